@@ -1,0 +1,87 @@
+package prefix
+
+import "github.com/zeebo/xxh3"
+
+// BlockBytes is the number of bytes that one hash of a Key covers. Smaller
+// blocks find shorter matches and cost more memory; 64 bytes are about 16
+// tokens, the size of an engine's own KV block.
+const BlockBytes = 64
+
+// Key is a prompt as chain hashes, one a full block: Key[i] depends on every
+// byte of blocks 0..i. A trailing partial block is not part of the key.
+type Key []uint64
+
+// Bytes is the number of prompt bytes that the key covers.
+func (k Key) Bytes() int { return len(k) * BlockBytes }
+
+// Hasher turns a stream of bytes into a Key. Writing a prompt in one piece or
+// in many gives the same key, so an answer can be appended to its prompt as it
+// streams. The zero Hasher is not usable; see NewHasher.
+type Hasher struct {
+	chain uint64
+	key   Key
+	part  [BlockBytes]byte
+	n     int // bytes in part
+	total int
+}
+
+// NewHasher starts a key. Hashers with different seeds give unrelated keys: a
+// seed chosen at random per process keeps clients from constructing collisions.
+func NewHasher(seed uint64) *Hasher { return &Hasher{chain: seed} }
+
+// Reset starts over with seed, keeping the key's memory only when reuse is
+// true; the caller then must not hold an earlier Key.
+func (h *Hasher) Reset(seed uint64, reuse bool) {
+	if reuse {
+		h.key = h.key[:0]
+	} else {
+		h.key = nil
+	}
+	h.chain, h.n, h.total = seed, 0, 0
+}
+
+// Write appends bytes to the prompt. It never fails.
+func (h *Hasher) Write(p []byte) (int, error) {
+	written := len(p)
+	h.total += written
+	if h.n > 0 {
+		c := copy(h.part[h.n:], p)
+		h.n += c
+		p = p[c:]
+		if h.n < BlockBytes {
+			return written, nil
+		}
+		h.block(h.part[:])
+		h.n = 0
+	}
+	for len(p) >= BlockBytes {
+		h.block(p[:BlockBytes])
+		p = p[BlockBytes:]
+	}
+	h.n = copy(h.part[:], p)
+	return written, nil
+}
+
+// WriteString appends a string to the prompt.
+func (h *Hasher) WriteString(s string) (int, error) {
+	written := len(s)
+	for len(s) > 0 {
+		var buf [BlockBytes]byte
+		c := copy(buf[:], s)
+		_, _ = h.Write(buf[:c])
+		s = s[c:]
+	}
+	return written, nil
+}
+
+func (h *Hasher) block(b []byte) {
+	h.chain = xxh3.HashSeed(b, h.chain)
+	h.key = append(h.key, h.chain)
+}
+
+// Key is the key of what was written so far. Later writes may append to its
+// memory but never change it.
+func (h *Hasher) Key() Key { return h.key[:len(h.key):len(h.key)] }
+
+// Len is the number of bytes written so far, the partial block included.
+func (h *Hasher) Len() int { return h.total }
