@@ -1,0 +1,194 @@
+package policy
+
+import (
+	"encoding/json"
+	"fmt"
+	"sort"
+	"strings"
+	"time"
+)
+
+// Maybe is a figure that may be unknown: an engine that exports no metrics has
+// no pending count, and none is not zero. It is null in JSON when unknown.
+type Maybe[T any] struct {
+	Value T
+	Known bool
+}
+
+// Known makes a figure that is known.
+func Known[T any](v T) Maybe[T] { return Maybe[T]{Value: v, Known: true} }
+
+// Or is the figure, or instead when it is unknown.
+func (m Maybe[T]) Or(instead T) T {
+	if m.Known {
+		return m.Value
+	}
+	return instead
+}
+
+// Ptr is a pointer to the figure, nil when it is unknown.
+func (m Maybe[T]) Ptr() *T {
+	if !m.Known {
+		return nil
+	}
+	return &m.Value
+}
+
+// MarshalJSON writes the figure, or null.
+func (m Maybe[T]) MarshalJSON() ([]byte, error) {
+	if !m.Known {
+		return []byte("null"), nil
+	}
+	return json.Marshal(m.Value)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (m *Maybe[T]) UnmarshalJSON(b []byte) error {
+	*m = Maybe[T]{}
+	if string(b) == "null" {
+		return nil
+	}
+	m.Known = true
+	return json.Unmarshal(b, &m.Value)
+}
+
+// Candidate is a place a request could go: a replica of this balancer, or a
+// peer. Candidates come sorted, replicas first, then peers, each by id.
+type Candidate struct {
+	ID   string
+	Peer bool
+	// Available: the push rule allows another request there now.
+	Available bool
+	// Outstanding is what this balancer sent there and has not seen end.
+	Outstanding int
+	// Unconfirmed is the part of Outstanding that the last report cannot have seen.
+	Unconfirmed int
+	// Pending, Running and KV are the replica's own figures (KV: used share, 0..1).
+	Pending Maybe[int]
+	Running Maybe[int]
+	KV      Maybe[float64]
+	// Queued is a peer's queue as last reported plus what was forwarded since.
+	Queued int
+	// RTT is the round trip to a peer; 0 for a replica.
+	RTT time.Duration
+	// Match is how many bytes of the prompt the candidate is thought to hold.
+	Match int
+	// Age is how old its last report is.
+	Age time.Duration
+}
+
+// Facts is all that a policy may look at. It is valid during Choose only.
+type Facts struct {
+	Now         time.Duration // since the balancer's epoch
+	Model       string
+	Session     string
+	PromptBytes int // bytes that Match is measured against
+	Candidates  []Candidate
+}
+
+// Wait is the index of a choice that leaves the request in the queue.
+const Wait = -1
+
+// Choice is where a request goes and why.
+type Choice struct {
+	Index  int    // into Facts.Candidates, or Wait
+	Reason string // one of the Reason constants
+}
+
+// Reasons for a choice: short, stable words that label metrics and headers.
+const (
+	ReasonNoneAvailable = "none_available"
+	ReasonRotation      = "rotation"
+	ReasonLeastLoad     = "least_load"
+	ReasonPrefixMatch   = "prefix_match"
+	ReasonPrefixMiss    = "prefix_miss"
+	ReasonOffload       = "offload"
+)
+
+// Policy chooses where a request goes. Its memory (a rotation's position) is
+// its own; two policies fed the same facts in the same order choose the same.
+type Policy interface {
+	// Name is the word that selects the policy in service.yaml.
+	Name() string
+	// UsesPrefix says whether Candidate.Match must be filled in.
+	UsesPrefix() bool
+	// Choose picks among the candidates.
+	Choose(*Facts) Choice
+}
+
+// makers is every policy by name.
+var makers = map[string]func() Policy{
+	"round-robin": func() Policy { return &RoundRobin{} },
+	"least-load":  func() Policy { return &LeastLoad{} },
+	"skylb":       func() Policy { return NewSkyLB() },
+}
+
+// New makes a policy by its name; an unknown name is an error that lists the names.
+func New(name string) (Policy, error) {
+	if m, ok := makers[name]; ok {
+		return m(), nil
+	}
+	return nil, fmt.Errorf("unknown policy %q: want one of %s", name, strings.Join(Names(), ", "))
+}
+
+// Names lists the policies, sorted.
+func Names() []string {
+	names := make([]string, 0, len(makers))
+	for n := range makers {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// layer is the part of the candidates that SkyLB's two layers offer (Algorithm
+// 1, line 28): the replicas of this balancer while any is available, else the
+// peers. It returns a half-open range of indices; peer tells which layer.
+func layer(cs []Candidate) (from, to int, peer bool) {
+	split := len(cs)
+	for i := range cs {
+		if cs[i].Peer {
+			split = i
+			break
+		}
+	}
+	for i := range split {
+		if cs[i].Available {
+			return 0, split, false
+		}
+	}
+	return split, len(cs), true
+}
+
+// reason names a choice by its layer: any choice of a peer is an offload.
+func reason(local string, peer bool) string {
+	if peer {
+		return ReasonOffload
+	}
+	return local
+}
+
+// rotation breaks ties in turn: the next id after the one it chose last.
+type rotation struct{ last string }
+
+// next picks, of the indices for which ok holds, the first whose id comes after
+// the last choice, else the first of all. It returns Wait when none holds.
+func (r *rotation) next(cs []Candidate, from, to int, ok func(*Candidate) bool) int {
+	first := Wait
+	for i := from; i < to; i++ {
+		if !ok(&cs[i]) {
+			continue
+		}
+		if cs[i].ID > r.last {
+			r.last = cs[i].ID
+			return i
+		}
+		if first == Wait {
+			first = i
+		}
+	}
+	if first != Wait {
+		r.last = cs[first].ID
+	}
+	return first
+}
