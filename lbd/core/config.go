@@ -1,0 +1,110 @@
+package core
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"skyserve/lbd/policy"
+)
+
+// Push is the rule that decides whether a replica may be sent another request
+// (SkyLB section 3.3).
+type Push struct {
+	Mode PushMode
+	N    int // outstanding only
+}
+
+// PushMode names a push rule.
+type PushMode string
+
+// The push rules.
+const (
+	// PushBlind always sends.
+	PushBlind PushMode = "blind"
+	// PushOutstanding sends while fewer than N requests are outstanding.
+	PushOutstanding PushMode = "outstanding"
+	// PushPending sends while the replica's engine has nothing pending.
+	PushPending PushMode = "pending"
+)
+
+// ParsePush reads a push rule as users write it: pending, outstanding:N or
+// blind; empty is pending.
+func ParsePush(s string) (Push, error) {
+	switch s {
+	case "", string(PushPending):
+		return Push{Mode: PushPending}, nil
+	case string(PushBlind):
+		return Push{Mode: PushBlind}, nil
+	}
+	if rest, ok := strings.CutPrefix(s, string(PushOutstanding)+":"); ok {
+		if n, err := strconv.Atoi(rest); err == nil && n >= 1 {
+			return Push{Mode: PushOutstanding, N: n}, nil
+		}
+	}
+	return Push{}, fmt.Errorf("unknown push rule %q: want pending, outstanding:N (N >= 1) or blind", s)
+}
+
+// String writes the rule as ParsePush reads it.
+func (p Push) String() string {
+	if p.Mode == PushOutstanding {
+		return fmt.Sprintf("%s:%d", p.Mode, p.N)
+	}
+	return string(p.Mode)
+}
+
+// Config is fixed for a balancer's life. DefaultConfig gives every field its
+// default.
+type Config struct {
+	Policy policy.Policy
+	Push   Push
+	// Forward allows sending requests to peers.
+	Forward bool
+	// Tau is how many requests a peer may hold and still be offered one.
+	Tau int
+	// QueueLimit bounds the requests held; MaxWait how long each is held.
+	QueueLimit int
+	MaxWait    time.Duration
+	// ProbeInterval is the time between two reports of one target. After
+	// StaleIntervals without one its figures no longer count, after
+	// LostIntervals it is unavailable.
+	ProbeInterval  time.Duration
+	StaleIntervals int
+	LostIntervals  int
+	// UnconfirmedLimit bounds, under PushPending, what is sent to a replica
+	// between two reports without a first token having come back.
+	UnconfirmedLimit int
+	// OutstandingLimit bounds what is outstanding, under PushPending, at a
+	// replica whose pending count is unknown or stale.
+	OutstandingLimit int
+	// MaxTries bounds how often one request is sent in all.
+	MaxTries int
+	// PeerPause is how long a peer that bounced a request is left out.
+	PeerPause time.Duration
+	// TreeBytes bounds the memory of each of the two prefix trees.
+	TreeBytes int
+}
+
+// DefaultConfig is the one table of the core's defaults.
+func DefaultConfig(p policy.Policy) Config {
+	return Config{
+		Policy:  p,
+		Push:    Push{Mode: PushPending}, // SkyLB 5.2: 1.27x the throughput of blind pushing near saturation
+		Forward: true,
+		Tau:     10, // SkyLB's buffer for newly arriving requests
+
+		QueueLimit: 4096,             // about 250 MB of 64 KB bodies; beyond that waiting helps nobody
+		MaxWait:    60 * time.Second, // the target of the slower interactive tier
+
+		ProbeInterval:  100 * time.Millisecond,
+		StaleIntervals: 3,  // two lost probes are noise, three are not
+		LostIntervals:  10, // a second of silence: another replica serves sooner
+
+		UnconfirmedLimit: 4,  // a replica prefills some prompts in one step, but a burst must not pile up unseen
+		OutstandingLimit: 24, // what an L4 runs at once of chat traffic, where an engine tells nothing
+		MaxTries:         5,
+		PeerPause:        time.Second,
+		TreeBytes:        64 << 20, // 120,000 prompts of 4 KB
+	}
+}

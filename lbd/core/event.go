@@ -1,0 +1,206 @@
+package core
+
+import (
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/policy"
+	"skyserve/lbd/prefix"
+)
+
+// EventKind says what happened.
+type EventKind string
+
+// The kinds of event, with the fields of Event that each of them reads.
+const (
+	EventArrived         EventKind = "arrived"          // Request
+	EventFirstToken      EventKind = "first_token"      // ID
+	EventProgress        EventKind = "progress"         // Target, Tokens
+	EventFinished        EventKind = "finished"         // ID, Outcome
+	EventFailed          EventKind = "failed"           // ID, Outcome
+	EventCancelled       EventKind = "cancelled"        // ID
+	EventBounced         EventKind = "bounced"          // ID: the peer it was forwarded to gave it back
+	EventReplicaAdded    EventKind = "replica_added"    // Replica
+	EventReplicaRemoved  EventKind = "replica_removed"  // Target
+	EventReplicaDraining EventKind = "replica_draining" // Target
+	EventReplicaReport   EventKind = "replica_report"   // Target, Report
+	EventPeerAdded       EventKind = "peer_added"       // Peer
+	EventPeerRemoved     EventKind = "peer_removed"     // Target
+	EventPeerReport      EventKind = "peer_report"      // Target, PeerReport
+	EventTick            EventKind = "tick"             // nothing: time passed
+)
+
+// Event is one thing that happened. Which fields count is fixed by Kind; what
+// they point to is not kept beyond Step, except Request.Prompt and Outcome.Key,
+// which must not change afterwards.
+type Event struct {
+	Kind       EventKind    `json:"kind"`
+	ID         string       `json:"id,omitempty"`     // request
+	Target     string       `json:"target,omitempty"` // replica or peer
+	Request    *Request     `json:"request,omitempty"`
+	Outcome    *Outcome     `json:"outcome,omitempty"`
+	Replica    *ReplicaInfo `json:"replica,omitempty"`
+	Report     *Report      `json:"report,omitempty"`
+	Peer       *PeerInfo    `json:"peer,omitempty"`
+	PeerReport *PeerReport  `json:"peer_report,omitempty"`
+	Tokens     int          `json:"tokens,omitempty"`
+}
+
+// Hop tells how far a request has already been forwarded.
+type Hop string
+
+// A request may cross to another region once, and inside each region move to
+// another balancer once: no path can loop.
+const (
+	HopNone   Hop = ""       // straight from a client
+	HopRegion Hop = "region" // from another balancer of this region
+	HopRemote Hop = "remote" // from another region
+	HopBoth   Hop = "both"   // from another region, then inside this one
+)
+
+// Request is what the balancer must know of a request to place it.
+type Request struct {
+	ID      string       `json:"id"`
+	Model   string       `json:"model"` // resolved: never an alias
+	Tenant  string       `json:"tenant,omitempty"`
+	Session string       `json:"session,omitempty"`
+	Tier    service.Tier `json:"tier,omitempty"`
+	// Prompt is the rendered prompt's chain hashes, never its text.
+	Prompt prefix.Key `json:"prompt,omitempty"`
+	// PromptTokens is an estimate until the engine says.
+	PromptTokens int `json:"prompt_tokens,omitempty"`
+	// MaxTokens bounds the answer; 0 = the client set no bound.
+	MaxTokens int `json:"max_tokens,omitempty"`
+	Hop       Hop `json:"hop,omitempty"`
+	// From is the peer that forwarded it; empty for a client's request.
+	From string `json:"from,omitempty"`
+	// Wait bounds the time in the queue; 0 = Config.MaxWait.
+	Wait time.Duration `json:"wait_ns,omitempty"`
+}
+
+// Outcome is how a request ended at its target.
+type Outcome struct {
+	// PromptTokens, CachedTokens and OutputTokens are the engine's own figures
+	// where it gave them.
+	PromptTokens policy.Maybe[int] `json:"prompt_tokens"`
+	CachedTokens policy.Maybe[int] `json:"cached_tokens"`
+	OutputTokens policy.Maybe[int] `json:"output_tokens"`
+	// Key is the prompt with its answer, as the next turn of the conversation
+	// will begin; nil when it is not known.
+	Key prefix.Key `json:"key,omitempty"`
+	// Retryable: nothing reached the client yet, so it can be tried elsewhere.
+	Retryable bool `json:"retryable,omitempty"`
+	// Unreachable: the target could not be connected to at all, so nothing more
+	// is sent there until it reports again.
+	Unreachable bool `json:"unreachable,omitempty"`
+	// Cause says in words what failed.
+	Cause string `json:"cause,omitempty"`
+}
+
+// ReplicaInfo introduces a replica.
+type ReplicaInfo struct {
+	ID    string `json:"id"`
+	Model string `json:"model"`
+	// MaxOutstanding bounds what is outstanding there whatever the push rule
+	// says; 0 = no bound of its own.
+	MaxOutstanding int `json:"max_outstanding,omitempty"`
+}
+
+// Report is what a probe of a replica found. A figure that the engine does not
+// export stays unknown.
+type Report struct {
+	// Age is how old the figures were when the report came: half a round trip.
+	Age     time.Duration         `json:"age_ns"`
+	Ready   bool                  `json:"ready"`
+	Reason  string                `json:"reason,omitempty"` // why it is not ready
+	Pending policy.Maybe[int]     `json:"pending"`
+	Running policy.Maybe[int]     `json:"running"`
+	KV      policy.Maybe[float64] `json:"kv"`
+}
+
+// PeerInfo introduces a peer.
+type PeerInfo struct {
+	ID string `json:"id"`
+	// SameRegion: a balancer of this balancer's own region, at zero distance.
+	SameRegion bool `json:"same_region,omitempty"`
+}
+
+// PeerReport is a peer's heartbeat.
+type PeerReport struct {
+	Age    time.Duration `json:"age_ns"`
+	RTT    time.Duration `json:"rtt_ns"`
+	Models []ModelLoad   `json:"models"` // sorted by model
+}
+
+// ModelLoad is what a balancer tells its peers about one model.
+type ModelLoad struct {
+	Model string `json:"model"`
+	// Replicas is how many it has that answer; Available, how many of them the
+	// push rule would send another request to.
+	Replicas  int `json:"replicas"`
+	Available int `json:"available"`
+	// Queued counts the requests it holds, Outstanding those at its replicas.
+	Queued      int `json:"queued"`
+	Outstanding int `json:"outstanding"`
+}
+
+// ActionKind says what to do.
+type ActionKind string
+
+// The kinds of action.
+const (
+	ActionDispatch ActionKind = "dispatch" // send request ID to replica Target
+	ActionForward  ActionKind = "forward"  // send request ID to peer Target with Hop
+	ActionHold     ActionKind = "hold"     // request ID waits; nothing to do
+	ActionBounce   ActionKind = "bounce"   // give request ID back to peer Target
+	ActionReject   ActionKind = "reject"   // end request ID with Reason
+	ActionAbort    ActionKind = "abort"    // stop request ID at Target: its client has gone
+)
+
+// Reasons for a rejection: short, stable words.
+const (
+	RejectDuplicate  = "duplicate_id"   // a request of that id is in flight
+	RejectNoReplica  = "no_replica"     // neither this region nor a peer serves the model
+	RejectQueueFull  = "queue_full"     // Config.QueueLimit requests wait already
+	RejectWait       = "wait_exceeded"  // it waited as long as it may
+	RejectFailed     = "replica_failed" // its target failed and it cannot be retried
+	RejectTooManyTry = "retries_exhausted"
+)
+
+// Action is one thing to do. It is valid until the next Step.
+type Action struct {
+	Kind   ActionKind `json:"kind"`
+	ID     string     `json:"id"`
+	Target string     `json:"target,omitempty"`
+	Reason string     `json:"reason,omitempty"`
+	Hop    Hop        `json:"hop,omitempty"` // what to mark a forwarded request with
+	// Decision explains a dispatch or a forward; nil for other actions.
+	Decision *Decision `json:"decision,omitempty"`
+}
+
+// Decision explains where a request went.
+type Decision struct {
+	Policy string `json:"policy"`
+	Reason string `json:"reason"`
+	// MatchBytes of PromptBytes are thought to be cached at the target.
+	MatchBytes  int           `json:"match_bytes"`
+	PromptBytes int           `json:"prompt_bytes"`
+	Queued      time.Duration `json:"queued_ns"` // time in the queue
+	Try         int           `json:"try"`       // 0 for the first
+	// Considered lists every candidate as the policy saw it.
+	Considered []Considered `json:"considered"`
+}
+
+// Considered is a candidate as the policy saw it.
+type Considered struct {
+	ID          string                `json:"id"`
+	Peer        bool                  `json:"peer,omitempty"`
+	Available   bool                  `json:"available"`
+	Outstanding int                   `json:"outstanding"`
+	Unconfirmed int                   `json:"unconfirmed,omitempty"`
+	Pending     policy.Maybe[int]     `json:"pending"`
+	KV          policy.Maybe[float64] `json:"kv"`
+	Queued      int                   `json:"queued,omitempty"`
+	MatchBytes  int                   `json:"match_bytes"`
+	Age         time.Duration         `json:"age_ns"`
+}

@@ -1,0 +1,320 @@
+package core
+
+import (
+	"sort"
+	"time"
+
+	"skyserve/lbd/policy"
+	"skyserve/lbd/prefix"
+)
+
+// find is the target of that id in a sorted list, or nil.
+func find(ts []*target, id string) *target {
+	i := sort.Search(len(ts), func(i int) bool { return ts[i].id >= id })
+	if i < len(ts) && ts[i].id == id {
+		return ts[i]
+	}
+	return nil
+}
+
+func insert(ts []*target, t *target) []*target {
+	i := sort.Search(len(ts), func(i int) bool { return ts[i].id >= t.id })
+	ts = append(ts, nil)
+	copy(ts[i+1:], ts[i:])
+	ts[i] = t
+	return ts
+}
+
+func without(ts []*target, t *target) []*target {
+	for i := range ts {
+		if ts[i] == t {
+			return append(ts[:i], ts[i+1:]...)
+		}
+	}
+	return ts
+}
+
+func (b *Balancer) tree(t *target) *prefix.Tree {
+	if t.peer {
+		return b.peerTree
+	}
+	return b.replicaTree
+}
+
+// forget drops what t was thought to hold.
+func (b *Balancer) forget(t *target) {
+	if t.slot >= 0 {
+		b.tree(t).RemoveTarget(t.slot)
+	}
+}
+
+// addReplica makes a replica known; adding it again updates it and ends its draining.
+func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
+	if t := find(b.replicas, info.ID); t != nil {
+		if t.model != info.Model {
+			b.forget(t)
+		}
+		t.model, t.limit, t.draining = info.Model, info.MaxOutstanding, false
+		b.drainAll(now)
+		return
+	}
+	t := &target{id: info.ID, slot: b.slots[0].take(), model: info.Model, limit: info.MaxOutstanding}
+	b.replicas = insert(b.replicas, t)
+}
+
+// removeReplica forgets a replica and its prefixes at once. What is
+// outstanding there ends by its own events.
+func (b *Balancer) removeReplica(now time.Duration, id string) {
+	t := find(b.replicas, id)
+	if t == nil {
+		return
+	}
+	b.forget(t)
+	b.slots[0].give(t.slot)
+	t.slot = -1
+	b.replicas = without(b.replicas, t)
+	b.rejectUnknown()
+	b.bounceStranded(now)
+}
+
+func (b *Balancer) addPeer(info *PeerInfo) {
+	if t := find(b.peers, info.ID); t != nil {
+		t.sameRegion = info.SameRegion
+		return
+	}
+	b.peers = insert(b.peers, &target{id: info.ID, peer: true, slot: b.slots[1].take(), sameRegion: info.SameRegion})
+}
+
+func (b *Balancer) removePeer(now time.Duration, id string) {
+	t := find(b.peers, id)
+	if t == nil {
+		return
+	}
+	b.forget(t)
+	b.slots[1].give(t.slot)
+	t.slot = -1
+	b.peers = without(b.peers, t)
+	b.rejectUnknown()
+	b.drainAll(now)
+}
+
+func (b *Balancer) replicaReport(now time.Duration, id string, rep *Report) {
+	t := find(b.replicas, id)
+	if t == nil {
+		return
+	}
+	was := t.ready
+	t.reported, t.ready, t.reason = true, rep.Ready, rep.Reason
+	t.pending, t.running, t.kv = rep.Pending, rep.Running, rep.KV
+	t.reportedAt = now - rep.Age
+	t.seen(now, rep.Age)
+	if rep.Ready {
+		t.suspect = false
+	} else if was {
+		b.forget(t)
+		b.bounceStranded(now)
+	}
+	b.drain(now, b.queue(t.model))
+}
+
+func (b *Balancer) peerReport(now time.Duration, id string, rep *PeerReport) {
+	t := find(b.peers, id)
+	if t == nil {
+		return
+	}
+	t.reported, t.ready, t.suspect = true, true, false
+	t.models = append(t.models[:0], rep.Models...)
+	t.reportedAt, t.rtt = now-rep.Age, rep.RTT
+	t.seen(now, rep.Age)
+	b.rejectUnknown()
+	b.drainAll(now)
+}
+
+// forgetLost drops the prefixes of replicas that stopped reporting: whatever
+// comes back under that id has an empty cache.
+func (b *Balancer) forgetLost(now time.Duration) {
+	lost := time.Duration(b.cfg.LostIntervals) * b.cfg.ProbeInterval
+	for _, ts := range [][]*target{b.replicas, b.peers} {
+		for _, t := range ts {
+			if t.ready && t.age(now) >= lost {
+				t.ready, t.reason = false, "no report"
+				b.forget(t)
+			}
+		}
+	}
+}
+
+// servedHere says whether a replica of this balancer can serve the model, if
+// not at once then after a wait.
+func (b *Balancer) servedHere(now time.Duration, model string) bool {
+	for _, t := range b.replicas {
+		if t.model == model && !t.draining && t.live(now, &b.cfg) {
+			return true
+		}
+	}
+	return false
+}
+
+// known says whether anything, here or at a peer, is meant to serve the model.
+func (b *Balancer) known(model string) bool {
+	for _, t := range b.replicas {
+		if t.model == model {
+			return true
+		}
+	}
+	for _, t := range b.peers {
+		if l := t.load(model); b.cfg.Forward && l != nil && l.Replicas > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// rejectUnknown ends the waiting requests of models that nothing serves any more.
+func (b *Balancer) rejectUnknown() {
+	for _, q := range b.queues {
+		if q.len() == 0 || b.known(q.model) {
+			continue
+		}
+		for q.len() > 0 {
+			r := q.items[q.head]
+			q.removeAt(q.head)
+			b.queued--
+			if r.From != "" {
+				b.bounce(r)
+			} else {
+				b.reject(r, RejectNoReplica)
+			}
+		}
+	}
+}
+
+// bounceStranded gives back the forwarded requests that no replica here can
+// serve any more: their origin knows other places.
+func (b *Balancer) bounceStranded(now time.Duration) {
+	for _, q := range b.queues {
+		if q.len() == 0 || b.servedHere(now, q.model) {
+			continue
+		}
+		for i := q.head; i < len(q.items); {
+			r := q.items[i]
+			if r.From == "" {
+				i++
+				continue
+			}
+			q.removeAt(i)
+			i = max(i, q.head)
+			b.queued--
+			b.bounce(r)
+		}
+	}
+}
+
+// Load is what this balancer tells its peers, sorted by model.
+func (b *Balancer) Load(now time.Duration) []ModelLoad {
+	var loads []ModelLoad
+	at := map[string]int{}
+	get := func(model string) *ModelLoad {
+		i, ok := at[model]
+		if !ok {
+			i = len(loads)
+			at[model] = i
+			loads = append(loads, ModelLoad{Model: model})
+		}
+		return &loads[i]
+	}
+	for _, t := range b.replicas {
+		l := get(t.model)
+		l.Outstanding += t.outstanding
+		if t.live(now, &b.cfg) && !t.draining {
+			l.Replicas++
+		}
+		if t.replicaAvailable(now, &b.cfg) {
+			l.Available++
+		}
+	}
+	for _, q := range b.queues {
+		if q.len() > 0 {
+			get(q.model).Queued = q.len()
+		}
+	}
+	sort.Slice(loads, func(i, j int) bool { return loads[i].Model < loads[j].Model })
+	return loads
+}
+
+// ReplicaView is a replica as the balancer knows it.
+type ReplicaView struct {
+	ID          string
+	Model       string
+	Ready       bool
+	Draining    bool
+	Available   bool
+	Reported    bool
+	Reason      string
+	Outstanding int
+	Pending     policy.Maybe[int]
+	Running     policy.Maybe[int]
+	KV          policy.Maybe[float64]
+	Age         time.Duration
+	Tokens      int64 // generated since it was added
+}
+
+// PeerView is a peer as the balancer knows it.
+type PeerView struct {
+	ID          string
+	Live        bool
+	Outstanding int
+	RTT         time.Duration
+	Age         time.Duration
+	Reported    bool
+	Models      []ModelLoad
+}
+
+// View is a copy of the balancer's state at an instant.
+type View struct {
+	Counts   Counts
+	Replicas []ReplicaView // sorted by id
+	Peers    []PeerView    // sorted by id
+	// OldestWait is the longest time that a request now queued has waited.
+	OldestWait time.Duration
+	TreeBytes  int
+	TreeNodes  int
+}
+
+// View copies the state for people to look at; it changes nothing.
+func (b *Balancer) View(now time.Duration) View {
+	v := View{Counts: b.counts, TreeBytes: b.replicaTree.Bytes() + b.peerTree.Bytes(), TreeNodes: b.replicaTree.Nodes() + b.peerTree.Nodes()}
+	v.Counts.Queued = b.queued
+	for _, q := range b.queues {
+		v.OldestWait = max(v.OldestWait, q.oldestWait(now))
+	}
+	for _, t := range b.replicas {
+		v.Replicas = append(v.Replicas, ReplicaView{
+			ID: t.id, Model: t.model, Ready: t.live(now, &b.cfg), Draining: t.draining, Reported: t.reported,
+			Available: t.replicaAvailable(now, &b.cfg), Reason: t.why(now, &b.cfg), Outstanding: t.outstanding,
+			Pending: t.pending, Running: t.running, KV: t.kv, Age: t.age(now), Tokens: t.tokens,
+		})
+	}
+	for _, t := range b.peers {
+		v.Peers = append(v.Peers, PeerView{
+			ID: t.id, Live: t.live(now, &b.cfg), Outstanding: t.outstanding, RTT: t.rtt, Age: t.age(now),
+			Reported: t.reported, Models: append([]ModelLoad(nil), t.models...),
+		})
+	}
+	return v
+}
+
+// why says in words why a replica is not ready; empty when it is.
+func (t *target) why(now time.Duration, c *Config) string {
+	switch {
+	case !t.reported:
+		return "no answer yet"
+	case t.suspect:
+		return "connection failed"
+	case !t.ready:
+		return t.reason
+	case !t.live(now, c):
+		return "no report"
+	}
+	return ""
+}

@@ -1,0 +1,290 @@
+package core
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"skyserve/lbd/policy"
+)
+
+// world is a tiny shell around one balancer: it knows which requests are where,
+// so that only events that could happen are drawn.
+type world struct {
+	b      *Balancer
+	now    time.Duration
+	next   int
+	at     map[string]string // request -> target, "" = queued
+	log    []Event
+	ended  map[string]string
+	asked  int
+	events [][]byte
+}
+
+func newWorld(cfg Config) *world {
+	return &world{b: New(cfg), at: map[string]string{}, ended: map[string]string{}}
+}
+
+func drawConfig(rt *rapid.T) Config {
+	p, err := policy.New(rapid.SampledFrom(policy.Names()).Draw(rt, "policy"))
+	if err != nil {
+		rt.Fatal(err)
+	}
+	cfg := DefaultConfig(p)
+	cfg.Push, err = ParsePush(rapid.SampledFrom([]string{"pending", "blind", "outstanding:2"}).Draw(rt, "push"))
+	if err != nil {
+		rt.Fatal(err)
+	}
+	cfg.QueueLimit, cfg.MaxWait, cfg.TreeBytes = 6, 3*time.Second, 4<<10
+	return cfg
+}
+
+var replicaNames = []string{"r0", "r1", "r2", "r3"}
+
+// draw makes an event that could happen next.
+func (w *world) draw(rt *rapid.T) Event {
+	replica := rapid.SampledFrom(replicaNames).Draw(rt, "replica")
+	peer := rapid.SampledFrom([]string{"eu", "asia"}).Draw(rt, "peer")
+	model := rapid.SampledFrom([]string{"m", "n"}).Draw(rt, "model")
+	switch rapid.IntRange(0, 15).Draw(rt, "kind") {
+	case 0, 1, 2, 3:
+		w.next++
+		r := &Request{ID: fmt.Sprintf("q%d", w.next), Model: model, Prompt: letters(rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 0, 5, -1).Draw(rt, "prompt"))}
+		if rapid.IntRange(0, 4).Draw(rt, "forwarded") == 0 {
+			r.From, r.Hop = peer, HopRemote
+		}
+		return Event{Kind: EventArrived, Request: r}
+	case 4:
+		return Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: replica, Model: model}}
+	case 5:
+		return Event{Kind: EventReplicaRemoved, Target: replica}
+	case 6:
+		return Event{Kind: EventReplicaDraining, Target: replica}
+	case 7, 8:
+		rep := &Report{Ready: rapid.IntRange(0, 5).Draw(rt, "up") > 0, Age: time.Millisecond}
+		if rapid.Bool().Draw(rt, "metrics") {
+			rep.Pending = policy.Known(rapid.IntRange(0, 1).Draw(rt, "pending"))
+		}
+		return Event{Kind: EventReplicaReport, Target: replica, Report: rep}
+	case 9:
+		return Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: peer, SameRegion: rapid.Bool().Draw(rt, "same")}}
+	case 10:
+		return Event{Kind: EventPeerRemoved, Target: peer}
+	case 11:
+		return Event{Kind: EventPeerReport, Target: peer, PeerReport: &PeerReport{Age: 50 * time.Millisecond, RTT: 100 * time.Millisecond,
+			Models: []ModelLoad{{Model: "m", Replicas: 2, Available: rapid.IntRange(0, 2).Draw(rt, "available"), Queued: rapid.IntRange(0, 3).Draw(rt, "queued")}}}}
+	case 12:
+		return Event{Kind: EventTick}
+	}
+	return w.drawEnd(rt)
+}
+
+// drawEnd makes an event about a request in flight, or about one that is not.
+func (w *world) drawEnd(rt *rapid.T) Event {
+	ids := []string{"unheard-of"}
+	for id := range w.at {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	id := rapid.SampledFrom(ids).Draw(rt, "id")
+	switch rapid.IntRange(0, 4).Draw(rt, "end") {
+	case 0:
+		return Event{Kind: EventFirstToken, ID: id}
+	case 1:
+		return Event{Kind: EventFailed, ID: id, Outcome: &Outcome{Retryable: rapid.Bool().Draw(rt, "retryable"), Unreachable: rapid.Bool().Draw(rt, "unreachable")}}
+	case 2:
+		return Event{Kind: EventCancelled, ID: id}
+	case 3:
+		return Event{Kind: EventBounced, ID: id}
+	}
+	return Event{Kind: EventFinished, ID: id, Outcome: &Outcome{Key: letters("abab")}}
+}
+
+// step takes the event and holds the answers against what the world knows.
+func (w *world) step(t fatal, ev Event) []Action {
+	w.now += 37 * time.Millisecond
+	w.log = append(w.log, ev)
+	target := w.at[ev.ID]
+	actions := w.b.Step(w.now, ev)
+	switch ev.Kind {
+	case EventArrived:
+		w.asked++
+		w.at[ev.Request.ID] = ""
+	case EventFinished:
+		if target != "" {
+			w.end(t, ev.ID, "finished")
+		}
+	case EventCancelled:
+		if _, ok := w.at[ev.ID]; ok {
+			w.end(t, ev.ID, "cancelled")
+		}
+	}
+	for _, a := range actions {
+		switch a.Kind {
+		case ActionDispatch, ActionForward:
+			if a.Target == "" || a.Decision == nil || a.Reason == "" {
+				t.Fatalf("unexplained %+v", a)
+			}
+			w.at[a.ID] = a.Target
+		case ActionReject, ActionBounce:
+			w.end(t, a.ID, string(a.Kind))
+		}
+	}
+	b, err := json.Marshal(struct {
+		E Event
+		A []Action
+	}{ev, actions})
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	w.events = append(w.events, b)
+	return actions
+}
+
+type fatal interface{ Fatalf(string, ...any) }
+
+func (w *world) end(t fatal, id, how string) {
+	if before, twice := w.ended[id]; twice {
+		t.Fatalf("request %s %s, after it had %s", id, how, before)
+	}
+	w.ended[id] = how
+	delete(w.at, id)
+}
+
+func (w *world) checkCounts(t fatal) {
+	c := w.b.View(w.now).Counts
+	if sum := c.Finished + c.Rejected + c.Cancelled + c.Bounced + int64(c.Queued) + int64(c.Outstanding); sum != c.Arrived || c.Arrived != int64(w.asked) {
+		t.Fatalf("%d arrived, %d accounted for: %+v", w.asked, sum, c)
+	}
+	if c.Queued < 0 || c.Outstanding < 0 || c.Queued+c.Outstanding != len(w.at) {
+		t.Fatalf("%d in flight, counted %+v", len(w.at), c)
+	}
+	total := 0
+	for _, r := range w.b.View(w.now).Replicas {
+		if r.Outstanding < 0 {
+			t.Fatalf("replica %s has %d outstanding", r.ID, r.Outstanding)
+		}
+		total += r.Outstanding
+	}
+	if total > c.Outstanding {
+		t.Fatalf("replicas carry %d, counted %d", total, c.Outstanding)
+	}
+}
+
+// Every request ends exactly once and is accounted for at every moment, and
+// when traffic ends every counter is back at zero.
+func TestNothingIsLostAndCountersReturnToZero(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(drawConfig(rt))
+		for range rapid.IntRange(1, 60).Draw(rt, "events") {
+			w.step(rt, w.draw(rt))
+			w.checkCounts(rt)
+		}
+		var left []string
+		for id := range w.at {
+			left = append(left, id)
+		}
+		slices.Sort(left)
+		for _, id := range left {
+			if _, there := w.at[id]; there {
+				w.step(rt, Event{Kind: EventCancelled, ID: id})
+			}
+		}
+		w.checkCounts(rt)
+		v := w.b.View(w.now)
+		if v.Counts.Queued != 0 || v.Counts.Outstanding != 0 || len(w.b.requests) != 0 {
+			rt.Fatalf("traffic ended, still counted: %+v", v.Counts)
+		}
+		for _, ts := range [][]*target{w.b.replicas, w.b.peers} {
+			for _, x := range ts {
+				if x.outstanding != 0 || len(x.unconfirmed) != 0 {
+					rt.Fatalf("%s: %d outstanding, %d unconfirmed after the end", x.id, x.outstanding, len(x.unconfirmed))
+				}
+			}
+		}
+	})
+}
+
+// The same events give the same bytes, also after a round trip through JSON: a
+// recorded log can be replayed.
+func TestReplayingARecordGivesTheSameDecisions(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		cfg := drawConfig(rt)
+		w := newWorld(cfg)
+		for range rapid.IntRange(1, 50).Draw(rt, "events") {
+			w.step(rt, w.draw(rt))
+		}
+		again := cfg
+		again.Policy, _ = policy.New(cfg.Policy.Name())
+		replay := newWorld(again)
+		for i, ev := range w.log {
+			b, err := json.Marshal(ev)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			var read Event
+			if err := json.Unmarshal(b, &read); err != nil {
+				rt.Fatal(err)
+			}
+			replay.step(rt, read)
+			if string(replay.events[i]) != string(w.events[i]) {
+				rt.Fatalf("event %d: first\n%s\nthen\n%s", i, w.events[i], replay.events[i])
+			}
+		}
+	})
+}
+
+// The order in which replicas were added decides nothing, and a replica that
+// never answers changes nothing.
+func TestOrderOfReplicasAndDeadReplicasChangeNothing(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		cfg := drawConfig(rt)
+		other := cfg
+		other.Policy, _ = policy.New(cfg.Policy.Name())
+		a, b := newWorld(cfg), newWorld(other)
+		order := rapid.Permutation(replicaNames).Draw(rt, "order")
+		b.step(rt, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "never", Model: "m"}})
+		for i := range replicaNames {
+			a.step(rt, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: replicaNames[i], Model: "m"}})
+			b.step(rt, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: order[i], Model: "m"}})
+		}
+		b.now = a.now
+		for range 40 {
+			ev := a.draw(rt)
+			if ev.Kind == EventReplicaRemoved {
+				continue // with the last one gone, "never" alone keeps requests waiting
+			}
+			if got, want := outline(b.step(rt, ev)), outline(a.step(rt, ev)); !reflect.DeepEqual(got, want) {
+				rt.Fatalf("%+v: %v with the replicas in order %v, %v in order %v", ev, got, order, want, replicaNames)
+			}
+			b.now = a.now
+		}
+	})
+}
+
+func outline(actions []Action) []string {
+	var out []string
+	for _, a := range actions {
+		out = append(out, fmt.Sprint(a.Kind, a.ID, a.Target, a.Reason))
+	}
+	return out
+}
+
+func TestPushRulesReadAndWrite(t *testing.T) {
+	for in, want := range map[string]string{"": "pending", "pending": "pending", "blind": "blind", "outstanding:24": "outstanding:24"} {
+		p, err := ParsePush(in)
+		if err != nil || p.String() != want {
+			t.Errorf("%q: %v, %v; want %s", in, p, err, want)
+		}
+	}
+	for _, in := range []string{"outstanding", "outstanding:0", "outstanding:-1", "outstanding:x", "Blind"} {
+		if _, err := ParsePush(in); err == nil {
+			t.Errorf("%q was accepted", in)
+		}
+	}
+}

@@ -1,0 +1,208 @@
+package core
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/lbd/policy"
+	"skyserve/lbd/prefix"
+)
+
+var update = flag.Bool("update", false, "write the transcripts' answers instead of checking them")
+
+// A transcript is a script of events with the balancer's answer after each: a
+// line per event, its answers indented below it. "# ..." is a comment. Times
+// advance by "at MS". See run for the words.
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := replayScript(t, string(want))
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != string(want) {
+				t.Errorf("%s: the answers differ; got\n%s", file, got)
+			}
+		})
+	}
+}
+
+type script struct {
+	t   *testing.T
+	b   *Balancer
+	now time.Duration
+}
+
+func replayScript(t *testing.T, text string) string {
+	s := &script{t: t}
+	var out bytes.Buffer
+	for n, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
+		if strings.HasPrefix(line, "  ") {
+			continue // an old answer
+		}
+		fmt.Fprintln(&out, line)
+		words := strings.Fields(line)
+		if len(words) == 0 || words[0] == "#" {
+			continue
+		}
+		for _, answer := range s.line(n+1, words) {
+			fmt.Fprintln(&out, "  "+answer)
+		}
+	}
+	return out.String()
+}
+
+// args are the name=value words of a line.
+type args map[string]string
+
+func (a args) int(name string, def int) int {
+	if v, ok := a[name]; ok {
+		n, err := strconv.Atoi(v)
+		if err != nil {
+			panic(err)
+		}
+		return n
+	}
+	return def
+}
+
+func (a args) maybe(name string) policy.Maybe[int] {
+	if _, ok := a[name]; !ok {
+		return policy.Maybe[int]{}
+	}
+	return policy.Known(a.int(name, 0))
+}
+
+func (s *script) line(n int, words []string) []string {
+	a, name := args{}, ""
+	for _, w := range words[1:] {
+		if k, v, ok := strings.Cut(w, "="); ok {
+			a[k] = v
+		} else {
+			name = w
+		}
+	}
+	switch words[0] {
+	case "balancer":
+		s.b = New(s.config(a))
+		return nil
+	case "at":
+		ms, err := strconv.Atoi(name)
+		if err != nil {
+			s.t.Fatalf("line %d: %v", n, err)
+		}
+		s.now = time.Duration(ms) * time.Millisecond
+		return nil
+	case "load":
+		return strings.Split(fmt.Sprintf("%+v", s.b.Load(s.now)), "\n")
+	case "counts":
+		c := s.b.View(s.now).Counts
+		return []string{fmt.Sprintf("%+v", c)}
+	}
+	ev, ok := event(words[0], name, a)
+	if !ok {
+		s.t.Fatalf("line %d: unknown word %q", n, words[0])
+	}
+	var answers []string
+	for _, act := range s.b.Step(s.now, ev) {
+		answers = append(answers, describe(act))
+	}
+	return answers
+}
+
+func (s *script) config(a args) Config {
+	p, err := policy.New(a["policy"])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cfg := DefaultConfig(p)
+	if cfg.Push, err = ParsePush(a["push"]); err != nil {
+		s.t.Fatal(err)
+	}
+	cfg.QueueLimit = a.int("queue", cfg.QueueLimit)
+	cfg.MaxTries = a.int("tries", cfg.MaxTries)
+	cfg.UnconfirmedLimit = a.int("unconfirmed", cfg.UnconfirmedLimit)
+	return cfg
+}
+
+// letters is a prompt of one block a letter.
+func letters(s string) prefix.Key {
+	h := prefix.NewHasher(1)
+	for _, l := range s {
+		_, _ = h.WriteString(strings.Repeat(string(l), prefix.BlockBytes))
+	}
+	return h.Key()
+}
+
+func event(word, name string, a args) (Event, bool) {
+	model := a["model"]
+	if model == "" {
+		model = "m"
+	}
+	ms := func(k string) time.Duration { return time.Duration(a.int(k, 0)) * time.Millisecond }
+	switch word {
+	case "arrive":
+		return Event{Kind: EventArrived, Request: &Request{ID: name, Model: model, Prompt: letters(a["prompt"]), From: a["from"], Hop: Hop(a["hop"]), Wait: ms("wait")}}, true
+	case "first":
+		return Event{Kind: EventFirstToken, ID: name}, true
+	case "finish":
+		return Event{Kind: EventFinished, ID: name, Outcome: &Outcome{Key: letters(a["key"])}}, true
+	case "fail":
+		return Event{Kind: EventFailed, ID: name, Outcome: &Outcome{Retryable: a["started"] == "", Unreachable: a["unreachable"] != ""}}, true
+	case "cancel":
+		return Event{Kind: EventCancelled, ID: name}, true
+	case "bounced":
+		return Event{Kind: EventBounced, ID: name}, true
+	case "replica":
+		return Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: name, Model: model, MaxOutstanding: a.int("limit", 0)}}, true
+	case "remove":
+		return Event{Kind: EventReplicaRemoved, Target: name}, true
+	case "drain":
+		return Event{Kind: EventReplicaDraining, Target: name}, true
+	case "report":
+		return Event{Kind: EventReplicaReport, Target: name, Report: &Report{Ready: a["down"] == "", Reason: a["down"], Pending: a.maybe("pending"), Running: a.maybe("running"), Age: ms("age")}}, true
+	case "peer":
+		return Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: name, SameRegion: a["same"] != ""}}, true
+	case "remove-peer":
+		return Event{Kind: EventPeerRemoved, Target: name}, true
+	case "heartbeat":
+		return Event{Kind: EventPeerReport, Target: name, PeerReport: &PeerReport{Age: ms("age"), RTT: 2 * ms("age"), Models: []ModelLoad{{Model: model, Replicas: a.int("replicas", 1), Available: a.int("available", 1), Queued: a.int("queued", 0)}}}}, true
+	case "tick":
+		return Event{Kind: EventTick}, true
+	}
+	return Event{}, false
+}
+
+func describe(a Action) string {
+	s := fmt.Sprintf("%s %s", a.Kind, a.ID)
+	if a.Target != "" {
+		s += " -> " + a.Target
+	}
+	if a.Hop != "" {
+		s += " hop=" + string(a.Hop)
+	}
+	if d := a.Decision; d != nil {
+		s += fmt.Sprintf(" (%s, match %d of %d, queued %v, try %d)", d.Reason, d.MatchBytes/prefix.BlockBytes, d.PromptBytes/prefix.BlockBytes, d.Queued, d.Try)
+	} else if a.Reason != "" {
+		s += " (" + a.Reason + ")"
+	}
+	return s
+}
