@@ -1,0 +1,65 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"skyserve/internal/service"
+	"skyserve/templates"
+)
+
+type initOptions struct {
+	cloud string
+	name  string
+}
+
+func newInitCmd() *cobra.Command {
+	var o initOptions
+	cmd := &cobra.Command{
+		Use:   "init [NAME]",
+		Short: "Print a starter service file",
+		Long:  `Prints a commented service.yaml to start from. NAME names the service.`,
+		Example: `  skyserve init > service.yaml
+  skyserve init --cloud aws my-chat > service.yaml`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usage(fmt.Errorf("init takes one name, got %d", len(args)), "skyserve init my-chat > service.yaml")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.name = strings.Join(args, "")
+			return runInit(cmd, o)
+		},
+	}
+	cmd.Flags().StringVar(&o.cloud, "cloud", templates.Clouds()[0], strings.Join(templates.Clouds(), ", "))
+	return cmd
+}
+
+func runInit(cmd *cobra.Command, o initOptions) error {
+	text, err := templates.Starter(o.cloud, o.name)
+	if err != nil {
+		return usage(fmt.Errorf("--cloud: %w", err), "")
+	}
+	spec, err := service.Parse("service.yaml", text)
+	if err != nil {
+		return usage(initError(o.name, err), "for example: skyserve init my-chat")
+	}
+	if o.name != "" && spec.Name != o.name {
+		return usage(fmt.Errorf("naming the service %q: is read as %q in YAML", o.name, spec.Name), "for example: skyserve init my-chat")
+	}
+	_, err = cmd.OutOrStdout().Write(text)
+	return err
+}
+
+// initError is what is wrong with a name; the starter around it is right.
+func initError(name string, err error) error {
+	var all service.Errors
+	if errors.As(err, &all) && len(all) > 0 {
+		return fmt.Errorf("naming the service %q: %s", name, all[0].Problem)
+	}
+	return err
+}

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"skyserve/internal/service"
+)
+
+func newSchemaCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON schema of a service file",
+		Long: `Prints the JSON schema of service.yaml. An editor with the YAML language server
+completes and checks from it when the file starts with
+# yaml-language-server: $schema=service.schema.json`,
+		Example: "  skyserve schema > service.schema.json",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := cobra.NoArgs(cmd, args); err != nil {
+				return usage(err, "skyserve schema > service.schema.json")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			text, err := service.Schema()
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	}
+}

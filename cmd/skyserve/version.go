@@ -1,0 +1,43 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker on a release build.
+var version = "dev"
+
+func newVersionCmd() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Example: "  skyserve version -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			info := map[string]string{"version": version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH}
+			if bi, ok := debug.ReadBuildInfo(); ok {
+				for _, s := range bi.Settings {
+					if s.Key == "vcs.revision" {
+						info["revision"] = s.Value
+					}
+				}
+			}
+			switch output {
+			case "json":
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(info)
+			case "text":
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "skyserve %s (%s, %s)\n", info["version"], info["go"], info["platform"])
+				return err
+			}
+			return usage(fmt.Errorf("-o %s: want text or json", output), "")
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	return cmd
+}

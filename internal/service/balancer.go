@@ -1,0 +1,67 @@
+package service
+
+import "time"
+
+// BalancerConfig is everything one balancer process needs to know: what
+// `skyserve lb --config FILE` reads (JSON or YAML) and what its flags build.
+type BalancerConfig struct {
+	Service string `yaml:"service" json:"service"`
+	// ID is unique among the service's balancers, e.g. lb-us-0.
+	ID     string `yaml:"id" json:"id"`
+	Region Region `yaml:"region" json:"region"`
+	// Listen and Admin are host:port of the public and the admin listener.
+	Listen string `yaml:"listen" json:"listen"`
+	Admin  string `yaml:"admin" json:"admin"`
+
+	Models   []BalancerModel `yaml:"models,omitempty" json:"models,omitempty"`
+	Replicas []ReplicaConfig `yaml:"replicas,omitempty" json:"replicas,omitempty"`
+	Peers    []PeerConfig    `yaml:"peers,omitempty" json:"peers,omitempty"`
+	Balancer BalancerSpec    `yaml:"balancer,omitempty" json:"balancer"`
+
+	// StoreURL is the NATS URL of the service's store; empty = no store, history
+	// is then kept in memory only. StoreToken authenticates to it.
+	StoreURL   string `yaml:"store_url,omitempty" json:"store_url,omitempty"`
+	StoreToken string `yaml:"store_token,omitempty" json:"store_token,omitempty"`
+	// PeerToken authenticates balancers of one service to each other.
+	PeerToken string `yaml:"peer_token,omitempty" json:"peer_token,omitempty"`
+	// SpecFile is the service.yaml that this balancer belongs to, served to
+	// operators on the admin listener; empty when there is none.
+	SpecFile string `yaml:"spec_file,omitempty" json:"spec_file,omitempty"`
+	// Record is the file that events and decisions are written to; empty = none.
+	Record string `yaml:"record,omitempty" json:"record,omitempty"`
+}
+
+// BalancerModel is a model name with its aliases.
+type BalancerModel struct {
+	Name    string   `yaml:"name" json:"name"`
+	Aliases []string `yaml:"aliases,omitempty" json:"aliases,omitempty"`
+}
+
+// ReplicaConfig is a replica as a balancer addresses it.
+type ReplicaConfig struct {
+	// ID is unique in the service, e.g. us-0; empty = derived from the URL.
+	ID  string `yaml:"id,omitempty" json:"id,omitempty"`
+	URL string `yaml:"url" json:"url"`
+	// Model is what the replica serves; empty = asked from its /v1/models.
+	Model string     `yaml:"model,omitempty" json:"model,omitempty"`
+	GPU   string     `yaml:"gpu,omitempty" json:"gpu,omitempty"`
+	Kind  EngineKind `yaml:"kind,omitempty" json:"kind,omitempty"`
+	// Region is where the replica runs: the balancer's own region unless the
+	// replica was adopted from a dead balancer of another one.
+	Region Region `yaml:"region,omitempty" json:"region,omitempty"`
+	// Epoch is the revision of the assignment that attached the replica; a
+	// balancer ignores an assignment older than the one it holds.
+	Epoch uint64 `yaml:"epoch,omitempty" json:"epoch,omitempty"`
+}
+
+// PeerConfig is another balancer of the service.
+type PeerConfig struct {
+	ID     string `yaml:"id" json:"id"`
+	Region Region `yaml:"region" json:"region"`
+	// URL is its public base URL, Admin its admin base URL (may be empty).
+	URL   string `yaml:"url" json:"url"`
+	Admin string `yaml:"admin,omitempty" json:"admin,omitempty"`
+	// EmulateRTT delays all traffic to this peer by this round trip; local
+	// services use it to stand for the distance between regions.
+	EmulateRTT time.Duration `yaml:"emulate_rtt,omitempty" json:"emulate_rtt,omitempty"`
+}

@@ -1,0 +1,41 @@
+package service
+
+import "time"
+
+// ControllerConfig is everything the controller process needs to know: what
+// `skyserve controller --config FILE` reads (JSON or YAML).
+type ControllerConfig struct {
+	Service string `yaml:"service" json:"service"`
+	// Listen is host:port of its health and state listener; loopback only.
+	Listen string `yaml:"listen" json:"listen"`
+
+	// StoreListen is host:port of the embedded store and StoreDir its data;
+	// both empty when StoreURL names a store that runs elsewhere.
+	StoreListen string `yaml:"store_listen,omitempty" json:"store_listen,omitempty"`
+	StoreDir    string `yaml:"store_dir,omitempty" json:"store_dir,omitempty"`
+	StoreURL    string `yaml:"store_url,omitempty" json:"store_url,omitempty"`
+	StoreToken  string `yaml:"store_token,omitempty" json:"store_token,omitempty"`
+
+	Balancers []ControlledBalancer `yaml:"balancers,omitempty" json:"balancers"`
+	// Replicas are the replicas that the controller assigns.
+	Replicas []ControlledReplica `yaml:"replicas,omitempty" json:"replicas"`
+	// RTT is the round trip between two places, keyed "us-eu", by which the
+	// nearest live balancer is found.
+	RTT map[string]time.Duration `yaml:"rtt,omitempty" json:"rtt,omitempty"`
+}
+
+// ControlledBalancer is a balancer as the controller addresses it.
+type ControlledBalancer struct {
+	ID     string `yaml:"id" json:"id"`
+	Region Region `yaml:"region" json:"region"`
+	// Admin is the base URL of its admin API.
+	Admin string `yaml:"admin" json:"admin"`
+}
+
+// ControlledReplica is a replica with the balancer that serves it while that
+// one lives. Its Region is set; its Epoch is not.
+type ControlledReplica struct {
+	ReplicaConfig `yaml:",inline"`
+	// Home is the id of that balancer.
+	Home string `yaml:"home" json:"home"`
+}

@@ -1,0 +1,209 @@
+package service
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+)
+
+// preset is the value of a key that is left out, with the reason for it.
+type preset struct {
+	value  any
+	reason string
+}
+
+// defaults is the one table of defaults, keyed as the rules are. An explicit
+// zero is refused by the rules of these keys, so zero always means left out.
+// What depends on other keys is filled in by the functions below it.
+var defaults = map[string]preset{
+	"Engine.kind": {EngineVLLM, "the engine that most people run"},
+
+	"GPU.count": {1, "models that need several GPUs say so"},
+
+	"RegionSpec.balancers": {1, "one carries some thousand streams; a second is for surviving its loss"},
+
+	"BalancerSpec.policy":      {"skylb", "prefix-aware and cross-region: the reason to have a balancer of one's own (SkyLB section 3)"},
+	"BalancerSpec.push":        {"pending", "a replica gets more only when none waits there, so queues stay where they can still move (SkyLB 3.3)"},
+	"BalancerSpec.order":       {"fcfs", "what clients expect"},
+	"BalancerSpec.forward":     {true, "idle replicas elsewhere are why a service has several regions"},
+	"BalancerSpec.tau":         {10, "a small buffer for newly arriving requests, and a burst is still shared (SkyLB 3.3)"},
+	"BalancerSpec.queue_limit": {4096, "at 16 KB a request, 64 MB: bounded, and more than clients wait for"},
+	"BalancerSpec.max_wait":    {60 * time.Second, "what the normal interactive tier, the most patient one, tolerates"},
+
+	"DNS.routing": {"latency", "clients want the fastest region, which is not always the nearest"},
+
+	"Autoscale.strategy": {"manual", "nothing that costs money changes unless asked"},
+	"Autoscale.forecast": {"auto", "which forecaster fits depends on the traffic"},
+	"Autoscale.every":    {time.Hour, "forecast and optimisation run each hour in SageServe"},
+
+	"LocalHosts.port": {8001, "next to 8000, which engines use"},
+}
+
+// simDefaults are the defaults of the keys that only simulated engines have.
+var simDefaults = map[string]preset{
+	"Engine.profile": {"l4-llama3.1-8b", "the GPU and model of the SkyLB evaluation"},
+	"Engine.speed":   {1.0, "as fast as life"},
+	"Engine.flavor":  {string(EngineVLLM), "the metrics that most engines export"},
+}
+
+// Default is a default value as the guide shows it.
+type Default struct {
+	// Key is its type and key: BalancerSpec.tau.
+	Key string
+	// Value is what it takes, as it is written in a service.yaml.
+	Value string
+	// Reason says why.
+	Reason string
+}
+
+// DefaultOf is the default of a key such as BalancerSpec.tau, if it has one.
+func DefaultOf(key string) (Default, bool) {
+	d, ok := defaults[key]
+	if !ok {
+		d, ok = simDefaults[key]
+	}
+	if !ok {
+		return Default{}, false
+	}
+	return Default{Key: key, Value: fmt.Sprint(written(d.value)), Reason: d.reason}, true
+}
+
+// written is a default value as YAML and JSON hold it.
+func written(v any) any {
+	switch v := v.(type) {
+	case time.Duration:
+		return briefDuration(v)
+	case EngineKind:
+		return string(v)
+	}
+	return v
+}
+
+// briefDuration writes 1h0m0s as 1h.
+func briefDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// WithDefaults is b with every key that is left out filled in.
+func (b BalancerSpec) WithDefaults() BalancerSpec {
+	applyPresets(reflect.ValueOf(&b).Elem(), defaults)
+	return b
+}
+
+// fillDefaults fills in what s leaves out. has says whether the document states
+// a path; it tells "min: 0" from no min at all.
+func (s *Spec) fillDefaults(has func(path) bool) {
+	applyPresets(reflect.ValueOf(s).Elem(), defaults)
+	for i := range s.Models {
+		if e := &s.Models[i].Engine; e.Kind == EngineSim {
+			applyPresets(reflect.ValueOf(e).Elem(), simDefaults)
+		}
+	}
+	for i := range s.Regions {
+		s.Regions[i].fillDefaults(has, path("regions").index(i))
+	}
+	for i := range s.Models {
+		s.fillModelBounds(&s.Models[i], has, path("models").index(i).key("regions"))
+	}
+}
+
+// applyPresets sets every zero field below v that the table has a value for.
+func applyPresets(v reflect.Value, table map[string]preset) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			applyPresets(v.Elem(), table)
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			applyPresets(v.Index(i), table)
+		}
+	case reflect.Struct:
+		for _, f := range fieldsOf(v.Type()) {
+			field := v.Field(f.index)
+			if d, ok := table[f.rule]; ok && field.IsZero() {
+				setPreset(field, d.value)
+				continue
+			}
+			applyPresets(field, table)
+		}
+	}
+}
+
+// setPreset stores a default in a field of its type, or in a pointer to it.
+func setPreset(field reflect.Value, value any) {
+	if field.Kind() != reflect.Pointer {
+		field.Set(reflect.ValueOf(value).Convert(field.Type()))
+		return
+	}
+	p := reflect.New(field.Type().Elem())
+	p.Elem().Set(reflect.ValueOf(value))
+	field.Set(p)
+}
+
+// fillDefaults sets the bounds and the capacity of a region.
+//
+//   - Replicas of a static region: as many as it has endpoints.
+//   - Else min is 1 (a region without replicas serves nobody at first), but
+//     never above a stated max; max is min, so that nothing grows unasked.
+//   - Capacity of a rented region: on demand, which the cloud does not take
+//     back; what is already paid for goes first.
+func (r *RegionSpec) fillDefaults(has func(path) bool, at path) {
+	b, p := &r.Replicas, at.key("replicas")
+	usual := 1
+	if n := len(r.Endpoints); r.Name.Cloud() == CloudStatic && n > 0 {
+		usual = n
+	}
+	if !has(p.key("min")) {
+		b.Min = usual
+		if has(p.key("max")) {
+			b.Min = min(usual, b.Max)
+		}
+	}
+	if !has(p.key("max")) {
+		b.Max = max(b.Min, usual)
+	}
+	if len(r.Capacity) == 0 && r.Name.rented() {
+		r.Capacity = []CapacityType{CapacityOnDemand}
+		if len(r.Reserved) > 0 {
+			r.Capacity = []CapacityType{CapacityReserved, CapacityOnDemand}
+		}
+	}
+}
+
+// fillModelBounds completes a model's own bounds from the region's; the end
+// that is stated wins over the one that is not.
+func (s *Spec) fillModelBounds(m *Model, has func(path) bool, at path) {
+	for name, b := range m.Regions {
+		region := s.regionBounds(name)
+		p := at.key(string(name))
+		if !has(p.key("min")) {
+			b.Min = region.Min
+			if has(p.key("max")) {
+				b.Min = min(region.Min, b.Max)
+			}
+		}
+		if !has(p.key("max")) {
+			b.Max = max(region.Max, b.Min)
+		}
+		m.Regions[name] = b
+	}
+}
+
+// regionBounds is the replica bounds of a region, zero when it is not declared.
+func (s *Spec) regionBounds(name Region) Bounds {
+	for _, r := range s.Regions {
+		if r.Name == name {
+			return r.Replicas
+		}
+	}
+	return Bounds{}
+}

@@ -1,0 +1,149 @@
+package service
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Marshal writes s as a service.yaml that Parse reads back to an equal Spec.
+// The comments of the file that it came from are gone, its defaults are stated.
+// Text that could be taken for anything else is quoted, and what is written for
+// one Spec is always the same. It fails only for a Spec that was not parsed and
+// holds text that no service.yaml can.
+func Marshal(s *Spec) ([]byte, error) {
+	var w yamlWriter
+	w.mapping(reflect.ValueOf(s).Elem(), "")
+	if w.err != nil {
+		return nil, fmt.Errorf("writing the service %q as YAML: %w", s.Name, w.err)
+	}
+	return w.out.Bytes(), nil
+}
+
+// yamlWriter writes block style, two spaces a level.
+type yamlWriter struct {
+	out bytes.Buffer
+	err error
+}
+
+// mapping writes the keys of a struct or a map; indent stands before each but
+// the first, which continues the line that is begun.
+func (w *yamlWriter) mapping(v reflect.Value, indent string) {
+	start := w.out.Len()
+	each := func(key string, value reflect.Value) {
+		if w.out.Len() > start {
+			w.out.WriteString(indent)
+		}
+		w.out.WriteString(w.text(key) + ":")
+		w.value(value, indent)
+	}
+	if v.Kind() == reflect.Map {
+		for _, key := range sortedMapKeys(v) {
+			each(key.String(), v.MapIndex(key))
+		}
+		return
+	}
+	for _, f := range fieldsOf(v.Type()) {
+		if value := v.Field(f.index); !leftOut(value, f.rule) {
+			each(f.key, value)
+		}
+	}
+}
+
+// leftOut says whether a key says nothing: zero means left out, but for the
+// ends of bounds, where zero is a count.
+func leftOut(v reflect.Value, rule string) bool {
+	if rule == "Bounds.min" || rule == "Bounds.max" {
+		return false
+	}
+	if v.Kind() == reflect.Slice || v.Kind() == reflect.Map {
+		return v.Len() == 0
+	}
+	return v.IsZero()
+}
+
+// value writes what follows "key:" to the end of its lines.
+func (w *yamlWriter) value(v reflect.Value, indent string) {
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	switch v.Kind() {
+	case reflect.Struct, reflect.Map:
+		if empty := w.isEmpty(v); empty {
+			w.out.WriteString(" {}\n")
+			return
+		}
+		w.out.WriteString("\n" + indent + "  ")
+		w.mapping(v, indent+"  ")
+	case reflect.Slice:
+		w.out.WriteByte('\n')
+		for i := range v.Len() {
+			w.item(v.Index(i), indent+"  ")
+		}
+	default:
+		w.out.WriteString(" " + w.scalar(v) + "\n")
+	}
+}
+
+func (w *yamlWriter) item(v reflect.Value, indent string) {
+	w.out.WriteString(indent + "- ")
+	if v.Kind() != reflect.Struct {
+		w.out.WriteString(w.scalar(v) + "\n")
+	} else if w.isEmpty(v) {
+		w.out.WriteString("{}\n")
+	} else {
+		w.mapping(v, indent+"  ")
+	}
+}
+
+func (w *yamlWriter) isEmpty(v reflect.Value) bool {
+	if v.Kind() == reflect.Map {
+		return v.Len() == 0
+	}
+	return !slices.ContainsFunc(fieldsOf(v.Type()), func(f field) bool { return !leftOut(v.Field(f.index), f.rule) })
+}
+
+func (w *yamlWriter) scalar(v reflect.Value) string {
+	switch {
+	case v.Type() == durationType:
+		return briefDuration(time.Duration(v.Int()))
+	case v.Kind() == reflect.Int:
+		return strconv.FormatInt(v.Int(), 10)
+	case v.Kind() == reflect.Float64:
+		return briefNumber(v.Float()) // without an exponent, which some readers take for text
+	case v.Kind() == reflect.Bool:
+		return strconv.FormatBool(v.Bool())
+	}
+	return w.text(v.String())
+}
+
+var (
+	// plainWord is text that reads as itself without quotes.
+	plainWord = regexp.MustCompile(`^[A-Za-z/_][A-Za-z0-9/_.+@-]*(:[A-Za-z0-9/_.+@-]+)*$`)
+	// otherWord is text that some reader of YAML takes for a truth value or nothing.
+	otherWord = regexp.MustCompile(`(?i)^(true|false|yes|no|on|off|y|n|null)$`)
+)
+
+var quoting = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\t", `\t`)
+
+// text writes a text, in quotes where YAML may read it as something else.
+func (w *yamlWriter) text(s string) string {
+	if plainWord.MatchString(s) && !otherWord.MatchString(s) {
+		return s
+	}
+	if !printable(s, true) && w.err == nil {
+		w.err = fmt.Errorf("text with characters that do not print: %q", shorten(s))
+	}
+	return `"` + quoting.Replace(s) + `"`
+}
+
+func sortedMapKeys(m reflect.Value) []reflect.Value {
+	keys := m.MapKeys()
+	slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+	return keys
+}

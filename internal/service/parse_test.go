@@ -1,0 +1,321 @@
+package service
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// checkErrors holds what every refusal promises.
+func checkErrors(t interface{ Fatalf(string, ...any) }, text string, err error) {
+	if err == nil {
+		return
+	}
+	var all Errors
+	if !errors.As(err, &all) || len(all) == 0 || len(all) > maxErrors+1 {
+		t.Fatalf("not a list of errors: %v", err)
+	}
+	lines := strings.Count(strings.ReplaceAll(text, "\r", "\n"), "\n") + 1
+	last := 0
+	for i, e := range all {
+		if i == maxErrors {
+			break // says only how many more there are
+		}
+		if e.File != "service.yaml" || e.Problem == "" {
+			t.Fatalf("incomplete: %+v", e)
+		}
+		if e.Line < min(1, last) || e.Line > lines || e.Line < last || e.Line > 0 && e.Column < 1 {
+			t.Fatalf("place %d:%d of %d lines, after line %d: %v", e.Line, e.Column, lines, last, e)
+		}
+		last = e.Line
+	}
+}
+
+const small = `
+name: chat
+models: [{name: m}]
+regions: [{name: local/us}]
+`
+
+func TestDefaults(t *testing.T) {
+	got, err := Parse("service.yaml", []byte(small))
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := true
+	want := &Spec{
+		Name:    "chat",
+		Models:  []Model{{Name: "m", Engine: Engine{Kind: EngineVLLM}}},
+		Regions: []RegionSpec{{Name: "local/us", Balancers: 1, Replicas: Bounds{1, 1}}},
+		Balancer: BalancerSpec{Policy: "skylb", Push: "pending", Order: "fcfs", Forward: &forward,
+			Tau: 10, QueueLimit: 4096, MaxWait: 60 * time.Second},
+		Autoscale:  Autoscale{Strategy: "manual", Forecast: "auto", Every: time.Hour},
+		LocalHosts: LocalHosts{Port: 8001},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if b := (BalancerSpec{}).WithDefaults(); !reflect.DeepEqual(b, want.Balancer) {
+		t.Errorf("WithDefaults: got %+v, want %+v", b, want.Balancer)
+	}
+}
+
+func TestExplicitBeatsDefault(t *testing.T) {
+	no := false
+	b := BalancerSpec{Forward: &no, Tau: 3}.WithDefaults()
+	if *b.Forward || b.Tau != 3 {
+		t.Errorf("got %+v", b)
+	}
+	s, err := Parse("service.yaml", []byte(small+"balancer: {forward: false}\n"))
+	if err != nil || *s.Balancer.Forward {
+		t.Errorf("forward: false is read as true (%v)", err)
+	}
+}
+
+func TestSimDefaults(t *testing.T) {
+	s, err := Parse("service.yaml", []byte(strings.Replace(small, "name: m", "name: m, engine: {kind: sim}", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Engine{Kind: EngineSim, Profile: "l4-llama3.1-8b", Speed: 1, Flavor: "vllm"}
+	if got := s.Models[0].Engine; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestBoundsDefaults(t *testing.T) {
+	for _, c := range []struct {
+		region string
+		want   Bounds
+	}{
+		{`{name: local/us}`, Bounds{1, 1}},
+		{`{name: local/us, replicas: {}}`, Bounds{1, 1}},
+		{`{name: local/us, replicas: {min: 3}}`, Bounds{3, 3}},
+		{`{name: local/us, replicas: {min: 0}}`, Bounds{0, 1}},
+		{`{name: local/us, replicas: {max: 5}}`, Bounds{1, 5}},
+		{`{name: local/us, replicas: {min: 0, max: 5}}`, Bounds{0, 5}},
+		{`{name: static/a, endpoints: ["http://a", "http://b"]}`, Bounds{2, 2}},
+		{`{name: static/a, endpoints: ["http://a", "http://b"], replicas: {max: 1}}`, Bounds{1, 1}},
+		{`{name: static/a, endpoints: ["http://a", "http://b"], replicas: {min: 0}}`, Bounds{0, 2}},
+	} {
+		s, err := Parse("service.yaml", []byte("name: chat\nmodels: [{name: m}]\nregions: ["+c.region+"]\n"))
+		if err != nil {
+			t.Errorf("%s: %v", c.region, err)
+		} else if got := s.Regions[0].Replicas; got != c.want {
+			t.Errorf("%s: got %+v, want %+v", c.region, got, c.want)
+		}
+	}
+}
+
+func TestModelBoundsDefaults(t *testing.T) {
+	for own, want := range map[string]Bounds{
+		`{}`:               {2, 4},
+		`{min: 1}`:         {1, 4},
+		`{min: 6}`:         {6, 6},
+		`{max: 3}`:         {2, 3},
+		`{max: 0}`:         {0, 0},
+		`{min: 0, max: 9}`: {0, 9},
+	} {
+		text := "name: chat\nmodels: [{name: m, regions: {local/us: " + own + "}}]\nregions: [{name: local/us, replicas: {min: 2, max: 4}}]\n"
+		s, err := Parse("service.yaml", []byte(text))
+		if err != nil {
+			t.Errorf("%s: %v", own, err)
+		} else if got := s.BoundsFor("m", "local/us"); got != want {
+			t.Errorf("%s: got %+v, want %+v", own, got, want)
+		}
+	}
+}
+
+func TestCapacityDefaults(t *testing.T) {
+	text := `
+name: chat
+models: [{name: m}]
+regions:
+  - name: aws/a
+  - {name: gcp/b, reserved: [{type: g2-standard-4, count: 1}]}
+  - {name: aws/c, capacity: [spot]}
+  - name: local/us
+`
+	s, err := Parse("service.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := [][]CapacityType{{CapacityOnDemand}, {CapacityReserved, CapacityOnDemand}, {CapacitySpot}, nil}
+	for i, r := range s.Regions {
+		if !reflect.DeepEqual(r.Capacity, want[i]) {
+			t.Errorf("%s: got %v, want %v", r.Name, r.Capacity, want[i])
+		}
+	}
+}
+
+// TestSpellings: ways to write the same thing.
+func TestSpellings(t *testing.T) {
+	want, err := Parse("service.yaml", []byte(small+"balancer: {max_wait: 90s}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"order":    "balancer: {max_wait: 1m30s}\nregions:\n- name: local/us\nmodels:\n- name: m\nname: chat\n",
+		"quotes":   "\"name\": 'chat'\nmodels: [{\"name\": \"m\"}]\nregions: [{name: 'local/us'}]\nbalancer: {max_wait: \"90s\"}\n",
+		"crlf":     strings.ReplaceAll(small+"balancer: {max_wait: 90s}\n", "\n", "\r\n"),
+		"bom":      "\ufeff" + small + "balancer: {max_wait: 90s}\n",
+		"document": "%YAML 1.2\n---" + small + "balancer: {max_wait: 90s}\n...\n",
+		"json":     `{"name":"chat","models":[{"name":"m"}],"regions":[{"name":"local/us"}],"balancer":{"max_wait":"90s"}}`,
+		"anchor":   "name: chat\nmodels: [{name: &m m}]\nregions: [{name: local/us, replicas: &r {}}]\nbalancer: {max_wait: 90s}\n",
+		"empties":  small + "balancer: {max_wait: 90s}\nstore: {}\nlocal: {rtt: {}}\nautoscale: {}\n",
+	} {
+		got, err := Parse("service.yaml", []byte(text))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %+v, want %+v", name, got, want)
+		}
+	}
+}
+
+func TestAliasesAndMerges(t *testing.T) {
+	text := `
+name: chat
+models: [{name: m}]
+regions:
+  - name: local/us
+    replicas: &r {min: 2, max: 6}
+  - name: local/eu
+    replicas: *r
+  - name: local/asia
+    replicas: {<<: *r, max: 8}
+  - name: local/moon
+    replicas:
+      <<: [*r]
+`
+	s, err := Parse("service.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Bounds{{2, 6}, {2, 6}, {2, 8}, {2, 6}}
+	for i, r := range s.Regions {
+		if r.Replicas != want[i] {
+			t.Errorf("%s: got %+v, want %+v", r.Name, r.Replicas, want[i])
+		}
+	}
+}
+
+func TestHostileTexts(t *testing.T) {
+	bomb := "x: &a [" + strings.Repeat("y,", 1000) + "]\n"
+	for name, c := range map[string]struct{ text, want string }{
+		"huge":       {small + strings.Repeat("#", MaxBytes), "is too large: must be at most 1048576 bytes"},
+		"not UTF-8":  {"name: chat\nmodels: \xff\n", "service.yaml:2:9: is not UTF-8 text, got byte 0xff"},
+		"zero byte":  {"name: ch\x00at\n", "service.yaml:1:9: is not text"},
+		"brackets":   {"name: " + strings.Repeat("[", 500_000), "service.yaml:1:71: is nested deeper than 64 levels"},
+		"braces":     {strings.Repeat("{a: ", 100_000), "nested deeper"},
+		"dashes":     {strings.Repeat("- ", 500_000), "nested deeper"},
+		"questions":  {strings.Repeat("? ", 500_000), "nested deeper"},
+		"anchors":    {strings.Repeat("&a ", 300_000), "nested deeper"},
+		"tags":       {strings.Repeat("!!a ", 200_000), "nested deeper"},
+		"alias bomb": {bomb + "regions: [" + strings.Repeat("{endpoints: *a}, ", 1000) + "]\n", "the file expands to more than 20000 values"},
+		"wide bomb": {"name: chat\nmodels:\n- &m {name: m, engine: {args: [" + strings.Repeat("a,", 1000) + "]}}\n" +
+			strings.Repeat("- *m\n", 1000), "the file expands to more than 20000 values"},
+		"circle":      {"name: &a [*a]\nmodels: &b {<<: *b}\nregions: [{name: local/us}]\n", "models: must be a list"},
+		"self":        {small + "store: &s {<<: *s, <<: *s}\nautoscale: &x *x\n", "autoscale"},
+		"many keys":   {strings.Repeat("a: 1\n", 100_000), "service.yaml:20001:2: has more than 20000 keys"},
+		"many errors": {strings.Repeat("a: 1\n", 5000), "has 4903 more problems, not shown"},
+		"escapes":     {"name: \"\\e[31mred\"\nmodels: []\n", `got "\x1b[31mred"`},
+	} {
+		_, err := Parse("service.yaml", []byte(c.text))
+		if err == nil {
+			t.Errorf("%s: accepted", name)
+			continue
+		}
+		checkErrors(t, c.text, err)
+		if !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %.300s, want %q in it", name, err, c.want)
+		}
+		if len(err.Error()) > 100_000 {
+			t.Errorf("%s: an error of %d bytes", name, len(err.Error()))
+		}
+	}
+}
+
+// TestRawControlCharacters: an error never writes what a terminal acts on.
+func TestRawControlCharacters(t *testing.T) {
+	_, err := Parse("service.yaml", []byte("name: \"a\x1b[31m\u202e\"\nmodels: []\x07\n"))
+	if err == nil || strings.ContainsAny(err.Error(), "\x1b\x07\u202e") {
+		t.Errorf("got %q", err)
+	}
+}
+
+func TestQuickstart(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "examples", "quickstart", "service.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Parse("service.yaml", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Name != "quickstart" || len(s.Regions) != 3 || s.ModelByName("chat-small") == nil {
+		t.Errorf("got %+v", s)
+	}
+	e := s.ModelByName("chat-small").Engine
+	if e.Kind != EngineSim || e.Speed != 10 || e.KVTokens != 80000 {
+		t.Errorf("engine: got %+v", e)
+	}
+	for _, r := range s.Regions {
+		if (r.Replicas != Bounds{2, 8}) || r.Balancers != 1 {
+			t.Errorf("%s: got %+v", r.Name, r)
+		}
+	}
+	for pair, want := range map[[2]string]time.Duration{
+		{"us", "eu"}: 100 * time.Millisecond, {"asia", "us"}: 160 * time.Millisecond, {"eu", "asia"}: 220 * time.Millisecond, {"us", "us"}: 0,
+	} {
+		if got := s.LocalHosts.RTTBetween(pair[0], pair[1]); got != want {
+			t.Errorf("%v: got %v, want %v", pair, got, want)
+		}
+	}
+}
+
+func TestCheckWord(t *testing.T) {
+	for _, c := range []struct{ key, word, want string }{
+		{"BalancerSpec.policy", "skylb", ""},
+		{"BalancerSpec.policy", "cost", `is not built yet in this version, got "cost"; available: skylb, least-load, round-robin`},
+		{"BalancerSpec.policy", "skylib", `did you mean "skylb"?`},
+		{"BalancerSpec.tau", "anything", ""},
+	} {
+		err := CheckWord(c.key, c.word)
+		if got := ""; err != nil {
+			if got = err.Error(); c.want == "" || !strings.Contains(got, c.want) {
+				t.Errorf("%s %s: got %q, want %q", c.key, c.word, got, c.want)
+			}
+		} else if c.want != "" {
+			t.Errorf("%s %s: accepted", c.key, c.word)
+		}
+	}
+	if len(ContractPolicies()) != 11 || len(ContractOrders()) != 4 {
+		t.Errorf("policies %v, orders %v", ContractPolicies(), ContractOrders())
+	}
+}
+
+func BenchmarkParse(b *testing.B) {
+	var text strings.Builder
+	text.WriteString("name: chat\nmodels:\n")
+	for i := range 12 {
+		name := string(rune('a' + i))
+		text.WriteString("- name: " + name + "\n  aliases: [x" + name + ", y" + name + "]\n  engine:\n    kind: sim\n    speed: 10\n" +
+			"  secrets:\n    T: env:T\n  gpus:\n  - {type: L4, tps: 1500}\n  slo: {IW-F: {ttft: 1s}}\n")
+	}
+	text.WriteString("regions:\n")
+	for i := range 22 {
+		text.WriteString("- name: aws/r-" + string(rune('a'+i)) + "\n  replicas:\n    min: 2\n    max: 8\n")
+	}
+	data := []byte(text.String())
+	for b.Loop() {
+		if _, err := Parse("service.yaml", data); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(strings.Count(text.String(), "\n")), "lines")
+}

@@ -1,0 +1,156 @@
+package service
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// genSpec draws a valid Spec that leaves nothing to defaults.
+func genSpec(t *rapid.T) *Spec {
+	s := &Spec{
+		Name:     rapid.StringMatching(`[a-z]([a-z0-9-]{0,12}[a-z0-9])?`).Draw(t, "name"),
+		Regions:  genRegions(t),
+		Balancer: genBalancer(t),
+		Autoscale: Autoscale{
+			Strategy: rapid.SampledFrom(BuiltStrategies()).Draw(t, "strategy"),
+			Forecast: rapid.SampledFrom(BuiltForecasts()).Draw(t, "forecast"),
+			Every:    genDuration(t, time.Minute, 24*time.Hour),
+			Donate:   rapid.Bool().Draw(t, "donate"),
+		},
+		LocalHosts: LocalHosts{Port: rapid.IntRange(1, 65535-localPorts).Draw(t, "port")},
+	}
+	if rapid.Bool().Draw(t, "has dns") {
+		s.DNS = &DNS{Provider: "route53", Name: "a.b.example.com", Zone: "example.com", Routing: "geo"}
+	}
+	if rapid.Bool().Draw(t, "has store") {
+		s.Store.URL = "nats://10.0.0.5:4222"
+	}
+	if rapid.Bool().Draw(t, "has rtt") {
+		s.LocalHosts.RTT = map[string]time.Duration{"us-eu-1": genDuration(t, 0, 10*time.Second)}
+	}
+	names := rapid.SliceOfNDistinct(rapid.StringMatching(`[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,10}`), 2, 6, rapid.ID[string]).Draw(t, "names")
+	s.Models = []Model{genModel(t, names[0], names[2:], s.Regions), genModel(t, names[1], nil, s.Regions)}
+	return s
+}
+
+func genDuration(t *rapid.T, least, most time.Duration) time.Duration {
+	return time.Duration(rapid.Int64Range(int64(least), int64(most)).Draw(t, "duration"))
+}
+
+func genBounds(t *rapid.T, least int) Bounds {
+	b := Bounds{Min: rapid.IntRange(0, 10).Draw(t, "min")}
+	b.Max = rapid.IntRange(max(b.Min, least), 12).Draw(t, "max")
+	return b
+}
+
+func genRegions(t *rapid.T) []RegionSpec {
+	regions := []RegionSpec{
+		{Name: "local/us", Balancers: 1, Replicas: genBounds(t, 1)},
+		{Name: "local/eu-1", Balancers: 16, Replicas: genBounds(t, 1)},
+		{Name: "static/paris", Balancers: 1, Replicas: Bounds{0, 2}, Endpoints: []string{"http://10.0.0.7:8000", "https://[::1]/v1"}},
+	}
+	rented := RegionSpec{Name: "aws/us-east-1", Balancers: 2, Replicas: genBounds(t, 1)}
+	rented.Capacity = rapid.SampledFrom([][]CapacityType{
+		{CapacityOnDemand}, {CapacityReserved, CapacityOnDemand}, {CapacitySpot, CapacityOnDemand, CapacityReserved},
+	}).Draw(t, "capacity")
+	rented.OnDemandBase = rapid.IntRange(0, rented.Replicas.Max).Draw(t, "base")
+	if len(rented.Capacity) > 1 && rented.Capacity[0] == CapacityReserved {
+		rented.Reserved = []Reservation{{Type: "g6.xlarge", Count: 3, Price: rapid.Float64Range(0, 10_000).Draw(t, "price")}}
+	}
+	return append(regions, rented)[:rapid.IntRange(2, 4).Draw(t, "regions")]
+}
+
+func genBalancer(t *rapid.T) BalancerSpec {
+	forward := rapid.Bool().Draw(t, "forward")
+	b := BalancerSpec{
+		Policy:     rapid.SampledFrom(BuiltPolicies()).Draw(t, "policy"),
+		Push:       rapid.SampledFrom([]string{"pending", "blind", "outstanding:1", "outstanding:99999"}).Draw(t, "push"),
+		Order:      rapid.SampledFrom(BuiltOrders()).Draw(t, "order"),
+		Forward:    &forward,
+		Tau:        rapid.IntRange(1, 100_000).Draw(t, "tau"),
+		QueueLimit: rapid.IntRange(1, 1_000_000).Draw(t, "queue limit"),
+		MaxWait:    genDuration(t, time.Millisecond, 24*time.Hour),
+	}
+	if rapid.Bool().Draw(t, "secured") {
+		b.Auth, b.TLS = &Auth{KeysFrom: "file:/etc/keys, and: more"}, &TLS{Cert: "a b.pem", Key: "#k.pem"}
+	}
+	return b
+}
+
+// genText draws printable text, with what YAML gives a meaning to among it.
+func genText() *rapid.Generator[string] {
+	return rapid.OneOf(
+		rapid.StringMatching(`[ -~]{0,12}`),
+		rapid.SampledFrom([]string{"", "null", "~", "true", "no", "1", "010", "0x1f", "1e3", "-", "- a", "a: b", "#", "a #b", "2001-01-01",
+			"'", `"`, `\`, "{", "[", "*a", "&a", "!t", "%", "@", "`", "|", ">", "a\nb", "\n", "a\n", " a ", "\t", "a\n\n", "\n a", "é", "日本", "?", "? a", "=", "<<", "---", "..."}),
+	)
+}
+
+func genModel(t *rapid.T, name string, aliases []string, regions []RegionSpec) Model {
+	m := Model{Name: name, Engine: genEngine(t)}
+	if len(aliases) > 0 {
+		m.Aliases = aliases
+	}
+	if rapid.Bool().Draw(t, "full") {
+		m.Secrets = map[string]string{"A": "env:B", "C_1": "file:/x y/#z"}
+		m.GPUs = []GPU{{Type: "L4", Count: 1, TPS: rapid.Float64Range(0.1, 1e7).Draw(t, "tps")}, {Type: "L4", Count: 2}, {Type: "H100", Count: 1}}
+		m.SLO = map[Tier]SLO{TierFast: {TTFT: genDuration(t, time.Millisecond, time.Second), E2E: time.Hour}, TierDeferred: {Deadline: time.Hour}, TierNormal: {}}
+		m.Regions = map[Region]Bounds{regions[0].Name: genBounds(t, 0), regions[1].Name: {0, 0}}
+	}
+	return m
+}
+
+func genEngine(t *rapid.T) Engine {
+	e := Engine{Kind: rapid.SampledFrom([]EngineKind{EngineVLLM, EngineSGLang, EngineOpenAI, EngineSim}).Draw(t, "kind")}
+	if args := rapid.SliceOfN(genText(), 0, 3).Draw(t, "args"); len(args) > 0 {
+		e.Args = args
+	}
+	if rapid.Bool().Draw(t, "env") {
+		e.Env = map[string]string{"A": genText().Draw(t, "value"), "_b": "x"}
+		e.Image, e.Port, e.Ready, e.MaxNumSeqs, e.DataParallel = "vllm/vllm-openai:v1", 8000, "/health?x=y#z", 256, 2
+		e.LoRA = []string{"sql=/adapters/sql", "a b"}
+	}
+	if e.Kind == EngineSim {
+		e.Profile, e.Flavor = "l4-llama3.1-8b", rapid.SampledFrom([]string{"vllm", "sglang"}).Draw(t, "flavor")
+		e.Speed = rapid.Float64Range(1e-6, 1000).Draw(t, "speed")
+		e.KVTokens = rapid.IntRange(0, 1e9).Draw(t, "kv")
+	}
+	return e
+}
+
+// TestRoundTrip: a valid Spec marshals and parses to itself.
+func TestRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := genSpec(t)
+		text, err := Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := Parse("service.yaml", text)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("got  %+v\nwant %+v\nfrom\n%s", got, want, text)
+		}
+	})
+}
+
+// TestErrorsHavePlaces: whatever one word of a good file is replaced by, the
+// file is either valid or refused with errors that stand on a line of it.
+func TestErrorsHavePlaces(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text, err := Marshal(genSpec(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := rapid.IntRange(0, len(text)-1).Draw(t, "at")
+		end := rapid.IntRange(at, min(len(text), at+12)).Draw(t, "end")
+		bad := string(text[:at]) + genText().Draw(t, "text") + string(text[end:])
+		_, err = Parse("service.yaml", []byte(bad))
+		checkErrors(t, bad, err)
+	})
+}

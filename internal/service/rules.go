@@ -1,0 +1,167 @@
+package service
+
+import (
+	"regexp"
+	"time"
+)
+
+// rule is what one key of service.yaml allows. Keys themselves come from the
+// struct tags of Spec; a rule adds what a Go type cannot say. The validator,
+// the JSON schema and the guide are all made from this table. A rule of a list
+// or of a mapping speaks of its elements.
+type rule struct {
+	text     string // one sentence for editors and the guide
+	required bool
+	some     bool // a list that must hold at least one element
+	unique   bool // a list of words without repetition
+	lines    bool // text that may hold tabs and line ends
+	secret   bool // a value that is never shown
+	limit    *limits
+	form     *form // of the text
+	keys     *form // of the keys of a mapping
+}
+
+// limits bounds a number; of a duration, in nanoseconds. Both ends are
+// included, unless above says that least is not.
+type limits struct {
+	least, most float64
+	above       bool
+}
+
+// form is a shape of text, as an expression and in words.
+type form struct {
+	expr  *regexp.Regexp
+	words string
+}
+
+func shape(expr, words string) *form { return &form{regexp.MustCompile(expr), words} }
+
+func from(least, most float64) *limits { return &limits{least: least, most: most} }
+
+func above(least, most float64) *limits { return &limits{least: least, most: most, above: true} }
+
+func between(least, most time.Duration) *limits { return from(float64(least), float64(most)) }
+
+// The shapes of text.
+var (
+	formName     = shape(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`, "lower-case letters, digits and dashes, a letter first, at most 40 characters")
+	formModel    = shape(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$`, "letters, digits and . _ : / @ + -, at most 200 characters")
+	formImage    = shape(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$`, "a container image such as vllm/vllm-openai:v0.11.0")
+	formReady    = shape(`^/[!-~]*$`, "a path such as /health")
+	formProfile  = shape(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`, "the name of a profile such as l4-llama3.1-8b")
+	formVariable = shape(`^[A-Za-z_][A-Za-z0-9_]*$`, "the name of an environment variable")
+	formRef      = shape(`^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$`, "env:NAME or file:PATH, never the value itself")
+	formRegion   = shape(`^(aws|gcp|static|local)/[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`, "cloud/place such as aws/us-east-1, with the cloud aws, gcp, static or local")
+	formEndpoint = shape(`^https?://[A-Za-z0-9.:_\[\]-]+(/[^?#\s]*)?$`, "an http or https URL such as http://10.0.0.7:8000, without user, query or fragment")
+	formStore    = shape(`^(nats|tls|ws|wss)://[A-Za-z0-9.:_\[\]-]+$`, "a NATS URL such as nats://10.0.0.5:4222, without user or password")
+	formInstance = shape(`^[a-z0-9][a-z0-9.-]{0,63}$`, "an instance type such as g6.xlarge")
+	formHost     = shape(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "a host name such as chat.example.com")
+	formMail     = shape(`^[^@\s]+@[^@\s]+\.[^@\s]+$`, "an e-mail address")
+	formPush     = shape(`^(pending|blind|outstanding:[1-9][0-9]{0,4})$`, "pending, blind or outstanding:N with N from 1 to 99999")
+	formPair     = shape(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?-[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, "two local places such as us-eu")
+	formSomeText = shape(`\S`, "some text")
+	formDuration = shape(`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`, "a duration such as 500ms, 60s or 1h30m")
+)
+
+// Limits that several keys share, or whose reason is worth a name.
+const (
+	// maxReplicas bounds a replica count: far beyond any fleet that one
+	// controller manages, so more is a slip of the finger.
+	maxReplicas = 10_000
+	// localPorts is how far above its base the local layout reaches: the
+	// controller's port is 310 above.
+	localPorts = 310
+	// localSlots is how many balancers, and how many engines, fit between the
+	// bases of two kinds of local port.
+	localSlots = 100
+)
+
+// rules is keyed by type and key: Engine.speed.
+var rules = map[string]rule{
+	"Spec.name":      {text: "Names the service; part of its tags, certificates and files.", required: true, form: formName},
+	"Spec.models":    {text: "The models that the service serves.", required: true, some: true},
+	"Spec.regions":   {text: "The regions that replicas run in, each with its own balancers.", required: true, some: true},
+	"Spec.balancer":  {text: "How every balancer of the service places requests."},
+	"Spec.dns":       {text: "The public name of the service."},
+	"Spec.autoscale": {text: "How the number of replicas follows the load."},
+	"Spec.store":     {text: "Where state and history live; empty = embedded in the balancers."},
+	"Spec.local":     {text: "What local regions emulate."},
+
+	"Model.name":    {text: "The model as clients and engines call it.", required: true, form: formModel},
+	"Model.aliases": {text: "Other names that clients may use for the model.", unique: true, form: formModel},
+	"Model.engine":  {text: "The software that runs the model."},
+	"Model.secrets": {text: "Environment variables of the engine whose values are secret: where each value comes from (env:NAME or file:PATH).",
+		secret: true, form: formRef, keys: formVariable},
+	"Model.gpus":    {text: "What a replica can run on; plan chooses among them."},
+	"Model.slo":     {text: "Latency targets by tier: IW-F interactive fast, IW-N interactive normal, NIW batch."},
+	"Model.regions": {text: "Replica bounds of this model in a region, where they differ from the region's.", keys: formRegion},
+
+	"Engine.kind":          {text: "Which engine runs the model; openai is any OpenAI-compatible server, sim the simulated engine."},
+	"Engine.image":         {text: "The container image of the engine.", form: formImage},
+	"Engine.args":          {text: "Arguments of the engine, added to its own.", lines: true},
+	"Engine.env":           {text: "Environment variables of the engine that are not secret.", secret: true, lines: true, keys: formVariable},
+	"Engine.port":          {text: "The port that the engine listens on.", limit: from(1, 65535)},
+	"Engine.ready":         {text: "The path that answers 200 when the model does.", form: formReady},
+	"Engine.max_num_seqs":  {text: "How many requests run at once in one engine.", limit: from(1, 65536)},
+	"Engine.data_parallel": {text: "How many data-parallel ranks one engine has.", limit: from(1, 64)},
+	"Engine.lora":          {text: "LoRA adapters that the engine loads, as name or name=path.", unique: true, form: formSomeText},
+	"Engine.profile":       {text: "sim only: the GPU and model whose speed is simulated.", form: formProfile},
+	"Engine.speed":         {text: "sim only: how many times faster than life it runs.", limit: above(0, 1000)},
+	"Engine.kv_tokens":     {text: "sim only: how many tokens of KV cache fit, instead of the profile's.", limit: from(1, 1e9)},
+	"Engine.flavor":        {text: "sim only: whose metrics it exports."},
+
+	"GPU.type":  {text: "The type of GPU.", required: true},
+	"GPU.count": {text: "How many GPUs one replica uses.", limit: from(1, 64)},
+	"GPU.tps":   {text: "Uncached prompt tokens a second that one replica sustains within the latency target; left out = measured.", limit: above(0, 1e7)},
+
+	"SLO.ttft":     {text: "Time to the first token.", limit: between(time.Millisecond, 24*time.Hour)},
+	"SLO.e2e":      {text: "Time to the last token.", limit: between(time.Millisecond, 24*time.Hour)},
+	"SLO.deadline": {text: "Time until a batch request is answered.", limit: between(time.Second, 30*24*time.Hour)},
+
+	"Bounds.min": {text: "The fewest replicas.", limit: from(0, maxReplicas)},
+	"Bounds.max": {text: "The most replicas.", limit: from(0, maxReplicas)},
+
+	"RegionSpec.name":           {text: "The region, as cloud/place.", required: true, form: formRegion},
+	"RegionSpec.balancers":      {text: "How many balancers the region has.", limit: from(1, 16)},
+	"RegionSpec.replicas":       {text: "How many replicas of each model the region has."},
+	"RegionSpec.capacity":       {text: "Capacity types, in the order in which they are tried.", unique: true},
+	"RegionSpec.on_demand_base": {text: "How many replicas are on demand whatever the order says.", limit: from(0, maxReplicas)},
+	"RegionSpec.reserved":       {text: "Commitments that are already paid for."},
+	"RegionSpec.endpoints":      {text: "static only: the base URLs of the machines that are already there.", unique: true, form: formEndpoint},
+
+	"Reservation.type":  {text: "The instance type that is committed.", required: true, form: formInstance},
+	"Reservation.count": {text: "The number of them.", required: true, limit: from(1, maxReplicas)},
+	"Reservation.price": {text: "What each costs, in USD an hour.", limit: from(0, 10_000)},
+
+	"BalancerSpec.policy":      {text: "How a replica is chosen."},
+	"BalancerSpec.push":        {text: "When a replica is given another request: pending (none waits there), outstanding:N (fewer than N in flight) or blind (at once).", form: formPush},
+	"BalancerSpec.order":       {text: "In which order queued requests go."},
+	"BalancerSpec.forward":     {text: "Whether requests may go to other regions."},
+	"BalancerSpec.auth":        {text: "Who may send requests."},
+	"BalancerSpec.tls":         {text: "The certificate of the public listener: cert and key, or acme."},
+	"BalancerSpec.tau":         {text: "How many queued requests a peer may hold and still be offered more (SkyLB 3.3).", limit: from(1, 100_000)},
+	"BalancerSpec.queue_limit": {text: "How many requests a balancer holds; more are rejected with 429.", limit: from(1, 1_000_000)},
+	"BalancerSpec.max_wait":    {text: "How long a request is held; then it is rejected with 503.", limit: between(time.Millisecond, 24*time.Hour)},
+
+	"Auth.keys_from": {text: "Where the API keys come from (env:NAME or file:PATH).", required: true, secret: true, form: formRef},
+
+	"TLS.cert": {text: "The certificate file.", form: formSomeText},
+	"TLS.key":  {text: "The key file.", form: formSomeText},
+	"TLS.acme": {text: "The e-mail address of the ACME account that gets certificates for dns.name.", form: formMail},
+
+	"DNS.provider": {text: "Who serves the zone.", required: true},
+	"DNS.name":     {text: "The name that clients use.", required: true, form: formHost},
+	"DNS.zone":     {text: "The zone that holds the name.", required: true, form: formHost},
+	"DNS.routing":  {text: "How the region of a client is chosen."},
+
+	"Autoscale.strategy": {text: "Who changes the number of replicas between plans; manual = nobody but you."},
+	"Autoscale.forecast": {text: "How the load to come is forecast; auto lets plan choose."},
+	"Autoscale.every":    {text: "How often a plan is made.", limit: between(time.Minute, 24*time.Hour)},
+	"Autoscale.donate":   {text: "Whether plans may lend idle replicas to the spot pool."},
+
+	"StoreSpec.url": {text: "An existing NATS server; left out = embedded.", form: formStore},
+
+	"LocalHosts.port": {text: "The first balancer's port; the others take the next ones, admin ports are 100 above, engines 200, the store 300.",
+		limit: from(1, 65535-localPorts)},
+	"LocalHosts.rtt": {text: "Emulated round trips between local regions, as us-eu: 100ms.", keys: formPair, limit: between(0, 10*time.Second)},
+}

@@ -1,0 +1,185 @@
+package service
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strconv"
+
+	"github.com/invopop/jsonschema"
+)
+
+// SchemaID names the JSON schema of a service.yaml.
+const SchemaID = "urn:skyserve:service.yaml"
+
+// Schema is the JSON schema (draft 2020-12) of a service.yaml, made from Spec
+// and the rules. It says what one key may hold; how keys fit each other is
+// left to Parse, but for the three cases that editors can show.
+func Schema() ([]byte, error) {
+	r := jsonschema.Reflector{
+		Anonymous:      true,
+		ExpandedStruct: true,
+		FieldNameTag:   "yaml",
+		Mapper:         durationSchema,
+	}
+	root := r.Reflect(&Spec{})
+	root.ID, root.Title = SchemaID, "skyserve service"
+	if err := decorate(root, root.Definitions, reflect.TypeFor[Spec](), map[reflect.Type]bool{}); err != nil {
+		return nil, fmt.Errorf("making the JSON schema of service.yaml: %w", err)
+	}
+	conditions(root.Definitions)
+	text, err := json.MarshalIndent(root, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("writing the JSON schema of service.yaml: %w", err)
+	}
+	return append(text, '\n'), nil
+}
+
+// durationSchema makes durations text; by their Go type they would be numbers.
+func durationSchema(t reflect.Type) *jsonschema.Schema {
+	if t != durationType {
+		return nil
+	}
+	return &jsonschema.Schema{Type: "string", Pattern: formDuration.expr.String()}
+}
+
+// decorate adds the rules to the schema s of struct type t and to those below it.
+func decorate(s *jsonschema.Schema, defs jsonschema.Definitions, t reflect.Type, done map[reflect.Type]bool) error {
+	if done[t] {
+		return nil
+	}
+	done[t] = true
+	s.Required = nil
+	for _, f := range fieldsOf(t) {
+		prop, ok := s.Properties.Get(f.key)
+		if !ok {
+			return fmt.Errorf("%s has no schema", f.rule)
+		}
+		if rules[f.rule].required {
+			s.Required = append(s.Required, f.key)
+		}
+		applyRule(prop, f.rule)
+		inner, is := structBelow(t.Field(f.index).Type)
+		if !is {
+			continue
+		}
+		def, ok := defs[inner.Name()]
+		if !ok {
+			return fmt.Errorf("%s has no definition of %s", f.rule, inner.Name())
+		}
+		if err := decorate(def, defs, inner, done); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// structBelow is the struct that a field holds, directly or in a list or mapping.
+func structBelow(t reflect.Type) (reflect.Type, bool) {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
+		t = t.Elem()
+	}
+	return t, t.Kind() == reflect.Struct
+}
+
+// applyRule writes a rule and its default into the schema of a key.
+func applyRule(s *jsonschema.Schema, key string) {
+	r := rules[key]
+	s.Description = r.text
+	if d, ok := defaults[key]; ok {
+		s.Default = written(d.value)
+	} else if d, ok := simDefaults[key]; ok {
+		s.Default = written(d.value)
+	}
+	list, words := wordsOf(key)
+	element := s
+	switch s.Type {
+	case "array":
+		element, s.UniqueItems = s.Items, r.unique
+		if r.some {
+			s.MinItems = new(uint64)
+			*s.MinItems = 1
+		}
+	case "object":
+		element, s.PropertyNames = s.AdditionalProperties, keyNames(r, list, words)
+		words = false
+	}
+	if element == nil || element.Ref != "" {
+		return
+	}
+	for _, w := range list.Built {
+		if words {
+			element.Enum = append(element.Enum, w)
+		}
+	}
+	if r.form != nil {
+		element.Pattern = r.form.expr.String()
+	}
+	if element.Type == "integer" || element.Type == "number" {
+		applyLimits(element, r.limit)
+	}
+}
+
+// keyNames is the schema of the keys that a user chooses; nil = any.
+func keyNames(r rule, list WordList, words bool) *jsonschema.Schema {
+	switch {
+	case words:
+		s := &jsonschema.Schema{}
+		for _, w := range list.Built {
+			s.Enum = append(s.Enum, w)
+		}
+		return s
+	case r.keys != nil:
+		return &jsonschema.Schema{Pattern: r.keys.expr.String()}
+	}
+	return nil
+}
+
+func applyLimits(s *jsonschema.Schema, l *limits) {
+	if l == nil {
+		return
+	}
+	least := json.Number(strconv.FormatFloat(l.least, 'f', -1, 64))
+	if l.above {
+		s.ExclusiveMinimum = least
+	} else {
+		s.Minimum = least
+	}
+	s.Maximum = json.Number(strconv.FormatFloat(l.most, 'f', -1, 64))
+}
+
+// conditions adds what editors can show of how keys fit each other.
+func conditions(defs jsonschema.Definitions) {
+	engine := defs["Engine"]
+	engine.If = &jsonschema.Schema{Not: hasText("kind", "^sim$")}
+	engine.Then = &jsonschema.Schema{Not: anyOf(simKeys...)}
+
+	region := defs["RegionSpec"]
+	region.If = hasText("name", "^static/")
+	region.Then = has("endpoints")
+	region.Then.Not = anyOf("capacity", "reserved", "on_demand_base")
+	region.Else = &jsonschema.Schema{Not: has("endpoints")}
+
+	defs["TLS"].OneOf = []*jsonschema.Schema{
+		{Required: []string{"cert", "key"}, Not: has("acme")},
+		{Required: []string{"acme"}, Not: anyOf("cert", "key")},
+	}
+}
+
+func has(key string) *jsonschema.Schema { return &jsonschema.Schema{Required: []string{key}} }
+
+func anyOf(keys ...string) *jsonschema.Schema {
+	s := &jsonschema.Schema{}
+	for _, k := range keys {
+		s.AnyOf = append(s.AnyOf, has(k))
+	}
+	return s
+}
+
+// hasText holds for an object with a key whose text matches an expression.
+func hasText(key, expr string) *jsonschema.Schema {
+	s := has(key)
+	s.Properties = jsonschema.NewProperties()
+	s.Properties.Set(key, &jsonschema.Schema{Pattern: expr})
+	return s
+}

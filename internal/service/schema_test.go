@@ -1,0 +1,281 @@
+package service
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"pgregory.net/rapid"
+)
+
+func compiledSchema(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	text, err := Schema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource(SchemaID, doc); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile(SchemaID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// againstSchema judges a YAML text by the schema.
+func againstSchema(s *jsonschema.Schema, text []byte) error {
+	asJSON, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		return err
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(asJSON))
+	if err != nil {
+		return err
+	}
+	return s.Validate(doc)
+}
+
+// fullExample is the example of the documentation with words that are built.
+const fullExample = `
+name: chat
+models:
+  - name: meta-llama/Llama-3.1-8B-Instruct
+    aliases: [chat-small]
+    engine: {kind: vllm, args: [--max-model-len, "8192"], max_num_seqs: 256}
+    secrets: {HF_TOKEN: env:HF_TOKEN}
+    gpus:
+      - {type: L4, count: 1, tps: 1500}
+      - {type: H100, count: 1, tps: 12000}
+    slo: {IW-F: {ttft: 1s}, IW-N: {ttft: 60s, e2e: 5m}, NIW: {deadline: 24h}}
+    regions: {"aws/us-east-1": {min: 2, max: 8}}
+regions:
+  - name: aws/us-east-1
+    replicas: {min: 2, max: 8}
+    capacity: [reserved, spot, on_demand]
+    on_demand_base: 1
+  - name: gcp/europe-west4
+    replicas: {min: 2, max: 8}
+  - name: aws/ap-northeast-1
+    balancers: 2
+    replicas: {min: 1, max: 4}
+    reserved: [{type: g6.xlarge, count: 2, price: 0.42}]
+  - name: static/paris
+    endpoints: ["http://10.0.0.7:8000"]
+balancer:
+  policy: skylb
+  push: pending
+  order: fcfs
+  forward: true
+  auth: {keys_from: env:SKYSERVE_KEYS}
+  tls: {cert: cert.pem, key: key.pem}
+dns: {provider: route53, name: chat.example.com, zone: example.com, routing: latency}
+autoscale: {strategy: manual, forecast: auto, every: 1h, donate: true}
+store: {}
+`
+
+func TestSchemaAcceptsWhatWeHandOut(t *testing.T) {
+	s := compiledSchema(t)
+	texts := map[string][]byte{"the full example": []byte(fullExample)}
+	for _, pattern := range []string{"../../templates/*.yaml", "../../examples/*/service.yaml"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no files in %s: %v", pattern, err)
+		}
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts[file] = data
+		}
+	}
+	for name, text := range texts {
+		if _, err := Parse(name, text); err != nil {
+			t.Errorf("the validator refuses %s: %v", name, err)
+		}
+		if err := againstSchema(s, text); err != nil {
+			t.Errorf("the schema refuses %s: %v", name, err)
+		}
+	}
+}
+
+// TestSchemaAgrees: on what one key may hold, schema and validator say the same.
+func TestSchemaAgrees(t *testing.T) {
+	s := compiledSchema(t)
+	for _, c := range []struct {
+		change string // added to a valid file, or old => new in it
+		good   bool
+	}{
+		{"", true},
+		{"chat => c", true},
+		{"chat => Chat", false},
+		{"chat => -chat", false},
+		{"chat => 12", false},
+		{"name: chat => nome: chat", false},
+		{"[{name: m}] => []", false},
+		{"[{name: m}] => [{}]", false},
+		{"[{name: m}] => {name: m}", false},
+		{"{name: m} => {name: m, engine: {kind: sim, speed: 10}}", true},
+		{"{name: m} => {name: m, engine: {kind: sim, speed: 0}}", false},
+		{"{name: m} => {name: m, engine: {kind: sim, speed: 1000.5}}", false},
+		{"{name: m} => {name: m, engine: {speed: 10}}", false},
+		{"{name: m} => {name: m, engine: {kind: vllm, flavor: vllm}}", false},
+		{"{name: m} => {name: m, engine: {kind: tgi}}", false},
+		{"{name: m} => {name: m, engine: {args: [a, 1]}}", false},
+		{"{name: m} => {name: m, engine: {env: {A: b}}}", true},
+		{"{name: m} => {name: m, engine: {env: {1A: b}}}", false},
+		{"{name: m} => {name: m, engine: {port: 65536}}", false},
+		{"{name: m} => {name: m, engine: {port: 1.5}}", false},
+		{"{name: m} => {name: m, engine: {ready: health}}", false},
+		{"{name: m} => {name: m, secrets: {A: env:B}}", true},
+		{"{name: m} => {name: m, secrets: {A: hf_x}}", false},
+		{"{name: m} => {name: m, aliases: [a, b]}", true},
+		{"{name: m} => {name: m, aliases: [a, a]}", false},
+		{"{name: m} => {name: m, aliases: a}", false},
+		{"{name: m} => {name: m, gpus: [{type: A100}]}", true},
+		{"{name: m} => {name: m, gpus: [{type: T4}]}", false},
+		{"{name: m} => {name: m, gpus: [{count: 1}]}", false},
+		{"{name: m} => {name: m, gpus: [{type: L4, tps: 0}]}", false},
+		{"{name: m} => {name: m, slo: {IW-N: {e2e: 1m30s}}}", true},
+		{"{name: m} => {name: m, slo: {iw-n: {e2e: 1m}}}", false},
+		{"{name: m} => {name: m, slo: {IW-N: {e2e: 60}}}", false},
+		{"{name: m} => {name: m, slo: {IW-N: {e2e: -1s}}}", false},
+		{"{name: m} => {name: m, regions: {local/us: {max: 0}}}", true},
+		{"{name: m} => {name: m, regions: {us: {max: 0}}}", false},
+		{"local/us => azure/us", false},
+		{"local/us => us", false},
+		{"local/us => aws/us-east-1", true},
+		{"{name: local/us} => {name: local/us, replicas: {min: -1}}", false},
+		{"{name: local/us} => {name: local/us, replicas: {min: 0, max: 3}}", true},
+		{"{name: local/us} => {name: local/us, balancers: 17}", false},
+		{"{name: local/us} => {name: aws/a, capacity: [spot, spot]}", false},
+		{"{name: local/us} => {name: aws/a, capacity: [spot, cheap]}", false},
+		{"{name: local/us} => {name: aws/a, reserved: [{type: g6.xlarge}]}", false},
+		{"{name: local/us} => {name: static/a}", false},
+		{"{name: local/us} => {name: static/a, endpoints: ['http://a:80/v1']}", true},
+		{"{name: local/us} => {name: static/a, endpoints: ['ftp://a']}", false},
+		{"{name: local/us} => {name: static/a, endpoints: ['http://u:p@a']}", false},
+		{"{name: local/us} => {name: static/a, endpoints: ['http://a'], capacity: [spot]}", false},
+		{"{name: local/us} => {name: local/us, endpoints: ['http://a']}", false},
+		{"balancer: {}", true},
+		{"balancer:", false},
+		{"balancer: {policy: skylb, push: 'outstanding:16'}", true},
+		{"balancer: {policy: cost}", false},
+		{"balancer: {push: 'outstanding:0'}", false},
+		{"balancer: {order: edf}", false},
+		{"balancer: {forward: 'yes'}", false},
+		{"balancer: {tau: 0}", false},
+		{"balancer: {queue_limit: 1000001}", false},
+		{"balancer: {tau_n: 1}", false},
+		{"balancer: {auth: {}}", false},
+		{"balancer: {auth: {keys_from: 'file:/k'}}", true},
+		{"balancer: {auth: {keys_from: k}}", false},
+		{"balancer: {tls: {}}", false},
+		{"balancer: {tls: {cert: a}}", false},
+		{"balancer: {tls: {cert: a, key: b}}", true},
+		{"balancer: {tls: {cert: a, key: b, acme: a@b.c}}", false},
+		{"dns: {provider: route53, name: a.b.c, zone: b.c}", true},
+		{"dns: {provider: bind, name: a.b.c, zone: b.c}", false},
+		{"dns: {provider: route53, name: a.b.c}", false},
+		{"autoscale: {strategy: manual, every: 30m}", true},
+		{"autoscale: {strategy: lt-ua}", false},
+		{"autoscale: {donate: 1}", false},
+		{"store: {url: 'nats://h:4222'}", true},
+		{"store: {url: 'http://h'}", false},
+		{"local: {port: 9001}", true},
+		{"local: {port: 0}", false},
+		{"local: {port: 65226}", false},
+		{"local: {rtt: {us: 1s}}", false},
+		{"anything: 1", false},
+	} {
+		text := strings.TrimPrefix(small, "\n")
+		if before, after, ok := strings.Cut(c.change, " => "); ok {
+			if !strings.Contains(text, before) {
+				t.Fatalf("nothing to change for %q", c.change)
+			}
+			text = strings.Replace(text, before, after, 1)
+		} else {
+			text += c.change + "\n"
+		}
+		_, verr := Parse("service.yaml", []byte(text))
+		serr := againstSchema(s, []byte(text))
+		if (verr == nil) != c.good {
+			t.Errorf("%q: the validator says %v, want good %v", c.change, verr, c.good)
+		}
+		if (serr == nil) != c.good {
+			t.Errorf("%q: the schema says %v, want good %v", c.change, serr, c.good)
+		}
+	}
+}
+
+// TestSchemaNeverStricter: what the validator accepts, the schema does.
+func TestSchemaNeverStricter(t *testing.T) {
+	s := compiledSchema(t)
+	rapid.Check(t, func(t *rapid.T) {
+		text, err := Marshal(genSpec(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := againstSchema(s, text); err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+	})
+}
+
+// TestSchemaDescribes: every key has a description, every default is right.
+func TestSchemaDescribes(t *testing.T) {
+	text, err := Schema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	type schema struct {
+		AdditionalProperties *bool `json:"additionalProperties"`
+		Properties           map[string]struct {
+			Description string
+			Default     any
+		}
+	}
+	var doc struct {
+		schema
+		Defs map[string]schema `json:"$defs"`
+	}
+	if err := json.Unmarshal(text, &doc); err != nil {
+		t.Fatal(err)
+	}
+	doc.Defs["Spec"] = doc.schema
+	for _, typ := range specTypes() {
+		def := doc.Defs[typ.Name()]
+		if def.AdditionalProperties == nil || *def.AdditionalProperties {
+			t.Errorf("%s allows other keys", typ.Name())
+		}
+		for _, f := range fieldsOf(typ) {
+			p := def.Properties[f.key]
+			if p.Description != rules[f.rule].text {
+				t.Errorf("%s is described as %q", f.rule, p.Description)
+			}
+			if d, ok := DefaultOf(f.rule); ok != (p.Default != nil) || ok && strings.Trim(toJSON(p.Default), `"`) != d.Value {
+				t.Errorf("%s: the default is %v, want %+v", f.rule, p.Default, d)
+			}
+		}
+	}
+}
+
+func toJSON(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}

@@ -1,0 +1,96 @@
+package service
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
+)
+
+// Values that may be secret are found before anything is checked, by where they
+// stand rather than by whether they are right: a token pasted into the wrong
+// place is still a token.
+
+var (
+	// secretKey is a key whose value may be secret, whatever mapping it is in.
+	secretKey = regexp.MustCompile(`(?i)^(secrets?|env|keys_from|.*(password|passwd|token|api_?key))$`)
+	// secretFlag is an engine argument that takes a secret as its value.
+	secretFlag = regexp.MustCompile(`(?i)^-.*(key|token|secret|passw)`)
+	// secretInText is text that carries a secret inside: --api-key=X, nats://user:X@host.
+	secretInText = regexp.MustCompile(`(?i)((key|token|secret|passw)[a-z_-]*=|://[^/]*@)`)
+)
+
+// hideSecrets hides every value below n that may be secret. secret says that n
+// itself is.
+func (s *source) hideSecrets(n ast.Node, secret bool) {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		for _, v := range n.Values {
+			s.hideSecrets(v, secret)
+		}
+	case *ast.MappingValueNode:
+		s.hideSecrets(n.Value, secret || secretKey.MatchString(keyText(n.Key)))
+	case *ast.SequenceNode:
+		for i, v := range n.Values {
+			s.hideSecrets(v, secret || i > 0 && secretFlag.MatchString(scalarText(n.Values[i-1])))
+		}
+	case *ast.AnchorNode:
+		s.hideSecrets(n.Value, secret)
+	case *ast.TagNode:
+		s.hideSecrets(n.Value, secret)
+	case *ast.AliasNode, nil: // what an alias stands for is hidden where it is written
+	default:
+		text := scalarText(n)
+		if secret && !formRef.expr.MatchString(text) || secretInText.MatchString(text) {
+			s.hideNode(n)
+		}
+	}
+}
+
+// hideNode hides a scalar, up to where the next token starts.
+func (s *source) hideNode(n ast.Node) {
+	first, last := n.GetToken(), n.GetToken()
+	if lit, ok := n.(*ast.LiteralNode); ok {
+		first, last = lit.Start, lit.Value.GetToken()
+	}
+	if first == nil || first.Position == nil {
+		return
+	}
+	endLine, endCol := len(s.lines), endOfLine
+	if next := nextToken(last); next != nil {
+		endLine, endCol = next.Position.Line, next.Position.Column
+	}
+	s.hide(first.Position.Line, first.Position.Column, endLine, endCol)
+}
+
+func nextToken(t *token.Token) *token.Token {
+	if t == nil || t.Next == nil || t.Next.Position == nil {
+		return nil
+	}
+	return t.Next
+}
+
+// nearSecrets says whether a line of a document that could not be parsed stands
+// at or below a key whose value may be secret. Without a tree only indentation
+// tells, so in doubt it says yes.
+func (s *source) nearSecrets(line int) bool {
+	indent := endOfLine
+	for l := min(line, len(s.lines)); l >= 1; l-- {
+		text := strings.TrimLeft(s.lines[l-1], " \t-")
+		if text == "" || strings.HasPrefix(text, "#") {
+			continue
+		}
+		if in := len(s.lines[l-1]) - len(text); in > indent {
+			continue
+		} else if in < indent {
+			indent = in
+		}
+		if secretWord.MatchString(text) {
+			return true
+		}
+	}
+	return false
+}
+
+var secretWord = regexp.MustCompile(`(?i)(secret|env|key|token|passw|args|://)`)

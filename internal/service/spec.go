@@ -1,0 +1,215 @@
+package service
+
+import "time"
+
+// Spec is a service.yaml, read, checked and with its defaults filled in.
+type Spec struct {
+	// Name names the service; it becomes part of tags, certificates and paths:
+	// lower-case letters, digits and dashes, at most 40.
+	Name       string       `yaml:"name" json:"name"`
+	Models     []Model      `yaml:"models" json:"models"`
+	Regions    []RegionSpec `yaml:"regions" json:"regions"`
+	Balancer   BalancerSpec `yaml:"balancer,omitempty" json:"balancer"`
+	DNS        *DNS         `yaml:"dns,omitempty" json:"dns,omitempty"`
+	Autoscale  Autoscale    `yaml:"autoscale,omitempty" json:"autoscale"`
+	Store      StoreSpec    `yaml:"store,omitempty" json:"store"`
+	LocalHosts LocalHosts   `yaml:"local,omitempty" json:"local"`
+}
+
+// Model is one model that the service serves.
+type Model struct {
+	Name    string   `yaml:"name" json:"name"`
+	Aliases []string `yaml:"aliases,omitempty" json:"aliases,omitempty"`
+	Engine  Engine   `yaml:"engine,omitempty" json:"engine"`
+	// Secrets maps an environment variable of the engine to where its value
+	// comes from (env:NAME or file:PATH); values are never kept in a Spec.
+	Secrets map[string]string `yaml:"secrets,omitempty" json:"secrets,omitempty"`
+	GPUs    []GPU             `yaml:"gpus,omitempty" json:"gpus,omitempty"`
+	SLO     map[Tier]SLO      `yaml:"slo,omitempty" json:"slo,omitempty"`
+	// Regions overrides a region's replica bounds for this model.
+	Regions map[Region]Bounds `yaml:"regions,omitempty" json:"regions,omitempty"`
+}
+
+// EngineKind is the software that runs a model.
+type EngineKind string
+
+// The kinds of engine.
+const (
+	EngineVLLM   EngineKind = "vllm"
+	EngineSGLang EngineKind = "sglang"
+	EngineOpenAI EngineKind = "openai" // any OpenAI-compatible server
+	EngineSim    EngineKind = "sim"    // the simulated engine
+)
+
+// Engine says how a replica of a model is run.
+type Engine struct {
+	Kind         EngineKind        `yaml:"kind,omitempty" json:"kind"`
+	Image        string            `yaml:"image,omitempty" json:"image,omitempty"`
+	Args         []string          `yaml:"args,omitempty" json:"args,omitempty"`
+	Env          map[string]string `yaml:"env,omitempty" json:"env,omitempty"`
+	Port         int               `yaml:"port,omitempty" json:"port,omitempty"`
+	Ready        string            `yaml:"ready,omitempty" json:"ready,omitempty"` // path that answers 200 when the model does
+	MaxNumSeqs   int               `yaml:"max_num_seqs,omitempty" json:"max_num_seqs,omitempty"`
+	DataParallel int               `yaml:"data_parallel,omitempty" json:"data_parallel,omitempty"`
+	LoRA         []string          `yaml:"lora,omitempty" json:"lora,omitempty"`
+
+	// Simulated engines only.
+	Profile  string  `yaml:"profile,omitempty" json:"profile,omitempty"`     // default l4-llama3.1-8b
+	Speed    float64 `yaml:"speed,omitempty" json:"speed,omitempty"`         // 10 = ten times faster than life
+	KVTokens int     `yaml:"kv_tokens,omitempty" json:"kv_tokens,omitempty"` // overrides the profile's KV capacity
+	Flavor   string  `yaml:"flavor,omitempty" json:"flavor,omitempty"`       // vllm or sglang: whose metrics it exports
+}
+
+// GPU is something a replica can run on.
+type GPU struct {
+	Type  string `yaml:"type" json:"type"` // L4, H100, A100
+	Count int    `yaml:"count,omitempty" json:"count"`
+	// TPS is uncached prompt tokens a second that one replica sustains within
+	// the latency target; 0 = not measured.
+	TPS float64 `yaml:"tps,omitempty" json:"tps,omitempty"`
+}
+
+// SLO holds a tier's latency targets; zero means none.
+type SLO struct {
+	TTFT     time.Duration `yaml:"ttft,omitempty" json:"ttft,omitempty"`
+	E2E      time.Duration `yaml:"e2e,omitempty" json:"e2e,omitempty"`
+	Deadline time.Duration `yaml:"deadline,omitempty" json:"deadline,omitempty"`
+}
+
+// Bounds limits a replica count, both ends included.
+type Bounds struct {
+	Min int `yaml:"min" json:"min"`
+	Max int `yaml:"max" json:"max"`
+}
+
+// RegionSpec is one region of a service.
+type RegionSpec struct {
+	Name      Region `yaml:"name" json:"name"`
+	Balancers int    `yaml:"balancers,omitempty" json:"balancers"` // default 1
+	Replicas  Bounds `yaml:"replicas,omitempty" json:"replicas"`
+	// Capacity is the order in which capacity types are tried.
+	Capacity     []CapacityType `yaml:"capacity,omitempty" json:"capacity,omitempty"`
+	OnDemandBase int            `yaml:"on_demand_base,omitempty" json:"on_demand_base,omitempty"`
+	Reserved     []Reservation  `yaml:"reserved,omitempty" json:"reserved,omitempty"`
+	// Endpoints are the machines of a static region, as base URLs.
+	Endpoints []string `yaml:"endpoints,omitempty" json:"endpoints,omitempty"`
+}
+
+// CapacityType is how a VM is paid for.
+type CapacityType string
+
+// The capacity types.
+const (
+	CapacityReserved CapacityType = "reserved"
+	CapacitySpot     CapacityType = "spot"
+	CapacityOnDemand CapacityType = "on_demand"
+)
+
+// Reservation is a commitment that the operator already pays for.
+type Reservation struct {
+	Type  string  `yaml:"type" json:"type"` // instance type, g6.xlarge
+	Count int     `yaml:"count" json:"count"`
+	Price float64 `yaml:"price,omitempty" json:"price"` // USD an hour each
+}
+
+// BalancerSpec configures every balancer of a service.
+type BalancerSpec struct {
+	Policy  string `yaml:"policy,omitempty" json:"policy"`
+	Push    string `yaml:"push,omitempty" json:"push"` // pending, outstanding:N or blind
+	Order   string `yaml:"order,omitempty" json:"order"`
+	Forward *bool  `yaml:"forward,omitempty" json:"forward"` // default true
+	Auth    *Auth  `yaml:"auth,omitempty" json:"auth,omitempty"`
+	TLS     *TLS   `yaml:"tls,omitempty" json:"tls,omitempty"`
+	// Tau is how many queued requests a peer may hold and still be offered more (SkyLB 3.3).
+	Tau int `yaml:"tau,omitempty" json:"tau,omitempty"`
+	// QueueLimit bounds the requests a balancer holds; more are rejected with 429.
+	QueueLimit int `yaml:"queue_limit,omitempty" json:"queue_limit,omitempty"`
+	// MaxWait bounds how long a request is held; then it is rejected with 503.
+	MaxWait time.Duration `yaml:"max_wait,omitempty" json:"max_wait,omitempty"`
+}
+
+// Auth says where the API keys come from (env:NAME or file:PATH).
+type Auth struct {
+	KeysFrom string `yaml:"keys_from" json:"keys_from"`
+}
+
+// TLS says where the public listener's certificate comes from: either the files
+// Cert and Key, or an ACME authority.
+type TLS struct {
+	Cert string `yaml:"cert,omitempty" json:"cert,omitempty"`
+	Key  string `yaml:"key,omitempty" json:"key,omitempty"`
+	// ACME is the e-mail address of the account that obtains certificates for
+	// DNS.Name; empty = Cert and Key are used.
+	ACME string `yaml:"acme,omitempty" json:"acme,omitempty"`
+}
+
+// DNS is the public name of a service.
+type DNS struct {
+	Provider string `yaml:"provider" json:"provider"`
+	Name     string `yaml:"name" json:"name"`
+	Zone     string `yaml:"zone" json:"zone"`
+	Routing  string `yaml:"routing,omitempty" json:"routing"` // latency or geo
+}
+
+// Autoscale configures the controller's scaling.
+type Autoscale struct {
+	Strategy string        `yaml:"strategy,omitempty" json:"strategy"`
+	Forecast string        `yaml:"forecast,omitempty" json:"forecast"`
+	Every    time.Duration `yaml:"every,omitempty" json:"every"`
+	Donate   bool          `yaml:"donate,omitempty" json:"donate"`
+}
+
+// StoreSpec says where state lives; an empty URL means embedded.
+type StoreSpec struct {
+	URL string `yaml:"url,omitempty" json:"url,omitempty"`
+}
+
+// LocalHosts configures what the local provider emulates.
+type LocalHosts struct {
+	// Port is the first balancer's port; the following balancers take the next
+	// ones. Admin ports are 100 above, engines 200 above, the store 300 above.
+	// Default 8001.
+	Port int `yaml:"port,omitempty" json:"port,omitempty"`
+	// RTT is the emulated round trip between two local regions, keyed "us-eu".
+	RTT map[string]time.Duration `yaml:"rtt,omitempty" json:"rtt,omitempty"`
+}
+
+// ModelByName finds a model by its name or an alias; nil when there is none.
+func (s *Spec) ModelByName(name string) *Model {
+	for i := range s.Models {
+		m := &s.Models[i]
+		if m.Name == name {
+			return m
+		}
+		for _, a := range m.Aliases {
+			if a == name {
+				return m
+			}
+		}
+	}
+	return nil
+}
+
+// BoundsFor is the replica bounds of a model in a region: the model's own
+// where it states them, else the region's.
+func (s *Spec) BoundsFor(model string, region Region) Bounds {
+	if m := s.ModelByName(model); m != nil {
+		if b, ok := m.Regions[region]; ok {
+			return b
+		}
+	}
+	for _, r := range s.Regions {
+		if r.Name == region {
+			return r.Replicas
+		}
+	}
+	return Bounds{}
+}
+
+// RTTBetween is the emulated round trip between two local places, 0 where none is stated.
+func (l LocalHosts) RTTBetween(a, b string) time.Duration {
+	if d, ok := l.RTT[a+"-"+b]; ok {
+		return d
+	}
+	return l.RTT[b+"-"+a]
+}

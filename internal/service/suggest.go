@@ -1,0 +1,53 @@
+package service
+
+import (
+	"fmt"
+	"strings"
+)
+
+// nearest is the word that s most likely misspells; "" when none is near.
+// Ties go to the word that comes first.
+func nearest(s string, words []string) string {
+	best, bestDist := "", 1+max(1, len(s)/3)
+	for _, w := range words {
+		if d := distance(strings.ToLower(s), strings.ToLower(w)); d < bestDist {
+			best, bestDist = w, d
+		}
+	}
+	return best
+}
+
+// didYouMean suggests the nearest word, or lists all of them.
+func didYouMean(s string, words []string, what string) string {
+	if w := nearest(s, words); w != "" {
+		return fmt.Sprintf("did you mean %q?", w)
+	}
+	return what + " " + strings.Join(words, ", ")
+}
+
+// distance counts the insertions, deletions, replacements and swaps of
+// neighbours that turn a into b (optimal string alignment). Long strings are
+// cut: nobody misspells a key of 64 bytes into another.
+func distance(a, b string) int {
+	a, b = a[:min(len(a), 64)], b[:min(len(b), 64)]
+	var rows [3][65]int
+	before, prev, cur := &rows[0], &rows[1], &rows[2]
+	for j := range len(b) + 1 {
+		prev[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		cur[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				cur[j] = min(cur[j], before[j-2]+1)
+			}
+		}
+		before, prev, cur = prev, cur, before
+	}
+	return prev[len(b)]
+}

@@ -1,0 +1,206 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+const (
+	// MaxBytes bounds a service.yaml. The largest sensible one, some hundred
+	// regions with all their keys, is below 100 KB.
+	MaxBytes = 1 << 20
+	// maxNesting bounds brackets in brackets: a service.yaml needs 5, and the
+	// YAML parser's stack grows with it.
+	maxNesting = 64
+)
+
+// document is a YAML text that parsed.
+type document struct {
+	*source
+	root    ast.Node
+	anchors map[string]ast.Node
+}
+
+// readYAML parses a text into its one document. What is not YAML, or not one
+// document, comes back as an error with its place.
+func readYAML(file string, data []byte) (*document, *Error) {
+	if len(data) > MaxBytes {
+		return nil, &Error{File: file, Problem: fmt.Sprintf("is too large: must be at most %d bytes", MaxBytes), Found: fmt.Sprint(len(data))}
+	}
+	text, bad := normalise(file, data)
+	if bad != nil {
+		return nil, bad
+	}
+	src := newSource(file, text)
+	docs, bad := src.parse(text)
+	if bad != nil {
+		return nil, bad
+	}
+	switch {
+	case len(docs) == 0:
+		return nil, &Error{File: file, Line: 1, Column: 1, Problem: "the file is empty", Suggestion: "'skyserve init' prints one to start from"}
+	case len(docs) > 1:
+		line, col := place(docs[1])
+		return nil, src.syntaxError(line, col, "must be one YAML document, and a second starts here")
+	}
+	doc := &document{source: src, root: docs[0], anchors: map[string]ast.Node{}}
+	ast.Walk(doc, doc.root)
+	doc.hideSecrets(doc.root, false)
+	return doc, nil
+}
+
+// Visit collects the anchors of a document (ast.Visitor).
+func (d *document) Visit(n ast.Node) ast.Visitor {
+	if a, ok := n.(*ast.AnchorNode); ok && a.Name != nil {
+		d.anchors[a.Name.GetToken().Value] = a.Value
+	}
+	return d
+}
+
+// normalise makes every line end "\n" and refuses what is not UTF-8 text.
+func normalise(file string, data []byte) (string, *Error) {
+	text := strings.TrimPrefix(string(data), "\ufeff")
+	text = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(text)
+	line, col := 1, 1
+	for i, r := range text {
+		if r == utf8.RuneError && !strings.HasPrefix(text[i:], "\ufffd") {
+			return "", &Error{File: file, Line: line, Column: col, Problem: "is not UTF-8 text", Found: fmt.Sprintf("byte 0x%02x", text[i])}
+		}
+		if r == 0 {
+			return "", &Error{File: file, Line: line, Column: col, Problem: "is not text: holds a zero byte"}
+		}
+		if col++; r == '\n' {
+			line, col = line+1, 1
+		}
+	}
+	return text, nil
+}
+
+// parse runs the YAML parser and keeps the documents that hold something.
+func (s *source) parse(text string) (docs []ast.Node, bad *Error) {
+	defer func() {
+		// The parser has bugs on texts that nobody writes by hand; a bug of
+		// its must not take a balancer or an up down.
+		if r := recover(); r != nil {
+			docs, bad = nil, s.syntaxError(1, 1, "is not YAML that can be read")
+		}
+	}()
+	tokens := lexer.Tokenize(text)
+	if t, problem := tooMuch(tokens); t != nil {
+		return nil, s.syntaxError(t.Position.Line, t.Position.Column, problem)
+	}
+	f, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		return nil, s.fromParser(err)
+	}
+	for _, d := range f.Docs {
+		if _, directive := d.Body.(*ast.DirectiveNode); d.Body != nil && !directive {
+			docs = append(docs, d.Body)
+		}
+	}
+	return docs, nil
+}
+
+// tooMuch finds the token at which a text nests deeper than maxNesting or has
+// more keys than maxVisits, and says which; nil when it does neither. Nesting by
+// indentation needs no bound: each level of it costs a longer line than the last.
+func tooMuch(tokens token.Tokens) (at *token.Token, problem string) {
+	flow, block, line, keys := 0, 0, 0, 0
+	for _, t := range tokens {
+		if t.Position.Line != line {
+			line, block = t.Position.Line, 0
+		}
+		switch t.Type {
+		case token.MappingStartType, token.SequenceStartType:
+			flow++
+		case token.MappingEndType, token.SequenceEndType:
+			flow = max(flow-1, 0)
+		case token.SequenceEntryType, token.MappingKeyType, token.AnchorType, token.TagType:
+			block++
+		case token.MappingValueType:
+			keys++
+		}
+		if flow > maxNesting || flow == 0 && block > maxNesting {
+			return t, fmt.Sprintf("is nested deeper than %d levels", maxNesting)
+		}
+		if keys > maxVisits {
+			return t, fmt.Sprintf("has more than %d keys", maxVisits)
+		}
+	}
+	return nil, ""
+}
+
+// fromParser is an error of the YAML parser as one of ours.
+func (s *source) fromParser(err error) *Error {
+	var ye yaml.Error
+	if !errors.As(err, &ye) || ye.GetToken() == nil || ye.GetToken().Position == nil {
+		return s.syntaxError(1, 1, "is not YAML that can be read")
+	}
+	p := ye.GetToken().Position
+	if s.nearSecrets(p.Line) {
+		return s.syntaxError(p.Line, p.Column, "is not YAML that can be read")
+	}
+	return s.syntaxError(p.Line, p.Column, "is not YAML: "+ye.GetMessage())
+}
+
+// syntaxError is an error about the text itself. The tree that tells secrets
+// from other values does not exist yet, so its excerpt is left out near them.
+func (s *source) syntaxError(line, col int, problem string) *Error {
+	e := &Error{File: s.file, Line: max(line, 1), Column: max(col, 1), Problem: problem}
+	if !s.nearSecrets(e.Line) {
+		e.Source = s.excerpt(e.Line, e.Column)
+	}
+	return e
+}
+
+// place is where a node starts.
+func place(n ast.Node) (line, col int) {
+	switch v := n.(type) {
+	case *ast.MappingNode:
+		if !v.IsFlowStyle && len(v.Values) > 0 {
+			return place(v.Values[0].Key)
+		}
+	case *ast.MappingValueNode:
+		return place(v.Key)
+	}
+	if t := n.GetToken(); t != nil && t.Position != nil {
+		return max(t.Position.Line, 1), max(t.Position.Column, 1)
+	}
+	return 1, 1
+}
+
+// scalarText is the text of a scalar as written, without its quotes; "" for
+// what is not a scalar.
+func scalarText(n ast.Node) string {
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value
+	case *ast.LiteralNode:
+		return n.Value.Value
+	case *ast.AnchorNode:
+		return scalarText(n.Value)
+	case *ast.AliasNode, *ast.TagNode:
+		return ""
+	case ast.ScalarNode:
+		if t := n.GetToken(); t != nil {
+			return t.Value
+		}
+	}
+	return ""
+}
+
+// keyText is the text of a key; "" where the key is not a plain scalar.
+func keyText(k ast.MapKeyNode) string {
+	if _, complex := k.(*ast.MappingKeyNode); complex {
+		return ""
+	}
+	return scalarText(k)
+}
