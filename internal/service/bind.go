@@ -66,8 +66,10 @@ func (b *binder) bind(n ast.Node, v reflect.Value, p path, ruleKey string) {
 func (b *binder) stop(n ast.Node, p path) {
 	if b.tooMany == nil && n != nil {
 		line, col := place(n)
-		b.tooMany = &Error{File: b.file, Line: line, Column: col, Path: string(p),
-			Problem: fmt.Sprintf("the file expands to more than %d values", maxVisits)}
+		b.tooMany = &Error{
+			File: b.file, Line: line, Column: col, Path: string(p),
+			Problem: fmt.Sprintf("the file expands to more than %d values", maxVisits),
+		}
 	}
 }
 
@@ -234,6 +236,6 @@ var durationType = reflect.TypeFor[time.Duration]()
 // allows tabs and line ends.
 func printable(text string, lines bool) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool {
-		return !unicode.IsPrint(r) && !(lines && (r == '\n' || r == '\t'))
+		return !unicode.IsPrint(r) && (!lines || (r != '\n' && r != '\t'))
 	})
 }

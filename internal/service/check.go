@@ -288,8 +288,10 @@ func (c *checker) localLayout() {
 		c.failPath("regions", Error{Problem: fmt.Sprintf("the local regions have %d balancers together, and ports for at most %d", balancers, localSlots)})
 	}
 	if engines > localSlots {
-		c.failPath("regions", Error{Problem: fmt.Sprintf("the local regions have up to %d replicas together, and ports for at most %d", engines, localSlots),
-			Suggestion: "lower replicas.max"})
+		c.failPath("regions", Error{
+			Problem:    fmt.Sprintf("the local regions have up to %d replicas together, and ports for at most %d", engines, localSlots),
+			Suggestion: "lower replicas.max",
+		})
 	}
 }
 

@@ -51,8 +51,10 @@ func TestDefaults(t *testing.T) {
 		Name:    "chat",
 		Models:  []Model{{Name: "m", Engine: Engine{Kind: EngineVLLM}}},
 		Regions: []RegionSpec{{Name: "local/us", Balancers: 1, Replicas: Bounds{1, 1}}},
-		Balancer: BalancerSpec{Policy: "skylb", Push: "pending", Order: "fcfs", Forward: &forward,
-			Tau: 10, QueueLimit: 4096, MaxWait: 60 * time.Second},
+		Balancer: BalancerSpec{
+			Policy: "skylb", Push: "pending", Order: "fcfs", Forward: &forward,
+			Tau: 10, QueueLimit: 4096, MaxWait: 60 * time.Second,
+		},
 		Autoscale:  Autoscale{Strategy: "manual", Forecast: "auto", Every: time.Hour},
 		LocalHosts: LocalHosts{Port: 8001},
 	}
@@ -286,8 +288,8 @@ func TestCheckWord(t *testing.T) {
 		{"BalancerSpec.tau", "anything", ""},
 	} {
 		err := CheckWord(c.key, c.word)
-		if got := ""; err != nil {
-			if got = err.Error(); c.want == "" || !strings.Contains(got, c.want) {
+		if err != nil {
+			if got := err.Error(); c.want == "" || !strings.Contains(got, c.want) {
 				t.Errorf("%s %s: got %q, want %q", c.key, c.word, got, c.want)
 			}
 		} else if c.want != "" {

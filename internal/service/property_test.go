@@ -84,8 +84,10 @@ func genBalancer(t *rapid.T) BalancerSpec {
 func genText() *rapid.Generator[string] {
 	return rapid.OneOf(
 		rapid.StringMatching(`[ -~]{0,12}`),
-		rapid.SampledFrom([]string{"", "null", "~", "true", "no", "1", "010", "0x1f", "1e3", "-", "- a", "a: b", "#", "a #b", "2001-01-01",
-			"'", `"`, `\`, "{", "[", "*a", "&a", "!t", "%", "@", "`", "|", ">", "a\nb", "\n", "a\n", " a ", "\t", "a\n\n", "\n a", "é", "日本", "?", "? a", "=", "<<", "---", "..."}),
+		rapid.SampledFrom([]string{
+			"", "null", "~", "true", "no", "1", "010", "0x1f", "1e3", "-", "- a", "a: b", "#", "a #b", "2001-01-01",
+			"'", `"`, `\`, "{", "[", "*a", "&a", "!t", "%", "@", "`", "|", ">", "a\nb", "\n", "a\n", " a ", "\t", "a\n\n", "\n a", "é", "日本", "?", "? a", "=", "<<", "---", "...",
+		}),
 	)
 }
 

@@ -90,8 +90,10 @@ var rules = map[string]rule{
 	"Model.name":    {text: "The model as clients and engines call it.", required: true, form: formModel},
 	"Model.aliases": {text: "Other names that clients may use for the model.", unique: true, form: formModel},
 	"Model.engine":  {text: "The software that runs the model."},
-	"Model.secrets": {text: "Environment variables of the engine whose values are secret: where each value comes from (env:NAME or file:PATH).",
-		secret: true, form: formRef, keys: formVariable},
+	"Model.secrets": {
+		text:   "Environment variables of the engine whose values are secret: where each value comes from (env:NAME or file:PATH).",
+		secret: true, form: formRef, keys: formVariable,
+	},
 	"Model.gpus":    {text: "What a replica can run on; plan chooses among them."},
 	"Model.slo":     {text: "Latency targets by tier: IW-F interactive fast, IW-N interactive normal, NIW batch."},
 	"Model.regions": {text: "Replica bounds of this model in a region, where they differ from the region's.", keys: formRegion},
@@ -161,7 +163,9 @@ var rules = map[string]rule{
 
 	"StoreSpec.url": {text: "An existing NATS server; left out = embedded.", form: formStore},
 
-	"LocalHosts.port": {text: "The first balancer's port; the others take the next ones, admin ports are 100 above, engines 200, the store 300.",
-		limit: from(1, 65535-localPorts)},
+	"LocalHosts.port": {
+		text:  "The first balancer's port; the others take the next ones, admin ports are 100 above, engines 200, the store 300.",
+		limit: from(1, 65535-localPorts),
+	},
 	"LocalHosts.rtt": {text: "Emulated round trips between local regions, as us-eu: 100ms.", keys: formPair, limit: between(0, 10*time.Second)},
 }

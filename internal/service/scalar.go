@@ -139,7 +139,7 @@ func (b *binder) checkLimits(n ast.Node, x float64, p path, ruleKey string, show
 	if l == nil {
 		return
 	}
-	problem := ""
+	var problem string
 	switch {
 	case l.above && x <= l.least:
 		problem = "must be greater than " + show(l.least)

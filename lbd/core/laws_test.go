@@ -76,8 +76,10 @@ func (w *world) draw(rt *rapid.T) Event {
 	case 10:
 		return Event{Kind: EventPeerRemoved, Target: peer}
 	case 11:
-		return Event{Kind: EventPeerReport, Target: peer, PeerReport: &PeerReport{Age: 50 * time.Millisecond, RTT: 100 * time.Millisecond,
-			Models: []ModelLoad{{Model: "m", Replicas: 2, Available: rapid.IntRange(0, 2).Draw(rt, "available"), Queued: rapid.IntRange(0, 3).Draw(rt, "queued")}}}}
+		return Event{Kind: EventPeerReport, Target: peer, PeerReport: &PeerReport{
+			Age: 50 * time.Millisecond, RTT: 100 * time.Millisecond,
+			Models: []ModelLoad{{Model: "m", Replicas: 2, Available: rapid.IntRange(0, 2).Draw(rt, "available"), Queued: rapid.IntRange(0, 3).Draw(rt, "queued")}},
+		}}
 	case 12:
 		return Event{Kind: EventTick}
 	}

@@ -94,12 +94,16 @@ func TestUnknownPolicyListsTheNames(t *testing.T) {
 func drawCandidates(rt *rapid.T) []Candidate {
 	var cs []Candidate
 	for i := range rapid.IntRange(0, 6).Draw(rt, "replicas") {
-		cs = append(cs, Candidate{ID: fmt.Sprintf("r%d", i), Available: rapid.Bool().Draw(rt, "available"),
-			Outstanding: rapid.IntRange(0, 3).Draw(rt, "outstanding"), Match: 64 * rapid.IntRange(0, 4).Draw(rt, "match")})
+		cs = append(cs, Candidate{
+			ID: fmt.Sprintf("r%d", i), Available: rapid.Bool().Draw(rt, "available"),
+			Outstanding: rapid.IntRange(0, 3).Draw(rt, "outstanding"), Match: 64 * rapid.IntRange(0, 4).Draw(rt, "match"),
+		})
 	}
 	for i := range rapid.IntRange(0, 3).Draw(rt, "peers") {
-		cs = append(cs, Candidate{ID: fmt.Sprintf("p%d", i), Peer: true, Available: rapid.Bool().Draw(rt, "available"),
-			Queued: rapid.IntRange(0, 3).Draw(rt, "queued"), Match: 64 * rapid.IntRange(0, 4).Draw(rt, "match")})
+		cs = append(cs, Candidate{
+			ID: fmt.Sprintf("p%d", i), Peer: true, Available: rapid.Bool().Draw(rt, "available"),
+			Queued: rapid.IntRange(0, 3).Draw(rt, "queued"), Match: 64 * rapid.IntRange(0, 4).Draw(rt, "match"),
+		})
 	}
 	return cs
 }

@@ -1,0 +1,206 @@
+package engine
+
+// cache is a radix tree over tokens: what the KV memory remembers of finished
+// and running requests. A path from the root spells a prefix; prefixes that
+// requests have in common are stored, and counted, once. A node whose ref is
+// above zero is in use by that many running requests and cannot be evicted.
+//
+// Unused nodes stand in a list by the time of their last use. A node is never
+// used after its parent is, and of nodes used together the deeper one is listed
+// as older; so the oldest node of the list is always a leaf, and eviction takes
+// whole leaves from the end of the list, least recently used first.
+type cache struct {
+	root   node
+	kids   map[edge]*node
+	lru    node // sentinel: next is the most recently used, prev the least
+	tokens int  // in all nodes
+	locked int  // in nodes that are in use
+
+	spare  []*node
+	nextID uint64
+}
+
+// edge names a child: its parent and the first token on the way to it.
+type edge struct {
+	parent uint64
+	first  Token
+}
+
+type node struct {
+	parent     *node
+	key        []Token // tokens between the parent and this node, owned by the node
+	id         uint64
+	ref        int32
+	kids       int32
+	prev, next *node // in cache.lru; nil while in use
+}
+
+// Bounds on what is kept for reuse, so that the memory of a cache stays within
+// a small multiple of the tokens in it.
+const (
+	maxSpareNodes = 256
+	maxSpareKey   = 1024
+)
+
+func newCache() *cache {
+	c := &cache{kids: make(map[edge]*node)}
+	c.lru.prev, c.lru.next = &c.lru, &c.lru
+	return c
+}
+
+// peek is how many of the tokens, from the first on, are cached. It changes
+// nothing, not even the order of eviction.
+func (c *cache) peek(tokens []Token) int {
+	at, depth := &c.root, 0
+	for depth < len(tokens) {
+		kid := c.kids[edge{at.id, tokens[depth]}]
+		if kid == nil {
+			break
+		}
+		n := commonLen(kid.key, tokens[depth:])
+		depth += n
+		if n < len(kid.key) {
+			break
+		}
+		at = kid
+	}
+	return depth
+}
+
+// walk follows tokens down from a node as far as they are cached and returns
+// where it ended, splitting a node that matches only in part, and how many
+// tokens it matched.
+func (c *cache) walk(from *node, tokens []Token) (*node, int) {
+	depth := 0
+	for depth < len(tokens) {
+		kid := c.kids[edge{from.id, tokens[depth]}]
+		if kid == nil {
+			break
+		}
+		n := commonLen(kid.key, tokens[depth:])
+		depth += n
+		if n < len(kid.key) {
+			return c.split(kid, n), depth
+		}
+		from = kid
+	}
+	return from, depth
+}
+
+// extend makes tokens cached below a node and locks the path to their end,
+// which it returns.
+func (c *cache) extend(from *node, tokens []Token) *node {
+	end, depth := c.walk(from, tokens)
+	if depth < len(tokens) {
+		leaf := c.newNode(end, tokens[depth:])
+		c.kids[edge{end.id, leaf.key[0]}] = leaf
+		end.kids++
+		c.tokens += len(leaf.key)
+		end = leaf
+	}
+	c.lock(end)
+	return end
+}
+
+// lock marks the path from the root to n as in use once more.
+func (c *cache) lock(n *node) {
+	for ; n != &c.root; n = n.parent {
+		if n.ref == 0 {
+			n.unlink()
+			c.locked += len(n.key)
+		}
+		n.ref++
+	}
+}
+
+// unlock takes one lock back. What nobody uses any more becomes the most
+// recently used part of the list.
+func (c *cache) unlock(n *node) {
+	for ; n != &c.root; n = n.parent {
+		n.ref--
+		if n.ref == 0 {
+			n.linkAfter(&c.lru)
+			c.locked -= len(n.key)
+		}
+	}
+}
+
+// evict frees at least that many tokens, or all that nobody uses.
+func (c *cache) evict(tokens int) {
+	for tokens > 0 && c.lru.prev != &c.lru {
+		leaf := c.lru.prev
+		tokens -= len(leaf.key)
+		c.remove(leaf)
+	}
+}
+
+// remove takes an unused leaf out of the tree.
+func (c *cache) remove(leaf *node) {
+	leaf.unlink()
+	delete(c.kids, edge{leaf.parent.id, leaf.key[0]})
+	leaf.parent.kids--
+	c.tokens -= len(leaf.key)
+	leaf.parent = nil
+	if cap(leaf.key) > maxSpareKey {
+		leaf.key = nil
+	}
+	if len(c.spare) < maxSpareNodes {
+		c.spare = append(c.spare, leaf)
+	}
+}
+
+// split cuts a node after its first i tokens and returns the new upper half.
+// The lower half stays the node it was: whoever holds it still holds its end.
+func (c *cache) split(n *node, i int) *node {
+	upper := c.newNode(n.parent, n.key[:i])
+	upper.ref, upper.kids = n.ref, 1
+	if n.ref == 0 {
+		upper.linkAfter(n.prev)
+	}
+	c.kids[edge{n.parent.id, n.key[0]}] = upper
+	n.key = append(n.key[:0], n.key[i:]...)
+	n.parent = upper
+	c.kids[edge{upper.id, n.key[0]}] = n
+	return upper
+}
+
+// newNode makes a node that nothing points to yet, with its own copy of key.
+func (c *cache) newNode(parent *node, key []Token) *node {
+	var n *node
+	if last := len(c.spare) - 1; last >= 0 {
+		n, c.spare = c.spare[last], c.spare[:last]
+	} else {
+		c.nextID++
+		n = &node{id: c.nextID}
+	}
+	n.parent, n.ref, n.kids = parent, 0, 0
+	n.key = append(n.key[:0], key...)
+	return n
+}
+
+// linkAfter puts an unlinked node right after (as older than) another.
+func (n *node) linkAfter(newer *node) {
+	n.prev, n.next = newer, newer.next
+	n.next.prev = n
+	newer.next = n
+}
+
+func (n *node) unlink() {
+	if n.next == nil {
+		return
+	}
+	n.prev.next, n.next.prev = n.next, n.prev
+	n.prev, n.next = nil, nil
+}
+
+// commonLen is how many tokens a and b share from the first on.
+func commonLen(a, b []Token) int {
+	n := min(len(a), len(b))
+	a, b = a[:n], b[:n]
+	for i, t := range a {
+		if t != b[i] {
+			return i
+		}
+	}
+	return n
+}

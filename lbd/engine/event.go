@@ -1,0 +1,93 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+)
+
+// EventKind says what an Event tells.
+type EventKind uint8
+
+// The kinds of event.
+const (
+	// TokenEmitted: a token came out. Under ReportChanges only the first one
+	// of each request is told.
+	TokenEmitted EventKind = iota + 1
+	// Finished: the request has all its tokens and has left the engine.
+	Finished
+	// Rejected: the request can never run here; it was not queued.
+	Rejected
+	// Preempted: memory ran out and the newest request went back to the head
+	// of the queue. It keeps its tokens and goes on later.
+	Preempted
+)
+
+func (k EventKind) String() string {
+	switch k {
+	case TokenEmitted:
+		return "token"
+	case Finished:
+		return "finished"
+	case Rejected:
+		return "rejected"
+	case Preempted:
+		return "preempted"
+	}
+	return fmt.Sprintf("EventKind(%d)", uint8(k))
+}
+
+// Reason says why a request finished or was rejected.
+type Reason uint8
+
+// The reasons.
+const (
+	// ReasonStop: the answer was complete.
+	ReasonStop Reason = iota + 1
+	// ReasonLength: the answer reached MaxNew, or filled the KV memory.
+	ReasonLength
+	// ReasonTooLong: the prompt and one token do not fit into the KV memory.
+	ReasonTooLong
+	// ReasonEmpty: the prompt has no token.
+	ReasonEmpty
+	// ReasonDuplicate: a request with this ID is in the engine already.
+	ReasonDuplicate
+)
+
+func (r Reason) String() string {
+	switch r {
+	case ReasonStop:
+		return "stop"
+	case ReasonLength:
+		return "length"
+	case ReasonTooLong:
+		return "too long"
+	case ReasonEmpty:
+		return "empty prompt"
+	case ReasonDuplicate:
+		return "duplicate id"
+	}
+	return fmt.Sprintf("Reason(%d)", uint8(r))
+}
+
+// Event is something that happened to one request.
+type Event struct {
+	At   time.Duration // since the engine's epoch; never decreases from event to event
+	ID   uint64
+	Kind EventKind
+
+	// Reason is set on Finished and Rejected, and on TokenEmitted where the
+	// token is the request's last.
+	Reason Reason
+	// Token, Text and Index are set on TokenEmitted. Index counts from 0; Text
+	// is empty when the request brought its own Output.
+	Token Token
+	Text  string
+	Index int
+
+	PromptTokens int // the length of the prompt
+	CachedTokens int // prompt tokens that were not computed when the request was first admitted
+	OutputTokens int // emitted so far, this one included
+}
+
+// First says whether a TokenEmitted event is the request's first token.
+func (e Event) First() bool { return e.Kind == TokenEmitted && e.Index == 0 }

@@ -1,0 +1,113 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Profile is what one replica can do: how long its steps take and how much it
+// holds. A prefill step takes PrefillBase plus PrefillPerToken for every
+// uncached prompt token in it; a decode step takes DecodeBase plus
+// DecodePerRequest for every request in it plus DecodePerKVToken for every
+// token of context that those requests attend to.
+type Profile struct {
+	Name        string
+	Description string // what hardware and model it stands for
+
+	PrefillBase      time.Duration
+	PrefillPerToken  time.Duration // for each uncached prompt token
+	DecodeBase       time.Duration
+	DecodePerRequest time.Duration // for each request in the step
+	DecodePerKVToken time.Duration // for each context token of the requests in the step
+
+	ChunkTokens int // most uncached prompt tokens that one prefill step takes
+	KVTokens    int // tokens that the KV memory holds, shared prefixes counted once
+	MaxRunning  int // most requests running at once (max_num_seqs)
+
+	// ReservePerMille is the share of the tokens still to be generated, in
+	// thousandths, that admission keeps room for.
+	ReservePerMille int
+}
+
+// l4Llama is one L4 (24 GB) serving Llama-3.1-8B with memory fraction 0.8:
+// prefill 45 ms + 2000 tokens/s in chunks of 2048, decode 54 ms + 0.44 us a
+// context token + 0.25 ms a request, KV memory of 21,000 tokens, admission
+// with a new-token ratio of 0.2.
+var l4Llama = Profile{
+	Name:             "l4-llama3.1-8b",
+	Description:      "one NVIDIA L4 (24 GB), Llama-3.1-8B, 21,000 KV tokens",
+	PrefillBase:      45 * time.Millisecond,
+	PrefillPerToken:  500 * time.Microsecond,
+	DecodeBase:       54 * time.Millisecond,
+	DecodePerRequest: 250 * time.Microsecond,
+	DecodePerKVToken: 440 * time.Nanosecond,
+	ChunkTokens:      2048,
+	KVTokens:         21_000,
+	MaxRunning:       256,
+	ReservePerMille:  200,
+}
+
+// Profiles lists the built-in profiles in a fixed order; the first one is the
+// default.
+func Profiles() []Profile {
+	large := l4Llama
+	large.Name = "l4-llama3.1-8b-38k"
+	large.Description = "one NVIDIA L4 (24 GB), Llama-3.1-8B, 38,000 KV tokens"
+	large.KVTokens = 38_000
+	return []Profile{l4Llama, large}
+}
+
+// ProfileNamed finds a built-in profile. An unknown name is an error that lists
+// the known ones.
+func ProfileNamed(name string) (Profile, error) {
+	var names []string
+	for _, p := range Profiles() {
+		if p.Name == name {
+			return p, nil
+		}
+		names = append(names, p.Name)
+	}
+	return Profile{}, fmt.Errorf("unknown engine profile %q: want %s", name, strings.Join(names, " or "))
+}
+
+// Validate says what makes a profile unusable, or nil.
+func (p Profile) Validate() error {
+	for _, c := range []struct {
+		name string
+		got  int64
+		min  int64
+	}{
+		{"PrefillBase", int64(p.PrefillBase), 0},
+		{"PrefillPerToken", int64(p.PrefillPerToken), 0},
+		{"DecodeBase", int64(p.DecodeBase), 1},
+		{"DecodePerRequest", int64(p.DecodePerRequest), 0},
+		{"DecodePerKVToken", int64(p.DecodePerKVToken), 0},
+		{"ChunkTokens", int64(p.ChunkTokens), 1},
+		{"KVTokens", int64(p.KVTokens), 2},
+		{"MaxRunning", int64(p.MaxRunning), 1},
+		{"ReservePerMille", int64(p.ReservePerMille), 0},
+	} {
+		if c.got < c.min {
+			return fmt.Errorf("checking engine profile %q: %s must be at least %d, got %d", p.Name, c.name, c.min, c.got)
+		}
+	}
+	if p.ReservePerMille > 1000 {
+		return fmt.Errorf("checking engine profile %q: ReservePerMille must be at most 1000, got %d", p.Name, p.ReservePerMille)
+	}
+	return nil
+}
+
+// prefillTime is how long a prefill step of that many uncached tokens takes.
+func (p *Profile) prefillTime(tokens int) time.Duration {
+	return p.PrefillBase + time.Duration(tokens)*p.PrefillPerToken
+}
+
+// decodeTime is how long k decode steps in a row take for n requests whose
+// contexts hold kv tokens before the first of them. Every step adds one token
+// to each context, so the sum is an arithmetic series and exact.
+func (p *Profile) decodeTime(k, n, kv int) time.Duration {
+	step := p.DecodeBase + time.Duration(n)*p.DecodePerRequest + time.Duration(kv)*p.DecodePerKVToken
+	growth := time.Duration(n) * p.DecodePerKVToken
+	return time.Duration(k)*step + growth*time.Duration(k*(k-1)/2)
+}

@@ -1,0 +1,268 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Faults is what shall go wrong. As text it is a list of words:
+//
+//	die-after=20s          dies 20 s (wall time) from now; 0 is at once
+//	die-after=100          dies when the 100th generation request arrives
+//	hang-after=20s|100     accepts and answers nothing from then on, POST /fault
+//	                       excepted; running answers stand still
+//	slow=3                 everything takes three times as long
+//	error-rate=0.1         a tenth of the generation requests, drawn by the
+//	                       seed, is answered with 500
+//	reset-after-tokens=5   the connection breaks after five tokens of an answer
+//
+// and as JSON an object with the same keys and values: {"slow":3,
+// "die-after":"20s"}. The zero value is no fault.
+type Faults struct {
+	DieAfter         Trigger
+	HangAfter        Trigger
+	Slow             float64 // factor, at least 1; 0 is 1
+	ErrorRate        float64 // 0..1
+	ResetAfterTokens int     // 0 is never
+}
+
+// Trigger is when a fault begins: after some wall time or when a number of
+// generation requests have arrived. The zero value is never.
+type Trigger struct {
+	Set      bool
+	After    time.Duration
+	Requests int // when above 0, instead of After
+}
+
+// String writes the trigger as it is read.
+func (t Trigger) String() string {
+	if t.Requests > 0 {
+		return strconv.Itoa(t.Requests)
+	}
+	return t.After.String()
+}
+
+// faultWords reads the value of each word.
+var faultWords = map[string]func(*Faults, string) error{
+	"die-after":  func(f *Faults, v string) (err error) { f.DieAfter, err = parseTrigger(v); return },
+	"hang-after": func(f *Faults, v string) (err error) { f.HangAfter, err = parseTrigger(v); return },
+	"slow":       func(f *Faults, v string) (err error) { f.Slow, err = parseNumber(v, 1, 1e6); return },
+	"error-rate": func(f *Faults, v string) (err error) { f.ErrorRate, err = parseNumber(v, 0, 1); return },
+	"reset-after-tokens": func(f *Faults, v string) (err error) {
+		f.ResetAfterTokens, err = parseCount(v)
+		return
+	},
+}
+
+// ParseFaults reads fault words, each "name=value", several in a string parted
+// by commas. Unknown names and values out of range are errors that say what
+// was found and what is wanted.
+func ParseFaults(list []string) (Faults, error) {
+	var f Faults
+	for _, word := range strings.Split(strings.Join(list, ","), ",") {
+		if word = strings.TrimSpace(word); word == "" {
+			continue
+		}
+		name, value, _ := strings.Cut(word, "=")
+		if err := f.set(name, value); err != nil {
+			return Faults{}, err
+		}
+	}
+	return f, nil
+}
+
+func (f *Faults) set(name, value string) error {
+	read, known := faultWords[name]
+	if !known {
+		return fmt.Errorf("unknown fault %q: want one of %s", name, strings.Join(slices.Sorted(maps.Keys(faultWords)), ", "))
+	}
+	if err := read(f, value); err != nil {
+		return fmt.Errorf("reading fault %s=%s: %w", name, value, err)
+	}
+	return nil
+}
+
+func parseTrigger(v string) (Trigger, error) {
+	if n, err := parseCount(v); err == nil {
+		return Trigger{Set: true, Requests: n}, nil
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil || d < 0 {
+		return Trigger{}, fmt.Errorf("want a duration (20s) or a number of requests (at least 1), got %q", v)
+	}
+	return Trigger{Set: true, After: d}, nil
+}
+
+func parseCount(v string) (int, error) {
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("want a whole number of at least 1, got %q", v)
+	}
+	return n, nil
+}
+
+func parseNumber(v string, low, high float64) (float64, error) {
+	x, err := strconv.ParseFloat(v, 64)
+	if err != nil || math.IsNaN(x) || x < low || x > high {
+		return 0, fmt.Errorf("want a number from %g to %g, got %q", low, high, v)
+	}
+	return x, nil
+}
+
+// UnmarshalJSON reads the faults from an object.
+func (f *Faults) UnmarshalJSON(data []byte) error {
+	var object map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber() // so that a number reads as it was written
+	if err := decoder.Decode(&object); err != nil {
+		return fmt.Errorf("reading faults: want an object of fault words: %w", err)
+	}
+	var read Faults
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		if err := read.set(name, fmt.Sprint(object[name])); err != nil {
+			return err
+		}
+	}
+	*f = read
+	return nil
+}
+
+// MarshalJSON writes the faults that are set.
+func (f Faults) MarshalJSON() ([]byte, error) {
+	object := map[string]any{}
+	if f.DieAfter.Set {
+		object["die-after"] = f.DieAfter.String()
+	}
+	if f.HangAfter.Set {
+		object["hang-after"] = f.HangAfter.String()
+	}
+	if f.Slow > 0 {
+		object["slow"] = f.Slow
+	}
+	if f.ErrorRate > 0 {
+		object["error-rate"] = f.ErrorRate
+	}
+	if f.ResetAfterTokens > 0 {
+		object["reset-after-tokens"] = f.ResetAfterTokens
+	}
+	return json.Marshal(object)
+}
+
+// slowness is the factor by which time is stretched.
+func (f Faults) slowness() float64 { return max(f.Slow, 1) }
+
+// faultState is the faults in force and how far they have come.
+type faultState struct {
+	die  func()                          // ends the server
+	pace func(slow float64, frozen bool) // sets the engine's pace
+
+	mu       sync.Mutex
+	faults   Faults
+	arrived  int // generation requests since the faults were set
+	epoch    int // how often faults were set, so that a late timer of earlier ones does nothing
+	timers   []*time.Timer
+	rng      *rand.Rand
+	released chan struct{} // closed when it no longer hangs; nil while it does not hang
+}
+
+// errorStream keeps the draw of failing requests apart from other draws.
+const errorStream = 0x6661756c74
+
+func newFaultState(seed uint64, die func(), pace func(float64, bool)) *faultState {
+	return &faultState{die: die, pace: pace, rng: rand.New(rand.NewPCG(seed, errorStream))}
+}
+
+// set puts faults in force instead of those before. Counts and durations begin
+// now.
+func (s *faultState) set(f Faults) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopTimers()
+	if s.released != nil {
+		close(s.released)
+		s.released = nil
+	}
+	s.faults, s.arrived = f, 0
+	s.epoch++
+	s.pace(f.slowness(), false)
+	s.schedule(f.DieAfter, s.die)
+	s.schedule(f.HangAfter, s.freeze)
+}
+
+// schedule arranges for a fault that begins after some time.
+func (s *faultState) schedule(t Trigger, begin func()) {
+	if !t.Set || t.Requests > 0 {
+		return
+	}
+	epoch := s.epoch
+	s.timers = append(s.timers, time.AfterFunc(t.After, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.epoch == epoch {
+			begin()
+		}
+	}))
+}
+
+func (s *faultState) stopTimers() {
+	for _, t := range s.timers {
+		t.Stop()
+	}
+	s.timers = nil
+}
+
+// stop ends whatever is still to come.
+func (s *faultState) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopTimers()
+	s.epoch++
+}
+
+// current is the faults in force.
+func (s *faultState) current() Faults {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.faults
+}
+
+// freeze makes the server stand still.
+func (s *faultState) freeze() {
+	if s.released == nil {
+		s.released = make(chan struct{})
+		s.pace(s.faults.slowness(), true)
+	}
+}
+
+// gate is closed when the server answers again; nil while it answers.
+func (s *faultState) gate() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.released
+}
+
+// arrive counts a generation request, lets the faults begin that wait for it,
+// and draws whether it fails.
+func (s *faultState) arrive() (fails bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.arrived++
+	if s.due(s.faults.DieAfter) {
+		s.die()
+	}
+	if s.due(s.faults.HangAfter) {
+		s.freeze()
+	}
+	return s.faults.ErrorRate > 0 && s.rng.Float64() < s.faults.ErrorRate
+}
+
+func (s *faultState) due(t Trigger) bool { return t.Requests > 0 && s.arrived >= t.Requests }

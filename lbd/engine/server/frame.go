@@ -1,0 +1,77 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"skyserve/lbd/engine"
+)
+
+// frame builds the server-sent events of one stream. What is the same in every
+// event is made once.
+type frame struct {
+	chat      bool
+	withUsage bool
+	head      []byte // up to the value of "choices"
+	buf       []byte
+}
+
+func newFrame(j *job) *frame {
+	object := "text_completion"
+	if j.chat {
+		object = "chat.completion.chunk"
+	}
+	model, _ := json.Marshal(j.model) // a string always marshals
+	return &frame{
+		chat: j.chat, withUsage: j.withUsage,
+		head: fmt.Appendf(nil, `data: {"id":"%s","object":"%s","created":%d,"model":%s,"choices":`, j.id, object, time.Now().Unix(), model),
+	}
+}
+
+// token is the event of one word, valid until the next call. The first one of
+// a chat names the role; the last one has a reason.
+func (f *frame) token(word string, first bool, reason string) []byte {
+	b := append(f.buf[:0], f.head...)
+	b = append(b, `[{"index":0,`...)
+	switch {
+	case f.chat && first:
+		b = append(b, `"delta":{"role":"assistant","content":`...)
+	case f.chat:
+		b = append(b, `"delta":{"content":`...)
+	default:
+		b = append(b, `"text":`...)
+	}
+	b = strconv.AppendQuote(b, word) // words are plain ASCII, so this is JSON
+	if f.chat {
+		b = append(b, '}')
+	}
+	b = append(b, `,"logprobs":null,"finish_reason":`...)
+	if reason == "" {
+		b = append(b, "null"...)
+	} else {
+		b = strconv.AppendQuote(b, reason)
+	}
+	b = append(b, "}]"...)
+	if f.withUsage {
+		b = append(b, `,"usage":null`...)
+	}
+	f.buf = append(b, "}\n\n"...)
+	return f.buf
+}
+
+// end is what follows the last token: the usage, if it was asked for, and the
+// mark that the stream is whole.
+func (f *frame) end(last engine.Event) []byte {
+	b := f.buf[:0]
+	if f.withUsage {
+		u, _ := json.Marshal(usageOf(last)) // numbers always marshal
+		b = append(b, f.head...)
+		b = append(b, `[],"usage":`...)
+		b = append(b, u...)
+		b = append(b, "}\n\n"...)
+	}
+	f.buf = append(b, "data: [DONE]\n\n"...)
+	return f.buf
+}

@@ -1,0 +1,372 @@
+package engine
+
+import (
+	"slices"
+	"time"
+)
+
+type stepKind uint8
+
+const (
+	stepNone stepKind = iota
+	stepPrefill
+	stepDecode
+)
+
+// step is what the engine is doing: one prefill step, or a run of decode steps
+// between which nothing can change (no request finishes, memory suffices, and
+// nobody who waits can be admitted).
+type step struct {
+	kind    stepKind
+	start   time.Duration
+	profile *Profile
+
+	chunks []chunk // prefill: who computes how much
+	tokens int     // prefill: the sum of it
+
+	count int // decode: steps in the run
+	done  int // decode: of those, ended
+	n, kv int // decode: requests in each step, their context before the first
+}
+
+// chunk is a part of a request's prompt in a prefill step.
+type chunk struct {
+	r      *request
+	tokens int
+}
+
+// end is when the k-th step of the run ends; a prefill step is a run of one.
+func (s *step) end(k int) time.Duration {
+	if s.kind == stepPrefill {
+		return s.start + s.profile.prefillTime(s.tokens)
+	}
+	return s.start + s.profile.decodeTime(k, s.n, s.kv)
+}
+
+// endedBy is how many steps of a decode run have ended at a time.
+func (s *step) endedBy(now time.Duration) int {
+	low, high := s.done, s.count
+	if s.end(high) <= now {
+		return high
+	}
+	for low+1 < high {
+		if mid := (low + high) / 2; s.end(mid) <= now {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return low
+}
+
+// settle lets every step happen that ends at or before now. It begins steps
+// that lie wholly or partly before now, but none that would begin at now.
+func (e *Engine) settle(now time.Duration) {
+	for {
+		switch e.step.kind {
+		case stepNone:
+			if !e.busy() {
+				e.at = e.clock(now)
+				return
+			}
+			if e.at >= now {
+				return
+			}
+			e.plan()
+		case stepPrefill:
+			if e.step.end(1) > now {
+				return
+			}
+			e.finishPrefills()
+		case stepDecode:
+			e.decode(e.step.endedBy(now) - e.step.done)
+			if e.step.done < e.step.count {
+				return
+			}
+			e.finishRun()
+		}
+	}
+}
+
+// interrupt ends a run of decode steps after the step under way, because
+// somebody came or left. A step that would begin only now does not count as
+// under way.
+func (e *Engine) interrupt(now time.Duration) {
+	s := &e.step
+	if s.kind != stepDecode {
+		return
+	}
+	if s.end(s.done) >= now {
+		s.count = s.done
+		e.finishRun()
+		return
+	}
+	s.count = s.done + 1
+}
+
+// plan begins the next step at the end of the last one: prefill first.
+func (e *Engine) plan() {
+	e.step = step{start: e.at, profile: &e.profile, chunks: e.step.chunks[:0]}
+	e.fillChunk()
+	switch {
+	case len(e.step.chunks) > 0:
+		e.step.kind = stepPrefill
+	case e.decoding > 0:
+		e.planDecode()
+	}
+}
+
+// fillChunk admits requests, first come first served within a priority, until
+// the prefill step is full or the next one has to wait.
+func (e *Engine) fillChunk() {
+	if e.partial != nil {
+		e.compute(e.partial)
+	}
+	for e.step.tokens < e.profile.ChunkTokens && len(e.running) < e.profile.MaxRunning {
+		r := e.head()
+		if r == nil || !e.admit(r) {
+			return
+		}
+		e.waiting[r.priority].popFront()
+		e.compute(r)
+	}
+}
+
+// join lets the head of the queue into a prefill step that begins just now and
+// has room left.
+func (e *Engine) join(now time.Duration) {
+	s := &e.step
+	if s.kind == stepPrefill && s.start >= now && s.tokens < e.profile.ChunkTokens {
+		e.fillChunk()
+	}
+}
+
+// compute puts as much of a request's prompt into the prefill step as fits.
+func (e *Engine) compute(r *request) {
+	n := min(r.left, e.profile.ChunkTokens-e.step.tokens)
+	e.step.chunks = append(e.step.chunks, chunk{r, n})
+	e.step.tokens += n
+	e.partial = nil
+	if n < r.left {
+		e.partial = r
+	}
+}
+
+// admit starts a request if memory allows: what it must compute, and a share
+// of all that is still to be generated, has to fit into what is free or can be
+// evicted. The last token of a prompt is always computed, because the first
+// output token comes from it.
+func (e *Engine) admit(r *request) bool {
+	node, depth := e.cache.walk(&e.cache.root, r.seq[:len(r.seq)-1])
+	e.cache.lock(node)
+	uncached := len(r.seq) - depth
+	toCome := r.maxNew - r.base
+	room := e.profile.KVTokens - e.private - e.cache.locked
+	reserve := e.profile.ReservePerMille * (toCome + e.promised)
+	if 1000*uncached+reserve > 1000*room || uncached+1 > room {
+		e.cache.unlock(node)
+		return false
+	}
+	r.node, r.depth, r.left, r.held, r.running = node, depth, uncached, uncached+1, true
+	e.running = append(e.running, r)
+	e.promised += toCome
+	e.take(r.held)
+	if !r.admitted {
+		r.admitted, r.cached = true, depth
+		e.load.QueriedTokens += int64(r.promptLen)
+		e.load.HitTokens += int64(depth)
+	}
+	return true
+}
+
+// take uses KV memory outside the cache, evicting what nobody uses as needed.
+func (e *Engine) take(tokens int) {
+	e.private += tokens
+	if over := e.cache.tokens + e.private - e.profile.KVTokens; over > 0 {
+		before := e.cache.tokens
+		e.cache.evict(over)
+		e.load.EvictedTokens += int64(before - e.cache.tokens)
+	}
+}
+
+// finishPrefills ends a prefill step.
+func (e *Engine) finishPrefills() {
+	s := &e.step
+	e.load.BusyTime += s.end(1) - s.start
+	e.load.PrefillSteps++
+	e.at, s.kind = s.end(1), stepNone
+	for _, c := range s.chunks {
+		if c.r == nil {
+			continue
+		}
+		c.r.left -= c.tokens
+		e.load.PrefilledTokens += int64(c.tokens)
+		if c.r.left == 0 {
+			e.finishPrefill(c.r)
+		}
+	}
+}
+
+// finishPrefill moves a request from prefill to decode: its prompt enters the
+// cache and its next token comes out.
+func (e *Engine) finishPrefill(r *request) {
+	end := e.cache.extend(r.node, r.seq[r.depth:])
+	e.cache.unlock(r.node)
+	e.private -= r.held - 1
+	r.node, r.depth, r.held = end, len(r.seq), 1
+	r.base++
+	r.decoding, r.joined = true, e.steps
+	e.decoding++
+	e.context += len(r.seq) + 1
+	e.promised--
+	e.load.GeneratedTokens++
+	if r.base == 1 {
+		e.load.PromptTokens += int64(r.promptLen)
+	}
+	if e.detail == ReportTokens || r.base == 1 {
+		e.tell(r, r.base, e.at)
+	}
+	if r.base == r.outputLen {
+		e.finish(r)
+	}
+}
+
+// tell reports the n-th token of a request.
+func (e *Engine) tell(r *request, n int, at time.Duration) {
+	text := r.materialise(n)
+	var why Reason
+	if n == r.outputLen {
+		why = r.reason
+	}
+	e.emit(Event{
+		At: at, ID: r.id, Kind: TokenEmitted, Reason: why, Token: r.out[n-1], Text: text, Index: n - 1,
+		PromptTokens: r.promptLen, CachedTokens: r.cached, OutputTokens: n,
+	})
+}
+
+// planDecode begins a run of decode steps that is as long as nothing changes:
+// until the first request is done or memory is used up. If there is no memory
+// for a single step, the newest requests go back to the queue.
+func (e *Engine) planDecode() {
+	for e.room() < e.decoding {
+		e.preempt(e.running[len(e.running)-1])
+	}
+	count := e.room() / e.decoding
+	for _, r := range e.running {
+		count = min(count, r.outputLen-e.emitted(r))
+	}
+	s := &e.step
+	s.kind, s.count, s.n, s.kv = stepDecode, count, e.decoding, e.context
+}
+
+// room is how many KV tokens are free or can be evicted.
+func (e *Engine) room() int { return e.profile.KVTokens - e.private - e.cache.locked }
+
+// decode lets k steps of the run happen.
+func (e *Engine) decode(k int) {
+	if k == 0 {
+		return
+	}
+	s := &e.step
+	e.load.BusyTime += s.end(s.done+k) - s.end(s.done)
+	if e.detail == ReportTokens {
+		e.tellSteps(k)
+	}
+	s.done += k
+	e.steps += k
+	added := k * e.decoding
+	e.context += added
+	e.promised -= added
+	e.load.GeneratedTokens += int64(added)
+	e.take(added)
+}
+
+// tellSteps reports each token of the next k decode steps.
+func (e *Engine) tellSteps(k int) {
+	for i := 1; i <= k; i++ {
+		at := e.step.end(e.step.done + i)
+		for _, r := range e.running {
+			if r.decoding {
+				e.tell(r, e.emitted(r)+i, at)
+			}
+		}
+	}
+}
+
+// finishRun ends a run of decode steps and lets go of the requests that have
+// all their tokens.
+func (e *Engine) finishRun() {
+	s := &e.step
+	e.at, s.kind = s.end(s.done), stepNone
+	for i := 0; i < len(e.running); {
+		r := e.running[i]
+		if r.decoding && e.emitted(r) == r.outputLen {
+			e.finish(r) // takes r out of running
+			continue
+		}
+		i++
+	}
+}
+
+// finish remembers the whole answer and lets the request go.
+func (e *Engine) finish(r *request) {
+	r.materialise(r.outputLen)
+	end := e.cache.extend(r.node, r.fresh())
+	e.cache.unlock(end)
+	e.load.Finished++
+	e.emit(Event{
+		At: e.at, ID: r.id, Kind: Finished, Reason: r.reason,
+		PromptTokens: r.promptLen, CachedTokens: r.cached, OutputTokens: r.outputLen,
+	})
+	e.release(r)
+	e.forget(r)
+}
+
+// preempt sends a running request back to the head of its queue. Its emitted
+// tokens become part of what it has to compute again; they alone lose their
+// memory for certain, the prompt stays in the cache until it is evicted.
+func (e *Engine) preempt(r *request) {
+	n := e.emitted(r)
+	r.materialise(n)
+	tail := r.fresh()
+	e.load.Preempted++
+	e.load.RecomputedTokens += int64(len(tail))
+	e.emit(Event{
+		At: e.at, ID: r.id, Kind: Preempted,
+		PromptTokens: r.promptLen, CachedTokens: r.cached, OutputTokens: n,
+	})
+	e.release(r)
+	r.base = n
+	r.buf = append(append(r.buf[:0], r.seq[:r.promptLen]...), r.out...)
+	r.seq = r.buf
+	e.waiting[r.priority].pushFront(r)
+}
+
+// release takes a running request out of the batch and frees what it holds.
+func (e *Engine) release(r *request) {
+	n := e.emitted(r)
+	e.promised -= r.maxNew - n
+	e.private -= r.held
+	if r.decoding {
+		e.private -= e.steps - r.joined
+		e.context -= r.promptLen + n
+		e.decoding--
+	}
+	e.cache.unlock(r.node)
+	e.leaveStep(r)
+	i := slices.Index(e.running, r)
+	e.running = slices.Delete(e.running, i, i+1)
+	r.node, r.running, r.decoding = nil, false, false
+}
+
+// leaveStep removes a request from the prefill step under way.
+func (e *Engine) leaveStep(r *request) {
+	if e.partial == r {
+		e.partial = nil
+	}
+	for i := range e.step.chunks {
+		if e.step.chunks[i].r == r {
+			e.step.chunks[i].r = nil
+		}
+	}
+}
