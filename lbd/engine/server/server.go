@@ -76,18 +76,22 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 		ReadHeaderTimeout: 10 * time.Second,
 		BaseContext:       func(net.Listener) context.Context { return life },
 	}
-	served := make(chan error, 1)
-	go func() { served <- web.Serve(listener) }()
+	var broke error
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		broke = web.Serve(listener)
+	}()
 	select {
-	case err := <-served:
-		return fmt.Errorf("serving %s: %w", listener.Addr(), err)
+	case <-served:
+		return fmt.Errorf("serving %s: %w", listener.Addr(), broke)
 	case <-s.dead:
 		_ = web.Close() // as a crash does, whatever it says
-		_ = <-served    // says only that it was closed
+		<-served
 		return ErrDied
 	case <-ctx.Done():
 		s.shutDown(life, web)
-		_ = <-served // says only that it was closed
+		<-served
 		return nil
 	}
 }
