@@ -1,0 +1,224 @@
+package telemetry_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// exchange is what the scripted server expects and answers.
+type exchange struct {
+	method, target, body string // expected; target is the path with its query
+	status               int
+	answer               string
+}
+
+// serve starts a server that answers one exchange and returns its client.
+func serve(t *testing.T, e exchange) *telemetry.Client {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Errorf("reading the request: %v", err)
+		}
+		if r.Method != e.method || r.URL.RequestURI() != e.target || string(body) != e.body {
+			t.Errorf("got %s %s %q, want %s %s %q", r.Method, r.URL.RequestURI(), body, e.method, e.target, e.body)
+		}
+		w.WriteHeader(e.status)
+		io.WriteString(w, e.answer)
+	}))
+	t.Cleanup(srv.Close)
+	return telemetry.NewClient(srv.URL+"/", nil)
+}
+
+func TestSnapshotKeepsUnknownApartFromZero(t *testing.T) {
+	c := serve(t, exchange{"GET", "/v1/snapshot", "", 200, `{"service":"chat","regions":[{"name":"local/us",
+		"replicas":[{"id":"us-0","pending":0,"kv":null}],"requests_per_second":0}]}`})
+	s, err := c.Snapshot(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := s.Regions[0].Replicas[0]
+	if s.Service != "chat" || r.Pending == nil || *r.Pending != 0 || r.Running != nil || r.KV != nil {
+		t.Errorf("got %+v", r)
+	}
+	if rps := s.Regions[0].RequestsPerSecond; rps == nil || *rps != 0 {
+		t.Errorf("requests_per_second: got %v, want a known 0", rps)
+	}
+}
+
+func TestServiceIsTheTextAsServed(t *testing.T) {
+	c := serve(t, exchange{"GET", "/v1/service", "", 200, "name: chat\n"})
+	if text, err := c.Service(context.Background()); err != nil || string(text) != "name: chat\n" {
+		t.Errorf("got %q, %v", text, err)
+	}
+}
+
+func TestHistory(t *testing.T) {
+	for _, complete := range []bool{true, false} {
+		answer, err := json.Marshal(map[string]any{"complete": complete, "points": []telemetry.Point{{Minute: 7, Requests: 3}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := serve(t, exchange{"GET", "/v1/history?since=5", "", 200, string(answer)})
+		points, got, err := c.History(context.Background(), 5)
+		if err != nil || got != complete || len(points) != 1 || points[0].Minute != 7 || points[0].Requests != 3 {
+			t.Errorf("complete=%t: got %v, %t, %v", complete, points, got, err)
+		}
+	}
+}
+
+func TestWorkers(t *testing.T) {
+	c := serve(t, exchange{"GET", "/workers", "", 200, `{"workers":[{"id":"us-0","url":"http://r","epoch":4,"state":"NOT_READY","reason":"refused"}]}`})
+	got, err := c.Workers(context.Background())
+	want := telemetry.Worker{
+		ReplicaConfig: service.ReplicaConfig{ID: "us-0", URL: "http://r", Epoch: 4},
+		State:         service.StateNotReady, Reason: "refused",
+	}
+	if err != nil || len(got) != 1 || got[0] != want {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+}
+
+func TestAddWorker(t *testing.T) {
+	const body = `{"id":"us-0","url":"http://r","epoch":4}`
+	tests := []struct {
+		status int
+		added  bool
+		err    error
+	}{{201, true, nil}, {200, false, nil}, {409, false, telemetry.ErrConflict}}
+	for _, tt := range tests {
+		c := serve(t, exchange{"POST", "/workers", body, tt.status, `{}`})
+		added, err := c.AddWorker(context.Background(), service.ReplicaConfig{ID: "us-0", URL: "http://r", Epoch: 4})
+		if added != tt.added || !errors.Is(err, tt.err) {
+			t.Errorf("%d: got %t, %v; want %t, %v", tt.status, added, err, tt.added, tt.err)
+		}
+	}
+}
+
+func TestRemoveWorker(t *testing.T) {
+	tests := []struct {
+		id     string
+		epoch  uint64
+		target string
+		status int
+		err    error
+	}{
+		{"us-0", 0, "/workers/us-0", 200, nil},
+		{"us-0", 9, "/workers/us-0?epoch=9", 200, nil},
+		{"http://r:1/", 0, "/workers/http:%2F%2Fr:1%2F", 200, nil},
+		{"gone", 0, "/workers/gone", 404, telemetry.ErrNotFound},
+		{"us-0", 1, "/workers/us-0?epoch=1", 409, telemetry.ErrConflict},
+	}
+	for _, tt := range tests {
+		c := serve(t, exchange{"DELETE", tt.target, "", tt.status, ``})
+		if err := c.RemoveWorker(context.Background(), tt.id, tt.epoch); !errors.Is(err, tt.err) {
+			t.Errorf("%s@%d: got %v, want %v", tt.id, tt.epoch, err, tt.err)
+		}
+	}
+}
+
+func TestHealthyAndDecision(t *testing.T) {
+	if err := serve(t, exchange{"GET", "/healthz", "", 200, "ok"}).Healthy(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if err := serve(t, exchange{"GET", "/healthz", "", 503, "draining"}).Healthy(context.Background()); err == nil {
+		t.Error("a balancer that answers 503 is not healthy")
+	}
+	c := serve(t, exchange{"GET", "/v1/decisions/req%2F1", "", 200, `{"replica":"us-0"}`})
+	if d, err := c.Decision(context.Background(), "req/1"); err != nil || string(d) != `{"replica":"us-0"}` {
+		t.Errorf("got %s, %v", d, err)
+	}
+}
+
+func TestErrorsSayWhereAndWhy(t *testing.T) {
+	tests := []struct {
+		name   string
+		status int
+		answer string
+		want   string
+	}{
+		{"the API's shape", 503, `{"error":{"message":"no store"}}`, "/v1/snapshot: 503 no store"},
+		{"plain text", 500, "boom\nstack\n", "/v1/snapshot: 500 boom"},
+		{"no body", 502, "", "/v1/snapshot: 502 Bad Gateway"},
+		{"a redirect", 302, "", "/v1/snapshot: 302 Found"},
+		{"not JSON", 200, "<html>", "/v1/snapshot: invalid character '<'"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := serve(t, exchange{"GET", "/v1/snapshot", "", tt.status, tt.answer}).Snapshot(context.Background())
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "GET http://127.0.0.1:") {
+				t.Errorf("got %v, want one with %q and the URL", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestStatusErrorCarriesTheStatus(t *testing.T) {
+	err := serve(t, exchange{"GET", "/healthz", "", 418, "teapot"}).Healthy(context.Background())
+	var se *telemetry.StatusError
+	if !errors.As(err, &se) || se.Status != 418 || se.Message != "teapot" || se.Method != "GET" {
+		t.Fatalf("got %#v", err)
+	}
+	if errors.Is(err, telemetry.ErrNotFound) || errors.Is(err, telemetry.ErrConflict) {
+		t.Error("418 is neither not found nor a conflict")
+	}
+}
+
+func TestUnreachableNamesTheURLOnceAndHidesPasswords(t *testing.T) {
+	srv := httptest.NewServer(http.NotFoundHandler())
+	host := strings.TrimPrefix(srv.URL, "http://")
+	srv.Close()
+	err := telemetry.NewClient("http://me:secret@"+host, nil).Healthy(context.Background())
+	if err == nil || strings.Count(err.Error(), "/healthz") != 1 || strings.Contains(err.Error(), "secret") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestBaseWithoutScheme(t *testing.T) {
+	if got := telemetry.NewClient("127.0.0.1:8101", nil).Base(); got != "http://127.0.0.1:8101" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestAMalformedBaseIsAnError(t *testing.T) {
+	if err := telemetry.NewClient("http://[::1", nil).Healthy(context.Background()); err == nil {
+		t.Error("want an error")
+	}
+}
+
+// endless answers with a body that never ends.
+type endless struct{}
+
+func (endless) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: 200, Body: io.NopCloser(spaces{}), Request: r}, nil
+}
+
+type spaces struct{}
+
+func (spaces) Read(p []byte) (int, error) { return copy(p, bytes.Repeat([]byte{' '}, len(p))), nil }
+
+func TestAnswersAreBounded(t *testing.T) {
+	c := telemetry.NewClient("http://x", &http.Client{Transport: endless{}})
+	if _, err := c.Snapshot(context.Background()); err == nil || !strings.Contains(err.Error(), "longer than") {
+		t.Errorf("got %v, want a bound", err)
+	}
+}
+
+func TestContextEndsTheExchange(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := serve(t, exchange{"GET", "/healthz", "", 200, ""}).Healthy(ctx)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want context.Canceled", err)
+	}
+}

@@ -1,0 +1,318 @@
+package telemetry
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+// maxHistoryBytes bounds a history file once unpacked: about five million rows.
+const maxHistoryBytes = 512 << 20
+
+// TierInteractive labels history that does not tell fast from normal
+// interactive work, as SageServe's published traces do not.
+const TierInteractive service.Tier = "IW"
+
+// ReadHistory reads a history file, plain or gzipped, whose name serves error
+// messages. It takes
+//
+//   - CSV with a header: minute (since 1970) or at (RFC 3339), model and
+//     prompt_tokens; and, where known, region (else "all"), tier (else IW-F),
+//     balancer, cached_tokens, requests, output_tokens; other columns are
+//     ignored. SageServe's minute,model,tier,prompt_tokens,exact is of this kind.
+//   - JSON: one Point after another, or the answer of GET /v1/history.
+//
+// Errors name file, line, field and the value found.
+func ReadHistory(name string, r io.Reader) ([]Point, error) {
+	data, err := readAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("reading history %s: %w", name, err)
+	}
+	trimmed := bytes.TrimLeft(data, " \t\r\n")
+	switch {
+	case len(trimmed) == 0:
+		return nil, fmt.Errorf("reading history %s: the file is empty", name)
+	case trimmed[0] == '{' || trimmed[0] == '[':
+		return readJSON(name, data)
+	}
+	return readCSV(name, data)
+}
+
+// readAll reads r to its end, unpacking gzip, within the bound.
+func readAll(r io.Reader) ([]byte, error) {
+	br := bufio.NewReader(r)
+	var in io.Reader = br
+	if magic, err := br.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
+		gz, err := gzip.NewReader(br)
+		if err != nil {
+			return nil, err
+		}
+		defer gz.Close()
+		in = gz
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxHistoryBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxHistoryBytes {
+		return nil, fmt.Errorf("more than %d MiB", maxHistoryBytes>>20)
+	}
+	return data, nil
+}
+
+// place names a spot in a history file; its errors all look alike.
+type place struct {
+	name string
+	line int
+}
+
+func (p place) errorf(field, want, found string) error {
+	return fmt.Errorf("reading history %s:%d: %s: %s, got %q", p.name, p.line, field, want, found)
+}
+
+// checkPoint fills what may be left out and refuses what cannot be.
+func checkPoint(p *Point, at place) error {
+	if p.Model == "" {
+		return at.errorf("model", "must not be empty", "")
+	}
+	if p.Region == "" {
+		p.Region = AnyRegion
+	}
+	if p.Tier != TierInteractive {
+		tier, err := service.ParseTier(string(p.Tier))
+		if err != nil {
+			return at.errorf("tier", "want IW-F, IW-N, NIW or IW", string(p.Tier))
+		}
+		p.Tier = tier
+	}
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"minute", p.Minute}, {"prompt_tokens", p.PromptTokens}, {"cached_tokens", p.CachedTokens},
+		{"requests", p.Requests}, {"output_tokens", p.OutputTokens},
+	} {
+		if f.value < 0 {
+			return at.errorf(f.name, "must not be negative", strconv.FormatInt(f.value, 10))
+		}
+	}
+	if p.CachedTokens > p.PromptTokens {
+		return at.errorf("cached_tokens", fmt.Sprintf("must not exceed prompt_tokens (%d)", p.PromptTokens), strconv.FormatInt(p.CachedTokens, 10))
+	}
+	return nil
+}
+
+// jsonPoint reads a Point and notices what is missing.
+type jsonPoint struct {
+	Point
+	Minute       *int64 `json:"minute"`
+	PromptTokens *int64 `json:"prompt_tokens"`
+}
+
+func readJSON(name string, data []byte) ([]Point, error) {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	var out []Point
+	for {
+		var raw json.RawMessage
+		err := dec.Decode(&raw)
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		end := int(dec.InputOffset())
+		if err != nil {
+			return nil, fmt.Errorf("reading history %s:%d: %w", name, lineAt(data, end), err)
+		}
+		at := place{name, lineAt(data, end-len(raw))}
+		if out, err = appendJSON(out, raw, at); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func lineAt(data []byte, offset int) int {
+	return 1 + bytes.Count(data[:min(offset, len(data))], []byte{'\n'})
+}
+
+// appendJSON adds what one JSON value holds: a point, a list of points, or an
+// answer of the admin API.
+func appendJSON(out []Point, raw json.RawMessage, at place) ([]Point, error) {
+	if raw[0] == '[' {
+		var list []jsonPoint
+		if err := json.Unmarshal(raw, &list); err != nil {
+			return nil, fmt.Errorf("reading history %s:%d: %w", at.name, at.line, err)
+		}
+		return appendPoints(out, list, at)
+	}
+	var p struct {
+		jsonPoint
+		Points *[]jsonPoint `json:"points"`
+	}
+	if err := json.Unmarshal(raw, &p); err != nil {
+		return nil, fmt.Errorf("reading history %s:%d: %w", at.name, at.line, err)
+	}
+	if p.Points != nil {
+		return appendPoints(out, *p.Points, at)
+	}
+	return appendPoints(out, []jsonPoint{p.jsonPoint}, at)
+}
+
+func appendPoints(out []Point, list []jsonPoint, at place) ([]Point, error) {
+	for _, p := range list {
+		point, err := p.point(at)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, point)
+	}
+	return out, nil
+}
+
+func (p jsonPoint) point(at place) (Point, error) {
+	if p.Minute == nil {
+		return Point{}, at.errorf("minute", "want minutes since 1970", "")
+	}
+	if p.PromptTokens == nil {
+		return Point{}, at.errorf("prompt_tokens", "want a count", "")
+	}
+	p.Point.Minute, p.Point.PromptTokens = *p.Minute, *p.PromptTokens
+	err := checkPoint(&p.Point, at)
+	return p.Point, err
+}
+
+// csvHistory is a CSV file being read: where its columns are, and which
+// identities were seen on which line.
+type csvHistory struct {
+	name    string
+	columns map[string]int
+	seen    map[string]int
+}
+
+func readCSV(name string, data []byte) ([]Point, error) {
+	r := csv.NewReader(bytes.NewReader(data))
+	r.ReuseRecord, r.TrimLeadingSpace = true, true
+	header, err := r.Read()
+	if err != nil {
+		return nil, fmt.Errorf("reading history %s: %w", name, err)
+	}
+	h := csvHistory{name: name, columns: map[string]int{}, seen: map[string]int{}}
+	for i, column := range header {
+		h.columns[strings.ToLower(strings.TrimSpace(strings.TrimPrefix(column, "\ufeff")))] = i
+	}
+	if err := h.checkHeader(header); err != nil {
+		return nil, err
+	}
+	var out []Point
+	for {
+		record, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading history %s: %w", name, err)
+		}
+		line, _ := r.FieldPos(0)
+		p, err := h.point(record, line)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+}
+
+func (h *csvHistory) checkHeader(header []string) error {
+	at := place{h.name, 1}
+	has := func(c string) bool { _, ok := h.columns[c]; return ok }
+	found := strings.Join(header, ",")
+	if !has("minute") && !has("at") {
+		return at.errorf("header", "want a column minute or at", found)
+	}
+	for _, c := range []string{"model", "prompt_tokens"} {
+		if !has(c) {
+			return at.errorf("header", "want a column "+c, found)
+		}
+	}
+	return nil
+}
+
+// field is a record's value in a column, empty when there is no such column.
+func (h *csvHistory) field(record []string, column string) string {
+	i, ok := h.columns[column]
+	if !ok {
+		return ""
+	}
+	return strings.TrimSpace(record[i])
+}
+
+func (h *csvHistory) point(record []string, line int) (Point, error) {
+	at := place{h.name, line}
+	p := Point{
+		Balancer: h.field(record, "balancer"), Region: service.Region(h.field(record, "region")),
+		Model: h.field(record, "model"), Tier: service.Tier(h.field(record, "tier")),
+	}
+	var err error
+	if p.Minute, err = h.minute(record, at); err != nil {
+		return p, err
+	}
+	for _, c := range []struct {
+		name string
+		to   *int64
+	}{
+		{"prompt_tokens", &p.PromptTokens}, {"cached_tokens", &p.CachedTokens},
+		{"requests", &p.Requests}, {"output_tokens", &p.OutputTokens},
+	} {
+		text := h.field(record, c.name)
+		if text == "" && c.name != "prompt_tokens" {
+			continue
+		}
+		if *c.to, err = parseCount(text); err != nil {
+			return p, at.errorf(c.name, err.Error(), text)
+		}
+	}
+	if err := checkPoint(&p, at); err != nil {
+		return p, err
+	}
+	id := strings.Join([]string{strconv.FormatInt(p.Minute, 10), p.Balancer, string(p.Region), p.Model, string(p.Tier)}, "\x00")
+	if before, dup := h.seen[id]; dup {
+		return p, at.errorf("row", fmt.Sprintf("same minute, region, model and tier as line %d; add a balancer column if rows shall add up", before), strings.Join(slices.Clone(record), ","))
+	}
+	h.seen[id] = line
+	return p, nil
+}
+
+func (h *csvHistory) minute(record []string, at place) (int64, error) {
+	if _, ok := h.columns["minute"]; ok {
+		text := h.field(record, "minute")
+		m, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return 0, at.errorf("minute", "want a whole number of minutes since 1970", text)
+		}
+		return m, nil
+	}
+	text := h.field(record, "at")
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return 0, at.errorf("at", "want a time such as 2025-01-31T12:00:00Z", text)
+	}
+	return t.Unix() / 60, nil
+}
+
+// parseCount reads a count that may be written as a decimal number.
+func parseCount(text string) (int64, error) {
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || math.IsNaN(f) || math.Abs(f) > 1e15 {
+		return 0, errors.New("want a count")
+	}
+	return int64(math.Round(f)), nil
+}

@@ -1,0 +1,115 @@
+package telemetry
+
+import (
+	"time"
+
+	"skyserve/internal/service"
+)
+
+// Snapshot is a service at one instant as one balancer knows it: its own
+// region in full, the others as their balancers last reported. It is what
+// GET /v1/snapshot answers and what top draws. Pointers are nil (JSON null)
+// where a figure is unknown; unknown is never zero.
+type Snapshot struct {
+	At        time.Time        `json:"at"`
+	Service   string           `json:"service"`
+	Regions   []RegionSnapshot `json:"regions"`
+	Forecast  []ForecastPoint  `json:"forecast"`
+	Donations []Donation       `json:"donations"`
+	Plan      *PlanSummary     `json:"plan"`
+}
+
+// RegionSnapshot is one region: its balancers, its replicas and the traffic of
+// the last ten seconds.
+type RegionSnapshot struct {
+	Name      service.Region     `json:"name"`
+	Balancers []BalancerSnapshot `json:"balancers"`
+	Replicas  []ReplicaSnapshot  `json:"replicas"`
+	// Queued is the number of requests that the region's balancers hold.
+	Queued int `json:"queued"`
+	// RequestsPerSecond counts arrivals from clients over the last 10 s.
+	RequestsPerSecond *float64 `json:"requests_per_second"`
+	// OutputTokensPerSecond counts tokens streamed over the last 10 s.
+	OutputTokensPerSecond *float64 `json:"output_tokens_per_second"`
+	// PrefixHitRate is cached over prompt tokens of requests finished in the last 60 s.
+	PrefixHitRate *float64 `json:"prefix_hit_rate"`
+	// TTFT is over the requests of the last 60 s that arrived at this region's balancers.
+	TTFT *Percentiles `json:"ttft_ms"`
+	// ForwardedIn and ForwardedOut count requests since the balancer started.
+	ForwardedIn  int64 `json:"forwarded_in"`
+	ForwardedOut int64 `json:"forwarded_out"`
+}
+
+// BalancerSnapshot is one balancer process.
+type BalancerSnapshot struct {
+	ID       string `json:"id"`
+	Endpoint string `json:"endpoint"` // public URL
+	Admin    string `json:"admin"`    // admin URL
+	State    string `json:"state"`    // READY, STARTING (no replica yet) or UNREACHABLE
+	Reason   string `json:"reason"`
+	// RTTMillis is the measured round trip from the answering balancer; nil for itself.
+	RTTMillis *float64 `json:"rtt_ms"`
+	// AgeMillis is how old the figures are; 0 for the answering balancer itself.
+	AgeMillis int64 `json:"age_ms"`
+}
+
+// ReplicaSnapshot is one replica.
+type ReplicaSnapshot struct {
+	ID     string               `json:"id"`
+	URL    string               `json:"url"`
+	Model  string               `json:"model"`
+	GPU    string               `json:"gpu"`
+	State  service.ReplicaState `json:"state"`
+	Reason string               `json:"reason"`
+	// Pending and Running are the engine's own figures, nil when it exports none.
+	Pending *int `json:"pending"`
+	Running *int `json:"running"`
+	// Outstanding is what the balancer counts: sent and not yet finished.
+	Outstanding int `json:"outstanding"`
+	// KV is the used share of KV memory, 0..1.
+	KV                    *float64 `json:"kv"`
+	PrefixHitRate         *float64 `json:"prefix_hit_rate"`
+	OutputTokensPerSecond *float64 `json:"output_tokens_per_second"`
+	// AgeMillis is the age of the last report, nil when none ever came.
+	AgeMillis *int64 `json:"age_ms"`
+	Donated   bool   `json:"donated"`
+}
+
+// Percentiles is the percentile set that every JSON output shares: every figure in the unit that
+// the key holding it names.
+type Percentiles struct {
+	Mean float64 `json:"mean"`
+	P10  float64 `json:"p10"`
+	P25  float64 `json:"p25"`
+	P50  float64 `json:"p50"`
+	P75  float64 `json:"p75"`
+	P90  float64 `json:"p90"`
+	P95  float64 `json:"p95"`
+	P99  float64 `json:"p99"`
+	Max  float64 `json:"max"`
+}
+
+// ForecastPoint is one step of a forecast: prompt tokens a second.
+type ForecastPoint struct {
+	Region service.Region `json:"region"`
+	Model  string         `json:"model"`
+	At     time.Time      `json:"at"`
+	TPS    float64        `json:"tps"`
+}
+
+// Donation is one replica lent to the spot pool.
+type Donation struct {
+	Replica string         `json:"replica"`
+	Region  service.Region `json:"region"`
+	Since   time.Time      `json:"since"`
+}
+
+// PlanSummary is the last proposal, in short.
+type PlanSummary struct {
+	At                 time.Time `json:"at"`
+	CostPerHourNow     float64   `json:"cost_per_hour_now"`
+	CostPerHourThen    float64   `json:"cost_per_hour_then"`
+	ReplicasNow        int       `json:"replicas_now"`
+	ReplicasThen       int       `json:"replicas_then"`
+	BindingConstraints []string  `json:"binding_constraints"`
+}

@@ -1,0 +1,101 @@
+package tui
+
+import (
+	"strings"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// The chart fills lines that the table leaves empty.
+const (
+	leastChart     = 6  // lines, from which it says more than a sparkline
+	mostChart      = 14 // lines
+	chartFromWidth = 80
+	axisWidth      = 6
+)
+
+// chart draws the output tokens a second of what the table shows, over as much
+// of the past as is kept and fits, in n lines: a title and bars of cells.
+func (s *screen) chart(t *Theme, n int) []string {
+	if n == 0 {
+		return nil
+	}
+	regions := s.shownRegions()
+	cells := min(s.width-axisWidth-1, maxBuckets)
+	rows := n - 2
+	values, peak := s.chartValues(regions, cells)
+	what := "all regions"
+	if s.focus != "" {
+		what = t.text(string(s.focus))
+	}
+	title := t.cut("output tok/s, "+what+", "+strings.ToLower(sparkSpan(cells)), s.width)
+	lines := []string{"", t.heading.over(title)}
+	for row := range rows {
+		label := ""
+		switch row {
+		case 0:
+			label = rate(&peak)
+		case rows - 1:
+			label = "0"
+		}
+		bars := t.chartRow(values, peak, rows-1-row, rows)
+		lines = append(lines, t.muted.over(pad(label, axisWidth, true))+" "+t.accent.over(strings.TrimRight(bars, " ")))
+	}
+	return lines
+}
+
+// shownRegions are the regions whose replicas the table shows.
+func (s *screen) shownRegions() []*telemetry.RegionSnapshot {
+	return focused(regionsOf(s.snapshot), s.focus)
+}
+
+// focused are the regions of that name, or all where it is empty.
+func focused(regions []*telemetry.RegionSnapshot, focus service.Region) []*telemetry.RegionSnapshot {
+	if focus == "" {
+		return regions
+	}
+	for i, r := range regions {
+		if r.Name == focus {
+			return regions[i : i+1]
+		}
+	}
+	return nil
+}
+
+// chartValues are the sums of the last n buckets, the newest last and -1 where
+// nothing is known, with the greatest of them.
+func (s *screen) chartValues(regions []*telemetry.RegionSnapshot, n int) (values []float64, peak float64) {
+	values = make([]float64, n)
+	for i := range values {
+		v, known := s.history.total(regions, s.history.last-int64(n-1-i))
+		if !known {
+			v = -1
+		}
+		values[i] = v
+		peak = max(peak, v)
+	}
+	return values, peak
+}
+
+// chartRow is the row of bars that is `row` rows above the bottom of `rows`.
+func (t *Theme) chartRow(values []float64, peak float64, row, rows int) string {
+	var b strings.Builder
+	steps := len(t.glyphs.rising)
+	for _, v := range values {
+		level := 0
+		if peak > 0 && v > 0 {
+			level = max(int(v/peak*float64(rows*steps)+0.5), 1)
+		}
+		level = min(max(level-row*steps, 0), steps)
+		switch {
+		case level > 0:
+			b.WriteString(t.glyphs.rising[level-1])
+		case v >= 0 && row == 0:
+			b.WriteString(t.glyphs.zero)
+		default:
+			b.WriteByte(' ')
+		}
+	}
+	return b.String()
+}

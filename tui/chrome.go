@@ -1,0 +1,246 @@
+package tui
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// segment is a piece of a line that is shown whole or not at all.
+type segment struct {
+	text  string
+	paint paint
+}
+
+// segments joins the pieces that fit into width; the first is cut if need be.
+func (t *Theme) segments(w int, between string, pieces ...segment) (line string, used int) {
+	var b strings.Builder
+	for _, p := range pieces {
+		if p.text == "" {
+			continue
+		}
+		if used == 0 && w > 0 {
+			p.text = t.cut(p.text, w)
+		}
+		n := width(p.text)
+		if used > 0 {
+			n += width(between)
+		}
+		if w > 0 && used+n > w {
+			break
+		}
+		if used > 0 {
+			b.WriteString(t.muted.over(between))
+		}
+		b.WriteString(p.paint.over(p.text))
+		used += n
+	}
+	return b.String(), used
+}
+
+// header is the first line: the service in sum, and the time of the figures.
+func (s *screen) header() []string {
+	t := totalsOf(s.snapshot)
+	clock := s.clock()
+	room := 0
+	if s.width > 0 {
+		room = max(s.width-width(clock.text)-2, 1)
+	}
+	ready := segment{fmt.Sprintf("%d/%d ready", t.ready, t.replicas), paint{}}
+	if t.ready < t.replicas {
+		ready.paint = s.theme.warn
+	}
+	left, used := s.theme.segments(room, "  ",
+		segment{orUnknown(s.theme.text(s.snapshot.Service)), s.theme.title},
+		ready,
+		segment{"queued " + count(int64(t.queued)), paint{}},
+		segment{rate(t.requests) + " req/s", paint{}},
+		segment{rate(t.tokens) + " tok/s", paint{}},
+		segment{plural(len(s.snapshot.Regions), "region"), s.theme.muted},
+	)
+	if s.width <= 0 {
+		return []string{left + "  " + clock.paint.over(clock.text)}
+	}
+	gap := s.width - used - width(clock.text)
+	if gap < 1 {
+		return []string{left}
+	}
+	return []string{left + strings.Repeat(" ", gap) + clock.paint.over(clock.text)}
+}
+
+// clock is the time of the figures, or the word for why they stand still.
+func (s *screen) clock() segment {
+	switch {
+	case s.link.err != "":
+		return segment{"LOST " + age(s.since), s.theme.alarm}
+	case s.paused:
+		return segment{"PAUSED " + age(s.since), s.theme.alarm}
+	case s.since > staleAfter+2*s.link.interval:
+		return segment{"LATE " + age(s.since), s.theme.warn}
+	case s.snapshot.At.IsZero():
+		return segment{unknown, s.theme.muted}
+	}
+	return segment{s.snapshot.At.Format("15:04:05"), s.theme.muted}
+}
+
+// note is the second line: what matters most beside the figures.
+func (s *screen) note() []string {
+	if s.link.err != "" {
+		text := fmt.Sprintf(" connection lost: %s; trying again, figures are %s old ", s.theme.text(s.link.err), age(s.since))
+		return []string{s.theme.alarm.over(s.fit(text))}
+	}
+	line, _ := s.theme.segments(s.width, " "+s.theme.glyphs.separator+" ", s.changeNote(), s.planNote(), s.donationNote())
+	if line == "" {
+		return nil
+	}
+	return []string{line}
+}
+
+// fit cuts text to the screen's width.
+func (s *screen) fit(text string) string {
+	if s.width <= 0 {
+		return text
+	}
+	return s.theme.cut(text, s.width)
+}
+
+// change is the last change of a replica's state that the screen saw.
+type change struct {
+	replica  string
+	from, to service.ReplicaState // "" = it was not there
+	reason   string
+	ago      time.Duration
+}
+
+// changeNote says what changed last.
+func (s *screen) changeNote() segment {
+	c := s.change
+	if c.replica == "" {
+		return segment{}
+	}
+	text := age(c.ago) + " ago: " + c.replica + " "
+	switch {
+	case c.from == "":
+		text += "added, " + string(c.to)
+	case c.to == "":
+		text += "removed"
+	default:
+		text += string(c.from) + " " + s.theme.glyphs.arrow + " " + string(c.to)
+	}
+	if c.reason != "" {
+		text += ": " + c.reason
+	}
+	return segment{s.theme.text(text), paint{}}
+}
+
+// planNote says what the last proposal would change.
+func (s *screen) planNote() segment {
+	p := s.snapshot.Plan
+	if p == nil {
+		return segment{}
+	}
+	arrow := " " + s.theme.glyphs.arrow + " "
+	text := fmt.Sprintf("plan: %d%s%s, $%.2f%s$%.2f an hour", p.ReplicasNow, arrow, plural(p.ReplicasThen, "replica"),
+		p.CostPerHourNow, arrow, p.CostPerHourThen)
+	if len(p.BindingConstraints) > 0 {
+		text += ", held by " + s.theme.text(strings.Join(p.BindingConstraints, ", "))
+	}
+	return segment{text, s.theme.muted}
+}
+
+// donationNote says how many replicas are lent.
+func (s *screen) donationNote() segment {
+	n := len(s.snapshot.Donations)
+	if n == 0 {
+		return segment{}
+	}
+	return segment{plural(n, "replica") + " donated", s.theme.muted}
+}
+
+// balancerLine is one balancer of the region that is shown alone.
+func (s *screen) balancerLine(t *Theme, b telemetry.BalancerSnapshot) string {
+	sign, p := t.balancerMark(b.State)
+	rtt := ""
+	if b.RTTMillis != nil {
+		rtt = "rtt " + millis(*b.RTTMillis)
+	}
+	line, _ := t.segments(max(s.width-margin, 1), "  ",
+		segment{t.text(b.ID), paint{}},
+		segment{sign + " " + t.text(b.State), p},
+		segment{t.text(b.Endpoint), paint{}},
+		segment{rtt, t.muted},
+		segment{"age " + maybeAge(&b.AgeMillis, s.since), t.muted},
+		segment{t.text(b.Reason), t.muted},
+	)
+	return strings.Repeat(" ", margin) + line
+}
+
+// detail is all about the selected replica in n lines.
+func (s *screen) detail(t *Theme, n int) []string {
+	r, ok := s.table.current()
+	if !ok || n == 0 {
+		return nil
+	}
+	where := strings.Join([]string{r.replica.ID, string(r.region.Name), orUnknown(r.replica.Model), orUnknown(r.replica.GPU), orUnknown(r.replica.URL)}, "  ")
+	why := string(r.replica.State)
+	if reason := reasonOf(r.replica); reason != "" {
+		why += ": " + reason
+	}
+	if n == 1 {
+		return []string{t.accent.over(s.fit(t.text(why + "  " + where)))}
+	}
+	return []string{t.accent.over(s.fit(t.text(where))), s.fit(t.text(why))}
+}
+
+// footer is the last line: the filter being typed, or keys and the source.
+func (s *screen) footer(n int) []string {
+	if n == 0 || !s.live {
+		return nil
+	}
+	if s.prompt.open {
+		return []string{s.promptLine()}
+	}
+	if s.help {
+		line, _ := s.theme.segments(s.width, "  ", segment{"? or esc closes", s.theme.muted}, segment{"j, k scroll", s.theme.muted})
+		return []string{line}
+	}
+	pieces := []segment{}
+	if s.table.filter != "" {
+		found := strconv.Itoa(len(s.table.rows)) + " of " + strconv.Itoa(totalsOf(s.snapshot).replicas)
+		pieces = append(pieces, segment{"filter: " + s.theme.text(s.table.filter) + " (" + found + ")", s.theme.title})
+	}
+	for _, hint := range []string{"? help", "q quit", "/ filter", "tab region", "s sort", "p pause"} {
+		pieces = append(pieces, segment{hint, s.theme.muted})
+	}
+	left, used := s.theme.segments(s.width, "  ", pieces...)
+	right := s.theme.text(s.link.source)
+	if s.link.interval > 0 {
+		right += " every " + s.link.interval.String()
+	}
+	if gap := s.width - used - width(right); gap >= 2 {
+		return []string{left + strings.Repeat(" ", gap) + s.theme.muted.over(right)}
+	}
+	return []string{left}
+}
+
+// connecting is the screen before the first snapshot.
+func (s *screen) connecting() []string {
+	lines := []string{s.theme.title.over(s.fit("connecting to " + s.theme.text(s.link.source) + " " + s.theme.glyphs.ellipsis))}
+	if s.link.err != "" {
+		lines = append(lines, "", s.theme.warn.over(s.fit(s.theme.text(s.link.err))),
+			s.fit("trying again for "+age(s.link.waited)+" now; 'skyserve status' says whether the service is up"))
+	}
+	return append(lines, "", s.theme.muted.over(s.fit("q leaves")))
+}
+
+// emptyService is the body while a service has no region.
+func (s *screen) emptyService() []string {
+	return []string{
+		s.fit("no regions yet: the balancer answers and knows of none"),
+		s.theme.muted.over(s.fit("'skyserve status' says what is being brought up")),
+	}
+}

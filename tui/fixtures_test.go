@@ -1,0 +1,166 @@
+package tui
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/charmbracelet/x/ansi"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+var update = flag.Bool("update", false, "write the golden frames anew")
+
+// noon is when every test happens.
+var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+
+func ptr[T any](v T) *T { return &v }
+
+// replica is a busy replica; load is 0..1.
+func replica(id, gpu string, load float64) telemetry.ReplicaSnapshot {
+	return telemetry.ReplicaSnapshot{
+		ID: id, URL: "http://10.0.0.7:8000", Model: "meta-llama/Llama-3.1-8B-Instruct", GPU: gpu, State: service.StateReady,
+		Pending: ptr(int(load * 4)), Running: ptr(int(load * 60)), Outstanding: int(load * 63), KV: ptr(load),
+		PrefixHitRate: ptr(0.4 + load/3), OutputTokensPerSecond: ptr(load * 1400), AgeMillis: ptr(int64(80)),
+	}
+}
+
+// troubled is a replica without figures.
+func troubled(id string, state service.ReplicaState, reason string) telemetry.ReplicaSnapshot {
+	return telemetry.ReplicaSnapshot{ID: id, Model: "meta-llama/Llama-3.1-8B-Instruct", GPU: "L4", State: state, Reason: reason}
+}
+
+// region is a region under load with one balancer.
+func region(name string, load float64, replicas ...telemetry.ReplicaSnapshot) telemetry.RegionSnapshot {
+	id := "lb-" + service.Region(name).Place() + "-0"
+	return telemetry.RegionSnapshot{
+		Name: service.Region(name), Replicas: replicas, Queued: int(load * 9),
+		Balancers:         []telemetry.BalancerSnapshot{{ID: id, Endpoint: "http://127.0.0.1:8001", State: "READY", RTTMillis: ptr(83.4), AgeMillis: 60}},
+		RequestsPerSecond: ptr(load * 42), OutputTokensPerSecond: ptr(load * 5600), PrefixHitRate: ptr(0.4 + load/3),
+		TTFT: &telemetry.Percentiles{P50: 180 * (1 + load), P90: 600 * (1 + 2*load)}, ForwardedIn: int64(load * 900), ForwardedOut: int64(load * 12000),
+	}
+}
+
+// normal is a service on an ordinary day: something drains, something fails,
+// a peer is gone.
+func normal() *telemetry.Snapshot {
+	draining := replica("us-3", "H100", 0.46)
+	draining.State, draining.Reason = service.StateDraining, "rolling update to image v0.11.2"
+	lent := replica("us-10", "L4", 0)
+	lent.State = service.StateDonated
+	lost := troubled("ap-2", service.StateNotReady, "GET http://10.0.2.2:8000/v1/models: connection refused")
+	lost.AgeMillis = ptr(int64(16200))
+	us := region("aws/us-east-1", 0.5, replica("us-0", "L4", 0.45), lent, replica("us-1", "H100", 0.57), draining)
+	us.Balancers[0].RTTMillis, us.Balancers[0].AgeMillis = nil, 0
+	ap := region("aws/ap-northeast-1", 0.2, replica("ap-0", "L4", 0.17), troubled("ap-1", service.StateProvisioning, "waiting for spot capacity of g6.xlarge in ap-northeast-1c"), lost)
+	ap.Balancers = append(ap.Balancers, telemetry.BalancerSnapshot{
+		ID: "lb-ap-northeast-1-1", Endpoint: "http://127.0.0.1:8004", State: "UNREACHABLE", Reason: "no heartbeat for 4.1s", AgeMillis: 4100,
+	})
+	quiet := telemetry.RegionSnapshot{Name: "static/paris"}
+	return &telemetry.Snapshot{
+		At: noon, Service: "chat",
+		Regions: []telemetry.RegionSnapshot{us, region("gcp/europe-west4", 0.95, replica("eu-0", "L4", 0.96), replica("eu-1", "L4", 0.82)), ap, quiet},
+		Plan: &telemetry.PlanSummary{
+			CostPerHourNow: 9.66, CostPerHourThen: 11.27, ReplicasNow: 9, ReplicasThen: 11, BindingConstraints: []string{"capacity of L4 in aws/us-east-1"},
+		},
+		Donations: []telemetry.Donation{{Replica: "us-10", Region: "aws/us-east-1", Since: noon}},
+	}
+}
+
+// crowd is a service of many replicas in several regions.
+func crowd(regions, replicas int) *telemetry.Snapshot {
+	s := &telemetry.Snapshot{At: noon, Service: "chat"}
+	for i := range regions {
+		var rs []telemetry.ReplicaSnapshot
+		for k := range replicas {
+			rs = append(rs, replica(fmt.Sprintf("r%d-%d", i, k), []string{"L4", "H100"}[k%2], float64((i*31+k*17)%100)/100))
+		}
+		s.Regions = append(s.Regions, region(fmt.Sprintf("aws/region-%d", i), float64(i%10)/10, rs...))
+	}
+	return s
+}
+
+// hostile is a service whose names try to break the screen.
+func hostile() *telemetry.Snapshot {
+	s := normal()
+	s.Service = "\x1b[2J\x1b]0;owned\x07界界界"
+	for i := range s.Regions {
+		r := &s.Regions[i]
+		r.Name = service.Region(fmt.Sprintf("雲/\u202eevil-%d\n\x00", i))
+		for k := range r.Replicas {
+			r.Replicas[k].ID = fmt.Sprintf("複製品-%d\x1b[31m\xff", k)
+			r.Replicas[k].Model = "👩‍👩‍👧‍👦/模型e\u0301\u200d🏳️‍🌈"
+			r.Replicas[k].Reason = "line\r\none\ttab\u2028sep"
+		}
+	}
+	return s
+}
+
+// script is a fetcher that answers what it is told to.
+type script struct {
+	snapshot *telemetry.Snapshot
+	err      error
+	calls    int
+}
+
+func (s *script) Fetch(context.Context) (*telemetry.Snapshot, string, error) {
+	s.calls++
+	if s.err != nil {
+		return nil, "", s.err
+	}
+	copied := *s.snapshot
+	return &copied, "http://127.0.0.1:8101", nil
+}
+
+func (s *script) String() string { return "http://127.0.0.1:8101" }
+
+var errRefused = errors.New("http://127.0.0.1:8101: connection refused")
+
+// checkFrame fails unless the frame keeps within its size and holds no control
+// character but those of colours.
+func checkFrame(t *testing.T, frame string, w, h int) {
+	t.Helper()
+	lines := strings.Split(frame, "\n")
+	if h > 0 && len(lines) > h {
+		t.Errorf("%dx%d: %d lines", w, h, len(lines))
+	}
+	for i, l := range lines {
+		if n := max(ansi.StringWidth(l), ansi.StringWidthWc(l)); w > 0 && n > w {
+			t.Errorf("%dx%d: line %d is %d wide: %q", w, h, i, n, l)
+		}
+		for _, r := range ansi.Strip(l) {
+			if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == '\u202e' || r == '\u200d' {
+				t.Errorf("%dx%d: line %d holds %U: %q", w, h, i, r, l)
+			}
+		}
+	}
+}
+
+// golden compares text with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".txt")
+	if *update {
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(got+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("reading the golden frame (write it with -update): %v", err)
+	}
+	if got+"\n" != string(want) {
+		t.Errorf("%s differs; got:\n%s\nwant:\n%s", file, got, want)
+	}
+}

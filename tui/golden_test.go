@@ -1,0 +1,140 @@
+package tui
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/telemetry"
+)
+
+// watch lets a dashboard see two minutes of a service whose traffic swells.
+func watch(d *desk, s *telemetry.Snapshot) {
+	for i := range 24 {
+		copied := *s
+		copied.Regions = append([]telemetry.RegionSnapshot(nil), s.Regions...)
+		for k := range copied.Regions {
+			if v := copied.Regions[k].OutputTokensPerSecond; v != nil {
+				copied.Regions[k].OutputTokensPerSecond = ptr(*v * (0.6 + 0.4*math.Sin(float64(i)/4+float64(k))))
+			}
+		}
+		d.fetch.snapshot = &copied
+		d.poll(5 * time.Second)
+	}
+}
+
+// scenes are the pictures that a change of the code must not change unseen.
+var scenes = []struct {
+	name     string
+	snapshot *telemetry.Snapshot
+	act      func(*desk)
+}{
+	{"normal", normal(), func(*desk) {}},
+	{"empty", &telemetry.Snapshot{At: noon, Service: "chat"}, func(*desk) {}},
+	{"lost", normal(), func(d *desk) { d.fetch.err = errRefused; d.poll(12 * time.Second) }},
+	{"many", crowd(20, 50), func(d *desk) { d.press("pgdown", "pgdown", "pgdown") }},
+	{"filter", normal(), func(d *desk) { d.press("/", "h100") }},
+	{"focus", normal(), func(d *desk) { d.press("tab", "j", "j") }},
+	{"help", normal(), func(d *desk) { d.press("?") }},
+	{"connecting", normal(), nil},
+}
+
+func TestGoldenFrames(t *testing.T) {
+	for _, size := range [][2]int{{80, 24}, {120, 40}, {200, 60}} {
+		for _, sc := range scenes {
+			name := fmt.Sprintf("%s-%dx%d", sc.name, size[0], size[1])
+			t.Run(name, func(t *testing.T) {
+				d := newDesk(t, size[0], size[1], sc.snapshot)
+				if sc.act != nil {
+					watch(d, sc.snapshot)
+					sc.act(d)
+				}
+				golden(t, name, d.frame())
+			})
+		}
+	}
+}
+
+func TestGoldenText(t *testing.T) {
+	plain, ascii := must(NewTheme(ThemePlain, false)), must(NewTheme(ThemePlain, true))
+	golden(t, "once", Render(normal(), nil, 0, 0, plain))
+	golden(t, "once-ascii-80", Render(normal(), nil, 80, 0, ascii))
+	golden(t, "once-empty", Render(&telemetry.Snapshot{At: noon, Service: "chat"}, nil, 0, 0, plain))
+}
+
+func TestASCIIFramesAreASCII(t *testing.T) {
+	for _, s := range []*telemetry.Snapshot{normal(), hostile()} {
+		if frame := Render(s, s, 100, 40, must(NewTheme(ThemePlain, true))); !isASCII(frame) {
+			t.Errorf("not ASCII:\n%s", frame)
+		}
+	}
+	d := newDesk(t, 120, 60, hostile())
+	d.model.screen.theme = must(NewTheme(ThemePlain, true))
+	watch(d, hostile())
+	for _, keys := range []string{"j", "?", "?", "/é", "tab"} {
+		d.press(keys)
+		if !isASCII(d.frame()) {
+			t.Errorf("%s: not ASCII:\n%s", keys, d.frame())
+		}
+	}
+}
+
+func isASCII(s string) bool {
+	for _, r := range s {
+		if r > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+func TestUnknownIsNeverZero(t *testing.T) {
+	s := &telemetry.Snapshot{At: noon, Service: "chat", Regions: []telemetry.RegionSnapshot{{
+		Name: "local/us", Replicas: []telemetry.ReplicaSnapshot{{ID: "us-a", Outstanding: 7, State: "READY"}},
+	}}}
+	golden(t, "unknown", Render(s, nil, 200, 20, must(NewTheme(ThemePlain, false))))
+}
+
+func TestFiguresAreNeverCut(t *testing.T) {
+	for _, w := range []int{60, 80, 100, 120, 200} {
+		frame := Render(crowd(2, 1200), nil, w, 10, must(NewTheme(ThemePlain, false)))
+		if !strings.Contains(frame, "1200/1200") || strings.Contains(frame, "/…") {
+			t.Errorf("%d wide: a figure that is cut is another figure:\n%s", w, frame)
+		}
+	}
+}
+
+func TestEverySizeHolds(t *testing.T) {
+	snapshots := map[string]*telemetry.Snapshot{
+		"normal": normal(), "empty": {}, "hostile": hostile(), "crowd": crowd(12, 30),
+	}
+	theme := must(NewTheme(ThemeDark, false))
+	for name, s := range snapshots {
+		for _, w := range []int{1, 2, 20, 33, 40, 60, 79, 80, 100, 110, 120, 151, 200, 300, 400} {
+			for _, h := range []int{1, 2, 5, 7, 9, 10, 15, 17, 24, 30, 40, 60, 100, 120} {
+				t.Run(fmt.Sprintf("%s-%dx%d", name, w, h), func(t *testing.T) {
+					checkFrame(t, Render(s, s, w, h, theme), w, h)
+				})
+			}
+		}
+	}
+}
+
+func TestEverySizeHoldsWhileInUse(t *testing.T) {
+	d := newDesk(t, 80, 24, hostile())
+	watch(d, hostile())
+	for _, keys := range []string{"", "j", "G", "tab", "?", "?", "/界界界界界界界界界界界界界"} {
+		d.press(keys)
+		for _, w := range []int{1, 20, 37, 60, 80, 133, 400} {
+			for _, h := range []int{1, 5, 6, 12, 18, 33, 120} {
+				d.model.screen.width, d.model.screen.height = w, h
+				d.send(nil)
+				if c := d.model.View().Cursor; c != nil && (c.X >= w || c.Y >= h) {
+					t.Errorf("%dx%d: the cursor stands outside at %d,%d", w, h, c.X, c.Y)
+				}
+			}
+		}
+	}
+}

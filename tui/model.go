@@ -1,0 +1,200 @@
+package tui
+
+import (
+	"context"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"skyserve/internal/telemetry"
+)
+
+// Fetcher is where a dashboard gets its snapshots; *Source is one.
+type Fetcher interface {
+	// Fetch returns a snapshot and the address that it came from.
+	Fetch(ctx context.Context) (*telemetry.Snapshot, string, error)
+	// String names the addresses that are tried.
+	String() string
+}
+
+// Config is what a dashboard is made of.
+type Config struct {
+	Fetcher  Fetcher
+	Interval time.Duration // between two snapshots
+	// Theme is what the dashboard begins with; ThemeAuto becomes dark or light
+	// once the terminal has said what its background is.
+	Theme Theme
+	// Zone is where times are shown; nil leaves them as they come.
+	Zone *time.Location
+	// Now is the clock, time.Now when nil.
+	Now func() time.Time
+}
+
+// Model is the dashboard as Bubble Tea runs it: messages in, frames out. All
+// I/O is in the commands that it returns.
+type Model struct {
+	ctx     context.Context
+	cfg     Config
+	screen  screen
+	started time.Time
+	fetched time.Time // when the snapshot on the screen came
+	changed time.Time // when screen.change was seen
+	polls   int       // the poll in progress or due; answers of earlier ones are void
+}
+
+// Messages that the commands report.
+type (
+	snapshotMsg struct {
+		poll     int
+		snapshot *telemetry.Snapshot
+		source   string
+		err      error
+		at       time.Time
+	}
+	pollMsg  struct{ poll int }
+	clockMsg time.Time
+)
+
+// New returns a dashboard. Fetching ends with ctx.
+func New(ctx context.Context, cfg Config) *Model {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	m := &Model{ctx: ctx, cfg: cfg, started: cfg.Now()}
+	m.screen = screen{
+		theme: cfg.Theme, keys: NewKeyMap(), history: new(history), live: true,
+		link: link{source: cfg.Fetcher.String(), interval: cfg.Interval}, table: table{selected: -1},
+	}
+	return m
+}
+
+// Init starts the first fetch and the clock.
+func (m *Model) Init() tea.Cmd {
+	cmds := []tea.Cmd{m.fetch(), tick()}
+	if m.cfg.Theme.Name == ThemeAuto {
+		cmds = append(cmds, tea.RequestBackgroundColor)
+	}
+	return tea.Batch(cmds...)
+}
+
+// fetch is the command that gets the next snapshot.
+func (m *Model) fetch() tea.Cmd {
+	m.polls++
+	poll, ctx, cfg := m.polls, m.ctx, m.cfg
+	return func() tea.Msg {
+		s, source, err := cfg.Fetcher.Fetch(ctx)
+		if s != nil && cfg.Zone != nil {
+			s.At = s.At.In(cfg.Zone)
+		}
+		return snapshotMsg{poll, s, source, err, cfg.Now()}
+	}
+}
+
+// tick is the command that moves the ages on between snapshots.
+func tick() tea.Cmd { return tea.Tick(time.Second, func(t time.Time) tea.Msg { return clockMsg(t) }) }
+
+// pollAfter is the command that asks for the next snapshot in a while.
+func (m *Model) pollAfter(d time.Duration) tea.Cmd {
+	poll := m.polls
+	return tea.Tick(d, func(time.Time) tea.Msg { return pollMsg{poll} })
+}
+
+// Update takes one message.
+func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	cmd := m.update(msg)
+	m.screen.reflow()
+	return m, cmd
+}
+
+func (m *Model) update(msg tea.Msg) tea.Cmd {
+	switch msg := msg.(type) {
+	case tea.WindowSizeMsg:
+		m.screen.width, m.screen.height = msg.Width, msg.Height
+	case tea.BackgroundColorMsg:
+		m.background(msg.IsDark())
+	case snapshotMsg:
+		return m.snapshot(msg)
+	case pollMsg:
+		if msg.poll == m.polls && !m.screen.paused {
+			return m.fetch()
+		}
+	case clockMsg:
+		m.clock(m.cfg.Now())
+		return tick()
+	case tea.KeyPressMsg:
+		return m.key(msg)
+	case tea.PasteMsg:
+		if m.screen.prompt.open {
+			m.screen.prompt.insert(msg.Content)
+			m.screen.table.filter = m.screen.prompt.value()
+		}
+	}
+	return nil
+}
+
+// background turns the theme auto into the one for the terminal's background.
+func (m *Model) background(dark bool) {
+	if m.screen.theme.Name != ThemeAuto {
+		return
+	}
+	name := ThemeLight
+	if dark {
+		name = ThemeDark
+	}
+	m.screen.theme = must(NewTheme(name, m.screen.theme.glyphs.ascii))
+}
+
+// retryAfter is the least time between two attempts while nothing answers.
+const retryAfter = time.Second
+
+// retryIn is when to try again after a failure.
+func retryIn(interval time.Duration) time.Duration { return max(interval, retryAfter) }
+
+// snapshot takes the answer of a fetch and arranges for the next.
+func (m *Model) snapshot(msg snapshotMsg) tea.Cmd {
+	if msg.poll != m.polls || m.screen.paused {
+		return nil
+	}
+	s := &m.screen
+	if msg.err != nil {
+		s.link.err = briefly(msg.err)
+		m.clock(msg.at)
+		return m.pollAfter(retryIn(m.cfg.Interval))
+	}
+	if c, ok := findChange(s.snapshot, msg.snapshot); ok {
+		s.change, m.changed = c, msg.at
+	}
+	s.previous, s.snapshot = s.snapshot, msg.snapshot
+	s.history.add(msg.snapshot, msg.at)
+	s.link.source, s.link.err = msg.source, ""
+	m.fetched = msg.at
+	m.clock(msg.at)
+	return m.pollAfter(m.cfg.Interval)
+}
+
+// clock moves all ages on to now.
+func (m *Model) clock(now time.Time) {
+	s := &m.screen
+	s.link.waited = now.Sub(m.started)
+	s.since = now.Sub(m.fetched)
+	s.change.ago = now.Sub(m.changed)
+}
+
+// View draws the frame.
+func (m *Model) View() tea.View {
+	v := tea.NewView("")
+	v.AltScreen = true
+	v.WindowTitle = "skyserve top"
+	if m.screen.width <= 0 || m.screen.height <= 0 {
+		return v
+	}
+	v.SetContent(m.screen.Render())
+	if m.screen.snapshot != nil {
+		v.WindowTitle += " " + clean(m.screen.snapshot.Service)
+	}
+	if p := m.screen.prompt; p.open && m.screen.height >= footerFrom {
+		_, column := m.screen.promptView()
+		v.Cursor = tea.NewCursor(column, m.screen.height-1)
+	}
+	return v
+}

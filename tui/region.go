@@ -1,0 +1,185 @@
+package tui
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// The states of a balancer, as telemetry.BalancerSnapshot.State says them.
+const (
+	balancerReady       = "READY"
+	balancerStarting    = "STARTING"
+	balancerUnreachable = "UNREACHABLE"
+)
+
+// staleAfter is the age from which a figure is marked as old: ten intervals of
+// the heartbeat, when a peer counts as unavailable.
+const staleAfter = time.Second
+
+// regionsOf lists the regions of a snapshot by name, so that they stay where
+// they are when another balancer answers.
+func regionsOf(s *telemetry.Snapshot) []*telemetry.RegionSnapshot {
+	regions := make([]*telemetry.RegionSnapshot, len(s.Regions))
+	for i := range s.Regions {
+		regions[i] = &s.Regions[i]
+	}
+	slices.SortStableFunc(regions, func(a, b *telemetry.RegionSnapshot) int {
+		return compareNatural(string(a.Name), string(b.Name))
+	})
+	return regions
+}
+
+// findRegion is the region of that name, or nil.
+func findRegion(s *telemetry.Snapshot, name service.Region) *telemetry.RegionSnapshot {
+	if s == nil {
+		return nil
+	}
+	for i := range s.Regions {
+		if s.Regions[i].Name == name {
+			return &s.Regions[i]
+		}
+	}
+	return nil
+}
+
+// balancersState says in one word how a region's balancers are: the common
+// word, or how many are ready.
+func balancersState(balancers []telemetry.BalancerSnapshot) string {
+	if len(balancers) == 0 {
+		return "NONE"
+	}
+	ready, common := 0, balancers[0].State
+	for _, b := range balancers {
+		if b.State == balancerReady {
+			ready++
+		}
+		if b.State != common {
+			common = ""
+		}
+	}
+	if len(balancers) > 1 && (common == "" || common == balancerReady) {
+		return fmt.Sprintf("READY %d/%d", ready, len(balancers))
+	}
+	return common
+}
+
+// balancerMark is the sign and the paint of a balancer's state.
+func (t *Theme) balancerMark(state string) (string, paint) {
+	switch state {
+	case balancerReady:
+		return t.glyphs.ready, t.good
+	case balancerStarting:
+		return t.glyphs.coming, t.warn
+	case balancerUnreachable:
+		return t.glyphs.failed, t.bad
+	}
+	return "?", t.warn
+}
+
+// balancersMark is the sign and the paint of the worst state of a region's
+// balancers.
+func (t *Theme) balancersMark(balancers []telemetry.BalancerSnapshot) (string, paint) {
+	state := balancerReady
+	for _, b := range balancers {
+		switch {
+		case b.State == balancerUnreachable:
+			state = b.State
+		case b.State != balancerReady && state == balancerReady:
+			state = b.State
+		}
+	}
+	switch {
+	case len(balancers) == 0:
+		return t.glyphs.trouble, t.bad
+	case state == balancerUnreachable && balancersState(balancers) != state:
+		return t.glyphs.trouble, t.bad
+	}
+	return t.balancerMark(state)
+}
+
+// figuresAge is how old a region's figures are: the oldest of its balancers
+// that answer; the youngest of all when none does. known is false without any.
+func figuresAge(r *telemetry.RegionSnapshot) (ms int64, known bool) {
+	oldest, youngest, reachable := int64(0), int64(0), false
+	for i, b := range r.Balancers {
+		if b.State != balancerUnreachable {
+			oldest, reachable = max(oldest, b.AgeMillis), true
+		}
+		if i == 0 || b.AgeMillis < youngest {
+			youngest = b.AgeMillis
+		}
+	}
+	if reachable {
+		return oldest, true
+	}
+	return youngest, len(r.Balancers) > 0
+}
+
+// nearestRTT is the least round trip to a region's balancers in milliseconds,
+// nil where none was measured.
+func nearestRTT(r *telemetry.RegionSnapshot) *float64 {
+	var least *float64
+	for i := range r.Balancers {
+		if rtt := r.Balancers[i].RTTMillis; rtt != nil && (least == nil || *rtt < *least) {
+			least = rtt
+		}
+	}
+	return least
+}
+
+// readyCount counts the replicas whose model answers.
+func readyCount(replicas []telemetry.ReplicaSnapshot) int {
+	n := 0
+	for i := range replicas {
+		if replicas[i].State == service.StateReady {
+			n++
+		}
+	}
+	return n
+}
+
+// totals is what the header says about the whole service. A sum is nil when no
+// region knows its part.
+type totals struct {
+	ready, replicas, queued int
+	requests, tokens        *float64
+}
+
+func totalsOf(s *telemetry.Snapshot) totals {
+	var t totals
+	for _, r := range regionsOf(s) {
+		t.replicas += len(r.Replicas)
+		t.ready += readyCount(r.Replicas)
+		t.queued += r.Queued
+		t.requests = addKnown(t.requests, r.RequestsPerSecond)
+		t.tokens = addKnown(t.tokens, r.OutputTokensPerSecond)
+	}
+	return t
+}
+
+// addKnown adds what is known.
+func addKnown(sum, v *float64) *float64 {
+	if v == nil {
+		return sum
+	}
+	total := *v
+	if sum != nil {
+		total += *sum
+	}
+	return &total
+}
+
+// compareNatural orders names as naturalLess does.
+func compareNatural(a, b string) int {
+	switch {
+	case a == b:
+		return 0
+	case naturalLess(a, b):
+		return -1
+	}
+	return 1
+}

@@ -1,0 +1,121 @@
+package tui
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"skyserve/internal/telemetry"
+)
+
+// attemptTimeout bounds one attempt at one admin: a balancer that takes longer
+// to answer is as good as gone, and the next one is asked.
+const attemptTimeout = 2 * time.Second
+
+// Source fetches snapshots from the first of several admin APIs that answers,
+// and stays with it until it fails. It is safe for concurrent use.
+type Source struct {
+	service string
+	clients []*telemetry.Client
+
+	mu      sync.Mutex
+	current int
+}
+
+// NewSource returns a source over clients, asked in this order. Where service
+// is not empty, a balancer of another service counts as one that failed.
+func NewSource(service string, clients ...*telemetry.Client) *Source {
+	return &Source{service: service, clients: clients}
+}
+
+// String lists the admin URLs.
+func (s *Source) String() string {
+	urls := make([]string, len(s.clients))
+	for i, c := range s.clients {
+		urls[i] = c.Base()
+	}
+	return strings.Join(urls, ", ")
+}
+
+// Fetch returns a snapshot and the admin URL that it came from. When every
+// admin failed, the error joins what each of them said.
+func (s *Source) Fetch(ctx context.Context) (*telemetry.Snapshot, string, error) {
+	s.mu.Lock()
+	first := s.current
+	s.mu.Unlock()
+	var errs []error
+	for i := range s.clients {
+		at := (first + i) % len(s.clients)
+		snapshot, err := s.ask(ctx, s.clients[at])
+		if err == nil {
+			s.mu.Lock()
+			s.current = at
+			s.mu.Unlock()
+			return snapshot, s.clients[at].Base(), nil
+		}
+		errs = append(errs, &attemptError{s.clients[at].Base(), err})
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if len(errs) == 0 {
+		return nil, "", errors.New("fetching a snapshot: no admin API is known")
+	}
+	return nil, "", errors.Join(errs...)
+}
+
+// ask fetches one snapshot from one admin.
+func (s *Source) ask(ctx context.Context, c *telemetry.Client) (*telemetry.Snapshot, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	snapshot, err := c.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.service != "" && snapshot.Service != s.service {
+		return nil, fmt.Errorf("asking %s: it serves %q, not %q", c.Base(), snapshot.Service, s.service)
+	}
+	return snapshot, nil
+}
+
+// attemptError is why one admin gave no snapshot.
+type attemptError struct {
+	base string
+	err  error
+}
+
+func (e *attemptError) Error() string { return e.err.Error() }
+func (e *attemptError) Unwrap() error { return e.err }
+
+// brief says the address and the innermost cause, for a line on a screen.
+func (e *attemptError) brief() string {
+	cause := e.err
+	for inner := cause; inner != nil; inner = errors.Unwrap(inner) {
+		cause = inner
+	}
+	var status *telemetry.StatusError
+	if errors.As(e.err, &status) {
+		return fmt.Sprintf("%s: %d %s", e.base, status.Status, status.Message)
+	}
+	return e.base + ": " + cause.Error()
+}
+
+// briefly says in one line why a fetch failed.
+func briefly(err error) string {
+	parts := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		parts = joined.Unwrap()
+	}
+	words := make([]string, len(parts))
+	for i, p := range parts {
+		words[i] = strings.ReplaceAll(p.Error(), "\n", " ")
+		var attempt *attemptError
+		if errors.As(p, &attempt) {
+			words[i] = attempt.brief()
+		}
+	}
+	return strings.Join(words, "; ")
+}

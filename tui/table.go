@@ -1,0 +1,215 @@
+package tui
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// table is the pane with one line a replica, grouped by region. It scrolls so
+// that the selected replica stays in sight; without a selection it stays put.
+type table struct {
+	width, height int // height counts the title; 0 = as high as needed
+
+	order  sortOrder
+	filter string
+
+	rows     []row
+	lines    []tableLine
+	selected int    // index into rows; -1 = none
+	key      rowKey // of the selected row, to find it in the next snapshot
+	offset   int    // first line in sight
+}
+
+// tableLine is one line below the title: a replica, or the heading of a region.
+type tableLine struct {
+	row    int // index into rows; -1 = the heading of region
+	region *telemetry.RegionSnapshot
+}
+
+// SetSize says how much room the pane has; a height of 0 is unlimited.
+func (t *table) SetSize(width, height int) {
+	t.width, t.height = width, height
+	t.scroll()
+}
+
+// setRegions takes new figures and finds the selected replica among them.
+func (t *table) setRegions(regions []*telemetry.RegionSnapshot, focus service.Region) {
+	t.rows = selectRows(regions, focus, t.filter, t.order)
+	t.lines = t.lines[:0]
+	next := 0
+	for _, r := range focused(regions, focus) {
+		first := next
+		for next < len(t.rows) && t.rows[next].region == r {
+			next++
+		}
+		if next == first && t.filter != "" {
+			continue
+		}
+		if len(regions) > 1 || next == first {
+			t.lines = append(t.lines, tableLine{-1, r})
+		}
+		for i := first; i < next; i++ {
+			t.lines = append(t.lines, tableLine{i, r})
+		}
+	}
+	t.reselect()
+	t.scroll()
+}
+
+// reselect finds the selected replica again; where it is gone, whichever took
+// its place is selected.
+func (t *table) reselect() {
+	if t.selected < 0 || len(t.rows) == 0 {
+		t.selected = -1
+		return
+	}
+	for i, r := range t.rows {
+		if r.key() == t.key {
+			t.selected = i
+			return
+		}
+	}
+	t.selectRow(t.selected)
+}
+
+// selectRow selects the row i, or the nearest that exists.
+func (t *table) selectRow(i int) {
+	if len(t.rows) == 0 {
+		t.selected = -1
+		return
+	}
+	t.selected = min(max(i, 0), len(t.rows)-1)
+	t.key = t.rows[t.selected].key()
+	t.scroll()
+}
+
+// move moves the selection by n rows; the first move selects what is on top.
+func (t *table) move(n int) {
+	if t.selected < 0 {
+		t.selectRow(t.firstInSight() + max(n-1, 0))
+		return
+	}
+	t.selectRow(t.selected + n)
+}
+
+// firstInSight is the first row in sight.
+func (t *table) firstInSight() int {
+	for _, l := range t.lines[min(t.offset, len(t.lines)):] {
+		if l.row >= 0 {
+			return l.row
+		}
+	}
+	return 0
+}
+
+// unselect gives the selection up.
+func (t *table) unselect() { t.selected, t.offset = -1, 0 }
+
+// page is the number of lines in sight below the title.
+func (t *table) page() int {
+	if t.height <= 0 {
+		return len(t.lines)
+	}
+	return max(t.height-1, 0)
+}
+
+// scroll keeps the selection in sight and the last line at the bottom.
+func (t *table) scroll() {
+	page := t.page()
+	if at := t.lineOf(t.selected); at >= 0 {
+		t.offset = max(t.offset, at-page+1)
+		t.offset = min(t.offset, max(at-1, 0)) // leaves the top line to its region's heading
+		if page == 1 {
+			t.offset = at
+		}
+	}
+	t.offset = max(min(t.offset, len(t.lines)-page), 0)
+}
+
+// lineOf is the line of a row, -1 when it has none.
+func (t *table) lineOf(row int) int {
+	if row < 0 {
+		return -1
+	}
+	for i, l := range t.lines {
+		if l.row == row {
+			return i
+		}
+	}
+	return -1
+}
+
+// current is the selected row; ok is false when none is.
+func (t *table) current() (row, bool) {
+	if t.selected < 0 || t.selected >= len(t.rows) {
+		return row{}, false
+	}
+	return t.rows[t.selected], true
+}
+
+// margin is the room for the cursor before each replica.
+const margin = 2
+
+// Render draws the title and the lines in sight. since is the time that passed
+// since the figures came.
+func (t *table) Render(th *Theme, since time.Duration) []string {
+	room := 0
+	if t.width > 0 {
+		room = max(t.width-margin, 1)
+	}
+	g := fitGrid(t.columns(th), room)
+	lines := []string{strings.Repeat(" ", margin) + g.line(th, func(i, _ int) (string, paint) {
+		return g.columns[i].title + g.columns[i].mark, th.heading
+	})}
+	page := t.page()
+	for i := t.offset; i < len(t.lines) && i < t.offset+page; i++ {
+		lines = append(lines, t.renderLine(th, &g, i, since))
+	}
+	return lines
+}
+
+// renderLine draws the line i. The top line of a scrolled table names the
+// region of what is below it.
+func (t *table) renderLine(th *Theme, g *grid, i int, since time.Duration) string {
+	l := t.lines[i]
+	if l.row < 0 || i == t.offset && i > 0 && t.page() > 1 && t.lines[0].row < 0 {
+		return t.heading(th, l.region, l.row >= 0)
+	}
+	r := t.rows[l.row].replica
+	if l.row != t.selected {
+		return strings.Repeat(" ", margin) + t.replicaLine(th, g, r, since)
+	}
+	bare := Theme{glyphs: th.glyphs}
+	s := th.glyphs.cursor + " " + t.replicaLine(&bare, g, r, since)
+	return th.selected.over(pad(s, t.width, false))
+}
+
+// heading is the line above a region's replicas.
+func (t *table) heading(th *Theme, r *telemetry.RegionSnapshot, continued bool) string {
+	name, note := th.text(string(r.Name)), "no replicas"
+	if n := len(r.Replicas); n > 0 {
+		note = plural(n, "replica") + ", " + strconv.Itoa(readyCount(r.Replicas)) + " ready"
+	}
+	if model := t.commonModel(); model != "" && len(r.Replicas) > 0 {
+		note += ", " + th.text(shortModel(model))
+	}
+	if continued {
+		note += ", continued"
+	}
+	if t.width > 0 {
+		name = th.cut(name, t.width)
+		note = th.cut(note, max(t.width-width(name)-2, 0))
+	}
+	s := th.accent.over(name)
+	if note != "" {
+		s += "  " + th.muted.over(note)
+	}
+	if rest := t.width - width(name) - width(note) - 4; rest > 0 {
+		s += "  " + th.muted.over(strings.Repeat(th.glyphs.rule, rest))
+	}
+	return s
+}

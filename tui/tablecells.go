@@ -1,0 +1,219 @@
+package tui
+
+import (
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// The table's columns, in order.
+const (
+	colReplica = iota
+	colState
+	colModel
+	colGPU
+	colPending
+	colRunning
+	colOutstanding
+	colKV
+	colHit
+	colTokens
+	colAge
+	colReason
+)
+
+// sortColumns says which column shows the figure of a sort key.
+var sortColumns = [sortKeys]int{colReplica, colState, colModel, colGPU, colPending, colRunning, colOutstanding, colKV, colHit, colTokens, colAge}
+
+// Widths of the table's columns.
+const (
+	maxReplicaWidth = 28
+	maxModelWidth   = 32
+	maxGPUWidth     = 10
+	minReasonWidth  = 14
+	maxReasonWidth  = 120
+	barWidth        = 10
+	leastBar        = 4
+	percentWidth    = 4
+)
+
+// sortMark is the sign after the title of the column that the table is sorted by.
+func (t *table) sortMark(th *Theme) string {
+	if t.order.descending() {
+		return th.glyphs.descending
+	}
+	return th.glyphs.ascending
+}
+
+// columns sizes the columns for all rows, in sight or not, so that nothing
+// jumps when the table scrolls.
+func (t *table) columns(th *Theme) []column {
+	id, state, model, gpu, reason := 0, 0, 0, 0, 0
+	for _, r := range t.rows {
+		id = max(id, width(clean(r.replica.ID)))
+		state = max(state, 2+width(clean(string(r.replica.State))))
+		model = max(model, width(clean(shortModel(r.replica.Model))))
+		gpu = max(gpu, width(clean(r.replica.GPU)))
+		reason = max(reason, width(clean(reasonOf(r.replica))))
+	}
+	pending, running, outstanding := "PEND", "RUN", "OUT"
+	if t.width <= 0 || t.width >= wideEnough {
+		pending, running, outstanding = "PENDING", "RUNNING", "OUTSTANDING"
+	}
+	columns := []column{
+		colReplica:     {title: "REPLICA", most: min(id, maxReplicaWidth)},
+		colState:       {title: "STATE", least: min(state, 15), rank: 1},
+		colModel:       {title: "MODEL", least: 8, most: min(model, maxModelWidth), rank: 7},
+		colGPU:         {title: "GPU", least: min(gpu, 5), most: min(gpu, maxGPUWidth), rank: 8},
+		colPending:     {title: pending, least: 4, right: true, rank: 4},
+		colRunning:     {title: running, least: 4, right: true, rank: 3},
+		colOutstanding: {title: outstanding, least: 4, right: true, rank: 2},
+		colKV:          {title: "KV", least: percentWidth + 1 + leastBar, most: barWidth + 1 + percentWidth, rank: 2},
+		colHit:         {title: "HIT", least: percentWidth, right: true, rank: 6},
+		colTokens:      {title: "TOK/S", least: 5, right: true, rank: 5},
+		colAge:         {title: "AGE", least: 4, right: true, rank: 6},
+		colReason:      {title: "REASON", least: minReasonWidth, most: min(reason, maxReasonWidth), rank: 9},
+	}
+	columns[sortColumns[t.order.key]].mark = t.sortMark(th)
+	columns[colReason].out = reason == 0 && t.width < roomy
+	columns[colModel].out = t.commonModel() != ""
+	return columns
+}
+
+// commonModel is the model that all replicas serve. On a narrow screen it
+// stands above each region's replicas and not beside every one.
+func (t *table) commonModel() string {
+	if t.width <= 0 || t.width >= wideEnough || len(t.rows) == 0 || t.lines[0].row >= 0 {
+		return ""
+	}
+	model := t.rows[0].replica.Model
+	for _, r := range t.rows {
+		if r.replica.Model != model {
+			return ""
+		}
+	}
+	return model
+}
+
+// replicaLine is one replica. Where there is no room for a column of reasons, a
+// replica that has no figures shows its reason in their place.
+func (t *table) replicaLine(th *Theme, g *grid, r *telemetry.ReplicaSnapshot, since time.Duration) string {
+	if g.has("REASON") || !silent(r) || reasonOf(r) == "" {
+		return g.line(th, func(i, w int) (string, paint) { return t.cell(th, r, since, i, w) })
+	}
+	head := grid{columns: g.columns[:colModel], widths: g.widths[:colModel], gap: g.gap}
+	s := head.line(th, func(i, w int) (string, paint) { return t.cell(th, r, since, i, w) })
+	used := head.total() + g.gap
+	if t.width-margin-used < minReasonWidth {
+		return s
+	}
+	return pad(s, used, false) + th.muted.over(th.cut(th.text(reasonOf(r)), t.width-margin-used))
+}
+
+// silent reports whether a replica has nothing to show but its reason.
+func silent(r *telemetry.ReplicaSnapshot) bool {
+	return r.Pending == nil && r.Running == nil && r.KV == nil && r.PrefixHitRate == nil &&
+		r.OutputTokensPerSecond == nil && r.Outstanding == 0
+}
+
+// reasonOf is why a replica is in its state; one that is lent says so whatever
+// its state.
+func reasonOf(r *telemetry.ReplicaSnapshot) string {
+	if !r.Donated || r.State == service.StateDonated {
+		return r.Reason
+	}
+	if r.Reason == "" {
+		return "donated"
+	}
+	return "donated: " + r.Reason
+}
+
+// cell is one figure of one replica.
+func (t *table) cell(th *Theme, r *telemetry.ReplicaSnapshot, since time.Duration, i, w int) (string, paint) {
+	switch i {
+	case colReplica:
+		return th.text(r.ID), paint{}
+	case colState:
+		sign, p := th.replicaState(r.State)
+		return sign + " " + th.text(string(r.State)), p
+	case colModel:
+		return orUnknown(th.text(shortModel(r.Model))), paint{}
+	case colGPU:
+		return orUnknown(th.text(r.GPU)), th.muted
+	case colKV:
+		return kvCell(th, r.KV, w)
+	case colAge:
+		return reportAge(th, r.AgeMillis, since)
+	case colReason:
+		return th.text(reasonOf(r)), th.muted
+	}
+	return countCell(th, r, i)
+}
+
+// countCell is a figure that stands right in its column.
+func countCell(th *Theme, r *telemetry.ReplicaSnapshot, i int) (string, paint) {
+	s := unknown
+	switch i {
+	case colPending:
+		if r.Pending != nil && *r.Pending > 0 {
+			return maybeCount(r.Pending), th.warn
+		}
+		s = maybeCount(r.Pending)
+	case colRunning:
+		s = maybeCount(r.Running)
+	case colOutstanding:
+		s = count(int64(r.Outstanding))
+	case colHit:
+		s = percent(r.PrefixHitRate)
+	case colTokens:
+		s = rate(r.OutputTokensPerSecond)
+	}
+	if s == unknown || s == "0" {
+		return s, th.muted
+	}
+	return s, paint{}
+}
+
+// Shares of KV memory from which a replica is nearly full and full.
+const (
+	kvWarn = 0.80
+	kvBad  = 0.95
+)
+
+// kvCell is a bar and a share, or the share alone where room is short.
+func kvCell(th *Theme, kv *float64, w int) (string, paint) {
+	p := paint{}
+	switch {
+	case kv == nil:
+		p = th.muted
+	case *kv >= kvBad:
+		p = th.bad
+	case *kv >= kvWarn:
+		p = th.warn
+	}
+	share := pad(percent(kv), percentWidth, true)
+	n := w - percentWidth - 1
+	if n < 3 {
+		return share, p
+	}
+	if kv == nil {
+		return pad("", n, false) + " " + share, p
+	}
+	return bar(*kv, n, th.glyphs) + " " + share, p
+}
+
+// reportAge is the age of a replica's last report, painted when it is old.
+func reportAge(th *Theme, ms *int64, since time.Duration) (string, paint) {
+	if ms != nil && *ms > staleAfter.Milliseconds() {
+		return maybeAge(ms, since), th.warn
+	}
+	return maybeAge(ms, since), th.muted
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return unknown
+	}
+	return s
+}

@@ -1,0 +1,283 @@
+package tui
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/charmbracelet/x/ansi"
+)
+
+// unknown stands for a figure that nobody reported.
+const unknown = "-"
+
+// plainASCII reports whether every byte of s is a printable ASCII character:
+// then its length is its width and nothing in it needs care.
+func plainASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// clean makes text of others safe to draw: control and format characters
+// (escapes, bidirectional overrides, joiners) vanish, line ends become spaces.
+func clean(s string) string {
+	if plainASCII(s) {
+		return s
+	}
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r' || unicode.Is(unicode.Z, r):
+			return ' '
+		case r == unicode.ReplacementChar:
+			return '?'
+		case !unicode.IsPrint(r) || unicode.Is(unicode.Variation_Selector, r):
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+}
+
+// asciiOnly replaces whatever a terminal without UTF-8 cannot draw.
+func asciiOnly(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r > '~' {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// width is the number of cells that s fills, as the sum of its characters': so
+// the width of a line is the sum of its parts', and no terminal draws it wider.
+func width(s string) int {
+	if plainASCII(s) {
+		return len(s)
+	}
+	return ansi.StringWidthWc(s)
+}
+
+// cut shortens s to w cells, marking the cut with tail where there is room.
+// Escape codes of colours take no room and are all kept, so that what was
+// turned on is turned off.
+func cut(s string, w int, tail string) string {
+	if width(s) <= w {
+		return s
+	}
+	if w <= width(tail) {
+		tail = ""
+	}
+	var b strings.Builder
+	room, full := w-width(tail), false
+	for len(s) > 0 {
+		n := escapeLen(s)
+		if n > 0 {
+			b.WriteString(s[:n])
+			s = s[n:]
+			continue
+		}
+		_, n = utf8.DecodeRuneInString(s)
+		room -= width(s[:n])
+		switch {
+		case full:
+		case room < 0:
+			full = true
+			b.WriteString(tail)
+		default:
+			b.WriteString(s[:n])
+		}
+		s = s[n:]
+	}
+	return b.String()
+}
+
+// escapeLen is the length of the colour code that s begins with, 0 for none.
+func escapeLen(s string) int {
+	if !strings.HasPrefix(s, "\x1b[") {
+		return 0
+	}
+	return strings.IndexByte(s, 'm') + 1
+}
+
+// pad fills s with spaces to w cells, on its left when right-aligned.
+func pad(s string, w int, right bool) string {
+	n := w - width(s)
+	switch {
+	case n <= 0:
+		return s
+	case right:
+		return strings.Repeat(" ", n) + s
+	}
+	return s + strings.Repeat(" ", n)
+}
+
+// rate writes a figure in three digits or so: 0, 9.4, 420, 3.2k, 12k, 1.2M.
+func rate(v *float64) string {
+	if v == nil {
+		return unknown
+	}
+	x := math.Abs(*v)
+	switch {
+	case x == 0:
+		return "0"
+	case x < 9.95:
+		return strconv.FormatFloat(*v, 'f', 1, 64)
+	case x < 999.5:
+		return strconv.FormatFloat(*v, 'f', 0, 64)
+	case x < 999.5e3:
+		return scaled(*v/1e3) + "k"
+	case x < 999.5e6:
+		return scaled(*v/1e6) + "M"
+	}
+	return scaled(*v/1e9) + "G"
+}
+
+// scaled writes a figure of one to three digits before a unit.
+func scaled(v float64) string {
+	if math.Abs(v) < 9.95 {
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 0, 64)
+}
+
+// count writes a whole number: exact up to four digits, rounded beyond.
+func count(n int64) string {
+	if n > -10000 && n < 10000 {
+		return strconv.FormatInt(n, 10)
+	}
+	v := float64(n)
+	return rate(&v)
+}
+
+// maybeCount is count for a figure that may be unknown.
+func maybeCount(n *int) string {
+	if n == nil {
+		return unknown
+	}
+	return count(int64(*n))
+}
+
+// percent writes a share of 0..1.
+func percent(v *float64) string {
+	if v == nil {
+		return unknown
+	}
+	return strconv.FormatFloat(*v*100, 'f', 0, 64) + "%"
+}
+
+// millis writes a latency given in milliseconds: 85ms, 1.42s, 42.1s, 12m.
+func millis(ms float64) string {
+	switch {
+	case ms < 0.95:
+		return strconv.FormatFloat(ms, 'f', 1, 64) + "ms"
+	case ms < 999.5:
+		return strconv.FormatFloat(ms, 'f', 0, 64) + "ms"
+	case ms < 9995:
+		return strconv.FormatFloat(ms/1000, 'f', 2, 64) + "s"
+	case ms < 99950:
+		return strconv.FormatFloat(ms/1000, 'f', 1, 64) + "s"
+	}
+	return age(time.Duration(ms) * time.Millisecond)
+}
+
+// age writes how old something is, in the one unit that tells most. What is
+// younger than a second is current, and one word for it keeps a screen calm.
+func age(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return "<1s"
+	case d < 9950*time.Millisecond:
+		return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + "s"
+	case d < 100*time.Second:
+		return strconv.FormatFloat(d.Seconds(), 'f', 0, 64) + "s"
+	case d < 100*time.Minute:
+		return strconv.Itoa(int(d.Minutes())) + "m"
+	case d < 48*time.Hour:
+		return strconv.Itoa(int(d.Hours())) + "h"
+	}
+	return strconv.Itoa(int(d.Hours()/24)) + "d"
+}
+
+// maybeAge is the age of a report in milliseconds, older by the time that
+// passed since the snapshot came.
+func maybeAge(ms *int64, since time.Duration) string {
+	if ms == nil {
+		return unknown
+	}
+	return age(time.Duration(*ms)*time.Millisecond + since)
+}
+
+// bar draws a share of 0..1 over w cells.
+func bar(share float64, w int, g glyphs) string {
+	if w <= 0 {
+		return ""
+	}
+	steps := len(g.partial) + 1
+	n := int(math.Round(min(max(share, 0), 1) * float64(w*steps)))
+	full, rest := n/steps, n%steps
+	s := strings.Repeat(g.full, full)
+	if rest > 0 {
+		s += g.partial[rest-1]
+		full++
+	}
+	return s + strings.Repeat(g.empty, w-full)
+}
+
+// shortModel drops the organisation from a model's name, which all models of a
+// service tend to share.
+func shortModel(name string) string {
+	if i := strings.LastIndexByte(name, '/'); i >= 0 && i+1 < len(name) {
+		return name[i+1:]
+	}
+	return name
+}
+
+// plural writes n with its noun.
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
+}
+
+// naturalLess orders names as people do: us-2 before us-10.
+func naturalLess(a, b string) bool {
+	x, y := a, b
+	for x != "" && y != "" {
+		dx, dy := digits(x), digits(y)
+		if dx > 0 && dy > 0 {
+			nx, ny := strings.TrimLeft(x[:dx], "0"), strings.TrimLeft(y[:dy], "0")
+			if len(nx) != len(ny) {
+				return len(nx) < len(ny)
+			}
+			if nx != ny {
+				return nx < ny
+			}
+			x, y = x[dx:], y[dy:]
+			continue
+		}
+		if x[0] != y[0] {
+			return x[0] < y[0]
+		}
+		x, y = x[1:], y[1:]
+	}
+	if len(x) != len(y) {
+		return len(x) < len(y)
+	}
+	return a < b
+}
+
+// digits is the length of the run of digits that s begins with.
+func digits(s string) int {
+	n := 0
+	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
+		n++
+	}
+	return n
+}

@@ -1,0 +1,102 @@
+package tui
+
+import (
+	"image/color"
+	"math"
+	"strings"
+	"testing"
+
+	"charm.land/lipgloss/v2"
+)
+
+// luminance is the relative luminance of WCAG 2.2.
+func luminance(c color.Color) float64 {
+	r, g, b, _ := c.RGBA()
+	channel := func(v uint32) float64 {
+		x := float64(v) / 0xffff
+		if x <= 0.04045 {
+			return x / 12.92
+		}
+		return math.Pow((x+0.055)/1.055, 2.4)
+	}
+	return 0.2126*channel(r) + 0.7152*channel(g) + 0.0722*channel(b)
+}
+
+func contrast(a, b string) float64 {
+	x, y := luminance(lipgloss.Color(a)), luminance(lipgloss.Color(b))
+	return (max(x, y) + 0.05) / (min(x, y) + 0.05)
+}
+
+func TestColoursStandOutFromTheirBackground(t *testing.T) {
+	tests := []struct {
+		name       string
+		p          palette
+		background []string
+	}{
+		{"dark", darkPalette, []string{"#000000", "#1e1e1e", "#282c34"}},
+		{"light", lightPalette, []string{"#ffffff", "#fdf6e3", "#eeeeee"}},
+	}
+	for _, tt := range tests {
+		pairs := [][2]string{{tt.p.selectedText, tt.p.selected}, {tt.p.alarmText, tt.p.bad}}
+		for _, bg := range tt.background {
+			for _, fg := range []string{tt.p.accent, tt.p.muted, tt.p.good, tt.p.warn, tt.p.bad} {
+				pairs = append(pairs, [2]string{fg, bg})
+			}
+		}
+		for _, p := range pairs {
+			if c := contrast(p[0], p[1]); c < 4.5 {
+				t.Errorf("%s: %s on %s has contrast %.1f, want 4.5", tt.name, p[0], p[1], c)
+			}
+		}
+	}
+}
+
+func TestThemesAreWhatTheySay(t *testing.T) {
+	for _, name := range append(ThemeNames(), ThemePlain) {
+		th, err := NewTheme(name, false)
+		if err != nil || th.Name != name {
+			t.Fatalf("%s: got %q, %v", name, th.Name, err)
+		}
+		frame := Render(normal(), nil, 120, 40, th)
+		if coloured, want := hasColour(frame), name != ThemeMono && name != ThemePlain; coloured != want {
+			t.Errorf("%s: coloured %t, want %t", name, coloured, want)
+		}
+		if escaped, want := strings.Contains(frame, "\x1b"), name != ThemePlain; escaped != want {
+			t.Errorf("%s: has escapes %t, want %t", name, escaped, want)
+		}
+	}
+	if th := must(NewTheme(ThemeDark, true)).Plain(); th.Name != ThemePlain || !th.glyphs.ascii {
+		t.Errorf("plain keeps the glyphs and drops the escapes, got %+v", th)
+	}
+	if _, err := NewTheme("pink", false); err == nil || !strings.Contains(err.Error(), "high-contrast") {
+		t.Errorf("an unknown theme: got %v, want an error that lists them", err)
+	}
+}
+
+// hasColour looks for an escape code that sets a colour.
+func hasColour(frame string) bool {
+	for _, e := range strings.Split(frame, "\x1b[")[1:] {
+		codes, _, _ := strings.Cut(e, "m")
+		for _, c := range strings.Split(codes, ";") {
+			if len(c) == 2 && (c[0] == '3' || c[0] == '4') {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func TestEveryStateHasASignOfItsOwnKind(t *testing.T) {
+	for _, ascii := range []bool{false, true} {
+		th := must(NewTheme(ThemeMono, ascii))
+		for state := range stateRank {
+			sign, _ := th.replicaState(state)
+			if sign == "?" || width(sign) != 1 {
+				t.Errorf("%s: sign %q", state, sign)
+			}
+		}
+		if sign, _ := th.replicaState("NEW_STATE"); sign != "?" {
+			t.Errorf("a state that is not known: sign %q", sign)
+		}
+	}
+}
