@@ -1,0 +1,125 @@
+package load
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"skyserve/internal/telemetry"
+)
+
+// WriteTable prints the report for people.
+func (r *Report) WriteTable(w io.Writer) error {
+	var b strings.Builder
+	r.summary(&b)
+	r.latencies(&b)
+	r.regions(&b)
+	r.remarks(&b)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (r *Report) summary(b *strings.Builder) {
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "requests\t%d ok, %d rejected, %d failed, %d cancelled\n", r.OK, r.Rejected, r.Failed, r.Cancelled)
+	fmt.Fprintf(t, "rates\t%.1f requests/s, %.0f output tokens/s over %.1f s\n", r.RequestsPerSecond, r.OutputTokensPerSecond, r.DurationSeconds)
+	fmt.Fprintf(t, "tokens\t%d prompt, %d output; prefix hits %s\n", r.PromptTokens, r.OutputTokens, share(r.PrefixHitRate))
+	fmt.Fprintf(t, "forwarded\t%d\n", r.Forwarded)
+	t.Flush()
+}
+
+func (r *Report) latencies(b *strings.Builder) {
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(t, "\nms\tmean\tp50\tp90\tp99\tmax\t\n")
+	for _, row := range []struct {
+		name string
+		set  *telemetry.Percentiles
+	}{{"TTFT", r.TTFT}, {"TPOT", r.TPOT}, {"ITL", r.ITL}, {"E2E", r.E2E}} {
+		fmt.Fprintf(t, "%s\t", row.name)
+		for _, x := range columns(row.set) {
+			fmt.Fprintf(t, "%s\t", x)
+		}
+		fmt.Fprintln(t)
+	}
+	t.Flush()
+}
+
+// columns are the figures of a percentile set that the table shows.
+func columns(p *telemetry.Percentiles) []string {
+	if p == nil {
+		return []string{"-", "-", "-", "-", "-"}
+	}
+	var out []string
+	for _, x := range []float64{p.Mean, p.P50, p.P90, p.P99, p.Max} {
+		out = append(out, figure(x))
+	}
+	return out
+}
+
+// figure prints milliseconds with three digits that matter.
+func figure(ms float64) string {
+	switch {
+	case ms < 10:
+		return fmt.Sprintf("%.2f", ms)
+	case ms < 100:
+		return fmt.Sprintf("%.1f", ms)
+	}
+	return fmt.Sprintf("%.0f", ms)
+}
+
+func (r *Report) regions(b *strings.Builder) {
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(t, "\nregion\tok\trejected\tfailed\tcancelled\treq/s\ttok/s\tTTFT p50\tTTFT p90\tTPOT p50\thits\tforwarded\t\n")
+	for _, name := range slices.Sorted(maps.Keys(r.ByRegion)) {
+		f := r.ByRegion[name]
+		ttft, tpot := columns(f.TTFT), columns(f.TPOT)
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t%s\t%s\t%s\t%s\t%d\t\n", name, f.OK, f.Rejected, f.Failed, f.Cancelled,
+			f.RequestsPerSecond, f.OutputTokensPerSecond, ttft[1], ttft[2], tpot[1], share(f.PrefixHitRate), f.Forwarded)
+	}
+	t.Flush()
+}
+
+// remarks are the lines that only some loads have.
+func (r *Report) remarks(b *strings.Builder) {
+	lines := []string{}
+	if r.Failed > 0 {
+		var reasons []string
+		for _, reason := range slices.Sorted(maps.Keys(r.Failures)) {
+			reasons = append(reasons, fmt.Sprintf("%s %d", reason, r.Failures[reason]))
+		}
+		lines = append(lines, "failures: "+strings.Join(reasons, ", "))
+	}
+	if r.FirstError != "" {
+		lines = append(lines, "first error: "+r.FirstError)
+	}
+	if r.RowsLeftOut != nil && *r.RowsLeftOut > 0 {
+		lines = append(lines, fmt.Sprintf("left out: %d rows with a longer prompt than allowed", *r.RowsLeftOut))
+	}
+	if r.Delayed != nil && *r.Delayed > 0 {
+		lines = append(lines, fmt.Sprintf("delayed: %d rows waited because too many requests were in flight", *r.Delayed))
+	}
+	if r.Interrupted {
+		lines = append(lines, "interrupted: the load ended before its time")
+	}
+	if len(lines) > 0 {
+		fmt.Fprintf(b, "\n%s\n", strings.Join(lines, "\n"))
+	}
+}
+
+// share prints a part of 1 as a percentage; a dash when it is unknown.
+func share(x *float64) string {
+	if x == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f%%", 100**x)
+}
+
+// Line is the progress in one line.
+func (p Progress) Line() string {
+	return fmt.Sprintf("%s  in flight %d  ok %d  failed %d  %.0f tok/s",
+		p.Elapsed.Truncate(time.Second), p.InFlight, p.OK, p.Failed, p.TokensPerSecond)
+}

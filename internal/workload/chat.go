@@ -1,0 +1,114 @@
+package workload
+
+import (
+	"fmt"
+	"math/rand/v2"
+)
+
+// What the chats of Chatbot Arena and WildChat have in common.
+const (
+	headerTokens   = 30
+	templates      = 8   // a region's
+	templateTokens = 400 // each
+	templateShare  = 0.15
+	minTurns       = 2
+	maxTurns       = 10
+	chatUsers      = 60 // a region's
+	maxChatOutput  = 512
+)
+
+// chatShape is the lengths of a chat workload.
+type chatShape struct {
+	user, output logNormal
+}
+
+// chat is a client that holds one conversation after the other, each as one of
+// its region's users; a turn starts when the one before it was answered.
+type chat struct {
+	base
+	shape chatShape
+
+	random   *rand.Rand
+	user     string
+	messages []Message
+	tokens   int // of messages
+	turn     int
+	turns    int
+	waiting  int // Seq of the request in flight
+}
+
+func newChat(b base, shape chatShape) *chat { return &chat{base: b, shape: shape, waiting: -1} }
+
+// Next begins a conversation.
+func (c *chat) Next() []Request {
+	c.random = stream(c.nextSession())
+	c.user = fmt.Sprintf("%s-user-%d", c.Region, skewedUser(c.random))
+	c.turn, c.turns = 0, turnCount(c.random)
+	c.messages = []Message{{"system", Text(headerTokens, keyOf("chat header"))}}
+	c.tokens = headerTokens
+	return c.ask(c.template())
+}
+
+// Done asks the next turn, with the answer that was really given before it.
+func (c *chat) Done(r Request, answer string) []Request {
+	if r.Seq != c.waiting {
+		return nil
+	}
+	c.turn++
+	c.messages = extend(c.messages, Message{"assistant", answer})
+	c.tokens += CountTokens(answer)
+	if c.turn == c.turns {
+		return c.Next()
+	}
+	return c.ask("")
+}
+
+// Failed gives the conversation up.
+func (c *chat) Failed(r Request) []Request {
+	if r.Seq != c.waiting {
+		return nil
+	}
+	return c.Next()
+}
+
+// ask adds a user message that begins with opening. A message takes at most half
+// of the context that is left, so that the long tail of lengths seldom ends a
+// conversation: one that has filled its context ends and another one begins.
+func (c *chat) ask(opening string) []Request {
+	fixed := len(opening) / wordBytes
+	output := c.shape.output.draw(c.random, 1, maxChatOutput)
+	room := c.MaxContext - c.tokens - fixed - output
+	if room < 1 {
+		return c.Next() // ends: a first turn always fits into MinContext
+	}
+	n := c.shape.user.draw(c.random, 1, (room+1)/2)
+	c.messages = extend(c.messages, Message{"user", opening + Text(n, c.random.Uint64())})
+	c.tokens += fixed + n
+	r := c.request(c.user, c.user, c.messages, c.tokens, output, c.turn)
+	c.waiting = r.Seq
+	return []Request{r}
+}
+
+// template is the text that some conversations begin with: one of the region's
+// templates, or nothing.
+func (c *chat) template() string {
+	if c.random.Float64() >= templateShare {
+		return ""
+	}
+	return Text(templateTokens, keyOf("template/"+c.Region, uint64(c.random.IntN(templates))))
+}
+
+// skewedUser draws a user: few of them have most of the conversations.
+func skewedUser(r *rand.Rand) int {
+	u := r.Float64()
+	return int(chatUsers * u * u)
+}
+
+// turnCount draws 2 + Geom(1/2), the number of failures before a success, up to 10.
+func turnCount(r *rand.Rand) int {
+	n := minTurns
+	for n < maxTurns && r.Float64() < 0.5 {
+		n++
+	}
+	return n
+}

@@ -1,0 +1,194 @@
+package workload
+
+import (
+	"bufio"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+// csvFormat is a trace with one request a row, by the names of its columns.
+type csvFormat struct {
+	name          string
+	at            string
+	moment        bool // at is a date and time, not seconds
+	input, output string
+	// Columns that may be missing.
+	session, user, region, tier, sla string
+}
+
+// csvFormats are the known ones; a header belongs to the first whose required
+// columns it has.
+var csvFormats = []csvFormat{
+	{name: "azure-2023", at: "t_s", input: "input_tokens", output: "output_tokens"},
+	{name: "azure-2024", at: "timestamp", moment: true, input: "contexttokens", output: "generatedtokens"},
+	{name: "burstgpt", at: "timestamp", input: "request tokens", output: "response tokens", session: "session id"},
+	{
+		name: "sageserve", at: "arrival_timestamp", input: "prompt_size", output: "token_size",
+		user: "client_tenant", region: "regions", tier: "workload_type", sla: "sla",
+	},
+}
+
+// header maps a column's name, in lower case, to its place.
+type header map[string]int
+
+// has tells whether all columns are there.
+func (h header) has(columns ...string) bool {
+	for _, c := range columns {
+		if _, ok := h[c]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// records reads the rows of a CSV file and knows where it is.
+type records struct {
+	file    string
+	in      *csv.Reader
+	columns header
+	record  []string
+	names   []string // as the file writes them
+	line    int
+}
+
+// openCSV begins to read a CSV trace of whichever format its header says.
+func openCSV(name string, in *bufio.Reader, first string, o TraceOptions) (string, source, error) {
+	r, err := newRecords(name, in)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, f := range csvFormats {
+		if r.columns.has(f.at, f.input, f.output) {
+			return f.name, sorted(name, &csvTrace{records: r, format: f}), nil
+		}
+	}
+	for _, f := range rateFormats {
+		if r.columns.has(f.columns...) {
+			s, err := openRates(r, f, o)
+			return f.name, s, err
+		}
+	}
+	return "", nil, unknownFormat(name, first)
+}
+
+func newRecords(name string, in *bufio.Reader) (*records, error) {
+	c := csv.NewReader(in)
+	c.ReuseRecord = true
+	c.TrimLeadingSpace = true
+	c.FieldsPerRecord = -1 // counted in read, whose error says how many there are
+	head, err := c.Read()
+	if err != nil {
+		return nil, fmt.Errorf("reading %s:1: the header: %w", name, err)
+	}
+	r := &records{file: name, in: c, columns: header{}}
+	for i, column := range head {
+		column = strings.TrimSpace(column)
+		r.names = append(r.names, column)
+		r.columns[strings.ToLower(column)] = i
+	}
+	return r, nil
+}
+
+// read moves to the next row; io.EOF ends the file.
+func (r *records) read() error {
+	record, err := r.in.Read()
+	if errors.Is(err, io.EOF) {
+		return io.EOF
+	}
+	if err != nil {
+		var bad *csv.ParseError
+		if errors.As(err, &bad) {
+			return fmt.Errorf("reading %s:%d: the row: %w", r.file, bad.Line, bad.Err)
+		}
+		return fmt.Errorf("reading %s:%d: %w", r.file, r.line+1, err)
+	}
+	r.line, _ = r.in.FieldPos(0)
+	if len(record) != len(r.names) {
+		return fmt.Errorf("reading %s:%d: the row: want %d fields as in the header, found %d", r.file, r.line, len(r.names), len(record))
+	}
+	r.record = record
+	return nil
+}
+
+// field is the text of a column, empty when the file has no such column, and
+// where it stands.
+func (r *records) field(column string) (string, place) {
+	i, ok := r.columns[column]
+	if !ok {
+		return "", place{r.file, r.line, column}
+	}
+	return strings.TrimSpace(r.record[i]), place{r.file, r.line, r.names[i]}
+}
+
+// csvTrace reads a trace with one request a row.
+type csvTrace struct {
+	*records
+	format csvFormat
+	rows   int
+}
+
+func (t *csvTrace) next() (Row, error) {
+	if err := t.read(); err != nil {
+		return Row{}, err
+	}
+	t.rows++
+	row := Row{Number: t.rows, Line: t.line}
+	var err error
+	if row.At, err = t.time(); err != nil {
+		return Row{}, err
+	}
+	if row.InputTokens, err = t.length(t.format.input); err != nil {
+		return Row{}, err
+	}
+	if row.OutputTokens, err = t.length(t.format.output); err != nil {
+		return Row{}, err
+	}
+	row.Session, _ = t.field(t.format.session)
+	row.User, _ = t.field(t.format.user)
+	row.Region, _ = t.field(t.format.region)
+	row.Tier = t.tier()
+	return row, nil
+}
+
+func (t *csvTrace) time() (time.Duration, error) {
+	text, at := t.field(t.format.at)
+	if t.format.moment {
+		return at.moment(text)
+	}
+	return at.seconds(text, time.Second)
+}
+
+func (t *csvTrace) length(column string) (int, error) {
+	text, at := t.field(column)
+	return at.tokens(text)
+}
+
+// tier reads a row's latency class: the workload type where that names one (IW
+// is IW-F), else the class whose target the row's sla in seconds falls into
+// (SageServe 3: fast within a minute, normal within an hour, else deferred).
+func (t *csvTrace) tier() service.Tier {
+	kind, _ := t.field(t.format.tier)
+	if strings.EqualFold(kind, "IW") {
+		return service.TierFast
+	}
+	if tier, err := service.ParseTier(kind); err == nil && kind != "" {
+		return tier
+	}
+	text, _ := t.field(t.format.sla)
+	switch sla, err := strconv.ParseFloat(text, 64); {
+	case err != nil:
+		return ""
+	case sla > 0 && sla <= 60:
+		return service.TierFast
+	case sla > 0 && sla <= 3600:
+		return service.TierNormal
+	}
+	return service.TierDeferred
+}

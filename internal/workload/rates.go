@@ -1,0 +1,332 @@
+package workload
+
+import (
+	"cmp"
+	"container/heap"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The traces with request rates instead of requests (ServeGen): one line per
+// client and window of time.
+const (
+	formatRates      = "servegen-rates"
+	formatTotalRates = "servegen-total"
+)
+
+// rateFormat is a table of rates by its columns.
+type rateFormat struct {
+	name    string
+	columns []string // that must be there
+	rate    string
+}
+
+var rateFormats = []rateFormat{
+	{formatRates, []string{"t_s", "rate_rps", "cv"}, "rate_rps"},
+	{formatTotalRates, []string{"t_s", "total_rps"}, "total_rps"},
+}
+
+const (
+	// maxWindows bounds a table of rates, which is kept whole because it is
+	// ordered by client, not by time: 4 million windows are 130 MB.
+	maxWindows = 4 << 20
+	// maxRate bounds a client's rate, in requests a second.
+	maxRate = 1e6
+	// defaultWindow is a window's length when the file has no two to compare.
+	defaultWindow = 600.0
+	// minShape bounds how bursty arrivals are: at 0.01 a hundred come at once.
+	// Fits of windows with few requests give absurdly smaller ones.
+	minShape, maxShape = 0.01, 1e4
+)
+
+// window is a client's arrival process over a stretch of time: gaps of the
+// given distribution, at the given mean rate.
+type window struct {
+	start  float64 // seconds
+	rate   float64 // requests a second
+	gaps   gaps
+	length float64 // seconds
+}
+
+// openRates reads a table of rates and begins to draw the arrivals it stands for.
+func openRates(r *records, f rateFormat, o TraceOptions) (source, error) {
+	t := &rateTrace{}
+	byName := map[string]*arrivals{}
+	count := 0
+	for {
+		err := r.read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		name, w, err := r.window(f)
+		if err != nil {
+			return nil, err
+		}
+		if count++; count > maxWindows {
+			return nil, fmt.Errorf("reading %s:%d: more than %d windows", r.file, r.line, maxWindows)
+		}
+		c := byName[name]
+		if c == nil {
+			c = &arrivals{name: name, order: len(byName)}
+			byName[name] = c
+			t.clients = append(t.clients, c)
+		}
+		c.windows = append(c.windows, w)
+	}
+	t.begin(o)
+	return t, nil
+}
+
+// window reads one line of a table of rates: whose it is, and the process.
+func (r *records) window(f rateFormat) (string, window, error) {
+	text, at := r.field("t_s")
+	start, err := at.number(text, math.MaxInt32)
+	if err != nil {
+		return "", window{}, err
+	}
+	text, at = r.field(f.rate)
+	rate, err := at.number(text, maxRate)
+	if err != nil {
+		return "", window{}, err
+	}
+	g, err := r.gaps()
+	model, _ := r.field("model")
+	client, _ := r.field("client")
+	return strings.Trim(model+"/"+client, "/"), window{start: start, rate: rate, gaps: g}, err
+}
+
+// gaps reads how a window's arrivals are spaced. Gamma and Weibull take their
+// shape from p1, or Gamma from the coefficient of variation; without a
+// distribution the arrivals are Poisson.
+func (r *records) gaps() (gaps, error) {
+	dist, at := r.field("dist")
+	switch strings.ToLower(dist) {
+	case "", "poisson", "exponential", "expon":
+		return gaps{gamma: true, shape: 1}, nil
+	case "gamma":
+		if p1, _ := r.field("p1"); p1 != "" {
+			return r.shaped("p1", true, func(x float64) float64 { return x })
+		}
+		return r.shaped("cv", true, func(cv float64) float64 { return 1 / (cv * cv) })
+	case "weibull":
+		return r.shaped("p1", false, func(x float64) float64 { return x })
+	}
+	return gaps{}, at.bad("Poisson, Gamma or Weibull", dist)
+}
+
+func (r *records) shaped(column string, gamma bool, shape func(float64) float64) (gaps, error) {
+	text, at := r.field(column)
+	x, err := at.number(text, 1e9)
+	if err != nil {
+		return gaps{}, err
+	}
+	return gaps{gamma: gamma, shape: min(max(shape(x), minShape), maxShape)}, nil
+}
+
+// rateTrace draws the arrivals of all clients in order of time. Within a
+// client they are a renewal process in operational time: gaps have mean 1 and
+// the clock runs at the window's rate, so the expected count is the rate's
+// integral whatever the burstiness. Lengths are drawn from the mixtures below.
+type rateTrace struct {
+	clients []*arrivals // while reading; a heap by next arrival afterwards
+	rows    int
+}
+
+// begin keeps the windows that matter and draws every client's first arrival.
+func (t *rateTrace) begin(o TraceOptions) {
+	length := windowLength(t.clients)
+	from, to := o.From.Seconds(), math.Inf(1)
+	if o.To > 0 {
+		to = o.To.Seconds()
+	}
+	live := t.clients[:0]
+	for _, c := range t.clients {
+		c.keep(from, to, length)
+		c.random = stream(keyOf("arrivals/"+c.name, o.Seed))
+		if c.start() {
+			live = append(live, c)
+		}
+	}
+	t.clients = live
+	heap.Init((*arrivalHeap)(&t.clients))
+}
+
+func (t *rateTrace) next() (Row, error) {
+	if len(t.clients) == 0 {
+		return Row{}, io.EOF
+	}
+	c := t.clients[0]
+	t.rows++
+	row := Row{
+		Number: t.rows, At: time.Duration(c.at * float64(time.Second)), User: c.name,
+		InputTokens: drawInput(c.random), OutputTokens: drawOutput(c.random),
+	}
+	if c.advance(c.windows[c.current].gaps.draw(c.random)) {
+		heap.Fix((*arrivalHeap)(&t.clients), 0)
+	} else {
+		heap.Pop((*arrivalHeap)(&t.clients))
+	}
+	return row, nil
+}
+
+// windowLength is the shortest step between two windows of one client.
+func windowLength(clients []*arrivals) float64 {
+	length := math.Inf(1)
+	for _, c := range clients {
+		slices.SortStableFunc(c.windows, func(a, b window) int { return cmp.Compare(a.start, b.start) })
+		for i := 1; i < len(c.windows); i++ {
+			if d := c.windows[i].start - c.windows[i-1].start; d > 0 {
+				length = min(length, d)
+			}
+		}
+	}
+	if math.IsInf(length, 1) {
+		return defaultWindow
+	}
+	return length
+}
+
+// arrivals is one client's arrival process.
+type arrivals struct {
+	name    string
+	order   int // breaks ties
+	windows []window
+	random  *rand.Rand
+	current int     // window
+	at      float64 // the next arrival, seconds
+}
+
+// keep drops the windows outside from..to and gives the others their length.
+func (c *arrivals) keep(from, to, length float64) {
+	kept := c.windows[:0]
+	for _, w := range c.windows {
+		w.length = length
+		if w.rate > 0 && w.start < to && w.start+length > from {
+			kept = append(kept, w)
+		}
+	}
+	c.windows = kept
+}
+
+// start draws the first arrival as if the process had always been running.
+func (c *arrivals) start() bool {
+	if len(c.windows) == 0 {
+		return false
+	}
+	c.at = c.windows[0].start
+	return c.advance(c.windows[0].gaps.first(c.random))
+}
+
+// advance moves the next arrival by a gap of operational time; false when the
+// windows end before it.
+func (c *arrivals) advance(gap float64) bool {
+	for c.current < len(c.windows) {
+		w := c.windows[c.current]
+		c.at = max(c.at, w.start)
+		if left := (w.start + w.length - c.at) * w.rate; gap >= left {
+			gap -= max(left, 0)
+			c.current++
+			continue
+		}
+		c.at += gap / w.rate
+		return true
+	}
+	return false
+}
+
+// gaps is a distribution of gaps with mean 1: Gamma or Weibull of the shape;
+// Gamma of shape 1 is the exponential one, whose arrivals are Poisson.
+type gaps struct {
+	gamma bool
+	shape float64
+}
+
+func (g gaps) draw(r *rand.Rand) float64 {
+	switch {
+	case g.gamma && g.shape == 1:
+		return r.ExpFloat64()
+	case g.gamma:
+		return drawGamma(r, g.shape) / g.shape
+	}
+	return math.Exp(math.Log(r.ExpFloat64())/g.shape - g.logMean())
+}
+
+// first draws the wait from an arbitrary moment to the next arrival: a uniform
+// part of a gap drawn in proportion to its length.
+func (g gaps) first(r *rand.Rand) float64 {
+	if g.gamma {
+		return r.Float64() * drawGamma(r, g.shape+1) / g.shape
+	}
+	return r.Float64() * math.Exp(math.Log(drawGamma(r, 1+1/g.shape))/g.shape-g.logMean())
+}
+
+// logMean is the logarithm of the mean of a Weibull distribution of scale 1.
+func (g gaps) logMean() float64 {
+	l, _ := math.Lgamma(1 + 1/g.shape)
+	return l
+}
+
+// drawGamma draws from the Gamma distribution of scale 1 (Marsaglia and Tsang
+// 2000; below shape 1 by their boost).
+func drawGamma(r *rand.Rand, shape float64) float64 {
+	if shape < 1 {
+		return drawGamma(r, shape+1) * math.Exp(-r.ExpFloat64()/shape)
+	}
+	d := shape - 1.0/3
+	c := 1 / math.Sqrt(9*d)
+	for {
+		x := r.NormFloat64()
+		v := 1 + c*x
+		if v <= 0 {
+			continue
+		}
+		v = v * v * v
+		if math.Log(1-r.Float64()) < x*x/2+d-d*v+d*math.Log(v) {
+			return d * v
+		}
+	}
+}
+
+// The lengths of a request of which only the rate is known: two mixtures of a
+// production mix of short and long prompts.
+func drawInput(r *rand.Rand) int {
+	if r.Float64() < 0.75 {
+		return logNormal{300, 1.2}.draw(r, 4, 16000)
+	}
+	return logNormal{900, 0.8}.draw(r, 4, 16000)
+}
+
+func drawOutput(r *rand.Rand) int {
+	if r.Float64() < 0.25 {
+		return logNormal{20, 0.8}.draw(r, 1, 4096)
+	}
+	return logNormal{250, 0.75}.draw(r, 1, 4096)
+}
+
+// arrivalHeap has the client with the earliest next arrival on top.
+type arrivalHeap []*arrivals
+
+func (h arrivalHeap) Len() int { return len(h) }
+func (h arrivalHeap) Less(i, j int) bool {
+	if h[i].at != h[j].at {
+		return h[i].at < h[j].at
+	}
+	return h[i].order < h[j].order
+}
+func (h arrivalHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *arrivalHeap) Push(x any)   { *h = append(*h, x.(*arrivals)) }
+func (h *arrivalHeap) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return last
+}

@@ -1,0 +1,143 @@
+package workload
+
+import "fmt"
+
+// Lengths of a Tree of Thoughts over grade-school questions, in tokens: what
+// stands before every question, the question, the follow-up prompt of each
+// level below the root, and the answer of each level.
+const (
+	preambleTokens = 98
+	maxTreeOutput  = 512
+	maxQuestion    = 2048
+)
+
+var (
+	questionTokens = logNormal{60, 0.35}
+	followUpTokens = []int{0, 45, 32, 25}
+	treeOutputs    = []logNormal{{105, 0.4}, {150, 0.4}, {190, 0.4}, {110, 0.4}}
+)
+
+// treeShape is how a tree grows.
+type treeShape struct {
+	// roots is how many calls the question itself makes, branch how many each
+	// answer makes after that.
+	roots, branch int
+	// identical is the chance that a sibling asks exactly what the first one
+	// asks, as sampling several answers to one prompt does.
+	identical float64
+}
+
+// tree is a client that solves one question after the other by Tree of
+// Thoughts: siblings run concurrently, a node's children start when it is
+// answered, and the next question starts when no node is left.
+type tree struct {
+	base
+	shape    treeShape
+	question question
+	nodes    map[int]node
+}
+
+// question is the root of the tree being solved.
+type question struct {
+	key     uint64
+	session string
+	tokens  int
+}
+
+// node is a call in flight.
+type node struct {
+	key     uint64 // chooses the random numbers of the node's children
+	context []Message
+	tokens  int // of context
+}
+
+func newTree(b base, shape treeShape) *tree {
+	return &tree{base: b, shape: shape, nodes: map[int]node{}}
+}
+
+// Next begins a tree.
+func (t *tree) Next() []Request {
+	key := t.nextSession()
+	t.question = question{
+		key:     key,
+		session: fmt.Sprintf("question-%016x", key),
+		tokens:  questionTokens.draw(stream(key), 1, maxQuestion),
+	}
+	return t.siblings(0, t.shape.roots, key, nil, 0)
+}
+
+// Done grows the answered node's children.
+func (t *tree) Done(r Request, answer string) []Request {
+	n, ok := t.nodes[r.Seq]
+	if !ok {
+		return nil
+	}
+	delete(t.nodes, r.Seq)
+	if r.Turn+1 < len(treeOutputs) {
+		context := extend(n.context, Message{"assistant", answer})
+		return t.orNext(t.siblings(r.Turn+1, t.shape.branch, n.key, context, n.tokens+CountTokens(answer)))
+	}
+	return t.orNext(nil)
+}
+
+// Failed gives up the node and everything below it.
+func (t *tree) Failed(r Request) []Request {
+	if _, ok := t.nodes[r.Seq]; !ok {
+		return nil
+	}
+	delete(t.nodes, r.Seq)
+	return t.orNext(nil)
+}
+
+// orNext begins the next tree when nothing is left of this one.
+func (t *tree) orNext(requests []Request) []Request {
+	if len(requests) == 0 && len(t.nodes) == 0 {
+		return t.Next()
+	}
+	return requests
+}
+
+// siblings makes the calls of one level below one parent. Everything about them
+// follows from the parent's key, never from the order in which answers came.
+func (t *tree) siblings(level, count int, parent uint64, context []Message, tokens int) []Request {
+	var requests []Request
+	for i := range count {
+		key := keyOf("node", parent, uint64(level), uint64(i))
+		random := stream(key)
+		wording := uint64(i)
+		if i > 0 && random.Float64() < t.shape.identical {
+			wording = 0
+		}
+		prompt, added := t.prompt(level, keyOf("wording", parent, wording), wording)
+		n := node{key: key, context: extend(context, prompt...), tokens: tokens + added}
+		room := t.MaxContext - n.tokens
+		if room < 1 {
+			continue
+		}
+		output := treeOutputs[level].draw(random, 1, min(maxTreeOutput, room))
+		r := t.request(t.question.session, t.user(), n.context, n.tokens, output, level)
+		t.nodes[r.Seq] = n
+		requests = append(requests, r)
+	}
+	return requests
+}
+
+// prompt is what a call adds to its context, and its length in tokens. A
+// sibling with its own wording differs in its whole follow-up; at the root it
+// shares the preamble and the first half of the question.
+func (t *tree) prompt(level int, key, wording uint64) ([]Message, int) {
+	if level > 0 {
+		return []Message{{"user", Text(followUpTokens[level], key)}}, followUpTokens[level]
+	}
+	text := Text(t.question.tokens, t.question.key)
+	if wording > 0 {
+		half := t.question.tokens / 2
+		text = text[:half*wordBytes] + Text(t.question.tokens-half, key)
+	}
+	return []Message{
+		{"system", Text(preambleTokens, keyOf("tree preamble"))},
+		{"user", text},
+	}, preambleTokens + t.question.tokens
+}
+
+func (t *tree) user() string { return fmt.Sprintf("%s-client-%d", t.Region, t.Client) }
