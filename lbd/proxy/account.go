@@ -1,0 +1,81 @@
+package proxy
+
+import (
+	"strconv"
+	"time"
+
+	"skyserve/lbd/core"
+)
+
+// statusLabel is an HTTP status as a metric's label.
+func statusLabel(status int) string { return strconv.Itoa(status) }
+
+// token notes that n tokens passed at a time.
+func (x *exchange) token(now time.Time, n int) {
+	r := x.rt
+	if x.first.IsZero() {
+		x.first = now
+		r.stepFlight(&x.flight, core.Event{Kind: core.EventFirstToken}, nil)
+		if x.from == "" {
+			ttft := now.Sub(x.began)
+			r.stats.ttft.add(r.Elapsed(), ttft)
+			r.metrics.ttft.WithLabelValues(x.model, string(x.tier)).Observe(ttft.Seconds())
+		}
+	} else if x.from == "" {
+		r.metrics.itl.Observe(now.Sub(x.latest).Seconds())
+	}
+	x.latest = now
+	x.streamed(n)
+}
+
+// streamed counts tokens where they were generated and for whom.
+func (x *exchange) streamed(n int) {
+	if x.counts != nil {
+		x.counts.tokens.Add(int64(n))
+	}
+	if x.from == "" {
+		x.rt.stats.tokens.Add(int64(n))
+	}
+}
+
+// end closes the books on a request that core has done with.
+func (x *exchange) end(status int, state string) {
+	x.settle()
+	e2e := millis(time.Since(x.began))
+	x.rt.leave(&x.flight, func(d *DecisionRecord) {
+		d.State, d.Status, d.E2EMillis = state, status, &e2e
+		if !x.first.IsZero() {
+			ttft := millis(x.first.Sub(x.began))
+			d.TTFTMillis = &ttft
+		}
+		u := &x.answer.usage
+		d.PromptTokens, d.CachedTokens, d.OutputTokens = u.prompt.Ptr(), u.cached.Ptr(), u.output.Ptr()
+	})
+	if x.from == "" {
+		x.rt.metrics.requests.WithLabelValues(x.model, string(x.tier), statusLabel(status)).Inc()
+	}
+}
+
+// settle counts the tokens of a request: the engine's figures where it gave
+// them, else what was seen pass and the estimate.
+func (x *exchange) settle() {
+	r, u := x.rt, &x.answer.usage
+	output := x.outputTokens()
+	if unseen := output - x.answer.tokens; unseen > 0 {
+		x.streamed(unseen)
+	}
+	prompt, cached := u.prompt.Or(x.promptTokens), u.cached.Or(0)
+	if u.prompt.Known && u.cached.Known && x.counts != nil {
+		x.counts.hits.add(r.Elapsed(), prompt, cached)
+	}
+	if x.from != "" {
+		return
+	}
+	if u.prompt.Known && u.cached.Known {
+		r.stats.hits.add(r.Elapsed(), prompt, cached)
+	}
+	r.points.add(x.model, x.tier, tally{prompt: int64(prompt), cached: int64(cached), output: int64(output)})
+	r.metrics.prompt.Add(float64(prompt))
+	r.metrics.cached.Add(float64(cached))
+	r.metrics.output.Add(float64(output))
+}

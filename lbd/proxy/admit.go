@@ -1,0 +1,152 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/zeebo/xxh3"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+)
+
+// origin is who sent a request.
+type origin struct {
+	from    string   // the peer that forwarded it, empty for a client's
+	hop     core.Hop // how far it had come
+	tenant  string
+	session string
+	tier    service.Tier
+}
+
+// requestID is the client's id when it is fit to be one, else a new one.
+func requestID(given string) string {
+	if given != "" && len(given) <= maxRequestID && strings.IndexFunc(given, unfit) < 0 {
+		return given
+	}
+	return fmt.Sprintf("req-%016x%08x", rand.Uint64(), rand.Uint32())
+}
+
+// unfit says whether a character may not be part of a request id.
+func unfit(c rune) bool { return c <= ' ' || c > '~' }
+
+func errUnauthorized() *apiError {
+	return &apiError{
+		status: http.StatusUnauthorized, kind: typeAuth, code: "invalid_api_key",
+		message: "no valid API key was given: send one as 'Authorization: Bearer KEY'",
+	}
+}
+
+// identify tells a peer's request from a client's and reads what its headers
+// say. What only balancers may say is not heard from anybody else.
+func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
+	h := req.Header
+	hop, from := core.Hop(h.Get(headerHop)), h.Get(headerFrom)
+	trusted := from != "" && validHop(hop) && peerAllowed(r.self.PeerToken, req)
+	if trusted {
+		o.from, o.hop, o.tenant = from, hop, h.Get(headerTenant)
+	} else {
+		tenant, ok := r.keys.admit(h)
+		if !ok {
+			return o, errUnauthorized()
+		}
+		o.tenant = tenant
+	}
+	tier, err := service.ParseTier(h.Get(headerTier))
+	if err != nil {
+		return o, invalid(headerTier, "invalid_tier", "header "+headerTier+": "+err.Error())
+	}
+	o.tier = tier
+	return o, nil
+}
+
+func validHop(h core.Hop) bool {
+	return h == core.HopRegion || h == core.HopRemote || h == core.HopBoth
+}
+
+// session names the conversation or client that a request belongs to. It is a
+// hash: of bounded length, and no user's name gets into decisions and records.
+// A peer has hashed it already.
+func (o *origin) setSession(req *http.Request, c *call) {
+	given := req.Header.Get(headerSession)
+	if o.from != "" && given != "" {
+		o.session = given[:min(len(given), maxRequestID)]
+		return
+	}
+	o.session = sessionName(c.said(c.cacheKey), given, c.said(c.user), req.RemoteAddr)
+}
+
+func sessionName(cacheKey []byte, header string, user []byte, client string) string {
+	var hash uint64
+	switch {
+	case len(cacheKey) > 0:
+		hash = xxh3.Hash(cacheKey)
+	case header != "":
+		hash = xxh3.HashString(header)
+	case len(user) > 0:
+		hash = xxh3.Hash(user)
+	default:
+		host, _, err := net.SplitHostPort(client)
+		if err != nil {
+			host = client
+		}
+		hash = xxh3.HashString(host)
+	}
+	return strconv.FormatUint(hash, 16)
+}
+
+// errBody is the answer to a body that could not be read.
+func errBody(err error, limit int64) *apiError {
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return &apiError{
+			status: http.StatusRequestEntityTooLarge, kind: typeInvalid, code: "request_too_large",
+			message: fmt.Sprintf("reading the request body: it is larger than %d bytes", limit),
+		}
+	}
+	return invalid("", "incomplete_body", "reading the request body: "+err.Error())
+}
+
+// understand parses a body and finds the model that it asks for.
+func (r *Runtime) understand(body []byte) (c call, model string, refused *apiError) {
+	c, err := parseCall(body)
+	if err != nil {
+		return c, "", invalid("", "invalid_json", "reading the request body as JSON: "+err.Error())
+	}
+	if c.continues() {
+		return c, "", invalid("previous_response_id", "previous_response_not_found",
+			"previous_response_id: no replica is known to hold that response: send the whole conversation as input")
+	}
+	name, err := c.modelName()
+	if err != nil {
+		return c, "", r.errModel(err.Error())
+	}
+	model, known := r.models.Load().resolve(name)
+	if !known {
+		return c, "", r.errModel("model: " + clip(name) + " is not served here")
+	}
+	return c, model, nil
+}
+
+// maxListed is how many models an error lists.
+const maxListed = 20
+
+func (r *Runtime) errModel(message string) *apiError {
+	names := r.models.Load().list
+	more := ""
+	if len(names) > maxListed {
+		more = fmt.Sprintf(" and %d more", len(names)-maxListed)
+		names = names[:maxListed]
+	}
+	if len(names) == 0 {
+		message += "; no model is served yet"
+	} else {
+		message += "; there is " + strings.Join(names, ", ") + more
+	}
+	return &apiError{status: http.StatusNotFound, kind: typeInvalid, param: "model", code: "model_not_found", message: message}
+}

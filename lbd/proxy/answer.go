@@ -1,0 +1,257 @@
+package proxy
+
+import (
+	"bytes"
+	"strconv"
+
+	"skyserve/lbd/policy"
+	"skyserve/lbd/prefix"
+)
+
+// answer is what is learned from an engine's answer as it passes.
+type answer struct {
+	// tokens counts the pieces of a stream that hold text, which is one token
+	// each unless the engine bundles them.
+	tokens int
+	usage  usage
+	// done: the stream said that it is complete, or gave the reason why it has
+	// come to its end; failed: it told of an error.
+	done   bool
+	failed bool
+
+	key     *renderer // nil when no key is wanted
+	room    int       // bytes that may still enter the key
+	turned  bool      // the assistant's turn has begun
+	partial bool      // something of the answer is missing in the key
+}
+
+// usage is an engine's own count.
+type usage struct{ prompt, cached, output policy.Maybe[int] }
+
+// finding is what one event was.
+type finding struct {
+	token     bool // it holds text
+	usageOnly bool // it holds the usage and no choice
+}
+
+// event learns from an event of a stream.
+func (a *answer) event(data []byte) finding {
+	if string(data) == "[DONE]" {
+		a.done = true
+		return finding{}
+	}
+	var f finding
+	var choices, tally, delta, whole, kind []byte
+	members(data, func(key, value []byte) {
+		switch string(key) {
+		case `"choices"`:
+			choices = value
+		case `"usage"`:
+			tally = value
+		case `"error"`:
+			a.failed = a.failed || kindOf(value) != 'n'
+		case `"type"`:
+			kind = value
+		case `"delta"`:
+			delta = value
+		case `"response"`:
+			whole = value
+		}
+	})
+	counted := a.usage.read(tally)
+	f.token = a.choices(choices) || (kindOf(delta) == '"' && len(delta) > 2)
+	f.usageOnly = counted && emptyArray(choices)
+	if whole != nil {
+		a.response(kind, whole)
+	}
+	if f.token {
+		a.tokens++
+	}
+	return f
+}
+
+func emptyArray(raw []byte) bool {
+	return kindOf(raw) == '[' && len(bytes.TrimSpace(raw[1:len(raw)-1])) == 0
+}
+
+// choices learns from the choices of a chunk; only the first choice enters the
+// key. It says whether any of them holds text.
+func (a *answer) choices(raw []byte) (said bool) {
+	first := true
+	each(raw, func(choice []byte) {
+		members(choice, func(key, value []byte) {
+			switch string(key) {
+			case `"delta"`:
+				said = a.delta(value, first) || said
+			case `"text"`:
+				said = a.plain(value, first) || said
+			case `"finish_reason"`:
+				a.done = a.done || kindOf(value) == '"'
+			}
+		})
+		first = false
+	})
+	return said
+}
+
+// delta learns from a piece of a chat message.
+func (a *answer) delta(raw []byte, keyed bool) (said bool) {
+	members(raw, func(key, value []byte) {
+		switch string(key) {
+		case `"content"`:
+			if kindOf(value) == '"' && len(value) > 2 {
+				said = true
+				if keyed && a.turn(len(value)) {
+					a.key.text(value)
+				}
+			}
+		case `"tool_calls"`:
+			each(value, func(call []byte) {
+				said = true
+				if keyed && a.turn(len(call)) {
+					a.callPiece(call)
+				}
+			})
+		case `"reasoning_content"`, `"reasoning"`, `"refusal"`:
+			said = said || (kindOf(value) == '"' && len(value) > 2)
+		}
+	})
+	return said
+}
+
+// callPiece writes a piece of a tool call as renderer.toolCall writes the whole.
+func (a *answer) callPiece(raw []byte) {
+	members(raw, func(key, function []byte) {
+		if string(key) != `"function"` {
+			return
+		}
+		members(function, func(key, value []byte) {
+			switch {
+			case kindOf(value) != '"':
+			case string(key) == `"name"`:
+				a.key.callName(value)
+			case string(key) == `"arguments"`:
+				a.key.text(value)
+			}
+		})
+	})
+}
+
+// plain learns from a piece of a completion.
+func (a *answer) plain(raw []byte, keyed bool) bool {
+	if kindOf(raw) != '"' || len(raw) <= 2 {
+		return false
+	}
+	if keyed && a.key != nil && a.key.answer == answerText && a.enter(len(raw)) {
+		a.key.text(raw)
+	}
+	return true
+}
+
+// turn begins the assistant's turn in the key once; it says whether n more
+// bytes may follow.
+func (a *answer) turn(n int) bool {
+	if a.key == nil || a.key.answer != answerTurn || !a.enter(n) {
+		return false
+	}
+	if !a.turned {
+		a.turned = true
+		a.key.turn([]byte(`"assistant"`))
+	}
+	return true
+}
+
+// enter says whether n more bytes may enter the key.
+func (a *answer) enter(n int) bool {
+	if a.partial || n > a.room {
+		a.partial = true
+		return false
+	}
+	a.room -= n
+	return true
+}
+
+// response learns from the response object that a Responses stream ends with.
+func (a *answer) response(kind, raw []byte) {
+	switch string(kind) {
+	case `"response.completed"`, `"response.incomplete"`:
+		a.done = true
+	case `"response.failed"`:
+		a.failed = true
+		return
+	default:
+		return
+	}
+	a.whole(raw)
+}
+
+// whole learns from an answer that came in one piece.
+func (a *answer) whole(raw []byte) {
+	members(raw, func(key, value []byte) {
+		switch string(key) {
+		case `"usage"`:
+			a.usage.read(value)
+		case `"choices"`:
+			first := true
+			each(value, func(choice []byte) {
+				if first {
+					a.wholeChoice(choice)
+				}
+				first = false
+			})
+		case `"output"`:
+			if a.key != nil && a.key.answer == answerTurn && a.enter(len(value)) {
+				a.key.messages(value)
+			}
+		}
+	})
+}
+
+func (a *answer) wholeChoice(raw []byte) {
+	members(raw, func(key, value []byte) {
+		switch string(key) {
+		case `"message"`:
+			if a.key != nil && a.key.answer == answerTurn && a.enter(len(value)) {
+				a.key.message(value)
+			}
+		case `"text"`:
+			a.plain(value, true)
+		}
+	})
+}
+
+// finish is the key of the prompt with its answer; nil when it is not known.
+func (a *answer) finish() prefix.Key {
+	if a.key == nil || a.key.answer == answerUnknown || a.partial {
+		return nil
+	}
+	return a.key.hash.Key()
+}
+
+// read takes an engine's usage object; it says whether that is one.
+func (u *usage) read(raw []byte) bool {
+	if kindOf(raw) != '{' {
+		return false
+	}
+	members(raw, func(key, value []byte) {
+		switch string(key) {
+		case `"prompt_tokens"`, `"input_tokens"`:
+			count(&u.prompt, value)
+		case `"completion_tokens"`, `"output_tokens"`:
+			count(&u.output, value)
+		case `"prompt_tokens_details"`, `"input_tokens_details"`:
+			members(value, func(key, value []byte) {
+				if string(key) == `"cached_tokens"` {
+					count(&u.cached, value)
+				}
+			})
+		}
+	})
+	return true
+}
+
+func count(into *policy.Maybe[int], raw []byte) {
+	if n, err := strconv.Atoi(string(raw)); err == nil && n >= 0 {
+		*into = policy.Known(n)
+	}
+}

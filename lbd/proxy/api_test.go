@@ -1,0 +1,210 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+)
+
+func equal(a, b []string) bool { return slices.Equal(a, b) }
+
+func contains(s string, parts ...string) bool {
+	return !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(s, p) })
+}
+
+func TestPaths(t *testing.T) {
+	b := start(t, testOptions(t))
+	for _, c := range []struct {
+		method, path string
+		status       int
+		code         string
+	}{
+		{"GET", "/healthz", 200, ""},
+		{"HEAD", "/healthz", 200, ""},
+		{"POST", "/healthz", 405, "method_not_allowed"},
+		{"GET", "/readyz", 503, ""},
+		{"GET", "/v1/models", 200, ""},
+		{"GET", chatPath, 405, "method_not_allowed"},
+		{"GET", "/v1/files", 501, "not_implemented"},
+		{"POST", "/v1/files/x", 501, "not_implemented"},
+		{"POST", "/v1/batches", 501, "not_implemented"},
+		{"GET", "/", 404, "not_found"},
+		{"POST", "/v1/filesystem", 404, "not_found"},
+		{"POST", chatPath + "/", 404, "not_found"},
+		{"GET", "/metrics", 404, "not_found"},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), c.method, b.url+c.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Run(c.method+c.path, func(t *testing.T) { expect(t, b.do(req), c.status, c.code) })
+	}
+}
+
+func TestReady(t *testing.T) {
+	b := start(t, testOptions(t))
+	want := func(status int, why string) {
+		t.Helper()
+		if code, body := b.get("/readyz"); code != status || !strings.Contains(body, why) {
+			t.Errorf("readyz answers %d %q, want %d %q", code, body, status, why)
+		}
+	}
+	want(503, "no replica is attached")
+	if _, err := b.AddReplica(replicaAt("us-0", "http://127.0.0.1:1")); err != nil {
+		t.Fatal(err)
+	}
+	want(503, "us-0: no answer yet")
+	b.report("us-0")
+	want(200, "ok")
+	if !b.DrainReplica("us-0") || b.DrainReplica("us-9") {
+		t.Error("draining does not tell a known replica from an unknown one")
+	}
+	want(503, "draining")
+}
+
+func TestMalformedBodies(t *testing.T) {
+	b := start(t, testOptions(t))
+	b.attach("us-0", engine(t, whole(plainReply)))
+	for body, found := range map[string]string{
+		"":                            "byte 0 (line 1, column 1): want '{', found the end of the body",
+		"[]":                          "byte 0 (line 1, column 1): want '{', found '['",
+		"{\"model\":\n  \"x\",}":      "byte 16 (line 2, column 7): want a key in quotes, found '}'",
+		`{"model":"x" "a":1}`:         "byte 13 (line 1, column 14): want ',' or '}', found '\"'",
+		`{"model":"x`:                 "byte 11 (line 1, column 12): want '\"' at the end of a string, found the end of the body",
+		`{"model":tru}`:               "byte 12 (line 1, column 13): want true, found '}'",
+		`{"a":01}`:                    "byte 6 (line 1, column 7): want ',' or '}', found '1'",
+		`{"a":1.}`:                    "byte 7 (line 1, column 8): want a digit, found '}'",
+		`{"a":1e+}`:                   "byte 8 (line 1, column 9): want a digit, found '}'",
+		`{"a":-}`:                     "byte 6 (line 1, column 7): want a digit, found '}'",
+		`{"a":"\x"}`:                  "byte 7 (line 1, column 8): want one of \"\\/bfnrtu after a backslash, found 'x'",
+		`{"a":"\u12g4"}`:              "byte 10 (line 1, column 11): want four hexadecimal digits, found 'g'",
+		"{\"a\":\"\n\"}":              `byte 6 (line 1, column 7): want no control character in a string, found '\n'`,
+		`{"a" 1}`:                     "byte 5 (line 1, column 6): want ':' after a key, found '1'",
+		`{"a":[1 2]}`:                 "byte 8 (line 1, column 9): want ',' or ']', found '2'",
+		`{"a":1} x`:                   "byte 8 (line 1, column 9): want nothing after the object, found 'x'",
+		"{\"a\":\xff}":                "byte 5 (line 1, column 6): want a value, found byte 0xff",
+		strings.Repeat(`{"a":`, 1000): "want less than 256 levels of brackets, found '{'",
+	} {
+		got := expect(t, b.post(chatPath, body), http.StatusBadRequest, "invalid_json")
+		if message, _, _ := apiErrorOf(t, got); !strings.HasSuffix(message, found) {
+			t.Errorf("%q is answered %q, want ... %q", body, message, found)
+		}
+	}
+	if c := b.View().Counts; c.Arrived != 0 {
+		t.Errorf("counts %+v: a malformed request reached the core", c)
+	}
+}
+
+func TestUnknownModels(t *testing.T) {
+	b := start(t, testOptions(t))
+	for body, found := range map[string]string{
+		`{"messages":[]}`: "found nothing", `{"model":7}`: `found "7"`, `{"model":null}`: `found "null"`,
+		`{"model":"gpt-9"}`: `"gpt-9" is not served here`, `{"model":"Chat-Small"}`: "is not served here",
+	} {
+		got := expect(t, b.post(chatPath, body), http.StatusNotFound, "model_not_found")
+		if message, _, _ := apiErrorOf(t, got); !contains(message, found, "there is chat-small, "+testModel) {
+			t.Errorf("%s is answered %q", body, message)
+		}
+	}
+}
+
+func TestPreviousResponse(t *testing.T) {
+	b := start(t, testOptions(t))
+	b.attach("us-0", engine(t, whole(`{"id":"resp_1","output":[],"usage":{"input_tokens":5,"output_tokens":7,"input_tokens_details":{"cached_tokens":3}}}`)))
+	expect(t, b.post("/v1/responses", `{"model":"chat-small","input":"x","previous_response_id":"resp_1"}`), 400, "previous_response_not_found")
+	expect(t, b.post("/v1/responses", `{"model":"chat-small","input":"x","previous_response_id":null}`), 200, "")
+	b.settled()
+	if p := b.History(0); len(p) != 1 || p[0].PromptTokens != 5 || p[0].OutputTokens != 7 || p[0].CachedTokens != 3 {
+		t.Errorf("points %+v, want the usage of one response", p)
+	}
+}
+
+func TestTooLarge(t *testing.T) {
+	b := start(t, testOptions(t))
+	b.attach("us-0", engine(t, whole(plainReply)))
+	t.Run("declared", func(t *testing.T) {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "POST "+chatPath+" HTTP/1.1\r\nHost: x\r\nContent-Length: 20971520\r\n\r\n") // and not a byte of it
+		answer, err := io.ReadAll(conn)
+		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 413 ") || !contains(string(answer), "request_too_large", "Connection: close") {
+			t.Errorf("got %q, %v", answer, err)
+		}
+	})
+	t.Run("chunked", func(t *testing.T) {
+		body := io.MultiReader(strings.NewReader(`{"model":"`), strings.NewReader(strings.Repeat("x", 20<<20)))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+chatPath, io.NopCloser(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			var op *net.OpError
+			if !errors.As(err, &op) {
+				t.Fatal(err)
+			}
+			return // cut off before it had read the answer
+		}
+		expect(t, resp, http.StatusRequestEntityTooLarge, "request_too_large")
+	})
+	t.Run("largest", func(t *testing.T) {
+		begin, end := `{"model":"chat-small","prompt":"`, `"}`
+		expect(t, b.post("/v1/completions", begin+strings.Repeat("x", 16<<20-len(begin)-len(end))+end), 200, "")
+	})
+	if c := b.settled(); c.Arrived != 1 {
+		t.Errorf("counts %+v, want one arrival", c)
+	}
+}
+
+func TestTiers(t *testing.T) {
+	b := start(t, testOptions(t))
+	b.attach("us-0", engine(t, whole(plainReply)))
+	expect(t, b.post(chatPath, plainBody, "X-Skyserve-Tier: gold"), 400, "invalid_tier")
+	expect(t, b.post(chatPath, plainBody, "X-Skyserve-Tier: niw"), 200, "")
+	expect(t, b.post(chatPath, plainBody), 200, "")
+	b.settled()
+	p := b.History(0)
+	if len(p) != 2 || p[0].Tier != service.TierFast || p[1].Tier != service.TierDeferred {
+		t.Errorf("points %+v, want one of each tier", p)
+	}
+}
+
+func TestKeys(t *testing.T) {
+	o := testOptions(t)
+	o.Keys = []string{"sk-one", "sk-two"}
+	b := start(t, o)
+	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
+		if got := req.Header.Get("Authorization"); got != "" {
+			t.Errorf("the engine got the client's key %q", got)
+		}
+		_, _ = io.WriteString(w, plainReply)
+	}))
+	for header, status := range map[string]int{
+		"Authorization: Bearer sk-one": 200, "Authorization: bearer sk-two": 200, "Authorization: Bearer sk-three": 401,
+		"Authorization: Basic sk-one": 401, "Authorization: Bearer ": 401, "X-None: 1": 401, "Authorization: Bearer sk-on": 401,
+	} {
+		code := ""
+		if status == 401 {
+			code = "invalid_api_key"
+		}
+		expect(t, b.post(chatPath, plainBody, header), status, code)
+		if got, _ := b.get("/v1/models", header); got != status {
+			t.Errorf("%s: /v1/models answers %d, want %d", header, got, status)
+		}
+	}
+	if got, _ := b.get("/healthz"); got != 200 {
+		t.Errorf("healthz wants a key: %d", got)
+	}
+	if c := b.settled(); c.Arrived != 2 {
+		t.Errorf("counts %+v, want two arrivals", c)
+	}
+}

@@ -1,0 +1,157 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
+)
+
+// canned is a transport that answers from memory: what is left is the proxy.
+type canned struct {
+	contentType string
+	answer      string
+}
+
+func (c canned) RoundTrip(req *http.Request) (*http.Response, error) {
+	_, _ = io.Copy(io.Discard, req.Body)
+	_ = req.Body.Close()
+	return &http.Response{
+		StatusCode: http.StatusOK, ProtoMajor: 1, ProtoMinor: 1, Request: req,
+		Header: http.Header{"Content-Type": []string{c.contentType}}, Body: io.NopCloser(&slowly{c.answer}),
+	}, nil
+}
+
+// slowly gives one event at each read.
+type slowly struct{ rest string }
+
+func (s *slowly) Read(p []byte) (int, error) {
+	if s.rest == "" {
+		return 0, io.EOF
+	}
+	end := strings.Index(s.rest, "\n\n")
+	if end < 0 {
+		end = len(s.rest) - 2
+	}
+	n := copy(p, s.rest[:end+2])
+	s.rest = s.rest[n:]
+	return n, nil
+}
+
+// sink is a client that takes everything.
+type sink struct{ header http.Header }
+
+func (s *sink) Header() http.Header              { return s.header }
+func (s *sink) Write(p []byte) (int, error)      { return len(p), nil }
+func (s *sink) WriteHeader(int)                  {}
+func (s *sink) Flush()                           {}
+func (s *sink) SetWriteDeadline(time.Time) error { return nil }
+
+// ready is a runtime with one replica that takes whatever comes.
+func ready(b *testing.B, transport http.RoundTripper, url string) *Runtime {
+	b.Helper()
+	p, err := policy.New("skylb")
+	if err != nil {
+		b.Fatal(err)
+	}
+	cfg := core.DefaultConfig(p)
+	cfg.ProbeInterval, cfg.Push = time.Hour, core.Push{Mode: core.PushBlind}
+	rt, err := New(Options{Self: service.BalancerConfig{ID: "lb", Region: "local/us"}, Core: cfg, Transport: transport})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := rt.AddReplica(service.ReplicaConfig{ID: "us-0", URL: url, Model: testModel}); err != nil {
+		b.Fatal(err)
+	}
+	rt.Step(core.Event{Kind: core.EventReplicaReport, Target: "us-0", Report: &core.Report{Ready: true}})
+	return rt
+}
+
+func promptBody(bytes int, stream bool) string {
+	return fmt.Sprintf(`{"model":"%s","stream":%v,"messages":[{"role":"user","content":"%s"}]}`, testModel, stream, strings.Repeat("lorem ipsum ", bytes/12))
+}
+
+func serveCanned(b *testing.B, rt *Runtime, body string) {
+	req := httptest.NewRequestWithContext(context.Background(), http.MethodPost, chatPath, nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		req.Body, req.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+		rt.serve(&sink{http.Header{}}, req)
+	}
+}
+
+// BenchmarkRequest is the proxy's own work for a request, without sockets.
+func BenchmarkRequest(b *testing.B) {
+	for _, size := range []int{256, 4 << 10, 32 << 10} {
+		b.Run(fmt.Sprintf("prompt=%d", size), func(b *testing.B) {
+			serveCanned(b, ready(b, canned{"application/json", plainReply}, "http://engine"), promptBody(size, false))
+		})
+	}
+}
+
+// BenchmarkEvent is the proxy's own work for an event of a stream, without sockets.
+func BenchmarkEvent(b *testing.B) {
+	const events = 1000
+	answer := strings.Repeat(chunk(" word"), events) + doneEvent
+	serveCanned(b, ready(b, canned{"text/event-stream", answer}, "http://engine"), promptBody(256, true))
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/events, "ns/event")
+}
+
+// BenchmarkThroughSockets sends requests through loopback to an engine that
+// does nothing; all parties share the processors. Without the proxy (direct) it
+// tells what client and engine take of it.
+func BenchmarkThroughSockets(b *testing.B) {
+	for name, h := range map[string]http.HandlerFunc{"plain": whole(plainReply), "stream": speak("a", " b", " c", " d", " e", " f", " g", " h")} {
+		b.Run(name+"/direct", func(b *testing.B) {
+			engine := httptest.NewServer(h)
+			defer engine.Close()
+			askAll(b, engine.URL, name == "stream")
+		})
+		b.Run(name+"/proxied", func(b *testing.B) {
+			engine := httptest.NewServer(h)
+			defer engine.Close()
+			transport := NewTransport()
+			defer transport.CloseIdleConnections()
+			front := httptest.NewServer(ready(b, transport, engine.URL).Handler())
+			defer front.Close()
+			askAll(b, front.URL, name == "stream")
+		})
+	}
+}
+
+// askAll sends one request after the other over one connection.
+func askAll(b *testing.B, url string, stream bool) {
+	ask := &http.Client{Transport: NewTransport()}
+	defer ask.CloseIdleConnections()
+	body := promptBody(256, stream)
+	b.ReportAllocs()
+	for b.Loop() {
+		resp, err := ask.Post(url+chatPath, "application/json", strings.NewReader(body))
+		if err != nil {
+			b.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+	}
+}
+
+func BenchmarkParse(b *testing.B) {
+	body := []byte(promptBody(16<<10, true))
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		c, err := parseCall(body)
+		if err != nil {
+			b.Fatal(err)
+		}
+		releaseRenderer(renderKey(1, endpoints[chatPath], &c, testModel))
+	}
+}

@@ -1,0 +1,253 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+)
+
+// endpoint is what a public path asks an engine for.
+type endpoint struct {
+	path string
+	// streams: the answer may be SSE whose usage must be asked for.
+	streams bool
+	// done: a whole stream ends in [DONE].
+	done bool
+	// render writes the prompt into a key.
+	render func(*renderer, *call)
+}
+
+// The endpoints that engines serve.
+var endpoints = map[string]*endpoint{
+	"/v1/chat/completions": {path: "/v1/chat/completions", streams: true, done: true, render: (*renderer).chat},
+	"/v1/completions":      {path: "/v1/completions", streams: true, done: true, render: (*renderer).completion},
+	"/v1/responses":        {path: "/v1/responses", render: (*renderer).responses},
+	"/v1/embeddings":       {path: "/v1/embeddings", render: (*renderer).embeddings},
+	"/v1/rerank":           {path: "/v1/rerank", render: (*renderer).rerank},
+	"/tokenize":            {path: "/tokenize", render: (*renderer).tokenize},
+}
+
+// call is what a body says that the balancer must know. Spans point into body.
+type call struct {
+	body []byte
+
+	model         span
+	messages      span
+	prompt        span
+	input         span
+	instructions  span
+	query         span
+	documents     span
+	tools         span
+	cacheSalt     span
+	cacheKey      span
+	user          span
+	stream        span
+	streamOptions span
+	maxTokens     span
+	maxCompletion span
+	maxOutput     span
+	previous      span
+}
+
+// field is where a top-level key's value is kept, nil for a key that does not
+// matter here.
+func (c *call) field(key []byte) *span {
+	switch string(key) {
+	case `"model"`:
+		return &c.model
+	case `"messages"`:
+		return &c.messages
+	case `"prompt"`:
+		return &c.prompt
+	case `"input"`:
+		return &c.input
+	case `"instructions"`:
+		return &c.instructions
+	case `"query"`:
+		return &c.query
+	case `"documents"`:
+		return &c.documents
+	case `"tools"`:
+		return &c.tools
+	case `"cache_salt"`:
+		return &c.cacheSalt
+	case `"prompt_cache_key"`:
+		return &c.cacheKey
+	case `"user"`:
+		return &c.user
+	case `"stream"`:
+		return &c.stream
+	case `"stream_options"`:
+		return &c.streamOptions
+	case `"max_tokens"`:
+		return &c.maxTokens
+	case `"max_completion_tokens"`:
+		return &c.maxCompletion
+	case `"max_output_tokens"`:
+		return &c.maxOutput
+	case `"previous_response_id"`:
+		return &c.previous
+	}
+	return nil
+}
+
+// parseCall reads a body, all of it by JSON's grammar. Of a key that stands
+// twice the last value counts, as it does for engines. The error is a *malformed.
+func parseCall(body []byte) (call, error) {
+	c := call{body: body}
+	in := cursor{data: body}
+	if err := in.open('{', "'{'"); err != nil {
+		return c, err
+	}
+	for first := true; ; first = false {
+		more, err := in.more('}', first)
+		if err != nil {
+			return c, err
+		}
+		if !more {
+			break
+		}
+		key, err := in.key()
+		if err != nil {
+			return c, err
+		}
+		v, err := in.value()
+		if err != nil {
+			return c, err
+		}
+		if f := c.field(key.of(body)); f != nil {
+			*f = v
+		}
+	}
+	if in.peek(); in.at < len(body) {
+		return c, in.fail("nothing after the object")
+	}
+	return c, nil
+}
+
+// modelName is the model asked for; an error says what stands there instead.
+func (c *call) modelName() ([]byte, error) {
+	raw := c.model.of(c.body)
+	switch kindOf(raw) {
+	case '"':
+		name, _ := text(raw, nil)
+		return name, nil
+	case 0:
+		return nil, fmt.Errorf("model: want a model's name, found nothing")
+	}
+	return nil, fmt.Errorf("model: want a string, found %s", clip(raw))
+}
+
+// clip is at most 40 bytes of something found, for an error.
+func clip(raw []byte) string {
+	if len(raw) > 40 {
+		return strconv.Quote(string(raw[:40])) + "..."
+	}
+	return strconv.Quote(string(raw))
+}
+
+// asksStream says whether the answer shall be streamed.
+func (c *call) asksStream() bool { return string(c.stream.of(c.body)) == "true" }
+
+// bound is the most tokens the client wants, 0 when it does not say.
+func (c *call) bound() int {
+	for _, s := range []span{c.maxCompletion, c.maxTokens, c.maxOutput} {
+		if raw := s.of(c.body); digit(kindOf(raw)) {
+			if n, err := strconv.Atoi(string(raw)); err == nil {
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+// said is a top-level string, nil when it is not one.
+func (c *call) said(s span) []byte {
+	raw := s.of(c.body)
+	if kindOf(raw) != '"' {
+		return nil
+	}
+	t, _ := text(raw, nil)
+	return t
+}
+
+// continues says whether the call names an earlier response.
+func (c *call) continues() bool {
+	k := kindOf(c.previous.of(c.body))
+	return k != 0 && k != 'n'
+}
+
+// edit replaces a span of the body.
+type edit struct {
+	span
+	with []byte
+}
+
+// rename is the edit that writes the real name in place of an alias.
+func (c *call) rename(real string) edit {
+	quoted, _ := json.Marshal(real) // a string always marshals
+	return edit{c.model, quoted}
+}
+
+// askUsage is the edit that makes a stream end with its usage; needed is false
+// when the client asked for that itself or the options are not an object.
+func (c *call) askUsage() (e edit, needed bool) {
+	const ask = `"include_usage":true`
+	raw := c.streamOptions.of(c.body)
+	switch kindOf(raw) {
+	case 0: // before the closing bracket of a body that has a model at least
+		end := bytes.LastIndexByte(c.body, '}')
+		return edit{span{end, end}, []byte(`,"stream_options":{` + ask + `}`)}, true
+	case 'n':
+		return edit{c.streamOptions, []byte(`{` + ask + `}`)}, true
+	case '{':
+		return c.askInOptions(raw, ask)
+	}
+	return edit{}, false
+}
+
+// askInOptions edits stream options that are there already.
+func (c *call) askInOptions(raw []byte, ask string) (edit, bool) {
+	in := cursor{data: raw}
+	_ = in.open('{', "")
+	found := span{}
+	first := true
+	for {
+		more, err := in.more('}', first)
+		if err != nil || !more {
+			break
+		}
+		first = false
+		key, _ := in.key()
+		v, _ := in.value()
+		if string(key.of(raw)) == `"include_usage"` {
+			found = v
+		}
+	}
+	at := c.streamOptions.from
+	switch {
+	case found == span{} && first:
+		return edit{c.streamOptions, []byte(`{` + ask + `}`)}, true
+	case found == span{}:
+		return edit{span{at + 1, at + 1}, []byte(ask + `,`)}, true
+	case string(found.of(raw)) == "true":
+		return edit{}, false
+	}
+	return edit{span{at + found.from, at + found.to}, []byte("true")}, true
+}
+
+// splice appends body with its edits to dst. The edits must not overlap.
+func splice(dst, body []byte, edits []edit) []byte {
+	if len(edits) == 2 && edits[1].from < edits[0].from {
+		edits[0], edits[1] = edits[1], edits[0]
+	}
+	at := 0
+	for _, e := range edits {
+		dst = append(dst, body[at:e.from]...)
+		dst = append(dst, e.with...)
+		at = e.to
+	}
+	return append(dst, body[at:]...)
+}

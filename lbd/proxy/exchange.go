@@ -1,0 +1,252 @@
+package proxy
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
+)
+
+// exchange is one request of a client or peer, from its arrival to its end. It
+// belongs to one goroutine; only its flight is known to others.
+type exchange struct {
+	rt       *Runtime
+	w        http.ResponseWriter
+	req      *http.Request
+	endpoint *endpoint
+	origin
+	flight flight
+	model  string
+	body   *sharedBody // as it is sent; nil once no try can follow
+
+	promptTokens int  // estimated
+	streamWanted bool // the client asks for a stream
+	hideUsage    bool // the client did not ask for the usage that the engine was asked for
+	answer       answer
+
+	sent   verdict // the try at hand
+	ctl    *http.ResponseController
+	wrote  bool      // the answer's header has gone to the client
+	first  time.Time // of the first token
+	latest time.Time // of the latest one
+	until  time.Time // the write deadline that is set
+	counts *replicaCount
+	last   *failure // of the latest try that failed
+	began  time.Time
+}
+
+// infer serves a request that asks an engine for something.
+func (r *Runtime) infer(w http.ResponseWriter, req *http.Request, e *endpoint) {
+	x := &exchange{rt: r, w: w, req: req, endpoint: e, ctl: http.NewResponseController(w), began: time.Now()}
+	x.flight.id = requestID(req.Header.Get(headerRequestID))
+	request, refused := x.admit()
+	if refused != nil {
+		x.refuse(refused)
+		return
+	}
+	ctx, stop := context.WithCancelCause(req.Context())
+	defer stop(nil)
+	defer x.letGo()
+	x.flight.verdicts, x.flight.stop = make(chan verdict, 4), stop
+	if !x.arrive(request) {
+		x.refuse(errDraining())
+		return
+	}
+	x.run(ctx)
+}
+
+// admit reads a request and makes of it what core must know.
+func (x *exchange) admit() (*core.Request, *apiError) {
+	origin, refused := x.rt.identify(x.req)
+	x.origin = origin
+	if refused != nil {
+		return nil, refused
+	}
+	buf, err := readBody(x.w, x.req, x.rt.limits.MaxBody)
+	if err != nil {
+		return nil, errBody(err, x.rt.limits.MaxBody)
+	}
+	c, model, refused := x.rt.understand(buf.b)
+	if refused != nil {
+		buf.release()
+		return nil, refused
+	}
+	x.model = model
+	x.setSession(x.req, &c)
+	x.answer.key = renderKey(x.rt.seed, x.endpoint, &c, model)
+	x.answer.room = x.rt.limits.MaxKeyedAnswer
+	x.promptTokens = (x.answer.key.hash.Len() + 3) / 4
+	x.body = share(x.rewrite(&c, buf))
+	return &core.Request{
+		Model: model, Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.key.hash.Key(),
+		PromptTokens: x.promptTokens, MaxTokens: c.bound(), Hop: x.hop, From: x.from,
+	}, nil
+}
+
+// rewrite makes the declared changes to a body: the real name for an alias, and
+// a stream's usage asked for.
+func (x *exchange) rewrite(c *call, buf *pooled) *pooled {
+	var edits []edit
+	if name, _ := c.modelName(); string(name) != x.model {
+		edits = append(edits, c.rename(x.model))
+	}
+	x.streamWanted = c.asksStream()
+	if x.endpoint.streams && x.streamWanted {
+		if e, needed := c.askUsage(); needed {
+			edits = append(edits, e)
+			x.hideUsage = true
+		}
+	}
+	if len(edits) == 0 {
+		return buf
+	}
+	const added = 128 // more than the edits make of most bodies
+	changed := &pooled{b: make([]byte, 0, len(buf.b)+added)}
+	changed.b = splice(changed.b, buf.b, edits)
+	buf.release()
+	return changed
+}
+
+// arrive hands the request to core; it reports false when the balancer drains.
+func (x *exchange) arrive(request *core.Request) bool {
+	r := x.rt
+	ok := r.arrive(&x.flight, request, &DecisionRecord{
+		At: x.began.UTC(), Balancer: r.self.ID, Region: r.self.Region, Model: x.model, Tier: x.tier,
+		From: x.from, Hop: x.hop, State: stateQueued, Tries: make([]Try, 0, 1),
+	})
+	if !ok {
+		return false
+	}
+	if x.from != "" {
+		r.metrics.forwarded.WithLabelValues("in").Inc()
+		return true
+	}
+	r.stats.arrivals.add(r.Elapsed(), 1)
+	r.points.add(x.model, x.tier, tally{requests: 1})
+	return true
+}
+
+// letGo gives back what the exchange borrowed.
+func (x *exchange) letGo() {
+	x.dropBody()
+	if x.answer.key != nil {
+		releaseRenderer(x.answer.key)
+		x.answer.key = nil
+	}
+}
+
+// dropBody lets go of the request's body: no try can follow.
+func (x *exchange) dropBody() {
+	if x.body != nil {
+		x.body.release()
+		x.body = nil
+	}
+}
+
+// run does what core says until the request has ended.
+func (x *exchange) run(ctx context.Context) {
+	for {
+		if ctx.Err() != nil {
+			x.cancelled()
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case v := <-x.flight.verdicts:
+			if x.obey(ctx, v) {
+				return
+			}
+		}
+	}
+}
+
+// obey carries a verdict out; it says whether the request has ended.
+func (x *exchange) obey(ctx context.Context, v verdict) (ended bool) {
+	switch v.kind {
+	case core.ActionReject:
+		e := rejection(v.reason, x.last)
+		x.reply(e)
+		x.end(e.status, stateRejected)
+		return true
+	case core.ActionBounce:
+		x.w.Header().Set(headerBounce, "1")
+		x.reply(rejection(core.RejectNoReplica, nil))
+		x.end(http.StatusServiceUnavailable, stateBounced)
+		return true
+	}
+	x.sent = v
+	return x.try(ctx)
+}
+
+// cancelled ends a request whose client has gone, or that core aborted: then
+// the client is told.
+func (x *exchange) cancelled() {
+	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventCancelled}, nil)
+	if !x.wrote && x.req.Context().Err() == nil {
+		e := &apiError{status: http.StatusServiceUnavailable, kind: typeServer, code: "aborted", message: errAborted.Error()}
+		x.reply(e)
+		x.end(e.status, stateCancelled)
+		return
+	}
+	x.end(statusClientGone, stateCancelled)
+}
+
+// finished ends a request that was served.
+func (x *exchange) finished(status int, complete bool) {
+	out := &core.Outcome{PromptTokens: x.answer.usage.prompt, CachedTokens: x.answer.usage.cached, OutputTokens: policy.Known(x.outputTokens())}
+	if complete {
+		out.Key = x.answer.finish()
+	}
+	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventFinished, Outcome: out}, nil)
+	x.end(status, stateFinished)
+}
+
+// broke ends a request whose target failed after the client had seen some of
+// its answer.
+func (x *exchange) broke(status int, f *failure) {
+	x.fail(f)
+	x.end(status, stateFailed)
+}
+
+// fail tells core that the try at hand failed.
+func (x *exchange) fail(f *failure) {
+	x.last = f
+	x.rt.log.Warn("a try failed", "request", x.flight.id, "target", x.sent.target, "cause", f.cause, "error", f.err, "retryable", !x.wrote)
+	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventFailed, Outcome: &core.Outcome{
+		Retryable: !x.wrote, Unreachable: f.unreachable, Cause: f.cause,
+	}}, func(d *DecisionRecord) {
+		if n := len(d.Tries); n > 0 {
+			d.Tries[n-1].Failure = f.cause
+		}
+	})
+}
+
+// outputTokens is how many tokens the answer has: the engine's word, else what
+// was counted.
+func (x *exchange) outputTokens() int { return x.answer.usage.output.Or(x.answer.tokens) }
+
+// refuse answers a request that core never hears of.
+func (x *exchange) refuse(e *apiError) {
+	if x.from != "" && (e.status == http.StatusNotFound || e.status == http.StatusServiceUnavailable) {
+		e.status = http.StatusServiceUnavailable // the peer knows other places
+		x.w.Header().Set(headerBounce, "1")
+	}
+	if e.status == http.StatusRequestEntityTooLarge || e.status == http.StatusServiceUnavailable {
+		x.w.Header().Set("Connection", "close")
+	}
+	x.reply(e)
+	if x.from == "" {
+		x.rt.metrics.requests.WithLabelValues(x.model, string(x.tier), statusLabel(e.status)).Inc()
+	}
+}
+
+// reply answers with an error of our own.
+func (x *exchange) reply(e *apiError) {
+	h := x.w.Header()
+	h.Set(headerRequestID, x.flight.id)
+	h.Set(headerRegion, string(x.rt.self.Region))
+	x.wrote = true
+	e.write(x.w)
+}

@@ -1,0 +1,48 @@
+package proxy
+
+import (
+	"net/http"
+	"strconv"
+)
+
+// markForwarded tells a peer whose request it gets and how far it has come.
+func (x *exchange) markForwarded(h http.Header) {
+	r := x.rt
+	h[headerHop] = []string{string(x.sent.hop)}
+	h[headerFrom] = []string{r.self.ID}
+	h[headerTier] = []string{string(x.tier)}
+	h[headerSession] = []string{x.session}
+	if r.self.PeerToken != "" {
+		h[headerPeerToken] = []string{r.self.PeerToken}
+	}
+	if x.tenant != "" {
+		h[headerTenant] = []string{x.tenant}
+	}
+}
+
+// mark writes our own headers on an answer. Where a peer served the request,
+// its word says by which replica and with which prefix, and both queues add up.
+func (x *exchange) mark(h http.Header, from http.Header) {
+	region, replica := string(x.rt.self.Region), x.sent.target
+	d, match := x.sent.decision, 0.0
+	queued := millis(d.Queued)
+	if d.PromptBytes > 0 {
+		match = float64(d.MatchBytes) / float64(d.PromptBytes)
+	}
+	if x.sent.replica != nil {
+		region = string(x.sent.replica.cfg.Region)
+	}
+	if x.sent.peer != nil {
+		region, replica = from.Get(headerRegion), from.Get(headerReplica)
+		match, _ = strconv.ParseFloat(from.Get(headerPrefixMatch), 64)
+		theirs, _ := strconv.ParseFloat(from.Get(headerQueueMs), 64)
+		queued += theirs
+	}
+	names := [...]string{headerRequestID, headerRegion, headerReplica, headerQueueMs, headerPrefixMatch, headerDecision}
+	values := &[len(names)]string{
+		x.flight.id, region, replica, strconv.FormatFloat(queued, 'f', 1, 64), strconv.FormatFloat(match, 'f', 3, 64), d.Policy + ":" + d.Reason,
+	}
+	for i, name := range names {
+		h[name] = values[i : i+1 : i+1] // one allocation for all of them
+	}
+}

@@ -1,0 +1,226 @@
+package proxy
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+)
+
+// pair is two balancers of different regions that know each other.
+func pair(t *testing.T, token string) (us, eu *balancer) {
+	t.Helper()
+	o := roundRobin(t)
+	o.Self.PeerToken = token
+	us = start(t, o)
+	o = roundRobin(t)
+	o.Self.ID, o.Self.Region, o.Self.PeerToken = "lb-eu-0", "local/eu", token
+	eu = start(t, o)
+	us.AddPeer(service.PeerConfig{ID: "lb-eu-0", Region: "local/eu", URL: eu.url}, nil)
+	eu.AddPeer(service.PeerConfig{ID: "lb-us-0", Region: "local/us", URL: us.url}, nil)
+	return us, eu
+}
+
+// hear reports that a peer has one idle replica.
+func (b *balancer) hear(peer string) {
+	b.Step(core.Event{Kind: core.EventPeerReport, Target: peer, PeerReport: &core.PeerReport{
+		Models: []core.ModelLoad{{Model: testModel, Replicas: 1, Available: 1}},
+	}})
+}
+
+func TestForward(t *testing.T) {
+	us, eu := pair(t, "secret")
+	eu.attach("eu-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
+		for name := range req.Header {
+			if strings.HasPrefix(name, ownPrefix) {
+				t.Errorf("the engine got %s", name)
+			}
+		}
+		speak("a", " b")(w, req)
+	}))
+	us.hear("lb-eu-0")
+	resp := us.post(chatPath, streamBody, "X-Request-ID: r1", "X-Skyserve-Tier: IW-N")
+	if got := read(t, resp); got != chunk("a")+chunk(" b")+doneEvent {
+		t.Errorf("got %q", got)
+	}
+	for name, want := range map[string]string{
+		headerRequestID: "r1", headerRegion: "local/eu", headerReplica: "eu-0", headerDecision: "round-robin:offload",
+	} {
+		if got := resp.Header.Get(name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	here, there := us.settled(), eu.settled()
+	lawful(t, here)
+	lawful(t, there)
+	if here.ForwardedOut != 1 || here.Finished != 1 || there.ForwardedIn != 1 || there.Finished != 1 {
+		t.Errorf("counts %+v and %+v, want one forwarded", here, there)
+	}
+	if p := us.History(0); len(p) != 1 || p[0].PromptTokens != 100 || p[0].OutputTokens != 2 || p[0].Tier != service.TierNormal {
+		t.Errorf("points at the origin %+v, want the request with its usage", p)
+	}
+	if p := eu.History(0); len(p) != 0 {
+		t.Errorf("points at the peer %+v, want none", p)
+	}
+	d, ok := eu.Decision("r1")
+	if !ok || d.From != "lb-us-0" || d.Hop != core.HopRemote || d.Tier != service.TierNormal {
+		t.Errorf("the peer remembers %+v", d)
+	}
+	if s := eu.Stats(); s.TTFT != nil || *orZero(s.Replica["eu-0"].PrefixHitRate) != 0.64 {
+		t.Errorf("stats of the peer %+v: want no TTFT and the replica's hit rate", s)
+	}
+}
+
+func orZero(p *float64) *float64 {
+	if p == nil {
+		return new(float64)
+	}
+	return p
+}
+
+func TestBounceRestoresTheRequest(t *testing.T) {
+	us, eu := pair(t, "")
+	us.hear("lb-eu-0") // which has no replica: it lost them just now
+	answered := make(chan *http.Response)
+	go func() { answered <- us.post(chatPath, plainBody, "X-Request-ID: r1") }()
+	us.until(func() bool { c := us.View().Counts; return c.ForwardedOut == 1 && c.Queued == 1 })
+	if c := eu.settled(); c.Bounced+c.Rejected != 0 && c.Bounced != 1 {
+		t.Errorf("counts of the peer %+v, want at most a bounce", c)
+	}
+	us.attach("us-0", engine(t, whole(plainReply)))
+	resp := <-answered
+	expect(t, resp, http.StatusOK, "")
+	if got := resp.Header.Get(headerReplica); got != "us-0" {
+		t.Errorf("served by %q, want us-0", got)
+	}
+	c := us.settled()
+	lawful(t, c)
+	if c.Finished != 1 || c.Bounced != 0 {
+		t.Errorf("counts %+v, want one finished", c)
+	}
+	d, _ := us.Decision("r1")
+	if len(d.Tries) != 2 || d.Tries[0].Kind != core.ActionForward || d.Tries[1].Kind != core.ActionDispatch {
+		t.Errorf("tries %+v, want a forward and a dispatch", d.Tries)
+	}
+}
+
+func TestBounceOfAKnownModel(t *testing.T) {
+	_, eu := pair(t, "")
+	resp := eu.post(chatPath, plainBody, "X-Skyserve-Hop: remote", "X-Skyserve-From: lb-us-0")
+	expect(t, resp, http.StatusServiceUnavailable, core.RejectNoReplica)
+	if resp.Header.Get(headerBounce) == "" {
+		t.Error("a forwarded request that cannot be placed is not bounced")
+	}
+	c := eu.settled()
+	lawful(t, c)
+	if c.Bounced != 1 || c.ForwardedIn != 1 {
+		t.Errorf("counts %+v, want one bounced", c)
+	}
+	resp = eu.post(chatPath, `{"model":"gone"}`, "X-Skyserve-Hop: remote", "X-Skyserve-From: lb-us-0")
+	expect(t, resp, http.StatusServiceUnavailable, "model_not_found")
+	if resp.Header.Get(headerBounce) == "" {
+		t.Error("a forwarded request for a model that is unknown here is not bounced")
+	}
+}
+
+func TestSpoofedHopIsIgnored(t *testing.T) {
+	for name, headers := range map[string][]string{
+		"no token":    {"X-Skyserve-Hop: both", "X-Skyserve-From: lb-eu-0", "X-Skyserve-Tenant: boss"},
+		"wrong token": {"X-Skyserve-Hop: both", "X-Skyserve-From: lb-eu-0", "X-Skyserve-Tenant: boss", "X-Skyserve-Peer-Token: guess"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			us, eu := pair(t, "secret")
+			eu.attach("eu-0", engine(t, whole(plainReply)))
+			us.hear("lb-eu-0")
+			expect(t, us.post(chatPath, plainBody, append(headers, "X-Request-ID: r1")...), http.StatusOK, "")
+			d, _ := us.Decision("r1")
+			if c := us.settled(); c.ForwardedIn != 0 || c.ForwardedOut != 1 || d.From != "" || d.Hop != core.HopNone {
+				t.Errorf("counts %+v, decision %+v: a client passed for a peer", c, d)
+			}
+		})
+	}
+}
+
+func TestKeysAreNotAskedOfPeers(t *testing.T) {
+	o := roundRobin(t)
+	o.Self.PeerToken, o.Keys = "secret", []string{"k"}
+	b := start(t, o)
+	b.attach("us-0", engine(t, whole(plainReply)))
+	hop := []string{"X-Skyserve-Hop: remote", "X-Skyserve-From: lb-eu-0"}
+	expect(t, b.post(chatPath, plainBody, hop...), http.StatusUnauthorized, "invalid_api_key")
+	expect(t, b.post(chatPath, plainBody, append(hop, "X-Skyserve-Peer-Token: secret")...), http.StatusOK, "")
+}
+
+func TestPeerThatFailsIsReplaced(t *testing.T) {
+	for name, h := range map[string]http.HandlerFunc{
+		"401": status(401), "403": status(403), "502": status(502), "cut": cut("text/event-stream", ""), "queue full": status(429),
+	} {
+		t.Run(name, func(t *testing.T) {
+			us, eu := pair(t, "")
+			eu.attach("eu-0", engine(t, speak("x")))
+			us.AddPeer(service.PeerConfig{ID: "lb-asia-0", Region: "local/asia", URL: engine(t, h)}, nil)
+			us.hear("lb-asia-0")
+			us.hear("lb-eu-0")
+			resp := us.post(chatPath, streamBody)
+			expect(t, resp, http.StatusOK, "")
+			if got := resp.Header.Get(headerReplica); got != "eu-0" {
+				t.Errorf("served by %q, want eu-0", got)
+			}
+			lawful(t, us.settled())
+		})
+	}
+}
+
+func TestPeerMakesReadyAndKnown(t *testing.T) {
+	o := testOptions(t)
+	o.Self.Models = nil
+	us := start(t, o)
+	us.AddPeer(service.PeerConfig{ID: "lb-eu-0", Region: "local/eu", URL: "http://127.0.0.1:1"}, nil)
+	if code, _ := us.get("/readyz"); code != 503 {
+		t.Errorf("readyz %d before the peer was heard of", code)
+	}
+	us.hear("lb-eu-0")
+	if code, _ := us.get("/readyz"); code != 200 {
+		t.Errorf("readyz %d with a peer that can serve", code)
+	}
+	if _, body := us.get("/v1/models"); !strings.Contains(body, testModel) {
+		t.Errorf("the peer's model is not listed: %s", body)
+	}
+	us.RemovePeer("lb-eu-0")
+	if _, body := us.get("/v1/models"); strings.Contains(body, testModel) {
+		t.Errorf("a removed peer's model is listed: %s", body)
+	}
+}
+
+// addedTransport notes that it was used.
+type addedTransport struct {
+	http.RoundTripper
+	used chan struct{}
+}
+
+func (a addedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	a.used <- struct{}{}
+	return a.RoundTripper.RoundTrip(req)
+}
+
+func TestPeerTransport(t *testing.T) {
+	us := start(t, roundRobin(t))
+	used := make(chan struct{}, 1)
+	url := engine(t, func(w http.ResponseWriter, req *http.Request) {
+		if req.Header.Get(headerHop) != string(core.HopRegion) || req.Header.Get(headerFrom) != "lb-us-0" || req.Header.Get(headerSession) == "" {
+			t.Errorf("the peer got headers %v", req.Header)
+		}
+		_, _ = io.WriteString(w, plainReply)
+	})
+	us.AddPeer(service.PeerConfig{ID: "lb-us-1", Region: "local/us", URL: url}, addedTransport{us.transport, used})
+	us.hear("lb-us-1")
+	expect(t, us.post(chatPath, plainBody), http.StatusOK, "")
+	<-used
+	us.AddPeer(service.PeerConfig{ID: "bad", URL: "::"}, nil)
+	if len(us.View().Peers) != 1 {
+		t.Error("a peer without a usable URL was added")
+	}
+}

@@ -1,0 +1,140 @@
+package proxy
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+)
+
+// Handler serves the public API.
+func (r *Runtime) Handler() http.Handler { return http.HandlerFunc(r.serve) }
+
+func (r *Runtime) serve(w http.ResponseWriter, req *http.Request) {
+	path := req.URL.Path
+	if e := endpoints[path]; e != nil {
+		if r.allow(w, req, http.MethodPost) {
+			r.infer(w, req, e)
+		}
+		return
+	}
+	switch {
+	case path == "/healthz":
+		if r.allow(w, req, http.MethodGet) {
+			writeText(w, http.StatusOK, "ok\n")
+		}
+	case path == "/readyz":
+		if r.allow(w, req, http.MethodGet) {
+			r.serveReady(w)
+		}
+	case path == "/v1/models":
+		if r.allow(w, req, http.MethodGet) {
+			r.serveModels(w, req)
+		}
+	case under(path, "/v1/files") || under(path, "/v1/batches"):
+		r.refuse(w, req, &apiError{
+			status: http.StatusNotImplemented, kind: typeServer, code: "not_implemented",
+			message: path + " is not built yet",
+		})
+	default:
+		r.refuse(w, req, &apiError{
+			status: http.StatusNotFound, kind: typeInvalid, code: "not_found",
+			message: "no such path: " + req.Method + " " + path,
+		})
+	}
+}
+
+func under(path, dir string) bool {
+	rest, ok := strings.CutPrefix(path, dir)
+	return ok && (rest == "" || rest[0] == '/')
+}
+
+// allow says whether a request uses the one method that its path has (HEAD
+// counts as GET), and answers it when it does not.
+func (r *Runtime) allow(w http.ResponseWriter, req *http.Request, method string) bool {
+	if req.Method == method || (method == http.MethodGet && req.Method == http.MethodHead) {
+		return true
+	}
+	w.Header().Set("Allow", method)
+	r.refuse(w, req, &apiError{
+		status: http.StatusMethodNotAllowed, kind: typeInvalid, code: "method_not_allowed",
+		message: req.Method + " " + req.URL.Path + ": want " + method,
+	})
+	return false
+}
+
+// refuse answers a request that asks no engine for anything.
+func (r *Runtime) refuse(w http.ResponseWriter, req *http.Request, e *apiError) {
+	w.Header().Set(headerRequestID, requestID(req.Header.Get(headerRequestID)))
+	w.Header().Set(headerRegion, string(r.self.Region))
+	e.write(w)
+}
+
+func writeText(w http.ResponseWriter, status int, s string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(s)) // a client that has gone reads nothing
+}
+
+// serveReady says whether a request could be served now.
+func (r *Runtime) serveReady(w http.ResponseWriter) {
+	if why := r.notReady(); why != "" {
+		w.Header().Set("Retry-After", "1")
+		writeText(w, http.StatusServiceUnavailable, why+"\n")
+		return
+	}
+	writeText(w, http.StatusOK, "ok\n")
+}
+
+// notReady says in words why nothing can be served; empty when it can.
+func (r *Runtime) notReady() string {
+	if r.draining.Load() {
+		return "shutting down"
+	}
+	v := r.View()
+	for _, rep := range v.Replicas {
+		if rep.Ready && !rep.Draining {
+			return ""
+		}
+	}
+	if r.coreCfg.Forward {
+		for _, p := range v.Peers {
+			for _, m := range p.Models {
+				if p.Live && m.Replicas > 0 {
+					return ""
+				}
+			}
+		}
+	}
+	if len(v.Replicas) == 0 {
+		return "no replica is attached and no peer can serve"
+	}
+	first := v.Replicas[0]
+	if first.Draining {
+		return "every replica is draining and no peer can serve"
+	}
+	return "no replica is ready (" + first.ID + ": " + first.Reason + ") and no peer can serve"
+}
+
+// modelObject is a model as GET /v1/models lists it.
+type modelObject struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+	Root    string `json:"root"` // the real name of an alias
+}
+
+// serveModels lists every name that a request may use.
+func (r *Runtime) serveModels(w http.ResponseWriter, req *http.Request) {
+	if _, ok := r.keys.admit(req.Header); !ok {
+		r.refuse(w, req, errUnauthorized())
+		return
+	}
+	t := r.models.Load()
+	list := make([]modelObject, 0, len(t.list))
+	for _, name := range t.list {
+		list = append(list, modelObject{ID: name, Object: "model", Created: r.began.Unix(), OwnedBy: "skyserve", Root: t.real[name]})
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{"object": "list", "data": list}) // a client that has gone reads nothing
+}

@@ -1,0 +1,64 @@
+package proxy
+
+import (
+	"net/http"
+	"net/textproto"
+	"strings"
+)
+
+// Headers of the public API and between balancers, in canonical form.
+const (
+	headerRequestID   = "X-Request-Id"
+	headerSession     = "X-Session-Id"
+	headerTier        = "X-Skyserve-Tier"
+	headerRegion      = "X-Skyserve-Region"
+	headerReplica     = "X-Skyserve-Replica"
+	headerQueueMs     = "X-Skyserve-Queue-Ms"
+	headerPrefixMatch = "X-Skyserve-Prefix-Match"
+	headerDecision    = "X-Skyserve-Decision"
+
+	headerHop       = "X-Skyserve-Hop"
+	headerFrom      = "X-Skyserve-From"
+	headerPeerToken = "X-Skyserve-Peer-Token"
+	headerTenant    = "X-Skyserve-Tenant"
+	headerBounce    = "X-Skyserve-Bounce"
+
+	headerIdempotency = "Idempotency-Key"
+
+	ownPrefix = "X-Skyserve-"
+)
+
+// hopByHop says whether a header concerns one connection only (RFC 9110,
+// section 7.6.1), or is set anew on each.
+func hopByHop(name string) bool {
+	switch name {
+	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
+		"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length", "Expect", "Host":
+		return true
+	}
+	return false
+}
+
+// copyHeaders copies what may pass an intermediary: no header of one connection,
+// none that Connection names, none of our own.
+func copyHeaders(dst, src http.Header) {
+	named := src["Connection"]
+	for name, values := range src {
+		if hopByHop(name) || strings.HasPrefix(name, ownPrefix) || (len(named) > 0 && namedIn(named, name)) {
+			continue
+		}
+		dst[name] = values
+	}
+}
+
+// namedIn says whether a Connection header lists name.
+func namedIn(connection []string, name string) bool {
+	for _, line := range connection {
+		for field := range strings.SplitSeq(line, ",") {
+			if textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(field)) == name {
+				return true
+			}
+		}
+	}
+	return false
+}

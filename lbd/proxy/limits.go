@@ -1,0 +1,75 @@
+package proxy
+
+import "time"
+
+// Limits bounds everything that a balancer holds or waits for. A zero field
+// takes the default that DefaultLimits gives it.
+type Limits struct {
+	// MaxBody is the largest request body in bytes; a larger one is answered 413.
+	MaxBody int64
+	// FirstByte is how long a target may take to its first byte of a streamed
+	// answer, Idle how long between two pieces of any answer, Answer how long to
+	// the first byte of an answer that is not streamed.
+	FirstByte time.Duration
+	Idle      time.Duration
+	Answer    time.Duration
+	// MaxEvent is the most bytes of one SSE event that are held until it is
+	// complete; a longer event is passed on in pieces and not looked into.
+	MaxEvent int
+	// MaxHeldAnswer is the most bytes of an answer that is not streamed that are
+	// held back until it is complete; a longer one can no longer be retried.
+	MaxHeldAnswer int
+	// MaxKeyedAnswer is the most bytes of an answer that enter the prefix key.
+	MaxKeyedAnswer int
+	// Decisions is how many requests' decisions are remembered.
+	Decisions int
+	// HistoryMinutes is how many minutes of points are remembered.
+	HistoryMinutes int
+	// RecordBuffer is how many steps may wait to be written to the record.
+	RecordBuffer int
+	// SubscriberBuffer is how many decisions may wait for one subscriber.
+	SubscriberBuffer int
+}
+
+// DefaultLimits is the one table of the proxy's bounds.
+func DefaultLimits() Limits {
+	return Limits{
+		MaxBody:   16 << 20,          // a 4 M-token text, or a dozen inlined images
+		FirstByte: 120 * time.Second, // a full engine queue and a long prefill; then another replica is the better bet
+		Idle:      60 * time.Second,  // no engine pauses that long between tokens, not even under preemption
+		Answer:    10 * time.Minute,  // nothing comes before the last token: 16,000 tokens at 27 a second
+
+		MaxEvent:       1 << 20, // inlined audio; a token is 300 bytes
+		MaxHeldAnswer:  1 << 20, // 50 times a long answer
+		MaxKeyedAnswer: 1 << 18, // 64,000 tokens, longer than any engine's answer
+
+		Decisions:        4096,
+		HistoryMinutes:   8 * 24 * 60, // a week, the longest season that forecasts know, and a day
+		RecordBuffer:     8192,        // a second of full traffic while a disk stalls
+		SubscriberBuffer: 256,         // what a terminal redraws in a second
+	}
+}
+
+// orDefault fills the zero fields in.
+func (l Limits) orDefault() Limits {
+	d := DefaultLimits()
+	fill(&l.MaxBody, d.MaxBody)
+	fill(&l.FirstByte, d.FirstByte)
+	fill(&l.Idle, d.Idle)
+	fill(&l.Answer, d.Answer)
+	fill(&l.MaxEvent, d.MaxEvent)
+	fill(&l.MaxHeldAnswer, d.MaxHeldAnswer)
+	fill(&l.MaxKeyedAnswer, d.MaxKeyedAnswer)
+	fill(&l.Decisions, d.Decisions)
+	fill(&l.HistoryMinutes, d.HistoryMinutes)
+	fill(&l.RecordBuffer, d.RecordBuffer)
+	fill(&l.SubscriberBuffer, d.SubscriberBuffer)
+	return l
+}
+
+func fill[T comparable](field *T, with T) {
+	var zero T
+	if *field == zero {
+		*field = with
+	}
+}

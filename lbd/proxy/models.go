@@ -1,0 +1,79 @@
+package proxy
+
+import (
+	"slices"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+)
+
+// modelTable is what names clients may use. It never changes once made.
+type modelTable struct {
+	real map[string]string // name or alias to real name
+	list []string          // names and aliases, sorted
+}
+
+// resolve is the real name of a model or alias.
+func (t *modelTable) resolve(name []byte) (string, bool) {
+	real, ok := t.real[string(name)]
+	return real, ok
+}
+
+// SetModels declares the models that the service has, with their aliases. The
+// models of replicas and peers are known besides these.
+func (r *Runtime) SetModels(models []service.BalancerModel) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.declared = slices.Clone(models)
+	r.rebuildModels()
+}
+
+// rebuildModels makes the table anew, with the lock held. A real name goes
+// before an alias of the same spelling, and what is declared first before what
+// is declared later.
+func (r *Runtime) rebuildModels() {
+	t := &modelTable{real: map[string]string{}}
+	add := func(name, real string) {
+		if _, taken := t.real[name]; !taken {
+			t.real[name] = real
+			t.list = append(t.list, name)
+		}
+	}
+	for _, m := range r.declared {
+		add(m.Name, m.Name)
+	}
+	for _, rep := range r.replicas {
+		add(rep.cfg.Model, rep.cfg.Model)
+	}
+	for _, models := range r.offered {
+		for _, m := range models {
+			add(m, m)
+		}
+	}
+	for _, m := range r.declared {
+		for _, alias := range m.Aliases {
+			add(alias, m.Name)
+		}
+	}
+	slices.Sort(t.list)
+	r.models.Store(t)
+}
+
+// noteOffer keeps the names of the models that a peer serves, with the lock held.
+func (r *Runtime) noteOffer(ev core.Event) {
+	var names []string
+	if ev.Kind == core.EventPeerReport && r.peers[ev.Target] != nil {
+		for _, l := range ev.PeerReport.Models {
+			names = append(names, l.Model)
+		}
+	}
+	if slices.Equal(names, r.offered[ev.Target]) {
+		return
+	}
+	if len(names) == 0 {
+		delete(r.offered, ev.Target)
+	} else {
+		r.offered[ev.Target] = names
+	}
+	r.rebuildModels()
+}

@@ -1,0 +1,91 @@
+package proxy
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// points counts what this balancer's own clients asked for, by the minute.
+type points struct {
+	balancer string
+	region   service.Region
+	keep     int64 // minutes
+
+	mu      sync.Mutex
+	done    []telemetry.Point // of complete minutes, oldest first
+	minute  int64             // the running one
+	current []telemetry.Point // of the running minute, sorted by model and tier
+}
+
+func newPoints(self service.BalancerConfig, keep int) *points {
+	return &points{balancer: self.ID, region: self.Region, keep: int64(keep), minute: minuteOf(time.Now())}
+}
+
+// minuteOf is the number of a minute since the Unix epoch.
+func minuteOf(t time.Time) int64 { return t.Unix() / 60 }
+
+// tally is what is added to a point.
+type tally struct{ requests, prompt, cached, output int64 }
+
+// add counts at the present minute. Tokens count when they become known, which
+// may be minutes after the request did.
+func (p *points) add(model string, tier service.Tier, t tally) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.roll(minuteOf(time.Now()))
+	pt := p.point(model, tier)
+	pt.Requests += t.requests
+	pt.PromptTokens += t.prompt
+	pt.CachedTokens += t.cached
+	pt.OutputTokens += t.output
+}
+
+// roll ends the running minute when another one has begun. A clock that was set
+// back goes on counting where it was.
+func (p *points) roll(minute int64) {
+	if minute <= p.minute {
+		return
+	}
+	p.done = append(p.done, p.current...)
+	p.current, p.minute = nil, minute
+	old := 0
+	for old < len(p.done) && p.done[old].Minute <= minute-p.keep {
+		old++
+	}
+	p.done = p.done[old:]
+}
+
+func (p *points) point(model string, tier service.Tier) *telemetry.Point {
+	i, found := slices.BinarySearchFunc(p.current, telemetry.Point{Model: model, Tier: tier}, comparePoints)
+	if !found {
+		p.current = slices.Insert(p.current, i, telemetry.Point{
+			Minute: p.minute, Balancer: p.balancer, Region: p.region, Model: model, Tier: tier,
+		})
+	}
+	return &p.current[i]
+}
+
+func comparePoints(a, b telemetry.Point) int {
+	return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Tier, b.Tier))
+}
+
+// History is this balancer's own points from a minute (since the Unix epoch)
+// on, the running minute included, sorted by minute, model and tier. It is kept
+// in memory, Limits.HistoryMinutes long.
+func (r *Runtime) History(sinceMinute int64) []telemetry.Point {
+	p := r.points
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.roll(minuteOf(time.Now()))
+	from, _ := slices.BinarySearchFunc(p.done, sinceMinute, func(pt telemetry.Point, m int64) int { return cmp.Compare(pt.Minute, m) })
+	list := append([]telemetry.Point{}, p.done[from:]...)
+	if p.minute >= sinceMinute {
+		list = append(list, p.current...)
+	}
+	return list
+}

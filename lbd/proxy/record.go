@@ -1,0 +1,219 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+)
+
+// RecordVersion is the format of a record.
+const RecordVersion = 1
+
+// RecordHeader is the first line of a record. It holds all that a core.Balancer
+// must be made from to repeat the record's decisions, and no secret.
+type RecordHeader struct {
+	Record  int          `json:"record"` // RecordVersion
+	Started time.Time    `json:"started"`
+	Self    RecordSelf   `json:"self"`
+	Config  RecordConfig `json:"config"`
+}
+
+// RecordSelf names the balancer that wrote a record.
+type RecordSelf struct {
+	Service string         `json:"service"`
+	ID      string         `json:"id"`
+	Region  service.Region `json:"region"`
+}
+
+// RecordConfig is core.Config in JSON: the policy by its name, the push rule as
+// core.ParsePush reads it.
+type RecordConfig struct {
+	Policy           string        `json:"policy"`
+	Push             string        `json:"push"`
+	Forward          bool          `json:"forward"`
+	Tau              int           `json:"tau"`
+	QueueLimit       int           `json:"queue_limit"`
+	MaxWait          time.Duration `json:"max_wait_ns"`
+	ProbeInterval    time.Duration `json:"probe_interval_ns"`
+	StaleIntervals   int           `json:"stale_intervals"`
+	LostIntervals    int           `json:"lost_intervals"`
+	UnconfirmedLimit int           `json:"unconfirmed_limit"`
+	OutstandingLimit int           `json:"outstanding_limit"`
+	MaxTries         int           `json:"max_tries"`
+	PeerPause        time.Duration `json:"peer_pause_ns"`
+	TreeBytes        int           `json:"tree_bytes"`
+}
+
+// RecordLine is every other line: one step, or a gap where Gap steps could not
+// be written because the disk was too slow. A record without a gap repeats
+// exactly.
+type RecordLine struct {
+	T       time.Duration `json:"t"` // core's time in nanoseconds
+	Event   *core.Event   `json:"event,omitempty"`
+	Actions []core.Action `json:"actions,omitempty"`
+	Gap     int64         `json:"gap,omitempty"`
+}
+
+// header describes this runtime.
+func (r *Runtime) header() RecordHeader {
+	c := r.coreCfg
+	return RecordHeader{
+		Record: RecordVersion, Started: r.began.UTC(),
+		Self: RecordSelf{Service: r.self.Service, ID: r.self.ID, Region: r.self.Region},
+		Config: RecordConfig{
+			Policy: c.Policy.Name(), Push: c.Push.String(), Forward: c.Forward, Tau: c.Tau,
+			QueueLimit: c.QueueLimit, MaxWait: c.MaxWait, ProbeInterval: c.ProbeInterval,
+			StaleIntervals: c.StaleIntervals, LostIntervals: c.LostIntervals,
+			UnconfirmedLimit: c.UnconfirmedLimit, OutstandingLimit: c.OutstandingLimit,
+			MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes,
+		},
+	}
+}
+
+// recorder writes steps from one goroutine. Its methods work on nil: no record.
+type recorder struct {
+	out     *bufio.Writer
+	lines   chan RecordLine
+	pending int64 // dropped since the last line; guarded by the runtime's lock
+	dropped atomic.Int64
+
+	mu  sync.Mutex
+	err error // the first failure to write
+}
+
+// newRecorder makes a recorder and writes its header; nil when w is nil.
+func newRecorder(w io.Writer, h RecordHeader, buffer int) *recorder {
+	if w == nil {
+		return nil
+	}
+	c := &recorder{out: bufio.NewWriterSize(w, 64<<10), lines: make(chan RecordLine, buffer)}
+	c.write(h)
+	c.flush()
+	return c
+}
+
+// add queues a step; the caller holds the runtime's lock, which keeps the lines
+// in order. It never waits: what does not fit is counted as a gap.
+func (c *recorder) add(now time.Duration, ev core.Event, actions []core.Action) {
+	if c == nil {
+		return
+	}
+	if c.pending > 0 && len(c.lines) < cap(c.lines)-1 {
+		c.lines <- RecordLine{T: now, Gap: c.pending}
+		c.pending = 0
+	}
+	if c.pending == 0 {
+		select {
+		case c.lines <- RecordLine{T: now, Event: keepEvent(ev), Actions: slices.Clone(actions)}:
+			return
+		default:
+		}
+	}
+	c.pending++
+	c.dropped.Add(1)
+}
+
+// keepEvent copies what the caller of a step may change afterwards.
+func keepEvent(ev core.Event) *core.Event {
+	ev.Request, ev.Outcome = kept(ev.Request), kept(ev.Outcome)
+	ev.Replica, ev.Report, ev.Peer = kept(ev.Replica), kept(ev.Report), kept(ev.Peer)
+	if ev.PeerReport = kept(ev.PeerReport); ev.PeerReport != nil {
+		ev.PeerReport.Models = slices.Clone(ev.PeerReport.Models)
+	}
+	return &ev
+}
+
+func kept[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	c := *p
+	return &c
+}
+
+// run writes until ctx ends, then what is queued by then.
+func (c *recorder) run(ctx context.Context) {
+	defer c.flush()
+	for {
+		select {
+		case line := <-c.lines:
+			c.writeLine(line)
+		case <-ctx.Done():
+			for {
+				select {
+				case line := <-c.lines:
+					c.writeLine(line)
+				default:
+					return
+				}
+			}
+		}
+	}
+}
+
+// writeLine writes a line and, when no other waits, lets it reach the file.
+func (c *recorder) writeLine(line RecordLine) {
+	c.write(line)
+	if len(c.lines) == 0 {
+		c.flush()
+	}
+}
+
+func (c *recorder) write(v any) {
+	b, err := json.Marshal(v)
+	if err == nil {
+		_, err = c.out.Write(append(b, '\n'))
+	}
+	c.note(err)
+}
+
+func (c *recorder) flush() { c.note(c.out.Flush()) }
+
+func (c *recorder) note(err error) {
+	if err == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = fmt.Errorf("writing the record: %w", err)
+	}
+}
+
+// finish writes what run left behind: a gap at the very end. The caller holds
+// the runtime's lock; run has ended.
+func (c *recorder) finish(now time.Duration) {
+	if c == nil || c.pending == 0 {
+		return
+	}
+	c.write(RecordLine{T: now, Gap: c.pending})
+	c.pending = 0
+	c.flush()
+}
+
+// failure is the first failure to write.
+func (c *recorder) failure() error {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// lost is how many steps could not be written.
+func (c *recorder) lost() int64 {
+	if c == nil {
+		return 0
+	}
+	return c.dropped.Load()
+}

@@ -1,0 +1,180 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
+)
+
+// readRecord reads a record.
+func readRecord(t *testing.T, r io.Reader) (h RecordHeader, lines []RecordLine) {
+	t.Helper()
+	in := bufio.NewReader(r)
+	first, err := in.ReadBytes('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(first, &h); err != nil {
+		t.Fatal(err)
+	}
+	dec := json.NewDecoder(in)
+	for {
+		var l RecordLine
+		if err := dec.Decode(&l); err == io.EOF {
+			return h, lines
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, l)
+	}
+}
+
+// configOf makes core's configuration from a record's header.
+func configOf(t *testing.T, c RecordConfig) core.Config {
+	t.Helper()
+	p, err := policy.New(c.Policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	push, err := core.ParsePush(c.Push)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return core.Config{
+		Policy: p, Push: push, Forward: c.Forward, Tau: c.Tau, QueueLimit: c.QueueLimit, MaxWait: c.MaxWait,
+		ProbeInterval: c.ProbeInterval, StaleIntervals: c.StaleIntervals, LostIntervals: c.LostIntervals,
+		UnconfirmedLimit: c.UnconfirmedLimit, OutstandingLimit: c.OutstandingLimit,
+		MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes,
+	}
+}
+
+// replays feeds a record's events to a fresh core and compares what it does.
+func replays(t *testing.T, record []byte) (steps int) {
+	t.Helper()
+	h, lines := readRecord(t, bytes.NewReader(record))
+	fresh := core.New(configOf(t, h.Config))
+	for i, l := range lines {
+		if l.Gap > 0 {
+			t.Fatalf("line %d: a gap of %d", i+2, l.Gap)
+		}
+		got, _ := json.Marshal(fresh.Step(l.T, *l.Event))
+		want, _ := json.Marshal(l.Actions)
+		if len(l.Actions) == 0 {
+			want = []byte("[]")
+		}
+		if string(got) != string(want) && (string(got) != "null" || len(l.Actions) != 0) {
+			t.Fatalf("line %d, event %s: replayed %s, recorded %s", i+2, l.Event.Kind, got, want)
+		}
+	}
+	return len(lines)
+}
+
+func TestRecordReplays(t *testing.T) {
+	var record bytes.Buffer
+	o := testOptions(t)
+	o.Record = &record
+	o.Self.PeerToken, o.Keys = "the peer token", []string{"the key"}
+	rt, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	rt.Start(ctx)
+	b := serveWith(t, rt)
+	b.attach("us-0", engine(t, speak("a", " b")))
+	b.attach("us-1", engine(t, status(500)))
+	secret := strings.Repeat("the prompt ", 30)
+	for range 20 {
+		read(t, b.post(chatPath, `{"model":"chat-small","stream":true,"user":"the user","messages":[{"role":"user","content":"`+secret+`"}]}`, "Authorization: Bearer the key"))
+	}
+	c := b.settled()
+	stop()
+	if err := rt.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := replays(t, record.Bytes()); n < 60 {
+		t.Errorf("%d steps are recorded, want all", n)
+	}
+	if c.Finished != 20 {
+		t.Errorf("counts %+v, want 20 finished", c)
+	}
+	for _, word := range []string{"the prompt", "the peer token", "the key", "the user"} {
+		if bytes.Contains(record.Bytes(), []byte(word)) {
+			t.Errorf("the record holds %q", word)
+		}
+	}
+}
+
+// blocked is a writer that takes nothing until it is let.
+type blocked struct {
+	mu     sync.Mutex
+	closed chan struct{}
+	bytes.Buffer
+}
+
+func (w *blocked) Write(p []byte) (int, error) {
+	<-w.closed
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.Buffer.Write(p)
+}
+
+func TestSlowRecordDropsAndSaysSo(t *testing.T) {
+	w := &blocked{closed: make(chan struct{})}
+	c := &recorder{out: bufio.NewWriter(w), lines: make(chan RecordLine, 4)}
+	for i := range 10 {
+		c.add(time.Duration(i), core.Event{Kind: core.EventTick}, nil)
+	}
+	if c.lost() != 6 {
+		t.Errorf("%d steps are lost, want 6", c.lost())
+	}
+	for range 3 {
+		c.write(<-c.lines)
+	}
+	c.add(10, core.Event{Kind: core.EventTick}, nil)
+	close(w.closed)
+	ctx, stop := context.WithCancel(context.Background())
+	stop()
+	c.run(ctx)
+	var got []string
+	for line := range strings.SplitSeq(strings.TrimSpace(w.String()), "\n") {
+		got = append(got, line)
+	}
+	want := []string{
+		`{"t":0,"event":{"kind":"tick"}}`, `{"t":1,"event":{"kind":"tick"}}`, `{"t":2,"event":{"kind":"tick"}}`,
+		`{"t":3,"event":{"kind":"tick"}}`, `{"t":10,"gap":6}`, `{"t":10,"event":{"kind":"tick"}}`,
+	}
+	if !equal(got, want) {
+		t.Errorf("recorded\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+type failing struct{}
+
+func (failing) Write([]byte) (int, error) { return 0, errors.New("disk full") }
+
+func TestRecordThatCannotBeWritten(t *testing.T) {
+	o := testOptions(t)
+	o.Record = failing{}
+	rt, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	rt.Start(ctx)
+	rt.Step(core.Event{Kind: core.EventTick})
+	stop()
+	if err := rt.Close(); err == nil || err.Error() != "writing the record: disk full" {
+		t.Errorf("Close() = %v, want the failure to write", err)
+	}
+}

@@ -1,0 +1,259 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+)
+
+// tickEvery is the time between two ticks: core's own resolution of waiting,
+// and how long progress is gathered.
+const tickEvery = 100 * time.Millisecond
+
+// Options is what New needs.
+type Options struct {
+	// Self is this balancer's own configuration; Self.Region and Self.ID name it
+	// in headers, PeerToken authenticates forwarded requests.
+	Self service.BalancerConfig
+	// Core configures the decisions; Core.Policy must be set.
+	Core core.Config
+	// Keys are the API keys that clients must present; none = open to everybody.
+	// Only their hashes are kept.
+	Keys []string
+	// Record receives every event and action as JSON lines; nil = none.
+	Record io.Writer
+	// Logger receives failures; nil = none.
+	Logger *slog.Logger
+	// Transport carries requests to replicas, and to peers that were added
+	// without one of their own; nil = NewTransport().
+	Transport http.RoundTripper
+	Limits    Limits
+}
+
+// Runtime runs one core.Balancer in real time. All its methods are safe for
+// concurrent use.
+type Runtime struct {
+	self      service.BalancerConfig
+	coreCfg   core.Config
+	limits    Limits
+	log       *slog.Logger
+	transport http.RoundTripper
+	keys      keyring
+	seed      uint64 // of prefix keys: random, so that nobody can construct collisions
+	began     time.Time
+
+	// mu guards everything down to the next blank line.
+	mu       sync.Mutex
+	core     *core.Balancer
+	flights  map[string]*flight
+	replicas map[string]*replica
+	peers    map[string]*peer
+	gone     map[string]uint64 // epochs of replicas that were removed
+	declared []service.BalancerModel
+	offered  map[string][]string // models by peer, as last reported
+	ring     ring
+	made     []DecisionRecord // of the step at hand, for subscribers
+	idle     chan struct{}    // closed when the last flight ends; nil unless draining
+
+	draining atomic.Bool
+	models   atomic.Pointer[modelTable]
+	record   *recorder
+	stats    *stats
+	points   *points
+	metrics  *metrics
+	subs     subscribers
+	running  sync.WaitGroup // goroutines between Start and its end
+}
+
+// New makes a runtime without replicas, peers or requests. It serves as soon
+// as replicas are added and reported; Start lets its time pass. It fails when
+// no policy is set.
+func New(o Options) (*Runtime, error) {
+	if o.Core.Policy == nil {
+		return nil, fmt.Errorf("making balancer %q: no policy is set", o.Self.ID)
+	}
+	r := &Runtime{
+		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport,
+		keys: newKeyring(o.Keys), seed: rand.Uint64(), began: time.Now(), core: core.New(o.Core),
+		flights: map[string]*flight{}, replicas: map[string]*replica{}, peers: map[string]*peer{},
+		gone: map[string]uint64{}, offered: map[string][]string{},
+	}
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
+	}
+	if r.transport == nil {
+		r.transport = NewTransport()
+	}
+	r.declared = append(r.declared, o.Self.Models...)
+	r.ring = newRing(r.limits.Decisions)
+	r.stats = &stats{}
+	r.points = newPoints(o.Self, r.limits.HistoryMinutes)
+	r.metrics = newMetrics()
+	r.record = newRecorder(o.Record, r.header(), r.limits.RecordBuffer)
+	r.rebuildModels()
+	return r, nil
+}
+
+// Start lets time pass and writes the record until ctx ends. It must be called
+// once at most; Close waits for the end.
+func (r *Runtime) Start(ctx context.Context) {
+	r.running.Go(func() { r.tickUntil(ctx) })
+	if r.record != nil {
+		r.running.Go(func() { r.record.run(ctx) })
+	}
+}
+
+// Close waits until what Start began has ended, which it does when Start's
+// context does, and says whether the record was written without an error.
+func (r *Runtime) Close() error {
+	r.running.Wait()
+	r.mu.Lock()
+	r.record.finish(r.Elapsed())
+	r.mu.Unlock()
+	return r.record.failure()
+}
+
+// Elapsed is the monotonic time since the runtime was made: core's time.
+func (r *Runtime) Elapsed() time.Duration { return time.Since(r.began) }
+
+// Step hands core one event at the present time, records it and carries the
+// actions out without blocking. What the event points to may be reused
+// afterwards, except Request.Prompt and Outcome.Key.
+func (r *Runtime) Step(ev core.Event) {
+	r.mu.Lock()
+	r.step(ev)
+	if ev.Kind == core.EventPeerReport || ev.Kind == core.EventPeerRemoved {
+		r.noteOffer(ev)
+	}
+	made := r.takeMade()
+	r.mu.Unlock()
+	r.subs.publish(made)
+}
+
+// step is Step with the lock held.
+func (r *Runtime) step(ev core.Event) {
+	now := r.Elapsed()
+	actions := r.core.Step(now, ev)
+	for i := range actions {
+		r.carryOut(now, &actions[i])
+	}
+	r.record.add(now, ev, actions)
+}
+
+// carryOut wakes the goroutine that waits for an action. A decision is copied
+// once: core reuses its memory in the next step.
+func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
+	if a.Kind == core.ActionHold {
+		return
+	}
+	f := r.flights[a.ID]
+	if f == nil {
+		r.log.Error("an action names a request that is not in flight", "request", a.ID, "action", string(a.Kind))
+		return
+	}
+	a.Decision = a.Decision.Clone()
+	v := verdict{kind: a.Kind, target: a.Target, reason: a.Reason, hop: a.Hop, decision: a.Decision}
+	switch a.Kind {
+	case core.ActionAbort:
+		f.abort()
+	case core.ActionDispatch:
+		v.replica = r.replicas[a.Target]
+	case core.ActionForward:
+		v.peer = r.peers[a.Target]
+	}
+	f.note(now, a)
+	r.metrics.decided(a)
+	if r.subs.any() {
+		r.made = append(r.made, f.entry.snapshot())
+	}
+	if a.Kind != core.ActionAbort {
+		f.deliver(v)
+	}
+}
+
+// takeMade hands over what the last step decided.
+func (r *Runtime) takeMade() []DecisionRecord {
+	made := r.made
+	r.made = nil
+	return made
+}
+
+// tickUntil ticks until ctx ends.
+func (r *Runtime) tickUntil(ctx context.Context) {
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			r.tick()
+		}
+	}
+}
+
+// tick reports the progress gathered since the last one, then lets time pass.
+func (r *Runtime) tick() {
+	r.mu.Lock()
+	at := r.Elapsed()
+	for _, rep := range r.sortedReplicas() {
+		if n := rep.count.tokens.Swap(0); n > 0 {
+			rep.count.rate.add(at, n)
+			r.step(core.Event{Kind: core.EventProgress, Target: rep.cfg.ID, Tokens: int(n)})
+		}
+	}
+	r.step(core.Event{Kind: core.EventTick})
+	made := r.takeMade()
+	r.mu.Unlock()
+	r.stats.gather(at)
+	r.subs.publish(made)
+}
+
+// View is a copy of the balancer's state at this instant.
+func (r *Runtime) View() core.View {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.core.View(r.Elapsed())
+}
+
+// Load is what this balancer tells its peers, sorted by model.
+func (r *Runtime) Load() []core.ModelLoad {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.core.Load(r.Elapsed())
+}
+
+// Drain stops accepting requests (readyz answers 503, new ones are refused) and
+// waits until those in flight have ended. When ctx ends first it says how many
+// are left; they go on.
+func (r *Runtime) Drain(ctx context.Context) error {
+	r.mu.Lock()
+	r.draining.Store(true)
+	if len(r.flights) == 0 {
+		r.mu.Unlock()
+		return nil
+	}
+	if r.idle == nil {
+		r.idle = make(chan struct{})
+	}
+	idle := r.idle
+	r.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		r.mu.Lock()
+		left := len(r.flights)
+		r.mu.Unlock()
+		return fmt.Errorf("draining balancer %q: %d requests are still in flight: %w", r.self.ID, left, context.Cause(ctx))
+	}
+}

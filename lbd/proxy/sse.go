@@ -1,0 +1,101 @@
+package proxy
+
+import "bytes"
+
+// splitter finds where events end in a stream of server-sent events (WHATWG
+// HTML, section 9.2) that comes in pieces: at an empty line. Lines end in LF,
+// CRLF or CR; a CR that is the last byte so far waits for the next one.
+type splitter struct {
+	line int // where the present line begins
+	at   int // where to go on looking
+}
+
+// next is where the first event of b ends, its empty line included; ok is false
+// when b ends before. b begins where the last event ended and only grows.
+func (s *splitter) next(b []byte) (end int, ok bool) {
+	for {
+		i := lineEnd(b, s.at)
+		if i < 0 {
+			s.at = len(b)
+			return 0, false
+		}
+		after := i + 1
+		if b[i] == '\r' {
+			if after == len(b) {
+				s.at = i
+				return 0, false
+			}
+			if b[after] == '\n' {
+				after++
+			}
+		}
+		empty := i == s.line
+		s.line, s.at = after, after
+		if empty {
+			*s = splitter{}
+			return after, true
+		}
+	}
+}
+
+// lineEnd is the first LF or CR at or after from, -1 when there is none.
+func lineEnd(b []byte, from int) int {
+	lf := bytes.IndexByte(b[from:], '\n')
+	line := b[from:]
+	if lf >= 0 {
+		line = line[:lf]
+	}
+	if cr := bytes.IndexByte(line, '\r'); cr >= 0 {
+		return from + cr
+	}
+	if lf >= 0 {
+		return from + lf
+	}
+	return -1
+}
+
+// eventData is what an event says: the value of its data field, the lines of
+// several joined by LF; nil when it has none.
+func eventData(event []byte) []byte {
+	var data []byte
+	several := false
+	for len(event) > 0 {
+		i := lineEnd(event, 0)
+		line := event
+		if i < 0 {
+			event = nil
+		} else {
+			line, event = event[:i], event[i+1:]
+		}
+		value, ok := dataField(line)
+		switch {
+		case !ok:
+		case data == nil:
+			data = value
+		default:
+			if !several {
+				data, several = bytes.Clone(data), true
+			}
+			data = append(append(data, '\n'), value...)
+		}
+	}
+	return data
+}
+
+func dataField(line []byte) ([]byte, bool) {
+	value, ok := bytes.CutPrefix(line, []byte("data"))
+	if !ok {
+		return nil, false
+	}
+	if len(value) == 0 {
+		return value, true
+	}
+	if value[0] != ':' {
+		return nil, false
+	}
+	value = value[1:]
+	if len(value) > 0 && value[0] == ' ' {
+		value = value[1:]
+	}
+	return value, true
+}

@@ -1,0 +1,67 @@
+package proxy
+
+import (
+	"sync/atomic"
+	"time"
+
+	"skyserve/internal/telemetry"
+)
+
+// Stats is this balancer's traffic of late. Pointers are nil where nothing is
+// known. Requests count where their clients sent them, so forwarded ones count
+// at their origin; replicas count whatever they served.
+type Stats struct {
+	// RequestsPerSecond and OutputTokensPerSecond are over the last 10 s.
+	RequestsPerSecond     *float64
+	OutputTokensPerSecond *float64
+	// PrefixHitRate is cached over prompt tokens, by the engines' own figures, of
+	// the requests finished in the last 60 s.
+	PrefixHitRate *float64
+	// TTFT is in milliseconds from arrival here, over the last 60 s.
+	TTFT *telemetry.Percentiles
+	// Replica is by replica id.
+	Replica map[string]ReplicaStats
+}
+
+// ReplicaStats is one replica's traffic of late.
+type ReplicaStats struct {
+	OutputTokensPerSecond *float64
+	PrefixHitRate         *float64
+}
+
+// stats counts the traffic of this balancer's own clients.
+type stats struct {
+	arrivals rateWindow
+	tokens   atomic.Int64 // streamed since the last tick
+	output   rateWindow
+	hits     hitWindow
+	ttft     latencyWindow
+}
+
+// gather moves the tokens since the last tick into the window.
+func (s *stats) gather(at time.Duration) {
+	if n := s.tokens.Swap(0); n > 0 {
+		s.output.add(at, n)
+	}
+}
+
+// Stats is the traffic of late.
+func (r *Runtime) Stats() Stats {
+	now := r.Elapsed()
+	s := Stats{
+		RequestsPerSecond:     r.stats.arrivals.perSecond(now),
+		OutputTokensPerSecond: r.stats.output.perSecond(now),
+		PrefixHitRate:         r.stats.hits.rate(now),
+		TTFT:                  r.stats.ttft.percentiles(now),
+		Replica:               map[string]ReplicaStats{},
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, rep := range r.replicas {
+		s.Replica[id] = ReplicaStats{
+			OutputTokensPerSecond: rep.count.rate.perSecond(now),
+			PrefixHitRate:         rep.count.hits.rate(now),
+		}
+	}
+	return s
+}

@@ -1,0 +1,234 @@
+package proxy
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"pgregory.net/rapid"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+func TestRateWindow(t *testing.T) {
+	var w rateWindow
+	if got := w.perSecond(900 * time.Millisecond); got != nil {
+		t.Errorf("a rate of %v in the first second, want none", *got)
+	}
+	for ms := range 30000 {
+		if ms%100 == 0 {
+			w.add(time.Duration(ms)*time.Millisecond, 3)
+		}
+	}
+	for at, want := range map[time.Duration]float64{30 * time.Second: 30, 35 * time.Second: 15, 40 * time.Second: 0, time.Hour: 0} {
+		if got := w.perSecond(at); got == nil || *got != want {
+			t.Errorf("at %v the rate is %v, want %v", at, got, want)
+		}
+	}
+}
+
+func TestHitWindow(t *testing.T) {
+	var w hitWindow
+	if w.rate(0) != nil {
+		t.Error("a hit rate of nothing")
+	}
+	w.add(0, 100, 100)
+	w.add(30*time.Second, 100, 0)
+	for at, want := range map[time.Duration]float64{30 * time.Second: 0.5, 61 * time.Second: 0} {
+		if got := w.rate(at); got == nil || *got != want {
+			t.Errorf("at %v the rate is %v, want %v", at, got, want)
+		}
+	}
+	if got := w.rate(2 * time.Minute); got != nil {
+		t.Errorf("after two minutes the rate is %v, want none", *got)
+	}
+}
+
+// The percentiles are those of the sorted latencies to within a bucket.
+func TestLatencyWindow(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ms := rapid.SliceOfN(rapid.Float64Range(0, 1e6), 1, 200).Draw(t, "ms")
+		var w latencyWindow
+		var largest, sum float64
+		for _, m := range ms {
+			d := time.Duration(m * float64(time.Millisecond))
+			w.add(time.Second, d)
+			largest, sum = max(largest, millis(d)), sum+millis(d)
+		}
+		p := w.percentiles(time.Second)
+		if p.Max != largest || math.Abs(p.Mean-sum/float64(len(ms))) > 1e-6*largest {
+			t.Fatalf("max %v, mean %v: want %v, %v", p.Max, p.Mean, largest, sum/float64(len(ms)))
+		}
+		exact := func(q float64) float64 {
+			rank := int(math.Ceil(q*float64(len(ms)))) - 1
+			sorted := append([]float64(nil), ms...)
+			for i := range sorted {
+				for k := i + 1; k < len(sorted); k++ {
+					if sorted[k] < sorted[i] {
+						sorted[i], sorted[k] = sorted[k], sorted[i]
+					}
+				}
+			}
+			return sorted[rank]
+		}
+		for q, got := range map[float64]float64{.1: p.P10, .25: p.P25, .5: p.P50, .75: p.P75, .9: p.P90, .95: p.P95, .99: p.P99} {
+			if want := exact(q); math.Abs(got-want) > 0.011*want+bucketFirst {
+				t.Fatalf("the %v quantile is %v, want %v", q, got, want)
+			}
+		}
+		if w.percentiles(2*time.Minute) != nil {
+			t.Fatal("latencies are remembered after two minutes")
+		}
+	})
+}
+
+func TestPointsRollAndAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt, err := New(Options{Self: service.BalancerConfig{ID: "lb", Region: "local/us"}, Core: testOptions(t).Core, Limits: Limits{HistoryMinutes: 3}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := minuteOf(time.Now())
+		for range 5 {
+			rt.points.add("b", service.TierNormal, tally{requests: 1, prompt: 2})
+			rt.points.add("a", service.TierFast, tally{requests: 1})
+			rt.points.add("b", service.TierNormal, tally{cached: 3, output: 4})
+			time.Sleep(time.Minute)
+		}
+		point := func(minute int64, model string, tier service.Tier, n ...int64) telemetry.Point {
+			return telemetry.Point{
+				Minute: begin + minute, Balancer: "lb", Region: "local/us", Model: model, Tier: tier,
+				Requests: n[0], PromptTokens: n[1], CachedTokens: n[2], OutputTokens: n[3],
+			}
+		}
+		want := []telemetry.Point{
+			point(3, "a", service.TierFast, 1, 0, 0, 0), point(3, "b", service.TierNormal, 1, 2, 3, 4),
+			point(4, "a", service.TierFast, 1, 0, 0, 0), point(4, "b", service.TierNormal, 1, 2, 3, 4),
+		}
+		if got := rt.History(0); !samePoints(got, want) {
+			t.Errorf("history %+v, want %+v", got, want)
+		}
+		if got := rt.History(begin + 4); !samePoints(got, want[2:]) {
+			t.Errorf("history since minute 4 %+v, want %+v", got, want[2:])
+		}
+		rt.points.add("c", service.TierFast, tally{requests: 1})
+		if got := rt.History(begin + 5); len(got) != 1 || got[0].Model != "c" {
+			t.Errorf("the running minute is %+v, want one point", got)
+		}
+	})
+}
+
+func samePoints(a, b []telemetry.Point) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func TestSubscribe(t *testing.T) {
+	o := testOptions(t)
+	o.Limits.SubscriberBuffer = 2
+	b := start(t, o)
+	b.attach("us-0", engine(t, whole(plainReply)))
+	events, cancel := b.Subscribe()
+	for range 3 {
+		read(t, b.post(chatPath, plainBody))
+	}
+	b.settled()
+	for range 2 {
+		var d DecisionRecord
+		if err := json.Unmarshal(<-events, &d); err != nil || d.Target != "us-0" || d.State != stateSent || d.Decision == nil {
+			t.Errorf("event %+v, %v: want a dispatch", d, err)
+		}
+	}
+	if got := b.subs.dropped.Load(); got != 1 {
+		t.Errorf("%d events were dropped, want 1", got)
+	}
+	cancel()
+	cancel()
+	if _, open := <-events; open {
+		t.Error("the channel is open after cancel")
+	}
+}
+
+func TestRingForgetsTheOldest(t *testing.T) {
+	g := newRing(2)
+	a, b, c := &DecisionRecord{Request: "a"}, &DecisionRecord{Request: "b"}, &DecisionRecord{Request: "a", Status: 2}
+	g.add(a)
+	g.add(b)
+	g.add(c) // takes the place of the first a, and its name
+	if g.byID["a"] != c || g.byID["b"] != b || len(g.byID) != 2 {
+		t.Errorf("the ring knows %v", g.byID)
+	}
+	g.add(&DecisionRecord{Request: "d"})
+	if g.byID["b"] != nil || len(g.byID) != 2 {
+		t.Errorf("the ring knows %v, want a and d", g.byID)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	b := start(t, testOptions(t))
+	b.attach("us-0", engine(t, speak("a", " b")))
+	read(t, b.post(chatPath, streamBody))
+	read(t, b.post(chatPath, `{"model":"nothing"}`))
+	b.settled()
+	reg := prometheus.NewPedanticRegistry()
+	b.Collect(reg)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			var labels []string
+			for _, l := range m.Label {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			key := f.GetName() + "{" + strings.Join(labels, ",") + "}"
+			got[key] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	for key, want := range map[string]float64{
+		"skyserve_requests_total{model=" + testModel + ",status=200,tier=IW-F}": 1,
+		"skyserve_requests_total{model=,status=404,tier=IW-F}":                  1,
+		"skyserve_ttft_seconds{model=" + testModel + ",tier=IW-F}":              1,
+		"skyserve_decisions_total{kind=dispatch,reason=prefix_miss}":            1,
+		"skyserve_queue_depth{}":                                                0, "skyserve_replica_outstanding{replica=us-0}": 0,
+		"skyserve_ended_total{how=finished}": 1, "skyserve_retries_total{}": 0,
+		"skyserve_output_tokens_total{}": 2,
+		"skyserve_prompt_tokens_total{}": 100,
+		"skyserve_cached_tokens_total{}": 64,
+	} {
+		if v, ok := got[key]; !ok || v != want {
+			t.Errorf("%s is %v (there: %v), want %v", key, v, ok, want)
+		}
+	}
+}
+
+func TestStatsByOrigin(t *testing.T) {
+	b := start(t, testOptions(t))
+	if s := b.Stats(); s.PrefixHitRate != nil || s.TTFT != nil {
+		t.Errorf("stats of no traffic: %+v", s)
+	}
+	b.attach("us-0", engine(t, speak("a", " b")))
+	read(t, b.post(chatPath, streamBody))
+	b.settled()
+	s := b.Stats()
+	if s.PrefixHitRate == nil || *s.PrefixHitRate != 0.64 || s.TTFT == nil || s.TTFT.Max <= 0 {
+		t.Errorf("stats %+v, want the request's", s)
+	}
+	if r := s.Replica["us-0"]; r.PrefixHitRate == nil || *r.PrefixHitRate != 0.64 {
+		t.Errorf("stats of the replica %+v, want the request's", r)
+	}
+}

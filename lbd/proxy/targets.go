@@ -1,0 +1,205 @@
+package proxy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync/atomic"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+)
+
+// ErrOlderEpoch says that an assignment is older than the one that is held.
+var ErrOlderEpoch = errors.New("the epoch is older than the one held")
+
+// maxGone bounds how many removed replicas' epochs are remembered: more
+// than a service replaces while a delayed assignment is under way.
+const maxGone = 4096
+
+// replica is a replica's address and what was counted of it.
+// It never changes once made: an update makes another one that shares the counts.
+type replica struct {
+	cfg   service.ReplicaConfig
+	base  *url.URL
+	count *replicaCount
+}
+
+// replicaCount is what was counted of a replica's answers.
+type replicaCount struct {
+	tokens atomic.Int64 // streamed since the last tick
+	rate   rateWindow
+	hits   hitWindow
+}
+
+// peer is a peer's address.
+type peer struct {
+	cfg       service.PeerConfig
+	base      *url.URL
+	transport http.RoundTripper
+}
+
+// baseURL reads the URL that requests to a target are sent under.
+func baseURL(raw string) (*url.URL, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return nil, err
+	}
+	if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return nil, fmt.Errorf("url %q: want http://HOST:PORT or https://HOST:PORT", raw)
+	}
+	return u, nil
+}
+
+// AddReplica makes a replica known; it gets requests once a report finds it
+// ready. An id that is known already is updated; with another URL it is another
+// process, so whatever was known of the old one is forgotten. It fails with
+// ErrOlderEpoch when this id was seen with a newer epoch, and when the URL
+// cannot be used or no model is named. An empty id becomes the URL's host.
+func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) {
+	base, err := baseURL(cfg.URL)
+	if err != nil {
+		return false, fmt.Errorf("adding replica %q: %w", cfg.ID, err)
+	}
+	cfg.ID = cmp.Or(cfg.ID, base.Host)
+	cfg.Region = cmp.Or(cfg.Region, r.self.Region)
+	if cfg.Model == "" {
+		return false, fmt.Errorf("adding replica %q: no model is named", cfg.ID)
+	}
+	return r.stepWith(func() (bool, error) { return r.putReplica(cfg, base) })
+}
+
+// stepWith runs what changes the targets under the lock, then publishes.
+func (r *Runtime) stepWith(change func() (bool, error)) (bool, error) {
+	r.mu.Lock()
+	changed, err := change()
+	r.rebuildModels()
+	made := r.takeMade()
+	r.mu.Unlock()
+	r.subs.publish(made)
+	return changed, err
+}
+
+func (r *Runtime) putReplica(cfg service.ReplicaConfig, base *url.URL) (bool, error) {
+	old := r.replicas[cfg.ID]
+	held := r.gone[cfg.ID]
+	if old != nil {
+		held = old.cfg.Epoch
+	}
+	if cfg.Epoch < held {
+		return false, fmt.Errorf("adding replica %q: epoch %d, held %d: %w", cfg.ID, cfg.Epoch, held, ErrOlderEpoch)
+	}
+	if old != nil && old.cfg.URL != cfg.URL {
+		r.step(core.Event{Kind: core.EventReplicaRemoved, Target: cfg.ID})
+	}
+	delete(r.gone, cfg.ID)
+	count := &replicaCount{}
+	if old != nil && old.cfg.URL == cfg.URL {
+		count = old.count
+	}
+	r.replicas[cfg.ID] = &replica{cfg: cfg, base: base, count: count}
+	r.step(core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: cfg.ID, Model: cfg.Model}})
+	return old == nil, nil
+}
+
+// RemoveReplica forgets a replica; what is outstanding there goes on. Epoch 0
+// removes whatever is held; else it fails with ErrOlderEpoch when the replica
+// was assigned by a newer one. It reports whether the id was known.
+func (r *Runtime) RemoveReplica(id string, epoch uint64) (removed bool, err error) {
+	return r.stepWith(func() (bool, error) {
+		old := r.replicas[id]
+		if old == nil {
+			return false, nil
+		}
+		if epoch != 0 && epoch < old.cfg.Epoch {
+			return false, fmt.Errorf("removing replica %q: epoch %d, held %d: %w", id, epoch, old.cfg.Epoch, ErrOlderEpoch)
+		}
+		r.bury(id, max(epoch, old.cfg.Epoch))
+		delete(r.replicas, id)
+		r.step(core.Event{Kind: core.EventReplicaRemoved, Target: id})
+		return true, nil
+	})
+}
+
+// bury remembers the epoch of a removed replica, so that an assignment that was
+// delayed on its way cannot bring it back. The oldest is forgotten first.
+func (r *Runtime) bury(id string, epoch uint64) {
+	if epoch == 0 {
+		return
+	}
+	if len(r.gone) >= maxGone {
+		oldest := ""
+		for g, e := range r.gone {
+			if oldest == "" || e < r.gone[oldest] || (e == r.gone[oldest] && g < oldest) {
+				oldest = g
+			}
+		}
+		delete(r.gone, oldest)
+	}
+	r.gone[id] = epoch
+}
+
+// DrainReplica lets a replica finish what it has and sends it nothing new. It
+// reports whether the id is known.
+func (r *Runtime) DrainReplica(id string) bool {
+	known, _ := r.stepWith(func() (bool, error) {
+		if r.replicas[id] == nil {
+			return false, nil
+		}
+		r.step(core.Event{Kind: core.EventReplicaDraining, Target: id})
+		return true, nil
+	})
+	return known
+}
+
+// Replicas lists the replicas as they were added, sorted by id.
+func (r *Runtime) Replicas() []service.ReplicaConfig {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := make([]service.ReplicaConfig, 0, len(r.replicas))
+	for _, rep := range r.sortedReplicas() {
+		list = append(list, rep.cfg)
+	}
+	return list
+}
+
+func (r *Runtime) sortedReplicas() []*replica {
+	list := make([]*replica, 0, len(r.replicas))
+	for _, rep := range r.replicas {
+		list = append(list, rep)
+	}
+	slices.SortFunc(list, func(a, b *replica) int { return cmp.Compare(a.cfg.ID, b.cfg.ID) })
+	return list
+}
+
+// AddPeer makes a peer known, or updates it; it gets requests once it reported.
+// A nil transport is the one that replicas are reached by. A peer whose URL
+// cannot be used is logged and left out.
+func (r *Runtime) AddPeer(cfg service.PeerConfig, transport http.RoundTripper) {
+	base, err := baseURL(cfg.URL)
+	if err != nil {
+		r.log.Error("adding peer", "peer", cfg.ID, "error", err)
+		return
+	}
+	if transport == nil {
+		transport = r.transport
+	}
+	_, _ = r.stepWith(func() (bool, error) {
+		r.peers[cfg.ID] = &peer{cfg: cfg, base: base, transport: transport}
+		r.step(core.Event{Kind: core.EventPeerAdded, Peer: &core.PeerInfo{ID: cfg.ID, SameRegion: cfg.Region == r.self.Region}})
+		return true, nil
+	})
+}
+
+// RemovePeer forgets a peer; what was forwarded to it goes on.
+func (r *Runtime) RemovePeer(id string) {
+	_, _ = r.stepWith(func() (bool, error) {
+		delete(r.peers, id)
+		delete(r.offered, id)
+		r.step(core.Event{Kind: core.EventPeerRemoved, Target: id})
+		return true, nil
+	})
+}

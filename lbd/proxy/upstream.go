@@ -1,0 +1,166 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"skyserve/lbd/core"
+)
+
+// errSilent is why a try ends whose target said nothing for too long.
+var errSilent = errors.New("no answer in time")
+
+// NewTransport makes the transport that carries requests to replicas: many
+// connections kept to few hosts, nothing compressed, no proxy taken from the
+// environment. How long a target may take is the proxy's business, not the
+// transport's.
+func NewTransport() *http.Transport {
+	dialer := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}
+	return &http.Transport{
+		DialContext:         dialer.DialContext,
+		TLSHandshakeTimeout: 5 * time.Second,
+		MaxIdleConnsPerHost: 512, // twice what an engine runs at once
+		IdleConnTimeout:     90 * time.Second,
+		DisableCompression:  true,
+		ReadBufferSize:      2 << 10, // ten events; one is held for each stream
+	}
+}
+
+// failure is a try that did not serve its request. Its cause is fit for
+// clients: it holds no address, and nothing of the request or the answer.
+type failure struct {
+	cause       string
+	err         error // for the log; nil when the cause says it all
+	unreachable bool  // no connection came about
+	silent      bool  // the target took too long
+}
+
+// try is one attempt at a target. It says whether the request has ended; if it
+// has not, core was told and will decide again.
+func (x *exchange) try(ctx context.Context) (ended bool) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watch := x.watch(cancel)
+	defer watch.Stop()
+	resp, err := x.send(ctx)
+	if err != nil {
+		return x.interrupted(ctx, err)
+	}
+	defer resp.Body.Close()
+	if x.sent.peer != nil && resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get(headerBounce) != "" {
+		discard(resp.Body)
+		x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventBounced}, nil)
+		return false
+	}
+	if x.worthAnotherTry(resp.StatusCode) {
+		discard(resp.Body)
+		x.fail(&failure{cause: fmt.Sprintf("%s answered %d", x.sent.target, resp.StatusCode), silent: resp.StatusCode == http.StatusGatewayTimeout})
+		return false
+	}
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		return x.relayStream(ctx, resp, watch)
+	}
+	return x.relayWhole(ctx, resp, watch)
+}
+
+// watch stops a try whose target is silent for too long; Reset lets it wait on.
+func (x *exchange) watch(cancel context.CancelCauseFunc) *time.Timer {
+	wait := x.rt.limits.Answer
+	if x.streamWanted {
+		wait = x.rt.limits.FirstByte
+	}
+	return time.AfterFunc(wait, func() { cancel(errSilent) })
+}
+
+// send opens the exchange with the target.
+func (x *exchange) send(ctx context.Context) (*http.Response, error) {
+	switch {
+	case x.sent.replica != nil:
+		x.counts = x.sent.replica.count
+		return x.rt.transport.RoundTrip(x.outgoing(ctx, x.sent.replica.base))
+	case x.sent.peer != nil:
+		x.counts = nil
+		out := x.outgoing(ctx, x.sent.peer.base)
+		x.markForwarded(out.Header)
+		return x.sent.peer.transport.RoundTrip(out)
+	}
+	return nil, errGone
+}
+
+// errGone is why a try fails whose target was removed as it was chosen.
+var errGone = errors.New("its address is no longer known")
+
+// outgoing is the request as the target gets it.
+func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
+	in := x.req
+	header := make(http.Header, len(in.Header)+8)
+	copyHeaders(header, in.Header)
+	header.Del("Accept-Encoding") // a compressed answer could not be read as it passes
+	if len(x.rt.keys) > 0 {
+		header.Del("Authorization") // the balancer's own keys are no engine's business; other keys are the engine's
+	}
+	header[headerRequestID] = []string{x.flight.id}
+	if _, given := header[headerIdempotency]; !given {
+		// Lets the transport use another connection when an idle one turns out
+		// closed (engines close theirs after seconds); nil is not sent.
+		header[headerIdempotency] = nil
+	}
+	out := &http.Request{
+		Method: in.Method, Header: header, Host: base.Host,
+		URL:  &url.URL{Scheme: base.Scheme, Host: base.Host, Path: strings.TrimSuffix(base.Path, "/") + x.endpoint.path, RawQuery: in.URL.RawQuery},
+		Body: x.body.open(), ContentLength: int64(len(x.body.buf.b)),
+	}
+	body := x.body
+	out.GetBody = func() (io.ReadCloser, error) { return body.open(), nil }
+	return out.WithContext(ctx)
+}
+
+// interrupted handles a try that ended before its answer began, or in the
+// middle of it while nothing of it had been passed on.
+func (x *exchange) interrupted(ctx context.Context, err error) (ended bool) {
+	if x.req.Context().Err() != nil || errors.Is(context.Cause(ctx), errAborted) {
+		x.cancelled()
+		return true
+	}
+	x.fail(x.failureOf(ctx, err))
+	return false
+}
+
+// failureOf puts an error of a transport in words.
+func (x *exchange) failureOf(ctx context.Context, err error) *failure {
+	if errors.Is(context.Cause(ctx), errSilent) {
+		return &failure{cause: x.sent.target + " was silent for too long", silent: true}
+	}
+	var op *net.OpError
+	unreachable := errors.Is(err, errGone) || errors.As(err, &op) && op.Op == "dial"
+	cause := x.sent.target + " broke the connection"
+	if unreachable {
+		cause = x.sent.target + " cannot be reached"
+	}
+	return &failure{cause: cause, err: err, unreachable: unreachable}
+}
+
+// worthAnotherTry says whether a status tells of the target and not of the
+// request. A peer that does not let us in is as bad as one that is broken.
+func (x *exchange) worthAnotherTry(status int) bool {
+	switch {
+	case status >= 500 || status == http.StatusTooManyRequests:
+		return true
+	case x.sent.peer != nil:
+		return status == http.StatusUnauthorized || status == http.StatusForbidden
+	}
+	return false
+}
+
+// discard reads the rest of a short body so that its connection can be used
+// again.
+func discard(body io.Reader) {
+	_, _ = io.CopyN(io.Discard, body, 64<<10) // what fails here only costs a connection
+}
