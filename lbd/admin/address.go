@@ -1,0 +1,63 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// resolveTimeout bounds the look-up of a replica's host name.
+const resolveTimeout = 3 * time.Second
+
+// instanceSecrets are addresses at which clouds hand a VM its own credentials,
+// beyond the link-local ones. A replica there would make the balancer fetch them.
+var instanceSecrets = []netip.Prefix{
+	netip.MustParsePrefix("fd00:ec2::/32"),      // AWS, IPv6
+	netip.MustParsePrefix("fd20:ce::254/128"),   // Google, IPv6
+	netip.MustParsePrefix("100.100.100.200/32"), // Alibaba
+	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
+}
+
+// checkAddress refuses hosts that no replica has: addresses of links, groups
+// and instance metadata, and with nearOnly also what is neither this machine
+// nor a private network. AllowCIDRs overrules it.
+func (a *API) checkAddress(ctx context.Context, host string, nearOnly bool) error {
+	addrs, err := a.addresses(ctx, host)
+	if err != nil {
+		return err
+	}
+	for _, addr := range addrs {
+		addr = addr.Unmap().WithZone("")
+		switch {
+		case contains(a.opts.AllowCIDRs, addr):
+		case addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified() || contains(instanceSecrets, addr):
+			return fmt.Errorf("url: %s is no address of a replica, got host %s", addr, quoted(host))
+		case nearOnly && !addr.IsLoopback() && !addr.IsPrivate():
+			return fmt.Errorf("url: %s is outside of this machine and its private networks, which /add_worker needs leave for (--allow-replicas), got host %s", addr, quoted(host))
+		}
+	}
+	return nil
+}
+
+func (a *API) addresses(ctx context.Context, host string) ([]netip.Addr, error) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{addr}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	addrs, err := a.opts.Resolve(ctx, host)
+	if err != nil {
+		return nil, fmt.Errorf("url: looking up host %s: %w", quoted(host), err)
+	}
+	return addrs, nil
+}
+
+func contains(prefixes []netip.Prefix, addr netip.Addr) bool {
+	for _, p := range prefixes {
+		if p.Contains(addr) {
+			return true
+		}
+	}
+	return false
+}

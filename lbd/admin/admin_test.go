@@ -1,0 +1,448 @@
+package admin
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/lbd/core"
+	"skyserve/lbd/peer"
+	"skyserve/lbd/policy"
+	"skyserve/lbd/proxy"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// balancer is everything that the API asks, in memory.
+type balancer struct {
+	replicas []Replica
+	view     core.View
+	stats    proxy.Stats
+	peers    []peer.Status
+	points   []telemetry.Point
+	complete bool
+	broken   error
+	since    int64
+	events   chan json.RawMessage
+}
+
+func (b *balancer) index(id string) int {
+	return slices.IndexFunc(b.replicas, func(r Replica) bool { return r.ID == id })
+}
+
+func (b *balancer) Add(cfg service.ReplicaConfig) (bool, error) {
+	i := b.index(cfg.ID)
+	if i < 0 {
+		b.replicas = append(b.replicas, Replica{ReplicaConfig: cfg, State: service.StateStarting})
+		return true, nil
+	}
+	if cfg.Epoch < b.replicas[i].Epoch {
+		return false, fmt.Errorf("adding replica: %w", proxy.ErrOlderEpoch)
+	}
+	b.replicas[i].ReplicaConfig = cfg
+	return false, nil
+}
+
+func (b *balancer) Remove(id string, epoch uint64) (bool, error) {
+	i := b.index(id)
+	if i < 0 {
+		return false, nil
+	}
+	if epoch != 0 && epoch < b.replicas[i].Epoch {
+		return false, fmt.Errorf("removing replica: %w", proxy.ErrOlderEpoch)
+	}
+	b.replicas = slices.Delete(b.replicas, i, i+1)
+	return true, nil
+}
+
+func (b *balancer) Drain(id string) bool { return b.index(id) >= 0 }
+func (b *balancer) List() []Replica      { return b.replicas }
+func (b *balancer) View() core.View      { return b.view }
+func (b *balancer) Stats() proxy.Stats   { return b.stats }
+
+func (b *balancer) Decision(id string) (proxy.DecisionRecord, bool) {
+	return proxy.DecisionRecord{Request: id, Model: "llama"}, id == "req/1"
+}
+
+func (b *balancer) Subscribe() (<-chan json.RawMessage, func()) { return b.events, func() {} }
+
+func (b *balancer) History(_ context.Context, since int64) ([]telemetry.Point, bool, error) {
+	b.since = since
+	return b.points, b.complete, b.broken
+}
+
+// api makes an API of b as local services have it.
+func api(b *balancer, change func(*Options)) *API {
+	o := Options{
+		Self:    service.BalancerConfig{Service: "chat", ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:8001", Admin: "127.0.0.1:8101"},
+		Workers: b, Traffic: b, Decisions: b, History: b, Peers: func() []peer.Status { return b.peers },
+		Now: func() time.Time { return time.Unix(1_700_000_000, 0) },
+		Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
+			switch host {
+			case "gpu.internal":
+				return []netip.Addr{netip.MustParseAddr("10.0.0.7")}, nil
+			case "metadata.google.internal":
+				return []netip.Addr{netip.MustParseAddr("169.254.169.254")}, nil
+			case "mixed.example":
+				return []netip.Addr{netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("fe80::1")}, nil
+			}
+			return nil, errors.New("no such host")
+		},
+	}
+	if change != nil {
+		change(&o)
+	}
+	return New(o)
+}
+
+// call makes one request and returns its status and body.
+func call(h http.Handler, method, target, body string, headers ...string) (int, string) {
+	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	r.Host = "127.0.0.1:8101"
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+		if headers[i] == "Host" {
+			r.Host = headers[i+1]
+		}
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Code, w.Body.String()
+}
+
+func TestRoutes(t *testing.T) {
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		want               string // part of the answer
+	}{
+		{"GET", "/healthz", "", 200, `"ok"`},
+		{"GET", "/nothing", "", 404, "the admin API has no GET /nothing"},
+		{"POST", "/v1/snapshot", "", 404, "the admin API has no POST /v1/snapshot"},
+		{"GET", "/v1/service", "", 404, "without a service.yaml"},
+		{"GET", "/v1/decisions/req/1", "", 200, `"request":"req/1"`},
+		{"GET", "/v1/decisions/req-2", "", 404, `no decision about request \"req-2\"`},
+		{"GET", "/v1/history?since=12", "", 200, `{"complete":false,"points":[]}`},
+		{"GET", "/v1/history?since=yesterday", "", 400, `got \"yesterday\"`},
+		{"GET", "/v1/history?since=-1", "", 400, `got \"-1\"`},
+		{"GET", "/metrics", "", 200, ""},
+		{"GET", "/debug/pprof/cmdline", "", 200, ""},
+		{"GET", "/workers", "", 200, `"workers":[{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","epoch":4,"state":"READY","reason":""}]`},
+		{"GET", "/list_workers", "", 200, `{"urls":["http://127.0.0.1:8201"]}`},
+
+		{"POST", "/workers", `{"id":"us-1","url":"http://127.0.0.1:8202","model":"llama","epoch":1}`, 201, `"id":"us-1"`},
+		{"POST", "/workers", `{"url":"http://127.0.0.1:8202"}`, 201, `"id":"127.0.0.1:8202"`},
+		{"POST", "/workers", `{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","epoch":4}`, 200, `"added":false`},
+		{"POST", "/workers", `{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","epoch":3}`, 409, "older than the one held"},
+		{"POST", "/workers", `{"id":"p","url":"https://203.0.113.9"}`, 201, ""},
+		{"POST", "/workers", `{"id":"p","url":"http://gpu.internal:8000/prefix"}`, 201, ""},
+		{"POST", "/workers", `{"id":"x"`, 400, "reading the replica"},
+		{"POST", "/workers", `{"id":"x","ulr":"http://127.0.0.1:1"}`, 400, `unknown field \"ulr\"`},
+		{"POST", "/workers", `{"url":"` + strings.Repeat("x", maxWorkerBody) + `"}`, 413, "larger than 65536 bytes"},
+		{"POST", "/workers", `{"id":"x"}`, 400, "url: missing"},
+		{"POST", "/workers", `{"url":"ftp://127.0.0.1:1"}`, 400, `got \"ftp://127.0.0.1:1\"`},
+		{"POST", "/workers", `{"url":"127.0.0.1:1"}`, 400, "url:"},
+		{"POST", "/workers", `{"url":"http://"}`, 400, "names no host"},
+		{"POST", "/workers", `{"url":"http://127.0.0.1:1/?a=b"}`, 400, "without query"},
+		{"POST", "/workers", `{"url":"http://169.254.169.254/latest"}`, 400, "169.254.169.254 is no address of a replica"},
+		{"POST", "/workers", `{"url":"http://[::ffff:169.254.169.254]"}`, 400, "169.254.169.254 is no address of a replica"},
+		{"POST", "/workers", `{"url":"http://[fd00:ec2::254]"}`, 400, "is no address of a replica"},
+		{"POST", "/workers", `{"url":"http://[fe80::1%25eth0]"}`, 400, "is no address of a replica"},
+		{"POST", "/workers", `{"url":"http://0.0.0.0:80"}`, 400, "is no address of a replica"},
+		{"POST", "/workers", `{"url":"http://metadata.google.internal"}`, 400, "169.254.169.254 is no address of a replica"},
+		{"POST", "/workers", `{"url":"http://mixed.example"}`, 400, "fe80::1 is no address of a replica"},
+		{"POST", "/workers", `{"url":"http://nowhere.example"}`, 400, "no such host"},
+
+		{"POST", "/add_worker?url=http://127.0.0.1:8202", "", 201, `"id":"127.0.0.1:8202"`},
+		{"POST", "/add_worker?url=http://192.168.1.9:8000", "", 201, ""},
+		{"POST", "/add_worker?url=http://203.0.113.9", "", 400, "--allow-replicas"},
+		{"POST", "/add_worker?url=http://198.51.100.7", "", 201, ""}, // allowed
+		{"POST", "/add_worker?url=http://169.254.169.254", "", 400, "is no address of a replica"},
+		{"POST", "/add_worker", "", 400, "url: missing"},
+
+		{"DELETE", "/workers/us-0", "", 200, `"removed":true`},
+		{"DELETE", "/workers/us-0?epoch=4", "", 200, ""},
+		{"DELETE", "/workers/us-0?epoch=3", "", 409, "older than the one held"},
+		{"DELETE", "/workers/us-0?epoch=x", "", 400, `got \"x\"`},
+		{"DELETE", "/workers/us-9", "", 404, `no replica has the id \"us-9\"`},
+		{"POST", "/remove_worker?url=http://127.0.0.1:8201/", "", 200, `"removed":true`},
+		{"POST", "/remove_worker?url=http://127.0.0.1:9", "", 404, "no replica has the url"},
+		{"POST", "/workers/us-0/drain", "", 200, `"draining":true`},
+		{"POST", "/workers/us-9/drain", "", 404, `\"us-9\"`},
+	} {
+		t.Run(c.method+" "+c.path, func(t *testing.T) {
+			b := &balancer{replicas: []Replica{{
+				ReplicaConfig: service.ReplicaConfig{ID: "us-0", URL: "http://127.0.0.1:8201", Model: "llama", Epoch: 4},
+				State:         service.StateReady,
+			}}}
+			a := api(b, func(o *Options) { o.AllowCIDRs = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")} })
+			status, body := call(a, c.method, c.path, c.body)
+			if status != c.status || !strings.Contains(body, c.want) {
+				t.Errorf("got %d %s\nwant %d with %s", status, body, c.status, c.want)
+			}
+			var refusal struct{ Error *struct{ Message string } }
+			if status >= 400 && (json.Unmarshal([]byte(body), &refusal) != nil || refusal.Error == nil || refusal.Error.Message == "") {
+				t.Errorf("not an error of the API's form: %s", body)
+			}
+		})
+	}
+}
+
+func TestURLWithPasswordIsNotEchoed(t *testing.T) {
+	_, body := call(api(&balancer{}, nil), "POST", "/workers", `{"url":"http://me:hunter2@127.0.0.1:1"}`)
+	if !strings.Contains(body, "must not carry a user or password") || strings.Contains(body, "hunter2") {
+		t.Errorf("got %s", body)
+	}
+}
+
+func TestWhoMayCome(t *testing.T) {
+	token := func(o *Options) { o.Token = "s3cret" }
+	for _, c := range []struct {
+		name    string
+		change  func(*Options)
+		method  string
+		path    string
+		headers []string
+		want    int
+	}{
+		{"this machine", nil, "GET", "/v1/snapshot", nil, 200},
+		{"by name", nil, "GET", "/v1/snapshot", []string{"Host", "localhost:8101"}, 200},
+		{"IPv6", nil, "GET", "/v1/snapshot", []string{"Host", "[::1]:8101"}, 200},
+		{"a rebound name", nil, "GET", "/v1/snapshot", []string{"Host", "evil.example:8101"}, 403},
+		{"another page", nil, "POST", "/add_worker?url=http://127.0.0.1:1", []string{"Sec-Fetch-Site", "cross-site"}, 403},
+		{"another origin", nil, "POST", "/add_worker?url=http://127.0.0.1:1", []string{"Origin", "http://evil.example"}, 403},
+		{"no token", token, "GET", "/v1/snapshot", nil, 401},
+		{"wrong token", token, "GET", "/v1/snapshot", []string{"Authorization", "Bearer s3cret2"}, 401},
+		{"wrong scheme", token, "GET", "/v1/snapshot", []string{"Authorization", "Basic s3cret"}, 401},
+		{"right token", token, "GET", "/v1/snapshot", []string{"Authorization", "Bearer s3cret"}, 200},
+		{"right token, any name", token, "GET", "/v1/snapshot", []string{"Authorization", "bearer s3cret", "Host", "lb.example"}, 200},
+		{"health needs none", token, "GET", "/healthz", nil, 200},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got, body := call(api(&balancer{}, c.change), c.method, c.path, "", c.headers...); got != c.want {
+				t.Errorf("got %d %s, want %d", got, body, c.want)
+			}
+		})
+	}
+}
+
+func TestBeyondLoopback(t *testing.T) {
+	for listen, want := range map[string]bool{
+		"127.0.0.1:80": false, "127.8.8.8:80": false, "[::1]:80": false, "localhost:80": false, "[::ffff:127.0.0.1]:80": false,
+		":80": true, "0.0.0.0:80": true, "[::]:80": true, "10.0.0.1:80": true, "lb.example:80": true, "nonsense": true,
+	} {
+		if got := BeyondLoopback(listen); got != want {
+			t.Errorf("%s: %v, want %v", listen, got, want)
+		}
+	}
+}
+
+func TestServiceAndHistory(t *testing.T) {
+	b := &balancer{complete: true, points: []telemetry.Point{{Minute: 5, Balancer: "lb-us-0", Requests: 3}}}
+	a := api(b, func(o *Options) { o.Service = func() ([]byte, error) { return []byte("name: chat\n"), nil } })
+	if status, body := call(a, "GET", "/v1/service", ""); status != 200 || body != "name: chat\n" {
+		t.Errorf("got %d %q", status, body)
+	}
+	if status, body := call(a, "GET", "/v1/history", ""); status != 200 || !strings.Contains(body, `"complete":true,"points":[{"minute":5,`) {
+		t.Errorf("got %d %s", status, body)
+	}
+	if want := int64(1_700_000_000/60 - 7*24*60); b.since != want {
+		t.Errorf("asked since %d, want a week back: %d", b.since, want)
+	}
+	b.broken = errors.New("disk on fire")
+	a = api(b, func(o *Options) { o.Service = func() ([]byte, error) { return nil, errors.New("permission denied") } })
+	for _, path := range []string{"/v1/service", "/v1/history"} {
+		if status, body := call(a, "GET", path, ""); status != 500 || strings.Contains(body, "permission") || strings.Contains(body, "fire") {
+			t.Errorf("%s: got %d %s", path, status, body)
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	c := prometheus.NewCounter(prometheus.CounterOpts{Name: "skyserve_test_total"})
+	reg.MustRegister(c)
+	c.Add(7)
+	if _, body := call(api(&balancer{}, func(o *Options) { o.Registry = reg }), "GET", "/metrics", ""); !strings.Contains(body, "skyserve_test_total 7") {
+		t.Errorf("got %s", body)
+	}
+}
+
+func TestEvents(t *testing.T) {
+	b := &balancer{events: make(chan json.RawMessage, 2)}
+	srv := httptest.NewServer(api(b, nil))
+	defer srv.Close()
+	b.events <- json.RawMessage(`{"request":"1"}`)
+	b.events <- json.RawMessage(`{"request":"2"}`)
+	close(b.events)
+	res, err := http.Get(srv.URL + "/v1/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	defer http.DefaultClient.CloseIdleConnections()
+	if got := res.Header.Get("Content-Type"); got != "text/event-stream" {
+		t.Errorf("content type %q", got)
+	}
+	var data []string
+	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+		if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+			data = append(data, text)
+		}
+	}
+	if want := []string{`{"request":"1"}`, `{"request":"2"}`}; !slices.Equal(data, want) {
+		t.Errorf("got %q, want %q", data, want)
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func TestSnapshotOfOwnRegion(t *testing.T) {
+	b := &balancer{
+		replicas: []Replica{
+			{
+				ReplicaConfig: service.ReplicaConfig{ID: "us-0", URL: "http://127.0.0.1:8201", Model: "llama", GPU: "L4"}, State: service.StateReady,
+				View: &core.ReplicaView{Reported: true, Outstanding: 5, Pending: policy.Known(0), Running: policy.Known(3), KV: policy.Known(0.5), Age: 40 * time.Millisecond},
+			},
+			{
+				ReplicaConfig: service.ReplicaConfig{ID: "us-1"}, State: service.StateStarting, Reason: "connection refused",
+				View: &core.ReplicaView{}, HitRate: policy.Known(0.25),
+			},
+			{ReplicaConfig: service.ReplicaConfig{ID: "us-2"}, State: service.StateStarting, Reason: "no answer yet"},
+		},
+		view:  core.View{Counts: core.Counts{Queued: 4, ForwardedIn: 2, ForwardedOut: 3}},
+		stats: proxy.Stats{RequestsPerSecond: ptr(1.5), Replica: map[string]proxy.ReplicaStats{"us-0": {OutputTokensPerSecond: ptr(20.0), PrefixHitRate: ptr(0.75)}}},
+	}
+	_, body := call(api(b, nil), "GET", "/v1/snapshot", "")
+	want := `{"at":"2023-11-14T22:13:20Z","service":"chat","regions":[{"name":"local/us",` +
+		`"balancers":[{"id":"lb-us-0","endpoint":"http://127.0.0.1:8001","admin":"http://127.0.0.1:8101","state":"READY","reason":"","rtt_ms":null,"age_ms":0}],` +
+		`"replicas":[` +
+		`{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","gpu":"L4","state":"READY","reason":"","pending":0,"running":3,"outstanding":5,"kv":0.5,"prefix_hit_rate":0.75,"output_tokens_per_second":20,"age_ms":40,"donated":false},` +
+		`{"id":"us-1","url":"","model":"","gpu":"","state":"STARTING","reason":"connection refused","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"donated":false},` +
+		`{"id":"us-2","url":"","model":"","gpu":"","state":"STARTING","reason":"no answer yet","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"donated":false}],` +
+		`"queued":4,"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"forwarded_in":2,"forwarded_out":3}],` +
+		`"forecast":[],"donations":[],"plan":null}`
+	if got := strings.TrimSpace(body); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestBalancerWithoutReadyReplica(t *testing.T) {
+	b := &balancer{}
+	if got := api(b, nil).Region().Balancers[0]; got.State != "STARTING" || got.Reason != "has no replica" {
+		t.Errorf("got %+v", got)
+	}
+	b.replicas = []Replica{{State: service.StateNotReady}, {State: service.StateDraining}}
+	if got := api(b, nil).Region().Balancers[0]; got.State != "STARTING" || got.Reason != "none of its 2 replicas is ready" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestEndpointOfAnyAddress(t *testing.T) {
+	a := api(&balancer{}, func(o *Options) {
+		o.Self.Listen, o.Self.Admin = ":8000", "[::]:8100"
+		o.Self.Balancer.TLS = &service.TLS{Cert: "c", Key: "k"}
+	})
+	if got := a.Region().Balancers[0]; got.Endpoint != "https://127.0.0.1:8000" || got.Admin != "http://127.0.0.1:8100" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// told is a peer that told of its region.
+func told(id string, region service.Region, replicas ...string) peer.Status {
+	r := &telemetry.RegionSnapshot{
+		Name: region, Balancers: []telemetry.BalancerSnapshot{{ID: id, State: "READY"}},
+		Queued: 2, RequestsPerSecond: ptr(3.0), PrefixHitRate: ptr(0.5), ForwardedIn: 1, ForwardedOut: 1,
+		TTFT: &telemetry.Percentiles{Mean: 100, P50: 90, Max: 400},
+	}
+	for _, rep := range replicas {
+		r.Replicas = append(r.Replicas, telemetry.ReplicaSnapshot{ID: rep, State: service.StateReady, Pending: ptr(1), AgeMillis: ptr(int64(50))})
+	}
+	return peer.Status{
+		Peer:   service.PeerConfig{ID: id, Region: region, URL: "http://" + id, Admin: "http://admin-" + id},
+		Region: r, RegionAge: 300 * time.Millisecond, Heard: true, Silence: 80 * time.Millisecond, RTT: 110 * time.Millisecond,
+	}
+}
+
+func TestSnapshotOfPeers(t *testing.T) {
+	silent := told("lb-eu-0", "local/eu", "eu-0", "eu-1")
+	silent.Silence, silent.Reason = 5*time.Second, "connection refused"
+	unheard := peer.Status{Peer: service.PeerConfig{ID: "lb-sa-0", Region: "local/sa"}, Silence: 2 * time.Second}
+	b := &balancer{
+		replicas: []Replica{{ReplicaConfig: service.ReplicaConfig{ID: "eu-0"}, State: service.StateReady, Reason: "adopted from local/eu"}},
+		peers:    []peer.Status{told("lb-asia-0", "local/asia", "asia-0"), silent, unheard},
+	}
+	s := api(b, nil).Snapshot()
+	var names []service.Region
+	for _, r := range s.Regions {
+		names = append(names, r.Name)
+	}
+	if want := []service.Region{"local/asia", "local/eu", "local/sa", "local/us"}; !slices.Equal(names, want) {
+		t.Fatalf("regions %v, want %v", names, want)
+	}
+	asia, eu, sa := s.Regions[0], s.Regions[1], s.Regions[2]
+	if got := asia.Balancers[0]; got.State != "READY" || got.AgeMillis != 300 || *got.RTTMillis != 110 || got.Endpoint != "http://lb-asia-0" || got.Admin != "http://admin-lb-asia-0" {
+		t.Errorf("asia's balancer: %+v", got)
+	}
+	if got := asia.Replicas[0]; *got.AgeMillis != 350 || *got.Pending != 1 || asia.Queued != 2 {
+		t.Errorf("asia's replica: %+v", got)
+	}
+	if got := eu.Balancers[0]; got.State != "UNREACHABLE" || got.Reason != "not heard for 5s: connection refused" {
+		t.Errorf("eu's balancer: %+v", got)
+	}
+	if len(eu.Replicas) != 1 || eu.Replicas[0].ID != "eu-1" { // eu-0 is shown where it is served now
+		t.Fatalf("eu's replicas: %+v", eu.Replicas)
+	}
+	if got := eu.Replicas[0]; got.State != service.StateNotReady || got.Pending != nil || !strings.Contains(got.Reason, "lb-eu-0 does not answer") {
+		t.Errorf("eu's replica: %+v", got)
+	}
+	if eu.RequestsPerSecond != nil || eu.TTFT != nil || eu.Queued != 0 {
+		t.Errorf("a silent balancer's figures count: %+v", eu)
+	}
+	if got := sa.Balancers[0]; got.State != "UNREACHABLE" || got.RTTMillis != nil || len(sa.Replicas) != 0 {
+		t.Errorf("sa: %+v", sa)
+	}
+	if *silent.Region.Replicas[0].AgeMillis != 50 {
+		t.Error("the peer's own snapshot was changed")
+	}
+}
+
+func TestSeveralBalancersOfARegion(t *testing.T) {
+	b := &balancer{
+		replicas: []Replica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0"}, State: service.StateReady}},
+		view:     core.View{Counts: core.Counts{Queued: 1, ForwardedOut: 5}},
+		stats:    proxy.Stats{RequestsPerSecond: ptr(1.0), PrefixHitRate: ptr(0.9), TTFT: &telemetry.Percentiles{Mean: 200, P50: 190, Max: 300}},
+		peers:    []peer.Status{told("lb-us-1", "local/us", "us-1")},
+	}
+	s := api(b, nil).Snapshot()
+	if len(s.Regions) != 1 {
+		t.Fatalf("%d regions, want one", len(s.Regions))
+	}
+	r := s.Regions[0]
+	if len(r.Balancers) != 2 || len(r.Replicas) != 2 || r.Queued != 3 || r.ForwardedOut != 6 || *r.RequestsPerSecond != 4 {
+		t.Errorf("got %+v", r)
+	}
+	if got := *r.PrefixHitRate; got < 0.599 || got > 0.601 {
+		t.Errorf("hit rate %v, want (0.9 + 3 x 0.5) / 4", got)
+	}
+	if r.TTFT.Mean != 125 || r.TTFT.P50 != 115 || r.TTFT.Max != 400 {
+		t.Errorf("TTFT %+v", r.TTFT)
+	}
+	if got := r.Balancers[1]; got.RTTMillis == nil || r.Balancers[0].RTTMillis != nil {
+		t.Errorf("round trips: %+v", r.Balancers)
+	}
+}

@@ -1,0 +1,42 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// eventsPulse keeps proxies from taking a quiet stream for a dead one.
+const eventsPulse = 15 * time.Second
+
+// serveEvents streams decisions as they are made (server-sent events).
+func (a *API) serveEvents(w http.ResponseWriter, r *http.Request) {
+	events, cancel := a.opts.Decisions.Subscribe()
+	defer cancel()
+	out := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusOK)
+	if out.Flush() != nil {
+		return
+	}
+	pulse := time.NewTicker(eventsPulse)
+	defer pulse.Stop()
+	for {
+		var err error
+		select {
+		case <-r.Context().Done():
+			return
+		case event, open := <-events:
+			if !open {
+				return
+			}
+			_, err = fmt.Fprintf(w, "event: decision\ndata: %s\n\n", event)
+		case <-pulse.C:
+			_, err = fmt.Fprint(w, ": still here\n\n")
+		}
+		if err != nil || out.Flush() != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package admin
+
+import (
+	"cmp"
+	"slices"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// merge joins what each balancer told of its region into one entry a region,
+// sorted by name. A replica that a living balancer has adopted is left out
+// where its lost one still lists it.
+func merge(parts []telemetry.RegionSnapshot) []telemetry.RegionSnapshot {
+	held := map[string]bool{}
+	for _, p := range parts {
+		if living(p) {
+			for _, r := range p.Replicas {
+				held[r.ID] = true
+			}
+		}
+	}
+	byName := map[service.Region][]telemetry.RegionSnapshot{}
+	names := []service.Region{}
+	for _, p := range parts {
+		if !living(p) {
+			p.Replicas = slices.DeleteFunc(slices.Clone(p.Replicas), func(r telemetry.ReplicaSnapshot) bool { return held[r.ID] })
+		}
+		if byName[p.Name] == nil {
+			names = append(names, p.Name)
+		}
+		byName[p.Name] = append(byName[p.Name], p)
+	}
+	slices.Sort(names)
+	regions := make([]telemetry.RegionSnapshot, 0, len(names))
+	for _, name := range names {
+		regions = append(regions, mergeRegion(name, byName[name]))
+	}
+	return regions
+}
+
+func living(p telemetry.RegionSnapshot) bool {
+	return p.Balancers[0].State != balancerUnreachable
+}
+
+// mergeRegion adds the parts of one region up. Rates of which some are unknown
+// add up to what is known.
+func mergeRegion(name service.Region, parts []telemetry.RegionSnapshot) telemetry.RegionSnapshot {
+	s := telemetry.RegionSnapshot{Name: name, Balancers: []telemetry.BalancerSnapshot{}, Replicas: []telemetry.ReplicaSnapshot{}}
+	for _, p := range parts {
+		s.Balancers = append(s.Balancers, p.Balancers...)
+		s.Replicas = append(s.Replicas, p.Replicas...)
+		s.Queued += p.Queued
+		s.ForwardedIn += p.ForwardedIn
+		s.ForwardedOut += p.ForwardedOut
+		s.RequestsPerSecond = addKnown(s.RequestsPerSecond, p.RequestsPerSecond)
+		s.OutputTokensPerSecond = addKnown(s.OutputTokensPerSecond, p.OutputTokensPerSecond)
+	}
+	slices.SortFunc(s.Balancers, func(a, b telemetry.BalancerSnapshot) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortStableFunc(s.Replicas, func(a, b telemetry.ReplicaSnapshot) int { return cmp.Compare(a.ID, b.ID) })
+	s.PrefixHitRate = weighted(parts, func(p telemetry.RegionSnapshot) *float64 { return p.PrefixHitRate })
+	s.TTFT = mergeTTFT(parts)
+	return s
+}
+
+func addKnown(a, b *float64) *float64 {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	sum := *a + *b
+	return &sum
+}
+
+// weighted is the mean of a figure over the parts that know it, by their
+// requests a second.
+func weighted(parts []telemetry.RegionSnapshot, figure func(telemetry.RegionSnapshot) *float64) *float64 {
+	var sum, weights float64
+	for _, p := range parts {
+		if f := figure(p); f != nil {
+			w := weight(p)
+			sum, weights = sum+w**f, weights+w
+		}
+	}
+	if weights == 0 {
+		return nil
+	}
+	mean := sum / weights
+	return &mean
+}
+
+// weight counts a part that had no request of late for next to nothing.
+func weight(p telemetry.RegionSnapshot) float64 {
+	const least = 1e-3
+	if p.RequestsPerSecond == nil {
+		return least
+	}
+	return max(*p.RequestsPerSecond, least)
+}
+
+// mergeTTFT joins the balancers' percentiles. The mean and the largest are
+// right; a percentile is the balancers' mean, which lies between theirs: the
+// samples themselves are not at hand.
+func mergeTTFT(parts []telemetry.RegionSnapshot) *telemetry.Percentiles {
+	parts = slices.DeleteFunc(slices.Clone(parts), func(p telemetry.RegionSnapshot) bool { return p.TTFT == nil })
+	if len(parts) == 0 {
+		return nil
+	}
+	if len(parts) == 1 {
+		return parts[0].TTFT
+	}
+	var m telemetry.Percentiles
+	for _, f := range []func(*telemetry.Percentiles) *float64{
+		func(p *telemetry.Percentiles) *float64 { return &p.Mean },
+		func(p *telemetry.Percentiles) *float64 { return &p.P10 },
+		func(p *telemetry.Percentiles) *float64 { return &p.P25 },
+		func(p *telemetry.Percentiles) *float64 { return &p.P50 },
+		func(p *telemetry.Percentiles) *float64 { return &p.P75 },
+		func(p *telemetry.Percentiles) *float64 { return &p.P90 },
+		func(p *telemetry.Percentiles) *float64 { return &p.P95 },
+		func(p *telemetry.Percentiles) *float64 { return &p.P99 },
+	} {
+		*f(&m) = *weighted(parts, func(p telemetry.RegionSnapshot) *float64 { return f(p.TTFT) })
+	}
+	for _, p := range parts {
+		m.Max = max(m.Max, p.TTFT.Max)
+	}
+	return &m
+}

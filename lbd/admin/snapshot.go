@@ -1,0 +1,177 @@
+package admin
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/lbd/core"
+	"skyserve/lbd/peer"
+	"skyserve/lbd/policy"
+	"skyserve/lbd/proxy"
+)
+
+// The states of a balancer.
+const (
+	balancerReady       = "READY"
+	balancerStarting    = "STARTING"
+	balancerUnreachable = "UNREACHABLE"
+)
+
+// lostAfter is the silence after which a peer counts as unreachable, the same
+// as the core's.
+const lostAfter = time.Second
+
+// Snapshot is the service as this balancer knows it: its own region in full,
+// the others as their balancers last reported.
+func (a *API) Snapshot() telemetry.Snapshot {
+	parts := []telemetry.RegionSnapshot{a.Region()}
+	for _, p := range a.opts.Peers() {
+		parts = append(parts, peerRegion(p))
+	}
+	return telemetry.Snapshot{
+		At: a.opts.Now().UTC(), Service: a.opts.Self.Service, Regions: merge(parts),
+		Forecast: []telemetry.ForecastPoint{}, Donations: []telemetry.Donation{},
+	}
+}
+
+// Region is what this balancer itself adds to its region: what it tells peers.
+func (a *API) Region() telemetry.RegionSnapshot {
+	view, stats, replicas := a.opts.Traffic.View(), a.opts.Traffic.Stats(), a.opts.Workers.List()
+	s := telemetry.RegionSnapshot{
+		Name:                  a.opts.Self.Region,
+		Balancers:             []telemetry.BalancerSnapshot{a.self(replicas)},
+		Replicas:              []telemetry.ReplicaSnapshot{},
+		Queued:                view.Counts.Queued,
+		RequestsPerSecond:     stats.RequestsPerSecond,
+		OutputTokensPerSecond: stats.OutputTokensPerSecond,
+		PrefixHitRate:         stats.PrefixHitRate,
+		TTFT:                  stats.TTFT,
+		ForwardedIn:           view.Counts.ForwardedIn,
+		ForwardedOut:          view.Counts.ForwardedOut,
+	}
+	for _, r := range replicas {
+		s.Replicas = append(s.Replicas, replicaSnapshot(r, stats.Replica[r.ID]))
+	}
+	return s
+}
+
+// self is this balancer: ready when one of its replicas is.
+func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
+	self := a.opts.Self
+	scheme := "http"
+	if self.Balancer.TLS != nil {
+		scheme = "https"
+	}
+	b := telemetry.BalancerSnapshot{
+		ID: self.ID, Endpoint: baseURL(scheme, self.Listen), Admin: baseURL("http", self.Admin),
+		State: balancerReady,
+	}
+	ready := func(r Replica) bool { return r.State == service.StateReady }
+	switch {
+	case len(replicas) == 0:
+		b.State, b.Reason = balancerStarting, "has no replica"
+	case !slices.ContainsFunc(replicas, ready):
+		b.State, b.Reason = balancerStarting, fmt.Sprintf("none of its %d replicas is ready", len(replicas))
+	}
+	return b
+}
+
+// baseURL is the URL of a listener, as this machine reaches it.
+func baseURL(scheme, listen string) string {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return ""
+	}
+	if ip := net.ParseIP(host); host == "" || (ip != nil && ip.IsUnspecified()) {
+		host = "127.0.0.1"
+	}
+	return scheme + "://" + net.JoinHostPort(host, port)
+}
+
+// replicaSnapshot is a replica as people see it.
+func replicaSnapshot(r Replica, stats proxy.ReplicaStats) telemetry.ReplicaSnapshot {
+	s := telemetry.ReplicaSnapshot{
+		ID: r.ID, URL: r.URL, Model: r.Model, GPU: r.GPU, State: r.State, Reason: r.Reason,
+		PrefixHitRate: cmp.Or(stats.PrefixHitRate, r.HitRate.Ptr()), OutputTokensPerSecond: stats.OutputTokensPerSecond,
+	}
+	if r.View != nil {
+		fill(&s, r.View)
+	}
+	return s
+}
+
+// fill takes over what the core knows.
+func fill(s *telemetry.ReplicaSnapshot, v *core.ReplicaView) {
+	s.Outstanding = v.Outstanding
+	if !v.Reported {
+		return
+	}
+	s.Pending, s.Running, s.KV = v.Pending.Ptr(), v.Running.Ptr(), v.KV.Ptr()
+	s.AgeMillis = policy.Known(v.Age.Milliseconds()).Ptr()
+}
+
+// peerRegion is what a peer adds to its region.
+func peerRegion(p peer.Status) telemetry.RegionSnapshot {
+	lost := !p.Heard || p.Silence >= lostAfter
+	s := telemetry.RegionSnapshot{}
+	if p.Region != nil {
+		s = *p.Region
+	}
+	s.Name = cmp.Or(p.Peer.Region, s.Name)
+	b := telemetry.BalancerSnapshot{
+		ID: p.Peer.ID, Endpoint: p.Peer.URL, Admin: p.Peer.Admin, State: balancerReady,
+		AgeMillis: p.RegionAge.Milliseconds(),
+	}
+	if p.Heard {
+		b.RTTMillis = policy.Known(float64(p.RTT) / float64(time.Millisecond)).Ptr()
+	}
+	switch {
+	case lost:
+		b.State, b.Reason = balancerUnreachable, lostReason(p)
+	case p.Region == nil:
+		b.State, b.Reason = balancerStarting, "has told nothing of its region yet"
+	case len(p.Region.Balancers) == 1:
+		own := p.Region.Balancers[0]
+		b.State, b.Reason = own.State, own.Reason
+	}
+	s.Balancers = []telemetry.BalancerSnapshot{b}
+	s.Replicas = peerReplicas(p, lost)
+	if lost {
+		s.Queued, s.RequestsPerSecond, s.OutputTokensPerSecond, s.PrefixHitRate, s.TTFT = 0, nil, nil, nil, nil
+	}
+	return s
+}
+
+func lostReason(p peer.Status) string {
+	reason := fmt.Sprintf("not heard for %s", p.Silence.Round(100*time.Millisecond))
+	if p.Reason != "" {
+		reason += ": " + p.Reason
+	}
+	return reason
+}
+
+// peerReplicas are a peer's replicas as it last told. Nobody knows how those of
+// a lost one are, only that nothing reaches them through it.
+func peerReplicas(p peer.Status, lost bool) []telemetry.ReplicaSnapshot {
+	if p.Region == nil {
+		return nil
+	}
+	replicas := slices.Clone(p.Region.Replicas)
+	for i := range replicas {
+		r := &replicas[i]
+		if r.AgeMillis != nil {
+			r.AgeMillis = policy.Known(*r.AgeMillis + p.RegionAge.Milliseconds()).Ptr()
+		}
+		if lost {
+			r.State, r.Reason = service.StateNotReady, "its balancer "+p.Peer.ID+" does not answer"
+			r.Pending, r.Running, r.KV, r.Outstanding = nil, nil, nil, 0
+			r.PrefixHitRate, r.OutputTokensPerSecond = nil, nil
+		}
+	}
+	return replicas
+}

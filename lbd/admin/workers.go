@@ -1,0 +1,163 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/lbd/proxy"
+)
+
+// maxWorkerBody bounds the body of POST /workers; one is some 300 bytes.
+const maxWorkerBody = 64 << 10
+
+func (a *API) routeWorkers() {
+	a.mux.HandleFunc("GET /workers", a.listWorkers)
+	a.mux.HandleFunc("POST /workers", a.addWorker)
+	a.mux.HandleFunc("DELETE /workers/{id}", a.removeWorker)
+	a.mux.HandleFunc("POST /workers/{id}/drain", a.drainWorker)
+	a.mux.HandleFunc("POST /add_worker", a.addByURL)
+	a.mux.HandleFunc("POST /remove_worker", a.removeByURL)
+	a.mux.HandleFunc("GET /list_workers", a.listURLs)
+}
+
+func (a *API) listWorkers(w http.ResponseWriter, _ *http.Request) {
+	workers := []telemetry.Worker{}
+	for _, r := range a.opts.Workers.List() {
+		workers = append(workers, telemetry.Worker{ReplicaConfig: r.ReplicaConfig, State: r.State, Reason: r.Reason})
+	}
+	answer(w, http.StatusOK, map[string]any{"workers": workers})
+}
+
+// listURLs is SGLang's list.
+func (a *API) listURLs(w http.ResponseWriter, _ *http.Request) {
+	urls := []string{}
+	for _, r := range a.opts.Workers.List() {
+		urls = append(urls, r.URL)
+	}
+	answer(w, http.StatusOK, map[string]any{"urls": urls})
+}
+
+func (a *API) addWorker(w http.ResponseWriter, r *http.Request) {
+	var cfg service.ReplicaConfig
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxWorkerBody))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&cfg); err != nil {
+		var large *http.MaxBytesError
+		if errors.As(err, &large) {
+			refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("reading the replica: larger than %d bytes", large.Limit))
+			return
+		}
+		refuse(w, http.StatusBadRequest, "reading the replica: "+err.Error())
+		return
+	}
+	a.add(w, r, cfg, false)
+}
+
+// addByURL is SGLang's way to attach a replica.
+func (a *API) addByURL(w http.ResponseWriter, r *http.Request) {
+	a.add(w, r, service.ReplicaConfig{URL: r.URL.Query().Get("url")}, true)
+}
+
+// add attaches a replica after it was made sure that its URL leads to one.
+func (a *API) add(w http.ResponseWriter, r *http.Request, cfg service.ReplicaConfig, nearOnly bool) {
+	u, err := ReplicaURL(cfg.URL)
+	if err == nil {
+		err = a.checkAddress(r.Context(), u.Hostname(), nearOnly)
+	}
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	if cfg.ID == "" {
+		cfg.ID = u.Host
+	}
+	added, err := a.opts.Workers.Add(cfg)
+	switch {
+	case errors.Is(err, proxy.ErrOlderEpoch):
+		refuse(w, http.StatusConflict, err.Error())
+	case err != nil:
+		refuse(w, http.StatusBadRequest, err.Error())
+	case added:
+		a.opts.Logger.Info("replica attached", "replica", cfg.ID, "url", cfg.URL, "epoch", cfg.Epoch)
+		answer(w, http.StatusCreated, map[string]any{"id": cfg.ID, "added": true})
+	default:
+		answer(w, http.StatusOK, map[string]any{"id": cfg.ID, "added": false})
+	}
+}
+
+// ReplicaURL reads the base URL of a replica. What it refuses would reach
+// something else than was meant, or carry a secret into logs and snapshots.
+func ReplicaURL(raw string) (*url.URL, error) {
+	u, err := url.Parse(raw)
+	switch {
+	case raw == "":
+		return nil, errors.New("url: missing")
+	case err != nil:
+		return nil, errors.New("url: cannot be read as a URL")
+	case u.User != nil:
+		return nil, errors.New("url: must not carry a user or password")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, fmt.Errorf("url: must be http://HOST:PORT or https://HOST:PORT, got %s", quoted(raw))
+	case u.Hostname() == "":
+		return nil, fmt.Errorf("url: names no host, got %s", quoted(raw))
+	case u.RawQuery != "" || u.Fragment != "":
+		return nil, fmt.Errorf("url: must be a base URL without query, got %s", quoted(raw))
+	}
+	return u, nil
+}
+
+func (a *API) removeWorker(w http.ResponseWriter, r *http.Request) {
+	var epoch uint64
+	if text := r.URL.Query().Get("epoch"); text != "" {
+		var err error
+		if epoch, err = strconv.ParseUint(text, 10, 64); err != nil {
+			refuse(w, http.StatusBadRequest, "epoch must be a whole number, got "+quoted(text))
+			return
+		}
+	}
+	a.remove(w, r.PathValue("id"), epoch)
+}
+
+// removeByURL is SGLang's way to detach a replica.
+func (a *API) removeByURL(w http.ResponseWriter, r *http.Request) {
+	raw := r.URL.Query().Get("url")
+	for _, rep := range a.opts.Workers.List() {
+		if strings.TrimRight(rep.URL, "/") == strings.TrimRight(raw, "/") {
+			a.remove(w, rep.ID, 0)
+			return
+		}
+	}
+	refuse(w, http.StatusNotFound, "no replica has the url "+quoted(raw))
+}
+
+func (a *API) remove(w http.ResponseWriter, id string, epoch uint64) {
+	removed, err := a.opts.Workers.Remove(id, epoch)
+	switch {
+	case errors.Is(err, proxy.ErrOlderEpoch):
+		refuse(w, http.StatusConflict, err.Error())
+	case err != nil:
+		refuse(w, http.StatusBadRequest, err.Error())
+	case !removed:
+		refuse(w, http.StatusNotFound, "no replica has the id "+quoted(id))
+	default:
+		a.opts.Logger.Info("replica detached", "replica", id, "epoch", epoch)
+		answer(w, http.StatusOK, map[string]any{"id": id, "removed": true})
+	}
+}
+
+func (a *API) drainWorker(w http.ResponseWriter, r *http.Request) {
+	id := r.PathValue("id")
+	if !a.opts.Workers.Drain(id) {
+		refuse(w, http.StatusNotFound, "no replica has the id "+quoted(id))
+		return
+	}
+	a.opts.Logger.Info("replica draining", "replica", id)
+	answer(w, http.StatusOK, map[string]any{"id": id, "draining": true})
+}

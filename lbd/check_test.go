@@ -1,0 +1,135 @@
+package lbd
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+)
+
+func TestCheck(t *testing.T) {
+	replica := func(id, url string) func(*service.BalancerConfig, *Options) {
+		return func(c *service.BalancerConfig, _ *Options) {
+			c.Replicas = append(c.Replicas, service.ReplicaConfig{ID: "us-0", URL: "http://127.0.0.1:1"}, service.ReplicaConfig{ID: id, URL: url})
+		}
+	}
+	peer := func(p service.PeerConfig) func(*service.BalancerConfig, *Options) {
+		return func(c *service.BalancerConfig, _ *Options) { c.Peers = []service.PeerConfig{p} }
+	}
+	balancer := func(b service.BalancerSpec) func(*service.BalancerConfig, *Options) {
+		return func(c *service.BalancerConfig, _ *Options) { c.Balancer = b }
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*service.BalancerConfig, *Options)
+		want   string // "" = fine
+	}{
+		{"as it is", func(*service.BalancerConfig, *Options) {}, ""},
+		{"no id", func(c *service.BalancerConfig, _ *Options) { c.ID = "" }, "id: missing"},
+		{"no region", func(c *service.BalancerConfig, _ *Options) { c.Region = "" }, "region: missing"},
+		{"nameless model", func(c *service.BalancerConfig, _ *Options) { c.Models = []service.BalancerModel{{}} }, "models[0].name: missing"},
+		{"no port", func(c *service.BalancerConfig, _ *Options) { c.Listen = "localhost" }, `listen: must be HOST:PORT, got "localhost"`},
+		{"no admin", func(c *service.BalancerConfig, _ *Options) { c.Admin = "" }, `admin: must be HOST:PORT, got ""`},
+		{"open to everybody", func(c *service.BalancerConfig, _ *Options) { c.Listen = ":8000" }, "listen: :8000 can be reached from other machines, and no API keys are set"},
+		{"open with keys", func(c *service.BalancerConfig, _ *Options) {
+			c.Listen, c.Balancer.Auth = ":8000", &service.Auth{KeysFrom: "env:KEYS"}
+		}, ""},
+		{"open on purpose", func(c *service.BalancerConfig, o *Options) { c.Listen, o.InsecureNoAuth = "0.0.0.0:8000", true }, ""},
+		{"admin open", func(c *service.BalancerConfig, o *Options) { c.Admin, o.InsecureNoAuth = ":8100", true }, "admin: :8100 can be reached from other machines, and no admin token is set"},
+		{"admin with a token", func(c *service.BalancerConfig, o *Options) { c.Admin, o.AdminToken = ":8100", "t" }, ""},
+		{"replica without scheme", replica("us-1", "127.0.0.1"), `replicas[1].url: must be http://HOST:PORT or https://HOST:PORT, got "127.0.0.1"`},
+		{"same id", replica("us-0", "http://127.0.0.1:2"), `replicas[1]: has the id "us-0" of replicas[0]`},
+		{"same url", replica("", "http://127.0.0.1:2"), ""},
+		{"peer without id", peer(service.PeerConfig{URL: "http://127.0.0.1:2"}), "peers[0].id: missing"},
+		{"peer without url", peer(service.PeerConfig{ID: "eu"}), "peers[0].url: missing"},
+		{"peer with own id", peer(service.PeerConfig{ID: "lb-us-0", URL: "http://127.0.0.1:2"}), `peers[0]: has the id "lb-us-0" of id`},
+		{"peer in the past", peer(service.PeerConfig{ID: "eu", URL: "http://127.0.0.1:2", EmulateRTT: -1}), "peers[0].emulate_rtt: must not be below zero, got -1ns"},
+		{"unknown policy", balancer(service.BalancerSpec{Policy: "skylbb"}), "balancer.policy: "},
+		{"policy to come", balancer(service.BalancerSpec{Policy: "bf-io"}), "balancer.policy: is not built yet"},
+		{"unknown order", balancer(service.BalancerSpec{Order: "lifo"}), "balancer.order: "},
+		{"unknown push", balancer(service.BalancerSpec{Push: "outstanding:0"}), "balancer.push: "},
+		{"wait below zero", balancer(service.BalancerSpec{MaxWait: -time.Second}), "balancer: tau, queue_limit and max_wait must not be below zero"},
+		{"half a certificate", balancer(service.BalancerSpec{TLS: &service.TLS{Cert: "c"}}), "balancer.tls: needs both cert and key"},
+		{"acme", balancer(service.BalancerSpec{TLS: &service.TLS{ACME: "me@example.com"}}), "balancer.tls.acme: is not built yet"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := service.BalancerConfig{ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:8000", Admin: "127.0.0.1:8100"}
+			var opts Options
+			c.change(&cfg, &opts)
+			err := Check(cfg, opts)
+			if c.want == "" {
+				if err != nil {
+					t.Errorf("got %v", err)
+				}
+				return
+			}
+			var ce *ConfigError
+			if !errors.As(err, &ce) || !strings.HasPrefix(err.Error(), c.want) {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestCoreConfig(t *testing.T) {
+	no := false
+	c, err := coreConfig(service.BalancerSpec{Policy: "least-load", Push: "outstanding:9", Forward: &no, Tau: 3, QueueLimit: 5, MaxWait: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Policy.Name() != "least-load" || c.Push != (core.Push{Mode: core.PushOutstanding, N: 9}) || c.Forward || c.Tau != 3 || c.QueueLimit != 5 || c.MaxWait != time.Second {
+		t.Errorf("got %+v", c)
+	}
+	c, err = coreConfig(service.BalancerSpec{})
+	if err != nil || c.Policy.Name() != "skylb" || !c.Forward || c.MaxWait != 60*time.Second || c.Tau != 10 {
+		t.Errorf("defaults: %+v, %v", c, err)
+	}
+}
+
+func TestAPIKeys(t *testing.T) {
+	t.Setenv("SOME_KEYS", "sk-a\nsk-b")
+	t.Setenv("NO_KEYS", " \n# none\n")
+	for _, c := range []struct{ from, want, err string }{
+		{"", "", ""},
+		{"env:SOME_KEYS", "sk-a sk-b", ""},
+		{"env:NO_KEYS", "", "env:NO_KEYS holds no key"},
+		{"env:UNSET_KEYS", "", "the environment has no UNSET_KEYS"},
+		{"file:/nonexistent/keys", "", "no such file"},
+		{"sk-pasted-here", "", "must be env:NAME or file:PATH"},
+	} {
+		got, err := apiKeys(&service.Auth{KeysFrom: c.from})
+		if (err == nil) != (c.err == "") || (err != nil && (!strings.Contains(err.Error(), c.err) || strings.Contains(err.Error(), "sk-"))) {
+			t.Errorf("%s: %v, want %s", c.from, err, c.err)
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: %q, want %q", c.from, got, c.want)
+		}
+	}
+	if err := Run(context.Background(), service.BalancerConfig{
+		ID: "lb", Region: "us", Listen: "127.0.0.1:0", Admin: "127.0.0.1:0",
+		Balancer: service.BalancerSpec{Auth: &service.Auth{KeysFrom: "env:NO_KEYS"}},
+	}, Options{}); err == nil {
+		t.Error("a balancer that was to ask for keys runs without any")
+	}
+}
+
+func TestUnusableFiles(t *testing.T) {
+	for name, change := range map[string]func(*service.BalancerConfig){
+		"balancer.tls": func(c *service.BalancerConfig) {
+			c.Balancer.TLS = &service.TLS{Cert: "/nonexistent/cert", Key: "/nonexistent/key"}
+		},
+		"record":    func(c *service.BalancerConfig) { c.Record = "/nonexistent/record" },
+		"store_url": func(c *service.BalancerConfig) { c.StoreURL = "nats://%zz" },
+	} {
+		cfg := service.BalancerConfig{ID: "lb", Region: "us", Listen: "127.0.0.1:0", Admin: "127.0.0.1:0"}
+		change(&cfg)
+		var ce *ConfigError
+		if err := Run(context.Background(), cfg, Options{}); !errors.As(err, &ce) || ce.Key != name {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package lbd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"skyserve/internal/service"
+)
+
+// maxConfig bounds a configuration file: thousands of replicas.
+const maxConfig = 4 << 20
+
+// ReadConfig reads a balancer's configuration, YAML or JSON. A key that is not
+// known is an error. Errors name the file and the place, and show no line of
+// it: it holds tokens.
+func ReadConfig(file string) (service.BalancerConfig, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return service.BalancerConfig{}, fmt.Errorf("reading configuration: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if err != nil {
+		return service.BalancerConfig{}, fmt.Errorf("reading configuration: %w", err)
+	}
+	if len(data) > maxConfig {
+		return service.BalancerConfig{}, fmt.Errorf("reading configuration %s: larger than %d bytes", file, maxConfig)
+	}
+	return parseConfig(file, data)
+}
+
+func parseConfig(file string, data []byte) (cfg service.BalancerConfig, err error) {
+	defer func() {
+		// The parser panics on some texts that nobody writes by hand.
+		if recover() != nil {
+			cfg, err = service.BalancerConfig{}, fmt.Errorf("reading %s: is not YAML that can be read", file)
+		}
+	}()
+	err = yaml.UnmarshalWithOptions(data, &cfg, yaml.Strict(), yaml.CustomUnmarshaler(readDuration))
+	if errors.Is(err, io.EOF) || (err == nil && len(data) == 0) {
+		return cfg, fmt.Errorf("reading %s: the file is empty", file)
+	}
+	var ye yaml.Error
+	switch {
+	case err == nil:
+		return cfg, nil
+	case !errors.As(err, &ye):
+		return service.BalancerConfig{}, fmt.Errorf("reading %s: %w", file, err)
+	}
+	where := file
+	if t := ye.GetToken(); t != nil && t.Position != nil {
+		where = fmt.Sprintf("%s:%d:%d", file, t.Position.Line, t.Position.Column)
+	}
+	return service.BalancerConfig{}, fmt.Errorf("reading %s: %s", where, ye.GetMessage())
+}
+
+// readDuration reads a duration as people write it (110ms) or, as JSON has it,
+// in nanoseconds.
+func readDuration(d *time.Duration, text []byte) error {
+	word := strings.Trim(strings.TrimSpace(string(text)), `"'`)
+	if ns, err := strconv.ParseInt(word, 10, 64); err == nil {
+		*d = time.Duration(ns)
+		return nil
+	}
+	parsed, err := time.ParseDuration(word)
+	if err != nil {
+		return fmt.Errorf("a duration must be written as 110ms or 5s, got %q", word)
+	}
+	*d = parsed
+	return nil
+}

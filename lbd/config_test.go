@@ -1,0 +1,89 @@
+package lbd
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"skyserve/internal/service"
+)
+
+func fullConfig() service.BalancerConfig {
+	no := false
+	return service.BalancerConfig{
+		Service: "chat", ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:8001", Admin: "127.0.0.1:8101",
+		Models:   []service.BalancerModel{{Name: "llama", Aliases: []string{"chat-small"}}},
+		Replicas: []service.ReplicaConfig{{ID: "us-0", URL: "http://127.0.0.1:8201", Model: "llama", Epoch: 3}},
+		Peers:    []service.PeerConfig{{ID: "lb-eu-0", Region: "local/eu", URL: "http://127.0.0.1:8002", EmulateRTT: 110 * time.Millisecond}},
+		Balancer: service.BalancerSpec{Policy: "skylb", Forward: &no, MaxWait: 5 * time.Second},
+		StoreURL: "nats://127.0.0.1:8301", StoreToken: "s", PeerToken: "p", SpecFile: "service.yaml",
+	}
+}
+
+func TestReadConfig(t *testing.T) {
+	want := fullConfig()
+	for name, encode := range map[string]func(any) ([]byte, error){"yaml": yaml.Marshal, "json": json.Marshal} {
+		text, err := encode(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "lb."+name)
+		write(t, file, string(text))
+		got, err := ReadConfig(file)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v\ngot  %+v\nwant %+v", name, err, got, want)
+		}
+	}
+}
+
+func TestReadConfigErrors(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"unknown key", "id: lb-us-0\nreplcas: []\npeer_token: hunter2\n", `:2:1: unknown field "replcas"`},
+		{"unknown key deep", "id: lb-us-0\npeers:\n  - id: eu\n    uri: http://h\n", `:4:5: unknown field "uri"`},
+		{"wrong kind", "id: lb-us-0\nreplicas: hunter2\n", ":2:11: "},
+		{"wrong duration", "peers:\n  - emulate_rtt: soon\n", `: a duration must be written as 110ms or 5s, got "soon"`},
+		{"empty", "", ": the file is empty"},
+		{"no yaml", "id: [\npeer_token: hunter2", ":"},
+	} {
+		file := filepath.Join(t.TempDir(), "lb.yaml")
+		write(t, file, c.text)
+		_, err := ReadConfig(file)
+		if err == nil || !strings.HasPrefix(err.Error(), "reading "+file+c.want) {
+			t.Errorf("%s: got %v, want reading FILE%s", c.name, err, c.want)
+		}
+		if err != nil && strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: the error shows the file: %v", c.name, err)
+		}
+	}
+	if _, err := ReadConfig("/nonexistent/lb.yaml"); !os.IsNotExist(err) && !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("missing file: %v", err)
+	}
+	big := filepath.Join(t.TempDir(), "big.yaml")
+	write(t, big, strings.Repeat("# big\n", maxConfig/6+1))
+	if _, err := ReadConfig(big); err == nil || !strings.Contains(err.Error(), "larger than") {
+		t.Errorf("big file: %v", err)
+	}
+}
+
+func FuzzParseConfig(f *testing.F) {
+	text, err := yaml.Marshal(fullConfig())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte(`{"id":"lb","replicas":[{"url":"http://h"}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) > 512 {
+			return // what is nested deeply costs the parser much time, and tells nothing of ours
+		}
+		if cfg, err := parseConfig("f", data); err == nil {
+			_ = Check(cfg, Options{}) // must not panic on whatever was accepted
+		}
+	})
+}

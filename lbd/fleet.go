@@ -1,0 +1,188 @@
+package lbd
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/admin"
+	"skyserve/lbd/core"
+	"skyserve/lbd/probe"
+	"skyserve/lbd/proxy"
+)
+
+// fleet is the replicas of a balancer. The runtime knows those whose model is
+// known; the others are only probed until they tell it.
+type fleet struct {
+	self    service.BalancerConfig
+	runtime *proxy.Runtime
+	prober  *probe.Prober
+	log     *slog.Logger
+
+	mu    sync.Mutex
+	asked map[string]service.ReplicaConfig // every replica as it was attached, by id
+}
+
+func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Logger, seed uint64) *fleet {
+	f := &fleet{self: self, runtime: runtime, log: log, asked: map[string]service.ReplicaConfig{}}
+	f.prober = probe.New(probe.Options{Sink: runtime.Step, Found: f.found, Seed: seed, Logger: log})
+	return f
+}
+
+// Add attaches a replica, or updates one that is attached.
+func (f *fleet) Add(cfg service.ReplicaConfig) (added bool, err error) {
+	cfg.ID = replicaID(cfg)
+	cfg.Region = cmp.Or(cfg.Region, f.self.Region)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old, held := f.asked[cfg.ID]
+	if held && cfg.Epoch < old.Epoch {
+		return false, fmt.Errorf("adding replica %q: epoch %d, held %d: %w", cfg.ID, cfg.Epoch, old.Epoch, proxy.ErrOlderEpoch)
+	}
+	if err := f.tell(cfg, held && old.URL == cfg.URL); err != nil {
+		return false, err
+	}
+	f.asked[cfg.ID] = cfg
+	f.prober.Start(cfg)
+	return !held, nil
+}
+
+// tell brings the runtime up to date with a replica. One that does not name its
+// model keeps what it told at the same URL; at another it has to tell it first.
+func (f *fleet) tell(cfg service.ReplicaConfig, sameURL bool) error {
+	if cfg.Model == "" && sameURL {
+		cfg.Model = f.learned(cfg.ID)
+	}
+	var err error
+	switch {
+	case cfg.Model != "":
+		_, err = f.runtime.AddReplica(cfg)
+	case !sameURL:
+		_, err = f.runtime.RemoveReplica(cfg.ID, 0)
+	}
+	return err
+}
+
+// learned is the model that the runtime serves a replica with; empty when it
+// does not know the replica.
+func (f *fleet) learned(id string) string {
+	for _, r := range f.runtime.Replicas() {
+		if r.ID == id {
+			return r.Model
+		}
+	}
+	return ""
+}
+
+// found takes in a replica that told its model.
+func (f *fleet) found(cfg service.ReplicaConfig) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	asked, held := f.asked[cfg.ID]
+	if !held || asked.URL != cfg.URL || asked.Model != "" {
+		return // detached or changed meanwhile
+	}
+	asked.Model = cfg.Model
+	if _, err := f.runtime.AddReplica(asked); err != nil {
+		f.log.Error("replica cannot be attached", "replica", cfg.ID, "err", err)
+		delete(f.asked, cfg.ID)
+		f.prober.Stop(cfg.ID)
+	}
+}
+
+// Remove detaches a replica; what is outstanding there goes on.
+func (f *fleet) Remove(id string, epoch uint64) (removed bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	asked, held := f.asked[id]
+	if !held {
+		return false, nil
+	}
+	if epoch != 0 && epoch < asked.Epoch {
+		return false, fmt.Errorf("removing replica %q: epoch %d, held %d: %w", id, epoch, asked.Epoch, proxy.ErrOlderEpoch)
+	}
+	if _, err := f.runtime.RemoveReplica(id, epoch); err != nil {
+		return false, err
+	}
+	delete(f.asked, id)
+	f.prober.Stop(id)
+	return true, nil
+}
+
+// Drain lets a replica finish what it has. One whose model is not known has
+// nothing, and gets nothing.
+func (f *fleet) Drain(id string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, held := f.asked[id]
+	return held && f.runtime.DrainReplica(id)
+}
+
+// List is all replicas with all that is known of them, sorted by id.
+func (f *fleet) List() []admin.Replica {
+	f.mu.Lock()
+	asked := maps.Clone(f.asked)
+	f.mu.Unlock()
+	served := map[string]service.ReplicaConfig{}
+	for _, r := range f.runtime.Replicas() {
+		served[r.ID] = r
+	}
+	views := map[string]core.ReplicaView{}
+	for _, v := range f.runtime.View().Replicas {
+		views[v.ID] = v
+	}
+	probes := map[string]probe.Status{}
+	for _, s := range f.prober.Status() {
+		probes[s.Replica.ID] = s
+	}
+	list := make([]admin.Replica, 0, len(asked))
+	for _, id := range slices.Sorted(maps.Keys(asked)) {
+		r := admin.Replica{ReplicaConfig: asked[id], HitRate: probes[id].HitRate}
+		if cfg, ok := served[id]; ok {
+			r.ReplicaConfig = cfg
+		}
+		if v, ok := views[id]; ok {
+			r.View = &v
+		}
+		r.State, r.Reason = stateOf(r.View, probes[id])
+		r.Reason = f.remark(r.ReplicaConfig, r.Reason)
+		list = append(list, r)
+	}
+	return list
+}
+
+// stateOf says where a replica stands and why it is not ready.
+func stateOf(v *core.ReplicaView, p probe.Status) (state service.ReplicaState, reason string) {
+	switch {
+	case v != nil && v.Draining:
+		return service.StateDraining, "finishes what it has"
+	case v != nil && v.Ready:
+		return service.StateReady, ""
+	}
+	reason = p.Reason
+	if v != nil && v.Reported {
+		reason = cmp.Or(v.Reason, reason)
+	}
+	if p.Answered {
+		return service.StateNotReady, cmp.Or(reason, "no report")
+	}
+	return service.StateStarting, cmp.Or(reason, "no answer yet")
+}
+
+// remark adds to the reason where an adopted replica comes from.
+func (f *fleet) remark(cfg service.ReplicaConfig, reason string) string {
+	if cfg.Region == f.self.Region {
+		return reason
+	}
+	adopted := "adopted from " + string(cfg.Region)
+	if reason == "" {
+		return adopted
+	}
+	return adopted + "; " + reason
+}
+
+func (f *fleet) close() { f.prober.Close() }

@@ -1,0 +1,213 @@
+package lbd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// Bounds of what goes to the store, each with its reason.
+const (
+	pushEvery    = 10 * time.Second // a crash loses at most this of the history
+	pushBackoff  = time.Minute      // the longest pause while the store is away
+	pushTimeout  = 10 * time.Second // an append that takes longer is an outage
+	pushChunk    = 5000             // points an append: a day of three models and tiers
+	finalTimeout = 3 * time.Second  // of the last push: a shutdown does not wait for the store
+)
+
+// PointStore keeps the history of all balancers; internal/store has it.
+type PointStore interface {
+	// AppendPoints stores points; of two with the same minute, balancer, model
+	// and tier the later one counts. Any part may be stored when it fails.
+	AppendPoints(ctx context.Context, points []telemetry.Point) error
+	// ReadPoints calls yield with every point of a minute or later, and returns
+	// the first error that yield does.
+	ReadPoints(ctx context.Context, sinceMinute int64, yield func(telemetry.Point) error) error
+}
+
+// errNoStore stands for a store that is not configured.
+var errNoStore = errors.New("no store is configured")
+
+// history brings a balancer's minutes into the store. What could not be stored
+// yet is what the runtime remembers, so the backlog is bounded as that is.
+type history struct {
+	balancer string
+	own      func(sinceMinute int64) []telemetry.Point // sorted by minute
+	store    PointStore                                // nil = none
+	log      *slog.Logger
+
+	pushing sync.Mutex // one push at a time; guards what follows
+	began   int64      // the minute in which this process began
+	minute  int64      // minutes before it are stored
+	last    []telemetry.Point
+
+	mu sync.Mutex
+	// before is what an earlier process of this balancer counted in the minute
+	// that this one began in; nil until the store told.
+	before map[pointKey]telemetry.Point
+}
+
+// pointKey makes a point unique.
+type pointKey struct {
+	minute          int64
+	balancer, model string
+	tier            service.Tier
+}
+
+func keyOf(p telemetry.Point) pointKey { return pointKey{p.Minute, p.Balancer, p.Model, p.Tier} }
+
+func newHistory(balancer string, own func(int64) []telemetry.Point, store PointStore, log *slog.Logger) *history {
+	return &history{balancer: balancer, own: own, store: store, log: log, began: time.Now().Unix() / 60}
+}
+
+// run pushes until ctx ends, and then once more.
+func (h *history) run(ctx context.Context) {
+	if h.store == nil {
+		return
+	}
+	pause, away := pushEvery, false
+	for {
+		select {
+		case <-ctx.Done():
+			final, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTimeout)
+			defer cancel()
+			if err := h.push(final); err != nil {
+				h.log.Warn("the last minutes of history were not stored", "err", err)
+			}
+			return
+		case <-time.After(pause):
+		}
+		err := h.push(ctx)
+		if (err != nil) != away && ctx.Err() == nil {
+			away = err != nil
+			h.logChange(err)
+		}
+		if err == nil {
+			pause = pushEvery
+		} else {
+			pause = min(2*pause, pushBackoff)
+		}
+	}
+}
+
+func (h *history) logChange(err error) {
+	if err != nil {
+		h.log.Warn("history cannot be stored, trying on", "err", err)
+		return
+	}
+	h.log.Info("history is stored again")
+}
+
+// push stores every point that changed since the last push.
+func (h *history) push(ctx context.Context) error {
+	h.pushing.Lock()
+	defer h.pushing.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
+	defer cancel()
+	if err := h.learnBefore(ctx); err != nil {
+		return err
+	}
+	points := h.mine(h.minute)
+	if slices.Equal(points, h.last) {
+		return nil
+	}
+	for chunk := range slices.Chunk(points, pushChunk) {
+		if err := h.store.AppendPoints(ctx, chunk); err != nil {
+			return err
+		}
+		// Earlier minutes do not change any more; this one may.
+		h.minute = chunk[len(chunk)-1].Minute
+	}
+	h.last = h.mineOf(points, h.minute)
+	return nil
+}
+
+// learnBefore asks once what this balancer's earlier process counted in the
+// minute that this one began in: storing would overwrite it.
+func (h *history) learnBefore(ctx context.Context) error {
+	h.mu.Lock()
+	known := h.before != nil
+	h.mu.Unlock()
+	if known {
+		return nil
+	}
+	before := map[pointKey]telemetry.Point{}
+	err := h.store.ReadPoints(ctx, h.began, func(p telemetry.Point) error {
+		if p.Balancer == h.balancer && p.Minute == h.began {
+			before[keyOf(p)] = p
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.before == nil { // else another got there first, and may have stored since
+		h.before = before
+	}
+	return nil
+}
+
+// mine is this balancer's own points from a minute on, with what its earlier
+// process counted, sorted as the runtime sorts them.
+func (h *history) mine(since int64) []telemetry.Point {
+	points := h.own(since)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range points {
+		if b, ok := h.before[keyOf(points[i])]; ok {
+			points[i].Requests += b.Requests
+			points[i].PromptTokens += b.PromptTokens
+			points[i].CachedTokens += b.CachedTokens
+			points[i].OutputTokens += b.OutputTokens
+		}
+	}
+	return points
+}
+
+// mineOf is the points of a minute and later.
+func (h *history) mineOf(points []telemetry.Point, since int64) []telemetry.Point {
+	i, _ := slices.BinarySearchFunc(points, since, func(p telemetry.Point, m int64) int { return cmp.Compare(p.Minute, m) })
+	return points[i:]
+}
+
+// History is all balancers' points from a minute on, sorted by minute, region,
+// balancer, model and tier. Where the store is behind this balancer's memory,
+// or out of reach (complete is false then), its own memory counts.
+func (h *history) History(ctx context.Context, sinceMinute int64) (points []telemetry.Point, complete bool, err error) {
+	all := map[pointKey]telemetry.Point{}
+	err = h.read(ctx, sinceMinute, all)
+	for _, p := range h.mine(sinceMinute) {
+		all[keyOf(p)] = p
+	}
+	points = make([]telemetry.Point, 0, len(all))
+	for _, p := range all {
+		points = append(points, p)
+	}
+	slices.SortFunc(points, func(a, b telemetry.Point) int {
+		return cmp.Or(cmp.Compare(a.Minute, b.Minute), cmp.Compare(a.Region, b.Region), cmp.Compare(a.Balancer, b.Balancer),
+			cmp.Compare(a.Model, b.Model), cmp.Compare(a.Tier, b.Tier))
+	})
+	return points, err == nil, nil
+}
+
+func (h *history) read(ctx context.Context, since int64, into map[pointKey]telemetry.Point) error {
+	if h.store == nil {
+		return errNoStore
+	}
+	if err := h.learnBefore(ctx); err != nil {
+		return err
+	}
+	return h.store.ReadPoints(ctx, since, func(p telemetry.Point) error {
+		into[keyOf(p)] = p
+		return nil
+	})
+}

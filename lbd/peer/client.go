@@ -1,0 +1,360 @@
+package peer
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/lbd/core"
+)
+
+// Defaults and bounds, each with its reason.
+const (
+	defaultInterval = 100 * time.Millisecond // SkyLB's heartbeat (section 3.3)
+	defaultTimeout  = time.Second            // the core calls a peer lost after a second of silence
+	regionEvery     = time.Second            // as often as top draws
+	maxInFlight     = 4                      // round trips up to 400 ms still bring a report each interval
+	rttWindow       = 32                     // about three seconds of round trips
+	jitterShare     = 0.1                    // spreads the heartbeats of many balancers
+	maxHeartbeat    = 1 << 20                // thousands of models
+	maxRegion       = 8 << 20                // thousands of replicas
+)
+
+// Options configure a Client. Self and Sink are required.
+type Options struct {
+	// Self is this balancer's id: a peer that answers with it is no peer.
+	Self string
+	// Token is the service's peer token; may be empty on one machine.
+	Token string
+	// Sink takes the reports; it is called from many goroutines and must not block.
+	Sink func(core.Event)
+	// Interval is the time between two heartbeats to a peer; default 100 ms.
+	Interval time.Duration
+	// Timeout bounds one heartbeat; default 1 s.
+	Timeout time.Duration
+	// Seed seeds the jitter.
+	Seed uint64
+	// Logger receives peers coming and going; nil = silence.
+	Logger *slog.Logger
+}
+
+// Client keeps in touch with a changing set of peers. All methods may be called
+// from many goroutines.
+type Client struct {
+	opts   Options
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu    sync.Mutex
+	links map[string]*link
+}
+
+// NewClient makes a Client without peers. Close it after use.
+func NewClient(opts Options) *Client {
+	opts.Interval = cmp.Or(opts.Interval, defaultInterval)
+	opts.Timeout = cmp.Or(opts.Timeout, defaultTimeout)
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	c := &Client{opts: opts, links: map[string]*link{}}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	return c
+}
+
+// Add begins to talk to a peer through a transport of its own, which emulates
+// cfg.EmulateRTT when transport is nil. Adding a known peer does nothing.
+func (c *Client) Add(cfg service.PeerConfig, transport http.RoundTripper) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.links[cfg.ID] != nil || c.ctx.Err() != nil {
+		return
+	}
+	if transport == nil {
+		transport = NewTransport(cfg.EmulateRTT)
+	}
+	ctx, stop := context.WithCancel(c.ctx)
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(cfg.ID))
+	l := &link{
+		client: c, cfg: cfg, stop: stop,
+		hc: &http.Client{
+			Transport:     transport,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		jitter: rand.New(rand.NewPCG(c.opts.Seed, h.Sum64())),
+		slots:  make(chan struct{}, maxInFlight),
+	}
+	c.links[cfg.ID] = l
+	c.wg.Go(func() { l.beat(ctx) })
+	c.wg.Go(func() { l.watchRegion(ctx) })
+}
+
+// Remove ends the talk to a peer.
+func (c *Client) Remove(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l := c.links[id]; l != nil {
+		l.stop()
+		delete(c.links, id)
+	}
+}
+
+// Close ends the talk to all peers and waits for what is in flight.
+func (c *Client) Close() {
+	c.cancel()
+	c.wg.Wait()
+}
+
+// Status is what is known of one peer.
+type Status struct {
+	Peer service.PeerConfig
+	// Region is its last region snapshot, nil before the first; the caller must
+	// not change it. RegionAge is the snapshot's age, half a round trip included.
+	Region    *telemetry.RegionSnapshot
+	RegionAge time.Duration
+	// Heard: a heartbeat has come. Silence is the time since the last one, or
+	// since the peer was added.
+	Heard   bool
+	Silence time.Duration
+	// RTT is the least round trip of late; 0 before the first.
+	RTT time.Duration
+	// Reason says in words what went wrong with the last heartbeat; empty when
+	// nothing did.
+	Reason string
+}
+
+// Status lists all peers, sorted by id.
+func (c *Client) Status() []Status {
+	c.mu.Lock()
+	links := make([]*link, 0, len(c.links))
+	for _, l := range c.links {
+		links = append(links, l)
+	}
+	c.mu.Unlock()
+	all := make([]Status, len(links))
+	for i, l := range links {
+		all[i] = l.status()
+	}
+	slices.SortFunc(all, func(a, b Status) int { return cmp.Compare(a.Peer.ID, b.Peer.ID) })
+	return all
+}
+
+// link talks to one peer.
+type link struct {
+	client *Client
+	cfg    service.PeerConfig
+	hc     *http.Client
+	stop   context.CancelFunc
+	jitter *rand.Rand    // of beat's goroutine
+	slots  chan struct{} // one for each heartbeat in flight
+
+	mu       sync.Mutex
+	added    time.Time
+	sent     time.Time // when the newest heartbeat that was answered was sent
+	heardAt  time.Time
+	rtts     []time.Duration // the last rttWindow, oldest first
+	reason   string
+	region   *telemetry.RegionSnapshot
+	regionAt time.Time // when its figures were true
+}
+
+// beat sends heartbeats until ctx ends. They overlap, so that a distant peer is
+// heard as often as a near one; when too many are unanswered it waits.
+func (l *link) beat(ctx context.Context) {
+	l.mu.Lock()
+	l.added = time.Now()
+	l.mu.Unlock()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	defer l.hc.CloseIdleConnections()
+	var flying sync.WaitGroup
+	defer flying.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		interval := l.client.opts.Interval
+		timer.Reset(interval + time.Duration((2*l.jitter.Float64()-1)*jitterShare*float64(interval)))
+		select {
+		case l.slots <- struct{}{}:
+		default:
+			continue
+		}
+		flying.Go(func() {
+			defer func() { <-l.slots }()
+			l.heartbeat(ctx)
+		})
+	}
+}
+
+// heartbeat asks once and reports the answer. Failure reports nothing: the core
+// draws its conclusion from the silence.
+func (l *link) heartbeat(ctx context.Context) {
+	var hb Heartbeat
+	sent := time.Now()
+	err := l.get(ctx, PathHeartbeat, maxHeartbeat, &hb)
+	if ctx.Err() != nil {
+		return
+	}
+	if err == nil && hb.ID == l.client.opts.Self {
+		err = fmt.Errorf("answers with this balancer's own id %s: each balancer needs its own", hb.ID)
+	}
+	if err != nil {
+		l.failed(err)
+		return
+	}
+	models := sane(hb.Models)
+	trip := time.Since(sent)
+	rtt, newest := l.heard(sent, trip)
+	if !newest {
+		return // overtaken by a later one
+	}
+	l.client.opts.Sink(core.Event{
+		Kind: core.EventPeerReport, Target: l.cfg.ID,
+		PeerReport: &core.PeerReport{Age: trip / 2, RTT: rtt, Models: models},
+	})
+}
+
+// sane is what can be believed of a peer's loads: one for each model, sorted,
+// no count below zero.
+func sane(loads []core.ModelLoad) []core.ModelLoad {
+	loads = slices.DeleteFunc(loads, func(l core.ModelLoad) bool {
+		return min(l.Replicas, l.Available, l.Queued, l.Outstanding) < 0
+	})
+	slices.SortStableFunc(loads, func(a, b core.ModelLoad) int { return cmp.Compare(a.Model, b.Model) })
+	return slices.CompactFunc(loads, func(a, b core.ModelLoad) bool { return a.Model == b.Model })
+}
+
+// heard notes an answer. It returns the least round trip of late and whether no
+// later heartbeat was answered before.
+func (l *link) heard(sent time.Time, trip time.Duration) (rtt time.Duration, newest bool) {
+	l.mu.Lock()
+	newest = sent.After(l.sent)
+	if newest {
+		l.sent = sent
+	}
+	back := l.reason != "" || l.heardAt.IsZero()
+	l.heardAt, l.reason = time.Now(), ""
+	if len(l.rtts) == rttWindow {
+		l.rtts = append(l.rtts[:0], l.rtts[1:]...)
+	}
+	l.rtts = append(l.rtts, trip)
+	rtt = slices.Min(l.rtts)
+	l.mu.Unlock()
+	if back {
+		l.client.opts.Logger.Info("peer answers", "peer", l.cfg.ID, "region", l.cfg.Region, "rtt", rtt.Round(100*time.Microsecond))
+	}
+	return rtt, newest
+}
+
+// failed notes a heartbeat that went unanswered.
+func (l *link) failed(err error) {
+	reason := explain(err, l.client.opts.Timeout)
+	l.mu.Lock()
+	changed := l.reason != reason
+	l.reason = reason
+	l.mu.Unlock()
+	if changed {
+		l.client.opts.Logger.Warn("peer does not answer", "peer", l.cfg.ID, "region", l.cfg.Region, "reason", reason)
+	}
+}
+
+// watchRegion fetches the peer's region snapshot every second.
+func (l *link) watchRegion(ctx context.Context) {
+	defer l.hc.CloseIdleConnections()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		sent := time.Now()
+		region := new(telemetry.RegionSnapshot)
+		if err := l.get(ctx, PathRegion, maxRegion, region); err == nil {
+			l.mu.Lock()
+			l.region, l.regionAt = region, sent.Add(time.Since(sent)/2)
+			l.mu.Unlock()
+		}
+		timer.Reset(max(regionEvery-time.Since(sent), regionEvery/10))
+	}
+}
+
+// get fetches a JSON document of at most most bytes.
+func (l *link) get(ctx context.Context, path string, most int64, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, l.client.opts.Timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(l.cfg.URL, "/")+path, nil)
+	if err != nil {
+		return err
+	}
+	if l.client.opts.Token != "" {
+		req.Header.Set(HeaderToken, l.client.opts.Token)
+	}
+	res, err := l.hc.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, most+1))
+	switch {
+	case err != nil:
+		return err
+	case res.StatusCode == http.StatusUnauthorized:
+		return errors.New("refuses this balancer's peer token")
+	case res.StatusCode != http.StatusOK:
+		return fmt.Errorf("answers GET %s with %d %s", path, res.StatusCode, http.StatusText(res.StatusCode))
+	case int64(len(body)) > most:
+		return fmt.Errorf("answers GET %s with more than %d bytes", path, most)
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return fmt.Errorf("answers GET %s with something else than a balancer would: %w", path, err)
+	}
+	return nil
+}
+
+// explain says in few words what went wrong.
+func explain(err error, timeout time.Duration) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Sprintf("no answer within %s", timeout)
+	}
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		err = ue.Err
+	}
+	return err.Error()
+}
+
+func (l *link) status() Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	s := Status{Peer: l.cfg, Heard: !l.heardAt.IsZero(), Silence: now.Sub(l.added), Reason: l.reason}
+	if s.Heard {
+		s.Silence = now.Sub(l.heardAt)
+		s.RTT = slices.Min(l.rtts)
+	}
+	if l.region != nil {
+		copied := *l.region
+		s.Region, s.RegionAge = &copied, now.Sub(l.regionAt)
+	}
+	return s
+}

@@ -1,0 +1,302 @@
+package peer
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/lbd/core"
+)
+
+// balancer is a fake peer: answers after a round trip, or fails.
+type balancer struct {
+	mu     sync.Mutex
+	rtt    time.Duration
+	answer func(r *http.Request) (int, string, error)
+	tokens []string
+	flying int
+	most   int
+}
+
+func (b *balancer) RoundTrip(r *http.Request) (*http.Response, error) {
+	b.mu.Lock()
+	b.tokens = append(b.tokens, r.Header.Get(HeaderToken))
+	b.flying++
+	b.most = max(b.most, b.flying)
+	rtt, answer := b.rtt, b.answer
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		b.flying--
+		b.mu.Unlock()
+	}()
+	select {
+	case <-time.After(rtt):
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	status, body, err := answer(r)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+}
+
+func (b *balancer) set(change func(*balancer)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change(b)
+}
+
+const beat = `{"id":"lb-eu-0","region":"local/eu","models":[
+ {"model":"qwen","replicas":1,"available":0,"queued":0,"outstanding":0},
+ {"model":"llama","replicas":2,"available":1,"queued":3,"outstanding":4}]}`
+
+func healthy(r *http.Request) (int, string, error) {
+	if r.URL.Path == PathRegion {
+		return 200, `{"name":"local/eu","queued":3}`, nil
+	}
+	return 200, beat, nil
+}
+
+// reports gathers what a Client reports, with the time it came.
+type reports struct {
+	mu  sync.Mutex
+	all []core.Event
+	at  []time.Time
+}
+
+func (r *reports) take(ev core.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all, r.at = append(r.all, ev), append(r.at, time.Now())
+}
+
+func (r *reports) drain() ([]core.Event, []time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all, at := r.all, r.at
+	r.all, r.at = nil, nil
+	return all, at
+}
+
+var eu = service.PeerConfig{ID: "eu", Region: "local/eu", URL: "http://eu:1/"}
+
+// talking runs a test in a bubble of fake time with one peer.
+func talking(t *testing.T, b *balancer, test func(t *testing.T, c *Client, r *reports)) {
+	synctest.Test(t, func(t *testing.T) {
+		var r reports
+		c := NewClient(Options{Self: "lb-us-0", Token: "secret", Sink: r.take, Seed: 3})
+		defer c.Close()
+		c.Add(eu, b)
+		test(t, c, &r)
+	})
+}
+
+func TestHeartbeatsAreReported(t *testing.T) {
+	b := &balancer{rtt: 10 * time.Millisecond, answer: healthy}
+	talking(t, b, func(t *testing.T, c *Client, r *reports) {
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		all, _ := r.drain()
+		if n := len(all); n < 95 || n > 105 {
+			t.Errorf("%d reports in 10 s, want about 100", n)
+		}
+		want := core.PeerReport{Age: 5 * time.Millisecond, RTT: 10 * time.Millisecond, Models: []core.ModelLoad{
+			{Model: "llama", Replicas: 2, Available: 1, Queued: 3, Outstanding: 4},
+			{Model: "qwen", Replicas: 1},
+		}}
+		for _, ev := range all {
+			if ev.Kind != core.EventPeerReport || ev.Target != "eu" || !reflect.DeepEqual(*ev.PeerReport, want) {
+				t.Fatalf("got %+v %+v", ev, ev.PeerReport)
+			}
+		}
+		for _, token := range b.tokens {
+			if token != "secret" {
+				t.Fatalf("a request carried the token %q", token)
+			}
+		}
+		s := c.Status()[0]
+		if s.Region == nil || s.Region.Queued != 3 || s.RegionAge < 5*time.Millisecond || s.RegionAge > 1100*time.Millisecond {
+			t.Errorf("region %+v, age %s", s.Region, s.RegionAge)
+		}
+		if !s.Heard || s.Silence > 120*time.Millisecond || s.RTT != 10*time.Millisecond || s.Reason != "" {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// A peer across the world is heard often enough for its figures never to be stale.
+func TestDistantPeerIsNeverStale(t *testing.T) {
+	b := &balancer{rtt: 220 * time.Millisecond, answer: healthy}
+	talking(t, b, func(t *testing.T, _ *Client, r *reports) {
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		all, at := r.drain()
+		for i := 1; i < len(all); i++ {
+			if age := at[i].Sub(at[i-1]) + all[i-1].PeerReport.Age; age >= 300*time.Millisecond {
+				t.Fatalf("figures were %s old before report %d", age, i)
+			}
+		}
+		if b.most > maxInFlight+1 {
+			t.Errorf("%d requests in flight, want at most %d and a region's", b.most, maxInFlight)
+		}
+	})
+}
+
+func TestSilentPeerIsNotReported(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*balancer)
+		reason string
+	}{
+		{"hangs", func(b *balancer) { b.rtt = time.Hour }, "no answer within 1s"},
+		{"refuses", func(b *balancer) {
+			b.answer = func(*http.Request) (int, string, error) { return 0, "", errors.New("connection refused") }
+		}, "connection refused"},
+		{"other token", func(b *balancer) { b.answer = func(*http.Request) (int, string, error) { return 401, "", nil } }, "refuses this balancer's peer token"},
+		{"broken", func(b *balancer) { b.answer = func(*http.Request) (int, string, error) { return 502, "", nil } }, "answers GET /skyserve/v1/heartbeat with 502 Bad Gateway"},
+		{
+			"not a balancer", func(b *balancer) { b.answer = func(*http.Request) (int, string, error) { return 200, "<html>", nil } },
+			"answers GET /skyserve/v1/heartbeat with something else than a balancer would: invalid character '<' looking for beginning of value",
+		},
+		{"endless", func(b *balancer) {
+			b.answer = func(*http.Request) (int, string, error) { return 200, strings.Repeat(" ", maxHeartbeat+1), nil }
+		}, "answers GET /skyserve/v1/heartbeat with more than 1048576 bytes"},
+		{"itself", func(b *balancer) {
+			b.answer = func(*http.Request) (int, string, error) { return 200, `{"id":"lb-us-0"}`, nil }
+		}, "answers with this balancer's own id lb-us-0: each balancer needs its own"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := &balancer{answer: healthy}
+			talking(t, b, func(t *testing.T, cl *Client, r *reports) {
+				time.Sleep(time.Second)
+				b.set(c.change)
+				time.Sleep(time.Second)
+				r.drain()
+				time.Sleep(5 * time.Second)
+				if all, _ := r.drain(); len(all) > 0 {
+					t.Errorf("%d reports", len(all))
+				}
+				s := cl.Status()[0]
+				if s.Reason != c.reason || !s.Heard || s.Silence < 5*time.Second {
+					t.Errorf("status %+v", s)
+				}
+				b.set(func(b *balancer) { b.rtt, b.answer = 0, healthy })
+				time.Sleep(1200 * time.Millisecond)
+				if s := cl.Status()[0]; s.Reason != "" || s.Silence > 200*time.Millisecond {
+					t.Errorf("after it came back: %+v", s)
+				}
+			})
+		})
+	}
+}
+
+func TestRemovedPeerIsLeftAlone(t *testing.T) {
+	b := &balancer{answer: healthy}
+	talking(t, b, func(t *testing.T, c *Client, r *reports) {
+		time.Sleep(time.Second)
+		c.Remove("eu")
+		synctest.Wait()
+		r.drain()
+		time.Sleep(5 * time.Second)
+		if all, _ := r.drain(); len(all) > 0 || len(c.Status()) > 0 {
+			t.Errorf("%d reports after it was removed", len(all))
+		}
+	})
+}
+
+func TestOvertakenHeartbeatIsDropped(t *testing.T) {
+	l := &link{client: NewClient(Options{Self: "lb-us-0", Sink: func(core.Event) {}})}
+	defer l.client.Close()
+	start := time.Unix(100, 0)
+	if _, newest := l.heard(start.Add(time.Second), 30*time.Millisecond); !newest {
+		t.Error("the first answer was dropped")
+	}
+	rtt, newest := l.heard(start, 20*time.Millisecond)
+	if newest {
+		t.Error("an answer to an earlier heartbeat was taken for news")
+	}
+	if rtt != 20*time.Millisecond {
+		t.Errorf("round trip %s, want the least", rtt)
+	}
+}
+
+func TestHandlers(t *testing.T) {
+	source := Source{
+		Heartbeat: func() Heartbeat {
+			return Heartbeat{ID: "lb-eu-0", Region: "local/eu", Models: []core.ModelLoad{{Model: "llama", Replicas: 1}}}
+		},
+		Region: func() telemetry.RegionSnapshot { return telemetry.RegionSnapshot{Name: "local/eu", Queued: 7} },
+	}
+	for _, c := range []struct {
+		name, token, sent, from string
+		want                    int
+	}{
+		{"right token", "secret", "secret", "10.0.0.1:999", 200},
+		{"wrong token", "secret", "secrets", "127.0.0.1:999", 401},
+		{"no token", "secret", "", "127.0.0.1:999", 401},
+		{"none configured, near", "", "", "127.0.0.1:999", 200},
+		{"none configured, near, IPv6", "", "", "[::1]:999", 200},
+		{"none configured, mapped", "", "", "[::ffff:127.0.0.1]:999", 200},
+		{"none configured, far", "", "", "10.0.0.1:999", 401},
+		{"none configured, far, guessed", "", "secret", "10.0.0.1:999", 401},
+		{"none configured, nowhere", "", "", "@", 401},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			mux := http.NewServeMux()
+			Register(mux, c.token, source)
+			for path, want := range map[string]any{PathHeartbeat: source.Heartbeat(), PathRegion: source.Region()} {
+				r := httptest.NewRequest("GET", path, nil)
+				r.RemoteAddr = c.from
+				r.Header.Set(HeaderToken, c.sent)
+				w := httptest.NewRecorder()
+				mux.ServeHTTP(w, r)
+				if w.Code != c.want {
+					t.Errorf("%s: %d, want %d", path, w.Code, c.want)
+				}
+				text, err := json.Marshal(want)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if ok := strings.TrimSpace(w.Body.String()) == string(text); ok != (c.want == 200) {
+					t.Errorf("%s: body %s", path, w.Body)
+				}
+			}
+		})
+	}
+}
+
+func FuzzHeartbeat(f *testing.F) {
+	f.Add([]byte(beat))
+	f.Add([]byte(`{"models":null}`))
+	f.Add([]byte(`{"models":[{"replicas":-5,"available":99}]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var got []core.Event
+		c := NewClient(Options{Self: "lb-us-0", Sink: func(ev core.Event) { got = append(got, ev) }})
+		defer c.Close()
+		b := &balancer{answer: func(*http.Request) (int, string, error) { return 200, string(body), nil }}
+		l := &link{client: c, cfg: eu, hc: &http.Client{Transport: b}}
+		l.heartbeat(t.Context())
+		for _, ev := range got {
+			for i, m := range ev.PeerReport.Models {
+				if m.Replicas < 0 || m.Available < 0 || m.Queued < 0 || m.Outstanding < 0 {
+					t.Errorf("a count below zero was believed: %+v", m)
+				}
+				if i > 0 && ev.PeerReport.Models[i-1].Model >= m.Model {
+					t.Errorf("models not in order: %+v", ev.PeerReport.Models)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,182 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Bounds of a transport, each with its reason.
+const (
+	dialTimeout = 3 * time.Second  // half a world away with two lost packets
+	idleTimeout = 90 * time.Second // longer than heartbeats ever pause
+	idlePerPeer = 64               // forwarded requests come in bursts; setting up costs a round trip each
+	keepAlive   = 15 * time.Second // finds out about peers that vanished
+
+	// laneBytes bounds what is under way in one direction of a delayed
+	// connection: 16 MiB at 110 ms is 150 MB/s, more than a forward ever moves.
+	laneBytes = 16 << 20
+	// pieceBytes is how much a connection moves at once.
+	pieceBytes = 32 << 10
+	// lingerTime bounds how long a closed connection still delivers what was
+	// written to it.
+	lingerTime = 5 * time.Second
+)
+
+// NewTransport makes a transport for the traffic to one peer. With an rtt above
+// zero it emulates that distance on a real connection: every byte arrives half
+// of it later, in each direction, without limit to the bandwidth, and setting a
+// connection up takes all of it. The delay comes on top of the real one.
+func NewTransport(rtt time.Duration) http.RoundTripper {
+	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
+	t := &http.Transport{
+		DialContext:         dialer.DialContext,
+		MaxIdleConnsPerHost: idlePerPeer,
+		IdleConnTimeout:     idleTimeout,
+		TLSHandshakeTimeout: dialTimeout,
+		DisableCompression:  true,
+	}
+	if rtt > 0 {
+		t.DialContext = distantDial(dialer.DialContext, rtt)
+	}
+	return t
+}
+
+type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// distantDial makes dial reach as far as rtt: an answer, be it a refusal, takes
+// a round trip.
+func distantDial(dial dialFunc, rtt time.Duration) dialFunc {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		timer := time.NewTimer(rtt)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			if err == nil {
+				conn.Close()
+				err = ctx.Err()
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		return newDistantConn(conn, rtt/2), nil
+	}
+}
+
+// distantConn delays both directions of a connection.
+type distantConn struct {
+	net.Conn
+	delay   time.Duration
+	in, out *lane
+	closing chan struct{}
+}
+
+// newDistantConn puts conn at a distance; two goroutines carry its bytes until
+// it is closed.
+func newDistantConn(conn net.Conn, delay time.Duration) *distantConn {
+	c := &distantConn{Conn: conn, delay: delay, in: newLane(delay), out: newLane(delay), closing: make(chan struct{})}
+	go c.carryIn()
+	go c.carryOut()
+	return c
+}
+
+// carryIn moves what arrives into the lane that Read takes from.
+func (c *distantConn) carryIn() {
+	piece := make([]byte, pieceBytes)
+	for {
+		n, err := c.Conn.Read(piece)
+		if n > 0 {
+			if _, full := c.in.put(piece[:n], false); full != nil {
+				return
+			}
+		}
+		if err != nil {
+			c.in.finish(err)
+			return
+		}
+	}
+}
+
+// carryOut moves what Write put into its lane to the connection, and ends it.
+func (c *distantConn) carryOut() {
+	defer c.Conn.Close()
+	piece := make([]byte, pieceBytes)
+	for {
+		n, end := c.out.take(piece, false)
+		if end == nil {
+			if _, err := c.Conn.Write(piece[:n]); err != nil {
+				c.out.fail(err)
+				break
+			}
+			continue
+		}
+		if !errors.Is(end, errHalfClosed) {
+			return
+		}
+		if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+			_ = half.CloseWrite()
+		}
+		break
+	}
+	<-c.closing
+}
+
+// Read reads what arrived, half a round trip after it did.
+func (c *distantConn) Read(b []byte) (int, error) {
+	n, err := c.in.take(b, true)
+	return n, c.wrap("read", err)
+}
+
+// Write sends b, which leaves half a round trip later; a failure shows at a
+// later Write.
+func (c *distantConn) Write(b []byte) (int, error) {
+	n, err := c.out.put(b, true)
+	return n, c.wrap("write", err)
+}
+
+// wrap gives a time-out or a use after close the form that net's own have.
+func (c *distantConn) wrap(op string, err error) error {
+	if !isOwn(err) {
+		return err
+	}
+	return &net.OpError{Op: op, Net: c.LocalAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+}
+
+// Close ends the connection at once for its user; what was written is delivered
+// and the other side learns of the end half a round trip later.
+func (c *distantConn) Close() error {
+	if !c.in.shut() {
+		return c.wrap("close", net.ErrClosed)
+	}
+	close(c.closing)
+	c.out.finish(net.ErrClosed)
+	c.out.shut()
+	_ = c.Conn.SetReadDeadline(time.Unix(1, 0)) // wakes carryIn
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(c.delay + lingerTime))
+	return nil
+}
+
+// CloseWrite ends this direction: the other side reads an end of file after
+// what was written.
+func (c *distantConn) CloseWrite() error {
+	c.out.finish(errHalfClosed)
+	return nil
+}
+
+// SetDeadline sets the deadlines of Read and Write.
+func (c *distantConn) SetDeadline(t time.Time) error {
+	c.in.setDeadline(t)
+	c.out.setDeadline(t)
+	return nil
+}
+
+// SetReadDeadline sets when Read gives up.
+func (c *distantConn) SetReadDeadline(t time.Time) error { c.in.setDeadline(t); return nil }
+
+// SetWriteDeadline sets when Write gives up.
+func (c *distantConn) SetWriteDeadline(t time.Time) error { c.out.setDeadline(t); return nil }

@@ -1,0 +1,63 @@
+package probe
+
+import (
+	"time"
+
+	"skyserve/lbd/policy"
+)
+
+// The window over which the hit rate is taken: as long as the balancer's own,
+// in steps that keep it small.
+const (
+	hitSpan = time.Minute
+	hitStep = time.Second
+)
+
+// hitWindow turns an engine's ever-growing counters into a rate of late.
+type hitWindow struct {
+	samples []hitSample // oldest first, a step apart
+	last    hitSample
+	own     policy.Maybe[float64] // what the engine itself calls its hit rate
+}
+
+type hitSample struct {
+	at            time.Time
+	hits, queries float64
+}
+
+// add takes a page's figures into the window.
+func (h *hitWindow) add(now time.Time, f Figures) {
+	h.own = f.HitRate
+	if !f.HitTokens.Known || !f.QueryTokens.Known {
+		h.samples = h.samples[:0]
+		return
+	}
+	s := hitSample{at: now, hits: f.HitTokens.Value, queries: f.QueryTokens.Value}
+	if s.hits < h.last.hits || s.queries < h.last.queries {
+		h.samples = h.samples[:0] // the engine started over
+	}
+	h.last = s
+	n := len(h.samples)
+	if n > 0 && now.Sub(h.samples[n-1].at) < hitStep {
+		return
+	}
+	drop := 0
+	for drop < n && now.Sub(h.samples[drop].at) > hitSpan {
+		drop++
+	}
+	h.samples = append(h.samples[:0], h.samples[drop:]...)
+	h.samples = append(h.samples, s)
+}
+
+// rate is the share of prompt tokens that came from the cache; unknown while no
+// prompt came.
+func (h *hitWindow) rate() policy.Maybe[float64] {
+	if len(h.samples) == 0 {
+		return h.own
+	}
+	queries := h.last.queries - h.samples[0].queries
+	if queries <= 0 {
+		return policy.Maybe[float64]{}
+	}
+	return policy.Known(min(max((h.last.hits-h.samples[0].hits)/queries, 0), 1))
+}

@@ -1,0 +1,214 @@
+package probe
+
+import (
+	"bytes"
+	"math"
+	"strconv"
+
+	"skyserve/lbd/policy"
+)
+
+// Figures is what an engine's metrics page says. What the page does not hold,
+// or holds as something other than a sensible number, is unknown.
+type Figures struct {
+	// Pending and Running count requests: waiting outside, and in, the running batch.
+	Pending policy.Maybe[int]
+	Running policy.Maybe[int]
+	// KV is the used share of KV memory, 0..1.
+	KV policy.Maybe[float64]
+	// HitTokens of QueryTokens prompt tokens came from the prefix cache since
+	// the engine started (vLLM).
+	HitTokens   policy.Maybe[float64]
+	QueryTokens policy.Maybe[float64]
+	// HitRate is the engine's own recent rate, 0..1 (SGLang).
+	HitRate policy.Maybe[float64]
+}
+
+// The figures that a page may hold, as indices of page.
+const (
+	pagePending = iota
+	pageRunning
+	pageKV
+	pageOldKV
+	pageHits
+	pageQueries
+	pageHitRate
+	pageFigures
+	pageNone = -1
+)
+
+// figureOf tells which figure a metric is.
+func figureOf(name []byte) int {
+	switch string(name) {
+	case "vllm:num_requests_waiting", "sglang:num_queue_reqs":
+		return pagePending
+	case "vllm:num_requests_running", "sglang:num_running_reqs":
+		return pageRunning
+	case "vllm:kv_cache_usage_perc", "sglang:token_usage":
+		return pageKV
+	case "vllm:gpu_cache_usage_perc":
+		return pageOldKV
+	case "vllm:prefix_cache_hits_total":
+		return pageHits
+	case "vllm:prefix_cache_queries_total":
+		return pageQueries
+	case "sglang:cache_hit_rate":
+		return pageHitRate
+	}
+	return pageNone
+}
+
+// series gathers the series of one figure, one a data-parallel rank.
+type series struct {
+	sum float64
+	n   int
+	bad bool // a rank's value made no sense, so the whole is unknown
+}
+
+func (s *series) add(v float64, ok bool) {
+	s.sum += v
+	s.n++
+	s.bad = s.bad || !ok
+}
+
+// maxCount bounds what is believed of a count: no engine holds a billion requests.
+const maxCount = 1e9
+
+func (s *series) count() policy.Maybe[int] {
+	if s.n == 0 || s.bad || s.sum < 0 || s.sum > maxCount {
+		return policy.Maybe[int]{}
+	}
+	return policy.Known(int(s.sum))
+}
+
+func (s *series) total() policy.Maybe[float64] {
+	if s.n == 0 || s.bad || s.sum < 0 {
+		return policy.Maybe[float64]{}
+	}
+	return policy.Known(s.sum)
+}
+
+// slack is how far above 1 rounding can carry a share.
+const slack = 0.01
+
+// share is the mean over the ranks.
+func (s *series) share() policy.Maybe[float64] {
+	if s.n == 0 || s.bad {
+		return policy.Maybe[float64]{}
+	}
+	mean := s.sum / float64(s.n)
+	if mean < 0 || mean > 1+slack {
+		return policy.Maybe[float64]{}
+	}
+	return policy.Known(min(mean, 1))
+}
+
+// Parse reads a metrics page in Prometheus' text format, in place and without
+// allocating. Counts of several series (data-parallel ranks) are summed, shares
+// averaged; one series that makes no sense makes its figure unknown.
+func Parse(page []byte) Figures {
+	var all [pageFigures]series
+	for len(page) > 0 {
+		line := page
+		if i := bytes.IndexByte(page, '\n'); i >= 0 {
+			line, page = page[:i], page[i+1:]
+		} else {
+			page = nil
+		}
+		parseLine(line, &all)
+	}
+	f := Figures{
+		Pending: all[pagePending].count(), Running: all[pageRunning].count(),
+		KV:        all[pageKV].share(),
+		HitTokens: all[pageHits].total(), QueryTokens: all[pageQueries].total(),
+		HitRate: all[pageHitRate].share(),
+	}
+	if all[pageKV].n == 0 {
+		f.KV = all[pageOldKV].share()
+	}
+	return f
+}
+
+// parseLine adds a sample line's value to its series; comments, other metrics
+// and what is no sample are passed over.
+func parseLine(line []byte, all *[pageFigures]series) {
+	if len(line) == 0 || (line[0] != 'v' && line[0] != 's') {
+		return
+	}
+	end := 0
+	for end < len(line) && line[end] != '{' && line[end] != ' ' && line[end] != '\t' {
+		end++
+	}
+	figure := figureOf(line[:end])
+	if figure == pageNone {
+		return
+	}
+	rest := line[end:]
+	if len(rest) > 0 && rest[0] == '{' {
+		size := labelsSize(rest)
+		if partial(rest[:size]) {
+			return
+		}
+		rest = rest[size:]
+	}
+	all[figure].add(parseValue(rest))
+}
+
+// labelsSize is the length of the label set that b begins with, braces
+// included; all of b when it does not end.
+func labelsSize(b []byte) int {
+	quoted := false
+	for i := 0; i < len(b); i++ {
+		switch b[i] {
+		case '\\':
+			if quoted {
+				i++
+			}
+		case '"':
+			quoted = !quoted
+		case '}':
+			if !quoted {
+				return i + 1
+			}
+		}
+	}
+	return len(b)
+}
+
+var (
+	priorityFirst = []byte(`{priority="`)
+	priorityLater = []byte(`,priority="`)
+)
+
+// partial says whether a series counts only the requests of one priority.
+// SGLang exports those beside the total, whose priority is empty.
+func partial(labels []byte) bool {
+	i := bytes.Index(labels, priorityFirst)
+	if i < 0 {
+		i = bytes.Index(labels, priorityLater)
+	}
+	if i < 0 {
+		return false
+	}
+	after := i + len(priorityFirst)
+	return after < len(labels) && labels[after] != '"'
+}
+
+// maxNumber bounds the digits of a number; float64 needs at most 24.
+const maxNumber = 32
+
+// parseValue reads the first word of b as a finite number.
+func parseValue(b []byte) (v float64, ok bool) {
+	b = bytes.TrimLeft(b, " \t")
+	if i := bytes.IndexAny(b, " \t\r"); i >= 0 {
+		b = b[:i]
+	}
+	if len(b) == 0 || len(b) > maxNumber {
+		return 0, false
+	}
+	v, err := strconv.ParseFloat(string(b), 64)
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+		return 0, false
+	}
+	return v, true
+}

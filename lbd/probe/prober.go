@@ -1,0 +1,169 @@
+package probe
+
+import (
+	"cmp"
+	"context"
+	"hash/fnv"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
+)
+
+// Defaults and bounds, each with its reason.
+const (
+	defaultInterval = 100 * time.Millisecond // ten looks a second: a prefill of an L4 lasts about as long
+	defaultTimeout  = time.Second            // the core calls a replica lost after a second of silence
+	aliveEvery      = time.Second            // engines without metrics: /health tells nothing but life
+	maxBackoff      = time.Second            // a replica that comes back is used within a second
+	dialTimeout     = time.Second            // part of the timeout above
+	jitterShare     = 0.1                    // spreads the probes of many replicas and balancers
+	maxPage         = 4 << 20                // vLLM's page is 30 KB, with many ranks and LoRAs 1 MB
+)
+
+// Options configure a Prober. Only Sink is required.
+type Options struct {
+	// Sink takes the reports; it is called from many goroutines and must not block.
+	Sink func(core.Event)
+	// Found is told the model of a replica that was started without one, each
+	// time it is learned anew, before the replica's first ready report.
+	Found func(service.ReplicaConfig)
+	// Interval is the time between two probes of a replica; default 100 ms.
+	Interval time.Duration
+	// Timeout bounds one probe; default 1 s.
+	Timeout time.Duration
+	// Seed seeds the jitter.
+	Seed uint64
+	// Transport carries the probes; nil = one that keeps a connection to each replica.
+	Transport http.RoundTripper
+	// Logger receives changes of state; nil = silence.
+	Logger *slog.Logger
+}
+
+// Prober probes a changing set of replicas. All methods may be called from many
+// goroutines.
+type Prober struct {
+	opts   Options
+	client *http.Client
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex
+	watches map[string]*watch
+}
+
+// New makes a Prober without replicas. Close it after use.
+func New(opts Options) *Prober {
+	opts.Interval = cmp.Or(opts.Interval, defaultInterval)
+	opts.Timeout = cmp.Or(opts.Timeout, defaultTimeout)
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	if opts.Transport == nil {
+		opts.Transport = newTransport()
+	}
+	p := &Prober{opts: opts, watches: map[string]*watch{}}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.client = &http.Client{
+		Transport: opts.Transport,
+		// An engine has no reason to send its balancer elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return p
+}
+
+func newTransport() *http.Transport {
+	return &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		MaxIdleConnsPerHost: 1,
+		IdleConnTimeout:     30 * time.Second,
+		TLSHandshakeTimeout: dialTimeout,
+		DisableCompression:  true, // a page is cheaper to read than to unpack, on both sides
+	}
+}
+
+// Start begins to probe a replica. Starting one that is being probed changes
+// nothing unless its URL or model is another; then it starts over.
+func (p *Prober) Start(cfg service.ReplicaConfig) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctx.Err() != nil {
+		return
+	}
+	if w := p.watches[cfg.ID]; w != nil {
+		if w.asked.URL == cfg.URL && w.asked.Model == cfg.Model {
+			return
+		}
+		w.stop()
+	}
+	ctx, stop := context.WithCancel(p.ctx)
+	w := &watch{
+		prober: p, asked: cfg, stop: stop,
+		jitter: rand.New(rand.NewPCG(p.opts.Seed, seedOf(cfg.ID))),
+		status: Status{Replica: cfg, Reason: "no answer yet"},
+	}
+	p.watches[cfg.ID] = w
+	p.wg.Go(func() { w.run(ctx) })
+}
+
+// seedOf gives every replica its own stream of jitter.
+func seedOf(id string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(id))
+	return h.Sum64()
+}
+
+// Stop ends the probing of a replica; a probe under way reports nothing more.
+func (p *Prober) Stop(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w := p.watches[id]; w != nil {
+		w.stop()
+		delete(p.watches, id)
+	}
+}
+
+// Close stops all probes and waits for them to end.
+func (p *Prober) Close() {
+	p.cancel()
+	p.wg.Wait()
+	p.client.CloseIdleConnections()
+}
+
+// Status is what is known of one replica beyond what the core keeps.
+type Status struct {
+	// Replica is as it was started, with the model that it told.
+	Replica service.ReplicaConfig
+	Ready   bool
+	// Answered: its model has answered at least once.
+	Answered bool
+	// Reason says why it is not ready.
+	Reason string
+	// HitRate is the share of prompt tokens that the engine took from its
+	// prefix cache over the last minute, by its own figures.
+	HitRate policy.Maybe[float64]
+}
+
+// Status lists all replicas, sorted by id.
+func (p *Prober) Status() []Status {
+	p.mu.Lock()
+	watches := make([]*watch, 0, len(p.watches))
+	for _, w := range p.watches {
+		watches = append(watches, w)
+	}
+	p.mu.Unlock()
+	all := make([]Status, len(watches))
+	for i, w := range watches {
+		all[i] = w.current()
+	}
+	slices.SortFunc(all, func(a, b Status) int { return cmp.Compare(a.Replica.ID, b.Replica.ID) })
+	return all
+}

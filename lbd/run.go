@@ -1,0 +1,363 @@
+package lbd
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"skyserve/internal/service"
+	"skyserve/internal/store"
+	"skyserve/lbd/admin"
+	"skyserve/lbd/peer"
+	"skyserve/lbd/proxy"
+)
+
+// Bounds of the servers, each with its reason.
+const (
+	readHeaderTimeout = 10 * time.Second // a header is one packet; slower is an attack
+	idleTimeout       = 2 * time.Minute  // clients come back within a conversation's turn
+	maxHeaderBytes    = 64 << 10         // long cookies and tokens fit
+	flushTimeout      = time.Second      // of answers that are complete
+	drainTimeout      = 10 * time.Second // half of what most supervisors wait before they kill
+)
+
+// Options are what a balancer needs beside its configuration.
+type Options struct {
+	// Logger receives what happens; nil = silence. Secrets never reach it.
+	Logger *slog.Logger
+	// AdminToken must come with every request to the admin listener; empty is
+	// accepted on loopback only.
+	AdminToken string
+	// InsecureNoAuth lets the public listener be open to other machines without
+	// API keys.
+	InsecureNoAuth bool
+	// AllowCIDRs are networks that /add_worker may attach replicas of, beside
+	// this machine and private ones.
+	AllowCIDRs []netip.Prefix
+	// Store keeps the history; nil = the one at StoreURL, if there is one.
+	Store PointStore
+	// DrainTimeout bounds how long requests in flight may take at the end;
+	// default 10 s.
+	DrainTimeout time.Duration
+	// Listening is told the base URLs of both listeners once requests can come.
+	Listening func(public, admin string)
+}
+
+// ListenError is an address that cannot be listened on.
+type ListenError struct {
+	// Flag is the flag, and the key of the configuration, that sets the address.
+	Flag string
+	Addr string
+	Err  error
+}
+
+// Error names the address, its flag and the cause.
+func (e *ListenError) Error() string {
+	cause := e.Err
+	var op *net.OpError
+	if errors.As(cause, &op) && op.Err != nil {
+		cause = op.Err
+	}
+	return fmt.Sprintf("listening on %s (--%s): %s", e.Addr, e.Flag, strings.TrimPrefix(cause.Error(), "bind: "))
+}
+
+// Unwrap is the cause.
+func (e *ListenError) Unwrap() error { return e.Err }
+
+// Run runs a balancer until ctx ends, then lets the requests in flight finish.
+// It returns nil after an orderly end, a *ConfigError for a configuration that
+// it cannot run with, a *ListenError for an address that is taken.
+func Run(ctx context.Context, cfg service.BalancerConfig, opts Options) error {
+	opts.DrainTimeout = cmp.Or(opts.DrainTimeout, drainTimeout)
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	if err := Check(cfg, opts); err != nil {
+		return err
+	}
+	b := &balancer{cfg: cfg, opts: opts, log: opts.Logger}
+	defer b.release()
+	if err := b.acquire(); err != nil {
+		return err
+	}
+	if err := b.assemble(ctx); err != nil {
+		return err
+	}
+	return b.run(ctx)
+}
+
+// balancer is one balancer process.
+type balancer struct {
+	cfg  service.BalancerConfig
+	opts Options
+	log  *slog.Logger
+
+	public, adminPort net.Listener
+	cert              *tls.Certificate
+	keys              []string
+	record            *os.File
+
+	runtime  *proxy.Runtime
+	fleet    *fleet
+	peers    *peer.Client
+	history  *history
+	api      *admin.API
+	store    *store.Store // the one that StoreURL names; nil = another or none
+	draining atomic.Bool
+}
+
+// acquire gets hold of everything outside of the process that may be missing or
+// taken.
+func (b *balancer) acquire() (err error) {
+	if b.keys, err = apiKeys(b.cfg.Balancer.Auth); err != nil {
+		return err
+	}
+	if t := b.cfg.Balancer.TLS; t != nil {
+		cert, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return &ConfigError{Key: "balancer.tls", Problem: err.Error()}
+		}
+		b.cert = &cert
+	}
+	if b.public, err = net.Listen("tcp", b.cfg.Listen); err != nil {
+		return &ListenError{Flag: "listen", Addr: b.cfg.Listen, Err: err}
+	}
+	if b.adminPort, err = net.Listen("tcp", b.cfg.Admin); err != nil {
+		return &ListenError{Flag: "admin", Addr: b.cfg.Admin, Err: err}
+	}
+	b.cfg.Listen = actual(b.cfg.Listen, b.public)
+	b.cfg.Admin = actual(b.cfg.Admin, b.adminPort)
+	if b.cfg.Record != "" {
+		// Prompts are in it only as hashes, but who asked what model when is.
+		b.record, err = os.OpenFile(b.cfg.Record, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+		if err != nil {
+			return &ConfigError{Key: "record", Problem: err.Error()}
+		}
+	}
+	return nil
+}
+
+// actual is a listen address with the port that was really taken.
+func actual(asked string, l net.Listener) string {
+	host, _, err := net.SplitHostPort(asked)
+	_, port, err2 := net.SplitHostPort(l.Addr().String())
+	if err != nil || err2 != nil {
+		return l.Addr().String()
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// release gives back what acquire and assemble got.
+func (b *balancer) release() {
+	for _, l := range []net.Listener{b.public, b.adminPort} {
+		if l != nil {
+			l.Close()
+		}
+	}
+	if b.store != nil {
+		b.store.Close()
+	}
+	if b.record != nil {
+		if err := b.record.Close(); err != nil {
+			b.log.Error("closing the record", "file", b.cfg.Record, "err", err)
+		}
+	}
+}
+
+// assemble makes the parts and joins them; nothing runs yet.
+func (b *balancer) assemble(ctx context.Context) error {
+	coreCfg, err := coreConfig(b.cfg.Balancer)
+	if err != nil {
+		return err
+	}
+	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log}
+	if b.record != nil {
+		o.Record = b.record
+	}
+	if b.runtime, err = proxy.New(o); err != nil {
+		return err
+	}
+	points, err := b.pointStore(ctx)
+	if err != nil {
+		return err
+	}
+	seed := fnv.New64a()
+	_, _ = io.WriteString(seed, b.cfg.ID)
+	b.fleet = newFleet(b.cfg, b.runtime, b.log, seed.Sum64())
+	b.peers = peer.NewClient(peer.Options{
+		Self: b.cfg.ID, Token: b.cfg.PeerToken, Sink: b.runtime.Step, Seed: seed.Sum64(), Logger: b.log,
+	})
+	b.history = newHistory(b.cfg.ID, b.runtime.History, points, b.log)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	b.runtime.Collect(registry)
+	b.api = admin.New(admin.Options{
+		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, History: b.history,
+		Peers: b.peers.Status, Service: b.specText(), Registry: registry, Token: b.opts.AdminToken,
+		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
+	})
+	return nil
+}
+
+// pointStore is where history goes; nil when it is kept in memory only.
+func (b *balancer) pointStore(ctx context.Context) (PointStore, error) {
+	if b.opts.Store != nil || b.cfg.StoreURL == "" {
+		return b.opts.Store, nil
+	}
+	s, err := store.Connect(ctx, b.cfg.StoreURL, b.cfg.StoreToken, store.Lazy(), store.ClientName(b.cfg.ID), store.Logger(b.log))
+	if err != nil {
+		return nil, &ConfigError{Key: "store_url", Problem: err.Error()}
+	}
+	b.store = s
+	return s, nil
+}
+
+// specText reads the service.yaml that the balancer belongs to; nil without one.
+func (b *balancer) specText() func() ([]byte, error) {
+	if b.cfg.SpecFile == "" {
+		return nil
+	}
+	return func() ([]byte, error) { return os.ReadFile(b.cfg.SpecFile) }
+}
+
+// run serves until ctx ends or a listener fails, then ends everything in order.
+func (b *balancer) run(ctx context.Context) error {
+	// What carries requests goes on while they drain.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	b.runtime.Start(life)
+	b.attach()
+
+	public, adminSrv := b.server(b.handler()), b.server(b.api)
+	failed := make(chan error, 2)
+	var serving sync.WaitGroup
+	serving.Go(func() { failed <- public.Serve(b.publicListener()) })
+	serving.Go(func() { failed <- adminSrv.Serve(b.adminPort) })
+	storing, endStoring := context.WithCancel(life)
+	defer endStoring()
+	var stored sync.WaitGroup
+	stored.Go(func() { b.history.run(storing) })
+	if b.opts.Listening != nil {
+		b.opts.Listening(b.publicURL(), "http://"+b.cfg.Admin)
+	}
+
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+		err = fmt.Errorf("serving: %w", err)
+	}
+	if b.drain(life) {
+		flush(life, public)
+	}
+	_ = public.Close() // what did not end in time breaks off
+	endStoring()
+	stored.Wait()
+	b.peers.Close()
+	b.fleet.close()
+	_ = adminSrv.Close()
+	serving.Wait()
+	end()
+	return errors.Join(err, b.runtime.Close())
+}
+
+// flush lets answers that are complete reach their clients; what takes longer
+// is for Close to end.
+func flush(ctx context.Context, s *http.Server) {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	_ = s.Shutdown(ctx)
+}
+
+// attach makes the configured replicas and peers known. Those that do not
+// answer yet are used when they do.
+func (b *balancer) attach() {
+	for _, p := range b.cfg.Peers {
+		transport := peer.NewTransport(p.EmulateRTT)
+		b.runtime.AddPeer(p, transport)
+		b.peers.Add(p, transport)
+	}
+	for _, r := range b.cfg.Replicas {
+		if _, err := b.fleet.Add(r); err != nil {
+			b.log.Error("replica cannot be attached", "replica", r.ID, "err", err)
+		}
+	}
+}
+
+// server makes a server with the bounds of this package.
+func (b *balancer) server(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog: slog.NewLogLogger(b.log.Handler(), slog.LevelDebug), // what clients do wrong is not news
+	}
+}
+
+// publicListener speaks TLS when there is a certificate.
+func (b *balancer) publicListener() net.Listener {
+	if b.cert == nil {
+		return b.public
+	}
+	return tls.NewListener(b.public, &tls.Config{
+		Certificates: []tls.Certificate{*b.cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+	})
+}
+
+func (b *balancer) publicURL() string {
+	if b.cert != nil {
+		return "https://" + b.cfg.Listen
+	}
+	return "http://" + b.cfg.Listen
+}
+
+// handler serves peers on their own paths and clients on all others.
+func (b *balancer) handler() http.Handler {
+	peers := http.NewServeMux()
+	peer.Register(peers, b.cfg.PeerToken, peer.Source{Heartbeat: b.heartbeat, Region: b.api.Region})
+	clients := b.runtime.Handler()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/skyserve/") {
+			peers.ServeHTTP(w, r)
+			return
+		}
+		clients.ServeHTTP(w, r)
+	})
+}
+
+// heartbeat is what peers are told. A balancer that is about to end offers nothing.
+func (b *balancer) heartbeat() peer.Heartbeat {
+	hb := peer.Heartbeat{ID: b.cfg.ID, Region: b.cfg.Region}
+	if !b.draining.Load() {
+		hb.Models = b.runtime.Load()
+	}
+	return hb
+}
+
+// drain takes nothing new and lets what is in flight finish; false when it did
+// not in time.
+func (b *balancer) drain(ctx context.Context) bool {
+	b.draining.Store(true)
+	b.log.Info("draining", "at_most", b.opts.DrainTimeout)
+	ctx, cancel := context.WithTimeout(ctx, b.opts.DrainTimeout)
+	defer cancel()
+	if err := b.runtime.Drain(ctx); err != nil {
+		b.log.Warn("requests are cut off", "err", err)
+		return false
+	}
+	return true
+}
