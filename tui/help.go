@@ -57,8 +57,12 @@ func (s *screen) scrollHelp(n int) {
 func (s *screen) signs() [][2]string {
 	g := s.theme.glyphs
 	return [][2]string{
-		{g.ready, "ready"}, {g.coming, "being brought up"}, {g.trouble, "not ready; balancers partly gone"},
-		{g.failed, "failed, interrupted, unreachable"}, {g.leaving, "draining, shutting down"}, {g.lent, "donated"},
+		{g.ready, "ready"},
+		{g.coming, "being brought up"},
+		{g.trouble, "not ready; balancers partly gone"},
+		{g.failed, "failed, interrupted, unreachable"},
+		{g.leaving, "draining, shutting down"},
+		{g.lent, "donated"},
 		{g.up + " " + g.down, "the queue grew, shrank"},
 	}
 }

@@ -44,9 +44,12 @@ func (s *screen) move(msg tea.KeyPressMsg) {
 		binding key.Binding
 		rows    int
 	}{
-		{s.keys.Up, -1}, {s.keys.Down, 1},
-		{s.keys.PageUp, -max(s.pageRows(), 1)}, {s.keys.PageDown, max(s.pageRows(), 1)},
-		{s.keys.Top, -1 << 30}, {s.keys.Bottom, 1 << 30},
+		{s.keys.Up, -1},
+		{s.keys.Down, 1},
+		{s.keys.PageUp, -max(s.pageRows(), 1)},
+		{s.keys.PageDown, max(s.pageRows(), 1)},
+		{s.keys.Top, -1 << 30},
+		{s.keys.Bottom, 1 << 30},
 	}
 	for _, step := range steps {
 		if key.Matches(msg, step.binding) {

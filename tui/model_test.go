@@ -343,8 +343,13 @@ func TestMovingKeepsTheSelectionInSight(t *testing.T) {
 		keys []string
 		want string
 	}{
-		{[]string{"j"}, "r0-0"}, {[]string{"down", "j", "k"}, "r0-1"}, {[]string{"G"}, "r2-39"}, {[]string{"up"}, "r2-38"},
-		{[]string{"home"}, "r0-0"}, {[]string{"end"}, "r2-39"}, {[]string{"g", "pgup"}, "r0-0"},
+		{[]string{"j"}, "r0-0"},
+		{[]string{"down", "j", "k"}, "r0-1"},
+		{[]string{"G"}, "r2-39"},
+		{[]string{"up"}, "r2-38"},
+		{[]string{"home"}, "r0-0"},
+		{[]string{"end"}, "r2-39"},
+		{[]string{"g", "pgup"}, "r0-0"},
 	}
 	for _, s := range steps {
 		d.press(s.keys...)

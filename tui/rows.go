@@ -98,7 +98,7 @@ func (k sortKey) compareWords(a, b *telemetry.ReplicaSnapshot) int {
 // compare orders two replicas; what is unknown comes last in either direction,
 // and ties go by id.
 func (o sortOrder) compare(a, b *telemetry.ReplicaSnapshot) int {
-	c := 0
+	var c int
 	if o.key >= byPending {
 		x, knownX := o.key.figure(a)
 		y, knownY := o.key.figure(b)

@@ -140,8 +140,12 @@ func TestUTF8Locale(t *testing.T) {
 		env  map[string]string
 		want bool
 	}{
-		{nil, false}, {map[string]string{"LANG": "en_US.UTF-8"}, true}, {map[string]string{"LANG": "C.utf8"}, true}, {map[string]string{"LANG": "C"}, false},
-		{map[string]string{"LC_ALL": "C", "LANG": "en_US.UTF-8"}, false}, {map[string]string{"LC_ALL": "", "LC_CTYPE": "de_DE.UTF-8", "LANG": "C"}, true},
+		{nil, false},
+		{map[string]string{"LANG": "en_US.UTF-8"}, true},
+		{map[string]string{"LANG": "C.utf8"}, true},
+		{map[string]string{"LANG": "C"}, false},
+		{map[string]string{"LC_ALL": "C", "LANG": "en_US.UTF-8"}, false},
+		{map[string]string{"LC_ALL": "", "LC_CTYPE": "de_DE.UTF-8", "LANG": "C"}, true},
 	}
 	for _, tt := range tests {
 		if got := UTF8Locale(func(k string) string { return tt.env[k] }); got != tt.want {

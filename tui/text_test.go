@@ -16,17 +16,48 @@ import (
 
 func TestFigures(t *testing.T) {
 	tests := []struct{ got, want string }{
-		{rate(nil), "-"}, {rate(ptr(0.0)), "0"}, {rate(ptr(0.04)), "0.0"}, {rate(ptr(9.94)), "9.9"}, {rate(ptr(9.96)), "10"},
-		{rate(ptr(999.4)), "999"}, {rate(ptr(999.6)), "1.0k"}, {rate(ptr(12345.0)), "12k"}, {rate(ptr(1.25e6)), "1.2M"}, {rate(ptr(3e9)), "3.0G"},
-		{count(0), "0"}, {count(9999), "9999"}, {count(10000), "10k"}, {maybeCount(nil), "-"}, {maybeCount(ptr(0)), "0"},
-		{percent(nil), "-"}, {percent(ptr(0.0)), "0%"}, {percent(ptr(0.996)), "100%"},
-		{millis(0.2), "0.2ms"}, {millis(84.6), "85ms"}, {millis(999), "999ms"}, {millis(1420), "1.42s"}, {millis(42100), "42.1s"}, {millis(720000), "12m"},
-		{age(-time.Second), "<1s"}, {age(999 * time.Millisecond), "<1s"}, {age(3200 * time.Millisecond), "3.2s"}, {age(42 * time.Second), "42s"},
-		{age(12 * time.Minute), "12m"}, {age(12 * time.Hour), "12h"}, {age(240 * time.Hour), "10d"},
-		{maybeAge(nil, time.Hour), "-"}, {maybeAge(ptr(int64(2000)), time.Second), "3.0s"},
-		{shortModel("a/b/c"), "c"}, {shortModel("c"), "c"}, {shortModel("a/"), "a/"},
-		{plural(1, "region"), "1 region"}, {plural(0, "region"), "0 regions"},
-		{sparkSpan(9), "LAST 45s"}, {sparkSpan(24), "LAST 2m"}, {sparkSpan(91), "LAST 7.5m"}, {sparkSpan(120), "LAST 10m"},
+		{rate(nil), "-"},
+		{rate(ptr(0.0)), "0"},
+		{rate(ptr(0.04)), "0.0"},
+		{rate(ptr(9.94)), "9.9"},
+		{rate(ptr(9.96)), "10"},
+		{rate(ptr(999.4)), "999"},
+		{rate(ptr(999.6)), "1.0k"},
+		{rate(ptr(12345.0)), "12k"},
+		{rate(ptr(1.25e6)), "1.2M"},
+		{rate(ptr(3e9)), "3.0G"},
+		{count(0), "0"},
+		{count(9999), "9999"},
+		{count(10000), "10k"},
+		{maybeCount(nil), "-"},
+		{maybeCount(ptr(0)), "0"},
+		{percent(nil), "-"},
+		{percent(ptr(0.0)), "0%"},
+		{percent(ptr(0.996)), "100%"},
+		{millis(0.2), "0.2ms"},
+		{millis(84.6), "85ms"},
+		{millis(999), "999ms"},
+		{millis(1420), "1.42s"},
+		{millis(42100), "42.1s"},
+		{millis(720000), "12m"},
+		{age(-time.Second), "<1s"},
+		{age(999 * time.Millisecond), "<1s"},
+		{age(3200 * time.Millisecond), "3.2s"},
+		{age(42 * time.Second), "42s"},
+		{age(12 * time.Minute), "12m"},
+		{age(12 * time.Hour), "12h"},
+		{age(240 * time.Hour), "10d"},
+		{maybeAge(nil, time.Hour), "-"},
+		{maybeAge(ptr(int64(2000)), time.Second), "3.0s"},
+		{shortModel("a/b/c"), "c"},
+		{shortModel("c"), "c"},
+		{shortModel("a/"), "a/"},
+		{plural(1, "region"), "1 region"},
+		{plural(0, "region"), "0 regions"},
+		{sparkSpan(9), "LAST 45s"},
+		{sparkSpan(24), "LAST 2m"},
+		{sparkSpan(91), "LAST 7.5m"},
+		{sparkSpan(120), "LAST 10m"},
 	}
 	for i, tt := range tests {
 		if tt.got != tt.want {
@@ -41,8 +72,13 @@ func TestBar(t *testing.T) {
 		g     glyphs
 		want  string
 	}{
-		{0, unicodeGlyphs, "░░░░"}, {1, unicodeGlyphs, "████"}, {0.5, unicodeGlyphs, "██░░"}, {0.4, unicodeGlyphs, "█▋░░"},
-		{7, unicodeGlyphs, "████"}, {-1, unicodeGlyphs, "░░░░"}, {0.5, asciiGlyphs, "##.."},
+		{0, unicodeGlyphs, "░░░░"},
+		{1, unicodeGlyphs, "████"},
+		{0.5, unicodeGlyphs, "██░░"},
+		{0.4, unicodeGlyphs, "█▋░░"},
+		{7, unicodeGlyphs, "████"},
+		{-1, unicodeGlyphs, "░░░░"},
+		{0.5, asciiGlyphs, "##.."},
 	}
 	for _, tt := range tests {
 		if got := bar(tt.share, 4, tt.g); got != tt.want {
@@ -182,8 +218,15 @@ func TestHistoryIsBounded(t *testing.T) {
 func TestBalancersInAWord(t *testing.T) {
 	th := must(NewTheme(ThemePlain, true))
 	tests := []struct{ states, word, sign string }{
-		{"", "NONE", "!"}, {"READY", "READY", "*"}, {"READY READY", "READY 2/2", "*"}, {"READY UNREACHABLE", "READY 1/2", "!"},
-		{"UNREACHABLE", "UNREACHABLE", "x"}, {"UNREACHABLE UNREACHABLE", "UNREACHABLE", "x"}, {"STARTING", "STARTING", "~"}, {"READY STARTING", "READY 1/2", "~"}, {"ODD", "ODD", "?"},
+		{"", "NONE", "!"},
+		{"READY", "READY", "*"},
+		{"READY READY", "READY 2/2", "*"},
+		{"READY UNREACHABLE", "READY 1/2", "!"},
+		{"UNREACHABLE", "UNREACHABLE", "x"},
+		{"UNREACHABLE UNREACHABLE", "UNREACHABLE", "x"},
+		{"STARTING", "STARTING", "~"},
+		{"READY STARTING", "READY 1/2", "~"},
+		{"ODD", "ODD", "?"},
 	}
 	for _, tt := range tests {
 		var bs []telemetry.BalancerSnapshot

@@ -66,7 +66,7 @@ func TestHowRequestsEnd(t *testing.T) {
 			name: "over limit", outcome: outcomeRejected, status: 429, reason: reasonStatus, detail: "status 429: slow down",
 			handler: func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Retry-After", "1.5")
-				http.Error(w, `{"error":{"message":"slow down"}}`, 429)
+				http.Error(w, `{"error":{"message":"slow down"}}`, http.StatusTooManyRequests)
 			},
 		},
 		{
@@ -75,7 +75,7 @@ func TestHowRequestsEnd(t *testing.T) {
 		},
 		{
 			name: "bad gateway", outcome: outcomeFailed, status: 502, reason: reasonStatus, detail: "status 502: oh",
-			handler: func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "oh", 502) },
+			handler: func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "oh", http.StatusBadGateway) },
 		},
 		{
 			name: "unknown model", outcome: outcomeFailed, status: 404, reason: reasonStatus, detail: "status 404: ",

@@ -29,7 +29,7 @@ func (r *Report) summary(b *strings.Builder) {
 	fmt.Fprintf(t, "rates\t%.1f requests/s, %.0f output tokens/s over %.1f s\n", r.RequestsPerSecond, r.OutputTokensPerSecond, r.DurationSeconds)
 	fmt.Fprintf(t, "tokens\t%d prompt, %d output; prefix hits %s\n", r.PromptTokens, r.OutputTokens, share(r.PrefixHitRate))
 	fmt.Fprintf(t, "forwarded\t%d\n", r.Forwarded)
-	t.Flush()
+	_ = t.Flush() // a strings.Builder takes everything
 }
 
 func (r *Report) latencies(b *strings.Builder) {
@@ -45,7 +45,7 @@ func (r *Report) latencies(b *strings.Builder) {
 		}
 		fmt.Fprintln(t)
 	}
-	t.Flush()
+	_ = t.Flush() // a strings.Builder takes everything
 }
 
 // columns are the figures of a percentile set that the table shows.
@@ -80,7 +80,7 @@ func (r *Report) regions(b *strings.Builder) {
 		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t%s\t%s\t%s\t%s\t%d\t\n", name, f.OK, f.Rejected, f.Failed, f.Cancelled,
 			f.RequestsPerSecond, f.OutputTokensPerSecond, ttft[1], ttft[2], tpot[1], share(f.PrefixHitRate), f.Forwarded)
 	}
-	t.Flush()
+	_ = t.Flush() // a strings.Builder takes everything
 }
 
 // remarks are the lines that only some loads have.

@@ -59,8 +59,7 @@ func readAll(r io.Reader) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer gz.Close()
-		in = gz
+		in = gz // holds nothing that Close would free
 	}
 	data, err := io.ReadAll(io.LimitReader(in, maxHistoryBytes+1))
 	if err != nil {
@@ -101,8 +100,11 @@ func checkPoint(p *Point, at place) error {
 		name  string
 		value int64
 	}{
-		{"minute", p.Minute}, {"prompt_tokens", p.PromptTokens}, {"cached_tokens", p.CachedTokens},
-		{"requests", p.Requests}, {"output_tokens", p.OutputTokens},
+		{"minute", p.Minute},
+		{"prompt_tokens", p.PromptTokens},
+		{"cached_tokens", p.CachedTokens},
+		{"requests", p.Requests},
+		{"output_tokens", p.OutputTokens},
 	} {
 		if f.value < 0 {
 			return at.errorf(f.name, "must not be negative", strconv.FormatInt(f.value, 10))
@@ -269,8 +271,10 @@ func (h *csvHistory) point(record []string, line int) (Point, error) {
 		name string
 		to   *int64
 	}{
-		{"prompt_tokens", &p.PromptTokens}, {"cached_tokens", &p.CachedTokens},
-		{"requests", &p.Requests}, {"output_tokens", &p.OutputTokens},
+		{"prompt_tokens", &p.PromptTokens},
+		{"cached_tokens", &p.CachedTokens},
+		{"requests", &p.Requests},
+		{"output_tokens", &p.OutputTokens},
 	} {
 		text := h.field(record, c.name)
 		if text == "" && c.name != "prompt_tokens" {
