@@ -1,0 +1,131 @@
+package lbd
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/engine/server"
+)
+
+// simulated starts a simulated engine, a thousand times faster than life, and
+// returns its URL.
+func simulated(t *testing.T) string {
+	t.Helper()
+	s, err := server.New(server.Options{Model: "llama", Speed: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx, ln) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("engine: %v", err)
+		}
+		s.Close()
+	})
+	return "http://" + ln.Addr().String()
+}
+
+// The official client makes its calls against a balancer with a real (if
+// simulated) engine behind it.
+func TestOfficialOpenAIClient(t *testing.T) {
+	n := start(t, service.BalancerConfig{
+		ID: "lb-us", Region: "local/us",
+		Models:   []service.BalancerModel{{Name: "llama", Aliases: []string{"chat-small"}}},
+		Replicas: []service.ReplicaConfig{{ID: "us-0", URL: simulated(t), Model: "llama"}},
+	}, Options{})
+	ready(t, n)
+	web := client(t)
+	api := openai.NewClient(option.WithBaseURL(n.public+"/v1"), option.WithAPIKey("any"), option.WithHTTPClient(web), option.WithMaxRetries(0))
+	ctx := context.Background()
+	ask := openai.ChatCompletionNewParams{
+		Model: "chat-small", MaxTokens: openai.Int(24),
+		Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("Answer briefly."), openai.UserMessage("Where do you run?")},
+	}
+
+	whole, err := api.Chat.Completions.New(ctx, ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := whole.Choices[0].Message.Content
+	if text == "" || whole.Usage.CompletionTokens != 24 || whole.Choices[0].FinishReason != "length" {
+		t.Errorf("answer %q, usage %+v, finished by %s", text, whole.Usage, whole.Choices[0].FinishReason)
+	}
+
+	stream := api.Chat.Completions.NewStreaming(ctx, ask)
+	var streamed strings.Builder
+	events := 0
+	for stream.Next() {
+		for _, c := range stream.Current().Choices {
+			streamed.WriteString(c.Delta.Content)
+			events++
+		}
+		if u := stream.Current().Usage; u.TotalTokens != 0 {
+			t.Errorf("usage %+v although the client did not ask for it", u)
+		}
+	}
+	if err := stream.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if streamed.String() != text || events != 24 {
+		t.Errorf("streamed %d events, %q; the same question unstreamed gave %q", events, streamed.String(), text)
+	}
+
+	ask.StreamOptions = openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)}
+	stream = api.Chat.Completions.NewStreaming(ctx, ask)
+	var usage openai.CompletionUsage
+	for stream.Next() {
+		if u := stream.Current().Usage; u.TotalTokens != 0 {
+			usage = u
+		}
+	}
+	if err := stream.Err(); err != nil || usage.CompletionTokens != 24 || usage.PromptTokensDetails.CachedTokens == 0 {
+		t.Errorf("usage %+v, %v; want 24 tokens, and the prompt cached from before", usage, err)
+	}
+
+	completion, err := api.Completions.New(ctx, openai.CompletionNewParams{
+		Model: "llama", Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("Once upon a time")}, MaxTokens: openai.Int(8),
+	})
+	if err != nil || completion.Usage.CompletionTokens != 8 {
+		t.Errorf("completion %+v, %v", completion, err)
+	}
+
+	models, err := api.Models.List(ctx)
+	if err != nil || len(models.Data) != 2 {
+		t.Errorf("models %+v, %v", models, err)
+	}
+
+	ask.Model = "gpt-9"
+	var refused *openai.Error
+	if _, err = api.Chat.Completions.New(ctx, ask); !errors.As(err, &refused) || refused.StatusCode != http.StatusNotFound || refused.Code != "model_not_found" {
+		t.Errorf("an unknown model: %v", err)
+	}
+}
+
+// ready waits until the balancer says so.
+func ready(t *testing.T, n *node) {
+	t.Helper()
+	web := client(t)
+	eventually(t, "the balancer is ready", func() bool {
+		resp, err := web.Get(n.public + "/readyz")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+}
