@@ -36,8 +36,10 @@ var mayImport = map[string][]string{
 	"lbd/probe":         {"internal/service", "lbd/core", "lbd/policy"},
 	"lbd/peer":          {"internal/service", "internal/telemetry", "lbd/core"},
 	"lbd/admin":         {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer"},
-	"lbd": {"internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/peer", "lbd/policy",
-		"lbd/probe", "lbd/proxy"},
+	"lbd": {
+		"internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/peer", "lbd/policy",
+		"lbd/probe", "lbd/proxy",
+	},
 
 	"forecast": {"internal/service", "internal/workload"},
 	"plan":     {"internal/service", "forecast"},
@@ -46,9 +48,10 @@ var mayImport = map[string][]string{
 	"provision/local":  {"internal/service", "provision"},
 	"provision/static": {"internal/service", "provision"},
 
-	"internal/controller": {"internal/service", "internal/store", "internal/telemetry", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
-	"tui":                 {"internal/service", "internal/telemetry"},
-	"cmd/skyserve":        {"*"},
+	"internal/controller/rollout": {"internal/service", "provision", "provision/local", "provision/static", "internal/telemetry", "internal/controller"},
+	"internal/controller":         {"internal/service", "internal/store", "internal/telemetry", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
+	"tui":                         {"internal/service", "internal/telemetry"},
+	"cmd/skyserve":                {"*"},
 }
 
 // pureRooms decide from arguments alone: see impure and impureCalls.
@@ -69,7 +72,7 @@ var sdkRooms = map[string][]string{
 	"cloud.google.com/go":              {"provision/gcp"},
 	"github.com/nats-io":               {"internal/store"},
 	"charm.land":                       {"tui"},
-	"github.com/goccy/go-yaml":         {"internal/service", "cmd/skyserve", "provision/local", "internal/controller"},
+	"github.com/goccy/go-yaml":         {"internal/service", "lbd", "provision/local", "internal/controller", "internal/controller/rollout"},
 	"github.com/spf13/cobra":           {"cmd/skyserve"},
 	"github.com/invopop/jsonschema":    {"internal/service"},
 	"github.com/guptarohit/asciigraph": {"tui", "cmd/skyserve"},

@@ -22,6 +22,7 @@ func (t *modelTable) resolve(name []byte) (string, bool) {
 // SetModels declares the models that the service has, with their aliases. The
 // models of replicas and peers are known besides these.
 func (r *Runtime) SetModels(models []service.BalancerModel) {
+	r.points.serve(models)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.declared = slices.Clone(models)

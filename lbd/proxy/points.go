@@ -17,6 +17,7 @@ type points struct {
 	keep     int64 // minutes
 
 	mu      sync.Mutex
+	models  []string          // declared: a minute without their requests is a known zero, not a gap
 	done    []telemetry.Point // of complete minutes, oldest first
 	minute  int64             // the running one
 	current []telemetry.Point // of the running minute, sorted by model and tier
@@ -45,19 +46,46 @@ func (p *points) add(model string, tier service.Tier, t tally) {
 	pt.OutputTokens += t.output
 }
 
+// serve says which models this balancer answers for from now on.
+func (p *points) serve(models []service.BalancerModel) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.roll(minuteOf(time.Now()))
+	p.models = p.models[:0]
+	for _, m := range models {
+		p.models = append(p.models, m.Name)
+	}
+}
+
 // roll ends the running minute when another one has begun. A clock that was set
 // back goes on counting where it was.
 func (p *points) roll(minute int64) {
 	if minute <= p.minute {
 		return
 	}
-	p.done = append(p.done, p.current...)
-	p.current, p.minute = nil, minute
+	p.end()
+	for p.minute = max(p.minute+1, minute-p.keep); p.minute < minute; p.minute++ {
+		p.end()
+	}
 	old := 0
 	for old < len(p.done) && p.done[old].Minute <= minute-p.keep {
 		old++
 	}
 	p.done = p.done[old:]
+}
+
+// end completes the running minute. A declared model that nobody asked for gets
+// a point of zero, because silence that was watched is a figure and the time when
+// no balancer ran is not.
+func (p *points) end() {
+	for _, model := range p.models {
+		asked := slices.ContainsFunc(p.current, func(pt telemetry.Point) bool { return pt.Model == model })
+		if !asked {
+			p.point(model, service.TierFast)
+		}
+	}
+	p.done = append(p.done, p.current...)
+	p.current = nil
 }
 
 func (p *points) point(model string, tier service.Tier) *telemetry.Point {

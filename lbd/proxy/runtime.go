@@ -97,6 +97,7 @@ func New(o Options) (*Runtime, error) {
 	r.ring = newRing(r.limits.Decisions)
 	r.stats = &stats{}
 	r.points = newPoints(o.Self, r.limits.HistoryMinutes)
+	r.points.serve(r.declared)
 	r.metrics = newMetrics()
 	r.record = newRecorder(o.Record, r.header(), r.limits.RecordBuffer)
 	r.rebuildModels()

@@ -232,3 +232,27 @@ func TestStatsByOrigin(t *testing.T) {
 		t.Errorf("stats of the replica %+v, want the request's", r)
 	}
 }
+
+// A minute that was watched and had no requests is zero; a forecast that took it
+// for a gap would go on expecting the load that has ended.
+func TestWatchedSilenceIsZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		self := service.BalancerConfig{ID: "lb", Region: "local/us", Models: []service.BalancerModel{{Name: "m", Aliases: []string{"small"}}}}
+		rt, err := New(Options{Self: self, Core: testOptions(t).Core})
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := minuteOf(time.Now())
+		time.Sleep(2 * time.Minute)
+		rt.points.add("m", service.TierNormal, tally{requests: 1})
+		time.Sleep(2 * time.Minute)
+		zero := func(minute int64) telemetry.Point {
+			return telemetry.Point{Minute: begin + minute, Balancer: "lb", Region: "local/us", Model: "m", Tier: service.TierFast}
+		}
+		asked := zero(2)
+		asked.Tier, asked.Requests = service.TierNormal, 1
+		if got, want := rt.History(0), []telemetry.Point{zero(0), zero(1), asked, zero(3)}; !samePoints(got, want) {
+			t.Errorf("history %+v, want %+v", got, want)
+		}
+	})
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"skyserve/internal/controller/rollout"
+	"skyserve/provision/local"
+)
+
+// statusEvery is how often --watch looks again.
+const statusEvery = 2 * time.Second
+
+// clearScreen moves the cursor home and clears what is below it.
+const clearScreen = "\x1b[H\x1b[J"
+
+// statusOptions are the flags of `skyserve status`.
+type statusOptions struct {
+	name   string
+	watch  bool
+	output string
+}
+
+func newStatusCmd() *cobra.Command {
+	var o statusOptions
+	cmd := &cobra.Command{
+		Use:   "status [NAME]",
+		Short: "Show how a service does: regions, balancers, replicas, cost",
+		Long: `Show the regions of a service with their balancers, replicas, endpoints and
+cost. What does not answer is shown with its reason; nothing is waited for
+longer than a second.`,
+		Example: `  skyserve status
+  skyserve status chat --watch
+  skyserve status -o json`,
+		Args: argsBetween(0, 1, "[NAME]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				o.name = args[0]
+			}
+			return runStatus(cmd.Context(), &o, cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "show it again every 2 s, until ctrl-C")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "text or json (with --watch: one document a line)")
+	return cmd
+}
+
+func runStatus(ctx context.Context, o *statusOptions, out io.Writer) error {
+	if err := checkOutput(o.output); err != nil {
+		return err
+	}
+	svc, err := findService(o.name)
+	if err != nil {
+		return err
+	}
+	for {
+		if err := showStatus(ctx, svc, o, out); err != nil {
+			return err
+		}
+		if !o.watch {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil // ctrl-C is how one leaves
+		case <-time.After(statusEvery):
+		}
+	}
+}
+
+// showStatus shows one status.
+func showStatus(ctx context.Context, svc local.Service, o *statusOptions, out io.Writer) error {
+	status, err := rollout.GetStatus(ctx, svc)
+	if err != nil {
+		return err
+	}
+	if o.output == "json" {
+		return json.NewEncoder(out).Encode(status)
+	}
+	var page bytes.Buffer
+	if o.watch && isTerminal(out) {
+		page.WriteString(clearScreen)
+	}
+	if err := writeStatus(&page, status); err != nil {
+		return err
+	}
+	_, err = out.Write(page.Bytes())
+	return err
+}
+
+// writeStatus writes a status as a table for people.
+func writeStatus(w io.Writer, s *rollout.Status) error {
+	fmt.Fprintf(w, "%s  %s  $%.2f/h  store: %s\n", s.Service, s.State, s.CostPerHour, s.Store)
+	if s.Problem != "" {
+		fmt.Fprintf(w, "problem: %s\n", s.Problem)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "\nREGION\tKIND\tID\tSTATE\tADDRESS\tMODEL\tREASON")
+	row := func(cells ...string) {
+		for i, c := range cells {
+			cells[i] = cmp.Or(strings.ReplaceAll(c, "\n", " "), "-")
+		}
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
+	}
+	for _, r := range s.Regions {
+		for _, b := range r.Balancers {
+			row(string(r.Name), "balancer", b.ID, string(b.State), b.Endpoint, "", reason(b.Reason, b.Wanted))
+		}
+		for _, rep := range r.Replicas {
+			row(string(r.Name), "replica", rep.ID, string(rep.State), rep.URL, rep.Model, reason(rep.Reason, rep.Wanted))
+		}
+	}
+	row("", "controller", cmp.Or(s.Controller.ID, "controller"), string(s.Controller.State), s.Controller.Admin, "", s.Controller.Reason)
+	return t.Flush()
+}
+
+// reason adds to a reason that the service.yaml does not ask for the object.
+func reason(why string, wanted bool) string {
+	if wanted {
+		return why
+	}
+	return strings.Trim(why+"; not in the service.yaml", "; ")
+}
+
+// isTerminal tells whether w is a terminal.
+func isTerminal(w io.Writer) bool {
+	f, isFile := w.(*os.File)
+	return isFile && term.IsTerminal(int(f.Fd()))
+}

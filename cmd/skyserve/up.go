@@ -1,0 +1,328 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"skyserve/internal/controller/rollout"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/local"
+)
+
+// upOptions are the flags of `skyserve up`.
+type upOptions struct {
+	file     string
+	yes      bool
+	dryRun   bool
+	detailed bool
+	wait     bool
+	upgrade  bool
+	timeout  time.Duration
+	output   string
+}
+
+func newUpCmd() *cobra.Command {
+	var o upOptions
+	cmd := &cobra.Command{
+		Use:   "up SERVICE.yaml",
+		Short: "Bring a service up, or change it to what its file says",
+		Long: `Bring a service up as its file says, wait until it works and print its endpoints.
+Run again it changes only what differs and repairs what died: missing processes
+are started at once, replicas whose configuration differs are replaced one a
+region at a time, balancers one at a time. Replicas that come and go reach the
+balancers while these run.
+
+This build provisions local regions (simulated engines, in the background on
+this machine) and static ones (machines that you already have: their endpoints
+are attached to a balancer that runs on this machine). Neither is billed, and
+neither asks.
+
+Processes go on with the executable that they were started with; --upgrade
+replaces those that run another one than this.
+
+Exit codes: 0 up, 1 failed, 2 error in the file, 3 only a part is up,
+130 interrupted (running it again takes up where it ended).`,
+		Example: `  skyserve up service.yaml
+  skyserve up service.yaml --dry-run --detailed-exitcode
+  skyserve up service.yaml --timeout 5m -o json`,
+		Args: argsBetween(1, 1, "SERVICE.yaml"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.file = args[0]
+			return runUp(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&o.yes, "yes", false, "do not ask before making what is billed (local and static regions never ask)")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would change and change nothing")
+	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when there are changes")
+	flags.BoolVar(&o.wait, "wait", true, "wait until the service works")
+	flags.BoolVar(&o.upgrade, "upgrade", false, "also replace processes that run another executable than this one")
+	flags.DurationVar(&o.timeout, "timeout", time.Minute, "how long to wait")
+	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
+	return cmd
+}
+
+// up is one run of `skyserve up`.
+type up struct {
+	*upOptions
+	out, talk io.Writer
+	plan      *rollout.Plan
+	begun     time.Time
+	ready     []string
+}
+
+func runUp(ctx context.Context, o *upOptions, out, talk io.Writer) error {
+	if err := checkOutput(o.output); err != nil {
+		return err
+	}
+	if o.timeout <= 0 {
+		return usage(fmt.Errorf("--timeout: must be above 0, got %s", o.timeout), "")
+	}
+	text, err := os.ReadFile(o.file)
+	if err != nil {
+		return usage(fmt.Errorf("reading the service: %w", err), "skyserve init writes a first service.yaml")
+	}
+	u := &up{upOptions: o, out: out, talk: talk, begun: time.Now()}
+	if o.dryRun {
+		return u.dry(text)
+	}
+	return u.run(ctx, text)
+}
+
+// open reads the service and finds its state.
+func (u *up) open(text []byte) (local.Service, *service.Spec, error) {
+	spec, err := rollout.Read(u.file, text)
+	if err != nil {
+		return local.Service{}, nil, specUsage(err)
+	}
+	home, err := local.OpenHome()
+	if err != nil {
+		return local.Service{}, nil, err
+	}
+	svc, err := home.Service(spec.Name)
+	return svc, spec, err
+}
+
+// specUsage makes an error of configuration one of usage.
+func specUsage(err error) error {
+	var spec *provision.SpecError
+	if errors.As(err, &spec) {
+		return usage(err, "")
+	}
+	return err
+}
+
+// dry shows the changes.
+func (u *up) dry(text []byte) error {
+	svc, spec, err := u.open(text)
+	if err != nil {
+		return err
+	}
+	if u.plan, err = rollout.NewPlan(svc, spec, text, u.upgrade); err != nil {
+		return specUsage(err)
+	}
+	return u.finish(false)
+}
+
+// run makes the changes and waits.
+func (u *up) run(ctx context.Context, text []byte) error {
+	svc, spec, err := u.open(text)
+	if err != nil {
+		return err
+	}
+	if err := u.change(ctx, svc, spec, text); err != nil {
+		return err
+	}
+	if u.wait {
+		waitCtx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
+		defer cancel()
+		if err := u.plan.Wait(waitCtx, u.isReady); err != nil {
+			return u.failure(ctx, err, len(u.ready) > 0)
+		}
+	}
+	return u.finish(u.wait)
+}
+
+// change makes the changes. It gives the service's lock back before anything is
+// waited for, so that `down` need not.
+func (u *up) change(ctx context.Context, svc local.Service, spec *service.Spec, text []byte) error {
+	unlock, err := svc.Lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if u.plan, err = rollout.NewPlan(svc, spec, text, u.upgrade); err != nil {
+		svc.RemoveUnused()
+		return specUsage(err)
+	}
+	if err := u.printChanges(u.talk); err != nil {
+		return err
+	}
+	result, err := u.plan.Apply(ctx, u.progress)
+	if err != nil {
+		svc.RemoveUnused()
+		return u.failure(ctx, err, len(result.Done) > 0)
+	}
+	return nil
+}
+
+// failure prints what there is and chooses the exit code of err.
+func (u *up) failure(ctx context.Context, err error, partly bool) error {
+	if ctx.Err() != nil {
+		fmt.Fprintf(u.talk, "stopped waiting; 'skyserve up %s' takes up where this ended\n", u.file)
+		return fmt.Errorf("bringing %s up: %w", u.plan.Spec.Name, context.Canceled)
+	}
+	code := exitFailed
+	if partly {
+		code = exitPartial
+	}
+	if u.output == "json" {
+		if printing := u.printJSON(false, err); printing != nil {
+			return printing
+		}
+	}
+	hint := fmt.Sprintf("see 'skyserve status %s' and 'skyserve logs %s', then run it again", u.plan.Spec.Name, u.plan.Spec.Name)
+	var taken *provision.PortTakenError
+	if errors.As(err, &taken) {
+		hint = fmt.Sprintf("nothing was started; set local.port in %s to a free range, or stop what is there", u.file)
+	}
+	return &exitError{code: code, err: err, hint: hint}
+}
+
+// finish prints the result.
+func (u *up) finish(ready bool) error {
+	if u.output == "json" {
+		if err := u.printJSON(ready, nil); err != nil {
+			return err
+		}
+	} else if err := u.printText(ready); err != nil {
+		return err
+	}
+	if u.detailed && len(u.plan.Changes) > 0 {
+		return &exitError{code: exitChanges}
+	}
+	return nil
+}
+
+// progress is told of every change.
+func (u *up) progress(c provision.Change, p provision.Phase, err error) {
+	verb := map[provision.Action]string{
+		provision.ActionLaunch: "started", provision.ActionReplace: "replaced", provision.ActionTerminate: "stopped",
+	}[c.Action]
+	switch p {
+	case provision.PhaseDone:
+		u.line("%s %s", verb, c.ID())
+	case provision.PhaseFailed:
+		u.line("failed %s", c.ID())
+	}
+}
+
+func (u *up) isReady(id string) {
+	u.ready = append(u.ready, id)
+	for _, c := range u.plan.Changes {
+		if c.ID() == id {
+			u.line("ready %s", id)
+		}
+	}
+}
+
+// line says one thing that happened and when.
+func (u *up) line(format string, args ...any) {
+	fmt.Fprintf(u.talk, "%6.1fs  %s\n", time.Since(u.begun).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// printChanges shows what will change and what it costs.
+func (u *up) printChanges(w io.Writer) error {
+	name := u.plan.Spec.Name
+	if len(u.plan.Changes) == 0 {
+		_, err := fmt.Fprintf(w, "%s: no change\n", name)
+		return err
+	}
+	now, then := u.plan.CostPerHour()
+	plural := "s"
+	if len(u.plan.Changes) == 1 {
+		plural = ""
+	}
+	fmt.Fprintf(w, "%s: %d change%s, cost $%.2f/h -> $%.2f/h\n", name, len(u.plan.Changes), plural, now, then)
+	marks := map[provision.Action]string{provision.ActionLaunch: "+", provision.ActionReplace: "~", provision.ActionTerminate: "-"}
+	for _, c := range u.plan.Changes {
+		where := cmp.Or(string(c.Region()), "this machine")
+		if _, err := fmt.Fprintf(w, "  %s %-10s %-12s %-14s %s\n", marks[c.Action], c.Kind(), c.ID(), where, c.Reason); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printText prints the endpoints and what to try next; for a dry run, the changes.
+func (u *up) printText(ready bool) error {
+	if u.dryRun {
+		return u.printChanges(u.out)
+	}
+	name, state := u.plan.Spec.Name, "started"
+	if ready {
+		state = "up"
+	}
+	endpoints := u.plan.Endpoints()
+	if len(u.plan.Changes) == 0 {
+		fmt.Fprintf(u.out, "%s is %s (no change)\n", name, state)
+	} else {
+		fmt.Fprintf(u.out, "%s is %s\n", name, state)
+	}
+	for _, place := range u.plan.Places() {
+		fmt.Fprintf(u.out, "  %-12s %s\n", place, endpoints[place])
+	}
+	fmt.Fprintf(u.out, "\nTry next:\n  %s\n", u.curl(endpoints[u.plan.Places()[0]]))
+	_, err := fmt.Fprintf(u.out, "  skyserve load\n  skyserve top\n  skyserve plan\n  skyserve down %s\n", name)
+	return err
+}
+
+// curl is a request that the service answers.
+func (u *up) curl(endpoint string) string {
+	m := u.plan.Spec.Models[0]
+	model := m.Name
+	if len(m.Aliases) > 0 {
+		model = m.Aliases[0]
+	}
+	auth := ""
+	if u.plan.Spec.Balancer.Auth != nil {
+		auth = ` -H "Authorization: Bearer $SKYSERVE_KEY"`
+	}
+	return fmt.Sprintf(`curl %s/v1/chat/completions%s -H 'Content-Type: application/json' -d '{"model":"%s","max_tokens":32,"messages":[{"role":"user","content":"Hello"}]}'`,
+		endpoint, auth, model)
+}
+
+// printJSON prints the one document of -o json.
+func (u *up) printJSON(ready bool, err error) error {
+	type change struct {
+		Action      provision.Action `json:"action"`
+		ID          string           `json:"id"`
+		Kind        provision.Kind   `json:"kind"`
+		Region      string           `json:"region"`
+		Reason      string           `json:"reason"`
+		CostPerHour float64          `json:"cost_per_hour"`
+	}
+	changes := []change{}
+	for _, c := range u.plan.Changes {
+		changes = append(changes, change{c.Action, c.ID(), c.Kind(), string(c.Region()), c.Reason, c.CostPerHour})
+	}
+	now, then := u.plan.CostPerHour()
+	document := map[string]any{
+		"service": u.plan.Spec.Name, "dry_run": u.dryRun, "ready": ready, "changes": changes,
+		"cost_per_hour": map[string]float64{"now": now, "then": then},
+		"endpoints":     u.plan.Endpoints(), "error": nil,
+	}
+	if err != nil {
+		document["error"] = err.Error()
+	}
+	return json.NewEncoder(u.out).Encode(document)
+}

@@ -1,0 +1,165 @@
+package controller
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"skyserve/internal/service"
+)
+
+// drawFleet draws up to four regions with up to three balancers each, any of
+// them dead, and replicas at home with them.
+func drawFleet(t *rapid.T) Fleet {
+	f := Fleet{RTT: map[string]time.Duration{}}
+	places := []string{"us", "eu", "asia", "au"}[:rapid.IntRange(1, 4).Draw(t, "regions")]
+	for i, a := range places {
+		for _, b := range places[:i] {
+			if rapid.Bool().Draw(t, "stated") {
+				f.RTT[a+"-"+b] = time.Duration(rapid.IntRange(1, 3).Draw(t, "rtt")) * time.Millisecond
+			}
+		}
+		region := service.Region("local/" + a)
+		for n := range rapid.IntRange(1, 3).Draw(t, "balancers") {
+			b := Balancer{ID: fmt.Sprintf("lb-%s-%d", a, n), Region: region, Alive: rapid.Bool().Draw(t, "alive")}
+			f.Balancers = append(f.Balancers, b)
+			for r := range rapid.IntRange(0, 3).Draw(t, "replicas") {
+				f.Replicas = append(f.Replicas, service.ControlledReplica{
+					ReplicaConfig: service.ReplicaConfig{ID: fmt.Sprintf("%s-%d-%d", a, n, r), Region: region}, Home: b.ID,
+				})
+			}
+		}
+	}
+	return f
+}
+
+// with is the fleet with one balancer alive or dead.
+func (f Fleet) with(i int, alive bool) Fleet {
+	balancers := append([]Balancer{}, f.Balancers...)
+	balancers[i].Alive = alive
+	f.Balancers = balancers
+	return f
+}
+
+func (f Fleet) byID() map[string]Balancer {
+	all := map[string]Balancer{}
+	for _, b := range f.Balancers {
+		all[b.ID] = b
+	}
+	return all
+}
+
+func TestEveryReplicaHasALiveOwnerWhileAnyBalancerLives(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := drawFleet(t)
+		owners, balancers := Assign(f), f.byID()
+		anyAlive := false
+		for _, b := range f.Balancers {
+			anyAlive = anyAlive || b.Alive
+		}
+		if !anyAlive {
+			if owners != nil {
+				t.Fatalf("nobody lives and still %v", owners)
+			}
+			return
+		}
+		if len(owners) != len(f.Replicas) {
+			t.Fatalf("got %d owners of %d replicas", len(owners), len(f.Replicas))
+		}
+		for id, owner := range owners {
+			if !balancers[owner].Alive {
+				t.Fatalf("%s belongs to %s, which is dead", id, owner)
+			}
+		}
+	})
+}
+
+func TestAReplicaIsAtHomeWhileItsHomeLivesAndElseNearest(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := drawFleet(t)
+		owners, balancers := Assign(f), f.byID()
+		if owners == nil {
+			return
+		}
+		for _, r := range f.Replicas {
+			if balancers[r.Home].Alive {
+				if owners[r.ID] != r.Home {
+					t.Fatalf("%s: got %s, want home", r.ID, owners[r.ID])
+				}
+				continue
+			}
+			got := f.distance(r.Region, balancers[owners[r.ID]].Region)
+			for _, b := range f.Balancers {
+				if d := f.distance(r.Region, b.Region); b.Alive && d < got {
+					t.Fatalf("%s: got %s at %s, but %s is at %s", r.ID, owners[r.ID], got, b.ID, d)
+				}
+			}
+		}
+	})
+}
+
+func TestNothingMovesWithoutCause(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := drawFleet(t)
+		i := rapid.IntRange(0, len(f.Balancers)-1).Draw(t, "which")
+		id := f.Balancers[i].ID
+		alive, dead := Assign(f.with(i, true)), Assign(f.with(i, false))
+		if dead == nil {
+			return
+		}
+		for replica, owner := range alive {
+			if owner != id && dead[replica] != owner {
+				t.Fatalf("%s died and %s moved from %s to %s", id, replica, owner, dead[replica])
+			}
+		}
+		if back := Assign(f.with(i, false).with(i, true)); !maps.Equal(back, alive) {
+			t.Fatalf("%s came back: got %v, want %v", id, back, alive)
+		}
+	})
+}
+
+func TestAssignDoesNotDependOnOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := drawFleet(t)
+		want := Assign(f)
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+		rng.Shuffle(len(f.Balancers), func(i, j int) { f.Balancers[i], f.Balancers[j] = f.Balancers[j], f.Balancers[i] })
+		rng.Shuffle(len(f.Replicas), func(i, j int) { f.Replicas[i], f.Replicas[j] = f.Replicas[j], f.Replicas[i] })
+		if got := Assign(f); !maps.Equal(got, want) {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+	})
+}
+
+func TestANeighbourhoodSharesTheReplicasOfADeadBalancer(t *testing.T) {
+	f := Fleet{}
+	for i := range 4 {
+		f.Balancers = append(f.Balancers, Balancer{ID: fmt.Sprint("lb-us-", i), Region: "local/us", Alive: i > 0})
+	}
+	for i := range 300 {
+		f.Replicas = append(f.Replicas, service.ControlledReplica{ReplicaConfig: service.ReplicaConfig{ID: fmt.Sprint("us-", i), Region: "local/us"}, Home: "lb-us-0"})
+	}
+	counts := map[string]int{}
+	for _, owner := range Assign(f) {
+		counts[owner]++
+	}
+	for i := 1; i < 4; i++ {
+		if n := counts[fmt.Sprint("lb-us-", i)]; n < 70 || n > 130 {
+			t.Errorf("lb-us-%d got %d of 300, want about 100", i, n)
+		}
+	}
+}
+
+func TestAReplicaOfAnUnknownHomeIsAdopted(t *testing.T) {
+	f := Fleet{
+		Balancers: []Balancer{{ID: "lb-us-0", Region: "local/us", Alive: true}, {ID: "lb-eu-0", Region: "local/eu", Alive: true}},
+		Replicas:  []service.ControlledReplica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0", Region: "local/us"}, Home: "lb-us-9"}},
+	}
+	if got := Assign(f)["us-0"]; got != "lb-us-0" {
+		t.Errorf("got %s, want the balancer of its own region", got)
+	}
+}

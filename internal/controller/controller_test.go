@@ -1,0 +1,433 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"skyserve/internal/service"
+	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeBalancer is a balancer that can be dead.
+type fakeBalancer struct {
+	mu    sync.Mutex
+	dead  bool
+	has   map[string]uint64 // epoch by replica
+	stuck bool              // refuses to let go
+	gone  map[string]uint64 // epoch of replicas that it had
+}
+
+func (b *fakeBalancer) set(dead bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dead = dead
+}
+
+func (b *fakeBalancer) replicas() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return ids(b.has)
+}
+
+func ids(has map[string]uint64) []string {
+	list := []string{}
+	for id := range has {
+		list = append(list, id)
+	}
+	slices.Sort(list)
+	return list
+}
+
+var errDead = errors.New("connection refused")
+
+func (b *fakeBalancer) Healthy(context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.dead {
+		return errDead
+	}
+	return nil
+}
+
+func (b *fakeBalancer) Workers(context.Context) ([]telemetry.Worker, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.dead {
+		return nil, errDead
+	}
+	var workers []telemetry.Worker
+	for _, id := range ids(b.has) {
+		workers = append(workers, telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: id, Epoch: b.has[id]}})
+	}
+	return workers, nil
+}
+
+func (b *fakeBalancer) AddWorker(_ context.Context, r service.ReplicaConfig) (bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	old, had := b.has[r.ID]
+	switch {
+	case b.dead:
+		return false, errDead
+	case had && old > r.Epoch || !had && b.gone[r.ID] > r.Epoch:
+		return false, telemetry.ErrConflict
+	}
+	b.has[r.ID] = r.Epoch
+	return !had, nil
+}
+
+func (b *fakeBalancer) RemoveWorker(_ context.Context, id string, epoch uint64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.dead || b.stuck:
+		return errDead
+	case b.has[id] > epoch:
+		return telemetry.ErrConflict
+	}
+	delete(b.has, id)
+	return nil
+}
+
+// fakeState is a store with one key.
+type fakeState struct {
+	mu       sync.Mutex
+	data     []byte
+	revision uint64
+	down     bool
+}
+
+func (s *fakeState) Get(context.Context, string) ([]byte, uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.down:
+		return nil, 0, store.ErrUnavailable
+	case s.data == nil:
+		return nil, 0, store.ErrNotFound
+	}
+	return s.data, s.revision, nil
+}
+
+func (s *fakeState) Create(ctx context.Context, key string, value []byte) (uint64, error) {
+	return s.CompareAndSwap(ctx, key, value, 0)
+}
+
+func (s *fakeState) CompareAndSwap(_ context.Context, _ string, value []byte, revision uint64) (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	have := s.revision
+	if s.data == nil {
+		have = 0
+	}
+	switch {
+	case s.down:
+		return 0, store.ErrUnavailable
+	case have != revision:
+		return 0, store.ErrConflict
+	}
+	s.data, s.revision = value, s.revision+1
+	return s.revision, nil
+}
+
+// fakeLease is held until it is lost.
+type fakeLease struct {
+	mu       sync.Mutex
+	lost     bool
+	renewals int
+	released bool
+}
+
+func (l *fakeLease) Token() uint64 { return 7 }
+
+func (l *fakeLease) Valid() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.lost
+}
+
+func (l *fakeLease) lose() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost = true
+}
+
+func (l *fakeLease) Renew(context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.renewals++
+	return nil
+}
+
+func (l *fakeLease) Release(context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.released = true
+	return nil
+}
+
+// world is a controller among fakes.
+type world struct {
+	*Controller
+	lb    map[string]*fakeBalancer
+	state *fakeState
+	lease *fakeLease
+}
+
+// newWorld is a service of three regions, us near eu and asia far, with two
+// replicas in us and one in each other. Balancers start with their own.
+func newWorld() *world {
+	config := service.ControllerConfig{
+		Service: "chat", StoreListen: "127.0.0.1:1",
+		RTT: map[string]time.Duration{"us-eu": 10, "eu-asia": 50, "us-asia": 100},
+	}
+	w := &world{lb: map[string]*fakeBalancer{}, state: &fakeState{}, lease: &fakeLease{}}
+	for place, replicas := range map[string][]string{"us": {"us-0", "us-1"}, "eu": {"eu-0"}, "asia": {"asia-0"}} {
+		b := service.ControlledBalancer{ID: "lb-" + place + "-0", Region: service.Region("local/" + place), Admin: "lb-" + place + "-0"}
+		config.Balancers = append(config.Balancers, b)
+		w.lb[b.ID] = &fakeBalancer{has: map[string]uint64{}}
+		for _, id := range replicas {
+			config.Replicas = append(config.Replicas, service.ControlledReplica{ReplicaConfig: service.ReplicaConfig{ID: id, Region: b.Region}, Home: b.ID})
+			w.lb[b.ID].has[id] = 0
+		}
+	}
+	acquire := func(ctx context.Context) (lease, error) { return w.lease, ctx.Err() }
+	dial := func(base string) admin { return w.lb[base] }
+	w.Controller = newController(config, w.state, acquire, dial, slog.New(slog.DiscardHandler))
+	return w
+}
+
+// rounds makes n rounds.
+func (w *world) rounds(t *testing.T, n int) {
+	t.Helper()
+	for range n {
+		if err := w.round(context.Background(), w.lease); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// check compares what every live balancer has.
+func (w *world) check(t *testing.T, want map[string][]string) {
+	t.Helper()
+	for id, replicas := range want {
+		if got := w.lb[id].replicas(); !reflect.DeepEqual(got, replicas) {
+			t.Errorf("%s: got %v, want %v", id, got, replicas)
+		}
+	}
+}
+
+func TestReplicasOfADeadBalancerAreAdoptedAndComeBack(t *testing.T) {
+	w := newWorld()
+	w.rounds(t, 1)
+	atHome := map[string][]string{"lb-us-0": {"us-0", "us-1"}, "lb-eu-0": {"eu-0"}, "lb-asia-0": {"asia-0"}}
+	w.check(t, atHome)
+
+	w.lb["lb-us-0"].set(true)
+	w.rounds(t, deadAfter-1)
+	w.check(t, atHome) // a probe or two may get lost
+	w.rounds(t, 1)
+	w.check(t, map[string][]string{"lb-eu-0": {"eu-0", "us-0", "us-1"}, "lb-asia-0": {"asia-0"}})
+
+	w.lb["lb-eu-0"].set(true) // two at once
+	w.rounds(t, deadAfter)
+	w.check(t, map[string][]string{"lb-asia-0": {"asia-0", "eu-0", "us-0", "us-1"}})
+
+	w.lb["lb-asia-0"].set(true) // nobody is left to move anything to
+	w.rounds(t, deadAfter)
+
+	for _, b := range w.lb {
+		b.set(false)
+	}
+	w.rounds(t, 1)
+	w.check(t, atHome)
+}
+
+func TestARestartedBalancerIsGivenWhatItLacks(t *testing.T) {
+	w := newWorld()
+	w.rounds(t, 1)
+	w.lb["lb-us-0"].has = map[string]uint64{}
+	w.rounds(t, 1)
+	w.check(t, map[string][]string{"lb-us-0": {"us-0", "us-1"}})
+}
+
+func TestOnlyOurReplicasAreTakenAway(t *testing.T) {
+	w := newWorld()
+	w.lb["lb-eu-0"].has["by-hand"] = 0 // an operator attached it
+	w.lb["lb-eu-0"].has["us-0"] = 0    // ours, in the wrong place
+	w.lb["lb-eu-0"].has["old-3"] = 2   // of an assignment of long ago
+	w.rounds(t, 1)
+	w.check(t, map[string][]string{"lb-eu-0": {"by-hand", "eu-0"}, "lb-us-0": {"us-0", "us-1"}})
+}
+
+func TestAReplicaThatCannotBeTakenIsNotGivenAway(t *testing.T) {
+	w := newWorld()
+	w.lb["lb-us-0"].set(true)
+	w.rounds(t, deadAfter)
+	w.lb["lb-eu-0"].stuck = true
+	w.lb["lb-us-0"].has = map[string]uint64{}
+	w.lb["lb-us-0"].set(false)
+	w.rounds(t, 1)
+	w.check(t, map[string][]string{"lb-us-0": {}, "lb-eu-0": {"eu-0", "us-0", "us-1"}})
+	w.lb["lb-eu-0"].stuck = false
+	w.rounds(t, 1)
+	w.check(t, map[string][]string{"lb-us-0": {"us-0", "us-1"}, "lb-eu-0": {"eu-0"}})
+}
+
+func TestEpochsGrow(t *testing.T) {
+	w := newWorld()
+	w.rounds(t, 1)
+	first := w.current.Epoch()
+	if first == 0 || w.lb["lb-us-0"].has["us-0"] != first {
+		t.Fatalf("epoch %d, replica has %d", first, w.lb["lb-us-0"].has["us-0"])
+	}
+	w.rounds(t, 3)
+	if w.current.Epoch() != first {
+		t.Errorf("nothing changed and the epoch went from %d to %d", first, w.current.Epoch())
+	}
+	w.lb["lb-us-0"].set(true)
+	w.rounds(t, deadAfter)
+	if w.current.Epoch() <= first {
+		t.Errorf("got %d after %d", w.current.Epoch(), first)
+	}
+}
+
+func TestALostStoreDoesNotMakeTheControllerOld(t *testing.T) {
+	w := newWorld()
+	w.lb["lb-us-0"].has["us-0"] = 40 // what the lost store once decided
+	w.rounds(t, 2)
+	if got := w.lb["lb-us-0"].has["us-0"]; got <= 40 || got != w.current.Epoch() {
+		t.Errorf("got epoch %d, want the current %d, above 40", got, w.current.Epoch())
+	}
+}
+
+func TestABalancerThatRemembersANewerEpochIsCaughtUpWith(t *testing.T) {
+	w := newWorld()
+	w.lb["lb-us-0"].has = map[string]uint64{}
+	w.lb["lb-us-0"].gone = map[string]uint64{"us-0": 1000}
+	w.rounds(t, 12)
+	w.check(t, map[string][]string{"lb-us-0": {"us-0", "us-1"}})
+}
+
+func TestAnotherControllersAssignmentIsReadAgain(t *testing.T) {
+	w := newWorld()
+	w.rounds(t, 1)
+	other, err := json.Marshal(Assignment{Owners: map[string]string{"us-0": "lb-eu-0"}, Token: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.state.data, w.state.revision = other, w.state.revision+1
+	w.lb["lb-us-0"].set(true)
+	w.rounds(t, deadAfter-1)
+	if err := w.round(context.Background(), w.lease); !errors.Is(err, store.ErrConflict) {
+		t.Fatalf("got %v, want a conflict", err)
+	}
+	w.rounds(t, 1)
+	w.check(t, map[string][]string{"lb-eu-0": {"eu-0", "us-0", "us-1"}})
+}
+
+func TestADamagedAssignmentIsDecidedAnew(t *testing.T) {
+	w := newWorld()
+	w.state.data, w.state.revision = []byte("{"), 4
+	if err := w.load(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	w.rounds(t, 1)
+	if w.current.Epoch() != 5 || len(w.current.Owners) != 4 {
+		t.Errorf("got %+v", w.current)
+	}
+}
+
+func TestNothingIsDoneWithoutTheLease(t *testing.T) {
+	w := newWorld()
+	w.lb["lb-us-0"].has = map[string]uint64{}
+	w.lease.lose()
+	if err := w.round(context.Background(), w.lease); !errors.Is(err, errLeaseLost) {
+		t.Errorf("got %v", err)
+	}
+	w.check(t, map[string][]string{"lb-us-0": {}})
+}
+
+func TestTheControllerGoesOnWhateverFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { defer close(done); w.run(ctx) }()
+		at := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+
+		at(100 * time.Millisecond)
+		w.check(t, map[string][]string{"lb-us-0": {"us-0", "us-1"}})
+		w.lb["lb-us-0"].set(true)
+		at(deadAfter * roundEvery)
+		w.check(t, map[string][]string{"lb-eu-0": {"eu-0", "us-0", "us-1"}})
+
+		w.state.mu.Lock()
+		w.state.down = true
+		w.state.mu.Unlock()
+		w.lb["lb-us-0"].set(false)
+		at(time.Hour)
+		w.check(t, map[string][]string{"lb-eu-0": {"eu-0", "us-0", "us-1"}}) // unpublished, it does not act
+		w.state.mu.Lock()
+		w.state.down = false
+		w.state.mu.Unlock()
+		at(2 * roundEvery)
+		w.check(t, map[string][]string{"lb-us-0": {"us-0", "us-1"}, "lb-eu-0": {"eu-0"}})
+
+		cancel()
+		<-done
+		if !w.lease.released {
+			t.Error("the lease was not given up")
+		}
+		if w.lease.renewals < int(time.Hour/leaseTTL) {
+			t.Errorf("got %d renewals in an hour", w.lease.renewals)
+		}
+	})
+}
+
+func TestView(t *testing.T) {
+	w := newWorld()
+	w.hold(w.lease)
+	w.lb["lb-us-0"].set(true)
+	w.rounds(t, deadAfter)
+	srv := httptest.NewServer(w.handler())
+	defer srv.Close()
+	res, err := http.Get(srv.URL + "/v1/state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v View
+	if err := json.Unmarshal(data, &v); err != nil {
+		t.Fatal(err)
+	}
+	if !v.Leading || v.Token != 7 || v.Store != StoreNotReplicated || v.Epoch != w.current.Epoch() {
+		t.Errorf("got %s", data)
+	}
+	for _, r := range v.Replicas {
+		if want := r.ID == "us-0" || r.ID == "us-1"; r.Adopted != want {
+			t.Errorf("%s: adopted %t, want %t", r.ID, r.Adopted, want)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}

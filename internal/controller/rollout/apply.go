@@ -1,0 +1,111 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"skyserve/internal/telemetry"
+	"skyserve/provision"
+	"skyserve/provision/local"
+)
+
+const (
+	// settlePatience is how long a replaced object may take until it works
+	// again before the change goes no further.
+	settlePatience = 60 * time.Second
+	// drainPatience is how long a replica that goes may finish what it has.
+	drainPatience = 30 * time.Second
+	// askTimeout bounds one question to a process of this machine: it answers
+	// in milliseconds or does not work.
+	askTimeout = time.Second
+	// lookEvery is how often something that is waited for is looked at.
+	lookEvery = 100 * time.Millisecond
+)
+
+// Apply carries the plan out: it checks that the ports are free, writes the
+// state directory, and launches, replaces and stops processes, telling progress.
+// The caller holds the lock of the service. Nothing is started when a port is
+// taken. When a replacement does not come to work, the rest is left as it was.
+func (p *Plan) Apply(ctx context.Context, progress provision.Progress) (provision.Result, error) {
+	if err := p.Layout.CheckPorts(p.Changes); err != nil {
+		return provision.Result{Skipped: p.Changes}, err
+	}
+	if err := p.Layout.Save(p.text); err != nil {
+		return provision.Result{Skipped: p.Changes}, err
+	}
+	exe, build, err := p.svc.Install(ctx)
+	if err != nil {
+		return provision.Result{Skipped: p.Changes}, err
+	}
+	result, err := provision.Apply(ctx, p.Changes, local.NewProvider(p.svc, exe, build, 0), provision.Options{
+		Progress: progress, Settle: p.settle, Drain: p.drain,
+	})
+	if err != nil {
+		return result, err
+	}
+	return result, p.svc.Home().Tidy(ctx)
+}
+
+// settle waits until a replaced object works again.
+func (p *Plan) settle(ctx context.Context, o provision.Object) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, settlePatience, errors.New("not ready after "+settlePatience.String()))
+	defer cancel()
+	return p.wait(ctx, map[string]bool{o.ID: true}, nil)
+}
+
+// drain takes a replica from its balancers and waits until it has finished what
+// it was sent. A balancer that does not answer has nothing to drain.
+func (p *Plan) drain(ctx context.Context, o provision.Object) {
+	if o.Kind != provision.KindReplica {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, drainPatience)
+	defer cancel()
+	for _, b := range local.Running(p.Have, provision.KindBalancer) {
+		c := telemetry.NewClient(b.Admin, nil)
+		if !detach(ctx, c, o.ID) {
+			continue
+		}
+		for busy(ctx, c, o.ID) && pause(ctx, lookEvery) {
+		}
+	}
+}
+
+// detach takes a replica from a balancer; false when it did not have it.
+func detach(ctx context.Context, c *telemetry.Client, id string) bool {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	err := c.RemoveWorker(ctx, id, 0)
+	return err == nil || errors.Is(err, telemetry.ErrNotFound) // the controller may have been quicker
+}
+
+// busy tells whether a balancer still waits for answers of a replica.
+func busy(ctx context.Context, c *telemetry.Client, id string) bool {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	snapshot, err := c.Snapshot(ctx)
+	if err != nil {
+		return false
+	}
+	for _, region := range snapshot.Regions {
+		for _, r := range region.Replicas {
+			if r.ID == id && r.Outstanding > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// pause waits for d; false when ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

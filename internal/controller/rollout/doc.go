@@ -1,0 +1,6 @@
+// Package rollout brings a service up, tells how it does and takes it down: it
+// joins what provision says exists with what the balancers say works.
+//
+// Read plan.go first (what would change), then apply.go (changing it), wait.go
+// (until it works), status.go and down.go.
+package rollout

@@ -1,0 +1,194 @@
+package rollout_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+	"go.uber.org/goleak"
+
+	"skyserve/internal/controller"
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/provision/local"
+)
+
+// TestMain makes this test binary play the processes of a service when it is
+// started as one of them.
+func TestMain(m *testing.M) {
+	path := os.Getenv(local.EnvObject)
+	if path == "" {
+		goleak.VerifyTestMain(m)
+		return
+	}
+	if err := play(path); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// play is one background process: a fake engine, a fake balancer or the real controller.
+func play(object string) error {
+	if _, err := local.Hold(object); err != nil { // held until the process is gone
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	switch os.Args[1] {
+	case "engine":
+		return playEngine(ctx)
+	case "lb":
+		return playBalancer(ctx)
+	case "controller":
+		c, err := controller.ReadConfig(os.Args[3])
+		if err != nil {
+			return err
+		}
+		return controller.Run(ctx, c, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	}
+	return fmt.Errorf("no such verb %q", os.Args[1])
+}
+
+// flag finds the value of a flag among the arguments.
+func flag(name string) string {
+	if i := slices.Index(os.Args, name); i >= 0 {
+		return os.Args[i+1]
+	}
+	return ""
+}
+
+// playEngine answers /v1/models. A model called broken ends it with a word, one
+// called stubborn makes it deaf to being asked to end.
+func playEngine(ctx context.Context) error {
+	switch flag("--model") {
+	case "broken":
+		return fmt.Errorf("loading weights: no such file")
+	case "stubborn":
+		signal.Ignore(syscall.SIGTERM)
+		ctx = context.WithoutCancel(ctx)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"data":[]}`) })
+	return serveUntil(ctx, map[string]http.Handler{flag("--listen"): mux})
+}
+
+// serveUntil serves several addresses until ctx ends.
+func serveUntil(ctx context.Context, handlers map[string]http.Handler) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for addr, h := range handlers {
+		ln, err := net.Listen("tcp", addr)
+		if err != nil {
+			return err
+		}
+		srv := &http.Server{Handler: h}
+		wg.Go(func() { _ = srv.Serve(ln) })
+		defer srv.Close()
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// balancer is a balancer without traffic.
+type balancer struct {
+	config service.BalancerConfig
+	mu     sync.Mutex
+	has    map[string]service.ReplicaConfig
+}
+
+func playBalancer(ctx context.Context) error {
+	data, err := os.ReadFile(flag("--config"))
+	if err != nil {
+		return err
+	}
+	b := &balancer{has: map[string]service.ReplicaConfig{}}
+	if err := yaml.UnmarshalWithOptions(data, &b.config, yaml.Strict()); err != nil {
+		return err
+	}
+	for _, r := range b.config.Replicas {
+		b.has[r.ID] = r
+	}
+	return serveUntil(ctx, map[string]http.Handler{b.config.Listen: b.public(), b.config.Admin: b.admin()})
+}
+
+// public answers /readyz once a replica's model answers.
+func (b *balancer) public() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		for _, r := range b.replicas() {
+			if r.State == service.StateReady {
+				return
+			}
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	return mux
+}
+
+func (b *balancer) admin() http.Handler {
+	mux := http.NewServeMux()
+	answer := func(w http.ResponseWriter, v any) { _ = json.NewEncoder(w).Encode(v) }
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /v1/snapshot", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, telemetry.Snapshot{Service: b.config.Service, Regions: []telemetry.RegionSnapshot{{Name: b.config.Region, Replicas: b.replicas()}}})
+	})
+	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, _ *http.Request) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		workers := []service.ReplicaConfig{}
+		for _, r := range b.has {
+			workers = append(workers, r)
+		}
+		answer(w, map[string]any{"workers": workers})
+	})
+	mux.HandleFunc("POST /workers", func(w http.ResponseWriter, r *http.Request) {
+		var c service.ReplicaConfig
+		if err := json.NewDecoder(r.Body).Decode(&c); err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if _, had := b.has[c.ID]; !had {
+			w.WriteHeader(http.StatusCreated)
+		}
+		b.has[c.ID] = c
+	})
+	mux.HandleFunc("DELETE /workers/{id}", func(w http.ResponseWriter, r *http.Request) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.has, r.PathValue("id"))
+	})
+	return mux
+}
+
+// replicas looks at every replica at this moment.
+func (b *balancer) replicas() []telemetry.ReplicaSnapshot {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []telemetry.ReplicaSnapshot
+	for _, r := range b.has {
+		s := telemetry.ReplicaSnapshot{ID: r.ID, URL: r.URL, Model: r.Model, State: service.StateReady}
+		if res, err := http.Get(r.URL + "/v1/models"); err != nil {
+			s.State, s.Reason = service.StateNotReady, err.Error()
+		} else {
+			res.Body.Close()
+		}
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b telemetry.ReplicaSnapshot) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}

@@ -1,0 +1,129 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"skyserve/internal/service"
+	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
+)
+
+// Limits of the controller's own listener.
+const (
+	headerTimeout = 5 * time.Second
+	stopTimeout   = 2 * time.Second
+)
+
+// ReadConfig reads a controller's configuration file, YAML or JSON.
+func ReadConfig(path string) (service.ControllerConfig, error) {
+	var c service.ControllerConfig
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return c, fmt.Errorf("reading the controller's configuration: %w", err)
+	}
+	if err := yaml.UnmarshalWithOptions(data, &c, yaml.Strict()); err != nil {
+		return c, fmt.Errorf("reading the controller's configuration %s: %w", path, err)
+	}
+	return c, checkConfig(path, c)
+}
+
+// checkConfig refuses what cannot work.
+func checkConfig(path string, c service.ControllerConfig) error {
+	host, _, err := net.SplitHostPort(c.Listen)
+	switch {
+	case c.Service == "":
+		return fmt.Errorf("reading %s: service: missing", path)
+	case err != nil:
+		return fmt.Errorf("reading %s: listen: %w", path, err)
+	case net.ParseIP(host) == nil || !net.ParseIP(host).IsLoopback():
+		return fmt.Errorf("reading %s: listen: must be a loopback address, because it has no authentication, got %q", path, c.Listen)
+	case (c.StoreListen == "") == (c.StoreURL == ""):
+		return fmt.Errorf("reading %s: one of store_listen and store_url is needed, and not both", path)
+	case c.StoreListen != "" && c.StoreDir == "":
+		return fmt.Errorf("reading %s: store_dir: missing, and store_listen needs it", path)
+	}
+	return nil
+}
+
+// Run is the controller process: it serves the embedded store where the
+// configuration asks for it, and controls the service until ctx ends. Errors
+// are of starting; once started it goes on whatever fails around it.
+func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger) error {
+	ln, err := net.Listen("tcp", config.Listen)
+	if err != nil {
+		return fmt.Errorf("starting the controller: %w", err)
+	}
+	defer ln.Close()
+	url, closeStore, err := serveStore(ctx, config, log)
+	if err != nil {
+		return err
+	}
+	defer closeStore()
+	st, err := store.Connect(ctx, url, config.StoreToken, store.Lazy(), store.ClientName("controller"), store.Logger(log))
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	acquire := func(ctx context.Context) (lease, error) {
+		return st.Acquire(ctx, "controller."+config.Service, holderName(), leaseTTL)
+	}
+	c := newController(config, st, acquire, func(base string) admin { return telemetry.NewClient(base, nil) }, log)
+	return c.serve(ctx, ln)
+}
+
+// serve answers on ln and controls, until ctx ends or answering fails.
+func (c *Controller) serve(ctx context.Context, ln net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	srv := &http.Server{Handler: c.handler(), ReadHeaderTimeout: headerTimeout}
+	var wg sync.WaitGroup
+	wg.Go(func() { c.run(ctx) })
+	wg.Go(func() {
+		<-ctx.Done()
+		end, stop := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer stop()
+		_ = srv.Shutdown(end) // what is left of it ends with the process
+	})
+	c.log.Info("controller started", "service", c.config.Service, "listen", ln.Addr().String())
+	err := srv.Serve(ln)
+	cancel()
+	wg.Wait()
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serving the controller's listener: %w", err)
+}
+
+// serveStore starts the embedded store, or names the one that runs elsewhere.
+func serveStore(ctx context.Context, config service.ControllerConfig, log *slog.Logger) (url string, closeStore func(), err error) {
+	if config.StoreURL != "" {
+		return config.StoreURL, func() {}, nil
+	}
+	// The store outlives ctx by as long as the lease takes to be given up.
+	srv, err := store.Serve(context.WithoutCancel(ctx), store.Options{
+		Dir: config.StoreDir, Listen: config.StoreListen, Token: config.StoreToken, Logger: log,
+	})
+	if err != nil {
+		return "", nil, err
+	}
+	return srv.URL(), srv.Close, nil
+}
+
+// holderName says which process holds the lease, for people.
+func holderName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	return fmt.Sprintf("%s/%d", host, os.Getpid())
+}

@@ -1,0 +1,130 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+func TestReadConfig(t *testing.T) {
+	const good = "service: chat\nlisten: 127.0.0.1:8311\nstore_listen: 127.0.0.1:8301\nstore_dir: /d\n"
+	tests := []struct{ name, text, want string }{
+		{"good", good + "replicas: [{id: us-0, url: 'http://r', home: lb-us-0}]\nrtt: {us-eu: 80ms}\n", ""},
+		{"JSON", `{"service":"chat","listen":"127.0.0.1:1","store_url":"nats://s:4222"}`, ""},
+		{"an unknown key", good + "replica: []\n", "replica"},
+		{"no service", strings.Replace(good, "service: chat", "", 1), "service: missing"},
+		{"no listener", strings.Replace(good, "127.0.0.1:8311", "nonsense", 1), "listen:"},
+		{"a public listener", strings.Replace(good, "127.0.0.1:8311", "0.0.0.0:8311", 1), "loopback"},
+		{"two stores", good + "store_url: nats://s\n", "not both"},
+		{"no store", "service: chat\nlisten: 127.0.0.1:8311\n", "is needed"},
+		{"no directory", strings.Replace(good, "store_dir: /d", "", 1), "store_dir: missing"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "controller.yaml")
+			if err := os.WriteFile(path, []byte(tt.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c, err := ReadConfig(path)
+			switch {
+			case tt.want == "" && (err != nil || c.Service != "chat"):
+				t.Errorf("got %+v, %v", c, err)
+			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), path)):
+				t.Errorf("got %v, want %q and the file's name", err, tt.want)
+			}
+		})
+	}
+	if _, err := ReadConfig(filepath.Join(t.TempDir(), "missing")); err == nil {
+		t.Error("want an error for a file that is not there")
+	}
+}
+
+// balancerServer answers the admin API of a balancer that has no replica and
+// tells of every replica that it is given.
+func balancerServer(t *testing.T, given chan<- service.ReplicaConfig) *httptest.Server {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"workers":[]}`) })
+	mux.HandleFunc("POST /workers", func(w http.ResponseWriter, r *http.Request) {
+		var c service.ReplicaConfig
+		if err := json.NewDecoder(r.Body).Decode(&c); err != nil {
+			t.Error(err)
+		}
+		w.WriteHeader(http.StatusCreated)
+		select {
+		case given <- c:
+		default:
+		}
+	})
+	srv := httptest.NewServer(mux)
+	t.Cleanup(srv.Close)
+	return srv
+}
+
+func TestRunWithAnEmbeddedStore(t *testing.T) {
+	given := make(chan service.ReplicaConfig, 1)
+	srv := balancerServer(t, given)
+	config := service.ControllerConfig{
+		Service: "chat", Listen: freeAddr(t), StoreListen: freeAddr(t), StoreDir: t.TempDir(), StoreToken: "secret",
+		Balancers: []service.ControlledBalancer{{ID: "lb-us-0", Region: "local/us", Admin: srv.URL}},
+		Replicas:  []service.ControlledReplica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0", URL: "http://r", Region: "local/us"}, Home: "lb-us-0"}},
+	}
+	epoch := uint64(0)
+	for range 2 { // the second one goes on where the first one stopped
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- Run(ctx, config, slog.New(slog.DiscardHandler)) }()
+		select {
+		case got := <-given:
+			if got.ID != "us-0" || got.Epoch == 0 || epoch != 0 && got.Epoch != epoch {
+				t.Errorf("got %+v, want us-0 at epoch %d", got, epoch)
+			}
+			epoch = got.Epoch
+		case err := <-ended:
+			t.Fatalf("ended early: %v", err)
+		case <-time.After(time.Minute):
+			t.Fatal("waited in vain")
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("ending: %v", err)
+		}
+		for len(given) > 0 {
+			<-given
+		}
+	}
+}
+
+// freeAddr is an address that nobody listens on.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+func TestRunSaysWhichPortIsTaken(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	err = Run(context.Background(), service.ControllerConfig{Service: "chat", Listen: ln.Addr().String()}, slog.New(slog.DiscardHandler))
+	if err == nil || !strings.Contains(err.Error(), ln.Addr().String()) {
+		t.Errorf("got %v, want %s in it", err, ln.Addr())
+	}
+}

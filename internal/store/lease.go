@@ -1,0 +1,188 @@
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// leaseRecord is the value of a lease's key.
+type leaseRecord struct {
+	Holder string `json:"holder"`
+	// Tenure is unique to one acquisition, so that a holder recognises its own
+	// write when the acknowledgement of it got lost.
+	Tenure string `json:"tenure"`
+	// TTLMillis is what the holder promised; observers wait at least this long.
+	TTLMillis int64 `json:"ttl_ms"`
+}
+
+// observation is what a candidate knows of another's lease: the revision it
+// last saw and since when, on its own monotonic clock. No clock of another
+// host enters.
+type observation struct {
+	revision uint64
+	since    time.Time
+}
+
+// expired notes the revision seen at now and reports whether it has stood
+// unchanged for the whole ttl.
+func (o *observation) expired(revision uint64, now time.Time, ttl time.Duration) bool {
+	if revision != o.revision {
+		o.revision, o.since = revision, now
+		return false
+	}
+	return now.Sub(o.since) >= ttl
+}
+
+// Lease is a tenure of a name by one holder.
+type Lease struct {
+	s     *Store
+	key   string
+	value []byte
+	ttl   time.Duration
+	token uint64
+
+	mu       sync.Mutex
+	revision uint64
+	until    time.Time
+	lost     bool
+}
+
+func leaseKey(name string) string { return "lease." + name }
+
+// Acquire waits until holder has the lease called name: at once when nobody
+// has it, else when its holder releases it or has not renewed it for a ttl as
+// this process's monotonic clock sees it. It rides out outages of the store and
+// returns only with the lease, or when ctx ends, with its error.
+// Renew it about three times in a ttl.
+func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Duration) (*Lease, error) {
+	if !keyRE.MatchString(name) || ttl <= 0 {
+		return nil, fmt.Errorf("acquiring lease %q for %s: want a name of letters, digits and _/=-. and a ttl above 0, got %s", name, holder, ttl)
+	}
+	value, err := json.Marshal(leaseRecord{Holder: holder, Tenure: rand.Text(), TTLMillis: ttl.Milliseconds()})
+	if err != nil {
+		return nil, fmt.Errorf("acquiring lease %q: %w", name, err)
+	}
+	l := &Lease{s: s, key: leaseKey(name), value: value, ttl: ttl}
+	interval := min(max(ttl/10, 5*time.Millisecond), 500*time.Millisecond)
+	var seen observation
+	for {
+		if l.try(ctx, &seen) {
+			return l, nil
+		}
+		_, _, next := s.connection()
+		pause(ctx, next, interval)
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("acquiring lease %q for %s: %w", name, holder, ctx.Err())
+		}
+	}
+}
+
+// try makes one attempt and reports success; every failure, an outage
+// included, only means that it has to be tried again.
+func (l *Lease) try(ctx context.Context, seen *observation) bool {
+	start := l.s.now()
+	value, revision, err := l.s.Get(ctx, l.key)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		revision, err = l.s.Create(ctx, l.key, l.value)
+	case err != nil:
+		return false
+	case string(value) == string(l.value):
+		// An earlier attempt of ours arrived, its acknowledgement did not.
+	case seen.expired(revision, l.s.now(), max(l.ttl, recordTTL(value))):
+		// The clock is read after the value: a holder counts its ttl from before
+		// its write, so its tenure ends before this one begins.
+		revision, err = l.s.CompareAndSwap(ctx, l.key, l.value, revision)
+	default:
+		return false
+	}
+	if err != nil {
+		return false
+	}
+	l.token, l.revision, l.until = revision, revision, start.Add(l.ttl)
+	return true
+}
+
+// recordTTL is the ttl that a record promises, 0 when it is not one of ours.
+func recordTTL(value []byte) time.Duration {
+	var r leaseRecord
+	if json.Unmarshal(value, &r) != nil {
+		return 0
+	}
+	return time.Duration(r.TTLMillis) * time.Millisecond
+}
+
+// Token is the fencing token: it is greater than that of every tenure before,
+// and constant through renewals. Whoever acts on the holder's orders refuses a
+// smaller token than the greatest it has seen.
+func (l *Lease) Token() uint64 { return l.token }
+
+// Valid reports whether the lease is still held for certain: not lost, and
+// renewed less than a ttl ago on this process's clock. A holder that finds it
+// false must stop acting, whatever Renew says later.
+func (l *Lease) Valid() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.lost && l.s.now().Before(l.until)
+}
+
+// Renew extends the tenure by a ttl from now. It fails with ErrLeaseLost when
+// another holder took over, and with ErrUnavailable when the store does not
+// answer, in which case it may be tried again until Valid turns false.
+func (l *Lease) Renew(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost {
+		return fmt.Errorf("renewing %s: %w", l.key, ErrLeaseLost)
+	}
+	start := l.s.now()
+	revision, err := l.s.CompareAndSwap(ctx, l.key, l.value, l.revision)
+	if errors.Is(err, ErrConflict) {
+		revision, err = l.reclaim(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	l.revision, l.until = revision, start.Add(l.ttl)
+	return nil
+}
+
+// reclaim sorts a conflict out: the newer value may be our own, written by a
+// renewal whose acknowledgement was lost.
+func (l *Lease) reclaim(ctx context.Context) (uint64, error) {
+	value, revision, err := l.s.Get(ctx, l.key)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return 0, err
+	}
+	if err == nil && string(value) == string(l.value) {
+		revision, err = l.s.CompareAndSwap(ctx, l.key, l.value, revision)
+		if !errors.Is(err, ErrConflict) {
+			return revision, err
+		}
+	}
+	l.lost = true
+	return 0, fmt.Errorf("renewing %s: %w", l.key, ErrLeaseLost)
+}
+
+// Release gives the lease up so that the next holder need not wait. Releasing
+// what was lost is no error.
+func (l *Lease) Release(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost {
+		return nil
+	}
+	err := l.s.deleteAt(ctx, l.key, l.revision)
+	if errors.Is(err, ErrConflict) {
+		err = nil
+	}
+	if err == nil {
+		l.lost = true
+	}
+	return err
+}

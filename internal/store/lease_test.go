@@ -1,0 +1,159 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+const shortTTL = 60 * time.Millisecond
+
+// A lease passes on only after its value stood still for a whole ttl on the
+// candidate's own clock.
+func TestObservation(t *testing.T) {
+	t0 := time.Unix(1000, 0)
+	var o observation
+	steps := []struct {
+		revision uint64
+		at       time.Duration
+		want     bool
+	}{
+		{7, 0, false}, // first sight starts the clock, however old the value is
+		{7, 9 * time.Second, false},
+		{8, 9500 * time.Millisecond, false}, // renewed: starts over
+		{8, 19 * time.Second, false},
+		{8, 19500 * time.Millisecond, true},
+		{2, 20 * time.Second, false}, // a restored store counts as a change
+	}
+	for i, s := range steps {
+		if got := o.expired(s.revision, t0.Add(s.at), 10*time.Second); got != s.want {
+			t.Fatalf("step %d: expired %v, want %v", i, got, s.want)
+		}
+	}
+}
+
+func acquire(t *testing.T, s *Store, holder string) *Lease {
+	t.Helper()
+	l, err := s.Acquire(t.Context(), "controller", holder, shortTTL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestLeaseHandOverAfterSilence(t *testing.T) {
+	srv := serve(t, t.TempDir())
+	a, b := connect(t, srv), connect(t, srv)
+	first := acquire(t, a, "a")
+	if err := first.Renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	second := acquire(t, b, "b") // a is silent from here on
+	if second.Token() <= first.Token() {
+		t.Fatalf("token %d does not fence off %d", second.Token(), first.Token())
+	}
+	if first.Valid() {
+		t.Fatal("two holders at once")
+	}
+	if err := first.Renew(t.Context()); !errors.Is(err, ErrLeaseLost) {
+		t.Fatalf("renewing a lost lease: %v", err)
+	}
+	if err := first.Release(t.Context()); err != nil {
+		t.Fatalf("releasing a lost lease: %v", err)
+	}
+	if err := second.Renew(t.Context()); err != nil {
+		t.Fatalf("the loser disturbed the holder: %v", err)
+	}
+}
+
+func TestLeaseReleaseIsQuick(t *testing.T) {
+	srv := serve(t, t.TempDir())
+	a, b := connect(t, srv), connect(t, srv)
+	first, err := a.Acquire(t.Context(), "controller", "a", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if first.Valid() {
+		t.Fatal("valid after release")
+	}
+	second, err := b.Acquire(t.Context(), "controller", "b", time.Hour) // would block for an hour
+	if err != nil || second.Token() <= first.Token() {
+		t.Fatalf("%v, token %d after %d", err, second.Token(), first.Token())
+	}
+}
+
+// While the holder renews, a candidate gets nothing but its context's end.
+func TestLeaseHeld(t *testing.T) {
+	srv := serve(t, t.TempDir())
+	a, b := connect(t, srv), connect(t, srv)
+	held := acquire(t, a, "a")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(ctx, "controller", "b", time.Hour)
+		done <- err
+	}()
+	for range 20 {
+		if err := held.Renew(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatalf("candidate: %v", err)
+	}
+}
+
+// A renewal whose acknowledgement got lost is recognised as our own.
+func TestLeaseOwnWrite(t *testing.T) {
+	st := connect(t, serve(t, t.TempDir()))
+	l, err := st.Acquire(t.Context(), "controller", "a", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.CompareAndSwap(t.Context(), l.key, l.value, l.revision); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Renew(t.Context()); err != nil {
+		t.Fatalf("renewing after a lost acknowledgement: %v", err)
+	}
+}
+
+// Valid follows the holder's own clock, not the store's answers.
+func TestLeaseValidity(t *testing.T) {
+	st := connect(t, serve(t, t.TempDir()))
+	var offset atomic.Int64
+	base := time.Now()
+	st.now = func() time.Time { return base.Add(time.Duration(offset.Load())) }
+	l, err := st.Acquire(t.Context(), "controller", "a", time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		at   time.Duration
+		want bool
+	}{{0, true}, {59 * time.Second, true}, {time.Minute, false}} {
+		offset.Store(int64(c.at))
+		if l.Valid() != c.want {
+			t.Fatalf("valid at %s: %v", c.at, !c.want)
+		}
+	}
+	if err := l.Renew(t.Context()); err != nil || !l.Valid() {
+		t.Fatalf("renewed: %v, valid %v", err, l.Valid())
+	}
+}
+
+func TestAcquireRefuses(t *testing.T) {
+	st := connect(t, serve(t, t.TempDir()))
+	if _, err := st.Acquire(t.Context(), "a b", "x", time.Second); err == nil {
+		t.Fatal("name with a space accepted")
+	}
+	if _, err := st.Acquire(t.Context(), "a", "x", 0); err == nil {
+		t.Fatal("ttl 0 accepted")
+	}
+}

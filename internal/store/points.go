@@ -1,0 +1,255 @@
+package store
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/csv"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// Limits of the history, each with its reason.
+const (
+	// pointsMaxAge keeps five weeks: four for the forecasters, one to compare.
+	pointsMaxAge = 35 * 24 * time.Hour
+	// pointsMaxBytes is 35 days of some seventy series (balancer, model and
+	// tier), each minute stored six times while it runs; the oldest go first.
+	pointsMaxBytes = 2 << 30
+	// pointsPerMessage keeps a message far below the server's 1 MB.
+	pointsPerMessage = 500
+	minutesPerDay    = 1440
+)
+
+// AppendPoints stores points durably. Two points with the same minute,
+// balancer, model and tier are one: the later one stored counts, so storing a
+// point again after a failure changes nothing. Fails with ErrUnavailable, in
+// which case any part may have been stored: append all of them again.
+func (s *Store) AppendPoints(ctx context.Context, points []telemetry.Point) error {
+	octx, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	_, js, err := s.pointStream(octx)
+	if err == nil {
+		err = s.publish(octx, js, points)
+	}
+	s.forget(err)
+	return wrap(ctx, err, "appending %d points", len(points))
+}
+
+// publish sends the points a day and pointsPerMessage at a time. The day is in
+// the subject, so that a reader finds where to begin without any clock.
+func (s *Store) publish(ctx context.Context, js jetstream.JetStream, points []telemetry.Point) error {
+	byDay := map[int64][]telemetry.Point{}
+	var days []int64
+	for _, p := range points {
+		day := p.Minute / minutesPerDay
+		if byDay[day] == nil {
+			days = append(days, day)
+		}
+		byDay[day] = append(byDay[day], p)
+	}
+	slices.Sort(days)
+	for _, day := range days {
+		for chunk := range slices.Chunk(byDay[day], pointsPerMessage) {
+			if _, err := js.Publish(ctx, s.daySubject(day), encodePoints(chunk)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Store) daySubject(day int64) string {
+	return s.namespace + "_points." + strconv.FormatInt(day, 10)
+}
+
+// ReadPoints calls yield with every stored point whose minute is sinceMinute or
+// later, in order of minute, region, balancer, model and tier, and stops at the
+// first error that yield returns, which it returns. It holds one day in memory.
+func (s *Store) ReadPoints(ctx context.Context, sinceMinute int64, yield func(telemetry.Point) error) error {
+	days, stream, err := s.pointDays(ctx, sinceMinute/minutesPerDay)
+	if err != nil {
+		s.forget(err)
+		return wrap(ctx, err, "reading points since minute %d", sinceMinute)
+	}
+	for _, day := range days {
+		points, err := readDay(ctx, stream, s.daySubject(day.number), day.messages)
+		if err != nil {
+			s.forget(err)
+			return wrap(ctx, err, "reading points of day %d", day.number)
+		}
+		for _, p := range points {
+			if p.Minute < sinceMinute {
+				continue
+			}
+			if err := yield(p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+type pointDay struct {
+	number   int64
+	messages uint64
+}
+
+// pointDays lists the stored days from the first on, in order.
+func (s *Store) pointDays(ctx context.Context, first int64) ([]pointDay, jetstream.Stream, error) {
+	octx, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	stream, _, err := s.pointStream(octx)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := stream.Info(octx, jetstream.WithSubjectFilter(">"))
+	if err != nil {
+		return nil, nil, err
+	}
+	var days []pointDay
+	for subject, n := range info.State.Subjects {
+		_, number, _ := strings.Cut(subject, ".")
+		day, err := strconv.ParseInt(number, 10, 64)
+		if err == nil && day >= first {
+			days = append(days, pointDay{number: day, messages: n})
+		}
+	}
+	slices.SortFunc(days, func(a, b pointDay) int { return cmp.Compare(a.number, b.number) })
+	return days, stream, nil
+}
+
+// readDay reads one day's messages in the order they were stored and returns
+// its points deduplicated and sorted.
+func readDay(ctx context.Context, stream jetstream.Stream, subject string, messages uint64) ([]telemetry.Point, error) {
+	octx, cancel := context.WithTimeout(ctx, 4*opTimeout)
+	defer cancel()
+	cons, err := stream.OrderedConsumer(octx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
+	if err != nil {
+		return nil, err
+	}
+	it, err := cons.Messages()
+	if err != nil {
+		return nil, err
+	}
+	defer it.Stop()
+	merged := map[pointKey]telemetry.Point{}
+	for range messages {
+		msg, err := it.Next(jetstream.NextContext(octx))
+		if err != nil {
+			return nil, err
+		}
+		if err := merge(merged, msg.Data()); err != nil {
+			return nil, err
+		}
+		if meta, err := msg.Metadata(); err == nil && meta.NumPending == 0 {
+			break // the oldest may have expired since they were counted
+		}
+	}
+	return sortedPoints(merged), nil
+}
+
+type pointKey struct {
+	minute                int64
+	balancer, model, tier string
+}
+
+// pointFields is how many fields a stored point has.
+const pointFields = 9
+
+// encodePoints writes points as CSV rows: a third of the size of JSON, whose
+// keys would be most of what is stored.
+func encodePoints(points []telemetry.Point) []byte {
+	var b bytes.Buffer
+	w := csv.NewWriter(&b)
+	for _, p := range points {
+		// Writing to a buffer cannot fail, and csv quotes whatever needs it.
+		_ = w.Write([]string{
+			strconv.FormatInt(p.Minute, 10), p.Balancer, string(p.Region), p.Model, string(p.Tier),
+			strconv.FormatInt(p.Requests, 10), strconv.FormatInt(p.PromptTokens, 10),
+			strconv.FormatInt(p.CachedTokens, 10), strconv.FormatInt(p.OutputTokens, 10),
+		})
+	}
+	w.Flush()
+	return b.Bytes()
+}
+
+// decodePoints reads what encodePoints wrote.
+func decodePoints(data []byte) ([]telemetry.Point, error) {
+	r := csv.NewReader(bytes.NewReader(data))
+	r.FieldsPerRecord = pointFields
+	rows, err := r.ReadAll()
+	if err != nil {
+		return nil, fmt.Errorf("decoding stored points: %w", err)
+	}
+	out := make([]telemetry.Point, len(rows))
+	for i, row := range rows {
+		p := &out[i]
+		p.Balancer, p.Region, p.Model, p.Tier = row[1], service.Region(row[2]), row[3], service.Tier(row[4])
+		counts := []string{row[0], row[5], row[6], row[7], row[8]}
+		for c, to := range []*int64{&p.Minute, &p.Requests, &p.PromptTokens, &p.CachedTokens, &p.OutputTokens} {
+			if *to, err = strconv.ParseInt(counts[c], 10, 64); err != nil {
+				return nil, fmt.Errorf("decoding stored points: row %d: %w", i, err)
+			}
+		}
+	}
+	return out, nil
+}
+
+func merge(into map[pointKey]telemetry.Point, data []byte) error {
+	points, err := decodePoints(data)
+	for _, p := range points {
+		into[pointKey{p.Minute, p.Balancer, p.Model, string(p.Tier)}] = p
+	}
+	return err
+}
+
+func sortedPoints(m map[pointKey]telemetry.Point) []telemetry.Point {
+	out := make([]telemetry.Point, 0, len(m))
+	for _, p := range m {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b telemetry.Point) int {
+		return cmp.Or(cmp.Compare(a.Minute, b.Minute), cmp.Compare(a.Region, b.Region),
+			cmp.Compare(a.Balancer, b.Balancer), cmp.Compare(a.Model, b.Model), cmp.Compare(a.Tier, b.Tier))
+	})
+	return out
+}
+
+// pointStream opens the stream of points, making it on first use.
+func (s *Store) pointStream(ctx context.Context) (jetstream.Stream, jetstream.JetStream, error) {
+	nc, err := s.conn()
+	if err != nil {
+		return nil, nil, err
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.mu.Lock()
+	stream := s.points
+	s.mu.Unlock()
+	if stream != nil {
+		return stream, js, nil
+	}
+	stream, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name: s.namespace + "_points", Description: "skyserve: traffic by minute",
+		Subjects: []string{s.namespace + "_points.*"}, Storage: jetstream.FileStorage, Replicas: s.replicas,
+		MaxAge: pointsMaxAge, MaxBytes: pointsMaxBytes, Discard: jetstream.DiscardOld,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	s.mu.Lock()
+	s.points = stream
+	s.mu.Unlock()
+	return stream, js, nil
+}

@@ -1,0 +1,172 @@
+package provision
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// defaultParallel bounds the changes carried out at once: enough for a service
+// of many regions to come up together, few enough for a small machine or a
+// cloud's rate limit.
+const defaultParallel = 16
+
+// Phase is how far one change is.
+type Phase string
+
+// The phases of a change. One that was not begun has none.
+const (
+	PhaseBegun  Phase = "begun"
+	PhaseDone   Phase = "done"
+	PhaseFailed Phase = "failed"
+)
+
+// Progress is told of a change as it proceeds; err is set for PhaseFailed.
+// Calls never overlap.
+type Progress func(c Change, p Phase, err error)
+
+// Options tune Apply; the zero value is usable.
+type Options struct {
+	// Parallel bounds the changes carried out at once; 0 means 16.
+	Parallel int
+	// Progress is told of every change; nil means nobody listens.
+	Progress Progress
+	// Settle returns when a replaced object does its work again; the next stage
+	// waits for it. nil means that being launched is enough.
+	Settle func(ctx context.Context, o Object) error
+	// Drain is called before a running object is terminated for good and
+	// returns when it has nothing left to finish. It cannot refuse: nil and an
+	// empty function mean the same.
+	Drain func(ctx context.Context, o Object)
+}
+
+// Result is what Apply did.
+type Result struct {
+	Done    Changes
+	Failed  Changes
+	Skipped Changes // not begun, because something before them failed or the context ended
+}
+
+// Apply carries changes out, stage by stage, those of one stage at once. When
+// one fails, its stage is finished and the following stages are left alone: a
+// rolling change must not go on over a failure. The error joins all failures;
+// calling Apply again with a fresh difference takes up where it ended.
+func Apply(ctx context.Context, changes Changes, p Provider, o Options) (Result, error) {
+	a := &applier{provider: p, opt: o, tokens: make(chan struct{}, max(1, cmp.Or(o.Parallel, defaultParallel)))}
+	for begin := 0; begin < len(changes); {
+		end := begin
+		for end < len(changes) && changes[end].Stage == changes[begin].Stage {
+			end++
+		}
+		if len(a.errs) > 0 || ctx.Err() != nil {
+			a.result.Skipped = append(a.result.Skipped, changes[begin:]...)
+			break
+		}
+		a.stage(ctx, changes[begin:end])
+		begin = end
+	}
+	if len(a.errs) == 0 && len(a.result.Skipped) > 0 {
+		a.errs = append(a.errs, context.Cause(ctx))
+	}
+	return a.result, errors.Join(a.errs...)
+}
+
+// applier is one run of Apply.
+type applier struct {
+	provider Provider
+	opt      Options
+	tokens   chan struct{}
+
+	mu     sync.Mutex // guards what follows, and keeps calls of Progress apart
+	result Result
+	errs   []error
+}
+
+// stage carries changes out at once and returns when all have ended.
+func (a *applier) stage(ctx context.Context, changes Changes) {
+	failures := make([]error, len(changes))
+	skipped := make([]bool, len(changes))
+	var wg sync.WaitGroup
+	for i, c := range changes {
+		wg.Go(func() {
+			select {
+			case a.tokens <- struct{}{}:
+			case <-ctx.Done():
+				skipped[i] = true
+				return
+			}
+			defer func() { <-a.tokens }()
+			a.tell(c, PhaseBegun, nil)
+			failures[i] = a.carryOut(ctx, c)
+			if failures[i] != nil {
+				a.tell(c, PhaseFailed, failures[i])
+				return
+			}
+			a.tell(c, PhaseDone, nil)
+		})
+	}
+	wg.Wait()
+	a.record(changes, failures, skipped)
+}
+
+// record books the outcome of a stage in the order of its changes.
+func (a *applier) record(changes Changes, failures []error, skipped []bool) {
+	for i, c := range changes {
+		switch {
+		case skipped[i]:
+			a.result.Skipped = append(a.result.Skipped, c)
+		case failures[i] != nil:
+			a.result.Failed = append(a.result.Failed, c)
+			a.errs = append(a.errs, failures[i])
+		default:
+			a.result.Done = append(a.result.Done, c)
+		}
+	}
+}
+
+func (a *applier) tell(c Change, p Phase, err error) {
+	if a.opt.Progress == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.opt.Progress(c, p, err)
+}
+
+// carryOut does one change. A replacement that is cut short leaves a missing
+// object, which the next difference launches.
+func (a *applier) carryOut(ctx context.Context, c Change) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	switch c.Action {
+	case ActionTerminate:
+		if a.opt.Drain != nil && c.Have.Gone == "" {
+			a.opt.Drain(ctx, c.Have)
+		}
+		return a.terminate(ctx, c.Have)
+	case ActionReplace:
+		if err := a.terminate(ctx, c.Have); err != nil {
+			return err
+		}
+	}
+	o, err := a.provider.Launch(ctx, c.Want)
+	if err != nil {
+		return err
+	}
+	if c.Action == ActionReplace && a.opt.Settle != nil {
+		if err := a.opt.Settle(ctx, o); err != nil {
+			return fmt.Errorf("waiting for %s after replacing it: %w", o.ID, err)
+		}
+	}
+	return nil
+}
+
+func (a *applier) terminate(ctx context.Context, o Object) error {
+	if err := a.provider.Terminate(ctx, o); err != nil {
+		return fmt.Errorf("stopping %s: %w", o.ID, err)
+	}
+	return nil
+}

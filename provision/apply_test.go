@@ -1,0 +1,289 @@
+package provision_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"skyserve/provision"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake keeps objects in memory. It can be told to crash: from then on every
+// call fails, as if the program had ended there.
+type fake struct {
+	mu      sync.Mutex
+	objects []provision.Object
+	next    int
+	calls   int
+	// crashAt is the number of the call that crashes, counted from 1, before it
+	// did anything or, when late is set, after it did all; 0 = never.
+	crashAt int
+	late    bool
+	log     []string
+}
+
+var errCrash = errors.New("crashed")
+
+// step does one change unless the crash comes first.
+func (f *fake) step(what string, change func()) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	crashes := f.crashAt > 0 && f.calls >= f.crashAt
+	if !crashes || f.late && f.calls == f.crashAt {
+		change()
+		f.log = append(f.log, what)
+	}
+	if crashes {
+		return errCrash
+	}
+	return nil
+}
+
+func (f *fake) List(context.Context, string) ([]provision.Object, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.objects), nil
+}
+
+func (f *fake) Launch(_ context.Context, w provision.Want) (o provision.Object, err error) {
+	err = f.step("launch "+w.ID, func() {
+		f.objects = slices.DeleteFunc(f.objects, func(o provision.Object) bool { return o.ID == w.ID && o.Gone != "" })
+		for _, have := range f.objects {
+			if have.ID == w.ID && len(provision.Diff([]provision.Want{w}, []provision.Object{have})) == 0 {
+				o = have
+				return
+			}
+		}
+		f.next++
+		o = objectOf(w, 1000+f.next)
+		f.objects = append(f.objects, o)
+	})
+	return o, err
+}
+
+func (f *fake) Terminate(_ context.Context, o provision.Object) error {
+	return f.step("terminate "+o.ID, func() {
+		f.objects = slices.DeleteFunc(f.objects, func(have provision.Object) bool {
+			return have.ID == o.ID && have.Handle == o.Handle
+		})
+	})
+}
+
+// ends lists what a fake holds, without what tells two of a kind apart.
+func (f *fake) ends() []string {
+	var all []string
+	for _, o := range f.objects {
+		all = append(all, fmt.Sprintf("%s %s %s %s %q", o.ID, o.Kind, o.Region, o.Spec, o.Gone))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// converge takes the difference and applies it.
+func converge(f *fake, wants []provision.Want) error {
+	have, _ := f.List(context.Background(), "chat")
+	_, err := provision.Apply(context.Background(), provision.Diff(wants, have), f, provision.Options{})
+	return err
+}
+
+func TestApplyingLeavesNothingToChange(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		wants := drawWants(t)
+		f := &fake{objects: drawHave(t)}
+		if err := converge(f, wants); err != nil {
+			t.Fatal(err)
+		}
+		if changes := provision.Diff(wants, f.objects); len(changes) != 0 {
+			t.Fatalf("still to change: %+v", changes)
+		}
+	})
+}
+
+func TestACrashAtAnyStepIsMendedByAnotherTry(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		wants, have := drawWants(t), drawHave(t)
+		whole := &fake{objects: slices.Clone(have)}
+		if err := converge(whole, wants); err != nil {
+			t.Fatal(err)
+		}
+		for at := 1; at <= whole.calls; at++ {
+			for _, late := range []bool{false, true} {
+				f := &fake{objects: slices.Clone(have), crashAt: at, late: late}
+				if err := converge(f, wants); !errors.Is(err, errCrash) {
+					t.Fatalf("crash at %d: got %v", at, err)
+				}
+				f.crashAt = 0
+				if err := converge(f, wants); err != nil {
+					t.Fatal(err)
+				}
+				if got, want := f.ends(), whole.ends(); !reflect.DeepEqual(got, want) {
+					t.Fatalf("crash at %d (late %t): got %q, want %q", at, late, got, want)
+				}
+			}
+		}
+	})
+}
+
+// two replicas to replace in one region, and one that goes.
+func rolling() (wants []provision.Want, objects []provision.Object) {
+	for _, id := range []string{"us-0", "us-1"} {
+		w := want(id, provision.KindReplica, "local/us", "new")
+		o := objectOf(w, len(objects))
+		o.Spec = "old"
+		wants, objects = append(wants, w), append(objects, o)
+	}
+	return wants, append(objects, have("us-2", provision.KindReplica, "local/us", "old", ""))
+}
+
+func TestAFailureToSettleStopsTheRoll(t *testing.T) {
+	wants, objects := rolling()
+	f := &fake{objects: objects}
+	broken := errors.New("the model does not answer")
+	result, err := provision.Apply(context.Background(), provision.Diff(wants, objects), f, provision.Options{
+		Settle: func(context.Context, provision.Object) error { return broken },
+	})
+	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "us-0") {
+		t.Errorf("got %v, want the cause and us-0", err)
+	}
+	if len(result.Failed) != 1 || len(result.Skipped) != 2 || len(result.Done) != 0 {
+		t.Errorf("got %d done, %d failed, %d skipped; want 0, 1, 2", len(result.Done), len(result.Failed), len(result.Skipped))
+	}
+	if want := []string{"terminate us-0", "launch us-0"}; !reflect.DeepEqual(f.log, want) {
+		t.Errorf("got %q, want %q", f.log, want)
+	}
+}
+
+func TestOneFailureDoesNotKeepTheOthersOfItsStage(t *testing.T) {
+	wants := []provision.Want{want("us-0", provision.KindReplica, "local/us", "s"), want("us-1", provision.KindReplica, "local/us", "s")}
+	f := &fake{}
+	result, err := provision.Apply(context.Background(), provision.Diff(wants, nil), failing{f, "us-0"}, provision.Options{})
+	if err == nil || len(result.Done) != 1 || result.Done[0].ID() != "us-1" || len(result.Failed) != 1 {
+		t.Errorf("got %+v, %v", result, err)
+	}
+}
+
+// failing fails to launch one id.
+type failing struct {
+	*fake
+	id string
+}
+
+func (f failing) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+	if w.ID == f.id {
+		return provision.Object{}, errors.New("no capacity")
+	}
+	return f.fake.Launch(ctx, w)
+}
+
+func TestOnlyWhatRunsAndGoesIsDrained(t *testing.T) {
+	wants, objects := rolling()
+	objects = append(objects, have("us-3", provision.KindReplica, "local/us", "old", "killed"))
+	var drained []string
+	_, err := provision.Apply(context.Background(), provision.Diff(wants, objects), &fake{objects: objects}, provision.Options{
+		Drain: func(_ context.Context, o provision.Object) { drained = append(drained, o.ID) },
+	})
+	if want := []string{"us-2"}; err != nil || !reflect.DeepEqual(drained, want) {
+		t.Errorf("got %q, %v; want %q", drained, err, want)
+	}
+}
+
+func TestProgressTellsBeginningAndEnd(t *testing.T) {
+	w := want("us-0", provision.KindReplica, "local/us", "s")
+	var got []provision.Phase
+	for _, p := range []provision.Provider{&fake{}, failing{&fake{}, "us-0"}} {
+		_, _ = provision.Apply(context.Background(), provision.Diff([]provision.Want{w}, nil), p, provision.Options{
+			Progress: func(_ provision.Change, phase provision.Phase, _ error) { got = append(got, phase) },
+		})
+	}
+	want := []provision.Phase{provision.PhaseBegun, provision.PhaseDone, provision.PhaseBegun, provision.PhaseFailed}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// counting notes how many launches run at once.
+type counting struct {
+	fake
+	running, most atomic.Int64
+	arrived       chan struct{}
+	proceed       chan struct{}
+}
+
+func (c *counting) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+	n := c.running.Add(1)
+	defer c.running.Add(-1)
+	for most := c.most.Load(); n > most && !c.most.CompareAndSwap(most, n); most = c.most.Load() {
+	}
+	c.arrived <- struct{}{}
+	<-c.proceed
+	return c.fake.Launch(ctx, w)
+}
+
+func TestParallelIsBounded(t *testing.T) {
+	var wants []provision.Want
+	for i := range 7 {
+		wants = append(wants, want(fmt.Sprint("us-", i), provision.KindReplica, "local/us", "s"))
+	}
+	c := &counting{arrived: make(chan struct{}, len(wants)), proceed: make(chan struct{})}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, err := provision.Apply(context.Background(), provision.Diff(wants, nil), c, provision.Options{Parallel: 3})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	for range 3 {
+		<-c.arrived // three do run at once
+	}
+	close(c.proceed)
+	wg.Wait()
+	if got := c.most.Load(); got != 3 {
+		t.Errorf("got %d at once, want 3", got)
+	}
+}
+
+func TestAnEndedContextBeginsNothing(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	f := &fake{}
+	wants := []provision.Want{want("us-0", provision.KindReplica, "local/us", "s")}
+	result, err := provision.Apply(ctx, provision.Diff(wants, nil), f, provision.Options{})
+	if !errors.Is(err, context.Canceled) || len(result.Skipped) != 1 || f.calls != 0 {
+		t.Errorf("got %+v, %v, %d calls", result, err, f.calls)
+	}
+}
+
+func TestErrorsSayWhatAndWhere(t *testing.T) {
+	tests := []struct {
+		err  error
+		want []string
+	}{
+		{
+			&provision.PortTakenError{Addr: "127.0.0.1:8001", ID: "lb-us-0", Purpose: "public", Setting: "local.port"},
+			[]string{"127.0.0.1:8001", "another program", "lb-us-0", "public", "local.port"},
+		},
+		{&provision.PortTakenError{Addr: "a", Holder: "us-0 of the service chat"}, []string{"us-0 of the service chat"}},
+		{&provision.StartError{ID: "us-0", Err: errCrash, Log: []string{"panic: no"}, File: "us-0.log"}, []string{"us-0", "crashed", "panic: no", "us-0.log"}},
+		{&provision.LeftoverError{Service: "chat", Left: []string{"us-0, process 7"}}, []string{"chat", "us-0, process 7"}},
+		{&provision.SpecError{Err: errCrash}, []string{"crashed"}},
+	}
+	for _, tt := range tests {
+		for _, want := range tt.want {
+			if !strings.Contains(tt.err.Error(), want) {
+				t.Errorf("got %q, want %q in it", tt.err, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package provision_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+var regions = []service.Region{"local/us", "local/eu"}
+
+// drawWants draws wanted objects with unique ids.
+func drawWants(t *rapid.T) []provision.Want {
+	kinds := []provision.Kind{provision.KindReplica, provision.KindBalancer, provision.KindController}
+	var wants []provision.Want
+	for i := range rapid.IntRange(0, 8).Draw(t, "wants") {
+		wants = append(wants, provision.Want{
+			ID:          fmt.Sprintf("o%d", i),
+			Kind:        rapid.SampledFrom(kinds).Draw(t, "kind"),
+			Service:     "chat",
+			Region:      rapid.SampledFrom(regions).Draw(t, "region"),
+			Spec:        rapid.SampledFrom([]string{"a", "b"}).Draw(t, "spec"),
+			CostPerHour: float64(rapid.IntRange(0, 3).Draw(t, "cost")),
+		})
+	}
+	return wants
+}
+
+// drawHave draws what exists: some of the same ids, some others, some dead,
+// some twice.
+func drawHave(t *rapid.T) []provision.Object {
+	var have []provision.Object
+	for i, w := range drawWants(t) {
+		o := objectOf(w, i)
+		o.ID = fmt.Sprintf("o%d", rapid.IntRange(0, 9).Draw(t, "id"))
+		o.Gone = rapid.SampledFrom([]string{"", "", "killed"}).Draw(t, "gone")
+		have = append(have, o)
+	}
+	return have
+}
+
+// objectOf is the object that launching a want makes.
+func objectOf(w provision.Want, handle int) provision.Object {
+	return provision.Object{
+		ID: w.ID, Kind: w.Kind, Service: w.Service, Region: w.Region, Spec: w.Spec, Build: w.Build,
+		Address: w.Address, Admin: w.Admin, CostPerHour: w.CostPerHour, Handle: fmt.Sprint(handle),
+	}
+}
+
+func TestNothingChangesWhereAllIsAsWanted(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		wants := drawWants(t)
+		var have []provision.Object
+		for i, w := range wants {
+			have = append(have, objectOf(w, i))
+		}
+		if changes := provision.Diff(wants, have); len(changes) != 0 {
+			t.Fatalf("got %+v", changes)
+		}
+	})
+}
+
+func TestDiffDoesNotDependOnOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		wants, have := drawWants(t), drawHave(t)
+		want := provision.Diff(wants, have)
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+		rng.Shuffle(len(wants), func(i, j int) { wants[i], wants[j] = wants[j], wants[i] })
+		rng.Shuffle(len(have), func(i, j int) { have[i], have[j] = have[j], have[i] })
+		if got := provision.Diff(wants, have); !reflect.DeepEqual(got, want) {
+			t.Fatalf("got  %+v\nwant %+v", got, want)
+		}
+	})
+}
+
+func TestCostIsWhatTheServiceCostsMore(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		wants, have := drawWants(t), drawHave(t)
+		var now, then float64
+		for _, o := range have {
+			if o.Gone == "" {
+				now += o.CostPerHour
+			}
+		}
+		for _, w := range wants {
+			then += w.CostPerHour
+		}
+		for _, o := range have { // what is kept keeps its price
+			for _, w := range wants {
+				if w.ID == o.ID && o.Gone == "" && o.CostPerHour != w.CostPerHour {
+					return
+				}
+			}
+		}
+		if got := provision.Diff(wants, have).CostPerHour(); got != then-now {
+			t.Fatalf("got %v, want %v - %v", got, then, now)
+		}
+	})
+}
+
+// want makes a wanted object for the tables below.
+func want(id string, kind provision.Kind, region service.Region, spec string) provision.Want {
+	return provision.Want{ID: id, Kind: kind, Region: region, Spec: spec}
+}
+
+func have(id string, kind provision.Kind, region service.Region, spec, gone string) provision.Object {
+	return provision.Object{ID: id, Kind: kind, Region: region, Spec: spec, Gone: gone}
+}
+
+func TestStages(t *testing.T) {
+	const b, r, c = provision.KindBalancer, provision.KindReplica, provision.KindController
+	wants := []provision.Want{
+		want("controller", c, "", "new"),
+		want("lb-eu-0", b, "local/eu", "new"), want("lb-us-0", b, "local/us", "new"),
+		want("eu-0", r, "local/eu", "new"), want("us-0", r, "local/us", "new"), want("us-1", r, "local/us", "new"),
+		want("us-2", r, "local/us", "same"), want("us-3", r, "local/us", "same"),
+	}
+	exists := []provision.Object{
+		have("controller", c, "", "old", ""),
+		have("lb-eu-0", b, "local/eu", "old", ""), have("lb-us-0", b, "local/us", "old", ""),
+		have("eu-0", r, "local/eu", "old", ""), have("us-0", r, "local/us", "old", ""), have("us-1", r, "local/us", "old", ""),
+		have("us-2", r, "local/us", "same", "killed"),
+		have("asia-0", r, "local/asia", "old", ""),
+	}
+	want := []string{
+		"0 launch us-2 (killed)", "0 launch us-3 (new)",
+		"1 replace eu-0 (configuration changed)", "1 replace us-0 (configuration changed)",
+		"2 replace us-1 (configuration changed)",
+		"3 replace lb-eu-0 (configuration changed)",
+		"4 replace lb-us-0 (configuration changed)",
+		"5 replace controller (configuration changed)",
+		"6 terminate asia-0 (no longer wanted)",
+	}
+	var got []string
+	for _, c := range provision.Diff(wants, exists) {
+		got = append(got, fmt.Sprintf("%d %s %s (%s)", c.Stage, c.Action, c.ID(), c.Reason))
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestReasonsToReplace(t *testing.T) {
+	w := provision.Want{ID: "us-0", Kind: provision.KindReplica, Region: "local/us", Spec: "s", Build: "b", Address: "http://a"}
+	same := provision.Object{ID: "us-0", Kind: provision.KindReplica, Region: "local/us", Spec: "s", Build: "b", Address: "http://a"}
+	tests := []struct {
+		change func(*provision.Object, *provision.Want)
+		want   string
+	}{
+		{func(o *provision.Object, _ *provision.Want) { o.Spec = "t" }, "configuration changed"},
+		{func(o *provision.Object, _ *provision.Want) { o.Build = "c" }, "executable changed"},
+		{func(o *provision.Object, w *provision.Want) { o.Build, w.Build = "c", "" }, ""},
+		{func(o *provision.Object, _ *provision.Want) { o.Address = "http://b" }, "address changed"},
+		{func(o *provision.Object, _ *provision.Want) { o.Region = "local/eu" }, "is a different thing"},
+	}
+	for _, tt := range tests {
+		o, w := same, w
+		tt.change(&o, &w)
+		got := ""
+		if changes := provision.Diff([]provision.Want{w}, []provision.Object{o}); len(changes) == 1 {
+			got = changes[0].Reason
+		}
+		if got != tt.want {
+			t.Errorf("got %q, want %q", got, tt.want)
+		}
+	}
+}
+
+func TestOfTwoOfOneIDTheBetterOneStays(t *testing.T) {
+	w := want("us-0", provision.KindReplica, "local/us", "s")
+	good, old := objectOf(w, 2), objectOf(w, 1)
+	old.Spec = "old"
+	changes := provision.Diff([]provision.Want{w}, []provision.Object{old, good})
+	if len(changes) != 1 || changes[0].Action != provision.ActionTerminate || changes[0].Have.Handle != "1" {
+		t.Errorf("got %+v, want only the old one terminated", changes)
+	}
+}

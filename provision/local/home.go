@@ -1,0 +1,122 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Names in the state directory.
+const (
+	envHome     = "SKYSERVE_HOME"
+	dirServices = "services"
+	dirBin      = "bin"
+	fileLock    = "lock"
+
+	dirMode  = 0o700
+	fileMode = 0o600
+)
+
+// Home is the state directory of this user: what services exist on this
+// machine, and the executables that they run.
+type Home struct{ dir string }
+
+// OpenHome is the state directory that $SKYSERVE_HOME names, else skyserve in
+// the XDG state directory. Nothing is created.
+func OpenHome() (Home, error) {
+	dir := os.Getenv(envHome)
+	if dir == "" {
+		state := os.Getenv("XDG_STATE_HOME")
+		if state == "" {
+			user, err := os.UserHomeDir()
+			if err != nil {
+				return Home{}, fmt.Errorf("finding the state directory: %w (set %s)", err, envHome)
+			}
+			state = filepath.Join(user, ".local", "state")
+		}
+		dir = filepath.Join(state, "skyserve")
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return Home{}, fmt.Errorf("finding the state directory %s: %w", dir, err)
+	}
+	return Home{dir: abs}, nil
+}
+
+// Dir is the path of the state directory.
+func (h Home) Dir() string { return h.dir }
+
+// Services lists the names of the services of which something exists here, sorted.
+func (h Home) Services() ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(h.dir, dirServices))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing services: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// Service is the state of the service name; nothing is created, and nothing
+// need exist. A name that is no plain file name is an error.
+func (h Home) Service(name string) (Service, error) {
+	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, `/\`) {
+		return Service{}, fmt.Errorf("no service can be named %q", name)
+	}
+	return Service{home: h, name: name, dir: filepath.Join(h.dir, dirServices, name)}, nil
+}
+
+// Find is the service name, or, when name is empty, the only one that exists.
+// Errors are *NoServiceError and *WhichServiceError.
+func (h Home) Find(name string) (Service, error) {
+	names, err := h.Services()
+	if err != nil {
+		return Service{}, err
+	}
+	switch {
+	case name != "" && slices.Contains(names, name):
+		return h.Service(name)
+	case name != "" || len(names) == 0:
+		return Service{}, &NoServiceError{Name: name, Exist: names}
+	case len(names) > 1:
+		return Service{}, &WhichServiceError{Exist: names}
+	}
+	return h.Service(names[0])
+}
+
+// NoServiceError is a service that does not exist on this machine.
+type NoServiceError struct {
+	Name  string   // empty when any would have done
+	Exist []string // those that do exist
+}
+
+// Error says what does not exist and what does.
+func (e *NoServiceError) Error() string {
+	switch {
+	case e.Name == "":
+		return "no service is running here"
+	case len(e.Exist) == 0:
+		return fmt.Sprintf("no service %q here, and no other", e.Name)
+	}
+	return fmt.Sprintf("no service %q here; there is %s", e.Name, strings.Join(e.Exist, ", "))
+}
+
+// WhichServiceError is an empty name where several services exist.
+type WhichServiceError struct{ Exist []string }
+
+// Error lists the services.
+func (e *WhichServiceError) Error() string {
+	return "several services are running here: " + strings.Join(e.Exist, ", ")
+}

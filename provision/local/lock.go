@@ -1,0 +1,97 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// errLocked is a lock that another process holds.
+var errLocked = errors.New("locked by another process")
+
+// lockFile opens path, creating it, and takes an exclusive lock on it without
+// waiting; errLocked when somebody holds it. The lock is on the file that path
+// names when lockFile returns, even if another process removed and made it anew
+// in between.
+func lockFile(path string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, fileMode)
+		if err != nil {
+			return nil, err
+		}
+		if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			f.Close()
+			return nil, err
+		}
+		if isAt(f, path) {
+			return f, nil
+		}
+		f.Close()
+	}
+}
+
+// lockWait takes an exclusive lock like lockFile and waits for it.
+func lockWait(ctx context.Context, path string, patience time.Duration) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		f, err := lockFile(path)
+		if !errors.Is(err, errLocked) {
+			return f, err
+		}
+		if !pause(ctx, pollEvery) {
+			return nil, err
+		}
+	}
+}
+
+// locked tells whether some process holds an exclusive lock on an open file.
+func locked(f *os.File) bool {
+	if err := flock(f, unix.LOCK_SH|unix.LOCK_NB); err != nil {
+		return errors.Is(err, errLocked)
+	}
+	_ = flock(f, unix.LOCK_UN) // closing the file would do it too
+	return false
+}
+
+// flock locks an open file, again when a signal interrupts it.
+func flock(f *os.File, how int) error {
+	for {
+		err := unix.Flock(int(f.Fd()), how)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return errLocked
+		default:
+			return fmt.Errorf("locking %s: %w", f.Name(), err)
+		}
+	}
+}
+
+// isAt tells whether path still names the open file f.
+func isAt(f *os.File, path string) bool {
+	mine, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(path)
+	return err == nil && os.SameFile(mine, there)
+}
+
+// pause waits for d; false when ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

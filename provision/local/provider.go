@@ -1,0 +1,234 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"skyserve/provision"
+)
+
+// Limits of starting and stopping a process.
+const (
+	// startPatience is how long a process may take until it holds its object
+	// file: it does so first of all.
+	startPatience = 10 * time.Second
+	// DefaultGrace is how long a process may take to end once it was asked to.
+	DefaultGrace = 10 * time.Second
+	// killPatience is how long the system may take to end a killed process.
+	killPatience = 5 * time.Second
+	// mendPatience is how long a process may take to mend its object file.
+	mendPatience = 2 * watchEvery
+	// settleEvery is how often a process that starts or ends is looked at.
+	settleEvery = 10 * time.Millisecond
+)
+
+// processName is what a process is listed as, whatever its executable is called.
+const processName = "skyserve"
+
+// Provider runs the objects of one service as processes of this machine.
+type Provider struct {
+	svc   Service
+	exe   string
+	build string
+	grace time.Duration
+}
+
+// NewProvider runs the objects of svc with the executable exe, whose hash is
+// build; both come from Service.Install. grace is how long a process may take
+// to end before it is killed; 0 means DefaultGrace.
+func NewProvider(svc Service, exe, build string, grace time.Duration) *Provider {
+	if grace <= 0 {
+		grace = DefaultGrace
+	}
+	return &Provider{svc: svc, exe: exe, build: build, grace: grace}
+}
+
+// List reads every object of the service.
+func (p *Provider) List(_ context.Context, service string) ([]provision.Object, error) {
+	if service != p.svc.name {
+		return nil, fmt.Errorf("listing the objects of %s: this provider is for %s", service, p.svc.name)
+	}
+	return p.svc.Objects()
+}
+
+// Launch starts the process of w and returns once it holds its object file.
+func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+	rec, alive, err := readObject(p.svc.objectFile(w.ID))
+	switch {
+	case alive && err == nil && rec.Spec == w.Spec:
+		return p.svc.describe(w.ID, rec, true, nil), nil
+	case alive:
+		return provision.Object{}, fmt.Errorf("starting %s: it runs already, with another configuration", w.ID)
+	}
+	var r recipe
+	if err := json.Unmarshal(w.Recipe, &r); err != nil {
+		return provision.Object{}, fmt.Errorf("starting %s: reading its recipe: %w", w.ID, err)
+	}
+	if r.File != "" {
+		if err := writeFile(p.svc.configFile(r.File), []byte(r.Text)); err != nil {
+			return provision.Object{}, err
+		}
+	}
+	cmd, log, err := p.command(w, r)
+	if err != nil {
+		return provision.Object{}, fmt.Errorf("starting %s: %w", w.ID, err)
+	}
+	begin := log.size()
+	err = cmd.Start()
+	log.Close()
+	if err != nil {
+		return provision.Object{}, fmt.Errorf("starting %s: %w", w.ID, err)
+	}
+	return p.untilHeld(ctx, w.ID, cmd, begin)
+}
+
+// command is the process of w: in a session of its own, so that it outlives
+// this one and its terminal, and told which object it is.
+func (p *Provider) command(w provision.Want, r recipe) (*exec.Cmd, *logFile, error) {
+	rec, err := json.Marshal(record{Object: provision.Object{
+		ID: w.ID, Kind: w.Kind, Service: w.Service, Region: w.Region, Spec: w.Spec, Build: p.build,
+		Address: w.Address, Admin: w.Admin, Labels: w.Labels, CostPerHour: w.CostPerHour,
+	}})
+	if err != nil {
+		return nil, nil, err
+	}
+	path := p.svc.objectFile(w.ID)
+	if err := os.MkdirAll(p.svc.objectDir(), dirMode); err != nil {
+		return nil, nil, err
+	}
+	log, err := openLog(p.svc.LogFile(w.ID))
+	if err != nil {
+		return nil, nil, err
+	}
+	cmd := exec.Command(p.exe, r.Args...)
+	cmd.Args[0] = processName
+	cmd.Stdout, cmd.Stderr = log.File, log.File
+	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+	cmd.Env = append(os.Environ(), EnvObject+"="+path, envRecord+"="+string(rec))
+	return cmd, log, nil
+}
+
+// untilHeld waits until the started process holds its object file, or ends.
+func (p *Provider) untilHeld(ctx context.Context, id string, cmd *exec.Cmd, logBegin int64) (provision.Object, error) {
+	exited := make(chan error, 1)
+	go func() { exited <- cmd.Wait() }() // reaps it for as long as this process lives
+	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, errors.New("it did not report within "+startPatience.String()))
+	defer cancel()
+	for {
+		rec, alive, err := readObject(p.svc.objectFile(id))
+		if alive && err == nil && rec.PID == cmd.Process.Pid {
+			return p.svc.describe(id, rec, true, nil), nil
+		}
+		select {
+		case err := <-exited:
+			return provision.Object{}, p.ended(id, err, logBegin)
+		case <-ctx.Done():
+			return provision.Object{}, fmt.Errorf("starting %s: %w", id, context.Cause(ctx))
+		case <-time.After(settleEvery):
+		}
+	}
+}
+
+// ended is the error of a process that ended before it was up.
+func (p *Provider) ended(id string, err error, logBegin int64) error {
+	if err == nil {
+		err = errors.New("it ended at once")
+	}
+	file := p.svc.LogFile(id)
+	lines, _ := tailFrom(file, logBegin, failureLines) // without its last words the error is still one
+	return &provision.StartError{ID: id, Err: err, Log: lines, File: file}
+}
+
+// Terminate asks the process of o to end, kills it when it does not within the
+// grace, and removes its object file and configuration.
+func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
+	if err := p.stop(ctx, o.ID); err != nil {
+		return err
+	}
+	if err := os.Remove(p.svc.configFile(o.ID + ".yaml")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing the configuration of %s: %w", o.ID, err)
+	}
+	return p.removeObject(o.ID)
+}
+
+// stop ends the process of an object, if there is one.
+func (p *Provider) stop(ctx context.Context, id string) error {
+	for _, step := range []struct {
+		signal   unix.Signal
+		patience time.Duration
+	}{{unix.SIGTERM, p.grace}, {unix.SIGKILL, killPatience}} {
+		rec, alive, err := p.holderOf(ctx, id)
+		if !alive {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("finding its process: %w", err)
+		}
+		if err := unix.Kill(rec.PID, step.signal); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("signalling process %d: %w", rec.PID, err)
+		}
+		if p.untilReleased(ctx, id, step.patience) {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return fmt.Errorf("its process still holds %s after it was killed", p.svc.objectFile(id))
+}
+
+// holderOf reads who holds an object file. A damaged file is mended by its
+// holder, which is waited for.
+func (p *Provider) holderOf(ctx context.Context, id string) (rec record, alive bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, mendPatience)
+	defer cancel()
+	for {
+		rec, alive, err = readObject(p.svc.objectFile(id))
+		if !alive || err == nil || !pause(ctx, pollEvery) {
+			return rec, alive, err
+		}
+	}
+}
+
+// untilReleased waits until no process holds an object file; false when
+// patience or ctx ended first.
+func (p *Provider) untilReleased(ctx context.Context, id string, patience time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		if _, alive, _ := readObject(p.svc.objectFile(id)); !alive {
+			return true
+		}
+		if !pause(ctx, settleEvery) {
+			return false
+		}
+	}
+}
+
+// removeObject removes an object file that nobody holds.
+func (p *Provider) removeObject(id string) error {
+	path := p.svc.objectFile(id)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	f, err := lockFile(path) // so that no process becomes this object meanwhile
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("removing object %s: %w", path, err)
+	}
+	defer f.Close()
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("removing object %s: %w", path, err)
+	}
+	return nil
+}

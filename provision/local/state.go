@@ -1,0 +1,159 @@
+package local
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Names in the directory of a service.
+const (
+	dirObjects = "objects"
+	dirLogs    = "logs"
+	dirStore   = "store"
+	fileSpec   = "service.yaml"
+	fileTokens = "tokens.json"
+	fileSlots  = "slots.json"
+)
+
+// Service is the state of one service on this machine.
+type Service struct {
+	home Home
+	name string
+	dir  string
+}
+
+// Name is the service's name.
+func (s Service) Name() string { return s.name }
+
+// Home is the state directory that the service is in.
+func (s Service) Home() Home { return s.home }
+
+// Dir is the directory that holds the service's state.
+func (s Service) Dir() string { return s.dir }
+
+// SpecFile is where the service.yaml that the service was brought up with is kept.
+func (s Service) SpecFile() string { return filepath.Join(s.dir, fileSpec) }
+
+// StoreDir is where the embedded store keeps its data.
+func (s Service) StoreDir() string { return filepath.Join(s.dir, dirStore) }
+
+// LogFile is where the object id writes what it has to say.
+func (s Service) LogFile(id string) string { return filepath.Join(s.dir, dirLogs, id+".log") }
+
+func (s Service) configFile(name string) string { return filepath.Join(s.dir, name) }
+
+func (s Service) objectDir() string { return filepath.Join(s.dir, dirObjects) }
+
+func (s Service) objectFile(id string) string { return filepath.Join(s.objectDir(), id+".json") }
+
+// BusyError is a service that another command is changing.
+type BusyError struct{ Service string }
+
+// Error says which.
+func (e *BusyError) Error() string {
+	return "another skyserve up or down is changing " + e.Service + " at this moment"
+}
+
+// Lock keeps other commands from changing the service, until unlock is called;
+// *BusyError when one does. It makes the service's directory.
+func (s Service) Lock() (unlock func(), err error) {
+	for {
+		if err := os.MkdirAll(s.dir, dirMode); err != nil {
+			return nil, fmt.Errorf("locking the state of %s: %w", s.name, err)
+		}
+		f, err := lockFile(filepath.Join(s.dir, fileLock))
+		switch {
+		case errors.Is(err, errLocked):
+			return nil, &BusyError{Service: s.name}
+		case errors.Is(err, fs.ErrNotExist): // whoever had the lock removed the service
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("locking the state of %s: %w", s.name, err)
+		}
+		return func() { f.Close() }, nil
+	}
+}
+
+// Remove removes the service's directory with all that it holds. Call it while
+// holding the lock, when no object is left.
+func (s Service) Remove() error {
+	if err := os.RemoveAll(s.dir); err != nil {
+		return fmt.Errorf("removing the state of %s: %w", s.name, err)
+	}
+	return nil
+}
+
+// RemoveUnused removes the service's directory when nothing was ever brought up
+// in it: what a failure before the first process leaves. Call it while holding
+// the lock.
+func (s Service) RemoveUnused() {
+	objects, err := s.Objects()
+	if _, missing := os.Stat(s.SpecFile()); err == nil && len(objects) == 0 && errors.Is(missing, fs.ErrNotExist) {
+		_ = os.RemoveAll(s.dir) // what stays is harmless
+		_ = os.Remove(filepath.Dir(s.dir))
+		_ = os.Remove(s.home.dir) // both go only when nothing else is in them
+	}
+}
+
+// Tokens are the secrets by which the processes of a service know each other.
+type Tokens struct {
+	Store string `json:"store"` // opens the embedded store
+	Peer  string `json:"peer"`  // opens one balancer to another
+}
+
+// Tokens reads the service's secrets; where none are kept yet it makes new
+// ones, which Layout.Save keeps.
+func (s Service) Tokens() (Tokens, error) {
+	var t Tokens
+	data, err := os.ReadFile(s.configFile(fileTokens))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Tokens{}, fmt.Errorf("reading the tokens of %s: %w", s.name, err)
+	}
+	if err == nil && json.Unmarshal(data, &t) == nil && t.Store != "" && t.Peer != "" {
+		return t, nil
+	}
+	return Tokens{Store: newToken(), Peer: newToken()}, nil
+}
+
+// newToken is 256 random bits.
+func newToken() string {
+	b := make([]byte, 32)
+	rand.Read(b) // never fails: it ends the program where the system has no randomness
+	return hex.EncodeToString(b)
+}
+
+// writeFile replaces a file as a whole, so that a reader sees the old text or
+// the new one and a crash leaves no half of either. Directories on the way are
+// made; all of it is the user's alone.
+func writeFile(path string, data []byte) (err error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, dirMode); err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*") // made with mode 0600
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name()) // what failed before says more
+			err = fmt.Errorf("writing %s: %w", path, err)
+		}
+	}()
+	if _, err = f.Write(data); err == nil {
+		err = f.Sync()
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	return err
+}

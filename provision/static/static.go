@@ -1,0 +1,43 @@
+package static
+
+import (
+	"strings"
+
+	"skyserve/internal/service"
+)
+
+// Replicas are the endpoints of a static region as replicas, in the order of
+// the file. With one model in the service every endpoint serves that one; with
+// several, each endpoint is asked for its model when it is attached.
+func Replicas(spec *service.Spec, region service.RegionSpec) []service.ReplicaConfig {
+	var replicas []service.ReplicaConfig
+	for _, endpoint := range region.Endpoints {
+		r := service.ReplicaConfig{
+			ID:     id(region.Name, endpoint),
+			URL:    strings.TrimRight(endpoint, "/"),
+			Region: region.Name,
+		}
+		if len(spec.Models) == 1 {
+			m := spec.Models[0]
+			r.Model, r.Kind = m.Name, m.Engine.Kind
+			if len(m.GPUs) > 0 {
+				r.GPU = m.GPUs[0].Type
+			}
+		}
+		replicas = append(replicas, r)
+	}
+	return replicas
+}
+
+// id names an endpoint by its place and address, so that it keeps its id
+// whatever happens to the lines above it: paris-10-0-0-7-8000.
+func id(region service.Region, endpoint string) string {
+	_, address, found := strings.Cut(endpoint, "://")
+	if !found {
+		address = endpoint
+	}
+	words := strings.FieldsFunc(strings.ToLower(address), func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
+	})
+	return strings.Join(append([]string{region.Place()}, words...), "-")
+}
