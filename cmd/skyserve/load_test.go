@@ -55,7 +55,7 @@ func runCommand(ctx context.Context, args ...string) (stdout, stderr string, cod
 	root.SetOut(&out)
 	root.SetErr(&talk)
 	err := root.ExecuteContext(ctx)
-	code = report(&talk, ctx, err)
+	code = report(ctx, &talk, err)
 	return out.String(), talk.String(), code
 }
 

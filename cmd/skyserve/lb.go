@@ -1,0 +1,253 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"skyserve/internal/service"
+	"skyserve/lbd"
+)
+
+// Environment variables that carry what a command line must not show.
+const (
+	envStoreToken = "SKYSERVE_STORE_TOKEN"
+	envPeerToken  = "SKYSERVE_PEER_TOKEN"
+	envAdminToken = "SKYSERVE_ADMIN_TOKEN"
+)
+
+// lbFlags is what the command line of skyserve lb says.
+type lbFlags struct {
+	config   string
+	cfg      service.BalancerConfig
+	region   string
+	keysFrom string
+	replicas []string
+	peers    []string
+	models   []string
+	allow    []string
+	noForward,
+	insecure bool
+	logLevel string
+}
+
+// lbInConfig are the flags of what a configuration file states too; they do not
+// go together with one.
+var lbInConfig = []string{
+	"region", "id", "service", "listen", "admin", "replica", "peer", "model", "policy", "push", "max-wait",
+	"no-forward", "keys-from", "record", "store",
+}
+
+func newLbCmd() *cobra.Command {
+	var f lbFlags
+	cmd := &cobra.Command{
+		Use:   "lb",
+		Short: "Run a balancer",
+		Long: `Run one balancer: it takes the requests of clients near it, places each on the
+best of its replicas or forwards it to a peer in another region, and streams the
+answer back. It starts without replicas too and is ready when one answers.
+
+Listening beyond this machine needs API keys (--keys-from) on the public address
+and ` + envAdminToken + ` on the admin address. Balancers on several
+machines know each other by ` + envPeerToken + `. None of these is ever logged.`,
+		Example: `  skyserve engine --listen 127.0.0.1:8201 &
+  skyserve lb --region us --listen 127.0.0.1:8000 --admin 127.0.0.1:8100 \
+      --replica http://127.0.0.1:8201
+  skyserve lb --region eu --listen 127.0.0.1:8002 --admin 127.0.0.1:8102 \
+      --replica eu-0=http://127.0.0.1:8202 --peer us=http://127.0.0.1:8000,rtt=100ms
+  skyserve lb --config lb.yaml`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runLb(cmd, f) },
+	}
+	f.register(cmd)
+	return cmd
+}
+
+func (f *lbFlags) register(cmd *cobra.Command) {
+	flags, b := cmd.Flags(), &f.cfg.Balancer
+	flags.StringVar(&f.config, "config", "", "configuration `FILE`, YAML or JSON, instead of the flags below")
+	flags.StringVar(&f.region, "region", "", "region it serves: us, aws/us-east-1")
+	flags.StringVar(&f.cfg.ID, "id", "", "its name among the service's balancers (default lb-REGION)")
+	flags.StringVar(&f.cfg.Service, "service", "skyserve", "name of the service")
+	flags.StringVar(&f.cfg.Listen, "listen", "127.0.0.1:8000", "public address (port 0 chooses a free one)")
+	flags.StringVar(&f.cfg.Admin, "admin", "127.0.0.1:8100", "admin address")
+	flags.StringArrayVar(&f.replicas, "replica", nil, "`URL` of a replica, or ID=URL (may be repeated)")
+	flags.StringArrayVar(&f.peers, "peer", nil, "`REGION=URL` of another balancer; ,rtt=100ms emulates a distance (may be repeated)")
+	flags.StringArrayVar(&f.models, "model", nil, "`NAME=ALIAS` of a model (may be repeated)")
+	flags.StringVar(&b.Policy, "policy", "", "how a replica is chosen: "+strings.Join(service.BuiltPolicies(), ", "))
+	flags.StringVar(&b.Push, "push", "", "when a replica may be sent another request: pending, outstanding:N, blind")
+	flags.DurationVar(&b.MaxWait, "max-wait", 0, "how long a request is held at most (default 60s)")
+	flags.BoolVar(&f.noForward, "no-forward", false, "never forward to peers")
+	flags.StringVar(&f.keysFrom, "keys-from", "", "API keys that clients must present: env:NAME or file:PATH, one a line")
+	flags.StringVar(&f.cfg.Record, "record", "", "`FILE` that every event and decision is written to, anew at each start")
+	flags.StringVar(&f.cfg.StoreURL, "store", "", "NATS `URL` of the store that keeps the history (token: "+envStoreToken+")")
+	flags.StringArrayVar(&f.allow, "allow-replicas", nil, "`CIDR` of public addresses that /add_worker may attach (may be repeated)")
+	flags.BoolVar(&f.insecure, "insecure-no-auth", false, "let everybody who reaches the public address use the GPUs")
+	flags.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+}
+
+func runLb(cmd *cobra.Command, f lbFlags) error {
+	cfg, err := f.configuration(cmd)
+	if err != nil {
+		return err
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
+		return usage(fmt.Errorf("--log-level: want debug, info, warn or error, got %q", f.logLevel), "")
+	}
+	opts := lbd.Options{
+		Logger:         slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level})),
+		AdminToken:     os.Getenv(envAdminToken),
+		InsecureNoAuth: f.insecure,
+		Listening: func(public, admin string) {
+			fmt.Fprintf(cmd.ErrOrStderr(), "balancer %s listens on %s, admin on %s\n", cfg.ID, public, admin)
+		},
+	}
+	for _, text := range f.allow {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return usage(fmt.Errorf("--allow-replicas: want a network such as 203.0.113.0/24, got %q", text), "")
+		}
+		opts.AllowCIDRs = append(opts.AllowCIDRs, prefix)
+	}
+	return f.explain(lbd.Run(cmd.Context(), cfg, opts))
+}
+
+// configuration is the file's, or what the flags say.
+func (f *lbFlags) configuration(cmd *cobra.Command) (cfg service.BalancerConfig, err error) {
+	if f.config != "" {
+		for _, name := range lbInConfig {
+			if cmd.Flags().Changed(name) {
+				return cfg, usage(fmt.Errorf("--%s: cannot be given together with --config", name), "set it in "+f.config)
+			}
+		}
+		if cfg, err = lbd.ReadConfig(f.config); err != nil {
+			return cfg, usage(err, "")
+		}
+	} else if cfg, err = f.fromFlags(); err != nil {
+		return cfg, usage(err, "run 'skyserve lb --help' for an example")
+	}
+	cfg.StoreToken = cmp.Or(cfg.StoreToken, os.Getenv(envStoreToken))
+	cfg.PeerToken = cmp.Or(cfg.PeerToken, os.Getenv(envPeerToken))
+	return cfg, nil
+}
+
+// fromFlags builds the configuration that the flags describe.
+func (f *lbFlags) fromFlags() (service.BalancerConfig, error) {
+	cfg := f.cfg
+	if f.region == "" {
+		return cfg, errors.New("--region: missing")
+	}
+	cfg.Region = service.Region(f.region)
+	cfg.ID = cmp.Or(cfg.ID, "lb-"+cfg.Region.Place())
+	if f.keysFrom != "" {
+		cfg.Balancer.Auth = &service.Auth{KeysFrom: f.keysFrom}
+	}
+	if f.noForward {
+		forward := false
+		cfg.Balancer.Forward = &forward
+	}
+	for _, text := range f.replicas {
+		id, url := splitNamed(text)
+		cfg.Replicas = append(cfg.Replicas, service.ReplicaConfig{ID: id, URL: url})
+	}
+	for _, text := range f.peers {
+		p, err := parsePeer(text)
+		if err != nil {
+			return cfg, err
+		}
+		same := 1
+		for _, other := range cfg.Peers {
+			if other.Region == p.Region {
+				same++
+			}
+		}
+		if same > 1 {
+			p.ID = fmt.Sprintf("%s-%d", p.ID, same)
+		}
+		cfg.Peers = append(cfg.Peers, p)
+	}
+	var err error
+	cfg.Models, err = parseModels(f.models)
+	return cfg, err
+}
+
+// splitNamed splits NAME=URL; a URL alone has no name.
+func splitNamed(text string) (name, url string) {
+	name, url, found := strings.Cut(text, "=")
+	if !found || strings.Contains(name, "://") {
+		return "", text
+	}
+	return name, url
+}
+
+// parsePeer reads REGION=URL[,rtt=100ms]; the peer is called as its region.
+func parsePeer(text string) (service.PeerConfig, error) {
+	target, option, hasOption := strings.Cut(text, ",")
+	region, url := splitNamed(target)
+	if region == "" {
+		return service.PeerConfig{}, fmt.Errorf("--peer: want REGION=URL, got %q", text)
+	}
+	p := service.PeerConfig{ID: region, Region: service.Region(region), URL: url}
+	if hasOption {
+		value, isRTT := strings.CutPrefix(option, "rtt=")
+		rtt, err := time.ParseDuration(value)
+		if !isRTT || err != nil || rtt < 0 {
+			return p, fmt.Errorf("--peer: want REGION=URL,rtt=100ms, got %q", text)
+		}
+		p.EmulateRTT = rtt
+	}
+	return p, nil
+}
+
+// parseModels reads NAME=ALIAS of each, gathering the aliases of one name.
+func parseModels(texts []string) ([]service.BalancerModel, error) {
+	var models []service.BalancerModel
+	for _, text := range texts {
+		name, alias, found := strings.Cut(text, "=")
+		if name == "" || (found && alias == "") {
+			return nil, fmt.Errorf("--model: want NAME=ALIAS, got %q", text)
+		}
+		i := slices.IndexFunc(models, func(m service.BalancerModel) bool { return m.Name == name })
+		if i < 0 {
+			i = len(models)
+			models = append(models, service.BalancerModel{Name: name})
+		}
+		if found {
+			models[i].Aliases = append(models[i].Aliases, alias)
+		}
+	}
+	return models, nil
+}
+
+// lbFlagOf is the flag that sets a key of the configuration.
+var lbFlagOf = map[string]string{
+	"id": "--id", "region": "--region", "listen": "--listen", "admin": "--admin",
+	"replicas": "--replica", "peers": "--peer", "models": "--model", "record": "--record", "store_url": "--store",
+	"balancer.policy": "--policy", "balancer.push": "--push", "balancer.auth.keys_from": "--keys-from", "balancer": "--max-wait",
+}
+
+// explain gives an error of the balancer the name that its user knows the place
+// by, and its exit code.
+func (f *lbFlags) explain(err error) error {
+	var ce *lbd.ConfigError
+	var le *lbd.ListenError
+	switch {
+	case errors.As(err, &ce) && f.config != "":
+		return usage(fmt.Errorf("%s: %w", f.config, err), ce.Hint)
+	case errors.As(err, &ce):
+		list, _, _ := strings.Cut(ce.Key, "[")
+		return usage(fmt.Errorf("%s: %s", cmp.Or(lbFlagOf[list], ce.Key), ce.Problem), ce.Hint)
+	case errors.As(err, &le):
+		return failed(err, fmt.Sprintf("another process may listen there; choose another address with --%s (port 0 is any free one)", le.Flag))
+	}
+	return err
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"reflect"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+// runLbCommand runs skyserve lb until ctx ends and returns its exit code.
+func runLbCommand(ctx context.Context, stderr io.Writer, args ...string) int {
+	root := newRoot()
+	root.SetArgs(append([]string{"lb"}, args...))
+	root.SetOut(io.Discard)
+	root.SetErr(stderr)
+	return report(ctx, stderr, root.ExecuteContext(ctx))
+}
+
+func TestLbTakenPort(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	taken := ln.Addr().String()
+	for flag, args := range map[string][]string{
+		"--listen": {"--listen", taken, "--admin", "127.0.0.1:0"},
+		"--admin":  {"--listen", "127.0.0.1:0", "--admin", taken},
+	} {
+		var stderr bytes.Buffer
+		code := runLbCommand(t.Context(), &stderr, append(args, "--region", "us")...)
+		want := fmt.Sprintf("error: listening on %s (%s): address already in use\n", taken, flag)
+		if got := strings.Replace(stderr.String(), "bind: ", "", 1); code != exitFailed || !strings.HasPrefix(got, want) || !strings.Contains(got, "hint: ") {
+			t.Errorf("exit %d, stderr %q, want %q", code, got, want)
+		}
+	}
+}
+
+// talk is a stderr that is read while it is written.
+type talk struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	line chan string // complete lines
+}
+
+func (k *talk) Write(p []byte) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.text.Write(p)
+	for {
+		line, err := k.text.ReadString('\n')
+		if err != nil {
+			k.text.WriteString(line)
+			return len(p), nil
+		}
+		select {
+		case k.line <- line:
+		default:
+		}
+	}
+}
+
+func TestLbSaysWhereItListensAndEnds(t *testing.T) {
+	t.Setenv(envPeerToken, "hunter2")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stderr := &talk{line: make(chan string, 1000)}
+	code := make(chan int, 1)
+	go func() {
+		code <- runLbCommand(ctx, stderr, "--region", "local/us", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+			"--model", "llama=small", "--model", "llama=tiny", "--peer", "eu=http://127.0.0.1:1,rtt=10ms", "--peer", "eu=http://127.0.0.1:2", "--log-level", "debug")
+	}()
+	listens := regexp.MustCompile(`^balancer lb-us listens on http://127\.0\.0\.1:[1-9][0-9]*, admin on http://127\.0\.0\.1:[1-9][0-9]*\n$`)
+	var said []string
+	for {
+		var line string
+		select {
+		case line = <-stderr.line:
+		case c := <-code:
+			t.Fatalf("ended with exit %d after saying:\n%s", c, strings.Join(said, ""))
+		}
+		said = append(said, line)
+		if listens.MatchString(line) {
+			break
+		}
+	}
+	cancel()
+	if got := <-code; got != exitOK {
+		t.Errorf("exit %d", got)
+	}
+	close(stderr.line)
+	for line := range stderr.line {
+		said = append(said, line)
+	}
+	text := strings.Join(said, "")
+	if !strings.Contains(text, "msg=draining") || strings.Contains(text, "hunter2") {
+		t.Errorf("it said:\n%s", text)
+	}
+}
+
+func TestLbFlags(t *testing.T) {
+	f := lbFlags{
+		region: "aws/us-east-1", replicas: []string{"http://a:1", "r1=http://b:2"}, peers: []string{"eu=http://c:3", "eu=http://d:4,rtt=90ms"},
+		models: []string{"llama=small", "qwen", "llama=tiny"}, noForward: true, keysFrom: "env:K",
+	}
+	cfg, err := f.fromFlags()
+	if err != nil {
+		t.Fatal(err)
+	}
+	no := false
+	want := service.BalancerConfig{
+		ID: "lb-us-east-1", Region: "aws/us-east-1",
+		Replicas: []service.ReplicaConfig{{URL: "http://a:1"}, {ID: "r1", URL: "http://b:2"}},
+		Peers: []service.PeerConfig{
+			{ID: "eu", Region: "eu", URL: "http://c:3"},
+			{ID: "eu-2", Region: "eu", URL: "http://d:4", EmulateRTT: 90 * time.Millisecond},
+		},
+		Models:   []service.BalancerModel{{Name: "llama", Aliases: []string{"small", "tiny"}}, {Name: "qwen"}},
+		Balancer: service.BalancerSpec{Forward: &no, Auth: &service.Auth{KeysFrom: "env:K"}},
+	}
+	if !reflect.DeepEqual(cfg, want) {
+		t.Errorf("got  %+v\nwant %+v", cfg, want)
+	}
+}
