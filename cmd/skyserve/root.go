@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"skyserve/provision/local"
+)
+
+// Exit codes, the same for every verb.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitPartial     = 3
+	exitCredentials = 4
+	exitChanges     = 10
+	exitInterrupted = 130
+)
+
+// exitError carries the exit code that an error stands for, and one line of
+// advice for the person who reads it.
+type exitError struct {
+	code int
+	err  error
+	hint string
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+// usage marks an error as one of usage or configuration (exit 2).
+func usage(err error, hint string) error { return &exitError{code: exitUsage, err: err, hint: hint} }
+
+// failed marks an error as a failure (exit 1) with a line of advice.
+func failed(err error, hint string) error { return &exitError{code: exitFailed, err: err, hint: hint} }
+
+// run executes the command line and returns the process's exit code.
+func run(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	root := newRoot()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	return report(ctx, os.Stderr, err)
+}
+
+// report prints err, with its hint, and chooses the exit code.
+func report(ctx context.Context, w io.Writer, err error) int {
+	if err == nil {
+		return exitOK
+	}
+	var ee *exitError
+	if errors.As(err, &ee) {
+		if ee.err != nil && ee.Error() != "" {
+			fmt.Fprintf(w, "error: %s\n", ee.Error())
+		}
+		if ee.hint != "" {
+			fmt.Fprintf(w, "hint: %s\n", ee.hint)
+		}
+		return ee.code
+	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		fmt.Fprintln(w, "interrupted")
+		return exitInterrupted
+	}
+	fmt.Fprintf(w, "error: %s\n", err)
+	return exitFailed
+}
+
+// newRoot builds the command tree.
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "skyserve",
+		Short: "Serve large language models across regions and clouds",
+		Long: `skyserve brings a service of LLM replicas up in several regions, carries its
+traffic, shows it, and says what capacity it needs next.`,
+		Example: `  skyserve init > service.yaml
+  skyserve up service.yaml
+  skyserve top
+  skyserve plan
+  skyserve down chat`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		// A background process becomes its object before it does anything else;
+		// the object is given back when the process ends.
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			path := os.Getenv(local.EnvObject)
+			if path == "" {
+				return nil
+			}
+			_, err := local.Hold(path)
+			return err
+		},
+	}
+	root.PersistentFlags().Bool("no-color", false, "never use colour (NO_COLOR does the same)")
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usage(err, "run '"+c.CommandPath()+" --help' for its flags")
+	})
+	// Verbs in the order of a service's life; each lives in the file of its name.
+	root.AddCommand(
+		newInitCmd(),
+		newValidateCmd(),
+		newSchemaCmd(),
+		newUpCmd(),
+		newDownCmd(),
+		newStatusCmd(),
+		newLogsCmd(),
+		newLbCmd(),
+		newControllerCmd(),
+		newEngineCmd(),
+		newTopCmd(),
+		newPlanCmd(),
+		newForecastCmd(),
+		newLoadCmd(),
+		newVersionCmd(),
+	)
+	return root
+}

@@ -1,0 +1,169 @@
+package forecast
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Row is how one forecaster did over the windows of a backtest. A figure is
+// nil where it is not defined (no window, nothing but zeros).
+type Row struct {
+	Forecaster string `json:"forecaster"`
+	// MAPE is the mean of |actual-mean|/actual over the steps whose actual is not 0.
+	MAPE *float64 `json:"mape"`
+	// WAPE is the sum of |actual-mean| over the sum of actuals.
+	WAPE *float64 `json:"wape"`
+	// MASE is the mean absolute error over that of repeating the day before,
+	// in the window's own past; with less than two days, of repeating the last step.
+	MASE *float64 `json:"mase"`
+	// RMSE is the root of the mean squared error, in the series' own unit.
+	RMSE *float64 `json:"rmse"`
+	// Coverage90 is the share of actuals inside the 90 % interval.
+	Coverage90 *float64 `json:"coverage_90"`
+	// FitMillis is the mean time of one forecast.
+	FitMillis *float64 `json:"fit_ms"`
+	// Windows is how many windows the forecaster could forecast.
+	Windows int `json:"windows"`
+}
+
+// Backtest scores forecasters out of sample, all on the same windows of horizon
+// steps: every originStep steps a forecast is made from what came before and
+// compared with what came. The first origin is a day after the series' start,
+// or its middle when it is shorter than a day and a horizon. now times the
+// forecasts; nil leaves FitMillis out. It fails when there is no window at all.
+func Backtest(s Series, forecasters []Forecaster, horizon, originStep int, now func() time.Duration) ([]Row, error) {
+	if err := s.check(horizon); err != nil {
+		return nil, err
+	}
+	if originStep < 1 {
+		return nil, fmt.Errorf("backtesting %s: origin step must be at least one step of %s, got %d", s.Name, s.Step, originStep)
+	}
+	n := len(s.Values)
+	first := s.steps(day)
+	if n < first+horizon {
+		first = max(1, n/2)
+	}
+	if n < first+horizon {
+		return nil, fmt.Errorf("backtesting %s: %s of history is too little for a horizon of %s", s.Name, s.words(n), s.words(horizon))
+	}
+	rows := make([]Row, 0, len(forecasters))
+	for _, f := range forecasters {
+		sc := score{scales: naiveScales(s)}
+		for o := first; o+horizon <= n; o += originStep {
+			sc.window(f, s, o, horizon, now)
+		}
+		rows = append(rows, sc.row(f.Name(), now != nil))
+	}
+	return rows, nil
+}
+
+// score gathers the errors of one forecaster.
+type score struct {
+	scales          []float64
+	windows, steps  int
+	abs, sq, actual float64
+	ape             float64
+	apeSteps        int
+	scaled          float64
+	scaledSteps     int
+	inside          int
+	took            time.Duration
+}
+
+func (sc *score) window(f Forecaster, s Series, origin, horizon int, now func() time.Duration) {
+	var start time.Duration
+	if now != nil {
+		start = now()
+	}
+	fc, err := f.Forecast(s.Upto(origin), horizon)
+	if now != nil {
+		sc.took += now() - start
+	}
+	if err != nil {
+		return
+	}
+	sc.windows++
+	for h, m := range fc.Mean {
+		if v := s.Values[origin+h]; !math.IsNaN(v) {
+			sc.step(v, m, fc.Lo90[h], fc.Hi90[h], sc.scales[origin])
+		}
+	}
+}
+
+func (sc *score) step(actual, mean, lo, hi, scale float64) {
+	e := math.Abs(actual - mean)
+	sc.steps++
+	sc.abs += e
+	sc.sq += e * e
+	sc.actual += actual
+	if actual > 0 {
+		sc.ape += e / actual
+		sc.apeSteps++
+	}
+	if scale > 0 {
+		sc.scaled += e / scale
+		sc.scaledSteps++
+	}
+	if lo <= actual && actual <= hi {
+		sc.inside++
+	}
+}
+
+func (sc *score) row(name string, timed bool) Row {
+	r := Row{
+		Forecaster: name, Windows: sc.windows,
+		MAPE: ratio(sc.ape, float64(sc.apeSteps)), WAPE: ratio(sc.abs, sc.actual),
+		MASE: ratio(sc.scaled, float64(sc.scaledSteps)), Coverage90: ratio(float64(sc.inside), float64(sc.steps)),
+	}
+	if mse := ratio(sc.sq, float64(sc.steps)); mse != nil {
+		root := math.Sqrt(*mse)
+		r.RMSE = &root
+	}
+	if timed {
+		r.FitMillis = ratio(float64(sc.took)/float64(time.Millisecond), float64(sc.windows))
+	}
+	return r
+}
+
+// ratio is a/b, nil when b is 0.
+func ratio(a, b float64) *float64 {
+	if b == 0 {
+		return nil
+	}
+	r := a / b
+	return &r
+}
+
+// naiveScales is, for every origin, the mean absolute error that the naive rule
+// made in the steps before it: repeating the day before once there are two
+// days, the step before until then; 0 where it made none.
+func naiveScales(s Series) []float64 {
+	period := s.steps(day)
+	daily, last := meanAbsoluteLag(s.Values, period), meanAbsoluteLag(s.Values, 1)
+	for o := range last {
+		if o >= 2*period {
+			last[o] = daily[o]
+		}
+	}
+	return last
+}
+
+// meanAbsoluteLag is, for every o, the mean of |y[t]-y[t-lag]| over t < o.
+func meanAbsoluteLag(values []float64, lag int) []float64 {
+	out := make([]float64, len(values)+1)
+	var sum float64
+	var count int
+	for t, v := range values {
+		if t >= lag {
+			if e := math.Abs(v - values[t-lag]); !math.IsNaN(e) {
+				sum += e
+				count++
+			}
+		}
+		if count > 0 {
+			out[t+1] = sum / float64(count)
+		}
+	}
+	return out
+}

@@ -1,0 +1,312 @@
+package forecast
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func series(values ...float64) Series {
+	return Series{Name: "us m IW-F", Step: time.Minute, Values: values}
+}
+
+// daily is days of a sine of a day with noise from a seed.
+func daily(days int, noise float64, seed uint64) Series {
+	r := rand.New(rand.NewPCG(seed, 1))
+	values := make([]float64, days*1440)
+	for i := range values {
+		values[i] = max(0, 1000+600*math.Sin(2*math.Pi*float64(i)/1440)+noise*r.NormFloat64())
+	}
+	return series(values...)
+}
+
+func constant(n int, v float64) Series {
+	values := make([]float64, n)
+	for i := range values {
+		values[i] = v
+	}
+	return series(values...)
+}
+
+// sound checks what every forecast promises.
+func sound(t interface{ Fatalf(string, ...any) }, name string, f Forecast, horizon int) {
+	if len(f.Mean) != horizon || len(f.Lo90) != horizon || len(f.Hi90) != horizon {
+		t.Fatalf("%s: %d/%d/%d steps of %d", name, len(f.Mean), len(f.Lo90), len(f.Hi90), horizon)
+	}
+	for h := range f.Mean {
+		if !(0 <= f.Lo90[h] && f.Lo90[h] <= f.Mean[h] && f.Mean[h] <= f.Hi90[h] && f.Hi90[h] < math.Inf(1)) {
+			t.Fatalf("%s: step %d: %g <= %g <= %g does not hold", name, h, f.Lo90[h], f.Mean[h], f.Hi90[h])
+		}
+	}
+}
+
+// Whatever the series, a forecast is sound or an error names the series.
+func TestForecastIsSoundOrSaysWhy(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.SampledFrom([]int{0, 1, 2, 7, 60, 61, 400, 1440, 1500, 3000}).Draw(t, "n")
+		step := rapid.SampledFrom([]time.Duration{time.Minute, 10 * time.Minute, time.Hour}).Draw(t, "step")
+		shape := rapid.SampledFrom([]string{"zero", "constant", "noise", "holes", "unknown", "huge", "explodes", "negative", "infinite"}).Draw(t, "shape")
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 2))
+		s := Series{Name: "the series", Step: step, Values: make([]float64, n)}
+		for i := range s.Values {
+			s.Values[i] = shapes[shape](i, r)
+		}
+		horizon := rapid.IntRange(1, 90).Draw(t, "horizon")
+		for _, f := range Forecasters() {
+			fc, err := f.Forecast(s, horizon)
+			if err != nil {
+				if !strings.Contains(err.Error(), "the series") {
+					t.Fatalf("%s: error does not name the series: %v", f.Name(), err)
+				}
+				continue
+			}
+			sound(t, f.Name(), fc, horizon)
+		}
+	})
+}
+
+var shapes = map[string]func(i int, r *rand.Rand) float64{
+	"zero":     func(int, *rand.Rand) float64 { return 0 },
+	"constant": func(int, *rand.Rand) float64 { return 42 },
+	"noise":    func(_ int, r *rand.Rand) float64 { return r.ExpFloat64() * 100 },
+	"holes": func(_ int, r *rand.Rand) float64 {
+		if r.IntN(3) == 0 {
+			return math.NaN()
+		}
+		return r.Float64()
+	},
+	"unknown":  func(int, *rand.Rand) float64 { return math.NaN() },
+	"huge":     func(_ int, r *rand.Rand) float64 { return maxValue * r.Float64() },
+	"explodes": func(i int, _ *rand.Rand) float64 { return math.Exp(float64(i)) },
+	"negative": func(i int, _ *rand.Rand) float64 { return float64(-i) },
+	"infinite": func(i int, _ *rand.Rand) float64 { return math.Inf(1) },
+}
+
+func TestErrors(t *testing.T) {
+	for name, c := range map[string]struct {
+		f       Forecaster
+		s       Series
+		horizon int
+		want    string
+	}{
+		"empty":     {MovingAverage(), series(), 5, "forecasting us m IW-F: no known value in 0 steps"},
+		"unknown":   {Auto(), series(math.NaN()), 5, "no known value in 1 steps"},
+		"negative":  {Auto(), series(1, -2), 5, "value 1: want 0 to 1e+18, got -2"},
+		"horizon":   {Auto(), series(1), 0, "horizon must be at least one step of 1m0s, got 0"},
+		"step":      {Auto(), Series{Name: "x", Values: []float64{1}}, 1, "step must be above 0"},
+		"short day": {SeasonalNaive(), constant(90, 1), 5, "seasonal-naive needs a day of history, got 90 minutes"},
+	} {
+		if _, err := c.f.Forecast(c.s, c.horizon); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want it to say %q", name, err, c.want)
+		}
+	}
+}
+
+func TestShortHistoryInWords(t *testing.T) {
+	f, err := Auto().Forecast(constant(7, 30), 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(f.Assumed, "; ")
+	want := "7 minutes of history is too little to compare models: moving-average is used; " +
+		"only 7 minutes of history: the mean of the last 7 minutes is assumed for the next hour"
+	if got != want || f.Mean[59] != 30 || f.Model != "moving-average" {
+		t.Fatalf("got %q with %v by %s", got, f.Mean[59], f.Model)
+	}
+	late, err := MovingAverage().Forecast(series(4, 4, math.NaN(), math.NaN()), 1)
+	if err != nil || !strings.Contains(strings.Join(late.Assumed, "; "), "nothing is known of the last 2 minutes") || late.Mean[0] != 4 {
+		t.Fatalf("%+v, %v", late, err)
+	}
+}
+
+func TestPoints(t *testing.T) {
+	if f, _ := MovingAverage().Forecast(series(10), 1); f.Lo90[0] != 0 || f.Hi90[0] != 20 {
+		t.Errorf("of one value nothing is known: %+v", f)
+	}
+	if f, _ := MovingAverage().Forecast(constant(500, 10), 60); f.Lo90[0] != 10 || f.Hi90[59] != 10 {
+		t.Errorf("a constant is certain: %g..%g", f.Lo90[0], f.Hi90[59])
+	}
+	s := daily(3, 0, 1)
+	f, err := SeasonalNaive().Forecast(s, 1440)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for h, m := range f.Mean {
+		if m != s.Values[2*1440+h] {
+			t.Fatalf("step %d: %g is not the day before's %g", h, m, s.Values[2*1440+h])
+		}
+	}
+	hole := daily(3, 0, 1)
+	hole.Values[2*1440+5] = math.NaN()
+	if f, _ := SeasonalNaive().Forecast(hole, 10); f.Mean[5] != hole.Values[1440+5] {
+		t.Errorf("a hole is filled with %g, want the day before it, %g", f.Mean[5], hole.Values[1440+5])
+	}
+	mean, hi := Forecast{Mean: []float64{1, 3, 2}, Hi90: []float64{2, 4, 9}}.Peak()
+	if mean != 3 || hi != 9 {
+		t.Errorf("peak %g, %g", mean, hi)
+	}
+}
+
+// Values double, forecasts double: nothing depends on the unit.
+func TestScale(t *testing.T) {
+	a := daily(3, 50, 7)
+	b := Series{Name: a.Name, Step: a.Step, Values: make([]float64, len(a.Values))}
+	for i, v := range a.Values {
+		b.Values[i] = 2 * v
+	}
+	for _, f := range Forecasters() {
+		fa, err := f.Forecast(a, 60)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fb, err := f.Forecast(b, 60)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for h := range fa.Mean {
+			if math.Abs(fb.Mean[h]-2*fa.Mean[h]) > 1e-6 || math.Abs(fb.Hi90[h]-2*fa.Hi90[h]) > 1e-6 {
+				t.Fatalf("%s step %d: %g and %g", f.Name(), h, fa.Mean[h], fb.Mean[h])
+			}
+		}
+	}
+}
+
+func TestAutoChooses(t *testing.T) {
+	for name, c := range map[string]struct {
+		s    Series
+		want string
+	}{
+		"a strong day":  {daily(4, 10, 3), "seasonal-naive"},
+		"noise alone":   {noise(4, 3), "moving-average"},
+		"too short":     {daily(1, 10, 3), "moving-average"},
+		"a level shift": {shift(4), "moving-average"},
+	} {
+		f, err := Auto().Forecast(c.s, 60)
+		if err != nil || f.Model != c.want {
+			t.Errorf("%s: chose %s, want %s (%v)", name, f.Model, c.want, err)
+		}
+	}
+}
+
+func noise(days int, seed uint64) Series {
+	r := rand.New(rand.NewPCG(seed, 5))
+	s := constant(days*1440, 0)
+	for i := range s.Values {
+		s.Values[i] = max(0, 1000+300*r.NormFloat64())
+	}
+	return s
+}
+
+func shift(days int) Series {
+	s := constant(days*1440, 100)
+	for i := range s.Values {
+		s.Values[i] += float64(100 * (i / 1440))
+	}
+	return s
+}
+
+// Auto sees nothing after the origin: its choice is the same whatever follows.
+func TestNoLookAhead(t *testing.T) {
+	a, b := daily(4, 30, 1), daily(4, 30, 1)
+	origin := 3 * 1440
+	for i := origin; i < len(b.Values); i++ {
+		b.Values[i] = 1e6
+	}
+	for _, f := range Forecasters() {
+		fa, _ := f.Forecast(a.Upto(origin), 60)
+		fb, _ := f.Forecast(b.Upto(origin), 60)
+		if fmt.Sprint(fa) != fmt.Sprint(fb) {
+			t.Errorf("%s looks ahead", f.Name())
+		}
+	}
+}
+
+func TestBacktest(t *testing.T) {
+	tick := time.Duration(0)
+	rows, err := Backtest(daily(5, 60, 11), Forecasters(), 60, 360, func() time.Duration { tick += time.Millisecond; return tick })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{"moving-average", "seasonal-naive", "auto"} {
+		r := rows[i]
+		if r.Forecaster != name || r.Windows != 16 || *r.FitMillis != 1 {
+			t.Fatalf("row %d: %+v", i, r)
+		}
+		if *r.Coverage90 < 0.8 || *r.Coverage90 > 0.99 {
+			t.Errorf("%s covers %.2f of what came, want about 0.90", name, *r.Coverage90)
+		}
+	}
+	if *rows[1].WAPE >= *rows[0].WAPE || *rows[2].WAPE > *rows[0].WAPE {
+		t.Errorf("on a strong day: average %.3f, seasonal %.3f, auto %.3f", *rows[0].WAPE, *rows[1].WAPE, *rows[2].WAPE)
+	}
+	if m := *rows[1].MASE; math.Abs(m-1) > 0.1 {
+		t.Errorf("MASE of the very rule it is scaled by: %.3f", m)
+	}
+}
+
+// The figures of a case that can be worked out by hand: a level of 10, and one
+// hour later 20, 0, unknown.
+func TestBacktestFigures(t *testing.T) {
+	s := constant(1443, 10)
+	copy(s.Values[1440:], []float64{20, 0, math.NaN()})
+	rows, err := Backtest(s, []Forecaster{MovingAverage()}, 3, 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rows[0]
+	if *r.MAPE != 0.5 || *r.WAPE != 1 || *r.RMSE != 10 || *r.Coverage90 != 0 || r.MASE != nil || r.FitMillis != nil || r.Windows != 1 {
+		t.Fatalf("mape %v wape %v rmse %v coverage %v mase %v fit %v windows %d", *r.MAPE, *r.WAPE, *r.RMSE, *r.Coverage90, r.MASE, r.FitMillis, r.Windows)
+	}
+}
+
+func TestBacktestRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		s             Series
+		horizon, step int
+	}{
+		"no window": {series(1, 2), 60, 1}, "no step": {daily(2, 1, 1), 60, 0}, "no values": {series(), 1, 1},
+	} {
+		if _, err := Backtest(c.s, Forecasters(), c.horizon, c.step, nil); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	rows, err := Backtest(constant(100, 5), []Forecaster{SeasonalNaive()}, 10, 10, nil)
+	if err != nil || rows[0].Windows != 0 || rows[0].MAPE != nil {
+		t.Fatalf("a model that cannot forecast shows no figures: %+v, %v", rows, err)
+	}
+}
+
+func TestByName(t *testing.T) {
+	for _, f := range Forecasters() {
+		if got, err := ByName(f.Name()); err != nil || got.Name() != f.Name() {
+			t.Errorf("%s: %v", f.Name(), err)
+		}
+	}
+	if _, err := ByName("oracle"); err == nil || !strings.Contains(err.Error(), "moving-average") {
+		t.Errorf("unknown name: %v", err)
+	}
+}
+
+func BenchmarkAutoWeek(b *testing.B) {
+	s := daily(7, 60, 11)
+	for b.Loop() {
+		if _, err := Auto().Forecast(s, 60); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func TestShortDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "", time.Hour: "1h", 90 * time.Minute: "1h30m", 90 * time.Second: "1m30s", 10 * time.Second: "10s", 10 * time.Minute: "10m", 24 * time.Hour: "24h",
+	} {
+		if got := ShortDuration(d); got != want {
+			t.Errorf("%d: %q, want %q", d, got, want)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package forecast
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+)
+
+// maxValue bounds what a series may hold: sums of a year of larger values would
+// no longer be exact, and no service carries them.
+const maxValue = 1e18
+
+// Series is a quantity by equal steps of time. It must not be negative: traffic
+// is what it stands for. NaN = unknown.
+type Series struct {
+	// Name is how errors call the series.
+	Name string
+	// Start is the first step's beginning, in minutes since the Unix epoch.
+	Start int64
+	// Step is the length of a step, above 0.
+	Step   time.Duration
+	Values []float64
+}
+
+// Forecast is what is expected of the steps after a series: the mean and an
+// interval that is meant to hold each value with probability 0.9. All three
+// have one value a step, Lo90 <= Mean <= Hi90, none below 0 and none NaN.
+type Forecast struct {
+	// Model is the name of the forecaster that made it.
+	Model            string
+	Mean, Lo90, Hi90 []float64
+	// Assumed says in words what the data could not say.
+	Assumed []string
+}
+
+// Forecaster predicts the horizon steps that follow a series. It fails, naming
+// the series, when the series holds no known value or an impossible one, or is
+// too short for the model.
+type Forecaster interface {
+	Name() string
+	Forecast(s Series, horizon int) (Forecast, error)
+}
+
+// Peak is the greatest mean and the greatest upper end of the interval over the
+// whole horizon.
+func (f Forecast) Peak() (mean, hi float64) {
+	for i := range f.Mean {
+		mean, hi = max(mean, f.Mean[i]), max(hi, f.Hi90[i])
+	}
+	return mean, hi
+}
+
+// Upto is the series' first n steps, sharing memory with it.
+func (s Series) Upto(n int) Series {
+	s.Values = s.Values[:n]
+	return s
+}
+
+// steps is how many steps a duration holds, at least 1.
+func (s Series) steps(d time.Duration) int { return max(1, int(d/s.Step)) }
+
+// check refuses what no forecaster can use.
+func (s Series) check(horizon int) error {
+	if s.Step <= 0 {
+		return fmt.Errorf("forecasting %s: step must be above 0, got %s", s.Name, s.Step)
+	}
+	if horizon < 1 {
+		return fmt.Errorf("forecasting %s: horizon must be at least one step of %s, got %d", s.Name, s.Step, horizon)
+	}
+	known := 0
+	for i, v := range s.Values {
+		if math.IsNaN(v) {
+			continue
+		}
+		if v < 0 || v > maxValue {
+			return fmt.Errorf("forecasting %s: value %d: want 0 to %g, got %g", s.Name, i, float64(maxValue), v)
+		}
+		known++
+	}
+	if known == 0 {
+		return fmt.Errorf("forecasting %s: no known value in %d steps", s.Name, len(s.Values))
+	}
+	return nil
+}
+
+// words says a number of steps as time: "7 minutes", "36 hours".
+func (s Series) words(steps int) string {
+	d := time.Duration(steps) * s.Step
+	for _, u := range []struct {
+		size time.Duration
+		name string
+	}{{24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"}} {
+		if n := d / u.size; d >= u.size && d%u.size == 0 {
+			if n == 1 {
+				return "1 " + u.name
+			}
+			return fmt.Sprintf("%d %ss", n, u.name)
+		}
+	}
+	return d.String()
+}
+
+// span is words after "the last" or "the next": "hour", "7 minutes".
+func (s Series) span(steps int) string { return strings.TrimPrefix(s.words(steps), "1 ") }
+
+// Forecasters lists every model, simplest first.
+func Forecasters() []Forecaster { return []Forecaster{MovingAverage(), SeasonalNaive(), Auto()} }
+
+// ByName finds a forecaster by its name; the error lists the names.
+func ByName(name string) (Forecaster, error) {
+	var names []string
+	for _, f := range Forecasters() {
+		if f.Name() == name {
+			return f, nil
+		}
+		names = append(names, f.Name())
+	}
+	return nil, fmt.Errorf("unknown forecaster %q: want one of %v", name, names)
+}
