@@ -1,0 +1,274 @@
+package plan
+
+import (
+	"math"
+	"slices"
+)
+
+// unlimited stands for no upper bound of a count.
+const unlimited = math.MaxInt32
+
+// class is one GPU as a block sees it: the first n units (those that stand)
+// cost stay each, further ones stay + start.
+type class struct {
+	stay, start, theta float64
+	n, lo, hi          int
+}
+
+// block is one model in one region: choose a count of every class so that the
+// local need is covered and the total lies between min and max.
+type block struct {
+	classes  []class
+	need     float64
+	min, max int
+}
+
+// cost is the price of counts x.
+func (b *block) cost(x []int) float64 {
+	var sum float64
+	for k, c := range b.classes {
+		sum += c.stay*float64(x[k]) + c.start*float64(max(0, x[k]-c.n))
+	}
+	return sum
+}
+
+// capacity is what counts x carry.
+func (b *block) capacity(x []int) float64 {
+	var sum float64
+	for k, c := range b.classes {
+		sum += c.theta * float64(x[k])
+	}
+	return sum
+}
+
+// open reports whether units of class k can be added without limit.
+func (b *block) open(k int) bool {
+	return b.classes[k].hi >= unlimited && b.max >= unlimited && b.classes[k].theta > 0
+}
+
+// possible reports whether any counts satisfy the bounds, and the greatest
+// capacity such counts reach.
+func (b *block) possible() (reach float64, ok bool) {
+	x := make([]int, len(b.classes))
+	count, room := 0, 0
+	order := make([]int, len(b.classes))
+	for k, c := range b.classes {
+		if c.lo > c.hi {
+			return 0, false
+		}
+		x[k], order[k] = c.lo, k
+		count += c.lo
+		room = min(unlimited, room+c.hi)
+		if b.open(k) {
+			reach = math.Inf(1)
+		}
+	}
+	if count > b.max || room < b.min || b.min > b.max {
+		return 0, false
+	}
+	if reach > 0 {
+		return reach, true
+	}
+	slices.SortStableFunc(order, func(p, q int) int {
+		switch {
+		case b.classes[p].theta > b.classes[q].theta:
+			return -1
+		case b.classes[p].theta < b.classes[q].theta:
+			return 1
+		}
+		return 0
+	})
+	for _, k := range order {
+		if b.classes[k].theta <= 0 {
+			break
+		}
+		add := min(b.classes[k].hi-x[k], b.max-count)
+		x[k] += add
+		count += add
+	}
+	return b.capacity(x), true
+}
+
+// segment is a run of units of one class at one positive reduced cost each.
+type segment struct {
+	class        int
+	slope, theta float64
+	count        int
+}
+
+// walk searches a block's counts at a price mu for capacity: the reduced cost
+// of counts x is their cost less mu for each unit of capacity.
+type walk struct {
+	b    *block
+	mu   float64
+	top  []int // greatest useful count of each class
+	segs []segment
+	// baseCost and baseCap are those of the cheapest counts, local need aside,
+	// of the classes from k on.
+	baseCost, baseCap []float64
+	x                 []int
+	limit             float64
+	work              *effort
+	leaf              func(reduced, capacity float64)
+}
+
+// newWalk prepares a search at price mu; global is the model's need over all
+// regions, beyond which capacity is useless anywhere.
+func newWalk(b *block, mu, global float64, work *effort) *walk {
+	g := len(b.classes)
+	w := &walk{
+		b: b, mu: mu, work: work, x: make([]int, g), top: make([]int, g), limit: math.Inf(1),
+		baseCost: make([]float64, g+1), baseCap: make([]float64, g+1), segs: make([]segment, 0, 2*g),
+	}
+	for k := g - 1; k >= 0; k-- {
+		w.top[k] = b.top(k, global)
+		w.addClass(k)
+	}
+	slices.SortStableFunc(w.segs, func(p, q segment) int {
+		a, c := p.slope*q.theta, q.slope*p.theta
+		switch {
+		case a < c:
+			return -1
+		case a > c:
+			return 1
+		}
+		return p.class - q.class
+	})
+	return w
+}
+
+// top is the greatest count of class k that any solution worth finding has: a
+// unit above it could be taken away, or (where adding is unlimited) stand in
+// another region.
+func (b *block) top(k int, global float64) int {
+	c := b.classes[k]
+	local, anywhere := unitsFor(b.need, c.theta), unitsFor(math.Max(b.need, global), c.theta)
+	useful := anywhere
+	if b.open(k) {
+		useful = max(min(c.n, anywhere), local)
+	}
+	return min(c.hi, max(c.lo, b.min, useful), b.max)
+}
+
+// addClass adds class k's cheapest counts to the base and its units of positive
+// reduced cost to the segments.
+func (w *walk) addClass(k int) {
+	c := w.b.classes[k]
+	cost, count := w.reduced(k, c.lo), c.lo
+	for _, s := range []segment{
+		{k, c.stay - w.mu*c.theta, c.theta, min(c.n, w.top[k]) - count},
+		{k, c.stay + c.start - w.mu*c.theta, c.theta, w.top[k] - max(c.n, count)},
+	} {
+		switch {
+		case s.count <= 0:
+		case s.slope <= 0:
+			cost += s.slope * float64(s.count)
+			count += s.count
+		case s.theta > 0:
+			w.segs = append(w.segs, s)
+		}
+	}
+	w.baseCost[k] = w.baseCost[k+1] + cost
+	w.baseCap[k] = w.baseCap[k+1] + c.theta*float64(count)
+}
+
+// reduced is the reduced cost of x units of class k.
+func (w *walk) reduced(k, x int) float64 {
+	c := w.b.classes[k]
+	return (c.stay-w.mu*c.theta)*float64(x) + c.start*float64(max(0, x-c.n))
+}
+
+// bound is the least reduced cost at which the classes from k on cover a need,
+// fractions of units allowed; +Inf when they cannot.
+func (w *walk) bound(k int, need float64) float64 {
+	cost := w.baseCost[k]
+	need -= w.baseCap[k] + relTolerance*math.Max(1, w.b.need)
+	for i := 0; need > 0; i++ {
+		if i == len(w.segs) {
+			return math.Inf(1)
+		}
+		s := &w.segs[i]
+		if s.class < k {
+			continue
+		}
+		full := s.theta * float64(s.count)
+		if full >= need {
+			return cost + s.slope*need/s.theta
+		}
+		cost += s.slope * float64(s.count)
+		need -= full
+	}
+	return cost
+}
+
+// from fixes the classes from k on, the first k having the given reduced cost,
+// capacity and count. For each class the bound is convex in its count, so that
+// a rising bound above the limit ends the row.
+func (w *walk) from(k int, reduced, capacity float64, count int) {
+	if k == len(w.x) {
+		if count >= w.b.min && covers(capacity, w.b.need) {
+			w.leaf(reduced, capacity)
+		}
+		return
+	}
+	c := &w.b.classes[k]
+	before := math.Inf(1)
+	for x := c.lo; x <= w.top[k] && count+x <= w.b.max; x++ {
+		if !w.work.spend(1 + len(w.segs)/2) { // what the bound looks at
+			return
+		}
+		r, cp := reduced+w.reduced(k, x), capacity+c.theta*float64(x)
+		least := r + w.bound(k+1, w.b.need-cp)
+		if least <= w.limit {
+			w.x[k] = x
+			w.from(k+1, r, cp, count+x)
+		} else if least > before {
+			return
+		}
+		before = least
+	}
+}
+
+// cheapest finds the counts of least reduced cost, of those the ones of most
+// capacity. ok is false when none satisfy the bounds.
+func (w *walk) cheapest(x []int) (reduced, capacity float64, ok bool) {
+	reduced = math.Inf(1)
+	w.limit = w.greedy()
+	w.leaf = func(r, c float64) {
+		tol := slackOf(r)
+		if r < reduced-tol || r <= reduced+tol && c > capacity {
+			reduced, capacity, ok = math.Min(r, reduced), c, true
+			w.limit = math.Min(w.limit, reduced+tol)
+			copy(x, w.x)
+		}
+	}
+	w.from(0, 0, 0, 0)
+	return reduced, capacity, ok
+}
+
+// greedy is the reduced cost of one good choice of counts, +Inf when that one
+// breaks a bound: it spares cheapest most of its search.
+func (w *walk) greedy() float64 {
+	count := 0
+	need := w.b.need - w.baseCap[0]
+	cost := w.baseCost[0]
+	for k, c := range w.b.classes {
+		count += c.lo
+		if c.stay-w.mu*c.theta <= 0 {
+			count += max(0, min(c.n, w.top[k])-c.lo)
+		}
+		if c.stay+c.start-w.mu*c.theta <= 0 {
+			count += max(0, w.top[k]-max(c.n, c.lo))
+		}
+	}
+	for _, s := range w.segs {
+		u := min(s.count, unitsFor(need, s.theta))
+		need -= s.theta * float64(u)
+		cost += s.slope * float64(u)
+		count += u
+	}
+	if need > relTolerance*math.Max(1, w.b.need) || count < w.b.min || count > w.b.max {
+		return math.Inf(1)
+	}
+	return cost + slackOf(cost)
+}

@@ -1,0 +1,216 @@
+package plan
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+)
+
+// maxCount bounds every count, so that sums of costs stay exact to a cent.
+const maxCount = 1_000_000
+
+// Problem is one scaling problem: i runs over models, j over regions, k over
+// GPUs, w over windows of time (SageServe, table 2).
+type Problem struct {
+	Models  []string `json:"models"`
+	Regions []string `json:"regions"`
+	GPUs    []string `json:"gpus"`
+	// N is how many replicas of model i run in region j on GPU k now.
+	N [][][]int `json:"n"`
+	// Theta is what one replica of model i on GPU k carries, in prompt tokens a
+	// second; 0 = the model does not run there.
+	Theta [][]float64 `json:"theta"`
+	// Alpha is the price of a replica on GPU k, in USD an hour.
+	Alpha []float64 `json:"alpha"`
+	// Sigma is the cost of starting a replica of model i on GPU k, in USD.
+	Sigma [][]float64 `json:"sigma"`
+	// Rho is the load forecast of model i in region j in window w, in prompt
+	// tokens a second.
+	Rho [][][]float64 `json:"rho"`
+	// Epsilon is the share of its own peak that a region must be able to carry,
+	// above 0 and at most 1; the rest may be carried elsewhere.
+	Epsilon float64 `json:"epsilon"`
+	// Capacity is how many replicas region j can hold on GPU k over all models;
+	// nil, or a nil entry, is no limit.
+	Capacity [][]*int `json:"capacity"`
+	// Min and Max bound model i's replicas in region j over all GPUs; nil is no
+	// bound, as is a nil entry.
+	Min [][]*int `json:"min"`
+	Max [][]*int `json:"max"`
+}
+
+// ReadProblem reads a problem as JSON and checks it. Errors name the place and
+// what was found there.
+func ReadProblem(name string, data []byte) (*Problem, error) {
+	var p Problem
+	if err := json.Unmarshal(data, &p); err != nil {
+		return nil, fmt.Errorf("reading problem %s:%d: %w", name, lineOf(data, err), err)
+	}
+	if err := p.Check(); err != nil {
+		return nil, fmt.Errorf("reading problem %s: %w", name, err)
+	}
+	return &p, nil
+}
+
+// lineOf is the line that a JSON error speaks of.
+func lineOf(data []byte, err error) int {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	offset := 0
+	switch {
+	case errors.As(err, &syntax):
+		offset = int(syntax.Offset)
+	case errors.As(err, &kind):
+		offset = int(kind.Offset)
+	}
+	return 1 + bytes.Count(data[:min(offset, len(data))], []byte{'\n'})
+}
+
+// Check reports the first thing that is wrong with the problem's shape or
+// figures, with the index and the value found.
+func (p *Problem) Check() error {
+	c := checker{models: len(p.Models), regions: len(p.Regions), gpus: len(p.GPUs)}
+	if c.models == 0 || c.regions == 0 || c.gpus == 0 {
+		return fmt.Errorf("models, regions and gpus must not be empty, got %d, %d and %d", c.models, c.regions, c.gpus)
+	}
+	if !(p.Epsilon > 0 && p.Epsilon <= 1) {
+		return fmt.Errorf("epsilon: must be above 0 and at most 1, got %g", p.Epsilon)
+	}
+	c.length("n", len(p.N), c.models)
+	c.length("theta", len(p.Theta), c.models)
+	c.length("sigma", len(p.Sigma), c.models)
+	c.length("rho", len(p.Rho), c.models)
+	c.figures("alpha", p.Alpha, c.gpus)
+	if c.err != nil {
+		return c.err
+	}
+	for i := range p.Models {
+		c.figures(at("theta", i), p.Theta[i], c.gpus)
+		c.figures(at("sigma", i), p.Sigma[i], c.gpus)
+		c.length(at("n", i), len(p.N[i]), c.regions)
+		c.length(at("rho", i), len(p.Rho[i]), c.regions)
+		if c.err != nil {
+			return c.err
+		}
+		for j := range p.Regions {
+			c.counts(at("n", i, j), p.N[i][j], c.gpus)
+			c.length(at("rho", i, j), len(p.Rho[i][j]), len(p.Rho[0][0]))
+			c.figures(at("rho", i, j), p.Rho[i][j], len(p.Rho[i][j]))
+		}
+	}
+	c.limits("capacity", p.Capacity, c.regions, c.gpus)
+	c.limits("min", p.Min, c.models, c.regions)
+	c.limits("max", p.Max, c.models, c.regions)
+	return c.err
+}
+
+// checker keeps the first error.
+type checker struct {
+	models, regions, gpus int
+	err                   error
+}
+
+// at writes an index: at("n", 0, 2) is n[0][2].
+func at(name string, index ...int) string {
+	var b strings.Builder
+	b.WriteString(name)
+	for _, i := range index {
+		fmt.Fprintf(&b, "[%d]", i)
+	}
+	return b.String()
+}
+
+func (c *checker) failf(format string, args ...any) {
+	if c.err == nil {
+		c.err = fmt.Errorf(format, args...)
+	}
+}
+
+func (c *checker) length(name string, got, want int) {
+	if got != want {
+		c.failf("%s: must have %d entries, got %d", name, want, got)
+	}
+}
+
+func (c *checker) figures(name string, values []float64, want int) {
+	c.length(name, len(values), want)
+	for i, v := range values {
+		if !(v >= 0 && v <= 1e15) {
+			c.failf("%s: must be 0 or more, got %g", at(name, i), v)
+		}
+	}
+}
+
+func (c *checker) counts(name string, values []int, want int) {
+	c.length(name, len(values), want)
+	for i, v := range values {
+		if v < 0 || v > maxCount {
+			c.failf("%s: must be 0 to %d, got %d", at(name, i), maxCount, v)
+		}
+	}
+}
+
+func (c *checker) limits(name string, rows [][]*int, outer, inner int) {
+	if rows == nil {
+		return
+	}
+	c.length(name, len(rows), outer)
+	for i, row := range rows {
+		c.length(at(name, i), len(row), inner)
+		for j, v := range row {
+			if v != nil && (*v < 0 || *v > maxCount) {
+				c.failf("%s: must be 0 to %d, got %d", at(name, i, j), maxCount, *v)
+			}
+		}
+	}
+}
+
+// limit is rows[a][b], or otherwise where there is none.
+func limit(rows [][]*int, a, b, otherwise int) int {
+	if rows == nil || rows[a][b] == nil {
+		return otherwise
+	}
+	return *rows[a][b]
+}
+
+// LocalNeed is what region j itself must carry of model i: epsilon of its peak.
+func (p *Problem) LocalNeed(i, j int) float64 { return p.Epsilon * p.Peak(i, j) }
+
+// Peak is model i's greatest load in region j over the windows.
+func (p *Problem) Peak(i, j int) float64 {
+	var peak float64
+	for _, v := range p.Rho[i][j] {
+		peak = math.Max(peak, v)
+	}
+	return peak
+}
+
+// GlobalNeed is model i's greatest load over all regions together, in one window.
+func (p *Problem) GlobalNeed(i int) float64 {
+	var peak float64
+	for w := range p.Rho[i][0] {
+		var sum float64
+		for j := range p.Regions {
+			sum += p.Rho[i][j][w]
+		}
+		peak = math.Max(peak, sum)
+	}
+	return peak
+}
+
+// Cost is what the counts x cost: the price of every replica for an hour and
+// the start of every new one.
+func (p *Problem) Cost(x [][][]int) float64 {
+	var cost float64
+	for i := range p.Models {
+		for j := range p.Regions {
+			for k := range p.GPUs {
+				cost += p.Alpha[k]*float64(x[i][j][k]) + p.Sigma[i][k]*float64(max(0, x[i][j][k]-p.N[i][j][k]))
+			}
+		}
+	}
+	return cost
+}

@@ -1,0 +1,249 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"skyserve/forecast"
+)
+
+// Proposal is a plan as people and tools read it. What is unknown is nil.
+type Proposal struct {
+	At         *time.Time `json:"at"`
+	Horizon    *string    `json:"horizon"`
+	Forecaster *string    `json:"forecaster"`
+	// Objective is the planned cost of the hour, starts included, in USD; Bound
+	// a proven lower bound of what any plan costs, Gap their relative distance.
+	Objective *float64 `json:"objective"`
+	Bound     *float64 `json:"bound"`
+	Gap       *float64 `json:"gap"`
+	// SolveMillis is how long solving took; the caller measures it.
+	SolveMillis float64     `json:"solve_ms"`
+	Status      Status      `json:"status"`
+	Changes     []Change    `json:"changes"`
+	CostPerHour CostPerHour `json:"cost_per_hour"`
+	// Infeasible says what cannot be satisfied, Assumed what was not known.
+	Infeasible []string `json:"infeasible"`
+	Assumed    []string `json:"assumed"`
+}
+
+// CostPerHour is what the replicas are billed, in USD an hour, without starts.
+type CostPerHour struct {
+	Now  *float64 `json:"now"`
+	Then *float64 `json:"then"`
+}
+
+// Change is what happens to one model in one region on one kind of GPU.
+type Change struct {
+	Model  string `json:"model"`
+	Region string `json:"region"`
+	GPU    string `json:"gpu"`
+	// Capacity is the capacity type that is planned with; nil for a bare problem.
+	Capacity *string `json:"capacity"`
+	Now      int     `json:"now"`
+	Delta    int     `json:"delta"`
+	Then     int     `json:"then"`
+	// ForecastPeakTPS is the forecast peak of the model in the region, uncached
+	// prompt tokens a second.
+	ForecastPeakTPS float64 `json:"forecast_peak_tps"`
+	// CapacityTPS is what the row's replicas carry then.
+	CapacityTPS float64 `json:"capacity_tps"`
+	// Utilisation is the region's peak over all its capacity for the model; above
+	// 1, the excess goes to other regions. Nil without capacity.
+	Utilisation *float64 `json:"utilisation"`
+	// Donate is how many replicas are lent to the spot pool instead of removed,
+	// Reclaim how many of the new ones are taken back from it.
+	Donate  int `json:"donate"`
+	Reclaim int `json:"reclaim"`
+	// Binding names the rows that keep the count from being lower, or higher.
+	Binding []string `json:"binding"`
+	Reason  string   `json:"reason"`
+}
+
+// Context is what a Proposal says beyond the problem and its solution. Its zero
+// value is that of a bare problem.
+type Context struct {
+	At         time.Time // zero = unknown
+	Horizon    time.Duration
+	Forecaster string
+	// Donate says that replicas are lent before they are removed.
+	Donate bool
+	// Donated is how many replicas are lent now, by model, region and GPU; nil =
+	// none.
+	Donated [][][]int
+	// Capacity names the capacity type; empty = unknown.
+	Capacity string
+	// Billed is the price of a replica in region j on GPU k, where it is not
+	// alpha; nil = alpha everywhere.
+	Billed  [][]float64
+	Assumed []string
+}
+
+// Propose puts a result in words.
+func Propose(p *Problem, r Result, c Context) Proposal {
+	out := Proposal{
+		Horizon: known(forecast.ShortDuration(c.Horizon)), Forecaster: known(c.Forecaster), Status: r.Status, Changes: []Change{},
+		Infeasible: append([]string{}, r.Infeasible...), Assumed: append([]string{}, c.Assumed...),
+	}
+	if !c.At.IsZero() {
+		out.At = &c.At
+	}
+	now := c.billed(p, p.N)
+	out.CostPerHour.Now = &now
+	if r.Status != StatusInfeasible {
+		out.Bound = &r.Bound
+	}
+	if r.X == nil {
+		return out
+	}
+	then := c.billed(p, r.X)
+	out.Objective, out.Gap, out.CostPerHour.Then = &r.Objective, &r.Gap, &then
+	for i := range p.Models {
+		for j := range p.Regions {
+			for k := range p.GPUs {
+				if p.N[i][j][k] > 0 || r.X[i][j][k] > 0 {
+					out.Changes = append(out.Changes, c.change(p, r.X, i, j, k))
+				}
+			}
+		}
+	}
+	return out
+}
+
+// Changed reports whether the proposal changes any count.
+func (p Proposal) Changed() bool {
+	for _, c := range p.Changes {
+		if c.Delta != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// known is nil for the empty string, which stands for unknown.
+func known(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// billed is what counts x are billed an hour.
+func (c Context) billed(p *Problem, x [][][]int) float64 {
+	var sum float64
+	for i := range x {
+		for j := range x[i] {
+			for k, n := range x[i][j] {
+				price := p.Alpha[k]
+				if c.Billed != nil {
+					price = c.Billed[j][k]
+				}
+				sum += price * float64(n)
+			}
+		}
+	}
+	return sum
+}
+
+func (c Context) change(p *Problem, x [][][]int, i, j, k int) Change {
+	n, then := p.N[i][j][k], x[i][j][k]
+	ch := Change{
+		Model: p.Models[i], Region: p.Regions[j], GPU: p.GPUs[k], Now: n, Then: then, Delta: then - n,
+		Capacity: known(c.Capacity), ForecastPeakTPS: p.Peak(i, j), CapacityTPS: p.Theta[i][k] * float64(then), Binding: p.binding(x, i, j, k),
+	}
+	if all := p.carried(x, i, j); all > 0 {
+		u := ch.ForecastPeakTPS / all
+		ch.Utilisation = &u
+	}
+	if ch.Delta < 0 && c.Donate {
+		ch.Donate = -ch.Delta
+	}
+	if ch.Delta > 0 && c.Donated != nil {
+		ch.Reclaim = min(ch.Delta, c.Donated[i][j][k])
+	}
+	ch.Reason = p.reason(ch, x, i, j)
+	return ch
+}
+
+// carried is what counts x of model i carry in region j.
+func (p *Problem) carried(x [][][]int, i, j int) float64 {
+	var sum float64
+	for k, n := range x[i][j] {
+		sum += p.Theta[i][k] * float64(n)
+	}
+	return sum
+}
+
+// binding names the rows that one replica less would break, or else those that
+// one more would.
+func (p *Problem) binding(x [][][]int, i, j, k int) []string {
+	out := []string{}
+	count, used := 0, 0
+	for _, n := range x[i][j] {
+		count += n
+	}
+	for m := range x {
+		used += x[m][j][k]
+	}
+	theta := p.Theta[i][k]
+	if x[i][j][k] > 0 {
+		if !covers(p.carried(x, i, j)-theta, p.LocalNeed(i, j)) {
+			out = append(out, "local demand")
+		}
+		var all float64
+		for r := range p.Regions {
+			all += p.carried(x, i, r)
+		}
+		if !covers(all-theta, p.GlobalNeed(i)) {
+			out = append(out, "demand over all regions")
+		}
+		if least := limit(p.Min, i, j, 0); count <= least {
+			out = append(out, fmt.Sprintf("min %d", least))
+		}
+	}
+	if most := limit(p.Max, i, j, unlimited); count >= most {
+		out = append(out, fmt.Sprintf("max %d", most))
+	}
+	if most := limit(p.Capacity, j, k, unlimited); used >= most {
+		out = append(out, fmt.Sprintf("capacity %d", most))
+	}
+	return out
+}
+
+// reason says in a sentence why the count changes or stays.
+func (p *Problem) reason(c Change, x [][][]int, i, j int) string {
+	before, after := p.carried(p.N, i, j), p.carried(x, i, j)
+	peak := "no load is forecast"
+	if c.ForecastPeakTPS > 0 {
+		peak = fmt.Sprintf("peak of %s tokens/s", figure(c.ForecastPeakTPS))
+	}
+	why := "; nothing more is needed"
+	if len(c.Binding) > 0 {
+		why = "; held by " + strings.Join(c.Binding, ", ")
+	}
+	switch {
+	case c.Delta > 0:
+		s := fmt.Sprintf("%s, now %s: add %d for %s", peak, figure(before), c.Delta, figure(after))
+		if c.Reclaim > 0 {
+			s += fmt.Sprintf(", %d of them reclaimed", c.Reclaim)
+		}
+		return s + why
+	case c.Delta < 0:
+		verb := "remove"
+		if c.Donate > 0 {
+			verb = "donate"
+		}
+		return fmt.Sprintf("%s, now %s: %s %d, leaving %s%s", peak, figure(before), verb, -c.Delta, figure(after), why)
+	}
+	return fmt.Sprintf("%s, %s there: keep %d%s", peak, figure(after), c.Then, why)
+}
+
+// figure writes a rate to about three digits.
+func figure(v float64) string {
+	if v >= 100 || v == math.Trunc(v) {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.3g", v)
+}

@@ -1,0 +1,97 @@
+package plan
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+)
+
+func proposal(t *testing.T, p *Problem, c Context) Proposal {
+	t.Helper()
+	return Propose(p, solve(t, p, Options{}), c)
+}
+
+func TestProposalGrows(t *testing.T) {
+	p := one()
+	got := proposal(t, p, Context{
+		At: time.Unix(0, 0).UTC(), Horizon: time.Hour, Forecaster: "auto", Capacity: "on_demand",
+		Donated: [][][]int{{{2}}}, Billed: [][]float64{{0}}, Assumed: []string{"something"},
+	})
+	c := got.Changes[0]
+	if c.Now != 2 || c.Delta != 3 || c.Then != 5 || c.Reclaim != 2 || c.Donate != 0 || *c.Capacity != "on_demand" {
+		t.Fatalf("%+v", c)
+	}
+	if c.ForecastPeakTPS != 4200 || c.CapacityTPS != 5000 || *c.Utilisation != 0.84 {
+		t.Fatalf("%+v", c)
+	}
+	want := "peak of 4200 tokens/s, now 2000: add 3 for 5000, 2 of them reclaimed; held by demand over all regions"
+	if c.Reason != want {
+		t.Fatalf("%q, want %q", c.Reason, want)
+	}
+	if *got.CostPerHour.Now != 0 || *got.CostPerHour.Then != 0 || !got.Changed() || *got.Horizon != "1h" {
+		t.Fatalf("%+v", got)
+	}
+}
+
+func TestProposalShrinks(t *testing.T) {
+	p := one()
+	p.N[0][0][0], p.Min, p.Rho[0][0] = 4, [][]*int{{ptr(1)}}, []float64{0}
+	for donate, verb := range map[bool]string{true: "donate", false: "remove"} {
+		c := proposal(t, p, Context{Donate: donate}).Changes[0]
+		if c.Delta != -3 || (c.Donate == 3) != donate || !strings.Contains(c.Reason, verb+" 3") || !strings.Contains(c.Reason, "held by min 1") {
+			t.Fatalf("donate %v: %+v", donate, c)
+		}
+	}
+	p.N[0][0][0], p.Min = 0, nil
+	if got := proposal(t, p, Context{}); len(got.Changes) != 0 || got.Changed() {
+		t.Fatalf("nothing to do: %+v", got.Changes)
+	}
+}
+
+// What is unknown is null and never 0; lists are never null.
+func TestProposalJSON(t *testing.T) {
+	p := one()
+	p.Max = [][]*int{{ptr(1)}}
+	data, err := json.Marshal(proposal(t, p, Context{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"at":null`, `"horizon":null`, `"forecaster":null`, `"objective":null`, `"gap":null`, `"bound":null`, `"changes":[]`, `"assumed":[]`,
+		`"status":"infeasible"`, `"cost_per_hour":{"now":1.6,"then":null}`, `"infeasible":["m in us: needs`,
+	} {
+		if !strings.Contains(string(data), want) {
+			t.Errorf("%s is not in %s", want, data)
+		}
+	}
+}
+
+func TestBinding(t *testing.T) {
+	p := one()
+	p.Rho[0][0], p.Epsilon, p.Capacity, p.Max = []float64{3000}, 1, [][]*int{{ptr(3)}}, [][]*int{{ptr(3)}}
+	got := strings.Join(proposal(t, p, Context{}).Changes[0].Binding, "; ")
+	if got != "local demand; demand over all regions; max 3; capacity 3" {
+		t.Fatal(got)
+	}
+}
+
+func TestTable(t *testing.T) {
+	p := written()
+	p.Models, p.N, p.Theta, p.Sigma = []string{"a", "b"}, [][][]int{{{2}, {0}}, {{1}, {1}}}, [][]float64{{1000}, {500}}, [][]float64{{0.1}, {0}}
+	p.Rho = [][][]float64{{{4200, 0}, {0, 4200}}, {{10, 10}, {0, 0}}}
+	p.Min, p.Max = nil, nil
+	var b strings.Builder
+	got := proposal(t, p, Context{At: time.Unix(0, 0).UTC(), Horizon: time.Hour, Forecaster: "auto", Donate: true, Assumed: []string{"this and that"}})
+	got.SolveMillis = 1.25
+	if err := got.WriteTable(&b); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "table.txt", []byte(b.String()))
+	b.Reset()
+	p.Capacity = [][]*int{{ptr(0)}, {ptr(1)}}
+	if err := proposal(t, p, Context{}).WriteTable(&b); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "table-infeasible.txt", []byte(b.String()))
+}

@@ -1,0 +1,250 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+)
+
+// DefaultEffort bounds a Solve that states no other bound: some seconds of one
+// core.
+const DefaultEffort = 300_000_000
+
+// exactCells is up to how many model x region x GPU cells the relaxation under
+// shared capacity is solved to the last unit; beyond, its Lagrangian bound is
+// used, which costs far less.
+const exactCells = 400
+
+// Options bounds a Solve.
+type Options struct {
+	// Gap is the relative gap between cost and proven bound at which to stop; 0
+	// asks for proof of the optimum.
+	Gap float64
+	// Effort bounds the counted work, the same on every machine; 0 =
+	// DefaultEffort.
+	Effort int64
+}
+
+// Status says what is known of a result.
+type Status string
+
+// The statuses, from the most to the least known.
+const (
+	StatusOptimal    Status = "optimal"    // the cost is within the asked gap of a proven bound
+	StatusInfeasible Status = "infeasible" // proven: no counts satisfy the rows
+	StatusFeasible   Status = "feasible"   // counts were found, their gap is larger than asked
+	StatusUnknown    Status = "unknown"    // effort ran out before any counts were found
+)
+
+// Result is the answer to a Problem.
+type Result struct {
+	// X is the counts to have, by model, region and GPU; nil when there are none.
+	X [][][]int
+	// Objective is their cost, Bound a proven lower bound of any counts' cost,
+	// Gap (Objective-Bound)/Objective.
+	Objective, Bound, Gap float64
+	Status                Status
+	// Infeasible says in words what cannot be satisfied.
+	Infeasible []string
+}
+
+// Solve finds the cheapest counts: sum of alpha*x + sigma*max(0, x-n), with
+// every region carrying epsilon of its own peak, every model its peak over all
+// regions, and counts within capacity, min and max. It fails only on a problem
+// that Check refuses. The rows and the cost of what it returns are computed
+// again from the problem itself.
+func Solve(p *Problem, o Options) (Result, error) {
+	if err := p.Check(); err != nil {
+		return Result{}, err
+	}
+	if !(o.Gap >= 0 && o.Gap < 1) {
+		return Result{}, fmt.Errorf("gap: must be at least 0 and below 1, got %g", o.Gap)
+	}
+	if o.Effort <= 0 {
+		o.Effort = DefaultEffort
+	}
+	scaled, unit := scale(p)
+	s := newSolver(scaled, o)
+	s.run()
+	return s.result(p, unit)
+}
+
+// scale divides every price by the greatest one, so that no tolerance depends
+// on the currency, and says what it divided by.
+func scale(p *Problem) (*Problem, float64) {
+	var unit float64
+	for k, a := range p.Alpha {
+		unit = math.Max(unit, a)
+		for i := range p.Sigma {
+			unit = math.Max(unit, p.Sigma[i][k])
+		}
+	}
+	if unit == 0 {
+		return p, 1
+	}
+	out := *p
+	out.Alpha, out.Sigma = make([]float64, len(p.Alpha)), make([][]float64, len(p.Sigma))
+	for k, a := range p.Alpha {
+		out.Alpha[k] = a / unit
+	}
+	for i, row := range p.Sigma {
+		for _, v := range row {
+			out.Sigma[i] = append(out.Sigma[i], v/unit)
+		}
+	}
+	return &out, unit
+}
+
+// solver is the state of one Solve.
+type solver struct {
+	p    *Problem
+	o    Options
+	work effort
+	rows []capRow
+	// useful is the greatest count of a cell that an irreducible solution has.
+	useful [][][]int
+
+	best     [][][]int
+	bestCost float64
+	bound    float64
+	wrong    []string
+}
+
+// capRow is a capacity that several models together could exceed.
+type capRow struct{ region, gpu, capacity int }
+
+func newSolver(p *Problem, o Options) *solver {
+	s := &solver{p: p, o: o, work: effort{left: o.Effort}, bestCost: math.Inf(1)}
+	s.useful = make([][][]int, len(p.Models))
+	for i := range p.Models {
+		s.useful[i] = make([][]int, len(p.Regions))
+		for j := range p.Regions {
+			s.useful[i][j] = make([]int, len(p.GPUs))
+			for k := range p.GPUs {
+				units := unitsFor(math.Max(p.LocalNeed(i, j), p.GlobalNeed(i)), p.Theta[i][k])
+				s.useful[i][j][k] = max(units, limit(p.Min, i, j, 0))
+			}
+		}
+	}
+	s.findRows()
+	return s
+}
+
+// findRows keeps the capacities that can bind.
+func (s *solver) findRows() {
+	for j := range s.p.Regions {
+		for k := range s.p.GPUs {
+			capacity := limit(s.p.Capacity, j, k, unlimited)
+			most := 0
+			for i := range s.p.Models {
+				most += min(s.useful[i][j][k], capacity)
+			}
+			if capacity < unlimited && most > capacity {
+				s.rows = append(s.rows, capRow{j, k, capacity})
+			}
+		}
+	}
+}
+
+// caseOf is model i as a case of its own: a capacity that it alone could
+// exceed bounds its count, other capacities are left to the rows.
+func (s *solver) caseOf(i int) *modelCase {
+	p := s.p
+	blocks := make([]block, len(p.Regions))
+	for j := range blocks {
+		b := block{need: p.LocalNeed(i, j), min: limit(p.Min, i, j, 0), max: limit(p.Max, i, j, unlimited)}
+		for k := range p.GPUs {
+			c := class{stay: p.Alpha[k], start: p.Sigma[i][k], theta: p.Theta[i][k], n: p.N[i][j][k], hi: unlimited}
+			if capacity := limit(p.Capacity, j, k, unlimited); capacity < s.useful[i][j][k] {
+				c.hi = capacity
+			}
+			b.classes = append(b.classes, c)
+		}
+		blocks[j] = b
+	}
+	return newModelCase(blocks, p.GlobalNeed(i))
+}
+
+// run solves the models apart, and if that breaks a shared capacity, together.
+func (s *solver) run() {
+	cases := make([]*modelCase, len(s.p.Models))
+	for i := range cases {
+		cases[i] = s.caseOf(i)
+		if wrong := cases[i].impossible(func(j int) string { return s.p.Regions[j] }); wrong != "" {
+			s.wrong = append(s.wrong, fmt.Sprintf("%s %s", s.p.Models[i], wrong))
+		}
+	}
+	if s.wrong != nil {
+		return
+	}
+	x := make([][][]int, len(cases))
+	found := true
+	for i, c := range cases {
+		share := effort{left: s.work.left / int64(len(cases)-i)}
+		before := share.left
+		r := c.solve(&share, true)
+		s.work.left -= before - share.left
+		x[i] = r.x
+		found = found && r.x != nil
+		s.bound += r.bound
+	}
+	if found {
+		s.offer(x)
+	}
+	if s.best == nil && len(s.rows) > 0 {
+		newCapSearch(s).run()
+	}
+}
+
+// offer takes counts as the best so far when they keep every row and cost less.
+func (s *solver) offer(x [][][]int) bool {
+	if s.p.Verify(x) != nil {
+		return false
+	}
+	cost := s.p.Cost(x)
+	if cost >= s.bestCost-slackOf(cost) {
+		return false
+	}
+	s.best, s.bestCost = clone3(x), cost
+	return true
+}
+
+func clone3(x [][][]int) [][][]int {
+	out := make([][][]int, len(x))
+	for i := range x {
+		out[i] = make([][]int, len(x[i]))
+		for j := range x[i] {
+			out[i][j] = append([]int(nil), x[i][j]...)
+		}
+	}
+	return out
+}
+
+// result states what was found in the prices of p, the problem as it was asked,
+// which are unit times those of the solver's, and checks it once more.
+func (s *solver) result(p *Problem, unit float64) (Result, error) {
+	r := Result{Bound: s.bound * unit, Infeasible: s.wrong}
+	switch {
+	case s.wrong != nil:
+		r.Status = StatusInfeasible
+		return r, nil
+	case s.best == nil:
+		r.Status = StatusUnknown
+		return r, nil
+	}
+	s.spread()
+	if err := p.Verify(s.best); err != nil {
+		return Result{}, fmt.Errorf("solving: the counts found break a row: %w", err)
+	}
+	r.X, r.Objective = s.best, p.Cost(s.best)
+	if r.Bound >= r.Objective-2*relTolerance*r.Objective {
+		r.Bound = r.Objective // the difference is rounding
+	}
+	if r.Objective > 0 {
+		r.Gap = (r.Objective - r.Bound) / r.Objective
+	}
+	r.Status = StatusFeasible
+	if r.Objective-r.Bound <= s.o.Gap*r.Objective {
+		r.Status = StatusOptimal
+	}
+	return r, nil
+}

@@ -1,0 +1,378 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// size bounds a random problem.
+type size struct {
+	models, regions, gpus, windows int
+	most                           int     // replicas that the load asks for, about
+	caps, bounds                   float64 // chance of each capacity, min and max
+}
+
+// random makes a problem whose figures are not round, from a seed.
+func random(r *rand.Rand, s size) *Problem {
+	p := &Problem{Epsilon: []float64{0.5, 0.7, 1}[r.IntN(3)], Alpha: make([]float64, s.gpus)}
+	p.Models, p.Regions, p.GPUs = names("m", s.models), names("r", s.regions), names("g", s.gpus)
+	power := make([]float64, s.gpus)
+	for k := range p.Alpha {
+		power[k] = 1 + 9*r.Float64()
+		p.Alpha[k] = math.Round(100*power[k]*(0.5+r.Float64())) / 100
+	}
+	for range p.Models {
+		theta, sigma := make([]float64, s.gpus), make([]float64, s.gpus)
+		for k := range theta {
+			theta[k] = math.Round(1000 * power[k] * (0.6 + 0.8*r.Float64()))
+			sigma[k] = math.Round(100*p.Alpha[k]*0.3*r.Float64()) / 100
+			if r.IntN(12) == 0 && k > 0 {
+				theta[k] = 0
+			}
+		}
+		p.Theta, p.Sigma = append(p.Theta, theta), append(p.Sigma, sigma)
+		p.N = append(p.N, nil)
+		p.Rho = append(p.Rho, nil)
+	}
+	for i := range p.Models {
+		for range p.Regions {
+			n, rho := make([]int, s.gpus), make([]float64, s.windows)
+			for k := range n {
+				n[k] = r.IntN(s.most/s.gpus + 1)
+			}
+			level := float64(s.most) * 4000 * r.Float64() / 2
+			for w := range rho {
+				rho[w] = math.Round(level * (0.6 + 0.8*r.Float64()))
+			}
+			p.N[i], p.Rho[i] = append(p.N[i], n), append(p.Rho[i], rho)
+		}
+	}
+	p.Capacity = limits(r, s.regions, s.gpus, s.caps, 1, s.models*s.most)
+	p.Min = limits(r, s.models, s.regions, s.bounds, 0, 2)
+	p.Max = limits(r, s.models, s.regions, s.bounds, 2, s.most+2)
+	return p
+}
+
+func names(prefix string, n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprint(prefix, i)
+	}
+	return out
+}
+
+func limits(r *rand.Rand, outer, inner int, chance float64, lo, hi int) [][]*int {
+	if chance == 0 {
+		return nil
+	}
+	out := make([][]*int, outer)
+	for a := range out {
+		out[a] = make([]*int, inner)
+		for b := range out[a] {
+			if r.Float64() < chance {
+				v := lo + r.IntN(hi-lo+1)
+				out[a][b] = &v
+			}
+		}
+	}
+	return out
+}
+
+func solve(t interface {
+	Helper()
+	Fatalf(string, ...any)
+}, p *Problem, o Options,
+) Result {
+	t.Helper()
+	r, err := Solve(p, o)
+	if err != nil {
+		t.Fatalf("solving: %v", err)
+	}
+	return r
+}
+
+// Solve finds what trying everything finds, with and without shared capacity
+// and bounds.
+func TestSolveEqualsBruteForce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 3))
+		s := size{models: 1 + r.IntN(2), regions: 1 + r.IntN(2), gpus: 1 + r.IntN(2), windows: 1 + r.IntN(3), most: 3}
+		s.caps, s.bounds = []float64{0, 0.5, 1}[r.IntN(3)], []float64{0, 0.4}[r.IntN(2)]
+		p := random(r, s)
+		const most = 6
+		for i := range p.Models { // keep the twin's reach: no cell needs more than most
+			for j := range p.Regions {
+				for w := range p.Rho[i][j] {
+					p.Rho[i][j][w] = math.Min(p.Rho[i][j][w], 2.5*p.Theta[i][0])
+				}
+			}
+		}
+		want, ok := brute(p, most)
+		got := solve(t, p, Options{})
+		if !ok {
+			if got.Status == StatusInfeasible || got.X != nil && beyond(got.X, most) {
+				return
+			}
+			t.Fatalf("nothing within %d a cell, solver says %s %v", most, got.Status, got.X)
+		}
+		if got.Status != StatusOptimal {
+			t.Fatalf("status %s %v, brute force found %g", got.Status, got.Infeasible, want)
+		}
+		if math.Abs(got.Objective-want) > 1e-6 && !(got.Objective < want && beyond(got.X, most)) {
+			t.Fatalf("cost %g, brute force %g: %v", got.Objective, want, got.X)
+		}
+		if got.Bound > want+1e-6 {
+			t.Fatalf("bound %g above the optimum %g", got.Bound, want)
+		}
+	})
+}
+
+func beyond(x [][][]int, most int) bool {
+	for i := range x {
+		for j := range x[i] {
+			for _, n := range x[i][j] {
+				if n > most {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// small draws a problem of the everyday size.
+func small(t *rapid.T, caps float64) *Problem {
+	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 4))
+	return random(r, size{models: 1 + r.IntN(4), regions: 1 + r.IntN(3), gpus: 1 + r.IntN(3), windows: 4, most: 5 + r.IntN(20), caps: caps, bounds: 0.2})
+}
+
+// Scaling every price scales the cost and keeps the plan.
+func TestScalingPricesKeepsThePlan(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := small(t, 0)
+		a := solve(t, p, Options{})
+		factor := rapid.SampledFrom([]float64{0.125, 4, 1024}).Draw(t, "factor")
+		for k := range p.Alpha {
+			p.Alpha[k] *= factor
+		}
+		for i := range p.Sigma {
+			for k := range p.Sigma[i] {
+				p.Sigma[i][k] *= factor
+			}
+		}
+		b := solve(t, p, Options{})
+		if a.Status != b.Status || math.Abs(b.Objective-factor*a.Objective) > 1e-6*(1+b.Objective) {
+			t.Fatalf("%s %g became %s %g under factor %g", a.Status, a.Objective, b.Status, b.Objective, factor)
+		}
+		if fmt.Sprint(a.X) != fmt.Sprint(b.X) {
+			t.Fatalf("the plan changed: %v, %v", a.X, b.X)
+		}
+	})
+}
+
+// More load is never cheaper, and one more kind of GPU never dearer.
+func TestMonotone(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := small(t, rapid.SampledFrom([]float64{0, 0.4}).Draw(t, "caps"))
+		effort := Options{Effort: 60_000_000}
+		a := solve(t, p, effort)
+		q := *p
+		q.Rho = nil
+		grow := rapid.Float64Range(1, 1.5).Draw(t, "grow")
+		for i := range p.Rho {
+			q.Rho = append(q.Rho, nil)
+			for j := range p.Rho[i] {
+				row := append([]float64(nil), p.Rho[i][j]...)
+				for w := range row {
+					row[w] *= grow
+				}
+				q.Rho[i] = append(q.Rho[i], row)
+			}
+		}
+		b := solve(t, &q, effort)
+		if a.Status == StatusInfeasible && b.Status != StatusInfeasible && b.X != nil {
+			t.Fatal("more load made it possible")
+		}
+		if a.X != nil && b.X != nil && b.Objective < a.Bound-1e-6 {
+			t.Fatalf("%g for %.2f times the load that costs at least %g", b.Objective, grow, a.Bound)
+		}
+		c := solve(t, withGPU(p), effort)
+		if a.X != nil && (c.Status == StatusInfeasible || c.Bound > a.Objective+1e-6) {
+			t.Fatalf("one more kind of GPU: %s, at least %g instead of %g", c.Status, c.Bound, a.Objective)
+		}
+	})
+}
+
+// withGPU is p with one more kind of GPU.
+func withGPU(p *Problem) *Problem {
+	q := *p
+	q.GPUs = append(append([]string(nil), p.GPUs...), "more")
+	q.Alpha = append(append([]float64(nil), p.Alpha...), 3.3)
+	q.N, q.Theta, q.Sigma, q.Capacity = nil, nil, nil, nil
+	for i := range p.Models {
+		q.Theta = append(q.Theta, append(append([]float64(nil), p.Theta[i]...), 3100))
+		q.Sigma = append(q.Sigma, append(append([]float64(nil), p.Sigma[i]...), 0.4))
+		q.N = append(q.N, nil)
+		for j := range p.Regions {
+			q.N[i] = append(q.N[i], append(append([]int(nil), p.N[i][j]...), 0))
+		}
+	}
+	for j := range p.Capacity {
+		q.Capacity = append(q.Capacity, append(append([]*int(nil), p.Capacity[j]...), nil))
+	}
+	return &q
+}
+
+// Whatever the budget, what comes back is honest: rows hold, the bound is no
+// higher than the cost, and nothing is called optimal or infeasible that is not.
+func TestHonestUnderAnyEffort(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := small(t, 0.5)
+		full := solve(t, p, Options{Effort: 90_000_000})
+		got := solve(t, p, Options{Effort: rapid.Int64Range(1, 200_000).Draw(t, "effort")})
+		if got.X != nil {
+			if err := p.Verify(got.X); err != nil {
+				t.Fatal(err)
+			}
+			if got.Bound > got.Objective || math.Abs(p.Cost(got.X)-got.Objective) > 1e-9 {
+				t.Fatalf("cost %g, bound %g", got.Objective, got.Bound)
+			}
+		}
+		if full.X != nil && (got.Status == StatusInfeasible || got.Bound > full.Objective+1e-6) {
+			t.Fatalf("%s with bound %g; %g is possible", got.Status, got.Bound, full.Objective)
+		}
+		if got.Status == StatusOptimal && got.Objective > full.Objective+1e-6 {
+			t.Fatalf("%g called optimal; %g is possible", got.Objective, full.Objective)
+		}
+	})
+}
+
+// The everyday size is solved to proof, shared capacity included, but for rare
+// hard cases that say so.
+func TestEverydaySizeIsProven(t *testing.T) {
+	open := 0
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 6))
+		p := random(r, size{models: 4, regions: 3, gpus: 2 + r.IntN(2), windows: 6, most: 24, caps: float64(seed%3) / 2, bounds: 0.2})
+		got := solve(t, p, Options{Effort: 60_000_000})
+		if got.Status != StatusOptimal && got.Status != StatusInfeasible {
+			open++
+			t.Logf("seed %d: %s %g..%g", seed, got.Status, got.Bound, got.Objective)
+		}
+	}
+	if open > 3 {
+		t.Fatalf("%d of 60 problems unproven", open)
+	}
+}
+
+func ptr(v int) *int { return &v }
+
+// one is a problem of one model, region and GPU.
+func one() *Problem {
+	return &Problem{
+		Models: []string{"m"}, Regions: []string{"us"}, GPUs: []string{"L4"}, N: [][][]int{{{2}}},
+		Theta: [][]float64{{1000}}, Alpha: []float64{0.8}, Sigma: [][]float64{{0.1}},
+		Rho: [][][]float64{{{500, 4200, 3000}}}, Epsilon: 0.7,
+	}
+}
+
+func TestByHand(t *testing.T) {
+	two := one()
+	two.Regions, two.N, two.Rho = []string{"us", "eu"}, [][][]int{{{2}, {0}}}, [][][]float64{{{4200, 0}, {0, 4200}}}
+	for name, c := range map[string]struct {
+		edit   func(p *Problem)
+		base   *Problem
+		status Status
+		cost   float64
+		x      string
+		wrong  string
+	}{
+		"grow":            {base: one(), status: StatusOptimal, cost: 5*0.8 + 3*0.1, x: "[[[5]]]"},
+		"rounding":        {base: one(), edit: func(p *Problem) { p.Rho[0][0] = []float64{10000}; p.Theta[0][0] = 10000.0 / 3 }, status: StatusOptimal, cost: 3*0.8 + 0.1, x: "[[[3]]]"},
+		"no load":         {base: one(), edit: func(p *Problem) { p.Rho[0][0] = []float64{0} }, status: StatusOptimal, cost: 0, x: "[[[0]]]"},
+		"least":           {base: one(), edit: func(p *Problem) { p.Rho[0][0] = []float64{0}; p.Min = [][]*int{{ptr(1)}} }, status: StatusOptimal, cost: 0.8, x: "[[[1]]]"},
+		"different hours": {base: two, status: StatusOptimal, cost: 6*0.8 + 4*0.1, x: "[[[3] [3]]]"},
+		"max": {
+			base: one(), edit: func(p *Problem) { p.Max = [][]*int{{ptr(2)}} }, status: StatusInfeasible,
+			wrong: "m in us: needs 2940 tokens a second of its own, bounds and capacity allow 2000",
+		},
+		"capacity": {
+			base: one(), edit: func(p *Problem) { p.Capacity = [][]*int{{ptr(4)}} }, status: StatusInfeasible,
+			wrong: "m over all regions: needs 4200 tokens a second, bounds and capacity allow 4000",
+		},
+		"crossed": {
+			base: one(), edit: func(p *Problem) { p.Min, p.Max = [][]*int{{ptr(3)}}, [][]*int{{ptr(2)}} }, status: StatusInfeasible,
+			wrong: "m in us: no count lies between its least (3)",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.edit != nil {
+				c.edit(c.base)
+			}
+			got := solve(t, c.base, Options{})
+			if got.Status != c.status || strings.Join(got.Infeasible, "") != c.wrong && !strings.HasPrefix(strings.Join(got.Infeasible, ""), c.wrong) {
+				t.Fatalf("%s %v, want %s %s", got.Status, got.Infeasible, c.status, c.wrong)
+			}
+			if c.status == StatusOptimal && (fmt.Sprint(got.X) != c.x || math.Abs(got.Objective-c.cost) > 1e-9) {
+				t.Fatalf("%v for %g, want %s for %g", got.X, got.Objective, c.x, c.cost)
+			}
+		})
+	}
+}
+
+// Two models that fit apart but not together.
+func TestSharedCapacityInfeasible(t *testing.T) {
+	p := one()
+	p.Models, p.N, p.Theta, p.Sigma = []string{"a", "b"}, [][][]int{{{0}}, {{0}}}, [][]float64{{1000}, {1000}}, [][]float64{{0}, {0}}
+	p.Rho = [][][]float64{{{3000}}, {{3000}}}
+	p.Capacity = [][]*int{{ptr(5)}}
+	got := solve(t, p, Options{})
+	if got.Status != StatusInfeasible || len(got.Infeasible) != 1 || !strings.Contains(got.Infeasible[0], "shared capacity") {
+		t.Fatalf("%s %v", got.Status, got.Infeasible)
+	}
+	p.Capacity[0][0] = ptr(6)
+	if got := solve(t, p, Options{}); got.Status != StatusOptimal || math.Abs(got.Objective-4.8) > 1e-9 {
+		t.Fatalf("%s %g", got.Status, got.Objective)
+	}
+}
+
+func TestSolveRefuses(t *testing.T) {
+	if _, err := Solve(one(), Options{Gap: 1}); err == nil {
+		t.Error("gap 1 accepted")
+	}
+	if _, err := Solve(&Problem{}, Options{}); err == nil {
+		t.Error("an empty problem accepted")
+	}
+}
+
+func BenchmarkSolve(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		s    size
+	}{
+		{"4x3x1", size{models: 4, regions: 3, gpus: 1, windows: 12, most: 20}},
+		{"4x3x3", size{models: 4, regions: 3, gpus: 3, windows: 12, most: 20}},
+		{"4x3x2caps", size{models: 4, regions: 3, gpus: 2, windows: 12, most: 20, caps: 0.7}},
+		{"20x20x5", size{models: 20, regions: 20, gpus: 5, windows: 12, most: 20}},
+	} {
+		p := random(rand.New(rand.NewPCG(1, 9)), c.s)
+		b.Run(c.name, func(b *testing.B) {
+			proven := 0
+			for b.Loop() {
+				r, err := Solve(p, Options{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				if r.Status == StatusOptimal || r.Status == StatusInfeasible {
+					proven++
+				}
+			}
+			b.ReportMetric(float64(proven)/float64(b.N), "proven")
+		})
+	}
+}

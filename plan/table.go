@@ -1,0 +1,120 @@
+package plan
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// WriteTable writes the proposal for people: one line a change, the reasons
+// beneath, then costs and what was assumed.
+func (p Proposal) WriteTable(w io.Writer) error {
+	var b bytes.Buffer
+	if p.Status == StatusInfeasible {
+		fmt.Fprintln(&b, "No plan satisfies the bounds:")
+		list(&b, p.Infeasible)
+	}
+	if len(p.Changes) > 0 {
+		p.writeChanges(&b)
+		p.writeReasons(&b)
+	}
+	p.writeCosts(&b)
+	if len(p.Assumed) > 0 {
+		fmt.Fprintln(&b, "\nAssumed:")
+		list(&b, p.Assumed)
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+func list(b *bytes.Buffer, lines []string) {
+	for _, l := range lines {
+		fmt.Fprintf(b, "  - %s\n", l)
+	}
+}
+
+func (p Proposal) writeChanges(b *bytes.Buffer) {
+	rows := [][]string{{"MODEL", "REGION", "GPU", "NOW", "CHANGE", "THEN", "PEAK TOK/S", "CAPACITY TOK/S", "USED", "DONATE", "RECLAIM"}}
+	for _, c := range p.Changes {
+		used := "-"
+		if c.Utilisation != nil {
+			used = fmt.Sprintf("%.0f%%", 100**c.Utilisation)
+		}
+		change := "0"
+		if c.Delta != 0 {
+			change = fmt.Sprintf("%+d", c.Delta)
+		}
+		rows = append(rows, []string{
+			c.Model, c.Region, c.GPU, strconv.Itoa(c.Now), change, strconv.Itoa(c.Then), fmt.Sprintf("%.0f", c.ForecastPeakTPS),
+			fmt.Sprintf("%.0f", c.CapacityTPS), used, strconv.Itoa(c.Donate), strconv.Itoa(c.Reclaim),
+		})
+	}
+	writeAligned(b, rows, 3)
+}
+
+// writeAligned writes rows in columns two spaces apart, the first few flush
+// left, the others right, as words and figures are.
+func writeAligned(b *bytes.Buffer, rows [][]string, left int) {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for _, row := range rows {
+		for i, cell := range row {
+			width := widths[i]
+			if i < left {
+				width = -width
+			}
+			if i > 0 {
+				b.WriteString("  ")
+			}
+			fmt.Fprintf(b, "%*s", width, cell)
+		}
+		b.WriteByte('\n')
+	}
+}
+
+// writeReasons says why, of every row; the model only where there are several.
+func (p Proposal) writeReasons(b *bytes.Buffer) {
+	fmt.Fprintln(b, "\nWhy:")
+	one := true
+	for _, c := range p.Changes {
+		one = one && c.Model == p.Changes[0].Model
+	}
+	for _, c := range p.Changes {
+		name := []string{c.Region, c.GPU}
+		if !one {
+			name = append([]string{c.Model}, name...)
+		}
+		fmt.Fprintf(b, "  - %s: %s\n", strings.Join(name, " "), c.Reason)
+	}
+}
+
+func (p Proposal) writeCosts(b *bytes.Buffer) {
+	fmt.Fprintln(b)
+	if n, t := p.CostPerHour.Now, p.CostPerHour.Then; n != nil && t != nil {
+		fmt.Fprintf(b, "Cost an hour: $%.2f now, $%.2f then\n", *n, *t)
+	}
+	fmt.Fprintf(b, "Plan: %s", p.Status)
+	if p.Objective != nil && p.Bound != nil && p.Gap != nil {
+		fmt.Fprintf(b, ", planned cost $%.2f with starts, proven to be at least $%.2f (gap %.2g %%)", *p.Objective, *p.Bound, 100**p.Gap)
+	}
+	if p.SolveMillis > 0 {
+		fmt.Fprintf(b, ", solved in %.3g ms", p.SolveMillis)
+	}
+	if p.Horizon != nil {
+		fmt.Fprintf(b, "; the next %s", *p.Horizon)
+	}
+	if p.At != nil {
+		fmt.Fprintf(b, " from %s", p.At.Format("2006-01-02 15:04 MST"))
+	}
+	if p.Forecaster != nil {
+		fmt.Fprintf(b, ", forecast by %s", *p.Forecaster)
+	}
+	fmt.Fprintln(b)
+}
