@@ -142,6 +142,25 @@ func (s *Series) forget(reported []bool) {
 // End is the minute after the last.
 func (h *History) End() int64 { return h.First + int64(h.Minutes) }
 
+// Begun is the history up to and with a minute that is still running, of which
+// the given share (0..1) has passed: what was counted in it is taken to go on at
+// the same rate. The series do not share memory with h.
+func (h *History) Begun(minute int64, share float64) *History {
+	out := h.Before(minute + 1)
+	last := int(minute - out.First)
+	if last < 0 || last >= out.Minutes || share <= 0 {
+		return out
+	}
+	for i := range out.Series {
+		s := &out.Series[i]
+		for _, values := range []*[]float64{&s.PromptTokens, &s.CachedTokens, &s.OutputTokens, &s.Requests} {
+			*values = slices.Clone(*values)
+			(*values)[last] /= min(share, 1)
+		}
+	}
+	return out
+}
+
 // Before is the history of the minutes before the given one: what was known at
 // its start. The series share memory with h.
 func (h *History) Before(minute int64) *History {

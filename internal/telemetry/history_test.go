@@ -68,6 +68,23 @@ func TestHistoryBefore(t *testing.T) {
 	}
 }
 
+func TestHistoryBegun(t *testing.T) {
+	h, err := NewHistory([]Point{pt(10, "a", "us", "m", "NIW", 100, 0), pt(11, "a", "us", "m", "NIW", 30, 15)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := h.Begun(11, 0.5)
+	if s := b.Series[0]; b.Minutes != 2 || s.PromptTokens[0] != 100 || s.PromptTokens[1] != 60 || s.CachedTokens[1] != 30 {
+		t.Errorf("half of minute 11 went on to %+v", b.Series)
+	}
+	if h.Series[0].PromptTokens[1] != 30 {
+		t.Error("the history itself changed")
+	}
+	if b := h.Begun(12, 0.5); b.Minutes != 2 || b.Series[0].PromptTokens[1] != 30 {
+		t.Errorf("nothing is known of minute 12, got %+v", b.Series)
+	}
+}
+
 func TestHistoryRefuses(t *testing.T) {
 	for name, points := range map[string][]Point{
 		"span":     {pt(0, "a", "us", "m", "NIW", 1, 0), pt(29_000_000, "a", "us", "m", "NIW", 1, 0)},

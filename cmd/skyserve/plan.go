@@ -1,0 +1,281 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"skyserve/internal/controller"
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/plan"
+)
+
+// planLookback is how much history a plan asks a running service for: two
+// weeks, so that each day of the week was seen twice.
+const planLookback = 14 * 24 * time.Hour
+
+// planOptions are the flags of `skyserve plan`.
+type planOptions struct {
+	target   string
+	history  string
+	at       string
+	problem  string
+	review   controller.ReviewOptions
+	detailed bool
+	output   string
+	file     string
+}
+
+func newPlanCmd() *cobra.Command {
+	var o planOptions
+	cmd := &cobra.Command{
+		Use:   "plan [NAME|SERVICE.yaml]",
+		Short: "Propose how many replicas each region needs next",
+		Long: `Forecast the load and solve for the cheapest replicas that carry it: counts per
+model, region and GPU, with the reason for each. Nothing is changed.
+
+The history is the running service's own unless --history names a file or a URL
+(see skyserve forecast --help); whatever is not known is assumed, and said. A
+SERVICE.yaml of a service that does not run is planned from nothing.
+
+--problem solves a bare problem: JSON with models, regions, gpus, n[i][j][k],
+theta[i][k], alpha[k], sigma[i][k], rho[i][j][w], epsilon, and capacity[j][k],
+min[i][j] and max[i][j] or null. The answer minimises
+sum alpha*(n+delta) + sum sigma*max(0,delta). -o lp and -o mps write the problem
+for another solver instead of solving it.
+
+Exit codes: 0 a plan (or, with --problem, any answer), 1 no plan satisfies the
+bounds, 2 usage; with --detailed-exitcode 10 when counts change.`,
+		Example: `  skyserve plan
+  skyserve plan service.yaml --history week.csv --at 2025-01-31T12:00:00Z
+  skyserve plan --problem problem.json -o json
+  skyserve plan --problem problem.json -o lp --out problem.lp`,
+		Args: argsBetween(0, 1, "at most one NAME or SERVICE.yaml"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				o.target = args[0]
+			}
+			return runPlan(cmd.Context(), &o, cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.history, "history", "", "history `FILE` or URL (default: the running service's own)")
+	flags.StringVar(&o.at, "at", "", "plan for the time from `TIME` on, such as 2025-01-31T12:00:00Z (default: now, or the end of --history)")
+	flags.DurationVar(&o.review.Horizon, "horizon", time.Hour, "how far ahead")
+	flags.StringVar(&o.review.Forecaster, "forecaster", "", "forecaster (default: what the service says, else auto)")
+	flags.Float64Var(&o.review.Gap, "gap", 0, "relative gap at which solving stops; 0 = proven optimal")
+	flags.Float64Var(&o.review.Epsilon, "epsilon", controller.DefaultEpsilon, "share of its own peak that a region must carry itself")
+	flags.StringVar(&o.problem, "problem", "", "solve the bare problem in `FILE` (- is standard input)")
+	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when counts change")
+	flags.StringVarP(&o.output, "output", "o", "table", "table, json, lp or mps")
+	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
+	cmd.MarkFlagsMutuallyExclusive("problem", "history")
+	cmd.MarkFlagsMutuallyExclusive("problem", "at")
+	return cmd
+}
+
+func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	if o.problem != "" {
+		return o.solveBare(in, out)
+	}
+	r, err := o.makeReview(ctx)
+	if err != nil {
+		return err
+	}
+	if err := o.print(out, r.Problem, r.Proposal); err != nil {
+		return err
+	}
+	switch {
+	case o.output == "lp" || o.output == "mps":
+		return nil
+	case r.Proposal.Status == plan.StatusInfeasible:
+		return failed(errors.New("no plan satisfies the bounds: "+r.Proposal.Infeasible[0]), "raise replicas.max where it says so, or lower --epsilon")
+	case r.Proposal.Status == plan.StatusUnknown:
+		return failed(errors.New("no plan was found within the effort allowed"), "a larger --gap needs less")
+	}
+	return o.exit(r.Proposal)
+}
+
+// check refuses what cannot be meant.
+func (o *planOptions) check() error {
+	switch {
+	case o.output != "table" && o.output != "json" && o.output != "lp" && o.output != "mps":
+		return usage(fmt.Errorf("-o %s: want table, json, lp or mps", o.output), "")
+	case !(o.review.Epsilon > 0 && o.review.Epsilon <= 1):
+		return usage(fmt.Errorf("--epsilon: must be above 0 and at most 1, got %g", o.review.Epsilon), "")
+	case !(o.review.Gap >= 0 && o.review.Gap < 1):
+		return usage(fmt.Errorf("--gap: must be at least 0 and below 1, got %g", o.review.Gap), "")
+	case o.problem != "" && o.target != "":
+		return usage(fmt.Errorf("--problem and %s: want one of them", o.target), "")
+	}
+	return nil
+}
+
+// exit is nil, or exit code 10 when that was asked for and counts change.
+func (o *planOptions) exit(p plan.Proposal) error {
+	if o.detailed && p.Changed() {
+		return &exitError{code: exitChanges, err: errors.New("")}
+	}
+	return nil
+}
+
+// solveBare solves the problem in a file.
+func (o *planOptions) solveBare(in io.Reader, out io.Writer) error {
+	var data []byte
+	var err error
+	if o.problem == "-" {
+		data, err = io.ReadAll(in)
+	} else {
+		data, err = os.ReadFile(o.problem)
+	}
+	if err != nil {
+		return usage(fmt.Errorf("reading problem: %w", err), "")
+	}
+	p, err := plan.ReadProblem(o.problem, data)
+	if err != nil {
+		return usage(err, "skyserve plan --help describes the format")
+	}
+	if o.output == "lp" || o.output == "mps" {
+		return o.print(out, p, plan.Proposal{})
+	}
+	begin := time.Now()
+	res, err := plan.Solve(p, plan.Options{Gap: o.review.Gap})
+	if err != nil {
+		return err
+	}
+	proposal := plan.Propose(p, res, plan.Context{})
+	proposal.SolveMillis = float64(time.Since(begin).Microseconds()) / 1000
+	if err := o.print(out, p, proposal); err != nil {
+		return err
+	}
+	return o.exit(proposal)
+}
+
+// print writes the answer in the asked form to the asked place.
+func (o *planOptions) print(out io.Writer, p *plan.Problem, proposal plan.Proposal) error {
+	if o.file != "" {
+		f, err := os.Create(o.file)
+		if err != nil {
+			return usage(fmt.Errorf("writing --out: %w", err), "")
+		}
+		if err := o.printTo(f, p, proposal); err != nil {
+			f.Close()
+			return err
+		}
+		return f.Close()
+	}
+	return o.printTo(out, p, proposal)
+}
+
+func (o *planOptions) printTo(out io.Writer, p *plan.Problem, proposal plan.Proposal) error {
+	switch o.output {
+	case "json":
+		return json.NewEncoder(out).Encode(proposal)
+	case "lp":
+		return p.WriteLP(out)
+	case "mps":
+		return p.WriteMPS(out)
+	}
+	return proposal.WriteTable(out)
+}
+
+// makeReview gathers what is known of the service and reviews it.
+func (o *planOptions) makeReview(ctx context.Context) (*controller.Reviewed, error) {
+	now := time.Now()
+	at, err := o.time(now)
+	if err != nil {
+		return nil, err
+	}
+	from := now
+	if !at.IsZero() {
+		from = at
+	}
+	since := from.Add(-planLookback).Unix() / 60
+	observed, err := o.observe(ctx, since)
+	if err != nil {
+		return nil, err
+	}
+	var h *telemetry.History
+	if o.history != "" {
+		h, err = loadHistory(ctx, o.history, since)
+	} else {
+		h, err = telemetry.NewHistory(observed.Points)
+	}
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case !at.IsZero():
+	case o.history != "" && h.Minutes > 0:
+		at = time.Unix(h.End()*60, 0)
+	default:
+		at = now
+	}
+	o.review.Notes = observed.Notes
+	r, err := controller.Review(observed.Spec, observed.Counts, h, at, o.review)
+	if err != nil {
+		return nil, usage(err, "")
+	}
+	return r, nil
+}
+
+// time reads --at; zero when it is not given.
+func (o *planOptions) time(now time.Time) (time.Time, error) {
+	if o.at == "" || o.at == "now" {
+		if o.at == "now" {
+			return now, nil
+		}
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339, o.at)
+	if err != nil {
+		return t, usage(fmt.Errorf("--at: want a time such as 2025-01-31T12:00:00Z, got %q", o.at), "")
+	}
+	return t, nil
+}
+
+// observe finds the service that is meant: running, or in a file only.
+func (o *planOptions) observe(ctx context.Context, since int64) (*controller.Observed, error) {
+	own := o.history == ""
+	if !namesFile(o.target) {
+		_, admins, err := runningAdmins(o.target)
+		if err != nil {
+			return nil, err
+		}
+		observed, err := controller.Observe(ctx, admins, since, own)
+		if err != nil {
+			return nil, failed(err, "'skyserve status' says whether the service is up")
+		}
+		return observed, nil
+	}
+	text, err := os.ReadFile(o.target)
+	if err != nil {
+		return nil, usage(fmt.Errorf("reading the service: %w", err), "skyserve init writes a first service.yaml")
+	}
+	spec, err := service.Parse(o.target, text)
+	if err != nil {
+		return nil, usage(err, "")
+	}
+	observed := &controller.Observed{}
+	if _, admins, err := runningAdmins(spec.Name); err == nil {
+		if running, err := controller.Observe(ctx, admins, since, own); err == nil {
+			observed = running
+		}
+	}
+	observed.Spec = spec
+	return observed, nil
+}
+
+// namesFile tells a file from a service's name, which holds no dot or slash.
+func namesFile(target string) bool { return strings.ContainsAny(target, "./"+string(os.PathSeparator)) }

@@ -1,0 +1,245 @@
+package controller
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"skyserve/forecast"
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+const (
+	// batchShare is how much of the last hour's batch load is planned for:
+	// SageServe's buffer beta; the rest fills idle capacity.
+	batchShare = 0.1
+	// hitMinutes is the past that the expected prefix hit rate is learned from:
+	// a day holds every mix of traffic.
+	hitMinutes = 24 * 60
+	// shortHistory is how many minutes are enough to do without the running one.
+	shortHistory = 5
+	// leastOfMinute is how much of the running minute must have passed: balancers
+	// store what they counted every 10 s, so less would show some regions empty.
+	leastOfMinute = 15 * time.Second
+	// maxStale is how long before the planned time a history may end.
+	maxStale = 35 * 24 * time.Hour
+)
+
+// load fills in rho: for every model and region the forecast of uncached prompt
+// tokens a second by minute.
+func (r *review) load(h *telemetry.History) error {
+	minutes := int(r.o.Horizon / time.Minute)
+	f, err := forecast.ByName(r.o.Forecaster)
+	if err != nil {
+		return err
+	}
+	for range r.p.Models {
+		rows := make([][]float64, len(r.p.Regions))
+		for j := range rows {
+			rows[j] = make([]float64, minutes)
+		}
+		r.p.Rho = append(r.p.Rho, rows)
+	}
+	if h == nil {
+		h = &telemetry.History{}
+	}
+	past, now := r.past(h)
+	if past.Minutes == 0 {
+		r.assume("there is no history before %s: no load is assumed, and only the least replicas are kept", r.at.Format(time.RFC3339))
+		return nil
+	}
+	gap := now - past.End()
+	if time.Duration(gap)*time.Minute > maxStale {
+		return fmt.Errorf("the history ends %d minutes before %s: too long ago to forecast from", gap, r.at.Format(time.RFC3339))
+	}
+	r.hitRates(past)
+	return r.forecastAll(f, r.traffic(past, int(gap)), minutes)
+}
+
+// past is what is known at the planned time, and the minute that the forecast
+// begins with. With a few minutes of history only, the running one counts too,
+// once enough of it has passed to tell a rate.
+func (r *review) past(h *telemetry.History) (past *telemetry.History, next int64) {
+	minute, passed := r.at.Unix()/60, time.Duration(r.at.Unix()%60)*time.Second
+	past = h.Before(minute)
+	begun := h.Begun(minute, passed.Minutes())
+	if past.Minutes >= shortHistory || begun.Minutes == past.Minutes || passed < leastOfMinute {
+		return past, minute
+	}
+	r.assume("history is short: the running minute counts too, as if its first %d seconds went on", int(passed.Seconds()))
+	return begun, minute + 1
+}
+
+// hitRates says how much of each model's prompts caches are expected to spare.
+func (r *review) hitRates(past *telemetry.History) {
+	for _, m := range r.p.Models {
+		if rate := r.hitRate(past, m); rate > 0 {
+			r.assume("%s: %.0f %% of its prompt tokens hit the prefix cache, as in the last day", m, 100*rate)
+		} else {
+			r.assume("%s: no prefix hits are known in the last day, none are expected", m)
+		}
+	}
+}
+
+// hitRate is the share of a model's prompt tokens that caches spared, over all
+// names that it goes by.
+func (r *review) hitRate(past *telemetry.History, model string) float64 {
+	m := r.spec.ModelByName(model)
+	for _, name := range append([]string{m.Name}, m.Aliases...) {
+		if rate, ok := past.HitRate(name, hitMinutes); ok {
+			return rate
+		}
+	}
+	return 0
+}
+
+// traffic is a model's past in a region: interactive prompt tokens by minute,
+// and batch ones.
+type traffic struct {
+	model, region      int
+	start              int64
+	interactive, batch []float64
+}
+
+// traffic sorts a history's series by the service's models and regions, and
+// less what caches spare. gap is how many minutes before the planned time the
+// history ends; they are unknown.
+func (r *review) traffic(past *telemetry.History, gap int) []*traffic {
+	grid := map[[2]int]*traffic{}
+	for i := range r.p.Models {
+		for j := range r.p.Regions {
+			grid[[2]int{i, j}] = &traffic{
+				model: i, region: j, start: past.First,
+				interactive: unknown(past.Minutes + gap), batch: unknown(past.Minutes + gap),
+			}
+		}
+	}
+	for _, s := range past.Series {
+		i := r.modelIndex(s.Model)
+		if i < 0 {
+			r.assume("the history of %s is of no model of the service: left out", s.Model)
+			continue
+		}
+		regions := r.regionsOf(s.Region)
+		if len(regions) == 0 {
+			r.assume("the history of region %s is of no region of the service: left out", s.Region)
+		}
+		uncached := 1 - r.hitRate(past, r.p.Models[i])
+		for _, j := range regions {
+			t := grid[[2]int{i, j}]
+			to := t.interactive
+			if s.Tier == service.TierDeferred {
+				to = t.batch
+			}
+			addKnown(to, s.PromptTokens, uncached/float64(len(regions)))
+		}
+	}
+	var out []*traffic
+	for i := range r.p.Models {
+		for j := range r.p.Regions {
+			out = append(out, grid[[2]int{i, j}])
+		}
+	}
+	return out
+}
+
+// regionsOf is which regions of the service a region of the history stands for:
+// itself, the one of that place, or, for one that names none, all.
+func (r *review) regionsOf(region service.Region) []int {
+	if j := r.regionIndex(region); j >= 0 {
+		return []int{j}
+	}
+	var all, place []int
+	for j, name := range r.p.Regions {
+		all = append(all, j)
+		if service.Region(name).Place() == string(region) {
+			place = append(place, j)
+		}
+	}
+	if region == telemetry.AnyRegion {
+		if len(all) > 1 {
+			r.assume("the history does not tell regions: its load is split evenly over %d", len(all))
+		}
+		return all
+	}
+	if len(place) == 1 {
+		return place
+	}
+	return nil
+}
+
+func unknown(n int) []float64 {
+	out := make([]float64, n)
+	for i := range out {
+		out[i] = math.NaN()
+	}
+	return out
+}
+
+// addKnown adds what is known, times a factor.
+func addKnown(to, values []float64, factor float64) {
+	for m, v := range values {
+		if math.IsNaN(v) {
+			continue
+		}
+		if math.IsNaN(to[m]) {
+			to[m] = 0
+		}
+		to[m] += v * factor
+	}
+}
+
+// forecastAll fills rho in from the traffic of every model and region.
+func (r *review) forecastAll(f forecast.Forecaster, all []*traffic, minutes int) error {
+	var words group
+	for _, t := range all {
+		name := r.p.Regions[t.region]
+		if len(r.p.Models) > 1 {
+			name = r.p.Models[t.model] + " in " + name
+		}
+		rho := r.p.Rho[t.model][t.region]
+		if allUnknown(t.interactive) {
+			words.add("no history: no interactive load is assumed", name)
+		} else {
+			fc, err := f.Forecast(forecast.Series{Name: name, Start: t.start, Step: time.Minute, Values: t.interactive}, minutes)
+			if err != nil {
+				return err
+			}
+			for w, v := range fc.Mean {
+				rho[w] += v / 60
+			}
+			for _, a := range fc.Assumed {
+				words.add(a, name)
+			}
+		}
+		if buffer := batchShare * lastHour(t.batch) / 60; buffer > 0 {
+			for w := range rho {
+				rho[w] += buffer
+			}
+			words.add("a tenth of the last hour's batch load is planned for", name)
+		}
+	}
+	words.each(func(names, sentence string) { r.assume("%s: %s", names, sentence) })
+	return nil
+}
+
+func allUnknown(values []float64) bool {
+	return !slices.ContainsFunc(values, func(v float64) bool { return !math.IsNaN(v) })
+}
+
+// lastHour is the mean of the known values of the last 60 minutes, 0 for none.
+func lastHour(values []float64) float64 {
+	var sum, n float64
+	for _, v := range values[max(0, len(values)-60):] {
+		if !math.IsNaN(v) {
+			sum += v
+			n++
+		}
+	}
+	if n == 0 {
+		return 0
+	}
+	return sum / n
+}

@@ -1,0 +1,130 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// Observed is what a running service's balancers say of it.
+type Observed struct {
+	Spec   *service.Spec
+	Counts []Count
+	// Points is the history, Notes what is wrong with it in words.
+	Points []telemetry.Point
+	Notes  []string
+}
+
+// Observe asks a service's balancers, by the base URLs of their admin APIs, for
+// its service.yaml, its replicas and, unless history is false, its traffic since
+// a minute. All are asked for replicas, for each knows its own region best. Of
+// the rest the first that answers speaks for all, except that when the store is
+// out of reach every one is asked for what it remembers. It fails when none
+// answers, and when the service.yaml that they serve is not valid.
+func Observe(ctx context.Context, admins []string, sinceMinute int64, history bool) (*Observed, error) {
+	if len(admins) == 0 {
+		return nil, errors.New("observing the service: it has no balancer")
+	}
+	o := &Observed{}
+	var snapshots []*telemetry.Snapshot
+	var live []string
+	var failures []error
+	for _, admin := range admins {
+		snapshot, err := o.ask(ctx, telemetry.NewClient(admin, nil))
+		if err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		snapshots, live = append(snapshots, snapshot), append(live, admin)
+	}
+	if len(live) == 0 {
+		return nil, fmt.Errorf("observing the service: %w", errors.Join(failures...))
+	}
+	if len(failures) > 0 {
+		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers do not answer: their replicas are counted as the others last heard", len(failures), len(admins)))
+	}
+	o.Counts = CountReplicas(freshest(snapshots))
+	if history {
+		o.read(ctx, live, sinceMinute)
+	}
+	return o, nil
+}
+
+// ask gets a balancer's snapshot, and the service from it when none gave it
+// before.
+func (o *Observed) ask(ctx context.Context, c *telemetry.Client) (*telemetry.Snapshot, error) {
+	if o.Spec == nil {
+		text, err := c.Service(ctx)
+		if err != nil {
+			return nil, err
+		}
+		spec, err := service.Parse("service.yaml of "+c.Base(), text)
+		if err != nil {
+			return nil, err
+		}
+		o.Spec = spec
+	}
+	return c.Snapshot(ctx)
+}
+
+// freshest joins snapshots into one that holds every replica once, as the
+// balancer with the newest report of it knows it.
+func freshest(snapshots []*telemetry.Snapshot) *telemetry.Snapshot {
+	type sighting struct {
+		region  service.Region
+		replica telemetry.ReplicaSnapshot
+	}
+	best := map[string]sighting{}
+	for _, s := range snapshots {
+		for _, region := range s.Regions {
+			for _, r := range region.Replicas {
+				if old, seen := best[r.ID]; !seen || age(r) < age(old.replica) {
+					best[r.ID] = sighting{region.Name, r}
+				}
+			}
+		}
+	}
+	out := &telemetry.Snapshot{}
+	for _, id := range slices.Sorted(maps.Keys(best)) {
+		out.Regions = append(out.Regions, telemetry.RegionSnapshot{Name: best[id].region, Replicas: []telemetry.ReplicaSnapshot{best[id].replica}})
+	}
+	return out
+}
+
+// age is how old a replica's report is; one that never came is the oldest.
+func age(r telemetry.ReplicaSnapshot) int64 {
+	if r.AgeMillis == nil {
+		return math.MaxInt64
+	}
+	return *r.AgeMillis
+}
+
+// read collects the history: of the store through whichever balancer reaches
+// it, else of every balancer's memory.
+func (o *Observed) read(ctx context.Context, admins []string, sinceMinute int64) {
+	var all []telemetry.Point
+	silent := 0
+	for _, admin := range admins {
+		points, complete, err := telemetry.NewClient(admin, nil).History(ctx, sinceMinute)
+		if err != nil {
+			silent++
+			continue
+		}
+		if complete {
+			o.Points = points
+			return
+		}
+		all = append(all, points...)
+	}
+	o.Points = all
+	o.Notes = append(o.Notes, "the store is out of reach: the history is what the balancers remember")
+	if silent > 0 {
+		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers did not answer with their history", silent, len(admins)))
+	}
+}

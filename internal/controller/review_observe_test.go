@@ -1,0 +1,104 @@
+package controller
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// fakeAdmin is a balancer's admin API with fixed answers.
+func fakeAdmin(t *testing.T, yaml, snapshot, history string) string {
+	t.Helper()
+	mux := http.NewServeMux()
+	for path, body := range map[string]string{"/v1/service": yaml, "/v1/snapshot": snapshot, "/v1/history": history} {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			if body == "" {
+				http.Error(w, `{"error":{"message":"not here"}}`, http.StatusNotFound)
+				return
+			}
+			w.Write([]byte(body))
+		})
+	}
+	srv := httptest.NewServer(mux)
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+const (
+	oneReady = `{"regions":[{"name":"local/us","replicas":[{"id":"us-0","model":"chat-small","gpu":"L4","state":"READY"}]}]}`
+	ofUS     = `{"minute":7,"balancer":"lb-us","region":"local/us","model":"chat-small","tier":"IW-F","prompt_tokens":3}`
+	ofEU     = `{"minute":7,"balancer":"lb-eu","region":"local/eu","model":"chat-small","tier":"IW-F","prompt_tokens":4}`
+)
+
+func answerOf(complete, points string) string {
+	return `{"complete":` + complete + `,"points":[` + points + `]}`
+}
+
+func TestObserve(t *testing.T) {
+	us := fakeAdmin(t, reviewYAML, oneReady, answerOf("false", ofUS))
+	eu := fakeAdmin(t, reviewYAML, oneReady, answerOf("false", ofEU))
+	whole := fakeAdmin(t, reviewYAML, oneReady, answerOf("true", ofUS+","+ofEU))
+	mute := fakeAdmin(t, reviewYAML, oneReady, "")
+	for name, c := range map[string]struct {
+		admins []string
+		points int
+		notes  string
+	}{
+		"complete":     {[]string{whole, us}, 2, ""},
+		"remembered":   {[]string{us, eu}, 2, "the store is out of reach: the history is what the balancers remember"},
+		"one is mute":  {[]string{us, mute}, 1, "the store is out of reach: the history is what the balancers remember; 1 of 2 balancers did not answer with their history"},
+		"second knows": {[]string{us, whole}, 2, ""},
+		"one is dead":  {[]string{"http://127.0.0.1:1", whole}, 2, "1 of 2 balancers do not answer: their replicas are counted as the others last heard"},
+	} {
+		o, err := Observe(t.Context(), c.admins, 0, true)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if o.Spec.Name != "chat" || len(o.Counts) != 1 || o.Counts[0].Replicas != 1 || len(o.Points) != c.points || strings.Join(o.Notes, "; ") != c.notes {
+			t.Errorf("%s: %d points, %v, notes %v", name, len(o.Points), o.Counts, o.Notes)
+		}
+	}
+	if o, err := Observe(t.Context(), []string{whole}, 0, false); err != nil || o.Points != nil {
+		t.Errorf("no history asked: %v, %v", o.Points, err)
+	}
+}
+
+func TestObserveFails(t *testing.T) {
+	none := fakeAdmin(t, "", "", "")
+	invalid := fakeAdmin(t, "name: [", oneReady, "")
+	for name, c := range map[string]struct {
+		admins []string
+		want   string
+	}{
+		"nobody":     {nil, "it has no balancer"},
+		"no service": {[]string{none}, "/v1/service: 404 not here"},
+		"invalid":    {[]string{invalid}, "service.yaml of http://"},
+		"both named": {[]string{none, "http://127.0.0.1:1"}, "connection refused"},
+	} {
+		if _, err := Observe(t.Context(), c.admins, 0, true); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want it to say %q", name, err, c.want)
+		}
+	}
+}
+
+// Each balancer knows its own region best: what it says of its replicas counts,
+// however little the first one asked has heard of them.
+func TestObserveEveryRegion(t *testing.T) {
+	replica := func(id, state, age string) string {
+		return `{"id":"` + id + `","model":"chat-small","gpu":"L4","state":"` + state + `","age_ms":` + age + `}`
+	}
+	region := func(name, replicas string) string { return `{"name":"` + name + `","replicas":[` + replicas + `]}` }
+	us := fakeAdmin(t, reviewYAML, `{"regions":[`+region("local/us", replica("us-0", "READY", "5"))+","+region("local/eu", replica("eu-0", "READY", "900"))+`]}`, "")
+	eu := fakeAdmin(t, reviewYAML, `{"regions":[`+region("local/us", replica("us-0", "FAILED", "null"))+","+
+		region("local/eu", replica("eu-0", "FAILED", "7")+","+replica("eu-1", "READY", "7"))+`]}`, "")
+	o, err := Observe(t.Context(), []string{us, eu}, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Count{{"chat-small", "local/eu", "L4", 1, 0}, {"chat-small", "local/us", "L4", 1, 0}}
+	if !slices.Equal(o.Counts, want) {
+		t.Fatalf("%v, want %v", o.Counts, want)
+	}
+}
