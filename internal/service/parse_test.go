@@ -283,7 +283,7 @@ func TestQuickstart(t *testing.T) {
 func TestCheckWord(t *testing.T) {
 	for _, c := range []struct{ key, word, want string }{
 		{"BalancerSpec.policy", "skylb", ""},
-		{"BalancerSpec.policy", "cost", `is not built yet in this version, got "cost"; available: skylb, least-load, round-robin`},
+		{"BalancerSpec.policy", "cost", `is not built yet in this version, got "cost"; available: skylb, skylb-ch, longest-prefix, cache-aware, sageserve, consistent-hash, power-of-two, least-load, round-robin`},
 		{"BalancerSpec.policy", "skylib", `did you mean "skylb"?`},
 		{"BalancerSpec.tau", "anything", ""},
 	} {

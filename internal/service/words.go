@@ -25,8 +25,8 @@ func (w WordList) All() []string { return slices.Concat(w.Built, w.Planned) }
 var wordLists = []WordList{
 	{
 		Key:     "BalancerSpec.policy",
-		Built:   []string{"skylb", "least-load", "round-robin"},
-		Planned: []string{"power-of-two", "consistent-hash", "cache-aware", "longest-prefix", "skylb-ch", "sageserve", "bf-io", "cost"},
+		Built:   []string{"skylb", "skylb-ch", "longest-prefix", "cache-aware", "sageserve", "consistent-hash", "power-of-two", "least-load", "round-robin"},
+		Planned: []string{"bf-io", "cost"},
 	},
 	{Key: "BalancerSpec.order", Built: []string{"fcfs"}, Planned: []string{"edf", "pf", "dpa"}},
 	{

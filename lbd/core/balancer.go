@@ -19,6 +19,10 @@ type request struct {
 	tries   int
 	// avoid lists the ids of targets that failed or bounced it.
 	avoid []string
+	// What it was expected to cost its target when it was sent, in tokens.
+	promptCost int
+	answerCost int
+	prefilled  bool // a first token came back
 }
 
 // Counts is where every request went. Arrived equals the sum of the others.
@@ -38,6 +42,7 @@ type Counts struct {
 // Balancer decides for one balancer process. It is not safe for concurrent use.
 type Balancer struct {
 	cfg      Config
+	regional bool // the policy sees the peers at all times
 	requests map[string]*request
 	queues   []*queue // sorted by model
 	queued   int
@@ -63,8 +68,9 @@ func New(cfg Config) *Balancer {
 	return &Balancer{
 		cfg:         cfg,
 		requests:    map[string]*request{},
-		replicaTree: prefix.NewTree(cfg.TreeBytes),
-		peerTree:    prefix.NewTree(cfg.TreeBytes),
+		replicaTree: prefix.NewTreeInOrder(cfg.TreeBytes, cfg.TreeOrder),
+		peerTree:    prefix.NewTreeInOrder(cfg.TreeBytes, cfg.TreeOrder),
+		regional:    policy.ChoosesRegion(cfg.Policy),
 	}
 }
 
@@ -98,11 +104,13 @@ func (b *Balancer) Step(now time.Duration, ev Event) []Action {
 	case EventFirstToken:
 		if r := b.requests[ev.ID]; r != nil && r.target != nil {
 			r.target.confirm(r)
+			r.target.work.firstToken(r)
 			b.drainFor(now, r)
 		}
 	case EventProgress:
 		if t := find(b.replicas, ev.Target); t != nil {
 			t.tokens += int64(ev.Tokens)
+			t.work.progress(ev.Tokens)
 		}
 	case EventFinished:
 		b.finish(now, ev.ID, ev.Outcome)
@@ -181,7 +189,10 @@ func (b *Balancer) finish(now time.Duration, id string, out *Outcome) {
 	if r == nil || r.target == nil {
 		return
 	}
-	t := b.leave(r)
+	t := b.leave(r, out)
+	if out != nil && out.OutputTokens.Known {
+		b.queue(r.Model).answers.ended(max(0, out.OutputTokens.Value))
+	}
 	if out != nil && len(out.Key) > len(r.Prompt) && t.slot >= 0 {
 		b.tree(t).Insert(out.Key, t.slot)
 	}
@@ -197,7 +208,7 @@ func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 	if r == nil || r.target == nil {
 		return
 	}
-	t := b.leave(r)
+	t := b.leave(r, out)
 	if out != nil && out.Unreachable {
 		t.suspect = true
 		b.forget(t)
@@ -221,36 +232,40 @@ func (b *Balancer) bounced(now time.Duration, id string) {
 	if r == nil || r.target == nil || !r.target.peer {
 		return
 	}
-	t := b.leave(r)
+	t := b.leave(r, nil)
 	t.pausedUntil = now + b.cfg.PeerPause
 	r.tries-- // the peer never tried
 	b.requeue(now, r)
 	b.drainFor(now, r)
 }
 
-// requeue puts a request back at its old place. A request that has nowhere left
-// to go starts over with everything allowed again: a replica that failed once is
-// better than none.
+// requeue puts a request back at its old place.
 func (b *Balancer) requeue(now time.Duration, r *request) {
 	if r.From != "" && !b.servedHere(now, r.Model) {
 		b.bounce(r)
 		return
 	}
-	if !b.anyLeft(r) {
-		r.avoid = r.avoid[:0]
-	}
 	b.enqueue(r)
 }
 
-// anyLeft says whether some target that r does not avoid could ever take it.
-func (b *Balancer) anyLeft(r *request) bool {
+// startOver allows a request everything again when nothing that it does not
+// avoid answers: a replica that failed once is better than none.
+func (b *Balancer) startOver(now time.Duration, r *request) {
+	if len(r.avoid) > 0 && !b.anyLeft(now, r) {
+		r.avoid = r.avoid[:0]
+	}
+}
+
+// anyLeft says whether some target that r does not avoid answers and could take
+// it, if not at once then after a wait.
+func (b *Balancer) anyLeft(now time.Duration, r *request) bool {
 	for _, t := range b.replicas {
-		if t.model == r.Model && !r.avoids(t.id) {
+		if t.model == r.Model && !t.draining && t.live(now, &b.cfg) && !r.avoids(t.id) {
 			return true
 		}
 	}
 	for _, t := range b.peers {
-		if b.mayForward(r, t) && t.load(r.Model) != nil && !r.avoids(t.id) {
+		if b.mayForward(r, t) && t.load(r.Model) != nil && t.live(now, &b.cfg) && !r.avoids(t.id) {
 			return true
 		}
 	}
@@ -273,7 +288,7 @@ func (b *Balancer) cancel(now time.Duration, id string) {
 		return
 	}
 	if r.target != nil {
-		t := b.leave(r)
+		t := b.leave(r, nil)
 		b.act(Action{Kind: ActionAbort, ID: id, Target: t.id})
 	} else {
 		b.dequeue(r)
@@ -283,11 +298,12 @@ func (b *Balancer) cancel(now time.Duration, id string) {
 	b.drainFor(now, r)
 }
 
-// leave takes r off its target.
-func (b *Balancer) leave(r *request) *target {
+// leave takes r off its target; out tells how it ended there, if anything does.
+func (b *Balancer) leave(r *request, out *Outcome) *target {
 	t := r.target
 	t.confirm(r)
 	t.outstanding--
+	t.work.take(r, out, t.outstanding == 0)
 	b.counts.Outstanding--
 	r.target = nil
 	return t

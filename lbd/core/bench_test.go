@@ -43,11 +43,15 @@ func benchmarkArrive(b *testing.B, name string, size int) {
 			keys[i][j] = rng.Uint64()
 		}
 	}
+	sessions := make([]string, 256)
+	for i := range sessions {
+		sessions[i] = fmt.Sprintf("session-%d", i)
+	}
 	req, out := Request{Model: "m"}, Outcome{}
 	now := time.Duration(0)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		req.ID, req.Prompt = "q", keys[i%len(keys)]
+		req.ID, req.Prompt, req.Session = "q", keys[i%len(keys)], sessions[i%len(sessions)]
 		bal.Step(now, Event{Kind: EventArrived, Request: &req})
 		bal.Step(now, Event{Kind: EventFirstToken, ID: "q"})
 		bal.Step(now, Event{Kind: EventFinished, ID: "q", Outcome: &out})

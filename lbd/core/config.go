@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"skyserve/lbd/policy"
+	"skyserve/lbd/prefix"
 )
 
 // Push is the rule that decides whether a replica may be sent another request
@@ -82,8 +83,10 @@ type Config struct {
 	MaxTries int
 	// PeerPause is how long a peer that bounced a request is left out.
 	PeerPause time.Duration
-	// TreeBytes bounds the memory of each of the two prefix trees.
+	// TreeBytes bounds the memory of each of the two prefix trees; TreeOrder says
+	// what goes first when they are full.
 	TreeBytes int
+	TreeOrder prefix.Order
 }
 
 // DefaultConfig is the one table of the core's defaults.
@@ -105,6 +108,7 @@ func DefaultConfig(p policy.Policy) Config {
 		OutstandingLimit: 24, // what an L4 runs at once of chat traffic, where an engine tells nothing
 		MaxTries:         5,
 		PeerPause:        time.Second,
-		TreeBytes:        64 << 20, // 120,000 prompts of 4 KB
+		TreeBytes:        64 << 20,           // 120,000 prompts of 4 KB
+		TreeOrder:        prefix.LeastRecent, // what engines' own caches do
 	}
 }

@@ -142,6 +142,9 @@ type ModelLoad struct {
 	// Queued counts the requests it holds, Outstanding those at its replicas.
 	Queued      int `json:"queued"`
 	Outstanding int `json:"outstanding"`
+	// KV is the used share of KV memory, 0..1: the mean over those of Replicas
+	// that tell it.
+	KV policy.Maybe[float64] `json:"kv,omitzero"`
 }
 
 // ActionKind says what to do.
@@ -202,5 +205,9 @@ type Considered struct {
 	KV          policy.Maybe[float64] `json:"kv"`
 	Queued      int                   `json:"queued,omitempty"`
 	MatchBytes  int                   `json:"match_bytes"`
-	Age         time.Duration         `json:"age_ns"`
+	// CachedBytes is what it is thought to hold in all; Remaining, the tokens
+	// thought to be left to process there.
+	CachedBytes int           `json:"cached_bytes,omitempty"`
+	Remaining   int           `json:"remaining_tokens,omitempty"`
+	Age         time.Duration `json:"age_ns"`
 }

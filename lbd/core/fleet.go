@@ -238,8 +238,26 @@ func (b *Balancer) Load(now time.Duration) []ModelLoad {
 			get(q.model).Queued = q.len()
 		}
 	}
+	for i := range loads {
+		loads[i].KV = b.meanKV(now, loads[i].Model)
+	}
 	sort.Slice(loads, func(i, j int) bool { return loads[i].Model < loads[j].Model })
 	return loads
+}
+
+// meanKV is the mean KV share over the model's replicas that answer and tell it.
+func (b *Balancer) meanKV(now time.Duration, model string) policy.Maybe[float64] {
+	sum, n := 0.0, 0
+	for _, t := range b.replicas {
+		if t.model == model && t.kv.Known && !t.draining && t.live(now, &b.cfg) {
+			sum += t.kv.Value
+			n++
+		}
+	}
+	if n == 0 {
+		return policy.Maybe[float64]{}
+	}
+	return policy.Known(sum / float64(n))
 }
 
 // ReplicaView is a replica as the balancer knows it.

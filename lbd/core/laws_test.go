@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"skyserve/lbd/policy"
+	"skyserve/lbd/prefix"
 )
 
 // world is a tiny shell around one balancer: it knows which requests are where,
@@ -41,20 +42,27 @@ func drawConfig(rt *rapid.T) Config {
 		rt.Fatal(err)
 	}
 	cfg.QueueLimit, cfg.MaxWait, cfg.TreeBytes = 6, 3*time.Second, 4<<10
+	cfg.TreeOrder = rapid.SampledFrom([]prefix.Order{prefix.LeastRecent, prefix.EarliestInserted}).Draw(rt, "tree order")
 	return cfg
 }
 
-var replicaNames = []string{"r0", "r1", "r2", "r3"}
+var (
+	replicaNames = []string{"r0", "r1", "r2", "r3"}
+	peerNames    = []string{"eu", "asia"}
+)
 
 // draw makes an event that could happen next.
 func (w *world) draw(rt *rapid.T) Event {
 	replica := rapid.SampledFrom(replicaNames).Draw(rt, "replica")
-	peer := rapid.SampledFrom([]string{"eu", "asia"}).Draw(rt, "peer")
+	peer := rapid.SampledFrom(peerNames).Draw(rt, "peer")
 	model := rapid.SampledFrom([]string{"m", "n"}).Draw(rt, "model")
-	switch rapid.IntRange(0, 15).Draw(rt, "kind") {
+	switch rapid.IntRange(0, 17).Draw(rt, "kind") {
 	case 0, 1, 2, 3:
 		w.next++
 		r := &Request{ID: fmt.Sprintf("q%d", w.next), Model: model, Prompt: letters(rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 0, 5, -1).Draw(rt, "prompt"))}
+		r.Session = rapid.SampledFrom([]string{"", "s1", "s2"}).Draw(rt, "session")
+		r.PromptTokens = rapid.IntRange(0, 100).Draw(rt, "prompt tokens")
+		r.MaxTokens = rapid.SampledFrom([]int{0, 0, 10, 500}).Draw(rt, "max tokens")
 		if rapid.IntRange(0, 4).Draw(rt, "forwarded") == 0 {
 			r.From, r.Hop = peer, HopRemote
 		}
@@ -69,6 +77,7 @@ func (w *world) draw(rt *rapid.T) Event {
 		rep := &Report{Ready: rapid.IntRange(0, 5).Draw(rt, "up") > 0, Age: time.Millisecond}
 		if rapid.Bool().Draw(rt, "metrics") {
 			rep.Pending = policy.Known(rapid.IntRange(0, 1).Draw(rt, "pending"))
+			rep.KV = policy.Known(rapid.Float64Range(0, 1).Draw(rt, "kv"))
 		}
 		return Event{Kind: EventReplicaReport, Target: replica, Report: rep}
 	case 9:
@@ -82,6 +91,8 @@ func (w *world) draw(rt *rapid.T) Event {
 		}}
 	case 12:
 		return Event{Kind: EventTick}
+	case 13, 14:
+		return Event{Kind: EventProgress, Target: replica, Tokens: rapid.IntRange(0, 300).Draw(rt, "tokens")}
 	}
 	return w.drawEnd(rt)
 }
@@ -104,7 +115,11 @@ func (w *world) drawEnd(rt *rapid.T) Event {
 	case 3:
 		return Event{Kind: EventBounced, ID: id}
 	}
-	return Event{Kind: EventFinished, ID: id, Outcome: &Outcome{Key: letters("abab")}}
+	out := &Outcome{Key: letters("abab")}
+	if rapid.Bool().Draw(rt, "tells tokens") {
+		out.OutputTokens = policy.Known(rapid.IntRange(0, 600).Draw(rt, "output"))
+	}
+	return Event{Kind: EventFinished, ID: id, Outcome: out}
 }
 
 // step takes the event and holds the answers against what the world knows.
@@ -120,6 +135,13 @@ func (w *world) step(t fatal, ev Event) []Action {
 	case EventFinished:
 		if target != "" {
 			w.end(t, ev.ID, "finished")
+		}
+	case EventFailed, EventBounced:
+		// Back in the queue, unless an action says otherwise. Replicas do not bounce.
+		if ev.Kind == EventFailed || slices.Contains(peerNames, target) {
+			if _, ok := w.at[ev.ID]; ok {
+				w.at[ev.ID] = ""
+			}
 		}
 	case EventCancelled:
 		if _, ok := w.at[ev.ID]; ok {
@@ -204,8 +226,8 @@ func TestNothingIsLostAndCountersReturnToZero(t *testing.T) {
 		}
 		for _, ts := range [][]*target{w.b.replicas, w.b.peers} {
 			for _, x := range ts {
-				if x.outstanding != 0 || len(x.unconfirmed) != 0 {
-					rt.Fatalf("%s: %d outstanding, %d unconfirmed after the end", x.id, x.outstanding, len(x.unconfirmed))
+				if x.outstanding != 0 || len(x.unconfirmed) != 0 || x.work != (work{}) {
+					rt.Fatalf("%s: %d outstanding, %d unconfirmed, %+v to do after the end", x.id, x.outstanding, len(x.unconfirmed), x.work)
 				}
 			}
 		}
@@ -258,8 +280,8 @@ func TestOrderOfReplicasAndDeadReplicasChangeNothing(t *testing.T) {
 		b.now = a.now
 		for range 40 {
 			ev := a.draw(rt)
-			if ev.Kind == EventReplicaRemoved {
-				continue // with the last one gone, "never" alone keeps requests waiting
+			if ev.Kind == EventReplicaRemoved || (ev.Kind == EventReplicaAdded && ev.Replica.Model != "m") {
+				continue // with the last one of m gone, "never" alone keeps requests waiting
 			}
 			if got, want := outline(b.step(rt, ev)), outline(a.step(rt, ev)); !reflect.DeepEqual(got, want) {
 				rt.Fatalf("%+v: %v with the replicas in order %v, %v in order %v", ev, got, order, want, replicaNames)

@@ -60,6 +60,7 @@ func (b *Balancer) anyAvailable(now time.Duration, q *queue) (local, remote bool
 // choice out. It reports whether the request left the queue.
 func (b *Balancer) place(now time.Duration, q *queue, i int) bool {
 	r := q.items[i]
+	b.startOver(now, r)
 	b.gather(now, q, r)
 	choice := b.cfg.Policy.Choose(&policy.Facts{
 		Now: now, Model: r.Model, Session: r.Session, PromptBytes: r.Prompt.Bytes(), Candidates: b.candidates,
@@ -87,7 +88,7 @@ func (b *Balancer) gather(now time.Duration, q *queue, r *request) {
 		b.candidate(now, t, available, 0)
 	}
 	b.match(b.replicaTree, r, 0)
-	if anyLocal {
+	if anyLocal && !b.regional {
 		return
 	}
 	first := len(b.candidates)
@@ -97,6 +98,7 @@ func (b *Balancer) gather(now time.Duration, q *queue, r *request) {
 			continue
 		}
 		b.candidate(now, t, t.peerAvailable(now, &b.cfg, l, q.len()), t.queuedAt(l))
+		b.candidates[len(b.candidates)-1].KV = l.KV
 	}
 	b.match(b.peerTree, r, first)
 }
@@ -104,9 +106,9 @@ func (b *Balancer) gather(now time.Duration, q *queue, r *request) {
 func (b *Balancer) candidate(now time.Duration, t *target, available bool, queued int) {
 	b.targets = append(b.targets, t)
 	c := policy.Candidate{
-		ID: t.id, Peer: t.peer, Available: available,
+		ID: t.id, Peer: t.peer, Live: !t.draining && t.live(now, &b.cfg), Available: available,
 		Outstanding: t.outstanding, Unconfirmed: len(t.unconfirmed),
-		Queued: queued, Age: t.age(now),
+		Queued: queued, Remaining: t.work.remaining(), Age: t.age(now),
 	}
 	if t.peer {
 		c.RTT = t.rtt
@@ -116,7 +118,7 @@ func (b *Balancer) candidate(now time.Duration, t *target, available bool, queue
 	b.candidates = append(b.candidates, c)
 }
 
-// match fills in what the candidates from first on hold of r's prompt.
+// match fills in what the candidates from first on hold: of r's prompt, and in all.
 func (b *Balancer) match(tree *prefix.Tree, r *request, first int) {
 	if !b.cfg.Policy.UsesPrefix() || first == len(b.candidates) {
 		return
@@ -130,7 +132,8 @@ func (b *Balancer) match(tree *prefix.Tree, r *request, first int) {
 	}
 	tree.Match(r.Prompt, b.matches[:highest+1])
 	for i := first; i < len(b.candidates); i++ {
-		b.candidates[i].Match = b.matches[b.targets[i].slot]
+		slot := b.targets[i].slot
+		b.candidates[i].Match, b.candidates[i].Cached = b.matches[slot], tree.Held(slot)
 	}
 }
 
@@ -161,6 +164,7 @@ func nextHop(r *request, t *target) Hop {
 func (b *Balancer) send(now time.Duration, r *request, t *target, d *Decision) {
 	r.target, r.sentAt = t, now
 	r.tries++
+	b.estimate(r)
 	t.sent(r)
 	b.counts.Outstanding++
 	b.tree(t).Insert(r.Prompt, t.slot)
@@ -189,7 +193,8 @@ func (b *Balancer) explain(now time.Duration, r *request, choice policy.Choice) 
 	for _, c := range b.candidates {
 		d.Considered = append(d.Considered, Considered{
 			ID: c.ID, Peer: c.Peer, Available: c.Available, Outstanding: c.Outstanding, Unconfirmed: c.Unconfirmed,
-			Pending: c.Pending, KV: c.KV, Queued: c.Queued, MatchBytes: c.Match, Age: c.Age,
+			Pending: c.Pending, KV: c.KV, Queued: c.Queued, MatchBytes: c.Match,
+			CachedBytes: c.Cached, Remaining: c.Remaining, Age: c.Age,
 		})
 	}
 	return d

@@ -8,9 +8,10 @@ import (
 // queue holds the waiting requests of one model in order of arrival. A request
 // that comes back (failed, bounced) takes its old place again.
 type queue struct {
-	model string
-	items []*request
-	head  int
+	model   string
+	items   []*request
+	head    int
+	answers answers // of the model's requests that ended
 }
 
 func (q *queue) len() int { return len(q.items) - q.head }

@@ -36,6 +36,7 @@ type target struct {
 	outstanding int
 	unconfirmed []*request // sent, and not visible in any report nor by a first token, oldest first
 	tokens      int64      // generated, by progress events
+	work        work
 }
 
 // age is how old the target's figures are.
@@ -97,6 +98,7 @@ func (t *target) peerAvailable(now time.Duration, c *Config, l *ModelLoad, ownQu
 // sent notes that r went to the target.
 func (t *target) sent(r *request) {
 	t.outstanding++
+	t.work.add(r)
 	t.unconfirmed = append(t.unconfirmed, r)
 }
 

@@ -91,6 +91,14 @@ func (a args) maybe(name string) policy.Maybe[int] {
 	return policy.Known(a.int(name, 0))
 }
 
+// share is a figure in percent, as a share.
+func (a args) share(name string) policy.Maybe[float64] {
+	if _, ok := a[name]; !ok {
+		return policy.Maybe[float64]{}
+	}
+	return policy.Known(float64(a.int(name, 0)) / 100)
+}
+
 func (s *script) line(n int, words []string) []string {
 	a, name := args{}, ""
 	for _, w := range words[1:] {
@@ -112,7 +120,7 @@ func (s *script) line(n int, words []string) []string {
 		s.now = time.Duration(ms) * time.Millisecond
 		return nil
 	case "load":
-		return strings.Split(fmt.Sprintf("%+v", s.b.Load(s.now)), "\n")
+		return []string{describeLoad(s.b.Load(s.now))}
 	case "counts":
 		c := s.b.View(s.now).Counts
 		return []string{fmt.Sprintf("%+v", c)}
@@ -140,6 +148,10 @@ func (s *script) config(a args) Config {
 	cfg.QueueLimit = a.int("queue", cfg.QueueLimit)
 	cfg.MaxTries = a.int("tries", cfg.MaxTries)
 	cfg.UnconfirmedLimit = a.int("unconfirmed", cfg.UnconfirmedLimit)
+	cfg.TreeBytes = a.int("tree", cfg.TreeBytes)
+	if a["order"] == "earliest" {
+		cfg.TreeOrder = prefix.EarliestInserted
+	}
 	return cfg
 }
 
@@ -160,11 +172,13 @@ func event(word, name string, a args) (Event, bool) {
 	ms := func(k string) time.Duration { return time.Duration(a.int(k, 0)) * time.Millisecond }
 	switch word {
 	case "arrive":
-		return Event{Kind: EventArrived, Request: &Request{ID: name, Model: model, Prompt: letters(a["prompt"]), From: a["from"], Hop: Hop(a["hop"]), Wait: ms("wait")}}, true
+		return Event{Kind: EventArrived, Request: &Request{ID: name, Model: model, Prompt: letters(a["prompt"]), Session: a["session"], PromptTokens: a.int("tokens", 0), MaxTokens: a.int("max", 0), From: a["from"], Hop: Hop(a["hop"]), Wait: ms("wait")}}, true
 	case "first":
 		return Event{Kind: EventFirstToken, ID: name}, true
+	case "progress":
+		return Event{Kind: EventProgress, Target: name, Tokens: a.int("tokens", 0)}, true
 	case "finish":
-		return Event{Kind: EventFinished, ID: name, Outcome: &Outcome{Key: letters(a["key"])}}, true
+		return Event{Kind: EventFinished, ID: name, Outcome: &Outcome{Key: letters(a["key"]), OutputTokens: a.maybe("output")}}, true
 	case "fail":
 		return Event{Kind: EventFailed, ID: name, Outcome: &Outcome{Retryable: a["started"] == "", Unreachable: a["unreachable"] != ""}}, true
 	case "cancel":
@@ -178,17 +192,30 @@ func event(word, name string, a args) (Event, bool) {
 	case "drain":
 		return Event{Kind: EventReplicaDraining, Target: name}, true
 	case "report":
-		return Event{Kind: EventReplicaReport, Target: name, Report: &Report{Ready: a["down"] == "", Reason: a["down"], Pending: a.maybe("pending"), Running: a.maybe("running"), Age: ms("age")}}, true
+		return Event{Kind: EventReplicaReport, Target: name, Report: &Report{Ready: a["down"] == "", Reason: a["down"], Pending: a.maybe("pending"), Running: a.maybe("running"), KV: a.share("kv"), Age: ms("age")}}, true
 	case "peer":
 		return Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: name, SameRegion: a["same"] != ""}}, true
 	case "remove-peer":
 		return Event{Kind: EventPeerRemoved, Target: name}, true
 	case "heartbeat":
-		return Event{Kind: EventPeerReport, Target: name, PeerReport: &PeerReport{Age: ms("age"), RTT: 2 * ms("age"), Models: []ModelLoad{{Model: model, Replicas: a.int("replicas", 1), Available: a.int("available", 1), Queued: a.int("queued", 0)}}}}, true
+		return Event{Kind: EventPeerReport, Target: name, PeerReport: &PeerReport{Age: ms("age"), RTT: 2 * ms("age"), Models: []ModelLoad{{Model: model, Replicas: a.int("replicas", 1), Available: a.int("available", 1), Queued: a.int("queued", 0), KV: a.share("kv")}}}}, true
 	case "tick":
 		return Event{Kind: EventTick}, true
 	}
 	return Event{}, false
+}
+
+// describeLoad leaves a KV share out where it is unknown.
+func describeLoad(loads []ModelLoad) string {
+	var all []string
+	for _, l := range loads {
+		s := fmt.Sprintf("{Model:%s Replicas:%d Available:%d Queued:%d Outstanding:%d", l.Model, l.Replicas, l.Available, l.Queued, l.Outstanding)
+		if l.KV.Known {
+			s += fmt.Sprintf(" KV:%.3g", l.KV.Value)
+		}
+		all = append(all, s+"}")
+	}
+	return "[" + strings.Join(all, " ") + "]"
 }
 
 func describe(a Action) string {

@@ -20,6 +20,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
 )
 
 // Defaults and bounds, each with its reason.
@@ -233,11 +234,16 @@ func (l *link) heartbeat(ctx context.Context) {
 }
 
 // sane is what can be believed of a peer's loads: one for each model, sorted,
-// no count below zero.
+// no count below zero, no share of memory outside 0..1.
 func sane(loads []core.ModelLoad) []core.ModelLoad {
 	loads = slices.DeleteFunc(loads, func(l core.ModelLoad) bool {
 		return min(l.Replicas, l.Available, l.Queued, l.Outstanding) < 0
 	})
+	for i := range loads {
+		if kv := loads[i].KV.Value; !(kv >= 0 && kv <= 1) {
+			loads[i].KV = policy.Maybe[float64]{}
+		}
+	}
 	slices.SortStableFunc(loads, func(a, b core.ModelLoad) int { return cmp.Compare(a.Model, b.Model) })
 	return slices.CompactFunc(loads, func(a, b core.ModelLoad) bool { return a.Model == b.Model })
 }

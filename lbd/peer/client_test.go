@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +18,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
 )
 
 // balancer is a fake peer: answers after a round trip, or fails.
@@ -299,4 +302,19 @@ func FuzzHeartbeat(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A peer whose figures cannot be is not believed: a share of memory outside 0..1
+// counts as unknown, a negative count drops the model.
+func TestImpossibleFiguresOfAPeerAreNotBelieved(t *testing.T) {
+	got := sane([]core.ModelLoad{
+		{Model: "c", KV: policy.Known(0.5)},
+		{Model: "b", KV: policy.Known(7.0)},
+		{Model: "a", KV: policy.Known(math.NaN())},
+		{Model: "d", Queued: -1},
+	})
+	want := []core.ModelLoad{{Model: "a"}, {Model: "b"}, {Model: "c", KV: policy.Known(0.5)}}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
 }

@@ -57,13 +57,16 @@ func (m *Maybe[T]) UnmarshalJSON(b []byte) error {
 type Candidate struct {
 	ID   string
 	Peer bool
+	// Live: it answers and may be sent requests, even if none just now.
+	Live bool
 	// Available: the push rule allows another request there now.
 	Available bool
 	// Outstanding is what this balancer sent there and has not seen end.
 	Outstanding int
 	// Unconfirmed is the part of Outstanding that the last report cannot have seen.
 	Unconfirmed int
-	// Pending, Running and KV are the replica's own figures (KV: used share, 0..1).
+	// Pending, Running and KV are the replica's own figures (KV: used share,
+	// 0..1). A peer has KV only: the mean over its replicas.
 	Pending Maybe[int]
 	Running Maybe[int]
 	KV      Maybe[float64]
@@ -73,6 +76,12 @@ type Candidate struct {
 	RTT time.Duration
 	// Match is how many bytes of the prompt the candidate is thought to hold.
 	Match int
+	// Cached is how many bytes of prefixes the candidate is thought to hold in
+	// all. Like Match, it is 0 for policies that do not use prefixes.
+	Cached int
+	// Remaining is how many tokens of what was sent there are still to be
+	// processed, prompts and answers, as the balancer estimates it.
+	Remaining int
 	// Age is how old its last report is.
 	Age time.Duration
 }
@@ -103,6 +112,10 @@ const (
 	ReasonPrefixMatch   = "prefix_match"
 	ReasonPrefixMiss    = "prefix_miss"
 	ReasonOffload       = "offload"
+	ReasonPowerOfTwo    = "power_of_two"
+	ReasonSession       = "session"
+	ReasonImbalance     = "imbalance"
+	ReasonRemaining     = "fewest_remaining"
 )
 
 // Policy chooses where a request goes. Its memory (a rotation's position) is
@@ -110,17 +123,53 @@ const (
 type Policy interface {
 	// Name is the word that selects the policy in service.yaml.
 	Name() string
-	// UsesPrefix says whether Candidate.Match must be filled in.
+	// UsesPrefix says whether Candidate.Match and Cached must be filled in.
 	UsesPrefix() bool
 	// Choose picks among the candidates.
 	Choose(*Facts) Choice
 }
 
+// RegionChooser is a policy that weighs this region against others itself: it
+// must see the peers also while a replica of this region is available.
+type RegionChooser interface {
+	Policy
+	// ChoosesRegion says whether it does.
+	ChoosesRegion() bool
+}
+
+// ChoosesRegion says whether p must see the peers at all times.
+func ChoosesRegion(p Policy) bool {
+	r, ok := p.(RegionChooser)
+	return ok && r.ChoosesRegion()
+}
+
 // makers is every policy by name.
 var makers = map[string]func() Policy{
-	"round-robin": func() Policy { return &RoundRobin{} },
-	"least-load":  func() Policy { return &LeastLoad{} },
-	"skylb":       func() Policy { return NewSkyLB() },
+	"round-robin":     func() Policy { return &RoundRobin{} },
+	"least-load":      func() Policy { return &LeastLoad{} },
+	"skylb":           func() Policy { return NewSkyLB() },
+	"power-of-two":    func() Policy { return NewPowerOfTwo() },
+	"consistent-hash": func() Policy { return NewConsistentHash() },
+	"skylb-ch":        func() Policy { return NewSkyLBCH() },
+	"longest-prefix":  func() Policy { return NewLongestPrefix() },
+	"cache-aware":     func() Policy { return NewCacheAware(CacheAwareLater()) },
+	"sageserve":       func() Policy { return NewSageServe() },
+	// The preset that comparisons with SkyLB's paper need; not a word of service.yaml.
+	"cache-aware:skylb": func() Policy { return NewCacheAware(CacheAwareSkyLB()) },
+}
+
+// selective are the policies whose authors hold requests back at the balancer.
+var selective = map[string]bool{"skylb": true, "skylb-ch": true, "longest-prefix": true}
+
+// CanonicalPush is the push rule that a policy is meant to be compared at, as
+// its source runs it: pending for SkyLB's policies and longest-prefix, blind for
+// the others, whose sources send at once. A name that is not known gets pending.
+// It is not a service's default, which is pending for every policy.
+func CanonicalPush(name string) string {
+	if _, known := makers[name]; known && !selective[name] {
+		return "blind"
+	}
+	return "pending"
 }
 
 // New makes a policy by its name; an unknown name is an error that lists the names.
@@ -145,19 +194,23 @@ func Names() []string {
 // 1, line 28): the replicas of this balancer while any is available, else the
 // peers. It returns a half-open range of indices; peer tells which layer.
 func layer(cs []Candidate) (from, to int, peer bool) {
-	split := len(cs)
-	for i := range cs {
-		if cs[i].Peer {
-			split = i
-			break
-		}
-	}
+	split := firstPeer(cs)
 	for i := range split {
 		if cs[i].Available {
 			return 0, split, false
 		}
 	}
 	return split, len(cs), true
+}
+
+// firstPeer is where the peers begin among the candidates.
+func firstPeer(cs []Candidate) int {
+	for i := range cs {
+		if cs[i].Peer {
+			return i
+		}
+	}
+	return len(cs)
 }
 
 // reason names a choice by its layer: any choice of a peer is an offload.

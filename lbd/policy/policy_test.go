@@ -4,19 +4,26 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
 
 func replica(id string, outstanding, match int) Candidate {
-	return Candidate{ID: id, Available: true, Outstanding: outstanding, Match: match}
+	return Candidate{ID: id, Live: true, Available: true, Outstanding: outstanding, Match: match}
 }
 
 func full(c Candidate) Candidate { c.Available = false; return c }
 
 func peer(id string, queued, match int) Candidate {
-	return Candidate{ID: id, Peer: true, Available: true, Queued: queued, Match: match}
+	return Candidate{ID: id, Peer: true, Live: true, Available: true, Queued: queued, Match: match}
 }
+
+// cached, kv, left and at give a candidate one more figure.
+func cached(c Candidate, bytes int) Candidate          { c.Cached = bytes; return c }
+func kv(c Candidate, percent float64) Candidate        { c.KV = Known(percent / 100); return c }
+func left(c Candidate, tokens int) Candidate           { c.Remaining = tokens; return c }
+func at(c Candidate, distance time.Duration) Candidate { c.RTT = distance; return c }
 
 func TestChoices(t *testing.T) {
 	type round struct {
@@ -63,6 +70,65 @@ func TestChoices(t *testing.T) {
 			{[]Candidate{full(replica("a", 3, 0)), peer("asia", 0, 0), peer("eu", 2, 0)}, "asia", ReasonOffload},
 			{[]Candidate{full(replica("a", 3, 0)), full(peer("asia", 0, 0))}, "", ReasonNoneAvailable},
 		}},
+		{"any match counts, and wins over load", "longest-prefix", []round{
+			{[]Candidate{replica("a", 0, 0), replica("b", 9, 64)}, "b", ReasonPrefixMatch},
+			{[]Candidate{replica("a", 2, 64), replica("b", 9, 128), replica("c", 1, 64)}, "b", ReasonPrefixMatch},
+			{[]Candidate{replica("a", 2, 64), full(replica("b", 0, 128)), replica("c", 1, 64)}, "c", ReasonPrefixMatch},
+		}},
+		{"equal matches and loads rotate", "longest-prefix", []round{
+			{[]Candidate{replica("a", 1, 64), replica("b", 1, 64)}, "a", ReasonPrefixMatch},
+			{[]Candidate{replica("a", 1, 64), replica("b", 1, 64)}, "b", ReasonPrefixMatch},
+			{[]Candidate{replica("a", 1, 0), replica("b", 0, 0)}, "b", ReasonPrefixMiss},
+		}},
+		{"one candidate needs no draw", "power-of-two", []round{
+			{[]Candidate{replica("a", 9, 0), full(replica("b", 0, 0))}, "a", ReasonPowerOfTwo},
+			{[]Candidate{full(replica("a", 9, 0)), peer("eu", 3, 0)}, "eu", ReasonOffload},
+		}},
+		{"of two candidates the lighter", "power-of-two", []round{
+			{[]Candidate{replica("a", 9, 0), replica("b", 3, 0)}, "b", ReasonPowerOfTwo},
+			{[]Candidate{replica("a", 3, 0), replica("b", 9, 0)}, "a", ReasonPowerOfTwo},
+		}},
+		{"a match above the threshold", "cache-aware", []round{
+			{[]Candidate{replica("a", 0, 0), replica("b", 9, 301)}, "b", ReasonPrefixMatch},
+			{[]Candidate{cached(replica("a", 9, 0), 64), cached(replica("b", 0, 300), 300)}, "a", ReasonPrefixMiss},
+		}},
+		{"an imbalance of both kinds is evened out", "cache-aware", []round{
+			{[]Candidate{replica("a", 1, 0), replica("b", 65, 900)}, "b", ReasonPrefixMatch}, // 64 more is not too many
+			{[]Candidate{replica("a", 1, 0), replica("b", 66, 900)}, "a", ReasonImbalance},
+			{[]Candidate{replica("a", 200, 0), replica("b", 300, 900)}, "b", ReasonPrefixMatch}, // half as many again
+			{[]Candidate{replica("a", 200, 0), replica("b", 301, 900)}, "a", ReasonImbalance},
+		}},
+		{"misses rotate among the emptiest", "cache-aware", []round{
+			{[]Candidate{cached(replica("a", 0, 0), 64), replica("b", 0, 0), replica("c", 0, 0)}, "b", ReasonPrefixMiss},
+			{[]Candidate{cached(replica("a", 0, 0), 64), replica("b", 0, 0), replica("c", 0, 0)}, "c", ReasonPrefixMiss},
+			{[]Candidate{cached(replica("a", 0, 0), 64), replica("b", 1, 0), replica("c", 0, 0)}, "c", ReasonPrefixMiss},
+		}},
+		{"fewest tokens left, whatever the counts", "sageserve", []round{
+			{[]Candidate{left(replica("a", 1, 0), 900), left(replica("b", 5, 0), 100)}, "b", ReasonRemaining},
+			{[]Candidate{left(replica("a", 1, 0), 100), left(replica("b", 5, 0), 100)}, "a", ReasonRemaining},
+			{[]Candidate{left(replica("a", 1, 0), 100), left(replica("b", 5, 0), 100)}, "b", ReasonRemaining},
+		}},
+		{"this region below 70 % of KV", "sageserve", []round{
+			{[]Candidate{kv(replica("a", 0, 0), 90), kv(replica("b", 0, 0), 49), kv(peer("eu", 0, 0), 1)}, "a", ReasonRemaining},
+			{[]Candidate{kv(replica("a", 0, 0), 90), kv(replica("b", 0, 0), 50), kv(peer("eu", 0, 0), 1)}, "eu", ReasonOffload},
+			{[]Candidate{kv(full(replica("a", 0, 0)), 90), kv(replica("b", 0, 0), 50), kv(peer("eu", 0, 0), 1)}, "eu", ReasonOffload},
+			{[]Candidate{replica("a", 0, 0), replica("b", 0, 0), kv(peer("eu", 0, 0), 1)}, "b", ReasonRemaining},
+		}},
+		{"else the nearest below it, else the least used", "sageserve", []round{
+			{[]Candidate{kv(replica("a", 0, 0), 80), kv(at(peer("asia", 0, 0), 9), 10), kv(at(peer("eu", 2, 0), 5), 69)}, "eu", ReasonOffload},
+			{[]Candidate{kv(replica("a", 0, 0), 80), kv(at(peer("asia", 0, 0), 9), 69), kv(at(peer("eu", 0, 0), 5), 70)}, "asia", ReasonOffload},
+			{[]Candidate{kv(replica("a", 0, 0), 80), kv(at(peer("asia", 0, 0), 9), 75), kv(at(peer("eu", 0, 0), 5), 79)}, "asia", ReasonOffload},
+			{[]Candidate{kv(replica("a", 0, 0), 80), kv(at(peer("asia", 0, 0), 9), 80), at(peer("eu", 0, 0), 5)}, "a", ReasonRemaining},
+			{[]Candidate{full(replica("a", 0, 0)), at(peer("asia", 2, 0), 5), at(peer("eu", 1, 0), 5)}, "eu", ReasonOffload},
+		}},
+		{"a session has no place without a name", "skylb-ch", []round{
+			{[]Candidate{replica("a", 9, 0), replica("b", 0, 0)}, "a", ReasonRotation},
+			{[]Candidate{replica("a", 9, 0), replica("b", 0, 0)}, "b", ReasonRotation},
+			{[]Candidate{full(replica("a", 9, 0)), peer("eu", 0, 0)}, "eu", ReasonOffload},
+		}},
+		{"even without a session the loads are bounded", "consistent-hash", []round{
+			{[]Candidate{replica("a", 9, 0), replica("b", 0, 0)}, "b", ReasonRotation},
+		}},
 	}
 	for _, c := range cases {
 		t.Run(c.policy+"/"+c.name, func(t *testing.T) {
@@ -86,7 +152,7 @@ func TestChoices(t *testing.T) {
 
 func TestUnknownPolicyListsTheNames(t *testing.T) {
 	_, err := New("best")
-	if err == nil || err.Error() != `unknown policy "best": want one of least-load, round-robin, skylb` {
+	if err == nil || err.Error() != `unknown policy "best": want one of cache-aware, cache-aware:skylb, consistent-hash, least-load, longest-prefix, power-of-two, round-robin, sageserve, skylb, skylb-ch` {
 		t.Errorf("got %v", err)
 	}
 }
@@ -94,18 +160,35 @@ func TestUnknownPolicyListsTheNames(t *testing.T) {
 func drawCandidates(rt *rapid.T) []Candidate {
 	var cs []Candidate
 	for i := range rapid.IntRange(0, 6).Draw(rt, "replicas") {
-		cs = append(cs, Candidate{
-			ID: fmt.Sprintf("r%d", i), Available: rapid.Bool().Draw(rt, "available"),
-			Outstanding: rapid.IntRange(0, 3).Draw(rt, "outstanding"), Match: 64 * rapid.IntRange(0, 4).Draw(rt, "match"),
-		})
+		c := drawCandidate(rt, fmt.Sprintf("r%d", i))
+		c.Outstanding = rapid.IntRange(0, 3).Draw(rt, "outstanding")
+		c.Cached = 64 * rapid.IntRange(0, 3).Draw(rt, "cached")
+		cs = append(cs, c)
 	}
 	for i := range rapid.IntRange(0, 3).Draw(rt, "peers") {
-		cs = append(cs, Candidate{
-			ID: fmt.Sprintf("p%d", i), Peer: true, Available: rapid.Bool().Draw(rt, "available"),
-			Queued: rapid.IntRange(0, 3).Draw(rt, "queued"), Match: 64 * rapid.IntRange(0, 4).Draw(rt, "match"),
-		})
+		c := drawCandidate(rt, fmt.Sprintf("p%d", i))
+		c.Peer, c.RTT = true, time.Duration(rapid.IntRange(0, 2).Draw(rt, "rtt"))
+		c.Queued = rapid.IntRange(0, 3).Draw(rt, "queued")
+		cs = append(cs, c)
 	}
 	return cs
+}
+
+func drawCandidate(rt *rapid.T, id string) Candidate {
+	c := Candidate{
+		ID: id, Available: rapid.Bool().Draw(rt, "available"),
+		Match:     64 * rapid.IntRange(0, 4).Draw(rt, "match"),
+		Remaining: rapid.IntRange(0, 2).Draw(rt, "remaining"),
+	}
+	c.Live = c.Available || rapid.Bool().Draw(rt, "live")
+	if rapid.Bool().Draw(rt, "tells kv") {
+		c.KV = Known(rapid.Float64Range(0, 1).Draw(rt, "kv"))
+	}
+	return c
+}
+
+func drawFacts(rt *rapid.T, cs []Candidate) *Facts {
+	return &Facts{Model: "m", Session: rapid.SampledFrom([]string{"", "s1", "s2"}).Draw(rt, "session"), PromptBytes: 256, Candidates: cs}
 }
 
 func TestEveryPolicyChoosesOnlyWhatIsAvailable(t *testing.T) {
@@ -121,14 +204,14 @@ func TestEveryPolicyChoosesOnlyWhatIsAvailable(t *testing.T) {
 				any = any || c.Available
 				anyReplica = anyReplica || (c.Available && !c.Peer)
 			}
-			got := p.Choose(&Facts{PromptBytes: 256, Candidates: cs})
+			got := p.Choose(drawFacts(rt, cs))
 			switch {
 			case got.Index == Wait && any:
 				rt.Fatalf("%s waits although something is available: %+v", p.Name(), cs)
 			case got.Index == Wait:
 			case !cs[got.Index].Available:
 				rt.Fatalf("%s chose %s, which is not available", p.Name(), cs[got.Index].ID)
-			case cs[got.Index].Peer && anyReplica:
+			case cs[got.Index].Peer && anyReplica && !ChoosesRegion(p):
 				rt.Fatalf("%s chose peer %s although a replica is available", p.Name(), cs[got.Index].ID)
 			}
 			if got.Reason == "" {
@@ -146,8 +229,10 @@ func TestAnUnavailableCandidateChangesNothing(t *testing.T) {
 		for range 5 {
 			cs := drawCandidates(rt)
 			dead := append([]Candidate{{ID: "a-dead", Match: 256}}, cs...)
-			a := with.Choose(&Facts{PromptBytes: 256, Candidates: dead})
-			b := without.Choose(&Facts{PromptBytes: 256, Candidates: cs})
+			f := drawFacts(rt, cs)
+			b := without.Choose(f)
+			f.Candidates = dead
+			a := with.Choose(f)
 			if a.Index != Wait {
 				a.Index--
 			}

@@ -17,17 +17,31 @@ type node struct {
 	parent  int32
 	child   int32 // first child
 	sibling int32 // next child of the same parent
-	newer   int32 // towards the most recently used
-	older   int32 // towards the least recently used
+	newer   int32 // towards the newest by the tree's order
+	older   int32 // towards the oldest
 }
+
+// Order says which leaves a full tree gives up first.
+type Order int
+
+const (
+	// LeastRecent gives up the leaves whose prefix was sent longest ago (SGLang's
+	// router).
+	LeastRecent Order = iota
+	// EarliestInserted gives up the leaves that became known first, however often
+	// they were sent since (SkyLB section 3.2). A prefix becomes known when it, or
+	// one more target that holds it, enters the tree.
+	EarliestInserted
+)
 
 // Tree maps prefixes to the targets that hold them. Targets are small integers
 // that the owner hands out. Memory stays under the bound given to New: the
-// least recently inserted leaves go first.
+// oldest leaves by the tree's Order go first.
 //
 // Invariants: a node's targets are a non-empty subset of its parent's; a
-// node is used at least as recently as its children, so the oldest node is a
-// leaf; every hash in index leads to the node whose edge begins with it.
+// node is at least as new as its children, so the oldest node is a leaf; every
+// hash in index leads to the node whose edge begins with it; held[i] is the sum
+// of the edges that target i has.
 type Tree struct {
 	nodes    []node
 	free     []int32
@@ -36,13 +50,19 @@ type Tree struct {
 	oldest   int32
 	used     int
 	maxBytes int
+	order    Order
+	held     []int   // bytes of prefixes by target
 	path     []int32 // scratch of Insert
 }
 
 // NewTree makes a tree that keeps within maxBytes of memory (its own estimate
-// of nodes and hashes; at least one prefix is always kept).
-func NewTree(maxBytes int) *Tree {
-	t := &Tree{index: make(map[uint64]int32), newest: none, oldest: none, maxBytes: maxBytes}
+// of nodes and hashes; at least one prefix is always kept) and gives up the
+// least recent leaves first.
+func NewTree(maxBytes int) *Tree { return NewTreeInOrder(maxBytes, LeastRecent) }
+
+// NewTreeInOrder is NewTree with another order of eviction.
+func NewTreeInOrder(maxBytes int, order Order) *Tree {
+	t := &Tree{index: make(map[uint64]int32), newest: none, oldest: none, maxBytes: maxBytes, order: order}
 	t.nodes = append(t.nodes, node{parent: none, child: none, sibling: none, newer: none, older: none})
 	return t
 }
@@ -52,6 +72,15 @@ func (t *Tree) Bytes() int { return t.used }
 
 // Nodes is the number of nodes, the root not counted.
 func (t *Tree) Nodes() int { return len(t.nodes) - 1 - len(t.free) }
+
+// Held is how many bytes of prefixes the tree knows target to hold; what
+// several prefixes share counts once.
+func (t *Tree) Held(target int) int {
+	if target < len(t.held) {
+		return t.held[target]
+	}
+	return 0
+}
 
 // Match finds how much of key each target holds: out[i] becomes the number of
 // leading bytes that target i has (a multiple of BlockBytes). Targets beyond
@@ -110,6 +139,23 @@ func (t *Tree) Insert(key Key, target int) {
 		return
 	}
 	t.nodes[0].targets.add(target)
+	if len(t.held) <= target {
+		t.held = append(t.held, make([]int, target+1-len(t.held))...)
+	}
+	news := t.walk(key, target)
+	if news || t.order == LeastRecent {
+		// The leaf first: afterwards every parent is newer than its children.
+		for i := len(t.path) - 1; i >= 0; i-- {
+			t.touch(t.path[i])
+		}
+	}
+	t.evict()
+}
+
+// walk makes key's nodes, leaves them in path from the top down and puts target
+// into each. It reports whether the last of them is new to target: when it is
+// not, none is, as whoever has a node has its parents.
+func (t *Tree) walk(key Key, target int) (news bool) {
 	path, depth, at := t.path[:0], 0, int32(0)
 	for depth < len(key) {
 		next, ok := t.index[key[depth]]
@@ -118,24 +164,21 @@ func (t *Tree) Insert(key Key, target int) {
 				// Two prefixes whose chain hashes collide: keep the older.
 				break
 			}
-			next = t.addNode(at, key[depth:], target)
-			path = append(path, next)
+			path, news = append(path, t.addNode(at, key[depth:], target)), true
 			break
 		}
 		common := commonPrefix(t.nodes[next].edge, key[depth:])
 		if common < len(t.nodes[next].edge) {
 			next = t.split(next, common)
 		}
-		t.nodes[next].targets.add(target)
+		if news = t.nodes[next].targets.add(target); news {
+			t.held[target] += common * BlockBytes
+		}
 		path = append(path, next)
 		depth, at = depth+common, next
 	}
-	// The leaf first: afterwards every parent is newer than its children.
-	for i := len(path) - 1; i >= 0; i-- {
-		t.touch(path[i])
-	}
 	t.path = path
-	t.evict()
+	return news
 }
 
 // addNode hangs a new leaf under parent.
@@ -148,6 +191,7 @@ func (t *Tree) addNode(parent int32, edge []uint64, target int) int32 {
 	t.index[edge[0]] = id
 	t.linkNewest(id)
 	t.used += nodeBytes + 8*len(edge)
+	t.held[target] += len(edge) * BlockBytes
 	return id
 }
 
@@ -198,6 +242,7 @@ func (t *Tree) RemoveTarget(target int) {
 		return
 	}
 	t.nodes[0].targets.remove(target)
+	t.held[target] = 0
 	stack := t.children(0, nil)
 	var visited []int32
 	for len(stack) > 0 {
@@ -245,6 +290,7 @@ func (t *Tree) evict() {
 // removeLeaf takes a node without children out of the tree.
 func (t *Tree) removeLeaf(id int32) {
 	n := &t.nodes[id]
+	n.targets.each(func(target int) { t.held[target] -= len(n.edge) * BlockBytes })
 	p := &t.nodes[n.parent]
 	if p.child == id {
 		p.child = n.sibling

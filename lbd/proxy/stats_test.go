@@ -204,11 +204,14 @@ func TestMetrics(t *testing.T) {
 		"skyserve_requests_total{model=,status=404,tier=IW-F}":                  1,
 		"skyserve_ttft_seconds{model=" + testModel + ",tier=IW-F}":              1,
 		"skyserve_decisions_total{kind=dispatch,reason=prefix_miss}":            1,
-		"skyserve_queue_depth{}":                                                0, "skyserve_replica_outstanding{replica=us-0}": 0,
-		"skyserve_ended_total{how=finished}": 1, "skyserve_retries_total{}": 0,
-		"skyserve_output_tokens_total{}": 2,
-		"skyserve_prompt_tokens_total{}": 100,
-		"skyserve_cached_tokens_total{}": 64,
+
+		"skyserve_queue_depth{}":                     0,
+		"skyserve_replica_outstanding{replica=us-0}": 0,
+		"skyserve_ended_total{how=finished}":         1,
+		"skyserve_retries_total{}":                   0,
+		"skyserve_output_tokens_total{}":             2,
+		"skyserve_prompt_tokens_total{}":             100,
+		"skyserve_cached_tokens_total{}":             64,
 	} {
 		if v, ok := got[key]; !ok || v != want {
 			t.Errorf("%s is %v (there: %v), want %v", key, v, ok, want)

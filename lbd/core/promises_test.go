@@ -1,0 +1,277 @@
+package core
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"skyserve/lbd/policy"
+	"skyserve/lbd/prefix"
+)
+
+// everyPolicy runs a test at each policy's canonical push rule.
+func everyPolicy(t *testing.T, test func(t *testing.T, cfg Config)) {
+	for _, name := range policy.Names() {
+		t.Run(name, func(t *testing.T) {
+			p, err := policy.New(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg := DefaultConfig(p)
+			if cfg.Push, err = ParsePush(policy.CanonicalPush(name)); err != nil {
+				t.Fatal(err)
+			}
+			test(t, cfg)
+		})
+	}
+}
+
+// start is a balancer with n idle replicas r0, r1, ...
+func start(cfg Config, n int) *Balancer {
+	b := New(cfg)
+	for i := range n {
+		id := fmt.Sprintf("r%d", i)
+		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m"}})
+		b.Step(0, idle(id))
+	}
+	return b
+}
+
+func idle(id string) Event {
+	return Event{Kind: EventReplicaReport, Target: id, Report: &Report{Ready: true, Pending: policy.Known(0), KV: policy.Known(0.5)}}
+}
+
+// ask sends a request and returns where it went.
+func ask(t *testing.T, b *Balancer, now time.Duration, r Request) string {
+	t.Helper()
+	r.Model = "m"
+	for _, a := range b.Step(now, Event{Kind: EventArrived, Request: &r}) {
+		if a.Kind == ActionDispatch && a.ID == r.ID {
+			return a.Target
+		}
+	}
+	t.Fatalf("%s was not dispatched", r.ID)
+	return ""
+}
+
+// fresh is a prompt of n blocks that shares nothing with any other.
+func fresh(rng *rand.Rand, n int) prefix.Key {
+	k := make(prefix.Key, n)
+	for i := range k {
+		k[i] = rng.Uint64()
+	}
+	return k
+}
+
+func TestNewConversationsDoNotAllGoToOneReplica(t *testing.T) {
+	everyPolicy(t, func(t *testing.T, cfg Config) {
+		for _, ends := range []bool{false, true} {
+			b, rng, got := start(cfg, 4), rand.New(rand.NewPCG(1, 2)), map[string]int{}
+			for i := range 80 {
+				id := fmt.Sprintf("q%d", i)
+				got[ask(t, b, 0, Request{ID: id, Session: id, Prompt: fresh(rng, 16)})]++
+				b.Step(0, Event{Kind: EventFirstToken, ID: id})
+				if ends {
+					b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{}})
+				}
+			}
+			for _, x := range b.replicas {
+				if n := got[x.id]; n < 10 || n > 40 {
+					t.Errorf("ended at once %v: %s got %d of 80 misses", ends, x.id, n)
+				}
+			}
+		}
+	})
+}
+
+func TestADeadReplicaThatHeldThePrefixesDoesNotEatTheRetries(t *testing.T) {
+	everyPolicy(t, func(t *testing.T, cfg Config) {
+		const conversations = 40
+		b, rng, got := start(cfg, 1), rand.New(rand.NewPCG(1, 2)), map[string]int{}
+		prompts := make([]prefix.Key, conversations)
+		for i := range prompts { // r0 is alone and gets them all
+			prompts[i] = fresh(rng, 16)
+			id := fmt.Sprint("begin", i)
+			ask(t, b, 0, Request{ID: id, Session: fmt.Sprint("s", i), Prompt: prompts[i]})
+			b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{}})
+		}
+		for _, id := range []string{"r1", "r2", "r3"} {
+			b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m"}})
+			b.Step(0, idle(id))
+		}
+		attempts := 0 // at the dead one
+		for i := range prompts {
+			id := fmt.Sprint("next", i)
+			at := ask(t, b, 1, Request{ID: id, Session: fmt.Sprint("s", i), Prompt: prompts[i]})
+			if at == "r0" {
+				attempts++
+				actions := b.Step(1, Event{Kind: EventFailed, ID: id, Outcome: &Outcome{Retryable: true, Unreachable: true}})
+				if len(actions) != 1 || actions[0].Kind != ActionDispatch || actions[0].Target == "r0" {
+					t.Fatalf("the retry of %s went to %+v", id, actions)
+				}
+				at = actions[0].Target
+			}
+			got[at]++
+			b.Step(1, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{}})
+		}
+		if attempts > 1 {
+			t.Errorf("%d attempts at a replica that could not be reached the first time", attempts)
+		}
+		for _, id := range []string{"r1", "r2", "r3"} {
+			if n := got[id]; n < 5 || n > 25 {
+				t.Errorf("%s got %d of the dead replica's %d conversations", id, n, conversations)
+			}
+		}
+		if held := b.replicaTree.Held(find(b.replicas, "r0").slot); attempts > 0 && held != 0 {
+			t.Errorf("the dead replica is still thought to hold %d bytes", held)
+		}
+	})
+}
+
+// A request that failed somewhere goes back there rather than wait for a
+// replica that does not answer, whether that one never did or died meanwhile.
+func TestAFailedRequestDoesNotWaitForAReplicaThatIsDead(t *testing.T) {
+	everyPolicy(t, func(t *testing.T, cfg Config) {
+		b := start(cfg, 1)
+		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "never", Model: "m"}})
+		ask(t, b, 0, Request{ID: "q", Session: "s"})
+		actions := b.Step(0, Event{Kind: EventFailed, ID: "q", Outcome: &Outcome{Retryable: true}})
+		if len(actions) != 1 || actions[0].Target != "r0" {
+			t.Fatalf("beside a replica that never answered: %+v", actions)
+		}
+		// Now the other one answers, with no room, and dies later.
+		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "never", Model: "m", MaxOutstanding: 1}})
+		b.Step(0, idle("never"))
+		b.Step(0, Event{Kind: EventReplicaReport, Target: "r0", Report: &Report{Ready: false}})
+		ask(t, b, 0, Request{ID: "fills", Session: "s"})
+		b.Step(0, idle("r0"))
+		if actions = b.Step(0, Event{Kind: EventFailed, ID: "q", Outcome: &Outcome{Retryable: true}}); len(actions) != 0 {
+			t.Fatalf("with the other one full: %+v", actions)
+		}
+		actions = b.Step(0, Event{Kind: EventFailed, ID: "fills", Outcome: &Outcome{Unreachable: true}})
+		if len(actions) != 2 || actions[1].Kind != ActionDispatch || actions[1].ID != "q" || actions[1].Target != "r0" {
+			t.Fatalf("after the other one died: %+v", actions)
+		}
+	})
+}
+
+// Whatever happens to targets and requests, also health checks that come and
+// go, nothing that counts load drifts: after the traffic all of it is zero.
+func TestLoadCountersDoNotLeakThroughChaos(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(drawConfig(rt))
+		for range rapid.IntRange(20, 120).Draw(rt, "events") {
+			w.step(rt, w.draw(rt))
+			for _, x := range append(slices.Clone(w.b.replicas), w.b.peers...) {
+				if x.outstanding < 0 || len(x.unconfirmed) > x.outstanding || x.work.remaining() < 0 {
+					rt.Fatalf("%s: %d outstanding, %d unconfirmed, %d tokens", x.id, x.outstanding, len(x.unconfirmed), x.work.remaining())
+				}
+			}
+		}
+		for id := 1; id <= w.next; id++ {
+			w.b.Step(w.now, Event{Kind: EventCancelled, ID: fmt.Sprintf("q%d", id)})
+		}
+		for _, x := range append(slices.Clone(w.b.replicas), w.b.peers...) {
+			if x.outstanding != 0 || len(x.unconfirmed) != 0 || x.work != (work{}) {
+				rt.Fatalf("%s: %d outstanding, %d unconfirmed, %+v to do after the end", x.id, x.outstanding, len(x.unconfirmed), x.work)
+			}
+		}
+		if c := w.b.View(w.now).Counts; c.Queued != 0 || c.Outstanding != 0 || len(w.b.requests) != 0 {
+			rt.Fatalf("traffic ended, still counted: %+v", c)
+		}
+	})
+}
+
+func TestMemoryStaysBoundedUnderChurnOfPrefixesSessionsAndReplicas(t *testing.T) {
+	everyPolicy(t, func(t *testing.T, cfg Config) {
+		cfg.TreeBytes = 16 << 10
+		b, rng := start(cfg, 3), rand.New(rand.NewPCG(1, 2))
+		for i := range 1500 {
+			if i%50 == 0 { // one replica is replaced by another
+				b.Step(0, Event{Kind: EventReplicaRemoved, Target: fmt.Sprintf("r%d", i/50)})
+				id := fmt.Sprintf("r%d", i/50+3)
+				b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m"}})
+				b.Step(0, idle(id))
+			}
+			id := fmt.Sprintf("q%d", i)
+			ask(t, b, 0, Request{ID: id, Session: id, Prompt: fresh(rng, 1+rng.IntN(40))})
+			b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{}})
+			if v := b.View(0); v.TreeBytes > 2*cfg.TreeBytes {
+				t.Fatalf("after %d prompts the trees take %d bytes", i, v.TreeBytes)
+			}
+		}
+		if len(b.requests) != 0 || len(b.replicas) != 3 || b.slots[0].next > 4 || len(b.queues) != 1 {
+			t.Errorf("left: %d requests, %d replicas, %d slots, %d queues", len(b.requests), len(b.replicas), b.slots[0].next, len(b.queues))
+		}
+	})
+}
+
+// Two conversations that open alike part ways later: each goes where its own
+// later turns are, not where its first message was first seen.
+func TestLaterTurnsOfAConversationAreRoutedByAllOfItNotByItsFirstMessage(t *testing.T) {
+	everyPolicy(t, func(t *testing.T, cfg Config) {
+		if !cfg.Policy.UsesPrefix() {
+			return
+		}
+		b := start(cfg, 2)
+		opening := "abcd"
+		first := ask(t, b, 0, Request{ID: "x", Prompt: letters(opening)})
+		second := "r0"
+		if first == second {
+			second = "r1"
+		}
+		finish := func(id, text string) {
+			b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{Key: letters(text)}})
+		}
+		finish("x", opening+"EFGH")
+		// The other conversation's middle lands on the other replica, which alone is ready.
+		b.Step(0, Event{Kind: EventReplicaReport, Target: first, Report: &Report{Ready: true, Pending: policy.Known(1)}})
+		b.Step(0, Event{Kind: EventReplicaDraining, Target: first})
+		if got := ask(t, b, 0, Request{ID: "y", Prompt: letters(opening + "IJKL")}); got != second {
+			t.Fatalf("the other conversation went to %s", got)
+		}
+		finish("y", opening+"IJKLMNOP")
+		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: first, Model: "m"}})
+		b.Step(0, idle(first))
+		for text, want := range map[string]string{opening + "EFGHq": first, opening + "IJKLMNOPq": second} {
+			for i := range 3 {
+				id := fmt.Sprint(text, i)
+				if got := ask(t, b, 0, Request{ID: id, Prompt: letters(text)}); got != want {
+					t.Errorf("turn %s went to %s, want %s", id, got, want)
+				}
+				finish(id, text)
+			}
+		}
+	})
+}
+
+// With a policy that chooses the region, a full one sends its requests away
+// though it has replicas that would take them; with any other it keeps them.
+func TestOnlyAPolicyThatChoosesTheRegionLeavesAnAvailableReplicaForAPeer(t *testing.T) {
+	everyPolicy(t, func(t *testing.T, cfg Config) {
+		b := New(cfg)
+		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
+		b.Step(0, Event{Kind: EventReplicaReport, Target: "r", Report: &Report{Ready: true, Pending: policy.Known(0), KV: policy.Known(0.9)}})
+		b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
+		b.Step(0, Event{Kind: EventPeerReport, Target: "eu", PeerReport: &PeerReport{Models: []ModelLoad{
+			{Model: "m", Replicas: 1, Available: 1, KV: policy.Known(0.1)},
+		}}})
+		want := ActionDispatch
+		if policy.ChoosesRegion(cfg.Policy) {
+			want = ActionForward
+		}
+		actions := b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "q", Model: "m", Session: "s"}})
+		if len(actions) != 1 || actions[0].Kind != want {
+			t.Errorf("got %+v, want %s", actions, want)
+		}
+		// What came from another region stays here.
+		actions = b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "f", Model: "m", Hop: HopRemote, From: "eu"}})
+		if len(actions) != 1 || actions[0].Kind != ActionDispatch {
+			t.Errorf("a forwarded request: %+v", actions)
+		}
+	})
+}

@@ -1,0 +1,101 @@
+package core
+
+const (
+	// firstAnswer is the expected length of an answer, in tokens, before the
+	// first one of a model has ended: about the mean of chat traffic.
+	firstAnswer = 256
+	// answerWeight is the weight of each new answer in the running mean.
+	answerWeight = 0.05
+	// bytesPerToken estimates a prompt's tokens where nobody counted them.
+	bytesPerToken = 4
+	// mostTokens bounds every single figure, so that no client's max_tokens can
+	// make the sums overflow.
+	mostTokens = 1 << 24
+)
+
+// answers is the running mean (EWMA) of the lengths of a model's answers.
+type answers struct {
+	mean float64
+	any  bool
+}
+
+func (a *answers) expect() int {
+	if !a.any {
+		return firstAnswer
+	}
+	return int(a.mean + 0.5)
+}
+
+func (a *answers) ended(tokens int) {
+	if !a.any {
+		a.mean, a.any = float64(tokens), true
+		return
+	}
+	a.mean += answerWeight * (float64(tokens) - a.mean)
+}
+
+// work is the estimate of what is left to process at a target, in tokens: the
+// prompts that have given no first token yet, and the expected answers of all
+// its requests less what was generated. Progress is known by target, not by
+// request, so that a request that ends without telling its tokens takes its
+// share of them.
+type work struct {
+	prompts   int
+	answers   int
+	generated int // of answers; those of ended requests are taken off again
+}
+
+// remaining is never negative, and 0 when nothing is outstanding.
+func (w *work) remaining() int { return w.prompts + max(0, w.answers-w.generated) }
+
+// estimate fixes what r is expected to cost where it is sent now.
+func (b *Balancer) estimate(r *request) {
+	r.prefilled = false
+	r.promptCost = max(0, r.PromptTokens)
+	if r.PromptTokens <= 0 {
+		r.promptCost = (r.Prompt.Bytes() + bytesPerToken - 1) / bytesPerToken
+	}
+	r.answerCost = r.MaxTokens
+	if r.MaxTokens <= 0 {
+		r.answerCost = b.queue(r.Model).answers.expect()
+	}
+	r.promptCost, r.answerCost = min(r.promptCost, mostTokens), min(r.answerCost, mostTokens)
+}
+
+func (w *work) add(r *request) {
+	w.prompts += r.promptCost
+	w.answers += r.answerCost
+}
+
+// firstToken ends r's prefill.
+func (w *work) firstToken(r *request) {
+	if !r.prefilled {
+		r.prefilled = true
+		w.prompts -= r.promptCost
+	}
+}
+
+// take removes r; last says that nothing else is left there.
+func (w *work) take(r *request, out *Outcome, last bool) {
+	if last {
+		*w = work{}
+		return
+	}
+	w.firstToken(r)
+	share := 0
+	if w.answers > 0 {
+		share = int(float64(w.generated) * float64(r.answerCost) / float64(w.answers))
+	}
+	if out != nil && out.OutputTokens.Known {
+		share = max(0, out.OutputTokens.Value)
+	}
+	w.generated -= min(share, w.generated)
+	w.answers -= r.answerCost
+}
+
+// progress notes tokens generated at the target.
+func (w *work) progress(tokens int) {
+	if w.prompts > 0 || w.answers > 0 {
+		w.generated += min(max(0, tokens), mostTokens)
+	}
+}

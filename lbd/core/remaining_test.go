@@ -1,0 +1,158 @@
+package core
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"skyserve/lbd/policy"
+)
+
+// checkWork holds what is left to do at every target against a plain sum over
+// the requests that are there.
+func (w *world) checkWork(t fatal) {
+	for _, ts := range [][]*target{w.b.replicas, w.b.peers} {
+		for _, x := range ts {
+			var plain work
+			for _, r := range w.b.requests { // sums do not depend on the order
+				if r.target != x {
+					continue
+				}
+				plain.answers += r.answerCost
+				if !r.prefilled {
+					plain.prompts += r.promptCost
+				}
+			}
+			plain.generated = x.work.generated
+			if x.work != plain || x.work.generated < 0 {
+				t.Fatalf("%s: %+v to do, summed %+v", x.id, x.work, plain)
+			}
+			left := x.work.remaining()
+			if left < 0 || left > plain.prompts+plain.answers || (x.outstanding == 0 && x.work != (work{})) {
+				t.Fatalf("%s: %d tokens left of %+v with %d outstanding", x.id, left, x.work, x.outstanding)
+			}
+		}
+	}
+}
+
+func TestRemainingTokensAreNeverNegativeAndEndAtZero(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(drawConfig(rt))
+		for range rapid.IntRange(1, 60).Draw(rt, "events") {
+			w.step(rt, w.draw(rt))
+			w.checkWork(rt)
+		}
+	})
+}
+
+// remainingAt is what the next request's decision shows for a replica.
+func remainingAt(b *Balancer, id string) int { return find(b.replicas, id).work.remaining() }
+
+func TestRemainingTokensFollowARequestsLife(t *testing.T) {
+	b := New(DefaultConfig(policy.NewSageServe()))
+	step := func(ev Event) { b.Step(time.Millisecond, ev) }
+	want := func(when string, tokens int) {
+		t.Helper()
+		if got := remainingAt(b, "r"); got != tokens {
+			t.Errorf("%s: %d tokens remain, want %d", when, got, tokens)
+		}
+	}
+	step(Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
+	step(Event{Kind: EventReplicaReport, Target: "r", Report: &Report{Ready: true}})
+	want("idle", 0)
+	step(Event{Kind: EventArrived, Request: &Request{ID: "a", Model: "m", PromptTokens: 100, MaxTokens: 50}})
+	want("a bounded request was sent", 150)
+	step(Event{Kind: EventArrived, Request: &Request{ID: "b", Model: "m", Prompt: letters("ab")}})
+	want("one of 128 bytes without a bound was sent", 150+32+firstAnswer)
+	step(Event{Kind: EventFirstToken, ID: "a"})
+	step(Event{Kind: EventFirstToken, ID: "a"}) // told twice, counted once
+	want("the first one's prompt is done", 50+32+firstAnswer)
+	step(Event{Kind: EventProgress, Target: "r", Tokens: 20})
+	want("20 tokens came", 30+32+firstAnswer)
+	step(Event{Kind: EventFinished, ID: "a", Outcome: &Outcome{OutputTokens: policy.Known(20)}})
+	want("the first one ended early", 32+firstAnswer)
+	step(Event{Kind: EventProgress, Target: "r", Tokens: 10 * firstAnswer})
+	want("the second one's answer is longer than expected", 32)
+	step(Event{Kind: EventCancelled, ID: "b"})
+	want("all ended", 0)
+	step(Event{Kind: EventProgress, Target: "r", Tokens: 5})
+	step(Event{Kind: EventArrived, Request: &Request{ID: "c", Model: "m", PromptTokens: 1}})
+	want("late progress of an ended request counts for nobody", 1+20)
+	step(Event{Kind: EventProgress, Target: "r", Tokens: 5})
+	step(Event{Kind: EventFinished, ID: "c", Outcome: &Outcome{OutputTokens: policy.Known(1)}})
+	step(Event{Kind: EventArrived, Request: &Request{ID: "d", Model: "m", PromptTokens: 1}})
+	want("tokens that no ended request claimed are not the next one's", 1+19)
+}
+
+func TestARetriedRequestBringsItsWholePromptAlong(t *testing.T) {
+	b := New(DefaultConfig(policy.NewSageServe()))
+	ready := func(id string) {
+		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m"}})
+		b.Step(0, Event{Kind: EventReplicaReport, Target: id, Report: &Report{Ready: true}})
+	}
+	ready("r1")
+	for _, id := range []string{"q1", "q2"} {
+		b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", PromptTokens: 100, MaxTokens: 10}})
+	}
+	ready("r2")
+	b.Step(0, Event{Kind: EventFailed, ID: "q1", Outcome: &Outcome{Retryable: true}})
+	for _, id := range []string{"r1", "r2"} {
+		if got := remainingAt(b, id); got != 110 {
+			t.Errorf("%s: %d tokens remain, want 110", id, got)
+		}
+	}
+	b.Step(0, Event{Kind: EventFirstToken, ID: "q1"})
+	if got := remainingAt(b, "r2"); got != 10 {
+		t.Errorf("after the first token: %d tokens remain, want 10", got)
+	}
+}
+
+func TestExpectedAnswersAreARunningMean(t *testing.T) {
+	var a answers
+	if a.expect() != firstAnswer {
+		t.Errorf("before any answer: %d", a.expect())
+	}
+	mean := 0.0
+	for i, n := range []int{100, 300, 0, 700, 120} {
+		a.ended(n)
+		if i == 0 {
+			mean = float64(n)
+		} else {
+			mean = 0.95*mean + 0.05*float64(n)
+		}
+		if got := a.expect(); got != int(math.Round(mean)) {
+			t.Errorf("after %d answers: %d, want %.1f", i+1, got, mean)
+		}
+	}
+}
+
+func TestHugeBoundsDoNotOverflowTheEstimate(t *testing.T) {
+	b := New(DefaultConfig(policy.NewSageServe()))
+	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
+	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", Report: &Report{Ready: true}})
+	for _, id := range []string{"a", "b", "c"} {
+		b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", PromptTokens: math.MaxInt, MaxTokens: math.MaxInt}})
+	}
+	if got := remainingAt(b, "r"); got != 6*mostTokens {
+		t.Errorf("%d tokens remain, want %d", got, 6*mostTokens)
+	}
+}
+
+func TestLoadTellsTheMeanOfTheKVThatIsKnown(t *testing.T) {
+	b := New(DefaultConfig(policy.NewSageServe()))
+	for id, rep := range map[string]*Report{
+		"r1": {Ready: true, KV: policy.Known(0.5)}, "r2": {Ready: true, KV: policy.Known(0.7)},
+		"r3": {Ready: true}, "r4": {Ready: false, KV: policy.Known(1.0)}, "r5": {Ready: true, KV: policy.Known(0.9)},
+	} {
+		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m"}})
+		b.Step(0, Event{Kind: EventReplicaReport, Target: id, Report: rep})
+	}
+	b.Step(0, Event{Kind: EventReplicaDraining, Target: "r5"})
+	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "s", Model: "n"}})
+	loads := b.Load(0)
+	if len(loads) != 2 || !loads[0].KV.Known || math.Abs(loads[0].KV.Value-0.6) > 1e-9 || loads[1].KV.Known {
+		t.Errorf("got %+v, want 0.6 for m and nothing known for n", loads)
+	}
+}

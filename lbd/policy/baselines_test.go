@@ -1,0 +1,158 @@
+package policy
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+)
+
+// fill gives a fleet n requests that nobody has a prefix of, each of
+// a new session, and returns what each candidate got.
+func fill(p Policy, cs []Candidate, n int) []int {
+	got := make([]int, len(cs))
+	for i := range n {
+		c := p.Choose(&Facts{Model: "m", Session: session(i), PromptBytes: 256, Candidates: cs})
+		got[c.Index]++
+		cs[c.Index].Outstanding++
+		cs[c.Index].Remaining += 100
+		cs[c.Index].Cached += 256
+	}
+	return got
+}
+
+func TestMissesDoNotAllGoToOneReplica(t *testing.T) {
+	for _, name := range Names() {
+		p, _ := New(name)
+		const n = 80
+		for i, got := range fill(p, fleet(4), n) {
+			if got < n/8 || got > n/2 {
+				t.Errorf("%s: replica %d got %d of %d misses, want about %d", name, i, got, n, n/4)
+			}
+		}
+	}
+}
+
+// Also when prompts are too short to be remembered and end at once, so that
+// neither trees nor loads tell the replicas apart.
+func TestMissesTooShortToRememberDoNotAllGoToOneReplica(t *testing.T) {
+	for _, name := range Names() {
+		p, _ := New(name)
+		cs, got := fleet(4), make([]int, 4)
+		for i := range 80 {
+			got[p.Choose(&Facts{Model: "m", Session: session(i), Candidates: cs}).Index]++
+		}
+		for i, n := range got {
+			if n < 10 || n > 40 {
+				t.Errorf("%s: replica %d got %d of 80 short prompts", name, i, n)
+			}
+		}
+	}
+}
+
+// A holder that carries more than the others is still the place to go, for
+// every policy that knows prefixes.
+func TestOneImbalanceDoesNotThrowAllLocalityAway(t *testing.T) {
+	for _, name := range Names() {
+		p, _ := New(name)
+		if !p.UsesPrefix() {
+			continue
+		}
+		cs := fleet(4)
+		cs[2].Outstanding, cs[2].Match = 20, 200
+		for range 5 {
+			if got := p.Choose(&Facts{Model: "m", PromptBytes: 256, Candidates: cs}); got != (Choice{2, ReasonPrefixMatch}) {
+				t.Errorf("%s: chose %+v, want the holder", name, got)
+			}
+		}
+		// It is not the place for what it does not hold.
+		cs[2].Match = 0
+		if got := p.Choose(&Facts{Model: "m", PromptBytes: 256, Candidates: cs}); got.Index == 2 {
+			t.Errorf("%s: a miss went to the busiest", name)
+		}
+	}
+}
+
+func TestPowerOfTwoIsNearlyAsEvenAsLeastLoadAndFarMoreThanChance(t *testing.T) {
+	spread := func(got []int) int {
+		lo, hi := math.MaxInt, 0
+		for _, n := range got {
+			lo, hi = min(lo, n), max(hi, n)
+		}
+		return hi - lo
+	}
+	// Blind chance would leave some 4 standard deviations of 10 between the ends.
+	if got := spread(fill(NewPowerOfTwo(), fleet(16), 1600)); got > 10 {
+		t.Errorf("1,600 requests on 16 replicas: %d between the heaviest and the lightest", got)
+	}
+}
+
+func TestPowerOfTwoDrawsTwoDifferentOnesAndTheSameAgain(t *testing.T) {
+	a, b := NewPowerOfTwo(), NewPowerOfTwo()
+	first := 0
+	for range 200 {
+		f := &Facts{Candidates: fleet(5)}
+		x, y := a.Choose(f), b.Choose(f)
+		if x != y {
+			t.Fatalf("two policies drew %+v and %+v", x, y)
+		}
+		if x.Index == 0 {
+			first++
+		}
+	}
+	pair := []Candidate{replica("a", 1, 0), replica("b", 0, 0)}
+	for range 50 {
+		if got := a.Choose(&Facts{Candidates: pair}); got.Index != 1 {
+			t.Fatal("one of two was drawn twice")
+		}
+	}
+	if first < 20 || first > 60 {
+		t.Errorf("the first of five equals was drawn %d times of 200", first)
+	}
+}
+
+func TestCacheAwarePresetsAreTheRoutersOwn(t *testing.T) {
+	cs := []Candidate{replica("a", 0, 0), replica("b", 33, 900)}
+	f := &Facts{PromptBytes: 1000, Candidates: cs}
+	if got := NewCacheAware(CacheAwareSkyLB()).Choose(f); got != (Choice{0, ReasonImbalance}) {
+		t.Errorf("SkyLB's baseline at 33 more: %+v", got)
+	}
+	if got := NewCacheAware(CacheAwareLater()).Choose(f); got != (Choice{1, ReasonPrefixMatch}) {
+		t.Errorf("the later routers at 33 more: %+v", got)
+	}
+	cs[1] = cached(replica("b", 0, 400), 400)
+	if got := NewCacheAware(CacheAwareSkyLB()).Choose(f); got != (Choice{0, ReasonPrefixMiss}) {
+		t.Errorf("SkyLB's baseline at a match of .4: %+v", got)
+	}
+	// 2^24 characters of 4 KB prompts that share nothing.
+	if got := CacheAwareSkyLB().TreeBytes(2); got != 2*4096*(64*8+160) {
+		t.Errorf("a tree of %d bytes", got)
+	}
+}
+
+func TestCanonicalPush(t *testing.T) {
+	want := map[string]string{
+		"round-robin": "blind", "least-load": "blind", "power-of-two": "blind", "consistent-hash": "blind",
+		"cache-aware": "blind", "cache-aware:skylb": "blind", "sageserve": "blind", "skylb": "pending", "skylb-ch": "pending", "longest-prefix": "pending",
+	}
+	for _, name := range Names() {
+		if got := CanonicalPush(name); got != want[name] {
+			t.Errorf("%s: %q, want %q", name, got, want[name])
+		}
+	}
+	if got := CanonicalPush("unheard-of"); got != "pending" {
+		t.Errorf("unknown name: %q", got)
+	}
+}
+
+func TestEveryPolicyIsAWordOfServiceYAMLAndEveryWordAPolicy(t *testing.T) {
+	words := service.BuiltPolicies()
+	slices.Sort(words)
+	// A preset (word:preset) is for comparisons; service.yaml takes the word.
+	named := slices.DeleteFunc(Names(), func(name string) bool { return strings.Contains(name, ":") })
+	if !slices.Equal(words, named) {
+		t.Errorf("service.yaml takes %v, the policies are %v", words, named)
+	}
+}

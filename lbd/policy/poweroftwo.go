@@ -1,0 +1,77 @@
+package policy
+
+import "math/rand/v2"
+
+// PowerOfTwo draws two different available candidates at random and takes the
+// lighter (Mitzenmacher, The Power of Two Choices in Randomized Load Balancing,
+// 2001): nearly the balance of least-load, from two looks instead of all.
+type PowerOfTwo struct{ rng *rand.Rand }
+
+// powerOfTwoSeed starts every policy's own stream of draws, so that a replay
+// draws the same.
+const powerOfTwoSeed = 0x70_6f_77_65_72_32
+
+// NewPowerOfTwo makes the policy at the start of its stream.
+func NewPowerOfTwo() *PowerOfTwo {
+	return &PowerOfTwo{rng: rand.New(rand.NewPCG(powerOfTwoSeed, 0))}
+}
+
+// Name is power-of-two.
+func (*PowerOfTwo) Name() string { return "power-of-two" }
+
+// UsesPrefix is false.
+func (*PowerOfTwo) UsesPrefix() bool { return false }
+
+// Choose takes the lighter of two candidates of the layer; the first drawn when
+// they weigh the same.
+func (p *PowerOfTwo) Choose(f *Facts) Choice {
+	from, to, peer := layer(f.Candidates)
+	cs := f.Candidates[from:to]
+	n := countAvailable(cs)
+	if n == 0 {
+		return Choice{Wait, ReasonNoneAvailable}
+	}
+	i := 0
+	if n > 1 {
+		i = p.lighterOfTwo(cs, n)
+	}
+	return Choice{from + nthAvailable(cs, i), reason(ReasonPowerOfTwo, peer)}
+}
+
+// lighterOfTwo draws two of the n available candidates; it returns the lighter
+// one's number among the available.
+func (p *PowerOfTwo) lighterOfTwo(cs []Candidate, n int) int {
+	i, j := p.rng.IntN(n), p.rng.IntN(n-1)
+	if j >= i {
+		j++ // the second draw is of the others
+	}
+	if lighter(&cs[nthAvailable(cs, j)], &cs[nthAvailable(cs, i)]) {
+		return j
+	}
+	return i
+}
+
+func countAvailable(cs []Candidate) int {
+	n := 0
+	for i := range cs {
+		if cs[i].Available {
+			n++
+		}
+	}
+	return n
+}
+
+// nthAvailable is the index of the n-th available candidate, from 0; Wait when
+// there are fewer.
+func nthAvailable(cs []Candidate, n int) int {
+	for i := range cs {
+		if !cs[i].Available {
+			continue
+		}
+		if n == 0 {
+			return i
+		}
+		n--
+	}
+	return Wait
+}
