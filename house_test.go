@@ -24,9 +24,11 @@ var mayImport = map[string][]string{
 	"internal/store":     {"internal/service", "internal/telemetry"},
 	"internal/workload":  {"internal/service"},
 	"internal/load":      {"internal/service", "internal/telemetry", "internal/workload"},
+	"internal/whatif":    {"internal/service", "lbd/bfio", "lbd/core", "lbd/policy", "lbd/sim"},
 	"templates":          {},
 
 	"lbd/prefix":        {"internal/service"},
+	"lbd/bfio":          {"internal/service"},
 	"lbd/policy":        {"internal/service"},
 	"lbd/engine":        {"internal/service"},
 	"lbd/core":          {"internal/service", "lbd/policy", "lbd/prefix"},
@@ -34,7 +36,7 @@ var mayImport = map[string][]string{
 	"lbd/engine/server": {"internal/service", "lbd/engine"},
 	"lbd/proxy":         {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/prefix"},
 	"lbd/probe":         {"internal/service", "lbd/core", "lbd/policy"},
-	"lbd/peer":          {"internal/service", "internal/telemetry", "lbd/core"},
+	"lbd/peer":          {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy"},
 	"lbd/admin":         {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer"},
 	"lbd": {
 		"internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/peer", "lbd/policy",
@@ -55,7 +57,7 @@ var mayImport = map[string][]string{
 }
 
 // pureRooms decide from arguments alone: see impure and impureCalls.
-var pureRooms = []string{"internal/service", "internal/workload", "lbd/core", "lbd/policy", "lbd/prefix", "lbd/engine", "lbd/sim", "forecast", "plan"}
+var pureRooms = []string{"internal/service", "internal/workload", "lbd/core", "lbd/policy", "lbd/prefix", "lbd/engine", "lbd/bfio", "lbd/sim", "forecast", "plan"}
 
 // impure is what a pure room may not import, at first hand or through our rooms.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "math/rand", "syscall"}

@@ -1,0 +1,125 @@
+package bfio
+
+import (
+	"math"
+	"sort"
+)
+
+// tolerance is by which part of a cost a change must improve it, so that rounding
+// is not taken for progress.
+const tolerance = 1e-12
+
+// replaceAll gives each slot in turn the best job for it, all else fixed.
+func (s *Solver) replaceAll() bool {
+	if s.forced >= s.placed || s.placed == len(s.jobs) {
+		return false // nobody may leave, or nobody waits
+	}
+	changed := false
+	for i := range s.slots {
+		if int(s.slots[i].rank) >= s.forced && s.replace(&s.slots[i]) {
+			changed = true
+		}
+	}
+	return changed
+}
+
+// replace exchanges the slot's job for a waiting one where that costs less, or
+// costs the same and is older.
+func (s *Solver) replace(sl *slot) bool {
+	row := s.row(sl.worker)
+	copy(s.own, row)
+	s.add(s.own, sl.rank, -1)
+	for h := range s.others {
+		s.others[h] = s.top[h].besides(sl.worker, sl.worker) + s.lift
+	}
+	now := s.slotCost(s.jobs[sl.rank])
+	best, cost := s.bestWaiting()
+	if best < 0 || cost > now || (cost >= now-tolerance*math.Abs(now) && !(cost == now && best < sl.rank)) {
+		return false
+	}
+	s.waiting.set(s.place[sl.rank])
+	s.waiting.unset(s.place[best])
+	copy(row, s.own)
+	s.add(row, best, 1)
+	sl.rank = best
+	s.touch(sl.worker)
+	return true
+}
+
+// slotCost is the part of J that a job in the slot decides: own is the worker
+// without it, others the highest load elsewhere.
+func (s *Solver) slotCost(job ranked) float64 {
+	sum := 0.0
+	for h, own := range s.own {
+		if h < int(job.life) {
+			own += job.size + s.drift[h]
+		}
+		sum += s.weigh[h] * (s.scale*max(own, s.others[h]) - own)
+	}
+	return sum
+}
+
+// bestWaiting is the waiting job that costs least in the slot, the older of
+// equals, or -1. Within one life the cost is convex in the size, so that only the
+// two neighbours of the best size come into question.
+func (s *Solver) bestWaiting() (int32, float64) {
+	best, cost := int32(-1), math.Inf(1)
+	for life := 1; life <= s.steps; life++ {
+		from, to := s.bounds[life], s.bounds[life+1]
+		if from == to {
+			continue
+		}
+		size := s.bestSize(life)
+		mid := s.firstFrom(from, to, size)
+		below := s.waiting.prev(from, mid)
+		if below >= 0 { // the oldest of those of the same size
+			below = s.waiting.next(s.firstFrom(from, mid, s.jobs[s.pool[below]].size), to)
+		}
+		for _, at := range [...]int32{below, s.waiting.next(mid, to)} {
+			if at < 0 {
+				continue
+			}
+			rank := s.pool[at]
+			if c := s.slotCost(s.jobs[rank]); c < cost || (c == cost && rank < best) {
+				best, cost = rank, c
+			}
+		}
+	}
+	return best, cost
+}
+
+// bestSize is the size at which the cost of a job of that life turns from falling
+// to rising. At step h it falls by the weight until the job lifts its worker
+// to the highest of the others and rises by (workers-1) weights from there, so
+// that it turns where the steps lifted weigh a share 1/workers of all.
+func (s *Solver) bestSize(life int) float64 {
+	if life == 1 {
+		return s.others[0] - s.own[0]
+	}
+	want := s.mass[life] / s.scale
+	lifted, size := 0.0, math.Inf(-1)
+	for lifted < want {
+		next, weight := math.Inf(1), 0.0
+		for h := range life {
+			lift := s.others[h] - s.own[h] - s.drift[h]
+			if lift > size && lift < next {
+				next, weight = lift, s.weigh[h]
+			} else if lift == next {
+				weight += s.weigh[h]
+			}
+		}
+		if math.IsInf(next, 1) {
+			return size
+		}
+		lifted += weight
+		size = next
+	}
+	return size
+}
+
+// firstFrom is the first position of [from, to) whose job is at least so large.
+func (s *Solver) firstFrom(from, to int32, size float64) int32 {
+	return from + int32(sort.Search(int(to-from), func(i int) bool {
+		return s.jobs[s.pool[from+int32(i)]].size >= size
+	}))
+}

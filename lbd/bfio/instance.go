@@ -1,0 +1,190 @@
+package bfio
+
+import (
+	"fmt"
+	"math"
+)
+
+// Unplaced is the worker of a job that stays in the queue.
+const Unplaced = -1
+
+// decay is the default weight of a step over the weight of the step before it.
+const decay = 0.9
+
+// Worker is one rank of the barrier as the router sees it before a decision.
+type Worker struct {
+	// Load is how many tokens are resident now, those of the jobs to place left out.
+	Load int64
+	// Free is how many more jobs the worker can take now; below zero counts as zero.
+	Free int
+	// Future[h-1] is the load in tokens predicted h steps from now, without the
+	// jobs to place: each active request grows by the drift and those predicted
+	// to complete are gone. Where it is shorter than the window its last value
+	// (Load, when it is empty) holds for the steps that it lacks.
+	Future []int64
+}
+
+// at is the worker's own load h steps from now.
+func (w *Worker) at(h int) int64 {
+	if h = min(h, len(w.Future)); h > 0 {
+		return w.Future[h-1]
+	}
+	return w.Load
+}
+
+// Job is a request that waits for a worker. Jobs are known by their index; of
+// two that waited equally long the lower index is the older.
+type Job struct {
+	// Prefill is how many tokens the job brings to its worker.
+	Prefill int64
+	// Waited is how many steps ago the job came.
+	Waited int
+	// Remaining is for how many steps, from now, the job is predicted to run;
+	// 0 is unknown, which the solver takes as longer than the window.
+	Remaining int
+}
+
+// Options says what is minimised and how hard.
+type Options struct {
+	// H is the window of lookahead in steps beyond the current one.
+	H int
+	// Weights[h] is the weight of step h, none below 0; steps that it lacks weigh
+	// nothing. Nil is 0.9^h.
+	Weights []float64
+	// Drift is by how many tokens a placed job grows per step: 1 in decoding, 0
+	// where the load is constant (section 5.1 of the paper).
+	Drift int64
+	// WaitBound is after how many steps of waiting a job goes before all that
+	// waited less; 0 is never.
+	WaitBound int
+	// Passes bounds the rounds of improvement after the seed.
+	Passes int
+}
+
+// Defaults are the options for a window of h steps in decoding: weights 0.9^h,
+// one token of drift, no bound on the wait, four passes.
+func Defaults(h int) Options {
+	return Options{H: h, Drift: 1, Passes: 4}
+}
+
+// weight is the weight of step h.
+func (o *Options) weight(h int) float64 {
+	switch {
+	case o.Weights == nil:
+		return math.Pow(decay, float64(h))
+	case h < len(o.Weights):
+		return o.Weights[h]
+	}
+	return 0
+}
+
+// Instance is one decision to take. Loads are exact up to 2^53 tokens.
+type Instance struct {
+	Workers []Worker
+	Jobs    []Job
+	Options Options
+}
+
+// Places is how many jobs a decision places: all, or as many as there are free slots.
+func (in *Instance) Places() int {
+	free := 0
+	for _, w := range in.Workers {
+		free += min(max(w.Free, 0), len(in.Jobs))
+	}
+	return min(free, len(in.Jobs))
+}
+
+// size is how many tokens the job holds h steps from now once it is placed.
+func (in *Instance) size(job, h int) int64 {
+	j := &in.Jobs[job]
+	if j.Remaining > 0 && h >= j.Remaining {
+		return 0
+	}
+	return j.Prefill + int64(h)*in.Options.Drift
+}
+
+// Cost is what an assignment costs over the window, in tokens.
+type Cost struct {
+	// Imbalance is J, the objective of (IO) with equation (2) in it: the sum over
+	// the steps of weight * (workers * highest load - sum of the loads).
+	Imbalance float64
+	// Peak is the sum over the steps of weight * highest load.
+	Peak float64
+}
+
+// Evaluate is the cost of an assignment, one worker index or Unplaced per job,
+// straight from the definition. It does not ask whether the assignment is legal.
+func Evaluate(in Instance, assignment []int) Cost {
+	var cost Cost
+	loads := make([]int64, len(in.Workers))
+	for h := 0; h <= in.Options.H && len(loads) > 0; h++ {
+		for g := range loads {
+			loads[g] = in.Workers[g].at(h)
+		}
+		for job, g := range assignment {
+			if g != Unplaced {
+				loads[g] += in.size(job, h)
+			}
+		}
+		peak, sum := loads[0], int64(0)
+		for _, l := range loads {
+			peak, sum = max(peak, l), sum+l
+		}
+		weight := in.Options.weight(h)
+		cost.Imbalance += weight * float64(int64(len(loads))*peak-sum)
+		cost.Peak += weight * float64(peak)
+	}
+	return cost
+}
+
+// Check says how an assignment breaks the constraints of (IO) or the bound on
+// the wait, and returns nil where it does not.
+func Check(in Instance, assignment []int) error {
+	if len(assignment) != len(in.Jobs) {
+		return fmt.Errorf("checking an assignment: want one worker for each of %d jobs, got %d", len(in.Jobs), len(assignment))
+	}
+	taken := make([]int, len(in.Workers))
+	placed := 0
+	for job, g := range assignment {
+		if g == Unplaced {
+			continue
+		}
+		if g < 0 || g >= len(taken) {
+			return fmt.Errorf("checking an assignment: job %d: no worker %d among %d", job, g, len(taken))
+		}
+		taken[g]++
+		placed++
+	}
+	for g, n := range taken {
+		if n > max(in.Workers[g].Free, 0) {
+			return fmt.Errorf("checking an assignment: worker %d: %d jobs for %d free slots", g, n, in.Workers[g].Free)
+		}
+	}
+	if want := in.Places(); placed != want {
+		return fmt.Errorf("checking an assignment: must place %d jobs, placed %d", want, placed)
+	}
+	return in.checkWait(assignment)
+}
+
+// checkWait finds a job over the bound that stays while a younger one is placed.
+func (in *Instance) checkWait(assignment []int) error {
+	bound := in.Options.WaitBound
+	if bound <= 0 {
+		return nil
+	}
+	left, placed := Unplaced, Unplaced
+	for job, g := range assignment {
+		waited := in.Jobs[job].Waited
+		if g == Unplaced && waited >= bound && (left == Unplaced || waited > in.Jobs[left].Waited) {
+			left = job
+		}
+		if g != Unplaced && (placed == Unplaced || waited < in.Jobs[placed].Waited) {
+			placed = job
+		}
+	}
+	if left != Unplaced && placed != Unplaced && in.Jobs[placed].Waited < in.Jobs[left].Waited {
+		return fmt.Errorf("checking an assignment: job %d waited %d steps, over the bound of %d, and stays while job %d (%d steps) is placed",
+			left, in.Jobs[left].Waited, bound, placed, in.Jobs[placed].Waited)
+	}
+	return nil
+}

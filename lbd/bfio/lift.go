@@ -1,0 +1,71 @@
+package bfio
+
+// lifts are by how much the skyline is raised (here: lowered) for the descents
+// that follow the first, in mean slacks of a worker. One worker that sinks alone
+// gains nothing while others stay on top, so that a descent keeps the skyline of
+// its seed, which is a bad one where the oldest jobs are those too large to have
+// been placed; a lowered skyline lets all workers sink together. On 16 workers with
+// H = 20 the mean gap to the optimum falls from 0.8 % to 0.001 %; further lifts,
+// raised ones among them, found nothing more.
+var lifts = [...]float64{-1, -0.5}
+
+// liftAll descends from each lifted skyline in turn and keeps the best end.
+func (s *Solver) liftAll() {
+	if s.forced >= s.placed || s.placed == len(s.jobs) || s.in.Options.Passes <= 0 || s.mass[s.steps] <= 0 {
+		return // nothing to exchange, or nothing asked for
+	}
+	best := s.total()
+	s.kept = append(s.kept[:0], s.slots...)
+	slack := s.slackPerWorker(best)
+	for _, l := range lifts {
+		s.lift = l * slack
+		s.replaceAll()
+		s.lift = 0
+		s.improve()
+		if now := s.total(); now < best-tolerance*s.scale*s.height() {
+			best = now
+			s.kept = append(s.kept[:0], s.slots...)
+			continue
+		}
+		s.restore()
+	}
+}
+
+// total is J less what no decision changes.
+func (s *Solver) total() float64 {
+	sum := 0.0
+	for h, weight := range s.weigh {
+		loads := 0.0
+		for k := range s.open {
+			loads += s.load[k*s.steps+h]
+		}
+		sum += weight * (s.scale*s.top[h].load[0] - loads)
+	}
+	return sum
+}
+
+// slackPerWorker is by how many tokens an open worker stays below the skyline on
+// average. It takes total's word for J, of which the closed workers' part is left out.
+func (s *Solver) slackPerWorker(total float64) float64 {
+	closed := s.scale - float64(len(s.open))
+	for h, weight := range s.weigh {
+		total -= weight * closed * s.top[h].load[0]
+	}
+	return total / (s.mass[s.steps] * float64(len(s.open)))
+}
+
+// restore goes back to the slots kept.
+func (s *Solver) restore() {
+	for _, sl := range s.slots {
+		s.waiting.set(s.place[sl.rank])
+		s.room[sl.worker]++
+	}
+	copy(s.load, s.base)
+	s.slots = append(s.slots[:0], s.kept...)
+	for _, sl := range s.slots {
+		s.waiting.unset(s.place[sl.rank])
+		s.room[sl.worker]--
+		s.add(s.row(sl.worker), sl.rank, 1)
+	}
+	s.survey()
+}

@@ -1,0 +1,262 @@
+package bfio
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// Solver solves (IO) nearly: a longest-first seed over the oldest jobs, then
+// rounds of replacing one placed job by the best one that waits (exact for one
+// slot, descent.go) and of exchanging jobs between workers (swap.go), all that
+// again under a lowered skyline (lift.go). It keeps
+// its buffers from call to call, so that steady use allocates nothing. The zero
+// Solver is ready; it is for one goroutine at a time.
+//
+// A decision depends on its instance alone. Among equal choices the older job
+// wins, and workers that differ in nothing but their index are told apart by it.
+type Solver struct {
+	in    Instance
+	steps int       // H + 1
+	scale float64   // workers in all: the factor of the highest load in J
+	weigh []float64 // per step
+	drift []float64 // what a job has grown by, per step
+	mass  []float64 // mass[n]: the sum of the first n weights
+
+	// Jobs by rank, oldest first.
+	byAge  []int32
+	jobs   []ranked
+	placed int // how many are to be placed
+	forced int // ranks below it are over the bound on the wait
+
+	// Jobs sorted by (life, size, rank), and which of them wait.
+	pool    []int32 // rank at a position
+	place   []int32 // position of a rank
+	bounds  []int32 // bounds[life] is the first position of that life or longer
+	waiting bitset
+
+	// Workers with a free slot, in canonical order, and one row more for the
+	// highest of all the others.
+	open  []int32   // index in the instance
+	room  []int32   // free slots left
+	load  []float64 // a row per worker
+	base  []float64 // load before any job is placed
+	score []float64 // weighted load, for the seed
+	top   []summit  // per step
+
+	slots, kept []slot  // kept: the best found so far
+	lift        float64 // tokens by which the skyline is raised, lift.go
+
+	own, others []float64 // scratch rows, per step
+	most        []float64 // bound on the gain of a swap, per step
+	answer      []int
+}
+
+// ranked is a job as the search sees it.
+type ranked struct {
+	size float64 // prefill
+	life int32   // for how many steps of the window it runs, 1..H+1
+}
+
+// slot is one placed job.
+type slot struct {
+	rank, worker int32 // worker: position in open
+}
+
+// Solve returns for each job its worker's index, or Unplaced. The slice is the
+// solver's own and holds until the next call. Exactly in.Places() jobs are placed,
+// those over the bound on the wait, oldest first, before any other.
+func (s *Solver) Solve(in Instance) []int {
+	s.begin(in)
+	if s.placed > 0 {
+		s.rankJobs()
+		s.sortPool()
+		s.openWorkers()
+		s.seed()
+		s.improve()
+		s.liftAll()
+	}
+	for _, sl := range s.slots {
+		s.answer[s.byAge[sl.rank]] = int(s.open[sl.worker])
+	}
+	s.in = Instance{} // what the caller owns is not kept alive
+	return s.answer
+}
+
+// improve runs the passes until one changes nothing.
+func (s *Solver) improve() {
+	for range s.in.Options.Passes {
+		replaced, swapped := s.replaceAll(), s.swapAll()
+		if !replaced && !swapped {
+			return
+		}
+	}
+}
+
+func (s *Solver) begin(in Instance) {
+	s.in, s.scale = in, float64(len(in.Workers))
+	s.placed = in.Places()
+	s.slots = s.slots[:0]
+	s.answer = resize(s.answer, len(in.Jobs))
+	for i := range s.answer {
+		s.answer[i] = Unplaced
+	}
+	s.setWindow(max(in.Options.H, 0) + 1)
+}
+
+// setWindow fills what depends on the step alone.
+func (s *Solver) setWindow(steps int) {
+	s.steps = steps
+	s.weigh, s.drift = resize(s.weigh, steps), resize(s.drift, steps)
+	s.mass, s.most = resize(s.mass, steps+1), resize(s.most, steps+1)
+	s.own, s.others = resize(s.own, steps), resize(s.others, steps)
+	s.top = resize(s.top, steps)
+	s.mass[0] = 0
+	for h := range steps {
+		s.weigh[h] = s.in.Options.weight(h)
+		s.drift[h] = float64(int64(h) * s.in.Options.Drift)
+		s.mass[h+1] = s.mass[h] + s.weigh[h]
+	}
+}
+
+// rankJobs orders the jobs by age. Callers mostly hand them over so ordered.
+func (s *Solver) rankJobs() {
+	jobs := s.in.Jobs
+	s.byAge = resize(s.byAge, len(jobs))
+	sorted := true
+	for i := range jobs {
+		s.byAge[i] = int32(i)
+		sorted = sorted && (i == 0 || jobs[i-1].Waited >= jobs[i].Waited)
+	}
+	if !sorted {
+		slices.SortFunc(s.byAge, func(a, b int32) int {
+			return cmp.Or(cmp.Compare(jobs[b].Waited, jobs[a].Waited), cmp.Compare(a, b))
+		})
+	}
+	s.jobs = resize(s.jobs, len(jobs))
+	s.forced = 0
+	for rank, i := range s.byAge {
+		job := &jobs[i]
+		s.jobs[rank] = ranked{size: float64(job.Prefill), life: s.life(job.Remaining)}
+		if bound := s.in.Options.WaitBound; bound > 0 && job.Waited >= bound {
+			s.forced++
+		}
+	}
+}
+
+func (s *Solver) life(remaining int) int32 {
+	if remaining <= 0 {
+		return int32(s.steps)
+	}
+	return int32(min(remaining, s.steps))
+}
+
+// sortPool sorts the jobs by life and size: within one life the objective is
+// convex in the size of the job that one slot gets.
+func (s *Solver) sortPool() {
+	n := len(s.jobs)
+	s.pool, s.place = resize(s.pool, n), resize(s.place, n)
+	for rank := range s.pool {
+		s.pool[rank] = int32(rank)
+	}
+	jobs := s.jobs
+	slices.SortFunc(s.pool, func(a, b int32) int {
+		x, y := &jobs[a], &jobs[b]
+		if x.life != y.life {
+			return int(x.life - y.life)
+		}
+		if x.size != y.size {
+			if x.size < y.size {
+				return -1
+			}
+			return 1
+		}
+		return int(a - b)
+	})
+	s.bounds = resize(s.bounds, s.steps+2)
+	s.waiting.reset(n)
+	life := int32(0)
+	for at, rank := range s.pool {
+		s.place[rank] = int32(at)
+		s.waiting.set(int32(at))
+		for ; life <= jobs[rank].life; life++ {
+			s.bounds[life] = int32(at)
+		}
+	}
+	for ; int(life) < len(s.bounds); life++ {
+		s.bounds[life] = int32(n)
+	}
+}
+
+// openWorkers takes the workers with a free slot in an order that depends on
+// what they are and not on their index, and folds all others into one row.
+func (s *Solver) openWorkers() {
+	workers := s.in.Workers
+	s.open = s.open[:0]
+	for g := range workers {
+		if workers[g].Free > 0 {
+			s.open = append(s.open, int32(g))
+		}
+	}
+	slices.SortFunc(s.open, func(a, b int32) int { return s.compareWorkers(a, b) })
+	k := len(s.open)
+	s.room, s.score = resize(s.room, k), resize(s.score, k)
+	s.load = resize(s.load, (k+1)*s.steps)
+	for i, g := range s.open {
+		s.room[i], s.score[i] = int32(min(workers[g].Free, s.placed)), 0
+		row := s.row(int32(i))
+		for h := range row {
+			row[h] = float64(workers[g].at(h))
+			s.score[i] += s.weigh[h] * row[h]
+		}
+	}
+	s.foldClosed(s.row(int32(k)))
+	s.base = append(s.base[:0], s.load...)
+}
+
+// foldClosed sets row to the highest load of the workers without a free slot.
+func (s *Solver) foldClosed(row []float64) {
+	for h := range row {
+		row[h] = math.Inf(-1)
+	}
+	for g := range s.in.Workers {
+		w := &s.in.Workers[g]
+		for h := 0; w.Free <= 0 && h < len(row); h++ {
+			row[h] = max(row[h], float64(w.at(h)))
+		}
+	}
+}
+
+func (s *Solver) compareWorkers(a, b int32) int {
+	x, y := &s.in.Workers[a], &s.in.Workers[b]
+	for h := range s.steps {
+		if d := cmp.Compare(x.at(h), y.at(h)); d != 0 {
+			return d
+		}
+	}
+	return cmp.Or(cmp.Compare(x.Free, y.Free), cmp.Compare(a, b))
+}
+
+// row is a worker's load at every step of the window.
+func (s *Solver) row(worker int32) []float64 {
+	from := int(worker) * s.steps
+	return s.load[from : from+s.steps : from+s.steps]
+}
+
+// add puts sign times the job's tokens on a row.
+func (s *Solver) add(row []float64, rank int32, sign float64) {
+	job := s.jobs[rank]
+	drift := s.drift[:job.life]
+	row = row[:len(drift)]
+	for h := range row {
+		row[h] += sign * (job.size + drift[h])
+	}
+}
+
+// resize is s with n elements of any content, in its own memory where it is large enough.
+func resize[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n, n+n/2)
+	}
+	return s[:n]
+}

@@ -1,0 +1,126 @@
+package bfio
+
+// partner is what a slot's job may be exchanged for: another slot's job, or
+// (slot < 0) a free slot of a worker.
+type partner struct {
+	slot   int
+	worker int32
+	gain   float64 // how much J falls, in weighted tokens of the highest load
+}
+
+// swapAll exchanges jobs between workers. The jobs placed stay the same, and with
+// them the sum of the loads: only a lower summit helps, so one of the two must
+// be a summit at some step.
+func (s *Solver) swapAll() bool {
+	changed := false
+	for i := range s.slots {
+		if !s.isSummit(s.slots[i].worker) {
+			continue
+		}
+		if p := s.bestPartner(i); p.gain > 0 {
+			s.exchange(i, p)
+			changed = true
+		}
+	}
+	return changed
+}
+
+func (s *Solver) isSummit(worker int32) bool {
+	for h := range s.top {
+		if t := &s.top[h]; t.who[0] == worker || s.row(worker)[h] == t.load[0] {
+			return true
+		}
+	}
+	return false
+}
+
+// bestPartner is the exchange of slot i that gains most, the first of equals.
+func (s *Solver) bestPartner(i int) partner {
+	best := partner{slot: -1, gain: tolerance * s.height()}
+	least := best.gain
+	a := s.slots[i]
+	s.boundGains()
+	for k, b := range s.slots {
+		if b.worker == a.worker || s.jobs[a.rank] == s.jobs[b.rank] {
+			continue
+		}
+		if gain := s.swapGain(a.worker, b.worker, s.jobs[a.rank], s.jobs[b.rank], best.gain); gain > best.gain {
+			best = partner{slot: k, worker: b.worker, gain: gain}
+		}
+	}
+	for k, room := range s.room {
+		if room == 0 || int32(k) == a.worker {
+			continue
+		}
+		if gain := s.swapGain(a.worker, int32(k), s.jobs[a.rank], ranked{}, best.gain); gain > best.gain {
+			best = partner{slot: -1, worker: int32(k), gain: gain}
+		}
+	}
+	if best.gain == least {
+		best.gain = 0
+	}
+	return best
+}
+
+// height is the weighted sum of the summits, without their sign.
+func (s *Solver) height() float64 {
+	sum := 0.0
+	for h := range s.top {
+		sum += s.weigh[h] * max(s.top[h].load[0], -s.top[h].load[0])
+	}
+	return sum
+}
+
+// boundGains sets most[h] to the most that any swap can gain from step h on:
+// the two workers in it leave the third highest where it is.
+func (s *Solver) boundGains() {
+	s.most[s.steps] = 0
+	for h := s.steps - 1; h >= 0; h-- {
+		t := &s.top[h]
+		s.most[h] = s.most[h+1] + s.weigh[h]*(t.load[0]-t.load[2])
+	}
+}
+
+// swapGain is how much the weighted sum of the summits falls when worker p gives
+// job a to worker q for job b; a job with no life is a free slot. Of a swap that
+// cannot gain more than beat it returns something no larger than that.
+func (s *Solver) swapGain(p, q int32, a, b ranked, beat float64) float64 {
+	rowP, rowQ := s.row(p), s.row(q)
+	gain := 0.0
+	for h := range s.top {
+		if gain+s.most[h] < beat {
+			return gain + s.most[h]
+		}
+		shift := 0.0
+		if h < int(a.life) {
+			shift = a.size + s.drift[h]
+		}
+		if h < int(b.life) {
+			shift -= b.size + s.drift[h]
+		}
+		t := &s.top[h]
+		peak := max(rowP[h]-shift, rowQ[h]+shift, t.besides(p, q))
+		gain += s.weigh[h] * (t.load[0] - peak)
+	}
+	return gain
+}
+
+// exchange carries a swap or a move out.
+func (s *Solver) exchange(i int, p partner) {
+	a := &s.slots[i]
+	from, to := s.row(a.worker), s.row(p.worker)
+	s.add(from, a.rank, -1)
+	s.add(to, a.rank, 1)
+	if p.slot >= 0 {
+		b := &s.slots[p.slot]
+		s.add(to, b.rank, -1)
+		s.add(from, b.rank, 1)
+		b.worker = a.worker
+	} else {
+		s.room[a.worker]++
+		s.room[p.worker]--
+	}
+	s.touch(a.worker)
+	s.touch(p.worker)
+	a.worker = p.worker
+}

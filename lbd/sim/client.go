@@ -1,0 +1,200 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"skyserve/internal/workload"
+	"skyserve/lbd/engine"
+	"skyserve/lbd/prefix"
+)
+
+// client is a closed-loop client in its region.
+type client struct {
+	index    int32
+	region   int
+	workload workload.Client
+}
+
+// flight is one request of a client, from its issue to its end.
+type flight struct {
+	id      string
+	client  *client
+	request workload.Request
+	prompt  []engine.Token
+	key     prefix.Key // of prompt
+	text    string     // the answer
+	answer  []engine.Token
+	maxNew  int
+
+	leg     *leg // at the balancer that the client asked
+	issued  time.Duration
+	first   time.Duration
+	started bool // the first token came
+	ended   bool
+	refused bool // an engine can never run it
+	cached  int  // prompt tokens that the engine found in its cache
+	output  int  // tokens that the engine emitted
+}
+
+// retryPause is how long a client waits after a request that was not answered:
+// the Retry-After of the balancer.
+const retryPause = time.Second
+
+// wordBytes is the length of a token of the answers, which are made of the
+// workload's words: a space and three letters.
+const wordBytes = 4
+
+// addClients makes the clients; they start one after the other.
+func (w *world) addClients(phase func(time.Duration) time.Duration) error {
+	var names []string
+	for _, r := range w.scenario.Regions {
+		names = append(names, r.Name)
+	}
+	heavy := workload.HeavyRegion(names)
+	for region, r := range w.scenario.Regions {
+		for i := range r.Clients {
+			load, err := workload.NewClient(w.scenario.Workload, workload.Options{
+				Seed: w.setup.Seed, Region: r.Name, Client: i, Heavy: r.Name == heavy, MaxContext: w.scenario.MaxContext,
+			})
+			if err != nil {
+				return err
+			}
+			c := &client{index: int32(len(w.clients)), region: region, workload: load}
+			w.clients = append(w.clients, c)
+			w.queue.push(event{at: phase(startSpread), kind: evIssue, index: c.index, issue: w.flightsOf(c, nil, load.Next())})
+		}
+	}
+	return nil
+}
+
+// flightsOf makes flights of what a client asks next; before is what it asked last.
+func (w *world) flightsOf(c *client, before *flight, requests []workload.Request) []*flight {
+	flights := make([]*flight, 0, len(requests))
+	for _, r := range requests {
+		flights = append(flights, w.newFlight(c, before, r))
+	}
+	return flights
+}
+
+func (w *world) newFlight(c *client, before *flight, r workload.Request) *flight {
+	w.flights++
+	f := &flight{
+		id: strconv.FormatUint(w.flights, 10), client: c, request: r,
+		prompt: promptOf(before, r.Messages), maxNew: max(w.scenario.MaxNew, r.OutputTokens),
+	}
+	// Each answer is its own, as sampling makes it, also to equal prompts; and
+	// it is the same under every policy.
+	draw := rand.New(rand.NewPCG(w.setup.Seed, uint64(c.index)<<32|uint64(uint32(r.Seq))))
+	f.text = workload.Text(r.OutputTokens, draw.Uint64())
+	f.answer = engine.Tokenize(make([]engine.Token, 0, r.OutputTokens), f.text)
+	f.key = keyOf(nil, f.prompt, w.setup.Seed)
+	return f
+}
+
+// promptOf is the tokens of a conversation. Most go on where an earlier request
+// of the client and its answer ended: only the rest is new.
+func promptOf(before *flight, messages []workload.Message) []engine.Token {
+	var tokens []engine.Token
+	if before != nil {
+		if n := len(before.request.Messages); len(messages) > n && messages[n].Content == before.text && slices.Equal(messages[:n], before.request.Messages) {
+			tokens = append(tokens, before.prompt...)
+			tokens = append(tokens, before.answer...)
+			messages = messages[n+1:]
+		}
+	}
+	for _, m := range messages {
+		tokens = engine.Tokenize(tokens, m.Content)
+	}
+	return tokens
+}
+
+// keyOf is the key of tokens that go on after those that key was made of; key
+// covers whole blocks of them. Every token counts as its four bytes, so a block
+// is 16 tokens.
+func keyOf(key prefix.Key, tokens []engine.Token, seed uint64) prefix.Key {
+	// A key's hashes are a chain: the last one is where the next begins.
+	if len(key) > 0 {
+		seed = key[len(key)-1]
+	}
+	h := prefix.NewHasher(seed)
+	var block [prefix.BlockBytes]byte
+	const each = prefix.BlockBytes / wordBytes
+	for rest := tokens[len(key)*each:]; len(rest) >= each; rest = rest[each:] {
+		for i, t := range rest[:each] {
+			block[4*i], block[4*i+1], block[4*i+2], block[4*i+3] = byte(t), byte(t>>8), byte(t>>16), byte(t>>24)
+		}
+		_, _ = h.Write(block[:]) // never fails
+	}
+	return append(key[:len(key):len(key)], h.Key()...)
+}
+
+// wholeKey is the key of the prompt with its answer.
+func (f *flight) wholeKey(seed uint64) prefix.Key {
+	whole := make([]engine.Token, 0, len(f.prompt)+len(f.answer))
+	return keyOf(f.key, append(append(whole, f.prompt...), f.answer...), seed)
+}
+
+// finished takes the engine's word: the answer may have been cut.
+func (f *flight) finished(ev *engine.Event) {
+	f.cached, f.output = ev.CachedTokens, ev.OutputTokens
+	f.answer = f.answer[:ev.OutputTokens]
+	f.text = f.text[:ev.OutputTokens*wordBytes]
+}
+
+// issueAll sends flights to the client's balancer.
+func (w *world) issueAll(c *client, flights []*flight) {
+	home := w.nodes[w.homes[c.region]]
+	for _, f := range flights {
+		f.issued = w.now
+		f.leg = &leg{flight: f, node: home}
+		w.tally.issued++
+		w.push(w.delay[c.region][home.region], event{kind: evArrive, leg: f.leg})
+		if w.scenario.Patience > 0 {
+			w.push(w.scenario.Patience, event{kind: evPatience, flight: f})
+		}
+	}
+}
+
+// answer takes news of a request that the client still waits for.
+func (w *world) answer(f *flight, said word) {
+	if f.ended {
+		return
+	}
+	switch said {
+	case saidFirst:
+		f.first, f.started = w.now, true
+	case saidDone:
+		if !f.started || f.first < f.issued || w.now < f.first {
+			w.broke("request %s: issued at %v, first token at %v, done at %v", f.id, f.issued, f.first, w.now)
+		}
+		f.ended = true
+		w.tally.answered(w.warm, w.now, f)
+		w.issueAll(f.client, w.flightsOf(f.client, f, f.client.workload.Done(f.request, f.text)))
+	default:
+		f.ended = true
+		w.tally.failed(w.warm)
+		w.goOn(f)
+	}
+}
+
+// giveUp ends the patience of a client with a request.
+func (w *world) giveUp(f *flight) {
+	if f.ended {
+		return
+	}
+	f.ended = true
+	w.tally.cancelled++
+	w.push(w.delay[f.client.region][f.leg.node.region], event{kind: evCancel, leg: f.leg})
+	w.goOn(f)
+}
+
+// goOn lets a client ask on, after a pause, when a request was not answered.
+func (w *world) goOn(f *flight) {
+	c := f.client
+	if next := w.flightsOf(c, nil, c.workload.Failed(f.request)); len(next) > 0 {
+		w.push(retryPause, event{kind: evIssue, index: c.index, issue: next})
+	}
+}

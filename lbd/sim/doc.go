@@ -1,0 +1,21 @@
+// Package sim runs a whole service in virtual time: closed-loop clients in
+// several regions, the production balancer (lbd/core) with any policy, and one
+// model engine (lbd/engine) a replica, joined by round trips. It has no clock,
+// no goroutine and no global randomness: the same scenario, setup and seed give
+// the same result, byte for byte.
+//
+// The balancers are told exactly what the proxy tells them: arrivals with the
+// hashes of the prompt, first tokens, ends with the hashes of prompt and answer,
+// cancellations, bounces, a report of every replica and a heartbeat of every
+// peer, each as old as the wire makes it, the tokens that came, and ticks. So
+// what wins here is the code that serves.
+//
+// A prompt is a sequence of the engine's tokens: the contents of its messages,
+// one after the other, without what a chat template would put between them, as
+// the lengths of the workloads are meant. A balancer sees four bytes
+// of each token, so that matches and hits speak of the same tokens.
+//
+// Read scenario.go first (what can be said), then world.go (what happens when),
+// node.go, replica.go and client.go (who does it), figures.go (what is measured)
+// and audit.go (the laws that every run is held to at its end).
+package sim
