@@ -9,6 +9,7 @@ import (
 	"skyserve/internal/controller/rollout"
 	"skyserve/internal/load"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/whatif"
 	"skyserve/lbd/proxy"
 	"skyserve/plan"
 )
@@ -20,7 +21,7 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, document := range []any{
-		telemetry.Snapshot{}, rollout.Status{}, load.Report{}, plan.Proposal{}, forecastSeries{}, backtestSeries{}, proxy.DecisionRecord{},
+		telemetry.Snapshot{}, rollout.Status{}, load.Report{}, plan.Proposal{}, forecastSeries{}, backtestSeries{}, whatif.Report{}, whatif.BFIOReport{}, proxy.DecisionRecord{},
 	} {
 		for _, key := range jsonKeys(reflect.TypeOf(document), map[reflect.Type]bool{}) {
 			if !strings.Contains(string(guide), "`"+key+"`") && !strings.Contains(string(guide), "`."+key+"`") {

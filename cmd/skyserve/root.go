@@ -119,6 +119,7 @@ traffic, shows it, and says what capacity it needs next.`,
 		newTopCmd(),
 		newPlanCmd(),
 		newForecastCmd(),
+		newSimCmd(),
 		newLoadCmd(),
 		newVersionCmd(),
 	)
