@@ -1,6 +1,7 @@
 package lbd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -118,7 +119,8 @@ type node struct {
 // start runs a balancer on ports of its own until the test ends.
 func start(t *testing.T, cfg service.BalancerConfig, opts Options) *node {
 	t.Helper()
-	cfg.Service, cfg.Listen, cfg.Admin = "chat", "127.0.0.1:0", "127.0.0.1:0"
+	cfg.Service = cmp.Or(cfg.Service, "chat")
+	cfg.Listen, cfg.Admin = "127.0.0.1:0", "127.0.0.1:0"
 	ctx, stop := context.WithCancel(context.Background())
 	type urls struct{ public, admin string }
 	listening := make(chan urls, 1)

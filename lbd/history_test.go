@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 )
 
@@ -293,5 +294,49 @@ func TestUnreachableStoreDelaysNothing(t *testing.T) {
 	}
 	if text := log.String(); strings.Contains(text, "store secret") || !strings.Contains(text, "127.0.0.1:1") {
 		t.Errorf("log:\n%s", text)
+	}
+}
+
+// Several services may keep their state in one NATS cluster, and their balancers
+// go by the same ids.
+func TestServicesThatShareAStoreDoNotSeeEachOther(t *testing.T) {
+	srv, err := store.Serve(t.Context(), store.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Token: "secret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Close()
+	e := newEngine(t, "llama", "")
+	of := func(name string) service.BalancerConfig {
+		cfg := config("lb-us-0", "local/us", service.ReplicaConfig{ID: "us-0", URL: e.URL, Model: "llama"})
+		cfg.Service, cfg.StoreURL, cfg.StoreToken = name, srv.URL(), "secret"
+		return cfg
+	}
+	requests := func(n *node) (sum int64, complete bool) {
+		points, complete, err := n.admin.History(context.Background(), 0)
+		for _, p := range points {
+			sum += p.Requests
+		}
+		return sum, complete && err == nil
+	}
+	first := start(t, of("one"), Options{})
+	if got := ask(t, client(t), first.public, "llama"); got.status != 200 {
+		t.Fatalf("got %+v", got)
+	}
+	eventually(t, "the store can be reached", func() bool { _, complete := requests(first); return complete })
+	first.stop() // which stores what it counted
+	if err := first.wait(); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int64{"one": 1, "two": 0} {
+		n := start(t, of(name), Options{})
+		var got int64
+		eventually(t, "the history is complete", func() bool {
+			sum, complete := requests(n)
+			got = sum
+			return complete
+		})
+		if got != want {
+			t.Errorf("service %s sees %d requests, want %d", name, got, want)
+		}
 	}
 }

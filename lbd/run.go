@@ -220,7 +220,7 @@ func (b *balancer) pointStore(ctx context.Context) (PointStore, error) {
 	if b.opts.Store != nil || b.cfg.StoreURL == "" {
 		return b.opts.Store, nil
 	}
-	s, err := store.Connect(ctx, b.cfg.StoreURL, b.cfg.StoreToken, store.Lazy(), store.ClientName(b.cfg.ID), store.Logger(b.log))
+	s, err := store.Connect(ctx, b.cfg.StoreURL, b.cfg.StoreToken, store.ForService(b.cfg.Service), store.Lazy(), store.ClientName(b.cfg.ID), store.Logger(b.log))
 	if err != nil {
 		return nil, &ConfigError{Key: "store_url", Problem: err.Error()}
 	}

@@ -69,7 +69,7 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger)
 		return err
 	}
 	defer closeStore()
-	st, err := store.Connect(ctx, url, config.StoreToken, store.Lazy(), store.ClientName("controller"), store.Logger(log))
+	st, err := store.Connect(ctx, url, config.StoreToken, store.ForService(config.Service), store.Lazy(), store.ClientName("controller"), store.Logger(log))
 	if err != nil {
 		return err
 	}

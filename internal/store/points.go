@@ -242,7 +242,7 @@ func (s *Store) pointStream(ctx context.Context) (jetstream.Stream, jetstream.Je
 	}
 	stream, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name: s.namespace + "_points", Description: "skyserve: traffic by minute",
-		Subjects: []string{s.namespace + "_points.*"}, Storage: jetstream.FileStorage, Replicas: s.replicas,
+		Subjects: []string{s.namespace + "_points.*"}, Storage: jetstream.FileStorage,
 		MaxAge: pointsMaxAge, MaxBytes: pointsMaxBytes, Discard: jetstream.DiscardOld,
 	})
 	if err != nil {

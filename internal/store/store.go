@@ -34,7 +34,6 @@ const (
 type Store struct {
 	url       string // without credentials, for messages
 	namespace string
-	replicas  int
 	log       *slog.Logger
 	now       func() time.Time
 
@@ -55,7 +54,6 @@ type Store struct {
 type config struct {
 	lazy      bool
 	namespace string
-	replicas  int
 	name      string
 	log       *slog.Logger
 }
@@ -67,13 +65,16 @@ type Option func(*config)
 // balancer does, whose traffic must not wait for its store.
 func Lazy() Option { return func(c *config) { c.lazy = true } }
 
-// Namespace sets the prefix of everything the store keeps, so that several
+// ForService keeps everything under the service's own name, so that several
 // services can share one NATS cluster: letters, digits, dashes and underscores.
-// Default "skyserve".
-func Namespace(name string) Option { return func(c *config) { c.namespace = name } }
-
-// Replicas sets how many servers of a cluster keep each write. Default 1.
-func Replicas(n int) Option { return func(c *config) { c.replicas = n } }
+// An empty name is no service in particular.
+func ForService(name string) Option {
+	return func(c *config) {
+		if name != "" {
+			c.namespace = "skyserve_" + name
+		}
+	}
+}
 
 // ClientName names the connection in the server's own listings.
 func ClientName(name string) Option { return func(c *config) { c.name = name } }
@@ -88,7 +89,7 @@ var namespaceRE = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 // with Lazy it fails only on a malformed URL or option. ctx bounds the first
 // attempt, not the life of the Store: call Close.
 func Connect(ctx context.Context, natsURL, token string, options ...Option) (*Store, error) {
-	c := config{namespace: "skyserve", replicas: 1, name: "skyserve", log: slog.New(slog.DiscardHandler)}
+	c := config{namespace: "skyserve", name: "skyserve", log: slog.New(slog.DiscardHandler)}
 	for _, o := range options {
 		o(&c)
 	}
@@ -99,7 +100,7 @@ func Connect(ctx context.Context, natsURL, token string, options ...Option) (*St
 		return nil, fmt.Errorf("connecting to store: url %q: want nats://host:port", redact(natsURL))
 	}
 	s := &Store{
-		url: redact(natsURL), namespace: c.namespace, replicas: c.replicas, log: c.log,
+		url: redact(natsURL), namespace: c.namespace, log: c.log,
 		now: time.Now, up: make(chan struct{}), stop: func() {},
 	}
 	opts := s.natsOptions(token, c.name)
@@ -256,7 +257,7 @@ func (s *Store) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	}
 	kv, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
 		Bucket: s.namespace + "_state", Description: "skyserve: desired state and leases",
-		History: 1, MaxBytes: stateMaxBytes, Storage: jetstream.FileStorage, Replicas: s.replicas,
+		History: 1, MaxBytes: stateMaxBytes, Storage: jetstream.FileStorage,
 	})
 	if err != nil {
 		return nil, err

@@ -291,7 +291,7 @@ func TestConnectRefuses(t *testing.T) {
 	if _, err := Connect(t.Context(), srv.URL(), "wrong"); err == nil || errors.Is(err, ErrUnavailable) {
 		t.Fatalf("a wrong token is not an outage: %v", err)
 	}
-	if _, err := Connect(t.Context(), srv.URL(), "secret", Namespace("a.b")); err == nil {
+	if _, err := Connect(t.Context(), srv.URL(), "secret", ForService("a.b")); err == nil {
 		t.Fatal("namespace a.b accepted")
 	}
 	if _, err := Connect(t.Context(), "", ""); err == nil {
@@ -302,9 +302,9 @@ func TestConnectRefuses(t *testing.T) {
 	}
 }
 
-func TestNamespacesAreApart(t *testing.T) {
+func TestServicesAreApart(t *testing.T) {
 	srv := serve(t, t.TempDir())
-	a, b := connect(t, srv, Namespace("a")), connect(t, srv, Namespace("b"))
+	a, b := connect(t, srv, ForService("a")), connect(t, srv, ForService("b"))
 	must[uint64](t)(a.Put(t.Context(), "k", []byte("v")))
 	if _, _, err := b.Get(t.Context(), "k"); !errors.Is(err, ErrNotFound) {
 		t.Fatalf("b sees a's key: %v", err)
