@@ -103,17 +103,8 @@ func ContractOrders() []string { return all("BalancerSpec.order") }
 // BuiltStrategies are the scaling strategies that can be chosen, the default first.
 func BuiltStrategies() []string { return built("Autoscale.strategy") }
 
-// ContractStrategies are all scaling strategies, built or planned.
-func ContractStrategies() []string { return all("Autoscale.strategy") }
-
 // BuiltForecasts are the forecasters that can be chosen, the default first.
 func BuiltForecasts() []string { return built("Autoscale.forecast") }
-
-// ContractForecasts are all forecasters, built or planned.
-func ContractForecasts() []string { return all("Autoscale.forecast") }
-
-// GPUTypes are the GPU types that a replica can ask for.
-func GPUTypes() []string { return built("GPU.type") }
 
 func built(key string) []string {
 	w, _ := Words(key)

@@ -140,12 +140,9 @@ var errFull = errors.New("no space left")
 
 func (full) Write([]byte) (int, error) { return 0, errFull }
 
-func TestWritersReportFailure(t *testing.T) {
+func TestWriteMPSReportsFailure(t *testing.T) {
 	in := Instance{Workers: []Worker{{Free: 1}}, Jobs: []Job{{Prefill: 1}}, Options: Defaults(0)}
 	if err := WriteMPS(full{}, in); !errors.Is(err, errFull) {
 		t.Errorf("WriteMPS: %v", err)
-	}
-	if err := WriteTable(full{}, []Row{{Policy: "fcfs"}}); !errors.Is(err, errFull) {
-		t.Errorf("WriteTable: %v", err)
 	}
 }

@@ -1,11 +1,5 @@
 package bfio
 
-import (
-	"fmt"
-	"io"
-	"text/tabwriter"
-)
-
 // Row is one line of Table 1: a policy, what it reached, and what the paper says.
 type Row struct {
 	Policy    string // fcfs, jsq or bf-io
@@ -38,15 +32,6 @@ func Rows() []Row {
 	}
 }
 
-// Table replays every row of Table 1.
-func Table(scenario Scenario) []Row {
-	rows := Rows()
-	for i := range rows {
-		rows[i].Replay(scenario, func(p Policy) Policy { return p })
-	}
-	return rows
-}
-
 // Replay fills in the row's figures. Every decision is made by what around
 // returns, which can measure or watch the row's own policy.
 func (r *Row) Replay(scenario Scenario, around func(Policy) Policy) {
@@ -60,32 +45,4 @@ func (r *Row) Replay(scenario Scenario, around func(Policy) Policy) {
 		policy = JSQ()
 	}
 	r.Figures = NewSim(scenario, options).Run(around(policy))
-}
-
-// WriteTable prints rows in the units of Table 1, the paper's figure in brackets.
-func WriteTable(w io.Writer, rows []Row) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "policy\tH\twait bound\timbalance 1e4 tok\tthroughput 1e4 tok/s\tTPOT 1e-2 s\tlinear kJ\tsublinear kJ\tbarrier idle\tmax wait, steps")
-	for _, r := range rows {
-		f, paper := r.Figures, r.Paper
-		if paper == nil {
-			paper = &Figures{}
-		}
-		fmt.Fprintf(tw, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%.1f%%\t%d\n", r.Policy, r.H, r.WaitBound,
-			beside(f.Imbalance, paper.Imbalance, 1e4, 2), beside(f.Throughput, paper.Throughput, 1e4, 2),
-			beside(f.TPOT, paper.TPOT, 1e-2, 2), beside(f.Linear, paper.Linear, 1e3, 0),
-			beside(f.Sublinear, paper.Sublinear, 1e3, 0), 100*f.BarrierIdle, f.MaxWait)
-	}
-	if err := tw.Flush(); err != nil {
-		return fmt.Errorf("writing the table: %w", err)
-	}
-	return nil
-}
-
-// beside is a figure in its unit and, where the paper has one, the paper's.
-func beside(got, paper, unit float64, digits int) string {
-	if paper == 0 {
-		return fmt.Sprintf("%.*f", digits, got/unit)
-	}
-	return fmt.Sprintf("%.*f (%.*f)", digits, got/unit, digits, paper/unit)
 }

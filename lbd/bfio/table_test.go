@@ -4,7 +4,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 )
 
@@ -16,14 +15,9 @@ func short() Scenario {
 }
 
 func TestTable1KeepsThePapersOrder(t *testing.T) {
-	rows := Table(short())
-	var out strings.Builder
-	if err := WriteTable(&out, rows); err != nil {
-		t.Fatal(err)
-	}
-	t.Log("\n" + out.String())
 	at := map[string]Figures{}
-	for _, r := range rows {
+	for _, r := range Rows() {
+		r.Replay(short(), func(p Policy) Policy { return p })
 		name := r.Policy
 		if r.Policy == "bf-io" {
 			name += map[int]string{0: "0", 20: "20", 80: "80"}[r.H]
