@@ -60,14 +60,18 @@ func checkNames(cfg service.BalancerConfig) error {
 	return nil
 }
 
+// asksForKeys says whether clients must present an API key.
+func asksForKeys(cfg service.BalancerConfig) bool {
+	return cfg.Balancer.Auth != nil && cfg.Balancer.Auth.KeysFrom != ""
+}
+
 func checkListeners(cfg service.BalancerConfig, opts Options) error {
 	for _, l := range []struct{ key, addr string }{{"listen", cfg.Listen}, {"admin", cfg.Admin}} {
 		if _, port, err := net.SplitHostPort(l.addr); err != nil || port == "" {
 			return &ConfigError{Key: l.key, Problem: fmt.Sprintf("must be HOST:PORT, got %q", l.addr)}
 		}
 	}
-	auth := cfg.Balancer.Auth != nil && cfg.Balancer.Auth.KeysFrom != ""
-	if !auth && !opts.InsecureNoAuth && admin.BeyondLoopback(cfg.Listen) {
+	if !asksForKeys(cfg) && !opts.InsecureNoAuth && admin.BeyondLoopback(cfg.Listen) {
 		return &ConfigError{
 			Key: "listen", Problem: fmt.Sprintf("%s can be reached from other machines, and no API keys are set", cfg.Listen),
 			Hint: "set balancer.auth.keys_from (--keys-from env:NAME or file:PATH), listen on 127.0.0.1, or accept everybody with --insecure-no-auth",
@@ -84,6 +88,12 @@ func checkListeners(cfg service.BalancerConfig, opts Options) error {
 
 // checkTargets makes sure that every replica and peer has a URL and an id of its own.
 func checkTargets(cfg service.BalancerConfig) error {
+	if len(cfg.Peers) > 0 && cfg.PeerToken == "" && asksForKeys(cfg) {
+		return &ConfigError{
+			Key: "peer_token", Problem: "missing: clients must present keys, so peers must be told from them",
+			Hint: "set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service",
+		}
+	}
 	seen := map[string]string{cfg.ID: "id"}
 	for i, r := range cfg.Replicas {
 		key := fmt.Sprintf("replicas[%d]", i)

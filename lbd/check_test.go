@@ -48,6 +48,12 @@ func TestCheck(t *testing.T) {
 		{"peer without url", peer(service.PeerConfig{ID: "eu"}), "peers[0].url: missing"},
 		{"peer with own id", peer(service.PeerConfig{ID: "lb-us-0", URL: "http://127.0.0.1:2"}), `peers[0]: has the id "lb-us-0" of id`},
 		{"peer in the past", peer(service.PeerConfig{ID: "eu", URL: "http://127.0.0.1:2", EmulateRTT: -1}), "peers[0].emulate_rtt: must not be below zero, got -1ns"},
+		{"keys without a peer token", func(c *service.BalancerConfig, _ *Options) {
+			c.Peers, c.Balancer.Auth = []service.PeerConfig{{ID: "eu", URL: "http://127.0.0.1:2"}}, &service.Auth{KeysFrom: "env:KEYS"}
+		}, "peer_token: missing: clients must present keys"},
+		{"keys and a peer token", func(c *service.BalancerConfig, _ *Options) {
+			c.Peers, c.Balancer.Auth, c.PeerToken = []service.PeerConfig{{ID: "eu", URL: "http://127.0.0.1:2"}}, &service.Auth{KeysFrom: "env:KEYS"}, "t"
+		}, ""},
 		{"unknown policy", balancer(service.BalancerSpec{Policy: "skylbb"}), "balancer.policy: "},
 		{"policy to come", balancer(service.BalancerSpec{Policy: "bf-io"}), "balancer.policy: is not built yet"},
 		{"unknown order", balancer(service.BalancerSpec{Order: "lifo"}), "balancer.order: "},

@@ -328,7 +328,11 @@ func (b *balancer) publicURL() string {
 // handler serves peers on their own paths and clients on all others.
 func (b *balancer) handler() http.Handler {
 	peers := http.NewServeMux()
-	peer.Register(peers, b.cfg.PeerToken, peer.Source{Heartbeat: b.heartbeat, Region: b.api.Region})
+	// Without a token peers are known by coming from this machine, which says
+	// nothing where clients are asked for keys: see Check.
+	if b.cfg.PeerToken != "" || !asksForKeys(b.cfg) {
+		peer.Register(peers, b.cfg.PeerToken, peer.Source{Heartbeat: b.heartbeat, Region: b.api.Region})
+	}
 	clients := b.runtime.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/skyserve/") {

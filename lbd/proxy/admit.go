@@ -47,7 +47,7 @@ func errUnauthorized() *apiError {
 func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
 	h := req.Header
 	hop, from := core.Hop(h.Get(headerHop)), h.Get(headerFrom)
-	trusted := from != "" && validHop(hop) && peerAllowed(r.self.PeerToken, req)
+	trusted := from != "" && validHop(hop) && peerAllowed(r.self.PeerToken, r.keys, req)
 	if trusted {
 		o.from, o.hop, o.tenant = from, hop, h.Get(headerTenant)
 	} else {

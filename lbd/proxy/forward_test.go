@@ -154,6 +154,17 @@ func TestKeysAreNotAskedOfPeers(t *testing.T) {
 	expect(t, b.post(chatPath, plainBody, append(hop, "X-Skyserve-Peer-Token: secret")...), http.StatusOK, "")
 }
 
+// A balancer that asks for keys may stand behind a reverse proxy of its own
+// machine: then every client comes from loopback, and none of them is a peer.
+func TestLoopbackIsNoPeerWhereKeysAreAsked(t *testing.T) {
+	o := roundRobin(t)
+	o.Keys = []string{"k"}
+	b := start(t, o)
+	b.attach("us-0", engine(t, whole(plainReply)))
+	expect(t, b.post(chatPath, plainBody, "X-Skyserve-Hop: remote", "X-Skyserve-From: lb-eu-0"), http.StatusUnauthorized, "invalid_api_key")
+	expect(t, b.post(chatPath, plainBody, "Authorization: Bearer k"), http.StatusOK, "")
+}
+
 func TestPeerThatFailsIsReplaced(t *testing.T) {
 	for name, h := range map[string]http.HandlerFunc{
 		"401": status(401), "403": status(403), "502": status(502), "cut": cut("text/event-stream", ""), "queue full": status(429),

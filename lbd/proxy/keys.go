@@ -44,11 +44,13 @@ func (k keyring) admit(h http.Header) (tenant string, ok bool) {
 }
 
 // peerAllowed says whether a request comes from a balancer of this service:
-// it knows the peer token or, where none is set, comes from this machine.
-func peerAllowed(token string, req *http.Request) bool {
+// it knows the peer token or, where nobody is asked for anything, comes from this
+// machine. A balancer that asks its clients for keys and has no token has no
+// peers: behind a reverse proxy of this machine all clients come from here.
+func peerAllowed(token string, keys keyring, req *http.Request) bool {
 	given := req.Header.Get(headerPeerToken)
 	if token == "" {
-		return given == "" && fromLoopback(req.RemoteAddr)
+		return len(keys) == 0 && given == "" && fromLoopback(req.RemoteAddr)
 	}
 	want, got := sha256.Sum256([]byte(token)), sha256.Sum256([]byte(given))
 	return subtle.ConstantTimeCompare(want[:], got[:]) == 1
