@@ -28,6 +28,7 @@ type balancer struct {
 	*Runtime
 	t   *testing.T
 	url string
+	srv *httptest.Server
 }
 
 // testOptions are options under which no report ever grows old.
@@ -81,7 +82,7 @@ func serveWith(t *testing.T, rt *Runtime) *balancer {
 			tr.CloseIdleConnections()
 		}
 	})
-	return &balancer{Runtime: rt, t: t, url: srv.URL}
+	return &balancer{Runtime: rt, t: t, url: srv.URL, srv: srv}
 }
 
 // engine serves h as a replica until the test ends and returns its URL.
