@@ -26,7 +26,7 @@ type Hasher struct {
 }
 
 // NewHasher starts a key. Hashers with different seeds give unrelated keys: a
-// seed chosen at random per process keeps clients from constructing collisions.
+// seed that clients do not know keeps them from constructing collisions.
 func NewHasher(seed uint64) *Hasher { return &Hasher{chain: seed} }
 
 // Reset starts over with seed, keeping the key's memory only when reuse is

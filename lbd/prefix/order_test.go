@@ -15,18 +15,29 @@ type record struct {
 
 // ledger is that twin: prefixes that share nothing, one block each, in a list.
 type ledger struct {
-	order   Order
-	room    int
-	records []record
+	order    Order
+	maxBytes int
+	records  []record
+}
+
+func (l *ledger) bytes() (sum int) {
+	for _, r := range l.records {
+		sum += nodeBytes + memberBytes*len(r.targets)
+	}
+	return sum
+}
+
+func (l *ledger) evict() {
+	for l.bytes() > l.maxBytes && len(l.records) > 1 {
+		l.records = l.records[1:]
+	}
 }
 
 func (l *ledger) insert(letter string, target int) {
+	defer l.evict()
 	at := slices.IndexFunc(l.records, func(r record) bool { return r.letter == letter })
 	if at < 0 {
 		l.records = append(l.records, record{letter, []int{target}})
-		if len(l.records) > l.room {
-			l.records = l.records[1:]
-		}
 		return
 	}
 	r := l.records[at]
@@ -58,9 +69,9 @@ func TestEvictionEqualsItsDumbTwinInBothOrders(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f"}
 	rapid.Check(t, func(rt *rapid.T) {
 		order := drawOrder(rt)
-		const room = 3
-		tree := NewTreeInOrder(room*(nodeBytes+8), order)
-		dumb := &ledger{order: order, room: room}
+		const room = 3*(nodeBytes+memberBytes) + memberBytes
+		tree := NewTreeInOrder(room, order)
+		dumb := &ledger{order: order, maxBytes: room}
 		for range rapid.IntRange(1, 40).Draw(rt, "operations") {
 			target := rapid.IntRange(0, 2).Draw(rt, "target")
 			if rapid.IntRange(0, 9).Draw(rt, "operation") == 0 {
@@ -89,7 +100,8 @@ func TestEvictionEqualsItsDumbTwinInBothOrders(t *testing.T) {
 // whatever is evicted, and what was just inserted is there.
 func TestEvictionOfSharedPrefixesKeepsTheInvariants(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		tree := NewTreeInOrder(6*nodeBytes, drawOrder(rt))
+		const bound = 8 * nodeBytes
+		tree := NewTreeInOrder(bound, drawOrder(rt))
 		letters := rapid.StringOfN(rapid.RuneFrom([]rune("abc")), 1, 5, -1)
 		for range rapid.IntRange(1, 60).Draw(rt, "operations") {
 			target := rapid.SampledFrom([]int{0, 1, 70}).Draw(rt, "target")
@@ -99,7 +111,7 @@ func TestEvictionOfSharedPrefixesKeepsTheInvariants(t *testing.T) {
 				tree.Insert(blocks(letters.Draw(rt, "key")), target)
 			}
 			check(rt, tree)
-			if tree.Bytes() > 6*nodeBytes && tree.Nodes() > 1 {
+			if tree.Bytes() > bound && tree.Nodes() > 1 {
 				rt.Fatalf("%d bytes in %d nodes", tree.Bytes(), tree.Nodes())
 			}
 		}
@@ -108,12 +120,12 @@ func TestEvictionOfSharedPrefixesKeepsTheInvariants(t *testing.T) {
 
 func TestTheOrderDecidesWhatARepeatedPrefixIsWorth(t *testing.T) {
 	for order, gone := range map[Order]string{LeastRecent: "b", EarliestInserted: "a"} {
-		tree := NewTreeInOrder(3*(nodeBytes+8), order)
+		tree := NewTreeInOrder(3*(nodeBytes+memberBytes), order)
 		for _, k := range []string{"a", "b", "c", "a", "d"} { // a is sent twice
 			tree.Insert(blocks(k), 0)
 		}
 		for _, k := range []string{"a", "b", "c", "d"} {
-			if got := tree.Match(blocks(k), make([]int, 1)) > 0; got == (k == gone) {
+			if got := tree.Match(blocks(k), make([]int, 1)).Bytes > 0; got == (k == gone) {
 				t.Errorf("order %d: %s there %v, want only %s gone", order, k, got, gone)
 			}
 		}

@@ -1,77 +1,69 @@
 package prefix
 
-import "math/bits"
-
-const (
-	// nodeBytes is the memory that a node costs beside its hashes: the struct,
-	// its entry in the index and the slack of both.
-	nodeBytes = 160
-	none      = int32(-1)
-)
-
-// node is one edge of the radix tree with the point it leads to. Nodes live in
-// one slice and name each other by position.
-type node struct {
-	edge    []uint64 // chain hashes from the parent to here; never empty but at the root
-	targets set      // who has the prefix that ends here; a subset of the parent's
-	parent  int32
-	child   int32 // first child
-	sibling int32 // next child of the same parent
-	newer   int32 // towards the newest by the tree's order
-	older   int32 // towards the oldest
-}
-
-// Order says which leaves a full tree gives up first.
-type Order int
-
-const (
-	// LeastRecent gives up the leaves whose prefix was sent longest ago (SGLang's
-	// router).
-	LeastRecent Order = iota
-	// EarliestInserted gives up the leaves that became known first, however often
-	// they were sent since (SkyLB section 3.2). A prefix becomes known when it, or
-	// one more target that holds it, enters the tree.
-	EarliestInserted
+import (
+	"math/bits"
+	"time"
 )
 
 // Tree maps prefixes to the targets that hold them. Targets are small integers
-// that the owner hands out. Memory stays under the bound given to New: the
-// oldest leaves by the tree's Order go first.
+// that the owner hands out, from 0. Memory stays under the bound given to New:
+// the oldest leaves by the tree's Order go first.
 //
 // Invariants: a node's targets are a non-empty subset of its parent's; a
 // node is at least as new as its children, so the oldest node is a leaf; every
-// hash in index leads to the node whose edge begins with it; held[i] is the sum
-// of the edges that target i has.
+// node but the root, which is node 0, is in index by its parent and the first
+// hash of its edge, and no two children of a node begin alike; held[i] is the
+// sum of the edges that target i has and counts[i] their number; every node that
+// target i has is in members[i].
 type Tree struct {
-	nodes    []node
-	free     []int32
-	index    map[uint64]int32 // first hash of an edge -> its node
+	chunks []*[chunkSize]node // the nodes, which name each other by number
+	more   [][]uint64         // targets from 64 on, by chunk
+	holes  []int32            // numbers below end that are not in use
+	end    int32              // one more than the highest number in use
+	count  int                // nodes in use, the root not counted
+	width  int                // most words of more that any node has had
+
+	index    index
+	edges    edges
 	newest   int32
 	oldest   int32
-	used     int
 	maxBytes int
 	order    Order
-	held     []int   // bytes of prefixes by target
-	path     []int32 // scratch of Insert
+	walked   descent
+
+	held        []int     // bytes of prefixes, by target
+	counts      []int     // nodes, by target
+	members     [][]int32 // the nodes and some that were, by target
+	memberships int       // sum of counts
+	scratch     []uint64  // of grow and mergeChild
+	moved       func(owner int32, at uint32)
 }
 
+// mostBytes keeps the numbers of nodes and words within 32 bits: 16 GB.
+const mostBytes = 1 << 34
+
 // NewTree makes a tree that keeps within maxBytes of memory (its own estimate
-// of nodes and hashes; at least one prefix is always kept) and gives up the
-// least recent leaves first.
+// of what its contents cost, which is no less than they do; 16 GB at most; one
+// node is always kept) and gives up the least recent leaves first.
 func NewTree(maxBytes int) *Tree { return NewTreeInOrder(maxBytes, LeastRecent) }
 
 // NewTreeInOrder is NewTree with another order of eviction.
 func NewTreeInOrder(maxBytes int, order Order) *Tree {
-	t := &Tree{index: make(map[uint64]int32), newest: none, oldest: none, maxBytes: maxBytes, order: order}
-	t.nodes = append(t.nodes, node{parent: none, child: none, sibling: none, newer: none, older: none})
+	t := &Tree{newest: none, oldest: none, maxBytes: min(maxBytes, mostBytes), order: order}
+	t.moved = func(owner int32, at uint32) { t.node(owner).edge = at }
+	root := t.take()
+	*t.node(root) = node{parent: none, child: none, left: none, right: none, newer: none, older: none}
+	t.count = 0
 	return t
 }
 
 // Bytes is the memory in use, by the measure that the bound holds for.
-func (t *Tree) Bytes() int { return t.used }
+func (t *Tree) Bytes() int {
+	return t.count*(nodeBytes+8*t.width) + t.memberships*memberBytes + t.edges.used*wordBytes
+}
 
 // Nodes is the number of nodes, the root not counted.
-func (t *Tree) Nodes() int { return len(t.nodes) - 1 - len(t.free) }
+func (t *Tree) Nodes() int { return t.count }
 
 // Held is how many bytes of prefixes the tree knows target to hold; what
 // several prefixes share counts once.
@@ -82,298 +74,199 @@ func (t *Tree) Held(target int) int {
 	return 0
 }
 
-// Match finds how much of key each target holds: out[i] becomes the number of
-// leading bytes that target i has (a multiple of BlockBytes). Targets beyond
-// len(out) are left out. It returns the longest of them. Match changes nothing
-// in the tree and allocates nothing.
-func (t *Tree) Match(key Key, out []int) int {
-	clear(out)
-	depth, at := 0, int32(0)
-	have := &t.nodes[0].targets
-	for depth < len(key) {
-		next, ok := t.index[key[depth]]
-		if !ok || t.nodes[next].parent != at {
-			break
-		}
-		n := &t.nodes[next]
-		settle(have, &n.targets, depth, out)
-		have, at = &n.targets, next
-		common := commonPrefix(n.edge, key[depth:])
-		depth += common
-		if common < len(n.edge) {
-			break
-		}
-	}
-	settle(have, &set{}, depth, out)
-	return depth * BlockBytes
+// Found is what a tree knows of a key.
+type Found struct {
+	Bytes    int           // longest leading part of the key that any target holds, a multiple of BlockBytes
+	Start    time.Duration // when the session of the deepest answer on the matched path began, by the owner's clock
+	Answered bool          // whether there is such an answer; Start is 0 without
+	latest   int           // one more than the target of Latest, 0 if that is not known
 }
 
-// settle writes the final depth of every target that is in prev but not in next.
-func settle(prev, next *set, depth int, out []int) {
-	if depth == 0 {
-		return
+// Latest is the target that was sent the text at the end of the match last: of
+// those that hold it, the one whose engine is the least likely to have evicted
+// it. It is not known without a match, and when that target was removed since.
+func (f Found) Latest() (target int, known bool) { return f.latest - 1, f.latest > 0 }
+
+// Match finds how much of key each target holds: out[i] becomes the number of
+// leading bytes that target i has (a multiple of BlockBytes). Targets beyond
+// len(out) are left out. An answer counts only where key matches all the way
+// down to its end. Match changes nothing that the tree knows and allocates
+// nothing.
+func (t *Tree) Match(key Key, out []int) (found Found) {
+	clear(out)
+	t.descend(key)
+	d := &t.walked
+	depth := 0
+	for i, id := range d.path {
+		n := t.node(id)
+		depth += int(n.length)
+		if n.marked() {
+			found.Start, found.Answered = n.start, true
+		}
+		t.settle(id, d.after(i), depth, out)
 	}
-	for i := 0; i <= len(prev.more); i++ {
-		for w := prev.word(i) &^ next.word(i); w != 0; w &= w - 1 {
-			if target := i*64 + bits.TrailingZeros64(w); target < len(out) {
+	if d.tip != none {
+		t.settle(d.tip, none, d.depth, out)
+	}
+	found.Bytes = d.depth * BlockBytes
+	found.latest = t.latest(d.after(len(d.path)-1)) + 1
+	return found
+}
+
+// latest is the target that was sent node id, or the end of the walked path
+// where id is none, last; -1 if it does not hold it any more.
+func (t *Tree) latest(id int32) int {
+	if id == none {
+		id = t.walked.end()
+	}
+	if target := t.node(id).latest(); target >= 0 && t.has(id, target) {
+		return target
+	}
+	return -1
+}
+
+// settle writes the depth of the targets that have node id and not node next
+// below it, or no node at all below it.
+func (t *Tree) settle(id, next int32, depth int, out []int) {
+	for w := 0; w <= t.stride(id) && w*64 < len(out); w++ {
+		m := t.word(id, w)
+		if next != none {
+			m &^= t.word(next, w)
+		}
+		for ; m != 0; m &= m - 1 {
+			if target := w*64 + bits.TrailingZeros64(m); target < len(out) {
 				out[target] = depth * BlockBytes
 			}
 		}
 	}
 }
 
-func commonPrefix(a, b []uint64) int {
-	n := min(len(a), len(b))
-	for i := range n {
-		if a[i] != b[i] {
-			return i
-		}
-	}
-	return n
-}
-
 // Insert records that target holds key, and evicts the oldest leaves if that
 // takes the tree over its bound.
-func (t *Tree) Insert(key Key, target int) {
+func (t *Tree) Insert(key Key, target int) { t.insert(key, target, 0, false) }
+
+// InsertAnswer is Insert for a prompt together with its answer: the point where
+// key ends is marked as the end of an answer of a session that began at start,
+// by the owner's clock. A later mark on the same point replaces the earlier,
+// whichever start is later.
+//
+// A mark lives as long as its node. That node is not joined with the one below
+// it, even if an answer ends there too: of two answers of one conversation the
+// upper is where a second continuation of it would branch off. So a mark costs
+// one node, which counts towards the bound.
+func (t *Tree) InsertAnswer(key Key, target int, start time.Duration) {
+	t.insert(key, target, start, true)
+}
+
+func (t *Tree) insert(key Key, target int, start time.Duration, answer bool) {
 	if len(key) == 0 {
 		return
 	}
-	t.nodes[0].targets.add(target)
-	if len(t.held) <= target {
-		t.held = append(t.held, make([]int, target+1-len(t.held))...)
+	t.know(target)
+	news := t.lay(key, target)
+	for _, id := range t.walked.path {
+		t.node(id).sentTo(target)
 	}
-	news := t.walk(key, target)
+	if answer {
+		n := t.node(t.walked.end())
+		n.start, n.tags = start, n.tags|tagMarked
+	}
 	if news || t.order == LeastRecent {
 		// The leaf first: afterwards every parent is newer than its children.
-		for i := len(t.path) - 1; i >= 0; i-- {
-			t.touch(t.path[i])
+		for i := len(t.walked.path) - 1; i >= 0; i-- {
+			t.touch(t.walked.path[i])
 		}
 	}
 	t.evict()
+	t.edges.clean(t.moved)
 }
 
-// walk makes key's nodes, leaves them in path from the top down and puts target
-// into each. It reports whether the last of them is new to target: when it is
-// not, none is, as whoever has a node has its parents.
-func (t *Tree) walk(key Key, target int) (news bool) {
-	path, depth, at := t.path[:0], 0, int32(0)
-	for depth < len(key) {
-		next, ok := t.index[key[depth]]
-		if !ok || t.nodes[next].parent != at {
-			if ok {
-				// Two prefixes whose chain hashes collide: keep the older.
-				break
-			}
-			path, news = append(path, t.addNode(at, key[depth:], target)), true
-			break
-		}
-		common := commonPrefix(t.nodes[next].edge, key[depth:])
-		if common < len(t.nodes[next].edge) {
-			next = t.split(next, common)
-		}
-		if news = t.nodes[next].targets.add(target); news {
-			t.held[target] += common * BlockBytes
-		}
-		path = append(path, next)
-		depth, at = depth+common, next
+// lay makes key's nodes, leaves them in the walked path, and puts target into
+// each. It reports whether any is new to target.
+func (t *Tree) lay(key Key, target int) (news bool) {
+	t.descend(key)
+	d := &t.walked
+	if d.tip != none {
+		d.push(t.split(d.tip, d.depth-d.above))
 	}
-	t.path = path
+	// Whoever has a node has those above it.
+	for i := len(d.path) - 1; i >= 0 && t.add(d.path[i], target); i-- {
+		news = true
+	}
+	if rest := key[d.depth:]; len(rest) > 0 {
+		t.extend(rest, target)
+		news = true
+	}
+	d.reach(key)
 	return news
 }
 
-// addNode hangs a new leaf under parent.
-func (t *Tree) addNode(parent int32, edge []uint64, target int) int32 {
-	id := t.alloc()
-	n := &t.nodes[id]
-	*n = node{edge: append([]uint64(nil), edge...), parent: parent, child: none, sibling: t.nodes[parent].child, newer: none, older: none}
-	n.targets.add(target)
-	t.nodes[parent].child = id
-	t.index[edge[0]] = id
-	t.linkNewest(id)
-	t.used += nodeBytes + 8*len(edge)
-	t.held[target] += len(edge) * BlockBytes
-	return id
-}
-
-// split cuts node id's edge after k hashes and returns the new upper node. The
-// lower part keeps its id.
-func (t *Tree) split(id int32, k int) int32 {
-	up := t.alloc()
-	low := &t.nodes[id]
-	upper, lower := append([]uint64(nil), low.edge[:k]...), append([]uint64(nil), low.edge[k:]...)
-	t.nodes[up] = node{edge: upper, targets: low.targets.clone(), parent: low.parent, child: id, sibling: none, newer: none, older: none}
-	t.replaceChild(low.parent, id, up)
-	low.edge, low.parent, low.sibling = lower, up, none
-	t.index[upper[0]] = up
-	t.index[lower[0]] = id
-	t.linkBefore(up, id)
-	t.used += nodeBytes
-	return up
-}
-
-func (t *Tree) replaceChild(parent, old, replacement int32) {
-	t.nodes[replacement].sibling = t.nodes[old].sibling
-	if t.nodes[parent].child == old {
-		t.nodes[parent].child = replacement
-		return
+// extend puts rest below the walked path.
+func (t *Tree) extend(rest []uint64, target int) {
+	d := &t.walked
+	if at := d.end(); t.grows(at, target) {
+		k := min(len(rest), mostEdge-int(t.node(at).length))
+		t.grow(at, rest[:k])
+		t.held[target] += k * BlockBytes
+		rest = rest[k:]
 	}
-	for c := t.nodes[parent].child; c != none; c = t.nodes[c].sibling {
-		if t.nodes[c].sibling == old {
-			t.nodes[c].sibling = replacement
-			return
-		}
+	for len(rest) > 0 {
+		k := min(len(rest), mostEdge)
+		d.path = append(d.path, t.leaf(d.end(), rest[:k], target))
+		rest = rest[k:]
 	}
-}
-
-func (t *Tree) alloc() int32 {
-	if n := len(t.free); n > 0 {
-		id := t.free[n-1]
-		t.free = t.free[:n-1]
-		return id
-	}
-	t.nodes = append(t.nodes, node{})
-	return int32(len(t.nodes) - 1)
 }
 
 // RemoveTarget forgets everything that target holds. Only nodes that the
 // target has are visited.
 func (t *Tree) RemoveTarget(target int) {
-	if !t.nodes[0].targets.has(target) {
+	if target >= len(t.counts) || t.counts[target] == 0 {
 		return
 	}
-	t.nodes[0].targets.remove(target)
-	t.held[target] = 0
-	stack := t.children(0, nil)
-	var visited []int32
-	for len(stack) > 0 {
-		id := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		if !t.nodes[id].targets.has(target) {
-			continue
-		}
-		t.nodes[id].targets.remove(target)
-		visited = append(visited, id)
-		stack = t.children(id, stack)
+	t.walked.known = false
+	t.weed(target)
+	list := t.members[target]
+	for _, id := range list {
+		t.drop(id, target)
 	}
-	// Children come after their parents in visited: backwards, every node that
-	// nobody holds any more is a leaf when its turn comes.
-	for i := len(visited) - 1; i >= 0; i-- {
-		if t.nodes[visited[i]].targets.empty() {
-			t.removeLeaf(visited[i])
-		}
+	t.memberships -= t.counts[target]
+	t.held[target], t.counts[target], t.members[target] = 0, 0, nil
+	for _, id := range list {
+		t.prune(id)
 	}
-	for _, id := range visited {
-		if len(t.nodes[id].edge) > 0 {
+	for _, id := range list {
+		if t.node(id).parent != gone {
 			t.mergeChild(id)
 		}
 	}
+	t.compact(4 * len(list))
+	t.edges.clean(t.moved)
 }
 
-func (t *Tree) children(id int32, into []int32) []int32 {
-	for c := t.nodes[id].child; c != none; c = t.nodes[c].sibling {
-		into = append(into, c)
+// prune removes node id if nobody holds it, and what that leaves above it of
+// the kind. Of such nodes the last child takes its parents with it, so it does
+// not matter in which order they are pruned.
+func (t *Tree) prune(id int32) {
+	for id != 0 && t.node(id).parent != gone && t.node(id).child == none && t.unheld(id) {
+		parent := t.node(id).parent
+		t.removeLeaf(id)
+		id = parent
 	}
-	return into
 }
 
 // evict removes the oldest leaves until the bound holds.
 func (t *Tree) evict() {
-	for t.used > t.maxBytes && t.oldest != none && t.Nodes() > 1 {
-		parent := t.nodes[t.oldest].parent
+	if t.Bytes() <= t.maxBytes {
+		return
+	}
+	removed := 0 // leaves; with each, a parent may have been joined with another node
+	for ; t.Bytes() > t.maxBytes && t.count > 1; removed++ {
+		parent := t.node(t.oldest).parent
 		t.removeLeaf(t.oldest)
 		if parent != 0 {
 			t.mergeChild(parent)
 		}
 	}
-}
-
-// removeLeaf takes a node without children out of the tree.
-func (t *Tree) removeLeaf(id int32) {
-	n := &t.nodes[id]
-	n.targets.each(func(target int) { t.held[target] -= len(n.edge) * BlockBytes })
-	p := &t.nodes[n.parent]
-	if p.child == id {
-		p.child = n.sibling
-	} else {
-		for c := p.child; c != none; c = t.nodes[c].sibling {
-			if t.nodes[c].sibling == id {
-				t.nodes[c].sibling = n.sibling
-				break
-			}
-		}
-	}
-	t.release(id)
-}
-
-func (t *Tree) release(id int32) {
-	n := &t.nodes[id]
-	t.unlink(id)
-	delete(t.index, n.edge[0])
-	t.used -= nodeBytes + 8*len(n.edge)
-	*n = node{parent: none, child: none, sibling: none, newer: none, older: none}
-	t.free = append(t.free, id)
-}
-
-// mergeChild joins a node with its only child when both are held by the same
-// targets, so that a tree that shrinks does not stay in splinters.
-func (t *Tree) mergeChild(id int32) {
-	c := t.nodes[id].child
-	if c == none || t.nodes[c].sibling != none || !t.nodes[id].targets.equal(&t.nodes[c].targets) {
-		return
-	}
-	grandchild, lower := t.nodes[c].child, t.nodes[c].edge
-	t.release(c)
-	n := &t.nodes[id]
-	n.edge = append(n.edge[:len(n.edge):len(n.edge)], lower...)
-	n.child = grandchild
-	t.used += 8 * len(lower)
-	for g := grandchild; g != none; g = t.nodes[g].sibling {
-		t.nodes[g].parent = id
-	}
-}
-
-func (t *Tree) touch(id int32) {
-	if t.newest == id {
-		return
-	}
-	t.unlink(id)
-	t.linkNewest(id)
-}
-
-func (t *Tree) linkNewest(id int32) {
-	t.nodes[id].newer, t.nodes[id].older = none, t.newest
-	if t.newest != none {
-		t.nodes[t.newest].newer = id
-	}
-	t.newest = id
-	if t.oldest == none {
-		t.oldest = id
-	}
-}
-
-// linkBefore puts id right on the newer side of other.
-func (t *Tree) linkBefore(id, other int32) {
-	newer := t.nodes[other].newer
-	t.nodes[id].newer, t.nodes[id].older = newer, other
-	t.nodes[other].newer = id
-	if newer == none {
-		t.newest = id
-	} else {
-		t.nodes[newer].older = id
-	}
-}
-
-func (t *Tree) unlink(id int32) {
-	n := &t.nodes[id]
-	if n.newer != none {
-		t.nodes[n.newer].older = n.older
-	} else if t.newest == id {
-		t.newest = n.older
-	}
-	if n.older != none {
-		t.nodes[n.older].newer = n.newer
-	} else if t.oldest == id {
-		t.oldest = n.newer
-	}
-	n.newer, n.older = none, none
+	t.walked.known = false
+	t.compact(4 * removed)
 }

@@ -1,0 +1,116 @@
+package prefix
+
+import "slices"
+
+type fataler interface{ Fatalf(string, ...any) }
+
+// check verifies the tree's invariants.
+func check(t fataler, tree *Tree) {
+	a := audit{t: t, tree: tree, held: make([]int, len(tree.held)), counts: make([]int, len(tree.held))}
+	a.children(0)
+	a.totals()
+	a.edges()
+	a.order()
+}
+
+type audit struct {
+	t            fataler
+	tree         *Tree
+	nodes, words int
+	held, counts []int
+}
+
+func (a *audit) children(id int32) {
+	tree, left := a.tree, none
+	for c := tree.node(id).child; c != none; c = tree.node(c).right {
+		n := tree.node(c)
+		a.nodes++
+		if n.parent != id || n.left != left {
+			a.t.Fatalf("node %d hangs under %d after %d but says %d after %d", c, id, left, n.parent, n.left)
+		}
+		if got := tree.find(id, n.first); got != c {
+			a.t.Fatalf("the index says %d for node %d", got, c)
+		}
+		if n.length < 1 || n.length > mostEdge || tree.unheld(c) || n.seen() {
+			a.t.Fatalf("node %d has %d hashes, held %v, seen %v", c, n.length, !tree.unheld(c), n.seen())
+		}
+		if inner(int(n.length)) {
+			a.piece(c, n)
+		}
+		a.targets(id, c)
+		left = c
+		a.children(c)
+	}
+}
+
+func (a *audit) piece(id int32, n *node) {
+	h := *a.tree.edges.header(n.edge)
+	if size := int(h >> 32); int32(uint32(h)) != id || size < int(n.length)-1 || size > int(n.length) {
+		a.t.Fatalf("the edge of node %d with %d hashes is a piece of %d words that says %d", id, n.length, size, uint32(h))
+	}
+	a.words += int(h >> 32)
+}
+
+func (a *audit) targets(parent, id int32) {
+	a.tree.eachTarget(id, func(target int) {
+		a.held[target] += int(a.tree.node(id).length) * BlockBytes
+		a.counts[target]++
+		if parent != 0 && !a.tree.has(parent, target) {
+			a.t.Fatalf("target %d holds node %d but not its parent", target, id)
+		}
+		if !slices.Contains(a.tree.members[target], id) {
+			a.t.Fatalf("node %d is not in the list of target %d", id, target)
+		}
+	})
+}
+
+func (a *audit) totals() {
+	tree, memberships := a.tree, 0
+	for target, n := range a.counts {
+		memberships += n
+		if most := 3*n + 64; n > 0 && len(tree.members[target]) > most {
+			a.t.Fatalf("the list of target %d has %d lines for %d nodes", target, len(tree.members[target]), n)
+		}
+	}
+	inUse := int(tree.end) - 1
+	for _, id := range tree.holes {
+		if id < tree.end {
+			inUse--
+		}
+	}
+	if a.nodes != tree.count || a.nodes != tree.index.count || a.nodes != inUse {
+		a.t.Fatalf("walked %d nodes; the tree says %d, %d indexed, %d in use", a.nodes, tree.count, tree.index.count, inUse)
+	}
+	if !slices.Equal(a.held, tree.held) || !slices.Equal(a.counts, tree.counts) || memberships != tree.memberships {
+		a.t.Fatalf("counted %v bytes and %v nodes by target; the tree says %v and %v", a.held, a.counts, tree.held, tree.counts)
+	}
+}
+
+func (a *audit) edges() {
+	e, live, fill := &a.tree.edges, 0, 0
+	for i, c := range e.chunks {
+		live, fill = live+e.live[i], fill+e.fill[i]
+		if c == nil && e.fill[i] != 0 {
+			a.t.Fatalf("chunk %d was let go but has %d words", i, e.fill[i])
+		}
+	}
+	if live != e.used || fill != e.used+e.dead || live != a.words {
+		a.t.Fatalf("edges of %d words; the chunks have %d of %d, %d in use and %d dead", a.words, live, fill, e.used, e.dead)
+	}
+}
+
+func (a *audit) order() {
+	listed, tree := 0, a.tree
+	for id := tree.oldest; id != none; id = tree.node(id).newer {
+		listed++
+		if older := tree.node(id).older; older != none && tree.node(older).newer != id {
+			a.t.Fatalf("node %d is not next to the older %d", id, older)
+		}
+	}
+	if listed != a.nodes {
+		a.t.Fatalf("%d nodes in the order of age, want %d", listed, a.nodes)
+	}
+	if tree.oldest != none && tree.node(tree.oldest).child != none {
+		a.t.Fatalf("the oldest node %d is not a leaf", tree.oldest)
+	}
+}

@@ -1,0 +1,116 @@
+package prefix
+
+// descent is the way that the last key went down the tree. A key that begins
+// like it goes on from its end: a request is matched, inserted and, longer by
+// its answer, inserted again.
+type descent struct {
+	known bool    // whether the tree still has the shape it had
+	path  []int32 // nodes whose whole edges match, from the top
+	above int     // hashes of path
+	depth int     // hashes that match in all
+	tip   int32   // the node whose edge matches in part, or none
+	hash  uint64  // the last hash that matches
+}
+
+// end is the last node of the path; the root if that is empty.
+func (d *descent) end() int32 {
+	if n := len(d.path); n > 0 {
+		return d.path[n-1]
+	}
+	return 0
+}
+
+// after is the node below path[i], none if there is none.
+func (d *descent) after(i int) int32 {
+	if i+1 < len(d.path) {
+		return d.path[i+1]
+	}
+	return d.tip
+}
+
+// push makes id, whose whole edge matches, the end of the path.
+func (d *descent) push(id int32) {
+	d.path = append(d.path, id)
+	d.above, d.tip = d.depth, none
+}
+
+// reach says that all of key is on the path.
+func (d *descent) reach(key Key) {
+	d.above, d.depth, d.hash = len(key), len(key), key[len(key)-1]
+}
+
+// leads reports whether key begins with everything that matched. A hash stands
+// for all text before it, so the last one says it; and where an earlier key
+// came to, by whatever memory it lay in, does not matter.
+func (d *descent) leads(key Key) bool {
+	return d.known && d.depth > 0 && d.depth <= len(key) && key[d.depth-1] == d.hash
+}
+
+// descend walks down as far as key matches and leaves the way in t.walked.
+func (t *Tree) descend(key Key) {
+	d := &t.walked
+	if !d.leads(key) {
+		*d = descent{known: true, path: d.path[:0], tip: none}
+	}
+	if d.tip == none || t.follow(d.tip, key) {
+		for d.depth < len(key) {
+			next := t.find(d.end(), key[d.depth])
+			if next == none || !t.follow(next, key) {
+				break
+			}
+		}
+	}
+	if d.depth > 0 {
+		d.hash = key[d.depth-1]
+	}
+}
+
+// follow goes down node id's edge, which begins like the rest of key, and
+// reports whether all of it matches.
+func (t *Tree) follow(id int32, key Key) bool {
+	d, n := &t.walked, t.node(id)
+	d.depth = d.above + t.common(n, key[d.above:], max(1, d.depth-d.above))
+	if d.depth-d.above < int(n.length) {
+		d.tip = id
+		return false
+	}
+	d.push(id)
+	return true
+}
+
+// common is how many hashes n's edge and rest begin with alike, at least known
+// as many. As hashes stand for all text before them, those that are alike come
+// first and the point where they end is found by bisection.
+func (t *Tree) common(n *node, rest []uint64, known int) int {
+	most := min(int(n.length), len(rest))
+	if t.hash(n, most-1) == rest[most-1] {
+		return most
+	}
+	low, high := known, most-1 // low are alike, high and on are not
+	for low < high {
+		if mid := (low + high) / 2; t.hash(n, mid) == rest[mid] {
+			low = mid + 1
+		} else {
+			high = mid
+		}
+	}
+	return low
+}
+
+// find is the child of parent whose edge begins with hash, or none.
+func (t *Tree) find(parent int32, hash uint64) int32 {
+	x := &t.index
+	if x.count == 0 {
+		return none
+	}
+	m := mix(hash, parent)
+	for at := x.home(m << 32); ; {
+		id := x.next(m, &at)
+		if id == none {
+			return none
+		}
+		if n := t.node(id); n.first == hash && n.parent == parent {
+			return id
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package prefix
+
+// edges keeps the hashes between the first and the last of every edge, in
+// chunks that are only ever written from front to back. What is given back
+// leaves dead words; when those are a quarter of all, the chunks with the fewest
+// live words are written anew elsewhere. So the memory follows the contents
+// whatever the lengths are, nothing is left to the garbage collector, and a
+// word costs at most wordBytes.
+//
+// A piece is a header (its size with the header in the upper half, its node in
+// the lower; node 0 is nobody) and the words after it.
+type edges struct {
+	chunks []*[edgeChunk]uint64
+	fill   []int              // words written, by chunk
+	live   []int              // words of pieces in use, by chunk
+	spare  []uint32           // numbers of chunks that were let go
+	blank  *[edgeChunk]uint64 // one of those, for the next
+	head   uint32             // the chunk being written
+	used   int                // sum of live
+	dead   int                // sum of fill less used
+}
+
+const (
+	edgeChunk = 4096
+	edgeMask  = edgeChunk - 1
+	edgeBits  = 12
+	// wordBytes is what a word costs when a quarter is dead and the ends of the
+	// chunks are as empty as pieces of mostEdge can leave them.
+	wordBytes = 12
+)
+
+func (e *edges) word(at uint32) uint64 { return e.chunks[at>>edgeBits][at&edgeMask] }
+
+func (e *edges) words(at uint32, n int) []uint64 {
+	from := int(at & edgeMask)
+	return e.chunks[at>>edgeBits][from : from+n]
+}
+
+func (e *edges) header(at uint32) *uint64 { return &e.chunks[at>>edgeBits][at&edgeMask] }
+
+func piece(size int, owner int32) uint64 { return uint64(size)<<32 | uint64(uint32(owner)) }
+
+// own makes node id the owner of the piece at at.
+func (e *edges) own(at uint32, id int32) {
+	h := e.header(at)
+	*h = *h>>32<<32 | uint64(uint32(id))
+}
+
+// put writes a piece of node owner's.
+func (e *edges) put(words []uint64, owner int32) uint32 {
+	size := len(words) + 1
+	if len(e.chunks) == 0 || e.fill[e.head]+size > edgeChunk {
+		e.open()
+	}
+	at := e.head<<edgeBits | uint32(e.fill[e.head])
+	*e.header(at) = piece(size, owner)
+	copy(e.words(at+1, len(words)), words)
+	e.fill[e.head] += size
+	e.live[e.head] += size
+	e.used += size
+	return at
+}
+
+// open begins a chunk.
+func (e *edges) open() {
+	if n := len(e.spare); n > 0 {
+		e.head = e.spare[n-1]
+		e.spare = e.spare[:n-1]
+	} else {
+		e.head = uint32(len(e.chunks))
+		e.chunks, e.fill, e.live = append(e.chunks, nil), append(e.fill, 0), append(e.live, 0)
+	}
+	if e.blank == nil {
+		e.blank = new([edgeChunk]uint64)
+	}
+	e.chunks[e.head], e.blank = e.blank, nil
+}
+
+// free gives back the piece at at.
+func (e *edges) free(at uint32) {
+	e.own(at, 0)
+	e.bury(at>>edgeBits, int(*e.header(at)>>32))
+}
+
+// bury counts size words of a chunk as dead; a chunk of nothing else is let go.
+func (e *edges) bury(chunk uint32, size int) {
+	e.live[chunk] -= size
+	e.used -= size
+	e.dead += size
+	if e.live[chunk] == 0 && chunk != e.head {
+		e.letGo(chunk)
+	}
+}
+
+func (e *edges) letGo(chunk uint32) {
+	e.dead -= e.fill[chunk]
+	e.blank = e.chunks[chunk]
+	e.chunks[chunk], e.fill[chunk] = nil, 0
+	e.spare = append(e.spare, chunk)
+}
+
+// cut makes two pieces of the one at at, which is that of an edge of length
+// hashes, where the edge is cut after k of them: the upper keeps its place and
+// goes to node up, the lower is returned. Nothing is copied: the hash before
+// the cut is kept in the upper node and the one behind it in the lower, so one
+// of their words is free to be the header of the lower piece.
+func (e *edges) cut(at uint32, length, k int, up, low int32) uint32 {
+	lower := at + uint32(k)
+	if size := int(*e.header(at)>>32) - k; size > 0 {
+		*e.header(lower) = piece(size, low)
+		if !inner(length - k) {
+			e.free(lower)
+		}
+	}
+	*e.header(at) = piece(k, up)
+	if !inner(k) {
+		e.free(at)
+	}
+	return lower
+}
+
+// clean writes chunks anew while too many words are dead; moved learns where
+// the edge of a node has gone. Every chunk that it takes has dead words, which
+// are fewer afterwards, so it ends.
+func (e *edges) clean(moved func(owner int32, at uint32)) {
+	for 3*e.dead > e.used+edgeChunk {
+		worst := e.worst()
+		if worst == e.head {
+			e.open()
+		}
+		e.rewrite(worst, moved)
+	}
+}
+
+// worst is the chunk with the most dead words, the head only if no other has
+// any.
+func (e *edges) worst() uint32 {
+	worst, most := e.head, 0
+	for i := range e.chunks {
+		if dead := e.fill[i] - e.live[i]; dead > most && uint32(i) != e.head {
+			worst, most = uint32(i), dead
+		}
+	}
+	return worst
+}
+
+// rewrite moves every piece of a chunk in use elsewhere and lets the chunk go.
+func (e *edges) rewrite(chunk uint32, moved func(owner int32, at uint32)) {
+	for from := 0; from < e.fill[chunk]; {
+		h := e.chunks[chunk][from]
+		size, owner := int(h>>32), int32(uint32(h))
+		if owner != 0 {
+			moved(owner, e.put(e.chunks[chunk][from+1:from+size], owner))
+		}
+		from += size
+	}
+	e.used -= e.live[chunk]
+	e.dead += e.live[chunk]
+	e.live[chunk] = 0
+	e.letGo(chunk)
+}

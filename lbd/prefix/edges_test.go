@@ -1,0 +1,177 @@
+package prefix
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// shelf is the dumb twin of edges: what the edge of each node is, and where the
+// edges say that its inner hashes are.
+type shelf struct {
+	t     *testing.T
+	rng   *rand.Rand
+	edges edges
+	edge  map[int32][]uint64
+	at    map[int32]uint32
+	ids   []int32 // of edge, in the order of their coming
+	last  int32
+}
+
+func (s *shelf) put(length int) {
+	edge := make([]uint64, length)
+	for i := range edge {
+		edge[i] = s.rng.Uint64()
+	}
+	s.last++
+	s.keep(s.last, edge)
+	if inner(length) {
+		s.at[s.last] = s.edges.put(edge[1:length-1], s.last)
+	}
+}
+
+func (s *shelf) keep(id int32, edge []uint64) {
+	if _, known := s.edge[id]; !known {
+		s.ids = append(s.ids, id)
+	}
+	s.edge[id] = edge
+}
+
+func (s *shelf) any() int32 { return s.ids[s.rng.IntN(len(s.ids))] }
+
+func (s *shelf) free(id int32) {
+	if inner(len(s.edge[id])) {
+		s.edges.free(s.at[id])
+	}
+	delete(s.edge, id)
+	delete(s.at, id)
+	s.ids = slices.DeleteFunc(s.ids, func(x int32) bool { return x == id })
+}
+
+// cut gives the upper part of id's edge to a new node, or drops the lower.
+func (s *shelf) cut(id int32) {
+	edge := s.edge[id]
+	if len(edge) < 2 {
+		return
+	}
+	k := 1 + s.rng.IntN(len(edge)-1)
+	s.last++
+	up, shorten := s.last, s.rng.IntN(3) == 0
+	if at := s.at[id]; inner(len(edge)) {
+		s.at[up], s.at[id] = at, s.edges.cut(at, len(edge), k, up, id)
+	}
+	s.keep(up, edge[:k])
+	s.keep(id, edge[k:])
+	if shorten {
+		s.free(id)
+	}
+}
+
+// own gives id's edge to another node.
+func (s *shelf) own(id int32) {
+	s.last++
+	edge, at := s.edge[id], s.at[id]
+	if inner(len(edge)) {
+		s.edges.own(at, s.last)
+	}
+	delete(s.edge, id)
+	delete(s.at, id)
+	s.ids[slices.Index(s.ids, id)] = s.last
+	s.edge[s.last], s.at[s.last] = edge, at
+}
+
+// clean lets the edges move and fails when they move what is not there, or
+// more than everything.
+func (s *shelf) clean() {
+	words := s.edges.used
+	s.edges.clean(func(owner int32, at uint32) {
+		if _, known := s.edge[owner]; !known || !inner(len(s.edge[owner])) {
+			s.t.Fatalf("an edge of node %d moved, which has none", owner)
+		}
+		s.at[owner] = at
+	})
+	if s.edges.used != words {
+		s.t.Fatalf("%d words were in use before cleaning, %d after", words, s.edges.used)
+	}
+	if e := &s.edges; 3*e.dead > e.used+edgeChunk {
+		s.t.Fatalf("%d words are dead beside %d in use", e.dead, e.used)
+	}
+}
+
+// check compares every edge with the map's, and the counts with the chunks.
+func (s *shelf) check() {
+	e := &s.edges
+	live := make([]int, len(e.chunks))
+	for id, edge := range s.edge {
+		if !inner(len(edge)) {
+			continue
+		}
+		at := s.at[id]
+		h := *e.header(at)
+		if int32(uint32(h)) != id || !slices.Equal(e.words(at+1, len(edge)-2), edge[1:len(edge)-1]) {
+			s.t.Fatalf("the edge of node %d with %d hashes is another's or not the same: header %x", id, len(edge), h)
+		}
+		live[at>>edgeBits] += int(h >> 32)
+	}
+	used, dead := 0, 0
+	for i := range e.chunks {
+		used, dead = used+e.live[i], dead+e.fill[i]-e.live[i]
+		if live[i] != e.live[i] {
+			s.t.Fatalf("chunk %d counts %d live words, the edges in it have %d", i, e.live[i], live[i])
+		}
+	}
+	if used != e.used || dead != e.dead {
+		s.t.Fatalf("%d words in use and %d dead, the chunks say %d and %d", e.used, e.dead, used, dead)
+	}
+}
+
+// Random puts, cuts, frees and changes of owner: every edge stays what it was
+// and its owner's, and cleaning ends with few dead words.
+func TestEdgesEqualAMap(t *testing.T) {
+	for seed := range uint64(12) {
+		s := &shelf{t: t, rng: rand.New(rand.NewPCG(seed, 7)), edge: map[int32][]uint64{}, at: map[int32]uint32{}}
+		longest := []int{4, 40, mostEdge}[seed%3]
+		for step := range 4000 {
+			grow := step/500%2 == 0 // swell and shrink by turns
+			switch op := s.rng.IntN(8); {
+			case len(s.ids) == 0 || op < 2 || grow && op < 4:
+				s.put(1 + s.rng.IntN(longest))
+			case op < 5:
+				s.free(s.any())
+			case op < 7:
+				s.cut(s.any())
+			default:
+				s.own(s.any())
+			}
+			if step%3 == 0 {
+				s.clean()
+			}
+			if step%50 == 0 {
+				s.check()
+			}
+		}
+		s.check()
+		for len(s.ids) > 0 {
+			s.free(s.any())
+		}
+		s.clean()
+		s.check()
+	}
+}
+
+// All dead words are in the chunk being written, and the others have none.
+func TestEdgesCleanWhenOnlyTheHeadHasDeadWords(t *testing.T) {
+	s := &shelf{t: t, rng: rand.New(rand.NewPCG(1, 2)), edge: map[int32][]uint64{}, at: map[int32]uint32{}}
+	for range edgeChunk / (mostEdge - 1) { // a full chunk, all live
+		s.put(mostEdge)
+	}
+	full := s.last
+	for s.edges.head == 0 || s.edges.fill[s.edges.head] < edgeChunk-mostEdge {
+		s.put(mostEdge)
+	}
+	for id := full + 1; id <= s.last; id++ {
+		s.free(id)
+	}
+	s.clean()
+	s.check()
+}

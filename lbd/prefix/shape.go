@@ -1,0 +1,117 @@
+package prefix
+
+// leaf hangs a new node under parent.
+func (t *Tree) leaf(parent int32, edge []uint64, target int) int32 {
+	id := t.take()
+	*t.node(id) = node{child: none, left: none, right: none}
+	t.setEdge(id, edge)
+	t.adopt(parent, id)
+	t.add(id, target)
+	t.linkNewest(id)
+	return id
+}
+
+// adopt makes id the first child of parent.
+func (t *Tree) adopt(parent, id int32) {
+	n, p := t.node(id), t.node(parent)
+	n.parent, n.left, n.right = parent, none, p.child
+	if p.child != none {
+		t.node(p.child).left = id
+	}
+	p.child = id
+	t.index.put(n.first, parent, id)
+}
+
+// disown takes id from among its siblings.
+func (t *Tree) disown(id int32) {
+	n := t.node(id)
+	if n.left == none {
+		t.node(n.parent).child = n.right
+	} else {
+		t.node(n.left).right = n.right
+	}
+	if n.right != none {
+		t.node(n.right).left = n.left
+	}
+	t.index.remove(n.first, n.parent, id)
+}
+
+// reparent tells node id, which stays where it is among its siblings, that its
+// parent's number is now parent.
+func (t *Tree) reparent(id, parent int32) {
+	n := t.node(id)
+	t.index.remove(n.first, n.parent, id)
+	n.parent = parent
+	t.index.put(n.first, parent, id)
+}
+
+// split cuts node id's edge after k hashes and returns the new upper node. The
+// lower part keeps its number, its children and its mark.
+func (t *Tree) split(id int32, k int) int32 {
+	up := t.take()
+	low := t.node(id)
+	length, last, first := int(low.length), t.hash(low, k-1), t.hash(low, k)
+	t.disown(id)
+	*t.node(up) = node{first: low.first, last: last, length: uint16(k), edge: low.edge, child: none, tags: low.tags &^ tagMarked}
+	if inner(length) {
+		low.edge = t.edges.cut(low.edge, length, k, up, id)
+	}
+	t.adopt(low.parent, up)
+	low.first, low.length = first, uint16(length-k)
+	t.adopt(up, id)
+	t.copyTargets(id, up)
+	t.eachTarget(up, func(target int) { t.join(up, target) })
+	t.linkBefore(up, id)
+	return up
+}
+
+// grows reports whether a new leaf of target's under node at may as well
+// lengthen at's own edge: nothing else is known of the point where at ends. The
+// leaf would be as new as at, so eviction loses no distinction.
+func (t *Tree) grows(at int32, target int) bool {
+	n := t.node(at)
+	return at != 0 && n.child == none && !n.marked() && int(n.length) < mostEdge && t.only(at, target)
+}
+
+// grow lengthens node id's edge.
+func (t *Tree) grow(id int32, by []uint64) {
+	t.scratch = append(t.hashes(t.node(id), t.scratch[:0]), by...)
+	t.dropEdge(id)
+	t.setEdge(id, t.scratch)
+}
+
+// mergeChild joins a node with its only child when both are held by the same
+// targets, so that a tree that shrinks does not stay in splinters. A marked node
+// is left alone; see InsertAnswer. The child keeps its number, so that its own
+// children need not hear of it.
+func (t *Tree) mergeChild(id int32) {
+	n, c := t.node(id), t.node(id).child
+	if c == none || t.node(c).right != none || n.marked() || int(n.length)+int(t.node(c).length) > mostEdge || !t.sameTargets(id, c) {
+		return
+	}
+	t.scratch = t.hashes(t.node(c), t.hashes(n, t.scratch[:0]))
+	t.disown(c)
+	t.disown(id)
+	t.dropEdge(c)
+	t.dropEdge(id)
+	t.setEdge(c, t.scratch)
+	t.adopt(n.parent, c)
+	t.eachTarget(id, t.leave)
+	t.unlink(c)
+	t.linkBefore(c, id)
+	t.unlink(id)
+	t.give(id)
+}
+
+// removeLeaf takes a node without children out of the tree.
+func (t *Tree) removeLeaf(id int32) {
+	bytes := int(t.node(id).length) * BlockBytes
+	t.eachTarget(id, func(target int) {
+		t.held[target] -= bytes
+		t.leave(target)
+	})
+	t.disown(id)
+	t.dropEdge(id)
+	t.unlink(id)
+	t.give(id)
+}
