@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 
 	"skyserve/internal/service"
@@ -35,7 +36,7 @@ func Check(cfg service.BalancerConfig, opts Options) error {
 		func() error { return checkNames(cfg) },
 		func() error { return checkListeners(cfg, opts) },
 		func() error { return checkTargets(cfg) },
-		func() error { _, err := coreConfig(cfg.Balancer); return err },
+		func() error { _, err := coreConfig(cfg); return err },
 		func() error { return checkTLS(cfg.Balancer.TLS) },
 	} {
 		if err := check(); err != nil {
@@ -100,6 +101,9 @@ func checkTargets(cfg service.BalancerConfig) error {
 		if _, err := admin.ReplicaURL(r.URL); err != nil {
 			return &ConfigError{Key: key + ".url", Problem: strings.TrimPrefix(err.Error(), "url: ")}
 		}
+		if r.DataParallel < 0 || r.DataParallel > service.MaxDataParallel {
+			return &ConfigError{Key: key + ".data_parallel", Problem: fmt.Sprintf("must be from 0 to %d, got %d", service.MaxDataParallel, r.DataParallel)}
+		}
 		if err := claim(seen, key, replicaID(r)); err != nil {
 			return err
 		}
@@ -142,10 +146,10 @@ func replicaID(r service.ReplicaConfig) string {
 	return u.Host
 }
 
-// coreConfig is what the core needs of a service's balancer section, with the
-// defaults of what it leaves out.
-func coreConfig(b service.BalancerSpec) (core.Config, error) {
-	b = b.WithDefaults()
+// coreConfig is what the core needs of a service's balancer section and of its
+// models' latency targets, with the defaults of what they leave out.
+func coreConfig(cfg service.BalancerConfig) (core.Config, error) {
+	b := cfg.Balancer.WithDefaults()
 	if err := service.CheckWord("BalancerSpec.order", b.Order); err != nil {
 		return core.Config{}, &ConfigError{Key: "balancer.order", Problem: err.Error()}
 	}
@@ -160,11 +164,48 @@ func coreConfig(b service.BalancerSpec) (core.Config, error) {
 	if c.Push, err = core.ParsePush(b.Push); err != nil {
 		return core.Config{}, &ConfigError{Key: "balancer.push", Problem: err.Error()}
 	}
+	if c.Order, err = core.ParseOrder(b.Order); err != nil {
+		return core.Config{}, &ConfigError{Key: "balancer.order", Problem: err.Error()}
+	}
+	if b.TauN < 0 || b.TauP < 0 {
+		return core.Config{}, &ConfigError{Key: "balancer", Problem: fmt.Sprintf("tau_n and tau_p must not be below zero, got %s and %s", b.TauN, b.TauP)}
+	}
 	if b.Tau < 0 || b.QueueLimit < 0 || b.MaxWait < 0 {
 		return core.Config{}, &ConfigError{Key: "balancer", Problem: fmt.Sprintf("tau, queue_limit and max_wait must not be below zero, got %d, %d and %s", b.Tau, b.QueueLimit, b.MaxWait)}
 	}
 	c.Forward, c.Tau, c.QueueLimit, c.MaxWait = *b.Forward, b.Tau, b.QueueLimit, b.MaxWait
+	c.TauN, c.TauP = b.TauN, b.TauP
+	for i, m := range cfg.Models {
+		t, err := targets(m.SLO)
+		if err != nil {
+			return core.Config{}, &ConfigError{Key: fmt.Sprintf("models[%d].slo", i), Problem: err.Error()}
+		}
+		if t == (core.Targets{}) {
+			continue
+		}
+		if c.ModelTargets == nil {
+			c.ModelTargets = map[string]core.Targets{}
+		}
+		c.ModelTargets[m.Name] = t
+	}
 	return c, nil
+}
+
+// targets is what a model's latency targets mean for the order of its queue;
+// zero where they say nothing.
+func targets(slo map[service.Tier]service.SLO) (core.Targets, error) {
+	for tier := range slo {
+		if !slices.Contains(service.Tiers(), tier) {
+			return core.Targets{}, fmt.Errorf("has a tier that is not known, want one of %v", service.Tiers())
+		}
+	}
+	t := core.Targets{
+		Fast: slo[service.TierFast].TTFT, Normal: slo[service.TierNormal].TTFT, Deferred: slo[service.TierDeferred].Deadline,
+	}
+	if t.Fast < 0 || t.Normal < 0 || t.Deferred < 0 {
+		return core.Targets{}, errors.New("must not hold a time below zero")
+	}
+	return t, nil
 }
 
 func checkTLS(t *service.TLS) error {

@@ -3,6 +3,7 @@ package lbd
 import (
 	"context"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -55,8 +56,18 @@ func TestCheck(t *testing.T) {
 			c.Peers, c.Balancer.Auth, c.PeerToken = []service.PeerConfig{{ID: "eu", URL: "http://127.0.0.1:2"}}, &service.Auth{KeysFrom: "env:KEYS"}, "t"
 		}, ""},
 		{"unknown policy", balancer(service.BalancerSpec{Policy: "skylbb"}), "balancer.policy: "},
-		{"policy to come", balancer(service.BalancerSpec{Policy: "bf-io"}), "balancer.policy: is not built yet"},
+		{"too many ranks", func(c *service.BalancerConfig, _ *Options) {
+			c.Replicas = []service.ReplicaConfig{{URL: "http://127.0.0.1:2", DataParallel: 65}}
+		}, "replicas[0].data_parallel: must be from 0 to 64, got 65"},
+		{"policy that pools", balancer(service.BalancerSpec{Policy: "bf-io"}), ""},
 		{"unknown order", balancer(service.BalancerSpec{Order: "lifo"}), "balancer.order: "},
+		{"unknown tier", func(c *service.BalancerConfig, _ *Options) {
+			c.Models = []service.BalancerModel{{Name: "m", SLO: map[service.Tier]service.SLO{"IW-X": {TTFT: time.Second}}}}
+		}, "models[0].slo: has a tier that is not known"},
+		{"target in the past", func(c *service.BalancerConfig, _ *Options) {
+			c.Models = []service.BalancerModel{{Name: "m", SLO: map[service.Tier]service.SLO{service.TierFast: {TTFT: -1}}}}
+		}, "models[0].slo: must not hold a time below zero"},
+		{"threshold below zero", balancer(service.BalancerSpec{TauN: -1}), "balancer: tau_n and tau_p must not be below zero"},
 		{"unknown push", balancer(service.BalancerSpec{Push: "outstanding:0"}), "balancer.push: "},
 		{"wait below zero", balancer(service.BalancerSpec{MaxWait: -time.Second}), "balancer: tau, queue_limit and max_wait must not be below zero"},
 		{"half a certificate", balancer(service.BalancerSpec{TLS: &service.TLS{Cert: "c"}}), "balancer.tls: needs both cert and key"},
@@ -83,16 +94,37 @@ func TestCheck(t *testing.T) {
 
 func TestCoreConfig(t *testing.T) {
 	no := false
-	c, err := coreConfig(service.BalancerSpec{Policy: "least-load", Push: "outstanding:9", Forward: &no, Tau: 3, QueueLimit: 5, MaxWait: time.Second})
+	c, err := coreConfig(service.BalancerConfig{
+		Balancer: service.BalancerSpec{
+			Policy: "least-load", Push: "outstanding:9", Forward: &no, Tau: 3, QueueLimit: 5, MaxWait: time.Second,
+			Order: "dpa", TauN: 4 * time.Second, TauP: 3 * time.Second,
+		},
+		Models: []service.BalancerModel{
+			{Name: "a", SLO: map[service.Tier]service.SLO{
+				service.TierFast: {TTFT: 2 * time.Second}, service.TierNormal: {E2E: time.Minute}, service.TierDeferred: {Deadline: time.Hour},
+			}},
+			{Name: "b"},
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c.Policy.Name() != "least-load" || c.Push != (core.Push{Mode: core.PushOutstanding, N: 9}) || c.Forward || c.Tau != 3 || c.QueueLimit != 5 || c.MaxWait != time.Second {
 		t.Errorf("got %+v", c)
 	}
-	c, err = coreConfig(service.BalancerSpec{})
-	if err != nil || c.Policy.Name() != "skylb" || !c.Forward || c.MaxWait != 60*time.Second || c.Tau != 10 {
+	if c.Order != core.OrderDPA || c.TauN != 4*time.Second || c.TauP != 3*time.Second {
+		t.Errorf("order %s, tau_n %v, tau_p %v", c.Order, c.TauN, c.TauP)
+	}
+	if want := map[string]core.Targets{"a": {Fast: 2 * time.Second, Deferred: time.Hour}}; !reflect.DeepEqual(c.ModelTargets, want) {
+		t.Errorf("targets %+v, want %+v", c.ModelTargets, want)
+	}
+	c, err = coreConfig(service.BalancerConfig{})
+	if err != nil || c.Policy.Name() != "cost" || !c.Forward || c.MaxWait != 60*time.Second || c.Tau != 10 {
 		t.Errorf("defaults: %+v, %v", c, err)
+	}
+	// Both rooms state defaults: of the balancer section and of the core.
+	if d := core.DefaultConfig(c.Policy); c.Order != d.Order || c.TauN != d.TauN || c.TauP != d.TauP || c.ModelTargets != nil {
+		t.Errorf("order %s, tau_n %v, tau_p %v, targets %v; the core's own defaults are %s, %v, %v", c.Order, c.TauN, c.TauP, c.ModelTargets, d.Order, d.TauN, d.TauP)
 	}
 }
 

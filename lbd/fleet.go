@@ -145,9 +145,7 @@ func (f *fleet) List() []admin.Replica {
 		if cfg, ok := served[id]; ok {
 			r.ReplicaConfig = cfg
 		}
-		if v, ok := views[id]; ok {
-			r.View = &v
-		}
+		r.View = viewOf(r.ReplicaConfig, views)
 		r.State, r.Reason = stateOf(r.View, probes[id])
 		r.Reason = f.remark(r.ReplicaConfig, r.Reason)
 		list = append(list, r)

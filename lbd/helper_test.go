@@ -110,10 +110,11 @@ func (e *engine) count() int {
 
 // node is a balancer that runs.
 type node struct {
-	public string
-	admin  *telemetry.Client
-	stop   context.CancelFunc
-	ended  chan error
+	public   string
+	adminURL string
+	admin    *telemetry.Client
+	stop     context.CancelFunc
+	ended    chan error
 }
 
 // start runs a balancer on ports of its own until the test ends.
@@ -135,7 +136,7 @@ func start(t *testing.T, cfg service.BalancerConfig, opts Options) *node {
 	})
 	select {
 	case u := <-listening:
-		n.public = u.public
+		n.public, n.adminURL = u.public, u.admin
 		n.admin = telemetry.NewClient(u.admin, client(t))
 	case err := <-n.ended:
 		n.ended <- err

@@ -19,7 +19,12 @@ import (
 // returns its URL.
 func simulated(t *testing.T) string {
 	t.Helper()
-	s, err := server.New(server.Options{Model: "llama", Speed: 1000})
+	return simulatedAs(t, server.Options{Model: "llama", Speed: 1000})
+}
+
+func simulatedAs(t *testing.T, o server.Options) string {
+	t.Helper()
+	s, err := server.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -182,7 +182,7 @@ func (b *balancer) release() {
 
 // assemble makes the parts and joins them; nothing runs yet.
 func (b *balancer) assemble(ctx context.Context) error {
-	coreCfg, err := coreConfig(b.cfg.Balancer)
+	coreCfg, err := coreConfig(b.cfg)
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	_, _ = io.WriteString(seed, b.cfg.ID)
 	b.fleet = newFleet(b.cfg, b.runtime, b.log, seed.Sum64())
 	b.peers = peer.NewClient(peer.Options{
-		Self: b.cfg.ID, Token: b.cfg.PeerToken, Sink: b.runtime.Step, Seed: seed.Sum64(), Logger: b.log,
+		Self: b.cfg.ID, Region: b.cfg.Region, Token: b.cfg.PeerToken, Keys: b.runtime.KeyFingerprint(), Sink: b.runtime.Step, Seed: seed.Sum64(), Logger: b.log,
 	})
 	b.history = newHistory(b.cfg.ID, b.runtime.History, points, b.log)
 	registry := prometheus.NewRegistry()
@@ -331,7 +331,9 @@ func (b *balancer) handler() http.Handler {
 	// Without a token peers are known by coming from this machine, which says
 	// nothing where clients are asked for keys: see Check.
 	if b.cfg.PeerToken != "" || !asksForKeys(b.cfg) {
-		peer.Register(peers, b.cfg.PeerToken, peer.Source{Heartbeat: b.heartbeat, Region: b.api.Region})
+		peer.Register(peers, b.cfg.PeerToken, peer.Source{
+			Heartbeat: b.heartbeat, Region: b.api.Region, Learned: b.runtime.Learned, Keys: b.runtime.KeyFingerprint(),
+		})
 	}
 	clients := b.runtime.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

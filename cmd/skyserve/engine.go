@@ -41,6 +41,7 @@ Faults (--fault, or POST /fault with {"slow": 3} while it runs):
   reset-after-tokens=5  breaks the connection after five tokens`,
 		Example: `  skyserve engine --listen 127.0.0.1:8201 --speed 10
   skyserve engine --profile l4-llama3.1-8b-38k --flavor sglang --seed 7
+  skyserve engine --data-parallel 4
   skyserve engine --fault slow=2,error-rate=0.05 --fault die-after=1m`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runEngine(cmd, f) },
@@ -62,6 +63,7 @@ func (f *engineFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.profile, "profile", names[0], "what it simulates: "+strings.Join(names, ", "))
 	flags.IntVar(&f.kvTokens, "kv-tokens", 0, "tokens that its KV memory holds (default: the profile's)")
 	flags.IntVar(&f.maxNumSeqs, "max-num-seqs", 0, "most requests running at once (default: the profile's)")
+	flags.IntVar(&f.server.DataParallel, "data-parallel", 1, "data-parallel ranks, which wait for each other at every step")
 	flags.Float64Var(&f.server.Speed, "speed", server.DefaultSpeed, "how many times faster than real time it runs")
 	flags.StringVar(&f.flavor, "flavor", string(server.FlavorVLLM), "whose metrics it has: vllm, sglang, none")
 	flags.BoolVar(&f.server.OldMetrics, "old-metrics", false, "also vLLM's former name of the KV utilisation")
@@ -90,7 +92,7 @@ func (f *engineFlags) options(cmd *cobra.Command) (o server.Options, err error) 
 	if cmd.Flags().Changed("max-num-seqs") {
 		o.Profile.MaxRunning = f.maxNumSeqs
 	}
-	for _, name := range []string{"model", "speed", "max-body-bytes", "grace"} {
+	for _, name := range []string{"model", "speed", "max-body-bytes", "grace", "data-parallel"} {
 		// Zero means the default to the server; said out loud it is a mistake.
 		if v := cmd.Flags().Lookup(name).Value.String(); v == "" || v == "0" || v == "0s" {
 			return o, fmt.Errorf("--%s: want a value above zero, got %q", name, v)
@@ -114,7 +116,11 @@ func runEngine(cmd *cobra.Command, f engineFlags) error {
 		s.Close()
 		return failed(fmt.Errorf("listening on %s: %w", f.listen, listenCause(err)), "choose another address with --listen; port 0 is any free one")
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "engine %s serves %s on http://%s (%s, speed %g)\n", o.Profile.Name, o.Model, listener.Addr(), o.Flavor, o.Speed)
+	ranks := ""
+	if o.DataParallel > 1 {
+		ranks = fmt.Sprintf(", %d ranks", o.DataParallel)
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "engine %s serves %s on http://%s (%s, speed %g%s)\n", o.Profile.Name, o.Model, listener.Addr(), o.Flavor, o.Speed, ranks)
 	if err := s.Run(cmd.Context(), listener); err != nil {
 		return failed(err, "")
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"skyserve/internal/controller/rollout"
+	"skyserve/internal/explain"
 	"skyserve/internal/load"
 	"skyserve/internal/telemetry"
 	"skyserve/internal/whatif"
@@ -21,7 +22,18 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, document := range []any{
-		telemetry.Snapshot{}, rollout.Status{}, load.Report{}, plan.Proposal{}, forecastSeries{}, backtestSeries{}, whatif.Report{}, whatif.BFIOReport{}, proxy.DecisionRecord{},
+		telemetry.Snapshot{},
+		rollout.Status{},
+		load.Report{},
+		plan.Proposal{},
+		forecastSeries{},
+		backtestSeries{},
+		whatif.Report{},
+		whatif.BFIOReport{},
+		proxy.DecisionRecord{},
+		explain.Story{},
+		telemetry.DecisionMemory{},
+		whatif.ReplayReport{},
 	} {
 		for _, key := range jsonKeys(reflect.TypeOf(document), map[reflect.Type]bool{}) {
 			if !strings.Contains(string(guide), "`"+key+"`") && !strings.Contains(string(guide), "`."+key+"`") {

@@ -42,7 +42,7 @@ type lbFlags struct {
 // lbInConfig are the flags of what a configuration file states too; they do not
 // go together with one.
 var lbInConfig = []string{
-	"region", "id", "service", "listen", "admin", "replica", "peer", "model", "policy", "push", "max-wait",
+	"region", "id", "service", "listen", "admin", "replica", "peer", "model", "policy", "push", "order", "max-wait",
 	"no-forward", "keys-from", "record", "store",
 }
 
@@ -84,6 +84,7 @@ func (f *lbFlags) register(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.models, "model", nil, "`NAME=ALIAS` of a model (may be repeated)")
 	flags.StringVar(&b.Policy, "policy", "", "how a replica is chosen: "+strings.Join(service.BuiltPolicies(), ", "))
 	flags.StringVar(&b.Push, "push", "", "when a replica may be sent another request: pending, outstanding:N, blind")
+	flags.StringVar(&b.Order, "order", "", "in which order waiting requests go: "+strings.Join(service.BuiltOrders(), ", "))
 	flags.DurationVar(&b.MaxWait, "max-wait", 0, "how long a request is held at most (default 60s)")
 	flags.BoolVar(&f.noForward, "no-forward", false, "never forward to peers")
 	flags.StringVar(&f.keysFrom, "keys-from", "", "API keys that clients must present: env:NAME or file:PATH, one a line")
@@ -232,7 +233,7 @@ func parseModels(texts []string) ([]service.BalancerModel, error) {
 var lbFlagOf = map[string]string{
 	"id": "--id", "region": "--region", "listen": "--listen", "admin": "--admin",
 	"replicas": "--replica", "peers": "--peer", "models": "--model", "record": "--record", "store_url": "--store",
-	"balancer.policy": "--policy", "balancer.push": "--push", "balancer.auth.keys_from": "--keys-from", "balancer": "--max-wait",
+	"balancer.policy": "--policy", "balancer.push": "--push", "balancer.order": "--order", "balancer.auth.keys_from": "--keys-from", "balancer": "--max-wait",
 }
 
 // explain gives an error of the balancer the name that its user knows the place

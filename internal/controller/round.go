@@ -215,19 +215,20 @@ func (c *Controller) surplus(w *watched) []string {
 }
 
 // missing lists the replicas that a balancer should have and does not, or has
-// by an older assignment. Nothing is known to be missing where it did not say
+// by an older assignment or with other ranks. Nothing is known to be missing where it did not say
 // what it has.
 func (c *Controller) missing(w *watched) []service.ReplicaConfig {
 	if !w.listed {
 		return nil
 	}
-	has := map[string]uint64{}
-	for _, r := range w.workers {
-		has[r.ID] = r.Epoch + 1
+	has := map[string]*telemetry.Worker{}
+	for i := range w.workers {
+		has[w.workers[i].ID] = &w.workers[i]
 	}
 	var replicas []service.ReplicaConfig
 	for _, r := range c.config.Replicas {
-		if c.current.Owners[r.ID] == w.ID && has[r.ID] <= c.current.Epoch() {
+		if held := has[r.ID]; c.current.Owners[r.ID] == w.ID &&
+			(held == nil || held.Epoch < c.current.Epoch() || held.Ranks() != r.Ranks() || held.MaxNumSeqs != r.MaxNumSeqs) {
 			rc := r.ReplicaConfig
 			rc.Epoch = c.current.Epoch()
 			replicas = append(replicas, rc)

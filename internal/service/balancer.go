@@ -31,10 +31,13 @@ type BalancerConfig struct {
 	Record string `yaml:"record,omitempty" json:"record,omitempty"`
 }
 
-// BalancerModel is a model name with its aliases.
+// BalancerModel is a model name with its aliases and its latency targets.
 type BalancerModel struct {
 	Name    string   `yaml:"name" json:"name"`
 	Aliases []string `yaml:"aliases,omitempty" json:"aliases,omitempty"`
+	// SLO is what the queue orders edf and dpa go by; a tier without one has the
+	// balancer's default.
+	SLO map[Tier]SLO `yaml:"slo,omitempty" json:"slo,omitempty"`
 }
 
 // ReplicaConfig is a replica as a balancer addresses it.
@@ -46,6 +49,12 @@ type ReplicaConfig struct {
 	Model string     `yaml:"model,omitempty" json:"model,omitempty"`
 	GPU   string     `yaml:"gpu,omitempty" json:"gpu,omitempty"`
 	Kind  EngineKind `yaml:"kind,omitempty" json:"kind,omitempty"`
+	// DataParallel is how many data-parallel ranks the engine has, 0 or 1 where it
+	// has none. The balancer addresses each by X-data-parallel-rank, as ID/0, ID/1, ...
+	DataParallel int `yaml:"data_parallel,omitempty" json:"data_parallel,omitempty"`
+	// MaxNumSeqs is how many requests a rank runs at once; 0 = not known. Of an
+	// engine with ranks a balancer sends each no more.
+	MaxNumSeqs int `yaml:"max_num_seqs,omitempty" json:"max_num_seqs,omitempty"`
 	// Region is where the replica runs: the balancer's own region unless the
 	// replica was adopted from a dead balancer of another one.
 	Region Region `yaml:"region,omitempty" json:"region,omitempty"`

@@ -23,13 +23,15 @@ var defaults = map[string]preset{
 
 	"RegionSpec.balancers": {1, "one carries some thousand streams; a second is for surviving its loss"},
 
-	"BalancerSpec.policy":      {"skylb", "prefix-aware and cross-region: the reason to have a balancer of one's own (SkyLB section 3)"},
+	"BalancerSpec.policy":      {"cost", "the cheapest place by time: waiting, prefill of what is not cached, harm done to others, network"},
 	"BalancerSpec.push":        {"pending", "a replica gets more only when none waits there, so queues stay where they can still move (SkyLB 3.3)"},
 	"BalancerSpec.order":       {"fcfs", "what clients expect"},
 	"BalancerSpec.forward":     {true, "idle replicas elsewhere are why a service has several regions"},
 	"BalancerSpec.tau":         {10, "a small buffer for newly arriving requests, and a burst is still shared (SkyLB 3.3)"},
 	"BalancerSpec.queue_limit": {4096, "at 16 KB a request, 64 MB: bounded, and more than clients wait for"},
 	"BalancerSpec.max_wait":    {60 * time.Second, "what the normal interactive tier, the most patient one, tolerates"},
+	"BalancerSpec.tau_n":       {5 * time.Second, "a client that missed its target by five of them is still there, by more it is leaving"},
+	"BalancerSpec.tau_p":       {time.Second, "the whole target of IW-F, so that such a request is urgent from its arrival on"},
 
 	"DNS.routing": {"latency", "clients want the fastest region, which is not always the nearest"},
 

@@ -52,8 +52,8 @@ func TestDefaults(t *testing.T) {
 		Models:  []Model{{Name: "m", Engine: Engine{Kind: EngineVLLM}}},
 		Regions: []RegionSpec{{Name: "local/us", Balancers: 1, Replicas: Bounds{1, 1}}},
 		Balancer: BalancerSpec{
-			Policy: "skylb", Push: "pending", Order: "fcfs", Forward: &forward,
-			Tau: 10, QueueLimit: 4096, MaxWait: 60 * time.Second,
+			Policy: "cost", Push: "pending", Order: "fcfs", Forward: &forward,
+			Tau: 10, QueueLimit: 4096, MaxWait: 60 * time.Second, TauN: 5 * time.Second, TauP: time.Second,
 		},
 		Autoscale:  Autoscale{Strategy: "manual", Forecast: "auto", Every: time.Hour},
 		LocalHosts: LocalHosts{Port: 8001},
@@ -283,7 +283,9 @@ func TestQuickstart(t *testing.T) {
 func TestCheckWord(t *testing.T) {
 	for _, c := range []struct{ key, word, want string }{
 		{"BalancerSpec.policy", "skylb", ""},
-		{"BalancerSpec.policy", "cost", `is not built yet in this version, got "cost"; available: skylb, skylb-ch, longest-prefix, cache-aware, sageserve, consistent-hash, power-of-two, least-load, round-robin`},
+		{"BalancerSpec.policy", "cost", ""},
+		{"BalancerSpec.policy", "bf-io", ""},
+		{"Autoscale.strategy", "chiron", `is not built yet in this version, got "chiron"; available: manual`},
 		{"BalancerSpec.policy", "skylib", `did you mean "skylb"?`},
 		{"BalancerSpec.tau", "anything", ""},
 	} {

@@ -71,6 +71,8 @@ func genBalancer(t *rapid.T) BalancerSpec {
 		Order:      rapid.SampledFrom(BuiltOrders()).Draw(t, "order"),
 		Forward:    &forward,
 		Tau:        rapid.IntRange(1, 100_000).Draw(t, "tau"),
+		TauN:       time.Duration(rapid.IntRange(1, 86_400_000).Draw(t, "tau_n")) * time.Millisecond,
+		TauP:       time.Duration(rapid.IntRange(1, 86_400_000).Draw(t, "tau_p")) * time.Millisecond,
 		QueueLimit: rapid.IntRange(1, 1_000_000).Draw(t, "queue limit"),
 		MaxWait:    genDuration(t, time.Millisecond, 24*time.Hour),
 	}

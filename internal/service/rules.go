@@ -105,7 +105,7 @@ var rules = map[string]rule{
 	"Engine.port":          {text: "The port that the engine listens on.", limit: from(1, 65535)},
 	"Engine.ready":         {text: "The path that answers 200 when the model does.", form: formReady},
 	"Engine.max_num_seqs":  {text: "How many requests run at once in one engine.", limit: from(1, 65536)},
-	"Engine.data_parallel": {text: "How many data-parallel ranks one engine has.", limit: from(1, 64)},
+	"Engine.data_parallel": {text: "How many data-parallel ranks one engine has.", limit: from(1, MaxDataParallel)},
 	"Engine.lora":          {text: "LoRA adapters that the engine loads, as name or name=path.", unique: true, form: formSomeText},
 	"Engine.profile":       {text: "sim only: the GPU and model whose speed is simulated.", form: formProfile},
 	"Engine.speed":         {text: "sim only: how many times faster than life it runs.", limit: above(0, 1000)},
@@ -113,7 +113,7 @@ var rules = map[string]rule{
 	"Engine.flavor":        {text: "sim only: whose metrics it exports."},
 
 	"GPU.type":  {text: "The type of GPU.", required: true},
-	"GPU.count": {text: "How many GPUs one replica uses.", limit: from(1, 64)},
+	"GPU.count": {text: "How many GPUs one replica uses.", limit: from(1, MaxDataParallel)},
 	"GPU.tps":   {text: "Uncached prompt tokens a second that one replica sustains within the latency target; left out = measured.", limit: above(0, 1e7)},
 
 	"SLO.ttft":     {text: "Time to the first token.", limit: between(time.Millisecond, 24*time.Hour)},
@@ -137,13 +137,15 @@ var rules = map[string]rule{
 
 	"BalancerSpec.policy":      {text: "How a replica is chosen."},
 	"BalancerSpec.push":        {text: "When a replica is given another request: pending (none waits there), outstanding:N (fewer than N in flight) or blind (at once).", form: formPush},
-	"BalancerSpec.order":       {text: "In which order queued requests go."},
+	"BalancerSpec.order":       {text: "In which order queued requests go: fcfs (as they came), edf (earliest deadline first), pf (interactive fast first) or dpa (by deadline and tier); between tenants always by turns."},
 	"BalancerSpec.forward":     {text: "Whether requests may go to other regions."},
 	"BalancerSpec.auth":        {text: "Who may send requests."},
 	"BalancerSpec.tls":         {text: "The certificate of the public listener: cert and key, or acme."},
 	"BalancerSpec.tau":         {text: "How many queued requests a peer may hold and still be offered more (SkyLB 3.3).", limit: from(1, 100_000)},
 	"BalancerSpec.queue_limit": {text: "How many requests a balancer holds; more are rejected with 429.", limit: from(1, 1_000_000)},
 	"BalancerSpec.max_wait":    {text: "How long a request is held; then it is rejected with 503.", limit: between(time.Millisecond, 24*time.Hour)},
+	"BalancerSpec.tau_n":       {text: "dpa only: how long after its target a request goes before all others (SageServe 6.5).", limit: between(time.Millisecond, 24*time.Hour)},
+	"BalancerSpec.tau_p":       {text: "dpa only: how long before its target a request is urgent (SageServe 6.5).", limit: between(time.Millisecond, 24*time.Hour)},
 
 	"Auth.keys_from": {text: "Where the API keys come from (env:NAME or file:PATH).", required: true, secret: true, form: formRef},
 

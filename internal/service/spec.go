@@ -126,6 +126,11 @@ type BalancerSpec struct {
 	QueueLimit int `yaml:"queue_limit,omitempty" json:"queue_limit,omitempty"`
 	// MaxWait bounds how long a request is held; then it is rejected with 503.
 	MaxWait time.Duration `yaml:"max_wait,omitempty" json:"max_wait,omitempty"`
+	// TauN and TauP are the thresholds of the order dpa (SageServe 6.5): how long a
+	// request has missed its target when it goes before all others, and how close
+	// to it a request is urgent.
+	TauN time.Duration `yaml:"tau_n,omitempty" json:"tau_n,omitempty"`
+	TauP time.Duration `yaml:"tau_p,omitempty" json:"tau_p,omitempty"`
 }
 
 // Auth says where the API keys come from (env:NAME or file:PATH).

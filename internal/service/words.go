@@ -24,11 +24,10 @@ func (w WordList) All() []string { return slices.Concat(w.Built, w.Planned) }
 // wordLists is the table of every key that takes words.
 var wordLists = []WordList{
 	{
-		Key:     "BalancerSpec.policy",
-		Built:   []string{"skylb", "skylb-ch", "longest-prefix", "cache-aware", "sageserve", "consistent-hash", "power-of-two", "least-load", "round-robin"},
-		Planned: []string{"bf-io", "cost"},
+		Key:   "BalancerSpec.policy",
+		Built: []string{"cost", "skylb", "skylb-ch", "longest-prefix", "cache-aware", "sageserve", "bf-io", "consistent-hash", "power-of-two", "least-load", "round-robin"},
 	},
-	{Key: "BalancerSpec.order", Built: []string{"fcfs"}, Planned: []string{"edf", "pf", "dpa"}},
+	{Key: "BalancerSpec.order", Built: []string{"fcfs", "edf", "pf", "dpa"}},
 	{
 		Key:     "Autoscale.strategy",
 		Built:   []string{"manual"},
@@ -120,7 +119,5 @@ func all(key string) []string {
 // wait for. They are refused by name so that nobody believes they act.
 var plannedKeys = map[string]string{
 	"BalancerSpec.peers_cidr": "restricting peers by address",
-	"BalancerSpec.tau_n":      "the queue order dpa",
-	"BalancerSpec.tau_p":      "the queue order dpa",
-	"BalancerSpec.epsilon":    "the policy cost",
+	"BalancerSpec.epsilon":    "tuning the policy cost",
 }

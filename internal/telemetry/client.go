@@ -176,6 +176,13 @@ func (c *Client) Decision(ctx context.Context, requestID string) (json.RawMessag
 	return answer, err
 }
 
+// Decisions asks how many decisions the balancer remembers.
+func (c *Client) Decisions(ctx context.Context) (DecisionMemory, error) {
+	var answer DecisionMemory
+	err := c.getJSON(ctx, "/v1/decisions", &answer)
+	return answer, err
+}
+
 // getJSON fetches path and decodes its JSON document into v.
 func (c *Client) getJSON(ctx context.Context, path string, v any) error {
 	_, body, err := c.do(ctx, http.MethodGet, path, nil)

@@ -2,5 +2,6 @@
 // side by side and joins what they measured, each row in its fixed place
 // whatever ran first.
 //
-// Read run.go first (what is run), then report.go (what comes of it) and table.go.
+// Read run.go first (what is run), then report.go (what comes of it), paper.go
+// (what a paper says of it), table.go and html.go (how it is shown).
 package whatif

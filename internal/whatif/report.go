@@ -16,8 +16,14 @@ type Report struct {
 	Rows []Row `json:"rows"`
 	// Summary has one element a policy and push rule.
 	Summary []Summary `json:"summary"`
+	// Claims are what the scenario's paper prints, Note what it says in words,
+	// where the plan asked for them.
+	Claims []Claim `json:"claims,omitempty"`
+	Note   string  `json:"note,omitempty"`
 	// WallMillis is how long the comparison took, for whoever measured it.
 	WallMillis float64 `json:"wall_ms"`
+
+	paper bool // the plan asked for the paper's figures
 }
 
 // Row is one run.
@@ -53,8 +59,9 @@ type Reference struct {
 	TTFTP90Millis         float64 `json:"ttft_p90_ms"`
 }
 
-func newReport(s *sim.Scenario, setups []sim.Setup, results []*sim.Result) *Report {
-	r := &Report{Scenario: s.Name, Title: s.Title, Constants: s.Constants()}
+func newReport(p *Plan, setups []sim.Setup, results []*sim.Result) *Report {
+	s := &p.Scenario
+	r := &Report{Scenario: s.Name, Title: s.Title, Constants: s.Constants(), paper: p.Paper}
 	for i, setup := range setups {
 		r.Rows = append(r.Rows, Row{
 			Policy: setup.Policy, Push: setup.Push.String(), Layout: setup.Layout, Seed: setup.Seed,
@@ -70,6 +77,10 @@ func newReport(s *sim.Scenario, setups []sim.Setup, results []*sim.Result) *Repo
 		from = to
 	}
 	r.markBest()
+	if p.Paper {
+		r.judge(s.Claims)
+		r.Note = s.Note
+	}
 	return r
 }
 

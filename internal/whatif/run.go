@@ -1,10 +1,12 @@
 package whatif
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 
 	"skyserve/lbd/core"
@@ -15,14 +17,18 @@ import (
 // Plan is what to compare on one scenario.
 type Plan struct {
 	Scenario sim.Scenario
-	// Policies are compared in this order; none = all there are.
+	// Policies are compared in this order; none = the scenario's, or all there are.
 	Policies []string
-	// Pushes are the push rules to run each policy at; none = its canonical one.
+	// Pushes are the push rules to run each policy at; none = the scenario's, or
+	// the policy's canonical one.
 	Pushes []string
-	// Layout is where balancers stand; empty = where the policy's source puts them.
+	// Layout is where balancers stand; empty = the scenario's, or where the policy's
+	// source puts them.
 	Layout sim.Layout
 	// Seeds is how many seeds to run, from 1.
 	Seeds int
+	// Paper puts what the scenario's paper prints beside what is measured.
+	Paper bool
 	// Workers is how many runs go on at once; 0 = as many as there are processors.
 	Workers int
 	// Progress, when set, is told after each run how many of how many are done.
@@ -34,11 +40,14 @@ type Plan struct {
 // replicas where it sends blindly and knows no regions, else one a region
 // (SkyLB 5.1).
 func CanonicalLayout(name string) (sim.Layout, error) {
+	if name == sim.Oracle {
+		return sim.Everywhere, nil
+	}
 	p, err := policy.New(name)
 	if err != nil {
 		return "", err
 	}
-	if policy.CanonicalPush(name) == string(core.PushBlind) && !policy.ChoosesRegion(p) {
+	if policy.CanonicalPush(name) == string(core.PushBlind) && !p.Traits().Regions {
 		return sim.Single, nil
 	}
 	return sim.Regional, nil
@@ -60,20 +69,20 @@ func (p *Plan) setups() ([]sim.Setup, error) {
 	}
 	names := p.Policies
 	if len(names) == 0 {
-		names = policy.Names()
+		names = append(slices.Clone(firstOf(p.Scenario.Policies, policy.Names())), sim.Oracle)
 	}
+	asked := cmp.Or(p.Layout, p.Scenario.Layout)
 	var setups []sim.Setup
 	for _, name := range names {
-		pushes := p.Pushes
-		if len(pushes) == 0 {
-			pushes = []string{policy.CanonicalPush(name)}
-		}
+		pushes := firstOf(p.Pushes, p.Scenario.Pushes, []string{policy.CanonicalPush(name)})
 		layout, err := CanonicalLayout(name)
 		if err != nil {
 			return nil, err
 		}
-		if p.Layout != "" {
-			if layout, err = sim.ParseLayout(string(p.Layout)); err != nil {
+		if name == sim.Oracle {
+			pushes = []string{policy.CanonicalPush(name)} // it needs no other
+		} else if asked != "" {
+			if layout, err = sim.ParseLayout(string(asked)); err != nil {
 				return nil, err
 			}
 		}
@@ -90,6 +99,16 @@ func (p *Plan) setups() ([]sim.Setup, error) {
 	return setups, nil
 }
 
+// firstOf is the first list that holds something.
+func firstOf(lists ...[]string) []string {
+	for _, l := range lists {
+		if len(l) > 0 {
+			return l
+		}
+	}
+	return nil
+}
+
 // Run runs the plan and reports. The first run that fails, in the order of the
 // rows, is the error, and so is the end of ctx; the others are then stopped.
 func Run(ctx context.Context, p Plan) (*Report, error) {
@@ -101,7 +120,7 @@ func Run(ctx context.Context, p Plan) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newReport(&p.Scenario, setups, results), nil
+	return newReport(&p, setups, results), nil
 }
 
 // runAll runs the setups on some workers and keeps each result in its place.

@@ -3,26 +3,48 @@ package whatif
 import (
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 
 	"skyserve/lbd/sim"
 )
 
+// tableHeader names the columns of Summary.cells.
+var tableHeader = []string{
+	" ", "POLICY", "PUSH", "LAYOUT", "TOK/S", "TTFT P50", "TTFT P90", "TPOT P50", "E2E P90", "HIT", "FORWARDED", "MAX WAIT", "MAX/MIN", "DONE",
+	"REJECTED", "REFERENCE",
+}
+
 // WriteTable writes the report for people: one row a policy and push rule, the
 // mean over the seeds with its spread, and beside it the reference. The row
-// with the most output tokens a second has a star.
+// with the most output tokens a second has a star. Where the plan asked for the
+// paper, the reference shows how far off it is, and the paper's claims follow.
 func (r *Report) WriteTable(out io.Writer) error {
-	c := &r.Constants
-	if _, err := fmt.Fprintf(out, "%s: %s\n%s, %s, %g s simulated, %g %% of them warm-up\n", r.Scenario, r.Title, c.Profile, r.seeds(), c.Duration, 100*c.Warmup); err != nil {
+	if _, err := fmt.Fprintf(out, "%s: %s\n%s\n", r.Scenario, r.Title, r.basis()); err != nil {
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, " \tPOLICY\tPUSH\tLAYOUT\tTOK/S\tTTFT P50\tTTFT P90\tTPOT P50\tE2E P90\tHIT\tFORWARDED\tMAX WAIT\tMAX/MIN\tDONE\tREJECTED\tREFERENCE")
+	writeCells(w, tableHeader)
 	for i := range r.Summary {
-		writeRow(w, &r.Summary[i])
+		writeCells(w, r.Summary[i].cells(r.paper))
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return r.writeClaims(out)
 }
+
+// basis says in a line what the figures rest on.
+func (r *Report) basis() string {
+	c := &r.Constants
+	profiles := c.Profile
+	for i := range c.Others {
+		profiles += " and " + c.Others[i].Profile
+	}
+	return fmt.Sprintf("%s, %s, %g s simulated, %g %% of them warm-up", profiles, r.seeds(), c.Duration, 100*c.Warmup)
+}
+
+func writeCells(w io.Writer, cells []string) { fmt.Fprintln(w, strings.Join(cells, "\t")) }
 
 // seeds says how many seeds there were.
 func (r *Report) seeds() string {
@@ -32,7 +54,8 @@ func (r *Report) seeds() string {
 	return "seed 1"
 }
 
-func writeRow(w io.Writer, s *Summary) {
+// cells are a summary as a row of the table.
+func (s *Summary) cells(paper bool) []string {
 	m, sp := &s.Mean, s.Spread
 	if sp == nil {
 		sp = &sim.Figures{}
@@ -41,18 +64,32 @@ func writeRow(w io.Writer, s *Summary) {
 	if s.Best {
 		star = "*"
 	}
-	reference := "-"
-	if ref := s.Reference; ref != nil {
-		reference = fmt.Sprintf("%.0f (%.2f s)", ref.OutputTokensPerSecond, ref.TTFTP90Millis/1000)
-	}
 	p90 := func(p *sim.Percentiles) float64 { return p.P90 }
 	p50 := func(p *sim.Percentiles) float64 { return p.P50 }
-	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f\t%.2f s\t%s\t%.0f\t%.0f\t%s\n", star, s.Policy, s.Push, s.Layout,
+	return []string{
+		star, s.Policy, s.Push, string(s.Layout),
 		spread(s, m.OutputTokensPerSecond, sp.OutputTokensPerSecond, 1, "%.0f"),
-		timeOf(s, m.TTFT, sp.TTFT, p50, 1000, "%.2f")+" s", timeOf(s, m.TTFT, sp.TTFT, p90, 1000, "%.2f")+" s",
-		timeOf(s, m.TPOT, sp.TPOT, p50, 1, "%.0f")+" ms", timeOf(s, m.E2E, sp.E2E, p90, 1000, "%.1f")+" s",
-		known(m.PrefixHitRate, 100, "%.1f%%"), m.Forwarded, m.MaxWaitMillis/1000, known(m.OutstandingMaxOverMin, 1, "%.2f"),
-		m.Completed, m.Rejected, reference)
+		timeOf(s, m.TTFT, sp.TTFT, p50, 1000, "%.2f") + " s", timeOf(s, m.TTFT, sp.TTFT, p90, 1000, "%.2f") + " s",
+		timeOf(s, m.TPOT, sp.TPOT, p50, 1, "%.0f") + " ms", timeOf(s, m.E2E, sp.E2E, p90, 1000, "%.1f") + " s",
+		known(m.PrefixHitRate, 100, "%.1f%%"), fmt.Sprintf("%.0f", m.Forwarded), fmt.Sprintf("%.2f s", m.MaxWaitMillis/1000),
+		known(m.OutstandingMaxOverMin, 1, "%.2f"), fmt.Sprintf("%.0f", m.Completed), fmt.Sprintf("%.0f", m.Rejected), s.reference(paper),
+	}
+}
+
+// reference is what to compare with, and how far off it is where that was asked for.
+func (s *Summary) reference(deltas bool) string {
+	ref := s.Reference
+	if ref == nil {
+		return "-"
+	}
+	text := fmt.Sprintf("%.0f (%.2f s)", ref.OutputTokensPerSecond, ref.TTFTP90Millis/1000)
+	if deltas {
+		text += ": " + percent(s.Mean.OutputTokensPerSecond/ref.OutputTokensPerSecond-1)
+		if t := s.Mean.TTFT; t != nil {
+			text += " (" + percent(t.P90/ref.TTFTP90Millis-1) + ")"
+		}
+	}
+	return text
 }
 
 // spread writes a mean with its spread, where there is one.

@@ -134,14 +134,14 @@ func TestEveryPolicyRunsAtItsCanonicalPush(t *testing.T) {
 	p := small(t)
 	p.Policies, p.Seeds, p.Scenario.Duration = nil, 1, 5*time.Second
 	r := report(t, p)
-	if len(r.Rows) != len(policy.Names()) {
-		t.Fatalf("%d rows for %d policies", len(r.Rows), len(policy.Names()))
+	if len(r.Rows) != len(policy.Names())+1 {
+		t.Fatalf("%d rows for %d policies and the oracle", len(r.Rows), len(policy.Names()))
 	}
 	for _, row := range r.Rows {
 		if row.Push != policy.CanonicalPush(row.Policy) {
 			t.Errorf("%s ran at %s", row.Policy, row.Push)
 		}
-		if want := map[string]sim.Layout{"round-robin": sim.Single, "least-load": sim.Single, "skylb": sim.Regional}[row.Policy]; want != "" && row.Layout != want {
+		if want := map[string]sim.Layout{"round-robin": sim.Single, "least-load": sim.Single, "skylb": sim.Regional, sim.Oracle: sim.Everywhere}[row.Policy]; want != "" && row.Layout != want {
 			t.Errorf("%s ran %s", row.Policy, row.Layout)
 		}
 	}

@@ -8,6 +8,6 @@
 // io.Reader row by row. Nothing here opens a file, reads a clock or starts a
 // goroutine.
 //
-// Read request.go first, then kinds.go (the generators: tree.go, chat.go) and
+// Read request.go first, then kinds.go (the generators: tree.go, chat.go, batch.go) and
 // trace.go (the readers: csv.go, jsonl.go, rates.go).
 package workload

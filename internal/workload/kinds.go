@@ -23,10 +23,22 @@ const (
 	Arena Kind = "arena"
 	// WildChat is multi-turn chat with the longer lengths of WildChat.
 	WildChat Kind = "wildchat"
+	// Groups is single calls in 64 groups as frequent as each other, each with a
+	// prompt of 2048 tokens of its own before the question (SGLang's benchmark).
+	Groups Kind = "groups"
+	// Shared is single calls by users who share long prompts with each other,
+	// Bursts is calls of a user's own long prompt, up to eight at once, and
+	// Programs up to four calls at once that each have another long prompt: what
+	// hashing by user does not see (SkyLB 3.2).
+	Shared   Kind = "shared"
+	Bursts   Kind = "bursts"
+	Programs Kind = "programs"
 )
 
 // Kinds lists the generated workloads.
-func Kinds() []Kind { return []Kind{ToT15, ToT30, Mixed, Arena, WildChat} }
+func Kinds() []Kind {
+	return []Kind{ToT15, ToT30, Mixed, Arena, WildChat, Groups, Shared, Bursts, Programs}
+}
 
 // DefaultMaxContext is the longest prompt plus answer that a generated request
 // has, in tokens. It bounds the tail of the log-normal lengths: a context of
@@ -52,16 +64,39 @@ type Options struct {
 	Tier  service.Tier
 	// MaxContext bounds prompt plus answer, in tokens; 0 = DefaultMaxContext.
 	MaxContext int
+	// Lengths multiplies the medians of what users write and of the answers,
+	// Sigma the spread of their logarithms; 0 = 1. What bounds a length stays.
+	Lengths, Sigma float64
+	// Once ends the client with its first session: Done and Failed then give
+	// nothing more. So sessions of an open loop run.
+	Once bool
 }
 
+// The factors that Options takes: beyond them every length is at its bound.
+const (
+	MaxLengths = 100
+	MaxSigma   = 10
+)
+
 // NewClient makes a closed-loop client of a workload. An unknown workload is an
-// error that lists the known ones, and so is a MaxContext below MinContext.
+// error that lists the known ones, and so are a MaxContext below MinContext and
+// factors that are negative or too large.
 func NewClient(kind Kind, o Options) (Client, error) {
 	if o.MaxContext == 0 {
 		o.MaxContext = DefaultMaxContext
 	}
 	if o.MaxContext < MinContext {
 		return nil, fmt.Errorf("making a %s client: the context must be at least %d tokens, got %d", kind, MinContext, o.MaxContext)
+	}
+	if !(o.Lengths >= 0 && o.Lengths <= MaxLengths) || !(o.Sigma >= 0 && o.Sigma <= MaxSigma) {
+		return nil, fmt.Errorf("making a %s client: lengths must be at most %d times and sigmas at most %d times the workload's, got %v and %v",
+			kind, MaxLengths, MaxSigma, o.Lengths, o.Sigma)
+	}
+	if o.Lengths == 0 {
+		o.Lengths = 1
+	}
+	if o.Sigma == 0 {
+		o.Sigma = 1
 	}
 	base := base{Options: o, key: keyOf(string(kind)+"/"+o.Region, o.Seed, uint64(o.Client))}
 	switch kind {
@@ -75,11 +110,24 @@ func NewClient(kind Kind, o Options) (Client, error) {
 		}
 		return newTree(base, treeShape{roots: 1, branch: 2}), nil
 	case Arena:
-		return newChat(base, chatShape{user: logNormal{40, 1.0}, output: logNormal{160, 0.75}}), nil
+		return newChat(base, chatShape{user: o.scale(logNormal{40, 1.0}), output: o.scale(logNormal{160, 0.75})}), nil
 	case WildChat:
-		return newChat(base, chatShape{user: logNormal{90, 1.4}, output: logNormal{280, 0.7}}), nil
+		return newChat(base, chatShape{user: o.scale(logNormal{90, 1.4}), output: o.scale(logNormal{280, 0.7})}), nil
+	case Groups:
+		return newBatch(base, groupsShape), nil
+	case Shared:
+		return newBatch(base, sharedShape), nil
+	case Bursts:
+		return newBatch(base, burstsShape), nil
+	case Programs:
+		return newBatch(base, programsShape), nil
 	}
 	return nil, fmt.Errorf("unknown workload %q: want %s", kind, kindList())
+}
+
+// scale applies the factors to a length of the workload.
+func (o *Options) scale(l logNormal) logNormal {
+	return logNormal{o.Lengths * l.median, o.Sigma * l.sigma}
 }
 
 // Known tells whether name is a generated workload.
@@ -117,6 +165,10 @@ func DefaultClients(kind Kind, heavy bool) int {
 		Mixed:    {2, 20},
 		Arena:    {80, 80},
 		WildChat: {40, 30},
+		Groups:   {40, 40},
+		Shared:   {40, 40},
+		Bursts:   {20, 20},
+		Programs: {20, 20},
 	}
 	if heavy {
 		return table[kind].heavy

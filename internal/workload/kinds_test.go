@@ -428,7 +428,7 @@ func TestNewClientRefusesNonsense(t *testing.T) {
 		context int
 		want    string
 	}{
-		{"tot16", 0, `unknown workload "tot16": want tot15, tot30, mixed, arena or wildchat`},
+		{"tot16", 0, `unknown workload "tot16": want tot15, tot30, mixed, arena, wildchat, groups, shared, bursts or programs`},
 		{Arena, 100, "making a arena client: the context must be at least 1024 tokens, got 100"},
 	} {
 		if _, err := NewClient(c.kind, Options{MaxContext: c.context}); err == nil || err.Error() != c.want {

@@ -44,7 +44,8 @@ type Client interface {
 	Next() []Request
 	// Done tells the client that a request it issued was answered, and gives
 	// the requests to issue now: none while the session waits for siblings, the
-	// first ones of the next session when this one is over.
+	// first ones of the next session when this one is over, unless there is to
+	// be one session only.
 	Done(r Request, answer string) []Request
 	// Failed tells the client that a request ended without a full answer. The
 	// work that hangs on it is given up; the rest is as in Done.

@@ -1,6 +1,9 @@
 package workload
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // Lengths of a Tree of Thoughts over grade-school questions, in tokens: what
 // stands before every question, the question, the follow-up prompt of each
@@ -32,9 +35,11 @@ type treeShape struct {
 // answered, and the next question starts when no node is left.
 type tree struct {
 	base
-	shape    treeShape
-	question question
-	nodes    map[int]node
+	shape     treeShape
+	followUps []int       // by level, in tokens
+	outputs   []logNormal // by level
+	question  question
+	nodes     map[int]node
 }
 
 // question is the root of the tree being solved.
@@ -52,7 +57,12 @@ type node struct {
 }
 
 func newTree(b base, shape treeShape) *tree {
-	return &tree{base: b, shape: shape, nodes: map[int]node{}}
+	t := &tree{base: b, shape: shape, nodes: map[int]node{}}
+	for level := range treeOutputs {
+		t.followUps = append(t.followUps, int(math.Round(b.Lengths*float64(followUpTokens[level]))))
+		t.outputs = append(t.outputs, b.scale(treeOutputs[level]))
+	}
+	return t
 }
 
 // Next begins a tree.
@@ -61,7 +71,8 @@ func (t *tree) Next() []Request {
 	t.question = question{
 		key:     key,
 		session: fmt.Sprintf("question-%016x", key),
-		tokens:  questionTokens.draw(stream(key), 1, maxQuestion),
+		// A root always fits, so that every tree has one.
+		tokens: t.scale(questionTokens).draw(stream(key), 1, min(maxQuestion, t.MaxContext-preambleTokens-1)),
 	}
 	return t.siblings(0, t.shape.roots, key, nil, 0)
 }
@@ -73,7 +84,7 @@ func (t *tree) Done(r Request, answer string) []Request {
 		return nil
 	}
 	delete(t.nodes, r.Seq)
-	if r.Turn+1 < len(treeOutputs) {
+	if r.Turn+1 < len(t.outputs) {
 		context := extend(n.context, Message{"assistant", answer})
 		return t.orNext(t.siblings(r.Turn+1, t.shape.branch, n.key, context, n.tokens+CountTokens(answer)))
 	}
@@ -91,7 +102,7 @@ func (t *tree) Failed(r Request) []Request {
 
 // orNext begins the next tree when nothing is left of this one.
 func (t *tree) orNext(requests []Request) []Request {
-	if len(requests) == 0 && len(t.nodes) == 0 {
+	if len(requests) == 0 && len(t.nodes) == 0 && !t.Once {
 		return t.Next()
 	}
 	return requests
@@ -114,7 +125,7 @@ func (t *tree) siblings(level, count int, parent uint64, context []Message, toke
 		if room < 1 {
 			continue
 		}
-		output := treeOutputs[level].draw(random, 1, min(maxTreeOutput, room))
+		output := t.outputs[level].draw(random, 1, min(maxTreeOutput, room))
 		r := t.request(t.question.session, t.user(), n.context, n.tokens, output, level)
 		t.nodes[r.Seq] = n
 		requests = append(requests, r)
@@ -127,7 +138,7 @@ func (t *tree) siblings(level, count int, parent uint64, context []Message, toke
 // shares the preamble and the first half of the question.
 func (t *tree) prompt(level int, key, wording uint64) ([]Message, int) {
 	if level > 0 {
-		return []Message{{"user", Text(followUpTokens[level], key)}}, followUpTokens[level]
+		return []Message{{"user", Text(t.followUps[level], key)}}, t.followUps[level]
 	}
 	text := Text(t.question.tokens, t.question.key)
 	if wording > 0 {

@@ -78,6 +78,11 @@ func (b *balancer) Decision(id string) (proxy.DecisionRecord, bool) {
 	return proxy.DecisionRecord{Request: id, Model: "llama"}, id == "req/1"
 }
 
+func (b *balancer) Remembered() telemetry.DecisionMemory {
+	since := time.Unix(1_700_000_000, 0).UTC()
+	return telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us", Remembered: 1, Limit: 4096, Since: &since}
+}
+
 func (b *balancer) Subscribe() (<-chan json.RawMessage, func()) { return b.events, func() {} }
 
 func (b *balancer) History(_ context.Context, since int64) ([]telemetry.Point, bool, error) {
@@ -135,6 +140,7 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/v1/snapshot", "", 404, "the admin API has no POST /v1/snapshot"},
 		{"GET", "/v1/service", "", 404, "without a service.yaml"},
 		{"GET", "/v1/decisions/req/1", "", 200, `"request":"req/1"`},
+		{"GET", "/v1/decisions", "", 200, `{"balancer":"lb-us-0","region":"local/us","remembered":1,"limit":4096,"since":"2023-11-14T22:13:20Z"}`},
 		{"GET", "/v1/decisions/req-2", "", 404, `no decision about request \"req-2\"`},
 		{"GET", "/v1/history?since=12", "", 200, `{"complete":false,"points":[]}`},
 		{"GET", "/v1/history?since=yesterday", "", 400, `got \"yesterday\"`},

@@ -59,6 +59,8 @@ type Traffic interface {
 // Decisions remembers and streams why requests went where they went.
 type Decisions interface {
 	Decision(id string) (proxy.DecisionRecord, bool)
+	// Remembered says how many of them there are.
+	Remembered() telemetry.DecisionMemory
 	Subscribe() (events <-chan json.RawMessage, cancel func())
 }
 
@@ -131,6 +133,9 @@ func (a *API) route() {
 	a.mux.HandleFunc("GET /v1/snapshot", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.Snapshot()) })
 	a.mux.HandleFunc("GET /v1/service", a.serveService)
 	a.mux.HandleFunc("GET /v1/history", a.serveHistory)
+	a.mux.HandleFunc("GET /v1/decisions", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, a.opts.Decisions.Remembered())
+	})
 	a.mux.HandleFunc("GET /v1/decisions/{request...}", a.serveDecision)
 	a.mux.HandleFunc("GET /v1/events", a.serveEvents)
 	a.mux.Handle("GET /metrics", promhttp.HandlerFor(a.opts.Registry, promhttp.HandlerOpts{}))

@@ -12,17 +12,29 @@ import (
 // request is a request in flight.
 type request struct {
 	Request
+	ticket
+	pooled
 	seq     uint64
+	rank    time.Duration // among those that the order does not tell apart the least goes first
 	arrived time.Duration
+	began   time.Duration // its session
 	sentAt  time.Duration
 	target  *target // nil while queued
 	tries   int
-	// avoid lists the ids of targets that failed or bounced it.
+	// avoid lists the engines and peers, by id, that failed or bounced it.
 	avoid []string
+	// kept is the full replica that it waits for; nil when it waits for any.
+	kept *target
 	// What it was expected to cost its target when it was sent, in tokens.
-	promptCost int
-	answerCost int
-	prefilled  bool // a first token came back
+	weighed  bool // since it was queued, where the policy holds
+	uncached int
+	// Where it was sent last: when its first token came, and the load then.
+	firstAt      time.Duration
+	firstCount   int
+	firstContext int
+	promptCost   int
+	answerCost   int
+	prefilled    bool // a first token came back
 }
 
 // Counts is where every request went. Arrived equals the sum of the others.
@@ -42,7 +54,7 @@ type Counts struct {
 // Balancer decides for one balancer process. It is not safe for concurrent use.
 type Balancer struct {
 	cfg      Config
-	regional bool // the policy sees the peers at all times
+	traits   policy.Traits
 	requests map[string]*request
 	queues   []*queue // sorted by model
 	queued   int
@@ -53,14 +65,22 @@ type Balancer struct {
 	replicaTree *prefix.Tree
 	peerTree    *prefix.Tree
 	slots       [2]slots
+	sharing     sharing
 	seq         uint64
 	counts      Counts
+	hits        mean      // share of the prompts that engines found in their caches
+	byPace      []*target // scratch of comparePaces
 
 	actions    []Action
 	decisions  []Decision
 	candidates []policy.Candidate
-	targets    []*target
+	targets    []*target // beside candidates
+	firstPeer  int       // among them
 	matches    []int
+	pool       []*request
+	spare      []*request
+	facts      policy.Facts
+	batch      batch
 }
 
 // New makes a balancer without replicas, peers or requests.
@@ -70,7 +90,9 @@ func New(cfg Config) *Balancer {
 		requests:    map[string]*request{},
 		replicaTree: prefix.NewTreeInOrder(cfg.TreeBytes, cfg.TreeOrder),
 		peerTree:    prefix.NewTreeInOrder(cfg.TreeBytes, cfg.TreeOrder),
-		regional:    policy.ChoosesRegion(cfg.Policy),
+		traits:      cfg.Policy.Traits(),
+		batch:       newBatch(cfg.Policy),
+		sharing:     newSharing(cfg.ShareBytes),
 	}
 }
 
@@ -105,12 +127,15 @@ func (b *Balancer) Step(now time.Duration, ev Event) []Action {
 		if r := b.requests[ev.ID]; r != nil && r.target != nil {
 			r.target.confirm(r)
 			r.target.work.firstToken(r)
+			b.talks(r)
+			r.started(now)
 			b.drainFor(now, r)
 		}
 	case EventProgress:
 		if t := find(b.replicas, ev.Target); t != nil {
 			t.tokens += int64(ev.Tokens)
 			t.work.progress(ev.Tokens)
+			t.heard(ev.Tokens)
 		}
 	case EventFinished:
 		b.finish(now, ev.ID, ev.Outcome)
@@ -147,6 +172,8 @@ func (b *Balancer) stepTargets(now time.Duration, ev Event) {
 		b.removePeer(now, ev.Target)
 	case EventPeerReport:
 		b.peerReport(now, ev.Target, ev.PeerReport)
+	case EventPeerLearned:
+		b.hear(now, ev.Target, ev.Learned)
 	default:
 		panic(fmt.Sprintf("core: unknown event kind %q", ev.Kind))
 	}
@@ -165,21 +192,71 @@ func (b *Balancer) arrive(now time.Duration, in *Request) {
 		return
 	}
 	b.seq++
-	r := &request{Request: *in, seq: b.seq, arrived: now}
+	r := b.take()
+	r.Request, r.seq, r.arrived = *in, b.seq, now
+	b.rank(now, r)
 	b.requests[r.ID] = r
 	switch {
 	case r.From != "" && !b.servedHere(now, r.Model):
 		b.bounce(r)
 	case !b.known(r.Model):
 		b.reject(r, RejectNoReplica)
-	case b.queued >= b.cfg.QueueLimit:
+	case b.queued >= b.cfg.QueueLimit && !b.makeRoom(now, r):
 		b.reject(r, RejectQueueFull)
 	default:
-		q := b.enqueue(r)
+		q := b.enqueue(now, r)
 		b.drain(now, q)
 		if r.target == nil {
-			b.act(Action{Kind: ActionHold, ID: r.ID})
+			b.act(Action{Kind: ActionHold, ID: r.ID, Target: r.keptFor()})
 		}
+	}
+}
+
+// rank gives r its place in the queue: by arrival, or, for a policy that holds,
+// by when its session began, so that a conversation or a tree that was started
+// is finished before new ones begin while its prefix is still cached. The less
+// the engines find cached, the less there is to save: no session gains more than
+// SessionLead times the square of the hit rate.
+func (b *Balancer) rank(now time.Duration, r *request) {
+	r.began, r.rank = now, now
+	if !b.traits.Holds {
+		return
+	}
+	switch found := b.replicaTree.Match(r.Prompt, nil); {
+	case r.SessionAge > 0:
+		r.began = now - r.SessionAge
+	case found.Answered:
+		r.began = found.Start
+	default:
+		if found = b.peerTree.Match(r.Prompt, nil); found.Answered {
+			r.began = found.Start
+		}
+	}
+	hits := b.hits.or(1)
+	r.rank = max(r.began, now-time.Duration(hits*hits*float64(b.cfg.SessionLead)))
+}
+
+// mostSpare bounds the requests that are kept to be used again.
+const mostSpare = 1024
+
+// take is a request without anything in it.
+func (b *Balancer) take() *request {
+	n := len(b.spare)
+	if n == 0 {
+		return &request{}
+	}
+	r := b.spare[n-1]
+	b.spare = b.spare[:n-1]
+	*r = request{avoid: r.avoid[:0]}
+	return r
+}
+
+// drop forgets a request that has ended. What it holds can still be read until
+// the next one arrives.
+func (b *Balancer) drop(r *request) {
+	delete(b.requests, r.ID)
+	if len(b.spare) < mostSpare {
+		b.spare = append(b.spare, r)
 	}
 }
 
@@ -190,14 +267,17 @@ func (b *Balancer) finish(now time.Duration, id string, out *Outcome) {
 		return
 	}
 	t := b.leave(r, out)
+	b.learn(now, t, r, out)
+	b.queue(r.Model).settle(r, out)
 	if out != nil && out.OutputTokens.Known {
 		b.queue(r.Model).answers.ended(max(0, out.OutputTokens.Value))
 	}
 	if out != nil && len(out.Key) > len(r.Prompt) && t.slot >= 0 {
-		b.tree(t).Insert(out.Key, t.slot)
+		b.tree(t).InsertAnswer(out.Key, t.slot, r.began)
 	}
+	b.share(now, t, r, out)
 	b.counts.Finished++
-	delete(b.requests, id)
+	b.drop(r)
 	b.drainFor(now, r)
 }
 
@@ -210,10 +290,12 @@ func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 	}
 	t := b.leave(r, out)
 	if out != nil && out.Unreachable {
-		t.suspect = true
-		b.forget(t)
+		b.suspect(now, t)
 	}
-	r.avoid = append(r.avoid, t.id)
+	if out != nil && out.Retryable {
+		b.queue(r.Model).refund(r)
+	}
+	r.avoid = append(r.avoid, t.engine)
 	switch {
 	case out == nil || !out.Retryable:
 		b.reject(r, RejectFailed)
@@ -235,6 +317,7 @@ func (b *Balancer) bounced(now time.Duration, id string) {
 	t := b.leave(r, nil)
 	t.pausedUntil = now + b.cfg.PeerPause
 	r.tries-- // the peer never tried
+	b.queue(r.Model).refund(r)
 	b.requeue(now, r)
 	b.drainFor(now, r)
 }
@@ -245,7 +328,7 @@ func (b *Balancer) requeue(now time.Duration, r *request) {
 		b.bounce(r)
 		return
 	}
-	b.enqueue(r)
+	b.enqueue(now, r)
 }
 
 // startOver allows a request everything again when nothing that it does not
@@ -260,21 +343,21 @@ func (b *Balancer) startOver(now time.Duration, r *request) {
 // it, if not at once then after a wait.
 func (b *Balancer) anyLeft(now time.Duration, r *request) bool {
 	for _, t := range b.replicas {
-		if t.model == r.Model && !t.draining && t.live(now, &b.cfg) && !r.avoids(t.id) {
+		if t.model == r.Model && !t.draining && t.live(now, &b.cfg) && !r.avoids(t.engine) {
 			return true
 		}
 	}
 	for _, t := range b.peers {
-		if b.mayForward(r, t) && t.load(r.Model) != nil && t.live(now, &b.cfg) && !r.avoids(t.id) {
+		if b.mayForward(r, t) && t.load(r.Model) != nil && t.live(now, &b.cfg) && !r.avoids(t.engine) {
 			return true
 		}
 	}
 	return false
 }
 
-func (r *request) avoids(id string) bool {
+func (r *request) avoids(engine string) bool {
 	for _, a := range r.avoid {
-		if a == id {
+		if a == engine {
 			return true
 		}
 	}
@@ -294,7 +377,7 @@ func (b *Balancer) cancel(now time.Duration, id string) {
 		b.dequeue(r)
 	}
 	b.counts.Cancelled++
-	delete(b.requests, id)
+	b.drop(r)
 	b.drainFor(now, r)
 }
 
@@ -304,30 +387,39 @@ func (b *Balancer) leave(r *request, out *Outcome) *target {
 	t.confirm(r)
 	t.outstanding--
 	t.work.take(r, out, t.outstanding == 0)
+	b.parted(t, r)
 	b.counts.Outstanding--
 	r.target = nil
+	b.queue(r.Model).ended(r)
 	return t
 }
 
 // reject ends a request with a reason; it must not be in a queue.
 func (b *Balancer) reject(r *request, reason string) {
 	b.counts.Rejected++
-	delete(b.requests, r.ID)
+	b.drop(r)
 	b.act(Action{Kind: ActionReject, ID: r.ID, Reason: reason})
 }
 
 // bounce gives a forwarded request back; it must not be in a queue.
 func (b *Balancer) bounce(r *request) {
 	b.counts.Bounced++
-	delete(b.requests, r.ID)
+	b.drop(r)
 	b.act(Action{Kind: ActionBounce, ID: r.ID, Target: r.From})
 }
 
-func (b *Balancer) enqueue(r *request) *queue {
+func (b *Balancer) enqueue(now time.Duration, r *request) *queue {
 	q := b.queue(r.Model)
-	q.push(r)
+	q.push(now, r)
 	b.queued++
 	return q
+}
+
+// waiting lists the requests of a queue, so that it can change meanwhile. The
+// list is valid until the next call.
+func (b *Balancer) waiting(q *queue) []*request {
+	b.pool = q.all(b.pool[:0])
+	return b.pool
 }
 
 func (b *Balancer) dequeue(r *request) {
@@ -343,7 +435,7 @@ func (b *Balancer) queue(model string) *queue {
 	}
 	b.queues = append(b.queues, nil)
 	copy(b.queues[i+1:], b.queues[i:])
-	b.queues[i] = &queue{model: model}
+	b.queues[i] = newQueue(model, b.cfg.ordering(model))
 	return b.queues[i]
 }
 
@@ -351,18 +443,16 @@ func (b *Balancer) queue(model string) *queue {
 // available again is used.
 func (b *Balancer) tick(now time.Duration) {
 	b.forgetLost(now)
+	b.dropOldNews(now)
+	b.comparePaces()
 	b.bounceStranded(now)
 	for _, q := range b.queues {
-		for i := q.head; i < len(q.items); {
-			r := q.items[i]
-			if now-r.arrived < b.maxWait(r) {
-				i++
-				continue
+		q.forgetIdle(now)
+		for _, r := range b.waiting(q) {
+			if now-r.arrived >= b.maxWait(r) {
+				b.dequeue(r)
+				b.reject(r, RejectWait)
 			}
-			q.removeAt(i)
-			i = max(i, q.head)
-			b.queued--
-			b.reject(r, RejectWait)
 		}
 	}
 	b.drainAll(now)

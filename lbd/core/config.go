@@ -60,6 +60,14 @@ func (p Push) String() string {
 type Config struct {
 	Policy policy.Policy
 	Push   Push
+	// Order is the order in which waiting requests go. Targets is when those of
+	// each tier are due, ModelTargets that of models with targets of their own.
+	Order        Order
+	Targets      Targets
+	ModelTargets map[string]Targets
+	// TauN and TauP are OrderDPA's: from how long after its deadline a request is
+	// severely expired, and how long before it it is urgent.
+	TauN, TauP time.Duration
 	// Forward allows sending requests to peers.
 	Forward bool
 	// Tau is how many requests a peer may hold and still be offered one.
@@ -79,6 +87,14 @@ type Config struct {
 	// OutstandingLimit bounds what is outstanding, under PushPending, at a
 	// replica whose pending count is unknown or stale.
 	OutstandingLimit int
+	// SessionLead bounds how far a request of a session that began earlier goes
+	// before those that arrived earlier, where the policy holds.
+	SessionLead time.Duration
+	// PoolLimit bounds how many requests at the front of a queue are weighed at once.
+	PoolLimit int
+	// BatchInterval is the least time between two decisions for a whole pool, where
+	// the policy decides for pools and there is little room.
+	BatchInterval time.Duration
 	// MaxTries bounds how often one request is sent in all.
 	MaxTries int
 	// PeerPause is how long a peer that bounced a request is left out.
@@ -87,6 +103,9 @@ type Config struct {
 	// what goes first when they are full.
 	TreeBytes int
 	TreeOrder prefix.Order
+	// ShareBytes bounds the memory of what is kept for the other balancers of the
+	// region: as much again of what they told. 0 = nothing is shared.
+	ShareBytes int
 }
 
 // DefaultConfig is the one table of the core's defaults.
@@ -94,6 +113,10 @@ func DefaultConfig(p policy.Policy) Config {
 	return Config{
 		Policy:  p,
 		Push:    Push{Mode: PushPending}, // SkyLB 5.2: 1.27x the throughput of blind pushing near saturation
+		Order:   OrderFCFS,               // what clients expect
+		Targets: DefaultTargets(),
+		TauN:    5 * time.Second, // a client that missed its target by five of them is still there, by more it is leaving
+		TauP:    time.Second,     // the whole target of IW-F, so that such a request is urgent from its arrival on
 		Forward: true,
 		Tau:     10, // SkyLB's buffer for newly arriving requests
 
@@ -106,9 +129,13 @@ func DefaultConfig(p policy.Policy) Config {
 
 		UnconfirmedLimit: 4,  // a replica prefills some prompts in one step, but a burst must not pile up unseen
 		OutstandingLimit: 24, // what an L4 runs at once of chat traffic, where an engine tells nothing
+		SessionLead:      120 * time.Second,
+		PoolLimit:        128,
+		BatchInterval:    20 * time.Millisecond, // a step or two, whose ends come together: a quarter less imbalance than at once
 		MaxTries:         5,
 		PeerPause:        time.Second,
 		TreeBytes:        64 << 20,           // 120,000 prompts of 4 KB
 		TreeOrder:        prefix.LeastRecent, // what engines' own caches do
+		ShareBytes:       8 << 20,            // 8 bytes for 64 of text: the caches of 32 engines with 500,000 tokens each
 	}
 }

@@ -18,5 +18,7 @@
 // A failed or bounced request goes back to its old place in the queue. At all
 // times: arrived = finished + rejected + cancelled + bounced + queued + outstanding.
 //
-// Read event.go first (what goes in and out), then balancer.go and place.go.
+// Read event.go first (what goes in and out), then balancer.go and place.go, and
+// batch.go for policies that decide for a whole pool;
+// share.go and foreign.go are what balancers of one region tell each other.
 package core

@@ -27,12 +27,13 @@ const (
 	EventPeerAdded       EventKind = "peer_added"       // Peer
 	EventPeerRemoved     EventKind = "peer_removed"     // Target
 	EventPeerReport      EventKind = "peer_report"      // Target, PeerReport
+	EventPeerLearned     EventKind = "peer_learned"     // Target, Learned: what a peer of this region told
 	EventTick            EventKind = "tick"             // nothing: time passed
 )
 
 // Event is one thing that happened. Which fields count is fixed by Kind; what
-// they point to is not kept beyond Step, except Request.Prompt and Outcome.Key,
-// which must not change afterwards.
+// they point to is not kept beyond Step, except the keys (Request.Prompt,
+// Outcome.Key, Learned.Key), which must not change afterwards.
 type Event struct {
 	Kind       EventKind    `json:"kind"`
 	ID         string       `json:"id,omitempty"`     // request
@@ -43,6 +44,7 @@ type Event struct {
 	Report     *Report      `json:"report,omitempty"`
 	Peer       *PeerInfo    `json:"peer,omitempty"`
 	PeerReport *PeerReport  `json:"peer_report,omitempty"`
+	Learned    []Learned    `json:"learned,omitempty"`
 	Tokens     int          `json:"tokens,omitempty"`
 }
 
@@ -74,6 +76,9 @@ type Request struct {
 	Hop       Hop `json:"hop,omitempty"`
 	// From is the peer that forwarded it; empty for a client's request.
 	From string `json:"from,omitempty"`
+	// SessionAge is how long ago its session began, as the balancer that forwarded
+	// it knows; 0 = not known.
+	SessionAge time.Duration `json:"session_age_ns,omitempty"`
 	// Wait bounds the time in the queue; 0 = Config.MaxWait.
 	Wait time.Duration `json:"wait_ns,omitempty"`
 }
@@ -104,6 +109,12 @@ type ReplicaInfo struct {
 	// MaxOutstanding bounds what is outstanding there whatever the push rule
 	// says; 0 = no bound of its own.
 	MaxOutstanding int `json:"max_outstanding,omitempty"`
+	// Engine is the id that the data-parallel ranks of one engine share; empty: it
+	// is an engine by itself.
+	Engine string `json:"engine,omitempty"`
+	// Process tells the process behind the id, by whatever name all balancers of the
+	// service have for it: another one has another cache.
+	Process string `json:"process,omitempty"`
 }
 
 // Report is what a probe of a replica found. A figure that the engine does not
@@ -142,9 +153,18 @@ type ModelLoad struct {
 	// Queued counts the requests it holds, Outstanding those at its replicas.
 	Queued      int `json:"queued"`
 	Outstanding int `json:"outstanding"`
+	// Context is how many tokens those attend to.
+	Context int `json:"context_tokens"`
 	// KV is the used share of KV memory, 0..1: the mean over those of Replicas
 	// that tell it.
 	KV policy.Maybe[float64] `json:"kv,omitzero"`
+	// Wait is how long a request that nothing is known of would be held there now;
+	// Residence, the mean time from a send to its end at one of the replicas.
+	Wait      time.Duration `json:"wait_ns"`
+	Residence time.Duration `json:"residence_ns"`
+	// Pace is the mean over those of Replicas of the time between two tokens there
+	// over that of the nominal replica; 0 = not known.
+	Pace float64 `json:"pace,omitempty"`
 }
 
 // ActionKind says what to do.
@@ -154,7 +174,7 @@ type ActionKind string
 const (
 	ActionDispatch ActionKind = "dispatch" // send request ID to replica Target
 	ActionForward  ActionKind = "forward"  // send request ID to peer Target with Hop
-	ActionHold     ActionKind = "hold"     // request ID waits; nothing to do
+	ActionHold     ActionKind = "hold"     // request ID waits, for replica Target where one is named; nothing to do
 	ActionBounce   ActionKind = "bounce"   // give request ID back to peer Target
 	ActionReject   ActionKind = "reject"   // end request ID with Reason
 	ActionAbort    ActionKind = "abort"    // stop request ID at Target: its client has gone
@@ -176,7 +196,9 @@ type Action struct {
 	ID     string     `json:"id"`
 	Target string     `json:"target,omitempty"`
 	Reason string     `json:"reason,omitempty"`
-	Hop    Hop        `json:"hop,omitempty"` // what to mark a forwarded request with
+	// Hop and SessionAge are what to mark a forwarded request with.
+	Hop        Hop           `json:"hop,omitempty"`
+	SessionAge time.Duration `json:"session_age_ns,omitempty"`
 	// Decision explains a dispatch or a forward; nil for other actions.
 	Decision *Decision `json:"decision,omitempty"`
 }
@@ -207,7 +229,11 @@ type Considered struct {
 	MatchBytes  int                   `json:"match_bytes"`
 	// CachedBytes is what it is thought to hold in all; Remaining, the tokens
 	// thought to be left to process there.
-	CachedBytes int           `json:"cached_bytes,omitempty"`
-	Remaining   int           `json:"remaining_tokens,omitempty"`
-	Age         time.Duration `json:"age_ns"`
+	CachedBytes int `json:"cached_bytes,omitempty"`
+	Remaining   int `json:"remaining_tokens,omitempty"`
+	// Held is how many waiting requests are kept for it; Score, what the policy
+	// made of it: the expected cost in seconds, null where it was left out.
+	Held  int                   `json:"held,omitempty"`
+	Score policy.Maybe[float64] `json:"score"`
+	Age   time.Duration         `json:"age_ns"`
 }

@@ -42,36 +42,40 @@ func (b *Balancer) tree(t *target) *prefix.Tree {
 }
 
 // forget drops what t was thought to hold.
-func (b *Balancer) forget(t *target) {
-	if t.slot >= 0 {
-		b.tree(t).RemoveTarget(t.slot)
+func (b *Balancer) forget(now time.Duration, t *target) {
+	if t.slot < 0 {
+		return
 	}
+	if !t.peer {
+		b.shareLoss(now, t)
+	}
+	b.tree(t).RemoveTarget(t.slot)
 }
 
 // addReplica makes a replica known; adding it again updates it and ends its draining.
 func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 	if t := find(b.replicas, info.ID); t != nil {
-		if t.model != info.Model {
-			b.forget(t)
+		if t.model != info.Model || t.process != info.Process {
+			b.forget(now, t)
 		}
+		t.process, t.engine = info.Process, info.engine()
 		t.model, t.limit, t.draining = info.Model, info.MaxOutstanding, false
 		b.drainAll(now)
 		return
 	}
-	t := &target{id: info.ID, slot: b.slots[0].take(), model: info.Model, limit: info.MaxOutstanding}
+	t := &target{id: info.ID, process: info.Process, model: info.Model, limit: info.MaxOutstanding, rankState: rankState{engine: info.engine()}}
+	b.own(now, t)
 	b.replicas = insert(b.replicas, t)
 }
 
-// removeReplica forgets a replica and its prefixes at once. What is
-// outstanding there ends by its own events.
+// removeReplica forgets a replica and, without neighbours, its prefixes at once.
+// What is outstanding there ends by its own events.
 func (b *Balancer) removeReplica(now time.Duration, id string) {
 	t := find(b.replicas, id)
 	if t == nil {
 		return
 	}
-	b.forget(t)
-	b.slots[0].give(t.slot)
-	t.slot = -1
+	b.disown(now, t)
 	b.replicas = without(b.replicas, t)
 	b.rejectUnknown()
 	b.bounceStranded(now)
@@ -82,7 +86,7 @@ func (b *Balancer) addPeer(info *PeerInfo) {
 		t.sameRegion = info.SameRegion
 		return
 	}
-	b.peers = insert(b.peers, &target{id: info.ID, peer: true, slot: b.slots[1].take(), sameRegion: info.SameRegion})
+	b.peers = insert(b.peers, &target{id: info.ID, peer: true, slot: b.slots[1].take(), sameRegion: info.SameRegion, rankState: rankState{engine: info.ID}})
 }
 
 func (b *Balancer) removePeer(now time.Duration, id string) {
@@ -90,10 +94,11 @@ func (b *Balancer) removePeer(now time.Duration, id string) {
 	if t == nil {
 		return
 	}
-	b.forget(t)
+	b.forget(now, t)
 	b.slots[1].give(t.slot)
 	t.slot = -1
 	b.peers = without(b.peers, t)
+	b.dropNewsFrom(id)
 	b.rejectUnknown()
 	b.drainAll(now)
 }
@@ -103,15 +108,15 @@ func (b *Balancer) replicaReport(now time.Duration, id string, rep *Report) {
 	if t == nil {
 		return
 	}
-	was := t.ready
+	held := t.ready || !t.reported // what another balancer told of it, before the first report
 	t.reported, t.ready, t.reason = true, rep.Ready, rep.Reason
 	t.pending, t.running, t.kv = rep.Pending, rep.Running, rep.KV
 	t.reportedAt = now - rep.Age
 	t.seen(now, rep.Age)
 	if rep.Ready {
 		t.suspect = false
-	} else if was {
-		b.forget(t)
+	} else if held {
+		b.forget(now, t)
 		b.bounceStranded(now)
 	}
 	b.drain(now, b.queue(t.model))
@@ -126,6 +131,9 @@ func (b *Balancer) peerReport(now time.Duration, id string, rep *PeerReport) {
 	t.models = append(t.models[:0], rep.Models...)
 	t.reportedAt, t.rtt = now-rep.Age, rep.RTT
 	t.seen(now, rep.Age)
+	for _, q := range b.queues {
+		q.passed = false
+	}
 	b.rejectUnknown()
 	b.drainAll(now)
 }
@@ -138,7 +146,9 @@ func (b *Balancer) forgetLost(now time.Duration) {
 		for _, t := range ts {
 			if t.ready && t.age(now) >= lost {
 				t.ready, t.reason = false, "no report"
-				b.forget(t)
+				b.forget(now, t)
+			} else if !t.peer && !t.reported && t.lost(now, &b.cfg) {
+				b.forget(now, t)
 			}
 		}
 	}
@@ -176,10 +186,8 @@ func (b *Balancer) rejectUnknown() {
 		if q.len() == 0 || b.known(q.model) {
 			continue
 		}
-		for q.len() > 0 {
-			r := q.items[q.head]
-			q.removeAt(q.head)
-			b.queued--
+		for _, r := range b.waiting(q) {
+			b.dequeue(r)
 			if r.From != "" {
 				b.bounce(r)
 			} else {
@@ -196,16 +204,11 @@ func (b *Balancer) bounceStranded(now time.Duration) {
 		if q.len() == 0 || b.servedHere(now, q.model) {
 			continue
 		}
-		for i := q.head; i < len(q.items); {
-			r := q.items[i]
-			if r.From == "" {
-				i++
-				continue
+		for _, r := range b.waiting(q) {
+			if r.From != "" {
+				b.dequeue(r)
+				b.bounce(r)
 			}
-			q.removeAt(i)
-			i = max(i, q.head)
-			b.queued--
-			b.bounce(r)
 		}
 	}
 }
@@ -226,6 +229,7 @@ func (b *Balancer) Load(now time.Duration) []ModelLoad {
 	for _, t := range b.replicas {
 		l := get(t.model)
 		l.Outstanding += t.outstanding
+		l.Context += t.work.context()
 		if t.live(now, &b.cfg) && !t.draining {
 			l.Replicas++
 		}
@@ -239,10 +243,35 @@ func (b *Balancer) Load(now time.Duration) []ModelLoad {
 		}
 	}
 	for i := range loads {
+		loads[i].Pace = b.meanPace(now, loads[i].Model)
 		loads[i].KV = b.meanKV(now, loads[i].Model)
+		loads[i].Wait, loads[i].Residence = b.expectedWait(now, loads[i].Model)
 	}
 	sort.Slice(loads, func(i, j int) bool { return loads[i].Model < loads[j].Model })
 	return loads
+}
+
+// expectedWait is how long a request that nothing is known of would be held for
+// the replica that has room first, and the mean stay at the model's replicas.
+func (b *Balancer) expectedWait(now time.Duration, model string) (wait, residence time.Duration) {
+	n, first := time.Duration(0), true
+	for _, t := range b.replicas {
+		if t.model != model || t.draining || !t.live(now, &b.cfg) {
+			continue
+		}
+		w := time.Duration(0)
+		if t.held > 0 || !t.replicaAvailable(now, &b.cfg) {
+			w = policy.HoldTime(t.held+t.pending.Or(0), t.outstanding, t.residence)
+		}
+		if first || w < wait {
+			wait, first = w, false
+		}
+		if t.residence > 0 {
+			residence += t.residence
+			n++
+		}
+	}
+	return wait, residence / max(n, 1)
 }
 
 // meanKV is the mean KV share over the model's replicas that answer and tell it.
@@ -275,6 +304,10 @@ type ReplicaView struct {
 	KV          policy.Maybe[float64]
 	Age         time.Duration
 	Tokens      int64 // generated since it was added
+	// Held is how many waiting requests are kept for it; Pace, its time between two
+	// tokens over that of the nominal replica, as learned from answers.
+	Held int
+	Pace float64
 }
 
 // PeerView is a peer as the balancer knows it.
@@ -310,7 +343,7 @@ func (b *Balancer) View(now time.Duration) View {
 		v.Replicas = append(v.Replicas, ReplicaView{
 			ID: t.id, Model: t.model, Ready: t.live(now, &b.cfg), Draining: t.draining, Reported: t.reported,
 			Available: t.replicaAvailable(now, &b.cfg), Reason: t.why(now, &b.cfg), Outstanding: t.outstanding,
-			Pending: t.pending, Running: t.running, KV: t.kv, Age: t.age(now), Tokens: t.tokens,
+			Pending: t.pending, Running: t.running, KV: t.kv, Age: t.age(now), Tokens: t.tokens, Held: t.held, Pace: t.paceHere(),
 		})
 	}
 	for _, t := range b.peers {

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"skyserve/internal/service"
 	"skyserve/lbd/policy"
 	"skyserve/lbd/prefix"
 )
@@ -41,7 +42,9 @@ func drawConfig(rt *rapid.T) Config {
 	if err != nil {
 		rt.Fatal(err)
 	}
-	cfg.QueueLimit, cfg.MaxWait, cfg.TreeBytes = 6, 3*time.Second, 4<<10
+	cfg.Order = rapid.SampledFrom([]Order{OrderFCFS, OrderEDF, OrderPF, OrderDPA}).Draw(rt, "order")
+	cfg.TauN, cfg.TauP = time.Second, 200*time.Millisecond
+	cfg.QueueLimit, cfg.MaxWait, cfg.TreeBytes, cfg.ShareBytes = 6, 3*time.Second, 4<<10, 2<<10
 	cfg.TreeOrder = rapid.SampledFrom([]prefix.Order{prefix.LeastRecent, prefix.EarliestInserted}).Draw(rt, "tree order")
 	return cfg
 }
@@ -56,11 +59,13 @@ func (w *world) draw(rt *rapid.T) Event {
 	replica := rapid.SampledFrom(replicaNames).Draw(rt, "replica")
 	peer := rapid.SampledFrom(peerNames).Draw(rt, "peer")
 	model := rapid.SampledFrom([]string{"m", "n"}).Draw(rt, "model")
-	switch rapid.IntRange(0, 17).Draw(rt, "kind") {
+	switch rapid.IntRange(0, 18).Draw(rt, "kind") {
 	case 0, 1, 2, 3:
 		w.next++
 		r := &Request{ID: fmt.Sprintf("q%d", w.next), Model: model, Prompt: letters(rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 0, 5, -1).Draw(rt, "prompt"))}
 		r.Session = rapid.SampledFrom([]string{"", "s1", "s2"}).Draw(rt, "session")
+		r.Tenant = rapid.SampledFrom([]string{"", "", "t1", "t2"}).Draw(rt, "tenant")
+		r.Tier = rapid.SampledFrom([]service.Tier{"", service.TierFast, service.TierNormal, service.TierDeferred}).Draw(rt, "tier")
 		r.PromptTokens = rapid.IntRange(0, 100).Draw(rt, "prompt tokens")
 		r.MaxTokens = rapid.SampledFrom([]int{0, 0, 10, 500}).Draw(rt, "max tokens")
 		if rapid.IntRange(0, 4).Draw(rt, "forwarded") == 0 {
@@ -91,10 +96,30 @@ func (w *world) draw(rt *rapid.T) Event {
 		}}
 	case 12:
 		return Event{Kind: EventTick}
+	case 18:
+		return drawLearned(rt, peer)
 	case 13, 14:
 		return Event{Kind: EventProgress, Target: replica, Tokens: rapid.IntRange(0, 300).Draw(rt, "tokens")}
 	}
 	return w.drawEnd(rt)
+}
+
+// drawLearned makes what a peer might tell of replicas here and elsewhere.
+func drawLearned(rt *rapid.T, peer string) Event {
+	ev := Event{Kind: EventPeerLearned, Target: peer}
+	for range rapid.IntRange(0, 4).Draw(rt, "entries") {
+		e := Learned{
+			Replica: rapid.SampledFrom(append([]string{"x", "y"}, replicaNames...)).Draw(rt, "of"),
+			Process: rapid.SampledFrom([]string{"", "", "", "other"}).Draw(rt, "process"),
+			Age:     time.Duration(rapid.IntRange(0, 5000).Draw(rt, "age")) * time.Millisecond,
+		}
+		if e.Forgotten = rapid.IntRange(0, 4).Draw(rt, "forgotten") == 0; !e.Forgotten {
+			e.Key = letters(rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 1, 5, -1).Draw(rt, "key"))
+			e.Answered, e.SessionAge = rapid.Bool().Draw(rt, "answered"), 2*e.Age
+		}
+		ev.Learned = append(ev.Learned, e)
+	}
+	return ev
 }
 
 // drawEnd makes an event about a request in flight, or about one that is not.

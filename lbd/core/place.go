@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"skyserve/lbd/policy"
-	"skyserve/lbd/prefix"
 )
 
 // drainAll tries to place the requests of every model.
@@ -20,20 +19,113 @@ func (b *Balancer) drainFor(now time.Duration, r *request) { b.drain(now, b.queu
 // anywhere stops it (first come, first served), unless only its own
 // restrictions keep it back: others need not wait for those.
 func (b *Balancer) drain(now time.Duration, q *queue) {
-	for i := q.head; i < len(q.items); {
+	switch {
+	case b.batch.policy != nil:
+		b.drainBatch(now, q)
+	case b.traits.Holds:
+		b.drainPool(now, q)
+	default:
+		b.drainInOrder(now, q)
+	}
+}
+
+// drainInOrder is drain for a policy that decides request by request.
+func (b *Balancer) drainInOrder(now time.Duration, q *queue) {
+	pool := b.pool[:0]
+	for skip := 0; skip < min(q.len(), b.cfg.PoolLimit); {
 		local, remote := b.anyAvailable(now, q)
 		if !local && !remote {
 			return
 		}
-		r := q.items[i]
-		if b.place(now, q, i) {
-			i = max(i, q.head)
+		if len(pool) <= skip {
+			pool = q.first(pool[:0], now, min(2*skip+1, b.cfg.PoolLimit))
+			b.pool = pool
+		}
+		r := pool[skip]
+		if b.place(now, q, r) {
+			pool = pool[:0] // the tenants' turns changed
 			continue
 		}
 		if r.Hop == HopNone && len(r.avoid) == 0 {
 			return
 		}
-		i++
+		skip++
+	}
+}
+
+// drainPool weighs the front of the queue request by request, for a policy that
+// lets one of them wait for a full replica while others pass it. Where nothing
+// has room, only those are weighed that were not yet; and once what had room is
+// full again, for those behind nothing has changed.
+func (b *Balancer) drainPool(now time.Duration, q *queue) {
+	if q.len() == 0 {
+		return
+	}
+	room, _ := b.anyAvailable(now, q)
+	news := !q.passed
+	if !room && !news && q.unweighed == 0 {
+		return
+	}
+	again := room || news // weigh also those that were
+	if again {
+		b.unhold(q.model)
+	}
+	b.pool = q.first(b.pool[:0], now, b.cfg.PoolLimit)
+	gathered := false // the candidates are those of any request without a past
+	for _, r := range b.pool {
+		if r.weighed && !again {
+			continue
+		}
+		if room && !news && r.weighed && gathered && !b.roomLeft() {
+			b.keep(r, r.kept)
+			continue
+		}
+		q.weigh(r)
+		if r.Hop != HopNone || len(r.avoid) > 0 {
+			b.place(now, q, r)
+			gathered = false
+			continue
+		}
+		if !gathered {
+			b.gather(now, q, r)
+			gathered = true
+		}
+		b.choose(now, q, r)
+	}
+	q.passed = true
+}
+
+// roomLeft says whether a gathered replica has room.
+func (b *Balancer) roomLeft() bool {
+	for i := range b.candidates[:b.firstPeer] {
+		if b.candidates[i].Available {
+			return true
+		}
+	}
+	return false
+}
+
+// keep lets r wait for t; nil: for anything.
+func (b *Balancer) keep(r *request, t *target) {
+	if r.kept = t; t != nil {
+		t.held++
+	}
+}
+
+// keptFor is the id of the replica that r waits for; empty when it waits for any.
+func (r *request) keptFor() string {
+	if r.kept == nil {
+		return ""
+	}
+	return r.kept.id
+}
+
+// unhold forgets which requests wait for which target.
+func (b *Balancer) unhold(model string) {
+	for _, t := range b.replicas {
+		if t.model == model {
+			t.held = 0
+		}
 	}
 }
 
@@ -49,92 +141,63 @@ func (b *Balancer) anyAvailable(now time.Duration, q *queue) (local, remote bool
 		return false, false
 	}
 	for _, t := range b.peers {
-		if t.peerAvailable(now, &b.cfg, t.load(q.model), q.len()) {
+		if b.peerTakes(now, t, t.load(q.model), q.len()) {
 			return false, true
 		}
 	}
 	return false, false
 }
 
-// place lets the policy choose for the request at position i and carries the
-// choice out. It reports whether the request left the queue.
-func (b *Balancer) place(now time.Duration, q *queue, i int) bool {
-	r := q.items[i]
+// place lets the policy choose for a waiting request and carries the choice out.
+// It reports whether the request left the queue.
+func (b *Balancer) place(now time.Duration, q *queue, r *request) bool {
 	b.startOver(now, r)
 	b.gather(now, q, r)
-	choice := b.cfg.Policy.Choose(&policy.Facts{
-		Now: now, Model: r.Model, Session: r.Session, PromptBytes: r.Prompt.Bytes(), Candidates: b.candidates,
-	})
-	if choice.Index == policy.Wait {
+	return b.choose(now, q, r)
+}
+
+// choose is place among the candidates that were gathered; afterwards they are
+// again as they are.
+func (b *Balancer) choose(now time.Duration, q *queue, r *request) bool {
+	r.kept = nil
+	b.match(r)
+	b.facts = policy.Facts{
+		ID: r.ID, Now: now, Model: r.Model, Session: r.Session,
+		PromptBytes: r.Prompt.Bytes(), PromptTokens: r.tokens(), MaxTokens: r.MaxTokens,
+		Waited: now - r.arrived, Queued: q.len(), Candidates: b.candidates,
+	}
+	choice := b.cfg.Policy.Choose(&b.facts)
+	switch {
+	case choice.Index == policy.Wait:
+		return false
+	case choice.Hold:
+		b.keep(r, b.targets[choice.Index])
+		b.candidates[choice.Index].Held = r.kept.held
 		return false
 	}
-	q.removeAt(i)
-	b.queued--
-	b.send(now, r, b.targets[choice.Index], b.explain(now, r, choice))
+	b.dequeue(r)
+	r.uncached = uncached(r, &b.candidates[choice.Index])
+	t := b.targets[choice.Index]
+	b.send(now, r, t, b.explain(now, r, choice))
+	b.describe(now, q, t, &b.candidates[choice.Index])
 	return true
 }
 
-// gather fills candidates, and targets beside them, with everything that may
-// serve r: replicas, then peers.
-func (b *Balancer) gather(now time.Duration, q *queue, r *request) {
-	b.candidates, b.targets = b.candidates[:0], b.targets[:0]
-	anyLocal := false
-	for _, t := range b.replicas {
-		if t.model != r.Model || r.avoids(t.id) {
-			continue
-		}
-		available := t.replicaAvailable(now, &b.cfg)
-		anyLocal = anyLocal || available
-		b.candidate(now, t, available, 0)
+// uncached is how many of r's prompt tokens c is thought to have to compute.
+func uncached(r *request, c *policy.Candidate) int {
+	if bytes := r.Prompt.Bytes(); bytes > 0 {
+		return int(float64(r.tokens()) * (1 - float64(c.Match)/float64(bytes)))
 	}
-	b.match(b.replicaTree, r, 0)
-	if anyLocal && !b.regional {
-		return
-	}
-	first := len(b.candidates)
-	for _, t := range b.peers {
-		l := t.load(r.Model)
-		if l == nil || r.avoids(t.id) || !b.mayForward(r, t) {
-			continue
-		}
-		b.candidate(now, t, t.peerAvailable(now, &b.cfg, l, q.len()), t.queuedAt(l))
-		b.candidates[len(b.candidates)-1].KV = l.KV
-	}
-	b.match(b.peerTree, r, first)
+	return r.tokens()
 }
 
-func (b *Balancer) candidate(now time.Duration, t *target, available bool, queued int) {
-	b.targets = append(b.targets, t)
-	c := policy.Candidate{
-		ID: t.id, Peer: t.peer, Live: !t.draining && t.live(now, &b.cfg), Available: available,
-		Outstanding: t.outstanding, Unconfirmed: len(t.unconfirmed),
-		Queued: queued, Remaining: t.work.remaining(), Age: t.age(now),
+// peerTakes says whether a peer may be offered a request. A policy that weighs
+// regions itself sees every peer that answers and serves the model.
+func (b *Balancer) peerTakes(now time.Duration, t *target, l *ModelLoad, ownQueue int) bool {
+	if b.traits.Holds && b.traits.Regions {
+		return l != nil && l.Replicas > 0 && t.answers(now, &b.cfg)
 	}
-	if t.peer {
-		c.RTT = t.rtt
-	} else {
-		c.Pending, c.Running, c.KV = t.pending, t.running, t.kv
-	}
-	b.candidates = append(b.candidates, c)
-}
-
-// match fills in what the candidates from first on hold: of r's prompt, and in all.
-func (b *Balancer) match(tree *prefix.Tree, r *request, first int) {
-	if !b.cfg.Policy.UsesPrefix() || first == len(b.candidates) {
-		return
-	}
-	highest := 0
-	for _, t := range b.targets[first:] {
-		highest = max(highest, t.slot)
-	}
-	for len(b.matches) <= highest {
-		b.matches = append(b.matches, 0)
-	}
-	tree.Match(r.Prompt, b.matches[:highest+1])
-	for i := first; i < len(b.candidates); i++ {
-		slot := b.targets[i].slot
-		b.candidates[i].Match, b.candidates[i].Cached = b.matches[slot], tree.Held(slot)
-	}
+	return t.peerAvailable(now, &b.cfg, l, ownQueue)
 }
 
 // mayForward says whether r may go to peer t: once to another region, once
@@ -162,15 +225,17 @@ func nextHop(r *request, t *target) Hop {
 
 // send puts r at t.
 func (b *Balancer) send(now time.Duration, r *request, t *target, d *Decision) {
-	r.target, r.sentAt = t, now
+	r.target, r.sentAt, r.firstAt = t, now, 0
 	r.tries++
 	b.estimate(r)
+	b.queue(r.Model).sent(r)
 	t.sent(r)
+	b.joined(t, r)
 	b.counts.Outstanding++
 	b.tree(t).Insert(r.Prompt, t.slot)
 	if t.peer {
 		b.counts.ForwardedOut++
-		b.act(Action{Kind: ActionForward, ID: r.ID, Target: t.id, Hop: nextHop(r, t), Reason: d.Reason, Decision: d})
+		b.act(Action{Kind: ActionForward, ID: r.ID, Target: t.id, Hop: nextHop(r, t), SessionAge: now - r.began, Reason: d.Reason, Decision: d})
 		return
 	}
 	b.act(Action{Kind: ActionDispatch, ID: r.ID, Target: t.id, Reason: d.Reason, Decision: d})
@@ -194,7 +259,7 @@ func (b *Balancer) explain(now time.Duration, r *request, choice policy.Choice) 
 		d.Considered = append(d.Considered, Considered{
 			ID: c.ID, Peer: c.Peer, Available: c.Available, Outstanding: c.Outstanding, Unconfirmed: c.Unconfirmed,
 			Pending: c.Pending, KV: c.KV, Queued: c.Queued, MatchBytes: c.Match,
-			CachedBytes: c.Cached, Remaining: c.Remaining, Age: c.Age,
+			CachedBytes: c.Cached, Remaining: c.Remaining, Held: c.Held, Score: c.Score, Age: c.Age,
 		})
 	}
 	return d

@@ -214,7 +214,7 @@ func TestMemoryStaysBoundedUnderChurnOfPrefixesSessionsAndReplicas(t *testing.T)
 // later turns are, not where its first message was first seen.
 func TestLaterTurnsOfAConversationAreRoutedByAllOfItNotByItsFirstMessage(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
-		if !cfg.Policy.UsesPrefix() {
+		if !cfg.Policy.Traits().Prefix {
 			return
 		}
 		b := start(cfg, 2)
@@ -261,7 +261,7 @@ func TestOnlyAPolicyThatChoosesTheRegionLeavesAnAvailableReplicaForAPeer(t *test
 			{Model: "m", Replicas: 1, Available: 1, KV: policy.Known(0.1)},
 		}}})
 		want := ActionDispatch
-		if policy.ChoosesRegion(cfg.Policy) {
+		if tr := cfg.Policy.Traits(); tr.Regions && !tr.Holds { // what holds weighs its own replicas first
 			want = ActionForward
 		}
 		actions := b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "q", Model: "m", Session: "s"}})

@@ -1,66 +1,219 @@
 package core
 
-import (
-	"sort"
-	"time"
-)
+import "time"
 
-// queue holds the waiting requests of one model in order of arrival. A request
-// that comes back (failed, bounced) takes its old place again.
+// queue holds the waiting requests of one model. A request that comes back
+// (failed, bounced) takes its old place again.
+//
+// Who goes next is settled in two steps. The order (Config.Order) says whose
+// turn it is among all that wait, and thereby which tiers may go: that of this
+// request and the more urgent ones. Of the tenants with a request of those tiers
+// the one that was served the fewest tokens then sends the first of its own, in
+// order. So a tenant that floods the queue delays itself, and a lower tier never
+// takes the turn of a higher one. Under fcfs, which knows no tiers, all requests
+// are of one. With one tenant the order alone decides.
 type queue struct {
-	model   string
-	items   []*request
-	head    int
+	model    string
+	ordering ordering
+	n        int
+	clock    time.Duration // the latest time heard of
+	lanes    [lanes]lane
+	turning  sorted[request] // those whose standing changes with time
+	tenants
 	answers answers // of the model's requests that ended
+	// passed: the front of it was weighed since the last news of a peer; unweighed
+	// counts those that never were since they came.
+	passed bool
+	// assignedAt is when a whole pool of it was last decided on.
+	assignedAt time.Duration
+	unweighed  int
+	round      round
 }
 
-func (q *queue) len() int { return len(q.items) - q.head }
+// lane is the waiting requests of one class and the tenants that have some.
+type lane struct {
+	requests sorted[request] // in order
+	accounts sorted[account] // the least served first
+}
 
-// before orders requests by arrival; seq breaks ties of time.
+// ticket is what a request carries for its queue.
+type ticket struct {
+	standing
+	account  *account // of its tenant, while it waits or is outstanding
+	charged  int64    // tokens, for its last send
+	taken    uint64   // the last round that has it
+	inLane   node[request]
+	inTenant node[request]
+	inTurns  node[request]
+}
+
+func newQueue(model string, o ordering) *queue {
+	q := &queue{model: model, ordering: o}
+	for i := range q.lanes {
+		q.lanes[i].requests = sorted[request]{node: func(r *request) *node[request] { return &r.inLane }, before: (*request).before}
+		q.lanes[i].accounts = sorted[account]{node: func(a *account) *node[account] { return &a.shares[i].inLane }, before: (*account).before}
+	}
+	q.turning = sorted[request]{node: func(r *request) *node[request] { return &r.inTurns }, before: (*request).turnsBefore}
+	q.tenants = newTenants()
+	return q
+}
+
+func (q *queue) len() int { return q.n }
+
+// before orders requests by their standing, then by rank; seq breaks ties.
 func (r *request) before(o *request) bool {
-	if r.arrived != o.arrived {
-		return r.arrived < o.arrived
+	switch {
+	case r.stage != o.stage:
+		return r.stage < o.stage
+	case r.due != o.due:
+		return r.due < o.due
+	case r.rank != o.rank:
+		return r.rank < o.rank
 	}
 	return r.seq < o.seq
 }
 
-// push puts r at its place, nearly always the end.
-func (q *queue) push(r *request) {
-	if q.head > 64 && q.head*2 > len(q.items) {
-		n := copy(q.items, q.items[q.head:])
-		clear(q.items[n:])
-		q.items, q.head = q.items[:n], 0
+func (r *request) turnsBefore(o *request) bool {
+	if r.turns != o.turns {
+		return r.turns < o.turns
 	}
-	at := q.find(r)
-	q.items = append(q.items, nil)
-	copy(q.items[at+1:], q.items[at:])
-	q.items[at] = r
+	return r.seq < o.seq
 }
 
-// find is the position of r, or where it belongs.
-func (q *queue) find(r *request) int {
-	live := q.items[q.head:]
-	return q.head + sort.Search(len(live), func(i int) bool { return !live[i].before(r) })
+// push puts r at its place.
+func (q *queue) push(now time.Duration, r *request) {
+	q.clock = max(q.clock, now)
+	a := q.open(r.Tenant)
+	if a.waiting == 0 {
+		q.lift(a)
+	}
+	q.n++
+	r.weighed = false
+	q.unweighed++
+	r.account = a
+	q.recount(a, 1)
+	q.stand(r)
 }
 
 // remove takes r out; it must be in the queue.
-func (q *queue) remove(r *request) { q.removeAt(q.find(r)) }
-
-func (q *queue) removeAt(i int) {
-	if i == q.head {
-		q.items[i] = nil
-		q.head++
-		return
+func (q *queue) remove(r *request) {
+	q.sit(r)
+	q.n--
+	if !r.weighed {
+		q.unweighed--
 	}
-	copy(q.items[i:], q.items[i+1:])
-	q.items[len(q.items)-1] = nil
-	q.items = q.items[:len(q.items)-1]
+	q.left = r.account
+	q.recount(r.account, -1)
+	q.rest(r.account)
 }
 
-// oldestWait is how long the first request has waited; 0 for an empty queue.
-func (q *queue) oldestWait(now time.Duration) time.Duration {
-	if q.len() == 0 {
-		return 0
+// weigh notes that r was weighed.
+func (q *queue) weigh(r *request) {
+	if !r.weighed {
+		r.weighed = true
+		q.unweighed--
 	}
-	return now - q.items[q.head].arrived
+}
+
+// stand puts r where the order says.
+func (q *queue) stand(r *request) {
+	r.standing = q.ordering.place(r.Tier, r.arrived, q.clock)
+	l, share := &q.lanes[r.lane], &r.account.shares[r.lane]
+	l.requests.add(r)
+	if share.requests.root == nil {
+		l.accounts.add(r.account)
+	}
+	share.requests.add(r)
+	if r.turns != never {
+		q.turning.add(r)
+	}
+}
+
+// sit takes r from where it stands.
+func (q *queue) sit(r *request) {
+	l, share := &q.lanes[r.lane], &r.account.shares[r.lane]
+	l.requests.remove(r)
+	share.requests.remove(r)
+	if share.requests.root == nil {
+		l.accounts.remove(r.account)
+	}
+	if r.turns != never {
+		q.turning.remove(r)
+	}
+}
+
+// advance lets time pass: requests whose standing turned stand anew.
+func (q *queue) advance(now time.Duration) {
+	q.clock = max(q.clock, now)
+	for r := q.turning.first(); r != nil && r.turns <= q.clock; r = q.turning.first() {
+		q.sit(r)
+		q.stand(r)
+	}
+}
+
+// first appends up to n requests to into, in the order in which they are to be
+// tried now, as if each were sent in turn.
+func (q *queue) first(into []*request, now time.Duration, n int) []*request {
+	q.advance(now)
+	n = min(n, q.n)
+	if n == 0 {
+		return into
+	}
+	if q.longest().waiting == q.n {
+		return q.merge(into, n)
+	}
+	q.round.begin(q)
+	for range n {
+		into = append(into, q.round.next(q))
+	}
+	return into
+}
+
+// merge is first where one tenant alone waits.
+func (q *queue) merge(into []*request, n int) []*request {
+	var heads [lanes]*request
+	for i := range q.lanes {
+		heads[i] = q.lanes[i].requests.first()
+	}
+	for range n {
+		i := foremost(&heads, lanes-1)
+		into = append(into, heads[i])
+		heads[i] = q.lanes[i].requests.next(heads[i])
+	}
+	return into
+}
+
+// foremost is the lane, up to the last one allowed, whose request goes first;
+// one of them must have one.
+func foremost(heads *[lanes]*request, last int) int {
+	best := -1
+	for i, r := range heads[:last+1] {
+		if r != nil && (best < 0 || r.before(heads[best])) {
+			best = i
+		}
+	}
+	return best
+}
+
+// all appends every request to into.
+func (q *queue) all(into []*request) []*request {
+	for i := range q.lanes {
+		l := &q.lanes[i].requests
+		for r := l.first(); r != nil; r = l.next(r) {
+			into = append(into, r)
+		}
+	}
+	return into
+}
+
+// oldestWait is how long the request that came first has waited; 0 for an empty
+// queue.
+func (q *queue) oldestWait(now time.Duration) (wait time.Duration) {
+	for i := range q.lanes {
+		l := &q.lanes[i].requests
+		for r := l.first(); r != nil; r = l.next(r) {
+			wait = max(wait, now-r.arrived)
+		}
+	}
+	return wait
 }

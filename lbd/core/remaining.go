@@ -40,30 +40,43 @@ func (a *answers) ended(tokens int) {
 // request, so that a request that ends without telling its tokens takes its
 // share of them.
 type work struct {
-	prompts   int
-	answers   int
-	generated int // of answers; those of ended requests are taken off again
+	length     int // tokens of all prompts there
+	prefilling int // tokens that those prompts must still compute, as far as is known
+	prompts    int
+	answers    int
+	generated  int // of answers; those of ended requests are taken off again
 }
 
 // remaining is never negative, and 0 when nothing is outstanding.
 func (w *work) remaining() int { return w.prompts + max(0, w.answers-w.generated) }
 
+// tokens is the length of r's prompt, estimated where nobody counted.
+func (r *request) tokens() int {
+	if r.PromptTokens > 0 {
+		return min(r.PromptTokens, mostTokens)
+	}
+	return min((r.Prompt.Bytes()+bytesPerToken-1)/bytesPerToken, mostTokens)
+}
+
+// context is how many tokens the requests there attend to: their prompts and
+// what was generated of their answers.
+func (w *work) context() int { return w.length + w.generated }
+
 // estimate fixes what r is expected to cost where it is sent now.
 func (b *Balancer) estimate(r *request) {
 	r.prefilled = false
-	r.promptCost = max(0, r.PromptTokens)
-	if r.PromptTokens <= 0 {
-		r.promptCost = (r.Prompt.Bytes() + bytesPerToken - 1) / bytesPerToken
-	}
+	r.promptCost = r.tokens()
 	r.answerCost = r.MaxTokens
 	if r.MaxTokens <= 0 {
 		r.answerCost = b.queue(r.Model).answers.expect()
 	}
-	r.promptCost, r.answerCost = min(r.promptCost, mostTokens), min(r.answerCost, mostTokens)
+	r.answerCost = min(r.answerCost, mostTokens)
 }
 
 func (w *work) add(r *request) {
 	w.prompts += r.promptCost
+	w.prefilling += r.uncached
+	w.length += r.promptCost
 	w.answers += r.answerCost
 }
 
@@ -72,6 +85,7 @@ func (w *work) firstToken(r *request) {
 	if !r.prefilled {
 		r.prefilled = true
 		w.prompts -= r.promptCost
+		w.prefilling -= r.uncached
 	}
 }
 
@@ -90,6 +104,7 @@ func (w *work) take(r *request, out *Outcome, last bool) {
 		share = max(0, out.OutputTokens.Value)
 	}
 	w.generated -= min(share, w.generated)
+	w.length -= r.promptCost
 	w.answers -= r.answerCost
 }
 

@@ -21,8 +21,10 @@ func (w *world) checkWork(t fatal) {
 					continue
 				}
 				plain.answers += r.answerCost
+				plain.length += r.promptCost
 				if !r.prefilled {
 					plain.prompts += r.promptCost
+					plain.prefilling += r.uncached
 				}
 			}
 			plain.generated = x.work.generated

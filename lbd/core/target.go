@@ -15,6 +15,12 @@ type target struct {
 	model      string // replica only
 	limit      int    // replica only: ReplicaInfo.MaxOutstanding
 	sameRegion bool   // peer only
+	process    string // replica only: ReplicaInfo.Process
+
+	added time.Duration // replica only
+	// forgotAt is when its cache was last found to be lost: news that is older does
+	// not count.
+	forgotAt time.Duration
 
 	draining bool
 	// ready is the last report's word; reported says whether one ever came.
@@ -33,10 +39,17 @@ type target struct {
 
 	pausedUntil time.Duration // peer only
 
-	outstanding int
-	unconfirmed []*request // sent, and not visible in any report nor by a first token, oldest first
-	tokens      int64      // generated, by progress events
-	work        work
+	held      int           // waiting requests that are kept for it
+	residence time.Duration // running mean of the time from a send to its end; 0 = none has ended
+	// pace is the time between two tokens of an answer there, over that of the
+	// nominal replica under the same load; hardwarePace, that of all like it.
+	pace         mean
+	hardwarePace float64
+	outstanding  int
+	unconfirmed  []*request // sent, and not visible in any report nor by a first token, oldest first
+	tokens       int64      // generated, by progress events
+	work         work
+	rankState
 }
 
 // age is how old the target's figures are.
@@ -85,10 +98,15 @@ func (t *target) queuedAt(l *ModelLoad) int {
 	return l.Queued + max(0, len(t.unconfirmed)-l.Available)
 }
 
+// answers says whether a peer's last word still counts.
+func (t *target) answers(now time.Duration, c *Config) bool {
+	return t.live(now, c) && !t.stale(now, c) && now >= t.pausedUntil
+}
+
 // peerAvailable is Algorithm 1's line 12: a peer with an available replica and
 // a short queue, no longer than our own (ours counts the request at hand).
 func (t *target) peerAvailable(now time.Duration, c *Config, l *ModelLoad, ownQueue int) bool {
-	if l == nil || l.Available == 0 || !t.live(now, c) || t.stale(now, c) || now < t.pausedUntil {
+	if l == nil || l.Available == 0 || !t.answers(now, c) {
 		return false
 	}
 	queued := t.queuedAt(l)
@@ -100,6 +118,18 @@ func (t *target) sent(r *request) {
 	t.outstanding++
 	t.work.add(r)
 	t.unconfirmed = append(t.unconfirmed, r)
+}
+
+// residenceWeight is the weight of each new stay in the running mean.
+const residenceWeight = 0.05
+
+// stayed notes how long a request took from its send to its end.
+func (t *target) stayed(d time.Duration) {
+	if t.residence == 0 {
+		t.residence = d
+		return
+	}
+	t.residence += time.Duration(residenceWeight * float64(d-t.residence))
 }
 
 // confirm takes r off the unconfirmed, if it is there.

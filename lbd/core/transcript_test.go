@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"skyserve/internal/service"
 	"skyserve/lbd/policy"
 	"skyserve/lbd/prefix"
 )
@@ -149,6 +150,12 @@ func (s *script) config(a args) Config {
 	cfg.MaxTries = a.int("tries", cfg.MaxTries)
 	cfg.UnconfirmedLimit = a.int("unconfirmed", cfg.UnconfirmedLimit)
 	cfg.TreeBytes = a.int("tree", cfg.TreeBytes)
+	if cfg.Order, err = ParseOrder(a["queue-order"]); err != nil {
+		s.t.Fatal(err)
+	}
+	cfg.TauN = time.Duration(a.int("tau-n", int(cfg.TauN.Milliseconds()))) * time.Millisecond
+	cfg.TauP = time.Duration(a.int("tau-p", int(cfg.TauP.Milliseconds()))) * time.Millisecond
+	cfg.MaxWait = time.Duration(a.int("max-wait", int(cfg.MaxWait.Milliseconds()))) * time.Millisecond
 	if a["order"] == "earliest" {
 		cfg.TreeOrder = prefix.EarliestInserted
 	}
@@ -172,7 +179,7 @@ func event(word, name string, a args) (Event, bool) {
 	ms := func(k string) time.Duration { return time.Duration(a.int(k, 0)) * time.Millisecond }
 	switch word {
 	case "arrive":
-		return Event{Kind: EventArrived, Request: &Request{ID: name, Model: model, Prompt: letters(a["prompt"]), Session: a["session"], PromptTokens: a.int("tokens", 0), MaxTokens: a.int("max", 0), From: a["from"], Hop: Hop(a["hop"]), Wait: ms("wait")}}, true
+		return Event{Kind: EventArrived, Request: &Request{ID: name, Model: model, Prompt: letters(a["prompt"]), Session: a["session"], Tenant: a["tenant"], Tier: service.Tier(a["tier"]), PromptTokens: a.int("tokens", 0), MaxTokens: a.int("max", 0), From: a["from"], Hop: Hop(a["hop"]), Wait: ms("wait")}}, true
 	case "first":
 		return Event{Kind: EventFirstToken, ID: name}, true
 	case "progress":

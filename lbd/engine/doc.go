@@ -5,6 +5,7 @@
 // an event heap; lbd/engine/server drives one in scaled real time.
 //
 // Read engine.go first (what a driver calls), then step.go (what happens when),
-// cache.go (prefix reuse) and profile.go (how long things take). token.go and
+// cache.go (prefix reuse) and profile.go (how long things take). parallel.go joins
+// several into a data-parallel engine whose ranks wait for each other. token.go and
 // speech.go turn text into tokens and make up answers.
 package engine

@@ -48,6 +48,31 @@ var l4Llama = Profile{
 	ReservePerMille:  200,
 }
 
+// h100Llama is one H100 SXM (80 GB) serving Llama-3.1-8B with memory fraction
+// 0.8, scaled from the L4's constants by what bounds each of them:
+//   - reads of memory, 3350 against 300 GB/s (11.17x): the weights, 16 GB of
+//     bf16 a step, are what a decode step costs at least (L4: 54 ms; 4.8 ms), and
+//     most of what a prefill step costs beside its tokens (45 ms; 4.0 ms); a
+//     context token is 128 KiB of KV memory (0.44 us; 39 ns);
+//   - arithmetic, about 8x the bf16 operations that an L4 sustains: a prompt token
+//     (500 us; 62.5 us) and a request's own token in a decode step (250 us; 31 us);
+//   - memory: 0.8 of 80 GB less 16.06 GB of weights and the 0.39 GB that an L4 with
+//     its 21,000 tokens spends on other things, in tokens of 128 KiB;
+//   - chunks of 8192, SGLang's default for cards of this size, as 2048 is for an L4.
+var h100Llama = Profile{
+	Name:             "h100-llama3.1-8b",
+	Description:      "one NVIDIA H100 SXM (80 GB), Llama-3.1-8B, 362,000 KV tokens",
+	PrefillBase:      4030 * time.Microsecond,
+	PrefillPerToken:  62500 * time.Nanosecond,
+	DecodeBase:       4836 * time.Microsecond,
+	DecodePerRequest: 31250 * time.Nanosecond,
+	DecodePerKVToken: 39 * time.Nanosecond,
+	ChunkTokens:      8192,
+	KVTokens:         362_000,
+	MaxRunning:       256,
+	ReservePerMille:  200,
+}
+
 // Profiles lists the built-in profiles in a fixed order; the first one is the
 // default.
 func Profiles() []Profile {
@@ -55,7 +80,7 @@ func Profiles() []Profile {
 	large.Name = "l4-llama3.1-8b-38k"
 	large.Description = "one NVIDIA L4 (24 GB), Llama-3.1-8B, 38,000 KV tokens"
 	large.KVTokens = 38_000
-	return []Profile{l4Llama, large}
+	return []Profile{l4Llama, large, h100Llama}
 }
 
 // ProfileNamed finds a built-in profile. An unknown name is an error that lists

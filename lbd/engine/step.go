@@ -27,6 +27,10 @@ type step struct {
 	count int // decode: steps in the run
 	done  int // decode: of those, ended
 	n, kv int // decode: requests in each step, their context before the first
+
+	// ends, where set, is when each step of the run ends whatever the profile
+	// says: a rank waits for the slowest (parallel.go).
+	ends []time.Duration
 }
 
 // chunk is a part of a request's prompt in a prefill step.
@@ -37,10 +41,22 @@ type chunk struct {
 
 // end is when the k-th step of the run ends; a prefill step is a run of one.
 func (s *step) end(k int) time.Duration {
-	if s.kind == stepPrefill {
-		return s.start + s.profile.prefillTime(s.tokens)
+	if k > 0 && len(s.ends) > 0 {
+		return s.ends[k-1]
 	}
-	return s.start + s.profile.decodeTime(k, s.n, s.kv)
+	return s.start + s.own(k)
+}
+
+// own is how long the first k steps take by themselves: no time for a rank that
+// has nothing to compute in them.
+func (s *step) own(k int) time.Duration {
+	switch {
+	case k == 0 || (len(s.chunks) == 0 && s.n == 0):
+		return 0
+	case s.kind == stepPrefill:
+		return s.profile.prefillTime(s.tokens)
+	}
+	return s.profile.decodeTime(k, s.n, s.kv)
 }
 
 // endedBy is how many steps of a decode run have ended at a time.
@@ -106,14 +122,19 @@ func (e *Engine) interrupt(now time.Duration) {
 
 // plan begins the next step at the end of the last one: prefill first.
 func (e *Engine) plan() {
-	e.step = step{start: e.at, profile: &e.profile, chunks: e.step.chunks[:0]}
-	e.fillChunk()
+	e.planPrefill()
 	switch {
 	case len(e.step.chunks) > 0:
 		e.step.kind = stepPrefill
 	case e.decoding > 0:
 		e.planDecode()
 	}
+}
+
+// planPrefill begins a step with the prompts that are to be computed now.
+func (e *Engine) planPrefill() {
+	e.step = step{start: e.at, profile: &e.profile, chunks: e.step.chunks[:0]}
+	e.fillChunk()
 }
 
 // fillChunk admits requests, first come first served within a priority, until

@@ -41,6 +41,11 @@ type Options struct {
 	Self string
 	// Token is the service's peer token; may be empty on one machine.
 	Token string
+	// Region is this balancer's own: the peers in it are asked what they learned,
+	// provided that Keys, the fingerprint of what prompts are hashed with, is not
+	// empty.
+	Region service.Region
+	Keys   string
 	// Sink takes the reports; it is called from many goroutines and must not block.
 	Sink func(core.Event)
 	// Interval is the time between two heartbeats to a peer; default 100 ms.
@@ -103,6 +108,10 @@ func (c *Client) Add(cfg service.PeerConfig, transport http.RoundTripper) {
 	c.links[cfg.ID] = l
 	c.wg.Go(func() { l.beat(ctx) })
 	c.wg.Go(func() { l.watchRegion(ctx) })
+	if c.opts.Keys != "" && cfg.Region == c.opts.Region {
+		jitter := rand.New(rand.NewPCG(c.opts.Seed+1, h.Sum64()))
+		c.wg.Go(func() { l.followPrefixes(ctx, jitter) })
+	}
 }
 
 // Remove ends the talk to a peer.
@@ -304,7 +313,8 @@ func (l *link) watchRegion(ctx context.Context) {
 	}
 }
 
-// get fetches a JSON document of at most most bytes.
+// get fetches a JSON document of at most most bytes. Errors name the path
+// without its query.
 func (l *link) get(ctx context.Context, path string, most int64, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, l.client.opts.Timeout)
 	defer cancel()
@@ -315,6 +325,7 @@ func (l *link) get(ctx context.Context, path string, most int64, into any) error
 	if l.client.opts.Token != "" {
 		req.Header.Set(HeaderToken, l.client.opts.Token)
 	}
+	path, _, _ = strings.Cut(path, "?")
 	res, err := l.hc.Do(req)
 	if err != nil {
 		return err

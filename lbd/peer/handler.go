@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -17,7 +18,8 @@ import (
 const (
 	// HeaderToken carries the service's peer token.
 	HeaderToken = "X-Skyserve-Peer-Token"
-	// PathHeartbeat answers a Heartbeat, PathRegion a telemetry.RegionSnapshot.
+	// PathHeartbeat answers a Heartbeat, PathRegion a telemetry.RegionSnapshot;
+	// PathPrefixes is beside its answer.
 	PathHeartbeat = "/skyserve/v1/heartbeat"
 	PathRegion    = "/skyserve/v1/region"
 )
@@ -29,21 +31,31 @@ type Heartbeat struct {
 	Models []core.ModelLoad `json:"models"` // sorted by model
 }
 
-// Source is what the handlers answer with; both functions may be called from
+// Source is what the handlers answer with; all functions may be called from
 // many goroutines.
 type Source struct {
 	Heartbeat func() Heartbeat
 	Region    func() telemetry.RegionSnapshot
+	// Learned is core.Balancer's at the present time. Keys is the fingerprint of
+	// what prompts are hashed with; empty when no other balancer hashes alike, so
+	// that there is nothing to share.
+	Learned func(since uint64, all bool, maxBytes int) (entries []core.Learned, next uint64, more bool)
+	Keys    string
 }
 
-// Register adds the two handlers to mux. Requests without the token are
-// answered 401; with an empty token, those that do not come from this machine.
+// Register adds the handlers to mux, and makes up the name of this process that
+// PathPrefixes answers with. Requests without the token are answered 401; with
+// an empty token, those that do not come from this machine.
 func Register(mux *http.ServeMux, token string, s Source) {
-	mux.HandleFunc("GET "+PathHeartbeat, guarded(token, func() any { return s.Heartbeat() }))
-	mux.HandleFunc("GET "+PathRegion, guarded(token, func() any { return s.Region() }))
+	mux.HandleFunc("GET "+PathHeartbeat, guarded(token, func(*http.Request) any { return s.Heartbeat() }))
+	mux.HandleFunc("GET "+PathRegion, guarded(token, func(*http.Request) any { return s.Region() }))
+	if s.Keys != "" {
+		boot := rand.Text()
+		mux.HandleFunc("GET "+PathPrefixes, guarded(token, func(r *http.Request) any { return s.prefixes(r, boot) }))
+	}
 }
 
-func guarded(token string, answer func() any) http.HandlerFunc {
+func guarded(token string, answer func(*http.Request) any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if !Authorized(r, token) {
@@ -52,7 +64,7 @@ func guarded(token string, answer func() any) http.HandlerFunc {
 			return
 		}
 		// An error here means that the peer has gone; it asks again.
-		_ = json.NewEncoder(w).Encode(answer())
+		_ = json.NewEncoder(w).Encode(answer(r))
 	}
 }
 

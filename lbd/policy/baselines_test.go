@@ -57,13 +57,13 @@ func TestMissesTooShortToRememberDoNotAllGoToOneReplica(t *testing.T) {
 func TestOneImbalanceDoesNotThrowAllLocalityAway(t *testing.T) {
 	for _, name := range Names() {
 		p, _ := New(name)
-		if !p.UsesPrefix() {
+		if !p.Traits().Prefix || name == "cost" { // cost_test.go has its own: it weighs seconds
 			continue
 		}
 		cs := fleet(4)
 		cs[2].Outstanding, cs[2].Match = 20, 200
 		for range 5 {
-			if got := p.Choose(&Facts{Model: "m", PromptBytes: 256, Candidates: cs}); got != (Choice{2, ReasonPrefixMatch}) {
+			if got := p.Choose(&Facts{Model: "m", PromptBytes: 256, Candidates: cs}); got != (Choice{Index: 2, Reason: ReasonPrefixMatch}) {
 				t.Errorf("%s: chose %+v, want the holder", name, got)
 			}
 		}
@@ -116,18 +116,18 @@ func TestPowerOfTwoDrawsTwoDifferentOnesAndTheSameAgain(t *testing.T) {
 func TestCacheAwarePresetsAreTheRoutersOwn(t *testing.T) {
 	cs := []Candidate{replica("a", 0, 0), replica("b", 33, 900)}
 	f := &Facts{PromptBytes: 1000, Candidates: cs}
-	if got := NewCacheAware(CacheAwareSkyLB()).Choose(f); got != (Choice{0, ReasonImbalance}) {
+	if got := NewCacheAware(CacheAwareSkyLB()).Choose(f); got != (Choice{Index: 0, Reason: ReasonImbalance}) {
 		t.Errorf("SkyLB's baseline at 33 more: %+v", got)
 	}
-	if got := NewCacheAware(CacheAwareLater()).Choose(f); got != (Choice{1, ReasonPrefixMatch}) {
+	if got := NewCacheAware(CacheAwareLater()).Choose(f); got != (Choice{Index: 1, Reason: ReasonPrefixMatch}) {
 		t.Errorf("the later routers at 33 more: %+v", got)
 	}
 	cs[1] = cached(replica("b", 0, 400), 400)
-	if got := NewCacheAware(CacheAwareSkyLB()).Choose(f); got != (Choice{0, ReasonPrefixMiss}) {
+	if got := NewCacheAware(CacheAwareSkyLB()).Choose(f); got != (Choice{Index: 0, Reason: ReasonPrefixMiss}) {
 		t.Errorf("SkyLB's baseline at a match of .4: %+v", got)
 	}
 	// 2^24 characters of 4 KB prompts that share nothing.
-	if got := CacheAwareSkyLB().TreeBytes(2); got != 2*4096*(64*8+160) {
+	if got := CacheAwareSkyLB().TreeBytes(2); got != 2*4096*(64*12+104) {
 		t.Errorf("a tree of %d bytes", got)
 	}
 }
@@ -136,6 +136,7 @@ func TestCanonicalPush(t *testing.T) {
 	want := map[string]string{
 		"round-robin": "blind", "least-load": "blind", "power-of-two": "blind", "consistent-hash": "blind",
 		"cache-aware": "blind", "cache-aware:skylb": "blind", "sageserve": "blind", "skylb": "pending", "skylb-ch": "pending", "longest-prefix": "pending",
+		"cost": "pending", "bf-io": "blind",
 	}
 	for _, name := range Names() {
 		if got := CanonicalPush(name); got != want[name] {

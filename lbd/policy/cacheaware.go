@@ -38,10 +38,10 @@ func CacheAwareLater() CacheAwarePreset {
 }
 
 // TreeBytes is the bound of a prefix tree that remembers TreeChars characters
-// of prompts for each of so many replicas that share nothing: 8 bytes a block of
-// 64, and a node of 160 for every 4 KB prompt.
+// of prompts for each of so many replicas that share nothing: 12 bytes a block of
+// 64, and a node of 104 for every 4 KB prompt.
 func (p CacheAwarePreset) TreeBytes(replicas int) int {
-	return replicas * (p.TreeChars/64*8 + p.TreeChars/4096*160)
+	return replicas * (p.TreeChars/64*12 + p.TreeChars/4096*104)
 }
 
 // CacheAware is SGLang's cache-aware router: an imbalanced fleet is evened out
@@ -60,8 +60,8 @@ func NewCacheAware(preset CacheAwarePreset) *CacheAware { return &CacheAware{pre
 // Name is cache-aware, with the preset's name where it is not the usual one.
 func (p *CacheAware) Name() string { return p.preset.Word }
 
-// UsesPrefix is true.
-func (*CacheAware) UsesPrefix() bool { return true }
+// Traits says: it looks at prefixes.
+func (*CacheAware) Traits() Traits { return Traits{Prefix: true} }
 
 // Choose evens out, follows a match, or fills the emptiest, in that order.
 func (p *CacheAware) Choose(f *Facts) Choice {
@@ -75,13 +75,13 @@ func (p *CacheAware) Choose(f *Facts) Choice {
 	among := func(c *Candidate) bool { return c.Cached == s.leastCached }
 	switch {
 	case s.available == 0:
-		return Choice{Wait, ReasonNoneAvailable}
+		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	case p.imbalanced(s):
 		why, among = ReasonImbalance, nil
 	case float64(s.longest) > p.preset.Threshold*float64(f.PromptBytes):
 		why, among = ReasonPrefixMatch, func(c *Candidate) bool { return c.Match == s.longest }
 	}
-	return Choice{leastLoaded(f.Candidates, from, to, ties, among), reason(why, peer)}
+	return Choice{Index: leastLoaded(f.Candidates, from, to, ties, among), Reason: reason(why, peer)}
 }
 
 func (p *CacheAware) imbalanced(s summary) bool {

@@ -17,8 +17,8 @@ func NewConsistentHash() *ConsistentHash { return &ConsistentHash{} }
 // Name is consistent-hash.
 func (*ConsistentHash) Name() string { return "consistent-hash" }
 
-// UsesPrefix is false.
-func (*ConsistentHash) UsesPrefix() bool { return false }
+// Traits says: it needs nothing beside the loads.
+func (*ConsistentHash) Traits() Traits { return Traits{} }
 
 // Choose takes the session's place on the layer's ring, loads bounded.
 func (p *ConsistentHash) Choose(f *Facts) Choice {
@@ -54,15 +54,15 @@ type affinity struct {
 func (a *affinity) choose(f *Facts, from, to int, peer bool, ok func(*Candidate) bool) Choice {
 	cs := f.Candidates[from:to]
 	if countAvailable(cs) == 0 {
-		return Choice{Wait, ReasonNoneAvailable}
+		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
 	if f.Session == "" {
 		turn := &a.turn
 		if peer {
 			turn = &a.peers
 		}
-		return Choice{turn.next(f.Candidates, from, to, ok), reason(ReasonRotation, peer)}
+		return Choice{Index: turn.next(f.Candidates, from, to, ok), Reason: reason(ReasonRotation, peer)}
 	}
 	i := a.rings.of(f.Model, peer, cs).next(f.Session, cs, ok)
-	return Choice{from + i, reason(ReasonSession, peer)}
+	return Choice{Index: from + i, Reason: reason(ReasonSession, peer)}
 }

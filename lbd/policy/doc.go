@@ -4,5 +4,6 @@
 // knows no sockets, no queues and no clock, so that the balancer and the
 // simulator run the very same code.
 //
-// Read policy.go first; every policy is one small file beside it.
+// Read policy.go first, and batch.go for policies that decide for many requests at
+// once; every policy is one small file beside them.
 package policy

@@ -8,8 +8,8 @@ type LeastLoad struct{ ties, peers rotation }
 // Name is least-load.
 func (*LeastLoad) Name() string { return "least-load" }
 
-// UsesPrefix is false.
-func (*LeastLoad) UsesPrefix() bool { return false }
+// Traits says: it needs nothing beside the loads.
+func (*LeastLoad) Traits() Traits { return Traits{} }
 
 // Choose takes the least loaded candidate of the layer.
 func (p *LeastLoad) Choose(f *Facts) Choice {
@@ -20,9 +20,9 @@ func (p *LeastLoad) Choose(f *Facts) Choice {
 	}
 	i := leastLoaded(f.Candidates, from, to, ties, nil)
 	if i == Wait {
-		return Choice{Wait, ReasonNoneAvailable}
+		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
-	return Choice{i, reason(ReasonLeastLoad, peer)}
+	return Choice{Index: i, Reason: reason(ReasonLeastLoad, peer)}
 }
 
 // leastLoaded is the least loaded available candidate for which among holds

@@ -11,8 +11,8 @@ func NewLongestPrefix() *LongestPrefix { return &LongestPrefix{match: SkyLB{MinM
 // Name is longest-prefix.
 func (*LongestPrefix) Name() string { return "longest-prefix" }
 
-// UsesPrefix is true.
-func (*LongestPrefix) UsesPrefix() bool { return true }
+// Traits says: it looks at prefixes.
+func (*LongestPrefix) Traits() Traits { return Traits{Prefix: true} }
 
 // Choose takes the available candidate with the longest match.
 func (p *LongestPrefix) Choose(f *Facts) Choice { return p.match.Choose(f) }

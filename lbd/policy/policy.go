@@ -72,10 +72,33 @@ type Candidate struct {
 	KV      Maybe[float64]
 	// Queued is a peer's queue as last reported plus what was forwarded since.
 	Queued int
+	// Held is how many waiting requests are kept for it.
+	Held int
+	// Residence is the mean time from a send there to its end; 0 = not known.
+	Residence time.Duration
+	// Prefilling is how many prompt tokens of what was sent there are still to be
+	// computed before their first token, what is cached left out.
+	Prefilling int
+	// Pace is the time between two tokens of an answer there over that of the
+	// nominal replica (NominalStep) under the same load, as learned from answers:
+	// 2 = half as fast. It is 0 or 1 where nothing was learned.
+	Pace float64
+	// Context is how many tokens the requests sent there attend to: prompts, and
+	// answers so far.
+	Context int
+	// Replicas, PeerOutstanding and Wait are a peer's own word: how many replicas
+	// answer there, what is outstanding at them, and how long a request that
+	// nothing is known of would be held now.
+	Replicas        int
+	PeerOutstanding int
+	Wait            time.Duration
 	// RTT is the round trip to a peer; 0 for a replica.
 	RTT time.Duration
 	// Match is how many bytes of the prompt the candidate is thought to hold.
 	Match int
+	// Overtaken: another replica was sent the end of that match later, so that this
+	// one's engine is the likelier to have evicted it.
+	Overtaken bool
 	// Cached is how many bytes of prefixes the candidate is thought to hold in
 	// all. Like Match, it is 0 for policies that do not use prefixes.
 	Cached int
@@ -84,15 +107,24 @@ type Candidate struct {
 	Remaining int
 	// Age is how old its last report is.
 	Age time.Duration
+	// Score is Choose's own finding, for whoever asks why: the expected cost in
+	// seconds, lower is better. Unknown where the policy does not score, or left
+	// the candidate out.
+	Score Maybe[float64]
 }
 
 // Facts is all that a policy may look at. It is valid during Choose only.
 type Facts struct {
-	Now         time.Duration // since the balancer's epoch
-	Model       string
-	Session     string
-	PromptBytes int // bytes that Match is measured against
-	Candidates  []Candidate
+	ID           string        // of the request
+	Now          time.Duration // since the balancer's epoch
+	Model        string
+	Session      string
+	PromptBytes  int           // bytes that Match is measured against
+	PromptTokens int           // an estimate
+	MaxTokens    int           // the most that its answer can take; 0 = no bound
+	Waited       time.Duration // in the queue so far
+	Queued       int           // how many wait for the model, this one included
+	Candidates   []Candidate
 }
 
 // Wait is the index of a choice that leaves the request in the queue.
@@ -100,7 +132,9 @@ const Wait = -1
 
 // Choice is where a request goes and why.
 type Choice struct {
-	Index  int    // into Facts.Candidates, or Wait
+	Index int // into Facts.Candidates, or Wait
+	// Hold: it waits until Index has room, and those behind it go on.
+	Hold   bool
 	Reason string // one of the Reason constants
 }
 
@@ -116,6 +150,7 @@ const (
 	ReasonSession       = "session"
 	ReasonImbalance     = "imbalance"
 	ReasonRemaining     = "fewest_remaining"
+	ReasonCheapest      = "least_cost"
 )
 
 // Policy chooses where a request goes. Its memory (a rotation's position) is
@@ -123,24 +158,22 @@ const (
 type Policy interface {
 	// Name is the word that selects the policy in service.yaml.
 	Name() string
-	// UsesPrefix says whether Candidate.Match and Cached must be filled in.
-	UsesPrefix() bool
+	// Traits says what the policy needs of the balancer; it never changes.
+	Traits() Traits
 	// Choose picks among the candidates.
 	Choose(*Facts) Choice
 }
 
-// RegionChooser is a policy that weighs this region against others itself: it
-// must see the peers also while a replica of this region is available.
-type RegionChooser interface {
-	Policy
-	// ChoosesRegion says whether it does.
-	ChoosesRegion() bool
-}
-
-// ChoosesRegion says whether p must see the peers at all times.
-func ChoosesRegion(p Policy) bool {
-	r, ok := p.(RegionChooser)
-	return ok && r.ChoosesRegion()
+// Traits is what a policy needs of the balancer.
+type Traits struct {
+	// Prefix: Candidate.Match and Cached must be filled in.
+	Prefix bool
+	// Regions: it weighs this region against others itself, so it must see the
+	// peers also while a replica of this region is available.
+	Regions bool
+	// Holds: it may leave a request waiting for one full candidate while those
+	// behind it in the queue go on.
+	Holds bool
 }
 
 // makers is every policy by name.
@@ -154,12 +187,14 @@ var makers = map[string]func() Policy{
 	"longest-prefix":  func() Policy { return NewLongestPrefix() },
 	"cache-aware":     func() Policy { return NewCacheAware(CacheAwareLater()) },
 	"sageserve":       func() Policy { return NewSageServe() },
+	"cost":            func() Policy { return NewCost() },
+	"bf-io":           func() Policy { return NewBFIO(DefaultBFIO()) },
 	// The preset that comparisons with SkyLB's paper need; not a word of service.yaml.
 	"cache-aware:skylb": func() Policy { return NewCacheAware(CacheAwareSkyLB()) },
 }
 
 // selective are the policies whose authors hold requests back at the balancer.
-var selective = map[string]bool{"skylb": true, "skylb-ch": true, "longest-prefix": true}
+var selective = map[string]bool{"skylb": true, "skylb-ch": true, "longest-prefix": true, "cost": true}
 
 // CanonicalPush is the push rule that a policy is meant to be compared at, as
 // its source runs it: pending for SkyLB's policies and longest-prefix, blind for

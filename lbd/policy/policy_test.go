@@ -152,7 +152,7 @@ func TestChoices(t *testing.T) {
 
 func TestUnknownPolicyListsTheNames(t *testing.T) {
 	_, err := New("best")
-	if err == nil || err.Error() != `unknown policy "best": want one of cache-aware, cache-aware:skylb, consistent-hash, least-load, longest-prefix, power-of-two, round-robin, sageserve, skylb, skylb-ch` {
+	if err == nil || err.Error() != `unknown policy "best": want one of bf-io, cache-aware, cache-aware:skylb, consistent-hash, cost, least-load, longest-prefix, power-of-two, round-robin, sageserve, skylb, skylb-ch` {
 		t.Errorf("got %v", err)
 	}
 }
@@ -209,9 +209,10 @@ func TestEveryPolicyChoosesOnlyWhatIsAvailable(t *testing.T) {
 			case got.Index == Wait && any:
 				rt.Fatalf("%s waits although something is available: %+v", p.Name(), cs)
 			case got.Index == Wait:
+			case got.Hold && p.Traits().Holds && cs[got.Index].Live && !cs[got.Index].Peer:
 			case !cs[got.Index].Available:
 				rt.Fatalf("%s chose %s, which is not available", p.Name(), cs[got.Index].ID)
-			case cs[got.Index].Peer && anyReplica && !ChoosesRegion(p):
+			case cs[got.Index].Peer && anyReplica && !p.Traits().Regions:
 				rt.Fatalf("%s chose peer %s although a replica is available", p.Name(), cs[got.Index].ID)
 			}
 			if got.Reason == "" {

@@ -19,8 +19,8 @@ func NewPowerOfTwo() *PowerOfTwo {
 // Name is power-of-two.
 func (*PowerOfTwo) Name() string { return "power-of-two" }
 
-// UsesPrefix is false.
-func (*PowerOfTwo) UsesPrefix() bool { return false }
+// Traits says: it needs nothing beside the loads.
+func (*PowerOfTwo) Traits() Traits { return Traits{} }
 
 // Choose takes the lighter of two candidates of the layer; the first drawn when
 // they weigh the same.
@@ -29,13 +29,13 @@ func (p *PowerOfTwo) Choose(f *Facts) Choice {
 	cs := f.Candidates[from:to]
 	n := countAvailable(cs)
 	if n == 0 {
-		return Choice{Wait, ReasonNoneAvailable}
+		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
 	i := 0
 	if n > 1 {
 		i = p.lighterOfTwo(cs, n)
 	}
-	return Choice{from + nthAvailable(cs, i), reason(ReasonPowerOfTwo, peer)}
+	return Choice{Index: from + nthAvailable(cs, i), Reason: reason(ReasonPowerOfTwo, peer)}
 }
 
 // lighterOfTwo draws two of the n available candidates; it returns the lighter

@@ -7,8 +7,8 @@ type RoundRobin struct{ turn, peers rotation }
 // Name is round-robin.
 func (*RoundRobin) Name() string { return "round-robin" }
 
-// UsesPrefix is false.
-func (*RoundRobin) UsesPrefix() bool { return false }
+// Traits says: it needs nothing beside the loads.
+func (*RoundRobin) Traits() Traits { return Traits{} }
 
 // Choose takes the next available candidate of the layer.
 func (p *RoundRobin) Choose(f *Facts) Choice {
@@ -19,7 +19,7 @@ func (p *RoundRobin) Choose(f *Facts) Choice {
 	}
 	i := turn.next(f.Candidates, from, to, func(c *Candidate) bool { return c.Available })
 	if i == Wait {
-		return Choice{Wait, ReasonNoneAvailable}
+		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
-	return Choice{i, reason(ReasonRotation, peer)}
+	return Choice{Index: i, Reason: reason(ReasonRotation, peer)}
 }

@@ -20,11 +20,8 @@ func NewSageServe() *SageServe { return &SageServe{} }
 // Name is sageserve.
 func (*SageServe) Name() string { return "sageserve" }
 
-// UsesPrefix is false.
-func (*SageServe) UsesPrefix() bool { return false }
-
-// ChoosesRegion is true.
-func (*SageServe) ChoosesRegion() bool { return true }
+// Traits says: it weighs regions against each other.
+func (*SageServe) Traits() Traits { return Traits{Regions: true} }
 
 // Choose takes a region, then a replica if that region is this one.
 func (p *SageServe) Choose(f *Facts) Choice {
@@ -33,17 +30,17 @@ func (p *SageServe) Choose(f *Facts) Choice {
 	peer := bestPeer(cs, split)
 	if countAvailable(cs[:split]) == 0 {
 		if peer == Wait {
-			return Choice{Wait, ReasonNoneAvailable}
+			return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 		}
-		return Choice{peer, ReasonOffload}
+		return Choice{Index: peer, Reason: ReasonOffload}
 	}
 	own := meanKV(cs[:split])
 	// A peer below the threshold is emptier than a region that is not: one
 	// comparison serves both of the paper's rules.
 	if peer != Wait && own.Known && own.Value >= regionThreshold && peerKV(&cs[peer]) < own.Value {
-		return Choice{peer, ReasonOffload}
+		return Choice{Index: peer, Reason: ReasonOffload}
 	}
-	return Choice{p.fewestRemaining(cs[:split]), ReasonRemaining}
+	return Choice{Index: p.fewestRemaining(cs[:split]), Reason: ReasonRemaining}
 }
 
 // peerKV is a peer's utilisation; one that tells none counts as full.

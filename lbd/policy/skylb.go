@@ -16,8 +16,8 @@ func NewSkyLB() *SkyLB { return &SkyLB{MinMatch: 0.5} }
 // Name is skylb.
 func (*SkyLB) Name() string { return "skylb" }
 
-// UsesPrefix is true.
-func (*SkyLB) UsesPrefix() bool { return true }
+// Traits says: it looks at prefixes.
+func (*SkyLB) Traits() Traits { return Traits{Prefix: true} }
 
 // Choose takes the available candidate with the longest match.
 func (p *SkyLB) Choose(f *Facts) Choice {
@@ -34,11 +34,11 @@ func (p *SkyLB) Choose(f *Facts) Choice {
 	}
 	if longest > 0 && float64(longest) >= p.MinMatch*float64(f.PromptBytes) {
 		i := leastLoaded(f.Candidates, from, to, ties, func(c *Candidate) bool { return c.Match == longest })
-		return Choice{i, reason(ReasonPrefixMatch, peer)}
+		return Choice{Index: i, Reason: reason(ReasonPrefixMatch, peer)}
 	}
 	i := leastLoaded(f.Candidates, from, to, ties, nil)
 	if i == Wait {
-		return Choice{Wait, ReasonNoneAvailable}
+		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
-	return Choice{i, reason(ReasonPrefixMiss, peer)}
+	return Choice{Index: i, Reason: reason(ReasonPrefixMiss, peer)}
 }

@@ -14,8 +14,8 @@ func NewSkyLBCH() *SkyLBCH { return &SkyLBCH{} }
 // Name is skylb-ch.
 func (*SkyLBCH) Name() string { return "skylb-ch" }
 
-// UsesPrefix is false.
-func (*SkyLBCH) UsesPrefix() bool { return false }
+// Traits says: it needs nothing beside the loads.
+func (*SkyLBCH) Traits() Traits { return Traits{} }
 
 // Choose takes the session's place on the layer's ring.
 func (p *SkyLBCH) Choose(f *Facts) Choice {

@@ -107,7 +107,27 @@ func (s *series) share() policy.Maybe[float64] {
 // allocating. Counts of several series (data-parallel ranks) are summed, shares
 // averaged; one series that makes no sense makes its figure unknown.
 func Parse(page []byte) Figures {
-	var all [pageFigures]series
+	var all [1]figures
+	parsePage(page, all[:], false)
+	return all[0].read()
+}
+
+// ParseRanks reads a metrics page into the figures of each data-parallel rank.
+// What the page does not tell by rank, or tells of others, is left out.
+func ParseRanks(page []byte, ranks []Figures) {
+	all := make([]figures, len(ranks))
+	parsePage(page, all, true)
+	for i := range all {
+		ranks[i] = all[i].read()
+	}
+}
+
+// figures gathers what a page says.
+type figures [pageFigures]series
+
+// parsePage reads a page into one set of figures, or, by rank, into that of
+// each.
+func parsePage(page []byte, all []figures, byRank bool) {
 	for len(page) > 0 {
 		line := page
 		if i := bytes.IndexByte(page, '\n'); i >= 0 {
@@ -115,8 +135,12 @@ func Parse(page []byte) Figures {
 		} else {
 			page = nil
 		}
-		parseLine(line, &all)
+		parseLine(line, all, byRank)
 	}
+}
+
+// read is what the series gathered say.
+func (all *figures) read() Figures {
 	f := Figures{
 		Pending: all[pagePending].count(), Running: all[pageRunning].count(),
 		KV:        all[pageKV].share(),
@@ -131,7 +155,7 @@ func Parse(page []byte) Figures {
 
 // parseLine adds a sample line's value to its series; comments, other metrics
 // and what is no sample are passed over.
-func parseLine(line []byte, all *[pageFigures]series) {
+func parseLine(line []byte, all []figures, byRank bool) {
 	if len(line) == 0 || (line[0] != 'v' && line[0] != 's') {
 		return
 	}
@@ -143,15 +167,23 @@ func parseLine(line []byte, all *[pageFigures]series) {
 	if figure == pageNone {
 		return
 	}
-	rest := line[end:]
+	rest, rank := line[end:], 0
+	if byRank {
+		rank = -1
+	}
 	if len(rest) > 0 && rest[0] == '{' {
 		size := labelsSize(rest)
 		if partial(rest[:size]) {
 			return
 		}
+		if byRank {
+			rank = rankOf(rest[:size], len(all))
+		}
 		rest = rest[size:]
 	}
-	all[figure].add(parseValue(rest))
+	if rank >= 0 {
+		all[rank][figure].add(parseValue(rest))
+	}
 }
 
 // labelsSize is the length of the label set that b begins with, braces
@@ -173,6 +205,26 @@ func labelsSize(b []byte) int {
 		}
 	}
 	return len(b)
+}
+
+// rankLabels is how a series names its data-parallel rank: vLLM's label and
+// SGLang's, first in the set or later.
+var rankLabels = [][]byte{[]byte(`{engine="`), []byte(`,engine="`), []byte(`{dp_rank="`), []byte(`,dp_rank="`)}
+
+// rankOf is the rank, below n, that a label set names, or -1.
+func rankOf(labels []byte, n int) int {
+	for _, label := range rankLabels {
+		i := bytes.Index(labels, label)
+		if i < 0 {
+			continue
+		}
+		text, _, closed := bytes.Cut(labels[i+len(label):], []byte{'"'})
+		if rank, err := strconv.Atoi(string(text)); closed && err == nil && rank >= 0 && rank < n {
+			return rank
+		}
+		return -1
+	}
+	return -1
 }
 
 var (

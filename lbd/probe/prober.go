@@ -91,7 +91,7 @@ func newTransport() *http.Transport {
 }
 
 // Start begins to probe a replica. Starting one that is being probed changes
-// nothing unless its URL or model is another; then it starts over.
+// nothing unless its URL, model or number of ranks is another; then it starts over.
 func (p *Prober) Start(cfg service.ReplicaConfig) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +99,7 @@ func (p *Prober) Start(cfg service.ReplicaConfig) {
 		return
 	}
 	if w := p.watches[cfg.ID]; w != nil {
-		if w.asked.URL == cfg.URL && w.asked.Model == cfg.Model {
+		if w.asked.URL == cfg.URL && w.asked.Model == cfg.Model && w.asked.Ranks() == cfg.Ranks() {
 			return
 		}
 		w.stop()

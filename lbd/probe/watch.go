@@ -35,6 +35,7 @@ type watch struct {
 	failures  int           // probes in a row that found it dead
 	page      []byte
 	hits      hitWindow
+	ranks     []Figures // of the last look; unknown without metrics
 
 	mu     sync.Mutex
 	status Status
@@ -42,7 +43,7 @@ type watch struct {
 
 // run probes until ctx ends.
 func (w *watch) run(ctx context.Context) {
-	w.model = w.asked.Model
+	w.model, w.ranks = w.asked.Model, make([]Figures, w.asked.Ranks())
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -90,6 +91,7 @@ func (w *watch) probe(ctx context.Context) {
 		return
 	}
 	w.failures++
+	clear(w.ranks)
 	w.send(core.Report{Age: w.half, Reason: reason})
 }
 
@@ -110,13 +112,17 @@ func (w *watch) look(ctx context.Context) (core.Report, error) {
 		return core.Report{}, err
 	case status/100 == 4:
 		w.noMetrics = true
+		clear(w.ranks)
 		return core.Report{Age: w.half, Ready: true}, nil
 	case status != http.StatusOK:
 		return core.Report{}, &statusError{path: "/metrics", status: status}
 	}
 	f := Parse(page)
 	w.hits.add(time.Now(), f)
-	return core.Report{Age: w.half, Ready: true, Pending: f.Pending, Running: f.Running, KV: f.KV}, nil
+	if w.ranks[0] = f; len(w.ranks) > 1 {
+		ParseRanks(page, w.ranks)
+	}
+	return core.Report{Age: w.half, Ready: true}, nil
 }
 
 // lookAlive reports an engine without metrics: that it lives is asked only now
@@ -264,8 +270,13 @@ func (w *watch) note(ready bool, reason string) {
 	}
 }
 
+// send reports each rank, with the figures of the last look.
 func (w *watch) send(r core.Report) {
-	w.prober.opts.Sink(core.Event{Kind: core.EventReplicaReport, Target: w.asked.ID, Report: &r})
+	for i, f := range w.ranks {
+		own := r
+		own.Pending, own.Running, own.KV = f.Pending, f.Running, f.KV
+		w.prober.opts.Sink(core.Event{Kind: core.EventReplicaReport, Target: w.asked.RankID(i), Report: &own})
+	}
 }
 
 func (w *watch) current() Status {

@@ -30,8 +30,8 @@ func (x *exchange) token(now time.Time, n int) {
 
 // streamed counts tokens where they were generated and for whom.
 func (x *exchange) streamed(n int) {
-	if x.counts != nil {
-		x.counts.tokens.Add(int64(n))
+	if x.counts.replica != nil {
+		x.counts.tokens().Add(int64(n))
 	}
 	if x.from == "" {
 		x.rt.stats.tokens.Add(int64(n))
@@ -65,8 +65,8 @@ func (x *exchange) settle() {
 		x.streamed(unseen)
 	}
 	prompt, cached := u.prompt.Or(x.promptTokens), u.cached.Or(0)
-	if u.prompt.Known && u.cached.Known && x.counts != nil {
-		x.counts.hits.add(r.Elapsed(), prompt, cached)
+	if u.prompt.Known && u.cached.Known && x.counts.replica != nil {
+		x.counts.count.hits.add(r.Elapsed(), prompt, cached)
 	}
 	if x.from != "" {
 		return

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/zeebo/xxh3"
 
@@ -21,7 +22,22 @@ type origin struct {
 	hop     core.Hop // how far it had come
 	tenant  string
 	session string
-	tier    service.Tier
+	// sessionAge is how long ago the session began, as the peer says; 0 = not known.
+	sessionAge time.Duration
+	tier       service.Tier
+}
+
+// maxSessionAge bounds what a peer may say of a session's age: no queue looks
+// further back.
+const maxSessionAge = 24 * time.Hour
+
+// parseSessionAge reads headerSessionAge: 0 when it is missing or malformed.
+func parseSessionAge(ms string) time.Duration {
+	n, err := strconv.ParseUint(ms, 10, 63)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(min(n, uint64(maxSessionAge/time.Millisecond))) * time.Millisecond
 }
 
 // requestID is the client's id when it is fit to be one, else a new one.
@@ -50,6 +66,7 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
 	trusted := from != "" && validHop(hop) && peerAllowed(r.self.PeerToken, r.keys, req)
 	if trusted {
 		o.from, o.hop, o.tenant = from, hop, h.Get(headerTenant)
+		o.sessionAge = parseSessionAge(h.Get(headerSessionAge))
 	} else {
 		tenant, ok := r.keys.admit(h)
 		if !ok {

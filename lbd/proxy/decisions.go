@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
 )
 
@@ -18,13 +19,24 @@ type DecisionRecord struct {
 	Region   service.Region `json:"region"` // the balancer's
 	Model    string         `json:"model"`
 	Tier     service.Tier   `json:"tier"`
-	From     string         `json:"from,omitempty"` // the peer that forwarded it here
-	Hop      core.Hop       `json:"hop,omitempty"`  // how far it had come
+	Tenant   string         `json:"tenant,omitempty"`
+	// Session is a hash: of the prompt cache key, the session header, the user or
+	// the client.
+	Session string `json:"session,omitempty"`
+	// PromptBytes is the rendered prompt's length, PromptEstimate what that is in
+	// tokens as long as no engine has counted.
+	PromptBytes    int      `json:"prompt_bytes"`
+	PromptEstimate int      `json:"prompt_tokens_estimate"`
+	From           string   `json:"from,omitempty"` // the peer that forwarded it here
+	Hop            core.Hop `json:"hop,omitempty"`  // how far it had come
 	// Kind, Target, Reason and Decision are the last try's.
 	Kind     core.ActionKind `json:"kind"`
 	Target   string          `json:"target,omitempty"`
 	Reason   string          `json:"reason,omitempty"`
 	Decision *core.Decision  `json:"decision"`
+	// KeptFor is the replica that it waits for, as was decided when it came; empty
+	// where it waits for any, or does not wait.
+	KeptFor string `json:"kept_for,omitempty"`
 	// Tries lists everything that was decided about it, oldest first.
 	Tries []Try `json:"tries"`
 	// State is queued, sent, finished, rejected, cancelled, bounced or failed.
@@ -47,8 +59,21 @@ type Try struct {
 	Target   string          `json:"target,omitempty"`
 	Reason   string          `json:"reason,omitempty"`
 	Decision *core.Decision  `json:"decision,omitempty"`
-	// Failure says why it had to be tried again, empty when it had not.
-	Failure string `json:"failure,omitempty"`
+	// KeptFor is the replica that it had waited for until then.
+	KeptFor string `json:"kept_for,omitempty"`
+	// Failure says why it had to be tried again, empty when it had not; EndedMillis
+	// when that was known, since the request arrived, null likewise.
+	Failure     string   `json:"failure,omitempty"`
+	EndedMillis *float64 `json:"ended_ms,omitempty"`
+}
+
+// failed notes how the latest try ended, at an elapsed time since the request
+// arrived.
+func (d *DecisionRecord) failed(cause string, at time.Duration) {
+	if n := len(d.Tries); n > 0 {
+		ended := millis(at)
+		d.Tries[n-1].Failure, d.Tries[n-1].EndedMillis = cause, &ended
+	}
 }
 
 // States of a DecisionRecord.
@@ -89,6 +114,26 @@ func (g *ring) add(d *DecisionRecord) {
 	g.slots[g.next] = d
 	g.byID[d.Request] = d
 	g.next = (g.next + 1) % len(g.slots)
+}
+
+// oldest is the entry that is overwritten next, nil when there is none at all.
+func (g *ring) oldest() *DecisionRecord {
+	if d := g.slots[g.next]; d != nil {
+		return d
+	}
+	return g.slots[0]
+}
+
+// Remembered says which decisions this balancer can still tell of.
+func (r *Runtime) Remembered() telemetry.DecisionMemory {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := telemetry.DecisionMemory{Balancer: r.self.ID, Region: r.self.Region, Remembered: len(r.ring.byID), Limit: len(r.ring.slots)}
+	if d := r.ring.oldest(); d != nil {
+		since := d.At
+		m.Since = &since
+	}
+	return m
 }
 
 // Decision is what became of a request, while it is remembered.

@@ -32,8 +32,8 @@ type exchange struct {
 	first  time.Time // of the first token
 	latest time.Time // of the latest one
 	until  time.Time // the write deadline that is set
-	counts *replicaCount
-	last   *failure // of the latest try that failed
+	counts rank      // who generates what passes; no replica where it is a peer
+	last   *failure  // of the latest try that failed
 	began  time.Time
 }
 
@@ -81,7 +81,7 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	x.body = share(x.rewrite(&c, buf))
 	return &core.Request{
 		Model: model, Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.key.hash.Key(),
-		PromptTokens: x.promptTokens, MaxTokens: c.bound(), Hop: x.hop, From: x.from,
+		PromptTokens: x.promptTokens, MaxTokens: c.bound(), Hop: x.hop, From: x.from, SessionAge: x.sessionAge,
 	}, nil
 }
 
@@ -114,6 +114,7 @@ func (x *exchange) arrive(request *core.Request) bool {
 	r := x.rt
 	ok := r.arrive(&x.flight, request, &DecisionRecord{
 		At: x.began.UTC(), Balancer: r.self.ID, Region: r.self.Region, Model: x.model, Tier: x.tier,
+		Tenant: x.tenant, Session: x.session, PromptBytes: x.answer.key.hash.Len(), PromptEstimate: x.promptTokens,
 		From: x.from, Hop: x.hop, State: stateQueued, Tries: make([]Try, 0, 1),
 	})
 	if !ok {
@@ -216,11 +217,12 @@ func (x *exchange) fail(f *failure) {
 	x.rt.log.Warn("a try failed", "request", x.flight.id, "target", x.sent.target, "cause", f.cause, "error", f.err, "retryable", !x.wrote)
 	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventFailed, Outcome: &core.Outcome{
 		Retryable: !x.wrote, Unreachable: f.unreachable, Cause: f.cause,
-	}}, func(d *DecisionRecord) {
-		if n := len(d.Tries); n > 0 {
-			d.Tries[n-1].Failure = f.cause
-		}
-	})
+	}}, x.failedBy(f.cause))
+}
+
+// failedBy notes in the request's record why the try at hand ended.
+func (x *exchange) failedBy(cause string) func(*DecisionRecord) {
+	return func(d *DecisionRecord) { d.failed(cause, x.rt.Elapsed()-x.flight.arrived) }
 }
 
 // outputTokens is how many tokens the answer has: the engine's word, else what

@@ -18,13 +18,15 @@ const maxRequestID = 128
 
 // verdict is an action as the goroutine that waits for it gets it.
 type verdict struct {
-	kind     core.ActionKind
-	target   string
-	reason   string
-	hop      core.Hop
-	decision *core.Decision // never changes
-	replica  *replica       // of a dispatch; nil when its address is gone
-	peer     *peer          // of a forward; nil when its address is gone
+	kind   core.ActionKind
+	target string
+	reason string
+	hop    core.Hop
+	// sessionAge is what to tell the peer of a forward; 0 = nothing.
+	sessionAge time.Duration
+	decision   *core.Decision // never changes
+	rank       rank           // of a dispatch; its replica is nil when its address is gone
+	peer       *peer          // of a forward; nil when its address is gone
 }
 
 // flight is a request between its arrival and its end. Its fields are fixed
@@ -64,8 +66,9 @@ func (f *flight) note(now time.Duration, a *core.Action) {
 		return // how it ended is noted by the event that caused it
 	}
 	e.Tries = append(e.Tries, Try{
-		AtMillis: millis(now - f.arrived), Kind: a.Kind, Target: a.Target, Reason: a.Reason, Decision: a.Decision,
+		AtMillis: millis(now - f.arrived), Kind: a.Kind, Target: a.Target, Reason: a.Reason, Decision: a.Decision, KeptFor: e.KeptFor,
 	})
+	e.KeptFor = ""
 }
 
 // millis is a duration in milliseconds.

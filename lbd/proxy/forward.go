@@ -18,6 +18,9 @@ func (x *exchange) markForwarded(h http.Header) {
 	if x.tenant != "" {
 		h[headerTenant] = []string{x.tenant}
 	}
+	if ms := x.sent.sessionAge.Milliseconds(); ms > 0 {
+		h[headerSessionAge] = []string{strconv.FormatInt(ms, 10)}
+	}
 }
 
 // mark writes our own headers on an answer. Where a peer served the request,
@@ -29,8 +32,8 @@ func (x *exchange) mark(h http.Header, from http.Header) {
 	if d.PromptBytes > 0 {
 		match = float64(d.MatchBytes) / float64(d.PromptBytes)
 	}
-	if x.sent.replica != nil {
-		region = string(x.sent.replica.cfg.Region)
+	if x.sent.rank.replica != nil {
+		region = string(x.sent.rank.cfg.Region)
 	}
 	if x.sent.peer != nil {
 		region, replica = from.Get(headerRegion), from.Get(headerReplica)

@@ -13,10 +13,12 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
+	"skyserve/lbd/prefix"
 )
 
-// RecordVersion is the format of a record.
-const RecordVersion = 1
+// RecordVersion is the format of a record. It grows with every change of what a
+// balancer must be made from: an older record would not repeat.
+const RecordVersion = 2
 
 // RecordHeader is the first line of a record. It holds all that a core.Balancer
 // must be made from to repeat the record's decisions, and no secret.
@@ -37,20 +39,31 @@ type RecordSelf struct {
 // RecordConfig is core.Config in JSON: the policy by its name, the push rule as
 // core.ParsePush reads it.
 type RecordConfig struct {
-	Policy           string        `json:"policy"`
-	Push             string        `json:"push"`
-	Forward          bool          `json:"forward"`
-	Tau              int           `json:"tau"`
-	QueueLimit       int           `json:"queue_limit"`
-	MaxWait          time.Duration `json:"max_wait_ns"`
-	ProbeInterval    time.Duration `json:"probe_interval_ns"`
-	StaleIntervals   int           `json:"stale_intervals"`
-	LostIntervals    int           `json:"lost_intervals"`
-	UnconfirmedLimit int           `json:"unconfirmed_limit"`
-	OutstandingLimit int           `json:"outstanding_limit"`
-	MaxTries         int           `json:"max_tries"`
-	PeerPause        time.Duration `json:"peer_pause_ns"`
-	TreeBytes        int           `json:"tree_bytes"`
+	Policy  string       `json:"policy"`
+	Push    string       `json:"push"`
+	Order   core.Order   `json:"order"`
+	Targets core.Targets `json:"targets"`
+	// ModelTargets is by model.
+	ModelTargets     map[string]core.Targets `json:"model_targets,omitempty"`
+	TauN             time.Duration           `json:"tau_n_ns"`
+	TauP             time.Duration           `json:"tau_p_ns"`
+	Forward          bool                    `json:"forward"`
+	Tau              int                     `json:"tau"`
+	QueueLimit       int                     `json:"queue_limit"`
+	MaxWait          time.Duration           `json:"max_wait_ns"`
+	ProbeInterval    time.Duration           `json:"probe_interval_ns"`
+	StaleIntervals   int                     `json:"stale_intervals"`
+	LostIntervals    int                     `json:"lost_intervals"`
+	UnconfirmedLimit int                     `json:"unconfirmed_limit"`
+	OutstandingLimit int                     `json:"outstanding_limit"`
+	SessionLead      time.Duration           `json:"session_lead_ns"`
+	PoolLimit        int                     `json:"pool_limit"`
+	BatchInterval    time.Duration           `json:"batch_interval_ns"`
+	MaxTries         int                     `json:"max_tries"`
+	PeerPause        time.Duration           `json:"peer_pause_ns"`
+	TreeBytes        int                     `json:"tree_bytes"`
+	TreeOrder        prefix.Order            `json:"tree_order"`
+	ShareBytes       int                     `json:"share_bytes"`
 }
 
 // RecordLine is every other line: one step, or a gap where Gap steps could not
@@ -65,17 +78,10 @@ type RecordLine struct {
 
 // header describes this runtime.
 func (r *Runtime) header() RecordHeader {
-	c := r.coreCfg
 	return RecordHeader{
 		Record: RecordVersion, Started: r.began.UTC(),
-		Self: RecordSelf{Service: r.self.Service, ID: r.self.ID, Region: r.self.Region},
-		Config: RecordConfig{
-			Policy: c.Policy.Name(), Push: c.Push.String(), Forward: c.Forward, Tau: c.Tau,
-			QueueLimit: c.QueueLimit, MaxWait: c.MaxWait, ProbeInterval: c.ProbeInterval,
-			StaleIntervals: c.StaleIntervals, LostIntervals: c.LostIntervals,
-			UnconfirmedLimit: c.UnconfirmedLimit, OutstandingLimit: c.OutstandingLimit,
-			MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes,
-		},
+		Self:   RecordSelf{Service: r.self.Service, ID: r.self.ID, Region: r.self.Region},
+		Config: newRecordConfig(&r.coreCfg),
 	}
 }
 
@@ -129,6 +135,7 @@ func keepEvent(ev core.Event) *core.Event {
 	if ev.PeerReport = kept(ev.PeerReport); ev.PeerReport != nil {
 		ev.PeerReport.Models = slices.Clone(ev.PeerReport.Models)
 	}
+	ev.Learned = slices.Clone(ev.Learned)
 	return &ev
 }
 

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"skyserve/lbd/core"
-	"skyserve/lbd/policy"
 )
 
 // readRecord reads a record.
@@ -39,30 +38,15 @@ func readRecord(t *testing.T, r io.Reader) (h RecordHeader, lines []RecordLine) 
 	}
 }
 
-// configOf makes core's configuration from a record's header.
-func configOf(t *testing.T, c RecordConfig) core.Config {
-	t.Helper()
-	p, err := policy.New(c.Policy)
-	if err != nil {
-		t.Fatal(err)
-	}
-	push, err := core.ParsePush(c.Push)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return core.Config{
-		Policy: p, Push: push, Forward: c.Forward, Tau: c.Tau, QueueLimit: c.QueueLimit, MaxWait: c.MaxWait,
-		ProbeInterval: c.ProbeInterval, StaleIntervals: c.StaleIntervals, LostIntervals: c.LostIntervals,
-		UnconfirmedLimit: c.UnconfirmedLimit, OutstandingLimit: c.OutstandingLimit,
-		MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes,
-	}
-}
-
 // replays feeds a record's events to a fresh core and compares what it does.
 func replays(t *testing.T, record []byte) (steps int) {
 	t.Helper()
 	h, lines := readRecord(t, bytes.NewReader(record))
-	fresh := core.New(configOf(t, h.Config))
+	cfg, err := h.Config.Core()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh := core.New(cfg)
 	for i, l := range lines {
 		if l.Gap > 0 {
 			t.Fatalf("line %d: a gap of %d", i+2, l.Gap)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -48,7 +47,7 @@ type Runtime struct {
 	log       *slog.Logger
 	transport http.RoundTripper
 	keys      keyring
-	seed      uint64 // of prefix keys: random, so that nobody can construct collisions
+	seed      uint64 // of prefix keys: see keySeed
 	began     time.Time
 
 	// mu guards everything down to the next blank line.
@@ -56,6 +55,7 @@ type Runtime struct {
 	core     *core.Balancer
 	flights  map[string]*flight
 	replicas map[string]*replica
+	ranks    map[string]rank // by core's id
 	peers    map[string]*peer
 	gone     map[string]uint64 // epochs of replicas that were removed
 	declared []service.BalancerModel
@@ -83,8 +83,8 @@ func New(o Options) (*Runtime, error) {
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport,
-		keys: newKeyring(o.Keys), seed: rand.Uint64(), began: time.Now(), core: core.New(o.Core),
-		flights: map[string]*flight{}, replicas: map[string]*replica{}, peers: map[string]*peer{},
+		keys: newKeyring(o.Keys), seed: keySeed(o.Self.PeerToken), began: time.Now(), core: core.New(o.Core),
+		flights: map[string]*flight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
 		gone: map[string]uint64{}, offered: map[string][]string{},
 	}
 	if r.log == nil {
@@ -153,21 +153,24 @@ func (r *Runtime) step(ev core.Event) {
 // carryOut wakes the goroutine that waits for an action. A decision is copied
 // once: core reuses its memory in the next step.
 func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
+	f := r.flights[a.ID]
 	if a.Kind == core.ActionHold {
+		if f != nil {
+			f.entry.KeptFor = a.Target
+		}
 		return
 	}
-	f := r.flights[a.ID]
 	if f == nil {
 		r.log.Error("an action names a request that is not in flight", "request", a.ID, "action", string(a.Kind))
 		return
 	}
 	a.Decision = a.Decision.Clone()
-	v := verdict{kind: a.Kind, target: a.Target, reason: a.Reason, hop: a.Hop, decision: a.Decision}
+	v := verdict{kind: a.Kind, target: a.Target, reason: a.Reason, hop: a.Hop, sessionAge: a.SessionAge, decision: a.Decision}
 	switch a.Kind {
 	case core.ActionAbort:
 		f.abort()
 	case core.ActionDispatch:
-		v.replica = r.replicas[a.Target]
+		v.rank = r.ranks[a.Target]
 	case core.ActionForward:
 		v.peer = r.peers[a.Target]
 	}
@@ -207,9 +210,11 @@ func (r *Runtime) tick() {
 	r.mu.Lock()
 	at := r.Elapsed()
 	for _, rep := range r.sortedReplicas() {
-		if n := rep.count.tokens.Swap(0); n > 0 {
-			rep.count.rate.add(at, n)
-			r.step(core.Event{Kind: core.EventProgress, Target: rep.cfg.ID, Tokens: int(n)})
+		for _, k := range rep.ranks() {
+			if n := k.tokens().Swap(0); n > 0 {
+				rep.count.rate.add(at, n)
+				r.step(core.Event{Kind: core.EventProgress, Target: k.id(), Tokens: int(n)})
+			}
 		}
 	}
 	r.step(core.Event{Kind: core.EventTick})

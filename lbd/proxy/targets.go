@@ -30,7 +30,7 @@ type replica struct {
 
 // replicaCount is what was counted of a replica's answers.
 type replicaCount struct {
-	tokens atomic.Int64 // streamed since the last tick
+	tokens []atomic.Int64 // streamed since the last tick, by rank
 	rate   rateWindow
 	hits   hitWindow
 }
@@ -69,6 +69,9 @@ func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) 
 	if cfg.Model == "" {
 		return false, fmt.Errorf("adding replica %q: no model is named", cfg.ID)
 	}
+	if err := checkRanks(cfg); err != nil {
+		return false, fmt.Errorf("adding replica %q: %w", cfg.ID, err)
+	}
 	return r.stepWith(func() (bool, error) { return r.putReplica(cfg, base) })
 }
 
@@ -92,16 +95,16 @@ func (r *Runtime) putReplica(cfg service.ReplicaConfig, base *url.URL) (bool, er
 	if cfg.Epoch < held {
 		return false, fmt.Errorf("adding replica %q: epoch %d, held %d: %w", cfg.ID, cfg.Epoch, held, ErrOlderEpoch)
 	}
-	if old != nil && old.cfg.URL != cfg.URL {
-		r.step(core.Event{Kind: core.EventReplicaRemoved, Target: cfg.ID})
-	}
 	delete(r.gone, cfg.ID)
-	count := &replicaCount{}
-	if old != nil && old.cfg.URL == cfg.URL {
-		count = old.count
+	count := &replicaCount{tokens: make([]atomic.Int64, cfg.Ranks())}
+	if old != nil {
+		if old.cfg.URL == cfg.URL && old.cfg.Ranks() == cfg.Ranks() {
+			count = old.count
+		} else {
+			r.removeRanks(old)
+		}
 	}
-	r.replicas[cfg.ID] = &replica{cfg: cfg, base: base, count: count}
-	r.step(core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: cfg.ID, Model: cfg.Model}})
+	r.addRanks(&replica{cfg: cfg, base: base, count: count})
 	return old == nil, nil
 }
 
@@ -118,8 +121,7 @@ func (r *Runtime) RemoveReplica(id string, epoch uint64) (removed bool, err erro
 			return false, fmt.Errorf("removing replica %q: epoch %d, held %d: %w", id, epoch, old.cfg.Epoch, ErrOlderEpoch)
 		}
 		r.bury(id, max(epoch, old.cfg.Epoch))
-		delete(r.replicas, id)
-		r.step(core.Event{Kind: core.EventReplicaRemoved, Target: id})
+		r.removeRanks(old)
 		return true, nil
 	})
 }
@@ -146,10 +148,13 @@ func (r *Runtime) bury(id string, epoch uint64) {
 // reports whether the id is known.
 func (r *Runtime) DrainReplica(id string) bool {
 	known, _ := r.stepWith(func() (bool, error) {
-		if r.replicas[id] == nil {
+		rep := r.replicas[id]
+		if rep == nil {
 			return false, nil
 		}
-		r.step(core.Event{Kind: core.EventReplicaDraining, Target: id})
+		for _, k := range rep.ranks() {
+			r.step(core.Event{Kind: core.EventReplicaDraining, Target: k.id()})
+		}
 		return true, nil
 	})
 	return known

@@ -56,7 +56,7 @@ func (x *exchange) try(ctx context.Context) (ended bool) {
 	defer resp.Body.Close()
 	if x.sent.peer != nil && resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get(headerBounce) != "" {
 		discard(resp.Body)
-		x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventBounced}, nil)
+		x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventBounced}, x.failedBy(x.sent.target+" gave it back"))
 		return false
 	}
 	if x.worthAnotherTry(resp.StatusCode) {
@@ -82,11 +82,13 @@ func (x *exchange) watch(cancel context.CancelCauseFunc) *time.Timer {
 // send opens the exchange with the target.
 func (x *exchange) send(ctx context.Context) (*http.Response, error) {
 	switch {
-	case x.sent.replica != nil:
-		x.counts = x.sent.replica.count
-		return x.rt.transport.RoundTrip(x.outgoing(ctx, x.sent.replica.base))
+	case x.sent.rank.replica != nil:
+		x.counts = x.sent.rank
+		out := x.outgoing(ctx, x.counts.base)
+		x.counts.mark(out.Header)
+		return x.rt.transport.RoundTrip(out)
 	case x.sent.peer != nil:
-		x.counts = nil
+		x.counts = rank{}
 		out := x.outgoing(ctx, x.sent.peer.base)
 		x.markForwarded(out.Header)
 		return x.sent.peer.transport.RoundTrip(out)

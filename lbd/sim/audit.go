@@ -18,7 +18,7 @@ func (w *world) audit() error {
 			return err
 		}
 		for _, seen := range r.node.core.View(w.now).Replicas {
-			if made := r.engine.Load().GeneratedTokens; seen.ID == r.id && seen.Tokens > made {
+			if made := r.load().GeneratedTokens; seen.ID == r.id && seen.Tokens > made {
 				return fmt.Errorf("replica %s: its balancer heard of %d tokens, but %d were generated", r.id, seen.Tokens, made)
 			}
 		}
@@ -27,12 +27,12 @@ func (w *world) audit() error {
 }
 
 // auditNode: arrived = finished + rejected + cancelled + bounced + queued +
-// outstanding, and what is here is what the balancer counts as here.
+// outstanding + what died with it, and what is here is what the balancer counts as here.
 func auditNode(w *world, n *node) error {
-	c := n.core.View(w.now).Counts
+	c := n.counts(w.now)
 	here := int64(c.Queued + c.Outstanding)
-	if c.Arrived != c.Finished+c.Rejected+c.Cancelled+c.Bounced+here {
-		return fmt.Errorf("balancer %s: %d requests arrived, but %+v", n.id, c.Arrived, c)
+	if c.Arrived != c.Finished+c.Rejected+c.Cancelled+c.Bounced+here+n.lost {
+		return fmt.Errorf("balancer %s: %d requests arrived and %d died with it, but %+v", n.id, c.Arrived, n.lost, c)
 	}
 	if here != int64(len(n.legs)) {
 		return fmt.Errorf("balancer %s: %d requests are here, but it counts %d queued and %d outstanding", n.id, len(n.legs), c.Queued, c.Outstanding)
@@ -40,13 +40,13 @@ func auditNode(w *world, n *node) error {
 	return nil
 }
 
-// auditReplica: submitted = finished + cancelled + rejected + pending + running,
-// and what is in the engine is what was sent there.
+// auditReplica: submitted = finished + cancelled + rejected + pending + running
+// + what died with it, and what is in the engine is what was sent there.
 func auditReplica(r *replica) error {
-	l := r.engine.Load()
+	l := r.load()
 	here := int64(l.Pending + l.Running)
-	if l.Submitted != l.Finished+l.Cancelled+l.Rejected+here {
-		return fmt.Errorf("replica %s: %d requests submitted, but %+v", r.id, l.Submitted, l)
+	if l.Submitted != l.Finished+l.Cancelled+l.Rejected+here+r.lost {
+		return fmt.Errorf("replica %s: %d requests submitted and %d died with it, but %+v", r.id, l.Submitted, r.lost, l)
 	}
 	if here != int64(len(r.jobs)) {
 		return fmt.Errorf("replica %s: %d requests are there, but it counts %d pending and %d running", r.id, len(r.jobs), l.Pending, l.Running)
@@ -59,17 +59,17 @@ func auditReplica(r *replica) error {
 // the engines.
 func (w *world) auditClients() error {
 	t := &w.tally
-	if ended := t.done + t.lost + t.cancelled; ended > t.issued {
+	if ended := t.done + t.failures + t.cancelled + t.lost; ended > t.issued {
 		return fmt.Errorf("clients: %d requests ended of %d issued", ended, t.issued)
 	}
 	var arrived, in, out, finishedHere, finished int64
 	for _, n := range w.nodes {
-		c := n.core.View(w.now).Counts
+		c := n.counts(w.now)
 		arrived, in, out = arrived+c.Arrived, in+c.ForwardedIn, out+c.ForwardedOut
 		finishedHere += c.Finished
 	}
 	for _, r := range w.replicas {
-		finished += r.engine.Load().Finished
+		finished += r.load().Finished
 	}
 	switch {
 	case arrived-in > int64(t.issued):

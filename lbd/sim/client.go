@@ -11,7 +11,7 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// client is a closed-loop client in its region.
+// client is a closed-loop client in its region, or one session of an open loop.
 type client struct {
 	index    int32
 	region   int
@@ -29,8 +29,10 @@ type flight struct {
 	answer  []engine.Token
 	maxNew  int
 
-	leg     *leg // at the balancer that the client asked
-	issued  time.Duration
+	leg     *leg          // at the balancer that the client asked
+	asked   time.Duration // when the client first asked for it
+	issued  time.Duration // and when this try began
+	retried bool          // it is not the first try
 	first   time.Duration
 	started bool // the first token came
 	ended   bool
@@ -49,25 +51,41 @@ const wordBytes = 4
 
 // addClients makes the clients; they start one after the other.
 func (w *world) addClients(phase func(time.Duration) time.Duration) error {
-	var names []string
-	for _, r := range w.scenario.Regions {
-		names = append(names, r.Name)
-	}
-	heavy := workload.HeavyRegion(names)
 	for region, r := range w.scenario.Regions {
 		for i := range r.Clients {
-			load, err := workload.NewClient(w.scenario.Workload, workload.Options{
-				Seed: w.setup.Seed, Region: r.Name, Client: i, Heavy: r.Name == heavy, MaxContext: w.scenario.MaxContext,
-			})
+			c, err := w.newClient(region, i, false)
 			if err != nil {
 				return err
 			}
-			c := &client{index: int32(len(w.clients)), region: region, workload: load}
 			w.clients = append(w.clients, c)
-			w.queue.push(event{at: phase(startSpread), kind: evIssue, index: c.index, issue: w.flightsOf(c, nil, load.Next())})
+			w.queue.push(event{at: phase(startSpread), kind: evIssue, issue: w.flightsOf(c, nil, c.workload.Next())})
 		}
 	}
 	return nil
+}
+
+// newClient makes the i-th client of a region, or its i-th session.
+func (w *world) newClient(region, i int, once bool) (*client, error) {
+	s := w.scenario
+	name := s.Regions[region].Name
+	load, err := workload.NewClient(s.Workload, workload.Options{
+		Seed: w.setup.Seed, Region: name, Client: i, Heavy: name == s.heavy(), MaxContext: s.MaxContext,
+		Lengths: s.Lengths, Sigma: s.Sigma, Once: once,
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.sessions++
+	return &client{index: w.sessions - 1, region: region, workload: load}, nil
+}
+
+// heavy is the region with the larger trees, where a workload has such.
+func (s *Scenario) heavy() string {
+	names := make([]string, 0, len(s.Regions))
+	for _, r := range s.Regions {
+		names = append(names, r.Name)
+	}
+	return workload.HeavyRegion(names)
 }
 
 // flightsOf makes flights of what a client asks next; before is what it asked last.
@@ -144,16 +162,20 @@ func (f *flight) finished(ev *engine.Event) {
 	f.text = f.text[:ev.OutputTokens*wordBytes]
 }
 
-// issueAll sends flights to the client's balancer.
-func (w *world) issueAll(c *client, flights []*flight) {
-	home := w.nodes[w.homes[c.region]]
+// issueAll sends flights to their client's balancer.
+func (w *world) issueAll(flights []*flight) {
 	for _, f := range flights {
+		c := f.client
+		home := w.ask(c.region)
 		f.issued = w.now
+		if !f.retried {
+			f.asked = w.now
+		}
 		f.leg = &leg{flight: f, node: home}
 		w.tally.issued++
-		w.push(w.delay[c.region][home.region], event{kind: evArrive, leg: f.leg})
+		w.push(w.delay[c.region][w.seat(home, c)], event{kind: evArrive, leg: f.leg})
 		if w.scenario.Patience > 0 {
-			w.push(w.scenario.Patience, event{kind: evPatience, flight: f})
+			w.push(max(0, f.asked+w.scenario.Patience-w.now), event{kind: evPatience, flight: f})
 		}
 	}
 }
@@ -172,7 +194,13 @@ func (w *world) answer(f *flight, said word) {
 		}
 		f.ended = true
 		w.tally.answered(w.warm, w.now, f)
-		w.issueAll(f.client, w.flightsOf(f.client, f, f.client.workload.Done(f.request, f.text)))
+		w.issueAll(w.flightsOf(f.client, f, f.client.workload.Done(f.request, f.text)))
+	case saidBroken, saidRefused:
+		f.ended = true
+		w.tally.lost++
+		again := w.newFlight(f.client, nil, f.request)
+		again.asked, again.retried = f.asked, true
+		w.push(retryPause, event{kind: evIssue, issue: []*flight{again}})
 	default:
 		f.ended = true
 		w.tally.failed(w.warm)
@@ -187,7 +215,7 @@ func (w *world) giveUp(f *flight) {
 	}
 	f.ended = true
 	w.tally.cancelled++
-	w.push(w.delay[f.client.region][f.leg.node.region], event{kind: evCancel, leg: f.leg})
+	w.push(w.delay[f.client.region][w.seat(f.leg.node, f.client)], event{kind: evCancel, leg: f.leg})
 	w.goOn(f)
 }
 
@@ -195,6 +223,6 @@ func (w *world) giveUp(f *flight) {
 func (w *world) goOn(f *flight) {
 	c := f.client
 	if next := w.flightsOf(c, nil, c.workload.Failed(f.request)); len(next) > 0 {
-		w.push(retryPause, event{kind: evIssue, index: c.index, issue: next})
+		w.push(retryPause, event{kind: evIssue, issue: next})
 	}
 }

@@ -1,9 +1,22 @@
 package sim
 
+import (
+	"slices"
+
+	"skyserve/lbd/engine"
+)
+
 // Constants is a scenario as its report names it: every figure that a result
 // rests on, so that it can be judged and repeated.
 type Constants struct {
-	Workload   string            `json:"workload"`
+	Workload string `json:"workload"`
+	// Lengths and Sigma are left out where they are 1, Rate where the loop is closed.
+	Lengths    float64           `json:"lengths,omitempty"`
+	Sigma      float64           `json:"sigma,omitempty"`
+	Rate       float64           `json:"rate,omitempty"`
+	Surges     []ConstantsSurge  `json:"surges,omitempty"`
+	Trace      *ConstantsTrace   `json:"trace,omitempty"`
+	Faults     []ConstantsFault  `json:"faults,omitempty"`
 	Regions    []ConstantsRegion `json:"regions"`
 	Links      []ConstantsLink   `json:"links"`
 	LocalRTT   float64           `json:"local_rtt_ms"`
@@ -18,6 +31,13 @@ type Constants struct {
 	MaxWait    float64           `json:"max_wait_ms"`
 	Patience   float64           `json:"patience_ms"` // 0 = for ever
 
+	ConstantsProfile
+	// Others are the other profiles that regions name.
+	Others []ConstantsProfile `json:"profiles,omitempty"`
+}
+
+// ConstantsProfile is an engine.Profile in a report.
+type ConstantsProfile struct {
 	Profile          string  `json:"profile"`
 	PrefillBase      float64 `json:"prefill_base_ms"`
 	PrefillPerToken  float64 `json:"prefill_per_token_ms"`
@@ -35,6 +55,37 @@ type ConstantsRegion struct {
 	Name     string `json:"name"`
 	Replicas int    `json:"replicas"`
 	Clients  int    `json:"clients"`
+	// Profiles are names, where the region has its own.
+	Profiles []string `json:"profiles,omitempty"`
+}
+
+// ConstantsSurge is a Surge in a report.
+type ConstantsSurge struct {
+	Region string  `json:"region"`
+	From   float64 `json:"from_s"`
+	To     float64 `json:"to_s"`
+	Factor float64 `json:"factor"`
+}
+
+// ConstantsTrace is a Trace in a report.
+type ConstantsTrace struct {
+	Name     string `json:"name"`
+	Format   string `json:"format"`
+	Requests int    `json:"requests"`
+	LeftOut  int    `json:"left_out"` // too long for the context
+}
+
+// ConstantsFault is a Fault in a report.
+type ConstantsFault struct {
+	Kind    FaultKind `json:"kind"`
+	From    float64   `json:"from_s"`
+	To      float64   `json:"to_s"`
+	Replica string    `json:"replica,omitempty"`
+	Region  string    `json:"region,omitempty"`
+	Peer    string    `json:"peer,omitempty"`
+	Factor  float64   `json:"factor,omitempty"`
+	Share   float64   `json:"share,omitempty"`
+	Delay   float64   `json:"delay_ms,omitempty"`
 }
 
 // ConstantsLink is a Link in a report.
@@ -46,20 +97,61 @@ type ConstantsLink struct {
 
 // Constants lists what the scenario is made of.
 func (s *Scenario) Constants() Constants {
-	p := &s.Profile
 	c := Constants{
-		Workload: string(s.Workload), LocalRTT: milliseconds(s.LocalRTT), Home: s.Home, Duration: s.Duration.Seconds(), Warmup: s.Warmup,
+		Workload: string(s.Workload), Lengths: unlessOne(s.Lengths), Sigma: unlessOne(s.Sigma), Rate: s.Rate,
+		LocalRTT: milliseconds(s.LocalRTT), Home: s.Home, Duration: s.Duration.Seconds(), Warmup: s.Warmup,
 		Interval: milliseconds(s.Interval), Forward: s.Forward, MaxNew: s.MaxNew, MaxContext: s.MaxContext, Tau: s.Tau,
-		MaxWait: milliseconds(s.MaxWait), Patience: milliseconds(s.Patience),
-		Profile: p.Name, PrefillBase: milliseconds(p.PrefillBase), PrefillPerToken: milliseconds(p.PrefillPerToken),
-		DecodeBase: milliseconds(p.DecodeBase), DecodePerRequest: milliseconds(p.DecodePerRequest), DecodePerKVToken: milliseconds(p.DecodePerKVToken),
-		ChunkTokens: p.ChunkTokens, KVTokens: p.KVTokens, MaxRunning: p.MaxRunning, Reserve: float64(p.ReservePerMille) / 1000,
+		MaxWait: milliseconds(s.MaxWait), Patience: milliseconds(s.Patience), ConstantsProfile: constantsOf(&s.Profile),
 	}
-	for _, r := range s.Regions {
-		c.Regions = append(c.Regions, ConstantsRegion(r))
+	for _, u := range s.Surges {
+		c.Surges = append(c.Surges, ConstantsSurge{u.Region, u.From.Seconds(), u.To.Seconds(), u.Factor})
 	}
+	if t := s.Trace; t != nil {
+		c.Workload, c.Trace = "trace", &ConstantsTrace{t.Name, t.Format, len(t.Rows), t.LeftOut}
+	}
+	for i := range s.Faults {
+		f := &s.Faults[i]
+		c.Faults = append(c.Faults, ConstantsFault{
+			f.Kind, f.From.Seconds(), s.end(f).Seconds(), f.Replica, f.Region, f.Peer, f.Factor, f.Share, milliseconds(f.Delay),
+		})
+	}
+	c.Regions, c.Others = s.regionConstants()
 	for _, l := range s.Links {
 		c.Links = append(c.Links, ConstantsLink{l.A, l.B, milliseconds(l.RTT)})
 	}
 	return c
+}
+
+// regionConstants lists the regions, and every profile that they name beside the
+// scenario's.
+func (s *Scenario) regionConstants() (regions []ConstantsRegion, others []ConstantsProfile) {
+	seen := []engine.Profile{s.Profile}
+	for _, r := range s.Regions {
+		region := ConstantsRegion{Name: r.Name, Replicas: r.Replicas, Clients: r.Clients}
+		for i := range r.Profiles {
+			region.Profiles = append(region.Profiles, r.Profiles[i].Name)
+			if !slices.Contains(seen, r.Profiles[i]) {
+				seen = append(seen, r.Profiles[i])
+				others = append(others, constantsOf(&r.Profiles[i]))
+			}
+		}
+		regions = append(regions, region)
+	}
+	return regions, others
+}
+
+func constantsOf(p *engine.Profile) ConstantsProfile {
+	return ConstantsProfile{
+		Profile: p.Name, PrefillBase: milliseconds(p.PrefillBase), PrefillPerToken: milliseconds(p.PrefillPerToken),
+		DecodeBase: milliseconds(p.DecodeBase), DecodePerRequest: milliseconds(p.DecodePerRequest), DecodePerKVToken: milliseconds(p.DecodePerKVToken),
+		ChunkTokens: p.ChunkTokens, KVTokens: p.KVTokens, MaxRunning: p.MaxRunning, Reserve: float64(p.ReservePerMille) / 1000,
+	}
+}
+
+// unlessOne is a factor, or 0 where it changes nothing.
+func unlessOne(factor float64) float64 {
+	if factor == 1 {
+		return 0
+	}
+	return factor
 }

@@ -62,14 +62,16 @@ type Totals struct {
 	Answered  int
 	Failed    int
 	Cancelled int
-	InFlight  int
+	// Lost went with a balancer that died; their clients asked again.
+	Lost     int
+	InFlight int
 	// Events is how many things happened.
 	Events int64
 }
 
 // tally collects a run's figures.
 type tally struct {
-	issued, done, lost, cancelled int // all run
+	issued, done, failures, cancelled, lost int // all run
 
 	ttft, tpot, e2e []float64 // since the warm-up, ms
 	rejected        int
@@ -77,20 +79,23 @@ type tally struct {
 	longest         time.Duration
 }
 
+// inFlight is how many requests have not come to an end.
+func (t *tally) inFlight() int { return t.issued - t.done - t.failures - t.cancelled - t.lost }
+
 func (t *tally) answered(warm bool, now time.Duration, f *flight) {
 	t.done++
 	if !warm {
 		return
 	}
-	t.ttft = append(t.ttft, milliseconds(f.first-f.issued))
-	t.e2e = append(t.e2e, milliseconds(now-f.issued))
+	t.ttft = append(t.ttft, milliseconds(f.first-f.asked))
+	t.e2e = append(t.e2e, milliseconds(now-f.asked))
 	if f.output > 1 {
 		t.tpot = append(t.tpot, milliseconds(now-f.first)/float64(f.output-1))
 	}
 }
 
 func (t *tally) failed(warm bool) {
-	t.lost++
+	t.failures++
 	if warm {
 		t.rejected++
 	}
@@ -107,7 +112,7 @@ func (w *world) beginFigures() {
 	w.warm = true
 	for _, r := range w.replicas {
 		w.settle(r)
-		r.atWarm = r.engine.Load()
+		r.atWarm = r.load()
 	}
 }
 
@@ -115,14 +120,14 @@ func (w *world) beginFigures() {
 func (w *world) result() *Result {
 	t := &w.tally
 	r := &Result{Totals: Totals{
-		Issued: t.issued, Answered: t.done, Failed: t.lost, Cancelled: t.cancelled,
-		InFlight: t.issued - t.done - t.lost - t.cancelled, Events: w.events,
+		Issued: t.issued, Answered: t.done, Failed: t.failures, Cancelled: t.cancelled, Lost: t.lost,
+		InFlight: t.inFlight(), Events: w.events,
 	}}
 	for _, n := range w.nodes {
-		r.Balancers = append(r.Balancers, n.core.View(w.now).Counts)
+		r.Balancers = append(r.Balancers, n.counts(w.now))
 	}
 	for _, rep := range w.replicas {
-		r.Replicas = append(r.Replicas, rep.engine.Load())
+		r.Replicas = append(r.Replicas, rep.load())
 	}
 	generated, hitRate := w.engineFigures()
 	r.Figures = Figures{
@@ -137,7 +142,7 @@ func (w *world) result() *Result {
 func (w *world) engineFigures() (perSecond float64, hitRate *float64) {
 	var generated, hit, queried int64
 	for _, r := range w.replicas {
-		l := r.engine.Load()
+		l := r.load()
 		generated += l.GeneratedTokens - r.atWarm.GeneratedTokens
 		hit += l.HitTokens - r.atWarm.HitTokens
 		queried += l.QueriedTokens - r.atWarm.QueriedTokens
@@ -155,7 +160,7 @@ func (w *world) imbalance() *float64 {
 	for _, r := range w.replicas {
 		mean := 0.0
 		if r.samples > 0 {
-			mean = float64(r.load) / float64(r.samples)
+			mean = float64(r.seen) / float64(r.samples)
 		}
 		least, most = min(least, mean), max(most, mean)
 	}

@@ -17,6 +17,10 @@ type node struct {
 	id     string
 	core   *core.Balancer
 	legs   map[string]*leg // requests here, by id
+
+	dead   bool
+	before core.Counts // of its lives that ended
+	lost   int64       // requests that died with those
 }
 
 // leg is a request's stay at one balancer. A forwarded request has a leg at
@@ -25,8 +29,10 @@ type leg struct {
 	flight *flight
 	node   *node
 	up     *leg  // the leg at the balancer that forwarded it; nil when its client asked here
+	broken bool  // the way to that balancer was cut; never set where there is none
 	upTry  int32 // which try of that leg this is
 	hop    core.Hop
+	age    time.Duration // of the session, as that balancer knows it
 
 	// Of its latest try: what came of an earlier one counts no more.
 	try     int32
@@ -36,15 +42,33 @@ type leg struct {
 	down    *leg     // or to a peer
 }
 
-func newNode(w *world, index, region int, p policy.Policy) *node {
+func newNode(w *world, index, region int) (*node, error) {
+	n := &node{index: int32(index), region: region, id: w.scenario.Regions[region].Name, legs: map[string]*leg{}}
+	return n, w.boot(n)
+}
+
+// boot gives a balancer a core that knows nothing.
+func (w *world) boot(n *node) error {
+	p, err := w.policyFor(n)
+	if err != nil {
+		return err
+	}
 	cfg := core.DefaultConfig(p)
 	cfg.Push, cfg.Forward = w.setup.Push, w.scenario.Forward
 	cfg.Tau, cfg.MaxWait = w.scenario.Tau, w.scenario.MaxWait
 	cfg.ProbeInterval = w.scenario.Interval
-	return &node{
-		index: int32(index), region: region, id: w.scenario.Regions[region].Name,
-		core: core.New(cfg), legs: map[string]*leg{},
-	}
+	n.core = core.New(cfg)
+	return nil
+}
+
+// counts is where every request of all its lives went; what died with it is in
+// Arrived alone.
+func (n *node) counts(now time.Duration) core.Counts {
+	c, b := n.core.View(now).Counts, &n.before
+	c.Arrived, c.Finished, c.Rejected = c.Arrived+b.Arrived, c.Finished+b.Finished, c.Rejected+b.Rejected
+	c.Cancelled, c.Bounced = c.Cancelled+b.Cancelled, c.Bounced+b.Bounced
+	c.ForwardedOut, c.ForwardedIn = c.ForwardedOut+b.ForwardedOut, c.ForwardedIn+b.ForwardedIn
+	return c
 }
 
 // meet introduces all others to a balancer.
@@ -97,30 +121,43 @@ func (w *world) dispatch(l *leg, a *core.Action) {
 	l.try++
 	l.replica, l.down, l.job = r, nil, 0
 	w.tally.waited(w.warm, a.Decision.Queued)
-	w.push(w.delay[l.node.region][r.region], event{kind: evSubmit, leg: l, try: l.try})
+	w.push(w.way(r, l), event{kind: evSubmit, leg: l, try: l.try})
 }
 
 func (w *world) forward(l *leg, a *core.Action) {
 	l.try++
 	for _, peer := range w.nodes {
 		if peer.id == a.Target {
-			l.replica, l.down = nil, &leg{flight: l.flight, node: peer, up: l, upTry: l.try, hop: a.Hop}
+			l.replica, l.down = nil, &leg{flight: l.flight, node: peer, up: l, upTry: l.try, hop: a.Hop, age: a.SessionAge}
 		}
 	}
 	w.tally.waited(w.warm, a.Decision.Queued)
 	if w.warm {
 		w.tally.forwarded++
 	}
-	w.push(w.delay[l.node.region][l.down.node.region], event{kind: evArrive, leg: l.down})
+	way := w.delay[l.node.region][l.down.node.region]
+	if w.cut(l.node, l.down.node) {
+		l.down.broken = true
+		w.push(2*way, event{kind: evUp, leg: l, try: l.try, word: saidRefused})
+		return
+	}
+	w.push(way, event{kind: evArrive, leg: l.down})
 }
 
-// arrive takes a request in.
+// arrive takes a request in. A balancer that is dead refuses.
 func (w *world) arrive(l *leg) {
 	f := l.flight
+	if l.broken {
+		return
+	}
+	if l.node.dead {
+		w.sayUp(l, saidRefused)
+		return
+	}
 	l.node.legs[f.id] = l
 	req := core.Request{
 		ID: f.id, Model: model, Session: f.request.Session, Tier: f.request.Tier,
-		Prompt: f.key, PromptTokens: len(f.prompt), MaxTokens: f.maxNew, Hop: l.hop,
+		Prompt: f.key, PromptTokens: len(f.prompt), MaxTokens: f.maxNew, Hop: l.hop, SessionAge: l.age,
 	}
 	if l.up != nil {
 		req.From = l.up.node.id
@@ -138,7 +175,7 @@ func (w *world) leave(l *leg, said word) {
 func (w *world) sayUp(l *leg, said word) {
 	from := l.node.region
 	if l.up == nil {
-		w.push(w.delay[from][l.flight.client.region], event{kind: evAnswer, flight: l.flight, word: said})
+		w.push(w.delay[w.seat(l.node, l.flight.client)][l.flight.client.region], event{kind: evAnswer, flight: l.flight, word: said})
 		return
 	}
 	w.push(w.delay[from][l.up.node.region], event{kind: evUp, leg: l.up, try: l.upTry, word: said})
@@ -166,6 +203,10 @@ func (w *world) hear(l *leg, try int32, said word) {
 		w.tell(l.node, core.Event{Kind: core.EventFailed, ID: f.id, Outcome: &core.Outcome{
 			Retryable: !l.started && !f.refused, Cause: "refused",
 		}})
+	case saidBroken, saidRefused:
+		w.tell(l.node, core.Event{Kind: core.EventFailed, ID: f.id, Outcome: &core.Outcome{
+			Retryable: !l.started, Unreachable: said == saidRefused, Cause: "connection lost",
+		}})
 	case saidBounced:
 		w.tell(l.node, core.Event{Kind: core.EventBounced, ID: f.id})
 	}
@@ -186,28 +227,35 @@ func (w *world) abortDown(l *leg) {
 		w.push(w.delay[l.node.region][l.down.node.region], event{kind: evCancel, leg: l.down})
 		return
 	}
-	w.push(w.delay[l.node.region][l.replica.region], event{kind: evAbort, leg: l})
+	w.push(w.way(l.replica, l), event{kind: evAbort, leg: l})
 }
 
-// heartbeat tells a balancer's load to all others.
+// heartbeat tells a balancer's load to all others that it reaches.
 func (w *world) heartbeat(n *node) {
-	loads := n.core.Load(w.now)
-	for _, peer := range w.nodes {
-		if peer != n {
-			d := w.delay[n.region][peer.region]
-			w.push(d, event{kind: evPeer, index: peer.index, from: n.index, peer: &core.PeerReport{Age: d, RTT: 2 * d, Models: loads}})
+	if !n.dead {
+		loads := n.core.Load(w.now)
+		for _, peer := range w.nodes {
+			if peer != n && !w.cut(n, peer) {
+				d := w.delay[n.region][peer.region]
+				w.push(d, event{kind: evPeer, index: peer.index, from: n.index, peer: &core.PeerReport{Age: d, RTT: 2 * d, Models: loads}})
+			}
 		}
 	}
 	w.push(w.scenario.Interval, event{kind: evHeartbeat, index: n.index})
 }
 
 func (w *world) peerReport(n, from *node, report *core.PeerReport) {
+	if n.dead || w.cut(n, from) {
+		return
+	}
 	w.tell(n, core.Event{Kind: core.EventPeerReport, Target: from.id, PeerReport: report})
 }
 
 func (w *world) tick(n *node) {
-	w.progress(n)
-	w.tell(n, core.Event{Kind: core.EventTick})
+	if !n.dead {
+		w.progress(n)
+		w.tell(n, core.Event{Kind: core.EventTick})
+	}
 	w.push(w.scenario.Interval, event{kind: evTick, index: n.index})
 }
 

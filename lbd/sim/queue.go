@@ -10,7 +10,9 @@ import (
 type kind uint8
 
 const (
-	evIssue     kind = iota // client: makes its first requests, or goes on after a pause
+	evSession   kind = iota // index (region): a session begins, in an open loop
+	evRow                   // index (of the trace's rows): a request of a trace comes
+	evIssue                 // issue: a client makes its first requests, or goes on after a pause
 	evArrive                // leg: a request reaches a balancer
 	evSubmit                // leg, try: a request reaches a replica
 	evUp                    // leg, try, word: news of a request reaches a balancer
@@ -24,6 +26,8 @@ const (
 	evHeartbeat             // index (balancer): it tells its peers its load
 	evPeer                  // index (balancer), from, peer: a heartbeat arrives
 	evTick                  // index (balancer)
+	evFault                 // index (of the scenario's), from: 0 = it begins, 1 = it ends
+	evAdopt                 // index (balancer): those who miss it take its replicas
 	evWarm                  // the figures begin
 )
 
@@ -35,6 +39,8 @@ const (
 	saidDone
 	saidFailed
 	saidBounced
+	saidBroken  // whoever served it died or was cut off
+	saidRefused // whoever was to serve it cannot be reached
 )
 
 // event is something that will happen. Events of one instant happen in the

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"fmt"
 	"time"
 
 	"skyserve/lbd/core"
@@ -14,9 +13,15 @@ type replica struct {
 	index  int32
 	id     string
 	region int
-	node   *node
+	node   *node // who owns it now
+	home   *node // and at first
 	engine *engine.Engine
+	clock  clock          // the engine's
 	jobs   map[uint64]job // in the engine
+
+	down   bool        // it answers nobody
+	before engine.Load // counters of its engines that died
+	lost   int64       // requests that died with them
 
 	// The engine is woken at wakeAt by the event that carries turn; what carries
 	// an older turn comes to nothing.
@@ -24,17 +29,22 @@ type replica struct {
 	wakeAt time.Duration
 	turn   uint64
 
-	told  int64 // tokens generated, as of the last probe
-	heard int   // tokens that reached the balancer since its last tick
+	revealed engine.Load // to the oracle, last
+
+	told   int64         // tokens generated, as of the last probe that came back
+	heard  int           // tokens that reached the balancer since its last tick
+	newest time.Duration // when the last report that reached it was read
 
 	atWarm  engine.Load // when the figures began
 	samples int         // since then, by probes
-	load    int         // sum over those of what was outstanding in the engine
+	seen    int         // sum over those of what was outstanding in the engine
 }
 
 // news is what a probe read, on its way.
 type news struct {
 	report core.Report
+	to     *node         // who probed
+	read   time.Duration // when
 	// tokens is how many were generated since the probe before. They come to the
 	// balancer in answers all the time; that it hears of them with the next probe
 	// only is as coarse as the ticks that it tells its core at.
@@ -49,22 +59,60 @@ type job struct {
 
 // addReplicas makes the replicas and hands each to its balancer.
 func (w *world) addReplicas(phase func(time.Duration) time.Duration) error {
-	for region, r := range w.scenario.Regions {
+	for region := range w.scenario.Regions {
+		r := &w.scenario.Regions[region]
 		for i := range r.Replicas {
-			e, err := engine.New(w.scenario.Profile, engine.ReportChanges)
+			e, err := engine.New(*w.scenario.profile(r, i), engine.ReportChanges)
 			if err != nil {
 				return err
 			}
 			rep := &replica{
-				index: int32(len(w.replicas)), id: fmt.Sprintf("%s-%02d", r.Name, i+1), region: region,
-				node: w.nodes[w.homes[region]], engine: e, jobs: map[uint64]job{},
+				index: int32(len(w.replicas)), id: replicaID(r.Name, i), region: region,
+				home: w.nodes[w.homes[region]], engine: e, jobs: map[uint64]job{},
 			}
 			w.replicas = append(w.replicas, rep)
-			w.tell(rep.node, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: rep.id, Model: model}})
+			w.give(rep, rep.home)
 			w.queue.push(event{at: phase(w.scenario.Interval), kind: evProbe, index: rep.index})
 		}
 	}
 	return nil
+}
+
+// give makes a balancer the owner of a replica.
+func (w *world) give(r *replica, to *node) {
+	if r.node != nil && !r.node.dead {
+		w.tell(r.node, core.Event{Kind: core.EventReplicaRemoved, Target: r.id})
+	}
+	r.node, r.heard = to, 0
+	w.tell(to, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: r.id, Model: model}})
+}
+
+// load is what a replica has done in its life, and what is in its engine now.
+func (r *replica) load() engine.Load {
+	l, b := r.engine.Load(), &r.before
+	for _, sum := range []struct {
+		to   *int64
+		more int64
+	}{
+		{&l.Submitted, b.Submitted},
+		{&l.Finished, b.Finished},
+		{&l.Cancelled, b.Cancelled},
+		{&l.Rejected, b.Rejected},
+		{&l.Preempted, b.Preempted},
+		{&l.QueriedTokens, b.QueriedTokens},
+		{&l.HitTokens, b.HitTokens},
+		{&l.PromptTokens, b.PromptTokens},
+		{&l.GeneratedTokens, b.GeneratedTokens},
+		{&l.PrefilledTokens, b.PrefilledTokens},
+		{&l.PrefillSteps, b.PrefillSteps},
+		{&l.DecodeSteps, b.DecodeSteps},
+		{&l.EvictedTokens, b.EvictedTokens},
+		{&l.RecomputedTokens, b.RecomputedTokens},
+	} {
+		*sum.to += sum.more
+	}
+	l.BusyTime += b.BusyTime
+	return l
 }
 
 func (w *world) replicaNamed(id string) *replica {
@@ -81,15 +129,19 @@ func (w *world) submit(l *leg, try int32) {
 	w.jobs++
 	l.job = w.jobs
 	r, f := l.replica, l.flight
+	if r.down {
+		w.push(w.way(r, l), event{kind: evUp, leg: l, try: try, word: saidRefused})
+		return
+	}
 	r.jobs[l.job] = job{l, try}
-	r.engine.Submit(w.now, engine.Request{ID: l.job, Prompt: f.prompt, MaxNew: f.maxNew, Output: f.answer})
+	r.engine.Submit(r.clock.at(w.now), engine.Request{ID: l.job, Prompt: f.prompt, MaxNew: f.maxNew, Output: f.answer})
 	w.settle(r)
 }
 
 // abort takes a request out of its engine, if it is still there.
 func (w *world) abort(l *leg) {
 	r := l.replica
-	r.engine.Cancel(w.now, l.job)
+	r.engine.Cancel(r.clock.at(w.now), l.job)
 	delete(r.jobs, l.job)
 	w.settle(r)
 }
@@ -104,16 +156,21 @@ func (w *world) wake(r *replica, turn uint64) {
 // settle passes on what an engine has to say by now and sees to it that it is
 // woken when it next has something to say.
 func (w *world) settle(r *replica) {
-	for _, ev := range r.engine.Advance(w.now) {
+	now := r.clock.at(w.now)
+	for _, ev := range r.engine.Advance(now) {
 		// A preemption is decided when a step is planned and told at its end.
-		if ev.At != w.now && ev.Kind != engine.Preempted {
-			w.broke("replica %s: told at %v what happened at %v", r.id, w.now, ev.At)
+		if ev.At != now && ev.Kind != engine.Preempted {
+			w.broke("replica %s: told at %v what happened at %v", r.id, now, ev.At)
 		}
 		w.relay(r, &ev)
 	}
 	at, more := r.engine.NextAt()
+	at = r.clock.when(at)
 	if more && at <= w.now {
 		w.broke("replica %s: has more to say at %v", r.id, at)
+	}
+	if w.setup.Layout == Everywhere && !r.down {
+		w.reveal(r)
 	}
 	if more == r.waking && at == r.wakeAt {
 		return
@@ -145,32 +202,59 @@ func (w *world) relay(r *replica, ev *engine.Event) {
 	default:
 		return
 	}
-	w.push(w.delay[r.region][r.node.region], event{kind: evUp, leg: j.leg, try: j.try, word: said})
+	w.push(w.way(r, j.leg), event{kind: evUp, leg: j.leg, try: j.try, word: said})
 }
 
 // probe reads an engine's figures as they are; they are known to the balancer
-// when they have travelled there.
+// when they have travelled there. A replica that is down refuses.
 func (w *world) probe(r *replica) {
 	w.settle(r)
-	l := r.engine.Load()
-	if w.warm {
-		r.samples++
-		r.load += l.Pending + l.Running
+	half := w.delay[r.region][r.node.region]
+	if w.setup.Layout == Everywhere {
+		half = 0
 	}
-	fresh := &news{
-		report: core.Report{
-			Age: w.delay[r.region][r.node.region], Ready: true, Pending: policy.Known(l.Pending), Running: policy.Known(l.Running),
+	fresh := &news{to: r.node, read: w.now, report: core.Report{Age: half, Reason: "connection refused"}}
+	if !r.down {
+		l := r.engine.Load()
+		if w.warm {
+			r.samples++
+			r.seen += l.Pending + l.Running
+		}
+		fresh.report = core.Report{
+			Age: half, Ready: true, Pending: policy.Known(l.Pending), Running: policy.Known(l.Running),
 			KV: policy.Known(float64(l.KVActive) / float64(l.KVCapacity)),
-		},
-		tokens: int(l.GeneratedTokens - r.told),
+		}
+		fresh.tokens = int(l.GeneratedTokens - r.told)
 	}
-	r.told = l.GeneratedTokens
-	w.push(fresh.report.Age, event{kind: evReport, index: r.index, news: fresh})
+	if lost, late := w.probeFaults(r); !lost {
+		r.told += int64(fresh.tokens)
+		fresh.report.Age += late
+		w.push(fresh.report.Age, event{kind: evReport, index: r.index, news: fresh})
+	}
 	w.push(w.scenario.Interval, event{kind: evProbe, index: r.index})
 }
 
-// report gives the balancer what a probe read.
+// probeFaults says whether a probe comes to nothing, and how late it is.
+func (w *world) probeFaults(r *replica) (lost bool, late time.Duration) {
+	for i := range w.scenario.Faults {
+		f := &w.scenario.Faults[i]
+		if f.Kind == ProbeLoss && w.strikes(f, r) && w.probes.Float64() < f.Share {
+			lost = true
+		}
+		if f.Kind == ReportDelay && w.strikes(f, r) {
+			late += f.Delay
+		}
+	}
+	return lost, late
+}
+
+// report gives the balancer what a probe read, unless it no longer asks or knows
+// better.
 func (w *world) report(r *replica, n *news) {
+	if n.to != r.node || n.to.dead || n.read < r.newest {
+		return
+	}
+	r.newest = n.read
 	r.heard += n.tokens
 	w.tell(r.node, core.Event{Kind: core.EventReplicaReport, Target: r.id, Report: &n.report})
 }

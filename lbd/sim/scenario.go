@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -16,13 +15,29 @@ type Scenario struct {
 	Name     string
 	Title    string // one line for people
 	Workload workload.Kind
-	Regions  []Region
-	Links    []Link
+	// Lengths multiplies the medians of the workload's user and output lengths,
+	// Sigma the spread of their logarithms; 1 = as the workload has them.
+	Lengths, Sigma float64
+	// Rate opens the loop: so many sessions (a chat, a tree) begin a second over
+	// all regions, in proportion to their clients, each region's by a Poisson
+	// process; each then runs to its end as a client's does. 0 closes the loop.
+	Rate float64
+	// Trace, when set, is replayed instead of Workload: each of its requests by
+	// itself when it comes, Rate and Clients of no meaning.
+	Trace *Trace
+	// Surges raise the rate of a region for a time.
+	Surges  []Surge
+	Regions []Region
+	Links   []Link
 	// LocalRTT is the round trip inside a region.
 	LocalRTT time.Duration
 	// Home is the region of the balancer where there is only one.
-	Home    string
+	Home string
+	// Profile is what a replica is, where its region does not say otherwise.
 	Profile engine.Profile
+	// Engines are profiles of the scenario's own, found by name before the
+	// built-in ones.
+	Engines []engine.Profile
 	// Duration is simulated time; the share Warmup (0..1) of it at the start is
 	// left out of every figure.
 	Duration time.Duration
@@ -43,6 +58,17 @@ type Scenario struct {
 	// Patience is how long a client waits for its whole answer before it gives
 	// up; 0 = for ever.
 	Patience time.Duration
+	// Faults are what goes wrong.
+	Faults []Fault
+	// Policies, Pushes and Layout are compared where nothing else is asked for;
+	// none = all policies, each as its source runs it.
+	Policies []string
+	Pushes   []string
+	Layout   Layout
+	// Claims are what a paper prints of the comparison, Note what it says of it
+	// in words.
+	Claims []Claim
+	Note   string
 	// Reference holds, by policy, what a faithful model of the SkyLB paper gave.
 	Reference map[string]Reference
 }
@@ -52,6 +78,24 @@ type Region struct {
 	Name     string
 	Replicas int
 	Clients  int
+	// Profiles are what its replicas are, one after the other and then again
+	// from the first; none = the scenario's.
+	Profiles []engine.Profile
+}
+
+// Trace is requests as they came, and where from. It is not changed by a run.
+type Trace struct {
+	Name, Format string
+	Rows         []workload.Row // by time; each names a region of the scenario
+	// LeftOut is how many were longer than the scenario's MaxContext allows.
+	LeftOut int
+}
+
+// Surge multiplies the rate of a region's sessions by Factor from From until To.
+type Surge struct {
+	Region   string
+	From, To time.Duration
+	Factor   float64
 }
 
 // Link is the round trip between two regions.
@@ -94,68 +138,12 @@ type Setup struct {
 	Seed   uint64
 }
 
-// Validate says what makes a scenario impossible to run, or nil.
-func (s *Scenario) Validate() error {
-	if err := s.validateNumbers(); err != nil {
-		return fmt.Errorf("checking scenario %s: %w", s.Name, err)
+// profile is what the i-th replica of a region is.
+func (s *Scenario) profile(r *Region, i int) *engine.Profile {
+	if len(r.Profiles) == 0 {
+		return &s.Profile
 	}
-	if err := s.validateRegions(); err != nil {
-		return fmt.Errorf("checking scenario %s: %w", s.Name, err)
-	}
-	return s.Profile.Validate()
-}
-
-func (s *Scenario) validateNumbers() error {
-	switch {
-	case s.Duration <= 0:
-		return fmt.Errorf("duration: must be more than zero, got %s", s.Duration)
-	case !(s.Warmup >= 0 && s.Warmup < 1):
-		return fmt.Errorf("warmup: must be at least 0 and below 1, got %v", s.Warmup)
-	case s.Interval < time.Millisecond:
-		return fmt.Errorf("interval: must be at least 1ms, got %s", s.Interval)
-	case s.LocalRTT <= 0:
-		return fmt.Errorf("local_rtt: must be more than zero, got %s", s.LocalRTT)
-	case s.MaxNew < 1:
-		return fmt.Errorf("max_new: must be at least 1, got %d", s.MaxNew)
-	case s.MaxContext < workload.MinContext || s.MaxContext >= s.Profile.KVTokens:
-		return fmt.Errorf("max_context: must be at least %d and below the %d KV tokens of a replica, got %d", workload.MinContext, s.Profile.KVTokens, s.MaxContext)
-	case s.Tau < 0:
-		return fmt.Errorf("tau: must be at least 0, got %d", s.Tau)
-	case s.MaxWait <= 0:
-		return fmt.Errorf("max_wait: must be more than zero, got %s", s.MaxWait)
-	case s.Patience < 0:
-		return fmt.Errorf("patience: must be at least 0, got %s", s.Patience)
-	case !workload.Known(string(s.Workload)):
-		return fmt.Errorf("workload: unknown %q", s.Workload)
-	}
-	return nil
-}
-
-func (s *Scenario) validateRegions() error {
-	replicas, clients, home := 0, 0, false
-	for i, r := range s.Regions {
-		if r.Replicas < 0 || r.Clients < 0 {
-			return fmt.Errorf("region %s: counts must be at least 0, got %d replicas and %d clients", r.Name, r.Replicas, r.Clients)
-		}
-		replicas, clients, home = replicas+r.Replicas, clients+r.Clients, home || r.Name == s.Home
-		for _, o := range s.Regions[:i] {
-			if o.Name == r.Name {
-				return fmt.Errorf("region %s: stands there twice", r.Name)
-			}
-			if rtt := s.rtt(r.Name, o.Name); rtt <= 0 {
-				return fmt.Errorf("round trip between %s and %s: must be more than zero, got %s", o.Name, r.Name, rtt)
-			}
-		}
-	}
-	switch {
-	case replicas == 0:
-		return errors.New("want at least one replica, got none")
-	case clients == 0:
-		return errors.New("want at least one client, got none")
-	case !home:
-		return fmt.Errorf("home: no region is called %q", s.Home)
-	}
-	return nil
+	return &r.Profiles[i%len(r.Profiles)]
 }
 
 // rtt is the round trip between two regions, 0 where none is given.

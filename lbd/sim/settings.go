@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -13,7 +14,15 @@ import (
 
 // settings are the fields of a scenario that can be set by name.
 var settings = map[string]func(s *Scenario, value string) error{
+	"name":        func(s *Scenario, v string) error { s.Name = v; return nil },
+	"title":       func(s *Scenario, v string) error { s.Title = v; return nil },
+	"policies":    func(s *Scenario, v string) error { s.Policies = split(v); return nil },
+	"pushes":      func(s *Scenario, v string) error { s.Pushes = split(v); return nil },
+	"layout":      func(s *Scenario, v string) error { return setLayout(s, v) },
 	"workload":    func(s *Scenario, v string) error { s.Workload = workload.Kind(v); return nil },
+	"lengths":     func(s *Scenario, v string) error { return setFloat(&s.Lengths, v) },
+	"sigma":       func(s *Scenario, v string) error { return setFloat(&s.Sigma, v) },
+	"rate":        func(s *Scenario, v string) error { return setFloat(&s.Rate, v) },
 	"duration":    func(s *Scenario, v string) error { return setDuration(&s.Duration, v) },
 	"warmup":      func(s *Scenario, v string) error { return setFloat(&s.Warmup, v) },
 	"interval":    func(s *Scenario, v string) error { return setDuration(&s.Interval, v) },
@@ -26,27 +35,37 @@ var settings = map[string]func(s *Scenario, value string) error{
 	"tau":         func(s *Scenario, v string) error { return setInt(&s.Tau, v) },
 	"max_wait":    func(s *Scenario, v string) error { return setDuration(&s.MaxWait, v) },
 	"patience":    func(s *Scenario, v string) error { return setDuration(&s.Patience, v) },
-	"kv":          func(s *Scenario, v string) error { return setInt(&s.Profile.KVTokens, v) },
-	"profile": func(s *Scenario, v string) (err error) {
-		s.Profile, err = engine.ProfileNamed(v)
-		return err
-	},
+	"kv":          setKV,
+	"profile":     setProfile,
 }
 
-// Set changes one field of the scenario. Beside the fields of SettingNames,
-// clients.REGION and replicas.REGION set a count, and clients and replicas that
-// of every region. An unknown name and a value that cannot be read are errors;
-// whether the scenario can still run, Validate says.
+// perRegion are the fields that every region has: set as NAME for all, as
+// NAME.REGION for one.
+var perRegion = map[string]func(s *Scenario, r *Region, value string) error{
+	"clients":  func(_ *Scenario, r *Region, v string) error { return setInt(&r.Clients, v) },
+	"replicas": func(_ *Scenario, r *Region, v string) error { return setInt(&r.Replicas, v) },
+	"profile":  setProfiles,
+	"profiles": setProfiles,
+}
+
+// Set changes one field of the scenario. Of those of SettingNames, clients,
+// replicas, profile and profiles set every region's, clients.REGION and so on
+// one region's. Profiles are names with commas between them: what the
+// replicas of a region are, one after the other and then again from the first.
+// An unknown name and a value that cannot be read are errors; whether the
+// scenario can still run, Validate says.
 func (s *Scenario) Set(name, value string) error {
-	set, known := settings[name]
-	if !known {
-		field, region, _ := strings.Cut(name, ".")
-		if field != "clients" && field != "replicas" {
-			return fmt.Errorf("unknown setting %q: want one of %s", name, strings.Join(SettingNames(), ", "))
-		}
-		return s.setCount(field, region, value)
+	var err error
+	field, region, _ := strings.Cut(name, ".")
+	if set, known := settings[name]; known {
+		err = set(s, value)
+	} else if set, known := perRegion[field]; known {
+		name = field
+		err = s.setRegions(set, region, value)
+	} else {
+		return fmt.Errorf("unknown setting %q: want one of %s", name, strings.Join(SettingNames(), ", "))
 	}
-	if err := set(s, value); err != nil {
+	if err != nil {
 		return fmt.Errorf("setting %s: %w", name, err)
 	}
 	return nil
@@ -54,33 +73,95 @@ func (s *Scenario) Set(name, value string) error {
 
 // SettingNames lists what Set understands, sorted.
 func SettingNames() []string {
-	names := []string{"clients", "clients.REGION", "replicas", "replicas.REGION"}
+	var names []string
 	for n := range settings {
 		names = append(names, n)
 	}
+	for n := range perRegion {
+		names = append(names, n, n+".REGION")
+	}
 	sort.Strings(names)
-	return names
+	return slices.Compact(names)
 }
 
-func (s *Scenario) setCount(field, region, value string) error {
+// setRegions sets a field of one region, or of all when none is named.
+func (s *Scenario) setRegions(set func(*Scenario, *Region, string) error, region, value string) error {
 	s.Regions = append([]Region(nil), s.Regions...) // may be shared with another scenario
 	found := false
 	for i := range s.Regions {
-		r := &s.Regions[i]
-		if region != "" && region != r.Name {
+		if region != "" && region != s.Regions[i].Name {
 			continue
 		}
-		count := &r.Clients
-		if field == "replicas" {
-			count = &r.Replicas
-		}
-		if err := setInt(count, value); err != nil {
-			return fmt.Errorf("setting %s: %w", field, err)
-		}
 		found = true
+		if err := set(s, &s.Regions[i], value); err != nil {
+			return err
+		}
 	}
 	if !found {
-		return fmt.Errorf("setting %s: no region is called %q", field, region)
+		return fmt.Errorf("no region is called %q", region)
+	}
+	return nil
+}
+
+// setProfile makes every replica the same.
+func setProfile(s *Scenario, value string) (err error) {
+	if s.Profile, err = s.profileNamed(value); err != nil || len(s.Regions) == 0 {
+		return err
+	}
+	return s.setRegions(func(_ *Scenario, r *Region, _ string) error { r.Profiles = nil; return nil }, "", "")
+}
+
+// profileNamed finds a profile of the scenario's own, or a built-in one.
+func (s *Scenario) profileNamed(name string) (engine.Profile, error) {
+	for i := range s.Engines {
+		if s.Engines[i].Name == name {
+			return s.Engines[i], nil
+		}
+	}
+	return engine.ProfileNamed(name)
+}
+
+func setLayout(s *Scenario, value string) (err error) {
+	s.Layout, err = ParseLayout(value)
+	return err
+}
+
+// split reads names with commas between them.
+func split(value string) []string {
+	var names []string
+	for name := range strings.SplitSeq(value, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func setProfiles(s *Scenario, r *Region, value string) error {
+	var profiles []engine.Profile
+	for _, name := range split(value) {
+		p, err := s.profileNamed(name)
+		if err != nil {
+			return err
+		}
+		profiles = append(profiles, p)
+	}
+	r.Profiles = profiles
+	return nil
+}
+
+// setKV sets the KV memory of every replica.
+func setKV(s *Scenario, value string) error {
+	if err := setInt(&s.Profile.KVTokens, value); err != nil {
+		return err
+	}
+	s.Regions = append([]Region(nil), s.Regions...)
+	for i := range s.Regions {
+		r := &s.Regions[i]
+		r.Profiles = append([]engine.Profile(nil), r.Profiles...)
+		for k := range r.Profiles {
+			r.Profiles[k].KVTokens = s.Profile.KVTokens
+		}
 	}
 	return nil
 }

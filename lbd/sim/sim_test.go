@@ -52,7 +52,7 @@ func drawScenario(rt *rapid.T) (*Scenario, Setup) {
 	s := common
 	s.Name, s.Workload = "drawn", rapid.SampledFrom(workload.Kinds()).Draw(rt, "workload")
 	for _, n := range names {
-		s.Regions = append(s.Regions, Region{n, rapid.IntRange(0, 3).Draw(rt, "replicas"), rapid.IntRange(0, 12).Draw(rt, "clients")})
+		s.Regions = append(s.Regions, Region{Name: n, Replicas: rapid.IntRange(0, 3).Draw(rt, "replicas"), Clients: rapid.IntRange(0, 12).Draw(rt, "clients")})
 	}
 	s.Regions[0].Replicas++
 	s.Regions[len(names)-1].Clients++
@@ -64,14 +64,21 @@ func drawScenario(rt *rapid.T) (*Scenario, Setup) {
 	s.Tau = rapid.IntRange(0, 10).Draw(rt, "tau")
 	s.MaxWait = time.Duration(rapid.IntRange(1, 30).Draw(rt, "max wait")) * time.Second
 	s.Patience = time.Duration(rapid.SampledFrom([]int{0, 1, 5}).Draw(rt, "patience")) * time.Second
+	s.Lengths = rapid.SampledFrom([]float64{1, 0.7, 1.3}).Draw(rt, "lengths")
+	s.Sigma = rapid.SampledFrom([]float64{1, 2}).Draw(rt, "sigma")
+	s.Rate = rapid.SampledFrom([]float64{0, 0, 0.5, 5}).Draw(rt, "rate")
 	rule, err := core.ParsePush(rapid.SampledFrom([]string{"blind", "pending", "outstanding:3"}).Draw(rt, "push"))
 	if err != nil {
 		rt.Fatal(err)
 	}
-	return &s, Setup{
-		Policy: rapid.SampledFrom(policy.Names()).Draw(rt, "policy"), Push: rule,
+	setup := Setup{
+		Policy: rapid.SampledFrom(append(policy.Names(), Oracle)).Draw(rt, "policy"), Push: rule,
 		Layout: rapid.SampledFrom([]Layout{Single, Regional}).Draw(rt, "layout"), Seed: rapid.Uint64Range(0, 99).Draw(rt, "seed"),
 	}
+	if setup.Policy == Oracle {
+		setup.Layout = Everywhere
+	}
+	return &s, setup
 }
 
 // Whatever the service, the policy and the seed: the laws of audit.go hold, the
@@ -141,7 +148,7 @@ func TestRareWaysAreTaken(t *testing.T) {
 func TestOneClientSeesTheTimesOfTheParts(t *testing.T) {
 	s := common
 	s.Name, s.Workload, s.Warmup, s.Duration = "one", workload.ToT15, 0, 4*time.Second
-	s.Regions = []Region{{"us", 0, 1}, {"eu", 1, 0}}
+	s.Regions = []Region{{Name: "us", Clients: 1}, {Name: "eu", Replicas: 1}}
 	s.Links = []Link{{"us", "eu", 100 * time.Millisecond}}
 	w, err := newWorld(&s, Setup{Policy: "least-load", Push: core.Push{Mode: core.PushBlind}, Layout: Single, Seed: 3})
 	if err != nil {
@@ -221,9 +228,9 @@ func TestScenariosShip(t *testing.T) {
 		if err := s.Validate(); err != nil {
 			t.Error(err)
 		}
-		for i := range shapes {
-			if shapes[i].name == s.Name && len(s.Reference) != strings.Count(shapes[i].reference, ",")+1 {
-				t.Errorf("%s: read %d references of %q", s.Name, len(s.Reference), shapes[i].reference)
+		for _, h := range allShapes() {
+			if h.name == s.Name && h.reference != "" && len(s.Reference) != strings.Count(h.reference, ",")+1 {
+				t.Errorf("%s: read %d references of %q", s.Name, len(s.Reference), h.reference)
 			}
 		}
 		for name, ref := range s.Reference {
@@ -232,7 +239,7 @@ func TestScenariosShip(t *testing.T) {
 			}
 		}
 	}
-	if group, err := Named("fig10"); err != nil || len(group) != 4 {
+	if group, err := Named("fig10"); err != nil || len(group) != 10 {
 		t.Errorf("fig10 is %d scenarios, %v", len(group), err)
 	}
 }
@@ -264,16 +271,35 @@ func TestSettings(t *testing.T) {
 		{"max_new", "64"},
 		{"tau", "3"},
 		{"workload", "tot15"},
+		{"lengths", "1.3"},
+		{"sigma", "2"},
+		{"rate", "4.5"},
+		{"profile.us", "h100-llama3.1-8b"},
+		{"profiles.asia", "l4-llama3.1-8b-38k, h100-llama3.1-8b"},
 	} {
 		if err := s.Set(set[0], set[1]); err != nil {
 			t.Error(err)
 		}
 	}
 	c := s.Constants()
-	got := fmt.Sprintln(c.Duration, c.Regions, c.Links, c.Forward, c.KVTokens, c.Warmup, c.MaxNew, c.Tau, c.Workload)
-	want := "7 [{us 3 5} {eu 2 6} {asia 1 5}] [{us eu 50} {us asia 80} {eu asia 110}] false 38000 0.2 64 3 tot15\n"
+	got := fmt.Sprintln(c.Duration, c.Regions, c.Links, c.Forward, c.KVTokens, c.Warmup, c.MaxNew, c.Tau, c.Workload, c.Lengths, c.Sigma, c.Rate)
+	want := "7 [{us 3 5 [h100-llama3.1-8b]} {eu 2 6 []} {asia 1 5 [l4-llama3.1-8b-38k h100-llama3.1-8b]}] [{us eu 50} {us asia 80} {eu asia 110}] false 38000 0.2 64 3 tot15 1.3 2 4.5\n"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if len(c.Others) != 2 || c.Others[0].KVTokens != 362_000 || c.Others[1].Profile != "l4-llama3.1-8b-38k" {
+		t.Errorf("the other profiles are %+v", c.Others)
+	}
+	for i, want := range []int{362_000, 38_000} {
+		if got := s.profile(&s.Regions[i], 7).KVTokens; got != want {
+			t.Errorf("replica 8 of %s has %d KV tokens, want %d", s.Regions[i].Name, got, want)
+		}
+	}
+	if err := s.Set("kv", "30000"); err != nil || s.leastKV() != 30_000 || s.profile(&s.Regions[0], 0).Name != "h100-llama3.1-8b" {
+		t.Errorf("kv sets %d, %v", s.leastKV(), err)
+	}
+	if err := s.Set("profile", "l4-llama3.1-8b"); err != nil || len(s.Constants().Others) > 0 {
+		t.Errorf("profile leaves %+v, %v", s.Constants().Others, err)
 	}
 	if fresh := short(t, "fig8a", time.Second); fresh.Regions[0].Clients != 80 || fresh.Links[0].RTT != 100*time.Millisecond {
 		t.Errorf("setting changed what ships: %+v", fresh)
@@ -291,10 +317,16 @@ func TestErrorsSayWhat(t *testing.T) {
 		{"forward", "perhaps", `setting forward: want true or false, got "perhaps"`},
 		{"warmup", "1", `checking scenario fig8a: warmup: must be at least 0 and below 1, got 1`},
 		{"kv", "1000", `checking scenario fig8a: max_context: must be at least 1024 and below the 1000 KV tokens of a replica, got 16384`},
-		{"replicas", "0", `checking scenario fig8a: want at least one replica, got none`},
-		{"clients", "0", `checking scenario fig8a: want at least one client, got none`},
-		{"rtt_scale", "0", `checking scenario fig8a: round trip between us and eu: must be more than zero, got 0s`},
+		{"replicas", "0", `checking scenario fig8a: regions: want at least one replica, got none`},
+		{"clients", "0", `checking scenario fig8a: regions: want at least one client, got none`},
+		{"rtt_scale", "0", `checking scenario fig8a: links: the round trip between us and eu must be more than zero, got 0s`},
 		{"home", "mars", `checking scenario fig8a: home: no region is called "mars"`},
+		{"lengths", "0", `checking scenario fig8a: lengths: must be more than 0 and at most 100, got 0`},
+		{"sigma", "11", `checking scenario fig8a: sigma: must be more than 0 and at most 10, got 11`},
+		{"rate", "-1", `checking scenario fig8a: rate: must be at least 0 and at most 100000 sessions a second, got -1`},
+		{"rate", "NaN", `setting rate: want a number, got "NaN"`},
+		{"profile.us", "h100", `setting profile: unknown engine profile "h100"`},
+		{"profiles.mars", "l4-llama3.1-8b", `setting profiles: no region is called "mars"`},
 		{"workload", "poetry", `checking scenario fig8a: workload: unknown "poetry"`},
 	} {
 		s := short(t, "fig8a", time.Second)
@@ -311,7 +343,7 @@ func TestErrorsSayWhat(t *testing.T) {
 	if _, err := Run(ended, short(t, "fig8a", time.Second), ok); !errors.Is(err, context.Canceled) {
 		t.Errorf("a run whose context ended gives %v", err)
 	}
-	if _, err := Named("fig9"); err == nil || !strings.HasPrefix(err.Error(), `unknown scenario "fig9": want one of fig8a, `) {
+	if _, err := Named("fig7"); err == nil || !strings.HasPrefix(err.Error(), `unknown scenario "fig7": want one of fig8a, `) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -322,7 +354,7 @@ func TestTheAuditSeesBreaches(t *testing.T) {
 		"a request vanishes from a balancer": func(w *world) { clear(w.nodes[0].legs) },
 		"a request vanishes from an engine":  func(w *world) { clear(w.replicas[0].jobs) },
 		"an answer comes from nowhere":       func(w *world) { w.tally.done, w.tally.issued = 1<<20, 1<<21 },
-		"more ends than requests":            func(w *world) { w.tally.lost = 1 << 20 },
+		"more ends than requests":            func(w *world) { w.tally.failures = 1 << 20 },
 		"an event lies in the past":          func(w *world) { w.now += time.Hour; w.step() },
 		"tokens come from nowhere": func(w *world) {
 			w.tell(w.nodes[0], core.Event{Kind: core.EventProgress, Target: w.replicas[0].id, Tokens: 1 << 30})

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
-
-	"skyserve/lbd/policy"
 )
 
 // world is a run in progress.
@@ -20,11 +18,16 @@ type world struct {
 	events int64
 
 	nodes    []*node
-	homes    []int // by region: the balancer that its clients ask
+	homes    []int // by region: the balancer that its clients ask, and its replicas' owner
 	replicas []*replica
-	clients  []*client
-	flights  uint64 // made so far: the last one's number
-	jobs     uint64 // submitted to engines so far
+	clients  []*client   // of the closed loop
+	arrivals []*arrivals // of the open one, by region
+	sessions int32       // clients made so far, in either
+	flights  uint64      // made so far: the last one's number
+	jobs     uint64      // submitted to engines so far
+
+	links  map[[2]int32]bool // pairs of balancers that are cut off from each other, lower index first
+	probes *rand.Rand        // which probes are lost
 
 	warm   bool // the figures have begun
 	tally  tally
@@ -32,8 +35,11 @@ type world struct {
 }
 
 // streamJitter keeps the phases of probes, heartbeats and ticks apart from other
-// draws of a seed.
-const streamJitter = 0x6a6974746572
+// draws of a seed, streamProbes which probes are lost.
+const (
+	streamJitter = 0x6a6974746572
+	streamProbes = 0x70726f626573
+)
 
 // startSpread is the time over which clients start: not all at one instant.
 const startSpread = time.Second
@@ -69,10 +75,13 @@ func newWorld(s *Scenario, setup Setup) (*world, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	if _, err := ParseLayout(string(setup.Layout)); err != nil {
+	if err := setup.check(); err != nil {
 		return nil, err
 	}
-	w := &world{scenario: s, setup: setup, delay: s.delays()}
+	w := &world{
+		scenario: s, setup: setup, delay: s.delays(),
+		links: map[[2]int32]bool{}, probes: rand.New(rand.NewPCG(setup.Seed, streamProbes)),
+	}
 	jitter := rand.New(rand.NewPCG(setup.Seed, streamJitter))
 	phase := func(of time.Duration) time.Duration { return time.Duration(jitter.Int64N(int64(of))) }
 	if err := w.addNodes(phase); err != nil {
@@ -81,9 +90,10 @@ func newWorld(s *Scenario, setup Setup) (*world, error) {
 	if err := w.addReplicas(phase); err != nil {
 		return nil, err
 	}
-	if err := w.addClients(phase); err != nil {
+	if err := w.addLoad(phase); err != nil {
 		return nil, err
 	}
+	w.addFaults()
 	w.queue.push(event{at: w.begin(), kind: evWarm})
 	return w, nil
 }
@@ -97,18 +107,18 @@ func (w *world) begin() time.Duration {
 func (w *world) addNodes(phase func(time.Duration) time.Duration) error {
 	for i := range w.scenario.Regions {
 		region := i
-		if w.setup.Layout == Single {
+		if w.setup.Layout != Regional {
 			if region = w.scenario.region(w.scenario.Home); i > 0 {
 				w.homes = append(w.homes, 0)
 				continue
 			}
 		}
-		p, err := policy.New(w.setup.Policy)
+		n, err := newNode(w, len(w.nodes), region)
 		if err != nil {
 			return err
 		}
 		w.homes = append(w.homes, len(w.nodes))
-		w.nodes = append(w.nodes, newNode(w, len(w.nodes), region, p))
+		w.nodes = append(w.nodes, n)
 	}
 	for _, n := range w.nodes {
 		w.meet(n)
@@ -135,8 +145,12 @@ func (w *world) step() {
 	w.now = e.at
 	w.events++
 	switch e.kind {
+	case evSession:
+		w.beginSession(int(e.index))
+	case evRow:
+		w.replay(int(e.index))
 	case evIssue:
-		w.issueAll(w.clients[e.index], e.issue)
+		w.issueAll(e.issue)
 	case evArrive:
 		w.arrive(e.leg)
 	case evSubmit:
@@ -171,6 +185,10 @@ func (w *world) stepTimed(e *event) {
 		w.peerReport(w.nodes[e.index], w.nodes[e.from], e.peer)
 	case evTick:
 		w.tick(w.nodes[e.index])
+	case evFault:
+		w.fault(&w.scenario.Faults[e.index], e.from == faultEnds)
+	case evAdopt:
+		w.adopt(w.nodes[e.index])
 	case evWarm:
 		w.beginFigures()
 	}

@@ -161,6 +161,7 @@ func (l *Layout) localReplicas() []placed {
 			}
 			for n := range l.spec.BoundsFor(m.Name, r.Name).Min {
 				c := service.ReplicaConfig{ID: fmt.Sprintf("%s-%d", prefix, n), Model: m.Name, Kind: m.Engine.Kind, Region: r.Name}
+				c.DataParallel, c.MaxNumSeqs = m.Engine.DataParallel, m.Engine.MaxNumSeqs
 				if len(m.GPUs) > 0 {
 					c.GPU = m.GPUs[0].Type
 				}
@@ -256,6 +257,7 @@ func (l *Layout) addReplica(r placed) error {
 	optional("--speed", strconv.FormatFloat(e.Speed, 'g', -1, 64), e.Speed > 0)
 	optional("--flavor", e.Flavor, e.Flavor != "")
 	optional("--max-num-seqs", strconv.Itoa(e.MaxNumSeqs), e.MaxNumSeqs > 0)
+	optional("--data-parallel", strconv.Itoa(e.DataParallel), e.DataParallel > 1)
 	w := provision.Want{
 		ID: r.config.ID, Kind: provision.KindReplica, Region: r.config.Region,
 		Address: r.config.URL, Labels: map[string]string{"model": m.Name, "gpu": r.config.GPU},
@@ -297,7 +299,7 @@ func (l *Layout) addBalancer(r service.RegionSpec, id string) error {
 		Peers: l.peers(r.Name, id),
 	}
 	for _, m := range l.spec.Models {
-		c.Models = append(c.Models, service.BalancerModel{Name: m.Name, Aliases: m.Aliases})
+		c.Models = append(c.Models, service.BalancerModel{Name: m.Name, Aliases: m.Aliases, SLO: m.SLO})
 	}
 	identity := c
 	for _, rep := range l.Controller.Replicas {

@@ -20,6 +20,7 @@ func Replicas(spec *service.Spec, region service.RegionSpec) []service.ReplicaCo
 		if len(spec.Models) == 1 {
 			m := spec.Models[0]
 			r.Model, r.Kind = m.Name, m.Engine.Kind
+			r.DataParallel, r.MaxNumSeqs = m.Engine.DataParallel, m.Engine.MaxNumSeqs
 			if len(m.GPUs) > 0 {
 				r.GPU = m.GPUs[0].Type
 			}

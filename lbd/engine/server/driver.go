@@ -2,6 +2,7 @@ package server
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,18 +13,19 @@ import (
 // time and hands what it says to the streams of the requests. Everybody else
 // asks through commands. Nothing that a client does can block it.
 type driver struct {
-	engine  *engine.Engine
+	engine  *engine.Parallel
 	clock   modelClock
 	speed   float64 // of time when nothing slows it
 	streams map[uint64]*stream
 	nextID  uint64
+	turn    int // whose turn it is among the ranks
 
 	commands chan func()
 	quit     chan struct{}
 	done     chan struct{}
 
-	mu   sync.Mutex
-	load engine.Load
+	mu     sync.Mutex
+	latest []engine.Load // by rank
 }
 
 // modelClock maps wall time to the engine's time. A rate of zero stands still.
@@ -53,8 +55,8 @@ func (c *modelClock) until(at time.Duration) time.Duration {
 const commandBacklog = 64
 
 // newDriver starts a driver; stop ends it.
-func newDriver(p engine.Profile, speed float64) (*driver, error) {
-	e, err := engine.New(p, engine.ReportTokens)
+func newDriver(p engine.Profile, ranks int, speed float64) (*driver, error) {
+	e, err := engine.NewParallel(p, ranks, engine.ReportTokens)
 	if err != nil {
 		return nil, err
 	}
@@ -63,8 +65,9 @@ func newDriver(p engine.Profile, speed float64) (*driver, error) {
 		streams:  make(map[uint64]*stream),
 		commands: make(chan func(), commandBacklog),
 		quit:     make(chan struct{}), done: make(chan struct{}),
-		load: e.Load(),
+		latest: make([]engine.Load, ranks),
 	}
+	d.publish()
 	go d.run()
 	return d, nil
 }
@@ -135,20 +138,21 @@ func (d *driver) deliver(events []engine.Event) {
 	}
 }
 
-// publish makes the present load known to snapshot.
+// publish makes the present load of every rank known to loads.
 func (d *driver) publish() {
-	l := d.engine.Load()
-	d.mu.Lock()
-	d.load = l
-	d.mu.Unlock()
-}
-
-// snapshot is the load after the last thing that happened. It never waits for
-// the driver.
-func (d *driver) snapshot() engine.Load {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.load
+	for rank := range d.latest {
+		d.latest[rank] = d.engine.Load(rank)
+	}
+}
+
+// loads is the load of every rank after the last thing that happened. It never
+// waits for the driver.
+func (d *driver) loads() []engine.Load {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.latest)
 }
 
 // do runs f on the driver's goroutine, soon, unless the driver has ended.
@@ -159,15 +163,20 @@ func (d *driver) do(f func()) {
 	}
 }
 
-// submit hands a request to the engine and returns the stream of its answer.
-// The driver chooses the request's ID.
-func (d *driver) submit(q engine.Request) *stream {
+// submit hands a request to a rank of the engine and returns the stream of its
+// answer. The driver chooses the request's ID and, where rank is anyRank, the
+// rank: each in its turn.
+func (d *driver) submit(rank int, q engine.Request) *stream {
 	s := newStream()
 	d.do(func() {
 		d.nextID++
+		if rank == anyRank {
+			rank = d.turn
+			d.turn = (d.turn + 1) % d.engine.Ranks()
+		}
 		q.ID, s.id = d.nextID, d.nextID
 		d.streams[q.ID] = s
-		d.engine.Submit(d.clock.now(), q)
+		d.engine.Submit(d.clock.now(), rank, q)
 	})
 	return s
 }

@@ -120,7 +120,7 @@ func TestHangAndWakeUp(t *testing.T) {
 		}
 		time.Sleep(500 * time.Millisecond)
 		synctest.Wait()
-		before := b.server.driver.snapshot()
+		before := b.server.driver.loads()[0]
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
 		r, _ := http.NewRequestWithContext(ctx, "GET", "http://engine/health", nil)
@@ -128,7 +128,7 @@ func TestHangAndWakeUp(t *testing.T) {
 			resp.Body.Close()
 			t.Error("a hanging server answers")
 		}
-		if after := b.server.driver.snapshot(); after != before || after.Running != 1 {
+		if after := b.server.driver.loads()[0]; after != before || after.Running != 1 {
 			t.Errorf("while hanging the load went from %+v to %+v", before, after)
 		}
 		if status, text := b.get("/fault"); status != 200 || !strings.Contains(text, "hang-after") {
@@ -155,7 +155,7 @@ func TestHangAfterSomeRequestsHoldsThatRequest(t *testing.T) {
 			t.Error("the request was answered")
 		case <-time.After(time.Hour):
 		}
-		if l := b.server.driver.snapshot(); l.Submitted != 0 {
+		if l := b.server.driver.loads()[0]; l.Submitted != 0 {
 			t.Errorf("the request reached the engine: %+v", l)
 		}
 		b.post("/fault", `{}`)
@@ -235,7 +235,7 @@ func TestResetAfterTokens(t *testing.T) {
 		}
 		broken(t, b, chat("x", `,"max_tokens":20`))
 		synctest.Wait()
-		if l := b.server.driver.snapshot(); l.Running != 0 || l.Cancelled != 2 {
+		if l := b.server.driver.loads()[0]; l.Running != 0 || l.Cancelled != 2 {
 			t.Errorf("after both: %+v", l)
 		}
 		if r := b.complete(chatPath, chat("x", `,"max_tokens":3`)); r.Usage.CompletionTokens != 3 {

@@ -24,6 +24,7 @@ type job struct {
 	stream    bool
 	withUsage bool
 	request   engine.Request
+	rank      int // anyRank where the client named none
 }
 
 func (s *Server) serveChat(w http.ResponseWriter, r *http.Request)       { s.generate(w, r, true) }
@@ -45,7 +46,7 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, chat bool) {
 		return
 	}
 	s.waitGate(r.Context()) // this very request may have made the server hang
-	stream := s.driver.submit(j.request)
+	stream := s.driver.submit(j.rank, j.request)
 	a := answerer{server: s, job: j, stream: stream, response: w, request: r}
 	if j.stream {
 		a.streamed()
@@ -58,6 +59,10 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, chat bool) {
 func (s *Server) readJob(w http.ResponseWriter, r *http.Request, chat bool) (*job, error) {
 	var b body
 	if err := s.readBody(w, r, &b); err != nil {
+		return nil, err
+	}
+	rank, err := s.rankOf(r.Header)
+	if err != nil {
 		return nil, err
 	}
 	model, adapter, err := s.resolve(b.Model)
@@ -82,7 +87,7 @@ func (s *Server) readJob(w http.ResponseWriter, r *http.Request, chat bool) (*jo
 	return &job{
 		id: fmt.Sprintf("%s-%016x", prefix, rand.Uint64()), model: model, chat: chat,
 		stream: b.Stream, withUsage: b.StreamOptions != nil && b.StreamOptions.IncludeUsage,
-		request: request,
+		request: request, rank: rank,
 	}, nil
 }
 

@@ -57,7 +57,7 @@ func loaded(t *testing.T, opts Options, test func(t *testing.T, b *bench)) {
 func TestMetricsOfVLLM(t *testing.T) {
 	loaded(t, Options{OldMetrics: true, Model: `a "quoted\" name`}, func(t *testing.T, b *bench) {
 		got := scrape(t, b)
-		l := b.server.driver.snapshot()
+		l := b.server.driver.loads()[0]
 		kv := float64(l.KVActive) / 21_000
 		for name, want := range map[string]float64{
 			"vllm:num_requests_running":       1,
@@ -124,7 +124,7 @@ func BenchmarkScrape(b *testing.B) {
 	defer s.Close()
 	b.ReportAllocs()
 	for b.Loop() {
-		m := metricWriter{label: `{model_name="m"} `}
-		s.writeVLLM(&m, s.driver.snapshot())
+		m := metricWriter{labels: s.labels(), loads: s.driver.loads()}
+		s.writeVLLM(&m)
 	}
 }

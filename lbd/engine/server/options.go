@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"skyserve/internal/service"
 	"skyserve/lbd/engine"
 )
 
@@ -59,6 +60,10 @@ type Options struct {
 	// same seed give the same answer to the same prompt.
 	Seed uint64
 
+	// DataParallel is how many data-parallel ranks the engine has, each with the
+	// profile's memory and batch; default 1. They wait for each other at every step.
+	DataParallel int
+
 	Flavor Flavor // default vllm
 	// OldMetrics adds vLLM's former name of the KV utilisation,
 	// vllm:gpu_cache_usage_perc.
@@ -80,6 +85,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Speed == 0 {
 		o.Speed = DefaultSpeed
 	}
+	if o.DataParallel == 0 {
+		o.DataParallel = 1
+	}
 	if o.Flavor == "" {
 		o.Flavor = FlavorVLLM
 	}
@@ -95,6 +103,9 @@ func (o Options) withDefaults() (Options, error) {
 func (o Options) validate() error {
 	if !(o.Speed > 0 && o.Speed <= maxSpeed) {
 		return fmt.Errorf("checking the engine's options: speed must be above 0 and at most %g, got %g", maxSpeed, o.Speed)
+	}
+	if o.DataParallel < 1 || o.DataParallel > service.MaxDataParallel {
+		return fmt.Errorf("checking the engine's options: data-parallel ranks must be from 1 to %d, got %d", service.MaxDataParallel, o.DataParallel)
 	}
 	if o.MaxBodyBytes < 0 {
 		return fmt.Errorf("checking the engine's options: the body limit must be at least 1 byte, got %d", o.MaxBodyBytes)

@@ -28,7 +28,7 @@ type Server struct {
 	dead       chan struct{}
 	dieOnce    sync.Once
 	closeOnce  sync.Once
-	throughput throughput
+	throughput []throughput // by rank
 }
 
 // New starts an engine. Options that make no sense are an error.
@@ -37,12 +37,15 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := newDriver(opts.Profile, opts.Speed)
+	d, err := newDriver(opts.Profile, opts.DataParallel, opts.Speed)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{opts: opts, models: adapters(opts), driver: d, started: time.Now(), dead: make(chan struct{})}
-	s.throughput.at = s.started
+	s.throughput = make([]throughput, opts.DataParallel)
+	for rank := range s.throughput {
+		s.throughput[rank].at = s.started
+	}
 	s.faults = newFaultState(opts.Seed, s.die, d.setPace)
 	s.faults.set(opts.Faults)
 	s.handler = s.routes()

@@ -215,7 +215,7 @@ func TestErrors(t *testing.T) {
 				t.Errorf("POST %s %.60s: %d %q, want %d and %q", c.path, c.body, status, e.Message, c.status, c.want)
 			}
 		}
-		if l := b.server.driver.snapshot(); l.Submitted != 0 {
+		if l := b.server.driver.loads()[0]; l.Submitted != 0 {
 			t.Errorf("%d requests reached the engine, want none", l.Submitted)
 		}
 	})
@@ -327,12 +327,12 @@ func TestHangingUpFreesTheEngineAtOnce(t *testing.T) {
 				}
 			}()
 			time.Sleep(time.Second)
-			if l := b.server.driver.snapshot(); l.Running != 1 || l.KVActive == 0 {
+			if l := b.server.driver.loads()[0]; l.Running != 1 || l.KVActive == 0 {
 				t.Fatalf("stream %v, after a second: %+v", stream, l)
 			}
 			hangUp()
 			synctest.Wait()
-			if l := b.server.driver.snapshot(); l.Running != 0 || l.KVActive != 0 || l.Cancelled != 1 || l.GeneratedTokens > 64/2 {
+			if l := b.server.driver.loads()[0]; l.Running != 0 || l.KVActive != 0 || l.Cancelled != 1 || l.GeneratedTokens > 64/2 {
 				t.Errorf("stream %v, after hanging up: %+v", stream, l)
 			}
 		})
@@ -347,7 +347,7 @@ func TestClientThatDoesNotReadBlocksNobody(t *testing.T) {
 			t.Errorf("%+v", r.Usage)
 		}
 		time.Sleep(5 * time.Minute)
-		if l := b.server.driver.snapshot(); l.Finished != 2 {
+		if l := b.server.driver.loads()[0]; l.Finished != 2 {
 			t.Errorf("%d requests finished in the engine, want both", l.Finished)
 		}
 	})

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
+	"skyserve/lbd/proxy"
+)
+
+// A balancer that was killed leaves half a line: the rest repeats, and that
+// something is missing is said beside it.
+func TestReplayOfAKilledBalancer(t *testing.T) {
+	p, err := policy.New("cost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var record bytes.Buffer
+	rt, err := proxy.New(proxy.Options{
+		Self: service.BalancerConfig{Service: "chat", ID: "lb-us-0", Region: "local/us"}, Core: core.DefaultConfig(p), Record: &record,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rt.Close(); err != nil {
+		t.Fatal(err)
+	}
+	record.WriteString("{\"t\":1,\"event\":{\"kind\":\"tick\"}}\n{\"t\":2,\"eve")
+	file := filepath.Join(t.TempDir(), "r.jsonl")
+	if err := os.WriteFile(file, record.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out, talk bytes.Buffer
+	if err := runReplay(context.Background(), &simReplayOptions{profile: "l4-llama3.1-8b", speed: 1, seeds: 1, output: "table"}, file, &out, &talk); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "1 steps repeated") || !strings.Contains(talk.String(), "ends in the middle of a line") {
+		t.Errorf("printed %q, said %q", out.String(), talk.String())
+	}
+}

@@ -1,0 +1,88 @@
+package core
+
+import (
+	"time"
+
+	"skyserve/lbd/policy"
+	"skyserve/lbd/prefix"
+)
+
+// gather fills candidates, and targets beside them, with everything that may
+// serve r: replicas, then, from firstPeer on, peers. What each holds of its
+// prompt, match adds.
+func (b *Balancer) gather(now time.Duration, q *queue, r *request) {
+	b.candidates, b.targets = b.candidates[:0], b.targets[:0]
+	anyLocal := false
+	for _, t := range b.replicas {
+		if t.model != r.Model || r.avoids(t.engine) {
+			continue
+		}
+		anyLocal = b.candidate(now, q, t).Available || anyLocal
+	}
+	b.firstPeer = len(b.candidates)
+	if anyLocal && !b.traits.Regions {
+		return
+	}
+	for _, t := range b.peers {
+		if t.load(r.Model) != nil && !r.avoids(t.engine) && b.mayForward(r, t) {
+			b.candidate(now, q, t)
+		}
+	}
+}
+
+// candidate appends t.
+func (b *Balancer) candidate(now time.Duration, q *queue, t *target) *policy.Candidate {
+	b.targets = append(b.targets, t)
+	b.candidates = append(b.candidates, policy.Candidate{})
+	c := &b.candidates[len(b.candidates)-1]
+	b.describe(now, q, t, c)
+	return c
+}
+
+// describe is t as a policy sees it for a request of q.
+func (b *Balancer) describe(now time.Duration, q *queue, t *target, c *policy.Candidate) {
+	*c = policy.Candidate{
+		ID: t.id, Peer: t.peer, Live: !t.draining && t.live(now, &b.cfg),
+		Outstanding: t.outstanding, Unconfirmed: len(t.unconfirmed), Held: t.held,
+		Prefilling: t.work.prefilling, Context: t.work.context(), Remaining: t.work.remaining(),
+		Residence: t.residence, Age: t.age(now),
+	}
+	if !t.peer {
+		c.Available, c.Pace = t.replicaAvailable(now, &b.cfg), t.paceHere()
+		c.Pending, c.Running, c.KV = t.pending, t.running, t.kv
+		return
+	}
+	l := t.load(q.model)
+	c.Available, c.RTT, c.Queued = b.peerTakes(now, t, l, q.len()), t.rtt, t.queuedAt(l)
+	c.KV, c.Replicas, c.Wait, c.Residence = l.KV, l.Replicas, l.Wait, l.Residence
+	c.Pace, c.PeerOutstanding, c.Context = b.paceThere(l), l.Outstanding, l.Context
+}
+
+// match fills in what the candidates hold of r's prompt, and in all. Peers stand
+// for several engines each, so that none of them is overtaken.
+func (b *Balancer) match(r *request) {
+	if b.traits.Prefix {
+		b.matchIn(b.replicaTree, r, 0, b.firstPeer)
+		b.matchIn(b.peerTree, r, b.firstPeer, len(b.candidates))
+	}
+}
+
+func (b *Balancer) matchIn(tree *prefix.Tree, r *request, from, to int) {
+	if from == to {
+		return
+	}
+	highest := 0
+	for _, t := range b.targets[from:to] {
+		highest = max(highest, t.slot)
+	}
+	for len(b.matches) <= highest {
+		b.matches = append(b.matches, 0)
+	}
+	found := tree.Match(r.Prompt, b.matches[:highest+1])
+	latest, known := found.Latest()
+	for i := from; i < to; i++ {
+		slot, c := b.targets[i].slot, &b.candidates[i]
+		c.Match, c.Cached, c.Score = b.matches[slot], tree.Held(slot), policy.Maybe[float64]{}
+		c.Overtaken = known && slot != latest && !c.Peer
+	}
+}

@@ -1,0 +1,446 @@
+package core
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/policy"
+)
+
+// dumb is a queue that sorts everything at each question. Its requests are its
+// own copies, of which only what was given is read.
+type dumb struct {
+	ordering ordering
+	waiting  []*request
+	served   map[string]int64
+	born     map[string]int
+	left     string
+}
+
+func (d *dumb) open(tenant string) {
+	if _, ok := d.born[tenant]; !ok {
+		d.born[tenant] = len(d.born)
+	}
+}
+
+func (d *dumb) has(tenant string) bool {
+	return slices.ContainsFunc(d.waiting, func(r *request) bool { return r.Tenant == tenant })
+}
+
+func (d *dumb) push(r *request) {
+	d.open(r.Tenant)
+	if !d.has(r.Tenant) {
+		least, any := d.served[d.left], false
+		for _, o := range d.waiting {
+			if s := d.served[o.Tenant]; !any || s < least {
+				least, any = s, true
+			}
+		}
+		d.served[r.Tenant] = max(d.served[r.Tenant], least)
+	}
+	d.waiting = append(d.waiting, r)
+}
+
+func (d *dumb) remove(r *request) {
+	d.waiting = slices.DeleteFunc(d.waiting, func(o *request) bool { return o.ID == r.ID })
+	d.left = r.Tenant
+}
+
+// first plays the next n sends one by one.
+func (d *dumb) first(now time.Duration, n int) (ids []string) {
+	left := slices.Clone(d.waiting)
+	for _, r := range left {
+		r.standing = d.ordering.place(r.Tier, r.arrived, now)
+	}
+	will := map[string]int64{}
+	for t, s := range d.served {
+		will[t] = s
+	}
+	for len(ids) < n && len(left) > 0 {
+		slices.SortFunc(left, func(a, b *request) int {
+			if a.before(b) {
+				return -1
+			}
+			return 1
+		})
+		turn := left[0].lane
+		best := d.whose(left, will, turn)
+		i := slices.IndexFunc(left, func(r *request) bool { return r.Tenant == best && r.lane <= turn })
+		ids = append(ids, left[i].ID)
+		will[best] += left[i].fare()
+		left = slices.Delete(left, i, i+1)
+	}
+	return ids
+}
+
+// whose is the tenant that goes next: of those with a request of the turn's
+// lane or a more urgent one, the least served; of equals the one in the turn's
+// own lane that was known first, then the one in the lane next to it.
+func (d *dumb) whose(left []*request, will map[string]int64, turn int) string {
+	best, bestLane := "", -1
+	for _, r := range left {
+		if r.lane > turn {
+			continue
+		}
+		t := r.Tenant
+		better := bestLane < 0 || will[t] < will[best] ||
+			will[t] == will[best] && (r.lane > bestLane || r.lane == bestLane && d.born[t] < d.born[best])
+		if better {
+			best, bestLane = t, r.lane
+		}
+	}
+	return best
+}
+
+func ids(rs []*request) (out []string) {
+	for _, r := range rs {
+		out = append(out, r.ID)
+	}
+	return out
+}
+
+func drawRequest(rt *rapid.T, n int, now time.Duration) *request {
+	tier := rapid.SampledFrom([]service.Tier{"", service.TierFast, service.TierNormal, service.TierDeferred}).Draw(rt, "tier")
+	tenant := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "tenant")
+	r := &request{seq: uint64(n), arrived: now}
+	r.Request = Request{ID: fmt.Sprintf("q%d", n), Tier: tier, Tenant: tenant, PromptTokens: rapid.IntRange(0, 40).Draw(rt, "tokens")}
+	r.rank = now - time.Duration(rapid.IntRange(0, 3).Draw(rt, "lead"))*time.Second
+	return r
+}
+
+var allOrders = []Order{OrderFCFS, OrderEDF, OrderPF, OrderDPA}
+
+func drawOrdering(rt *rapid.T) ordering {
+	return ordering{
+		order:   rapid.SampledFrom(allOrders).Draw(rt, "order"),
+		targets: Targets{Fast: time.Second, Normal: 4 * time.Second, Deferred: 24 * time.Second},
+		tauN:    2 * time.Second, tauP: 500 * time.Millisecond,
+	}
+}
+
+// pair does everything to a queue and to its dumb twin.
+type pair struct {
+	q    *queue
+	d    dumb
+	now  time.Duration
+	sent []*request
+	n    int
+}
+
+func (p *pair) change(rt *rapid.T) {
+	switch rapid.IntRange(0, 6).Draw(rt, "change") {
+	case 0, 1, 2:
+		p.n++
+		r := drawRequest(rt, p.n, p.now)
+		p.push(r)
+	case 3: // send what goes first
+		if list := p.q.first(nil, p.now, 1); len(list) > 0 {
+			p.send(list[0])
+		}
+	case 4: // give up something in the middle
+		if list := p.q.all(nil); len(list) > 0 {
+			p.remove(rapid.SampledFrom(list).Draw(rt, "gone"))
+		}
+	case 5:
+		p.now += time.Duration(rapid.SampledFrom([]int{1, 400, 1500, 9000, 40_000}).Draw(rt, "ms")) * time.Millisecond
+	default:
+		p.end(rt)
+	}
+}
+
+func (p *pair) push(r *request) {
+	twin := *r
+	p.q.push(p.now, r)
+	p.d.push(&twin)
+}
+
+func (p *pair) remove(r *request) {
+	p.q.remove(r)
+	p.d.remove(r)
+}
+
+func (p *pair) send(r *request) {
+	p.remove(r)
+	p.q.sent(r)
+	p.d.served[r.Tenant] += r.fare()
+	p.sent = append(p.sent, r)
+}
+
+// end ends a request that was sent: served with the engine's figures, or failed
+// and queued again.
+func (p *pair) end(rt *rapid.T) {
+	if len(p.sent) == 0 {
+		return
+	}
+	i := rapid.IntRange(0, len(p.sent)-1).Draw(rt, "which")
+	r := p.sent[i]
+	p.sent = slices.Delete(p.sent, i, i+1)
+	p.q.ended(r)
+	if rapid.Bool().Draw(rt, "failed") {
+		p.q.refund(r)
+		p.d.served[r.Tenant] -= r.fare()
+		p.push(r)
+		return
+	}
+	out := &Outcome{PromptTokens: policy.Known(rapid.IntRange(0, 40).Draw(rt, "prompt")), OutputTokens: policy.Known(rapid.IntRange(0, 90).Draw(rt, "output"))}
+	p.q.settle(r, out)
+	p.d.served[r.Tenant] += int64(out.PromptTokens.Value) - r.fare() + int64(out.OutputTokens.Value)
+}
+
+// The queue answers as its dumb twin does, whatever happens to both.
+func TestQueueIsItsDumbTwin(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		o := drawOrdering(rt)
+		p := pair{q: newQueue("m", o), d: dumb{ordering: o, served: map[string]int64{}, born: map[string]int{}}}
+		for range rapid.IntRange(1, 80).Draw(rt, "changes") {
+			p.change(rt)
+			n := rapid.SampledFrom([]int{1, 3, 1000}).Draw(rt, "asked for")
+			if got, want := ids(p.q.first(nil, p.now, n)), p.d.first(p.now, n); !slices.Equal(got, want) {
+				rt.Fatalf("%s at %v: got %v, want %v", o.order, p.now, got, want)
+			}
+			checkQueue(rt, p.q, len(p.d.waiting))
+		}
+	})
+}
+
+// checkQueue holds a queue's counts against each other.
+func checkQueue(t fatal, q *queue, want int) {
+	accounts, waiting := 0, 0
+	for a := q.byWaiting.first(); a != nil; a = q.byWaiting.next(a) {
+		accounts++
+		waiting += a.waiting
+	}
+	inLanes := 0
+	for i := range q.lanes {
+		l := &q.lanes[i]
+		for a := l.accounts.first(); a != nil; a = l.accounts.next(a) {
+			for r := a.shares[i].requests.first(); r != nil; r = a.shares[i].requests.next(r) {
+				inLanes++
+			}
+		}
+	}
+	if q.len() != want || waiting != want || inLanes != want || len(q.all(nil)) != want {
+		t.Fatalf("%d wait: counted %d, %d by tenant, %d in %d tenants' lanes, %d in all lanes", want, q.len(), waiting, inLanes, accounts, len(q.all(nil)))
+	}
+}
+
+// The names of tenants decide nothing at all, not even ties.
+func TestTenantsNamesDecideNothing(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		o := drawOrdering(rt)
+		names := rapid.Permutation([]string{"a", "b", "c", "d"}).Draw(rt, "names")
+		other := map[string]string{"a": names[0], "b": names[1], "c": names[2], "d": names[3]}
+		x, y := newQueue("m", o), newQueue("m", o)
+		now := time.Duration(0)
+		for i := range rapid.IntRange(1, 60).Draw(rt, "requests") {
+			now += time.Duration(rapid.IntRange(0, 900).Draw(rt, "ms")) * time.Millisecond
+			r := drawRequest(rt, i, now)
+			s := *r
+			s.Tenant = other[r.Tenant]
+			x.push(now, r)
+			y.push(now, &s)
+			if rapid.Bool().Draw(rt, "serve") {
+				serve(x, now)
+				serve(y, now)
+			}
+			if got, want := ids(y.first(nil, now, 100)), ids(x.first(nil, now, 100)); !slices.Equal(got, want) {
+				rt.Fatalf("%v with other names %v, want %v", got, other, want)
+			}
+		}
+	})
+}
+
+// serve sends what goes first, and it ends at once.
+func serve(q *queue, now time.Duration) *request {
+	r := q.first(nil, now, 1)[0]
+	q.remove(r)
+	q.sent(r)
+	q.ended(r)
+	return r
+}
+
+// With one tenant the order alone decides, however much it was served.
+func TestOneTenantGoesInOrder(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		q := newQueue("m", drawOrdering(rt))
+		now := time.Duration(0)
+		for i := range rapid.IntRange(1, 60).Draw(rt, "requests") {
+			now += time.Duration(rapid.IntRange(0, 900).Draw(rt, "ms")) * time.Millisecond
+			r := drawRequest(rt, i, now)
+			r.Tenant = ""
+			q.push(now, r)
+		}
+		list := q.first(nil, now, 1000)
+		if len(list) != q.len() {
+			rt.Fatalf("listed %d of %d", len(list), q.len())
+		}
+		for i, r := range list[1:] {
+			if !list[i].before(r) {
+				rt.Fatalf("%v: %s goes before %s", q.ordering.order, list[i].ID, r.ID)
+			}
+		}
+	})
+}
+
+// A tenant that floods the queue delays itself: another's one request is served
+// within two services, in every order, whatever its tier is as long as the
+// flood's is no more urgent, and however long the flood has waited already.
+func TestAFloodStarvesNobody(t *testing.T) {
+	tiers := service.Tiers()
+	for _, order := range allOrders {
+		for lane, flood := range tiers {
+			for _, tier := range tiers[:lane+1] {
+				for _, later := range []time.Duration{0, 2 * time.Second, 2 * time.Minute, 11 * time.Hour} {
+					q := newQueue("m", ordering{order: order, targets: DefaultTargets(), tauN: 5 * time.Second, tauP: time.Second})
+					for i := range 1000 {
+						q.push(0, &request{seq: uint64(i), Request: Request{Tenant: "flood", Tier: flood, PromptTokens: 100}})
+					}
+					for range 10 {
+						serve(q, 0)
+					}
+					q.push(later, &request{seq: 2000, rank: later, arrived: later, Request: Request{Tenant: "one", Tier: tier, PromptTokens: 100}})
+					first, second := serve(q, later), serve(q, later)
+					if first.Tenant != "one" && second.Tenant != "one" {
+						t.Errorf("%s: a flood of %s holds back one %s that came after %v", order, flood, tier, later)
+					}
+				}
+			}
+		}
+	}
+}
+
+// What a tenant pays with is tokens: with requests ten times as long it gets a
+// tenth of them, and answers count too.
+func TestTenantsShareByTokens(t *testing.T) {
+	q := newQueue("m", ordering{})
+	for i := range 600 {
+		q.push(0, &request{seq: uint64(3 * i), Request: Request{Tenant: "long", PromptTokens: 1000}})
+		q.push(0, &request{seq: uint64(3*i + 1), Request: Request{Tenant: "short", PromptTokens: 100}})
+		q.push(0, &request{seq: uint64(3*i + 2), Request: Request{Tenant: "wordy", PromptTokens: 100}})
+	}
+	count := map[string]int{}
+	for range 420 {
+		r := serve(q, 0)
+		count[r.Tenant]++
+		if r.Tenant == "wordy" {
+			q.settle(r, &Outcome{OutputTokens: policy.Known(400)})
+		}
+	}
+	// Each about 32,500 tokens: by turns of 1000, of 100 and of 500.
+	if want := map[string]int{"long": 33, "short": 322, "wordy": 65}; !reflect.DeepEqual(count, want) {
+		t.Errorf("served %v, want %v", count, want)
+	}
+}
+
+// Idling saves nothing up: who comes back is served as much as those that
+// stayed, not first for as long as it was away.
+func TestIdlingSavesNothingUp(t *testing.T) {
+	q := newQueue("m", ordering{})
+	push := func(i int, tenant string) {
+		q.push(0, &request{seq: uint64(i), Request: Request{Tenant: tenant, PromptTokens: 10}})
+	}
+	push(0, "idler")
+	serve(q, 0)
+	for i := range 500 {
+		push(i+1, "steady")
+		serve(q, 0) // the queue is empty in between
+	}
+	for i := range 20 {
+		push(1000+2*i, "idler")
+		push(1001+2*i, "steady")
+	}
+	idler := 0
+	for range 20 {
+		if serve(q, 0).Tenant == "idler" {
+			idler++
+		}
+	}
+	if idler != 10 {
+		t.Errorf("of 20 services %d went to the tenant that had been away, want 10", idler)
+	}
+}
+
+// Tenants that have nothing here are forgotten: when they are too many, and
+// after a while.
+func TestTenantsAreForgotten(t *testing.T) {
+	q := newQueue("m", ordering{})
+	for i := range 3 * idleAccounts {
+		q.push(0, &request{seq: uint64(i), Request: Request{Tenant: fmt.Sprint(i), PromptTokens: 1}})
+		serve(q, 0)
+	}
+	if len(q.accounts) != idleAccounts || q.accounts[fmt.Sprint(3*idleAccounts-1)] == nil {
+		t.Errorf("%d accounts are kept, want the last %d", len(q.accounts), idleAccounts)
+	}
+	q.push(time.Minute, &request{seq: 1 << 20, Request: Request{Tenant: "waits", PromptTokens: 1}})
+	q.forgetIdle(idleFor)
+	if len(q.accounts) != 1 || q.idleCount != 0 || q.idleFirst != nil || q.idleLast != nil {
+		t.Errorf("%d accounts are kept after a while, %d of them idle; want the one that waits", len(q.accounts), q.idleCount)
+	}
+	q.forgetIdle(time.Hour)
+	if q.accounts["waits"] == nil {
+		t.Error("a tenant with a request waiting was forgotten")
+	}
+}
+
+// Forgetting a tenant gives it nothing: it begins where the queue is.
+func TestForgottenTenantsBeginAnew(t *testing.T) {
+	q := newQueue("m", ordering{})
+	q.push(0, &request{Request: Request{Tenant: "a", PromptTokens: 5000}})
+	serve(q, 0)
+	q.forgetIdle(time.Hour)
+	q.push(time.Hour, &request{seq: 1, Request: Request{Tenant: "b", PromptTokens: 1}})
+	if a := q.accounts["b"]; a.served != 5000 {
+		t.Errorf("a new tenant begins at %d tokens, want where the last one was, at 5000", a.served)
+	}
+}
+
+// fill puts 4096 requests of 50 tenants into a queue.
+func fill(order Order, tenants int) *queue {
+	q := newQueue("m", ordering{order: order, targets: DefaultTargets(), tauN: 5 * time.Second, tauP: time.Second})
+	tiers := service.Tiers()
+	for i := range 4096 {
+		at := time.Duration(i) * time.Millisecond
+		q.push(at, &request{seq: uint64(i), rank: at, arrived: at, Request: Request{
+			Tenant: fmt.Sprint(i * i % tenants), Tier: tiers[i%len(tiers)], PromptTokens: 100 + i%1000,
+		}})
+	}
+	return q
+}
+
+func BenchmarkQueue(b *testing.B) {
+	for _, order := range allOrders {
+		for _, tenants := range []int{1, 50, 4096} {
+			q := fill(order, tenants)
+			now := 5 * time.Second
+			pool := q.first(nil, now, 128)
+			name := fmt.Sprintf("order=%s/tenants=%d/", order, tenants)
+			for _, n := range []int{1, 128} {
+				b.Run(fmt.Sprintf("%sfirst=%d", name, n), func(b *testing.B) {
+					b.ReportAllocs()
+					for b.Loop() {
+						pool = q.first(pool[:0], now, n)
+					}
+				})
+			}
+			b.Run(name+"turn", func(b *testing.B) { // one is sent, ends and comes again
+				b.ReportAllocs()
+				for b.Loop() {
+					pool = q.first(pool[:0], now, 1)
+					r := pool[0]
+					q.remove(r)
+					q.sent(r)
+					q.ended(r)
+					now += time.Millisecond
+					r.arrived, r.rank, r.seq = now, now, r.seq+4096
+					q.push(now, r)
+				}
+			})
+		}
+	}
+}

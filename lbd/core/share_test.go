@@ -1,0 +1,396 @@
+package core
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"skyserve/lbd/policy"
+	"skyserve/lbd/prefix"
+)
+
+// everything is more than a page of it ever holds.
+const everything = 1 << 30
+
+// neighbour is a balancer of a region of two with n idle replicas of its own.
+func neighbour(cfg Config, other string, replicas ...string) *Balancer {
+	b := New(cfg)
+	b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: other, SameRegion: true}})
+	for _, id := range replicas {
+		attach(b, 0, id)
+	}
+	return b
+}
+
+func attach(b *Balancer, now time.Duration, id string) {
+	b.Step(now, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m", Process: "at " + id}})
+	b.Step(now, idle(id))
+}
+
+func detach(b *Balancer, now time.Duration, id string) {
+	b.Step(now, Event{Kind: EventReplicaRemoved, Target: id})
+}
+
+// tell hands to what from learned after since.
+func tell(now time.Duration, from, to *Balancer, name string, since uint64, all bool) (next uint64) {
+	entries, next, _ := from.Learned(now, since, all, everything)
+	to.Step(now, Event{Kind: EventPeerLearned, Target: name, Learned: entries})
+	return next
+}
+
+// turn serves a request and returns where it went and how much of it was found there.
+func turn(t *testing.T, b *Balancer, now time.Duration, id, session string, prompt, whole prefix.Key) (target string, match int) {
+	t.Helper()
+	r := Request{ID: id, Model: "m", Session: session, Prompt: prompt, PromptTokens: prompt.Bytes() / 4}
+	for _, a := range b.Step(now, Event{Kind: EventArrived, Request: &r}) {
+		if a.Kind == ActionDispatch && a.ID == id {
+			target, match = a.Target, a.Decision.MatchBytes
+		}
+	}
+	if target == "" {
+		t.Fatalf("%s was not dispatched", id)
+	}
+	b.Step(now, Event{Kind: EventFirstToken, ID: id})
+	b.Step(now, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{Key: whole}})
+	return target, match
+}
+
+// held is how much of key the tree of b knows at a replica, own or foreign; -1
+// when it does not know the replica.
+func held(b *Balancer, id string, key prefix.Key) int {
+	slot := -1
+	if t := find(b.replicas, id); t != nil {
+		slot = t.slot
+	} else if at, found := b.sharing.place(id); found {
+		slot = b.sharing.foreign[at].slot
+	}
+	if slot < 0 {
+		return -1
+	}
+	out := make([]int, slot+1)
+	b.replicaTree.Match(key, out)
+	return out[slot]
+}
+
+func TestASecondBalancerKnowsThePrefixesOfTheFirstAfterFailover(t *testing.T) {
+	for _, name := range []string{"cost", "longest-prefix", "skylb"} {
+		for _, shared := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/shared=%v", name, shared), func(t *testing.T) {
+				before, after := failOver(t, name, shared)
+				if before < 0.8 {
+					t.Fatalf("the hit rate was %.2f before", before)
+				}
+				if shared && after < before || !shared && after > 0.05 {
+					t.Errorf("the hit rate was %.2f before and %.2f after", before, after)
+				}
+			})
+		}
+	}
+}
+
+// failOver serves conversations through balancer a of two, with two replicas
+// each, ends a, gives its replicas to b and goes on there. It returns the hit
+// rates of the last turns at a and of the next at b.
+func failOver(t *testing.T, name string, shared bool) (before, after float64) {
+	p, err := policy.New(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const conversations, turns, block = 30, 4, 20
+	a, b := neighbour(DefaultConfig(p), "b", "r0", "r1"), neighbour(DefaultConfig(p), "a", "r2", "r3")
+	rng, said := rand.New(rand.NewPCG(1, 2)), make([]prefix.Key, conversations)
+	now, since := time.Duration(0), uint64(0)
+	round := func(at *Balancer, n int) float64 {
+		found, all := 0, 0
+		for c := range said {
+			now += 10 * time.Millisecond
+			for _, r := range []string{"r0", "r1", "r2", "r3"} {
+				at.Step(now, idle(r))
+			}
+			prompt := append(slices.Clone(said[c]), fresh(rng, block)...)
+			said[c] = append(slices.Clone(prompt), fresh(rng, block)...)
+			_, match := turn(t, at, now, fmt.Sprintf("c%d-%d", c, n), fmt.Sprint("s", c), prompt, said[c])
+			found, all = found+match, all+prompt.Bytes()
+		}
+		return float64(found) / float64(all)
+	}
+	for n := range turns {
+		before = round(a, n)
+		if shared {
+			since = tell(now, a, b, "a", since, false)
+		}
+	}
+	// a is dead: b is given its replicas, and loses its own meanwhile.
+	detach(b, now, "r2")
+	detach(b, now, "r3")
+	attach(b, now, "r0")
+	attach(b, now, "r1")
+	return before, round(b, turns)
+}
+
+// What is known of a replica follows it as it moves, and is lost with its cache.
+func TestWhatIsKnownOfAReplica(t *testing.T) {
+	p, err := policy.New("longest-prefix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := fresh(rand.New(rand.NewPCG(3, 4)), 10)
+	news := func(age time.Duration) Event {
+		return Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: "x", Process: "at x", Key: key, Age: age}}}
+	}
+	loss := func(age time.Duration) Event {
+		return Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: "x", Process: "at x", Forgotten: true, Age: age}}}
+	}
+	dead := Event{Kind: EventReplicaReport, Target: "x", Report: &Report{Reason: "starting"}}
+	added := Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "x", Model: "m", Process: "at x"}}
+	moved := Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "x", Model: "m", Process: "elsewhere"}}
+	removed := Event{Kind: EventReplicaRemoved, Target: "x"}
+	ready, tick := idle("x"), Event{Kind: EventTick}
+	for _, c := range []struct {
+		name   string
+		events []Event // a second apart
+		want   int     // bytes of key that are known at x; -1 = x is not known
+	}{
+		{"heard of", []Event{news(0)}, key.Bytes()},
+		{"heard of by somebody else", []Event{{Kind: EventPeerLearned, Target: "far", Learned: news(0).Learned}}, -1},
+		{"adopted", []Event{news(0), added}, key.Bytes()},
+		{"adopted and ready", []Event{news(0), added, ready}, key.Bytes()},
+		{"adopted, not ready", []Event{news(0), added, dead}, 0},
+		{"adopted, silent", []Event{news(0), added, tick}, 0},
+		{"adopted by another process", []Event{news(0), moved}, 0},
+		{"adopted, then another process", []Event{news(0), added, moved}, 0},
+		{"lost before it was adopted", []Event{news(0), loss(0), added}, 0},
+		{"lost, then learned", []Event{news(0), loss(0), news(0), added}, key.Bytes()},
+		{"learned before it was lost", []Event{loss(0), news(0), loss(0), news(1500 * time.Millisecond)}, 0},
+		{"a loss that was told late", []Event{news(0), added, ready, loss(3 * time.Second)}, 0},
+		{"a loss of the past's owner", []Event{news(0), added, ready, loss(0)}, key.Bytes()},
+		{"went home, was used there, came back", []Event{news(0), added, ready, removed, news(0), added}, key.Bytes()},
+		{"went home", []Event{news(0), added, ready, removed}, key.Bytes()},
+		{"was taken out and put back", []Event{news(0), added, ready, removed, added}, 0},
+		{"was taken out dead", []Event{news(0), added, ready, dead, removed}, -1},
+		{"old news cannot bring it back", []Event{added, ready, dead, ready, news(2 * time.Second)}, 0},
+		{"nor can new while it is dead", []Event{added, ready, dead, news(0)}, 0},
+		{"fresh news can", []Event{added, ready, dead, ready, news(0)}, key.Bytes()},
+		{"its own after a restart", []Event{added, ready, news(5 * time.Minute)}, key.Bytes()},
+		{"news that is none any more", []Event{news(shareAge)}, -1},
+		{"the peer was removed", []Event{news(0), {Kind: EventPeerRemoved, Target: "b"}}, -1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := neighbour(DefaultConfig(p), "b")
+			b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "far"}})
+			for i, ev := range c.events {
+				b.Step(time.Duration(i+1)*time.Second, ev)
+			}
+			if got := held(b, "x", key); got != c.want {
+				t.Errorf("%d bytes are known, want %d", got, c.want)
+			}
+			checkSharing(t, b)
+		})
+	}
+}
+
+func TestOldNewsOfAReplicaIsForgotten(t *testing.T) {
+	p, err := policy.New("longest-prefix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, key := neighbour(DefaultConfig(p), "b"), letters("abc")
+	b.Step(0, Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: "x", Key: key}}})
+	b.Step(shareAge-1, Event{Kind: EventTick})
+	if got := held(b, "x", key); got != key.Bytes() {
+		t.Errorf("%d bytes are known before its time", got)
+	}
+	b.Step(shareAge, Event{Kind: EventTick})
+	if got := held(b, "x", key); got != -1 || b.View(shareAge).TreeNodes != 0 || len(b.slots[0].free) != 1 || len(b.sharing.heard.all()) != 0 {
+		t.Errorf("%d bytes are known, %d nodes, %d slots free", got, b.View(shareAge).TreeNodes, len(b.slots[0].free))
+	}
+}
+
+// A balancer that is started again gets back all that its neighbour knows, and
+// one that runs gets nothing back that it told.
+func TestARestartedBalancerLearnsWhatItKnewFromItsNeighbour(t *testing.T) {
+	p, err := policy.New("longest-prefix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := DefaultConfig(p)
+	rng := rand.New(rand.NewPCG(5, 6))
+	atA, atB := fresh(rng, 20), fresh(rng, 20)
+	a, b := neighbour(cfg, "b", "r0"), neighbour(cfg, "a", "r1")
+	turn(t, a, 1, "qa", "s", atA[:10], atA)
+	turn(t, b, 1, "qb", "s", atB[:10], atB)
+	tell(2, a, b, "a", 0, true)
+	if got, _, _ := b.Learned(3, 0, false, everything); len(got) != 1 || got[0].Replica != "r1" {
+		t.Errorf("a neighbour that runs is told %+v", got)
+	}
+	a = neighbour(cfg, "b", "r0")
+	tell(4, b, a, "b", 0, true)
+	if own, other := held(a, "r0", atA), held(a, "r1", atB); own != atA.Bytes() || other != atB.Bytes() {
+		t.Errorf("%d bytes are known of its own replica, %d of the other, want %d of both", own, other, atA.Bytes())
+	}
+	if found := a.replicaTree.Match(append(slices.Clone(atA), 1), nil); !found.Answered || found.Start != 1 {
+		t.Errorf("its session: %+v, want one that began at 1 ns", found)
+	}
+}
+
+// Where nobody is in the region to hear it, nothing is kept.
+func TestABalancerAloneKeepsNothingForOthers(t *testing.T) {
+	p, err := policy.New("longest-prefix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := start(DefaultConfig(p), 1)
+	b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "far"}})
+	turn(t, b, 1, "q", "s", letters("ab"), letters("abc"))
+	if got, next, more := b.Learned(2, 0, true, everything); len(got) != 0 || next != 0 || more {
+		t.Errorf("it keeps %+v, next %d, more %v", got, next, more)
+	}
+}
+
+// Read in pages of any size, everything comes once and in order.
+func TestPagesOfWhatWasLearned(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(drawConfig(rt))
+		w.b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu", SameRegion: true}})
+		for range rapid.IntRange(1, 60).Draw(rt, "events") {
+			w.step(rt, w.draw(rt))
+			checkSharing(rt, w.b)
+		}
+		all := rapid.Bool().Draw(rt, "all")
+		want, last, more := w.b.Learned(w.now, 0, all, everything)
+		if more {
+			rt.Fatal("more than everything")
+		}
+		var got []Learned
+		since := uint64(0)
+		for more = true; more; {
+			var page []Learned
+			before := since
+			page, since, more = w.b.Learned(w.now, since, all, rapid.IntRange(0, 2000).Draw(rt, "page"))
+			if more && (len(page) == 0 || since <= before) {
+				rt.Fatalf("no progress after %d", before)
+			}
+			got = append(got, page...)
+		}
+		if since != last || !reflect.DeepEqual(got, want) {
+			rt.Fatalf("in pages up to %d\n%+v\nat once up to %d\n%+v", since, got, last, want)
+		}
+	})
+}
+
+// The order in which peers came decides nothing about what is known.
+func TestOrderOfPeersChangesNothing(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		cfg := drawConfig(rt)
+		other := cfg
+		other.Policy, _ = policy.New(cfg.Policy.Name())
+		a, b := newWorld(cfg), newWorld(other)
+		for i := range peerNames {
+			a.step(rt, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: peerNames[i], SameRegion: true}})
+			b.step(rt, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: peerNames[len(peerNames)-1-i], SameRegion: true}})
+		}
+		for range 40 {
+			ev := a.draw(rt)
+			if got, want := outline(b.step(rt, ev)), outline(a.step(rt, ev)); !reflect.DeepEqual(got, want) {
+				rt.Fatalf("%+v: %v and %v", ev, got, want)
+			}
+		}
+		one, _, _ := a.b.Learned(a.now, 0, true, everything)
+		two, _, _ := b.b.Learned(b.now, 0, true, everything)
+		if !reflect.DeepEqual(one, two) {
+			rt.Fatalf("told\n%+v\nand\n%+v", one, two)
+		}
+	})
+}
+
+// Replicas and prompts that never come back leave nothing behind beyond the bounds.
+func TestSharingIsBounded(t *testing.T) {
+	p, err := policy.New("longest-prefix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := DefaultConfig(p)
+	cfg.TreeBytes, cfg.ShareBytes = 1<<20, 64<<10
+	b, rng := neighbour(cfg, "b"), rand.New(rand.NewPCG(7, 8))
+	for i := range 4 * maxForeign {
+		now := time.Duration(i) * time.Millisecond
+		mine, theirs := fmt.Sprint("mine", i), fmt.Sprint("theirs", i)
+		attach(b, now, mine)
+		key := fresh(rng, 1+rng.IntN(40))
+		turn(t, b, now, fmt.Sprint("q", i), "s", key, append(key, fresh(rng, 5)...))
+		detach(b, now, mine)
+		b.Step(now, Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: theirs, Key: fresh(rng, 30)}}})
+		b.Step(now, Event{Kind: EventTick})
+		checkSharing(t, b)
+		if v := b.View(now); v.TreeBytes > cfg.TreeBytes || b.slots[0].next > maxForeign+2 {
+			t.Fatalf("after %d replicas the trees take %d bytes and %d slots", i, v.TreeBytes, b.slots[0].next)
+		}
+	}
+	if len(b.sharing.foreign) != maxForeign || cap(b.sharing.own.entries) > 2000 || cap(b.sharing.heard.entries) > 2000 {
+		t.Errorf("%d foreign replicas, room for %d and %d entries", len(b.sharing.foreign), cap(b.sharing.own.entries), cap(b.sharing.heard.entries))
+	}
+	b.Step(time.Hour, Event{Kind: EventTick})
+	if v := b.View(time.Hour); len(b.sharing.foreign) != 0 || v.TreeNodes != 0 {
+		t.Errorf("an hour later: %d foreign replicas, %d nodes", len(b.sharing.foreign), v.TreeNodes)
+	}
+}
+
+// A prompt that is longer than what is shared is shared as far as that.
+func TestLongPromptsAreSharedInPart(t *testing.T) {
+	p, err := policy.New("longest-prefix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := fresh(rand.New(rand.NewPCG(9, 1)), longestShared+10)
+	a, b := neighbour(DefaultConfig(p), "b", "r0"), neighbour(DefaultConfig(p), "a")
+	turn(t, a, 1, "q", "s", long[:5], long)
+	tell(2, a, b, "a", 0, false)
+	if got, want := held(b, "r0", long), longestShared*prefix.BlockBytes; got != want {
+		t.Errorf("%d bytes are known, want %d", got, want)
+	}
+	b.Step(3, Event{Kind: EventPeerLearned, Target: "a", Learned: []Learned{{Replica: "r9", Key: long, Answered: true}}})
+	if got, want := held(b, "r9", long), longestShared*prefix.BlockBytes; got != want {
+		t.Errorf("%d bytes are known of what came too long, want %d", got, want)
+	}
+}
+
+// checkSharing holds what is kept for others against its laws.
+func checkSharing(t fatal, b *Balancer) {
+	slots := map[int]string{}
+	note := func(id string, slot int) {
+		if other, taken := slots[slot]; taken || slot < 0 || slices.Contains(b.slots[0].free, slot) {
+			t.Fatalf("%s has slot %d, which is free or that of %q", id, slot, other)
+		}
+		slots[slot] = id
+	}
+	for _, r := range b.replicas {
+		note(r.id, r.slot)
+	}
+	for i, f := range b.sharing.foreign {
+		note(f.id, f.slot)
+		if (i > 0 && b.sharing.foreign[i-1].id >= f.id) || find(b.replicas, f.id) != nil {
+			t.Fatalf("foreign replica %s is out of order or no foreign one", f.id)
+		}
+	}
+	if len(b.sharing.foreign) > maxForeign {
+		t.Fatalf("%d foreign replicas", len(b.sharing.foreign))
+	}
+	for _, l := range []*learnedLog{&b.sharing.own, &b.sharing.heard} {
+		bytes, seq := 0, uint64(0)
+		for _, e := range l.all() {
+			bytes += e.cost()
+			if e.seq <= seq || e.seq > b.sharing.seq || e.Forgotten == (len(e.Key) > 0) {
+				t.Fatalf("entry %d after %d of %d: %+v", e.seq, seq, b.sharing.seq, e)
+			}
+			seq = e.seq
+		}
+		if bytes != l.bytes || bytes > l.limit {
+			t.Fatalf("a log of %d bytes counts %d and may have %d", bytes, l.bytes, l.limit)
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"skyserve/lbd/policy"
+)
+
+// flooded is a balancer whose one replica is busy with one of 400 requests of a
+// tenant while the others wait.
+func flooded(t *testing.T, policyName string, limit int) *Balancer {
+	t.Helper()
+	p, err := policy.New(policyName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := DefaultConfig(p)
+	cfg.Push, cfg.QueueLimit = Push{Mode: PushOutstanding, N: 1}, limit
+	b := New(cfg)
+	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
+	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", Report: &Report{Ready: true, Pending: policy.Known(0)}})
+	for i := range 400 {
+		arrive(b, 0, fmt.Sprintf("flood%d", i), "flood")
+	}
+	return b
+}
+
+func arrive(b *Balancer, now time.Duration, id, tenant string) []Action {
+	return b.Step(now, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", Tenant: tenant, Session: tenant, PromptTokens: 100}})
+}
+
+// Whatever the policy is: a tenant that floods the balancer keeps another
+// waiting for one request more than the one that runs, not for hundreds.
+func TestAFloodStarvesNobodyUnderAnyPolicy(t *testing.T) {
+	for _, name := range policy.Names() {
+		b := flooded(t, name, 4096)
+		arrive(b, time.Millisecond, "one", "other")
+		var sent []string
+		for id := "flood0"; len(sent) < 2; id = sent[len(sent)-1] {
+			actions := b.Step(2*time.Millisecond, Event{Kind: EventFinished, ID: id})
+			if len(actions) != 1 || actions[0].Kind != ActionDispatch {
+				t.Fatalf("%s: after %s came %v, want the next request", name, id, outline(actions))
+			}
+			sent = append(sent, actions[0].ID)
+		}
+		if !slices.Contains(sent, "one") {
+			t.Errorf("%s: the next two were %v, without the one of the other tenant", name, sent)
+		}
+	}
+}
+
+// A full queue turns away who filled it, newest first, until others have as much
+// of it; then each newcomer itself.
+func TestAFullQueueIsShared(t *testing.T) {
+	b := flooded(t, "least-load", 100)
+	for i := range 60 {
+		got := outline(arrive(b, time.Millisecond, fmt.Sprintf("one%d", i), "other"))
+		want := []string{"reject" + fmt.Sprintf("flood%d", 100-i) + RejectQueueFull, fmt.Sprintf("holdone%d", i)}
+		if i >= 50 {
+			want = []string{fmt.Sprintf("rejectone%d", i) + RejectQueueFull}
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("request %d: %v, want %v", i, got, want)
+		}
+	}
+	if c := b.View(time.Millisecond).Counts; c.Queued != 100 || c.Outstanding != 1 || c.Rejected != 299+60 {
+		t.Errorf("counted %+v", c)
+	}
+}
+
+// A request that nobody served costs its tenant nothing.
+func TestFailuresAreNotCharged(t *testing.T) {
+	b := flooded(t, "least-load", 1)
+	before := b.queue("m").accounts["flood"].served
+	b.Step(time.Millisecond, Event{Kind: EventFailed, ID: "flood0", Outcome: &Outcome{Retryable: true}})
+	a := b.queue("m").accounts["flood"]
+	if a.served != before || a.outstanding != 1 {
+		t.Errorf("charged %d tokens with %d outstanding after a failure, want %d with 1", a.served, a.outstanding, before)
+	}
+}

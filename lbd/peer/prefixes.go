@@ -1,0 +1,201 @@
+package peer
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"skyserve/lbd/core"
+)
+
+// PathPrefixes answers Prefixes: what a balancer learned of its replicas' caches.
+// Its query: since, the last number that the asker has; boot, whose number that
+// is; all=true for an asker that begins with nothing.
+const PathPrefixes = "/skyserve/v1/prefixes"
+
+// Bounds of what balancers of one region tell each other, each with its reason.
+const (
+	prefixesEvery   = time.Second            // what a balancer takes with it when it dies at once
+	moreAfter       = 100 * time.Millisecond // ten pages a second: more than 500 prompts of 32 KB
+	maxPrefixes     = 256 << 10              // a page, as JSON
+	pageBytes       = 128 << 10              // a page, as the core measures it: base64 and names fit
+	sinkEntries     = 32                     // in one event: the balancer decides about requests between two
+	maxSharedHashes = 8 << 10                // no balancer tells longer ones
+	maxSharedName   = 512                    // of a replica
+	maxSharedAge    = 30 * 24 * time.Hour    // beyond, no session is worth a word
+	hashBytes       = 8
+)
+
+// Prefixes is a page of what a balancer learned.
+type Prefixes struct {
+	// Boot tells the answering process: another one numbers anew, so the page
+	// begins at the beginning unless the asker named this one.
+	Boot string `json:"boot"`
+	// Keys is the fingerprint of what prompts are hashed with: under another one
+	// the hashes say nothing.
+	Keys string `json:"keys"`
+	// Next is the number to ask from next; More says that there is more by now.
+	Next    uint64         `json:"next"`
+	More    bool           `json:"more,omitempty"`
+	Learned []SharedPrefix `json:"learned"` // oldest first
+}
+
+// SharedPrefix is a core.Learned on its way.
+type SharedPrefix struct {
+	Replica string `json:"replica"`
+	Process string `json:"process,omitempty"`
+	// Hashes are those of the prompt, 8 bytes each, the least byte first.
+	Hashes     []byte        `json:"hashes,omitempty"`
+	Answered   bool          `json:"answered,omitempty"`
+	Forgotten  bool          `json:"forgotten,omitempty"`
+	Age        time.Duration `json:"age_ns"`
+	SessionAge time.Duration `json:"session_age_ns,omitempty"`
+}
+
+// prefixes answers a neighbour's question.
+func (s *Source) prefixes(r *http.Request, boot string) Prefixes {
+	q := r.URL.Query()
+	since, err := strconv.ParseUint(q.Get("since"), 10, 64)
+	if err != nil || q.Get("boot") != boot {
+		since = 0
+	}
+	entries, next, more := s.Learned(since, q.Get("all") == "true", pageBytes)
+	p := Prefixes{Boot: boot, Keys: s.Keys, Next: next, More: more, Learned: make([]SharedPrefix, len(entries))}
+	for i := range entries {
+		e := &entries[i]
+		p.Learned[i] = SharedPrefix{
+			Replica: e.Replica, Process: e.Process, Hashes: packHashes(e.Key), Answered: e.Answered, Forgotten: e.Forgotten,
+			Age: e.Age, SessionAge: e.SessionAge,
+		}
+	}
+	return p
+}
+
+func packHashes(key []uint64) []byte {
+	packed := make([]byte, 0, hashBytes*len(key))
+	for _, h := range key {
+		packed = binary.LittleEndian.AppendUint64(packed, h)
+	}
+	return packed
+}
+
+// decode is what the page tells, each piece older by the time that it was under
+// way. A page with anything in it that no balancer tells is refused as a whole.
+func (p *Prefixes) decode(underway time.Duration) ([]core.Learned, error) {
+	entries := make([]core.Learned, len(p.Learned))
+	for i := range p.Learned {
+		s := &p.Learned[i]
+		if err := s.check(); err != nil {
+			return nil, fmt.Errorf("answers GET %s with something else than a balancer would: learned[%d]%w", PathPrefixes, i, err)
+		}
+		e := &entries[i]
+		e.Replica, e.Process, e.Answered, e.Forgotten = s.Replica, s.Process, s.Answered, s.Forgotten
+		e.Age, e.SessionAge = s.Age+underway, s.SessionAge+underway
+		e.Key = make([]uint64, len(s.Hashes)/hashBytes)
+		for j := range e.Key {
+			e.Key[j] = binary.LittleEndian.Uint64(s.Hashes[hashBytes*j:])
+		}
+	}
+	return entries, nil
+}
+
+func (s *SharedPrefix) check() error {
+	switch {
+	case s.Replica == "" || len(s.Replica) > maxSharedName:
+		return fmt.Errorf(".replica: must have 1 to %d bytes, got %d", maxSharedName, len(s.Replica))
+	case len(s.Process) > maxSharedName:
+		return fmt.Errorf(".process: must have at most %d bytes, got %d", maxSharedName, len(s.Process))
+	case len(s.Hashes)%hashBytes != 0 || len(s.Hashes) > hashBytes*maxSharedHashes:
+		return fmt.Errorf(".hashes: must be at most %d of %d bytes, got %d bytes", maxSharedHashes, hashBytes, len(s.Hashes))
+	case s.Forgotten == (len(s.Hashes) > 0):
+		return errors.New(": must either have hashes or be forgotten")
+	case s.Age < 0 || s.SessionAge < 0 || s.Age > maxSharedAge || s.SessionAge > maxSharedAge:
+		return fmt.Errorf(".age_ns, .session_age_ns: must be 0 to %s, got %s and %s", maxSharedAge, s.Age, s.SessionAge)
+	}
+	return nil
+}
+
+// follower is where a link stands in what its peer learned.
+type follower struct {
+	boot   string
+	since  uint64
+	begun  bool   // all of what the peer knew at first has come
+	reason string // what was wrong with the last answer
+}
+
+// followPrefixes asks the peer every second what it learned, until ctx ends.
+func (l *link) followPrefixes(ctx context.Context, jitter *rand.Rand) {
+	defer l.hc.CloseIdleConnections()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var f follower
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		wait := prefixesEvery
+		if l.askPrefixes(ctx, &f) {
+			wait = moreAfter
+		}
+		timer.Reset(wait + time.Duration((2*jitter.Float64()-1)*jitterShare*float64(wait)))
+	}
+}
+
+// askPrefixes asks once and hands over what is new. It reports whether there is
+// more to be had.
+func (l *link) askPrefixes(ctx context.Context, f *follower) (more bool) {
+	query := url.Values{"since": {strconv.FormatUint(f.since, 10)}, "boot": {f.boot}}
+	if !f.begun {
+		query.Set("all", "true")
+	}
+	var p Prefixes
+	sent := time.Now()
+	err := l.get(ctx, PathPrefixes+"?"+query.Encode(), maxPrefixes, &p)
+	if ctx.Err() != nil {
+		return false
+	}
+	var entries []core.Learned
+	if err == nil && p.Keys != l.client.opts.Keys {
+		err = errors.New("hashes prompts with another key: balancers of one service need the same peer token")
+	}
+	if err == nil {
+		entries, err = p.decode(time.Since(sent) / 2)
+	}
+	l.noteFollowed(f, err)
+	if err != nil {
+		return false
+	}
+	for ; len(entries) > 0; entries = entries[min(len(entries), sinkEntries):] {
+		l.client.opts.Sink(core.Event{Kind: core.EventPeerLearned, Target: l.cfg.ID, Learned: entries[:min(len(entries), sinkEntries)]})
+	}
+	more = p.More && (p.Boot != f.boot || p.Next > f.since)
+	f.boot, f.since, f.begun = p.Boot, p.Next, f.begun || !p.More
+	return more
+}
+
+// noteFollowed logs what is wrong with a peer's answers, once until it changes.
+// That a peer does not answer at all is for the heartbeats to say.
+func (l *link) noteFollowed(f *follower, err error) {
+	l.mu.Lock()
+	answers := !l.heardAt.IsZero() && l.reason == ""
+	l.mu.Unlock()
+	if !answers {
+		return
+	}
+	reason := ""
+	if ue := (*url.Error)(nil); err != nil && !errors.As(err, &ue) {
+		reason = err.Error()
+	}
+	if reason != "" && reason != f.reason {
+		l.client.opts.Logger.Warn("peer's prefixes are of no use", "peer", l.cfg.ID, "reason", reason)
+	}
+	f.reason = reason
+}

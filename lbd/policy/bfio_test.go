@@ -1,0 +1,318 @@
+package policy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"skyserve/lbd/bfio"
+)
+
+// drawPool is a small pool: engines of one rank or more, with and without room.
+func drawPool(t *rapid.T, engines, waiting int) *Pool {
+	p := &Pool{Model: "m"}
+	for e := range rapid.IntRange(1, engines).Draw(t, "engines") {
+		for r := range rapid.IntRange(1, 3).Draw(t, "ranks") {
+			rank := Rank{Engine: fmt.Sprint("e", e), Free: rapid.IntRange(0, 3).Draw(t, "free")}
+			rank.ID = fmt.Sprintf("e%d/%d", e, r)
+			for range rapid.IntRange(0, 3).Draw(t, "running") {
+				run := Running{Tokens: rapid.IntRange(1, 60).Draw(t, "context"), Left: rapid.IntRange(0, 6).Draw(t, "left")}
+				rank.Running = append(rank.Running, run)
+				rank.Load += run.Tokens
+			}
+			rank.Outstanding = len(rank.Running)
+			p.Ranks = append(p.Ranks, rank)
+		}
+	}
+	for range rapid.IntRange(0, waiting).Draw(t, "waiting") {
+		p.Waiting = append(p.Waiting, Waiting{
+			PromptTokens: rapid.IntRange(1, 60).Draw(t, "prompt"),
+			MaxTokens:    rapid.SampledFrom([]int{0, 1, 3, 100}).Draw(t, "bound"),
+			Offered:      time.Duration(rapid.IntRange(0, 4000).Draw(t, "offered")) * time.Millisecond,
+		})
+	}
+	slices.SortStableFunc(p.Waiting, func(a, b Waiting) int { return int(b.Offered - a.Offered) })
+	return p
+}
+
+func (p *Pool) free() (n int) {
+	for i := range p.Ranks {
+		n += p.Ranks[i].Free
+	}
+	return n
+}
+
+// Whatever the pool: no rank gets more than it has room for, everything that
+// fits is placed, and the same pool gives the same choices.
+func TestBFIOFillsTheRoomAndNoMore(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pool := drawPool(t, 4, 12)
+		choices := slices.Clone(NewBFIO(DefaultBFIO()).Assign(pool))
+		if len(choices) != len(pool.Waiting) {
+			t.Fatalf("%d choices for %d requests", len(choices), len(pool.Waiting))
+		}
+		taken, placed := make([]int, len(pool.Ranks)), 0
+		for _, c := range choices {
+			if c.Index == Wait {
+				continue
+			}
+			placed++
+			if taken[c.Index]++; taken[c.Index] > pool.Ranks[c.Index].Free {
+				t.Fatalf("rank %d got %d for %d slots", c.Index, taken[c.Index], pool.Ranks[c.Index].Free)
+			}
+		}
+		if want := min(len(pool.Waiting), pool.free()); placed != want {
+			t.Fatalf("placed %d of %d requests in %d slots", placed, len(pool.Waiting), pool.free())
+		}
+		if again := NewBFIO(DefaultBFIO()).Assign(pool); !slices.Equal(again, choices) {
+			t.Fatalf("first %v, then %v", choices, again)
+		}
+	})
+}
+
+// instance is what BF-IO is asked about a pool of one engine, made here from the
+// paper's definition: it foresees an end only where the bound is reached.
+func instance(pool *Pool, o BFIOOptions) bfio.Instance {
+	in := bfio.Instance{Options: bfio.Defaults(o.Window)}
+	in.Options.WaitBound = int(o.Patience / time.Millisecond)
+	for _, r := range pool.Ranks {
+		w := bfio.Worker{Load: int64(r.Load), Free: r.Free}
+		for h := 1; h <= o.Window; h++ {
+			load := 0
+			for _, run := range r.Running {
+				if run.Left == 0 || run.Left > h {
+					load += run.Tokens + h
+				}
+			}
+			w.Future = append(w.Future, int64(load))
+		}
+		in.Workers = append(in.Workers, w)
+	}
+	for _, w := range pool.Waiting {
+		in.Jobs = append(in.Jobs, bfio.Job{Prefill: int64(w.PromptTokens), Waited: int(w.Offered / time.Millisecond), Remaining: w.MaxTokens})
+	}
+	return in
+}
+
+// best is the least imbalance of any legal assignment, by trying them all.
+func best(in bfio.Instance, assignment []int, job int) float64 {
+	if job == len(in.Jobs) {
+		if bfio.Check(in, assignment) != nil {
+			return -1
+		}
+		return bfio.Evaluate(in, assignment).Imbalance
+	}
+	least := -1.0
+	for g := bfio.Unplaced; g < len(in.Workers); g++ {
+		assignment[job] = g
+		if x := best(in, assignment, job+1); x >= 0 && (least < 0 || x < least) {
+			least = x
+		}
+	}
+	return least
+}
+
+func oneEngine(t *rapid.T) (*Pool, BFIOOptions) {
+	pool := drawPool(t, 1, 5)
+	return pool, BFIOOptions{Window: rapid.SampledFrom([]int{0, 1, 4}).Draw(t, "window"), Patience: 2 * time.Second}
+}
+
+func workersOf(choices []Choice) []int {
+	var workers []int
+	for _, c := range choices {
+		workers = append(workers, c.Index)
+	}
+	return workers
+}
+
+// On tiny pools the choices are legal and next to the best there are.
+func TestBFIOIsNearTheBestOfAllAssignments(t *testing.T) {
+	sum, optimum := 0.0, 0.0
+	rapid.Check(t, func(t *rapid.T) {
+		pool, o := oneEngine(t)
+		in := instance(pool, o)
+		got := workersOf(NewBFIO(o).Assign(pool))
+		if err := bfio.Check(in, got); err != nil {
+			t.Fatal(err)
+		}
+		want := best(in, make([]int, len(in.Jobs)), 0)
+		cost := bfio.Evaluate(in, got).Imbalance
+		if cost < want-1e-9 {
+			t.Fatalf("an imbalance of %g, below the least of all, %g", cost, want)
+		}
+		sum, optimum = sum+cost, optimum+want
+	})
+	if sum > 1.02*optimum {
+		t.Errorf("imbalance %g in all, the best assignments have %g", sum, optimum)
+	}
+}
+
+// The order of the ranks and how often the policy was asked before decide who
+// gets what, not how even it is.
+func TestPermutingRanksKeepsTheImbalance(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pool, o := oneEngine(t)
+		in := instance(pool, o)
+		p := NewBFIO(o)
+		want := bfio.Evaluate(in, workersOf(p.Assign(pool))).Imbalance
+		for range rapid.IntRange(0, 3).Draw(t, "turns") {
+			p.Assign(pool)
+		}
+		order := rapid.Permutation(slices.Collect(func(yield func(int) bool) {
+			for i := range pool.Ranks {
+				if !yield(i) {
+					return
+				}
+			}
+		})).Draw(t, "order")
+		other := *pool
+		other.Ranks = nil
+		for _, i := range order {
+			other.Ranks = append(other.Ranks, pool.Ranks[i])
+		}
+		if got := bfio.Evaluate(instance(&other, o), workersOf(p.Assign(&other))).Imbalance; got < want-1e-6 || got > want+1e-6 {
+			t.Fatalf("imbalance %g with the ranks in order %v, %g before", got, order, want)
+		}
+	})
+}
+
+// A request that is passed over again and again goes at last: the long prompt
+// that fits badly too.
+func TestBFIOStarvesNobody(t *testing.T) {
+	o := DefaultBFIO()
+	p := NewBFIO(o)
+	pool := &Pool{Ranks: []Rank{{Engine: "e", Load: 1000, Free: 1}, {Engine: "e", Load: 1000}}}
+	at := time.Duration(0)
+	for ; ; at += 100 * time.Millisecond {
+		pool.Waiting = []Waiting{{PromptTokens: 900, Offered: at}, {PromptTokens: 10}, {PromptTokens: 20}}
+		choices := p.Assign(pool)
+		if choices[0].Index == 0 {
+			break
+		}
+		if at > o.Patience {
+			t.Fatalf("the long prompt still waits after %v", at)
+		}
+	}
+	if at < o.Patience {
+		t.Errorf("the long prompt went after %v, before the short ones that fit", at)
+	}
+}
+
+// Engines do not wait for each other: each gets a share by its free slots, and
+// where those are equal the one with fewer tokens a rank gets the longer prompts.
+func TestBFIOSharesThePoolOutBetweenEngines(t *testing.T) {
+	pool := &Pool{Ranks: []Rank{
+		{Engine: "a", Load: 100, Free: 4},
+		{Engine: "a", Load: 100, Free: 4},
+		{Engine: "b", Load: 100, Free: 2},
+		{Engine: "b", Load: 100, Free: 2},
+	}}
+	for range 6 {
+		pool.Waiting = append(pool.Waiting, Waiting{PromptTokens: 10})
+	}
+	got := map[string]int{}
+	for _, c := range NewBFIO(DefaultBFIO()).Assign(pool) {
+		got[pool.Ranks[c.Index].Engine]++
+	}
+	if got["a"] != 4 || got["b"] != 2 {
+		t.Errorf("got %v of 6 requests for 8 and 4 free slots", got)
+	}
+	pool = &Pool{
+		Ranks:   []Rank{{Engine: "a", Load: 500, Free: 1}, {Engine: "b", Load: 100, Free: 1}},
+		Waiting: []Waiting{{PromptTokens: 10}, {PromptTokens: 300}},
+	}
+	pool.Waiting[0], pool.Waiting[1] = pool.Waiting[1], pool.Waiting[0]
+	if c := NewBFIO(DefaultBFIO()).Assign(pool); c[0].Index != 1 || c[1].Index != 0 {
+		t.Errorf("got %v", c)
+	}
+}
+
+// A single request goes where the pool's decision would send it.
+func TestBFIOPlacesOneRequestAsAPoolOfOne(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pool := drawPool(t, 1, 0)
+		if pool.free() == 0 {
+			return
+		}
+		pool.Waiting = []Waiting{{PromptTokens: rapid.IntRange(1, 60).Draw(t, "prompt")}}
+		o := BFIOOptions{}
+		facts := &Facts{PromptTokens: pool.Waiting[0].PromptTokens}
+		for _, r := range pool.Ranks {
+			facts.Candidates = append(facts.Candidates, Candidate{ID: r.ID, Live: true, Available: r.Free > 0, Context: r.Load})
+		}
+		in := instance(pool, o)
+		one := bfio.Evaluate(in, []int{NewBFIO(o).Choose(facts).Index}).Imbalance
+		if all := bfio.Evaluate(in, workersOf(NewBFIO(o).Assign(pool))).Imbalance; one != all {
+			t.Fatalf("an imbalance of %g by itself, %g as a pool", one, all)
+		}
+	})
+}
+
+func TestBFIOOffloadsOnlyWhereNothingHasRoom(t *testing.T) {
+	peer := Candidate{ID: "eu", Peer: true, Live: true, Available: true}
+	full := Candidate{ID: "r", Live: true}
+	p := NewBFIO(DefaultBFIO())
+	if c := p.Choose(&Facts{Candidates: []Candidate{full, peer}}); c.Index != 1 || c.Reason != ReasonOffload {
+		t.Errorf("beside a full replica: %+v", c)
+	}
+	peer.Available = false
+	if c := p.Choose(&Facts{Candidates: []Candidate{full, peer}}); c.Index != Wait {
+		t.Errorf("with nothing available: %+v", c)
+	}
+}
+
+// steadyPool is an engine of G ranks of 72 slots with some free, and a full pool.
+func steadyPool(ranks int) *Pool {
+	rng := rand.New(rand.NewPCG(1, 2))
+	p := &Pool{Model: "m"}
+	for g := range ranks {
+		r := Rank{Engine: "e"}
+		r.ID = fmt.Sprintf("e/%03d", g)
+		if r.Free = rng.IntN(2); g < 4 {
+			r.Free = 1
+		}
+		for range 72 - r.Free {
+			prompt, output := bfio.SyntheticLengths(rng)
+			had := rng.Int64N(output + 1)
+			r.Running = append(r.Running, Running{Tokens: int(prompt + had), Left: 1 + rng.IntN(1000)})
+			r.Load += int(prompt + had)
+		}
+		r.Outstanding = len(r.Running)
+		p.Ranks = append(p.Ranks, r)
+	}
+	for i := range 128 {
+		prompt, _ := bfio.SyntheticLengths(rng)
+		p.Waiting = append(p.Waiting, Waiting{PromptTokens: int(prompt), MaxTokens: 4096, Offered: time.Duration(128-i) * 10 * time.Millisecond})
+	}
+	return p
+}
+
+// BenchmarkAssign is one decision for a pool of 128, with a free slot at every
+// other rank.
+func BenchmarkAssign(b *testing.B) {
+	for _, ranks := range []int{16, 64, 256} {
+		for _, window := range []int{0, 4, 8, 16, 20} {
+			b.Run(fmt.Sprintf("G=%d/H=%d", ranks, window), func(b *testing.B) {
+				o := DefaultBFIO()
+				o.Window = window
+				p, pool := NewBFIO(o), steadyPool(ranks)
+				b.ReportAllocs()
+				for b.Loop() {
+					p.Assign(pool)
+				}
+			})
+		}
+	}
+}
+
+func TestAssignAllocatesNothingInSteadyUse(t *testing.T) {
+	p, pool := NewBFIO(DefaultBFIO()), steadyPool(16)
+	p.Assign(pool)
+	if n := testing.AllocsPerRun(20, func() { p.Assign(pool) }); n != 0 {
+		t.Errorf("a decision allocates %v times", n)
+	}
+}

@@ -1,0 +1,158 @@
+package policy
+
+import (
+	"testing"
+	"time"
+)
+
+// long is a prompt of n tokens of 4 bytes.
+func long(n int, cs []Candidate) *Facts {
+	return &Facts{Model: "m", PromptBytes: 4 * n, PromptTokens: n, Queued: 1, Candidates: cs}
+}
+
+// leaves is the number of outstanding requests at which a prompt of n tokens,
+// half of them cached at a replica, goes to an idle one instead.
+func leaves(n int) int {
+	for load := range 1000 {
+		cs := fleet(4)
+		cs[2].Outstanding, cs[2].Match = load, 2*n
+		if NewCost().Choose(long(n, cs)).Index != 2 {
+			return load
+		}
+	}
+	return 1000
+}
+
+func TestCostWeighsLocalityAgainstLoad(t *testing.T) {
+	short, middle, much := leaves(200), leaves(2000), leaves(8000)
+	if short < 1 || middle <= 1 || much < middle || much > 20 {
+		t.Errorf("200, 2,000 and 8,000 tokens leave their holder at %d, %d and %d outstanding", short, middle, much)
+	}
+	// Nothing is cached anywhere: the least loaded.
+	cs := fleet(3)
+	cs[0].Outstanding, cs[1].Outstanding, cs[2].Outstanding = 5, 3, 4
+	if got := NewCost().Choose(long(500, cs)); got.Index != 1 {
+		t.Errorf("a miss: %+v", got)
+	}
+}
+
+func TestCostHoldsForAFullHolderWhenThatIsSooner(t *testing.T) {
+	choose := func(tokens int, waited time.Duration) Choice {
+		cs := fleet(2)
+		for i := range cs {
+			cs[i].Residence = 10 * time.Second
+		}
+		cs[0].Available, cs[0].Outstanding, cs[0].Match = false, 20, 4*tokens-64
+		cs[0].Pending = Known(1)
+		cs[1].Outstanding = 18
+		f := long(tokens, cs)
+		f.Waited = waited
+		return NewCost().Choose(f)
+	}
+	// One of the 20 leaves every half a second: two seconds of prefill are worth
+	// that, a twentieth of a second is not.
+	if got := choose(4000, 0); got != (Choice{Index: 0, Hold: true, Reason: ReasonCheapest}) {
+		t.Errorf("a long prompt: %+v", got)
+	}
+	if got := choose(100, 0); got != (Choice{Index: 1, Reason: ReasonCheapest}) {
+		t.Errorf("a short prompt: %+v", got)
+	}
+	if got := choose(4000, time.Minute); got != (Choice{Index: 1, Reason: ReasonCheapest}) {
+		t.Errorf("after a minute: %+v", got)
+	}
+}
+
+// What is kept for a replica comes first, also once that has room.
+func TestCostPassesNobodyWhoWaitsForTheReplica(t *testing.T) {
+	cs := fleet(1)
+	cs[0].Held = 2
+	if got := NewCost().Choose(long(100, cs)); !got.Hold {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// Complaint: counts look even, or better, while a few long contexts fill one
+// engine's memory.
+func TestAFewLongContextsThatFillAnEngineCountForMoreThanManyShortOnes(t *testing.T) {
+	cs := fleet(2)
+	cs[0].Outstanding, cs[0].KV = 2, Known(0.97)
+	cs[1].Outstanding, cs[1].KV = 6, Known(0.2)
+	for i := range cs {
+		cs[i].Residence = 10 * time.Second
+	}
+	if got := NewCost().Choose(long(300, cs)); got.Index != 1 {
+		t.Errorf("got %+v, want the replica with memory left", got)
+	}
+	// An engine that tells nothing of its memory is judged by what is known.
+	cs[0].KV, cs[1].KV = Maybe[float64]{}, Maybe[float64]{}
+	if got := NewCost().Choose(long(300, cs)); got.Index != 0 {
+		t.Errorf("memory unknown: %+v", got)
+	}
+}
+
+// An H100 beside an L4, nothing told but how fast answers come: it takes many
+// more requests before the L4 is the better place.
+func TestCostFollowsTheSpeedThatReplicasShow(t *testing.T) {
+	cs := fleet(2)
+	cs[0].Pace, cs[1].Pace = 1, 0.09
+	p, got := NewCost(), [2]int{}
+	for range 1000 {
+		i := p.Choose(long(500, cs)).Index
+		cs[i].Outstanding++
+		got[i]++
+	}
+	if got[1] < 5*got[0] || got[0] == 0 {
+		t.Errorf("the slow one got %d, the fast one %d", got[0], got[1])
+	}
+}
+
+func TestCostLeavesTheRegionOnlyWhenThatIsWellCheaper(t *testing.T) {
+	choose := func(local, remote int, wait time.Duration) int {
+		cs := append(fleet(2), Candidate{ID: "eu", Peer: true, Live: true, Available: true, RTT: 100 * time.Millisecond, Replicas: 4, PeerOutstanding: 4 * remote, Wait: wait})
+		cs[0].Outstanding, cs[1].Outstanding = local, local
+		return NewCost().Choose(long(300, cs)).Index
+	}
+	for _, c := range []struct {
+		name          string
+		local, remote int
+		wait          time.Duration
+		away          bool
+	}{
+		{"both idle", 0, 0, 0, false},
+		{"slightly less there", 6, 4, 0, false},
+		{"full here, idle there", 30, 2, 0, true},
+		{"full here, a queue there", 30, 2, 20 * time.Second, false},
+	} {
+		if got := choose(c.local, c.remote, c.wait); (got == 2) != c.away {
+			t.Errorf("%s: chose %d", c.name, got)
+		}
+	}
+}
+
+// The scores are what the choice rests on.
+func TestCostShowsTheCostOfEveryCandidateItWeighed(t *testing.T) {
+	cs := fleet(3)
+	cs[0].Outstanding, cs[1].Live, cs[1].Available = 3, false, false
+	got := NewCost().Choose(long(1000, cs))
+	if got.Index != 2 || cs[1].Score.Known || cs[2].Score.Value >= cs[0].Score.Value || cs[2].Score.Value <= 0 {
+		t.Errorf("chose %+v by %+v", got, cs)
+	}
+}
+
+// Twice as slow everywhere, or every wait twice as long on hardware twice as
+// slow: what is cheapest stays so.
+func TestScalingEveryTimeKeepsTheChoice(t *testing.T) {
+	at := func(pace float64) int {
+		cs := fleet(3)
+		for i := range cs {
+			cs[i].Pace, cs[i].Residence = pace, time.Duration(pace*float64(10*time.Second))
+			cs[i].Outstanding, cs[i].Match = 3*i, 600*i
+		}
+		return NewCost().Choose(long(400, cs)).Index
+	}
+	for _, pace := range []float64{0.05, 0.5, 2, 20} {
+		if at(pace) != at(1) {
+			t.Errorf("at pace %v replica %d, at 1 replica %d", pace, at(pace), at(1))
+		}
+	}
+}

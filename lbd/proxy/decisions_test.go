@@ -1,0 +1,97 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"skyserve/lbd/core"
+)
+
+// What is remembered says how far back it goes, and that is what it finds.
+func TestRememberedDecisions(t *testing.T) {
+	o := testOptions(t)
+	o.Limits.Decisions = 3
+	b := start(t, o)
+	if m := b.Remembered(); m.Remembered != 0 || m.Since != nil || m.Limit != 3 || m.Balancer != "lb-us-0" || m.Region != "local/us" {
+		t.Errorf("before the first request: %+v", m)
+	}
+	b.attach("us-0", engine(t, whole(plainReply)))
+	for i := range 5 {
+		expect(t, b.post(chatPath, plainBody, fmt.Sprintf("X-Request-ID: r%d", i)), http.StatusOK, "")
+	}
+	b.settled()
+	m := b.Remembered()
+	oldest, found := b.Decision("r2")
+	if m.Remembered != 3 || !found || m.Since == nil || !m.Since.Equal(oldest.At) {
+		t.Errorf("%+v, want three since %s", m, oldest.At)
+	}
+	if _, found := b.Decision("r1"); found {
+		t.Error("more is remembered than the bound allows")
+	}
+	// A repeated id is remembered once.
+	expect(t, b.post(chatPath, plainBody, "X-Request-ID: r4"), http.StatusOK, "")
+	b.settled()
+	if m := b.Remembered(); m.Remembered != 2 {
+		t.Errorf("%+v, want two ids", m)
+	}
+}
+
+// A decision tells of the request what explains it, and nothing that was said.
+func TestDecisionTellsOfTheRequest(t *testing.T) {
+	o := roundRobin(t)
+	o.Keys = []string{"the key"}
+	b := start(t, o)
+	b.attach("us-0", engine(t, status(500)))
+	b.attach("us-1", engine(t, whole(plainReply)))
+	expect(t, b.post(chatPath, plainBody, "X-Request-ID: r1", "Authorization: Bearer the key"), http.StatusOK, "")
+	b.settled()
+	d, _ := b.Decision("r1")
+	if !strings.HasPrefix(d.Tenant, "key-") || d.Session == "" || d.PromptBytes == 0 || d.PromptEstimate != (d.PromptBytes+3)/4 {
+		t.Errorf("got %+v", d)
+	}
+	if len(d.Tries) != 2 {
+		t.Fatalf("tries %+v, want one that failed and one that did not", d.Tries)
+	}
+	first, second := d.Tries[0], d.Tries[1]
+	if first.Failure != "us-0 answered 500" || first.EndedMillis == nil || *first.EndedMillis < first.AtMillis || *first.EndedMillis > second.AtMillis {
+		t.Errorf("the first try %+v", first)
+	}
+	if second.Failure != "" || second.EndedMillis != nil {
+		t.Errorf("the second try %+v", second)
+	}
+}
+
+func TestBounceIsNotedInTheTry(t *testing.T) {
+	us, _ := pair(t, "")
+	us.hear("lb-eu-0") // which has no replica
+	answered := make(chan *http.Response)
+	go func() { answered <- us.post(chatPath, plainBody, "X-Request-ID: r1") }()
+	us.until(func() bool { c := us.View().Counts; return c.ForwardedOut == 1 && c.Queued == 1 })
+	us.attach("us-0", engine(t, whole(plainReply)))
+	expect(t, <-answered, http.StatusOK, "")
+	us.settled()
+	if d, _ := us.Decision("r1"); d.Tries[0].Kind != core.ActionForward || d.Tries[0].Failure != "lb-eu-0 gave it back" || d.Tries[0].EndedMillis == nil {
+		t.Errorf("tries %+v", d.Tries)
+	}
+}
+
+// Whoever asks sees for which replica a request waits, and afterwards for which
+// it had waited.
+func TestDecisionTellsWhatItWaitsFor(t *testing.T) {
+	b := start(t, testOptions(t))
+	b.attach("us-0", engine(t, whole(plainReply)))
+	e := &DecisionRecord{Request: "r1"}
+	f := &flight{id: "r1", entry: e, verdicts: make(chan verdict, 1)}
+	b.mu.Lock()
+	b.flights["r1"] = f
+	b.carryOut(1, &core.Action{Kind: core.ActionHold, ID: "r1", Target: "us-0"})
+	kept := e.KeptFor
+	b.carryOut(2, &core.Action{Kind: core.ActionDispatch, ID: "r1", Target: "us-0", Decision: &core.Decision{}})
+	delete(b.flights, "r1")
+	b.mu.Unlock()
+	if kept != "us-0" || e.KeptFor != "" || len(e.Tries) != 1 || e.Tries[0].KeptFor != "us-0" {
+		t.Errorf("kept for %q, then %+v", kept, e)
+	}
+}

@@ -1,0 +1,54 @@
+package lbd
+
+import (
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
+)
+
+// viewOf is a replica as the core knows it: its ranks as one; nil when the core
+// does not know it.
+func viewOf(cfg service.ReplicaConfig, views map[string]core.ReplicaView) *core.ReplicaView {
+	var whole *core.ReplicaView
+	for rank := range cfg.Ranks() {
+		v, known := views[cfg.RankID(rank)]
+		switch {
+		case !known:
+		case whole == nil:
+			v.ID = cfg.ID
+			whole = &v
+		default:
+			join(whole, &v)
+		}
+	}
+	if n := cfg.Ranks(); n > 1 && whole != nil {
+		whole.KV.Value /= float64(n)
+	}
+	return whole
+}
+
+// join adds a rank to those before it. The engine is as ready as its least ready
+// rank; what one rank does not tell is not known of the whole.
+func join(whole, v *core.ReplicaView) {
+	if whole.Ready && !v.Ready {
+		whole.Ready, whole.Reason = false, v.Reason
+	}
+	whole.Reported = whole.Reported && v.Reported
+	whole.Available = whole.Available || v.Available
+	whole.Draining = whole.Draining && v.Draining
+	whole.Outstanding += v.Outstanding
+	whole.Held += v.Held
+	whole.Tokens += v.Tokens
+	whole.Age = max(whole.Age, v.Age)
+	whole.Pace = max(whole.Pace, v.Pace)
+	whole.Pending = sum(whole.Pending, v.Pending)
+	whole.Running = sum(whole.Running, v.Running)
+	whole.KV = sum(whole.KV, v.KV)
+}
+
+func sum[T int | float64](a, b policy.Maybe[T]) policy.Maybe[T] {
+	if !a.Known || !b.Known {
+		return policy.Maybe[T]{}
+	}
+	return policy.Known(a.Value + b.Value)
+}

@@ -1,0 +1,195 @@
+package sim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/workload"
+	"skyserve/lbd/core"
+)
+
+// What ships is written as it is read, and runs the same.
+func TestFilesHoldWhatShips(t *testing.T) {
+	for _, s := range Scenarios() {
+		read, err := ParseFile(s.Name+".yaml", []byte(s.File()))
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", s.Name, err, s.File())
+		}
+		s.Reference, s.Claims, s.Note = nil, nil, ""
+		if !reflect.DeepEqual(read, &s) {
+			t.Errorf("%s: wrote %+v and read %+v", s.Name, s, *read)
+		}
+	}
+	custom := short(t, "mixed-gpu-chat", 20*time.Second)
+	if err := custom.Set("kv", "30000"); err != nil {
+		t.Fatal(err)
+	}
+	read, err := ParseFile("x.yaml", []byte(custom.File()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	setup := Setup{Policy: "skylb", Push: core.Push{Mode: core.PushPending}, Layout: Regional, Seed: 1}
+	a, _ := json.Marshal(run(t, custom, setup))
+	b, _ := json.Marshal(run(t, read, setup))
+	if string(a) != string(b) {
+		t.Errorf("a scenario gives\n%s\nand read from its file\n%s", a, b)
+	}
+}
+
+// A file says what differs; the rest is as the paper has it.
+func TestASmallFile(t *testing.T) {
+	s, err := ParseFile("dir/mine.yaml", []byte(`
+workload: tot15
+engines:
+  - {name: toy, kv_tokens: 30000, decode_base: 10ms}
+regions:
+  - name: us
+    replicas: 2
+    clients: 3
+    profiles: [toy, h100-llama3.1-8b]
+  - {name: eu, clients: 1}
+faults: [{kind: probe-loss, share: 0.5, to: 10s}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	toy := s.profile(&s.Regions[0], 0)
+	if s.Name != "mine" || toy.KVTokens != 30_000 || toy.PrefillBase != common.Profile.PrefillBase || s.leastKV() != 30_000 || len(s.Links) != 1 || s.Duration != 400*time.Second {
+		t.Errorf("read %+v", s)
+	}
+}
+
+// Where no region is called as the default's home, the first one is home.
+func TestTheFirstRegionIsHome(t *testing.T) {
+	s, err := ParseFile("x.yml", []byte("workload: arena\nregions: [{name: paris, replicas: 1, clients: 1}]\n"))
+	if err != nil || s.Home != "paris" || s.Name != "x" {
+		t.Errorf("read %+v, %v", s, err)
+	}
+}
+
+func TestFileErrorsHavePlaces(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"several at once", `
+duration: soon
+warmup: 2
+regions:
+  - name: us
+    replicas: many
+    clints: 3
+  - name: eu
+links:
+  - {a: us, b: eu, rtt: 100}
+speed: 3
+policies: [best]
+`, `bad.yaml:2:11: duration: want a duration such as 100s, got "soon"
+bad.yaml:3:9: warmup: must be at least 0 and below 1, got 2
+bad.yaml:6:15: regions[0].replicas: want a whole number, got "many"
+bad.yaml:7:5: regions[0].clints: unknown key: the keys here are clients, name, profile, profiles, replicas
+bad.yaml:10:25: links[0].rtt: want a duration such as 100s, got "100"
+bad.yaml:11:1: speed: unknown key: the keys here are clients,`},
+		{"what stands nowhere", "workload: arena\n", `bad.yaml:1:1: home: no region is called "us"
+bad.yaml:1:1: regions: want at least one client, got none
+bad.yaml:1:1: regions: want at least one replica, got none`},
+		{"inside a list", `
+regions:
+  - {name: us, replicas: 1, clients: 1}
+  - {name: mars, replicas: -1, clients: 1}
+faults:
+  - kind: replica-slow
+    replica: us-07
+`, `bad.yaml:4:28: regions[1].replicas: must be at least 0 and at most 100000, got -1
+bad.yaml:2:1: links: the round trip`},
+		{
+			"a policy", "regions: [{name: us, replicas: 1, clients: 1}]\npolicies: [best]\npushes: [hard]\nlayout: round\n",
+			"bad.yaml:2:11: policies: unknown policy \"best\": want one of ",
+		},
+		{"twice", "home: us\nhome: eu\n", "bad.yaml:2:1: home: the key stands twice"},
+		{"no list", "regions: us\n", "bad.yaml:1:10: regions: must be a list"},
+		{"no mapping", "- us\n", "bad.yaml:1:1: must be a mapping of keys"},
+		{"no text", "home: {a: b}\n", "bad.yaml:1:7: home: must be a text, a number, a duration or a list of texts"},
+		{"no profile", "profile: abacus\n", `bad.yaml:1:10: profile: unknown engine profile "abacus": want `},
+		{"no YAML", "a: [\n", "bad.yaml:1:4: is not YAML: "},
+		{"nothing", "# nothing\n", "bad.yaml:1:1: the file is empty; 'skyserve sim list -o yaml fig8a' prints one to start from"},
+		{"two", "home: us\n---\nhome: eu\n", "bad.yaml:3:1: must be one YAML document, and a second starts here"},
+		{"too large", strings.Repeat("#", maxFileBytes+1), "bad.yaml: is too large: must be at most 1048576 bytes, got 1048577"},
+	} {
+		s, err := ParseFile("bad.yaml", []byte(c.text))
+		var es service.Errors
+		if s != nil || !errors.As(err, &es) {
+			t.Errorf("%s: read %+v, %v", c.name, s, err)
+			continue
+		}
+		for _, line := range strings.Split(c.want, "\n") {
+			if !strings.Contains(es.Error(), line) {
+				t.Errorf("%s: got\n%v\nwithout\n%s", c.name, es, line)
+			}
+		}
+	}
+}
+
+// Whatever a file holds: it is read or refused, and what is read can run.
+func FuzzParseFile(f *testing.F) {
+	for _, s := range Scenarios() {
+		f.Add([]byte(s.File()))
+	}
+	f.Add([]byte("a: &x [*x]\n"))
+	f.Add([]byte("<<: {home: us}\nregions: [{}]\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := ParseFile("f.yaml", data)
+		if err != nil {
+			if s != nil || err.Error() == "" {
+				t.Fatalf("refused with %v and read %+v", err, s)
+			}
+			return
+		}
+		if err := s.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		again, err := ParseFile("f.yaml", []byte(s.File()))
+		if err != nil {
+			t.Fatalf("what it wrote cannot be read: %v\n%s", err, s.File())
+		}
+		if first, second := s.File(), again.File(); first != second {
+			t.Fatalf("wrote\n%s\nand then\n%s", first, second)
+		}
+	})
+}
+
+// A trace's requests come when it says, where its weights say, and end.
+func TestReplayingATrace(t *testing.T) {
+	s := short(t, "fig8a", 30*time.Second)
+	s.Warmup = 0
+	var lines strings.Builder
+	lines.WriteString("t_s,input_tokens,output_tokens\n")
+	for i := range 40 {
+		fmt.Fprintf(&lines, "%d,200,20\n", i)
+	}
+	lines.WriteString("15,90000,20\n") // longer than the context
+	if err := s.ReadTrace("t.csv", strings.NewReader(lines.String()), workload.TraceOptions{Weights: []workload.Weight{{Region: "eu", Weight: 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Trace.Rows) != 30 || s.Trace.LeftOut != 1 || s.Reference != nil || s.Title != "t.csv (azure-2023) on the service of fig8a" || s.Trace.Format != "azure-2023" {
+		t.Fatalf("read %d rows, left out %d, format %s", len(s.Trace.Rows), s.Trace.LeftOut, s.Trace.Format)
+	}
+	r := run(t, s, Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 1})
+	if r.Totals.Issued != 30 || r.Totals.Answered < 25 || r.Balancers[1].Arrived != 30 {
+		t.Errorf("replayed %+v, %+v", r.Totals, r.Balancers)
+	}
+	if c := s.Constants(); c.Workload != "trace" || c.Trace.Requests != 30 {
+		t.Errorf("constants are %+v", c)
+	}
+	for want, o := range map[string]workload.TraceOptions{
+		`weight of mars: no region is called "mars"`:   {Weights: []workload.Weight{{Region: "mars", Weight: 1}}},
+		"reading t.csv: no request comes within 30s o": {From: time.Hour},
+	} {
+		if err := s.ReadTrace("t.csv", strings.NewReader(lines.String()), o); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}

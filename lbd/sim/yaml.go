@@ -1,0 +1,226 @@
+package sim
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+
+	"skyserve/internal/service"
+)
+
+// maxFileBytes bounds a scenario's file: a thousand regions are 100 KB.
+const maxFileBytes = 1 << 20
+
+// maxFileErrors bounds how many errors one reading reports.
+const maxFileErrors = 100
+
+// reader reads a scenario's YAML and collects what is wrong with it.
+type reader struct {
+	file string
+	errs service.Errors
+	at   map[string]ast.Node // by path: where a value stands
+}
+
+// pair is one key of a mapping with its value.
+type pair struct {
+	key   string
+	at    ast.Node
+	value ast.Node
+}
+
+// openYAML parses a text into its one document; nil when it is none.
+func openYAML(file string, data []byte) (r *reader, root ast.Node) {
+	r = &reader{file: file, at: map[string]ast.Node{}}
+	defer func() {
+		// The parser has bugs on texts that nobody writes by hand.
+		if recover() != nil {
+			root = nil
+			r.errs = append(r.errs, service.Error{File: file, Line: 1, Column: 1, Problem: "is not YAML that can be read"})
+		}
+	}()
+	if len(data) > maxFileBytes {
+		r.errs = append(r.errs, service.Error{File: file, Problem: fmt.Sprintf("is too large: must be at most %d bytes", maxFileBytes), Found: fmt.Sprint(len(data))})
+		return r, nil
+	}
+	f, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		r.errs = append(r.errs, syntaxError(file, err))
+		return r, nil
+	}
+	for _, d := range f.Docs {
+		switch {
+		case d.Body == nil:
+		case root == nil:
+			root = d.Body
+		default:
+			r.fail(d.Body, "", "must be one YAML document, and a second starts here")
+		}
+	}
+	if root == nil {
+		r.errs = append(r.errs, service.Error{File: file, Line: 1, Column: 1, Problem: "the file is empty", Suggestion: "'skyserve sim list -o yaml fig8a' prints one to start from"})
+	} else {
+		r.at[""] = root
+	}
+	return r, root
+}
+
+func syntaxError(file string, err error) service.Error {
+	var ye yaml.Error
+	if errors.As(err, &ye) && ye.GetToken() != nil && ye.GetToken().Position != nil {
+		p := ye.GetToken().Position
+		return service.Error{File: file, Line: p.Line, Column: p.Column, Problem: "is not YAML: " + ye.GetMessage()}
+	}
+	return service.Error{File: file, Line: 1, Column: 1, Problem: "is not YAML that can be read"}
+}
+
+// report is everything that is wrong, in the order of the lines.
+func (r *reader) report() service.Errors {
+	slices.SortStableFunc(r.errs, func(a, b service.Error) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Path, b.Path))
+	})
+	if more := len(r.errs) - maxFileErrors; more > 0 {
+		r.errs = append(r.errs[:maxFileErrors:maxFileErrors], service.Error{File: r.file, Problem: fmt.Sprintf("has %d more problems, not shown", more)})
+	}
+	return r.errs
+}
+
+// fail notes a problem with a value.
+func (r *reader) fail(n ast.Node, path, problem string) {
+	e := service.Error{File: r.file, Line: 1, Column: 1, Path: path, Problem: problem}
+	switch m := n.(type) { // a mapping in block style begins with its first key
+	case *ast.MappingNode:
+		if len(m.Values) > 0 && !m.IsFlowStyle {
+			n = m.Values[0].Key
+		}
+	case *ast.MappingValueNode:
+		n = m.Key
+	}
+	if t := n.GetToken(); t != nil && t.Position != nil {
+		e.Line, e.Column = t.Position.Line, t.Position.Column
+	}
+	r.errs = append(r.errs, e)
+}
+
+// keysWithErrors are the keys of the file below which something is wrong: what
+// they lead to need not be said too.
+func (r *reader) keysWithErrors() map[string]bool {
+	bad := map[string]bool{}
+	for i := range r.errs {
+		bad[topKey(r.errs[i].Path)] = true
+	}
+	return bad
+}
+
+// failAt notes a problem with what a path names, or what it would stand in.
+func (r *reader) failAt(path, problem string) {
+	for at := path; ; at = at[:max(0, strings.LastIndexAny(at, ".["))] {
+		if n := r.at[at]; n != nil || at == "" {
+			r.fail(n, path, problem)
+			return
+		}
+	}
+}
+
+// unknown notes a key that its mapping does not have.
+func (r *reader) unknown(p pair, path string, known []string) {
+	slices.Sort(known)
+	r.fail(p.at, join(path, p.key), "unknown key: the keys here are "+strings.Join(slices.Compact(known), ", "))
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// mapping lists the keys of a mapping in their order.
+func (r *reader) mapping(n ast.Node, path string) []pair {
+	var values []*ast.MappingValueNode
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		values = n.Values
+	case *ast.MappingValueNode:
+		values = []*ast.MappingValueNode{n}
+	default:
+		r.fail(n, path, "must be a mapping of keys")
+		return nil
+	}
+	var pairs []pair
+	for _, kv := range values {
+		p := pair{key: kv.Key.String(), at: kv.Key, value: kv.Value}
+		if slices.ContainsFunc(pairs, func(o pair) bool { return o.key == p.key }) {
+			r.fail(p.at, join(path, p.key), "the key stands twice")
+			continue
+		}
+		r.at[join(path, p.key)] = p.value
+		pairs = append(pairs, p)
+	}
+	return pairs
+}
+
+// scalar hands the text of a value on; a list of texts is joined with commas.
+func (r *reader) scalar(p pair, path string, set func(string) error) {
+	value, ok := scalarText(p.value)
+	if seq, list := p.value.(*ast.SequenceNode); list {
+		ok = true
+		var parts []string
+		for _, item := range seq.Values {
+			part, plain := scalarText(item)
+			ok = ok && plain
+			parts = append(parts, part)
+		}
+		value = strings.Join(parts, ",")
+	}
+	if !ok {
+		r.fail(p.value, path, "must be a text, a number, a duration or a list of texts")
+		return
+	}
+	if err := set(value); err != nil {
+		r.fail(p.value, path, err.Error())
+	}
+}
+
+// scalarText is the text of a scalar as it was written, without its quotes.
+func scalarText(n ast.Node) (string, bool) {
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value, true
+	case *ast.LiteralNode:
+		return n.Value.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		return n.GetToken().Value, true
+	}
+	return "", false
+}
+
+// readList reads a list of mappings whose keys are fields, each beginning as
+// fresh makes it.
+func readList[T any](r *reader, p pair, fields map[string]func(*T, string) error, fresh func() T) []T {
+	seq, ok := p.value.(*ast.SequenceNode)
+	if !ok {
+		r.fail(p.value, p.key, "must be a list")
+		return nil
+	}
+	var list []T
+	for i, item := range seq.Values {
+		path := fmt.Sprintf("%s[%d]", p.key, i)
+		r.at[path] = item
+		element := fresh()
+		for _, field := range r.mapping(item, path) {
+			if set, known := fields[field.key]; known {
+				r.scalar(field, join(path, field.key), func(v string) error { return set(&element, v) })
+			} else {
+				r.unknown(field, path, sortedKeys(fields))
+			}
+		}
+		list = append(list, element)
+	}
+	return list
+}
