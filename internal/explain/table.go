@@ -1,0 +1,223 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"skyserve/lbd/core"
+)
+
+// column is one column of the table of candidates.
+type column struct {
+	title string
+	cell  func(c *core.Considered) string
+	// needed says whether the column tells anything of these candidates; nil = always.
+	needed func(c *core.Considered) bool
+	// rank is what goes first when the page is too narrow: the highest. 0 stays.
+	rank int
+}
+
+// columns are all columns but the mark and the name, in their order.
+func columns(promptBytes int) []column {
+	return []column{
+		{"SCORE", score, func(c *core.Considered) bool { return c.Score.Known }, 0},
+		{"PEER", func(c *core.Considered) string { return yes(c.Peer) }, func(c *core.Considered) bool { return c.Peer }, 1},
+		{"HIT", func(c *core.Considered) string { return percent(c.MatchBytes, promptBytes) }, nil, 0},
+		{"OUT", func(c *core.Considered) string { return fmt.Sprint(c.Outstanding) }, nil, 0},
+		{"PEND", func(c *core.Considered) string { return maybe(c.Pending.Known, "%d", c.Pending.Value) }, nil, 2},
+		{"QUEUED", func(c *core.Considered) string { return maybe(c.Peer, "%d", c.Queued) }, func(c *core.Considered) bool { return c.Queued > 0 }, 3},
+		{"KV", func(c *core.Considered) string { return maybe(c.KV.Known, "%.0f%%", 100*c.KV.Value) }, nil, 4},
+		{"HELD", func(c *core.Considered) string { return fmt.Sprint(c.Held) }, func(c *core.Considered) bool { return c.Held > 0 }, 3},
+		{"AGE", func(c *core.Considered) string { return age(c.Age) }, nil, 5},
+		{"ROOM", func(c *core.Considered) string { return yes(c.Available) }, nil, 0},
+	}
+}
+
+// legend explains the columns whose titles do not.
+var legend = map[string]string{
+	"SCORE":  "SCORE expected cost in seconds, least first",
+	"HIT":    "HIT share of the prompt believed cached",
+	"OUT":    "OUT outstanding",
+	"PEND":   "PEND pending at the engine",
+	"QUEUED": "QUEUED held by the peer",
+	"KV":     "KV memory used",
+	"HELD":   "HELD waiting here for it",
+	"AGE":    "AGE of its figures",
+	"ROOM":   "ROOM could take one more",
+}
+
+// Widths of the name of a candidate: what it is cut to, and what other columns
+// give way for.
+const (
+	leastName = 8
+	goodName  = 14
+)
+
+// candidates writes the table of all that a policy saw: those with a score by
+// it, then the others as they came. The chosen one has a star.
+func (p *page) candidates(d *core.Decision, chosen string) {
+	if len(d.Considered) == 0 {
+		return
+	}
+	rows := slices.Clone(d.Considered)
+	slices.SortStableFunc(rows, func(a, b core.Considered) int {
+		if !a.Score.Known || !b.Score.Known {
+			return -compareBool(a.Score.Known, b.Score.Known)
+		}
+		return cmp.Compare(a.Score.Value, b.Score.Value)
+	})
+	const indent = "    "
+	t := newTable(rows, chosen, d.PromptBytes, p.width-len(indent))
+	for _, line := range t.lines {
+		p.line("%s%s", indent, line)
+	}
+	p.shown, p.dropped = append(p.shown, t.shown...), append(p.dropped, t.dropped...)
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// table is candidates in lines of a bounded width, and the titles of the columns
+// that it has and those that found no room.
+type table struct {
+	lines          []string
+	shown, dropped []string
+}
+
+func newTable(rows []core.Considered, chosen string, promptBytes, width int) table {
+	name := len("CANDIDATE")
+	for i := range rows {
+		name = max(name, len(rows[i].ID))
+	}
+	shown := slices.DeleteFunc(columns(promptBytes), func(c column) bool {
+		return c.needed != nil && !slices.ContainsFunc(rows, func(r core.Considered) bool { return c.needed(&r) })
+	})
+	cells := make([][]string, len(shown))
+	for i, c := range shown {
+		cells[i] = []string{c.title}
+		for j := range rows {
+			cells[i] = append(cells[i], c.cell(&rows[j]))
+		}
+	}
+	room := func() int {
+		left := width - len("* ")
+		for _, c := range cells {
+			left -= 1 + widest(c)
+		}
+		return left
+	}
+	t := table{}
+	for room() < min(name, goodName) {
+		worst := 0
+		for i := range shown {
+			if shown[i].rank > shown[worst].rank {
+				worst = i
+			}
+		}
+		if shown[worst].rank == 0 {
+			break
+		}
+		t.dropped = append(t.dropped, shown[worst].title)
+		shown, cells = slices.Delete(shown, worst, worst+1), slices.Delete(cells, worst, worst+1)
+	}
+	name = min(name, max(room(), leastName))
+	for _, c := range shown {
+		t.shown = append(t.shown, c.title)
+	}
+	t.lines = layout(rows, chosen, name, cells)
+	return t
+}
+
+// layout puts marks, names and cells beside each other.
+func layout(rows []core.Considered, chosen string, name int, cells [][]string) []string {
+	lines := make([]string, 0, len(rows)+1)
+	for j := range len(rows) + 1 {
+		mark, first := " ", "CANDIDATE"
+		if j > 0 {
+			first = rows[j-1].ID
+			if first == chosen {
+				mark = "*"
+			}
+		}
+		line := fmt.Sprintf("%s %-*s", mark, name, shorten(first, name))
+		for _, c := range cells {
+			line += fmt.Sprintf(" %*s", widest(c), c[j])
+		}
+		lines = append(lines, strings.TrimRight(line, " "))
+	}
+	return lines
+}
+
+func widest(cells []string) int {
+	w := 0
+	for _, c := range cells {
+		w = max(w, len(c))
+	}
+	return w
+}
+
+// shorten cuts a name in the middle: its ends tell replicas apart.
+func shorten(name string, width int) string {
+	if len(name) <= width {
+		return name
+	}
+	left := (width - 1) / 2
+	return name[:left] + "~" + name[len(name)-(width-1-left):]
+}
+
+// legend explains the columns of all tables of the page.
+func (p *page) legend() {
+	if len(p.shown) == 0 {
+		return
+	}
+	words := []string{"* chosen"}
+	for _, c := range columns(0) {
+		if l := legend[c.title]; l != "" && slices.Contains(p.shown, c.title) {
+			words = append(words, l)
+		}
+	}
+	p.line("")
+	p.text("", "  ", strings.Join(words, "; ")+".")
+	if len(p.dropped) > 0 {
+		slices.Sort(p.dropped)
+		p.text("", "  ", "Too narrow here for "+strings.Join(slices.Compact(p.dropped), ", ")+".")
+	}
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// maybe writes a figure, or a dash where it is not known.
+func maybe(known bool, format string, v any) string {
+	if !known {
+		return "-"
+	}
+	return fmt.Sprintf(format, v)
+}
+
+func score(c *core.Considered) string { return maybe(c.Score.Known, "%.3f", c.Score.Value) }
+
+// age writes how old a report is in at most five characters.
+func age(d time.Duration) string {
+	switch {
+	case d < 10*time.Second:
+		return fmt.Sprintf("%dms", d.Milliseconds())
+	case d < 10*time.Minute:
+		return fmt.Sprintf("%.0fs", d.Seconds())
+	}
+	return fmt.Sprintf("%.0fm", d.Minutes())
+}
