@@ -29,6 +29,10 @@ func newBatch(p policy.Policy) batch {
 // makes them wait.
 const smallPool = 4
 
+// shortPool is how many may wait and still be decided at once: to count the free
+// slots at every event costs more than it is worth to so many.
+const shortPool = 32
+
 // rankState is what a target must remember where pools are decided.
 type rankState struct {
 	engine  string     // ReplicaInfo.Engine, or the target's own id
@@ -121,7 +125,7 @@ func (b *Balancer) drainBatch(now time.Duration, q *queue) {
 		b.drainInOrder(now, q) // to peers
 		return
 	}
-	if free := b.lookAtRanks(now, q.model); !b.due(now, q, free) {
+	if !b.due(now, q) {
 		return
 	}
 	q.assignedAt = now
@@ -135,9 +139,16 @@ func (b *Balancer) drainBatch(now time.Duration, q *queue) {
 // due says whether a pool is to be decided now: at most once every BatchInterval,
 // so that slots that fall free together are filled together, but at once while
 // there is far more room than work, and where no rank waits for another.
-func (b *Balancer) due(now time.Duration, q *queue, free int) bool {
-	never := q.assignedAt == 0
-	return never || now-q.assignedAt >= b.cfg.BatchInterval || smallPool*q.len() <= free || !b.batch.barrier()
+func (b *Balancer) due(now time.Duration, q *queue) bool {
+	if never := q.assignedAt == 0; never || now-q.assignedAt >= b.cfg.BatchInterval {
+		return true
+	}
+	if q.barrier && q.len() > shortPool {
+		return false
+	}
+	free := b.lookAtRanks(now, q.model)
+	q.barrier = b.batch.barrier()
+	return !q.barrier || smallPool*q.len() <= free
 }
 
 // barrier says whether any two of the ranks belong to one engine.

@@ -110,9 +110,10 @@ func (b *Balancer) replicaReport(now time.Duration, id string, rep *Report) {
 	}
 	held := t.ready || !t.reported // what another balancer told of it, before the first report
 	t.reported, t.ready, t.reason = true, rep.Ready, rep.Reason
-	t.pending, t.running, t.kv = rep.Pending, rep.Running, rep.KV
-	t.reportedAt = now - rep.Age
-	t.seen(now, rep.Age)
+	sound := rep.sound()
+	t.pending, t.running, t.kv = sound.Pending, sound.Running, sound.KV
+	t.reportedAt = now - sound.Age
+	t.seen(now, sound.Age)
 	if rep.Ready {
 		t.suspect = false
 	} else if held {
@@ -128,9 +129,13 @@ func (b *Balancer) peerReport(now time.Duration, id string, rep *PeerReport) {
 		return
 	}
 	t.reported, t.ready, t.suspect = true, true, false
-	t.models = append(t.models[:0], rep.Models...)
-	t.reportedAt, t.rtt = now-rep.Age, rep.RTT
-	t.seen(now, rep.Age)
+	t.models = t.models[:0]
+	for _, l := range rep.Models {
+		t.models = append(t.models, l.sound())
+	}
+	age := max(0, rep.Age)
+	t.reportedAt, t.rtt = now-age, max(0, rep.RTT)
+	t.seen(now, age)
 	for _, q := range b.queues {
 		q.passed = false
 	}

@@ -26,6 +26,7 @@ type queue struct {
 	passed bool
 	// assignedAt is when a whole pool of it was last decided on.
 	assignedAt time.Duration
+	barrier    bool // some of its ranks waited for each other when last looked at
 	unweighed  int
 	round      round
 }

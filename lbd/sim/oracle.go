@@ -58,16 +58,20 @@ func (o *oracle) see(c *policy.Candidate, r *replica, f *flight, promptBytes int
 }
 
 // ends is in how long each request at r will have its answer, the first to end
-// first, if nothing else came.
+// first, if nothing else came. It is worked out once for all that is decided at
+// one event.
 func (w *world) ends(r *replica) []time.Duration {
+	if r.endsOf == w.events && len(r.ends) == len(r.jobs) {
+		return r.ends
+	}
 	step := stepTime(r.engine.Profile(), r.engine.Load())
-	ends := make([]time.Duration, 0, len(r.jobs))
+	r.endsOf, r.ends = w.events, r.ends[:0]
 	for id, j := range r.jobs { // sorted below
 		done, _ := r.engine.Generated(id)
-		ends = append(ends, time.Duration(len(j.leg.flight.answer)-done)*step)
+		r.ends = append(r.ends, time.Duration(len(j.leg.flight.answer)-done)*step)
 	}
-	slices.Sort(ends)
-	return ends
+	slices.Sort(r.ends)
+	return r.ends
 }
 
 // stepTime is about how long a decode step takes under a load.

@@ -29,7 +29,10 @@ type replica struct {
 	wakeAt time.Duration
 	turn   uint64
 
-	revealed engine.Load // to the oracle, last
+	// For the oracle: what it was shown last, and world.ends of an event.
+	revealed engine.Load
+	ends     []time.Duration
+	endsOf   int64
 
 	told   int64         // tokens generated, as of the last probe that came back
 	heard  int           // tokens that reached the balancer since its last tick

@@ -1,0 +1,50 @@
+package core
+
+import (
+	"time"
+
+	"skyserve/lbd/policy"
+)
+
+// What a report may say at most: beyond, a figure is taken for none at all, or
+// for the most there is, so that no engine or peer that counts wrongly makes
+// sums overflow or comparisons fail.
+const (
+	mostCount = 1 << 30
+	mostTime  = time.Hour
+)
+
+// sound is a replica's report with the figures that make no sense left out.
+func (r Report) sound() Report {
+	r.Age = max(0, r.Age)
+	r.Pending, r.Running, r.KV = soundCount(r.Pending), soundCount(r.Running), soundShare(r.KV)
+	return r
+}
+
+// sound is a peer's word with the figures that make no sense left out.
+func (l ModelLoad) sound() ModelLoad {
+	for _, n := range []*int{&l.Replicas, &l.Available, &l.Queued, &l.Outstanding, &l.Context} {
+		*n = min(max(0, *n), mostCount)
+	}
+	l.KV = soundShare(l.KV)
+	l.Wait, l.Residence = min(max(0, l.Wait), mostTime), min(max(0, l.Residence), mostTime)
+	if !(l.Pace >= 1.0/paceLimit && l.Pace <= paceLimit) {
+		l.Pace = 0
+	}
+	return l
+}
+
+func soundCount(n policy.Maybe[int]) policy.Maybe[int] {
+	if n.Value < 0 || n.Value > mostCount {
+		return policy.Maybe[int]{}
+	}
+	return n
+}
+
+// soundShare leaves out what is not from 0 to 1, NaN among it.
+func soundShare(v policy.Maybe[float64]) policy.Maybe[float64] {
+	if !(v.Value >= 0 && v.Value <= 1) {
+		return policy.Maybe[float64]{}
+	}
+	return v
+}
