@@ -121,6 +121,7 @@ func (w *world) dispatch(l *leg, a *core.Action) {
 	l.try++
 	l.replica, l.down, l.job = r, nil, 0
 	w.tally.waited(w.warm, a.Decision.Queued)
+	r.due[l] = true
 	w.push(w.way(r, l), event{kind: evSubmit, leg: l, try: l.try})
 }
 

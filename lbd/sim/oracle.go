@@ -2,19 +2,19 @@ package sim
 
 import (
 	"fmt"
-	"slices"
+	"sort"
 	"time"
 
 	"skyserve/lbd/core"
-	"skyserve/lbd/engine"
 	"skyserve/lbd/policy"
+	"skyserve/lbd/prefix"
 )
 
 // Oracle is the name of a bound to measure policies against: cost, told the
-// truth. It sees what each engine has in its cache, what is left of every
-// answer, and each replica as it is at the instant of the decision, and it
-// stands beside every client, so that the only way is that to the replica. It
-// is no proof that nothing better exists: it is cost without its ignorance.
+// truth. It sees what each engine has in its cache, how long each answer will
+// be, and each replica as it is at the instant of the decision, and it stands
+// beside every client, so that the only way is that to the replica. It is no
+// proof that nothing better exists: it is cost without its ignorance.
 const Oracle = "oracle"
 
 // Everywhere is the layout of the oracle: one balancer for all replicas that is
@@ -46,37 +46,26 @@ func (o *oracle) Choose(f *policy.Facts) policy.Choice {
 func (o *oracle) see(c *policy.Candidate, r *replica, f *flight, promptBytes int) {
 	l := r.engine.Load()
 	c.RTT = 2 * o.w.delay[f.client.region][r.region]
-	c.Match, c.Overtaken = promptBytes*r.engine.CachedPrefix(f.prompt)/max(1, len(f.prompt)), false
+	c.Match, c.Overtaken = o.cached(r, f, promptBytes), false
 	c.Pending, c.Running = policy.Known(l.Pending), policy.Known(l.Running)
 	c.KV = policy.Known(float64(l.KVActive) / float64(l.KVCapacity))
-	if n := len(r.jobs); n > 0 {
-		// The wait for the place of the k-th request to end is what the residence
-		// stands for.
-		ahead := min(c.Held+l.Pending, n-1)
-		c.Residence = max(time.Millisecond, o.w.ends(r)[ahead]*time.Duration(n)/time.Duration(ahead+1))
-	}
 }
 
-// ends is in how long each request at r will have its answer, the first to end
-// first, if nothing else came. It is worked out once for all that is decided at
-// one event.
-func (w *world) ends(r *replica) []time.Duration {
-	if r.endsOf == w.events && len(r.ends) == len(r.jobs) {
-		return r.ends
+// cached is how many bytes of f's prompt the replica will have computed when f
+// gets there: what its engine has in its cache, or what a request that is there
+// or on its way has in common with f.
+func (o *oracle) cached(r *replica, f *flight, promptBytes int) int {
+	best := promptBytes * r.engine.CachedPrefix(f.prompt) / max(1, len(f.prompt))
+	for l := range r.due { // the greatest: the order does not matter
+		best = max(best, min(promptBytes, alike(f.key, l.flight.key)*prefix.BlockBytes))
 	}
-	step := stepTime(r.engine.Profile(), r.engine.Load())
-	r.endsOf, r.ends = w.events, r.ends[:0]
-	for id, j := range r.jobs { // sorted below
-		done, _ := r.engine.Generated(id)
-		r.ends = append(r.ends, time.Duration(len(j.leg.flight.answer)-done)*step)
-	}
-	slices.Sort(r.ends)
-	return r.ends
+	return best
 }
 
-// stepTime is about how long a decode step takes under a load.
-func stepTime(p engine.Profile, l engine.Load) time.Duration {
-	return p.DecodeBase + time.Duration(l.Running)*p.DecodePerRequest + time.Duration(l.KVActive)*p.DecodePerKVToken
+// alike is how many blocks two keys begin with alike. A hash stands for all
+// before it, so those that are alike come first.
+func alike(a, b prefix.Key) int {
+	return sort.Search(min(len(a), len(b)), func(i int) bool { return a[i] != b[i] })
 }
 
 // seat is the region that a balancer acts from for a client: its own, or the
@@ -105,7 +94,7 @@ func (w *world) policyFor(n *node) (policy.Policy, error) {
 // reveal tells the oracle what a replica's engine is like now.
 func (w *world) reveal(r *replica) {
 	l := r.engine.Load()
-	if l.Pending == r.revealed.Pending && l.Running == r.revealed.Running {
+	if l.Pending == r.revealed.Pending {
 		return
 	}
 	r.revealed = l

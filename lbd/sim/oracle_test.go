@@ -35,7 +35,7 @@ func TestTheOracleSeesTheTruth(t *testing.T) {
 			o.see(&c, r, f, 4*len(f.prompt))
 			l := r.engine.Load()
 			want := r.engine.CachedPrefix(f.prompt)
-			if c.Overtaken || c.Pending.Value != l.Pending || c.Running.Value != l.Running || c.Match != 4*want {
+			if c.Overtaken || c.Pending.Value != l.Pending || c.Running.Value != l.Running || c.Match < 4*want || c.Match > 4*len(f.prompt) {
 				t.Fatalf("%s: told %+v; %d tokens are cached, the load is %+v", r.id, c, want, l)
 			}
 			if want > 0 {

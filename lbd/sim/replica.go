@@ -29,10 +29,10 @@ type replica struct {
 	wakeAt time.Duration
 	turn   uint64
 
-	// For the oracle: what it was shown last, and world.ends of an event.
+	// For the oracle: what it was shown last, and the requests that are on their
+	// way or have no first token yet.
 	revealed engine.Load
-	ends     []time.Duration
-	endsOf   int64
+	due      map[*leg]bool
 
 	told   int64         // tokens generated, as of the last probe that came back
 	heard  int           // tokens that reached the balancer since its last tick
@@ -71,7 +71,7 @@ func (w *world) addReplicas(phase func(time.Duration) time.Duration) error {
 			}
 			rep := &replica{
 				index: int32(len(w.replicas)), id: replicaID(r.Name, i), region: region,
-				home: w.nodes[w.homes[region]], engine: e, jobs: map[uint64]job{},
+				home: w.nodes[w.homes[region]], engine: e, jobs: map[uint64]job{}, due: map[*leg]bool{},
 			}
 			w.replicas = append(w.replicas, rep)
 			w.give(rep, rep.home)
@@ -144,6 +144,7 @@ func (w *world) submit(l *leg, try int32) {
 // abort takes a request out of its engine, if it is still there.
 func (w *world) abort(l *leg) {
 	r := l.replica
+	delete(r.due, l)
 	r.engine.Cancel(r.clock.at(w.now), l.job)
 	delete(r.jobs, l.job)
 	w.settle(r)
@@ -192,6 +193,7 @@ func (w *world) relay(r *replica, ev *engine.Event) {
 		return // cancelled
 	}
 	said := saidFirst
+	delete(r.due, j.leg)
 	switch ev.Kind {
 	case engine.TokenEmitted:
 	case engine.Finished:
