@@ -36,6 +36,9 @@ type CostConstants struct {
 	Trust float64
 	// Margin is how many seconds cheaper than every replica a peer must be.
 	Margin float64
+	// Step is how many seconds a replica with memory left takes to let the next
+	// pending request in: some steps.
+	Step float64
 	// Patience bounds how long a request is kept for a full replica.
 	Patience time.Duration
 	// Residence is how long a request stays at a replica, until one has ended.
@@ -61,6 +64,7 @@ func DefaultCostConstants() CostConstants {
 		Trust:     0.3,
 		Margin:    0.5, // a round trip is paid by every turn of the conversation that follows
 
+		Step:      0.15,
 		Patience:  30 * time.Second,
 		Residence: 10 * time.Second,
 	}
@@ -240,7 +244,19 @@ func (p *Cost) wait(c *Candidate) float64 {
 	case c.Peer:
 		wait += inSeconds(c.Wait+HoldTime(c.Unconfirmed-1, c.PeerOutstanding, c.Residence)) + p.c.Margin
 	case !hasRoom(c):
-		wait += inSeconds(HoldTime(c.Held+c.Pending.Or(0), present(c), c.Residence))
+		wait += p.hold(c)
+	}
+	return wait
+}
+
+// hold is how long a request is kept for a replica without room, in seconds. Where
+// its memory is, what is pending has only come in the middle of a step, and goes
+// in with the next ones; else somebody has to leave first.
+func (p *Cost) hold(c *Candidate) float64 {
+	ahead := c.Held + c.Pending.Or(0)
+	wait := inSeconds(HoldTime(ahead, present(c), c.Residence))
+	if c.KV.Known && c.KV.Value < p.c.Roomy {
+		wait = min(wait, float64(ahead+1)*p.c.Step)
 	}
 	return wait
 }
