@@ -112,6 +112,12 @@ func (b *Balancer) replicaReport(now time.Duration, id string, rep *Report) {
 	t.reported, t.ready, t.reason = true, rep.Ready, rep.Reason
 	sound := rep.sound()
 	t.pending, t.running, t.kv = sound.Pending, sound.Running, sound.KV
+	switch {
+	case t.pending.Or(0) == 0:
+		t.pendingSince = 0
+	case t.pendingSince == 0:
+		t.pendingSince = now
+	}
 	t.reportedAt = now - sound.Age
 	t.seen(now, sound.Age)
 	if rep.Ready {

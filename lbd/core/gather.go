@@ -50,6 +50,9 @@ func (b *Balancer) describe(now time.Duration, q *queue, t *target, c *policy.Ca
 	if !t.peer {
 		c.Available, c.Pace = t.replicaAvailable(now, &b.cfg), t.paceHere()
 		c.Pending, c.Running, c.KV = t.pending, t.running, t.kv
+		if t.pendingSince > 0 {
+			c.PendingFor = now - t.pendingSince
+		}
 		return
 	}
 	l := t.load(q.model)

@@ -33,9 +33,12 @@ type target struct {
 	rtt        time.Duration
 
 	pending policy.Maybe[int]
-	running policy.Maybe[int]
-	kv      policy.Maybe[float64]
-	models  []ModelLoad // peer only
+	// pendingSince is when its reports began to tell of something pending; 0 = the
+	// last one did not.
+	pendingSince time.Duration
+	running      policy.Maybe[int]
+	kv           policy.Maybe[float64]
+	models       []ModelLoad // peer only
 
 	pausedUntil time.Duration // peer only
 

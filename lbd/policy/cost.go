@@ -39,6 +39,8 @@ type CostConstants struct {
 	// Step is how many seconds a replica with memory left takes to let the next
 	// pending request in: some steps.
 	Step float64
+	// Passing is for how long something pending may only be between two steps.
+	Passing time.Duration
 	// Patience bounds how long a request is kept for a full replica.
 	Patience time.Duration
 	// Residence is how long a request stays at a replica, until one has ended.
@@ -65,6 +67,7 @@ func DefaultCostConstants() CostConstants {
 		Margin:    0.5, // a round trip is paid by every turn of the conversation that follows
 
 		Step:      0.15,
+		Passing:   500 * time.Millisecond,
 		Patience:  30 * time.Second,
 		Residence: 10 * time.Second,
 	}
@@ -249,13 +252,14 @@ func (p *Cost) wait(c *Candidate) float64 {
 	return wait
 }
 
-// hold is how long a request is kept for a replica without room, in seconds. Where
-// its memory is, what is pending has only come in the middle of a step, and goes
-// in with the next ones; else somebody has to leave first.
+// hold is how long a request is kept for a replica without room, in seconds.
+// What has just become pending where memory is left has only come in the middle
+// of a step, and goes in with the next ones; else, or when it stays, the batch or
+// the memory is full and somebody has to leave first.
 func (p *Cost) hold(c *Candidate) float64 {
 	ahead := c.Held + c.Pending.Or(0)
 	wait := inSeconds(HoldTime(ahead, present(c), c.Residence))
-	if c.KV.Known && c.KV.Value < p.c.Roomy {
+	if c.KV.Known && c.KV.Value < p.c.Roomy && c.PendingFor < p.c.Passing {
 		wait = min(wait, float64(ahead+1)*p.c.Step)
 	}
 	return wait

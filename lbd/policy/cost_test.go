@@ -156,3 +156,24 @@ func TestScalingEveryTimeKeepsTheChoice(t *testing.T) {
 		}
 	}
 }
+
+// A request that is pending for a moment at a replica with memory left goes in
+// with the next step: its prefix is worth that wait. One that stays pending
+// says that the batch is full.
+func TestCostTellsAMomentFromAFullBatch(t *testing.T) {
+	choose := func(pendingFor time.Duration, kv float64) Choice {
+		cs := fleet(2)
+		cs[0].Available, cs[0].Pending, cs[0].PendingFor, cs[0].KV = false, Known(1), pendingFor, Known(kv)
+		cs[0].Outstanding, cs[1].Outstanding, cs[0].Residence, cs[0].Match = 3, 3, 10*time.Second, 4*900
+		return NewCost().Choose(long(1000, cs))
+	}
+	if got := choose(100*time.Millisecond, 0.3); got != (Choice{Index: 0, Hold: true, Reason: ReasonCheapest}) {
+		t.Errorf("for a moment: %+v", got)
+	}
+	if got := choose(time.Second, 0.3); got.Index != 1 {
+		t.Errorf("for a second: %+v", got)
+	}
+	if got := choose(100*time.Millisecond, 0.95); got.Index != 1 {
+		t.Errorf("memory full: %+v", got)
+	}
+}

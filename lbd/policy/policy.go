@@ -70,6 +70,9 @@ type Candidate struct {
 	Pending Maybe[int]
 	Running Maybe[int]
 	KV      Maybe[float64]
+	// PendingFor is for how long its reports have told of something pending without
+	// a break.
+	PendingFor time.Duration
 	// Queued is a peer's queue as last reported plus what was forwarded since.
 	Queued int
 	// Held is how many waiting requests are kept for it.
