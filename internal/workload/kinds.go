@@ -187,7 +187,7 @@ type base struct {
 // request fills in what all requests of a client have in common.
 func (b *base) request(session, user string, messages []Message, input, output, turn int) Request {
 	r := Request{
-		Seq: b.seq, Session: session, User: user, Region: b.Region, Model: b.Model, Tier: b.Tier,
+		Seq: b.seq, AnswerOf: b.seq, Session: session, User: user, Region: b.Region, Model: b.Model, Tier: b.Tier,
 		Messages: messages, InputTokens: input, OutputTokens: output, Turn: turn,
 	}
 	b.seq++

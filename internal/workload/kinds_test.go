@@ -166,6 +166,26 @@ func siblingPairs(requests []Request, level int) [][2]string {
 	return pairs
 }
 
+// A sibling that asks just what the first one asks is answered alike and as
+// long; every other request has an answer of its own.
+func TestIdenticalSiblingsAreAnsweredAlike(t *testing.T) {
+	requests := drive(t, mustClient(t, ToT30, Options{Seed: 5, Region: "us"}), 30*200, first)
+	bySeq, alike := map[int]Request{}, 0
+	for _, r := range requests {
+		bySeq[r.Seq] = r
+	}
+	for _, r := range requests {
+		of, ok := bySeq[r.AnswerOf]
+		if !ok || of.AnswerOf != of.Seq || of.Seq > r.Seq || of.OutputTokens != r.OutputTokens || rendered(of.Messages) != rendered(r.Messages) {
+			t.Fatalf("request %d is answered as %d", r.Seq, r.AnswerOf)
+		}
+		if r.AnswerOf != r.Seq {
+			alike++
+		}
+	}
+	near(t, "share of requests that are answered as their sibling", float64(alike)/float64(len(requests)), 0.35, 0.03)
+}
+
 func TestSiblingsShareAPrefix(t *testing.T) {
 	client := mustClient(t, ToT30, Options{Seed: 5, Region: "us"})
 	requests := drive(t, client, 30*1500, first)

@@ -13,6 +13,10 @@ type Request struct {
 	// Seq numbers the requests of one client, from 0, in the order they were
 	// made. It is how a client recognises a request that ended.
 	Seq int
+	// AnswerOf is the Seq of the request whose answer it gets, an earlier one where
+	// it asks just the same: an engine at temperature zero answers both alike. Else
+	// it is its own.
+	AnswerOf int
 	// Session is the routing key: the question of a tree, the user of a chat.
 	Session string
 	// User is who asks.

@@ -25,8 +25,8 @@ type treeShape struct {
 	// roots is how many calls the question itself makes, branch how many each
 	// answer makes after that.
 	roots, branch int
-	// identical is the chance that a sibling asks exactly what the first one
-	// asks, as sampling several answers to one prompt does.
+	// identical is the chance that a sibling is the first one over again: it asks
+	// the same and is answered alike.
 	identical float64
 }
 
@@ -114,10 +114,10 @@ func (t *tree) siblings(level, count int, parent uint64, context []Message, toke
 	var requests []Request
 	for i := range count {
 		key := keyOf("node", parent, uint64(level), uint64(i))
-		random := stream(key)
-		wording := uint64(i)
-		if i > 0 && random.Float64() < t.shape.identical {
-			wording = 0
+		random, wording := stream(key), uint64(i)
+		same := i > 0 && random.Float64() < t.shape.identical
+		if same {
+			random, wording = stream(keyOf("node", parent, uint64(level), 0)), 0
 		}
 		prompt, added := t.prompt(level, keyOf("wording", parent, wording), wording)
 		n := node{key: key, context: extend(context, prompt...), tokens: tokens + added}
@@ -127,6 +127,9 @@ func (t *tree) siblings(level, count int, parent uint64, context []Message, toke
 		}
 		output := t.outputs[level].draw(random, 1, min(maxTreeOutput, room))
 		r := t.request(t.question.session, t.user(), n.context, n.tokens, output, level)
+		if same {
+			r.AnswerOf = requests[0].Seq
+		}
 		t.nodes[r.Seq] = n
 		requests = append(requests, r)
 	}

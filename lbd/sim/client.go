@@ -103,9 +103,8 @@ func (w *world) newFlight(c *client, before *flight, r workload.Request) *flight
 		id: strconv.FormatUint(w.flights, 10), client: c, request: r,
 		prompt: promptOf(before, r.Messages), maxNew: max(w.scenario.MaxNew, r.OutputTokens),
 	}
-	// Each answer is its own, as sampling makes it, also to equal prompts; and
-	// it is the same under every policy.
-	draw := rand.New(rand.NewPCG(w.setup.Seed, uint64(c.index)<<32|uint64(uint32(r.Seq))))
+	// Answers are the same under every policy.
+	draw := rand.New(rand.NewPCG(w.setup.Seed, uint64(c.index)<<32|uint64(uint32(r.AnswerOf))))
 	f.text = workload.Text(r.OutputTokens, draw.Uint64())
 	f.answer = engine.Tokenize(make([]engine.Token, 0, r.OutputTokens), f.text)
 	f.key = keyOf(nil, f.prompt, w.setup.Seed)
