@@ -59,6 +59,10 @@ a client asks again when it was answered.
   mixed     trees of 85 requests in the US, of 15 elsewhere
   arena     conversations with the lengths of Chatbot Arena
   wildchat  conversations with the longer lengths of WildChat
+  groups    single calls that share one of 64 long prompts, all as frequent
+  shared    single calls that share long prompts, few of them most of the time
+  bursts    up to eight calls at once with a user's own long prompt
+  programs  up to four calls at once, each with another shared long prompt
 
 A FILE is a trace and is replayed as an open loop: its rows come at their times
 whatever the answers do. Mooncake, Qwen-Bailian, Azure 2023 and 2024, BurstGPT,
@@ -84,7 +88,7 @@ when the load ran and anything succeeded, 130 when it was interrupted.`,
 }
 
 func (o *loadOptions) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.workload, "workload", string(workload.ToT15), "tot15, tot30, mixed, arena, wildchat or a trace `FILE`")
+	f.StringVar(&o.workload, "workload", string(workload.ToT15), "a workload (see above) or a trace `FILE`")
 	f.StringSliceVar(&o.targets, "target", nil, "where each region's clients send, as `REGION=URL,...` (default: the running service)")
 	f.StringSliceVar(&o.clients, "clients", nil, "closed-loop clients as `REGION=N,...`, or N for each region (default: as in SkyLB's experiments)")
 	f.DurationVar(&o.duration, "duration", 0, "how long to issue requests (default: 1m0s, a FILE to its end)")
@@ -282,7 +286,7 @@ func (o *loadOptions) prepareTrace(targets []load.Target) (loadStart, error) {
 	}
 	file, err := os.Open(o.workload)
 	if err != nil {
-		hint := "the generated workloads are tot15, tot30, mixed, arena and wildchat"
+		hint := "the generated workloads are tot15, tot30, mixed, arena, wildchat, groups, shared, bursts and programs"
 		var path *fs.PathError
 		if errors.As(err, &path) {
 			err = path.Err
