@@ -58,13 +58,13 @@ func DefaultCostConstants() CostConstants {
 
 		// By simulation, over the scenarios and far from them. None is on an edge:
 		// half or double of each changes throughput by less than 2 %.
-		Harm:      0.4,
+		Harm:      0.45,
 		Ahead:     1,
 		Memory:    0.15,
 		Roomy:     0.6,
 		Occupancy: 6,
 		Trust:     0.3,
-		Margin:    0.5, // a round trip is paid by every turn of the conversation that follows
+		Margin:    0.75, // a round trip is paid by every turn of the conversation that follows
 
 		Step:      0.15,
 		Passing:   500 * time.Millisecond,
