@@ -52,9 +52,6 @@ func NewParallel(p Profile, ranks int, d Detail) (*Parallel, error) {
 // Ranks is how many ranks there are.
 func (p *Parallel) Ranks() int { return len(p.ranks) }
 
-// Profile is the profile of one rank.
-func (p *Parallel) Profile() Profile { return p.ranks[0].profile }
-
 // Submit hands a request to a rank. One that can never run, or whose ID is in
 // the engine already, is told as Rejected by the next Advance.
 func (p *Parallel) Submit(now time.Duration, rank int, q Request) {
@@ -117,18 +114,9 @@ func (p *Parallel) Advance(now time.Duration) []Event {
 // Load is the load of one rank.
 func (p *Parallel) Load(rank int) Load { return p.ranks[rank].Load() }
 
-// Context is how many tokens the running requests of a rank attend to past
-// their prefill: its L in the BF-IO paper.
-func (p *Parallel) Context(rank int) int { return p.ranks[rank].context }
-
 // Barrier is how long the steps that have ended took in all, and how much of
 // that a rank waited for slower ones.
 func (p *Parallel) Barrier(rank int) (took, waited time.Duration) { return p.took, p.waited[rank] }
-
-// CachedPrefix is how many tokens of a prompt a rank's cache holds.
-func (p *Parallel) CachedPrefix(rank int, prompt []Token) int {
-	return p.ranks[rank].CachedPrefix(prompt)
-}
 
 func (p *Parallel) clock(now time.Duration) time.Duration { return max(now, p.at) }
 
