@@ -10,7 +10,9 @@ import (
 // holds. A prefill step takes PrefillBase plus PrefillPerToken for every
 // uncached prompt token in it; a decode step takes DecodeBase plus
 // DecodePerRequest for every request in it plus DecodePerKVToken for every
-// token of context that those requests attend to.
+// token of context that those requests attend to. Where a curve was measured it
+// stands for the base and the first slope: Prefill over the uncached tokens of
+// the step, Decode over its requests.
 type Profile struct {
 	Name        string
 	Description string // what hardware and model it stands for
@@ -20,6 +22,9 @@ type Profile struct {
 	DecodeBase       time.Duration
 	DecodePerRequest time.Duration // for each request in the step
 	DecodePerKVToken time.Duration // for each context token of the requests in the step
+
+	Prefill Curve // instead of PrefillBase and PrefillPerToken; empty = those
+	Decode  Curve // instead of DecodeBase and DecodePerRequest; empty = those
 
 	ChunkTokens int // most uncached prompt tokens that one prefill step takes
 	KVTokens    int // tokens that the KV memory holds, shared prefixes counted once
@@ -80,7 +85,7 @@ func Profiles() []Profile {
 	large.Name = "l4-llama3.1-8b-38k"
 	large.Description = "one NVIDIA L4 (24 GB), Llama-3.1-8B, 38,000 KV tokens"
 	large.KVTokens = 38_000
-	return []Profile{l4Llama, large, h100Llama}
+	return append([]Profile{l4Llama, large, h100Llama}, measuredProfiles()...)
 }
 
 // ProfileNamed finds a built-in profile. An unknown name is an error that lists
@@ -93,11 +98,15 @@ func ProfileNamed(name string) (Profile, error) {
 		}
 		names = append(names, p.Name)
 	}
-	return Profile{}, fmt.Errorf("unknown engine profile %q: want %s", name, strings.Join(names, " or "))
+	return Profile{}, fmt.Errorf("unknown engine profile %q: want one of %s", name, strings.Join(names, ", "))
 }
 
 // Validate says what makes a profile unusable, or nil.
 func (p Profile) Validate() error {
+	leastDecode := int64(1)
+	if len(p.Decode) > 0 {
+		leastDecode = 0
+	}
 	for _, c := range []struct {
 		name string
 		got  int64
@@ -105,7 +114,7 @@ func (p Profile) Validate() error {
 	}{
 		{"PrefillBase", int64(p.PrefillBase), 0},
 		{"PrefillPerToken", int64(p.PrefillPerToken), 0},
-		{"DecodeBase", int64(p.DecodeBase), 1},
+		{"DecodeBase", int64(p.DecodeBase), leastDecode},
 		{"DecodePerRequest", int64(p.DecodePerRequest), 0},
 		{"DecodePerKVToken", int64(p.DecodePerKVToken), 0},
 		{"ChunkTokens", int64(p.ChunkTokens), 1},
@@ -120,11 +129,30 @@ func (p Profile) Validate() error {
 	if p.ReservePerMille > 1000 {
 		return fmt.Errorf("checking engine profile %q: ReservePerMille must be at most 1000, got %d", p.Name, p.ReservePerMille)
 	}
+	if err := p.Prefill.Validate(); err != nil {
+		return fmt.Errorf("checking engine profile %q: Prefill: %w", p.Name, err)
+	}
+	if err := p.Decode.Validate(); err != nil {
+		return fmt.Errorf("checking engine profile %q: Decode: %w", p.Name, err)
+	}
 	return nil
+}
+
+// Scaled is the profile of a machine on which every step takes factor times as
+// long, more than 0; no curve's time becomes less than a nanosecond.
+func (p Profile) Scaled(factor float64) Profile {
+	for _, d := range []*time.Duration{&p.PrefillBase, &p.PrefillPerToken, &p.DecodeBase, &p.DecodePerRequest, &p.DecodePerKVToken} {
+		*d = scale(*d, factor)
+	}
+	p.Prefill, p.Decode = p.Prefill.scaled(factor), p.Decode.scaled(factor)
+	return p
 }
 
 // prefillTime is how long a prefill step of that many uncached tokens takes.
 func (p *Profile) prefillTime(tokens int) time.Duration {
+	if len(p.Prefill) > 0 {
+		return p.Prefill.at(tokens)
+	}
 	return p.PrefillBase + time.Duration(tokens)*p.PrefillPerToken
 }
 
@@ -132,7 +160,11 @@ func (p *Profile) prefillTime(tokens int) time.Duration {
 // contexts hold kv tokens before the first of them. Every step adds one token
 // to each context, so the sum is an arithmetic series and exact.
 func (p *Profile) decodeTime(k, n, kv int) time.Duration {
-	step := p.DecodeBase + time.Duration(n)*p.DecodePerRequest + time.Duration(kv)*p.DecodePerKVToken
+	step := p.DecodeBase + time.Duration(n)*p.DecodePerRequest
+	if len(p.Decode) > 0 {
+		step = p.Decode.at(n)
+	}
+	step += time.Duration(kv) * p.DecodePerKVToken
 	growth := time.Duration(n) * p.DecodePerKVToken
 	return time.Duration(k)*step + growth*time.Duration(k*(k-1)/2)
 }

@@ -8,6 +8,9 @@ type Request struct {
 	// Prompt must stay unchanged until the request has finished, was cancelled
 	// or was rejected.
 	Prompt []Token
+	// PromptTokens is the length of the prompt for an engine of NewLight, which
+	// reads no Prompt; others read no PromptTokens.
+	PromptTokens int
 	// MaxNew is the most tokens that may be generated: what admission reserves
 	// for. 0 means as many as OutputLen. It is cut to what the KV memory can
 	// hold beside the prompt.
@@ -27,7 +30,8 @@ type Request struct {
 type request struct {
 	id        uint64
 	promptLen int
-	seq       []Token // what has to be in the cache before decoding: the prompt, after a preemption with the tokens emitted so far
+	need      int     // tokens to compute before decoding: of the prompt, after a preemption with those emitted so far
+	seq       []Token // those tokens themselves, but for a light engine
 	buf       []Token // storage for seq after a preemption
 	out       []Token // tokens emitted, as far as anybody had to know them
 	given     []Token // Request.Output
@@ -51,8 +55,8 @@ type request struct {
 	joined   int   // Engine.steps when it began to decode
 }
 
-// load fills a fresh or recycled request.
-func (r *request) load(q Request, kvTokens int) {
+// load fills a fresh or recycled request whose prompt has so many tokens.
+func (r *request) load(q *Request, prompt, kvTokens int) {
 	length := max(q.OutputLen, 1)
 	if len(q.Output) > 0 {
 		length = len(q.Output)
@@ -61,13 +65,13 @@ func (r *request) load(q Request, kvTokens int) {
 	if maxNew <= 0 {
 		maxNew = length
 	}
-	maxNew = min(maxNew, kvTokens-len(q.Prompt))
+	maxNew = min(maxNew, kvTokens-prompt)
 	reason := ReasonStop
 	if length >= maxNew {
 		length, reason = maxNew, ReasonLength
 	}
 	*r = request{
-		id: q.ID, promptLen: len(q.Prompt), seq: q.Prompt, buf: r.buf[:0], out: r.out[:0],
+		id: q.ID, promptLen: prompt, need: prompt, seq: q.Prompt, buf: r.buf[:0], out: r.out[:0],
 		given: q.Output, speech: q.Speech, outputLen: length, maxNew: maxNew, reason: reason,
 		priority: min(max(q.Priority, 0), 1),
 	}

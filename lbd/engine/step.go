@@ -178,9 +178,12 @@ func (e *Engine) compute(r *request) {
 // evicted. The last token of a prompt is always computed, because the first
 // output token comes from it.
 func (e *Engine) admit(r *request) bool {
-	node, depth := e.cache.walk(&e.cache.root, r.seq[:len(r.seq)-1])
+	node, depth := &e.cache.root, 0
+	if !e.light {
+		node, depth = e.cache.walk(node, r.seq[:r.need-1])
+	}
 	e.cache.lock(node)
-	uncached := len(r.seq) - depth
+	uncached := r.need - depth
 	toCome := r.maxNew - r.base
 	room := e.profile.KVTokens - e.private - e.cache.locked
 	reserve := e.profile.ReservePerMille * (toCome + e.promised)
@@ -192,7 +195,7 @@ func (e *Engine) admit(r *request) bool {
 	e.running = append(e.running, r)
 	e.promised += toCome
 	e.take(r.held)
-	if !r.admitted {
+	if !r.admitted && !e.light {
 		r.admitted, r.cached = true, depth
 		e.load.QueriedTokens += int64(r.promptLen)
 		e.load.HitTokens += int64(depth)
@@ -231,14 +234,16 @@ func (e *Engine) finishPrefills() {
 // finishPrefill moves a request from prefill to decode: its prompt enters the
 // cache and its next token comes out.
 func (e *Engine) finishPrefill(r *request) {
-	end := e.cache.extend(r.node, r.seq[r.depth:])
-	e.cache.unlock(r.node)
-	e.private -= r.held - 1
-	r.node, r.depth, r.held = end, len(r.seq), 1
+	if !e.light {
+		end := e.cache.extend(r.node, r.seq[r.depth:])
+		e.cache.unlock(r.node)
+		e.private -= r.held - 1
+		r.node, r.depth, r.held = end, r.need, 1
+	}
 	r.base++
 	r.decoding, r.joined = true, e.steps
 	e.decoding++
-	e.context += len(r.seq) + 1
+	e.context += r.need + 1
 	e.promised--
 	e.load.GeneratedTokens++
 	if r.base == 1 {
@@ -254,15 +259,18 @@ func (e *Engine) finishPrefill(r *request) {
 
 // tell reports the n-th token of a request.
 func (e *Engine) tell(r *request, n int, at time.Duration) {
-	text := r.materialise(n)
-	var why Reason
-	if n == r.outputLen {
-		why = r.reason
-	}
-	e.emit(Event{
-		At: at, ID: r.id, Kind: TokenEmitted, Reason: why, Token: r.out[n-1], Text: text, Index: n - 1,
+	ev := Event{
+		At: at, ID: r.id, Kind: TokenEmitted, Index: n - 1,
 		PromptTokens: r.promptLen, CachedTokens: r.cached, OutputTokens: n,
-	})
+	}
+	if n == r.outputLen {
+		ev.Reason = r.reason
+	}
+	if !e.light {
+		ev.Text = r.materialise(n)
+		ev.Token = r.out[n-1]
+	}
+	e.emit(ev)
 }
 
 // planDecode begins a run of decode steps that is as long as nothing changes:
@@ -331,9 +339,11 @@ func (e *Engine) finishRun() {
 
 // finish remembers the whole answer and lets the request go.
 func (e *Engine) finish(r *request) {
-	r.materialise(r.outputLen)
-	end := e.cache.extend(r.node, r.fresh())
-	e.cache.unlock(end)
+	if !e.light {
+		r.materialise(r.outputLen)
+		end := e.cache.extend(r.node, r.fresh())
+		e.cache.unlock(end)
+	}
 	e.load.Finished++
 	e.emit(Event{
 		At: e.at, ID: r.id, Kind: Finished, Reason: r.reason,
@@ -348,18 +358,19 @@ func (e *Engine) finish(r *request) {
 // memory for certain, the prompt stays in the cache until it is evicted.
 func (e *Engine) preempt(r *request) {
 	n := e.emitted(r)
-	r.materialise(n)
-	tail := r.fresh()
 	e.load.Preempted++
-	e.load.RecomputedTokens += int64(len(tail))
+	e.load.RecomputedTokens += int64(r.promptLen + n - r.need)
 	e.emit(Event{
 		At: e.at, ID: r.id, Kind: Preempted,
 		PromptTokens: r.promptLen, CachedTokens: r.cached, OutputTokens: n,
 	})
 	e.release(r)
-	r.base = n
-	r.buf = append(append(r.buf[:0], r.seq[:r.promptLen]...), r.out...)
-	r.seq = r.buf
+	r.base, r.need = n, r.promptLen+n
+	if !e.light {
+		r.materialise(n)
+		r.buf = append(append(r.buf[:0], r.seq[:r.promptLen]...), r.out...)
+		r.seq = r.buf
+	}
 	e.waiting[r.priority].pushFront(r)
 }
 
