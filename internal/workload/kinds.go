@@ -26,10 +26,10 @@ const (
 	// Groups is single calls in 64 groups as frequent as each other, each with a
 	// prompt of 2048 tokens of its own before the question (SGLang's benchmark).
 	Groups Kind = "groups"
-	// Shared is single calls by users who share long prompts with each other,
-	// Bursts is calls of a user's own long prompt, up to eight at once, and
-	// Programs up to four calls at once that each have another long prompt: what
-	// hashing by user does not see (SkyLB 3.2).
+	// Shared is single calls by users who share long prompts with each other (a
+	// quarter of the calls have the user's own instead), Bursts is calls of a user's
+	// own long prompt, up to four at once, and Programs up to four calls at once that
+	// each have another long prompt: what hashing by user does not see (SkyLB 3.2).
 	Shared   Kind = "shared"
 	Bursts   Kind = "bursts"
 	Programs Kind = "programs"

@@ -1,10 +1,10 @@
 package workload
 
 import (
-	"container/heap"
 	"errors"
 	"fmt"
 	"io"
+	"sort"
 	"time"
 )
 
@@ -16,9 +16,12 @@ const ReorderWindow = 1024
 // ordered sorts a source within ReorderWindow rows and moves its time so that
 // the first row comes at 0.
 type ordered struct {
-	name   string
-	in     source
-	buffer rowHeap
+	name string
+	in   source
+	// buffer is sorted from head on: by time, then by the file's order. Most rows
+	// come in order and are appended, which a heap would not make use of.
+	buffer []Row
+	head   int
 	err    error // from in, given when the buffer is empty
 	began  bool
 	origin time.Duration
@@ -37,10 +40,11 @@ func (o *ordered) next() (Row, error) {
 	if err := o.fill(); err != nil {
 		return Row{}, err
 	}
-	if len(o.buffer) == 0 {
+	if o.head == len(o.buffer) {
 		return Row{}, o.err
 	}
-	row := heap.Pop(&o.buffer).(Row)
+	row := o.buffer[o.head]
+	o.head++
 	if !o.began {
 		o.began, o.origin = true, row.At
 	}
@@ -52,7 +56,7 @@ func (o *ordered) next() (Row, error) {
 // fill reads ahead until the window is full. A row that comes too late for its
 // place, and any error but the end, is reported at once.
 func (o *ordered) fill() error {
-	for o.err == nil && len(o.buffer) <= ReorderWindow {
+	for o.err == nil && len(o.buffer)-o.head <= ReorderWindow {
 		row, err := o.in.next()
 		if err != nil {
 			o.err = err
@@ -63,7 +67,7 @@ func (o *ordered) fill() error {
 				o.name, row.Line, o.last-row.At, ReorderWindow)
 			break
 		}
-		heap.Push(&o.buffer, row)
+		o.insert(row)
 	}
 	if o.err != nil && !errors.Is(o.err, io.EOF) {
 		return o.err
@@ -71,22 +75,18 @@ func (o *ordered) fill() error {
 	return nil
 }
 
-// rowHeap has the earliest row on top; rows of one time keep the file's order.
-type rowHeap []Row
-
-func (h rowHeap) Len() int { return len(h) }
-func (h rowHeap) Less(i, j int) bool {
-	if h[i].At != h[j].At {
-		return h[i].At < h[j].At
+// insert puts a row behind those of its time and before the later ones.
+func (o *ordered) insert(row Row) {
+	if len(o.buffer) == cap(o.buffer) && o.head > 0 {
+		n := copy(o.buffer, o.buffer[o.head:])
+		clear(o.buffer[n:])
+		o.buffer, o.head = o.buffer[:n], 0
 	}
-	return h[i].Number < h[j].Number
-}
-func (h rowHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *rowHeap) Push(x any)   { *h = append(*h, x.(Row)) }
-func (h *rowHeap) Pop() any {
-	old := *h
-	row := old[len(old)-1]
-	old[len(old)-1] = Row{}
-	*h = old[:len(old)-1]
-	return row
+	waiting := o.buffer[o.head:]
+	at := o.head + sort.Search(len(waiting), func(i int) bool { return waiting[i].At > row.At })
+	o.buffer = append(o.buffer, row)
+	if last := len(o.buffer) - 1; at < last {
+		copy(o.buffer[at+1:], o.buffer[at:last])
+		o.buffer[at] = row
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -64,16 +65,23 @@ func (r Row) AppendPrompt(dst []byte, seed uint64) []byte {
 // Request makes the chat request of a row: one user message. A row of no tokens
 // asks with one and for one, because no engine can be asked for none.
 func (r Row) Request(seed uint64, model string) Request {
-	r.InputTokens = max(r.InputTokens, 1)
+	q := r.Lengths(model)
+	r.InputTokens = q.InputTokens
 	prompt := r.AppendPrompt(make([]byte, 0, r.InputTokens*wordBytes), seed)
+	q.Messages = []Message{{"user", string(prompt)}}
+	return q
+}
+
+// Lengths makes the request of a row without its text, for a model of an engine
+// that reads none.
+func (r Row) Lengths(model string) Request {
 	session := r.Session
 	if session == "" {
-		session = fmt.Sprintf("row-%d", r.Number)
+		session = "row-" + strconv.Itoa(r.Number)
 	}
 	return Request{
 		Seq: r.Number, Session: session, User: r.User, Region: r.Region, Model: model, Tier: r.Tier,
-		Messages:    []Message{{"user", string(prompt)}},
-		InputTokens: r.InputTokens, OutputTokens: max(r.OutputTokens, 1),
+		InputTokens: max(r.InputTokens, 1), OutputTokens: max(r.OutputTokens, 1),
 	}
 }
 
