@@ -157,3 +157,23 @@ func TestEveryPolicyIsAWordOfServiceYAMLAndEveryWordAPolicy(t *testing.T) {
 		t.Errorf("service.yaml takes %v, the policies are %v", words, named)
 	}
 }
+
+// SGLang's router gives equal matches to one replica until the fleet is
+// imbalanced; the later preset evens them out.
+func TestEqualMatchesGoToTheFirstHolder(t *testing.T) {
+	const n = 32
+	for name, want := range map[string]int{"cache-aware:skylb": n, "cache-aware": n / 4} {
+		p, _ := New(name)
+		cs := fleet(4)
+		slices.Reverse(cs)
+		for i := range cs {
+			cs[i].Match = 256
+		}
+		for i := range n {
+			cs[p.Choose(&Facts{Model: "m", Session: session(i), PromptBytes: 400, Candidates: cs}).Index].Outstanding++
+		}
+		if got := cs[3].Outstanding; cs[3].ID != fleet(1)[0].ID || got != want {
+			t.Errorf("%s: %s has %d of %d equal matches, want %d", name, cs[3].ID, got, n, want)
+		}
+	}
+}

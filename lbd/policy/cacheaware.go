@@ -13,6 +13,10 @@ type CacheAwarePreset struct {
 	// as many.
 	BalanceAbs int
 	BalanceRel float64
+	// FirstHolder gives a match to the first of the replicas that have it,
+	// whatever each carries: that router takes the first key of a map. Otherwise
+	// the least loaded of them gets it.
+	FirstHolder bool
 	// EvictionInterval is how often that router trims its tree to TreeChars for
 	// each replica. Here the tree keeps its bound at every insertion, so that the
 	// interval has no counterpart: see TreeBytes.
@@ -23,7 +27,7 @@ type CacheAwarePreset struct {
 // CacheAwareSkyLB is SGLang's router as SkyLB's evaluation ran it (section 5).
 func CacheAwareSkyLB() CacheAwarePreset {
 	return CacheAwarePreset{
-		Word: "cache-aware:skylb", Threshold: 0.5, BalanceAbs: 32, BalanceRel: 1.0001,
+		Word: "cache-aware:skylb", Threshold: 0.5, BalanceAbs: 32, BalanceRel: 1.0001, FirstHolder: true,
 		EvictionInterval: 60 * time.Second, TreeChars: 1 << 24,
 	}
 }
@@ -47,8 +51,9 @@ func (p CacheAwarePreset) TreeBytes(replicas int) int {
 // CacheAware is SGLang's cache-aware router: an imbalanced fleet is evened out
 // first; else the longest match is taken when it covers enough of the prompt;
 // else the replica of which the tree knows least, as it has the most room. Ties
-// go to the least loaded, then in turn. SGLang leaves a candidate out only when
-// it is dead; here whatever the push rule holds back is left out.
+// go to the least loaded, then in turn, but for matches under FirstHolder.
+// SGLang leaves a candidate out only when it is dead; here whatever the push
+// rule holds back is left out.
 type CacheAware struct {
 	preset      CacheAwarePreset
 	ties, peers rotation
@@ -80,8 +85,22 @@ func (p *CacheAware) Choose(f *Facts) Choice {
 		why, among = ReasonImbalance, nil
 	case float64(s.longest) > p.preset.Threshold*float64(f.PromptBytes):
 		why, among = ReasonPrefixMatch, func(c *Candidate) bool { return c.Match == s.longest }
+		if p.preset.FirstHolder {
+			return Choice{Index: firstHolder(f.Candidates, from, to, s.longest), Reason: reason(why, peer)}
+		}
 	}
 	return Choice{Index: leastLoaded(f.Candidates, from, to, ties, among), Reason: reason(why, peer)}
+}
+
+// firstHolder is the available candidate of the least id that holds match bytes.
+func firstHolder(cs []Candidate, from, to, match int) int {
+	first := Wait
+	for i := from; i < to; i++ {
+		if c := &cs[i]; c.Available && c.Match == match && (first == Wait || c.ID < cs[first].ID) {
+			first = i
+		}
+	}
+	return first
 }
 
 func (p *CacheAware) imbalanced(s summary) bool {
