@@ -20,7 +20,7 @@ func newSimListCmd() *cobra.Command {
 		Short: "List the scenarios that ship",
 		Long: `List the scenarios that ship, or those named; a NAME may stand for several: fig10
 is every fig10-... With -o yaml they are written as files that 'skyserve sim run'
-takes: a place to start from.`,
+takes: a place to start from; those of BF-IO (bfio-...) have no such file.`,
 		Example: "  skyserve sim list\n  skyserve sim list -o json\n  skyserve sim list -o yaml fig8a > mine.yaml",
 		RunE: func(cmd *cobra.Command, names []string) error {
 			return listScenarios(output, names, cmd.OutOrStdout())
@@ -32,17 +32,25 @@ takes: a place to start from.`,
 
 // listedScenario is a scenario as `sim list -o json` prints it.
 type listedScenario struct {
-	Name      string        `json:"name"`
-	Title     string        `json:"title"`
-	Constants sim.Constants `json:"constants"`
+	Name      string         `json:"name"`
+	Title     string         `json:"title"`
+	Constants *sim.Constants `json:"constants"` // null for one of BF-IO's
 }
 
 func listScenarios(output string, names []string, out io.Writer) error {
-	scenarios := sim.Scenarios()
+	scenarios, fleets := sim.Scenarios(), whatif.BFIOScenarios()
 	if len(names) > 0 {
-		scenarios = nil
+		scenarios, fleets = nil, nil
 	}
 	for _, name := range names {
+		if whatif.IsBFIO(name) {
+			found, err := bfioScenariosOf(name)
+			if err != nil {
+				return usage(err, "")
+			}
+			fleets = append(fleets, found...)
+			continue
+		}
 		found, err := sim.Named(name)
 		if err != nil {
 			return usage(err, "")
@@ -51,25 +59,49 @@ func listScenarios(output string, names []string, out io.Writer) error {
 	}
 	switch output {
 	case "yaml":
-		if len(scenarios) != 1 {
-			return usage(fmt.Errorf("-o yaml: want the name of one scenario, got %d of them", len(scenarios)), "skyserve sim list shows them")
-		}
-		_, err := io.WriteString(out, scenarios[0].File())
-		return err
+		return scenarioFile(scenarios, fleets, out)
 	case "json":
 		var listed []listedScenario
 		for i := range scenarios {
-			listed = append(listed, listedScenario{scenarios[i].Name, scenarios[i].Title, scenarios[i].Constants()})
+			constants := scenarios[i].Constants()
+			listed = append(listed, listedScenario{scenarios[i].Name, scenarios[i].Title, &constants})
+		}
+		for i := range fleets {
+			listed = append(listed, listedScenario{Name: fleets[i].Name, Title: fleets[i].Title})
 		}
 		return json.NewEncoder(out).Encode(listed)
 	case "table":
-		return tableOfScenarios(scenarios, len(names) == 0, out)
+		return tableOfScenarios(scenarios, fleets, out)
 	}
 	return usage(fmt.Errorf("-o %s: want table, json or yaml", output), "")
 }
 
-// tableOfScenarios lists scenarios for people, and BF-IO's table where all are meant.
-func tableOfScenarios(scenarios []sim.Scenario, all bool, out io.Writer) error {
+// bfioScenariosOf finds BF-IO's scenario of a name; bfio is all of them.
+func bfioScenariosOf(name string) ([]whatif.BFIOScenario, error) {
+	if name == "bfio" {
+		return whatif.BFIOScenarios(), nil
+	}
+	s, err := whatif.BFIONamed(name)
+	if err != nil {
+		return nil, err
+	}
+	return []whatif.BFIOScenario{*s}, nil
+}
+
+// scenarioFile writes the one scenario that is listed as a file.
+func scenarioFile(scenarios []sim.Scenario, fleets []whatif.BFIOScenario, out io.Writer) error {
+	if n := len(scenarios) + len(fleets); n != 1 {
+		return usage(fmt.Errorf("-o yaml: want the name of one scenario, got %d of them", n), "skyserve sim list shows them")
+	}
+	if len(fleets) > 0 {
+		return usage(fmt.Errorf("-o yaml: %s has no file: want the name of another scenario", fleets[0].Name), "skyserve sim list shows them")
+	}
+	_, err := io.WriteString(out, scenarios[0].File())
+	return err
+}
+
+// tableOfScenarios lists scenarios for people.
+func tableOfScenarios(scenarios []sim.Scenario, fleets []whatif.BFIOScenario, out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tWORKLOAD\tREPLICAS\tCLIENTS\tDESCRIPTION")
 	for i := range scenarios {
@@ -81,8 +113,9 @@ func tableOfScenarios(scenarios []sim.Scenario, all bool, out io.Writer) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Name, s.Workload, strings.Join(replicas, ", "), strings.Join(clients, ", "), s.Title)
 	}
-	if all {
-		fmt.Fprintf(w, "%s\tthe paper's lengths\t16 workers\toverload\tBF-IO Table 1: ranks that wait for the slowest\n", whatif.BFIOName)
+	for i := range fleets {
+		f := &fleets[i]
+		fmt.Fprintf(w, "%s\tthe paper's lengths\t%s\t%s\t%s\n", f.Name, f.Workers, f.Load, f.Title)
 	}
 	return w.Flush()
 }

@@ -3,17 +3,97 @@ package whatif
 import (
 	"context"
 	"fmt"
-	"io"
+	"math"
 	"slices"
-	"text/tabwriter"
+	"strings"
 	"time"
 
 	"skyserve/lbd/bfio"
 	"skyserve/lbd/sim"
 )
 
-// BFIOName is the scenario that replays Table 1 of the BF-IO paper.
-const BFIOName = "bfio-table1"
+// BFIOScenario is a scenario of the BF-IO paper: a decode fleet whose workers wait
+// for the slowest.
+type BFIOScenario struct {
+	Name, Title string
+	Workers     string // how many, for people
+	Load        string // how the requests come, for people
+
+	cases   func(seed uint64, capacity float64) []bfio.Case
+	open    bool // the cases need the capacity
+	ratio   bool // rows are compared with FCFS on the same case
+	label   func(row *BFIORow, c *bfio.Case)
+	columns []bfioColumn
+}
+
+// BFIOScenarios lists the scenarios of the BF-IO paper.
+func BFIOScenarios() []BFIOScenario {
+	return []BFIOScenario{
+		{
+			Name: "bfio-table1", Title: "BF-IO Table 1: 16 workers of 72 slots that wait for the slowest, overloaded",
+			Workers: "16 workers", Load: "overload",
+			cases:   func(seed uint64, _ float64) []bfio.Case { return bfio.Table1Cases(seed) },
+			label:   func(*BFIORow, *bfio.Case) {},
+			columns: table1Columns(),
+		},
+		{
+			Name: "bfio-open", Title: "16 workers of 72 slots that wait for the slowest, with Poisson arrivals at shares of the FCFS capacity",
+			Workers: "16 workers", Load: "0.7 to 1.2 of FCFS", open: true,
+			cases:   bfio.OpenCases,
+			label:   func(row *BFIORow, c *bfio.Case) { row.Utilisation = c.Utilisation },
+			columns: openColumns(false),
+		},
+		{
+			Name: "bfio-dispatch", Title: "BF-IO 7.3: a pool of waiting requests against binding each to a worker when it comes",
+			Workers: "16 workers", Load: "0.98 to 1.2 of FCFS", open: true,
+			cases:   bfio.DispatchCases,
+			label:   labelDispatch,
+			columns: openColumns(true),
+		},
+		{
+			Name: "bfio-drift", Title: "BF-IO 5.1: loads that grow by other than one token a step, 16 workers of 72 slots, overloaded",
+			Workers: "16 workers", Load: "overload", ratio: true,
+			cases: func(seed uint64, _ float64) []bfio.Case { return bfio.DriftCases(seed) },
+			label: func(row *BFIORow, c *bfio.Case) {
+				drift := c.Scenario.Drift()
+				row.Drift = &drift
+			},
+			columns: driftColumns(),
+		},
+		{
+			Name: "bfio-scale", Title: "BF-IO theorem 2: the gain over FCFS from 8 to 256 workers and from 8 to 288 slots, overloaded",
+			Workers: "8 to 256 workers", Load: "overload", ratio: true,
+			cases:   func(seed uint64, _ float64) []bfio.Case { return bfio.ScaleCases(seed) },
+			label:   func(row *BFIORow, c *bfio.Case) { row.Workers, row.Slots = c.Scenario.Workers, c.Scenario.Slots },
+			columns: scaleColumns(),
+		},
+	}
+}
+
+func labelDispatch(row *BFIORow, c *bfio.Case) {
+	row.Utilisation, row.Dispatch = c.Utilisation, "pool"
+	if c.Scenario.OnArrival {
+		row.Dispatch = "arrival"
+	}
+}
+
+// IsBFIO tells whether a name is, or looks like, that of one of BFIOScenarios and
+// not that of a file.
+func IsBFIO(name string) bool {
+	return strings.HasPrefix(name, "bfio") && !strings.ContainsAny(name, "./")
+}
+
+// BFIONamed is the scenario of that name.
+func BFIONamed(name string) (*BFIOScenario, error) {
+	var names []string
+	for _, s := range BFIOScenarios() {
+		if s.Name == name {
+			return &s, nil
+		}
+		names = append(names, s.Name)
+	}
+	return nil, fmt.Errorf("unknown scenario %q: want one of %s", name, strings.Join(names, ", "))
+}
 
 // BFIOReport compares ways to assign a waiting pool to ranks that wait for the
 // slowest of them.
@@ -22,9 +102,15 @@ type BFIOReport struct {
 	Title      string    `json:"title"`
 	Rows       []BFIORow `json:"rows"`
 	WallMillis float64   `json:"wall_ms"`
+	// Capacity is how many requests a second end under FCFS in overload, of which
+	// utilisations are shares; 0 and left out in overload.
+	Capacity float64 `json:"capacity_requests_per_second,omitempty"`
+
+	columns []bfioColumn
 }
 
-// BFIORow is one policy at one seed.
+// BFIORow is one policy at one seed. What does not vary in a scenario is left out
+// of its rows.
 type BFIORow struct {
 	Policy     string  `json:"policy"` // fcfs, jsq or bf-io
 	H          int     `json:"h"`
@@ -40,6 +126,16 @@ type BFIORow struct {
 	// Decision is the time that one decision took, in microseconds.
 	Decision sim.Percentiles `json:"decision_us"`
 	Paper    *BFIOPaper      `json:"paper"`
+
+	Workers     int      `json:"workers,omitempty"`
+	Slots       int      `json:"slots,omitempty"` // of each worker
+	Utilisation float64  `json:"utilisation,omitempty"`
+	Dispatch    string   `json:"dispatch,omitempty"` // pool or arrival
+	Drift       *float64 `json:"drift,omitempty"`    // tokens per step, mean
+	// Wait is from when a request came to when it started, or to the end.
+	Wait *sim.Percentiles `json:"wait_ms,omitempty"`
+	// Ratio is the imbalance of FCFS over that of the row.
+	Ratio *float64 `json:"imbalance_ratio,omitempty"`
 }
 
 // BFIOPaper is what the paper prints for a row.
@@ -50,28 +146,77 @@ type BFIOPaper struct {
 	Energy     float64 `json:"energy_kj"`
 }
 
-// RunBFIO replays Table 1 for seeds 1 to n, one row after the other: a decision
-// is timed, and two at once would disturb each other. It ends early with ctx.
-func RunBFIO(ctx context.Context, seeds int, clock func() time.Duration) (*BFIOReport, error) {
-	report := &BFIOReport{Scenario: BFIOName, Title: "BF-IO Table 1: 16 workers of 72 slots that wait for the slowest, overloaded"}
-	for _, row := range bfio.Rows() {
-		for seed := uint64(1); seed <= uint64(seeds); seed++ {
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			var took []float64
-			row.Replay(bfio.Table1(seed), func(decide bfio.Policy) bfio.Policy {
-				return func(in bfio.Instance) []int {
-					began := clock()
-					assigned := decide(in)
-					took = append(took, float64(clock()-began)/float64(time.Microsecond))
-					return assigned
-				}
-			})
-			report.Rows = append(report.Rows, bfioRow(&row, seed, took))
+// RunBFIO runs the scenario of that name for seeds 1 to n, one row after the
+// other: a decision is timed, and two at once would disturb each other. It ends
+// early with ctx, and fails on an unknown name.
+func RunBFIO(ctx context.Context, name string, seeds int, clock func() time.Duration) (*BFIOReport, error) {
+	s, err := BFIONamed(name)
+	if err != nil {
+		return nil, err
+	}
+	report := &BFIOReport{Scenario: s.Name, Title: s.Title, columns: s.columns}
+	if s.open {
+		report.Capacity = bfio.Capacity()
+	}
+	var cases [][]bfio.Case // by seed
+	for seed := range seeds {
+		cases = append(cases, s.cases(uint64(seed+1), report.Capacity))
+	}
+	for at := range cases[0] {
+		if err := s.runCase(ctx, report, cases, at, clock); err != nil {
+			return nil, err
 		}
 	}
 	return report, nil
+}
+
+// runCase adds the rows of one case, each for all seeds. The first row is FCFS,
+// which the others are compared with.
+func (s *BFIOScenario) runCase(ctx context.Context, report *BFIOReport, cases [][]bfio.Case, at int, clock func() time.Duration) error {
+	fcfs := len(report.Rows)
+	for i := range cases[0][at].Rows {
+		for seed := range cases {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			c := &cases[seed][at]
+			row := s.run(c, &c.Rows[i], uint64(seed+1), clock)
+			if s.ratio {
+				base := row.Imbalance
+				if i > 0 {
+					base = report.Rows[fcfs+seed].Imbalance
+				}
+				ratio := base / row.Imbalance
+				row.Ratio = &ratio
+			}
+			report.Rows = append(report.Rows, row)
+		}
+	}
+	return nil
+}
+
+// run replays one row and times its decisions.
+func (s *BFIOScenario) run(c *bfio.Case, r *bfio.Row, seed uint64, clock func() time.Duration) BFIORow {
+	var took []float64
+	r.Replay(c.Scenario, func(decide bfio.Policy) bfio.Policy {
+		return func(in bfio.Instance) []int {
+			began := clock()
+			assigned := decide(in)
+			took = append(took, float64(clock()-began)/float64(time.Microsecond))
+			return assigned
+		}
+	})
+	row := bfioRow(r, seed, took)
+	s.label(&row, c)
+	if s.open {
+		for i := range r.Waits {
+			r.Waits[i] *= 1e3
+		}
+		waits := percentilesOf(r.Waits)
+		row.Wait = &waits
+	}
+	r.Waits = nil
+	return row
 }
 
 func bfioRow(r *bfio.Row, seed uint64, took []float64) BFIORow {
@@ -100,51 +245,6 @@ func percentilesOf(values []float64) sim.Percentiles {
 	}
 }
 
-// WriteTable prints the mean over the seeds in the units of the paper's table,
-// with the paper's figure in brackets.
-func (r *BFIOReport) WriteTable(w io.Writer) error {
-	if _, err := fmt.Fprintf(w, "%s: %s\n", r.Scenario, r.Title); err != nil {
-		return err
-	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "POLICY\tH\tWAIT BOUND\tIMBALANCE 1e4 TOK\tTHROUGHPUT 1e4 TOK/S\tTPOT 1e-2 S\tENERGY KJ\tBARRIER IDLE\tMAX WAIT\tDECISION P50")
-	for from := 0; from < len(r.Rows); {
-		to := from + 1
-		for to < len(r.Rows) && r.Rows[to].Seed > r.Rows[to-1].Seed {
-			to++
-		}
-		writeBFIORow(t, r.Rows[from:to])
-		from = to
-	}
-	return t.Flush()
-}
-
-// writeBFIORow prints one policy's rows, one a seed, as one.
-func writeBFIORow(w io.Writer, rows []BFIORow) {
-	over := func(get func(*BFIORow) float64) float64 {
-		values := make([]float64, 0, len(rows))
-		for i := range rows {
-			values = append(values, get(&rows[i]))
-		}
-		return mean(values)
-	}
-	first := &rows[0]
-	beside := func(digits int, got float64, paper func(*BFIOPaper) float64) string {
-		if first.Paper == nil {
-			return fmt.Sprintf("%.*f", digits, got)
-		}
-		return fmt.Sprintf("%.*f (%.*f)", digits, got, digits, paper(first.Paper))
-	}
-	bound := "-"
-	if first.WaitBound > 0 {
-		bound = fmt.Sprint(first.WaitBound)
-	}
-	fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%.1f%%\t%.0f\t%.0f us\n", first.Policy, first.H, bound,
-		beside(2, over(func(r *BFIORow) float64 { return r.Imbalance / 1e4 }), func(p *BFIOPaper) float64 { return p.Imbalance / 1e4 }),
-		beside(2, over(func(r *BFIORow) float64 { return r.Throughput / 1e4 }), func(p *BFIOPaper) float64 { return p.Throughput / 1e4 }),
-		beside(2, over(func(r *BFIORow) float64 { return r.TPOT / 10 }), func(p *BFIOPaper) float64 { return p.TPOT / 10 }),
-		beside(0, over(func(r *BFIORow) float64 { return r.Energy }), func(p *BFIOPaper) float64 { return p.Energy }),
-		100*over(func(r *BFIORow) float64 { return r.Idle }),
-		over(func(r *BFIORow) float64 { return float64(r.MaxWait) }),
-		over(func(r *BFIORow) float64 { return r.Decision.P50 }))
-}
+// theory is what theorem 2 of the paper lets the gain over FCFS grow with: the
+// root of slots times the logarithm of the workers.
+func (r *BFIORow) theory() float64 { return math.Sqrt(float64(r.Slots) * math.Log(float64(r.Workers))) }

@@ -13,7 +13,7 @@ import (
 // times at H=20, and with waits bounded at 200 steps at least 5 and 11 times.
 func TestBFIOTableHoldsThePapersClaims(t *testing.T) {
 	ticks := time.Duration(0)
-	report, err := RunBFIO(context.Background(), 1, func() time.Duration { ticks += time.Microsecond; return ticks })
+	report, err := RunBFIO(context.Background(), "bfio-table1", 1, func() time.Duration { ticks += time.Microsecond; return ticks })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestBFIOTableHoldsThePapersClaims(t *testing.T) {
 func TestBFIOTableEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := RunBFIO(ctx, 1, func() time.Duration { return 0 }); !errors.Is(err, context.Canceled) {
+	if _, err := RunBFIO(ctx, "bfio-table1", 1, func() time.Duration { return 0 }); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }

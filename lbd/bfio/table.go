@@ -1,11 +1,14 @@
 package bfio
 
-// Row is one line of Table 1: a policy, what it reached, and what the paper says.
+import "math"
+
+// Row is one line of a table: a policy, what it reached, and what the paper says.
 type Row struct {
 	Policy    string // fcfs, jsq or bf-io
 	H         int    // window, steps; of bf-io
 	WaitBound int    // steps; 0 is none
 	Figures   Figures
+	Waits     []float64 // of the Sim, seconds
 	// Paper holds the printed figures, of which there are imbalance, throughput,
 	// TPOT and energy (in Linear and Sublinear alike); nil where there are none.
 	Paper *Figures
@@ -37,6 +40,9 @@ func Rows() []Row {
 func (r *Row) Replay(scenario Scenario, around func(Policy) Policy) {
 	options := Defaults(r.H)
 	options.WaitBound = r.WaitBound
+	if n := len(scenario.Growth); n > 0 {
+		options.Drift = int64(math.Round(scenario.Drift()))
+	}
 	policy := Policy(new(Solver).Solve)
 	switch r.Policy {
 	case "fcfs":
@@ -44,5 +50,7 @@ func (r *Row) Replay(scenario Scenario, around func(Policy) Policy) {
 	case "jsq":
 		policy = JSQ()
 	}
-	r.Figures = NewSim(scenario, options).Run(around(policy))
+	sim := NewSim(scenario, options)
+	r.Figures = sim.Run(around(policy))
+	r.Waits = sim.Waits()
 }

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"skyserve/internal/whatif"
+)
+
+// runBFIO runs a scenario of the BF-IO paper, or all of them.
+func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writer) error {
+	for _, name := range names {
+		if whatif.IsBFIO(name) && (len(names) > 1 || o.changesScenarios()) {
+			return usage(fmt.Errorf("%s: runs by itself, and takes --seeds, -o and --quiet only", name), "")
+		}
+	}
+	if o.output != "table" && o.output != "json" {
+		return usage(fmt.Errorf("-o %s: want table or json", o.output), "")
+	}
+	if o.seeds < 1 {
+		return usage(fmt.Errorf("--seeds: must be at least 1, got %d", o.seeds), "")
+	}
+	scenarios, err := bfioScenariosOf(names[0])
+	if err != nil {
+		return usage(err, "skyserve sim list shows them")
+	}
+	for i := range scenarios {
+		if i > 0 && o.output == "table" {
+			fmt.Fprintln(out)
+		}
+		if err := o.printBFIO(ctx, scenarios[i].Name, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printBFIO runs one scenario and prints it.
+func (o *simRunOptions) printBFIO(ctx context.Context, name string, out io.Writer) error {
+	began := time.Now()
+	report, err := whatif.RunBFIO(ctx, name, o.seeds, func() time.Duration { return time.Since(began) })
+	if err != nil {
+		return err
+	}
+	report.WallMillis = float64(time.Since(began)) / float64(time.Millisecond)
+	if o.output == "json" {
+		return json.NewEncoder(out).Encode(report)
+	}
+	return report.WriteTable(out)
+}
+
+// changesScenarios tells whether there are flags that mean nothing to BF-IO's.
+func (o *simRunOptions) changesScenarios() bool {
+	replay := o.trace != "" || o.replay.From != 0 || o.replay.To != 0 || o.replay.RateScale != 1 || len(o.weights) > 0
+	return replay || len(o.policies)+len(o.pushes)+len(o.settings) > 0 || o.layout != "" || o.paper
+}
