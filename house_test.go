@@ -37,11 +37,12 @@ var mayImport = map[string][]string{
 	"lbd/engine/server": {"internal/service", "lbd/engine"},
 	"lbd/proxy":         {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/prefix"},
 	"lbd/probe":         {"internal/service", "lbd/core", "lbd/policy"},
+	"lbd/wire":          {},
 	"lbd/peer":          {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy"},
 	"lbd/admin":         {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer"},
 	"lbd": {
 		"internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/peer", "lbd/policy",
-		"lbd/probe", "lbd/proxy",
+		"lbd/probe", "lbd/proxy", "lbd/wire",
 	},
 
 	"forecast": {"internal/service", "internal/workload"},

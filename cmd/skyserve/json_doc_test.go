@@ -30,6 +30,7 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		backtestSeries{},
 		whatif.Report{},
 		whatif.BFIOReport{},
+		whatif.Calibration{},
 		proxy.DecisionRecord{},
 		explain.Story{},
 		telemetry.DecisionMemory{},

@@ -19,12 +19,12 @@ are models. The same seed gives the same figures.`,
   skyserve sim run mine.yaml --policy skylb,cost`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage(fmt.Errorf("sim %s: want list, run or replay", args[0]), "run 'skyserve sim --help'")
+				return usage(fmt.Errorf("sim %s: want list, run, replay or calibrate", args[0]), "run 'skyserve sim --help'")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newSimListCmd(), newSimRunCmd(), newSimReplayCmd())
+	cmd.AddCommand(newSimListCmd(), newSimRunCmd(), newSimReplayCmd(), newSimCalibrateCmd())
 	return cmd
 }

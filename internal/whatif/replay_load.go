@@ -176,7 +176,8 @@ func (l *recordedLoad) rows(s *sim.Scenario, region, model string, assumed *[]st
 	if err != nil {
 		return err
 	}
-	s.Trace = &sim.Trace{Name: s.Name, Format: "record"}
+	var rows []workload.Row
+	leftOut := 0
 	if bound > 0 {
 		s.MaxNew = bound
 	}
@@ -196,19 +197,20 @@ func (l *recordedLoad) rows(s *sim.Scenario, region, model string, assumed *[]st
 			guessed++
 		}
 		if row.InputTokens >= s.MaxContext {
-			s.Trace.LeftOut++
+			leftOut++
 			continue
 		}
-		s.Trace.Rows = append(s.Trace.Rows, row)
+		rows = append(rows, row)
 	}
-	if len(s.Trace.Rows) == 0 {
+	s.Trace = &sim.Trace{Name: s.Name, Format: "record", Open: sim.InMemory(rows, leftOut)}
+	if len(rows) == 0 {
 		return fmt.Errorf("every prompt in the record is longer than the %d tokens that %s holds", s.MaxContext, s.Profile.Name)
 	}
 	if guessed > 0 {
 		*assumed = append(*assumed, fmt.Sprintf("%d requests without an answer in the record get the mean of the others, %d tokens", guessed, answer))
 	}
-	if s.Trace.LeftOut > 0 {
-		*assumed = append(*assumed, fmt.Sprintf("%d requests that do not fit into the %d tokens of %s are left out", s.Trace.LeftOut, s.MaxContext, s.Profile.Name))
+	if leftOut > 0 {
+		*assumed = append(*assumed, fmt.Sprintf("%d requests that do not fit into the %d tokens of %s are left out", leftOut, s.MaxContext, s.Profile.Name))
 	}
 	*assumed = append(*assumed, "an answer that a later prompt repeats counts as new there: a record has no text to tell that it is the same")
 	return nil

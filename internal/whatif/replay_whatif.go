@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"time"
 
@@ -45,14 +44,11 @@ func (w *WhatIf) Check() error {
 
 // profile is Profile in the time that it runs in.
 func (w *WhatIf) profile() engine.Profile {
-	p := w.Profile
 	if w.Speed == 1 {
-		return p
+		return w.Profile
 	}
-	p.Name = fmt.Sprintf("%s x%g", p.Name, w.Speed)
-	for _, d := range []*time.Duration{&p.PrefillBase, &p.PrefillPerToken, &p.DecodeBase, &p.DecodePerRequest, &p.DecodePerKVToken} {
-		*d = time.Duration(math.Round(float64(*d) / w.Speed))
-	}
+	p := w.Profile.Scaled(1 / w.Speed)
+	p.Name = fmt.Sprintf("%s x%g", w.Profile.Name, w.Speed)
 	return p
 }
 
@@ -97,8 +93,7 @@ func ReplayWhatIf(ctx context.Context, name string, in io.Reader, w WhatIf) (*Re
 			return nil, fmt.Errorf("simulating %s: %w", name, err)
 		}
 	}
-	constants := s.Constants()
-	report.Simulated, report.Assumed = &constants, assumed
+	report.Assumed = assumed
 	return report, nil
 }
 
@@ -113,6 +108,7 @@ func (r *ReplayReport) simulate(ctx context.Context, plan Plan) error {
 	if err != nil {
 		return err
 	}
+	r.Simulated = &ran.Constants // alike for all plans
 	for i := range ran.Rows {
 		row := &ran.Rows[i]
 		seed := row.Seed

@@ -22,8 +22,12 @@ type Report struct {
 	Note   string  `json:"note,omitempty"`
 	// WallMillis is how long the comparison took, for whoever measured it.
 	WallMillis float64 `json:"wall_ms"`
+	// Issued counts every request that a client sent in any of the runs.
+	Issued int `json:"-"`
 
 	paper bool // the plan asked for the paper's figures
+	// courses has, for each summary, the load over time at its first seed.
+	courses [][]sim.Moment
 }
 
 // Row is one run.
@@ -62,11 +66,16 @@ type Reference struct {
 func newReport(p *Plan, setups []sim.Setup, results []*sim.Result) *Report {
 	s := &p.Scenario
 	r := &Report{Scenario: s.Name, Title: s.Title, Constants: s.Constants(), paper: p.Paper}
+	if t := r.Constants.Trace; t != nil {
+		// Every run replays the same rows.
+		t.Requests, t.LeftOut = results[0].Totals.Rows, results[0].Totals.LeftOut
+	}
 	for i, setup := range setups {
 		r.Rows = append(r.Rows, Row{
 			Policy: setup.Policy, Push: setup.Push.String(), Layout: setup.Layout, Seed: setup.Seed,
 			Figures: results[i].Figures, Requests: results[i].Totals.Answered,
 		})
+		r.Issued += results[i].Totals.Issued
 	}
 	for from := 0; from < len(r.Rows); {
 		to := from + 1
@@ -74,6 +83,7 @@ func newReport(p *Plan, setups []sim.Setup, results []*sim.Result) *Report {
 			to++
 		}
 		r.Summary = append(r.Summary, summarise(s, r.Rows[from:to]))
+		r.courses = append(r.courses, results[from].Course)
 		from = to
 	}
 	r.markBest()

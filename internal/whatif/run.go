@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
@@ -31,9 +32,10 @@ type Plan struct {
 	Paper bool
 	// Workers is how many runs go on at once; 0 = as many as there are processors.
 	Workers int
-	// Progress, when set, is told after each run how many of how many are done.
-	// Calls never overlap.
-	Progress func(done, all int)
+	// Progress, when set, is told how many of how many runs are done, and which
+	// share (0..1) of all that is to be simulated: after each run and with every
+	// hundredth. Calls never overlap.
+	Progress func(done, all int, share float64)
 }
 
 // CanonicalLayout is where a policy's source has its balancers: one for all
@@ -69,7 +71,10 @@ func (p *Plan) setups() ([]sim.Setup, error) {
 	}
 	names := p.Policies
 	if len(names) == 0 {
-		names = append(slices.Clone(firstOf(p.Scenario.Policies, policy.Names())), sim.Oracle)
+		names = slices.Clone(firstOf(p.Scenario.Policies, policy.Names()))
+		if p.Scenario.Engine == sim.FullEngine {
+			names = append(names, sim.Oracle)
+		}
 	}
 	asked := cmp.Or(p.Layout, p.Scenario.Layout)
 	var setups []sim.Setup
@@ -133,16 +138,7 @@ func runAll(ctx context.Context, p *Plan, setups []sim.Setup) ([]*sim.Result, er
 		todo <- i
 	}
 	close(todo)
-	var progress sync.Mutex
-	done := 0
-	finished := func() {
-		progress.Lock()
-		defer progress.Unlock()
-		done++
-		if p.Progress != nil {
-			p.Progress(done, len(setups))
-		}
-	}
+	progress := newProgress(p, len(setups))
 	workers := p.Workers
 	if workers < 1 {
 		workers = runtime.GOMAXPROCS(0)
@@ -151,15 +147,66 @@ func runAll(ctx context.Context, p *Plan, setups []sim.Setup) ([]*sim.Result, er
 	for range min(workers, len(setups)) {
 		running.Go(func() {
 			for i := range todo {
-				if results[i], failures[i] = sim.Run(ctx, &p.Scenario, setups[i]); failures[i] != nil {
+				watch := func(now time.Duration) { progress.at(i, now) }
+				if results[i], failures[i] = sim.RunWatched(ctx, &p.Scenario, setups[i], watch); failures[i] != nil {
 					stop()
 				}
-				finished()
+				progress.done(i)
 			}
 		})
 	}
 	running.Wait()
 	return results, firstFailure(failures)
+}
+
+// progress sums up how far runs side by side are.
+type progress struct {
+	mu     sync.Mutex
+	plan   *Plan
+	passed []time.Duration // of each run
+	sum    time.Duration
+	ended  int
+	told   int // hundredths
+}
+
+func newProgress(p *Plan, runs int) *progress {
+	return &progress{plan: p, passed: make([]time.Duration, runs)}
+}
+
+// at takes how far run i is.
+func (p *progress) at(i int, now time.Duration) {
+	if p.plan.Progress == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sum += now - p.passed[i]
+	p.passed[i] = now
+	if int(100*p.share()) > p.told {
+		p.tell()
+	}
+}
+
+// done takes the end of run i.
+func (p *progress) done(i int) {
+	p.at(i, p.plan.Scenario.Duration)
+	if p.plan.Progress == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended++
+	p.tell()
+}
+
+// share is the part of all runs that has been simulated.
+func (p *progress) share() float64 {
+	return p.sum.Seconds() / (float64(len(p.passed)) * p.plan.Scenario.Duration.Seconds())
+}
+
+func (p *progress) tell() {
+	p.told = int(100 * p.share())
+	p.plan.Progress(p.ended, len(p.passed), p.share())
 }
 
 // firstFailure is the first error that is not of a run that another one stopped;

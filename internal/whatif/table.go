@@ -41,6 +41,9 @@ func (r *Report) basis() string {
 	for i := range c.Others {
 		profiles += " and " + c.Others[i].Profile
 	}
+	if c.Engine == sim.LightEngine {
+		profiles += " (light engine: lengths only, no cache)"
+	}
 	return fmt.Sprintf("%s, %s, %g s simulated, %g %% of them warm-up", profiles, r.seeds(), c.Duration, 100*c.Warmup)
 }
 

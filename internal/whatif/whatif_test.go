@@ -55,8 +55,13 @@ func TestRowsStandInThePlansOrder(t *testing.T) {
 	p := small(t)
 	p.Pushes = []string{"pending", "outstanding:8"}
 	p.Seeds = 2
-	var seen []int
-	p.Progress = func(done, all int) { seen = append(seen, done, all) }
+	ends, last := 0, 0.0 // runs that ended, and the share done, as they were told
+	p.Progress = func(done, all int, share float64) {
+		if all != 8 || done < ends || share < last || share > 1 {
+			t.Errorf("progress goes from %d runs and %v to %d of %d and %v", ends, last, done, all, share)
+		}
+		ends, last = done, share
+	}
 	var got []string
 	r := report(t, p)
 	for _, row := range r.Rows {
@@ -67,8 +72,8 @@ func TestRowsStandInThePlansOrder(t *testing.T) {
 	if strings.Join(got, " ") != want {
 		t.Errorf("got  %s\nwant %s", strings.Join(got, " "), want)
 	}
-	if len(seen) != 16 || seen[14] != 8 || seen[15] != 8 || seen[0] != 1 {
-		t.Errorf("progress was %v", seen)
+	if ends != 8 || last != 1 {
+		t.Errorf("in the end progress was %d runs, %v", ends, last)
 	}
 	if len(r.Summary) != 4 || r.Summary[1].Push != "outstanding:8" || r.Summary[2].Policy != "round-robin" {
 		t.Errorf("summary is %+v", r.Summary)

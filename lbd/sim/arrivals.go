@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"errors"
+	"io"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -23,7 +25,11 @@ type arrivals struct {
 func (w *world) addLoad(phase func(time.Duration) time.Duration) error {
 	switch {
 	case w.scenario.Trace != nil:
-		w.awaitRow(0)
+		var err error
+		if w.rows, err = w.scenario.Trace.Open(); err != nil {
+			return err
+		}
+		w.awaitRow()
 		return nil
 	case w.scenario.Rate > 0:
 		w.addArrivals()
@@ -32,25 +38,37 @@ func (w *world) addLoad(phase func(time.Duration) time.Duration) error {
 	return w.addClients(phase)
 }
 
-// awaitRow schedules a row of the trace, if there is one.
-func (w *world) awaitRow(i int) {
-	if rows := w.scenario.Trace.Rows; i < len(rows) {
-		w.queue.push(event{at: rows[i].At, kind: evRow, index: int32(i)})
+// awaitRow schedules the next row of the trace, if there is one.
+func (w *world) awaitRow() {
+	row, err := w.rows.Next()
+	switch {
+	case errors.Is(err, io.EOF):
+	case err != nil:
+		w.fails(err)
+	case row.At < w.now:
+		w.broke("row %d of %s: comes at %v, after one of %v", row.Number, w.scenario.Trace.Name, row.At, w.now)
+	default:
+		w.row = row
+		w.queue.push(event{at: row.At, kind: evRow})
 	}
 }
 
 // replay lets a row of the trace ask.
-func (w *world) replay(i int) {
-	row := &w.scenario.Trace.Rows[i]
-	region := w.scenario.region(row.Region)
+func (w *world) replay() {
+	region := w.scenario.region(w.row.Region)
 	if region < 0 {
-		w.broke("row %d of %s: no region is called %q", row.Number, w.scenario.Trace.Name, row.Region)
+		w.broke("row %d of %s: no region is called %q", w.row.Number, w.scenario.Trace.Name, w.row.Region)
 		return
 	}
-	c := &client{index: w.sessions, region: region, workload: oneRow{}}
+	w.taken++
+	c := &client{index: w.sessions, region: region, workload: oneRow{}, mute: true}
 	w.sessions++
-	w.issueAll([]*flight{w.newFlight(c, nil, row.Request(w.setup.Seed, ""))})
-	w.awaitRow(i + 1)
+	ask := w.row.Lengths("")
+	if !w.light() {
+		ask = w.row.Request(w.setup.Seed, "")
+	}
+	w.issue(w.newFlight(c, nil, ask))
+	w.awaitRow()
 }
 
 // oneRow is the workload of a row: nothing comes after it.

@@ -16,6 +16,7 @@ type client struct {
 	index    int32
 	region   int
 	workload workload.Client
+	mute     bool // it never asks anything after its first
 }
 
 // flight is one request of a client, from its issue to its end.
@@ -23,13 +24,14 @@ type flight struct {
 	id      string
 	client  *client
 	request workload.Request
-	prompt  []engine.Token
-	key     prefix.Key // of prompt
-	text    string     // the answer
-	answer  []engine.Token
 	maxNew  int
+	text    string // the answer
+	// What a light engine does without.
+	prompt []engine.Token
+	key    prefix.Key // of prompt
+	answer []engine.Token
 
-	leg     *leg          // at the balancer that the client asked
+	leg     leg           // at the balancer that the client asked
 	asked   time.Duration // when the client first asked for it
 	issued  time.Duration // and when this try began
 	retried bool          // it is not the first try
@@ -101,14 +103,28 @@ func (w *world) newFlight(c *client, before *flight, r workload.Request) *flight
 	w.flights++
 	f := &flight{
 		id: strconv.FormatUint(w.flights, 10), client: c, request: r,
-		prompt: promptOf(before, r.Messages), maxNew: max(w.scenario.MaxNew, r.OutputTokens),
+		maxNew: max(w.scenario.MaxNew, r.OutputTokens),
 	}
-	// Answers are the same under every policy.
-	draw := rand.New(rand.NewPCG(w.setup.Seed, uint64(c.index)<<32|uint64(uint32(r.AnswerOf))))
-	f.text = workload.Text(r.OutputTokens, draw.Uint64())
+	if r.Messages != nil {
+		// Answers are the same under every policy.
+		draw := rand.New(rand.NewPCG(w.setup.Seed, uint64(c.index)<<32|uint64(uint32(r.AnswerOf))))
+		f.text = workload.Text(r.OutputTokens, draw.Uint64())
+	}
+	if w.light() {
+		return f
+	}
+	f.prompt = promptOf(before, r.Messages)
 	f.answer = engine.Tokenize(make([]engine.Token, 0, r.OutputTokens), f.text)
 	f.key = keyOf(nil, f.prompt, w.setup.Seed)
 	return f
+}
+
+// promptTokens is the length of the prompt.
+func (f *flight) promptTokens() int {
+	if f.prompt == nil {
+		return f.request.InputTokens
+	}
+	return len(f.prompt)
 }
 
 // promptOf is the tokens of a conversation. Most go on where an earlier request
@@ -150,6 +166,9 @@ func keyOf(key prefix.Key, tokens []engine.Token, seed uint64) prefix.Key {
 
 // wholeKey is the key of the prompt with its answer.
 func (f *flight) wholeKey(seed uint64) prefix.Key {
+	if f.prompt == nil {
+		return nil
+	}
 	whole := make([]engine.Token, 0, len(f.prompt)+len(f.answer))
 	return keyOf(f.key, append(append(whole, f.prompt...), f.answer...), seed)
 }
@@ -157,42 +176,51 @@ func (f *flight) wholeKey(seed uint64) prefix.Key {
 // finished takes the engine's word: the answer may have been cut.
 func (f *flight) finished(ev *engine.Event) {
 	f.cached, f.output = ev.CachedTokens, ev.OutputTokens
-	f.answer = f.answer[:ev.OutputTokens]
-	f.text = f.text[:ev.OutputTokens*wordBytes]
+	if f.answer != nil {
+		f.answer = f.answer[:ev.OutputTokens]
+	}
+	if f.text != "" {
+		f.text = f.text[:ev.OutputTokens*wordBytes]
+	}
 }
 
 // issueAll sends flights to their client's balancer.
 func (w *world) issueAll(flights []*flight) {
 	for _, f := range flights {
-		c := f.client
-		home := w.ask(c.region)
-		f.issued = w.now
-		if !f.retried {
-			f.asked = w.now
-		}
-		f.leg = &leg{flight: f, node: home}
-		w.tally.issued++
-		w.push(w.delay[c.region][w.seat(home, c)], event{kind: evArrive, leg: f.leg})
-		if w.scenario.Patience > 0 {
-			w.push(max(0, f.asked+w.scenario.Patience-w.now), event{kind: evPatience, flight: f})
-		}
+		w.issue(f)
 	}
 }
 
-// answer takes news of a request that the client still waits for.
-func (w *world) answer(f *flight, said word) {
+func (w *world) issue(f *flight) {
+	c := f.client
+	home := w.ask(c)
+	f.issued = w.now
+	if !f.retried {
+		f.asked = w.now
+	}
+	f.leg = leg{flight: f, node: home}
+	w.tally.issued++
+	w.push(w.delay[c.region][w.seat(home, c)], event{kind: evArrive, leg: &f.leg})
+	if w.scenario.Patience > 0 {
+		w.push(max(0, f.asked+w.scenario.Patience-w.now), event{kind: evPatience, flight: f})
+	}
+}
+
+// answer takes news of a request that the client still waits for, which reach it
+// at a time.
+func (w *world) answer(f *flight, said word, at time.Duration) {
 	if f.ended {
 		return
 	}
 	switch said {
 	case saidFirst:
-		f.first, f.started = w.now, true
+		f.first, f.started = at, true
 	case saidDone:
-		if !f.started || f.first < f.issued || w.now < f.first {
-			w.broke("request %s: issued at %v, first token at %v, done at %v", f.id, f.issued, f.first, w.now)
+		if !f.started || f.first < f.issued || at < f.first {
+			w.broke("request %s: issued at %v, first token at %v, done at %v", f.id, f.issued, f.first, at)
 		}
 		f.ended = true
-		w.tally.answered(w.warm, w.now, f)
+		w.tally.answered(at >= w.begin(), at, f)
 		w.issueAll(w.flightsOf(f.client, f, f.client.workload.Done(f.request, f.text)))
 	case saidBroken, saidRefused:
 		f.ended = true
@@ -202,7 +230,7 @@ func (w *world) answer(f *flight, said word) {
 		w.push(retryPause, event{kind: evIssue, issue: []*flight{again}})
 	default:
 		f.ended = true
-		w.tally.failed(w.warm)
+		w.tally.failed(at >= w.begin())
 		w.goOn(f)
 	}
 }
@@ -214,7 +242,7 @@ func (w *world) giveUp(f *flight) {
 	}
 	f.ended = true
 	w.tally.cancelled++
-	w.push(w.delay[f.client.region][w.seat(f.leg.node, f.client)], event{kind: evCancel, leg: f.leg})
+	w.push(w.delay[f.client.region][w.seat(f.leg.node, f.client)], event{kind: evCancel, leg: &f.leg})
 	w.goOn(f)
 }
 

@@ -1,8 +1,10 @@
 package sim
 
 import (
+	"reflect"
 	"slices"
 
+	"skyserve/lbd/core"
 	"skyserve/lbd/engine"
 )
 
@@ -17,6 +19,7 @@ type Constants struct {
 	Surges     []ConstantsSurge  `json:"surges,omitempty"`
 	Trace      *ConstantsTrace   `json:"trace,omitempty"`
 	Faults     []ConstantsFault  `json:"faults,omitempty"`
+	Engine     EngineModel       `json:"engine"`
 	Regions    []ConstantsRegion `json:"regions"`
 	Links      []ConstantsLink   `json:"links"`
 	LocalRTT   float64           `json:"local_rtt_ms"`
@@ -27,6 +30,7 @@ type Constants struct {
 	Forward    bool              `json:"forward"`
 	MaxNew     int               `json:"max_new"`
 	MaxContext int               `json:"max_context"`
+	Order      core.Order        `json:"order"`
 	Tau        int               `json:"tau"`
 	MaxWait    float64           `json:"max_wait_ms"`
 	Patience   float64           `json:"patience_ms"` // 0 = for ever
@@ -44,10 +48,19 @@ type ConstantsProfile struct {
 	DecodeBase       float64 `json:"decode_base_ms"`
 	DecodePerRequest float64 `json:"decode_per_request_ms"`
 	DecodePerKVToken float64 `json:"decode_per_kv_token_ms"`
-	ChunkTokens      int     `json:"chunk_tokens"`
-	KVTokens         int     `json:"kv_tokens"`
-	MaxRunning       int     `json:"max_running"`
-	Reserve          float64 `json:"reserve"` // share of the tokens to come that admission keeps room for
+	// The curves are left out where the constants before them hold.
+	PrefillCurve []ConstantsKnot `json:"prefill_curve,omitempty"`
+	DecodeCurve  []ConstantsKnot `json:"decode_curve,omitempty"`
+	ChunkTokens  int             `json:"chunk_tokens"`
+	KVTokens     int             `json:"kv_tokens"`
+	MaxRunning   int             `json:"max_running"`
+	Reserve      float64         `json:"reserve"` // share of the tokens to come that admission keeps room for
+}
+
+// ConstantsKnot is an engine.Knot in a report.
+type ConstantsKnot struct {
+	At     int     `json:"at"` // tokens of a prefill step, requests of a decode step
+	Millis float64 `json:"ms"`
 }
 
 // ConstantsRegion is a Region in a report.
@@ -57,6 +70,8 @@ type ConstantsRegion struct {
 	Clients  int    `json:"clients"`
 	// Profiles are names, where the region has its own.
 	Profiles []string `json:"profiles,omitempty"`
+	// Balancers is left out where there is one.
+	Balancers int `json:"balancers,omitempty"`
 }
 
 // ConstantsSurge is a Surge in a report.
@@ -67,7 +82,8 @@ type ConstantsSurge struct {
 	Factor float64 `json:"factor"`
 }
 
-// ConstantsTrace is a Trace in a report.
+// ConstantsTrace is a Trace in a report. How many requests there are is known
+// from a run.
 type ConstantsTrace struct {
 	Name     string `json:"name"`
 	Format   string `json:"format"`
@@ -77,15 +93,16 @@ type ConstantsTrace struct {
 
 // ConstantsFault is a Fault in a report.
 type ConstantsFault struct {
-	Kind    FaultKind `json:"kind"`
-	From    float64   `json:"from_s"`
-	To      float64   `json:"to_s"`
-	Replica string    `json:"replica,omitempty"`
-	Region  string    `json:"region,omitempty"`
-	Peer    string    `json:"peer,omitempty"`
-	Factor  float64   `json:"factor,omitempty"`
-	Share   float64   `json:"share,omitempty"`
-	Delay   float64   `json:"delay_ms,omitempty"`
+	Kind     FaultKind `json:"kind"`
+	From     float64   `json:"from_s"`
+	To       float64   `json:"to_s"`
+	Replica  string    `json:"replica,omitempty"`
+	Region   string    `json:"region,omitempty"`
+	Peer     string    `json:"peer,omitempty"`
+	Balancer int       `json:"balancer,omitempty"` // 0 = all of the region
+	Factor   float64   `json:"factor,omitempty"`
+	Share    float64   `json:"share,omitempty"`
+	Delay    float64   `json:"delay_ms,omitempty"`
 }
 
 // ConstantsLink is a Link in a report.
@@ -98,21 +115,21 @@ type ConstantsLink struct {
 // Constants lists what the scenario is made of.
 func (s *Scenario) Constants() Constants {
 	c := Constants{
-		Workload: string(s.Workload), Lengths: unlessOne(s.Lengths), Sigma: unlessOne(s.Sigma), Rate: s.Rate,
+		Workload: string(s.Workload), Lengths: unlessOne(s.Lengths), Sigma: unlessOne(s.Sigma), Rate: s.Rate, Engine: s.Engine,
 		LocalRTT: milliseconds(s.LocalRTT), Home: s.Home, Duration: s.Duration.Seconds(), Warmup: s.Warmup,
-		Interval: milliseconds(s.Interval), Forward: s.Forward, MaxNew: s.MaxNew, MaxContext: s.MaxContext, Tau: s.Tau,
+		Interval: milliseconds(s.Interval), Forward: s.Forward, MaxNew: s.MaxNew, MaxContext: s.MaxContext, Order: s.Order, Tau: s.Tau,
 		MaxWait: milliseconds(s.MaxWait), Patience: milliseconds(s.Patience), ConstantsProfile: constantsOf(&s.Profile),
 	}
 	for _, u := range s.Surges {
 		c.Surges = append(c.Surges, ConstantsSurge{u.Region, u.From.Seconds(), u.To.Seconds(), u.Factor})
 	}
 	if t := s.Trace; t != nil {
-		c.Workload, c.Trace = "trace", &ConstantsTrace{t.Name, t.Format, len(t.Rows), t.LeftOut}
+		c.Workload, c.Trace = "trace", &ConstantsTrace{Name: t.Name, Format: t.Format}
 	}
 	for i := range s.Faults {
 		f := &s.Faults[i]
 		c.Faults = append(c.Faults, ConstantsFault{
-			f.Kind, f.From.Seconds(), s.end(f).Seconds(), f.Replica, f.Region, f.Peer, f.Factor, f.Share, milliseconds(f.Delay),
+			f.Kind, f.From.Seconds(), s.end(f).Seconds(), f.Replica, f.Region, f.Peer, f.Balancer, f.Factor, f.Share, milliseconds(f.Delay),
 		})
 	}
 	c.Regions, c.Others = s.regionConstants()
@@ -128,9 +145,13 @@ func (s *Scenario) regionConstants() (regions []ConstantsRegion, others []Consta
 	seen := []engine.Profile{s.Profile}
 	for _, r := range s.Regions {
 		region := ConstantsRegion{Name: r.Name, Replicas: r.Replicas, Clients: r.Clients}
+		if r.balancers() > 1 {
+			region.Balancers = r.Balancers
+		}
 		for i := range r.Profiles {
 			region.Profiles = append(region.Profiles, r.Profiles[i].Name)
-			if !slices.Contains(seen, r.Profiles[i]) {
+			same := func(p engine.Profile) bool { return reflect.DeepEqual(p, r.Profiles[i]) }
+			if !slices.ContainsFunc(seen, same) {
 				seen = append(seen, r.Profiles[i])
 				others = append(others, constantsOf(&r.Profiles[i]))
 			}
@@ -144,8 +165,16 @@ func constantsOf(p *engine.Profile) ConstantsProfile {
 	return ConstantsProfile{
 		Profile: p.Name, PrefillBase: milliseconds(p.PrefillBase), PrefillPerToken: milliseconds(p.PrefillPerToken),
 		DecodeBase: milliseconds(p.DecodeBase), DecodePerRequest: milliseconds(p.DecodePerRequest), DecodePerKVToken: milliseconds(p.DecodePerKVToken),
+		PrefillCurve: constantsKnots(p.Prefill), DecodeCurve: constantsKnots(p.Decode),
 		ChunkTokens: p.ChunkTokens, KVTokens: p.KVTokens, MaxRunning: p.MaxRunning, Reserve: float64(p.ReservePerMille) / 1000,
 	}
+}
+
+func constantsKnots(c engine.Curve) (all []ConstantsKnot) {
+	for _, k := range c {
+		all = append(all, ConstantsKnot{k.At, milliseconds(k.Time)})
+	}
+	return all
 }
 
 // unlessOne is a factor, or 0 where it changes nothing.

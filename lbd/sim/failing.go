@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"skyserve/lbd/core"
-	"skyserve/lbd/engine"
 )
 
 // What event.from says of an evFault.
@@ -43,26 +42,32 @@ func (w *world) fault(f *Fault, ends bool) {
 		r.clock.slow(w.now, factor)
 		w.settle(r)
 	case LinkCut:
-		a, b := w.nodeNamed(f.Region), w.nodeNamed(f.Peer)
-		if a != nil && b != nil {
-			w.cutLink(a, b, !ends)
+		for _, a := range w.balancersOf(f.Region) {
+			for _, b := range w.balancersOf(f.Peer) {
+				w.cutLink(a, b, !ends)
+			}
 		}
 	case BalancerDown:
-		if n := w.nodeNamed(f.Region); n != nil && ends {
-			w.revive(n)
-		} else if n != nil {
-			w.kill(n)
+		for i, n := range w.balancersOf(f.Region) {
+			switch {
+			case f.Balancer != 0 && f.Balancer != i+1:
+			case ends:
+				w.revive(n)
+			default:
+				w.kill(n)
+			}
 		}
 	}
 }
 
-func (w *world) nodeNamed(id string) *node {
+// balancersOf are the balancers that stand in a region.
+func (w *world) balancersOf(region string) (there []*node) {
 	for _, n := range w.nodes {
-		if n.id == id {
-			return n
+		if w.scenario.Regions[n.region].Name == region {
+			there = append(there, n)
 		}
 	}
-	return nil
+	return there
 }
 
 // fell ends a replica's life, or begins its next one: with an empty engine.
@@ -82,7 +87,7 @@ func (w *world) fell(r *replica, ends bool) {
 	r.down, r.told, r.waking = true, 0, false
 	r.turn++ // whatever was to wake the old engine comes to nothing
 	clear(r.jobs)
-	fresh, err := engine.New(r.engine.Profile(), engine.ReportChanges)
+	fresh, err := w.newEngine(r.engine.Profile())
 	if err != nil {
 		w.broke("replica %s: starting again: %v", r.id, err)
 		return
@@ -137,6 +142,7 @@ func (w *world) kill(n *node) {
 	n.lost += int64(len(n.legs))
 	n.before = n.counts(w.now)
 	n.dead = true
+	n.lives++
 	clear(n.legs)
 	if err := w.boot(n); err != nil {
 		w.broke("balancer %s: starting again: %v", n.id, err)
@@ -176,19 +182,21 @@ func (w *world) revive(n *node) {
 	}
 }
 
-// ask is the balancer that the clients of a region ask: their own, while it is
-// dead the nearest one that lives.
-func (w *world) ask(region int) *node {
-	home := w.nodes[w.homes[region]]
+// ask is the balancer that a client asks: its own of those in its region, while
+// that is dead the nearest one that lives.
+func (w *world) ask(c *client) *node {
+	homes := w.homes[c.region]
+	home := homes[int(c.index)%len(homes)]
 	if home.dead {
-		if other := w.nearest(region); other != nil {
+		if other := w.nearest(c.region); other != nil {
 			return other
 		}
 	}
 	return home
 }
 
-// nearest is the living balancer that is nearest to a region; nil when all are dead.
+// nearest is the living balancer that is nearest to a region, the first of
+// several; nil when all are dead.
 func (w *world) nearest(region int) (found *node) {
 	for _, n := range w.nodes {
 		if !n.dead && (found == nil || w.delay[region][n.region] < w.delay[region][found.region]) {

@@ -26,7 +26,8 @@ const (
 	ProbeLoss FaultKind = "probe-loss"
 	// ReportDelay: what probes read comes Delay later; of whom, as ProbeLoss.
 	ReportDelay FaultKind = "report-delay"
-	// BalancerDown: Region's balancer dies and comes back knowing nothing. What it
+	// BalancerDown: Region's Balancer, or all that it has, dies and comes back
+	// knowing nothing. What it
 	// held is lost to the clients, who ask again, and to its peers; the nearest
 	// balancer adopts its replicas, which go home when it is back.
 	BalancerDown FaultKind = "balancer-down"
@@ -46,9 +47,11 @@ type Fault struct {
 	Replica string
 	Region  string
 	Peer    string
-	Factor  float64 // at least 1
-	Share   float64 // 0 to 1
-	Delay   time.Duration
+	// Balancer is which one of the region, from 1; 0 = all.
+	Balancer int
+	Factor   float64 // at least 1
+	Share    float64 // 0 to 1
+	Delay    time.Duration
 }
 
 const (
@@ -78,6 +81,9 @@ func (f *Fault) same(o *Fault) bool {
 		return false
 	}
 	ends := func(x *Fault) []string { e := []string{x.Region, x.Peer}; slices.Sort(e); return e }
+	if f.Balancer != o.Balancer && f.Balancer != 0 && o.Balancer != 0 {
+		return false
+	}
 	return f.Replica == o.Replica && slices.Equal(ends(f), ends(o))
 }
 

@@ -73,7 +73,7 @@ func drained(w *world) error {
 		}
 	}
 	for limit := w.now + 20*time.Minute; w.now < limit && w.breach == nil; w.step() {
-		e := &w.queue.heap[0]
+		e := w.queue.peek()
 		hush(e.flight)
 		for _, f := range e.issue {
 			hush(f)
@@ -91,7 +91,7 @@ func drained(w *world) error {
 // quiet says whether nothing is about to happen to any request.
 func (w *world) quiet() bool {
 	for i := range w.queue.heap {
-		if e := &w.queue.heap[i]; e.leg != nil || e.flight != nil && !e.flight.ended || len(e.issue) > 0 {
+		if e := &w.queue.slots[w.queue.heap[i].slot]; e.leg != nil || e.flight != nil && !e.flight.ended || len(e.issue) > 0 {
 			return false
 		}
 	}
@@ -111,11 +111,13 @@ func troubled(seed uint64) (*Scenario, Setup) {
 	s.Name, s.Warmup = fmt.Sprintf("troubled-%d", seed), 0
 	s.Workload = workload.Kinds()[pick(len(workload.Kinds()))]
 	for _, name := range []string{"us", "eu", "asia"}[:1+pick(3)] {
-		s.Regions = append(s.Regions, Region{Name: name, Replicas: 1 + pick(2), Clients: 1 + pick(6)})
+		s.Regions = append(s.Regions, Region{Name: name, Replicas: 1 + pick(2), Clients: 1 + pick(6), Balancers: max(1, pick(6)-2)})
 	}
 	s.Duration = time.Duration(5+pick(20)) * time.Second
 	s.Profile.KVTokens, s.MaxContext = []int{2100, 4000, 21_000}[pick(3)], 2048
 	s.Forward = pick(4) > 0
+	s.Engine = []EngineModel{FullEngine, FullEngine, LightEngine}[pick(3)]
+	s.Order = []core.Order{core.OrderFCFS, core.OrderFCFS, core.OrderEDF, core.OrderPF, core.OrderDPA}[pick(5)]
 	s.Rate = []float64{0, 0, 2}[pick(3)]
 	s.MaxWait = time.Duration(1+pick(20)) * time.Second
 	s.Patience = []time.Duration{0, 0, 5 * time.Second}[pick(3)]
@@ -131,7 +133,7 @@ func troubled(seed uint64) (*Scenario, Setup) {
 		Policy: names[pick(len(names))], Push: rules[pick(3)], Layout: []Layout{Regional, Regional, Single}[pick(3)], Seed: seed,
 	}
 	if setup.Policy == Oracle {
-		setup.Layout = Everywhere
+		setup.Layout, s.Engine = Everywhere, FullEngine
 	}
 	return &s, setup
 }
@@ -233,7 +235,7 @@ func TestADeadBalancersReplicasAreAdopted(t *testing.T) {
 			t.Errorf("at %v us-01 is %s's, want %s's", at.until, got, at.owner)
 		}
 	}
-	if n := w.ask(1); n.id != "us" {
+	if n := w.ask(&client{region: 1}); n.id != "us" {
 		t.Errorf("clients of eu ask %s, want us, which is nearer than asia", n.id)
 	}
 }
@@ -274,6 +276,7 @@ func TestFaultErrors(t *testing.T) {
 		{`faults[0].delay: must be more than zero and at most 1h0m0s, got 0s`, []Fault{{Kind: ReportDelay}}},
 		{`faults[0].replica: no replica is called "x"`, []Fault{{Kind: ReportDelay, Delay: 1, Replica: "x"}}},
 		{`faults[0].region: no region is called ""`, []Fault{{Kind: BalancerDown}}},
+		{`faults[0].balancer: must be at least 0 (all) and at most 1, got 2`, []Fault{{Kind: BalancerDown, Region: "us", Balancer: 2}}},
 		{`faults[0]: must end after it begins, got 5s to 3s`, []Fault{{Kind: BalancerDown, Region: "us", From: 5 * time.Second, To: 3 * time.Second}}},
 		{`faults[1]: link-cut: begins or ends within faults[0], which strikes the same`, []Fault{{Kind: LinkCut, Region: "us", Peer: "eu"}, {Kind: LinkCut, Region: "eu", Peer: "us", From: time.Second}}},
 	} {

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"skyserve/lbd/core"
@@ -53,6 +52,8 @@ type Result struct {
 	// Balancers and Replicas are the final state of each, in the order of the regions.
 	Balancers []core.Counts
 	Replicas  []engine.Load
+	// Course is the load at moments at equal distances, from the very beginning.
+	Course []Moment
 }
 
 // Totals counts the whole run, warm-up included.
@@ -67,13 +68,17 @@ type Totals struct {
 	InFlight int
 	// Events is how many things happened.
 	Events int64
+	// Rows is how many rows of a trace were replayed, LeftOut how many did not fit
+	// into the scenario's MaxContext.
+	Rows    int
+	LeftOut int
 }
 
 // tally collects a run's figures.
 type tally struct {
 	issued, done, failures, cancelled, lost int // all run
 
-	ttft, tpot, e2e []float64 // since the warm-up, ms
+	ttft, tpot, e2e sample // since the warm-up
 	rejected        int
 	forwarded       int
 	longest         time.Duration
@@ -87,10 +92,10 @@ func (t *tally) answered(warm bool, now time.Duration, f *flight) {
 	if !warm {
 		return
 	}
-	t.ttft = append(t.ttft, milliseconds(f.first-f.asked))
-	t.e2e = append(t.e2e, milliseconds(now-f.asked))
+	t.ttft.add(milliseconds(f.first - f.asked))
+	t.e2e.add(milliseconds(now - f.asked))
 	if f.output > 1 {
-		t.tpot = append(t.tpot, milliseconds(now-f.first)/float64(f.output-1))
+		t.tpot.add(milliseconds(now-f.first) / float64(f.output-1))
 	}
 }
 
@@ -121,18 +126,22 @@ func (w *world) result() *Result {
 	t := &w.tally
 	r := &Result{Totals: Totals{
 		Issued: t.issued, Answered: t.done, Failed: t.failures, Cancelled: t.cancelled, Lost: t.lost,
-		InFlight: t.inFlight(), Events: w.events,
+		InFlight: t.inFlight(), Events: w.events, Rows: w.taken,
 	}}
+	if w.rows != nil {
+		r.Totals.LeftOut = w.rows.LeftOut()
+	}
 	for _, n := range w.nodes {
 		r.Balancers = append(r.Balancers, n.counts(w.now))
 	}
 	for _, rep := range w.replicas {
 		r.Replicas = append(r.Replicas, rep.load())
 	}
+	r.Course = w.course
 	generated, hitRate := w.engineFigures()
 	r.Figures = Figures{
-		Completed: float64(len(t.e2e)), Rejected: float64(t.rejected), OutputTokensPerSecond: generated, PrefixHitRate: hitRate,
-		TTFT: percentiles(t.ttft), TPOT: percentiles(t.tpot), E2E: percentiles(t.e2e), Forwarded: float64(t.forwarded),
+		Completed: float64(t.e2e.count), Rejected: float64(t.rejected), OutputTokensPerSecond: generated, PrefixHitRate: hitRate,
+		TTFT: t.ttft.percentiles(), TPOT: t.tpot.percentiles(), E2E: t.e2e.percentiles(), Forwarded: float64(t.forwarded),
 		MaxWaitMillis: milliseconds(max(t.longest, w.oldest())), OutstandingMaxOverMin: w.imbalance(),
 	}
 	return r
@@ -169,24 +178,6 @@ func (w *world) imbalance() *float64 {
 	}
 	ratio := most / least
 	return &ratio
-}
-
-// percentiles sorts values and reads the set off them; nil when there are none.
-func percentiles(values []float64) *Percentiles {
-	n := len(values)
-	if n == 0 {
-		return nil
-	}
-	slices.Sort(values)
-	sum := 0.0
-	for _, v := range values {
-		sum += v
-	}
-	at := func(p float64) float64 { return values[max(int(math.Ceil(p*float64(n))), 1)-1] }
-	return &Percentiles{
-		Mean: sum / float64(n), P10: at(0.10), P25: at(0.25), P50: at(0.50), P75: at(0.75),
-		P90: at(0.90), P95: at(0.95), P99: at(0.99), Max: values[n-1],
-	}
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

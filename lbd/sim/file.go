@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -80,6 +81,9 @@ func (r *reader) top(s *Scenario, p pair) {
 	switch p.key {
 	case "engines":
 		s.Engines = readList(r, p, engineFields, func() engine.Profile { return common.Profile })
+		for i := range s.Engines {
+			r.curves(&s.Engines[i], fmt.Sprintf("engines[%d]", i))
+		}
 	case "regions":
 		fields := map[string]func(*Region, string) error{"name": func(to *Region, v string) error { to.Name = v; return nil }}
 		for name, set := range perRegion {
@@ -102,7 +106,31 @@ func (r *reader) top(s *Scenario, p pair) {
 	}
 }
 
-// text, span, whole and number set a field of that kind.
+// curves clears the constants that an engine's curves stand for, and refuses
+// both at once.
+func (r *reader) curves(p *engine.Profile, path string) {
+	for _, c := range []struct {
+		curve       engine.Curve
+		name        string
+		base, slope *time.Duration
+		instead     [2]string
+	}{
+		{p.Prefill, "prefill_curve", &p.PrefillBase, &p.PrefillPerToken, [2]string{"prefill_base", "prefill_per_token"}},
+		{p.Decode, "decode_curve", &p.DecodeBase, &p.DecodePerRequest, [2]string{"decode_base", "decode_per_request"}},
+	} {
+		if len(c.curve) == 0 {
+			continue
+		}
+		*c.base, *c.slope = 0, 0
+		for _, key := range c.instead {
+			if n := r.at[join(path, key)]; n != nil {
+				r.fail(n, join(path, key), "cannot stand beside "+c.name+", which says how long a step takes")
+			}
+		}
+	}
+}
+
+// text, span, whole, number and curve set a field of that kind.
 func text[T any](field func(*T) *string) func(*T, string) error {
 	return func(to *T, v string) error { *field(to) = v; return nil }
 }
@@ -119,6 +147,10 @@ func number[T any](field func(*T) *float64) func(*T, string) error {
 	return func(to *T, v string) error { return setFloat(field(to), v) }
 }
 
+func curve[T any](field func(*T) *engine.Curve) func(*T, string) error {
+	return func(to *T, v string) (err error) { *field(to), err = engine.ParseCurve(v); return err }
+}
+
 // The keys of the elements of the file's lists.
 var (
 	linkFields = map[string]func(*Link, string) error{
@@ -133,21 +165,24 @@ var (
 		"factor": number(func(u *Surge) *float64 { return &u.Factor }),
 	}
 	faultFields = map[string]func(*Fault, string) error{
-		"kind":    func(f *Fault, v string) error { f.Kind = FaultKind(v); return nil },
-		"from":    span(func(f *Fault) *time.Duration { return &f.From }),
-		"to":      span(func(f *Fault) *time.Duration { return &f.To }),
-		"replica": text(func(f *Fault) *string { return &f.Replica }),
-		"region":  text(func(f *Fault) *string { return &f.Region }),
-		"peer":    text(func(f *Fault) *string { return &f.Peer }),
-		"factor":  number(func(f *Fault) *float64 { return &f.Factor }),
-		"share":   number(func(f *Fault) *float64 { return &f.Share }),
-		"delay":   span(func(f *Fault) *time.Duration { return &f.Delay }),
+		"kind":     func(f *Fault, v string) error { f.Kind = FaultKind(v); return nil },
+		"from":     span(func(f *Fault) *time.Duration { return &f.From }),
+		"to":       span(func(f *Fault) *time.Duration { return &f.To }),
+		"replica":  text(func(f *Fault) *string { return &f.Replica }),
+		"region":   text(func(f *Fault) *string { return &f.Region }),
+		"peer":     text(func(f *Fault) *string { return &f.Peer }),
+		"balancer": whole(func(f *Fault) *int { return &f.Balancer }),
+		"factor":   number(func(f *Fault) *float64 { return &f.Factor }),
+		"share":    number(func(f *Fault) *float64 { return &f.Share }),
+		"delay":    span(func(f *Fault) *time.Duration { return &f.Delay }),
 	}
 	engineFields = map[string]func(*engine.Profile, string) error{
 		"name":                text(func(p *engine.Profile) *string { return &p.Name }),
 		"description":         text(func(p *engine.Profile) *string { return &p.Description }),
 		"prefill_base":        span(func(p *engine.Profile) *time.Duration { return &p.PrefillBase }),
 		"prefill_per_token":   span(func(p *engine.Profile) *time.Duration { return &p.PrefillPerToken }),
+		"prefill_curve":       curve(func(p *engine.Profile) *engine.Curve { return &p.Prefill }),
+		"decode_curve":        curve(func(p *engine.Profile) *engine.Curve { return &p.Decode }),
 		"decode_base":         span(func(p *engine.Profile) *time.Duration { return &p.DecodeBase }),
 		"decode_per_request":  span(func(p *engine.Profile) *time.Duration { return &p.DecodePerRequest }),
 		"decode_per_kv_token": span(func(p *engine.Profile) *time.Duration { return &p.DecodePerKVToken }),

@@ -3,14 +3,12 @@ package sim
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"skyserve/internal/service"
-	"skyserve/internal/workload"
 	"skyserve/lbd/core"
 )
 
@@ -90,9 +88,9 @@ policies: [best]
 `, `bad.yaml:2:11: duration: want a duration such as 100s, got "soon"
 bad.yaml:3:9: warmup: must be at least 0 and below 1, got 2
 bad.yaml:6:15: regions[0].replicas: want a whole number, got "many"
-bad.yaml:7:5: regions[0].clints: unknown key: the keys here are clients, name, profile, profiles, replicas
+bad.yaml:7:5: regions[0].clints: unknown key: the keys here are balancers, clients, name, profile, profiles, replicas
 bad.yaml:10:25: links[0].rtt: want a duration such as 100s, got "100"
-bad.yaml:11:1: speed: unknown key: the keys here are clients,`},
+bad.yaml:11:1: speed: unknown key: the keys here are balancers, balancers.REGION, clients,`},
 		{"what stands nowhere", "workload: arena\n", `bad.yaml:1:1: home: no region is called "us"
 bad.yaml:1:1: regions: want at least one client, got none
 bad.yaml:1:1: regions: want at least one replica, got none`},
@@ -159,37 +157,4 @@ func FuzzParseFile(f *testing.F) {
 			t.Fatalf("wrote\n%s\nand then\n%s", first, second)
 		}
 	})
-}
-
-// A trace's requests come when it says, where its weights say, and end.
-func TestReplayingATrace(t *testing.T) {
-	s := short(t, "fig8a", 30*time.Second)
-	s.Warmup = 0
-	var lines strings.Builder
-	lines.WriteString("t_s,input_tokens,output_tokens\n")
-	for i := range 40 {
-		fmt.Fprintf(&lines, "%d,200,20\n", i)
-	}
-	lines.WriteString("15,90000,20\n") // longer than the context
-	if err := s.ReadTrace("t.csv", strings.NewReader(lines.String()), workload.TraceOptions{Weights: []workload.Weight{{Region: "eu", Weight: 1}}}); err != nil {
-		t.Fatal(err)
-	}
-	if len(s.Trace.Rows) != 30 || s.Trace.LeftOut != 1 || s.Reference != nil || s.Title != "t.csv (azure-2023) on the service of fig8a" || s.Trace.Format != "azure-2023" {
-		t.Fatalf("read %d rows, left out %d, format %s", len(s.Trace.Rows), s.Trace.LeftOut, s.Trace.Format)
-	}
-	r := run(t, s, Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 1})
-	if r.Totals.Issued != 30 || r.Totals.Answered < 25 || r.Balancers[1].Arrived != 30 {
-		t.Errorf("replayed %+v, %+v", r.Totals, r.Balancers)
-	}
-	if c := s.Constants(); c.Workload != "trace" || c.Trace.Requests != 30 {
-		t.Errorf("constants are %+v", c)
-	}
-	for want, o := range map[string]workload.TraceOptions{
-		`weight of mars: no region is called "mars"`:   {Weights: []workload.Weight{{Region: "mars", Weight: 1}}},
-		"reading t.csv: no request comes within 30s o": {From: time.Hour},
-	} {
-		if err := s.ReadTrace("t.csv", strings.NewReader(lines.String()), o); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
-		}
-	}
 }

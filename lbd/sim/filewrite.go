@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,7 @@ func (s *Scenario) File() string {
 	w.line("sigma", decimal(s.Sigma))
 	w.line("rate", decimal(s.Rate)+" # sessions a second; 0 = every client asks again when it was answered")
 	w.list("engines", engineLines(s.ownEngines()))
+	w.line("engine", string(s.Engine)+" # or light: lengths only, no cache")
 	w.line("profile", quote(s.Profile.Name))
 	w.list("regions", s.regionLines())
 	w.list("links", linkLines(s.Links))
@@ -32,6 +34,7 @@ func (s *Scenario) File() string {
 	w.line("forward", strconv.FormatBool(s.Forward))
 	w.line("max_new", strconv.Itoa(s.MaxNew))
 	w.line("max_context", strconv.Itoa(s.MaxContext))
+	w.line("order", string(s.Order))
 	w.line("tau", strconv.Itoa(s.Tau))
 	w.line("max_wait", brief(s.MaxWait))
 	w.line("patience", brief(s.Patience)+" # 0s = for ever")
@@ -110,28 +113,49 @@ func (s *Scenario) ownEngines() []engine.Profile {
 	for _, r := range s.Regions {
 		all = append(all, r.Profiles...)
 	}
-	for _, p := range all {
-		if !slices.Contains(engine.Profiles(), p) && !slices.Contains(own, p) {
-			own = append(own, p)
+	for i := range all {
+		same := func(p engine.Profile) bool { return reflect.DeepEqual(p, all[i]) }
+		if !slices.ContainsFunc(engine.Profiles(), same) && !slices.ContainsFunc(own, same) {
+			own = append(own, all[i])
 		}
 	}
 	return own
 }
 
+// EnginesFile writes profiles as the engines of a scenario's file, which
+// ParseFile reads back the same.
+func EnginesFile(profiles []engine.Profile) string {
+	var w writer
+	w.list("engines", engineLines(profiles))
+	return w.String()
+}
+
 func engineLines(profiles []engine.Profile) (lines []string) {
 	for i := range profiles {
 		p := &profiles[i]
-		lines = append(lines, fmt.Sprintf("name: %s, description: %s, prefill_base: %s, prefill_per_token: %s, decode_base: %s, decode_per_request: %s, "+
-			"decode_per_kv_token: %s, chunk_tokens: %d, kv_tokens: %d, max_running: %d, reserve_per_mille: %d",
-			quote(p.Name), quote(p.Description), brief(p.PrefillBase), brief(p.PrefillPerToken), brief(p.DecodeBase), brief(p.DecodePerRequest),
-			brief(p.DecodePerKVToken), p.ChunkTokens, p.KVTokens, p.MaxRunning, p.ReservePerMille))
+		prefill := fmt.Sprintf("prefill_base: %s, prefill_per_token: %s", brief(p.PrefillBase), brief(p.PrefillPerToken))
+		if len(p.Prefill) > 0 {
+			prefill = "prefill_curve: " + knots(p.Prefill)
+		}
+		decode := fmt.Sprintf("decode_base: %s, decode_per_request: %s", brief(p.DecodeBase), brief(p.DecodePerRequest))
+		if len(p.Decode) > 0 {
+			decode = "decode_curve: " + knots(p.Decode)
+		}
+		lines = append(lines, fmt.Sprintf("name: %s, description: %s, %s, %s, decode_per_kv_token: %s, chunk_tokens: %d, kv_tokens: %d, max_running: %d, reserve_per_mille: %d",
+			quote(p.Name), quote(p.Description), prefill, decode, brief(p.DecodePerKVToken), p.ChunkTokens, p.KVTokens, p.MaxRunning, p.ReservePerMille))
 	}
 	return lines
 }
 
+// knots writes a curve as a list of texts, a knot each.
+func knots(c engine.Curve) string { return "[" + strings.ReplaceAll(c.String(), ",", ", ") + "]" }
+
 func (s *Scenario) regionLines() (lines []string) {
 	for _, r := range s.Regions {
 		line := fmt.Sprintf("name: %s, replicas: %d, clients: %d", quote(r.Name), r.Replicas, r.Clients)
+		if r.balancers() > 1 {
+			line += fmt.Sprintf(", balancers: %d", r.Balancers)
+		}
 		if len(r.Profiles) > 0 {
 			var names []string
 			for i := range r.Profiles {
@@ -166,6 +190,9 @@ func faultLines(faults []Fault) (lines []string) {
 			if field.value != "" {
 				line += fmt.Sprintf(", %s: %s", field.key, quote(field.value))
 			}
+		}
+		if f.Balancer != 0 {
+			line += fmt.Sprintf(", balancer: %d", f.Balancer)
 		}
 		if f.Factor != 0 {
 			line += ", factor: " + decimal(f.Factor)

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"time"
 
 	"skyserve/lbd/core"
@@ -18,7 +19,11 @@ type node struct {
 	core   *core.Balancer
 	legs   map[string]*leg // requests here, by id
 
+	// What it has of its neighbours, by their index.
+	asked map[int32]progress
+
 	dead   bool
+	lives  int         // that ended
 	before core.Counts // of its lives that ended
 	lost   int64       // requests that died with those
 }
@@ -42,8 +47,13 @@ type leg struct {
 	down    *leg     // or to a peer
 }
 
-func newNode(w *world, index, region int) (*node, error) {
-	n := &node{index: int32(index), region: region, id: w.scenario.Regions[region].Name, legs: map[string]*leg{}}
+// newNode makes the i-th balancer of a region; the first one is called as its
+// region.
+func newNode(w *world, region, i int) (*node, error) {
+	n := &node{index: int32(len(w.nodes)), region: region, id: w.scenario.Regions[region].Name, legs: map[string]*leg{}}
+	if i > 0 {
+		n.id = fmt.Sprintf("%s/%d", n.id, i+1)
+	}
 	return n, w.boot(n)
 }
 
@@ -55,9 +65,9 @@ func (w *world) boot(n *node) error {
 	}
 	cfg := core.DefaultConfig(p)
 	cfg.Push, cfg.Forward = w.setup.Push, w.scenario.Forward
-	cfg.Tau, cfg.MaxWait = w.scenario.Tau, w.scenario.MaxWait
+	cfg.Order, cfg.Tau, cfg.MaxWait = w.scenario.Order, w.scenario.Tau, w.scenario.MaxWait
 	cfg.ProbeInterval = w.scenario.Interval
-	n.core = core.New(cfg)
+	n.core, n.asked = core.New(cfg), map[int32]progress{}
 	return nil
 }
 
@@ -75,7 +85,7 @@ func (n *node) counts(now time.Duration) core.Counts {
 func (w *world) meet(n *node) {
 	for _, peer := range w.nodes {
 		if peer != n {
-			w.tell(n, core.Event{Kind: core.EventPeerAdded, Peer: &core.PeerInfo{ID: peer.id}})
+			w.tell(n, core.Event{Kind: core.EventPeerAdded, Peer: &core.PeerInfo{ID: peer.id, SameRegion: peer.region == n.region}})
 		}
 	}
 }
@@ -121,7 +131,9 @@ func (w *world) dispatch(l *leg, a *core.Action) {
 	l.try++
 	l.replica, l.down, l.job = r, nil, 0
 	w.tally.waited(w.warm, a.Decision.Queued)
-	r.due[l] = true
+	if w.setup.Layout == Everywhere {
+		r.due[l] = true
+	}
 	w.push(w.way(r, l), event{kind: evSubmit, leg: l, try: l.try})
 }
 
@@ -158,7 +170,7 @@ func (w *world) arrive(l *leg) {
 	l.node.legs[f.id] = l
 	req := core.Request{
 		ID: f.id, Model: model, Session: f.request.Session, Tier: f.request.Tier,
-		Prompt: f.key, PromptTokens: len(f.prompt), MaxTokens: f.maxNew, Hop: l.hop, SessionAge: l.age,
+		Prompt: f.key, PromptTokens: f.promptTokens(), MaxTokens: f.maxNew, Hop: l.hop, SessionAge: l.age,
 	}
 	if l.up != nil {
 		req.From = l.up.node.id
@@ -174,12 +186,20 @@ func (w *world) leave(l *leg, said word) {
 
 // sayUp passes a word on towards the client.
 func (w *world) sayUp(l *leg, said word) {
-	from := l.node.region
-	if l.up == nil {
-		w.push(w.delay[w.seat(l.node, l.flight.client)][l.flight.client.region], event{kind: evAnswer, flight: l.flight, word: said})
+	if l.up != nil {
+		w.push(w.delay[l.node.region][l.up.node.region], event{kind: evUp, leg: l.up, try: l.upTry, word: said})
 		return
 	}
-	w.push(w.delay[from][l.up.node.region], event{kind: evUp, leg: l.up, try: l.upTry, word: said})
+	f := l.flight
+	way := w.delay[w.seat(l.node, f.client)][f.client.region]
+	if f.client.mute && (said == saidFirst || said == saidDone) && w.scenario.Patience == 0 {
+		// Nothing can come in between and nothing follows: no event is needed.
+		if at := w.now + way; at < w.scenario.Duration {
+			w.answer(f, said, at)
+		}
+		return
+	}
+	w.push(way, event{kind: evAnswer, flight: f, word: said})
 }
 
 // hear takes news from a replica or a peer, unless they are of a try that was
@@ -197,7 +217,7 @@ func (w *world) hear(l *leg, try int32, said word) {
 	case saidDone:
 		w.leave(l, saidDone)
 		w.tell(l.node, core.Event{Kind: core.EventFinished, ID: f.id, Outcome: &core.Outcome{
-			PromptTokens: policy.Known(len(f.prompt)), CachedTokens: policy.Known(f.cached),
+			PromptTokens: policy.Known(f.promptTokens()), CachedTokens: policy.Known(f.cached),
 			OutputTokens: policy.Known(f.output), Key: f.wholeKey(w.setup.Seed),
 		}})
 	case saidFailed:

@@ -65,13 +65,13 @@ func (w *world) addReplicas(phase func(time.Duration) time.Duration) error {
 	for region := range w.scenario.Regions {
 		r := &w.scenario.Regions[region]
 		for i := range r.Replicas {
-			e, err := engine.New(*w.scenario.profile(r, i), engine.ReportChanges)
+			e, err := w.newEngine(*w.scenario.profile(r, i))
 			if err != nil {
 				return err
 			}
 			rep := &replica{
 				index: int32(len(w.replicas)), id: replicaID(r.Name, i), region: region,
-				home: w.nodes[w.homes[region]], engine: e, jobs: map[uint64]job{}, due: map[*leg]bool{},
+				home: w.homes[region][i%len(w.homes[region])], engine: e, jobs: map[uint64]job{}, due: map[*leg]bool{},
 			}
 			w.replicas = append(w.replicas, rep)
 			w.give(rep, rep.home)
@@ -79,6 +79,14 @@ func (w *world) addReplicas(phase func(time.Duration) time.Duration) error {
 		}
 	}
 	return nil
+}
+
+// newEngine makes an engine of the scenario's model.
+func (w *world) newEngine(p engine.Profile) (*engine.Engine, error) {
+	if w.light() {
+		return engine.NewLight(p)
+	}
+	return engine.New(p, engine.ReportChanges)
 }
 
 // give makes a balancer the owner of a replica.
@@ -137,7 +145,9 @@ func (w *world) submit(l *leg, try int32) {
 		return
 	}
 	r.jobs[l.job] = job{l, try}
-	r.engine.Submit(r.clock.at(w.now), engine.Request{ID: l.job, Prompt: f.prompt, MaxNew: f.maxNew, Output: f.answer})
+	r.engine.Submit(r.clock.at(w.now), engine.Request{
+		ID: l.job, Prompt: f.prompt, PromptTokens: f.promptTokens(), MaxNew: f.maxNew, Output: f.answer, OutputLen: f.request.OutputTokens,
+	})
 	w.settle(r)
 }
 

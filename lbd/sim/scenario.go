@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"io"
 	"time"
 
 	"skyserve/internal/workload"
@@ -29,6 +30,8 @@ type Scenario struct {
 	Surges  []Surge
 	Regions []Region
 	Links   []Link
+	// Engine is how replicas are modelled.
+	Engine EngineModel
 	// LocalRTT is the round trip inside a region.
 	LocalRTT time.Duration
 	// Home is the region of the balancer where there is only one.
@@ -52,7 +55,8 @@ type Scenario struct {
 	MaxNew int
 	// MaxContext bounds prompt plus answer, in tokens.
 	MaxContext int
-	// Tau and MaxWait are core.Config's.
+	// Order, Tau and MaxWait are core.Config's.
+	Order   core.Order
 	Tau     int
 	MaxWait time.Duration
 	// Patience is how long a client waits for its whole answer before it gives
@@ -81,15 +85,53 @@ type Region struct {
 	// Profiles are what its replicas are, one after the other and then again
 	// from the first; none = the scenario's.
 	Profiles []engine.Profile
+	// Balancers share the replicas of the region between them, and its clients;
+	// 0 = 1. A layout of one balancer for all regions has no others.
+	Balancers int
 }
 
 // Trace is requests as they came, and where from. It is not changed by a run.
 type Trace struct {
 	Name, Format string
-	Rows         []workload.Row // by time; each names a region of the scenario
-	// LeftOut is how many were longer than the scenario's MaxContext allows.
-	LeftOut int
+	// Open begins to read the requests; each run reads them anew, several at the
+	// same time.
+	Open func() (Rows, error)
 }
+
+// Rows are the requests of a trace.
+type Rows interface {
+	// Next gives the next one, not before the one before it, or io.EOF; each
+	// names a region of the scenario.
+	Next() (workload.Row, error)
+	// LeftOut is how many were left out so far because they do not fit.
+	LeftOut() int
+	// Close ends the reading.
+	Close() error
+}
+
+// InMemory makes a Trace's Open of rows that are there, and the number of those
+// that were left out.
+func InMemory(rows []workload.Row, leftOut int) func() (Rows, error) {
+	return func() (Rows, error) { return &rowList{rows, leftOut}, nil }
+}
+
+// rowList is rows in memory.
+type rowList struct {
+	rows    []workload.Row
+	leftOut int
+}
+
+func (l *rowList) Next() (workload.Row, error) {
+	if len(l.rows) == 0 {
+		return workload.Row{}, io.EOF
+	}
+	row := l.rows[0]
+	l.rows = l.rows[1:]
+	return row, nil
+}
+
+func (l *rowList) LeftOut() int { return l.leftOut }
+func (*rowList) Close() error   { return nil }
 
 // Surge multiplies the rate of a region's sessions by Factor from From until To.
 type Surge struct {
@@ -109,6 +151,19 @@ type Reference struct {
 	OutputTokensPerSecond float64
 	TTFTP90Seconds        float64
 }
+
+// EngineModel says how replicas are modelled.
+type EngineModel string
+
+// The models of engines.
+const (
+	// FullEngine has a KV memory with its prefix cache.
+	FullEngine EngineModel = "full"
+	// LightEngine keeps the lengths of prompts and answers only, and so finds
+	// nothing in a cache: for millions of requests, and for policies that do not
+	// look at prefixes.
+	LightEngine EngineModel = "light"
+)
 
 // Layout says where balancers stand.
 type Layout string
@@ -137,6 +192,9 @@ type Setup struct {
 	Layout Layout
 	Seed   uint64
 }
+
+// balancers is how many balancers a region has.
+func (r *Region) balancers() int { return max(1, r.Balancers) }
 
 // profile is what the i-th replica of a region is.
 func (s *Scenario) profile(r *Region, i int) *engine.Profile {

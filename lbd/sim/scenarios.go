@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"skyserve/internal/workload"
+	"skyserve/lbd/core"
 	"skyserve/lbd/engine"
 )
 
@@ -18,6 +19,7 @@ var common = Scenario{
 	Sigma:    1,
 	LocalRTT: 2 * time.Millisecond,
 	Home:     "us",
+	Engine:   FullEngine,
 	Profile:  engine.Profiles()[0],
 	Duration: 400 * time.Second,
 	Warmup:   0.15,
@@ -26,6 +28,7 @@ var common = Scenario{
 	// The workloads cap answers at 512 tokens; clients ask for that many.
 	MaxNew:     512,
 	MaxContext: workload.DefaultMaxContext,
+	Order:      core.OrderFCFS,
 	Tau:        10,               // SkyLB's buffer for newly arriving requests
 	MaxWait:    60 * time.Second, // core.DefaultConfig's
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"skyserve/internal/workload"
+	"skyserve/lbd/core"
 	"skyserve/lbd/engine"
 )
 
@@ -32,9 +33,11 @@ var settings = map[string]func(s *Scenario, value string) error{
 	"forward":     func(s *Scenario, v string) error { return setBool(&s.Forward, v) },
 	"max_new":     func(s *Scenario, v string) error { return setInt(&s.MaxNew, v) },
 	"max_context": func(s *Scenario, v string) error { return setInt(&s.MaxContext, v) },
+	"order":       setOrder,
 	"tau":         func(s *Scenario, v string) error { return setInt(&s.Tau, v) },
 	"max_wait":    func(s *Scenario, v string) error { return setDuration(&s.MaxWait, v) },
 	"patience":    func(s *Scenario, v string) error { return setDuration(&s.Patience, v) },
+	"engine":      func(s *Scenario, v string) error { s.Engine = EngineModel(v); return nil },
 	"kv":          setKV,
 	"profile":     setProfile,
 }
@@ -42,10 +45,11 @@ var settings = map[string]func(s *Scenario, value string) error{
 // perRegion are the fields that every region has: set as NAME for all, as
 // NAME.REGION for one.
 var perRegion = map[string]func(s *Scenario, r *Region, value string) error{
-	"clients":  func(_ *Scenario, r *Region, v string) error { return setInt(&r.Clients, v) },
-	"replicas": func(_ *Scenario, r *Region, v string) error { return setInt(&r.Replicas, v) },
-	"profile":  setProfiles,
-	"profiles": setProfiles,
+	"clients":   func(_ *Scenario, r *Region, v string) error { return setInt(&r.Clients, v) },
+	"balancers": func(_ *Scenario, r *Region, v string) error { return setInt(&r.Balancers, v) },
+	"replicas":  func(_ *Scenario, r *Region, v string) error { return setInt(&r.Replicas, v) },
+	"profile":   setProfiles,
+	"profiles":  setProfiles,
 }
 
 // Set changes one field of the scenario. Of those of SettingNames, clients,
@@ -119,6 +123,11 @@ func (s *Scenario) profileNamed(name string) (engine.Profile, error) {
 		}
 	}
 	return engine.ProfileNamed(name)
+}
+
+func setOrder(s *Scenario, value string) (err error) {
+	s.Order, err = core.ParseOrder(value)
+	return err
 }
 
 func setLayout(s *Scenario, value string) (err error) {

@@ -37,6 +37,17 @@ var ownShapes = []shape{
 			}
 		},
 	},
+	{
+		name: "failover-pairs", title: "chats; two balancers a region, one of them dies in each, 12 replicas", workload: workload.Arena,
+		replicas: [3]int{4, 4, 4}, clients: [3]int{120, 40, 40},
+		change: func(s *Scenario) {
+			for i := range s.Regions {
+				s.Regions[i].Balancers = 2
+				from := time.Duration(100+80*i) * time.Second
+				s.Faults = append(s.Faults, Fault{Kind: BalancerDown, Region: s.Regions[i].Name, Balancer: 1 + i%2, From: from, To: from + 60*time.Second})
+			}
+		},
+	},
 }
 
 // mixGPUs makes the first replica of the US and of Asia an H100.

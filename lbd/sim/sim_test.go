@@ -169,9 +169,10 @@ func TestOneClientSeesTheTimesOfTheParts(t *testing.T) {
 // clientsFirst lets time pass until the first request is issued.
 func (w *world) clientsFirst(t *testing.T) *flight {
 	for {
-		if e := w.queue.heap[0]; e.kind == evIssue {
+		if e := w.queue.peek(); e.kind == evIssue {
+			issue := e.issue
 			w.step()
-			return e.issue[0]
+			return issue[0]
 		}
 		w.step()
 	}
@@ -274,6 +275,9 @@ func TestSettings(t *testing.T) {
 		{"lengths", "1.3"},
 		{"sigma", "2"},
 		{"rate", "4.5"},
+		{"engine", "light"},
+		{"order", "edf"},
+		{"balancers.us", "2"},
 		{"profile.us", "h100-llama3.1-8b"},
 		{"profiles.asia", "l4-llama3.1-8b-38k, h100-llama3.1-8b"},
 	} {
@@ -282,8 +286,8 @@ func TestSettings(t *testing.T) {
 		}
 	}
 	c := s.Constants()
-	got := fmt.Sprintln(c.Duration, c.Regions, c.Links, c.Forward, c.KVTokens, c.Warmup, c.MaxNew, c.Tau, c.Workload, c.Lengths, c.Sigma, c.Rate)
-	want := "7 [{us 3 5 [h100-llama3.1-8b]} {eu 2 6 []} {asia 1 5 [l4-llama3.1-8b-38k h100-llama3.1-8b]}] [{us eu 50} {us asia 80} {eu asia 110}] false 38000 0.2 64 3 tot15 1.3 2 4.5\n"
+	got := fmt.Sprintln(c.Duration, c.Regions, c.Links, c.Forward, c.KVTokens, c.Warmup, c.MaxNew, c.Tau, c.Workload, c.Lengths, c.Sigma, c.Rate, c.Engine, c.Order)
+	want := "7 [{us 3 5 [h100-llama3.1-8b] 2} {eu 2 6 [] 0} {asia 1 5 [l4-llama3.1-8b-38k h100-llama3.1-8b] 0}] [{us eu 50} {us asia 80} {eu asia 110}] false 38000 0.2 64 3 tot15 1.3 2 4.5 light edf\n"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -309,11 +313,11 @@ func TestSettings(t *testing.T) {
 func TestErrorsSayWhat(t *testing.T) {
 	ok := Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional}
 	for _, c := range []struct{ name, value, want string }{
-		{"speed", "3", `unknown setting "speed": want one of clients, clients.REGION,`},
+		{"speed", "3", `unknown setting "speed": want one of balancers, balancers.REGION, clients, clients.REGION,`},
 		{"clients.mars", "3", `setting clients: no region is called "mars"`},
 		{"clients", "many", `setting clients: want a whole number, got "many"`},
 		{"duration", "4", `setting duration: want a duration such as 100s, got "4"`},
-		{"profile", "h100", `setting profile: unknown engine profile "h100": want l4-llama3.1-8b or`},
+		{"profile", "h100", `setting profile: unknown engine profile "h100": want one of l4-llama3.1-8b, `},
 		{"forward", "perhaps", `setting forward: want true or false, got "perhaps"`},
 		{"warmup", "1", `checking scenario fig8a: warmup: must be at least 0 and below 1, got 1`},
 		{"kv", "1000", `checking scenario fig8a: max_context: must be at least 1024 and below the 1000 KV tokens of a replica, got 16384`},
@@ -327,6 +331,9 @@ func TestErrorsSayWhat(t *testing.T) {
 		{"rate", "NaN", `setting rate: want a number, got "NaN"`},
 		{"profile.us", "h100", `setting profile: unknown engine profile "h100"`},
 		{"profiles.mars", "l4-llama3.1-8b", `setting profiles: no region is called "mars"`},
+		{"engine", "steam", `checking scenario fig8a: engine: unknown "steam": want full or light`},
+		{"order", "alphabetic", `setting order: unknown `},
+		{"balancers", "65", `checking scenario fig8a: regions[0].balancers: must be at least 0 and at most 64, got 65`},
 		{"workload", "poetry", `checking scenario fig8a: workload: unknown "poetry"`},
 	} {
 		s := short(t, "fig8a", time.Second)
@@ -379,13 +386,4 @@ func TestTheAuditSeesBreaches(t *testing.T) {
 			t.Errorf("%s: the audit saw nothing", name)
 		}
 	}
-}
-
-func BenchmarkFig8c(b *testing.B) {
-	s := short(b, "fig8c", 100*time.Second)
-	requests := 0
-	for b.Loop() {
-		requests += run(b, s, Setup{Policy: "skylb", Push: push(b, "pending"), Layout: Regional, Seed: 1}).Totals.Answered
-	}
-	b.ReportMetric(float64(requests)/b.Elapsed().Seconds(), "requests/s")
 }

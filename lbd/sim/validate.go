@@ -18,9 +18,10 @@ const (
 	maxDuration = 1000 * time.Hour
 	// maxFactor bounds how much a surge adds.
 	maxFactor = 1000
-	// maxReplicas and maxClients bound what a scenario builds.
-	maxReplicas = 100_000
-	maxClients  = 1_000_000
+	// maxReplicas, maxBalancers (a region) and maxClients bound what a scenario builds.
+	maxReplicas  = 100_000
+	maxBalancers = 64
+	maxClients   = 1_000_000
 )
 
 // Problem is one thing that makes a scenario impossible to run: where, by the
@@ -87,6 +88,8 @@ func (c *checker) numbers() {
 	c.need(s.MaxNew >= 1, "max_new", "must be at least 1, got %d", s.MaxNew)
 	c.need(s.MaxContext >= workload.MinContext && s.MaxContext < s.leastKV(), "max_context",
 		"must be at least %d and below the %d KV tokens of a replica, got %d", workload.MinContext, s.leastKV(), s.MaxContext)
+	_, err := core.ParseOrder(string(s.Order))
+	c.need(err == nil, "order", "%v", err)
 	c.need(s.Tau >= 0, "tau", "must be at least 0, got %d", s.Tau)
 	c.need(s.MaxWait > 0, "max_wait", "must be more than zero, got %s", s.MaxWait)
 	c.need(s.Patience >= 0, "patience", "must be at least 0, got %s", s.Patience)
@@ -96,6 +99,7 @@ func (c *checker) numbers() {
 func (c *checker) load() {
 	s := c.s
 	c.need(s.Trace != nil || workload.Known(string(s.Workload)), "workload", "unknown %q: want one of %s", s.Workload, kindList())
+	c.need(s.Engine == FullEngine || s.Engine == LightEngine, "engine", "unknown %q: want %s or %s", s.Engine, FullEngine, LightEngine)
 	c.need(s.Lengths > 0 && s.Lengths <= workload.MaxLengths, "lengths", "must be more than 0 and at most %d, got %v", workload.MaxLengths, s.Lengths)
 	c.need(s.Sigma > 0 && s.Sigma <= workload.MaxSigma, "sigma", "must be more than 0 and at most %d, got %v", workload.MaxSigma, s.Sigma)
 	c.need(s.Rate >= 0 && s.Rate <= maxRate, "rate", "must be at least 0 and at most %d sessions a second, got %v", maxRate, s.Rate)
@@ -108,6 +112,7 @@ func (c *checker) regions() {
 		c.need(r.Name != "", path+".name", "must not be empty")
 		c.need(r.Replicas >= 0 && r.Replicas <= maxReplicas, path+".replicas", "must be at least 0 and at most %d, got %d", maxReplicas, r.Replicas)
 		c.need(r.Clients >= 0 && r.Clients <= maxClients, path+".clients", "must be at least 0 and at most %d, got %d", maxClients, r.Clients)
+		c.need(r.Balancers >= 0 && r.Balancers <= maxBalancers, path+".balancers", "must be at least 0 and at most %d, got %d", maxBalancers, r.Balancers)
 		replicas, clients = replicas+max(0, r.Replicas), clients+max(0, r.Clients)
 		c.need(c.s.region(r.Name) == i, path+".name", "%q stands there twice", r.Name)
 	}
@@ -167,6 +172,10 @@ func (c *checker) fault(f *Fault, path string) {
 		c.scope(f, path)
 	case BalancerDown:
 		c.region(f.Region, path+".region")
+		if at := c.s.region(f.Region); at >= 0 {
+			most := c.s.Regions[at].balancers()
+			c.need(f.Balancer >= 0 && f.Balancer <= most, path+".balancer", "must be at least 0 (all) and at most %d, got %d", most, f.Balancer)
+		}
 	default:
 		c.need(false, path+".kind", "unknown %q: want one of %s", f.Kind, faultKindList())
 	}

@@ -1,10 +1,13 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"skyserve/internal/workload"
 )
 
 // world is a run in progress.
@@ -18,20 +21,25 @@ type world struct {
 	events int64
 
 	nodes    []*node
-	homes    []int // by region: the balancer that its clients ask, and its replicas' owner
+	homes    [][]*node // by region: the balancers that its clients ask, and its replicas' owners
 	replicas []*replica
-	clients  []*client   // of the closed loop
-	arrivals []*arrivals // of the open one, by region
-	sessions int32       // clients made so far, in either
-	flights  uint64      // made so far: the last one's number
-	jobs     uint64      // submitted to engines so far
+	clients  []*client    // of the closed loop
+	arrivals []*arrivals  // of the open one, by region
+	rows     Rows         // of a trace; nil without one
+	row      workload.Row // that comes next
+	taken    int          // rows so far
+	sessions int32        // clients made so far, in either
+	flights  uint64       // made so far: the last one's number
+	jobs     uint64       // submitted to engines so far
 
 	links  map[[2]int32]bool // pairs of balancers that are cut off from each other, lower index first
 	probes *rand.Rand        // which probes are lost
 
 	warm   bool // the figures have begun
 	tally  tally
+	course []Moment
 	breach error // the first law that was seen broken
+	failed error // what came from outside: a row of a trace that cannot be read
 }
 
 // streamJitter keeps the phases of probes, heartbeats and ticks apart from other
@@ -50,25 +58,53 @@ const checkEvery = 4096
 // Run simulates a scenario under a setup. An impossible scenario, an unknown
 // policy, the end of ctx and a broken law of audit.go are errors.
 func Run(ctx context.Context, s *Scenario, setup Setup) (*Result, error) {
+	return RunWatched(ctx, s, setup, func(time.Duration) {})
+}
+
+// RunWatched is Run that tells, every few thousand events, how much of the
+// scenario's Duration has passed.
+func RunWatched(ctx context.Context, s *Scenario, setup Setup, watch func(now time.Duration)) (*Result, error) {
 	w, err := newWorld(s, setup)
 	if err != nil {
 		return nil, err
 	}
-	for len(w.queue.heap) > 0 && w.queue.heap[0].at < s.Duration && w.breach == nil {
-		if w.events%checkEvery == 0 && ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		w.step()
+	err = w.run(ctx, watch)
+	if w.rows != nil {
+		err = cmp.Or(err, w.rows.Close())
 	}
-	w.now = s.Duration
-	for _, r := range w.replicas {
-		w.settle(r)
+	if err != nil {
+		return nil, err
 	}
 	if err := w.audit(); err != nil {
 		return nil, fmt.Errorf("simulating %s with %s, push %s, seed %d: %w", s.Name, setup.Policy, setup.Push, setup.Seed, err)
 	}
 	return w.result(), nil
 }
+
+// run lets everything happen until the end.
+func (w *world) run(ctx context.Context, watch func(time.Duration)) error {
+	end := w.scenario.Duration
+	for w.breach == nil && w.failed == nil {
+		if next := w.queue.peek(); next == nil || next.at >= end {
+			break
+		}
+		if w.events%checkEvery == 0 {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			watch(w.now)
+		}
+		w.step()
+	}
+	w.now = end
+	for _, r := range w.replicas {
+		w.settle(r)
+	}
+	return w.failed
+}
+
+// light says whether engines keep lengths only.
+func (w *world) light() bool { return w.scenario.Engine == LightEngine }
 
 // newWorld builds everything and schedules what starts by itself.
 func newWorld(s *Scenario, setup Setup) (*world, error) {
@@ -77,6 +113,9 @@ func newWorld(s *Scenario, setup Setup) (*world, error) {
 	}
 	if err := setup.check(); err != nil {
 		return nil, err
+	}
+	if setup.Policy == Oracle && s.Engine == LightEngine {
+		return nil, fmt.Errorf("policy %s: wants the %s engine, for what is in its cache", Oracle, FullEngine)
 	}
 	w := &world{
 		scenario: s, setup: setup, delay: s.delays(),
@@ -95,6 +134,7 @@ func newWorld(s *Scenario, setup Setup) (*world, error) {
 	}
 	w.addFaults()
 	w.queue.push(event{at: w.begin(), kind: evWarm})
+	w.queue.push(event{at: 0, kind: evMoment})
 	return w, nil
 }
 
@@ -105,20 +145,23 @@ func (w *world) begin() time.Duration {
 
 // addNodes makes the balancers and introduces them to each other.
 func (w *world) addNodes(phase func(time.Duration) time.Duration) error {
-	for i := range w.scenario.Regions {
-		region := i
+	for region := range w.scenario.Regions {
 		if w.setup.Layout != Regional {
-			if region = w.scenario.region(w.scenario.Home); i > 0 {
-				w.homes = append(w.homes, 0)
-				continue
+			if region == 0 {
+				if err := w.addNode(w.scenario.region(w.scenario.Home), 0); err != nil {
+					return err
+				}
+			}
+			w.homes = append(w.homes, w.nodes)
+			continue
+		}
+		first := len(w.nodes)
+		for i := range w.scenario.Regions[region].balancers() {
+			if err := w.addNode(region, i); err != nil {
+				return err
 			}
 		}
-		n, err := newNode(w, len(w.nodes), region)
-		if err != nil {
-			return err
-		}
-		w.homes = append(w.homes, len(w.nodes))
-		w.nodes = append(w.nodes, n)
+		w.homes = append(w.homes, w.nodes[first:])
 	}
 	for _, n := range w.nodes {
 		w.meet(n)
@@ -126,7 +169,20 @@ func (w *world) addNodes(phase func(time.Duration) time.Duration) error {
 		if w.scenario.Forward && len(w.nodes) > 1 {
 			w.queue.push(event{at: phase(w.scenario.Interval), kind: evHeartbeat, index: n.index})
 		}
+		if len(w.homes[n.region]) > 1 && w.setup.Layout == Regional {
+			w.queue.push(event{at: phase(askEvery), kind: evAskPrefixes, index: n.index})
+		}
 	}
+	return nil
+}
+
+// addNode makes the i-th balancer of a region.
+func (w *world) addNode(region, i int) error {
+	n, err := newNode(w, region, i)
+	if err != nil {
+		return err
+	}
+	w.nodes = append(w.nodes, n)
 	return nil
 }
 
@@ -148,7 +204,7 @@ func (w *world) step() {
 	case evSession:
 		w.beginSession(int(e.index))
 	case evRow:
-		w.replay(int(e.index))
+		w.replay()
 	case evIssue:
 		w.issueAll(e.issue)
 	case evArrive:
@@ -158,7 +214,7 @@ func (w *world) step() {
 	case evUp:
 		w.hear(e.leg, e.try, e.word)
 	case evAnswer:
-		w.answer(e.flight, e.word)
+		w.answer(e.flight, e.word, e.at)
 	case evCancel:
 		w.cancel(e.leg)
 	case evAbort:
@@ -183,6 +239,10 @@ func (w *world) stepTimed(e *event) {
 		w.heartbeat(w.nodes[e.index])
 	case evPeer:
 		w.peerReport(w.nodes[e.index], w.nodes[e.from], e.peer)
+	case evAskPrefixes:
+		w.askPrefixes(w.nodes[e.index])
+	case evPrefixes:
+		w.hearPrefixes(w.nodes[e.index], w.nodes[e.from], e.learned)
 	case evTick:
 		w.tick(w.nodes[e.index])
 	case evFault:
@@ -191,6 +251,15 @@ func (w *world) stepTimed(e *event) {
 		w.adopt(w.nodes[e.index])
 	case evWarm:
 		w.beginFigures()
+	case evMoment:
+		w.lookAround()
+	}
+}
+
+// fails ends the run with an error that is nobody's breach.
+func (w *world) fails(err error) {
+	if w.failed == nil {
+		w.failed = err
 	}
 }
 

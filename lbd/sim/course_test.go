@@ -1,0 +1,39 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"skyserve/lbd/core"
+)
+
+// A run's course has its moments at equal distances, and what it counts is what
+// is there: never more than clients that ask one by one have issued, and most of
+// that while they are busy.
+func TestTheCourseOfARun(t *testing.T) {
+	s := short(t, "fig8a", 40*time.Second)
+	r := run(t, s, Setup{Policy: "skylb", Push: core.Push{Mode: core.PushPending}, Layout: Regional, Seed: 1})
+	if len(r.Course) != moments {
+		t.Fatalf("%d moments", len(r.Course))
+	}
+	clients, most := 0, 0
+	for _, region := range s.Regions {
+		clients += region.Clients
+	}
+	for i, m := range r.Course {
+		if m.At != time.Duration(i)*s.Duration/moments || len(m.Regions) != 3 {
+			t.Fatalf("moment %d: %+v", i, m)
+		}
+		all := 0
+		for _, l := range m.Regions {
+			all += l.Queued + l.Pending + l.Running
+		}
+		if all > clients {
+			t.Errorf("at %v there are %d requests of %d clients that ask one by one", m.At, all, clients)
+		}
+		most = max(most, all)
+	}
+	if most < clients*3/4 {
+		t.Errorf("there are never more than %d requests of %d busy clients", most, clients)
+	}
+}

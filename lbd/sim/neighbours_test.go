@@ -1,0 +1,81 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"skyserve/lbd/core"
+)
+
+// pairs is fig8a's chats with two balancers a region.
+func pairs(t testing.TB, duration time.Duration) *Scenario {
+	s := short(t, "fig8a", duration)
+	if err := s.Set("balancers", "2"); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Two balancers of a region have half of its clients and of its replicas each, and
+// do the work of one.
+func TestBalancersOfARegionShareIt(t *testing.T) {
+	setup := Setup{Policy: "cost", Push: core.Push{Mode: core.PushPending}, Layout: Regional, Seed: 1}
+	one := run(t, short(t, "fig8a", 100*time.Second), setup)
+	two := run(t, pairs(t, 100*time.Second), setup)
+	if len(two.Balancers) != 6 {
+		t.Fatalf("%d balancers", len(two.Balancers))
+	}
+	for i, c := range two.Balancers {
+		own, other := c.Arrived-c.ForwardedIn, two.Balancers[i^1].Arrived-two.Balancers[i^1].ForwardedIn
+		if own < other/3 || c.Finished == 0 {
+			t.Errorf("balancer %d: %+v", i, c)
+		}
+	}
+	if a, b := one.Figures.OutputTokensPerSecond, two.Figures.OutputTokensPerSecond; b < 0.9*a {
+		t.Errorf("two balancers a region give %.0f tok/s, one %.0f", b, a)
+	}
+	single := pairs(t, 20*time.Second)
+	setup.Layout = Single
+	if r := run(t, single, setup); len(r.Balancers) != 1 {
+		t.Errorf("one balancer for all regions is %d", len(r.Balancers))
+	}
+}
+
+// What a balancer learned of its replicas comes to its neighbour, though the
+// neighbour dies and begins with nothing in between.
+func TestNeighboursTellWhatTheyLearn(t *testing.T) {
+	s := pairs(t, 60*time.Second)
+	s.Faults = []Fault{{Kind: BalancerDown, Region: "us", Balancer: 2, From: 20 * time.Second, To: 30 * time.Second}}
+	w, err := newWorld(s, Setup{Policy: "cost", Push: core.Push{Mode: core.PushPending}, Layout: Regional, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := map[int32]int{}
+	late := 0 // what the one that died heard after that
+	for next := w.queue.peek(); next.at < s.Duration && w.breach == nil; next = w.queue.peek() {
+		if next.kind == evPrefixes {
+			heard[next.index] += len(next.learned.entries)
+			if next.index == 1 && next.at > 30*time.Second {
+				late += len(next.learned.entries)
+			}
+			if w.nodes[next.index].region != w.nodes[next.from].region {
+				t.Fatalf("balancer %d hears of another region's %d", next.index, next.from)
+			}
+		}
+		w.step()
+	}
+	if err := w.audit(); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range w.nodes {
+		if heard[n.index] < 10 {
+			t.Errorf("balancer %s heard of %d prompts", n.id, heard[n.index])
+		}
+	}
+	if late < 10 {
+		t.Errorf("after its death it heard of %d prompts", late)
+	}
+	if w.nodes[1].lives != 1 || w.nodes[0].lives != 0 {
+		t.Errorf("lives that ended: %d and %d, want only the second balancer's", w.nodes[0].lives, w.nodes[1].lives)
+	}
+}

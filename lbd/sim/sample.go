@@ -1,0 +1,99 @@
+package sim
+
+import (
+	"math"
+	"slices"
+)
+
+const (
+	// exactSample is how many values a sample keeps as they are.
+	exactSample = 1 << 18
+	// bucketStep is the ratio of the bounds of a bucket beyond that: what is read
+	// off is within 0.05 % of what was put in.
+	bucketStep = 1.001
+	// leastBucket is the upper end of the first bucket, in ms, and mostBuckets is
+	// how many there are: up to 10^9 ms.
+	leastBucket = 1e-3
+	mostBuckets = 27_645
+)
+
+// sample is a set of times in ms of which percentiles are asked in the end: exact
+// for as long as they are few, in buckets of a geometric scale when they are
+// many, so that a run of any length takes the same memory.
+type sample struct {
+	values  []float64
+	buckets []int64 // nil while values holds all
+	count   int
+	sum     float64
+	most    float64
+}
+
+// add puts a value in; none is negative.
+func (s *sample) add(ms float64) {
+	s.count++
+	s.sum += ms
+	s.most = max(s.most, ms)
+	if s.buckets != nil {
+		s.buckets[bucketOf(ms)]++
+		return
+	}
+	s.values = append(s.values, ms)
+	if len(s.values) == exactSample {
+		s.buckets = make([]int64, mostBuckets)
+		for _, v := range s.values {
+			s.buckets[bucketOf(v)]++
+		}
+		s.values = nil
+	}
+}
+
+func bucketOf(ms float64) int {
+	if ms <= leastBucket {
+		return 0
+	}
+	return min(int(math.Log(ms/leastBucket)/math.Log(bucketStep))+1, mostBuckets-1)
+}
+
+// percentiles reads the set off; nil when there are no values.
+func (s *sample) percentiles() *Percentiles {
+	if s.count == 0 {
+		return nil
+	}
+	if s.buckets == nil {
+		return percentiles(s.values)
+	}
+	p := &Percentiles{Mean: s.sum / float64(s.count), Max: s.most}
+	seen, i := int64(0), 0
+	for _, at := range []struct {
+		share float64
+		to    *float64
+	}{{0.10, &p.P10}, {0.25, &p.P25}, {0.50, &p.P50}, {0.75, &p.P75}, {0.90, &p.P90}, {0.95, &p.P95}, {0.99, &p.P99}} {
+		for rank := int64(nearest(at.share, s.count)); i < len(s.buckets)-1 && seen+s.buckets[i] < rank; i++ {
+			seen += s.buckets[i]
+		}
+		// The middle of the bucket on its own scale.
+		*at.to = min(s.most, leastBucket*math.Pow(bucketStep, float64(i)-0.5))
+	}
+	return p
+}
+
+// nearest is the rank of a percentile among n values, from 1.
+func nearest(share float64, n int) int { return max(int(math.Ceil(share*float64(n))), 1) }
+
+// percentiles sorts values and reads the set off them; nil when there are none.
+func percentiles(values []float64) *Percentiles {
+	n := len(values)
+	if n == 0 {
+		return nil
+	}
+	slices.Sort(values)
+	sum := 0.0
+	for _, v := range values {
+		sum += v
+	}
+	at := func(p float64) float64 { return values[nearest(p, n)-1] }
+	return &Percentiles{
+		Mean: sum / float64(n), P10: at(0.10), P25: at(0.25), P50: at(0.50), P75: at(0.75),
+		P90: at(0.90), P95: at(0.95), P99: at(0.99), Max: values[n-1],
+	}
+}
