@@ -63,8 +63,8 @@ replicas, the others as one balancer a region.
 
 --set changes a scenario: ` + strings.Join(sim.SettingNames(), ", ") + `.
 
-With -o json each scenario is one object on a line; -o html is one page with
-drawings for a browser.`,
+With -o json each scenario is one object on a line; -o html is one page for a
+browser: the table, drawings, and the load over time (of seed 1).`,
 		Example: `  skyserve sim run fig8c
   skyserve sim run fig8a tot30 --policy least-load,skylb --seeds 5
   skyserve sim run fig10 --policy skylb

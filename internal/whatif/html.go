@@ -34,6 +34,7 @@ func WriteHTML(out io.Writer, reports []*Report) error {
 // view is a report as the page shows it.
 type view struct {
 	Name, Title, Basis, Headline string
+	Compares, Oracle             bool // the page has more than one policy, and the oracle
 	Columns                      []column
 	Rows                         []viewRow
 	Charts                       []*chart
@@ -46,6 +47,7 @@ type view struct {
 func viewOf(r *Report) view {
 	l := lineUp(r)
 	v := view{Name: r.Scenario, Title: r.Title, Basis: r.basis(), Headline: l.headline(), Note: r.Note}
+	v.Compares, v.Oracle = l.second != nil, l.oracle != nil
 	v.Columns, v.Rows = l.table()
 	for _, name := range claimHeader {
 		v.ClaimHeader = append(v.ClaimHeader, strings.ToLower(name))
@@ -99,8 +101,8 @@ func lineUp(r *Report) *lineup {
 			l.second = e
 		}
 	}
-	if l.leader != nil {
-		l.leader.Leader = true
+	if l.second != nil {
+		l.leader.Leader = true // of one alone there is nothing to say
 	}
 	return l
 }

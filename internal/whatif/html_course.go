@@ -176,7 +176,7 @@ func (c *courses) axes(warmup float64) {
 }
 
 // addEvents numbers the scenario's faults and surges by when they begin, and
-// places them under the time axis.
+// places them under the time axis. What would come after the end is left out.
 func (c *courses) addEvents(constants *sim.Constants) {
 	for i := range constants.Surges {
 		s := &constants.Surges[i]
@@ -186,6 +186,7 @@ func (c *courses) addEvents(constants *sim.Constants) {
 		f := &constants.Faults[i]
 		c.Events = append(c.Events, courseEvent{Text: faultText(f), From: f.From, To: f.To})
 	}
+	c.Events = slices.DeleteFunc(c.Events, func(e courseEvent) bool { return e.From >= c.duration })
 	slices.SortStableFunc(c.Events, func(a, b courseEvent) int { return cmp.Compare(a.From, b.From) })
 	var ends []float64 // x that each lane is taken to
 	for i := range c.Events {

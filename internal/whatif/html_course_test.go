@@ -145,13 +145,13 @@ func TestEventsDoNotOverlap(t *testing.T) {
 		r := everything("")
 		r.Constants.Faults = nil
 		for range rapid.IntRange(0, 40).Draw(rt, "faults") {
-			from := rapid.Float64Range(0, 100).Draw(rt, "from")
-			r.Constants.Faults = append(r.Constants.Faults, sim.ConstantsFault{Kind: sim.LinkCut, From: from, To: rapid.Float64Range(from, 100).Draw(rt, "to")})
+			from := rapid.Float64Range(0, 110).Draw(rt, "from")
+			r.Constants.Faults = append(r.Constants.Faults, sim.ConstantsFault{Kind: sim.LinkCut, From: from, To: from + rapid.Float64Range(0, 50).Draw(rt, "more")})
 		}
 		c := lineUp(r).courses()
 		for i := range c.Events {
 			e := &c.Events[i]
-			if e.Number != i+1 || e.X < panelLeft || e.X+e.Wide > panelRight+0.01 || e.Lane.X+e.Lane.Wide > panelRight+0.01 || e.Lane.Y+e.Lane.High > float64(c.Height) {
+			if e.Number != i+1 || e.From >= 100 || e.X < panelLeft || e.X+e.Wide > panelRight+0.01 || e.Lane.X+e.Lane.Wide > panelRight+0.01 || e.Lane.Y+e.Lane.High > float64(c.Height) {
 				rt.Fatalf("event %+v", e)
 			}
 			for k := range i {

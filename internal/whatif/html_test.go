@@ -181,6 +181,9 @@ func TestTheOracleStandsApart(t *testing.T) {
 	if text := strings.Join(got, ", "); text != "slow plain, fast lead, oracle oracle" {
 		t.Errorf("the page shows %s", text)
 	}
+	if alone := lineUp(&Report{Summary: []Summary{{Policy: "p"}}}); alone.entries[0].Style() != "plain" {
+		t.Error("a policy leads itself")
+	}
 	if only := lineUp(&Report{Summary: []Summary{{Policy: sim.Oracle}}}); only.leader != nil || only.headline() != "" {
 		t.Errorf("the oracle leads: %s", only.headline())
 	}

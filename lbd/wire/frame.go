@@ -1,0 +1,147 @@
+package wire
+
+import (
+	"net/http"
+	"net/textproto"
+	"strconv"
+	"strings"
+)
+
+// frame is how the end of a body is found (RFC 9112, section 6.3).
+type frame uint8
+
+const (
+	frameNone       frame = iota // there is no body
+	frameSized                   // Content-Length says
+	frameChunked                 // a chunk of no bytes
+	frameUntilClose              // the connection's end
+)
+
+// frameOf is how the body of a settled answer ends.
+func frameOf(resp *http.Response) frame {
+	switch {
+	case resp.Request.Method == http.MethodHead || !mayHaveBody(resp.StatusCode) || resp.ContentLength == 0:
+		return frameNone
+	case resp.TransferEncoding != nil:
+		return frameChunked
+	case resp.ContentLength > 0:
+		return frameSized
+	}
+	return frameUntilClose
+}
+
+func mayHaveBody(status int) bool {
+	return status >= http.StatusOK && status != http.StatusNoContent && status != http.StatusNotModified
+}
+
+// settle reads what the header says of the message itself, and moves it to the
+// fields of the response as net/http does.
+func settle(resp *http.Response) error {
+	if err := settleLength(resp); err != nil {
+		return err
+	}
+	if err := settleTrailer(resp); err != nil {
+		return err
+	}
+	settleClose(resp)
+	return nil
+}
+
+// settleLength finds the body's length, -1 when its end will show.
+func settleLength(resp *http.Response) error {
+	h := resp.Header
+	length, err := contentLength(h)
+	if err != nil {
+		return err
+	}
+	if encodings, given := h["Transfer-Encoding"]; given {
+		switch {
+		case !resp.ProtoAtLeast(1, 1):
+			return malformed("Transfer-Encoding in %s", resp.Proto)
+		case len(encodings) != 1 || !strings.EqualFold(encodings[0], "chunked"):
+			return malformed("Transfer-Encoding: want chunked, got %.80q", encodings)
+		case length >= 0:
+			return malformed("both Transfer-Encoding and Content-Length")
+		}
+		delete(h, "Transfer-Encoding")
+		resp.TransferEncoding = []string{"chunked"}
+	}
+	resp.ContentLength = length
+	if !mayHaveBody(resp.StatusCode) && resp.Request.Method != http.MethodHead {
+		resp.ContentLength = 0
+	}
+	return nil
+}
+
+// contentLength is the one value of Content-Length, -1 when there is none. The
+// same value twice is taken for one.
+func contentLength(h http.Header) (int64, error) {
+	values, given := h["Content-Length"]
+	if !given {
+		return -1, nil
+	}
+	first := values[0]
+	for _, v := range values[1:] {
+		if v != first {
+			return 0, malformed("Content-Length: got %.80q", values)
+		}
+	}
+	n, err := strconv.ParseUint(first, 10, 63)
+	if err != nil {
+		return 0, malformed("Content-Length: got %.80q", first)
+	}
+	h["Content-Length"] = values[:1]
+	return int64(n), nil
+}
+
+// settleTrailer notes which trailers are announced.
+func settleTrailer(resp *http.Response) error {
+	lists, given := resp.Header["Trailer"]
+	if !given || resp.TransferEncoding == nil {
+		return nil
+	}
+	delete(resp.Header, "Trailer")
+	for _, list := range lists {
+		for name := range strings.SplitSeq(list, ",") {
+			name = textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name))
+			switch name {
+			case "":
+				continue
+			case "Transfer-Encoding", "Trailer", "Content-Length":
+				return malformed("%s is announced as a trailer", name)
+			}
+			if resp.Trailer == nil {
+				resp.Trailer = http.Header{}
+			}
+			resp.Trailer[name] = nil
+		}
+	}
+	return nil
+}
+
+// settleClose finds whether the connection ends with the answer.
+func settleClose(resp *http.Response) {
+	connection := resp.Header["Connection"]
+	resp.Close = listed(connection, "close")
+	switch {
+	case !resp.ProtoAtLeast(1, 1):
+		resp.Close = resp.Close || !listed(connection, "keep-alive")
+	case resp.Close:
+		delete(resp.Header, "Connection")
+	}
+	if frameOf(resp) == frameUntilClose {
+		resp.Close = true
+	}
+}
+
+// listed says whether a list of words, over several lines, holds one.
+func listed(lines []string, word string) bool {
+	for _, line := range lines {
+		for w := range strings.SplitSeq(line, ",") {
+			if strings.EqualFold(textproto.TrimString(w), word) {
+				return true
+			}
+		}
+	}
+	return false
+}
