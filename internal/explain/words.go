@@ -31,6 +31,7 @@ var rejectedBecause = map[string]string{
 	core.RejectWait:       "no place had room in the time that it may wait",
 	core.RejectFailed:     "its replica failed after the client had seen some of the answer",
 	core.RejectTooManyTry: "it had been tried as often as it may",
+	core.RejectRetries:    "its replica failed, and too many requests were being tried again already",
 }
 
 // because is the sentence for a reason; a word that is not known is shown as it is.

@@ -16,7 +16,7 @@ type request struct {
 	pooled
 	seq     uint64
 	rank    time.Duration // among those that the order does not tell apart the least goes first
-	arrived time.Duration
+	arrived time.Duration // or when its answer broke off: since when its client waits
 	began   time.Duration // its session
 	sentAt  time.Duration
 	target  *target // nil while queued
@@ -68,6 +68,9 @@ type Balancer struct {
 	sharing     sharing
 	seq         uint64
 	counts      Counts
+	retries     retryBudget
+	ejections   int64
+	refused     int64     // retries
 	hits        mean      // share of the prompts that engines found in their caches
 	byPace      []*target // scratch of comparePaces
 
@@ -87,6 +90,7 @@ type Balancer struct {
 func New(cfg Config) *Balancer {
 	return &Balancer{
 		cfg:         cfg,
+		retries:     retryBudget{float64(cfg.RetryBurst)},
 		requests:    map[string]*request{},
 		replicaTree: prefix.NewTreeInOrder(cfg.TreeBytes, cfg.TreeOrder),
 		peerTree:    prefix.NewTreeInOrder(cfg.TreeBytes, cfg.TreeOrder),
@@ -183,6 +187,7 @@ func (b *Balancer) act(a Action) { b.actions = append(b.actions, a) }
 
 func (b *Balancer) arrive(now time.Duration, in *Request) {
 	b.counts.Arrived++
+	b.retries.earn(&b.cfg)
 	if in.From != "" {
 		b.counts.ForwardedIn++
 	}
@@ -266,8 +271,9 @@ func (b *Balancer) finish(now time.Duration, id string, out *Outcome) {
 	if r == nil || r.target == nil {
 		return
 	}
-	t := b.leave(r, out)
-	b.learn(now, t, r, out)
+	here := out.here()
+	t := b.leave(r, here)
+	b.learn(now, t, r, here)
 	b.queue(r.Model).settle(r, out)
 	if out != nil && out.OutputTokens.Known {
 		b.queue(r.Model).answers.ended(max(0, out.OutputTokens.Value))
@@ -277,18 +283,34 @@ func (b *Balancer) finish(now time.Duration, id string, out *Outcome) {
 	}
 	b.share(now, t, r, out)
 	b.counts.Finished++
+	t.breaker.served()
 	b.drop(r)
 	b.drainFor(now, r)
 }
 
+// here is what of an outcome the last target did.
+func (o *Outcome) here() *Outcome {
+	if o == nil || o.Elsewhere <= 0 || !o.OutputTokens.Known {
+		return o
+	}
+	h := *o
+	h.OutputTokens.Value = max(0, h.OutputTokens.Value-h.Elsewhere)
+	return &h
+}
+
 // fail handles a request that its target did not serve: elsewhere if that can
-// still be done unseen, else it ends.
+// still be done, else it ends.
 func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 	r := b.requests[id]
 	if r == nil || r.target == nil {
 		return
 	}
+	if r.prefilled {
+		r.arrived = now // its client has waited since then, not since it asked
+	}
+	trial := r.target.breaker.trial == r
 	t := b.leave(r, out)
+	b.blame(now, t, r, trial)
 	if out != nil && out.Unreachable {
 		b.suspect(now, t)
 	}
@@ -301,6 +323,9 @@ func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 		b.reject(r, RejectFailed)
 	case r.tries >= b.cfg.MaxTries:
 		b.reject(r, RejectTooManyTry)
+	case !b.retries.spend(&b.cfg):
+		b.refused++
+		b.reject(r, RejectRetries)
 	default:
 		b.requeue(now, r)
 	}
@@ -386,6 +411,7 @@ func (b *Balancer) leave(r *request, out *Outcome) *target {
 	t := r.target
 	t.confirm(r)
 	t.outstanding--
+	t.breaker.left(r)
 	t.work.take(r, out, t.outstanding == 0)
 	b.parted(t, r)
 	b.counts.Outstanding--
@@ -443,6 +469,7 @@ func (b *Balancer) queue(model string) *queue {
 // available again is used.
 func (b *Balancer) tick(now time.Duration) {
 	b.forgetLost(now)
+	b.readmit(now)
 	b.dropOldNews(now)
 	b.comparePaces()
 	b.bounceStranded(now)

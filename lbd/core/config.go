@@ -97,6 +97,17 @@ type Config struct {
 	BatchInterval time.Duration
 	// MaxTries bounds how often one request is sent in all.
 	MaxTries int
+	// RetryShare and RetryBurst bound how many requests are tried again: each
+	// arrival allows RetryShare of a retry, up to RetryBurst in stock. RetryBurst 0 =
+	// no bound.
+	RetryShare float64
+	RetryBurst int
+	// A replica that fails EjectAfter requests in a row is left out for EjectTime,
+	// each time in a row twice as long, EjectMost at most, unless more than
+	// EjectShare (0..1) of its model's replicas would be. EjectAfter 0 = never.
+	EjectAfter           int
+	EjectTime, EjectMost time.Duration
+	EjectShare           float64
 	// PeerPause is how long a peer that bounced a request is left out.
 	PeerPause time.Duration
 	// TreeBytes bounds the memory of each of the two prefix trees; TreeOrder says
@@ -133,6 +144,12 @@ func DefaultConfig(p policy.Policy) Config {
 		PoolLimit:        128,
 		BatchInterval:    20 * time.Millisecond, // a step or two, whose ends come together: a quarter less imbalance than at once
 		MaxTries:         5,
+		RetryShare:       0.2, // what outages of a fleet may add to its load
+		RetryBurst:       512, // twice what one engine runs at once: its death costs nobody an answer
+		EjectAfter:       5,
+		EjectTime:        5 * time.Second, // an engine that is out of memory or restarting is back sooner than that, or not soon
+		EjectMost:        time.Minute,
+		EjectShare:       0.5,
 		PeerPause:        time.Second,
 		TreeBytes:        64 << 20,           // 120,000 prompts of 4 KB
 		TreeOrder:        prefix.LeastRecent, // what engines' own caches do

@@ -93,7 +93,11 @@ type Outcome struct {
 	// Key is the prompt with its answer, as the next turn of the conversation
 	// will begin; nil when it is not known.
 	Key prefix.Key `json:"key,omitempty"`
-	// Retryable: nothing reached the client yet, so it can be tried elsewhere.
+	// Elsewhere is how many of OutputTokens an earlier target generated, of an
+	// answer that was continued here.
+	Elsewhere int `json:"elsewhere_tokens,omitempty"`
+	// Retryable: it can be tried elsewhere, since nothing reached the client yet or
+	// the answer can be continued.
 	Retryable bool `json:"retryable,omitempty"`
 	// Unreachable: the target could not be connected to at all, so nothing more
 	// is sent there until it reports again.
@@ -188,6 +192,7 @@ const (
 	RejectWait       = "wait_exceeded"  // it waited as long as it may
 	RejectFailed     = "replica_failed" // its target failed and it cannot be retried
 	RejectTooManyTry = "retries_exhausted"
+	RejectRetries    = "retry_budget" // too much is being retried already
 )
 
 // Action is one thing to do. It is valid until the next Step.

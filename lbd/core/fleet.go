@@ -57,6 +57,7 @@ func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 	if t := find(b.replicas, info.ID); t != nil {
 		if t.model != info.Model || t.process != info.Process {
 			b.forget(now, t)
+			t.breaker = breaker{}
 		}
 		t.process, t.engine = info.Process, info.engine()
 		t.model, t.limit, t.draining = info.Model, info.MaxOutstanding, false
@@ -341,11 +342,15 @@ type View struct {
 	OldestWait time.Duration
 	TreeBytes  int
 	TreeNodes  int
+	// Ejections counts how often a replica was left out because it failed what it
+	// was sent; RetriesRefused, requests that ended for want of retry budget.
+	Ejections      int64
+	RetriesRefused int64
 }
 
 // View copies the state for people to look at; it changes nothing.
 func (b *Balancer) View(now time.Duration) View {
-	v := View{Counts: b.counts, TreeBytes: b.replicaTree.Bytes() + b.peerTree.Bytes(), TreeNodes: b.replicaTree.Nodes() + b.peerTree.Nodes()}
+	v := View{Counts: b.counts, TreeBytes: b.replicaTree.Bytes() + b.peerTree.Bytes(), TreeNodes: b.replicaTree.Nodes() + b.peerTree.Nodes(), Ejections: b.ejections, RetriesRefused: b.refused}
 	v.Counts.Queued = b.queued
 	for _, q := range b.queues {
 		v.OldestWait = max(v.OldestWait, q.oldestWait(now))
@@ -375,6 +380,8 @@ func (t *target) why(now time.Duration, c *Config) string {
 		return "connection failed"
 	case !t.ready:
 		return t.reason
+	case t.breaker.ejected(now):
+		return t.breaker.reason(now)
 	case !t.live(now, c):
 		return "no report"
 	}

@@ -48,6 +48,7 @@ type target struct {
 	// nominal replica under the same load; hardwarePace, that of all like it.
 	pace         mean
 	hardwarePace float64
+	breaker      breaker // replica only
 	outstanding  int
 	unconfirmed  []*request // sent, and not visible in any report nor by a first token, oldest first
 	tokens       int64      // generated, by progress events
@@ -58,10 +59,10 @@ type target struct {
 // age is how old the target's figures are.
 func (t *target) age(now time.Duration) time.Duration { return now - t.reportedAt }
 
-// live says whether the target answers: it reported ready, lately, and no
-// connection to it failed since.
+// live says whether the target answers: it reported ready, lately, no connection
+// to it failed since, and it is not ejected.
 func (t *target) live(now time.Duration, c *Config) bool {
-	return t.reported && t.ready && !t.suspect && t.age(now) < time.Duration(c.LostIntervals)*c.ProbeInterval
+	return t.reported && t.ready && !t.suspect && !t.breaker.ejected(now) && t.age(now) < time.Duration(c.LostIntervals)*c.ProbeInterval
 }
 
 func (t *target) stale(now time.Duration, c *Config) bool {
@@ -70,7 +71,7 @@ func (t *target) stale(now time.Duration, c *Config) bool {
 
 // replicaAvailable is the push rule of one replica.
 func (t *target) replicaAvailable(now time.Duration, c *Config) bool {
-	if t.draining || !t.live(now, c) || (t.limit > 0 && t.outstanding >= t.limit) {
+	if t.draining || !t.live(now, c) || t.breaker.tried() || (t.limit > 0 && t.outstanding >= t.limit) {
 		return false
 	}
 	switch c.Push.Mode {
@@ -119,6 +120,7 @@ func (t *target) peerAvailable(now time.Duration, c *Config, l *ModelLoad, ownQu
 // sent notes that r went to the target.
 func (t *target) sent(r *request) {
 	t.outstanding++
+	t.breaker.sent(r)
 	t.work.add(r)
 	t.unconfirmed = append(t.unconfirmed, r)
 }

@@ -13,9 +13,12 @@ func statusLabel(status int) string { return strconv.Itoa(status) }
 // token notes that n tokens passed at a time.
 func (x *exchange) token(now time.Time, n int) {
 	r := x.rt
+	if !x.talks {
+		x.talks = true
+		r.stepFlight(&x.flight, core.Event{Kind: core.EventFirstToken}, nil)
+	}
 	if x.first.IsZero() {
 		x.first = now
-		r.stepFlight(&x.flight, core.Event{Kind: core.EventFirstToken}, nil)
 		if x.from == "" {
 			ttft := now.Sub(x.began)
 			r.stats.ttft.add(r.Elapsed(), ttft)

@@ -25,6 +25,9 @@ type origin struct {
 	// sessionAge is how long ago the session began, as the peer says; 0 = not known.
 	sessionAge time.Duration
 	tier       service.Tier
+	// continueOff: the answer is not to be continued elsewhere; continued: it was,
+	// by the peer, so that only an engine that can go on with it will do.
+	continueOff, continued bool
 }
 
 // maxSessionAge bounds what a peer may say of a session's age: no queue looks
@@ -67,6 +70,7 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
 	if trusted {
 		o.from, o.hop, o.tenant = from, hop, h.Get(headerTenant)
 		o.sessionAge = parseSessionAge(h.Get(headerSessionAge))
+		o.continued = h.Get(headerContinued) != ""
 	} else {
 		tenant, ok := r.keys.admit(h)
 		if !ok {
@@ -79,6 +83,13 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
 		return o, invalid(headerTier, "invalid_tier", "header "+headerTier+": "+err.Error())
 	}
 	o.tier = tier
+	switch word := h.Get(headerContinue); strings.ToLower(word) {
+	case "", continueOn:
+	case continueOff:
+		o.continueOff = true
+	default:
+		return o, invalid(headerContinue, "invalid_continue", fmt.Sprintf("header %s: unknown word %q: want on or off", headerContinue, word))
+	}
 	return o, nil
 }
 

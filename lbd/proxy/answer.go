@@ -15,9 +15,12 @@ type answer struct {
 	tokens int
 	usage  usage
 	// done: the stream said that it is complete, or gave the reason why it has
-	// come to its end; failed: it told of an error.
+	// come to its end; failed: it told of an error; faulty: of one that is the
+	// engine's and not the request's.
 	done   bool
 	failed bool
+	faulty bool
+	spoken *spoken // nil when the answer cannot be continued elsewhere
 
 	key     *renderer // nil when no key is wanted
 	room    int       // bytes that may still enter the key
@@ -38,6 +41,7 @@ type finding struct {
 func (a *answer) event(data []byte) finding {
 	if string(data) == "[DONE]" {
 		a.done = true
+		a.spoken.close()
 		return finding{}
 	}
 	var f finding
@@ -50,6 +54,9 @@ func (a *answer) event(data []byte) finding {
 			tally = value
 		case `"error"`:
 			a.failed = a.failed || kindOf(value) != 'n'
+			a.faulty = a.faulty || serverFault(value)
+		case `"id"`, `"created"`, `"model"`:
+			a.spoken.meet(key, value)
 		case `"type"`:
 			kind = value
 		case `"delta"`:
@@ -70,6 +77,18 @@ func (a *answer) event(data []byte) finding {
 	return f
 }
 
+// serverFault says whether an error in a stream is the engine's: vLLM and SGLang
+// say so by an HTTP status in code when what computes has died under the server.
+func serverFault(raw []byte) (fault bool) {
+	members(raw, func(key, value []byte) {
+		if string(key) == `"code"` {
+			status, err := strconv.Atoi(string(value))
+			fault = err == nil && status >= 500
+		}
+	})
+	return fault
+}
+
 func emptyArray(raw []byte) bool {
 	return kindOf(raw) == '[' && len(bytes.TrimSpace(raw[1:len(raw)-1])) == 0
 }
@@ -86,7 +105,10 @@ func (a *answer) choices(raw []byte) (said bool) {
 			case `"text"`:
 				said = a.plain(value, first) || said
 			case `"finish_reason"`:
-				a.done = a.done || kindOf(value) == '"'
+				if kindOf(value) == '"' {
+					a.done = true
+					a.spoken.end()
+				}
 			}
 		})
 		first = false
@@ -101,6 +123,7 @@ func (a *answer) delta(raw []byte, keyed bool) (said bool) {
 		case `"content"`:
 			if kindOf(value) == '"' && len(value) > 2 {
 				said = true
+				a.heard(value, keyed)
 				if keyed && a.turn(len(value)) {
 					a.key.text(value)
 				}
@@ -108,15 +131,35 @@ func (a *answer) delta(raw []byte, keyed bool) (said bool) {
 		case `"tool_calls"`:
 			each(value, func(call []byte) {
 				said = true
+				a.spoken.lose()
 				if keyed && a.turn(len(call)) {
 					a.callPiece(call)
 				}
 			})
 		case `"reasoning_content"`, `"reasoning"`, `"refusal"`:
-			said = said || (kindOf(value) == '"' && len(value) > 2)
+			if kindOf(value) == '"' && len(value) > 2 {
+				said = true
+				a.spoken.lose()
+			}
+		case `"function_call"`, `"audio"`:
+			if kindOf(value) == '{' {
+				a.spoken.lose()
+			}
+		case `"role"`:
+			a.spoken.turn()
 		}
 	})
 	return said
+}
+
+// heard keeps a piece of the text for the case that it must be continued. Only
+// one answer can be.
+func (a *answer) heard(quoted []byte, first bool) {
+	if first {
+		a.spoken.say(quoted)
+	} else {
+		a.spoken.lose()
+	}
 }
 
 // callPiece writes a piece of a tool call as renderer.toolCall writes the whole.
@@ -142,6 +185,7 @@ func (a *answer) plain(raw []byte, keyed bool) bool {
 	if kindOf(raw) != '"' || len(raw) <= 2 {
 		return false
 	}
+	a.heard(raw, keyed)
 	if keyed && a.key != nil && a.key.answer == answerText && a.enter(len(raw)) {
 		a.key.text(raw)
 	}

@@ -2,8 +2,10 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 )
 
@@ -16,16 +18,29 @@ type endpoint struct {
 	done bool
 	// render writes the prompt into a key.
 	render func(*renderer, *call)
+	// extend puts the beginning of an answer behind the prompt; nil where answers
+	// cannot be continued. anyEngine: every engine can go on from there.
+	extend    func(c *call, said []byte) (edits []edit, ok bool)
+	anyEngine bool
+	// full is what a chunk says, but for its head, of an answer that has come to the
+	// client's bound.
+	full string
 }
 
 // The endpoints that engines serve.
 var endpoints = map[string]*endpoint{
-	"/v1/chat/completions": {path: "/v1/chat/completions", streams: true, done: true, render: (*renderer).chat},
-	"/v1/completions":      {path: "/v1/completions", streams: true, done: true, render: (*renderer).completion},
-	"/v1/responses":        {path: "/v1/responses", render: (*renderer).responses},
-	"/v1/embeddings":       {path: "/v1/embeddings", render: (*renderer).embeddings},
-	"/v1/rerank":           {path: "/v1/rerank", render: (*renderer).rerank},
-	"/tokenize":            {path: "/tokenize", render: (*renderer).tokenize},
+	"/v1/chat/completions": {
+		path: "/v1/chat/completions", streams: true, done: true, render: (*renderer).chat, extend: (*call).extendChat,
+		full: `"object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}]`,
+	},
+	"/v1/completions": {
+		path: "/v1/completions", streams: true, done: true, render: (*renderer).completion, extend: (*call).extendPrompt, anyEngine: true,
+		full: `"object":"text_completion","choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"length"}]`,
+	},
+	"/v1/responses":  {path: "/v1/responses", render: (*renderer).responses},
+	"/v1/embeddings": {path: "/v1/embeddings", render: (*renderer).embeddings},
+	"/v1/rerank":     {path: "/v1/rerank", render: (*renderer).rerank},
+	"/tokenize":      {path: "/tokenize", render: (*renderer).tokenize},
 }
 
 // call is what a body says that the balancer must know. Spans point into body.
@@ -49,6 +64,12 @@ type call struct {
 	maxCompletion span
 	maxOutput     span
 	previous      span
+	minTokens     span
+	continueFinal span
+	addPrompt     span
+
+	// forbidden: some field says that the answer is not to be continued elsewhere.
+	forbidden bool
 }
 
 // field is where a top-level key's value is kept, nil for a key that does not
@@ -89,6 +110,12 @@ func (c *call) field(key []byte) *span {
 		return &c.maxOutput
 	case `"previous_response_id"`:
 		return &c.previous
+	case `"min_tokens"`:
+		return &c.minTokens
+	case `"continue_final_message"`:
+		return &c.continueFinal
+	case `"add_generation_prompt"`:
+		return &c.addPrompt
 	}
 	return nil
 }
@@ -119,6 +146,8 @@ func parseCall(body []byte) (call, error) {
 		}
 		if f := c.field(key.of(body)); f != nil {
 			*f = v
+		} else if forbids(key.of(body), v.of(body)) {
+			c.forbidden = true
 		}
 	}
 	if in.peek(); in.at < len(body) {
@@ -240,9 +269,7 @@ func (c *call) askInOptions(raw []byte, ask string) (edit, bool) {
 
 // splice appends body with its edits to dst. The edits must not overlap.
 func splice(dst, body []byte, edits []edit) []byte {
-	if len(edits) == 2 && edits[1].from < edits[0].from {
-		edits[0], edits[1] = edits[1], edits[0]
-	}
+	slices.SortFunc(edits, func(a, b edit) int { return cmp.Compare(a.from, b.from) })
 	at := 0
 	for _, e := range edits {
 		dst = append(dst, body[at:e.from]...)

@@ -87,6 +87,10 @@ var rejections = map[string]apiError{
 		status: http.StatusBadGateway, kind: typeServer,
 		message: "every try failed",
 	},
+	core.RejectRetries: {
+		status: http.StatusServiceUnavailable, kind: typeServer, retryAfter: 2,
+		message: "the replica failed, and too many requests are being tried again already",
+	},
 	core.RejectFailed: {
 		status: http.StatusBadGateway, kind: typeServer,
 		message: "the replica failed and the request cannot be tried elsewhere",

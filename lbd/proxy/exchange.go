@@ -19,16 +19,21 @@ type exchange struct {
 	origin
 	flight flight
 	model  string
-	body   *sharedBody // as it is sent; nil once no try can follow
+	body   *sharedBody // as it is sent first; nil once no try can follow
+	rest   *sharedBody // as it is sent for the rest of an answer; nil before that
 
 	promptTokens int  // estimated
+	bound        int  // of the answer's tokens; 0 = none was set
 	streamWanted bool // the client asks for a stream
 	hideUsage    bool // the client did not ask for the usage that the engine was asked for
 	answer       answer
+	spoken       spoken // what answer.spoken points to, where it does
+	seam         *seam  // nil until another target goes on with the answer
 
 	sent   verdict // the try at hand
 	ctl    *http.ResponseController
 	wrote  bool      // the answer's header has gone to the client
+	talks  bool      // a token came in the try at hand
 	first  time.Time // of the first token
 	latest time.Time // of the latest one
 	until  time.Time // the write deadline that is set
@@ -78,10 +83,15 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	x.answer.key = renderKey(x.rt.seed, x.endpoint, &c, model)
 	x.answer.room = x.rt.limits.MaxKeyedAnswer
 	x.promptTokens = (x.answer.key.hash.Len() + 3) / 4
-	x.body = share(x.rewrite(&c, buf))
+	x.bound = c.bound()
+	continuable := c.continuable(x.endpoint)
+	x.body = share(x.rewrite(&c, buf)) // which may let go of what c was read from
+	if continuable {
+		x.listen()
+	}
 	return &core.Request{
 		Model: model, Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.key.hash.Key(),
-		PromptTokens: x.promptTokens, MaxTokens: c.bound(), Hop: x.hop, From: x.from, SessionAge: x.sessionAge,
+		PromptTokens: x.promptTokens, MaxTokens: x.bound, Hop: x.hop, From: x.from, SessionAge: x.sessionAge,
 	}, nil
 }
 
@@ -132,6 +142,7 @@ func (x *exchange) arrive(request *core.Request) bool {
 // letGo gives back what the exchange borrowed.
 func (x *exchange) letGo() {
 	x.dropBody()
+	x.spoken.release()
 	if x.answer.key != nil {
 		releaseRenderer(x.answer.key)
 		x.answer.key = nil
@@ -143,6 +154,10 @@ func (x *exchange) dropBody() {
 	if x.body != nil {
 		x.body.release()
 		x.body = nil
+	}
+	if x.rest != nil {
+		x.rest.release()
+		x.rest = nil
 	}
 }
 
@@ -165,6 +180,10 @@ func (x *exchange) run(ctx context.Context) {
 
 // obey carries a verdict out; it says whether the request has ended.
 func (x *exchange) obey(ctx context.Context, v verdict) (ended bool) {
+	if x.wrote && (v.kind == core.ActionReject || v.kind == core.ActionBounce) {
+		x.abandoned(v)
+		return true
+	}
 	switch v.kind {
 	case core.ActionReject:
 		e := rejection(v.reason, x.last)
@@ -184,6 +203,9 @@ func (x *exchange) obey(ctx context.Context, v verdict) (ended bool) {
 // cancelled ends a request whose client has gone, or that core aborted: then
 // the client is told.
 func (x *exchange) cancelled() {
+	if x.seam != nil {
+		x.continuation(continuedCancelled)
+	}
 	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventCancelled}, nil)
 	if !x.wrote && x.req.Context().Err() == nil {
 		e := &apiError{status: http.StatusServiceUnavailable, kind: typeServer, code: "aborted", message: errAborted.Error()}
@@ -197,6 +219,10 @@ func (x *exchange) cancelled() {
 // finished ends a request that was served.
 func (x *exchange) finished(status int, complete bool) {
 	out := &core.Outcome{PromptTokens: x.answer.usage.prompt, CachedTokens: x.answer.usage.cached, OutputTokens: policy.Known(x.outputTokens())}
+	if x.seam != nil {
+		out.Elsewhere = x.seam.said
+		x.continuation(continuedWhole)
+	}
 	if complete {
 		out.Key = x.answer.finish()
 	}
@@ -205,8 +231,12 @@ func (x *exchange) finished(status int, complete bool) {
 }
 
 // broke ends a request whose target failed after the client had seen some of
-// its answer.
+// its answer, and that nobody can go on with.
 func (x *exchange) broke(status int, f *failure) {
+	if x.seam != nil {
+		x.continuation(continuedBroken)
+		x.seam = nil
+	}
 	x.fail(f)
 	x.end(status, stateFailed)
 }
@@ -214,9 +244,10 @@ func (x *exchange) broke(status int, f *failure) {
 // fail tells core that the try at hand failed.
 func (x *exchange) fail(f *failure) {
 	x.last = f
-	x.rt.log.Warn("a try failed", "request", x.flight.id, "target", x.sent.target, "cause", f.cause, "error", f.err, "retryable", !x.wrote)
+	retryable := !x.wrote || x.seam != nil
+	x.rt.log.Warn("a try failed", "request", x.flight.id, "target", x.sent.target, "cause", f.cause, "error", f.err, "retryable", retryable)
 	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventFailed, Outcome: &core.Outcome{
-		Retryable: !x.wrote, Unreachable: f.unreachable, Cause: f.cause,
+		Retryable: retryable, Unreachable: f.unreachable, Cause: f.cause,
 	}}, x.failedBy(f.cause))
 }
 

@@ -18,6 +18,12 @@ func (x *exchange) markForwarded(h http.Header) {
 	if x.tenant != "" {
 		h[headerTenant] = []string{x.tenant}
 	}
+	if x.continueOff {
+		h[headerContinue] = []string{continueOff}
+	}
+	if x.extended() {
+		h[headerContinued] = []string{"1"}
+	}
 	if ms := x.sent.sessionAge.Milliseconds(); ms > 0 {
 		h[headerSessionAge] = []string{strconv.FormatInt(ms, 10)}
 	}

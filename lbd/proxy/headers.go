@@ -26,9 +26,18 @@ const (
 	// milliseconds: the balancers' clocks are not compared.
 	headerSessionAge = "X-Skyserve-Session-Age-Ms"
 
+	// headerContinue, set to continueOff by a client, lets an answer whose replica
+	// dies in the middle of it end in an error event.
+	headerContinue = "X-Skyserve-Continue"
+	// headerContinued tells a peer that the request's prompt holds the beginning of
+	// its answer, which not every engine goes on with.
+	headerContinued = "X-Skyserve-Continued"
+
 	headerIdempotency = "Idempotency-Key"
 
 	ownPrefix = "X-Skyserve-"
+
+	continueOn, continueOff = "on", "off"
 )
 
 // hopByHop says whether a header concerns one connection only (RFC 9110,

@@ -21,6 +21,11 @@ type Limits struct {
 	MaxHeldAnswer int
 	// MaxKeyedAnswer is the most bytes of an answer that enter the prefix key.
 	MaxKeyedAnswer int
+	// MaxContinuedText is the most bytes of a stream's text that are kept, so that
+	// another replica can go on with it, and MaxContinuedBody the largest request
+	// whose body is kept for that beyond the first byte of its answer.
+	MaxContinuedText int
+	MaxContinuedBody int
 	// Decisions is how many requests' decisions are remembered.
 	Decisions int
 	// HistoryMinutes is how many minutes of points are remembered.
@@ -43,6 +48,9 @@ func DefaultLimits() Limits {
 		MaxHeldAnswer:  1 << 20, // 50 times a long answer
 		MaxKeyedAnswer: 1 << 18, // 64,000 tokens, longer than any engine's answer
 
+		MaxContinuedText: 1 << 18, // as MaxKeyedAnswer
+		MaxContinuedBody: 1 << 20, // a prompt of 250,000 tokens; larger bodies are images, and few
+
 		Decisions:        4096,
 		HistoryMinutes:   8 * 24 * 60, // a week, the longest season that forecasts know, and a day
 		RecordBuffer:     8192,        // a second of full traffic while a disk stalls
@@ -60,6 +68,8 @@ func (l Limits) orDefault() Limits {
 	fill(&l.MaxEvent, d.MaxEvent)
 	fill(&l.MaxHeldAnswer, d.MaxHeldAnswer)
 	fill(&l.MaxKeyedAnswer, d.MaxKeyedAnswer)
+	fill(&l.MaxContinuedText, d.MaxContinuedText)
+	fill(&l.MaxContinuedBody, d.MaxContinuedBody)
 	fill(&l.Decisions, d.Decisions)
 	fill(&l.HistoryMinutes, d.HistoryMinutes)
 	fill(&l.RecordBuffer, d.RecordBuffer)

@@ -23,6 +23,7 @@ type metrics struct {
 	itl         prometheus.Histogram
 	decisions   *prometheus.CounterVec // kind, reason
 	retries     prometheus.Counter
+	continued   *prometheus.CounterVec // outcome
 	forwarded   *prometheus.CounterVec // direction
 	matchBytes  prometheus.Counter
 	promptBytes prometheus.Counter
@@ -48,6 +49,7 @@ func newMetrics() *metrics {
 		}),
 		decisions:   counters("skyserve_decisions_total", "Decisions by kind and reason.", "kind", "reason"),
 		retries:     counter("skyserve_retries_total", "Tries after the first of a request."),
+		continued:   counters("skyserve_continuations_total", "Streams whose replica failed in the middle, by how they ended: whole, broken, cancelled, or refused (not to be continued).", "outcome"),
 		forwarded:   counters("skyserve_forwarded_total", "Requests sent to peers (out) and taken from them (in).", "direction"),
 		matchBytes:  counter("skyserve_prefix_match_bytes_total", "Prompt bytes thought to be cached where a request was sent."),
 		promptBytes: counter("skyserve_prompt_bytes_total", "Prompt bytes of the requests sent."),
@@ -77,7 +79,7 @@ func (m *metrics) decided(a *core.Action) {
 // Collect registers everything that this runtime counts.
 func (r *Runtime) Collect(reg *prometheus.Registry) {
 	m := r.metrics
-	reg.MustRegister(m.requests, m.ttft, m.itl, m.decisions, m.retries, m.forwarded, m.matchBytes, m.promptBytes, m.prompt, m.cached, m.output)
+	reg.MustRegister(m.requests, m.ttft, m.itl, m.decisions, m.retries, m.continued, m.forwarded, m.matchBytes, m.promptBytes, m.prompt, m.cached, m.output)
 	reg.MustRegister(gauges{r})
 }
 

@@ -64,6 +64,12 @@ type RecordConfig struct {
 	TreeBytes        int                     `json:"tree_bytes"`
 	TreeOrder        prefix.Order            `json:"tree_order"`
 	ShareBytes       int                     `json:"share_bytes"`
+	RetryShare       float64                 `json:"retry_share"`
+	RetryBurst       int                     `json:"retry_burst"` // 0 = no bound
+	EjectAfter       int                     `json:"eject_after"` // 0 = never
+	EjectTime        time.Duration           `json:"eject_time_ns"`
+	EjectMost        time.Duration           `json:"eject_most_ns"`
+	EjectShare       float64                 `json:"eject_share"`
 }
 
 // RecordLine is every other line: one step, or a gap where Gap steps could not

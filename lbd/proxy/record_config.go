@@ -17,6 +17,8 @@ func newRecordConfig(c *core.Config) RecordConfig {
 		UnconfirmedLimit: c.UnconfirmedLimit,
 		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, BatchInterval: c.BatchInterval,
 		MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
+		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst,
+		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, EjectMost: c.EjectMost, EjectShare: c.EjectShare,
 	}
 }
 
@@ -41,5 +43,7 @@ func (c *RecordConfig) Core() (core.Config, error) {
 		UnconfirmedLimit: c.UnconfirmedLimit,
 		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, BatchInterval: c.BatchInterval,
 		MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
+		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst,
+		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, EjectMost: c.EjectMost, EjectShare: c.EjectShare,
 	}, nil
 }

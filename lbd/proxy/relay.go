@@ -13,14 +13,16 @@ import (
 const readSize = 2 << 10
 
 // commit sends the answer's header to the client: from here on nothing can be
-// tried elsewhere.
+// tried elsewhere but the rest of an answer that can be continued.
 func (x *exchange) commit(resp *http.Response) {
 	h := x.w.Header()
 	copyHeaders(h, resp.Header)
 	x.mark(h, resp.Header)
 	x.w.WriteHeader(resp.StatusCode)
 	x.wrote = true
-	x.dropBody()
+	if !x.listens() {
+		x.dropBody()
+	}
 }
 
 // extend gives the client more time to take what is written. A client that
@@ -38,6 +40,7 @@ func (x *exchange) extend(now time.Time) {
 func (x *exchange) unlimit() {
 	if !x.until.IsZero() {
 		_ = x.ctl.SetWriteDeadline(time.Time{}) // as in extend
+		x.until = time.Time{}
 	}
 }
 
@@ -55,9 +58,12 @@ func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *
 		if n > 0 {
 			watch.Stop() // the client's time does not count against the target
 			buf.b = buf.b[:len(buf.b)+n]
-			if !x.pass(resp, buf, &events, time.Now()) {
+			switch x.pass(resp, buf, &events, time.Now()) {
+			case clientGone:
 				x.cancelled()
 				return true
+			case targetFailed:
+				return x.severed(&failure{cause: x.sent.target + " ended its answer with an error"})
 			}
 			watch.Reset(x.rt.limits.Idle)
 		}
@@ -67,46 +73,117 @@ func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *
 	}
 }
 
+// passing is how it went to hand events on.
+type passing int
+
+const (
+	passes passing = iota
+	clientGone
+	targetFailed // it told of a fault of its own; another can go on with the answer
+)
+
 // pass sends the complete events at the front of buf to the client and leaves
-// the rest. It reports false when the client has gone.
-func (x *exchange) pass(resp *http.Response, buf *pooled, events *splitter, now time.Time) bool {
+// the rest.
+func (x *exchange) pass(resp *http.Response, buf *pooled, events *splitter, now time.Time) passing {
+	before := x.answer.tokens
+	var how passing
+	if x.seam == nil {
+		how = x.passAlong(resp, buf, events, now)
+	} else {
+		how = x.passJoined(buf, events, now)
+	}
+	if n := x.answer.tokens - before; n > 0 && how != clientGone {
+		x.token(now, n)
+	}
+	if x.wrote && !x.listens() {
+		x.dropBody()
+	}
+	return how
+}
+
+// passAlong passes events as they are.
+func (x *exchange) passAlong(resp *http.Response, buf *pooled, events *splitter, now time.Time) passing {
 	b := buf.b
-	from, at, before := 0, 0, x.answer.tokens
-	for {
+	from, at, how := 0, 0, passes
+	for how == passes {
 		size, ok := events.next(b[at:])
 		if !ok {
 			break
 		}
-		if x.look(b[at : at+size]) {
+		hide, fault := x.look(b[at : at+size])
+		if hide || fault {
 			if !x.put(resp, b[from:at], now) {
-				return false
+				return clientGone
 			}
 			from = at + size
+		}
+		if fault {
+			how = targetFailed
 		}
 		at += size
 	}
 	if at == 0 && len(b) > x.rt.limits.MaxEvent {
 		at = len(b)
 		*events = splitter{}
+		x.answer.spoken.lose()
 	}
 	if !x.put(resp, b[from:at], now) {
-		return false
-	}
-	if n := x.answer.tokens - before; n > 0 {
-		x.token(now, n)
+		return clientGone
 	}
 	buf.b = b[:copy(b, b[at:])]
-	return true
+	return how
 }
 
-// look learns from an event and says whether the client shall not see it.
-func (x *exchange) look(event []byte) (hide bool) {
+// passJoined passes events of a target that goes on with another's answer.
+func (x *exchange) passJoined(buf *pooled, events *splitter, now time.Time) passing {
+	out := takeBuffer()
+	defer out.release()
+	b := buf.b
+	at, how := 0, passes
+	for how == passes {
+		size, ok := events.next(b[at:])
+		if !ok {
+			break
+		}
+		how = x.join(out, b[at:at+size])
+		at += size
+	}
+	if at == 0 && len(b) > x.rt.limits.MaxEvent {
+		out.b = append(out.b, b...)
+		at = len(b)
+		*events = splitter{}
+		x.answer.spoken.lose()
+	}
+	if !x.put(nil, out.b, now) {
+		return clientGone
+	}
+	buf.b = b[:copy(b, b[at:])]
+	return how
+}
+
+// join adds an event to out as the client shall see it.
+func (x *exchange) join(out *pooled, event []byte) passing {
+	mark := len(out.b)
+	out.b = x.seam.event(out.b, event)
+	hide, fault := x.look(out.b[mark:])
+	if hide || fault {
+		out.b = out.b[:mark]
+	}
+	if fault {
+		return targetFailed
+	}
+	return passes
+}
+
+// look learns from an event and says whether the client shall not see it, and
+// whether it is the word of a target that failed and can be replaced.
+func (x *exchange) look(event []byte) (hide, fault bool) {
 	data := eventData(event)
 	if data == nil {
-		return false
+		return false, false
 	}
 	f := x.answer.event(data)
-	return f.usageOnly && x.hideUsage
+	return f.usageOnly && x.hideUsage, x.answer.faulty && x.mayContinue()
 }
 
 // put writes to the client at once.
@@ -125,14 +202,15 @@ func (x *exchange) put(resp *http.Response, b []byte, now time.Time) bool {
 }
 
 // streamEnded handles the end of a stream, with what is left of it: a clean one
-// passes on, one that broke ends in an error event or is tried elsewhere.
+// passes on, one that broke is continued, ends in an error event or is tried
+// elsewhere.
 func (x *exchange) streamEnded(ctx context.Context, resp *http.Response, rest []byte, err error) (ended bool) {
-	if errors.Is(err, io.EOF) && len(rest) > 0 && x.look(rest) {
-		rest = nil
+	clean := errors.Is(err, io.EOF)
+	if clean {
+		rest, clean = x.lastEvent(resp, rest)
 	}
-	complete := x.answer.done || x.answer.failed || !x.endpoint.done || resp.StatusCode != http.StatusOK
 	switch {
-	case errors.Is(err, io.EOF) && complete:
+	case clean:
 		if !x.put(resp, rest, time.Now()) {
 			x.cancelled()
 			return true
@@ -146,10 +224,7 @@ func (x *exchange) streamEnded(ctx context.Context, resp *http.Response, rest []
 		x.cancelled()
 		return true
 	default:
-		f := x.failureOf(ctx, unexpected(err))
-		x.put(resp, x.errorEvent(f), time.Now()) // should the client be gone too, the request ends the same
-		x.broke(http.StatusOK, f)
-		return true
+		return x.severed(x.failureOf(ctx, unexpected(err)))
 	}
 	if x.answer.failed {
 		x.broke(resp.StatusCode, &failure{cause: x.sent.target + " ended its answer with an error"})
@@ -159,22 +234,59 @@ func (x *exchange) streamEnded(ctx context.Context, resp *http.Response, rest []
 	return true
 }
 
+// lastEvent learns from what is left of a stream that has ended without an error:
+// an event that lacks its empty line. It gives what the client shall see of it,
+// and says whether the stream is complete. Half an event is neither seen nor
+// counted.
+func (x *exchange) lastEvent(resp *http.Response, rest []byte) (seen []byte, complete bool) {
+	bare := !x.endpoint.done || resp.StatusCode != http.StatusOK // such a stream does not tell its end
+	ended := bare || x.answer.done || x.answer.failed
+	switch {
+	case len(rest) == 0:
+		return nil, ended
+	case !bare && half(rest):
+		return nil, ended && !x.listens() // else its end can be made up for
+	case !ended && !concludes(rest):
+		return nil, false
+	}
+	if x.seam != nil {
+		out := &pooled{}
+		x.join(out, rest)
+		return out.b, true
+	}
+	if hide, _ := x.look(rest); hide {
+		return nil, true
+	}
+	return rest, true
+}
+
+// half says whether an event breaks off in the middle of a line or of its data.
+func half(event []byte) bool {
+	data := eventData(event)
+	if data == nil {
+		return lineEnd(event, len(event)-1) < 0
+	}
+	in := cursor{data: data}
+	if in.peek() != '{' {
+		return string(data) != "[DONE]"
+	}
+	_, err := in.value()
+	return err != nil
+}
+
+// concludes says whether an event is the end of a stream.
+func concludes(event []byte) bool {
+	var a answer
+	a.event(eventData(event))
+	return a.done || a.failed
+}
+
 // unexpected is the error of a stream that ended where it should not have.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err
-}
-
-// errorEvent is what a broken stream ends in.
-func (x *exchange) errorEvent(f *failure) []byte {
-	e := apiError{kind: typeServer, code: "replica_failed", message: "the answer broke off: " + f.cause}
-	event := "data: " + string(e.body()) + "\n\n"
-	if !x.endpoint.done {
-		event = "event: error\n" + event
-	}
-	return []byte(event)
 }
 
 // relayWhole passes an answer on that is not a stream. It is held back until it

@@ -35,7 +35,10 @@ type Options struct {
 	// Transport carries requests to replicas, and to peers that were added
 	// without one of their own; nil = NewTransport().
 	Transport http.RoundTripper
-	Limits    Limits
+	// NoContinue lets every stream whose target fails in the middle end in an error
+	// event, instead of being continued by another one where that can be.
+	NoContinue bool
+	Limits     Limits
 }
 
 // Runtime runs one core.Balancer in real time. All its methods are safe for
@@ -49,6 +52,8 @@ type Runtime struct {
 	keys      keyring
 	seed      uint64 // of prefix keys: see keySeed
 	began     time.Time
+	// noContinue is Options.NoContinue.
+	noContinue bool
 
 	// mu guards everything down to the next blank line.
 	mu       sync.Mutex
@@ -83,7 +88,7 @@ func New(o Options) (*Runtime, error) {
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport,
-		keys: newKeyring(o.Keys), seed: keySeed(o.Self.PeerToken), began: time.Now(), core: core.New(o.Core),
+		keys: newKeyring(o.Keys), seed: keySeed(o.Self.PeerToken), began: time.Now(), noContinue: o.NoContinue, core: core.New(o.Core),
 		flights: map[string]*flight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
 		gone: map[string]uint64{}, offered: map[string][]string{},
 	}

@@ -47,6 +47,7 @@ type failure struct {
 func (x *exchange) try(ctx context.Context) (ended bool) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	x.begin()
 	watch := x.watch(cancel)
 	defer watch.Stop()
 	resp, err := x.send(ctx)
@@ -64,7 +65,13 @@ func (x *exchange) try(ctx context.Context) (ended bool) {
 		x.fail(&failure{cause: fmt.Sprintf("%s answered %d", x.sent.target, resp.StatusCode), silent: resp.StatusCode == http.StatusGatewayTimeout})
 		return false
 	}
-	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+	stream := strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
+	if x.wrote && (!stream || resp.StatusCode != http.StatusOK) {
+		discard(resp.Body)
+		x.fail(&failure{cause: fmt.Sprintf("%s answered %d instead of going on", x.sent.target, resp.StatusCode)})
+		return false
+	}
+	if stream {
 		return x.relayStream(ctx, resp, watch)
 	}
 	return x.relayWhole(ctx, resp, watch)
@@ -84,6 +91,9 @@ func (x *exchange) send(ctx context.Context) (*http.Response, error) {
 	switch {
 	case x.sent.rank.replica != nil:
 		x.counts = x.sent.rank
+		if !x.mayExtend() {
+			return nil, errNoContinuing
+		}
 		out := x.outgoing(ctx, x.counts.base)
 		x.counts.mark(out.Header)
 		return x.rt.transport.RoundTrip(out)
@@ -98,6 +108,10 @@ func (x *exchange) send(ctx context.Context) (*http.Response, error) {
 
 // errGone is why a try fails whose target was removed as it was chosen.
 var errGone = errors.New("its address is no longer known")
+
+// errNoContinuing is why a try fails whose target would begin an answer anew that
+// it is to go on with.
+var errNoContinuing = errors.New("its engine goes on with no answer")
 
 // outgoing is the request as the target gets it.
 func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
@@ -114,12 +128,15 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
 		// closed (engines close theirs after seconds); nil is not sent.
 		header[headerIdempotency] = nil
 	}
+	body := x.body
+	if x.rest != nil {
+		body = x.rest
+	}
 	out := &http.Request{
 		Method: in.Method, Header: header, Host: base.Host,
 		URL:  &url.URL{Scheme: base.Scheme, Host: base.Host, Path: strings.TrimSuffix(base.Path, "/") + x.endpoint.path, RawQuery: in.URL.RawQuery},
-		Body: x.body.open(), ContentLength: int64(len(x.body.buf.b)),
+		Body: body.open(), ContentLength: int64(len(body.buf.b)),
 	}
-	body := x.body
 	out.GetBody = func() (io.ReadCloser, error) { return body.open(), nil }
 	return out.WithContext(ctx)
 }
@@ -139,6 +156,9 @@ func (x *exchange) interrupted(ctx context.Context, err error) (ended bool) {
 func (x *exchange) failureOf(ctx context.Context, err error) *failure {
 	if errors.Is(context.Cause(ctx), errSilent) {
 		return &failure{cause: x.sent.target + " was silent for too long", silent: true}
+	}
+	if errors.Is(err, errNoContinuing) {
+		return &failure{cause: x.sent.target + " runs an engine that cannot go on with an answer"}
 	}
 	var op *net.OpError
 	unreachable := errors.Is(err, errGone) || errors.As(err, &op) && op.Op == "dial"

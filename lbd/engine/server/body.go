@@ -116,6 +116,8 @@ type prompt struct {
 	tokens []engine.Token
 	// said is how many tokens at its end are the beginning of the answer.
 	said int
+	// unmarked: the request does not tell where the answer begins.
+	unmarked bool
 }
 
 // completionPrompt reads the prompt of /v1/completions: a string, an array
@@ -124,12 +126,12 @@ type prompt struct {
 func (b *body) completionPrompt(most int) (prompt, error) {
 	text, ids, err := readPrompt(b.Prompt)
 	if err != nil || ids != nil {
-		return prompt{tokens: ids}, err
+		return prompt{tokens: ids, unmarked: true}, err
 	}
 	if err := b.checkLength(text, most); err != nil {
 		return prompt{}, err
 	}
-	return prompt{tokens: engine.Tokenize(nil, text)}, nil
+	return prompt{tokens: engine.Tokenize(nil, text), unmarked: true}, nil
 }
 
 // checkLength refuses a text of more tokens than most before anybody makes room

@@ -10,10 +10,14 @@ import (
 
 // Lengths of answers. With a bound of at most exactTokens the answer has
 // exactly as many tokens as the client asked for, so that tests can count them;
-// above it the length is drawn, as long answers end where they end.
+// above it the length is drawn, as long answers end where they end. An answer
+// that is continued ends where it would have ended: what was said of it counts.
 const (
 	exactTokens   = 64
 	defaultMaxNew = engine.MaxDrawnTokens
+	// chanceTokens is how many tokens at the end of a prompt may look like a
+	// beginning of the answer by chance.
+	chanceTokens = 4
 )
 
 // job is a generation request that was understood and can run.
@@ -96,27 +100,47 @@ func (s *Server) plan(b *body, p prompt, a adapter) (engine.Request, error) {
 	if len(p.tokens) == 0 {
 		return engine.Request{}, malformed("prompt", "prompt: want at least one token, got an empty text")
 	}
-	maxNew, err := s.bound(b, len(p.tokens))
-	if err != nil {
-		return engine.Request{}, err
-	}
 	seed := s.opts.Seed ^ uint64(a)
 	if b.Seed != nil {
 		seed += (uint64(*b.Seed) + 1) * 0x9e3779b97f4a7c15
+	}
+	if p.unmarked {
+		p.said = recognise(seed, p.tokens)
+	}
+	maxNew, err := s.bound(b, p)
+	if err != nil {
+		return engine.Request{}, err
 	}
 	beginning := engine.NewSpeech(seed, p.tokens[:len(p.tokens)-p.said])
 	q := engine.Request{
 		Prompt: p.tokens, MaxNew: maxNew, Priority: b.Priority,
 		Speech:    engine.NewSpeech(seed, p.tokens),
-		OutputLen: b.outputLen(maxNew, beginning.DrawLength()-p.said),
+		OutputLen: b.outputLen(maxNew, p, beginning.DrawLength()),
 	}
 	isolate(q.Prompt, a, b.CacheSalt)
 	return q, nil
 }
 
+// recognise counts the tokens at the end of a prompt that are what the engine
+// itself says after those before them: whoever sends back a prompt with the
+// beginning of its answer wants the rest. More than the longest answer by itself
+// are not looked for.
+func recognise(seed uint64, tokens []engine.Token) (said int) {
+	for said < min(len(tokens)-1, engine.MaxDrawnTokens) {
+		at := len(tokens) - said - 1
+		speech := engine.NewSpeech(seed, tokens[:at])
+		if own, _ := speech.Next(); own != tokens[at] {
+			break
+		}
+		said++
+	}
+	return said
+}
+
 // bound is the most tokens that may be generated. A request that does not fit
 // into the KV memory is a problem.
-func (s *Server) bound(b *body, promptTokens int) (int, error) {
+func (s *Server) bound(b *body, p prompt) (int, error) {
+	promptTokens := len(p.tokens)
 	room := s.opts.Profile.KVTokens - promptTokens
 	asked := b.maxNew()
 	switch {
@@ -131,7 +155,7 @@ func (s *Server) bound(b *body, promptTokens int) (int, error) {
 	case asked != nil:
 		return *asked, nil
 	}
-	return min(max(defaultMaxNew, b.MinTokens), room), nil
+	return min(max(defaultMaxNew-p.said, b.MinTokens, 1), room), nil
 }
 
 // tooLong is the problem of a request that the KV memory cannot hold.
@@ -147,11 +171,15 @@ func tooLong(promptTokens, kvTokens int, asked *int) *problem {
 
 // outputLen is how long the answer will be, given how long it would be by
 // itself. An answer that is continued has had a part of that already.
-func (b *body) outputLen(maxNew, drawn int) int {
-	if b.IgnoreEOS || b.maxNew() != nil && maxNew <= exactTokens {
+func (b *body) outputLen(maxNew int, p prompt, drawn int) int {
+	exact := exactTokens - p.said
+	if p.unmarked {
+		exact = min(exact+chanceTokens, exactTokens)
+	}
+	if b.IgnoreEOS || b.maxNew() != nil && maxNew <= exact {
 		return maxNew
 	}
-	return min(max(drawn, b.MinTokens, 1), maxNew)
+	return min(max(drawn-p.said, b.MinTokens, 1), maxNew)
 }
 
 // isolate gives a prompt cache entries of its own, by changing its first token.

@@ -1,0 +1,224 @@
+package proxy
+
+import (
+	"bytes"
+	"strconv"
+
+	"skyserve/internal/service"
+)
+
+// forbids says whether a top-level field of a request makes its answer one that
+// is not continued: several answers at once, figures for every token, a text that
+// is forced into a form, or a prompt that is not the text that was sent.
+func forbids(key, value []byte) bool {
+	switch string(key) {
+	case `"n"`, `"best_of"`:
+		return kindOf(value) != 'n' && string(value) != "1"
+	case `"echo"`, `"logprobs"`, `"prompt_logprobs"`, `"use_beam_search"`, `"return_token_ids"`, `"return_hidden_states"`:
+		return kindOf(value) != 'n' && kindOf(value) != 'f'
+	case `"response_format"`:
+		return kindOf(value) != 'n' && !plainText(value)
+	case `"modalities"`:
+		return bytes.Contains(value, []byte(`"audio"`))
+	case `"structured_outputs"`, `"structural_tag"`, `"grammar"`, `"regex"`, `"ebnf"`, `"json_schema"`, // vLLM's and SGLang's
+		`"suffix"`, `"audio"`, `"prompt_embeds"`, `"truncate_prompt_tokens"`, `"kv_transfer_params"`:
+		return kindOf(value) != 'n'
+	}
+	return bytes.HasPrefix(key, []byte(`"guided_`)) && kindOf(value) != 'n'
+}
+
+// plainText says whether a response format asks for nothing.
+func plainText(format []byte) (plain bool) {
+	members(format, func(key, value []byte) {
+		if string(key) == `"type"` {
+			plain = string(value) == `"text"`
+		}
+	})
+	return plain
+}
+
+// continuesChats says whether an engine of a kind goes on with an assistant's
+// message: vLLM and SGLang do when continue_final_message says so, and so does the
+// simulated engine. Another server would begin a new answer.
+func continuesChats(kind service.EngineKind) bool {
+	return kind == service.EngineVLLM || kind == service.EngineSGLang || kind == service.EngineSim
+}
+
+// continuable says whether an answer to the call could be continued as long as it
+// is text.
+func (c *call) continuable(e *endpoint) bool {
+	if e.extend == nil || c.forbidden || !c.asksStream() {
+		return false
+	}
+	_, ok := e.extend(c, nil)
+	return ok
+}
+
+// continuation is the request for the rest of an answer: the body as it was sent
+// first with the text so far (as JSON writes it, without quotes) behind its prompt
+// and its bounds less the tokens that the client has. An answer without any text
+// is asked for anew. ok is false where that cannot be.
+func continuation(e *endpoint, body, said []byte, tokens int) (rest []byte, ok bool) {
+	c, err := parseCall(body)
+	if err != nil {
+		return nil, false
+	}
+	var edits []edit
+	if len(said) > 0 {
+		if edits, ok = e.extend(&c, said); !ok {
+			return nil, false
+		}
+	}
+	edits = append(edits, c.lessen(c.maxTokens, tokens, 1)...)
+	edits = append(edits, c.lessen(c.maxCompletion, tokens, 1)...)
+	edits = append(edits, c.lessen(c.minTokens, tokens, 0)...)
+	return splice(make([]byte, 0, len(body)+len(said)+128), body, edits), true
+}
+
+// lessen takes tokens off a bound, down to least; no edit where it is no number.
+func (c *call) lessen(s span, tokens, least int) []edit {
+	n, err := strconv.Atoi(string(s.of(c.body)))
+	if err != nil || tokens == 0 {
+		return nil
+	}
+	return []edit{{s, strconv.AppendInt(nil, int64(max(n-tokens, least)), 10)}}
+}
+
+// lengthen is the edit that adds to the end of a quoted string; none for nothing.
+func lengthen(s span, said []byte) []edit {
+	if len(said) == 0 {
+		return nil
+	}
+	return []edit{{span{s.to - 1, s.to - 1}, said}}
+}
+
+// extendPrompt puts the text so far behind a completion's prompt: a string, or a
+// list of one. Tokens do not tell what text they stand for.
+func (c *call) extendPrompt(said []byte) ([]edit, bool) {
+	raw := c.prompt.of(c.body)
+	switch kindOf(raw) {
+	case '"':
+		return lengthen(c.prompt, said), true
+	case '[':
+		last, n := lastElement(raw)
+		if n == 1 && kindOf(last.of(raw)) == '"' {
+			return lengthen(span{c.prompt.from + last.from, c.prompt.from + last.to}, said), true
+		}
+	}
+	return nil, false
+}
+
+// extendChat puts the text so far behind a chat as the beginning of the
+// assistant's message, and says that it is one: continue_final_message, which
+// vLLM and SGLang read, needs add_generation_prompt to be off. A chat whose last
+// message was to be continued from the start has that message lengthened.
+func (c *call) extendChat(said []byte) ([]edit, bool) {
+	raw := c.messages.of(c.body)
+	if kindOf(raw) != '[' {
+		return nil, false
+	}
+	if string(c.continueFinal.of(c.body)) == "true" {
+		return c.extendLast(raw, said)
+	}
+	if string(c.addPrompt.of(c.body)) == "false" {
+		return nil, false // whose turn it is, only the client knows
+	}
+	if len(said) == 0 {
+		return nil, true
+	}
+	message := make([]byte, 0, len(said)+48)
+	if !emptyArray(raw) {
+		message = append(message, ',')
+	}
+	message = append(message, `{"role":"assistant","content":"`...)
+	message = append(append(message, said...), `"}`...)
+	end := c.messages.to - 1
+	edits := []edit{{span{end, end}, message}}
+	return append(edits, c.set(
+		setting{c.continueFinal, `"continue_final_message":true`, "true"}, setting{c.addPrompt, `"add_generation_prompt":false`, "false"},
+	)...), true
+}
+
+// extendLast lengthens the last message's content, which must be a string.
+func (c *call) extendLast(messages, said []byte) ([]edit, bool) {
+	last, n := lastElement(messages)
+	if n == 0 {
+		return nil, false
+	}
+	message := last.of(messages)
+	content, found := memberSpan(message, `"content"`)
+	if !found || kindOf(content.of(message)) != '"' {
+		return nil, false
+	}
+	at := c.messages.from + last.from
+	return lengthen(span{at + content.from, at + content.to}, said), true
+}
+
+// setting is a top-level member that is to have a value: where its present value
+// stands, the whole member and the new value.
+type setting struct {
+	span
+	member, value string
+}
+
+// set is the edits that give members their values, those that are not there yet
+// in one place.
+func (c *call) set(settings ...setting) []edit {
+	var edits []edit
+	var added []byte
+	for _, f := range settings {
+		if f.span != (span{}) {
+			edits = append(edits, edit{f.span, []byte(f.value)})
+			continue
+		}
+		added = append(append(added, ','), f.member...)
+	}
+	if len(added) > 0 {
+		end := bytes.LastIndexByte(c.body, '}')
+		edits = append(edits, edit{span{end, end}, added})
+	}
+	return edits
+}
+
+// lastElement finds the last of an array's n elements.
+func lastElement(array []byte) (last span, n int) {
+	in := cursor{data: array}
+	if in.open('[', "") != nil {
+		return last, 0
+	}
+	for ; ; n++ {
+		if more, err := in.more(']', n == 0); err != nil || !more {
+			return last, n
+		}
+		in.peek()
+		v, err := in.value()
+		if err != nil {
+			return last, n
+		}
+		last = v
+	}
+}
+
+// memberSpan finds an object's member; the last one of that name counts.
+func memberSpan(object []byte, name string) (found span, ok bool) {
+	in := cursor{data: object}
+	if in.open('{', "") != nil {
+		return found, false
+	}
+	for first := true; ; first = false {
+		if more, err := in.more('}', first); err != nil || !more {
+			return found, ok
+		}
+		key, err := in.key()
+		if err != nil {
+			return found, ok
+		}
+		v, err := in.value()
+		if err != nil {
+			return found, ok
+		}
+		if string(key.of(object)) == name {
+			found, ok = v, true
+		}
+	}
+}

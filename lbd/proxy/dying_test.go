@@ -1,0 +1,246 @@
+package proxy
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+	simulated "skyserve/lbd/engine/server"
+	"skyserve/lbd/policy"
+)
+
+// attachAs attaches a replica whose engine is of a kind.
+func (b *balancer) attachAs(id, url string, kind service.EngineKind) {
+	b.t.Helper()
+	if _, err := b.AddReplica(service.ReplicaConfig{ID: id, URL: url, Model: testModel, Kind: kind}); err != nil {
+		b.t.Fatal(err)
+	}
+	b.report(id)
+}
+
+// full reports that a replica has no room.
+func (b *balancer) full(id string) {
+	b.Step(core.Event{Kind: core.EventReplicaReport, Target: id, Report: &core.Report{
+		Ready: true, Pending: policy.Known(1), Running: policy.Known(8), KV: policy.Known(0.9),
+	}})
+}
+
+// continuations is the counts of skyserve_continuations_total by outcome.
+func (b *balancer) continuations() map[string]int {
+	b.t.Helper()
+	reg := prometheus.NewRegistry()
+	b.Collect(reg)
+	families, err := reg.Gather()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	counts := map[string]int{}
+	for _, f := range families {
+		if f.GetName() == "skyserve_continuations_total" {
+			for _, m := range f.GetMetric() {
+				counts[m.GetLabel()[0].GetValue()] = int(m.GetCounter().GetValue())
+			}
+		}
+	}
+	return counts
+}
+
+// told is a stream as its client puts it together.
+type told struct {
+	text, id, created, finish string
+	roles, ends, finishes     int
+	usage                     map[string]any
+	broken                    string // the message of an error event
+}
+
+// tell puts a stream together; it fails where the chunks are not of one answer.
+func tell(t *testing.T, stream string) told {
+	t.Helper()
+	var all told
+	for event := range strings.SplitSeq(strings.TrimSuffix(stream, "\n\n"), "\n\n") {
+		data, ok := strings.CutPrefix(event, "data: ")
+		if !ok {
+			t.Fatalf("%q is no event of data", event)
+		}
+		if data == "[DONE]" {
+			all.ends++
+			continue
+		}
+		var c struct {
+			ID, Model string
+			Created   json.Number
+			Choices   []struct {
+				Index        int
+				Text         string
+				Delta        struct{ Role, Content string }
+				FinishReason *string `json:"finish_reason"`
+			}
+			Usage map[string]any
+			Error *struct{ Message string }
+		}
+		if err := json.Unmarshal([]byte(data), &c); err != nil {
+			t.Fatalf("event %q: %v", data, err)
+		}
+		if c.Error != nil {
+			all.broken = c.Error.Message
+			continue
+		}
+		if all.id == "" {
+			all.id, all.created = c.ID, c.Created.String()
+		}
+		if c.ID != all.id || c.Created.String() != all.created {
+			t.Fatalf("event %q belongs to another answer than %s of %s", data, all.id, all.created)
+		}
+		if c.Usage != nil {
+			all.usage = c.Usage
+		}
+		for _, choice := range c.Choices {
+			all.text += choice.Text + choice.Delta.Content
+			if choice.Delta.Role != "" {
+				all.roles++
+			}
+			if choice.FinishReason != nil {
+				all.finishes++
+				all.finish = *choice.FinishReason
+			}
+			if choice.Index != 0 {
+				t.Fatalf("event %q has an index of its own", data)
+			}
+		}
+	}
+	return all
+}
+
+// simulator is a simulated engine that can be given faults.
+type simulator struct {
+	*simulated.Server
+	url string
+}
+
+func simulate(t *testing.T) *simulator {
+	t.Helper()
+	s, err := simulated.New(simulated.Options{Model: testModel, Speed: 1e5, Seed: 11})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(s.Handler())
+	t.Cleanup(func() {
+		srv.CloseClientConnections()
+		srv.Close()
+		s.Close()
+	})
+	return &simulator{s, srv.URL}
+}
+
+func (s *simulator) fault(t *testing.T, faults string) {
+	t.Helper()
+	resp, err := client.Post(s.url+"/fault", "application/json", strings.NewReader(faults))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body := read(t, resp); resp.StatusCode != http.StatusOK {
+		t.Fatalf("setting %s: %d %s", faults, resp.StatusCode, body)
+	}
+}
+
+// However far an answer has come when its replica dies, the client reads the one
+// that it would have got.
+func TestADyingReplicaCostsAPause(t *testing.T) {
+	asks := map[string]string{
+		"short chat":          `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":12,"messages":[{"role":"user","content":"Where is the old bridge?"}]}`,
+		"chat without bound":  `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"Tell me of the harbor."}]}`,
+		"chat that goes on":   `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":30,"continue_final_message":true,"add_generation_prompt":false,"messages":[{"role":"user","content":"Well?"},{"role":"assistant","content":"I think that"}]}`,
+		"chat with tools":     `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":9,"tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user","content":"Well?"}]}`,
+		"completion":          `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":20,"prompt":"The river in the valley"}`,
+		"cut completion":      `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":90,"prompt":["A storm over the station"]}`,
+		"completion as it is": `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"prompt":"Every student"}`,
+	}
+	b := start(t, roundRobin(t))
+	dying, healthy := simulate(t), simulate(t)
+	for name, body := range asks {
+		path := chatPath
+		if strings.Contains(name, "completion") {
+			path = textPath
+		}
+		b.attachAs("healthy", healthy.url, service.EngineSim)
+		want := tell(t, expect(t, b.post(path, body), http.StatusOK, ""))
+		tokens := int(want.usage["completion_tokens"].(float64))
+		if _, err := b.RemoveReplica("healthy", 0); err != nil {
+			t.Fatal(err)
+		}
+		for _, after := range []int{1, 2, tokens - 1, tokens} {
+			dying.fault(t, fmt.Sprintf(`{"reset-after-tokens":%d}`, after))
+			b.attachAs("dying", dying.url, service.EngineSim)
+			if after < tokens {
+				b.attachAs("healthy", healthy.url, service.EngineSim)
+				b.full("healthy")
+			}
+			resp := b.post(path, body, fmt.Sprintf("X-Request-ID: %s-%d", strings.ReplaceAll(name, " ", "-"), after))
+			if after < tokens {
+				b.until(func() bool { return b.View().Counts.Queued == 1 })
+				b.report("healthy")
+			}
+			got := tell(t, expect(t, resp, http.StatusOK, ""))
+			chat := 1
+			if path == textPath {
+				chat = 0
+			}
+			if got.text != want.text || got.finish != want.finish || got.roles != chat || got.ends != 1 || got.finishes != 1 || got.broken != "" {
+				t.Fatalf("%s, dead after %d of %d tokens: %+v\nwant %+v", name, after, tokens, got, want)
+			}
+			checkUsage(t, fmt.Sprintf("%s, dead after %d", name, after), got.usage, want.usage, after < tokens)
+			checkRecord(t, b, resp.Header.Get(headerRequestID), after, tokens)
+			_, _ = b.RemoveReplica("dying", 0)
+			_, _ = b.RemoveReplica("healthy", 0)
+		}
+	}
+	c := b.settled()
+	lawful(t, c)
+	if c.Finished != c.Arrived || c.Outstanding+c.Queued != 0 {
+		t.Errorf("counts %+v: want all finished", c)
+	}
+	if got := b.continuations(); got["whole"] != 4*len(asks) || len(got) != 1 {
+		t.Errorf("continuations %v, want %d whole", got, 4*len(asks))
+	}
+}
+
+// checkUsage compares what a client is told of the tokens. A replica that dies
+// after the last word did not tell.
+func checkUsage(t *testing.T, when string, got, want map[string]any, toldAll bool) {
+	t.Helper()
+	if !toldAll {
+		if got != nil {
+			t.Errorf("%s: usage %v, though nobody told it", when, got)
+		}
+		return
+	}
+	for _, key := range []string{"prompt_tokens", "completion_tokens", "total_tokens"} {
+		if got[key] != want[key] {
+			t.Errorf("%s: %s is %v, want %v", when, key, got[key], want[key])
+		}
+	}
+}
+
+// checkRecord holds what is remembered of a request to what happened.
+func checkRecord(t *testing.T, b *balancer, id string, after, tokens int) {
+	t.Helper()
+	b.settled()
+	d, _ := b.Decision(id)
+	if d.State != stateFinished || d.Status != http.StatusOK || (d.OutputTokens != nil && *d.OutputTokens != tokens) {
+		t.Errorf("%s: %+v, want finished with %d tokens", id, d, tokens)
+	}
+	if after == tokens {
+		return
+	}
+	want := fmt.Sprintf("dying broke the connection after %d %s", after, plural(after, "token"))
+	if len(d.Tries) != 2 || d.Tries[0].Failure != want || d.Tries[1].Target != "healthy" || d.Tries[1].Decision.Try != 1 || d.OutputTokens == nil {
+		t.Errorf("%s: tries %+v, want one of which it is said %q and one that went on", id, d.Tries, want)
+	}
+}

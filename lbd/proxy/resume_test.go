@@ -1,0 +1,471 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+)
+
+// asked is an engine that keeps the bodies it gets and answers with a stream.
+func asked(bodies chan<- string, stream string) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		bodies <- string(body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, stream)
+	}
+}
+
+const finished = `data: {"id":"c2","object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
+
+// What breaks, at which byte, and what the client then reads.
+func TestWhereAStreamBreaks(t *testing.T) {
+	role := `data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}` + "\n\n"
+	engineDied := `data: {"error":{"message":"EngineDeadError","type":"InternalServerError","code":500}}` + "\n\n" + doneEvent
+	cases := []struct {
+		name  string
+		first http.HandlerFunc
+		said  string // that the second one is given; "-" = it is asked anew
+		want  string // before the second one's part
+	}{
+		{"after an event", cut("text/event-stream", chunk("Hel")), "Hel", chunk("Hel")},
+		{"in the middle of one", cut("text/event-stream", chunk("Hel")+chunk("lo")[:40]), "Hel", chunk("Hel")},
+		{"before the empty line", cut("text/event-stream", chunk("Hel")+strings.TrimSuffix(chunk("lo"), "\n")), "Hel", chunk("Hel")},
+		{"between CR and LF", cut("text/event-stream", chunk("Hel")+strings.TrimSuffix(chunk("lo"), "\n\n")+"\r\n\r"), "Hel", chunk("Hel")},
+		{"ended without an end", speakRaw(chunk("Hel")), "Hel", chunk("Hel")},
+		{"ended in half an event", speakRaw(chunk("Hel") + chunk("lo")[:40]), "Hel", chunk("Hel")},
+		{"ended before the empty line", speakRaw(chunk("Hel") + strings.TrimSuffix(chunk("lo"), "\n\n")), "Hel", chunk("Hel")},
+		{"with white space", cut("text/event-stream", chunk("Hel\n ")), "Hel", chunk("Hel\n ")},
+		{"with escapes", cut("text/event-stream", chunk("a\"\\")+chunk("\u00e9<\n>")), "a\"\\\u00e9<\n>", chunk("a\"\\") + chunk("\u00e9<\n>")},
+		{"after the role", cut("text/event-stream", role), "-", role},
+		{"after a comment", cut("text/event-stream", ": ping\n\n"), "-", ": ping\n\n"},
+		{"told of a fault", speakRaw(chunk("Hel") + engineDied), "Hel", chunk("Hel")},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			b := start(t, roundRobin(t))
+			bodies := make(chan string, 1)
+			b.attachAs("us-0", engine(t, c.first), service.EngineVLLM)
+			b.attachAs("us-1", engine(t, asked(bodies, role+chunk("!")+usageEvent(9, 0, 1)+finished+doneEvent)), service.EngineSGLang)
+			want := c.want + chunk("!") + strings.Replace(finished, "c2", "c", 1) + doneEvent
+			if !strings.Contains(c.want, `"id"`) {
+				want = c.want + role + chunk("!") + finished + doneEvent // nobody knew its id
+			}
+			got := expect(t, b.post(chatPath, streamBody), http.StatusOK, "")
+			if got != want {
+				t.Errorf("the client got %q\nwant %q", got, want)
+			}
+			body := <-bodies
+			var sent struct {
+				Messages []struct{ Role, Content string }
+				Continue bool  `json:"continue_final_message"`
+				Prompt   *bool `json:"add_generation_prompt"`
+			}
+			if err := json.Unmarshal([]byte(body), &sent); err != nil {
+				t.Fatal(err)
+			}
+			last := sent.Messages[len(sent.Messages)-1]
+			if c.said == "-" {
+				if len(sent.Messages) != 1 || sent.Continue || sent.Prompt != nil {
+					t.Errorf("asked anew: %s", body)
+				}
+			} else if last.Role != "assistant" || last.Content != c.said || !sent.Continue || sent.Prompt == nil || *sent.Prompt {
+				t.Errorf("asked to go on: %s", body)
+			}
+			counts := b.settled()
+			lawful(t, counts)
+			if counts.Finished != 1 || b.continuations()["whole"] != 1 {
+				t.Errorf("counts %+v, continuations %v", counts, b.continuations())
+			}
+		})
+	}
+}
+
+// What is not continued ends in an error event, as if nobody could.
+func TestWhatCannotBeContinuedEndsInAnErrorEvent(t *testing.T) {
+	tool := `data: {"id":"c","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"t","function":{"name":"f","arguments":""}}]}}]}` + "\n\n"
+	cases := []struct {
+		name, path, body, sent string
+		kind                   service.EngineKind
+		headers                []string
+		change                 func(*Options)
+	}{
+		{name: "turned off by the client", headers: []string{headerContinue + ": off"}},
+		{name: "turned off by the operator", change: func(o *Options) { o.NoContinue = true }},
+		{name: "an engine that begins anew", kind: service.EngineOpenAI},
+		{name: "an engine of no known kind", kind: "-"},
+		{name: "a tool call", sent: chunk("a") + tool},
+		{name: "a thought", sent: strings.Replace(chunk("a"), "content", "reasoning_content", 1)},
+		{name: "a text that is too long", change: func(o *Options) { o.Limits.MaxContinuedText = 5 }, sent: chunk("123456")},
+		{name: "a body that is too long", change: func(o *Options) { o.Limits.MaxContinuedBody = 20 }},
+		{name: "several answers", body: strings.Replace(streamBody, `{`, `{"n":2,`, 1)},
+		{name: "tokens", path: textPath, body: `{"model":"` + testModel + `","stream":true,"prompt":[1,2]}`, sent: `data: {"choices":[{"text":"a"}]}` + "\n\n"},
+		{name: "a form", body: strings.Replace(streamBody, `{`, `{"response_format":{"type":"json_object"},`, 1)},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			o := roundRobin(t)
+			if c.change != nil {
+				c.change(&o)
+			}
+			b := start(t, o)
+			kind := service.EngineVLLM
+			if c.kind != "" {
+				kind = service.EngineKind(strings.Trim(string(c.kind), "-"))
+			}
+			sent, path, body := c.sent, c.path, c.body
+			if sent == "" {
+				sent = chunk("a")
+			}
+			if path == "" {
+				path = chatPath
+			}
+			if body == "" {
+				body = streamBody
+			}
+			b.attachAs("us-0", engine(t, cut("text/event-stream", sent)), kind)
+			b.attachAs("us-1", engine(t, func(http.ResponseWriter, *http.Request) {
+				t.Error("the answer was asked for again")
+				panic(http.ErrAbortHandler)
+			}), kind)
+			got := read(t, b.post(path, body, c.headers...))
+			rest, ok := strings.CutPrefix(got, sent)
+			if data, isData := strings.CutPrefix(rest, "data: "); !ok || !isData {
+				t.Fatalf("the client got %q", got)
+			} else if _, _, code := apiErrorOf(t, data); code != "replica_failed" {
+				t.Errorf("code %s, want replica_failed", code)
+			}
+			counts := b.settled()
+			lawful(t, counts)
+			if counts.Rejected != 1 || b.continuations()["refused"] != 1 {
+				t.Errorf("counts %+v, continuations %v: want one refused", counts, b.continuations())
+			}
+		})
+	}
+}
+
+// What an event says that is too long to be held is not known.
+func TestAnEventThatIsTooLongIsNotContinued(t *testing.T) {
+	o := roundRobin(t)
+	o.Limits.MaxEvent = 200
+	b := start(t, o)
+	seen := make(chan struct{})
+	b.attachAs("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, chunk("a")+`data: {"x":"`+strings.Repeat("x", 5000))
+		_ = http.NewResponseController(w).Flush()
+		<-seen
+		panic(http.ErrAbortHandler)
+	}), service.EngineVLLM)
+	resp := b.post(chatPath, streamBody)
+	if _, err := io.ReadFull(resp.Body, make([]byte, len(chunk("a"))+1000)); err != nil {
+		t.Fatal(err)
+	}
+	close(seen)
+	if rest := read(t, resp); !strings.Contains(rest, "replica_failed") {
+		t.Errorf("the stream ends in %q", rest[max(0, len(rest)-200):])
+	}
+	c := b.settled()
+	lawful(t, c)
+	if c.Rejected != 1 || b.continuations()["refused"] != 1 {
+		t.Errorf("counts %+v, continuations %v", c, b.continuations())
+	}
+}
+
+// Nothing of an answer that is not streamed has reached the client: it is asked
+// for from its start, whatever it holds.
+func TestAnAnswerInOnePieceIsAskedForAnew(t *testing.T) {
+	for name, more := range map[string]string{"plain": "", "a form": `"response_format":{"type":"json_object"},`, "off": `"n":2,`} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t, roundRobin(t))
+			bodies := make(chan string, 1)
+			body := strings.Replace(plainBody, "{", "{"+more, 1)
+			b.attachAs("us-0", engine(t, cut("application/json", plainReply[:80])), service.EngineVLLM)
+			b.attachAs("us-1", engine(t, func(w http.ResponseWriter, req *http.Request) {
+				got, _ := io.ReadAll(req.Body)
+				bodies <- string(got)
+				_, _ = io.WriteString(w, plainReply)
+			}), service.EngineVLLM)
+			if got := expect(t, b.post(chatPath, body, headerContinue+": off"), http.StatusOK, ""); got != plainReply {
+				t.Errorf("got %q", got)
+			}
+			if got := <-bodies; got != body {
+				t.Errorf("the second engine got %s, want %s", got, body)
+			}
+			if got := b.continuations(); len(got) != 0 {
+				t.Errorf("continuations %v, want none", got)
+			}
+		})
+	}
+}
+
+func TestEveryOneThatGoesOnFails(t *testing.T) {
+	for name, h := range map[string]http.HandlerFunc{
+		"500": status(500), "400": status(400), "no stream": whole(plainReply), "cut at once": cut("text/event-stream", ""),
+		"cut again": cut("text/event-stream", chunk("b")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t, roundRobin(t))
+			b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
+			b.attachAs("us-1", engine(t, h), service.EngineVLLM)
+			got := tell(t, read(t, b.post(chatPath, streamBody, "X-Request-ID: r1")))
+			if !strings.HasPrefix(got.text, "a") || got.broken == "" || got.ends != 0 || !strings.Contains(got.broken, "every try failed") {
+				t.Errorf("the client read %+v, want an error at the end", got)
+			}
+			c := b.settled()
+			lawful(t, c)
+			d, _ := b.Decision("r1")
+			if c.Rejected != 1 || d.State != stateFailed || len(d.Tries) != b.coreCfg.MaxTries+1 || b.continuations()["broken"] != 1 {
+				t.Errorf("counts %+v, record %+v, continuations %v", c, d, b.continuations())
+			}
+		})
+	}
+}
+
+// An answer goes on as often as tries are left; bounds and usage count all of it.
+func TestAnAnswerThatBreaksTwice(t *testing.T) {
+	b := start(t, roundRobin(t))
+	bodies := make(chan string, 3)
+	say := func(words string, end http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, req *http.Request) {
+			body, _ := io.ReadAll(req.Body)
+			bodies <- string(body)
+			w.Header().Set("Content-Type", "text/event-stream")
+			for _, word := range strings.SplitAfter(words, "|") {
+				_, _ = io.WriteString(w, chunk(strings.TrimSuffix(word, "|")))
+			}
+			_ = http.NewResponseController(w).Flush()
+			if end == nil {
+				panic(http.ErrAbortHandler)
+			}
+			end(w, req)
+		}
+	}
+	b.attachAs("us-0", engine(t, say("a| b", nil)), service.EngineVLLM)
+	b.attachAs("us-1", engine(t, say(" c", nil)), service.EngineVLLM)
+	b.attachAs("us-2", engine(t, say(" d| e", speakRaw(usageEvent(103, 64, 2)+finished+doneEvent))), service.EngineVLLM)
+	body := strings.Replace(streamBody, "{", `{"max_tokens":10,"stream_options":{"include_usage":true},`, 1)
+	got := tell(t, strings.ReplaceAll(read(t, b.post(chatPath, body)), `"c2"`, `"c"`))
+	if got.text != "a b c d e" || got.ends != 1 || got.finishes != 1 || got.usage["completion_tokens"] != 5.0 || got.usage["prompt_tokens"] != 100.0 || got.usage["total_tokens"] != 105.0 {
+		t.Errorf("the client read %+v", got)
+	}
+	for _, want := range []string{`"max_tokens":10,`, `"max_tokens":8,`, `"max_tokens":7,`} {
+		if body := <-bodies; !strings.Contains(body, want) {
+			t.Errorf("%s lacks %s", body, want)
+		}
+	}
+	b.settled()
+	p := b.History(0)
+	if len(p) != 1 || p[0].Requests != 1 || p[0].PromptTokens != 100 || p[0].OutputTokens != 5 || p[0].CachedTokens != 64 {
+		t.Errorf("points %+v: want each token once", p)
+	}
+	if tokens := b.Stats().Replica; len(tokens) != 3 {
+		t.Errorf("%d replicas", len(tokens))
+	}
+}
+
+// An answer that has come to its bound lacks nothing but its end.
+func TestAnAnswerAtItsBoundIsEndedHere(t *testing.T) {
+	b := start(t, roundRobin(t))
+	b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a")+chunk("b"))), service.EngineVLLM)
+	got := tell(t, read(t, b.post(chatPath, strings.Replace(streamBody, "{", `{"max_completion_tokens":2,`, 1))))
+	if got.text != "ab" || got.finish != "length" || got.finishes != 1 || got.ends != 1 {
+		t.Errorf("the client read %+v", got)
+	}
+	text := `data: {"id":"x","created":3,"model":"m","choices":[{"index":0,"text":"a"}]}` + "\n\n"
+	b.attachAs("us-0", engine(t, cut("text/event-stream", text)), service.EngineOpenAI)
+	stream := read(t, b.post(textPath, `{"model":"`+testModel+`","stream":true,"max_tokens":1,"prompt":"p"}`))
+	want := text + `data: {"id":"x","created":3,"model":"m","object":"text_completion","choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"length"}]}` + "\n\n" + doneEvent
+	if stream != want {
+		t.Errorf("the client read %q, want %q", stream, want)
+	}
+	if c := b.settled(); c.Finished != 2 {
+		t.Errorf("counts %+v", c)
+	}
+}
+
+// A client that leaves while its answer waits for another replica is forgotten.
+func TestAClientThatLeavesBetweenTwoReplicas(t *testing.T) {
+	b := start(t, roundRobin(t))
+	b.attachAs("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
+		_, _ = b.RemoveReplica("us-0", 0)
+		cut("text/event-stream", chunk("a"))(w, req)
+	}), service.EngineVLLM)
+	if _, err := b.AddReplica(replicaAt("us-1", "http://127.0.0.1:1")); err != nil { // known, never ready
+		t.Fatal(err)
+	}
+	resp := b.post(chatPath, streamBody)
+	b.until(func() bool { return b.View().Counts.Queued == 1 })
+	if _, err := io.ReadFull(resp.Body, make([]byte, len(chunk("a")))); err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	c := b.settled()
+	lawful(t, c)
+	if c.Cancelled != 1 || c.Queued+c.Outstanding != 0 || b.continuations()["cancelled"] != 1 {
+		t.Errorf("counts %+v, continuations %v: want one cancelled", c, b.continuations())
+	}
+}
+
+// A replica that hangs in the middle of an answer is left for another.
+func TestAReplicaThatHangsIsLeft(t *testing.T) {
+	o := roundRobin(t)
+	o.Limits.Idle = 30 * time.Millisecond
+	b := start(t, o)
+	left := make(chan struct{}, 1)
+	b.attachAs("us-0", engine(t, hang(chunk("a"), left)), service.EngineVLLM)
+	b.attachAs("us-1", engine(t, speakRaw(chunk("b")+doneEvent)), service.EngineVLLM)
+	if got := read(t, b.post(chatPath, streamBody)); got != chunk("a")+chunk("b")+doneEvent {
+		t.Errorf("the client read %q", got)
+	}
+	<-left
+	lawful(t, b.settled())
+}
+
+// An engine that would begin anew is not asked to go on; one that can be is.
+func TestOnlyEnginesThatGoOnAreAsked(t *testing.T) {
+	b := start(t, roundRobin(t))
+	b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
+	b.attachAs("us-1", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }), service.EngineOpenAI)
+	b.attachAs("us-2", engine(t, speakRaw(chunk("b")+doneEvent)), service.EngineVLLM)
+	if got := read(t, b.post(chatPath, streamBody, "X-Request-ID: r1")); got != chunk("a")+chunk("b")+doneEvent {
+		t.Errorf("the client read %q", got)
+	}
+	b.settled()
+	if d, _ := b.Decision("r1"); len(d.Tries) != 3 || !strings.Contains(d.Tries[1].Failure, "cannot go on") {
+		t.Errorf("tries %+v", d.Tries)
+	}
+}
+
+// The balancer that has the replicas goes on; its peer sees a stream.
+func TestAPeerGoesOnByItself(t *testing.T) {
+	us, eu := pair(t, "")
+	eu.attachAs("eu-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
+	eu.attachAs("eu-1", engine(t, speakRaw(chunk("b")+usageEvent(5, 0, 1)+finished+doneEvent)), service.EngineVLLM)
+	us.hear("lb-eu-0")
+	got := tell(t, read(t, us.post(chatPath, streamBody)))
+	if got.text != "ab" || got.ends != 1 {
+		t.Errorf("the client read %+v", got)
+	}
+	here, there := us.settled(), eu.settled()
+	if here.Finished != 1 || there.Finished != 1 || here.ForwardedOut != 1 || us.continuations()["whole"] != 0 || eu.continuations()["whole"] != 1 {
+		t.Errorf("counts %+v and %+v, continuations %v and %v", here, there, us.continuations(), eu.continuations())
+	}
+	if p := us.History(0); len(p) != 1 || p[0].OutputTokens != 2 || p[0].PromptTokens != 4 {
+		t.Errorf("points %+v", p)
+	}
+}
+
+// A peer that cannot go on is left, and the origin goes on: at a replica of its
+// own, or at another peer, which looks for an engine that can.
+func TestTheOriginGoesOnWhereItsPeerCannot(t *testing.T) {
+	for _, where := range []string{"own replica", "another peer"} {
+		t.Run(where, func(t *testing.T) {
+			us, eu := pair(t, "")
+			eu.attachAs("eu-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
+				_, _ = eu.RemoveReplica("eu-0", 0)
+				cut("text/event-stream", chunk("a"))(w, req)
+			}), service.EngineVLLM)
+			bodies := make(chan string, 1)
+			rest := engine(t, asked(bodies, chunk("b")+finished+doneEvent))
+			us.hear("lb-eu-0")
+			resp := us.post(chatPath, streamBody, headerContinue+": on")
+			if where == "own replica" {
+				us.attachAs("us-0", rest, service.EngineVLLM)
+			} else {
+				o := roundRobin(t)
+				o.Self.ID, o.Self.Region = "lb-asia-0", "local/asia"
+				asia := start(t, o)
+				asia.attachAs("asia-0", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }), service.EngineOpenAI)
+				asia.attachAs("asia-1", rest, service.EngineVLLM)
+				us.AddPeer(service.PeerConfig{ID: "lb-asia-0", Region: "local/asia", URL: asia.url}, nil)
+				us.hear("lb-asia-0")
+			}
+			got := tell(t, strings.ReplaceAll(read(t, resp), `"c2"`, `"c"`))
+			if got.text != "ab" || got.ends != 1 || got.broken != "" {
+				t.Errorf("the client read %+v", got)
+			}
+			if body := <-bodies; !strings.Contains(body, `"continue_final_message":true`) {
+				t.Errorf("asked to go on: %s", body)
+			}
+			here, there := us.settled(), eu.settled()
+			lawful(t, here)
+			lawful(t, there)
+			if here.Finished != 1 || there.Finished != 0 || us.continuations()["whole"] != 1 {
+				t.Errorf("counts %+v and %+v, continuations %v", here, there, us.continuations())
+			}
+		})
+	}
+}
+
+func TestAPeerIsToldThatContinuingIsOff(t *testing.T) {
+	us, eu := pair(t, "")
+	eu.attachAs("eu-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
+	eu.attachAs("eu-1", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }), service.EngineVLLM)
+	us.hear("lb-eu-0")
+	got := tell(t, read(t, us.post(chatPath, streamBody, headerContinue+": off")))
+	if got.text != "a" || got.broken == "" || us.continuations()["refused"] != 1 || len(eu.continuations()) != 0 {
+		t.Errorf("the client read %+v; continuations %v and %v", got, us.continuations(), eu.continuations())
+	}
+	lawful(t, us.settled())
+	lawful(t, eu.settled())
+}
+
+// Every cut of a stream into two halves gives the same answer.
+func TestEveryByteAStreamCanBreakAt(t *testing.T) {
+	stream := chunk("a") + ": ping\n\n" + chunk("b")
+	var at int
+	b := start(t, roundRobin(t))
+	bodies := make(chan string, 1)
+	b.attachAs("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) { cut("text/event-stream", stream[:at])(w, req) }), service.EngineVLLM)
+	b.attachAs("us-1", engine(t, func(w http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		said := 0
+		for _, word := range []string{`"content":"a"`, `"content":"ab"`} {
+			if bytes.Contains(body, []byte(word)) {
+				said = len(word) - len(`"content":""`)
+			}
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		for _, word := range "abc"[said:] {
+			_, _ = io.WriteString(w, chunk(string(word)))
+		}
+		_, _ = io.WriteString(w, finished+doneEvent)
+		bodies <- ""
+	}), service.EngineVLLM)
+	for at = range len(stream) + 1 {
+		got := strings.ReplaceAll(read(t, b.post(chatPath, streamBody)), ": ping\n\n", "")
+		<-bodies
+		if all := tell(t, strings.ReplaceAll(got, `"c2"`, `"c"`)); all.text != "abc" || all.ends != 1 {
+			t.Fatalf("broken at byte %d: %q", at, got)
+		}
+		b.settled()
+		b.reset("us-0", "us-1")
+	}
+	lawful(t, b.settled())
+}
+
+// reset makes a policy in turn begin at the first replica again.
+func (b *balancer) reset(ids ...string) {
+	b.t.Helper()
+	list := b.Replicas()
+	slices.SortFunc(list, func(x, y service.ReplicaConfig) int { return strings.Compare(x.ID, y.ID) })
+	for _, r := range list {
+		_, _ = b.RemoveReplica(r.ID, 0)
+	}
+	for _, r := range list {
+		if slices.Contains(ids, r.ID) {
+			b.attachAs(r.ID, r.URL, r.Kind)
+		}
+	}
+	b.Step(core.Event{Kind: core.EventTick})
+}

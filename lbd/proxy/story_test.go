@@ -1,0 +1,253 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+)
+
+// storyWords is how many words the story has that a storyteller tells.
+const storyWords = 12
+
+// storyBound is the bound that every client sets, in words.
+const storyBound = 40
+
+// storyTries bounds how often a story is begun or continued: by the first balancer,
+// and each time by its peer.
+const storyTries = 25
+
+// words is the story from one word to another.
+func words(from, to int) []string {
+	var list []string
+	for i := from; i < to; i++ {
+		list = append(list, fmt.Sprintf(" w%d\n", i))
+	}
+	return list
+}
+
+var story = strings.Join(words(0, storyWords), "")
+
+// storyteller is an engine that tells always the same story from where it stopped,
+// and stops in every way in which one can.
+type storyteller struct {
+	t      *testing.T
+	mu     sync.Mutex
+	random *rand.Rand
+}
+
+func (s *storyteller) draw(n int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.random.IntN(n)
+}
+
+// heard is how many words the request holds already; it must hold them right.
+func (s *storyteller) heard(body []byte) int {
+	var asked struct {
+		Messages  []struct{ Role, Content string }
+		Continue  bool `json:"continue_final_message"`
+		MaxTokens int  `json:"max_tokens"`
+	}
+	if err := json.Unmarshal(body, &asked); err != nil {
+		s.t.Errorf("the engine got %q: %v", body, err)
+		return 0
+	}
+	if !asked.Continue {
+		return 0
+	}
+	said := asked.Messages[len(asked.Messages)-1].Content
+	n := strings.Count(said, "w")
+	if strings.TrimRight(strings.Join(words(0, n), ""), "\n ") != said {
+		s.t.Errorf("the engine was told that it had said %q", said)
+	}
+	if most := storyBound - n; asked.MaxTokens > most || asked.MaxTokens < most-storyTries {
+		s.t.Errorf("after %d words the bound is %d, want %d less the line ends that were said twice", n, asked.MaxTokens, most)
+	}
+	return n
+}
+
+func (s *storyteller) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	body, _ := io.ReadAll(req.Body)
+	from := s.heard(body)
+	if s.draw(8) == 0 {
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	to := from + s.draw(storyWords-from+1)
+	if s.draw(4) == 0 {
+		to = storyWords
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	rest := words(from, to)
+	if from > 0 { // the line end was not among what it was told
+		rest = append([]string{"\n"}, rest...)
+		if to > from && s.draw(2) == 0 {
+			rest = append([]string{"\n" + rest[1]}, rest[2:]...)
+		}
+	}
+	for _, word := range rest {
+		_, _ = io.WriteString(w, chunk(word))
+		_ = http.NewResponseController(w).Flush()
+	}
+	s.stop(w, req, to)
+}
+
+// stop ends the stream after the word before to: well, if that was the last one,
+// or in one of the other ways.
+func (s *storyteller) stop(w http.ResponseWriter, req *http.Request, to int) {
+	whole := to == storyWords && s.draw(3) > 0
+	end := finished + usageEvent(9+to, 0, to) + doneEvent // usage of a prompt that holds nothing of the answer
+	switch {
+	case whole:
+		_, _ = io.WriteString(w, end)
+		return
+	case to == storyWords:
+		_, _ = io.WriteString(w, end[:s.draw(len(end))])
+	}
+	_ = http.NewResponseController(w).Flush()
+	switch s.draw(5) {
+	case 0:
+		<-req.Context().Done()
+	case 1:
+		_, _ = io.WriteString(w, "data: {\"error\":{\"message\":\"dead\",\"code\":500}}\n\n"+doneEvent)
+	case 2:
+		_, _ = io.WriteString(w, chunk(" never")[:30])
+	case 3:
+		return
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// listenTo sends requests and holds every answer to the story. It returns how many
+// were told to their end, and how many connections were cut: a client that does not
+// run for as long as an engine may be silent is as good as gone.
+func listenTo(b *balancer, name string, seed uint64, requests int) (whole, cut int64) {
+	random := rand.New(rand.NewPCG(seed, 9))
+	body := strings.Replace(streamBody, "{", fmt.Sprintf(`{"max_tokens":%d,`, storyBound), 1)
+	for i := range requests {
+		ctx, leave := context.WithCancel(context.Background())
+		req, _ := http.NewRequestWithContext(ctx, http.MethodPost, b.url+chatPath, strings.NewReader(body))
+		id := fmt.Sprintf("%s-%d", name, i)
+		req.Header.Set(headerRequestID, id)
+		early := random.IntN(6) == 0
+		if early {
+			time.AfterFunc(time.Duration(random.IntN(3000))*time.Microsecond, leave)
+		}
+		resp, err := client.Do(req)
+		if err == nil {
+			stream, err := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			if err == nil && resp.StatusCode == http.StatusOK && checkStory(b, id, string(stream)) {
+				whole++
+			}
+			if err != nil && !early {
+				cut++
+			}
+		} else if !early {
+			cut++
+		}
+		leave()
+	}
+	return whole, cut
+}
+
+// checkStory holds one stream to the story; it says whether it is all of it.
+func checkStory(b *balancer, id, stream string) bool {
+	got := tell(b.t, strings.ReplaceAll(stream, `"c2"`, `"c"`))
+	switch {
+	case !strings.HasPrefix(story, got.text):
+		b.t.Errorf("%s was told %q", id, got.text)
+	case got.broken != "" && got.ends == 0 && got.finishes <= 1:
+		return false
+	case got.text != story || got.ends > 1 || got.finishes != 1 || got.broken != "":
+		b.t.Errorf("%s was told %+v", id, got)
+	}
+	return true
+}
+
+// Engines stop in every way, clients leave, replicas come and go and are reached
+// over a peer: whoever is told a story to its end is told the right one, once.
+func TestNoAnswerIsContinuedWrong(t *testing.T) {
+	us, eu := pair(t, "")
+	for i, b := range []*balancer{us, eu} {
+		b.limits.FirstByte, b.limits.Idle = 100*time.Millisecond, 50*time.Millisecond
+		for n := range 2 {
+			teller := &storyteller{t: t, random: rand.New(rand.NewPCG(uint64(i), uint64(n)))}
+			b.attachAs(fmt.Sprintf("%s-r%d", b.self.ID, n), engine(t, teller.ServeHTTP), service.EngineVLLM)
+		}
+	}
+	quiet, calm := context.WithCancel(context.Background())
+	var reporter, clients sync.WaitGroup
+	reporter.Go(func() { gossip(quiet, us, eu) })
+	var told, cut atomic.Int64
+	for i := range 6 {
+		clients.Go(func() {
+			whole, broken := listenTo(us, fmt.Sprint("c", i), uint64(i), 25)
+			told.Add(whole)
+			cut.Add(broken)
+		})
+	}
+	clients.Wait()
+	calm()
+	reporter.Wait()
+	us.srv.Close()
+	eu.srv.Close()
+	here, there := us.settled(), eu.settled()
+	lawful(t, here)
+	lawful(t, there)
+	counts := us.continuations()
+	if told.Load() > here.Finished || told.Load() == 0 || cut.Load() > here.Cancelled || here.Queued+here.Outstanding+there.Queued+there.Outstanding != 0 || counts["whole"] == 0 {
+		t.Errorf("%d stories were told, %d connections cut; counts %+v and %+v; continuations %v and %v", told.Load(), cut.Load(), here, there, counts, eu.continuations())
+	}
+	arrivals := int64(0)
+	for _, p := range us.History(0) {
+		arrivals += p.Requests
+	}
+	if arrivals != here.Arrived {
+		t.Errorf("the points count %d requests, core %d", arrivals, here.Arrived)
+	}
+	for _, r := range append(us.View().Replicas, eu.View().Replicas...) {
+		if r.Outstanding != 0 {
+			t.Errorf("%s has %d outstanding", r.ID, r.Outstanding)
+		}
+	}
+}
+
+// gossip lets two balancers report and hear of each other until ctx ends, while a
+// replica of the first comes and goes.
+func gossip(ctx context.Context, us, eu *balancer) {
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	list := us.Replicas()
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		switch n % 16 {
+		case 3:
+			_, _ = us.RemoveReplica(list[0].ID, 0)
+		case 11:
+			_, _ = us.AddReplica(list[0])
+		}
+		for _, b := range []*balancer{us, eu} {
+			for _, r := range b.Replicas() {
+				b.report(r.ID)
+			}
+		}
+		us.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-eu-0", PeerReport: &core.PeerReport{Models: eu.Load()}})
+		eu.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-us-0", PeerReport: &core.PeerReport{Models: us.Load()}})
+	}
+}
