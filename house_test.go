@@ -35,14 +35,14 @@ var mayImport = map[string][]string{
 	"lbd/core":          {"internal/service", "lbd/policy", "lbd/prefix"},
 	"lbd/sim":           {"internal/service", "internal/workload", "lbd/core", "lbd/engine", "lbd/policy", "lbd/prefix"},
 	"lbd/engine/server": {"internal/service", "lbd/engine"},
-	"lbd/proxy":         {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/prefix"},
+	"lbd/proxy":         {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/prefix", "lbd/wire"},
 	"lbd/probe":         {"internal/service", "lbd/core", "lbd/policy"},
 	"lbd/wire":          {},
-	"lbd/peer":          {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy"},
+	"lbd/peer":          {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/admin":         {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer"},
 	"lbd": {
 		"internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/peer", "lbd/policy",
-		"lbd/probe", "lbd/proxy", "lbd/wire",
+		"lbd/probe", "lbd/proxy",
 	},
 
 	"forecast": {"internal/service", "internal/workload"},

@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"skyserve/lbd/wire"
 )
 
 // Bounds of a transport, each with its reason.
@@ -30,25 +32,17 @@ const (
 // of it later, in each direction, without limit to the bandwidth, and setting a
 // connection up takes all of it. The delay comes on top of the real one.
 func NewTransport(rtt time.Duration) http.RoundTripper {
-	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
-	t := &http.Transport{
-		DialContext:         dialer.DialContext,
-		MaxIdleConnsPerHost: idlePerPeer,
-		IdleConnTimeout:     idleTimeout,
-		TLSHandshakeTimeout: dialTimeout,
-		DisableCompression:  true,
-	}
+	o := wire.Options{DialTimeout: dialTimeout, KeepAlive: keepAlive, IdleTimeout: idleTimeout, MaxIdlePerHost: idlePerPeer}
 	if rtt > 0 {
-		t.DialContext = distantDial(dialer.DialContext, rtt)
+		dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
+		o.DialContext = distantDial(dialer.DialContext, rtt)
 	}
-	return t
+	return wire.New(o)
 }
-
-type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // distantDial makes dial reach as far as rtt: an answer, be it a refusal, takes
 // a round trip.
-func distantDial(dial dialFunc, rtt time.Duration) dialFunc {
+func distantDial(dial wire.DialFunc, rtt time.Duration) wire.DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
 		timer := time.NewTimer(rtt)

@@ -78,7 +78,7 @@ func serveWith(t *testing.T, rt *Runtime) *balancer {
 	srv := httptest.NewServer(rt.Handler())
 	t.Cleanup(func() {
 		srv.Close()
-		if tr, ok := rt.transport.(*http.Transport); ok {
+		if tr, ok := rt.transport.(interface{ CloseIdleConnections() }); ok {
 			tr.CloseIdleConnections()
 		}
 	})

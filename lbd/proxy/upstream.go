@@ -12,26 +12,17 @@ import (
 	"time"
 
 	"skyserve/lbd/core"
+	"skyserve/lbd/wire"
 )
 
 // errSilent is why a try ends whose target said nothing for too long.
 var errSilent = errors.New("no answer in time")
 
 // NewTransport makes the transport that carries requests to replicas: many
-// connections kept to few hosts, nothing compressed, no proxy taken from the
-// environment. How long a target may take is the proxy's business, not the
-// transport's.
-func NewTransport() *http.Transport {
-	dialer := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}
-	return &http.Transport{
-		DialContext:         dialer.DialContext,
-		TLSHandshakeTimeout: 5 * time.Second,
-		MaxIdleConnsPerHost: 512, // twice what an engine runs at once
-		IdleConnTimeout:     90 * time.Second,
-		DisableCompression:  true,
-		ReadBufferSize:      2 << 10, // ten events; one is held for each stream
-	}
-}
+// connections kept to few hosts, no goroutine and no buffer for a stream that
+// waits, nothing compressed, no proxy taken from the environment. How long a
+// target may take is the proxy's business, not the transport's.
+func NewTransport() *wire.Transport { return wire.New(wire.Options{}) }
 
 // failure is a try that did not serve its request. Its cause is fit for
 // clients: it holds no address, and nothing of the request or the answer.
