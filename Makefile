@@ -1,8 +1,9 @@
 # What CI runs, in pieces. `make` alone runs the tests.
 LINT_VERSION := v2.15.0
+SUDO         := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 SHELL_ROOMS  := ./lbd/... ./internal/... ./provision/... ./tui/... ./cmd/...
 
-.PHONY: test build vet lint race bench examples ci
+.PHONY: test build vet lint race bench compare-proxy examples ci
 
 test:
 	go test ./...
@@ -22,6 +23,14 @@ race:
 
 bench:
 	go test -run '^$$' -bench . -benchtime 1x ./...
+
+# The balancer beside nginx and haproxy on this machine (Linux, about 8 minutes).
+# ARGS are flags of the comparison: make compare-proxy ARGS='-rounds 2 -streams 1000'
+compare-proxy: build
+	@for p in nginx haproxy; do command -v $$p >/dev/null || missing=1; done; \
+	if [ -n "$$missing" ]; then $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends nginx-light haproxy || \
+	{ echo "comparing proxies: cannot install nginx and haproxy here: install them yourself" >&2; exit 1; }; fi
+	go test -tags compare -run TestCompareProxy -v -count=1 -timeout 20m ./lbd/proxy $(ARGS)
 
 examples:
 	sh examples/run-all

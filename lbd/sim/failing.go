@@ -134,6 +134,7 @@ func (w *world) cutLink(a, b *node, parts bool) {
 func (w *world) kill(n *node) {
 	for _, id := range sortedKeys(n.legs) {
 		l := n.legs[id]
+		l.here = false
 		w.sayUp(l, saidRefused)
 		if l.down != nil || l.replica != nil {
 			w.abortDown(l)

@@ -33,6 +33,7 @@ type node struct {
 type leg struct {
 	flight *flight
 	node   *node
+	here   bool  // it is among the node's legs
 	up     *leg  // the leg at the balancer that forwarded it; nil when its client asked here
 	broken bool  // the way to that balancer was cut; never set where there is none
 	upTry  int32 // which try of that leg this is
@@ -167,7 +168,7 @@ func (w *world) arrive(l *leg) {
 		w.sayUp(l, saidRefused)
 		return
 	}
-	l.node.legs[f.id] = l
+	l.node.legs[f.id], l.here = l, true
 	req := core.Request{
 		ID: f.id, Model: model, Session: f.request.Session, Tier: f.request.Tier,
 		Prompt: f.key, PromptTokens: f.promptTokens(), MaxTokens: f.maxNew, Hop: l.hop, SessionAge: l.age,
@@ -178,9 +179,15 @@ func (w *world) arrive(l *leg) {
 	w.tell(l.node, core.Event{Kind: core.EventArrived, Request: &req})
 }
 
+// end takes a leg off its balancer.
+func (l *leg) end() {
+	delete(l.node.legs, l.flight.id)
+	l.here = false
+}
+
 // leave ends a request's stay with a word to whoever sent it.
 func (w *world) leave(l *leg, said word) {
-	delete(l.node.legs, l.flight.id)
+	l.end()
 	w.sayUp(l, said)
 }
 
@@ -206,7 +213,7 @@ func (w *world) sayUp(l *leg, said word) {
 // given up.
 func (w *world) hear(l *leg, try int32, said word) {
 	f := l.flight
-	if l.node.legs[f.id] != l || l.try != try {
+	if !l.here || l.try != try {
 		return
 	}
 	switch said {
@@ -235,11 +242,11 @@ func (w *world) hear(l *leg, try int32, said word) {
 
 // cancel takes a client's cancellation in; the request may have ended already.
 func (w *world) cancel(l *leg) {
-	if l.node.legs[l.flight.id] != l {
+	if !l.here {
 		return
 	}
 	w.tell(l.node, core.Event{Kind: core.EventCancelled, ID: l.flight.id})
-	delete(l.node.legs, l.flight.id)
+	l.end()
 }
 
 // abortDown sends a cancellation after a request.
