@@ -26,6 +26,7 @@ bench:
 
 # The balancer beside nginx and haproxy on this machine (Linux, about 8 minutes).
 # ARGS are flags of the comparison: make compare-proxy ARGS='-rounds 2 -streams 1000'
+compare-proxy: export PATH := $(PATH):/usr/local/sbin:/usr/sbin
 compare-proxy: build
 	@for p in nginx haproxy; do command -v $$p >/dev/null || missing=1; done; \
 	if [ -n "$$missing" ]; then $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends nginx-light haproxy || \

@@ -1,6 +1,10 @@
 package prefix
 
-import "github.com/zeebo/xxh3"
+import (
+	"slices"
+
+	"github.com/zeebo/xxh3"
+)
 
 // BlockBytes is the number of bytes that one hash of a Key covers. Smaller
 // blocks find shorter matches and cost more memory; 64 bytes are about 16
@@ -39,6 +43,9 @@ func (h *Hasher) Reset(seed uint64, reuse bool) {
 	}
 	h.chain, h.n, h.total = seed, 0, 0
 }
+
+// Grow makes room for the key of that many more bytes.
+func (h *Hasher) Grow(bytes int) { h.key = slices.Grow(h.key, max(0, bytes)/BlockBytes) }
 
 // Write appends bytes to the prompt. It never fails.
 func (h *Hasher) Write(p []byte) (int, error) {

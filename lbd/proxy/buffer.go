@@ -23,7 +23,16 @@ func takeBuffer() *pooled {
 	return p
 }
 
+// poison makes released buffers useless, for tests: whoever still reads one is
+// found out.
+var poison = false
+
 func (p *pooled) release() {
+	if poison {
+		for i := range p.b {
+			p.b[i] = 0xDB
+		}
+	}
 	if cap(p.b) <= maxPooled {
 		buffers.Put(p)
 	}
@@ -39,15 +48,13 @@ func (p *pooled) grow(n int) {
 	p.b = b
 }
 
-// smallBody is up to which size a request body is handed out in a type that
-// net/http knows to be in memory: it then sends header and body in one packet.
-// Such a reader does not tell when it is let go of, so its memory is left to the
-// garbage collector, which for small bodies is no loss.
+// smallBody is how much memory a client gets for a body that it merely declares;
+// beyond that, for what it sends.
 const smallBody = 64 << 10
 
 // sharedBody is a request body that several tries may be reading: a transport
-// may go on with it after its round trip failed. The memory of a large one is
-// used again when everybody has let go of it.
+// may go on with it after its round trip failed. Its memory is used again when
+// everybody has let go of it.
 type sharedBody struct {
 	buf  *pooled
 	refs atomic.Int32
@@ -60,16 +67,13 @@ func share(buf *pooled) *sharedBody {
 }
 
 func (s *sharedBody) release() {
-	if s.refs.Add(-1) == 0 && len(s.buf.b) > smallBody {
+	if s.refs.Add(-1) == 0 {
 		s.buf.release()
 	}
 }
 
 // open is a reader of the whole body for one try.
 func (s *sharedBody) open() io.ReadCloser {
-	if len(s.buf.b) <= smallBody {
-		return io.NopCloser(bytes.NewReader(s.buf.b))
-	}
 	s.refs.Add(1)
 	r := &bodyReader{shared: s}
 	r.Reset(s.buf.b)
@@ -94,15 +98,9 @@ func (r *bodyReader) Close() error {
 // What a client merely declares does not get memory beyond a small body's.
 func bodyBuffer(declared int64) *pooled {
 	const spare = 16 // so that the read that finds the end has room
-	switch {
-	case declared > smallBody:
-		buf := takeBuffer()
-		buf.grow(smallBody)
-		return buf
-	case declared >= 0:
-		return &pooled{b: make([]byte, 0, declared+spare)}
-	}
-	return &pooled{b: make([]byte, 0, 4<<10)}
+	buf := takeBuffer()
+	buf.grow(int(min(max(declared, 0), smallBody)) + spare)
+	return buf
 }
 
 // readBody reads a request's body, at most limit bytes of it. What is longer is
@@ -124,6 +122,8 @@ func readBody(w http.ResponseWriter, req *http.Request, limit int64) (*pooled, e
 			buf.release()
 			return nil, err
 		}
-		buf.grow(bytes.MinRead)
+		if len(buf.b) == cap(buf.b) {
+			buf.grow(bytes.MinRead)
+		}
 	}
 }

@@ -113,7 +113,8 @@ func (x *exchange) rewrite(c *call, buf *pooled) *pooled {
 		return buf
 	}
 	const added = 128 // more than the edits make of most bodies
-	changed := &pooled{b: make([]byte, 0, len(buf.b)+added)}
+	changed := takeBuffer()
+	changed.grow(len(buf.b) + added)
 	changed.b = splice(changed.b, buf.b, edits)
 	buf.release()
 	return changed

@@ -19,7 +19,10 @@ import (
 	"skyserve/lbd/policy"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	poison = true
+	goleak.VerifyTestMain(m)
+}
 
 const testModel = "meta-llama/Llama-3.1-8B-Instruct"
 

@@ -35,6 +35,7 @@ var renderers = sync.Pool{New: func() any { return new(renderer) }}
 func renderKey(seed uint64, e *endpoint, c *call, model string) *renderer {
 	r := renderers.Get().(*renderer)
 	r.hash.Reset(seed, false)
+	r.hash.Grow(len(c.body)) // what is rendered is not much longer
 	r.answer = answerUnknown
 	r.str("<|")
 	r.str(model)
