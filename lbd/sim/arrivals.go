@@ -61,13 +61,11 @@ func (w *world) replay() {
 		return
 	}
 	w.taken++
-	c := &client{index: w.sessions, region: region, workload: oneRow{}, mute: true}
-	w.sessions++
 	ask := w.row.Lengths("")
 	if !w.light() {
 		ask = w.row.Request(w.setup.Seed, "")
 	}
-	w.issue(w.newFlight(c, nil, ask))
+	w.issue(w.rowFlight(region, ask))
 	w.awaitRow()
 }
 

@@ -21,6 +21,7 @@ type client struct {
 
 // flight is one request of a client, from its issue to its end.
 type flight struct {
+	row     client // of a row of a trace
 	id      string
 	client  *client
 	request workload.Request
@@ -100,23 +101,56 @@ func (w *world) flightsOf(c *client, before *flight, requests []workload.Request
 }
 
 func (w *world) newFlight(c *client, before *flight, r workload.Request) *flight {
-	w.flights++
-	f := &flight{
-		id: strconv.FormatUint(w.flights, 10), client: c, request: r,
-		maxNew: max(w.scenario.MaxNew, r.OutputTokens),
+	f := &flight{}
+	w.fill(f, c, before, r)
+	return f
+}
+
+// rowFlight makes the flight of a row of a trace, of one that came home if there
+// is any.
+func (w *world) rowFlight(region int, r workload.Request) *flight {
+	var f *flight
+	if n := len(w.spare); n > 0 {
+		f = w.spare[n-1]
+		w.spare = w.spare[:n-1]
+		*f = flight{}
+	} else {
+		f = &flight{}
 	}
+	f.row = client{index: w.sessions, region: region, workload: oneRow{}, mute: true}
+	w.sessions++
+	w.fill(f, &f.row, nil, r)
+	return f
+}
+
+// mostSpare bounds the flights that are kept to be used again.
+const mostSpare = 4096
+
+// home keeps the flight of a row for the next one: it was answered, and where
+// nothing fails and nobody gives up nothing under way can speak of it any more.
+func (w *world) home(f *flight) {
+	quiet := len(w.scenario.Faults) == 0 && w.scenario.Patience == 0 && w.setup.Layout != Everywhere
+	if quiet && f.ended && f.client == &f.row && len(w.spare) < mostSpare {
+		w.spare = append(w.spare, f)
+	}
+}
+
+// fill makes f what a client asks for.
+func (w *world) fill(f *flight, c *client, before *flight, r workload.Request) {
+	w.flights++
+	f.id, f.client, f.request = strconv.FormatUint(w.flights, 10), c, r
+	f.maxNew = max(w.scenario.MaxNew, r.OutputTokens)
 	if r.Messages != nil {
 		// Answers are the same under every policy.
 		draw := rand.New(rand.NewPCG(w.setup.Seed, uint64(c.index)<<32|uint64(uint32(r.AnswerOf))))
 		f.text = workload.Text(r.OutputTokens, draw.Uint64())
 	}
 	if w.light() {
-		return f
+		return
 	}
 	f.prompt = promptOf(before, r.Messages)
 	f.answer = engine.Tokenize(make([]engine.Token, 0, r.OutputTokens), f.text)
 	f.key = keyOf(nil, f.prompt, w.setup.Seed)
-	return f
 }
 
 // promptTokens is the length of the prompt.

@@ -227,6 +227,9 @@ func (w *world) hear(l *leg, try int32, said word) {
 			PromptTokens: policy.Known(f.promptTokens()), CachedTokens: policy.Known(f.cached),
 			OutputTokens: policy.Known(f.output), Key: f.wholeKey(w.setup.Seed),
 		}})
+		if l.up == nil {
+			w.home(f)
+		}
 	case saidFailed:
 		w.tell(l.node, core.Event{Kind: core.EventFailed, ID: f.id, Outcome: &core.Outcome{
 			Retryable: !l.started && !f.refused, Cause: "refused",

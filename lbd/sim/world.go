@@ -28,6 +28,7 @@ type world struct {
 	rows     Rows         // of a trace; nil without one
 	row      workload.Row // that comes next
 	taken    int          // rows so far
+	spare    []*flight    // of rows, to be used again
 	sessions int32        // clients made so far, in either
 	flights  uint64       // made so far: the last one's number
 	jobs     uint64       // submitted to engines so far
