@@ -323,6 +323,8 @@ func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 		b.reject(r, RejectFailed)
 	case r.tries >= b.cfg.MaxTries:
 		b.reject(r, RejectTooManyTry)
+	case t.peer && now-r.arrived >= b.maxWait(r):
+		b.reject(r, RejectWait) // it was held there for the rest of its time
 	case !b.retries.spend(&b.cfg):
 		b.refused++
 		b.reject(r, RejectRetries)

@@ -201,9 +201,11 @@ type Action struct {
 	ID     string     `json:"id"`
 	Target string     `json:"target,omitempty"`
 	Reason string     `json:"reason,omitempty"`
-	// Hop and SessionAge are what to mark a forwarded request with.
+	// Hop, SessionAge and Wait are what to mark a forwarded request with: Wait is
+	// how long it may be held there, what is left of what it may wait in all.
 	Hop        Hop           `json:"hop,omitempty"`
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
+	Wait       time.Duration `json:"wait_ns,omitempty"`
 	// Decision explains a dispatch or a forward; nil for other actions.
 	Decision *Decision `json:"decision,omitempty"`
 }

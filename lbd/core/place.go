@@ -235,7 +235,10 @@ func (b *Balancer) send(now time.Duration, r *request, t *target, d *Decision) {
 	b.tree(t).Insert(r.Prompt, t.slot)
 	if t.peer {
 		b.counts.ForwardedOut++
-		b.act(Action{Kind: ActionForward, ID: r.ID, Target: t.id, Hop: nextHop(r, t), SessionAge: now - r.began, Reason: d.Reason, Decision: d})
+		b.act(Action{
+			Kind: ActionForward, ID: r.ID, Target: t.id, Hop: nextHop(r, t), Reason: d.Reason, Decision: d,
+			SessionAge: now - r.began, Wait: max(time.Millisecond, b.maxWait(r)-(now-r.arrived)),
+		})
 		return
 	}
 	b.act(Action{Kind: ActionDispatch, ID: r.ID, Target: t.id, Reason: d.Reason, Decision: d})

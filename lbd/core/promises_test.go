@@ -275,3 +275,37 @@ func TestOnlyAPolicyThatChoosesTheRegionLeavesAnAvailableReplicaForAPeer(t *test
 		}
 	})
 }
+
+// What a request may wait, it may wait in all: a peer is told what is left of
+// it, and what comes back from there when it is over is not held again.
+func TestAForwardedRequestWaitsTheRestOfItsTime(t *testing.T) {
+	p, err := policy.New("skylb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := DefaultConfig(p)
+	cfg.MaxWait = 10 * time.Second
+	b := start(cfg, 1)
+	peer := func(now time.Duration, available int) []Action {
+		return b.Step(now, Event{Kind: EventPeerReport, Target: "eu", PeerReport: &PeerReport{
+			Models: []ModelLoad{{Model: "m", Replicas: 1, Available: available}},
+		}})
+	}
+	b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
+	full := func(now time.Duration) {
+		b.Step(now, Event{Kind: EventReplicaReport, Target: "r0", Report: &Report{Ready: true, Pending: policy.Known(3)}})
+		peer(now, 0)
+	}
+	full(0)
+	b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "a", Model: "m"}})
+	full(6 * time.Second)
+	actions := peer(6*time.Second, 1)
+	if len(actions) != 1 || actions[0].Kind != ActionForward || actions[0].Wait != 4*time.Second {
+		t.Fatalf("after 6 of 10 s: %+v", actions)
+	}
+	full(10 * time.Second)
+	actions = b.Step(10*time.Second, Event{Kind: EventFailed, ID: "a", Outcome: &Outcome{Retryable: true, Cause: "503"}})
+	if len(actions) != 1 || actions[0].Kind != ActionReject || actions[0].Reason != RejectWait {
+		t.Errorf("when its time is over: %+v", actions)
+	}
+}

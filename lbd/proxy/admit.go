@@ -24,23 +24,25 @@ type origin struct {
 	session string
 	// sessionAge is how long ago the session began, as the peer says; 0 = not known.
 	sessionAge time.Duration
+	wait       time.Duration // how long a peer lets it be held here; 0 = as long as others
 	tier       service.Tier
 	// continueOff: the answer is not to be continued elsewhere; continued: it was,
 	// by the peer, so that only an engine that can go on with it will do.
 	continueOff, continued bool
 }
 
-// maxSessionAge bounds what a peer may say of a session's age: no queue looks
-// further back.
-const maxSessionAge = 24 * time.Hour
+// maxSpan bounds what a peer may say of a session's age, as no queue looks
+// further back, and of the wait.
+const maxSpan = 24 * time.Hour
 
-// parseSessionAge reads headerSessionAge: 0 when it is missing or malformed.
-func parseSessionAge(ms string) time.Duration {
+// parseSpan reads headerSessionAge and headerWait: 0 when it is missing or
+// malformed.
+func parseSpan(ms string) time.Duration {
 	n, err := strconv.ParseUint(ms, 10, 63)
 	if err != nil {
 		return 0
 	}
-	return time.Duration(min(n, uint64(maxSessionAge/time.Millisecond))) * time.Millisecond
+	return time.Duration(min(n, uint64(maxSpan/time.Millisecond))) * time.Millisecond
 }
 
 // requestID is the client's id when it is fit to be one, else a new one.
@@ -69,7 +71,7 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
 	trusted := from != "" && validHop(hop) && peerAllowed(r.self.PeerToken, r.keys, req)
 	if trusted {
 		o.from, o.hop, o.tenant = from, hop, h.Get(headerTenant)
-		o.sessionAge = parseSessionAge(h.Get(headerSessionAge))
+		o.sessionAge, o.wait = parseSpan(h.Get(headerSessionAge)), parseSpan(h.Get(headerWait))
 		o.continued = h.Get(headerContinued) != ""
 	} else {
 		tenant, ok := r.keys.admit(h)

@@ -91,7 +91,7 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	}
 	return &core.Request{
 		Model: model, Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.key.hash.Key(),
-		PromptTokens: x.promptTokens, MaxTokens: x.bound, Hop: x.hop, From: x.from, SessionAge: x.sessionAge,
+		PromptTokens: x.promptTokens, MaxTokens: x.bound, Hop: x.hop, From: x.from, SessionAge: x.sessionAge, Wait: x.wait,
 	}, nil
 }
 

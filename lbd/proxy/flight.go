@@ -24,6 +24,7 @@ type verdict struct {
 	hop    core.Hop
 	// sessionAge is what to tell the peer of a forward; 0 = nothing.
 	sessionAge time.Duration
+	wait       time.Duration  // how long it may hold the request; 0 = as it likes
 	decision   *core.Decision // never changes
 	rank       rank           // of a dispatch; its replica is nil when its address is gone
 	peer       *peer          // of a forward; nil when its address is gone

@@ -24,6 +24,9 @@ func (x *exchange) markForwarded(h http.Header) {
 	if x.extended() {
 		h[headerContinued] = []string{"1"}
 	}
+	if ms := x.sent.wait.Milliseconds(); ms > 0 {
+		h[headerWait] = []string{strconv.FormatInt(ms, 10)}
+	}
 	if ms := x.sent.sessionAge.Milliseconds(); ms > 0 {
 		h[headerSessionAge] = []string{strconv.FormatInt(ms, 10)}
 	}

@@ -25,6 +25,9 @@ const (
 	// headerSessionAge is how long ago the request's session began, in
 	// milliseconds: the balancers' clocks are not compared.
 	headerSessionAge = "X-Skyserve-Session-Age-Ms"
+	// headerWait is how long, in milliseconds, the peer may hold the request: what
+	// is left of what it may wait in all.
+	headerWait = "X-Skyserve-Wait-Ms"
 
 	// headerContinue, set to continueOff by a client, lets an answer whose replica
 	// dies in the middle of it end in an error event.

@@ -170,7 +170,7 @@ func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
 		return
 	}
 	a.Decision = a.Decision.Clone()
-	v := verdict{kind: a.Kind, target: a.Target, reason: a.Reason, hop: a.Hop, sessionAge: a.SessionAge, decision: a.Decision}
+	v := verdict{kind: a.Kind, target: a.Target, reason: a.Reason, hop: a.Hop, sessionAge: a.SessionAge, wait: a.Wait, decision: a.Decision}
 	switch a.Kind {
 	case core.ActionAbort:
 		f.abort()

@@ -84,6 +84,9 @@ func TestSessionAgeReachesThePeer(t *testing.T) {
 	if told < age || len(got) != 1 || got[0].SessionAge != told.Truncate(time.Millisecond) {
 		t.Errorf("the peer heard %+v, want one request of a session of age %s in whole milliseconds", got, told)
 	}
+	if most := core.DefaultConfig(nil).MaxWait; len(got) == 1 && (got[0].Wait <= 0 || got[0].Wait > most-age) {
+		t.Errorf("the peer may hold it for %s, want what is left of %s after %s", got[0].Wait, most, age)
+	}
 }
 
 func TestSessionAgeIsBelievedOfPeersOnly(t *testing.T) {
@@ -95,7 +98,7 @@ func TestSessionAgeIsBelievedOfPeersOnly(t *testing.T) {
 	}{
 		{"a peer", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 1500"), 1500 * time.Millisecond},
 		{"a peer that says nothing", peer, 0},
-		{"more than a day", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 9223372036854775807"), maxSessionAge},
+		{"more than a day", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 9223372036854775807"), maxSpan},
 		{"negative", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: -1500"), 0},
 		{"no number", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 15e2"), 0},
 		{"too many digits", append(peer[:3:3], "X-Skyserve-Session-Age-Ms: 99999999999999999999999"), 0},

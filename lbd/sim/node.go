@@ -39,6 +39,7 @@ type leg struct {
 	upTry  int32 // which try of that leg this is
 	hop    core.Hop
 	age    time.Duration // of the session, as that balancer knows it
+	wait   time.Duration // how long that balancer lets it be held here
 
 	// Of its latest try: what came of an earlier one counts no more.
 	try     int32
@@ -142,7 +143,7 @@ func (w *world) forward(l *leg, a *core.Action) {
 	l.try++
 	for _, peer := range w.nodes {
 		if peer.id == a.Target {
-			l.replica, l.down = nil, &leg{flight: l.flight, node: peer, up: l, upTry: l.try, hop: a.Hop, age: a.SessionAge}
+			l.replica, l.down = nil, &leg{flight: l.flight, node: peer, up: l, upTry: l.try, hop: a.Hop, age: a.SessionAge, wait: a.Wait}
 		}
 	}
 	w.tally.waited(w.warm, a.Decision.Queued)
@@ -171,7 +172,7 @@ func (w *world) arrive(l *leg) {
 	l.node.legs[f.id], l.here = l, true
 	req := core.Request{
 		ID: f.id, Model: model, Session: f.request.Session, Tier: f.request.Tier,
-		Prompt: f.key, PromptTokens: f.promptTokens(), MaxTokens: f.maxNew, Hop: l.hop, SessionAge: l.age,
+		Prompt: f.key, PromptTokens: f.promptTokens(), MaxTokens: f.maxNew, Hop: l.hop, SessionAge: l.age, Wait: l.wait,
 	}
 	if l.up != nil {
 		req.From = l.up.node.id
