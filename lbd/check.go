@@ -175,6 +175,11 @@ func coreConfig(cfg service.BalancerConfig) (core.Config, error) {
 	}
 	c.Forward, c.Tau, c.QueueLimit, c.MaxWait = *b.Forward, b.Tau, b.QueueLimit, b.MaxWait
 	c.TauN, c.TauP = b.TauN, b.TauP
+	if b.MaxTries < 0 || b.RetryPercent < 0 || b.EjectAfter < 0 || b.EjectTime < 0 {
+		return core.Config{}, &ConfigError{Key: "balancer", Problem: fmt.Sprintf("max_tries, retry_percent, eject_after and eject_time must not be below zero, got %d, %d, %d and %s", b.MaxTries, b.RetryPercent, b.EjectAfter, b.EjectTime)}
+	}
+	c.MaxTries, c.RetryShare = b.MaxTries, float64(b.RetryPercent)/100
+	c.EjectAfter, c.EjectTime, c.EjectMost = b.EjectAfter, b.EjectTime, max(c.EjectMost, b.EjectTime)
 	for i, m := range cfg.Models {
 		t, err := targets(m.SLO)
 		if err != nil {

@@ -33,6 +33,12 @@ var defaults = map[string]preset{
 	"BalancerSpec.tau_n":       {5 * time.Second, "a client that missed its target by five of them is still there, by more it is leaving"},
 	"BalancerSpec.tau_p":       {time.Second, "the whole target of IW-F, so that such a request is urgent from its arrival on"},
 
+	"BalancerSpec.max_tries":     {5, "four replicas that fail one after the other are a fleet that fails"},
+	"BalancerSpec.retry_percent": {20, "what an outage may add to the load of what is left"},
+	"BalancerSpec.eject_after":   {5, "one failure is bad luck, five in a row are not"},
+	"BalancerSpec.eject_time":    {5 * time.Second, "an engine that restarts is back sooner, or not soon"},
+	"BalancerSpec.continue":      {true, "a pause is better than half an answer"},
+
 	"DNS.routing": {"latency", "clients want the fastest region, which is not always the nearest"},
 
 	"Autoscale.strategy": {"manual", "nothing that costs money changes unless asked"},

@@ -54,6 +54,7 @@ func TestDefaults(t *testing.T) {
 		Balancer: BalancerSpec{
 			Policy: "cost", Push: "pending", Order: "fcfs", Forward: &forward,
 			Tau: 10, QueueLimit: 4096, MaxWait: 60 * time.Second, TauN: 5 * time.Second, TauP: time.Second,
+			MaxTries: 5, RetryPercent: 20, EjectAfter: 5, EjectTime: 5 * time.Second, Continue: &forward,
 		},
 		Autoscale:  Autoscale{Strategy: "manual", Forecast: "auto", Every: time.Hour},
 		LocalHosts: LocalHosts{Port: 8001},

@@ -75,6 +75,9 @@ func genBalancer(t *rapid.T) BalancerSpec {
 		TauP:       time.Duration(rapid.IntRange(1, 86_400_000).Draw(t, "tau_p")) * time.Millisecond,
 		QueueLimit: rapid.IntRange(1, 1_000_000).Draw(t, "queue limit"),
 		MaxWait:    genDuration(t, time.Millisecond, 24*time.Hour),
+		MaxTries:   rapid.IntRange(1, 20).Draw(t, "tries"), RetryPercent: rapid.IntRange(1, 1000).Draw(t, "retries"),
+		EjectAfter: rapid.IntRange(1, 1_000_000).Draw(t, "eject after"), EjectTime: genDuration(t, 100*time.Millisecond, time.Hour),
+		Continue: &forward,
 	}
 	if rapid.Bool().Draw(t, "secured") {
 		b.Auth, b.TLS = &Auth{KeysFrom: "file:/etc/keys, and: more"}, &TLS{Cert: "a b.pem", Key: "#k.pem"}

@@ -147,6 +147,12 @@ var rules = map[string]rule{
 	"BalancerSpec.tau_n":       {text: "dpa only: how long after its target a request goes before all others (SageServe 6.5).", limit: between(time.Millisecond, 24*time.Hour)},
 	"BalancerSpec.tau_p":       {text: "dpa only: how long before its target a request is urgent (SageServe 6.5).", limit: between(time.Millisecond, 24*time.Hour)},
 
+	"BalancerSpec.max_tries":     {text: "How often one request is sent in all, to one replica after another.", limit: from(1, 20)},
+	"BalancerSpec.retry_percent": {text: "How many requests are sent again when much fails, of a hundred that arrive; 512 more are in stock.", limit: from(1, 1000)},
+	"BalancerSpec.eject_after":   {text: "After how many failures in a row a replica is left out for a while; at most half of a model's are.", limit: from(1, 1_000_000)},
+	"BalancerSpec.eject_time":    {text: "For how long it is left out, each time in a row twice as long, up to a minute.", limit: between(100*time.Millisecond, time.Hour)},
+	"BalancerSpec.continue":      {text: "Whether another replica goes on with a streamed answer whose replica died."},
+
 	"Auth.keys_from": {text: "Where the API keys come from (env:NAME or file:PATH).", required: true, secret: true, form: formRef},
 
 	"TLS.cert": {text: "The certificate file.", form: formSomeText},

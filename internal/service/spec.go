@@ -131,6 +131,17 @@ type BalancerSpec struct {
 	// to it a request is urgent.
 	TauN time.Duration `yaml:"tau_n,omitempty" json:"tau_n,omitempty"`
 	TauP time.Duration `yaml:"tau_p,omitempty" json:"tau_p,omitempty"`
+	// MaxTries bounds how often one request is sent in all. RetryPercent bounds how
+	// many are sent again when much fails: of a hundred that arrive.
+	MaxTries     int `yaml:"max_tries,omitempty" json:"max_tries,omitempty"`
+	RetryPercent int `yaml:"retry_percent,omitempty" json:"retry_percent,omitempty"`
+	// EjectAfter failures in a row leave a replica out for EjectTime, each time in a
+	// row twice as long.
+	EjectAfter int           `yaml:"eject_after,omitempty" json:"eject_after,omitempty"`
+	EjectTime  time.Duration `yaml:"eject_time,omitempty" json:"eject_time,omitempty"`
+	// Continue lets another replica go on with a streamed answer whose replica died;
+	// default true.
+	Continue *bool `yaml:"continue,omitempty" json:"continue"`
 }
 
 // Auth says where the API keys come from (env:NAME or file:PATH).
