@@ -52,10 +52,12 @@ func (f *fleet) Add(cfg service.ReplicaConfig) (added bool, err error) {
 }
 
 // tell brings the runtime up to date with a replica. One that does not name its
-// model keeps what it told at the same URL; at another it has to tell it first.
+// model or its kind keeps what it told at the same URL; at another it has to tell
+// it first.
 func (f *fleet) tell(cfg service.ReplicaConfig, sameURL bool) error {
-	if cfg.Model == "" && sameURL {
-		cfg.Model = f.learned(cfg.ID)
+	if sameURL {
+		told := f.learned(cfg.ID)
+		cfg.Model, cfg.Kind = cmp.Or(cfg.Model, told.Model), cmp.Or(cfg.Kind, told.Kind)
 	}
 	var err error
 	switch {
@@ -67,26 +69,26 @@ func (f *fleet) tell(cfg service.ReplicaConfig, sameURL bool) error {
 	return err
 }
 
-// learned is the model that the runtime serves a replica with; empty when it
-// does not know the replica.
-func (f *fleet) learned(id string) string {
+// learned is what the runtime serves a replica as; nothing when it does not know
+// the replica.
+func (f *fleet) learned(id string) service.ReplicaConfig {
 	for _, r := range f.runtime.Replicas() {
 		if r.ID == id {
-			return r.Model
+			return r
 		}
 	}
-	return ""
+	return service.ReplicaConfig{}
 }
 
-// found takes in a replica that told its model.
+// found takes in a replica that told its model or its kind.
 func (f *fleet) found(cfg service.ReplicaConfig) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	asked, held := f.asked[cfg.ID]
-	if !held || asked.URL != cfg.URL || asked.Model != "" {
+	if !held || asked.URL != cfg.URL || (asked.Model != "" && asked.Kind != "") {
 		return // detached or changed meanwhile
 	}
-	asked.Model = cfg.Model
+	asked.Model, asked.Kind = cmp.Or(asked.Model, cfg.Model), cmp.Or(asked.Kind, cfg.Kind)
 	if _, err := f.runtime.AddReplica(asked); err != nil {
 		f.log.Error("replica cannot be attached", "replica", cfg.ID, "err", err)
 		delete(f.asked, cfg.ID)

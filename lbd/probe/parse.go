@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 
+	"skyserve/internal/service"
 	"skyserve/lbd/policy"
 )
 
@@ -101,6 +102,18 @@ func (s *series) share() policy.Maybe[float64] {
 		return policy.Maybe[float64]{}
 	}
 	return policy.Known(min(mean, 1))
+}
+
+// KindOf tells by a metrics page which engine wrote it: vllm, sglang, or empty
+// where it says nothing of that.
+func KindOf(page []byte) service.EngineKind {
+	switch {
+	case bytes.Contains(page, []byte("\nvllm:")) || bytes.HasPrefix(page, []byte("vllm:")):
+		return service.EngineVLLM
+	case bytes.Contains(page, []byte("\nsglang:")) || bytes.HasPrefix(page, []byte("sglang:")):
+		return service.EngineSGLang
+	}
+	return ""
 }
 
 // Parse reads a metrics page in Prometheus' text format, in place and without

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"skyserve/internal/service"
 	"skyserve/lbd/policy"
 )
 
@@ -122,4 +123,19 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("with other lines around: %+v, without: %+v", again, got)
 		}
 	})
+}
+
+func TestKindOf(t *testing.T) {
+	for page, want := range map[string]service.EngineKind{
+		"":                                 "",
+		"# TYPE x gauge\nx 1\n":            "",
+		"vllm:num_requests_waiting 0\n":    service.EngineVLLM,
+		"up 1\nsglang:num_queue_reqs 0\n":  service.EngineSGLang,
+		"up{engine=\"vllm:x\"} 1\n":        "",
+		"# HELP vllm:x y\nprocess_cpu 1\n": "",
+	} {
+		if got := KindOf([]byte(page)); got != want {
+			t.Errorf("%q: %q, want %q", page, got, want)
+		}
+	}
 }

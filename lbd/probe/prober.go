@@ -32,8 +32,9 @@ const (
 type Options struct {
 	// Sink takes the reports; it is called from many goroutines and must not block.
 	Sink func(core.Event)
-	// Found is told the model of a replica that was started without one, each
-	// time it is learned anew, before the replica's first ready report.
+	// Found is told the model of a replica that was started without one, and then
+	// its kind, where that was not given and its metrics show it; each time they are
+	// learned anew, before the replica's first ready report.
 	Found func(service.ReplicaConfig)
 	// Interval is the time between two probes of a replica; default 100 ms.
 	Interval time.Duration

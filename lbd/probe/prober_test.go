@@ -294,8 +294,11 @@ func TestModelIsLearned(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		want := service.ReplicaConfig{ID: "us-0", URL: "http://engine:1/", Model: "llama", GPU: "L4"}
-		if len(found) != 1 || found[0] != want {
-			t.Fatalf("found %+v, want %+v once", found, want)
+		if len(found) != 2 || found[0] != want {
+			t.Fatalf("found %+v, want %+v, and then its kind", found, want)
+		}
+		if want.Kind = service.EngineVLLM; found[1] != want {
+			t.Fatalf("found %+v, want %+v", found[1], want)
 		}
 		if got := p.Status()[0].Replica; got != want {
 			t.Errorf("status shows %+v", got)
@@ -305,7 +308,7 @@ func TestModelIsLearned(t *testing.T) {
 		e.set(func(e *engine) { e.err = nil; e.pages["/v1/models"] = `{"data":[{"id":"qwen"}]}` })
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if len(found) != 2 || found[1].Model != "qwen" {
+		if len(found) != 4 || found[2].Model != "qwen" || found[3].Model != "qwen" || found[3].Kind != service.EngineVLLM {
 			t.Errorf("found %+v, want qwen after the restart", found)
 		}
 	})

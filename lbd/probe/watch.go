@@ -27,9 +27,10 @@ type watch struct {
 	stop   context.CancelFunc
 	jitter *rand.Rand
 
-	model     string // asked.Model, or what the replica told
-	verified  bool   // the model was listed, and nothing failed since
-	noMetrics bool   // it answers /metrics with an error of ours
+	model     string             // asked.Model, or what the replica told
+	kind      service.EngineKind // asked.Kind, or what its metrics told
+	verified  bool               // the model was listed, and nothing failed since
+	noMetrics bool               // it answers /metrics with an error of ours
 	aliveAt   time.Time
 	half      time.Duration // half of the last round trip
 	failures  int           // probes in a row that found it dead
@@ -43,7 +44,7 @@ type watch struct {
 
 // run probes until ctx ends.
 func (w *watch) run(ctx context.Context) {
-	w.model, w.ranks = w.asked.Model, make([]Figures, w.asked.Ranks())
+	w.model, w.kind, w.ranks = w.asked.Model, w.asked.Kind, make([]Figures, w.asked.Ranks())
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -84,7 +85,7 @@ func (w *watch) probe(ctx context.Context) {
 		return
 	}
 	reason, silent := explain(err, w.prober.opts.Timeout)
-	w.verified, w.noMetrics = false, false
+	w.verified, w.noMetrics, w.kind = false, false, w.asked.Kind // another engine may come
 	w.hits = hitWindow{}
 	w.note(false, reason)
 	if silent {
@@ -116,6 +117,11 @@ func (w *watch) look(ctx context.Context) (core.Report, error) {
 		return core.Report{Age: w.half, Ready: true}, nil
 	case status != http.StatusOK:
 		return core.Report{}, &statusError{path: "/metrics", status: status}
+	}
+	if w.kind == "" {
+		if w.kind = KindOf(page); w.kind != "" {
+			w.learned()
+		}
 	}
 	f := Parse(page)
 	w.hits.add(time.Now(), f)
@@ -164,16 +170,17 @@ func (w *watch) verify(ctx context.Context) error {
 	case w.asked.Model != "" && !slices.Contains(models, w.asked.Model):
 		return fmt.Errorf("serves %s, not %q", shortList(models), w.asked.Model)
 	case w.asked.Model == "" && !slices.Contains(models, w.model):
-		w.learn(models[0])
+		w.model = models[0]
+		w.learned()
 	}
 	return nil
 }
 
-// learn notes the model of a replica that was started without one.
-func (w *watch) learn(model string) {
-	w.model = model
+// learned tells what a replica that was started without its model or its kind
+// told of them.
+func (w *watch) learned() {
 	cfg := w.asked
-	cfg.Model = model
+	cfg.Model, cfg.Kind = w.model, w.kind
 	w.mu.Lock()
 	w.status.Replica = cfg
 	w.mu.Unlock()
