@@ -36,7 +36,7 @@ var mayImport = map[string][]string{
 	"lbd/sim":           {"internal/service", "internal/workload", "lbd/core", "lbd/engine", "lbd/policy", "lbd/prefix"},
 	"lbd/engine/server": {"internal/service", "lbd/engine"},
 	"lbd/proxy":         {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/prefix", "lbd/wire"},
-	"lbd/probe":         {"internal/service", "lbd/core", "lbd/policy"},
+	"lbd/probe":         {"internal/service", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/wire":          {},
 	"lbd/peer":          {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/admin":         {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer"},

@@ -6,7 +6,6 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -15,6 +14,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
+	"skyserve/lbd/wire"
 )
 
 // Defaults and bounds, each with its reason.
@@ -52,7 +52,6 @@ type Options struct {
 // goroutines.
 type Prober struct {
 	opts   Options
-	client *http.Client
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -73,22 +72,13 @@ func New(opts Options) *Prober {
 	}
 	p := &Prober{opts: opts, watches: map[string]*watch{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.client = &http.Client{
-		Transport: opts.Transport,
-		// An engine has no reason to send its balancer elsewhere.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
 	return p
 }
 
-func newTransport() *http.Transport {
-	return &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
-		MaxIdleConnsPerHost: 1,
-		IdleConnTimeout:     30 * time.Second,
-		TLSHandshakeTimeout: dialTimeout,
-		DisableCompression:  true, // a page is cheaper to read than to unpack, on both sides
-	}
+// newTransport keeps one connection to each replica. Redirects are not followed:
+// an engine has no reason to send its balancer elsewhere.
+func newTransport() http.RoundTripper {
+	return wire.New(wire.Options{DialTimeout: dialTimeout, MaxIdlePerHost: 1, IdleTimeout: 30 * time.Second})
 }
 
 // Start begins to probe a replica. Starting one that is being probed changes
@@ -136,7 +126,9 @@ func (p *Prober) Stop(id string) {
 func (p *Prober) Close() {
 	p.cancel()
 	p.wg.Wait()
-	p.client.CloseIdleConnections()
+	if t, ok := p.opts.Transport.(interface{ CloseIdleConnections() }); ok {
+		t.CloseIdleConnections()
+	}
 }
 
 // Status is what is known of one replica beyond what the core keeps.

@@ -32,8 +32,9 @@ type watch struct {
 	verified  bool               // the model was listed, and nothing failed since
 	noMetrics bool               // it answers /metrics with an error of ours
 	aliveAt   time.Time
-	half      time.Duration // half of the last round trip
-	failures  int           // probes in a row that found it dead
+	half      time.Duration            // half of the last round trip
+	failures  int                      // probes in a row that found it dead
+	requests  map[string]*http.Request // by path
 	page      []byte
 	hits      hitWindow
 	ranks     []Figures // of the last look; unknown without metrics
@@ -44,6 +45,7 @@ type watch struct {
 
 // run probes until ctx ends.
 func (w *watch) run(ctx context.Context) {
+	w.requests = map[string]*http.Request{}
 	w.model, w.kind, w.ranks = w.asked.Model, w.asked.Kind, make([]Figures, w.asked.Ranks())
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -222,12 +224,12 @@ func shortList(names []string) string {
 func (w *watch) get(ctx context.Context, path string) (status int, body []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, w.prober.opts.Timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(w.asked.URL, "/")+path, nil)
+	req, err := w.request(path)
 	if err != nil {
 		return 0, nil, err
 	}
 	began := time.Now()
-	res, err := w.prober.client.Do(req)
+	res, err := w.prober.opts.Transport.RoundTrip(req.WithContext(ctx))
 	if err != nil {
 		return 0, nil, err
 	}
@@ -237,6 +239,19 @@ func (w *watch) get(ctx context.Context, path string) (status int, body []byte, 
 	}
 	w.half = time.Since(began) / 2
 	return res.StatusCode, w.page, nil
+}
+
+// request is the request for a path, made once.
+func (w *watch) request(path string) (*http.Request, error) {
+	if req := w.requests[path]; req != nil {
+		return req, nil
+	}
+	req, err := http.NewRequest(http.MethodGet, strings.TrimRight(w.asked.URL, "/")+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	w.requests[path] = req
+	return req, nil
 }
 
 // readPage reads a body into the watch's own memory.
