@@ -1,0 +1,292 @@
+//go:build compare && linux
+
+package proxy_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// roleVariable tells a process of this test's binary that it is a helper.
+const roleVariable = "SKYSERVE_COMPARE_ROLE"
+
+// Engine and client are processes of their own, so that neither their CPU time
+// nor their garbage collection counts as anybody else's.
+func init() {
+	roles := map[string]func(io.Reader, io.Writer) error{"engine": runEngine, "client": runClient}
+	role, ok := roles[os.Getenv(roleVariable)]
+	if !ok {
+		return
+	}
+	if err := role(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, os.Getenv(roleVariable)+":", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// patience is how long a process may take to start or to stop.
+const patience = 20 * time.Second
+
+// group is a process with all that it starts, in a process group of its own.
+type group struct {
+	name   string
+	id     int // of the process group
+	log    string
+	stdin  io.WriteCloser
+	stdout *bufio.Reader
+	exited chan struct{}
+	stop   syscall.Signal // makes it end itself at once
+	forget func() bool    // stops the wait for an interrupt
+	gone   bool
+}
+
+// startGroup starts a command that is ended with the test, whatever comes of
+// it. The signal stop makes it end itself at once; it comes also when this
+// process dies.
+func startGroup(ctx context.Context, t *testing.T, stop syscall.Signal, environ []string, name, command string, args ...string) *group {
+	t.Helper()
+	g := &group{name: name, log: filepath.Join(t.TempDir(), name+".log"), exited: make(chan struct{}), stop: stop}
+	log, err := os.Create(g.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command(command, args...)
+	cmd.Env, cmd.Stderr = environ, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: stop}
+	stdin, err1 := cmd.StdinPipe()
+	stdout, err2 := cmd.StdoutPipe()
+	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
+		t.Fatalf("starting %s: %v", name, err)
+	}
+	g.id, g.stdin, g.stdout = cmd.Process.Pid, stdin, bufio.NewReader(stdout)
+	go func() {
+		_, _ = cmd.Process.Wait()
+		close(g.exited)
+	}()
+	g.forget = context.AfterFunc(ctx, func() { _ = syscall.Kill(-g.id, stop) })
+	t.Cleanup(func() {
+		g.end(t)
+		_ = stdout.Close()
+	})
+	return g
+}
+
+// end stops the group, by force if it must, and makes sure that nothing is left.
+func (g *group) end(t *testing.T) {
+	if g.gone {
+		return
+	}
+	g.gone = true
+	g.forget() // the number of the group may soon be another's
+	_ = g.stdin.Close()
+	for _, signal := range []syscall.Signal{g.stop, syscall.SIGKILL} {
+		_ = syscall.Kill(-g.id, signal)
+		if within(patience, func() bool { return len(members(g.id)) == 0 }) {
+			<-g.exited
+			if t.Failed() {
+				t.Logf("%s wrote at last:\n%s", g.name, g.lastWords())
+			}
+			return
+		}
+	}
+	t.Errorf("stopping %s: processes %v are still there", g.name, members(g.id))
+}
+
+// lastWords is the end of what a process wrote to its stderr.
+func (g *group) lastWords() string {
+	text, _ := os.ReadFile(g.log)
+	return string(text[max(0, len(text)-2000):])
+}
+
+// within asks until what it waits for holds, or the time is over.
+func within(limit time.Duration, holds func() bool) bool {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for over := time.After(limit); ; {
+		if holds() {
+			return true
+		}
+		select {
+		case <-over:
+			return false
+		case <-tick.C:
+		}
+	}
+}
+
+// tell writes a value, or an empty line for nil, to a helper's stdin.
+func (g *group) tell(t *testing.T, v any) {
+	t.Helper()
+	line, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.stdin.Write(append(line, '\n')); err != nil {
+		t.Fatalf("telling the %s: %v: %s", g.name, err, g.lastWords())
+	}
+}
+
+// hear reads a line of a helper's stdout into v.
+func (g *group) hear(t *testing.T, v any) {
+	t.Helper()
+	if err := readJSONLine(g.stdout, v); err != nil {
+		t.Fatalf("hearing the %s: %v: %s", g.name, err, g.lastWords())
+	}
+}
+
+// startHelper starts a helper and gives it its job.
+func startHelper(ctx context.Context, t *testing.T, role string, job any) *group {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := startGroup(ctx, t, syscall.SIGKILL, append(os.Environ(), roleVariable+"="+role), role, self)
+	g.tell(t, job)
+	return g
+}
+
+// members lists the processes of a group that live.
+func members(id int) []int {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	var pids []int
+	for _, path := range stats {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			continue // it ended just now
+		}
+		// The name, in parentheses, may hold anything; then come state, parent and group.
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(fields) < 3 || fields[0] == "Z" || fields[2] != strconv.Itoa(id) {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// cpu is the CPU time, user and system, that the processes of the group have
+// used. It is the sum of utime and stime in /proc/PID/stat, read from the clock
+// of the process, which has it in nanoseconds and not in hundredths of a second.
+func (g *group) cpu(t *testing.T) time.Duration {
+	t.Helper()
+	const scheduled = 2 // the clock of what the scheduler counted, of all threads
+	var sum time.Duration
+	for _, pid := range g.alive(t) {
+		var ts syscall.Timespec
+		_, _, errno := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, uintptr(^pid<<3|scheduled), uintptr(unsafe.Pointer(&ts)), 0)
+		if errno != 0 {
+			t.Fatalf("reading the CPU clock of %s: process %d: %v", g.name, pid, errno)
+		}
+		sum += time.Duration(ts.Nano())
+	}
+	return sum
+}
+
+// rss is the resident memory of the group in bytes; what its processes share
+// counts for each of them.
+func (g *group) rss(t *testing.T) int64 {
+	t.Helper()
+	var pages int64
+	for _, pid := range g.alive(t) {
+		statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resident, err := strconv.ParseInt(strings.Fields(string(statm))[1], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages += resident
+	}
+	return pages * int64(os.Getpagesize())
+}
+
+func (g *group) alive(t *testing.T) []int {
+	t.Helper()
+	pids := members(g.id)
+	if len(pids) == 0 {
+		t.Fatalf("%s has ended: %s", g.name, g.lastWords())
+	}
+	return pids
+}
+
+// raiseFileLimit lets this process and its children open as many files as the
+// system allows it, and says how many they are.
+func raiseFileLimit(t *testing.T, wanted int) int {
+	t.Helper()
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	most := max(limit.Max, uint64(wanted))
+	for _, try := range []syscall.Rlimit{{Cur: most, Max: most}, {Cur: limit.Max, Max: limit.Max}} {
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &try); err == nil {
+			return int(min(try.Cur, 1<<30))
+		}
+	}
+	return int(limit.Cur)
+}
+
+// machine describes where the figures come from.
+func machine() string {
+	load, _ := os.ReadFile("/proc/loadavg")
+	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+	model := "unknown CPU"
+	info, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(info)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			model = strings.TrimSpace(value)
+			break
+		}
+	}
+	return fmt.Sprintf("%d cores (%s), Linux %s, %s, load average at the start %s", runtime.NumCPU(), model,
+		strings.TrimSpace(string(kernel)), runtime.Version(), strings.Join(strings.Fields(string(load))[:3], " "))
+}
+
+// version is the first line that a command writes about itself.
+func version(t *testing.T, command string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(command, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("asking %s for its version: %v: %s", command, err, out)
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	return line
+}
+
+// spread is a figure of several rounds.
+type spread struct{ low, median, high float64 }
+
+func spreadOf(values []float64) spread {
+	s := slices.Sorted(slices.Values(values))
+	return spread{s[0], s[len(s)/2], s[len(s)-1]}
+}
+
+// only shows the median.
+func (s spread) only(decimals int) string { return strconv.FormatFloat(s.median, 'f', decimals, 64) }
+
+// write shows the median and, behind it, the range.
+func (s spread) write(decimals int) string {
+	f := func(v float64) string { return strconv.FormatFloat(v, 'f', decimals, 64) }
+	return f(s.median) + " (" + f(s.low) + ".." + f(s.high) + ")"
+}
