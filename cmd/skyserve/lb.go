@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -120,11 +119,7 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 		}
 		opts.AllowCIDRs = append(opts.AllowCIDRs, prefix)
 	}
-	// The collector runs when the heap has doubled. A balancer keeps little and makes
-	// garbage with every request, so that without weight it would run all the time;
-	// the pages are never touched and take no memory.
-	weight := make([]byte, 64<<20)
-	defer runtime.KeepAlive(weight)
+	go tuneCollector(cmd.Context())
 	return f.explain(lbd.Run(cmd.Context(), cfg, opts))
 }
 

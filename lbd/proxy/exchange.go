@@ -30,6 +30,7 @@ type exchange struct {
 	spoken       spoken // what answer.spoken points to, where it does
 	seam         *seam  // nil until another target goes on with the answer
 
+	told   verdict // the latest
 	sent   verdict // the try at hand
 	ctl    *http.ResponseController
 	wrote  bool      // the answer's header has gone to the client
@@ -171,8 +172,8 @@ func (x *exchange) run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case v := <-x.flight.verdicts:
-			if x.obey(ctx, v) {
+		case x.told = <-x.flight.verdicts:
+			if x.obey(ctx) {
 				return
 			}
 		}
@@ -180,25 +181,29 @@ func (x *exchange) run(ctx context.Context) {
 }
 
 // obey carries a verdict out; it says whether the request has ended.
-func (x *exchange) obey(ctx context.Context, v verdict) (ended bool) {
-	if x.wrote && (v.kind == core.ActionReject || v.kind == core.ActionBounce) {
-		x.abandoned(v)
+func (x *exchange) obey(ctx context.Context) (ended bool) {
+	if x.told.kind == core.ActionReject || x.told.kind == core.ActionBounce {
+		x.turnedAway()
 		return true
 	}
-	switch v.kind {
-	case core.ActionReject:
-		e := rejection(v.reason, x.last)
+	x.sent = x.told
+	return x.try(ctx)
+}
+
+// turnedAway ends a request that no target is to serve.
+func (x *exchange) turnedAway() {
+	switch {
+	case x.wrote:
+		x.abandoned(x.told)
+	case x.told.kind == core.ActionReject:
+		e := rejection(x.told.reason, x.last)
 		x.reply(e)
 		x.end(e.status, stateRejected)
-		return true
-	case core.ActionBounce:
+	default:
 		x.w.Header().Set(headerBounce, "1")
 		x.reply(rejection(core.RejectNoReplica, nil))
 		x.end(http.StatusServiceUnavailable, stateBounced)
-		return true
 	}
-	x.sent = v
-	return x.try(ctx)
 }
 
 // cancelled ends a request whose client has gone, or that core aborted: then

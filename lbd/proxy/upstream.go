@@ -41,31 +41,44 @@ func (x *exchange) try(ctx context.Context) (ended bool) {
 	x.begin()
 	watch := x.watch(cancel)
 	defer watch.Stop()
-	resp, err := x.send(ctx)
-	if err != nil {
-		return x.interrupted(ctx, err)
+	resp, ended := x.ask(ctx)
+	if resp == nil {
+		return ended
 	}
 	defer resp.Body.Close()
-	if x.sent.peer != nil && resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get(headerBounce) != "" {
-		discard(resp.Body)
-		x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventBounced}, x.failedBy(x.sent.target+" gave it back"))
-		return false
-	}
-	if x.worthAnotherTry(resp.StatusCode) {
-		discard(resp.Body)
-		x.fail(&failure{cause: fmt.Sprintf("%s answered %d", x.sent.target, resp.StatusCode), silent: resp.StatusCode == http.StatusGatewayTimeout})
-		return false
-	}
-	stream := strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
-	if x.wrote && (!stream || resp.StatusCode != http.StatusOK) {
-		discard(resp.Body)
-		x.fail(&failure{cause: fmt.Sprintf("%s answered %d instead of going on", x.sent.target, resp.StatusCode)})
-		return false
-	}
-	if stream {
+	if isStream(resp) {
 		return x.relayStream(ctx, resp, watch)
 	}
 	return x.relayWhole(ctx, resp, watch)
+}
+
+func isStream(resp *http.Response) bool {
+	return strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
+}
+
+// ask sends the request to its target and gives the answer, or none where it is
+// not to be passed on. It has a frame of its own, which is gone while the answer
+// is relayed: what a stack holds then is held for every stream.
+//
+//go:noinline
+func (x *exchange) ask(ctx context.Context) (resp *http.Response, ended bool) {
+	resp, err := x.send(ctx)
+	if err != nil {
+		return nil, x.interrupted(ctx, err)
+	}
+	switch {
+	case x.sent.peer != nil && resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get(headerBounce) != "":
+		x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventBounced}, x.failedBy(x.sent.target+" gave it back"))
+	case x.worthAnotherTry(resp.StatusCode):
+		x.fail(&failure{cause: fmt.Sprintf("%s answered %d", x.sent.target, resp.StatusCode), silent: resp.StatusCode == http.StatusGatewayTimeout})
+	case x.wrote && (!isStream(resp) || resp.StatusCode != http.StatusOK):
+		x.fail(&failure{cause: fmt.Sprintf("%s answered %d instead of going on", x.sent.target, resp.StatusCode)})
+	default:
+		return resp, false
+	}
+	discard(resp.Body)
+	resp.Body.Close()
+	return nil, false
 }
 
 // watch stops a try whose target is silent for too long; Reset lets it wait on.
