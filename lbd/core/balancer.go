@@ -16,6 +16,7 @@ type request struct {
 	pooled
 	seq     uint64
 	rank    time.Duration // among those that the order does not tell apart the least goes first
+	came    time.Duration
 	arrived time.Duration // or when its answer broke off: since when its client waits
 	began   time.Duration // its session
 	sentAt  time.Duration
@@ -198,8 +199,8 @@ func (b *Balancer) arrive(now time.Duration, in *Request) {
 	}
 	b.seq++
 	r := b.take()
-	r.Request, r.seq, r.arrived = *in, b.seq, now
-	b.rank(now, r)
+	r.Request, r.seq, r.came, r.arrived = *in, b.seq, now, now
+	b.rank(r)
 	b.requests[r.ID] = r
 	switch {
 	case r.From != "" && !b.servedHere(now, r.Model):
@@ -222,14 +223,14 @@ func (b *Balancer) arrive(now time.Duration, in *Request) {
 // is finished before new ones begin while its prefix is still cached. The less
 // the engines find cached, the less there is to save: no session gains more than
 // SessionLead times the square of the hit rate.
-func (b *Balancer) rank(now time.Duration, r *request) {
-	r.began, r.rank = now, now
+func (b *Balancer) rank(r *request) {
+	r.began, r.rank = r.came, r.came
 	if !b.traits.Holds {
 		return
 	}
 	switch found := b.replicaTree.Match(r.Prompt, nil); {
 	case r.SessionAge > 0:
-		r.began = now - r.SessionAge
+		r.began = r.came - r.SessionAge
 	case found.Answered:
 		r.began = found.Start
 	default:
@@ -238,7 +239,7 @@ func (b *Balancer) rank(now time.Duration, r *request) {
 		}
 	}
 	hits := b.hits.or(1)
-	r.rank = max(r.began, now-time.Duration(hits*hits*float64(b.cfg.SessionLead)))
+	r.rank = max(r.began, r.came-time.Duration(hits*hits*float64(b.cfg.SessionLead)))
 }
 
 // mostSpare bounds the requests that are kept to be used again.

@@ -55,8 +55,8 @@ func (p Push) String() string {
 	return string(p.Mode)
 }
 
-// Config is fixed for a balancer's life. DefaultConfig gives every field its
-// default.
+// Config is what a balancer goes by until it is reconfigured. DefaultConfig gives
+// every field its default.
 type Config struct {
 	Policy policy.Policy
 	Push   Push

@@ -20,5 +20,6 @@
 //
 // Read event.go first (what goes in and out), then balancer.go and place.go, and
 // batch.go for policies that decide for a whole pool;
-// share.go and foreign.go are what balancers of one region tell each other.
+// share.go and foreign.go are what balancers of one region tell each other, and
+// reconfigure.go changes the configuration while requests are in flight.
 package core

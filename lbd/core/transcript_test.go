@@ -113,6 +113,8 @@ func (s *script) line(n int, words []string) []string {
 	case "balancer":
 		s.b = New(s.config(a))
 		return nil
+	case "reconfigure":
+		return answersOf(s.b.Reconfigure(s.now, s.config(a)))
 	case "at":
 		ms, err := strconv.Atoi(name)
 		if err != nil {
@@ -130,8 +132,11 @@ func (s *script) line(n int, words []string) []string {
 	if !ok {
 		s.t.Fatalf("line %d: unknown word %q", n, words[0])
 	}
-	var answers []string
-	for _, act := range s.b.Step(s.now, ev) {
+	return answersOf(s.b.Step(s.now, ev))
+}
+
+func answersOf(actions []Action) (answers []string) {
+	for _, act := range actions {
 		answers = append(answers, describe(act))
 	}
 	return answers

@@ -1,0 +1,236 @@
+package core
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/policy"
+)
+
+// drawOther is a configuration that a running balancer may get.
+func drawOther(rt *rapid.T) Config {
+	cfg := drawConfig(rt)
+	cfg.QueueLimit = rapid.SampledFrom([]int{0, 3, 6, 50}).Draw(rt, "queue limit")
+	cfg.MaxWait = rapid.SampledFrom([]time.Duration{0, time.Second, time.Minute}).Draw(rt, "max wait")
+	cfg.Forward = rapid.Bool().Draw(rt, "forward")
+	cfg.Tau = rapid.IntRange(0, 3).Draw(rt, "tau")
+	cfg.MaxTries = rapid.IntRange(1, 5).Draw(rt, "tries")
+	cfg.RetryBurst = rapid.IntRange(0, 2).Draw(rt, "retries")
+	cfg.EjectAfter = rapid.IntRange(0, 2).Draw(rt, "eject after")
+	cfg.EjectMost = rapid.SampledFrom([]time.Duration{time.Millisecond, time.Minute}).Draw(rt, "eject most")
+	cfg.SessionLead = rapid.SampledFrom([]time.Duration{0, time.Minute}).Draw(rt, "lead")
+	cfg.ModelTargets = map[string]Targets{"n": {Fast: time.Duration(rapid.IntRange(0, 3000).Draw(rt, "target")) * time.Millisecond}}
+	return cfg
+}
+
+// reconfigure gives the world's balancer another configuration and holds what
+// it does against what the world knows.
+func (w *world) reconfigure(t fatal, cfg Config) {
+	w.now += 37 * time.Millisecond
+	before := maps.Clone(w.at)
+	actions := w.b.Reconfigure(w.now, cfg)
+	did, err := json.Marshal(actions)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	w.events = append(w.events, did)
+	for _, a := range actions {
+		switch {
+		case a.Kind != ActionDispatch && a.Kind != ActionForward:
+			t.Fatalf("a new configuration did %+v", a)
+		case a.Target == "" || a.Decision == nil || a.Reason == "":
+			t.Fatalf("unexplained %+v", a)
+		case w.at[a.ID] != "":
+			t.Fatalf("%s was at %s and was sent to %s", a.ID, w.at[a.ID], a.Target)
+		}
+		w.at[a.ID] = a.Target
+	}
+	for id, at := range before {
+		if at != "" && w.at[id] != at {
+			t.Fatalf("%s was at %s and is at %q", id, at, w.at[id])
+		}
+	}
+}
+
+// checkPlaces makes sure that the balancer has every request where the world has
+// it, and that its queues and pools hold those and no others.
+func (w *world) checkPlaces(t fatal) {
+	queued := 0
+	for _, q := range w.b.queues {
+		all := q.all(nil)
+		if len(all) != q.n || q.unweighed < 0 || q.unweighed > q.n {
+			t.Fatalf("queue of %s: %d in its lanes, %d counted, %d not weighed", q.model, len(all), q.n, q.unweighed)
+		}
+		for _, r := range all {
+			if at, flying := w.at[r.ID]; !flying || at != "" || r.target != nil {
+				t.Fatalf("%s waits, but is at %q", r.ID, at)
+			}
+		}
+		queued += len(all)
+	}
+	there := map[*target]int{}
+	for id, at := range w.at {
+		r := w.b.requests[id]
+		if r == nil || (r.target == nil) != (at == "") || (r.target != nil && r.target.id != at) {
+			t.Fatalf("%s is at %q, the balancer has %+v", id, at, r)
+		}
+		if r.target == nil {
+			queued--
+			continue
+		}
+		there[r.target]++
+	}
+	if queued != 0 {
+		t.Fatalf("%d more wait than should", queued)
+	}
+	for x, n := range there {
+		if x.outstanding != n || (w.b.batch.policy != nil && len(x.there) != n) {
+			t.Fatalf("%s: %d are there, %d counted, %d in its pool", x.id, n, x.outstanding, len(x.there))
+		}
+	}
+}
+
+// Whatever changes while requests wait and run, each of them stays where it is
+// or is sent somewhere, every one ends once, and all counters return to zero.
+func TestReconfiguringLosesNothing(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(drawConfig(rt))
+		for range rapid.IntRange(1, 60).Draw(rt, "events") {
+			if rapid.IntRange(0, 5).Draw(rt, "changes") == 0 {
+				w.reconfigure(rt, drawOther(rt))
+			} else {
+				w.step(rt, w.draw(rt))
+			}
+			w.checkCounts(rt)
+			w.checkPlaces(rt)
+		}
+		for _, id := range slices.Sorted(maps.Keys(w.at)) {
+			if _, flying := w.at[id]; flying {
+				w.step(rt, Event{Kind: EventCancelled, ID: id})
+			}
+		}
+		if c := w.b.View(w.now).Counts; c.Queued != 0 || c.Outstanding != 0 || len(w.b.requests) != 0 {
+			rt.Fatalf("traffic ended, still counted: %+v", c)
+		}
+		for _, x := range slices.Concat(w.b.replicas, w.b.peers) {
+			if x.outstanding != 0 || len(x.unconfirmed) != 0 || x.work != (work{}) || x.talking != 0 || len(x.there) != 0 {
+				rt.Fatalf("%s: %d outstanding, %d unconfirmed, %+v to do, %d talking after the end", x.id, x.outstanding, len(x.unconfirmed), x.work, x.talking)
+			}
+		}
+	})
+}
+
+// Where nothing was sent yet, history does not matter: a balancer that got its
+// configuration late decides as one that had it from the start.
+func TestReconfiguredDecidesAsIfFromTheStart(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		cfg := drawConfig(rt)
+		twin := func() Config {
+			c := cfg
+			c.Policy, _ = policy.New(cfg.Policy.Name())
+			return c
+		}
+		before := drawConfig(rt)
+		before.TreeOrder = cfg.TreeOrder
+		late, early := newWorld(before), newWorld(twin())
+		both := func(ev Event) {
+			got, want := outline(late.step(rt, ev)), outline(early.step(rt, ev))
+			if !slices.Equal(got, want) {
+				rt.Fatalf("%+v: %v reconfigured, %v from the start", ev, got, want)
+			}
+		}
+		for _, id := range replicaNames {
+			both(Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m"}})
+		}
+		for i := range rapid.IntRange(0, 6).Draw(rt, "waiting") { // the replicas have not answered yet
+			both(Event{Kind: EventArrived, Request: &Request{
+				ID: fmt.Sprintf("w%d", i), Model: "m", PromptTokens: rapid.IntRange(0, 99).Draw(rt, "tokens"),
+				Prompt: letters(rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 0, 5, -1).Draw(rt, "prompt")),
+				Tenant: rapid.SampledFrom([]string{"", "t1", "t2"}).Draw(rt, "tenant"),
+				Tier:   rapid.SampledFrom(service.Tiers()).Draw(rt, "tier"),
+			}})
+		}
+		late.reconfigure(rt, twin())
+		early.now = late.now
+		for range 30 {
+			both(late.draw(rt))
+		}
+		if got, want := fmt.Sprint(late.b.Load(late.now)), fmt.Sprint(early.b.Load(early.now)); got != want {
+			rt.Fatalf("load %s reconfigured, %s from the start", got, want)
+		}
+	})
+}
+
+// The same history gives the same bytes, changes of configuration included.
+func TestReconfiguringRepeats(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		fresh := func(cfg Config) Config {
+			cfg.Policy, _ = policy.New(cfg.Policy.Name())
+			return cfg
+		}
+		begin, changes := drawConfig(rt), map[int]Config{} // by how many events came before
+		w := newWorld(fresh(begin))
+		for range 40 {
+			if rapid.IntRange(0, 5).Draw(rt, "changes") == 0 {
+				changes[len(w.log)] = drawOther(rt)
+				w.reconfigure(rt, fresh(changes[len(w.log)]))
+			}
+			w.step(rt, w.draw(rt))
+		}
+		again := newWorld(fresh(begin))
+		for i, ev := range w.log {
+			if cfg, changed := changes[i]; changed {
+				again.reconfigure(rt, fresh(cfg))
+			}
+			again.step(rt, ev)
+		}
+		for i := range w.events {
+			if string(again.events[i]) != string(w.events[i]) {
+				rt.Fatalf("step %d: first\n%s\nthen\n%s", i, w.events[i], again.events[i])
+			}
+		}
+	})
+}
+
+// A bound that is taken away takes its ejections away, and the queue that is
+// beyond a new limit stays while nothing more is let in.
+func TestReconfiguringBounds(t *testing.T) {
+	p, err := policy.New("least-load")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := DefaultConfig(p)
+	cfg.EjectAfter, cfg.EjectShare, cfg.Push = 1, 1, Push{Mode: PushOutstanding, N: 1}
+	w := newWorld(cfg)
+	w.step(t, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r0", Model: "m"}})
+	w.step(t, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r1", Model: "m"}})
+	w.step(t, Event{Kind: EventReplicaReport, Target: "r0", Report: &Report{Ready: true}})
+	w.step(t, Event{Kind: EventArrived, Request: &Request{ID: "a", Model: "m"}})
+	w.step(t, Event{Kind: EventReplicaReport, Target: "r1", Report: &Report{Ready: true}})
+	w.step(t, Event{Kind: EventFailed, ID: "a", Outcome: &Outcome{Retryable: true}})
+	if at := w.at["a"]; at != "r1" || w.b.View(w.now).Ejections != 1 {
+		t.Fatalf("a is at %q after %d ejections, want r1 after one", at, w.b.View(w.now).Ejections)
+	}
+	for _, id := range []string{"b", "c", "d"} {
+		w.step(t, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m"}})
+	}
+	cfg.EjectAfter, cfg.QueueLimit = 0, 1
+	w.reconfigure(t, cfg)
+	if at := w.at["b"]; at != "r0" {
+		t.Errorf("b is at %q, want r0, which is not left out any more", at)
+	}
+	if c := w.b.View(w.now).Counts; c.Queued != 2 || c.Outstanding != 2 {
+		t.Errorf("counts %+v, want two queued beyond the limit of one", c)
+	}
+	w.step(t, Event{Kind: EventArrived, Request: &Request{ID: "e", Model: "m"}})
+	if how := w.ended["e"]; how != string(ActionReject) {
+		t.Errorf("e ended %q, want a rejection by the new limit", how)
+	}
+}
