@@ -70,7 +70,9 @@ func readStays(ctx context.Context, r *record) (*stays, error) {
 			return nil, err
 		}
 		s.last = step.T
-		s.event(step.T, step.Event)
+		if step.Event != nil {
+			s.event(step.T, step.Event)
+		}
 		if err := s.actions(step); err != nil {
 			return nil, fmt.Errorf("reading %s:%d: %w", r.name, r.line, err)
 		}

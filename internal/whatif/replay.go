@@ -45,9 +45,11 @@ type ReplayConstants struct {
 
 // Replay is how a record compares with the same decisions made again.
 type Replay struct {
-	// Steps counts the events repeated, Seconds the time from the first to the last.
-	Steps   int64   `json:"steps"`
-	Seconds float64 `json:"duration_s"`
+	// Steps counts the events and changes of configuration repeated, Seconds the
+	// time from the first to the last; Reconfigured, those changes.
+	Steps        int64   `json:"steps"`
+	Seconds      float64 `json:"duration_s"`
+	Reconfigured int64   `json:"reconfigured"`
 	// Identical: every action was the same, byte for byte in JSON.
 	Identical bool `json:"identical"`
 	// Cut: the record ends in the middle of a line; what is before it was repeated.
@@ -60,7 +62,8 @@ type Replay struct {
 type Difference struct {
 	Line int           `json:"line"` // of the record, from 1
 	T    time.Duration `json:"t_ns"` // core's time
-	// Event, Recorded and Repeated are JSON as the record has it.
+	// Event (or the configuration that changed), Recorded and Repeated are JSON as
+	// the record has it.
 	Event    json.RawMessage `json:"event"`
 	Recorded json.RawMessage `json:"recorded"`
 	Repeated json.RawMessage `json:"repeated"`
@@ -107,6 +110,9 @@ func replayRecord(ctx context.Context, name string, in io.Reader, seen func(*rec
 			break
 		}
 		replay.Steps++
+		if line.Config != nil {
+			replay.Reconfigured++
+		}
 		run.step(line)
 		seen(line)
 	}
@@ -116,14 +122,16 @@ func replayRecord(ctx context.Context, name string, in io.Reader, seen func(*rec
 
 // repeat feeds one step to a balancer and compares what it does.
 func repeat(b *core.Balancer, rec *record, line *recordedStep) (*Difference, error) {
-	actions := b.Step(line.T, *line.Event)
+	actions, err := line.feed(b)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s:%d: %w", rec.name, rec.line, err)
+	}
 	recorded := line.Actions
 	if len(recorded) == 0 {
 		recorded = json.RawMessage("[]")
 	}
 	repeated := []byte("[]")
 	if len(actions) > 0 {
-		var err error
 		if repeated, err = json.Marshal(actions); err != nil {
 			return nil, fmt.Errorf("repeating %s:%d: writing the actions as JSON: %w", rec.name, rec.line, err)
 		}
@@ -131,11 +139,31 @@ func repeat(b *core.Balancer, rec *record, line *recordedStep) (*Difference, err
 	if bytes.Equal(recorded, repeated) {
 		return nil, nil //nolint:nilnil // no difference and no error
 	}
-	event, err := json.Marshal(line.Event)
+	event, err := line.what()
 	if err != nil {
 		return nil, fmt.Errorf("repeating %s:%d: writing the event as JSON: %w", rec.name, rec.line, err)
 	}
 	return &Difference{Line: rec.line, T: line.T, Event: event, Recorded: bytes.Clone(recorded), Repeated: repeated}, nil
+}
+
+// feed does to a balancer what the line says.
+func (s *recordedStep) feed(b *core.Balancer) ([]core.Action, error) {
+	if s.Config == nil {
+		return b.Step(s.T, *s.Event), nil
+	}
+	cfg, err := s.Config.Core()
+	if err != nil {
+		return nil, err
+	}
+	return b.Reconfigure(s.T, cfg), nil
+}
+
+// what is the line's event, or its configuration, as JSON.
+func (s *recordedStep) what() ([]byte, error) {
+	if s.Config == nil {
+		return json.Marshal(s.Event)
+	}
+	return json.Marshal(s.Config)
 }
 
 func newReplayReport(name string, h *proxy.RecordHeader, run *recordedRun, replay Replay) *ReplayReport {

@@ -74,7 +74,9 @@ func (r *recordedRun) step(s *recordedStep) {
 		r.flights, r.replicas = map[string]*recordedFlight{}, map[string]*recordedReplica{}
 	}
 	r.last = s.T
-	r.event(s.T, s.Event)
+	if s.Event != nil {
+		r.event(s.T, s.Event)
+	}
 	if len(s.Actions) > 0 {
 		var actions []core.Action
 		if json.Unmarshal(s.Actions, &actions) == nil { // they are what a balancer just did again

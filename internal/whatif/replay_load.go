@@ -49,6 +49,9 @@ func newRecordedLoad() *recordedLoad {
 // step takes in one step.
 func (l *recordedLoad) step(s *recordedStep) {
 	e := s.Event
+	if e == nil {
+		return // a configuration: nobody asked for anything
+	}
 	switch e.Kind {
 	case core.EventArrived:
 		l.arrive(s.T, e.Request)

@@ -29,12 +29,14 @@ type record struct {
 	step   recordedStep
 }
 
-// recordedStep is a line of a record with the actions as they stand there.
+// recordedStep is a line of a record with the actions as they stand there: an
+// event, or the configuration from there on.
 type recordedStep struct {
-	T       time.Duration   `json:"t"`
-	Event   *core.Event     `json:"event"`
-	Actions json.RawMessage `json:"actions"`
-	Gap     int64           `json:"gap"`
+	T       time.Duration       `json:"t"`
+	Event   *core.Event         `json:"event"`
+	Config  *proxy.RecordConfig `json:"config"`
+	Actions json.RawMessage     `json:"actions"`
+	Gap     int64               `json:"gap"`
 }
 
 // openRecord reads a record's first line.
@@ -118,7 +120,7 @@ func (r *record) next() (*recordedStep, error) {
 	case s.T < r.at:
 		return nil, fmt.Errorf("reading %s:%d: t: must not go back from %s, got %s", r.name, r.line, r.at, s.T)
 	}
-	if err := checkEvent(s.Event); err != nil {
+	if err := s.check(); err != nil {
 		return nil, fmt.Errorf("reading %s:%d: %w", r.name, r.line, err)
 	}
 	r.at = s.T
@@ -146,6 +148,17 @@ var needs = map[core.EventKind]struct {
 	core.EventPeerReport:      {"peer_report", func(e *core.Event) bool { return e.PeerReport != nil }},
 	core.EventPeerLearned:     {},
 	core.EventTick:            {},
+}
+
+// check refuses a line that is neither an event nor a configuration.
+func (s *recordedStep) check() error {
+	switch {
+	case s.Config == nil:
+		return checkEvent(s.Event)
+	case s.Event != nil:
+		return errors.New("config: must not stand beside an event")
+	}
+	return nil
 }
 
 // checkEvent refuses what no balancer is ever told.

@@ -20,6 +20,9 @@ func (r *ReplayReport) WriteTable(out io.Writer) error {
 	} else {
 		fmt.Fprintf(out, "%d steps repeated: every action is the same\n", r.Replay.Steps)
 	}
+	if n := r.Replay.Reconfigured; n > 0 {
+		fmt.Fprintf(out, "the configuration changed %d times on the way; shown is the first\n", n)
+	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "RUN\tSEED\tPOLICY\tPUSH\tTOK/S\tTTFT P50\tTTFT P90\tTPOT P50\tE2E P90\tHIT\tFORWARDED\tMAX WAIT\tMAX/MIN\tDONE\tREJECTED")
 	for i := range r.Rows {
@@ -67,7 +70,11 @@ func (d *Difference) String() string {
 	if recorded == repeated {
 		repeated = "the same, from other figures"
 	}
-	return fmt.Sprintf("line %d, event %s at %.3f s: recorded %s, repeated %s", d.Line, e.Kind, d.T.Seconds(), recorded, repeated)
+	event := "event " + string(e.Kind)
+	if e.Kind == "" {
+		event = "new configuration"
+	}
+	return fmt.Sprintf("line %d, %s at %.3f s: recorded %s, repeated %s", d.Line, event, d.T.Seconds(), recorded, repeated)
 }
 
 // write shows a difference in full.

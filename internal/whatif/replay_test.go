@@ -453,6 +453,8 @@ func TestWhatIsNoRecord(t *testing.T) {
 		"no event":       {header + `{"t":3}` + "\n", "reading r:2: event: missing"},
 		"unknown event":  {header + `{"t":3,"event":{"kind":"wedding"}}` + "\n", `reading r:2: event.kind: unknown kind "wedding"`},
 		"empty event":    {header + `{"t":3,"event":{"kind":"arrived"}}` + "\n", "reading r:2: event.request: missing in an event of kind arrived"},
+		"bad change":     {header + `{"t":3,"config":{"policy":"best"}}` + "\n", `reading r:2: reading config.policy: unknown policy "best"`},
+		"change beside":  {header + `{"t":3,"config":{"policy":"cost"},"event":{"kind":"tick"}}` + "\n", "reading r:2: config: must not stand beside an event"},
 		"back in time":   {header + `{"t":3,"event":{"kind":"tick"}}` + "\n" + `{"t":2,"event":{"kind":"tick"}}` + "\n", "reading r:3: t: must not go back from 3ns, got 2ns"},
 	} {
 		t.Run(name, func(t *testing.T) {

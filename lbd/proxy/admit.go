@@ -29,6 +29,8 @@ type origin struct {
 	// continueOff: the answer is not to be continued elsewhere; continued: it was,
 	// by the peer, so that only an engine that can go on with it will do.
 	continueOff, continued bool
+	// keyed: clients had to present keys when it came, so its Authorization is ours.
+	keyed bool
 }
 
 // maxSpan bounds what a peer may say of a session's age, as no queue looks
@@ -68,13 +70,15 @@ func errUnauthorized() *apiError {
 func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
 	h := req.Header
 	hop, from := core.Hop(h.Get(headerHop)), h.Get(headerFrom)
-	trusted := from != "" && validHop(hop) && peerAllowed(r.self.PeerToken, r.keys, req)
+	keys := r.keyring()
+	o.keyed = len(keys) > 0
+	trusted := from != "" && validHop(hop) && peerAllowed(r.self.PeerToken, keys, req)
 	if trusted {
 		o.from, o.hop, o.tenant = from, hop, h.Get(headerTenant)
 		o.sessionAge, o.wait = parseSpan(h.Get(headerSessionAge)), parseSpan(h.Get(headerWait))
 		o.continued = h.Get(headerContinued) != ""
 	} else {
-		tenant, ok := r.keys.admit(h)
+		tenant, ok := keys.admit(h)
 		if !ok {
 			return o, errUnauthorized()
 		}

@@ -96,7 +96,7 @@ func (r *Runtime) notReady() string {
 			return ""
 		}
 	}
-	if r.coreCfg.Forward {
+	if r.forwards() {
 		for _, p := range v.Peers {
 			for _, m := range p.Models {
 				if p.Live && m.Replicas > 0 {
@@ -126,7 +126,7 @@ type modelObject struct {
 
 // serveModels lists every name that a request may use.
 func (r *Runtime) serveModels(w http.ResponseWriter, req *http.Request) {
-	if _, ok := r.keys.admit(req.Header); !ok {
+	if _, ok := r.keyring().admit(req.Header); !ok {
 		r.refuse(w, req, errUnauthorized())
 		return
 	}

@@ -12,6 +12,16 @@ import (
 // keyring is the hashes of the API keys; empty = everybody may enter.
 type keyring [][sha256.Size]byte
 
+// SetKeys replaces the API keys that clients must present, all at once; none =
+// open to everybody. Requests that were let in go on.
+func (r *Runtime) SetKeys(keys []string) {
+	k := newKeyring(keys)
+	r.keys.Store(&k)
+}
+
+// keyring is the API keys that are good now.
+func (r *Runtime) keyring() keyring { return *r.keys.Load() }
+
 func newKeyring(keys []string) keyring {
 	var k keyring
 	for _, key := range keys {

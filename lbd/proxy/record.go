@@ -72,12 +72,13 @@ type RecordConfig struct {
 	EjectShare       float64                 `json:"eject_share"`
 }
 
-// RecordLine is every other line: one step, or a gap where Gap steps could not
-// be written because the disk was too slow. A record without a gap repeats
-// exactly.
+// RecordLine is every other line: one step, a new configuration that holds from
+// there on, or a gap where Gap of them could not be written because the disk was
+// too slow. A record without a gap repeats exactly.
 type RecordLine struct {
 	T       time.Duration `json:"t"` // core's time in nanoseconds
 	Event   *core.Event   `json:"event,omitempty"`
+	Config  *RecordConfig `json:"config,omitempty"`
 	Actions []core.Action `json:"actions,omitempty"`
 	Gap     int64         `json:"gap,omitempty"`
 }
@@ -113,19 +114,31 @@ func newRecorder(w io.Writer, h RecordHeader, buffer int) *recorder {
 	return c
 }
 
-// add queues a step; the caller holds the runtime's lock, which keeps the lines
-// in order. It never waits: what does not fit is counted as a gap.
+// add queues a step.
 func (c *recorder) add(now time.Duration, ev core.Event, actions []core.Action) {
-	if c == nil {
-		return
+	if c != nil {
+		c.queue(now, func() RecordLine { return RecordLine{T: now, Event: keepEvent(ev), Actions: slices.Clone(actions)} })
 	}
+}
+
+// reconfigured queues a new configuration with what it led to.
+func (c *recorder) reconfigured(now time.Duration, cfg *core.Config, actions []core.Action) {
+	if c != nil {
+		config := newRecordConfig(cfg)
+		c.queue(now, func() RecordLine { return RecordLine{T: now, Config: &config, Actions: slices.Clone(actions)} })
+	}
+}
+
+// queue queues a line; the caller holds the runtime's lock, which keeps the lines
+// in order. It never waits: what does not fit is counted as a gap.
+func (c *recorder) queue(now time.Duration, line func() RecordLine) {
 	if c.pending > 0 && len(c.lines) < cap(c.lines)-1 {
 		c.lines <- RecordLine{T: now, Gap: c.pending}
 		c.pending = 0
 	}
 	if c.pending == 0 {
 		select {
-		case c.lines <- RecordLine{T: now, Event: keepEvent(ev), Actions: slices.Clone(actions)}:
+		case c.lines <- line():
 			return
 		default:
 		}

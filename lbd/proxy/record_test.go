@@ -51,13 +51,24 @@ func replays(t *testing.T, record []byte) (steps int) {
 		if l.Gap > 0 {
 			t.Fatalf("line %d: a gap of %d", i+2, l.Gap)
 		}
-		got, _ := json.Marshal(fresh.Step(l.T, *l.Event))
+		kind := core.EventKind("reconfiguring")
+		var actions []core.Action
+		if l.Config != nil {
+			next, err := l.Config.Core()
+			if err != nil {
+				t.Fatal(err)
+			}
+			actions = fresh.Reconfigure(l.T, next)
+		} else {
+			kind, actions = l.Event.Kind, fresh.Step(l.T, *l.Event)
+		}
+		got, _ := json.Marshal(actions)
 		want, _ := json.Marshal(l.Actions)
 		if len(l.Actions) == 0 {
 			want = []byte("[]")
 		}
 		if string(got) != string(want) && (string(got) != "null" || len(l.Actions) != 0) {
-			t.Fatalf("line %d, event %s: replayed %s, recorded %s", i+2, l.Event.Kind, got, want)
+			t.Fatalf("line %d, event %s: replayed %s, recorded %s", i+2, kind, got, want)
 		}
 	}
 	return len(lines)

@@ -45,11 +45,10 @@ type Options struct {
 // concurrent use.
 type Runtime struct {
 	self      service.BalancerConfig
-	coreCfg   core.Config
 	limits    Limits
 	log       *slog.Logger
 	transport http.RoundTripper
-	keys      keyring
+	keys      atomic.Pointer[keyring]
 	seed      uint64 // of prefix keys: see keySeed
 	began     time.Time
 	// noContinue is Options.NoContinue.
@@ -58,6 +57,7 @@ type Runtime struct {
 	// mu guards everything down to the next blank line.
 	mu       sync.Mutex
 	core     *core.Balancer
+	coreCfg  core.Config
 	flights  map[string]*flight
 	replicas map[string]*replica
 	ranks    map[string]rank // by core's id
@@ -88,7 +88,7 @@ func New(o Options) (*Runtime, error) {
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport,
-		keys: newKeyring(o.Keys), seed: keySeed(o.Self.PeerToken), began: time.Now(), noContinue: o.NoContinue, core: core.New(o.Core),
+		seed: keySeed(o.Self.PeerToken), began: time.Now(), noContinue: o.NoContinue, core: core.New(o.Core),
 		flights: map[string]*flight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
 		gone: map[string]uint64{}, offered: map[string][]string{},
 	}
@@ -98,6 +98,7 @@ func New(o Options) (*Runtime, error) {
 	if r.transport == nil {
 		r.transport = NewTransport()
 	}
+	r.SetKeys(o.Keys)
 	r.declared = append(r.declared, o.Self.Models...)
 	r.ring = newRing(r.limits.Decisions)
 	r.stats = &stats{}

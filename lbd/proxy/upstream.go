@@ -123,7 +123,7 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
 	header := make(http.Header, len(in.Header)+8)
 	copyHeaders(header, in.Header)
 	header.Del("Accept-Encoding") // a compressed answer could not be read as it passes
-	if len(x.rt.keys) > 0 {
+	if x.keyed {
 		header.Del("Authorization") // the balancer's own keys are no engine's business; other keys are the engine's
 	}
 	header[headerRequestID] = []string{x.flight.id}

@@ -1,0 +1,41 @@
+package proxy
+
+import (
+	"reflect"
+
+	"skyserve/lbd/core"
+)
+
+// Reconfigure makes cfg the configuration of the decisions from now on, without
+// touching a request in flight, and records it: see core.Balancer.Reconfigure.
+// It reports whether that changes anything; if not, nothing is done.
+func (r *Runtime) Reconfigure(cfg core.Config) (changed bool) {
+	r.mu.Lock()
+	if sameConfig(&r.coreCfg, &cfg) {
+		r.mu.Unlock()
+		return false
+	}
+	now := r.Elapsed()
+	actions := r.core.Reconfigure(now, cfg)
+	r.coreCfg = cfg
+	for i := range actions {
+		r.carryOut(now, &actions[i])
+	}
+	r.record.reconfigured(now, &cfg, actions)
+	made := r.takeMade()
+	r.mu.Unlock()
+	r.subs.publish(made)
+	return true
+}
+
+// sameConfig compares two configurations; a policy is its name.
+func sameConfig(a, b *core.Config) bool {
+	return reflect.DeepEqual(newRecordConfig(a), newRecordConfig(b))
+}
+
+// forwards says whether requests may be sent to peers.
+func (r *Runtime) forwards() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.coreCfg.Forward
+}
