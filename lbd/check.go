@@ -28,37 +28,49 @@ type ConfigError struct {
 // Error is the place and the problem.
 func (e *ConfigError) Error() string { return e.Key + ": " + e.Problem }
 
+// problems is what is wrong with a configuration, all of it.
+type problems []*ConfigError
+
+func (p *problems) add(key, problem, hint string) {
+	*p = append(*p, &ConfigError{Key: key, Problem: problem, Hint: hint})
+}
+
+// first is the first of them as an error; nil without any.
+func (p problems) first() error {
+	if len(p) == 0 {
+		return nil
+	}
+	return p[0]
+}
+
 // Check says whether a balancer can run with cfg; every error is a *ConfigError.
 // What is open to other machines must ask who they are: the public listener by
 // API keys (unless opts.InsecureNoAuth), the admin listener by a token.
-func Check(cfg service.BalancerConfig, opts Options) error {
-	for _, check := range []func() error{
-		func() error { return checkNames(cfg) },
-		func() error { return checkListeners(cfg, opts) },
-		func() error { return checkTargets(cfg) },
-		func() error { _, err := coreConfig(cfg); return err },
-		func() error { return checkTLS(cfg.Balancer.TLS) },
-	} {
-		if err := check(); err != nil {
-			return err
-		}
-	}
-	return nil
+func Check(cfg service.BalancerConfig, opts Options) error { return checkAll(cfg, opts).first() }
+
+// checkAll is Check with all that is wrong.
+func checkAll(cfg service.BalancerConfig, opts Options) problems {
+	var p problems
+	checkNames(&p, cfg)
+	checkListeners(&p, cfg, opts)
+	checkTargets(&p, cfg)
+	_ = coreOf(&p, cfg)
+	checkTLS(&p, cfg.Balancer.TLS)
+	return p
 }
 
-func checkNames(cfg service.BalancerConfig) error {
+func checkNames(p *problems, cfg service.BalancerConfig) {
 	if cfg.ID == "" {
-		return &ConfigError{Key: "id", Problem: "missing"}
+		p.add("id", "missing", "")
 	}
 	if cfg.Region == "" {
-		return &ConfigError{Key: "region", Problem: "missing"}
+		p.add("region", "missing", "")
 	}
 	for i, m := range cfg.Models {
 		if m.Name == "" {
-			return &ConfigError{Key: fmt.Sprintf("models[%d].name", i), Problem: "missing"}
+			p.add(fmt.Sprintf("models[%d].name", i), "missing", "")
 		}
 	}
-	return nil
 }
 
 // asksForKeys says whether clients must present an API key.
@@ -66,72 +78,68 @@ func asksForKeys(cfg service.BalancerConfig) bool {
 	return cfg.Balancer.Auth != nil && cfg.Balancer.Auth.KeysFrom != ""
 }
 
-func checkListeners(cfg service.BalancerConfig, opts Options) error {
+func checkListeners(p *problems, cfg service.BalancerConfig, opts Options) {
+	bad := false
 	for _, l := range []struct{ key, addr string }{{"listen", cfg.Listen}, {"admin", cfg.Admin}} {
 		if _, port, err := net.SplitHostPort(l.addr); err != nil || port == "" {
-			return &ConfigError{Key: l.key, Problem: fmt.Sprintf("must be HOST:PORT, got %q", l.addr)}
+			p.add(l.key, fmt.Sprintf("must be HOST:PORT, got %q", l.addr), "")
+			bad = true
 		}
+	}
+	if bad {
+		return
 	}
 	if !asksForKeys(cfg) && !opts.InsecureNoAuth && admin.BeyondLoopback(cfg.Listen) {
-		return &ConfigError{
-			Key: "listen", Problem: fmt.Sprintf("%s can be reached from other machines, and no API keys are set", cfg.Listen),
-			Hint: "set balancer.auth.keys_from (--keys-from env:NAME or file:PATH), listen on 127.0.0.1, or accept everybody with --insecure-no-auth",
-		}
+		p.add("listen", fmt.Sprintf("%s can be reached from other machines, and no API keys are set", cfg.Listen),
+			"set balancer.auth.keys_from (--keys-from env:NAME or file:PATH), listen on 127.0.0.1, or accept everybody with --insecure-no-auth")
 	}
 	if opts.AdminToken == "" && admin.BeyondLoopback(cfg.Admin) {
-		return &ConfigError{
-			Key: "admin", Problem: fmt.Sprintf("%s can be reached from other machines, and no admin token is set", cfg.Admin),
-			Hint: "set SKYSERVE_ADMIN_TOKEN, or listen on 127.0.0.1",
-		}
+		p.add("admin", fmt.Sprintf("%s can be reached from other machines, and no admin token is set", cfg.Admin),
+			"set SKYSERVE_ADMIN_TOKEN, or listen on 127.0.0.1")
 	}
-	return nil
 }
 
 // checkTargets makes sure that every replica and peer has a URL and an id of its own.
-func checkTargets(cfg service.BalancerConfig) error {
+func checkTargets(p *problems, cfg service.BalancerConfig) {
 	if len(cfg.Peers) > 0 && cfg.PeerToken == "" && asksForKeys(cfg) {
-		return &ConfigError{
-			Key: "peer_token", Problem: "missing: clients must present keys, so peers must be told from them",
-			Hint: "set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service",
-		}
+		p.add("peer_token", "missing: clients must present keys, so peers must be told from them",
+			"set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service")
 	}
 	seen := map[string]string{cfg.ID: "id"}
 	for i, r := range cfg.Replicas {
 		key := fmt.Sprintf("replicas[%d]", i)
-		if _, err := admin.ReplicaURL(r.URL); err != nil {
-			return &ConfigError{Key: key + ".url", Problem: strings.TrimPrefix(err.Error(), "url: ")}
-		}
+		checkURL(p, key, r.URL)
 		if r.DataParallel < 0 || r.DataParallel > service.MaxDataParallel {
-			return &ConfigError{Key: key + ".data_parallel", Problem: fmt.Sprintf("must be from 0 to %d, got %d", service.MaxDataParallel, r.DataParallel)}
+			p.add(key+".data_parallel", fmt.Sprintf("must be from 0 to %d, got %d", service.MaxDataParallel, r.DataParallel), "")
 		}
-		if err := claim(seen, key, replicaID(r)); err != nil {
-			return err
-		}
+		claim(p, seen, key, replicaID(r))
 	}
-	for i, p := range cfg.Peers {
+	for i, peer := range cfg.Peers {
 		key := fmt.Sprintf("peers[%d]", i)
-		if _, err := admin.ReplicaURL(p.URL); err != nil {
-			return &ConfigError{Key: key + ".url", Problem: strings.TrimPrefix(err.Error(), "url: ")}
+		checkURL(p, key, peer.URL)
+		if peer.EmulateRTT < 0 {
+			p.add(key+".emulate_rtt", fmt.Sprintf("must not be below zero, got %s", peer.EmulateRTT), "")
 		}
-		if p.ID == "" {
-			return &ConfigError{Key: key + ".id", Problem: "missing"}
+		if peer.ID == "" {
+			p.add(key+".id", "missing", "")
+			continue
 		}
-		if p.EmulateRTT < 0 {
-			return &ConfigError{Key: key + ".emulate_rtt", Problem: fmt.Sprintf("must not be below zero, got %s", p.EmulateRTT)}
-		}
-		if err := claim(seen, key, p.ID); err != nil {
-			return err
-		}
+		claim(p, seen, key, peer.ID)
 	}
-	return nil
 }
 
-func claim(seen map[string]string, key, id string) error {
+func checkURL(p *problems, key, raw string) {
+	if _, err := admin.ReplicaURL(raw); err != nil {
+		p.add(key+".url", strings.TrimPrefix(err.Error(), "url: "), "")
+	}
+}
+
+func claim(p *problems, seen map[string]string, key, id string) {
 	if other, taken := seen[id]; taken {
-		return &ConfigError{Key: key, Problem: fmt.Sprintf("has the id %q of %s", id, other), Hint: "give each an id of its own"}
+		p.add(key, fmt.Sprintf("has the id %q of %s", id, other), "give each an id of its own")
+		return
 	}
 	seen[id] = key
-	return nil
 }
 
 // replicaID is a replica's id, or the host of its URL where it has none.
@@ -149,42 +157,46 @@ func replicaID(r service.ReplicaConfig) string {
 // coreConfig is what the core needs of a service's balancer section and of its
 // models' latency targets, with the defaults of what they leave out.
 func coreConfig(cfg service.BalancerConfig) (core.Config, error) {
+	var p problems
+	c := coreOf(&p, cfg)
+	return c, p.first()
+}
+
+// coreOf is coreConfig with all that is wrong; with a problem it is not usable.
+func coreOf(p *problems, cfg service.BalancerConfig) core.Config {
 	b := cfg.Balancer.WithDefaults()
-	if err := service.CheckWord("BalancerSpec.order", b.Order); err != nil {
-		return core.Config{}, &ConfigError{Key: "balancer.order", Problem: err.Error()}
+	fail := func(key string, err error) {
+		if err != nil {
+			p.add(key, err.Error(), "")
+		}
 	}
-	if err := service.CheckWord("BalancerSpec.policy", b.Policy); err != nil {
-		return core.Config{}, &ConfigError{Key: "balancer.policy", Problem: err.Error()}
+	err := service.CheckWord("BalancerSpec.order", b.Order)
+	fail("balancer.order", err)
+	var order core.Order
+	if err == nil {
+		order, err = core.ParseOrder(b.Order)
+		fail("balancer.order", err)
 	}
-	p, err := policy.New(b.Policy)
-	if err != nil {
-		return core.Config{}, &ConfigError{Key: "balancer.policy", Problem: err.Error()}
-	}
-	c := core.DefaultConfig(p)
-	if c.Push, err = core.ParsePush(b.Push); err != nil {
-		return core.Config{}, &ConfigError{Key: "balancer.push", Problem: err.Error()}
-	}
-	if c.Order, err = core.ParseOrder(b.Order); err != nil {
-		return core.Config{}, &ConfigError{Key: "balancer.order", Problem: err.Error()}
-	}
+	c := core.DefaultConfig(choosePolicy(p, b.Policy))
+	c.Order = order
+	c.Push, err = core.ParsePush(b.Push)
+	fail("balancer.push", err)
 	if b.TauN < 0 || b.TauP < 0 {
-		return core.Config{}, &ConfigError{Key: "balancer", Problem: fmt.Sprintf("tau_n and tau_p must not be below zero, got %s and %s", b.TauN, b.TauP)}
+		p.add("balancer", fmt.Sprintf("tau_n and tau_p must not be below zero, got %s and %s", b.TauN, b.TauP), "")
 	}
 	if b.Tau < 0 || b.QueueLimit < 0 || b.MaxWait < 0 {
-		return core.Config{}, &ConfigError{Key: "balancer", Problem: fmt.Sprintf("tau, queue_limit and max_wait must not be below zero, got %d, %d and %s", b.Tau, b.QueueLimit, b.MaxWait)}
+		p.add("balancer", fmt.Sprintf("tau, queue_limit and max_wait must not be below zero, got %d, %d and %s", b.Tau, b.QueueLimit, b.MaxWait), "")
 	}
 	c.Forward, c.Tau, c.QueueLimit, c.MaxWait = *b.Forward, b.Tau, b.QueueLimit, b.MaxWait
 	c.TauN, c.TauP = b.TauN, b.TauP
 	if b.MaxTries < 0 || b.RetryPercent < 0 || b.EjectAfter < 0 || b.EjectTime < 0 {
-		return core.Config{}, &ConfigError{Key: "balancer", Problem: fmt.Sprintf("max_tries, retry_percent, eject_after and eject_time must not be below zero, got %d, %d, %d and %s", b.MaxTries, b.RetryPercent, b.EjectAfter, b.EjectTime)}
+		p.add("balancer", fmt.Sprintf("max_tries, retry_percent, eject_after and eject_time must not be below zero, got %d, %d, %d and %s", b.MaxTries, b.RetryPercent, b.EjectAfter, b.EjectTime), "")
 	}
 	c.MaxTries, c.RetryShare = b.MaxTries, float64(b.RetryPercent)/100
 	c.EjectAfter, c.EjectTime, c.EjectMost = b.EjectAfter, b.EjectTime, max(c.EjectMost, b.EjectTime)
 	for i, m := range cfg.Models {
 		t, err := targets(m.SLO)
-		if err != nil {
-			return core.Config{}, &ConfigError{Key: fmt.Sprintf("models[%d].slo", i), Problem: err.Error()}
-		}
+		fail(fmt.Sprintf("models[%d].slo", i), err)
 		if t == (core.Targets{}) {
 			continue
 		}
@@ -193,7 +205,20 @@ func coreConfig(cfg service.BalancerConfig) (core.Config, error) {
 		}
 		c.ModelTargets[m.Name] = t
 	}
-	return c, nil
+	return c
+}
+
+// choosePolicy is the policy of that name; nil where it is not to be had.
+func choosePolicy(p *problems, name string) policy.Policy {
+	err := service.CheckWord("BalancerSpec.policy", name)
+	if err == nil {
+		var chosen policy.Policy
+		if chosen, err = policy.New(name); err == nil {
+			return chosen
+		}
+	}
+	p.add("balancer.policy", err.Error(), "")
+	return nil
 }
 
 // targets is what a model's latency targets mean for the order of its queue;
@@ -213,16 +238,14 @@ func targets(slo map[service.Tier]service.SLO) (core.Targets, error) {
 	return t, nil
 }
 
-func checkTLS(t *service.TLS) error {
+func checkTLS(p *problems, t *service.TLS) {
 	switch {
 	case t == nil:
-		return nil
 	case t.ACME != "":
-		return &ConfigError{Key: "balancer.tls.acme", Problem: "is not built yet in this version", Hint: "give the files balancer.tls.cert and balancer.tls.key"}
+		p.add("balancer.tls.acme", "is not built yet in this version", "give the files balancer.tls.cert and balancer.tls.key")
 	case t.Cert == "" || t.Key == "":
-		return &ConfigError{Key: "balancer.tls", Problem: "needs both cert and key"}
+		p.add("balancer.tls", "needs both cert and key", "")
 	}
-	return nil
 }
 
 // apiKeys reads the keys that clients must present, one a line; blank lines and

@@ -2,11 +2,13 @@ package lbd
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"skyserve/internal/service"
 	"skyserve/lbd/admin"
@@ -25,10 +27,16 @@ type fleet struct {
 
 	mu    sync.Mutex
 	asked map[string]service.ReplicaConfig // every replica as it was attached, by id
+	// leaving are those that are removed once they have finished what they have.
+	leaving map[string]bool
+	ctx     context.Context // of those who wait for that
+	end     context.CancelFunc
+	waiting sync.WaitGroup
 }
 
 func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Logger, seed uint64) *fleet {
-	f := &fleet{self: self, runtime: runtime, log: log, asked: map[string]service.ReplicaConfig{}}
+	f := &fleet{self: self, runtime: runtime, log: log, asked: map[string]service.ReplicaConfig{}, leaving: map[string]bool{}}
+	f.ctx, f.end = context.WithCancel(context.Background())
 	f.prober = probe.New(probe.Options{Sink: runtime.Step, Found: f.found, Seed: seed, Logger: log})
 	return f
 }
@@ -47,6 +55,7 @@ func (f *fleet) Add(cfg service.ReplicaConfig) (added bool, err error) {
 		return false, err
 	}
 	f.asked[cfg.ID] = cfg
+	delete(f.leaving, cfg.ID)
 	f.prober.Start(cfg)
 	return !held, nil
 }
@@ -110,9 +119,71 @@ func (f *fleet) Remove(id string, epoch uint64) (removed bool, err error) {
 	if _, err := f.runtime.RemoveReplica(id, epoch); err != nil {
 		return false, err
 	}
-	delete(f.asked, id)
-	f.prober.Stop(id)
+	f.forget(id)
 	return true, nil
+}
+
+// forget drops a replica that the runtime does not know any more.
+func (f *fleet) forget(id string) {
+	delete(f.asked, id)
+	delete(f.leaving, id)
+	f.prober.Stop(id)
+}
+
+// retire removes a replica once it has finished what it has; nothing new is sent
+// there. held is false when it is not known, ours when the controller assigned it:
+// then it stays.
+func (f *fleet) retire(id string) (held, ours bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	asked, held := f.asked[id]
+	if !held || asked.Epoch > 0 {
+		return held, false
+	}
+	if !f.runtime.DrainReplica(id) { // it has nothing: its model is not known
+		f.forget(id)
+		return true, true
+	}
+	f.leaving[id] = true
+	f.waiting.Go(func() { f.untilIdle(id) })
+	return true, true
+}
+
+// retireEvery is how often a replica that is to go is looked at.
+const retireEvery = 100 * time.Millisecond
+
+// untilIdle removes a replica when nothing is outstanding there; one that was
+// attached again or removed meanwhile is left alone.
+func (f *fleet) untilIdle(id string) {
+	ctx, done := context.WithCancel(f.ctx)
+	defer done()
+	every(ctx, retireEvery, func() {
+		busy := f.outstanding(id) > 0
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.leaving[id] && busy {
+			return
+		}
+		done()
+		if !f.leaving[id] {
+			return
+		}
+		if _, err := f.runtime.RemoveReplica(id, 0); err != nil {
+			f.log.Error("replica cannot be removed", "replica", id, "err", err)
+			return
+		}
+		f.forget(id)
+	})
+}
+
+// outstanding is how many requests a replica has, over all its ranks.
+func (f *fleet) outstanding(id string) int {
+	for _, r := range f.List() {
+		if r.ID == id && r.View != nil {
+			return r.View.Outstanding
+		}
+	}
+	return 0
 }
 
 // Drain lets a replica finish what it has. One whose model is not known has
@@ -185,4 +256,8 @@ func (f *fleet) remark(cfg service.ReplicaConfig, reason string) string {
 	return adopted + "; " + reason
 }
 
-func (f *fleet) close() { f.prober.Close() }
+func (f *fleet) close() {
+	f.end()
+	f.waiting.Wait()
+	f.prober.Close()
+}

@@ -55,6 +55,13 @@ type Options struct {
 	// DrainTimeout bounds how long requests in flight may take at the end;
 	// default 10 s.
 	DrainTimeout time.Duration
+	// Read reads the configuration again when a reload is asked for; nil = it is
+	// the one that Run was given, and only keys and certificates are read again.
+	Read func() (service.BalancerConfig, error)
+	// Hangups asks for a reload with each value, as POST /reload does; nil = none.
+	Hangups <-chan os.Signal
+	// Reloaded is told the Revision of a configuration once all of it holds.
+	Reloaded func(revision string)
 	// Listening is told the base URLs of both listeners once requests can come.
 	Listening func(public, admin string)
 }
@@ -91,7 +98,7 @@ func Run(ctx context.Context, cfg service.BalancerConfig, opts Options) error {
 	if err := Check(cfg, opts); err != nil {
 		return err
 	}
-	b := &balancer{cfg: cfg, opts: opts, log: opts.Logger}
+	b := &balancer{cfg: cfg, asked: cfg, opts: opts, log: opts.Logger}
 	defer b.release()
 	if err := b.acquire(); err != nil {
 		return err
@@ -104,14 +111,19 @@ func Run(ctx context.Context, cfg service.BalancerConfig, opts Options) error {
 
 // balancer is one balancer process.
 type balancer struct {
-	cfg  service.BalancerConfig
+	cfg  service.BalancerConfig // as it was started; live has what changed since
+	live atomic.Pointer[service.BalancerConfig]
 	opts Options
 	log  *slog.Logger
 
 	public, adminPort net.Listener
-	cert              *tls.Certificate
-	keys              []string
+	cert              *certificate // nil without TLS
 	record            *os.File
+
+	reloading sync.Mutex             // guards what follows, and lets one reload run at a time
+	asked     service.BalancerConfig // cfg with the listen addresses as they were asked for
+	keys      []string
+	metrics   metrics
 
 	runtime  *proxy.Runtime
 	fleet    *fleet
@@ -129,11 +141,12 @@ func (b *balancer) acquire() (err error) {
 		return err
 	}
 	if t := b.cfg.Balancer.TLS; t != nil {
-		cert, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		pair, err := loadPair(*t)
 		if err != nil {
 			return &ConfigError{Key: "balancer.tls", Problem: err.Error()}
 		}
-		b.cert = &cert
+		b.cert = &certificate{}
+		b.cert.use(pair)
 	}
 	if b.public, err = net.Listen("tcp", b.cfg.Listen); err != nil {
 		return &ListenError{Flag: "listen", Addr: b.cfg.Listen, Err: err}
@@ -143,6 +156,8 @@ func (b *balancer) acquire() (err error) {
 	}
 	b.cfg.Listen = actual(b.cfg.Listen, b.public)
 	b.cfg.Admin = actual(b.cfg.Admin, b.adminPort)
+	live := b.cfg
+	b.live.Store(&live)
 	if b.cfg.Record != "" {
 		// Prompts are in it only as hashes, but who asked what model when is.
 		b.record, err = os.OpenFile(b.cfg.Record, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
@@ -210,9 +225,10 @@ func (b *balancer) assemble(ctx context.Context) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	b.runtime.Collect(registry)
+	b.metrics = newMetrics(registry, b.cert)
 	b.api = admin.New(admin.Options{
 		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, History: b.history,
-		Peers: b.peers.Status, Service: b.specText(), Registry: registry, Token: b.opts.AdminToken,
+		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Registry: registry, Token: b.opts.AdminToken,
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})
 	return nil
@@ -236,7 +252,25 @@ func (b *balancer) specText() func() ([]byte, error) {
 	if b.cfg.SpecFile == "" {
 		return nil
 	}
-	return func() ([]byte, error) { return os.ReadFile(b.cfg.SpecFile) }
+	return func() ([]byte, error) { return os.ReadFile(b.live.Load().SpecFile) }
+}
+
+// listenForChanges reads the configuration again when that is asked for, and a
+// certificate that is renewed.
+func (b *balancer) listenForChanges(ctx context.Context) {
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	if b.cert != nil {
+		watching.Go(func() { every(ctx, lookEvery, b.renew) })
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.opts.Hangups:
+			_, _ = b.reload() // which has logged how it went
+		}
+	}
 }
 
 // run serves until ctx ends or a listener fails, then ends everything in order.
@@ -252,6 +286,7 @@ func (b *balancer) run(ctx context.Context) error {
 	var serving sync.WaitGroup
 	serving.Go(func() { failed <- public.Serve(b.publicListener()) })
 	serving.Go(func() { failed <- adminSrv.Serve(b.adminPort) })
+	serving.Go(func() { b.listenForChanges(life) })
 	storing, endStoring := context.WithCancel(life)
 	defer endStoring()
 	var stored sync.WaitGroup
@@ -275,8 +310,8 @@ func (b *balancer) run(ctx context.Context) error {
 	b.peers.Close()
 	b.fleet.close()
 	_ = adminSrv.Close()
-	serving.Wait()
 	end()
+	serving.Wait()
 	return errors.Join(err, b.runtime.Close())
 }
 
@@ -292,9 +327,7 @@ func flush(ctx context.Context, s *http.Server) {
 // answer yet are used when they do.
 func (b *balancer) attach() {
 	for _, p := range b.cfg.Peers {
-		transport := peer.NewTransport(p.EmulateRTT)
-		b.runtime.AddPeer(p, transport)
-		b.peers.Add(p, transport)
+		b.addPeer(p)
 	}
 	for _, r := range b.cfg.Replicas {
 		if _, err := b.fleet.Add(r); err != nil {
@@ -317,7 +350,7 @@ func (b *balancer) publicListener() net.Listener {
 		return b.public
 	}
 	return tls.NewListener(b.public, &tls.Config{
-		Certificates: []tls.Certificate{*b.cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+		GetCertificate: b.cert.get, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
 	})
 }
 
@@ -331,20 +364,21 @@ func (b *balancer) publicURL() string {
 // handler serves peers on their own paths and clients on all others.
 func (b *balancer) handler() http.Handler {
 	peers := http.NewServeMux()
-	// Without a token peers are known by coming from this machine, which says
-	// nothing where clients are asked for keys: see Check.
-	if b.cfg.PeerToken != "" || !asksForKeys(b.cfg) {
-		peer.Register(peers, b.cfg.PeerToken, peer.Source{
-			Heartbeat: b.heartbeat, Region: b.api.Region, Learned: b.runtime.Learned, Keys: b.runtime.KeyFingerprint(),
-		})
-	}
+	peer.Register(peers, b.cfg.PeerToken, peer.Source{
+		Heartbeat: b.heartbeat, Region: b.api.Region, Learned: b.runtime.Learned, Keys: b.runtime.KeyFingerprint(),
+	})
 	clients := b.runtime.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, "/skyserve/") {
+		switch {
+		case !strings.HasPrefix(r.URL.Path, "/skyserve/"):
+			clients.ServeHTTP(w, r)
+		case b.cfg.PeerToken == "" && asksForKeys(*b.live.Load()):
+			// Without a token peers are known by coming from this machine, which
+			// says nothing where clients are asked for keys: see Check.
+			http.NotFound(w, r)
+		default:
 			peers.ServeHTTP(w, r)
-			return
 		}
-		clients.ServeHTTP(w, r)
 	})
 }
 

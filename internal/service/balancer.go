@@ -1,6 +1,9 @@
 package service
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // BalancerConfig is everything one balancer process needs to know: what
 // `skyserve lb --config FILE` reads (JSON or YAML) and what its flags build.
@@ -29,7 +32,44 @@ type BalancerConfig struct {
 	SpecFile string `yaml:"spec_file,omitempty" json:"spec_file,omitempty"`
 	// Record is the file that events and decisions are written to; empty = none.
 	Record string `yaml:"record,omitempty" json:"record,omitempty"`
+	// Revision is what whoever wrote the configuration calls it. The balancer tells
+	// it again once it has it in force; empty = nobody asks.
+	Revision string `yaml:"revision,omitempty" json:"revision,omitempty"`
 }
+
+// Reconfigured is what a balancer that runs with c runs with once it was told
+// next: what cannot change while it runs stays as it is in c. That is everything
+// but models, replicas, peers, the file of the service and how the balancer
+// decides; keys that come from files; and the files of its certificate, where it
+// speaks TLS at all.
+func (c BalancerConfig) Reconfigured(next BalancerConfig) BalancerConfig {
+	c.Models, c.Replicas, c.Peers = next.Models, next.Replicas, next.Peers
+	c.SpecFile, c.Revision = next.SpecFile, next.Revision
+	b, n := &c.Balancer, &next.Balancer
+	b.Policy, b.Push, b.Order, b.Forward = n.Policy, n.Push, n.Order, n.Forward
+	b.Tau, b.QueueLimit, b.MaxWait, b.TauN, b.TauP = n.Tau, n.QueueLimit, n.MaxWait, n.TauN, n.TauP
+	if !b.Auth.fromEnvironment() && !n.Auth.fromEnvironment() {
+		b.Auth = n.Auth
+	}
+	if b.TLS != nil && n.TLS != nil {
+		b.TLS = n.TLS
+	}
+	return c
+}
+
+// Fixed is what of a configuration holds for the life of a balancer: two that
+// have it in common become each other by Reconfigured.
+func (c BalancerConfig) Fixed() BalancerConfig {
+	c = c.Reconfigured(BalancerConfig{})
+	if c.Balancer.TLS != nil {
+		c.Balancer.TLS = &TLS{}
+	}
+	return c
+}
+
+// fromEnvironment says whether the keys come from the process's environment,
+// which nobody can change while it runs.
+func (a *Auth) fromEnvironment() bool { return a != nil && strings.HasPrefix(a.KeysFrom, "env:") }
 
 // BalancerModel is a model name with its aliases and its latency targets.
 type BalancerModel struct {

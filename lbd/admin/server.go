@@ -82,6 +82,9 @@ type Options struct {
 	Peers func() []peer.Status
 	// Service reads the text of the service.yaml; nil = there is none.
 	Service func() ([]byte, error)
+	// Reload reads the balancer's configuration again; *telemetry.ReloadRefused
+	// when it cannot run with it. nil = it cannot be read again.
+	Reload func() (telemetry.Reload, error)
 	// Registry holds the metrics; nil = none.
 	Registry *prometheus.Registry
 	// Token must come with every request but /healthz; empty = only this machine
@@ -139,6 +142,7 @@ func (a *API) route() {
 	a.mux.HandleFunc("GET /v1/decisions/{request...}", a.serveDecision)
 	a.mux.HandleFunc("GET /v1/events", a.serveEvents)
 	a.mux.Handle("GET /metrics", promhttp.HandlerFor(a.opts.Registry, promhttp.HandlerOpts{}))
+	a.mux.HandleFunc("POST /reload", a.serveReload)
 	a.routeWorkers()
 	a.mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	a.mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)

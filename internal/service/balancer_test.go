@@ -1,0 +1,56 @@
+package service_test
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+func TestReconfigured(t *testing.T) {
+	forward := false
+	running := service.BalancerConfig{
+		Service: "chat", ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:8000", Admin: "127.0.0.1:8100",
+		StoreURL: "nats://127.0.0.1:1", StoreToken: "s", PeerToken: "p", Record: "r", Balancer: service.BalancerSpec{Policy: "skylb"},
+	}
+	for name, c := range map[string]struct {
+		from, to func(*service.BalancerConfig)
+		restart  bool
+	}{
+		"policy":     {to: func(c *service.BalancerConfig) { c.Balancer.Policy = "cost" }},
+		"bounds":     {to: func(c *service.BalancerConfig) { c.Balancer.QueueLimit, c.Balancer.MaxWait = 3, time.Second }},
+		"forward":    {to: func(c *service.BalancerConfig) { c.Balancer.Forward = &forward }},
+		"models":     {to: func(c *service.BalancerConfig) { c.Models = []service.BalancerModel{{Name: "m"}} }},
+		"replicas":   {to: func(c *service.BalancerConfig) { c.Replicas = []service.ReplicaConfig{{ID: "a"}} }},
+		"peers":      {to: func(c *service.BalancerConfig) { c.Peers = []service.PeerConfig{{ID: "a"}} }},
+		"keys":       {to: func(c *service.BalancerConfig) { c.Balancer.Auth = &service.Auth{KeysFrom: "file:k"} }},
+		"keys of it": {to: func(c *service.BalancerConfig) { c.Balancer.Auth = &service.Auth{KeysFrom: "env:K"} }, restart: true},
+		"listen":     {to: func(c *service.BalancerConfig) { c.Listen = "127.0.0.1:1" }, restart: true},
+		"admin":      {to: func(c *service.BalancerConfig) { c.Admin = "127.0.0.1:1" }, restart: true},
+		"store":      {to: func(c *service.BalancerConfig) { c.StoreToken = "t" }, restart: true},
+		"peer token": {to: func(c *service.BalancerConfig) { c.PeerToken = "t" }, restart: true},
+		"TLS on":     {to: func(c *service.BalancerConfig) { c.Balancer.TLS = &service.TLS{Cert: "c", Key: "k"} }, restart: true},
+		"TLS moves": {
+			from: func(c *service.BalancerConfig) { c.Balancer.TLS = &service.TLS{Cert: "c", Key: "k"} },
+			to:   func(c *service.BalancerConfig) { c.Balancer.TLS = &service.TLS{Cert: "c2", Key: "k2"} },
+		},
+	} {
+		from := running
+		if c.from != nil {
+			c.from(&from)
+		}
+		to := from
+		c.to(&to)
+		if restart := !reflect.DeepEqual(from.Fixed(), to.Fixed()); restart != c.restart {
+			t.Errorf("%s: asks for a restart: %v, want %v", name, restart, c.restart)
+		}
+		want := to
+		if c.restart {
+			want = from
+		}
+		if got := from.Reconfigured(to); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %+v, want %+v", name, got, want)
+		}
+	}
+}

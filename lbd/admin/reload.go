@@ -1,0 +1,32 @@
+package admin
+
+import (
+	"errors"
+	"net/http"
+
+	"skyserve/internal/telemetry"
+)
+
+// serveReload lets the balancer read its configuration again.
+func (a *API) serveReload(w http.ResponseWriter, _ *http.Request) {
+	if a.opts.Reload == nil {
+		refuse(w, http.StatusNotFound, "this balancer has no configuration to read again")
+		return
+	}
+	done, err := a.opts.Reload()
+	var refused *telemetry.ReloadRefused
+	switch {
+	case errors.As(err, &refused):
+		type problem struct {
+			Message  string   `json:"message"`
+			Problems []string `json:"problems"`
+		}
+		answer(w, http.StatusBadRequest, struct {
+			Error problem `json:"error"`
+		}{problem{refused.Error(), refused.Problems}})
+	case err != nil:
+		refuse(w, http.StatusInternalServerError, err.Error())
+	default:
+		answer(w, http.StatusOK, done)
+	}
+}

@@ -1,0 +1,130 @@
+package lbd
+
+import (
+	"context"
+	"crypto/tls"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+// lookEvery is how often the files of the certificate are looked at: whoever
+// renews one does so days before the old one ends.
+const lookEvery = time.Minute
+
+// certificate is the public listener's, which may be replaced while it listens.
+type certificate struct {
+	pair   atomic.Pointer[tls.Certificate]
+	broken atomic.Bool // what is in the files now cannot be used
+
+	mu    sync.Mutex
+	files service.TLS
+	seen  fileState // of what is in use
+}
+
+// fileState tells one content of the two files from another.
+type fileState struct {
+	certAt, keyAt     time.Time
+	certSize, keySize int64
+}
+
+func stateOfFiles(files service.TLS) (s fileState, err error) {
+	cert, err := os.Stat(files.Cert)
+	if err != nil {
+		return s, err
+	}
+	key, err := os.Stat(files.Key)
+	if err != nil {
+		return s, err
+	}
+	return fileState{cert.ModTime(), key.ModTime(), cert.Size(), key.Size()}, nil
+}
+
+// loaded is a pair that was read, and what its files were like before that.
+type loaded struct {
+	files service.TLS
+	seen  fileState
+	pair  tls.Certificate
+}
+
+// loadPair reads a certificate and its key. A file that changes meanwhile is
+// seen as changed at the next look.
+func loadPair(files service.TLS) (*loaded, error) {
+	seen, err := stateOfFiles(files)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		return nil, err
+	}
+	return &loaded{files, seen, pair}, nil
+}
+
+// use makes a pair the one that new connections see; it reports whether that is
+// another than before. Connections that are open keep theirs.
+func (c *certificate) use(l *loaded) (changed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old := c.pair.Swap(&l.pair)
+	c.files, c.seen = l.files, l.seen
+	c.broken.Store(false)
+	return old == nil || !old.Leaf.Equal(l.pair.Leaf)
+}
+
+// get is for tls.Config.
+func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.pair.Load(), nil }
+
+// look takes the files up when they have changed. What cannot be used, such as
+// half of a file, changes nothing and is looked at again.
+func (c *certificate) look() (changed bool, err error) {
+	c.mu.Lock()
+	files, seen := c.files, c.seen
+	c.mu.Unlock()
+	now, err := stateOfFiles(files)
+	if err == nil && now == seen {
+		c.broken.Store(false)
+		return false, nil
+	}
+	var l *loaded
+	if err == nil {
+		l, err = loadPair(files)
+	}
+	if err != nil {
+		c.broken.Store(true)
+		return false, err
+	}
+	return c.use(l), nil
+}
+
+// expires is when the certificate ends.
+func (c *certificate) expires() time.Time { return c.pair.Load().Leaf.NotAfter }
+
+// every calls do at a fixed interval until ctx ends.
+func every(ctx context.Context, interval time.Duration, do func()) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			do()
+		}
+	}
+}
+
+// renew takes a certificate up that was renewed on disk.
+func (b *balancer) renew() {
+	b.reloading.Lock()
+	defer b.reloading.Unlock()
+	switch changed, err := b.cert.look(); {
+	case err != nil:
+		b.log.Error("the certificate's files cannot be used; the one in use stays", "err", err, "expires", b.cert.expires())
+	case changed:
+		b.log.Info("certificate replaced", "expires", b.cert.expires())
+	}
+}

@@ -1,0 +1,35 @@
+package lbd
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// metrics is what is counted of the process itself.
+type metrics struct {
+	reloads *prometheus.CounterVec // result: applied, refused
+}
+
+// newMetrics registers them; those of a certificate only where there is one.
+func newMetrics(reg *prometheus.Registry, cert *certificate) metrics {
+	m := metrics{reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "skyserve_reloads_total", Help: "Times that the configuration was read again, by result: applied or refused.",
+	}, []string{"result"})}
+	for _, result := range []string{"applied", "refused"} {
+		m.reloads.WithLabelValues(result)
+	}
+	reg.MustRegister(m.reloads)
+	if cert == nil {
+		return m
+	}
+	gauge := func(name, help string, value func() float64) {
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+	}
+	gauge("skyserve_certificate_expires_seconds", "When the certificate in use ends, in seconds since the Unix epoch.",
+		func() float64 { return float64(cert.expires().Unix()) })
+	gauge("skyserve_certificate_broken", "1 while the certificate's files cannot be used and an older one goes on in use.",
+		func() float64 {
+			if cert.broken.Load() {
+				return 1
+			}
+			return 0
+		})
+	return m
+}

@@ -1,0 +1,229 @@
+package lbd
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/lbd/core"
+	"skyserve/lbd/peer"
+)
+
+// reload reads the configuration again and applies what can change while the
+// balancer runs; requests in flight go on. A configuration that it cannot run
+// with changes nothing: *telemetry.ReloadRefused.
+func (b *balancer) reload() (telemetry.Reload, error) {
+	b.reloading.Lock()
+	defer b.reloading.Unlock()
+	next := b.asked
+	if b.opts.Read != nil {
+		var err error
+		if next, err = b.opts.Read(); err != nil {
+			return b.refuse([]string{err.Error()})
+		}
+	}
+	to, p := b.prepare(next)
+	if len(p) > 0 {
+		var texts []string
+		for _, problem := range p {
+			texts = append(texts, problem.Error())
+		}
+		return b.refuse(texts)
+	}
+	done := telemetry.Reload{Revision: next.Revision, Changed: []string{}, Restart: []string{}, Left: []string{}}
+	tellFields(reflect.ValueOf(b.asked.Fixed()), reflect.ValueOf(next.Fixed()), "", func(key string, _, _ reflect.Value) {
+		done.Restart = append(done.Restart, key)
+	})
+	b.apply(to, &done)
+	switch {
+	case len(done.Restart) > 0:
+		done.Revision = ""
+	case b.opts.Reloaded != nil:
+		b.opts.Reloaded(next.Revision)
+	}
+	b.metrics.reloads.WithLabelValues("applied").Inc()
+	b.log.Info("configuration read again", "changed", done.Changed, "needs_restart", done.Restart, "left_to_controller", done.Left)
+	return done, nil
+}
+
+// refuse turns a configuration down.
+func (b *balancer) refuse(what []string) (telemetry.Reload, error) {
+	b.metrics.reloads.WithLabelValues("refused").Inc()
+	err := &telemetry.ReloadRefused{Problems: what}
+	b.log.Error("reading the configuration again", "err", err)
+	return telemetry.Reload{}, err
+}
+
+// prepared is a configuration that can be applied without failing.
+type prepared struct {
+	cfg  service.BalancerConfig
+	core core.Config
+	keys []string
+	pair *loaded // nil without TLS
+}
+
+// prepare makes sure of a configuration, and of what becomes of it in this
+// process, and gets hold of all that it names.
+func (b *balancer) prepare(next service.BalancerConfig) (to prepared, p problems) {
+	to.cfg = b.asked.Reconfigured(next)
+	if p = checkAll(next, b.opts); len(p) == 0 {
+		p = checkAll(to.cfg, b.opts)
+	}
+	to.core = coreOf(&problems{}, to.cfg) // its problems are told already
+	var err error
+	if to.keys, err = apiKeys(to.cfg.Balancer.Auth); err != nil {
+		var ce *ConfigError
+		errors.As(err, &ce)
+		p = append(p, ce)
+	}
+	if t := to.cfg.Balancer.TLS; t != nil && b.cert != nil {
+		if to.pair, err = loadPair(*t); err != nil {
+			b.cert.broken.Store(true)
+			p.add("balancer.tls", err.Error(), "")
+		}
+	}
+	return to, p
+}
+
+// apply makes a configuration hold, and tells what that changed.
+func (b *balancer) apply(to prepared, done *telemetry.Reload) {
+	was := b.asked
+	b.asked = to.cfg
+	live := to.cfg
+	live.Listen, live.Admin = b.cfg.Listen, b.cfg.Admin // the ports that were really taken
+	b.live.Store(&live)
+	tell := func(format string, args ...any) { done.Changed = append(done.Changed, fmt.Sprintf(format, args...)) }
+
+	// Models go first, so that an alias never leads to what is not served yet.
+	if !reflect.DeepEqual(was.Models, to.cfg.Models) {
+		b.runtime.SetModels(to.cfg.Models)
+		tell("models")
+	}
+	b.runtime.Reconfigure(to.core)
+	tellFields(reflect.ValueOf(was.Balancer.WithDefaults()), reflect.ValueOf(to.cfg.Balancer.WithDefaults()), "balancer.",
+		func(key string, from, into reflect.Value) {
+			if key != "balancer.auth" && key != "balancer.tls" { // told below, by what is in their files
+				tell("%s: %v, was %v", key, reflect.Indirect(into), reflect.Indirect(from))
+			}
+		})
+	if !slices.Equal(b.keys, to.keys) {
+		tell("balancer.auth: %s", newKeys(b.keys, to.keys))
+		b.keys = to.keys
+		b.runtime.SetKeys(to.keys)
+	}
+	if to.pair != nil && b.cert.use(to.pair) {
+		tell("balancer.tls: the certificate")
+	}
+	if was.SpecFile != to.cfg.SpecFile {
+		tell("spec_file")
+	}
+	b.applyPeers(was.Peers, to.cfg.Peers, tell)
+	b.applyReplicas(was.Replicas, to.cfg.Replicas, done, tell)
+}
+
+// applyPeers adds, replaces and removes peers; what was forwarded goes on.
+func (b *balancer) applyPeers(was, wanted []service.PeerConfig, tell func(string, ...any)) {
+	old := map[string]service.PeerConfig{}
+	for _, p := range was {
+		old[p.ID] = p
+	}
+	for _, p := range wanted {
+		before, known := old[p.ID]
+		delete(old, p.ID)
+		switch {
+		case known && reflect.DeepEqual(before, p):
+			continue
+		case known:
+			b.peers.Remove(p.ID)
+			tell("peers: %s changed", p.ID)
+		default:
+			tell("peers: %s added", p.ID)
+		}
+		b.addPeer(p)
+	}
+	for _, id := range slices.Sorted(maps.Keys(old)) {
+		b.peers.Remove(id)
+		b.runtime.RemovePeer(id)
+		tell("peers: %s removed", id)
+	}
+}
+
+// addPeer makes a peer known.
+func (b *balancer) addPeer(p service.PeerConfig) {
+	transport := peer.NewTransport(p.EmulateRTT)
+	b.runtime.AddPeer(p, transport)
+	b.peers.Add(p, transport)
+}
+
+// applyReplicas adds and changes replicas, and lets those that are gone finish
+// what they have. One that the controller has assigned meanwhile is its business.
+func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *telemetry.Reload, tell func(string, ...any)) {
+	old := map[string]service.ReplicaConfig{}
+	for _, r := range was {
+		old[replicaID(r)] = r
+	}
+	for _, r := range wanted {
+		id := replicaID(r)
+		before, known := old[id]
+		delete(old, id)
+		if known && reflect.DeepEqual(before, r) {
+			continue
+		}
+		switch added, err := b.fleet.Add(r); {
+		case err != nil: // its URL was checked, so it is the controller's
+			done.Left = append(done.Left, id)
+			b.log.Warn("replica is left as it is", "replica", id, "err", err)
+		case added:
+			tell("replicas: %s added", id)
+		default:
+			tell("replicas: %s changed", id)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(old)) {
+		switch held, ours := b.fleet.retire(id); {
+		case held && !ours:
+			done.Left = append(done.Left, id)
+		case held:
+			tell("replicas: %s removed", id)
+		}
+	}
+}
+
+// tellFields calls tell for each field of two structs of one type that differs,
+// by its key in YAML.
+func tellFields(was, is reflect.Value, prefix string, tell func(key string, was, is reflect.Value)) {
+	for i := range was.NumField() {
+		key, _, _ := strings.Cut(was.Type().Field(i).Tag.Get("yaml"), ",")
+		switch from, into := was.Field(i), is.Field(i); {
+		case reflect.DeepEqual(from.Interface(), into.Interface()):
+		case from.Kind() == reflect.Struct:
+			tellFields(from, into, prefix+key+".", tell)
+		default:
+			tell(prefix+key, from, into)
+		}
+	}
+}
+
+// newKeys says how API keys change without showing one.
+func newKeys(was, is []string) string {
+	if len(is) == 0 {
+		return "nobody is asked for a key any more"
+	}
+	added, removed := 0, 0
+	for _, key := range is {
+		if !slices.Contains(was, key) {
+			added++
+		}
+	}
+	for _, key := range was {
+		if !slices.Contains(is, key) {
+			removed++
+		}
+	}
+	return fmt.Sprintf("%d keys, %d added, %d removed", len(is), added, removed)
+}
