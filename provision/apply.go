@@ -36,6 +36,11 @@ type Options struct {
 	// Settle returns when a replaced object does its work again; the next stage
 	// waits for it. nil means that being launched is enough.
 	Settle func(ctx context.Context, o Object) error
+	// Reload makes a running object take up the configuration of w, which its
+	// file has by now. ErrCannotReload, or nil here, means that it has to be
+	// replaced; any other error, that it refuses the configuration and goes on with
+	// what it had.
+	Reload func(ctx context.Context, w Want) error
 	// Drain is called before a running object is terminated for good and
 	// returns when it has nothing left to finish. It cannot refuse: nil and an
 	// empty function mean the same.
@@ -99,7 +104,7 @@ func (a *applier) stage(ctx context.Context, changes Changes) {
 			}
 			defer func() { <-a.tokens }()
 			a.tell(c, PhaseBegun, nil)
-			failures[i] = a.carryOut(ctx, c)
+			failures[i] = a.carryOut(ctx, &c)
 			if failures[i] != nil {
 				a.tell(c, PhaseFailed, failures[i])
 				return
@@ -136,18 +141,26 @@ func (a *applier) tell(c Change, p Phase, err error) {
 }
 
 // carryOut does one change. A replacement that is cut short leaves a missing
-// object, which the next difference launches.
-func (a *applier) carryOut(ctx context.Context, c Change) error {
+// object, which the next difference launches. A reload that cannot be becomes a
+// replacement.
+func (a *applier) carryOut(ctx context.Context, c *Change) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	switch c.Action {
+	case ActionReload:
+		err := a.reload(ctx, c.Want)
+		if !errors.Is(err, ErrCannotReload) {
+			return err
+		}
+		c.Action = ActionReplace
 	case ActionTerminate:
 		if a.opt.Drain != nil && c.Have.Gone == "" {
 			a.opt.Drain(ctx, c.Have)
 		}
 		return a.terminate(ctx, c.Have)
-	case ActionReplace:
+	}
+	if c.Action == ActionReplace {
 		if err := a.terminate(ctx, c.Have); err != nil {
 			return err
 		}
@@ -160,6 +173,17 @@ func (a *applier) carryOut(ctx context.Context, c Change) error {
 		if err := a.opt.Settle(ctx, o); err != nil {
 			return fmt.Errorf("waiting for %s after replacing it: %w", o.ID, err)
 		}
+	}
+	return nil
+}
+
+// reload makes an object take up its configuration.
+func (a *applier) reload(ctx context.Context, w Want) error {
+	if a.opt.Reload == nil {
+		return ErrCannotReload
+	}
+	if err := a.opt.Reload(ctx, w); err != nil {
+		return fmt.Errorf("reloading %s: %w", w.ID, err)
 	}
 	return nil
 }

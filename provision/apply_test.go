@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"skyserve/internal/service"
 	"skyserve/provision"
 )
 
@@ -171,6 +172,46 @@ func TestOneFailureDoesNotKeepTheOthersOfItsStage(t *testing.T) {
 	result, err := provision.Apply(context.Background(), provision.Diff(wants, nil), failing{f, "us-0"}, provision.Options{})
 	if err == nil || len(result.Done) != 1 || result.Done[0].ID() != "us-1" || len(result.Failed) != 1 {
 		t.Errorf("got %+v, %v", result, err)
+	}
+}
+
+// A reload touches no process; one that cannot be is a replacement, and one that
+// is refused stops the roll.
+func TestReload(t *testing.T) {
+	refused := errors.New("unknown policy")
+	for _, tt := range []struct {
+		reload  func(context.Context, provision.Want) error
+		want    []string // calls of the provider
+		actions []provision.Action
+		err     error
+		skipped int
+	}{
+		{nil, []string{"terminate lb-eu-0", "launch lb-eu-0", "terminate lb-us-0", "launch lb-us-0"}, []provision.Action{"replace", "replace"}, nil, 0},
+		{func(context.Context, provision.Want) error { return nil }, nil, []provision.Action{"reload", "reload"}, nil, 0},
+		{func(context.Context, provision.Want) error { return provision.ErrCannotReload }, []string{"terminate lb-eu-0", "launch lb-eu-0", "terminate lb-us-0", "launch lb-us-0"}, []provision.Action{"replace", "replace"}, nil, 0},
+		{func(context.Context, provision.Want) error { return refused }, nil, nil, refused, 1},
+	} {
+		var wants []provision.Want
+		f := &fake{}
+		for i, region := range []service.Region{"local/eu", "local/us"} {
+			w := want("lb-"+region.Place()+"-0", provision.KindBalancer, region, "new")
+			w.Fixed = "f"
+			o := objectOf(w, i)
+			o.Spec = "old"
+			wants, f.objects = append(wants, w), append(f.objects, o)
+		}
+		var done []provision.Action
+		result, err := provision.Apply(context.Background(), provision.Diff(wants, f.objects), f, provision.Options{
+			Reload: tt.reload,
+			Progress: func(c provision.Change, p provision.Phase, _ error) {
+				if p == provision.PhaseDone {
+					done = append(done, c.Action)
+				}
+			},
+		})
+		if !errors.Is(err, tt.err) || !reflect.DeepEqual(f.log, tt.want) || !reflect.DeepEqual(done, tt.actions) || len(result.Skipped) != tt.skipped {
+			t.Errorf("got %q, %v, %+v, %v; want %q, %v", f.log, done, result, err, tt.want, tt.err)
+		}
 	}
 }
 

@@ -14,15 +14,16 @@ type Action string
 const (
 	ActionLaunch    Action = "launch"
 	ActionReplace   Action = "replace"
+	ActionReload    Action = "reload" // it reads its configuration again and goes on
 	ActionTerminate Action = "terminate"
 )
 
 // Change is one step from what is to what should be.
 type Change struct {
 	Action Action
-	// Want is set for launch and replace.
+	// Want is set for launch, replace and reload.
 	Want Want
-	// Have is set for replace and terminate, and for the launch of an object
+	// Have is set for replace, reload and terminate, and for the launch of an object
 	// of which a dead trace is left.
 	Have   Object
 	Reason string
@@ -60,7 +61,8 @@ func (cs Changes) CostPerHour() float64 {
 //
 // What is missing is launched first, all of it at once. Then what differs is
 // replaced so that the service goes on: replicas one a region at a time,
-// balancers one at a time, the controller last. What is no longer wanted goes
+// balancers one at a time (also those that only reload, so that a configuration
+// that one refuses does not reach the others), the controller last. What is no longer wanted goes
 // at the end, when nothing points at it any more.
 func Diff(want []Want, have []Object) Changes {
 	byID := map[string][]Object{}
@@ -98,8 +100,8 @@ func diffOne(w Want, have []Object) Changes {
 	case keep.Gone != "":
 		return append(changes, Change{Action: ActionLaunch, Want: w, Have: *keep, Reason: keep.Gone, CostPerHour: w.CostPerHour})
 	}
-	if reason := differs(w, *keep); reason != "" {
-		changes = append(changes, Change{Action: ActionReplace, Want: w, Have: *keep, Reason: reason, CostPerHour: w.CostPerHour - keep.CostPerHour})
+	if action, reason := differs(w, *keep); action != "" {
+		changes = append(changes, Change{Action: action, Want: w, Have: *keep, Reason: reason, CostPerHour: w.CostPerHour - keep.CostPerHour})
 	}
 	return changes
 }
@@ -119,29 +121,34 @@ func choose(w Want, have []Object) (keep *Object, spare []Object) {
 
 // rank is lower the less has to be done to an object.
 func rank(w Want, o Object) int {
-	switch {
-	case o.Gone != "":
+	if o.Gone != "" {
+		return 3
+	}
+	switch action, _ := differs(w, o); action {
+	case ActionReplace:
 		return 2
-	case differs(w, o) != "":
+	case ActionReload:
 		return 1
 	}
 	return 0
 }
 
-// differs says why an object is not what is wanted, or nothing. An empty Build
-// asks for no particular one.
-func differs(w Want, o Object) string {
+// differs says what has to be done to an object for it to be what is wanted, and
+// why; nothing where it is. An empty Build asks for no particular one.
+func differs(w Want, o Object) (action Action, reason string) {
 	switch {
 	case o.Kind != w.Kind || o.Region != w.Region:
-		return "is a different thing"
+		return ActionReplace, "is a different thing"
 	case o.Address != w.Address || o.Admin != w.Admin:
-		return "address changed"
-	case o.Spec != w.Spec:
-		return "configuration changed"
+		return ActionReplace, "address changed"
 	case w.Build != "" && o.Build != w.Build:
-		return "executable changed"
+		return ActionReplace, "executable changed"
+	case o.Spec == w.Spec:
+		return "", ""
+	case o.Fixed != "" && o.Fixed == w.Fixed:
+		return ActionReload, "reload: configuration changed"
 	}
-	return ""
+	return ActionReplace, "configuration changed"
 }
 
 func terminate(o Object, reason string) Change {

@@ -25,6 +25,7 @@ func drawWants(t *rapid.T) []provision.Want {
 			Service:     "chat",
 			Region:      rapid.SampledFrom(regions).Draw(t, "region"),
 			Spec:        rapid.SampledFrom([]string{"a", "b"}).Draw(t, "spec"),
+			Fixed:       rapid.SampledFrom([]string{"", "f", "g"}).Draw(t, "fixed"),
 			CostPerHour: float64(rapid.IntRange(0, 3).Draw(t, "cost")),
 		})
 	}
@@ -47,7 +48,7 @@ func drawHave(t *rapid.T) []provision.Object {
 // objectOf is the object that launching a want makes.
 func objectOf(w provision.Want, handle int) provision.Object {
 	return provision.Object{
-		ID: w.ID, Kind: w.Kind, Service: w.Service, Region: w.Region, Spec: w.Spec, Build: w.Build,
+		ID: w.ID, Kind: w.Kind, Service: w.Service, Region: w.Region, Spec: w.Spec, Fixed: w.Fixed, Build: w.Build,
 		Address: w.Address, Admin: w.Admin, CostPerHour: w.CostPerHour, Handle: fmt.Sprint(handle),
 	}
 }
@@ -153,6 +154,10 @@ func TestReasonsToReplace(t *testing.T) {
 		want   string
 	}{
 		{func(o *provision.Object, _ *provision.Want) { o.Spec = "t" }, "configuration changed"},
+		{func(o *provision.Object, w *provision.Want) { o.Spec, o.Fixed, w.Fixed = "t", "f", "f" }, "reload: configuration changed"},
+		{func(o *provision.Object, w *provision.Want) { o.Spec, o.Fixed, w.Fixed = "t", "f", "g" }, "configuration changed"},
+		{func(o *provision.Object, w *provision.Want) { o.Spec, w.Fixed = "t", "f" }, "configuration changed"},
+		{func(o *provision.Object, w *provision.Want) { o.Spec, o.Fixed, w.Fixed, o.Build = "t", "f", "f", "c" }, "executable changed"},
 		{func(o *provision.Object, _ *provision.Want) { o.Build = "c" }, "executable changed"},
 		{func(o *provision.Object, w *provision.Want) { o.Build, w.Build = "c", "" }, ""},
 		{func(o *provision.Object, _ *provision.Want) { o.Address = "http://b" }, "address changed"},

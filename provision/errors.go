@@ -2,9 +2,14 @@ package provision
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"strings"
 )
+
+// ErrCannotReload says that an object cannot take up another configuration while
+// it runs: it does not answer, or does not know how.
+var ErrCannotReload = errors.New("it cannot reload")
 
 // PortTakenError is a port that an object needs and somebody else holds.
 type PortTakenError struct {

@@ -27,8 +27,11 @@ type Object struct {
 	Kind    Kind           `json:"kind"`
 	Service string         `json:"service"`
 	Region  service.Region `json:"region,omitempty"`
-	// Spec is the hash of the configuration that the object was started with.
+	// Spec is the hash of the configuration that the object runs with.
 	Spec string `json:"spec"`
+	// Fixed is the hash of the part of it that holds as long as the object runs;
+	// empty = all of it does, so that any change asks for another object.
+	Fixed string `json:"fixed,omitempty"`
 	// Build is the hash of the executable or image that it runs.
 	Build string `json:"build,omitempty"`
 	// Address is its public base URL, Admin the base URL of its admin API;
@@ -55,6 +58,7 @@ type Want struct {
 	Service     string
 	Region      service.Region
 	Spec        string
+	Fixed       string // see Object
 	Build       string
 	Address     string
 	Admin       string

@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -57,7 +59,12 @@ answer back. It starts without replicas too and is ready when one answers.
 
 Listening beyond this machine needs API keys (--keys-from) on the public address
 and ` + envAdminToken + ` on the admin address. Balancers on several
-machines know each other by ` + envPeerToken + `. None of these is ever logged.`,
+machines know each other by ` + envPeerToken + `. None of these is ever logged.
+
+SIGHUP, and POST /reload on the admin address, read the configuration file, the
+keys and the certificate again and apply what differs; no stream breaks off. What
+only a start changes (addresses, store, tokens, record) is named and left; a file
+with errors changes nothing. Without --config, keys and certificate are read again.`,
 		Example: `  skyserve engine --listen 127.0.0.1:8201 &
   skyserve lb --region us --listen 127.0.0.1:8000 --admin 127.0.0.1:8100 \
       --replica http://127.0.0.1:8201
@@ -120,7 +127,42 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 		opts.AllowCIDRs = append(opts.AllowCIDRs, prefix)
 	}
 	go tuneCollector(cmd.Context())
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	opts.Hangups = hangups
+	f.reloads(cmd, &opts)
 	return f.explain(lbd.Run(cmd.Context(), cfg, opts))
+}
+
+// reloads lets the balancer read its file again, and write down as which object
+// it then runs.
+func (f *lbFlags) reloads(cmd *cobra.Command, opts *lbd.Options) {
+	if f.config != "" {
+		opts.Read = func() (service.BalancerConfig, error) { return f.fromFile() }
+	}
+	object := objectOf(cmd.Context())
+	opts.Reloaded = func(revision string) {
+		if object == nil || revision == "" {
+			return
+		}
+		if err := object.SetSpec(revision); err != nil {
+			opts.Logger.Error("writing down which configuration holds", "err", err)
+		}
+	}
+}
+
+// fromFile is the file's configuration, with the tokens of the environment.
+func (f *lbFlags) fromFile() (service.BalancerConfig, error) {
+	cfg, err := lbd.ReadConfig(f.config)
+	return withTokens(cfg), err
+}
+
+// withTokens fills tokens that a configuration does not state in from the environment.
+func withTokens(cfg service.BalancerConfig) service.BalancerConfig {
+	cfg.StoreToken = cmp.Or(cfg.StoreToken, os.Getenv(envStoreToken))
+	cfg.PeerToken = cmp.Or(cfg.PeerToken, os.Getenv(envPeerToken))
+	return cfg
 }
 
 // configuration is the file's, or what the flags say.
@@ -131,15 +173,15 @@ func (f *lbFlags) configuration(cmd *cobra.Command) (cfg service.BalancerConfig,
 				return cfg, usage(fmt.Errorf("--%s: cannot be given together with --config", name), "set it in "+f.config)
 			}
 		}
-		if cfg, err = lbd.ReadConfig(f.config); err != nil {
+		if cfg, err = f.fromFile(); err != nil {
 			return cfg, usage(err, "")
 		}
-	} else if cfg, err = f.fromFlags(); err != nil {
+		return cfg, nil
+	}
+	if cfg, err = f.fromFlags(); err != nil {
 		return cfg, usage(err, "run 'skyserve lb --help' for an example")
 	}
-	cfg.StoreToken = cmp.Or(cfg.StoreToken, os.Getenv(envStoreToken))
-	cfg.PeerToken = cmp.Or(cfg.PeerToken, os.Getenv(envPeerToken))
-	return cfg, nil
+	return withTokens(cfg), nil
 }
 
 // fromFlags builds the configuration that the flags describe.

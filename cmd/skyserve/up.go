@@ -38,8 +38,9 @@ func newUpCmd() *cobra.Command {
 		Long: `Bring a service up as its file says, wait until it works and print its endpoints.
 Run again it changes only what differs and repairs what died: missing processes
 are started at once, replicas whose configuration differs are replaced one a
-region at a time, balancers one at a time. Replicas that come and go reach the
-balancers while these run.
+region at a time, balancers one at a time. Balancers take up another policy,
+other models, keys, peers and replicas while they run ("reload"); only what they
+cannot change then, such as an address, starts them again.
 
 This build provisions local regions (simulated engines, in the background on
 this machine) and static ones (machines that you already have: their endpoints
@@ -216,7 +217,7 @@ func (u *up) finish(ready bool) error {
 // progress is told of every change.
 func (u *up) progress(c provision.Change, p provision.Phase, err error) {
 	verb := map[provision.Action]string{
-		provision.ActionLaunch: "started", provision.ActionReplace: "replaced", provision.ActionTerminate: "stopped",
+		provision.ActionLaunch: "started", provision.ActionReplace: "replaced", provision.ActionReload: "reloaded", provision.ActionTerminate: "stopped",
 	}[c.Action]
 	switch p {
 	case provision.PhaseDone:
@@ -253,7 +254,7 @@ func (u *up) printChanges(w io.Writer) error {
 		plural = ""
 	}
 	fmt.Fprintf(w, "%s: %d change%s, cost $%.2f/h -> $%.2f/h\n", name, len(u.plan.Changes), plural, now, then)
-	marks := map[provision.Action]string{provision.ActionLaunch: "+", provision.ActionReplace: "~", provision.ActionTerminate: "-"}
+	marks := map[provision.Action]string{provision.ActionLaunch: "+", provision.ActionReplace: "~", provision.ActionReload: "~", provision.ActionTerminate: "-"}
 	for _, c := range u.plan.Changes {
 		where := cmp.Or(string(c.Region()), "this machine")
 		if _, err := fmt.Fprintf(w, "  %s %-10s %-12s %-14s %s\n", marks[c.Action], c.Kind(), c.ID(), where, c.Reason); err != nil {

@@ -32,13 +32,25 @@ const (
 	watchEvery = time.Second
 )
 
+// Holding is a process's hold of the object that it is. Its methods are safe for
+// concurrent use.
+type Holding struct {
+	file *os.File
+	path string
+	stop func() // ends watching and gives the lock back, once
+
+	mu   sync.Mutex
+	rec  record
+	text []byte // of the file
+}
+
 // Hold makes this process the object that the file at path stands for: it
 // takes the file's lock, writes there who it is, and keeps both for the life of
-// the process or until release is called. When the file is removed while it is
-// held, the process gets a SIGTERM, because nobody could find it any more; when
-// the file is damaged, it is written again. An object that another process
-// holds already is an error.
-func Hold(path string) (release func(), err error) {
+// the process or until Release. When the file is removed while it is held, the
+// process gets a SIGTERM, because nobody could find it any more; when the file is
+// damaged, it is written again. An object that another process holds already is
+// an error.
+func Hold(path string) (*Holding, error) {
 	recorded := os.Getenv(envRecord)
 	for _, name := range []string{EnvObject, envRecord} { // a child is not this object
 		if err := os.Unsetenv(name); err != nil {
@@ -48,8 +60,37 @@ func Hold(path string) (release func(), err error) {
 	return hold(path, recorded, watchEvery, func() { _ = unix.Kill(os.Getpid(), unix.SIGTERM) })
 }
 
+// Release ends the hold; the file stays and tells that its process is gone. Once
+// more it does nothing.
+func (h *Holding) Release() { h.stop() }
+
+// SetSpec writes down that the process runs with another configuration than it
+// was started with: spec is its hash (provision.Object.Spec).
+func (h *Holding) SetSpec(spec string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.rec.Spec == spec {
+		return nil
+	}
+	h.rec.Spec = spec
+	if err := h.write(); err != nil {
+		return fmt.Errorf("writing object %s: %w", h.path, err)
+	}
+	return nil
+}
+
+// write writes the record; mu is held.
+func (h *Holding) write() error {
+	text, err := json.Marshal(h.rec)
+	if err != nil {
+		return err
+	}
+	h.text = text
+	return rewrite(h.file, text)
+}
+
 // hold is Hold with its surroundings as arguments.
-func hold(path, recorded string, every time.Duration, lost func()) (release func(), err error) {
+func hold(path, recorded string, every time.Duration, lost func()) (*Holding, error) {
 	var rec record
 	if err := json.Unmarshal([]byte(recorded), &rec); err != nil {
 		return nil, fmt.Errorf("holding object %s: %s: %w", path, envRecord, err)
@@ -62,21 +103,18 @@ func hold(path, recorded string, every time.Duration, lost func()) (release func
 		return nil, fmt.Errorf("holding object %s: %w", path, err)
 	}
 	rec.PID, rec.Started = os.Getpid(), time.Now().UTC().Truncate(time.Millisecond)
-	text, err := json.Marshal(rec)
-	if err == nil {
-		err = rewrite(f, text)
-	}
-	if err != nil {
+	h := &Holding{file: f, path: path, rec: rec}
+	if err := h.write(); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("holding object %s: %w", path, err)
 	}
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		watch(f, path, text, every, stop, lost)
+		h.watch(every, stop, lost)
 	}()
-	var once sync.Once
-	return func() { once.Do(func() { close(stop); <-done; f.Close() }) }, nil
+	h.stop = sync.OnceFunc(func() { close(stop); <-done; f.Close() })
+	return h, nil
 }
 
 // rewrite replaces the text of a file that others have open.
@@ -91,7 +129,7 @@ func rewrite(f *os.File, text []byte) error {
 }
 
 // watch mends the file's text and tells, once, when the file is gone.
-func watch(f *os.File, path string, text []byte, every time.Duration, stop <-chan struct{}, lost func()) {
+func (h *Holding) watch(every time.Duration, stop <-chan struct{}, lost func()) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -100,15 +138,23 @@ func watch(f *os.File, path string, text []byte, every time.Duration, stop <-cha
 			return
 		case <-tick.C:
 		}
-		if removed(f, path) {
+		if removed(h.file, h.path) {
 			lost()
 			return
 		}
-		found := make([]byte, len(text)+1)
-		n, err := f.ReadAt(found, 0)
-		if (err == nil || errors.Is(err, io.EOF)) && string(found[:n]) != string(text) {
-			_ = rewrite(f, text) // tried again at the next tick
-		}
+		h.mend()
+	}
+}
+
+// mend writes the text again where another one stands; what fails is tried again
+// at the next tick.
+func (h *Holding) mend() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	found := make([]byte, len(h.text)+1)
+	n, err := h.file.ReadAt(found, 0)
+	if (err == nil || errors.Is(err, io.EOF)) && string(found[:n]) != string(h.text) {
+		_ = rewrite(h.file, h.text)
 	}
 }
 

@@ -49,14 +49,40 @@ func fakeRecord(t *testing.T, o provision.Object) string {
 // holdObject makes this process an object, watched every millisecond.
 func holdObject(t *testing.T, svc Service, o provision.Object, lost func()) (release func()) {
 	t.Helper()
+	return holding(t, svc, o, lost).Release
+}
+
+// holding is holdObject with the hold itself.
+func holding(t *testing.T, svc Service, o provision.Object, lost func()) *Holding {
+	t.Helper()
 	if err := os.MkdirAll(svc.objectDir(), dirMode); err != nil {
 		t.Fatal(err)
 	}
-	release, err := hold(svc.objectFile(o.ID), fakeRecord(t, o), time.Millisecond, lost)
+	h, err := hold(svc.objectFile(o.ID), fakeRecord(t, o), time.Millisecond, lost)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return release
+	return h
+}
+
+// A process that took another configuration is known by it from then on, also
+// when its file is damaged later.
+func TestAnObjectTellsItsNewConfiguration(t *testing.T) {
+	svc := newService(t, "chat")
+	h := holding(t, svc, provision.Object{ID: "lb-us-0", Spec: "old", Fixed: "f"}, nil)
+	defer h.Release()
+	if err := h.SetSpec("a longer one"); err != nil {
+		t.Fatal(err)
+	}
+	if o := only(t, svc); o.Spec != "a longer one" || o.Fixed != "f" || o.Gone != "" {
+		t.Errorf("got %+v", o)
+	}
+	if err := os.WriteFile(svc.objectFile("lb-us-0"), []byte("{"), fileMode); err != nil {
+		t.Fatal(err)
+	}
+	for only(t, svc).Spec != "a longer one" {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // only is the one object of a service.

@@ -289,7 +289,8 @@ func (l *Layout) addControl(replicas []placed) error {
 }
 
 // addBalancer wants one balancer. What it serves is not part of what it is:
-// replicas come and go while it runs.
+// replicas come and go while it runs. It calls its configuration by the hash that
+// it is known by, so that it can tell when it has taken another one up.
 func (l *Layout) addBalancer(r service.RegionSpec, id string) error {
 	c := service.BalancerConfig{
 		Service: l.spec.Name, ID: id, Region: r.Name,
@@ -302,6 +303,13 @@ func (l *Layout) addBalancer(r service.RegionSpec, id string) error {
 		c.Models = append(c.Models, service.BalancerModel{Name: m.Name, Aliases: m.Aliases, SLO: m.SLO})
 	}
 	identity := c
+	fixed, err := hashOf(identity.Fixed())
+	if err == nil {
+		c.Revision, err = hashOf(identity)
+	}
+	if err != nil {
+		return fmt.Errorf("describing %s: %w", id, err)
+	}
 	for _, rep := range l.Controller.Replicas {
 		if rep.Home == id {
 			c.Replicas = append(c.Replicas, rep.ReplicaConfig)
@@ -310,7 +318,7 @@ func (l *Layout) addBalancer(r service.RegionSpec, id string) error {
 	l.Balancers = append(l.Balancers, c)
 	l.Controller.Balancers = append(l.Controller.Balancers, service.ControlledBalancer{ID: id, Region: r.Name, Admin: "http://" + c.Admin})
 	w := provision.Want{
-		ID: id, Kind: provision.KindBalancer, Region: r.Name,
+		ID: id, Kind: provision.KindBalancer, Region: r.Name, Fixed: fixed,
 		Address: l.scheme() + "://" + c.Listen, Admin: "http://" + c.Admin,
 	}
 	return l.wantConfigured(w, c, identity, "lb", []port{{c.Listen, "public"}, {c.Admin, "admin"}})
@@ -376,17 +384,23 @@ func (l *Layout) wantConfigured(w provision.Want, config, identity any, verb str
 
 // want adds a process whose identity decides whether it has to be replaced.
 func (l *Layout) want(w provision.Want, r recipe, identity any) error {
-	spec, err := json.Marshal(identity)
+	spec, err := hashOf(identity)
 	if err != nil {
 		return fmt.Errorf("describing %s: %w", w.ID, err)
 	}
 	if w.Recipe, err = json.Marshal(r); err != nil {
 		return fmt.Errorf("describing %s: %w", w.ID, err)
 	}
-	w.Service, w.Spec = l.spec.Name, shortHash(spec)
+	w.Service, w.Spec = l.spec.Name, spec
 	l.Wants = append(l.Wants, w)
 	l.recipes[w.ID] = r
 	return nil
+}
+
+// hashOf is the hash of what a configuration says.
+func hashOf(config any) (string, error) {
+	text, err := json.Marshal(config)
+	return shortHash(text), err
 }
 
 // shortHash is 96 bits of a SHA-256: no two configurations of one service meet.

@@ -94,7 +94,7 @@ func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Obje
 // this one and its terminal, and told which object it is.
 func (p *Provider) command(w provision.Want, r recipe) (*exec.Cmd, *logFile, error) {
 	rec, err := json.Marshal(record{Object: provision.Object{
-		ID: w.ID, Kind: w.Kind, Service: w.Service, Region: w.Region, Spec: w.Spec, Build: p.build,
+		ID: w.ID, Kind: w.Kind, Service: w.Service, Region: w.Region, Spec: w.Spec, Fixed: w.Fixed, Build: p.build,
 		Address: w.Address, Admin: w.Admin, Labels: w.Labels, CostPerHour: w.CostPerHour,
 	}})
 	if err != nil {

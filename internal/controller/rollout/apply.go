@@ -3,6 +3,7 @@ package rollout
 import (
 	"context"
 	"errors"
+	"net/http"
 	"time"
 
 	"skyserve/internal/telemetry"
@@ -19,6 +20,8 @@ const (
 	// askTimeout bounds one question to a process of this machine: it answers
 	// in milliseconds or does not work.
 	askTimeout = time.Second
+	// reloadTimeout bounds a reload: reading some files and taking a lock.
+	reloadTimeout = 5 * time.Second
 	// lookEvery is how often something that is waited for is looked at.
 	lookEvery = 100 * time.Millisecond
 )
@@ -39,12 +42,29 @@ func (p *Plan) Apply(ctx context.Context, progress provision.Progress) (provisio
 		return provision.Result{Skipped: p.Changes}, err
 	}
 	result, err := provision.Apply(ctx, p.Changes, local.NewProvider(p.svc, exe, build, 0), provision.Options{
-		Progress: progress, Settle: p.settle, Drain: p.drain,
+		Progress: progress, Settle: p.settle, Drain: p.drain, Reload: p.reload,
 	})
 	if err != nil {
 		return result, err
 	}
 	return result, p.svc.Home().Tidy(ctx)
+}
+
+// reload makes a balancer take up its configuration file, which was written. One
+// that does not answer, that is of a version without this, or that would have to
+// be started again for a part of it, cannot.
+func (p *Plan) reload(ctx context.Context, w provision.Want) error {
+	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
+	defer cancel()
+	done, err := telemetry.NewClient(w.Admin, nil).Reload(ctx)
+	var status *telemetry.StatusError
+	switch {
+	case err == nil && done.Revision == w.Spec:
+		return nil
+	case errors.As(err, &status) && status.Status == http.StatusBadRequest:
+		return errors.New(status.Message)
+	}
+	return provision.ErrCannotReload
 }
 
 // settle waits until a replaced object works again.

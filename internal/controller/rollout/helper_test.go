@@ -41,7 +41,8 @@ func TestMain(m *testing.M) {
 
 // play is one background process: a fake engine, a fake balancer or the real controller.
 func play(object string) error {
-	if _, err := local.Hold(object); err != nil { // held until the process is gone
+	held, err := local.Hold(object) // until the process is gone
+	if err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -50,7 +51,7 @@ func play(object string) error {
 	case "engine":
 		return playEngine(ctx)
 	case "lb":
-		return playBalancer(ctx)
+		return playBalancer(ctx, held)
 	case "controller":
 		c, err := controller.ReadConfig(os.Args[3])
 		if err != nil {
@@ -103,24 +104,58 @@ func serveUntil(ctx context.Context, handlers map[string]http.Handler) error {
 
 // balancer is a balancer without traffic.
 type balancer struct {
+	object *local.Holding
 	config service.BalancerConfig
 	mu     sync.Mutex
 	has    map[string]service.ReplicaConfig
 }
 
-func playBalancer(ctx context.Context) error {
-	data, err := os.ReadFile(flag("--config"))
+// The values of tau to which a balancer says that its file is wrong, and with
+// which it is of a version that cannot read it again.
+const (
+	tauRefused = 77
+	tauTooOld  = 78
+)
+
+func playBalancer(ctx context.Context, object *local.Holding) error {
+	config, err := readBalancer()
 	if err != nil {
 		return err
 	}
-	b := &balancer{has: map[string]service.ReplicaConfig{}}
-	if err := yaml.UnmarshalWithOptions(data, &b.config, yaml.Strict()); err != nil {
-		return err
-	}
+	b := &balancer{object: object, config: config, has: map[string]service.ReplicaConfig{}}
 	for _, r := range b.config.Replicas {
 		b.has[r.ID] = r
 	}
 	return serveUntil(ctx, map[string]http.Handler{b.config.Listen: b.public(), b.config.Admin: b.admin()})
+}
+
+// readBalancer reads the file that the process was started with.
+func readBalancer() (config service.BalancerConfig, err error) {
+	data, err := os.ReadFile(flag("--config"))
+	if err == nil {
+		err = yaml.UnmarshalWithOptions(data, &config, yaml.Strict())
+	}
+	return config, err
+}
+
+// reload reads the file again.
+func (b *balancer) reload(w http.ResponseWriter, _ *http.Request) {
+	config, err := readBalancer()
+	switch {
+	case config.Balancer.Tau == tauTooOld:
+		w.WriteHeader(http.StatusNotFound)
+		return
+	case config.Balancer.Tau == tauRefused:
+		err = fmt.Errorf("balancer.tau: is %d", tauRefused)
+	case err == nil:
+		err = b.object.SetSpec(config.Revision)
+	}
+	if err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprintf(w, `{"error":{"message":%q}}`, err)
+		return
+	}
+	_ = json.NewEncoder(w).Encode(telemetry.Reload{Revision: config.Revision})
 }
 
 // public answers /readyz once a replica's model answers.
@@ -145,6 +180,7 @@ func (b *balancer) admin() http.Handler {
 	mux.HandleFunc("GET /v1/snapshot", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, telemetry.Snapshot{Service: b.config.Service, Regions: []telemetry.RegionSnapshot{{Name: b.config.Region, Replicas: b.replicas()}}})
 	})
+	mux.HandleFunc("POST /reload", b.reload)
 	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, _ *http.Request) {
 		b.mu.Lock()
 		defer b.mu.Unlock()

@@ -288,8 +288,74 @@ func TestAChangedFileReplacesOnlyWhatDiffers(t *testing.T) {
 		}
 	}
 	policy := strings.Replace(w.yaml(1, "m"), "least-load", "round-robin", 1)
-	if got, want := w.up(policy), []string{"replace lb-eu-0", "replace lb-us-0"}; !reflect.DeepEqual(got, want) {
+	if got, want := w.up(policy), []string{"reload lb-eu-0", "reload lb-us-0"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("another policy: got %q, want %q", got, want)
+	}
+	w.checkSame(after)
+	if got := w.up(policy); got != nil {
+		t.Errorf("the same policy again: got %q, want no change", got)
+	}
+}
+
+// checkSame makes sure that the balancers are the processes that they were.
+func (w *world) checkSame(before map[string]string) {
+	w.Helper()
+	after := w.pids()
+	for _, id := range []string{"lb-us-0", "lb-eu-0"} {
+		if after[id] != before[id] {
+			w.Errorf("%s was process %s and is %q", id, before[id], after[id])
+		}
+	}
+}
+
+// A balancer that refuses its file is told of and goes on, the others are left
+// alone, and a mended file makes all of them as wanted.
+func TestARefusedReloadIsAnErrorAndConverges(t *testing.T) {
+	w := newWorld(t)
+	w.up(w.yaml(1, "m"))
+	before := w.pids()
+	tau := func(n int) string {
+		return strings.Replace(w.yaml(1, "m"), "least-load", fmt.Sprintf("least-load, tau: %d", n), 1)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	result, err := w.plan(tau(tauRefused)).Apply(ctx, nil)
+	if err == nil || !strings.Contains(err.Error(), "reloading lb-eu-0: balancer.tau: is 77") || len(result.Failed) != 1 || len(result.Skipped) != 1 {
+		t.Errorf("got %v with %+v, want the refusal of the first and the other skipped", err, result)
+	}
+	w.checkSame(before)
+	w.checkStatus(rollout.StateReady)
+	if got, want := w.up(tau(5)), []string{"reload lb-eu-0", "reload lb-us-0"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("the mended file: got %q, want %q", got, want)
+	}
+	w.checkSame(before)
+	if got := w.up(w.yaml(1, "m")); len(got) != 2 {
+		t.Errorf("back again: got %q, want both to reload", got)
+	}
+}
+
+// A balancer that cannot read its file again is started again.
+func TestABalancerThatCannotReloadIsReplaced(t *testing.T) {
+	w := newWorld(t)
+	w.up(w.yaml(1, "m"))
+	before := w.pids()
+	text := strings.Replace(w.yaml(1, "m"), "least-load", fmt.Sprintf("least-load, tau: %d", tauTooOld), 1)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	done := map[provision.Action]int{}
+	if _, err := w.plan(text).Apply(ctx, func(c provision.Change, p provision.Phase, _ error) {
+		if p == provision.PhaseDone {
+			done[c.Action]++
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	after := w.pids()
+	if done[provision.ActionReplace] != 2 || len(done) != 1 || after["lb-us-0"] == before["lb-us-0"] || after["lb-eu-0"] == before["lb-eu-0"] {
+		t.Errorf("done %v; before %v, after %v; want both replaced", done, before, after)
+	}
+	if got := w.up(text); got != nil {
+		t.Errorf("again: got %q, want no change", got)
 	}
 }
 
@@ -297,7 +363,7 @@ func TestAStaticRegionIsAttached(t *testing.T) {
 	w := newWorld(t)
 	w.up(w.yaml(1, "m"))
 	text := strings.Replace(w.yaml(1, "m"), "balancer:", fmt.Sprintf("  - {name: static/paris, endpoints: [\"http://127.0.0.1:%d\"]}\nbalancer:", w.port+200), 1)
-	want := []string{"launch lb-paris-0", "replace controller", "replace lb-eu-0", "replace lb-us-0"}
+	want := []string{"launch lb-paris-0", "reload lb-eu-0", "reload lb-us-0", "replace controller"}
 	if got := w.up(text); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -1,0 +1,164 @@
+package lbd
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+// writePair writes a new certificate with that serial number, and its key.
+func writePair(t *testing.T, files service.TLS, serial int64) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Further in the future the higher the number, and so of another content.
+	ends := time.Date(2100+int(serial), 1, 1, 0, 0, 0, 0, time.UTC)
+	template := &x509.Certificate{SerialNumber: big.NewInt(serial), NotAfter: ends, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, files.Cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	write(t, files.Key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
+	// Whoever renews one does so at another time; file systems may not tell two
+	// writes of one instant apart.
+	at := time.Unix(1_700_000_000+serial, 0)
+	for _, file := range []string{files.Cert, files.Key} {
+		if err := os.Chtimes(file, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// serial is the number of the certificate that a new connection sees.
+func serial(t *testing.T, public string) int64 {
+	t.Helper()
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(public, "https://"), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // a certificate of this test
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
+}
+
+// halve leaves the first half of a file, as one who is still writing does.
+func halve(t *testing.T, file string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, string(text[:len(text)/2]))
+}
+
+func pairIn(dir string) service.TLS {
+	return service.TLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+}
+
+// New connections see the renewed certificate, those that are open go on, and
+// what cannot be used changes nothing.
+func TestCertificateIsReplaced(t *testing.T) {
+	files := pairIn(t.TempDir())
+	writePair(t, files, 1)
+	cfg := config("lb-us-0", "local/us")
+	cfg.Balancer.TLS = &files
+	f := startFiled(t, cfg, Options{})
+	hc, plain := client(t), client(t)
+	hc.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // as above
+	if got := status(t, hc, f.public+"/healthz"); got != http.StatusOK || serial(t, f.public) != 1 {
+		t.Fatalf("before: %d, certificate %d", got, serial(t, f.public))
+	}
+
+	halve(t, files.Cert)
+	if got := f.refused(); !strings.Contains(got, "balancer.tls: ") {
+		t.Errorf("half a certificate: %q", got)
+	}
+	if got := f.metric(t, plain, "skyserve_certificate_broken"); got != "skyserve_certificate_broken 1" || serial(t, f.public) != 1 {
+		t.Errorf("half a certificate: metric %q, certificate %d", got, serial(t, f.public))
+	}
+	writePair(t, files, 2)
+	if done := f.reload(); len(done.Changed) != 1 || done.Changed[0] != "balancer.tls: the certificate" {
+		t.Errorf("reload did %+v", done)
+	}
+	if got := f.metric(t, plain, "skyserve_certificate_broken"); got != "skyserve_certificate_broken 0" || serial(t, f.public) != 2 {
+		t.Errorf("renewed: metric %q, certificate %d", got, serial(t, f.public))
+	}
+	if got := status(t, hc, f.public+"/healthz"); got != http.StatusOK {
+		t.Errorf("the open connection: %d", got)
+	}
+
+	elsewhere := pairIn(t.TempDir())
+	writePair(t, elsewhere, 3)
+	f.change(func(c *service.BalancerConfig) { c.Balancer.TLS = &elsewhere })
+	if done := f.reload(); len(done.Changed) != 1 || len(done.Restart) != 0 || serial(t, f.public) != 3 {
+		t.Errorf("other files: reload did %+v, certificate %d", done, serial(t, f.public))
+	}
+}
+
+func TestFilesOfTheCertificateAreWatched(t *testing.T) {
+	files := pairIn(t.TempDir())
+	writePair(t, files, 1)
+	var c certificate
+	load := func() {
+		pair, err := loadPair(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.use(pair)
+	}
+	load()
+	year := func() int { return c.expires().Year() }
+	if changed, err := c.look(); changed || err != nil {
+		t.Errorf("nothing was renewed: %v, %v", changed, err)
+	}
+	writePair(t, files, 2)
+	halve(t, files.Key)
+	for range 2 { // it is looked at again
+		if changed, err := c.look(); changed || err == nil || !c.broken.Load() || year() != 2101 {
+			t.Errorf("half a key: %v, %v, in use is that of %d", changed, err, year())
+		}
+	}
+	writePair(t, files, 3)
+	if changed, err := c.look(); !changed || err != nil || c.broken.Load() || year() != 2103 {
+		t.Errorf("renewed: %v, %v, in use is that of %d", changed, err, year())
+	}
+	if err := os.Remove(files.Key); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.look(); err == nil || year() != 2103 {
+		t.Errorf("the key is gone: %v, in use is that of %d", err, year())
+	}
+}
+
+func TestEveryLooksAtItsInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*lookEvery+time.Second)
+		defer cancel()
+		looked := 0
+		every(ctx, lookEvery, func() { looked++ })
+		if looked != 10 {
+			t.Errorf("looked %d times in ten intervals", looked)
+		}
+	})
+}

@@ -1,0 +1,92 @@
+package lbd
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+)
+
+// A balancer that is told to end finishes all that it has, tells clients to
+// connect anew elsewhere, and gives what peers still forward back to them: under
+// load nothing is lost that was taken.
+func TestEndingUnderLoadLosesNothing(t *testing.T) {
+	step := make(chan struct{})
+	held, busy := wordByWord(t, "llama", step), newEngine(t, "llama", "")
+	ending := start(t, config("lb-eu-0", "local/eu", service.ReplicaConfig{ID: "eu-0", URL: held.URL, Model: "llama"}), Options{DrainTimeout: patience})
+	cfg := config("lb-us-0", "local/us", service.ReplicaConfig{ID: "us-0", URL: busy.URL, Model: "llama"})
+	cfg.Peers = []service.PeerConfig{{ID: "lb-eu-0", Region: "local/eu", URL: ending.public}}
+	busy.set(func(e *engine) { e.waiting = 1 }) // so that all is forwarded
+	here := start(t, cfg, Options{})
+	hc := client(t)
+	eventually(t, "the peer is ready", func() bool {
+		s := here.snapshot(t)
+		return len(s.Regions) == 2 && s.Regions[0].Balancers[0].State == "READY" && status(t, hc, ending.public+"/readyz") == http.StatusOK
+	})
+
+	const own, forwarded = 2, 2
+	answers := make(chan string, own+forwarded)
+	for i := range own + forwarded {
+		public := []string{ending.public, here.public}[i%2]
+		go func() { answers <- stream(hc, public, "hi") }()
+	}
+	eventually(t, "all are at the engine", func() bool { return held.count() == own+forwarded })
+	ending.stop()
+	eventually(t, "it says so", func() bool { return status(t, hc, ending.public+"/readyz") == http.StatusServiceUnavailable })
+	if got := ask(t, hc, ending.public, "llama"); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "draining") {
+		t.Errorf("a new request got %+v, want to be told", got)
+	}
+	// hc would hide the header, as it acts on it.
+	if closes := refusedWithClose(t, ending.public); !closes {
+		t.Error("a new request is not told to close its connection")
+	}
+	busy.set(func(e *engine) { e.waiting = 0 })
+	for range 5 { // a peer may not know yet: what it forwards comes back to it
+		if got := ask(t, hc, here.public, "llama"); got.status != http.StatusOK {
+			t.Errorf("a request beside the ending balancer got %+v", got)
+		}
+	}
+	eventually(t, "the peer forwards nothing there any more", func() bool {
+		for _, region := range here.snapshot(t).Regions {
+			if region.Name == "local/eu" {
+				return region.ForwardedIn == forwarded
+			}
+		}
+		return false
+	})
+	close(step)
+	for range own + forwarded {
+		if problem := <-answers; problem != "" {
+			t.Errorf("a stream that was taken: %s", problem)
+		}
+	}
+	if err := ending.wait(); err != nil {
+		t.Error(err)
+	}
+	if got := ask(t, hc, here.public, "llama"); got.status != http.StatusOK {
+		t.Errorf("a request after the end got %+v", got)
+	}
+}
+
+// refusedWithClose sends a request on a connection that could be kept and says
+// whether the answer closes it.
+func refusedWithClose(t *testing.T, public string) bool {
+	t.Helper()
+	res, err := http.DefaultTransport.(*http.Transport).Clone().RoundTrip(chatRequest(t, public))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	return res.Close
+}
+
+func chatRequest(t *testing.T, public string) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, public+"/v1/chat/completions",
+		strings.NewReader(`{"model":"llama","messages":[{"role":"user","content":"hi"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
+}

@@ -1,0 +1,381 @@
+package lbd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// filed is a balancer that runs by a file.
+type filed struct {
+	*node
+	t    *testing.T
+	cfg  service.BalancerConfig
+	file string
+}
+
+// startFiled runs a balancer by a file.
+func startFiled(t *testing.T, cfg service.BalancerConfig, opts Options) *filed {
+	t.Helper()
+	cfg.Service, cfg.Listen, cfg.Admin = "chat", "127.0.0.1:0", "127.0.0.1:0"
+	f := &filed{t: t, cfg: cfg, file: filepath.Join(t.TempDir(), "lb.yaml")}
+	f.change(func(*service.BalancerConfig) {})
+	opts.Read = func() (service.BalancerConfig, error) { return ReadConfig(f.file) }
+	f.node = start(t, cfg, opts)
+	return f
+}
+
+// change changes the file.
+func (f *filed) change(change func(*service.BalancerConfig)) {
+	f.t.Helper()
+	change(&f.cfg)
+	text, err := yaml.Marshal(f.cfg)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	write(f.t, f.file, string(text))
+}
+
+// reload makes the balancer read its file again, which must be accepted.
+func (f *filed) reload() *telemetry.Reload {
+	f.t.Helper()
+	done, err := f.admin.Reload(context.Background())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return done
+}
+
+// refused makes the balancer read its file again, which must be refused.
+func (f *filed) refused() string {
+	f.t.Helper()
+	done, err := f.admin.Reload(context.Background())
+	var status *telemetry.StatusError
+	if !errors.As(err, &status) || status.Status != http.StatusBadRequest {
+		f.t.Fatalf("reload did %+v, %v; want a refusal", done, err)
+	}
+	return status.Message
+}
+
+// metric is the line of a metric.
+func (n *node) metric(t *testing.T, hc *http.Client, name string) string {
+	t.Helper()
+	res, err := hc.Get(n.adminURL + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, name) {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}
+
+// wordByWord is a replica that streams an answer of some words; each word waits
+// for step, where it is not nil.
+func wordByWord(t *testing.T, model string, step <-chan struct{}) *engine {
+	t.Helper()
+	e := &engine{model: model}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"object":"list","data":[{"id":%q,"object":"model"}]}`, model)
+	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "vllm:num_requests_waiting 0\nvllm:num_requests_running 0\n")
+	})
+	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		e.set(func(e *engine) { e.served++ })
+		w.Header().Set("Content-Type", "text/event-stream")
+		for i := range 4 {
+			fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"w%d \"}}]}\n\n", i)
+			_ = http.NewResponseController(w).Flush()
+			if step != nil {
+				select {
+				case <-step:
+				case <-r.Context().Done():
+					return
+				}
+			}
+		}
+		_, _ = io.WriteString(w, "data: [DONE]\n\n")
+	})
+	e.Server = httptest.NewServer(mux)
+	t.Cleanup(e.Close)
+	return e
+}
+
+// stream asks for a stream and says what was wrong with the answer; empty = it
+// came whole.
+func stream(hc *http.Client, public, prompt string) string {
+	body := fmt.Sprintf(`{"model":"llama","stream":true,"messages":[{"role":"user","content":%q}]}`, prompt)
+	res, err := hc.Post(public+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		return err.Error()
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	switch {
+	case err != nil:
+		return err.Error()
+	case res.StatusCode != http.StatusOK:
+		return fmt.Sprintf("%d %s", res.StatusCode, text)
+	case strings.Count(string(text), "data:") != 5 || !bytes.HasSuffix(text, []byte("data: [DONE]\n\n")):
+		return fmt.Sprintf("broken off: %q", text)
+	}
+	return ""
+}
+
+// clients ask for streams until stop is called, which says how many came whole
+// and what went wrong.
+func clients(t *testing.T, n int, publics ...string) (served *atomic.Int64, stop func() []string) {
+	hc := client(t)
+	hc.Transport.(*http.Transport).MaxIdleConnsPerHost = n
+	served = new(atomic.Int64)
+	done := make(chan struct{})
+	var (
+		mu    sync.Mutex
+		wrong []string
+		wg    sync.WaitGroup
+	)
+	for i := range n {
+		random := rand.New(rand.NewPCG(1, uint64(i)))
+		wg.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				prompt := strings.Repeat(fmt.Sprintf("user %d says something; ", random.IntN(8)), 1+random.IntN(20))
+				if problem := stream(hc, publics[i%len(publics)], prompt); problem != "" {
+					mu.Lock()
+					wrong = append(wrong, problem)
+					mu.Unlock()
+				} else {
+					served.Add(1)
+				}
+			}
+		})
+	}
+	return served, func() []string { close(done); wg.Wait(); return wrong }
+}
+
+// Two regions under load, whose policy changes five times in the middle of it:
+// no request fails and no stream breaks off.
+func TestPolicyChangesUnderLoad(t *testing.T) {
+	there := startFiled(t, config("lb-eu-0", "local/eu", service.ReplicaConfig{ID: "eu-0", URL: wordByWord(t, "llama", nil).URL, Model: "llama"}), Options{})
+	cfg := config("lb-us-0", "local/us",
+		service.ReplicaConfig{ID: "us-0", URL: wordByWord(t, "llama", nil).URL, Model: "llama"},
+		service.ReplicaConfig{ID: "us-1", URL: wordByWord(t, "llama", nil).URL, Model: "llama"})
+	cfg.Peers = []service.PeerConfig{{ID: "lb-eu-0", Region: "local/eu", URL: there.public}}
+	here := startFiled(t, cfg, Options{})
+	for _, f := range []*filed{here, there} {
+		eventually(t, "ready", func() bool { return status(t, client(t), f.public+"/readyz") == http.StatusOK })
+	}
+	served, stop := clients(t, 12, here.public, there.public)
+	for i, policy := range []string{"least-load", "cost", "bf-io", "round-robin", "skylb"} {
+		before := served.Load()
+		eventually(t, "more is served", func() bool { return served.Load() >= before+30 })
+		for _, f := range []*filed{here, there} {
+			f.change(func(c *service.BalancerConfig) {
+				c.Balancer.Policy, c.Balancer.Order = policy, []string{"edf", "pf"}[i%2]
+				c.Balancer.Push = []string{"outstanding:2", "pending"}[i%2]
+			})
+			if done := f.reload(); !slices.ContainsFunc(done.Changed, func(s string) bool { return strings.HasPrefix(s, "balancer.policy: "+policy) }) || len(done.Restart) > 0 {
+				t.Errorf("%s: reload did %+v", policy, done)
+			}
+		}
+	}
+	before := served.Load()
+	eventually(t, "more is served", func() bool { return served.Load() >= before+30 })
+	if wrong := stop(); len(wrong) > 0 {
+		t.Errorf("%d requests failed beside %d served, the first: %s", len(wrong), served.Load(), wrong[0])
+	}
+}
+
+func TestReloadNamesWhatNeedsARestart(t *testing.T) {
+	told := make(chan string, 4)
+	f := startFiled(t, config("lb-us-0", "local/us"), Options{Reloaded: func(revision string) { told <- revision }})
+	if done := f.reload(); len(done.Changed)+len(done.Restart)+len(done.Left) != 0 {
+		t.Errorf("the same file again did %+v", done)
+	}
+	<-told
+	f.change(func(c *service.BalancerConfig) {
+		c.Listen, c.Admin, c.StoreURL, c.PeerToken, c.Record = "127.0.0.1:1", "127.0.0.1:2", "nats://127.0.0.1:3", "other", "r"
+		c.Balancer.TLS, c.Balancer.Tau, c.Revision = &service.TLS{Cert: "c", Key: "k"}, 3, "rev-1"
+	})
+	done := f.reload()
+	want := []string{"listen", "admin", "balancer.tls", "store_url", "peer_token", "record"}
+	if !slices.Equal(done.Restart, want) || !slices.Equal(done.Changed, []string{"balancer.tau: 3, was 10"}) || done.Revision != "" || len(told) != 0 {
+		t.Errorf("reload did %+v, want the restart for %v", done, want)
+	}
+	if got := status(t, client(t), f.public+"/healthz"); got != http.StatusOK {
+		t.Errorf("it does not listen where it did: %d", got)
+	}
+	f.change(func(c *service.BalancerConfig) {
+		*c = config("lb-us-0", "local/us")
+		c.Service, c.Listen, c.Admin, c.Balancer.Tau, c.Revision = "chat", "127.0.0.1:0", "127.0.0.1:0", 4, "rev-2"
+	})
+	if done := f.reload(); done.Revision != "rev-2" || <-told != "rev-2" {
+		t.Errorf("reload did %+v", done)
+	}
+}
+
+func TestBadConfigurationsChangeNothing(t *testing.T) {
+	dir := t.TempDir()
+	keys := filepath.Join(dir, "keys")
+	write(t, keys, "key-one\n")
+	cfg := config("lb-us-0", "local/us")
+	cfg.Balancer.Auth = &service.Auth{KeysFrom: "file:" + keys}
+	f := startFiled(t, cfg, Options{})
+	hc := client(t)
+	good, err := os.ReadFile(f.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		text string // of the file; empty = it is gone
+		want []string
+	}{
+		"gone":            {"", []string{"no such file"}},
+		"malformed":       {"id: [", []string{"lb.yaml:1"}},
+		"unknown key":     {string(good) + "polcy: cost\n", []string{`unknown field "polcy"`}},
+		"everything else": {string(good) + "replicas: [{url: 'ftp://x'}]\nmodels: [{aliases: [a]}]\n", []string{"replicas[0].url: must be http://HOST:PORT", "models[0].name: missing"}},
+		"policy and push": {strings.Replace(string(good), "balancer:\n", "balancer:\n  policy: best\n  push: hard\n  tau: -1\n", 1), []string{"balancer.policy: ", `balancer.push: unknown push rule "hard"`, "balancer: tau"}},
+		"open by error":   {strings.Replace(string(good), "127.0.0.1:0", "0.0.0.0:0", 2), []string{"no admin token is set"}},
+	} {
+		if write(t, f.file, c.text); c.text == "" {
+			_ = os.Remove(f.file)
+		}
+		got := f.refused()
+		for _, want := range c.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: got %q, want %q in it", name, got, want)
+			}
+		}
+	}
+	write(t, f.file, string(good))
+	write(t, keys, "# none yet\n")
+	if got := f.refused(); !strings.Contains(got, "balancer.auth.keys_from: ") || !strings.Contains(got, "holds no key") {
+		t.Errorf("a file without keys: %q", got)
+	}
+	if err := os.Remove(keys); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.refused(); !strings.Contains(got, "balancer.auth.keys_from: ") || strings.Contains(got, "key-one") {
+		t.Errorf("no file of keys: %q", got)
+	}
+	if got := ask(t, hc, f.public, "llama", "Authorization", "Bearer key-one"); got.status == http.StatusUnauthorized {
+		t.Errorf("the old key does not open any more: %+v", got)
+	}
+	if got := ask(t, hc, f.public, "llama"); got.status != http.StatusUnauthorized {
+		t.Errorf("without a key: %+v", got)
+	}
+	if got := f.metric(t, hc, `skyserve_reloads_total{result="refused"}`); got != `skyserve_reloads_total{result="refused"} 8` {
+		t.Errorf("metric %q", got)
+	}
+	write(t, keys, "key-two\n")
+	if done := f.reload(); !slices.Equal(done.Changed, []string{"balancer.auth: 1 keys, 1 added, 1 removed"}) {
+		t.Errorf("reload did %+v", done)
+	}
+	if got := ask(t, hc, f.public, "llama", "Authorization", "Bearer key-one"); got.status != http.StatusUnauthorized {
+		t.Errorf("the old key still opens: %+v", got)
+	}
+}
+
+// A balancer that was started by flags has no file: a hangup reads its keys again.
+func TestHangupReadsFilesAgain(t *testing.T) {
+	keys := filepath.Join(t.TempDir(), "keys")
+	write(t, keys, "key-one\n")
+	cfg := config("lb-us-0", "local/us")
+	cfg.Balancer.Auth = &service.Auth{KeysFrom: "file:" + keys}
+	hangups := make(chan os.Signal)
+	n := start(t, cfg, Options{Hangups: hangups})
+	hc := client(t)
+	write(t, keys, "key-two\n")
+	hangups <- syscall.SIGHUP
+	eventually(t, "the new key opens", func() bool {
+		return ask(t, hc, n.public, "llama", "Authorization", "Bearer key-two").status != http.StatusUnauthorized
+	})
+	if got := ask(t, hc, n.public, "llama", "Authorization", "Bearer key-one"); got.status != http.StatusUnauthorized {
+		t.Errorf("the old key still opens: %+v", got)
+	}
+}
+
+// Replicas and peers come and go by difference: one that goes finishes its
+// stream, what the controller assigned is left to it.
+func TestReplicasAndPeersByDifference(t *testing.T) {
+	step := make(chan struct{})
+	old, other := wordByWord(t, "llama", step), wordByWord(t, "llama", nil)
+	f := startFiled(t, config("lb-us-0", "local/us",
+		service.ReplicaConfig{ID: "us-0", URL: old.URL, Model: "llama"},
+		service.ReplicaConfig{ID: "us-9", URL: other.URL, Model: "llama"}), Options{})
+	hc := client(t)
+	if _, err := f.admin.AddWorker(context.Background(), service.ReplicaConfig{ID: "us-9", URL: other.URL, Model: "qwen", Epoch: 7}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "ready", func() bool { return f.worker(t, "us-0").State == service.StateReady })
+	answered := make(chan string, 1)
+	go func() { answered <- stream(hc, f.public, "hi") }()
+	eventually(t, "the stream has begun", func() bool { return old.count() == 1 })
+
+	peer := startFiled(t, config("lb-eu-0", "local/eu"), Options{})
+	f.change(func(c *service.BalancerConfig) {
+		c.Replicas = []service.ReplicaConfig{{ID: "us-1", URL: other.URL, Model: "llama"}}
+		c.Peers = []service.PeerConfig{{ID: "lb-eu-0", Region: "local/eu", URL: peer.public}}
+		c.Models = []service.BalancerModel{{Name: "llama", Aliases: []string{"small"}}}
+	})
+	done := f.reload()
+	if want := []string{"models", "peers: lb-eu-0 added", "replicas: us-1 added", "replicas: us-0 removed"}; !slices.Equal(done.Changed, want) || !slices.Equal(done.Left, []string{"us-9"}) {
+		t.Errorf("reload did %+v, want %v", done, want)
+	}
+	if w := f.worker(t, "us-0"); w.State != service.StateDraining {
+		t.Errorf("what goes is %+v, want it to drain", w)
+	}
+	eventually(t, "the alias leads to the new replica", func() bool {
+		return ask(t, hc, f.public, "small").header.Get("X-Skyserve-Replica") == "us-1"
+	})
+	eventually(t, "the peer is heard", func() bool { return len(f.snapshot(t).Regions) == 2 })
+	close(step)
+	if problem := <-answered; problem != "" {
+		t.Errorf("the stream of what goes: %s", problem)
+	}
+	eventually(t, "it is gone", func() bool { return f.worker(t, "us-0").ID == "" })
+	if w := f.worker(t, "us-9"); w.Epoch != 7 {
+		t.Errorf("what the controller assigned: %+v", w)
+	}
+
+	f.change(func(c *service.BalancerConfig) { c.Peers[0].EmulateRTT = 1 })
+	if done := f.reload(); !slices.Equal(done.Changed, []string{"peers: lb-eu-0 changed"}) {
+		t.Errorf("reload did %+v", done)
+	}
+	f.change(func(c *service.BalancerConfig) { c.Peers = nil })
+	if done := f.reload(); !slices.Equal(done.Changed, []string{"peers: lb-eu-0 removed"}) || len(f.snapshot(t).Regions) != 1 {
+		t.Errorf("reload did %+v", done)
+	}
+}
