@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -39,6 +40,16 @@ func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Log
 	f.ctx, f.end = context.WithCancel(context.Background())
 	f.prober = probe.New(probe.Options{Sink: runtime.Step, Found: f.found, Seed: seed, Logger: log})
 	return f
+}
+
+// has says whether a replica is attached just so, whoever attached it.
+func (f *fleet) has(cfg service.ReplicaConfig) bool {
+	cfg.ID, cfg.Region = replicaID(cfg), cmp.Or(cfg.Region, f.self.Region)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	held, known := f.asked[cfg.ID]
+	held.Epoch = cfg.Epoch
+	return known && reflect.DeepEqual(held, cfg) && !f.leaving[cfg.ID]
 }
 
 // Add attaches a replica, or updates one that is attached.

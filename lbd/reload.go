@@ -171,7 +171,7 @@ func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *tele
 		id := replicaID(r)
 		before, known := old[id]
 		delete(old, id)
-		if known && reflect.DeepEqual(before, r) {
+		if known && reflect.DeepEqual(before, r) || b.fleet.has(r) {
 			continue
 		}
 		switch added, err := b.fleet.Add(r); {

@@ -23,6 +23,7 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 	}
 	for _, document := range []any{
 		telemetry.Snapshot{},
+		telemetry.Reload{},
 		rollout.Status{},
 		load.Report{},
 		plan.Proposal{},
