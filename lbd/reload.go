@@ -105,6 +105,7 @@ func (b *balancer) apply(to prepared, done *telemetry.Reload) {
 		tell("models")
 	}
 	b.runtime.Reconfigure(to.core)
+	b.runtime.SetContinue(continues(to.cfg))
 	tellFields(reflect.ValueOf(was.Balancer.WithDefaults()), reflect.ValueOf(to.cfg.Balancer.WithDefaults()), "balancer.",
 		func(key string, from, into reflect.Value) {
 			if key != "balancer.auth" && key != "balancer.tls" { // told below, by what is in their files
@@ -208,6 +209,9 @@ func tellFields(was, is reflect.Value, prefix string, tell func(key string, was,
 		}
 	}
 }
+
+// continues says whether another replica goes on with a stream whose replica failed.
+func continues(cfg service.BalancerConfig) bool { return *cfg.Balancer.WithDefaults().Continue }
 
 // newKeys says how API keys change without showing one.
 func newKeys(was, is []string) string {

@@ -370,6 +370,11 @@ func TestReplicasAndPeersByDifference(t *testing.T) {
 		t.Errorf("what the controller assigned: %+v", w)
 	}
 
+	off := false
+	f.change(func(c *service.BalancerConfig) { c.Balancer.EjectAfter, c.Balancer.Continue = 9, &off })
+	if done := f.reload(); !slices.Equal(done.Changed, []string{"balancer.eject_after: 9, was 5", "balancer.continue: false, was true"}) {
+		t.Errorf("reload did %+v", done)
+	}
 	f.change(func(c *service.BalancerConfig) { c.Peers[0].EmulateRTT = 1 })
 	if done := f.reload(); !slices.Equal(done.Changed, []string{"peers: lb-eu-0 changed"}) {
 		t.Errorf("reload did %+v", done)

@@ -202,9 +202,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 		return err
 	}
 	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log}
-	if going := b.cfg.Balancer.Continue; going != nil {
-		o.NoContinue = !*going
-	}
+	o.NoContinue = !continues(b.cfg)
 	if b.record != nil {
 		o.Record = b.record
 	}

@@ -18,8 +18,11 @@ func TestReconfigured(t *testing.T) {
 		from, to func(*service.BalancerConfig)
 		restart  bool
 	}{
-		"policy":     {to: func(c *service.BalancerConfig) { c.Balancer.Policy = "cost" }},
-		"bounds":     {to: func(c *service.BalancerConfig) { c.Balancer.QueueLimit, c.Balancer.MaxWait = 3, time.Second }},
+		"policy": {to: func(c *service.BalancerConfig) { c.Balancer.Policy = "cost" }},
+		"bounds": {to: func(c *service.BalancerConfig) { c.Balancer.QueueLimit, c.Balancer.MaxWait = 3, time.Second }},
+		"failures": {to: func(c *service.BalancerConfig) {
+			c.Balancer.MaxTries, c.Balancer.RetryPercent, c.Balancer.EjectAfter, c.Balancer.EjectTime, c.Balancer.Continue = 2, 3, 4, time.Second, &forward
+		}},
 		"forward":    {to: func(c *service.BalancerConfig) { c.Balancer.Forward = &forward }},
 		"models":     {to: func(c *service.BalancerConfig) { c.Models = []service.BalancerModel{{Name: "m"}} }},
 		"replicas":   {to: func(c *service.BalancerConfig) { c.Replicas = []service.ReplicaConfig{{ID: "a"}} }},

@@ -41,6 +41,7 @@ func FuzzReplayRecord(f *testing.F) {
 func FuzzReplaySteps(f *testing.F) {
 	header := recordOf(f, "cost")
 	f.Add(recordOf(f, "cost", twoReplicas()...)[len(header):])
+	f.Add([]byte(`{"t":1,"config":{"policy":"bf-io","order":"dpa","tau_n_ns":-1},"actions":[]}` + "\n"))
 	f.Add([]byte(`{"t":1,"event":{"kind":"peer_report","target":"p","peer_report":{"models":[{}]}},"actions":[]}` + "\n"))
 	f.Fuzz(func(t *testing.T, steps []byte) { lawfulReplay(t, append(bytes.Clone(header), steps...)) })
 }

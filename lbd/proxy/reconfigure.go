@@ -28,6 +28,10 @@ func (r *Runtime) Reconfigure(cfg core.Config) (changed bool) {
 	return true
 }
 
+// SetContinue lets another replica go on with a stream whose replica failed, or
+// not; it holds for requests that come from now on.
+func (r *Runtime) SetContinue(on bool) { r.noContinue.Store(!on) }
+
 // sameConfig compares two configurations; a policy is its name.
 func sameConfig(a, b *core.Config) bool {
 	return reflect.DeepEqual(newRecordConfig(a), newRecordConfig(b))

@@ -19,7 +19,7 @@ const (
 
 // listen has the text of the answer kept for the case that its target fails.
 func (x *exchange) listen() {
-	if x.rt.noContinue || x.continueOff || len(x.body.buf.b) > x.rt.limits.MaxContinuedBody {
+	if x.rt.noContinue.Load() || x.continueOff || len(x.body.buf.b) > x.rt.limits.MaxContinuedBody {
 		return
 	}
 	x.spoken.room = x.rt.limits.MaxContinuedText

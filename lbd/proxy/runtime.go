@@ -51,8 +51,8 @@ type Runtime struct {
 	keys      atomic.Pointer[keyring]
 	seed      uint64 // of prefix keys: see keySeed
 	began     time.Time
-	// noContinue is Options.NoContinue.
-	noContinue bool
+	// noContinue is Options.NoContinue until SetContinue.
+	noContinue atomic.Bool
 
 	// mu guards everything down to the next blank line.
 	mu       sync.Mutex
@@ -88,7 +88,7 @@ func New(o Options) (*Runtime, error) {
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport,
-		seed: keySeed(o.Self.PeerToken), began: time.Now(), noContinue: o.NoContinue, core: core.New(o.Core),
+		seed: keySeed(o.Self.PeerToken), began: time.Now(), core: core.New(o.Core),
 		flights: map[string]*flight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
 		gone: map[string]uint64{}, offered: map[string][]string{},
 	}
@@ -99,6 +99,7 @@ func New(o Options) (*Runtime, error) {
 		r.transport = NewTransport()
 	}
 	r.SetKeys(o.Keys)
+	r.SetContinue(!o.NoContinue)
 	r.declared = append(r.declared, o.Self.Models...)
 	r.ring = newRing(r.limits.Decisions)
 	r.stats = &stats{}

@@ -20,8 +20,10 @@ const (
 	// startPatience is how long a process may take until it holds its object
 	// file: it does so first of all.
 	startPatience = 10 * time.Second
-	// DefaultGrace is how long a process may take to end once it was asked to.
-	DefaultGrace = 10 * time.Second
+	// DefaultGrace is how long a process may take to end once it was asked to: a
+	// balancer lets requests finish for 10 s, then hands its last answers and its
+	// history over, which takes up to 4 s.
+	DefaultGrace = 15 * time.Second
 	// killPatience is how long the system may take to end a killed process.
 	killPatience = 5 * time.Second
 	// mendPatience is how long a process may take to mend its object file.
