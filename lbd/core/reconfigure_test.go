@@ -234,3 +234,54 @@ func TestReconfiguringBounds(t *testing.T) {
 		t.Errorf("e ended %q, want a rejection by the new limit", how)
 	}
 }
+
+// What tenants were served counts on in another order: who had a long answer
+// waits for who had none.
+func TestReconfiguringKeepsWhatTenantsWereServed(t *testing.T) {
+	p, err := policy.New("least-load")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := DefaultConfig(p)
+	cfg.Push = Push{Mode: PushOutstanding, N: 1}
+	w := newWorld(cfg)
+	w.step(t, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r0", Model: "m"}})
+	w.step(t, Event{Kind: EventReplicaReport, Target: "r0", Report: &Report{Ready: true}})
+	for _, id := range []string{"a1", "a2", "b1", "b2"} {
+		w.step(t, Event{Kind: EventArrived, Request: &Request{ID: id, Tenant: id[:1], Model: "m", Tier: service.TierFast}})
+	}
+	w.step(t, Event{Kind: EventFinished, ID: "a1", Outcome: &Outcome{OutputTokens: policy.Known(1000)}})
+	cfg.Order = OrderPF
+	w.reconfigure(t, cfg)
+	w.step(t, Event{Kind: EventFinished, ID: "b1"})
+	if w.at["b2"] != "r0" || w.at["a2"] != "" {
+		t.Errorf("sent are %v, want b2 before a2, which came first", w.at)
+	}
+}
+
+// BenchmarkReconfigure changes the policy and the order while a full queue waits
+// for 64 replicas: how long nothing else is decided.
+func BenchmarkReconfigure(b *testing.B) {
+	policies := [2]policy.Policy{}
+	for i, name := range []string{"cost", "skylb"} {
+		p, err := policy.New(name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		policies[i] = p
+	}
+	cfg := DefaultConfig(policies[0])
+	balancer := New(cfg)
+	for i := range 64 {
+		balancer.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: fmt.Sprintf("r%02d", i), Model: "m"}})
+	}
+	for i := range cfg.QueueLimit {
+		balancer.Step(0, Event{Kind: EventArrived, Request: &Request{
+			ID: fmt.Sprintf("q%d", i), Model: "m", Tenant: fmt.Sprint(i % 16), Tier: service.TierFast, Prompt: letters("abcabc"), PromptTokens: 96,
+		}})
+	}
+	for i := 0; b.Loop(); i++ {
+		cfg.Policy, cfg.Order = policies[(i+1)%2], []Order{OrderEDF, OrderFCFS}[i%2]
+		balancer.Reconfigure(0, cfg)
+	}
+}
