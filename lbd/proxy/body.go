@@ -16,6 +16,9 @@ type endpoint struct {
 	streams bool
 	// done: a whole stream ends in [DONE].
 	done bool
+	// stored: the engine keeps the answer under its id, for a later request to go on
+	// from.
+	stored bool
 	// render writes the prompt into a key.
 	render func(*renderer, *call)
 	// extend puts the beginning of an answer behind the prompt; nil where answers
@@ -37,7 +40,7 @@ var endpoints = map[string]*endpoint{
 		path: "/v1/completions", streams: true, done: true, render: (*renderer).completion, extend: (*call).extendPrompt, anyEngine: true,
 		full: `"object":"text_completion","choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"length"}]`,
 	},
-	"/v1/responses":  {path: "/v1/responses", render: (*renderer).responses},
+	"/v1/responses":  {path: "/v1/responses", stored: true, render: (*renderer).responses},
 	"/v1/embeddings": {path: "/v1/embeddings", render: (*renderer).embeddings},
 	"/v1/rerank":     {path: "/v1/rerank", render: (*renderer).rerank},
 	"/tokenize":      {path: "/tokenize", render: (*renderer).tokenize},
@@ -67,6 +70,10 @@ type call struct {
 	minTokens     span
 	continueFinal span
 	addPrompt     span
+	template      span
+	templateArgs  span
+	effort        span
+	reasoning     span
 
 	// forbidden: some field says that the answer is not to be continued elsewhere.
 	forbidden bool
@@ -116,6 +123,14 @@ func (c *call) field(key []byte) *span {
 		return &c.continueFinal
 	case `"add_generation_prompt"`:
 		return &c.addPrompt
+	case `"chat_template"`:
+		return &c.template
+	case `"chat_template_kwargs"`:
+		return &c.templateArgs
+	case `"reasoning_effort"`:
+		return &c.effort
+	case `"reasoning"`:
+		return &c.reasoning
 	}
 	return nil
 }
@@ -200,12 +215,6 @@ func (c *call) said(s span) []byte {
 	}
 	t, _ := text(raw, nil)
 	return t
-}
-
-// continues says whether the call names an earlier response.
-func (c *call) continues() bool {
-	k := kindOf(c.previous.of(c.body))
-	return k != 0 && k != 'n'
 }
 
 // edit replaces a span of the body.

@@ -74,34 +74,39 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	if err != nil {
 		return nil, errBody(err, x.rt.limits.MaxBody)
 	}
-	c, model, refused := x.rt.understand(buf.b)
+	c, stands, refused := x.rt.understand(buf.b)
+	var holder string
+	if refused == nil && x.endpoint.stored {
+		holder, refused = x.rt.holderOf(&c, x.tenant)
+	}
 	if refused != nil {
 		buf.release()
 		return nil, refused
 	}
-	x.model = model
+	x.model = stands.model
 	x.setSession(x.req, &c)
-	x.answer.key = renderKey(x.rt.seed, x.endpoint, &c, model)
+	x.answer.key = renderKey(x.rt.seed, x.endpoint, &c, stands)
 	x.answer.room = x.rt.limits.MaxKeyedAnswer
 	x.promptTokens = (x.answer.key.hash.Len() + 3) / 4
 	x.bound = c.bound()
 	continuable := c.continuable(x.endpoint)
-	x.body = share(x.rewrite(&c, buf)) // which may let go of what c was read from
+	x.body = share(x.rewrite(&c, stands, buf)) // which may let go of what c was read from
 	if continuable {
 		x.listen()
 	}
 	return &core.Request{
-		Model: model, Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.key.hash.Key(),
+		Model: x.model, Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.key.hash.Key(),
 		PromptTokens: x.promptTokens, MaxTokens: x.bound, Hop: x.hop, From: x.from, SessionAge: x.sessionAge, Wait: x.wait,
+		Holder: holder,
 	}, nil
 }
 
 // rewrite makes the declared changes to a body: the real name for an alias, and
 // a stream's usage asked for.
-func (x *exchange) rewrite(c *call, buf *pooled) *pooled {
+func (x *exchange) rewrite(c *call, stands modelName, buf *pooled) *pooled {
 	var edits []edit
-	if name, _ := c.modelName(); string(name) != x.model {
-		edits = append(edits, c.rename(x.model))
+	if name, _ := c.modelName(); string(name) != stands.model && stands.adapter == "" {
+		edits = append(edits, c.rename(stands.model))
 	}
 	x.streamWanted = c.asksStream()
 	if x.endpoint.streams && x.streamWanted {

@@ -122,6 +122,8 @@ type modelObject struct {
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
 	Root    string `json:"root"` // the real name of an alias
+	// Parent is the model that an adapter belongs to; null for a model.
+	Parent *string `json:"parent"`
 }
 
 // serveModels lists every name that a request may use.
@@ -133,7 +135,11 @@ func (r *Runtime) serveModels(w http.ResponseWriter, req *http.Request) {
 	t := r.models.Load()
 	list := make([]modelObject, 0, len(t.list))
 	for _, name := range t.list {
-		list = append(list, modelObject{ID: name, Object: "model", Created: r.began.Unix(), OwnedBy: "skyserve", Root: t.real[name]})
+		o := modelObject{ID: name, Object: "model", Created: r.began.Unix(), OwnedBy: "skyserve", Root: t.real[name].model}
+		if stands := t.real[name]; stands.adapter != "" {
+			o.Root, o.Parent = name, &stands.model
+		}
+		list = append(list, o)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(map[string]any{"object": "list", "data": list}) // a client that has gone reads nothing

@@ -26,6 +26,8 @@ type Limits struct {
 	// whose body is kept for that beyond the first byte of its answer.
 	MaxContinuedText int
 	MaxContinuedBody int
+	// Responses is how many stored responses' holders are remembered.
+	Responses int
 	// Decisions is how many requests' decisions are remembered.
 	Decisions int
 	// HistoryMinutes is how many minutes of points are remembered.
@@ -51,6 +53,7 @@ func DefaultLimits() Limits {
 		MaxContinuedText: 1 << 18, // as MaxKeyedAnswer
 		MaxContinuedBody: 1 << 20, // a prompt of 250,000 tokens; larger bodies are images, and few
 
+		Responses:        1 << 16, // 16 MB; engines hold fewer, or forget them at a restart
 		Decisions:        4096,
 		HistoryMinutes:   8 * 24 * 60, // a week, the longest season that forecasts know, and a day
 		RecordBuffer:     8192,        // a second of full traffic while a disk stalls
@@ -70,6 +73,7 @@ func (l Limits) orDefault() Limits {
 	fill(&l.MaxKeyedAnswer, d.MaxKeyedAnswer)
 	fill(&l.MaxContinuedText, d.MaxContinuedText)
 	fill(&l.MaxContinuedBody, d.MaxContinuedBody)
+	fill(&l.Responses, d.Responses)
 	fill(&l.Decisions, d.Decisions)
 	fill(&l.HistoryMinutes, d.HistoryMinutes)
 	fill(&l.RecordBuffer, d.RecordBuffer)

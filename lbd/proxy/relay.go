@@ -183,6 +183,7 @@ func (x *exchange) look(event []byte) (hide, fault bool) {
 		return false, false
 	}
 	f := x.answer.event(data)
+	x.remember()
 	return f.usageOnly && x.hideUsage, x.answer.faulty && x.mayContinue()
 }
 
@@ -326,6 +327,7 @@ func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *t
 func (x *exchange) wholeEnded(resp *http.Response, rest []byte) (ended bool) {
 	if !x.wrote {
 		x.answer.whole(rest)
+		x.remember()
 		x.w.Header()["Content-Length"] = []string{strconv.Itoa(len(rest))}
 		x.commit(resp)
 	}

@@ -37,7 +37,7 @@ func FuzzBody(f *testing.F) {
 			}
 		}
 		for _, e := range endpoints {
-			releaseRenderer(renderKey(1, e, &c, "m"))
+			releaseRenderer(renderKey(1, e, &c, modelName{model: "m"}))
 		}
 		if _, err := c.modelName(); err != nil {
 			return
@@ -136,7 +136,7 @@ func keyOf(t *testing.T, path, body string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := renderKey(1, endpoints[path], &c, "m")
+	r := renderKey(1, endpoints[path], &c, modelName{model: "m"})
 	r.str(strings.Repeat("\x00", 64)) // fill the last block up, so that every byte counts
 	key := r.hash.Key()
 	releaseRenderer(r)
@@ -206,7 +206,7 @@ func TestAnswerRendersAsTheNextTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	finish := func(end string, feed func(*answer)) string {
-		a := answer{key: renderKey(1, endpoints[chatPath], &c, "m"), room: 1 << 20}
+		a := answer{key: renderKey(1, endpoints[chatPath], &c, modelName{model: "m"}), room: 1 << 20}
 		feed(&a)
 		a.key.str(end + strings.Repeat("\x00", 64))
 		b, _ := json.Marshal(a.finish())
@@ -230,7 +230,7 @@ func TestAnswerRendersAsTheNextTurn(t *testing.T) {
 	if whole != want {
 		t.Error("a whole answer is not the beginning of the next turn")
 	}
-	long := answer{key: renderKey(1, endpoints[chatPath], &c, "m"), room: 3}
+	long := answer{key: renderKey(1, endpoints[chatPath], &c, modelName{model: "m"}), room: 3}
 	long.event([]byte(pieces[2]))
 	long.event([]byte(pieces[3]))
 	if long.finish() != nil {
