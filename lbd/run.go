@@ -248,6 +248,7 @@ func (b *balancer) run(ctx context.Context) error {
 	b.attach()
 
 	public, adminSrv := b.server(b.handler()), b.server(b.api)
+	speakHTTP2(public)
 	failed := make(chan error, 2)
 	var serving sync.WaitGroup
 	serving.Go(func() { failed <- public.Serve(b.publicListener()) })
@@ -317,7 +318,7 @@ func (b *balancer) publicListener() net.Listener {
 		return b.public
 	}
 	return tls.NewListener(b.public, &tls.Config{
-		Certificates: []tls.Certificate{*b.cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+		Certificates: []tls.Certificate{*b.cert}, MinVersion: tls.VersionTLS12, NextProtos: nextProtos,
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -137,6 +138,12 @@ func errBody(err error, limit int64) *apiError {
 		return &apiError{
 			status: http.StatusRequestEntityTooLarge, kind: typeInvalid, code: "request_too_large",
 			message: fmt.Sprintf("reading the request body: it is larger than %d bytes", limit),
+		}
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return &apiError{
+			status: http.StatusRequestTimeout, kind: typeInvalid, code: "request_timeout",
+			message: "reading the request body: it did not come in time",
 		}
 	}
 	return invalid("", "incomplete_body", "reading the request body: "+err.Error())

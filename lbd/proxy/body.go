@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"unicode/utf8"
 )
 
 // endpoint is what a public path asks an engine for.
@@ -140,6 +141,10 @@ func (c *call) field(key []byte) *span {
 func parseCall(body []byte) (call, error) {
 	c := call{body: body}
 	in := cursor{data: body}
+	if !utf8.Valid(body) {
+		// An engine may take it for a fault of its own, and every other one after it.
+		return c, &malformed{body, firstInvalid(body), "UTF-8"}
+	}
 	if err := in.open('{', "'{'"); err != nil {
 		return c, err
 	}
@@ -169,6 +174,17 @@ func parseCall(body []byte) (call, error) {
 		return c, in.fail("nothing after the object")
 	}
 	return c, nil
+}
+
+// firstInvalid is where text stops being UTF-8.
+func firstInvalid(text []byte) (at int) {
+	for {
+		c, size := utf8.DecodeRune(text[at:])
+		if c == utf8.RuneError && size <= 1 {
+			return at
+		}
+		at += size
+	}
 }
 
 // modelName is the model asked for; an error says what stands there instead.

@@ -70,7 +70,7 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	if refused != nil {
 		return nil, refused
 	}
-	buf, err := readBody(x.w, x.req, x.rt.limits.MaxBody)
+	buf, err := x.readBody()
 	if err != nil {
 		return nil, errBody(err, x.rt.limits.MaxBody)
 	}
@@ -99,6 +99,16 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 		PromptTokens: x.promptTokens, MaxTokens: x.bound, Hop: x.hop, From: x.from, SessionAge: x.sessionAge, Wait: x.wait,
 		Holder: holder,
 	}, nil
+}
+
+// readBody reads the request's body, in as much time as a slow client may take.
+func (x *exchange) readBody() (*pooled, error) {
+	_ = x.ctl.SetReadDeadline(time.Now().Add(x.rt.limits.Body)) // a reader without deadlines blocks as it likes
+	buf, err := readBody(x.w, x.req, x.rt.limits.MaxBody)
+	if err == nil {
+		_ = x.ctl.SetReadDeadline(time.Time{}) // else the client would be thought gone when it passes
+	}
+	return buf, err
 }
 
 // rewrite makes the declared changes to a body: the real name for an alias, and
@@ -277,13 +287,24 @@ func (x *exchange) refuse(e *apiError) {
 		e.status = http.StatusServiceUnavailable // the peer knows other places
 		x.w.Header().Set(headerBounce, "1")
 	}
-	if e.status == http.StatusRequestEntityTooLarge || e.status == http.StatusServiceUnavailable {
+	if x.endsConnection(e.status) {
 		x.w.Header().Set("Connection", "close")
 	}
 	x.reply(e)
 	if x.from == "" {
 		x.rt.metrics.requests.WithLabelValues(x.model, string(x.tier), statusLabel(e.status)).Inc()
 	}
+}
+
+// endsConnection says whether the client shall connect anew after a refusal: what
+// is left of its body is not worth reading, or the balancer drains. Over HTTP/2 a
+// body is let go of by itself, and other streams share the connection.
+func (x *exchange) endsConnection(status int) bool {
+	switch status {
+	case http.StatusRequestEntityTooLarge, http.StatusRequestTimeout:
+		return x.req.ProtoMajor == 1
+	}
+	return status == http.StatusServiceUnavailable
 }
 
 // reply answers with an error of our own.

@@ -7,6 +7,9 @@ import "time"
 type Limits struct {
 	// MaxBody is the largest request body in bytes; a larger one is answered 413.
 	MaxBody int64
+	// Body is how long a client may take to send its request's body; then it is
+	// answered 408.
+	Body time.Duration
 	// FirstByte is how long a target may take to its first byte of a streamed
 	// answer, Idle how long between two pieces of any answer, Answer how long to
 	// the first byte of an answer that is not streamed.
@@ -42,6 +45,7 @@ type Limits struct {
 func DefaultLimits() Limits {
 	return Limits{
 		MaxBody:   16 << 20,          // a 4 M-token text, or a dozen inlined images
+		Body:      2 * time.Minute,   // MaxBody at 1 Mbit/s
 		FirstByte: 120 * time.Second, // a full engine queue and a long prefill; then another replica is the better bet
 		Idle:      60 * time.Second,  // no engine pauses that long between tokens, not even under preemption
 		Answer:    10 * time.Minute,  // nothing comes before the last token: 16,000 tokens at 27 a second
@@ -65,6 +69,7 @@ func DefaultLimits() Limits {
 func (l Limits) orDefault() Limits {
 	d := DefaultLimits()
 	fill(&l.MaxBody, d.MaxBody)
+	fill(&l.Body, d.Body)
 	fill(&l.FirstByte, d.FirstByte)
 	fill(&l.Idle, d.Idle)
 	fill(&l.Answer, d.Answer)

@@ -326,6 +326,10 @@ func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *t
 // wholeEnded ends an answer with what was held back of it.
 func (x *exchange) wholeEnded(resp *http.Response, rest []byte) (ended bool) {
 	if !x.wrote {
+		if f := x.unfit(resp, rest); f != nil {
+			x.fail(f)
+			return false
+		}
 		x.answer.whole(rest)
 		x.remember()
 		x.w.Header()["Content-Length"] = []string{strconv.Itoa(len(rest))}
