@@ -339,6 +339,7 @@ func (b *balancer) handler() http.Handler {
 			Heartbeat: b.heartbeat, Region: b.api.Region, Learned: b.runtime.Learned, Keys: b.runtime.KeyFingerprint(),
 		})
 	}
+	peers.HandleFunc("GET "+proxy.PathHolds, b.runtime.ServeHolds)
 	clients := b.runtime.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/skyserve/") {

@@ -77,7 +77,7 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	c, stands, refused := x.rt.understand(buf.b)
 	var holder string
 	if refused == nil && x.endpoint.stored {
-		holder, refused = x.rt.holderOf(&c, x.tenant)
+		holder, refused = x.rt.holderOf(x.req.Context(), &c, &x.origin)
 	}
 	if refused != nil {
 		buf.release()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
 )
@@ -15,7 +16,8 @@ var bodySeeds = []string{
 	`{"messages":[{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f","arguments":"{\"a\":1}"}}]},{"role":7,"content":[{"type":"image_url","image_url":{"url":"data:"}}]}]}`,
 }
 
-// What is taken for JSON is what the standard library takes for it, and every
+// What is taken for JSON is what the standard library takes for it, as far as it is
+// UTF-8, and every
 // value that is found is one; an edited body is the body with those values changed.
 func FuzzBody(f *testing.F) {
 	for _, s := range bodySeeds {
@@ -24,7 +26,7 @@ func FuzzBody(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		c, err := parseCall(body)
 		object := len(bytes.TrimLeft(body, " \t\r\n")) > 0 && bytes.TrimLeft(body, " \t\r\n")[0] == '{'
-		if valid := json.Valid(body) && object; valid != (err == nil) && bytes.Count(body, []byte("{"))+bytes.Count(body, []byte("[")) <= maxDepth {
+		if valid := json.Valid(body) && utf8.Valid(body) && object; valid != (err == nil) && bytes.Count(body, []byte("{"))+bytes.Count(body, []byte("[")) <= maxDepth {
 			t.Fatalf("%q: valid %v, read with %v", body, valid, err)
 		}
 		if err != nil {

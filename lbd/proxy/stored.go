@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"container/list"
+	"context"
 	"net/http"
 	"sync"
 )
@@ -69,8 +70,9 @@ func (s *responses) find(response responseID) (at storedAt, known bool) {
 }
 
 // holderOf is the target that holds the response which a call goes on from; empty
-// where the call begins anew.
-func (r *Runtime) holderOf(c *call, tenant string) (target string, refused *apiError) {
+// where the call begins anew. Of a client's request the peers are asked for what is
+// not known here: the client may have come from another region, or balancer.
+func (r *Runtime) holderOf(ctx context.Context, c *call, o *origin) (target string, refused *apiError) {
 	raw := c.previous.of(c.body)
 	switch kindOf(raw) {
 	case 0, 'n':
@@ -79,12 +81,18 @@ func (r *Runtime) holderOf(c *call, tenant string) (target string, refused *apiE
 	default:
 		return "", invalid("previous_response_id", "invalid_previous_response_id", "previous_response_id: want a string, found "+clip(raw))
 	}
-	at, known := r.stored.find(responseID{tenant, string(c.said(c.previous))})
-	if !known || r.urlOf(at.target) != at.url {
-		e := errNoHolder
-		return "", &e
+	response := responseID{o.tenant, string(c.said(c.previous))}
+	if at, known := r.stored.find(response); known && r.urlOf(at.target) == at.url {
+		return at.target, nil
 	}
-	return at.target, nil
+	if o.from == "" && len(response.id) <= maxResponseID && r.coreCfg.Forward {
+		if at := r.askPeers(ctx, response); at.target != "" {
+			r.stored.put(at)
+			return at.target, nil
+		}
+	}
+	e := errNoHolder
+	return "", &e
 }
 
 // urlOf is the URL of a replica, a rank or a peer; empty when the id is not known.

@@ -168,6 +168,33 @@ func TestAResponseOfAPeerIsContinuedThere(t *testing.T) {
 	lawful(t, eu.settled())
 }
 
+// A client that comes to another balancer than the one that served it is sent where
+// its response is.
+func TestAResponseIsFoundAtAPeer(t *testing.T) {
+	us, eu := pair(t, "secret")
+	us.responderAt("us-0")
+	eu.responderAt("eu-0", "eu-1")
+	us.hear("lb-eu-0")
+	for range 3 {
+		eu.report("eu-0")
+		eu.report("eu-1")
+		id, first := eu.respond("", false)
+		for range 2 {
+			us.report("us-0")
+			us.hear("lb-eu-0")
+			if _, replica := us.respond(id, false); replica != first {
+				t.Errorf("%s, which %s holds, was continued at %s", id, first, replica)
+			}
+		}
+	}
+	expect(t, us.post(responsesPath, responseBody("resp_never", false)), 400, "previous_response_not_found")
+	if code, _ := eu.get(PathHolds + "?id=resp_eu-0_1"); code != http.StatusUnauthorized {
+		t.Errorf("a client may ask who holds what: %d", code)
+	}
+	lawful(t, us.settled())
+	lawful(t, eu.settled())
+}
+
 // The memory of responses is a list of the latest used, of bounded length.
 func TestResponsesAreBounded(t *testing.T) {
 	const most = 5
