@@ -28,6 +28,13 @@ func simulatedAs(t *testing.T, o server.Options) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return runEngine(t, s, nil)
+}
+
+// runEngine serves an engine until the test ends and returns its URL. It may end
+// by itself with the error dies.
+func runEngine(t *testing.T, s *server.Server, dies error) string {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +44,7 @@ func simulatedAs(t *testing.T, o server.Options) string {
 	go func() { ended <- s.Run(ctx, ln) }()
 	t.Cleanup(func() {
 		stop()
-		if err := <-ended; err != nil {
+		if err := <-ended; err != nil && err != dies {
 			t.Errorf("engine: %v", err)
 		}
 		s.Close()

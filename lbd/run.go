@@ -280,6 +280,7 @@ func (b *balancer) run(ctx context.Context) error {
 	b.attach()
 
 	public, adminSrv := b.server(b.handler()), b.server(b.api)
+	speakHTTP2(public)
 	failed := make(chan error, 2)
 	var serving sync.WaitGroup
 	serving.Go(func() { failed <- public.Serve(b.publicListener()) })
@@ -348,7 +349,7 @@ func (b *balancer) publicListener() net.Listener {
 		return b.public
 	}
 	return tls.NewListener(b.public, &tls.Config{
-		GetCertificate: b.cert.get, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+		GetCertificate: b.cert.get, MinVersion: tls.VersionTLS12, NextProtos: nextProtos,
 	})
 }
 
@@ -365,6 +366,7 @@ func (b *balancer) handler() http.Handler {
 	peer.Register(peers, b.cfg.PeerToken, peer.Source{
 		Heartbeat: b.heartbeat, Region: b.api.Region, Learned: b.runtime.Learned, Keys: b.runtime.KeyFingerprint(),
 	})
+	peers.HandleFunc("GET "+proxy.PathHolds, b.runtime.ServeHolds)
 	clients := b.runtime.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {

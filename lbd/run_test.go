@@ -2,6 +2,7 @@ package lbd
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -188,8 +189,11 @@ func TestReplicaMoves(t *testing.T) {
 	}
 }
 
-func TestTLS(t *testing.T) {
-	lender := httptest.NewUnstartedServer(nil) // has a certificate for 127.0.0.1
+// lentCertificate writes a certificate for 127.0.0.1 and gives the configuration of a
+// client that trusts it.
+func lentCertificate(t *testing.T) (*service.TLS, *tls.Config) {
+	t.Helper()
+	lender := httptest.NewUnstartedServer(nil)
 	lender.StartTLS()
 	defer lender.Close()
 	pair := lender.TLS.Certificates[0]
@@ -198,14 +202,22 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	files := service.TLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	files := &service.TLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 	write(t, files.Cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})))
 	write(t, files.Key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})))
+	trusted := x509.NewCertPool()
+	trusted.AddCert(lender.Certificate())
+	return files, &tls.Config{RootCAs: trusted}
+}
+
+func TestTLS(t *testing.T) {
 	cfg := config("lb-us-0", "local/us")
-	cfg.Balancer.TLS = &files
+	files, trusting := lentCertificate(t)
+	cfg.Balancer.TLS = files
 	n := start(t, cfg, Options{})
-	defer lender.Client().CloseIdleConnections()
-	if got := status(t, lender.Client(), n.public+"/healthz"); !strings.HasPrefix(n.public, "https://") || got != http.StatusOK {
+	hc := client(t)
+	hc.Transport.(*http.Transport).TLSClientConfig = trusting
+	if got := status(t, hc, n.public+"/healthz"); !strings.HasPrefix(n.public, "https://") || got != http.StatusOK {
 		t.Errorf("%s: %d", n.public, got)
 	}
 }

@@ -35,6 +35,7 @@ type lbFlags struct {
 	replicas []string
 	peers    []string
 	models   []string
+	loras    []string
 	allow    []string
 	noForward,
 	insecure bool
@@ -44,7 +45,7 @@ type lbFlags struct {
 // lbInConfig are the flags of what a configuration file states too; they do not
 // go together with one.
 var lbInConfig = []string{
-	"region", "id", "service", "listen", "admin", "replica", "peer", "model", "policy", "push", "order", "max-wait",
+	"region", "id", "service", "listen", "admin", "replica", "peer", "model", "lora", "policy", "push", "order", "max-wait",
 	"no-forward", "keys-from", "record", "store",
 }
 
@@ -89,6 +90,7 @@ func (f *lbFlags) register(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.replicas, "replica", nil, "`URL` of a replica, or ID=URL (may be repeated)")
 	flags.StringArrayVar(&f.peers, "peer", nil, "`REGION=URL` of another balancer; ,rtt=100ms emulates a distance (may be repeated)")
 	flags.StringArrayVar(&f.models, "model", nil, "`NAME=ALIAS` of a model (may be repeated)")
+	flags.StringArrayVar(&f.loras, "lora", nil, "`NAME=ADAPTER`, a LoRA adapter that the engines of a model load (may be repeated)")
 	flags.StringVar(&b.Policy, "policy", "", "how a replica is chosen: "+strings.Join(service.BuiltPolicies(), ", "))
 	flags.StringVar(&b.Push, "push", "", "when a replica may be sent another request: pending, outstanding:N, blind")
 	flags.StringVar(&b.Order, "order", "", "in which order waiting requests go: "+strings.Join(service.BuiltOrders(), ", "))
@@ -220,7 +222,7 @@ func (f *lbFlags) fromFlags() (service.BalancerConfig, error) {
 		cfg.Peers = append(cfg.Peers, p)
 	}
 	var err error
-	cfg.Models, err = parseModels(f.models)
+	cfg.Models, err = parseModels(f.models, f.loras)
 	return cfg, err
 }
 
@@ -252,22 +254,33 @@ func parsePeer(text string) (service.PeerConfig, error) {
 	return p, nil
 }
 
-// parseModels reads NAME=ALIAS of each, gathering the aliases of one name.
-func parseModels(texts []string) ([]service.BalancerModel, error) {
+// parseModels reads NAME=ALIAS and NAME=ADAPTER of each, gathering those of one name.
+func parseModels(aliases, adapters []string) ([]service.BalancerModel, error) {
 	var models []service.BalancerModel
-	for _, text := range texts {
-		name, alias, found := strings.Cut(text, "=")
-		if name == "" || (found && alias == "") {
-			return nil, fmt.Errorf("--model: want NAME=ALIAS, got %q", text)
-		}
+	called := func(name string) *service.BalancerModel {
 		i := slices.IndexFunc(models, func(m service.BalancerModel) bool { return m.Name == name })
 		if i < 0 {
 			i = len(models)
 			models = append(models, service.BalancerModel{Name: name})
 		}
-		if found {
-			models[i].Aliases = append(models[i].Aliases, alias)
+		return &models[i]
+	}
+	for _, text := range aliases {
+		name, alias, found := strings.Cut(text, "=")
+		if name == "" || (found && alias == "") {
+			return nil, fmt.Errorf("--model: want NAME=ALIAS, got %q", text)
 		}
+		if m := called(name); found {
+			m.Aliases = append(m.Aliases, alias)
+		}
+	}
+	for _, text := range adapters {
+		name, adapter, _ := strings.Cut(text, "=")
+		if name == "" || adapter == "" {
+			return nil, fmt.Errorf("--lora: want NAME=ADAPTER, got %q", text)
+		}
+		m := called(name)
+		m.LoRA = append(m.LoRA, adapter)
 	}
 	return models, nil
 }

@@ -110,7 +110,7 @@ func TestLbSaysWhereItListensAndEnds(t *testing.T) {
 func TestLbFlags(t *testing.T) {
 	f := lbFlags{
 		region: "aws/us-east-1", replicas: []string{"http://a:1", "r1=http://b:2"}, peers: []string{"eu=http://c:3", "eu=http://d:4,rtt=90ms"},
-		models: []string{"llama=small", "qwen", "llama=tiny"}, noForward: true, keysFrom: "env:K",
+		models: []string{"llama=small", "qwen", "llama=tiny"}, loras: []string{"llama=sql", "phi=poems"}, noForward: true, keysFrom: "env:K",
 	}
 	cfg, err := f.fromFlags()
 	if err != nil {
@@ -124,7 +124,7 @@ func TestLbFlags(t *testing.T) {
 			{ID: "eu", Region: "eu", URL: "http://c:3"},
 			{ID: "eu-2", Region: "eu", URL: "http://d:4", EmulateRTT: 90 * time.Millisecond},
 		},
-		Models:   []service.BalancerModel{{Name: "llama", Aliases: []string{"small", "tiny"}}, {Name: "qwen"}},
+		Models:   []service.BalancerModel{{Name: "llama", Aliases: []string{"small", "tiny"}, LoRA: []string{"sql"}}, {Name: "qwen"}, {Name: "phi", LoRA: []string{"poems"}}},
 		Balancer: service.BalancerSpec{Forward: &no, Auth: &service.Auth{KeysFrom: "env:K"}},
 	}
 	if !reflect.DeepEqual(cfg, want) {

@@ -32,6 +32,7 @@ var rejectedBecause = map[string]string{
 	core.RejectFailed:     "its replica failed after the client had seen some of the answer",
 	core.RejectTooManyTry: "it had been tried as often as it may",
 	core.RejectRetries:    "its replica failed, and too many requests were being tried again already",
+	core.RejectHolder:     "the one place that holds the response it goes on from is gone",
 }
 
 // because is the sentence for a reason; a word that is not known is shown as it is.

@@ -72,10 +72,13 @@ func (c BalancerConfig) Fixed() BalancerConfig {
 // which nobody can change while it runs.
 func (a *Auth) fromEnvironment() bool { return a != nil && strings.HasPrefix(a.KeysFrom, "env:") }
 
-// BalancerModel is a model name with its aliases and its latency targets.
+// BalancerModel is a model name with its aliases, adapters and latency targets.
 type BalancerModel struct {
 	Name    string   `yaml:"name" json:"name"`
 	Aliases []string `yaml:"aliases,omitempty" json:"aliases,omitempty"`
+	// LoRA are the names of the adapters that its engines load: further names, which
+	// engines are asked for as they are.
+	LoRA []string `yaml:"lora,omitempty" json:"lora,omitempty"`
 	// SLO is what the queue orders edf and dpa go by; a tier without one has the
 	// balancer's default.
 	SLO map[Tier]SLO `yaml:"slo,omitempty" json:"slo,omitempty"`

@@ -44,7 +44,7 @@ func (c *checker) fine(paths ...path) bool {
 	return !slices.ContainsFunc(paths, func(p path) bool { return c.bad[p] })
 }
 
-// modelNames refuses a name or alias that two models answer to.
+// modelNames refuses a name, alias or adapter that two models answer to.
 func (c *checker) modelNames() {
 	taken := map[string]path{}
 	claim := func(name string, p path) {
@@ -60,6 +60,13 @@ func (c *checker) modelNames() {
 	for i, m := range c.spec.Models {
 		for j, a := range m.Aliases {
 			claim(a, path("models").index(i).key("aliases").index(j))
+		}
+		for j, a := range m.Engine.Adapters() {
+			at := path("models").index(i).key("engine").key("lora").index(j)
+			if a == "" && m.Engine.LoRA[j] != "" {
+				c.problem(at, "must be name or name=path")
+			}
+			claim(a, at)
 		}
 	}
 }

@@ -98,6 +98,9 @@ func genText() *rapid.Generator[string] {
 
 func genModel(t *rapid.T, name string, aliases []string, regions []RegionSpec) Model {
 	m := Model{Name: name, Engine: genEngine(t)}
+	for i, l := range m.Engine.LoRA { // an adapter belongs to one model
+		m.Engine.LoRA[i] = name + "-" + l
+	}
 	if len(aliases) > 0 {
 		m.Aliases = aliases
 	}

@@ -1,6 +1,9 @@
 package service
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Spec is a service.yaml, read, checked and with its defaults filled in.
 type Spec struct {
@@ -58,6 +61,16 @@ type Engine struct {
 	Speed    float64 `yaml:"speed,omitempty" json:"speed,omitempty"`         // 10 = ten times faster than life
 	KVTokens int     `yaml:"kv_tokens,omitempty" json:"kv_tokens,omitempty"` // overrides the profile's KV capacity
 	Flavor   string  `yaml:"flavor,omitempty" json:"flavor,omitempty"`       // vllm or sglang: whose metrics it exports
+}
+
+// Adapters is the names in LoRA, without the paths.
+func (e *Engine) Adapters() []string {
+	var names []string
+	for _, l := range e.LoRA {
+		name, _, _ := strings.Cut(l, "=")
+		names = append(names, name)
+	}
+	return names
 }
 
 // GPU is something a replica can run on.

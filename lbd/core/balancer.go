@@ -207,6 +207,8 @@ func (b *Balancer) arrive(now time.Duration, in *Request) {
 		b.bounce(r)
 	case !b.known(r.Model):
 		b.reject(r, RejectNoReplica)
+	case !b.held(r):
+		b.reject(r, RejectHolder)
 	case b.queued >= b.cfg.QueueLimit && !b.makeRoom(now, r):
 		b.reject(r, RejectQueueFull)
 	default:
@@ -356,6 +358,10 @@ func (b *Balancer) requeue(now time.Duration, r *request) {
 		b.bounce(r)
 		return
 	}
+	if !b.held(r) {
+		b.reject(r, RejectHolder)
+		return
+	}
 	b.enqueue(now, r)
 }
 
@@ -371,12 +377,12 @@ func (b *Balancer) startOver(now time.Duration, r *request) {
 // it, if not at once then after a wait.
 func (b *Balancer) anyLeft(now time.Duration, r *request) bool {
 	for _, t := range b.replicas {
-		if t.model == r.Model && !t.draining && t.live(now, &b.cfg) && !r.avoids(t.engine) {
+		if t.model == r.Model && !t.draining && t.live(now, &b.cfg) && !r.elsewhere(t) && !r.avoids(t.engine) {
 			return true
 		}
 	}
 	for _, t := range b.peers {
-		if b.mayForward(r, t) && t.load(r.Model) != nil && t.live(now, &b.cfg) && !r.avoids(t.engine) {
+		if b.mayForward(r, t) && t.load(r.Model) != nil && t.live(now, &b.cfg) && !r.elsewhere(t) && !r.avoids(t.engine) {
 			return true
 		}
 	}

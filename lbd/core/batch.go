@@ -10,12 +10,12 @@ import (
 
 // batch is what a balancer needs whose policy decides for whole pools
 // (policy.Batcher). A request that failed or was bounced before has places to
-// avoid and is placed by itself; so is what goes to peers.
+// avoid and is placed by itself; so is one with a holder, and what goes to peers.
 type batch struct {
 	policy policy.Batcher // nil: the policy decides request by request
 	pool   policy.Pool
 	asked  []*request // beside pool.Waiting
-	again  []*request // those that failed before
+	again  []*request // those that failed before, or that one target holds
 	ranks  []*target  // beside pool.Ranks
 }
 
@@ -233,14 +233,14 @@ func (b *Balancer) assign(now time.Duration, q *queue) (all bool) {
 }
 
 // fillPool takes the front of the queue into the pool. Requests with places to
-// avoid, which failed before, go ahead of it.
+// avoid, which failed before, go ahead of it, and so do those with a holder.
 func (b *Balancer) fillPool(now time.Duration, q *queue) {
 	x := &b.batch
 	x.asked, x.again, x.pool.Waiting = x.asked[:0], x.again[:0], x.pool.Waiting[:0]
 	x.pool.Now, x.pool.Model = now, q.model
 	b.pool = q.first(b.pool[:0], now, b.cfg.PoolLimit)
 	for _, r := range b.pool {
-		if len(r.avoid) > 0 {
+		if len(r.avoid) > 0 || r.Holder != "" {
 			x.again = append(x.again, r)
 			continue
 		}

@@ -79,6 +79,9 @@ type Request struct {
 	// SessionAge is how long ago its session began, as the balancer that forwarded
 	// it knows; 0 = not known.
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
+	// Holder is the one replica or peer, by id, that can serve it, since only there
+	// is what it goes on from; empty = any can.
+	Holder string `json:"holder,omitempty"`
 	// Wait bounds the time in the queue; 0 = Config.MaxWait.
 	Wait time.Duration `json:"wait_ns,omitempty"`
 }
@@ -193,6 +196,7 @@ const (
 	RejectFailed     = "replica_failed" // its target failed and it cannot be retried
 	RejectTooManyTry = "retries_exhausted"
 	RejectRetries    = "retry_budget" // too much is being retried already
+	RejectHolder     = "holder_gone"  // Request.Holder is no longer known, or serves another model
 )
 
 // Action is one thing to do. It is valid until the next Step.

@@ -192,17 +192,26 @@ func (b *Balancer) known(model string) bool {
 	return false
 }
 
-// rejectUnknown ends the waiting requests of models that nothing serves any more.
+// rejectUnknown ends the waiting requests of models that nothing serves any more,
+// and those whose holder is gone.
 func (b *Balancer) rejectUnknown() {
 	for _, q := range b.queues {
-		if q.len() == 0 || b.known(q.model) {
+		if q.len() == 0 {
 			continue
 		}
+		known := b.known(q.model)
 		for _, r := range b.waiting(q) {
-			b.dequeue(r)
-			if r.From != "" {
+			switch {
+			case known && b.held(r):
+				continue
+			case known:
+				b.dequeue(r)
+				b.reject(r, RejectHolder)
+			case r.From != "":
+				b.dequeue(r)
 				b.bounce(r)
-			} else {
+			default:
+				b.dequeue(r)
 				b.reject(r, RejectNoReplica)
 			}
 		}

@@ -14,7 +14,7 @@ func (b *Balancer) gather(now time.Duration, q *queue, r *request) {
 	b.candidates, b.targets = b.candidates[:0], b.targets[:0]
 	anyLocal := false
 	for _, t := range b.replicas {
-		if t.model != r.Model || r.avoids(t.engine) {
+		if t.model != r.Model || r.elsewhere(t) || r.avoids(t.engine) {
 			continue
 		}
 		anyLocal = b.candidate(now, q, t).Available || anyLocal
@@ -24,7 +24,7 @@ func (b *Balancer) gather(now time.Duration, q *queue, r *request) {
 		return
 	}
 	for _, t := range b.peers {
-		if t.load(r.Model) != nil && !r.avoids(t.engine) && b.mayForward(r, t) {
+		if t.load(r.Model) != nil && !r.elsewhere(t) && !r.avoids(t.engine) && b.mayForward(r, t) {
 			b.candidate(now, q, t)
 		}
 	}

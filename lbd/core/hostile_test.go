@@ -25,6 +25,7 @@ func hostile() map[string]Request {
 		"an unheard-of tier":          {Tier: "IW-X"},
 		"from an unheard-of peer":     {From: "mars", Hop: HopRemote},
 		"an unheard-of hop":           {Hop: "twice"},
+		"an unheard-of holder":        {Holder: "r9"},
 	}
 }
 

@@ -18,18 +18,19 @@ import (
 // world is a tiny shell around one balancer: it knows which requests are where,
 // so that only events that could happen are drawn.
 type world struct {
-	b      *Balancer
-	now    time.Duration
-	next   int
-	at     map[string]string // request -> target, "" = queued
-	log    []Event
-	ended  map[string]string
-	asked  int
-	events [][]byte
+	holders map[string]string // by request, where it has one
+	b       *Balancer
+	now     time.Duration
+	next    int
+	at      map[string]string // request -> target, "" = queued
+	log     []Event
+	ended   map[string]string
+	asked   int
+	events  [][]byte
 }
 
 func newWorld(cfg Config) *world {
-	return &world{b: New(cfg), at: map[string]string{}, ended: map[string]string{}}
+	return &world{b: New(cfg), holders: map[string]string{}, at: map[string]string{}, ended: map[string]string{}}
 }
 
 func drawConfig(rt *rapid.T) Config {
@@ -70,6 +71,10 @@ func (w *world) draw(rt *rapid.T) Event {
 		r.MaxTokens = rapid.SampledFrom([]int{0, 0, 10, 500}).Draw(rt, "max tokens")
 		if rapid.IntRange(0, 4).Draw(rt, "forwarded") == 0 {
 			r.From, r.Hop = peer, HopRemote
+		}
+		if rapid.IntRange(0, 5).Draw(rt, "held") == 0 {
+			r.Holder = rapid.SampledFrom([]string{replica, peer, "unheard-of"}).Draw(rt, "holder")
+			w.holders[r.ID] = r.Holder
 		}
 		return Event{Kind: EventArrived, Request: r}
 	case 4:
@@ -178,6 +183,9 @@ func (w *world) step(t fatal, ev Event) []Action {
 		case ActionDispatch, ActionForward:
 			if a.Target == "" || a.Decision == nil || a.Reason == "" {
 				t.Fatalf("unexplained %+v", a)
+			}
+			if holder := w.holders[a.ID]; holder != "" && holder != a.Target {
+				t.Fatalf("%s, which %s alone can serve, goes to %s", a.ID, holder, a.Target)
 			}
 			w.at[a.ID] = a.Target
 		case ActionReject, ActionBounce:

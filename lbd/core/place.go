@@ -46,7 +46,7 @@ func (b *Balancer) drainInOrder(now time.Duration, q *queue) {
 			pool = pool[:0] // the tenants' turns changed
 			continue
 		}
-		if r.Hop == HopNone && len(r.avoid) == 0 {
+		if !r.restricted() {
 			return
 		}
 		skip++
@@ -81,7 +81,7 @@ func (b *Balancer) drainPool(now time.Duration, q *queue) {
 			continue
 		}
 		q.weigh(r)
-		if r.Hop != HopNone || len(r.avoid) > 0 {
+		if r.restricted() {
 			b.place(now, q, r)
 			gathered = false
 			continue

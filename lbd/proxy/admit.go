@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -143,28 +144,30 @@ func errBody(err error, limit int64) *apiError {
 			message: fmt.Sprintf("reading the request body: it is larger than %d bytes", limit),
 		}
 	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return &apiError{
+			status: http.StatusRequestTimeout, kind: typeInvalid, code: "request_timeout",
+			message: "reading the request body: it did not come in time",
+		}
+	}
 	return invalid("", "incomplete_body", "reading the request body: "+err.Error())
 }
 
 // understand parses a body and finds the model that it asks for.
-func (r *Runtime) understand(body []byte) (c call, model string, refused *apiError) {
+func (r *Runtime) understand(body []byte) (c call, stands modelName, refused *apiError) {
 	c, err := parseCall(body)
 	if err != nil {
-		return c, "", invalid("", "invalid_json", "reading the request body as JSON: "+err.Error())
-	}
-	if c.continues() {
-		return c, "", invalid("previous_response_id", "previous_response_not_found",
-			"previous_response_id: no replica is known to hold that response: send the whole conversation as input")
+		return c, stands, invalid("", "invalid_json", "reading the request body as JSON: "+err.Error())
 	}
 	name, err := c.modelName()
 	if err != nil {
-		return c, "", r.errModel(err.Error())
+		return c, stands, r.errModel(err.Error())
 	}
-	model, known := r.models.Load().resolve(name)
+	stands, known := r.models.Load().resolve(name)
 	if !known {
-		return c, "", r.errModel("model: " + clip(name) + " is not served here")
+		return c, stands, r.errModel("model: " + clip(name) + " is not served here")
 	}
-	return c, model, nil
+	return c, stands, nil
 }
 
 // maxListed is how many models an error lists.

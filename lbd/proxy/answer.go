@@ -21,6 +21,7 @@ type answer struct {
 	failed bool
 	faulty bool
 	spoken *spoken // nil when the answer cannot be continued elsewhere
+	id     []byte  // of an answer that is whole, as JSON writes it
 
 	key     *renderer // nil when no key is wanted
 	room    int       // bytes that may still enter the key
@@ -233,6 +234,8 @@ func (a *answer) response(kind, raw []byte) {
 func (a *answer) whole(raw []byte) {
 	members(raw, func(key, value []byte) {
 		switch string(key) {
+		case `"id"`:
+			a.id = value
 		case `"usage"`:
 			a.usage.read(value)
 		case `"choices"`:
@@ -245,7 +248,7 @@ func (a *answer) whole(raw []byte) {
 			})
 		case `"output"`:
 			if a.key != nil && a.key.answer == answerTurn && a.enter(len(value)) {
-				a.key.messages(value)
+				a.key.items(value)
 			}
 		}
 	})

@@ -88,7 +88,7 @@ func TestMalformedBodies(t *testing.T) {
 		`{"a" 1}`:                     "byte 5 (line 1, column 6): want ':' after a key, found '1'",
 		`{"a":[1 2]}`:                 "byte 8 (line 1, column 9): want ',' or ']', found '2'",
 		`{"a":1} x`:                   "byte 8 (line 1, column 9): want nothing after the object, found 'x'",
-		"{\"a\":\xff}":                "byte 5 (line 1, column 6): want a value, found byte 0xff",
+		"{\"a\":\xff}":                "byte 5 (line 1, column 6): want UTF-8, found byte 0xff",
 		strings.Repeat(`{"a":`, 1000): "want less than 256 levels of brackets, found '{'",
 	} {
 		got := expect(t, b.post(chatPath, body), http.StatusBadRequest, "invalid_json")

@@ -152,6 +152,6 @@ func BenchmarkParse(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		releaseRenderer(renderKey(1, endpoints[chatPath], &c, testModel))
+		releaseRenderer(renderKey(1, endpoints[chatPath], &c, modelName{model: testModel}))
 	}
 }

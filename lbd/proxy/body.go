@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"unicode/utf8"
 )
 
 // endpoint is what a public path asks an engine for.
@@ -16,6 +17,9 @@ type endpoint struct {
 	streams bool
 	// done: a whole stream ends in [DONE].
 	done bool
+	// stored: the engine keeps the answer under its id, for a later request to go on
+	// from.
+	stored bool
 	// render writes the prompt into a key.
 	render func(*renderer, *call)
 	// extend puts the beginning of an answer behind the prompt; nil where answers
@@ -37,7 +41,7 @@ var endpoints = map[string]*endpoint{
 		path: "/v1/completions", streams: true, done: true, render: (*renderer).completion, extend: (*call).extendPrompt, anyEngine: true,
 		full: `"object":"text_completion","choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"length"}]`,
 	},
-	"/v1/responses":  {path: "/v1/responses", render: (*renderer).responses},
+	"/v1/responses":  {path: "/v1/responses", stored: true, render: (*renderer).responses},
 	"/v1/embeddings": {path: "/v1/embeddings", render: (*renderer).embeddings},
 	"/v1/rerank":     {path: "/v1/rerank", render: (*renderer).rerank},
 	"/tokenize":      {path: "/tokenize", render: (*renderer).tokenize},
@@ -67,6 +71,10 @@ type call struct {
 	minTokens     span
 	continueFinal span
 	addPrompt     span
+	template      span
+	templateArgs  span
+	effort        span
+	reasoning     span
 
 	// forbidden: some field says that the answer is not to be continued elsewhere.
 	forbidden bool
@@ -116,6 +124,14 @@ func (c *call) field(key []byte) *span {
 		return &c.continueFinal
 	case `"add_generation_prompt"`:
 		return &c.addPrompt
+	case `"chat_template"`:
+		return &c.template
+	case `"chat_template_kwargs"`:
+		return &c.templateArgs
+	case `"reasoning_effort"`:
+		return &c.effort
+	case `"reasoning"`:
+		return &c.reasoning
 	}
 	return nil
 }
@@ -125,6 +141,10 @@ func (c *call) field(key []byte) *span {
 func parseCall(body []byte) (call, error) {
 	c := call{body: body}
 	in := cursor{data: body}
+	if !utf8.Valid(body) {
+		// An engine may take it for a fault of its own, and every other one after it.
+		return c, &malformed{body, firstInvalid(body), "UTF-8"}
+	}
 	if err := in.open('{', "'{'"); err != nil {
 		return c, err
 	}
@@ -154,6 +174,17 @@ func parseCall(body []byte) (call, error) {
 		return c, in.fail("nothing after the object")
 	}
 	return c, nil
+}
+
+// firstInvalid is where text stops being UTF-8.
+func firstInvalid(text []byte) (at int) {
+	for {
+		c, size := utf8.DecodeRune(text[at:])
+		if c == utf8.RuneError && size <= 1 {
+			return at
+		}
+		at += size
+	}
 }
 
 // modelName is the model asked for; an error says what stands there instead.
@@ -200,12 +231,6 @@ func (c *call) said(s span) []byte {
 	}
 	t, _ := text(raw, nil)
 	return t
-}
-
-// continues says whether the call names an earlier response.
-func (c *call) continues() bool {
-	k := kindOf(c.previous.of(c.body))
-	return k != 0 && k != 'n'
 }
 
 // edit replaces a span of the body.

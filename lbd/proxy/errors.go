@@ -95,6 +95,7 @@ var rejections = map[string]apiError{
 		status: http.StatusBadGateway, kind: typeServer,
 		message: "the replica failed and the request cannot be tried elsewhere",
 	},
+	core.RejectHolder: errNoHolder,
 	core.RejectDuplicate: {
 		status: http.StatusConflict, kind: typeInvalid,
 		message: "a request with this id is in flight",
@@ -108,7 +109,9 @@ func rejection(reason string, last *failure) *apiError {
 	if !ok {
 		e = apiError{status: http.StatusServiceUnavailable, kind: typeServer, message: "the request was rejected"}
 	}
-	e.code = reason
+	if e.code == "" {
+		e.code = reason
+	}
 	if last != nil {
 		e.message += "; the last failure: " + last.cause
 		if last.silent && e.status == http.StatusBadGateway {

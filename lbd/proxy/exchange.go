@@ -70,38 +70,53 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	if refused != nil {
 		return nil, refused
 	}
-	buf, err := readBody(x.w, x.req, x.rt.limits.MaxBody)
+	buf, err := x.readBody()
 	if err != nil {
 		return nil, errBody(err, x.rt.limits.MaxBody)
 	}
-	c, model, refused := x.rt.understand(buf.b)
+	c, stands, refused := x.rt.understand(buf.b)
+	var holder string
+	if refused == nil && x.endpoint.stored {
+		holder, refused = x.rt.holderOf(x.req.Context(), &c, &x.origin)
+	}
 	if refused != nil {
 		buf.release()
 		return nil, refused
 	}
-	x.model = model
+	x.model = stands.model
 	x.setSession(x.req, &c)
-	x.answer.key = renderKey(x.rt.seed, x.endpoint, &c, model)
+	x.answer.key = renderKey(x.rt.seed, x.endpoint, &c, stands)
 	x.answer.room = x.rt.limits.MaxKeyedAnswer
 	x.promptTokens = (x.answer.key.hash.Len() + 3) / 4
 	x.bound = c.bound()
 	continuable := c.continuable(x.endpoint)
-	x.body = share(x.rewrite(&c, buf)) // which may let go of what c was read from
+	x.body = share(x.rewrite(&c, stands, buf)) // which may let go of what c was read from
 	if continuable {
 		x.listen()
 	}
 	return &core.Request{
-		Model: model, Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.key.hash.Key(),
+		Model: x.model, Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.key.hash.Key(),
 		PromptTokens: x.promptTokens, MaxTokens: x.bound, Hop: x.hop, From: x.from, SessionAge: x.sessionAge, Wait: x.wait,
+		Holder: holder,
 	}, nil
+}
+
+// readBody reads the request's body, in as much time as a slow client may take.
+func (x *exchange) readBody() (*pooled, error) {
+	_ = x.ctl.SetReadDeadline(time.Now().Add(x.rt.limits.Body)) // a reader without deadlines blocks as it likes
+	buf, err := readBody(x.w, x.req, x.rt.limits.MaxBody)
+	if err == nil {
+		_ = x.ctl.SetReadDeadline(time.Time{}) // else the client would be thought gone when it passes
+	}
+	return buf, err
 }
 
 // rewrite makes the declared changes to a body: the real name for an alias, and
 // a stream's usage asked for.
-func (x *exchange) rewrite(c *call, buf *pooled) *pooled {
+func (x *exchange) rewrite(c *call, stands modelName, buf *pooled) *pooled {
 	var edits []edit
-	if name, _ := c.modelName(); string(name) != x.model {
-		edits = append(edits, c.rename(x.model))
+	if name, _ := c.modelName(); string(name) != stands.model && stands.adapter == "" {
+		edits = append(edits, c.rename(stands.model))
 	}
 	x.streamWanted = c.asksStream()
 	if x.endpoint.streams && x.streamWanted {
@@ -272,13 +287,24 @@ func (x *exchange) refuse(e *apiError) {
 		e.status = http.StatusServiceUnavailable // the peer knows other places
 		x.w.Header().Set(headerBounce, "1")
 	}
-	if e.status == http.StatusRequestEntityTooLarge || e.status == http.StatusServiceUnavailable {
+	if x.endsConnection(e.status) {
 		x.w.Header().Set("Connection", "close")
 	}
 	x.reply(e)
 	if x.from == "" {
 		x.rt.metrics.requests.WithLabelValues(x.model, string(x.tier), statusLabel(e.status)).Inc()
 	}
+}
+
+// endsConnection says whether the client shall connect anew after a refusal: what
+// is left of its body is not worth reading, or the balancer drains. Over HTTP/2 a
+// body is let go of by itself, and other streams share the connection.
+func (x *exchange) endsConnection(status int) bool {
+	switch status {
+	case http.StatusRequestEntityTooLarge, http.StatusRequestTimeout:
+		return x.req.ProtoMajor == 1
+	}
+	return status == http.StatusServiceUnavailable
 }
 
 // reply answers with an error of our own.

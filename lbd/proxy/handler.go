@@ -26,7 +26,7 @@ func (r *Runtime) serve(w http.ResponseWriter, req *http.Request) {
 		if r.allow(w, req, http.MethodGet) {
 			r.serveReady(w)
 		}
-	case path == "/v1/models":
+	case under(path, "/v1/models"):
 		if r.allow(w, req, http.MethodGet) {
 			r.serveModels(w, req)
 		}
@@ -122,19 +122,44 @@ type modelObject struct {
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
 	Root    string `json:"root"` // the real name of an alias
+	// Parent is the model that an adapter belongs to; null for a model.
+	Parent *string `json:"parent"`
 }
 
-// serveModels lists every name that a request may use.
+// serveModels lists every name that a request may use, or shows the one that the
+// path names.
 func (r *Runtime) serveModels(w http.ResponseWriter, req *http.Request) {
 	if _, ok := r.keyring().admit(req.Header); !ok {
 		r.refuse(w, req, errUnauthorized())
 		return
 	}
 	t := r.models.Load()
+	if name, one := strings.CutPrefix(req.URL.Path, "/v1/models/"); one {
+		if _, known := t.resolve([]byte(name)); !known {
+			r.refuse(w, req, r.errModel("model: "+clip([]byte(name))+" is not served here"))
+			return
+		}
+		writeJSON(w, r.modelObject(t, name))
+		return
+	}
 	list := make([]modelObject, 0, len(t.list))
 	for _, name := range t.list {
-		list = append(list, modelObject{ID: name, Object: "model", Created: r.began.Unix(), OwnedBy: "skyserve", Root: t.real[name]})
+		list = append(list, r.modelObject(t, name))
 	}
+	writeJSON(w, map[string]any{"object": "list", "data": list})
+}
+
+// modelObject is a name of the table as it is shown.
+func (r *Runtime) modelObject(t *modelTable, name string) modelObject {
+	stands := t.real[name]
+	o := modelObject{ID: name, Object: "model", Created: r.began.Unix(), OwnedBy: "skyserve", Root: stands.model}
+	if stands.adapter != "" {
+		o.Root, o.Parent = name, &stands.model
+	}
+	return o
+}
+
+func writeJSON(w http.ResponseWriter, document any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(map[string]any{"object": "list", "data": list}) // a client that has gone reads nothing
+	_ = json.NewEncoder(w).Encode(document) // a client that has gone reads nothing
 }

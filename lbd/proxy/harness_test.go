@@ -78,7 +78,10 @@ func start(t *testing.T, o Options) *balancer {
 // serveWith puts a runtime that somebody else starts behind a listener.
 func serveWith(t *testing.T, rt *Runtime) *balancer {
 	t.Helper()
-	srv := httptest.NewServer(rt.Handler())
+	mux := http.NewServeMux()
+	mux.Handle("/", rt.Handler())
+	mux.HandleFunc("GET "+PathHolds, rt.ServeHolds)
+	srv := httptest.NewServer(mux)
 	t.Cleanup(func() {
 		srv.Close()
 		if tr, ok := rt.transport.(interface{ CloseIdleConnections() }); ok {

@@ -10,8 +10,12 @@ import (
 // template renders it, such that a prompt with its answer is the beginning of
 // the conversation's next prompt:
 //
-//	<|model|>\n cache salt \n tools, then for each message
+//	<|model|>\n adapter, cache salt, what the template is given besides, tools,
+//	each with its name, then for each message
 //	<|role|>\n content, tool calls \n, and <|assistant|>\n before an answer
+//
+// What only guides the answer (response_format, tool_choice) is no part of a
+// prompt: engines share what they hold of the same prompt whatever the answer's form.
 type renderer struct {
 	hash    prefix.Hasher
 	scratch []byte
@@ -32,18 +36,36 @@ var renderers = sync.Pool{New: func() any { return new(renderer) }}
 
 // renderKey starts a renderer with a call's prompt. The caller gives it back
 // with releaseRenderer when no more of the answer will come.
-func renderKey(seed uint64, e *endpoint, c *call, model string) *renderer {
+func renderKey(seed uint64, e *endpoint, c *call, stands modelName) *renderer {
 	r := renderers.Get().(*renderer)
 	r.hash.Reset(seed, false)
 	r.hash.Grow(len(c.body)) // what is rendered is not much longer
 	r.answer = answerUnknown
 	r.str("<|")
-	r.str(model)
+	r.str(stands.model)
 	r.str("|>\n")
-	r.raw(c, c.cacheSalt)
-	r.str("\n")
+	if stands.adapter != "" {
+		r.str("<|adapter|>")
+		r.str(stands.adapter)
+		r.str("\n")
+	}
+	r.option(c, "cache_salt", c.cacheSalt)
 	e.render(r, c)
 	return r
+}
+
+// option writes a field that stands before the messages; one that is null is as
+// good as none.
+func (r *renderer) option(c *call, name string, s span) {
+	raw := s.of(c.body)
+	if k := kindOf(raw); k == 0 || k == 'n' {
+		return
+	}
+	r.str("<|")
+	r.str(name)
+	r.str("|>")
+	_, _ = r.hash.Write(raw)
+	r.str("\n")
 }
 
 func releaseRenderer(r *renderer) {
@@ -54,8 +76,6 @@ func releaseRenderer(r *renderer) {
 }
 
 func (r *renderer) str(s string) { _, _ = r.hash.WriteString(s) }
-
-func (r *renderer) raw(c *call, s span) { _, _ = r.hash.Write(s.of(c.body)) }
 
 // text writes what a quoted string says.
 func (r *renderer) text(quoted []byte) {
@@ -107,7 +127,12 @@ func members(raw []byte, do func(key, value []byte)) {
 }
 
 func (r *renderer) chat(c *call) {
-	r.raw(c, c.tools)
+	// A template may render these anywhere; most do so before the messages.
+	r.option(c, "chat_template", c.template)
+	r.option(c, "chat_template_kwargs", c.templateArgs)
+	r.option(c, "reasoning_effort", c.effort)
+	r.option(c, "documents", c.documents)
+	r.option(c, "tools", c.tools)
 	r.messages(c.messages.of(c.body))
 	r.answer = answerTurn
 }
@@ -223,7 +248,10 @@ func (r *renderer) texts(raw []byte) {
 }
 
 func (r *renderer) responses(c *call) {
-	r.raw(c, c.tools)
+	// What a stored response says is not known here, only that it comes first.
+	r.option(c, "previous_response_id", c.previous)
+	r.option(c, "reasoning", c.reasoning)
+	r.option(c, "tools", c.tools)
 	if said := c.instructions.of(c.body); kindOf(said) == '"' {
 		r.turn([]byte(`"system"`))
 		r.text(said)
@@ -235,9 +263,46 @@ func (r *renderer) responses(c *call) {
 		r.text(raw)
 		r.str("\n")
 	} else {
-		r.messages(raw)
+		r.items(raw)
 	}
 	r.answer = answerTurn
+}
+
+// items writes the items of a Responses input or output.
+func (r *renderer) items(raw []byte) { each(raw, r.item) }
+
+// item writes a message, a call of a function, what one returned, or all of
+// anything else. What was reasoned is not told again in later turns.
+func (r *renderer) item(raw []byte) {
+	var kind, name, arguments, output []byte
+	members(raw, func(key, value []byte) {
+		switch string(key) {
+		case `"type"`:
+			kind = value
+		case `"name"`:
+			name = value
+		case `"arguments"`:
+			arguments = value
+		case `"output"`:
+			output = value
+		}
+	})
+	switch string(kind) {
+	case "", `"message"`:
+		r.message(raw)
+	case `"function_call"`:
+		r.turn([]byte(`"assistant"`))
+		r.callName(name)
+		r.content(arguments)
+		r.str("\n")
+	case `"function_call_output"`:
+		r.turn([]byte(`"tool"`))
+		r.content(output)
+		r.str("\n")
+	case `"reasoning"`:
+	default:
+		r.part(raw)
+	}
 }
 
 func (r *renderer) embeddings(c *call) { r.texts(c.input.of(c.body)) }
@@ -249,6 +314,7 @@ func (r *renderer) rerank(c *call) {
 }
 
 func (r *renderer) tokenize(c *call) {
+	r.option(c, "tools", c.tools)
 	r.texts(c.prompt.of(c.body))
 	r.messages(c.messages.of(c.body))
 }

@@ -7,6 +7,9 @@ import "time"
 type Limits struct {
 	// MaxBody is the largest request body in bytes; a larger one is answered 413.
 	MaxBody int64
+	// Body is how long a client may take to send its request's body; then it is
+	// answered 408.
+	Body time.Duration
 	// FirstByte is how long a target may take to its first byte of a streamed
 	// answer, Idle how long between two pieces of any answer, Answer how long to
 	// the first byte of an answer that is not streamed.
@@ -26,6 +29,8 @@ type Limits struct {
 	// whose body is kept for that beyond the first byte of its answer.
 	MaxContinuedText int
 	MaxContinuedBody int
+	// Responses is how many stored responses' holders are remembered.
+	Responses int
 	// Decisions is how many requests' decisions are remembered.
 	Decisions int
 	// HistoryMinutes is how many minutes of points are remembered.
@@ -40,6 +45,7 @@ type Limits struct {
 func DefaultLimits() Limits {
 	return Limits{
 		MaxBody:   16 << 20,          // a 4 M-token text, or a dozen inlined images
+		Body:      2 * time.Minute,   // MaxBody at 1 Mbit/s
 		FirstByte: 120 * time.Second, // a full engine queue and a long prefill; then another replica is the better bet
 		Idle:      60 * time.Second,  // no engine pauses that long between tokens, not even under preemption
 		Answer:    10 * time.Minute,  // nothing comes before the last token: 16,000 tokens at 27 a second
@@ -51,6 +57,7 @@ func DefaultLimits() Limits {
 		MaxContinuedText: 1 << 18, // as MaxKeyedAnswer
 		MaxContinuedBody: 1 << 20, // a prompt of 250,000 tokens; larger bodies are images, and few
 
+		Responses:        1 << 16, // 16 MB; engines hold fewer, or forget them at a restart
 		Decisions:        4096,
 		HistoryMinutes:   8 * 24 * 60, // a week, the longest season that forecasts know, and a day
 		RecordBuffer:     8192,        // a second of full traffic while a disk stalls
@@ -62,6 +69,7 @@ func DefaultLimits() Limits {
 func (l Limits) orDefault() Limits {
 	d := DefaultLimits()
 	fill(&l.MaxBody, d.MaxBody)
+	fill(&l.Body, d.Body)
 	fill(&l.FirstByte, d.FirstByte)
 	fill(&l.Idle, d.Idle)
 	fill(&l.Answer, d.Answer)
@@ -70,6 +78,7 @@ func (l Limits) orDefault() Limits {
 	fill(&l.MaxKeyedAnswer, d.MaxKeyedAnswer)
 	fill(&l.MaxContinuedText, d.MaxContinuedText)
 	fill(&l.MaxContinuedBody, d.MaxContinuedBody)
+	fill(&l.Responses, d.Responses)
 	fill(&l.Decisions, d.Decisions)
 	fill(&l.HistoryMinutes, d.HistoryMinutes)
 	fill(&l.RecordBuffer, d.RecordBuffer)

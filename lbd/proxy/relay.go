@@ -110,7 +110,7 @@ func (x *exchange) passAlong(resp *http.Response, buf *pooled, events *splitter,
 		if !ok {
 			break
 		}
-		hide, fault := x.look(b[at : at+size])
+		hide, fault := x.look(b[at:at+size], at == 0)
 		if hide || fault {
 			if !x.put(resp, b[from:at], now) {
 				return clientGone
@@ -165,7 +165,7 @@ func (x *exchange) passJoined(buf *pooled, events *splitter, now time.Time) pass
 func (x *exchange) join(out *pooled, event []byte) passing {
 	mark := len(out.b)
 	out.b = x.seam.event(out.b, event)
-	hide, fault := x.look(out.b[mark:])
+	hide, fault := x.look(out.b[mark:], false)
 	if hide || fault {
 		out.b = out.b[:mark]
 	}
@@ -176,14 +176,16 @@ func (x *exchange) join(out *pooled, event []byte) passing {
 }
 
 // look learns from an event and says whether the client shall not see it, and
-// whether it is the word of a target that failed and can be replaced.
-func (x *exchange) look(event []byte) (hide, fault bool) {
+// whether it is the word of a target that failed and can be replaced: another one
+// can go on, or nothing at all was said before. first: no event waits to be passed.
+func (x *exchange) look(event []byte, first bool) (hide, fault bool) {
 	data := eventData(event)
 	if data == nil {
 		return false, false
 	}
 	f := x.answer.event(data)
-	return f.usageOnly && x.hideUsage, x.answer.faulty && x.mayContinue()
+	x.remember()
+	return f.usageOnly && x.hideUsage, x.answer.faulty && (x.mayContinue() || (first && !x.wrote))
 }
 
 // put writes to the client at once.
@@ -254,7 +256,7 @@ func (x *exchange) lastEvent(resp *http.Response, rest []byte) (seen []byte, com
 		x.join(out, rest)
 		return out.b, true
 	}
-	if hide, _ := x.look(rest); hide {
+	if hide, _ := x.look(rest, false); hide {
 		return nil, true
 	}
 	return rest, true
@@ -325,7 +327,12 @@ func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *t
 // wholeEnded ends an answer with what was held back of it.
 func (x *exchange) wholeEnded(resp *http.Response, rest []byte) (ended bool) {
 	if !x.wrote {
+		if f := x.unfit(resp, rest); f != nil {
+			x.fail(f)
+			return false
+		}
 		x.answer.whole(rest)
+		x.remember()
 		x.w.Header()["Content-Length"] = []string{strconv.Itoa(len(rest))}
 		x.commit(resp)
 	}

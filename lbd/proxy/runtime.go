@@ -71,6 +71,7 @@ type Runtime struct {
 
 	draining atomic.Bool
 	models   atomic.Pointer[modelTable]
+	stored   *responses
 	record   *recorder
 	stats    *stats
 	points   *points
@@ -102,6 +103,7 @@ func New(o Options) (*Runtime, error) {
 	r.SetContinue(!o.NoContinue)
 	r.declared = append(r.declared, o.Self.Models...)
 	r.ring = newRing(r.limits.Decisions)
+	r.stored = newResponses(r.limits.Responses)
 	r.stats = &stats{}
 	r.points = newPoints(o.Self, r.limits.HistoryMinutes)
 	r.points.serve(r.declared)

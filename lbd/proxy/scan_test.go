@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
 )
@@ -15,7 +16,8 @@ var bodySeeds = []string{
 	`{"messages":[{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f","arguments":"{\"a\":1}"}}]},{"role":7,"content":[{"type":"image_url","image_url":{"url":"data:"}}]}]}`,
 }
 
-// What is taken for JSON is what the standard library takes for it, and every
+// What is taken for JSON is what the standard library takes for it, as far as it is
+// UTF-8, and every
 // value that is found is one; an edited body is the body with those values changed.
 func FuzzBody(f *testing.F) {
 	for _, s := range bodySeeds {
@@ -24,7 +26,7 @@ func FuzzBody(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		c, err := parseCall(body)
 		object := len(bytes.TrimLeft(body, " \t\r\n")) > 0 && bytes.TrimLeft(body, " \t\r\n")[0] == '{'
-		if valid := json.Valid(body) && object; valid != (err == nil) && bytes.Count(body, []byte("{"))+bytes.Count(body, []byte("[")) <= maxDepth {
+		if valid := json.Valid(body) && utf8.Valid(body) && object; valid != (err == nil) && bytes.Count(body, []byte("{"))+bytes.Count(body, []byte("[")) <= maxDepth {
 			t.Fatalf("%q: valid %v, read with %v", body, valid, err)
 		}
 		if err != nil {
@@ -37,7 +39,7 @@ func FuzzBody(f *testing.F) {
 			}
 		}
 		for _, e := range endpoints {
-			releaseRenderer(renderKey(1, e, &c, "m"))
+			releaseRenderer(renderKey(1, e, &c, modelName{model: "m"}))
 		}
 		if _, err := c.modelName(); err != nil {
 			return
@@ -136,7 +138,7 @@ func keyOf(t *testing.T, path, body string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := renderKey(1, endpoints[path], &c, "m")
+	r := renderKey(1, endpoints[path], &c, modelName{model: "m"})
 	r.str(strings.Repeat("\x00", 64)) // fill the last block up, so that every byte counts
 	key := r.hash.Key()
 	releaseRenderer(r)
@@ -206,7 +208,7 @@ func TestAnswerRendersAsTheNextTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	finish := func(end string, feed func(*answer)) string {
-		a := answer{key: renderKey(1, endpoints[chatPath], &c, "m"), room: 1 << 20}
+		a := answer{key: renderKey(1, endpoints[chatPath], &c, modelName{model: "m"}), room: 1 << 20}
 		feed(&a)
 		a.key.str(end + strings.Repeat("\x00", 64))
 		b, _ := json.Marshal(a.finish())
@@ -230,7 +232,7 @@ func TestAnswerRendersAsTheNextTurn(t *testing.T) {
 	if whole != want {
 		t.Error("a whole answer is not the beginning of the next turn")
 	}
-	long := answer{key: renderKey(1, endpoints[chatPath], &c, "m"), room: 3}
+	long := answer{key: renderKey(1, endpoints[chatPath], &c, modelName{model: "m"}), room: 3}
 	long.event([]byte(pieces[2]))
 	long.event([]byte(pieces[3]))
 	if long.finish() != nil {

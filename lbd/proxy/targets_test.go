@@ -112,16 +112,22 @@ func TestModels(t *testing.T) {
 	want("chat-small", testModel, "other")
 	b.SetModels([]service.BalancerModel{{Name: "m", Aliases: []string{"other", "alias"}}})
 	want("alias", "m", "other")
-	if real, _ := b.models.Load().resolve([]byte("other")); real != "other" {
-		t.Errorf("an alias hides the real model: %q", real)
+	if stands, _ := b.models.Load().resolve([]byte("other")); stands.model != "other" {
+		t.Errorf("an alias hides the real model: %+v", stands)
 	}
 	if _, err := b.RemoveReplica("x", 0); err != nil {
 		t.Fatal(err)
 	}
-	if real, _ := b.models.Load().resolve([]byte("other")); real != "m" {
-		t.Errorf("other is %q, want m", real)
+	if stands, _ := b.models.Load().resolve([]byte("other")); stands.model != "m" {
+		t.Errorf("other is %+v, want m", stands)
 	}
 	if code, body := b.get("/v1/models"); code != 200 || !contains(body, `"id":"alias"`, `"root":"m"`, `"object":"list"`) {
 		t.Errorf("/v1/models answers %d %s", code, body)
+	}
+	if code, body := b.get("/v1/models/alias"); code != 200 || !contains(body, `{"id":"alias"`, `"root":"m"`) {
+		t.Errorf("/v1/models/alias answers %d %s", code, body)
+	}
+	if code, body := b.get("/v1/models/org/none"); code != 404 || !contains(body, "model_not_found", "org/none") {
+		t.Errorf("an unknown model is answered %d %s", code, body)
 	}
 }

@@ -73,6 +73,10 @@ func (x *exchange) ask(ctx context.Context) (resp *http.Response, ended bool) {
 		x.fail(&failure{cause: fmt.Sprintf("%s answered %d", x.sent.target, resp.StatusCode), silent: resp.StatusCode == http.StatusGatewayTimeout})
 	case x.wrote && (!isStream(resp) || resp.StatusCode != http.StatusOK):
 		x.fail(&failure{cause: fmt.Sprintf("%s answered %d instead of going on", x.sent.target, resp.StatusCode)})
+	case isStream(resp) && encoded(resp.Header):
+		x.fail(&failure{cause: x.sent.target + " encoded its stream, which it was not asked to"})
+		resp.Body.Close() // its rest may be long in coming
+		return nil, false
 	default:
 		return resp, false
 	}
@@ -173,11 +177,41 @@ func (x *exchange) failureOf(ctx context.Context, err error) *failure {
 	return &failure{cause: cause, err: err, unreachable: unreachable}
 }
 
+// unfit says why an answer in one piece is none: it is JSON without its end, or an
+// error of the target under a status that says otherwise.
+func (x *exchange) unfit(resp *http.Response, body []byte) *failure {
+	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	if resp.StatusCode != http.StatusOK || encoded(resp.Header) || strings.TrimSpace(kind) != "application/json" {
+		return nil
+	}
+	in := cursor{data: body}
+	if _, err := in.value(); err != nil && in.at >= len(body) {
+		return &failure{cause: x.sent.target + " broke off in the middle of its answer", err: err}
+	}
+	fault := false
+	members(body, func(key, value []byte) { fault = fault || (string(key) == `"error"` && serverFault(value)) })
+	if fault {
+		return &failure{cause: x.sent.target + " answered with an error"}
+	}
+	return nil
+}
+
+// encoded says whether a body is not what its content type says, but compressed or
+// the like.
+func encoded(h http.Header) bool {
+	e := h.Get("Content-Encoding")
+	return e != "" && !strings.EqualFold(e, "identity")
+}
+
 // worthAnotherTry says whether a status tells of the target and not of the
-// request. A peer that does not let us in is as bad as one that is broken.
+// request: it failed, is full, answered with nothing, or with another address,
+// which is none of the client's business. A peer that does not let us in is as bad
+// as one that is broken.
 func (x *exchange) worthAnotherTry(status int) bool {
 	switch {
 	case status >= 500 || status == http.StatusTooManyRequests:
+		return true
+	case status == http.StatusNoContent || status == http.StatusResetContent || status/100 == 3:
 		return true
 	case x.sent.peer != nil:
 		return status == http.StatusUnauthorized || status == http.StatusForbidden

@@ -246,6 +246,9 @@ func (l *Layout) addReplica(r placed) error {
 	for _, a := range m.Aliases {
 		args = append(args, "--alias", a)
 	}
+	for _, a := range m.Engine.Adapters() {
+		args = append(args, "--lora", a)
+	}
 	optional := func(flag, value string, isSet bool) {
 		if isSet {
 			args = append(args, flag, value)
@@ -300,7 +303,7 @@ func (l *Layout) addBalancer(r service.RegionSpec, id string) error {
 		Peers: l.peers(r.Name, id),
 	}
 	for _, m := range l.spec.Models {
-		c.Models = append(c.Models, service.BalancerModel{Name: m.Name, Aliases: m.Aliases, SLO: m.SLO})
+		c.Models = append(c.Models, service.BalancerModel{Name: m.Name, Aliases: m.Aliases, LoRA: m.Engine.Adapters(), SLO: m.SLO})
 	}
 	identity := c
 	fixed, err := hashOf(identity.Fixed())

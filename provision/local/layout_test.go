@@ -18,7 +18,7 @@ import (
 
 const twoRegions = `name: chat
 models:
-  - {name: org/Big-Model, aliases: [big], engine: {kind: sim, speed: 10, max_num_seqs: 8, kv_tokens: 100}, gpus: [{type: L4}]}
+  - {name: org/Big-Model, aliases: [big], engine: {kind: sim, speed: 10, max_num_seqs: 8, kv_tokens: 100, lora: [sql=/adapters/sql]}, gpus: [{type: L4}]}
   - {name: org/Small.Model, engine: {kind: sim, flavor: sglang}, regions: {local/eu: {min: 0, max: 1}}}
 regions:
   - {name: local/us, balancers: 2, replicas: {min: 3, max: 5}}
@@ -100,7 +100,7 @@ func TestPeersAndRoundTrips(t *testing.T) {
 
 func TestEngineArguments(t *testing.T) {
 	l := mustLayout(t, twoRegions)
-	want := "engine --listen 127.0.0.1:9202 --model org/Big-Model --seed 2 --alias big --profile l4-llama3.1-8b --kv-tokens 100 --speed 10 --flavor vllm --max-num-seqs 8"
+	want := "engine --listen 127.0.0.1:9202 --model org/Big-Model --seed 2 --alias big --lora sql --profile l4-llama3.1-8b --kv-tokens 100 --speed 10 --flavor vllm --max-num-seqs 8"
 	if got := strings.Join(l.recipes["us-1"].Args, " "); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -34,6 +34,8 @@ type job struct {
 func (s *Server) serveChat(w http.ResponseWriter, r *http.Request)       { s.generate(w, r, true) }
 func (s *Server) serveCompletion(w http.ResponseWriter, r *http.Request) { s.generate(w, r, false) }
 
+var errFault = &problem{status: http.StatusInternalServerError, kind: "server_error", message: "a fault of the engine was asked for"}
+
 // generate is the life of a generation request.
 func (s *Server) generate(w http.ResponseWriter, r *http.Request, chat bool) {
 	if s.draining.Load() {
@@ -46,7 +48,7 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, chat bool) {
 		return
 	}
 	if s.faults.arrive() {
-		(&problem{status: http.StatusInternalServerError, kind: "server_error", message: "a fault of the engine was asked for"}).write(w)
+		errFault.write(w)
 		return
 	}
 	s.waitGate(r.Context()) // this very request may have made the server hang

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ type Server struct {
 	models  map[string]adapter
 	driver  *driver
 	faults  *faultState
+	stored  stored
 	handler http.Handler
 	started time.Time
 
@@ -42,6 +44,7 @@ func New(opts Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{opts: opts, models: adapters(opts), driver: d, started: time.Now(), dead: make(chan struct{})}
+	s.stored.byID = map[string]*list.Element{}
 	s.throughput = make([]throughput, opts.DataParallel)
 	for rank := range s.throughput {
 		s.throughput[rank].at = s.started
@@ -118,7 +121,9 @@ func (s *Server) routes() http.Handler {
 	}{
 		{http.MethodPost, "/v1/chat/completions", s.serveChat},
 		{http.MethodPost, "/v1/completions", s.serveCompletion},
+		{http.MethodPost, "/v1/responses", s.serveResponse},
 		{http.MethodPost, "/v1/embeddings", s.serveEmbeddings},
+		{http.MethodPost, "/v1/rerank", s.serveRerank},
 		{http.MethodPost, "/tokenize", s.serveTokenize},
 		{http.MethodGet, "/v1/models", s.serveModels},
 		{http.MethodGet, "/health", s.serveHealth},

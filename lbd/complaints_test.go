@@ -1,0 +1,301 @@
+package lbd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/engine/server"
+)
+
+// What users of other balancers complain about, tried on a whole balancer. The
+// numbers are those of the list of complaints that the project keeps; the rest of
+// them is tested where it is decided, in lbd/core.
+
+// turn is a message of a conversation.
+type turn struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// say sends a conversation and returns the answer.
+func (n *node) say(ctx context.Context, hc *http.Client, stream bool, turns ...turn) (answer, error) {
+	body, err := json.Marshal(map[string]any{"model": "llama", "stream": stream, "messages": turns, "max_tokens": 8})
+	if err != nil {
+		return answer{}, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, n.public+chatPath, strings.NewReader(string(body)))
+	if err != nil {
+		return answer{}, err
+	}
+	resp, err := hc.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	return answer{resp.StatusCode, resp.Header, string(text)}, err
+}
+
+// mustSay is say where nothing may go wrong; it returns who answered.
+func (n *node) mustSay(t *testing.T, hc *http.Client, turns ...turn) string {
+	t.Helper()
+	a, err := n.say(t.Context(), hc, false, turns...)
+	if err != nil || a.status != http.StatusOK {
+		t.Fatalf("%d %s, %v", a.status, a.body, err)
+	}
+	return a.header.Get("X-Skyserve-Replica")
+}
+
+// words is a long text that no other number gives.
+func words(n int) string {
+	random := rand.New(rand.NewPCG(uint64(n), 0))
+	var out strings.Builder
+	for range 300 {
+		fmt.Fprintf(&out, "%x ", random.Uint32())
+	}
+	return out.String()
+}
+
+// A replica that holds the prefixes of many conversations dies: nobody gets an
+// error, and what it served does not all go to one other replica.
+func TestComplaint4DeadReplicaThatHoldsThePrefixes(t *testing.T) {
+	engines := map[string]*engine{}
+	cfg := config("lb-us-0", "local/us")
+	for _, id := range []string{"us-0", "us-1", "us-2"} {
+		engines[id] = newEngine(t, "llama", "")
+		cfg.Replicas = append(cfg.Replicas, service.ReplicaConfig{ID: id, URL: engines[id].URL, Model: "llama"})
+	}
+	n := start(t, cfg, Options{})
+	ready(t, n)
+	eventually(t, "all replicas are ready", func() bool { return n.readyReplicas(t) == 3 })
+	hc := client(t)
+	const conversations = 24
+	served := map[string][]int{}
+	for i := range conversations {
+		who := n.mustSay(t, hc, turn{"user", words(i)})
+		served[who] = append(served[who], i)
+	}
+	dying := "us-0"
+	if len(served[dying]) < 3 || len(served) != 3 {
+		t.Fatalf("conversations by replica: %v; want them shared", served)
+	}
+	engines[dying].CloseClientConnections()
+	engines[dying].Close()
+	heirs := map[string]int{}
+	for _, i := range served[dying] {
+		for range 3 {
+			heirs[n.mustSay(t, hc, turn{"user", words(i)}, turn{"assistant", "hello"}, turn{"user", "go on"})]++
+		}
+	}
+	if heirs[dying] > 0 || len(heirs) != 2 {
+		t.Errorf("what %s held went to %v, want both others", dying, heirs)
+	}
+	n.quiet(t)
+}
+
+func (n *node) readyReplicas(t *testing.T) (ready int) {
+	for _, r := range n.snapshot(t).Regions {
+		for _, rep := range r.Replicas {
+			if rep.State == service.StateReady {
+				ready++
+			}
+		}
+	}
+	return ready
+}
+
+// Engines fail, break off and hang up, clients leave at any moment: afterwards every
+// counter is at zero.
+func TestComplaint5LoadCountersReturnToZero(t *testing.T) {
+	cfg := config("lb-us-0", "local/us")
+	for id, faults := range map[string]string{"us-0": "", "us-1": "error-rate=0.3", "us-2": "reset-after-tokens=3", "us-3": "die-after=20"} {
+		f, err := server.ParseFaults([]string{faults})
+		if err != nil {
+			t.Fatal(err)
+		}
+		url := simulatedUntilItDies(t, server.Options{Model: "llama", Speed: 1000, Seed: 7, Faults: f})
+		cfg.Replicas = append(cfg.Replicas, service.ReplicaConfig{ID: id, URL: url, Model: "llama", Kind: service.EngineSim})
+	}
+	n := start(t, cfg, Options{})
+	ready(t, n)
+	var clients sync.WaitGroup
+	for c := range 8 {
+		clients.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(c), 1))
+			hc := &http.Client{Transport: &http.Transport{}, Timeout: patience}
+			defer hc.CloseIdleConnections()
+			for i := range 20 {
+				ctx, leave := context.WithCancel(context.Background())
+				if random.IntN(4) == 0 {
+					time.AfterFunc(time.Duration(random.IntN(3000))*time.Microsecond, leave)
+				}
+				a, err := n.say(ctx, hc, random.IntN(2) == 0, turn{"user", words(100*c + i)})
+				if err == nil && a.status != http.StatusOK && !strings.Contains(a.body, `{"error":{"message":`) {
+					t.Errorf("%d %s", a.status, a.body)
+				}
+				leave()
+			}
+		})
+	}
+	clients.Wait()
+	n.quiet(t)
+	for _, r := range n.snapshot(t).Regions {
+		for _, rep := range r.Replicas {
+			if rep.Outstanding != 0 {
+				t.Errorf("%s has %d outstanding", rep.ID, rep.Outstanding)
+			}
+		}
+	}
+}
+
+// simulatedUntilItDies is simulatedAs for an engine that a fault may end.
+func simulatedUntilItDies(t *testing.T, o server.Options) string {
+	t.Helper()
+	s, err := server.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return runEngine(t, s, server.ErrDied)
+}
+
+// A client hangs up, at whatever moment, however far away the engine is: it knows
+// at once.
+func TestComplaint6HangingUpReachesTheEngine(t *testing.T) {
+	for _, where := range []string{"here", "at a peer"} {
+		for _, stream := range []bool{true, false} {
+			for _, talked := range []bool{true, false} {
+				if talked && !stream {
+					continue // nothing comes before the end
+				}
+				t.Run(fmt.Sprintf("%s, stream %v, in the middle %v", where, stream, talked), func(t *testing.T) {
+					asked, gone := make(chan struct{}, 1), make(chan struct{}, 1)
+					url := serving(t, func(w http.ResponseWriter, r *http.Request) {
+						_, _ = io.Copy(io.Discard, r.Body)
+						if talked {
+							w.Header().Set("Content-Type", "text/event-stream")
+							_, _ = io.WriteString(w, `data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}`+"\n\n")
+							_ = http.NewResponseController(w).Flush()
+						}
+						asked <- struct{}{}
+						<-r.Context().Done()
+						gone <- struct{}{}
+					})
+					n := start(t, config("lb-eu-0", "local/eu", service.ReplicaConfig{ID: "eu-0", URL: url, Model: "llama"}), Options{})
+					ready(t, n)
+					nodes := []*node{n}
+					if where == "at a peer" {
+						cfg := config("lb-us-0", "local/us")
+						cfg.Peers = []service.PeerConfig{{ID: "lb-eu-0", Region: "local/eu", URL: n.public}}
+						n = start(t, cfg, Options{})
+						ready(t, n)
+						nodes = append(nodes, n)
+					}
+					ctx, leave := context.WithCancel(context.Background())
+					var left sync.WaitGroup
+					left.Go(func() {
+						if _, err := n.say(ctx, client(t), stream, turn{"user", "hello"}); err == nil {
+							t.Error("it was answered")
+						}
+					})
+					<-asked
+					leave()
+					<-gone
+					left.Wait()
+					for _, n := range nodes {
+						n.quiet(t)
+					}
+				})
+			}
+		}
+	}
+}
+
+// No replica is up: the balancer is, says so, and serves what waits as soon as one
+// of them comes, whatever the others do.
+func TestComplaint7StartsWithNoReplica(t *testing.T) {
+	vacant := func() string {
+		l := newEngine(t, "llama", "")
+		l.Close()
+		return l.Listener.Addr().String()
+	}
+	first, second := vacant(), vacant()
+	n := start(t, config("lb-us-0", "local/us",
+		service.ReplicaConfig{ID: "us-0", URL: "http://" + first, Model: "llama"},
+		service.ReplicaConfig{ID: "us-1", URL: "http://" + second, Model: "llama"},
+	), Options{})
+	hc := client(t)
+	if got := status(t, hc, n.public+"/healthz"); got != http.StatusOK {
+		t.Errorf("/healthz: %d", got)
+	}
+	if got := status(t, hc, n.public+"/readyz"); got != http.StatusServiceUnavailable {
+		t.Errorf("/readyz: %d", got)
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		a, err := n.say(t.Context(), hc, false, turn{"user", "hello"})
+		if err != nil {
+			t.Error(err)
+		}
+		answered <- a
+	}()
+	eventually(t, "the request waits", func() bool { return n.outstanding(t) == 1 })
+	newEngine(t, "llama", second)
+	if a := <-answered; a.status != http.StatusOK || a.header.Get("X-Skyserve-Replica") != "us-1" {
+		t.Errorf("%d %s by %s", a.status, a.body, a.header.Get("X-Skyserve-Replica"))
+	}
+}
+
+// Many conversations begin with the same system prompt, and go on where they began:
+// all of what was said is the key, not its first message.
+func TestComplaint10TheWholeConversationIsTheKey(t *testing.T) {
+	cfg := config("lb-us-0", "local/us")
+	for _, id := range []string{"us-0", "us-1", "us-2"} {
+		cfg.Replicas = append(cfg.Replicas, service.ReplicaConfig{ID: id, URL: simulated(t), Model: "llama", Kind: service.EngineSim})
+	}
+	n := start(t, cfg, Options{})
+	ready(t, n)
+	eventually(t, "all replicas are ready", func() bool { return n.readyReplicas(t) == 3 })
+	hc := client(t)
+	system := turn{"system", words(0)}
+	const conversations = 9
+	var talks [conversations][]turn
+	var first [conversations]string
+	used := map[string]bool{}
+	// All begin at once, or the system prompt would keep them together.
+	var begun sync.WaitGroup
+	for i := range conversations {
+		talks[i] = []turn{system, {"user", words(1000 + i)}}
+		begun.Go(func() {
+			a, err := n.say(t.Context(), client(t), false, talks[i]...)
+			if err != nil || a.status != http.StatusOK {
+				t.Errorf("%d %s, %v", a.status, a.body, err)
+				return
+			}
+			first[i] = a.header.Get("X-Skyserve-Replica")
+		})
+	}
+	begun.Wait()
+	for _, id := range first {
+		used[id] = true
+	}
+	if len(used) < 2 {
+		t.Fatalf("all conversations began at %v", first)
+	}
+	for round := range 3 {
+		for i := range conversations {
+			talks[i] = append(talks[i], turn{"assistant", words(2000 + 100*round + i)}, turn{"user", words(3000 + 100*round + i)})
+			if got := n.mustSay(t, hc, talks[i]...); got != first[i] {
+				t.Errorf("turn %d of conversation %d went to %s, the one before to %s", round+2, i, got, first[i])
+			}
+		}
+	}
+}

@@ -1,0 +1,323 @@
+package server
+
+import (
+	"container/list"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// maxResponses is how many responses are kept for later ones to go on from: more
+// than a day of tests asks for, and small.
+const maxResponses = 4096
+
+// responseBody is what a client may send to /v1/responses; unknown fields are
+// accepted and ignored.
+type responseBody struct {
+	Model           string          `json:"model"`
+	Input           json.RawMessage `json:"input"`
+	Instructions    *string         `json:"instructions"`
+	Previous        *string         `json:"previous_response_id"`
+	MaxOutputTokens *int            `json:"max_output_tokens"`
+	Tools           json.RawMessage `json:"tools"`
+	Stream          bool            `json:"stream"`
+	Store           *bool           `json:"store"`
+	CacheSalt       string          `json:"cache_salt"`
+}
+
+// inputItem is an element of an input: a message, a call of a function, or what
+// that gave back.
+type inputItem struct {
+	Type      string          `json:"type"`
+	Role      string          `json:"role"`
+	Content   json.RawMessage `json:"content"`
+	Name      string          `json:"name"`
+	Arguments string          `json:"arguments"`
+	Output    json.RawMessage `json:"output"`
+}
+
+// response is the document of an answer (OpenAI's Responses API).
+type response struct {
+	ID                string         `json:"id"`
+	Object            string         `json:"object"`
+	CreatedAt         int64          `json:"created_at"`
+	Status            string         `json:"status"`
+	Model             string         `json:"model"`
+	Previous          *string        `json:"previous_response_id"`
+	Error             *struct{}      `json:"error"`
+	Incomplete        *incomplete    `json:"incomplete_details"`
+	Instructions      *string        `json:"instructions"`
+	Output            []outputItem   `json:"output"`
+	ParallelToolCalls bool           `json:"parallel_tool_calls"`
+	ToolChoice        string         `json:"tool_choice"`
+	Tools             []struct{}     `json:"tools"`
+	Metadata          struct{}       `json:"metadata"`
+	Usage             *responseUsage `json:"usage"`
+}
+
+type incomplete struct {
+	Reason string `json:"reason"`
+}
+
+type outputItem struct {
+	ID      string       `json:"id"`
+	Type    string       `json:"type"`
+	Status  string       `json:"status"`
+	Role    string       `json:"role"`
+	Content []outputText `json:"content"`
+}
+
+type outputText struct {
+	Type        string     `json:"type"`
+	Text        string     `json:"text"`
+	Annotations []struct{} `json:"annotations"`
+}
+
+type responseUsage struct {
+	InputTokens   int           `json:"input_tokens"`
+	InputDetails  promptDetails `json:"input_tokens_details"`
+	OutputTokens  int           `json:"output_tokens"`
+	OutputDetails struct {
+		ReasoningTokens int `json:"reasoning_tokens"`
+	} `json:"output_tokens_details"`
+	TotalTokens int `json:"total_tokens"`
+}
+
+// stored is the conversations up to the responses that were given, the latest
+// first.
+type stored struct {
+	mu     sync.Mutex
+	recent list.List // of conversation
+	byID   map[string]*list.Element
+}
+
+// conversation is all messages up to a response, its own included.
+type conversation struct {
+	id       string
+	messages []message
+}
+
+func (s *stored) put(c conversation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byID[c.id] = s.recent.PushFront(c)
+	if s.recent.Len() > maxResponses {
+		delete(s.byID, s.recent.Remove(s.recent.Back()).(conversation).id)
+	}
+}
+
+func (s *stored) find(id string) ([]message, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.byID[id]
+	if e == nil {
+		return nil, false
+	}
+	return e.Value.(conversation).messages, true
+}
+
+// serveResponse is the life of a request to /v1/responses.
+func (s *Server) serveResponse(w http.ResponseWriter, r *http.Request) {
+	if s.draining.Load() {
+		errDraining.write(w)
+		return
+	}
+	var b responseBody
+	if err := s.readBody(w, r, &b); err != nil {
+		answer(w, err)
+		return
+	}
+	q, err := s.readResponse(r, &b)
+	if err != nil {
+		answer(w, err)
+		return
+	}
+	if s.faults.arrive() {
+		errFault.write(w)
+		return
+	}
+	s.waitGate(r.Context()) // this very request may have made the server hang
+	q.answerer = answerer{server: s, job: q.job, response: w, request: r, stream: s.driver.submit(q.job.rank, q.job.request)}
+	if b.Stream {
+		q.streamed()
+	} else {
+		q.whole()
+	}
+}
+
+// responding is a request to /v1/responses that was understood.
+type responding struct {
+	answerer
+	body     *responseBody
+	messages []message // up to the answer
+	document response
+}
+
+// readResponse reads and checks a request.
+func (s *Server) readResponse(r *http.Request, b *responseBody) (*responding, error) {
+	model, adapter, err := s.resolve(b.Model)
+	if err != nil {
+		return nil, err
+	}
+	rank, err := s.rankOf(r.Header)
+	if err != nil {
+		return nil, err
+	}
+	messages, err := s.conversationOf(b)
+	if err != nil {
+		return nil, err
+	}
+	chat := body{Messages: messages, Tools: b.Tools, MaxTokens: b.MaxOutputTokens, CacheSalt: b.CacheSalt}
+	if b.Instructions != nil { // of this response only: later ones say their own
+		quoted, _ := json.Marshal(*b.Instructions) // a string always marshals
+		chat.Messages = append([]message{{Role: "system", Content: quoted}}, messages...)
+	}
+	p, err := chat.chatPrompt(s.opts.Profile.KVTokens)
+	if err != nil {
+		return nil, err
+	}
+	request, err := s.plan(&chat, p, adapter)
+	if err != nil {
+		return nil, err
+	}
+	id := fmt.Sprintf("resp_%016x%016x", rand.Uint64(), rand.Uint64())
+	q := &responding{body: b, messages: messages, document: response{
+		ID: id, Object: "response", CreatedAt: time.Now().Unix(), Status: "in_progress", Model: model,
+		Previous: b.Previous, Instructions: b.Instructions, Output: []outputItem{}, ParallelToolCalls: true, ToolChoice: "auto", Tools: []struct{}{},
+	}}
+	q.job = &job{id: id, model: model, chat: true, stream: b.Stream, request: request, rank: rank}
+	return q, nil
+}
+
+// conversationOf is the messages of the response before and of the input.
+func (s *Server) conversationOf(b *responseBody) (messages []message, err error) {
+	if b.Previous != nil {
+		before, known := s.stored.find(*b.Previous)
+		if !known {
+			return nil, &problem{
+				status: http.StatusNotFound, kind: "invalid_request_error", param: "previous_response_id", code: "previous_response_not_found",
+				message: fmt.Sprintf("previous_response_id: no response %q is stored here", *b.Previous),
+			}
+		}
+		messages = append(messages, before...)
+	}
+	switch firstByte(b.Input) {
+	case '"':
+		return append(messages, message{Role: "user", Content: b.Input}), nil
+	case '[':
+	default:
+		return nil, malformed("input", "input: want a string or an array of items, got "+excerpt(b.Input))
+	}
+	var items []inputItem
+	if err := json.Unmarshal(b.Input, &items); err != nil {
+		return nil, explainJSON(err)
+	}
+	for i, it := range items {
+		switch it.Type {
+		case "", "message":
+			messages = append(messages, message{Role: it.Role, Content: it.Content})
+		case "function_call":
+			called, _ := json.Marshal([]string{it.Name, it.Arguments}) // strings always marshal
+			messages = append(messages, message{Role: "assistant", ToolCalls: called})
+		case "function_call_output":
+			messages = append(messages, message{Role: "tool", Content: it.Output})
+		default:
+			return nil, malformed("input", fmt.Sprintf("input[%d].type: want message, function_call or function_call_output, got %q", i, it.Type))
+		}
+	}
+	return messages, nil
+}
+
+// complete makes the document whole and keeps it, unless it is not to be stored.
+func (q *responding) complete(text string) {
+	d, end := &q.document, q.batch.last
+	d.Status = "completed"
+	if end.Reason.String() == "length" {
+		d.Status, d.Incomplete = "incomplete", &incomplete{"max_output_tokens"}
+	}
+	d.Output = []outputItem{q.item(d.Status, text)}
+	u := usageOf(end)
+	d.Usage = &responseUsage{InputTokens: u.PromptTokens, InputDetails: u.PromptTokensDetails, OutputTokens: u.CompletionTokens, TotalTokens: u.TotalTokens}
+	if q.body.Store == nil || *q.body.Store {
+		quoted, _ := json.Marshal(text) // a string always marshals
+		q.server.stored.put(conversation{d.ID, append(q.messages[:len(q.messages):len(q.messages)], message{Role: "assistant", Content: quoted})})
+	}
+}
+
+// item is the one message that a response consists of.
+func (q *responding) item(status, text string) outputItem {
+	return outputItem{
+		ID: "msg_" + q.document.ID[len("resp_"):], Type: "message", Status: status, Role: "assistant",
+		Content: []outputText{{Type: "output_text", Text: text, Annotations: []struct{}{}}},
+	}
+}
+
+// whole answers with one document when everything is there.
+func (q *responding) whole() {
+	var text strings.Builder
+	for sent := 0; ; {
+		b := q.next()
+		for _, w := range b.words {
+			text.WriteString(w)
+		}
+		if sent += len(b.words); q.broken(sent) {
+			q.abort()
+		}
+		if b.ended() {
+			q.complete(text.String())
+			writeJSON(q.response, http.StatusOK, &q.document)
+			return
+		}
+	}
+}
+
+// streamed answers with events: what is begun, a delta a token, what is whole.
+func (q *responding) streamed() {
+	header := q.response.Header()
+	header.Set("Content-Type", "text/event-stream; charset=utf-8")
+	header.Set("Cache-Control", "no-cache")
+	sequence := 0
+	send := func(kind string, fields map[string]any) {
+		fields["type"], fields["sequence_number"] = kind, sequence
+		sequence++
+		data, _ := json.Marshal(fields) // texts, numbers and documents of them always marshal
+		q.write(fmt.Appendf(nil, "event: %s\ndata: %s\n\n", kind, data))
+	}
+	place := func(more map[string]any) map[string]any {
+		more["item_id"], more["output_index"], more["content_index"] = q.item("", "").ID, 0, 0
+		return more
+	}
+	send("response.created", map[string]any{"response": &q.document})
+	item := q.item("in_progress", "")
+	item.Content = []outputText{}
+	send("response.output_item.added", map[string]any{"output_index": 0, "item": item})
+	send("response.content_part.added", place(map[string]any{"part": q.item("", "").Content[0]}))
+	q.flush()
+	var text strings.Builder
+	for sent := 0; ; {
+		b := q.next()
+		for _, w := range b.words {
+			text.WriteString(w)
+			send("response.output_text.delta", place(map[string]any{"delta": w}))
+			if sent++; q.broken(sent) {
+				q.flush()
+				q.abort()
+			}
+		}
+		if b.ended() {
+			break
+		}
+		q.flush()
+	}
+	q.complete(text.String())
+	done := q.document.Output[0]
+	send("response.output_text.done", place(map[string]any{"text": text.String()}))
+	send("response.content_part.done", place(map[string]any{"part": done.Content[0]}))
+	send("response.output_item.done", map[string]any{"output_index": 0, "item": done})
+	send("response."+q.document.Status, map[string]any{"response": &q.document})
+	q.flush()
+}

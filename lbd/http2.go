@@ -1,0 +1,30 @@
+package lbd
+
+import (
+	"net/http"
+	"time"
+)
+
+// Bounds of a connection that speaks HTTP/2, each with its reason.
+const (
+	maxStreams   = 1000             // twice what an engine runs at once; a gateway in front may send all it has over one connection
+	pingAfter    = 15 * time.Second // of silence: a client that vanished without a word is found out, and its GPU time saved
+	pingTimeout  = 15 * time.Second // half a world away with several lost packets
+	writeTimeout = time.Minute      // as for a client that takes nothing over HTTP/1.1
+)
+
+// nextProtos is what the public listener offers in a TLS handshake (ALPN).
+var nextProtos = []string{"h2", "http/1.1"}
+
+// speakHTTP2 makes the public server speak HTTP/2 beside HTTP/1.1: over TLS where
+// the handshake says so, and in clear text where the client begins with it (prior
+// knowledge, RFC 9113 section 3.3), as gateways that share connections do.
+func speakHTTP2(s *http.Server) {
+	s.Protocols = new(http.Protocols)
+	s.Protocols.SetHTTP1(true)
+	s.Protocols.SetHTTP2(true)
+	s.Protocols.SetUnencryptedHTTP2(true)
+	s.HTTP2 = &http.HTTP2Config{
+		MaxConcurrentStreams: maxStreams, SendPingTimeout: pingAfter, PingTimeout: pingTimeout, WriteByteTimeout: writeTimeout,
+	}
+}

@@ -1,0 +1,92 @@
+package proxy
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// PathHolds answers a balancer that asks whether a replica of this one holds a
+// stored response: 204 if so, else 404. Its query: id, and the tenant whose it is.
+const PathHolds = "/skyserve/v1/holds"
+
+// askTimeout bounds how long peers are asked: half a world away and back, thrice.
+const askTimeout = time.Second
+
+// ServeHolds answers PathHolds. A request that comes from no balancer of this
+// service is answered 401.
+func (r *Runtime) ServeHolds(w http.ResponseWriter, req *http.Request) {
+	if !peerAllowed(r.self.PeerToken, r.keyring(), req) {
+		r.refuse(w, req, errUnauthorized())
+		return
+	}
+	q := req.URL.Query()
+	at, known := r.stored.find(responseID{q.Get("tenant"), q.Get("id")})
+	if !known || !r.servesItself(at) {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// servesItself says whether a response is at a replica of this balancer: what is
+// at a peer, that peer tells itself.
+func (r *Runtime) servesItself(at storedAt) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := r.ranks[at.target]
+	return k.replica != nil && k.cfg.URL == at.url
+}
+
+// askPeers asks all peers at once who holds a response; the zero storedAt when
+// none says that it does in time.
+func (r *Runtime) askPeers(ctx context.Context, response responseID) (found storedAt) {
+	r.mu.Lock()
+	peers := make([]*peer, 0, len(r.peers))
+	for _, p := range r.peers {
+		peers = append(peers, p)
+	}
+	r.mu.Unlock()
+	slices.SortFunc(peers, func(a, b *peer) int { return strings.Compare(a.cfg.ID, b.cfg.ID) })
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var asking sync.WaitGroup
+	var once sync.Once
+	for _, p := range peers {
+		asking.Go(func() {
+			if r.holdsThere(ctx, p, response) {
+				once.Do(func() {
+					found = storedAt{response: response, target: p.cfg.ID, url: p.cfg.URL}
+					cancel() // the others need not say
+				})
+			}
+		})
+	}
+	asking.Wait()
+	return found
+}
+
+// holdsThere asks one peer.
+func (r *Runtime) holdsThere(ctx context.Context, p *peer, response responseID) bool {
+	ask := &http.Request{
+		Method: http.MethodGet, Header: http.Header{}, Host: p.base.Host,
+		URL: &url.URL{
+			Scheme: p.base.Scheme, Host: p.base.Host, Path: strings.TrimSuffix(p.base.Path, "/") + PathHolds,
+			RawQuery: url.Values{"id": {response.id}, "tenant": {response.tenant}}.Encode(),
+		},
+	}
+	if r.self.PeerToken != "" {
+		ask.Header[headerPeerToken] = []string{r.self.PeerToken}
+	}
+	resp, err := p.transport.RoundTrip(ask.WithContext(ctx))
+	if err != nil {
+		return false // a peer that does not answer serves nothing either
+	}
+	defer resp.Body.Close()
+	discard(resp.Body)
+	return resp.StatusCode == http.StatusNoContent
+}

@@ -1,0 +1,128 @@
+package proxy
+
+import (
+	"container/list"
+	"context"
+	"net/http"
+	"sync"
+)
+
+// maxResponseID is the longest id of a response that is remembered; engines' are
+// about 40 bytes.
+const maxResponseID = 256
+
+// errNoHolder answers a request that goes on from a response which is nowhere.
+var errNoHolder = apiError{
+	status: http.StatusBadRequest, kind: typeInvalid, param: "previous_response_id", code: "previous_response_not_found",
+	message: "previous_response_id: no replica is known to hold that response: send the whole conversation as input",
+}
+
+// responses remembers who holds which stored response (/v1/responses): engines
+// keep them for themselves. The least recently used is forgotten first.
+type responses struct {
+	mu     sync.Mutex
+	most   int
+	recent list.List // of storedAt, the latest used first
+	byID   map[responseID]*list.Element
+}
+
+// responseID names a response. One tenant's are nobody else's: engines do not
+// tell tenants apart.
+type responseID struct{ tenant, id string }
+
+// storedAt is where a response is: at the replica (or its rank) or peer of this id,
+// as long as that has this URL. Another process behind the id has another memory.
+type storedAt struct {
+	response    responseID
+	target, url string
+}
+
+func newResponses(most int) *responses {
+	return &responses{most: most, byID: map[responseID]*list.Element{}}
+}
+
+// put remembers a response.
+func (s *responses) put(at storedAt) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.byID[at.response]; e != nil {
+		e.Value = at
+		s.recent.MoveToFront(e)
+		return
+	}
+	s.byID[at.response] = s.recent.PushFront(at)
+	if s.recent.Len() > s.most {
+		oldest := s.recent.Back()
+		delete(s.byID, s.recent.Remove(oldest).(storedAt).response)
+	}
+}
+
+// find is where a response is.
+func (s *responses) find(response responseID) (at storedAt, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.byID[response]
+	if e == nil {
+		return storedAt{}, false
+	}
+	s.recent.MoveToFront(e)
+	return e.Value.(storedAt), true
+}
+
+// holderOf is the target that holds the response which a call goes on from; empty
+// where the call begins anew. Of a client's request the peers are asked for what is
+// not known here: the client may have come from another region, or balancer.
+func (r *Runtime) holderOf(ctx context.Context, c *call, o *origin) (target string, refused *apiError) {
+	raw := c.previous.of(c.body)
+	switch kindOf(raw) {
+	case 0, 'n':
+		return "", nil
+	case '"':
+	default:
+		return "", invalid("previous_response_id", "invalid_previous_response_id", "previous_response_id: want a string, found "+clip(raw))
+	}
+	response := responseID{o.tenant, string(c.said(c.previous))}
+	if at, known := r.stored.find(response); known && r.urlOf(at.target) == at.url {
+		return at.target, nil
+	}
+	if o.from == "" && len(response.id) <= maxResponseID && r.coreCfg.Forward {
+		if at := r.askPeers(ctx, response); at.target != "" {
+			r.stored.put(at)
+			return at.target, nil
+		}
+	}
+	e := errNoHolder
+	return "", &e
+}
+
+// urlOf is the URL of a replica, a rank or a peer; empty when the id is not known.
+func (r *Runtime) urlOf(target string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if k := r.ranks[target]; k.replica != nil {
+		return k.cfg.URL
+	}
+	if p := r.peers[target]; p != nil {
+		return p.cfg.URL
+	}
+	return ""
+}
+
+// remember keeps who holds the answer at hand. It is called before the client has
+// the answer's end: the next request may follow at once.
+func (x *exchange) remember() {
+	raw := x.answer.id
+	if !x.endpoint.stored || kindOf(raw) != '"' || len(raw) > maxResponseID {
+		return
+	}
+	x.answer.id = nil
+	id, _ := text(raw, nil)
+	at := storedAt{response: responseID{x.tenant, string(id)}, target: x.sent.target}
+	switch {
+	case x.sent.rank.replica != nil:
+		at.url = x.sent.rank.cfg.URL
+	case x.sent.peer != nil:
+		at.url = x.sent.peer.cfg.URL
+	}
+	x.rt.stored.put(at)
+}

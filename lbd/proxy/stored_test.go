@@ -1,0 +1,252 @@
+package proxy
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"regexp"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"skyserve/internal/service"
+)
+
+const responsesPath = "/v1/responses"
+
+// responder is an engine that gives every response an id of its own, streamed
+// where that is asked for.
+func responder(name string) http.HandlerFunc {
+	var asked atomic.Int64
+	return func(w http.ResponseWriter, req *http.Request) {
+		var ask struct{ Stream bool }
+		body, _ := io.ReadAll(req.Body)
+		_ = json.Unmarshal(body, &ask)
+		whole := fmt.Sprintf(`{"id":"resp_%s_%d","object":"response","status":"completed","output":[],"usage":{"input_tokens":5,"output_tokens":7}}`, name, asked.Add(1))
+		if !ask.Stream {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, whole)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":\"early\"}}\n\n")
+		_, _ = io.WriteString(w, "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":"+whole+"}\n\n")
+	}
+}
+
+func responseBody(previous string, stream bool) string {
+	ask := map[string]any{"model": "chat-small", "input": "x", "stream": stream}
+	if previous != "" {
+		ask["previous_response_id"] = previous
+	}
+	body, _ := json.Marshal(ask)
+	return string(body)
+}
+
+var givenID = regexp.MustCompile(`resp_[a-z]+-[0-9]_[0-9]+`)
+
+// respond asks for a response that goes on from previous ("" = from none) and
+// returns its id and the replica that gave it.
+func (b *balancer) respond(previous string, stream bool, headers ...string) (id, replica string) {
+	b.t.Helper()
+	resp := b.post(responsesPath, responseBody(previous, stream), headers...)
+	return givenID.FindString(expect(b.t, resp, http.StatusOK, "")), resp.Header.Get(headerReplica)
+}
+
+func (b *balancer) responderAt(ids ...string) {
+	for _, id := range ids {
+		b.attach(id, engine(b.t, responder(id)))
+	}
+}
+
+func TestAResponseIsContinuedWhereItIs(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stream %v", stream), func(t *testing.T) {
+			b := start(t, roundRobin(t))
+			b.responderAt("us-0", "us-1", "us-2")
+			for range 3 {
+				id, first := b.respond("", stream)
+				for range 4 {
+					b.report("us-0")
+					b.report("us-1")
+					b.report("us-2")
+					next, replica := b.respond(id, stream)
+					if replica != first {
+						t.Fatalf("%s, which %s holds, was continued at %s", id, first, replica)
+					}
+					id = next
+				}
+			}
+			lawful(t, b.settled())
+		})
+	}
+}
+
+func TestAResponseThatIsNowhere(t *testing.T) {
+	const gone = "previous_response_not_found"
+	b := start(t, roundRobin(t))
+	b.responderAt("us-0", "us-1")
+	expect(t, b.post(responsesPath, responseBody("resp_never", false)), 400, gone)
+	expect(t, b.post(responsesPath, `{"model":"chat-small","input":"x","previous_response_id":["resp_1"]}`), 400, "invalid_previous_response_id")
+	expect(t, b.post(responsesPath, `{"model":"chat-small","input":"x","previous_response_id":null}`), 200, "")
+
+	expect(t, b.post(responsesPath, responseBody("early", true)), 400, gone) // begun, and never whole
+
+	id, replica := b.respond("", false)
+	if _, err := b.RemoveReplica(replica, 0); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, b.post(responsesPath, responseBody(id, false)), 400, gone)
+
+	id, replica = b.respond("", false) // by the other one, which then is another process
+	b.attach(replica, engine(t, responder(replica)))
+	expect(t, b.post(responsesPath, responseBody(id, false)), 400, gone)
+
+	// No other endpoint knows the field.
+	b.attach("us-9", engine(t, whole(plainReply)))
+	expect(t, b.post("/v1/completions", `{"model":"chat-small","prompt":"x","previous_response_id":"resp_never"}`), 200, "")
+	lawful(t, b.settled())
+}
+
+func TestAResponseWhoseHolderGoesMeanwhile(t *testing.T) {
+	o := roundRobin(t)
+	b := start(t, o)
+	b.responderAt("us-0", "us-1")
+	id, replica := b.respond("", false)
+	if !b.DrainReplica(replica) {
+		t.Fatal("it cannot be drained")
+	}
+	answered := make(chan *http.Response, 1)
+	go func() { answered <- b.post(responsesPath, responseBody(id, false)) }()
+	b.until(func() bool { return b.View().Counts.Queued == 1 })
+	if _, err := b.RemoveReplica(replica, 0); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, <-answered, 400, "previous_response_not_found")
+	lawful(t, b.settled())
+}
+
+func TestAResponseIsItsTenantsOwn(t *testing.T) {
+	o := roundRobin(t)
+	o.Keys = []string{"sk-one", "sk-two"}
+	b := start(t, o)
+	b.responderAt("us-0")
+	id, _ := b.respond("", false, "Authorization: Bearer sk-one")
+	expect(t, b.post(responsesPath, responseBody(id, false), "Authorization: Bearer sk-two"), 400, "previous_response_not_found")
+	b.respond(id, false, "Authorization: Bearer sk-one")
+}
+
+func TestAResponseOfAPeerIsContinuedThere(t *testing.T) {
+	us, eu := pair(t, "secret")
+	eu.responderAt("eu-0", "eu-1", "eu-2")
+	us.hear("lb-eu-0")
+	id, first := us.respond("", false)
+	if first == "" {
+		t.Fatal("no replica gave it")
+	}
+	us.responderAt("us-0") // idle, and nearer
+	for range 4 {
+		for _, e := range []string{"eu-0", "eu-1", "eu-2"} {
+			eu.report(e)
+		}
+		us.hear("lb-eu-0")
+		next, replica := us.respond(id, true)
+		if replica != first {
+			t.Fatalf("%s, which %s holds, was continued at %s", id, first, replica)
+		}
+		id = next
+	}
+	// The peer's word that it is gone is the client's answer.
+	if _, err := eu.RemoveReplica(first, 0); err != nil {
+		t.Fatal(err)
+	}
+	us.hear("lb-eu-0")
+	expect(t, us.post(responsesPath, responseBody(id, false)), 400, "previous_response_not_found")
+	lawful(t, us.settled())
+	lawful(t, eu.settled())
+}
+
+// A client that comes to another balancer than the one that served it is sent where
+// its response is.
+func TestAResponseIsFoundAtAPeer(t *testing.T) {
+	us, eu := pair(t, "secret")
+	us.responderAt("us-0")
+	eu.responderAt("eu-0", "eu-1")
+	us.hear("lb-eu-0")
+	for range 3 {
+		eu.report("eu-0")
+		eu.report("eu-1")
+		id, first := eu.respond("", false)
+		for range 2 {
+			us.report("us-0")
+			us.hear("lb-eu-0")
+			if _, replica := us.respond(id, false); replica != first {
+				t.Errorf("%s, which %s holds, was continued at %s", id, first, replica)
+			}
+		}
+	}
+	expect(t, us.post(responsesPath, responseBody("resp_never", false)), 400, "previous_response_not_found")
+	if code, _ := eu.get(PathHolds + "?id=resp_eu-0_1"); code != http.StatusUnauthorized {
+		t.Errorf("a client may ask who holds what: %d", code)
+	}
+	lawful(t, us.settled())
+	lawful(t, eu.settled())
+}
+
+// The memory of responses is a list of the latest used, of bounded length.
+func TestResponsesAreBounded(t *testing.T) {
+	const most = 5
+	s := newResponses(most)
+	var twin []responseID // the latest used first
+	random := rand.New(rand.NewPCG(1, 1))
+	for range 2000 {
+		r := responseID{"t", fmt.Sprint(random.IntN(12))}
+		at := slices.Index(twin, r)
+		if random.IntN(2) == 0 {
+			if _, known := s.find(r); known != (at >= 0) {
+				t.Fatalf("response %s is known: %v; %v are", r.id, known, twin)
+			}
+			if at < 0 {
+				continue
+			}
+		} else {
+			s.put(storedAt{response: r, target: "us-0"})
+		}
+		if at >= 0 {
+			twin = slices.Delete(twin, at, at+1)
+		}
+		twin = slices.Insert(twin, 0, r)
+		twin = twin[:min(len(twin), most)]
+		if len(s.byID) != len(twin) || s.recent.Len() != len(twin) {
+			t.Fatalf("%d are kept, want %d", len(s.byID), len(twin))
+		}
+	}
+}
+
+func TestAdaptersGoToTheirModelsReplicas(t *testing.T) {
+	o := testOptions(t)
+	o.Self.Models = []service.BalancerModel{{Name: testModel, Aliases: []string{"chat-small"}, LoRA: []string{"sql", "poems", "chat-small"}}}
+	b := start(t, o)
+	asked := make(chan string, 1)
+	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
+		var ask struct{ Model string }
+		body, _ := io.ReadAll(req.Body)
+		_ = json.Unmarshal(body, &ask)
+		asked <- ask.Model
+		_, _ = io.WriteString(w, plainReply)
+	}))
+	for name, want := range map[string]string{"sql": "sql", "poems": "poems", "chat-small": testModel, testModel: testModel} {
+		expect(t, b.post(chatPath, `{"model":"`+name+`","messages":[]}`), 200, "")
+		if got := <-asked; got != want {
+			t.Errorf("asked for %s, the engine is asked for %s, want %s", name, got, want)
+		}
+	}
+	expect(t, b.post(chatPath, `{"model":"prose","messages":[]}`), 404, "model_not_found")
+	if code, list := b.get("/v1/models"); code != 200 || !contains(list,
+		`{"id":"sql","object":"model"`, `"root":"sql","parent":"`+testModel+`"`,
+		`{"id":"chat-small","object":"model"`, `"root":"`+testModel+`","parent":null`) {
+		t.Errorf("/v1/models answers %d %s", code, list)
+	}
+}
