@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"skyserve/lbd/core"
 )
 
@@ -22,10 +24,11 @@ func (x *exchange) token(now time.Time, n int) {
 		if x.from == "" {
 			ttft := now.Sub(x.began)
 			r.stats.ttft.add(r.Elapsed(), ttft)
+			x.itl = r.metrics.itl.WithLabelValues(x.model)
 			r.metrics.ttft.WithLabelValues(x.model, string(x.tier)).Observe(ttft.Seconds())
 		}
-	} else if x.from == "" {
-		r.metrics.itl.Observe(now.Sub(x.latest).Seconds())
+	} else if x.itl != nil {
+		x.itl.Observe(now.Sub(x.latest).Seconds())
 	}
 	x.latest = now
 	x.streamed(n)
@@ -54,9 +57,7 @@ func (x *exchange) end(status int, state string) {
 		u := &x.answer.usage
 		d.PromptTokens, d.CachedTokens, d.OutputTokens = u.prompt.Ptr(), u.cached.Ptr(), u.output.Ptr()
 	})
-	if x.from == "" {
-		x.rt.metrics.requests.WithLabelValues(x.model, string(x.tier), statusLabel(status)).Inc()
-	}
+	x.close(status, state)
 }
 
 // settle counts the tokens of a request: the engine's figures where it gave
@@ -69,7 +70,10 @@ func (x *exchange) settle() {
 	}
 	prompt, cached := u.prompt.Or(x.promptTokens), u.cached.Or(0)
 	if u.prompt.Known && u.cached.Known && x.counts.replica != nil {
-		x.counts.count.hits.add(r.Elapsed(), prompt, cached)
+		c := x.counts.count
+		c.hits.add(r.Elapsed(), prompt, cached)
+		c.prompt.Add(int64(prompt))
+		c.cached.Add(int64(cached))
 	}
 	if x.from != "" {
 		return
@@ -78,7 +82,10 @@ func (x *exchange) settle() {
 		r.stats.hits.add(r.Elapsed(), prompt, cached)
 	}
 	r.points.add(x.model, x.tier, tally{prompt: int64(prompt), cached: int64(cached), output: int64(output)})
-	r.metrics.prompt.Add(float64(prompt))
-	r.metrics.cached.Add(float64(cached))
-	r.metrics.output.Add(float64(output))
+	for _, c := range []struct {
+		of     *prometheus.CounterVec
+		tokens int
+	}{{r.metrics.prompt, prompt}, {r.metrics.cached, cached}, {r.metrics.output, output}} {
+		c.of.WithLabelValues(x.model, string(x.tier)).Add(float64(c.tokens))
+	}
 }

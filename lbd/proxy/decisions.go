@@ -85,6 +85,9 @@ const (
 	stateCancelled = "cancelled"
 	stateBounced   = "bounced"
 	stateFailed    = "failed"
+
+	// outcomeRefused is how a request ended that core never heard of.
+	outcomeRefused = "refused"
 )
 
 // snapshot is a copy that later changes do not reach. Decisions are shared:

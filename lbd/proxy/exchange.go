@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
 )
@@ -32,14 +34,16 @@ type exchange struct {
 
 	told   verdict // the latest
 	sent   verdict // the try at hand
+	path   path    // its spans and the request's
 	ctl    *http.ResponseController
-	wrote  bool      // the answer's header has gone to the client
-	talks  bool      // a token came in the try at hand
-	first  time.Time // of the first token
-	latest time.Time // of the latest one
-	until  time.Time // the write deadline that is set
-	counts rank      // who generates what passes; no replica where it is a peer
-	last   *failure  // of the latest try that failed
+	wrote  bool                // the answer's header has gone to the client
+	talks  bool                // a token came in the try at hand
+	first  time.Time           // of the first token
+	latest time.Time           // of the latest one
+	itl    prometheus.Observer // of the model; nil before the first token
+	until  time.Time           // the write deadline that is set
+	counts rank                // who generates what passes; no replica where it is a peer
+	last   *failure            // of the latest try that failed
 	began  time.Time
 }
 
@@ -47,6 +51,7 @@ type exchange struct {
 func (r *Runtime) infer(w http.ResponseWriter, req *http.Request, e *endpoint) {
 	x := &exchange{rt: r, w: w, req: req, endpoint: e, ctl: http.NewResponseController(w), began: time.Now()}
 	x.flight.id = requestID(req.Header.Get(headerRequestID))
+	x.path.begin(r.tracer, req.Header, x.began)
 	request, refused := x.admit()
 	if refused != nil {
 		x.refuse(refused)
@@ -197,6 +202,7 @@ func (x *exchange) run(ctx context.Context) {
 
 // obey carries a verdict out; it says whether the request has ended.
 func (x *exchange) obey(ctx context.Context) (ended bool) {
+	x.path.decided(&x.told)
 	if x.told.kind == core.ActionReject || x.told.kind == core.ActionBounce {
 		x.turnedAway()
 		return true
@@ -265,6 +271,8 @@ func (x *exchange) broke(status int, f *failure) {
 // fail tells core that the try at hand failed.
 func (x *exchange) fail(f *failure) {
 	x.last = f
+	x.path.failed(f.cause)
+	x.sent.failed(f.why)
 	retryable := !x.wrote || x.seam != nil
 	x.rt.log.Warn("a try failed", "request", x.flight.id, "target", x.sent.target, "cause", f.cause, "error", f.err, "retryable", retryable)
 	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventFailed, Outcome: &core.Outcome{
@@ -291,9 +299,14 @@ func (x *exchange) refuse(e *apiError) {
 		x.w.Header().Set("Connection", "close")
 	}
 	x.reply(e)
-	if x.from == "" {
-		x.rt.metrics.requests.WithLabelValues(x.model, string(x.tier), statusLabel(e.status)).Inc()
-	}
+	x.close(e.status, outcomeRefused)
+}
+
+// close tells those who watch how a request ended.
+func (x *exchange) close(status int, outcome string) {
+	x.ended(status, outcome)
+	x.logged(status, outcome)
+	x.traced(status, outcome)
 }
 
 // endsConnection says whether the client shall connect anew after a refusal: what

@@ -63,7 +63,7 @@ func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *
 				x.cancelled()
 				return true
 			case targetFailed:
-				return x.severed(&failure{cause: x.sent.target + " ended its answer with an error"})
+				return x.severed(&failure{cause: x.sent.target + " ended its answer with an error", why: whyAnswer})
 			}
 			watch.Reset(x.rt.limits.Idle)
 		}
@@ -229,7 +229,7 @@ func (x *exchange) streamEnded(ctx context.Context, resp *http.Response, rest []
 		return x.severed(x.failureOf(ctx, unexpected(err)))
 	}
 	if x.answer.failed {
-		x.broke(resp.StatusCode, &failure{cause: x.sent.target + " ended its answer with an error"})
+		x.broke(resp.StatusCode, &failure{cause: x.sent.target + " ended its answer with an error", why: whyAnswer})
 		return true
 	}
 	x.finished(resp.StatusCode, true)

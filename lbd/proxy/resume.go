@@ -126,6 +126,8 @@ func (x *exchange) begin() {
 
 // conclude ends a stream whose answer is complete and which lacks its end only.
 func (x *exchange) conclude(f *failure) {
+	x.path.failed(f.cause)
+	x.sent.failed(f.why)
 	x.rt.log.Warn("an answer was complete when its target failed", "request", x.flight.id, "target", x.sent.target, "cause", f.cause, "error", f.err)
 	if !x.put(nil, x.ending(), time.Now()) {
 		x.cancelled()

@@ -38,7 +38,11 @@ type Options struct {
 	// NoContinue lets every stream whose target fails in the middle end in an error
 	// event, instead of being continued by another one where that can be.
 	NoContinue bool
-	Limits     Limits
+	// AccessLog writes each request's line at level info; without it that is debug.
+	AccessLog bool
+	// Tracer follows requests; nil = none does.
+	Tracer Tracer
+	Limits Limits
 }
 
 // Runtime runs one core.Balancer in real time. All its methods are safe for
@@ -53,6 +57,8 @@ type Runtime struct {
 	began     time.Time
 	// noContinue is Options.NoContinue until SetContinue.
 	noContinue atomic.Bool
+	accessLog  bool   // Options.AccessLog
+	tracer     Tracer // nil = none
 
 	// mu guards everything down to the next blank line.
 	mu       sync.Mutex
@@ -89,7 +95,7 @@ func New(o Options) (*Runtime, error) {
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport,
-		seed: keySeed(o.Self.PeerToken), began: time.Now(), core: core.New(o.Core),
+		seed: keySeed(o.Self.PeerToken), began: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, core: core.New(o.Core),
 		flights: map[string]*flight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
 		gone: map[string]uint64{}, offered: map[string][]string{},
 	}
@@ -153,6 +159,7 @@ func (r *Runtime) Step(ev core.Event) {
 func (r *Runtime) step(ev core.Event) {
 	now := r.Elapsed()
 	actions := r.core.Step(now, ev)
+	r.metrics.step.Observe((r.Elapsed() - now).Seconds())
 	for i := range actions {
 		r.carryOut(now, &actions[i])
 	}
@@ -184,7 +191,7 @@ func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
 		v.peer = r.peers[a.Target]
 	}
 	f.note(now, a)
-	r.metrics.decided(a)
+	r.metrics.decided(a, r.coreCfg.Policy.Name(), f.entry)
 	if r.subs.any() {
 		r.made = append(r.made, f.entry.snapshot())
 	}

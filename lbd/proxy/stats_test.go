@@ -200,18 +200,33 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	for key, want := range map[string]float64{
-		"skyserve_requests_total{model=" + testModel + ",status=200,tier=IW-F}": 1,
-		"skyserve_requests_total{model=,status=404,tier=IW-F}":                  1,
-		"skyserve_ttft_seconds{model=" + testModel + ",tier=IW-F}":              1,
-		"skyserve_decisions_total{kind=dispatch,reason=prefix_miss}":            1,
+		"skyserve_requests_total{model=" + testModel + ",outcome=finished,status=200,tier=IW-F}": 1,
+		"skyserve_requests_total{model=,outcome=refused,status=404,tier=IW-F}":                   1,
+		"skyserve_ttft_seconds{model=" + testModel + ",tier=IW-F}":                               1,
+		"skyserve_e2e_seconds{model=" + testModel + ",tier=IW-F}":                                1,
+		"skyserve_queue_seconds{model=" + testModel + ",tier=IW-F}":                              1,
+		"skyserve_decisions_total{kind=dispatch,policy=skylb,reason=prefix_miss}":                1,
 
 		"skyserve_queue_depth{}":                     0,
 		"skyserve_replica_outstanding{replica=us-0}": 0,
 		"skyserve_ended_total{how=finished}":         1,
 		"skyserve_retries_total{}":                   0,
-		"skyserve_output_tokens_total{}":             2,
-		"skyserve_prompt_tokens_total{}":             100,
-		"skyserve_cached_tokens_total{}":             64,
+
+		"skyserve_output_tokens_total{model=" + testModel + ",tier=IW-F}": 2,
+		"skyserve_prompt_tokens_total{model=" + testModel + ",tier=IW-F}": 100,
+		"skyserve_cached_tokens_total{model=" + testModel + ",tier=IW-F}": 64,
+
+		"skyserve_in_flight{}":                                       0,
+		"skyserve_draining{}":                                        0,
+		"skyserve_retries_refused_total{}":                           0,
+		"skyserve_ejections_total{}":                                 0,
+		"skyserve_model_replicas{model=" + testModel + "}":           1,
+		"skyserve_model_queued{model=" + testModel + "}":             0,
+		"skyserve_replica_sent_total{replica=us-0}":                  1,
+		"skyserve_replica_failures_total{cause=broken,replica=us-0}": 0,
+		"skyserve_replica_prompt_tokens_total{replica=us-0}":         100,
+		"skyserve_replica_cached_tokens_total{replica=us-0}":         64,
+		"skyserve_replica_pending{replica=us-0}":                     0,
 	} {
 		if v, ok := got[key]; !ok || v != want {
 			t.Errorf("%s is %v (there: %v), want %v", key, v, ok, want)

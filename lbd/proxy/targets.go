@@ -30,9 +30,12 @@ type replica struct {
 
 // replicaCount is what was counted of a replica's answers.
 type replicaCount struct {
+	targetCount
 	tokens []atomic.Int64 // streamed since the last tick, by rank
 	rate   rateWindow
 	hits   hitWindow
+	// prompt and cached are the tokens of answers that told both.
+	prompt, cached atomic.Int64
 }
 
 // peer is a peer's address.
@@ -40,6 +43,7 @@ type peer struct {
 	cfg       service.PeerConfig
 	base      *url.URL
 	transport http.RoundTripper
+	count     *targetCount
 }
 
 // baseURL reads the URL that requests to a target are sent under.
@@ -193,7 +197,11 @@ func (r *Runtime) AddPeer(cfg service.PeerConfig, transport http.RoundTripper) {
 		transport = r.transport
 	}
 	_, _ = r.stepWith(func() (bool, error) {
-		r.peers[cfg.ID] = &peer{cfg: cfg, base: base, transport: transport}
+		count := &targetCount{}
+		if old := r.peers[cfg.ID]; old != nil && old.cfg.URL == cfg.URL {
+			count = old.count
+		}
+		r.peers[cfg.ID] = &peer{cfg: cfg, base: base, transport: transport, count: count}
 		r.step(core.Event{Kind: core.EventPeerAdded, Peer: &core.PeerInfo{ID: cfg.ID, SameRegion: cfg.Region == r.self.Region}})
 		return true, nil
 	})

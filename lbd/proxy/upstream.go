@@ -29,6 +29,7 @@ func NewTransport() *wire.Transport { return wire.New(wire.Options{}) }
 type failure struct {
 	cause       string
 	err         error // for the log; nil when the cause says it all
+	why         why   // its kind
 	unreachable bool  // no connection came about
 	silent      bool  // the target took too long
 }
@@ -39,6 +40,8 @@ func (x *exchange) try(ctx context.Context) (ended bool) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	x.begin()
+	x.path.leave(&x.sent, x.extended())
+	defer x.path.back()
 	watch := x.watch(cancel)
 	defer watch.Stop()
 	resp, ended := x.ask(ctx)
@@ -66,15 +69,18 @@ func (x *exchange) ask(ctx context.Context) (resp *http.Response, ended bool) {
 	if err != nil {
 		return nil, x.interrupted(ctx, err)
 	}
+	x.path.answered(resp.StatusCode)
 	switch {
 	case x.sent.peer != nil && resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get(headerBounce) != "":
+		x.path.failed(whyBounced.String())
+		x.sent.failed(whyBounced)
 		x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventBounced}, x.failedBy(x.sent.target+" gave it back"))
 	case x.worthAnotherTry(resp.StatusCode):
-		x.fail(&failure{cause: fmt.Sprintf("%s answered %d", x.sent.target, resp.StatusCode), silent: resp.StatusCode == http.StatusGatewayTimeout})
+		x.fail(&failure{cause: fmt.Sprintf("%s answered %d", x.sent.target, resp.StatusCode), why: whyStatus, silent: resp.StatusCode == http.StatusGatewayTimeout})
 	case x.wrote && (!isStream(resp) || resp.StatusCode != http.StatusOK):
-		x.fail(&failure{cause: fmt.Sprintf("%s answered %d instead of going on", x.sent.target, resp.StatusCode)})
+		x.fail(&failure{cause: fmt.Sprintf("%s answered %d instead of going on", x.sent.target, resp.StatusCode), why: whyStatus})
 	case isStream(resp) && encoded(resp.Header):
-		x.fail(&failure{cause: x.sent.target + " encoded its stream, which it was not asked to"})
+		x.fail(&failure{cause: x.sent.target + " encoded its stream, which it was not asked to", why: whyAnswer})
 		resp.Body.Close() // its rest may be long in coming
 		return nil, false
 	default:
@@ -96,6 +102,9 @@ func (x *exchange) watch(cancel context.CancelCauseFunc) *time.Timer {
 
 // send opens the exchange with the target.
 func (x *exchange) send(ctx context.Context) (*http.Response, error) {
+	if c := x.sent.counted(); c != nil {
+		c.sent.Add(1)
+	}
 	switch {
 	case x.sent.rank.replica != nil:
 		x.counts = x.sent.rank
@@ -136,6 +145,7 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
 		// closed (engines close theirs after seconds); nil is not sent.
 		header[headerIdempotency] = nil
 	}
+	x.path.mark(header)
 	body := x.body
 	if x.rest != nil {
 		body = x.rest
@@ -163,18 +173,18 @@ func (x *exchange) interrupted(ctx context.Context, err error) (ended bool) {
 // failureOf puts an error of a transport in words.
 func (x *exchange) failureOf(ctx context.Context, err error) *failure {
 	if errors.Is(context.Cause(ctx), errSilent) {
-		return &failure{cause: x.sent.target + " was silent for too long", silent: true}
+		return &failure{cause: x.sent.target + " was silent for too long", why: whySilent, silent: true}
 	}
 	if errors.Is(err, errNoContinuing) {
-		return &failure{cause: x.sent.target + " runs an engine that cannot go on with an answer"}
+		return &failure{cause: x.sent.target + " runs an engine that cannot go on with an answer", why: whyUnable}
 	}
 	var op *net.OpError
 	unreachable := errors.Is(err, errGone) || errors.As(err, &op) && op.Op == "dial"
-	cause := x.sent.target + " broke the connection"
+	cause, why := x.sent.target+" broke the connection", whyBroken
 	if unreachable {
-		cause = x.sent.target + " cannot be reached"
+		cause, why = x.sent.target+" cannot be reached", whyUnreachable
 	}
-	return &failure{cause: cause, err: err, unreachable: unreachable}
+	return &failure{cause: cause, err: err, why: why, unreachable: unreachable}
 }
 
 // unfit says why an answer in one piece is none: it is JSON without its end, or an
@@ -186,12 +196,12 @@ func (x *exchange) unfit(resp *http.Response, body []byte) *failure {
 	}
 	in := cursor{data: body}
 	if _, err := in.value(); err != nil && in.at >= len(body) {
-		return &failure{cause: x.sent.target + " broke off in the middle of its answer", err: err}
+		return &failure{cause: x.sent.target + " broke off in the middle of its answer", err: err, why: whyBroken}
 	}
 	fault := false
 	members(body, func(key, value []byte) { fault = fault || (string(key) == `"error"` && serverFault(value)) })
 	if fault {
-		return &failure{cause: x.sent.target + " answered with an error"}
+		return &failure{cause: x.sent.target + " answered with an error", why: whyAnswer}
 	}
 	return nil
 }

@@ -1,0 +1,55 @@
+package proxy
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"skyserve/lbd/policy"
+)
+
+// figure is a number that an engine may have told.
+type figure = policy.Maybe[int]
+
+// logged writes the request's one line of the log. What clients wrote is not in
+// it but for the request's id and the model's name; nor are keys.
+func (x *exchange) logged(status int, outcome string) {
+	log, level := x.rt.log, slog.LevelDebug
+	if x.rt.accessLog {
+		level = slog.LevelInfo
+	}
+	ctx := context.Background()
+	if !log.Enabled(ctx, level) {
+		return
+	}
+	attrs := make([]slog.Attr, 0, 20)
+	add := func(a ...slog.Attr) { attrs = append(attrs, a...) }
+	add(slog.String("request", x.flight.id), slog.String("path", x.endpoint.path), slog.Int("status", status), slog.String("outcome", outcome))
+	if x.model != "" {
+		add(slog.String("model", x.model), slog.String("tier", string(x.tier)))
+	}
+	if x.from != "" {
+		add(slog.String("from", x.from))
+	}
+	if d := x.sent.decision; d != nil {
+		add(slog.String("target", x.sent.target), slog.String("policy", d.Policy), slog.String("reason", d.Reason),
+			slog.Int("tries", d.Try+1), slog.Float64("queue_ms", millis(d.Queued)))
+	}
+	if !x.first.IsZero() {
+		add(slog.Float64("ttft_ms", millis(x.first.Sub(x.began))))
+	}
+	add(slog.Float64("e2e_ms", millis(time.Since(x.began))))
+	u := &x.answer.usage
+	for _, n := range []struct {
+		key string
+		figure
+	}{{"prompt_tokens", u.prompt}, {"cached_tokens", u.cached}, {"output_tokens", u.output}} {
+		if n.Known {
+			add(slog.Int(n.key, n.Value))
+		}
+	}
+	if id := x.path.trace(); id != "" {
+		add(slog.String("trace", id))
+	}
+	log.LogAttrs(ctx, level, "request", attrs...)
+}
