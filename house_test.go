@@ -38,11 +38,12 @@ var mayImport = map[string][]string{
 	"lbd/proxy":         {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/prefix", "lbd/wire"},
 	"lbd/probe":         {"internal/service", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/wire":          {},
+	"lbd/trace":         {"lbd/proxy"},
 	"lbd/peer":          {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/admin":         {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer"},
 	"lbd": {
 		"internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/peer", "lbd/policy",
-		"lbd/probe", "lbd/proxy",
+		"lbd/probe", "lbd/proxy", "lbd/trace",
 	},
 
 	"forecast": {"internal/service", "internal/workload"},
@@ -78,6 +79,7 @@ var sdkRooms = map[string][]string{
 	"charm.land":                       {"tui"},
 	"github.com/goccy/go-yaml":         {"internal/service", "lbd", "lbd/sim", "provision/local", "internal/controller", "internal/controller/rollout"},
 	"github.com/spf13/cobra":           {"cmd/skyserve"},
+	"go.opentelemetry.io":              {"lbd/trace"},
 	"github.com/invopop/jsonschema":    {"internal/service"},
 	"github.com/guptarohit/asciigraph": {"tui", "cmd/skyserve"},
 }

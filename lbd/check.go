@@ -1,6 +1,7 @@
 package lbd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"skyserve/lbd/admin"
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
+	"skyserve/lbd/trace"
 )
 
 // ConfigError is something in a balancer's configuration that it cannot run with.
@@ -56,6 +58,7 @@ func checkAll(cfg service.BalancerConfig, opts Options) problems {
 	checkTargets(&p, cfg)
 	_ = coreOf(&p, cfg)
 	checkTLS(&p, cfg.Balancer.TLS)
+	checkTraces(&p, cfg.Balancer.Traces)
 	return p
 }
 
@@ -245,6 +248,14 @@ func checkTLS(p *problems, t *service.TLS) {
 		p.add("balancer.tls.acme", "is not built yet in this version", "give the files balancer.tls.cert and balancer.tls.key")
 	case t.Cert == "" || t.Key == "":
 		p.add("balancer.tls", "needs both cert and key", "")
+	}
+}
+
+// checkTraces makes sure that traces can be sent where the configuration, or else
+// the environment, says.
+func checkTraces(p *problems, base string) {
+	if _, source, err := trace.Endpoint(base); err != nil {
+		p.add(cmp.Or(source, "balancer.traces"), err.Error(), "")
 	}
 }
 

@@ -19,13 +19,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"skyserve/internal/service"
 	"skyserve/internal/store"
 	"skyserve/lbd/admin"
 	"skyserve/lbd/peer"
 	"skyserve/lbd/proxy"
+	"skyserve/lbd/trace"
 )
 
 // Bounds of the servers, each with its reason.
@@ -62,6 +62,8 @@ type Options struct {
 	Hangups <-chan os.Signal
 	// Reloaded is told the Revision of a configuration once all of it holds.
 	Reloaded func(revision string)
+	// Version is this program's, as metrics and traces tell it.
+	Version string
 	// Listening is told the base URLs of both listeners once requests can come.
 	Listening func(public, admin string)
 }
@@ -129,6 +131,8 @@ type balancer struct {
 	fleet    *fleet
 	peers    *peer.Client
 	history  *history
+	tracer   *trace.Tracer // nil = no traces
+	registry *prometheus.Registry
 	api      *admin.API
 	store    *store.Store // the one that StoreURL names; nil = another or none
 	draining atomic.Bool
@@ -188,6 +192,7 @@ func (b *balancer) release() {
 	if b.store != nil {
 		b.store.Close()
 	}
+	b.sendLastSpans()
 	if b.record != nil {
 		if err := b.record.Close(); err != nil {
 			b.log.Error("closing the record", "file", b.cfg.Record, "err", err)
@@ -201,8 +206,11 @@ func (b *balancer) assemble(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log}
+	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log, AccessLog: b.cfg.Balancer.AccessLog}
 	o.NoContinue = !continues(b.cfg)
+	if err := b.follow(ctx, &o); err != nil {
+		return err
+	}
 	if b.record != nil {
 		o.Record = b.record
 	}
@@ -220,13 +228,11 @@ func (b *balancer) assemble(ctx context.Context) error {
 		Self: b.cfg.ID, Region: b.cfg.Region, Token: b.cfg.PeerToken, Keys: b.runtime.KeyFingerprint(), Sink: b.runtime.Step, Seed: seed.Sum64(), Logger: b.log,
 	})
 	b.history = newHistory(b.cfg.ID, b.runtime.History, points, b.log)
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	b.runtime.Collect(registry)
-	b.metrics = newMetrics(registry, b.cert)
+	b.registry = b.register()
+	b.metrics = newMetrics(b.registry, b.cert)
 	b.api = admin.New(admin.Options{
 		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, History: b.history,
-		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Registry: registry, Token: b.opts.AdminToken,
+		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Registry: b.registry, Token: b.opts.AdminToken,
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})
 	return nil

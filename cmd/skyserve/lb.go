@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/lbd"
+	"skyserve/lbd/trace"
 )
 
 // Environment variables that carry what a command line must not show.
@@ -39,14 +41,15 @@ type lbFlags struct {
 	allow    []string
 	noForward,
 	insecure bool
-	logLevel string
+	logLevel,
+	logFormat string
 }
 
 // lbInConfig are the flags of what a configuration file states too; they do not
 // go together with one.
 var lbInConfig = []string{
 	"region", "id", "service", "listen", "admin", "replica", "peer", "model", "lora", "policy", "push", "order", "max-wait",
-	"no-forward", "keys-from", "record", "store",
+	"no-forward", "keys-from", "record", "store", "access-log", "traces",
 }
 
 func newLbCmd() *cobra.Command {
@@ -99,9 +102,12 @@ func (f *lbFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.keysFrom, "keys-from", "", "API keys that clients must present: env:NAME or file:PATH, one a line")
 	flags.StringVar(&f.cfg.Record, "record", "", "`FILE` that every event and decision is written to, anew at each start")
 	flags.StringVar(&f.cfg.StoreURL, "store", "", "NATS `URL` of the store that keeps the history (token: "+envStoreToken+")")
+	flags.BoolVar(&b.AccessLog, "access-log", false, "write one line of the log for each request")
+	flags.StringVar(&b.Traces, "traces", "", "base `URL` of the OpenTelemetry collector that gets traces (default: "+trace.EnvEndpoint+", or none)")
 	flags.StringArrayVar(&f.allow, "allow-replicas", nil, "`CIDR` of public addresses that /add_worker may attach (may be repeated)")
 	flags.BoolVar(&f.insecure, "insecure-no-auth", false, "let everybody who reaches the public address use the GPUs")
 	flags.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+	flags.StringVar(&f.logFormat, "log-format", "text", "text or json")
 }
 
 func runLb(cmd *cobra.Command, f lbFlags) error {
@@ -113,8 +119,13 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
 		return usage(fmt.Errorf("--log-level: want debug, info, warn or error, got %q", f.logLevel), "")
 	}
+	log, err := newLog(cmd.ErrOrStderr(), level, f.logFormat)
+	if err != nil {
+		return err
+	}
 	opts := lbd.Options{
-		Logger:         slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level})),
+		Logger:         log,
+		Version:        version,
 		AdminToken:     os.Getenv(envAdminToken),
 		InsecureNoAuth: f.insecure,
 		Listening: func(public, admin string) {
@@ -165,6 +176,18 @@ func withTokens(cfg service.BalancerConfig) service.BalancerConfig {
 	cfg.StoreToken = cmp.Or(cfg.StoreToken, os.Getenv(envStoreToken))
 	cfg.PeerToken = cmp.Or(cfg.PeerToken, os.Getenv(envPeerToken))
 	return cfg
+}
+
+// newLog writes lines of key=value (text), or JSON objects.
+func newLog(w io.Writer, level slog.Level, format string) (*slog.Logger, error) {
+	o := &slog.HandlerOptions{Level: level}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, o)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, o)), nil
+	}
+	return nil, usage(fmt.Errorf("--log-format: want text or json, got %q", format), "")
 }
 
 // configuration is the file's, or what the flags say.
@@ -289,7 +312,7 @@ func parseModels(aliases, adapters []string) ([]service.BalancerModel, error) {
 var lbFlagOf = map[string]string{
 	"id": "--id", "region": "--region", "listen": "--listen", "admin": "--admin",
 	"replicas": "--replica", "peers": "--peer", "models": "--model", "record": "--record", "store_url": "--store",
-	"balancer.policy": "--policy", "balancer.push": "--push", "balancer.order": "--order", "balancer.auth.keys_from": "--keys-from", "balancer": "--max-wait",
+	"balancer.policy": "--policy", "balancer.push": "--push", "balancer.order": "--order", "balancer.auth.keys_from": "--keys-from", "balancer.traces": "--traces", "balancer": "--max-wait",
 }
 
 // explain gives an error of the balancer the name that its user knows the place

@@ -155,6 +155,11 @@ type BalancerSpec struct {
 	// Continue lets another replica go on with a streamed answer whose replica died;
 	// default true.
 	Continue *bool `yaml:"continue,omitempty" json:"continue"`
+	// AccessLog writes one line of the log for each request.
+	AccessLog bool `yaml:"access_log,omitempty" json:"access_log,omitempty"`
+	// Traces is the base URL of an OpenTelemetry collector that takes OTLP over
+	// HTTP; empty = what OTEL_EXPORTER_OTLP_ENDPOINT says, if anything.
+	Traces string `yaml:"traces,omitempty" json:"traces,omitempty"`
 }
 
 // Auth says where the API keys come from (env:NAME or file:PATH).

@@ -1,0 +1,174 @@
+package lbd
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"skyserve/internal/service"
+)
+
+// guide is docs/metrics.md: metrics by name, each with its kind, labels and
+// meaning.
+func guide(t *testing.T) map[string][3]string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string][3]string{}
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
+		if name := strings.Trim(cells[0], " `"); strings.HasPrefix(name, "skyserve_") && len(cells) == 4 {
+			rows[name] = [3]string{strings.TrimSpace(cells[1]), strings.ReplaceAll(strings.TrimSpace(cells[2]), "`", ""), strings.TrimSpace(cells[3])}
+		}
+	}
+	if len(rows) == 0 {
+		t.Fatal("docs/metrics.md has no table of metrics")
+	}
+	return rows
+}
+
+// assembled is a balancer that does not run, with all of its metrics.
+func assembled(t *testing.T) *balancer {
+	t.Helper()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+	b := &balancer{cfg: service.BalancerConfig{Service: "chat", ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:0", Admin: "127.0.0.1:0"}, opts: Options{Version: "v1"}}
+	b.log = slog.New(slog.DiscardHandler)
+	b.opts.Logger = b.log
+	if err := b.assemble(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		b.peers.Close()
+		b.fleet.close()
+		b.release()
+	})
+	return b
+}
+
+var descParts = regexp.MustCompile(`fqName: "([^"]*)", help: "(.*)", constLabels: \{[^}]*\}, variableLabels: \{([^}]*)\}`)
+
+// Every metric is in the guide as the code has it, and no other.
+func TestGuideOfMetrics(t *testing.T) {
+	ch := make(chan *prometheus.Desc)
+	reg := assembled(t).registry
+	go func() {
+		reg.Describe(ch)
+		close(ch)
+	}()
+	rows := guide(t)
+	for d := range ch {
+		m := descParts.FindStringSubmatch(d.String())
+		if m == nil {
+			t.Errorf("a metric that cannot be read: %s", d)
+			continue
+		}
+		if !strings.HasPrefix(m[1], "skyserve_") {
+			continue // of the Go runtime and the process
+		}
+		labels := strings.Split(m[3], ",")
+		want := [2]string{strings.Join(labels, ", "), m[2]}
+		row, told := rows[m[1]]
+		if got := [2]string{row[1], row[2]}; got != want {
+			t.Errorf("docs/metrics.md tells of %s: labels %q, %q; want %q, %q", m[1], got[0], got[1], want[0], want[1])
+		}
+		if total := strings.HasSuffix(m[1], "_total"); told && total != (row[0] == "counter") {
+			t.Errorf("docs/metrics.md calls %s a %s", m[1], row[0])
+		}
+		for _, label := range labels {
+			if slices.Contains([]string{"request", "tenant", "session", "key", "prompt", "user"}, label) {
+				t.Errorf("%s has the label %s, which has no bound", m[1], label)
+			}
+		}
+		delete(rows, m[1])
+	}
+	for name := range rows {
+		t.Errorf("docs/metrics.md tells of %s, which there is not", name)
+	}
+}
+
+// serves waits until a balancer is ready.
+func (n *node) serves(t *testing.T) {
+	t.Helper()
+	hc := client(t)
+	eventually(t, "ready", func() bool { return status(t, hc, n.public+"/readyz") == http.StatusOK })
+}
+
+// scrape reads a running balancer's own metrics.
+func (n *node) scrape(t *testing.T) map[string]*dto.MetricFamily {
+	t.Helper()
+	resp, err := client(t).Get(n.adminURL + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families
+}
+
+// What a balancer that has served tells is what the guide says, kind for kind.
+func TestMetricsOfTraffic(t *testing.T) {
+	e := newEngine(t, "m", "")
+	n := start(t, service.BalancerConfig{ID: "lb-us", Region: "local/us", Replicas: []service.ReplicaConfig{{ID: "us-0", URL: e.URL}}}, Options{Version: "v9"})
+	n.serves(t)
+	if a := ask(t, client(t), n.public, "m"); a.status != http.StatusOK {
+		t.Fatalf("status %d: %s", a.status, a.body)
+	}
+	families, rows := n.scrape(t), guide(t)
+	for name, f := range families {
+		if !strings.HasPrefix(name, "skyserve_") {
+			continue
+		}
+		if kind := strings.ToLower(f.GetType().String()); rows[name][0] != kind {
+			t.Errorf("%s is a %s, docs/metrics.md says %q", name, kind, rows[name][0])
+		}
+	}
+	for _, name := range []string{"skyserve_build_info", "skyserve_requests_total", "skyserve_e2e_seconds", "skyserve_queue_seconds", "skyserve_step_seconds", "skyserve_replica_info", "skyserve_replica_report_age_seconds"} {
+		if families[name] == nil {
+			t.Errorf("there is no %s", name)
+		}
+	}
+}
+
+var dashboardMetric = regexp.MustCompile(`skyserve_[a-z0-9_]+`)
+
+// What the dashboard draws, there is.
+func TestDashboardNamesMetricsThatAre(t *testing.T) {
+	text, err := os.ReadFile("../examples/observe/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := guide(t)
+	drawn := map[string]bool{}
+	for _, name := range dashboardMetric.FindAllString(string(text), -1) {
+		base := name
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			if b, cut := strings.CutSuffix(name, suffix); cut && rows[b][0] == "histogram" {
+				base = b
+			}
+		}
+		if _, there := rows[base]; !there {
+			t.Errorf("the dashboard names %s, which there is not", name)
+		}
+		drawn[base] = true
+	}
+	if len(drawn) < len(rows)/2 {
+		t.Errorf("the dashboard draws %d metrics of %d", len(drawn), len(rows))
+	}
+	fmt.Fprintf(t.Output(), "%d metrics of %d are drawn\n", len(drawn), len(rows))
+}

@@ -1,0 +1,68 @@
+package trace
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"skyserve/lbd/proxy"
+)
+
+// span is a proxy.Span.
+type span struct {
+	tracer *Tracer
+	ctx    context.Context // holds the span, for those below it
+	span   trace.Span
+}
+
+// Child begins a part of the span.
+func (s *span) Child(name string, outward bool, at time.Time) proxy.Span {
+	kind := trace.SpanKindInternal
+	if outward {
+		kind = trace.SpanKindClient
+	}
+	return s.tracer.start(s.ctx, name, kind, at)
+}
+
+// Mark writes the span into a request's headers, in place of another's.
+func (s *span) Mark(h http.Header) {
+	h.Del("Tracestate") // is not written where it is empty
+	headers.Inject(s.ctx, propagation.HeaderCarrier(h))
+}
+
+// Set tells something of the span, where it is recorded.
+func (s *span) Set(key string, value any) {
+	if !s.span.IsRecording() {
+		return
+	}
+	k := attribute.Key(key)
+	switch v := value.(type) {
+	case string:
+		s.span.SetAttributes(k.String(v))
+	case int:
+		s.span.SetAttributes(k.Int(v))
+	case float64:
+		s.span.SetAttributes(k.Float64(v))
+	case bool:
+		s.span.SetAttributes(k.Bool(v))
+	}
+}
+
+// Fail says in words that the span failed.
+func (s *span) Fail(why string) { s.span.SetStatus(codes.Error, why) }
+
+// End ends the span.
+func (s *span) End(at time.Time) { s.span.End(trace.WithTimestamp(at)) }
+
+// Trace is the trace's id; empty when the span is not recorded.
+func (s *span) Trace() string {
+	if !s.span.IsRecording() {
+		return ""
+	}
+	return s.span.SpanContext().TraceID().String()
+}

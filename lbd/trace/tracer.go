@@ -1,0 +1,143 @@
+package trace
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"skyserve/lbd/proxy"
+)
+
+// Environment variables of OpenTelemetry that say whether and where to send
+// traces. The SDK reads the others itself.
+const (
+	EnvEndpoint       = "OTEL_EXPORTER_OTLP_ENDPOINT"
+	EnvTracesEndpoint = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+	envDisabled       = "OTEL_SDK_DISABLED"
+	envExporter       = "OTEL_TRACES_EXPORTER"
+	envService        = "OTEL_SERVICE_NAME"
+	envProtocol       = "OTEL_EXPORTER_OTLP_PROTOCOL"
+	envTracesProtocol = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
+)
+
+// tracesPath is where a collector takes traces, below its base URL.
+const tracesPath = "v1/traces"
+
+// Options configure a Tracer.
+type Options struct {
+	// Endpoint is the collector's base URL (http://127.0.0.1:4318); empty = the
+	// environment's.
+	Endpoint string
+	// Service, Balancer, Region and Version name the process in every span.
+	Service, Balancer, Region, Version string
+	// Logger receives failures, at most one line a minute; nil = none.
+	Logger *slog.Logger
+}
+
+// Endpoint is the URL that traces are sent to: below the base URL given, or as the
+// environment says, with source the variable that says so. Empty = there are to be
+// no traces. It fails when what it finds is no URL, or a protocol that is not
+// spoken.
+func Endpoint(base string) (to, source string, err error) {
+	if strings.EqualFold(os.Getenv(envDisabled), "true") || os.Getenv(envExporter) == "none" {
+		return "", "", nil
+	}
+	switch {
+	case base != "":
+		to = base
+	case os.Getenv(EnvTracesEndpoint) != "":
+		to, source = os.Getenv(EnvTracesEndpoint), EnvTracesEndpoint
+	case os.Getenv(EnvEndpoint) != "":
+		to, source = os.Getenv(EnvEndpoint), EnvEndpoint
+	default:
+		return "", "", nil
+	}
+	u, err := url.Parse(to)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return "", source, fmt.Errorf("want a URL such as http://127.0.0.1:4318") // what was found may hold a password
+	}
+	if p := cmp.Or(os.Getenv(envTracesProtocol), os.Getenv(envProtocol)); p == "grpc" {
+		return "", envProtocol, fmt.Errorf("traces are sent over HTTP only: want http/protobuf or http/json, got %q", p)
+	}
+	if source == EnvTracesEndpoint {
+		return u.String(), source, nil // names the path too
+	}
+	return u.JoinPath(tracesPath).String(), source, nil
+}
+
+// Tracer sends spans; it is a proxy.Tracer. It must be closed.
+type Tracer struct {
+	provider *sdk.TracerProvider
+	tracer   trace.Tracer
+	counts   *counts
+}
+
+// headers carries a trace in a request's headers.
+var headers propagation.TraceContext
+
+// New makes the tracer that the options and the environment ask for; nil without
+// an error when they ask for none. The collector need not be there.
+func New(ctx context.Context, o Options) (*Tracer, error) {
+	to, source, err := Endpoint(o.Endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("reading the endpoint of traces: %s: %w", cmp.Or(source, "balancer.traces"), err)
+	}
+	if to == "" {
+		return nil, nil
+	}
+	c := newCounts(o.Logger)
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(c.failed))
+	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(to))
+	if err != nil {
+		return nil, fmt.Errorf("sending traces to a collector: %w", err)
+	}
+	attrs, err := resource.New(ctx, resource.WithAttributes(
+		attribute.String("service.name", cmp.Or(os.Getenv(envService), "skyserve")),
+		attribute.String("service.namespace", o.Service),
+		attribute.String("service.instance.id", o.Balancer),
+		attribute.String("service.version", o.Version),
+		attribute.String("cloud.region", o.Region),
+	), resource.WithFromEnv())
+	if err != nil {
+		return nil, fmt.Errorf("reading OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
+	p := sdk.NewTracerProvider(sdk.WithBatcher(c.over(exporter)), sdk.WithResource(attrs), sdk.WithSpanProcessor(c))
+	return &Tracer{provider: p, tracer: p.Tracer("skyserve/lbd"), counts: c}, nil
+}
+
+// Collect registers what is counted of spans.
+func (t *Tracer) Collect(reg *prometheus.Registry) { t.counts.collect(reg) }
+
+// Close sends what is buffered, until ctx ends at most.
+func (t *Tracer) Close(ctx context.Context) error {
+	if err := t.provider.Shutdown(ctx); err != nil {
+		return fmt.Errorf("sending the last spans: %w", err)
+	}
+	return nil
+}
+
+// Begin begins the span of a request, in the trace that its header names.
+func (t *Tracer) Begin(header http.Header, at time.Time) proxy.Span {
+	ctx := headers.Extract(context.Background(), propagation.HeaderCarrier(header))
+	return t.start(ctx, "request", trace.SpanKindServer, at)
+}
+
+func (t *Tracer) start(ctx context.Context, name string, kind trace.SpanKind, at time.Time) *span {
+	ctx, s := t.tracer.Start(ctx, name, trace.WithSpanKind(kind), trace.WithTimestamp(at))
+	return &span{tracer: t, ctx: ctx, span: s}
+}
