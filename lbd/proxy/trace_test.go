@@ -1,0 +1,240 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+// tracks is a Tracer that writes spans down as they end: the path of names, what
+// they tell and how they failed.
+type tracks struct {
+	mu   sync.Mutex
+	ends []track
+	open int
+}
+
+type track struct {
+	tracks  *tracks
+	path    string
+	told    map[string]any
+	failure string
+	begun   time.Time
+}
+
+func (k *tracks) Begin(http.Header, time.Time) Span { return k.begin("request", time.Now()) }
+
+func (k *tracks) begin(path string, at time.Time) *track {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.open++
+	return &track{tracks: k, path: path, told: map[string]any{}, begun: at}
+}
+
+func (s *track) Child(name string, _ bool, at time.Time) Span {
+	return s.tracks.begin(s.path+"/"+name, at)
+}
+func (s *track) Mark(h http.Header)        { h.Set("traceparent", s.path) }
+func (s *track) Set(key string, value any) { s.told[key] = value }
+func (s *track) Fail(why string)           { s.failure = why }
+func (s *track) Trace() string             { return "t1" }
+func (s *track) End(at time.Time) {
+	k := s.tracks
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if at.Before(s.begun) {
+		s.failure = fmt.Sprintf("ended %s before it began", s.begun.Sub(at))
+	}
+	k.open--
+	k.ends = append(k.ends, *s)
+}
+
+// closed says whether every span that began has ended, and one did.
+func (k *tracks) closed() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.open == 0 && len(k.ends) > 0
+}
+
+// paths are the spans that ended, each with what of it is worth comparing.
+func (k *tracks) paths() (all []string) {
+	for _, s := range k.ends {
+		line := s.path
+		for _, key := range []string{keyReplica, keyStatus, keyOutcome} {
+			if v, ok := s.told[key]; ok {
+				line += fmt.Sprintf(" %v", v)
+			}
+		}
+		if s.failure != "" {
+			line += ": " + s.failure
+		}
+		all = append(all, line)
+	}
+	return all
+}
+
+func TestSpansOfARequest(t *testing.T) {
+	failing := func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusInternalServerError) }
+	for name, c := range map[string]struct {
+		engine http.HandlerFunc
+		body   string
+		want   []string
+	}{
+		"served":  {speak("a", " b"), streamBody, []string{"request/queue", "request/dispatch us-0 200", "request 200 finished"}},
+		"refused": {speak("a"), `{"model":"nothing"}`, []string{"request 404 refused"}},
+		"fails": {failing, plainBody, []string{
+			"request/queue", "request/dispatch us-0 500: us-0 answered 500", "request/queue", "request 502 rejected: rejected",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := &tracks{}
+			o := testOptions(t)
+			o.Tracer, o.Core.MaxTries = k, 1
+			b := start(t, o)
+			heard := make(chan string, 1)
+			b.attach("us-0", engine(t, func(w http.ResponseWriter, r *http.Request) {
+				heard <- r.Header.Get("traceparent")
+				c.engine(w, r)
+			}))
+			resp := b.post(chatPath, c.body, "traceparent: given")
+			_, _ = io.Copy(io.Discard, resp.Body)
+			b.until(k.closed)
+			if got := k.paths(); !slices.Equal(got, c.want) {
+				t.Errorf("spans\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+			}
+			if len(c.want) > 1 {
+				if got := <-heard; got != "request/dispatch" {
+					t.Errorf("the engine is told %q", got)
+				}
+			}
+		})
+	}
+}
+
+// A stream that another replica goes on with is one request with two tries.
+func TestSpansOfAContinuedStream(t *testing.T) {
+	k := &tracks{}
+	o := testOptions(t)
+	o.Tracer = k
+	b := start(t, o)
+	dies := func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, chunk("one"))
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	var turn sync.Mutex
+	first := true
+	either := func(w http.ResponseWriter, r *http.Request) {
+		turn.Lock()
+		mine := first
+		first = false
+		turn.Unlock()
+		if mine {
+			dies(w, r)
+		}
+		speak(" two")(w, r)
+	}
+	url := engine(t, either)
+	for _, id := range []string{"us-0", "us-1"} {
+		b.attachAs(id, url, service.EngineSim)
+	}
+	read(t, b.post(chatPath, streamBody))
+	b.until(k.closed)
+	var tries []track
+	for _, s := range k.ends {
+		if s.path == "request/dispatch" {
+			tries = append(tries, s)
+		}
+	}
+	if len(tries) != 2 || !strings.Contains(tries[0].failure, "broke the connection") || tries[1].told[keyContinued] != true || tries[1].failure != "" {
+		t.Errorf("tries %+v", tries)
+	}
+}
+
+// logBook is a log that is read while it is written.
+type logBook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logBook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// requests are the lines of requests.
+func (l *logBook) requests(t *testing.T) (all []map[string]any) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range bytes.Lines(l.text.Bytes()) {
+		var m map[string]any
+		if err := json.Unmarshal(line, &m); err != nil {
+			t.Fatal(err)
+		}
+		if m["msg"] == "request" {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+func TestOneLineOfTheLogForEachRequest(t *testing.T) {
+	for _, c := range []struct {
+		access bool
+		level  slog.Level
+		lines  int
+		want   string
+	}{
+		{true, slog.LevelInfo, 2, "INFO"},
+		{false, slog.LevelInfo, 0, ""},
+		{false, slog.LevelDebug, 2, "DEBUG"},
+		{true, slog.LevelWarn, 0, ""},
+	} {
+		var log logBook
+		o := testOptions(t)
+		o.AccessLog, o.Tracer = c.access, &tracks{}
+		o.Logger = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: c.level}))
+		b := start(t, o)
+		b.attach("us-0", engine(t, speak("a", " b")))
+		read(t, b.post(chatPath, streamBody, headerRequestID+": r1"))
+		b.settled()
+		read(t, b.post(chatPath, `{"model":"nothing"}`, headerRequestID+": r2"))
+		b.until(func() bool { return len(log.requests(t)) >= c.lines })
+		got := log.requests(t)
+		if len(got) != c.lines {
+			t.Fatalf("%+v: lines %v", c, got)
+		}
+		if c.lines == 0 {
+			continue
+		}
+		for key, want := range map[string]any{
+			"level": c.want, "request": "r1", "path": chatPath, "status": 200.0, "outcome": "finished", "model": testModel, "tier": "IW-F",
+			"target": "us-0", "policy": "skylb", "reason": "prefix_miss", "tries": 1.0, "prompt_tokens": 100.0, "cached_tokens": 64.0, "output_tokens": 2.0, "trace": "t1",
+		} {
+			if got[0][key] != want {
+				t.Errorf("%s is %v, want %v", key, got[0][key], want)
+			}
+		}
+		for _, key := range []string{"queue_ms", "ttft_ms", "e2e_ms"} {
+			if v, ok := got[0][key].(float64); !ok || v < 0 {
+				t.Errorf("%s is %v", key, got[0][key])
+			}
+		}
+		if got[1]["request"] != "r2" || got[1]["status"] != 404.0 || got[1]["outcome"] != "refused" || got[1]["model"] != nil || got[1]["target"] != nil {
+			t.Errorf("the line of a request that was refused: %v", got[1])
+		}
+	}
+}
