@@ -72,6 +72,8 @@ func TestCheck(t *testing.T) {
 		{"wait below zero", balancer(service.BalancerSpec{MaxWait: -time.Second}), "balancer: tau, queue_limit and max_wait must not be below zero"},
 		{"half a certificate", balancer(service.BalancerSpec{TLS: &service.TLS{Cert: "c"}}), "balancer.tls: needs both cert and key"},
 		{"acme", balancer(service.BalancerSpec{TLS: &service.TLS{ACME: "me@example.com"}}), "balancer.tls.acme: is not built yet"},
+		{"traces to a collector", balancer(service.BalancerSpec{Traces: "http://127.0.0.1:4318"}), ""},
+		{"traces to nowhere", balancer(service.BalancerSpec{Traces: "127.0.0.1:4318"}), "balancer.traces: want a URL"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := service.BalancerConfig{ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:8000", Admin: "127.0.0.1:8100"}

@@ -1,6 +1,7 @@
 package lbd
 
 import (
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -152,6 +153,9 @@ func TestDashboardNamesMetricsThatAre(t *testing.T) {
 	text, err := os.ReadFile("../examples/observe/dashboard.json")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !json.Valid(text) {
+		t.Error("the dashboard is not JSON")
 	}
 	rows := guide(t)
 	drawn := map[string]bool{}
