@@ -129,6 +129,10 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 		AdminToken:     os.Getenv(envAdminToken),
 		InsecureNoAuth: f.insecure,
 		Listening: func(public, admin string) {
+			if f.logFormat == "json" { // every line is an object then
+				log.Info("listening", "balancer", cfg.ID, "public", public, "admin", admin)
+				return
+			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "balancer %s listens on %s, admin on %s\n", cfg.ID, public, admin)
 		},
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -104,6 +105,34 @@ func TestLbSaysWhereItListensAndEnds(t *testing.T) {
 	text := strings.Join(said, "")
 	if !strings.Contains(text, "msg=draining") || strings.Contains(text, "hunter2") {
 		t.Errorf("it said:\n%s", text)
+	}
+}
+
+func TestLbLogsInJSON(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stderr := &talk{line: make(chan string, 1000)}
+	code := make(chan int, 1)
+	go func() {
+		code <- runLbCommand(ctx, stderr, "--region", "us", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json")
+	}()
+	select {
+	case line := <-stderr.line:
+		if !json.Valid([]byte(line)) || !strings.Contains(line, `"msg":"listening"`) {
+			t.Errorf("it said first: %s", line)
+		}
+	case c := <-code:
+		t.Fatalf("ended with exit %d", c)
+	}
+	cancel()
+	if got := <-code; got != exitOK {
+		t.Errorf("exit %d", got)
+	}
+	close(stderr.line)
+	for line := range stderr.line {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("not JSON: %s", line)
+		}
 	}
 }
 
