@@ -47,6 +47,7 @@ func assembled(t *testing.T) *balancer {
 	b := &balancer{cfg: service.BalancerConfig{Service: "chat", ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:0", Admin: "127.0.0.1:0"}, opts: Options{Version: "v1"}}
 	b.log = slog.New(slog.DiscardHandler)
 	b.opts.Logger = b.log
+	b.cert = &certificate{} // some are of TLS only
 	if err := b.assemble(t.Context()); err != nil {
 		t.Fatal(err)
 	}
