@@ -80,7 +80,7 @@ func (m *metrics) decided(a *core.Action) {
 func (r *Runtime) Collect(reg *prometheus.Registry) {
 	m := r.metrics
 	reg.MustRegister(m.requests, m.ttft, m.itl, m.decisions, m.retries, m.continued, m.forwarded, m.matchBytes, m.promptBytes, m.prompt, m.cached, m.output)
-	reg.MustRegister(gauges{r})
+	reg.MustRegister(gauges{r}, keyMetrics{r.ledger})
 }
 
 // gauges reads core's state when a scrape asks for it.
