@@ -59,6 +59,7 @@ func checkAll(cfg service.BalancerConfig, opts Options) problems {
 	_ = coreOf(&p, cfg)
 	checkTLS(&p, cfg.Balancer.TLS)
 	checkTraces(&p, cfg.Balancer.Traces)
+	checkAuth(&p, cfg.Balancer.Auth)
 	return p
 }
 
@@ -259,10 +260,22 @@ func checkTraces(p *problems, base string) {
 	}
 }
 
-// apiKeys reads the keys that clients must present, one a line; blank lines and
-// those that begin with # are passed over. No key at all is an error: a service
-// that means to ask for keys must not end up open.
-func apiKeys(auth *service.Auth) ([]string, error) {
+func checkAuth(p *problems, a *service.Auth) {
+	if a == nil {
+		return
+	}
+	if err := a.Limits.Check(); err != nil {
+		p.add("balancer.auth.limits", err.Error(), "")
+	}
+	if a.KeysFrom == "" && a.Limits != (service.KeyLimits{}) {
+		p.add("balancer.auth.limits", "are those of keys, and no keys are asked for", "set balancer.auth.keys_from")
+	}
+}
+
+// apiKeys reads the keys that clients must present, as service.ParseKeys does.
+// No key at all is an error: a service that means to ask for keys must not end up
+// open.
+func apiKeys(auth *service.Auth) ([]service.APIKey, error) {
 	if auth == nil || auth.KeysFrom == "" {
 		return nil, nil
 	}
@@ -270,11 +283,9 @@ func apiKeys(auth *service.Auth) ([]string, error) {
 	if err != nil {
 		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: err.Error()}
 	}
-	var keys []string
-	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
-			keys = append(keys, line)
-		}
+	keys, err := service.ParseKeys(text, auth.Limits)
+	if err != nil {
+		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("reading %s: %v", auth.KeysFrom, err)}
 	}
 	if len(keys) == 0 {
 		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("%s holds no key", auth.KeysFrom)}

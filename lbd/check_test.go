@@ -145,7 +145,11 @@ func TestAPIKeys(t *testing.T) {
 		if (err == nil) != (c.err == "") || (err != nil && (!strings.Contains(err.Error(), c.err) || strings.Contains(err.Error(), "sk-"))) {
 			t.Errorf("%s: %v, want %s", c.from, err, c.err)
 		}
-		if strings.Join(got, " ") != c.want {
+		secrets := make([]string, len(got))
+		for i, k := range got {
+			secrets[i] = k.Secret
+		}
+		if got := strings.Join(secrets, " "); got != c.want {
 			t.Errorf("%s: %q, want %q", c.from, got, c.want)
 		}
 	}

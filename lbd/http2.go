@@ -10,7 +10,7 @@ const (
 	maxStreams   = 1000             // twice what an engine runs at once; a gateway in front may send all it has over one connection
 	pingAfter    = 15 * time.Second // of silence: a client that vanished without a word is found out, and its GPU time saved
 	pingTimeout  = 15 * time.Second // half a world away with several lost packets
-	writeTimeout = time.Minute      // as for a client that takes nothing over HTTP/1.1
+	writeTimeout = 30 * time.Second // as proxy.Limits.Stall is for a request; answers to peers have it over HTTP/1.1 too
 )
 
 // nextProtos is what the public listener offers in a TLS handshake (ALPN).

@@ -89,7 +89,7 @@ func TestGuideOfMetrics(t *testing.T) {
 			t.Errorf("docs/metrics.md calls %s a %s", m[1], row[0])
 		}
 		for _, label := range labels {
-			if slices.Contains([]string{"request", "tenant", "session", "key", "prompt", "user"}, label) {
+			if slices.Contains([]string{"request", "tenant", "session", "prompt", "user"}, label) {
 				t.Errorf("%s has the label %s, which has no bound", m[1], label)
 			}
 		}

@@ -63,7 +63,7 @@ func (b *balancer) refuse(what []string) (telemetry.Reload, error) {
 type prepared struct {
 	cfg  service.BalancerConfig
 	core core.Config
-	keys []string
+	keys []service.APIKey
 	pair *loaded // nil without TLS
 }
 
@@ -214,20 +214,35 @@ func tellFields(was, is reflect.Value, prefix string, tell func(key string, was,
 func continues(cfg service.BalancerConfig) bool { return *cfg.Balancer.WithDefaults().Continue }
 
 // newKeys says how API keys change without showing one.
-func newKeys(was, is []string) string {
+func newKeys(was, is []service.APIKey) string {
 	if len(is) == 0 {
 		return "nobody is asked for a key any more"
 	}
-	added, removed := 0, 0
-	for _, key := range is {
-		if !slices.Contains(was, key) {
-			added++
-		}
-	}
+	old := map[string]service.APIKey{}
 	for _, key := range was {
-		if !slices.Contains(is, key) {
+		old[key.Secret] = key
+	}
+	added, changed := 0, 0
+	now := map[string]bool{}
+	for _, key := range is {
+		before, known := old[key.Secret]
+		switch {
+		case !known:
+			added++
+		case before != key:
+			changed++
+		}
+		now[key.Secret] = true
+	}
+	removed := 0
+	for _, key := range was {
+		if !now[key.Secret] {
 			removed++
 		}
 	}
-	return fmt.Sprintf("%d keys, %d added, %d removed", len(is), added, removed)
+	text := fmt.Sprintf("%d keys, %d added, %d removed", len(is), added, removed)
+	if changed > 0 {
+		text += fmt.Sprintf(", %d with other limits or attributes", changed)
+	}
+	return text
 }

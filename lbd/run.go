@@ -52,6 +52,8 @@ type Options struct {
 	AllowCIDRs []netip.Prefix
 	// Store keeps the history; nil = the one at StoreURL, if there is one.
 	Store PointStore
+	// UsageStore keeps what API keys used; nil = the one at StoreURL, if there is one.
+	UsageStore UsageStore
 	// DrainTimeout bounds how long requests in flight may take at the end;
 	// default 10 s.
 	DrainTimeout time.Duration
@@ -124,7 +126,7 @@ type balancer struct {
 
 	reloading sync.Mutex             // guards what follows, and lets one reload run at a time
 	asked     service.BalancerConfig // cfg with the listen addresses as they were asked for
-	keys      []string
+	keys      []service.APIKey
 	metrics   metrics
 
 	runtime  *proxy.Runtime
@@ -133,6 +135,7 @@ type balancer struct {
 	history  *history
 	tracer   *trace.Tracer // nil = no traces
 	registry *prometheus.Registry
+	usage    *usage
 	api      *admin.API
 	store    *store.Store // the one that StoreURL names; nil = another or none
 	draining atomic.Bool
@@ -228,10 +231,11 @@ func (b *balancer) assemble(ctx context.Context) error {
 		Self: b.cfg.ID, Region: b.cfg.Region, Token: b.cfg.PeerToken, Keys: b.runtime.KeyFingerprint(), Sink: b.runtime.Step, Seed: seed.Sum64(), Logger: b.log,
 	})
 	b.history = newHistory(b.cfg.ID, b.runtime.History, points, b.log)
+	b.usage = newUsage(b.cfg, b.runtime, b.usageStore(), b.log)
 	b.registry = b.register()
 	b.metrics = newMetrics(b.registry, b.cert)
 	b.api = admin.New(admin.Options{
-		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, History: b.history,
+		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, History: b.history, Usage: b.usage,
 		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Registry: b.registry, Token: b.opts.AdminToken,
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})
@@ -249,6 +253,14 @@ func (b *balancer) pointStore(ctx context.Context) (PointStore, error) {
 	}
 	b.store = s
 	return s, nil
+}
+
+// usageStore is where the usage of API keys goes; nil when it is kept in memory only.
+func (b *balancer) usageStore() UsageStore {
+	if b.opts.UsageStore != nil || b.store == nil {
+		return b.opts.UsageStore
+	}
+	return b.store
 }
 
 // specText reads the service.yaml that the balancer belongs to; nil without one.
@@ -296,6 +308,7 @@ func (b *balancer) run(ctx context.Context) error {
 	defer endStoring()
 	var stored sync.WaitGroup
 	stored.Go(func() { b.history.run(storing) })
+	stored.Go(func() { b.usage.run(storing) })
 	if b.opts.Listening != nil {
 		b.opts.Listening(b.publicURL(), "http://"+b.cfg.Admin)
 	}
@@ -383,9 +396,16 @@ func (b *balancer) handler() http.Handler {
 			// says nothing where clients are asked for keys: see Check.
 			http.NotFound(w, r)
 		default:
+			limitWriting(w)
 			peers.ServeHTTP(w, r)
 		}
 	})
+}
+
+// limitWriting sets the time in which an answer to a peer must be written. The
+// connection may have a deadline of an earlier request, which is over by now.
+func limitWriting(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // a writer without deadlines blocks as it likes
 }
 
 // heartbeat is what peers are told. A balancer that is about to end offers nothing.

@@ -60,6 +60,7 @@ var (
 	formPush     = shape(`^(pending|blind|outstanding:[1-9][0-9]{0,4})$`, "pending, blind or outstanding:N with N from 1 to 99999")
 	formPair     = shape(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?-[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, "two local places such as us-eu")
 	formSomeText = shape(`\S`, "some text")
+	formKeyName  = shape(`^[A-Za-z0-9][A-Za-z0-9._@/-]{0,63}$`, "letters, digits and . _ @ / -, at most 64 characters")
 	formDuration = shape(`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`, "a duration such as 500ms, 60s or 1h30m")
 )
 
@@ -68,6 +69,10 @@ const (
 	// maxReplicas bounds a replica count: far beyond any fleet that one
 	// controller manages, so more is a slip of the finger.
 	maxReplicas = 10_000
+	// maxMinute bounds a limit a minute: more than all GPUs of a service compute.
+	maxMinute = 1e9
+	// maxQuota bounds a quota: a thousand such minutes a day for a year are less.
+	maxQuota = 1e15
 	// localPorts is how far above its base the local layout reaches: the
 	// controller's port is 310 above.
 	localPorts = 310
@@ -156,6 +161,16 @@ var rules = map[string]rule{
 	"BalancerSpec.traces":        {text: "The base URL of the OpenTelemetry collector that gets traces, over OTLP and HTTP; OTEL_EXPORTER_OTLP_ENDPOINT where it is left out.", form: formEndpoint},
 
 	"Auth.keys_from": {text: "Where the API keys come from (env:NAME or file:PATH).", required: true, secret: true, form: formRef},
+
+	"Auth.limits": {text: "What each key may use whose own line does not say otherwise; left out = without limit."},
+
+	"KeyLimits.requests_per_minute": {text: "Requests a minute at one balancer; more are answered 429.", limit: from(1, maxMinute)},
+	"KeyLimits.tokens_per_minute":   {text: "Tokens a minute, prompt and answer, at one balancer; more are answered 429.", limit: from(1, maxMinute)},
+	"KeyLimits.concurrent":          {text: "Requests in flight at one balancer; more are answered 429.", limit: from(1, maxMinute)},
+	"KeyLimits.requests_per_day":    {text: "Requests a day (UTC), over all regions.", limit: from(1, maxQuota)},
+	"KeyLimits.tokens_per_day":      {text: "Tokens a day (UTC), over all regions.", limit: from(1, maxQuota)},
+	"KeyLimits.requests_per_month":  {text: "Requests a month (UTC), over all regions.", limit: from(1, maxQuota)},
+	"KeyLimits.tokens_per_month":    {text: "Tokens a month (UTC), over all regions.", limit: from(1, maxQuota)},
 
 	"TLS.cert": {text: "The certificate file.", form: formSomeText},
 	"TLS.key":  {text: "The key file.", form: formSomeText},

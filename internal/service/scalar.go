@@ -135,22 +135,23 @@ func plainText(n ast.Node) (text string, plain bool) {
 
 // checkLimits refuses a number outside the rule's limits; show writes a limit.
 func (b *binder) checkLimits(n ast.Node, x float64, p path, ruleKey string, show func(float64) string) {
-	l := rules[ruleKey].limit
-	if l == nil {
-		return
+	if problem := rules[ruleKey].limit.problem(x, show); problem != "" {
+		b.fail(n, p, Error{Problem: problem, Found: b.found(n)})
 	}
-	var problem string
+}
+
+// problem says in words why a number is outside the limits; empty when it is not.
+func (l *limits) problem(x float64, show func(float64) string) string {
 	switch {
+	case l == nil:
 	case l.above && x <= l.least:
-		problem = "must be greater than " + show(l.least)
+		return "must be greater than " + show(l.least)
 	case x < l.least:
-		problem = "must be at least " + show(l.least)
+		return "must be at least " + show(l.least)
 	case x > l.most:
-		problem = "must be at most " + show(l.most)
-	default:
-		return
+		return "must be at most " + show(l.most)
 	}
-	b.fail(n, p, Error{Problem: problem, Found: b.found(n)})
+	return ""
 }
 
 func briefNumber(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }

@@ -162,9 +162,11 @@ type BalancerSpec struct {
 	Traces string `yaml:"traces,omitempty" json:"traces,omitempty"`
 }
 
-// Auth says where the API keys come from (env:NAME or file:PATH).
+// Auth says where the API keys come from (env:NAME or file:PATH) and what each
+// may use that says nothing else of itself; ParseKeys reads them.
 type Auth struct {
-	KeysFrom string `yaml:"keys_from" json:"keys_from"`
+	KeysFrom string    `yaml:"keys_from" json:"keys_from"`
+	Limits   KeyLimits `yaml:"limits,omitempty" json:"limits,omitzero"`
 }
 
 // TLS says where the public listener's certificate comes from: either the files

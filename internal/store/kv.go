@@ -161,7 +161,7 @@ func (w *watch) session(ctx context.Context) {
 		pause(ctx, next, watchRetry)
 		return
 	}
-	kw, err := kv.WatchAll(sctx)
+	kw, err := kv.Watch(sctx, w.pattern())
 	if err != nil {
 		w.s.forget(err)
 		pause(ctx, next, watchRetry)
@@ -184,6 +184,15 @@ func (w *watch) session(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// pattern is what the server is asked for: of a prefix that ends a part only the
+// keys below it.
+func (w *watch) pattern() string {
+	if strings.HasSuffix(w.prefix, ".") {
+		return w.prefix + ">"
+	}
+	return ">"
 }
 
 // send passes one entry on unless it was sent before; false when ctx ended.

@@ -56,7 +56,7 @@ func newRecorded(t *testing.T, policyName, id string, region service.Region) *re
 			Service: "chat", ID: id, Region: region, PeerToken: secretToken,
 			Models: []service.BalancerModel{{Name: replayModel}},
 		},
-		Core: cfg, Keys: []string{secretKey}, Record: b.record,
+		Core: cfg, Keys: []service.APIKey{{Secret: secretKey, Name: "one", Tenant: "one"}}, Record: b.record,
 	})
 	if err != nil {
 		t.Fatal(err)

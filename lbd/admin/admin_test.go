@@ -90,11 +90,16 @@ func (b *balancer) History(_ context.Context, since int64) ([]telemetry.Point, b
 	return b.points, b.complete, b.broken
 }
 
+func (b *balancer) Usage(_ context.Context, month string) ([]telemetry.UsageRow, bool) {
+	used := telemetry.Usage{Requests: 3, PromptTokens: 20, CachedTokens: 8, OutputTokens: 4}
+	return []telemetry.UsageRow{{Key: "acme-" + month, Model: "llama", Region: "local/us", Month: used, Day: 1_700_000_000 / 86400, Today: telemetry.Usage{Requests: 1}}}, b.complete
+}
+
 // api makes an API of b as local services have it.
 func api(b *balancer, change func(*Options)) *API {
 	o := Options{
 		Self:    service.BalancerConfig{Service: "chat", ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:8001", Admin: "127.0.0.1:8101"},
-		Workers: b, Traffic: b, Decisions: b, History: b, Peers: func() []peer.Status { return b.peers },
+		Workers: b, Traffic: b, Decisions: b, History: b, Usage: b, Peers: func() []peer.Status { return b.peers },
 		Now: func() time.Time { return time.Unix(1_700_000_000, 0) },
 		Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
 			switch host {

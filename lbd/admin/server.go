@@ -78,6 +78,7 @@ type Options struct {
 	Traffic   Traffic
 	Decisions Decisions
 	History   HistorySource
+	Usage     UsageSource
 	// Peers lists the other balancers as last heard of, sorted by id.
 	Peers func() []peer.Status
 	// Service reads the text of the service.yaml; nil = there is none.
@@ -136,6 +137,8 @@ func (a *API) route() {
 	a.mux.HandleFunc("GET /v1/snapshot", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.Snapshot()) })
 	a.mux.HandleFunc("GET /v1/service", a.serveService)
 	a.mux.HandleFunc("GET /v1/history", a.serveHistory)
+	a.mux.HandleFunc("GET /v1/usage", a.serveUsage)
+	a.mux.HandleFunc("GET /usage", a.serveUsage)
 	a.mux.HandleFunc("GET /v1/decisions", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, a.opts.Decisions.Remembered())
 	})

@@ -47,6 +47,7 @@ func (x *exchange) streamed(n int) {
 // end closes the books on a request that core has done with.
 func (x *exchange) end(status int, state string) {
 	x.settle()
+	x.charge(status, state)
 	e2e := millis(time.Since(x.began))
 	x.rt.leave(&x.flight, func(d *DecisionRecord) {
 		d.State, d.Status, d.E2EMillis = state, status, &e2e

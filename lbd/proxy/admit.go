@@ -31,7 +31,8 @@ type origin struct {
 	// by the peer, so that only an engine that can go on with it will do.
 	continueOff, continued bool
 	// keyed: clients had to present keys when it came, so its Authorization is ours.
-	keyed bool
+	keyed   bool
+	account *account // of the key that a client presented; nil where none is asked for
 }
 
 // maxSpan bounds what a peer may say of a session's age, as no queue looks
@@ -69,6 +70,7 @@ func errUnauthorized() *apiError {
 // identify tells a peer's request from a client's and reads what its headers
 // say. What only balancers may say is not heard from anybody else.
 func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
+	var err error
 	h := req.Header
 	hop, from := core.Hop(h.Get(headerHop)), h.Get(headerFrom)
 	keys := r.keyring()
@@ -79,17 +81,18 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
 		o.sessionAge, o.wait = parseSpan(h.Get(headerSessionAge)), parseSpan(h.Get(headerWait))
 		o.continued = h.Get(headerContinued) != ""
 	} else {
-		tenant, ok := keys.admit(h)
+		account, ok := keys.admit(h)
 		if !ok {
 			return o, errUnauthorized()
 		}
-		o.tenant = tenant
+		o.enterAs(account)
 	}
-	tier, err := service.ParseTier(h.Get(headerTier))
+	if word := h.Get(headerTier); word != "" || o.tier == "" {
+		o.tier, err = service.ParseTier(word)
+	}
 	if err != nil {
 		return o, invalid(headerTier, "invalid_tier", "header "+headerTier+": "+err.Error())
 	}
-	o.tier = tier
 	switch word := h.Get(headerContinue); strings.ToLower(word) {
 	case "", continueOn:
 	case continueOff:
@@ -98,6 +101,16 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
 		return o, invalid(headerContinue, "invalid_continue", fmt.Sprintf("header %s: unknown word %q: want on or off", headerContinue, word))
 	}
 	return o, nil
+}
+
+// enterAs takes over what a key says of its requests.
+func (o *origin) enterAs(a *account) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	o.account, o.tenant, o.tier = a, a.tenant, a.tier
 }
 
 func validHop(h core.Hop) bool {

@@ -180,7 +180,7 @@ func TestTiers(t *testing.T) {
 
 func TestKeys(t *testing.T) {
 	o := testOptions(t)
-	o.Keys = []string{"sk-one", "sk-two"}
+	o.Keys = apiKeys("sk-one", "sk-two")
 	b := start(t, o)
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
 		if got := req.Header.Get("Authorization"); got != "" {

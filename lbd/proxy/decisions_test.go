@@ -41,11 +41,11 @@ func TestRememberedDecisions(t *testing.T) {
 // A decision tells of the request what explains it, and nothing that was said.
 func TestDecisionTellsOfTheRequest(t *testing.T) {
 	o := roundRobin(t)
-	o.Keys = []string{"the key"}
+	o.Keys = apiKeys("the-key")
 	b := start(t, o)
 	b.attach("us-0", engine(t, status(500)))
 	b.attach("us-1", engine(t, whole(plainReply)))
-	expect(t, b.post(chatPath, plainBody, "X-Request-ID: r1", "Authorization: Bearer the key"), http.StatusOK, "")
+	expect(t, b.post(chatPath, plainBody, "X-Request-ID: r1", "Authorization: Bearer the-key"), http.StatusOK, "")
 	b.settled()
 	d, _ := b.Decision("r1")
 	if !strings.HasPrefix(d.Tenant, "key-") || d.Session == "" || d.PromptBytes == 0 || d.PromptEstimate != (d.PromptBytes+3)/4 {

@@ -41,7 +41,9 @@ type exchange struct {
 	first  time.Time           // of the first token
 	latest time.Time           // of the latest one
 	itl    prometheus.Observer // of the model; nil before the first token
-	until  time.Time           // the write deadline that is set
+	until  time.Time           // when the write deadline must be set anew
+	stall  *time.Timer         // of a write over HTTP/2; nil where there was none
+	visit  visit               // of the client's key; nobody's where it has none
 	counts rank                // who generates what passes; no replica where it is a peer
 	last   *failure            // of the latest try that failed
 	began  time.Time
@@ -50,8 +52,11 @@ type exchange struct {
 // infer serves a request that asks an engine for something.
 func (r *Runtime) infer(w http.ResponseWriter, req *http.Request, e *endpoint) {
 	x := &exchange{rt: r, w: w, req: req, endpoint: e, ctl: http.NewResponseController(w), began: time.Now()}
+	x.until = x.began.Add(r.limits.Stall / 8) // as extend has it: serve set the first deadline
+	defer x.lastWrite()
 	x.flight.id = requestID(req.Header.Get(headerRequestID))
 	x.path.begin(r.tracer, req.Header, x.began)
+	defer x.checkOut()
 	request, refused := x.admit()
 	if refused != nil {
 		x.refuse(refused)
@@ -75,6 +80,9 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	if refused != nil {
 		return nil, refused
 	}
+	if refused := x.checkIn(); refused != nil {
+		return nil, refused
+	}
 	buf, err := x.readBody()
 	if err != nil {
 		return nil, errBody(err, x.rt.limits.MaxBody)
@@ -94,6 +102,11 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	x.answer.room = x.rt.limits.MaxKeyedAnswer
 	x.promptTokens = (x.answer.key.hash.Len() + 3) / 4
 	x.bound = c.bound()
+	if refused := x.visit.reserve(x.promptTokens, x.bound, x.rt.Elapsed()); refused != nil {
+		buf.release()
+		x.letGo()
+		return nil, refused
+	}
 	continuable := c.continuable(x.endpoint)
 	x.body = share(x.rewrite(&c, stands, buf)) // which may let go of what c was read from
 	if continuable {
@@ -325,6 +338,8 @@ func (x *exchange) reply(e *apiError) {
 	h := x.w.Header()
 	h.Set(headerRequestID, x.flight.id)
 	h.Set(headerRegion, string(x.rt.self.Region))
+	x.announce(h)
 	x.wrote = true
+	x.extend(time.Now())
 	e.write(x.w)
 }

@@ -146,7 +146,7 @@ func TestSpoofedHopIsIgnored(t *testing.T) {
 
 func TestKeysAreNotAskedOfPeers(t *testing.T) {
 	o := roundRobin(t)
-	o.Self.PeerToken, o.Keys = "secret", []string{"k"}
+	o.Self.PeerToken, o.Keys = "secret", apiKeys("k")
 	b := start(t, o)
 	b.attach("us-0", engine(t, whole(plainReply)))
 	hop := []string{"X-Skyserve-Hop: remote", "X-Skyserve-From: lb-eu-0"}
@@ -158,7 +158,7 @@ func TestKeysAreNotAskedOfPeers(t *testing.T) {
 // machine: then every client comes from loopback, and none of them is a peer.
 func TestLoopbackIsNoPeerWhereKeysAreAsked(t *testing.T) {
 	o := roundRobin(t)
-	o.Keys = []string{"k"}
+	o.Keys = apiKeys("k")
 	b := start(t, o)
 	b.attach("us-0", engine(t, whole(plainReply)))
 	expect(t, b.post(chatPath, plainBody, "X-Skyserve-Hop: remote", "X-Skyserve-From: lb-eu-0"), http.StatusUnauthorized, "invalid_api_key")

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+	"time"
 )
 
 // Handler serves the public API.
@@ -11,7 +12,11 @@ func (r *Runtime) Handler() http.Handler { return http.HandlerFunc(r.serve) }
 
 func (r *Runtime) serve(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
-	if e := endpoints[path]; e != nil {
+	e := endpoints[path]
+	if e == nil || req.ProtoMajor == 1 { // an exchange over HTTP/2 sets its own: see guard
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(r.limits.Stall)) // a writer without deadlines blocks as it likes
+	}
+	if e != nil {
 		if r.allow(w, req, http.MethodPost) {
 			r.infer(w, req, e)
 		}

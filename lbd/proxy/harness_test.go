@@ -52,6 +52,15 @@ func testOptions(t *testing.T) Options {
 	}
 }
 
+// apiKeys are keys without limits.
+func apiKeys(secrets ...string) []service.APIKey {
+	keys, err := service.ParseKeys(strings.Join(secrets, "\n"), service.KeyLimits{})
+	if err != nil {
+		panic(err)
+	}
+	return keys
+}
+
 // start serves a runtime until the test ends.
 func start(t *testing.T, o Options) *balancer {
 	t.Helper()

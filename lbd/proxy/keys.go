@@ -3,54 +3,55 @@ package proxy
 import (
 	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/hex"
 	"net"
 	"net/http"
 	"strings"
+	"time"
+
+	"skyserve/internal/service"
 )
 
-// keyring is the hashes of the API keys; empty = everybody may enter.
-type keyring [][sha256.Size]byte
+// keyring finds the account of an API key by the key's hash; empty = everybody
+// may enter. How long a look takes tells something of a hash only, and nobody
+// can make keys whose hashes come near one.
+type keyring map[[sha256.Size]byte]*account
 
 // SetKeys replaces the API keys that clients must present, all at once; none =
-// open to everybody. Requests that were let in go on.
-func (r *Runtime) SetKeys(keys []string) {
-	k := newKeyring(keys)
+// open to everybody. A name that stays keeps what it has used and holds of its
+// limits. Requests that were let in go on.
+func (r *Runtime) SetKeys(keys []service.APIKey) {
+	k := newKeyring(r.ledger, keys, r.Elapsed())
 	r.keys.Store(&k)
 }
+
+// AsksForKeys says whether clients must present an API key.
+func (r *Runtime) AsksForKeys() bool { return len(r.keyring()) > 0 }
 
 // keyring is the API keys that are good now.
 func (r *Runtime) keyring() keyring { return *r.keys.Load() }
 
-func newKeyring(keys []string) keyring {
-	var k keyring
+func newKeyring(l *ledger, keys []service.APIKey, now time.Duration) keyring {
+	k := keyring{}
 	for _, key := range keys {
-		if key != "" {
-			k = append(k, sha256.Sum256([]byte(key)))
+		if key.Secret != "" {
+			k[sha256.Sum256([]byte(key.Secret))] = l.open(key, now)
 		}
 	}
 	return k
 }
 
-// admit says whether a request carries one of the keys, and whose tenant it
-// then is. Every key is compared in full, so time tells nothing.
-func (k keyring) admit(h http.Header) (tenant string, ok bool) {
+// admit says whether a request carries one of the keys, and whose; nil where
+// nobody is asked for one.
+func (k keyring) admit(h http.Header) (a *account, ok bool) {
 	if len(k) == 0 {
-		return "", true
+		return nil, true
 	}
 	scheme, token, _ := strings.Cut(h.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
-		return "", false
+		return nil, false
 	}
-	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
-	match := 0
-	for i := range k {
-		match |= subtle.ConstantTimeCompare(sum[:], k[i][:])
-	}
-	if match == 0 {
-		return "", false
-	}
-	return "key-" + hex.EncodeToString(sum[:4]), true
+	a, ok = k[sha256.Sum256([]byte(strings.TrimSpace(token)))]
+	return a, ok
 }
 
 // peerAllowed says whether a request comes from a balancer of this service:

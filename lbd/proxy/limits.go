@@ -16,6 +16,9 @@ type Limits struct {
 	FirstByte time.Duration
 	Idle      time.Duration
 	Answer    time.Duration
+	// Stall is how long a client may take nothing of its answer; then it is cut off
+	// and its request stops at the engine.
+	Stall time.Duration
 	// MaxEvent is the most bytes of one SSE event that are held until it is
 	// complete; a longer event is passed on in pieces and not looked into.
 	MaxEvent int
@@ -49,6 +52,7 @@ func DefaultLimits() Limits {
 		FirstByte: 120 * time.Second, // a full engine queue and a long prefill; then another replica is the better bet
 		Idle:      60 * time.Second,  // no engine pauses that long between tokens, not even under preemption
 		Answer:    10 * time.Minute,  // nothing comes before the last token: 16,000 tokens at 27 a second
+		Stall:     30 * time.Second,  // the connection's own buffers hold minutes of text before that
 
 		MaxEvent:       1 << 20, // inlined audio; a token is 300 bytes
 		MaxHeldAnswer:  1 << 20, // 50 times a long answer
@@ -73,6 +77,7 @@ func (l Limits) orDefault() Limits {
 	fill(&l.FirstByte, d.FirstByte)
 	fill(&l.Idle, d.Idle)
 	fill(&l.Answer, d.Answer)
+	fill(&l.Stall, d.Stall)
 	fill(&l.MaxEvent, d.MaxEvent)
 	fill(&l.MaxHeldAnswer, d.MaxHeldAnswer)
 	fill(&l.MaxKeyedAnswer, d.MaxKeyedAnswer)

@@ -112,7 +112,7 @@ func (r *Runtime) Collect(reg *prometheus.Registry) {
 		m.requests, m.ttft, m.e2e, m.queued, m.itl, m.step, m.decisions, m.retries, m.continued, m.forwarded,
 		m.matchBytes, m.promptBytes, m.prompt, m.cached, m.output,
 	)
-	reg.MustRegister(gauges{r})
+	reg.MustRegister(gauges{r}, keyMetrics{r.ledger})
 }
 
 // ended counts a request of a client that has ended.

@@ -98,7 +98,7 @@ func TestReconfigureInTheMiddle(t *testing.T) {
 // there are no keys any more by the time it is sent.
 func TestKeysAreReplacedUnderAStream(t *testing.T) {
 	o := testOptions(t)
-	o.Keys = []string{"old"}
+	o.Keys = apiKeys("old")
 	b := start(t, o)
 	begun, finish, seen := make(chan struct{}, 1), make(chan struct{}), make(chan string, 2)
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
@@ -113,7 +113,7 @@ func TestKeysAreReplacedUnderAStream(t *testing.T) {
 	}))
 	stream := b.post(chatPath, streamBody, "Authorization: Bearer old")
 	<-begun
-	b.SetKeys([]string{"new"})
+	b.SetKeys(apiKeys("new"))
 	expect(t, b.post(chatPath, streamBody, "Authorization: Bearer old"), http.StatusUnauthorized, "invalid_api_key")
 	if code, _ := b.get("/v1/models", "Authorization: Bearer new"); code != http.StatusOK {
 		t.Errorf("the new key: %d", code)

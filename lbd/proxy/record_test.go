@@ -78,7 +78,7 @@ func TestRecordReplays(t *testing.T) {
 	var record bytes.Buffer
 	o := testOptions(t)
 	o.Record = &record
-	o.Self.PeerToken, o.Keys = "the peer token", []string{"the key"}
+	o.Self.PeerToken, o.Keys = "the peer token", apiKeys("the-key")
 	rt, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestRecordReplays(t *testing.T) {
 	b.attach("us-1", engine(t, status(500)))
 	secret := strings.Repeat("the prompt ", 30)
 	for range 20 {
-		read(t, b.post(chatPath, `{"model":"chat-small","stream":true,"user":"the user","messages":[{"role":"user","content":"`+secret+`"}]}`, "Authorization: Bearer the key"))
+		read(t, b.post(chatPath, `{"model":"chat-small","stream":true,"user":"the user","messages":[{"role":"user","content":"`+secret+`"}]}`, "Authorization: Bearer the-key"))
 	}
 	c := b.settled()
 	stop()
@@ -103,7 +103,7 @@ func TestRecordReplays(t *testing.T) {
 	if c.Finished != 20 {
 		t.Errorf("counts %+v, want 20 finished", c)
 	}
-	for _, word := range []string{"the prompt", "the peer token", "the key", "the user"} {
+	for _, word := range []string{"the prompt", "the peer token", "the-key", "the user"} {
 		if bytes.Contains(record.Bytes(), []byte(word)) {
 			t.Errorf("the record holds %q", word)
 		}

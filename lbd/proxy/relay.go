@@ -18,6 +18,7 @@ func (x *exchange) commit(resp *http.Response) {
 	h := x.w.Header()
 	copyHeaders(h, resp.Header)
 	x.mark(h, resp.Header)
+	x.announce(h)
 	x.w.WriteHeader(resp.StatusCode)
 	x.wrote = true
 	if !x.listens() {
@@ -25,22 +26,43 @@ func (x *exchange) commit(resp *http.Response) {
 	}
 }
 
-// extend gives the client more time to take what is written. A client that
-// takes nothing for as long as an engine may be silent is as good as gone.
+// extend gives the client more time to take what is written. One that takes
+// nothing for so long is cut off, and its request stops at the engine. A deadline
+// is never taken back, so that the last piece of an answer has one too, which
+// net/http writes when all is said; the next request of the connection sets its own.
 func (x *exchange) extend(now time.Time) {
-	if now.Before(x.until) {
-		return
+	stall := x.rt.limits.Stall
+	switch {
+	case x.req.ProtoMajor > 1:
+		x.guard(stall)
+	case !now.Before(x.until):
+		x.until = now.Add(stall / 8)
+		_ = x.ctl.SetWriteDeadline(now.Add(stall)) // a writer without deadlines blocks as it likes
 	}
-	idle := x.rt.limits.Idle
-	x.until = now.Add(idle / 8)
-	_ = x.ctl.SetWriteDeadline(now.Add(idle)) // a writer without deadlines blocks as it likes
 }
 
-// unlimit takes the deadline back: the connection lives on.
-func (x *exchange) unlimit() {
-	if !x.until.IsZero() {
-		_ = x.ctl.SetWriteDeadline(time.Time{}) // as in extend
-		x.until = time.Time{}
+// guard is extend over HTTP/2, where a deadline ends a stream even while nothing
+// is written: so it is set, in the past, when a write took too long.
+func (x *exchange) guard(stall time.Duration) {
+	if x.stall != nil {
+		x.stall.Reset(stall)
+		return
+	}
+	x.stall = time.AfterFunc(stall, func() { _ = x.ctl.SetWriteDeadline(time.Unix(0, 0)) })
+}
+
+// written ends what extend began.
+func (x *exchange) written() {
+	if x.stall != nil {
+		x.stall.Stop()
+	}
+}
+
+// lastWrite gives the client time for what net/http writes when all is said.
+func (x *exchange) lastWrite() {
+	x.written()
+	if x.req.ProtoMajor > 1 {
+		_ = x.ctl.SetWriteDeadline(time.Now().Add(x.rt.limits.Stall)) // as in extend
 	}
 }
 
@@ -50,7 +72,6 @@ func (x *exchange) unlimit() {
 func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *time.Timer) (ended bool) {
 	buf := takeBuffer()
 	defer buf.release()
-	defer x.unlimit()
 	var events splitter
 	for {
 		buf.grow(readSize)
@@ -197,6 +218,7 @@ func (x *exchange) put(resp *http.Response, b []byte, now time.Time) bool {
 		x.commit(resp)
 	}
 	x.extend(now)
+	defer x.written()
 	if _, err := x.w.Write(b); err != nil {
 		return false
 	}
@@ -218,6 +240,7 @@ func (x *exchange) streamEnded(ctx context.Context, resp *http.Response, rest []
 			return true
 		}
 		if !x.wrote {
+			x.extend(time.Now())
 			x.commit(resp)
 		}
 	case !x.wrote:
@@ -297,7 +320,6 @@ func unexpected(err error) error {
 func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *time.Timer) (ended bool) {
 	buf := takeBuffer()
 	defer buf.release()
-	defer x.unlimit()
 	for {
 		buf.grow(readSize)
 		n, err := resp.Body.Read(buf.b[len(buf.b):cap(buf.b)])

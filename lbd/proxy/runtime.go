@@ -26,8 +26,8 @@ type Options struct {
 	// Core configures the decisions; Core.Policy must be set.
 	Core core.Config
 	// Keys are the API keys that clients must present; none = open to everybody.
-	// Only their hashes are kept.
-	Keys []string
+	// Only their hashes are kept; their limits and usage go by their names.
+	Keys []service.APIKey
 	// Record receives every event and action as JSON lines; nil = none.
 	Record io.Writer
 	// Logger receives failures; nil = none.
@@ -53,6 +53,7 @@ type Runtime struct {
 	log       *slog.Logger
 	transport http.RoundTripper
 	keys      atomic.Pointer[keyring]
+	ledger    *ledger
 	seed      uint64 // of prefix keys: see keySeed
 	began     time.Time
 	// noContinue is Options.NoContinue until SetContinue.
@@ -95,7 +96,7 @@ func New(o Options) (*Runtime, error) {
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport,
-		seed: keySeed(o.Self.PeerToken), began: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, core: core.New(o.Core),
+		ledger: newLedger(), seed: keySeed(o.Self.PeerToken), began: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, core: core.New(o.Core),
 		flights: map[string]*flight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
 		gone: map[string]uint64{}, offered: map[string][]string{},
 	}

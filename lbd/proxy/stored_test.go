@@ -130,7 +130,7 @@ func TestAResponseWhoseHolderGoesMeanwhile(t *testing.T) {
 
 func TestAResponseIsItsTenantsOwn(t *testing.T) {
 	o := roundRobin(t)
-	o.Keys = []string{"sk-one", "sk-two"}
+	o.Keys = apiKeys("sk-one", "sk-two")
 	b := start(t, o)
 	b.responderAt("us-0")
 	id, _ := b.respond("", false, "Authorization: Bearer sk-one")

@@ -1,0 +1,294 @@
+package proxy
+
+import (
+	"cmp"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// ledger holds an account for each name of an API key. An account outlives a
+// change of the keys, so that a limit is not reset by it.
+type ledger struct {
+	mu       sync.Mutex
+	accounts map[string]*account
+	labels   atomic.Int64 // how many accounts asked for a name in metrics
+}
+
+func newLedger() *ledger { return &ledger{accounts: map[string]*account{}} }
+
+// open finds or makes the account of a key and gives it the key's limits.
+func (l *ledger) open(k service.APIKey, now time.Duration) *account {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.accounts[k.Name]
+	if a == nil {
+		a = &account{ledger: l, name: k.Name, used: map[string]*telemetry.Usage{}, denied: map[string]int64{}}
+		l.accounts[k.Name] = a
+	}
+	a.configure(k, now)
+	return a
+}
+
+// list is all accounts, sorted by name.
+func (l *ledger) list() []*account {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := make([]*account, 0, len(l.accounts))
+	for _, a := range l.accounts {
+		list = append(list, a)
+	}
+	slices.SortFunc(list, func(a, b *account) int { return cmp.Compare(a.name, b.name) })
+	return list
+}
+
+// label is the name under which metrics show an account: its own for the first
+// maxLabelled that are used, so that a series never changes its meaning.
+func (l *ledger) label(name string) string {
+	if l.labels.Add(1) > maxLabelled {
+		return labelOther
+	}
+	return name
+}
+
+// account is what one API key may use and has used at this balancer.
+type account struct {
+	ledger *ledger
+	name   string
+
+	mu       sync.Mutex
+	tenant   string
+	tier     service.Tier
+	limits   service.KeyLimits
+	requests bucket
+	tokens   bucket
+	inFlight int
+	reserved int64   // tokens that requests in flight may still use
+	answer   float64 // tokens of an answer, mean of late
+	label    string  // in metrics; empty until the account is used
+	used     map[string]*telemetry.Usage
+	total    telemetry.Usage // of all models
+	denied   map[string]int64
+	quota    telemetry.KeyQuota
+}
+
+// An answer of unknown bound is expected to be as long as the key's answers of
+// late: each counts for a tenth. The first is taken for a paragraph or two.
+const (
+	firstAnswer  = 256
+	answerWeight = 0.1
+)
+
+func (a *account) configure(k service.APIKey, now time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.tenant, a.tier, a.limits = k.Tenant, k.Tier, k.Limits
+	a.requests.set(int64(k.Limits.RequestsPerMinute), now)
+	a.tokens.set(int64(k.Limits.TokensPerMinute), now)
+	if a.answer == 0 {
+		a.answer = firstAnswer
+	}
+}
+
+// visit is one request of an account, from its arrival to its end. The zero
+// visit is of nobody and costs nothing.
+type visit struct {
+	account  *account
+	reserved int64
+	settled  bool
+}
+
+// enter lets a request in, or says why not. What it takes is given back by leave.
+func (a *account) enter(now time.Duration) (visit, *apiError) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.label == "" {
+		a.label = a.ledger.label(a.name)
+	}
+	if e := a.overQuota(0, 0); e != nil {
+		return visit{}, e
+	}
+	if most := a.limits.Concurrent; most > 0 && a.inFlight >= most {
+		return visit{}, a.deny(denialConcurrent, errRate("requests", time.Second, "%d requests of this key are in flight, and it may have %d", a.inFlight, most))
+	}
+	if wait, _, ok := a.requests.take(1, now); !ok {
+		return visit{}, a.deny(denialRequests, errRate("requests", wait, "this key may send %d requests a minute", a.requests.limit))
+	}
+	a.inFlight++
+	return visit{account: a}, nil
+}
+
+// reserve takes what a request is expected to use: its prompt and the bound of
+// its answer, 0 where it has none.
+func (v *visit) reserve(prompt, bound int, now time.Duration) *apiError {
+	a := v.account
+	if a == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if bound <= 0 {
+		bound = int(math.Ceil(a.answer))
+	}
+	n := min(int64(prompt)+int64(bound), mostGiven)
+	if e := a.overQuota(1, n); e != nil {
+		return e
+	}
+	wait, never, ok := a.tokens.take(n, now)
+	switch {
+	case never:
+		return a.deny(denialTokens, errRate("tokens", 0, "the request is too large: it may use %d tokens, and this key has %d a minute; shorten it or set a lower max_tokens", n, a.tokens.limit))
+	case !ok:
+		return a.deny(denialTokens, errRate("tokens", wait, "the request may use %d tokens, and this key has %d a minute", n, a.tokens.limit))
+	}
+	v.reserved = n
+	a.reserved += n
+	return nil
+}
+
+// settle puts what was really used in the place of what was reserved.
+func (v *visit) settle(model string, used telemetry.Usage, now time.Duration) {
+	a := v.account
+	if a == nil || v.settled {
+		return
+	}
+	v.settled = true
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.tokens.give(v.reserved-used.Tokens(), now)
+	a.reserved -= v.reserved
+	if used.OutputTokens > 0 {
+		a.answer += answerWeight * (float64(used.OutputTokens) - a.answer)
+	}
+	u := a.used[model]
+	if u == nil {
+		u = &telemetry.Usage{}
+		a.used[model] = u
+	}
+	*u = u.Plus(used)
+	a.total = a.total.Plus(used)
+}
+
+// leave ends a visit; one that was not settled used nothing.
+func (v *visit) leave(now time.Duration) {
+	a := v.account
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.inFlight--
+	if !v.settled {
+		a.tokens.give(v.reserved, now)
+		a.reserved -= v.reserved
+	}
+	*v = visit{}
+}
+
+// Why a request was denied, as metrics say it.
+const (
+	denialRequests   = "requests"
+	denialTokens     = "tokens"
+	denialConcurrent = "concurrent"
+	denialQuota      = "quota"
+)
+
+// deny counts a denial.
+func (a *account) deny(why string, e *apiError) *apiError {
+	a.denied[why]++
+	return e
+}
+
+// overQuota says which quota would be overrun by so many requests and tokens
+// more; nil = none. Of 0 tokens it says whether any are left.
+func (a *account) overQuota(requests, tokens int64) *apiError {
+	l := a.limits
+	if l.RequestsPerDay|l.TokensPerDay|l.RequestsPerMonth|l.TokensPerMonth == 0 {
+		return nil
+	}
+	own := a.total.Minus(a.quota.Own) // what nobody was told of yet
+	day, month := a.quota.Day.Plus(own), a.quota.Month.Plus(own)
+	others := int64(a.inFlight) - requests // the request at hand is in flight already
+	for _, q := range []struct {
+		what   string
+		most   int
+		used   int64
+		period period
+	}{
+		{"requests", l.RequestsPerDay, day.Requests + others + 1, aDay},
+		{"requests", l.RequestsPerMonth, month.Requests + others + 1, aMonth},
+		{"tokens", l.TokensPerDay, day.Tokens() + a.reserved + max(tokens, 1), aDay},
+		{"tokens", l.TokensPerMonth, month.Tokens() + a.reserved + max(tokens, 1), aMonth},
+	} {
+		if q.most > 0 && q.used > int64(q.most) {
+			return a.deny(denialQuota, errQuota(q.what, q.most, q.period, time.Now()))
+		}
+	}
+	return nil
+}
+
+// KeyUsage is what each API key used of each model since this balancer began,
+// sorted by name and model. Requests count at the balancer that their client
+// asked, and only those that were let in.
+func (r *Runtime) KeyUsage() []telemetry.KeyUsage {
+	var list []telemetry.KeyUsage
+	for _, a := range r.ledger.list() {
+		a.mu.Lock()
+		for model, u := range a.used {
+			list = append(list, telemetry.KeyUsage{Key: a.name, Model: model, Usage: *u})
+		}
+		a.mu.Unlock()
+	}
+	slices.SortFunc(list, func(a, b telemetry.KeyUsage) int {
+		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Model, b.Model))
+	})
+	return list
+}
+
+// SetKeyQuota tells what a key has used, all balancers together. A name that no
+// key has is passed over.
+func (r *Runtime) SetKeyQuota(name string, q telemetry.KeyQuota) {
+	r.ledger.mu.Lock()
+	a := r.ledger.accounts[name]
+	r.ledger.mu.Unlock()
+	if a != nil {
+		a.mu.Lock()
+		a.quota = q
+		a.mu.Unlock()
+	}
+}
+
+// The names of OpenAI's headers: limit, remaining and reset, of requests and of tokens.
+var rateHeaders = [6]string{
+	"X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests",
+	"X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens",
+}
+
+// announce writes what is left of a key's limits a minute as OpenAI does.
+func (a *account) announce(h http.Header, now time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.requests.limit == 0 && a.tokens.limit == 0 {
+		return
+	}
+	values := &[len(rateHeaders)]string{} // one allocation for all of them
+	for b, bucket := range [...]*bucket{&a.requests, &a.tokens} {
+		if bucket.limit == 0 {
+			continue
+		}
+		left, full := bucket.left(now)
+		reset := (full + time.Millisecond - 1).Truncate(time.Millisecond)
+		at := 3 * b
+		values[at], values[at+1], values[at+2] = bucket.text, strconv.FormatInt(left, 10), reset.String()
+		for i := at; i < at+3; i++ {
+			h[rateHeaders[i]] = values[i : i+1 : i+1]
+		}
+	}
+}

@@ -1,0 +1,268 @@
+package proxy
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// pipes is a listener whose connections are in memory and hold nothing: what one
+// side writes waits until the other side reads, and deadlines follow the test's clock.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
+
+func (p *pipes) dial() net.Conn {
+	near, far := net.Pipe()
+	p.conns <- far
+	return near
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+
+// overPipes runs a test of a runtime behind pipes, on a clock of its own. Its one
+// replica is the engine.
+func overPipes(t *testing.T, o Options, e *endless, test func(t *testing.T, b *balancer, p *pipes)) {
+	synctest.Test(t, func(t *testing.T) {
+		e.gone = make(chan struct{}, 1)
+		o.Transport = e
+		rt, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &balancer{Runtime: rt, t: t}
+		b.attach("us-0", "http://engine")
+		p := newPipes()
+		srv := &http.Server{Handler: rt.Handler(), ReadHeaderTimeout: time.Minute, Protocols: new(http.Protocols)}
+		srv.Protocols.SetHTTP1(true)
+		srv.Protocols.SetUnencryptedHTTP2(true)
+		var serving sync.WaitGroup
+		serving.Go(func() { _ = srv.Serve(p) })
+		test(t, b, p)
+		_ = srv.Close()
+		_ = p.Close()
+		serving.Wait()
+	})
+}
+
+// endless is an engine that streams until its request is given up, which it
+// tells; as a whole it answers with a body of the given size.
+type endless struct {
+	size int
+	gone chan struct{}
+	word string        // streamed again and again
+	gap  time.Duration // between two of them; 0 = a second
+}
+
+func (e *endless) RoundTrip(req *http.Request) (*http.Response, error) {
+	_, _ = io.Copy(io.Discard, req.Body)
+	_ = req.Body.Close()
+	resp := &http.Response{StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req, Header: http.Header{}}
+	if e.size > 0 {
+		resp.Header.Set("Content-Type", "application/json")
+		resp.Body = io.NopCloser(strings.NewReader(`{"choices":[],"pad":"` + strings.Repeat("x", e.size) + `"}`))
+		return resp, nil
+	}
+	resp.Header.Set("Content-Type", "text/event-stream")
+	resp.Body = &endlessBody{ctx: req.Context(), engine: e}
+	return resp, nil
+}
+
+type endlessBody struct {
+	ctx    context.Context
+	engine *endless
+}
+
+func (b *endlessBody) Read(p []byte) (int, error) {
+	select {
+	case <-b.ctx.Done():
+		return 0, context.Cause(b.ctx)
+	case <-time.After(cmp.Or(b.engine.gap, time.Second)):
+		return copy(p, chunk(cmp.Or(b.engine.word, "a word"))), nil
+	}
+}
+
+func (b *endlessBody) Close() error {
+	b.engine.gone <- struct{}{}
+	return nil
+}
+
+func request(body string, headers ...string) string {
+	return "POST " + chatPath + " HTTP/1.1\r\nHost: b\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n" +
+		strings.Join(append(headers, ""), "\r\n") + "\r\n" + body
+}
+
+// A client that stops reading is cut off once it has taken nothing for as long
+// as Stall says, and its request is taken back from the engine; nothing stays
+// in use.
+func TestClientThatStopsReadingIsCutOff(t *testing.T) {
+	o := testOptions(t)
+	o.Keys = limited(t, "concurrent=1 tokens_per_minute=100000")
+	e := &endless{}
+	overPipes(t, o, e, func(t *testing.T, b *balancer, p *pipes) {
+		conn := p.dial()
+		defer conn.Close()
+		if _, err := io.WriteString(conn, request(streamBody, asAcme)); err != nil {
+			t.Fatal(err)
+		}
+		piece := make([]byte, 2000)
+		if _, err := io.ReadFull(conn, piece); err != nil {
+			t.Fatal(err)
+		}
+		stopped := time.Now()
+		<-e.gone // the engine's side is closed
+		if took := time.Since(stopped); took > b.limits.Stall+time.Second || took < b.limits.Stall*3/4 {
+			t.Errorf("the engine was let go of after %v, want about %v", took, b.limits.Stall)
+		}
+		b.atRest("acme")
+		if c := b.View().Counts; c.Cancelled != 1 || c.Outstanding != 0 || c.Queued != 0 {
+			t.Errorf("counts %+v, want one cancelled and none left", c)
+		}
+	})
+}
+
+// A client that reads slowly but steadily is served for as long as it takes.
+func TestClientThatReadsSlowly(t *testing.T) {
+	e := &endless{}
+	overPipes(t, testOptions(t), e, func(t *testing.T, b *balancer, p *pipes) {
+		conn := p.dial()
+		if _, err := io.WriteString(conn, request(streamBody)); err != nil {
+			t.Fatal(err)
+		}
+		piece := make([]byte, 100)
+		for range 100 {
+			if _, err := io.ReadFull(conn, piece); err != nil {
+				t.Fatalf("cut off: %v", err)
+			}
+			time.Sleep(b.limits.Stall / 8)
+		}
+		_ = conn.Close()
+		<-e.gone
+		b.settled()
+	})
+}
+
+// Of an answer that came in one piece nothing stays behind either when its client
+// does not take it, not even its last bytes, which the server writes itself.
+func TestClientThatDoesNotTakeAWholeAnswer(t *testing.T) {
+	for _, size := range []int{10, 3000, 100_000} {
+		overPipes(t, testOptions(t), &endless{size: size}, func(t *testing.T, b *balancer, p *pipes) {
+			conn := p.dial()
+			defer conn.Close()
+			if _, err := io.WriteString(conn, request(plainBody)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * b.limits.Stall)
+			synctest.Wait()
+			all, err := io.ReadAll(conn)
+			if err != nil || len(all) >= size+50 {
+				t.Errorf("%d bytes: after the client's time it still got %d bytes, %v; want a closed connection", size, len(all), err)
+			}
+			b.settled()
+		})
+	}
+}
+
+// The write deadline of one request does not outlive it: the connection may be
+// idle for longer and serve again.
+func TestConnectionServesAfterItsDeadline(t *testing.T) {
+	overPipes(t, testOptions(t), &endless{size: 10}, func(t *testing.T, b *balancer, p *pipes) {
+		conn := p.dial()
+		defer conn.Close()
+		r := bufio.NewReader(conn)
+		for _, text := range []string{
+			request(plainBody), "GET /healthz HTTP/1.1\r\nHost: b\r\n\r\n", request(plainBody), request("{"), "GET /v1/models HTTP/1.1\r\nHost: b\r\n\r\n",
+		} {
+			if _, err := io.WriteString(conn, text); err != nil {
+				t.Fatal(err)
+			}
+			res, err := http.ReadResponse(r, nil)
+			if err != nil {
+				t.Fatalf("%.30q: %v", text, err)
+			}
+			_, _ = io.Copy(io.Discard, res.Body)
+			_ = res.Body.Close()
+			time.Sleep(2 * b.limits.Stall)
+		}
+	})
+}
+
+// overHTTP2 asks for a stream over HTTP/2 and gives it to the client. What the
+// client does not read stays in a window of 64 KiB.
+func overHTTP2(t *testing.T, p *pipes, read func(*http.Response)) {
+	t.Helper()
+	transport := &http.Transport{
+		Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10},
+		DialContext: func(context.Context, string, string) (net.Conn, error) { return p.dial(), nil },
+	}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://b"+chatPath, strings.NewReader(streamBody))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	read(resp)
+}
+
+func TestClientThatStopsReadingOverHTTP2(t *testing.T) {
+	e := &endless{word: strings.Repeat("word ", 300)}
+	overPipes(t, testOptions(t), e, func(t *testing.T, b *balancer, p *pipes) {
+		overHTTP2(t, p, func(resp *http.Response) {
+			if resp.ProtoMajor != 2 {
+				t.Fatalf("spoke %s", resp.Proto)
+			}
+			<-e.gone
+			b.settled()
+			if c := b.View().Counts; c.Cancelled != 1 || c.Outstanding != 0 {
+				t.Errorf("counts %+v, want one cancelled and none left", c)
+			}
+		})
+	})
+}
+
+// An engine that is silent for longer than a client may be is no stalled client.
+func TestSilentEngineOverHTTP2(t *testing.T) {
+	o := testOptions(t)
+	e := &endless{gap: 50 * time.Second}
+	overPipes(t, o, e, func(t *testing.T, b *balancer, p *pipes) {
+		overHTTP2(t, p, func(resp *http.Response) {
+			if _, err := io.ReadFull(resp.Body, make([]byte, 1000)); err != nil {
+				t.Errorf("cut off: %v", err)
+			}
+		})
+		<-e.gone
+		b.settled()
+	})
+}

@@ -1,0 +1,57 @@
+package proxy
+
+import (
+	"net/http"
+
+	"skyserve/internal/telemetry"
+)
+
+// checkIn lets a client's request in by the limits of its key.
+func (x *exchange) checkIn() (refused *apiError) {
+	if x.account == nil {
+		return nil
+	}
+	x.visit, refused = x.account.enter(x.rt.Elapsed())
+	return refused
+}
+
+// checkOut ends what checkIn began.
+func (x *exchange) checkOut() {
+	if x.visit.account != nil {
+		x.visit.leave(x.rt.Elapsed())
+	}
+}
+
+// charge counts what a request used for its key. Where an engine that served it
+// did not say how much, the estimate counts and what was seen pass; a request
+// that no engine served costs nothing.
+func (x *exchange) charge(status int, state string) {
+	if x.visit.account == nil {
+		return
+	}
+	var used telemetry.Usage
+	u := &x.answer.usage
+	counted := u.prompt.Known || u.output.Known
+	served := state == stateFinished && status == http.StatusOK
+	left := state == stateCancelled && x.sent.target != "" // what was computed until then is not known
+	switch {
+	case counted || x.answer.tokens > 0 || ((served || left) && x.endpoint.generates()):
+		used = telemetry.Usage{
+			Requests: 1, PromptTokens: int64(u.prompt.Or(x.promptTokens)), CachedTokens: int64(u.cached.Or(0)), OutputTokens: int64(x.outputTokens()),
+		}
+	case served || left:
+		used.Requests = 1
+	}
+	x.visit.settle(x.model, used, x.rt.Elapsed())
+}
+
+// generates says whether the endpoint makes an engine compute, rather than look
+// a prompt's tokens up.
+func (e *endpoint) generates() bool { return e.path != "/tokenize" }
+
+// announce writes what is left of a client's limits into the answer's header.
+func (x *exchange) announce(h http.Header) {
+	if x.account != nil {
+		x.account.announce(h, x.rt.Elapsed())
+	}
+}

@@ -1,0 +1,489 @@
+package lbd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
+)
+
+// errAway is why a cupboard does not answer.
+var errAway = errors.New("away")
+
+// cupboard is a store of usage in memory that can be away, and that can do what
+// it is told without saying so.
+type cupboard struct {
+	mu       sync.Mutex
+	fail     func() (before, after error) // of a write; nil = never
+	away     error
+	parts    map[store.UsagePart]kept
+	revision uint64
+	watchers []chan store.UsageChange
+}
+
+type kept struct {
+	rows     []telemetry.UsageRow
+	revision uint64
+}
+
+func newCupboard() *cupboard { return &cupboard{parts: map[store.UsagePart]kept{}} }
+
+func (c *cupboard) set(change func(*cupboard)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change(c)
+}
+
+func (c *cupboard) ReadUsage(_ context.Context, part store.UsagePart) ([]telemetry.UsageRow, uint64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.parts[part]
+	return slices.Clone(k.rows), k.revision, c.away
+}
+
+func (c *cupboard) WriteUsage(_ context.Context, part store.UsagePart, rows []telemetry.UsageRow, revision uint64) (uint64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before, after := c.away, error(nil)
+	if c.fail != nil && before == nil {
+		before, after = c.fail()
+	}
+	switch {
+	case before != nil:
+		return 0, before
+	case c.parts[part].revision != revision:
+		return 0, store.ErrConflict
+	}
+	c.revision++
+	c.parts[part] = kept{slices.Clone(rows), c.revision}
+	for _, w := range c.watchers {
+		w <- store.UsageChange{Part: part, Rows: slices.Clone(rows)}
+	}
+	return c.revision, after
+}
+
+// WatchUsage never has more to say than fits.
+func (c *cupboard) WatchUsage(ctx context.Context) <-chan store.UsageChange {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := make(chan store.UsageChange, 10_000)
+	for part, k := range c.parts {
+		w <- store.UsageChange{Part: part, Rows: k.rows}
+	}
+	c.watchers = append(c.watchers, w)
+	return w
+}
+
+func (c *cupboard) UsageParts(context.Context) ([]store.UsagePart, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Keys(c.parts)), c.away
+}
+
+func (c *cupboard) DropUsage(_ context.Context, part store.UsagePart) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.parts, part)
+	return c.away
+}
+
+// tokens is what a key has used in a month, by all that is kept.
+func (c *cupboard) tokens(month, key string) (n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for part, k := range c.parts {
+		for _, r := range k.rows {
+			if part.Month == month && r.Key == key {
+				n += r.Month.Tokens()
+			}
+		}
+	}
+	return n
+}
+
+// tills counts what keys use.
+type tills struct {
+	mu     sync.Mutex
+	used   map[string]int64 // prompt tokens by key
+	quotas map[string]telemetry.KeyQuota
+	open   bool // nobody is asked for a key
+}
+
+func (s *tills) AsksForKeys() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.open
+}
+
+func newTills() *tills {
+	return &tills{used: map[string]int64{}, quotas: map[string]telemetry.KeyQuota{}}
+}
+
+func (s *tills) use(key string, tokens int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.used[key] += tokens
+}
+
+func (s *tills) KeyUsage() []telemetry.KeyUsage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []telemetry.KeyUsage
+	for _, key := range slices.Sorted(maps.Keys(s.used)) {
+		list = append(list, telemetry.KeyUsage{Key: key, Model: "m", Usage: telemetry.Usage{PromptTokens: s.used[key]}})
+	}
+	return list
+}
+
+func (s *tills) SetKeyQuota(name string, q telemetry.KeyQuota) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.quotas[name] = q
+}
+
+func (s *tills) quota(name string) telemetry.KeyQuota {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.quotas[name]
+}
+
+// keep runs the usage of a balancer until stop is called.
+func keep(id string, keys keyUser, s UsageStore) (u *usage, stop func()) {
+	u = newUsage(service.BalancerConfig{ID: id, Region: service.Region("local/" + id)}, keys, s, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { u.run(ctx) })
+	return u, func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+const january = "2000-01" // when synctest's clock starts
+
+func TestQuotaIsOverAllBalancers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, us, eu := newCupboard(), newTills(), newTills()
+		keptUS, stopUS := keep("us", us, c)
+		_, stopEU := keep("eu", eu, c)
+		defer stopUS()
+		defer stopEU()
+		us.use("acme", 10)
+		eu.use("acme", 5)
+		time.Sleep(usageEvery + 2*usageSettle) // as stale as the guide says
+		for name, s := range map[string]*tills{"us": us, "eu": eu} {
+			if q := s.quota("acme"); q.Day.PromptTokens != 15 || q.Month.PromptTokens != 15 {
+				t.Errorf("%s knows of %+v, want 15", name, q)
+			}
+		}
+		if q := us.quota("acme"); q.Own.PromptTokens != 10 {
+			t.Errorf("own part %+v, want 10", q.Own)
+		}
+		us.use("acme", 1)
+		rows, complete := keptUS.Usage(t.Context(), january)
+		if len(rows) != 2 || rows[0].Region != "local/eu" || rows[1].Month.PromptTokens != 11 || !complete {
+			t.Errorf("usage %+v, %v; want both regions, and what was used just now", rows, complete)
+		}
+		c.set(func(c *cupboard) { c.away = errAway })
+		if rows, complete := keptUS.Usage(t.Context(), january); len(rows) != 2 || complete {
+			t.Errorf("usage without the store: %+v, %v; want what is known", rows, complete)
+		}
+		c.set(func(c *cupboard) { c.away = nil })
+	})
+}
+
+func TestUsageSurvivesRestarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCupboard()
+		for i := range 3 {
+			keys := newTills()
+			_, stop := keep("us", keys, c)
+			if i > 0 {
+				time.Sleep(usageEvery)
+				if q := keys.quota("acme"); q.Month.PromptTokens != int64(10*i) || q.Own.PromptTokens != 0 {
+					t.Errorf("run %d begins with %+v, want %d", i, q, 10*i)
+				}
+			}
+			keys.use("acme", 10)
+			stop()
+			if n := c.tokens(january, "acme"); n != int64(10*(i+1)) {
+				t.Errorf("run %d leaves %d tokens, want %d", i, n, 10*(i+1))
+			}
+		}
+	})
+}
+
+func TestKilledBalancerLosesTheLastSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, keys := newCupboard(), newTills()
+		_, stop := keep("us", keys, c)
+		for range 10 {
+			keys.use("acme", 1)
+			time.Sleep(time.Second)
+		}
+		c.set(func(c *cupboard) { c.away = errAway }) // what it does at its end reaches nobody
+		stop()
+		if n := c.tokens(january, "acme"); n < 10-int64(usageEvery/time.Second) {
+			t.Errorf("%d of 10 tokens are stored", n)
+		}
+	})
+}
+
+func TestUsageOfEarlierDaysAndMonths(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, us, eu := newCupboard(), newTills(), newTills()
+		for _, month := range []string{"1999-10", "1999-11", "1999-12"} {
+			part := store.UsagePart{Month: month, Balancer: "old"}
+			if _, err := c.WriteUsage(t.Context(), part, []telemetry.UsageRow{{Key: "acme", Month: telemetry.Usage{PromptTokens: 7}}}, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(30*24*time.Hour - time.Minute) // a minute before the 31st
+		_, stopUS := keep("us", us, c)
+		u, stopEU := keep("eu", eu, c)
+		us.use("acme", 3)
+		time.Sleep(time.Minute / 2)
+		if c.tokens("1999-10", "acme") != 0 || c.tokens("1999-11", "acme") != 7 {
+			t.Error("two months before the running one are kept, and no more")
+		}
+		if q := eu.quota("acme"); q.Day.PromptTokens != 3 || q.Month.PromptTokens != 3 {
+			t.Errorf("on the 30th: %+v", q)
+		}
+		time.Sleep(time.Minute)
+		if q := eu.quota("acme"); q.Day.PromptTokens != 0 || q.Month.PromptTokens != 3 {
+			t.Errorf("on the 31st: %+v, want a new day", q)
+		}
+		eu.use("acme", 2)
+		time.Sleep(10 * time.Second)
+		if q := us.quota("acme"); q.Day.PromptTokens != 2 || q.Month.PromptTokens != 5 {
+			t.Errorf("on the 31st: %+v, want 2 and 5", q)
+		}
+		stopUS()
+		time.Sleep(24*time.Hour - time.Minute)
+		eu.use("acme", 4)
+		time.Sleep(time.Minute)
+		if q := eu.quota("acme"); q.Day.PromptTokens != 0 || q.Month.PromptTokens != 0 {
+			t.Errorf("on the 1st: %+v, want a new month", q)
+		}
+		rows, complete := u.Usage(t.Context(), january)
+		if len(rows) != 2 || rows[0].Month.PromptTokens != 6 || rows[0].Today.PromptTokens != 6 || !complete {
+			t.Errorf("January: %+v, %v", rows, complete)
+		}
+		if c.tokens("1999-11", "acme") != 0 || c.tokens("1999-12", "acme") != 7 {
+			t.Error("in a new month another one is old")
+		}
+		stopEU()
+	})
+}
+
+// Whatever fails, and however many processes of a balancer run into each other:
+// what was used is stored once.
+func TestUsageIsStoredOnce(t *testing.T) {
+	for seed := range uint64(40) {
+		synctest.Test(t, func(t *testing.T) {
+			rng, faults := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2)) // the cupboard draws under its lock
+			c := newCupboard()
+			c.fail = func() (before, after error) {
+				switch faults.IntN(4) {
+				case 0:
+					return errAway, nil
+				case 1:
+					return nil, errAway
+				}
+				return nil, nil
+			}
+			want := map[string]int64{}
+			var stops []func()
+			var balancers []*tills
+			for i := range 3 {
+				keys := newTills()
+				_, stop := keep(fmt.Sprint("lb-", i), keys, c)
+				balancers, stops = append(balancers, keys), append(stops, stop)
+			}
+			for range 60 {
+				key := fmt.Sprint("key-", rng.IntN(5))
+				n := int64(rng.IntN(100))
+				want[key] += n
+				balancers[rng.IntN(len(balancers))].use(key, n)
+				time.Sleep(time.Duration(rng.IntN(3000)) * time.Millisecond)
+			}
+			c.set(func(c *cupboard) { c.fail = nil })
+			time.Sleep(3 * usageEvery)
+			for _, key := range slices.Sorted(maps.Keys(want)) {
+				if got := c.tokens(january, key); got != want[key] {
+					t.Errorf("seed %d: %s: %d tokens are stored, %d were used", seed, key, got, want[key])
+				}
+				for i, b := range balancers {
+					if q := b.quota(key); q.Month.PromptTokens != want[key] {
+						t.Errorf("seed %d: balancer %d knows of %d tokens of %s, want %d", seed, i, q.Month.PromptTokens, key, want[key])
+					}
+				}
+			}
+			for _, stop := range stops {
+				stop()
+			}
+		})
+	}
+}
+
+// Two processes of one balancer, the old one draining: each adds to what the
+// other stored.
+func TestProcessesOfOneBalancerAddUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, old, young := newCupboard(), newTills(), newTills()
+		_, stopOld := keep("us", old, c)
+		_, stopYoung := keep("us", young, c)
+		for range 5 {
+			old.use("acme", 1)
+			young.use("acme", 10)
+			time.Sleep(3 * time.Second)
+		}
+		time.Sleep(3 * usageEvery)
+		stopOld()
+		stopYoung()
+		if n := c.tokens(january, "acme"); n != 55 {
+			t.Errorf("%d tokens are stored, want 55", n)
+		}
+	})
+}
+
+// A store is not touched for a service that asks nobody for a key, until it does.
+func TestUsageOfAnOpenService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, keys := newCupboard(), newTills()
+		keys.open = true
+		_, stop := keep("us", keys, c)
+		time.Sleep(10 * usageEvery)
+		c.set(func(c *cupboard) {
+			if len(c.watchers) != 0 {
+				t.Error("an open service watches")
+			}
+		})
+		keys.mu.Lock()
+		keys.open = false
+		keys.mu.Unlock()
+		keys.use("acme", 3)
+		time.Sleep(2 * usageEvery)
+		c.set(func(c *cupboard) {
+			if len(c.watchers) != 1 {
+				t.Errorf("a service that asks for keys watches %d times, want once", len(c.watchers))
+			}
+		})
+		if n := c.tokens(january, "acme"); n != 3 {
+			t.Errorf("%d tokens are stored, want 3", n)
+		}
+		stop()
+	})
+}
+
+func TestUsageWithoutAStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		keys := newTills()
+		u, stop := keep("us", keys, nil)
+		keys.use("acme", 4)
+		time.Sleep(usageEvery + usageSettle)
+		if q := keys.quota("acme"); q.Month.PromptTokens != 4 || q.Own.PromptTokens != 4 {
+			t.Errorf("knows of %+v", q)
+		}
+		if rows, complete := u.Usage(t.Context(), january); len(rows) != 1 || complete {
+			t.Errorf("usage %+v, %v", rows, complete)
+		}
+		stop()
+		u.forget(time.Now().AddDate(0, usageMonths+1, 0))
+		if len(u.mine) != 0 {
+			t.Error("months that are over stay in memory")
+		}
+	})
+}
+
+// The whole way: keys with limits from a file, a request, the admin API, and a
+// quota that another balancer used up.
+func TestKeyLimitsEndToEnd(t *testing.T) {
+	const model = "llama"
+	e := newEngine(t, model, "")
+	srv, err := store.Serve(t.Context(), store.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Token: "secret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.Close)
+	t.Setenv("LIMITED_KEYS", "sk-a name=acme\nsk-b name=small requests_per_day=1")
+	node := func(id string, replicas ...service.ReplicaConfig) *node {
+		cfg := config(id, "local/us", replicas...)
+		cfg.Models = []service.BalancerModel{{Name: model}}
+		cfg.Balancer.Auth = &service.Auth{KeysFrom: "env:LIMITED_KEYS", Limits: service.KeyLimits{RequestsPerMinute: 100_000}}
+		cfg.StoreURL, cfg.StoreToken = srv.URL(), "secret"
+		return start(t, cfg, Options{})
+	}
+	one := node("lb-1", service.ReplicaConfig{ID: "us-0", URL: e.URL, Model: model})
+	two := node("lb-2") // serves nothing, which costs nothing
+	hc := client(t)
+	eventually(t, "the first request is served", func() bool {
+		return ask(t, hc, one.public, model, "Authorization", "Bearer sk-b").status == http.StatusOK
+	})
+	if got := ask(t, hc, one.public, model, "Authorization", "Bearer sk-a"); got.status != http.StatusOK {
+		t.Errorf("a key without a quota: %+v", got)
+	}
+	one.stop() // which stores what it counted
+	if err := one.wait(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the other balancer knows that the one request of the day was made", func() bool {
+		got := ask(t, hc, two.public, model, "Authorization", "Bearer sk-b")
+		return got.status == http.StatusTooManyRequests && got.header.Get("Retry-After") != "" && got.header.Get("X-Ratelimit-Limit-Requests") == "100000" && strings.Contains(got.body, "insufficient_quota")
+	})
+	res, err := hc.Get(two.adminURL + "/usage")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var told struct {
+		Complete bool
+		Usage    []struct {
+			Key, Region string
+			Requests    int64
+			Prompt      int64 `json:"prompt_tokens"`
+			Today       *telemetry.Usage
+		}
+	}
+	if err := json.NewDecoder(res.Body).Decode(&told); err != nil || !told.Complete || len(told.Usage) == 0 {
+		t.Fatalf("usage %+v, %v", told, err)
+	}
+	if u := told.Usage[len(told.Usage)-1]; u.Key != "small" || u.Requests != 1 || u.Prompt != 7 || u.Today == nil || u.Today.OutputTokens != 3 {
+		t.Errorf("usage %+v, want one request of 7 and 3 tokens", u)
+	}
+}
+
+func TestNewKeysAreToldWithoutThem(t *testing.T) {
+	parse := func(text string) []service.APIKey {
+		keys, err := service.ParseKeys(text, service.KeyLimits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return keys
+	}
+	was := parse("sk-a\nsk-b name=b\nsk-c")
+	for text, want := range map[string]string{
+		"":                               "nobody is asked for a key any more",
+		"sk-a\nsk-d":                     "2 keys, 1 added, 2 removed",
+		"sk-a\nsk-b concurrent=2\nsk-c":  "3 keys, 0 added, 0 removed, 1 with other limits or attributes",
+		"sk-c concurrent=1\nsk-b name=b": "2 keys, 0 added, 1 removed, 1 with other limits or attributes",
+	} {
+		if got := newKeys(was, parse(text)); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
