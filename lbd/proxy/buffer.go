@@ -43,7 +43,7 @@ func (p *pooled) grow(n int) {
 	if cap(p.b)-len(p.b) >= n {
 		return
 	}
-	b := make([]byte, len(p.b), max(2*cap(p.b), len(p.b)+n))
+	b := make([]byte, len(p.b), max(5*cap(p.b)/4, len(p.b)+n)) // a body of known length is held for as long as its stream
 	copy(b, p.b)
 	p.b = b
 }

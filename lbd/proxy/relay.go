@@ -70,28 +70,95 @@ func (x *exchange) lastWrite() {
 // that a stream that breaks can still end in an event of our own. Nothing is
 // sent to the client before the first event is complete.
 func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *time.Timer) (ended bool) {
+	r := streamRelay{x: x, resp: resp, watch: watch}
+	defer r.keep(nil)
+	err := r.readAll()
+	switch r.how {
+	case clientGone:
+		x.cancelled()
+		return true
+	case targetFailed:
+		return x.severed(&failure{cause: x.sent.target + " ended its answer with an error", why: whyAnswer})
+	}
+	return x.streamEnded(ctx, resp, r.rest(), err)
+}
+
+// streamRelay takes the bytes of a stream as they come. Between two events it
+// holds no buffer: of ten thousand streams most wait.
+type streamRelay struct {
+	x      *exchange
+	resp   *http.Response
+	watch  *time.Timer
+	events splitter
+	part   *pooled // of an event that is not complete; nil when there is none
+	how    passing
+}
+
+// errPassing ends the reading of a stream that cannot be passed on.
+var errPassing = errors.New("the stream is not passed on")
+
+// readAll reads the stream to its end, which is io.EOF.
+func (r *streamRelay) readAll() error {
+	if to, ok := r.resp.Body.(io.WriterTo); ok {
+		if _, err := to.WriteTo(r); err != nil {
+			return err
+		}
+		return io.EOF
+	}
 	buf := takeBuffer()
 	defer buf.release()
-	var events splitter
+	buf.grow(readSize)
 	for {
-		buf.grow(readSize)
-		n, err := resp.Body.Read(buf.b[len(buf.b):cap(buf.b)])
+		n, err := r.resp.Body.Read(buf.b[:cap(buf.b)])
 		if n > 0 {
-			watch.Stop() // the client's time does not count against the target
-			buf.b = buf.b[:len(buf.b)+n]
-			switch x.pass(resp, buf, &events, time.Now()) {
-			case clientGone:
-				x.cancelled()
-				return true
-			case targetFailed:
-				return x.severed(&failure{cause: x.sent.target + " ended its answer with an error", why: whyAnswer})
+			if _, err := r.Write(buf.b[:n]); err != nil {
+				return err
 			}
-			watch.Reset(x.rt.limits.Idle)
 		}
 		if err != nil {
-			return x.streamEnded(ctx, resp, buf.b, err)
+			return err
 		}
 	}
+}
+
+// Write passes on what of p completes events.
+func (r *streamRelay) Write(p []byte) (int, error) {
+	r.watch.Stop() // the client's time does not count against the target
+	b := p
+	if r.part != nil {
+		r.part.b = append(r.part.b, p...)
+		b = r.part.b
+	}
+	var rest []byte
+	rest, r.how = r.x.pass(r.resp, b, &r.events, time.Now())
+	r.keep(rest)
+	if r.how != passes {
+		return 0, errPassing
+	}
+	r.watch.Reset(r.x.rt.limits.Idle)
+	return len(p), nil
+}
+
+// keep holds on to the beginning of an event, or lets go of what it held.
+func (r *streamRelay) keep(rest []byte) {
+	switch {
+	case len(rest) == 0 && r.part != nil:
+		r.part.release()
+		r.part = nil
+	case len(rest) > 0 && r.part == nil:
+		r.part = takeBuffer()
+		r.part.b = append(r.part.b, rest...)
+	case len(rest) > 0:
+		r.part.b = r.part.b[:copy(r.part.b, rest)]
+	}
+}
+
+// rest is what came of an event that is not complete.
+func (r *streamRelay) rest() []byte {
+	if r.part == nil {
+		return nil
+	}
+	return r.part.b
 }
 
 // passing is how it went to hand events on.
@@ -103,15 +170,14 @@ const (
 	targetFailed // it told of a fault of its own; another can go on with the answer
 )
 
-// pass sends the complete events at the front of buf to the client and leaves
+// pass sends the complete events at the front of b to the client and gives back
 // the rest.
-func (x *exchange) pass(resp *http.Response, buf *pooled, events *splitter, now time.Time) passing {
+func (x *exchange) pass(resp *http.Response, b []byte, events *splitter, now time.Time) (rest []byte, how passing) {
 	before := x.answer.tokens
-	var how passing
 	if x.seam == nil {
-		how = x.passAlong(resp, buf, events, now)
+		rest, how = x.passAlong(resp, b, events, now)
 	} else {
-		how = x.passJoined(buf, events, now)
+		rest, how = x.passJoined(b, events, now)
 	}
 	if n := x.answer.tokens - before; n > 0 && how != clientGone {
 		x.token(now, n)
@@ -119,13 +185,12 @@ func (x *exchange) pass(resp *http.Response, buf *pooled, events *splitter, now 
 	if x.wrote && !x.listens() {
 		x.dropBody()
 	}
-	return how
+	return rest, how
 }
 
 // passAlong passes events as they are.
-func (x *exchange) passAlong(resp *http.Response, buf *pooled, events *splitter, now time.Time) passing {
-	b := buf.b
-	from, at, how := 0, 0, passes
+func (x *exchange) passAlong(resp *http.Response, b []byte, events *splitter, now time.Time) (rest []byte, how passing) {
+	from, at := 0, 0
 	for how == passes {
 		size, ok := events.next(b[at:])
 		if !ok {
@@ -134,7 +199,7 @@ func (x *exchange) passAlong(resp *http.Response, buf *pooled, events *splitter,
 		hide, fault := x.look(b[at:at+size], at == 0)
 		if hide || fault {
 			if !x.put(resp, b[from:at], now) {
-				return clientGone
+				return nil, clientGone
 			}
 			from = at + size
 		}
@@ -149,18 +214,16 @@ func (x *exchange) passAlong(resp *http.Response, buf *pooled, events *splitter,
 		x.answer.spoken.lose()
 	}
 	if !x.put(resp, b[from:at], now) {
-		return clientGone
+		return nil, clientGone
 	}
-	buf.b = b[:copy(b, b[at:])]
-	return how
+	return b[at:], how
 }
 
 // passJoined passes events of a target that goes on with another's answer.
-func (x *exchange) passJoined(buf *pooled, events *splitter, now time.Time) passing {
+func (x *exchange) passJoined(b []byte, events *splitter, now time.Time) (rest []byte, how passing) {
 	out := takeBuffer()
 	defer out.release()
-	b := buf.b
-	at, how := 0, passes
+	at := 0
 	for how == passes {
 		size, ok := events.next(b[at:])
 		if !ok {
@@ -176,10 +239,9 @@ func (x *exchange) passJoined(buf *pooled, events *splitter, now time.Time) pass
 		x.answer.spoken.lose()
 	}
 	if !x.put(nil, out.b, now) {
-		return clientGone
+		return nil, clientGone
 	}
-	buf.b = b[:copy(b, b[at:])]
-	return how
+	return b[at:], how
 }
 
 // join adds an event to out as the client shall see it.
