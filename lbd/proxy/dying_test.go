@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
 	simulated "skyserve/lbd/engine/server"
@@ -35,18 +33,10 @@ func (b *balancer) full(id string) {
 // continuations is the counts of skyserve_continuations_total by outcome.
 func (b *balancer) continuations() map[string]int {
 	b.t.Helper()
-	reg := prometheus.NewRegistry()
-	b.Collect(reg)
-	families, err := reg.Gather()
-	if err != nil {
-		b.t.Fatal(err)
-	}
 	counts := map[string]int{}
-	for _, f := range families {
-		if f.GetName() == "skyserve_continuations_total" {
-			for _, m := range f.GetMetric() {
-				counts[m.GetLabel()[0].GetValue()] = int(m.GetCounter().GetValue())
-			}
+	for name, n := range b.gathered() {
+		if outcome, ok := strings.CutPrefix(name, "skyserve_continuations_total{outcome="); ok {
+			counts[strings.TrimSuffix(outcome, "}")] = int(n)
 		}
 	}
 	return counts
