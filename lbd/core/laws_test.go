@@ -307,6 +307,7 @@ func TestOrderOfReplicasAndDeadReplicasChangeNothing(t *testing.T) {
 		order := rapid.Permutation(replicaNames).Draw(rt, "order")
 		b.step(rt, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "never", Model: "m"}})
 		for i := range replicaNames {
+			a.now, b.now = 0, 0 // all at one instant: when it was added says which news of a replica count
 			a.step(rt, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: replicaNames[i], Model: "m"}})
 			b.step(rt, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: order[i], Model: "m"}})
 		}
