@@ -303,6 +303,9 @@ func (b *statusBuilder) process(w provision.Want) Process {
 	return p
 }
 
+// noLease is why a controller that runs does not lead.
+const noLease = "waiting for the lease"
+
 func (b *statusBuilder) controller(w provision.Want) Process {
 	p := b.process(w)
 	switch {
@@ -310,7 +313,7 @@ func (b *statusBuilder) controller(w provision.Want) Process {
 	case b.view == nil:
 		p.State, p.Reason = StateStarting, b.viewError
 	case !b.view.Leading:
-		p.State, p.Reason = StateStarting, "waiting for the lease"
+		p.State, p.Reason = StateStarting, noLease
 	}
 	return p
 }

@@ -116,11 +116,24 @@ func (p *Plan) look(ctx context.Context, waiting map[string]bool) map[string]str
 		case provision.KindReplica: // a balancer's report may be older than the process
 			l.wg.Go(func() { l.also(w.ID, ask(ctx, w.Address+"/v1/models")) })
 		case provision.KindController:
-			l.wg.Go(func() { l.also(w.ID, ask(ctx, w.Admin+"/healthz")) })
+			l.wg.Go(func() { l.also(w.ID, notLeading(ctx, w.Admin)) })
 		}
 	}
 	l.wg.Wait()
 	return l.reasons
+}
+
+// notLeading says why a controller does not work yet, or nothing: by the words of
+// Status, so that what was waited for is what is shown afterwards.
+func notLeading(ctx context.Context, base string) string {
+	view, err := controllerView(ctx, base)
+	switch {
+	case err != nil:
+		return err.Error()
+	case !view.Leading:
+		return noLease
+	}
+	return ""
 }
 
 // looker gathers reasons from many goroutines.
