@@ -72,15 +72,22 @@ func (b *Balancer) learn(now time.Duration, t *target, r *request, out *Outcome)
 }
 
 // comparePaces gives every replica the pace of its hardware: the mean over the
-// replicas that are, one by one, within sameHardware of each other.
+// replicas that are, one by one, within sameHardware of each other. One of which
+// nothing is known yet is taken for as fast as the fastest of its model: tried, it
+// shows; taken for slow, it never would.
 func (b *Balancer) comparePaces() {
-	b.byPace = append(b.byPace[:0], b.replicas...)
+	b.byPace = b.byPace[:0]
+	for _, t := range b.replicas {
+		if t.pace.any {
+			b.byPace = append(b.byPace, t)
+		}
+	}
 	paces := b.byPace
-	sort.SliceStable(paces, func(i, j int) bool { return paces[i].pace.or(1) < paces[j].pace.or(1) })
+	sort.SliceStable(paces, func(i, j int) bool { return paces[i].pace.value < paces[j].pace.value })
 	for len(paces) > 0 {
-		n, sum := 1, paces[0].pace.or(1)
-		for n < len(paces) && paces[n].pace.or(1) <= sameHardware*paces[n-1].pace.or(1) {
-			sum += paces[n].pace.or(1)
+		n, sum := 1, paces[0].pace.value
+		for n < len(paces) && paces[n].pace.value <= sameHardware*paces[n-1].pace.value {
+			sum += paces[n].pace.value
 			n++
 		}
 		for _, t := range paces[:n] {
@@ -88,13 +95,43 @@ func (b *Balancer) comparePaces() {
 		}
 		paces = paces[n:]
 	}
+	for _, t := range b.replicas {
+		if !t.pace.any {
+			t.hardwarePace = b.fastestPace(t.model)
+		}
+	}
+}
+
+// fastestPace is the least pace that is known of a model's replicas, here or, as
+// they tell, at peers; 1 where none is.
+func (b *Balancer) fastestPace(model string) float64 {
+	fastest := 0.0
+	hear := func(pace float64) {
+		if pace > 0 && (fastest == 0 || pace < fastest) {
+			fastest = pace
+		}
+	}
+	for _, t := range b.replicas {
+		if t.model == model && t.pace.any {
+			hear(t.hardwarePace)
+		}
+	}
+	for _, t := range b.peers {
+		if l := t.load(model); l != nil {
+			hear(l.Pace)
+		}
+	}
+	if fastest == 0 {
+		return 1
+	}
+	return fastest
 }
 
 // paceThere is a peer's pace: that of replicas here where it is taken for the
 // same hardware; 1 where nothing is known.
 func (b *Balancer) paceThere(l *ModelLoad) float64 {
 	if l.Pace <= 0 {
-		return 1
+		return b.fastestPace(l.Model) // nobody has tried them yet
 	}
 	for _, t := range b.replicas {
 		if p := t.paceHere(); l.Pace <= sameHardware*p && p <= sameHardware*l.Pace {
@@ -112,11 +149,12 @@ func (t *target) paceHere() float64 {
 	return t.hardwarePace
 }
 
-// meanPace is the mean over the model's replicas that answer; 0 without any.
+// meanPace is the mean over the model's replicas that answer and whose pace is
+// known; 0 where none is.
 func (b *Balancer) meanPace(now time.Duration, model string) float64 {
 	sum, n := 0.0, 0
 	for _, t := range b.replicas {
-		if t.model == model && !t.draining && t.live(now, &b.cfg) {
+		if t.model == model && t.pace.any && !t.draining && t.live(now, &b.cfg) {
 			sum += t.paceHere()
 			n++
 		}

@@ -309,3 +309,29 @@ func TestAForwardedRequestWaitsTheRestOfItsTime(t *testing.T) {
 		t.Errorf("when its time is over: %+v", actions)
 	}
 }
+
+// A replica of which nothing is known yet is taken for as fast as the fastest that
+// is known, here or at a peer: else a region whose hardware is faster than the
+// nominal one would never be tried after another one was.
+func TestAnUntriedRegionIsTried(t *testing.T) {
+	p, err := policy.New("cost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := start(DefaultConfig(p), 2)
+	b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "us"}})
+	b.Step(0, Event{Kind: EventPeerReport, Target: "us", PeerReport: &PeerReport{
+		RTT: 100 * time.Millisecond, Models: []ModelLoad{{Model: "m", Replicas: 2, Available: 2, Pace: 0.1}},
+	}})
+	if loads := b.Load(0); len(loads) != 1 || loads[0].Pace != 0 {
+		t.Errorf("tells its peers the pace of replicas that it has not tried: %+v", loads)
+	}
+	b.Step(1, Event{Kind: EventTick})
+	key := make(prefix.Key, 64) // 4 KB of which nobody has anything
+	for i := range key {
+		key[i] = uint64(i) + 1
+	}
+	if at := ask(t, b, 2, Request{ID: "a", Prompt: key, MaxTokens: 200}); at != "r0" && at != "r1" {
+		t.Errorf("sent to %s", at)
+	}
+}
