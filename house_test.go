@@ -43,7 +43,7 @@ var mayImport = map[string][]string{
 	"lbd/admin":         {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer"},
 	"lbd": {
 		"internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/peer", "lbd/policy",
-		"lbd/probe", "lbd/proxy", "lbd/trace",
+		"lbd/probe", "lbd/proxy", "lbd/trace", "lbd/wire",
 	},
 
 	"forecast": {"internal/service", "internal/workload"},

@@ -26,6 +26,7 @@ import (
 	"skyserve/lbd/peer"
 	"skyserve/lbd/proxy"
 	"skyserve/lbd/trace"
+	"skyserve/lbd/wire"
 )
 
 // Bounds of the servers, each with its reason.
@@ -297,11 +298,18 @@ func (b *balancer) run(ctx context.Context) error {
 	b.runtime.Start(life)
 	b.attach()
 
-	public, adminSrv := b.server(b.handler()), b.server(b.api)
+	handler := b.handler()
+	public, adminSrv := b.server(handler), b.server(b.api)
 	speakHTTP2(public)
+	front, err := wire.NewFront(b.publicListener(), handler, wire.FrontOptions{
+		HeadTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeadBytes: maxHeaderBytes, Log: public.ErrorLog,
+	})
+	if err != nil {
+		return fmt.Errorf("serving: %w", err)
+	}
 	failed := make(chan error, 2)
 	var serving sync.WaitGroup
-	serving.Go(func() { failed <- public.Serve(b.publicListener()) })
+	serving.Go(func() { failed <- public.Serve(front) })
 	serving.Go(func() { failed <- adminSrv.Serve(b.adminPort) })
 	serving.Go(func() { b.listenForChanges(life) })
 	storing, endStoring := context.WithCancel(life)
@@ -313,16 +321,16 @@ func (b *balancer) run(ctx context.Context) error {
 		b.opts.Listening(b.publicURL(), "http://"+b.cfg.Admin)
 	}
 
-	var err error
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
 		err = fmt.Errorf("serving: %w", err)
 	}
 	if b.drain(life) {
-		flush(life, public)
+		flush(life, public, front)
 	}
 	_ = public.Close() // what did not end in time breaks off
+	front.Cut()
 	endStoring()
 	stored.Wait()
 	b.peers.Close()
@@ -335,10 +343,11 @@ func (b *balancer) run(ctx context.Context) error {
 
 // flush lets answers that are complete reach their clients; what takes longer
 // is for Close to end.
-func flush(ctx context.Context, s *http.Server) {
+func flush(ctx context.Context, s *http.Server, f *wire.Front) {
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
 	_ = s.Shutdown(ctx)
+	_ = f.Shutdown(ctx)
 }
 
 // attach makes the configured replicas and peers known. Those that do not

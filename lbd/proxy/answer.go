@@ -23,6 +23,11 @@ type answer struct {
 	spoken *spoken // nil when the answer cannot be continued elsewhere
 	id     []byte  // of an answer that is whole, as JSON writes it
 
+	like    likeness
+	quoted  []byte // of the event at hand: the text of its first choice, as JSON writes it
+	plainly bool   // quoted is a completion's
+	mixed   bool   // the event at hand says more than that text
+
 	key     *renderer // nil when no key is wanted
 	room    int       // bytes that may still enter the key
 	turned  bool      // the assistant's turn has begun
@@ -40,6 +45,32 @@ type finding struct {
 
 // event learns from an event of a stream.
 func (a *answer) event(data []byte) finding {
+	if quoted := a.like.text(data); quoted != nil {
+		a.again(quoted)
+		a.quoted = nil
+		return finding{token: true}
+	}
+	a.quoted, a.mixed = nil, false
+	f := a.read(data)
+	if a.quoted != nil && !a.mixed {
+		a.like.learn(data, a.quoted, a.plainly)
+	}
+	a.quoted = nil // it is the reader's memory
+	return f
+}
+
+// again learns from the text of an event that says nothing else than those before.
+func (a *answer) again(quoted []byte) {
+	a.tokens++
+	if a.like.plain {
+		a.plain(quoted, true)
+	} else {
+		a.content(quoted, true)
+	}
+}
+
+// read is event for one that may be like none before.
+func (a *answer) read(data []byte) finding {
 	if string(data) == "[DONE]" {
 		a.done = true
 		a.spoken.close()
@@ -53,7 +84,9 @@ func (a *answer) event(data []byte) finding {
 			choices = value
 		case `"usage"`:
 			tally = value
+			a.mixed = a.mixed || kindOf(value) != 'n'
 		case `"error"`:
+			a.mixed = true
 			a.failed = a.failed || kindOf(value) != 'n'
 			a.faulty = a.faulty || serverFault(value)
 		case `"id"`, `"created"`, `"model"`:
@@ -62,8 +95,10 @@ func (a *answer) event(data []byte) finding {
 			kind = value
 		case `"delta"`:
 			delta = value
+			a.mixed = true
 		case `"response"`:
 			whole = value
+			a.mixed = true
 		}
 	})
 	counted := a.usage.read(tally)
@@ -107,11 +142,13 @@ func (a *answer) choices(raw []byte) (said bool) {
 				said = a.plain(value, first) || said
 			case `"finish_reason"`:
 				if kindOf(value) == '"' {
+					a.mixed = true
 					a.done = true
 					a.spoken.end()
 				}
 			}
 		})
+		a.mixed = a.mixed || !first
 		first = false
 	})
 	return said
@@ -122,16 +159,10 @@ func (a *answer) delta(raw []byte, keyed bool) (said bool) {
 	members(raw, func(key, value []byte) {
 		switch string(key) {
 		case `"content"`:
-			if kindOf(value) == '"' && len(value) > 2 {
-				said = true
-				a.heard(value, keyed)
-				if keyed && a.turn(len(value)) {
-					a.key.text(value)
-				}
-			}
+			said = a.content(value, keyed) || said
 		case `"tool_calls"`:
 			each(value, func(call []byte) {
-				said = true
+				said, a.mixed = true, true
 				a.spoken.lose()
 				if keyed && a.turn(len(call)) {
 					a.callPiece(call)
@@ -139,11 +170,12 @@ func (a *answer) delta(raw []byte, keyed bool) (said bool) {
 			})
 		case `"reasoning_content"`, `"reasoning"`, `"refusal"`:
 			if kindOf(value) == '"' && len(value) > 2 {
-				said = true
+				said, a.mixed = true, true
 				a.spoken.lose()
 			}
 		case `"function_call"`, `"audio"`:
 			if kindOf(value) == '{' {
+				a.mixed = true
 				a.spoken.lose()
 			}
 		case `"role"`:
@@ -151,6 +183,25 @@ func (a *answer) delta(raw []byte, keyed bool) (said bool) {
 		}
 	})
 	return said
+}
+
+// content learns from a piece of a chat's text; it says whether that is one.
+func (a *answer) content(raw []byte, keyed bool) bool {
+	if kindOf(raw) != '"' || len(raw) <= 2 {
+		return false
+	}
+	a.meets(raw, false)
+	a.heard(raw, keyed)
+	if keyed && a.turn(len(raw)) {
+		a.key.text(raw)
+	}
+	return true
+}
+
+// meets notes a text of the event at hand.
+func (a *answer) meets(raw []byte, plain bool) {
+	a.mixed = a.mixed || a.quoted != nil
+	a.quoted, a.plainly = raw, plain
 }
 
 // heard keeps a piece of the text for the case that it must be continued. Only
@@ -186,6 +237,7 @@ func (a *answer) plain(raw []byte, keyed bool) bool {
 	if kindOf(raw) != '"' || len(raw) <= 2 {
 		return false
 	}
+	a.meets(raw, true)
 	a.heard(raw, keyed)
 	if keyed && a.key != nil && a.key.answer == answerText && a.enter(len(raw)) {
 		a.key.text(raw)

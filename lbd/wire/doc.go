@@ -1,8 +1,10 @@
-// Package wire is the client side of HTTP/1.1 towards replicas and peers: an
-// http.RoundTripper that costs little. It writes a request and reads its answer
-// on the caller's goroutine, keeps no goroutine and no buffer for a connection
-// that waits, and decodes an answer's body in the memory that the caller reads
-// into.
+// Package wire is HTTP/1.1 at little cost, on both sides of a proxy: a Transport
+// towards replicas and peers, and a Front towards clients, which answers requests of
+// the plain kind by itself and leaves all others to net/http's server.
+//
+// The Transport is an http.RoundTripper. It writes a request and reads its answer on
+// the caller's goroutine, keeps no goroutine and no buffer for a connection that
+// waits, and decodes an answer's body in the memory that the caller reads into.
 //
 // What a stream that waits for its next token holds here: the connection, the
 // response with its header, and nothing else. A buffer is taken from a pool
@@ -35,5 +37,6 @@
 // negotiates.
 //
 // Read transport.go first, then conn.go and body.go; request.go writes, head.go,
-// frame.go and chunked.go read.
+// frame.go and chunked.go read. Of the front, read front.go, then session.go, plain.go
+// (what is a plain request) and reply.go. inlet.go is how both sides read.
 package wire

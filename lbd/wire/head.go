@@ -2,9 +2,7 @@ package wire
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/textproto"
 	"strings"
@@ -68,13 +66,7 @@ func (c *conn) cutHead(most int) (head string, fields int, err error) {
 			c.skip(end)
 			return head, s.lines - 1, nil
 		}
-		if c.buf != nil {
-			c.grow()
-		}
-		if err := c.fill(); err != nil {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
+		if err := c.more(); err != nil {
 			return "", 0, err
 		}
 	}
@@ -206,11 +198,22 @@ func isWord(s string) bool {
 	return s != ""
 }
 
+// hostBytes are the bytes of a host and its port (RFC 3986, section 3.2.2).
+var hostBytes = func() (table [256]bool) {
+	for b := range tokenBytes {
+		table[b] = tokenBytes[b] && !strings.ContainsRune("#^`|", rune(b))
+	}
+	for _, b := range []byte("[]:();,=") {
+		table[b] = true
+	}
+	return table
+}()
+
 // isHost says whether s may stand in a Host field: what RFC 3986 allows in a
 // host and its port.
 func isHost(s string) bool {
 	for i := range len(s) {
-		if b := s[i]; !tokenBytes[b] && !strings.ContainsRune("[]:();,=", rune(b)) || b >= 0x80 {
+		if !hostBytes[s[i]] {
 			return false
 		}
 	}

@@ -34,7 +34,7 @@ func rawOf(nc net.Conn) syscall.RawConn {
 }
 
 // lookOnce asks for a byte without waiting: c.fail tells what came of it.
-func (c *conn) lookOnce(fd uintptr) bool {
+func (c *inlet) lookOnce(fd uintptr) bool {
 	var one [1]byte
 	c.got, c.fail = readNow(fd, one[:])
 	return true
@@ -42,7 +42,7 @@ func (c *conn) lookOnce(fd uintptr) bool {
 
 // pullWhenReady reads into the buffer once something has arrived; until then it
 // reports false and leaves no empty buffer behind.
-func (c *conn) pullWhenReady(fd uintptr) bool {
+func (c *inlet) pullWhenReady(fd uintptr) bool {
 	c.hold()
 	c.got, c.fail = readNow(fd, c.buf.b[c.w:])
 	if !errors.Is(c.fail, errNothing) {
@@ -72,6 +72,22 @@ func readNow(fd uintptr, p []byte) (int, error) {
 			return 0, errNothing
 		default:
 			return 0, os.NewSyscallError("read", err)
+		}
+	}
+}
+
+// writeNow writes what there is room for, which may be none of it.
+func writeNow(fd uintptr, p []byte) (int, error) {
+	for {
+		n, err := syscall.Write(int(fd), p)
+		switch {
+		case err == nil:
+			return n, nil
+		case errors.Is(err, syscall.EINTR):
+		case errors.Is(err, syscall.EAGAIN):
+			return 0, nil
+		default:
+			return 0, os.NewSyscallError("write", err)
 		}
 	}
 }

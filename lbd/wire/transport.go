@@ -203,7 +203,7 @@ func (o *outgoing) rewind() bool {
 func (c *conn) mayRepeat(out *outgoing, err error) bool {
 	var own *bodyError
 	switch {
-	case !c.reused || c.answered || out.req.Context().Err() != nil:
+	case !c.reused || c.came || out.req.Context().Err() != nil:
 		return false
 	case errors.As(err, &own) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, ErrMalformed):
 		return false
