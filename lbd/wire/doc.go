@@ -38,5 +38,5 @@
 //
 // Read transport.go first, then conn.go and body.go; request.go writes, head.go,
 // frame.go and chunked.go read. Of the front, read front.go, then session.go, plain.go
-// (what is a plain request) and reply.go. inlet.go is how both sides read.
+// (what is a plain request) and responder.go. inlet.go is how both sides read.
 package wire

@@ -34,7 +34,7 @@ type session struct {
 	left  int    // by put: how much of it was
 	fault error  // by put
 	blank *http.Request
-	reply reply
+	reply responder
 
 	mu   sync.Mutex
 	stop context.CancelFunc // of the request at hand; nil when there is none

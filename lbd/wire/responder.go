@@ -23,8 +23,8 @@ var outBuffers = shelf{size: outBuffer}
 // errBodyNotAllowed and the like are net/http's, which handlers compare with.
 var errTooLong = http.ErrContentLength
 
-// reply is the answer to a plain request: the http.ResponseWriter of its handler.
-type reply struct {
+// responder writes the answer to a plain request: the http.ResponseWriter of its handler.
+type responder struct {
 	s      *session
 	asked  *plainHead
 	body   *requestBody
@@ -42,33 +42,33 @@ type reply struct {
 	failed error
 }
 
-func (r *reply) begin(s *session, head *plainHead, body *requestBody) {
+func (r *responder) begin(s *session, head *plainHead, body *requestBody) {
 	header := r.header
 	if header == nil {
 		header = http.Header{}
 	}
 	clear(header)
-	*r = reply{s: s, asked: head, body: body, header: header, length: -1, closes: head.close}
+	*r = responder{s: s, asked: head, body: body, header: header, length: -1, closes: head.close}
 }
 
 // Header is what is sent before the body; changes after WriteHeader do nothing.
-func (r *reply) Header() http.Header { return r.header }
+func (r *responder) Header() http.Header { return r.header }
 
 // SetReadDeadline bounds reads of the request's body (see http.ResponseController).
-func (r *reply) SetReadDeadline(t time.Time) error {
+func (r *responder) SetReadDeadline(t time.Time) error {
 	r.body.until = t
 	return nil
 }
 
 // SetWriteDeadline bounds writes that the client does not take at once.
-func (r *reply) SetWriteDeadline(t time.Time) error {
+func (r *responder) SetWriteDeadline(t time.Time) error {
 	r.until = t
 	return nil
 }
 
 // WriteHeader sets the answer's status and takes its header for complete.
 // Interim answers (1xx) are left out.
-func (r *reply) WriteHeader(status int) {
+func (r *responder) WriteHeader(status int) {
 	if r.status != 0 || (status >= 100 && status < 200 && status != http.StatusSwitchingProtocols) {
 		return
 	}
@@ -86,7 +86,7 @@ func (r *reply) WriteHeader(status int) {
 }
 
 // Write adds to the body.
-func (r *reply) Write(p []byte) (int, error) {
+func (r *responder) Write(p []byte) (int, error) {
 	if r.status == 0 {
 		r.WriteHeader(http.StatusOK)
 	}
@@ -117,10 +117,10 @@ func (r *reply) Write(p []byte) (int, error) {
 }
 
 // Flush sends what has been written.
-func (r *reply) Flush() { _ = r.FlushError() } // which later writes tell again
+func (r *responder) Flush() { _ = r.FlushError() } // which later writes tell again
 
 // FlushError sends what has been written and tells whether that worked.
-func (r *reply) FlushError() error {
+func (r *responder) FlushError() error {
 	if r.status == 0 {
 		r.WriteHeader(http.StatusOK)
 	}
@@ -129,7 +129,7 @@ func (r *reply) FlushError() error {
 }
 
 // hold keeps a piece of the body until its length is known or does not matter.
-func (r *reply) hold(p []byte) {
+func (r *responder) hold(p []byte) {
 	if r.held == nil {
 		r.held = outBuffers.take()
 		r.held.b = r.held.b[:0]
@@ -139,7 +139,7 @@ func (r *reply) hold(p []byte) {
 
 // finish completes the answer and sends it; it says whether the connection can
 // take another request.
-func (r *reply) finish() bool {
+func (r *responder) finish() bool {
 	if r.status == 0 {
 		r.WriteHeader(http.StatusOK)
 	}
@@ -156,7 +156,7 @@ func (r *reply) finish() bool {
 }
 
 // drop lets go of an answer that is cut off.
-func (r *reply) drop() {
+func (r *responder) drop() {
 	for _, b := range []**buffer{&r.held, &r.out} {
 		if *b != nil {
 			putOut(*b)
@@ -166,7 +166,7 @@ func (r *reply) drop() {
 }
 
 // buffer is what is to be sent, to be added to.
-func (r *reply) buffer() *buffer {
+func (r *responder) buffer() *buffer {
 	if r.out == nil {
 		r.out = outBuffers.take()
 		r.out.b = r.out.b[:0]
@@ -180,7 +180,7 @@ func putOut(b *buffer) {
 }
 
 // send writes what is to be sent.
-func (r *reply) send() error {
+func (r *responder) send() error {
 	if r.out == nil {
 		return r.failed
 	}
@@ -193,7 +193,7 @@ func (r *reply) send() error {
 }
 
 // add puts a piece of the body behind what is to be sent.
-func (r *reply) add(p []byte) {
+func (r *responder) add(p []byte) {
 	out := r.buffer()
 	switch {
 	case r.bare:
@@ -209,7 +209,7 @@ func (r *reply) add(p []byte) {
 
 // open writes the status line and the fields that the handler set, but for those
 // that depend on the body.
-func (r *reply) open() {
+func (r *responder) open() {
 	b := r.buffer().b
 	b = append(b, "HTTP/1.1 "...)
 	b = strconv.AppendInt(b, int64(r.status), 10)
@@ -257,7 +257,7 @@ func appendField(b []byte, name, value string) []byte {
 // seal completes the head, once: with the length of a body that is there as a
 // whole, else so that its end will show. next is what comes of the body first
 // where nothing of it is held.
-func (r *reply) seal(whole bool, next []byte) {
+func (r *responder) seal(whole bool, next []byte) {
 	if r.sealed {
 		return
 	}
@@ -317,7 +317,7 @@ func (d *dates) now() string {
 }
 
 var (
-	_ http.Flusher                                  = (*reply)(nil)
-	_ interface{ FlushError() error }               = (*reply)(nil)
-	_ interface{ SetReadDeadline(time.Time) error } = (*reply)(nil)
+	_ http.Flusher                                  = (*responder)(nil)
+	_ interface{ FlushError() error }               = (*responder)(nil)
+	_ interface{ SetReadDeadline(time.Time) error } = (*responder)(nil)
 )
