@@ -24,10 +24,11 @@ func BenchmarkProbe(b *testing.B) {
 	defer srv.Close()
 	p := New(Options{Sink: func(core.Event) {}})
 	defer p.Close()
+	cfg := service.ReplicaConfig{ID: "r", URL: "http://" + ln.Addr().String(), Kind: service.EngineVLLM}
 	w := &watch{
-		prober: p, asked: service.ReplicaConfig{ID: "r", URL: "http://" + ln.Addr().String(), Kind: service.EngineVLLM},
-		verified: true, kind: service.EngineVLLM, requests: map[string]*http.Request{}, ranks: make([]Figures, 1),
+		prober: p, asked: cfg, verified: true, kind: service.EngineVLLM, source: newSource(cfg.URL, p.opts), ranks: make([]Figures, 1),
 	}
+	defer w.source.close()
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := w.look(context.Background()); err != nil && err != io.EOF {
