@@ -44,7 +44,7 @@ type kept struct{ poller *wire.Poller }
 func (s *kept) get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error) {
 	status, body, err = s.poller.Get(ctx, path, deadline)
 	if errors.Is(err, wire.ErrTooLong) {
-		return http.StatusOK, nil, nil
+		return status, nil, nil
 	}
 	return status, body, err
 }

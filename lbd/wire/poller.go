@@ -61,8 +61,8 @@ func NewPoller(o Options, base string, most int) *Poller {
 // Get asks for a path and returns the answer, whose body is valid until Release
 // or the next Get. It waits until the deadline at most, and fails with the cause
 // of ctx when a connection is not had before that ends. An answer that is not
-// HTTP/1.1 is ErrMalformed, one whose body is longer than was agreed ErrTooLong, a
-// host that does not answer in time a net.Error that says Timeout. A connection
+// HTTP/1.1 is ErrMalformed, one whose body is longer than was agreed ErrTooLong (its
+// status is returned all the same), a host that does not answer in time a net.Error that says Timeout. A connection
 // that turns out to be closed is replaced once.
 func (p *Poller) Get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error) {
 	p.Release()
@@ -71,7 +71,7 @@ func (p *Poller) Get(ctx context.Context, path string, deadline time.Time) (stat
 	}
 	if p.nc != nil {
 		if err = p.exchange(deadline); err != nil && !p.mayRepeat(err) {
-			return 0, nil, fmt.Errorf("asking %s: %w", p.addr, err)
+			return p.reply.status(), nil, fmt.Errorf("asking %s: %w", p.addr, err)
 		}
 	}
 	if p.nc == nil {
@@ -79,10 +79,10 @@ func (p *Poller) Get(ctx context.Context, path string, deadline time.Time) (stat
 			return 0, nil, err
 		}
 		if err := p.exchange(deadline); err != nil {
-			return 0, nil, fmt.Errorf("asking %s: %w", p.addr, err)
+			return p.reply.status(), nil, fmt.Errorf("asking %s: %w", p.addr, err)
 		}
 	}
-	return p.reply.head.StatusCode, p.reply.content(), nil
+	return p.reply.status(), p.reply.content(), nil
 }
 
 // Release gives the memory of the last answer back.
@@ -130,6 +130,12 @@ func (p *Poller) prepare(path string) error {
 
 // dial opens a connection.
 func (p *Poller) dial(ctx context.Context, deadline time.Time) error {
+	p.mu.Lock()
+	aborted := p.aborted
+	p.mu.Unlock()
+	if aborted {
+		return net.ErrClosed
+	}
 	limited, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	nc, err := p.opts.DialContext(limited, "tcp", p.addr)

@@ -65,6 +65,14 @@ func (r *reply) letGo() {
 	}
 }
 
+// status is the answer's, 0 where its head has not come.
+func (r *reply) status() int {
+	if !r.whole {
+		return 0
+	}
+	return r.head.StatusCode
+}
+
 // content is the body; nil where there is none.
 func (r *reply) content() []byte {
 	if r.page == nil {
