@@ -264,7 +264,7 @@ func (l *link) heartbeat(ctx context.Context) {
 		err = fmt.Errorf("answers with this balancer's own id %s: each balancer needs its own", hb.ID)
 	}
 	if err != nil {
-		l.failed(err)
+		l.failed(sent, err)
 		return
 	}
 	models := sane(hb.Models)
@@ -316,12 +316,15 @@ func (l *link) heard(sent time.Time, trip time.Duration) (rtt time.Duration, new
 	return rtt, newest
 }
 
-// failed notes a heartbeat that went unanswered.
-func (l *link) failed(err error) {
+// failed notes a heartbeat that went unanswered; one that was overtaken by a later
+// answer is no news.
+func (l *link) failed(sent time.Time, err error) {
 	reason := explain(err, l.client.opts.Timeout)
 	l.mu.Lock()
-	changed := l.reason != reason
-	l.reason = reason
+	changed := l.reason != reason && !sent.Before(l.sent)
+	if changed {
+		l.reason = reason
+	}
 	l.mu.Unlock()
 	if changed {
 		l.client.opts.Logger.Warn("peer does not answer", "peer", l.cfg.ID, "region", l.cfg.Region, "reason", reason)

@@ -205,6 +205,37 @@ func TestDistantPeerIsNeverStale(t *testing.T) {
 	})
 }
 
+// A heartbeat that is lost says nothing of a peer that has answered later ones.
+func TestLateFailureIsNoNews(t *testing.T) {
+	n := 0
+	b := &balancer{rtt: 10 * time.Millisecond}
+	lost := false
+	b.answer = func(r *http.Request) (int, string, error) {
+		b.mu.Lock()
+		n++
+		lose := n == 20
+		lost = lost || lose
+		b.mu.Unlock()
+		if lose {
+			<-r.Context().Done()
+			return 0, "", r.Context().Err()
+		}
+		return healthy(r)
+	}
+	talking(t, b, func(t *testing.T, c *Client, _ *reports) {
+		for range 300 {
+			time.Sleep(10 * time.Millisecond)
+			synctest.Wait()
+			if s := c.Status()[0]; s.Heard && s.Reason != "" {
+				t.Fatalf("%q of a peer that was heard %s ago", s.Reason, s.Silence)
+			}
+		}
+		if !lost {
+			t.Error("no heartbeat was lost")
+		}
+	})
+}
+
 func TestSilentPeerIsNotReported(t *testing.T) {
 	for _, c := range []struct {
 		name   string
