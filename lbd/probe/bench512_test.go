@@ -3,7 +3,6 @@
 package probe
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -42,7 +40,6 @@ func init() {
 // runEngines listens on n addresses, prints them, and answers until stdin ends.
 func runEngines(n int, page []byte) error {
 	metrics := wholeAnswer(page)
-	models := wholeAnswer([]byte(`{"object":"list","data":[{"id":"m","object":"model"}]}`))
 	var addresses []string
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -56,7 +53,7 @@ func runEngines(n int, page []byte) error {
 				if err != nil {
 					return
 				}
-				go answerEach(nc, metrics, models)
+				go answerEach(nc, metrics)
 			}
 		}()
 	}
@@ -65,32 +62,6 @@ func runEngines(n int, page []byte) error {
 	}
 	_, err := io.Copy(io.Discard, os.Stdin)
 	return err
-}
-
-func wholeAnswer(body []byte) []byte {
-	return append([]byte("HTTP/1.1 200 OK\r\nServer: uvicorn\r\nContent-Type: text/plain\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n\r\n"), body...)
-}
-
-func answerEach(nc net.Conn, metrics, models []byte) {
-	defer nc.Close()
-	for in := bufio.NewReaderSize(nc, 1<<10); ; {
-		answer := metrics
-		for first := true; ; first = false {
-			line, err := in.ReadString('\n')
-			if err != nil {
-				return
-			}
-			if first && strings.Contains(line, "/v1/models") {
-				answer = models
-			}
-			if line == "\r\n" {
-				break
-			}
-		}
-		if _, err := nc.Write(answer); err != nil {
-			return
-		}
-	}
 }
 
 // startEngines starts the process and returns the engines' addresses.
