@@ -95,10 +95,15 @@ func (b *Balancer) comparePaces() {
 		}
 		paces = paces[n:]
 	}
+	model, fastest := "", 0.0 // one search for all in a row that have the same model
 	for _, t := range b.replicas {
-		if !t.pace.any {
-			t.hardwarePace = b.fastestPace(t.model)
+		if t.pace.any {
+			continue
 		}
+		if fastest == 0 || t.model != model {
+			model, fastest = t.model, b.fastestPace(t.model)
+		}
+		t.hardwarePace = fastest
 	}
 }
 

@@ -66,8 +66,10 @@ type Client struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu    sync.Mutex
-	links map[string]*link
+	mu     sync.Mutex
+	links  map[string]*link
+	tick   *time.Timer // tells all links that it is time for a heartbeat; nil before the first
+	jitter *rand.Rand
 }
 
 // NewClient makes a Client without peers. Close it after use.
@@ -77,7 +79,7 @@ func NewClient(opts Options) *Client {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{opts: opts, links: map[string]*link{}}
+	c := &Client{opts: opts, links: map[string]*link{}, jitter: rand.New(rand.NewPCG(opts.Seed, 0))}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
@@ -102,15 +104,46 @@ func (c *Client) Add(cfg service.PeerConfig, transport http.RoundTripper) {
 			Transport:     transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		jitter: rand.New(rand.NewPCG(c.opts.Seed, h.Sum64())),
-		slots:  make(chan struct{}, maxInFlight),
+		due:   make(chan struct{}, 1),
+		slots: make(chan struct{}, maxInFlight),
 	}
 	c.links[cfg.ID] = l
+	l.due <- struct{}{}
+	if len(c.links) == 1 {
+		c.schedule()
+	}
 	c.wg.Go(func() { l.beat(ctx) })
 	c.wg.Go(func() { l.watchRegion(ctx) })
 	if c.opts.Keys != "" && cfg.Region == c.opts.Region {
 		jitter := rand.New(rand.NewPCG(c.opts.Seed+1, h.Sum64()))
 		c.wg.Go(func() { l.followPrefixes(ctx, jitter) })
+	}
+}
+
+// schedule makes the next heartbeats due after an interval; c.mu is held.
+func (c *Client) schedule() {
+	wait := c.opts.Interval + time.Duration((2*c.jitter.Float64()-1)*jitterShare*float64(c.opts.Interval))
+	if c.tick == nil {
+		c.tick = time.AfterFunc(wait, c.beatAll)
+		return
+	}
+	c.tick.Reset(wait)
+}
+
+// beatAll tells every link that it is time for a heartbeat. All peers are asked
+// at the same moment: waking up for each of them costs more than asking.
+func (c *Client) beatAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.links) == 0 || c.ctx.Err() != nil {
+		return
+	}
+	c.schedule()
+	for _, l := range c.links {
+		select {
+		case l.due <- struct{}{}:
+		default: // the last one was not even taken up
+		}
 	}
 }
 
@@ -122,11 +155,19 @@ func (c *Client) Remove(id string) {
 		l.stop()
 		delete(c.links, id)
 	}
+	if len(c.links) == 0 && c.tick != nil {
+		c.tick.Stop()
+	}
 }
 
 // Close ends the talk to all peers and waits for what is in flight.
 func (c *Client) Close() {
 	c.cancel()
+	c.mu.Lock()
+	if c.tick != nil {
+		c.tick.Stop()
+	}
+	c.mu.Unlock()
 	c.wg.Wait()
 }
 
@@ -170,7 +211,7 @@ type link struct {
 	cfg    service.PeerConfig
 	hc     *http.Client
 	stop   context.CancelFunc
-	jitter *rand.Rand    // of beat's goroutine
+	due    chan struct{} // it is time for a heartbeat
 	slots  chan struct{} // one for each heartbeat in flight
 
 	mu       sync.Mutex
@@ -189,8 +230,6 @@ func (l *link) beat(ctx context.Context) {
 	l.mu.Lock()
 	l.added = time.Now()
 	l.mu.Unlock()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	defer l.hc.CloseIdleConnections()
 	var flying sync.WaitGroup
 	defer flying.Wait()
@@ -198,10 +237,8 @@ func (l *link) beat(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-timer.C:
+		case <-l.due:
 		}
-		interval := l.client.opts.Interval
-		timer.Reset(interval + time.Duration((2*l.jitter.Float64()-1)*jitterShare*float64(interval)))
 		select {
 		case l.slots <- struct{}{}:
 		default:
@@ -227,7 +264,7 @@ func (l *link) heartbeat(ctx context.Context) {
 		err = fmt.Errorf("answers with this balancer's own id %s: each balancer needs its own", hb.ID)
 	}
 	if err != nil {
-		l.failed(err)
+		l.failed(sent, err)
 		return
 	}
 	models := sane(hb.Models)
@@ -279,12 +316,15 @@ func (l *link) heard(sent time.Time, trip time.Duration) (rtt time.Duration, new
 	return rtt, newest
 }
 
-// failed notes a heartbeat that went unanswered.
-func (l *link) failed(err error) {
+// failed notes a heartbeat that went unanswered; one that was overtaken by a later
+// answer is no news.
+func (l *link) failed(sent time.Time, err error) {
 	reason := explain(err, l.client.opts.Timeout)
 	l.mu.Lock()
-	changed := l.reason != reason
-	l.reason = reason
+	changed := l.reason != reason && !sent.Before(l.sent)
+	if changed {
+		l.reason = reason
+	}
 	l.mu.Unlock()
 	if changed {
 		l.client.opts.Logger.Warn("peer does not answer", "peer", l.cfg.ID, "region", l.cfg.Region, "reason", reason)

@@ -139,6 +139,54 @@ func TestHeartbeatsAreReported(t *testing.T) {
 	})
 }
 
+// Peers are asked at the same moment from the second heartbeat on, each at once
+// when it is added, and none once it is removed.
+func TestPeersAreAskedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r reports
+		c := NewClient(Options{Self: "lb-us-0", Sink: r.take, Seed: 3})
+		defer c.Close()
+		b := &balancer{rtt: time.Millisecond, answer: healthy}
+		ids := []string{"a", "b", "c"}
+		for _, id := range ids {
+			c.Add(service.PeerConfig{ID: id, Region: "local/eu", URL: "http://" + id}, b)
+			time.Sleep(5 * time.Millisecond)
+			if all, _ := r.drain(); len(all) != 1 || all[0].Target != id {
+				t.Fatalf("after adding %s: %+v", id, all)
+			}
+		}
+		c.Remove("b")
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		all, at := r.drain()
+		if len(all) < 2*45 || len(all)%2 != 0 {
+			t.Fatalf("%d reports of two peers in 5 s, want about 100", len(all))
+		}
+		for i := 0; i < len(all); i += 2 {
+			if !at[i].Equal(at[i+1]) || all[i].Target == all[i+1].Target || all[i].Target == "b" || all[i+1].Target == "b" {
+				t.Errorf("reports of %s at %s and %s at %s", all[i].Target, at[i], all[i+1].Target, at[i+1])
+			}
+			if i > 0 && (at[i].Sub(at[i-2]) < 90*time.Millisecond || at[i].Sub(at[i-2]) > 110*time.Millisecond) {
+				t.Errorf("%s between heartbeats, want 90..110 ms", at[i].Sub(at[i-2]))
+			}
+		}
+		for _, id := range []string{"a", "c"} {
+			c.Remove(id)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if all, _ := r.drain(); len(all) > 0 {
+			t.Errorf("%d reports of peers that were removed", len(all))
+		}
+		c.Add(eu, b) // begins again
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if all, _ := r.drain(); len(all) < 9 {
+			t.Errorf("%d reports in a second", len(all))
+		}
+	})
+}
+
 // A peer across the world is heard often enough for its figures never to be stale.
 func TestDistantPeerIsNeverStale(t *testing.T) {
 	b := &balancer{rtt: 220 * time.Millisecond, answer: healthy}
@@ -153,6 +201,37 @@ func TestDistantPeerIsNeverStale(t *testing.T) {
 		}
 		if b.most > maxInFlight+1 {
 			t.Errorf("%d requests in flight, want at most %d and a region's", b.most, maxInFlight)
+		}
+	})
+}
+
+// A heartbeat that is lost says nothing of a peer that has answered later ones.
+func TestLateFailureIsNoNews(t *testing.T) {
+	n := 0
+	b := &balancer{rtt: 10 * time.Millisecond}
+	lost := false
+	b.answer = func(r *http.Request) (int, string, error) {
+		b.mu.Lock()
+		n++
+		lose := n == 20
+		lost = lost || lose
+		b.mu.Unlock()
+		if lose {
+			<-r.Context().Done()
+			return 0, "", r.Context().Err()
+		}
+		return healthy(r)
+	}
+	talking(t, b, func(t *testing.T, c *Client, _ *reports) {
+		for range 300 {
+			time.Sleep(10 * time.Millisecond)
+			synctest.Wait()
+			if s := c.Status()[0]; s.Heard && s.Reason != "" {
+				t.Fatalf("%q of a peer that was heard %s ago", s.Reason, s.Silence)
+			}
+		}
+		if !lost {
+			t.Error("no heartbeat was lost")
 		}
 	})
 }

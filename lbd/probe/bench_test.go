@@ -1,37 +1,116 @@
 package probe
 
 import (
+	"bufio"
+	"bytes"
 	"context"
-	"io"
+	"fmt"
 	"net"
-	"net/http"
+	"strconv"
+	"sync"
 	"testing"
 
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
 )
 
-// BenchmarkProbe is one probe of an engine at the other end of a socket, its own
-// share of the work included: a page of 4 KB that is written as it was made.
-func BenchmarkProbe(b *testing.B) {
-	page := vllmPage(4 << 10)
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(page) })}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	go func() { _ = srv.Serve(ln) }()
-	defer srv.Close()
-	p := New(Options{Sink: func(core.Event) {}})
-	defer p.Close()
-	w := &watch{
-		prober: p, asked: service.ReplicaConfig{ID: "r", URL: "http://" + ln.Addr().String(), Kind: service.EngineVLLM},
-		verified: true, kind: service.EngineVLLM, requests: map[string]*http.Request{}, ranks: make([]Figures, 1),
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := w.look(context.Background()); err != nil && err != io.EOF {
-			b.Fatal(err)
+// wholeAnswer is what an engine sends when it is asked for a page.
+func wholeAnswer(page []byte) []byte {
+	return append([]byte("HTTP/1.1 200 OK\r\nServer: uvicorn\r\nContent-Type: text/plain\r\nContent-Length: "+strconv.Itoa(len(page))+"\r\n\r\n"), page...)
+}
+
+var modelList = wholeAnswer([]byte(`{"object":"list","data":[{"id":"m","object":"model"}]}`))
+
+// answerEach answers each request of a connection, /v1/models with the model m
+// and all others with the same bytes. It allocates nothing for that.
+func answerEach(nc net.Conn, metrics []byte) {
+	defer nc.Close()
+	for in := bufio.NewReaderSize(nc, 1<<10); ; {
+		answer := metrics
+		for line := []byte(nil); string(line) != "\r\n"; {
+			var err error
+			if line, err = in.ReadSlice('\n'); err != nil {
+				return
+			}
+			if bytes.HasPrefix(line, []byte("GET /v1/models ")) {
+				answer = modelList
+			}
 		}
+		if _, err := nc.Write(answer); err != nil {
+			return
+		}
+	}
+}
+
+// probed is a watch of an engine in this process that has a page of a size.
+func probed(tb testing.TB, size int) *watch {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	metrics := wholeAnswer(vllmPage(size))
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			nc, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() { answerEach(nc, metrics) })
+		}
+	})
+	p := New(Options{Sink: func(core.Event) {}})
+	cfg := service.ReplicaConfig{ID: "r", URL: "http://" + l.Addr().String(), Model: "m", Kind: service.EngineVLLM}
+	w := &watch{
+		prober: p, asked: cfg, model: cfg.Model, kind: cfg.Kind, source: newSource(cfg.URL, p.opts), ids: []string{cfg.ID}, ranks: make([]Figures, 1),
+	}
+	tb.Cleanup(func() {
+		w.source.close()
+		p.Close()
+		l.Close()
+		serving.Wait()
+	})
+	return w
+}
+
+// probeOnce probes and fails unless the engine told what it has.
+func probeOnce(ctx context.Context, tb testing.TB, w *watch) {
+	w.probe(ctx)
+	w.source.release()
+	if !w.status.Ready || w.report.Pending != known(2) {
+		tb.Fatalf("got %+v, %+v", w.status, w.report)
+	}
+}
+
+func TestProbeAllocatesNothing(t *testing.T) {
+	w := probed(t, 60<<10)
+	n := testing.AllocsPerRun(200, func() { probeOnce(t.Context(), t, w) })
+	if n >= 1 { // what is shared may be collected, and the hit rate's minute grows
+		t.Errorf("%v allocations a probe, want none", n)
+	}
+}
+
+func TestPageThatIsTooLong(t *testing.T) {
+	w := probed(t, maxPage+1)
+	for range 2 {
+		w.probe(t.Context())
+		if !w.status.Ready || w.report.Pending.Known {
+			t.Fatalf("got %+v, %+v, want a replica of which nothing is known", w.status, w.report)
+		}
+	}
+}
+
+// BenchmarkProbe is one probe of an engine at the other end of a socket, its own
+// share of the work included.
+func BenchmarkProbe(b *testing.B) {
+	for _, size := range []int{300, 30 << 10, 60 << 10} {
+		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
+			w := probed(b, size)
+			b.ReportAllocs()
+			for b.Loop() {
+				probeOnce(b.Context(), b, w)
+			}
+		})
 	}
 }

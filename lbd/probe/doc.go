@@ -7,6 +7,10 @@
 // the first ready report, and again after every failure, its /v1/models must
 // list the model.
 //
-// Read prober.go first (the set of replicas), then watch.go (one replica's
-// cycle) and parse.go (engine metrics).
+// Replicas are probed in groups, each of them at one moment, and each over a
+// connection of its own: a probe is one write, one look whether the connection is
+// still good and one read, and allocates nothing.
+//
+// Read prober.go first (the set of replicas), then group.go (when), watch.go (one
+// replica's cycle), source.go (how a page comes) and parse.go (engine metrics).
 package probe

@@ -148,7 +148,50 @@ func parsePage(page []byte, all []figures, byRank bool) {
 		} else {
 			page = nil
 		}
+		if len(line) > 0 && line[0] == '#' {
+			page = page[histogramSize(line, page):]
+			continue
+		}
 		parseLine(line, all, byRank)
+	}
+}
+
+var (
+	typeWord      = []byte("# TYPE ")
+	histogramWord = []byte(" histogram")
+)
+
+// histogramSize is how much of page, which begins behind a comment, is samples of
+// the histogram that the comment announces; 0 where it announces none. Histograms
+// make up nearly all of a page and hold no figure. As the samples of a metric are
+// in one piece, those up to the next comment are all of it if the last one is.
+func histogramSize(comment, page []byte) int {
+	name, ok := bytes.CutSuffix(comment, histogramWord)
+	if !ok {
+		return 0
+	}
+	if name, ok = bytes.CutPrefix(name, typeWord); !ok {
+		return 0
+	}
+	samples := bytes.TrimRight(page[:nextComment(page)], "\n")
+	last, ok := bytes.CutPrefix(samples[bytes.LastIndexByte(samples, '\n')+1:], name)
+	if !ok || !bytes.HasPrefix(last, []byte("_bucket")) && !bytes.HasPrefix(last, []byte("_sum")) && !bytes.HasPrefix(last, []byte("_count")) {
+		return 0
+	}
+	return len(samples)
+}
+
+// nextComment is where the next line that is a comment begins, at the end where
+// there is none.
+func nextComment(page []byte) int {
+	for at := 0; ; at++ {
+		i := bytes.IndexByte(page[at:], '#')
+		if i < 0 {
+			return len(page)
+		}
+		if at += i; at == 0 || page[at-1] == '\n' {
+			return at
+		}
 	}
 }
 
@@ -166,10 +209,26 @@ func (all *figures) read() Figures {
 	return f
 }
 
+// mayTell is false for nearly all of the lines that hold no figure, at a glance.
+func mayTell(line []byte) bool {
+	const vllm, sglang = len("vllm:"), len("sglang:")
+	switch {
+	case len(line) <= sglang:
+		return false
+	case line[0] == 'v':
+		c := line[vllm]
+		return c == 'n' || c == 'k' || c == 'g' || c == 'p'
+	case line[0] == 's':
+		c := line[sglang]
+		return c == 'n' || c == 't' || c == 'c'
+	}
+	return false
+}
+
 // parseLine adds a sample line's value to its series; comments, other metrics
 // and what is no sample are passed over.
 func parseLine(line []byte, all []figures, byRank bool) {
-	if len(line) == 0 || (line[0] != 'v' && line[0] != 's') {
+	if !mayTell(line) {
 		return
 	}
 	end := 0

@@ -33,6 +33,23 @@ sglang:token_usage{model_name="m"} 0.5
 sglang:cache_hit_rate{model_name="m"} 0.75`,
 			Figures{Pending: known(2), Running: known(4), KV: known(0.5), HitRate: known(0.75)},
 		},
+		{"behind histograms", `# TYPE vllm:a histogram
+vllm:a_bucket{le="#1"} 3
+vllm:a_sum 4
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting 3
+# TYPE vllm:b histogram
+vllm:b_count 4`, Figures{Pending: known(3)}},
+		{"without a comment behind a histogram", `# TYPE vllm:a histogram
+vllm:a_bucket{le="1"} 3
+vllm:a_count 4
+vllm:num_requests_waiting 3
+# TYPE vllm:b histogram
+vllm:num_requests_running 4
+# TYPE vllm:kv_cache_usage_perc histogram
+# TYPE vllm:gpu_cache_usage_perc untyped
+vllm:gpu_cache_usage_perc 0.5
+`, Figures{Pending: known(3), Running: known(4), KV: known(0.5)}},
 		{"older name of KV", "vllm:gpu_cache_usage_perc 0.5\n", Figures{KV: known(0.5)}},
 		{"newer name of KV wins", "vllm:gpu_cache_usage_perc 0.5\nvllm:kv_cache_usage_perc 0.75\n", Figures{KV: known(0.75)}},
 		{"ranks", `vllm:num_requests_waiting{engine="0"} 1
@@ -66,18 +83,36 @@ sglang:num_queue_reqs{priority="2",model_name="m"} 2
 	}
 }
 
-// vllmPage is a page as long as vLLM's: histograms make up nearly all of it.
+// vllmPage is a page as long as vLLM's, in its order: a few gauges and counters,
+// then histograms, which make up nearly all of it.
 func vllmPage(size int) []byte {
+	const labels = `engine="0",model_name="meta-llama/Llama-3.1-8B-Instruct"`
 	var b strings.Builder
-	b.WriteString("vllm:num_requests_running{engine=\"0\",model_name=\"meta-llama/Llama-3.1-8B-Instruct\"} 12.0\n")
-	for i := 0; b.Len() < size-1000; i++ {
-		if i%20 == 0 {
-			fmt.Fprintf(&b, "# HELP vllm:time_%d_seconds Histogram of something that takes time, in seconds.\n# TYPE vllm:time_%d_seconds histogram\n", i, i)
-		}
-		fmt.Fprintf(&b, "vllm:time_%d_seconds_bucket{engine=\"0\",le=\"%d.0\",model_name=\"meta-llama/Llama-3.1-8B-Instruct\"} %d.0\n", i/20, i%20, i*7)
+	family := func(name, kind string) {
+		fmt.Fprintf(&b, "# HELP %s What an operator wants to know of %s, in a sentence.\n# TYPE %s %s\n", name, name, name, kind)
 	}
-	b.WriteString("vllm:num_requests_waiting{engine=\"0\",model_name=\"meta-llama/Llama-3.1-8B-Instruct\"} 2.0\n")
-	b.WriteString("vllm:kv_cache_usage_perc{engine=\"0\",model_name=\"meta-llama/Llama-3.1-8B-Instruct\"} 0.8231707317073171\n")
+	for _, m := range []struct {
+		name, kind string
+		value      float64
+	}{
+		{"vllm:num_requests_running", "gauge", 12},
+		{"vllm:num_requests_waiting", "gauge", 2},
+		{"vllm:kv_cache_usage_perc", "gauge", 0.8231707317073171},
+		{"vllm:prefix_cache_queries_total", "counter", 8.1264e6},
+		{"vllm:prefix_cache_hits_total", "counter", 5.73104e6},
+		{"vllm:num_preemptions_total", "counter", 3},
+	} {
+		family(m.name, m.kind)
+		fmt.Fprintf(&b, "%s{%s} %v\n", m.name, labels, m.value)
+	}
+	for i := 0; b.Len() < size; i++ {
+		name := fmt.Sprintf("vllm:request_phase_%d_time_seconds", i)
+		family(name, "histogram")
+		for le := 0; le < 20 && b.Len() < size; le++ {
+			fmt.Fprintf(&b, "%s_bucket{engine=\"0\",le=\"%d.0\",model_name=\"meta-llama/Llama-3.1-8B-Instruct\"} %d.0\n", name, le, 100*i+le)
+		}
+		fmt.Fprintf(&b, "%s_count{%s} %d.0\n%s_sum{%s} %d.5\n", name, labels, i, name, labels, i)
+	}
 	return []byte(b.String())
 }
 
@@ -92,11 +127,15 @@ func TestParseAllocatesNothing(t *testing.T) {
 }
 
 func BenchmarkParse(b *testing.B) {
-	page := vllmPage(30 << 10)
-	b.SetBytes(int64(len(page)))
-	b.ReportAllocs()
-	for b.Loop() {
-		Parse(page)
+	for _, size := range []int{300, 30 << 10, 60 << 10} {
+		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
+			page := vllmPage(size)
+			b.SetBytes(int64(len(page)))
+			b.ReportAllocs()
+			for b.Loop() {
+				Parse(page)
+			}
+		})
 	}
 }
 
@@ -105,6 +144,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("sglang:token_usage 0.5 12\r\nsglang:num_queue_reqs NaN"))
 	f.Add([]byte("vllm:num_requests_waiting{a=\"\\"))
 	f.Add([]byte("sglang:num_queue_reqs{priority=\""))
+	f.Add([]byte("# TYPE x histogram\nx_bucket{le=\"#\"} 1\nx_sum 1\n\nx_count 2\n# HELP\nvllm:num_requests_waiting 1"))
 	f.Fuzz(func(t *testing.T, page []byte) {
 		got := Parse(page)
 		for name, n := range map[string]policy.Maybe[int]{"pending": got.Pending, "running": got.Running} {
@@ -118,7 +158,7 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 		// What stands on a line of its own changes nothing but itself.
-		more := append(append([]byte("# a comment\nother 1\n"), page...), "\nother 2\n"...)
+		more := append(append([]byte("# a comment\nother 1\n"), page...), "\n# a comment\nother 2\n"...)
 		if again := Parse(more); again != got {
 			t.Errorf("with other lines around: %+v, without: %+v", again, got)
 		}

@@ -14,7 +14,6 @@ import (
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
-	"skyserve/lbd/wire"
 )
 
 // Defaults and bounds, each with its reason.
@@ -26,11 +25,13 @@ const (
 	dialTimeout     = time.Second            // part of the timeout above
 	jitterShare     = 0.1                    // spreads the probes of many replicas and balancers
 	maxPage         = 4 << 20                // vLLM's page is 30 KB, with many ranks and LoRAs 1 MB
+	idleTimeout     = 30 * time.Second       // of https: no interval is as long
 )
 
 // Options configure a Prober. Only Sink is required.
 type Options struct {
 	// Sink takes the reports; it is called from many goroutines and must not block.
+	// What an event points to is its own for as long as the call takes.
 	Sink func(core.Event)
 	// Found is told the model of a replica that was started without one, and then
 	// its kind, where that was not given and its metrics show it; each time they are
@@ -58,6 +59,7 @@ type Prober struct {
 
 	mu      sync.Mutex
 	watches map[string]*watch
+	groups  []*group
 }
 
 // New makes a Prober without replicas. Close it after use.
@@ -67,18 +69,9 @@ func New(opts Options) *Prober {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	if opts.Transport == nil {
-		opts.Transport = newTransport()
-	}
 	p := &Prober{opts: opts, watches: map[string]*watch{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
-}
-
-// newTransport keeps one connection to each replica. Redirects are not followed:
-// an engine has no reason to send its balancer elsewhere.
-func newTransport() http.RoundTripper {
-	return wire.New(wire.Options{DialTimeout: dialTimeout, MaxIdlePerHost: 1, IdleTimeout: 30 * time.Second})
 }
 
 // Start begins to probe a replica. Starting one that is being probed changes
@@ -93,16 +86,24 @@ func (p *Prober) Start(cfg service.ReplicaConfig) {
 		if w.asked.URL == cfg.URL && w.asked.Model == cfg.Model && w.asked.Ranks() == cfg.Ranks() {
 			return
 		}
-		w.stop()
+		p.end(w)
 	}
 	ctx, stop := context.WithCancel(p.ctx)
 	w := &watch{
 		prober: p, asked: cfg, stop: stop,
 		jitter: rand.New(rand.NewPCG(p.opts.Seed, seedOf(cfg.ID))),
-		status: Status{Replica: cfg, Reason: "no answer yet"},
+		status: Status{Replica: cfg, Reason: "no answer yet"}, tick: make(chan struct{}, 1),
 	}
 	p.watches[cfg.ID] = w
+	p.join(w)
 	p.wg.Go(func() { w.run(ctx) })
+}
+
+// end ends the probing of a replica; p.mu is held.
+func (p *Prober) end(w *watch) {
+	w.stop()
+	p.part(w)
+	delete(p.watches, w.asked.ID)
 }
 
 // seedOf gives every replica its own stream of jitter.
@@ -117,8 +118,7 @@ func (p *Prober) Stop(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w := p.watches[id]; w != nil {
-		w.stop()
-		delete(p.watches, id)
+		p.end(w)
 	}
 }
 
@@ -126,6 +126,11 @@ func (p *Prober) Stop(id string) {
 func (p *Prober) Close() {
 	p.cancel()
 	p.wg.Wait()
+	p.mu.Lock()
+	for _, g := range p.groups {
+		g.timer.Stop()
+	}
+	p.mu.Unlock()
 	if t, ok := p.opts.Transport.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()
 	}

@@ -91,6 +91,8 @@ type reports struct {
 func (r *reports) take(ev core.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	own := *ev.Report
+	ev.Report = &own
 	r.all = append(r.all, ev)
 }
 
@@ -376,6 +378,8 @@ func TestOverTheWire(t *testing.T) {
 	defer srv.Close()
 	got := make(chan core.Event, 100)
 	p := New(Options{Interval: time.Millisecond, Sink: func(ev core.Event) {
+		own := *ev.Report
+		ev.Report = &own
 		select {
 		case got <- ev:
 		default:

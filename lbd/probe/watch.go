@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -32,12 +31,17 @@ type watch struct {
 	verified  bool               // the model was listed, and nothing failed since
 	noMetrics bool               // it answers /metrics with an error of ours
 	aliveAt   time.Time
-	half      time.Duration            // half of the last round trip
-	failures  int                      // probes in a row that found it dead
-	requests  map[string]*http.Request // by path
-	page      []byte
+	half      time.Duration // half of the last round trip
+	failures  int           // probes in a row that found it dead
+	source    source
 	hits      hitWindow
-	ranks     []Figures // of the last look; unknown without metrics
+	ids       []string    // of its ranks
+	ranks     []Figures   // of the last look; unknown without metrics
+	report    core.Report // as it was sent last
+
+	// tick says that it is time for a probe; it holds one that came too early.
+	tick  chan struct{}
+	group *group // see its Prober's lock
 
 	mu     sync.Mutex
 	status Status
@@ -45,32 +49,68 @@ type watch struct {
 
 // run probes until ctx ends.
 func (w *watch) run(ctx context.Context) {
-	w.requests = map[string]*http.Request{}
 	w.model, w.kind, w.ranks = w.asked.Model, w.asked.Kind, make([]Figures, w.asked.Ranks())
-	timer := time.NewTimer(0)
+	for i := range w.ranks {
+		w.ids = append(w.ids, w.asked.RankID(i))
+	}
+	w.source = newSource(w.asked.URL, w.prober.opts)
+	defer w.source.close()
+	defer context.AfterFunc(ctx, w.source.abort)()
+	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
 		began := time.Now()
 		w.probe(ctx)
-		timer.Reset(w.pause(time.Since(began)))
+		w.source.release()
+		if !w.wait(ctx, timer, time.Since(began)) {
+			return
+		}
 	}
 }
 
-// pause is how long to wait after a probe that took so long: the jittered
-// interval from start to start, longer while the replica is dead.
+// wait returns when the next probe is due after one that took so long, or false
+// when ctx ends.
+func (w *watch) wait(ctx context.Context, timer *time.Timer, took time.Duration) bool {
+	pause := w.pause(took)
+	if pause == 0 {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-w.tick:
+			return true
+		}
+	}
+	timer.Reset(pause)
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	}
+	select {
+	case <-w.tick: // it came meanwhile
+	default:
+	}
+	return true
+}
+
+// pause is how long to wait after a probe that took so long; 0 = until the next
+// tick. A dead replica has longer intervals, each jittered, and one that takes
+// longer than to the next tick is probed again soon after.
 func (w *watch) pause(took time.Duration) time.Duration {
 	interval := w.prober.opts.Interval
+	if w.failures == 0 {
+		select {
+		case <-w.tick:
+			return max(interval/10, 1)
+		default:
+			return 0
+		}
+	}
 	every := interval << min(w.failures, 8)
 	if every > maxBackoff {
 		every = max(maxBackoff, interval)
 	}
-	every += time.Duration((2*w.jitter.Float64() - 1) * jitterShare * float64(every))
-	return max(every-took, interval/10)
+	return max(jittered(every, w.jitter)-took, interval/10, 1)
 }
 
 // probe looks once and reports what it found. A timeout reports nothing: the
@@ -222,58 +262,12 @@ func shortList(names []string) string {
 // get fetches a path of the replica. The body is valid until the next get; one
 // that is too long comes back empty.
 func (w *watch) get(ctx context.Context, path string) (status int, body []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, w.prober.opts.Timeout)
-	defer cancel()
-	req, err := w.request(path)
-	if err != nil {
-		return 0, nil, err
-	}
 	began := time.Now()
-	res, err := w.prober.opts.Transport.RoundTrip(req.WithContext(ctx))
-	if err != nil {
-		return 0, nil, err
+	status, body, err = w.source.get(ctx, path, began.Add(w.prober.opts.Timeout))
+	if err == nil {
+		w.half = time.Since(began) / 2
 	}
-	defer res.Body.Close()
-	if err := w.readPage(res); err != nil {
-		return 0, nil, err
-	}
-	w.half = time.Since(began) / 2
-	return res.StatusCode, w.page, nil
-}
-
-// request is the request for a path, made once.
-func (w *watch) request(path string) (*http.Request, error) {
-	if req := w.requests[path]; req != nil {
-		return req, nil
-	}
-	req, err := http.NewRequest(http.MethodGet, strings.TrimRight(w.asked.URL, "/")+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	w.requests[path] = req
-	return req, nil
-}
-
-// readPage reads a body into the watch's own memory.
-func (w *watch) readPage(res *http.Response) error {
-	w.page = w.page[:0]
-	for {
-		if len(w.page) == cap(w.page) {
-			w.page = append(w.page, 0)[:len(w.page)]
-		}
-		n, err := res.Body.Read(w.page[len(w.page):cap(w.page)])
-		w.page = w.page[:len(w.page)+n]
-		switch {
-		case len(w.page) > maxPage:
-			w.page = nil
-			return nil
-		case err == nil:
-		case errors.Is(err, io.EOF):
-			return nil
-		default:
-			return err
-		}
-	}
+	return status, body, err
 }
 
 // note keeps what was found for people to look at, and logs a change.
@@ -295,9 +289,9 @@ func (w *watch) note(ready bool, reason string) {
 // send reports each rank, with the figures of the last look.
 func (w *watch) send(r core.Report) {
 	for i, f := range w.ranks {
-		own := r
-		own.Pending, own.Running, own.KV = f.Pending, f.Running, f.KV
-		w.prober.opts.Sink(core.Event{Kind: core.EventReplicaReport, Target: w.asked.RankID(i), Report: &own})
+		w.report = r
+		w.report.Pending, w.report.Running, w.report.KV = f.Pending, f.Running, f.KV
+		w.prober.opts.Sink(core.Event{Kind: core.EventReplicaReport, Target: w.ids[i], Report: &w.report})
 	}
 }
 

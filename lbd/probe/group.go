@@ -1,0 +1,75 @@
+package probe
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// groupSize is how many replicas are probed at the same moment. That a process
+// wakes up costs more than what it then does: one by one, hundreds of probes take
+// half as much processor time again. Groups twice as large save little more, and
+// this one keeps a single core busy for no more than a millisecond or two.
+const groupSize = 64
+
+// group is replicas that are probed at the same moment, by one timer. The lock
+// of its Prober guards it.
+type group struct {
+	prober  *Prober
+	watches []*watch
+	timer   *time.Timer
+	jitter  *rand.Rand
+}
+
+// join puts a watch into the first group that has room; p.mu is held.
+func (p *Prober) join(w *watch) {
+	i := slices.IndexFunc(p.groups, func(g *group) bool { return len(g.watches) < groupSize })
+	if i < 0 {
+		i = len(p.groups)
+		g := &group{prober: p, jitter: rand.New(rand.NewPCG(p.opts.Seed, uint64(i)))}
+		g.timer = time.AfterFunc(firstTick(i, jittered(p.opts.Interval, g.jitter)), g.fire)
+		p.groups = append(p.groups, g)
+	}
+	w.group = p.groups[i]
+	w.group.watches = append(w.group.watches, w)
+}
+
+// firstTick spreads the groups over the interval: the multiples of the golden
+// section keep away from each other, however many there are.
+func firstTick(group int, interval time.Duration) time.Duration {
+	_, phase := math.Modf(float64(group) / math.Phi)
+	return time.Duration((1 - phase) * float64(interval))
+}
+
+// part takes a watch out of its group; p.mu is held.
+func (p *Prober) part(w *watch) {
+	g := w.group
+	g.watches = slices.DeleteFunc(g.watches, func(o *watch) bool { return o == w })
+	if len(g.watches) == 0 {
+		g.timer.Stop()
+		p.groups = slices.DeleteFunc(p.groups, func(o *group) bool { return o == g })
+	}
+}
+
+// fire tells all that it is time for a probe. What is still at its last one has
+// missed it.
+func (g *group) fire() {
+	g.prober.mu.Lock()
+	defer g.prober.mu.Unlock()
+	if len(g.watches) == 0 || g.prober.ctx.Err() != nil {
+		return
+	}
+	g.timer.Reset(jittered(g.prober.opts.Interval, g.jitter))
+	for _, w := range g.watches {
+		select {
+		case w.tick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// jittered is an interval give or take a tenth.
+func jittered(interval time.Duration, by *rand.Rand) time.Duration {
+	return interval + time.Duration((2*by.Float64()-1)*jitterShare*float64(interval))
+}
