@@ -5,8 +5,6 @@ package wire
 import (
 	"errors"
 	"io"
-	"os"
-	"syscall"
 )
 
 // stepWhenReady goes on with an exchange as far as the socket lets it, and says
@@ -20,8 +18,12 @@ func (p *Poller) stepWhenReady(fd uintptr) (over bool) {
 			p.fail = errStale
 			return true
 		}
-		p.fail = writeNow(fd, p.request)
-		return p.fail != nil
+		n, err := writeNow(fd, p.request)
+		if err == nil && n < len(p.request) {
+			err = io.ErrShortWrite // a socket that has nothing else to send takes it
+		}
+		p.fail = err
+		return err != nil
 	}
 	for {
 		n, err := readNow(fd, p.reply.room())
@@ -31,22 +33,6 @@ func (p *Poller) stepWhenReady(fd uintptr) (over bool) {
 		}
 		if p.took(n, err) {
 			return true
-		}
-	}
-}
-
-// writeNow writes all of p, which a socket that has nothing to send takes.
-func writeNow(fd uintptr, p []byte) error {
-	for {
-		n, err := syscall.Write(int(fd), p)
-		switch {
-		case errors.Is(err, syscall.EINTR):
-		case err != nil:
-			return os.NewSyscallError("write", err)
-		case n < len(p):
-			return io.ErrShortWrite
-		default:
-			return nil
 		}
 	}
 }
