@@ -187,9 +187,12 @@ func (x *exchange) failureOf(ctx context.Context, err error) *failure {
 	return &failure{cause: cause, err: err, why: why, unreachable: unreachable}
 }
 
-// unfit says why an answer in one piece is none: it is JSON without its end, or an
-// error of the target under a status that says otherwise.
+// unfit says why an answer in one piece is none: it is empty, JSON without its end,
+// or an error of the target under a status that says otherwise.
 func (x *exchange) unfit(resp *http.Response, body []byte) *failure {
+	if resp.StatusCode == http.StatusOK && len(body) == 0 {
+		return &failure{cause: x.sent.target + " answered with nothing", why: whyAnswer}
+	}
 	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
 	if resp.StatusCode != http.StatusOK || encoded(resp.Header) || strings.TrimSpace(kind) != "application/json" {
 		return nil
