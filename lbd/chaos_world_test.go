@@ -86,7 +86,7 @@ type tally struct {
 }
 
 // limits are those of a balancer that does not wait long for what has died.
-var hasty = proxy.Limits{FirstByte: 1500 * time.Millisecond, Idle: 700 * time.Millisecond, Answer: 3 * time.Second, Decisions: 1 << 16}
+var hasty = proxy.Limits{FirstByte: 1500 * time.Millisecond, Idle: 2 * time.Second, Answer: 3 * time.Second, Silent: 400 * time.Millisecond, Decisions: 1 << 16}
 
 // newWorld makes a service with two balancers and four replicas in the one region,
 // and one balancer and two replicas in the other.

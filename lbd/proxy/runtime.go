@@ -164,6 +164,7 @@ func (r *Runtime) Elapsed() time.Duration { return time.Since(r.began) }
 // afterwards, except Request.Prompt and Outcome.Key.
 func (r *Runtime) Step(ev core.Event) {
 	r.mu.Lock()
+	r.heard(&ev)
 	r.step(ev)
 	if ev.Kind == core.EventPeerReport || ev.Kind == core.EventPeerRemoved {
 		r.noteOffer(ev)
@@ -246,12 +247,14 @@ func (r *Runtime) tick() {
 	for _, rep := range r.sortedReplicas() {
 		for _, k := range rep.ranks() {
 			if n := k.tokens().Swap(0); n > 0 {
+				rep.count.heard = at
 				rep.count.rate.add(at, n)
 				r.step(core.Event{Kind: core.EventProgress, Target: k.id(), Tokens: int(n)})
 			}
 		}
 	}
 	r.step(core.Event{Kind: core.EventTick})
+	r.giveUpSilent(at)
 	made := r.takeMade()
 	r.mu.Unlock()
 	r.stats.gather(at)

@@ -39,6 +39,7 @@ type failure struct {
 func (x *exchange) try(ctx context.Context) (ended bool) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	x.flight.try.Store(&cancel)
 	x.begin()
 	x.path.leave(&x.sent, x.extended())
 	defer x.path.back()
