@@ -247,14 +247,14 @@ func (r *Runtime) tick() {
 	for _, rep := range r.sortedReplicas() {
 		for _, k := range rep.ranks() {
 			if n := k.tokens().Swap(0); n > 0 {
-				rep.count.heard = at
+				rep.count.quiet = 0
 				rep.count.rate.add(at, n)
 				r.step(core.Event{Kind: core.EventProgress, Target: k.id(), Tokens: int(n)})
 			}
 		}
 	}
 	r.step(core.Event{Kind: core.EventTick})
-	r.giveUpSilent(at)
+	r.giveUpSilent()
 	made := r.takeMade()
 	r.mu.Unlock()
 	r.stats.gather(at)

@@ -12,7 +12,8 @@ import (
 // connection: it just says nothing any more. What its requests may wait for a token
 // is far too long then. So when neither a probe was answered nor a token of any
 // answer came for Limits.Silent, they are given up at once and go elsewhere, as if
-// their connections had broken. An engine that is busy says one or the other.
+// their connections had broken. An engine that is busy says one or the other. Silence
+// is counted in ticks: while this process itself stood still nobody was asked.
 
 // lastTry is how the try at hand of a flight is stopped from outside.
 type lastTry struct {
@@ -30,17 +31,20 @@ func (l *lastTry) giveUp() {
 // held. That a probe was refused is one too: so do engines that finish what they have.
 func (r *Runtime) heard(ev *core.Event) {
 	if k := r.ranks[ev.Target]; k.replica != nil && ev.Kind == core.EventReplicaReport {
-		k.count.heard = r.Elapsed()
+		k.count.quiet = 0
 	}
 }
 
-// giveUpSilent gives up what is in flight at replicas that are silent for too long;
-// the lock is held.
-func (r *Runtime) giveUpSilent(at time.Duration) {
-	silent := func(k rank) bool { return k.replica != nil && at-k.count.heard >= r.limits.Silent }
+// giveUpSilent notes that a tick went by, and gives up what is in flight at replicas
+// that are silent for too long; the lock is held.
+func (r *Runtime) giveUpSilent() {
+	silent := func(k rank) bool {
+		return k.replica != nil && time.Duration(k.count.quiet)*tickEvery >= r.limits.Silent
+	}
 	found := false
-	for _, k := range r.ranks {
-		found = found || silent(k)
+	for _, rep := range r.replicas {
+		rep.count.quiet++
+		found = found || silent(rank{replica: rep})
 	}
 	if !found {
 		return

@@ -152,3 +152,29 @@ func TestAReplicaThatVanishesIsGivenUp(t *testing.T) {
 		})
 	}
 }
+
+// A process that stood still for an hour has heard of nobody, which tells nothing.
+func TestAPauseOfTheBalancerIsNoSilenceOfItsReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := testOptions(t)
+		o.Transport = hosts{"old": speaking("application/json", 2*time.Hour, plainReply)}
+		o.Limits.Answer = 3 * time.Hour
+		rt, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &balancer{Runtime: rt, t: t}
+		b.attachAs("old", "http://old", service.EngineVLLM)
+		answer, ended := httptest.NewRecorder(), make(chan struct{})
+		go func() {
+			defer close(ended)
+			rt.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodPost, chatPath, strings.NewReader(plainBody)))
+		}()
+		time.Sleep(time.Hour)
+		rt.tick()
+		<-ended
+		if d, _ := b.Decision(answer.Header().Get(headerRequestID)); answer.Body.String() != plainReply || len(d.Tries) != 1 {
+			t.Errorf("it was answered %q after tries %+v", answer.Body, d.Tries)
+		}
+	})
+}

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
@@ -33,7 +32,7 @@ type replica struct {
 type replicaCount struct {
 	targetCount
 	tokens []atomic.Int64 // streamed since the last tick, by rank
-	heard  time.Duration  // when it last gave a sign of life; the runtime's lock guards it
+	quiet  int            // ticks since it gave a sign of life; the runtime's lock guards it
 	rate   rateWindow
 	hits   hitWindow
 	// prompt and cached are the tokens of answers that told both.
@@ -102,7 +101,7 @@ func (r *Runtime) putReplica(cfg service.ReplicaConfig, base *url.URL) (bool, er
 		return false, fmt.Errorf("adding replica %q: epoch %d, held %d: %w", cfg.ID, cfg.Epoch, held, ErrOlderEpoch)
 	}
 	delete(r.gone, cfg.ID)
-	count := &replicaCount{tokens: make([]atomic.Int64, cfg.Ranks()), heard: r.Elapsed()}
+	count := &replicaCount{tokens: make([]atomic.Int64, cfg.Ranks())}
 	if old != nil {
 		if old.cfg.URL == cfg.URL && old.cfg.Ranks() == cfg.Ranks() {
 			count = old.count
