@@ -187,8 +187,8 @@ func (w *world) book() *ledger {
 	}
 	for _, d := range w.deaths {
 		b.deaths = append(b.deaths, *d)
-		if d.probes > adoptionProbes {
-			w.Errorf("the replicas of %s were adopted after %d probes", d.seat.cfg.ID, d.probes)
+		if d.decided > mostProbes {
+			w.Errorf("%s was taken for dead after %d probes", d.seat.cfg.ID, d.decided)
 		}
 	}
 	for _, s := range w.seats {
@@ -201,9 +201,9 @@ func (w *world) book() *ledger {
 	return b
 }
 
-// adoptionProbes is how many probes of a dead balancer may go by before its
-// replicas are adopted.
-const adoptionProbes = 3
+// mostProbes is how many probes of a dead balancer may go by before it is taken for
+// dead. Whoever is to adopt its replicas may be cut off itself just then.
+const mostProbes = 3
 
 // compare holds what a balancer counted to what its clients saw.
 func (w *world) compare(id string, n *node) {
@@ -457,11 +457,11 @@ func (b *ledger) String() string {
 	fmt.Fprintf(&out, "   rejected because of %v; broken, by kind: %v; served without their usage %d; connections refused %d\n", b.reasons, b.breaks, b.noUsage, n[unreached])
 	fmt.Fprintf(&out, "2  target failed before the first token: %d, served elsewhere %d, later by %s\n", b.early.hit, b.early.saved, spread(b.extra))
 	fmt.Fprintf(&out, "   target failed after it: %d, continued to the end %d, with a pause of %s\n", b.late.hit, b.late.saved, spread(b.pauses))
-	var probes, adopted, near, far []time.Duration
+	var decided, probes, adopted, near, far []time.Duration
 	orphans := 0
 	for _, d := range b.deaths {
 		orphans += d.orphans
-		probes = append(probes, time.Duration(d.probes))
+		decided, probes = append(decided, time.Duration(d.decided)), append(probes, time.Duration(d.probes))
 		adopted = append(adopted, d.adopted)
 		switch {
 		case len(d.served) == 0:
@@ -471,8 +471,8 @@ func (b *ledger) String() string {
 			near = append(near, slices.Min(d.served))
 		}
 	}
-	fmt.Fprintf(&out, "3  balancers killed %d, with %d requests; replicas adopted after %d probes at most, %s\n",
-		len(b.deaths), orphans, most(probes), spread(adopted))
+	fmt.Fprintf(&out, "3  balancers killed %d, with %d requests; taken for dead after %d probes at most, replicas adopted after %d at most, %s\n",
+		len(b.deaths), orphans, most(decided), most(probes), spread(adopted))
 	fmt.Fprintf(&out, "   first of their clients served again by another balancer of the region after %s; by one of another region after %s\n", spread(near), spread(far))
 	return out.String()
 }

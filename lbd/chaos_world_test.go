@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"slices"
 	"strings"
 	"sync"
@@ -72,7 +74,8 @@ type death struct {
 	at       time.Time
 	alone    bool          // it was the only one of its region
 	orphans  int           // requests that it had
-	probes   int           // of the controller until the first replica was adopted; 0 = none yet
+	decided  int           // probes of the controller until it was taken for dead
+	probes   int           // until the first replica was adopted; 0 = none yet
 	adopted  time.Duration // until then
 	served   []time.Duration
 	adoption chan struct{} // closed at the first
@@ -212,15 +215,34 @@ func (c *watcher) Handle(_ context.Context, r slog.Record) error {
 	switch r.Message {
 	case "assignment published":
 		c.assigned.Store(true)
+	case "balancer is dead, its replicas are adopted":
+		c.world.decided(attribute(r, "balancer"))
 	case "replica attached":
-		r.Attrs(func(a slog.Attr) bool {
-			if a.Key == "replica" {
-				c.world.attached(a.Value.String())
-			}
-			return true
-		})
+		c.world.attached(attribute(r, "replica"))
 	}
 	return nil
+}
+
+// attribute is the value of an attribute of a log's line.
+func attribute(r slog.Record, key string) (value string) {
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == key {
+			value = a.Value.String()
+		}
+		return value == ""
+	})
+	return value
+}
+
+// decided notes that a balancer was taken for dead.
+func (w *world) decided(id string) {
+	for _, s := range w.seats {
+		if _, d := s.now(); d != nil && s.cfg.ID == id {
+			w.mu.Lock()
+			d.decided = s.admin.callers()
+			w.mu.Unlock()
+		}
+	}
 }
 
 // attached notes that a replica was given to a balancer.
@@ -251,7 +273,7 @@ func (w *world) note(format string, args ...any) {
 // the next one, until done ends.
 func (w *world) client(i int) {
 	random := rand.New(rand.NewPCG(w.seed, uint64(1000+i)))
-	hc := &http.Client{Transport: &http.Transport{}}
+	hc := &http.Client{Transport: &http.Transport{DialContext: w.dial}}
 	defer hc.CloseIdleConnections()
 	home := w.seats[i%len(w.seats)]
 	for w.done.Err() == nil {
@@ -262,6 +284,27 @@ func (w *world) client(i int) {
 			}
 		}
 	}
+}
+
+// dated is a client's connection that knows how often its line had broken before.
+type dated struct {
+	net.Conn
+	breaks int
+}
+
+// dial connects a client to a seat.
+func (w *world) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	breaks := 0
+	for _, s := range w.seats {
+		if s.front.addr == addr {
+			breaks = s.front.broken()
+		}
+	}
+	c, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &dated{c, breaks}, nil
 }
 
 // nearest lists the seats in the order in which the clients of one try them.
@@ -289,8 +332,14 @@ func (w *world) try(hc *http.Client, home, s *seat, wish wish, random *rand.Rand
 	tier := []string{"IW-F", "IW-N", "NIW"}[random.IntN(3)]
 	slow := random.IntN(10) == 0
 	before, death := s.now()
-	breaks := s.front.broken()
-	gone := func() bool { return s.front.broken() != breaks }
+	var breaks atomic.Int64 // of the line when the connection was made, which may have been for an earlier request
+	breaks.Store(int64(s.front.broken()))
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
+		if c, ok := i.Conn.(*dated); ok {
+			breaks.Store(int64(c.breaks))
+		}
+	}})
+	gone := func() bool { return int64(s.front.broken()) != breaks.Load() }
 	a.send(ctx, hc, s.front.url(), tier, slow, gone)
 	after, since := s.now()
 	w.mu.Lock()
