@@ -3,7 +3,7 @@ LINT_VERSION := v2.15.0
 SUDO         := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 SHELL_ROOMS  := ./lbd/... ./internal/... ./provision/... ./tui/... ./cmd/...
 
-.PHONY: test build vet lint race bench compare-proxy examples ci
+.PHONY: test build vet lint race bench chaos compare-proxy examples ci
 
 test:
 	go test ./...
@@ -23,6 +23,12 @@ race:
 
 bench:
 	go test -run '^$$' -bench . -benchtime 1x ./...
+
+# Kills, hangs, resets and slows replicas, links and balancers under load, and prints
+# what each promise cost (about 12 minutes). ARGS are flags of the test:
+# make chaos ARGS='-chaos.seeds=5 -chaos.clients=60'
+chaos:
+	go test -run 'TestChaos$$' -v -count=1 -timeout 60m ./lbd -chaos.seeds=20 -chaos.duration=30s $(ARGS)
 
 # The balancer beside nginx and haproxy on this machine (Linux, about 8 minutes).
 # ARGS are flags of the comparison: make compare-proxy ARGS='-rounds 2 -streams 1000'

@@ -69,6 +69,8 @@ type Options struct {
 	Version string
 	// Listening is told the base URLs of both listeners once requests can come.
 	Listening func(public, admin string)
+
+	limits proxy.Limits // zero = the proxy's own
 }
 
 // ListenError is an address that cannot be listened on.
@@ -210,7 +212,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log, AccessLog: b.cfg.Balancer.AccessLog}
+	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log, AccessLog: b.cfg.Balancer.AccessLog, Limits: b.opts.limits}
 	o.NoContinue = !continues(b.cfg)
 	if err := b.follow(ctx, &o); err != nil {
 		return err

@@ -22,8 +22,11 @@ type request struct {
 	sentAt  time.Duration
 	target  *target // nil while queued
 	tries   int
-	// avoid lists the engines and peers, by id, that failed or bounced it.
-	avoid []string
+	// avoid lists the engines and peers, by id, that failed it in this round; rounds
+	// counts those before, in which everything did, and failedAt is when the last did.
+	avoid    []string
+	rounds   int
+	failedAt time.Duration
 	// kept is the full replica that it waits for; nil when it waits for any.
 	kept *target
 	// What it was expected to cost its target when it was sent, in tokens.
@@ -320,7 +323,7 @@ func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 	if out != nil && out.Retryable {
 		b.queue(r.Model).refund(r)
 	}
-	r.avoid = append(r.avoid, t.engine)
+	r.avoid, r.failedAt = append(r.avoid, t.engine), now
 	switch {
 	case out == nil || !out.Retryable:
 		b.reject(r, RejectFailed)
@@ -363,14 +366,6 @@ func (b *Balancer) requeue(now time.Duration, r *request) {
 		return
 	}
 	b.enqueue(now, r)
-}
-
-// startOver allows a request everything again when nothing that it does not
-// avoid answers: a replica that failed once is better than none.
-func (b *Balancer) startOver(now time.Duration, r *request) {
-	if len(r.avoid) > 0 && !b.anyLeft(now, r) {
-		r.avoid = r.avoid[:0]
-	}
 }
 
 // anyLeft says whether some target that r does not avoid answers and could take

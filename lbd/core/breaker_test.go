@@ -191,10 +191,12 @@ func TestRetriesAreBounded(t *testing.T) {
 	for i := range arrivals {
 		now += time.Millisecond
 		for k := range 4 {
-			b.Step(now, idle(fmt.Sprintf("r%d", k)))
+			fail(b.Step(now, idle(fmt.Sprintf("r%d", k))))
 		}
 		fail(b.Step(now, Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprint(i), Model: "m"}}))
 	}
+	now += 2 * cfg.RetryWait // the last ones have rested
+	fail(b.Step(now, Event{Kind: EventTick}))
 	v := b.View(now)
 	if want := arrivals + cfg.RetryBurst + arrivals/5; sends > want || sends < want-5 || v.RetriesRefused < 700 {
 		t.Errorf("%d sends for %d arrivals, %d retries refused; want %d sends", sends, arrivals, v.RetriesRefused, want)

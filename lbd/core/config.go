@@ -97,6 +97,10 @@ type Config struct {
 	BatchInterval time.Duration
 	// MaxTries bounds how often one request is sent in all.
 	MaxTries int
+	// RetryWait is how long a request waits that everything which answers has failed,
+	// before it is sent to any of it again; after each such round half as long again,
+	// RetryWaitMost at most. 0 = not at all.
+	RetryWait, RetryWaitMost time.Duration
 	// RetryShare and RetryBurst bound how many requests are tried again: each
 	// arrival allows RetryShare of a retry, up to RetryBurst in stock. RetryBurst 0 =
 	// no bound.
@@ -144,8 +148,10 @@ func DefaultConfig(p policy.Policy) Config {
 		PoolLimit:        128,
 		BatchInterval:    20 * time.Millisecond, // a step or two, whose ends come together: a quarter less imbalance than at once
 		MaxTries:         5,
-		RetryShare:       0.2, // what outages of a fleet may add to its load
-		RetryBurst:       512, // twice what one engine runs at once: its death costs nobody an answer
+		RetryWait:        50 * time.Millisecond, // SGLang's: a step or two of an engine
+		RetryWaitMost:    30 * time.Second,      // SGLang's: half of what a request may wait
+		RetryShare:       0.2,                   // what outages of a fleet may add to its load
+		RetryBurst:       512,                   // twice what one engine runs at once: its death costs nobody an answer
 		EjectAfter:       5,
 		EjectTime:        5 * time.Second, // an engine that is out of memory or restarting is back sooner than that, or not soon
 		EjectMost:        time.Minute,

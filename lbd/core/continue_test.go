@@ -52,6 +52,7 @@ func TestTokensFromElsewhere(t *testing.T) {
 	b.Step(0, Event{Kind: EventFirstToken, ID: "q"})
 	b.Step(time.Second, idle("r0"))
 	b.Step(time.Second, Event{Kind: EventFailed, ID: "q", Outcome: &Outcome{Retryable: true}})
+	b.Step(1100*time.Millisecond, Event{Kind: EventTick})
 	b.Step(2*time.Second, Event{Kind: EventFirstToken, ID: "q"})
 	out := Outcome{PromptTokens: policy.Known(100), OutputTokens: policy.Known(60), Elsewhere: 49}
 	b.Step(3*time.Second, Event{Kind: EventFinished, ID: "q", Outcome: &out})

@@ -151,7 +151,9 @@ func (b *Balancer) anyAvailable(now time.Duration, q *queue) (local, remote bool
 // place lets the policy choose for a waiting request and carries the choice out.
 // It reports whether the request left the queue.
 func (b *Balancer) place(now time.Duration, q *queue, r *request) bool {
-	b.startOver(now, r)
+	if !b.startOver(now, r) {
+		return false
+	}
 	b.gather(now, q, r)
 	return b.choose(now, q, r)
 }

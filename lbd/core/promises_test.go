@@ -136,6 +136,7 @@ func TestADeadReplicaThatHeldThePrefixesDoesNotEatTheRetries(t *testing.T) {
 // replica that does not answer, whether that one never did or died meanwhile.
 func TestAFailedRequestDoesNotWaitForAReplicaThatIsDead(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
+		cfg.RetryWait = 0
 		b := start(cfg, 1)
 		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "never", Model: "m"}})
 		ask(t, b, 0, Request{ID: "q", Session: "s"})

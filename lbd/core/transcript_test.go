@@ -153,6 +153,7 @@ func (s *script) config(a args) Config {
 	}
 	cfg.QueueLimit = a.int("queue", cfg.QueueLimit)
 	cfg.MaxTries = a.int("tries", cfg.MaxTries)
+	cfg.RetryWait = time.Duration(a.int("retry-wait", int(cfg.RetryWait.Milliseconds()))) * time.Millisecond
 	cfg.UnconfirmedLimit = a.int("unconfirmed", cfg.UnconfirmedLimit)
 	cfg.TreeBytes = a.int("tree", cfg.TreeBytes)
 	if cfg.Order, err = ParseOrder(a["queue-order"]); err != nil {

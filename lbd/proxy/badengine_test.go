@@ -91,6 +91,7 @@ func brokenEngines() map[string]string {
 		"a length below zero":        "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n" + plainReply,
 		"empty JSON":                 answered("200 OK", json, ""),
 		"half of its JSON":           answered("200 OK", json, plainReply[:60]),
+		"200 and nothing else":       "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
 		"204":                        "HTTP/1.1 204 No Content\r\n\r\n",
 		"205":                        "HTTP/1.1 205 Reset Content\r\nContent-Length: 0\r\n\r\n",
 		"101":                        "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",

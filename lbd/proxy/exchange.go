@@ -254,6 +254,7 @@ func (x *exchange) cancelled() {
 		return
 	}
 	x.end(statusClientGone, stateCancelled)
+	panic(http.ErrAbortHandler) // a client that closed its half only must not take what it has for an answer
 }
 
 // finished ends a request that was served.

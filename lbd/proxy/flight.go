@@ -40,6 +40,7 @@ type flight struct {
 	// goroutine that reads here has told it how the last decision went on.
 	verdicts chan verdict
 	stop     context.CancelCauseFunc // of what goes on with a target
+	try      lastTry
 }
 
 func (f *flight) deliver(v verdict) {

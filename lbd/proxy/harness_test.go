@@ -34,7 +34,8 @@ type balancer struct {
 	srv *httptest.Server
 }
 
-// testOptions are options under which no report ever grows old.
+// testOptions are options under which no report ever grows old, and nothing rests for
+// long before it is tried again.
 func testOptions(t *testing.T) Options {
 	t.Helper()
 	p, err := policy.New("skylb")
@@ -42,7 +43,7 @@ func testOptions(t *testing.T) Options {
 		t.Fatal(err)
 	}
 	cfg := core.DefaultConfig(p)
-	cfg.ProbeInterval = time.Hour
+	cfg.ProbeInterval, cfg.RetryWait = time.Hour, time.Millisecond
 	return Options{
 		Self: service.BalancerConfig{
 			Service: "chat", ID: "lb-us-0", Region: "local/us",

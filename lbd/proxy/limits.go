@@ -16,6 +16,9 @@ type Limits struct {
 	FirstByte time.Duration
 	Idle      time.Duration
 	Answer    time.Duration
+	// Silent is how long a replica may answer no probe and generate no token; then
+	// what it has is given up and tried elsewhere.
+	Silent time.Duration
 	// Stall is how long a client may take nothing of its answer; then it is cut off
 	// and its request stops at the engine.
 	Stall time.Duration
@@ -52,6 +55,7 @@ func DefaultLimits() Limits {
 		FirstByte: 120 * time.Second, // a full engine queue and a long prefill; then another replica is the better bet
 		Idle:      60 * time.Second,  // no engine pauses that long between tokens, not even under preemption
 		Answer:    10 * time.Minute,  // nothing comes before the last token: 16,000 tokens at 27 a second
+		Silent:    5 * time.Second,   // five probes of a second: its host is gone, as spot ones go
 		Stall:     30 * time.Second,  // the connection's own buffers hold minutes of text before that
 
 		MaxEvent:       1 << 20, // inlined audio; a token is 300 bytes
@@ -77,6 +81,7 @@ func (l Limits) orDefault() Limits {
 	fill(&l.FirstByte, d.FirstByte)
 	fill(&l.Idle, d.Idle)
 	fill(&l.Answer, d.Answer)
+	fill(&l.Silent, d.Silent)
 	fill(&l.Stall, d.Stall)
 	fill(&l.MaxEvent, d.MaxEvent)
 	fill(&l.MaxHeldAnswer, d.MaxHeldAnswer)

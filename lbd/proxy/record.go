@@ -66,6 +66,8 @@ type RecordConfig struct {
 	ShareBytes       int                     `json:"share_bytes"`
 	RetryShare       float64                 `json:"retry_share"`
 	RetryBurst       int                     `json:"retry_burst"` // 0 = no bound
+	RetryWait        time.Duration           `json:"retry_wait_ns"`
+	RetryWaitMost    time.Duration           `json:"retry_wait_most_ns"`
 	EjectAfter       int                     `json:"eject_after"` // 0 = never
 	EjectTime        time.Duration           `json:"eject_time_ns"`
 	EjectMost        time.Duration           `json:"eject_most_ns"`

@@ -17,7 +17,7 @@ func newRecordConfig(c *core.Config) RecordConfig {
 		UnconfirmedLimit: c.UnconfirmedLimit,
 		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, BatchInterval: c.BatchInterval,
 		MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
-		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst,
+		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryWait: c.RetryWait, RetryWaitMost: c.RetryWaitMost,
 		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, EjectMost: c.EjectMost, EjectShare: c.EjectShare,
 	}
 }
@@ -43,7 +43,7 @@ func (c *RecordConfig) Core() (core.Config, error) {
 		UnconfirmedLimit: c.UnconfirmedLimit,
 		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, BatchInterval: c.BatchInterval,
 		MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
-		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst,
+		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryWait: c.RetryWait, RetryWaitMost: c.RetryWaitMost,
 		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, EjectMost: c.EjectMost, EjectShare: c.EjectShare,
 	}, nil
 }

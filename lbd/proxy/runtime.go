@@ -130,13 +130,30 @@ func (r *Runtime) Start(ctx context.Context) {
 }
 
 // Close waits until what Start began has ended, which it does when Start's
-// context does, and says whether the record was written without an error.
+// context does, lets go of the connections that no request uses, and says whether
+// the record was written without an error.
 func (r *Runtime) Close() error {
 	r.running.Wait()
+	r.letGoOfIdle()
 	r.mu.Lock()
 	r.record.finish(r.Elapsed())
 	r.mu.Unlock()
 	return r.record.failure()
+}
+
+// letGoOfIdle closes the connections to replicas and peers that no request uses.
+func (r *Runtime) letGoOfIdle() {
+	r.mu.Lock()
+	transports := []http.RoundTripper{r.transport}
+	for _, p := range r.peers {
+		transports = append(transports, p.transport)
+	}
+	r.mu.Unlock()
+	for _, t := range transports {
+		if t, ok := t.(interface{ CloseIdleConnections() }); ok {
+			t.CloseIdleConnections()
+		}
+	}
 }
 
 // Elapsed is the monotonic time since the runtime was made: core's time.
@@ -147,6 +164,7 @@ func (r *Runtime) Elapsed() time.Duration { return time.Since(r.began) }
 // afterwards, except Request.Prompt and Outcome.Key.
 func (r *Runtime) Step(ev core.Event) {
 	r.mu.Lock()
+	r.heard(&ev)
 	r.step(ev)
 	if ev.Kind == core.EventPeerReport || ev.Kind == core.EventPeerRemoved {
 		r.noteOffer(ev)
@@ -229,12 +247,14 @@ func (r *Runtime) tick() {
 	for _, rep := range r.sortedReplicas() {
 		for _, k := range rep.ranks() {
 			if n := k.tokens().Swap(0); n > 0 {
+				rep.count.quiet = 0
 				rep.count.rate.add(at, n)
 				r.step(core.Event{Kind: core.EventProgress, Target: k.id(), Tokens: int(n)})
 			}
 		}
 	}
 	r.step(core.Event{Kind: core.EventTick})
+	r.giveUpSilent()
 	made := r.takeMade()
 	r.mu.Unlock()
 	r.stats.gather(at)

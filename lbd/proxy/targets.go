@@ -32,6 +32,7 @@ type replica struct {
 type replicaCount struct {
 	targetCount
 	tokens []atomic.Int64 // streamed since the last tick, by rank
+	quiet  int            // ticks since it gave a sign of life; the runtime's lock guards it
 	rate   rateWindow
 	hits   hitWindow
 	// prompt and cached are the tokens of answers that told both.

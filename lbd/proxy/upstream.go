@@ -39,6 +39,7 @@ type failure struct {
 func (x *exchange) try(ctx context.Context) (ended bool) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	x.flight.try.Store(&cancel)
 	x.begin()
 	x.path.leave(&x.sent, x.extended())
 	defer x.path.back()
@@ -187,9 +188,12 @@ func (x *exchange) failureOf(ctx context.Context, err error) *failure {
 	return &failure{cause: cause, err: err, why: why, unreachable: unreachable}
 }
 
-// unfit says why an answer in one piece is none: it is JSON without its end, or an
-// error of the target under a status that says otherwise.
+// unfit says why an answer in one piece is none: it is empty, JSON without its end,
+// or an error of the target under a status that says otherwise.
 func (x *exchange) unfit(resp *http.Response, body []byte) *failure {
+	if resp.StatusCode == http.StatusOK && len(body) == 0 {
+		return &failure{cause: x.sent.target + " answered with nothing", why: whyAnswer}
+	}
 	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
 	if resp.StatusCode != http.StatusOK || encoded(resp.Header) || strings.TrimSpace(kind) != "application/json" {
 		return nil

@@ -1,0 +1,494 @@
+package lbd
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"skyserve/lbd/proxy"
+)
+
+var (
+	chaosSeed     = flag.Uint64("chaos.seed", 0, "run TestChaos with this seed alone; 0 = with chaos.seeds of them")
+	chaosSeeds    = flag.Uint64("chaos.seeds", 2, "how many seeds TestChaos runs with, from 1 on")
+	chaosDuration = flag.Duration("chaos.duration", 2*time.Second, "how long TestChaos does harm with each seed")
+	chaosClients  = flag.Int("chaos.clients", 24, "how many clients TestChaos has")
+)
+
+// Replicas, links and balancers are killed, hang, are slow and talk nonsense under
+// load. Every request ends in one way that its client can tell; no answer is wrong,
+// or seems whole and is not; nothing is left over.
+func TestChaos(t *testing.T) {
+	first, last := uint64(1), *chaosSeeds
+	if *chaosSeed > 0 {
+		first, last = *chaosSeed, *chaosSeed
+	}
+	var all ledger
+	for seed := first; seed <= last; seed++ {
+		running, files := goleak.IgnoreCurrent(), openFiles()
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Logf("to replay: go test ./lbd -run TestChaos -count=1 -v -chaos.seed=%d -chaos.duration=%s", seed, *chaosDuration)
+			one := survive(t, seed)
+			t.Logf("%s", one)
+			all.add(one)
+		})
+		if err := goleak.Find(running); err != nil {
+			t.Errorf("seed %d: %v", seed, err)
+		}
+		eventually(t, "no more files are open than before", func() bool { return openFiles() <= files })
+	}
+	if first != last {
+		t.Logf("all seeds:\n%s", &all)
+	}
+}
+
+// openFiles is how many files this process has open, as far as the system tells.
+func openFiles() int {
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0
+	}
+	return len(list)
+}
+
+// mostMemory is how much more of it a service that has done its work may hold than
+// it did before the harm.
+const mostMemory = 64 << 20
+
+// survive runs a service through the harm that a seed brings.
+func survive(t *testing.T, seed uint64) *ledger {
+	w := newWorld(t, seed)
+	hc := client(t)
+	for _, s := range w.seats {
+		w.answers(hc, s)
+	}
+	eventually(t, "the controller has assigned the replicas", w.control.assigned.Load)
+	before := heap()
+	done, end := context.WithTimeout(context.Background(), *chaosDuration)
+	defer end()
+	w.done = done
+	var harming, asking sync.WaitGroup
+	harming.Go(func() { w.harmEngines(done, rand.New(rand.NewPCG(seed, 1))) })
+	harming.Go(func() { w.harmLinks(done, rand.New(rand.NewPCG(seed, 2))) })
+	harming.Go(func() { w.harmBalancers(done, rand.New(rand.NewPCG(seed, 3))) })
+	for i := range *chaosClients {
+		asking.Go(func() { w.client(i) })
+	}
+	harming.Wait()
+	asking.Wait()
+	for _, s := range w.seats {
+		w.answers(hc, s)
+	}
+	w.empty(hc)
+	if after := heap(); after > before+mostMemory {
+		t.Errorf("%d bytes of memory were in use before, %d are after", before, after)
+	}
+	b := w.book()
+	if t.Failed() {
+		t.Logf("what was done:\n%s", strings.Join(w.history, "\n"))
+	}
+	return b
+}
+
+// heap is how many bytes the program holds.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// answers waits until a balancer serves.
+func (w *world) answers(hc *http.Client, s *seat) {
+	eventually(w.T, s.cfg.ID+" serves", func() bool {
+		body := `{"model":"llama","max_tokens":2,"messages":[{"role":"user","content":"well?"}]}`
+		n, _ := s.now()
+		resp, err := hc.Post(n.public+chatPath, "application/json", strings.NewReader(body))
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		_, _ = io.Copy(io.Discard, resp.Body)
+		return resp.StatusCode == http.StatusOK
+	})
+}
+
+// empty holds that nothing is in flight anywhere.
+func (w *world) empty(hc *http.Client) {
+	for _, s := range w.seats {
+		n, _ := s.now()
+		n.quiet(w.T)
+		n.unladen(w.T, hc)
+	}
+	for _, e := range w.engines {
+		eventually(w.T, e.id+" has nothing to do", func() bool {
+			page := text(w.T, hc, e.direct+"/metrics")
+			return figure(page, "vllm:num_requests_running") == 0 && figure(page, "vllm:num_requests_waiting") == 0
+		})
+	}
+}
+
+// text is what a page says.
+func text(t *testing.T, hc *http.Client, url string) string {
+	resp, err := hc.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(page)
+}
+
+// absent is the figure of a metric that is not there.
+const absent = -1e9
+
+// figure is the sum of a metric on a page.
+func figure(page, name string) float64 {
+	sum, found := 0.0, false
+	for line := range strings.Lines(page) {
+		var v float64
+		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == '{' || rest[0] == ' ') {
+			if _, err := fmt.Sscan(rest[strings.LastIndexByte(strings.TrimSpace(rest), ' ')+1:], &v); err == nil {
+				sum, found = sum+v, true
+			}
+		}
+	}
+	if !found {
+		return absent
+	}
+	return sum
+}
+
+// book counts everything, and compares what clients saw with what the balancers
+// that live tell.
+func (w *world) book() *ledger {
+	b := newLedger()
+	for _, a := range w.attempts {
+		b.enter(a)
+		if a.fate == lost {
+			w.Errorf("%s (%s): %s", a.id, a.kind, a.why)
+		}
+	}
+	for _, d := range w.deaths {
+		b.deaths = append(b.deaths, *d)
+		if d.decided > mostProbes {
+			w.Errorf("%s was taken for dead after %d probes", d.seat.cfg.ID, d.decided)
+		}
+	}
+	for _, s := range w.seats {
+		n, _ := s.now()
+		w.compare(s.cfg.ID, n)
+		for _, a := range w.attempts {
+			b.explain(a, w.record(n, a.id))
+		}
+	}
+	return b
+}
+
+// mostProbes is how many probes of a dead balancer may go by before it is taken for
+// dead. Whoever is to adopt its replicas may be cut off itself just then.
+const mostProbes = 3
+
+// compare holds what a balancer counted to what its clients saw.
+func (w *world) compare(id string, n *node) {
+	told := map[fate]int{}
+	for _, m := range n.scrape(w.T)["skyserve_requests_total"].GetMetric() {
+		labels := map[string]string{}
+		for _, l := range m.GetLabel() {
+			labels[l.GetName()] = l.GetValue()
+		}
+		end := map[string]fate{"finished": served, "rejected": rejected, "refused": rejected, "cancelled": cancelled, "failed": broken}[labels["outcome"]]
+		if end == cancelled && labels["status"] != "499" {
+			end = rejected
+		}
+		told[end] += int(m.GetCounter().GetValue())
+	}
+	seen := w.tallies[n]
+	for _, end := range []fate{served, rejected, broken} {
+		if extra := told[end] - seen.ends[end]; extra < 0 || extra > seen.unclear+mostAsides {
+			w.Errorf("%s counted %d requests as %s, its clients %d and %d that are unclear", id, told[end], end, seen.ends[end], seen.unclear)
+		}
+	}
+}
+
+// mostAsides bounds the requests of the test itself that a balancer counted: see
+// world.answers.
+const mostAsides = 2000
+
+// record is what a balancer remembers of a request; nil when it does not.
+func (w *world) record(n *node, id string) *proxy.DecisionRecord {
+	raw, err := n.admin.Decision(context.Background(), id)
+	if err != nil {
+		return nil
+	}
+	var d proxy.DecisionRecord
+	if err := json.Unmarshal(raw, &d); err != nil {
+		w.Fatal(err)
+	}
+	return &d
+}
+
+// later waits, unless ctx ends first.
+func later(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// harmEngines has engines come to harm, two at most at once, until ctx ends; then
+// all is well again.
+func (w *world) harmEngines(ctx context.Context, random *rand.Rand) {
+	hc := client(w.T)
+	var hurting sync.WaitGroup
+	defer hurting.Wait()
+	order := random.Perm(len(w.engines))
+	for round := 0; ; round++ {
+		e := w.engines[order[round%len(order)]]
+		kind := harms[random.IntN(len(harms))]
+		lasts := time.Duration(100+random.IntN(500)) * time.Millisecond
+		hurting.Go(func() {
+			w.note("engine %s: %s for %s", e.id, kind.name, lasts)
+			kind.do(e, hc)
+			later(ctx, lasts)
+			e.line.mend()
+			e.fault(hc, `{}`)
+		})
+		if !later(ctx, max(lasts/2, 200*time.Millisecond)) {
+			return
+		}
+	}
+}
+
+// fault tells an engine how to fail.
+func (e *mortal) fault(hc *http.Client, faults string) {
+	if resp, err := hc.Post(e.direct+"/fault", "application/json", strings.NewReader(faults)); err == nil {
+		resp.Body.Close()
+	}
+}
+
+// harms is what can happen to an engine.
+var harms = []struct {
+	name string
+	do   func(*mortal, *http.Client)
+}{
+	{"killed", func(e *mortal, _ *http.Client) { e.line.cut() }},
+	{"killed", func(e *mortal, _ *http.Client) { e.line.cut() }},
+	{"hangs", func(e *mortal, _ *http.Client) { e.line.hang() }},
+	{"reset", func(e *mortal, _ *http.Client) { e.line.reset() }},
+	{"turns connections away", func(e *mortal, _ *http.Client) { e.line.hurt(harm{away: true}); e.line.reset() }},
+	{"slow line", func(e *mortal, _ *http.Client) { e.line.hurt(harm{pace: 5 * time.Millisecond}) }},
+	{"answers end early", func(e *mortal, _ *http.Client) { e.line.hurt(harm{bite: 700}) }},
+	{"answers end at once", func(e *mortal, _ *http.Client) { e.line.hurt(harm{bite: 30}) }},
+	{"half closed", func(e *mortal, _ *http.Client) { e.line.halve() }},
+	{"talks nonsense", func(e *mortal, _ *http.Client) { e.line.hurt(harm{greeting: "\x16\x03\x01 what?\r\n"}); e.line.reset() }},
+	{"is another server", func(e *mortal, _ *http.Client) {
+		e.line.hurt(harm{greeting: "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"})
+		e.line.reset()
+	}},
+	{"half of an answer's head", func(e *mortal, _ *http.Client) {
+		e.line.hurt(harm{greeting: "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Len"})
+		e.line.reset()
+	}},
+	{"fails", func(e *mortal, hc *http.Client) { e.fault(hc, `{"error-rate":0.5}`) }},
+	{"breaks off", func(e *mortal, hc *http.Client) { e.fault(hc, `{"reset-after-tokens":7}`) }},
+	{"slow", func(e *mortal, hc *http.Client) { e.fault(hc, `{"slow":4}`) }},
+	{"stands still", func(e *mortal, hc *http.Client) { e.fault(hc, `{"hang-after":"0s"}`) }},
+}
+
+// harmLinks has the way from peers to a balancer come to harm, one at a time.
+func (w *world) harmLinks(ctx context.Context, random *rand.Rand) {
+	kinds := []struct {
+		name string
+		do   func(*line)
+	}{
+		{"hangs", (*line).hang},
+		{"reset", (*line).reset},
+		{"slow", func(l *line) { l.hurt(harm{pace: 20 * time.Millisecond}) }},
+		{"loses heartbeats", func(l *line) { l.hurt(harm{deaf: "GET /skyserve/"}) }},
+		{"half closed", (*line).halve},
+	}
+	for later(ctx, time.Duration(50+random.IntN(200))*time.Millisecond) {
+		s, kind, lasts := w.seats[random.IntN(len(w.seats))], kinds[random.IntN(len(kinds))], time.Duration(100+random.IntN(500))*time.Millisecond
+		if n, _ := s.now(); n == nil {
+			continue
+		}
+		w.note("peers of %s: %s for %s", s.cfg.ID, kind.name, lasts)
+		kind.do(s.back)
+		later(ctx, lasts)
+		if n, _ := s.now(); n != nil {
+			s.back.mend()
+		}
+	}
+}
+
+// harmBalancers kills a balancer, and when its replicas were adopted and its clients
+// are served another follows it; then the next. Between two deaths one hangs.
+func (w *world) harmBalancers(ctx context.Context, random *rand.Rand) {
+	order := random.Perm(len(w.seats))
+	for round := 0; later(ctx, time.Duration(200+random.IntN(300))*time.Millisecond); round++ {
+		s := w.seats[order[round%len(order)]]
+		w.note("balancer %s: killed", s.cfg.ID)
+		d := w.kill(s)
+		select {
+		case <-d.adoption:
+		case <-time.After(patience):
+			w.Errorf("nobody adopted the replicas of %s", s.cfg.ID)
+		}
+		w.note("balancer %s: follows after %s", s.cfg.ID, time.Since(d.at))
+		w.sit(s)
+		if !later(ctx, time.Duration(300+random.IntN(300))*time.Millisecond) {
+			return
+		}
+		o, lasts := w.seats[random.IntN(len(w.seats))], time.Duration(100+random.IntN(900))*time.Millisecond
+		lines := []*line{o.front, o.back, o.admin}
+		w.note("balancer %s: hangs for %s", o.cfg.ID, lasts)
+		for _, l := range lines {
+			l.hang()
+		}
+		later(ctx, lasts)
+		for _, l := range lines {
+			l.mend()
+		}
+	}
+}
+
+// ledger is what the promises cost.
+type ledger struct {
+	ends    map[fate]int
+	reasons map[string]int // of rejections
+	breaks  map[string]int // of answers, by the kind of request
+	noUsage int
+	// Requests whose target failed, by whether its client had seen some of the answer.
+	early, late struct{ hit, saved int }
+	extra       []time.Duration // before the first token: how much later it was sent to the target that served it
+	pauses      []time.Duration // after it: the longest in the answer
+	deaths      []death
+}
+
+func newLedger() *ledger {
+	return &ledger{ends: map[fate]int{}, reasons: map[string]int{}, breaks: map[string]int{}}
+}
+
+func (b *ledger) enter(a *attempt) {
+	b.ends[a.fate]++
+	if a.fate == rejected {
+		b.reasons[a.why]++
+	}
+	if a.fate == broken {
+		b.breaks[a.kind]++
+	}
+	if a.noUsage && a.fate == served {
+		b.noUsage++
+	}
+}
+
+// explain books what targets that failed did to a request.
+func (b *ledger) explain(a *attempt, d *proxy.DecisionRecord) {
+	if d == nil || a.fate == cancelled {
+		return
+	}
+	early, late := false, false
+	for _, try := range d.Tries {
+		late = late || strings.Contains(try.Failure, " after ") && strings.Contains(try.Failure, "token")
+		early = early || try.Failure != "" && !late
+	}
+	switch {
+	case late:
+		b.late.hit++
+		if a.fate == served {
+			b.late.saved++
+			b.pauses = append(b.pauses, a.pause)
+		}
+	case early:
+		b.early.hit++
+		if a.fate == served {
+			b.early.saved++
+			b.extra = append(b.extra, time.Duration((d.Tries[len(d.Tries)-1].AtMillis-d.Tries[0].AtMillis)*float64(time.Millisecond)))
+		}
+	}
+}
+
+func (b *ledger) add(o *ledger) {
+	if b.ends == nil {
+		*b = *newLedger()
+	}
+	for end, n := range o.ends {
+		b.ends[end] += n
+	}
+	for reason, n := range o.reasons {
+		b.reasons[reason] += n
+	}
+	for kind, n := range o.breaks {
+		b.breaks[kind] += n
+	}
+	b.noUsage += o.noUsage
+	b.early.hit, b.early.saved = b.early.hit+o.early.hit, b.early.saved+o.early.saved
+	b.late.hit, b.late.saved = b.late.hit+o.late.hit, b.late.saved+o.late.saved
+	b.extra, b.pauses, b.deaths = append(b.extra, o.extra...), append(b.pauses, o.pauses...), append(b.deaths, o.deaths...)
+}
+
+// String is the table of the promises.
+func (b *ledger) String() string {
+	var out strings.Builder
+	n := b.ends
+	fmt.Fprintf(&out, "1  requests accepted %d = served %d + rejected %d + cancelled %d + broken %d + lost with their balancer %d; lost otherwise %d\n",
+		n[served]+n[rejected]+n[cancelled]+n[broken]+n[orphaned]+n[lost], n[served], n[rejected], n[cancelled], n[broken], n[orphaned], n[lost])
+	fmt.Fprintf(&out, "   rejected because of %v; broken, by kind: %v; served without their usage %d; connections refused %d\n", b.reasons, b.breaks, b.noUsage, n[unreached])
+	fmt.Fprintf(&out, "2  target failed before the first token: %d, served elsewhere %d, later by %s\n", b.early.hit, b.early.saved, spread(b.extra))
+	fmt.Fprintf(&out, "   target failed after it: %d, continued to the end %d, with a pause of %s\n", b.late.hit, b.late.saved, spread(b.pauses))
+	var decided, probes, adopted, near, far []time.Duration
+	orphans := 0
+	for _, d := range b.deaths {
+		orphans += d.orphans
+		decided, probes = append(decided, time.Duration(d.decided)), append(probes, time.Duration(d.probes))
+		adopted = append(adopted, d.adopted)
+		switch {
+		case len(d.served) == 0:
+		case d.alone:
+			far = append(far, slices.Min(d.served))
+		default:
+			near = append(near, slices.Min(d.served))
+		}
+	}
+	fmt.Fprintf(&out, "3  balancers killed %d, with %d requests; taken for dead after %d probes at most, replicas adopted after %d at most, %s\n",
+		len(b.deaths), orphans, most(decided), most(probes), spread(adopted))
+	fmt.Fprintf(&out, "   first of their clients served again by another balancer of the region after %s; by one of another region after %s\n", spread(near), spread(far))
+	return out.String()
+}
+
+func most(list []time.Duration) time.Duration {
+	if len(list) == 0 {
+		return 0
+	}
+	return slices.Max(list)
+}
+
+// spread is the median and the longest of durations.
+func spread(list []time.Duration) string {
+	if len(list) == 0 {
+		return "nothing"
+	}
+	slices.Sort(list)
+	return fmt.Sprintf("%s (p50), %s (max)", list[len(list)/2].Round(100*time.Microsecond), list[len(list)-1].Round(100*time.Microsecond))
+}

@@ -1,0 +1,363 @@
+package lbd
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/lbd/engine/server"
+)
+
+// wish is a request with the one answer that is right.
+type wish struct {
+	kind, path, body string
+	session          string
+	stream, usage    bool
+	want             said
+}
+
+// said is an answer as its client puts it together.
+type said struct {
+	text, tools, finish string
+	prompt, output      int // tokens, as the usage tells them; 0 = it does not
+	ends                int // [DONE]
+	broken              string
+}
+
+// piece is a chunk of a stream, an answer in one piece, or an error.
+type piece struct {
+	Choices []struct {
+		Text    string
+		Delta   message
+		Message message
+		Finish  string `json:"finish_reason"`
+	}
+	Usage *struct {
+		Prompt int `json:"prompt_tokens"`
+		Output int `json:"completion_tokens"`
+	}
+	Error *struct{ Message, Code string }
+}
+
+type message struct {
+	Content string
+	Tools   []struct{ Function struct{ Arguments string } } `json:"tool_calls"`
+}
+
+// hear adds a piece to an answer; it fails on what no engine says.
+func (s *said) hear(data []byte) error {
+	if string(data) == "[DONE]" {
+		s.ends++
+		return nil
+	}
+	var p piece
+	if err := json.Unmarshal(data, &p); err != nil {
+		return fmt.Errorf("reading %q: %w", data, err)
+	}
+	if p.Error != nil {
+		s.broken = p.Error.Code + ": " + p.Error.Message
+	}
+	for _, c := range p.Choices {
+		s.text += c.Text + c.Delta.Content + c.Message.Content
+		for _, call := range append(c.Delta.Tools, c.Message.Tools...) {
+			s.tools += call.Function.Arguments
+		}
+		s.finish += c.Finish
+	}
+	if p.Usage != nil {
+		s.prompt, s.output = p.Usage.Prompt, p.Usage.Output
+	}
+	return nil
+}
+
+// wishes are requests of all kinds. What the conversations go on from is what a
+// replica says.
+func wishes(t *testing.T, random *rand.Rand) []wish {
+	t.Helper()
+	s, err := server.New(server.Options{Model: "llama", Speed: 1e6, Seed: voice})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	oracle := &talker{t: t, sim: s.Handler()}
+	var all []wish
+	for i := range 10 {
+		talk := []turn{{"system", words(random.IntN(3))}}
+		for k := range 1 + random.IntN(3) {
+			talk = append(talk, turn{"user", fmt.Sprintf("%d: what of the %x?", k, random.Uint32())})
+			w := oracle.wish(t, "chat", chatPath, i, map[string]any{"messages": talk, "max_tokens": 8 + random.IntN(56), "stream": random.IntN(4) > 0})
+			all = append(all, w)
+			talk = append(talk, turn{"assistant", w.want.text})
+		}
+	}
+	for i := range 3 {
+		topic := fmt.Sprintf("%x", random.Uint32())
+		one := []turn{{"user", "Tell me of " + topic}}
+		large := []turn{{"user", strings.Repeat(words(10+i), 15) + topic}}
+		all = append(all,
+			oracle.wish(t, "unbounded", chatPath, i, map[string]any{"messages": one, "stream": true, "seed": 1}),
+			oracle.wish(t, "large", chatPath, i, map[string]any{"messages": large, "max_tokens": 24, "stream": true}),
+			oracle.wish(t, "completion", "/v1/completions", i, map[string]any{"prompt": "The " + topic + " in the valley", "max_tokens": 40, "stream": true}),
+			oracle.wish(t, "whole completion", "/v1/completions", i, map[string]any{"prompt": "Every " + topic, "max_tokens": 30}),
+			oracle.wish(t, "JSON", chatPath, i, map[string]any{"messages": one, "max_tokens": 48, "stream": true, "response_format": map[string]string{"type": "json_object"}}),
+			oracle.wish(t, "tools", chatPath, i, map[string]any{"messages": one, "stream": true, "tool_choice": "required",
+				"tools": []any{map[string]any{"type": "function", "function": map[string]any{"name": "look"}}}}),
+			oracle.wish(t, "whole tools", chatPath, i, map[string]any{"messages": one, "tool_choice": "required",
+				"tools": []any{map[string]any{"type": "function", "function": map[string]any{"name": "look"}}}}),
+		)
+	}
+	return all
+}
+
+// voice is the seed of all engines: they say the same to the same.
+const voice = 5
+
+// talker is an engine that calls a tool where one is required, and else says what
+// the simulated engine says. It holds every request to what may be continued.
+type talker struct {
+	t    *testing.T
+	sim  http.Handler
+	pace time.Duration // between two pieces of a tool call
+}
+
+func (e *talker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost || r.URL.Path != chatPath {
+		e.sim.ServeHTTP(w, r)
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // its client has gone
+	}
+	var asked struct {
+		Stream     bool
+		Messages   []turn
+		ToolChoice string          `json:"tool_choice"`
+		Format     json.RawMessage `json:"response_format"`
+	}
+	if err := json.Unmarshal(body, &asked); err != nil {
+		e.t.Errorf("an engine got %q: %v", body, err)
+		return
+	}
+	last := asked.Messages[len(asked.Messages)-1]
+	if last.Role == "assistant" && (asked.ToolChoice != "" || asked.Format != nil) {
+		e.t.Errorf("an engine is to go on with an answer that has a form: %s", body)
+	}
+	if asked.ToolChoice == "" {
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		e.sim.ServeHTTP(w, r)
+		return
+	}
+	e.call(w, r, asked.Stream, last.Content)
+}
+
+// call answers with a tool call whose arguments tell what was asked.
+func (e *talker) call(w http.ResponseWriter, r *http.Request, stream bool, asked string) {
+	if !stream {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"t","type":"function","function":{"name":"look","arguments":%q}}]},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":9,"completion_tokens":5}}`, asked+asked)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	timer := time.NewTicker(max(e.pace, time.Nanosecond))
+	defer timer.Stop()
+	for _, half := range []string{asked, asked} {
+		fmt.Fprintf(w, `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":%q}}]},"finish_reason":null}]}`+"\n\n", half)
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-timer.C:
+		case <-r.Context().Done():
+			return
+		}
+	}
+	_, _ = io.WriteString(w, `data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}`+"\n\ndata: [DONE]\n\n")
+}
+
+// wish makes a request of fields and asks for its answer.
+func (e *talker) wish(t *testing.T, kind, path string, session int, fields map[string]any) wish {
+	t.Helper()
+	w := wish{kind: kind, path: path, session: fmt.Sprint(kind, session)}
+	w.stream, _ = fields["stream"].(bool)
+	w.usage = w.stream && session%2 == 0
+	fields["model"] = "llama"
+	if w.usage {
+		fields["stream_options"] = map[string]bool{"include_usage": true}
+	}
+	body, err := json.Marshal(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.body = string(body)
+	answer := httptest.NewRecorder()
+	e.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, path, bytes.NewReader(body)))
+	if answer.Code != http.StatusOK {
+		t.Fatalf("%s: %d %s", body, answer.Code, answer.Body)
+	}
+	if err := w.want.read(bufio.NewReader(answer.Body), w.stream, nil); err != nil || w.want.text+w.want.tools == "" {
+		t.Fatalf("%s: %+v, %v", body, w.want, err)
+	}
+	return w
+}
+
+// read puts an answer together; each is called after each event.
+func (s *said) read(r *bufio.Reader, stream bool, each func()) error {
+	if !stream {
+		whole, err := io.ReadAll(r)
+		if err != nil {
+			return err
+		}
+		return s.hear(whole)
+	}
+	for {
+		line, err := r.ReadBytes('\n')
+		if err != nil && (!errors.Is(err, io.EOF) || len(line) > 0) {
+			return errors.Join(err, io.ErrUnexpectedEOF)
+		}
+		if err != nil {
+			return nil
+		}
+		if data, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("data: ")); ok {
+			if err := s.hear(data); err != nil {
+				return err
+			}
+			if each != nil {
+				each()
+			}
+		}
+	}
+}
+
+// fate is how a request ended for its client.
+type fate string
+
+const (
+	served    fate = "served"
+	rejected  fate = "rejected"
+	cancelled fate = "cancelled" // by the client
+	broken    fate = "broken"    // told so in an error event
+	orphaned  fate = "orphaned"  // its balancer was killed while it had it
+	unreached fate = "unreached" // nobody accepted the connection: no balancer ever had it
+	lost      fate = "lost"      // none of these
+)
+
+// attempt is a request on its way and how it ended.
+type attempt struct {
+	wish
+	id      string
+	fate    fate
+	why     string // of a rejection or a loss
+	first   time.Time
+	latest  time.Time
+	pause   time.Duration // the longest between two events
+	heard   said
+	noUsage bool // it was asked for and did not come
+}
+
+// send asks a balancer and judges the answer. gone tells whether the balancer was
+// lost since the request began; slow readers take their time.
+func (a *attempt) send(ctx context.Context, hc *http.Client, base string, tier string, slow bool, gone func() bool) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+a.path, strings.NewReader(a.body))
+	if err != nil {
+		a.fate, a.why = lost, err.Error()
+		return
+	}
+	for name, value := range map[string]string{"X-Request-Id": a.id, "X-Session-Id": a.session, "X-Skyserve-Tier": tier, "Content-Type": "application/json"} {
+		req.Header.Set(name, value)
+	}
+	resp, err := hc.Do(req)
+	if err != nil {
+		a.cut(ctx, err, gone)
+		return
+	}
+	defer resp.Body.Close()
+	a.latest = time.Now()
+	body := bufio.NewReader(resp.Body)
+	if resp.StatusCode != http.StatusOK {
+		a.refused(ctx, resp.StatusCode, body, gone)
+		return
+	}
+	err = a.heard.read(body, a.stream, func() { a.event(ctx, slow) })
+	if a.first.IsZero() {
+		a.first = time.Now()
+	}
+	if err != nil {
+		a.cut(ctx, err, gone)
+		return
+	}
+	a.judge()
+}
+
+// event notes the time of an event.
+func (a *attempt) event(ctx context.Context, slow bool) {
+	now := time.Now()
+	if a.first.IsZero() {
+		a.first = now
+	} else {
+		a.pause = max(a.pause, now.Sub(a.latest))
+	}
+	a.latest = now
+	if slow {
+		timer := time.NewTimer(2 * time.Millisecond)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// cut judges a connection that broke.
+func (a *attempt) cut(ctx context.Context, err error, gone func() bool) {
+	var op *net.OpError
+	switch {
+	case ctx.Err() != nil:
+		a.fate = cancelled
+	case errors.As(err, &op) && op.Op == "dial":
+		a.fate = unreached
+	case gone():
+		a.fate = orphaned
+	default:
+		a.fate, a.why = lost, err.Error()
+	}
+}
+
+// refused judges an answer that is an error.
+func (a *attempt) refused(ctx context.Context, status int, body *bufio.Reader, gone func() bool) {
+	err := a.heard.read(body, false, nil)
+	code, _, _ := strings.Cut(a.heard.broken, ":")
+	switch {
+	case err != nil && (ctx.Err() != nil || gone()):
+		a.cut(ctx, err, gone)
+	case err != nil || code == "":
+		a.fate, a.why = lost, fmt.Sprintf("status %d without a reason: %v", status, err)
+	default:
+		a.fate, a.why = rejected, code
+	}
+}
+
+// judge holds an answer that came to an end to what the engine would have said.
+func (a *attempt) judge() {
+	got, want := a.heard, a.want
+	whole := got.text == want.text && got.tools == want.tools && got.finish == want.finish
+	counted := !a.usage && a.stream || want.output == 0 || got.prompt == want.prompt && got.output == want.output
+	a.noUsage = !counted && got.output == 0 && got.prompt == 0
+	switch {
+	case a.stream && got.broken != "" && got.ends == 0 && strings.HasPrefix(want.text, got.text) && strings.HasPrefix(want.tools, got.tools):
+		a.fate = broken
+	case got.broken == "" && got.ends == want.ends && whole && (counted || a.noUsage && a.stream):
+		a.fate = served
+	default:
+		a.fate, a.why = lost, fmt.Sprintf("heard %+v\nwant %+v", got, want)
+	}
+}

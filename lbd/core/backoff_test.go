@@ -1,0 +1,144 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"skyserve/lbd/policy"
+)
+
+// failed is the event of a request whose target failed.
+func failed(id string) Event {
+	return Event{Kind: EventFailed, ID: id, Outcome: &Outcome{Retryable: true}}
+}
+
+// placeOf is where actions send a request; empty when they do not.
+func placeOf(actions []Action, id string) string {
+	for _, a := range actions {
+		if a.ID == id && (a.Kind == ActionDispatch || a.Kind == ActionForward) {
+			return a.Target
+		}
+	}
+	return ""
+}
+
+// until lets time pass in steps of a millisecond, with reports of the replicas,
+// until a request is sent, and says where and after how long.
+func until(t *testing.T, b *Balancer, now time.Duration, id string, replicas ...string) (target string, later time.Duration) {
+	t.Helper()
+	for later = 0; later < time.Minute; later += time.Millisecond {
+		actions := slices.Clone(b.Step(now+later, Event{Kind: EventTick}))
+		for _, r := range replicas {
+			actions = append(actions, b.Step(now+later, idle(r))...)
+		}
+		if target = placeOf(actions, id); target != "" {
+			return target, later
+		}
+	}
+	t.Fatalf("%s is sent nowhere", id)
+	return "", 0
+}
+
+// What has failed at the only replica there is goes back to it, each time after a
+// longer rest, by a jitter of its own.
+func TestARequestRestsBeforeItGoesBackToWhereItFailed(t *testing.T) {
+	everyPolicy(t, func(t *testing.T, cfg Config) {
+		cfg.MaxTries, cfg.RetryWaitMost = 8, 200*time.Millisecond
+		b, now := start(cfg, 1), time.Duration(0)
+		ask(t, b, 0, Request{ID: "q"})
+		for round, want := range []time.Duration{50, 75, 112, 168, 200, 200, 200} {
+			if actions := b.Step(now, failed("q")); len(actions) > 0 {
+				t.Fatalf("round %d: at once %+v", round, actions)
+			}
+			_, rest := until(t, b, now, "q", "r0")
+			if want *= time.Millisecond; rest < want*8/10 || rest > want*12/10+time.Millisecond {
+				t.Errorf("round %d: it rested %s, want %s and a fifth more or less", round, rest, want)
+			}
+			now += rest
+		}
+		if a := b.Step(now, failed("q")); len(a) != 1 || a[0].Reason != RejectTooManyTry {
+			t.Errorf("after all tries: %+v", a)
+		}
+	})
+}
+
+// Another replica, or peer, is tried at once, also one that comes while the request
+// rests.
+func TestARequestDoesNotRestBeforeItGoesElsewhere(t *testing.T) {
+	everyPolicy(t, func(t *testing.T, cfg Config) {
+		cfg.MaxTries, cfg.RetryWait = 9, time.Hour
+		b := start(cfg, 2)
+		first := ask(t, b, 0, Request{ID: "q", Session: "s"})
+		second := placeOf(b.Step(0, failed("q")), "q")
+		if second == "" || second == first {
+			t.Fatalf("from %s it went to %q", first, second)
+		}
+		if actions := b.Step(0, failed("q")); len(actions) > 0 {
+			t.Fatalf("with no other one: %+v", actions)
+		}
+		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r2", Model: "m"}})
+		if got := placeOf(b.Step(0, idle("r2")), "q"); got != "r2" {
+			t.Fatalf("a new replica came, and it went to %q", got)
+		}
+		b.Step(0, failed("q"))
+		b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
+		load := ModelLoad{Model: "m", Replicas: 1, Available: 1}
+		for _, id := range []string{"r0", "r1", "r2"} { // full, so that every policy forwards
+			b.Step(0, Event{Kind: EventReplicaReport, Target: id, Report: &Report{Ready: true, Pending: policy.Known(1)}})
+		}
+		if got := placeOf(b.Step(0, Event{Kind: EventPeerReport, Target: "eu", PeerReport: &PeerReport{Models: []ModelLoad{load}}}), "q"); got != "eu" {
+			t.Errorf("a peer came, and it went to %q", got)
+		}
+	})
+}
+
+// A request that rests keeps nobody else waiting, and no longer than it may wait.
+func TestARequestThatRestsKeepsNobodyWaiting(t *testing.T) {
+	everyPolicy(t, func(t *testing.T, cfg Config) {
+		cfg.RetryWait, cfg.RetryWaitMost, cfg.MaxWait = time.Hour, time.Hour, time.Second
+		b := start(cfg, 1)
+		ask(t, b, 0, Request{ID: "rests"})
+		b.Step(0, failed("rests"))
+		for i := range 20 {
+			now := time.Duration(i) * 10 * time.Millisecond
+			b.Step(now, idle("r0"))
+			id := fmt.Sprint("passes", i)
+			if got := ask(t, b, now, Request{ID: id}); got != "r0" {
+				t.Fatalf("%s went to %q", id, got)
+			}
+			b.Step(now, Event{Kind: EventFinished, ID: id})
+		}
+		if a := b.Step(time.Second, Event{Kind: EventTick}); len(a) != 1 || a[0].ID != "rests" || a[0].Reason != RejectWait {
+			t.Errorf("when its time is over: %+v", a)
+		}
+	})
+}
+
+// The rest follows from the id and the round alone, and is spread over ids.
+func TestRestIsDrawnByTheID(t *testing.T) {
+	cfg := DefaultConfig(nil)
+	low, high, sum := time.Hour, time.Duration(0), time.Duration(0)
+	const ids = 1000
+	for i := range ids {
+		rest := cfg.rest(fmt.Sprint("req-", i), 0)
+		if again := cfg.rest(fmt.Sprint("req-", i), 0); rest != again {
+			t.Fatalf("%s, then %s", rest, again)
+		}
+		low, high, sum = min(low, rest), max(high, rest), sum+rest
+	}
+	if low < 40*time.Millisecond || low > 41*time.Millisecond || high < 59*time.Millisecond || high > 60*time.Millisecond {
+		t.Errorf("from %s to %s, want 40 to 60 ms", low, high)
+	}
+	if mean := sum / ids; mean < 49*time.Millisecond || mean > 51*time.Millisecond {
+		t.Errorf("%s in the mean, want 50 ms", mean)
+	}
+	if rest := cfg.rest("q", 1000); rest > cfg.RetryWaitMost*12/10 || rest < cfg.RetryWaitMost*8/10 {
+		t.Errorf("after a thousand rounds %s", rest)
+	}
+	cfg.RetryWait = 0
+	if rest := cfg.rest("q", 3); rest != 0 {
+		t.Errorf("without a wait %s", rest)
+	}
+}

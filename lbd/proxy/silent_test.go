@@ -1,0 +1,180 @@
+package proxy
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+// hosts is a transport to engines in memory, by host.
+type hosts map[string]func(ctx context.Context, body string) (*http.Response, error)
+
+func (h hosts) RoundTrip(req *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := h[req.URL.Host](req.Context(), string(body))
+	if err == nil {
+		resp.Proto, resp.ProtoMajor, resp.ProtoMinor, resp.Request, resp.StatusCode = "HTTP/1.1", 1, 1, req, http.StatusOK
+	}
+	return resp, err
+}
+
+// piecemeal is a body of pieces, each after a while; the last one ends it, and an
+// empty one never comes.
+type piecemeal struct {
+	ctx    context.Context
+	after  time.Duration
+	pieces []string
+}
+
+func (b *piecemeal) Read(p []byte) (int, error) {
+	if len(b.pieces) == 0 {
+		return 0, io.EOF
+	}
+	wait := time.After(b.after)
+	if b.pieces[0] == "" {
+		wait = nil
+	}
+	select {
+	case <-wait:
+	case <-b.ctx.Done():
+		return 0, context.Cause(b.ctx)
+	}
+	n := copy(p, b.pieces[0])
+	b.pieces = b.pieces[1:]
+	return n, nil
+}
+
+func (b *piecemeal) Close() error { return nil }
+
+// speaking answers with pieces.
+func speaking(kind string, after time.Duration, pieces ...string) func(context.Context, string) (*http.Response, error) {
+	return func(ctx context.Context, _ string) (*http.Response, error) {
+		return &http.Response{Header: http.Header{"Content-Type": {kind}}, Body: &piecemeal{ctx, after, append([]string(nil), pieces...)}}, nil
+	}
+}
+
+// vanished never answers.
+func vanished(ctx context.Context, _ string) (*http.Response, error) {
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+// A replica says nothing any more, in the middle of a stream, before it, or before
+// an answer in one piece. As long as its probes are answered, or tokens of another
+// answer come, it is busy; else its requests go elsewhere.
+func TestAReplicaThatVanishesIsGivenUp(t *testing.T) {
+	const events, json = "text/event-stream", "application/json"
+	end := strings.ReplaceAll(finished, `"c2"`, `"c"`) + doneEvent
+	rest := speaking(events, 0, chunk(" b")+end)
+	for name, c := range map[string]struct {
+		body          string
+		old           func(context.Context, string) (*http.Response, error)
+		next          func(context.Context, string) (*http.Response, error)
+		probed, talks bool // the replica's probes are answered, another answer of its goes on
+		want          string
+		tries         int
+		after, most   time.Duration
+	}{
+		"in a stream":               {streamBody, speaking(events, 0, chunk("a"), ""), rest, false, false, "a b", 2, 5 * time.Second, 6 * time.Second},
+		"before a stream":           {streamBody, vanished, rest, false, false, " b", 2, 5 * time.Second, 6 * time.Second},
+		"before an answer":          {plainBody, vanished, speaking(json, 0, plainReply), false, false, plainReply, 2, 5 * time.Second, 6 * time.Second},
+		"busy, and probes answered": {streamBody, speaking(events, 20*time.Second, chunk("a"), chunk(" b")+end), rest, true, false, "a b", 1, 40 * time.Second, 41 * time.Second},
+		"busy, and another talks":   {plainBody, speaking(json, 20*time.Second, plainReply), rest, false, true, plainReply, 1, 20 * time.Second, 21 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := testOptions(t)
+				o.Transport = hosts{"old": c.old, "next": c.next}
+				rt, err := New(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				rt.Start(ctx)
+				b := &balancer{Runtime: rt, t: t}
+				b.attachAs("old", "http://old", service.EngineVLLM)
+				began := time.Now()
+				answer, ended := httptest.NewRecorder(), make(chan struct{})
+				go func() {
+					defer close(ended)
+					rt.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodPost, chatPath, strings.NewReader(c.body)))
+				}()
+				synctest.Wait()
+				b.attachAs("next", "http://next", service.EngineVLLM)
+				ticker := time.NewTicker(100 * time.Millisecond)
+				defer ticker.Stop()
+				for open := true; open; {
+					select {
+					case <-ended:
+						open = false
+					case <-ticker.C:
+						b.report("next")
+						if c.probed {
+							b.report("old")
+						}
+						if c.talks {
+							rt.mu.Lock()
+							rt.ranks["old"].tokens().Add(1)
+							rt.mu.Unlock()
+						}
+					}
+				}
+				got := answer.Body.String()
+				if c.body == streamBody {
+					if all := tell(t, got); all.ends == 1 && all.finishes == 1 && all.broken == "" {
+						got = all.text
+					}
+				}
+				if got != c.want {
+					t.Errorf("it was answered %q, want %q", got, c.want)
+				}
+				if took := time.Since(began); took < c.after || took > c.most {
+					t.Errorf("after %s, want %s to %s", took, c.after, c.most)
+				}
+				if d, _ := b.Decision(answer.Header().Get(headerRequestID)); len(d.Tries) != c.tries || c.tries > 1 && !strings.Contains(d.Tries[0].Failure, "silent for too long") {
+					t.Errorf("tries %+v", d.Tries)
+				}
+				stop()
+				if err := rt.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// A process that stood still for an hour has heard of nobody, which tells nothing.
+func TestAPauseOfTheBalancerIsNoSilenceOfItsReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := testOptions(t)
+		o.Transport = hosts{"old": speaking("application/json", 2*time.Hour, plainReply)}
+		o.Limits.Answer = 3 * time.Hour
+		rt, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &balancer{Runtime: rt, t: t}
+		b.attachAs("old", "http://old", service.EngineVLLM)
+		answer, ended := httptest.NewRecorder(), make(chan struct{})
+		go func() {
+			defer close(ended)
+			rt.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodPost, chatPath, strings.NewReader(plainBody)))
+		}()
+		time.Sleep(time.Hour)
+		rt.tick()
+		<-ended
+		if d, _ := b.Decision(answer.Header().Get(headerRequestID)); answer.Body.String() != plainReply || len(d.Tries) != 1 {
+			t.Errorf("it was answered %q after tries %+v", answer.Body, d.Tries)
+		}
+	})
+}
