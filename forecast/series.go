@@ -5,6 +5,8 @@ import (
 	"math"
 	"strings"
 	"time"
+
+	"skyserve/internal/service"
 )
 
 // maxValue bounds what a series may hold: sums of a year of larger values would
@@ -16,6 +18,8 @@ const maxValue = 1e18
 type Series struct {
 	// Name is how errors call the series.
 	Name string
+	// Unit is what the values count.
+	Unit Unit
 	// Start is the first step's beginning, in minutes since the Unix epoch.
 	Start int64
 	// Step is the length of a step, above 0.
@@ -107,7 +111,7 @@ func (s Series) span(steps int) string { return strings.TrimPrefix(s.words(steps
 // Forecasters lists every model, simplest first.
 func Forecasters() []Forecaster { return []Forecaster{MovingAverage(), SeasonalNaive(), Auto()} }
 
-// ByName finds a forecaster by its name; the error lists the names.
+// ByName finds a forecaster by its name; the error lists the names, the nearest first.
 func ByName(name string) (Forecaster, error) {
 	var names []string
 	for _, f := range Forecasters() {
@@ -116,5 +120,8 @@ func ByName(name string) (Forecaster, error) {
 		}
 		names = append(names, f.Name())
 	}
-	return nil, fmt.Errorf("unknown forecaster %q: want one of %v", name, names)
+	if near := service.Nearest(name, names); near != "" {
+		return nil, fmt.Errorf("unknown forecaster %q: did you mean %q? The names are %s", name, near, strings.Join(names, ", "))
+	}
+	return nil, fmt.Errorf("unknown forecaster %q: want one of %s", name, strings.Join(names, ", "))
 }

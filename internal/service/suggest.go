@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// nearest is the word that s most likely misspells; "" when none is near.
+// Nearest is the word that s most likely misspells; "" when none is near.
 // Ties go to the word that comes first.
-func nearest(s string, words []string) string {
+func Nearest(s string, words []string) string {
 	best, bestDist := "", 1+max(1, len(s)/3)
 	for _, w := range words {
 		if d := distance(strings.ToLower(s), strings.ToLower(w)); d < bestDist {
@@ -19,7 +19,7 @@ func nearest(s string, words []string) string {
 
 // didYouMean suggests the nearest word, or lists all of them.
 func didYouMean(s string, words []string, what string) string {
-	if w := nearest(s, words); w != "" {
+	if w := Nearest(s, words); w != "" {
 		return fmt.Sprintf("did you mean %q?", w)
 	}
 	return what + " " + strings.Join(words, ", ")

@@ -81,7 +81,7 @@ func (w WordList) judge(word string) (problem, suggestion string) {
 	if slices.Contains(w.Planned, word) {
 		return "is not built yet in this version", available
 	}
-	if near := nearest(word, w.Built); near != "" {
+	if near := Nearest(word, w.Built); near != "" {
 		return "must be one of " + strings.Join(w.Built, ", "), fmt.Sprintf("did you mean %q?", near)
 	}
 	return "is not a word known here", available

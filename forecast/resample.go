@@ -1,0 +1,45 @@
+package forecast
+
+import (
+	"fmt"
+	"time"
+)
+
+// Resample is the series by longer steps, which begin at multiples of their
+// length since the Unix epoch: counts add up, of rates the mean is taken. A step
+// of which any part is unknown is unknown; one at either end that the series
+// covers only in part is left out. It fails when the new step is no multiple
+// of the old one and of a minute, or when the series covers no step of it.
+func Resample(s Series, step time.Duration) (Series, error) {
+	if s.Step <= 0 || step < s.Step || step%s.Step != 0 {
+		return s, fmt.Errorf("resampling %s: step: want a multiple of %s, got %s", s.Name, s.Step, step)
+	}
+	if step%time.Minute != 0 {
+		return s, fmt.Errorf("resampling %s: step: want whole minutes, got %s", s.Name, step)
+	}
+	parts := int(step / s.Step)
+	skip := 0 // to the first multiple of the new step
+	start := time.Duration(s.Start) * time.Minute
+	if over := start % step; over != 0 {
+		if (step-over)%s.Step != 0 {
+			return s, fmt.Errorf("resampling %s: the steps of %s do not meet those of %s: the first begins at %s", s.Name, s.Step, step, s.At(0).Format(time.RFC3339))
+		}
+		skip = int((step - over) / s.Step)
+		start += step - over
+	}
+	n := max(0, len(s.Values)-skip) / parts
+	if n == 0 {
+		return s, fmt.Errorf("resampling %s: %s of history hold no whole step of %s", s.Name, s.words(len(s.Values)), ShortDuration(step))
+	}
+	out := s
+	out.Step, out.Start, out.Values = step, int64(start/time.Minute), make([]float64, n)
+	for i := range out.Values {
+		for _, v := range s.Values[skip+i*parts : skip+(i+1)*parts] {
+			out.Values[i] += v // NaN stays NaN
+		}
+		if s.Unit.Rate() {
+			out.Values[i] /= float64(parts)
+		}
+	}
+	return out, nil
+}
