@@ -20,7 +20,7 @@ type csvFormat struct {
 	moment        bool // at is a date and time, not seconds
 	input, output string
 	// Columns that may be missing.
-	session, user, region, tier, sla string
+	session, user, region, model, tier, sla string
 }
 
 // csvFormats are the known ones; a header belongs to the first whose required
@@ -28,10 +28,10 @@ type csvFormat struct {
 var csvFormats = []csvFormat{
 	{name: "azure-2023", at: "t_s", input: "input_tokens", output: "output_tokens"},
 	{name: "azure-2024", at: "timestamp", moment: true, input: "contexttokens", output: "generatedtokens"},
-	{name: "burstgpt", at: "timestamp", input: "request tokens", output: "response tokens", session: "session id"},
+	{name: "burstgpt", at: "timestamp", input: "request tokens", output: "response tokens", session: "session id", model: "model"},
 	{
 		name: "sageserve", at: "arrival_timestamp", input: "prompt_size", output: "token_size",
-		user: "client_tenant", region: "regions", tier: "workload_type", sla: "sla",
+		user: "client_tenant", region: "regions", model: "model_type", tier: "workload_type", sla: "sla",
 	},
 }
 
@@ -64,18 +64,35 @@ func openCSV(name string, in *bufio.Reader, first string, o TraceOptions) (strin
 	if err != nil {
 		return "", nil, err
 	}
-	for _, f := range csvFormats {
-		if r.columns.has(f.at, f.input, f.output) {
-			return f.name, sorted(name, &csvTrace{records: r, format: f}), nil
-		}
+	if f := r.requests(); f != nil {
+		return f.name, sorted(name, &csvTrace{records: r, format: *f}), nil
 	}
-	for _, f := range rateFormats {
-		if r.columns.has(f.columns...) {
-			s, err := openRates(r, f, o)
-			return f.name, s, err
-		}
+	if f := r.rates(); f != nil {
+		s, err := openRates(r, *f, o)
+		return f.name, s, err
 	}
 	return "", nil, unknownFormat(name, first)
+}
+
+// requests is the format with one request a row that the header belongs to, nil
+// when there is none.
+func (r *records) requests() *csvFormat {
+	for i, f := range csvFormats {
+		if r.columns.has(f.at, f.input, f.output) {
+			return &csvFormats[i]
+		}
+	}
+	return nil
+}
+
+// rates is the table of rates that the header belongs to, nil when there is none.
+func (r *records) rates() *rateFormat {
+	for i, f := range rateFormats {
+		if r.columns.has(f.columns...) {
+			return &rateFormats[i]
+		}
+	}
+	return nil
 }
 
 func newRecords(name string, in *bufio.Reader) (*records, error) {
@@ -153,6 +170,7 @@ func (t *csvTrace) next() (Row, error) {
 	row.Session, _ = t.field(t.format.session)
 	row.User, _ = t.field(t.format.user)
 	row.Region, _ = t.field(t.format.region)
+	row.Model, _ = t.field(t.format.model)
 	row.Tier = t.tier()
 	return row, nil
 }

@@ -59,15 +59,26 @@ type jsonlTrace struct {
 func openJSONL(name string, in *bufio.Reader, first string) (string, source, error) {
 	t := &jsonlTrace{file: name, lines: bufio.NewScanner(in)}
 	t.lines.Buffer(nil, maxLine)
-	switch {
-	case strings.Contains(first, `"chat_id"`):
+	switch jsonlFormat(first) {
+	case formatBailian:
 		t.unit, t.block, t.chats = time.Second, bailianBlock, chats{session: map[string]string{}}
 		return formatBailian, t, nil
-	case strings.Contains(first, `"timestamp"`) && strings.Contains(first, `"input_length"`):
+	case formatMooncake:
 		t.unit, t.block = time.Millisecond, mooncakeBlock
 		return formatMooncake, t, nil
 	}
 	return "", nil, unknownFormat(name, first)
+}
+
+// jsonlFormat tells the format from a trace's first line; "" for an unknown one.
+func jsonlFormat(first string) string {
+	switch {
+	case strings.Contains(first, `"chat_id"`):
+		return formatBailian
+	case strings.Contains(first, `"timestamp"`) && strings.Contains(first, `"input_length"`):
+		return formatMooncake
+	}
+	return ""
 }
 
 func (t *jsonlTrace) next() (Row, error) {

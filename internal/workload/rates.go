@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -58,22 +59,8 @@ type window struct {
 func openRates(r *records, f rateFormat, o TraceOptions) (source, error) {
 	t := &rateTrace{}
 	byName := map[string]*arrivals{}
-	count := 0
-	for {
-		err := r.read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		name, w, err := r.window(f)
-		if err != nil {
-			return nil, err
-		}
-		if count++; count > maxWindows {
-			return nil, fmt.Errorf("reading %s:%d: more than %d windows", r.file, r.line, maxWindows)
-		}
+	err := r.eachWindow(f, func(model, client string, w window) {
+		name := strings.Trim(model+"/"+client, "/")
 		c := byName[name]
 		if c == nil {
 			c = &arrivals{name: name, order: len(byName)}
@@ -81,27 +68,101 @@ func openRates(r *records, f rateFormat, o TraceOptions) (source, error) {
 			t.clients = append(t.clients, c)
 		}
 		c.windows = append(c.windows, w)
+	})
+	if err != nil {
+		return nil, err
 	}
 	t.begin(o)
 	return t, nil
 }
 
-// window reads one line of a table of rates: whose it is, and the process.
-func (r *records) window(f rateFormat) (string, window, error) {
+// eachWindow reads a table of rates to its end.
+func (r *records) eachWindow(f rateFormat, yield func(model, client string, w window)) error {
+	for count := 1; ; count++ {
+		err := r.read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		w, err := r.window(f)
+		if err != nil {
+			return err
+		}
+		if count > maxWindows {
+			return fmt.Errorf("reading %s:%d: more than %d windows", r.file, r.line, maxWindows)
+		}
+		model, _ := r.field("model")
+		client, _ := r.field("client")
+		yield(model, client, w)
+	}
+}
+
+// Rate is the mean request rate of a client, or of all of them, over a window of
+// a table of rates.
+type Rate struct {
+	// Model and Client are empty where the table does not name them.
+	Model, Client string
+	// Start is when the window begins, in the table's own time.
+	Start time.Duration
+	// PerSecond is in requests a second.
+	PerSecond float64
+}
+
+// ReadRates reads a table of rates as it stands, where OpenTrace draws requests
+// from it; name stands in its errors, which are like those of OpenTrace. Window
+// is the shortest step between two windows of a client. A client's windows of no
+// traffic may be missing.
+func ReadRates(name string, in io.Reader) (rates []Rate, window time.Duration, err error) {
+	text, err := plainText(name, in)
+	if err != nil {
+		return nil, 0, err
+	}
+	first, err := firstLine(name, text)
+	if err != nil {
+		return nil, 0, err
+	}
+	r, err := newRecords(name, text)
+	if err != nil {
+		return nil, 0, err
+	}
+	f := r.rates()
+	if f == nil {
+		return nil, 0, unknownFormat(name, first)
+	}
+	return r.readRates(*f)
+}
+
+func (r *records) readRates(f rateFormat) (rates []Rate, length time.Duration, err error) {
+	clients := map[[2]string]*arrivals{}
+	err = r.eachWindow(f, func(model, client string, w window) {
+		c := clients[[2]string{model, client}]
+		if c == nil {
+			c = &arrivals{}
+			clients[[2]string{model, client}] = c
+		}
+		c.windows = append(c.windows, w)
+		rates = append(rates, Rate{Model: model, Client: client, Start: time.Duration(w.start * float64(time.Second)), PerSecond: w.rate})
+	})
+	seconds := windowLength(slices.Collect(maps.Values(clients)))
+	return rates, time.Duration(seconds * float64(time.Second)), err
+}
+
+// window reads the process of one line of a table of rates.
+func (r *records) window(f rateFormat) (window, error) {
 	text, at := r.field("t_s")
 	start, err := at.number(text, math.MaxInt32)
 	if err != nil {
-		return "", window{}, err
+		return window{}, err
 	}
 	text, at = r.field(f.rate)
 	rate, err := at.number(text, maxRate)
 	if err != nil {
-		return "", window{}, err
+		return window{}, err
 	}
 	g, err := r.gaps()
-	model, _ := r.field("model")
-	client, _ := r.field("client")
-	return strings.Trim(model+"/"+client, "/"), window{start: start, rate: rate, gaps: g}, err
+	return window{start: start, rate: rate, gaps: g}, err
 }
 
 // gaps reads how a window's arrivals are spaced. Gamma and Weibull take their

@@ -37,6 +37,8 @@ type Row struct {
 	User string
 	// Region is the place the request comes from; empty when unknown.
 	Region string
+	// Model is the model asked for, as the trace calls it; empty when unknown.
+	Model string
 	// Tier is the latency class; empty when the trace does not state one.
 	Tier service.Tier
 }
@@ -132,6 +134,26 @@ func Formats() []string {
 	return append(names, formatRates, formatTotalRates)
 }
 
+// FormatOf tells the format of a trace, one of Formats, by its first line; ok is
+// false for anything else.
+func FormatOf(firstLine string) (format string, ok bool) {
+	if strings.HasPrefix(firstLine, "{") {
+		format = jsonlFormat(firstLine)
+		return format, format != ""
+	}
+	r, err := newRecords("", bufio.NewReader(strings.NewReader(strings.TrimPrefix(firstLine, "\ufeff"))))
+	if err != nil {
+		return "", false
+	}
+	if f := r.requests(); f != nil {
+		return f.name, true
+	}
+	if f := r.rates(); f != nil {
+		return f.name, true
+	}
+	return "", false
+}
+
 // OpenTrace begins to read a trace; name stands in its errors. The format is
 // told from the first line, compression from the first bytes. Rows that are out
 // of order are sorted as long as each stands at most ReorderWindow rows from
@@ -169,6 +191,16 @@ func (o TraceOptions) check() error {
 
 // Format is the name of the trace's format, one of Formats.
 func (t *Trace) Format() string { return t.format }
+
+// Origin is the time of the first row as the file has it, once Next was called: since
+// 1970 in a format of dates, since whatever the trace's authors chose in others.
+// It is 0 for a table of rates.
+func (t *Trace) Origin() time.Duration {
+	if o, ok := t.rows.(*ordered); ok {
+		return o.origin
+	}
+	return 0
+}
 
 // LeftOut is how many rows were left out so far because their prompt is longer
 // than MaxInput.

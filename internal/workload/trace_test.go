@@ -107,17 +107,17 @@ func TestReaders(t *testing.T) {
 		}},
 		{"byte-order mark", "\ufeff" + azure2023Text[:45], "azure-2023", []Row{{Number: 1, Line: 2, InputTokens: 374, OutputTokens: 44}}},
 		{"burstgpt", burstText, "burstgpt", []Row{
-			{Number: 1, Line: 2, InputTokens: 472, OutputTokens: 18},
-			{Number: 2, Line: 3, At: 40 * time.Second, InputTokens: 1087},
-			{Number: 3, Line: 4, At: 105500 * ms, InputTokens: 417, OutputTokens: 505},
+			{Number: 1, Line: 2, InputTokens: 472, OutputTokens: 18, Model: "ChatGPT"},
+			{Number: 2, Line: 3, At: 40 * time.Second, InputTokens: 1087, Model: "ChatGPT"},
+			{Number: 3, Line: 4, At: 105500 * ms, InputTokens: 417, OutputTokens: 505, Model: "GPT-4"},
 		}},
-		{"burstgpt with sessions", burstTextV2, "burstgpt", []Row{{Number: 1, Line: 2, InputTokens: 472, OutputTokens: 18, Session: "s1"}}},
+		{"burstgpt with sessions", burstTextV2, "burstgpt", []Row{{Number: 1, Line: 2, InputTokens: 472, OutputTokens: 18, Model: "ChatGPT", Session: "s1"}}},
 		{"sageserve", sageText, "sageserve", []Row{
-			{Number: 1, Line: 2, InputTokens: 100, OutputTokens: 20, User: "tenant-1", Region: "eu", Tier: service.TierFast},
-			{Number: 2, Line: 3, At: time.Second, InputTokens: 101, OutputTokens: 21, User: "tenant-2", Region: "us", Tier: service.TierNormal},
-			{Number: 3, Line: 4, At: 1500 * ms, InputTokens: 102, OutputTokens: 22, User: "tenant-1", Region: "us", Tier: service.TierDeferred},
-			{Number: 4, Line: 5, At: 2 * time.Second, InputTokens: 103, OutputTokens: 23, User: "tenant-1", Region: "us", Tier: service.TierNormal},
-			{Number: 5, Line: 6, At: 2500 * ms, InputTokens: 104, OutputTokens: 24, User: "tenant-1", Region: "us", Tier: service.TierFast},
+			{Number: 1, Line: 2, InputTokens: 100, OutputTokens: 20, Model: "A", User: "tenant-1", Region: "eu", Tier: service.TierFast},
+			{Number: 2, Line: 3, At: time.Second, InputTokens: 101, OutputTokens: 21, Model: "A", User: "tenant-2", Region: "us", Tier: service.TierNormal},
+			{Number: 3, Line: 4, At: 1500 * ms, InputTokens: 102, OutputTokens: 22, Model: "B", User: "tenant-1", Region: "us", Tier: service.TierDeferred},
+			{Number: 4, Line: 5, At: 2 * time.Second, InputTokens: 103, OutputTokens: 23, Model: "B", User: "tenant-1", Region: "us", Tier: service.TierNormal},
+			{Number: 5, Line: 6, At: 2500 * ms, InputTokens: 104, OutputTokens: 24, Model: "B", User: "tenant-1", Region: "us", Tier: service.TierFast},
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
