@@ -22,11 +22,13 @@ var mayImport = map[string][]string{
 	"internal/service":   {},
 	"internal/telemetry": {"internal/service"},
 	"internal/store":     {"internal/service", "internal/telemetry"},
-	"internal/workload":  {"internal/service"},
-	"internal/load":      {"internal/service", "internal/telemetry", "internal/workload"},
-	"internal/whatif":    {"internal/service", "internal/workload", "lbd/bfio", "lbd/core", "lbd/engine", "lbd/policy", "lbd/prefix", "lbd/proxy", "lbd/sim"},
-	"internal/explain":   {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy"},
-	"templates":          {},
+	// apart from telemetry, so that what the balancers import knows nothing of forecasts
+	"internal/telemetry/demand": {"internal/service", "internal/telemetry", "internal/workload", "forecast"},
+	"internal/workload":         {"internal/service"},
+	"internal/load":             {"internal/service", "internal/telemetry", "internal/workload"},
+	"internal/whatif":           {"internal/service", "internal/workload", "lbd/bfio", "lbd/core", "lbd/engine", "lbd/policy", "lbd/prefix", "lbd/proxy", "lbd/sim"},
+	"internal/explain":          {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy"},
+	"templates":                 {},
 
 	"lbd/prefix":        {"internal/service"},
 	"lbd/bfio":          {"internal/service"},
@@ -82,6 +84,7 @@ var sdkRooms = map[string][]string{
 	"go.opentelemetry.io":              {"lbd/trace"},
 	"github.com/invopop/jsonschema":    {"internal/service"},
 	"github.com/guptarohit/asciigraph": {"tui", "cmd/skyserve"},
+	"gonum.org/v1/plot":                {"cmd/skyserve"},
 }
 
 // topLevel lists every folder that may stand at the top.

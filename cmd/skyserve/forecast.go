@@ -1,132 +1,160 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"skyserve/forecast"
+	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/telemetry/demand"
 )
+
+// envPrometheusAuth names the variable that holds user:password or a bearer
+// token for Prometheus, so that neither stands on a command line.
+const envPrometheusAuth = "SKYSERVE_PROMETHEUS_AUTH"
 
 // forecastOptions are the flags of `skyserve forecast`.
 type forecastOptions struct {
 	history     string
+	lookback    time.Duration
+	promQL      string
+	requests    bool
+	step        time.Duration
 	backtest    bool
 	horizon     time.Duration
 	originStep  time.Duration
 	forecasters []string
+	series      []string
+	models      []string
+	tiers       []string
+	regions     []string
 	output      string
+	file        string
+	plot        bool
+	plotAsked   bool // --plot stands on the command line
+	ascii       bool
+	noColor     bool
 }
 
-func newForecastCmd() *cobra.Command {
-	var o forecastOptions
+// forecastFormats are the values of -o.
+var forecastFormats = []string{"table", "json", "svg", "png"}
+
+func forecasterNames() []string {
 	var names []string
 	for _, f := range forecast.Forecasters() {
 		names = append(names, f.Name())
 	}
+	return names
+}
+
+func newForecastCmd() *cobra.Command {
+	var o forecastOptions
 	cmd := &cobra.Command{
 		Use:   "forecast --history FILE",
 		Short: "Forecast load from a history, or backtest the forecasters on it",
-		Long: `Forecast the prompt tokens of each model, region and tier of a history, by the
-minute, with an interval that is meant to hold nine values of ten.
+		Long: `Forecast the prompt tokens (or requests) of each model, region and tier of a
+history, step by step, with an interval that is meant to hold nine values of ten.
 
 With --backtest each forecaster is judged on what it had not seen: every
 --origin-step it forecasts the next --horizon from what came before. The error
-measures are ratios (0.2 = 20 %), rmse is in prompt tokens a minute.
+measures are ratios (0.2 = 20 %), rmse is in the series' own unit a step.
 
-A history is CSV with a header (minute or at, model, prompt_tokens and, where
-known, region, tier, cached_tokens, requests, output_tokens), JSON lines, or the
-answer of a balancer's GET /v1/history; gzip is unpacked. A URL works too.`,
+A history is one of these, plain or gzipped, in a file or at a URL:
+  - CSV with a header: minute (since 1970) or at (a time with its offset from UTC),
+    model, prompt_tokens and, where known, region, tier, balancer, cached_tokens,
+    requests, output_tokens
+  - JSON lines of the same keys, or the answer of a balancer's GET /v1/history;
+    the address of a balancer's admin API is enough
+  - a trace of requests: Azure 2023 and 2024, Mooncake, BurstGPT, Qwen-Bailian,
+    SageServe; it is counted by the minute
+  - ServeGen's request rates by client or in all; they are in requests a second
+  - Prometheus: prometheus+http://host:9090, with ?query=... or --promql for a rate
+    a second by model, tier and region ($window stands for the span of the rate),
+    or for counters whose names end in _total. Without a query the balancers',
+    vLLM's or SGLang's own counters are asked for. The URL's user and password, its
+    password alone (a bearer token) or ` + envPrometheusAuth + ` say who asks.
+
+What is wrong with a history (gaps, repeats, late rows, counters that began
+again) is put right or left out, and said on standard error.`,
 		Example: `  skyserve forecast --history week.csv
   skyserve forecast --history week.csv.gz --backtest --horizon 1h --origin-step 6h
-  skyserve forecast --history http://127.0.0.1:8101 --forecaster auto -o json`,
+  skyserve forecast --history week.csv --tier NIW --step 15m -o svg --out niw.svg
+  skyserve forecast --history http://127.0.0.1:8101 --forecaster auto -o json
+  skyserve forecast --history prometheus+http://127.0.0.1:9090 --model chat`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runForecast(cmd.Context(), &o, cmd.OutOrStdout())
+			o.plotAsked = cmd.Flags().Changed("plot")
+			o.noColor, _ = cmd.Flags().GetBool("no-color")
+			return runForecast(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.history, "history", "", "history `FILE` or URL")
+	flags.DurationVar(&o.lookback, "lookback", 0, "how much history to ask a URL for (default: all, two weeks of Prometheus)")
+	flags.StringVar(&o.promQL, "promql", "", "`QUERY` for the Prometheus at the --history URL")
+	flags.BoolVar(&o.requests, "requests", false, "forecast requests instead of prompt tokens")
+	flags.DurationVar(&o.step, "step", 0, "length of a step, such as 10m (default: the history's own)")
 	flags.BoolVar(&o.backtest, "backtest", false, "judge the forecasters on the history instead")
 	flags.DurationVar(&o.horizon, "horizon", time.Hour, "how far ahead")
 	flags.DurationVar(&o.originStep, "origin-step", 6*time.Hour, "time between two forecasts of a backtest")
-	flags.StringSliceVar(&o.forecasters, "forecaster", nil, "forecaster, repeatable or with commas: "+strings.Join(names, ", ")+" (default: all for a backtest, else auto)")
-	flags.StringVarP(&o.output, "output", "o", "table", "table or json")
+	flags.StringSliceVar(&o.forecasters, "forecaster", nil, "forecaster, repeatable or with commas: "+strings.Join(forecasterNames(), ", ")+" (default: all)")
+	flags.StringSliceVar(&o.series, "series", nil, "only series whose `NAME` (region, model and tier) holds this")
+	flags.StringSliceVar(&o.models, "model", nil, "only this `MODEL`")
+	flags.StringSliceVar(&o.tiers, "tier", nil, "only this `TIER`")
+	flags.StringSliceVar(&o.regions, "region", nil, "only this `REGION`")
+	flags.StringVarP(&o.output, "output", "o", "table", strings.Join(forecastFormats, ", "))
+	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
+	flags.BoolVar(&o.plot, "plot", false, "draw the series below the table (default: on a terminal)")
+	flags.BoolVar(&o.ascii, "ascii", false, "draw with ASCII only")
 	return cmd
 }
 
-// forecastSeries is what the forecast of one series prints with -o json.
-type forecastSeries struct {
-	Series     string    `json:"series"`
-	Model      string    `json:"model"`
-	Tier       string    `json:"tier"`
-	Region     string    `json:"region"`
-	Horizon    string    `json:"horizon"`
-	Forecaster string    `json:"forecaster"`
-	At         time.Time `json:"at"`
-	StepS      int       `json:"step_s"`
-	// Prompt tokens a second.
-	PeakTPS     float64   `json:"peak_tps"`
-	PeakHi90TPS float64   `json:"peak_hi90_tps"`
-	MeanTPS     []float64 `json:"mean_tps"`
-	Lo90TPS     []float64 `json:"lo90_tps"`
-	Hi90TPS     []float64 `json:"hi90_tps"`
-	Assumed     []string  `json:"assumed"`
-}
-
-// backtestSeries is what the backtest of one series prints with -o json.
-type backtestSeries struct {
-	Series  string         `json:"series"`
-	Model   string         `json:"model"`
-	Tier    string         `json:"tier"`
-	Region  string         `json:"region"`
-	Horizon string         `json:"horizon"`
-	Rows    []forecast.Row `json:"rows"`
-}
-
-func runForecast(ctx context.Context, o *forecastOptions, out io.Writer) error {
+func runForecast(ctx context.Context, o *forecastOptions, out, talk io.Writer) error {
 	chosen, err := o.check()
 	if err != nil {
 		return err
 	}
-	h, err := loadHistory(ctx, o.history, 0)
+	h, err := o.load(ctx, talk)
 	if err != nil {
 		return err
 	}
-	if len(h.Series) == 0 {
-		return failed(fmt.Errorf("forecasting: %s holds no traffic", o.history), "")
-	}
 	if o.backtest {
-		return o.runBacktest(h, chosen, out)
+		return o.runBacktest(ctx, h, chosen, out, talk)
 	}
-	return o.runForecasts(h, chosen, out)
+	return o.runForecasts(ctx, h, chosen, out, talk)
 }
 
 // check refuses what cannot be meant and finds the forecasters.
 func (o *forecastOptions) check() ([]forecast.Forecaster, error) {
 	switch {
-	case o.output != "table" && o.output != "json":
-		return nil, usage(fmt.Errorf("-o %s: want table or json", o.output), "")
+	case !slices.Contains(forecastFormats, o.output):
+		return nil, usage(fmt.Errorf("-o %s: want %s", o.output, strings.Join(forecastFormats, ", ")), "")
 	case o.history == "":
 		return nil, usage(fmt.Errorf("--history is missing"), "skyserve forecast --history week.csv")
 	case o.horizon < time.Minute:
 		return nil, usage(fmt.Errorf("--horizon: must be at least 1m, got %s", o.horizon), "")
 	case o.originStep < time.Minute:
 		return nil, usage(fmt.Errorf("--origin-step: must be at least 1m, got %s", o.originStep), "")
+	case o.step < 0:
+		return nil, usage(fmt.Errorf("--step: must not be negative, got %s", o.step), "")
+	case o.lookback < 0:
+		return nil, usage(fmt.Errorf("--lookback: must not be negative, got %s", o.lookback), "")
+	case o.promQL != "" && !demand.IsURL(o.history):
+		return nil, usage(fmt.Errorf("--promql: --history must be the URL of a Prometheus, got %q", o.history), "")
+	case o.output == "png" && o.file == "" && isTerminal(os.Stdout):
+		return nil, usage(fmt.Errorf("-o png: a terminal shows no image"), "--out forecast.png")
 	}
 	if len(o.forecasters) == 0 {
-		if o.backtest {
-			return forecast.Forecasters(), nil
-		}
-		return []forecast.Forecaster{forecast.Auto()}, nil
+		return forecast.Forecasters(), nil
 	}
 	var chosen []forecast.Forecaster
 	for _, name := range o.forecasters {
@@ -139,124 +167,124 @@ func (o *forecastOptions) check() ([]forecast.Forecaster, error) {
 	return chosen, nil
 }
 
-// loadHistory reads a history from a file or a URL.
-func loadHistory(ctx context.Context, source string, sinceMinute int64) (*telemetry.History, error) {
-	var points []telemetry.Point
-	if strings.Contains(source, "://") {
-		var err error
-		if points, _, err = telemetry.FetchHistory(ctx, source, sinceMinute, nil); err != nil {
-			return nil, failed(err, "")
-		}
-	} else {
-		f, err := os.Open(source)
-		if err != nil {
-			return nil, usage(fmt.Errorf("reading history: %w", err), "")
-		}
-		defer f.Close()
-		if points, err = telemetry.ReadHistory(source, f); err != nil {
-			return nil, usage(err, "skyserve forecast --help describes the format")
-		}
+// load reads the history, keeps the series that are asked for, and says what was
+// wrong with it.
+func (o *forecastOptions) load(ctx context.Context, talk io.Writer) (*demand.History, error) {
+	wanted := demand.Options{Requests: o.requests, Step: o.step, PromQL: o.promQL}
+	if o.lookback > 0 {
+		wanted.Since = time.Now().Add(-o.lookback)
 	}
-	h, err := telemetry.NewHistory(points)
+	var h *demand.History
+	err := inParallel(ctx, 1, func(int) (err error) { // a pipe may keep one waiting, and an interrupt ends that
+		h, err = demand.Load(ctx, o.history, withPrometheus(wanted))
+		return err
+	}, newProgress(talk, "reading"))
 	if err != nil {
-		return nil, usage(fmt.Errorf("%s: %w", source, err), "")
+		return nil, historyError(ctx, o.history, err)
+	}
+	for _, n := range h.Notes {
+		fmt.Fprintf(talk, "note: %s\n", n)
+	}
+	if len(h.Series) == 0 {
+		return nil, failed(fmt.Errorf("forecasting: %s holds no traffic", demand.Shown(o.history)), "")
+	}
+	if err := o.filter(h); err != nil {
+		return nil, err
+	}
+	for _, s := range h.Series[:1] {
+		switch {
+		case o.horizon < s.Step || o.horizon%s.Step != 0:
+			return nil, usage(fmt.Errorf("--horizon: must be a multiple of the history's step of %s, got %s", forecast.ShortDuration(s.Step), o.horizon), "")
+		case o.backtest && (o.originStep < s.Step || o.originStep%s.Step != 0):
+			return nil, usage(fmt.Errorf("--origin-step: must be a multiple of the history's step of %s, got %s", forecast.ShortDuration(s.Step), o.originStep), "")
+		}
 	}
 	return h, nil
 }
 
-// minutesOf is the series of prompt tokens by minute.
-func minutesOf(h *telemetry.History, s telemetry.Series) forecast.Series {
-	return forecast.Series{Name: s.SeriesKey.String(), Start: h.First, Step: time.Minute, Values: s.PromptTokens}
+// withPrometheus adds what the process knows: the time, and who asks.
+func withPrometheus(o demand.Options) demand.Options {
+	o.Now, o.PrometheusAuth = time.Now(), os.Getenv(envPrometheusAuth)
+	return o
 }
 
-func (o *forecastOptions) runBacktest(h *telemetry.History, chosen []forecast.Forecaster, out io.Writer) error {
-	begin := time.Now()
-	clock := func() time.Duration { return time.Since(begin) }
-	results := []backtestSeries{}
-	for _, s := range h.Series {
-		rows, err := forecast.Backtest(minutesOf(h, s), chosen, int(o.horizon/time.Minute), int(o.originStep/time.Minute), clock)
-		if err != nil {
-			return failed(err, "a shorter --horizon needs less history")
+// historyError tells the errors of a file (usage) from those of a URL.
+func historyError(ctx context.Context, source string, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case demand.IsURL(source):
+		return failed(err, "")
+	}
+	return usage(err, "skyserve forecast --help describes the format")
+}
+
+// filter keeps the series that are asked for.
+func (o *forecastOptions) filter(h *demand.History) error {
+	all := h.Series
+	h.Series = slices.DeleteFunc(slices.Clone(all), func(k forecast.Keyed) bool {
+		return !(oneOf(o.models, k.Model) && oneOf(o.tiers, string(k.Tier)) && oneOf(o.regions, string(k.Region)) && o.named(k.Key.String()))
+	})
+	if len(h.Series) > 0 {
+		return nil
+	}
+	for _, f := range []struct {
+		flag   string
+		wanted []string
+		of     func(forecast.Keyed) string
+	}{
+		{"--model", o.models, func(k forecast.Keyed) string { return k.Model }},
+		{"--tier", o.tiers, func(k forecast.Keyed) string { return string(k.Tier) }},
+		{"--region", o.regions, func(k forecast.Keyed) string { return string(k.Region) }},
+	} {
+		var there []string
+		for _, k := range all {
+			there = append(there, f.of(k))
 		}
-		results = append(results, backtestSeries{
-			Series: s.SeriesKey.String(), Model: s.Model, Tier: string(s.Tier), Region: string(s.Region), Horizon: forecast.ShortDuration(o.horizon), Rows: rows,
-		})
-	}
-	if o.output == "json" {
-		return json.NewEncoder(out).Encode(results)
-	}
-	return backtestTable(out, results)
-}
-
-func backtestTable(out io.Writer, results []backtestSeries) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "SERIES\tFORECASTER\tMAPE\tWAPE\tMASE\tRMSE\tCOVERAGE 90\tFIT\tWINDOWS")
-	for _, s := range results {
-		for _, r := range s.Rows {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", s.Series, r.Forecaster, orDash(r.MAPE, 100, "%.1f%%"), orDash(r.WAPE, 100, "%.1f%%"),
-				orDash(r.MASE, 1, "%.2f"), orDash(r.RMSE, 1, "%.4g"), orDash(r.Coverage90, 100, "%.1f%%"), orDash(r.FitMillis, 1, "%.2f ms"), r.Windows)
+		slices.Sort(there)
+		there = slices.Compact(there)
+		if len(f.wanted) == 0 || slices.ContainsFunc(there, func(v string) bool { return oneOf(f.wanted, v) }) {
+			continue
 		}
-	}
-	return w.Flush()
-}
-
-// orDash writes a figure times a factor, or a dash where it is unknown.
-func orDash(v *float64, factor float64, format string) string {
-	if v == nil {
-		return "-"
-	}
-	return fmt.Sprintf(format, factor**v)
-}
-
-func (o *forecastOptions) runForecasts(h *telemetry.History, chosen []forecast.Forecaster, out io.Writer) error {
-	results := []forecastSeries{}
-	for _, s := range h.Series {
-		for _, f := range chosen {
-			fc, err := f.Forecast(minutesOf(h, s), int(o.horizon/time.Minute))
-			if err != nil {
-				return failed(err, "")
-			}
-			results = append(results, o.seriesOf(h, s, fc))
+		hint := "the history has " + strings.Join(there[:min(len(there), 10)], ", ")
+		if near := service.Nearest(f.wanted[0], there); near != "" {
+			hint = fmt.Sprintf("did you mean %q?", near)
 		}
+		return usage(fmt.Errorf("%s %s: no such series", f.flag, strings.Join(f.wanted, ",")), hint)
 	}
-	if o.output == "json" {
-		return json.NewEncoder(out).Encode(results)
-	}
-	return forecastTable(out, results)
+	return usage(fmt.Errorf("no series of the %d in the history is left", len(all)), "the first is "+all[0].Key.String())
 }
 
-// seriesOf turns tokens a minute into tokens a second.
-func (o *forecastOptions) seriesOf(h *telemetry.History, s telemetry.Series, fc forecast.Forecast) forecastSeries {
-	mean, hi := fc.Peak()
-	perSecond := func(values []float64) []float64 {
-		out := make([]float64, len(values))
-		for i, v := range values {
-			out[i] = v / 60
-		}
-		return out
-	}
-	return forecastSeries{
-		Series: s.SeriesKey.String(), Model: s.Model, Tier: string(s.Tier), Region: string(s.Region), Horizon: forecast.ShortDuration(o.horizon),
-		Forecaster: fc.Model, At: time.Unix(h.End()*60, 0).UTC(), StepS: 60, PeakTPS: mean / 60, PeakHi90TPS: hi / 60,
-		MeanTPS: perSecond(fc.Mean), Lo90TPS: perSecond(fc.Lo90), Hi90TPS: perSecond(fc.Hi90), Assumed: append([]string{}, fc.Assumed...),
-	}
+// oneOf tells whether a value is among those wanted; none wanted is any.
+func oneOf(wanted []string, value string) bool {
+	return len(wanted) == 0 || slices.ContainsFunc(wanted, func(w string) bool { return strings.EqualFold(w, value) })
 }
 
-func forecastTable(out io.Writer, results []forecastSeries) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "SERIES\tFORECASTER\tFROM\tFIRST TOK/S\tPEAK TOK/S\tPEAK, HIGH 90")
-	for _, s := range results {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%.1f\t%.1f\t%.1f\n", s.Series, s.Forecaster, s.At.Format("2006-01-02 15:04"), s.MeanTPS[0], s.PeakTPS, s.PeakHi90TPS)
+func (o *forecastOptions) named(name string) bool {
+	return len(o.series) == 0 || slices.ContainsFunc(o.series, func(part string) bool { return strings.Contains(name, part) })
+}
+
+// loadHistory reads the history that a plan is made from.
+func loadHistory(ctx context.Context, source string, since time.Time) (*telemetry.History, error) {
+	points, _, err := demand.Points(ctx, source, withPrometheus(demand.Options{Since: since}))
+	if err != nil {
+		return nil, historyError(ctx, source, err)
 	}
-	if err := w.Flush(); err != nil {
-		return err
+	h, err := telemetry.NewHistory(points)
+	if err != nil {
+		return nil, usage(fmt.Errorf("%s: %w", demand.Shown(source), err), "")
 	}
-	heading := "\nAssumed:\n"
-	for _, s := range results {
-		for _, a := range s.Assumed {
-			fmt.Fprintf(out, "%s  - %s: %s\n", heading, s.Series, a)
-			heading = ""
-		}
+	return h, nil
+}
+
+// write writes an answer to standard output, or to the file that is asked for.
+func (o *forecastOptions) write(out io.Writer, print func(io.Writer) error) error {
+	if o.file == "" {
+		return print(out)
 	}
-	return nil
+	f, err := os.Create(o.file)
+	if err != nil {
+		return usage(fmt.Errorf("writing --out: %w", err), "")
+	}
+	return cmp.Or(print(f), f.Close())
 }

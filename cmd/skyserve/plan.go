@@ -208,7 +208,7 @@ func (o *planOptions) makeReview(ctx context.Context) (*controller.Reviewed, err
 	}
 	var h *telemetry.History
 	if o.history != "" {
-		h, err = loadHistory(ctx, o.history, since)
+		h, err = loadHistory(ctx, o.history, from.Add(-planLookback))
 	} else {
 		h, err = telemetry.NewHistory(observed.Points)
 	}

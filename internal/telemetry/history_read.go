@@ -307,7 +307,7 @@ func (h *csvHistory) minute(record []string, at place) (int64, error) {
 	text := h.field(record, "at")
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return 0, at.errorf("at", "want a time such as 2025-01-31T12:00:00Z", text)
+		return 0, at.errorf("at", "want a time with its offset from UTC such as 2025-01-31T12:00:00Z or 2025-01-31T13:00:00+01:00", text)
 	}
 	return t.Unix() / 60, nil
 }

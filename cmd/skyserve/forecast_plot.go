@@ -1,0 +1,214 @@
+package main
+
+import (
+	"fmt"
+	"image/color"
+	"io"
+	"math"
+	"time"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+)
+
+// Measures and colours of images. The colours tell apart for the colour-blind
+// (Okabe and Ito); lines are dashed differently besides.
+const (
+	imageWidth    = 10 * vg.Inch
+	imageHeight   = 3 * vg.Inch // of one series
+	mostOnImage   = 40          // series; more would be an image taller than three metres
+	barsWidth     = 480         // points that the bars of all series share
+	widestBar     = 24
+	thinLine      = 0.8
+	legendPadding = 4
+	// legendShare is the part of the width that is left to the legend.
+	legendShare = 0.25
+	mostTicks   = 8
+)
+
+var (
+	historyColour = color.RGBA{0x33, 0x33, 0x33, 0xff}
+	bandColour    = color.RGBA{0xcf, 0xe3, 0xf3, 0xff}
+	lineColours   = []color.RGBA{
+		{0x00, 0x72, 0xb2, 0xff},
+		{0xd5, 0x5e, 0x00, 0xff},
+		{0x00, 0x9e, 0x73, 0xff},
+		{0xcc, 0x79, 0xa7, 0xff},
+		{0xe6, 0x9f, 0x00, 0xff},
+		{0x56, 0xb4, 0xe9, 0xff},
+	}
+	dashes = [][]vg.Length{nil, {4, 2}, {1, 2}, {6, 2, 1, 2}}
+)
+
+func lineStyle(i int) draw.LineStyle {
+	return draw.LineStyle{Color: lineColours[i%len(lineColours)], Width: thinLine, Dashes: dashes[i/len(lineColours)%len(dashes)]}
+}
+
+// plotForecasts draws every series with its forecasts, one below the other.
+func plotForecasts(w io.Writer, format string, results []drawn) error {
+	var rows []*plot.Plot
+	for _, d := range results {
+		p, err := forecastPlot(d)
+		if err != nil {
+			return fmt.Errorf("drawing %s: %w", d.Key, err)
+		}
+		rows = append(rows, p)
+	}
+	return writeImage(w, format, rows)
+}
+
+// forecastPlot draws the end of a history, the interval of the best forecast and
+// the means of all.
+func forecastPlot(d drawn) (*plot.Plot, error) {
+	c := courseOf(d)
+	p := plot.New()
+	p.Title.Text = d.Key.String()
+	p.Y.Label.Text = d.Unit.PerSecond()
+	p.Y.Min = 0
+	p.X.Tick.Marker = plot.TickerFunc(timeTicks)
+	p.Legend.Top, p.Legend.Padding = true, legendPadding
+	begin := float64(c.at.Unix())
+	band, err := plotter.NewPolygon(outline(c, begin, d.Step.Seconds()))
+	if err != nil {
+		return nil, err
+	}
+	band.Color, band.LineStyle.Width = bandColour, 0
+	p.Add(band)
+	p.Legend.Add("90 % by "+c.forecaster, band)
+	for i, fc := range d.forecasts {
+		xys := make(plotter.XYs, len(fc.Mean))
+		for h, v := range fc.Mean {
+			xys[h] = plotter.XY{X: begin + float64(h)*d.Step.Seconds(), Y: d.PerSecond(v)}
+		}
+		if err := addLine(p, xys, lineStyle(i), d.names[i]); err != nil {
+			return nil, err
+		}
+	}
+	if err := addHistory(p, c, d.Step.Seconds()); err != nil {
+		return nil, err
+	}
+	p.X.Max += (p.X.Max - p.X.Min) * legendShare
+	return p, nil
+}
+
+// tickSteps are the seconds between two ticks of a time axis.
+var tickSteps = []float64{60, 300, 600, 1800, 3600, 2 * 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400, 28 * 86400}
+
+// timeTicks puts ticks at round times.
+func timeTicks(from, to float64) []plot.Tick {
+	step := tickSteps[len(tickSteps)-1]
+	for _, s := range tickSteps {
+		if (to-from)/s <= mostTicks {
+			step = s
+			break
+		}
+	}
+	var out []plot.Tick
+	for at := math.Ceil(from/step) * step; at <= to; at += step {
+		out = append(out, plot.Tick{Value: at, Label: time.Unix(int64(at), 0).UTC().Format("Jan 2\n15:04")})
+	}
+	return out
+}
+
+// outline goes along the interval's lower end and back along its upper one.
+func outline(c course, begin, step float64) plotter.XYs {
+	var out plotter.XYs
+	for h, v := range c.lo {
+		out = append(out, plotter.XY{X: begin + float64(h)*step, Y: v})
+	}
+	for h := len(c.hi) - 1; h >= 0; h-- {
+		out = append(out, plotter.XY{X: begin + float64(h)*step, Y: c.hi[h]})
+	}
+	return out
+}
+
+func addLine(p *plot.Plot, xys plotter.XYs, style draw.LineStyle, name string) error {
+	line, err := plotter.NewLine(xys)
+	if err != nil {
+		return err
+	}
+	line.LineStyle = style
+	p.Add(line)
+	if name != "" {
+		p.Legend.Add(name, line)
+	}
+	return nil
+}
+
+// addHistory draws the known stretches of the history.
+func addHistory(p *plot.Plot, c course, step float64) error {
+	style := draw.LineStyle{Color: historyColour, Width: thinLine}
+	name := "history"
+	var stretch plotter.XYs
+	for i, v := range append(c.history, math.NaN()) {
+		if !math.IsNaN(v) {
+			stretch = append(stretch, plotter.XY{X: float64(c.begin.Unix()) + float64(i)*step, Y: v})
+			continue
+		}
+		if len(stretch) > 0 {
+			if err := addLine(p, stretch, style, name); err != nil {
+				return err
+			}
+			name = ""
+		}
+		stretch = nil
+	}
+	return nil
+}
+
+// plotBacktest draws the weighted error of every forecaster on every series.
+func plotBacktest(w io.Writer, format string, results []backtestSeries) error {
+	p := plot.New()
+	p.Title.Text = "error of forecasts of the next " + results[0].Horizon
+	p.Y.Label.Text = "WAPE, %"
+	p.Y.Min = 0
+	p.Legend.Top, p.Legend.Padding = true, legendPadding
+	var names []string
+	for _, s := range results {
+		names = append(names, s.Series)
+	}
+	forecasters := len(results[0].Rows)
+	width := min(widestBar, barsWidth/float64(len(results)*(forecasters+1)))
+	for f := range forecasters {
+		values := make(plotter.Values, len(results))
+		for i, s := range results {
+			if v := s.Rows[f].WAPE; v != nil {
+				values[i] = 100 * *v
+			}
+		}
+		bars, err := plotter.NewBarChart(values, vg.Length(width))
+		if err != nil {
+			return fmt.Errorf("drawing a backtest: %w", err)
+		}
+		bars.Color, bars.LineStyle.Width = lineColours[f%len(lineColours)], 0
+		bars.Offset = vg.Length(width * (float64(f) - float64(forecasters-1)/2))
+		p.Add(bars)
+		p.Legend.Add(results[0].Rows[f].Forecaster, bars)
+	}
+	p.NominalX(names...)
+	p.X.Min, p.X.Max = -0.5, float64(len(results))-0.5+float64(len(results))*legendShare
+	return writeImage(w, format, []*plot.Plot{p})
+}
+
+// writeImage writes plots one below the other.
+func writeImage(w io.Writer, format string, rows []*plot.Plot) error {
+	if len(rows) > mostOnImage {
+		return usage(fmt.Errorf("-o %s: at most %d series, got %d", format, mostOnImage, len(rows)), "choose with --series, --model, --tier or --region")
+	}
+	canvas, err := draw.NewFormattedCanvas(imageWidth, vg.Length(len(rows))*imageHeight, format)
+	if err != nil {
+		return fmt.Errorf("drawing %s: %w", format, err)
+	}
+	tiles := draw.Tiles{Rows: len(rows), Cols: 1, PadY: 3 * vg.Millimeter}
+	grid := make([][]*plot.Plot, len(rows))
+	for i, p := range rows {
+		grid[i] = []*plot.Plot{p}
+	}
+	for i, cells := range plot.Align(grid, tiles, draw.New(canvas)) {
+		rows[i].Draw(cells[0])
+	}
+	_, err = canvas.WriteTo(w)
+	return err
+}

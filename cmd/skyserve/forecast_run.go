@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"skyserve/forecast"
+	"skyserve/internal/telemetry/demand"
+)
+
+// forecastSeries is what the forecast of one series prints with -o json.
+type forecastSeries struct {
+	Series     string    `json:"series"`
+	Model      string    `json:"model"`
+	Tier       string    `json:"tier"`
+	Region     string    `json:"region"`
+	Horizon    string    `json:"horizon"`
+	Forecaster string    `json:"forecaster"`
+	Chosen     string    `json:"chosen"`
+	At         time.Time `json:"at"`
+	StepS      int       `json:"step_s"`
+	Unit       string    `json:"unit"`
+	// What Unit says, a second.
+	PeakTPS     float64   `json:"peak_tps"`
+	PeakHi90TPS float64   `json:"peak_hi90_tps"`
+	MeanTPS     []float64 `json:"mean_tps"`
+	Lo90TPS     []float64 `json:"lo90_tps"`
+	Hi90TPS     []float64 `json:"hi90_tps"`
+	Assumed     []string  `json:"assumed"`
+}
+
+// backtestSeries is what the backtest of one series prints with -o json.
+type backtestSeries struct {
+	Series  string         `json:"series"`
+	Model   string         `json:"model"`
+	Tier    string         `json:"tier"`
+	Region  string         `json:"region"`
+	Horizon string         `json:"horizon"`
+	StepS   int            `json:"step_s"`
+	Unit    string         `json:"unit"`
+	Rows    []forecast.Row `json:"rows"`
+}
+
+// runBacktest judges the forecasters, each on each series by itself, so that all
+// cores have something to do.
+func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, chosen []forecast.Forecaster, out, talk io.Writer) error {
+	begin := time.Now()
+	clock := func() time.Duration { return time.Since(begin) }
+	results := make([]backtestSeries, len(h.Series))
+	for i, s := range h.Series {
+		results[i] = backtestSeries{
+			Series: s.Key.String(), Model: s.Model, Tier: string(s.Tier), Region: string(s.Region), Horizon: forecast.ShortDuration(o.horizon),
+			StepS: int(s.Step / time.Second), Unit: string(s.Unit), Rows: make([]forecast.Row, len(chosen)),
+		}
+	}
+	err := inParallel(ctx, len(h.Series)*len(chosen), func(i int) error {
+		s, f := h.Series[i%len(h.Series)], i/len(h.Series)
+		rows, err := forecast.Backtest(s.Series, chosen[f:f+1], int(o.horizon/s.Step), int(o.originStep/s.Step), clock)
+		if err != nil {
+			return failed(err, "a shorter --horizon needs less history")
+		}
+		results[i%len(h.Series)].Rows[f] = rows[0]
+		return nil
+	}, newProgress(talk, "backtesting"))
+	if err != nil {
+		return err
+	}
+	return o.write(out, func(w io.Writer) error {
+		switch o.output {
+		case "json":
+			return json.NewEncoder(w).Encode(results)
+		case "svg", "png":
+			return plotBacktest(w, o.output, results)
+		}
+		return backtestTable(w, results)
+	})
+}
+
+func backtestTable(out io.Writer, results []backtestSeries) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "SERIES\tFORECASTER\tMAPE\tWAPE\tMASE\tRMSE\tCOVERAGE 90\tFIT\tWINDOWS")
+	for _, s := range results {
+		for _, r := range s.Rows {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", s.Series, r.Forecaster, orDash(r.MAPE, 100, "%.1f%%"), orDash(r.WAPE, 100, "%.1f%%"),
+				orDash(r.MASE, 1, "%.2f"), orDash(r.RMSE, 1, "%.4g"), orDash(r.Coverage90, 100, "%.1f%%"), orDash(r.FitMillis, 1, "%.2f ms"), r.Windows)
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "\nRMSE is in %s a step of %s.\n", results[0].Unit, forecast.ShortDuration(time.Duration(results[0].StepS)*time.Second))
+	return err
+}
+
+// orDash writes a figure times a factor, or a dash where it is unknown.
+func orDash(v *float64, factor float64, format string) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprintf(format, factor**v)
+}
+
+// drawn is a series with the forecasts that could be made of it.
+type drawn struct {
+	forecast.Keyed
+	forecasts []forecast.Forecast
+	names     []string // by which forecaster each was asked for
+	left      []string // why there is no forecast by the others
+}
+
+// label is the forecaster of a forecast, with the model it chose.
+func (d drawn) label(i int) string {
+	if chosen := d.forecasts[i].Model; chosen != d.names[i] {
+		return d.names[i] + ": " + chosen
+	}
+	return d.names[i]
+}
+
+// runForecasts forecasts each series by each forecaster. One that was asked for
+// by name must be able to; of all of them those that are not are left out.
+func (o *forecastOptions) runForecasts(ctx context.Context, h *demand.History, chosen []forecast.Forecaster, out, talk io.Writer) error {
+	n := len(h.Series)
+	made, errs := make([]forecast.Forecast, n*len(chosen)), make([]error, n*len(chosen))
+	err := inParallel(ctx, len(made), func(i int) error {
+		s := h.Series[i%n]
+		made[i], errs[i] = chosen[i/n].Forecast(s.Series, int(o.horizon/s.Step))
+		if errs[i] != nil && len(o.forecasters) > 0 {
+			return failed(errs[i], "")
+		}
+		return nil
+	}, newProgress(talk, "forecasting"))
+	if err != nil {
+		return err
+	}
+	results := make([]drawn, n)
+	for i, s := range h.Series {
+		d := drawn{Keyed: s}
+		for f := range chosen {
+			if err := errs[f*n+i]; err != nil {
+				d.left = append(d.left, err.Error())
+				continue
+			}
+			d.forecasts, d.names = append(d.forecasts, made[f*n+i]), append(d.names, chosen[f].Name())
+		}
+		if len(d.forecasts) == 0 {
+			return failed(errs[i], "")
+		}
+		results[i] = d
+	}
+	return o.write(out, func(w io.Writer) error { return o.printForecasts(w, results) })
+}
+
+func (o *forecastOptions) printForecasts(w io.Writer, results []drawn) error {
+	switch o.output {
+	case "json":
+		all := []forecastSeries{}
+		for _, d := range results {
+			for i, fc := range d.forecasts {
+				all = append(all, o.seriesOf(d.Keyed, d.names[i], fc))
+			}
+		}
+		return json.NewEncoder(w).Encode(all)
+	case "svg", "png":
+		return plotForecasts(w, o.output, results)
+	}
+	if err := forecastTable(w, results); err != nil {
+		return err
+	}
+	if o.plot || !o.plotAsked && isTerminal(w) {
+		return o.terminalPlots(w, results)
+	}
+	return nil
+}
+
+// seriesOf turns values a step into values a second.
+func (o *forecastOptions) seriesOf(s forecast.Keyed, name string, fc forecast.Forecast) forecastSeries {
+	mean, hi := fc.Peak()
+	perSecond := func(values []float64) []float64 {
+		out := make([]float64, len(values))
+		for i, v := range values {
+			out[i] = s.PerSecond(v)
+		}
+		return out
+	}
+	return forecastSeries{
+		Series: s.Key.String(), Model: s.Model, Tier: string(s.Tier), Region: string(s.Region), Horizon: forecast.ShortDuration(o.horizon),
+		Forecaster: name, Chosen: fc.Model, At: s.End(), StepS: int(s.Step / time.Second), Unit: string(s.Unit),
+		PeakTPS: s.PerSecond(mean), PeakHi90TPS: s.PerSecond(hi),
+		MeanTPS: perSecond(fc.Mean), Lo90TPS: perSecond(fc.Lo90), Hi90TPS: perSecond(fc.Hi90), Assumed: append([]string{}, fc.Assumed...),
+	}
+}
+
+func forecastTable(out io.Writer, results []drawn) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "SERIES\tFORECASTER\tFROM\tUNIT\tFIRST\tPEAK\tPEAK, HIGH 90")
+	for _, d := range results {
+		for i, fc := range d.forecasts {
+			mean, hi := fc.Peak()
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.1f\t%.1f\t%.1f\n", d.Key, d.label(i), d.End().Format("2006-01-02 15:04"), d.Unit.PerSecond(),
+				d.PerSecond(fc.Mean[0]), d.PerSecond(mean), d.PerSecond(hi))
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	heading := "\nAssumed:\n"
+	for _, d := range results {
+		for i, fc := range d.forecasts {
+			for _, a := range fc.Assumed {
+				fmt.Fprintf(out, "%s  - %s, %s: %s\n", heading, d.Key, d.names[i], a)
+				heading = ""
+			}
+		}
+	}
+	heading = "\nLeft out:\n"
+	for _, d := range results {
+		for _, why := range d.left {
+			fmt.Fprintf(out, "%s  - %s\n", heading, why)
+			heading = ""
+		}
+	}
+	return nil
+}

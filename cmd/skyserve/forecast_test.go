@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"image/png"
+	"math"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"skyserve/forecast"
+)
+
+// All pieces are worked on once; the error is that of the first that failed,
+// whatever the order they end in.
+func TestInParallel(t *testing.T) {
+	var worked [50]atomic.Int32
+	err := inParallel(t.Context(), len(worked), func(i int) error {
+		worked[i].Add(1)
+		if i%20 == 7 {
+			return fmt.Errorf("piece %d", i)
+		}
+		return nil
+	}, newProgress(&bytes.Buffer{}, "working"))
+	if err == nil || err.Error() != "piece 7" {
+		t.Errorf("error %v", err)
+	}
+	for i := range worked {
+		if n := worked[i].Load(); n != 1 {
+			t.Errorf("piece %d was done %d times", i, n)
+		}
+	}
+	if err := inParallel(t.Context(), 0, nil, newProgress(&bytes.Buffer{}, "")); err != nil {
+		t.Error(err)
+	}
+}
+
+// Long work is told of, and an interrupt ends it though a piece goes on.
+func TestInParallelTellsAndStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var talk bytes.Buffer
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		time.AfterFunc(15*time.Second, cancel)
+		over := make(chan struct{})
+		err := inParallel(ctx, 3, func(i int) error {
+			if i == 2 {
+				return nil
+			}
+			<-over
+			return nil
+		}, newProgress(&talk, "backtesting"))
+		close(over)
+		if !errors.Is(err, context.Canceled) || talk.String() != "backtesting: 1 of 3\nbacktesting: 1 of 3\n" {
+			t.Errorf("%v, %q", err, talk.String())
+		}
+	})
+}
+
+// An interrupt ends a forecast as it ends any verb.
+func TestForecastIsInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, talk bytes.Buffer
+	o := forecastOptions{history: "http://127.0.0.1:1", horizon: time.Hour, originStep: time.Hour, output: "table"}
+	if code := report(ctx, &talk, runForecast(ctx, &o, &out, &talk)); code != exitInterrupted || talk.String() != "interrupted\n" || out.Len() > 0 {
+		t.Errorf("exit code %d, %q, %q", code, &talk, &out)
+	}
+}
+
+// Squeezing keeps the mean where columns divide the steps, and shows every step
+// where there are more columns than steps.
+func TestSqueeze(t *testing.T) {
+	nan := math.NaN()
+	for _, c := range []struct {
+		values             []float64
+		from, all, columns int
+		want               []float64
+	}{
+		{[]float64{1, 3, 5, 7}, 0, 4, 2, []float64{2, 6}},
+		{[]float64{1, nan, nan, nan}, 0, 4, 2, []float64{1, nan}},
+		{[]float64{4}, 1, 2, 4, []float64{nan, nan, 4, 4}},
+		{nil, 0, 2, 2, []float64{nan, nan}},
+	} {
+		if got := squeeze(c.values, c.from, c.all, c.columns); fmt.Sprint(got) != fmt.Sprint(c.want) {
+			t.Errorf("%v onto %d: %v, want %v", c.values, c.columns, got, c.want)
+		}
+	}
+}
+
+// aSeries is a series with one forecast; some of its values may be unknown.
+func aSeries(values []float64, horizon int) drawn {
+	k := forecast.Keyed{Key: forecast.Key{Region: "us", Model: "m", Tier: "IW-F"}}
+	k.Series = forecast.Series{Name: k.Key.String(), Unit: forecast.PromptTokens, Step: time.Minute, Values: values}
+	fc := forecast.Forecast{Model: "x"}
+	for h := range horizon {
+		fc.Mean, fc.Lo90, fc.Hi90 = append(fc.Mean, float64(h)), append(fc.Lo90, 0), append(fc.Hi90, float64(2*h))
+	}
+	return drawn{Keyed: k, forecasts: []forecast.Forecast{fc}, names: []string{"x"}}
+}
+
+// Any series can be drawn, within the columns there are, and in ASCII when asked.
+func TestPlotsTakeAnySeries(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		values := rapid.SliceOfN(rapid.OneOf(rapid.Float64Range(0, 1e18), rapid.Just(0.0), rapid.Just(math.NaN())), 0, 200).Draw(t, "values")
+		d := aSeries(values, rapid.IntRange(1, 90).Draw(t, "horizon"))
+		width := rapid.IntRange(leastWidth, 200).Draw(t, "columns")
+		text := terminalPlot(courseOf(d), "title", width, false, true)
+		for _, line := range strings.Split(text, "\n") {
+			if len(line) > width && !strings.HasPrefix(line, "#") {
+				t.Fatalf("%d columns of %d: %q", len(line), width, line)
+			}
+		}
+		if strings.ContainsFunc(text, func(r rune) bool { return r > 126 }) || strings.Contains(text, "\x1b") {
+			t.Fatalf("not ASCII:\n%s", text)
+		}
+	})
+	for name, d := range map[string]drawn{
+		"usual": aSeries([]float64{1, 2, math.NaN(), 4}, 3), "nothing known": aSeries([]float64{math.NaN()}, 1), "all zero": aSeries([]float64{0, 0}, 1),
+	} {
+		var first, again, image bytes.Buffer
+		if err := plotForecasts(&first, "svg", []drawn{d, d}); err != nil || !strings.Contains(first.String(), "us m IW-F") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := plotForecasts(&again, "svg", []drawn{d, d}); err != nil || !bytes.Equal(first.Bytes(), again.Bytes()) {
+			t.Errorf("%s: the same series gives another image, %v", name, err)
+		}
+		if err := plotForecasts(&image, "png", []drawn{d}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := png.Decode(&image); err != nil {
+			t.Errorf("%s: no image: %v", name, err)
+		}
+	}
+	many := make([]drawn, mostOnImage+1)
+	for i := range many {
+		many[i] = aSeries([]float64{1}, 1)
+	}
+	if err := plotForecasts(&bytes.Buffer{}, "svg", many); err == nil || !strings.Contains(err.Error(), "at most 40 series, got 41") {
+		t.Errorf("too many series: %v", err)
+	}
+}
+
+// Colour is never the only thing that tells lines apart, and is left out where
+// it is not wanted.
+func TestColourOfPlots(t *testing.T) {
+	c := courseOf(aSeries([]float64{1, 2, 3, 4}, 4))
+	plain, coloured := terminalPlot(c, "t", 80, false, false), terminalPlot(c, "t", 80, true, false)
+	if strings.Contains(plain, "\x1b") || !strings.Contains(coloured, "\x1b") {
+		t.Error("colours are not as asked for")
+	}
+	for _, mark := range []string{"•", "·"} {
+		if !strings.Contains(plain, mark) {
+			t.Errorf("no %s:\n%s", mark, plain)
+		}
+	}
+}
+
+func TestTimeTicks(t *testing.T) {
+	day := 86400.0
+	for _, c := range []struct {
+		from, to float64
+		want     string
+	}{
+		{60, 8 * 3600, "Jan 1\n01:00"},
+		{0, 60 * day, "Jan 1\n00:00"},
+	} {
+		ticks := timeTicks(c.from, c.to)
+		if len(ticks) == 0 || len(ticks) > mostTicks+1 || ticks[0].Label != c.want {
+			t.Errorf("%g to %g: %v", c.from, c.to, ticks)
+		}
+	}
+}

@@ -1,0 +1,263 @@
+package demand
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"skyserve/forecast"
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// describe writes a history as text.
+func describe(h *History) string {
+	var b strings.Builder
+	for _, k := range h.Series {
+		fmt.Fprintf(&b, "%s, %s by %s from %s: %v\n", k.Key, k.Unit, forecast.ShortDuration(k.Step), k.At(0).Format("2006-01-02T15:04"), k.Values)
+	}
+	for _, n := range h.Notes {
+		fmt.Fprintf(&b, "note: %s\n", n)
+	}
+	return b.String()
+}
+
+func gzipped(text string) string {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, _ = z.Write([]byte(text)) // a buffer takes all
+	_ = z.Close()
+	return b.String()
+}
+
+const partly = "note: requests of minutes that the trace covers only in part: %d are left out\n"
+
+func TestRead(t *testing.T) {
+	for name, c := range map[string]struct {
+		text string
+		o    Options
+		want string
+	}{
+		"a summer in local time": {
+			"at,region,model,prompt_tokens\n2025-03-30T01:59:00+01:00,eu,m,5\n2025-03-30T03:00:00+02:00,eu,m,7\n2025-10-26T02:59:00+02:00,eu,m,0\n", Options{Step: 300 * 24 * time.Hour},
+			"reading history h: resampling eu m IW-F: 302401 minutes of history hold no whole step of 7200h",
+		},
+		"the clock goes forward": {
+			"at,region,model,prompt_tokens\n2025-03-30T01:59:00+01:00,eu,m,5\n2025-03-30T03:00:00+02:00,eu,m,7\n", Options{},
+			"eu m IW-F, prompt tokens by 1m from 2025-03-30T00:59: [5 7]\n",
+		},
+		"the clock goes back": {
+			"at,region,model,prompt_tokens\n2025-10-26T02:59:00+02:00,eu,m,5\n2025-10-26T02:00:00+01:00,eu,m,7\n", Options{},
+			"eu m IW-F, prompt tokens by 1m from 2025-10-26T00:59: [5 7]\n",
+		},
+		"late, twice, a gap": {
+			`{"minute":100,"balancer":"a","model":"m","prompt_tokens":5}` + "\n" + `{"minute":103,"balancer":"a","model":"m","prompt_tokens":6}` + "\n" +
+				`{"minute":101,"balancer":"a","model":"m","prompt_tokens":7}` + "\n" + `{"minute":100,"balancer":"a","model":"m","prompt_tokens":8}` + "\n", Options{},
+			"all m IW-F, prompt tokens by 1m from 1970-01-01T01:40: [8 7 NaN 6]\n" +
+				"note: 1 sample came twice, first of all m IW-F at 1970-01-01T01:40:00Z: the later one counts\n" +
+				"note: 1 sample came out of order, first of all m IW-F at 1970-01-01T01:41:00Z: put in place\n" +
+				"note: 1 gap, first of all m IW-F at 1970-01-01T01:42:00Z: 1 minute in all are unknown\n",
+		},
+		"requests": {
+			"minute,model,tier,prompt_tokens,requests\n0,m,IW,5,2\n1,m,IW,6,3\n", Options{Requests: true, Step: 2 * time.Minute},
+			"all m IW, requests by 2m from 1970-01-01T00:00: [5]\n",
+		},
+		"no requests": {"minute,model,prompt_tokens\n0,m,5\n", Options{Requests: true}, "reading history h: it counts no requests"},
+		"azure 2023": {
+			"t_s,input_tokens,output_tokens\n0,10,1\n59,20,1\n130,30,1\n200,40,1\n", Options{},
+			"all all IW-F, prompt tokens by 1m from 1970-01-01T00:00: [30 0 30]\n" + fmt.Sprintf(partly, 1),
+		},
+		"azure 2024": {
+			"TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-12 00:00:30.5+00:00,1,3\n2024-05-12 00:01:00+00:00,18,0\n2024-05-12 02:02:10+02:00,2,0\n", Options{Requests: true},
+			"all all IW-F, requests by 1m from 2024-05-12T00:01: [1]\n" + fmt.Sprintf(partly, 2),
+		},
+		"mooncake": {
+			`{"timestamp": 0, "input_length": 6, "output_length": 5, "hash_ids": [0]}` + "\n" + `{"timestamp": 61000, "input_length": 7, "output_length": 5, "hash_ids": [0]}` + "\n", Options{},
+			"all all IW-F, prompt tokens by 1m from 1970-01-01T00:00: [6]\n" + fmt.Sprintf(partly, 1),
+		},
+		"bailian": {
+			`{"chat_id": 1, "parent_chat_id": -1, "timestamp": 0.5, "input_length": 40, "output_length": 2, "type": "text", "turn": 1, "hash_ids": [1]}` + "\n" +
+				`{"chat_id": 2, "parent_chat_id": -1, "timestamp": 60, "input_length": 16, "output_length": 1, "type": "text", "turn": 1, "hash_ids": [4]}` + "\n", Options{},
+			"all all IW-F, prompt tokens by 1m from 1970-01-01T00:00: [40]\n" + fmt.Sprintf(partly, 1),
+		},
+		"burstgpt": {
+			"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n0,ChatGPT,4,1,5,x\n45,GPT-4,5,1,6,x\n110,ChatGPT,6,1,7,x\n120,GPT-4,9,1,9,x\n", Options{},
+			"all ChatGPT IW-F, prompt tokens by 1m from 1970-01-01T00:00: [4 6]\nall GPT-4 IW-F, prompt tokens by 1m from 1970-01-01T00:00: [5 0]\n" + fmt.Sprintf(partly, 1),
+		},
+		"sageserve": {
+			"request_id,sla,regions,model_type,workload_type,arrival_timestamp,prompt_size,token_size\n0,10,eu,A,prod,0,100,20\n1,9999,us,A,dev,65,50,1\n2,10,eu,A,prod,130,7,1\n", Options{},
+			"eu A IW-F, prompt tokens by 1m from 1970-01-01T00:00: [100 0]\nus A NIW, prompt tokens by 1m from 1970-01-01T00:00: [0 50]\n" + fmt.Sprintf(partly, 1),
+		},
+		"servegen, all clients": {
+			"model,t_s,total_rps,active_clients\nm,0,2,1\nm,600,4,1\nn,0,5,1\nn,1200,5,1\n", Options{Requests: true},
+			"all m IW-F, requests/s by 10m from 1970-01-01T00:00: [2 4 NaN]\nall n IW-F, requests/s by 10m from 1970-01-01T00:00: [5 NaN 5]\n" +
+				"note: 1 gap, first of all n IW-F at 1970-01-01T00:10:00Z: 10 minutes in all are unknown\n",
+		},
+		"servegen by client": {
+			"model,client,t_s,rate_rps,cv,dist,p1,p2\nm,0,0,2,1,,,\nm,1,0,3,1,,,\nm,1,600,4,1,,,\nn,0,1200,1,1,,,\nn,0,1800,3,1,,,\n", Options{Step: 20 * time.Minute},
+			"all m IW-F, requests/s by 20m from 1970-01-01T00:00: [4.5 0]\nall n IW-F, requests/s by 20m from 1970-01-01T00:00: [0 2]\n" +
+				"note: the source counts requests only: the series are of requests a second, not of prompt tokens\n",
+		},
+		"nothing whole":  {"t_s,input_tokens,output_tokens\n0,10,1\n5,10,1\n", Options{}, fmt.Sprintf(partly, 2)},
+		"header only":    {"t_s,input_tokens,output_tokens\n", Options{}, ""},
+		"empty":          {"", Options{}, "reading history h: the file is empty"},
+		"odd windows":    {"t_s,total_rps\n0,1\n90,1\n", Options{}, "reading history h: t_s: want windows of whole minutes, found 1m30s"},
+		"bad row":        {"t_s,input_tokens,output_tokens\n0,x,1\n", Options{}, `reading h:2: input_tokens: want a whole number from 0 to 4194304, found "x"`},
+		"bad rate":       {"t_s,total_rps\n0,x\n", Options{}, `reading h:2: total_rps: want a number from 0 to 1e+06, found "x"`},
+		"unknown header": {"a,b\n1,2\n", Options{}, `reading history h:1: header: want a column minute or at, got "a,b"`},
+		"naive time":     {"at,model,prompt_tokens\n2025-03-30 02:30:00,m,1\n", Options{}, `reading history h:2: at: want a time with its offset from UTC`},
+		"before 1970":    {"t_s,input_tokens,output_tokens\n-120,1,1\n0,1,1\n", Options{}, "want times since 1970"},
+		"broken gzip":    {"\x1f\x8bnonsense", Options{}, "reading history h: unpacking gzip: gzip: invalid header"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			texts := []string{c.text}
+			if c.text != "" && c.text[0] != 0x1f {
+				texts = append(texts, gzipped(c.text))
+			}
+			for _, text := range texts {
+				h, err := Read("h", strings.NewReader(text), c.o)
+				got := ""
+				if err != nil {
+					if got = err.Error(); !strings.HasPrefix(c.want, "reading") {
+						c.want = strings.TrimSuffix(c.want, "\n")
+					}
+					if !strings.Contains(got, c.want) || c.want == "" {
+						t.Fatalf("got the error %s\nwant %s", got, c.want)
+					}
+					continue
+				}
+				if got = describe(h); got != c.want {
+					t.Errorf("got\n%s\nwant\n%s", got, c.want)
+				}
+			}
+		})
+	}
+}
+
+// A minute's points give the same series here as the history that plans are made
+// from.
+func TestSeriesAgreeWithTheHistoryOfPlans(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var points []telemetry.Point
+		for range rapid.IntRange(1, 40).Draw(t, "n") {
+			points = append(points, telemetry.Point{
+				Minute: rapid.Int64Range(0, 12).Draw(t, "minute"), Balancer: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "balancer"),
+				Region: service.Region(rapid.SampledFrom([]string{"us", "eu"}).Draw(t, "region")), Model: rapid.SampledFrom([]string{"m", "n"}).Draw(t, "model"),
+				Tier: service.TierNormal, PromptTokens: rapid.Int64Range(0, 1000).Draw(t, "tokens"), Requests: 1,
+			})
+		}
+		want, err := telemetry.NewHistory(points)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := (&found{points: points}).history("h", Options{})
+		if err != nil || len(got.Series) != len(want.Series) {
+			t.Fatalf("%d series, %v; want %d", len(got.Series), err, len(want.Series))
+		}
+		for i, s := range want.Series {
+			k := got.Series[i]
+			if k.Key != forecast.Key(s.SeriesKey) || k.Start != want.First || fmt.Sprint(k.Values) != fmt.Sprint(s.PromptTokens) {
+				t.Fatalf("%s from %d: %v\nwant %s from %d: %v", k.Key, k.Start, k.Values, s.SeriesKey, want.First, s.PromptTokens)
+			}
+		}
+	})
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add("t_s,input_tokens,output_tokens\n0,10,1\n59,20,1\n130,30,1\n")
+	f.Add("model,client,t_s,rate_rps,cv,dist,p1,p2\nm,0,0,2,1,,,\nm,1,600,3,1,,,\n")
+	f.Add(`{"minute":100,"balancer":"a","model":"m","prompt_tokens":5}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		h, err := Read("f", strings.NewReader(text), Options{})
+		if err != nil {
+			return
+		}
+		for _, k := range h.Series {
+			for _, v := range k.Values {
+				if v < 0 || math.IsInf(v, 0) {
+					t.Fatalf("%s has %g", k.Key, v)
+				}
+			}
+		}
+	})
+}
+
+func TestLoadFiles(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "week.csv")
+	if err := os.WriteFile(file, []byte("minute,model,prompt_tokens\n1,m,2\n2,m,3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h, err := Load(t.Context(), file, Options{})
+	if err != nil || len(h.Series) != 1 {
+		t.Fatalf("%v, %v", h, err)
+	}
+	points, _, err := Points(t.Context(), file, Options{})
+	if err != nil || len(points) != 2 || points[1].PromptTokens != 3 {
+		t.Fatalf("%v, %v", points, err)
+	}
+	if err := os.WriteFile(file, []byte("t_s,total_rps\n0,2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err = Points(t.Context(), file, Options{}); err == nil || !strings.Contains(err.Error(), "rates of requests, and no prompt tokens") {
+		t.Errorf("points of rates: %v", err)
+	}
+	if _, err := Load(t.Context(), file+"x", Options{}); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("a missing file: %v", err)
+	}
+}
+
+func TestLoadURLs(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/history", func(w http.ResponseWriter, r *http.Request) {
+		if since := r.URL.Query().Get("since"); since != "0" && since != "5" {
+			http.Error(w, "since "+since, http.StatusBadRequest)
+			return
+		}
+		w.Write([]byte(`{"complete":false,"points":[{"minute":7,"balancer":"b","region":"us","model":"m","tier":"NIW","prompt_tokens":3}]}`))
+	})
+	mux.HandleFunc("GET /trace.csv", func(w http.ResponseWriter, r *http.Request) {
+		if _, secret, _ := r.BasicAuth(); secret != "hush" || r.FormValue("sig") != "hush" {
+			http.Error(w, "who?", http.StatusForbidden)
+			return
+		}
+		w.Write([]byte("t_s,input_tokens,output_tokens\n0,10,1\n61,10,1\n"))
+	})
+	srv := httptest.NewServer(mux)
+	defer srv.Close()
+	for source, want := range map[string]string{
+		srv.URL: "us m NIW, prompt tokens by 1m from 1970-01-01T00:07: [3]\nnote: the store is out of reach: this is what one balancer remembers\n",
+		strings.Replace(srv.URL, "//", "//me:hush@", 1) + "/trace.csv?sig=hush": "all all IW-F, prompt tokens by 1m from 1970-01-01T00:00: [10]\n" + fmt.Sprintf(partly, 1),
+	} {
+		h, err := Load(t.Context(), source, Options{})
+		if err != nil || describe(h) != want {
+			t.Errorf("%s: %v, %v\nwant %s", source, err, h, want)
+		}
+	}
+	if _, err := Load(t.Context(), srv.URL, Options{Since: time.Unix(5*60, 0)}); err != nil {
+		t.Error(err)
+	}
+	for source, want := range map[string]string{
+		srv.URL + "/trace.csv?sig=secret":                  "fetching history " + srv.URL + "/trace.csv: 403 who?",
+		srv.URL + "/nothing":                               "404",
+		"ftp://me:secret@host/file?sig=secret":             `want an http, https, prometheus+http or prometheus+https URL, got "ftp://host/file"`,
+		"http://":                                          "want an http",
+		"http://me:sec ret@host:port/secret":               `got "http://..."`,
+		"http://me:secret@127.0.0.1:1/x?token=secret":      "fetching history http://127.0.0.1:1/x: dial tcp",
+		"prometheus+http://me:secret@127.0.0.1:1?q=secret": "asking Prometheus http://127.0.0.1:1: dial tcp",
+	} {
+		_, err := Load(t.Context(), source, Options{Now: time.Unix(1e9, 0)})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: got %v, want it to say %q and no secret", source, err, want)
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package demand
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"skyserve/forecast"
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/internal/workload"
+)
+
+// Read reads a file, plain or gzipped, whose name serves errors. It takes what
+// telemetry.ReadHistory takes, the traces of workload.OpenTrace, which are
+// counted by the minute, and tables of request rates (ServeGen).
+func Read(name string, r io.Reader, o Options) (*History, error) {
+	raw, err := read(name, r)
+	if err != nil {
+		return nil, err
+	}
+	return raw.history(name, o)
+}
+
+// read tells the form by the first line.
+func read(name string, r io.Reader) (*found, error) {
+	in := bufio.NewReaderSize(r, 64<<10)
+	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+		z, err := gzip.NewReader(in)
+		if err != nil {
+			return nil, fmt.Errorf("reading history %s: unpacking gzip: %w", name, err)
+		}
+		in = bufio.NewReaderSize(z, 64<<10)
+	}
+	head, _ := in.Peek(in.Size()) // what fails here fails again below, and is told there
+	first, _, _ := strings.Cut(string(head), "\n")
+	format, ok := workload.FormatOf(strings.TrimSpace(first))
+	switch {
+	case ok && strings.HasPrefix(format, "servegen"):
+		return readRates(name, in)
+	case ok:
+		return readTrace(name, in)
+	}
+	points, err := telemetry.ReadHistory(name, in)
+	return &found{points: points}, err
+}
+
+// readRates reads a table of request rates. One by client leaves out the windows
+// in which a client was idle; in one of totals a missing window is unknown.
+func readRates(name string, in io.Reader) (*found, error) {
+	rates, window, err := workload.ReadRates(name, in)
+	if err != nil {
+		return nil, err
+	}
+	if window%time.Minute != 0 {
+		return nil, fmt.Errorf("reading history %s: t_s: want windows of whole minutes, found %s", name, window)
+	}
+	f := &found{window: window, samples: make([]forecast.Sample, len(rates)), silenceUnknown: len(rates) > 0 && rates[0].Client == ""}
+	for i, r := range rates {
+		f.samples[i] = forecast.Sample{
+			Key: keyOf("", r.Model, ""), Source: r.Client, At: int64(r.Start / time.Second), Value: r.PerSecond,
+		}
+	}
+	return f, nil
+}
+
+// rowKey names the series that a row of a trace counts in.
+func rowKey(r workload.Row) forecast.Key {
+	return keyOf(service.Region(r.Region), r.Model, r.Tier)
+}
