@@ -31,9 +31,9 @@ func TestBuild(t *testing.T) {
 		sample("us", "m", "us-1", 6000, 20),
 		sample("us", "m", "us-0", 6030, 5), // the same minute: adds up
 		sample("us", "m", "us-0", 6240, 7),
-		sample("us", "n", "us-0", 6060, 1),         // late for nobody: another series
-		sample("us", "m", "us-0", 6000, 11),        // again: counts instead
-		sample("us", "m", "us-0", 6060, 3),         // late
+		sample("us", "n", "us-0", 6060, 1),          // late for nobody: another series
+		sample("us", "m", "us-0", 6000, 11),         // again: counts instead
+		sample("us", "m", "us-0", 6060, 3),          // late
 		sample("eu", "m", "eu-0", 6240, math.NaN()), // says that it does not know
 		sample("eu", "m", "eu-0", 6180, 9),
 	}

@@ -223,7 +223,7 @@ func historyError(ctx context.Context, source string, err error) error {
 func (o *forecastOptions) filter(h *demand.History) error {
 	all := h.Series
 	h.Series = slices.DeleteFunc(slices.Clone(all), func(k forecast.Keyed) bool {
-		return !(oneOf(o.models, k.Model) && oneOf(o.tiers, string(k.Tier)) && oneOf(o.regions, string(k.Region)) && o.named(k.Key.String()))
+		return !oneOf(o.models, k.Model) || !oneOf(o.tiers, string(k.Tier)) || !oneOf(o.regions, string(k.Region)) || !o.named(k.Key.String())
 	})
 	if len(h.Series) > 0 {
 		return nil

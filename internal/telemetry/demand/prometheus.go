@@ -107,14 +107,13 @@ func newPrometheus(u *url.URL, o Options) *prometheus {
 // authorize sets the credentials: the URL's user and password, its password
 // alone as a bearer token, else those given.
 func (p *prometheus) authorize(user *url.Userinfo, given string) {
-	name, secret := "", ""
+	name, secret, basic := strings.Cut(given, ":")
+	if !basic {
+		name, secret = "", given
+	}
 	if user != nil {
 		name = user.Username()
 		secret, _ = user.Password()
-	} else if n, s, basic := strings.Cut(given, ":"); basic {
-		name, secret = n, s
-	} else {
-		secret = given
 	}
 	r := http.Request{Header: p.header}
 	switch {
