@@ -71,7 +71,8 @@ measures are ratios (0.2 = 20 %), rmse is in the series' own unit a step.
 A history is one of these, plain or gzipped, in a file or at a URL:
   - CSV with a header: minute (since 1970) or at (a time with its offset from UTC),
     model, prompt_tokens and, where known, region, tier, balancer, cached_tokens,
-    requests, output_tokens
+    requests, output_tokens; or with prompt_tokens_total, a counter read at a time
+    (and by instance), whose growth is taken
   - JSON lines of the same keys, or the answer of a balancer's GET /v1/history;
     the address of a balancer's admin API is enough
   - a trace of requests: Azure 2023 and 2024, Mooncake, BurstGPT, Qwen-Bailian,

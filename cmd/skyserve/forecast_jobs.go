@@ -39,6 +39,7 @@ func inParallel(ctx context.Context, n int, work func(i int) error, told *progre
 			}
 		}()
 	}
+	told.set(0, n)
 	failed := outcome{i: n}
 	for count := 0; count < n; {
 		select {
@@ -81,7 +82,7 @@ func (p *progress) set(done, of int) { p.done, p.of = done, of }
 // show tells where the work is.
 func (p *progress) show() {
 	text := p.what
-	if p.of > 0 {
+	if p.of > 1 {
 		text += fmt.Sprintf(": %d of %d", p.done, p.of)
 	}
 	if p.terminal {

@@ -121,16 +121,29 @@ func TestRead(t *testing.T) {
 			"all m IW-F, requests/s by 20m from 1970-01-01T00:00: [4.5 0]\nall n IW-F, requests/s by 20m from 1970-01-01T00:00: [0 2]\n" +
 				"note: the source counts requests only: the series are of requests a second, not of prompt tokens\n",
 		},
-		"nothing whole":  {"t_s,input_tokens,output_tokens\n0,10,1\n5,10,1\n", Options{}, fmt.Sprintf(partly, 2)},
-		"header only":    {"t_s,input_tokens,output_tokens\n", Options{}, ""},
-		"empty":          {"", Options{}, "reading history h: the file is empty"},
-		"odd windows":    {"t_s,total_rps\n0,1\n90,1\n", Options{}, "reading history h: t_s: want windows of whole minutes, found 1m30s"},
-		"bad row":        {"t_s,input_tokens,output_tokens\n0,x,1\n", Options{}, `reading h:2: input_tokens: want a whole number from 0 to 4194304, found "x"`},
-		"bad rate":       {"t_s,total_rps\n0,x\n", Options{}, `reading h:2: total_rps: want a number from 0 to 1e+06, found "x"`},
-		"unknown header": {"a,b\n1,2\n", Options{}, `reading history h:1: header: want a column minute or at, got "a,b"`},
-		"naive time":     {"at,model,prompt_tokens\n2025-03-30 02:30:00,m,1\n", Options{}, `reading history h:2: at: want a time with its offset from UTC`},
-		"before 1970":    {"t_s,input_tokens,output_tokens\n-120,1,1\n0,1,1\n", Options{}, "want times since 1970"},
-		"broken gzip":    {"\x1f\x8bnonsense", Options{}, "reading history h: unpacking gzip: gzip: invalid header"},
+		"counters": {
+			"at,model,prompt_tokens_total,instance\n2025-01-31T12:00:00Z,m,100,a\n2025-01-31T12:00:30Z,m,110,a\n2025-01-31T13:01:00+01:00,m,120,a\n" +
+				"2025-01-31T12:02:00Z,m,7,a\n2025-01-31T12:00:00Z,m,5,b\n2025-01-31T12:01:00Z,m,6,b\n",
+			Options{},
+			"all m IW-F, prompt tokens by 1m from 2025-01-31T12:00: [21 7]\n" +
+				"note: 1 counter began again from zero, first of all m IW-F at 2025-01-31T12:02:00Z: counted on from there\n",
+		},
+		"counters without a time":  {"minute,model,prompt_tokens_total\n1,m,1\n", Options{}, `reading history h:1: header: want a column at, got "minute,model,prompt_tokens_total"`},
+		"a counter's bad time":     {"at,model,prompt_tokens_total\nnoon,m,1\n", Options{}, `reading history h:2: at: want a time with its offset`},
+		"a counter that is none":   {"at,model,prompt_tokens_total\n2025-01-31T12:00:00Z,m,-1\n", Options{}, `reading history h:2: prompt_tokens_total: want a count of 0 to 1e18, got "-1"`},
+		"a counter of no model":    {"at,model,prompt_tokens_total\n2025-01-31T12:00:00Z,,1\n", Options{}, `reading history h:2: model: must not be empty, got ""`},
+		"a counter's unknown tier": {"at,model,tier,prompt_tokens_total\n2025-01-31T12:00:00Z,m,gold,1\n", Options{}, `reading history h:2: tier: want IW-F, IW-N, NIW or IW, got "gold"`},
+		"a counter's short row":    {"at,model,prompt_tokens_total\n1\n", Options{}, "wrong number of fields"},
+		"nothing whole":            {"t_s,input_tokens,output_tokens\n0,10,1\n5,10,1\n", Options{}, fmt.Sprintf(partly, 2)},
+		"header only":              {"t_s,input_tokens,output_tokens\n", Options{}, ""},
+		"empty":                    {"", Options{}, "reading history h: the file is empty"},
+		"odd windows":              {"t_s,total_rps\n0,1\n90,1\n", Options{}, "reading history h: t_s: want windows of whole minutes, found 1m30s"},
+		"bad row":                  {"t_s,input_tokens,output_tokens\n0,x,1\n", Options{}, `reading h:2: input_tokens: want a whole number from 0 to 4194304, found "x"`},
+		"bad rate":                 {"t_s,total_rps\n0,x\n", Options{}, `reading h:2: total_rps: want a number from 0 to 1e+06, found "x"`},
+		"unknown header":           {"a,b\n1,2\n", Options{}, `reading history h:1: header: want a column minute or at, got "a,b"`},
+		"naive time":               {"at,model,prompt_tokens\n2025-03-30 02:30:00,m,1\n", Options{}, `reading history h:2: at: want a time with its offset from UTC`},
+		"before 1970":              {"t_s,input_tokens,output_tokens\n-120,1,1\n0,1,1\n", Options{}, "want times since 1970"},
+		"broken gzip":              {"\x1f\x8bnonsense", Options{}, "reading history h: unpacking gzip: gzip: invalid header"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			texts := []string{c.text}
@@ -185,6 +198,7 @@ func TestSeriesAgreeWithTheHistoryOfPlans(t *testing.T) {
 func FuzzRead(f *testing.F) {
 	f.Add("t_s,input_tokens,output_tokens\n0,10,1\n59,20,1\n130,30,1\n")
 	f.Add("model,client,t_s,rate_rps,cv,dist,p1,p2\nm,0,0,2,1,,,\nm,1,600,3,1,,,\n")
+	f.Add("at,model,prompt_tokens_total\n2025-01-31T12:00:00Z,m,1\n2025-01-31T12:01:00Z,m,3\n")
 	f.Add(`{"minute":100,"balancer":"a","model":"m","prompt_tokens":5}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		h, err := Read("f", strings.NewReader(text), Options{})

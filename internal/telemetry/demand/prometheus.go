@@ -311,7 +311,7 @@ func keyOfLabels(labels map[string]string) (forecast.Key, error) {
 	if tier != "" && tier != telemetry.TierInteractive {
 		parsed, err := service.ParseTier(string(tier))
 		if err != nil {
-			return forecast.Key{}, fmt.Errorf("label tier: want IW-F, IW-N, NIW or IW, got %q", tier)
+			return forecast.Key{}, fmt.Errorf("tier: want IW-F, IW-N, NIW or IW, got %q", tier)
 		}
 		tier = parsed
 	}

@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,7 +18,8 @@ import (
 
 // Read reads a file, plain or gzipped, whose name serves errors. It takes what
 // telemetry.ReadHistory takes, the traces of workload.OpenTrace, which are
-// counted by the minute, and tables of request rates (ServeGen).
+// counted by the minute, tables of request rates (ServeGen), and CSV of a
+// counter's readings (at, model, prompt_tokens_total).
 func Read(name string, r io.Reader, o Options) (*History, error) {
 	raw, err := read(name, r)
 	if err != nil {
@@ -44,6 +46,8 @@ func read(name string, r io.Reader) (*found, error) {
 		return readRates(name, in)
 	case ok:
 		return readTrace(name, in)
+	case slices.Contains(columnsOf(first), counterColumn):
+		return readCounters(name, in)
 	}
 	points, err := telemetry.ReadHistory(name, in)
 	return &found{points: points}, err

@@ -1,0 +1,96 @@
+package demand
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"skyserve/forecast"
+)
+
+// counterColumn tells a CSV file of a counter's readings from one of counts.
+const counterColumn = "prompt_tokens_total"
+
+// columnsOf is the columns of a CSV header, in lower case.
+func columnsOf(header string) []string {
+	columns := strings.Split(strings.TrimPrefix(header, "\ufeff"), ",")
+	for i, c := range columns {
+		columns[i] = strings.ToLower(strings.Trim(strings.TrimSpace(c), `"`))
+	}
+	return columns
+}
+
+// readCounters reads a CSV file of a counter's readings: at (a time with its
+// offset from UTC), model, prompt_tokens_total and, where known, region, tier and
+// instance, which tells the counters of a series apart.
+func readCounters(name string, in io.Reader) (*found, error) {
+	r := csv.NewReader(in)
+	r.ReuseRecord, r.TrimLeadingSpace = true, true
+	head, err := r.Read()
+	if err != nil {
+		return nil, fmt.Errorf("reading history %s: %w", name, err)
+	}
+	c := counterFile{columnsOf(strings.Join(head, ","))}
+	for _, want := range []string{"at", "model"} {
+		if !slices.Contains(c.columns, want) {
+			return nil, fmt.Errorf("reading history %s:1: header: want a column %s, got %q", name, want, strings.Join(head, ","))
+		}
+	}
+	var readings []forecast.Sample
+	for {
+		record, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading history %s: %w", name, err)
+		}
+		line, _ := r.FieldPos(0)
+		s, err := c.reading(record)
+		if err != nil {
+			return nil, fmt.Errorf("reading history %s:%d: %w", name, line, err)
+		}
+		readings = append(readings, s)
+	}
+	grown, report, err := forecast.Increases(readings, time.Minute)
+	if err != nil {
+		return nil, fmt.Errorf("reading history %s: %w", name, err)
+	}
+	return &found{samples: grown, report: report, silenceUnknown: true}, nil
+}
+
+// counterFile knows where its columns are.
+type counterFile struct{ columns []string }
+
+func (c counterFile) field(record []string, column string) string {
+	if i := slices.Index(c.columns, column); i >= 0 {
+		return strings.TrimSpace(record[i])
+	}
+	return ""
+}
+
+func (c counterFile) reading(record []string) (forecast.Sample, error) {
+	at, err := time.Parse(time.RFC3339, c.field(record, "at"))
+	if err != nil {
+		return forecast.Sample{}, fmt.Errorf("at: want a time with its offset from UTC such as 2025-01-31T12:00:00Z, got %q", c.field(record, "at"))
+	}
+	text := c.field(record, counterColumn)
+	value, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(value >= 0 && value <= 1e18) {
+		return forecast.Sample{}, fmt.Errorf("%s: want a count of 0 to 1e18, got %q", counterColumn, text)
+	}
+	labels := map[string]string{}
+	for _, l := range []string{"model", "region", "tier"} {
+		labels[l] = c.field(record, l)
+	}
+	if labels["model"] == "" {
+		return forecast.Sample{}, errors.New(`model: must not be empty, got ""`)
+	}
+	key, err := keyOfLabels(labels)
+	return forecast.Sample{Key: key, Source: c.field(record, "instance"), At: at.Unix(), Value: value}, err
+}
