@@ -265,17 +265,17 @@ func (o *forecastOptions) named(name string) bool {
 	return len(o.series) == 0 || slices.ContainsFunc(o.series, func(part string) bool { return strings.Contains(name, part) })
 }
 
-// loadHistory reads the history that a plan is made from.
-func loadHistory(ctx context.Context, source string, since time.Time) (*telemetry.History, error) {
-	points, _, err := demand.Points(ctx, source, withPrometheus(demand.Options{Since: since}))
+// loadHistory reads the history that a plan is made from; notes say what was
+// wrong with it.
+func loadHistory(ctx context.Context, source string, since time.Time) (h *telemetry.History, notes []string, err error) {
+	points, notes, err := demand.Points(ctx, source, withPrometheus(demand.Options{Since: since}))
 	if err != nil {
-		return nil, historyError(ctx, source, err)
+		return nil, nil, historyError(ctx, source, err)
 	}
-	h, err := telemetry.NewHistory(points)
-	if err != nil {
-		return nil, usage(fmt.Errorf("%s: %w", demand.Shown(source), err), "")
+	if h, err = telemetry.NewHistory(points); err != nil {
+		return nil, nil, usage(fmt.Errorf("%s: %w", demand.Shown(source), err), "")
 	}
-	return h, nil
+	return h, notes, nil
 }
 
 // write writes an answer to standard output, or to the file that is asked for.

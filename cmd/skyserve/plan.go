@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -206,9 +207,12 @@ func (o *planOptions) makeReview(ctx context.Context) (*controller.Reviewed, err
 	if err != nil {
 		return nil, err
 	}
+	o.review.Notes = observed.Notes
 	var h *telemetry.History
 	if o.history != "" {
-		h, err = loadHistory(ctx, o.history, from.Add(-planLookback))
+		var notes []string
+		h, notes, err = loadHistory(ctx, o.history, from.Add(-planLookback))
+		o.review.Notes = slices.Concat(observed.Notes, notes)
 	} else {
 		h, err = telemetry.NewHistory(observed.Points)
 	}
@@ -222,7 +226,6 @@ func (o *planOptions) makeReview(ctx context.Context) (*controller.Reviewed, err
 	default:
 		at = now
 	}
-	o.review.Notes = observed.Notes
 	r, err := controller.Review(observed.Spec, observed.Counts, h, at, o.review)
 	if err != nil {
 		return nil, usage(err, "")
