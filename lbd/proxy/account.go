@@ -69,7 +69,7 @@ func (x *exchange) settle() {
 	if unseen := output - x.answer.tokens; unseen > 0 {
 		x.streamed(unseen)
 	}
-	prompt, cached := u.prompt.Or(x.promptTokens), u.cached.Or(0)
+	prompt, cached := x.promptUsed()
 	if u.prompt.Known && u.cached.Known && x.counts.replica != nil {
 		c := x.counts.count
 		c.hits.add(r.Elapsed(), prompt, cached)
@@ -89,4 +89,12 @@ func (x *exchange) settle() {
 	}{{r.metrics.prompt, prompt}, {r.metrics.cached, cached}, {r.metrics.output, output}} {
 		c.of.WithLabelValues(x.model, string(x.tier)).Add(float64(c.tokens))
 	}
+}
+
+// promptUsed is how many tokens the prompt has, by the engine's word or else as
+// estimated, and how many of these came from the engine's cache.
+func (x *exchange) promptUsed() (prompt, cached int) {
+	u := &x.answer.usage
+	prompt = u.prompt.Or(x.promptTokens)
+	return prompt, min(u.cached.Or(0), prompt)
 }

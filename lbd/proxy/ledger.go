@@ -125,19 +125,21 @@ func (a *account) enter(now time.Duration) (visit, *apiError) {
 	return visit{account: a}, nil
 }
 
-// reserve takes what a request is expected to use: its prompt and the bound of
-// its answer, 0 where it has none.
-func (v *visit) reserve(prompt, bound int, now time.Duration) *apiError {
+// reserve takes what a request is expected to use: its prompt, and so many answers
+// of a bound each; a bound of 0 is none, and then all of them are taken for as long
+// as the key's answers of late.
+func (v *visit) reserve(prompt, bound, answers int, now time.Duration) *apiError {
 	a := v.account
 	if a == nil {
 		return nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if bound <= 0 {
-		bound = int(math.Ceil(a.answer))
+	expected := float64(bound) * float64(answers)
+	if bound <= 0 && answers > 0 {
+		expected = math.Ceil(a.answer)
 	}
-	n := min(int64(prompt)+int64(bound), mostGiven)
+	n := int64(prompt) + int64(min(expected, float64(mostGiven)))
 	if e := a.overQuota(1, n); e != nil {
 		return e
 	}

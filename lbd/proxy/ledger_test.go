@@ -170,14 +170,14 @@ func TestQuota(t *testing.T) {
 		if e != nil {
 			t.Fatal(e)
 		}
-		if e := v.reserve(50, 60, now()); e == nil || e.code != "insufficient_quota" || e.status != 429 || e.retryAfter != 24*60*60 {
+		if e := v.reserve(50, 60, 1, now()); e == nil || e.code != "insufficient_quota" || e.status != 429 || e.retryAfter != 24*60*60 {
 			t.Errorf("110 of 100 tokens: %+v", e)
 		}
-		if e := v.reserve(40, 50, now()); e != nil {
+		if e := v.reserve(40, 50, 1, now()); e != nil {
 			t.Error(e)
 		}
 		other, _ := a.enter(now())
-		if e := other.reserve(1, 10, now()); e == nil {
+		if e := other.reserve(1, 10, 1, now()); e == nil {
 			t.Error("the tokens of a request in flight are given away twice")
 		}
 		other.leave(now())
@@ -233,7 +233,7 @@ func TestAccountUnderConcurrency(t *testing.T) {
 					t.Error(e)
 					return
 				}
-				if e := v.reserve(10, 10+i%7, 0); e != nil {
+				if e := v.reserve(10, 10+i%7, 1, 0); e != nil {
 					t.Error(e)
 				}
 				if i%3 > 0 {
@@ -411,7 +411,7 @@ func BenchmarkLimitedKey(b *testing.B) {
 		a, _ := ring.admit(in)
 		v, e := a.enter(now)
 		if e == nil {
-			e = v.reserve(1000, 256, now)
+			e = v.reserve(1000, 256, 1, now)
 		}
 		if e != nil {
 			b.Fatal(e)

@@ -36,9 +36,8 @@ func (x *exchange) charge(status int, state string) {
 	left := state == stateCancelled && x.sent.target != "" // what was computed until then is not known
 	switch {
 	case counted || x.answer.tokens > 0 || ((served || left) && x.endpoint.generates()):
-		used = telemetry.Usage{
-			Requests: 1, PromptTokens: int64(u.prompt.Or(x.promptTokens)), CachedTokens: int64(u.cached.Or(0)), OutputTokens: int64(x.outputTokens()),
-		}
+		prompt, cached := x.promptUsed()
+		used = telemetry.Usage{Requests: 1, PromptTokens: int64(prompt), CachedTokens: int64(cached), OutputTokens: int64(x.outputTokens())}
 	case served || left:
 		used.Requests = 1
 	}
