@@ -80,8 +80,8 @@ func continuation(e *endpoint, body, said []byte, tokens int) (rest []byte, ok b
 
 // lessen takes tokens off a bound, down to least; no edit where it is no number.
 func (c *call) lessen(s span, tokens, least int) []edit {
-	n, err := strconv.Atoi(string(s.of(c.body)))
-	if err != nil || tokens == 0 {
+	n, ok := wholeNumber(s.of(c.body))
+	if !ok || tokens == 0 {
 		return nil
 	}
 	return []edit{{s, strconv.AppendInt(nil, int64(max(n-tokens, least)), 10)}}

@@ -216,7 +216,9 @@ func (a *account) overQuota(requests, tokens int64) *apiError {
 		return nil
 	}
 	own := a.total.Minus(a.quota.Own) // what nobody was told of yet
-	day, month := a.quota.Day.Plus(own), a.quota.Month.Plus(own)
+	now := time.Now()
+	day, month := a.quota.By(now)
+	day, month = day.Plus(own), month.Plus(own)
 	others := int64(a.inFlight) - requests // the request at hand is in flight already
 	for _, q := range []struct {
 		what   string
@@ -230,7 +232,7 @@ func (a *account) overQuota(requests, tokens int64) *apiError {
 		{"tokens", l.TokensPerMonth, month.Tokens() + a.reserved + max(tokens, 1), aMonth},
 	} {
 		if q.most > 0 && q.used > int64(q.most) {
-			return a.deny(denialQuota, errQuota(q.what, q.most, q.period, time.Now()))
+			return a.deny(denialQuota, errQuota(q.what, q.most, q.period, now))
 		}
 	}
 	return nil

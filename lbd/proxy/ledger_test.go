@@ -184,7 +184,7 @@ func TestQuota(t *testing.T) {
 		v.settle("m", telemetry.Usage{Requests: 1, PromptTokens: 40, OutputTokens: 5}, now())
 		v.leave(now())
 		a.mu.Lock()
-		a.quota = telemetry.KeyQuota{Day: telemetry.Usage{Requests: 2, PromptTokens: 99}, Month: telemetry.Usage{Requests: 2}, Own: a.total}
+		a.quota = telemetry.KeyQuota{At: time.Now(), Day: telemetry.Usage{Requests: 2, PromptTokens: 99}, Month: telemetry.Usage{Requests: 2}, Own: a.total}
 		a.mu.Unlock()
 		v, e = a.enter(now())
 		if e != nil {
@@ -198,6 +198,38 @@ func TestQuota(t *testing.T) {
 		time.Sleep(time.Hour)
 		if _, e := a.enter(now()); e == nil || !strings.Contains(e.message, "3 requests a month") {
 			t.Errorf("over both quotas: %+v", e)
+		}
+	})
+}
+
+// A balancer is told of a new day a moment after it began. Until then what is used
+// of the old one does not count, and nobody is sent away until the day after.
+func TestQuotaBeginsAnewOnTheStroke(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger()
+		a := l.open(limited(t, "requests_per_day=1 tokens_per_month=100")[0], 0)
+		may := func() *apiError {
+			v, e := a.enter(0)
+			v.leave(0)
+			return e
+		}
+		time.Sleep(31*24*time.Hour - 12*time.Hour) // noon of the last of January
+		a.mu.Lock()
+		a.quota = telemetry.KeyQuota{At: time.Now(), Day: telemetry.Usage{Requests: 1}, Month: telemetry.Usage{PromptTokens: 50}}
+		a.mu.Unlock()
+		time.Sleep(12*time.Hour - time.Millisecond)
+		if e := may(); e == nil || e.retryAfter != 1 {
+			t.Errorf("a millisecond before midnight: %+v, want a wait of a second", e)
+		}
+		time.Sleep(time.Millisecond)
+		if e := may(); e != nil {
+			t.Errorf("at midnight: %+v", e)
+		}
+		a.mu.Lock()
+		a.quota = telemetry.KeyQuota{At: time.Now().Add(-time.Millisecond), Month: telemetry.Usage{PromptTokens: 100}}
+		a.mu.Unlock()
+		if e := may(); e != nil {
+			t.Errorf("of January's quota nothing was left, in February: %+v", e)
 		}
 	})
 }
