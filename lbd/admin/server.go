@@ -169,7 +169,7 @@ func (a *API) route() {
 // ServeHTTP lets a request in if it may. Who takes nothing of an answer, or sends
 // nothing of a body, is cut off.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	line := http.NewResponseController(w)                              // a writer without deadlines blocks as it likes
+	line := http.NewResponseController(w)                            // a writer without deadlines blocks as it likes
 	defer func() { _ = line.SetReadDeadline(within(bodyTimeout)) }() // of what nobody has read, which net/http reads
 	deadline := within(writeTimeout)
 	if strings.HasPrefix(r.URL.Path, "/debug/pprof/") {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"skyserve/internal/service"
 )
@@ -122,6 +123,26 @@ func TestPreviousResponse(t *testing.T) {
 	b.settled()
 	if p := b.History(0); len(p) != 1 || p[0].PromptTokens != 5 || p[0].OutputTokens != 7 || p[0].CachedTokens != 3 {
 		t.Errorf("points %+v, want the usage of one response", p)
+	}
+}
+
+// Who is refused and sends nothing of the body that was promised holds no connection.
+func TestBodyOfARefusedRequest(t *testing.T) {
+	o := testOptions(t)
+	o.Keys, o.Limits.Body = apiKeys("sk"), 20*time.Millisecond
+	b := start(t, o)
+	for path, status := range map[string]string{chatPath: "401", "/v1/models/x": "405", "/v1/files": "501", "/none": "404"} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second)) // only to end a test that fails
+		_, _ = io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+		answer, err := io.ReadAll(conn)
+		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 "+status) {
+			t.Errorf("%s: got %q, %v", path, answer, err)
+		}
+		conn.Close()
 	}
 }
 

@@ -312,6 +312,7 @@ func (x *exchange) refuse(e *apiError) {
 	if x.endsConnection(e.status) {
 		x.w.Header().Set("Connection", "close")
 	}
+	x.rt.limitRest(x.w)
 	x.reply(e)
 	x.close(e.status, outcomeRefused)
 }

@@ -69,9 +69,16 @@ func (r *Runtime) allow(w http.ResponseWriter, req *http.Request, method string)
 
 // refuse answers a request that asks no engine for anything.
 func (r *Runtime) refuse(w http.ResponseWriter, req *http.Request, e *apiError) {
+	r.limitRest(w)
 	w.Header().Set(headerRequestID, requestID(req.Header.Get(headerRequestID)))
 	w.Header().Set(headerRegion, string(r.self.Region))
 	e.write(w)
+}
+
+// limitRest bounds the time in which what is left of a refused request's body must
+// come: net/http reads it before the connection is used again.
+func (r *Runtime) limitRest(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(r.limits.Body)) // a reader without deadlines blocks as it likes
 }
 
 func writeText(w http.ResponseWriter, status int, s string) {
