@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+
+	"skyserve/lbd/core"
 )
 
 func equal(a, b []string) bool { return slices.Equal(a, b) }
@@ -60,7 +62,11 @@ func TestReady(t *testing.T) {
 	if _, err := b.AddReplica(replicaAt("us-0", "http://127.0.0.1:1")); err != nil {
 		t.Fatal(err)
 	}
-	want(503, "us-0: no answer yet")
+	want(503, "no replica is ready and no peer can serve\n")
+	b.Step(core.Event{Kind: core.EventReplicaReport, Target: "us-0", Report: &core.Report{Reason: "dial tcp 10.0.0.7:8000: no route to host"}})
+	if _, body := b.get("/readyz"); strings.Contains(body, "10.0.0.7") {
+		t.Errorf("readyz, which asks nobody for a key, names a machine: %q", body)
+	}
 	b.report("us-0")
 	want(200, "ok")
 	if !b.DrainReplica("us-0") || b.DrainReplica("us-9") {

@@ -120,11 +120,11 @@ func (r *Runtime) notReady() string {
 	if len(v.Replicas) == 0 {
 		return "no replica is attached and no peer can serve"
 	}
-	first := v.Replicas[0]
-	if first.Draining {
+	if v.Replicas[0].Draining {
 		return "every replica is draining and no peer can serve"
 	}
-	return "no replica is ready (" + first.ID + ": " + first.Reason + ") and no peer can serve"
+	// Which they are, and why they are not ready, names machines: the admin API says it.
+	return "no replica is ready and no peer can serve"
 }
 
 // modelObject is a model as GET /v1/models lists it.
