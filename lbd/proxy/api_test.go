@@ -127,7 +127,7 @@ func TestPreviousResponse(t *testing.T) {
 	expect(t, b.post("/v1/responses", `{"model":"chat-small","input":"x","previous_response_id":"resp_1"}`), 400, "previous_response_not_found")
 	expect(t, b.post("/v1/responses", `{"model":"chat-small","input":"x","previous_response_id":null}`), 200, "")
 	b.settled()
-	if p := b.History(0); len(p) != 1 || p[0].PromptTokens != 5 || p[0].OutputTokens != 7 || p[0].CachedTokens != 3 {
+	if p := b.tallied(); p.PromptTokens != 5 || p.OutputTokens != 7 || p.CachedTokens != 3 {
 		t.Errorf("points %+v, want the usage of one response", p)
 	}
 }
