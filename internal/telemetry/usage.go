@@ -96,11 +96,11 @@ type KeyQuota struct {
 // By is what is used of the day and the month that hold t; nothing of those that
 // nobody told of yet.
 func (q KeyQuota) By(t time.Time) (day, month Usage) {
-	if DayOf(q.At) == DayOf(t) {
-		day = q.Day
+	if DayOf(q.At) == DayOf(t) { // most often, and quick to see
+		return q.Day, q.Month
 	}
-	if q.At.UTC().Year() == t.UTC().Year() && q.At.UTC().Month() == t.UTC().Month() {
+	if at, t := q.At.UTC(), t.UTC(); at.Year() == t.Year() && at.Month() == t.Month() {
 		month = q.Month
 	}
-	return day, month
+	return Usage{}, month
 }
