@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
@@ -309,10 +310,14 @@ func secretFrom(ref string) (string, error) {
 	if !ok {
 		return "", errors.New("must be env:NAME or file:PATH") // the value found may be a key itself
 	}
-	info, err := os.Stat(path)
-	if err == nil && info.Size() > maxSecret {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
+	if err == nil && len(data) > maxSecret {
 		return "", fmt.Errorf("%s is larger than %d bytes", path, maxSecret)
 	}
-	data, err := os.ReadFile(path)
 	return string(data), err
 }

@@ -177,3 +177,13 @@ func TestUnusableFiles(t *testing.T) {
 		}
 	}
 }
+
+// A file of keys that has no size of its own is bounded too.
+func TestKeysFromAnEndlessFile(t *testing.T) {
+	if _, err := apiKeys(&service.Auth{KeysFrom: "file:/dev/zero"}); err == nil || !strings.Contains(err.Error(), "/dev/zero is larger than 8388608 bytes") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := apiKeys(&service.Auth{KeysFrom: "file:/nonexistent/keys"}); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -62,7 +62,7 @@ type usage struct {
 	mu      sync.Mutex
 	counted map[series]telemetry.Usage // of the balancer's own counts, what is in mine
 	mine    map[store.UsagePart]*ownPart
-	stored  map[store.UsagePart][]telemetry.UsageRow // of the running month, as the store told
+	stored  map[store.UsagePart][]telemetry.UsageRow // of the running month or later, as the store told
 	told    map[string]bool                          // keys whose quota the balancer was told of
 }
 
@@ -77,8 +77,10 @@ func seriesOf(r telemetry.UsageRow) series { return series{r.Key, r.Model, r.Reg
 // table is rows by what they count.
 type table map[series]telemetry.UsageRow
 
-func (t table) add(rows ...telemetry.UsageRow) {
+// add adds rows as they are on a day.
+func (t table) add(day int64, rows ...telemetry.UsageRow) {
 	for _, r := range rows {
+		r = r.NotAfter(day)
 		if old, ok := t[seriesOf(r)]; ok {
 			r = old.Plus(r)
 		}
@@ -164,7 +166,7 @@ func (u *usage) last(ctx context.Context) {
 func (u *usage) heard(c store.UsageChange) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if c.Part.Month == telemetry.MonthOf(time.Now()) {
+	if c.Part.Month >= telemetry.MonthOf(time.Now()) { // a clock ahead of this one may have begun the next month
 		u.stored[c.Part] = c.Rows
 	}
 }
@@ -185,10 +187,10 @@ func (u *usage) count(now time.Time) {
 		if u.mine[part] == nil {
 			u.mine[part] = &ownPart{sending: table{}, pending: table{}}
 		}
-		u.mine[part].pending.add(telemetry.UsageRow{Key: k.Key, Model: k.Model, Region: u.region, Month: used, Day: day, Today: used})
+		u.mine[part].pending.add(day, telemetry.UsageRow{Key: k.Key, Model: k.Model, Region: u.region, Month: used, Day: day, Today: used})
 	}
 	for part := range u.stored {
-		if part.Month != month {
+		if part.Month < month {
 			delete(u.stored, part)
 		}
 	}
@@ -262,10 +264,22 @@ func (u *usage) changed() []store.UsagePart {
 	return parts
 }
 
-// save stores one part.
+// save stores one part. What could not be stored before goes alone, as it was sent
+// then; what was counted since follows.
 func (u *usage) save(ctx context.Context, part store.UsagePart) error {
 	u.mu.Lock()
 	p := u.mine[part]
+	again := len(p.sending) > 0
+	u.mu.Unlock()
+	err := u.saveOnce(ctx, part, p)
+	if again && err == nil {
+		err = u.saveOnce(ctx, part, p)
+	}
+	return err
+}
+
+func (u *usage) saveOnce(ctx context.Context, part store.UsagePart, p *ownPart) error {
+	u.mu.Lock()
 	fresh := p.fresh
 	u.mu.Unlock()
 	if !fresh {
@@ -275,7 +289,7 @@ func (u *usage) save(ctx context.Context, part store.UsagePart) error {
 		}
 		u.opened(p, rows, revision)
 	}
-	rows, revision := u.send(p)
+	rows, revision := u.send(p, time.Now())
 	next, err := u.store.WriteUsage(ctx, part, rows, revision)
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -299,14 +313,19 @@ func (u *usage) opened(p *ownPart, rows []telemetry.UsageRow, revision uint64) {
 }
 
 // send is what the store shall hold in the place of a revision of an own part.
-func (u *usage) send(p *ownPart) (rows []telemetry.UsageRow, revision uint64) {
+// While it is not known whether the store has what was sent, nothing is added to
+// that: a write that was given up may still get in, and is known by its rows.
+func (u *usage) send(p *ownPart, now time.Time) (rows []telemetry.UsageRow, revision uint64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	p.sending.add(p.pending.rows()...)
-	clear(p.pending)
+	day := telemetry.DayOf(now)
+	if len(p.sending) == 0 {
+		p.sending.add(day, p.pending.rows()...)
+		clear(p.pending)
+	}
 	t := table{}
-	t.add(p.base...)
-	t.add(p.sending.rows()...)
+	t.add(day, p.base...)
+	t.add(day, p.sending.rows()...)
 	p.sent = t.rows()
 	return p.sent, p.revision
 }
@@ -331,20 +350,20 @@ func (u *usage) prune(ctx context.Context, now time.Time) error {
 
 // overlay is the parts of a month with what this balancer knows better: its own,
 // with what is not stored yet. The lock is held.
-func (u *usage) overlay(month string, stored map[store.UsagePart][]telemetry.UsageRow) table {
+func (u *usage) overlay(month string, day int64, stored map[store.UsagePart][]telemetry.UsageRow) table {
 	sum := table{}
 	for part, rows := range stored {
 		if p := u.mine[part]; part.Month == month && (p == nil || !p.opened) {
-			sum.add(rows...)
+			sum.add(day, rows...)
 		}
 	}
 	for part, p := range u.mine {
 		if part.Month != month {
 			continue
 		}
-		sum.add(p.base...)
-		sum.add(p.sending.rows()...)
-		sum.add(p.pending.rows()...)
+		sum.add(day, p.base...)
+		sum.add(day, p.sending.rows()...)
+		sum.add(day, p.pending.rows()...)
 	}
 	return sum
 }
@@ -357,9 +376,10 @@ func (u *usage) tell(now time.Time) {
 	for name := range u.told {
 		quotas[name] = telemetry.KeyQuota{} // of which nothing may be left in a new month
 	}
-	for id, r := range u.overlay(telemetry.MonthOf(now), u.stored) {
+	day := telemetry.DayOf(now)
+	for id, r := range u.overlay(telemetry.MonthOf(now), day, u.stored) {
 		q := quotas[id.key]
-		q.Month, q.Day = q.Month.Plus(r.Month), q.Day.Plus(r.On(telemetry.DayOf(now)))
+		q.Month, q.Day = q.Month.Plus(r.Month), q.Day.Plus(r.On(day))
 		quotas[id.key] = q
 	}
 	for id, used := range u.counted {
@@ -368,6 +388,7 @@ func (u *usage) tell(now time.Time) {
 		quotas[id.key] = q
 	}
 	for name, q := range quotas {
+		q.At = now
 		u.keys.SetKeyQuota(name, q)
 		u.told[name] = true
 	}
@@ -377,14 +398,15 @@ func (u *usage) tell(now time.Time) {
 // model and region; a region's balancers are added up. complete is false when the
 // store is away or there is none: then it is what this balancer knows.
 func (u *usage) Usage(ctx context.Context, month string) (rows []telemetry.UsageRow, complete bool) {
-	u.count(time.Now())
+	now := time.Now()
+	u.count(now)
 	stored, err := u.read(ctx, month)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if err != nil {
 		stored = u.stored
 	}
-	return u.overlay(month, stored).rows(), err == nil
+	return u.overlay(month, telemetry.DayOf(now), stored).rows(), err == nil
 }
 
 // read reads the parts of a month.

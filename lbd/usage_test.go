@@ -1,6 +1,7 @@
 package lbd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,6 +34,10 @@ type cupboard struct {
 	parts    map[store.UsagePart]kept
 	revision uint64
 	watchers []chan store.UsageChange
+	// late is a write that was given up and is still under way: it gets in before
+	// the next one. With delay set the next write is such a one.
+	delay bool
+	late  func()
 }
 
 type kept struct {
@@ -62,10 +67,24 @@ func (c *cupboard) WriteUsage(_ context.Context, part store.UsagePart, rows []te
 	if c.fail != nil && before == nil {
 		before, after = c.fail()
 	}
+	if late := c.late; late != nil {
+		c.late = nil
+		late()
+	}
 	switch {
 	case before != nil:
 		return 0, before
-	case c.parts[part].revision != revision:
+	case c.delay:
+		c.delay, c.late = false, func() { _, _ = c.put(part, rows, revision) }
+		return 0, errAway
+	}
+	next, err := c.put(part, rows, revision)
+	return next, cmp.Or(err, after)
+}
+
+// put is a write that gets in.
+func (c *cupboard) put(part store.UsagePart, rows []telemetry.UsageRow, revision uint64) (uint64, error) {
+	if c.parts[part].revision != revision {
 		return 0, store.ErrConflict
 	}
 	c.revision++
@@ -73,7 +92,7 @@ func (c *cupboard) WriteUsage(_ context.Context, part store.UsagePart, rows []te
 	for _, w := range c.watchers {
 		w <- store.UsageChange{Part: part, Rows: slices.Clone(rows)}
 	}
-	return c.revision, after
+	return c.revision, nil
 }
 
 // WatchUsage never has more to say than fits.
@@ -338,6 +357,87 @@ func TestUsageIsStoredOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A write that was given up may get in as late as after the part was read again.
+func TestUsageThatIsStoredLateIsStoredOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, keys := newCupboard(), newTills()
+		_, stop := keep("us", keys, c)
+		keys.use("acme", 10)
+		time.Sleep(2 * usageEvery)
+		c.set(func(c *cupboard) { c.delay = true })
+		keys.use("acme", 100)
+		time.Sleep(usageEvery)
+		keys.use("acme", 1000)
+		time.Sleep(3 * usageEvery)
+		if n := c.tokens(january, "acme"); n != 1110 {
+			t.Errorf("%d tokens are stored, want 1110", n)
+		}
+		c.set(func(c *cupboard) { c.delay = true })
+		keys.use("acme", 1)
+		time.Sleep(usageEvery)
+		keys.use("acme", 1)
+		stop() // its last word too holds all there is
+		if n := c.tokens(january, "acme"); n != 1112 {
+			t.Errorf("%d tokens are stored at the end, want 1112", n)
+		}
+	})
+}
+
+// Another balancer's clock may be ahead: what it writes of the next month is not
+// forgotten when that begins here.
+func TestUsageOfAMonthThatBeganElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, us := newCupboard(), newTills()
+		time.Sleep(31*24*time.Hour - 5*time.Second)
+		_, stop := keep("us", us, c)
+		defer stop()
+		time.Sleep(time.Second)
+		ahead := []telemetry.UsageRow{{Key: "acme", Model: "m", Region: "local/eu", Month: telemetry.Usage{PromptTokens: 7}, Day: telemetry.DayOf(time.Now()) + 1, Today: telemetry.Usage{PromptTokens: 7}}}
+		if _, err := c.WriteUsage(t.Context(), store.UsagePart{Month: "2000-02", Balancer: "eu"}, ahead, 0); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if q := us.quota("acme"); q.Month.PromptTokens != 0 {
+			t.Errorf("in January: %+v", q)
+		}
+		time.Sleep(10 * time.Second)
+		if q := us.quota("acme"); q.Month.PromptTokens != 7 || q.Day.PromptTokens != 7 {
+			t.Errorf("in February: %+v, want what was used elsewhere in its first second", q)
+		}
+	})
+}
+
+// A clock that was ahead and is set right leaves usage of days to come, which must
+// not hide what is used today.
+func TestUsageOfADayThatHasNotCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tomorrow := telemetry.DayOf(time.Now()) + 1
+		c, us := newCupboard(), newTills()
+		for _, balancer := range []string{"us", "us-2"} { // an earlier process of it, and another of its region
+			part := store.UsagePart{Month: january, Balancer: balancer, Shard: shardOf("acme")}
+			row := telemetry.UsageRow{Key: "acme", Model: "m", Region: "local/us", Month: telemetry.Usage{PromptTokens: 10}, Day: tomorrow, Today: telemetry.Usage{PromptTokens: 10}}
+			if _, err := c.WriteUsage(t.Context(), part, []telemetry.UsageRow{row}, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		u, stop := keep("us", us, c)
+		us.use("acme", 1)
+		time.Sleep(2 * usageEvery)
+		us.use("acme", 2)
+		time.Sleep(2 * usageEvery)
+		if q := us.quota("acme"); q.Day.PromptTokens != 3 || q.Month.PromptTokens != 23 {
+			t.Errorf("%+v, want 3 today and 23 in the month", q)
+		}
+		rows, _ := u.Usage(t.Context(), january)
+		if len(rows) != 1 || rows[0].On(tomorrow-1).PromptTokens != 3 || rows[0].Month.PromptTokens != 23 {
+			t.Errorf("usage %+v, want 3 today and 23 in the month", rows)
+		}
+		stop()
+		_, again := keep("us", newTills(), c)
+		again()
+	})
 }
 
 // Two processes of one balancer, the old one draining: each adds to what the

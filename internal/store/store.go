@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"skyserve/internal/telemetry"
 )
 
 // Limits of a client, each with its reason.
@@ -97,10 +99,10 @@ func Connect(ctx context.Context, natsURL, token string, options ...Option) (*St
 		return nil, fmt.Errorf("connecting to store: namespace %q: want letters, digits, dashes and underscores", c.namespace)
 	}
 	if _, err := url.Parse(natsURL); err != nil || natsURL == "" {
-		return nil, fmt.Errorf("connecting to store: url %q: want nats://host:port", redact(natsURL))
+		return nil, fmt.Errorf("connecting to store: url %q: want nats://host:port", telemetry.HideCredentials(natsURL))
 	}
 	s := &Store{
-		url: redact(natsURL), namespace: c.namespace, log: c.log,
+		url: telemetry.HideCredentials(natsURL), namespace: c.namespace, log: c.log,
 		now: time.Now, up: make(chan struct{}), stop: func() {},
 	}
 	opts := s.natsOptions(token, c.name)
@@ -112,16 +114,6 @@ func Connect(ctx context.Context, natsURL, token string, options ...Option) (*St
 		return nil, wrap(ctx, err, "connecting to store %s", s.url)
 	}
 	return s, nil
-}
-
-// redact drops credentials from a URL for use in messages.
-func redact(raw string) string {
-	u, err := url.Parse(raw)
-	if err != nil || u.User == nil {
-		return raw
-	}
-	u.User = url.User("***")
-	return u.String()
 }
 
 func (s *Store) natsOptions(token, name string) []nats.Option {

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"skyserve/internal/service"
 )
@@ -24,7 +25,7 @@ const (
 	dialTimeout    = 3 * time.Second  // reaching the host, half a world away included
 	idleTimeout    = 30 * time.Second // keeps the connection between two polls
 	maxAnswerBytes = 64 << 20         // a week of minutes of a large service stays under it
-	maxErrorBytes  = 4 << 10          // what is read of an answer that is an error
+	maxErrorBytes  = 64 << 10         // what is read of an answer that is an error: every problem of a refused configuration
 )
 
 // Errors that callers react to; test for them with errors.Is.
@@ -228,11 +229,20 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (int,
 // statusError makes the error of an answer that is no success.
 func statusError(method, target string, res *http.Response) error {
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxErrorBytes))
-	message := errorMessage(data)
+	message := strings.Map(printable, errorMessage(data))
 	if err != nil || message == "" {
 		message = http.StatusText(res.StatusCode)
 	}
 	return &StatusError{Method: method, URL: target, Status: res.StatusCode, Message: message}
+}
+
+// printable makes a space of what would steer the terminal that an error is shown on:
+// whoever answers may not be what it was taken for.
+func printable(r rune) rune {
+	if unicode.IsControl(r) {
+		return ' '
+	}
+	return r
 }
 
 // errorMessage takes the message out of {"error":{"message":...}}, or the first
@@ -251,20 +261,36 @@ func errorMessage(data []byte) string {
 }
 
 // withoutURL drops the request that net/http and net/url write before the
-// cause: do names it itself, in the form that holds no password.
+// cause: do names it itself, in the form that holds no password. What is wrong with
+// a URL that holds one may be a part of it.
 func withoutURL(err error) error {
 	var ue *url.Error
-	if errors.As(err, &ue) {
-		return ue.Err
+	switch {
+	case !errors.As(err, &ue):
+		return err
+	case ue.Op == "parse" && strings.Contains(ue.URL, "@"):
+		return errors.New("it cannot be read as a URL")
 	}
-	return err
+	return ue.Err
 }
 
 // redact hides the password of a URL that holds one.
 func redact(target string) string {
 	u, err := url.Parse(target)
 	if err != nil {
-		return strings.ToValidUTF8(target, "?")
+		return strings.ToValidUTF8(HideCredentials(target), "?")
 	}
 	return u.Redacted()
+}
+
+// HideCredentials hides what stands before an @ in a URL, or in several separated by
+// commas, whether they can be read as URLs or not. It is for those that have no path.
+func HideCredentials(urls string) string {
+	parts := strings.Split(urls, "://")
+	for i, part := range parts {
+		if at := strings.LastIndexByte(part, '@'); at >= 0 {
+			parts[i] = "***" + part[at:]
+		}
+	}
+	return strings.Join(parts, "://")
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -192,6 +193,55 @@ func TestUnreachableNamesTheURLOnceAndHidesPasswords(t *testing.T) {
 	srv.Close()
 	err := telemetry.NewClient("http://me:secret@"+host, nil).Healthy(context.Background())
 	if err == nil || strings.Count(err.Error(), "/healthz") != 1 || strings.Contains(err.Error(), "secret") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestNoErrorShowsAPassword(t *testing.T) {
+	for _, base := range []string{
+		"http://me:s3%zzcret@127.0.0.1:1", "http://me:s3/cret@127.0.0.1:1", "http://me:s3cret@[::1", "http://me:s3cret@127.0.0.1:port",
+		"http://me:s3\x7fcret@127.0.0.1:1", "me:s3cret@127.0.0.1:1",
+	} {
+		c := telemetry.NewClient(base, nil)
+		err := c.Healthy(context.Background())
+		if text := fmt.Sprint(err, c.Base()); err == nil || strings.Contains(text, "s3") || strings.Contains(text, "cret") {
+			t.Errorf("%s: %s", base, text)
+		}
+	}
+	for urls, want := range map[string]string{
+		"nats://a:4222":                    "nats://a:4222",
+		"nats://u:pw@a:4222,nats://u:pw@b": "nats://***@a:4222,nats://***@b",
+		"nats://u:pw@a:4222,u:pw@b":        "nats://***@b",
+		"nats://token@a":                   "nats://***@a",
+		"u:p/w,x@a":                        "***@a",
+		"tls://u:p%zz@a:99,tls://b":        "tls://***@a:99,tls://b",
+	} {
+		if got := telemetry.HideCredentials(urls); got != want {
+			t.Errorf("%s: %s, want %s", urls, got, want)
+		}
+	}
+}
+
+func TestErrorsDoNotSteerTheTerminal(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusTeapot)
+		_, _ = io.WriteString(w, `{"error":{"message":"no\u001b[2J\u0007\r\nfake line\u009b"}}`)
+	}))
+	defer srv.Close()
+	err := telemetry.NewClient(srv.URL, nil).Healthy(context.Background())
+	if err == nil || !strings.HasSuffix(err.Error(), "no [2J   fake line ") {
+		t.Errorf("got %q", err)
+	}
+}
+
+func TestLongErrorsAreReadWhole(t *testing.T) {
+	long := strings.Repeat("regions[1].replicas.min: must be at least 1, got 0; ", 500)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = fmt.Fprintf(w, `{"error":{"message":%q}}`, long+"end")
+	}))
+	defer srv.Close()
+	if _, err := telemetry.NewClient(srv.URL, nil).Reload(context.Background()); err == nil || !strings.HasSuffix(err.Error(), "end") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -60,6 +60,15 @@ func (r UsageRow) Plus(s UsageRow) UsageRow {
 	return r
 }
 
+// NotAfter is the row without the usage of a day that has not come: the clock of
+// whoever counted that was ahead, and it would hide what is used until then.
+func (r UsageRow) NotAfter(day int64) UsageRow {
+	if r.Day > day {
+		r.Day, r.Today = day, Usage{}
+	}
+	return r
+}
+
 // On is the row's usage of a day; none where that is not the row's.
 func (r UsageRow) On(day int64) Usage {
 	if r.Day != day {
@@ -74,10 +83,24 @@ func DayOf(t time.Time) int64 { return t.Unix() / (24 * 60 * 60) }
 // MonthOf names a month (UTC): 2026-11.
 func MonthOf(t time.Time) string { return t.UTC().Format("2006-01") }
 
-// KeyQuota is what one API key has used by now as far as its balancer was told,
-// all balancers together; it is what quotas are held against.
+// KeyQuota is what one API key has used as far as its balancer was told, all
+// balancers together; it is what quotas are held against.
 type KeyQuota struct {
+	// At is when it was so: Day and Month are of the day and month (UTC) that hold it.
+	At         time.Time
 	Day, Month Usage
 	// Own is how much of this balancer's own usage since its start is in it.
 	Own Usage
+}
+
+// By is what is used of the day and the month that hold t; nothing of those that
+// nobody told of yet.
+func (q KeyQuota) By(t time.Time) (day, month Usage) {
+	if DayOf(q.At) == DayOf(t) { // most often, and quick to see
+		return q.Day, q.Month
+	}
+	if at, t := q.At.UTC(), t.UTC(); at.Year() == t.Year() && at.Month() == t.Month() {
+		month = q.Month
+	}
+	return Usage{}, month
 }

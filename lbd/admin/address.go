@@ -17,6 +17,21 @@ var instanceSecrets = []netip.Prefix{
 	netip.MustParsePrefix("fd20:ce::254/128"),   // Google, IPv6
 	netip.MustParsePrefix("100.100.100.200/32"), // Alibaba
 	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
+	netip.MustParsePrefix("192.0.0.192/32"),     // Oracle
+}
+
+// translated are the IPv6 addresses that gateways turn into the IPv4 address in
+// their last four bytes (RFC 6052, RFC 8215, and the compatible ones of RFC 4291).
+var translated = []netip.Prefix{netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("::/96")}
+
+// plain is the address that is reached by way of addr.
+func plain(addr netip.Addr) netip.Addr {
+	addr = addr.Unmap().WithZone("")
+	if addr.Is6() && !addr.IsLoopback() && !addr.IsUnspecified() && contains(translated, addr) {
+		b := addr.As16()
+		return netip.AddrFrom4([4]byte(b[12:]))
+	}
+	return addr
 }
 
 // checkAddress refuses hosts that no replica has: addresses of links, groups
@@ -27,10 +42,10 @@ func (a *API) checkAddress(ctx context.Context, host string, nearOnly bool) erro
 	if err != nil {
 		return err
 	}
-	for _, addr := range addrs {
-		addr = addr.Unmap().WithZone("")
+	for _, given := range addrs {
+		addr := plain(given)
 		switch {
-		case contains(a.opts.AllowCIDRs, addr):
+		case contains(a.opts.AllowCIDRs, addr) || contains(a.opts.AllowCIDRs, given):
 		case addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified() || contains(instanceSecrets, addr):
 			return fmt.Errorf("url: %s is no address of a replica, got host %s", addr, quoted(host))
 		case nearOnly && !addr.IsLoopback() && !addr.IsPrivate():

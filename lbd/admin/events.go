@@ -9,8 +9,14 @@ import (
 // eventsPulse keeps proxies from taking a quiet stream for a dead one.
 const eventsPulse = 15 * time.Second
 
-// serveEvents streams decisions as they are made (server-sent events).
+// serveEvents streams decisions as they are made (server-sent events), to so many
+// clients that what waits for them is bounded. One that takes none is cut off.
 func (a *API) serveEvents(w http.ResponseWriter, r *http.Request) {
+	defer a.watchers.Add(-1)
+	if a.watchers.Add(1) > maxWatchers {
+		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("%d clients follow the events already; end one of these first", maxWatchers))
+		return
+	}
 	events, cancel := a.opts.Decisions.Subscribe()
 	defer cancel()
 	out := http.NewResponseController(w)
@@ -31,8 +37,10 @@ func (a *API) serveEvents(w http.ResponseWriter, r *http.Request) {
 			if !open {
 				return
 			}
+			_ = out.SetWriteDeadline(within(writeTimeout))
 			_, err = fmt.Fprintf(w, "event: decision\ndata: %s\n\n", event)
 		case <-pulse.C:
+			_ = out.SetWriteDeadline(within(writeTimeout))
 			_, err = fmt.Fprint(w, ": still here\n\n")
 		}
 		if err != nil || out.Flush() != nil {

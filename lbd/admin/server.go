@@ -12,6 +12,7 @@ import (
 	"net/http/pprof"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,6 +24,13 @@ import (
 	"skyserve/lbd/peer"
 	"skyserve/lbd/policy"
 	"skyserve/lbd/proxy"
+)
+
+// Bounds of what one client may hold up, each with its reason.
+const (
+	bodyTimeout  = 10 * time.Second // a body is one packet; slower is an attack
+	writeTimeout = 30 * time.Second // a week of history over a slow line
+	maxWatchers  = 64               // a dashboard each for everybody who is on duty
 )
 
 // Replica is a replica with all that the balancer knows of it.
@@ -104,9 +112,10 @@ type Options struct {
 
 // API is the admin API of one balancer.
 type API struct {
-	opts Options
-	mux  *http.ServeMux
-	csrf *http.CrossOriginProtection
+	opts     Options
+	mux      *http.ServeMux
+	csrf     *http.CrossOriginProtection
+	watchers atomic.Int32 // of events
 }
 
 // New makes the API.
@@ -157,8 +166,16 @@ func (a *API) route() {
 	})
 }
 
-// ServeHTTP lets a request in if it may.
+// ServeHTTP lets a request in if it may. Who takes nothing of an answer, or sends
+// nothing of a body, is cut off.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	line := http.NewResponseController(w)                            // a writer without deadlines blocks as it likes
+	defer func() { _ = line.SetReadDeadline(within(bodyTimeout)) }() // of what nobody has read, which net/http reads
+	deadline := within(writeTimeout)
+	if strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
+		deadline = time.Time{} // who asks says for how many seconds
+	}
+	_ = line.SetWriteDeadline(deadline)
 	switch err := a.csrf.Check(r); {
 	case err != nil:
 		refuse(w, http.StatusForbidden, "a page of another origin may not change anything here")
@@ -173,6 +190,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.mux.ServeHTTP(w, r)
 	}
 }
+
+// within is the end of a time that begins now. Deadlines are by the machine's clock,
+// whatever Options.Now tells.
+func within(d time.Duration) time.Time { return time.Now().Add(d) }
 
 func (a *API) authorized(r *http.Request) bool {
 	if a.opts.Token == "" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 
@@ -46,12 +47,17 @@ func (a *API) listURLs(w http.ResponseWriter, _ *http.Request) {
 
 func (a *API) addWorker(w http.ResponseWriter, r *http.Request) {
 	var cfg service.ReplicaConfig
+	_ = http.NewResponseController(w).SetReadDeadline(within(bodyTimeout)) // as in ServeHTTP
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxWorkerBody))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&cfg); err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
 			refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("reading the replica: larger than %d bytes", large.Limit))
+			return
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			refuse(w, http.StatusRequestTimeout, fmt.Sprintf("reading the replica: it did not come within %s", bodyTimeout))
 			return
 		}
 		refuse(w, http.StatusBadRequest, "reading the replica: "+err.Error())

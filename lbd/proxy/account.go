@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
 )
 
@@ -46,8 +47,9 @@ func (x *exchange) streamed(n int) {
 
 // end closes the books on a request that core has done with.
 func (x *exchange) end(status int, state string) {
-	x.settle()
-	x.charge(status, state)
+	used := x.used(status, state)
+	x.settle(used)
+	x.visit.settle(x.model, used, x.rt.Elapsed())
 	e2e := millis(time.Since(x.began))
 	x.rt.leave(&x.flight, func(d *DecisionRecord) {
 		d.State, d.Status, d.E2EMillis = state, status, &e2e
@@ -61,15 +63,16 @@ func (x *exchange) end(status int, state string) {
 	x.close(status, state)
 }
 
-// settle counts the tokens of a request: the engine's figures where it gave
-// them, else what was seen pass and the estimate.
-func (x *exchange) settle() {
+// settle counts the tokens of a request: in points what its client asked for, by
+// the engine's figures where it gave them, else by the estimate and what was seen
+// pass; in metrics what engines computed of it.
+func (x *exchange) settle(used telemetry.Usage) {
 	r, u := x.rt, &x.answer.usage
 	output := x.outputTokens()
 	if unseen := output - x.answer.tokens; unseen > 0 {
 		x.streamed(unseen)
 	}
-	prompt, cached := u.prompt.Or(x.promptTokens), u.cached.Or(0)
+	prompt, cached := x.promptUsed()
 	if u.prompt.Known && u.cached.Known && x.counts.replica != nil {
 		c := x.counts.count
 		c.hits.add(r.Elapsed(), prompt, cached)
@@ -85,8 +88,16 @@ func (x *exchange) settle() {
 	r.points.add(x.model, x.tier, tally{prompt: int64(prompt), cached: int64(cached), output: int64(output)})
 	for _, c := range []struct {
 		of     *prometheus.CounterVec
-		tokens int
-	}{{r.metrics.prompt, prompt}, {r.metrics.cached, cached}, {r.metrics.output, output}} {
+		tokens int64
+	}{{r.metrics.prompt, used.PromptTokens}, {r.metrics.cached, used.CachedTokens}, {r.metrics.output, used.OutputTokens}} {
 		c.of.WithLabelValues(x.model, string(x.tier)).Add(float64(c.tokens))
 	}
+}
+
+// promptUsed is how many tokens the prompt has, by the engine's word or else as
+// estimated, and how many of these came from the engine's cache.
+func (x *exchange) promptUsed() (prompt, cached int) {
+	u := &x.answer.usage
+	prompt = u.prompt.Or(x.promptTokens)
+	return prompt, min(u.cached.Or(0), prompt)
 }

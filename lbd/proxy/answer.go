@@ -349,8 +349,9 @@ func (u *usage) read(raw []byte) bool {
 	return true
 }
 
+// count takes a number of tokens; one that cannot be is as good as none.
 func count(into *policy.Maybe[int], raw []byte) {
-	if n, err := strconv.Atoi(string(raw)); err == nil && n >= 0 {
+	if n, err := strconv.Atoi(string(raw)); err == nil && n >= 0 && n <= mostAsked {
 		*into = policy.Known(n)
 	}
 }

@@ -8,8 +8,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"skyserve/internal/service"
+
+	"skyserve/lbd/core"
 )
 
 func equal(a, b []string) bool { return slices.Equal(a, b) }
@@ -59,7 +62,11 @@ func TestReady(t *testing.T) {
 	if _, err := b.AddReplica(replicaAt("us-0", "http://127.0.0.1:1")); err != nil {
 		t.Fatal(err)
 	}
-	want(503, "us-0: no answer yet")
+	want(503, "no replica is ready and no peer can serve\n")
+	b.Step(core.Event{Kind: core.EventReplicaReport, Target: "us-0", Report: &core.Report{Reason: "dial tcp 10.0.0.7:8000: no route to host"}})
+	if _, body := b.get("/readyz"); strings.Contains(body, "10.0.0.7") {
+		t.Errorf("readyz, which asks nobody for a key, names a machine: %q", body)
+	}
 	b.report("us-0")
 	want(200, "ok")
 	if !b.DrainReplica("us-0") || b.DrainReplica("us-9") {
@@ -120,8 +127,28 @@ func TestPreviousResponse(t *testing.T) {
 	expect(t, b.post("/v1/responses", `{"model":"chat-small","input":"x","previous_response_id":"resp_1"}`), 400, "previous_response_not_found")
 	expect(t, b.post("/v1/responses", `{"model":"chat-small","input":"x","previous_response_id":null}`), 200, "")
 	b.settled()
-	if p := b.History(0); len(p) != 1 || p[0].PromptTokens != 5 || p[0].OutputTokens != 7 || p[0].CachedTokens != 3 {
+	if p := b.tallied(); p.PromptTokens != 5 || p.OutputTokens != 7 || p.CachedTokens != 3 {
 		t.Errorf("points %+v, want the usage of one response", p)
+	}
+}
+
+// Who is refused and sends nothing of the body that was promised holds no connection.
+func TestBodyOfARefusedRequest(t *testing.T) {
+	o := testOptions(t)
+	o.Keys, o.Limits.Body = apiKeys("sk"), 20*time.Millisecond
+	b := start(t, o)
+	for path, status := range map[string]string{chatPath: "401", "/v1/models/x": "405", "/v1/files": "501", "/none": "404"} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second)) // only to end a test that fails
+		_, _ = io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+		answer, err := io.ReadAll(conn)
+		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 "+status) {
+			t.Errorf("%s: got %q, %v", path, answer, err)
+		}
+		conn.Close()
 	}
 }
 

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"unicode/utf8"
@@ -67,6 +69,7 @@ type call struct {
 	maxTokens     span
 	maxCompletion span
 	maxOutput     span
+	number        span // "n"
 	previous      span
 	minTokens     span
 	continueFinal span
@@ -116,6 +119,8 @@ func (c *call) field(key []byte) *span {
 		return &c.maxCompletion
 	case `"max_output_tokens"`:
 		return &c.maxOutput
+	case `"n"`:
+		return &c.number
 	case `"previous_response_id"`:
 		return &c.previous
 	case `"min_tokens"`:
@@ -211,16 +216,59 @@ func clip(raw []byte) string {
 // asksStream says whether the answer shall be streamed.
 func (c *call) asksStream() bool { return string(c.stream.of(c.body)) == "true" }
 
-// bound is the most tokens the client wants, 0 when it does not say.
+// mostAsked bounds what is heard of a client that asks for so many tokens or
+// answers: no engine gives as many, and sums and products of it do not overflow.
+const mostAsked = 1 << 31
+
+// bound is the most tokens the client wants of an answer, 0 when it does not say.
 func (c *call) bound() int {
 	for _, s := range []span{c.maxCompletion, c.maxTokens, c.maxOutput} {
-		if raw := s.of(c.body); digit(kindOf(raw)) {
-			if n, err := strconv.Atoi(string(raw)); err == nil {
-				return n
-			}
+		if n, ok := wholeNumber(s.of(c.body)); ok {
+			return n
 		}
 	}
 	return 0
+}
+
+// wholeNumber reads a whole number from 0 up to mostAsked, as which a larger one counts.
+// Engines take 1e3 and 1000.0 for one too.
+func wholeNumber(raw []byte) (n int, ok bool) {
+	if !digit(kindOf(raw)) {
+		return 0, false
+	}
+	if n, err := strconv.Atoi(string(raw)); err == nil {
+		return min(n, mostAsked), true
+	}
+	f, err := strconv.ParseFloat(string(raw), 64) // infinite where it is out of range
+	if err != nil && !errors.Is(err, strconv.ErrRange) || f != math.Trunc(f) {
+		return 0, false
+	}
+	return int(min(f, mostAsked)), true
+}
+
+// answers is how many answers the call asks an endpoint for: 0 where none are
+// generated, else n of each prompt.
+func (c *call) answers(e *endpoint) int {
+	if !e.streams && !e.stored {
+		return 0
+	}
+	n, _ := wholeNumber(c.number.of(c.body))
+	return max(n, 1) * c.prompts()
+}
+
+// prompts is how many prompts a completion has: an array of strings or of arrays
+// holds several, one of token ids is one.
+func (c *call) prompts() int {
+	raw := c.prompt.of(c.body)
+	if kindOf(raw) != '[' {
+		return 1
+	}
+	if in := (cursor{data: raw, at: 1}); digit(in.peek()) {
+		return 1
+	}
+	n := 0
+	each(raw, func([]byte) { n++ })
+	return max(n, 1)
 }
 
 // said is a top-level string, nil when it is not one.

@@ -35,7 +35,7 @@ func (b *bucket) set(limit int64, now time.Duration) {
 		b.level = limit * partsPerToken
 	}
 	b.limit, b.text = limit, strconv.FormatInt(limit, 10)
-	b.level = min(b.level, b.room())
+	b.bound()
 }
 
 func (b *bucket) room() int64 { return b.limit * partsPerToken }
@@ -83,8 +83,11 @@ func (b *bucket) give(n int64, now time.Duration) {
 	}
 	b.fill(now)
 	b.level += max(min(n, mostGiven), -mostGiven) * partsPerToken
-	b.level = max(min(b.level, b.room()), -longestDebt*b.limit)
+	b.bound()
 }
+
+// bound keeps what it holds within its room, and what it owes within longestDebt.
+func (b *bucket) bound() { b.level = max(min(b.level, b.room()), -longestDebt*b.limit) }
 
 // timeFor is how long so many parts take to come.
 func (b *bucket) timeFor(parts int64) time.Duration {

@@ -12,7 +12,7 @@ import (
 // is forced into a form, or a prompt that is not the text that was sent.
 func forbids(key, value []byte) bool {
 	switch string(key) {
-	case `"n"`, `"best_of"`:
+	case `"best_of"`:
 		return kindOf(value) != 'n' && string(value) != "1"
 	case `"echo"`, `"logprobs"`, `"prompt_logprobs"`, `"use_beam_search"`, `"return_token_ids"`, `"return_hidden_states"`:
 		return kindOf(value) != 'n' && kindOf(value) != 'f'
@@ -50,6 +50,9 @@ func (c *call) continuable(e *endpoint) bool {
 	if e.extend == nil || c.forbidden || !c.asksStream() {
 		return false
 	}
+	if n := c.number.of(c.body); len(n) > 0 && kindOf(n) != 'n' && string(n) != "1" {
+		return false
+	}
 	_, ok := e.extend(c, nil)
 	return ok
 }
@@ -77,8 +80,8 @@ func continuation(e *endpoint, body, said []byte, tokens int) (rest []byte, ok b
 
 // lessen takes tokens off a bound, down to least; no edit where it is no number.
 func (c *call) lessen(s span, tokens, least int) []edit {
-	n, err := strconv.Atoi(string(s.of(c.body)))
-	if err != nil || tokens == 0 {
+	n, ok := wholeNumber(s.of(c.body))
+	if !ok || tokens == 0 {
 		return nil
 	}
 	return []edit{{s, strconv.AppendInt(nil, int64(max(n-tokens, least)), 10)}}

@@ -103,6 +103,7 @@ func TestContinuationBodies(t *testing.T) {
 		},
 		{"nothing said", chatPath, `{"messages":[],"max_tokens":5}`, ``, 0, `{"messages":[],"max_tokens":5}`},
 		{"prompt", textPath, `{"prompt":"a","max_tokens":5}`, `\n b`, 5, `{"prompt":"a\n b","max_tokens":1}`},
+		{"bounds in other notations", textPath, `{"prompt":"a","max_tokens":2e1,"min_tokens":4.0}`, `b`, 5, `{"prompt":"ab","max_tokens":15,"min_tokens":0}`},
 		{"list of a prompt", textPath, `{"max_tokens":null,"prompt":[ "a" ]}`, `b`, 5, `{"max_tokens":null,"prompt":[ "ab" ]}`},
 	}
 	for _, c := range cases {

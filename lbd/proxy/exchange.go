@@ -102,7 +102,7 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	x.answer.room = x.rt.limits.MaxKeyedAnswer
 	x.promptTokens = (x.answer.key.hash.Len() + 3) / 4
 	x.bound = c.bound()
-	if refused := x.visit.reserve(x.promptTokens, x.bound, x.rt.Elapsed()); refused != nil {
+	if refused := x.visit.reserve(x.promptTokens, x.bound, c.answers(x.endpoint), x.rt.Elapsed()); refused != nil {
 		buf.release()
 		x.letGo()
 		return nil, refused
@@ -312,6 +312,7 @@ func (x *exchange) refuse(e *apiError) {
 	if x.endsConnection(e.status) {
 		x.w.Header().Set("Connection", "close")
 	}
+	x.rt.limitRest(x.w)
 	x.reply(e)
 	x.close(e.status, outcomeRefused)
 }

@@ -69,9 +69,16 @@ func (r *Runtime) allow(w http.ResponseWriter, req *http.Request, method string)
 
 // refuse answers a request that asks no engine for anything.
 func (r *Runtime) refuse(w http.ResponseWriter, req *http.Request, e *apiError) {
+	r.limitRest(w)
 	w.Header().Set(headerRequestID, requestID(req.Header.Get(headerRequestID)))
 	w.Header().Set(headerRegion, string(r.self.Region))
 	e.write(w)
+}
+
+// limitRest bounds the time in which what is left of a refused request's body must
+// come: net/http reads it before the connection is used again.
+func (r *Runtime) limitRest(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(r.limits.Body)) // a reader without deadlines blocks as it likes
 }
 
 func writeText(w http.ResponseWriter, status int, s string) {
@@ -113,11 +120,11 @@ func (r *Runtime) notReady() string {
 	if len(v.Replicas) == 0 {
 		return "no replica is attached and no peer can serve"
 	}
-	first := v.Replicas[0]
-	if first.Draining {
+	if v.Replicas[0].Draining {
 		return "every replica is draining and no peer can serve"
 	}
-	return "no replica is ready (" + first.ID + ": " + first.Reason + ") and no peer can serve"
+	// Which they are, and why they are not ready, names machines: the admin API says it.
+	return "no replica is ready and no peer can serve"
 }
 
 // modelObject is a model as GET /v1/models lists it.

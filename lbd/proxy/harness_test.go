@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
 )
@@ -228,6 +229,17 @@ func (b *balancer) until(ok func() bool) {
 			b.t.Fatal("what was waited for did not come")
 		}
 	}
+}
+
+// tallied adds all points up: a test may run over the end of a minute.
+func (b *balancer) tallied() (sum telemetry.Point) {
+	for _, p := range b.History(0) {
+		sum.Requests += p.Requests
+		sum.PromptTokens += p.PromptTokens
+		sum.CachedTokens += p.CachedTokens
+		sum.OutputTokens += p.OutputTokens
+	}
+	return sum
 }
 
 // lawful checks that every request ended in exactly one way.

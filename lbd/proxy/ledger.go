@@ -125,19 +125,21 @@ func (a *account) enter(now time.Duration) (visit, *apiError) {
 	return visit{account: a}, nil
 }
 
-// reserve takes what a request is expected to use: its prompt and the bound of
-// its answer, 0 where it has none.
-func (v *visit) reserve(prompt, bound int, now time.Duration) *apiError {
+// reserve takes what a request is expected to use: its prompt, and so many answers
+// of a bound each; a bound of 0 is none, and then all of them are taken for as long
+// as the key's answers of late.
+func (v *visit) reserve(prompt, bound, answers int, now time.Duration) *apiError {
 	a := v.account
 	if a == nil {
 		return nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if bound <= 0 {
-		bound = int(math.Ceil(a.answer))
+	expected := float64(bound) * float64(answers)
+	if bound <= 0 && answers > 0 {
+		expected = math.Ceil(a.answer)
 	}
-	n := min(int64(prompt)+int64(bound), mostGiven)
+	n := int64(prompt) + int64(min(expected, float64(mostGiven)))
 	if e := a.overQuota(1, n); e != nil {
 		return e
 	}
@@ -214,7 +216,9 @@ func (a *account) overQuota(requests, tokens int64) *apiError {
 		return nil
 	}
 	own := a.total.Minus(a.quota.Own) // what nobody was told of yet
-	day, month := a.quota.Day.Plus(own), a.quota.Month.Plus(own)
+	now := time.Now()
+	day, month := a.quota.By(now)
+	day, month = day.Plus(own), month.Plus(own)
 	others := int64(a.inFlight) - requests // the request at hand is in flight already
 	for _, q := range []struct {
 		what   string
@@ -228,7 +232,7 @@ func (a *account) overQuota(requests, tokens int64) *apiError {
 		{"tokens", l.TokensPerMonth, month.Tokens() + a.reserved + max(tokens, 1), aMonth},
 	} {
 		if q.most > 0 && q.used > int64(q.most) {
-			return a.deny(denialQuota, errQuota(q.what, q.most, q.period, time.Now()))
+			return a.deny(denialQuota, errQuota(q.what, q.most, q.period, now))
 		}
 	}
 	return nil

@@ -170,21 +170,21 @@ func TestQuota(t *testing.T) {
 		if e != nil {
 			t.Fatal(e)
 		}
-		if e := v.reserve(50, 60, now()); e == nil || e.code != "insufficient_quota" || e.status != 429 || e.retryAfter != 24*60*60 {
+		if e := v.reserve(50, 60, 1, now()); e == nil || e.code != "insufficient_quota" || e.status != 429 || e.retryAfter != 24*60*60 {
 			t.Errorf("110 of 100 tokens: %+v", e)
 		}
-		if e := v.reserve(40, 50, now()); e != nil {
+		if e := v.reserve(40, 50, 1, now()); e != nil {
 			t.Error(e)
 		}
 		other, _ := a.enter(now())
-		if e := other.reserve(1, 10, now()); e == nil {
+		if e := other.reserve(1, 10, 1, now()); e == nil {
 			t.Error("the tokens of a request in flight are given away twice")
 		}
 		other.leave(now())
 		v.settle("m", telemetry.Usage{Requests: 1, PromptTokens: 40, OutputTokens: 5}, now())
 		v.leave(now())
 		a.mu.Lock()
-		a.quota = telemetry.KeyQuota{Day: telemetry.Usage{Requests: 2, PromptTokens: 99}, Month: telemetry.Usage{Requests: 2}, Own: a.total}
+		a.quota = telemetry.KeyQuota{At: time.Now(), Day: telemetry.Usage{Requests: 2, PromptTokens: 99}, Month: telemetry.Usage{Requests: 2}, Own: a.total}
 		a.mu.Unlock()
 		v, e = a.enter(now())
 		if e != nil {
@@ -198,6 +198,38 @@ func TestQuota(t *testing.T) {
 		time.Sleep(time.Hour)
 		if _, e := a.enter(now()); e == nil || !strings.Contains(e.message, "3 requests a month") {
 			t.Errorf("over both quotas: %+v", e)
+		}
+	})
+}
+
+// A balancer is told of a new day a moment after it began. Until then what is used
+// of the old one does not count, and nobody is sent away until the day after.
+func TestQuotaBeginsAnewOnTheStroke(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger()
+		a := l.open(limited(t, "requests_per_day=1 tokens_per_month=100")[0], 0)
+		may := func() *apiError {
+			v, e := a.enter(0)
+			v.leave(0)
+			return e
+		}
+		time.Sleep(31*24*time.Hour - 12*time.Hour) // noon of the last of January
+		a.mu.Lock()
+		a.quota = telemetry.KeyQuota{At: time.Now(), Day: telemetry.Usage{Requests: 1}, Month: telemetry.Usage{PromptTokens: 50}}
+		a.mu.Unlock()
+		time.Sleep(12*time.Hour - time.Millisecond)
+		if e := may(); e == nil || e.retryAfter != 1 {
+			t.Errorf("a millisecond before midnight: %+v, want a wait of a second", e)
+		}
+		time.Sleep(time.Millisecond)
+		if e := may(); e != nil {
+			t.Errorf("at midnight: %+v", e)
+		}
+		a.mu.Lock()
+		a.quota = telemetry.KeyQuota{At: time.Now().Add(-time.Millisecond), Month: telemetry.Usage{PromptTokens: 100}}
+		a.mu.Unlock()
+		if e := may(); e != nil {
+			t.Errorf("of January's quota nothing was left, in February: %+v", e)
 		}
 	})
 }
@@ -233,7 +265,7 @@ func TestAccountUnderConcurrency(t *testing.T) {
 					t.Error(e)
 					return
 				}
-				if e := v.reserve(10, 10+i%7, 0); e != nil {
+				if e := v.reserve(10, 10+i%7, 1, 0); e != nil {
 					t.Error(e)
 				}
 				if i%3 > 0 {
@@ -411,7 +443,7 @@ func BenchmarkLimitedKey(b *testing.B) {
 		a, _ := ring.admit(in)
 		v, e := a.enter(now)
 		if e == nil {
-			e = v.reserve(1000, 256, now)
+			e = v.reserve(1000, 256, 1, now)
 		}
 		if e != nil {
 			b.Fatal(e)

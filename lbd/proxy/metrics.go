@@ -63,7 +63,7 @@ func newMetrics() *metrics {
 		forwarded:   counters("skyserve_forwarded_total", "Requests sent to peers (out) and taken from them (in).", "direction"),
 		matchBytes:  counter("skyserve_prefix_match_bytes_total", "Prompt bytes thought to be cached where a request was sent."),
 		promptBytes: counter("skyserve_prompt_bytes_total", "Prompt bytes of the requests sent."),
-		prompt:      counters("skyserve_prompt_tokens_total", "Prompt tokens as the engines counted them.", "model", "tier"),
+		prompt:      counters("skyserve_prompt_tokens_total", "Prompt tokens of requests that engines computed, as these counted them, else as estimated.", "model", "tier"),
 		cached:      counters("skyserve_cached_tokens_total", "Prompt tokens that engines took from their caches.", "model", "tier"),
 		output:      counters("skyserve_output_tokens_total", "Tokens generated.", "model", "tier"),
 	}

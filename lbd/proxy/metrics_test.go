@@ -164,3 +164,22 @@ func TestUnknownFiguresAreMissing(t *testing.T) {
 		t.Errorf("ready is %v", v)
 	}
 }
+
+// What no engine computed is in no count of tokens, although its client asked for
+// it, which is what the history tells.
+func TestTokensOfARequestThatNobodyServed(t *testing.T) {
+	b := start(t, testOptions(t))
+	b.attach("us-0", engine(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))
+	if resp := b.post(chatPath, plainBody); resp.StatusCode < 500 {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+	b.settled()
+	for key, n := range b.gathered() {
+		if strings.Contains(key, "tokens_total") && n != 0 {
+			t.Errorf("%s is %v", key, n)
+		}
+	}
+	if p := b.tallied(); p.Requests != 1 || p.PromptTokens == 0 {
+		t.Errorf("points %+v, want the request and what it asked for", p)
+	}
+}

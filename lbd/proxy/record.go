@@ -217,14 +217,19 @@ func (c *recorder) note(err error) {
 	}
 }
 
-// finish writes what run left behind: a gap at the very end. The caller holds
-// the runtime's lock; run has ended.
+// finish writes what run left behind: the steps since, and a gap at the very end.
+// The caller holds the runtime's lock; run has ended.
 func (c *recorder) finish(now time.Duration) {
-	if c == nil || c.pending == 0 {
+	if c == nil {
 		return
 	}
-	c.write(RecordLine{T: now, Gap: c.pending})
-	c.pending = 0
+	for len(c.lines) > 0 {
+		c.write(<-c.lines)
+	}
+	if c.pending > 0 {
+		c.write(RecordLine{T: now, Gap: c.pending})
+		c.pending = 0
+	}
 	c.flush()
 }
 

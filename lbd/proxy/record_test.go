@@ -154,6 +154,29 @@ func TestSlowRecordDropsAndSaysSo(t *testing.T) {
 	}
 }
 
+// Requests that are cut off at the end are told of after time has stopped; what is
+// in the record by then repeats to the last step.
+func TestRecordHoldsTheLastSteps(t *testing.T) {
+	var w bytes.Buffer
+	o := testOptions(t)
+	o.Record = &w
+	rt, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	rt.Start(ctx)
+	stop()
+	rt.running.Wait()
+	rt.Step(core.Event{Kind: core.EventCancelled, ID: "the-last"})
+	if err := rt.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(w.String(), "the-last") {
+		t.Errorf("recorded\n%s\nwithout the last step", &w)
+	}
+}
+
 type failing struct{}
 
 func (failing) Write([]byte) (int, error) { return 0, errors.New("disk full") }

@@ -264,8 +264,8 @@ func TestAnAnswerThatBreaksTwice(t *testing.T) {
 		}
 	}
 	b.settled()
-	p := b.History(0)
-	if len(p) != 1 || p[0].Requests != 1 || p[0].PromptTokens != 100 || p[0].OutputTokens != 5 || p[0].CachedTokens != 64 {
+	p := b.tallied()
+	if p.Requests != 1 || p.PromptTokens != 100 || p.OutputTokens != 5 || p.CachedTokens != 64 {
 		t.Errorf("points %+v: want each token once", p)
 	}
 	if tokens := b.Stats().Replica; len(tokens) != 3 {
@@ -360,7 +360,7 @@ func TestAPeerGoesOnByItself(t *testing.T) {
 	if here.Finished != 1 || there.Finished != 1 || here.ForwardedOut != 1 || us.continuations()["whole"] != 0 || eu.continuations()["whole"] != 1 {
 		t.Errorf("counts %+v and %+v, continuations %v and %v", here, there, us.continuations(), eu.continuations())
 	}
-	if p := us.History(0); len(p) != 1 || p[0].OutputTokens != 2 || p[0].PromptTokens != 4 {
+	if p := us.tallied(); p.OutputTokens != 2 || p.PromptTokens != 4 {
 		t.Errorf("points %+v", p)
 	}
 }

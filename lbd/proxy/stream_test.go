@@ -122,8 +122,8 @@ func TestUsageIsAskedForAndHidden(t *testing.T) {
 				t.Errorf("the engine got %s, want %s", got, c.sent)
 			}
 			b.settled()
-			points := b.History(0)
-			if len(points) != 1 || points[0].PromptTokens != 100 || points[0].CachedTokens != 64 || points[0].OutputTokens != 1 || points[0].Requests != 1 {
+			points := b.tallied()
+			if points.PromptTokens != 100 || points.CachedTokens != 64 || points.OutputTokens != 1 || points.Requests != 1 {
 				t.Errorf("points %+v, want the engine's usage", points)
 			}
 		})

@@ -22,27 +22,22 @@ func (x *exchange) checkOut() {
 	}
 }
 
-// charge counts what a request used for its key. Where an engine that served it
-// did not say how much, the estimate counts and what was seen pass; a request
-// that no engine served costs nothing.
-func (x *exchange) charge(status int, state string) {
-	if x.visit.account == nil {
-		return
-	}
-	var used telemetry.Usage
+// used is what a request used of engines. Where one that served it did not say how
+// much, the estimate counts and what was seen pass; a request that no engine served
+// used nothing.
+func (x *exchange) used(status int, state string) telemetry.Usage {
 	u := &x.answer.usage
 	counted := u.prompt.Known || u.output.Known
 	served := state == stateFinished && status == http.StatusOK
 	left := state == stateCancelled && x.sent.target != "" // what was computed until then is not known
 	switch {
 	case counted || x.answer.tokens > 0 || ((served || left) && x.endpoint.generates()):
-		used = telemetry.Usage{
-			Requests: 1, PromptTokens: int64(u.prompt.Or(x.promptTokens)), CachedTokens: int64(u.cached.Or(0)), OutputTokens: int64(x.outputTokens()),
-		}
+		prompt, cached := x.promptUsed()
+		return telemetry.Usage{Requests: 1, PromptTokens: int64(prompt), CachedTokens: int64(cached), OutputTokens: int64(x.outputTokens())}
 	case served || left:
-		used.Requests = 1
+		return telemetry.Usage{Requests: 1}
 	}
-	x.visit.settle(x.model, used, x.rt.Elapsed())
+	return telemetry.Usage{}
 }
 
 // generates says whether the endpoint makes an engine compute, rather than look

@@ -1,0 +1,176 @@
+package proxy
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// with puts members into a body.
+func with(body, members string) string { return strings.Replace(body, `{`, `{`+members+`,`, 1) }
+
+// What a client may ask for at most is a number that it made up: none may let it
+// past its limits, or give it more than it had.
+func TestBoundsThatAreAbsurd(t *testing.T) {
+	const limit = 1000
+	o := testOptions(t)
+	o.Keys = limited(t, fmt.Sprintf("tokens_per_minute=%d tokens_per_day=%d", limit, limit))
+	b := start(t, o)
+	b.attach("us-0", engine(t, whole(plainReply)))
+	for _, c := range []struct {
+		members string
+		denied  bool
+	}{
+		{`"max_tokens":9223372036854775807`, true},
+		{`"max_tokens":9223372036854775000`, true},
+		{`"max_tokens":99999999999999999999999999`, true},
+		{`"max_tokens":1e300`, true},
+		{`"max_tokens":6e3`, true},
+		{`"max_tokens":6000.0`, true},
+		{`"max_completion_tokens":6000,"max_tokens":1`, true},
+		{`"n":100,"max_tokens":60`, true},
+		{`"n":9223372036854775807,"max_tokens":9223372036854775807`, true},
+		{`"max_tokens":600`, false},
+		{`"max_tokens":6e2`, false},
+		{`"n":2,"max_tokens":60`, false},
+		{`"max_tokens":-6000`, false}, // what these mean is the engine's business
+		{`"max_tokens":"6000"`, false},
+		{`"max_tokens":0.5`, false},
+		{`"max_tokens":null,"n":null`, false},
+		{`"n":-5,"max_tokens":60`, false},
+	} {
+		resp := b.post(chatPath, with(plainBody, c.members), asAcme)
+		switch body := read(t, resp); {
+		case c.denied && (resp.StatusCode != http.StatusTooManyRequests):
+			t.Errorf("%s: status %d: %s", c.members, resp.StatusCode, body)
+		case !c.denied && resp.StatusCode != http.StatusOK:
+			t.Errorf("%s: status %d: %s", c.members, resp.StatusCode, body)
+		}
+		b.atRest("acme")
+		a := b.accountOf("acme")
+		a.mu.Lock()
+		if left, _ := a.tokens.left(b.Elapsed()); left > limit {
+			t.Errorf("%s: %d of %d tokens are left", c.members, left, limit)
+		}
+		a.mu.Unlock()
+	}
+}
+
+func TestAnswersThatACallAsksFor(t *testing.T) {
+	for _, c := range []struct {
+		path, body string
+		want       int
+	}{
+		{chatPath, `{}`, 1},
+		{chatPath, `{"n":3}`, 3},
+		{chatPath, `{"n":0}`, 1},
+		{chatPath, `{"n":"3"}`, 1},
+		{"/v1/completions", `{"prompt":"a"}`, 1},
+		{"/v1/completions", `{"prompt":["a","b"],"n":3}`, 6},
+		{"/v1/completions", `{"prompt":[1,2,3],"n":2}`, 2},
+		{"/v1/completions", `{"prompt":[[1,2],[3]]}`, 2},
+		{"/v1/completions", `{"prompt":[]}`, 1},
+		{"/v1/responses", `{"input":["a","b"]}`, 1},
+		{"/v1/embeddings", `{"input":["a","b"],"n":3}`, 0},
+		{"/v1/rerank", `{}`, 0},
+		{"/tokenize", `{}`, 0},
+	} {
+		call, err := parseCall([]byte(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := call.answers(endpoints[c.path]); got != c.want {
+			t.Errorf("%s %s: %d answers, want %d", c.path, c.body, got, c.want)
+		}
+	}
+}
+
+// A key whose limit leaves no room for an answer can still have its prompts embedded.
+func TestNoAnswerIsReservedWhereNoneIsMade(t *testing.T) {
+	o := testOptions(t)
+	o.Keys = limited(t, "tokens_per_minute=100")
+	b := start(t, o)
+	b.attach("us-0", engine(t, whole(`{"object":"list","data":[],"usage":{"prompt_tokens":3,"total_tokens":3}}`)))
+	expect(t, b.post("/v1/embeddings", `{"model":"chat-small","input":"hello"}`, asAcme), http.StatusOK, "")
+	b.atRest("acme")
+}
+
+// An engine that reports what cannot be is not believed: neither sums nor limits
+// turn over, and no more is cached than there was.
+func TestUsageThatIsAbsurd(t *testing.T) {
+	for _, c := range []struct {
+		usage string
+		want  telemetry.Usage
+	}{
+		{`{"prompt_tokens":9223372036854775807,"completion_tokens":9223372036854775807}`, telemetry.Usage{Requests: 1, PromptTokens: -1}},
+		{`{"prompt_tokens":1e18,"completion_tokens":2}`, telemetry.Usage{Requests: 1, PromptTokens: -1, OutputTokens: 2}},
+		{`{"prompt_tokens":-12,"completion_tokens":-2}`, telemetry.Usage{Requests: 1, PromptTokens: -1}},
+		{`{"prompt_tokens":12,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4000}}`, telemetry.Usage{Requests: 1, PromptTokens: 12, CachedTokens: 12, OutputTokens: 2}},
+		{`{"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":9223372036854775807}}`, telemetry.Usage{Requests: 1, PromptTokens: -1, OutputTokens: 2}},
+		{`"a lot"`, telemetry.Usage{Requests: 1, PromptTokens: -1}},
+		{`null`, telemetry.Usage{Requests: 1, PromptTokens: -1}},
+	} {
+		o := testOptions(t)
+		o.Keys = limited(t, "tokens_per_minute=1000000 tokens_per_day=1000000")
+		b := start(t, o)
+		b.attach("us-0", engine(t, whole(`{"id":"x","object":"chat.completion","choices":[],"usage":`+c.usage+`}`)))
+		for n := range int64(3) {
+			expect(t, b.post(chatPath, plainBody, asAcme), http.StatusOK, "")
+			b.atRest("acme")
+			a := b.accountOf("acme")
+			a.mu.Lock()
+			got, want := a.total, c.want
+			a.mu.Unlock()
+			if want.PromptTokens < 0 { // the estimate
+				want.PromptTokens = got.PromptTokens / (n + 1)
+				if want.PromptTokens <= 0 || want.PromptTokens > 100 {
+					t.Fatalf("%s: used %+v, want an estimate of the prompt", c.usage, got)
+				}
+			}
+			one := want
+			for range n {
+				want = want.Plus(one)
+			}
+			if got != want {
+				t.Errorf("%s: after %d requests %+v is used, want %+v", c.usage, n+1, got, want)
+			}
+		}
+		for _, p := range b.History(0) {
+			if p.CachedTokens > p.PromptTokens || p.PromptTokens < 0 || p.OutputTokens < 0 {
+				t.Errorf("%s: a point of %+v", c.usage, p)
+			}
+		}
+		if rate := b.Stats().PrefixHitRate; rate != nil && (*rate < 0 || *rate > 1) {
+			t.Errorf("%s: a hit rate of %v", c.usage, *rate)
+		}
+		reg := prometheus.NewRegistry()
+		b.Collect(reg)
+		if _, err := reg.Gather(); err != nil {
+			t.Errorf("%s: %v", c.usage, err)
+		}
+	}
+}
+
+// Of a limit that was lowered no more is owed than of one that was always so low.
+func TestDebtOfALoweredLimit(t *testing.T) {
+	var b bucket
+	b.set(1_000_000, 0)
+	b.give(-math.MaxInt64, 0)
+	b.set(10, 0)
+	if wait, _, ok := b.take(1, 0); ok || wait > 61*time.Minute {
+		t.Errorf("passes %v, else after %v; want an hour at most", ok, wait)
+	}
+	l := newLedger()
+	a := l.open(service.APIKey{Name: "acme", Limits: service.KeyLimits{TokensPerMinute: 10}}, 0)
+	if _, e := a.enter(0); e != nil {
+		t.Error(e)
+	}
+}
