@@ -141,7 +141,7 @@ func (s *Server) serveResponse(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.waitGate(r.Context()) // this very request may have made the server hang
-	q.answerer = answerer{server: s, job: q.job, response: w, request: r, stream: s.driver.submit(q.job.rank, q.job.request)}
+	q.answerer = answerer{server: s, job: q.job, response: w, request: r, stream: s.driver.submit(q.job.rank, q.job.request, nil)}
 	if b.Stream {
 		q.streamed()
 	} else {
