@@ -239,7 +239,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	b.metrics = newMetrics(b.registry, b.cert)
 	b.api = admin.New(admin.Options{
 		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, History: b.history, Usage: b.usage,
-		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Registry: b.registry, Token: b.opts.AdminToken,
+		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Certificate: b.cert.status, Registry: b.registry, Token: b.opts.AdminToken,
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})
 	return nil

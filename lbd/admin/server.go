@@ -86,6 +86,9 @@ type Options struct {
 	// Reload reads the balancer's configuration again; *telemetry.ReloadRefused
 	// when it cannot run with it. nil = it cannot be read again.
 	Reload func() (telemetry.Reload, error)
+	// Certificate tells of the public listener's certificate: nil, or answering nil,
+	// without TLS.
+	Certificate func() *telemetry.Certificate
 	// Registry holds the metrics; nil = none.
 	Registry *prometheus.Registry
 	// Token must come with every request but /healthz; empty = only this machine

@@ -71,6 +71,12 @@ func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 		ID: self.ID, Endpoint: baseURL(scheme, self.Listen), Admin: baseURL("http", self.Admin),
 		State: balancerReady,
 	}
+	if a.opts.Certificate != nil {
+		b.Certificate = a.opts.Certificate()
+	}
+	if c := b.Certificate; c != nil && c.Problem != "" {
+		b.Reason = fmt.Sprintf("its certificate's files cannot be used, the one in use ends %s: %s", c.ExpiresAt.Format(time.DateOnly), c.Problem)
+	}
 	ready := func(r Replica) bool { return r.State == service.StateReady }
 	switch {
 	case len(replicas) == 0:
@@ -137,7 +143,7 @@ func peerRegion(p peer.Status) telemetry.RegionSnapshot {
 		b.State, b.Reason = balancerStarting, "has told nothing of its region yet"
 	case len(p.Region.Balancers) == 1:
 		own := p.Region.Balancers[0]
-		b.State, b.Reason = own.State, own.Reason
+		b.State, b.Reason, b.Certificate = own.State, own.Reason, own.Certificate
 	}
 	s.Balancers = []telemetry.BalancerSnapshot{b}
 	s.Replicas = peerReplicas(p, lost)

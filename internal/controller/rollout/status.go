@@ -126,6 +126,14 @@ type report struct {
 	problem  string // why it does not take requests, or why it does not answer
 }
 
+// remark is what a balancer that works has to say of itself all the same.
+func (r report) remark(id string) string {
+	if b := r.snapshot.Balancer(id); b != nil && b.Certificate != nil && b.Certificate.Problem != "" {
+		return b.Reason
+	}
+	return ""
+}
+
 // readSpec finds what should be. Without a service.yaml that can be read, what
 // is has to do.
 func (b *statusBuilder) readSpec(svc local.Service) {
@@ -280,6 +288,8 @@ func (b *statusBuilder) region(name service.Region) RegionStatus {
 			p := b.process(w)
 			if report, asked := b.reports[w.ID]; asked && report.problem != "" {
 				p.State, p.Reason = StateStarting, report.problem
+			} else if asked {
+				p.Reason = report.remark(w.ID)
 			}
 			if p.State != StateDown {
 				r.Endpoint = cmp.Or(r.Endpoint, p.Endpoint)
