@@ -57,7 +57,7 @@ type BalancerSnapshot struct {
 	ID       string `json:"id"`
 	Endpoint string `json:"endpoint"` // public URL
 	Admin    string `json:"admin"`    // admin URL
-	State    string `json:"state"`    // READY, STARTING (no replica yet) or UNREACHABLE
+	State    string `json:"state"`    // READY, STARTING (no replica yet), DRAINING or UNREACHABLE
 	Reason   string `json:"reason"`
 	// RTTMillis is the measured round trip from the answering balancer; nil for itself.
 	RTTMillis *float64 `json:"rtt_ms"`

@@ -89,6 +89,8 @@ type Options struct {
 	// Certificate tells of the public listener's certificate: nil, or answering nil,
 	// without TLS.
 	Certificate func() *telemetry.Certificate
+	// Draining says whether the balancer is about to end; nil = it is not.
+	Draining func() bool
 	// Registry holds the metrics; nil = none.
 	Registry *prometheus.Registry
 	// Token must come with every request but /healthz; empty = only this machine

@@ -19,8 +19,12 @@ import (
 const (
 	balancerReady       = "READY"
 	balancerStarting    = "STARTING"
+	balancerDraining    = "DRAINING"
 	balancerUnreachable = "UNREACHABLE"
 )
+
+// reasonDraining says why a balancer takes nothing new.
+const reasonDraining = "is shutting down and finishes what it has"
 
 // lostAfter is the silence after which a peer counts as unreachable, the same
 // as the core's.
@@ -79,6 +83,8 @@ func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 	}
 	ready := func(r Replica) bool { return r.State == service.StateReady }
 	switch {
+	case a.opts.Draining != nil && a.opts.Draining():
+		b.State, b.Reason = balancerDraining, reasonDraining
 	case len(replicas) == 0:
 		b.State, b.Reason = balancerStarting, "has no replica"
 	case !slices.ContainsFunc(replicas, ready):
@@ -139,6 +145,8 @@ func peerRegion(p peer.Status) telemetry.RegionSnapshot {
 	switch {
 	case lost:
 		b.State, b.Reason = balancerUnreachable, lostReason(p)
+	case p.Draining:
+		b.State, b.Reason = balancerDraining, reasonDraining
 	case p.Region == nil:
 		b.State, b.Reason = balancerStarting, "has told nothing of its region yet"
 	case len(p.Region.Balancers) == 1:
