@@ -20,10 +20,10 @@ let passed = 0;
 // call makes one call and prints what it says of itself.
 async function call(name, make) {
   try {
-    console.log(`ok    ${name.padEnd(26)} ${await make()}`);
+    console.log(`ok    ${name.padEnd(28)} ${await make()}`);
     passed++;
   } catch (error) {
-    console.log(`FAIL  ${name.padEnd(26)} ${error.stack ?? error}`);
+    console.log(`FAIL  ${name.padEnd(28)} ${error.stack ?? error}`);
     console.log(`${passed} passed, 1 failed`);
     process.exit(1);
   }
@@ -165,6 +165,24 @@ await call('responses, from elsewhere', async () => {
   const next = await eu.responses.create({ model, input: 'And here?', previous_response_id: first.id, max_output_tokens: 16 });
   assert.ok(next.usage.input_tokens > first.usage.input_tokens);
   return next.previous_response_id;
+});
+
+await call('responses, asked for again', async () => {
+  for (const client of [us, eu]) {
+    const again = await client.responses.retrieve(first.id);
+    assert.equal(again.output_text, first.output_text);
+  }
+  const items = await collect(await us.responses.inputItems.list(first.id));
+  assert.equal(items[0].content[0].text, 'Where do you run?');
+  return `${items.length} input item`;
+});
+
+await call('responses, deleted', async () => {
+  await eu.responses.delete(first.id);
+  await refused(() => us.responses.retrieve(first.id), OpenAI.NotFoundError, 404, 'response_not_found');
+  const lost = { model, input: 'x', previous_response_id: first.id };
+  const e = await refused(() => us.responses.create(lost), OpenAI.BadRequestError, 400, 'previous_response_not_found');
+  return e.message;
 });
 
 await call('responses, streamed', async () => {
