@@ -238,7 +238,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	b.registry = b.register()
 	b.metrics = newMetrics(b.registry, b.cert)
 	b.api = admin.New(admin.Options{
-		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, History: b.history, Usage: b.usage,
+		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, History: b.history, Usage: b.usage, Keys: b.namedKeys,
 		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Certificate: b.cert.status, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})

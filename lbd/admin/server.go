@@ -79,6 +79,8 @@ type Options struct {
 	Decisions Decisions
 	History   HistorySource
 	Usage     UsageSource
+	// Keys lists the API keys that are good now, without their secrets; nil = none.
+	Keys func() []service.APIKey
 	// Peers lists the other balancers as last heard of, sorted by id.
 	Peers func() []peer.Status
 	// Service reads the text of the service.yaml; nil = there is none.
