@@ -3,7 +3,7 @@ LINT_VERSION := v2.15.0
 SUDO         := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 SHELL_ROOMS  := ./lbd/... ./internal/... ./provision/... ./tui/... ./cmd/...
 
-.PHONY: test build vet lint race bench chaos compare-proxy examples ci
+.PHONY: test build vet lint race bench chaos compare-proxy examples openai-clients ci
 
 test:
 	go test ./...
@@ -41,6 +41,11 @@ compare-proxy: build
 
 examples:
 	sh examples/run-all
+
+# The official OpenAI client for Node against a service of its own (Node 20 and npm's registry).
+openai-clients: export PATH := $(CURDIR)/bin:$(PATH)
+openai-clients: build
+	sh examples/openai-clients/check
 
 ci:
 	bash .ci/run

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 )
 
 // lookEvery is how often the files of the certificate are looked at: whoever
@@ -17,8 +18,8 @@ const lookEvery = time.Minute
 
 // certificate is the public listener's, which may be replaced while it listens.
 type certificate struct {
-	pair   atomic.Pointer[tls.Certificate]
-	broken atomic.Bool // what is in the files now cannot be used
+	pair    atomic.Pointer[tls.Certificate]
+	problem atomic.Pointer[error] // why what is in the files now cannot be used; nil when it can
 
 	mu    sync.Mutex
 	files service.TLS
@@ -71,7 +72,7 @@ func (c *certificate) use(l *loaded) (changed bool) {
 	defer c.mu.Unlock()
 	old := c.pair.Swap(&l.pair)
 	c.files, c.seen = l.files, l.seen
-	c.broken.Store(false)
+	c.problem.Store(nil)
 	return old == nil || !old.Leaf.Equal(l.pair.Leaf)
 }
 
@@ -86,7 +87,7 @@ func (c *certificate) look() (changed bool, err error) {
 	c.mu.Unlock()
 	now, err := stateOfFiles(files)
 	if err == nil && now == seen {
-		c.broken.Store(false)
+		c.problem.Store(nil)
 		return false, nil
 	}
 	var l *loaded
@@ -94,10 +95,25 @@ func (c *certificate) look() (changed bool, err error) {
 		l, err = loadPair(files)
 	}
 	if err != nil {
-		c.broken.Store(true)
+		c.broke(err)
 		return false, err
 	}
 	return c.use(l), nil
+}
+
+// broke notes why what is in the files now cannot be used.
+func (c *certificate) broke(err error) { c.problem.Store(&err) }
+
+// status is the certificate as people see it; nil without one.
+func (c *certificate) status() *telemetry.Certificate {
+	if c == nil {
+		return nil
+	}
+	s := &telemetry.Certificate{ExpiresAt: c.expires().UTC()}
+	if p := c.problem.Load(); p != nil {
+		s.Problem = (*p).Error()
+	}
+	return s
 }
 
 // expires is when the certificate ends.

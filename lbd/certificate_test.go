@@ -97,12 +97,19 @@ func TestCertificateIsReplaced(t *testing.T) {
 	if got := f.metric(t, plain, "skyserve_certificate_broken"); got != "skyserve_certificate_broken 1" || serial(t, f.public) != 1 {
 		t.Errorf("half a certificate: metric %q, certificate %d", got, serial(t, f.public))
 	}
+	if b := f.snapshot(t).Balancer("lb-us-0"); b.Certificate == nil || b.Certificate.ExpiresAt.Year() != 2101 ||
+		b.Certificate.Problem == "" || strings.Contains(b.Certificate.Problem, "PRIVATE") {
+		t.Errorf("half a certificate: the snapshot says %+v, %+v", b, b.Certificate)
+	}
 	writePair(t, files, 2)
 	if done := f.reload(); len(done.Changed) != 1 || done.Changed[0] != "balancer.tls: the certificate" {
 		t.Errorf("reload did %+v", done)
 	}
 	if got := f.metric(t, plain, "skyserve_certificate_broken"); got != "skyserve_certificate_broken 0" || serial(t, f.public) != 2 {
 		t.Errorf("renewed: metric %q, certificate %d", got, serial(t, f.public))
+	}
+	if b := f.snapshot(t).Balancer("lb-us-0"); b.Certificate == nil || b.Certificate.ExpiresAt.Year() != 2102 || b.Certificate.Problem != "" {
+		t.Errorf("renewed: the snapshot says %+v", b.Certificate)
 	}
 	if got := status(t, hc, f.public+"/healthz"); got != http.StatusOK {
 		t.Errorf("the open connection: %d", got)
@@ -135,12 +142,12 @@ func TestFilesOfTheCertificateAreWatched(t *testing.T) {
 	writePair(t, files, 2)
 	halve(t, files.Key)
 	for range 2 { // it is looked at again
-		if changed, err := c.look(); changed || err == nil || !c.broken.Load() || year() != 2101 {
+		if changed, err := c.look(); changed || err == nil || c.status().Problem != err.Error() || year() != 2101 {
 			t.Errorf("half a key: %v, %v, in use is that of %d", changed, err, year())
 		}
 	}
 	writePair(t, files, 3)
-	if changed, err := c.look(); !changed || err != nil || c.broken.Load() || year() != 2103 {
+	if changed, err := c.look(); !changed || err != nil || c.status().Problem != "" || year() != 2103 {
 		t.Errorf("renewed: %v, %v, in use is that of %d", changed, err, year())
 	}
 	if err := os.Remove(files.Key); err != nil {

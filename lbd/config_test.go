@@ -22,7 +22,7 @@ func fullConfig() service.BalancerConfig {
 		Replicas: []service.ReplicaConfig{{ID: "us-0", URL: "http://127.0.0.1:8201", Model: "llama", Epoch: 3}},
 		Peers:    []service.PeerConfig{{ID: "lb-eu-0", Region: "local/eu", URL: "http://127.0.0.1:8002", EmulateRTT: 110 * time.Millisecond}},
 		Balancer: service.BalancerSpec{Policy: "skylb", Forward: &no, MaxWait: 5 * time.Second},
-		StoreURL: "nats://127.0.0.1:8301", StoreToken: "s", PeerToken: "p", SpecFile: "service.yaml",
+		StoreURL: "nats://127.0.0.1:8301", StoreToken: "s", PeerToken: "p", AdminToken: "a", SpecFile: "service.yaml",
 	}
 }
 

@@ -69,6 +69,48 @@ func TestEndingUnderLoadLosesNothing(t *testing.T) {
 	}
 }
 
+// As soon as a balancer has said that it drains, its peers send it nothing more,
+// even what they have no room for.
+func TestNothingIsForwardedToADrainingBalancer(t *testing.T) {
+	step := make(chan struct{})
+	held, busy := wordByWord(t, "llama", step), newEngine(t, "llama", "")
+	ending := start(t, config("lb-eu-0", "local/eu", service.ReplicaConfig{ID: "eu-0", URL: held.URL, Model: "llama"}), Options{DrainTimeout: patience})
+	cfg := config("lb-us-0", "local/us", service.ReplicaConfig{ID: "us-0", URL: busy.URL, Model: "llama"})
+	cfg.Peers = []service.PeerConfig{{ID: "lb-eu-0", Region: "local/eu", URL: ending.public}}
+	here := start(t, cfg, Options{})
+	state := func() string { return here.snapshot(t).Balancer("lb-eu-0").State }
+	eventually(t, "the peer is ready", func() bool { return state() == "READY" })
+	hc := client(t)
+	answers := make(chan string, 1)
+	go func() { answers <- stream(hc, ending.public, "hi") }()
+	eventually(t, "its request is at the engine", func() bool { return held.count() == 1 })
+	ending.stop()
+	eventually(t, "the peer is known to drain", func() bool { return state() == "DRAINING" })
+
+	busy.set(func(e *engine) { e.waiting = 1 })
+	eventually(t, "there is no room", func() bool {
+		r := here.snapshot(t).Regions[1].Replicas[0]
+		return r.Pending != nil && *r.Pending == 1
+	})
+	late := make(chan answer, 1)
+	go func() { late <- ask(t, hc, here.public, "llama") }()
+	eventually(t, "it is held", func() bool { return here.snapshot(t).Regions[1].Queued == 1 })
+	busy.set(func(e *engine) { e.waiting = 0 })
+	if got := <-late; got.status != http.StatusOK {
+		t.Errorf("the request that was held got %+v", got)
+	}
+	if s := here.snapshot(t).Regions[1]; s.ForwardedOut != 0 {
+		t.Errorf("%d requests were forwarded", s.ForwardedOut)
+	}
+	close(step)
+	if problem := <-answers; problem != "" {
+		t.Errorf("a stream that was taken: %s", problem)
+	}
+	if err := ending.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // refusedWithClose sends a request on a connection that could be kept and says
 // whether the answer closes it.
 func refusedWithClose(t *testing.T, public string) bool {

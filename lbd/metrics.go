@@ -26,7 +26,7 @@ func newMetrics(reg *prometheus.Registry, cert *certificate) metrics {
 		func() float64 { return float64(cert.expires().Unix()) })
 	gauge("skyserve_certificate_broken", "1 while the certificate's files cannot be used and an older one goes on in use.",
 		func() float64 {
-			if cert.broken.Load() {
+			if cert.problem.Load() != nil {
 				return 1
 			}
 			return 0

@@ -69,6 +69,21 @@ func TestOfficialClientsResponses(t *testing.T) {
 		}
 		previous = streamResponse(t, api, next)
 	}
+	kept, err := api.Responses.Get(ctx, previous, responses.ResponseGetParams{})
+	if err != nil || kept.ID != previous || kept.OutputText() == "" {
+		t.Errorf("asked for again: %+v, %v", kept, err)
+	}
+	items, err := api.Responses.InputItems.List(ctx, previous, responses.InputItemListParams{})
+	if err != nil || len(items.Data) != 1 || items.Data[0].Content.OfInputItemContentList[0].Text != "And why there?" {
+		t.Errorf("input items: %+v, %v", items, err)
+	}
+	if err := api.Responses.Delete(ctx, previous); err != nil {
+		t.Errorf("deleting: %v", err)
+	}
+	var gone *openai.Error
+	if _, err := api.Responses.Get(ctx, previous, responses.ResponseGetParams{}); !errors.As(err, &gone) || gone.StatusCode != http.StatusNotFound {
+		t.Errorf("what was deleted: %v", err)
+	}
 	lost := ask("And then?")
 	lost.PreviousResponseID = openai.String("resp_of_another_time")
 	var refused *openai.Error

@@ -83,7 +83,7 @@ func (b *balancer) prepare(next service.BalancerConfig) (to prepared, p problems
 	}
 	if t := to.cfg.Balancer.TLS; t != nil && b.cert != nil {
 		if to.pair, err = loadPair(*t); err != nil {
-			b.cert.broken.Store(true)
+			b.cert.broke(err)
 			p.add("balancer.tls", err.Error(), "")
 		}
 	}

@@ -238,8 +238,8 @@ func (b *balancer) assemble(ctx context.Context) error {
 	b.registry = b.register()
 	b.metrics = newMetrics(b.registry, b.cert)
 	b.api = admin.New(admin.Options{
-		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, History: b.history, Usage: b.usage,
-		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Registry: b.registry, Token: b.opts.AdminToken,
+		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, History: b.history, Usage: b.usage, Keys: b.namedKeys,
+		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Certificate: b.cert.status, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})
 	return nil
@@ -421,8 +421,8 @@ func limitWriting(w http.ResponseWriter) {
 
 // heartbeat is what peers are told. A balancer that is about to end offers nothing.
 func (b *balancer) heartbeat() peer.Heartbeat {
-	hb := peer.Heartbeat{ID: b.cfg.ID, Region: b.cfg.Region}
-	if !b.draining.Load() {
+	hb := peer.Heartbeat{ID: b.cfg.ID, Region: b.cfg.Region, Draining: b.draining.Load()}
+	if !hb.Draining {
 		hb.Models = b.runtime.Load()
 	}
 	return hb

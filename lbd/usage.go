@@ -22,7 +22,7 @@ const (
 	usageEvery  = 2 * time.Second        // how old others' usage may be, and what a crash loses
 	usageSettle = 100 * time.Millisecond // others' parts that come together are added up once
 	usageShards = 32                     // 100,000 keys of two models: 6,000 rows of 100 bytes, below a message's 1 MB
-	usageMonths = 2                      // kept before the running one: what an operator may still bill
+	usageMonths = telemetry.UsageMonths
 )
 
 // UsageStore keeps what all balancers' API keys used; internal/store has it.
@@ -106,6 +106,17 @@ type ownPart struct {
 	sending  table                // not known to be in base
 	sent     []telemetry.UsageRow // base with sending, as it was sent last
 	pending  table                // counted since
+}
+
+// namedKeys is the API keys that are good now, without their secrets.
+func (b *balancer) namedKeys() []service.APIKey {
+	b.reloading.Lock()
+	defer b.reloading.Unlock()
+	keys := slices.Clone(b.keys)
+	for i := range keys {
+		keys[i].Secret = ""
+	}
+	return keys
 }
 
 func newUsage(cfg service.BalancerConfig, keys keyUser, s UsageStore, log *slog.Logger) *usage {

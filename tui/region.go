@@ -13,6 +13,7 @@ import (
 const (
 	balancerReady       = "READY"
 	balancerStarting    = "STARTING"
+	balancerDraining    = "DRAINING"
 	balancerUnreachable = "UNREACHABLE"
 )
 
@@ -72,7 +73,7 @@ func (t *Theme) balancerMark(state string) (string, paint) {
 	switch state {
 	case balancerReady:
 		return t.glyphs.ready, t.good
-	case balancerStarting:
+	case balancerStarting, balancerDraining:
 		return t.glyphs.coming, t.warn
 	case balancerUnreachable:
 		return t.glyphs.failed, t.bad

@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"skyserve/internal/telemetry"
 	"skyserve/provision"
 	"skyserve/provision/local"
 )
@@ -31,17 +34,38 @@ func runningEndpoints(name string) (map[string]string, error) {
 	return endpoints, nil
 }
 
-// runningAdmins is the name of a running service and the base URLs of its
-// balancers' admin APIs, those of the file's first balancer first. An empty
-// name means the only service that exists.
-func runningAdmins(name string) (service string, admins []string, err error) {
+// findAdmins is the admin APIs at the URLs of --admin or, where there is none, of
+// a service's balancers that run, with that service's name.
+func findAdmins(name string, urls []string) (service string, admins []*telemetry.Client, err error) {
+	if len(urls) == 0 {
+		return runningAdmins(name)
+	}
+	hc := telemetry.HTTPClient(os.Getenv(local.EnvAdminToken))
+	for _, u := range urls {
+		if strings.TrimSpace(u) == "" {
+			return "", nil, usage(fmt.Errorf("reading --admin: want a URL, got %q", u), "")
+		}
+		admins = append(admins, telemetry.NewClient(strings.TrimSpace(u), hc))
+	}
+	return name, admins, nil
+}
+
+// runningAdmins is the name of a running service and its balancers' admin APIs,
+// that of the file's first balancer first. An empty name means the only service
+// that exists.
+func runningAdmins(name string) (service string, admins []*telemetry.Client, err error) {
 	svc, balancers, err := runningBalancers(name)
 	if err != nil {
 		return "", nil, err
 	}
+	token, err := svc.AdminToken()
+	if err != nil {
+		return "", nil, err
+	}
+	hc := telemetry.HTTPClient(token)
 	for _, o := range balancers {
 		if o.Admin != "" {
-			admins = append(admins, o.Admin)
+			admins = append(admins, telemetry.NewClient(o.Admin, hc))
 		}
 	}
 	if len(admins) == 0 {

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/explain"
-	"skyserve/internal/telemetry"
 	"skyserve/lbd/proxy"
 	"skyserve/tui"
 )
@@ -91,19 +90,14 @@ func (o *explainOptions) sources() ([]explain.Source, error) {
 	if strings.TrimSpace(o.request) == "" {
 		return nil, usage(fmt.Errorf("reading REQUEST_ID: must not be empty, got %q", o.request), "")
 	}
-	admins := o.admins
-	if len(admins) == 0 {
-		var err error
-		if o.name, admins, err = runningAdmins(o.name); err != nil {
-			return nil, err
-		}
+	name, admins, err := findAdmins(o.name, o.admins)
+	if err != nil {
+		return nil, err
 	}
+	o.name = name
 	sources := make([]explain.Source, 0, len(admins))
 	for _, a := range admins {
-		if strings.TrimSpace(a) == "" {
-			return nil, usage(fmt.Errorf("reading --admin: want a URL, got %q", a), "")
-		}
-		sources = append(sources, telemetry.NewClient(strings.TrimSpace(a), nil))
+		sources = append(sources, a)
 	}
 	return sources, nil
 }

@@ -35,6 +35,8 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		proxy.DecisionRecord{},
 		explain.Story{},
 		telemetry.DecisionMemory{},
+		telemetry.UsageReport{},
+		usageSum{},
 		whatif.ReplayReport{},
 	} {
 		for _, key := range jsonKeys(reflect.TypeOf(document), map[reflect.Type]bool{}) {

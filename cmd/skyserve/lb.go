@@ -19,13 +19,14 @@ import (
 	"skyserve/internal/service"
 	"skyserve/lbd"
 	"skyserve/lbd/trace"
+	"skyserve/provision/local"
 )
 
 // Environment variables that carry what a command line must not show.
 const (
 	envStoreToken = "SKYSERVE_STORE_TOKEN"
 	envPeerToken  = "SKYSERVE_PEER_TOKEN"
-	envAdminToken = "SKYSERVE_ADMIN_TOKEN"
+	envAdminToken = local.EnvAdminToken
 )
 
 // lbFlags is what the command line of skyserve lb says.
@@ -126,7 +127,7 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 	opts := lbd.Options{
 		Logger:         log,
 		Version:        version,
-		AdminToken:     os.Getenv(envAdminToken),
+		AdminToken:     cfg.AdminToken,
 		InsecureNoAuth: f.insecure,
 		Listening: func(public, admin string) {
 			if f.logFormat == "json" { // every line is an object then
@@ -179,6 +180,7 @@ func (f *lbFlags) fromFile() (service.BalancerConfig, error) {
 func withTokens(cfg service.BalancerConfig) service.BalancerConfig {
 	cfg.StoreToken = cmp.Or(cfg.StoreToken, os.Getenv(envStoreToken))
 	cfg.PeerToken = cmp.Or(cfg.PeerToken, os.Getenv(envPeerToken))
+	cfg.AdminToken = cmp.Or(cfg.AdminToken, os.Getenv(envAdminToken))
 	return cfg
 }
 

@@ -116,18 +116,11 @@ func (o *topOptions) check() (tui.Theme, error) {
 
 // source is the admins that were named, or those of the running service.
 func (o *topOptions) source() (*tui.Source, error) {
-	service, admins := o.name, o.admins
-	if len(admins) == 0 {
-		var err error
-		if service, admins, err = runningAdmins(o.name); err != nil {
-			return nil, err
-		}
+	service, admins, err := findAdmins(o.name, o.admins)
+	if err != nil {
+		return nil, err
 	}
-	clients := make([]*telemetry.Client, 0, len(admins))
-	for _, a := range admins {
-		clients = append(clients, telemetry.NewClient(strings.TrimSpace(a), nil))
-	}
-	return tui.NewSource(service, clients...), nil
+	return tui.NewSource(service, admins...), nil
 }
 
 // fetchOnce fetches the one snapshot that is printed.

@@ -47,6 +47,10 @@ this machine) and static ones (machines that you already have: their endpoints
 are attached to a balancer that runs on this machine). Neither is billed, and
 neither asks.
 
+` + envAdminToken + ` in the environment is the token of the balancers' admin
+APIs. It is kept with the service, so that other shells need not have it; set to
+nothing it takes the token away.
+
 Processes go on with the executable that they were started with; --upgrade
 replaces those that run another one than this.
 

@@ -27,16 +27,16 @@ type Observed struct {
 // the rest the first that answers speaks for all, except that when the store is
 // out of reach every one is asked for what it remembers. It fails when none
 // answers, and when the service.yaml that they serve is not valid.
-func Observe(ctx context.Context, admins []string, sinceMinute int64, history bool) (*Observed, error) {
+func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64, history bool) (*Observed, error) {
 	if len(admins) == 0 {
 		return nil, errors.New("observing the service: it has no balancer")
 	}
 	o := &Observed{}
 	var snapshots []*telemetry.Snapshot
-	var live []string
+	var live []*telemetry.Client
 	var failures []error
 	for _, admin := range admins {
-		snapshot, err := o.ask(ctx, telemetry.NewClient(admin, nil))
+		snapshot, err := o.ask(ctx, admin)
 		if err != nil {
 			failures = append(failures, err)
 			continue
@@ -107,11 +107,11 @@ func age(r telemetry.ReplicaSnapshot) int64 {
 
 // read collects the history: of the store through whichever balancer reaches
 // it, else of every balancer's memory.
-func (o *Observed) read(ctx context.Context, admins []string, sinceMinute int64) {
+func (o *Observed) read(ctx context.Context, admins []*telemetry.Client, sinceMinute int64) {
 	var all []telemetry.Point
 	silent := 0
 	for _, admin := range admins {
-		points, complete, err := telemetry.NewClient(admin, nil).History(ctx, sinceMinute)
+		points, complete, err := admin.History(ctx, sinceMinute)
 		if err != nil {
 			silent++
 			continue

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"skyserve/internal/telemetry"
 )
 
 // fakeAdmin is a balancer's admin API with fixed answers.
@@ -36,6 +38,14 @@ func answerOf(complete, points string) string {
 	return `{"complete":` + complete + `,"points":[` + points + `]}`
 }
 
+// clients are the clients of admin APIs.
+func clients(admins ...string) (all []*telemetry.Client) {
+	for _, a := range admins {
+		all = append(all, telemetry.NewClient(a, nil))
+	}
+	return all
+}
+
 func TestObserve(t *testing.T) {
 	us := fakeAdmin(t, reviewYAML, oneReady, answerOf("false", ofUS))
 	eu := fakeAdmin(t, reviewYAML, oneReady, answerOf("false", ofEU))
@@ -52,7 +62,7 @@ func TestObserve(t *testing.T) {
 		"second knows": {[]string{us, whole}, 2, ""},
 		"one is dead":  {[]string{"http://127.0.0.1:1", whole}, 2, "1 of 2 balancers do not answer: their replicas are counted as the others last heard"},
 	} {
-		o, err := Observe(t.Context(), c.admins, 0, true)
+		o, err := Observe(t.Context(), clients(c.admins...), 0, true)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -60,7 +70,7 @@ func TestObserve(t *testing.T) {
 			t.Errorf("%s: %d points, %v, notes %v", name, len(o.Points), o.Counts, o.Notes)
 		}
 	}
-	if o, err := Observe(t.Context(), []string{whole}, 0, false); err != nil || o.Points != nil {
+	if o, err := Observe(t.Context(), clients(whole), 0, false); err != nil || o.Points != nil {
 		t.Errorf("no history asked: %v, %v", o.Points, err)
 	}
 }
@@ -77,7 +87,7 @@ func TestObserveFails(t *testing.T) {
 		"invalid":    {[]string{invalid}, "service.yaml of http://"},
 		"both named": {[]string{none, "http://127.0.0.1:1"}, "connection refused"},
 	} {
-		if _, err := Observe(t.Context(), c.admins, 0, true); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := Observe(t.Context(), clients(c.admins...), 0, true); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want it to say %q", name, err, c.want)
 		}
 	}
@@ -93,7 +103,7 @@ func TestObserveEveryRegion(t *testing.T) {
 	us := fakeAdmin(t, reviewYAML, `{"regions":[`+region("local/us", replica("us-0", "READY", "5"))+","+region("local/eu", replica("eu-0", "READY", "900"))+`]}`, "")
 	eu := fakeAdmin(t, reviewYAML, `{"regions":[`+region("local/us", replica("us-0", "FAILED", "null"))+","+
 		region("local/eu", replica("eu-0", "FAILED", "7")+","+replica("eu-1", "READY", "7"))+`]}`, "")
-	o, err := Observe(t.Context(), []string{us, eu}, 0, false)
+	o, err := Observe(t.Context(), clients(us, eu), 0, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,7 +77,8 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger)
 	acquire := func(ctx context.Context) (lease, error) {
 		return st.Acquire(ctx, "controller."+config.Service, holderName(), leaseTTL)
 	}
-	c := newController(config, st, acquire, func(base string) admin { return telemetry.NewClient(base, nil) }, log)
+	hc := telemetry.HTTPClient(config.AdminToken)
+	c := newController(config, st, acquire, func(base string) admin { return telemetry.NewClient(base, hc) }, log)
 	return c.serve(ctx, ln)
 }
 

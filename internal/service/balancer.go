@@ -27,6 +27,9 @@ type BalancerConfig struct {
 	StoreToken string `yaml:"store_token,omitempty" json:"store_token,omitempty"`
 	// PeerToken authenticates balancers of one service to each other.
 	PeerToken string `yaml:"peer_token,omitempty" json:"peer_token,omitempty"`
+	// AdminToken is what every request to the admin listener must bring; empty
+	// leaves it to this machine.
+	AdminToken string `yaml:"admin_token,omitempty" json:"admin_token,omitempty"`
 	// SpecFile is the service.yaml that this balancer belongs to, served to
 	// operators on the admin listener; empty when there is none.
 	SpecFile string `yaml:"spec_file,omitempty" json:"spec_file,omitempty"`

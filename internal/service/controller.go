@@ -16,6 +16,9 @@ type ControllerConfig struct {
 	StoreURL    string `yaml:"store_url,omitempty" json:"store_url,omitempty"`
 	StoreToken  string `yaml:"store_token,omitempty" json:"store_token,omitempty"`
 
+	// AdminToken opens the balancers' admin APIs; empty where they ask for none.
+	AdminToken string `yaml:"admin_token,omitempty" json:"admin_token,omitempty"`
+
 	Balancers []ControlledBalancer `yaml:"balancers,omitempty" json:"balancers"`
 	// Replicas are the replicas that the controller assigns.
 	Replicas []ControlledReplica `yaml:"replicas,omitempty" json:"replicas"`

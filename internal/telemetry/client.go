@@ -100,6 +100,43 @@ func newHTTPClient() *http.Client {
 	}
 }
 
+// HTTPClient returns a client for admin APIs that ask for a token, to hand to
+// NewClient; an empty token is not sent.
+func HTTPClient(token string) *http.Client {
+	hc := newHTTPClient()
+	hc.Transport = Bearer(token, hc.Transport)
+	return hc
+}
+
+// Bearer returns a transport that sends requests by way of next, with a token;
+// next itself where the token is empty.
+func Bearer(token string, next http.RoundTripper) http.RoundTripper {
+	if token == "" {
+		return next
+	}
+	return bearer{token, next}
+}
+
+// bearer sends a token with every request.
+type bearer struct {
+	token string
+	next  http.RoundTripper
+}
+
+// RoundTrip sends a copy of the request: one that was handed over must not change.
+func (b bearer) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	req.Header.Set("Authorization", "Bearer "+b.token)
+	return b.next.RoundTrip(req)
+}
+
+// CloseIdleConnections closes those of the transport within.
+func (b bearer) CloseIdleConnections() {
+	if c, ok := b.next.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
 // Base is the address that the client speaks to, without a password.
 func (c *Client) Base() string { return redact(c.base) }
 

@@ -57,6 +57,26 @@ func TestSnapshotKeepsUnknownApartFromZero(t *testing.T) {
 	}
 }
 
+func TestATokenIsSentAndNeverShown(t *testing.T) {
+	var got []string
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r.Header.Values("Authorization")
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	defer srv.Close()
+	for token, want := range map[string]string{"": "", "sesame": "Bearer sesame"} {
+		hc := telemetry.HTTPClient(token)
+		err := telemetry.NewClient(srv.URL, hc).Healthy(t.Context())
+		hc.CloseIdleConnections()
+		if strings.Join(got, ",") != want {
+			t.Errorf("token %q: sent %q", token, got)
+		}
+		if err == nil || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("token %q: %v", token, err)
+		}
+	}
+}
+
 func TestServiceIsTheTextAsServed(t *testing.T) {
 	c := serve(t, exchange{"GET", "/v1/service", "", 200, "name: chat\n"})
 	if text, err := c.Service(context.Background()); err != nil || string(text) != "name: chat\n" {

@@ -19,6 +19,18 @@ type Snapshot struct {
 	Plan      *PlanSummary     `json:"plan"`
 }
 
+// Balancer finds a balancer by its id; nil when it is not there.
+func (s *Snapshot) Balancer(id string) *BalancerSnapshot {
+	for _, r := range s.Regions {
+		for i := range r.Balancers {
+			if r.Balancers[i].ID == id {
+				return &r.Balancers[i]
+			}
+		}
+	}
+	return nil
+}
+
 // RegionSnapshot is one region: its balancers, its replicas and the traffic of
 // the last ten seconds.
 type RegionSnapshot struct {
@@ -45,12 +57,22 @@ type BalancerSnapshot struct {
 	ID       string `json:"id"`
 	Endpoint string `json:"endpoint"` // public URL
 	Admin    string `json:"admin"`    // admin URL
-	State    string `json:"state"`    // READY, STARTING (no replica yet) or UNREACHABLE
+	State    string `json:"state"`    // READY, STARTING (no replica yet), DRAINING or UNREACHABLE
 	Reason   string `json:"reason"`
 	// RTTMillis is the measured round trip from the answering balancer; nil for itself.
 	RTTMillis *float64 `json:"rtt_ms"`
 	// AgeMillis is how old the figures are; 0 for the answering balancer itself.
 	AgeMillis int64 `json:"age_ms"`
+	// Certificate is its public listener's; nil without TLS.
+	Certificate *Certificate `json:"certificate"`
+}
+
+// Certificate is the TLS certificate that a listener uses.
+type Certificate struct {
+	ExpiresAt time.Time `json:"expires_at"`
+	// Problem is why what is in its files now cannot be used, so that this older one
+	// stays in use; empty when it can.
+	Problem string `json:"problem"`
 }
 
 // ReplicaSnapshot is one replica.

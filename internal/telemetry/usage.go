@@ -6,6 +6,10 @@ import (
 	"skyserve/internal/service"
 )
 
+// UsageMonths is how many months of usage are kept before the running one: what an
+// operator may still bill.
+const UsageMonths = 2
+
 // Usage is what was used: requests that were let in and, by the engines' own
 // figures, their tokens. CachedTokens is a part of PromptTokens.
 type Usage struct {

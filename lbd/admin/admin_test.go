@@ -345,7 +345,7 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 	}
 	_, body := call(api(b, nil), "GET", "/v1/snapshot", "")
 	want := `{"at":"2023-11-14T22:13:20Z","service":"chat","regions":[{"name":"local/us",` +
-		`"balancers":[{"id":"lb-us-0","endpoint":"http://127.0.0.1:8001","admin":"http://127.0.0.1:8101","state":"READY","reason":"","rtt_ms":null,"age_ms":0}],` +
+		`"balancers":[{"id":"lb-us-0","endpoint":"http://127.0.0.1:8001","admin":"http://127.0.0.1:8101","state":"READY","reason":"","rtt_ms":null,"age_ms":0,"certificate":null}],` +
 		`"replicas":[` +
 		`{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","gpu":"L4","state":"READY","reason":"","pending":0,"running":3,"outstanding":5,"kv":0.5,"prefix_hit_rate":0.75,"output_tokens_per_second":20,"age_ms":40,"donated":false},` +
 		`{"id":"us-1","url":"","model":"","gpu":"","state":"STARTING","reason":"connection refused","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"donated":false},` +
@@ -365,6 +365,29 @@ func TestBalancerWithoutReadyReplica(t *testing.T) {
 	b.replicas = []Replica{{State: service.StateNotReady}, {State: service.StateDraining}}
 	if got := api(b, nil).Region().Balancers[0]; got.State != "STARTING" || got.Reason != "none of its 2 replicas is ready" {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// A certificate that goes on in use because its files are broken is a reason to
+// look at a balancer that works; its peers show it too.
+func TestABrokenCertificateIsShown(t *testing.T) {
+	c := &telemetry.Certificate{ExpiresAt: time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)}
+	b := &balancer{replicas: []Replica{{State: service.StateReady}}}
+	a := api(b, func(o *Options) { o.Certificate = func() *telemetry.Certificate { return c } })
+	if got := a.Region().Balancers[0]; got.State != "READY" || got.Reason != "" || got.Certificate != c {
+		t.Errorf("got %+v", got)
+	}
+	c.Problem = "no PEM block"
+	own := a.Region()
+	const want = "its certificate's files cannot be used, the one in use ends 2031-02-03: no PEM block"
+	if got := own.Balancers[0]; got.State != "READY" || got.Reason != want {
+		t.Errorf("got %+v", got)
+	}
+	teller := told("lb-us-0", "local/us")
+	teller.Region = &own
+	seen := api(&balancer{peers: []peer.Status{teller}}, func(o *Options) { o.Self.ID = "lb-eu-0" }).Snapshot()
+	if got := seen.Balancer("lb-us-0"); got == nil || got.Reason != want || got.Certificate.Problem != c.Problem {
+		t.Errorf("a peer shows %+v", got)
 	}
 }
 

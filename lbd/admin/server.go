@@ -87,6 +87,8 @@ type Options struct {
 	Decisions Decisions
 	History   HistorySource
 	Usage     UsageSource
+	// Keys lists the API keys that are good now, without their secrets; nil = none.
+	Keys func() []service.APIKey
 	// Peers lists the other balancers as last heard of, sorted by id.
 	Peers func() []peer.Status
 	// Service reads the text of the service.yaml; nil = there is none.
@@ -94,6 +96,11 @@ type Options struct {
 	// Reload reads the balancer's configuration again; *telemetry.ReloadRefused
 	// when it cannot run with it. nil = it cannot be read again.
 	Reload func() (telemetry.Reload, error)
+	// Certificate tells of the public listener's certificate: nil, or answering nil,
+	// without TLS.
+	Certificate func() *telemetry.Certificate
+	// Draining says whether the balancer is about to end; nil = it is not.
+	Draining func() bool
 	// Registry holds the metrics; nil = none.
 	Registry *prometheus.Registry
 	// Token must come with every request but /healthz; empty = only this machine

@@ -19,8 +19,12 @@ import (
 const (
 	balancerReady       = "READY"
 	balancerStarting    = "STARTING"
+	balancerDraining    = "DRAINING"
 	balancerUnreachable = "UNREACHABLE"
 )
+
+// reasonDraining says why a balancer takes nothing new.
+const reasonDraining = "is shutting down and finishes what it has"
 
 // lostAfter is the silence after which a peer counts as unreachable, the same
 // as the core's.
@@ -71,8 +75,16 @@ func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 		ID: self.ID, Endpoint: baseURL(scheme, self.Listen), Admin: baseURL("http", self.Admin),
 		State: balancerReady,
 	}
+	if a.opts.Certificate != nil {
+		b.Certificate = a.opts.Certificate()
+	}
+	if c := b.Certificate; c != nil && c.Problem != "" {
+		b.Reason = fmt.Sprintf("its certificate's files cannot be used, the one in use ends %s: %s", c.ExpiresAt.Format(time.DateOnly), c.Problem)
+	}
 	ready := func(r Replica) bool { return r.State == service.StateReady }
 	switch {
+	case a.opts.Draining != nil && a.opts.Draining():
+		b.State, b.Reason = balancerDraining, reasonDraining
 	case len(replicas) == 0:
 		b.State, b.Reason = balancerStarting, "has no replica"
 	case !slices.ContainsFunc(replicas, ready):
@@ -133,11 +145,13 @@ func peerRegion(p peer.Status) telemetry.RegionSnapshot {
 	switch {
 	case lost:
 		b.State, b.Reason = balancerUnreachable, lostReason(p)
+	case p.Draining:
+		b.State, b.Reason = balancerDraining, reasonDraining
 	case p.Region == nil:
 		b.State, b.Reason = balancerStarting, "has told nothing of its region yet"
 	case len(p.Region.Balancers) == 1:
 		own := p.Region.Balancers[0]
-		b.State, b.Reason = own.State, own.Reason
+		b.State, b.Reason, b.Certificate = own.State, own.Reason, own.Certificate
 	}
 	s.Balancers = []telemetry.BalancerSnapshot{b}
 	s.Replicas = peerReplicas(p, lost)

@@ -15,21 +15,10 @@ type UsageSource interface {
 	Usage(ctx context.Context, month string) (rows []telemetry.UsageRow, complete bool)
 }
 
-// usageEntry is a key's usage of a model in a region, as clients of the API see it.
-type usageEntry struct {
-	Key    string         `json:"key"`
-	Model  string         `json:"model"`
-	Region service.Region `json:"region"`
-	telemetry.Usage
-	// Today is the part of the present day; null for a month that is over.
-	Today *telemetry.Usage `json:"today"`
-}
-
 // serveUsage answers what each key used in the running month or in ?month=.
 func (a *API) serveUsage(w http.ResponseWriter, r *http.Request) {
 	now := a.opts.Now()
 	month := telemetry.MonthOf(now)
-	running := month
 	if text := r.URL.Query().Get("month"); text != "" {
 		if t, err := time.Parse("2006-01", text); err != nil || telemetry.MonthOf(t) != text {
 			refuse(w, http.StatusBadRequest, "month must be a year and a month such as 2026-11, got "+quoted(text))
@@ -40,19 +29,9 @@ func (a *API) serveUsage(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), historyTimeout)
 	defer cancel()
 	rows, complete := a.opts.Usage.Usage(ctx, month)
-	list := make([]usageEntry, 0, len(rows))
-	for _, row := range rows {
-		e := usageEntry{Key: row.Key, Model: row.Model, Region: row.Region, Usage: row.Month}
-		if month == running {
-			today := row.On(telemetry.DayOf(now))
-			e.Today = &today
-		}
-		list = append(list, e)
+	var keys []service.APIKey
+	if a.opts.Keys != nil {
+		keys = a.opts.Keys()
 	}
-	answer(w, http.StatusOK, struct {
-		At       time.Time    `json:"at"`
-		Month    string       `json:"month"`
-		Complete bool         `json:"complete"`
-		Usage    []usageEntry `json:"usage"`
-	}{now.UTC(), month, complete, list})
+	answer(w, http.StatusOK, telemetry.NewUsageReport(month, now, rows, complete, keys))
 }

@@ -27,6 +27,17 @@ func Tokenize(dst []Token, text string) []Token {
 	return dst
 }
 
+// Split is the text of each token that Tokenize would append.
+func Split(text string) []string {
+	var tokens []string
+	for len(text) > 0 {
+		n := tokenLen(text)
+		tokens = append(tokens, text[:n])
+		text = text[n:]
+	}
+	return tokens
+}
+
 // CountTokens is the length of what Tokenize would append.
 func CountTokens(text string) int {
 	count := 0

@@ -184,6 +184,8 @@ type Status struct {
 	Silence time.Duration
 	// RTT is the least round trip of late; 0 before the first.
 	RTT time.Duration
+	// Draining: it said that it is about to end.
+	Draining bool
 	// Reason says in words what went wrong with the last heartbeat; empty when
 	// nothing did.
 	Reason string
@@ -217,6 +219,7 @@ type link struct {
 	mu       sync.Mutex
 	added    time.Time
 	sent     time.Time // when the newest heartbeat that was answered was sent
+	draining bool      // as that one said
 	heardAt  time.Time
 	rtts     []time.Duration // the last rttWindow, oldest first
 	reason   string
@@ -268,8 +271,11 @@ func (l *link) heartbeat(ctx context.Context) {
 		return
 	}
 	models := sane(hb.Models)
+	if hb.Draining {
+		models = nil
+	}
 	trip := time.Since(sent)
-	rtt, newest := l.heard(sent, trip)
+	rtt, newest := l.heard(sent, trip, hb.Draining)
 	if !newest {
 		return // overtaken by a later one
 	}
@@ -296,11 +302,12 @@ func sane(loads []core.ModelLoad) []core.ModelLoad {
 
 // heard notes an answer. It returns the least round trip of late and whether no
 // later heartbeat was answered before.
-func (l *link) heard(sent time.Time, trip time.Duration) (rtt time.Duration, newest bool) {
+func (l *link) heard(sent time.Time, trip time.Duration, draining bool) (rtt time.Duration, newest bool) {
 	l.mu.Lock()
 	newest = sent.After(l.sent)
+	ends := newest && draining && !l.draining
 	if newest {
-		l.sent = sent
+		l.sent, l.draining = sent, draining
 	}
 	back := l.reason != "" || l.heardAt.IsZero()
 	l.heardAt, l.reason = time.Now(), ""
@@ -312,6 +319,9 @@ func (l *link) heard(sent time.Time, trip time.Duration) (rtt time.Duration, new
 	l.mu.Unlock()
 	if back {
 		l.client.opts.Logger.Info("peer answers", "peer", l.cfg.ID, "region", l.cfg.Region, "rtt", rtt.Round(100*time.Microsecond))
+	}
+	if ends {
+		l.client.opts.Logger.Info("peer drains", "peer", l.cfg.ID, "region", l.cfg.Region)
 	}
 	return rtt, newest
 }
@@ -404,7 +414,7 @@ func (l *link) status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	s := Status{Peer: l.cfg, Heard: !l.heardAt.IsZero(), Silence: now.Sub(l.added), Reason: l.reason}
+	s := Status{Peer: l.cfg, Heard: !l.heardAt.IsZero(), Silence: now.Sub(l.added), Draining: l.draining, Reason: l.reason}
 	if s.Heard {
 		s.Silence = now.Sub(l.heardAt)
 		s.RTT = slices.Min(l.rtts)

@@ -106,6 +106,41 @@ func talking(t *testing.T, b *balancer, test func(t *testing.T, c *Client, r *re
 	})
 }
 
+// A peer that says that it drains offers nothing, whatever else it tells, until
+// another process answers in its place.
+func TestADrainingPeerOffersNothing(t *testing.T) {
+	says := func(text string) func(*http.Request) (int, string, error) {
+		return func(r *http.Request) (int, string, error) {
+			if r.URL.Path == PathRegion {
+				return healthy(r)
+			}
+			return 200, text, nil
+		}
+	}
+	b := &balancer{rtt: 10 * time.Millisecond, answer: healthy}
+	talking(t, b, func(t *testing.T, c *Client, r *reports) {
+		for _, now := range []struct {
+			text     string
+			draining bool
+			models   int
+		}{
+			{beat, false, 2},
+			{strings.Replace(beat, `"models"`, `"draining":true,"models"`, 1), true, 0},
+			{beat, false, 2},
+			{`{"id":"lb-eu-0","region":"local/eu","models":[]}`, false, 0}, // of one that does not know of draining
+		} {
+			time.Sleep(defaultInterval) // what is in flight still says what was before
+			b.set(func(b *balancer) { b.answer = says(now.text) })
+			time.Sleep(2 * defaultInterval)
+			events, _ := r.drain()
+			got := events[len(events)-1].PeerReport
+			if status := c.Status()[0]; status.Draining != now.draining || len(got.Models) != now.models || status.Reason != "" {
+				t.Errorf("%s: got %+v and %d models", now.text, status, len(got.Models))
+			}
+		}
+	})
+}
+
 func TestHeartbeatsAreReported(t *testing.T) {
 	b := &balancer{rtt: 10 * time.Millisecond, answer: healthy}
 	talking(t, b, func(t *testing.T, c *Client, r *reports) {
@@ -302,10 +337,10 @@ func TestOvertakenHeartbeatIsDropped(t *testing.T) {
 	l := &link{client: NewClient(Options{Self: "lb-us-0", Sink: func(core.Event) {}})}
 	defer l.client.Close()
 	start := time.Unix(100, 0)
-	if _, newest := l.heard(start.Add(time.Second), 30*time.Millisecond); !newest {
+	if _, newest := l.heard(start.Add(time.Second), 30*time.Millisecond, false); !newest {
 		t.Error("the first answer was dropped")
 	}
-	rtt, newest := l.heard(start, 20*time.Millisecond)
+	rtt, newest := l.heard(start, 20*time.Millisecond, false)
 	if newest {
 		t.Error("an answer to an earlier heartbeat was taken for news")
 	}

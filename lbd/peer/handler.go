@@ -28,7 +28,10 @@ const (
 type Heartbeat struct {
 	ID     string           `json:"id"`
 	Region service.Region   `json:"region"`
-	Models []core.ModelLoad `json:"models"` // sorted by model
+	Models []core.ModelLoad `json:"models"` // sorted by model; none while it drains
+	// Draining: it is about to end and takes no new request. Balancers that do not
+	// know of this see that it offers no model.
+	Draining bool `json:"draining,omitempty"`
 }
 
 // Source is what the handlers answer with; all functions may be called from

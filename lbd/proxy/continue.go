@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"encoding/json"
 	"strconv"
 
 	"skyserve/internal/service"
@@ -18,6 +19,8 @@ func forbids(key, value []byte) bool {
 		return kindOf(value) != 'n' && kindOf(value) != 'f'
 	case `"response_format"`:
 		return kindOf(value) != 'n' && !plainText(value)
+	case `"skip_special_tokens"`: // then the text has marks that a prompt must not repeat
+		return kindOf(value) == 'f'
 	case `"modalities"`:
 		return bytes.Contains(value, []byte(`"audio"`))
 	case `"structured_outputs"`, `"structural_tag"`, `"grammar"`, `"regex"`, `"ebnf"`, `"json_schema"`, // vLLM's and SGLang's
@@ -68,7 +71,7 @@ func continuation(e *endpoint, body, said []byte, tokens int) (rest []byte, ok b
 	}
 	var edits []edit
 	if len(said) > 0 {
-		if edits, ok = e.extend(&c, said); !ok {
+		if edits, ok = e.extend(&c, said); !ok || unsound(body, said) {
 			return nil, false
 		}
 	}
@@ -76,6 +79,47 @@ func continuation(e *endpoint, body, said []byte, tokens int) (rest []byte, ok b
 	edits = append(edits, c.lessen(c.maxCompletion, tokens, 1)...)
 	edits = append(edits, c.lessen(c.minTokens, tokens, 0)...)
 	return splice(make([]byte, 0, len(body)+len(said)+128), body, edits), true
+}
+
+// marks are what an engine that is given it in a prompt takes for more than text.
+// Templates of models that think (Qwen3's, DeepSeek-R1's) cut an assistant's
+// message at the end of a thought: vLLM then answers 400, or the thought is gone.
+// Tokenizers take control tokens for what they are, where the answer only spelt
+// them.
+var marks = []string{"<think>", "</think>", "<|", "</s>", "[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>"}
+
+// unsound says whether the text so far, as JSON writes it, cannot be a prompt's end
+// that the answer goes on from: it has marks, or ends in what may be the beginning
+// of a stop string, which no engine finds whose other half is in the prompt. vLLM
+// holds back what may be one; SGLang, and vLLM that includes it, do not.
+func unsound(body, said []byte) bool {
+	quoted := append(append([]byte{'"'}, said...), '"')
+	plain, _ := text(quoted, nil)
+	for _, m := range marks {
+		if bytes.Contains(plain, []byte(m)) {
+			return true
+		}
+	}
+	raw, given := memberSpan(body, `"stop"`)
+	if !given {
+		return false
+	}
+	var stops []string
+	var stop string
+	if value := raw.of(body); json.Unmarshal(value, &stops) != nil {
+		if json.Unmarshal(value, &stop) != nil {
+			return true // what it may stop at is not known
+		}
+		stops = []string{stop}
+	}
+	for _, s := range stops {
+		for n := 1; n < len(s); n++ {
+			if bytes.HasSuffix(plain, []byte(s[:n])) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // lessen takes tokens off a bound, down to least; no edit where it is no number.

@@ -31,6 +31,8 @@ func TestWhatIsNeverContinued(t *testing.T) {
 		{chatPath, chat(`,"tools":[{"type":"function"}],"tool_choice":"auto"`), true}, // as long as it talks
 		{chatPath, chat(`,"modalities":["text"],"stop":["\n"],"seed":1,"temperature":0.5`), true},
 		{chatPath, chat(`,"continue_final_message":true`), true},
+		{chatPath, chat(`,"skip_special_tokens":true`), true},
+		{chatPath, chat(`,"skip_special_tokens":false`), false},
 		{chatPath, chat(`,"n":2`), false},
 		{chatPath, chat(`,"best_of":3`), false},
 		{chatPath, chat(`,"logprobs":true`), false},
@@ -413,5 +415,41 @@ func BenchmarkSeam(b *testing.B) {
 	}
 	if len(dst) == 0 {
 		b.Fatal(fmt.Sprint("nothing was written of ", string(event)))
+	}
+}
+
+func TestWhatNoPromptCanEndIn(t *testing.T) {
+	for _, c := range []struct {
+		stop, said string
+		want       bool
+	}{
+		{``, `a < b | c`, false},
+		{``, `<think>so`, true},
+		{``, `so\u003c/think\u003e yes`, true},
+		{``, `<|eot_id|>`, true},
+		{``, `</s>`, true},
+		{``, `[INST] x`, true},
+		{`"END"`, `the EN`, true},
+		{`"END"`, `the E`, true},
+		{`"END"`, `the EN of`, false},
+		{`"END"`, `the end`, false},
+		{`["\nQ:","###"]`, `so #`, true},
+		{`["\nQ:","###"]`, `so\n`, true},
+		{`["\nQ:","###"]`, `so Q:`, false},
+		{`["é!"]`, `caf\u00e9`, true},
+		{`["."]`, `so`, false},
+		{`[]`, `so`, false},
+		{`null`, `so`, false},
+		{`""`, `so`, false},
+		{`{"a":1}`, `so`, true},
+		{`[1]`, `so`, true},
+	} {
+		body := `{"messages":[]}`
+		if c.stop != "" {
+			body = `{"stop":` + c.stop + `,"messages":[]}`
+		}
+		if got := unsound([]byte(body), []byte(c.said)); got != c.want {
+			t.Errorf("stop %s, said %s: unsound %v, want %v", c.stop, c.said, got, c.want)
+		}
 	}
 }

@@ -35,16 +35,22 @@ func (r *Runtime) serve(w http.ResponseWriter, req *http.Request) {
 		if r.allow(w, req, http.MethodGet) {
 			r.serveModels(w, req)
 		}
+	case strings.HasPrefix(path, pathResponses):
+		r.serveStored(w, req)
 	case under(path, "/v1/files") || under(path, "/v1/batches"):
 		r.refuse(w, req, &apiError{
 			status: http.StatusNotImplemented, kind: typeServer, code: "not_implemented",
 			message: path + " is not built yet",
 		})
 	default:
-		r.refuse(w, req, &apiError{
-			status: http.StatusNotFound, kind: typeInvalid, code: "not_found",
-			message: "no such path: " + req.Method + " " + path,
-		})
+		r.refuse(w, req, errNoPath(req))
+	}
+}
+
+func errNoPath(req *http.Request) *apiError {
+	return &apiError{
+		status: http.StatusNotFound, kind: typeInvalid, code: "not_found",
+		message: "no such path: " + req.Method + " " + req.URL.Path,
 	}
 }
 
@@ -53,12 +59,15 @@ func under(path, dir string) bool {
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// allow says whether a request uses the one method that its path has (HEAD
+// allow says whether a request uses one of the methods that its path has (HEAD
 // counts as GET), and answers it when it does not.
-func (r *Runtime) allow(w http.ResponseWriter, req *http.Request, method string) bool {
-	if req.Method == method || (method == http.MethodGet && req.Method == http.MethodHead) {
-		return true
+func (r *Runtime) allow(w http.ResponseWriter, req *http.Request, methods ...string) bool {
+	for _, m := range methods {
+		if req.Method == m || (m == http.MethodGet && req.Method == http.MethodHead) {
+			return true
+		}
 	}
+	method := strings.Join(methods, ", ")
 	w.Header().Set("Allow", method)
 	r.refuse(w, req, &apiError{
 		status: http.StatusMethodNotAllowed, kind: typeInvalid, code: "method_not_allowed",

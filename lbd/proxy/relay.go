@@ -77,6 +77,9 @@ func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *
 	case clientGone:
 		x.cancelled()
 		return true
+	case targetStrays:
+		x.declined(&failure{cause: x.sent.target + " began to think instead of going on", why: whyUnable})
+		return true
 	case targetFailed:
 		return x.severed(&failure{cause: x.sent.target + " ended its answer with an error", why: whyAnswer})
 	}
@@ -168,6 +171,7 @@ const (
 	passes passing = iota
 	clientGone
 	targetFailed // it told of a fault of its own; another can go on with the answer
+	targetStrays // it goes on with something else than the answer's text
 )
 
 // pass sends the complete events at the front of b to the client and gives back
@@ -248,6 +252,10 @@ func (x *exchange) passJoined(b []byte, events *splitter, now time.Time) (rest [
 func (x *exchange) join(out *pooled, event []byte) passing {
 	mark := len(out.b)
 	out.b = x.seam.event(out.b, event)
+	if x.seam.strays {
+		out.b = out.b[:mark]
+		return targetStrays
+	}
 	hide, fault := x.look(out.b[mark:], false)
 	if hide || fault {
 		out.b = out.b[:mark]

@@ -161,6 +161,18 @@ func (x *exchange) ending() []byte {
 	return b
 }
 
+// refusesToGoOn says whether a status tells that the request for the rest of an
+// answer cannot be: as where a template does not show the message that is to be
+// continued (vLLM answers 400). Any other replica of the model would say the same.
+func refusesToGoOn(status int) bool {
+	return status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge || status == http.StatusUnprocessableEntity
+}
+
+// declined ends a stream whose rest was asked for in vain.
+func (x *exchange) declined(f *failure) {
+	x.breakOff(f.cause, func() { x.broke(http.StatusOK, f) })
+}
+
 // abandoned ends a stream that was to be continued when core finds no target for
 // that any more.
 func (x *exchange) abandoned(v verdict) {

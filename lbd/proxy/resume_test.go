@@ -108,6 +108,10 @@ func TestWhatCannotBeContinuedEndsInAnErrorEvent(t *testing.T) {
 		{name: "a body that is too long", change: func(o *Options) { o.Limits.MaxContinuedBody = 20 }},
 		{name: "several answers", body: strings.Replace(streamBody, `{`, `{"n":2,`, 1)},
 		{name: "tokens", path: textPath, body: `{"model":"` + testModel + `","stream":true,"prompt":[1,2]}`, sent: `data: {"choices":[{"text":"a"}]}` + "\n\n"},
+		{name: "the mark of a thought", sent: chunk("so</think>")},
+		{name: "the mark of a thought, written otherwise", sent: strings.Replace(chunk("<think> so"), "<", `\u003c`, 1)},
+		{name: "a control token", sent: chunk("write <|im_end|>")},
+		{name: "half a stop string", body: strings.Replace(streamBody, `{`, `{"stop":["\nUser:","##!"],`, 1), sent: chunk("so ##")},
 		{name: "a form", body: strings.Replace(streamBody, `{`, `{"response_format":{"type":"json_object"},`, 1)},
 	}
 	for _, c := range cases {
@@ -210,7 +214,7 @@ func TestAnAnswerInOnePieceIsAskedForAnew(t *testing.T) {
 
 func TestEveryOneThatGoesOnFails(t *testing.T) {
 	for name, h := range map[string]http.HandlerFunc{
-		"500": status(500), "400": status(400), "no stream": whole(plainReply), "cut at once": cut("text/event-stream", ""),
+		"500": status(500), "no stream": whole(plainReply), "cut at once": cut("text/event-stream", ""),
 		"cut again": cut("text/event-stream", chunk("b")),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -226,6 +230,37 @@ func TestEveryOneThatGoesOnFails(t *testing.T) {
 			d, _ := b.Decision("r1")
 			if c.Rejected != 1 || d.State != stateFailed || len(d.Tries) != b.coreCfg.MaxTries+1 || b.continuations()["broken"] != 1 {
 				t.Errorf("counts %+v, record %+v, continuations %v", c, d, b.continuations())
+			}
+		})
+	}
+}
+
+// What the target that is to go on has no way of doing ends the answer at once: the
+// others, of the same model, are not asked.
+func TestWhatNobodyCanGoOnWithIsNotAskedAgain(t *testing.T) {
+	thinks := strings.Replace(chunk("hm"), "content", "reasoning_content", 1)
+	for name, c := range map[string]struct {
+		h    http.HandlerFunc
+		want string
+	}{
+		"a template that hides the message": {status(400), "us-1 refused to go on with it (400)"},
+		"an unknown field":                  {status(422), "us-1 refused to go on with it (422)"},
+		"a thought":                         {cut("text/event-stream", thinks), "us-1 began to think instead of going on"},
+		"a newer server's thought":          {speakRaw(strings.Replace(thinks, "_content", "", 1) + doneEvent), "us-1 began to think instead of going on"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t, roundRobin(t))
+			b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
+			b.attachAs("us-1", engine(t, c.h), service.EngineVLLM)
+			b.attachAs("us-2", engine(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked too") }), service.EngineVLLM)
+			got := tell(t, read(t, b.post(chatPath, streamBody, "X-Request-ID: r1")))
+			if got.text != "a" || got.ends != 0 || !strings.Contains(got.broken, c.want) {
+				t.Errorf("the client read %+v, want an error at the end", got)
+			}
+			counts := b.settled()
+			lawful(t, counts)
+			if d, _ := b.Decision("r1"); counts.Rejected != 1 || len(d.Tries) != 3 || d.Tries[2].Kind != "reject" || b.continuations()["broken"] != 1 {
+				t.Errorf("counts %+v, record %+v, continuations %v", counts, d, b.continuations())
 			}
 		})
 	}

@@ -17,6 +17,9 @@ type seam struct {
 	said, prompted int
 	// prompt is the original prompt's length, where the first target told it.
 	prompt policy.Maybe[int]
+	// strays: this target thinks, or answers otherwise than in the text that it was to
+	// go on with.
+	strays bool
 	// space is what the client has at the end of its text and this target was not
 	// given: it is likely to say it again.
 	space []byte
@@ -158,6 +161,9 @@ func (s *seam) delta(dst, raw []byte) (out []byte, says bool) {
 			dst, any = s.piece(dst, value)
 			says = says || any
 			return dst, true
+		case `"reasoning_content"`, `"reasoning"`:
+			thinks := kindOf(value) == '"' && len(value) > 2
+			says, s.strays = says || thinks, s.strays || thinks && s.prompted > 0
 		default:
 			says = says || (kindOf(value) != 'n' && string(value) != `""` && !emptyArray(value))
 		}

@@ -57,6 +57,16 @@ func (s *responses) put(at storedAt) {
 	}
 }
 
+// drop forgets a response.
+func (s *responses) drop(response responseID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.byID[response]; e != nil {
+		s.recent.Remove(e)
+		delete(s.byID, response)
+	}
+}
+
 // find is where a response is.
 func (s *responses) find(response responseID) (at storedAt, known bool) {
 	s.mu.Lock()

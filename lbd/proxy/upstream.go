@@ -78,6 +78,11 @@ func (x *exchange) ask(ctx context.Context) (resp *http.Response, ended bool) {
 		x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventBounced}, x.failedBy(x.sent.target+" gave it back"))
 	case x.worthAnotherTry(resp.StatusCode):
 		x.fail(&failure{cause: fmt.Sprintf("%s answered %d", x.sent.target, resp.StatusCode), why: whyStatus, silent: resp.StatusCode == http.StatusGatewayTimeout})
+	case x.wrote && refusesToGoOn(resp.StatusCode):
+		discard(resp.Body)
+		resp.Body.Close()
+		x.declined(&failure{cause: fmt.Sprintf("%s refused to go on with it (%d)", x.sent.target, resp.StatusCode), why: whyUnable})
+		return nil, true
 	case x.wrote && (!isStream(resp) || resp.StatusCode != http.StatusOK):
 		x.fail(&failure{cause: fmt.Sprintf("%s answered %d instead of going on", x.sent.target, resp.StatusCode), why: whyStatus})
 	case isStream(resp) && encoded(resp.Header):

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -70,6 +71,9 @@ func (s Service) Layout(spec *service.Spec, attached map[service.Region][]servic
 	var err error
 	if l.tokens, err = s.Tokens(); err != nil {
 		return nil, err
+	}
+	if token, isSet := os.LookupEnv(EnvAdminToken); isSet {
+		l.tokens.Admin = token
 	}
 	replicas := l.localReplicas()
 	balancers, engines := slotIDs(spec, replicas)
@@ -272,7 +276,7 @@ func (l *Layout) addReplica(r placed) error {
 func (l *Layout) addControl(replicas []placed) error {
 	l.Controller = service.ControllerConfig{
 		Service: l.spec.Name, Listen: l.addr(controlOffset),
-		StoreURL: l.spec.Store.URL, RTT: l.spec.LocalHosts.RTT,
+		StoreURL: l.spec.Store.URL, AdminToken: l.tokens.Admin, RTT: l.spec.LocalHosts.RTT,
 	}
 	if l.spec.Store.URL == "" {
 		l.Controller.StoreListen, l.Controller.StoreDir = l.addr(storeOffset), l.svc.StoreDir()
@@ -299,7 +303,7 @@ func (l *Layout) addBalancer(r service.RegionSpec, id string) error {
 		Service: l.spec.Name, ID: id, Region: r.Name,
 		Listen: l.addr(l.slots.Balancers[id]), Admin: l.addr(adminOffset + l.slots.Balancers[id]),
 		Balancer: l.spec.Balancer, StoreURL: l.storeURL(), StoreToken: l.Controller.StoreToken,
-		PeerToken: l.tokens.Peer, SpecFile: l.svc.SpecFile(),
+		PeerToken: l.tokens.Peer, AdminToken: l.tokens.Admin, SpecFile: l.svc.SpecFile(),
 		Peers: l.peers(r.Name, id),
 	}
 	for _, m := range l.spec.Models {

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -105,7 +106,12 @@ func (s Service) RemoveUnused() {
 type Tokens struct {
 	Store string `json:"store"` // opens the embedded store
 	Peer  string `json:"peer"`  // opens one balancer to another
+	// Admin opens the balancers' admin APIs; empty leaves them to this machine.
+	Admin string `json:"admin,omitempty"`
 }
+
+// EnvAdminToken names the environment variable with the token of the admin APIs.
+const EnvAdminToken = "SKYSERVE_ADMIN_TOKEN"
 
 // Tokens reads the service's secrets; where none are kept yet it makes new
 // ones, which Layout.Save keeps.
@@ -115,10 +121,17 @@ func (s Service) Tokens() (Tokens, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Tokens{}, fmt.Errorf("reading the tokens of %s: %w", s.name, err)
 	}
-	if err == nil && json.Unmarshal(data, &t) == nil && t.Store != "" && t.Peer != "" {
-		return t, nil
+	if err != nil || json.Unmarshal(data, &t) != nil || t.Store == "" || t.Peer == "" {
+		t = Tokens{Store: newToken(), Peer: newToken(), Admin: t.Admin}
 	}
-	return Tokens{Store: newToken(), Peer: newToken()}, nil
+	return t, nil
+}
+
+// AdminToken opens the admin APIs of the balancers that run: the one that they
+// were brought up with, else that of the environment; empty where they ask for none.
+func (s Service) AdminToken() (string, error) {
+	t, err := s.Tokens()
+	return cmp.Or(t.Admin, os.Getenv(EnvAdminToken)), err
 }
 
 // newToken is 256 random bits.

@@ -56,7 +56,7 @@ func (p *Plan) Apply(ctx context.Context, progress provision.Progress) (provisio
 func (p *Plan) reload(ctx context.Context, w provision.Want) error {
 	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
 	defer cancel()
-	done, err := telemetry.NewClient(w.Admin, nil).Reload(ctx)
+	done, err := p.client(w.Admin).Reload(ctx)
 	var status *telemetry.StatusError
 	switch {
 	case err == nil && done.Revision == w.Spec:
@@ -65,6 +65,11 @@ func (p *Plan) reload(ctx context.Context, w provision.Want) error {
 		return errors.New(status.Message)
 	}
 	return provision.ErrCannotReload
+}
+
+// client speaks to the admin API of a balancer.
+func (p *Plan) client(admin string) *telemetry.Client {
+	return adminClient(admin, p.Layout.Controller.AdminToken)
 }
 
 // settle waits until a replaced object works again.
@@ -83,7 +88,7 @@ func (p *Plan) drain(ctx context.Context, o provision.Object) {
 	ctx, cancel := context.WithTimeout(ctx, drainPatience)
 	defer cancel()
 	for _, b := range local.Running(p.Have, provision.KindBalancer) {
-		c := telemetry.NewClient(b.Admin, nil)
+		c := p.client(b.Admin)
 		if !detach(ctx, c, o.ID) {
 			continue
 		}

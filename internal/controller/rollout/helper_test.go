@@ -208,7 +208,13 @@ func (b *balancer) admin() http.Handler {
 		defer b.mu.Unlock()
 		delete(b.has, r.PathValue("id"))
 	})
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if t := b.config.AdminToken; t != "" && r.Header.Get("Authorization") != "Bearer "+t {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // replicas looks at every replica at this moment.

@@ -359,6 +359,43 @@ func TestABalancerThatCannotReloadIsReplaced(t *testing.T) {
 	}
 }
 
+// Balancers whose admin API asks for a token come to work, reload, and are asked
+// for their status, also by those who do not have the token in their environment;
+// another token takes another process.
+func TestAdminTokens(t *testing.T) {
+	w := newWorld(t)
+	t.Setenv(local.EnvAdminToken, "first")
+	w.up(w.yaml(1, "m"))
+	before := w.pids()
+	w.checkStatus(rollout.StateReady)
+	policy := strings.Replace(w.yaml(1, "m"), "least-load", "round-robin", 1)
+	if got, want := w.up(policy), []string{"reload lb-eu-0", "reload lb-us-0"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("another policy: got %q, want %q", got, want)
+	}
+	w.checkSame(before)
+
+	if err := os.Unsetenv(local.EnvAdminToken); err != nil { // the cleanup of Setenv restores what was before
+		t.Fatal(err)
+	}
+	w.checkStatus(rollout.StateReady)
+	if got, want := w.up(w.yaml(1, "m")), []string{"reload lb-eu-0", "reload lb-us-0"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("from another shell: got %q, want %q", got, want)
+	}
+	w.checkSame(before)
+	w.checkPrivate()
+
+	t.Setenv(local.EnvAdminToken, "second")
+	replaced := []string{"replace controller", "replace lb-eu-0", "replace lb-us-0"}
+	if got := w.up(w.yaml(1, "m")); !reflect.DeepEqual(got, replaced) {
+		t.Errorf("another token: got %q, want %q", got, replaced)
+	}
+	w.checkStatus(rollout.StateReady)
+	t.Setenv(local.EnvAdminToken, "")
+	if got := w.up(w.yaml(1, "m")); !reflect.DeepEqual(got, replaced) {
+		t.Errorf("no token: got %q, want %q", got, replaced)
+	}
+}
+
 func TestAStaticRegionIsAttached(t *testing.T) {
 	w := newWorld(t)
 	w.up(w.yaml(1, "m"))

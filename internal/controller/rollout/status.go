@@ -89,6 +89,9 @@ func GetStatus(ctx context.Context, svc local.Service) (*Status, error) {
 		status:  Status{Service: svc.Name(), Regions: []RegionStatus{}, Store: "unknown"},
 		objects: map[string]provision.Object{}, reports: map[string]report{},
 	}
+	if b.token, err = svc.AdminToken(); err != nil {
+		return nil, err
+	}
 	for _, o := range objects {
 		b.objects[o.ID] = o
 		if o.Gone == "" {
@@ -109,6 +112,7 @@ type statusBuilder struct {
 	wants    []provision.Want // what should be, then what is besides
 	unwanted map[string]bool
 	attached map[string]service.ReplicaConfig // replicas of static regions
+	token    string                           // of the admin APIs
 
 	mu        sync.Mutex
 	reports   map[string]report // of balancers, by id
@@ -120,6 +124,14 @@ type statusBuilder struct {
 type report struct {
 	snapshot *telemetry.Snapshot
 	problem  string // why it does not take requests, or why it does not answer
+}
+
+// remark is what a balancer that works has to say of itself all the same.
+func (r report) remark(id string) string {
+	if b := r.snapshot.Balancer(id); b != nil && b.Certificate != nil && b.Certificate.Problem != "" {
+		return b.Reason
+	}
+	return ""
 }
 
 // readSpec finds what should be. Without a service.yaml that can be read, what
@@ -196,7 +208,7 @@ func (b *statusBuilder) ask(ctx context.Context) {
 func (b *statusBuilder) askBalancer(ctx context.Context, o provision.Object) {
 	var r report
 	var err error
-	if r.snapshot, err = telemetry.NewClient(o.Admin, localClient).Snapshot(ctx); err != nil {
+	if r.snapshot, err = adminClient(o.Admin, b.token).Snapshot(ctx); err != nil {
 		r.problem = err.Error()
 	} else {
 		r.problem = ask(ctx, o.Address+b.readiness(o.Region))
@@ -276,6 +288,8 @@ func (b *statusBuilder) region(name service.Region) RegionStatus {
 			p := b.process(w)
 			if report, asked := b.reports[w.ID]; asked && report.problem != "" {
 				p.State, p.Reason = StateStarting, report.problem
+			} else if asked {
+				p.Reason = report.remark(w.ID)
 			}
 			if p.State != StateDown {
 				r.Endpoint = cmp.Or(r.Endpoint, p.Endpoint)

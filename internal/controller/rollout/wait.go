@@ -169,7 +169,7 @@ func (p *Plan) lookAtBalancer(ctx context.Context, b service.BalancerConfig) (pr
 	replicas = map[string]string{}
 	askCtx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	snapshot, err := telemetry.NewClient(b.Admin, localClient).Snapshot(askCtx)
+	snapshot, err := p.client(b.Admin).Snapshot(askCtx)
 	if err != nil {
 		return err.Error(), replicas
 	}
@@ -215,6 +215,14 @@ var localClient = &http.Client{
 		DisableKeepAlives: true,
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // loopback, and nothing secret is sent
 	},
+}
+
+// adminTransport carries what the admin APIs are asked, as seldom.
+var adminTransport = &http.Transport{DisableKeepAlives: true}
+
+// adminClient speaks to the admin API of a balancer of this machine.
+func adminClient(admin, token string) *telemetry.Client {
+	return telemetry.NewClient(admin, &http.Client{Timeout: reloadTimeout, Transport: telemetry.Bearer(token, adminTransport)})
 }
 
 // ask says why a URL does not answer 200, or nothing.

@@ -85,8 +85,29 @@ type choice struct {
 }
 
 type chatMessage struct {
-	Role    string `json:"role"`
-	Content string `json:"content"`
+	Role      string     `json:"role"`
+	Content   *string    `json:"content"`
+	ToolCalls []toolCall `json:"tool_calls,omitempty"`
+}
+
+// toolCall is a function that the answer calls; of a streamed call everything but
+// the arguments comes first.
+type toolCall struct {
+	Index    *int         `json:"index,omitempty"` // of a streamed call
+	ID       string       `json:"id,omitempty"`
+	Type     string       `json:"type,omitempty"`
+	Function functionCall `json:"function"`
+}
+
+type functionCall struct {
+	Name      string `json:"name,omitempty"`
+	Arguments string `json:"arguments"`
+}
+
+// call is the call that a job's answer makes.
+func (j *job) call(arguments string) toolCall {
+	_, unique, _ := strings.Cut(j.id, "-")
+	return toolCall{ID: "call_" + unique, Type: "function", Function: functionCall{j.form.tool, arguments}}
 }
 
 // whole answers with one document when everything is there.
@@ -108,11 +129,14 @@ func (a *answerer) whole() {
 }
 
 func (a *answerer) writeWhole(text string, end engine.Event) {
-	c := choice{FinishReason: end.Reason.String()}
+	c := choice{FinishReason: a.job.ending(end.Reason)}
 	object := "text_completion"
 	if a.job.chat {
 		object = "chat.completion"
-		c.Message = &chatMessage{Role: "assistant", Content: text}
+		c.Message = &chatMessage{Role: "assistant", Content: &text}
+		if a.job.tool() != "" {
+			c.Message.Content, c.Message.ToolCalls = nil, []toolCall{a.job.call(text)}
+		}
 	} else {
 		c.Text = &text
 	}
@@ -136,7 +160,7 @@ func (a *answerer) streamed() {
 		for i, w := range b.words {
 			reason := ""
 			if b.ended() && i == len(b.words)-1 {
-				reason = b.last.Reason.String()
+				reason = a.job.ending(b.last.Reason)
 			}
 			a.write(f.token(w, sent == 0, reason))
 			if sent++; a.broken(sent) {

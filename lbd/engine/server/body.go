@@ -13,13 +13,15 @@ import (
 )
 
 // body is what a client may send to the generating routes and to /tokenize.
-// Fields that a model of an engine has no use for (temperature, stop, tools'
-// choice and so on) are accepted and ignored, as are unknown ones.
+// Fields that a model of an engine has no use for (temperature, stop and so on)
+// are accepted and ignored, as are unknown ones.
 type body struct {
 	Model               string          `json:"model"`
 	Prompt              json.RawMessage `json:"prompt"`
 	Messages            []message       `json:"messages"`
 	Tools               json.RawMessage `json:"tools"`
+	ToolChoice          json.RawMessage `json:"tool_choice"`
+	ResponseFormat      json.RawMessage `json:"response_format"`
 	MaxTokens           *int            `json:"max_tokens"`
 	MaxCompletionTokens *int            `json:"max_completion_tokens"`
 	MinTokens           int             `json:"min_tokens"`

@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"testing"
 
 	"skyserve/lbd/engine"
@@ -108,4 +109,20 @@ func TestRecogniseOwnWords(t *testing.T) {
 	if got := recognise(7, tokens[:1]); got != 0 {
 		t.Errorf("%d of a prompt of one token", got)
 	}
+}
+
+// Only what is there can be gone on with.
+func TestWhatCannotBeContinued(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, b *bench) {
+		for _, body := range []string{
+			`{"continue_final_message":true,"add_generation_prompt":false,"messages":[{"role":"assistant"}]}`,
+			`{"continue_final_message":true,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":null,"tool_calls":[{"id":"1"}]}]}`,
+			`{"continue_final_message":true,"add_generation_prompt":true,"messages":[{"role":"assistant","content":"x"}]}`,
+			`{"continue_final_message":true,"messages":[]}`,
+		} {
+			if status, text := b.post(chatPath, body); status != http.StatusBadRequest || errorOf(t, text).Param == nil {
+				t.Errorf("%s: %d %s", body, status, text)
+			}
+		}
+	})
 }

@@ -164,10 +164,10 @@ func (d *driver) do(f func()) {
 }
 
 // submit hands a request to a rank of the engine and returns the stream of its
-// answer. The driver chooses the request's ID and, where rank is anyRank, the
+// answer. texts is what the tokens of a given Output say. The driver chooses the request's ID and, where rank is anyRank, the
 // rank: each in its turn.
-func (d *driver) submit(rank int, q engine.Request) *stream {
-	s := newStream()
+func (d *driver) submit(rank int, q engine.Request, texts []string) *stream {
+	s := newStream(texts)
 	d.do(func() {
 		d.nextID++
 		if rank == anyRank {

@@ -12,6 +12,7 @@ import (
 // frame builds the server-sent events of one stream. What is the same in every
 // event is made once.
 type frame struct {
+	job       *job
 	chat      bool
 	withUsage bool
 	head      []byte // up to the value of "choices"
@@ -25,7 +26,7 @@ func newFrame(j *job) *frame {
 	}
 	model, _ := json.Marshal(j.model) // a string always marshals
 	return &frame{
-		chat: j.chat, withUsage: j.withUsage,
+		job: j, chat: j.chat, withUsage: j.withUsage,
 		head: fmt.Appendf(nil, `data: {"id":"%s","object":"%s","created":%d,"model":%s,"choices":`, j.id, object, time.Now().Unix(), model),
 	}
 }
@@ -36,6 +37,8 @@ func (f *frame) token(word string, first bool, reason string) []byte {
 	b := append(f.buf[:0], f.head...)
 	b = append(b, `[{"index":0,`...)
 	switch {
+	case f.job.form != nil:
+		b = append(append(b, `"delta":`...), f.formed(word, first)...)
 	case f.chat && first:
 		b = append(b, `"delta":{"role":"assistant","content":`...)
 	case f.chat:
@@ -43,9 +46,11 @@ func (f *frame) token(word string, first bool, reason string) []byte {
 	default:
 		b = append(b, `"text":`...)
 	}
-	b = strconv.AppendQuote(b, word) // words are plain ASCII, so this is JSON
-	if f.chat {
-		b = append(b, '}')
+	if f.job.form == nil {
+		b = strconv.AppendQuote(b, word) // words are plain ASCII, so this is JSON
+		if f.chat {
+			b = append(b, '}')
+		}
 	}
 	b = append(b, `,"logprobs":null,"finish_reason":`...)
 	if reason == "" {
@@ -59,6 +64,31 @@ func (f *frame) token(word string, first bool, reason string) []byte {
 	}
 	f.buf = append(b, "}\n\n"...)
 	return f.buf
+}
+
+// formed is the delta of a token of an answer that has a form.
+func (f *frame) formed(text string, first bool) []byte {
+	delta := struct {
+		Role      string     `json:"role,omitempty"`
+		Content   *string    `json:"content,omitempty"`
+		ToolCalls []toolCall `json:"tool_calls,omitempty"`
+	}{}
+	if first {
+		delta.Role = "assistant"
+	}
+	switch {
+	case f.job.tool() == "":
+		delta.Content = &text
+	case first:
+		delta.ToolCalls = []toolCall{f.job.call(text)}
+	default:
+		delta.ToolCalls = []toolCall{{Function: functionCall{Arguments: text}}}
+	}
+	for i := range delta.ToolCalls {
+		delta.ToolCalls[i].Index = &i
+	}
+	encoded, _ := json.Marshal(delta) // texts always marshal
+	return encoded
 }
 
 // end is what follows the last token: the usage, if it was asked for, and the

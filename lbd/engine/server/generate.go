@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 
 	"skyserve/lbd/engine"
 )
@@ -28,7 +29,33 @@ type job struct {
 	stream    bool
 	withUsage bool
 	request   engine.Request
-	rank      int // anyRank where the client named none
+	form      *form // of the answer; nil = any text
+	rank      int   // anyRank where the client named none
+}
+
+// texts is what the answer's tokens say, where its form does.
+func (j *job) texts() []string {
+	if j.form == nil {
+		return nil
+	}
+	return j.form.tokens
+}
+
+// tool is the function that the answer calls, if it does.
+func (j *job) tool() string {
+	if j.form == nil {
+		return ""
+	}
+	return j.form.tool
+}
+
+// ending is why an answer ended, as the client is told: one that calls a function
+// and is whole ends in the call.
+func (j *job) ending(reason engine.Reason) string {
+	if j.tool() != "" && reason == engine.ReasonStop {
+		return "tool_calls"
+	}
+	return reason.String()
 }
 
 func (s *Server) serveChat(w http.ResponseWriter, r *http.Request)       { s.generate(w, r, true) }
@@ -52,7 +79,7 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, chat bool) {
 		return
 	}
 	s.waitGate(r.Context()) // this very request may have made the server hang
-	stream := s.driver.submit(j.rank, j.request)
+	stream := s.driver.submit(j.rank, j.request, j.texts())
 	a := answerer{server: s, job: j, stream: stream, response: w, request: r}
 	if j.stream {
 		a.streamed()
@@ -90,10 +117,19 @@ func (s *Server) readJob(w http.ResponseWriter, r *http.Request, chat bool) (*jo
 	if err != nil {
 		return nil, err
 	}
+	var f *form
+	if chat {
+		if f, err = b.forced(s.opts.Seed, p.tokens); err != nil {
+			return nil, err
+		}
+	}
+	if f != nil {
+		request.Output = engine.Tokenize(nil, strings.Join(f.tokens, ""))
+	}
 	return &job{
 		id: fmt.Sprintf("%s-%016x", prefix, rand.Uint64()), model: model, chat: chat,
 		stream: b.Stream, withUsage: b.StreamOptions != nil && b.StreamOptions.IncludeUsage,
-		request: request, rank: rank,
+		request: request, form: f, rank: rank,
 	}, nil
 }
 

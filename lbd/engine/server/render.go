@@ -44,6 +44,9 @@ func (b *body) render() (text string, open int, err error) {
 	if b.ContinueFinal && b.AddPrompt != nil && *b.AddPrompt {
 		return "", 0, malformed("continue_final_message", "continue_final_message and add_generation_prompt: want at most one of them, got both")
 	}
+	if last := len(b.Messages) - 1; b.ContinueFinal && firstByte(b.Messages[last].Content) == 0 {
+		return "", 0, malformed("messages", fmt.Sprintf("messages[%d].content: continue_final_message is set but the final message has no content to continue", last))
+	}
 	var out strings.Builder
 	if firstByte(b.Tools) != 0 {
 		out.Write(b.Tools)

@@ -95,10 +95,13 @@ type stored struct {
 	byID   map[string]*list.Element
 }
 
-// conversation is all messages up to a response, its own included.
+// conversation is all messages up to a response, its own included, with the
+// response itself and what it was asked.
 type conversation struct {
 	id       string
 	messages []message
+	document response
+	input    json.RawMessage
 }
 
 func (s *stored) put(c conversation) {
@@ -110,14 +113,26 @@ func (s *stored) put(c conversation) {
 	}
 }
 
-func (s *stored) find(id string) ([]message, bool) {
+func (s *stored) find(id string) (c conversation, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.byID[id]
 	if e == nil {
-		return nil, false
+		return c, false
 	}
-	return e.Value.(conversation).messages, true
+	return e.Value.(conversation), true
+}
+
+// drop forgets a response and says whether it was there.
+func (s *stored) drop(id string) (known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.byID[id]
+	if e != nil {
+		s.recent.Remove(e)
+		delete(s.byID, id)
+	}
+	return e != nil
 }
 
 // serveResponse is the life of a request to /v1/responses.
@@ -141,7 +156,7 @@ func (s *Server) serveResponse(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.waitGate(r.Context()) // this very request may have made the server hang
-	q.answerer = answerer{server: s, job: q.job, response: w, request: r, stream: s.driver.submit(q.job.rank, q.job.request)}
+	q.answerer = answerer{server: s, job: q.job, response: w, request: r, stream: s.driver.submit(q.job.rank, q.job.request, nil)}
 	if b.Stream {
 		q.streamed()
 	} else {
@@ -203,7 +218,7 @@ func (s *Server) conversationOf(b *responseBody) (messages []message, err error)
 				message: fmt.Sprintf("previous_response_id: no response %q is stored here", *b.Previous),
 			}
 		}
-		messages = append(messages, before...)
+		messages = append(messages, before.messages...)
 	}
 	switch firstByte(b.Input) {
 	case '"':
@@ -244,7 +259,8 @@ func (q *responding) complete(text string) {
 	d.Usage = &responseUsage{InputTokens: u.PromptTokens, InputDetails: u.PromptTokensDetails, OutputTokens: u.CompletionTokens, TotalTokens: u.TotalTokens}
 	if q.body.Store == nil || *q.body.Store {
 		quoted, _ := json.Marshal(text) // a string always marshals
-		q.server.stored.put(conversation{d.ID, append(q.messages[:len(q.messages):len(q.messages)], message{Role: "assistant", Content: quoted})})
+		messages := append(q.messages[:len(q.messages):len(q.messages)], message{Role: "assistant", Content: quoted})
+		q.server.stored.put(conversation{d.ID, messages, *d, q.body.Input})
 	}
 }
 

@@ -132,6 +132,7 @@ func (s *Server) routes() http.Handler {
 	} {
 		mux.HandleFunc(route.path, s.gated(only(route.method, route.serve)))
 	}
+	s.routeStored(mux)
 	// This one answers while the server hangs, to end the hanging.
 	mux.HandleFunc("/fault", s.serveFault)
 	mux.HandleFunc("/", s.gated(serveNotFound))

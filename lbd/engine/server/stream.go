@@ -10,7 +10,8 @@ import (
 // driver never waits: what the handler has not taken yet collects here, at most
 // as many words as the request may generate.
 type stream struct {
-	id uint64 // set by the driver, used by the driver only
+	id    uint64   // set by the driver, used by the driver only
+	texts []string // of a given answer
 
 	mu    sync.Mutex
 	words []string
@@ -19,12 +20,15 @@ type stream struct {
 	ready chan struct{} // holds one when there is something to take
 }
 
-func newStream() *stream { return &stream{ready: make(chan struct{}, 1)} }
+func newStream(texts []string) *stream { return &stream{texts: texts, ready: make(chan struct{}, 1)} }
 
 // push adds what an event brings. It never waits.
 func (s *stream) push(ev engine.Event) {
 	s.mu.Lock()
 	if ev.Kind == engine.TokenEmitted {
+		if s.texts != nil {
+			ev.Text = s.texts[ev.Index]
+		}
 		s.words = append(s.words, ev.Text)
 	}
 	s.last = ev

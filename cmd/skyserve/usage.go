@@ -1,0 +1,296 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// sinceToday is the word for the present day.
+const sinceToday = "today"
+
+// usageColumns are what usage may be added up by.
+var usageColumns = []string{"key", "tenant", "model", "region"}
+
+// usageOptions are the flags of `skyserve usage`.
+type usageOptions struct {
+	name   string
+	admins []string
+	since  string
+	by     []string
+	output string
+}
+
+func newUsageCmd() *cobra.Command {
+	var o usageOptions
+	cmd := &cobra.Command{
+		Use:   "usage [NAME]",
+		Short: "Show what API keys used, and what is left of their quotas",
+		Long: fmt.Sprintf(`Show what API keys used by key, model and region: requests, prompt and output
+tokens, and how many of the prompt's were cached; and what is left of the quotas
+of a day and a month. Keys are shown by their names. All regions are counted
+together, by UTC's calendar; the running month and %d before it are kept.`, telemetry.UsageMonths),
+		Example: `  skyserve usage
+  skyserve usage chat --since today --by tenant
+  skyserve usage --since 2026-10 --by key,model
+  skyserve usage -o json
+  skyserve usage --admin http://127.0.0.1:8101`,
+		Args: argsBetween(0, 1, "[NAME]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				o.name = args[0]
+			}
+			return runUsage(cmd.Context(), &o, cmd.OutOrStdout())
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.since, "since", "", "from when on: today, or the first of a month such as 2026-10 (default: the running month)")
+	flags.StringSliceVar(&o.by, "by", []string{"key", "model", "region"}, "what to add up by: "+strings.Join(usageColumns, ", "))
+	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or with commas (default: the running service's)")
+	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
+	return cmd
+}
+
+func runUsage(ctx context.Context, o *usageOptions, out io.Writer) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	name, admins, err := findAdmins(o.name, o.admins)
+	if err != nil {
+		return err
+	}
+	u, err := o.gather(ctx, admins)
+	if err != nil {
+		return err
+	}
+	u.Service = name
+	if o.output == "json" {
+		u.Usage = u.sum(usageColumns)
+		if err := json.NewEncoder(out).Encode(u); err != nil {
+			return fmt.Errorf("writing the usage: %w", err)
+		}
+		return nil
+	}
+	var page bytes.Buffer
+	u.write(&page, o.by)
+	_, err = out.Write(page.Bytes())
+	return err
+}
+
+func (o *usageOptions) check() error {
+	if err := checkOutput(o.output); err != nil {
+		return err
+	}
+	if o.since != "" && o.since != sinceToday {
+		if t, err := time.Parse("2006-01", o.since); err != nil || telemetry.MonthOf(t) != o.since {
+			return usage(fmt.Errorf("--since: want today or a month such as 2026-10, got %q", o.since), "")
+		}
+	}
+	for _, column := range o.by {
+		if !slices.Contains(usageColumns, column) {
+			return usage(fmt.Errorf("--by: want %s, got %q", strings.Join(usageColumns, ", "), column), "")
+		}
+	}
+	return nil
+}
+
+// usageSum is what `skyserve usage` shows.
+type usageSum struct {
+	Service  string            `json:"service"`
+	Since    string            `json:"since"` // the first day that counts, UTC
+	At       time.Time         `json:"at"`
+	Complete bool              `json:"complete"`
+	Usage    []usageLine       `json:"usage"`
+	Quotas   []telemetry.Quota `json:"quotas"`
+}
+
+// usageLine is a sum; what it was not added up by is empty.
+type usageLine struct {
+	Key    string         `json:"key"`
+	Tenant string         `json:"tenant"`
+	Model  string         `json:"model"`
+	Region service.Region `json:"region"`
+	telemetry.Usage
+}
+
+// gather asks for the months that count.
+func (o *usageOptions) gather(ctx context.Context, admins []*telemetry.Client) (*usageSum, error) {
+	now, err := askUsage(ctx, admins, "")
+	if err != nil {
+		return nil, err
+	}
+	u := &usageSum{Since: now.Month + "-01", At: now.At, Complete: now.Complete, Quotas: now.Quotas}
+	if o.since == sinceToday {
+		u.Since = now.At.UTC().Format(time.DateOnly)
+	}
+	for _, e := range now.Usage {
+		line := usageLine{e.Key, e.Tenant, e.Model, e.Region, e.Usage}
+		if o.since == sinceToday && e.Today != nil {
+			line.Usage = *e.Today
+		}
+		u.Usage = append(u.Usage, line)
+	}
+	if o.since == "" || o.since == sinceToday {
+		return u, nil
+	}
+	first, last := now.At.UTC().AddDate(0, 0, 1-now.At.UTC().Day()), o.since
+	if oldest := telemetry.MonthOf(first.AddDate(0, -telemetry.UsageMonths, 0)); last < oldest || last > now.Month {
+		return nil, usage(fmt.Errorf("--since: want a month from %s to %s, which are kept, got %q", oldest, now.Month, last), "")
+	}
+	u.Since = last + "-01"
+	for month := first.AddDate(0, -1, 0); telemetry.MonthOf(month) >= last; month = month.AddDate(0, -1, 0) {
+		r, err := askUsage(ctx, admins, telemetry.MonthOf(month))
+		if err != nil {
+			return nil, err
+		}
+		u.Complete = u.Complete && r.Complete
+		for _, e := range r.Usage {
+			u.Usage = append(u.Usage, usageLine{e.Key, e.Tenant, e.Model, e.Region, e.Usage})
+		}
+	}
+	return u, nil
+}
+
+// askUsage asks one balancer after another until one knows all, and is content
+// with the first that knows anything.
+func askUsage(ctx context.Context, admins []*telemetry.Client, month string) (best *telemetry.UsageReport, err error) {
+	var failures []error
+	for _, c := range admins {
+		r, err := c.Usage(ctx, month)
+		if err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		if r.Complete {
+			return r, nil
+		}
+		best = cmp.Or(best, r)
+	}
+	if best == nil {
+		return nil, failed(fmt.Errorf("fetching the usage: %w", errors.Join(failures...)), "'skyserve status' says whether the service is up")
+	}
+	return best, nil
+}
+
+// sum adds the usage up by columns, sorted.
+func (u *usageSum) sum(columns []string) []usageLine {
+	sums := map[usageLine]telemetry.Usage{}
+	for _, line := range u.Usage {
+		used := line.Usage
+		if used == (telemetry.Usage{}) {
+			continue
+		}
+		line.Usage = telemetry.Usage{}
+		for _, column := range usageColumns {
+			if !slices.Contains(columns, column) {
+				line.set(column, "")
+			}
+		}
+		sums[line] = sums[line].Plus(used)
+	}
+	lines := []usageLine{}
+	for line, used := range sums {
+		line.Usage = used
+		lines = append(lines, line)
+	}
+	slices.SortFunc(lines, func(a, b usageLine) int {
+		for _, column := range columns {
+			if c := cmp.Compare(a.get(column), b.get(column)); c != 0 {
+				return c
+			}
+		}
+		return 0
+	})
+	return lines
+}
+
+// field is where a line keeps a column.
+func (l *usageLine) field(column string) *string {
+	switch column {
+	case "key":
+		return &l.Key
+	case "tenant":
+		return &l.Tenant
+	case "model":
+		return &l.Model
+	}
+	return (*string)(&l.Region)
+}
+
+func (l *usageLine) get(column string) string { return *l.field(column) }
+func (l *usageLine) set(column, to string)    { *l.field(column) = to }
+
+// cells writes one row of a table.
+func cells(w io.Writer, texts ...string) { fmt.Fprintln(w, strings.Join(texts, "\t")) }
+
+func count(n int64) string { return strconv.FormatInt(n, 10) }
+
+// write writes the usage and the quotas as tables for people.
+func (u *usageSum) write(w io.Writer, by []string) {
+	fmt.Fprintln(w, strings.TrimSpace(u.Service+"  since "+u.Since+" (UTC)"))
+	if !u.Complete {
+		fmt.Fprintln(w, "incomplete: the store is out of reach; this is what one balancer knows")
+	}
+	lines := u.sum(by)
+	if len(lines) == 0 {
+		fmt.Fprintln(w, "nothing was used; without API keys nothing is counted")
+	} else {
+		u.writeUsage(w, lines, by)
+	}
+	if len(u.Quotas) > 0 {
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		cells(t, "\nKEY", "TENANT", "QUOTA", "LIMIT", "USED", "LEFT", "RESETS")
+		for _, q := range u.Quotas {
+			cells(t, q.Key, q.Tenant, q.What+" a "+q.Period, count(q.Limit), count(q.Used), count(q.Left), q.ResetsAt.UTC().Format(time.DateOnly))
+		}
+		_ = t.Flush() // into memory
+	}
+}
+
+func (u *usageSum) writeUsage(w io.Writer, lines []usageLine, by []string) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t)
+	cells(t, append(upper(by), "REQUESTS", "PROMPT", "CACHED", "OUTPUT")...)
+	var all telemetry.Usage
+	row := func(first []string, used telemetry.Usage) {
+		cells(t, append(first, count(used.Requests), count(used.PromptTokens), count(used.CachedTokens), count(used.OutputTokens))...)
+	}
+	for _, line := range lines {
+		var first []string
+		for _, column := range by {
+			first = append(first, cmp.Or(line.get(column), "-"))
+		}
+		row(first, line.Usage)
+		all = all.Plus(line.Usage)
+	}
+	if len(lines) > 1 {
+		first := make([]string, len(by))
+		if len(first) > 0 {
+			first[0] = "all"
+		}
+		row(first, all)
+	}
+	_ = t.Flush() // into memory
+}
+
+func upper(words []string) []string {
+	all := make([]string, 0, len(words)+4)
+	for _, w := range words {
+		all = append(all, strings.ToUpper(w))
+	}
+	return all
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"skyserve/internal/telemetry"
+)
+
+// counting is the admin API of a balancer that knows the usage of some months.
+func counting(t *testing.T, months map[string]string) string {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		report, known := months[r.URL.Query().Get("month")]
+		if !known {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_, _ = w.Write([]byte(report))
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+const (
+	november = `{"at":"2026-11-21T10:00:00Z","month":"2026-11","complete":true,"usage":[
+		{"key":"acme","tenant":"acme","model":"m","region":"local/us","requests":3,"prompt_tokens":30,"cached_tokens":10,"output_tokens":3,"today":{"requests":1,"prompt_tokens":7,"cached_tokens":2,"output_tokens":1}},
+		{"key":"acme","tenant":"acme","model":"m","region":"local/eu","requests":2,"prompt_tokens":20,"cached_tokens":0,"output_tokens":2,"today":{"requests":0,"prompt_tokens":0,"cached_tokens":0,"output_tokens":0}},
+		{"key":"gone","tenant":"","model":"n","region":"local/us","requests":1,"prompt_tokens":5,"cached_tokens":0,"output_tokens":1,"today":{"requests":0,"prompt_tokens":0,"cached_tokens":0,"output_tokens":0}}],
+		"quotas":[{"key":"acme","tenant":"acme","what":"tokens","period":"month","limit":100,"used":55,"left":45,"resets_at":"2026-12-01T00:00:00Z"}]}`
+	october = `{"at":"2026-11-21T10:00:00Z","month":"2026-10","complete":true,"usage":[
+		{"key":"acme","tenant":"acme","model":"m","region":"local/us","requests":100,"prompt_tokens":1000,"cached_tokens":0,"output_tokens":0,"today":null}],"quotas":[]}`
+	september = `{"at":"2026-11-21T10:00:00Z","month":"2026-09","complete":true,"usage":[],"quotas":[]}`
+)
+
+func TestUsageText(t *testing.T) {
+	months := map[string]string{"": november, "2026-10": october, "2026-09": september}
+	admin := counting(t, months)
+	const quota = `
+KEY   TENANT  QUOTA           LIMIT  USED  LEFT  RESETS
+acme  acme    tokens a month  100    55    45    2026-12-01
+`
+	for _, c := range []struct {
+		o    usageOptions
+		want string
+	}{
+		{usageOptions{by: []string{"key", "region"}}, `since 2026-11-01 (UTC)
+
+KEY   REGION    REQUESTS  PROMPT  CACHED  OUTPUT
+acme  local/eu  2         20      0       2
+acme  local/us  3         30      10      3
+gone  local/us  1         5       0       1
+all             6         55      10      6
+` + quota},
+		{usageOptions{by: []string{"tenant"}, since: "today"}, `since 2026-11-21 (UTC)
+
+TENANT  REQUESTS  PROMPT  CACHED  OUTPUT
+acme    1         7       2       1
+` + quota},
+		{usageOptions{by: []string{"tenant"}, since: "2026-09"}, `since 2026-09-01 (UTC)
+
+TENANT  REQUESTS  PROMPT  CACHED  OUTPUT
+-       1         5       0       1
+acme    105       1050    10      5
+all     106       1055    10      6
+` + quota},
+	} {
+		c.o.output, c.o.admins = "text", []string{admin}
+		var out bytes.Buffer
+		if err := runUsage(t.Context(), &c.o, &out); err != nil || out.String() != c.want {
+			t.Errorf("%+v: %v\n%s\nwant\n%s", c.o, err, out.String(), c.want)
+		}
+	}
+}
+
+func TestUsageJSON(t *testing.T) {
+	o := usageOptions{output: "json", since: "2026-10", by: []string{"tenant"}, admins: []string{counting(t, map[string]string{"": november, "2026-10": october})}}
+	var out bytes.Buffer
+	if err := runUsage(t.Context(), &o, &out); err != nil {
+		t.Fatal(err)
+	}
+	var u usageSum
+	if err := json.Unmarshal(out.Bytes(), &u); err != nil {
+		t.Fatal(err)
+	}
+	if u.Since != "2026-10-01" || !u.Complete || len(u.Usage) != 3 || u.Usage[1].Requests != 103 || u.Usage[1].Key != "acme" || u.Usage[1].Region != "local/us" || len(u.Quotas) != 1 {
+		t.Errorf("got %s", out.String())
+	}
+}
+
+// A balancer that knows all is preferred to one that knows its own, and that to
+// one that does not answer.
+func TestUsageOfWhoeverKnowsMost(t *testing.T) {
+	silent := counting(t, nil)
+	part := counting(t, map[string]string{"": strings.Replace(november, `"complete":true`, `"complete":false`, 1)})
+	all := counting(t, map[string]string{"": november})
+	const incomplete = "incomplete: the store is out of reach; this is what one balancer knows\n"
+	for _, c := range []struct {
+		admins  []string
+		partial bool
+	}{{[]string{silent, part, all}, false}, {[]string{part, silent}, true}} {
+		var out bytes.Buffer
+		if err := runUsage(t.Context(), &usageOptions{output: "text", admins: c.admins}, &out); err != nil || strings.Contains(out.String(), incomplete) != c.partial {
+			t.Errorf("%v: %v\n%s", c.admins, err, out.String())
+		}
+	}
+	var ee *exitError
+	if err := runUsage(t.Context(), &usageOptions{output: "text", admins: []string{silent}}, &bytes.Buffer{}); !errors.As(err, &ee) || ee.code != exitFailed {
+		t.Errorf("nobody answers: %v", err)
+	}
+}
+
+func TestUsageRefuses(t *testing.T) {
+	admin := counting(t, map[string]string{"": november})
+	for want, o := range map[string]usageOptions{
+		`--since: want today or a month such as 2026-10, got "yesterday"`:              {since: "yesterday"},
+		`--since: want today or a month such as 2026-10, got "2026-1"`:                 {since: "2026-1"},
+		`--since: want a month from 2026-09 to 2026-11, which are kept, got "2026-08"`: {since: "2026-08"},
+		`--since: want a month from 2026-09 to 2026-11, which are kept, got "2026-12"`: {since: "2026-12"},
+		`--by: want key, tenant, model, region, got "colour"`:                          {by: []string{"key", "colour"}},
+		`-o yaml: want text or json`:                                                   {output: "yaml"},
+		`reading --admin: want a URL, got " "`:                                         {admins: []string{" "}},
+	} {
+		if o.output == "" {
+			o.output = "text"
+		}
+		if o.admins == nil {
+			o.admins = []string{admin}
+		}
+		var ee *exitError
+		if err := runUsage(t.Context(), &o, &bytes.Buffer{}); !errors.As(err, &ee) || ee.code != exitUsage || ee.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if telemetry.UsageMonths != 2 {
+		t.Error("the months of this test are not those that are kept")
+	}
+}

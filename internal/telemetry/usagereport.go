@@ -1,0 +1,118 @@
+package telemetry
+
+import (
+	"cmp"
+	"context"
+	"net/url"
+	"slices"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+// UsageReport is what API keys used in one month, and what is left of their
+// quotas: the answer of GET /v1/usage.
+type UsageReport struct {
+	At    time.Time `json:"at"`
+	Month string    `json:"month"` // UTC: 2026-11
+	// Complete is false when the store is away or there is none: then the report is
+	// what the balancer that answered knows.
+	Complete bool         `json:"complete"`
+	Usage    []UsageEntry `json:"usage"`
+	// Quotas are those of the keys that are good now; empty for a month that is over.
+	Quotas []Quota `json:"quotas"`
+}
+
+// UsageEntry is a key's usage of a model in a region.
+type UsageEntry struct {
+	Key string `json:"key"` // its name
+	// Tenant is whose the key is; empty where the key is good no more.
+	Tenant string         `json:"tenant"`
+	Model  string         `json:"model"`
+	Region service.Region `json:"region"` // where its clients sent their requests
+	Usage
+	// Today is the part of the present day; nil for a month that is over.
+	Today *Usage `json:"today"`
+}
+
+// Quota is how much a key may use of one thing in a day or a month, all regions
+// together.
+type Quota struct {
+	Key    string `json:"key"`
+	Tenant string `json:"tenant"`
+	What   string `json:"what"`   // requests or tokens (prompt and answer)
+	Period string `json:"period"` // day or month, by UTC's calendar
+	Limit  int64  `json:"limit"`
+	Used   int64  `json:"used"`
+	// Left is never below zero: what was in flight when a quota was reached may
+	// overrun it.
+	Left     int64     `json:"left"`
+	ResetsAt time.Time `json:"resets_at"`
+}
+
+// NewUsageReport makes the report of a month at a time. Keys are those that are
+// good now; their secrets are not read.
+func NewUsageReport(month string, now time.Time, rows []UsageRow, complete bool, keys []service.APIKey) UsageReport {
+	r := UsageReport{At: now.UTC(), Month: month, Complete: complete, Usage: make([]UsageEntry, 0, len(rows)), Quotas: []Quota{}}
+	tenants := map[string]string{}
+	for _, k := range keys {
+		tenants[k.Name] = k.Tenant
+	}
+	running := month == MonthOf(now)
+	for _, row := range rows {
+		e := UsageEntry{Key: row.Key, Tenant: tenants[row.Key], Model: row.Model, Region: row.Region, Usage: row.Month}
+		if running {
+			today := row.On(DayOf(now))
+			e.Today = &today
+		}
+		r.Usage = append(r.Usage, e)
+	}
+	if running {
+		r.Quotas = quotas(keys, r.Usage, r.At)
+	}
+	return r
+}
+
+// quotas lists what is left of every quota, by key.
+func quotas(keys []service.APIKey, usage []UsageEntry, now time.Time) []Quota {
+	byKey := map[string]KeyQuota{}
+	for _, e := range usage {
+		q := byKey[e.Key]
+		q.Month, q.Day = q.Month.Plus(e.Usage), q.Day.Plus(*e.Today)
+		byKey[e.Key] = q
+	}
+	sorted := slices.SortedFunc(slices.Values(keys), func(a, b service.APIKey) int { return cmp.Compare(a.Name, b.Name) })
+	sorted = slices.CompactFunc(sorted, func(a, b service.APIKey) bool { return a.Name == b.Name })
+	y, m, d := now.Date()
+	tomorrow, next := time.Date(y, m, d+1, 0, 0, 0, 0, time.UTC), time.Date(y, m+1, 1, 0, 0, 0, 0, time.UTC)
+	list := []Quota{}
+	for _, k := range sorted {
+		used := byKey[k.Name]
+		for _, q := range []Quota{
+			{What: "requests", Period: "day", Limit: int64(k.Limits.RequestsPerDay), Used: used.Day.Requests, ResetsAt: tomorrow},
+			{What: "tokens", Period: "day", Limit: int64(k.Limits.TokensPerDay), Used: used.Day.Tokens(), ResetsAt: tomorrow},
+			{What: "requests", Period: "month", Limit: int64(k.Limits.RequestsPerMonth), Used: used.Month.Requests, ResetsAt: next},
+			{What: "tokens", Period: "month", Limit: int64(k.Limits.TokensPerMonth), Used: used.Month.Tokens(), ResetsAt: next},
+		} {
+			if q.Limit > 0 {
+				q.Key, q.Tenant, q.Left = k.Name, k.Tenant, max(q.Limit-q.Used, 0)
+				list = append(list, q)
+			}
+		}
+	}
+	return list
+}
+
+// Usage asks what API keys used in a month such as 2026-11; an empty one is the
+// month that is running.
+func (c *Client) Usage(ctx context.Context, month string) (*UsageReport, error) {
+	path := "/v1/usage"
+	if month != "" {
+		path += "?month=" + url.QueryEscape(month)
+	}
+	r := new(UsageReport)
+	if err := c.getJSON(ctx, path, r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}

@@ -1,0 +1,243 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+)
+
+// pathResponses is what stored responses are below.
+const pathResponses = "/v1/responses/"
+
+// Bounds of what is asked about a stored response: nothing is computed for it.
+const (
+	lookupTimeout = 30 * time.Second // to the first byte; an engine looks it up in memory
+	lookupBody    = 64 << 10         // of the question, which needs none
+)
+
+// lookup is a question about a stored response (GET or DELETE
+// /v1/responses/{id}, POST .../cancel, GET .../input_items). Only the engine that
+// holds it can answer; core has no say in that, for there is nothing to choose.
+type lookup struct {
+	rt   *Runtime
+	w    http.ResponseWriter
+	req  *http.Request
+	path string // below pathResponses, as the engine gets it
+	id   string // of the response
+	o    origin
+	at   storedAt
+	peer *peer          // that holds the response; nil where a replica does
+	home service.Region // of the replica
+}
+
+// lookupMethods are the methods of what is below a response's id.
+var lookupMethods = map[string][]string{
+	"":             {http.MethodGet, http.MethodDelete},
+	"/cancel":      {http.MethodPost},
+	"/input_items": {http.MethodGet},
+}
+
+// serveStored answers a question about a stored response. The balancer that the
+// client came to asks its replica, or once the peer that serves it.
+func (r *Runtime) serveStored(w http.ResponseWriter, req *http.Request) {
+	q := &lookup{rt: r, w: w, req: req, path: strings.TrimPrefix(req.URL.Path, pathResponses)}
+	id, _, _ := strings.Cut(q.path, "/")
+	q.id = id
+	methods := lookupMethods[q.path[len(id):]]
+	if len(methods) == 0 || id == "" {
+		r.refuse(w, req, errNoPath(req))
+		return
+	}
+	if !r.allow(w, req, methods...) {
+		return
+	}
+	var refused *apiError
+	if q.o, refused = r.identify(req); refused == nil {
+		refused = q.find()
+	}
+	if refused == nil {
+		refused = q.ask()
+	}
+	if refused != nil {
+		r.refuse(w, req, refused)
+	}
+}
+
+// errNoResponse answers a question about a response that is nowhere.
+func errNoResponse() *apiError {
+	return &apiError{
+		status: http.StatusNotFound, kind: typeInvalid, param: "response_id", code: "response_not_found",
+		message: "response_id: no replica is known to hold that response",
+	}
+}
+
+// find finds who holds the response. A peer is told of this balancer's own
+// replicas only: its question has crossed once.
+func (q *lookup) find() *apiError {
+	response := responseID{q.o.tenant, q.id}
+	at, known := q.rt.stored.find(response)
+	switch {
+	case known && q.o.from != "":
+		known = q.rt.servesItself(at)
+	case known:
+		known = q.rt.urlOf(at.target) == at.url
+	}
+	if !known && q.o.from == "" && len(q.id) <= maxResponseID && q.rt.coreCfg.Forward {
+		if at = q.rt.askPeers(q.req.Context(), response); at.target != "" {
+			q.rt.stored.put(at)
+			known = true
+		}
+	}
+	if !known {
+		return errNoResponse()
+	}
+	q.at = at
+	return nil
+}
+
+// ask passes the question on and its answer back. An error is for the client;
+// after the answer has begun there is none.
+func (q *lookup) ask() *apiError {
+	ctx, cancel := context.WithCancelCause(q.req.Context())
+	defer cancel(nil)
+	silence := time.AfterFunc(lookupTimeout, func() { cancel(errSilent) })
+	defer silence.Stop()
+	out, transport, err := q.outgoing(ctx)
+	if err != nil {
+		return invalid("", "incomplete_body", "reading the request body: "+err.Error())
+	}
+	if transport == nil {
+		return errNoResponse() // its target went as it was found
+	}
+	resp, err := transport.RoundTrip(out)
+	if err != nil {
+		return q.failed(ctx)
+	}
+	defer resp.Body.Close()
+	if q.peer != nil && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) {
+		return q.failed(ctx)
+	}
+	q.learn(resp.StatusCode)
+	q.relay(resp, silence)
+	return nil
+}
+
+// failed is the answer where the holder gave none.
+func (q *lookup) failed(ctx context.Context) *apiError {
+	e := &apiError{status: http.StatusBadGateway, kind: typeServer, code: "replica_failed", message: q.at.target + " holds the response and did not answer"}
+	if errors.Is(context.Cause(ctx), errSilent) {
+		e.status, e.code = http.StatusGatewayTimeout, "deadline"
+	}
+	return e
+}
+
+// outgoing is the question as the holder gets it; transport is nil when there is
+// no such target any more.
+func (q *lookup) outgoing(ctx context.Context) (out *http.Request, transport http.RoundTripper, err error) {
+	r := q.rt
+	body, err := io.ReadAll(http.MaxBytesReader(q.w, q.req.Body, lookupBody))
+	if err != nil {
+		return nil, nil, err
+	}
+	h := make(http.Header, len(q.req.Header)+8)
+	copyHeaders(h, q.req.Header)
+	h.Del("Accept-Encoding") // the answer passes as it is
+	if q.o.keyed {
+		h.Del("Authorization") // as of every request: the balancer's keys are no engine's business
+	}
+	h[headerRequestID] = []string{requestID(q.req.Header.Get(headerRequestID))}
+	q.req.Header.Set(headerRequestID, h.Get(headerRequestID))
+	r.mu.Lock()
+	k, p := r.ranks[q.at.target], r.peers[q.at.target]
+	r.mu.Unlock()
+	var base *url.URL
+	switch {
+	case k.replica != nil:
+		base, transport, q.home = k.base, r.transport, k.cfg.Region
+		k.mark(h)
+	case p != nil:
+		base, transport, q.peer = p.base, p.transport, p
+		q.markForwarded(h)
+	default:
+		return nil, nil, nil
+	}
+	out, err = http.NewRequestWithContext(ctx, q.req.Method, "", strings.NewReader(string(body)))
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(body) == 0 {
+		out.Body, out.GetBody = nil, nil
+	}
+	out.Header, out.Host = h, base.Host
+	out.URL = &url.URL{Scheme: base.Scheme, Host: base.Host, Path: strings.TrimSuffix(base.Path, "/") + pathResponses + q.path, RawQuery: q.req.URL.RawQuery}
+	return out, transport, nil
+}
+
+// markForwarded tells a peer whose question it gets.
+func (q *lookup) markForwarded(h http.Header) {
+	hop := core.HopRemote
+	if q.peer.cfg.Region == q.rt.self.Region {
+		hop = core.HopRegion
+	}
+	h[headerHop], h[headerFrom] = []string{string(hop)}, []string{q.rt.self.ID}
+	if q.rt.self.PeerToken != "" {
+		h[headerPeerToken] = []string{q.rt.self.PeerToken}
+	}
+	if q.o.tenant != "" {
+		h[headerTenant] = []string{q.o.tenant}
+	}
+}
+
+// learn forgets a response that is gone. An engine that has no such route answers
+// 404 too, so only the plain question tells.
+func (q *lookup) learn(status int) {
+	plain := q.path == q.id
+	gone := q.req.Method == http.MethodGet && status == http.StatusNotFound
+	deleted := q.req.Method == http.MethodDelete && status == http.StatusOK
+	if plain && (gone || deleted) {
+		q.rt.stored.drop(responseID{q.o.tenant, q.id})
+	}
+}
+
+// relay passes the answer to the client as it comes: it may be a stream, between
+// whose pieces silence lets pass what any answer may.
+func (q *lookup) relay(resp *http.Response, silence *time.Timer) {
+	h := q.w.Header()
+	copyHeaders(h, resp.Header)
+	h.Set(headerRequestID, q.req.Header.Get(headerRequestID))
+	region, replica := string(q.home), q.at.target
+	if q.peer != nil {
+		region, replica = resp.Header.Get(headerRegion), resp.Header.Get(headerReplica)
+	}
+	h.Set(headerRegion, region)
+	h.Set(headerReplica, replica)
+	if !isStream(resp) && resp.ContentLength >= 0 {
+		h["Content-Length"] = resp.Header["Content-Length"]
+	}
+	q.w.WriteHeader(resp.StatusCode)
+	ctl, buf := http.NewResponseController(q.w), make([]byte, 32<<10)
+	for {
+		silence.Reset(q.rt.limits.Idle)
+		n, err := resp.Body.Read(buf)
+		if n > 0 {
+			_ = ctl.SetWriteDeadline(time.Now().Add(q.rt.limits.Stall)) // a writer without deadlines blocks as it likes
+			if _, gone := q.w.Write(buf[:n]); gone != nil {
+				return
+			}
+			_ = ctl.Flush() // the next write tells of a client that is gone
+		}
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			panic(http.ErrAbortHandler) // a broken answer must not look whole
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package proxy
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+)
+
+// keeper is an engine that gives responses and answers questions about them with
+// its name, the method and the path.
+func keeper(name string) http.HandlerFunc {
+	give := responder(name)
+	return func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == responsesPath {
+			give(w, req)
+			return
+		}
+		for header := range req.Header {
+			if strings.HasPrefix(header, ownPrefix) {
+				w.WriteHeader(http.StatusTeapot)
+			}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `%s %s %s %s`, name, req.Method, req.URL.RequestURI(), req.Header.Get("Authorization"))
+	}
+}
+
+func (b *balancer) keeperAt(ids ...string) {
+	for _, id := range ids {
+		b.attach(id, engine(b.t, keeper(id)))
+	}
+}
+
+// about asks about a stored response.
+func (b *balancer) about(method, rest string, headers ...string) *http.Response {
+	b.t.Helper()
+	req, err := http.NewRequestWithContext(b.t.Context(), method, b.url+pathResponses+rest, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return b.do(req, headers...)
+}
+
+// Every question about a response goes to the replica that holds it, through the
+// client's balancer or through that of the region that served it.
+func TestQuestionsGoToTheHolder(t *testing.T) {
+	us, eu := pair(t, "secret")
+	us.keeperAt("us-0", "us-1")
+	eu.keeperAt("eu-0", "eu-1")
+	for _, c := range []struct {
+		serves *balancer
+		region string
+	}{{us, "local/us"}, {eu, "local/eu"}} {
+		id, holder := c.serves.respond("", false)
+		for _, asked := range []*balancer{us, eu, us} { // the second time it is known where
+			for _, q := range []struct{ method, rest string }{
+				{"GET", id}, {"GET", id + "?include=a&stream=false"}, {"POST", id + "/cancel"}, {"GET", id + "/input_items?limit=2"},
+			} {
+				resp := asked.about(q.method, q.rest, "X-Request-ID: r7", "Authorization: Bearer theirs")
+				want := fmt.Sprintf("%s %s %s%s Bearer theirs", holder, q.method, pathResponses, q.rest)
+				if got := expect(t, resp, http.StatusOK, ""); got != want {
+					t.Errorf("got %q, want %q", got, want)
+				}
+				h := resp.Header
+				if h.Get(headerReplica) != holder || h.Get(headerRegion) != c.region || h.Get(headerRequestID) != "r7" {
+					t.Errorf("%s %s: headers %v", q.method, q.rest, h)
+				}
+			}
+		}
+		expect(t, eu.about("DELETE", id), http.StatusOK, "")
+		expect(t, eu.about("GET", id), http.StatusNotFound, "response_not_found")
+		expect(t, c.serves.about("DELETE", id), http.StatusNotFound, "response_not_found")
+		expect(t, c.serves.post(responsesPath, responseBody(id, false)), 400, "previous_response_not_found")
+	}
+}
+
+func TestQuestionsAboutWhatIsNowhere(t *testing.T) {
+	us, eu := pair(t, "secret")
+	us.keeperAt("us-0")
+	eu.keeperAt("eu-0")
+	for rest, want := range map[string]struct {
+		method string
+		status int
+		code   string
+	}{
+		"resp_never":                     {"GET", 404, "response_not_found"},
+		"resp_never/cancel":              {"POST", 404, "response_not_found"},
+		"resp_never/input_items":         {"GET", 404, "response_not_found"},
+		strings.Repeat("r", 1000):        {"GET", 404, "response_not_found"},
+		"":                               {"GET", 404, "not_found"},
+		"resp_never/":                    {"GET", 404, "not_found"},
+		"resp_never/output":              {"GET", 404, "not_found"},
+		"resp_never/cancel/again":        {"POST", 404, "not_found"},
+		"%2e%2e":                         {"GET", 404, "response_not_found"},
+		"resp_never?x=1":                 {"POST", 405, "method_not_allowed"},
+		"resp_never/cancel?x=1":          {"GET", 405, "method_not_allowed"},
+		"resp_never/input_items?limit=1": {"DELETE", 405, "method_not_allowed"},
+	} {
+		expect(t, us.about(want.method, rest), want.status, want.code)
+	}
+
+	// The holder went, or is another process by now.
+	id, holder := us.respond("", false)
+	us.keeperAt(holder)
+	expect(t, us.about("GET", id), 404, "response_not_found")
+	id, holder = us.respond("", false)
+	if _, err := us.RemoveReplica(holder, 0); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, us.about("GET", id), 404, "response_not_found")
+	expect(t, eu.about("GET", id), 404, "response_not_found")
+}
+
+// What the engine has to say of a question is the client's answer, and what it
+// says nothing to is an error.
+func TestTheHoldersWord(t *testing.T) {
+	b := start(t, roundRobin(t))
+	give := responder("us-0")
+	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
+		switch {
+		case req.URL.Path == responsesPath:
+			give(w, req)
+		case req.URL.RawQuery == "break":
+			panic(http.ErrAbortHandler)
+		case req.Method == http.MethodGet:
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, `{"error":{"message":"Response not found","type":"x","param":null,"code":null}}`)
+		default:
+			w.WriteHeader(http.StatusMethodNotAllowed)
+		}
+	}))
+	id, _ := b.respond("", false)
+	expect(t, b.about("GET", id+"?break"), http.StatusBadGateway, "replica_failed")
+	expect(t, b.about("DELETE", id), http.StatusMethodNotAllowed, "") // which is no word on the response
+	if got := expect(t, b.about("GET", id+"/input_items"), 404, ""); !strings.Contains(got, "Response not found") {
+		t.Errorf("got %q", got)
+	}
+	b.respond(id, false)
+	expect(t, b.about("GET", id), 404, "")
+	expect(t, b.about("GET", id), 404, "response_not_found") // it is not asked again
+}
+
+// A stored response is its tenant's own, and peers ask with their token only.
+func TestQuestionsOfOtherTenants(t *testing.T) {
+	o := roundRobin(t)
+	o.Keys = apiKeys("sk-one", "sk-two")
+	o.Self.PeerToken = "secret"
+	b := start(t, o)
+	b.keeperAt("us-0")
+	id, _ := b.respond("", false, "Authorization: Bearer sk-one")
+	expect(t, b.about("GET", id), http.StatusUnauthorized, "invalid_api_key")
+	expect(t, b.about("DELETE", id, "Authorization: Bearer sk-two"), 404, "response_not_found")
+	forged := []string{"X-Skyserve-From: lb-eu-0", "X-Skyserve-Hop: remote", "X-Skyserve-Tenant: " + tenantOf(t, "sk-one")}
+	expect(t, b.about("GET", id, forged...), http.StatusUnauthorized, "invalid_api_key")
+	expect(t, b.about("GET", id, append(forged, "X-Skyserve-Peer-Token: secret")...), http.StatusOK, "")
+	if got := expect(t, b.about("GET", id, "Authorization: Bearer sk-one"), http.StatusOK, ""); strings.Contains(got, "sk-one") {
+		t.Errorf("the engine saw the balancer's key: %q", got)
+	}
+}
+
+// tenantOf is the tenant of a key without attributes.
+func tenantOf(t *testing.T, secret string) string {
+	t.Helper()
+	for _, k := range apiKeys(secret) {
+		return k.Tenant
+	}
+	return ""
+}
+
+// A question crosses once: a peer that knows of another one only does not know.
+func TestQuestionsCrossOnce(t *testing.T) {
+	us, eu := pair(t, "secret")
+	eu.keeperAt("eu-0")
+	id, _ := eu.respond("", false)
+	expect(t, us.about("GET", id), 200, "") // us knows now that eu has it
+	o := roundRobin(t)
+	o.Self.ID, o.Self.Region, o.Self.PeerToken = "lb-asia-0", "local/asia", "secret"
+	asia := start(t, o)
+	asia.AddPeer(service.PeerConfig{ID: "lb-us-0", Region: "local/us", URL: us.url}, nil)
+	expect(t, asia.about("GET", id), 404, "response_not_found")
+}
