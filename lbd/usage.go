@@ -23,6 +23,7 @@ const (
 	usageSettle = 100 * time.Millisecond // others' parts that come together are added up once
 	usageShards = 32                     // 100,000 keys of two models: 6,000 rows of 100 bytes, below a message's 1 MB
 	usageMonths = telemetry.UsageMonths
+	lastPushes  = 3 // a write that was given up may get in beside the last one, once
 )
 
 // UsageStore keeps what all balancers' API keys used; internal/store has it.
@@ -170,7 +171,12 @@ func (u *usage) last(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTimeout)
 	defer cancel()
 	u.count(time.Now())
-	u.push(ctx)
+	for range lastPushes {
+		u.push(ctx)
+		if u.store == nil || u.away || len(u.changed()) == 0 {
+			return
+		}
+	}
 }
 
 // heard notes a part as it is stored now.

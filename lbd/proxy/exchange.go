@@ -312,7 +312,9 @@ func (x *exchange) refuse(e *apiError) {
 	if x.endsConnection(e.status) {
 		x.w.Header().Set("Connection", "close")
 	}
-	x.rt.limitRest(x.w)
+	if e.status != http.StatusRequestTimeout { // the time for its body is over
+		x.rt.limitRest(x.w)
+	}
 	x.reply(e)
 	x.close(e.status, outcomeRefused)
 }
