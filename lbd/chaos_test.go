@@ -184,6 +184,9 @@ func (w *world) book() *ledger {
 		if a.fate == lost {
 			w.Errorf("%s (%s): %s", a.id, a.kind, a.why)
 		}
+		if a.fate == broken && !strings.Contains(a.kind, "tools") && a.kind != "JSON" {
+			w.Logf("%s (%s), which could be continued: %s", a.id, a.kind, a.heard.broken)
+		}
 	}
 	for _, d := range w.deaths {
 		b.deaths = append(b.deaths, *d)
