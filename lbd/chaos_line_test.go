@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -38,24 +40,43 @@ type harm struct {
 	deaf     string        // what is asked with these first bytes breaks the connection
 }
 
+// The ports of lines are below those that systems hand out by themselves: nobody else
+// is to get the one of a line that is cut, whose callers would hear him instead.
+const firstPort, ports = 11_000, 5_000
+
+var portsTaken = os.Getpid() * 50
+
 func newLine(t *testing.T, to string) *line {
 	l := &line{t: t, to: to, strands: map[*strand]struct{}{}}
-	l.listen("127.0.0.1:0")
-	l.addr = l.ln.Addr().String()
+	for tries := 0; l.ln == nil; tries++ {
+		if tries == ports {
+			t.Fatal("no port is free")
+		}
+		portsTaken++
+		l.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+portsTaken%ports))
+		if ln, err := net.Listen("tcp", l.addr); err == nil {
+			l.accept(ln)
+		}
+	}
 	t.Cleanup(l.close)
 	return l
 }
 
 func (l *line) url() string { return "http://" + l.addr }
 
-// listen accepts connections; the port may be somebody else's for a moment.
-func (l *line) listen(addr string) {
+// listen makes the line's address answer again.
+func (l *line) listen() {
 	var ln net.Listener
 	eventually(l.t, "the port is free", func() (ok bool) {
 		var err error
-		ln, err = net.Listen("tcp", addr)
+		ln, err = net.Listen("tcp", l.addr)
 		return err == nil
 	})
+	l.accept(ln)
+}
+
+// accept carries what connects.
+func (l *line) accept(ln net.Listener) {
 	l.mu.Lock()
 	l.ln = ln
 	l.mu.Unlock()
@@ -131,7 +152,7 @@ func (l *line) mend() {
 	cut := l.ln == nil
 	l.mu.Unlock()
 	if cut {
-		l.listen(l.addr)
+		l.listen()
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 var (
 	chaosSeed     = flag.Uint64("chaos.seed", 0, "run TestChaos with this seed alone; 0 = with chaos.seeds of them")
 	chaosSeeds    = flag.Uint64("chaos.seeds", 2, "how many seeds TestChaos runs with, from 1 on")
-	chaosDuration = flag.Duration("chaos.duration", 2*time.Second, "how long TestChaos does harm with each seed")
+	chaosDuration = flag.Duration("chaos.duration", 1500*time.Millisecond, "how long TestChaos does harm with each seed")
 	chaosClients  = flag.Int("chaos.clients", 24, "how many clients TestChaos has")
 )
 
@@ -183,6 +183,9 @@ func (w *world) book() *ledger {
 		b.enter(a)
 		if a.fate == lost {
 			w.Errorf("%s (%s): %s", a.id, a.kind, a.why)
+		}
+		if a.fate == broken && !strings.Contains(a.kind, "tools") && a.kind != "JSON" {
+			w.Logf("%s (%s), which could be continued: %s", a.id, a.kind, a.heard.broken)
 		}
 	}
 	for _, d := range w.deaths {

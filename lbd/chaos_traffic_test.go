@@ -101,6 +101,7 @@ func wishes(t *testing.T, random *rand.Rand) []wish {
 			talk = append(talk, turn{"assistant", w.want.text})
 		}
 	}
+	tools := []any{map[string]any{"type": "function", "function": map[string]any{"name": "look"}}}
 	for i := range 3 {
 		topic := fmt.Sprintf("%x", random.Uint32())
 		one := []turn{{"user", "Tell me of " + topic}}
@@ -111,10 +112,8 @@ func wishes(t *testing.T, random *rand.Rand) []wish {
 			oracle.wish(t, "completion", "/v1/completions", i, map[string]any{"prompt": "The " + topic + " in the valley", "max_tokens": 40, "stream": true}),
 			oracle.wish(t, "whole completion", "/v1/completions", i, map[string]any{"prompt": "Every " + topic, "max_tokens": 30}),
 			oracle.wish(t, "JSON", chatPath, i, map[string]any{"messages": one, "max_tokens": 48, "stream": true, "response_format": map[string]string{"type": "json_object"}}),
-			oracle.wish(t, "tools", chatPath, i, map[string]any{"messages": one, "stream": true, "tool_choice": "required",
-				"tools": []any{map[string]any{"type": "function", "function": map[string]any{"name": "look"}}}}),
-			oracle.wish(t, "whole tools", chatPath, i, map[string]any{"messages": one, "tool_choice": "required",
-				"tools": []any{map[string]any{"type": "function", "function": map[string]any{"name": "look"}}}}),
+			oracle.wish(t, "tools", chatPath, i, map[string]any{"messages": one, "stream": true, "tool_choice": "required", "tools": tools}),
+			oracle.wish(t, "whole tools", chatPath, i, map[string]any{"messages": one, "tool_choice": "required", "tools": tools}),
 		)
 	}
 	return all
@@ -221,11 +220,11 @@ func (s *said) read(r *bufio.Reader, stream bool, each func()) error {
 	}
 	for {
 		line, err := r.ReadBytes('\n')
-		if err != nil && (!errors.Is(err, io.EOF) || len(line) > 0) {
-			return errors.Join(err, io.ErrUnexpectedEOF)
-		}
-		if err != nil {
+		switch {
+		case errors.Is(err, io.EOF) && len(line) == 0:
 			return nil
+		case err != nil:
+			return errors.Join(err, io.ErrUnexpectedEOF)
 		}
 		if data, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("data: ")); ok {
 			if err := s.hear(data); err != nil {
