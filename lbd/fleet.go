@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"sync"
@@ -35,10 +36,10 @@ type fleet struct {
 	waiting sync.WaitGroup
 }
 
-func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Logger, seed uint64) *fleet {
+func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Logger, seed uint64, allow func(netip.Addr) error) *fleet {
 	f := &fleet{self: self, runtime: runtime, log: log, asked: map[string]service.ReplicaConfig{}, leaving: map[string]bool{}}
 	f.ctx, f.end = context.WithCancel(context.Background())
-	f.prober = probe.New(probe.Options{Sink: runtime.Step, Found: f.found, Seed: seed, Logger: log})
+	f.prober = probe.New(probe.Options{Sink: runtime.Step, Found: f.found, Seed: seed, Logger: log, Allow: allow})
 	return f
 }
 

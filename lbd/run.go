@@ -212,7 +212,8 @@ func (b *balancer) assemble(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log, AccessLog: b.cfg.Balancer.AccessLog, Limits: b.opts.limits}
+	allow := admin.RefuseSecrets(b.opts.AllowCIDRs)
+	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log, AccessLog: b.cfg.Balancer.AccessLog, Limits: b.opts.limits, Transport: proxy.NewTransport(allow)}
 	o.NoContinue = !continues(b.cfg)
 	if err := b.follow(ctx, &o); err != nil {
 		return err
@@ -229,7 +230,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	}
 	seed := fnv.New64a()
 	_, _ = io.WriteString(seed, b.cfg.ID)
-	b.fleet = newFleet(b.cfg, b.runtime, b.log, seed.Sum64())
+	b.fleet = newFleet(b.cfg, b.runtime, b.log, seed.Sum64(), allow)
 	b.peers = peer.NewClient(peer.Options{
 		Self: b.cfg.ID, Region: b.cfg.Region, Token: b.cfg.PeerToken, Keys: b.runtime.KeyFingerprint(), Sink: b.runtime.Step, Seed: seed.Sum64(), Logger: b.log,
 	})

@@ -34,6 +34,23 @@ func plain(addr netip.Addr) netip.Addr {
 	return addr
 }
 
+// RefuseSecrets makes a check that refuses the addresses that no replica has: of
+// links, groups and instance metadata, but for those in allow. Whoever connects to
+// replicas asks it again then: a name may have been made to mean another address
+// since its replica was added.
+func RefuseSecrets(allow []netip.Prefix) func(netip.Addr) error {
+	return func(given netip.Addr) error {
+		addr := plain(given)
+		if contains(allow, addr) || contains(allow, given) {
+			return nil
+		}
+		if addr.IsLinkLocalUnicast() || addr.IsMulticast() || contains(instanceSecrets, addr) {
+			return fmt.Errorf("%s is no address of a replica", addr)
+		}
+		return nil
+	}
+}
+
 // checkAddress refuses hosts that no replica has: addresses of links, groups
 // and instance metadata, and with nearOnly also what is neither this machine
 // nor a private network. AllowCIDRs overrules it.
@@ -42,11 +59,15 @@ func (a *API) checkAddress(ctx context.Context, host string, nearOnly bool) erro
 	if err != nil {
 		return err
 	}
+	never := RefuseSecrets(a.opts.AllowCIDRs)
 	for _, given := range addrs {
+		if err := never(given); err != nil {
+			return fmt.Errorf("url: %w, got host %s", err, quoted(host))
+		}
 		addr := plain(given)
 		switch {
 		case contains(a.opts.AllowCIDRs, addr) || contains(a.opts.AllowCIDRs, given):
-		case addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified() || contains(instanceSecrets, addr):
+		case addr.IsUnspecified():
 			return fmt.Errorf("url: %s is no address of a replica, got host %s", addr, quoted(host))
 		case nearOnly && !addr.IsLoopback() && !addr.IsPrivate():
 			return fmt.Errorf("url: %s is outside of this machine and its private networks, which /add_worker needs leave for (--allow-replicas), got host %s", addr, quoted(host))

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -45,6 +46,9 @@ type Options struct {
 	Seed uint64
 	// Transport carries the probes; nil = one that keeps a connection to each replica.
 	Transport http.RoundTripper
+	// Allow is asked about each address before it is connected to, where Transport is
+	// nil; nil = all may be.
+	Allow func(netip.Addr) error
 	// Logger receives changes of state; nil = silence.
 	Logger *slog.Logger
 }

@@ -28,11 +28,11 @@ type source interface {
 func newSource(url string, opts Options) source {
 	url = strings.TrimRight(url, "/")
 	if opts.Transport == nil && strings.HasPrefix(url, "http://") {
-		return &kept{wire.NewPoller(wire.Options{DialTimeout: dialTimeout}, url, maxPage)}
+		return &kept{wire.NewPoller(wire.Options{DialTimeout: dialTimeout, Allow: opts.Allow}, url, maxPage)}
 	}
 	s := &carried{url: url, transport: opts.Transport, requests: map[string]*http.Request{}}
 	if s.transport == nil {
-		own := wire.New(wire.Options{DialTimeout: dialTimeout, MaxIdlePerHost: 1, IdleTimeout: idleTimeout})
+		own := wire.New(wire.Options{DialTimeout: dialTimeout, MaxIdlePerHost: 1, IdleTimeout: idleTimeout, Allow: opts.Allow})
 		s.transport, s.closeIdle = own, own.CloseIdleConnections
 	}
 	return s

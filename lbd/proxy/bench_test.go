@@ -118,7 +118,7 @@ func BenchmarkThroughSockets(b *testing.B) {
 		b.Run(name+"/proxied", func(b *testing.B) {
 			engine := httptest.NewServer(h)
 			defer engine.Close()
-			transport := NewTransport()
+			transport := NewTransport(nil)
 			defer transport.CloseIdleConnections()
 			front := httptest.NewServer(ready(b, transport, engine.URL).Handler())
 			defer front.Close()
@@ -129,7 +129,7 @@ func BenchmarkThroughSockets(b *testing.B) {
 
 // askAll sends one request after the other over one connection.
 func askAll(b *testing.B, url string, stream bool) {
-	ask := &http.Client{Transport: NewTransport()}
+	ask := &http.Client{Transport: NewTransport(nil)}
 	defer ask.CloseIdleConnections()
 	body := promptBody(256, stream)
 	b.ReportAllocs()

@@ -33,7 +33,7 @@ type Options struct {
 	// Logger receives failures; nil = none.
 	Logger *slog.Logger
 	// Transport carries requests to replicas, and to peers that were added
-	// without one of their own; nil = NewTransport().
+	// without one of their own; nil = NewTransport(nil).
 	Transport http.RoundTripper
 	// NoContinue lets every stream whose target fails in the middle end in an error
 	// event, instead of being continued by another one where that can be.
@@ -104,7 +104,7 @@ func New(o Options) (*Runtime, error) {
 		r.log = slog.New(slog.DiscardHandler)
 	}
 	if r.transport == nil {
-		r.transport = NewTransport()
+		r.transport = NewTransport(nil)
 	}
 	r.SetKeys(o.Keys)
 	r.SetContinue(!o.NoContinue)

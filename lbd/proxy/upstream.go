@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -21,8 +22,11 @@ var errSilent = errors.New("no answer in time")
 // NewTransport makes the transport that carries requests to replicas: many
 // connections kept to few hosts, no goroutine and no buffer for a stream that
 // waits, nothing compressed, no proxy taken from the environment. How long a
-// target may take is the proxy's business, not the transport's.
-func NewTransport() *wire.Transport { return wire.New(wire.Options{}) }
+// target may take is the proxy's business, not the transport's. allow is asked about
+// each address before it is connected to; nil = all may be.
+func NewTransport(allow func(netip.Addr) error) *wire.Transport {
+	return wire.New(wire.Options{Allow: allow})
+}
 
 // failure is a try that did not serve its request. Its cause is fit for
 // clients: it holds no address, and nothing of the request or the answer.

@@ -9,8 +9,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -56,6 +58,10 @@ type Options struct {
 	MaxHeadBytes int
 	// TLS configures https; nil = Go's defaults.
 	TLS *tls.Config
+	// Allow is asked by the default dialer about each address before it connects
+	// there: names may have come to mean another one since somebody looked. Its
+	// error is the dial's; nil = all may be connected to.
+	Allow func(netip.Addr) error
 }
 
 func (o Options) orDefault() Options {
@@ -66,9 +72,23 @@ func (o Options) orDefault() Options {
 	o.MaxIdle = cmp.Or(o.MaxIdle, defaultIdle)
 	o.MaxHeadBytes = cmp.Or(o.MaxHeadBytes, defaultMaxHeadBytes)
 	if o.DialContext == nil {
-		o.DialContext = (&net.Dialer{Timeout: o.DialTimeout, KeepAlive: o.KeepAlive}).DialContext
+		o.DialContext = (&net.Dialer{Timeout: o.DialTimeout, KeepAlive: o.KeepAlive, Control: o.control()}).DialContext
 	}
 	return o
+}
+
+// control asks Allow about what a dialer is about to connect to; nil without one.
+func (o Options) control() func(network, address string, _ syscall.RawConn) error {
+	if o.Allow == nil {
+		return nil
+	}
+	return func(_, address string, _ syscall.RawConn) error {
+		to, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return err
+		}
+		return o.Allow(to.Addr())
+	}
 }
 
 // Transport is an http.RoundTripper over HTTP/1.1. It is safe for concurrent

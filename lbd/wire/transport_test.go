@@ -11,11 +11,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 )
 
 const hi = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
@@ -352,4 +354,31 @@ func ExampleNew() {
 	text, _ := io.ReadAll(resp.Body)
 	fmt.Println(resp.Status, string(text))
 	// Output: 200 OK ready
+}
+
+// What Allow refuses is not connected to, whoever asks and by whatever name.
+func TestAddressesThatAreRefused(t *testing.T) {
+	asked := 0
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked++ }))
+	defer server.Close()
+	refusal := errors.New("not there")
+	seen := map[netip.Addr]bool{}
+	o := Options{Allow: func(a netip.Addr) error {
+		seen[a.Unmap()] = true
+		return refusal
+	}}
+	byName := strings.Replace(server.URL, "127.0.0.1", "localhost", 1)
+	for _, url := range []string{server.URL, byName, strings.Replace(server.URL, "http:", "https:", 1)} {
+		_, err := (&http.Client{Transport: New(o)}).Get(url)
+		if !errors.Is(err, refusal) {
+			t.Errorf("%s: got %v, want %v", url, err, refusal)
+		}
+		p := NewPoller(o, strings.Replace(url, "https:", "http:", 1), 100)
+		if _, _, err := p.Get(t.Context(), "/", time.Now().Add(time.Minute)); !errors.Is(err, refusal) {
+			t.Errorf("polling %s: got %v, want %v", url, err, refusal)
+		}
+	}
+	if asked > 0 || !seen[netip.MustParseAddr("127.0.0.1")] {
+		t.Errorf("%d requests came through, asked about %v", asked, seen)
+	}
 }
