@@ -8,13 +8,17 @@ import (
 
 // How the ARIMA forecasters look at a series.
 const (
-	// arimaStep is what they take together: the minutes of traffic are mostly
-	// noise, and orders that reach an hour back need few terms.
-	arimaStep = 10 * time.Minute
+	// arimaStep is what the one without a season takes together: minutes of
+	// traffic are mostly noise.
+	arimaStep = 5 * time.Minute
+	// fourierStep is what the one with Fourier terms does: the seasons follow the
+	// load, and the rest may be coarser.
+	fourierStep = 10 * time.Minute
 	// sarimaStep keeps a day at 96 steps.
 	sarimaStep = 15 * time.Minute
-	// arimaMemory bounds the past that they learn from.
-	arimaMemory = 7 * day
+	// arimaMemory and sarimaMemory bound the past that they learn from.
+	arimaMemory  = 3 * day
+	sarimaMemory = 7 * day
 	// fourierMemory bounds it where weeks repeat.
 	fourierMemory = 4 * 7 * day
 	// leastKnown is how many known steps a model needs at the least.
@@ -27,7 +31,11 @@ const (
 	pastStride = time.Hour
 )
 
-// arimaForecaster is a way to build an ARIMA model of a series.
+// arimaForecaster is a way to build an ARIMA model of a series. All of them model
+// the square root of the load: the noise of arrivals grows with the root of
+// their number, so that its root has the same noise by night and by day. What is
+// forecast is the square of the expected root, the middle of what may come,
+// which bursts draw less upwards than a mean.
 type arimaForecaster struct {
 	name string
 	step time.Duration
@@ -39,7 +47,7 @@ type arimaForecaster struct {
 }
 
 // ARIMAForecaster forecasts by the ARIMA model without a season that AutoARIMA
-// chooses for the last week, at steps of 10 minutes.
+// chooses for the last three days, at steps of 5 minutes.
 func ARIMAForecaster() Forecaster {
 	return arimaForecaster{name: "arima", step: arimaStep, memory: arimaMemory, build: func(c coarse) (*ARIMA, []season, error) {
 		m, err := AutoARIMA(c.Values, 0, nil)
@@ -51,7 +59,7 @@ func ARIMAForecaster() Forecaster {
 // for the last week, at steps of 15 minutes and a season of a day. It needs two
 // days and an hour of history. Unknown steps are taken from the day before.
 func SARIMAForecaster() Forecaster {
-	return arimaForecaster{name: "sarima", step: sarimaStep, memory: arimaMemory, least: 2*day + time.Hour, build: func(c coarse) (*ARIMA, []season, error) {
+	return arimaForecaster{name: "sarima", step: sarimaStep, memory: sarimaMemory, least: 2*day + time.Hour, build: func(c coarse) (*ARIMA, []season, error) {
 		m, err := AutoARIMA(c.Values, c.steps(day), nil)
 		return m, nil, err
 	}}
@@ -61,7 +69,7 @@ func SARIMAForecaster() Forecaster {
 // terms of the day, and of the week once there are two: how many, AICc decides.
 // It needs a day of history.
 func ARIMAFourier() Forecaster {
-	return arimaForecaster{name: "arima-fourier", step: arimaStep, memory: fourierMemory, least: day, build: buildFourier}
+	return arimaForecaster{name: "arima-fourier", step: fourierStep, memory: fourierMemory, least: day, build: buildFourier}
 }
 
 func buildFourier(c coarse) (*ARIMA, []season, error) {
@@ -108,11 +116,14 @@ type fittedARIMA struct {
 	seasons []season
 }
 
-// view is the series as the model reads it; filled counts the steps that were
-// taken from other days.
+// view is the series as the model reads it, the roots of coarse means; filled
+// counts the steps that were taken from other days.
 func (f arimaForecaster) view(s Series) (c coarse, filled int) {
 	step := max(f.step, s.Step)
 	c = coarsen(s, f.step, int(f.memory/step))
+	for i, v := range c.Values {
+		c.Values[i] = math.Sqrt(v)
+	}
 	if f.name == "sarima" {
 		filled = fillSeason(c.Values, c.steps(day))
 	}
@@ -152,7 +163,8 @@ func (f *fittedARIMA) forecast(s Series, horizon int) (Forecast, error) {
 	paths := f.model.paths(z, origins, ahead)
 	for i, p := range paths {
 		for h := range p {
-			p[h] += f.model.explained(origins[i]+h, func(j int) float64 { return x[j][origins[i]+h] })
+			root := max(0, p[h]+f.model.explained(origins[i]+h, func(j int) float64 { return x[j][origins[i]+h] }))
+			p[h] = root * root
 		}
 	}
 	out := Forecast{Model: f.name, Mean: c.fine(paths[len(paths)-1], horizon)}
@@ -197,6 +209,28 @@ func (f *fittedARIMA) pastOrigins(c coarse) []int {
 // own standard errors and the noise within a coarse step.
 func (f *fittedARIMA) interval(out *Forecast, s Series, c coarse, origins []int, paths [][]float64, z []float64) {
 	horizon := len(out.Mean)
+	errs := f.pastErrors(s, c, origins, paths, horizon)
+	bands, learned := make([]band, horizonBins), make([]bool, horizonBins)
+	for b := range bands {
+		bands[b], learned[b] = bandOf(errs[b])
+	}
+	noise := rootNoise(s, c)
+	se := f.model.standardErrors(z, (horizon+c.each-1)/c.each)
+	out.Lo90, out.Hi90 = make([]float64, horizon), make([]float64, horizon)
+	for h, m := range out.Mean {
+		if b := h * horizonBins / horizon; learned[b] {
+			out.Lo90[h], out.Hi90[h] = bands[b].around(m)
+			continue
+		}
+		half := normal90 * math.Sqrt(se[h/c.each]*se[h/c.each]+noise)
+		lo, hi := max(0, math.Sqrt(m)-half), math.Sqrt(m)+half
+		out.Lo90[h], out.Hi90[h] = min(m, lo*lo), max(m, hi*hi)
+	}
+}
+
+// pastErrors are those of the forecasts made at the origins, by part of the
+// horizon.
+func (f *fittedARIMA) pastErrors(s Series, c coarse, origins []int, paths [][]float64, horizon int) [][]float64 {
 	errs := make([][]float64, horizonBins)
 	stride := max(1, len(origins)*horizon/horizonBins/maxErrors)
 	for i := len(origins) - 1; i >= 0; i -= stride {
@@ -211,23 +245,26 @@ func (f *fittedARIMA) interval(out *Forecast, s Series, c coarse, origins []int,
 			}
 		}
 	}
-	noise := c.within(s.Values)
-	se := f.model.standardErrors(z, (horizon+c.each-1)/c.each)
-	bands := make([]band, horizonBins)
-	learned := make([]bool, horizonBins)
-	for b := range bands {
-		bands[b], learned[b] = bandOf(errs[b])
-	}
-	out.Lo90, out.Hi90 = make([]float64, horizon), make([]float64, horizon)
-	for h, m := range out.Mean {
-		b := h * horizonBins / horizon
-		use := bands[b]
-		if !learned[b] {
-			half := normal90 * math.Sqrt(se[h/c.each]*se[h/c.each]+noise)
-			use = band{-half, half}
+	return errs
+}
+
+// rootNoise is the variance of the roots of the series about that of their coarse
+// step: what the coarser series cannot show.
+func rootNoise(s Series, c coarse) float64 {
+	var sum float64
+	n := 0
+	for i, m := range c.Values {
+		for _, v := range s.Values[c.skipped+i*c.each : c.skipped+(i+1)*c.each] {
+			if d := math.Sqrt(v) - m; !math.IsNaN(d) {
+				sum += d * d
+				n++
+			}
 		}
-		out.Lo90[h], out.Hi90[h] = use.around(m)
 	}
+	if c.each == 1 || n <= len(c.Values) {
+		return 0
+	}
+	return sum / float64(n-len(c.Values))
 }
 
 // normal90 is the 95 % quantile of the normal distribution.

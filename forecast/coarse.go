@@ -66,22 +66,3 @@ func (c coarse) fine(means []float64, horizon int) []float64 {
 	}
 	return out
 }
-
-// within is the variance of the series' values about the mean of their coarse
-// step: what the coarser series cannot show.
-func (c coarse) within(values []float64) float64 {
-	var sum float64
-	n := 0
-	for i, m := range c.Values {
-		for _, v := range values[c.skipped+i*c.each : c.skipped+(i+1)*c.each] {
-			if d := v - m; !math.IsNaN(d) {
-				sum += d * d
-				n++
-			}
-		}
-	}
-	if n <= len(c.Values) || c.each == 1 {
-		return 0
-	}
-	return sum / float64(n-len(c.Values))
-}
