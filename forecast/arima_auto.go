@@ -27,7 +27,11 @@ const (
 // series gives a model without any term. It fails when no value is known or when
 // regressors do not fit.
 func AutoARIMA(y []float64, season int, x [][]float64) (*ARIMA, error) {
-	s := &orderSearch{y: y, x: x, season: season}
+	return (&orderSearch{y: y, x: x, season: season, differences: mostDifferences}).choose()
+}
+
+// choose settles the differences and searches.
+func (s *orderSearch) choose() (*ARIMA, error) {
 	if err := s.difference(); err != nil {
 		return nil, fmt.Errorf("choosing an ARIMA model: %w", err)
 	}
@@ -48,7 +52,9 @@ type orderSearch struct {
 	y      []float64
 	x      [][]float64
 	season int
-	d, sd  int
+	// differences is the most that d and sd may be together.
+	differences int
+	d, sd       int
 	// most is the greatest order of each kind that the length allows.
 	most candidate
 
@@ -72,10 +78,7 @@ func (s *orderSearch) difference() error {
 		s.sd = 1
 		values = lagged(values, s.season)
 	}
-	s.d = differences(values)
-	if s.sd+s.d > mostDifferences {
-		s.d = mostDifferences - s.sd
-	}
+	s.d = differences(values, s.differences-s.sd)
 	s.most = candidate{p: min(mostTerms, have/3), q: min(mostTerms, have/3), constant: s.d+s.sd < 2}
 	if s.season > 1 {
 		s.most.sp = min(mostSeasonalTerms, have/3/s.season)

@@ -25,7 +25,7 @@ func TestAutoARIMAIsNoWorseThanR(t *testing.T) {
 			if got := kpss(y); !near(got, want.KPSS, 1e-6) {
 				t.Errorf("KPSS %g, R has %g", got, want.KPSS)
 			}
-			if got := differences(y); got != want.NDiffs {
+			if got := differences(y, mostDifferences); got != want.NDiffs {
 				t.Errorf("%d differences, R has %d", got, want.NDiffs)
 			}
 			if got := seasonStrength(y, s.Season); !near(got, want.Strength, 0.005) {

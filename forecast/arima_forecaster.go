@@ -21,6 +21,9 @@ const (
 	sarimaMemory = 7 * day
 	// fourierMemory bounds it where weeks repeat.
 	fourierMemory = 4 * 7 * day
+	// trafficDifferences is how often a series of traffic is differenced at most:
+	// twice would carry the last minutes' trend on without end.
+	trafficDifferences = 1
 	// leastKnown is how many known steps a model needs at the least.
 	leastKnown = 20
 	// dailyTerms and weeklyTerms are the most Fourier terms: 6 a day follow what
@@ -50,7 +53,7 @@ type arimaForecaster struct {
 // chooses for the last three days, at steps of 5 minutes.
 func ARIMAForecaster() Forecaster {
 	return arimaForecaster{name: "arima", step: arimaStep, memory: arimaMemory, build: func(c coarse) (*ARIMA, []season, error) {
-		m, err := AutoARIMA(c.Values, 0, nil)
+		m, err := (&orderSearch{y: c.Values, differences: trafficDifferences}).choose()
 		return m, nil, err
 	}}
 }
@@ -60,7 +63,7 @@ func ARIMAForecaster() Forecaster {
 // days and an hour of history. Unknown steps are taken from the day before.
 func SARIMAForecaster() Forecaster {
 	return arimaForecaster{name: "sarima", step: sarimaStep, memory: sarimaMemory, least: 2*day + time.Hour, build: func(c coarse) (*ARIMA, []season, error) {
-		m, err := AutoARIMA(c.Values, c.steps(day), nil)
+		m, err := (&orderSearch{y: c.Values, season: c.steps(day), differences: trafficDifferences}).choose()
 		return m, nil, err
 	}}
 }

@@ -212,7 +212,7 @@ func TestCoarsen(t *testing.T) {
 	if got := coarsen(s, 3*time.Minute, 1); len(got.Values) != 1 || got.Values[0] != 7 {
 		t.Errorf("the newest step alone: %v", got.Values)
 	}
-	if got := c.fine([]float64{3, 6, -3}, 9); fmt.Sprint(got) != "[3 3 4 5 6 3 0 0 0]" {
+	if got := c.fine([]float64{3, 6, 12}, 9); fmt.Sprint(got) != "[3 3 4 5 6 8 10 12 12]" {
 		t.Errorf("spread as %v", got)
 	}
 	if got := coarsen(s, time.Second, 100); len(got.Values) != len(s.Values) || got.each != 1 {

@@ -104,10 +104,7 @@ func (m *ARIMA) standardErrors(z []float64, horizon int) []float64 {
 	}
 	k := m.denseFilter()
 	for _, v := range z {
-		if !math.IsNaN(v) {
-			k.learn()
-		}
-		k.move()
+		k.pass(!math.IsNaN(v))
 	}
 	for h := range out {
 		out[h] = math.Sqrt(max(0, m.Sigma2*k.variance))
@@ -137,9 +134,8 @@ func (k *dense) advance(state, next []float64, value float64) {
 		for i, g := range k.gain {
 			state[i] += g * e
 		}
-		k.learn()
 	}
-	k.move()
+	k.pass(!math.IsNaN(value))
 	k.stepState(state, next)
 	copy(state, next)
 }

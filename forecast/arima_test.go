@@ -136,7 +136,7 @@ func TestKPSS(t *testing.T) {
 		"an unknown":    {[]float64{1, math.NaN(), 1, 2, 1, 2, 1, 2}, 0},
 		"a square line": {squares(40), 2},
 	} {
-		if got := differences(c.values); got != c.want {
+		if got := differences(c.values, mostDifferences); got != c.want {
 			t.Errorf("%s: %d differences, want %d", name, got, c.want)
 		}
 	}

@@ -25,6 +25,9 @@ type dense struct {
 	variance  float64
 	gain      []float64
 	cov, work []float64 // covariance of the predicted state, by rows
+	// quiet is for how many known values in a row the variance has not changed:
+	// beyond the number of states the whole covariance no longer does.
+	quiet int
 }
 
 // reset prepares the filter for a process before its first value. first is the
@@ -40,6 +43,7 @@ func (k *dense) reset(a arma, delta, first []float64) {
 	for i := r; i < k.m; i++ {
 		k.cov[i*k.m+i] = diffuse
 	}
+	k.quiet = 0
 	k.observe()
 }
 
@@ -190,10 +194,26 @@ func (k *dense) errors(columns, out, states [][]float64) (logs float64, used int
 			k.stepState(s, next)
 			copy(s, next)
 		}
-		if known {
-			k.learn()
-		}
-		k.move()
+		k.pass(known)
 	}
 	return logs, used
+}
+
+// pass moves the covariance past a value, known or not.
+func (k *dense) pass(known bool) {
+	if !known {
+		k.quiet = 0
+		k.move()
+		return
+	}
+	if k.quiet > k.m {
+		return
+	}
+	before := k.variance
+	k.learn()
+	k.move()
+	k.quiet++
+	if math.Abs(k.variance-before) > steady*before {
+		k.quiet = 0
+	}
 }

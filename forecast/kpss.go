@@ -32,11 +32,11 @@ func kpss(values []float64) float64 {
 }
 
 // differences is how often a series must be differenced until the KPSS test no
-// longer speaks against a level, at most mostDifferences.
-func differences(values []float64) int {
+// longer speaks against a level, at most most.
+func differences(values []float64, most int) int {
 	values = known(values)
 	d := 0
-	for d < mostDifferences && !alike(values) && kpss(values) > kpssCritical {
+	for d < most && !alike(values) && kpss(values) > kpssCritical {
 		values = lagged(values, 1)
 		d++
 	}
