@@ -27,7 +27,8 @@ const (
 	// leastKnown is how many known steps a model needs at the least.
 	leastKnown = 20
 	// dailyTerms and weeklyTerms are the most Fourier terms: 6 a day follow what
-	// lasts 4 hours.
+	// lasts 4 hours. There are no more of a day than days, or chance passes for a
+	// season.
 	dailyTerms, weeklyTerms = 6, 3
 	// pastStride is the time between the past forecasts that the interval is
 	// learned from.
@@ -69,14 +70,16 @@ func SARIMAForecaster() Forecaster {
 }
 
 // ARIMAFourier forecasts by an ARIMA model at steps of 10 minutes with Fourier
-// terms of the day, and of the week once there are two: how many, AICc decides.
+// terms of the day, and of the week once there are two weeks: how many, AICc
+// decides.
 // It needs a day of history.
 func ARIMAFourier() Forecaster {
 	return arimaForecaster{name: "arima-fourier", step: fourierStep, memory: fourierMemory, least: day, build: buildFourier}
 }
 
 func buildFourier(c coarse) (*ARIMA, []season, error) {
-	seasons := []season{{day.Minutes(), dailyTerms}}
+	days := len(c.Values) / c.steps(day)
+	seasons := []season{{day.Minutes(), min(dailyTerms, days)}}
 	if len(c.Values) >= 2*c.steps(7*day) {
 		seasons = append(seasons, season{7 * day.Minutes(), weeklyTerms})
 	}
