@@ -22,16 +22,13 @@ const (
 // AutoARIMA chooses an ARIMA model for a series by AICc and fits it. The
 // differences come of the KPSS test and, with a season, of the season's strength;
 // the other orders of the stepwise search of Hyndman and Khandakar (2008), which
-// is that of R's auto.arima, each model being fitted by exact maximum likelihood.
-// season is in steps, 0 for none; x are regressors as in ARIMASpec. A constant
-// series gives a model without any term. It fails when no value is known or when
-// regressors do not fit.
-func AutoARIMA(y []float64, season int, x [][]float64) (*ARIMA, error) {
-	return (&orderSearch{y: y, x: x, season: season, differences: mostDifferences}).choose()
-}
-
-// choose settles the differences and searches.
-func (s *orderSearch) choose() (*ARIMA, error) {
+// is that of R's auto.arima, each model being fitted by exact maximum likelihood;
+// those of a season longer than 30 steps are compared by the conditional one.
+// season is in steps, 0 for none; differences is the most of both kinds together,
+// 2 in R; x are regressors as in ARIMASpec. A constant series gives a model
+// without any term. It fails when no value is known or when regressors do not fit.
+func AutoARIMA(y []float64, season, differences int, x [][]float64) (*ARIMA, error) {
+	s := &orderSearch{y: y, x: x, season: season, differences: differences}
 	if err := s.difference(); err != nil {
 		return nil, fmt.Errorf("choosing an ARIMA model: %w", err)
 	}
@@ -74,7 +71,7 @@ func (s *orderSearch) difference() error {
 		return err
 	}
 	have := len(known(s.y))
-	if s.season > 1 && have > 2*s.season && seasonStrength(values, s.season) > strongSeason {
+	if s.season > 1 && s.differences > 0 && have > 2*s.season && seasonStrength(values, s.season) > strongSeason {
 		s.sd = 1
 		values = lagged(values, s.season)
 	}

@@ -40,7 +40,7 @@ func BenchmarkARIMAFitAndPredict(b *testing.B) {
 func BenchmarkAutoARIMA(b *testing.B) {
 	y := minutes(1440, 1)
 	for b.Loop() {
-		if _, err := AutoARIMA(y, 0, nil); err != nil {
+		if _, err := AutoARIMA(y, 0, 2, nil); err != nil {
 			b.Fatal(err)
 		}
 	}

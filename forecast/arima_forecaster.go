@@ -54,7 +54,7 @@ type arimaForecaster struct {
 // chooses for the last three days, at steps of 5 minutes.
 func ARIMAForecaster() Forecaster {
 	return arimaForecaster{name: "arima", step: arimaStep, memory: arimaMemory, build: func(c coarse) (*ARIMA, []season, error) {
-		m, err := (&orderSearch{y: c.Values, differences: trafficDifferences}).choose()
+		m, err := AutoARIMA(c.Values, 0, trafficDifferences, nil)
 		return m, nil, err
 	}}
 }
@@ -64,7 +64,7 @@ func ARIMAForecaster() Forecaster {
 // days and an hour of history. Unknown steps are taken from the day before.
 func SARIMAForecaster() Forecaster {
 	return arimaForecaster{name: "sarima", step: sarimaStep, memory: sarimaMemory, least: 2*day + time.Hour, build: func(c coarse) (*ARIMA, []season, error) {
-		m, err := (&orderSearch{y: c.Values, season: c.steps(day), differences: trafficDifferences}).choose()
+		m, err := AutoARIMA(c.Values, c.steps(day), trafficDifferences, nil)
 		return m, nil, err
 	}}
 }

@@ -45,7 +45,7 @@ func fitFourier(y []float64, seasons []season, at func(i int) float64) (*ARIMA, 
 	if err != nil {
 		return nil, nil, err
 	}
-	m, err := (&orderSearch{y: rest, differences: trafficDifferences}).choose()
+	m, err := AutoARIMA(rest, 0, trafficDifferences, nil)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -6,10 +6,6 @@ import "math"
 // Phillips, Schmidt and Shin 1992, table 1).
 const kpssCritical = 0.463
 
-// mostDifferences is how often an ARIMA model may difference: after two a series
-// of traffic is noise.
-const mostDifferences = 2
-
 // kpss is the statistic of the test that a series is stationary about a level:
 // the greater, the less it is. The long-run variance takes 3*sqrt(n)/13 lags, as
 // R's ndiffs has it. values must be known and not all alike.
