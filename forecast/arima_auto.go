@@ -79,6 +79,9 @@ func (s *orderSearch) difference() error {
 	s.most = candidate{p: min(mostTerms, have/3), q: min(mostTerms, have/3), constant: s.d+s.sd < 2}
 	if s.season > 1 {
 		s.most.sp = min(mostSeasonalTerms, have/3/s.season)
+		if s.long() {
+			s.most.sp = min(1, s.most.sp) // a week of days cannot tell two terms, and they double the state
+		}
 		s.most.sq = s.most.sp
 		s.most.p, s.most.q = min(s.most.p, s.season-1), min(s.most.q, s.season-1)
 	}
