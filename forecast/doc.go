@@ -3,5 +3,7 @@
 // I/O; the same series gives the same forecast.
 //
 // Read series.go first (what a series and a forecast are), then average.go and
-// seasonal.go (the models), auto.go (choosing among them) and backtest.go.
+// seasonal.go (the simple models), arima.go and kalman.go (ARIMA models and their
+// filter) with arima_forecaster.go (what they make of traffic), auto.go (choosing
+// among models) and backtest.go.
 package forecast

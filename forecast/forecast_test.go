@@ -228,7 +228,8 @@ func TestNoLookAhead(t *testing.T) {
 
 func TestBacktest(t *testing.T) {
 	tick := time.Duration(0)
-	rows, err := Backtest(daily(5, 60, 11), Forecasters(), 60, 360, func() time.Duration { tick += time.Millisecond; return tick })
+	judged := []Forecaster{MovingAverage(), SeasonalNaive(), Auto()}
+	rows, err := Backtest(daily(5, 60, 11), judged, 60, 360, func() time.Duration { tick += time.Millisecond; return tick })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -109,7 +109,9 @@ func (s Series) words(steps int) string {
 func (s Series) span(steps int) string { return strings.TrimPrefix(s.words(steps), "1 ") }
 
 // Forecasters lists every model, simplest first.
-func Forecasters() []Forecaster { return []Forecaster{MovingAverage(), SeasonalNaive(), Auto()} }
+func Forecasters() []Forecaster {
+	return []Forecaster{MovingAverage(), SeasonalNaive(), ARIMAForecaster(), SARIMAForecaster(), ARIMAFourier(), Auto()}
+}
 
 // ByName finds a forecaster by its name; the error lists the names, the nearest first.
 func ByName(name string) (Forecaster, error) {

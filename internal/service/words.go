@@ -33,7 +33,7 @@ var wordLists = []WordList{
 		Built:   []string{"manual"},
 		Planned: []string{"lt-i", "lt-u", "lt-ua", "reactive", "chiron"},
 	},
-	{Key: "Autoscale.forecast", Built: []string{"auto", "seasonal-naive", "moving-average"}, Planned: []string{"arima"}},
+	{Key: "Autoscale.forecast", Built: []string{"auto", "seasonal-naive", "moving-average", "arima", "sarima", "arima-fourier"}},
 	{Key: "Engine.kind", Built: []string{string(EngineVLLM), string(EngineSGLang), string(EngineOpenAI), string(EngineSim)}},
 	{Key: "Engine.flavor", Built: []string{string(EngineVLLM), string(EngineSGLang)}},
 	{Key: "GPU.type", Built: []string{"L4", "A100", "H100"}},

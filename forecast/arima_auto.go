@@ -1,0 +1,255 @@
+package forecast
+
+import (
+	"fmt"
+	"math"
+)
+
+// Bounds of the search for an order, those of R's auto.arima (Hyndman and
+// Khandakar 2008).
+const (
+	mostTerms         = 5
+	mostSeasonalTerms = 2
+	mostModels        = 94
+	// leastRoot is how far from the unit circle the roots of a model must stay: a
+	// nearer one is a difference too few or too many.
+	leastRoot = 1.01
+	// longSeason is the longest season whose models are compared by their exact
+	// likelihood; those of a longer one are by the conditional.
+	longSeason = 30
+)
+
+// AutoARIMA chooses an ARIMA model for a series by AICc and fits it. The
+// differences come of the KPSS test and, with a season, of the season's strength;
+// the other orders of the stepwise search of Hyndman and Khandakar (2008), which
+// is that of R's auto.arima, each model being fitted by exact maximum likelihood;
+// those of a season longer than 30 steps are compared by the conditional one.
+// season is in steps, 0 for none; differences is the most of both kinds together,
+// 2 in R; x are regressors as in ARIMASpec. A constant series gives a model
+// without any term. It fails when no value is known or when regressors do not fit.
+func AutoARIMA(y []float64, season, differences int, x [][]float64) (*ARIMA, error) {
+	s := &orderSearch{y: y, x: x, season: season, differences: differences}
+	if err := s.difference(); err != nil {
+		return nil, fmt.Errorf("choosing an ARIMA model: %w", err)
+	}
+	m, err := s.run()
+	if err != nil {
+		return nil, fmt.Errorf("choosing an ARIMA model: %w", err)
+	}
+	return m, nil
+}
+
+// candidate is one point of the search.
+type candidate struct {
+	p, q, sp, sq int
+	constant     bool
+}
+
+type orderSearch struct {
+	y      []float64
+	x      [][]float64
+	season int
+	// differences is the most that d and sd may be together.
+	differences int
+	d, sd       int
+	// most is the greatest order of each kind that the length allows.
+	most candidate
+
+	tried map[candidate]bool
+	at    candidate
+	best  *ARIMA
+}
+
+// difference settles d, sd and the bounds.
+func (s *orderSearch) difference() error {
+	level := ARIMASpec{X: s.x}
+	if err := level.check(len(s.y)); err != nil {
+		return err
+	}
+	values, err := s.withoutRegressors()
+	if err != nil {
+		return err
+	}
+	have := len(known(s.y))
+	if s.season > 1 && s.differences > 0 && have > 2*s.season && seasonStrength(values, s.season) > strongSeason {
+		s.sd = 1
+		values = lagged(values, s.season)
+	}
+	s.d = differences(values, s.differences-s.sd)
+	s.most = candidate{p: min(mostTerms, have/3), q: min(mostTerms, have/3), constant: s.d+s.sd < 2}
+	if s.season > 1 {
+		s.most.sp = min(mostSeasonalTerms, have/3/s.season)
+		if s.long() {
+			s.most.sp = min(1, s.most.sp) // a week of days cannot tell two terms, and they double the state
+		}
+		s.most.sq = s.most.sp
+		s.most.p, s.most.q = min(s.most.p, s.season-1), min(s.most.q, s.season-1)
+	}
+	return nil
+}
+
+// withoutRegressors is the series less what ordinary least squares explains by
+// the regressors.
+func (s *orderSearch) withoutRegressors() ([]float64, error) {
+	if len(known(s.y)) == 0 {
+		return nil, fmt.Errorf("no known value in %d", len(s.y))
+	}
+	if len(s.x) == 0 {
+		return s.y, nil
+	}
+	beta, ok := regress(s.y, s.x)
+	if !ok {
+		return nil, fmt.Errorf("regressors: want them independent of each other and of the constant")
+	}
+	out := append([]float64(nil), s.y...)
+	for i, c := range s.x {
+		for t, v := range c {
+			out[t] -= beta[i] * v
+		}
+	}
+	return out, nil
+}
+
+// regress is ordinary least squares of the known values on columns and a
+// constant; beta is one coefficient a column.
+func regress(y []float64, columns [][]float64) (beta []float64, ok bool) {
+	values := known(y)
+	rows := make([][]float64, len(columns)+1)
+	for t, v := range y {
+		if math.IsNaN(v) {
+			continue
+		}
+		for i, c := range columns {
+			rows[i] = append(rows[i], c[t])
+		}
+		rows[len(columns)] = append(rows[len(columns)], 1)
+	}
+	var ls leastSquares
+	_, ok = ls.solve(values, rows)
+	return ls.beta[:len(columns)], ok
+}
+
+// run is the stepwise search: from the best of a few plain models it moves to
+// the first neighbour that is better, until none is.
+func (s *orderSearch) run() (*ARIMA, error) {
+	s.tried = map[candidate]bool{}
+	var failure error
+	for _, c := range s.starts() {
+		if _, err := s.try(c); err != nil {
+			failure = err
+		}
+	}
+	if s.best == nil {
+		return s.plain(failure)
+	}
+	for s.better() {
+	}
+	l, err := newLikelihood(s.y, s.spec(s.at))
+	if err != nil {
+		return nil, err
+	}
+	if s.long() {
+		return l.fit(s.best.free(), rough), nil
+	}
+	return l.fit(s.best.free(), exact), nil
+}
+
+// plain is the model without terms, with a constant where the series has the
+// values for it.
+func (s *orderSearch) plain(failure error) (*ARIMA, error) {
+	for _, constant := range []bool{s.most.constant, false} {
+		if m, err := FitARIMA(s.y, s.spec(candidate{constant: constant})); err == nil {
+			return m, nil
+		}
+	}
+	return nil, failure
+}
+
+func (s *orderSearch) spec(c candidate) ARIMASpec {
+	return ARIMASpec{Order: Order{P: c.p, D: s.d, Q: c.q, SP: c.sp, SD: s.sd, SQ: c.sq, Season: s.season}, Constant: c.constant, X: s.x}
+}
+
+// starts are the models that the search begins with.
+func (s *orderSearch) starts() []candidate {
+	m := s.most
+	out := []candidate{
+		{min(2, m.p), min(2, m.q), min(1, m.sp), min(1, m.sq), m.constant},
+		{constant: m.constant},
+		{p: min(1, m.p), sp: min(1, m.sp), constant: m.constant},
+		{q: min(1, m.q), sq: min(1, m.sq), constant: m.constant},
+	}
+	if len(s.y) < 10 {
+		out[0] = candidate{min(1, m.p), min(1, m.q), 0, 0, m.constant}
+	}
+	if m.constant {
+		out = append(out, candidate{})
+	}
+	return out
+}
+
+// moves are the neighbours of an order, in the sequence of auto.arima.
+var moves = []candidate{
+	{sp: -1},
+	{sq: -1},
+	{sp: 1},
+	{sq: 1},
+	{sp: -1, sq: -1},
+	{sp: -1, sq: 1},
+	{sp: 1, sq: -1},
+	{sp: 1, sq: 1},
+	{p: -1},
+	{q: -1},
+	{p: 1},
+	{q: 1},
+	{p: -1, q: -1},
+	{p: -1, q: 1},
+	{p: 1, q: -1},
+	{p: 1, q: 1},
+	{constant: true}, // the other way round
+}
+
+// better moves to the first better neighbour; false when there is none.
+func (s *orderSearch) better() bool {
+	for _, m := range moves {
+		c := candidate{s.at.p + m.p, s.at.q + m.q, s.at.sp + m.sp, s.at.sq + m.sq, s.at.constant != m.constant}
+		if !s.allowed(c) || len(s.tried) >= mostModels {
+			continue
+		}
+		if ok, _ := s.try(c); ok {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *orderSearch) allowed(c candidate) bool {
+	within := func(v, most int) bool { return v >= 0 && v <= most }
+	return within(c.p, s.most.p) && within(c.q, s.most.q) && within(c.sp, s.most.sp) && within(c.sq, s.most.sq) && (s.most.constant || !c.constant)
+}
+
+// try fits a model that was not yet tried and keeps it where it is the best.
+func (s *orderSearch) try(c candidate) (ok bool, err error) {
+	if s.tried[c] {
+		return false, nil
+	}
+	s.tried[c] = true
+	l, err := newLikelihood(s.y, s.spec(c))
+	if err != nil {
+		return false, err
+	}
+	l.conditional = !l.whole && s.long()
+	m := l.fit(nil, rough)
+	if math.IsInf(m.AICc, 1) || !m.proper() || s.best != nil && !(m.AICc < s.best.AICc) {
+		return false, nil
+	}
+	s.best, s.at = m, c
+	return true, nil
+}
+
+// long tells whether exact likelihoods are too dear to compare orders by.
+func (s *orderSearch) long() bool { return s.season > longSeason }
+
+// proper tells whether every factor's roots are away from the unit circle.
+func (m *ARIMA) proper() bool {
+	return rootsBeyond(m.AR, leastRoot) && rootsBeyond(negated(m.MA), leastRoot) && rootsBeyond(m.SAR, leastRoot) && rootsBeyond(negated(m.SMA), leastRoot)
+}

@@ -1,0 +1,248 @@
+package forecast
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+const (
+	// leastVariance floors the variance of the shocks, relative to that of the
+	// series, so that a series without any noise has a greatest likelihood.
+	leastVariance = 1e-24
+	// impossible is the value of coefficients that no process has.
+	impossible = 1e10
+)
+
+// likelihood is that of one specification and one series, as a function of the
+// ARMA coefficients alone: the regression and the variance of the shocks are
+// taken at their best for those. All its buffers are used again.
+type likelihood struct {
+	spec ARIMASpec
+	y    []float64
+	// columns are the series, the constant where there is one and the
+	// regressors, differenced unless whole, each divided by its scale.
+	columns [][]float64
+	scales  []float64
+	// whole says that values are unknown and the dense filter takes them as they are.
+	whole bool
+	// conditional takes the first values as given instead of as coming from the
+	// stationary process: a fraction of the work, near enough to compare orders.
+	conditional bool
+	delta       []float64
+
+	fast        stationary
+	slow        dense
+	out, states [][]float64
+	regression  leastSquares
+	coef, work  []float64
+
+	used int
+	logs float64
+	rss  float64
+}
+
+func newLikelihood(y []float64, spec ARIMASpec) (*likelihood, error) {
+	if err := spec.check(len(y)); err != nil {
+		return nil, err
+	}
+	have := len(known(y))
+	if need := spec.differenced() + spec.count() + 1; have < need {
+		return nil, fmt.Errorf("want at least %d known values, got %d", need, have)
+	}
+	l := &likelihood{spec: spec, y: y, whole: anyUnknown(y), delta: spec.delta()}
+	l.columns = append([][]float64{y}, spec.X...)
+	if spec.Constant {
+		l.columns = append([][]float64{y, l.constant(len(y))}, spec.X...)
+	}
+	for i, c := range l.columns {
+		if !l.whole {
+			c = spec.difference(c)
+		}
+		var scale float64
+		l.columns[i], scale = scaled(c)
+		l.scales = append(l.scales, scale)
+	}
+	l.allocate(len(l.columns[0]))
+	if l.value(make([]float64, spec.params())) == impossible {
+		return nil, errors.New("regressors: want them independent of each other and of the constant")
+	}
+	return l, nil
+}
+
+// count is how many coefficients the specification has, ARMA and regression.
+func (s ARIMASpec) count() int {
+	n := s.params() + len(s.X)
+	if s.Constant {
+		n++
+	}
+	return n
+}
+
+// constant is the regressor of a mean or of a drift.
+func (l *likelihood) constant(n int) []float64 {
+	out := make([]float64, n)
+	for t := range out {
+		out[t] = 1
+		if len(l.delta) > 0 {
+			out[t] = float64(t + 1)
+		}
+	}
+	return out
+}
+
+// scaled divides a column by the root of its mean square, so that nothing
+// depends on its unit.
+func scaled(c []float64) (out []float64, scale float64) {
+	var most, sum float64
+	for _, v := range c {
+		if !math.IsNaN(v) {
+			most = max(most, math.Abs(v))
+		}
+	}
+	if most == 0 {
+		return c, 1
+	}
+	n := 0
+	for _, v := range c {
+		if !math.IsNaN(v) {
+			sum += v / most * (v / most)
+			n++
+		}
+	}
+	scale = most * math.Sqrt(sum/float64(n))
+	out = make([]float64, len(c))
+	for t, v := range c {
+		out[t] = v / scale
+	}
+	return out, scale
+}
+
+func (l *likelihood) allocate(n int) {
+	states := max(l.spec.P+l.spec.lags()*l.spec.SP, l.spec.Q+l.spec.lags()*l.spec.SQ+1)
+	if l.whole {
+		states += len(l.delta)
+	}
+	for range l.columns {
+		l.out = append(l.out, make([]float64, n))
+		l.states = append(l.states, make([]float64, states))
+	}
+	l.coef, l.work = make([]float64, l.spec.params()), make([]float64, l.spec.params())
+}
+
+// coefficients are those that the search's free variables stand for: each factor
+// stationary, or invertible.
+func (l *likelihood) coefficients(u []float64) (ar, ma, sar, sma []float64) {
+	at := 0
+	next := func(n int, sign float64) []float64 {
+		out := l.coef[at : at+n]
+		fromPartial(u[at:at+n], out, l.work)
+		for i := range out {
+			out[i] *= sign
+		}
+		at += n
+		return out
+	}
+	return next(l.spec.P, 1), next(l.spec.Q, -1), next(l.spec.SP, 1), next(l.spec.SQ, -1)
+}
+
+// value is minus the logarithm of the likelihood a value, without what does not
+// depend on u.
+func (l *likelihood) value(u []float64) float64 {
+	process := l.spec.expand(l.coefficients(u))
+	if !l.filter(process) || l.used == 0 {
+		return impossible
+	}
+	var ok bool
+	if l.rss, ok = l.regression.solve(l.out[0], l.out[1:]); !ok {
+		return impossible
+	}
+	if l.conditional {
+		l.rss *= float64(l.used) / float64(l.used-process.given())
+	}
+	n := float64(l.used)
+	v := 0.5 * (math.Log(max(l.rss/n, leastVariance)) + l.logs/n)
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return impossible
+	}
+	return v
+}
+
+// filter fills out with the errors of the columns, and sets logs and used.
+func (l *likelihood) filter(process arma) bool {
+	l.used = len(l.out[0])
+	if l.conditional {
+		l.logs = 0
+		process.conditionalErrors(l.columns, l.out)
+		return l.used > process.given()
+	}
+	if !l.fast.reset(process) {
+		return false
+	}
+	if l.whole {
+		l.slow.reset(process, l.delta, l.fast.first)
+		l.logs, l.used = l.slow.errors(l.columns, l.out, l.states)
+	} else {
+		l.logs = l.fast.errors(l.columns, l.out, l.states)
+	}
+	return true
+}
+
+// fit searches from the best of the given start (nil for none), Hannan and
+// Rissanen's and nothing at all.
+func (l *likelihood) fit(start []float64, a accuracy) *ARIMA {
+	u := make([]float64, l.spec.params())
+	least := l.value(u)
+	if l.rss/float64(l.used) <= leastVariance || len(u) == 0 {
+		return l.model(u)
+	}
+	for _, s := range [][]float64{start, l.hannanRissanen()} {
+		if s == nil {
+			continue
+		}
+		if v := l.value(s); v < least {
+			u, least = s, v
+		}
+	}
+	u, _ = minimise(l.value, u, least, a)
+	return l.model(u)
+}
+
+// model is the fitted model at u.
+func (l *likelihood) model(u []float64) *ARIMA {
+	l.value(u)
+	ar, ma, sar, sma := l.coefficients(u)
+	clone := func(c []float64) []float64 { return append([]float64{}, c...) }
+	m := &ARIMA{
+		Order: l.spec.Order, AR: clone(ar), MA: clone(ma), SAR: clone(sar), SMA: clone(sma),
+		HasConstant: l.spec.Constant, Used: l.used, y: l.y, x: l.spec.X,
+	}
+	m.process = l.spec.expand(m.AR, m.MA, m.SAR, m.SMA)
+	beta := make([]float64, len(l.columns)-1)
+	for i := range beta {
+		beta[i] = l.regression.beta[i] * l.scales[0] / l.scales[i+1]
+	}
+	if m.HasConstant {
+		m.Constant, beta = beta[0], beta[1:]
+	}
+	m.Beta = beta
+	l.judge(m)
+	return m
+}
+
+// judge sets the variance, the likelihood and the criteria.
+func (l *likelihood) judge(m *ARIMA) {
+	n, k := float64(l.used), float64(l.spec.count()+1)
+	if variance := l.rss / n; variance > leastVariance {
+		m.Sigma2 = variance * l.scales[0] * l.scales[0]
+		m.LogLik = -0.5 * (n*(math.Log(2*math.Pi*variance)+1) + l.logs + 2*n*math.Log(l.scales[0]))
+	} else {
+		m.LogLik = math.Inf(1)
+	}
+	m.AIC = -2*m.LogLik + 2*k
+	m.BIC = -2*m.LogLik + k*math.Log(n)
+	m.AICc = math.Inf(1)
+	if n > k+1 {
+		m.AICc = m.AIC + 2*k*(k+1)/(n-k-1)
+	}
+}

@@ -1,0 +1,188 @@
+package forecast
+
+import "math"
+
+const (
+	// sufficient is the share of the promised decrease that a step must bring.
+	sufficient = 1e-4
+	// shorter is by how much a step that brings less is cut.
+	shorter = 0.2
+	// longest bounds what one step changes of any variable: the variables of the
+	// search for ARMA coefficients are all of the order of 1.
+	longest = 1.5
+	// shortest is the change of every variable below which a step is none.
+	shortest = 1e-10
+	// mostIterations bounds the search; an ordinary one takes 5 to 30.
+	mostIterations = 200
+)
+
+// accuracy is how far a search goes: until every slope is below gradient, or a
+// step brings less than change.
+type accuracy struct {
+	gradient, change float64
+	// step is that of the differences that stand for the gradient, and central
+	// tells whether they are taken to both sides.
+	step    float64
+	central bool
+}
+
+var (
+	// exact is beyond what any figure of a model shows.
+	exact = accuracy{gradient: 1e-6, change: 1e-12, step: 1e-4, central: true}
+	// rough tells AICc to about a thousandth, which is enough to compare orders.
+	rough = accuracy{gradient: 1e-4, change: 1e-7, step: 1e-5}
+)
+
+// bfgs minimises a function by the variable metric of Broyden, Fletcher, Goldfarb
+// and Shanno with steps cut until they bring enough (Nash 1990, algorithm 21, that
+// of R's optim).
+type bfgs struct {
+	f func(x []float64) float64
+	accuracy
+	n       int
+	x, grad []float64
+	value   float64
+	// inverse approximates the inverse of the second derivatives, by rows; fresh
+	// says that nothing was learned of it yet.
+	inverse []float64
+	fresh   bool
+
+	move, next, before, turned []float64
+}
+
+// minimise starts at x, where f is value, and returns the least place found and
+// its value.
+func minimise(f func(x []float64) float64, x []float64, value float64, a accuracy) (least []float64, at float64) {
+	n := len(x)
+	b := &bfgs{f: f, accuracy: a, n: n, x: append([]float64(nil), x...), value: value, inverse: make([]float64, n*n)}
+	for _, v := range []*[]float64{&b.grad, &b.move, &b.next, &b.before, &b.turned} {
+		*v = make([]float64, n)
+	}
+	b.forget()
+	b.slope()
+	for range mostIterations {
+		if !b.iterate() {
+			break
+		}
+	}
+	return b.x, b.value
+}
+
+func (b *bfgs) forget() {
+	clear(b.inverse)
+	for i := range b.n {
+		b.inverse[i*b.n+i] = 1
+	}
+	b.fresh = true
+}
+
+// slope fills grad at x.
+func (b *bfgs) slope() {
+	copy(b.next, b.x)
+	for i, v := range b.x {
+		b.next[i] = v + b.step
+		up := b.f(b.next)
+		down, apart := b.value, b.step
+		if b.central {
+			b.next[i] = v - b.step
+			down, apart = b.f(b.next), 2*b.step
+		}
+		b.next[i] = v
+		b.grad[i] = (up - down) / apart
+	}
+}
+
+// iterate makes one step; false when there is none left to make.
+func (b *bfgs) iterate() bool {
+	downhill := b.direction()
+	if downhill >= 0 {
+		if b.fresh {
+			return false
+		}
+		b.forget()
+		return true
+	}
+	value, ok := b.line(downhill)
+	if !ok {
+		if b.fresh {
+			return false
+		}
+		b.forget()
+		return true
+	}
+	gained := b.value - value
+	b.value = value
+	for i, v := range b.next {
+		b.move[i] = v - b.x[i]
+		b.x[i] = v
+	}
+	if gained < b.change {
+		return false
+	}
+	copy(b.before, b.grad)
+	b.slope()
+	var most float64
+	for _, g := range b.grad {
+		most = max(most, math.Abs(g))
+	}
+	if most < b.gradient {
+		return false
+	}
+	b.learn()
+	return true
+}
+
+// direction fills move and returns the slope along it.
+func (b *bfgs) direction() (downhill float64) {
+	for i := range b.n {
+		b.move[i] = -dot(b.inverse[i*b.n:(i+1)*b.n], b.grad)
+		downhill += b.move[i] * b.grad[i]
+	}
+	return downhill
+}
+
+// line cuts the step along move until it brings enough, and leaves the place in
+// next; ok is false when none does.
+func (b *bfgs) line(downhill float64) (value float64, ok bool) {
+	var most float64
+	for _, m := range b.move {
+		most = max(most, math.Abs(m))
+	}
+	length := min(1, longest/most)
+	for most*length > shortest {
+		for i, m := range b.move {
+			b.next[i] = b.x[i] + length*m
+		}
+		value = b.f(b.next)
+		if value <= b.value+sufficient*length*downhill {
+			return value, true
+		}
+		length *= shorter
+	}
+	return 0, false
+}
+
+// learn updates inverse by what the last step showed of the slope's change.
+func (b *bfgs) learn() {
+	n, change := b.n, b.before
+	for i := range change {
+		change[i] = b.grad[i] - change[i]
+	}
+	along := dot(b.move, change)
+	if along <= 0 {
+		b.forget()
+		return
+	}
+	var across float64
+	for i := range n {
+		b.turned[i] = dot(b.inverse[i*n:(i+1)*n], change)
+		across += b.turned[i] * change[i]
+	}
+	scale := 1 + across/along
+	for i := range n {
+		for j := range n {
+			b.inverse[i*n+j] += (scale*b.move[i]*b.move[j] - b.move[i]*b.turned[j] - b.turned[i]*b.move[j]) / along
+		}
+	}
+	b.fresh = false
+}

@@ -1,0 +1,68 @@
+package forecast
+
+import (
+	"math"
+	"time"
+)
+
+// coarse is a series at a coarser step, whose last step ends where the series
+// does. A step's value is the mean of its known values, unknown where less than
+// half of them are known.
+type coarse struct {
+	Series
+	// each is how many steps of the series make one of these.
+	each int
+	// skipped is how many steps of the series come before the first whole one.
+	skipped int
+}
+
+// coarsen takes steps together until they are at least as long as step, of the
+// series' last mostly steps of that length at most.
+func coarsen(s Series, step time.Duration, most int) coarse {
+	c := coarse{Series: s, each: s.steps(step)}
+	n := min(len(s.Values)/c.each, most)
+	c.skipped = len(s.Values) - n*c.each
+	c.Step = s.Step * time.Duration(c.each)
+	c.Values = make([]float64, n)
+	for i := range c.Values {
+		c.Values[i] = meanOfKnown(s.Values[c.skipped+i*c.each : c.skipped+(i+1)*c.each])
+	}
+	return c
+}
+
+// meanOfKnown is the mean of the known values, unknown where less than half are.
+func meanOfKnown(values []float64) float64 {
+	var sum float64
+	n := 0
+	for _, v := range values {
+		if !math.IsNaN(v) {
+			sum += v
+			n++
+		}
+	}
+	if 2*n < len(values) || n == 0 {
+		return math.NaN()
+	}
+	return sum / float64(n)
+}
+
+// middle is when the coarse step i has its middle, in minutes since the Unix
+// epoch; it may lie after the series.
+func (c coarse) middle(i int) float64 {
+	fine := float64(c.skipped) + (float64(i)+0.5)*float64(c.each)
+	return float64(c.Start) + fine*(c.Step/time.Duration(c.each)).Minutes()
+}
+
+// fine spreads coarse means over horizon steps of the series, on the line between
+// the middles of the coarse steps, and keeps them from falling below 0.
+func (c coarse) fine(means []float64, horizon int) []float64 {
+	out := make([]float64, horizon)
+	for h := range out {
+		x := (float64(h)+0.5)/float64(c.each) - 0.5
+		i := min(max(0, int(math.Floor(x))), len(means)-1)
+		j := min(i+1, len(means)-1)
+		f := min(max(0, x-float64(i)), 1)
+		out[h] = max(0, means[i]+f*(means[j]-means[i]))
+	}
+	return out
+}
