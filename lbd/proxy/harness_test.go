@@ -66,7 +66,7 @@ func apiKeys(secrets ...string) []service.APIKey {
 // start serves a runtime until the test ends.
 func start(t *testing.T, o Options) *balancer {
 	t.Helper()
-	transport := NewTransport()
+	transport := NewTransport(nil)
 	if o.Transport == nil {
 		o.Transport = transport
 	}
