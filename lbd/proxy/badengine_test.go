@@ -140,7 +140,9 @@ func TestBadEnginesAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, body := range []string{streamBody, plainBody} {
-				b := start(t, roundRobin(t))
+				o := roundRobin(t)
+				o.Core.RetryWait = 0 // it is asked again at once: when is core's to test
+				b := start(t, o)
 				b.attach("us-0", rawEngine(t, answer))
 				resp := b.post(chatPath, body)
 				text := read(t, resp)
