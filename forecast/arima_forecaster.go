@@ -96,25 +96,6 @@ func (f arimaForecaster) Forecast(s Series, horizon int) (Forecast, error) {
 	return m.forecast(s, horizon)
 }
 
-// roll fits the model on what comes before the first of the ascending origins,
-// then forecasts from each with that model and what came before the origin.
-func (f arimaForecaster) roll(s Series, origins []int, horizon int) ([]Forecast, error) {
-	if len(origins) == 0 {
-		return nil, nil
-	}
-	m, err := f.fit(s.Upto(origins[0]), horizon)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]Forecast, len(origins))
-	for i, o := range origins {
-		if out[i], err = m.forecast(s.Upto(o), horizon); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
 // fittedARIMA is a model with how it reads a series.
 type fittedARIMA struct {
 	arimaForecaster
@@ -173,7 +154,7 @@ func (f *fittedARIMA) forecast(s Series, horizon int) (Forecast, error) {
 			p[h] = root * root
 		}
 	}
-	out := Forecast{Model: f.name, Mean: c.fine(paths[len(paths)-1], horizon)}
+	out := Forecast{Model: f.name, Mean: bounded(c.fine(paths[len(paths)-1], horizon), s)}
 	f.interval(&out, s, c, origins[:len(origins)-1], paths, z)
 	if filled > 0 {
 		out.Assumed = append(out.Assumed, fmt.Sprintf("%s are unknown: what came at the same time of another day is assumed for them", c.words(filled)))
@@ -210,48 +191,25 @@ func (f *fittedARIMA) pastOrigins(c coarse) []int {
 	return out
 }
 
-// interval takes the 90 % range of the errors of past forecasts by the same
-// model, for each part of the horizon; with too few of them that of the model's
-// own standard errors and the noise within a coarse step.
+// interval learns the interval from what came of past forecasts by the same
+// model; with too few of them it is that of the model's own standard errors and
+// the noise within a coarse step.
 func (f *fittedARIMA) interval(out *Forecast, s Series, c coarse, origins []int, paths [][]float64, z []float64) {
 	horizon := len(out.Mean)
-	errs := f.pastErrors(s, c, origins, paths, horizon)
-	bands, learned := make([]band, horizonBins), make([]bool, horizonBins)
-	for b := range bands {
-		bands[b], learned[b] = bandOf(errs[b])
+	var t track
+	for i, o := range origins {
+		if paths[i] != nil {
+			t.origins = append(t.origins, c.skipped+o*c.each)
+			t.means = append(t.means, bounded(c.fine(paths[i], horizon), s))
+		}
 	}
 	noise := rootNoise(s, c)
 	se := f.model.standardErrors(z, (horizon+c.each-1)/c.each)
-	out.Lo90, out.Hi90 = make([]float64, horizon), make([]float64, horizon)
-	for h, m := range out.Mean {
-		if b := h * horizonBins / horizon; learned[b] {
-			out.Lo90[h], out.Hi90[h] = bands[b].around(m)
-			continue
-		}
-		half := normal90 * math.Sqrt(se[h/c.each]*se[h/c.each]+noise)
-		lo, hi := max(0, math.Sqrt(m)-half), math.Sqrt(m)+half
-		out.Lo90[h], out.Hi90[h] = min(m, lo*lo), max(m, hi*hi)
-	}
-}
-
-// pastErrors are those of the forecasts made at the origins, by part of the
-// horizon.
-func (f *fittedARIMA) pastErrors(s Series, c coarse, origins []int, paths [][]float64, horizon int) [][]float64 {
-	errs := make([][]float64, horizonBins)
-	stride := max(1, len(origins)*horizon/horizonBins/maxErrors)
-	for i := len(origins) - 1; i >= 0; i -= stride {
-		if paths[i] == nil {
-			continue
-		}
-		at := c.skipped + origins[i]*c.each
-		for h, m := range c.fine(paths[i], min(horizon, len(s.Values)-at)) {
-			if v := s.Values[at+h]; !math.IsNaN(v) {
-				bin := h * horizonBins / horizon
-				errs[bin] = append(errs[bin], v-m)
-			}
-		}
-	}
-	return errs
+	out.learn(t, s, func(h int) (lo, hi float64) {
+		half := normal95 * math.Sqrt(se[h/c.each]*se[h/c.each]+noise)
+		lo, hi = max(0, math.Sqrt(out.Mean[h])-half), math.Sqrt(out.Mean[h])+half
+		return min(out.Mean[h], lo*lo), max(out.Mean[h], hi*hi)
+	}, "the model's own errors")
 }
 
 // rootNoise is the variance of the roots of the series about that of their coarse
@@ -272,9 +230,6 @@ func rootNoise(s Series, c coarse) float64 {
 	}
 	return sum / float64(n-len(c.Values))
 }
-
-// normal90 is the 95 % quantile of the normal distribution.
-const normal90 = 1.6448536269514722
 
 // fillSeason replaces unknown values by the nearest known one at the same place
 // in the season, past before coming, and by the line between neighbours where no

@@ -3,25 +3,41 @@ package forecast
 import (
 	"fmt"
 	"math"
-	"time"
+	"slices"
+	"strings"
 )
 
 // How auto judges its candidates.
 const (
-	// autoLookback is the past it scores them on.
-	autoLookback = 3 * day
-	// autoOriginStep spreads the windows over the times of day.
-	autoOriginStep = 3 * time.Hour
-	// autoMinWindows is the least number of windows that decides anything.
+	// autoMinWindows is the least number of past windows that decides anything.
 	autoMinWindows = 4
+	// autoFade is the age at which a past window counts 1/e: habits change.
+	autoFade = 2 * day
+	// autoSharp is the power of the inverse error that a candidate's weight is: 2 %
+	// less error is twice the weight, and what is 10 % worse hardly counts.
+	autoSharp = 40
+	// autoFew is the greatest number of candidates that are combined.
+	autoFew = 4
+	// autoPrior is how many windows' worth of "as bad as the moving average" a
+	// candidate's record is drawn to, so that luck on a few windows weighs little.
+	autoPrior = 3
 )
 
 type auto struct{ candidates []Forecaster }
 
-// Auto forecasts with whichever model had the least weighted absolute error on
-// the days before the series' end, each window forecast from what came before
-// it. With too little history to judge it takes the moving average and says so.
-func Auto() Forecaster { return auto{[]Forecaster{MovingAverage(), SeasonalNaive()}} }
+// Auto combines the models that had the least absolute error in the days before
+// the series' end, each past window forecast from what came before it: up to
+// four, weighted by a power of their inverse errors, which fade with age. Its
+// intervals are learned from what the combination itself would have said. With
+// too little history to judge it takes the moving average and says so. Being
+// judged by absolute error it leans to the median where traffic is skewed;
+// Forecast.Peak has what capacity is planned for.
+func Auto() Forecaster { return auto{candidates()} }
+
+// candidates are the models that auto combines; the first is the yardstick.
+func candidates() []Forecaster {
+	return []Forecaster{MovingAverage(), SeasonalNaive(), SeasonalProfile(), DampedTrend(), HoltWinters(), HAR(), TVAR(), HMM(), ARIMAForecaster()}
+}
 
 func (auto) Name() string { return "auto" }
 
@@ -29,47 +45,48 @@ func (a auto) Forecast(s Series, horizon int) (Forecast, error) {
 	if err := s.check(horizon); err != nil {
 		return Forecast{}, err
 	}
-	chosen, why := a.choose(s, horizon)
-	f, err := chosen.Forecast(s, horizon)
+	r := a.judge(s, horizon)
+	weights := r.weights(len(s.Values))
+	if weights == nil {
+		f, err := a.candidates[0].Forecast(s, horizon)
+		if err != nil {
+			return Forecast{}, err
+		}
+		words := fmt.Sprintf("%s of history is too little to compare models: %s is used", s.words(len(s.Values)), f.Model)
+		f.Assumed = append([]string{words}, f.Assumed...)
+		return f, nil
+	}
+	f, err := a.combine(s, horizon, weights)
 	if err != nil {
 		return Forecast{}, err
 	}
-	if why != "" {
-		f.Assumed = append([]string{why}, f.Assumed...)
-	}
+	f.learnOrSpread(r.combined(), s)
 	return f, nil
 }
 
-// choose scores every candidate on the same windows, all of which end before
-// the series does. why is empty when the scores decided.
-func (a auto) choose(s Series, horizon int) (best Forecaster, why string) {
-	n := len(s.Values)
-	first := max(s.steps(day), n-s.steps(autoLookback))
-	origins := windows(first, n, horizon, s.steps(autoOriginStep))
-	if len(origins) < autoMinWindows {
-		return a.candidates[0], fmt.Sprintf("%s of history is too little to compare models: %s is used", s.words(n), a.candidates[0].Name())
-	}
-	best, least := a.candidates[0], math.Inf(1)
-	for _, c := range a.candidates {
-		if e, ok := absoluteError(c, s, horizon, origins); ok && e < least {
-			best, least = c, e
+// combine is the weighted mean of the candidates' forecasts.
+func (a auto) combine(s Series, horizon int, weights []float64) (Forecast, error) {
+	f := Forecast{Model: a.Name(), Mean: make([]float64, horizon)}
+	var parts []string
+	for m, w := range weights {
+		if w == 0 {
+			continue
 		}
+		means, err := meansOf(a.candidates[m], s, horizon)
+		if err != nil {
+			return Forecast{}, err
+		}
+		for h, v := range means {
+			f.Mean[h] += w * v
+		}
+		parts = append(parts, fmt.Sprintf("%.0f %% %s", 100*w, a.candidates[m].Name()))
 	}
-	return best, ""
-}
-
-// windows lists the origins from first on, counted back from the newest, whose
-// horizon ends within n steps.
-func windows(first, n, horizon, step int) []int {
-	var out []int
-	for o := n - horizon; o >= first; o -= step {
-		out = append(out, o)
-	}
-	return out
+	f.Assumed = []string{"combined by past errors: " + strings.Join(parts, ", ")}
+	return f, nil
 }
 
 // meaner is a forecaster that can leave out its interval, which costs most of
-// its time and plays no part in a comparison of means.
+// its time.
 type meaner interface {
 	means(s Series, horizon int) ([]float64, error)
 }
@@ -82,19 +99,123 @@ func meansOf(f Forecaster, s Series, horizon int) ([]float64, error) {
 	return fc.Mean, err
 }
 
-// absoluteError sums |actual - mean| over the windows; ok is false when the
-// model could not forecast one of them.
-func absoluteError(f Forecaster, s Series, horizon int, origins []int) (sum float64, ok bool) {
-	for _, o := range origins {
-		means, err := meansOf(f, s.Upto(o), horizon)
-		if err != nil {
-			return 0, false
-		}
-		for h, m := range means {
-			if v := s.Values[o+h]; !math.IsNaN(v) {
-				sum += math.Abs(v - m)
+// record is what all candidates would have said in the past, and how far off
+// they were.
+type record struct {
+	s       Series
+	horizon int
+	origins []int
+	means   [][][]float64 // by candidate and origin; nil = could not forecast
+	errors  [][]float64   // by candidate and origin: sum of |actual - mean|
+}
+
+// judge rolls every candidate through the past.
+func (a auto) judge(s Series, horizon int) record {
+	r := record{s: s, horizon: horizon, origins: pastOrigins(s, leastPast)}
+	for _, c := range a.candidates {
+		means, errs := make([][]float64, len(r.origins)), make([]float64, len(r.origins))
+		t := rollThrough(c, s, r.origins, horizon)
+		i := 0
+		for k, o := range t.origins {
+			for r.origins[i] != o {
+				i++
 			}
+			means[i] = t.means[k]
+			errs[i], _, _ = absoluteError(window(s, o, horizon), t.means[k])
+		}
+		r.means, r.errors = append(r.means, means), append(r.errors, errs)
+	}
+	return r
+}
+
+// weights are the candidates' at a time, by the windows that had ended by then;
+// nil when there are too few.
+func (r record) weights(at int) []float64 {
+	past := 0
+	for past < len(r.origins) && r.origins[past]+r.horizon <= at {
+		past++
+	}
+	if past < autoMinWindows {
+		return nil
+	}
+	out := make([]float64, len(r.means))
+	for m := range r.means {
+		if ratio, ok := r.relative(m, past, at); ok {
+			out[m] = math.Pow(max(ratio, 1e-3), -autoSharp)
 		}
 	}
-	return sum, true
+	keepFew(out, autoFew)
+	return out
+}
+
+// relative is a candidate's error over that of the first one, on the windows
+// that it could forecast among the first past; ok is false where it cannot
+// forecast now.
+func (r record) relative(m, past, at int) (ratio float64, ok bool) {
+	fade := float64(r.s.steps(autoFade))
+	var own, yardstick, weight float64
+	for i := range past {
+		if r.means[m][i] == nil {
+			continue
+		}
+		w := math.Exp(-float64(at-r.origins[i]) / fade)
+		own += w * r.errors[m][i]
+		yardstick += w * r.errors[0][i]
+		weight += w
+	}
+	if weight == 0 {
+		return 0, false
+	}
+	prior := autoPrior * yardstick / weight * math.Exp(-1)
+	if yardstick+prior == 0 {
+		return 1, true
+	}
+	return (own + prior) / (yardstick + prior), true
+}
+
+// keepFew sets all but the greatest n weights to zero and makes them sum to 1.
+func keepFew(weights []float64, n int) {
+	sorted := slices.Clone(weights)
+	slices.Sort(sorted)
+	least := sorted[max(0, len(sorted)-n)]
+	var sum float64
+	for i, w := range weights {
+		if w < least {
+			weights[i] = 0
+		}
+		sum += weights[i]
+	}
+	for i := range weights {
+		weights[i] /= sum
+	}
+}
+
+// combined is what the combination would have said at every past origin that had
+// enough before it, weighted by what was known then.
+func (r record) combined() track {
+	var t track
+	for i, o := range r.origins {
+		weights := r.weights(o)
+		if weights == nil {
+			continue
+		}
+		means := make([]float64, r.horizon)
+		var sum float64
+		for m, w := range weights {
+			if w > 0 && r.means[m][i] != nil {
+				sum += w
+				for h, v := range r.means[m][i] {
+					means[h] += w * v
+				}
+			}
+		}
+		if sum == 0 {
+			continue
+		}
+		for h := range means {
+			means[h] /= sum
+		}
+		t.origins, t.means = append(t.origins, o), append(t.means, means)
+	}
+	return t
 }

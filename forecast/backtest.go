@@ -25,6 +25,9 @@ type Row struct {
 	FitMillis *float64 `json:"fit_ms"`
 	// Windows is how many windows the forecaster could forecast.
 	Windows int `json:"windows"`
+	// PeakCoverage90 is the share of windows whose greatest value lay within the
+	// forecast's P05 and P95 of the peak; windows with unknown values are left out.
+	PeakCoverage90 *float64 `json:"peak_coverage_90"`
 }
 
 // Backtest scores forecasters out of sample, all on the same windows of horizon
@@ -68,6 +71,7 @@ type score struct {
 	scaled          float64
 	scaledSteps     int
 	inside          int
+	peaks, inPeaks  int
 	took            time.Duration
 }
 
@@ -84,6 +88,12 @@ func (sc *score) window(f Forecaster, s Series, origin, horizon int, now func() 
 		return
 	}
 	sc.windows++
+	if top, ok := highest(s.Values[origin : origin+horizon]); ok {
+		sc.peaks++
+		if fc.Peaks.P05 <= top && top <= fc.Peaks.P95 {
+			sc.inPeaks++
+		}
+	}
 	for h, m := range fc.Mean {
 		if v := s.Values[origin+h]; !math.IsNaN(v) {
 			sc.step(v, m, fc.Lo90[h], fc.Hi90[h], sc.scales[origin])
@@ -115,6 +125,7 @@ func (sc *score) row(name string, timed bool) Row {
 		Forecaster: name, Windows: sc.windows,
 		MAPE: ratio(sc.ape, float64(sc.apeSteps)), WAPE: ratio(sc.abs, sc.actual),
 		MASE: ratio(sc.scaled, float64(sc.scaledSteps)), Coverage90: ratio(float64(sc.inside), float64(sc.steps)),
+		PeakCoverage90: ratio(float64(sc.inPeaks), float64(sc.peaks)),
 	}
 	if mse := ratio(sc.sq, float64(sc.steps)); mse != nil {
 		root := math.Sqrt(*mse)

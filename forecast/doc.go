@@ -2,8 +2,13 @@
 // and judges predictors out of sample. It is pure: no clock, no randomness, no
 // I/O; the same series gives the same forecast.
 //
-// Read series.go first (what a series and a forecast are), then average.go and
-// seasonal.go (the simple models), arima.go and kalman.go (ARIMA models and their
-// filter) with arima_forecaster.go (what they make of traffic), auto.go (choosing
-// among models) and backtest.go.
+// Read series.go first (what a series and a forecast are), then model.go (what a
+// model is: means only), roll.go (what a model would have said in the past),
+// interval.go and peak.go (what is learned from that) and auto.go (combining
+// models by it). The models are in files of their own, simplest first:
+// average.go, seasonal.go, profile.go, smoothing.go, holtwinters.go, har.go,
+// tvar.go, hmm.go, and arima.go with kalman.go, its filter, and
+// arima_forecaster.go, what it makes of traffic. backtest.go judges them,
+// watch.go notices a load
+// that leaves its forecast.
 package forecast

@@ -1,52 +1,280 @@
 package forecast
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
 
-// minErrors is how many past errors an interval needs: with fewer than 20 the
-// ends of a 90 % interval lie outside everything seen.
-const minErrors = 20
+const (
+	// minErrors is how many past errors an interval needs: with fewer than 20 the
+	// ends of a 90 % interval lie outside everything seen.
+	minErrors = 20
+	// horizonBins is into how many parts a horizon is cut to learn how errors
+	// grow with distance.
+	horizonBins = 6
+	// nearShare is the share of past errors that count for a forecast: those made
+	// at the most similar levels, because a quiet night says nothing about noon.
+	nearShare = 0.4
+	// nearZero is the share of the mean under which a lower end is near zero.
+	nearZero = 0.1
+	// errorFade is the age at which an error counts 1/e.
+	errorFade = 3 * day
+	// nearSteps and nearPeaks are the least numbers of errors that count, of steps
+	// and of peaks, of which a horizon has one.
+	nearSteps = 200
+	nearPeaks = 100
+)
 
-// band is a model's past error range: forecast + lo .. forecast + hi holds 90 %
-// of what came.
-type band struct{ lo, hi float64 }
+// outcome is a past forecast of one value and what came; weight fades with age.
+type outcome struct{ mean, actual, weight float64 }
 
-// bandOf takes the 5 % and 95 % quantiles of past errors (actual - forecast).
-// ok is false when there are too few. It sorts errs.
-func bandOf(errs []float64) (b band, ok bool) {
-	if len(errs) < minErrors {
-		return band{}, false
+// calibration is past outcomes as a ruler for new forecasts: split conformal
+// prediction, with errors scaled by a power of the forecast (0 = absolute, 1 =
+// relative) and taken from forecasts of a similar level.
+type calibration struct {
+	outcomes []outcome // by mean
+	power    float64
+	floor    float64 // added to a mean before it scales
+	near     int     // how many outcomes count
+}
+
+// powers are the scales that are tried.
+var powers = []float64{0, 0.5, 1}
+
+// calibrate sorts out the past, oldest first; ok is false when it is too short.
+// The scale is the one whose intervals, learned from the older half, have the
+// least interval score (Gneiting and Raftery 2007, eq. 43) on the newer half.
+func calibrate(past []outcome, leastNear int) (c calibration, ok bool) {
+	if len(past) < minErrors {
+		return calibration{}, false
 	}
-	slices.Sort(errs)
-	return band{lo: errs[lowRank(len(errs))], hi: errs[len(errs)-1-lowRank(len(errs))]}, true
+	half := len(past) / 2
+	best := math.Inf(1)
+	power := 0.0
+	for _, p := range powers {
+		trial := newCalibration(past[:half], p, leastNear)
+		if score := trial.score(past[half:]); score < best {
+			best, power = score, p
+		}
+	}
+	return newCalibration(past, power, leastNear), true
 }
 
-// lowRank is the index of the 5 % quantile, rounded outwards: of n past errors
-// and the next one, every order is as likely.
-func lowRank(n int) int { return max(0, int(math.Floor(0.05*float64(n+1)))-1) }
-
-// around makes the interval about a mean, kept in order and above zero.
-func (b band) around(mean float64) (lo, hi float64) {
-	return max(0, mean+min(b.lo, 0)), mean + max(b.hi, 0)
+func newCalibration(past []outcome, power float64, leastNear int) calibration {
+	c := calibration{outcomes: slices.Clone(past), power: power}
+	var sum float64
+	for _, o := range past {
+		sum += o.actual
+	}
+	c.floor = 0.01 * sum / float64(max(1, len(past)))
+	slices.SortStableFunc(c.outcomes, func(a, b outcome) int { return cmp.Compare(a.mean, b.mean) })
+	c.near = max(leastNear, int(nearShare*float64(len(past))))
+	return c
 }
 
-// spread is the band of a normal distribution with the values' own deviation,
-// for when there are no past errors; of a single value nothing is known, and
-// the band is as wide as the value.
-func spread(values []float64) band {
+func (c calibration) scale(mean float64) float64 {
+	if c.power == 0 {
+		return 1
+	}
+	if s := math.Pow(mean+c.floor, c.power); s > 0 {
+		return s
+	}
+	return 1
+}
+
+// errors are the scaled errors of the outcomes nearest in level to a mean.
+func (c calibration) errors(mean float64) errorSample {
+	from, to := nearest(c.outcomes, mean, c.near)
+	out := errorSample{values: make([]weighted, 0, to-from)}
+	var sum, squares float64
+	for _, o := range c.outcomes[from:to] {
+		out.values = append(out.values, weighted{(o.actual - o.mean) / c.scale(o.mean), o.weight})
+		sum += o.weight
+		squares += o.weight * o.weight
+	}
+	slices.SortFunc(out.values, func(a, b weighted) int { return cmp.Compare(a.value, b.value) })
+	for i := range out.values {
+		out.values[i].weight /= sum
+	}
+	out.count = sum * sum / squares
+	return out
+}
+
+// errorSample is past errors, sorted and weighted to a sum of 1; it is worth count equal ones.
+type errorSample struct {
+	values []weighted
+	count  float64
+}
+
+type weighted struct{ value, weight float64 }
+
+// quantile is rounded outwards from the middle: of count past errors and the
+// next one, every order is as likely.
+func (e errorSample) quantile(q float64) float64 {
+	if q < 0.5 {
+		return -e.upper(1-q, -1)
+	}
+	return e.upper(q, 1)
+}
+
+// upper is the q-quantile, q at least 0.5, of the errors times sign.
+func (e errorSample) upper(q, sign float64) float64 {
+	beyond := (1-q)*(1+1/e.count) - 1/e.count
+	var sum float64
+	n := len(e.values)
+	for k := range n {
+		v := e.values[k]
+		if sign > 0 {
+			v = e.values[n-1-k]
+		}
+		if sum += v.weight; sum > beyond {
+			return sign * v.value
+		}
+	}
+	return sign * e.values[n-1].value
+}
+
+// nearest is the range of n outcomes whose means are nearest to one, by rank:
+// as many below as above.
+func nearest(sorted []outcome, mean float64, n int) (from, to int) {
+	at, _ := slices.BinarySearchFunc(sorted, mean, func(o outcome, m float64) int {
+		if o.mean < m {
+			return -1
+		}
+		return 1
+	})
+	from = min(max(0, at-n/2), max(0, len(sorted)-n))
+	return from, min(len(sorted), from+n)
+}
+
+// interval holds 90 % of what came of similar forecasts: 5 % lay below and 5 %
+// above, or, where nothing can lie below because the lower end is at zero, up to
+// 10 % above.
+func (c calibration) interval(mean float64) (lo, hi float64) {
+	errs := c.errors(mean)
+	s := c.scale(mean)
+	lo = max(0, mean+s*min(0, errs.quantile(0.05)))
+	below := 0.05
+	if lo < nearZero*mean {
+		below = min(below, c.below(mean, lo))
+	}
+	return lo, mean + s*max(0, errs.quantile(0.90+below))
+}
+
+// below is the share of what came of similar forecasts that is under a value.
+func (c calibration) below(mean, value float64) float64 {
+	from, to := nearest(c.outcomes, mean, c.near)
+	var under, all float64
+	for _, o := range c.outcomes[from:to] {
+		all += o.weight
+		if o.actual < value {
+			under += o.weight
+		}
+	}
+	return under / all
+}
+
+// score is the mean interval score on outcomes, at a few levels of forecast only.
+func (c calibration) score(fresh []outcome) float64 {
+	if len(c.outcomes) == 0 {
+		return 0
+	}
+	type ends struct{ lo, hi float64 }
+	const levels = 8
+	sorted := slices.Clone(c.outcomes)
+	var cuts [levels]float64
+	var errs [levels]ends
+	for i := range cuts {
+		m := sorted[(2*i+1)*len(sorted)/(2*levels)].mean
+		e := c.errors(m)
+		cuts[i], errs[i] = m, ends{e.quantile(0.05), e.quantile(0.95)}
+	}
+	var sum float64
+	for _, o := range fresh {
+		i := 0
+		for i+1 < levels && o.mean-cuts[i] > cuts[i+1]-o.mean {
+			i++
+		}
+		s := c.scale(o.mean)
+		lo, hi := o.mean+s*errs[i].lo, o.mean+s*errs[i].hi
+		sum += hi - lo + 20*max(0, lo-o.actual) + 20*max(0, o.actual-hi)
+	}
+	return sum / float64(max(1, len(fresh)))
+}
+
+// outcomes are what came of a track's forecasts in the part of the horizon that
+// a bin stands for.
+func (t track) outcomes(s Series, horizon, bin int) []outcome {
+	from, to := bin*horizon/horizonBins, (bin+1)*horizon/horizonBins
+	var out []outcome
+	for i, o := range t.origins {
+		actual := window(s, o, horizon)
+		weight := t.weight(i, s)
+		for h := from; h < min(to, len(actual)); h++ {
+			if v := actual[h]; !math.IsNaN(v) {
+				out = append(out, outcome{t.means[i][h], v, weight})
+			}
+		}
+	}
+	return out
+}
+
+// weight fades with the age of a forecast.
+func (t track) weight(i int, s Series) float64 {
+	return math.Exp(-float64(len(s.Values)-t.origins[i]) / float64(s.steps(errorFade)))
+}
+
+// learn sets a forecast's intervals and peak from what came of earlier ones, one
+// part of the horizon at a time. Parts of which too little came end where ends says, and
+// that is said in words.
+func (f *Forecast) learn(t track, s Series, ends func(h int) (lo, hi float64), words string) {
+	horizon := len(f.Mean)
+	f.Lo90, f.Hi90 = make([]float64, horizon), make([]float64, horizon)
+	short := false
+	for bin := range horizonBins {
+		from, to := bin*horizon/horizonBins, (bin+1)*horizon/horizonBins
+		if from == to {
+			continue // a horizon shorter than horizonBins leaves parts empty
+		}
+		c, ok := calibrate(t.outcomes(s, horizon, bin), nearSteps)
+		short = short || !ok
+		for h := from; h < to; h++ {
+			if ok {
+				f.Lo90[h], f.Hi90[h] = c.interval(f.Mean[h])
+			} else {
+				f.Lo90[h], f.Hi90[h] = ends(h)
+			}
+		}
+	}
+	if short {
+		f.Assumed = append(f.Assumed, "too little came of earlier forecasts to learn an interval from: it is that of "+words)
+	}
+	f.learnPeak(t, s)
+}
+
+// learnOrSpread is learn where nothing but the last hour's spread stands for
+// what is not learned.
+func (f *Forecast) learnOrSpread(t track, s Series) {
+	b := spread(s)
+	f.learn(t, s, func(h int) (lo, hi float64) { return max(0, f.Mean[h]-b), f.Mean[h] + b }, "the last hour's spread")
+}
+
+// spread is half the 90 % range of a normal distribution with the deviation of
+// the last hour's values, for when there are no past errors; of a single value nothing is
+// known, and the range is as wide as the value.
+func spread(s Series) float64 {
+	values, _ := lastKnown(s.Values, s.steps(averageWindow))
 	n := float64(len(values))
 	m := mean(values)
 	if n < 2 {
-		return band{-m, m}
+		return m
 	}
 	var ss float64
 	for _, v := range values {
 		ss += (v - m) * (v - m)
 	}
-	half := 1.645 * math.Sqrt(ss/(n-1)*(1+1/n))
-	return band{-half, half}
+	return 1.645 * math.Sqrt(ss/(n-1)*(1+1/n))
 }
 
 func mean(values []float64) float64 {

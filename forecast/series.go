@@ -27,13 +27,16 @@ type Series struct {
 	Values []float64
 }
 
-// Forecast is what is expected of the steps after a series: the mean and an
+// Forecast is what is expected of the steps after a series: the mean (of a model
+// that works on logarithms or combines by absolute error, the median) and an
 // interval that is meant to hold each value with probability 0.9. All three
 // have one value a step, Lo90 <= Mean <= Hi90, none below 0 and none NaN.
 type Forecast struct {
 	// Model is the name of the forecaster that made it.
 	Model            string
 	Mean, Lo90, Hi90 []float64
+	// Peaks is the distribution of the greatest value among the steps.
+	Peaks Peaks
 	// Assumed says in words what the data could not say.
 	Assumed []string
 }
@@ -44,15 +47,6 @@ type Forecast struct {
 type Forecaster interface {
 	Name() string
 	Forecast(s Series, horizon int) (Forecast, error)
-}
-
-// Peak is the greatest mean and the greatest upper end of the interval over the
-// whole horizon.
-func (f Forecast) Peak() (mean, hi float64) {
-	for i := range f.Mean {
-		mean, hi = max(mean, f.Mean[i]), max(hi, f.Hi90[i])
-	}
-	return mean, hi
 }
 
 // Upto is the series' first n steps, sharing memory with it.
@@ -110,7 +104,7 @@ func (s Series) span(steps int) string { return strings.TrimPrefix(s.words(steps
 
 // Forecasters lists every model, simplest first.
 func Forecasters() []Forecaster {
-	return []Forecaster{MovingAverage(), SeasonalNaive(), ARIMAForecaster(), SARIMAForecaster(), ARIMAFourier(), Auto()}
+	return append(candidates(), SARIMAForecaster(), ARIMAFourier(), Auto())
 }
 
 // ByName finds a forecaster by its name; the error lists the names, the nearest first.

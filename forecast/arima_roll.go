@@ -1,0 +1,76 @@
+package forecast
+
+import (
+	"math"
+	"time"
+)
+
+// roll fits the model on what comes before the first of the ascending origins,
+// then forecasts from each with that model and what came before the origin.
+// Origins that are whole coarse steps apart share one pass over the series.
+func (f arimaForecaster) roll(s Series, origins []int, horizon int) ([]Forecast, error) {
+	if len(origins) == 0 {
+		return nil, nil
+	}
+	m, err := f.fit(s.Upto(origins[0]), horizon)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Forecast, len(origins))
+	for i := range origins {
+		if out[i].Mean == nil {
+			m.rollAlong(s, origins, i, horizon, out)
+		}
+	}
+	return out, nil
+}
+
+// means is the forecast without its interval.
+func (f arimaForecaster) means(s Series, horizon int) ([]float64, error) {
+	fcs, err := f.roll(s, []int{len(s.Values)}, horizon)
+	if err != nil {
+		return nil, err
+	}
+	return fcs[0].Mean, nil
+}
+
+// rollAlong forecasts from the i-th origin and those after it that are whole
+// coarse steps away.
+func (f *fittedARIMA) rollAlong(s Series, origins []int, i, horizon int, out []Forecast) {
+	each := s.steps(max(f.step, s.Step))
+	var along []int
+	for k := i; k < len(origins); k++ {
+		if (origins[k]-origins[i])%each == 0 {
+			along = append(along, k)
+		}
+	}
+	if f.name == "sarima" && anyUnknown(s.Values) {
+		along = along[:1] // what is unknown is taken from later days too
+	}
+	past := s.Upto(origins[along[len(along)-1]])
+	wide := f.arimaForecaster
+	wide.memory += s.Step * time.Duration(len(past.Values)-origins[i])
+	c, _ := wide.view(past)
+	ahead := (horizon + c.each - 1) / c.each
+	x := seasonColumns(f.seasons, len(c.Values)+ahead, c.middle)
+	at := make([]int, len(along))
+	for k, j := range along {
+		at[k] = (origins[j] - c.skipped) / c.each
+	}
+	paths := f.model.paths(f.model.unexplained(c.Values, x), at, ahead)
+	for k, j := range along {
+		out[j] = Forecast{Model: f.name, Mean: f.rolled(s.Upto(origins[j]), c, x, paths[k], at[k], horizon)}
+	}
+}
+
+// rolled turns a path from a coarse origin into means.
+func (f *fittedARIMA) rolled(past Series, c coarse, x [][]float64, path []float64, origin, horizon int) []float64 {
+	if path == nil {
+		return bounded(flat(math.NaN(), horizon), past)
+	}
+	for h := range path {
+		root := max(0, path[h]+f.model.explained(origin+h, func(j int) float64 { return x[j][origin+h] }))
+		path[h] = root * root
+	}
+	return bounded(c.fine(path, horizon), past)
+}

@@ -1,0 +1,62 @@
+package forecast
+
+import (
+	"math"
+	"time"
+)
+
+// blocks is a series at a coarser step, counted back from its end so that the
+// last block is whole: the mean of each block's known values, NaN for a block
+// with less than half of them known.
+func blocks(values []float64, size int) []float64 {
+	if size <= 1 {
+		return values
+	}
+	n := len(values) / size
+	out := make([]float64, n)
+	for b := range out {
+		from := len(values) - (n-b)*size
+		var sum float64
+		have := 0
+		for _, v := range values[from : from+size] {
+			if !math.IsNaN(v) {
+				sum += v
+				have++
+			}
+		}
+		out[b] = math.NaN()
+		if 2*have >= size {
+			out[b] = sum / float64(have)
+		}
+	}
+	return out
+}
+
+// blockSize is how many steps make a block of about d that divides a day; 1 for
+// steps that are longer.
+func (s Series) blockSize(d time.Duration) int {
+	perDay := s.steps(day)
+	for size := s.steps(d); size > 1; size-- {
+		if perDay%size == 0 {
+			return size
+		}
+	}
+	return 1
+}
+
+// unblock goes back to single steps: the value of each block at its middle, and
+// between two middles the line that joins them.
+func unblock(means []float64, size, horizon int) []float64 {
+	out := make([]float64, horizon)
+	last := len(means) - 1
+	for h := range out {
+		x := max(0, (float64(h)+0.5)/float64(size)-0.5)
+		i := min(int(x), last)
+		next := means[min(i+1, last)]
+		out[h] = means[i] + (x-float64(i))*(next-means[i])
+	}
+	return out
+}
+
+// blocksOf is how many blocks cover a horizon.
+func blocksOf(horizon, size int) int { return (horizon + size - 1) / size }

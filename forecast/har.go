@@ -1,0 +1,204 @@
+package forecast
+
+import (
+	"math"
+	"time"
+)
+
+// Parts of the heterogeneous autoregression.
+const (
+	harBlock = 10 * time.Minute
+	// harPast is the past that it is fitted on: two weeks hold two of each day.
+	harPast = 14 * day
+	// harGroups is the greatest number of parts of a horizon with coefficients of
+	// their own.
+	harGroups = 12
+	// harRidge draws coefficients to zero, which is "the level goes on"; in rows.
+	harRidge = 3
+	// harFloor keeps logarithms of small loads finite: a share of the level.
+	harFloor = 0.01
+	// harClip bounds a regressor, in logarithms.
+	harClip = 2
+)
+
+// harWindows are the blocks whose means are regressors: 10 minutes to 4 hours.
+var harWindows = [...]int{1, 2, 3, 6, 12, 24}
+
+// harDays is over how many days before the way to go on is read.
+var harDays = [...]int{1, 7}
+
+// harTerms is a constant, the windows and the days.
+const harTerms = 1 + len(harWindows) + len(harDays)
+
+type har struct{}
+
+// HAR is a heterogeneous autoregression (Corsi 2009): the logarithm of each part
+// of the horizon is regressed, with a small ridge, on the logarithms of the
+// means of the last 10 minutes to 4 hours and on how the days before went on at
+// this time, all relative to the present level. Being fitted on logarithms it
+// forecasts the median. It needs 6 hours of history.
+func HAR() Forecaster { return forecaster{har{}} }
+
+func (har) Name() string { return "har" }
+
+func (har) need(s Series) (steps int, words string) {
+	n := max(s.steps(6*time.Hour), 2*harWindows[len(harWindows)-1]*s.blockSize(harBlock)/2)
+	return n, s.words(n)
+}
+
+func (har) fit(s Series, horizon int) predictor {
+	size := s.blockSize(harBlock)
+	ahead := blocksOf(horizon, size)
+	group := (ahead + harGroups - 1) / harGroups
+	r := newRegressors(s, size)
+	beta := make([][harTerms]float64, blocksOf(ahead, group))
+	for g := range beta {
+		beta[g] = r.regress(g*group, (g+1)*group, s.steps(harPast)/size)
+	}
+	return func(s Series, horizon int) []float64 {
+		r := newRegressors(s, size)
+		out := make([]float64, ahead)
+		for b := range out {
+			g := b / group
+			out[b] = r.predict(g*group, (g+1)*group, beta[g])
+		}
+		return unblock(out, size, horizon)
+	}
+}
+
+// regressors reads the regressors off a series in blocks.
+type regressors struct{ days }
+
+func newRegressors(s Series, size int) regressors { return regressors{newDays(s, size)} }
+
+// level is what everything is relative to at an origin.
+func (r regressors) level(o int) float64 {
+	l := 0.5*r.mean(o-6, o, o) + 0.5*r.mean(o-18, o, o)
+	if math.IsNaN(l) {
+		l = r.mean(0, o, o)
+	}
+	return max(l, 0.02*r.mean(0, o, o))
+}
+
+func logRatio(v, level float64) float64 {
+	return math.Log((v/level + harFloor) / (1 + harFloor))
+}
+
+// row fills in the regressors at an origin for the blocks from..to-1 after it;
+// what is unknown counts as "as now". ok is false where the level is unknown or
+// nothing.
+func (r regressors) row(o, from, to int, x *[harTerms]float64) (level float64, ok bool) {
+	level = r.level(o)
+	if !(level > 0) {
+		return 0, false
+	}
+	x[0] = 1
+	for i, w := range harWindows {
+		x[1+i] = orZero(logRatio(r.mean(o-w, o, o), level))
+	}
+	for k, days := range harDays {
+		x[1+len(harWindows)+k] = r.trend(o, from, to, days)
+	}
+	return level, true
+}
+
+// trend is how the days before went on at this time: the logarithm of the mean of
+// the blocks from..to-1 after the time of the origin over that of the hour
+// before it, each summed over so many days; 0 where they are not known.
+func (r regressors) trend(o, from, to, days int) float64 {
+	var then, now float64
+	for k := 1; k <= days; k++ {
+		back := k * r.period
+		if o-back-6 < 0 {
+			break
+		}
+		a, b := r.mean(o+from-back-r.reach, o+to-back+r.reach, o), r.mean(o-back-6, o-back, o)
+		if !math.IsNaN(a) && !math.IsNaN(b) {
+			then, now = then+a, now+b
+		}
+	}
+	if !(now > 0) {
+		return 0
+	}
+	return min(max(math.Log(then/now), -1), 1)
+}
+
+func orZero(v float64) float64 {
+	if math.IsNaN(v) {
+		return 0
+	}
+	return min(max(v, -2*harClip), harClip)
+}
+
+// regress fits the mean of the blocks from..to-1 after each origin of the last
+// past blocks.
+func (r regressors) regress(from, to, past int) [harTerms]float64 {
+	var xx [harTerms][harTerms]float64
+	var xy, x [harTerms]float64
+	n := len(r.values)
+	for o := max(harWindows[len(harWindows)-1], n-past); o+to <= n; o++ {
+		level, ok := r.row(o, from, to, &x)
+		if !ok {
+			continue
+		}
+		y := logRatio(r.mean(o+from, o+to, n), level)
+		if math.IsNaN(y) {
+			continue
+		}
+		for i := range x {
+			for j := range i + 1 {
+				xx[i][j] += x[i] * x[j]
+			}
+			xy[i] += x[i] * y
+		}
+	}
+	return solveRidge(&xx, &xy, harRidge)
+}
+
+// solveRidge solves (xx + ridge I) beta = xy by Cholesky; xx has its lower half.
+func solveRidge(xx *[harTerms][harTerms]float64, xy *[harTerms]float64, ridge float64) (beta [harTerms]float64) {
+	for i := range xx {
+		for j := 0; j <= i; j++ {
+			sum := xx[i][j]
+			if i == j {
+				sum += ridge
+			}
+			for k := range j {
+				sum -= xx[i][k] * xx[j][k]
+			}
+			if i == j {
+				xx[i][i] = math.Sqrt(max(sum, 1e-12))
+			} else {
+				xx[i][j] = sum / xx[j][j]
+			}
+		}
+	}
+	for i := range beta {
+		sum := xy[i]
+		for k := range i {
+			sum -= xx[i][k] * beta[k]
+		}
+		beta[i] = sum / xx[i][i]
+	}
+	for i := len(beta) - 1; i >= 0; i-- {
+		for k := i + 1; k < len(beta); k++ {
+			beta[i] -= xx[k][i] * beta[k]
+		}
+		beta[i] /= xx[i][i]
+	}
+	return beta
+}
+
+// predict is the regression at the series' end.
+func (r regressors) predict(from, to int, beta [harTerms]float64) float64 {
+	var x [harTerms]float64
+	level, ok := r.row(len(r.values), from, to, &x)
+	if !ok {
+		return 0
+	}
+	var y float64
+	for i := range x {
+		y += beta[i] * x[i]
+	}
+	return level * max(0, (1+harFloor)*math.Exp(min(y, harClip))-harFloor)
+}

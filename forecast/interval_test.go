@@ -1,0 +1,115 @@
+package forecast
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// outcomesOf draws forecasts and what came of them.
+func outcomesOf(n int, r *rand.Rand, spread func(mean float64) float64) []outcome {
+	out := make([]outcome, n)
+	for i := range out {
+		m := 10 + 990*r.Float64()
+		out[i] = outcome{m, max(0, m+spread(m)*r.NormFloat64()), 1}
+	}
+	return out
+}
+
+// Intervals hold 90 % of what comes, at low levels as at high ones, whether
+// errors grow with the level or not.
+func TestIntervalsCover(t *testing.T) {
+	for name, spread := range map[string]func(float64) float64{
+		"absolute": func(float64) float64 { return 5 },
+		"relative": func(m float64) float64 { return 0.2 * m },
+		"roots":    func(m float64) float64 { return 2 * math.Sqrt(m) },
+	} {
+		r := rand.New(rand.NewPCG(1, 5))
+		c, ok := calibrate(outcomesOf(2000, r, spread), nearSteps)
+		if !ok {
+			t.Fatal("2000 outcomes are too few")
+		}
+		var in, all [2]float64
+		for _, o := range outcomesOf(4000, r, spread) {
+			half := 0
+			if o.mean > 500 {
+				half = 1
+			}
+			all[half]++
+			if lo, hi := c.interval(o.mean); lo <= o.actual && o.actual <= hi {
+				in[half]++
+			}
+		}
+		for half := range in {
+			if share := in[half] / all[half]; math.Abs(share-0.9) > 0.04 {
+				t.Errorf("%s errors: covers %.3f of half %d", name, share, half)
+			}
+		}
+	}
+}
+
+// A quantile of equal weights is that of the sorted values, rounded outwards.
+func TestSampleQuantile(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		values := rapid.SliceOfN(rapid.Float64Range(-100, 100), 1, 60).Draw(t, "values")
+		q := rapid.Float64Range(0.01, 0.99).Draw(t, "q")
+		slices.Sort(values)
+		e := errorSample{count: float64(len(values))}
+		for _, v := range values {
+			e.values = append(e.values, weighted{v, 1 / float64(len(values))})
+		}
+		rank := q * float64(len(values)+1) // from 1
+		low, high := int(math.Floor(rank-1e-6)), int(math.Ceil(rank+1e-6))
+		clamp := func(i int) float64 { return values[min(max(i-1, 0), len(values)-1)] }
+		if got := e.quantile(q); got < clamp(low) || got > clamp(high) {
+			t.Fatalf("quantile %g of %v: %g, want %g to %g", q, values, got, clamp(low), clamp(high))
+		}
+	})
+}
+
+// What is recent counts more than what is old.
+func TestIntervalsForget(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 5))
+	var past []outcome
+	for i := range 1000 {
+		noise := 100.0
+		if i >= 500 {
+			noise = 1
+		}
+		past = append(past, outcome{500 + r.Float64(), 500 + noise*r.NormFloat64(), math.Exp(float64(i-1000) / 100)})
+	}
+	c, _ := calibrate(past, nearSteps)
+	if lo, hi := c.interval(500); hi-lo > 20 {
+		t.Errorf("the past is over, yet %g to %g", lo, hi)
+	}
+	if _, ok := calibrate(past[:minErrors-1], nearSteps); ok {
+		t.Error("too few outcomes make an interval")
+	}
+}
+
+// The peak of noise lies above its mean; how far is learned.
+func TestPeaks(t *testing.T) {
+	s := noise(4, 3)
+	f, err := MovingAverage().Forecast(s, 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The mean of the greatest of 60 values of N(1000, 300²) is 1000 + 2.32 * 300.
+	if p := f.Peaks; math.Abs(p.Mean-1696) > 60 || math.Abs(p.P50-1680) > 60 || p.P95 < p.P90 || p.P95 > 2200 {
+		t.Errorf("peaks %+v", p)
+	}
+	if mean, hi := f.Peak(); mean != f.Peaks.Mean || hi != f.Peaks.P95 {
+		t.Errorf("peak %g, %g", mean, hi)
+	}
+	short, err := MovingAverage().Forecast(constant(3, 10), 5)
+	if err != nil || short.Peaks != (Peaks{10, 10, 10, 10, 10, 10}) {
+		t.Errorf("without a past: %+v, %v", short.Peaks, err)
+	}
+	tick, err := Backtest(s, []Forecaster{MovingAverage()}, 60, 60, nil)
+	if err != nil || math.Abs(*tick[0].PeakCoverage90-0.9) > 0.08 || math.Abs(*tick[0].Coverage90-0.9) > 0.02 {
+		t.Errorf("covers %g of the peaks and %g of the steps", *tick[0].PeakCoverage90, *tick[0].Coverage90)
+	}
+}

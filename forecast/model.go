@@ -1,0 +1,114 @@
+package forecast
+
+import (
+	"fmt"
+	"math"
+)
+
+// model is the core of a forecaster: it says what it expects, and leaves it to
+// forecaster to learn from past errors how far that may be off.
+type model interface {
+	Name() string
+	// need is how many steps of history the model takes at least, and that in
+	// words for those who have less.
+	need(s Series) (steps int, words string)
+	// fit learns from a series of at least need steps, one of them known. Every
+	// model here takes the fit of a short series for a longer one.
+	fit(s Series, horizon int) predictor
+}
+
+// predictor forecasts the steps after a series that begins where the fitted one
+// did; it uses nothing else. What it says need not be sound: bounded makes it so.
+type predictor func(s Series, horizon int) []float64
+
+// explainer is a model that says what it had to assume.
+type explainer interface {
+	assumed(s Series, horizon int) []string
+}
+
+// forecaster is a model with intervals learned from its own past errors.
+type forecaster struct{ model }
+
+func (f forecaster) Forecast(s Series, horizon int) (Forecast, error) {
+	means, err := f.means(s, horizon)
+	if err != nil {
+		return Forecast{}, err
+	}
+	out := Forecast{Model: f.Name(), Mean: means}
+	if e, ok := f.model.(explainer); ok {
+		out.Assumed = e.assumed(s, horizon)
+	}
+	t := recall(f, s, horizon)
+	out.learnOrSpread(t, s)
+	return out, nil
+}
+
+// means is the forecast without its interval.
+func (f forecaster) means(s Series, horizon int) ([]float64, error) {
+	if err := f.refuse(s, horizon); err != nil {
+		return nil, err
+	}
+	return bounded(f.fit(s, horizon)(s, horizon), s), nil
+}
+
+// refuse says why the model cannot forecast a series.
+func (f forecaster) refuse(s Series, horizon int) error {
+	if err := s.check(horizon); err != nil {
+		return err
+	}
+	if n, words := f.need(s); len(s.Values) < n {
+		return fmt.Errorf("forecasting %s: %s needs %s of history, got %s", s.Name, f.Name(), words, s.words(len(s.Values)))
+	}
+	return nil
+}
+
+// roll is roller's.
+func (f forecaster) roll(s Series, origins []int, horizon int) ([]Forecast, error) {
+	if len(origins) == 0 {
+		return nil, nil
+	}
+	first := s.Upto(origins[0])
+	if err := f.refuse(first, horizon); err != nil {
+		return nil, err
+	}
+	predict := f.fit(first, horizon)
+	out := make([]Forecast, len(origins))
+	for i, o := range origins {
+		past := s.Upto(o)
+		out[i] = Forecast{Model: f.Name(), Mean: bounded(predict(past, horizon), past)}
+	}
+	return out, nil
+}
+
+// growth bounds a forecast to this many times the greatest value ever seen: a
+// trend that a model carries on does not go beyond.
+const growth = 4
+
+// bounded keeps means finite, not negative and not far above what was ever
+// seen; a mean that is no number becomes that of the last hour.
+func bounded(means []float64, s Series) []float64 {
+	most := 0.0
+	for _, v := range s.Values {
+		if v > most {
+			most = v
+		}
+	}
+	most = min(growth*most, maxValue)
+	for h, m := range means {
+		if math.IsNaN(m) {
+			m = s.lastMean()
+		}
+		means[h] = max(0, min(m, most))
+	}
+	return means
+}
+
+// lastMean is the mean of the last hour's known values, or of as many steps
+// before where the last hour has none; 0 where nothing is known.
+func (s Series) lastMean() float64 {
+	recent, _ := lastKnown(s.Values, s.steps(averageWindow))
+	if len(recent) == 0 {
+		return 0
+	}
+	return mean(recent)
+}

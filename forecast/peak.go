@@ -1,0 +1,78 @@
+package forecast
+
+import (
+	"math"
+)
+
+// Peaks is the distribution of the greatest value over a horizon, which is what
+// capacity is planned for: of a noisy series it lies above the greatest mean.
+// P05..P99 are its quantiles, none below 0, ascending.
+type Peaks struct {
+	Mean                    float64
+	P05, P50, P90, P95, P99 float64
+}
+
+// Peak is the expected greatest value over the horizon and its 95 % quantile; of
+// a forecast that has learned no peaks, the greatest mean and upper end of the
+// interval.
+func (f Forecast) Peak() (mean, hi float64) {
+	if f.Peaks != (Peaks{}) {
+		return f.Peaks.Mean, f.Peaks.P95
+	}
+	for i := range f.Mean {
+		mean, hi = max(mean, f.Mean[i]), max(hi, f.Hi90[i])
+	}
+	return mean, hi
+}
+
+// learnPeak sets the distribution of the peak from how far the peaks of earlier
+// horizons lay from the greatest means forecast for them. With too few it is
+// read off the intervals.
+func (f *Forecast) learnPeak(t track, s Series) {
+	top, _ := highest(f.Mean)
+	c, ok := calibrate(t.peaks(s), nearPeaks)
+	if !ok {
+		lo, _ := highest(f.Lo90)
+		hi, _ := highest(f.Hi90)
+		f.Peaks = Peaks{Mean: top, P05: lo, P50: top, P90: top + (hi-top)*normal90/normal95, P95: hi, P99: top + (hi-top)*normal99/normal95}
+		return
+	}
+	errs, scale := c.errors(top), c.scale(top)
+	at := func(q float64) float64 { return max(0, top+scale*errs.quantile(q)) }
+	for _, e := range errs.values {
+		f.Peaks.Mean += e.weight * max(0, top+scale*e.value)
+	}
+	f.Peaks.P05, f.Peaks.P50, f.Peaks.P90, f.Peaks.P95, f.Peaks.P99 = at(0.05), at(0.50), at(0.90), at(0.95), at(0.99)
+}
+
+// Quantiles of the standard normal distribution.
+const (
+	normal90 = 1.2815515655446004
+	normal95 = 1.6448536269514722
+	normal99 = 2.3263478740408408
+)
+
+// peaks are the greatest means of a track and the greatest values that came, of
+// the horizons that are over and known.
+func (t track) peaks(s Series) []outcome {
+	var out []outcome
+	for i, o := range t.origins {
+		actual := window(s, o, len(t.means[i]))
+		if top, ok := highest(actual); ok && len(actual) == len(t.means[i]) {
+			expected, _ := highest(t.means[i])
+			out = append(out, outcome{expected, top, t.weight(i, s)})
+		}
+	}
+	return out
+}
+
+// highest is the greatest value; ok is false when one is unknown or there is none.
+func highest(values []float64) (top float64, ok bool) {
+	for _, v := range values {
+		if math.IsNaN(v) {
+			return 0, false
+		}
+		top = max(top, v)
+	}
+	return top, len(values) > 0
+}

@@ -1,0 +1,106 @@
+package forecast
+
+import (
+	"math"
+	"time"
+)
+
+// smoothingBlock is the step that is smoothed: single minutes are mostly noise.
+const smoothingBlock = 10 * time.Minute
+
+// smoothingPast is the past that decides the constants.
+const smoothingPast = 7 * day
+
+type dampedTrend struct{}
+
+// DampedTrend is exponential smoothing of level and trend, the trend damped
+// (Gardner and McKenzie 1985), at ten-minute steps; without a trend it is simple
+// exponential smoothing. The constants are those of a grid with the least
+// absolute error over the whole horizon in the past.
+func DampedTrend() Forecaster { return forecaster{dampedTrend{}} }
+
+func (dampedTrend) Name() string { return "damped-trend" }
+
+func (dampedTrend) need(s Series) (steps int, words string) {
+	return s.steps(averageWindow), s.words(s.steps(averageWindow))
+}
+
+// damping are the constants of a damped trend: of level, trend and damping.
+type damping struct{ alpha, beta, phi float64 }
+
+// dampings is the grid.
+func dampings() []damping {
+	var out []damping
+	for _, alpha := range []float64{0.6, 0.1, 0.2, 0.3, 0.45, 0.8, 1} {
+		out = append(out, damping{alpha: alpha, phi: 1})
+		for _, beta := range []float64{0.05, 0.15, 0.4} {
+			for _, phi := range []float64{0.7, 0.85, 0.95} {
+				out = append(out, damping{alpha, beta, phi})
+			}
+		}
+	}
+	return out
+}
+
+func (dampedTrend) fit(s Series, horizon int) predictor {
+	size := s.blockSize(smoothingBlock)
+	values := blocks(s.Values, size)
+	values = values[max(0, len(values)-s.steps(smoothingPast)/size):]
+	ahead := blocksOf(horizon, size)
+	grid := dampings()
+	best, least := grid[0], math.Inf(1)
+	for _, c := range grid {
+		if e := c.error(values, ahead); e < least {
+			best, least = c, e
+		}
+	}
+	return func(s Series, horizon int) []float64 {
+		level, trend := best.run(blocks(s.Values, size), nil)
+		out := make([]float64, blocksOf(horizon, size))
+		for h := range out {
+			trend *= best.phi
+			level += trend
+			out[h] = max(0, level)
+		}
+		return unblock(out, size, horizon)
+	}
+}
+
+// run smooths values and returns the state after the last. visit, unless nil,
+// sees the state before each value.
+func (c damping) run(values []float64, visit func(t int, level, trend float64)) (level, trend float64) {
+	level = math.NaN()
+	for t, v := range values {
+		if visit != nil && !math.IsNaN(level) {
+			visit(t, level, trend)
+		}
+		switch {
+		case math.IsNaN(v):
+			trend *= c.phi // the level stays: nothing says that it moved
+		case math.IsNaN(level):
+			level = v
+		default:
+			before := level
+			level = c.alpha*v + (1-c.alpha)*(level+c.phi*trend)
+			trend = c.beta*(level-before) + (1-c.beta)*c.phi*trend
+		}
+	}
+	return level, trend
+}
+
+// error is the sum of absolute errors of forecasts at every block, up to ahead
+// blocks.
+func (c damping) error(values []float64, ahead int) float64 {
+	ahead = min(ahead, 12)
+	var sum float64
+	c.run(values, func(t int, level, trend float64) {
+		for h := t; h < min(t+ahead, len(values)); h++ {
+			trend *= c.phi
+			level += trend
+			if e := math.Abs(values[h] - max(0, level)); !math.IsNaN(e) {
+				sum += e
+			}
+		}
+	})
+	return sum
+}

@@ -1,0 +1,160 @@
+package forecast
+
+import (
+	"math"
+	"time"
+)
+
+// tvarMaxOrder bounds the autoregression of a window.
+const tvarMaxOrder = 8
+
+// tvarOrigins is how many past forecasts choose the window.
+const tvarOrigins = 48
+
+// tvarWindows are the windows of SageServe's Appendix B.
+var tvarWindows = []time.Duration{90 * time.Minute, 60 * time.Minute, 120 * time.Minute, 180 * time.Minute}
+
+// tvarLeast is the least number of steps of a window, where steps are long.
+const tvarLeast = 24
+
+type tvar struct{}
+
+// TVAR is an autoregression whose coefficients vary with time: fitted anew at
+// every origin to the last 60 to 180 minutes (SageServe, Appendix B) by Burg's
+// method, which keeps it stationary, its order by AICc. The window is the one of
+// the least absolute error in the past. It needs an hour of history.
+func TVAR() Forecaster { return forecaster{tvar{}} }
+
+func (tvar) Name() string { return "tvar" }
+
+func (tvar) need(s Series) (steps int, words string) {
+	n := max(s.steps(time.Hour), tvarLeast)
+	return n, s.words(n)
+}
+
+func (tvar) fit(s Series, horizon int) predictor {
+	var sizes []int
+	for _, w := range tvarWindows {
+		sizes = append(sizes, max(s.steps(w), tvarLeast))
+	}
+	best, least := 0, math.Inf(1)
+	for i, size := range sizes {
+		if e := tvarError(s, size, horizon, sizes[len(sizes)-1]); e < least {
+			best, least = i, e
+		}
+	}
+	return func(s Series, horizon int) []float64 { return tvarMeans(s.Values, sizes[best], horizon) }
+}
+
+// tvarError is the absolute error of a window over past origins that have the
+// longest window before them.
+func tvarError(s Series, size, horizon, longest int) float64 {
+	n := len(s.Values)
+	stride := max(1, (n-longest)/tvarOrigins)
+	var sum float64
+	for o := n - horizon; o >= longest; o -= stride {
+		e, _, _ := absoluteError(window(s, o, horizon), tvarMeans(s.Values[:o], size, horizon))
+		sum += e
+	}
+	return sum
+}
+
+// tvarMeans fits the last size values and carries the autoregression on.
+func tvarMeans(values []float64, size, horizon int) []float64 {
+	x := bridged(values[max(0, len(values)-size):])
+	if len(x) == 0 {
+		return flat(math.NaN(), horizon)
+	}
+	level := mean(x)
+	for i := range x {
+		x[i] -= level
+	}
+	phi := burg(x, min(tvarMaxOrder, len(x)/4))
+	out := make([]float64, horizon)
+	for h := range out {
+		var y float64
+		for i, p := range phi {
+			y += p * x[len(x)-1-i]
+		}
+		x = append(x, y)
+		out[h] = level + y
+	}
+	return out
+}
+
+// bridged copies values with unknown ones on the line between their known
+// neighbours, and like the nearest at the ends; empty when none is known.
+func bridged(values []float64) []float64 {
+	out := make([]float64, 0, len(values)+64)
+	last := -1
+	for i, v := range values {
+		if math.IsNaN(v) {
+			continue
+		}
+		for k := len(out); k < i; k++ {
+			if last < 0 {
+				out = append(out, v)
+			} else {
+				out = append(out, values[last]+(v-values[last])*float64(k-last)/float64(i-last))
+			}
+		}
+		out = append(out, v)
+		last = i
+	}
+	for last >= 0 && len(out) < len(values) {
+		out = append(out, values[last])
+	}
+	return out
+}
+
+// burg fits an autoregression of the order of the least AICc up to most by
+// Burg's method; the result is stationary.
+func burg(x []float64, most int) []float64 {
+	n := len(x)
+	f, b := append([]float64(nil), x...), append([]float64(nil), x...)
+	var energy float64
+	for _, v := range x {
+		energy += v * v
+	}
+	variance := energy / float64(n)
+	if !(variance > 0) {
+		return nil
+	}
+	var phi, best []float64
+	least := aicc(variance, n, 0)
+	for p := 1; p <= most; p++ {
+		var num, den float64
+		for t := p; t < n; t++ {
+			num += f[t] * b[t-1]
+			den += f[t]*f[t] + b[t-1]*b[t-1]
+		}
+		if !(den > 0) {
+			break
+		}
+		k := 2 * num / den
+		next := make([]float64, p)
+		for i := range phi {
+			next[i] = phi[i] - k*phi[p-2-i]
+		}
+		next[p-1] = k
+		phi = next
+		for t := n - 1; t >= p; t-- {
+			f[t], b[t] = f[t]-k*b[t-1], b[t-1]-k*f[t]
+		}
+		variance *= 1 - k*k
+		if !(variance > 0) {
+			break
+		}
+		if a := aicc(variance, n, p); a < least {
+			best, least = phi, a
+		}
+	}
+	return best
+}
+
+// aicc is Akaike's criterion, corrected for few values, of an autoregression
+// with a mean.
+func aicc(variance float64, n, p int) float64 {
+	k := float64(p + 2)
+	return float64(n)*math.Log(variance) + 2*k + 2*k*(k+1)/max(1, float64(n)-k-1)
+}

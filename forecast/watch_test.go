@@ -1,0 +1,72 @@
+package forecast
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+// level forecasts a mean with an interval of so much to each side.
+func level(mean, half float64, steps int) Forecast {
+	return Forecast{Mean: flat(mean, steps), Lo90: flat(max(0, mean-half), steps), Hi90: flat(mean+half, steps)}
+}
+
+func TestWatch(t *testing.T) {
+	near := func(v float64, steps int) []float64 {
+		out := flat(v, steps)
+		for i := range out {
+			out[i] *= 1 + 0.1*math.Sin(float64(i))
+		}
+		return out
+	}
+	late := append(near(100, 15), near(180, 15)...)
+	spike := near(100, 30)
+	spike[20] = 1000
+	for name, c := range map[string]struct {
+		f     Forecast
+		came  []float64
+		kind  DepartureKind
+		since time.Duration // at most
+		words string
+	}{
+		"as forecast":              {level(100, 30, 30), near(100, 30), NoDeparture, 0, ""},
+		"one spike":                {level(100, 30, 30), spike, NoDeparture, 0, ""},
+		"within a wide interval":   {level(100, 90, 30), near(150, 30), NoDeparture, 0, ""},
+		"twice as much":            {level(100, 30, 30), near(220, 10), Burst, 10 * time.Minute, "2.2 times the forecast for 10 minutes (burst)"},
+		"more for 15 minutes":      {level(100, 30, 30), late, DriftUp, 15 * time.Minute, "1.8 times the forecast"},
+		"half, narrow":             {level(100, 20, 30), near(60, 30), DriftDown, 30 * time.Minute, "0.6 times"},
+		"five times, wide":         {level(100, 2000, 30), near(520, 30), Burst, 20 * time.Minute, "5.2 times the forecast for 20 minutes"},
+		"half, wide":               {level(100, 100, 30), near(45, 30), DriftDown, 20 * time.Minute, "0.4 times"},
+		"load where none was":      {level(0, 0, 30), near(10, 30), Burst, 20 * time.Minute, "load where none was forecast"},
+		"nothing is known":         {level(100, 30, 30), flat(math.NaN(), 30), NoDeparture, 0, ""},
+		"two steps say nothing":    {level(100, 30, 30), []float64{900, 900}, NoDeparture, 0, ""},
+		"none forecast, none came": {level(0, 0, 30), flat(0, 30), NoDeparture, 0, ""},
+	} {
+		d := Watch(c.f, c.came, time.Minute)
+		if d.Kind != c.kind || d.Since > c.since || !strings.Contains(d.Words, c.words) {
+			t.Errorf("%s: %+v, want %q within %s and %q", name, d, c.kind, c.since, c.words)
+		}
+		if d.Kind != NoDeparture && d.Since == 0 {
+			t.Errorf("%s: since when is not said: %+v", name, d)
+		}
+	}
+}
+
+// A load that does what it did before stays within its forecast; one that
+// trebles is noticed in minutes, long before 5 times the forecast over 20.
+func TestDeparted(t *testing.T) {
+	s := daily(3, 100, 21)
+	if d := Departed(SeasonalNaive(), s); d.Kind != NoDeparture {
+		t.Errorf("as ever: %+v", d)
+	}
+	for i := len(s.Values) - 8; i < len(s.Values); i++ {
+		s.Values[i] *= 3
+	}
+	if d := Departed(SeasonalNaive(), s); d.Kind != Burst || d.Since > 10*time.Minute || math.Abs(d.Ratio-3) > 0.5 {
+		t.Errorf("three times as much for 8 minutes: %+v", d)
+	}
+	if d := Departed(SeasonalNaive(), series(1, 2, 3)); d.Kind != NoDeparture {
+		t.Errorf("too short to tell: %+v", d)
+	}
+}
