@@ -203,7 +203,8 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic, minutes int)
 		if allUnknown(t.interactive) {
 			words.add("no history: no interactive load is assumed", name)
 		} else {
-			fc, err := f.Forecast(forecast.Series{Name: name, Start: t.start, Step: time.Minute, Values: t.interactive}, minutes)
+			s := forecast.Series{Name: name, Start: t.start, Step: time.Minute, Values: t.interactive}
+			fc, err := f.Forecast(s, minutes)
 			if err != nil {
 				return err
 			}
@@ -212,6 +213,9 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic, minutes int)
 			}
 			for _, a := range fc.Assumed {
 				words.add(a, name)
+			}
+			if d := forecast.Departed(f, s); d.Kind != forecast.NoDeparture {
+				words.add("load left the forecast: "+d.Words, name)
 			}
 		}
 		if buffer := batchShare * lastHour(t.batch) / 60; buffer > 0 {

@@ -212,6 +212,27 @@ regions:
 	}
 }
 
+// A load that left its forecast in the last minutes is said.
+func TestReviewNoticesABurst(t *testing.T) {
+	end := reviewAt.Unix() / 60
+	var points []telemetry.Point
+	for m := end - 300; m < end; m++ {
+		tps := 1000 + 100*(m%3)
+		if m >= end-8 {
+			tps *= 4
+		}
+		points = append(points, telemetry.Point{Minute: m, Region: "local/us", Model: "chat-small", Tier: service.TierNormal, PromptTokens: 60 * tps})
+	}
+	h, err := telemetry.NewHistory(points)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := reviewed(t, reviewYAML, standing(1, 1), h, ReviewOptions{})
+	if all := strings.Join(p.Assumed, "\n"); !strings.Contains(all, "local/us: load left the forecast: 4.") || !strings.Contains(all, "for 8 minutes (burst)") {
+		t.Fatal(all)
+	}
+}
+
 // Batch load counts for a tenth, and load that names no region is shared out.
 func TestReviewTiersAndRegions(t *testing.T) {
 	end := reviewAt.Unix() / 60

@@ -33,7 +33,10 @@ var wordLists = []WordList{
 		Built:   []string{"manual"},
 		Planned: []string{"lt-i", "lt-u", "lt-ua", "reactive", "chiron"},
 	},
-	{Key: "Autoscale.forecast", Built: []string{"auto", "seasonal-naive", "moving-average", "arima", "sarima", "arima-fourier"}},
+	{
+		Key:   "Autoscale.forecast",
+		Built: []string{"auto", "seasonal-naive", "moving-average", "seasonal-profile", "damped-trend", "holt-winters", "har", "tvar", "hmm", "arima", "sarima", "arima-fourier"},
+	},
 	{Key: "Engine.kind", Built: []string{string(EngineVLLM), string(EngineSGLang), string(EngineOpenAI), string(EngineSim)}},
 	{Key: "Engine.flavor", Built: []string{string(EngineVLLM), string(EngineSGLang)}},
 	{Key: "GPU.type", Built: []string{"L4", "A100", "H100"}},
