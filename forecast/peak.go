@@ -25,6 +25,27 @@ func (f Forecast) Peak() (mean, hi float64) {
 	return mean, hi
 }
 
+// PeakLevels are the names by which At knows the points of a distribution of peaks.
+var PeakLevels = []string{"expected", "p50", "p90", "p95", "p99"}
+
+// At is the peak at a level: expected for the mean, or a quantile; ok is false for a
+// name that is not of PeakLevels.
+func (p Peaks) At(level string) (peak float64, ok bool) {
+	switch level {
+	case "expected":
+		return p.Mean, true
+	case "p50":
+		return p.P50, true
+	case "p90":
+		return p.P90, true
+	case "p95":
+		return p.P95, true
+	case "p99":
+		return p.P99, true
+	}
+	return 0, false
+}
+
 // learnPeak sets the distribution of the peak from how far the peaks of earlier
 // horizons lay from the greatest means forecast for them. With too few it is
 // read off the intervals.

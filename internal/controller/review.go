@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"skyserve/forecast"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/plan"
@@ -25,9 +26,12 @@ const maxReviewHorizon = 7 * 24 * time.Hour
 type ReviewOptions struct {
 	Horizon    time.Duration // default an hour
 	Forecaster string        // default what the service states, else auto
-	Epsilon    float64       // default DefaultEpsilon
-	Gap        float64       // relative gap at which solving stops, default 0
-	Effort     int64         // default plan.DefaultEffort
+	// Peak is the level of the forecast peak that capacity is planned for: one of
+	// forecast.PeakLevels; default expected.
+	Peak    string
+	Epsilon float64 // default DefaultEpsilon
+	Gap     float64 // relative gap at which solving stops, default 0
+	Effort  int64   // default plan.DefaultEffort
 	// Notes are assumptions made before the review, in words.
 	Notes []string
 }
@@ -35,6 +39,7 @@ type ReviewOptions struct {
 func (o ReviewOptions) withDefaults(spec *service.Spec) ReviewOptions {
 	o.Horizon = cmp.Or(o.Horizon, time.Hour)
 	o.Forecaster = cmp.Or(o.Forecaster, spec.Autoscale.Forecast, "auto")
+	o.Peak = cmp.Or(o.Peak, forecast.PeakLevels[0])
 	o.Epsilon = cmp.Or(o.Epsilon, DefaultEpsilon)
 	return o
 }
@@ -49,12 +54,15 @@ type Reviewed struct {
 // the load from the history before at (nil = none), less what prefix caches are
 // expected to spare, and solves the scaling problem from the counts that stand.
 // Whatever it had to assume stands in the proposal in words. It fails on a
-// horizon or forecaster that cannot be, and on a history that ends long before
+// horizon, forecaster or peak that cannot be, and on a history that ends long before
 // at; no plan within the bounds is no failure but the status infeasible.
 func Review(spec *service.Spec, counts []Count, h *telemetry.History, at time.Time, o ReviewOptions) (*Reviewed, error) {
 	r := &review{spec: spec, o: o.withDefaults(spec), at: at.UTC(), assumed: slices.Clone(o.Notes)}
 	if r.o.Horizon < time.Minute || r.o.Horizon > maxReviewHorizon {
 		return nil, fmt.Errorf("planning %s: horizon must be 1m to %s, got %s", spec.Name, maxReviewHorizon, r.o.Horizon)
+	}
+	if !slices.Contains(forecast.PeakLevels, r.o.Peak) {
+		return nil, fmt.Errorf("planning %s: peak must be one of %v, got %q", spec.Name, forecast.PeakLevels, r.o.Peak)
 	}
 	r.findClasses()
 	r.prices()

@@ -208,8 +208,12 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic, minutes int)
 			if err != nil {
 				return err
 			}
+			lift := lifted(fc, r.o.Peak)
 			for w, v := range fc.Mean {
-				rho[w] += v / 60
+				rho[w] += lift * v / 60
+			}
+			if lift > 1 {
+				words.add(fmt.Sprintf("the %s peak of the time is planned for, not its mean", r.o.Peak), name)
 			}
 			for _, a := range fc.Assumed {
 				words.add(a, name)
@@ -227,6 +231,17 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic, minutes int)
 	}
 	words.each(func(names, sentence string) { r.assume("%s: %s", names, sentence) })
 	return nil
+}
+
+// lifted is by how much the means of a forecast must be raised for the greatest of
+// them to be the peak at a level. A noisy load passes its greatest mean in most
+// hours; the means' course, which says when regions can help each other, stays.
+func lifted(fc forecast.Forecast, level string) float64 {
+	top := slices.Max(fc.Mean)
+	if peak, ok := fc.Peaks.At(level); ok && top > 0 && peak > top {
+		return peak / top
+	}
+	return 1
 }
 
 func allUnknown(values []float64) bool {

@@ -3,10 +3,13 @@ package controller
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"skyserve/forecast"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/plan"
@@ -106,6 +109,40 @@ func TestReviewFollowsLoad(t *testing.T) {
 				t.Errorf("local replicas are planned with at a price and billed at none: %v, %v", *p.CostPerHour.Now, *p.Objective)
 			}
 		})
+	}
+}
+
+// A load that jumps about from minute to minute is planned for by the peak of the
+// hour, and the higher the level, the higher that is.
+func TestReviewPlansForThePeak(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var points []telemetry.Point
+	top, sum := 0.0, 0.0
+	for m := reviewAt.Unix()/60 - 1500; m < reviewAt.Unix()/60; m++ {
+		tps := 2000 + 1500*rng.Float64()
+		top, sum = max(top, tps), sum+tps
+		points = append(points, telemetry.Point{
+			Minute: m, Balancer: "lb-us", Region: "local/us", Model: "meta-llama/Llama-3.1-8B-Instruct", Tier: service.TierFast, PromptTokens: int64(60 * tps),
+		})
+	}
+	h, err := telemetry.NewHistory(points)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := sum / 1500 // the mean
+	for _, level := range forecast.PeakLevels[1:] {
+		p := reviewed(t, reviewYAML, standing(1, 1), h, ReviewOptions{Peak: level})
+		peak := 0.0
+		for _, c := range p.Changes {
+			peak = max(peak, c.ForecastPeakTPS)
+		}
+		if peak < before*0.999 || peak > 1.2*top {
+			t.Errorf("%s: %.0f tokens/s after %.0f at the level before; the mean is %.0f, the most ever %.0f", level, peak, before, sum/1500, top)
+		}
+		if !slices.ContainsFunc(p.Assumed, func(a string) bool { return strings.Contains(a, "the "+level+" peak of the time is planned for") }) {
+			t.Errorf("%s: assumed %q", level, p.Assumed)
+		}
+		before = peak
 	}
 }
 
@@ -271,6 +308,7 @@ func TestReviewRefuses(t *testing.T) {
 	}{
 		"horizon":    {reviewAt, ReviewOptions{Horizon: time.Second}, "horizon must be 1m to 168h0m0s, got 1s"},
 		"forecaster": {reviewAt, ReviewOptions{Forecaster: "oracle"}, `unknown forecaster "oracle"`},
+		"peak":       {reviewAt, ReviewOptions{Peak: "p42"}, `peak must be one of [expected p50 p90 p95 p99], got "p42"`},
 		"stale":      {reviewAt.Add(40 * 24 * time.Hour), ReviewOptions{}, "the history ends 57600 minutes before"},
 		"short":      {reviewAt, ReviewOptions{Forecaster: "seasonal-naive"}, "needs a day of history, got 10 minutes"},
 	} {
