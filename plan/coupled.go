@@ -7,6 +7,7 @@ const (
 	rootSteps    = 250
 	moreSteps    = 100
 	rounds       = 40
+	nearestSmall = 0.1       // the same where cells are few
 	nearest      = 2e-4      // options of an annealing, as a share of the bound
 	poolOptions  = 24        // of a block, in an annealing
 	leastSweeps  = 1_000_000 // proposals of the first annealing
@@ -30,22 +31,24 @@ func (c *coupling) run(y []float64) {
 	}
 	c.raise(a.best.value)
 	sweeps := leastSweeps
-	small := len(c.blocks)*c.gpus <= branchCells
 	for round := range rounds {
 		before := c.bestCost
 		c.lookFor(a.best, in, sweeps, round)
 		if round < 3 && !c.done(c.bound) {
 			c.tighten(a, in)
 		}
-		if c.work.spent() || c.done(c.bound) || c.wrong != nil || small && c.bestCost >= before {
+		if c.work.spent() || c.done(c.bound) || c.wrong != nil || c.small() && c.bestCost >= before {
 			break
 		}
 		sweeps = min(2*sweeps, mostSweeps)
 	}
-	if small && !c.work.spent() && !c.done(c.bound) && c.wrong == nil {
+	if c.small() && !c.work.spent() && !c.done(c.bound) && c.wrong == nil {
 		newBranching(c).run(a.best.y, in)
 	}
 }
+
+// small reports whether the last resort is to branch.
+func (c *coupling) small() bool { return len(c.blocks)*c.gpus <= branchCells }
 
 // tighten raises the bound by more steps and, where their rows allow it, by
 // solving models whole.
@@ -74,11 +77,15 @@ func (c *coupling) noneCheaper(bound float64) bool {
 // lookFor anneals over the options near the relaxation at p. Rounds differ in
 // how near, and in what a broken row costs.
 func (c *coupling) lookFor(p *point, in box, proposals, round int) {
-	d := nearest * math.Max(math.Abs(p.value), 1e-3) * float64(1+round%3)
+	d, most := nearest*float64(1+round%3), poolOptions*(1+round%2)
+	if c.small() {
+		d, most = nearestSmall, 8*poolOptions
+	}
+	d *= math.Max(math.Abs(p.value), 1e-3)
 	if c.best != nil {
 		d = math.Min(d, c.bestCost-p.value+slackOf(c.bestCost))
 	}
-	pool, _ := c.pools(p, in, d, poolOptions*(1+round%2))
+	pool, _ := c.pools(p, in, d, most)
 	if pool == nil {
 		return
 	}

@@ -318,16 +318,21 @@ func (s *solver) result(p *Problem, unit float64) (Result, error) {
 	if err := p.Verify(s.best); err != nil {
 		return Result{}, fmt.Errorf("solving: the counts found break a row: %w", err)
 	}
-	r.X, r.Objective = s.best, p.Cost(s.best)
-	if r.Bound >= r.Objective-2*relTolerance*r.Objective {
+	s.bound = r.Bound
+	return s.assessed(p), nil
+}
+
+// assessed is the result of the best counts, at the prices of p.
+func (s *solver) assessed(p *Problem) Result {
+	r := Result{X: s.best, Objective: p.Cost(s.best), Bound: s.bound, Status: StatusFeasible}
+	if r.Bound >= r.Objective-2*relTolerance*math.Abs(r.Objective) {
 		r.Bound = r.Objective // the difference is rounding
 	}
 	if r.Objective > 0 {
 		r.Gap = (r.Objective - r.Bound) / r.Objective
 	}
-	r.Status = StatusFeasible
 	if r.Objective-r.Bound <= s.o.Gap*r.Objective {
 		r.Status = StatusOptimal
 	}
-	return r, nil
+	return r
 }

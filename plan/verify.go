@@ -143,7 +143,7 @@ func (s *solver) spreadOnce(i, k int) bool {
 			}
 			x[from][k]--
 			x[to][k]++
-			if s.rules.verify(s.best) == nil {
+			if s.rules.verify(s.best) == nil && p.Cost(s.best) <= s.bestCost+slackOf(s.bestCost) {
 				bestGain, bestFrom, bestTo = gain, from, to
 			}
 			x[from][k]++
@@ -159,7 +159,7 @@ func (s *solver) spreadOnce(i, k int) bool {
 }
 
 // spreadGain is how much less load lacks local capacity after the move; 0 when
-// the move changes the cost.
+// the start of a replica would cost more.
 func (s *solver) spreadGain(i, k, from, to int) float64 {
 	p, x := s.p, s.best[i]
 	started := x[from][k] > p.N[i][from][k]
