@@ -76,12 +76,12 @@ func glpk(t *testing.T, glpsol, dir string, p *Problem) (objective float64, stat
 	if err != nil {
 		t.Fatal(err)
 	}
-	columns, names := map[string]float64{}, p.columns() // GLPK numbers columns as the objective meets them
+	columns, names := map[string]float64{}, p.ColumnNames()
 	for _, line := range strings.Split(string(text), "\n") {
 		var at int
 		var v float64
 		if n, _ := fmt.Sscanf(line, "j %d %g", &at, &v); n == 2 {
-			columns[names[at-1].name] = v
+			columns[names[at-1]] = v
 		}
 	}
 	x, err := p.Counts(columns)

@@ -7,10 +7,11 @@ const (
 	rootSteps    = 250
 	moreSteps    = 100
 	rounds       = 40
-	nearestSmall = 0.1       // the same where cells are few
-	nearest      = 2e-4      // options of an annealing, as a share of the bound
-	poolOptions  = 24        // of a block, in an annealing
-	leastSweeps  = 1_000_000 // proposals of the first annealing
+	nearestSmall = 0.1    // the same where cells are few
+	nearest      = 2e-4   // options of an annealing, as a share of the bound
+	poolOptions  = 24     // of a block, in an annealing
+	leastSweeps  = 20_000 // proposals of the first annealing, at least,
+	blockSweeps  = 2_500  // and for every block
 	mostSweeps   = 16_000_000
 	brokenCost   = 0.1  // of a row, beyond its price
 	exactOptions = 4096 // of a block, in a proof
@@ -30,7 +31,7 @@ func (c *coupling) run(y []float64) {
 		return
 	}
 	c.raise(a.best.value)
-	sweeps := leastSweeps
+	sweeps := max(leastSweeps, blockSweeps*len(c.blocks))
 	for round := range rounds {
 		before := c.bestCost
 		c.lookFor(a.best, in, sweeps, round)
@@ -100,8 +101,4 @@ func (c *coupling) lookFor(p *point, in box, proposals, round int) {
 		}
 	}
 	c.polish(x)
-}
-
-func (c *coupling) giveReasons() {
-	c.wrong = []string{"shared capacity: every model fits by itself, but no counts fit together"}
 }

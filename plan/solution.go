@@ -5,6 +5,16 @@ import (
 	"math"
 )
 
+// ColumnNames are the names of the columns that WriteLP and WriteMPS write, in
+// the order in which the LP file's objective has them.
+func (p *Problem) ColumnNames() []string {
+	var out []string
+	for _, c := range p.columns() {
+		out = append(out, c.name)
+	}
+	return out
+}
+
 // Counts turns the values of the columns that WriteLP and WriteMPS name into
 // counts by model, region and GPU; a column left out is 0. It fails on a value
 // that is no whole number of 0 or more.

@@ -130,6 +130,7 @@ type solver struct {
 	bestCost float64
 	bound    float64
 	wrong    []string
+	silent   bool // what conflicts is not asked for
 }
 
 // capRow is a capacity that several models together could exceed.

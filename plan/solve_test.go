@@ -332,7 +332,7 @@ func TestSharedCapacityInfeasible(t *testing.T) {
 	p.Rho = [][][]float64{{{3000}}, {{3000}}}
 	p.Capacity = [][]*int{{ptr(5)}}
 	got := solve(t, p, Options{})
-	if got.Status != StatusInfeasible || len(got.Infeasible) != 1 || !strings.Contains(got.Infeasible[0], "shared capacity") {
+	if got.Status != StatusInfeasible || len(got.Infeasible) != 1 || got.Infeasible[0] != "us has 5 L4 in all; a, b need at least 6 there" {
 		t.Fatalf("%s %v", got.Status, got.Infeasible)
 	}
 	p.Capacity[0][0] = ptr(6)
