@@ -40,8 +40,9 @@ const (
 	hottest     = 0.06
 	coldest     = 0.0006
 	stages      = 60
-	proposeWork = 4 // effort of a proposal, about
+	proposeWork = 12 // effort of a proposal, about
 	rowSlack    = 1e-9
+	pairReach   = 1.5 // what a first move may cost for a second to make good
 )
 
 func (c *coupling) newAnnealing(p *point, pool [][]option, broken float64, seed uint64) *annealing {
@@ -141,31 +142,77 @@ func (a *annealing) reweigh() {
 }
 
 // propose moves one block to another of its options, always when that is
-// cheaper, else with a chance that falls with the difference.
+// cheaper, else with a chance that falls with the difference. Where that fails
+// a second block that shares its region or its model moves with it: what one
+// takes from a row the other gives back.
 func (a *annealing) propose(temperature float64) {
+	// Drawn beforehand, so that one number decides on both.
+	most := -temperature * math.Log(1-a.random.Float64())
 	at := a.movable[a.random.IntN(len(a.movable))]
-	u := a.random.Float64()
-	to := int(u * u * float64(len(a.pool[at])))
+	to := a.drawn(at)
 	if to == a.pick[at] {
 		return
 	}
+	change, dearer := a.change(at, to)
+	if change <= most {
+		a.move(at, to, dearer)
+		return
+	}
+	second := a.neighbour(at)
+	next := a.drawn(second)
+	if change > pairReach || second == at || next == a.pick[second] {
+		a.unmoved(at, to)
+		return
+	}
+	was := a.pick[at]
+	a.move(at, to, dearer)
+	with, also := a.change(second, next)
+	if change+with <= most {
+		a.move(second, next, also)
+		return
+	}
+	a.unmoved(second, next)
+	_, back := a.change(at, was)
+	a.move(at, was, back)
+}
+
+// drawn is a random option of a block, the cheap ones more often.
+func (a *annealing) drawn(at int) int {
+	u := a.random.Float64()
+	return int(u * u * float64(len(a.pool[at])))
+}
+
+// neighbour is a block of the same region or of the same model.
+func (a *annealing) neighbour(at int) int {
+	c := a.c
+	i, j := at/c.regions, at%c.regions
+	if a.random.Uint64()&1 == 0 {
+		return a.random.IntN(c.models)*c.regions + j
+	}
+	return i*c.regions + a.random.IntN(c.regions)
+}
+
+// change is how much a move costs, rows that it breaks included, and without
+// them.
+func (a *annealing) change(at, to int) (change, dearer float64) {
 	from, next := a.figure(at, a.pick[at]), a.figure(at, to)
-	dearer := next[0] - from[0]
+	dearer = next[0] - from[0]
 	if a.c.p.Switch != nil {
 		dearer -= a.respare(at, a.pool[at][a.pick[at]].x, a.pool[at][to].x)
 	}
-	change := dearer
+	change = dearer
 	for t, r := range a.rows[at] {
 		s := &a.state[r]
 		change += s.weight * (s.over(s.use+next[t+1]-from[t+1]) - s.over(s.use))
 	}
-	if change > 0 && (change > 30*temperature || a.random.Float64() >= math.Exp(-change/temperature)) {
-		if a.c.p.Switch != nil {
-			a.respare(at, a.pool[at][to].x, a.pool[at][a.pick[at]].x)
-		}
-		return
+	return change, dearer
+}
+
+// unmoved takes back what change noted of a move that is not made.
+func (a *annealing) unmoved(at, to int) {
+	if a.c.p.Switch != nil {
+		a.respare(at, a.pool[at][to].x, a.pool[at][a.pick[at]].x)
 	}
-	a.move(at, to, dearer)
 }
 
 // respare changes the counts of block at and gives how much more taking VMs

@@ -12,7 +12,7 @@ const (
 	poolOptions  = 24     // of a block, in an annealing
 	leastSweeps  = 20_000 // proposals of the first annealing, at least,
 	blockSweeps  = 2_500  // and for every block
-	mostSweeps   = 16_000_000
+	mostSweeps   = 32_000_000
 	brokenCost   = 0.1  // of a row, beyond its price
 	exactOptions = 4096 // of a block, in a proof
 )
@@ -35,7 +35,7 @@ func (c *coupling) run(y []float64) {
 	for round := range rounds {
 		before := c.bestCost
 		c.lookFor(a.best, in, sweeps, round)
-		if round < 3 && !c.done(c.bound) {
+		if round%8 == 0 && !c.done(c.bound) {
 			c.tighten(a, in)
 		}
 		if c.work.spent() || c.done(c.bound) || c.wrong != nil || c.small() && c.bestCost >= before {

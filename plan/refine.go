@@ -5,8 +5,8 @@ import "math"
 // modelEffort bounds the work on one model in a refinement, so that one hard
 // model does not use up what all have.
 const (
-	modelEffort  = 4_000_000
-	polishEffort = 500_000
+	modelEffort  = 2_000_000
+	polishEffort = 200_000
 )
 
 // refinable reports whether a model, with the rows that it shares priced, is a
