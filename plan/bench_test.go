@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -45,11 +44,12 @@ func benchmarked(seed uint64) []struct {
 	caps := func(share float64) *Problem {
 		return withCapacity(random(rand.New(rand.NewPCG(seed, 9)), paperSize), rand.New(rand.NewPCG(seed, 10)), share)
 	}
-	return []struct {
+	type timed = struct {
 		name string
 		gap  float64
 		p    *Problem
-	}{
+	}
+	out := []timed{
 		{"4x3x1", 0, random(rand.New(rand.NewPCG(seed, 9)), size{models: 4, regions: 3, gpus: 1, windows: 12, most: 20})},
 		{"4x3x3", 0, random(rand.New(rand.NewPCG(seed, 9)), size{models: 4, regions: 3, gpus: 3, windows: 12, most: 20})},
 		{"4x3x3-tight", 0, withCapacity(random(rand.New(rand.NewPCG(seed, 9)), size{models: 4, regions: 3, gpus: 3, windows: 12, most: 20}), rand.New(rand.NewPCG(seed, 10)), 1.1)},
@@ -58,6 +58,11 @@ func benchmarked(seed uint64) []struct {
 		{"20x20x5-medium", 0.001, caps(1.6)},
 		{"20x20x5-tight", 0.001, caps(1.1)},
 	}
+	for _, k := range kinds[2:8] {
+		r := rand.New(rand.NewPCG(seed, 12))
+		out = append(out, timed{"20x20x5-" + k.name, 0.001, k.make(random(rand.New(rand.NewPCG(seed, 9)), paperSize), r)})
+	}
+	return out
 }
 
 // BenchmarkSolve reports how far the answer is proven beside its time.
@@ -66,10 +71,13 @@ func BenchmarkSolve(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			var gap, proven, work float64
 			for n := 0; b.Loop(); n++ {
+				b.StopTimer()
 				c := benchmarked(uint64(n%8 + 1))[at]
-				s := newSolver(first(scale(c.p)), Options{Gap: c.gap, Effort: DefaultEffort})
+				b.StartTimer()
+				scaled, unit := scale(c.p)
+				s := newSolver(scaled, Options{Gap: c.gap, Effort: DefaultEffort})
 				s.run()
-				r, err := s.result(c.p, 1)
+				r, err := s.result(c.p, unit)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -85,7 +93,3 @@ func BenchmarkSolve(b *testing.B) {
 		})
 	}
 }
-
-func first(p *Problem, _ float64) *Problem { return p }
-
-var _ = fmt.Sprint

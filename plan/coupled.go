@@ -90,6 +90,9 @@ func (c *coupling) lookFor(p *point, in box, proposals, round int) {
 	if pool == nil {
 		return
 	}
+	for at := range pool {
+		pool[at] = c.withMore(p, in, at, pool[at])
+	}
 	a := c.newAnnealing(p, pool, brokenCost*float64(1+round%4), uint64(round))
 	a.begin(a.pick)
 	a.run(proposals, hottest)

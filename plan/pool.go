@@ -126,3 +126,40 @@ func (c *coupling) pools(p *point, in box, d float64, most int) (out [][]option,
 	}
 	return out, whole
 }
+
+// withMore adds to a block's options its cheapest with some more units of the
+// class that carries load at the least reduced cost: where many options have one
+// reduced cost, those that are kept may together carry too little.
+func (c *coupling) withMore(p *point, in box, at int, options []option) []option {
+	if len(options) == 0 {
+		return options
+	}
+	mu := c.price(at, p.y, in)
+	best, least := -1, math.Inf(1)
+	for k := range c.priced.classes {
+		cl := &c.priced.classes[k]
+		if slope := (cl.stay + cl.start - mu*cl.theta) / cl.theta; cl.theta > 0 && slope < least {
+			best, least = k, slope
+		}
+	}
+	if best < 0 {
+		return options
+	}
+	first, count := options[0].x, 0
+	for _, n := range first {
+		count += n
+	}
+	room := min(c.priced.classes[best].hi-first[best], c.priced.max-count)
+	for more := 1; more <= min(room, mostMore); more *= 2 {
+		o := option{x: slices.Clone(first)}
+		o.x[best] += more
+		if !slices.ContainsFunc(options, func(other option) bool { return slices.Equal(other.x, o.x) }) {
+			c.state(at, &o)
+			options = append(options, o)
+		}
+	}
+	return options
+}
+
+// mostMore is the most units that withMore adds.
+const mostMore = 16
