@@ -3,7 +3,7 @@ LINT_VERSION := v2.15.0
 SUDO         := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 SHELL_ROOMS  := ./lbd/... ./internal/... ./provision/... ./tui/... ./cmd/...
 
-.PHONY: test build vet lint race bench chaos compare-proxy examples openai-clients ci
+.PHONY: test build vet lint race bench chaos compare-proxy compare-solver examples openai-clients ci
 
 test:
 	go test ./...
@@ -38,6 +38,10 @@ compare-proxy: build
 	if [ -n "$$missing" ]; then $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends nginx-light haproxy || \
 	{ echo "comparing proxies: cannot install nginx and haproxy here: install them yourself" >&2; exit 1; }; fi
 	go test -tags compare -run TestCompareProxy -v -count=1 -timeout 20m ./lbd/proxy $(ARGS)
+
+# The solver of plans against GLPK on small problems of every kind (2 minutes).
+compare-solver:
+	go test -tags compare -run TestSolveEqualsGLPK -v -count=1 ./plan
 
 examples:
 	sh examples/run-all

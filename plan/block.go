@@ -9,10 +9,27 @@ import (
 const unlimited = math.MaxInt32
 
 // class is one GPU as a block sees it: the first n units (those that stand)
-// cost stay each, further ones stay + start.
+// cost stay each, the next m (on VMs that another model gives up) stay + turn,
+// further ones stay + start; turn is at most start, or m is 0.
 type class struct {
-	stay, start, theta float64
-	n, lo, hi          int
+	stay, turn, start, theta float64
+	n, m, lo, hi             int
+}
+
+// steps are the class's runs of units of one price: the unit's cost, and after
+// how many units the run ends.
+func (c *class) steps() [3]step {
+	return [3]step{{c.stay, c.n}, {c.stay + c.turn, c.n + c.m}, {c.stay + c.start, unlimited}}
+}
+
+type step struct {
+	cost float64
+	end  int
+}
+
+// cost is the price of x units.
+func (c *class) cost(x int) float64 {
+	return c.stay*float64(x) + c.turn*float64(min(max(0, x-c.n), c.m)) + c.start*float64(max(0, x-c.n-c.m))
 }
 
 // block is one model in one region: choose a count of every class so that the
@@ -21,13 +38,20 @@ type block struct {
 	classes  []class
 	need     float64
 	min, max int
+	// away prices the load above the block's capacity, which other regions serve.
+	away away
+	// closed says that the pool serves no unit of the block.
+	closed bool
 }
 
 // cost is the price of counts x.
 func (b *block) cost(x []int) float64 {
 	var sum float64
-	for k, c := range b.classes {
-		sum += c.stay*float64(x[k]) + c.start*float64(max(0, x[k]-c.n))
+	for k := range b.classes {
+		sum += b.classes[k].cost(x[k])
+	}
+	if b.away.price > 0 {
+		sum += b.away.cost(b.capacity(x))
 	}
 	return sum
 }
@@ -43,7 +67,7 @@ func (b *block) capacity(x []int) float64 {
 
 // open reports whether units of class k can be added without limit.
 func (b *block) open(k int) bool {
-	return b.classes[k].hi >= unlimited && b.max >= unlimited && b.classes[k].theta > 0
+	return !b.closed && b.classes[k].hi >= unlimited && b.max >= unlimited && b.classes[k].theta > 0
 }
 
 // possible reports whether any counts satisfy the bounds, and the greatest
@@ -59,7 +83,7 @@ func (b *block) possible() (reach float64, ok bool) {
 		x[k], order[k] = c.lo, k
 		count += c.lo
 		room = min(unlimited, room+c.hi)
-		if b.open(k) {
+		if c.hi >= unlimited && b.max >= unlimited && c.theta > 0 {
 			reach = math.Inf(1)
 		}
 	}
@@ -115,26 +139,39 @@ type walk struct {
 // newWalk prepares a search at price mu; global is the model's need over all
 // regions, beyond which capacity is useless anywhere.
 func newWalk(b *block, mu, global float64, work *effort) *walk {
+	w := &walk{}
+	w.reset(b, mu, global, work)
+	return w
+}
+
+// reset prepares another search with the memory of the last.
+func (w *walk) reset(b *block, mu, global float64, work *effort) {
 	g := len(b.classes)
-	w := &walk{
-		b: b, mu: mu, work: work, x: make([]int, g), top: make([]int, g), limit: math.Inf(1),
-		baseCost: make([]float64, g+1), baseCap: make([]float64, g+1), segs: make([]segment, 0, 2*g),
+	if len(w.x) != g {
+		w.x, w.top = make([]int, g), make([]int, g)
+		w.baseCost, w.baseCap = make([]float64, g+1), make([]float64, g+1)
+		w.segs = make([]segment, 0, 3*g)
 	}
+	w.b, w.mu, w.work, w.limit, w.segs = b, mu, work, math.Inf(1), w.segs[:0]
+	work.spend(8 * g) // what preparing and sorting looks at
 	for k := g - 1; k >= 0; k-- {
 		w.top[k] = b.top(k, global)
 		w.addClass(k)
 	}
-	slices.SortStableFunc(w.segs, func(p, q segment) int {
-		a, c := p.slope*q.theta, q.slope*p.theta
-		switch {
-		case a < c:
-			return -1
-		case a > c:
-			return 1
+	for i := 1; i < len(w.segs); i++ { // few and nearly in order: insertion
+		s := w.segs[i]
+		at := i
+		for ; at > 0 && s.before(w.segs[at-1]); at-- {
+			w.segs[at] = w.segs[at-1]
 		}
-		return p.class - q.class
-	})
-	return w
+		w.segs[at] = s
+	}
+}
+
+// before orders segments by reduced cost for their capacity.
+func (s segment) before(o segment) bool {
+	a, c := s.slope*o.theta, o.slope*s.theta
+	return a < c || a == c && s.class < o.class
 }
 
 // top is the greatest count of class k that any solution worth finding has: a
@@ -145,7 +182,7 @@ func (b *block) top(k int, global float64) int {
 	local, anywhere := unitsFor(b.need, c.theta), unitsFor(math.Max(b.need, global), c.theta)
 	useful := anywhere
 	if b.open(k) {
-		useful = max(min(c.n, anywhere), local)
+		useful = max(min(c.n+c.m, anywhere), local)
 	}
 	return min(c.hi, max(c.lo, b.min, useful), b.max)
 }
@@ -153,19 +190,21 @@ func (b *block) top(k int, global float64) int {
 // addClass adds class k's cheapest counts to the base and its units of positive
 // reduced cost to the segments.
 func (w *walk) addClass(k int) {
-	c := w.b.classes[k]
+	c := &w.b.classes[k]
 	cost, count := w.reduced(k, c.lo), c.lo
-	for _, s := range []segment{
-		{k, c.stay - w.mu*c.theta, c.theta, min(c.n, w.top[k]) - count},
-		{k, c.stay + c.start - w.mu*c.theta, c.theta, w.top[k] - max(c.n, count)},
-	} {
-		switch {
-		case s.count <= 0:
-		case s.slope <= 0:
-			cost += s.slope * float64(s.count)
-			count += s.count
-		case s.theta > 0:
-			w.segs = append(w.segs, s)
+	from := c.lo
+	for _, s := range c.steps() {
+		units := min(s.end, w.top[k]) - from
+		if units <= 0 {
+			continue
+		}
+		from += units
+		switch slope := s.cost - w.mu*c.theta; {
+		case slope <= 0:
+			cost += slope * float64(units)
+			count += units
+		case c.theta > 0:
+			w.segs = append(w.segs, segment{k, slope, c.theta, units})
 		}
 	}
 	w.baseCost[k] = w.baseCost[k+1] + cost
@@ -174,8 +213,8 @@ func (w *walk) addClass(k int) {
 
 // reduced is the reduced cost of x units of class k.
 func (w *walk) reduced(k, x int) float64 {
-	c := w.b.classes[k]
-	return (c.stay-w.mu*c.theta)*float64(x) + c.start*float64(max(0, x-c.n))
+	c := &w.b.classes[k]
+	return c.cost(x) - w.mu*c.theta*float64(x)
 }
 
 // bound is the least reduced cost at which the classes from k on cover a need,
@@ -206,7 +245,10 @@ func (w *walk) bound(k int, need float64) float64 {
 // a rising bound above the limit ends the row.
 func (w *walk) from(k int, reduced, capacity float64, count int) {
 	if k == len(w.x) {
-		if count >= w.b.min && covers(capacity, w.b.need) {
+		if w.b.away.price > 0 {
+			reduced += w.b.away.cost(capacity)
+		}
+		if count >= w.b.min && covers(capacity, w.b.need) && reduced <= w.limit {
 			w.leaf(reduced, capacity)
 		}
 		return
@@ -251,14 +293,17 @@ func (w *walk) cheapest(x []int) (reduced, capacity float64, ok bool) {
 func (w *walk) greedy() float64 {
 	count := 0
 	need := w.b.need - w.baseCap[0]
-	cost := w.baseCost[0]
-	for k, c := range w.b.classes {
+	cost := w.baseCost[0] + w.b.away.cost(w.b.need-relTolerance*math.Max(1, w.b.need))
+	for k := range w.b.classes {
+		c := &w.b.classes[k]
 		count += c.lo
-		if c.stay-w.mu*c.theta <= 0 {
-			count += max(0, min(c.n, w.top[k])-c.lo)
-		}
-		if c.stay+c.start-w.mu*c.theta <= 0 {
-			count += max(0, w.top[k]-max(c.n, c.lo))
+		from := c.lo
+		for _, s := range c.steps() {
+			units := max(0, min(s.end, w.top[k])-from)
+			from += units
+			if s.cost-w.mu*c.theta <= 0 {
+				count += units
+			}
 		}
 	}
 	for _, s := range w.segs {

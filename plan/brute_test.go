@@ -41,7 +41,7 @@ func bruteModel(p *Problem, i, most int) [][][]int {
 		for j := range x {
 			x[j] = append([]int(nil), flat[j*len(p.GPUs):(j+1)*len(p.GPUs)]...)
 		}
-		if p.verifyModel(i, x) == nil {
+		if newRules(p).verifyModel(i, x) == nil {
 			out = append(out, x)
 		}
 		c := 0

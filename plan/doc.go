@@ -1,10 +1,13 @@
 // Package plan decides how many replicas of each model run on each GPU in each
 // region for the next hour: SageServe's integer programme (section 5 of the
 // paper), its exact solver, and the proposal that people read. It is pure: no
-// clock, no randomness, no I/O; effort is bounded by counted work.
+// clock, no I/O, random numbers only from streams of a stated seed; effort is
+// bounded by counted work.
 //
-// Read problem.go first (the programme), then solve.go (the order of attack),
-// block.go (one model in one region), model.go and search.go (one model over its
-// regions), caps.go, branch.go and tighten.go (shared capacity), and proposal.go
-// (the answer in words).
+// Read problem.go and extras.go first (the programme), then solve.go (the order
+// of attack), block.go (one model in one region), model.go and search.go (one
+// model over its regions). couple.go says how rows over several models, and
+// cover.go how other rows of coverage, are priced; ascent.go raises the bound,
+// anneal.go and refine.go find counts, exact.go branches where that is small and
+// conflict.go names what cannot be met. proposal.go is the answer in words.
 package plan

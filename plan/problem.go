@@ -40,6 +40,7 @@ type Problem struct {
 	// bound, as is a nil entry.
 	Min [][]*int `json:"min"`
 	Max [][]*int `json:"max"`
+	Extras
 }
 
 // ReadProblem reads a problem as JSON and checks it. Errors name the place and
@@ -104,6 +105,7 @@ func (p *Problem) Check() error {
 	c.limits("capacity", p.Capacity, c.regions, c.gpus)
 	c.limits("min", p.Min, c.models, c.regions)
 	c.limits("max", p.Max, c.models, c.regions)
+	c.extras(p)
 	return c.err
 }
 
@@ -201,15 +203,27 @@ func (p *Problem) GlobalNeed(i int) float64 {
 	return peak
 }
 
-// Cost is what the counts x cost: the price of every replica for an hour and
-// the start of every new one.
+// Cost is what the counts x cost: the price of every replica for an hour, the
+// start of every new one, or its switch where a VM is given up that it can have,
+// and the load that is sent away.
 func (p *Problem) Cost(x [][][]int) float64 {
 	var cost float64
 	for i := range p.Models {
 		for j := range p.Regions {
 			for k := range p.GPUs {
-				cost += p.Alpha[k]*float64(x[i][j][k]) + p.Sigma[i][k]*float64(max(0, x[i][j][k]-p.N[i][j][k]))
+				cost += p.Price(j, k)*float64(x[i][j][k]) + p.Sigma[i][k]*float64(max(0, x[i][j][k]-p.N[i][j][k]))
 			}
+			if a := p.away(i, j); a.price > 0 {
+				cost += a.cost(p.carried(x, i, j))
+			}
+		}
+	}
+	if p.Switch == nil {
+		return cost
+	}
+	for j := range p.Regions {
+		for k := range p.GPUs {
+			cost -= p.spared(j, k, func(i int) int { return x[i][j][k] }, nil)
 		}
 	}
 	return cost

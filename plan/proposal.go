@@ -169,11 +169,7 @@ func (c Context) change(p *Problem, x [][][]int, i, j, k int) Change {
 
 // carried is what counts x of model i carry in region j.
 func (p *Problem) carried(x [][][]int, i, j int) float64 {
-	var sum float64
-	for k, n := range x[i][j] {
-		sum += p.Theta[i][k] * float64(n)
-	}
-	return sum
+	return p.carriedBy(i, x[i][j])
 }
 
 // binding names the rows that one replica less would break, or else those that

@@ -93,12 +93,15 @@ func (m *modelCase) patterns(j int, p dualPoint, d float64, work *effort) []patt
 // movable reports whether counts x of block b, which carry the given capacity,
 // hold a new unit that the block does not need and the pool has no dearer.
 func (m *modelCase) movable(b *block, x []int, capacity float64) bool {
+	if b.closed {
+		return false
+	}
 	count := 0
 	for _, n := range x {
 		count += n
 	}
 	for k, c := range b.classes {
-		if m.pool[k].cost <= c.stay+c.start && x[k] > max(c.n, c.lo) && count > b.min && covers(capacity-c.theta, b.need) {
+		if m.pool[k].cost <= c.stay+c.start && x[k] > max(c.n+c.m, c.lo) && count > b.min && covers(capacity-c.theta, b.need) {
 			return true
 		}
 	}

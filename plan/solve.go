@@ -9,11 +9,6 @@ import (
 // core.
 const DefaultEffort = 300_000_000
 
-// exactCells is up to how many model x region x GPU cells the relaxation under
-// shared capacity is solved to the last unit; beyond, its Lagrangian bound is
-// used, which costs far less.
-const exactCells = 400
-
 // Options bounds a Solve.
 type Options struct {
 	// Gap is the relative gap between cost and proven bound at which to stop; 0
@@ -22,6 +17,10 @@ type Options struct {
 	// Effort bounds the counted work, the same on every machine; 0 =
 	// DefaultEffort.
 	Effort int64
+	// Interrupt, when it is not nil, is asked now and then whether to stop with
+	// what is known. A bound on time is the caller's: it makes answers differ
+	// between machines.
+	Interrupt func() bool
 }
 
 // Status says what is known of a result.
@@ -72,34 +71,58 @@ func Solve(p *Problem, o Options) (Result, error) {
 // on the currency, and says what it divided by.
 func scale(p *Problem) (*Problem, float64) {
 	var unit float64
-	for k, a := range p.Alpha {
-		unit = math.Max(unit, a)
-		for i := range p.Sigma {
+	for i := range p.Models {
+		for k := range p.GPUs {
 			unit = math.Max(unit, p.Sigma[i][k])
+			for j := range p.Regions {
+				unit = math.Max(unit, p.Price(j, k))
+			}
 		}
 	}
 	if unit == 0 {
 		return p, 1
 	}
 	out := *p
-	out.Alpha, out.Sigma = make([]float64, len(p.Alpha)), make([][]float64, len(p.Sigma))
-	for k, a := range p.Alpha {
-		out.Alpha[k] = a / unit
-	}
+	out.Alpha, out.Sigma = divided(p.Alpha, unit), make([][]float64, len(p.Sigma))
 	for i, row := range p.Sigma {
-		for _, v := range row {
-			out.Sigma[i] = append(out.Sigma[i], v/unit)
+		out.Sigma[i] = divided(row, unit)
+	}
+	out.RegionAlpha, out.Switch = nil, nil
+	for _, row := range p.RegionAlpha {
+		out.RegionAlpha = append(out.RegionAlpha, divided(row, unit))
+	}
+	for _, row := range p.Switch {
+		each := make([]*float64, len(row))
+		for k, v := range row {
+			if v != nil {
+				scaled := *v / unit
+				each[k] = &scaled
+			}
 		}
+		out.Switch = append(out.Switch, each)
+	}
+	if p.Egress != nil {
+		out.Egress = divided(p.Egress, unit)
 	}
 	return &out, unit
 }
 
+func divided(values []float64, by float64) []float64 {
+	out := make([]float64, len(values))
+	for i, v := range values {
+		out[i] = v / by
+	}
+	return out
+}
+
 // solver is the state of one Solve.
 type solver struct {
-	p    *Problem
-	o    Options
-	work effort
-	rows []capRow
+	p     *Problem
+	o     Options
+	work  effort
+	rules *rules
+	// capacities are those that several models together could exceed.
+	capacities []capRow
 	// useful is the greatest count of a cell that an irreducible solution has.
 	useful [][][]int
 
@@ -107,13 +130,14 @@ type solver struct {
 	bestCost float64
 	bound    float64
 	wrong    []string
+	silent   bool // what conflicts is not asked for
 }
 
 // capRow is a capacity that several models together could exceed.
 type capRow struct{ region, gpu, capacity int }
 
 func newSolver(p *Problem, o Options) *solver {
-	s := &solver{p: p, o: o, work: effort{left: o.Effort}, bestCost: math.Inf(1)}
+	s := &solver{p: p, o: o, work: effort{left: o.Effort, stop: o.Interrupt}, rules: newRules(p), bestCost: math.Inf(1)}
 	s.useful = make([][][]int, len(p.Models))
 	for i := range p.Models {
 		s.useful[i] = make([][]int, len(p.Regions))
@@ -121,16 +145,16 @@ func newSolver(p *Problem, o Options) *solver {
 			s.useful[i][j] = make([]int, len(p.GPUs))
 			for k := range p.GPUs {
 				units := unitsFor(math.Max(p.LocalNeed(i, j), p.GlobalNeed(i)), p.Theta[i][k])
-				s.useful[i][j][k] = max(units, limit(p.Min, i, j, 0))
+				s.useful[i][j][k] = max(units, limit(p.Min, i, j, 0), total(p.MinTotal, i, 0))
 			}
 		}
 	}
-	s.findRows()
+	s.findCapacities()
 	return s
 }
 
-// findRows keeps the capacities that can bind.
-func (s *solver) findRows() {
+// findCapacities keeps the capacities that can bind.
+func (s *solver) findCapacities() {
 	for j := range s.p.Regions {
 		for k := range s.p.GPUs {
 			capacity := limit(s.p.Capacity, j, k, unlimited)
@@ -139,7 +163,7 @@ func (s *solver) findRows() {
 				most += min(s.useful[i][j][k], capacity)
 			}
 			if capacity < unlimited && most > capacity {
-				s.rows = append(s.rows, capRow{j, k, capacity})
+				s.capacities = append(s.capacities, capRow{j, k, capacity})
 			}
 		}
 	}
@@ -151,9 +175,10 @@ func (s *solver) caseOf(i int) *modelCase {
 	p := s.p
 	blocks := make([]block, len(p.Regions))
 	for j := range blocks {
-		b := block{need: p.LocalNeed(i, j), min: limit(p.Min, i, j, 0), max: limit(p.Max, i, j, unlimited)}
+		b := block{need: p.LocalNeed(i, j), min: limit(p.Min, i, j, 0), max: limit(p.Max, i, j, unlimited), away: p.away(i, j)}
+		b.closed = b.away.price > 0
 		for k := range p.GPUs {
-			c := class{stay: p.Alpha[k], start: p.Sigma[i][k], theta: p.Theta[i][k], n: p.N[i][j][k], hi: unlimited}
+			c := class{stay: p.Price(j, k), start: p.Sigma[i][k], theta: p.Theta[i][k], n: p.N[i][j][k], hi: unlimited}
 			if capacity := limit(p.Capacity, j, k, unlimited); capacity < s.useful[i][j][k] {
 				c.hi = capacity
 			}
@@ -176,10 +201,53 @@ func (s *solver) run() {
 	if s.wrong != nil {
 		return
 	}
+	if s.apart(cases) {
+		return
+	}
+	c := newCoupling(s)
+	c.run(s.firstPrices(c, cases))
+}
+
+// apart solves the models apart and reports whether that settles the problem:
+// when no row joins them, or their counts keep those that do. A quick answer
+// that breaks a row saves the search for the best one.
+func (s *solver) apart(cases []*modelCase) bool {
+	joined := s.joined()
+	if !joined || s.quickFits(cases) {
+		s.solveApart(cases)
+	}
+	return s.best != nil && s.done(s.bound) || !joined
+}
+
+// joined reports whether any row joins several models, or several regions of
+// one in another way than SageServe's.
+func (s *solver) joined() bool {
+	p := s.p
+	return len(s.capacities) > 0 || p.Switch != nil || p.MinTotal != nil || p.MaxTotal != nil || !p.plainCover()
+}
+
+// quickFits reports whether counts that are nearly the models' cheapest keep
+// every row.
+func (s *solver) quickFits(cases []*modelCase) bool {
+	if s.p.Switch != nil {
+		return false // the models' own costs leave out what a switch spares
+	}
+	x := make([][][]int, len(cases))
+	for i, c := range cases {
+		r := c.solve(&s.work, false)
+		if x[i] = r.x; r.x == nil {
+			return false
+		}
+	}
+	return s.rules.verify(x) == nil
+}
+
+func (s *solver) solveApart(cases []*modelCase) {
 	x := make([][][]int, len(cases))
 	found := true
+	s.bound = 0
 	for i, c := range cases {
-		share := effort{left: s.work.left / int64(len(cases)-i)}
+		share := effort{left: s.work.left / int64(len(cases)-i), stop: s.work.stop}
 		before := share.left
 		r := c.solve(&share, true)
 		s.work.left -= before - share.left
@@ -190,14 +258,30 @@ func (s *solver) run() {
 	if found {
 		s.offer(x)
 	}
-	if s.best == nil && len(s.rows) > 0 {
-		newCapSearch(s).run()
+}
+
+// done reports whether a bound proves that the best counts cannot be improved
+// on by more than the asked gap.
+func (s *solver) done(bound float64) bool {
+	return s.best != nil && bound >= s.bestCost-s.o.Gap*s.bestCost-slackOf(s.bestCost)
+}
+
+// firstPrices are prices of the models' coverage at which, without the other
+// rows, the bound is greatest.
+func (s *solver) firstPrices(c *coupling, cases []*modelCase) []float64 {
+	y := make([]float64, len(c.rows))
+	for i, m := range cases {
+		best, _ := m.maximise(&s.work)
+		if rows := c.links[i*c.regions].cover; best.x != nil && len(rows) > 0 {
+			y[rows[0]] = best.mu * c.rows[rows[0]].unit
+		}
 	}
+	return y
 }
 
 // offer takes counts as the best so far when they keep every row and cost less.
 func (s *solver) offer(x [][][]int) bool {
-	if s.p.Verify(x) != nil {
+	if s.rules.verify(x) != nil {
 		return false
 	}
 	cost := s.p.Cost(x)
@@ -235,16 +319,21 @@ func (s *solver) result(p *Problem, unit float64) (Result, error) {
 	if err := p.Verify(s.best); err != nil {
 		return Result{}, fmt.Errorf("solving: the counts found break a row: %w", err)
 	}
-	r.X, r.Objective = s.best, p.Cost(s.best)
-	if r.Bound >= r.Objective-2*relTolerance*r.Objective {
+	s.bound = r.Bound
+	return s.assessed(p), nil
+}
+
+// assessed is the result of the best counts, at the prices of p.
+func (s *solver) assessed(p *Problem) Result {
+	r := Result{X: s.best, Objective: p.Cost(s.best), Bound: s.bound, Status: StatusFeasible}
+	if r.Bound >= r.Objective-2*relTolerance*math.Abs(r.Objective) {
 		r.Bound = r.Objective // the difference is rounding
 	}
 	if r.Objective > 0 {
 		r.Gap = (r.Objective - r.Bound) / r.Objective
 	}
-	r.Status = StatusFeasible
 	if r.Objective-r.Bound <= s.o.Gap*r.Objective {
 		r.Status = StatusOptimal
 	}
-	return r, nil
+	return r
 }

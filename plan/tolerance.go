@@ -23,11 +23,23 @@ func unitsFor(need, theta float64) int {
 
 // effort is a budget of counted work, so that a bound on effort gives the same
 // answer on every machine.
-type effort struct{ left int64 }
+type effort struct {
+	left int64
+	stop func() bool // the caller's own bound, nil for none
+	next int64       // asked again when so much is left
+}
+
+// askEvery is the work between two questions to the caller: some milliseconds.
+const askEvery = 500_000
 
 // spend takes n units and reports whether the budget still stands.
 func (e *effort) spend(n int) bool {
 	e.left -= int64(n)
+	if e.stop != nil && e.left >= 0 && (e.next == 0 || e.left <= e.next) {
+		if e.next = max(1, e.left-askEvery); e.stop() {
+			e.left = -1
+		}
+	}
 	return e.left >= 0
 }
 

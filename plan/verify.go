@@ -1,11 +1,32 @@
 package plan
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
+
+// rules are a problem's rows, its rows of coverage listed once.
+type rules struct {
+	p      *Problem
+	covers [][]cover // by model
+}
+
+func newRules(p *Problem) *rules {
+	r := &rules{p: p}
+	sets := p.reachSets()
+	for i := range p.Models {
+		r.covers = append(r.covers, p.covers(i, sets))
+	}
+	return r
+}
 
 // Verify reports the first row that counts x break, with its place.
-func (p *Problem) Verify(x [][][]int) error {
+func (p *Problem) Verify(x [][][]int) error { return newRules(p).verify(x) }
+
+func (r *rules) verify(x [][][]int) error {
+	p := r.p
 	for i := range p.Models {
-		if err := p.verifyModel(i, x[i]); err != nil {
+		if err := r.verifyModel(i, x[i]); err != nil {
 			return err
 		}
 	}
@@ -23,8 +44,9 @@ func (p *Problem) Verify(x [][][]int) error {
 	return nil
 }
 
-func (p *Problem) verifyModel(i int, x [][]int) error {
-	var total float64
+func (r *rules) verifyModel(i int, x [][]int) error {
+	p := r.p
+	all := 0
 	for j := range p.Regions {
 		count, carried := 0, 0.0
 		for k, n := range x[j] {
@@ -34,7 +56,7 @@ func (p *Problem) verifyModel(i int, x [][]int) error {
 			count += n
 			carried += p.Theta[i][k] * float64(n)
 		}
-		total += carried
+		all += count
 		least, most := limit(p.Min, i, j, 0), limit(p.Max, i, j, unlimited)
 		switch {
 		case count < least || count > most:
@@ -43,10 +65,54 @@ func (p *Problem) verifyModel(i int, x [][]int) error {
 			return fmt.Errorf("%s in %s: carries %g tokens a second of %g", p.Models[i], p.Regions[j], carried, p.LocalNeed(i, j))
 		}
 	}
-	if !covers(total, p.GlobalNeed(i)) {
-		return fmt.Errorf("%s over all regions: carries %g tokens a second of %g", p.Models[i], total, p.GlobalNeed(i))
+	if err := p.verifyTotal(i, all); err != nil {
+		return err
+	}
+	for _, c := range r.covers[i] {
+		var carried float64
+		for j := range p.Regions {
+			if c.regions.has(j) {
+				carried += p.carriedBy(i, x[j])
+			}
+		}
+		if !covers(carried, c.need) {
+			return fmt.Errorf("%s over %s: carries %g tokens a second of %g", p.Models[i], p.nameCover(c), carried, c.need)
+		}
 	}
 	return nil
+}
+
+// nameCover names the regions of a row of coverage.
+func (p *Problem) nameCover(c cover) string {
+	if c.regions.size() == len(p.Regions) {
+		return "all regions"
+	}
+	if c.lost >= 0 && c.regions.size() == len(p.Regions)-1 {
+		return "all regions without " + p.Regions[c.lost]
+	}
+	var names []string
+	for j, name := range p.Regions {
+		if c.regions.has(j) {
+			names = append(names, name)
+		}
+	}
+	name := strings.Join(names, ", ")
+	if name == "" {
+		name = "no region"
+	}
+	if c.lost >= 0 {
+		name += " without " + p.Regions[c.lost]
+	}
+	return name
+}
+
+// carriedBy is what counts x of model i in one region carry.
+func (p *Problem) carriedBy(i int, x []int) float64 {
+	var sum float64
+	for k, n := range x {
+		sum += p.Theta[i][k] * float64(n)
+	}
+	return sum
 }
 
 // spread moves replicas between regions where that costs nothing and brings
@@ -77,7 +143,7 @@ func (s *solver) spreadOnce(i, k int) bool {
 			}
 			x[from][k]--
 			x[to][k]++
-			if p.Verify(s.best) == nil {
+			if s.rules.verify(s.best) == nil && p.Cost(s.best) <= s.bestCost+slackOf(s.bestCost) {
 				bestGain, bestFrom, bestTo = gain, from, to
 			}
 			x[from][k]++
@@ -93,7 +159,7 @@ func (s *solver) spreadOnce(i, k int) bool {
 }
 
 // spreadGain is how much less load lacks local capacity after the move; 0 when
-// the move changes the cost.
+// the start of a replica would cost more.
 func (s *solver) spreadGain(i, k, from, to int) float64 {
 	p, x := s.p, s.best[i]
 	started := x[from][k] > p.N[i][from][k]

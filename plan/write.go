@@ -24,36 +24,29 @@ type term struct {
 func num(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
 // rows lists the programme's rows over the columns s_i_j_k (replicas that
-// stay, at most n) and a_i_j_k (replicas added): x = s + a, so that
-// max(0, delta) needs no row of its own.
+// stay, at most n), a_i_j_k (replicas added) and, where they matter, t_i_j_k
+// (replicas on VMs taken over from another model) and o_i_j_w (load sent away):
+// x = s + t + a, so that max(0, delta) needs no row of its own.
 func (p *Problem) rows() []row {
 	var out []row
+	sets := p.reachSets()
 	for i := range p.Models {
-		all := row{name: fmt.Sprintf("global_%d", i), sense: ">=", right: p.GlobalNeed(i)}
-		for j := range p.Regions {
-			local := row{name: fmt.Sprintf("local_%d_%d", i, j), sense: ">=", right: p.LocalNeed(i, j)}
-			count := row{}
-			for k := range p.GPUs {
-				local.terms = append(local.terms, both(p.Theta[i][k], i, j, k)...)
-				count.terms = append(count.terms, both(1, i, j, k)...)
-			}
-			all.terms = append(all.terms, local.terms...)
-			out = append(out, local)
-			if least := limit(p.Min, i, j, 0); least > 0 {
-				out = append(out, row{fmt.Sprintf("min_%d_%d", i, j), count.terms, ">=", float64(least)})
-			}
-			if most := limit(p.Max, i, j, unlimited); most < unlimited {
-				out = append(out, row{fmt.Sprintf("max_%d_%d", i, j), count.terms, "<=", float64(most)})
-			}
-		}
-		out = append(out, all)
+		out = append(out, p.modelRows(i, sets)...)
 	}
 	for j := range p.Regions {
 		for k := range p.GPUs {
 			if capacity := limit(p.Capacity, j, k, unlimited); capacity < unlimited {
 				r := row{name: fmt.Sprintf("capacity_%d_%d", j, k), sense: "<=", right: float64(capacity)}
 				for i := range p.Models {
-					r.terms = append(r.terms, both(1, i, j, k)...)
+					r.terms = append(r.terms, p.count(1, i, j, k)...)
+				}
+				out = append(out, r)
+			}
+			if p.Switch != nil {
+				r := row{name: fmt.Sprintf("standing_%d_%d", j, k), sense: "<=", right: float64(p.standing(j, k))}
+				for i := range p.Models {
+					all := p.count(1, i, j, k)
+					r.terms = append(r.terms, all[:len(all)-1]...) // all but what is added
 				}
 				out = append(out, r)
 			}
@@ -62,11 +55,99 @@ func (p *Problem) rows() []row {
 	return out
 }
 
-func both(factor float64, i, j, k int) []term {
-	return []term{{factor, column("s", i, j, k)}, {factor, column("a", i, j, k)}}
+// modelRows lists the rows of model i alone.
+func (p *Problem) modelRows(i int, sets []regionSet) []row {
+	var out []row
+	carried, counted := make([][]term, len(p.Regions)), []term{}
+	for j := range p.Regions {
+		var count []term
+		for k := range p.GPUs {
+			carried[j] = append(carried[j], p.count(p.Theta[i][k], i, j, k)...)
+			count = append(count, p.count(1, i, j, k)...)
+		}
+		counted = append(counted, count...)
+		out = append(out, row{fmt.Sprintf("local_%d_%d", i, j), carried[j], ">=", p.LocalNeed(i, j)})
+		out = append(out, bounds(fmt.Sprintf("%d_%d", i, j), count, limit(p.Min, i, j, 0), limit(p.Max, i, j, unlimited))...)
+		for w, load := range p.Rho[i][j] {
+			if p.away(i, j).price > 0 {
+				out = append(out, row{
+					fmt.Sprintf("away_%d_%d_%d", i, j, w), append([]term{{1, column("o", i, j, w)}}, carried[j]...), ">=", load,
+				})
+			}
+		}
+	}
+	out = append(out, bounds(fmt.Sprintf("total_%d", i), counted, total(p.MinTotal, i, 0), total(p.MaxTotal, i, unlimited))...)
+	for n, c := range p.covers(i, sets) {
+		r := row{name: fmt.Sprintf("cover_%d_%d", i, n), sense: ">=", right: c.need}
+		if c.regions.size() == len(p.Regions) {
+			r.name = fmt.Sprintf("global_%d", i)
+		}
+		for j := range p.Regions {
+			if c.regions.has(j) {
+				r.terms = append(r.terms, carried[j]...)
+			}
+		}
+		if len(r.terms) == 0 { // no region is left to carry it: never kept
+			r.terms = p.count(0, i, 0, 0)
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// bounds are the rows that keep a count between least and most.
+func bounds(name string, count []term, least, most int) []row {
+	var out []row
+	if least > 0 {
+		out = append(out, row{"min_" + name, count, ">=", float64(least)})
+	}
+	if most < unlimited {
+		out = append(out, row{"max_" + name, count, "<=", float64(most)})
+	}
+	return out
+}
+
+// count is factor times the replicas of a cell; what is added comes last.
+func (p *Problem) count(factor float64, i, j, k int) []term {
+	out := []term{{factor, column("s", i, j, k)}}
+	if p.canSwitch(i, k) {
+		out = append(out, term{factor, column("t", i, j, k)})
+	}
+	return append(out, term{factor, column("a", i, j, k)})
 }
 
 func column(kind string, i, j, k int) string { return fmt.Sprintf("%s_%d_%d_%d", kind, i, j, k) }
+
+// variable is a column of the programme.
+type variable struct {
+	name  string
+	cost  float64
+	most  int // -1 = no bound
+	whole bool
+}
+
+// columns lists the programme's columns.
+func (p *Problem) columns() []variable {
+	var out []variable
+	p.eachCell(func(i, j, k int) {
+		price := p.Price(j, k)
+		out = append(out, variable{column("s", i, j, k), price, p.N[i][j][k], true})
+		if p.canSwitch(i, k) {
+			out = append(out, variable{column("t", i, j, k), price + *p.Switch[i][k], -1, true})
+		}
+		out = append(out, variable{column("a", i, j, k), price + p.Sigma[i][k], -1, true})
+	})
+	for i := range p.Models {
+		for j := range p.Regions {
+			for w := range p.Rho[i][j] {
+				if a := p.away(i, j); a.price > 0 {
+					out = append(out, variable{column("o", i, j, w), a.price / float64(len(a.loads)), -1, false})
+				}
+			}
+		}
+	}
+	return out
+}
 
 // eachCell calls f for every model, region and GPU.
 func (p *Problem) eachCell(f func(i, j, k int)) {
@@ -83,6 +164,12 @@ func (p *Problem) eachCell(f func(i, j, k int)) {
 func (p *Problem) legend(mark string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s columns: s_i_j_k = replicas that stay, a_i_j_k = replicas added\n", mark)
+	if p.Switch != nil {
+		fmt.Fprintf(&b, "%s t_i_j_k = replicas on VMs taken over from another model\n", mark)
+	}
+	if p.Egress != nil {
+		fmt.Fprintf(&b, "%s o_i_j_w = load sent away in window w, tokens a second\n", mark)
+	}
 	for _, set := range []struct {
 		index string
 		names []string
@@ -99,9 +186,12 @@ func (p *Problem) legend(mark string) string {
 func (p *Problem) WriteLP(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	fmt.Fprint(b, p.legend("\\"), "Minimize\n cost:")
-	p.eachCell(func(i, j, k int) {
-		fmt.Fprintf(b, "\n + %s %s + %s %s", num(p.Alpha[k]), column("s", i, j, k), num(p.Alpha[k]+p.Sigma[i][k]), column("a", i, j, k))
-	})
+	for at, c := range p.columns() {
+		if at%2 == 0 {
+			fmt.Fprint(b, "\n")
+		}
+		fmt.Fprintf(b, " + %s %s", num(c.cost), c.name)
+	}
 	fmt.Fprint(b, "\nSubject To\n")
 	for _, r := range p.rows() {
 		fmt.Fprintf(b, " %s:", r.name)
@@ -111,9 +201,17 @@ func (p *Problem) WriteLP(w io.Writer) error {
 		fmt.Fprintf(b, "\n %s %s\n", r.sense, num(r.right))
 	}
 	fmt.Fprint(b, "Bounds\n")
-	p.eachCell(func(i, j, k int) { fmt.Fprintf(b, " 0 <= %s <= %d\n", column("s", i, j, k), p.N[i][j][k]) })
+	for _, c := range p.columns() {
+		if c.most >= 0 {
+			fmt.Fprintf(b, " 0 <= %s <= %d\n", c.name, c.most)
+		}
+	}
 	fmt.Fprint(b, "Generals\n")
-	p.eachCell(func(i, j, k int) { fmt.Fprintf(b, " %s\n %s\n", column("s", i, j, k), column("a", i, j, k)) })
+	for _, c := range p.columns() {
+		if c.whole {
+			fmt.Fprintf(b, " %s\n", c.name)
+		}
+	}
 	fmt.Fprint(b, "End\n")
 	return b.Flush()
 }
@@ -135,26 +233,33 @@ func (p *Problem) WriteMPS(w io.Writer) error {
 		}
 	}
 	fmt.Fprint(b, "COLUMNS\n M1 'MARKER' 'INTORG'\n")
-	p.eachCell(func(i, j, k int) {
-		for _, c := range []struct {
-			name string
-			cost float64
-		}{{column("s", i, j, k), p.Alpha[k]}, {column("a", i, j, k), p.Alpha[k] + p.Sigma[i][k]}} {
+	columns := p.columns()
+	write := func(whole bool) {
+		for _, c := range columns {
+			if c.whole != whole {
+				continue
+			}
 			fmt.Fprintf(b, " %s cost %s\n", c.name, num(c.cost))
 			for _, e := range entries[c.name] {
 				fmt.Fprintf(b, " %s %s\n", c.name, e)
 			}
 		}
-	})
-	fmt.Fprint(b, " M2 'MARKER' 'INTEND'\nRHS\n")
+	}
+	write(true)
+	fmt.Fprint(b, " M2 'MARKER' 'INTEND'\n")
+	write(false)
+	fmt.Fprint(b, "RHS\n")
 	for _, r := range rows {
 		fmt.Fprintf(b, " rhs %s %s\n", r.name, num(r.right))
 	}
 	fmt.Fprint(b, "BOUNDS\n")
-	p.eachCell(func(i, j, k int) {
-		fmt.Fprintf(b, " UP bnd %s %d\n", column("s", i, j, k), p.N[i][j][k])
-		fmt.Fprintf(b, " PL bnd %s\n", column("a", i, j, k))
-	})
+	for _, c := range columns {
+		if c.most >= 0 {
+			fmt.Fprintf(b, " UP bnd %s %d\n", c.name, c.most)
+		} else {
+			fmt.Fprintf(b, " PL bnd %s\n", c.name)
+		}
+	}
 	fmt.Fprint(b, "ENDATA\n")
 	return b.Flush()
 }

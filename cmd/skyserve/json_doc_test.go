@@ -27,6 +27,7 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		rollout.Status{},
 		load.Report{},
 		plan.Proposal{},
+		plan.Problem{},
 		forecastSeries{},
 		backtestSeries{},
 		whatif.Report{},

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"skyserve/plan"
+)
+
+const solverProblem = `{"models":["a"],"regions":["us","eu"],"gpus":["L4"],"n":[[[2],[0]]],"theta":[[1000]],"alpha":[0.8],"sigma":[[0.1]],
+"rho":[[[4200,0],[0,4200]]],"epsilon":0.7,"capacity":null,"min":null,"max":null}`
+
+// fakeSolver puts a program of that name in front of PATH: it notes its
+// arguments and writes answer where its arguments want it.
+func fakeSolver(t *testing.T, name, answerFlag, answer string, code int) (args string) {
+	t.Helper()
+	dir := t.TempDir()
+	args = filepath.Join(dir, "args")
+	script := "#!/bin/sh\necho \"$@\" > " + args + "\nwhile [ $# -gt 0 ]; do if [ \"$1\" = " + answerFlag + " ]; then printf '%s' '" + answer + "' > \"$2\"; fi; shift; done\n" +
+		"echo thinking; echo last word\nexit " + string(rune('0'+code)) + "\n"
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	return args
+}
+
+func solveWith(t *testing.T, solver string, gap float64) (plan.Proposal, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "p.json")
+	if err := os.WriteFile(file, []byte(solverProblem), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	o := planOptions{problem: file, solver: solver, output: "json"}
+	o.review.Epsilon, o.review.Gap = 0.7, gap
+	err := runPlan(context.Background(), &o, nil, &out)
+	p := plan.Proposal{}
+	if err == nil {
+		if e := json.Unmarshal(out.Bytes(), &p); e != nil {
+			t.Fatal(e)
+		}
+	}
+	return p, err
+}
+
+// A solver's answer is read in its own format, checked, and said to be its own.
+func TestOtherSolvers(t *testing.T) {
+	const (
+		highs = "Model status\nOptimal\n\n# Primal solution values\nFeasible\nObjective 5.2\n# Columns 4\ns_0_0_0 2\na_0_0_0 1\ns_0_1_0 0\na_0_1_0 3\n# Rows 3\nlocal_0_0 3000\n\n# Dual solution values\nNone\n# Columns 4\ns_0_0_0 9\n"
+		cbc   = "Optimal - objective value 5.2\n 0 s_0_0_0 2 0\n 1 a_0_0_0 1 0\n** 3 a_0_1_0 2.999999999 0\n"
+		glpk  = "c comment\ns mip 3 4 o 5.2\ni 1 3000\nj 1 2\nj 2 1\nj 3 0\nj 4 3\n"
+	)
+	for _, c := range []struct {
+		solver, flag, answer string
+		status               plan.Status
+		cost                 float64
+		fails                string
+	}{
+		{"highs", "--solution_file", highs, plan.StatusOptimal, 5.2, ""},
+		{"highs", "--solution_file", strings.Replace(highs, "Optimal", "Time limit reached", 1), plan.StatusFeasible, 5.2, ""},
+		{"highs", "--solution_file", "Model status\nInfeasible\n", plan.StatusInfeasible, 0, ""},
+		{"highs", "--solution_file", "Model status\nUnknown\n", plan.StatusUnknown, 0, ""},
+		{"cbc", "-solution", cbc, plan.StatusOptimal, 5.2, ""},
+		{"cbc", "-solution", strings.Replace(cbc, "Optimal", "Stopped on time", 1), plan.StatusFeasible, 5.2, ""},
+		{"cbc", "-solution", "Infeasible - objective value 1\n", plan.StatusInfeasible, 0, ""},
+		{"cbc", "-solution", "Stopped on time (no integer solution - continuous used)\n", plan.StatusUnknown, 0, ""},
+		{"glpsol", "-w", glpk, plan.StatusOptimal, 5.2, ""},
+		{"glpsol", "-w", strings.Replace(glpk, " o ", " f ", 1), plan.StatusFeasible, 5.2, ""},
+		{"glpsol", "-w", "s mip 3 4 n 0\n", plan.StatusInfeasible, 0, ""},
+		{"glpsol", "-w", "s mip 3 4 u 0\n", plan.StatusUnknown, 0, ""},
+		{"cbc", "-solution", strings.Replace(cbc, "2.999999999", "2", 1), "", 0, "checking the answer of cbc: a in eu: carries 2000 tokens a second of 2940"},
+		{"cbc", "-solution", strings.Replace(cbc, "2.999999999", "2.5", 1), "", 0, "reading the answer of cbc: a_0_1_0: want a whole number of 0 to 1000000, got 2.5"},
+		{"cbc", "-nothing", "", "", 0, "solving with cbc: it wrote no answer: last word"},
+	} {
+		fakeSolver(t, c.solver, c.flag, c.answer, 0)
+		p, err := solveWith(t, c.solver, 0)
+		if c.fails != "" {
+			if err == nil || err.Error() != c.fails {
+				t.Errorf("%s: got %v, want %s", c.solver, err, c.fails)
+			}
+			continue
+		}
+		if err != nil || p.Status != c.status || c.cost > 0 && (p.Objective == nil || math.Abs(*p.Objective-c.cost) > 1e-9) {
+			t.Errorf("%s: %v, %s", c.solver, err, p.Status)
+			continue
+		}
+		if !strings.HasPrefix(p.Assumed[0], c.solver+" solved it") {
+			t.Errorf("%s is not named: %v", c.solver, p.Assumed)
+		}
+	}
+}
+
+// The gap that is asked for reaches the solver; what it gives up on is told.
+func TestOtherSolverIsTold(t *testing.T) {
+	args := fakeSolver(t, "cbc", "-solution", "Stopped on time (no integer solution)\n", 0)
+	if _, err := solveWith(t, "cbc", 0.01); err != nil {
+		t.Fatal(err)
+	}
+	said, err := os.ReadFile(args)
+	if err != nil || !strings.Contains(string(said), "-ratioGap 0.01 -solve -solution") {
+		t.Errorf("%s %v", said, err)
+	}
+	fakeSolver(t, "glpsol", "-w", "", 3)
+	if _, err := solveWith(t, "glpsol", 0.01); err == nil || err.Error() != "solving with glpsol: exit status 3: last word" {
+		t.Errorf("got %v", err)
+	}
+	t.Setenv("PATH", t.TempDir())
+	if _, err := solveWith(t, "highs", 0); err == nil || !strings.Contains(err.Error(), "solving with highs: it is not installed") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := solveWith(t, "gurobi", 0); err == nil || err.Error() != "--solver gurobi: want highs, cbc or glpsol" {
+		t.Errorf("got %v", err)
+	}
+	bare := planOptions{solver: "cbc", output: "table"}
+	bare.review.Epsilon = 0.7
+	if err := bare.check(); err == nil || err.Error() != "--solver cbc: goes with --problem only" {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,125 @@
+package plan
+
+import "math"
+
+// ascent raises the bound of a coupling: the subgradient method, deflected (a
+// step goes on in part where the last one went, Camerini, Fratta and Maffioli),
+// with Polyak's step length towards a level that follows what is reached.
+type ascent struct {
+	c         *coupling
+	in        box
+	at, best  *point
+	direction []float64
+	level     float64 // how far above the best bound the next steps aim, as a share of it
+	stuck     int
+	mean      []float64 // of the counts seen, older ones fading
+}
+
+// The course of an ascent.
+const (
+	firstLevel = 0.05
+	leastLevel = 2e-6
+	patience   = 12 // steps without a better bound before the level is lowered
+	meanFade   = 0.9
+)
+
+// newAscent starts from prices y.
+func (c *coupling) newAscent(y []float64, in box, level float64) *ascent {
+	a := &ascent{c: c, in: in, at: c.newPoint(), best: c.newPoint(), direction: make([]float64, len(y)), level: level}
+	copy(a.at.y, y)
+	a.best.value = math.Inf(-1)
+	return a
+}
+
+// run makes up to n steps and reports whether the bound can rise further:
+// not where no block has counts, effort ran out, or the level got too small.
+func (a *ascent) run(n int) bool {
+	for range n {
+		if !a.c.relax(a.at, a.in) {
+			return false
+		}
+		a.average()
+		reached := a.at.value - a.best.value
+		switch {
+		case math.IsInf(a.at.value, 1) || math.IsInf(a.best.value, -1) || reached > 0:
+			if reached > 0.3*a.level*math.Abs(a.best.value) {
+				a.stuck = 0
+			}
+			a.best.copy(a.at)
+		default:
+			a.stuck++
+		}
+		if a.best.value > a.c.most || math.IsInf(a.best.value, 1) || a.c.done(a.best.value) {
+			return false
+		}
+		if a.stuck >= patience {
+			a.level, a.stuck = a.level/2, 0
+			a.at.copy(a.best)
+			clear(a.direction)
+		}
+		if a.level < leastLevel || !a.step() {
+			return false
+		}
+	}
+	return true
+}
+
+// average keeps the mean of the counts seen: near the counts of the convex
+// relaxation.
+func (a *ascent) average() {
+	if a.mean == nil {
+		a.mean = make([]float64, len(a.at.x))
+		for i, n := range a.at.x {
+			a.mean[i] = float64(n)
+		}
+	}
+	for i, n := range a.at.x {
+		a.mean[i] = meanFade*a.mean[i] + (1-meanFade)*float64(n)
+	}
+}
+
+// step moves the prices; false when the subgradient leaves them where they are:
+// then the bound is the greatest.
+func (a *ascent) step() bool {
+	var dot, norm, turn float64
+	for r, row := range a.c.rows {
+		g := a.at.use[r] - row.right
+		if g < 0 && a.at.y[r] <= 0 {
+			continue
+		}
+		turn += g * g
+		dot += g * a.direction[r]
+		norm += a.direction[r] * a.direction[r]
+	}
+	if turn == 0 {
+		return false
+	}
+	beta := 0.0
+	if dot < 0 {
+		beta = -1.5 * dot / norm
+	} else if norm > 0 {
+		beta = 0.3 * math.Sqrt(turn/norm)
+	}
+	norm = 0
+	for r, row := range a.c.rows {
+		g := a.at.use[r] - row.right
+		d := g + beta*a.direction[r]
+		if a.at.y[r] <= 0 && d < 0 {
+			d = 0
+		}
+		a.direction[r] = d
+		norm += d * d
+	}
+	if norm == 0 {
+		return false
+	}
+	target := a.best.value + a.level*math.Max(math.Abs(a.best.value), 1e-3)
+	if a.c.best != nil {
+		target = math.Min(target, math.Max(a.c.bestCost, a.best.value+leastLevel*math.Abs(a.best.value)))
+	}
+	length := (target - a.at.value) / norm
+	for r := range a.at.y {
+		a.at.y[r] = math.Max(0, a.at.y[r]+length*a.direction[r])
+	}
+	return true
+}

@@ -1,0 +1,195 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Effort of the search for what conflicts: of one proof, and of all.
+const (
+	proofEffort    = 3_000_000
+	conflictEffort = 60_000_000
+)
+
+// demand is a part of a problem that can be left out: a limit, or a model with
+// all it asks for.
+type demand struct {
+	kind demandKind
+	a, b int
+}
+
+type demandKind int
+
+const (
+	modelDemand demandKind = iota
+	capacityDemand
+	maxDemand
+	maxTotalDemand
+)
+
+// demands lists what a problem asks for that can be left out.
+func (p *Problem) demands() []demand {
+	var out []demand
+	for i := range p.Models {
+		out = append(out, demand{kind: modelDemand, a: i})
+	}
+	for j := range p.Regions {
+		for k := range p.GPUs {
+			if limit(p.Capacity, j, k, unlimited) < unlimited {
+				out = append(out, demand{capacityDemand, j, k})
+			}
+		}
+	}
+	for i := range p.Models {
+		for j := range p.Regions {
+			if limit(p.Max, i, j, unlimited) < unlimited {
+				out = append(out, demand{maxDemand, i, j})
+			}
+		}
+		if total(p.MaxTotal, i, unlimited) < unlimited {
+			out = append(out, demand{kind: maxTotalDemand, a: i})
+		}
+	}
+	return out
+}
+
+// only is the problem with no other demands than these.
+func (p *Problem) only(kept []demand) *Problem {
+	q := *p
+	has := func(kind demandKind, a, b int) bool { return slices.Contains(kept, demand{kind, a, b}) }
+	q.Rho, q.Capacity, q.Max = slices.Clone(p.Rho), cloneLimits(p.Capacity), cloneLimits(p.Max)
+	q.Min, q.MinTotal, q.MaxTotal = cloneLimits(p.Min), slices.Clone(p.MinTotal), slices.Clone(p.MaxTotal)
+	for j, row := range q.Capacity {
+		for k := range row {
+			if !has(capacityDemand, j, k) {
+				row[k] = nil
+			}
+		}
+	}
+	for i := range p.Models {
+		for j := range p.Regions {
+			if q.Max != nil && !has(maxDemand, i, j) {
+				q.Max[i][j] = nil
+			}
+		}
+		if q.MaxTotal != nil && !has(maxTotalDemand, i, 0) {
+			q.MaxTotal[i] = nil
+		}
+		if !has(modelDemand, i, 0) {
+			q.silence(i)
+		}
+	}
+	return &q
+}
+
+// silence takes away what model i asks for.
+func (p *Problem) silence(i int) {
+	rows := make([][]float64, len(p.Regions))
+	for j := range rows {
+		rows[j] = make([]float64, len(p.Rho[i][j]))
+	}
+	p.Rho[i] = rows
+	if p.Min != nil {
+		p.Min[i] = make([]*int, len(p.Regions))
+	}
+	if p.MinTotal != nil {
+		p.MinTotal[i] = nil
+	}
+}
+
+func cloneLimits(rows [][]*int) [][]*int {
+	out := slices.Clone(rows)
+	for i := range out {
+		out[i] = slices.Clone(out[i])
+	}
+	return out
+}
+
+// conflict is a set of demands that cannot be met together and of which none
+// can be left out: a deletion filter, by shrinking groups. What cannot be proven
+// within its effort stays in.
+func (p *Problem) conflict(work int64) []demand {
+	kept := p.demands()
+	for group := (len(kept) + 1) / 2; group >= 1; group /= 2 {
+		for from := 0; from < len(kept) && work > 0; {
+			rest := slices.Delete(slices.Clone(kept), from, min(from+group, len(kept)))
+			if p.only(rest).provenInfeasible(&work) {
+				kept = rest
+			} else {
+				from += group
+			}
+		}
+	}
+	return kept
+}
+
+// provenInfeasible reports whether a problem is shown to have no solution
+// within the effort of one proof.
+func (p *Problem) provenInfeasible(work *int64) bool {
+	s := newSolver(p, Options{Gap: 0.5, Effort: proofEffort})
+	s.silent = true
+	s.run()
+	*work -= proofEffort - s.work.left
+	return s.wrong != nil
+}
+
+// giveReasons says which demands conflict.
+func (s *solver) giveReasons() {
+	if s.wrong = []string{"no counts satisfy all rows together"}; !s.silent {
+		s.wrong = []string{s.p.conflictInWords(s.p.conflict(min(conflictEffort, s.o.Effort)))}
+	}
+}
+
+// conflictInWords names the limits that conflict, and what they are against.
+func (p *Problem) conflictInWords(set []demand) string {
+	var limits, models []string
+	for _, d := range set {
+		switch d.kind {
+		case modelDemand:
+			models = append(models, p.Models[d.a])
+		case capacityDemand:
+			limits = append(limits, fmt.Sprintf("%s has %d %s in all", p.Regions[d.a], *p.Capacity[d.a][d.b], p.GPUs[d.b]))
+		case maxDemand:
+			limits = append(limits, fmt.Sprintf("%s may have %d replicas in %s", p.Models[d.a], *p.Max[d.a][d.b], p.Regions[d.b]))
+		case maxTotalDemand:
+			limits = append(limits, fmt.Sprintf("%s may have %d replicas over all regions", p.Models[d.a], *p.MaxTotal[d.a]))
+		}
+	}
+	verb := "need"
+	if len(models) == 1 {
+		verb = "needs"
+	}
+	needs := fmt.Sprintf("%s %s more than that together", strings.Join(models, ", "), verb)
+	if least, has := p.leastThere(set); least > has {
+		needs = fmt.Sprintf("%s %s at least %d there", strings.Join(models, ", "), verb, least)
+	}
+	if p.Survive {
+		needs += ", with any one region gone"
+	}
+	return strings.Join(append(limits, needs), "; ")
+}
+
+// leastThere is how many replicas the demands need at least on the capacities
+// that are among them, and how many these have.
+func (p *Problem) leastThere(set []demand) (least, has int) {
+	q := p.only(slices.DeleteFunc(slices.Clone(set), func(d demand) bool { return d.kind == capacityDemand }))
+	q.Switch, q.Egress, q.CapacityType = nil, nil, nil
+	q.Sigma, q.RegionAlpha = make([][]float64, len(p.Models)), make([][]float64, len(p.Regions))
+	for i := range q.Sigma {
+		q.Sigma[i] = make([]float64, len(p.GPUs))
+	}
+	for j := range q.RegionAlpha {
+		q.RegionAlpha[j] = make([]float64, len(p.GPUs))
+	}
+	for _, d := range set {
+		if d.kind == capacityDemand {
+			q.RegionAlpha[d.a][d.b] = 1
+			has += *p.Capacity[d.a][d.b]
+		}
+	}
+	s := newSolver(q, Options{Effort: proofEffort})
+	s.silent = true
+	s.run()
+	return int(s.bound + 0.999), has
+}

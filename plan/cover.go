@@ -1,0 +1,154 @@
+package plan
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// maxReachSets bounds how many different sets of regions limits on round trips
+// may lead to.
+const maxReachSets = 2048
+
+// regionSet is a set of regions, by bit.
+type regionSet []uint64
+
+func newRegionSet(n int) regionSet          { return make(regionSet, (n+63)/64) }
+func (s regionSet) has(j int) bool          { return s[j/64]>>(j%64)&1 == 1 }
+func (s regionSet) add(j int)               { s[j/64] |= 1 << (j % 64) }
+func (s regionSet) equal(o regionSet) bool  { return slices.Equal(s, o) }
+func (s regionSet) inside(o regionSet) bool { return s.union(o).equal(o) }
+
+func (s regionSet) union(o regionSet) regionSet {
+	out := slices.Clone(s)
+	for i := range out {
+		out[i] |= o[i]
+	}
+	return out
+}
+
+func (s regionSet) without(j int) regionSet {
+	out := slices.Clone(s)
+	out[j/64] &^= 1 << (j % 64)
+	return out
+}
+
+func (s regionSet) size() int {
+	n := 0
+	for _, w := range s {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// cover is one row of a model: the regions of a set together carry a need.
+type cover struct {
+	regions regionSet
+	need    float64
+	// lost is the region that is taken to be gone, -1 for none.
+	lost int
+}
+
+// everywhere is the set of all regions.
+func (p *Problem) everywhere() regionSet {
+	all := newRegionSet(len(p.Regions))
+	for j := range p.Regions {
+		all.add(j)
+	}
+	return all
+}
+
+// near is the set of regions that may serve region j's load: itself, and those
+// within the limit.
+func (p *Problem) near(j int) regionSet {
+	if p.RTTMillis == nil || p.MaxRTTMillis == 0 {
+		return p.everywhere()
+	}
+	s := newRegionSet(len(p.Regions))
+	for r := range p.Regions {
+		if r == j || p.RTTMillis[j][r] <= p.MaxRTTMillis {
+			s.add(r)
+		}
+	}
+	return s
+}
+
+// reachSets lists the unions of neighbourhoods that hang together; nil when
+// there are too many. By Hall's theorem all load can be placed when, for each
+// of them, its regions carry the load that can go nowhere else.
+func (p *Problem) reachSets() []regionSet {
+	sets := []regionSet{}
+	for j := range p.Regions {
+		if s := p.near(j); !slices.ContainsFunc(sets, s.equal) {
+			sets = append(sets, s)
+		}
+	}
+	for at := 0; at < len(sets); at++ {
+		for j := range p.Regions {
+			near := p.near(j)
+			if near.union(sets[at]).size() == near.size()+sets[at].size() {
+				continue // apart: the row would be the sum of two others
+			}
+			if u := near.union(sets[at]); !slices.ContainsFunc(sets, u.equal) {
+				if sets = append(sets, u); len(sets) > maxReachSets {
+					return nil
+				}
+			}
+		}
+	}
+	return sets
+}
+
+// covers lists the rows of coverage of model i over several regions. Those that
+// another row implies are left out; the first is the one over most regions.
+func (p *Problem) covers(i int, sets []regionSet) []cover {
+	var out []cover
+	for _, s := range sets {
+		need := p.needWithin(i, s)
+		out = append(out, cover{s, need, -1})
+		for j := range p.Regions {
+			if p.Survive && s.has(j) {
+				out = append(out, cover{s.without(j), need, j})
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b cover) int {
+		return cmp.Or(-cmp.Compare(a.regions.size(), b.regions.size()), -cmp.Compare(a.need, b.need), cmp.Compare(a.lost, b.lost))
+	})
+	kept := out[:0:0]
+	for at, c := range out {
+		implied := false
+		for o, d := range out {
+			if o != at && d.regions.inside(c.regions) && d.need >= c.need && (o < at || !d.regions.equal(c.regions) || d.need > c.need) {
+				implied = true
+			}
+		}
+		if !implied && c.need > 0 {
+			kept = append(kept, c)
+		}
+	}
+	return kept
+}
+
+// needWithin is model i's greatest load, in one window, that only the regions
+// of the set can serve.
+func (p *Problem) needWithin(i int, s regionSet) float64 {
+	var peak float64
+	for w := range p.Rho[i][0] {
+		var sum float64
+		for j := range p.Regions {
+			if p.near(j).inside(s) {
+				sum += p.Rho[i][j][w]
+			}
+		}
+		peak = math.Max(peak, sum)
+	}
+	return peak
+}
+
+// plainCover reports whether every model has one row of coverage, over all
+// regions, as in SageServe's programme.
+func (p *Problem) plainCover() bool {
+	return !p.Survive && (p.RTTMillis == nil || p.MaxRTTMillis == 0 || p.near(0).equal(p.everywhere()) && len(p.reachSets()) == 1)
+}

@@ -1,0 +1,310 @@
+package plan
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// tiny draws a problem of some kind that can be solved by trying everything.
+func tiny(t *rapid.T) *Problem {
+	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 7))
+	p := random(r, size{models: 1 + r.IntN(2), regions: 2, gpus: 1 + r.IntN(2), windows: 2, most: 3})
+	for i := range p.Models {
+		for j := range p.Regions {
+			for w := range p.Rho[i][j] {
+				p.Rho[i][j][w] = math.Min(p.Rho[i][j][w], 1.2*p.Theta[i][0])
+			}
+		}
+	}
+	return rapid.SampledFrom(kinds).Draw(t, "kind").make(p, r)
+}
+
+// bruteAll is the dumb twin for problems that go beyond SageServe's: every
+// count up to most, judged by Verify and Cost.
+func bruteAll(p *Problem, most int) (best float64) {
+	x := newTwin(p)
+	best = math.Inf(1)
+	var from func(cell int)
+	cells := len(p.Models) * len(p.Regions) * len(p.GPUs)
+	rules := newRules(p)
+	from = func(cell int) {
+		if cell == cells {
+			if rules.verify(x) == nil {
+				best = math.Min(best, p.Cost(x))
+			}
+			return
+		}
+		i, j, k := cell/len(p.GPUs)/len(p.Regions), cell/len(p.GPUs)%len(p.Regions), cell%len(p.GPUs)
+		for n := range most + 1 {
+			x[i][j][k] = n
+			from(cell + 1)
+		}
+		x[i][j][k] = 0
+	}
+	from(0)
+	return best
+}
+
+func newTwin(p *Problem) [][][]int {
+	x, _ := p.Counts(nil)
+	return x
+}
+
+// Every kind of problem has the optimum that trying everything finds.
+func TestExtrasEqualBruteForce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := tiny(t)
+		most := 2
+		if len(p.Models)*len(p.GPUs) <= 2 {
+			most = 6
+		}
+		want := bruteAll(p, most)
+		got := solve(t, p, Options{})
+		switch {
+		case got.X != nil && beyond(got.X, most) && got.Objective <= want+1e-6:
+		case math.IsInf(want, 1) && got.Status == StatusInfeasible:
+		case got.Status != StatusOptimal || math.Abs(got.Objective-want) > 1e-6*(1+want):
+			t.Fatalf("%s %g %v %v, trying everything finds %g", got.Status, got.Objective, got.X, got.Infeasible, want)
+		}
+	})
+}
+
+// mixed draws a problem of some kind of the everyday size.
+func mixed(t *rapid.T) *Problem {
+	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 8))
+	p := random(r, size{models: 1 + r.IntN(3), regions: 2 + r.IntN(2), gpus: 1 + r.IntN(2), windows: 3, most: 8})
+	return rapid.SampledFrom(kinds).Draw(t, "kind").make(p, r)
+}
+
+var someEffort = Options{Effort: 500_000}
+
+// cheaper fails when b is proven to cost less than a can.
+func neverCheaper(t *rapid.T, a, b Result, what string) {
+	t.Helper()
+	if a.Status == StatusInfeasible && b.X != nil {
+		t.Fatalf("%s made it possible", what)
+	}
+	if b.X != nil && b.Objective < a.Bound*(1-1e-6)-1e-6 {
+		t.Fatalf("%s costs %g, without it at least %g", what, b.Objective, a.Bound)
+	}
+}
+
+// Surviving the loss of a region, a limit on round trips, more load and less
+// choice are never cheaper.
+func TestMoreAskedIsNeverCheaper(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := mixed(t)
+		a := solve(t, p, someEffort)
+		q := *p
+		q.Survive = true
+		neverCheaper(t, a, solve(t, &q, someEffort), "survive")
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "more"), 1))
+		if p.RTTMillis == nil {
+			q = *p
+			neverCheaper(t, a, solve(t, withRTT(&q, r), someEffort), "a limit on round trips")
+		}
+		if p.Switch != nil {
+			q = *p
+			q.Switch = nil
+			neverCheaper(t, a, solve(t, &q, someEffort), "no switching")
+		}
+	})
+}
+
+// The order of models and regions does not change what a plan costs.
+func TestOrderDoesNotMatter(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := mixed(t)
+		a, b := solve(t, p, someEffort), solve(t, turned(p), someEffort)
+		neverCheaper(t, a, b, "turning")
+		neverCheaper(t, b, a, "turning back")
+	})
+}
+
+// turned is p with its models and regions in the opposite order.
+func turned(p *Problem) *Problem {
+	q := *p
+	q.Models, q.Regions = reversed(p.Models), reversed(p.Regions)
+	q.Theta, q.Sigma, q.Switch = reversed(p.Theta), reversed(p.Sigma), reversed(p.Switch)
+	q.N, q.Rho = nil, nil
+	for i := range p.Models {
+		q.N, q.Rho = append(q.N, reversed(p.N[len(p.N)-1-i])), append(q.Rho, reversed(p.Rho[len(p.Rho)-1-i]))
+	}
+	q.MinTotal, q.MaxTotal, q.Egress = reversed(p.MinTotal), reversed(p.MaxTotal), reversed(p.Egress)
+	q.Capacity, q.RegionAlpha = reversed(p.Capacity), reversed(p.RegionAlpha)
+	q.RTTMillis = nil
+	for _, row := range reversed(p.RTTMillis) {
+		q.RTTMillis = append(q.RTTMillis, reversed(row))
+	}
+	return &q
+}
+
+func reversed[T any](in []T) []T {
+	if in == nil {
+		return nil
+	}
+	out := make([]T, len(in))
+	for i, v := range in {
+		out[len(in)-1-i] = v
+	}
+	return out
+}
+
+// Prices in another currency give the same plan, whatever the problem states.
+func TestCurrencyKeepsThePlan(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := mixed(t)
+		q, _ := scale(p)
+		const factor = 64
+		for _, rows := range [][][]float64{{q.Alpha}, q.Sigma, q.RegionAlpha, {q.Egress}} {
+			for _, row := range rows {
+				for at := range row {
+					row[at] *= factor
+				}
+			}
+		}
+		for _, row := range q.Switch {
+			for _, v := range row {
+				if v != nil {
+					*v *= factor
+				}
+			}
+		}
+		again, unit := scale(q)
+		a, b := solve(t, again, someEffort), solve(t, q, someEffort)
+		if a.Status != b.Status || math.Abs(unit*a.Objective-b.Objective) > 1e-6*(1+b.Objective) {
+			t.Fatalf("%s %g became %s %g", a.Status, a.Objective, b.Status, b.Objective)
+		}
+	})
+}
+
+// What conflicts is named in words, and nothing that does not matter.
+func TestConflictIsNamed(t *testing.T) {
+	p := one()
+	p.Models, p.N, p.Theta, p.Sigma = []string{"llama", "qwen", "tiny"}, nil, [][]float64{{1000}, {1000}, {1000}}, [][]float64{{0}, {0}, {0}}
+	p.Regions = []string{"us", "eu"}
+	p.Rho = [][][]float64{{{4000}, {1000}}, {{5000}, {1000}}, {{0}, {100}}}
+	for range p.Models {
+		p.N = append(p.N, [][]int{{0}, {0}})
+	}
+	p.Capacity = [][]*int{{ptr(6)}, {ptr(50)}}
+	for name, c := range map[string]struct {
+		edit func(p *Problem)
+		want string
+	}{
+		"capacity": {func(*Problem) {}, "us has 6 L4 in all; llama, qwen need at least 7 there"},
+		"total": {
+			func(p *Problem) { p.Capacity[0][0], p.MaxTotal = nil, []*int{ptr(4), nil, nil} },
+			"llama may have 4 replicas over all regions; llama needs more than that together",
+		},
+		"survive": {
+			func(p *Problem) { p.Capacity[0][0], p.Capacity[1][0], p.Survive = nil, ptr(9), true },
+			"eu has 9 L4 in all; llama, qwen need at least 11 there, with any one region gone",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := *p
+			q.Capacity = cloneLimits(p.Capacity)
+			c.edit(&q)
+			got := solve(t, &q, Options{})
+			if got.Status != StatusInfeasible || len(got.Infeasible) != 1 || got.Infeasible[0] != c.want {
+				t.Fatalf("%s %q, want %q", got.Status, got.Infeasible, c.want)
+			}
+		})
+	}
+}
+
+// A reserved GPU that is there is used before one that is billed.
+func TestReservedIsUsedFirst(t *testing.T) {
+	p := one()
+	p.GPUs, p.N, p.Theta, p.Alpha, p.Sigma = []string{"L4 reserved", "L4"}, [][][]int{{{0, 0}}}, [][]float64{{1000, 1000}}, []float64{0.5, 0.8}, [][]float64{{0.1, 0.1}}
+	p.Capacity, p.CapacityType = [][]*int{{ptr(3), nil}}, []string{"reserved", "on_demand"}
+	got := solve(t, p, Options{})
+	if got.X[0][0][0] != 3 || got.X[0][0][1] != 2 || math.Abs(got.Objective-(2*0.8+5*0.1)) > 1e-9 {
+		t.Fatalf("%v for %g", got.X, got.Objective)
+	}
+}
+
+// A VM that one model gives up is taken over where that is cheaper.
+func TestSwitchSparesTheStart(t *testing.T) {
+	p := one()
+	p.Models, p.N, p.Theta, p.Sigma = []string{"a", "b"}, [][][]int{{{4}}, {{0}}}, [][]float64{{1000}, {1000}}, [][]float64{{1}, {1}}
+	p.Rho = [][][]float64{{{1000}}, {{5000}}}
+	cost := 0.25
+	p.Switch = [][]*float64{{nil}, {&cost}}
+	got := solve(t, p, Options{})
+	if want := 6*0.8 + 3*cost + 2*1; math.Abs(got.Objective-want) > 1e-9 || got.Status != StatusOptimal {
+		t.Fatalf("%s %v for %g, want %g", got.Status, got.X, got.Objective, want)
+	}
+}
+
+func TestExtrasErrors(t *testing.T) {
+	base, err := json.Marshal(one())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for extra, want := range map[string]string{
+		`"region_alpha":[[1,2]]`:                  "region_alpha[0]: must have 1 entries, got 2",
+		`"region_alpha":[[-1]]`:                   "region_alpha[0][0]: must be 0 or more, got -1",
+		`"capacity_type":["gold"]`:                `capacity_type[0]: want reserved, on_demand or spot, got "gold"`,
+		`"capacity_type":[]`:                      "capacity_type: must have 1 entries, got 0",
+		`"capacity_type":["reserved"]`:            "capacity_type[0]: reserved, so capacity[0][0] must be a count, got null",
+		`"switch":[[-1]]`:                         "switch[0][0]: must be 0 or more, got -1",
+		`"switch":[]`:                             "switch: must have 1 entries, got 0",
+		`"min_total":[-1]`:                        "min_total[0][0]: must be 0 to 1000000, got -1",
+		`"max_total":[1,2]`:                       "max_total[0]: must have 1 entries, got 2",
+		`"egress":[-0.1]`:                         "egress[0]: must be 0 or more, got -0.1",
+		`"max_rtt_ms":50`:                         "max_rtt_ms: must come with rtt_ms",
+		`"max_rtt_ms":-1`:                         "max_rtt_ms: must be 0 or more, got -1",
+		`"rtt_ms":[[0,1]],"max_rtt_ms":50`:        "rtt_ms[0]: must have 1 entries, got 2",
+		`"rtt_ms":[[0],[1]],"max_rtt_ms":50`:      "rtt_ms: must have 1 entries, got 2",
+		`"survive":1`:                             "cannot unmarshal number",
+		`"capacity_type":["reserved"],"alpha":[]`: "alpha: must have 1 entries, got 0",
+	} {
+		text := strings.TrimSuffix(string(base), "}") + "," + extra + "}"
+		if _, err := ReadProblem("p.json", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want it to say %q", extra, err, want)
+		}
+	}
+}
+
+// What is written states every row: the columns of a plan, read back, are the
+// plan.
+func TestColumnsGiveCounts(t *testing.T) {
+	p := written()
+	cost := 0.02
+	p.Switch, p.Egress, p.Survive = [][]*float64{{&cost}}, []float64{0.1, 0}, true
+	p.MinTotal, p.MaxTotal = []*int{ptr(2)}, []*int{ptr(20)}
+	var lp, mps bytes.Buffer
+	if p.WriteLP(&lp) != nil || p.WriteMPS(&mps) != nil {
+		t.Fatal("writing failed")
+	}
+	golden(t, "extras.lp", lp.Bytes())
+	golden(t, "extras.mps", mps.Bytes())
+	x, err := p.Counts(map[string]float64{"s_0_0_0": 2, "t_0_0_0": 1, "a_0_0_0": 3.0000001})
+	if err != nil || x[0][0][0] != 6 {
+		t.Fatalf("%v %v", x, err)
+	}
+	if _, err := p.Counts(map[string]float64{"a_0_0_0": 0.5}); err == nil || err.Error() != "a_0_0_0: want a whole number of 0 to 1000000, got 0.5" {
+		t.Fatalf("got %v", err)
+	}
+	if _, err := p.Assess(x, 0, 0); err == nil || !strings.Contains(err.Error(), "eu") {
+		t.Fatalf("got %v", err)
+	}
+}
+
+// The caller may stop a search; what is known by then is sound.
+func TestInterrupt(t *testing.T) {
+	p := withCapacity(random(rand.New(rand.NewPCG(2, 9)), size{models: 8, regions: 6, gpus: 4, windows: 6, most: 20}), rand.New(rand.NewPCG(2, 10)), 1.3)
+	asked := 0
+	got := solve(t, p, Options{Interrupt: func() bool { asked++; return asked > 5 }})
+	if asked != 6 || got.X != nil && (got.Bound > got.Objective || p.Verify(got.X) != nil) {
+		t.Fatalf("asked %d times, %s %g..%g", asked, got.Status, got.Bound, got.Objective)
+	}
+}
