@@ -26,7 +26,7 @@ func (f Forecast) Peak() (mean, hi float64) {
 }
 
 // PeakLevels are the names by which At knows the points of a distribution of peaks.
-var PeakLevels = []string{"expected", "p50", "p90", "p95", "p99"}
+var PeakLevels = []string{"p50", "p90", "p95", "p99", "expected"}
 
 // At is the peak at a level: expected for the mean, or a quantile; ok is false for a
 // name that is not of PeakLevels.

@@ -75,7 +75,7 @@ bounds, 2 usage; with --detailed-exitcode 10 when counts change.`,
 	flags.StringVar(&o.at, "at", "", "plan for the time from `TIME` on, such as 2025-01-31T12:00:00Z (default: now, or the end of --history)")
 	flags.DurationVar(&o.review.Horizon, "horizon", time.Hour, "how far ahead")
 	flags.StringVar(&o.review.Forecaster, "forecaster", "", "forecaster (default: what the service says, else auto)")
-	flags.StringVar(&o.review.Peak, "peak", "expected", "forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", "))
+	flags.StringVar(&o.review.Peak, "peak", controller.DefaultPeak, "forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", "))
 	flags.Float64Var(&o.review.Gap, "gap", 0, "relative gap at which solving stops; 0 = proven optimal")
 	flags.Float64Var(&o.review.Epsilon, "epsilon", controller.DefaultEpsilon, "share of its own peak that a region must carry itself")
 	flags.StringVar(&o.problem, "problem", "", "solve the bare problem in `FILE` (- is standard input)")

@@ -18,6 +18,10 @@ import (
 // re-routing below 70 % utilisation lets it.
 const DefaultEpsilon = 0.7
 
+// DefaultPeak is the level of the forecast peak that is planned for when nothing
+// else is asked. The expected peak would be ruled by bursts that come once a week.
+const DefaultPeak = "p50"
+
 // maxReviewHorizon bounds how far ahead a plan may look: a forecast by the
 // minute for longer says nothing.
 const maxReviewHorizon = 7 * 24 * time.Hour
@@ -27,7 +31,7 @@ type ReviewOptions struct {
 	Horizon    time.Duration // default an hour
 	Forecaster string        // default what the service states, else auto
 	// Peak is the level of the forecast peak that capacity is planned for: one of
-	// forecast.PeakLevels; default expected.
+	// forecast.PeakLevels; default p50.
 	Peak    string
 	Epsilon float64 // default DefaultEpsilon
 	Gap     float64 // relative gap at which solving stops, default 0
@@ -39,7 +43,7 @@ type ReviewOptions struct {
 func (o ReviewOptions) withDefaults(spec *service.Spec) ReviewOptions {
 	o.Horizon = cmp.Or(o.Horizon, time.Hour)
 	o.Forecaster = cmp.Or(o.Forecaster, spec.Autoscale.Forecast, "auto")
-	o.Peak = cmp.Or(o.Peak, forecast.PeakLevels[0])
+	o.Peak = cmp.Or(o.Peak, DefaultPeak)
 	o.Epsilon = cmp.Or(o.Epsilon, DefaultEpsilon)
 	return o
 }
