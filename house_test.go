@@ -55,7 +55,7 @@ var mayImport = map[string][]string{
 	"provision/local":  {"internal/service", "provision"},
 	"provision/static": {"internal/service", "provision"},
 
-	"internal/controller/rollout": {"internal/service", "provision", "provision/local", "provision/static", "internal/telemetry", "internal/controller"},
+	"internal/controller/rollout": {"internal/service", "provision", "provision/local", "provision/static", "internal/telemetry", "internal/controller", "plan"},
 	"internal/controller":         {"internal/service", "internal/store", "internal/telemetry", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
 	"tui":                         {"internal/service", "internal/telemetry"},
 	"cmd/skyserve":                {"*"},

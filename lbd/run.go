@@ -22,6 +22,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
 	"skyserve/lbd/admin"
 	"skyserve/lbd/peer"
 	"skyserve/lbd/proxy"
@@ -139,6 +140,7 @@ type balancer struct {
 	tracer   *trace.Tracer // nil = no traces
 	registry *prometheus.Registry
 	usage    *usage
+	review   review
 	api      *admin.API
 	store    *store.Store // the one that StoreURL names; nil = another or none
 	draining atomic.Bool
@@ -240,7 +242,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	b.metrics = newMetrics(b.registry, b.cert)
 	b.api = admin.New(admin.Options{
 		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, History: b.history, Usage: b.usage, Keys: b.namedKeys,
-		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Certificate: b.cert.status, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
+		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})
 	return nil
@@ -320,6 +322,9 @@ func (b *balancer) run(ctx context.Context) error {
 	var stored sync.WaitGroup
 	stored.Go(func() { b.history.run(storing) })
 	stored.Go(func() { b.usage.run(storing) })
+	if b.store != nil {
+		stored.Go(func() { b.review.follow(b.cfg.Service, b.store.Watch(storing, telemetry.ReviewPrefix), b.log) })
+	}
 	if b.opts.Listening != nil {
 		b.opts.Listening(b.publicURL(), "http://"+b.cfg.Admin)
 	}

@@ -93,7 +93,8 @@ func (s *screen) note() []string {
 		text := fmt.Sprintf(" connection lost: %s; trying again, figures are %s old ", s.theme.text(s.link.err), age(s.since))
 		return []string{s.theme.alarm.over(s.fit(text))}
 	}
-	line, _ := s.theme.segments(s.width, " "+s.theme.glyphs.separator+" ", s.changeNote(), s.planNote(), s.donationNote())
+	notes := append([]segment{s.changeNote()}, s.planNotes()...)
+	line, _ := s.theme.segments(s.width, " "+s.theme.glyphs.separator+" ", append(notes, s.donationNote())...)
 	if line == "" {
 		return nil
 	}
@@ -137,19 +138,13 @@ func (s *screen) changeNote() segment {
 	return segment{s.theme.text(text), paint{}}
 }
 
-// planNote says what the last proposal would change.
-func (s *screen) planNote() segment {
-	p := s.snapshot.Plan
-	if p == nil {
-		return segment{}
-	}
-	arrow := " " + s.theme.glyphs.arrow + " "
-	text := fmt.Sprintf("plan: %d%s%s, $%.2f%s$%.2f an hour", p.ReplicasNow, arrow, plural(p.ReplicasThen, "replica"),
-		p.CostPerHourNow, arrow, p.CostPerHourThen)
-	if len(p.BindingConstraints) > 0 {
-		text += ", held by " + s.theme.text(strings.Join(p.BindingConstraints, ", "))
-	}
-	return segment{text, s.theme.muted}
+// planNotes say what the last proposal would change, which loads left their
+// forecasts, and which peaks are expected.
+func (s *screen) planNotes() []segment {
+	left := segment{s.theme.text(s.snapshot.LeftLine()), s.theme.warn}
+	plan := segment{s.theme.text(s.snapshot.PlanLine(s.snapshot.At.Location())), s.theme.muted}
+	peak := segment{s.theme.text(s.snapshot.PeakLine()), s.theme.muted}
+	return []segment{left, plan, peak}
 }
 
 // donationNote says how many replicas are lent.

@@ -69,7 +69,8 @@ func normal() *telemetry.Snapshot {
 		At: noon, Service: "chat",
 		Regions: []telemetry.RegionSnapshot{us, region("gcp/europe-west4", 0.95, replica("eu-0", "L4", 0.96), replica("eu-1", "L4", 0.82)), ap, quiet},
 		Plan: &telemetry.PlanSummary{
-			CostPerHourNow: 9.66, CostPerHourThen: 11.27, ReplicasNow: 9, ReplicasThen: 11, BindingConstraints: []string{"capacity of L4 in aws/us-east-1"},
+			At: noon, Status: "optimal", CostPerHour: telemetry.PlanCost{Now: ptr(9.66), Then: ptr(11.27)},
+			Changes: []telemetry.PlanChange{{Region: "aws/us-east-1", GPU: "L4", Delta: 3}, {Region: "gcp/europe-west4", GPU: "L4", Delta: -1}},
 		},
 		Donations: []telemetry.Donation{{Replica: "us-10", Region: "aws/us-east-1", Since: noon}},
 	}

@@ -7,6 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/controller"
+	"skyserve/internal/service"
+	"skyserve/provision/local"
 )
 
 func newControllerCmd() *cobra.Command {
@@ -28,9 +30,24 @@ its configuration; traffic goes on while it is away.`,
 			if err != nil {
 				return usage(err, "")
 			}
-			return controller.Run(cmd.Context(), c, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			return controller.Run(cmd.Context(), c, log, rereadController(config, objectOf(cmd.Context()), log))
 		},
 	}
 	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE`, YAML or JSON")
 	return cmd
+}
+
+// rereadController reads the file again when that is asked for, and writes down in
+// the object that the process is, if any, which configuration holds.
+func rereadController(file string, object *local.Holding, log *slog.Logger) controller.Option {
+	read := func() (service.ControllerConfig, error) { return controller.ReadConfig(file) }
+	return controller.Reread(read, func(revision string) {
+		if object == nil || revision == "" {
+			return
+		}
+		if err := object.SetSpec(revision); err != nil {
+			log.Error("writing down the configuration that holds", "err", err)
+		}
+	})
 }

@@ -35,6 +35,9 @@ type planOptions struct {
 	detailed bool
 	output   string
 	file     string
+	apply    bool
+	yes      bool
+	talk     io.Writer
 }
 
 func newPlanCmd() *cobra.Command {
@@ -43,7 +46,10 @@ func newPlanCmd() *cobra.Command {
 		Use:   "plan [NAME|SERVICE.yaml]",
 		Short: "Propose how many replicas each region needs next",
 		Long: `Forecast the load and solve for the cheapest replicas that carry it: counts per
-model, region and GPU, with the reason for each. Nothing is changed.
+model, region and GPU, with the reason for each. Nothing is changed, unless
+--apply makes the running service so: replicas are added and, once those serve,
+drained and stopped one a region at a time, within replicas.min and max. What it
+decides is kept with the service, so that 'skyserve up' leaves it so.
 
 The history is the running service's own unless --history names a file or a URL
 (see skyserve forecast --help); whatever is not known is assumed, and said. A
@@ -57,8 +63,10 @@ state beyond that. -o lp and -o mps write the problem for another solver instead
 of solving it; --solver runs one that is installed and checks its answer.
 
 Exit codes: 0 a plan (or, with --problem, any answer), 1 no plan satisfies the
-bounds, 2 usage; with --detailed-exitcode 10 when counts change.`,
+bounds, 2 usage; with --detailed-exitcode 10 when counts change; with
+--apply 1 also when it could not be carried out, and 3 when only a part of it was.`,
 		Example: `  skyserve plan
+  skyserve plan --apply
   skyserve plan service.yaml --history week.csv --at 2025-01-31T12:00:00Z
   skyserve plan --problem problem.json -o json
   skyserve plan --problem problem.json -o lp --out problem.lp`,
@@ -67,6 +75,7 @@ bounds, 2 usage; with --detailed-exitcode 10 when counts change.`,
 			if len(args) == 1 {
 				o.target = args[0]
 			}
+			o.talk = cmd.ErrOrStderr()
 			return runPlan(cmd.Context(), &o, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
@@ -81,6 +90,8 @@ bounds, 2 usage; with --detailed-exitcode 10 when counts change.`,
 	flags.StringVar(&o.problem, "problem", "", "solve the bare problem in `FILE` (- is standard input)")
 	flags.StringVar(&o.solver, "solver", "", "solve --problem with an installed `SOLVER`: highs, cbc or glpsol (default: the one built in)")
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when counts change")
+	flags.BoolVar(&o.apply, "apply", false, "make the running service what the plan says")
+	flags.BoolVar(&o.yes, "yes", false, "do not ask before --apply makes what is billed (local and static regions never ask)")
 	flags.StringVarP(&o.output, "output", "o", "table", "table, json, lp or mps")
 	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
 	cmd.MarkFlagsMutuallyExclusive("problem", "history")
@@ -90,6 +101,9 @@ bounds, 2 usage; with --detailed-exitcode 10 when counts change.`,
 
 func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) error {
 	if err := o.check(); err != nil {
+		return err
+	}
+	if err := o.checkApply(); err != nil {
 		return err
 	}
 	if o.problem != "" {
@@ -109,6 +123,9 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 		return failed(errors.New("no plan satisfies the bounds: "+r.Proposal.Infeasible[0]), "raise replicas.max where it says so, or lower --epsilon")
 	case r.Proposal.Status == plan.StatusUnknown:
 		return failed(errors.New("no plan was found within the effort allowed"), "a larger --gap needs less")
+	}
+	if o.apply {
+		return o.carryOut(ctx, r.Proposal, in)
 	}
 	return o.exit(r.Proposal)
 }

@@ -105,6 +105,11 @@ func writeStatus(w io.Writer, s *rollout.Status) error {
 	if s.Problem != "" {
 		fmt.Fprintf(w, "problem: %s\n", s.Problem)
 	}
+	for _, line := range []string{s.Peak, s.Plan, s.Left} {
+		if line != "" {
+			fmt.Fprintln(w, line)
+		}
+	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\nREGION\tKIND\tID\tSTATE\tADDRESS\tMODEL\tREASON")
 	row := func(cells ...string) {

@@ -31,6 +31,8 @@ type fakeBalancer struct {
 	has   map[string]uint64 // epoch by replica
 	stuck bool              // refuses to let go
 	gone  map[string]uint64 // epoch of replicas that it had
+	busy  map[string]int    // requests outstanding at a replica
+	drain map[string]bool
 }
 
 func (b *fakeBalancer) set(dead bool) {
@@ -73,7 +75,11 @@ func (b *fakeBalancer) Workers(context.Context) ([]telemetry.Worker, error) {
 	}
 	var workers []telemetry.Worker
 	for _, id := range ids(b.has) {
-		workers = append(workers, telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: id, Epoch: b.has[id]}})
+		w := telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: id, Epoch: b.has[id]}, State: service.StateReady, Outstanding: b.busy[id]}
+		if b.drain[id] {
+			w.State = service.StateDraining
+		}
+		workers = append(workers, w)
 	}
 	return workers, nil
 }
@@ -102,6 +108,19 @@ func (b *fakeBalancer) RemoveWorker(_ context.Context, id string, epoch uint64) 
 		return telemetry.ErrConflict
 	}
 	delete(b.has, id)
+	return nil
+}
+
+func (b *fakeBalancer) DrainWorker(_ context.Context, id string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, has := b.has[id]; !has {
+		return telemetry.ErrNotFound
+	}
+	if b.drain == nil {
+		b.drain = map[string]bool{}
+	}
+	b.drain[id] = true
 	return nil
 }
 

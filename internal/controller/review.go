@@ -36,6 +36,9 @@ type ReviewOptions struct {
 	Epsilon float64 // default DefaultEpsilon
 	Gap     float64 // relative gap at which solving stops, default 0
 	Effort  int64   // default plan.DefaultEffort
+	// Interrupt, unless it is nil, is asked now and then whether to stop solving
+	// with what is known.
+	Interrupt func() bool
 	// Notes are assumptions made before the review, in words.
 	Notes []string
 }
@@ -52,6 +55,11 @@ func (o ReviewOptions) withDefaults(spec *service.Spec) ReviewOptions {
 type Reviewed struct {
 	Problem  *plan.Problem
 	Proposal plan.Proposal
+	// Loads are the forecasts that the problem was made from, by model and region in
+	// the order of service.yaml; those without history are left out.
+	Loads []Load
+
+	made *review
 }
 
 // Review proposes the counts of a service for the time after at: it forecasts
@@ -80,14 +88,16 @@ func Review(spec *service.Spec, counts []Count, h *telemetry.History, at time.Ti
 
 // review is a Review being made.
 type review struct {
-	spec    *service.Spec
-	o       ReviewOptions
-	at      time.Time
-	classes []gpuClass
-	p       plan.Problem
-	donated [][][]int
-	billed  [][]float64
-	assumed []string
+	spec     *service.Spec
+	o        ReviewOptions
+	at       time.Time
+	classes  []gpuClass
+	p        plan.Problem
+	donated  [][][]int
+	billed   [][]float64
+	assumed  []string
+	uncached map[string]float64 // share of each model's prompt tokens, by its name
+	loads    []Load
 }
 
 // assume notes an assumption once.
@@ -125,7 +135,7 @@ func (r *review) bounds() {
 // solve solves the problem and puts the result in words.
 func (r *review) solve() (*Reviewed, error) {
 	r.p.Epsilon = r.o.Epsilon
-	o := plan.Options{Gap: r.o.Gap, Effort: r.o.Effort}
+	o := plan.Options{Gap: r.o.Gap, Effort: r.o.Effort, Interrupt: r.o.Interrupt}
 	start := time.Now()
 	res, err := plan.Solve(&r.p, o)
 	if err != nil {
@@ -140,7 +150,7 @@ func (r *review) solve() (*Reviewed, error) {
 		Donated: r.donated, Capacity: string(service.CapacityOnDemand), Billed: r.billed, Assumed: r.assumed,
 	})
 	out.SolveMillis = float64(took.Microseconds()) / 1000
-	return &Reviewed{Problem: &r.p, Proposal: out}, nil
+	return &Reviewed{Problem: &r.p, Proposal: out, Loads: r.loads, made: r}, nil
 }
 
 // wouldNeed says which maxima are too low, and how high they would have to be.

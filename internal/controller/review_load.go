@@ -74,8 +74,11 @@ func (r *review) past(h *telemetry.History) (past *telemetry.History, next int64
 
 // hitRates says how much of each model's prompts caches are expected to spare.
 func (r *review) hitRates(past *telemetry.History) {
+	r.uncached = map[string]float64{}
 	for _, m := range r.p.Models {
-		if rate := r.hitRate(past, m); rate > 0 {
+		rate := r.hitRate(past, m)
+		r.uncached[m] = 1 - rate
+		if rate > 0 {
 			r.assume("%s: %.0f %% of its prompt tokens hit the prefix cache, as in the last day", m, 100*rate)
 		} else {
 			r.assume("%s: no prefix hits are known in the last day, none are expected", m)
@@ -126,7 +129,7 @@ func (r *review) traffic(past *telemetry.History, gap int) []*traffic {
 		if len(regions) == 0 {
 			r.assume("the history of region %s is of no region of the service: left out", s.Region)
 		}
-		uncached := 1 - r.hitRate(past, r.p.Models[i])
+		uncached := r.uncached[r.p.Models[i]]
 		for _, j := range regions {
 			t := grid[[2]int{i, j}]
 			to := t.interactive
@@ -218,9 +221,14 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic, minutes int)
 			for _, a := range fc.Assumed {
 				words.add(a, name)
 			}
-			if d := forecast.Departed(f, s); d.Kind != forecast.NoDeparture {
-				words.add("load left the forecast: "+d.Words, name)
+			left := forecast.Departed(f, s)
+			if left.Kind != forecast.NoDeparture {
+				words.add("load left the forecast: "+left.Words, name)
 			}
+			r.loads = append(r.loads, Load{
+				Model: r.p.Models[t.model], Region: service.Region(r.p.Regions[t.region]), Forecast: fc, Left: left,
+				first: t.start + int64(len(t.interactive)),
+			})
 		}
 		if buffer := batchShare * lastHour(t.batch) / 60; buffer > 0 {
 			for w := range rho {

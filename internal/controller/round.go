@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,7 @@ type admin interface {
 	Workers(ctx context.Context) ([]telemetry.Worker, error)
 	AddWorker(ctx context.Context, r service.ReplicaConfig) (added bool, err error)
 	RemoveWorker(ctx context.Context, id string, epoch uint64) error
+	DrainWorker(ctx context.Context, id string) error
 }
 
 // watched is a balancer with what the last probes said.
@@ -36,6 +38,7 @@ func (w *watched) alive() bool { return w.failures < deadAfter }
 // round is one turn: probe, decide, publish, mend. Errors are of the store;
 // balancers that do not answer are none, they are what the controller is for.
 func (c *Controller) round(ctx context.Context, l lease) error {
+	c.takeUp()
 	c.each(func(w *watched) { c.probe(ctx, w) })
 	owners := Assign(c.fleet())
 	if owners == nil {
@@ -164,8 +167,9 @@ func (c *Controller) mend(ctx context.Context) {
 	var mu sync.Mutex
 	stuck := map[string]bool{} // replicas that could not be taken away
 	c.each(func(w *watched) {
-		for _, id := range c.surplus(w) {
-			err := c.detach(ctx, w, id)
+		for _, r := range c.surplus(w) {
+			id := r.ID
+			err := c.letGo(ctx, w, r)
 			c.changed(w, id, "detaching a replica", err)
 			if err != nil {
 				mu.Lock()
@@ -203,15 +207,36 @@ func (c *Controller) changed(w *watched, replica, doing string, err error) {
 
 // surplus lists the replicas of ours that a balancer has and should not have.
 // One that an operator attached by hand is not ours.
-func (c *Controller) surplus(w *watched) []string {
-	var ids []string
+func (c *Controller) surplus(w *watched) []telemetry.Worker {
+	var over []telemetry.Worker
 	for _, r := range w.workers {
 		if (c.known[r.ID] || r.Epoch > 0) && c.current.Owners[r.ID] != w.ID {
-			ids = append(ids, r.ID)
+			over = append(over, r)
 		}
 	}
-	slices.Sort(ids)
-	return ids
+	slices.SortFunc(over, func(a, b telemetry.Worker) int { return cmp.Compare(a.ID, b.ID) })
+	return over
+}
+
+// letGo takes a replica from a balancer: at once where another one is to have it,
+// and otherwise, since it is wanted no more, when it has finished what it has.
+func (c *Controller) letGo(ctx context.Context, w *watched, r telemetry.Worker) error {
+	if _, wanted := c.current.Owners[r.ID]; wanted || r.Outstanding == 0 && r.State == service.StateDraining {
+		return c.detach(ctx, w, r.ID)
+	}
+	if r.State == service.StateDraining {
+		return nil // the next round looks again
+	}
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
+	err := w.admin.DrainWorker(ctx, r.ID)
+	if errors.Is(err, telemetry.ErrNotFound) { // its model is not known: it has nothing
+		return c.detach(ctx, w, r.ID)
+	}
+	if err == nil {
+		c.log.Info("replica drains", "balancer", w.ID, "replica", r.ID)
+	}
+	return err
 }
 
 // missing lists the replicas that a balancer should have and does not, or has

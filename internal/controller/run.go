@@ -58,7 +58,7 @@ func checkConfig(path string, c service.ControllerConfig) error {
 // Run is the controller process: it serves the embedded store where the
 // configuration asks for it, and controls the service until ctx ends. Errors
 // are of starting; once started it goes on whatever fails around it.
-func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger) error {
+func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger, more ...Option) error {
 	ln, err := net.Listen("tcp", config.Listen)
 	if err != nil {
 		return fmt.Errorf("starting the controller: %w", err)
@@ -79,6 +79,10 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger)
 	}
 	hc := telemetry.HTTPClient(config.AdminToken)
 	c := newController(config, st, acquire, func(base string) admin { return telemetry.NewClient(base, hc) }, log)
+	for _, o := range more {
+		o(&c.options)
+	}
+	c.planner = newPlanner(config, st, log)
 	return c.serve(ctx, ln)
 }
 

@@ -48,14 +48,18 @@ type lease interface {
 // Controller is one candidate for controlling a service.
 type Controller struct {
 	config    service.ControllerConfig
+	fixed     service.ControllerConfig // what of it holds for the life of the process
 	state     state
 	acquire   func(ctx context.Context) (lease, error)
 	balancers []*watched
 	known     map[string]bool // replicas that are or were the controller's to assign
 	current   Assignment
 	log       *slog.Logger
+	planner   *planner // nil = nothing is planned
+	options   options
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex                // guards what follows
+	asked   *service.ControllerConfig // read again; the next round takes it up
 	view    View
 	refused bool              // a balancer holds something newer than the current assignment
 	said    map[string]string // the last error of each balancer and replica
@@ -63,7 +67,7 @@ type Controller struct {
 
 // newController makes a controller that reaches balancers through dial.
 func newController(config service.ControllerConfig, st state, acquire func(context.Context) (lease, error), dial func(base string) admin, log *slog.Logger) *Controller {
-	c := &Controller{config: config, state: st, acquire: acquire, known: map[string]bool{}, said: map[string]string{}, log: log}
+	c := &Controller{config: config, fixed: config.Fixed(), state: st, acquire: acquire, known: map[string]bool{}, said: map[string]string{}, log: log}
 	for _, b := range config.Balancers {
 		c.balancers = append(c.balancers, &watched{ControlledBalancer: b, admin: dial(b.Admin)})
 	}
@@ -87,11 +91,24 @@ func (c *Controller) run(ctx context.Context) {
 		}
 		c.log.Info("lease acquired", "token", l.Token())
 		c.hold(l)
-		err = c.tenure(ctx, l)
+		err = c.act(ctx, l)
 		c.hold(nil)
 		c.log.Info("lease given up", "token", l.Token(), "why", err)
 		c.release(ctx, l)
 	}
+}
+
+// act controls and plans until the lease or ctx ends. Planning never keeps a round
+// waiting, and ends with the tenure.
+func (c *Controller) act(ctx context.Context, l lease) error {
+	ctx, end := context.WithCancel(ctx)
+	var planning sync.WaitGroup
+	defer planning.Wait()
+	defer end()
+	if c.planner != nil {
+		planning.Go(func() { c.planner.run(ctx, l) })
+	}
+	return c.tenure(ctx, l)
 }
 
 // tenure does round after round until the lease or ctx ends.

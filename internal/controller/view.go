@@ -86,6 +86,7 @@ func (c *Controller) handler() http.Handler {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte("ok\n")) // whoever asked is gone
 	})
+	mux.HandleFunc("POST /reload", c.serveReload)
 	mux.HandleFunc("GET /v1/state", func(w http.ResponseWriter, _ *http.Request) {
 		c.mu.Lock()
 		v := c.view

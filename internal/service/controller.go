@@ -6,6 +6,9 @@ import "time"
 // `skyserve controller --config FILE` reads (JSON or YAML).
 type ControllerConfig struct {
 	Service string `yaml:"service" json:"service"`
+	// Revision is what the configuration calls itself: the controller says it when
+	// it has read the file again.
+	Revision string `yaml:"revision,omitempty" json:"revision,omitempty"`
 	// Listen is host:port of its health and state listener; loopback only.
 	Listen string `yaml:"listen" json:"listen"`
 
@@ -25,6 +28,13 @@ type ControllerConfig struct {
 	// RTT is the round trip between two places, keyed "us-eu", by which the
 	// nearest live balancer is found.
 	RTT map[string]time.Duration `yaml:"rtt,omitempty" json:"rtt,omitempty"`
+}
+
+// Fixed is what of a configuration holds for the life of a controller: two that
+// have it in common differ in replicas only, which are taken up by reading again.
+func (c ControllerConfig) Fixed() ControllerConfig {
+	c.Revision, c.Replicas = "", nil
+	return c
 }
 
 // ControlledBalancer is a balancer as the controller addresses it.

@@ -60,6 +60,8 @@ type Worker struct {
 	service.ReplicaConfig
 	State  service.ReplicaState `json:"state"`
 	Reason string               `json:"reason"`
+	// Outstanding is how many requests the balancer sent it that have not ended.
+	Outstanding int `json:"outstanding"`
 }
 
 // Client speaks to the admin API of one balancer. It is safe for concurrent use.
@@ -186,6 +188,13 @@ func (c *Client) AddWorker(ctx context.Context, r service.ReplicaConfig) (added 
 	}
 	status, _, err := c.do(ctx, http.MethodPost, "/workers", body)
 	return status == http.StatusCreated, err
+}
+
+// DrainWorker lets the replica id finish what it has and sends it nothing new;
+// ErrNotFound when the balancer holds no such replica, or does not know its model.
+func (c *Client) DrainWorker(ctx context.Context, id string) error {
+	_, _, err := c.do(ctx, http.MethodPost, "/workers/"+url.PathEscape(id)+"/drain", nil)
+	return err
 }
 
 // RemoveWorker detaches the replica id. An epoch other than 0 makes a balancer

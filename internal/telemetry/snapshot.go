@@ -14,7 +14,7 @@ type Snapshot struct {
 	At        time.Time        `json:"at"`
 	Service   string           `json:"service"`
 	Regions   []RegionSnapshot `json:"regions"`
-	Forecast  []ForecastPoint  `json:"forecast"`
+	Forecast  []LoadForecast   `json:"forecast"`
 	Donations []Donation       `json:"donations"`
 	Plan      *PlanSummary     `json:"plan"`
 }
@@ -111,27 +111,9 @@ type Percentiles struct {
 	Max  float64 `json:"max"`
 }
 
-// ForecastPoint is one step of a forecast: prompt tokens a second.
-type ForecastPoint struct {
-	Region service.Region `json:"region"`
-	Model  string         `json:"model"`
-	At     time.Time      `json:"at"`
-	TPS    float64        `json:"tps"`
-}
-
 // Donation is one replica lent to the spot pool.
 type Donation struct {
 	Replica string         `json:"replica"`
 	Region  service.Region `json:"region"`
 	Since   time.Time      `json:"since"`
-}
-
-// PlanSummary is the last proposal, in short.
-type PlanSummary struct {
-	At                 time.Time `json:"at"`
-	CostPerHourNow     float64   `json:"cost_per_hour_now"`
-	CostPerHourThen    float64   `json:"cost_per_hour_then"`
-	ReplicasNow        int       `json:"replicas_now"`
-	ReplicasThen       int       `json:"replicas_then"`
-	BindingConstraints []string  `json:"binding_constraints"`
 }

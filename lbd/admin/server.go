@@ -99,6 +99,9 @@ type Options struct {
 	// Certificate tells of the public listener's certificate: nil, or answering nil,
 	// without TLS.
 	Certificate func() *telemetry.Certificate
+	// Review is what the controller last made of the load; nil, or answering nil,
+	// where nothing is known of that.
+	Review func() *telemetry.Review
 	// Draining says whether the balancer is about to end; nil = it is not.
 	Draining func() bool
 	// Registry holds the metrics; nil = none.

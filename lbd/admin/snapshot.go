@@ -37,10 +37,17 @@ func (a *API) Snapshot() telemetry.Snapshot {
 	for _, p := range a.opts.Peers() {
 		parts = append(parts, peerRegion(p))
 	}
-	return telemetry.Snapshot{
+	s := telemetry.Snapshot{
 		At: a.opts.Now().UTC(), Service: a.opts.Self.Service, Regions: merge(parts),
-		Forecast: []telemetry.ForecastPoint{}, Donations: []telemetry.Donation{},
+		Forecast: []telemetry.LoadForecast{}, Donations: []telemetry.Donation{},
 	}
+	if a.opts.Review == nil {
+		return s
+	}
+	if r := a.opts.Review(); r != nil {
+		s.Forecast, s.Plan = append(s.Forecast, r.Forecast...), r.Plan
+	}
+	return s
 }
 
 // Region is what this balancer itself adds to its region: what it tells peers.

@@ -31,7 +31,11 @@ func (a *API) routeWorkers() {
 func (a *API) listWorkers(w http.ResponseWriter, _ *http.Request) {
 	workers := []telemetry.Worker{}
 	for _, r := range a.opts.Workers.List() {
-		workers = append(workers, telemetry.Worker{ReplicaConfig: r.ReplicaConfig, State: r.State, Reason: r.Reason})
+		worker := telemetry.Worker{ReplicaConfig: r.ReplicaConfig, State: r.State, Reason: r.Reason}
+		if r.View != nil {
+			worker.Outstanding = r.View.Outstanding
+		}
+		workers = append(workers, worker)
 	}
 	answer(w, http.StatusOK, map[string]any{"workers": workers})
 }

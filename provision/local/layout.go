@@ -36,6 +36,8 @@ type Layout struct {
 	Wants      []provision.Want
 	Balancers  []service.BalancerConfig
 	Controller service.ControllerConfig
+	// Wanted is what was decided beside service.yaml, less what is void by now.
+	Wanted Wanted
 
 	svc     Service
 	spec    *service.Spec
@@ -64,10 +66,21 @@ type port struct {
 // attached (of static regions) are only attached. Nothing is written. Errors
 // are of configuration (*provision.SpecError), or of reading the state directory.
 func (s Service) Layout(spec *service.Spec, attached map[service.Region][]service.ReplicaConfig) (*Layout, error) {
-	if err := check(spec); err != nil {
+	wanted, err := s.Wanted()
+	if err != nil {
 		return nil, err
 	}
-	l := &Layout{svc: s, spec: spec, recipes: map[string]recipe{}}
+	return s.LayoutOf(spec, wanted, attached)
+}
+
+// LayoutOf is Layout with another decision about replicas than the one that is
+// kept; Save keeps it.
+func (s Service) LayoutOf(spec *service.Spec, wanted Wanted, attached map[service.Region][]service.ReplicaConfig) (*Layout, error) {
+	wanted = wanted.tidy(spec, idsOf(attached))
+	if err := check(spec, wanted); err != nil {
+		return nil, err
+	}
+	l := &Layout{svc: s, spec: spec, Wanted: wanted, recipes: map[string]recipe{}}
 	var err error
 	if l.tokens, err = s.Tokens(); err != nil {
 		return nil, err
@@ -99,7 +112,7 @@ func (l *Layout) Save(text []byte) error {
 	for _, f := range []struct {
 		name string
 		v    any
-	}{{fileTokens, l.tokens}, {fileSlots, l.slots}} {
+	}{{fileTokens, l.tokens}, {fileSlots, l.slots}, {fileWanted, l.Wanted}} {
 		data, err := json.Marshal(f.v)
 		if err == nil {
 			err = writeFile(l.svc.configFile(f.name), data)
@@ -132,7 +145,7 @@ type placed struct {
 }
 
 // check refuses what this machine cannot provide.
-func check(spec *service.Spec) error {
+func check(spec *service.Spec, wanted Wanted) error {
 	places := map[string]service.Region{}
 	for i, r := range spec.Regions {
 		if other, taken := places[r.Name.Place()]; taken {
@@ -140,7 +153,7 @@ func check(spec *service.Spec) error {
 		}
 		places[r.Name.Place()] = r.Name
 		for j, m := range spec.Models {
-			if r.Name.Cloud() == service.CloudLocal && m.Engine.Kind != service.EngineSim && spec.BoundsFor(m.Name, r.Name).Min > 0 {
+			if r.Name.Cloud() == service.CloudLocal && m.Engine.Kind != service.EngineSim && len(wanted.Numbers(spec, m.Name, r.Name)) > 0 {
 				return specError("models[%d].engine.kind: region %s is local and runs simulated engines only, got %q", j, r.Name, m.Engine.Kind)
 			}
 		}
@@ -149,8 +162,7 @@ func check(spec *service.Spec) error {
 }
 
 // localReplicas are the simulated engines of the local regions, in the order of
-// the file. The first model's are called us-0, us-1, ...; those of further
-// models carry the model's short name too.
+// the file.
 func (l *Layout) localReplicas() []placed {
 	var replicas []placed
 	for _, r := range l.spec.Regions {
@@ -159,12 +171,8 @@ func (l *Layout) localReplicas() []placed {
 		}
 		for i := range l.spec.Models {
 			m := &l.spec.Models[i]
-			prefix := r.Name.Place()
-			if i > 0 {
-				prefix += "-" + shortName(m)
-			}
-			for n := range l.spec.BoundsFor(m.Name, r.Name).Min {
-				c := service.ReplicaConfig{ID: fmt.Sprintf("%s-%d", prefix, n), Model: m.Name, Kind: m.Engine.Kind, Region: r.Name}
+			for _, n := range l.Wanted.Numbers(l.spec, m.Name, r.Name) {
+				c := service.ReplicaConfig{ID: replicaID(l.spec, i, r.Name, n), Model: m.Name, Kind: m.Engine.Kind, Region: r.Name}
 				c.DataParallel, c.MaxNumSeqs = m.Engine.DataParallel, m.Engine.MaxNumSeqs
 				if len(m.GPUs) > 0 {
 					c.GPU = m.GPUs[0].Type
@@ -174,6 +182,17 @@ func (l *Layout) localReplicas() []placed {
 		}
 	}
 	return replicas
+}
+
+// idsOf are the ids of attached replicas; never nil.
+func idsOf(attached map[service.Region][]service.ReplicaConfig) []string {
+	ids := []string{}
+	for _, replicas := range attached {
+		for _, r := range replicas {
+			ids = append(ids, r.ID)
+		}
+	}
+	return ids
 }
 
 // placeAttached gives every attached replica its home.
@@ -283,6 +302,9 @@ func (l *Layout) addControl(replicas []placed) error {
 		l.Controller.StoreToken = l.tokens.Store
 	}
 	for _, r := range replicas {
+		if slices.Contains(l.Wanted.Drained, r.config.ID) {
+			continue // its process stays
+		}
 		l.Controller.Replicas = append(l.Controller.Replicas, service.ControlledReplica{ReplicaConfig: r.config, Home: r.home})
 	}
 	for _, r := range l.spec.Regions {
@@ -350,16 +372,25 @@ func (l *Layout) peers(from service.Region, self string) []service.PeerConfig {
 	return peers
 }
 
-// addController wants the controller.
+// addController wants the controller. It reads the replicas again while it runs
+// and calls its configuration by the hash that it is known by, as balancers do.
 func (l *Layout) addController() error {
+	fixed, err := hashOf(l.Controller.Fixed())
+	identity := l.Controller
+	if err == nil {
+		l.Controller.Revision, err = hashOf(identity)
+	}
+	if err != nil {
+		return fmt.Errorf("describing the %s: %w", controllerID, err)
+	}
 	ports := []port{{l.Controller.Listen, "controller"}}
 	labels := map[string]string{}
 	if l.Controller.StoreListen != "" {
 		labels[labelStore] = l.Controller.StoreListen
 		ports = append(ports, port{l.Controller.StoreListen, "store"})
 	}
-	w := provision.Want{ID: controllerID, Kind: provision.KindController, Admin: "http://" + l.Controller.Listen, Labels: labels}
-	return l.wantConfigured(w, l.Controller, l.Controller, "controller", ports)
+	w := provision.Want{ID: controllerID, Kind: provision.KindController, Fixed: fixed, Admin: "http://" + l.Controller.Listen, Labels: labels}
+	return l.wantConfigured(w, l.Controller, identity, "controller", ports)
 }
 
 func (l *Layout) storeURL() string {

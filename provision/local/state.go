@@ -20,6 +20,7 @@ const (
 	fileSpec   = "service.yaml"
 	fileTokens = "tokens.json"
 	fileSlots  = "slots.json"
+	fileWanted = "wanted.json"
 )
 
 // Service is the state of one service on this machine.

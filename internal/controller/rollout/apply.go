@@ -89,20 +89,29 @@ func (p *Plan) drain(ctx context.Context, o provision.Object) {
 	defer cancel()
 	for _, b := range local.Running(p.Have, provision.KindBalancer) {
 		c := p.client(b.Admin)
-		if !detach(ctx, c, o.ID) {
+		if !stopSending(ctx, c, o.ID) {
 			continue
 		}
 		for busy(ctx, c, o.ID) && pause(ctx, lookEvery) {
 		}
+		detach(ctx, c, o.ID)
 	}
 }
 
-// detach takes a replica from a balancer; false when it did not have it.
-func detach(ctx context.Context, c *telemetry.Client, id string) bool {
+// stopSending lets a replica of a balancer finish what it has and get nothing new;
+// false when the balancer does not have it, or does not answer.
+func stopSending(ctx context.Context, c *telemetry.Client, id string) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	err := c.RemoveWorker(ctx, id, 0)
-	return err == nil || errors.Is(err, telemetry.ErrNotFound) // the controller may have been quicker
+	return c.DrainWorker(ctx, id) == nil
+}
+
+// detach takes a replica from a balancer. The controller, which knows that it is
+// wanted no more, does the same and may be quicker.
+func detach(ctx context.Context, c *telemetry.Client, id string) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	_ = c.RemoveWorker(ctx, id, 0) // a balancer that is gone has nothing attached
 }
 
 // busy tells whether a balancer still waits for answers of a replica.

@@ -57,7 +57,16 @@ func unserved(spec *service.Spec) string {
 // another executable than this one are replaced too. Errors are of
 // configuration (*provision.SpecError), or of reading the state directory.
 func NewPlan(svc local.Service, spec *service.Spec, text []byte, upgrade bool) (*Plan, error) {
-	layout, err := svc.Layout(spec, attached(spec))
+	wanted, err := svc.Wanted()
+	if err != nil {
+		return nil, err
+	}
+	return newPlan(svc, spec, text, wanted, upgrade)
+}
+
+// newPlan is NewPlan with another decision about replicas than the one that is kept.
+func newPlan(svc local.Service, spec *service.Spec, text []byte, wanted local.Wanted, upgrade bool) (*Plan, error) {
+	layout, err := svc.LayoutOf(spec, wanted, attached(spec))
 	if err != nil {
 		return nil, err
 	}

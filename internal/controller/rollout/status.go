@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"skyserve/internal/controller"
 	"skyserve/internal/service"
@@ -43,6 +44,12 @@ type Status struct {
 	Store string `json:"store"`
 	// Problem says what is wrong with the service's kept state; empty when nothing is.
 	Problem string `json:"problem,omitempty"`
+	// Peak, Plan and Left say in a line each what is expected of the next hours, what
+	// the controller's last plan proposes, and which loads left their forecasts;
+	// empty where there is nothing to say.
+	Peak string `json:"peak"`
+	Plan string `json:"plan"`
+	Left string `json:"left"`
 }
 
 // RegionStatus is one region.
@@ -76,6 +83,8 @@ type ReplicaStatus struct {
 	Balancer string `json:"balancer"`
 	PID      string `json:"pid,omitempty"`
 	Wanted   bool   `json:"wanted"`
+	// Drained says that it is sent nothing because somebody, or a plan, wants it so.
+	Drained bool `json:"drained"`
 }
 
 // GetStatus asks everything that runs, at once and briefly, and never fails
@@ -111,6 +120,7 @@ type statusBuilder struct {
 	order    []service.Region // of the service.yaml
 	wants    []provision.Want // what should be, then what is besides
 	unwanted map[string]bool
+	drained  []string                         // replicas that are sent nothing, by id
 	attached map[string]service.ReplicaConfig // replicas of static regions
 	token    string                           // of the admin APIs
 
@@ -154,7 +164,7 @@ func (b *statusBuilder) readSpec(svc local.Service) {
 		b.status.Problem = err.Error()
 		return
 	}
-	b.wants = layout.Wants
+	b.wants, b.drained = layout.Wants, layout.Wanted.Drained
 	b.attached = map[string]service.ReplicaConfig{}
 	for _, r := range spec.Regions {
 		b.order = append(b.order, r.Name)
@@ -276,7 +286,21 @@ func (b *statusBuilder) build() *Status {
 		b.status.Store = b.view.Store
 	}
 	b.status.State = b.overall()
+	if s := b.planned(); s != nil {
+		b.status.Peak, b.status.Plan, b.status.Left = s.PeakLine(), s.PlanLine(time.Local), s.LeftLine()
+	}
 	return &b.status
+}
+
+// planned is the snapshot with the newest plan; nil where no balancer knows of one.
+func (b *statusBuilder) planned() (newest *telemetry.Snapshot) {
+	for _, id := range ids(b.reports) {
+		s := b.reports[id].snapshot
+		if s != nil && s.Plan != nil && (newest == nil || s.Plan.At.After(newest.Plan.At)) {
+			newest = s
+		}
+	}
+	return newest
 }
 
 func (b *statusBuilder) region(name service.Region) RegionStatus {
@@ -334,7 +358,7 @@ func (b *statusBuilder) controller(w provision.Want) Process {
 
 // replica is a replica by its lock and what a balancer says of it.
 func (b *statusBuilder) replica(w provision.Want) ReplicaStatus {
-	r := ReplicaStatus{ID: w.ID, Model: w.Labels["model"], GPU: w.Labels["gpu"], URL: w.Address, Wanted: !b.unwanted[w.ID]}
+	r := ReplicaStatus{ID: w.ID, Model: w.Labels["model"], GPU: w.Labels["gpu"], URL: w.Address, Wanted: !b.unwanted[w.ID], Drained: slices.Contains(b.drained, w.ID)}
 	o, exists := b.objects[w.ID]
 	_, isAttached := b.attached[w.ID]
 	switch {
@@ -347,6 +371,9 @@ func (b *statusBuilder) replica(w provision.Want) ReplicaStatus {
 	}
 	r.PID = o.Handle
 	r.State, r.Reason = service.StateStarting, "no balancer reports on it"
+	if r.Drained {
+		r.State, r.Reason = service.StateDraining, "is drained and gets nothing; 'skyserve replica drain --undo "+w.ID+"' ends that"
+	}
 	balancer, report := b.reportOn(w.ID)
 	if report != nil {
 		r.State, r.Reason, r.Balancer = report.State, report.Reason, balancer
@@ -390,7 +417,7 @@ func (b *statusBuilder) overall() State {
 			well = well && (p.State == StateReady || !p.Wanted)
 		}
 		for _, rep := range r.Replicas {
-			well = well && (rep.State == service.StateReady || !rep.Wanted)
+			well = well && (rep.State == service.StateReady || !rep.Wanted || rep.Drained)
 		}
 	}
 	switch {

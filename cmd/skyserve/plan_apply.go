@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"skyserve/plan"
+)
+
+// checkApply refuses what --apply cannot go with.
+func (o *planOptions) checkApply() error {
+	switch {
+	case !o.apply:
+		return nil
+	case o.problem != "":
+		return usage(errors.New("--apply: a bare problem is of no service"), "")
+	case namesFile(o.target):
+		return usage(fmt.Errorf("--apply: want the name of a running service, got %s", o.target), "skyserve up "+o.target+" makes a service what its file says")
+	case o.output == "lp" || o.output == "mps":
+		return usage(fmt.Errorf("--apply: a plan is needed, and -o %s writes the problem", o.output), "")
+	}
+	return nil
+}
+
+// carryOut makes the running service what a proposal says, and asks first where
+// that costs money.
+func (o *planOptions) carryOut(ctx context.Context, p plan.Proposal, in io.Reader) error {
+	svc, running, unlock, err := openRunning(o.target)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	to, undone := running.Follow(p)
+	if now, then := p.CostPerHour.Now, p.CostPerHour.Then; now != nil && then != nil && *then > *now && !o.yes {
+		if err := confirm(in, o.talk, fmt.Sprintf("Raise the cost of %s from $%.2f to $%.2f an hour?", svc.Name(), *now, *then)); err != nil {
+			return err
+		}
+	}
+	s := scaling{svc: svc, talk: o.talk}
+	changed, err := s.carry(ctx, running, to, undone)
+	if err != nil {
+		return err
+	}
+	if !changed {
+		fmt.Fprintf(o.talk, "%s: no change\n", svc.Name())
+		return nil
+	}
+	fmt.Fprintf(o.talk, "%s runs what the plan proposes\n", svc.Name())
+	return o.exit(p)
+}

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"skyserve/internal/controller/rollout"
+	"skyserve/internal/service"
+	"skyserve/provision/local"
+)
+
+// replicaOptions are the flags of `skyserve replica` and its verbs.
+type replicaOptions struct {
+	service string
+	output  string
+	model   string
+	count   int
+	undo    bool
+	talk    io.Writer
+}
+
+func newReplicaCmd() *cobra.Command {
+	var o replicaOptions
+	cmd := &cobra.Command{
+		Use:   "replica",
+		Short: "List, add, remove and drain replicas by hand",
+		Long: `List, add, remove and drain replicas of a running service by hand, within
+replicas.min and max of its service.yaml. What is decided is kept with the
+service: 'skyserve up' leaves it so, and 'skyserve plan --apply' decides anew.
+
+Replicas of local regions can be added and removed. Those of static regions are
+machines that service.yaml lists: they can be drained.
+
+Exit codes: 0 done (again: no change), 1 failed, 2 usage or not allowed by
+service.yaml, 3 only a part was done, 130 interrupted.`,
+		Example: `  skyserve replica list
+  skyserve replica add local/us
+  skyserve replica drain us-1
+  skyserve replica remove us-1`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.PersistentFlags().StringVar(&o.service, "service", "", "`NAME` of the service (default: the only one there is)")
+	cmd.AddCommand(newReplicaListCmd(&o), newReplicaAddCmd(&o), newReplicaRemoveCmd(&o), newReplicaDrainCmd(&o))
+	return cmd
+}
+
+func newReplicaListCmd(o *replicaOptions) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "List replicas with their state",
+		Example: "  skyserve replica list -o json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.list(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "text or json")
+	return cmd
+}
+
+func newReplicaAddCmd(o *replicaOptions) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "add REGION",
+		Short: "Add replicas to a region and wait until they serve",
+		Example: `  skyserve replica add local/us
+  skyserve replica add us --model chat-small --count 2`,
+		Args: argsBetween(1, 1, "REGION"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.talk = cmd.ErrOrStderr()
+			return o.change(cmd.Context(), func(r *rollout.Running) (local.Wanted, error) { return o.added(r, args[0]) })
+		},
+	}
+	cmd.Flags().StringVar(&o.model, "model", "", "model `NAME` or alias (default: the only one of the service)")
+	cmd.Flags().IntVar(&o.count, "count", 1, "how many")
+	return cmd
+}
+
+func newReplicaRemoveCmd(o *replicaOptions) *cobra.Command {
+	return &cobra.Command{
+		Use:     "remove ID",
+		Short:   "Drain a replica, then stop it",
+		Example: "  skyserve replica remove us-1",
+		Args:    argsBetween(1, 1, "ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.talk = cmd.ErrOrStderr()
+			return o.change(cmd.Context(), func(r *rollout.Running) (local.Wanted, error) {
+				if slices.Contains(r.Attached(), args[0]) {
+					return r.Wanted, fmt.Errorf("%s: %w", args[0], local.ErrNotLocal)
+				}
+				return r.Wanted.Without(r.Spec, args[0])
+			})
+		},
+	}
+}
+
+func newReplicaDrainCmd(o *replicaOptions) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "drain ID",
+		Short: "Let a replica finish what it has and send it nothing more",
+		Example: `  skyserve replica drain us-1
+  skyserve replica drain us-1 --undo`,
+		Args: argsBetween(1, 1, "ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.talk = cmd.ErrOrStderr()
+			return o.change(cmd.Context(), func(r *rollout.Running) (local.Wanted, error) {
+				if !slices.Contains(append(r.Attached(), r.Wanted.IDs(r.Spec)...), args[0]) {
+					return r.Wanted, noReplica(args[0])
+				}
+				return r.Wanted.WithDrained(args[0], !o.undo), nil
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&o.undo, "undo", false, "send it requests again")
+	return cmd
+}
+
+func noReplica(id string) error { return fmt.Errorf("the service has no replica %q", id) }
+
+// added is what is wanted with more replicas of a model in a region, which may be
+// called by its place alone.
+func (o *replicaOptions) added(r *rollout.Running, name string) (local.Wanted, error) {
+	if o.count < 1 {
+		return r.Wanted, fmt.Errorf("--count: must be 1 or more, got %d", o.count)
+	}
+	at := slices.IndexFunc(r.Spec.Regions, func(s service.RegionSpec) bool { return string(s.Name) == name || s.Name.Place() == name })
+	if at < 0 {
+		return r.Wanted, fmt.Errorf("the service has no region %q", name)
+	}
+	m := &r.Spec.Models[0]
+	if o.model != "" {
+		m = r.Spec.ModelByName(o.model)
+	}
+	if m == nil || o.model == "" && len(r.Spec.Models) > 1 {
+		return r.Wanted, fmt.Errorf("--model: want one of the service's models, got %q", o.model)
+	}
+	region := r.Spec.Regions[at].Name
+	return r.Wanted.WithCount(r.Spec, m.Name, region, len(r.Wanted.Numbers(r.Spec, m.Name, region))+o.count)
+}
+
+// change carries a decision out.
+func (o *replicaOptions) change(ctx context.Context, decide func(*rollout.Running) (local.Wanted, error)) error {
+	svc, running, unlock, err := openRunning(o.service)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	to, err := decide(running)
+	if err != nil {
+		return o.explain(err)
+	}
+	s := scaling{svc: svc, talk: o.talk}
+	changed, err := s.carry(ctx, running, to, nil)
+	if err == nil && !changed {
+		fmt.Fprintf(o.talk, "%s: no change\n", svc.Name())
+	}
+	return err
+}
+
+// explain gives advice to a decision that cannot be.
+func (o *replicaOptions) explain(err error) error {
+	var bounds *local.BoundsError
+	switch {
+	case errors.As(err, &bounds):
+		return usage(err, "change the bounds in service.yaml, then skyserve up")
+	case errors.Is(err, local.ErrNotLocal):
+		return usage(err, "skyserve replica drain ID lets a machine finish what it has")
+	}
+	return usage(err, "'skyserve replica list' shows what there is")
+}
+
+// list prints the replicas.
+func (o *replicaOptions) list(ctx context.Context, out io.Writer) error {
+	if err := checkOutput(o.output); err != nil {
+		return err
+	}
+	svc, err := findService(o.service)
+	if err != nil {
+		return err
+	}
+	status, err := rollout.GetStatus(ctx, svc)
+	if err != nil {
+		return err
+	}
+	if o.output == "json" {
+		replicas := []rollout.ReplicaStatus{}
+		for _, r := range status.Regions {
+			replicas = append(replicas, r.Replicas...)
+		}
+		return json.NewEncoder(out).Encode(replicas)
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "ID\tREGION\tSTATE\tMODEL\tGPU\tBALANCER\tREASON")
+	for _, region := range status.Regions {
+		for _, r := range region.Replicas {
+			cells := []string{r.ID, string(region.Name), string(r.State), r.Model, r.GPU, r.Balancer, reason(r.Reason, r.Wanted)}
+			for i, c := range cells {
+				cells[i] = cmp.Or(strings.ReplaceAll(c, "\n", " "), "-")
+			}
+			fmt.Fprintln(t, strings.Join(cells, "\t"))
+		}
+	}
+	return t.Flush()
+}

@@ -1,0 +1,303 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"skyserve/forecast"
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/plan"
+)
+
+// The planner's rhythm. The service's autoscale.every says how often it reviews.
+const (
+	// firstLook is how often a history is looked for before the first review:
+	// balancers store what they counted as often.
+	firstLook = 10 * time.Second
+	// watchEvery is how often the load is held against its forecast.
+	watchEvery = time.Minute
+	// retryAfter is the wait after a review that failed.
+	retryAfter = 5 * time.Minute
+	// minuteSettles is how long after a minute's end all balancers have stored it.
+	minuteSettles = 15 * time.Second
+	// lookTimeout bounds asking the balancers: a day of minutes comes in far less.
+	lookTimeout = 30 * time.Second
+	// reviewLookback is the history that a review is made from: two weeks, so that
+	// each day of the week was seen twice.
+	reviewLookback = 14 * 24 * time.Hour
+	// publishedSteps is how many steps of a forecast are published: every balancer
+	// hands them to everyone who looks.
+	publishedSteps = 12
+)
+
+// planner reviews the service by the hour, and says by the minute which loads left
+// their forecast. It runs within a tenure, and what it knows outlives one.
+type planner struct {
+	service string
+	state   state
+	observe func(ctx context.Context, sinceMinute int64) (*Observed, error)
+	log     *slog.Logger
+	kick    chan struct{} // review soon: what stands has changed
+
+	made  *Reviewed // the newest; nil before the first
+	every time.Duration
+	next  time.Time        // when the next is due
+	shown telemetry.Review // what balancers are to show
+	owed  bool             // shown is not in the store yet
+	said  string           // the last error logged
+}
+
+// newPlanner makes a planner that asks the balancers of a configuration.
+func newPlanner(config service.ControllerConfig, st state, log *slog.Logger) *planner {
+	hc := telemetry.HTTPClient(config.AdminToken)
+	var admins []*telemetry.Client
+	for _, b := range config.Balancers {
+		admins = append(admins, telemetry.NewClient(b.Admin, hc))
+	}
+	return &planner{
+		service: config.Service, state: st, log: log, kick: make(chan struct{}, 1),
+		observe: func(ctx context.Context, since int64) (*Observed, error) { return Observe(ctx, admins, since, true) },
+	}
+}
+
+// again asks for a review soon.
+func (p *planner) again() {
+	select {
+	case p.kick <- struct{}{}:
+	default: // it is asked for already
+	}
+}
+
+// run reviews and watches until ctx ends. Whatever fails is told and tried again.
+func (p *planner) run(ctx context.Context, l lease) {
+	p.next = time.Time{} // another controller may have planned meanwhile, of other counts
+	for {
+		p.tell(p.turn(ctx, l))
+		wait := watchEvery
+		if p.made == nil {
+			wait = firstLook
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-p.kick:
+			timer.Stop()
+			p.next = time.Time{}
+		case <-timer.C:
+		}
+	}
+}
+
+// tell logs an error once for as long as it stays the same.
+func (p *planner) tell(err error) {
+	text := ""
+	if err != nil && !errors.Is(err, context.Canceled) {
+		text = err.Error()
+	}
+	if text != "" && text != p.said {
+		p.log.Warn("planning", "err", err)
+	}
+	p.said = text
+}
+
+// turn reviews when that is due, and else watches; what is new is published.
+func (p *planner) turn(ctx context.Context, l lease) error {
+	now := time.Now()
+	if !now.Before(p.next) {
+		return p.review(ctx, l, now)
+	}
+	return p.watch(ctx, l, now)
+}
+
+// look asks the balancers for the service and its history since a time.
+func (p *planner) look(ctx context.Context, since time.Time) (*Observed, *telemetry.History, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	o, err := p.observe(ctx, since.Unix()/60)
+	if err != nil {
+		return nil, nil, err
+	}
+	h, err := telemetry.NewHistory(o.Points)
+	return o, h, err
+}
+
+// review makes a review and publishes it. One that fails leaves the last one
+// standing, with the reason why there is no newer.
+func (p *planner) review(ctx context.Context, l lease, now time.Time) error {
+	o, h, err := p.look(ctx, now.Add(-reviewLookback))
+	if err == nil && h.Minutes == 0 && p.made == nil {
+		return nil // there is nothing to plan from yet
+	}
+	var made *Reviewed
+	if err == nil {
+		p.every = cmp.Or(o.Spec.Autoscale.Every, time.Hour)
+		made, err = p.compute(ctx, o, h, now)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		p.next = now.Add(retryAfter)
+		shown := p.shown
+		if shown.Plan == nil {
+			shown.Plan = emptyPlan(now)
+		} else {
+			old := *shown.Plan
+			shown.Plan = &old
+		}
+		shown.Plan.Error = err.Error()
+		return errors.Join(err, p.publish(ctx, l, shown))
+	}
+	p.made, p.next = made, now.Add(p.every)
+	p.log.Info("reviewed", "status", made.Proposal.Status, "changes", made.Proposal.Changed(), "solve_ms", made.Proposal.SolveMillis)
+	return p.publish(ctx, l, made.summary())
+}
+
+// compute makes a review apart from ctx: a forecast cannot be cut short, so when ctx
+// ends it is left to end by itself, and its outcome is dropped.
+func (p *planner) compute(ctx context.Context, o *Observed, h *telemetry.History, now time.Time) (*Reviewed, error) {
+	type outcome struct {
+		made *Reviewed
+		err  error
+	}
+	options := ReviewOptions{
+		Horizon: max(time.Hour, p.every), Notes: o.Notes, Interrupt: func() bool { return ctx.Err() != nil },
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		made, err := Review(o.Spec, o.Counts, h, now, options)
+		done <- outcome{made, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case out := <-done:
+		return out.made, out.err
+	}
+}
+
+// watch holds the load since the review against its forecast, and publishes what
+// that changes.
+func (p *planner) watch(ctx context.Context, l lease, now time.Time) error {
+	if p.owed {
+		return p.publish(ctx, l, p.shown)
+	}
+	if p.made == nil || len(p.made.Loads) == 0 {
+		return nil
+	}
+	_, h, err := p.look(ctx, p.made.Proposal.At.Add(-time.Minute))
+	if err != nil {
+		return err
+	}
+	next := p.shown
+	next.Forecast = append([]telemetry.LoadForecast{}, p.shown.Forecast...)
+	changed := false
+	for i, d := range p.made.Watch(h, now.Add(-minuteSettles)) {
+		if next.Forecast[i].Left == d.Words {
+			continue
+		}
+		if d.Kind != forecast.NoDeparture && next.Forecast[i].Left == "" {
+			p.log.Warn("load left its forecast", "model", next.Forecast[i].Model, "region", next.Forecast[i].Region, "how", d.Words)
+		}
+		next.Forecast[i].Left, changed = d.Words, true
+	}
+	if !changed {
+		return nil
+	}
+	return p.publish(ctx, l, next)
+}
+
+// publish keeps a review in the store, where balancers hear of it; not over that of
+// a controller that took over.
+func (p *planner) publish(ctx context.Context, l lease, r telemetry.Review) error {
+	r.Token = l.Token()
+	p.shown, p.owed = r, true
+	if !l.Valid() {
+		return errLeaseLost
+	}
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("publishing the review: %w", err)
+	}
+	key := telemetry.ReviewKey(p.service)
+	old, revision, err := p.state.Get(ctx, key)
+	switch {
+	case isGone(err):
+		_, err = p.state.Create(ctx, key, data)
+	case err == nil:
+		var held telemetry.Review
+		if json.Unmarshal(old, &held) == nil && held.Token > r.Token {
+			return errLeaseLost
+		}
+		_, err = p.state.CompareAndSwap(ctx, key, data, revision)
+	}
+	if err != nil {
+		return fmt.Errorf("publishing the review: %w", err)
+	}
+	p.owed = false
+	return nil
+}
+
+// emptyPlan says nothing, of the time at.
+func emptyPlan(at time.Time) *telemetry.PlanSummary {
+	return &telemetry.PlanSummary{At: at.UTC(), Changes: []telemetry.PlanChange{}, Assumed: []string{}, Infeasible: []string{}}
+}
+
+// summary is a review as it is published.
+func (v *Reviewed) summary() telemetry.Review {
+	out := telemetry.Review{Forecast: []telemetry.LoadForecast{}, Plan: emptyPlan(*v.Proposal.At)}
+	for _, l := range v.Loads {
+		out.Forecast = append(out.Forecast, l.summary())
+	}
+	out.Plan.Status = string(v.Proposal.Status)
+	out.Plan.CostPerHour = telemetry.PlanCost(v.Proposal.CostPerHour)
+	out.Plan.Assumed, out.Plan.Infeasible = v.Proposal.Assumed, v.Proposal.Infeasible
+	for _, c := range v.Proposal.Changes {
+		if c.Delta != 0 {
+			out.Plan.Changes = append(out.Plan.Changes, summaryOf(c))
+		}
+	}
+	return out
+}
+
+func summaryOf(c plan.Change) telemetry.PlanChange {
+	return telemetry.PlanChange{Model: c.Model, Region: service.Region(c.Region), GPU: c.GPU, Now: c.Now, Delta: c.Delta, Then: c.Then, Reason: c.Reason}
+}
+
+// summary is a forecast in a few steps, in tokens a second.
+func (l Load) summary() telemetry.LoadForecast {
+	f := l.Forecast
+	minutes := (len(f.Mean) + publishedSteps - 1) / publishedSteps
+	return telemetry.LoadForecast{
+		Model: l.Model, Region: l.Region, Forecaster: f.Model,
+		At: time.Unix(l.first*60, 0).UTC(), StepSeconds: 60 * float64(minutes),
+		MeanTPS: coarse(f.Mean, minutes), Lo90TPS: coarse(f.Lo90, minutes), Hi90TPS: coarse(f.Hi90, minutes),
+		Peak: telemetry.Peak{
+			Mean: f.Peaks.Mean / 60, P05: f.Peaks.P05 / 60, P50: f.Peaks.P50 / 60, P90: f.Peaks.P90 / 60, P95: f.Peaks.P95 / 60, P99: f.Peaks.P99 / 60,
+		},
+		Left: l.Left.Words,
+	}
+}
+
+// coarse is the means of each n values, which are a minute's, a second.
+func coarse(values []float64, n int) []float64 {
+	out := []float64{}
+	for len(values) > 0 {
+		k := min(n, len(values))
+		var sum float64
+		for _, v := range values[:k] {
+			sum += v
+		}
+		out = append(out, sum/float64(k)/60)
+		values = values[k:]
+	}
+	return out
+}

@@ -1,0 +1,201 @@
+package local
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+
+	"skyserve/internal/service"
+)
+
+// Wanted is what a plan or an operator decided about replicas within what
+// service.yaml allows. It is kept in the state directory beside that file, so
+// that bringing the service up again does not undo it. The zero value leaves
+// everything to service.yaml: the least replicas of each model and region, all of
+// them serving.
+type Wanted struct {
+	// Groups are those that differ from that.
+	Groups []Group `json:"groups"`
+	// Drained are the ids of replicas that exist and are sent nothing, sorted.
+	Drained []string `json:"drained"`
+}
+
+// Group is the replicas of one model in one local region.
+type Group struct {
+	Model  string         `json:"model"`
+	Region service.Region `json:"region"`
+	// Numbers are those in the replicas' ids, ascending, from 0.
+	Numbers []int `json:"numbers"`
+}
+
+// BoundsError is a count of replicas that service.yaml does not allow.
+type BoundsError struct {
+	Model  string
+	Region service.Region
+	Count  int // what was asked for
+	service.Bounds
+}
+
+// Error says what was asked for and what is allowed.
+func (e *BoundsError) Error() string {
+	return fmt.Sprintf("%s in %s: replicas must be %d to %d (replicas.min and max of service.yaml), got %d", e.Model, e.Region, e.Min, e.Max, e.Count)
+}
+
+// ErrNotLocal says that a region's replicas are no processes of this machine, so
+// that none can be added or removed.
+var ErrNotLocal = errors.New("its machines are listed in service.yaml: none can be added or removed, only drained")
+
+// Wanted reads what was decided; nothing where no decision is kept. A file that
+// cannot be read is an error: taking it for none would stop replicas.
+func (s Service) Wanted() (Wanted, error) {
+	var w Wanted
+	data, err := os.ReadFile(s.configFile(fileWanted))
+	if errors.Is(err, fs.ErrNotExist) {
+		return w, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &w)
+	}
+	if err != nil {
+		return Wanted{}, fmt.Errorf("reading the wanted replicas of %s in %s: %w", s.name, s.configFile(fileWanted), err)
+	}
+	return w, nil
+}
+
+// Numbers are the numbers of a model's replicas in a local region, ascending.
+// Where they are fewer or more than service.yaml allows by now, the lowest free
+// ones are added, or the highest left out.
+func (w Wanted) Numbers(spec *service.Spec, model string, region service.Region) []int {
+	b := spec.BoundsFor(model, region)
+	for _, g := range w.Groups {
+		if g.Model == model && g.Region == region {
+			return fill(g.Numbers, max(b.Min, min(len(g.Numbers), b.Max)))
+		}
+	}
+	return fill(nil, b.Min)
+}
+
+// fill is numbers, which need be neither sorted nor different, with the lowest
+// free ones added or the highest left out so that there are n.
+func fill(numbers []int, n int) []int {
+	out := slices.DeleteFunc(slices.Clone(numbers), func(i int) bool { return i < 0 })
+	slices.Sort(out)
+	out = slices.Compact(out)
+	if len(out) > n {
+		return out[:n]
+	}
+	for i := 0; len(out) < n; i++ {
+		if at, has := slices.BinarySearch(out, i); !has {
+			out = slices.Insert(out, at, i)
+		}
+	}
+	return out
+}
+
+// IDs are the ids of all replicas of local regions.
+func (w Wanted) IDs(spec *service.Spec) []string {
+	var ids []string
+	for _, r := range spec.Regions {
+		for i, m := range spec.Models {
+			if r.Name.Cloud() != service.CloudLocal {
+				continue
+			}
+			for _, n := range w.Numbers(spec, m.Name, r.Name) {
+				ids = append(ids, replicaID(spec, i, r.Name, n))
+			}
+		}
+	}
+	return ids
+}
+
+// WithCount is w with another count of a model's replicas in a local region: the
+// lowest free numbers are added, the highest removed. It fails with *BoundsError
+// beyond service.yaml's bounds and ErrNotLocal elsewhere.
+func (w Wanted) WithCount(spec *service.Spec, model string, region service.Region, n int) (Wanted, error) {
+	b := spec.BoundsFor(model, region)
+	switch {
+	case region.Cloud() != service.CloudLocal:
+		return w, fmt.Errorf("%s: %w", region, ErrNotLocal)
+	case n < b.Min || n > b.Max:
+		return w, &BoundsError{model, region, n, b}
+	}
+	return w.with(spec, Group{model, region, fill(w.Numbers(spec, model, region), n)}), nil
+}
+
+// Without is w without one replica of a local region, by its id; it stays out when
+// others are added later. It fails as WithCount does, and when no replica is
+// called so.
+func (w Wanted) Without(spec *service.Spec, id string) (Wanted, error) {
+	for _, r := range spec.Regions {
+		for i := range spec.Models {
+			model := spec.Models[i].Name
+			numbers := w.Numbers(spec, model, r.Name)
+			at := slices.IndexFunc(numbers, func(n int) bool { return replicaID(spec, i, r.Name, n) == id })
+			if r.Name.Cloud() != service.CloudLocal || at < 0 {
+				continue
+			}
+			if b := spec.BoundsFor(model, r.Name); len(numbers)-1 < b.Min {
+				return w, &BoundsError{model, r.Name, len(numbers) - 1, b}
+			}
+			return w.with(spec, Group{model, r.Name, slices.Delete(numbers, at, at+1)}), nil
+		}
+	}
+	return w, fmt.Errorf("the service has no replica %q", id)
+}
+
+// WithDrained is w with a replica drained, or serving again.
+func (w Wanted) WithDrained(id string, drained bool) Wanted {
+	w.Drained = slices.DeleteFunc(slices.Clone(w.Drained), func(d string) bool { return d == id })
+	if drained {
+		w.Drained = append(w.Drained, id)
+		slices.Sort(w.Drained)
+	}
+	return w
+}
+
+// with is w with a group replaced, and without what has become void.
+func (w Wanted) with(spec *service.Spec, g Group) Wanted {
+	w.Groups = slices.DeleteFunc(slices.Clone(w.Groups), func(o Group) bool { return o.Model == g.Model && o.Region == g.Region })
+	w.Groups = append(w.Groups, g)
+	return w.tidy(spec, nil)
+}
+
+// tidy leaves out groups that say what service.yaml says anyway, or of what it
+// does not have any more, so that they follow it when it changes; and drained
+// replicas that do not exist any more. attached are those that are no process here.
+func (w Wanted) tidy(spec *service.Spec, attached []string) Wanted {
+	out := Wanted{Groups: []Group{}, Drained: []string{}}
+	for _, r := range spec.Regions {
+		for i := range spec.Models {
+			model := spec.Models[i].Name
+			numbers := w.Numbers(spec, model, r.Name)
+			if r.Name.Cloud() != service.CloudLocal {
+				continue
+			}
+			if !slices.Equal(numbers, fill(nil, spec.BoundsFor(model, r.Name).Min)) {
+				out.Groups = append(out.Groups, Group{model, r.Name, numbers})
+			}
+		}
+	}
+	exists := append(w.IDs(spec), attached...)
+	for _, id := range w.Drained {
+		if attached == nil || slices.Contains(exists, id) {
+			out.Drained = append(out.Drained, id)
+		}
+	}
+	return out
+}
+
+// replicaID names a replica of a local region: those of the service's first model
+// us-0, us-1, ...; those of further models carry the model's short name too.
+func replicaID(spec *service.Spec, model int, region service.Region, number int) string {
+	id := region.Place()
+	if model > 0 {
+		id += "-" + shortName(&spec.Models[model])
+	}
+	return id + "-" + strconv.Itoa(number)
+}
