@@ -290,8 +290,8 @@ func TestOnlyOurReplicasAreTakenAway(t *testing.T) {
 	w := newWorld()
 	w.lb["lb-eu-0"].has["by-hand"] = 0 // an operator attached it
 	w.lb["lb-eu-0"].has["us-0"] = 0    // ours, in the wrong place
-	w.lb["lb-eu-0"].has["old-3"] = 2   // of an assignment of long ago
-	w.rounds(t, 1)
+	w.lb["lb-eu-0"].has["old-3"] = 2   // of an assignment of long ago: drained, then taken
+	w.rounds(t, 2)
 	w.check(t, map[string][]string{"lb-eu-0": {"by-hand", "eu-0"}, "lb-us-0": {"us-0", "us-1"}})
 }
 

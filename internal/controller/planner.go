@@ -156,7 +156,9 @@ func (p *planner) review(ctx context.Context, l lease, now time.Time) error {
 		shown.Plan.Error = err.Error()
 		return errors.Join(err, p.publish(ctx, l, shown))
 	}
-	p.made, p.next = made, now.Add(p.every)
+	// What is learned from a short history is soon outdated: the next look comes when
+	// there is twice as much of it.
+	p.made, p.next = made, now.Add(min(p.every, max(watchEvery, time.Duration(h.Minutes)*time.Minute)))
 	p.log.Info("reviewed", "status", made.Proposal.Status, "changes", made.Proposal.Changed(), "solve_ms", made.Proposal.SolveMillis)
 	return p.publish(ctx, l, made.summary())
 }

@@ -152,7 +152,7 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/v1/history?since=-1", "", 400, `got \"-1\"`},
 		{"GET", "/metrics", "", 200, ""},
 		{"GET", "/debug/pprof/cmdline", "", 200, ""},
-		{"GET", "/workers", "", 200, `"workers":[{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","epoch":4,"state":"READY","reason":""}]`},
+		{"GET", "/workers", "", 200, `"workers":[{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","epoch":4,"state":"READY","reason":"","outstanding":0}]`},
 		{"GET", "/list_workers", "", 200, `{"urls":["http://127.0.0.1:8201"]}`},
 
 		{"POST", "/workers", `{"id":"us-1","url":"http://127.0.0.1:8202","model":"llama","epoch":1}`, 201, `"id":"us-1"`},

@@ -73,18 +73,23 @@ func (w Wanted) Numbers(spec *service.Spec, model string, region service.Region)
 	b := spec.BoundsFor(model, region)
 	for _, g := range w.Groups {
 		if g.Model == model && g.Region == region {
-			return fill(g.Numbers, max(b.Min, min(len(g.Numbers), b.Max)))
+			return fill(g.Numbers, max(b.Min, min(len(distinct(g.Numbers)), b.Max)))
 		}
 	}
 	return fill(nil, b.Min)
 }
 
-// fill is numbers, which need be neither sorted nor different, with the lowest
-// free ones added or the highest left out so that there are n.
-func fill(numbers []int, n int) []int {
+// distinct are the different numbers from 0 on, ascending.
+func distinct(numbers []int) []int {
 	out := slices.DeleteFunc(slices.Clone(numbers), func(i int) bool { return i < 0 })
 	slices.Sort(out)
-	out = slices.Compact(out)
+	return slices.Compact(out)
+}
+
+// fill is the distinct numbers with the lowest free ones added, or the highest left
+// out, so that there are n.
+func fill(numbers []int, n int) []int {
+	out := distinct(numbers)
 	if len(out) > n {
 		return out[:n]
 	}

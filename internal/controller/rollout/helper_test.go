@@ -57,7 +57,9 @@ func play(object string) error {
 		if err != nil {
 			return err
 		}
-		return controller.Run(ctx, c, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+		read := func() (service.ControllerConfig, error) { return controller.ReadConfig(os.Args[3]) }
+		reloaded := func(revision string) { _ = held.SetSpec(revision) }
+		return controller.Run(ctx, c, slog.New(slog.NewTextHandler(os.Stderr, nil)), controller.Reread(read, reloaded))
 	}
 	return fmt.Errorf("no such verb %q", os.Args[1])
 }
@@ -202,6 +204,13 @@ func (b *balancer) admin() http.Handler {
 			w.WriteHeader(http.StatusCreated)
 		}
 		b.has[c.ID] = c
+	})
+	mux.HandleFunc("POST /workers/{id}/drain", func(w http.ResponseWriter, r *http.Request) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if _, has := b.has[r.PathValue("id")]; !has {
+			w.WriteHeader(http.StatusNotFound)
+		}
 	})
 	mux.HandleFunc("DELETE /workers/{id}", func(w http.ResponseWriter, r *http.Request) {
 		b.mu.Lock()

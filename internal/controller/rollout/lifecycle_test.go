@@ -275,10 +275,10 @@ func TestAChangedFileReplacesOnlyWhatDiffers(t *testing.T) {
 	w := newWorld(t)
 	w.up(w.yaml(2, "m"))
 	before := w.pids()
-	if got, want := w.up(w.yaml(3, "m")), []string{"launch us-2", "replace controller"}; !reflect.DeepEqual(got, want) {
+	if got, want := w.up(w.yaml(3, "m")), []string{"launch us-2", "reload controller"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("one replica more: got %q, want %q", got, want)
 	}
-	if got, want := w.up(w.yaml(1, "m")), []string{"replace controller", "terminate us-1", "terminate us-2"}; !reflect.DeepEqual(got, want) {
+	if got, want := w.up(w.yaml(1, "m")), []string{"reload controller", "terminate us-1", "terminate us-2"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("two replicas less: got %q, want %q", got, want)
 	}
 	after := w.pids()

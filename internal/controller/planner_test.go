@@ -1,0 +1,262 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// plannedService is one whose replicas carry 1000 tokens a second each.
+const plannedService = `name: chat
+models: [{name: m, engine: {kind: sim}, gpus: [{type: L4, tps: 1000}]}]
+regions: [{name: local/us, replicas: {min: 1, max: 9}}]
+autoscale: {forecast: moving-average, every: 1h}
+`
+
+// plannerWorld is a planner among fakes.
+type plannerWorld struct {
+	*planner
+	t     *testing.T
+	state *fakeState
+	lease *fakeLease
+
+	mu       sync.Mutex
+	perMin   int64 // prompt tokens of the minutes to come
+	counted  []telemetry.Point
+	err      error
+	looked   int
+	since    []int64
+	observed *service.Spec
+}
+
+func newPlannerWorld(t *testing.T) *plannerWorld {
+	spec, err := service.Parse("service.yaml", []byte(plannedService))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &plannerWorld{t: t, state: &fakeState{}, lease: &fakeLease{}, observed: spec}
+	w.planner = &planner{service: "chat", state: w.state, log: slog.New(slog.DiscardHandler), kick: make(chan struct{}, 1), observe: w.look}
+	return w
+}
+
+// look is what the balancers say.
+func (w *plannerWorld) look(_ context.Context, since int64) (*Observed, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.looked++
+	w.since = append(w.since, since)
+	if w.err != nil {
+		return nil, w.err
+	}
+	o := &Observed{Spec: w.observed, Counts: []Count{{Model: "m", Region: "local/us", GPU: "L4", Replicas: 1}}}
+	for _, p := range w.counted {
+		if p.Minute >= since {
+			o.Points = append(o.Points, p)
+		}
+	}
+	return o, nil
+}
+
+// set changes the world.
+func (w *plannerWorld) set(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+// pass lets time pass, minute by minute, each with its load.
+func (w *plannerWorld) pass(d time.Duration) {
+	for ; d > 0; d -= time.Minute {
+		time.Sleep(min(d, time.Minute))
+		w.set(func() {
+			if w.perMin > 0 {
+				w.counted = append(w.counted, telemetry.Point{Minute: time.Now().Unix()/60 - 1, Balancer: "lb-us-0", Region: "local/us", Model: "m", Tier: service.TierFast, Requests: 1, PromptTokens: w.perMin})
+			}
+		})
+	}
+	synctest.Wait()
+}
+
+// published is what balancers hear.
+func (w *plannerWorld) published() (r telemetry.Review) {
+	w.t.Helper()
+	data, _, err := w.state.Get(context.Background(), "")
+	if err != nil {
+		return r
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}
+
+// test runs a planner in a bubble of its own time.
+func testPlanner(t *testing.T, f func(w *plannerWorld)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newPlannerWorld(t)
+		ctx, end := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { w.run(ctx, w.lease) })
+		f(w)
+		end()
+		wg.Wait()
+	})
+}
+
+func TestTheFirstReviewWaitsForAHistory(t *testing.T) {
+	testPlanner(t, func(w *plannerWorld) {
+		w.pass(3 * time.Minute)
+		if r := w.published(); r.Plan != nil {
+			t.Fatalf("planned from nothing: %+v", r.Plan)
+		}
+		w.set(func() { w.perMin = 150_000 })
+		w.pass(2 * time.Minute)
+		r := w.published()
+		if r.Plan == nil || r.Plan.Status != "optimal" || r.Token != 7 {
+			t.Fatalf("got %+v", r)
+		}
+		if c := r.Plan.Changes; len(c) != 1 || c[0].Delta != 2 || c[0].Region != "local/us" {
+			t.Errorf("2500 tokens a second need two replicas more: got %+v", c)
+		}
+		if len(r.Forecast) != 1 || len(r.Forecast[0].MeanTPS) != publishedSteps || r.Forecast[0].StepSeconds != 300 {
+			t.Fatalf("got %+v", r.Forecast)
+		}
+		if f := r.Forecast[0]; f.MeanTPS[0] < 2400 || f.MeanTPS[0] > 2600 || f.Peak.Mean < 2400 || f.Left != "" || f.Forecaster == "" {
+			t.Errorf("got %+v", f)
+		}
+	})
+}
+
+// The first reviews come as the history doubles, then one an hour.
+func TestReviewsByTheHour(t *testing.T) {
+	testPlanner(t, func(w *plannerWorld) {
+		w.set(func() { w.perMin = 60_000 })
+		var at []time.Time
+		for range 5 * 60 {
+			w.pass(time.Minute)
+			if r := w.published(); r.Plan != nil && (len(at) == 0 || !at[len(at)-1].Equal(r.Plan.At)) {
+				at = append(at, r.Plan.At)
+			}
+		}
+		if len(at) < 8 || len(at) > 12 {
+			t.Fatalf("%d reviews in five hours: %v", len(at), at)
+		}
+		last := at[len(at)-3:]
+		for i := range last[1:] {
+			if d := last[i+1].Sub(last[i]); d != time.Hour {
+				t.Errorf("%s between two reviews", d)
+			}
+		}
+	})
+}
+
+func TestLoadThatLeavesItsForecastIsTold(t *testing.T) {
+	testPlanner(t, func(w *plannerWorld) {
+		w.set(func() { w.perMin = 60_000 })
+		w.pass(3 * time.Hour)
+		w.again()
+		w.pass(5 * time.Minute)
+		before := w.published()
+		if left := before.Forecast[0].Left; left != "" {
+			t.Fatalf("a steady load left: %q", left)
+		}
+		w.set(func() { w.perMin = 600_000 })
+		w.pass(25 * time.Minute)
+		r := w.published()
+		if left := r.Forecast[0].Left; !strings.Contains(left, "times the forecast") || !strings.Contains(left, "burst") {
+			t.Errorf("got %q", left)
+		}
+		if !r.Plan.At.Equal(before.Plan.At) {
+			t.Error("the plan changed without a review")
+		}
+	})
+}
+
+func TestAReviewThatFailsLeavesTheLastOne(t *testing.T) {
+	testPlanner(t, func(w *plannerWorld) {
+		w.set(func() { w.perMin = 60_000 })
+		w.pass(3 * time.Hour)
+		good := w.published()
+		w.set(func() { w.err = errors.New("no balancer answers") })
+		w.again()
+		w.pass(time.Minute)
+		r := w.published()
+		if r.Plan.Error != "no balancer answers" || !r.Plan.At.Equal(good.Plan.At) || len(r.Forecast) != 1 {
+			t.Fatalf("got %+v", r.Plan)
+		}
+		w.set(func() { w.err = nil })
+		w.pass(retryAfter + time.Minute)
+		if r := w.published(); r.Plan.Error != "" || r.Plan.At.Equal(good.Plan.At) {
+			t.Errorf("it was not tried again: %+v", r.Plan)
+		}
+	})
+}
+
+func TestAReviewIsPublishedOnceTheStoreIsBack(t *testing.T) {
+	testPlanner(t, func(w *plannerWorld) {
+		w.state.mu.Lock()
+		w.state.down = true
+		w.state.mu.Unlock()
+		w.set(func() { w.perMin = 60_000 })
+		w.pass(5 * time.Minute)
+		w.state.mu.Lock()
+		w.state.down = false
+		w.state.mu.Unlock()
+		w.pass(2 * time.Minute)
+		if w.published().Plan == nil {
+			t.Error("nothing was published")
+		}
+	})
+}
+
+func TestAControllerThatTookOverIsNotOverwritten(t *testing.T) {
+	testPlanner(t, func(w *plannerWorld) {
+		newer, err := json.Marshal(telemetry.Review{Token: 8})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.state.mu.Lock()
+		w.state.data, w.state.revision = newer, 3
+		w.state.mu.Unlock()
+		w.set(func() { w.perMin = 60_000 })
+		w.pass(5 * time.Minute)
+		if r := w.published(); r.Token != 8 {
+			t.Errorf("got %+v", r)
+		}
+	})
+}
+
+// Balancers that hang keep nobody waiting: neither the rounds nor the end.
+func TestPlanningNeverKeepsControlWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		p := newPlannerWorld(t)
+		p.observe = func(ctx context.Context, _ int64) (*Observed, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		w.planner = p.planner
+		ctx, end := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { w.run(ctx) })
+		time.Sleep(5 * time.Second)
+		w.lb["lb-us-0"].set(true)
+		time.Sleep(deadAfter*roundEvery + roundEvery)
+		synctest.Wait()
+		if got := w.lb["lb-eu-0"].replicas(); len(got) != 3 {
+			t.Errorf("no adoption while planning hangs: %v", got)
+		}
+		end()
+		wg.Wait()
+	})
+}

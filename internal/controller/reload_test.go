@@ -1,0 +1,113 @@
+package controller
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// without is the world's configuration less some replicas.
+func (w *world) without(ids ...string) service.ControllerConfig {
+	c := w.config
+	c.Revision, c.Replicas = "next", nil
+	for _, r := range w.config.Replicas {
+		keep := true
+		for _, id := range ids {
+			keep = keep && r.ID != id
+		}
+		if keep {
+			c.Replicas = append(c.Replicas, r)
+		}
+	}
+	return c
+}
+
+// reload asks for a reload and wants it done.
+func (w *world) reload(t *testing.T, to service.ControllerConfig) {
+	t.Helper()
+	w.options.read = func() (service.ControllerConfig, error) { return to, nil }
+	rec := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodPost, "http://127.0.0.1:8311/reload", nil)
+	w.handler().ServeHTTP(rec, r)
+	var done telemetry.Reload
+	if err := json.Unmarshal(rec.Body.Bytes(), &done); err != nil || rec.Code != http.StatusOK || done.Revision != to.Revision {
+		t.Fatalf("got %d %s", rec.Code, rec.Body)
+	}
+}
+
+func TestAReplicaThatIsWantedNoMoreFinishesFirst(t *testing.T) {
+	w := newWorld()
+	w.rounds(t, 1)
+	all := w.config
+	all.Revision = "all again"
+	w.lb["lb-us-0"].busy = map[string]int{"us-1": 3}
+	w.reload(t, w.without("us-1"))
+	w.rounds(t, 5)
+	w.check(t, map[string][]string{"lb-us-0": {"us-0", "us-1"}})
+	if !w.lb["lb-us-0"].drain["us-1"] || w.lb["lb-us-0"].drain["us-0"] {
+		t.Errorf("draining: %v", w.lb["lb-us-0"].drain)
+	}
+	w.lb["lb-us-0"].busy["us-1"] = 0
+	w.rounds(t, 1)
+	w.check(t, map[string][]string{"lb-us-0": {"us-0"}})
+	w.reload(t, all)
+	w.rounds(t, 1)
+	w.check(t, map[string][]string{"lb-us-0": {"us-0", "us-1"}})
+}
+
+// A replica that moves to another balancer is not drained: its new owner uses it at
+// once.
+func TestAReplicaThatMovesIsNotDrained(t *testing.T) {
+	w := newWorld()
+	w.rounds(t, 1)
+	w.lb["lb-us-0"].set(true)
+	w.rounds(t, deadAfter)
+	w.lb["lb-us-0"].set(false)
+	w.rounds(t, 1)
+	w.check(t, map[string][]string{"lb-us-0": {"us-0", "us-1"}, "lb-eu-0": {"eu-0"}})
+	if n := len(w.lb["lb-eu-0"].drain); n > 0 {
+		t.Errorf("%d drained", n)
+	}
+}
+
+func TestReloadRefuses(t *testing.T) {
+	w := newWorld()
+	moved := w.config
+	moved.AdminToken = "another"
+	tests := []struct {
+		name        string
+		url, origin string
+		read        func() (service.ControllerConfig, error)
+		status      int
+		want        string
+	}{
+		{"another name for this machine", "http://evil.example:8311/reload", "", nil, 403, "other origins"},
+		{"a page of another origin", "http://127.0.0.1:8311/reload", "http://evil.example", nil, 403, "other origins"},
+		{"no file", "http://127.0.0.1:8311/reload", "", nil, 404, "not started from a file"},
+		{"a file that cannot be read", "http://localhost:8311/reload", "", func() (service.ControllerConfig, error) { return service.ControllerConfig{}, errors.New("line 3") }, 400, "line 3"},
+		{"another token", "http://127.0.0.1:8311/reload", "", func() (service.ControllerConfig, error) { return moved, nil }, 200, `"revision":""`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w.options.read = tt.read
+			rec := httptest.NewRecorder()
+			r := httptest.NewRequest(http.MethodPost, tt.url, nil)
+			if tt.origin != "" {
+				r.Header.Set("Origin", tt.origin)
+			}
+			w.handler().ServeHTTP(rec, r)
+			if rec.Code != tt.status || !strings.Contains(rec.Body.String(), tt.want) {
+				t.Errorf("got %d %s", rec.Code, rec.Body)
+			}
+			if w.asked != nil {
+				t.Error("it was taken up")
+			}
+		})
+	}
+}

@@ -1,0 +1,63 @@
+package telemetry
+
+import (
+	"testing"
+	"time"
+)
+
+func usd(v float64) *float64 { return &v }
+
+func TestAPlanInALine(t *testing.T) {
+	at := time.Date(2027, 1, 15, 1, 0, 0, 0, time.UTC)
+	us := PlanChange{Model: "m", Region: "aws/us", GPU: "L4", Delta: 2}
+	eu := PlanChange{Model: "m", Region: "aws/eu", GPU: "2xL4", Delta: -1}
+	other := PlanChange{Model: "big", Region: "aws/eu", GPU: "H100", Delta: 1}
+	tests := []struct {
+		name string
+		plan *PlanSummary
+		want string
+	}{
+		{"none", nil, ""},
+		{"no change", &PlanSummary{At: at, Status: "optimal"}, "plan 01:00: no change"},
+		{"changes", &PlanSummary{At: at, Status: "optimal", Changes: []PlanChange{us, eu}, CostPerHour: PlanCost{usd(3.2), usd(4)}}, "plan 01:00: us +2 L4, eu -1 2xL4; $3.20/h -> $4.00/h"},
+		{"not billed", &PlanSummary{At: at, Status: "feasible", Changes: []PlanChange{us}, CostPerHour: PlanCost{usd(0), usd(0)}}, "plan 01:00: us +2 L4"},
+		{"several models", &PlanSummary{At: at, Status: "optimal", Changes: []PlanChange{us, other}}, "plan 01:00: m us +2 L4, big eu +1 H100"},
+		{"infeasible", &PlanSummary{At: at, Status: "infeasible", Infeasible: []string{"m in us: needs more"}}, "plan 01:00: infeasible: m in us: needs more"},
+		{"unknown", &PlanSummary{At: at, Status: "unknown"}, "plan 01:00: unknown"},
+		{"old", &PlanSummary{At: at, Status: "optimal", Error: "no balancer answers"}, "plan 01:00: no change; none since: no balancer answers"},
+		{"failed from the first", &PlanSummary{At: at, Error: "no balancer answers"}, "plan: no balancer answers"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := (&Snapshot{Plan: tt.plan}).PlanLine(time.UTC); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestForecastsInALine(t *testing.T) {
+	us := LoadForecast{Model: "m", Region: "aws/us", StepSeconds: 300, MeanTPS: make([]float64, 12), Peak: Peak{Mean: 3400.4}}
+	eu := LoadForecast{Model: "m", Region: "aws/eu", Peak: Peak{Mean: 120}, Left: "5.0 times the forecast for 12 minutes (burst)"}
+	big := LoadForecast{Model: "big", Region: "aws/eu", Peak: Peak{Mean: 1}, Left: "0.4 times the forecast for 20 minutes (drift down)"}
+	tests := []struct {
+		name       string
+		all        []LoadForecast
+		peak, left string
+	}{
+		{"none", nil, "", ""},
+		{"one model", []LoadForecast{us, eu}, "next 1h: peak us 3400, eu 120 tokens/s", "load left its forecast: eu 5.0 times the forecast for 12 minutes (burst)"},
+		{"two models", []LoadForecast{us, big}, "next 1h: peak m us 3400, big eu 1 tokens/s", "load left its forecast: big eu 0.4 times the forecast for 20 minutes (drift down)"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := &Snapshot{Forecast: tt.all}
+			if got := s.PeakLine(); got != tt.peak {
+				t.Errorf("got %q, want %q", got, tt.peak)
+			}
+			if got := s.LeftLine(); got != tt.left {
+				t.Errorf("got %q, want %q", got, tt.left)
+			}
+		})
+	}
+}

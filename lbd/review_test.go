@@ -1,0 +1,33 @@
+package lbd
+
+import (
+	"log/slog"
+	"testing"
+
+	"skyserve/internal/store"
+)
+
+func TestTheNewestReviewIsHeld(t *testing.T) {
+	changes := make(chan store.Change)
+	var r review
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.follow("chat", changes, slog.New(slog.DiscardHandler))
+	}()
+	if r.newest() != nil {
+		t.Error("a review before the first")
+	}
+	changes <- store.Change{Key: "review.chat", Value: []byte(`{"token":1}`)}
+	changes <- store.Change{Key: "review.talk", Value: []byte(`{"token":9}`)} // of another service
+	changes <- store.Change{Key: "review.chat", Value: []byte(`{"token":`)}   // cannot be read
+	if got := r.newest(); got == nil || got.Token != 1 {
+		t.Errorf("got %+v", got)
+	}
+	changes <- store.Change{Key: "review.chat", Deleted: true}
+	close(changes)
+	<-done
+	if got := r.newest(); got != nil {
+		t.Errorf("got %+v after it was deleted", got)
+	}
+}
