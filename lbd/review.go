@@ -11,7 +11,9 @@ import (
 
 // review is what the controller last made of the service's load. It stays when the
 // controller or the store goes.
-type review struct{ held atomic.Pointer[telemetry.Review] }
+type review struct {
+	held atomic.Pointer[telemetry.Review]
+}
 
 // newest is the review, nil before the first.
 func (r *review) newest() *telemetry.Review { return r.held.Load() }

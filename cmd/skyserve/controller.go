@@ -17,8 +17,8 @@ func newControllerCmd() *cobra.Command {
 		Use:   "controller --config FILE",
 		Short: "Run the controller of a service alone",
 		Long: `Run the controller of a service: it decides which balancer serves which replica,
-moves the replicas of a dead balancer to the nearest live one and back, and
-serves the embedded store. 'skyserve up' runs one in the background and writes
+moves the replicas of a dead balancer to the nearest live one and back, plans
+every autoscale.every (and changes nothing by it), and serves the embedded store. 'skyserve up' runs one in the background and writes
 its configuration; traffic goes on while it is away.`,
 		Example: `  skyserve controller --config ~/.local/state/skyserve/services/chat/controller.yaml`,
 		Args:    noArgs,

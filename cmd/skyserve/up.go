@@ -40,7 +40,9 @@ Run again it changes only what differs and repairs what died: missing processes
 are started at once, replicas whose configuration differs are replaced one a
 region at a time, balancers one at a time. Balancers take up another policy,
 other models, keys, peers and replicas while they run ("reload"); only what they
-cannot change then, such as an address, starts them again.
+cannot change then, such as an address, starts them again. Replicas beyond
+replicas.min that 'skyserve plan --apply' or 'skyserve replica' decided on stay as
+they are, within replicas.min and max.
 
 This build provisions local regions (simulated engines, in the background on
 this machine) and static ones (machines that you already have: their endpoints

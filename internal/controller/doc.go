@@ -7,5 +7,8 @@
 //
 // Read assign.go first: it is the decision, and pure. Then round.go, one turn of
 // probing, deciding, publishing and mending; tenure.go, turn after turn while
-// the lease is held; and run.go, the process around them.
+// the lease is held; reload.go, other replicas while it runs; and run.go, the
+// process around them. Of capacity: review.go, forecasts and prices joined into a
+// plan, review_watch.go, load that leaves its forecast, and planner.go, both by the
+// clock. A plan is carried out by rollout, on request.
 package controller

@@ -24,6 +24,9 @@ const (
 	watchEvery = time.Minute
 	// retryAfter is the wait after a review that failed.
 	retryAfter = 5 * time.Minute
+	// changeSettles is how long after replicas were added or removed balancers tell
+	// of them.
+	changeSettles = 10 * time.Second
 	// minuteSettles is how long after a minute's end all balancers have stored it.
 	minuteSettles = 15 * time.Second
 	// lookTimeout bounds asking the balancers: a day of minutes comes in far less.
@@ -79,7 +82,7 @@ func (p *planner) run(ctx context.Context, l lease) {
 	p.next = time.Time{} // another controller may have planned meanwhile, of other counts
 	for {
 		p.tell(p.turn(ctx, l))
-		wait := watchEvery
+		wait := min(watchEvery, max(time.Until(p.next), 0))
 		if p.made == nil {
 			wait = firstLook
 		}
@@ -90,7 +93,7 @@ func (p *planner) run(ctx context.Context, l lease) {
 			return
 		case <-p.kick:
 			timer.Stop()
-			p.next = time.Time{}
+			p.next = time.Now().Add(changeSettles)
 		case <-timer.C:
 		}
 	}

@@ -260,3 +260,26 @@ func TestPlanningNeverKeepsControlWaiting(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// Replicas that were added or removed are planned with as soon as balancers tell of
+// them, once for several changes in a row.
+func TestChangedReplicasAreReviewedSoon(t *testing.T) {
+	testPlanner(t, func(w *plannerWorld) {
+		w.set(func() { w.perMin = 60_000 })
+		w.pass(3 * time.Hour)
+		before := w.published()
+		w.again()
+		synctest.Wait()
+		time.Sleep(changeSettles / 2)
+		w.again()
+		synctest.Wait()
+		if r := w.published(); !r.Plan.At.Equal(before.Plan.At) {
+			t.Error("reviewed before balancers could tell")
+		}
+		asked := time.Now()
+		w.pass(time.Minute)
+		if r := w.published(); r.Plan.At.Sub(asked) != changeSettles {
+			t.Errorf("reviewed %s after the last change", r.Plan.At.Sub(asked))
+		}
+	})
+}

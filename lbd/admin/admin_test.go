@@ -134,6 +134,18 @@ func call(h http.Handler, method, target, body string, headers ...string) (int, 
 	return w.Code, w.Body.String()
 }
 
+func TestASnapshotShowsTheControllersReview(t *testing.T) {
+	var review *telemetry.Review
+	a := api(&balancer{}, func(o *Options) { o.Review = func() *telemetry.Review { return review } })
+	if s := a.Snapshot(); s.Plan != nil || s.Forecast == nil || len(s.Forecast) > 0 {
+		t.Errorf("before the first: got %+v, %+v", s.Plan, s.Forecast)
+	}
+	review = &telemetry.Review{Forecast: []telemetry.LoadForecast{{Model: "llama"}}, Plan: &telemetry.PlanSummary{Status: "optimal"}}
+	if s := a.Snapshot(); s.Plan != review.Plan || len(s.Forecast) != 1 || s.Forecast[0].Model != "llama" {
+		t.Errorf("got %+v, %+v", s.Plan, s.Forecast)
+	}
+}
+
 func TestRoutes(t *testing.T) {
 	for _, c := range []struct {
 		method, path, body string

@@ -59,7 +59,7 @@ type BusyError struct{ Service string }
 
 // Error says which.
 func (e *BusyError) Error() string {
-	return "another skyserve up or down is changing " + e.Service + " at this moment"
+	return "another skyserve command is changing the service " + e.Service + " at this moment"
 }
 
 // Lock keeps other commands from changing the service, until unlock is called;

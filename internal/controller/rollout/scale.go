@@ -59,8 +59,8 @@ func (r *Running) Attached() []string {
 // Scaling tells of a change of replicas as it proceeds; either may be nil.
 type Scaling struct {
 	Progress provision.Progress
-	// Ready is told when a replica has come to work or, by its id and true, has
-	// finished what it had.
+	// Ready is told of a replica that has come to work or, with drained, has finished
+	// what it had.
 	Ready func(id string, drained bool)
 }
 
@@ -116,7 +116,7 @@ func (r *Running) step(ctx context.Context, to local.Wanted, s Scaling) (changed
 		return false, err
 	}
 	drained := slices.DeleteFunc(slices.Clone(p.Layout.Wanted.Drained), func(id string) bool { return slices.Contains(r.Wanted.Drained, id) })
-	if len(p.Changes) == 0 && len(drained) == 0 && len(p.Layout.Wanted.Drained) == len(r.Wanted.Drained) {
+	if len(p.Changes) == 0 && len(drained) == 0 {
 		return false, nil
 	}
 	if _, err := p.Apply(ctx, s.Progress); err != nil {
