@@ -161,7 +161,6 @@ func TestUnknownStrategy(t *testing.T) {
 // wants happens, late.
 type closedFleet struct {
 	fleet Fleet
-	due   []int // by endpoint, replicas that are starting
 }
 
 func drawFleet(t *rapid.T) *closedFleet {

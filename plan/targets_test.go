@@ -27,10 +27,13 @@ func TestTargetsCarryTheForecast(t *testing.T) {
 	}
 	// a: 690 in r, of which 0.8 must be there; 7 in all, 2 of them in s at least. b:
 	// 860 in all, 344 and so 4 at least in each.
-	for i, want := range []int{6, 2, 5, 4} {
-		if got[i].Count != want && !(i > 1 && got[2].Count+got[3].Count == 9 && got[i].Count >= 4) {
-			t.Errorf("endpoint %d: %d replicas, want %d", i, got[i].Count, want)
+	for i, least := range []int{6, 2, 4, 4} {
+		if got[i].Count < least {
+			t.Errorf("endpoint %d: %d replicas, want at least %d", i, got[i].Count, least)
 		}
+	}
+	if a, b := got[0].Count+got[1].Count, got[2].Count+got[3].Count; a != 8 || b != 9 {
+		t.Errorf("%d and %d replicas, want 8 and 9", a, b)
 	}
 	first := got[0]
 	if first.PeakTPS < 689.9 || first.PeakTPS > 690.1 || first.From != 3*time.Hour || first.Until != 4*time.Hour ||
