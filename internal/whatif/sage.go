@@ -31,6 +31,8 @@ type SageScenario struct {
 	from       time.Duration // of the week
 	duration   time.Duration
 	course     time.Duration // between two moments
+	vms        int           // a model and region; 0 = sim.SageFleet's
+	load       float64       // factor on the demand; 0 = 1
 	adapt      func(s *sim.FleetScenario, name string)
 	burst      *burst
 	columns    func(r *SageReport) []sageColumn
@@ -66,13 +68,13 @@ func SageScenarios() []SageScenario {
 		},
 		{
 			Name: "sage-silo", Title: "SageServe 4: one pool of 20 VMs a model against 16 for interactive and 4 for deferred requests, one region",
-			Load: "Tuesday", Strategies: []string{"reactive"}, cases: []string{"unified", "siloed"}, models: 4, regions: 1, from: sageDay, duration: sageDay,
+			Load: "Tuesday", Strategies: []string{"reactive"}, cases: []string{"siloed", "unified"}, models: 4, regions: 1, from: sageDay, duration: sageDay,
 			course: 15 * time.Minute, adapt: adaptSilo, columns: dayColumns, paper: siloPaper(),
 		},
 		{
 			Name: "sage-tiers", Title: "SageServe 7.2.6: orders of the requests waiting at a replica, too few replicas of one model in one region at the peak",
 			Load: "overload", Strategies: []string{"fixed"}, cases: []string{"fcfs", "edf", "pf", "dpa"}, models: 1, regions: 1, from: 3*sageDay + 14*time.Hour, duration: 6 * time.Hour,
-			course: 15 * time.Minute, adapt: adaptOrder, columns: tierColumns, paper: tierPaper(),
+			vms: 7, load: 1.05, course: 15 * time.Minute, adapt: adaptOrder, columns: tierColumns, paper: tierPaper(),
 		},
 		{
 			Name: "sage-fifth-model", Title: "SageServe 7.2.5: the peak day with Llama 4 Scout as a fifth model",
@@ -262,6 +264,7 @@ func (p *SagePlan) fleet() (*sim.FleetScenario, error) {
 		s.Models = append(s.Models, sim.Scout())
 	}
 	s.Models, s.Regions = s.Models[:c.models], s.Regions[:c.regions]
+	s.VMs = cmp.Or(c.vms, s.VMs)
 	if p.Trace != nil {
 		if c.burst != nil || len(c.cases) > 0 {
 			return nil, fmt.Errorf("--trace: %s has a load of its own", c.Name)
@@ -295,8 +298,8 @@ type fixedFleet struct{}
 func (fixedFleet) Step(time.Duration, *sim.FleetView) ([]sim.FleetChange, error) { return nil, nil }
 
 // planUtilisation is the memory utilisation at which a replica's capacity is
-// measured: what is left over is for the differences between replicas.
-const planUtilisation = 0.65
+// measured: that above which the paper's strategies scale out.
+const planUtilisation = 0.70
 
 // replicaTPS measures what a replica of each model carries.
 func replicaTPS(s *sim.FleetScenario) ([]float64, error) {
@@ -313,7 +316,7 @@ func replicaTPS(s *sim.FleetScenario) ([]float64, error) {
 
 // demand is what is asked under a seed.
 func (p *SagePlan) demand(s *sim.FleetScenario, seed uint64) (*sim.Demand, error) {
-	load, deferred := cmp.Or(p.Settings.Load, 1), cmp.Or(p.Settings.Deferred, 1)
+	load, deferred := cmp.Or(p.Settings.Load, p.Scenario.load, 1), cmp.Or(p.Settings.Deferred, 1)
 	if p.Trace != nil {
 		return p.Trace.demand(s, load, deferred)
 	}

@@ -189,17 +189,27 @@ func (r *SageReport) table() (header []string, rows [][]string) {
 	return header, rows
 }
 
-// notes say what the figures cannot: how long bursts took, and what waits at the
-// end.
+// notes sum up all models, and say how much deferred work is left at the end.
 func (r *SageReport) notes() []string {
 	var out []string
+	first := r.Summary[0].hours()
 	for i := range r.Summary {
 		s := &r.Summary[i]
-		if w := s.Models[0].Mean.Waiting; w >= 1 {
-			out = append(out, fmt.Sprintf("%s: %.0f deferred requests wait at the end, none beyond its deadline but those counted", s.name(), w))
+		text := fmt.Sprintf("%s: %.1f instance-hours in all", s.name(), s.hours())
+		if i > 0 && first > 0 {
+			text += fmt.Sprintf(" (%+.1f%%)", 100*(s.hours()/first-1))
 		}
+		out = append(out, text+fmt.Sprintf(", %.0f deferred requests wait at the end", s.Models[0].Mean.Waiting))
 	}
 	return out
+}
+
+// hours is the instance-hours of all models.
+func (s *SageSummary) hours() (sum float64) {
+	for i := range s.Models {
+		sum += s.Models[i].Mean.InstanceHours
+	}
+	return sum
 }
 
 // name is a summary's strategy, or case where there is one.

@@ -7,6 +7,7 @@ import (
 
 	"skyserve/lbd/core"
 	"skyserve/lbd/engine"
+	"skyserve/lbd/policy"
 )
 
 // SageFleet is the setup of SageServe's evaluation (section 7.1) without its
@@ -23,7 +24,9 @@ import (
 //
 // Prompts are mostly above a thousand tokens and answers mostly below (figure 10).
 func SageFleet() FleetScenario {
+	defaults := core.DefaultConfig(policy.NewSageServe())
 	return FleetScenario{
+		TauN: defaults.TauN, TauP: defaults.TauP,
 		Models: sageModels(), Regions: []string{"eastus", "centralus", "westus"}, RTT: 50 * time.Millisecond,
 		VMs: 20, Min: 2, Max: 40, Order: core.OrderFCFS, Targets: core.DefaultTargets(), Starts: SageStarts(),
 		Period: 5 * time.Second, SignalPeriod: time.Second, Duration: 24 * time.Hour, CoursePeriod: 15 * time.Minute,
