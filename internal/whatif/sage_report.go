@@ -59,14 +59,17 @@ type SageRow struct {
 	Completed int            `json:"completed"`
 	Waiting   int            `json:"waiting"`
 	Models    []SageModelRow `json:"models"`
-	// PeakUtilisation and RecoverySeconds are of the burst of a scenario that has one:
-	// the most that the KV memory of all replicas of the model is used from then on,
-	// and how long after its beginning it is back below 70 % for good; null where it
-	// is not before the end.
-	PeakUtilisation *float64 `json:"peak_utilisation,omitempty"`
-	RecoverySeconds *float64 `json:"recovery_s,omitempty"`
+	Burst     *SageBurst     `json:"burst,omitempty"`
+}
 
-	burst bool
+// SageBurst is how a scenario's burst went.
+type SageBurst struct {
+	// PeakUtilisation is the most that the KV memory of all replicas is used, 0..1,
+	// from the burst's beginning on.
+	PeakUtilisation float64 `json:"peak_utilisation"`
+	// RecoverySeconds is how long after its beginning utilisation is back below 70 %
+	// for good; null where it is not before the end.
+	RecoverySeconds *float64 `json:"recovery_s"`
 }
 
 // SageUse is what replicas were used for.
@@ -124,7 +127,7 @@ func newSageReport(p *SagePlan, tps []float64, runs []sageRun, results []*sim.Fl
 	for i := range runs {
 		row := sageRow(&runs[i], results[i])
 		if b := p.Scenario.burst; b != nil {
-			row.recover(b, results[i])
+			row.Burst = recovery(b, results[i])
 		}
 		r.Rows = append(r.Rows, row)
 		r.Requests += row.Requests
@@ -220,10 +223,11 @@ func sageTier(t *sim.TierResult) SageTier {
 // which the strategies scale out.
 const recoveredBelow = 0.70
 
-// recover reads off how a burst went.
-func (r *SageRow) recover(b *burst, result *sim.FleetResult) {
+// recovery reads off how a burst went.
+func recovery(b *burst, result *sim.FleetResult) *SageBurst {
 	began := time.Duration(b.from) * time.Minute
-	peak, last := 0.0, began
+	out := &SageBurst{}
+	last := began
 	var end time.Duration
 	for _, m := range result.Course {
 		if m.At < began {
@@ -233,15 +237,15 @@ func (r *SageRow) recover(b *burst, result *sim.FleetResult) {
 		for i := range m.Endpoints {
 			used += m.Endpoints[i].Utilisation / float64(len(m.Endpoints))
 		}
-		peak = max(peak, used)
+		out.PeakUtilisation = max(out.PeakUtilisation, used)
 		if used >= recoveredBelow {
 			last = m.At
 		}
 		end = m.At
 	}
-	r.burst, r.PeakUtilisation = true, &peak
 	if last < end {
 		seconds := (last - began).Seconds()
-		r.RecoverySeconds = &seconds
+		out.RecoverySeconds = &seconds
 	}
+	return out
 }

@@ -317,11 +317,11 @@ func burstColumns(r *SageReport) []sageColumn {
 	return []sageColumn{
 		strategyColumn("STRATEGY"),
 		{"PEAK UTILISATION", func(s *SageSummary, _ *SageModelSummary) string {
-			peaks, _ := of(s, func(row *SageRow) *float64 { return row.PeakUtilisation })
+			peaks, _ := of(s, func(row *SageRow) *float64 { return &row.Burst.PeakUtilisation })
 			return fmt.Sprintf("%.0f%%", 100*mean(peaks))
 		}},
 		{"BELOW 70% AFTER", func(s *SageSummary, _ *SageModelSummary) string {
-			times, all := of(s, func(row *SageRow) *float64 { return row.RecoverySeconds })
+			times, all := of(s, func(row *SageRow) *float64 { return row.Burst.RecoverySeconds })
 			if !all {
 				return fmt.Sprintf("not at the end in %d of %d", len(r.Rows)/len(r.Summary)-len(times), len(r.Rows)/len(r.Summary))
 			}

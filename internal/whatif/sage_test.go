@@ -131,12 +131,12 @@ func TestSageBurst(t *testing.T) {
 	p := sagePlan(t, "sage-burst", "reactive", "lt-i")
 	p.Settings = SageSettings{Load: 0.5, Duration: 100 * time.Minute}
 	r := runSage(t, p)
-	reactive, immediate := &r.Rows[0], &r.Rows[1]
+	reactive, immediate := r.Rows[0].Burst, r.Rows[1].Burst
 	if reactive.RecoverySeconds == nil || immediate.RecoverySeconds != nil {
 		t.Errorf("reactive: %v, lt-i: %v", reactive.RecoverySeconds, immediate.RecoverySeconds)
 	}
-	if *reactive.PeakUtilisation >= 1 || *immediate.PeakUtilisation < recoveredBelow {
-		t.Errorf("peaks of %g and %g", *reactive.PeakUtilisation, *immediate.PeakUtilisation)
+	if reactive.PeakUtilisation >= 1 || immediate.PeakUtilisation < recoveredBelow {
+		t.Errorf("peaks of %g and %g", reactive.PeakUtilisation, immediate.PeakUtilisation)
 	}
 	var table bytes.Buffer
 	if err := r.WriteTable(&table); err != nil || !matches(`lt-i +\d+% +not at the end in 1 of 1`, table.String()) {
