@@ -24,6 +24,15 @@ func dayPaper() []SagePaper {
 	}
 }
 
+// tracePaper is section 7.2.7: Llama 2 on a peak day of the trace of November 2024,
+// which the authors published.
+func tracePaper() []SagePaper {
+	return []SagePaper{
+		paperHours("reactive", "llama2-70b", 302), paperHours("lt-i", "llama2-70b", 227),
+		paperHours("lt-u", "llama2-70b", 248), paperHours("lt-ua", "llama2-70b", 233),
+	}
+}
+
 // siloPaper is figure 8: a Tuesday in one region.
 func siloPaper() []SagePaper {
 	var out []SagePaper

@@ -141,6 +141,9 @@ func newSageReport(p *SagePlan, tps []float64, runs []sageRun, results []*sim.Fl
 	}
 	if p.Paper {
 		r.Paper = p.Scenario.paper
+		if p.Trace != nil {
+			r.Paper = tracePaper()
+		}
 	}
 	r.Summary = summariseSage(r.Rows)
 	r.columns = p.Scenario.columns(r)

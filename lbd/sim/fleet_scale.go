@@ -7,13 +7,20 @@ import (
 	"time"
 )
 
+// leave ends a VM's state, which is counted for the endpoint that it was in. One
+// that is new has none.
+func (f *fleet) leave(v *vm) {
+	if v.state < vmStates {
+		v.endpoint.counts[v.state]--
+		v.endpoint.hours[v.state] += f.now - v.since
+	}
+	v.state = vmStates
+}
+
 // turnTo lets a VM begin another state.
 func (f *fleet) turnTo(v *vm, state VMState) {
+	f.leave(v)
 	e := v.endpoint
-	if v.state < vmStates {
-		e.counts[v.state]--
-		e.hours[v.state] += f.now - v.since
-	}
 	v.state, v.since = state, f.now
 	e.counts[state]++
 	if f.setup.Watch != nil {
@@ -97,9 +104,7 @@ func (f *fleet) bring(from, to *endpoint, after time.Duration) {
 	last := len(from.donated) - 1
 	v := from.donated[last]
 	from.donated = from.donated[:last]
-	from.counts[VMDonated]--
-	from.hours[VMDonated] += f.now - v.since
-	v.state = vmStates
+	f.leave(v)
 	v.endpoint = to
 	f.turnTo(v, VMStarting)
 	to.starts++
