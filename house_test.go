@@ -26,7 +26,7 @@ var mayImport = map[string][]string{
 	"internal/telemetry/demand": {"internal/service", "internal/telemetry", "internal/workload", "forecast"},
 	"internal/workload":         {"internal/service"},
 	"internal/load":             {"internal/service", "internal/telemetry", "internal/workload"},
-	"internal/whatif":           {"internal/service", "internal/workload", "lbd/bfio", "lbd/core", "lbd/engine", "lbd/policy", "lbd/prefix", "lbd/proxy", "lbd/sim"},
+	"internal/whatif":           {"internal/service", "internal/workload", "lbd/bfio", "lbd/core", "lbd/engine", "lbd/policy", "lbd/prefix", "lbd/proxy", "lbd/sim", "forecast", "plan"},
 	"internal/explain":          {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy"},
 	"templates":                 {},
 

@@ -10,4 +10,6 @@
 // cover.go how other rows of coverage, are priced; ascent.go raises the bound,
 // anneal.go and refine.go find counts, exact.go branches where that is small and
 // conflict.go names what cannot be met. proposal.go is the answer in words.
+// targets.go plans an hour; strategy.go and strategy_*.go decide between two plans,
+// niw.go when deferred work goes.
 package plan

@@ -32,6 +32,7 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		backtestSeries{},
 		whatif.Report{},
 		whatif.BFIOReport{},
+		whatif.SageReport{},
 		whatif.Calibration{},
 		proxy.DecisionRecord{},
 		explain.Story{},

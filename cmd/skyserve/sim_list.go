@@ -20,7 +20,7 @@ func newSimListCmd() *cobra.Command {
 		Short: "List the scenarios that ship",
 		Long: `List the scenarios that ship, or those named; a NAME may stand for several: fig10
 is every fig10-... With -o yaml they are written as files that 'skyserve sim run'
-takes: a place to start from; those of BF-IO (bfio-...) have no such file.`,
+takes: a place to start from; those of BF-IO (bfio-...) and SageServe (sage-...) have no such file.`,
 		Example: "  skyserve sim list\n  skyserve sim list -o json\n  skyserve sim list -o yaml fig8a > mine.yaml",
 		RunE: func(cmd *cobra.Command, names []string) error {
 			return listScenarios(output, names, cmd.OutOrStdout())
@@ -34,21 +34,29 @@ takes: a place to start from; those of BF-IO (bfio-...) have no such file.`,
 type listedScenario struct {
 	Name      string         `json:"name"`
 	Title     string         `json:"title"`
-	Constants *sim.Constants `json:"constants"` // null for one of BF-IO's
+	Constants *sim.Constants `json:"constants"` // null for one of BF-IO's or SageServe's
 }
 
 func listScenarios(output string, names []string, out io.Writer) error {
-	scenarios, fleets := sim.Scenarios(), whatif.BFIOScenarios()
+	scenarios, fleets := sim.Scenarios(), listedFleets()
 	if len(names) > 0 {
 		scenarios, fleets = nil, nil
 	}
 	for _, name := range names {
+		if whatif.IsSage(name) {
+			found, err := whatif.SageNamed(name)
+			if err != nil {
+				return usage(err, "")
+			}
+			fleets = append(fleets, sageFleets(found)...)
+			continue
+		}
 		if whatif.IsBFIO(name) {
 			found, err := bfioScenariosOf(name)
 			if err != nil {
 				return usage(err, "")
 			}
-			fleets = append(fleets, found...)
+			fleets = append(fleets, bfioFleets(found)...)
 			continue
 		}
 		found, err := sim.Named(name)
@@ -76,6 +84,28 @@ func listScenarios(output string, names []string, out io.Writer) error {
 	return usage(fmt.Errorf("-o %s: want table, json or yaml", output), "")
 }
 
+// listedFleet is a scenario that is no sim.Scenario, as it is listed.
+type listedFleet struct{ Name, Title, Workload, Workers, Load string }
+
+// listedFleets are all of them.
+func listedFleets() []listedFleet {
+	return append(bfioFleets(whatif.BFIOScenarios()), sageFleets(whatif.SageScenarios())...)
+}
+
+func bfioFleets(scenarios []whatif.BFIOScenario) (out []listedFleet) {
+	for _, s := range scenarios {
+		out = append(out, listedFleet{s.Name, s.Title, "the paper's lengths", s.Workers, s.Load})
+	}
+	return out
+}
+
+func sageFleets(scenarios []whatif.SageScenario) (out []listedFleet) {
+	for _, s := range scenarios {
+		out = append(out, listedFleet{s.Name, s.Title, "interactive and deferred", "that come and go", s.Load})
+	}
+	return out
+}
+
 // bfioScenariosOf finds BF-IO's scenario of a name; bfio is all of them.
 func bfioScenariosOf(name string) ([]whatif.BFIOScenario, error) {
 	if name == "bfio" {
@@ -89,7 +119,7 @@ func bfioScenariosOf(name string) ([]whatif.BFIOScenario, error) {
 }
 
 // scenarioFile writes the one scenario that is listed as a file.
-func scenarioFile(scenarios []sim.Scenario, fleets []whatif.BFIOScenario, out io.Writer) error {
+func scenarioFile(scenarios []sim.Scenario, fleets []listedFleet, out io.Writer) error {
 	if n := len(scenarios) + len(fleets); n != 1 {
 		return usage(fmt.Errorf("-o yaml: want the name of one scenario, got %d of them", n), "skyserve sim list shows them")
 	}
@@ -101,7 +131,7 @@ func scenarioFile(scenarios []sim.Scenario, fleets []whatif.BFIOScenario, out io
 }
 
 // tableOfScenarios lists scenarios for people.
-func tableOfScenarios(scenarios []sim.Scenario, fleets []whatif.BFIOScenario, out io.Writer) error {
+func tableOfScenarios(scenarios []sim.Scenario, fleets []listedFleet, out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tWORKLOAD\tREPLICAS\tCLIENTS\tDESCRIPTION")
 	for i := range scenarios {
@@ -115,7 +145,7 @@ func tableOfScenarios(scenarios []sim.Scenario, fleets []whatif.BFIOScenario, ou
 	}
 	for i := range fleets {
 		f := &fleets[i]
-		fmt.Fprintf(w, "%s\tthe paper's lengths\t%s\t%s\t%s\n", f.Name, f.Workers, f.Load, f.Title)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", f.Name, f.Workload, f.Workers, f.Load, f.Title)
 	}
 	return w.Flush()
 }

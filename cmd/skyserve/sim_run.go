@@ -19,6 +19,7 @@ import (
 	"skyserve/internal/workload"
 	"skyserve/lbd/policy"
 	"skyserve/lbd/sim"
+	"skyserve/plan"
 )
 
 // simRunOptions are the flags of `skyserve sim run`.
@@ -31,6 +32,9 @@ type simRunOptions struct {
 	output   string
 	quiet    bool
 	paper    bool
+
+	strategies []string // of SageServe's scenarios, as regionMix
+	regionMix  string
 
 	trace   string
 	replay  workload.TraceOptions
@@ -63,6 +67,10 @@ replicas, the others as one balancer a region.
 
 --set changes a scenario: ` + strings.Join(sim.SettingNames(), ", ") + `.
 
+The scenarios sage-... are SageServe's evaluation: replicas come and go, --strategy
+compares how that is decided, and --set takes ` + strings.Join(whatif.SageSettingNames(), ", ") + `. Their
+--trace is a table of demand with the columns minute, model, tier, prompt_tokens.
+
 With -o json each scenario is one object on a line; -o html is one page for a
 browser: the table, drawings, and the load over time (of seed 1).`,
 		Example: `  skyserve sim run fig8c
@@ -74,6 +82,8 @@ browser: the table, drawings, and the load over time (of seed 1).`,
   skyserve sim run fig8a --trace conversation.jsonl.gz --scale 2 --weights us=2,eu=1
   skyserve sim run week.yaml --trace requests.csv.gz --set engine=light --policy sageserve,least-load
   skyserve sim run bfio-table1 --seeds 1
+  skyserve sim run sage-day --seeds 3 --paper
+  skyserve sim run sage-day --strategy lt-ua,auto --trace week.csv.gz --set day=wed
   skyserve sim run fig8c --policy skylb --push blind,pending,outstanding:16
   skyserve sim run fig8c --set duration=100s --set clients.us=80 -o json`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -99,6 +109,8 @@ browser: the table, drawings, and the load over time (of seed 1).`,
 	flags.DurationVar(&o.replay.From, "from", 0, "with --trace: begin at this time of the trace")
 	flags.DurationVar(&o.replay.To, "to", 0, "with --trace: end at this time of the trace (default: its end)")
 	flags.Float64Var(&o.replay.RateScale, "scale", 1, "with --trace: let requests come so many times as fast")
+	flags.StringSliceVar(&o.strategies, "strategy", nil, "of sage-...: scaling strategies to compare, with commas: "+strings.Join(plan.StrategyNames(), ", "))
+	flags.StringVar(&o.regionMix, "region-mix", "", "of sage-... with --trace: spread its requests over the regions as this `FILE` does")
 	flags.StringSliceVar(&o.weights, "weights", nil, "with --trace: shares of the requests as `REGION=W,...` (default: by clients)")
 	return cmd
 }
@@ -107,6 +119,12 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, talk io.
 	// What a simulation keeps is little beside what it makes: collecting a
 	// quarter as often saves a fifth of the time.
 	debug.SetGCPercent(400)
+	if slices.ContainsFunc(names, whatif.IsSage) {
+		return o.runSage(ctx, names, out, talk)
+	}
+	if len(o.strategies) > 0 || o.regionMix != "" {
+		return usage(errors.New("--strategy and --region-mix: are for the scenarios sage-... only"), "skyserve sim list shows them")
+	}
 	if slices.ContainsFunc(names, whatif.IsBFIO) {
 		return o.runBFIO(ctx, names, out)
 	}
@@ -140,11 +158,11 @@ func (o *simRunOptions) plans(names []string) ([]whatif.Plan, error) {
 			return nil, err
 		}
 		for i := range scenarios {
-			plan, err := o.plan(&scenarios[i])
+			planned, err := o.planOf(&scenarios[i])
 			if err != nil {
 				return nil, err
 			}
-			plans = append(plans, plan)
+			plans = append(plans, planned)
 		}
 	}
 	return plans, nil
@@ -166,8 +184,8 @@ func scenariosOf(name string) ([]sim.Scenario, error) {
 	return []sim.Scenario{*s}, nil
 }
 
-// plan is what to compare on a scenario, as the flags change it.
-func (o *simRunOptions) plan(s *sim.Scenario) (whatif.Plan, error) {
+// planOf is what to compare on a scenario, as the flags change it.
+func (o *simRunOptions) planOf(s *sim.Scenario) (whatif.Plan, error) {
 	for _, setting := range o.settings {
 		key, value, found := strings.Cut(setting, "=")
 		if !found {

@@ -75,6 +75,9 @@ func (t Targets) of(tier service.Tier) time.Duration {
 	return or(t.Fast, d.Fast)
 }
 
+// Of is the target of a tier.
+func (t Targets) Of(tier service.Tier) time.Duration { return t.of(tier) }
+
 func or(d, instead time.Duration) time.Duration {
 	if d > 0 {
 		return d

@@ -25,5 +25,6 @@
 // replica.go (who serves), fault.go and failing.go (what goes wrong), figures.go
 // (what is measured) and audit.go (the laws that every run is held to at its end).
 // scenarios.go and shapes_*.go are what ships, claim.go what papers say of it,
-// settings.go, file.go and yaml.go how people change it.
+// settings.go, file.go and yaml.go how people change it. fleet.go and fleet_*.go are
+// services of several models whose replicas come and go.
 package sim

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"skyserve/internal/whatif"
+	"skyserve/lbd/sim"
+)
+
+// runSage runs scenarios of SageServe's paper.
+func (o *simRunOptions) runSage(ctx context.Context, names []string, out, talk io.Writer) error {
+	plans, err := o.sagePlans(names)
+	if err != nil {
+		return usage(err, "")
+	}
+	var reports []*whatif.SageReport
+	for i := range plans {
+		report, err := o.runSagePlan(ctx, plans[i], talk)
+		if err != nil {
+			return err
+		}
+		reports = append(reports, report)
+		switch o.output {
+		case "json":
+			err = json.NewEncoder(out).Encode(report)
+		case "table":
+			if i > 0 {
+				fmt.Fprintln(out)
+			}
+			err = report.WriteTable(out)
+		}
+		if err != nil {
+			return fmt.Errorf("writing the report: %w", err)
+		}
+	}
+	if o.output == "html" {
+		return whatif.WriteSageHTML(out, reports)
+	}
+	return nil
+}
+
+// sagePlans reads the flags; nothing runs unless every plan can.
+func (o *simRunOptions) sagePlans(names []string) ([]whatif.SagePlan, error) {
+	if !slices.Contains([]string{"table", "json", "html"}, o.output) {
+		return nil, fmt.Errorf("-o %s: want table, json or html", o.output)
+	}
+	if len(o.pushes) > 0 || len(o.policies) > 0 || o.layout != "" || len(o.weights) > 0 || o.replay.From != 0 || o.replay.To != 0 || o.replay.RateScale != 1 {
+		return nil, errors.New("sage scenarios take --strategy, --seeds, --set, --trace, --region-mix, --paper, -o and --quiet only")
+	}
+	trace, err := o.sageTrace()
+	if err != nil {
+		return nil, err
+	}
+	var plans []whatif.SagePlan
+	for _, name := range names {
+		if !whatif.IsSage(name) {
+			return nil, fmt.Errorf("%s: cannot run together with scenarios of another kind", name)
+		}
+		scenarios, err := whatif.SageNamed(name)
+		if err != nil {
+			return nil, err
+		}
+		for i := range scenarios {
+			p := whatif.SagePlan{Scenario: scenarios[i], Strategies: o.strategies, Seeds: o.seeds, Trace: trace, Paper: o.paper}
+			for _, setting := range o.settings {
+				key, value, found := strings.Cut(setting, "=")
+				if !found {
+					return nil, fmt.Errorf("--set %s: want KEY=VALUE", setting)
+				}
+				if err := p.Settings.Set(key, value); err != nil {
+					return nil, fmt.Errorf("--set %s: %w", setting, err)
+				}
+			}
+			if err := p.Check(); err != nil {
+				return nil, err
+			}
+			plans = append(plans, p)
+		}
+	}
+	return plans, nil
+}
+
+// sageTrace reads the demand, if a file is given.
+func (o *simRunOptions) sageTrace() (*whatif.SageTrace, error) {
+	if o.trace == "" {
+		if o.regionMix != "" {
+			return nil, errors.New("--region-mix: wants --trace too")
+		}
+		return nil, nil
+	}
+	f, err := os.Open(o.trace)
+	if err != nil {
+		return nil, fmt.Errorf("reading a trace: %w", err)
+	}
+	defer f.Close()
+	trace, err := whatif.ReadSageTrace(o.trace, f)
+	if err != nil || o.regionMix == "" {
+		return trace, err
+	}
+	mix, err := os.Open(o.regionMix)
+	if err != nil {
+		return nil, fmt.Errorf("reading a region mix: %w", err)
+	}
+	defer mix.Close()
+	return trace, trace.ReadMix(o.regionMix, mix, sim.SageFleet().Regions)
+}
+
+// runSagePlan runs one scenario.
+func (o *simRunOptions) runSagePlan(ctx context.Context, p whatif.SagePlan, talk io.Writer) (*whatif.SageReport, error) {
+	const clear = "\r\x1b[K" // the line that progress is shown in
+	if !o.quiet && isTerminal(talk) {
+		p.Progress = func(done, all int) { fmt.Fprintf(talk, "%s%s: %d of %d runs", clear, p.Scenario.Name, done, all) }
+	}
+	began := time.Now()
+	report, err := whatif.RunSage(ctx, p)
+	if p.Progress != nil {
+		fmt.Fprint(talk, clear)
+	}
+	if err != nil {
+		return nil, err
+	}
+	report.WallMillis = float64(time.Since(began)) / float64(time.Millisecond)
+	if o.output == "table" {
+		seconds := report.WallMillis / 1000
+		fmt.Fprintf(talk, "%d requests in %.1f s: %.0f a second\n", report.Requests, seconds, float64(report.Requests)/seconds)
+	}
+	return report, nil
+}

@@ -1,0 +1,112 @@
+package whatif
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"math"
+	"strings"
+	"time"
+)
+
+//go:embed sage.html.tmpl
+var sagePageText string
+
+var sagePage = template.Must(template.New("sage").Parse(sagePageText))
+
+// WriteSageHTML writes reports as one page for a browser that needs nothing but
+// itself: for each the table, and for each model its replicas over time.
+func WriteSageHTML(out io.Writer, reports []*SageReport) error {
+	var views []sageView
+	for _, r := range reports {
+		v := sageView{Name: r.Scenario, Title: r.Title, Basis: r.basis(), Notes: r.notes()}
+		v.Header, v.Rows = r.table()
+		for m := range r.Constants.Models {
+			v.Charts = append(v.Charts, r.chart(m))
+		}
+		views = append(views, v)
+	}
+	if err := sagePage.Execute(out, views); err != nil {
+		return fmt.Errorf("writing the page: %w", err)
+	}
+	return nil
+}
+
+// sageView is a report as the page shows it.
+type sageView struct {
+	Name, Title, Basis string
+	Header             []string
+	Rows               [][]string
+	Notes              []string
+	Charts             []sageChart
+}
+
+// sageChart is a model's replicas over time under each strategy.
+type sageChart struct {
+	Model         string
+	Lines         []sageLine
+	Counts, Times []sageTick
+}
+
+type sageLine struct{ Name, Class, Points string }
+
+type sageTick struct {
+	At   float64
+	Text string
+}
+
+// The plot in SVG units, inside a view of 1000 x 240.
+const (
+	sageLeft, sageRight = 40.0, 990.0
+	sageTop, sageFoot   = 10.0, 215.0
+)
+
+func (r *SageReport) chart(model int) sageChart {
+	chart := sageChart{Model: r.Constants.Models[model].Model}
+	counts := make([][]int, len(r.courses))
+	most := 1
+	for k := range r.courses {
+		counts[k] = r.courses[k].count(model)
+		for _, n := range counts[k] {
+			most = max(most, n)
+		}
+	}
+	length := time.Duration(r.Constants.DurationHours * float64(time.Hour))
+	y := func(n int) float64 { return sageFoot - (sageFoot-sageTop)*float64(n)/float64(most) }
+	x := func(at time.Duration) float64 { return sageLeft + (sageRight-sageLeft)*float64(at)/float64(length) }
+	for k := range r.courses {
+		c := &r.courses[k]
+		var points strings.Builder
+		for i, n := range counts[k] {
+			fmt.Fprintf(&points, "%.1f,%.1f ", x(c.moments[i].At), y(n))
+		}
+		name := c.strategy
+		if c.label != "" {
+			name = c.label
+		}
+		chart.Lines = append(chart.Lines, sageLine{name, fmt.Sprintf("s%d", k%5), strings.TrimSpace(points.String())})
+	}
+	step := max(1, int(math.Ceil(float64(most)/5)))
+	for n := 0; n <= most; n += step {
+		chart.Counts = append(chart.Counts, sageTick{y(n), fmt.Sprint(n)})
+	}
+	for k := range 7 {
+		at := length * time.Duration(k) / 6
+		chart.Times = append(chart.Times, sageTick{x(at), fmt.Sprintf("%.4g h", at.Hours())})
+	}
+	return chart
+}
+
+// count is a model's replicas at each moment, over all its endpoints.
+func (c *sageCourse) count(model int) []int {
+	out := make([]int, len(c.moments))
+	for i := range c.moments {
+		for k := range c.moments[i].Endpoints {
+			if c.models[k] == model {
+				out[i] += c.moments[i].Endpoints[k].Instances
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,126 @@
+package sim
+
+import "time"
+
+// fleetTally counts the requests of a tier.
+type fleetTally struct {
+	issued, completed, violations, reroutes int
+	ttft, e2e                               sample
+}
+
+// tallies are those of a request: of its model, and of its client's endpoint.
+func (f *fleet) tallies(q *ask) [2]*fleetTally {
+	return [2]*fleetTally{&f.tally[q.model][q.tier], &f.endpoint(int(q.model), int(q.region), false).tally[q.tier]}
+}
+
+func (f *fleet) issued(q *ask) {
+	for _, t := range f.tallies(q) {
+		t.issued++
+	}
+}
+
+func (f *fleet) rerouted(c *call) {
+	for _, t := range f.tallies(&c.ask) {
+		t.reroutes++
+	}
+}
+
+// completed counts a request whose last token left the engine at a time.
+func (f *fleet) completed(c *call, at time.Duration) {
+	way := time.Duration(0)
+	if c.away {
+		way = f.s.RTT / 2
+	}
+	ttft, e2e := c.first+way-c.at, at+way-c.at
+	missed := f.misses(int(c.tier), ttft, e2e)
+	for _, t := range f.tallies(&c.ask) {
+		t.completed++
+		t.ttft.add(milliseconds(ttft))
+		t.e2e.add(milliseconds(e2e))
+		if missed {
+			t.violations++
+		}
+	}
+}
+
+// misses says whether a request misses its tier's target: of interactive tiers
+// by its first token, of deferred work by its end.
+func (f *fleet) misses(tier int, ttft, e2e time.Duration) bool {
+	if tier == deferredTier {
+		return e2e > f.s.Targets.Of(tierOrder[tier])
+	}
+	return ttft > f.s.Targets.Of(tierOrder[tier])
+}
+
+// moment notes the fleet as it is.
+func (f *fleet) moment() {
+	m := FleetMoment{At: f.now, Endpoints: make([]EndpointMoment, len(f.endpoints))}
+	for i, e := range f.endpoints {
+		arrived := e.interactive + e.deferredTokens
+		m.Endpoints[i] = EndpointMoment{
+			Instances:   e.counts[VMReady] + e.counts[VMStarting] + e.counts[VMDraining],
+			Utilisation: e.utilisation(), Deferred: e.backlog.len(),
+			Arrived: float64(arrived-e.arrived) / f.s.CoursePeriod.Seconds(),
+		}
+		e.arrived = arrived
+	}
+	f.course = append(f.course, m)
+}
+
+// result reads the figures off a run that has ended.
+func (f *fleet) result() *FleetResult {
+	r := &FleetResult{Course: f.course, Events: f.events}
+	for _, v := range f.vms {
+		v.endpoint.hours[v.state] += f.now - v.since
+	}
+	for i := range f.calls {
+		f.unfinished(&f.calls[i], r)
+	}
+	for _, e := range f.endpoints {
+		out := EndpointResult{Model: e.model, Region: e.region, Deferred: e.deferred, Starts: e.starts, Redeployed: e.redeployed}
+		for s := range vmStates {
+			out.Hours[s] = e.hours[s].Hours()
+		}
+		for t := range tiers {
+			out.Tiers[t] = e.tally[t].result(e.model, t)
+		}
+		r.Endpoints = append(r.Endpoints, out)
+	}
+	for m := range f.tally {
+		for t := range tiers {
+			out := f.tally[m][t].result(m, t)
+			r.Tiers = append(r.Tiers, out)
+			r.Issued, r.Completed = r.Issued+out.Issued, r.Completed+out.Completed
+		}
+	}
+	return r
+}
+
+// unfinished counts a request that has not ended: waiting for room, or at a
+// replica.
+func (f *fleet) unfinished(c *call, r *FleetResult) {
+	if !c.live {
+		return
+	}
+	if c.vm == nil {
+		r.Waiting++
+	} else {
+		r.InFlight++
+	}
+	ttft := f.now - c.at
+	if c.first > 0 {
+		ttft = c.first - c.at
+	}
+	if f.misses(int(c.tier), ttft, f.now-c.at) {
+		for _, t := range f.tallies(&c.ask) {
+			t.violations++
+		}
+	}
+}
+
+func (t *fleetTally) result(model, tier int) TierResult {
+	return TierResult{
+		Model: model, Tier: tierOrder[tier], Issued: t.issued, Completed: t.completed, Violations: t.violations, Reroutes: t.reroutes,
+		TTFT: t.ttft.percentiles(), E2E: t.e2e.percentiles(),
+	}
+}

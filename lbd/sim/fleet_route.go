@@ -1,0 +1,153 @@
+package sim
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"skyserve/lbd/policy"
+)
+
+// backlog is a first-in, first-out list of calls.
+type backlog struct {
+	calls []int32
+	head  int
+}
+
+func (b *backlog) len() int     { return len(b.calls) - b.head }
+func (b *backlog) front() int32 { return b.calls[b.head] }
+
+func (b *backlog) push(i int32) {
+	if b.head > 1024 && b.head > len(b.calls)/2 {
+		b.calls, b.head = append(b.calls[:0], b.calls[b.head:]...), 0
+	}
+	b.calls = append(b.calls, i)
+}
+
+func (b *backlog) pop() int32 {
+	i := b.calls[b.head]
+	b.head++
+	return i
+}
+
+// utilisation is an endpoint's effective memory utilisation (SageServe section
+// 6.1).
+func (e *endpoint) utilisation() float64 {
+	if e.capacity == 0 {
+		return 1
+	}
+	return float64(e.kv) / float64(e.capacity)
+}
+
+// arrive takes in a request of a region's client: interactive ones go to a region
+// at once, deferred ones wait for room, or go to their silo.
+func (f *fleet) arrive(q *ask) {
+	i := f.hold(q)
+	home := f.endpoint(int(q.model), int(q.region), false)
+	f.issued(q)
+	if q.tier != deferredTier {
+		home.interactive += int64(q.prompt)
+		f.send(i, home)
+		return
+	}
+	if f.s.Silo > 0 {
+		silo := f.endpoint(int(q.model), int(q.region), true)
+		silo.deferredTokens += int64(q.prompt)
+		f.send(i, silo)
+		return
+	}
+	home.deferredTokens += int64(q.prompt)
+	home.backlog.push(i)
+}
+
+// signal lets each endpoint tell the deferred queue its utilisation, and sends
+// what that, or the age of requests, lets go.
+func (f *fleet) signal() {
+	for _, e := range f.endpoints {
+		for e.backlog.len() > 0 && f.setup.Deferer.Priority(f.now-f.calls[e.backlog.front()].at) == 0 {
+			f.send(e.backlog.pop(), e)
+		}
+		if e.backlog.len() == 0 {
+			continue
+		}
+		for range min(f.setup.Deferer.Release(e.utilisation()), e.backlog.len()) {
+			i := e.backlog.pop()
+			f.calls[i].priority = 1
+			f.dispatch(i, e, e)
+		}
+	}
+}
+
+// send chooses a region and a replica by the production policy: the region of
+// the client while its memory is used below 70 %, else another that is, else the
+// least used; there, the replica with the fewest tokens to process.
+func (f *fleet) send(i int32, home *endpoint) {
+	own := len(home.ready)
+	for k, peer := range home.peers {
+		c := &home.candidates[own+k]
+		c.Available, c.KV = len(peer.ready) > 0, policy.Known(peer.utilisation())
+		c.Replicas = len(peer.ready)
+	}
+	f.facts.Now, f.facts.Candidates = f.now, home.candidates
+	choice := home.router.Choose(&f.facts)
+	switch {
+	case choice.Index == policy.Wait:
+		f.failed = errors.New("no region has a replica that is ready")
+	case choice.Index < own:
+		f.start(i, home.ready[choice.Index], home)
+	default:
+		f.dispatch(i, home, home.peers[choice.Index-own])
+	}
+}
+
+// dispatch chooses a replica of an endpoint.
+func (f *fleet) dispatch(i int32, home, to *endpoint) {
+	f.facts.Now, f.facts.Candidates = f.now, to.candidates[:len(to.ready)]
+	choice := to.router.Choose(&f.facts)
+	if choice.Index == policy.Wait {
+		f.failed = errors.New("a region without a replica was chosen")
+		return
+	}
+	f.start(i, to.ready[choice.Index], home)
+}
+
+// start sends a request to a replica. Between regions that takes half a round
+// trip.
+func (f *fleet) start(i int32, v *vm, home *endpoint) {
+	c := &f.calls[i]
+	c.vm, c.away = v, v.endpoint.region != home.region
+	v.inFlight++
+	v.remaining += int(c.prompt) + f.answers[c.model]
+	v.endpoint.candidates[v.at].Remaining = v.remaining
+	if c.away {
+		f.rerouted(c)
+		f.queue.push(event{at: f.now + f.s.RTT/2, kind: fleetSubmit, index: i})
+		return
+	}
+	f.submit(i)
+}
+
+// relist makes an endpoint's candidates anew, after a replica came or went.
+func (f *fleet) relist(e *endpoint) {
+	slices.SortFunc(e.ready, func(a, b *vm) int { return int(a.index - b.index) })
+	e.candidates, e.kv, e.capacity = e.candidates[:0], 0, 0
+	for at, v := range e.ready {
+		v.at = at
+		capacity := v.engine.Profile().KVTokens
+		e.kv += v.kv
+		e.capacity += capacity
+		e.candidates = append(e.candidates, policy.Candidate{
+			ID: v.id, Live: true, Available: true, Remaining: v.remaining, KV: policy.Known(float64(v.kv) / float64(capacity)),
+		})
+	}
+	for _, peer := range e.peers {
+		e.candidates = append(e.candidates, policy.Candidate{ID: f.s.Regions[peer.region], Peer: true, Live: true, RTT: f.distance(e, peer)})
+	}
+}
+
+// distance ranks the other regions: the next one in the scenario's order is the
+// nearest, so that what does not fit does not all go to one.
+func (f *fleet) distance(from, to *endpoint) time.Duration {
+	n := len(f.s.Regions)
+	return f.s.RTT + time.Duration((to.region-from.region+n)%n)
+}

@@ -1,0 +1,140 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// leave ends a VM's state, which is counted for the endpoint that it was in. One
+// that is new has none.
+func (f *fleet) leave(v *vm) {
+	if v.state < vmStates {
+		v.endpoint.counts[v.state]--
+		v.endpoint.hours[v.state] += f.now - v.since
+	}
+	v.state = vmStates
+}
+
+// turnTo lets a VM begin another state.
+func (f *fleet) turnTo(v *vm, state VMState) {
+	f.leave(v)
+	e := v.endpoint
+	v.state, v.since = state, f.now
+	e.counts[state]++
+	if f.setup.Watch != nil {
+		f.setup.Watch(VMChange{At: f.now, VM: int(v.index), Endpoint: e.index, State: state})
+	}
+}
+
+// look shows the fleet to the scaler and does what it wants.
+func (f *fleet) look() {
+	for i, e := range f.endpoints {
+		f.view.Endpoints[i] = EndpointView{
+			Model: e.model, Region: e.region, Deferred: e.deferred,
+			Ready: e.counts[VMReady], Starting: e.counts[VMStarting], Draining: e.counts[VMDraining], Donated: e.counts[VMDonated],
+			Utilisation: e.utilisation(), Interactive: e.interactive, DeferredTokens: e.deferredTokens,
+		}
+	}
+	changes, err := f.setup.Scaler.Step(f.now, &f.view)
+	if err != nil {
+		f.failed = err
+		return
+	}
+	for i := range changes {
+		if err := f.scale(&changes[i]); err != nil {
+			f.failed = fmt.Errorf("scaling endpoint %d: %w", changes[i].Endpoint, err)
+			return
+		}
+	}
+}
+
+// scale does one change; what cannot be is an error.
+func (f *fleet) scale(c *FleetChange) error {
+	if c.Endpoint < 0 || c.Endpoint >= len(f.endpoints) {
+		return fmt.Errorf("there are %d endpoints", len(f.endpoints))
+	}
+	e := f.endpoints[c.Endpoint]
+	if c.Reclaim < 0 || c.Reclaim > len(e.donated) {
+		return fmt.Errorf("reclaim %d: %d are lent", c.Reclaim, len(e.donated))
+	}
+	if c.Donate < 0 || c.Donate > 0 && c.Donate >= len(e.ready) {
+		return fmt.Errorf("donate %d: %d are ready, and one must stay", c.Donate, len(e.ready))
+	}
+	for range c.Reclaim {
+		f.bring(e, e, f.reclaimTime())
+	}
+	for _, l := range c.Redeploy {
+		if l.Endpoint < 0 || l.Endpoint >= len(f.endpoints) || f.endpoints[l.Endpoint].region != e.region {
+			return fmt.Errorf("redeploy from endpoint %d: not of this region", l.Endpoint)
+		}
+		from := f.endpoints[l.Endpoint]
+		if l.Count < 0 || l.Count > len(from.donated) {
+			return fmt.Errorf("redeploy %d from endpoint %d: %d are lent", l.Count, l.Endpoint, len(from.donated))
+		}
+		for range l.Count {
+			f.bring(from, e, f.redeployTime(from, e))
+		}
+	}
+	if c.Donate > 0 {
+		f.drain(e, c.Donate)
+	}
+	return nil
+}
+
+// reclaimTime is how long the spot pool takes to give a VM back.
+func (f *fleet) reclaimTime() time.Duration {
+	s := &f.s.Starts
+	factor := math.Exp(s.ReclaimSigma * f.starts.NormFloat64())
+	return min(time.Duration(float64(s.Reclaim)*factor), s.ReclaimMost)
+}
+
+// redeployTime is how long it takes until a lent VM serves another endpoint: of
+// the same model it has the weights already.
+func (f *fleet) redeployTime(from, to *endpoint) time.Duration {
+	if from.model == to.model {
+		return f.reclaimTime()
+	}
+	return f.s.Starts.Redeploy
+}
+
+// bring starts a replica of an endpoint on the VM that was lent last.
+func (f *fleet) bring(from, to *endpoint, after time.Duration) {
+	last := len(from.donated) - 1
+	v := from.donated[last]
+	from.donated = from.donated[:last]
+	f.leave(v)
+	v.endpoint = to
+	f.turnTo(v, VMStarting)
+	to.starts++
+	if from.model != to.model {
+		to.redeployed++
+		if err := f.load(v, to.model); err != nil {
+			f.failed = err
+		}
+	}
+	f.queue.push(event{at: f.now + after, kind: fleetReady, index: v.index})
+}
+
+// serve makes a replica that has started ready.
+func (f *fleet) serve(v *vm) {
+	f.turnTo(v, VMReady)
+	v.endpoint.ready = append(v.endpoint.ready, v)
+	f.relist(v.endpoint)
+}
+
+// drain sends nothing more to so many replicas, those with the fewest requests,
+// and lends them once they are idle.
+func (f *fleet) drain(e *endpoint, n int) {
+	order := slices.Clone(e.ready)
+	slices.SortStableFunc(order, func(a, b *vm) int { return a.inFlight - b.inFlight })
+	for _, v := range order[:n] {
+		f.turnTo(v, VMDraining)
+		e.ready = slices.DeleteFunc(e.ready, func(r *vm) bool { return r == v })
+	}
+	f.relist(e)
+	for _, v := range order[:n] {
+		f.settle(v)
+	}
+}

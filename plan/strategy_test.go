@@ -1,0 +1,329 @@
+package plan
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+var update = flag.Bool("update", false, "write the transcripts' answers instead of checking them")
+
+// A transcript is a strategy's name, then what it sees and what it answers. A line
+// "a ready=5 u=0.75" changes the endpoint a of model a (b, c: other models in the
+// same region), "at 15s" asks, and the answers are indented below it. "# ..." is a
+// comment.
+func TestStrategyTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/strategy/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := replayStrategy(t, string(want))
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != string(want) {
+				t.Errorf("%s: the answers differ; got\n%s", file, got)
+			}
+		})
+	}
+}
+
+func replayStrategy(t *testing.T, text string) string {
+	var out bytes.Buffer
+	var s Strategy
+	var f Fleet
+	f.Spare = map[string]int{}
+	for n, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
+		if strings.HasPrefix(line, "  ") {
+			continue // an old answer
+		}
+		fmt.Fprintln(&out, line)
+		words := strings.Fields(line)
+		var err error
+		switch {
+		case len(words) == 0 || words[0] == "#":
+		case words[0] == "strategy":
+			s, err = NewStrategy(words[1], StrategyOptions{Keep: slices.Contains(words, "keep")})
+		case words[0] == "spare":
+			f.Spare["r"], err = strconv.Atoi(words[1])
+		case words[0] == "at":
+			var now time.Duration
+			if now, err = time.ParseDuration(words[1]); err == nil {
+				for _, c := range s.Step(now, &f) {
+					fmt.Fprintf(&out, "  %s\n", inWords(&f, &c))
+				}
+			}
+		default:
+			err = f.set(words)
+		}
+		if err != nil {
+			t.Fatalf("line %d: %v", n+1, err)
+		}
+	}
+	return out.String()
+}
+
+// inWords puts a scaling in words.
+func inWords(f *Fleet, c *Scaling) string {
+	text := f.Endpoints[c.Endpoint].Model + ":"
+	for _, w := range []struct {
+		name string
+		n    int
+	}{{"reclaim", c.Reclaim}, {"launch", c.Launch}, {"donate", c.Donate}, {"remove", c.Remove}} {
+		if w.n > 0 {
+			text += fmt.Sprintf(" %s %d", w.name, w.n)
+		}
+	}
+	for _, r := range c.Redeploy {
+		text += fmt.Sprintf(" redeploy %d of %s", r.Count, f.Endpoints[r.From].Model)
+	}
+	return text + " (" + c.Reason + ")"
+}
+
+// set changes an endpoint as a line of a transcript says.
+func (f *Fleet) set(words []string) error {
+	i := slices.IndexFunc(f.Endpoints, func(e Endpoint) bool { return e.Model == words[0] })
+	if i < 0 {
+		i = len(f.Endpoints)
+		f.Endpoints = append(f.Endpoints, Endpoint{Model: words[0], Region: "r", Min: 2, Max: 10})
+	}
+	e := &f.Endpoints[i]
+	for _, w := range words[1:] {
+		k, text, _ := strings.Cut(w, "=")
+		v, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return err
+		}
+		if to := map[string]*int{"ready": &e.Ready, "starting": &e.Starting, "draining": &e.Draining, "donated": &e.Donated, "min": &e.Min, "max": &e.Max}[k]; to != nil {
+			*to = int(v)
+			continue
+		}
+		switch k {
+		case "u":
+			e.Utilisation = &v
+		case "load":
+			e.Observed = &v
+		case "target", "forecast", "then": // forecast for the first half of the hour, then for the second
+			if e.Target == nil {
+				e.Target = &Target{Until: time.Hour, ReplicaTPS: 100, Course: make([]float64, 2), CourseStep: 30 * time.Minute}
+			}
+			next := *e.Target
+			next.Course = slices.Clone(next.Course)
+			switch k {
+			case "target":
+				next.Count = int(v)
+			case "forecast":
+				next.Course[0] = v
+			case "then":
+				next.Course[1] = v
+			}
+			next.PeakTPS = max(next.Course[0], next.Course[1])
+			e.Target = &next
+		default:
+			return fmt.Errorf("unknown word %q", w)
+		}
+	}
+	return nil
+}
+
+func TestUnknownStrategy(t *testing.T) {
+	_, err := NewStrategy("lt-x", StrategyOptions{})
+	if err == nil || err.Error() != `unknown strategy "lt-x": want one of reactive, lt-i, lt-u, lt-ua, auto` {
+		t.Errorf("got %v", err)
+	}
+	for _, name := range StrategyNames() {
+		if s, err := NewStrategy(name, StrategyOptions{}); err != nil || s.Name() != name {
+			t.Errorf("%s: got %v, %v", name, s, err)
+		}
+	}
+}
+
+// closedFleet is a fleet of three models in two regions in which what a strategy
+// wants happens, late.
+type closedFleet struct {
+	fleet Fleet
+}
+
+func drawFleet(t *rapid.T) *closedFleet {
+	c := &closedFleet{}
+	for _, m := range []string{"a", "b", "c"} {
+		for _, r := range []string{"r", "s"} {
+			least := rapid.IntRange(1, 3).Draw(t, "min")
+			ready := least + rapid.IntRange(0, 5).Draw(t, "over")
+			c.fleet.Endpoints = append(c.fleet.Endpoints, Endpoint{
+				Model: m, Region: r, Min: least, Max: ready + rapid.IntRange(0, 6).Draw(t, "room"),
+				Ready: ready, Donated: rapid.IntRange(0, 3).Draw(t, "donated"),
+			})
+		}
+	}
+	return c
+}
+
+// vary draws what happens between two looks.
+func (c *closedFleet) vary(t *rapid.T, now time.Duration) {
+	for i := range c.fleet.Endpoints {
+		e := &c.fleet.Endpoints[i]
+		if rapid.Bool().Draw(t, "load changes") {
+			u, tps := rapid.Float64Range(0, 1).Draw(t, "u"), rapid.Float64Range(0, 4000).Draw(t, "tps")
+			e.Utilisation, e.Observed = &u, &tps
+		}
+		if hour := now.Truncate(time.Hour); e.Target == nil || e.Target.From != hour {
+			peak := rapid.Float64Range(1, 2000).Draw(t, "peak")
+			e.Target = &Target{
+				Count: rapid.IntRange(e.Min, e.Max).Draw(t, "target"), From: hour, Until: hour + time.Hour,
+				ReplicaTPS: 300, PeakTPS: peak, Course: []float64{peak, peak / 2}, CourseStep: 30 * time.Minute,
+			}
+		}
+		up := rapid.IntRange(0, e.Starting).Draw(t, "come up")
+		e.Starting, e.Ready = e.Starting-up, e.Ready+up
+		idle := rapid.IntRange(0, e.Draining).Draw(t, "idle")
+		e.Draining, e.Donated = e.Draining-idle, e.Donated+idle
+	}
+}
+
+// apply does what a strategy wants; what cannot be is a failure.
+func (c *closedFleet) apply(t *rapid.T, changes []Scaling) {
+	for _, s := range changes {
+		e := &c.fleet.Endpoints[s.Endpoint]
+		if s.Added() > 0 && s.GivenUp() > 0 || s.Added()+s.GivenUp() == 0 || s.Reason == "" {
+			t.Fatalf("impossible: %+v", s)
+		}
+		e.Donated -= s.Reclaim
+		e.Starting += s.Added()
+		for _, r := range s.Redeploy {
+			if c.fleet.Endpoints[r.From].Region != e.Region {
+				t.Fatalf("a VM changes its region: %+v", s)
+			}
+			c.fleet.Endpoints[r.From].Donated -= r.Count
+		}
+		e.Ready -= s.GivenUp()
+		e.Draining += s.Donate
+	}
+	for i := range c.fleet.Endpoints {
+		e := &c.fleet.Endpoints[i]
+		if e.Donated < 0 || e.Ready < e.Min || e.count() > e.Max {
+			t.Fatalf("endpoint %d: out of bounds: %+v after %+v", i, *e, changes)
+		}
+	}
+}
+
+func (c *closedFleet) vms() (n int) {
+	for i := range c.fleet.Endpoints {
+		e := &c.fleet.Endpoints[i]
+		n += e.Ready + e.Starting + e.Draining + e.Donated
+	}
+	return n
+}
+
+// Whatever happens, no strategy leaves the bounds, loses a VM or decides by
+// anything but what it was shown; paced ones keep to the plan and to the cooldown.
+func TestStrategiesKeepTheirLaws(t *testing.T) {
+	for _, name := range StrategyNames() {
+		t.Run(name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) { checkStrategy(t, name) })
+		})
+	}
+}
+
+func checkStrategy(t *rapid.T, name string) {
+	c := drawFleet(t)
+	s, _ := NewStrategy(name, StrategyOptions{})
+	twin, _ := NewStrategy(name, StrategyOptions{})
+	vms, last := c.vms(), map[int]time.Duration{}
+	now := time.Duration(0)
+	for range 40 {
+		c.vary(t, now)
+		before := slices.Clone(c.fleet.Endpoints)
+		changes := s.Step(now, &c.fleet)
+		if again := twin.Step(now, &c.fleet); !reflect.DeepEqual(changes, again) {
+			t.Fatalf("the same fleets: %+v and %+v", changes, again)
+		}
+		if !reflect.DeepEqual(before, c.fleet.Endpoints) {
+			t.Fatalf("what it was shown has changed")
+		}
+		c.apply(t, changes)
+		if c.vms() != vms {
+			t.Fatalf("%d VMs have become %d", vms, c.vms())
+		}
+		for _, ch := range changes {
+			checkChange(t, name, now, &before[ch.Endpoint], &ch, last)
+			last[ch.Endpoint] = now
+		}
+		now += time.Duration(rapid.IntRange(1, 400).Draw(t, "seconds")) * time.Second
+	}
+}
+
+// checkChange holds one change to the laws of its strategy.
+func checkChange(t *rapid.T, name string, now time.Duration, e *Endpoint, c *Scaling, last map[int]time.Duration) {
+	n := c.Added() - c.GivenUp()
+	if name == "reactive" || name == "lt-u" || name == "lt-ua" {
+		if then, ok := last[c.Endpoint]; ok && now-then < scaleCooldown {
+			t.Fatalf("scaled at %s and again at %s", then, now)
+		}
+		if n != 1 && n != -1 || n > 0 && *e.Utilisation <= scaleOutAbove || n < 0 && *e.Utilisation >= scaleInBelow {
+			t.Fatalf("changes by %d at a utilisation of %g", n, *e.Utilisation)
+		}
+	}
+	early := name == "lt-ua" && now < e.Target.Until-gapWindow
+	if name == "lt-i" || name == "lt-u" || early {
+		if then := e.count() + n; n > 0 && then > e.Target.Count || n < 0 && then < e.Target.Count {
+			t.Fatalf("%d replicas become %d where %d are planned", e.count(), then, e.Target.Count)
+		}
+	}
+}
+
+// A fleet that is as it should be is left alone.
+func TestNothingToDo(t *testing.T) {
+	for _, name := range StrategyNames() {
+		u, tps := 0.5, 550.0
+		f := Fleet{Endpoints: []Endpoint{{
+			Model: "m", Region: "r", Ready: 5, Donated: 5, Min: 2, Max: 8, Utilisation: &u, Observed: &tps,
+			Target: &Target{Count: 5, Until: time.Hour, ReplicaTPS: 100, PeakTPS: 550, Course: []float64{550}, CourseStep: time.Hour},
+		}}}
+		s, _ := NewStrategy(name, StrategyOptions{})
+		for now := time.Duration(0); now < 2*time.Hour; now += 5 * time.Second {
+			if got := s.Step(now, &f); len(got) > 0 {
+				t.Fatalf("%s at %s: %+v", name, now, got)
+			}
+		}
+	}
+}
+
+func TestNIW(t *testing.T) {
+	paper := SageNIW()
+	for _, c := range []struct {
+		utilisation float64
+		want        int
+	}{{0, 2}, {0.49, 2}, {0.5, 1}, {0.59, 1}, {0.6, 0}, {1, 0}} {
+		if got := paper.Release(c.utilisation); got != c.want {
+			t.Errorf("Release(%g) = %d, want %d", c.utilisation, got, c.want)
+		}
+	}
+	for _, n := range []NIW{paper, AutoNIW()} {
+		if n.Priority(n.UrgentAfter-1) != 1 || n.Priority(n.UrgentAfter) != 0 || n.UrgentAfter >= NIWDeadline {
+			t.Errorf("%+v: urgent at another age than UrgentAfter, or too late", n)
+		}
+	}
+	if NIWOf("lt-ua") != paper || NIWOf("auto") != AutoNIW() {
+		t.Error("a strategy has another's queue manager")
+	}
+}
