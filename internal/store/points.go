@@ -21,9 +21,10 @@ import (
 const (
 	// pointsMaxAge keeps five weeks: four for the forecasters, one to compare.
 	pointsMaxAge = 35 * 24 * time.Hour
-	// pointsMaxBytes is 35 days of some seventy series (balancer, model and
-	// tier), each minute stored six times while it runs; the oldest go first.
-	pointsMaxBytes = 2 << 30
+	// pointsMaxBytes is 35 days of some sixty series (balancer, model and tier),
+	// each minute stored six times while it runs; the oldest go first. With the
+	// state it is 2 GiB a service, so that an embedded store has room for two.
+	pointsMaxBytes = 1792 << 20
 	// pointsPerMessage keeps a message far below the server's 1 MB.
 	pointsPerMessage = 500
 	minutesPerDay    = 1440

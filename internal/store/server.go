@@ -19,8 +19,8 @@ import (
 const (
 	// DefaultListen is where the embedded store of a local service answers.
 	DefaultListen = "127.0.0.1:8301"
-	// maxStoreBytes bounds the disk: state (256 MiB), history (2 GiB) and the
-	// deferred queue fit, and a small persistent disk (10 GB) does not fill.
+	// maxStoreBytes bounds the disk: state (256 MiB) and history (1.75 GiB) of
+	// two services fit, and a small persistent disk (10 GB) does not fill.
 	maxStoreBytes = 4 << 30
 	// maxMemoryBytes bounds memory streams, of which this product makes none.
 	maxMemoryBytes = 32 << 20
