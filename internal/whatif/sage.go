@@ -283,7 +283,7 @@ func (p *SagePlan) setup(s *sim.FleetScenario, name string, seed uint64, tps []f
 	if err != nil {
 		return sim.FleetSetup{}, err
 	}
-	hourly := plan.Hourly{StartCost: s.Starts.Reclaim.Hours()} // of a price of 1
+	hourly := plan.Hourly{Forecaster: dayBefore{}, StartCost: s.Starts.Reclaim.Hours()} // of a price of 1
 	if f := p.Settings.Forecaster; f != "" {
 		if hourly.Forecaster, err = forecast.ByName(f); err != nil {
 			return sim.FleetSetup{}, err
@@ -340,7 +340,7 @@ type SageSettings struct {
 	// Day is where the run begins, from 0 = Monday, plus one; Duration how long it is.
 	Day        int
 	Duration   time.Duration
-	Forecaster string
+	Forecaster string // a name of package forecast; empty = dayBefore
 }
 
 // sageDays are the days as users write them.
