@@ -97,7 +97,7 @@ func backtestTable(out io.Writer, results []backtestSeries) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "\nRMSE is in %s a step of %s. IN 90 %% and PEAK IN are the shares of steps, and of peaks, inside the interval meant for 90 %%.\n",
+	_, err := fmt.Fprintf(out, "\nRMSE is in %s a step of %s.\nIN 90 %% and PEAK IN are the shares of steps, and of peaks, inside the interval meant for 90 %%.\n",
 		results[0].Unit, forecast.ShortDuration(time.Duration(results[0].StepS)*time.Second))
 	return err
 }
