@@ -3,7 +3,7 @@ LINT_VERSION := v2.15.0
 SUDO         := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 SHELL_ROOMS  := ./lbd/... ./internal/... ./provision/... ./tui/... ./cmd/...
 
-.PHONY: test build vet lint race bench chaos compare-proxy compare-solver examples openai-clients ci
+.PHONY: test build vet lint race bench chaos compare-proxy compare-solver compare-forecast examples openai-clients ci
 
 test:
 	go test ./...
@@ -42,6 +42,12 @@ compare-proxy: build
 # The solver of plans against GLPK on small problems of every kind (2 minutes).
 compare-solver:
 	go test -tags compare -run TestSolveEqualsGLPK -v -count=1 ./plan
+
+# auto beside the single forecasters on tenants held back from its settings, and how
+# Watch tells bursts (half an hour). It wants two public traces:
+# make compare-forecast WEEK=sageserve_week.csv.gz RATES=servegen_client_rates.csv.gz
+compare-forecast:
+	go test -tags compare -run TestCompare -v -count=1 -timeout 3h ./forecast -forecast.week '$(abspath $(WEEK))' -forecast.rates '$(abspath $(RATES))' $(ARGS)
 
 examples:
 	sh examples/run-all

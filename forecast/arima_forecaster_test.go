@@ -137,7 +137,7 @@ func holed(n int) Series {
 // On a strong day the seasonal models are near the truth where the plain one
 // cannot be, and their intervals hold about nine values of ten.
 func TestSeasonalModelsFollowTheDay(t *testing.T) {
-	s := daily(6, 40, 4)
+	s := daily(5, 40, 4)
 	rows, err := Backtest(s, []Forecaster{ARIMAForecaster(), SARIMAForecaster(), ARIMAFourier()}, 240, 720, nil)
 	if err != nil {
 		t.Fatal(err)

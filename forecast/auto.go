@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -13,9 +14,9 @@ const (
 	autoMinWindows = 4
 	// autoFade is the age at which a past window counts 1/e: habits change.
 	autoFade = 2 * day
-	// autoSharp is the power of the inverse error that a candidate's weight is: 2 %
-	// less error is twice the weight, and what is 10 % worse hardly counts.
-	autoSharp = 40
+	// autoSharp is the power of the inverse error that a candidate's weight is:
+	// 3.5 % less error is twice the weight, and what is 15 % worse hardly counts.
+	autoSharp = 20
 	// autoFew is the greatest number of candidates that are combined.
 	autoFew = 4
 	// autoPrior is how many windows' worth of "as bad as the moving average" a
@@ -27,7 +28,9 @@ type auto struct{ candidates []Forecaster }
 
 // Auto combines the models that had the least absolute error in the days before
 // the series' end, each past window forecast from what came before it: up to
-// four, weighted by a power of their inverse errors, which fade with age. Its
+// four, whose median it takes, weighted by a power of their inverse errors, which
+// fade with age. A median because they are judged by absolute errors: where they
+// disagree whether there will be load at all it does not split the difference. Its
 // intervals are learned from what the combination itself would have said. With
 // too little history to judge it takes the moving average and says so. Being
 // judged by absolute error it leans to the median where traffic is skewed;
@@ -64,10 +67,10 @@ func (a auto) Forecast(s Series, horizon int) (Forecast, error) {
 	return f, nil
 }
 
-// combine is the weighted mean of the candidates' forecasts.
+// combine joins the candidates' forecasts.
 func (a auto) combine(s Series, horizon int, weights []float64) (Forecast, error) {
-	f := Forecast{Model: a.Name(), Mean: make([]float64, horizon)}
 	var parts []string
+	all := make([][]float64, len(weights))
 	for m, w := range weights {
 		if w == 0 {
 			continue
@@ -76,13 +79,53 @@ func (a auto) combine(s Series, horizon int, weights []float64) (Forecast, error
 		if err != nil {
 			return Forecast{}, err
 		}
-		for h, v := range means {
-			f.Mean[h] += w * v
+		all[m] = means
+		if share := math.Round(100 * w); share > 0 {
+			parts = append(parts, fmt.Sprintf("%.0f %% %s", share, a.candidates[m].Name()))
 		}
-		parts = append(parts, fmt.Sprintf("%.0f %% %s", 100*w, a.candidates[m].Name()))
 	}
-	f.Assumed = []string{"combined by past errors: " + strings.Join(parts, ", ")}
-	return f, nil
+	return Forecast{Model: a.Name(), Mean: joined(all, weights, horizon), Assumed: []string{"combined by past errors: " + strings.Join(parts, ", ")}}, nil
+}
+
+// joined is, step by step, the weighted median of the means of the models that
+// have a weight; those whose means are nil have no say.
+func joined(means [][]float64, weights []float64, horizon int) []float64 {
+	out := make([]float64, horizon)
+	parts := make([]weighted, 0, len(weights))
+	for h := range out {
+		parts = parts[:0]
+		for m, w := range weights {
+			if w > 0 && means[m] != nil {
+				parts = append(parts, weighted{means[m][h], w})
+			}
+		}
+		out[h] = weightedMedian(parts)
+	}
+	return out
+}
+
+// weightedMedian is what lies at half of the weight on the line through the
+// middles of the values' own weights, and so moves smoothly with them: of two
+// values it is between their mean and the heavier. It sorts the values, of which
+// there is at least one.
+func weightedMedian(values []weighted) float64 {
+	slices.SortFunc(values, func(a, b weighted) int { return cmp.Compare(a.value, b.value) })
+	var half float64
+	for _, v := range values {
+		half += v.weight / 2
+	}
+	below, last, lastMiddle := 0.0, values[0].value, 0.0
+	for i, v := range values {
+		middle := below + v.weight/2
+		if middle >= half {
+			if i == 0 {
+				return v.value
+			}
+			return last + (half-lastMiddle)/(middle-lastMiddle)*(v.value-last)
+		}
+		below, last, lastMiddle = below+v.weight, v.value, middle
+	}
+	return last
 }
 
 // meaner is a forecaster that can leave out its interval, which costs most of
@@ -199,23 +242,16 @@ func (r record) combined() track {
 		if weights == nil {
 			continue
 		}
-		means := make([]float64, r.horizon)
-		var sum float64
+		means := make([][]float64, len(weights))
+		known := false
 		for m, w := range weights {
-			if w > 0 && r.means[m][i] != nil {
-				sum += w
-				for h, v := range r.means[m][i] {
-					means[h] += w * v
-				}
-			}
+			means[m] = r.means[m][i]
+			known = known || w > 0 && means[m] != nil
 		}
-		if sum == 0 {
+		if !known {
 			continue
 		}
-		for h := range means {
-			means[h] /= sum
-		}
-		t.origins, t.means = append(t.origins, o), append(t.means, means)
+		t.origins, t.means = append(t.origins, o), append(t.means, joined(means, weights, r.horizon))
 	}
 	return t
 }

@@ -22,7 +22,7 @@ const (
 	errorFade = 3 * day
 	// nearSteps and nearPeaks are the least numbers of errors that count, of steps
 	// and of peaks, of which a horizon has one.
-	nearSteps = 200
+	nearSteps = 100
 	nearPeaks = 100
 )
 
@@ -34,6 +34,7 @@ type outcome struct{ mean, actual, weight float64 }
 // relative) and taken from forecasts of a similar level.
 type calibration struct {
 	outcomes []outcome // by mean
+	byError  []scaledError
 	power    float64
 	floor    float64 // added to a mean before it scales
 	near     int     // how many outcomes count
@@ -70,7 +71,19 @@ func newCalibration(past []outcome, power float64, leastNear int) calibration {
 	c.floor = 0.01 * sum / float64(max(1, len(past)))
 	slices.SortStableFunc(c.outcomes, func(a, b outcome) int { return cmp.Compare(a.mean, b.mean) })
 	c.near = max(leastNear, int(nearShare*float64(len(past))))
+	c.byError = make([]scaledError, len(c.outcomes))
+	for i, o := range c.outcomes {
+		c.byError[i] = scaledError{(o.actual - o.mean) / c.scale(o.mean), i}
+	}
+	slices.SortFunc(c.byError, func(a, b scaledError) int { return cmp.Compare(a.value, b.value) })
 	return c
+}
+
+// scaledError is that of an outcome. Sorted once by value, they give the errors
+// of any stretch of outcomes in order without another sort.
+type scaledError struct {
+	value   float64
+	outcome int
 }
 
 func (c calibration) scale(mean float64) float64 {
@@ -88,12 +101,15 @@ func (c calibration) errors(mean float64) errorSample {
 	from, to := nearest(c.outcomes, mean, c.near)
 	out := errorSample{values: make([]weighted, 0, to-from)}
 	var sum, squares float64
-	for _, o := range c.outcomes[from:to] {
-		out.values = append(out.values, weighted{(o.actual - o.mean) / c.scale(o.mean), o.weight})
-		sum += o.weight
-		squares += o.weight * o.weight
+	for _, e := range c.byError {
+		if e.outcome < from || e.outcome >= to {
+			continue
+		}
+		w := c.outcomes[e.outcome].weight
+		out.values = append(out.values, weighted{e.value, w})
+		sum += w
+		squares += w * w
 	}
-	slices.SortFunc(out.values, func(a, b weighted) int { return cmp.Compare(a.value, b.value) })
 	for i := range out.values {
 		out.values[i].weight /= sum
 	}

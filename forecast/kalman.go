@@ -6,6 +6,10 @@ import "math"
 // to itself, for its gain to be taken as settled.
 const steady = 1e-13
 
+// largeProduct is from which on a product of variances, none under 1, may soon
+// be too great for a float64.
+const largeProduct = 1e150
+
 // stationary is the exact filter of a stationary ARMA process without unknown
 // values, with the variance of its shocks as 1. The gain follows the recursions
 // of Morf, Sidhu and Kailath (1974): the covariance of the state changes by a
@@ -212,14 +216,19 @@ func (k *stationary) errors(columns, out, states [][]float64) (logs float64) {
 		clear(s)
 	}
 	t := 0
+	product := 1.0 // of variances whose logarithm is still to be taken: one call serves many
 	for ; t < n && !k.settled; t++ {
 		root := 1 / math.Sqrt(k.variance)
-		logs += math.Log(k.variance)
+		if product *= k.variance; product > largeProduct {
+			logs += math.Log(product)
+			product = 1
+		}
 		for c, col := range columns {
 			out[c][t] = k.step(states[c], col[t]) * root
 		}
 		k.advance()
 	}
+	logs += math.Log(product)
 	if t == n {
 		return logs
 	}

@@ -29,20 +29,21 @@ func TestHardSeries(t *testing.T) {
 		s        Series
 		from, to float64 // where the next hour's means must lie
 	}{
-		"a day is missing":        {tens(4, 20, func(i int) float64 { return ifElse(day(i) == 2, math.NaN(), wave(i)) }), 500, 1700},
+		"a day is missing":        {tens(3, 20, func(i int) float64 { return ifElse(day(i) == 1, math.NaN(), wave(i)) }), 500, 1700},
 		"the last day is missing": {tens(4, 20, func(i int) float64 { return ifElse(day(i) == 3, math.NaN(), wave(i)) }), 0, 2500},
-		"the clocks change":       {tens(4, 20, func(i int) float64 { return ifElse(day(i) < 3, wave(i), wave(i+6)) }), 500, 1700},
+		"the clocks change":       {tens(3, 20, func(i int) float64 { return ifElse(day(i) < 2, wave(i), wave(i+6)) }), 500, 1700},
 		"constant":                {tens(3, 0, func(int) float64 { return 7 }), 6.9, 7.1},
 		"all zero":                {tens(3, 0, func(int) float64 { return 0 }), 0, 0},
 		"it explodes":             {tens(3, 0, func(i int) float64 { return math.Exp(float64(i) / 20) }), 0, 4 * math.Exp(432.0/20)},
-		"nothing, then a lot":     {tens(4, 0, func(i int) float64 { return ifElse(i < 570, 0, 1e6) }), 0, 4e6},
+		"nothing, then a lot":     {tens(3, 0, func(i int) float64 { return ifElse(i < 426, 0, 1e6) }), 0, 4e6},
 		"a single value":          {tens(3, 0, func(i int) float64 { return ifElse(i == 5, 3, math.NaN()) }), 0, 12},
-		"zero at night":           {tens(4, 10, func(i int) float64 { return ifElse(i%144 < 72, 0, wave(i)) }), 0, 2000},
+		"zero at night":           {tens(3, 10, func(i int) float64 { return ifElse(i%144 < 72, 0, wave(i)) }), 0, 2000},
 	} {
+		s := halved(c.s)
 		for _, f := range Forecasters() {
-			fc, err := f.Forecast(c.s, 6)
+			fc, err := f.Forecast(s, 6)
 			if err != nil {
-				if !strings.Contains(err.Error(), c.s.Name) {
+				if !strings.Contains(err.Error(), s.Name) {
 					t.Errorf("%s: %s: %v does not name the series", name, f.Name(), err)
 				}
 				continue
@@ -59,6 +60,15 @@ func TestHardSeries(t *testing.T) {
 	}
 }
 
+// halved is every second value of a series: the same shape for half the work.
+func halved(s Series) Series {
+	out := Series{Name: s.Name, Step: 2 * s.Step}
+	for i := 1; i < len(s.Values); i += 2 {
+		out.Values = append(out.Values, s.Values[i])
+	}
+	return out
+}
+
 func ifElse(c bool, a, b float64) float64 {
 	if c {
 		return a
@@ -68,7 +78,7 @@ func ifElse(c bool, a, b float64) float64 {
 
 // The same series gives the same forecast, to the bit.
 func TestDeterministic(t *testing.T) {
-	s := tens(4, 100, wave)
+	s := halved(tens(4, 100, wave))
 	for _, f := range Forecasters() {
 		a, errA := f.Forecast(s, 6)
 		b, errB := f.Forecast(s, 6)

@@ -57,6 +57,21 @@ type Departure struct {
 // cumulative sum of the errors, in units of the interval, says so, and in any
 // case beyond SageServe's thresholds of 5 and 0.5 times the forecast over the
 // last 20 minutes. NaN is unknown; fewer than three known values say nothing.
+//
+// Measured with auto's forecasts of half hours (make compare-forecast): the share
+// in which a departure is reported when nothing was done to the load, and when
+// its last 20 minutes are multiplied.
+//
+//	             x1   x1.5  x2    x3    x5    x0.5  x0.25  x0
+//	A IW         0 %  12 %  72 %  95 %  100 %  80 %  100 %  100 %  by the minute, steady
+//	A NIW        5 %  28 %  52 %  78 %   95 %  28 %   82 %  100 %  by the minute, bursts
+//	B NIW       15 %  18 %  20 %  42 %   72 %  32 %   78 %  100 %  by the minute, noisy
+//	B IW        78 %  78 %  75 %  80 %   80 %  80 %   88 %  100 %  by the minute, on and off
+//	m-large      2 %   1 %   1 %   1 %    9 %   9 %   49 %   95 %  by ten minutes
+//	m-mid        7 %   7 %   7 %   8 %   10 %  12 %   54 %   97 %  by ten minutes
+//
+// A load that is on and off by itself leaves any forecast; of steps of ten
+// minutes two are too few to tell.
 func Watch(f Forecast, came []float64, step time.Duration) Departure {
 	n := min(len(came), len(f.Mean))
 	if len(known(came[:n])) < watchLeast {

@@ -5,16 +5,18 @@ import (
 	"image/color"
 	"io"
 	"math"
+	"slices"
 	"time"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 )
 
 // Measures and colours of images. The colours tell apart for the colour-blind
-// (Okabe and Ito); lines are dashed differently besides.
+// (Okabe and Ito, then Tol's muted ones); lines are dashed differently besides.
 const (
 	imageWidth    = 10 * vg.Inch
 	imageHeight   = 3 * vg.Inch // of one series
@@ -26,6 +28,10 @@ const (
 	// legendShare is the part of the width that is left to the legend.
 	legendShare = 0.25
 	mostTicks   = 8
+	// tallBar is from how many times the median of all bars on one is cut off and
+	// its figure written on it: one bad forecaster would flatten all the others.
+	tallBar    = 3
+	cutPadding = 3
 )
 
 var (
@@ -38,12 +44,20 @@ var (
 		{0xcc, 0x79, 0xa7, 0xff},
 		{0xe6, 0x9f, 0x00, 0xff},
 		{0x56, 0xb4, 0xe9, 0xff},
+		{0x00, 0x00, 0x00, 0xff},
+		{0x88, 0x22, 0x55, 0xff},
+		{0x99, 0x99, 0x33, 0xff},
+		{0x33, 0x22, 0x88, 0xff},
+		{0xdd, 0xcc, 0x77, 0xff},
+		{0x99, 0x99, 0x99, 0xff},
 	}
-	dashes = [][]vg.Length{nil, {4, 2}, {1, 2}, {6, 2, 1, 2}}
+	// dashedFrom is how many colours are enough to tell lines apart.
+	dashedFrom = 6
+	dashes     = [][]vg.Length{nil, {4, 2}, {1, 2}, {6, 2, 1, 2}}
 )
 
 func lineStyle(i int) draw.LineStyle {
-	return draw.LineStyle{Color: lineColours[i%len(lineColours)], Width: thinLine, Dashes: dashes[i/len(lineColours)%len(dashes)]}
+	return draw.LineStyle{Color: lineColours[i%len(lineColours)], Width: thinLine, Dashes: dashes[i/dashedFrom%len(dashes)]}
 }
 
 // plotForecasts draws every series with its forecasts, one below the other.
@@ -165,17 +179,26 @@ func plotBacktest(w io.Writer, format string, results []backtestSeries) error {
 	p.Y.Label.Text = "WAPE, %"
 	p.Y.Min = 0
 	p.Legend.Top, p.Legend.Padding = true, legendPadding
+	name := seriesNames(results)
 	var names []string
 	for _, s := range results {
-		names = append(names, s.Series)
+		names = append(names, name(s))
 	}
+	tall := tallest(results)
+	var cut plotter.XYLabels
+	var offsets []vg.Length
 	forecasters := len(results[0].Rows)
 	width := min(widestBar, barsWidth/float64(len(results)*(forecasters+1)))
 	for f := range forecasters {
 		values := make(plotter.Values, len(results))
+		offset := vg.Length(width * (float64(f) - float64(forecasters-1)/2))
 		for i, s := range results {
 			if v := s.Rows[f].WAPE; v != nil {
-				values[i] = 100 * *v
+				values[i] = min(100**v, tall)
+				if 100**v > tall {
+					cut.XYs = append(cut.XYs, plotter.XY{X: float64(i), Y: tall})
+					cut.Labels, offsets = append(cut.Labels, fmt.Sprintf("%.0f", 100**v)), append(offsets, offset)
+				}
 			}
 		}
 		bars, err := plotter.NewBarChart(values, vg.Length(width))
@@ -183,13 +206,56 @@ func plotBacktest(w io.Writer, format string, results []backtestSeries) error {
 			return fmt.Errorf("drawing a backtest: %w", err)
 		}
 		bars.Color, bars.LineStyle.Width = lineColours[f%len(lineColours)], 0
-		bars.Offset = vg.Length(width * (float64(f) - float64(forecasters-1)/2))
+		bars.Offset = offset
 		p.Add(bars)
 		p.Legend.Add(results[0].Rows[f].Forecaster, bars)
+	}
+	if err := addCuts(p, cut, offsets); err != nil {
+		return fmt.Errorf("drawing a backtest: %w", err)
 	}
 	p.NominalX(names...)
 	p.X.Min, p.X.Max = -0.5, float64(len(results))-0.5+float64(len(results))*legendShare
 	return writeImage(w, format, []*plot.Plot{p})
+}
+
+// tallest is where the bars of a backtest are cut off, in percent; +Inf where
+// none is that much taller than the others.
+func tallest(results []backtestSeries) float64 {
+	var all []float64
+	for _, s := range results {
+		for _, r := range s.Rows {
+			if r.WAPE != nil {
+				all = append(all, 100**r.WAPE)
+			}
+		}
+	}
+	if len(all) == 0 {
+		return math.Inf(1)
+	}
+	slices.Sort(all)
+	if most := tallBar * all[len(all)/2]; all[len(all)-1] > most {
+		return most
+	}
+	return math.Inf(1)
+}
+
+// addCuts writes on the bars that are cut off how tall they are, upright because
+// bars are narrow.
+func addCuts(p *plot.Plot, cut plotter.XYLabels, offsets []vg.Length) error {
+	if len(cut.Labels) == 0 {
+		return nil
+	}
+	labels, err := plotter.NewLabels(cut)
+	if err != nil {
+		return err
+	}
+	for i := range labels.TextStyle {
+		st := &labels.TextStyle[i]
+		st.Color, st.Rotation = color.White, math.Pi/2
+		st.XAlign, st.YAlign = text.XRight, text.YCenter
+		p.Add(&plotter.Labels{XYs: labels.XYs[i : i+1], Labels: labels.Labels[i : i+1], TextStyle: labels.TextStyle[i : i+1], Offset: vg.Point{X: offsets[i], Y: -cutPadding}})
+	}
+	return nil
 }
 
 // writeImage writes plots one below the other.

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"skyserve/forecast"
+	"skyserve/internal/telemetry"
 	"skyserve/internal/telemetry/demand"
 )
 
@@ -80,20 +82,51 @@ func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, ch
 	})
 }
 
+// backtestTable writes figures to the right of their columns, so that they can be
+// compared at a glance.
 func backtestTable(out io.Writer, results []backtestSeries) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "SERIES\tFORECASTER\tMAPE\tWAPE\tMASE\tRMSE\tCOVERAGE 90\tFIT\tWINDOWS")
+	name := seriesNames(results)
+	fmt.Fprintln(w, "SERIES\tFORECASTER\t   MAPE\t   WAPE\t MASE\t   RMSE\tIN 90 %\tPEAK IN\t      FIT\tWINDOWS")
 	for _, s := range results {
 		for _, r := range s.Rows {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", s.Series, r.Forecaster, orDash(r.MAPE, 100, "%.1f%%"), orDash(r.WAPE, 100, "%.1f%%"),
-				orDash(r.MASE, 1, "%.2f"), orDash(r.RMSE, 1, "%.4g"), orDash(r.Coverage90, 100, "%.1f%%"), orDash(r.FitMillis, 1, "%.2f ms"), r.Windows)
+			fmt.Fprintf(w, "%s\t%s\t%7s\t%7s\t%5s\t%7s\t%7s\t%7s\t%9s\t%7d\n", name(s), r.Forecaster, percent(r.MAPE), percent(r.WAPE),
+				orDash(r.MASE, 1, "%.2f"), thousands(r.RMSE), percent(r.Coverage90), percent(r.PeakCoverage90), orDash(r.FitMillis, 1, "%.1f ms"), r.Windows)
 		}
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "\nRMSE is in %s a step of %s.\n", results[0].Unit, forecast.ShortDuration(time.Duration(results[0].StepS)*time.Second))
+	_, err := fmt.Fprintf(out, "\nRMSE is in %s a step of %s.\nIN 90 %% and PEAK IN are the shares of steps, and of peaks, inside the interval meant for 90 %%.\n",
+		results[0].Unit, forecast.ShortDuration(time.Duration(results[0].StepS)*time.Second))
 	return err
+}
+
+// seriesNames names series for tables and images: without the region where no
+// series of the history has one.
+func seriesNames(results []backtestSeries) func(backtestSeries) string {
+	for _, s := range results {
+		if s.Region != string(telemetry.AnyRegion) {
+			return func(s backtestSeries) string { return s.Series }
+		}
+	}
+	return func(s backtestSeries) string { return s.Model + " " + s.Tier }
+}
+
+// percent writes a ratio in percent; decimals of a thousand say nothing.
+func percent(v *float64) string {
+	if v != nil && *v >= 10 {
+		return orDash(v, 100, "%.0f%%")
+	}
+	return orDash(v, 100, "%.1f%%")
+}
+
+// thousands is short where a figure is known.
+func thousands(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return strings.TrimSpace(short(*v))
 }
 
 // orDash writes a figure times a factor, or a dash where it is unknown.

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"bytes"
+	"math"
+	"strings"
+	"testing"
+
+	"skyserve/forecast"
+)
+
+func of(v float64) *float64 { return &v }
+
+// backtested has one series a weighted error.
+func backtested(region string, wapes ...float64) []backtestSeries {
+	s := backtestSeries{Series: region + " m IW-F", Model: "m", Tier: "IW-F", Region: region, Horizon: "1h", StepS: 60, Unit: "prompt tokens"}
+	for _, w := range wapes {
+		s.Rows = append(s.Rows, forecast.Row{Forecaster: "har", WAPE: of(w), RMSE: of(440843), Windows: 7})
+	}
+	return []backtestSeries{s}
+}
+
+// Figures stand under each other, what is not known is a dash, and a region that
+// no series names is left out.
+func TestBacktestTable(t *testing.T) {
+	for region, name := range map[string]string{"all": "m IW-F ", "eu": "eu m IW-F "} {
+		var b bytes.Buffer
+		if err := backtestTable(&b, backtested(region, 0.125, 320.5)); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(b.String(), "\n")
+		head, first, second := lines[0], lines[1], lines[2]
+		if !strings.HasPrefix(first, name) || !strings.Contains(first, "  12.5%") || !strings.Contains(second, " 32050%") || !strings.Contains(first, "440.84k") {
+			t.Errorf("%s:\n%s", region, b.String())
+		}
+		end := strings.Index(head, "WAPE") + len("WAPE")
+		if first[:end][end-5:] != "12.5%" || second[:end][end-6:] != "32050%" {
+			t.Errorf("%s: columns do not end together:\n%s", region, b.String())
+		}
+	}
+}
+
+// Only a bar far above the others is cut off.
+func TestTallest(t *testing.T) {
+	if got := tallest(backtested("all", 0.2, 0.3, 0.5)); !math.IsInf(got, 1) {
+		t.Errorf("bars of like height are cut at %g", got)
+	}
+	if got := tallest(backtested("all", 0.2, 0.3, 0.31, 6)); got != 93 {
+		t.Errorf("cut at %g, want thrice the median", got)
+	}
+	if got := tallest(nil); !math.IsInf(got, 1) {
+		t.Errorf("no bar is cut at %g", got)
+	}
+	var b bytes.Buffer
+	if err := plotBacktest(&b, "svg", backtested("all", 0.2, 0.3, 0.31, 6)); err != nil || !strings.Contains(b.String(), ">600<") {
+		t.Errorf("the figure of the bar that is cut off is not on it (%v)", err)
+	}
+}

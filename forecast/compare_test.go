@@ -1,0 +1,245 @@
+//go:build compare
+
+package forecast
+
+import (
+	"cmp"
+	"compress/gzip"
+	"encoding/csv"
+	"flag"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/workload"
+)
+
+var (
+	weekFile  = flag.String("forecast.week", "", "a week by the minute: CSV.gz with minute, model, tier and prompt_tokens")
+	ratesFile = flag.String("forecast.rates", "", "ServeGen's request rates by client: CSV.gz")
+)
+
+const (
+	// comparedTenants have the most windows; every second one is for tuning, and
+	// the others are held back.
+	comparedTenants = 40
+	// tenantStep between two origins meets all hours of the day in turn.
+	tenantStep = 7 * time.Hour
+	// watchStep is the time between two forecasts that are watched.
+	watchStep = 3 * time.Hour
+)
+
+// Auto beside each single model on the tenants of a public trace, those that
+// settings may be tuned on and those held back, and on the public weeks.
+func TestCompareForecasts(t *testing.T) {
+	tenants, totals := readRates(t)
+	var halves [2][]Series
+	for i, s := range tenants {
+		halves[i%2] = append(halves[i%2], s)
+	}
+	weeks := append(readWeek(t), totals...)
+	for _, c := range []struct {
+		name   string
+		series []Series
+		step   time.Duration
+	}{
+		{"tenants for tuning", halves[0], tenantStep},
+		{"tenants held back", halves[1], tenantStep},
+		{"weeks, hourly", weeks, time.Hour},
+		{"weeks, every 6 hours", weeks, 6 * time.Hour},
+	} {
+		compareOn(t, c.name, c.series, c.step)
+	}
+}
+
+// compareOn prints what auto does on each series beside the best of the single
+// ones, which only hindsight knows, and what choosing one for all would cost.
+func compareOn(t *testing.T, name string, series []Series, step time.Duration) {
+	judged := append(candidates(), Auto())
+	rows := make([][]Row, len(series))
+	t.Run(name, func(t *testing.T) {
+		for i, s := range series {
+			t.Run(s.Name, func(t *testing.T) {
+				t.Parallel()
+				var err error
+				if rows[i], err = Backtest(s, judged, s.steps(time.Hour), s.steps(step), nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	})
+	logs := make([]float64, len(judged))
+	var coverage, peaks float64
+	var b strings.Builder
+	for i, all := range rows {
+		if all == nil {
+			return // its error is told
+		}
+		last := len(judged) - 1
+		best := slices.MinFunc(all[:last], func(a, b Row) int { return cmp.Compare(*a.WAPE, *b.WAPE) })
+		own := all[last]
+		for f, r := range all {
+			logs[f] += math.Log(*r.WAPE / *best.WAPE)
+		}
+		coverage, peaks = coverage+*own.Coverage90, peaks+*own.PeakCoverage90
+		fmt.Fprintf(&b, "%-14s auto %6.2f%%  best %6.2f%% %-16s %+5.1f%%  covers %.1f%% of steps, %.1f%% of peaks\n", series[i].Name,
+			100**own.WAPE, 100**best.WAPE, best.Forecaster, 100*(*own.WAPE / *best.WAPE - 1), 100**own.Coverage90, 100**own.PeakCoverage90)
+	}
+	n := float64(len(series))
+	fmt.Fprintf(&b, "auto covers %.1f%% of steps and %.1f%% of peaks in the mean\n", 100*coverage/n, 100*peaks/n)
+	for f, r := range rows[0] {
+		fmt.Fprintf(&b, "%-16s %+6.2f%% above the best of each series, geometric mean\n", r.Forecaster, 100*(math.Exp(logs[f]/n)-1))
+	}
+	t.Logf("%s:\n%s", name, b.String())
+}
+
+// How often Watch says that a load left a forecast by auto when nothing was done
+// to it, and when its last 20 minutes are multiplied.
+func TestCompareWatch(t *testing.T) {
+	_, totals := readRates(t)
+	factors := []float64{1, 1.5, 2, 3, 5, 0.5, 0.25, 0}
+	series := append(readWeek(t), totals...)
+	lines := make([]string, len(series))
+	t.Run("series", func(t *testing.T) {
+		for i, s := range series {
+			t.Run(s.Name, func(t *testing.T) {
+				t.Parallel()
+				lines[i] = watched(t, s, factors)
+			})
+		}
+	})
+	t.Logf("share of half hours in which a departure is reported, by the factor on their last 20 minutes:\n%-10s %s\n%s", "", fmt.Sprint(factors), strings.Join(lines, "\n"))
+}
+
+func watched(t *testing.T, s Series, factors []float64) string {
+	steps := max(2*watchLeast, s.steps(watchWindow+watchWindow/2))
+	told := make([]int, len(factors))
+	var n int
+	for o := s.steps(2 * day); o+steps <= len(s.Values); o += s.steps(watchStep) {
+		f, err := Auto().Forecast(s.Upto(o), steps)
+		if err != nil {
+			t.Error(err)
+			return ""
+		}
+		n++
+		for k, factor := range factors {
+			came := slices.Clone(s.Values[o : o+steps])
+			for i := steps - s.steps(watchWindow); i < steps; i++ {
+				came[i] *= factor
+			}
+			if Watch(f, came, s.Step).Kind != NoDeparture {
+				told[k]++
+			}
+		}
+	}
+	line := fmt.Sprintf("%-10s", s.Name)
+	for _, k := range told {
+		line += fmt.Sprintf(" %4.0f%%", 100*float64(k)/float64(n))
+	}
+	return fmt.Sprintf("%s of %d", line, n)
+}
+
+// readWeek reads the series of a week; a minute without a row had no traffic.
+func readWeek(t *testing.T) []Series {
+	t.Helper()
+	f := open(t, "-forecast.week", *weekFile)
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := csv.NewReader(z).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := map[string][]float64{}
+	for _, r := range rows[1:] {
+		name := r[1] + " " + r[2]
+		if byName[name] == nil {
+			byName[name] = make([]float64, 7*24*60)
+		}
+		minute, errMinute := strconv.Atoi(r[0])
+		tokens, errTokens := strconv.ParseFloat(r[3], 64)
+		if err := cmp.Or(errMinute, errTokens); err != nil {
+			t.Fatal(err)
+		}
+		byName[name][minute] = tokens
+	}
+	var out []Series
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		out = append(out, Series{Name: name, Step: time.Minute, Values: byName[name]})
+	}
+	return out
+}
+
+// readRates reads the tenants with the most windows, from each one's first to its
+// last, and the sums of all tenants by model.
+func readRates(t *testing.T) (tenants, totals []Series) {
+	t.Helper()
+	f := open(t, "-forecast.rates", *ratesFile)
+	defer f.Close()
+	rates, window, err := workload.ReadRates(*ratesFile, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var end int
+	for _, r := range rates {
+		end = max(end, int(r.Start/window)+1)
+	}
+	own, all := map[string][]float64{}, map[string][]float64{}
+	var names []string // in the table's order, which decides between equals
+	for _, r := range rates {
+		name := r.Model + " " + r.Client
+		if own[name] == nil {
+			own[name] = make([]float64, end)
+			names = append(names, name)
+		}
+		if all[r.Model] == nil {
+			all[r.Model] = make([]float64, end)
+		}
+		own[name][r.Start/window] = r.PerSecond
+		all[r.Model][r.Start/window] += r.PerSecond
+	}
+	for _, name := range names {
+		tenants = append(tenants, Series{Name: name, Step: window, Values: own[name]})
+	}
+	slices.SortStableFunc(tenants, func(a, b Series) int { return cmp.Compare(busy(b), busy(a)) })
+	tenants = tenants[:min(len(tenants), comparedTenants)]
+	for i, s := range tenants {
+		first := slices.IndexFunc(s.Values, func(v float64) bool { return v > 0 })
+		last := len(s.Values)
+		for s.Values[last-1] == 0 {
+			last--
+		}
+		tenants[i].Values = s.Values[first:last]
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		totals = append(totals, Series{Name: name, Step: window, Values: all[name]})
+	}
+	return tenants, totals
+}
+
+// busy counts the steps with traffic.
+func busy(s Series) (n int) {
+	for _, v := range s.Values {
+		if v > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func open(t *testing.T, name, path string) *os.File {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return f
+}
