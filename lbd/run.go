@@ -323,7 +323,7 @@ func (b *balancer) run(ctx context.Context) error {
 	stored.Go(func() { b.history.run(storing) })
 	stored.Go(func() { b.usage.run(storing) })
 	if b.store != nil {
-		stored.Go(func() { b.review.follow(b.cfg.Service, b.store.Watch(storing, telemetry.ReviewPrefix), b.log) })
+		stored.Go(func() { b.review.follow(b.cfg.Service, b.store.Follow(storing, telemetry.ReviewPrefix), b.log) })
 	}
 	if b.opts.Listening != nil {
 		b.opts.Listening(b.publicURL(), "http://"+b.cfg.Admin)

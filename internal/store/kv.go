@@ -122,15 +122,29 @@ type Change struct {
 // again.
 const watchRetry = 200 * time.Millisecond
 
+// bucketRetry is the wait before a bucket that nobody has made yet is looked for
+// again: it may never be made.
+const bucketRetry = time.Second
+
 // Watch sends the present value of every key that begins with prefix, then
 // every change, until ctx ends, when the channel closes. It outlives outages:
 // after one it sends what changed meanwhile. Intermediate values of a key that
 // changes quickly may be left out, its newest value never is.
 func (s *Store) Watch(ctx context.Context, prefix string) <-chan Change {
+	return s.watch(ctx, prefix, s.bucket)
+}
+
+// Follow is Watch for those who only read: it makes nothing in the store, and waits
+// until somebody has written there.
+func (s *Store) Follow(ctx context.Context, prefix string) <-chan Change {
+	return s.watch(ctx, prefix, s.madeBucket)
+}
+
+func (s *Store) watch(ctx context.Context, prefix string, open func(context.Context) (jetstream.KeyValue, error)) <-chan Change {
 	out := make(chan Change)
 	go func() {
 		defer close(out)
-		w := watch{s: s, prefix: prefix, seen: map[string]uint64{}, out: out}
+		w := watch{s: s, open: open, prefix: prefix, seen: map[string]uint64{}, out: out}
 		for ctx.Err() == nil {
 			w.session(ctx)
 		}
@@ -141,6 +155,7 @@ func (s *Store) Watch(ctx context.Context, prefix string) <-chan Change {
 // watch is a Watch over all its connections.
 type watch struct {
 	s      *Store
+	open   func(context.Context) (jetstream.KeyValue, error) // the bucket
 	prefix string
 	seen   map[string]uint64 // newest revision sent, per key
 	out    chan<- Change
@@ -155,10 +170,14 @@ func (w *watch) session(ctx context.Context) {
 	}
 	sctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	kv, err := w.s.bucket(sctx)
+	kv, err := w.open(sctx)
 	if err != nil {
 		w.s.forget(err)
-		pause(ctx, next, watchRetry)
+		wait := watchRetry
+		if errors.Is(err, jetstream.ErrBucketNotFound) {
+			wait = bucketRetry
+		}
+		pause(ctx, next, wait)
 		return
 	}
 	kw, err := kv.Watch(sctx, w.pattern())

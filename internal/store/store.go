@@ -260,6 +260,20 @@ func (s *Store) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	return kv, nil
 }
 
+// madeBucket opens the bucket of state if somebody has made it; else it fails with
+// jetstream.ErrBucketNotFound.
+func (s *Store) madeBucket(ctx context.Context) (jetstream.KeyValue, error) {
+	nc, err := s.conn()
+	if err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, err
+	}
+	return js.KeyValue(ctx, s.namespace+"_state")
+}
+
 // forget drops cached handles after an error that may mean that a stream is gone.
 func (s *Store) forget(err error) {
 	if err == nil || !isOutage(err) {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
@@ -164,6 +165,22 @@ func TestWatch(t *testing.T) {
 	}
 	cancel()
 	for range ch { // closes
+	}
+}
+
+// Who only reads makes nothing, and hears of what is written later.
+func TestFollowMakesNothing(t *testing.T) {
+	url := serve(t, t.TempDir())
+	reader, writer := connect(t, url), connect(t, url)
+	ch := reader.Follow(t.Context(), "a.")
+	for range 3 {
+		if _, err := reader.madeBucket(t.Context()); !errors.Is(err, jetstream.ErrBucketNotFound) {
+			t.Fatalf("the bucket: %v", err)
+		}
+	}
+	must[uint64](t)(writer.Put(t.Context(), "a.1", []byte("x")))
+	if c := next(t, ch); c.Key != "a.1" || string(c.Value) != "x" {
+		t.Errorf("got %+v", c)
 	}
 }
 

@@ -29,7 +29,7 @@ func ReviewKey(service string) string { return ReviewPrefix + service }
 type LoadForecast struct {
 	Model  string         `json:"model"`
 	Region service.Region `json:"region"`
-	// Forecaster is the model that was used; of auto, the one that it chose.
+	// Forecaster is the model that was used, as it calls itself.
 	Forecaster string `json:"forecaster"`
 	// At is when the first step begins, StepSeconds how long each is.
 	At          time.Time `json:"at"`

@@ -2,5 +2,6 @@
 // joins what provision says exists with what the balancers say works.
 //
 // Read plan.go first (what would change), then apply.go (changing it), wait.go
-// (until it works), status.go and down.go.
+// (until it works), scale.go (other replicas of a running service, as a plan or an
+// operator wants them), status.go and down.go.
 package rollout

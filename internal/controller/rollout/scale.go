@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"skyserve/internal/service"
@@ -165,7 +166,7 @@ func (r *Running) Follow(p plan.Proposal) (to local.Wanted, undone []string) {
 				to, err = r.followStatic(to, m, region, p)
 			}
 			if err != nil {
-				undone = append(undone, err.Error())
+				undone = append(undone, strings.Split(err.Error(), "\n")...)
 			}
 		}
 	}
