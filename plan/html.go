@@ -237,6 +237,8 @@ var meanings = map[string]string{
 	"local":    "a region carries its share of its own peak itself",
 	"demand":   "all regions together carry their common peak",
 	"capacity": "no more of it can be had there",
+	"loss":     "all load is carried with it gone",
+	"reach":    "load is carried near enough to where it arises",
 	"min":      "the fewest replicas that the service allows",
 	"max":      "the most replicas that the service allows",
 }

@@ -112,7 +112,7 @@ func Propose(p *Problem, r Result, c Context) Proposal {
 	}
 	then := c.billed(p, r.X)
 	out.Objective, out.Gap, out.CostPerHour.Then = &r.Objective, &r.Gap, &then
-	w := wording{Problem: p, Context: c, x: r.X}
+	w := wording{Problem: p, Context: c, x: r.X, rules: newRules(p)}
 	for i := range p.Models {
 		w.flows = p.flows(r.X, i)
 		for j := range p.Regions {

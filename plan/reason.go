@@ -14,6 +14,7 @@ type wording struct {
 	*Problem
 	Context
 	x     [][][]int
+	rules *rules
 	flows []flow
 }
 
@@ -69,7 +70,7 @@ func (w *wording) change(i, j int, columns []int) Change {
 			donated += w.Donated[i][j][k]
 		}
 		ch.Switched += p.switched(w.x, j, k)[i]
-		for _, b := range p.binding(w.x, i, j, k) {
+		for _, b := range append(p.binding(w.x, i, j, k), w.bindingCovers(i, j, k)...) {
 			if !slices.Contains(ch.Binding, b) {
 				ch.Binding = append(ch.Binding, b)
 			}
@@ -86,6 +87,31 @@ func (w *wording) change(i, j int, columns []int) Change {
 	ch.Reclaim = min(max(0, ch.Delta), donated)
 	ch.Reason = w.reason(ch, i, j)
 	return ch
+}
+
+// bindingCovers names the rows over a part of the regions that one replica less
+// would break: what is to be carried without a region, or within reach.
+func (w *wording) bindingCovers(i, j, k int) []string {
+	var out []string
+	for _, c := range w.rules.covers[i] {
+		if w.x[i][j][k] == 0 || !c.regions.has(j) || c.regions.size() == len(w.Regions) {
+			continue
+		}
+		carried := -w.Theta[i][k]
+		for r := range w.Regions {
+			if c.regions.has(r) {
+				carried += w.carried(w.x, i, r)
+			}
+		}
+		switch {
+		case covers(carried, c.need):
+		case c.lost >= 0:
+			out = append(out, "loss of "+w.Regions[c.lost])
+		default:
+			out = append(out, "reach within the round trip allowed")
+		}
+	}
+	return out
 }
 
 // peakAt is when window number peak begins, nil when the plan is of no time or there

@@ -144,6 +144,14 @@ func TestSurviveNamedRegions(t *testing.T) {
 	if all := cost(true, "a", "b", "c"); all != anyOne {
 		t.Errorf("all by name %g, any %g", all, anyOne)
 	}
+	gone := twoRegions()
+	gone.Survive = true
+	for _, c := range proposal(t, gone, Context{}).Changes {
+		other := map[string]string{"us": "eu", "eu": "us"}[c.Region]
+		if !strings.Contains(c.Reason, "loss of "+other) {
+			t.Errorf("%s: %s", c.Region, c.Reason)
+		}
+	}
 	tight := twoRegions()
 	tight.N, tight.Rho, tight.Survive, tight.SurviveRegions = [][][]int{{{0}, {0}}}, [][][]float64{{{4000.0000000000005}, {0}}}, true, []string{"us"}
 	if r := solve(t, tight, Options{}); r.Status != StatusOptimal || r.X[0][1][0] != 4 {
