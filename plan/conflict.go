@@ -164,8 +164,11 @@ func (p *Problem) conflictInWords(set []demand) string {
 	if least, has := p.leastThere(set); least > has {
 		needs = fmt.Sprintf("%s %s at least %d there", strings.Join(models, ", "), verb, least)
 	}
-	if p.Survive {
+	switch {
+	case p.Survive && len(p.SurviveRegions) == 0:
 		needs += ", with any one region gone"
+	case p.Survive:
+		needs += ", with " + strings.Join(p.SurviveRegions, " or ") + " gone"
 	}
 	return strings.Join(append(limits, needs), "; ")
 }

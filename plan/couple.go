@@ -139,7 +139,9 @@ func (c *coupling) joinModel(i int) {
 	unit = math.Max(unit/math.Max(1, float64(runs)), 1e-9)
 	c.coverRows = append(c.coverRows, nil)
 	for _, cv := range c.rules.covers[i] {
-		at := c.addRow(coverRow, -cv.need/unit, unit)
+		// What covers forgives must not make the row ask for a replica more.
+		need := cv.need - relTolerance/2*math.Max(1, cv.need)
+		at := c.addRow(coverRow, -need/unit, unit)
 		c.coverRows[i] = append(c.coverRows[i], at)
 		for j := range c.regions {
 			if cv.regions.has(j) {

@@ -108,7 +108,7 @@ func (p *Problem) covers(i int, sets []regionSet) []cover {
 		need := p.needWithin(i, s)
 		out = append(out, cover{s, need, -1})
 		for j := range p.Regions {
-			if p.Survive && s.has(j) {
+			if p.mayGo(j) && s.has(j) {
 				out = append(out, cover{s.without(j), need, j})
 			}
 		}

@@ -9,7 +9,9 @@
 // model over its regions). couple.go says how rows over several models, and
 // cover.go how other rows of coverage, are priced; ascent.go raises the bound,
 // anneal.go and refine.go find counts, exact.go branches where that is small and
-// conflict.go names what cannot be met. proposal.go is the answer in words.
+// conflict.go names what cannot be met. proposal.go and reason.go are the
+// answer in words, html.go a page of it. backtest.go follows plans over a past, and
+// reserve.go compares commitments.
 // targets.go plans an hour; strategy.go and strategy_*.go decide between two plans,
 // niw.go when deferred work goes.
 package plan

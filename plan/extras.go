@@ -35,6 +35,9 @@ type Extras struct {
 	Egress []float64 `json:"egress,omitempty"`
 	// Survive asks that every load is still carried with any one region gone.
 	Survive bool `json:"survive,omitempty"`
+	// SurviveRegions narrows Survive to the loss of any one of these regions; empty
+	// = of any region.
+	SurviveRegions []string `json:"survive_regions,omitempty"`
 }
 
 // extras checks what the problem states beyond the programme.
@@ -71,7 +74,17 @@ func (c *checker) extras(p *Problem) {
 	if p.Egress != nil {
 		c.figures("egress", p.Egress, c.regions)
 	}
+	for at, name := range p.SurviveRegions {
+		if !slices.Contains(p.Regions, name) {
+			c.failf("survive_regions[%d]: want one of the regions, got %q", at, name)
+		}
+	}
 	c.reach(p)
+}
+
+// mayGo reports whether the loss of region j is to be survived.
+func (p *Problem) mayGo(j int) bool {
+	return p.Survive && (len(p.SurviveRegions) == 0 || slices.Contains(p.SurviveRegions, p.Regions[j]))
 }
 
 // capacityTypes checks that they are known, and that what is reserved has a

@@ -2,8 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"math"
-	"strings"
 	"time"
 
 	"skyserve/forecast"
@@ -57,6 +55,17 @@ type Change struct {
 	// Reclaim how many of the new ones are taken back from it.
 	Donate  int `json:"donate"`
 	Reclaim int `json:"reclaim"`
+	// Switched is how many of the new ones take over VMs that other models give up.
+	Switched int `json:"switched"`
+	// PeakAt is when the forecast peak comes; nil when that is unknown.
+	PeakAt *time.Time `json:"peak_at"`
+	// SentTPS is what of its peak the region leaves to others, TakenTPS the most that
+	// it carries for others; both of all its replicas of the model.
+	SentTPS  float64 `json:"sent_tps"`
+	TakenTPS float64 `json:"taken_tps"`
+	// CostPerHour is what the row's replicas are billed more (or, below 0, less) an
+	// hour than now.
+	CostPerHour float64 `json:"cost_change_per_hour"`
 	// Binding names the rows that keep the count from being lower, or higher.
 	Binding []string `json:"binding"`
 	Reason  string   `json:"reason"`
@@ -73,8 +82,11 @@ type Context struct {
 	// Donated is how many replicas are lent now, by model, region and GPU; nil =
 	// none.
 	Donated [][][]int
-	// Capacity names the capacity type; empty = unknown.
+	// Capacity names the capacity type of columns that state none; empty = unknown.
 	Capacity string
+	// Columns names the GPU of each column, where the problem's own names say more;
+	// columns of one name and capacity type are shown as one. Nil = the problem's.
+	Columns []string
 	// Billed is the price of a replica in region j on GPU k, where it is not
 	// alpha; nil = alpha everywhere.
 	Billed  [][]float64
@@ -100,12 +112,12 @@ func Propose(p *Problem, r Result, c Context) Proposal {
 	}
 	then := c.billed(p, r.X)
 	out.Objective, out.Gap, out.CostPerHour.Then = &r.Objective, &r.Gap, &then
+	w := wording{Problem: p, Context: c, x: r.X, rules: newRules(p)}
 	for i := range p.Models {
+		w.flows = p.flows(r.X, i)
 		for j := range p.Regions {
-			for k := range p.GPUs {
-				if p.N[i][j][k] > 0 || r.X[i][j][k] > 0 {
-					out.Changes = append(out.Changes, c.change(p, r.X, i, j, k))
-				}
+			for _, columns := range w.rows(i, j) {
+				out.Changes = append(out.Changes, w.change(i, j, columns))
 			}
 		}
 	}
@@ -130,47 +142,37 @@ func known(s string) *string {
 	return &s
 }
 
-// billed is what counts x are billed an hour.
+// billed is what counts x are billed an hour. What is reserved is paid in whole.
 func (c Context) billed(p *Problem, x [][][]int) float64 {
 	var sum float64
-	for i := range x {
-		for j := range x[i] {
-			for k, n := range x[i][j] {
-				price := p.Alpha[k]
-				if c.Billed != nil {
-					price = c.Billed[j][k]
-				}
-				sum += price * float64(n)
+	for j := range p.Regions {
+		for k := range p.GPUs {
+			count := 0
+			for i := range x {
+				count += x[i][j][k]
 			}
+			if p.Reserved(k) {
+				count = limit(p.Capacity, j, k, count)
+			}
+			sum += c.price(p, j, k) * float64(count)
 		}
 	}
 	return sum
 }
 
-func (c Context) change(p *Problem, x [][][]int, i, j, k int) Change {
-	n, then := p.N[i][j][k], x[i][j][k]
-	ch := Change{
-		Model: p.Models[i], Region: p.Regions[j], GPU: p.GPUs[k], Now: n, Then: then, Delta: then - n,
-		Capacity: known(c.Capacity), ForecastPeakTPS: p.Peak(i, j), CapacityTPS: p.Theta[i][k] * float64(then), Binding: p.binding(x, i, j, k),
+// price is what a replica on GPU k in region j is billed.
+func (c Context) price(p *Problem, j, k int) float64 {
+	switch {
+	case c.Billed != nil:
+		return c.Billed[j][k]
+	case p.RegionAlpha != nil:
+		return p.RegionAlpha[j][k]
 	}
-	if all := p.carried(x, i, j); all > 0 {
-		u := ch.ForecastPeakTPS / all
-		ch.Utilisation = &u
-	}
-	if ch.Delta < 0 && c.Donate {
-		ch.Donate = -ch.Delta
-	}
-	if ch.Delta > 0 && c.Donated != nil {
-		ch.Reclaim = min(ch.Delta, c.Donated[i][j][k])
-	}
-	ch.Reason = p.reason(ch, x, i, j)
-	return ch
+	return p.Alpha[k]
 }
 
 // carried is what counts x of model i carry in region j.
-func (p *Problem) carried(x [][][]int, i, j int) float64 {
-	return p.carriedBy(i, x[i][j])
-}
+func (p *Problem) carried(x [][][]int, i, j int) float64 { return p.Carried(i, x[i][j]) }
 
 // binding names the rows that one replica less would break, or else those that
 // one more would.
@@ -206,40 +208,4 @@ func (p *Problem) binding(x [][][]int, i, j, k int) []string {
 		out = append(out, fmt.Sprintf("capacity %d", most))
 	}
 	return out
-}
-
-// reason says in a sentence why the count changes or stays.
-func (p *Problem) reason(c Change, x [][][]int, i, j int) string {
-	before, after := p.carried(p.N, i, j), p.carried(x, i, j)
-	peak := "no load is forecast"
-	if c.ForecastPeakTPS > 0 {
-		peak = fmt.Sprintf("peak of %s tokens/s", figure(c.ForecastPeakTPS))
-	}
-	why := "; nothing more is needed"
-	if len(c.Binding) > 0 {
-		why = "; held by " + strings.Join(c.Binding, ", ")
-	}
-	switch {
-	case c.Delta > 0:
-		s := fmt.Sprintf("%s, now %s: add %d for %s", peak, figure(before), c.Delta, figure(after))
-		if c.Reclaim > 0 {
-			s += fmt.Sprintf(", %d of them reclaimed", c.Reclaim)
-		}
-		return s + why
-	case c.Delta < 0:
-		verb := "remove"
-		if c.Donate > 0 {
-			verb = "donate"
-		}
-		return fmt.Sprintf("%s, now %s: %s %d, leaving %s%s", peak, figure(before), verb, -c.Delta, figure(after), why)
-	}
-	return fmt.Sprintf("%s, %s there: keep %d%s", peak, figure(after), c.Then, why)
-}
-
-// figure writes a rate to about three digits.
-func figure(v float64) string {
-	if v >= 100 || v == math.Trunc(v) {
-		return fmt.Sprintf("%.0f", v)
-	}
-	return fmt.Sprintf("%.3g", v)
 }

@@ -25,7 +25,7 @@ func TestProposalGrows(t *testing.T) {
 	if c.ForecastPeakTPS != 4200 || c.CapacityTPS != 5000 || *c.Utilisation != 0.84 {
 		t.Fatalf("%+v", c)
 	}
-	want := "peak of 4200 tokens/s, now 2000: add 3 for 5000, 2 of them reclaimed; held by demand over all regions"
+	want := "peak of 4200 tokens/s at 00:20; 2 x L4 carry 2000: add 3 for 5000, 2 of them reclaimed; held by demand over all regions"
 	if c.Reason != want {
 		t.Fatalf("%q, want %q", c.Reason, want)
 	}

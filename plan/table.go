@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"skyserve/internal/service"
 )
 
 // WriteTable writes the proposal for people: one line a change, the reasons
@@ -48,11 +50,19 @@ func (p Proposal) writeChanges(b *bytes.Buffer) {
 			change = fmt.Sprintf("%+d", c.Delta)
 		}
 		rows = append(rows, []string{
-			c.Model, c.Region, c.GPU, strconv.Itoa(c.Now), change, strconv.Itoa(c.Then), fmt.Sprintf("%.0f", c.ForecastPeakTPS),
+			c.Model, c.Region, c.offering(), strconv.Itoa(c.Now), change, strconv.Itoa(c.Then), fmt.Sprintf("%.0f", c.ForecastPeakTPS),
 			fmt.Sprintf("%.0f", c.CapacityTPS), used, strconv.Itoa(c.Donate), strconv.Itoa(c.Reclaim),
 		})
 	}
 	writeAligned(b, rows, 3)
+}
+
+// offering names the GPU and how it is had, where on demand goes without saying.
+func (c Change) offering() string {
+	if c.Capacity == nil || *c.Capacity == string(service.CapacityOnDemand) {
+		return c.GPU
+	}
+	return c.GPU + " " + *c.Capacity
 }
 
 // writeAligned writes rows in columns two spaces apart, the first few flush
@@ -87,7 +97,7 @@ func (p Proposal) writeReasons(b *bytes.Buffer) {
 		one = one && c.Model == p.Changes[0].Model
 	}
 	for _, c := range p.Changes {
-		name := []string{c.Region, c.GPU}
+		name := []string{c.Region, c.offering()}
 		if !one {
 			name = append([]string{c.Model}, name...)
 		}

@@ -72,7 +72,7 @@ func (r *rules) verifyModel(i int, x [][]int) error {
 		var carried float64
 		for j := range p.Regions {
 			if c.regions.has(j) {
-				carried += p.carriedBy(i, x[j])
+				carried += p.Carried(i, x[j])
 			}
 		}
 		if !covers(carried, c.need) {
@@ -106,8 +106,8 @@ func (p *Problem) nameCover(c cover) string {
 	return name
 }
 
-// carriedBy is what counts x of model i in one region carry.
-func (p *Problem) carriedBy(i int, x []int) float64 {
+// Carried is what counts x of model i in one region carry.
+func (p *Problem) Carried(i int, x []int) float64 {
 	var sum float64
 	for k, n := range x {
 		sum += p.Theta[i][k] * float64(n)

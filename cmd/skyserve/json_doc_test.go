@@ -28,6 +28,8 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		load.Report{},
 		plan.Proposal{},
 		plan.Problem{},
+		plan.Reservation{},
+		plan.Backtest{},
 		forecastSeries{},
 		backtestSeries{},
 		whatif.Report{},

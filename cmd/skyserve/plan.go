@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,12 +33,16 @@ type planOptions struct {
 	problem  string
 	solver   string
 	review   controller.ReviewOptions
+	reserve  bool
 	detailed bool
 	output   string
 	file     string
 	apply    bool
 	yes      bool
 	talk     io.Writer
+	// service and courses are what a page shows beyond the proposal.
+	service string
+	courses []plan.Course
 }
 
 func newPlanCmd() *cobra.Command {
@@ -55,6 +60,14 @@ The history is the running service's own unless --history names a file or a URL
 (see skyserve forecast --help); whatever is not known is assumed, and said. A
 SERVICE.yaml of a service that does not run is planned from nothing.
 
+What the service has committed to (regions[].reserved) costs nothing more to use;
+spot is planned with where capacity: tries it before on demand. --survive asks that
+all load is carried with a region gone: region for any one, or the names of those
+of which any one may go. -o html is one page to hand on.
+
+--reserve says instead what to commit to over the history: for each region's own
+peak, for the peak of all regions together, or to what pays, the rest on demand.
+
 --problem solves a bare problem: JSON with models, regions, gpus, n[i][j][k],
 theta[i][k], alpha[k], sigma[i][k], rho[i][j][w], epsilon, and capacity[j][k],
 min[i][j] and max[i][j] or null. The answer minimises
@@ -68,6 +81,8 @@ bounds, 2 usage; with --detailed-exitcode 10 when counts change; with
 		Example: `  skyserve plan
   skyserve plan --apply
   skyserve plan service.yaml --history week.csv --at 2025-01-31T12:00:00Z
+  skyserve plan -o html --out plan.html
+  skyserve plan service.yaml --history week.csv --reserve
   skyserve plan --problem problem.json -o json
   skyserve plan --problem problem.json -o lp --out problem.lp`,
 		Args: argsBetween(0, 1, "at most one NAME or SERVICE.yaml"),
@@ -80,23 +95,39 @@ bounds, 2 usage; with --detailed-exitcode 10 when counts change; with
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.history, "history", "", "history `FILE` or URL (default: the running service's own)")
+	o.reviewFlags(cmd)
 	flags.StringVar(&o.at, "at", "", "plan for the time from `TIME` on, such as 2025-01-31T12:00:00Z (default: now, or the end of --history)")
-	flags.DurationVar(&o.review.Horizon, "horizon", time.Hour, "how far ahead")
+	flags.StringVar(&o.problem, "problem", "", "solve the bare problem in `FILE` (- is standard input)")
+	flags.StringVar(&o.solver, "solver", "", "solve with an installed `SOLVER`: highs, cbc or glpsol (default: the one built in)")
+	flags.BoolVar(&o.reserve, "reserve", false, "say what to commit to over the history instead")
+	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when counts change")
+	flags.BoolVar(&o.apply, "apply", false, "make the running service what the plan says")
+	flags.BoolVar(&o.yes, "yes", false, "do not ask before --apply makes what is billed (local and static regions never ask)")
+	flags.StringVarP(&o.output, "output", "o", "table", strings.Join(planFormats, ", "))
+	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
+	cmd.AddCommand(newPlanBacktestCmd())
+	cmd.MarkFlagsMutuallyExclusive("problem", "history")
+	cmd.MarkFlagsMutuallyExclusive("problem", "at")
+	cmd.MarkFlagsMutuallyExclusive("problem", "reserve")
+	cmd.MarkFlagsMutuallyExclusive("apply", "reserve")
+	return cmd
+}
+
+// planFormats are the values of -o.
+var planFormats = []string{"table", "json", "html", "lp", "mps"}
+
+// reviewFlags are the flags that say how a review is made.
+func (o *planOptions) reviewFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&o.history, "history", "", "history `FILE` or URL (default: the running service's own)")
+	flags.DurationVar(&o.review.Horizon, "horizon", 0, "how far ahead (default 1h)")
 	flags.StringVar(&o.review.Forecaster, "forecaster", "", "forecaster (default: what the service says, else auto)")
 	flags.StringVar(&o.review.Peak, "peak", controller.DefaultPeak, "forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", "))
 	flags.Float64Var(&o.review.Gap, "gap", 0, "relative gap at which solving stops; 0 = proven optimal")
 	flags.Float64Var(&o.review.Epsilon, "epsilon", controller.DefaultEpsilon, "share of its own peak that a region must carry itself")
-	flags.StringVar(&o.problem, "problem", "", "solve the bare problem in `FILE` (- is standard input)")
-	flags.StringVar(&o.solver, "solver", "", "solve --problem with an installed `SOLVER`: highs, cbc or glpsol (default: the one built in)")
-	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when counts change")
-	flags.BoolVar(&o.apply, "apply", false, "make the running service what the plan says")
-	flags.BoolVar(&o.yes, "yes", false, "do not ask before --apply makes what is billed (local and static regions never ask)")
-	flags.StringVarP(&o.output, "output", "o", "table", "table, json, lp or mps")
-	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
-	cmd.MarkFlagsMutuallyExclusive("problem", "history")
-	cmd.MarkFlagsMutuallyExclusive("problem", "at")
-	return cmd
+	flags.StringSliceVar(&o.review.Survive, "survive", nil, "carry all load with a region gone: `region` (any one), or names, any one of which may go")
+	flags.DurationVar(&o.review.MaxRTT, "max-rtt", 0, "longest round trip over which a region serves another's load (default: what the service says, else any)")
+	flags.BoolVar(&o.review.Switch, "switch", false, "let a model take over machines that another one gives up")
 }
 
 func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) error {
@@ -109,10 +140,14 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 	if o.problem != "" {
 		return o.solveBare(ctx, in, out)
 	}
+	if o.reserve {
+		return o.printReservation(ctx, out)
+	}
 	r, err := o.makeReview(ctx)
 	if err != nil {
 		return err
 	}
+	o.courses, o.service = r.Courses, r.Service
 	if err := o.print(out, r.Problem, r.Proposal); err != nil {
 		return err
 	}
@@ -133,14 +168,18 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 // check refuses what cannot be meant.
 func (o *planOptions) check() error {
 	switch {
-	case o.output != "table" && o.output != "json" && o.output != "lp" && o.output != "mps":
-		return usage(fmt.Errorf("-o %s: want table, json, lp or mps", o.output), "")
+	case !slices.Contains(planFormats, o.output):
+		return usage(fmt.Errorf("-o %s: want table, json, html, lp or mps", o.output), "")
+	case o.problem != "" && o.output == "html":
+		return usage(errors.New("-o html: needs a service, and --problem has none"), "")
+	case o.reserve && o.output != "table" && o.output != "json":
+		return usage(fmt.Errorf("-o %s: --reserve wants table or json", o.output), "")
+	case o.review.MaxRTT < 0:
+		return usage(fmt.Errorf("--max-rtt: must not be negative, got %s", o.review.MaxRTT), "")
 	case !(o.review.Epsilon > 0 && o.review.Epsilon <= 1):
 		return usage(fmt.Errorf("--epsilon: must be above 0 and at most 1, got %g", o.review.Epsilon), "")
 	case !(o.review.Gap >= 0 && o.review.Gap < 1):
 		return usage(fmt.Errorf("--gap: must be at least 0 and below 1, got %g", o.review.Gap), "")
-	case o.solver != "" && o.problem == "":
-		return usage(fmt.Errorf("--solver %s: goes with --problem only", o.solver), "")
 	case o.solver != "" && findSolver(o.solver) == nil:
 		return usage(fmt.Errorf("--solver %s: want highs, cbc or glpsol", o.solver), "")
 	case o.problem != "" && o.target != "":
@@ -197,29 +236,36 @@ func (o *planOptions) solve(ctx context.Context, p *plan.Problem) (plan.Result, 
 		return res, nil, err
 	}
 	res, err := findSolver(o.solver).solve(ctx, p, o.review.Gap)
-	return res, []string{fmt.Sprintf("%s solved it: rows and cost were checked here, the bound is its word", o.solver)}, err
+	return res, []string{solverNote(o.solver)}, err
+}
+
+func solverNote(solver string) string {
+	return solver + " solved it: rows and cost were checked here, the bound is its word"
 }
 
 // print writes the answer in the asked form to the asked place.
 func (o *planOptions) print(out io.Writer, p *plan.Problem, proposal plan.Proposal) error {
-	if o.file != "" {
-		f, err := os.Create(o.file)
-		if err != nil {
-			return usage(fmt.Errorf("writing --out: %w", err), "")
-		}
-		if err := o.printTo(f, p, proposal); err != nil {
-			f.Close()
-			return err
-		}
-		return f.Close()
+	return o.write(out, func(w io.Writer) error { return o.printTo(w, p, proposal) })
+}
+
+// write lets an answer be printed to the asked place.
+func (o *planOptions) write(out io.Writer, print func(io.Writer) error) error {
+	if o.file == "" {
+		return print(out)
 	}
-	return o.printTo(out, p, proposal)
+	f, err := os.Create(o.file)
+	if err != nil {
+		return usage(fmt.Errorf("writing --out: %w", err), "")
+	}
+	return cmp.Or(print(f), f.Close())
 }
 
 func (o *planOptions) printTo(out io.Writer, p *plan.Problem, proposal plan.Proposal) error {
 	switch o.output {
 	case "json":
 		return json.NewEncoder(out).Encode(proposal)
+	case "html":
+		return plan.Page{Service: o.service, Proposal: proposal, Courses: o.courses}.WriteHTML(out)
 	case "lp":
 		return p.WriteLP(out)
 	case "mps":
@@ -230,7 +276,33 @@ func (o *planOptions) printTo(out io.Writer, p *plan.Problem, proposal plan.Prop
 
 // makeReview gathers what is known of the service and reviews it.
 func (o *planOptions) makeReview(ctx context.Context) (*controller.Reviewed, error) {
-	now := time.Now()
+	g, err := o.gather(ctx, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	if o.solver != "" {
+		o.review.Notes = append(o.review.Notes, solverNote(o.solver))
+		o.review.Solve = func(p *plan.Problem, po plan.Options) (plan.Result, error) {
+			return findSolver(o.solver).solve(ctx, p, po.Gap)
+		}
+	}
+	r, err := controller.Review(g.Spec, g.Counts, g.history, g.at, o.review)
+	var own *exitError
+	if err != nil && !errors.As(err, &own) {
+		err = usage(err, "")
+	}
+	return r, err
+}
+
+// gathered is what is known of a service, and the time that is meant.
+type gathered struct {
+	*controller.Observed
+	history *telemetry.History
+	at      time.Time
+}
+
+// gather finds the service, its history and the time that is meant.
+func (o *planOptions) gather(ctx context.Context, now time.Time) (*gathered, error) {
 	at, err := o.time(now)
 	if err != nil {
 		return nil, err
@@ -244,7 +316,7 @@ func (o *planOptions) makeReview(ctx context.Context) (*controller.Reviewed, err
 	if err != nil {
 		return nil, err
 	}
-	o.review.Notes = observed.Notes
+	o.review.Notes, o.review.RTT = observed.Notes, observed.RTT
 	var h *telemetry.History
 	if o.history != "" {
 		var notes []string
@@ -263,11 +335,7 @@ func (o *planOptions) makeReview(ctx context.Context) (*controller.Reviewed, err
 	default:
 		at = now
 	}
-	r, err := controller.Review(observed.Spec, observed.Counts, h, at, o.review)
-	if err != nil {
-		return nil, usage(err, "")
-	}
-	return r, nil
+	return &gathered{observed, h, at}, nil
 }
 
 // time reads --at; zero when it is not given.

@@ -118,9 +118,30 @@ func TestOtherSolverIsTold(t *testing.T) {
 	if _, err := solveWith(t, "gurobi", 0); err == nil || err.Error() != "--solver gurobi: want highs, cbc or glpsol" {
 		t.Errorf("got %v", err)
 	}
-	bare := planOptions{solver: "cbc", output: "table"}
-	bare.review.Epsilon = 0.7
-	if err := bare.check(); err == nil || err.Error() != "--solver cbc: goes with --problem only" {
+}
+
+// A service's review is solved by another solver too, and says so.
+func TestOtherSolverOfAService(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "service.yaml")
+	text := "name: chat-elsewhere\nmodels:\n  - name: m\n    gpus: [{type: L4, tps: 1000}]\nregions:\n  - name: local/us\n    replicas: {min: 1, max: 4}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fakeSolver(t, "cbc", "-solution", "Optimal - objective value 1.6\n 1 a_0_0_0 2 0\n", 0)
+	t.Setenv("SKYSERVE_HOME", t.TempDir())
+	var out bytes.Buffer
+	o := planOptions{target: file, solver: "cbc", output: "json"}
+	o.review.Epsilon = 0.7
+	if err := runPlan(context.Background(), &o, nil, &out); err != nil {
+		t.Fatal(err)
+	}
+	var p plan.Proposal
+	if err := json.Unmarshal(out.Bytes(), &p); err != nil || p.Changes[0].Then != 2 || p.Assumed[0] != "cbc solved it: rows and cost were checked here, the bound is its word" {
+		t.Errorf("%s %v", out.String(), err)
+	}
+	fakeSolver(t, "glpsol", "-w", "", 3)
+	o.solver = "glpsol"
+	if err := runPlan(context.Background(), &o, nil, &out); err == nil || err.Error() != "planning chat-elsewhere: solving with glpsol: exit status 3: last word" {
 		t.Errorf("got %v", err)
 	}
 }

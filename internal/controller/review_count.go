@@ -62,7 +62,7 @@ func (r *review) counts(counts []Count) {
 		for i := range out {
 			out[i] = make([][]int, len(r.p.Regions))
 			for j := range out[i] {
-				out[i][j] = make([]int, len(r.classes))
+				out[i][j] = make([]int, len(r.offers))
 			}
 		}
 		return out
@@ -70,16 +70,17 @@ func (r *review) counts(counts []Count) {
 	r.p.N, r.donated = grid(), grid()
 	var total int
 	for _, c := range counts {
-		i, j, k := r.modelIndex(c.Model), r.regionIndex(c.Region), -1
+		i, j := r.modelIndex(c.Model), r.regionIndex(c.Region)
+		var columns []int
 		if i >= 0 && j >= 0 {
-			k = r.classIndex(i, j, c.GPU)
+			columns = r.columnsOf(i, j, c.GPU)
 		}
-		if k < 0 {
+		if len(columns) == 0 {
 			r.assume("%d replicas of %s in %s are of no model or region of the service: left out", c.Replicas+c.Donated, c.Model, c.Region)
 			continue
 		}
-		r.p.N[i][j][k] += c.Replicas
-		r.donated[i][j][k] += c.Donated
+		r.stand(i, j, columns, c.Replicas)
+		r.donated[i][j][columns[len(columns)-1]] += c.Donated
 		total += c.Replicas
 	}
 	if total == 0 {
@@ -100,24 +101,52 @@ func (r *review) regionIndex(region service.Region) int {
 	return slices.Index(r.p.Regions, string(region))
 }
 
-// classIndex finds the class that a replica of model i in region j runs on by
-// its GPU's type. A replica of another or unknown type counts as the first that
-// the model lists.
-func (r *review) classIndex(i, j int, gpu string) int {
-	first := -1
-	for k, c := range r.classes {
-		if c.cloud != service.Region(r.p.Regions[j]).Cloud() || r.p.Theta[i][k] == 0 {
+// stand fills replicas into columns, each up to what its region holds of it, the
+// rest into the last: that is the order in which they were had.
+func (r *review) stand(i, j int, columns []int, replicas int) {
+	for at, k := range columns {
+		n := replicas
+		if room := r.p.Capacity[j][k]; room != nil && at+1 < len(columns) {
+			left := *room
+			for m := range r.p.Models {
+				left -= r.p.N[m][j][k]
+			}
+			n = min(n, max(0, left))
+		}
+		r.p.N[i][j][k] += n
+		replicas -= n
+	}
+}
+
+// columnsOf finds the columns that a replica of model i in region j stands on by
+// its GPU's type, in the order in which they are had; none where the region has
+// nothing for the model. A replica of another or unknown type counts as the first
+// that the model lists.
+func (r *review) columnsOf(i, j int, gpu string) []int {
+	var first, same []int
+	for k, o := range r.offers {
+		if r.p.Theta[i][k] == 0 || r.p.Capacity[j][k] != nil && *r.p.Capacity[j][k] == 0 {
 			continue
 		}
-		if c.gpu == gpu {
-			return k
+		if len(first) == 0 || r.offers[first[0]].gpuClass == o.gpuClass {
+			first = append(first, k)
 		}
-		if first < 0 {
-			first = k
+		if o.gpu == gpu && (len(same) == 0 || r.offers[same[0]].gpuClass == o.gpuClass) {
+			same = append(same, k)
 		}
 	}
-	if first >= 0 {
-		r.assume("replicas of %s in %s run on %s: counted as %s", r.p.Models[i], r.p.Regions[j], cmp.Or(gpu, "an unknown GPU"), r.classes[first])
+	if len(same) == 0 && len(first) > 0 {
+		same = first
+		r.assume("replicas of %s in %s run on %s: counted as %s", r.p.Models[i], r.p.Regions[j], cmp.Or(gpu, "an unknown GPU"), r.offers[first[0]].gpuClass)
 	}
-	return first
+	return r.without(j, same)
+}
+
+// without leaves on demand out where a region takes spot first: what stands there
+// beyond its base was had as spot.
+func (r *review) without(j int, columns []int) []int {
+	if !spotFirst(&r.spec.Regions[j]) {
+		return columns
+	}
+	return slices.DeleteFunc(columns, func(k int) bool { return r.offers[k].kind == service.CapacityOnDemand && !r.offers[k].base })
 }

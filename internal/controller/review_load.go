@@ -9,6 +9,7 @@ import (
 	"skyserve/forecast"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/plan"
 )
 
 const (
@@ -23,6 +24,8 @@ const (
 	// leastOfMinute is how much of the running minute must have passed: balancers
 	// store what they counted every 10 s, so less would show some regions empty.
 	leastOfMinute = 15 * time.Second
+	// courseMinutes is how much of the past a course shows.
+	courseMinutes = 24 * 60
 	// maxStale is how long before the planned time a history may end.
 	maxStale = 35 * 24 * time.Hour
 )
@@ -35,10 +38,11 @@ func (r *review) load(h *telemetry.History) error {
 	if err != nil {
 		return err
 	}
-	for range r.p.Models {
+	for i := range r.p.Models {
 		rows := make([][]float64, len(r.p.Regions))
 		for j := range rows {
 			rows[j] = make([]float64, minutes)
+			r.courses = append(r.courses, plan.Course{Model: r.p.Models[i], Region: r.p.Regions[j], Planned: rows[j]})
 		}
 		r.p.Rho = append(r.p.Rho, rows)
 	}
@@ -55,7 +59,7 @@ func (r *review) load(h *telemetry.History) error {
 		return fmt.Errorf("the history ends %d minutes before %s: too long ago to forecast from", gap, r.at.Format(time.RFC3339))
 	}
 	r.hitRates(past)
-	return r.forecastAll(f, r.traffic(past, int(gap)), minutes)
+	return r.forecastAll(f, r.traffic(past, int(gap)))
 }
 
 // past is what is known at the planned time, and the minute that the forecast
@@ -194,42 +198,22 @@ func addKnown(to, values []float64, factor float64) {
 	}
 }
 
-// forecastAll fills rho in from the traffic of every model and region.
-func (r *review) forecastAll(f forecast.Forecaster, all []*traffic, minutes int) error {
+// forecastAll fills rho in from the traffic of every model and region, and the
+// courses.
+func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 	var words group
 	for _, t := range all {
 		name := r.p.Regions[t.region]
 		if len(r.p.Models) > 1 {
 			name = r.p.Models[t.model] + " in " + name
 		}
-		rho := r.p.Rho[t.model][t.region]
+		course := r.courseOf(t)
 		if allUnknown(t.interactive) {
 			words.add("no history: no interactive load is assumed", name)
-		} else {
-			s := forecast.Series{Name: name, Start: t.start, Step: time.Minute, Values: t.interactive}
-			fc, err := f.Forecast(s, minutes)
-			if err != nil {
-				return err
-			}
-			lift := lifted(fc, r.o.Peak)
-			for w, v := range fc.Mean {
-				rho[w] += lift * v / 60
-			}
-			if lift > 1 {
-				words.add(fmt.Sprintf("the %s peak of the time is planned for, not its mean", r.o.Peak), name)
-			}
-			for _, a := range fc.Assumed {
-				words.add(a, name)
-			}
-			left := forecast.Departed(f, s)
-			if left.Kind != forecast.NoDeparture {
-				words.add("load left the forecast: "+left.Words, name)
-			}
-			r.loads = append(r.loads, Load{
-				Model: r.p.Models[t.model], Region: service.Region(r.p.Regions[t.region]), Forecast: fc, Left: left,
-				first: t.start + int64(len(t.interactive)),
-			})
+		} else if err := r.forecast(f, t, course, func(sentence string) { words.add(sentence, name) }); err != nil {
+			return err
 		}
+		rho := r.p.Rho[t.model][t.region]
 		if buffer := batchShare * lastHour(t.batch) / 60; buffer > 0 {
 			for w := range rho {
 				rho[w] += buffer
@@ -237,8 +221,65 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic, minutes int)
 			words.add("a tenth of the last hour's batch load is planned for", name)
 		}
 	}
-	words.each(func(names, sentence string) { r.assume("%s: %s", names, sentence) })
+	words.each(len(all), func(names, sentence string) { r.assume("%s: %s", names, sentence) })
 	return nil
+}
+
+// forecast adds what is expected of the interactive traffic to rho and its course,
+// and says what that rests on.
+func (r *review) forecast(f forecast.Forecaster, t *traffic, course *plan.Course, say func(sentence string)) error {
+	rho := r.p.Rho[t.model][t.region]
+	s := forecast.Series{Name: r.p.Regions[t.region], Start: t.start, Step: time.Minute, Values: t.interactive}
+	if len(r.p.Models) > 1 {
+		s.Name = r.p.Models[t.model] + " in " + s.Name
+	}
+	fc, err := f.Forecast(s, len(rho))
+	if err != nil {
+		return err
+	}
+	lift := lifted(fc, r.o.Peak)
+	for w, v := range fc.Mean {
+		rho[w] += lift * v / 60
+	}
+	course.Mean, course.Lo90, course.Hi90 = perSecond(fc.Mean), perSecond(fc.Lo90), perSecond(fc.Hi90)
+	course.PeakHigh = max(fc.Peaks.P95/60, slices.Max(rho))
+	if lift > 1 {
+		say(fmt.Sprintf("the %s peak of the time is planned for, not its mean", r.o.Peak))
+	}
+	for _, a := range fc.Assumed {
+		say(a)
+	}
+	left := forecast.Departed(f, s)
+	if left.Kind != forecast.NoDeparture {
+		say("load left the forecast: " + left.Words)
+	}
+	r.loads = append(r.loads, Load{
+		Model: r.p.Models[t.model], Region: service.Region(r.p.Regions[t.region]), Forecast: fc, Left: left,
+		first: t.start + int64(len(t.interactive)),
+	})
+	return nil
+}
+
+// courseOf begins the course of a model in a region with the last day of its load,
+// interactive and batch.
+func (r *review) courseOf(t *traffic) *plan.Course {
+	for at := range r.courses {
+		if c := &r.courses[at]; c.Model == r.p.Models[t.model] && c.Region == r.p.Regions[t.region] {
+			c.Past = perSecond(t.interactive[max(0, len(t.interactive)-courseMinutes):])
+			addKnown(c.Past, t.batch[max(0, len(t.batch)-courseMinutes):], 1.0/60)
+			return c
+		}
+	}
+	return &plan.Course{}
+}
+
+// perSecond turns what came by the minute into what came a second.
+func perSecond(values []float64) []float64 {
+	out := make([]float64, len(values))
+	for i, v := range values {
+		out[i] = v / 60
+	}
+	return out
 }
 
 // lifted is by how much the means of a forecast must be raised for the greatest of
@@ -257,9 +298,12 @@ func allUnknown(values []float64) bool {
 }
 
 // lastHour is the mean of the known values of the last 60 minutes, 0 for none.
-func lastHour(values []float64) float64 {
+func lastHour(values []float64) float64 { return meanKnown(values[max(0, len(values)-60):]) }
+
+// meanKnown is the mean of the known values, 0 for none.
+func meanKnown(values []float64) float64 {
 	var sum, n float64
-	for _, v := range values[max(0, len(values)-60):] {
+	for _, v := range values {
 		if !math.IsNaN(v) {
 			sum += v
 			n++

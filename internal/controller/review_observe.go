@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"time"
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
@@ -19,6 +20,8 @@ type Observed struct {
 	// Points is the history, Notes what is wrong with it in words.
 	Points []telemetry.Point
 	Notes  []string
+	// RTT is what the balancers measured between their regions.
+	RTT map[Pair]time.Duration
 }
 
 // Observe asks a service's balancers, by the base URLs of their admin APIs, for
@@ -50,6 +53,7 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers do not answer: their replicas are counted as the others last heard", len(failures), len(admins)))
 	}
 	o.Counts = CountReplicas(freshest(snapshots))
+	o.RTT = roundTrips(snapshots)
 	if history {
 		o.read(ctx, live, sinceMinute)
 	}

@@ -36,10 +36,12 @@ type listPrice struct {
 var listPrices = map[string]map[string]listPrice{
 	"aws": {
 		"L4":   {0.8048, "g6.xlarge in us-east-1"},
+		"A100": {21.957642 / 8, "p4d.24xlarge in us-east-1"},
 		"H100": {6.88, "p5.4xlarge in us-east-1"},
 	},
 	"gcp": {
 		"L4":   {0.7068, "g2-standard-4 in us-central1"},
+		"A100": {3.673385, "a2-highgpu-1g in us-central1"},
 		"H100": {87.83 / 8, "a3-highgpu-8g in us-east4"},
 	},
 }
@@ -58,38 +60,6 @@ var startUp = map[string]time.Duration{
 // assumedTPS is what one GPU is taken to carry of an 8-billion-parameter model,
 // in uncached prompt tokens a second, where nothing was measured.
 var assumedTPS = map[string]float64{"L4": 1500, "A100": 6000, "H100": 12000}
-
-// findClasses lists the GPUs of all models in all clouds, and what a replica of
-// each model carries on each.
-func (r *review) findClasses() {
-	index := map[gpuClass]int{}
-	for _, region := range r.spec.Regions {
-		r.p.Regions = append(r.p.Regions, string(region.Name))
-		for i := range r.spec.Models {
-			for _, g := range r.gpusOf(&r.spec.Models[i]) {
-				c := gpuClass{region.Name.Cloud(), g.Type, max(1, g.Count)}
-				if _, ok := index[c]; !ok {
-					index[c] = len(r.classes)
-					r.classes = append(r.classes, c)
-					r.p.GPUs = append(r.p.GPUs, c.String())
-				}
-			}
-		}
-	}
-	for i := range r.spec.Models {
-		m := &r.spec.Models[i]
-		theta := make([]float64, len(r.classes))
-		for k, c := range r.classes {
-			for _, g := range r.gpusOf(m) {
-				if g.Type == c.gpu && max(1, g.Count) == c.count {
-					theta[k] = r.carries(m, g)
-				}
-			}
-		}
-		r.p.Models = append(r.p.Models, m.Name)
-		r.p.Theta = append(r.p.Theta, theta)
-	}
-}
 
 // gpusOf is what a model can run on; for one that does not say, what its
 // simulated profile stands for, else an L4.
@@ -120,34 +90,6 @@ func (r *review) carries(m *service.Model, g service.GPU) float64 {
 	}
 	r.assume("%s on %s is not measured: %.0f uncached prompt tokens a second a replica are assumed%s (models[].gpus[].tps)", m.Name, gpuClass{gpu: g.Type, count: g.Count}, tps, speed)
 	return tps
-}
-
-// prices fills in what replicas cost, what starting one costs, and what is
-// billed: nothing where the machines are one's own.
-func (r *review) prices() {
-	for _, c := range r.classes {
-		list := r.listPrice(c)
-		r.p.Alpha = append(r.p.Alpha, list.perGPU*float64(c.count))
-	}
-	for range r.spec.Models {
-		sigma := make([]float64, len(r.classes))
-		for k, c := range r.classes {
-			sigma[k] = r.p.Alpha[k] * startUp[c.cloud].Hours()
-		}
-		r.p.Sigma = append(r.p.Sigma, sigma)
-	}
-	for _, region := range r.spec.Regions {
-		row := make([]float64, len(r.classes))
-		for k := range r.classes {
-			if !ownMachines(region.Name.Cloud()) {
-				row[k] = r.p.Alpha[k]
-			}
-		}
-		r.billed = append(r.billed, row)
-		if len(region.Reserved) > 0 {
-			r.assume("%s: commitments are planned with at the on-demand price", region.Name)
-		}
-	}
 }
 
 func ownMachines(cloud string) bool {

@@ -120,6 +120,7 @@ var rules = map[string]rule{
 	"GPU.type":  {text: "The type of GPU.", required: true},
 	"GPU.count": {text: "How many GPUs one replica uses.", limit: from(1, MaxDataParallel)},
 	"GPU.tps":   {text: "Uncached prompt tokens a second that one replica sustains within the latency target; left out = measured.", limit: above(0, 1e7)},
+	"GPU.price": {text: "What one replica costs on demand, in USD an hour; left out = the list price.", limit: above(0, 10_000)},
 
 	"SLO.ttft":     {text: "Time to the first token.", limit: between(time.Millisecond, 24*time.Hour)},
 	"SLO.e2e":      {text: "Time to the last token.", limit: between(time.Millisecond, 24*time.Hour)},
@@ -185,6 +186,7 @@ var rules = map[string]rule{
 	"Autoscale.forecast": {text: "How the load to come is forecast; auto lets plan choose."},
 	"Autoscale.every":    {text: "How often a plan is made.", limit: between(time.Minute, 24*time.Hour)},
 	"Autoscale.donate":   {text: "Whether plans may lend idle replicas to the spot pool."},
+	"Autoscale.max_rtt":  {text: "The longest round trip over which a plan lets one region serve another's load; left out = any.", limit: between(time.Millisecond, 10*time.Second)},
 
 	"StoreSpec.url": {text: "An existing NATS server; left out = embedded.", form: formStore},
 

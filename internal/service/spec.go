@@ -80,6 +80,8 @@ type GPU struct {
 	// TPS is uncached prompt tokens a second that one replica sustains within
 	// the latency target; 0 = not measured.
 	TPS float64 `yaml:"tps,omitempty" json:"tps,omitempty"`
+	// Price is what one replica costs on demand, in USD an hour; 0 = the list price.
+	Price float64 `yaml:"price,omitempty" json:"price,omitempty"`
 }
 
 // SLO holds a tier's latency targets; zero means none.
@@ -193,6 +195,8 @@ type Autoscale struct {
 	Forecast string        `yaml:"forecast,omitempty" json:"forecast"`
 	Every    time.Duration `yaml:"every,omitempty" json:"every"`
 	Donate   bool          `yaml:"donate,omitempty" json:"donate"`
+	// MaxRTT is how far a plan may send load; 0 = anywhere.
+	MaxRTT time.Duration `yaml:"max_rtt,omitempty" json:"max_rtt,omitempty"`
 }
 
 // StoreSpec says where state lives; an empty URL means embedded.

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"skyserve/internal/controller"
+)
+
+// backtestOptions are the flags of `skyserve plan backtest`.
+type backtestOptions struct {
+	planOptions
+	from, until, counts string
+	every               time.Duration
+}
+
+func newPlanBacktestCmd() *cobra.Command {
+	var o backtestOptions
+	cmd := &cobra.Command{
+		Use:   "backtest [NAME|SERVICE.yaml]",
+		Short: "Follow the plans over a past history: what they would have cost and broken",
+		Long: `Make a plan every hour of a past history, each from what was known before it, and
+follow them: replicas are ready after their start-up time and billed from their
+order. Beside the plans stand a constant fleet sized with hindsight for each
+region's peak, a rule that reacts to the minute before, and, with --counts, the
+counts that really stood.
+
+--counts is CSV with a header: minute (since 1970) or at (a time), model, region,
+replicas and, where known, gpu; a count stands until the next one.`,
+		Example: `  skyserve plan backtest service.yaml --history week.csv
+  skyserve plan backtest service.yaml --history week.csv --forecaster seasonal-naive --peak p90
+  skyserve plan backtest --from 2025-01-30T00:00:00Z --until 2025-01-31T00:00:00Z -o json`,
+		Args: argsBetween(0, 1, "at most one NAME or SERVICE.yaml"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				o.target = args[0]
+			}
+			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	flags := cmd.Flags()
+	o.reviewFlags(cmd)
+	flags.Lookup("horizon").Usage = "how far ahead each plan looks (default: --every and what a replica takes to start)"
+	flags.StringVar(&o.from, "from", "", "follow plans from `TIME` on (default: a day after the history's start, or its middle)")
+	flags.StringVar(&o.until, "until", "", "follow plans until `TIME` (default: the history's end)")
+	flags.DurationVar(&o.every, "every", 0, "time between two plans (default: what the service says, else 1h)")
+	flags.StringVar(&o.counts, "counts", "", "`FILE` of the counts that really stood")
+	flags.StringVarP(&o.output, "output", "o", "table", "table or json")
+	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
+	return cmd
+}
+
+func (o *backtestOptions) run(ctx context.Context, out, talk io.Writer) error {
+	if o.output != "table" && o.output != "json" {
+		return usage(fmt.Errorf("-o %s: want table or json", o.output), "")
+	}
+	if err := o.check(); err != nil {
+		return err
+	}
+	b, err := o.ready(ctx)
+	if err != nil {
+		return err
+	}
+	// What no review can do is said before all of them are made.
+	if err := b.Foresee(0); err != nil {
+		return usage(err, "")
+	}
+	if err := inParallel(ctx, b.Reviews(), b.Foresee, newProgress(talk, "forecasting each review")); err != nil {
+		if ctx.Err() != nil {
+			return err
+		}
+		return usage(err, "")
+	}
+	t, err := b.Report()
+	if err != nil {
+		return usage(err, "")
+	}
+	return o.write(out, func(w io.Writer) error {
+		if o.output == "json" {
+			return json.NewEncoder(w).Encode(t)
+		}
+		return t.WriteTable(w)
+	})
+}
+
+// ready gathers what the backtest is made of.
+func (o *backtestOptions) ready(ctx context.Context) (*controller.Backtest, error) {
+	var b controller.BacktestOptions
+	for _, t := range []struct {
+		flag, text string
+		to         *time.Time
+	}{{"--from", o.from, &b.From}, {"--until", o.until, &b.To}} {
+		if t.text == "" {
+			continue
+		}
+		var err error
+		if *t.to, err = time.Parse(time.RFC3339, t.text); err != nil {
+			return nil, usage(fmt.Errorf("%s: want a time such as 2025-01-31T12:00:00Z, got %q", t.flag, t.text), "")
+		}
+	}
+	g, err := o.gather(ctx, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	if g.history.Minutes == 0 {
+		return nil, usage(errors.New("plan backtest: there is no history to follow plans over"), "name one: --history FILE")
+	}
+	if o.counts != "" {
+		text, err := os.ReadFile(o.counts)
+		if err != nil {
+			return nil, usage(fmt.Errorf("reading counts: %w", err), "")
+		}
+		if b.Real, err = controller.ReadCounts(o.counts, strings.NewReader(string(text))); err != nil {
+			return nil, usage(err, "")
+		}
+	}
+	b.Every, b.Review = o.every, o.review
+	bt, err := controller.NewBacktest(g.Spec, g.history, b)
+	if err != nil {
+		return nil, usage(err, "")
+	}
+	return bt, nil
+}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"time"
+
+	"skyserve/internal/controller"
+)
+
+// printReservation compares commitments over the history.
+func (o *planOptions) printReservation(ctx context.Context, out io.Writer) error {
+	g, err := o.gather(ctx, time.Now())
+	if err != nil {
+		return err
+	}
+	if g.history.Minutes == 0 {
+		return usage(errors.New("--reserve: there is no history to size commitments by"), "name one: --history FILE")
+	}
+	until := time.Time{}
+	if o.at != "" {
+		until = g.at
+	}
+	r, err := controller.Reserve(g.Spec, g.history, time.Time{}, until, o.review)
+	if err != nil {
+		return usage(err, "")
+	}
+	return o.write(out, func(w io.Writer) error {
+		if o.output == "json" {
+			return json.NewEncoder(w).Encode(r)
+		}
+		return r.WriteTable(w)
+	})
+}

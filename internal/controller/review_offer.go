@@ -1,0 +1,274 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+// spotShare is the share of the on-demand price that a spot machine is planned
+// with: GCP sells spot at 60 % off or more, AWS at up to 90 % off.
+const spotShare = 0.4
+
+// machineBoot is what of startUp a VM that another model gives up does not need
+// again: it runs already, only its model is brought up (SageServe 2.2).
+const machineBoot = 2 * time.Minute
+
+// baseShare is the share of spot's price that a replica of on_demand_base is planned
+// with: it comes before spot, and must not make a plan choose other GPUs.
+const baseShare = 0.999
+
+// offer is one column of the plan: GPUs of a class as they are had and paid for;
+// base is what on_demand_base asks for.
+type offer struct {
+	gpuClass
+	kind service.CapacityType
+	base bool
+}
+
+// String names the offer in a problem, where on demand goes without saying.
+func (o offer) String() string {
+	switch {
+	case o.base:
+		return o.gpuClass.String() + " (on-demand base)"
+	case o.kind == service.CapacityOnDemand:
+		return o.gpuClass.String()
+	}
+	return fmt.Sprintf("%s (%s)", o.gpuClass, o.kind)
+}
+
+// findOffers lists the columns: for each class of GPU that a model can run on in
+// a cloud the ways in which a region there has it, and what a replica carries.
+func (r *review) findOffers() {
+	for _, c := range r.findClasses() {
+		for _, o := range []offer{{c, service.CapacityReserved, false}, {c, service.CapacityOnDemand, true}, {c, service.CapacitySpot, false}, {c, service.CapacityOnDemand, false}} {
+			if slices.ContainsFunc(r.spec.Regions, func(region service.RegionSpec) bool { return r.has(&region, o) != 0 }) {
+				r.offers = append(r.offers, o)
+				r.p.GPUs = append(r.p.GPUs, o.String())
+				r.p.CapacityType = append(r.p.CapacityType, string(o.kind))
+				r.gpus = append(r.gpus, c.String())
+			}
+		}
+	}
+	for i := range r.spec.Models {
+		m := &r.spec.Models[i]
+		theta := make([]float64, len(r.offers))
+		for k, o := range r.offers {
+			for _, g := range r.gpusOf(m) {
+				if g.Type == o.gpu && max(1, g.Count) == o.count {
+					theta[k] = r.carries(m, g)
+				}
+			}
+		}
+		r.p.Models = append(r.p.Models, m.Name)
+		r.p.Theta = append(r.p.Theta, theta)
+	}
+}
+
+// findClasses lists the GPUs of all models in all clouds.
+func (r *review) findClasses() []gpuClass {
+	var out []gpuClass
+	for _, region := range r.spec.Regions {
+		r.p.Regions = append(r.p.Regions, string(region.Name))
+		for i := range r.spec.Models {
+			for _, g := range r.gpusOf(&r.spec.Models[i]) {
+				if c := (gpuClass{region.Name.Cloud(), g.Type, max(1, g.Count)}); !slices.Contains(out, c) {
+					out = append(out, c)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// noLimit is has' answer for what a region can have any number of.
+const noLimit = -1
+
+// has is how many replicas of an offer a region can hold; 0 where it does not have
+// it at all.
+func (r *review) has(region *service.RegionSpec, o offer) int {
+	cloud := region.Name.Cloud()
+	switch {
+	case o.cloud != cloud:
+		return 0
+	case cloud == service.CloudStatic:
+		return atMost(o.kind == service.CapacityOnDemand && !o.base, len(region.Endpoints))
+	case o.kind == service.CapacityReserved:
+		return r.reserved(region, o.gpuClass)
+	case o.base:
+		return atMost(spotFirst(region), region.OnDemandBase)
+	case o.kind == service.CapacitySpot:
+		return atMost(spotFirst(region), noLimit)
+	}
+	return atMost(len(region.Capacity) == 0 || slices.Contains(region.Capacity, service.CapacityOnDemand), noLimit)
+}
+
+// atMost is n where an offer stands, else 0.
+func atMost(stands bool, n int) int {
+	if stands {
+		return n
+	}
+	return 0
+}
+
+// spotFirst reports whether a region takes spot before on demand. Behind it spot
+// is for when on demand cannot be had, which no plan foresees.
+func spotFirst(region *service.RegionSpec) bool {
+	spot := slices.Index(region.Capacity, service.CapacitySpot)
+	demand := slices.Index(region.Capacity, service.CapacityOnDemand)
+	return spot >= 0 && (demand < 0 || spot < demand)
+}
+
+// reserved is how many replicas of a class a region's commitments hold. A machine
+// counts for the one class that uses most of its GPUs.
+func (r *review) reserved(region *service.RegionSpec, c gpuClass) int {
+	sum := 0
+	for _, held := range region.Reserved {
+		m, known := machines[held.Type]
+		if known && c.gpu == m.gpu && c.count == r.fitting(m) {
+			sum += held.Count * (m.count / c.count)
+		}
+	}
+	return sum
+}
+
+// fitting is how many GPUs a replica takes of a machine: the most that any model
+// asks for and that the machine has; 0 where no model runs on it.
+func (r *review) fitting(m machine) int {
+	best := 0
+	for i := range r.spec.Models {
+		for _, g := range r.gpusOf(&r.spec.Models[i]) {
+			if n := max(1, g.Count); g.Type == m.gpu && n <= m.count {
+				best = max(best, n)
+			}
+		}
+	}
+	return best
+}
+
+// limits fills in how many replicas each region can hold.
+func (r *review) limits() {
+	for j := range r.spec.Regions {
+		row := make([]*int, len(r.offers))
+		for k, o := range r.offers {
+			if n := r.has(&r.spec.Regions[j], o); n != noLimit {
+				row[k] = &n
+			}
+		}
+		r.p.Capacity = append(r.p.Capacity, row)
+	}
+}
+
+// prices fills in what replicas cost, what starting one costs, and what is
+// billed: nothing where the machines are one's own.
+func (r *review) prices() {
+	list := make([]float64, len(r.offers))
+	for k, o := range r.offers {
+		list[k] = r.price(o.gpuClass)
+		paid := list[k]
+		switch {
+		case o.base:
+			paid *= baseShare * spotShare
+			r.assume("%s in %s: what on_demand_base asks for is chosen as if it were spot, and billed on demand", o.gpuClass, o.cloud)
+		case o.kind == service.CapacitySpot:
+			paid *= spotShare
+			r.assume("%s in %s on spot: %.0f %% of the on-demand price; it can be taken back at any time", o.gpuClass, o.cloud, 100*spotShare)
+		}
+		r.p.Alpha = append(r.p.Alpha, paid)
+	}
+	for range r.spec.Models {
+		sigma, swap := make([]float64, len(r.offers)), make([]*float64, len(r.offers))
+		for k, o := range r.offers {
+			sigma[k] = list[k] * startUp[o.cloud].Hours()
+			if saved := startUp[o.cloud] - machineBoot; saved > 0 {
+				cost := list[k] * saved.Hours()
+				swap[k] = &cost
+			}
+		}
+		r.p.Sigma = append(r.p.Sigma, sigma)
+		r.p.Switch = append(r.p.Switch, swap)
+	}
+	if !r.o.Switch {
+		r.p.Switch = nil
+	}
+	for j := range r.spec.Regions {
+		r.billed = append(r.billed, r.bill(&r.spec.Regions[j], list))
+	}
+}
+
+// bill is what a replica on each offer is billed in a region.
+func (r *review) bill(region *service.RegionSpec, list []float64) []float64 {
+	row := make([]float64, len(r.offers))
+	for k, o := range r.offers {
+		switch {
+		case ownMachines(region.Name.Cloud()):
+		case o.kind == service.CapacityReserved:
+			row[k] = r.committed(region, o.gpuClass)
+		case o.base:
+			row[k] = list[k]
+		default:
+			row[k] = r.p.Alpha[k]
+		}
+	}
+	r.unusable(region)
+	committed := 0.0
+	for k, o := range r.offers {
+		if o.kind == service.CapacityReserved && o.cloud == region.Name.Cloud() {
+			committed += row[k] * float64(r.reserved(region, o.gpuClass))
+		}
+	}
+	if committed > 0 {
+		r.assume("%s: its commitments of $%.2f an hour are billed whatever is planned; the planned cost leaves them out", region.Name, committed)
+	}
+	if slices.Contains(region.Capacity, service.CapacitySpot) && !spotFirst(region) {
+		r.assume("%s: spot comes after on demand, so it is for when on demand cannot be had, and not planned with", region.Name)
+	}
+	return row
+}
+
+// committed is what a reserved replica of a class costs in a region, the mean over
+// its commitments.
+func (r *review) committed(region *service.RegionSpec, c gpuClass) float64 {
+	var sum, replicas float64
+	for _, held := range region.Reserved {
+		if m, known := machines[held.Type]; known && c.gpu == m.gpu && c.count == r.fitting(m) {
+			sum += float64(held.Count) * held.Price
+			replicas += float64(held.Count * (m.count / c.count))
+			if held.Price == 0 {
+				r.assume("%s: the commitment to %d x %s states no price: $0 an hour is counted", region.Name, held.Count, held.Type)
+			}
+		}
+	}
+	if replicas == 0 {
+		return 0
+	}
+	return sum / replicas
+}
+
+// unusable says which commitments of a region no model can use.
+func (r *review) unusable(region *service.RegionSpec) {
+	for _, held := range region.Reserved {
+		switch m, known := machines[held.Type]; {
+		case !known:
+			r.assume("%s: it is not known which GPUs a %s has: the commitment is left out", region.Name, held.Type)
+		case r.fitting(m) == 0:
+			r.assume("%s: no model runs on a %s (%d x %s): the commitment is left out", region.Name, held.Type, m.count, m.gpu)
+		}
+	}
+}
+
+// price is what one replica of a class costs on demand: as a model states it, else
+// by the list.
+func (r *review) price(c gpuClass) float64 {
+	for i := range r.spec.Models {
+		for _, g := range r.spec.Models[i].GPUs {
+			if g.Type == c.gpu && max(1, g.Count) == c.count && g.Price > 0 {
+				r.assume("%s: $%.4g an hour, as %s states it", c, g.Price, r.spec.Models[i].Name)
+				return g.Price
+			}
+		}
+	}
+	return r.listPrice(c).perGPU * float64(c.count)
+}

@@ -1,0 +1,148 @@
+package plan
+
+import "math"
+
+// The reactive rule scales out above a share of what stands, and in below another
+// (SageServe 7.1), one replica after each cooldown of 15 seconds.
+const (
+	reactiveOut       = 0.7
+	reactiveIn        = 0.3
+	reactivePerMinute = 4
+)
+
+// ConstantFleet is counts sized for the peak of every model in every region over
+// the whole past, which nobody knows before it is over.
+func (p *Past) ConstantFleet() [][][]int {
+	x := zeros(p.Problem)
+	for i := range x {
+		for j := range x[i] {
+			var peak float64
+			for _, v := range p.Load[i][j] {
+				if v > peak {
+					peak = v
+				}
+			}
+			p.grow(x, i, j, peak, unlimited)
+		}
+	}
+	return x
+}
+
+// Reactive is the orders of a rule that knows nothing of the future: every minute
+// it compares the load of the minute before with what was ordered, and starts
+// replicas above 70 % of it and stops one below 30 %, within min and max.
+func (p *Past) Reactive() []Order {
+	x := zeros(p.Problem)
+	for i := range x {
+		for j := range x[i] {
+			p.grow(x, i, j, knownAt(p.Load[i][j], 0)/reactiveOut, limit(p.Problem.Max, i, j, unlimited))
+		}
+	}
+	orders := []Order{{0, clone3(x)}}
+	for m := 1; m < p.minutes(); m++ {
+		changed := false
+		for i := range x {
+			for j := range x[i] {
+				if v := p.Load[i][j][m-1]; !math.IsNaN(v) {
+					changed = p.react(x, i, j, v) || changed
+				}
+			}
+		}
+		if changed {
+			orders = append(orders, Order{m, clone3(x)})
+		}
+	}
+	return orders
+}
+
+// knownAt is a value, 0 where it is unknown.
+func knownAt(values []float64, at int) float64 {
+	if at >= len(values) || math.IsNaN(values[at]) {
+		return 0
+	}
+	return values[at]
+}
+
+// react changes the counts of model i in region j for a load, and reports whether
+// it did.
+func (p *Past) react(x [][][]int, i, j int, load float64) bool {
+	has := p.Problem.carried(x, i, j)
+	switch {
+	case load > reactiveOut*has:
+		changed := false
+		for range reactivePerMinute {
+			k := p.cheapest(x, i, j)
+			if load <= reactiveOut*p.Problem.carried(x, i, j) || k < 0 || replicas(x[i][j]) >= limit(p.Problem.Max, i, j, unlimited) {
+				break
+			}
+			x[i][j][k]++
+			changed = true
+		}
+		return changed
+	case load < reactiveIn*has && replicas(x[i][j]) > limit(p.Problem.Min, i, j, 0):
+		k := p.dearest(x, i, j)
+		if load > reactiveOut*(has-p.Problem.Theta[i][k]) {
+			return false // it would come back at once
+		}
+		x[i][j][k]--
+		return true
+	}
+	return false
+}
+
+// grow adds replicas of model i in region j, the cheapest for what they carry
+// first, until they carry a load and are no fewer than the least.
+func (p *Past) grow(x [][][]int, i, j int, load float64, most int) {
+	least := limit(p.Problem.Min, i, j, 0)
+	for replicas(x[i][j]) < most && (!covers(p.Problem.carried(x, i, j), load) || replicas(x[i][j]) < least) {
+		k := p.cheapest(x, i, j)
+		if k < 0 {
+			return
+		}
+		n := 1
+		if p.Problem.Capacity == nil || p.Problem.Capacity[j][k] == nil {
+			n = max(1, min(unitsFor(load-p.Problem.carried(x, i, j), p.Problem.Theta[i][k]), most-replicas(x[i][j])))
+		}
+		x[i][j][k] += n
+	}
+}
+
+// cheapest is the GPU with room in region j on which model i is carried cheapest,
+// -1 for none.
+func (p *Past) cheapest(x [][][]int, i, j int) int {
+	best := -1
+	for k, theta := range p.Problem.Theta[i] {
+		used := 0
+		for m := range x {
+			used += x[m][j][k]
+		}
+		if theta > 0 && used < limit(p.Problem.Capacity, j, k, unlimited) && (best < 0 || p.rate(i, j, k) < p.rate(i, j, best)) {
+			best = k
+		}
+	}
+	return best
+}
+
+// dearest is the GPU in use in region j on which model i is carried dearest.
+func (p *Past) dearest(x [][][]int, i, j int) int {
+	best := -1
+	for k, n := range x[i][j] {
+		if n > 0 && (best < 0 || p.rate(i, j, k) > p.rate(i, j, best)) {
+			best = k
+		}
+	}
+	return best
+}
+
+// rate is what carrying a token a second of model i costs on GPU k; what is
+// reserved costs nothing more.
+func (p *Past) rate(i, j, k int) float64 { return p.Problem.Price(j, k) / p.Problem.Theta[i][k] }
+
+// replicas is how many replicas there are on all GPUs.
+func replicas(row []int) int {
+	sum := 0
+	for _, n := range row {
+		sum += n
+	}
+	return sum
+}

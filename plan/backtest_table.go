@@ -1,0 +1,44 @@
+package plan
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strconv"
+)
+
+// WriteTable writes the backtest for people: a line a rule, and what was assumed.
+func (t *Backtest) WriteTable(w io.Writer) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s from %s to %s: a plan every %s for the next %s, forecast by %s\n\n",
+		t.Service, t.From.Format("2006-01-02 15:04"), t.Until.Format("2006-01-02 15:04 MST"), t.Every, t.Horizon, t.Forecaster)
+	rows := [][]string{{"RULE", "COST", "REPLICA-HOURS", "MOST", "MINUTES ABOVE", "TOKENS ABOVE", "SHARE", "SENT ELSEWHERE", "STARTED", "STOPPED"}}
+	for _, f := range t.Rules {
+		share := "-"
+		if f.ShareAbove != nil {
+			share = fmt.Sprintf("%.3f%%", 100**f.ShareAbove)
+		}
+		rows = append(rows, []string{
+			f.Rule, fmt.Sprintf("$%.2f", f.CostUSD), fmt.Sprintf("%.1f", f.ReplicaHours), strconv.Itoa(f.MostReplicas), strconv.Itoa(f.MinutesAbove),
+			figure(f.TokensAbove), share, figure(f.TokensSent), strconv.Itoa(f.Started), strconv.Itoa(f.Stopped),
+		})
+	}
+	writeAligned(&b, rows, 1)
+	fmt.Fprintln(&b, "\nAbove: load over what the ready replicas of all regions carry. The constant fleet is sized with hindsight for each region's peak;")
+	fmt.Fprintln(&b, "the reactive rule starts replicas above 70 % of what stands and stops one below 30 %, each minute.")
+	failed := 0
+	for _, s := range t.Reviews {
+		if s.Status == StatusInfeasible || s.Status == StatusUnknown {
+			failed++
+		}
+	}
+	if failed > 0 {
+		fmt.Fprintf(&b, "%d of %d reviews found no plan within the bounds: the counts stayed.\n", failed, len(t.Reviews))
+	}
+	if len(t.Assumed) > 0 {
+		fmt.Fprintln(&b, "\nAssumed:")
+		list(&b, t.Assumed)
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}

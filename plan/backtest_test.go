@@ -1,0 +1,191 @@
+package plan
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+// pastOf is one model in one region on one GPU that carries 1000 tokens a second at
+// $6 an hour, and starts in two minutes.
+func pastOf(load ...float64) *Past {
+	p := one()
+	p.N, p.Alpha = [][][]int{{{0}}}, []float64{6}
+	return &Past{Problem: p, Load: [][][]float64{{load}}, Price: [][]float64{{6}}, StartUp: []int{2}}
+}
+
+func counts(n int) [][][]int { return [][][]int{{{n}}} }
+
+// Replicas cost from their order on, and carry from their start on.
+func TestFollow(t *testing.T) {
+	nan := math.NaN()
+	for name, c := range map[string]struct {
+		load   []float64
+		orders []Order
+		want   Followed
+	}{
+		"enough":          {[]float64{1000, 2000}, []Order{{0, counts(2)}}, Followed{CostUSD: 0.4, MostReplicas: 2}},
+		"short":           {[]float64{1500}, []Order{{0, counts(1)}}, Followed{CostUSD: 0.1, MostReplicas: 1, MinutesAbove: 1, TokensAbove: 30_000}},
+		"starts late":     {[]float64{2000, 2000, 2000, 2000}, []Order{{0, counts(1)}, {1, counts(2)}}, Followed{CostUSD: 0.7, MostReplicas: 2, MinutesAbove: 3, TokensAbove: 180_000, Started: 1}},
+		"stops at once":   {[]float64{0, 0, 0}, []Order{{0, counts(3)}, {1, counts(1)}}, Followed{CostUSD: 0.5, MostReplicas: 3, Stopped: 2}},
+		"stops the late":  {[]float64{0, 0, 2000, 2000}, []Order{{0, counts(1)}, {1, counts(3)}, {2, counts(2)}}, Followed{CostUSD: 0.8, MostReplicas: 3, MinutesAbove: 1, TokensAbove: 60_000, Started: 2, Stopped: 1}},
+		"unknown minutes": {[]float64{nan, 500}, []Order{{0, counts(0)}}, Followed{MinutesAbove: 1, TokensAbove: 30_000}},
+	} {
+		f, err := pastOf(c.load...).Follow("x", c.orders)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.want.Rule = "x"
+		c.want.ReplicaHours, c.want.ShareAbove = f.ReplicaHours, f.ShareAbove
+		if math.Abs(f.CostUSD-c.want.CostUSD) > 1e-9 || math.Abs(6*f.ReplicaHours-f.CostUSD) > 1e-9 {
+			t.Errorf("%s: cost %g, want %g; %g replica-hours", name, f.CostUSD, c.want.CostUSD, f.ReplicaHours)
+		}
+		if f.CostUSD = c.want.CostUSD; f != c.want {
+			t.Errorf("%s: %+v, want %+v", name, f, c.want)
+		}
+	}
+}
+
+func TestFollowRefuses(t *testing.T) {
+	for want, orders := range map[string][]Order{
+		"following x: the first order must be for the first minute":           nil,
+		"following x: orders are not sorted: minute 1 comes after 2":          {{0, counts(1)}, {2, counts(1)}, {1, counts(1)}},
+		"following x: the first order must be for the first minute\x00second": {{1, counts(1)}},
+	} {
+		want, _, _ = strings.Cut(want, "\x00")
+		if _, err := pastOf(1, 2, 3, 4).Follow("x", orders); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+// Over random pasts a follower agrees with a twin that lists every replica by the
+// minute of its order.
+func TestFollowAgreesWithItsTwin(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	for n := range 200 {
+		load := make([]float64, 30)
+		for m := range load {
+			load[m] = float64(rng.IntN(5000))
+		}
+		p := pastOf(load...)
+		orders := []Order{{0, counts(rng.IntN(5))}}
+		for m := 1; m < len(load); m++ {
+			if rng.IntN(3) == 0 {
+				orders = append(orders, Order{m, counts(rng.IntN(6))})
+			}
+		}
+		f, err := p.Follow("x", orders)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cost, above := twin(load, orders)
+		if math.Abs(f.CostUSD-cost) > 1e-9 || f.TokensAbove != above {
+			t.Fatalf("%d: %g and %g, the twin has %g and %g", n, f.CostUSD, f.TokensAbove, cost, above)
+		}
+	}
+}
+
+// twin keeps a list of the minutes at which replicas are ready, the last the first to
+// go.
+func twin(load []float64, orders []Order) (cost, above float64) {
+	var fleet []int
+	for m, v := range load {
+		for _, o := range orders {
+			if o.Minute != m {
+				continue
+			}
+			for len(fleet) > o.Want[0][0][0] {
+				fleet = fleet[:len(fleet)-1]
+			}
+			for len(fleet) < o.Want[0][0][0] {
+				at := m + 2
+				if m == 0 {
+					at = 0
+				}
+				fleet = append(fleet, at)
+			}
+		}
+		ready := 0.0
+		for _, at := range fleet {
+			if at <= m {
+				ready++
+			}
+		}
+		cost += 6 * float64(len(fleet)) / 60
+		above += 60 * max(0, v-1000*ready)
+	}
+	return cost, above
+}
+
+// A fleet for the peak is never above, whatever else it is; the reactive rule keeps
+// within the bounds and goes to what a constant load needs.
+func TestRules(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	load := make([]float64, 600)
+	for m := range load {
+		load[m] = 3000 + 2500*math.Sin(float64(m)/60) + 500*rng.Float64()
+	}
+	p := pastOf(load...)
+	p.Problem.Min, p.Problem.Max = [][]*int{{ptr(2)}}, [][]*int{{ptr(9)}}
+	constant, err := p.Follow("constant", []Order{{Want: p.ConstantFleet()}})
+	if err != nil || constant.MinutesAbove != 0 || constant.MostReplicas != 6 {
+		t.Errorf("%+v %v", constant, err)
+	}
+	orders := p.Reactive()
+	for _, o := range orders {
+		if n := o.Want[0][0][0]; n < 2 || n > 9 {
+			t.Fatalf("minute %d: %d replicas", o.Minute, n)
+		}
+	}
+	reactive, err := p.Follow("reactive", orders)
+	if err != nil || reactive.Started == 0 || reactive.Stopped == 0 || reactive.CostUSD >= 1.5*constant.CostUSD {
+		t.Errorf("%+v %v", reactive, err)
+	}
+	for m := range load {
+		load[m] = 3400
+	}
+	if orders := p.Reactive(); len(orders) != 1 || orders[0].Want[0][0][0] != 5 {
+		t.Errorf("constant load: %v", orders)
+	}
+}
+
+// Where replicas move from one region to another, the old ones stay until the new
+// ones are ready; an order in between is followed from what stands.
+func TestFollowMovesWithoutAGap(t *testing.T) {
+	p := pastOf(1000, 1000, 1000, 1000)
+	q := p.Problem
+	q.Regions, q.N = []string{"us", "eu"}, [][][]int{{{0}, {0}}}
+	p.Load, p.Price, p.StartUp = [][][]float64{{p.Load[0][0], {0, 0, 0, 0}}}, [][]float64{{6}, {6}}, []int{2, 2}
+	in := func(us, eu int) [][][]int { return [][][]int{{{us}, {eu}}} }
+	f, err := p.Follow("x", []Order{{0, in(1, 0)}, {1, in(0, 1)}})
+	if err != nil || f.MinutesAbove != 0 || f.MostReplicas != 2 || math.Abs(f.CostUSD-0.6) > 1e-9 || f.Stopped != 1 {
+		t.Errorf("%+v %v", f, err)
+	}
+	f, err = p.Follow("x", []Order{{0, in(1, 0)}, {1, in(0, 1)}, {2, in(1, 0)}})
+	if err != nil || f.MinutesAbove != 0 || math.Abs(f.CostUSD-0.5) > 1e-9 || f.Stopped != 1 {
+		t.Errorf("%+v %v", f, err)
+	}
+}
+
+// What is reserved is filled first and paid in whole.
+func TestFollowReserved(t *testing.T) {
+	p := pastOf(3500, 3500)
+	q := p.Problem
+	q.GPUs, q.Theta, q.Alpha, q.Sigma = []string{"L4", "L4 (reserved)"}, [][]float64{{1000, 1000}}, []float64{6, 3}, [][]float64{{0, 0}}
+	q.N, q.Capacity, q.CapacityType = [][][]int{{{0, 0}}}, [][]*int{{nil, ptr(3)}}, []string{"", "reserved"}
+	p.Price = [][]float64{{6, 3}}
+	x := p.ConstantFleet()
+	if x[0][0][0] != 1 || x[0][0][1] != 3 {
+		t.Fatal(x)
+	}
+	f, err := p.Follow("constant", []Order{{Want: x}})
+	if err != nil || math.Abs(f.CostUSD-2*(6+3*3)/60.0) > 1e-9 {
+		t.Fatalf("%+v %v", f, err)
+	}
+	f, err = p.Follow("none", []Order{{Want: zeros(q)}})
+	if err != nil || math.Abs(f.CostUSD-2*9/60.0) > 1e-9 {
+		t.Fatalf("%+v %v", f, err)
+	}
+}

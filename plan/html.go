@@ -1,0 +1,260 @@
+package plan
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+//go:embed page.html.tmpl
+var pageText string
+
+var page = template.Must(template.New("page").Parse(pageText))
+
+// Page is what a capacity review shows on a page of its own.
+type Page struct {
+	Service  string
+	Proposal Proposal
+	Courses  []Course
+}
+
+// WriteHTML writes the review as one page for a browser that needs nothing but
+// itself. The same review gives the same bytes, however long solving took.
+func (p Page) WriteHTML(w io.Writer) error {
+	v := view{Page: p, Status: statusWords(p.Proposal), Headline: p.headline(), Tiles: p.tiles(), Held: p.held()}
+	v.When = p.when()
+	for _, c := range p.Proposal.Changes {
+		v.Rows = append(v.Rows, rowOf(c))
+	}
+	v.Billed = slices.ContainsFunc(p.Proposal.Changes, func(c Change) bool { return c.CostPerHour != 0 })
+	for _, c := range p.Courses {
+		v.Charts = append(v.Charts, p.chart(c))
+	}
+	if err := page.Execute(w, v); err != nil {
+		return fmt.Errorf("writing the page: %w", err)
+	}
+	return nil
+}
+
+// view is a page as the template takes it.
+type view struct {
+	Page
+	When, Status, Headline string
+	Tiles                  []tile
+	Rows                   []viewRow
+	Billed                 bool // some change has a price
+	Charts                 []chart
+	Held                   []held
+}
+
+// tile is one figure of the summary.
+type tile struct{ Name, Value, Below string }
+
+// viewRow is one change.
+type viewRow struct {
+	Change
+	Offering, Way, Sign, Peak, Time, Carries, Used, Money string
+}
+
+func rowOf(c Change) viewRow {
+	r := viewRow{Change: c, Offering: c.GPU, Sign: "0", Peak: figure(c.ForecastPeakTPS), Carries: figure(c.CapacityTPS), Used: "-", Money: "-"}
+	if c.Capacity != nil {
+		r.Way = strings.ReplaceAll(*c.Capacity, "_", " ")
+	}
+	if c.Delta != 0 {
+		r.Sign = fmt.Sprintf("%+d", c.Delta)
+	}
+	if c.PeakAt != nil {
+		r.Time = c.PeakAt.Format("15:04")
+	}
+	if c.Utilisation != nil {
+		r.Used = fmt.Sprintf("%.0f %%", 100**c.Utilisation)
+	}
+	if c.CostPerHour != 0 {
+		r.Money = signed(c.CostPerHour)
+	}
+	return r
+}
+
+// Turn is the class of a row: whether it grows, shrinks or stays.
+func (r viewRow) Turn() string {
+	switch {
+	case r.Delta > 0:
+		return "more"
+	case r.Delta < 0:
+		return "less"
+	}
+	return "same"
+}
+
+// signed writes an amount of money with its sign: +$1.50, -$1.50.
+func signed(usd float64) string {
+	if usd < 0 {
+		return "-" + dollars(-usd)
+	}
+	return "+" + dollars(usd)
+}
+
+// dollars writes an amount with commas between thousands, cents below a thousand.
+func dollars(usd float64) string {
+	if usd < 1000 {
+		return fmt.Sprintf("$%.2f", usd)
+	}
+	whole := fmt.Sprintf("%.0f", usd)
+	for at := len(whole) - 3; at > 0; at -= 3 {
+		whole = whole[:at] + "," + whole[at:]
+	}
+	return "$" + whole
+}
+
+// when says what time the plan is for.
+func (p Page) when() string {
+	var parts []string
+	if p.Proposal.Horizon != nil && p.Proposal.At != nil {
+		parts = append(parts, fmt.Sprintf("for %s from %s", *p.Proposal.Horizon, p.Proposal.At.Format("Monday, 2 January 2006, 15:04 MST")))
+	}
+	if p.Proposal.Forecaster != nil {
+		parts = append(parts, "forecast by "+*p.Proposal.Forecaster)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// statusWords says how sure the plan is the cheapest.
+func statusWords(p Proposal) string {
+	switch {
+	case p.Status == StatusOptimal && p.Gap != nil && *p.Gap == 0:
+		return fmt.Sprintf("Proven to be the cheapest plan that satisfies every constraint: $%.2f for the hour, starts included.", *p.Objective)
+	case (p.Status == StatusOptimal || p.Status == StatusFeasible) && p.Gap != nil && p.Bound != nil:
+		return fmt.Sprintf("$%.2f for the hour, starts included; no plan costs less than $%.2f (%.2g %% less).", *p.Objective, *p.Bound, 100**p.Gap)
+	case p.Status == StatusInfeasible:
+		return "No plan satisfies every constraint."
+	}
+	return "No plan was found within the effort allowed."
+}
+
+// headline says in a sentence what to do and what that costs.
+func (p Page) headline() string {
+	more, less := 0, 0
+	for _, c := range p.Proposal.Changes {
+		more, less = more+max(0, c.Delta), less+max(0, -c.Delta)
+	}
+	var s string
+	switch {
+	case p.Proposal.Status == StatusInfeasible || p.Proposal.CostPerHour.Then == nil:
+		return statusWords(p.Proposal)
+	case more == 0 && less == 0:
+		s = "Nothing has to change"
+	case less == 0:
+		s = fmt.Sprintf("Add %d %s", more, plural(more))
+	case more == 0:
+		s = fmt.Sprintf("Give up %d %s", less, plural(less))
+	default:
+		s = fmt.Sprintf("Add %d %s and give up %d", more, plural(more), less)
+	}
+	now, then := p.Proposal.CostPerHour.Now, p.Proposal.CostPerHour.Then
+	if now == nil || *now == *then {
+		return s + "; the bill stays as it is."
+	}
+	word := "more"
+	if *then < *now {
+		word = "less"
+	}
+	return fmt.Sprintf("%s: %s an hour %s.", s, strings.TrimLeft(signed(*then-*now), "+-"), word)
+}
+
+func plural(n int) string {
+	if n == 1 {
+		return "replica"
+	}
+	return "replicas"
+}
+
+// tiles are the figures of the summary: the bill, the replicas, the load.
+func (p Page) tiles() []tile {
+	var out []tile
+	if now, then := p.Proposal.CostPerHour.Now, p.Proposal.CostPerHour.Then; now != nil && then != nil {
+		out = append(out, tile{"Bill an hour", fmt.Sprintf("%s → %s", dollars(*now), dollars(*then)), signed(HoursPerMonth*(*then-*now)) + " in a month like this hour"})
+	}
+	now, then := 0, 0
+	for _, c := range p.Proposal.Changes {
+		now, then = now+c.Now, then+c.Then
+	}
+	var peak, capacity, before float64
+	for _, c := range p.Courses {
+		before += c.CapacityNow
+		if c.CapacityThen != nil {
+			capacity += *c.CapacityThen
+		}
+	}
+	peak, at := p.together()
+	if p.Proposal.Status != StatusInfeasible {
+		out = append(out, tile{"Replicas", fmt.Sprintf("%d → %d", now, then), fmt.Sprintf("carry %s → %s tokens/s", figure(before), figure(capacity))})
+	}
+	load := tile{"Peak forecast, all regions", figure(peak) + " tokens/s", "no load is forecast"}
+	if peak > 0 {
+		load.Below = p.clock(at)
+		if capacity > 0 {
+			load.Below += fmt.Sprintf(", %.0f %% of what is planned", 100*peak/capacity)
+		}
+	}
+	return append(out, load)
+}
+
+// together is the greatest load of all courses in one minute, and which.
+func (p Page) together() (peak float64, minute int) {
+	for w := 0; len(p.Courses) > 0 && w < len(p.Courses[0].Planned); w++ {
+		var sum float64
+		for _, c := range p.Courses {
+			sum += c.Planned[w]
+		}
+		if sum > peak {
+			peak, minute = sum, w
+		}
+	}
+	return peak, minute
+}
+
+// clock is the time of a minute of the forecast.
+func (p Page) clock(minute int) string {
+	if p.Proposal.At == nil {
+		return fmt.Sprintf("minute %d", minute)
+	}
+	return "at " + p.Proposal.At.Add(time.Duration(minute)*time.Minute).Format("15:04")
+}
+
+// held is a constraint that keeps counts as they are, and where.
+type held struct {
+	Row, Means string
+	Places     []string
+}
+
+// meanings says what a constraint is, by the first word of its name.
+var meanings = map[string]string{
+	"local":    "a region carries its share of its own peak itself",
+	"demand":   "all regions together carry their common peak",
+	"capacity": "no more of it can be had there",
+	"loss":     "all load is carried with it gone",
+	"reach":    "load is carried near enough to where it arises",
+	"min":      "the fewest replicas that the service allows",
+	"max":      "the most replicas that the service allows",
+}
+
+// held lists the constraints that hold the counts, in the order of the changes.
+func (p Page) held() []held {
+	var out []held
+	for _, c := range p.Proposal.Changes {
+		place := fmt.Sprintf("%s in %s on %s", c.Model, c.Region, c.offering())
+		for _, b := range c.Binding {
+			at := slices.IndexFunc(out, func(h held) bool { return h.Row == b })
+			if at < 0 {
+				at, out = len(out), append(out, held{Row: b, Means: meanings[strings.Fields(b)[0]]})
+			}
+			out[at].Places = append(out[at].Places, place)
+		}
+	}
+	return out
+}

@@ -1,0 +1,131 @@
+package plan
+
+import (
+	"bytes"
+	"math"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// aPage is a review of two regions, one of which has no forecast.
+func aPage(t *testing.T, service string) Page {
+	t.Helper()
+	p := twoRegions()
+	at := time.Date(2027, 1, 15, 14, 0, 0, 0, time.UTC)
+	then := 3000.0
+	c := Course{Model: "m", Region: "us", CapacityNow: 2000, CapacityThen: &then, StartUp: 10 * time.Minute, PeakHigh: 4400}
+	for m := range 24 * 60 {
+		v := 1500 + 1000*math.Sin(float64(m)/200)
+		if m > 300 && m < 400 {
+			v = math.NaN()
+		}
+		c.Past = append(c.Past, v)
+	}
+	for m := range 60 {
+		v := 3000 + 16*float64(m)
+		c.Planned, c.Mean, c.Lo90, c.Hi90 = append(c.Planned, v), append(c.Mean, v-50), append(c.Lo90, v-300), append(c.Hi90, v+300)
+	}
+	dark := Course{Model: "m", Region: "eu", Planned: make([]float64, 60), CapacityNow: 2000}
+	proposal := proposal(t, p, Context{At: at, Horizon: time.Hour, Forecaster: "auto", Assumed: []string{"a <price> & more"}})
+	return Page{Service: service, Proposal: proposal, Courses: []Course{c, dark}}
+}
+
+func htmlOf(t *testing.T, p Page) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := p.WriteHTML(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// The page says what a person has to decide on.
+func TestPageSays(t *testing.T) {
+	text := htmlOf(t, aPage(t, "chat"))
+	for _, want := range []string{
+		"Capacity review of chat", "for 1h from Friday, 15 January 2027, 14:00 UTC, forecast by auto", "Add 1 replica: $0.80 an hour more.",
+		"Proven to be the cheapest plan that satisfies every constraint: $4.10 for the hour, starts included.", "$3.20 → $4.00", "&#43;$584.00 in a month like this hour",
+		"4 → 5", "eu carries 1000 of the peak", "peak 3944 at 14:59, 19 of 20 below 4400; capacity 2000 → 3000 tokens/s", "(above what stands)",
+		"no load forecast; capacity 2000 tokens/s", "a &lt;price&gt; &amp; more", "all regions together carry their common peak",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not on the page", want)
+		}
+	}
+	for _, not := range []string{"NaN", "Inf", "ZgotmplZ", "<nil>"} {
+		if strings.Contains(text, not) {
+			t.Errorf("%s is on the page", not)
+		}
+	}
+}
+
+// The page needs nothing but itself, and is the same however long solving took.
+func TestPageStandsAlone(t *testing.T) {
+	p := aPage(t, "chat")
+	first := htmlOf(t, p)
+	p.Proposal.SolveMillis = 1234
+	if htmlOf(t, p) != first {
+		t.Error("the time of solving is on the page")
+	}
+	if found := regexp.MustCompile(`https?://|<script|@import|src=`).FindString(first); found != "" {
+		t.Errorf("the page refers to something: %s", found)
+	}
+}
+
+// Names of other people's making stay text.
+func TestPageEscapes(t *testing.T) {
+	const evil = `"><script>alert(1)</script>`
+	p := aPage(t, evil)
+	p.Courses[0].Model, p.Courses[0].Region, p.Proposal.Changes[0].Model, p.Proposal.Changes[0].Reason = evil, evil, evil, evil
+	p.Proposal.Infeasible = []string{evil}
+	if text := htmlOf(t, p); strings.Contains(text, "<script") {
+		t.Error("a name became a tag")
+	}
+}
+
+// Steps are drawn up when new replicas are ready, and down at once.
+func TestPageDrawsSteps(t *testing.T) {
+	f := frame{ahead: 60, top: 4000}
+	for name, c := range map[string]struct {
+		now, then float64
+		want      string
+	}{
+		"up":   {1000, 3000, "M600,112.5H666.7V37.5H1000"},
+		"down": {3000, 1000, "M600,37.5H600V112.5H1000"},
+		"same": {2000, 2000, "M600,75H600V75H1000"},
+	} {
+		var got chart
+		got.capacity(f, Course{CapacityNow: c.now, CapacityThen: &c.then, StartUp: 10 * time.Minute})
+		if got.Then != c.want {
+			t.Errorf("%s: %s, want %s", name, got.Then, c.want)
+		}
+	}
+}
+
+// A review without a plan, a forecast or a time is a page all the same.
+func TestPageOfLittle(t *testing.T) {
+	p := aPage(t, "chat")
+	for name, page := range map[string]Page{
+		"nothing":    {},
+		"infeasible": {Service: "chat", Proposal: Proposal{Status: StatusInfeasible, Infeasible: []string{"m in us: too much"}}, Courses: p.Courses},
+		"unknown":    {Service: "chat", Proposal: Proposal{Status: StatusUnknown}},
+	} {
+		text := htmlOf(t, page)
+		if strings.Contains(text, "NaN") || !strings.HasSuffix(text, "</html>\n") {
+			t.Errorf("%s:\n%s", name, text)
+		}
+		if name == "infeasible" && !strings.Contains(text, "No plan satisfies every constraint.") {
+			t.Error(name)
+		}
+	}
+}
+
+func TestDollars(t *testing.T) {
+	for v, want := range map[float64]string{0: "$0.00", 12.345: "$12.35", 999.5: "$999.50", 1234.4: "$1,234", 1234567: "$1,234,567", 123456: "$123,456"} {
+		if got := dollars(v); got != want {
+			t.Errorf("%g: %s, want %s", v, got, want)
+		}
+	}
+}

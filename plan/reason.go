@@ -1,0 +1,334 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// wording puts counts x of a problem in words; flows is of one model.
+type wording struct {
+	*Problem
+	Context
+	x     [][][]int
+	rules *rules
+	flows []flow
+}
+
+// gpu and capacity name a column.
+func (w *wording) gpu(k int) string {
+	if w.Columns != nil {
+		return w.Columns[k]
+	}
+	return w.Problem.GPUs[k]
+}
+
+func (w *wording) capacity(k int) string {
+	if w.CapacityType != nil && w.CapacityType[k] != "" {
+		return w.CapacityType[k]
+	}
+	return w.Context.Capacity
+}
+
+// rows groups the columns that hold replicas of model i in region j, now or then,
+// by what they are called.
+func (w *wording) rows(i, j int) [][]int {
+	var out [][]int
+	for k := range w.Problem.GPUs {
+		if w.N[i][j][k] == 0 && w.x[i][j][k] == 0 {
+			continue
+		}
+		same := slices.IndexFunc(out, func(g []int) bool { return w.gpu(g[0]) == w.gpu(k) && w.capacity(g[0]) == w.capacity(k) })
+		if same < 0 {
+			out = append(out, []int{k})
+		} else {
+			out[same] = append(out[same], k)
+		}
+	}
+	return out
+}
+
+// change is the row of the proposal for some columns of model i in region j.
+func (w *wording) change(i, j int, columns []int) Change {
+	p := w.Problem
+	ch := Change{
+		Model: p.Models[i], Region: p.Regions[j], GPU: w.gpu(columns[0]), Capacity: known(w.capacity(columns[0])), ForecastPeakTPS: p.Peak(i, j),
+		SentTPS: w.flows[j].sent, TakenTPS: w.flows[j].taken, PeakAt: w.peakAt(w.flows[j].peak), Binding: []string{},
+	}
+	donated := 0
+	for _, k := range columns {
+		n, then := p.N[i][j][k], w.x[i][j][k]
+		ch.Now, ch.Then = ch.Now+n, ch.Then+then
+		ch.CapacityTPS += p.Theta[i][k] * float64(then)
+		if !p.Reserved(k) {
+			ch.CostPerHour += w.price(p, j, k) * float64(then-n)
+		}
+		if w.Donated != nil {
+			donated += w.Donated[i][j][k]
+		}
+		ch.Switched += p.switched(w.x, j, k)[i]
+		for _, b := range append(p.binding(w.x, i, j, k), w.bindingCovers(i, j, k)...) {
+			if !slices.Contains(ch.Binding, b) {
+				ch.Binding = append(ch.Binding, b)
+			}
+		}
+	}
+	ch.Delta = ch.Then - ch.Now
+	if all := p.carried(w.x, i, j); all > 0 {
+		u := ch.ForecastPeakTPS / all
+		ch.Utilisation = &u
+	}
+	if ch.Delta < 0 && w.Donate {
+		ch.Donate = -ch.Delta
+	}
+	ch.Reclaim = min(max(0, ch.Delta), donated)
+	ch.Reason = w.reason(ch, i, j)
+	return ch
+}
+
+// bindingCovers names the rows over a part of the regions that one replica less
+// would break: what is to be carried without a region, or within reach.
+func (w *wording) bindingCovers(i, j, k int) []string {
+	var out []string
+	for _, c := range w.rules.covers[i] {
+		if w.x[i][j][k] == 0 || !c.regions.has(j) || c.regions.size() == len(w.Regions) {
+			continue
+		}
+		carried := -w.Theta[i][k]
+		for r := range w.Regions {
+			if c.regions.has(r) {
+				carried += w.carried(w.x, i, r)
+			}
+		}
+		switch {
+		case covers(carried, c.need):
+		case c.lost >= 0:
+			out = append(out, "loss of "+w.Regions[c.lost])
+		default:
+			out = append(out, "reach within the round trip allowed")
+		}
+	}
+	return out
+}
+
+// peakAt is when window number peak begins, nil when the plan is of no time or there
+// is no peak.
+func (w *wording) peakAt(peak int) *time.Time {
+	windows := len(w.Rho[0][0])
+	if w.At.IsZero() || peak < 0 || windows == 0 {
+		return nil
+	}
+	t := w.At.Add(w.Horizon / time.Duration(windows) * time.Duration(peak))
+	return &t
+}
+
+// reason says in a sentence why the count changes or stays.
+func (w *wording) reason(c Change, i, j int) string {
+	peak := "no load is forecast"
+	if c.ForecastPeakTPS > 0 {
+		peak = fmt.Sprintf("peak of %s tokens/s", figure(c.ForecastPeakTPS))
+		if c.PeakAt != nil {
+			peak += c.PeakAt.Format(" at 15:04")
+		}
+	}
+	after := figure(w.carried(w.x, i, j))
+	if len(w.rows(i, j)) > 1 {
+		after += " in all"
+	}
+	var do string
+	switch {
+	case c.Delta > 0:
+		do = fmt.Sprintf("add %d for %s%s%s", c.Delta, after, newOnes(c), w.money(c))
+	case c.Delta < 0:
+		verb := "remove"
+		if c.Donate > 0 {
+			verb = "donate"
+		}
+		do = fmt.Sprintf("%s %d, leaving %s%s", verb, -c.Delta, after, w.money(c))
+	default:
+		do = fmt.Sprintf("keep %d", c.Then)
+	}
+	why := "; nothing more is needed"
+	if len(c.Binding) > 0 {
+		why = "; held by " + strings.Join(c.Binding, ", ")
+	}
+	return fmt.Sprintf("%s; %s: %s%s%s", peak, w.before(c, i, j), do, w.lending(j), why)
+}
+
+// before says what stands.
+func (w *wording) before(c Change, i, j int) string {
+	has := w.carried(w.N, i, j)
+	own := 0.0
+	if c.Now > 0 {
+		for _, k := range w.rows(i, j) {
+			if w.gpu(k[0]) == c.GPU && (c.Capacity == nil || w.capacity(k[0]) == *c.Capacity) {
+				for _, k := range k {
+					own += w.Theta[i][k] * float64(w.N[i][j][k])
+				}
+			}
+		}
+	}
+	switch {
+	case has == 0:
+		return "nothing stands"
+	case own == has:
+		return fmt.Sprintf("%d x %s carry %s", c.Now, c.GPU, figure(has))
+	}
+	return fmt.Sprintf("all replicas there carry %s", figure(has))
+}
+
+// newOnes says where new replicas come from, where that is not a new VM.
+func newOnes(c Change) string {
+	s := ""
+	if c.Reclaim > 0 {
+		s += fmt.Sprintf(", %d of them reclaimed", c.Reclaim)
+	}
+	if c.Switched > 0 {
+		s += fmt.Sprintf(", %d of them on machines that other models give up", min(c.Switched, c.Delta))
+	}
+	return s
+}
+
+// money says what a change of the count costs or spares.
+func (w *wording) money(c Change) string {
+	switch {
+	case c.CostPerHour > 0:
+		return fmt.Sprintf(", $%.2f/h more", c.CostPerHour)
+	case c.CostPerHour < 0:
+		return fmt.Sprintf(", $%.2f/h less", -c.CostPerHour)
+	case c.Capacity != nil && *c.Capacity == "reserved":
+		return ", which is paid already"
+	}
+	return ""
+}
+
+// lending says what region j leaves to others at its peak, and carries for others.
+func (w *wording) lending(j int) string {
+	f, s := w.flows[j], ""
+	if f.sent > 0 && len(f.to) > 0 {
+		s += fmt.Sprintf("; %s carries %s of the peak", w.names(f.to), figure(f.sent))
+	}
+	if f.taken > 0 {
+		s += fmt.Sprintf("; carries up to %s of %s's load", figure(f.taken), w.names(f.from))
+	}
+	return s
+}
+
+func (w *wording) names(regions []int) string {
+	var out []string
+	for _, j := range regions {
+		out = append(out, w.Regions[j])
+	}
+	return strings.Join(out, " and ")
+}
+
+// flow is what a region gives and takes of one model's load.
+type flow struct {
+	// peak is the window of the region's greatest load, -1 for no load.
+	peak int
+	// sent is what of that is beyond its capacity, and to where it can go.
+	sent float64
+	to   []int
+	// taken is the most that it carries for others in any window, and for whom.
+	taken float64
+	from  []int
+}
+
+// flows places what is beyond each region's capacity, window by window, where most
+// is free within reach.
+func (p *Problem) flows(x [][][]int, i int) []flow {
+	out := make([]flow, len(p.Regions))
+	for j := range out {
+		out[j].peak = -1
+		for w, v := range p.Rho[i][j] {
+			if v > 0 && (out[j].peak < 0 || v > p.Rho[i][j][out[j].peak]) {
+				out[j].peak = w
+			}
+		}
+	}
+	for w := range p.Rho[i][0] {
+		p.place(out, x, i, w)
+	}
+	return out
+}
+
+// place places the load of one window.
+func (p *Problem) place(out []flow, x [][][]int, i, w int) {
+	free := make([]float64, len(out))
+	taken, from := make([]float64, len(out)), make([][]int, len(out))
+	for j := range out {
+		free[j] = p.carried(x, i, j) - p.Rho[i][j][w]
+	}
+	for j := range out {
+		beyond := -free[j]
+		if covers(0, beyond) || beyond < 1e-6*p.Rho[i][j][w] {
+			continue
+		}
+		if w == out[j].peak {
+			out[j].sent = beyond
+		}
+		near := p.near(j)
+		for beyond > 0 {
+			to := -1
+			for r := range out {
+				if near.has(r) && free[r] > 0 && (to < 0 || free[r] > free[to]) {
+					to = r
+				}
+			}
+			if to < 0 {
+				break
+			}
+			part := math.Min(beyond, free[to])
+			free[to], beyond = free[to]-part, beyond-part
+			taken[to], from[to] = taken[to]+part, append(from[to], j)
+			if w == out[j].peak {
+				out[j].to = append(out[j].to, to)
+			}
+		}
+	}
+	for j := range out {
+		if taken[j] > out[j].taken {
+			out[j].taken, out[j].from = taken[j], from[j]
+		}
+	}
+}
+
+// switched is how many VMs with GPU k in region j each model takes over from
+// others.
+func (p *Problem) switched(x [][][]int, j, k int) []int {
+	share := make([]int, len(p.Models))
+	if p.Switch != nil {
+		p.spared(j, k, func(i int) int { return x[i][j][k] }, share)
+	}
+	return share
+}
+
+// figure writes a rate to about three digits.
+func figure(v float64) string {
+	for _, u := range []struct {
+		size float64
+		name string
+	}{{1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
+		if v >= 10*u.size || u.size > 1e3 && v >= u.size {
+			return strconv.FormatFloat(v/u.size, 'f', decimals(v/u.size), 64) + u.name
+		}
+	}
+	if v >= 100 || v == math.Trunc(v) {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.3g", v)
+}
+
+// decimals is how many decimals three digits of v have.
+func decimals(v float64) int {
+	switch {
+	case v == math.Trunc(v) || v >= 100:
+		return 0
+	case v >= 10:
+		return 1
+	}
+	return 2
+}

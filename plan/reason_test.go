@@ -1,0 +1,164 @@
+package plan
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+// twoRegions is one model in two regions whose peaks come in different windows.
+func twoRegions() *Problem {
+	return &Problem{
+		Models: []string{"m"}, Regions: []string{"us", "eu"}, GPUs: []string{"L4"}, N: [][][]int{{{2}, {2}}}, Theta: [][]float64{{1000}},
+		Alpha: []float64{0.8}, Sigma: [][]float64{{0.1}}, Rho: [][][]float64{{{4000, 1000}, {500, 2000}}}, Epsilon: 0.7,
+	}
+}
+
+// A reason says when the peak comes, what carries it now, what the change costs,
+// and who helps whom.
+func TestReasons(t *testing.T) {
+	p := twoRegions()
+	got := proposal(t, p, Context{At: time.Date(2027, 1, 15, 14, 0, 0, 0, time.UTC), Horizon: time.Hour})
+	for at, want := range []string{
+		"peak of 4000 tokens/s at 14:00; 2 x L4 carry 2000: add 1 for 3000, $0.80/h more; eu carries 1000 of the peak; held by local demand, demand over all regions",
+		"peak of 2000 tokens/s at 14:30; 2 x L4 carry 2000: keep 2; carries up to 1000 of us's load; held by local demand, demand over all regions",
+	} {
+		if got.Changes[at].Reason != want {
+			t.Errorf("got  %q\nwant %q", got.Changes[at].Reason, want)
+		}
+	}
+	if c := got.Changes[0]; c.SentTPS != 1000 || c.TakenTPS != 0 || c.CostPerHour != 0.8 || !c.PeakAt.Equal(time.Date(2027, 1, 15, 14, 0, 0, 0, time.UTC)) {
+		t.Errorf("%+v", c)
+	}
+	if c := got.Changes[1]; c.SentTPS != 0 || c.TakenTPS != 1000 || c.CostPerHour != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// What is reserved is billed in whole, used or not, and its use costs no more.
+func TestReservedIsBilledInWhole(t *testing.T) {
+	p := twoRegions()
+	p.GPUs, p.Theta, p.Alpha, p.Sigma = []string{"L4", "L4 (reserved)"}, [][]float64{{1000, 1000}}, []float64{0.8, 0.4}, [][]float64{{0.1, 0.1}}
+	p.N, p.Capacity, p.CapacityType = [][][]int{{{0, 0}, {0, 0}}}, [][]*int{{nil, ptr(3)}, {nil, ptr(5)}}, []string{"on_demand", "reserved"}
+	got := proposal(t, p, Context{Columns: []string{"L4", "L4"}})
+	if *got.CostPerHour.Now != 8*0.4 || *got.CostPerHour.Then != 8*0.4 {
+		t.Fatalf("now %g, then %g", *got.CostPerHour.Now, *got.CostPerHour.Then)
+	}
+	for _, c := range got.Changes {
+		if c.GPU != "L4" || *c.Capacity != "reserved" || c.CostPerHour != 0 || !strings.Contains(c.Reason, "which is paid already") {
+			t.Fatalf("%+v", c)
+		}
+	}
+}
+
+// Columns of one name and capacity type are one row.
+func TestColumnsOfOneNameAreOneRow(t *testing.T) {
+	p := twoRegions()
+	p.GPUs, p.Theta, p.Alpha, p.Sigma = []string{"L4 (base)", "L4"}, [][]float64{{1000, 1000}}, []float64{0.3, 0.8}, [][]float64{{0, 0}}
+	p.N, p.Capacity = [][][]int{{{1, 1}, {0, 2}}}, [][]*int{{ptr(1), nil}, {ptr(1), nil}}
+	got := proposal(t, p, Context{Columns: []string{"L4", "L4"}, Billed: [][]float64{{0.8, 0.8}, {0.8, 0.8}}})
+	if len(got.Changes) != 2 || got.Changes[0].Now != 2 || got.Changes[0].Then != 3 || got.Changes[0].CapacityTPS != 3000 {
+		t.Fatalf("%+v", got.Changes)
+	}
+	if !strings.Contains(got.Changes[0].Reason, "2 x L4 carry 2000") {
+		t.Fatal(got.Changes[0].Reason)
+	}
+}
+
+// A model that takes over another's machine is said to.
+func TestReasonSaysWhoGivesUpMachines(t *testing.T) {
+	p := twoRegions()
+	p.Models, p.Theta, p.Sigma = []string{"a", "b"}, [][]float64{{1000}, {1000}}, [][]float64{{0.2}, {0.2}}
+	p.N = [][][]int{{{1}, {0}}, {{2}, {0}}}
+	p.Rho = [][][]float64{{{2000}, {0}}, {{100}, {0}}}
+	swap := 0.1
+	p.Switch = [][]*float64{{&swap}, {&swap}}
+	got := proposal(t, p, Context{})
+	if c := got.Changes[0]; c.Delta != 1 || c.Switched != 1 || !strings.Contains(c.Reason, "1 of them on machines that other models give up") {
+		t.Fatalf("%+v", got.Changes)
+	}
+}
+
+// What is sent somewhere is taken by somebody, and nobody takes more than is free.
+func TestFlowsBalance(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 7))
+	for n := range 300 {
+		p := twoRegions()
+		p.Regions, p.N, p.Rho = []string{"a", "b", "c"}, [][][]int{{{0}, {0}, {0}}}, [][][]float64{{{0}, {0}, {0}}}
+		x := [][][]int{{{rng.IntN(5)}, {rng.IntN(5)}, {rng.IntN(5)}}}
+		load, capacity, short := 0.0, 0.0, 0.0
+		for j := range p.Regions {
+			p.Rho[0][j][0] = float64(rng.IntN(5000))
+			load, capacity = load+p.Rho[0][j][0], capacity+p.carried(x, 0, j)
+			short += max(0, p.Rho[0][j][0]-p.carried(x, 0, j))
+		}
+		var sent, taken float64
+		for j, f := range p.flows(x, 0) {
+			sent, taken = sent+f.sent, taken+f.taken
+			if f.taken > max(0, p.carried(x, 0, j)-p.Rho[0][j][0]) {
+				t.Fatalf("%d: region %d takes %g", n, j, f.taken)
+			}
+		}
+		if want := short - max(0, load-capacity); sent != short || taken < want-1e-6 || taken > want+1e-6 {
+			t.Fatalf("%d: %g sent of %g, %g taken, want %g", n, sent, short, taken, want)
+		}
+	}
+}
+
+func TestFigures(t *testing.T) {
+	for v, want := range map[float64]string{0: "0", 12: "12", 0.125: "0.125", 123.4: "123", 9999: "9999", 12340: "12.3k", 41000: "41k", 1.5e6: "1.50M", 1e9: "1G", 2.5e10: "25G"} {
+		if got := figure(v); got != want {
+			t.Errorf("%g: %s, want %s", v, got, want)
+		}
+	}
+}
+
+// To survive the loss of one region needs no more than to survive any, and what it
+// needs really is enough.
+func TestSurviveNamedRegions(t *testing.T) {
+	p := twoRegions()
+	p.Regions, p.N, p.Rho = []string{"a", "b", "c"}, [][][]int{{{0}, {0}, {0}}}, [][][]float64{{{3000}, {2000}, {1000}}}
+	cost := func(survive bool, names ...string) float64 {
+		q := *p
+		q.Survive, q.SurviveRegions = survive, names
+		r := solve(t, &q, Options{})
+		for _, lost := range names {
+			left := 0.0
+			for j, name := range q.Regions {
+				if name != lost {
+					left += q.carried(r.X, 0, j)
+				}
+			}
+			if left < 6000 {
+				t.Errorf("without %s %g tokens/s are carried of 6000", lost, left)
+			}
+		}
+		return r.Objective
+	}
+	none, one, anyOne := cost(false), cost(true, "c"), cost(true)
+	if !(none < one && one < anyOne) {
+		t.Errorf("none %g, c %g, any %g", none, one, anyOne)
+	}
+	if all := cost(true, "a", "b", "c"); all != anyOne {
+		t.Errorf("all by name %g, any %g", all, anyOne)
+	}
+	gone := twoRegions()
+	gone.Survive = true
+	for _, c := range proposal(t, gone, Context{}).Changes {
+		other := map[string]string{"us": "eu", "eu": "us"}[c.Region]
+		if !strings.Contains(c.Reason, "loss of "+other) {
+			t.Errorf("%s: %s", c.Region, c.Reason)
+		}
+	}
+	tight := twoRegions()
+	tight.N, tight.Rho, tight.Survive, tight.SurviveRegions = [][][]int{{{0}, {0}}}, [][][]float64{{{4000.0000000000005}, {0}}}, true, []string{"us"}
+	if r := solve(t, tight, Options{}); r.Status != StatusOptimal || r.X[0][1][0] != 4 {
+		t.Errorf("a load that rounding put above four replicas: %+v", r)
+	}
+	p.Survive, p.SurviveRegions = true, []string{"mars"}
+	if _, err := Solve(p, Options{}); fmt.Sprint(err) != `survive_regions[0]: want one of the regions, got "mars"` {
+		t.Error(err)
+	}
+}

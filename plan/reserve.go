@@ -1,0 +1,253 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// HoursPerMonth is what prices by the month are counted with.
+const HoursPerMonth = 730
+
+// Reservation compares what a service could commit to for a load that it had:
+// enough for each region's own peak, enough for the peak of all regions together
+// (SkyLB 2.2 and figure 3), or what pays and the rest on demand.
+type Reservation struct {
+	From  time.Time `json:"from"`
+	Until time.Time `json:"until"`
+	// StepSeconds is over how long the load was averaged.
+	StepSeconds float64        `json:"step_s"`
+	Loads       []ReservedLoad `json:"loads"`
+	Rows        []ReservedRow  `json:"rows"`
+	Costs       []ReservedCost `json:"costs"`
+	BreakEven   []BreakEven    `json:"break_even"`
+	// Saving is the share that committing for the peak of all regions costs less
+	// than for each region's own; nil when there is no load.
+	Saving *float64 `json:"saving"`
+	// Assumed says what was not known.
+	Assumed []string `json:"assumed"`
+}
+
+// ReservedLoad is a model's load in one region, or, without one, in all together.
+// PeakTPS and LeastTPS are uncached prompt tokens a second; PeakOverLeast is nil
+// where the least is 0.
+type ReservedLoad struct {
+	Model         string    `json:"model"`
+	Region        *string   `json:"region"`
+	PeakTPS       float64   `json:"peak_tps"`
+	PeakAt        time.Time `json:"peak_at"`
+	LeastTPS      float64   `json:"least_tps"`
+	PeakOverLeast *float64  `json:"peak_over_least"`
+}
+
+// ReservedRow is how many replicas to commit to: for the region's own peak, and for
+// the peak of all regions.
+type ReservedRow struct {
+	Model      string `json:"model"`
+	Region     string `json:"region"`
+	GPU        string `json:"gpu"`
+	OwnPeak    int    `json:"own_peak"`
+	GlobalPeak int    `json:"global_peak"`
+}
+
+// ReservedCost is what a way of having the replicas would have cost, in USD, a
+// mean hour and a month of it. Committed replicas are paid all the time, OnDemand
+// is how many more there are in the busiest step.
+type ReservedCost struct {
+	Way          string  `json:"way"` // own_peaks, global_peak, mixed or on_demand
+	Committed    int     `json:"committed"`
+	OnDemand     int     `json:"on_demand"`
+	CostPerHour  float64 `json:"cost_per_hour"`
+	CostPerMonth float64 `json:"cost_per_month"`
+}
+
+// BreakEven is when committing to a GPU pays: from so many hours of use a month on.
+type BreakEven struct {
+	GPU string `json:"gpu"`
+	// Regions are those that have it.
+	Regions         []string `json:"regions"`
+	OnDemandPerHour float64  `json:"on_demand_per_hour"`
+	ReservedPerHour float64  `json:"reserved_per_hour"`
+	HoursPerMonth   float64  `json:"hours_per_month"`
+}
+
+// Reserve compares commitments for the load of p, whose windows are steps of a
+// past that began at from. Alpha is what a replica costs on demand, reserved what
+// it costs committed; what stands and what starts cost is left out. The peak of
+// all regions is carried with Epsilon of its own peak in each. It fails on a
+// problem that Check refuses or that has no solution.
+func Reserve(p *Problem, reserved []float64, from time.Time, step time.Duration, o Options) (*Reservation, error) {
+	q := *p
+	q.Extras, q.Max = Extras{}, nil
+	q.Alpha = reserved
+	q.N, q.Sigma = zeros(p), make([][]float64, len(p.Models))
+	for i := range q.Sigma {
+		q.Sigma[i] = make([]float64, len(p.GPUs))
+	}
+	global, err := solved(&q, "the peak of all regions", o)
+	if err != nil {
+		return nil, err
+	}
+	apart := q
+	apart.Epsilon, apart.Rho = 1, make([][][]float64, len(p.Models))
+	for i := range p.Models {
+		for j := range p.Regions {
+			apart.Rho[i] = append(apart.Rho[i], []float64{p.Peak(i, j)})
+		}
+	}
+	own, err := solved(&apart, "each region's peak", o)
+	if err != nil {
+		return nil, err
+	}
+	r := &Reservation{
+		From: from, Until: from.Add(time.Duration(len(p.Rho[0][0])) * step), StepSeconds: step.Seconds(), Rows: []ReservedRow{}, Assumed: []string{},
+	}
+	r.loads(p, step)
+	r.rows(p, own.X, global.X)
+	r.costs(p, reserved, own, global)
+	return r, nil
+}
+
+func zeros(p *Problem) [][][]int {
+	out := make([][][]int, len(p.Models))
+	for i := range out {
+		out[i] = make([][]int, len(p.Regions))
+		for j := range out[i] {
+			out[i][j] = make([]int, len(p.GPUs))
+		}
+	}
+	return out
+}
+
+func solved(p *Problem, what string, o Options) (Result, error) {
+	r, err := Solve(p, o)
+	switch {
+	case err != nil:
+		return r, err
+	case r.Status == StatusInfeasible:
+		return r, fmt.Errorf("reserving for %s: nothing carries it: %s", what, r.Infeasible[0])
+	case r.X == nil:
+		return r, fmt.Errorf("reserving for %s: no counts were found within the effort allowed", what)
+	}
+	return r, nil
+}
+
+// loads fills in how each model's load varies, by region and over all.
+func (r *Reservation) loads(p *Problem, step time.Duration) {
+	for i, model := range p.Models {
+		sum := make([]float64, len(p.Rho[i][0]))
+		for j, region := range p.Regions {
+			for w, v := range p.Rho[i][j] {
+				sum[w] += v
+			}
+			r.load(model, &region, p.Rho[i][j], step)
+		}
+		r.load(model, nil, sum, step)
+	}
+}
+
+func (r *Reservation) load(model string, region *string, values []float64, step time.Duration) {
+	l := ReservedLoad{Model: model, Region: region, PeakAt: r.From}
+	if len(values) > 0 {
+		l.PeakTPS, l.LeastTPS = slices.Max(values), slices.Min(values)
+		l.PeakAt = r.From.Add(time.Duration(slices.Index(values, l.PeakTPS)) * step)
+	}
+	if l.LeastTPS > 0 {
+		ratio := l.PeakTPS / l.LeastTPS
+		l.PeakOverLeast = &ratio
+	}
+	r.Loads = append(r.Loads, l)
+}
+
+func (r *Reservation) rows(p *Problem, own, global [][][]int) {
+	for i := range p.Models {
+		for j := range p.Regions {
+			for k := range p.GPUs {
+				if own[i][j][k] > 0 || global[i][j][k] > 0 {
+					r.Rows = append(r.Rows, ReservedRow{p.Models[i], p.Regions[j], p.GPUs[k], own[i][j][k], global[i][j][k]})
+				}
+			}
+		}
+	}
+}
+
+// costs fills in the ways, the saving and the break-even.
+func (r *Reservation) costs(p *Problem, reserved []float64, own, global Result) {
+	for k, gpu := range p.GPUs {
+		b := BreakEven{GPU: gpu, Regions: []string{}, OnDemandPerHour: p.Alpha[k], ReservedPerHour: reserved[k]}
+		for j, region := range p.Regions {
+			if limit(p.Capacity, j, k, unlimited) > 0 {
+				b.Regions = append(b.Regions, region)
+			}
+		}
+		if p.Alpha[k] > 0 {
+			b.HoursPerMonth = HoursPerMonth * reserved[k] / p.Alpha[k]
+		}
+		r.BreakEven = append(r.BreakEven, b)
+	}
+	r.cost("own_peaks", count(own.X), 0, own.Objective)
+	r.cost("global_peak", count(global.X), 0, global.Objective)
+	if own.Objective > 0 {
+		saving := 1 - global.Objective/own.Objective
+		r.Saving = &saving
+	}
+	var mixed, rented ReservedCost
+	for i := range p.Models {
+		p.stack(i, global.X[i], reserved, reserved, &mixed)
+		p.stack(i, global.X[i], p.Alpha, nil, &rented)
+	}
+	r.cost("mixed", mixed.Committed, mixed.OnDemand, mixed.CostPerHour)
+	r.cost("on_demand", 0, rented.OnDemand, rented.CostPerHour)
+}
+
+func (r *Reservation) cost(way string, committed, onDemand int, perHour float64) {
+	r.Costs = append(r.Costs, ReservedCost{way, committed, onDemand, perHour, HoursPerMonth * perHour})
+}
+
+func count(x [][][]int) int {
+	sum := 0
+	for i := range x {
+		for j := range x[i] {
+			for _, n := range x[i][j] {
+				sum += n
+			}
+		}
+	}
+	return sum
+}
+
+// stack fills the replicas that the peak of all regions needs with model i's load,
+// step by step, the cheapest by rank for what they carry first, and adds to cost
+// what they cost when each is committed to if that is cheaper for the time that it
+// is needed, and else on demand for just that time. Nil prices commit to none.
+func (p *Problem) stack(i int, x [][]int, rank, reserved []float64, cost *ReservedCost) {
+	loads := make([]float64, len(p.Rho[i][0]))
+	for j := range p.Regions {
+		for w, v := range p.Rho[i][j] {
+			loads[w] += v
+		}
+	}
+	slices.Sort(loads)
+	var order []int // a column a replica
+	for j := range x {
+		for k, n := range x[j] {
+			order = append(order, slices.Repeat([]int{k}, n)...)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(rank[a]*p.Theta[i][b], rank[b]*p.Theta[i][a]) })
+	below := 0.0
+	for _, k := range order {
+		idle, _ := slices.BinarySearch(loads, below*(1+relTolerance)+relTolerance)
+		below += p.Theta[i][k]
+		onDemand := p.Alpha[k] * float64(len(loads)-idle) / float64(max(1, len(loads)))
+		switch {
+		case reserved != nil && reserved[k] <= onDemand:
+			cost.Committed++
+			cost.CostPerHour += reserved[k]
+		case idle < len(loads):
+			cost.OnDemand++
+			cost.CostPerHour += onDemand
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package plan
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// ways puts the ways of a ReservedCost in words.
+var ways = map[string]string{
+	"own_peaks":   "commit for each region's own peak",
+	"global_peak": "commit for the peak of all regions",
+	"mixed":       "commit to what pays, the rest on demand",
+	"on_demand":   "all on demand, scaled without delay",
+}
+
+// WriteTable writes the comparison for people.
+func (r *Reservation) WriteTable(w io.Writer) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "Load from %s to %s, means of %gs:\n", r.From.Format("2006-01-02 15:04"), r.Until.Format("2006-01-02 15:04 MST"), r.StepSeconds)
+	rows := [][]string{{"MODEL", "REGION", "PEAK TOK/S", "PEAK AT", "LEAST TOK/S", "PEAK/LEAST"}}
+	for _, l := range r.Loads {
+		region, ratio := "all together", "-"
+		if l.Region != nil {
+			region = *l.Region
+		}
+		if l.PeakOverLeast != nil {
+			ratio = fmt.Sprintf("%.2f", *l.PeakOverLeast)
+		}
+		rows = append(rows, []string{l.Model, region, fmt.Sprintf("%.0f", l.PeakTPS), l.PeakAt.Format("01-02 15:04"), fmt.Sprintf("%.0f", l.LeastTPS), ratio})
+	}
+	writeAligned(&b, rows, 2)
+	if len(r.Rows) > 0 {
+		fmt.Fprintln(&b, "\nReplicas to commit to:")
+		rows = [][]string{{"MODEL", "REGION", "GPU", "FOR OWN PEAK", "FOR GLOBAL PEAK"}}
+		for _, x := range r.Rows {
+			rows = append(rows, []string{x.Model, x.Region, x.GPU, strconv.Itoa(x.OwnPeak), strconv.Itoa(x.GlobalPeak)})
+		}
+		writeAligned(&b, rows, 3)
+	}
+	fmt.Fprintln(&b)
+	rows = [][]string{{"WAY", "COMMITTED", "ON DEMAND UP TO", "$/H", "$/MONTH"}}
+	for _, c := range r.Costs {
+		rows = append(rows, []string{ways[c.Way], strconv.Itoa(c.Committed), strconv.Itoa(c.OnDemand), fmt.Sprintf("%.2f", c.CostPerHour), fmt.Sprintf("%.0f", c.CostPerMonth)})
+	}
+	writeAligned(&b, rows, 1)
+	if r.Saving != nil {
+		fmt.Fprintf(&b, "\nCommitting for the peak of all regions costs %.1f %% less than for each region's own.\n", 100**r.Saving)
+	}
+	for _, e := range r.BreakEven {
+		fmt.Fprintf(&b, "%s in %s: $%.4g/h reserved, $%.4g/h on demand: a commitment pays from %.0f hours of use a month on, of %d.\n", e.GPU, strings.Join(e.Regions, ", "), e.ReservedPerHour, e.OnDemandPerHour, e.HoursPerMonth, HoursPerMonth)
+	}
+	if len(r.Assumed) > 0 {
+		fmt.Fprintln(&b, "\nAssumed:")
+		list(&b, r.Assumed)
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
