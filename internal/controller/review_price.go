@@ -36,12 +36,10 @@ type listPrice struct {
 var listPrices = map[string]map[string]listPrice{
 	"aws": {
 		"L4":   {0.8048, "g6.xlarge in us-east-1"},
-		"A100": {21.957642 / 8, "p4d.24xlarge in us-east-1"},
 		"H100": {6.88, "p5.4xlarge in us-east-1"},
 	},
 	"gcp": {
 		"L4":   {0.7068, "g2-standard-4 in us-central1"},
-		"A100": {3.673385, "a2-highgpu-1g in us-central1"},
 		"H100": {87.83 / 8, "a3-highgpu-8g in us-east4"},
 	},
 }
