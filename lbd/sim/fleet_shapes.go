@@ -86,6 +86,9 @@ var (
 	// peakShape is the interactive prompt tokens a second of a model over all
 	// regions at a Wednesday's peak: what about 20 replicas of the two large models
 	// carry, and two a region of the small ones.
+	// The paper does not publish them: they were set so that the instance-hours of
+	// its peak day come near, so those say nothing, and their differences between
+	// strategies do.
 	peakShape = []float64{30_000, 26_000, 9_000, 9_000, 12_000}
 	// tierShape is IW-F and IW-N by their share of interactive load, and NIW by what
 	// it is beside the mean of it: interactive requests are 72 % of all.
