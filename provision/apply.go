@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // defaultParallel bounds the changes carried out at once: enough for a service
@@ -41,6 +42,10 @@ type Options struct {
 	// replaced; any other error, that it refuses the configuration and goes on with
 	// what it had.
 	Reload func(ctx context.Context, w Want) error
+	// Now is the clock by which refused offerings are remembered; nil means time.Now.
+	Now func() time.Time
+	// Exhausted is what was refused before, and is added to; nil means nothing was.
+	Exhausted *Exhausted
 	// Drain is called before a running object is terminated for good and
 	// returns when it has nothing left to finish. It cannot refuse: nil and an
 	// empty function mean the same.
@@ -60,6 +65,12 @@ type Result struct {
 // calling Apply again with a fresh difference takes up where it ended.
 func Apply(ctx context.Context, changes Changes, p Provider, o Options) (Result, error) {
 	a := &applier{provider: p, opt: o, tokens: make(chan struct{}, max(1, cmp.Or(o.Parallel, defaultParallel)))}
+	if a.opt.Now == nil {
+		a.opt.Now = time.Now
+	}
+	if a.opt.Exhausted == nil {
+		a.opt.Exhausted = &Exhausted{}
+	}
 	for begin := 0; begin < len(changes); {
 		end := begin
 		for end < len(changes) && changes[end].Stage == changes[begin].Stage {
@@ -84,7 +95,7 @@ type applier struct {
 	opt      Options
 	tokens   chan struct{}
 
-	mu     sync.Mutex // guards what follows, and keeps calls of Progress apart
+	mu     sync.Mutex // guards what follows and opt.Exhausted, and keeps calls of Progress apart
 	result Result
 	errs   []error
 }
@@ -165,7 +176,7 @@ func (a *applier) carryOut(ctx context.Context, c *Change) error {
 			return err
 		}
 	}
-	o, err := a.provider.Launch(ctx, c.Want)
+	o, err := a.launch(ctx, c.Want)
 	if err != nil {
 		return err
 	}
@@ -175,6 +186,43 @@ func (a *applier) carryOut(ctx context.Context, c *Change) error {
 		}
 	}
 	return nil
+}
+
+// launch makes w on the first of its offerings that has capacity, passing over
+// those that were refused a while ago. When none has, the error is a
+// *NoCapacityError.
+func (a *applier) launch(ctx context.Context, w Want) (Object, error) {
+	if len(w.Offers) == 0 {
+		return a.provider.Launch(ctx, w)
+	}
+	none := &NoCapacityError{ID: w.ID, Region: w.Region}
+	for _, offer := range w.Offers {
+		if a.exhausted(offer) {
+			none.Passed = append(none.Passed, offer)
+			continue
+		}
+		w.Offers, w.CostPerHour = Offerings{offer}, offer.PricePerHour
+		o, err := a.provider.Launch(ctx, w)
+		var refused *CapacityError
+		if !errors.As(err, &refused) {
+			return o, err
+		}
+		a.refuse(refused)
+		none.Tried = append(none.Tried, refused)
+	}
+	return Object{}, none
+}
+
+func (a *applier) exhausted(o Offering) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.opt.Exhausted.Has(o, a.opt.Now())
+}
+
+func (a *applier) refuse(e *CapacityError) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.opt.Exhausted.Add(e, a.opt.Now())
 }
 
 // reload makes an object take up its configuration.

@@ -52,6 +52,10 @@ func (f *fake) step(what string, change func()) error {
 	return nil
 }
 
+func (f *fake) Offerings(context.Context, service.Region) (provision.Offerings, error) {
+	return nil, nil
+}
+
 func (f *fake) List(context.Context, string) ([]provision.Object, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -15,15 +15,16 @@ const (
 	ActionLaunch    Action = "launch"
 	ActionReplace   Action = "replace"
 	ActionReload    Action = "reload" // it reads its configuration again and goes on
+	ActionMend      Action = "mend"   // it is set right where it is
 	ActionTerminate Action = "terminate"
 )
 
 // Change is one step from what is to what should be.
 type Change struct {
 	Action Action
-	// Want is set for launch, replace and reload.
+	// Want is set for launch, replace, reload and mend.
 	Want Want
-	// Have is set for replace, reload and terminate, and for the launch of an object
+	// Have is set for replace, reload, mend and terminate, and for the launch of an object
 	// of which a dead trace is left.
 	Have   Object
 	Reason string
@@ -59,7 +60,8 @@ func (cs Changes) CostPerHour() float64 {
 // Diff is what has to change so that what exists becomes what is wanted. It
 // depends on neither the order of its arguments nor anything else.
 //
-// What is missing is launched first, all of it at once. Then what differs is
+// What machines stand on (firewalls, identities) is made and mended first of all,
+// and goes last. Then what is missing is launched, all of it at once. Then what differs is
 // replaced so that the service goes on: replicas one a region at a time,
 // balancers one at a time (also those that only reload, so that a configuration
 // that one refuses does not reach the others), the controller last. What is no longer wanted goes
@@ -127,7 +129,7 @@ func rank(w Want, o Object) int {
 	switch action, _ := differs(w, o); action {
 	case ActionReplace:
 		return 2
-	case ActionReload:
+	case ActionReload, ActionMend:
 		return 1
 	}
 	return 0
@@ -139,7 +141,9 @@ func differs(w Want, o Object) (action Action, reason string) {
 	switch {
 	case o.Kind != w.Kind || o.Region != w.Region:
 		return ActionReplace, "is a different thing"
-	case o.Address != w.Address || o.Admin != w.Admin:
+	case w.Kind.foundation() && o.Spec != w.Spec:
+		return ActionMend, "was changed"
+	case w.Address != "" && o.Address != w.Address || w.Admin != "" && o.Admin != w.Admin:
 		return ActionReplace, "address changed"
 	case w.Build != "" && o.Build != w.Build:
 		return ActionReplace, "executable changed"
@@ -174,18 +178,22 @@ func order(changes Changes) {
 	for i := range changes {
 		c := &changes[i]
 		switch c.group() {
+		case groupFoundation:
 		case groupLaunch:
+			c.Stage = 1
 		case groupReplicas:
 			inRegion[c.Region()]++
-			c.Stage = inRegion[c.Region()]
-			rolling = max(rolling, c.Stage)
+			c.Stage = 1 + inRegion[c.Region()]
+			rolling = max(rolling, inRegion[c.Region()])
 		case groupBalancers:
 			balancers++
-			c.Stage = rolling + balancers
+			c.Stage = 1 + rolling + balancers
 		case groupController:
-			c.Stage = rolling + balancers + 1
-		case groupGone:
 			c.Stage = rolling + balancers + 2
+		case groupGone:
+			c.Stage = rolling + balancers + 3
+		case groupFoundationGone:
+			c.Stage = rolling + balancers + 4
 		}
 	}
 	compact(changes)
@@ -194,15 +202,21 @@ func order(changes Changes) {
 
 // The groups of changes, in order.
 const (
-	groupLaunch = iota
+	groupFoundation = iota
+	groupLaunch
 	groupReplicas
 	groupBalancers
 	groupController
 	groupGone
+	groupFoundationGone
 )
 
 func (c Change) group() int {
 	switch {
+	case c.Kind().foundation() && c.Action == ActionTerminate:
+		return groupFoundationGone
+	case c.Kind().foundation():
+		return groupFoundation
 	case c.Action == ActionLaunch:
 		return groupLaunch
 	case c.Action == ActionTerminate:

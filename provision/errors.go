@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"skyserve/internal/service"
 )
 
 // ErrCannotReload says that an object cannot take up another configuration while
@@ -68,3 +70,84 @@ func (e *SpecError) Error() string { return e.Err.Error() }
 
 // Unwrap gives the cause.
 func (e *SpecError) Unwrap() error { return e.Err }
+
+// Scope is how far a refusal of capacity reaches.
+type Scope string
+
+// The scopes, from the narrowest.
+const (
+	ScopeZone   Scope = "zone"   // this type and capacity type in this zone
+	ScopeRegion Scope = "region" // this type and capacity type in every zone of the region
+	ScopeQuota  Scope = "quota"  // every type with this GPU and capacity type in the region: the account may not have more
+	ScopeCloud  Scope = "cloud"  // every type with this GPU and capacity type in the whole cloud
+)
+
+// CapacityError is an offering that cannot be had now; another one may. Launch
+// returns it only when nothing was made.
+type CapacityError struct {
+	Offering Offering
+	Scope    Scope
+	Code     string // the cloud's own: InsufficientInstanceCapacity
+	Err      error
+}
+
+// Error says what could not be had and how the cloud put it.
+func (e *CapacityError) Error() string {
+	return fmt.Sprintf("launching %s: no capacity (%s, of the whole %s): %v", e.Offering, e.Code, e.Scope, e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *CapacityError) Unwrap() error { return e.Err }
+
+// NoCapacityError is a wanted object for which every offering was refused.
+type NoCapacityError struct {
+	ID     string
+	Region service.Region
+	Tried  []*CapacityError // in the order of trying; those passed over because they were refused a while ago are not in it
+	Passed Offerings        // passed over
+}
+
+// Error lists what was tried.
+func (e *NoCapacityError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "launching %s in %s: none of %d offerings has capacity", e.ID, e.Region, len(e.Tried)+len(e.Passed))
+	for _, t := range e.Tried {
+		fmt.Fprintf(&b, "\n  %s: %s", t.Offering, t.Code)
+	}
+	if len(e.Passed) > 0 {
+		fmt.Fprintf(&b, "\n  %d more were refused in the last %s", len(e.Passed), exhaustedFor)
+	}
+	return b.String()
+}
+
+// CredentialsError is a cloud that does not know who asks, or does not let them.
+type CredentialsError struct {
+	Cloud  string // aws, gcp
+	Action string // what was refused, in the cloud's words: ec2:RunInstances; empty = everything
+	Code   string // the cloud's own
+	Err    error
+	Hint   string // what to do next
+}
+
+// Error says which cloud refused what.
+func (e *CredentialsError) Error() string {
+	if e.Action == "" {
+		return fmt.Sprintf("reaching %s: no valid credentials: %v", e.Cloud, e.Err)
+	}
+	return fmt.Sprintf("reaching %s: %s is not allowed: %v", e.Cloud, e.Action, e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *CredentialsError) Unwrap() error { return e.Err }
+
+// OwnedError is an object, or a name, that belongs to somebody else.
+type OwnedError struct {
+	What  string // service chat, record chat.example.com
+	Where string // the region, or the zone
+	Owner string // as far as it is known
+}
+
+// Error says what is taken, and by whom.
+func (e *OwnedError) Error() string {
+	return fmt.Sprintf("%s in %s belongs to another owner (%s)", e.What, e.Where, cmp.Or(e.Owner, "who left no name"))
+}

@@ -15,7 +15,14 @@ const (
 	KindBalancer   Kind = "balancer"
 	KindReplica    Kind = "replica"
 	KindController Kind = "controller"
+	// What machines in a cloud stand on: rules of a network, and what the machines
+	// may do in their own cloud. It is made before them and removed after them.
+	KindFirewall Kind = "firewall"
+	KindIdentity Kind = "identity"
 )
+
+// foundation says whether machines stand on objects of this kind.
+func (k Kind) foundation() bool { return k == KindFirewall || k == KindIdentity }
 
 // Object is one thing that exists for a service: a process of this machine or
 // a VM of a cloud. It is read from where the thing lives (lock files, tags),
@@ -23,10 +30,15 @@ const (
 type Object struct {
 	// ID is unique in the service (us-0, lb-us-0, controller), except when a
 	// crash left two of the same; Handle tells those apart.
-	ID      string         `json:"id"`
-	Kind    Kind           `json:"kind"`
-	Service string         `json:"service"`
-	Region  service.Region `json:"region,omitempty"`
+	ID      string `json:"id"`
+	Kind    Kind   `json:"kind"`
+	Service string `json:"service"`
+	// Owner is whose service it is: the fingerprint of the certificate authority
+	// that made it; empty where a machine has one user.
+	Owner  string         `json:"owner,omitempty"`
+	Region service.Region `json:"region,omitempty"`
+	// Offering is what it runs on in a cloud; nil elsewhere.
+	Offering *Offering `json:"offering,omitempty"`
 	// Spec is the hash of the configuration that the object runs with.
 	Spec string `json:"spec"`
 	// Fixed is the hash of the part of it that holds as long as the object runs;
@@ -56,28 +68,84 @@ type Want struct {
 	ID          string
 	Kind        Kind
 	Service     string
+	Owner       string // see Object
 	Region      service.Region
 	Spec        string
 	Fixed       string // see Object
 	Build       string
-	Address     string
-	Admin       string
+	Address     string // empty = whichever it gets
+	Admin       string // empty = whichever it gets
 	Labels      map[string]string
 	CostPerHour float64
+	// Offers are what it may run on, in the order of trying; empty where there is
+	// no choice. Apply hands Launch one of them at a time.
+	Offers Offerings
+	// Machine is how a machine in a cloud is set up, Rules what a firewall lets
+	// through, Grants what an identity may do.
+	Machine *Machine
+	Rules   []Rule
+	Grants  []Grant
 	// Recipe is how to make it, in the words of the provider that will; no
 	// other room reads it, and it may hold secrets, so it is never shown.
 	Recipe []byte
 }
 
+// Machine is how a VM is set up, the same in every cloud.
+type Machine struct {
+	// Role is whose firewall and identity it has: KindBalancer or KindReplica.
+	Role Kind
+	// UserData is its cloud-init document. Everybody who may describe the VM can
+	// read it: it holds no secret.
+	UserData string
+	// Image is the cloud's id of a boot image; empty = the cloud's current image
+	// for machines with, or without, a GPU.
+	Image string
+	// DiskGiB is the size of its disk.
+	DiskGiB int
+}
+
+// Source is who may reach a port.
+type Source string
+
+// The sources of a firewall's rules.
+const (
+	FromWorld     Source = "world"     // everybody
+	FromBalancers Source = "balancers" // the balancers of the service, in every region
+)
+
+// Rule lets traffic to one TCP port in. What no rule lets in stays out; everything
+// may go out.
+type Rule struct {
+	Port int    `json:"port"`
+	From Source `json:"from"`
+}
+
+// Grant is something that a VM may do in its own cloud.
+type Grant string
+
+// The grants.
+const (
+	// GrantOperate lets a balancer launch, list and terminate what carries the tags
+	// of its service, and nothing else.
+	GrantOperate Grant = "operate"
+)
+
 // Provider makes and removes objects in one place. Its methods are safe for
 // concurrent use and safe to repeat.
 type Provider interface {
+	// Offerings is what a region of this place has for renting, with prices where
+	// they are known; none where nothing is rented.
+	Offerings(ctx context.Context, region service.Region) (Offerings, error)
 	// List reads every object of a service, those that no longer run included
-	// as long as a trace of them exists.
+	// as long as a trace of them exists. In a cloud it goes by tags, in every region
+	// that the provider was made for, and the empty name stands for every service.
 	List(ctx context.Context, service string) ([]Object, error)
-	// Launch makes what is wanted and returns it once it exists, which is
-	// before it is ready. When the same object with the same Spec runs already,
-	// that one is returned. Errors include *PortTakenError and *StartError.
+	// Launch makes what is wanted, on the one offering of w.Offers where there is
+	// one, and returns it once it exists, which is before it is ready. When the same
+	// object with the same Spec runs already, that one is returned; a firewall or an
+	// identity that differs is set right. Repeating a call whose answer was lost makes
+	// nothing twice. Errors include *PortTakenError, *StartError, *CapacityError (then
+	// nothing was made), *CredentialsError and *OwnedError.
 	Launch(ctx context.Context, w Want) (Object, error)
 	// Terminate stops an object and removes every trace of it, and returns once
 	// that is certain. Terminating what does not exist is no error.

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"skyserve/internal/service"
 	"skyserve/provision"
 )
 
@@ -53,10 +54,15 @@ func NewProvider(svc Service, exe, build string, grace time.Duration) *Provider 
 	return &Provider{svc: svc, exe: exe, build: build, grace: grace}
 }
 
+// Offerings is nothing: this machine is not rented.
+func (p *Provider) Offerings(context.Context, service.Region) (provision.Offerings, error) {
+	return nil, nil
+}
+
 // List reads every object of the service.
-func (p *Provider) List(_ context.Context, service string) ([]provision.Object, error) {
-	if service != p.svc.name {
-		return nil, fmt.Errorf("listing the objects of %s: this provider is for %s", service, p.svc.name)
+func (p *Provider) List(_ context.Context, name string) ([]provision.Object, error) {
+	if name != p.svc.name {
+		return nil, fmt.Errorf("listing the objects of %s: this provider is for %s", name, p.svc.name)
 	}
 	return p.svc.Objects()
 }

@@ -1,0 +1,44 @@
+package provision
+
+import (
+	"net/http"
+	"sync"
+)
+
+// CallsPerHost bounds the calls that are in flight to one endpoint of a cloud,
+// which is one region of AWS: more only meets the rate limit.
+const CallsPerHost = 10
+
+// Bounded is a transport that keeps at most CallsPerHost requests to a host in
+// flight; others wait for their turn, or for the end of their context. A request
+// is in flight until its answer's header is there.
+func Bounded(next http.RoundTripper) http.RoundTripper {
+	return &bounded{next: next, turns: map[string]chan struct{}{}}
+}
+
+type bounded struct {
+	next  http.RoundTripper
+	mu    sync.Mutex
+	turns map[string]chan struct{}
+}
+
+// RoundTrip sends a request when it is its turn.
+func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	turn := b.turn(r.URL.Host)
+	select {
+	case turn <- struct{}{}:
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	defer func() { <-turn }()
+	return b.next.RoundTrip(r)
+}
+
+func (b *bounded) turn(host string) chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.turns[host] == nil {
+		b.turns[host] = make(chan struct{}, CallsPerHost)
+	}
+	return b.turns[host]
+}
