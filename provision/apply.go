@@ -46,10 +46,14 @@ type Options struct {
 	Now func() time.Time
 	// Exhausted is what was refused before, and is added to; nil means nothing was.
 	Exhausted *Exhausted
-	// Drain is called before a running object is terminated for good and
-	// returns when it has nothing left to finish. It cannot refuse: nil and an
-	// empty function mean the same.
+	// Drain is called before a running object is terminated for good, or after another
+	// took its place, and returns when it has nothing left to finish. It cannot refuse:
+	// nil and an empty function mean the same.
 	Drain func(ctx context.Context, o Object)
+	// Surge says whether a replacement is launched, and has settled, before the old
+	// object goes; nil means that none is: the two cannot stand side by side, or
+	// would be more than is allowed.
+	Surge func(c Change) bool
 }
 
 // Result is what Apply did.
@@ -152,8 +156,8 @@ func (a *applier) tell(c Change, p Phase, err error) {
 }
 
 // carryOut does one change. A replacement that is cut short leaves a missing
-// object, which the next difference launches. A reload that cannot be becomes a
-// replacement.
+// object, which the next difference launches, or two of one id, of which it keeps
+// the better. A reload that cannot be becomes a replacement.
 func (a *applier) carryOut(ctx context.Context, c *Change) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -166,12 +170,19 @@ func (a *applier) carryOut(ctx context.Context, c *Change) error {
 		}
 		c.Action = ActionReplace
 	case ActionTerminate:
-		if a.opt.Drain != nil && c.Have.Gone == "" {
-			a.opt.Drain(ctx, c.Have)
-		}
-		return a.terminate(ctx, c.Have)
+		return a.retire(ctx, c.Have)
 	}
 	if c.Action == ActionReplace {
+		return a.replace(ctx, *c)
+	}
+	_, err := a.launch(ctx, c.Want)
+	return err
+}
+
+// replace puts another object in the place of one.
+func (a *applier) replace(ctx context.Context, c Change) error {
+	surge := a.opt.Surge != nil && a.opt.Surge(c)
+	if !surge {
 		if err := a.terminate(ctx, c.Have); err != nil {
 			return err
 		}
@@ -180,12 +191,23 @@ func (a *applier) carryOut(ctx context.Context, c *Change) error {
 	if err != nil {
 		return err
 	}
-	if c.Action == ActionReplace && a.opt.Settle != nil {
+	if a.opt.Settle != nil {
 		if err := a.opt.Settle(ctx, o); err != nil {
 			return fmt.Errorf("waiting for %s after replacing it: %w", o.ID, err)
 		}
 	}
+	if surge {
+		return a.retire(ctx, c.Have)
+	}
 	return nil
+}
+
+// retire terminates an object once it has finished what it has.
+func (a *applier) retire(ctx context.Context, o Object) error {
+	if a.opt.Drain != nil && o.Gone == "" {
+		a.opt.Drain(ctx, o)
+	}
+	return a.terminate(ctx, o)
 }
 
 // launch makes w on the first of its offerings that has capacity, passing over

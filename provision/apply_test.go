@@ -65,7 +65,13 @@ func (f *fake) List(context.Context, string) ([]provision.Object, error) {
 func (f *fake) Launch(_ context.Context, w provision.Want) (o provision.Object, err error) {
 	err = f.step("launch "+w.ID, func() {
 		f.objects = slices.DeleteFunc(f.objects, func(o provision.Object) bool { return o.ID == w.ID && o.Gone != "" })
-		for _, have := range f.objects {
+		for i, have := range f.objects {
+			if have.ID == w.ID && have.Kind == w.Kind && have.Region == w.Region && (w.Kind == provision.KindFirewall || w.Kind == provision.KindIdentity) {
+				o = objectOf(w, 0)
+				o.Handle = have.Handle
+				f.objects[i] = o // set right where it is
+				return
+			}
 			if have.ID == w.ID && len(provision.Diff([]provision.Want{w}, []provision.Object{have})) == 0 {
 				o = have
 				return

@@ -16,7 +16,7 @@ var regions = []service.Region{"local/us", "local/eu"}
 
 // drawWants draws wanted objects with unique ids.
 func drawWants(t *rapid.T) []provision.Want {
-	kinds := []provision.Kind{provision.KindReplica, provision.KindBalancer, provision.KindController}
+	kinds := []provision.Kind{provision.KindReplica, provision.KindBalancer, provision.KindController, provision.KindFirewall, provision.KindIdentity}
 	var wants []provision.Want
 	for i := range rapid.IntRange(0, 8).Draw(t, "wants") {
 		wants = append(wants, provision.Want{
@@ -120,6 +120,7 @@ func TestStages(t *testing.T) {
 		want("lb-eu-0", b, "local/eu", "new"), want("lb-us-0", b, "local/us", "new"),
 		want("eu-0", r, "local/eu", "new"), want("us-0", r, "local/us", "new"), want("us-1", r, "local/us", "new"),
 		want("us-2", r, "local/us", "same"), want("us-3", r, "local/us", "same"),
+		want("firewall-us", provision.KindFirewall, "local/us", "new"), want("firewall-eu", provision.KindFirewall, "local/eu", "new"),
 	}
 	exists := []provision.Object{
 		have("controller", c, "", "old", ""),
@@ -127,15 +128,18 @@ func TestStages(t *testing.T) {
 		have("eu-0", r, "local/eu", "old", ""), have("us-0", r, "local/us", "old", ""), have("us-1", r, "local/us", "old", ""),
 		have("us-2", r, "local/us", "same", "killed"),
 		have("asia-0", r, "local/asia", "old", ""),
+		have("firewall-eu", provision.KindFirewall, "local/eu", "old", ""), have("firewall-asia", provision.KindFirewall, "local/asia", "old", ""),
 	}
 	want := []string{
-		"0 launch us-2 (killed)", "0 launch us-3 (new)",
-		"1 replace eu-0 (configuration changed)", "1 replace us-0 (configuration changed)",
-		"2 replace us-1 (configuration changed)",
-		"3 replace lb-eu-0 (configuration changed)",
-		"4 replace lb-us-0 (configuration changed)",
-		"5 replace controller (configuration changed)",
-		"6 terminate asia-0 (no longer wanted)",
+		"0 mend firewall-eu (was changed)", "0 launch firewall-us (new)",
+		"1 launch us-2 (killed)", "1 launch us-3 (new)",
+		"2 replace eu-0 (configuration changed)", "2 replace us-0 (configuration changed)",
+		"3 replace us-1 (configuration changed)",
+		"4 replace lb-eu-0 (configuration changed)",
+		"5 replace lb-us-0 (configuration changed)",
+		"6 replace controller (configuration changed)",
+		"7 terminate asia-0 (no longer wanted)",
+		"8 terminate firewall-asia (no longer wanted)",
 	}
 	var got []string
 	for _, c := range provision.Diff(wants, exists) {

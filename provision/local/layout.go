@@ -1,15 +1,12 @@
 package local
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/goccy/go-yaml"
 
@@ -28,7 +25,6 @@ const (
 	loopback      = "127.0.0.1"
 	portSetting   = "local.port"
 	labelStore    = "store" // host:port of the embedded store that an object serves
-	controllerID  = "controller"
 )
 
 // Layout is a service as it should be on this machine.
@@ -172,7 +168,7 @@ func (l *Layout) localReplicas() []placed {
 		for i := range l.spec.Models {
 			m := &l.spec.Models[i]
 			for _, n := range l.Wanted.Numbers(l.spec, m.Name, r.Name) {
-				c := service.ReplicaConfig{ID: replicaID(l.spec, i, r.Name, n), Model: m.Name, Kind: m.Engine.Kind, Region: r.Name}
+				c := service.ReplicaConfig{ID: provision.ReplicaID(l.spec, i, r.Name, n), Model: m.Name, Kind: m.Engine.Kind, Region: r.Name}
 				c.DataParallel, c.MaxNumSeqs = m.Engine.DataParallel, m.Engine.MaxNumSeqs
 				if len(m.GPUs) > 0 {
 					c.GPU = m.GPUs[0].Type
@@ -208,31 +204,14 @@ func placeAttached(spec *service.Spec, attached map[service.Region][]service.Rep
 
 // homeOf deals the replicas of a region out to its balancers in turn.
 func homeOf(r service.RegionSpec, number int) string {
-	return balancerID(r, number%r.Balancers)
-}
-
-func balancerID(r service.RegionSpec, n int) string {
-	return fmt.Sprintf("lb-%s-%d", r.Name.Place(), n)
-}
-
-// shortName is a model's first alias, else the end of its name, in the letters
-// that an id may have.
-func shortName(m *service.Model) string {
-	name := m.Name[strings.LastIndex(m.Name, "/")+1:]
-	if len(m.Aliases) > 0 {
-		name = m.Aliases[0]
-	}
-	words := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
-	})
-	return strings.Join(words, "-")
+	return provision.BalancerID(r.Name, number%r.Balancers)
 }
 
 // slotIDs lists the ids that need a slot, balancers apart from engines.
 func slotIDs(spec *service.Spec, replicas []placed) (balancers, engines []string) {
 	for _, r := range spec.Regions {
 		for n := range r.Balancers {
-			balancers = append(balancers, balancerID(r, n))
+			balancers = append(balancers, provision.BalancerID(r.Name, n))
 		}
 	}
 	for _, r := range replicas {
@@ -309,7 +288,7 @@ func (l *Layout) addControl(replicas []placed) error {
 	}
 	for _, r := range l.spec.Regions {
 		for n := range r.Balancers {
-			if err := l.addBalancer(r, balancerID(r, n)); err != nil {
+			if err := l.addBalancer(r, provision.BalancerID(r.Name, n)); err != nil {
 				return err
 			}
 		}
@@ -332,9 +311,9 @@ func (l *Layout) addBalancer(r service.RegionSpec, id string) error {
 		c.Models = append(c.Models, service.BalancerModel{Name: m.Name, Aliases: m.Aliases, LoRA: m.Engine.Adapters(), SLO: m.SLO})
 	}
 	identity := c
-	fixed, err := hashOf(identity.Fixed())
+	fixed, err := provision.HashOf(identity.Fixed())
 	if err == nil {
-		c.Revision, err = hashOf(identity)
+		c.Revision, err = provision.HashOf(identity)
 	}
 	if err != nil {
 		return fmt.Errorf("describing %s: %w", id, err)
@@ -358,7 +337,7 @@ func (l *Layout) peers(from service.Region, self string) []service.PeerConfig {
 	var peers []service.PeerConfig
 	for _, r := range l.spec.Regions {
 		for n := range r.Balancers {
-			id := balancerID(r, n)
+			id := provision.BalancerID(r.Name, n)
 			if id == self {
 				continue
 			}
@@ -375,13 +354,13 @@ func (l *Layout) peers(from service.Region, self string) []service.PeerConfig {
 // addController wants the controller. It reads the replicas again while it runs
 // and calls its configuration by the hash that it is known by, as balancers do.
 func (l *Layout) addController() error {
-	fixed, err := hashOf(l.Controller.Fixed())
+	fixed, err := provision.HashOf(l.Controller.Fixed())
 	identity := l.Controller
 	if err == nil {
-		l.Controller.Revision, err = hashOf(identity)
+		l.Controller.Revision, err = provision.HashOf(identity)
 	}
 	if err != nil {
-		return fmt.Errorf("describing the %s: %w", controllerID, err)
+		return fmt.Errorf("describing the %s: %w", provision.ControllerID, err)
 	}
 	ports := []port{{l.Controller.Listen, "controller"}}
 	labels := map[string]string{}
@@ -389,7 +368,7 @@ func (l *Layout) addController() error {
 		labels[labelStore] = l.Controller.StoreListen
 		ports = append(ports, port{l.Controller.StoreListen, "store"})
 	}
-	w := provision.Want{ID: controllerID, Kind: provision.KindController, Fixed: fixed, Admin: "http://" + l.Controller.Listen, Labels: labels}
+	w := provision.Want{ID: provision.ControllerID, Kind: provision.KindController, Fixed: fixed, Admin: "http://" + l.Controller.Listen, Labels: labels}
 	return l.wantConfigured(w, l.Controller, identity, "controller", ports)
 }
 
@@ -422,7 +401,7 @@ func (l *Layout) wantConfigured(w provision.Want, config, identity any, verb str
 
 // want adds a process whose identity decides whether it has to be replaced.
 func (l *Layout) want(w provision.Want, r recipe, identity any) error {
-	spec, err := hashOf(identity)
+	spec, err := provision.HashOf(identity)
 	if err != nil {
 		return fmt.Errorf("describing %s: %w", w.ID, err)
 	}
@@ -433,16 +412,4 @@ func (l *Layout) want(w provision.Want, r recipe, identity any) error {
 	l.Wants = append(l.Wants, w)
 	l.recipes[w.ID] = r
 	return nil
-}
-
-// hashOf is the hash of what a configuration says.
-func hashOf(config any) (string, error) {
-	text, err := json.Marshal(config)
-	return shortHash(text), err
-}
-
-// shortHash is 96 bits of a SHA-256: no two configurations of one service meet.
-func shortHash(data []byte) string {
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:12])
 }

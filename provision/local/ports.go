@@ -85,7 +85,7 @@ func (s Service) Ports() map[string][]string {
 		return nil
 	}
 	at := func(offset int) string { return addrOf(slots.Port + offset) }
-	ports := map[string][]string{controllerID: {at(storeOffset), at(controlOffset)}}
+	ports := map[string][]string{provision.ControllerID: {at(storeOffset), at(controlOffset)}}
 	for id, slot := range slots.Balancers {
 		ports[id] = []string{at(slot), at(adminOffset + slot)}
 	}

@@ -7,9 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strconv"
 
 	"skyserve/internal/service"
+	"skyserve/provision"
 )
 
 // Wanted is what a plan or an operator decided about replicas within what
@@ -110,7 +110,7 @@ func (w Wanted) IDs(spec *service.Spec) []string {
 				continue
 			}
 			for _, n := range w.Numbers(spec, m.Name, r.Name) {
-				ids = append(ids, replicaID(spec, i, r.Name, n))
+				ids = append(ids, provision.ReplicaID(spec, i, r.Name, n))
 			}
 		}
 	}
@@ -139,7 +139,7 @@ func (w Wanted) Without(spec *service.Spec, id string) (Wanted, error) {
 		for i := range spec.Models {
 			model := spec.Models[i].Name
 			numbers := w.Numbers(spec, model, r.Name)
-			at := slices.IndexFunc(numbers, func(n int) bool { return replicaID(spec, i, r.Name, n) == id })
+			at := slices.IndexFunc(numbers, func(n int) bool { return provision.ReplicaID(spec, i, r.Name, n) == id })
 			if r.Name.Cloud() != service.CloudLocal || at < 0 {
 				continue
 			}
@@ -193,14 +193,4 @@ func (w Wanted) tidy(spec *service.Spec, attached []string) Wanted {
 		}
 	}
 	return out
-}
-
-// replicaID names a replica of a local region: those of the service's first model
-// us-0, us-1, ...; those of further models carry the model's short name too.
-func replicaID(spec *service.Spec, model int, region service.Region, number int) string {
-	id := region.Place()
-	if model > 0 {
-		id += "-" + shortName(&spec.Models[model])
-	}
-	return id + "-" + strconv.Itoa(number)
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/provision"
 )
 
 const us, eu = service.Region("local/us"), service.Region("local/eu")
@@ -184,7 +185,7 @@ func TestAControllerIsKeptWhileItsReplicasChange(t *testing.T) {
 	svc, spec := newService(t, "chat"), specOf(t, twoRegions)
 	find := func(l *Layout) (spec, fixed string) {
 		for _, w := range l.Wants {
-			if w.ID == controllerID {
+			if w.ID == provision.ControllerID {
 				return w.Spec, w.Fixed
 			}
 		}

@@ -1,0 +1,265 @@
+package provision_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+const (
+	spot     = service.CapacitySpot
+	onDemand = service.CapacityOnDemand
+	reserved = service.CapacityReserved
+)
+
+// offer is an offering of an L4 or H100 in a zone of AWS.
+func offer(kind, zone string, capacity service.CapacityType, price float64) provision.Offering {
+	gpu := "L4"
+	if strings.HasPrefix(kind, "p5") {
+		gpu = "H100"
+	}
+	return provision.Offering{
+		Type: kind, Region: service.Region("aws/" + zone[:len(zone)-1]), Zone: zone, Capacity: capacity, GPU: gpu, GPUs: 1, PricePerHour: price,
+	}
+}
+
+func TestOfferingsAreTriedInTheOperatorsOrder(t *testing.T) {
+	all := provision.Offerings{
+		offer("g6.xlarge", "us-east-1b", onDemand, 0.8), offer("g6.xlarge", "us-east-1a", onDemand, 0.8),
+		offer("g6.xlarge", "us-east-1c", spot, 0.5), offer("g6.xlarge", "us-east-1a", spot, 0.4),
+		offer("g6.xlarge", "us-east-1b", spot, 0), offer("g6.xlarge", "us-east-1a", reserved, 0.3),
+	}
+	want := []string{
+		"spot g6.xlarge in us-east-1a", "spot g6.xlarge in us-east-1c", "spot g6.xlarge in us-east-1b", // its price is not known
+		"on_demand g6.xlarge in us-east-1a", "on_demand g6.xlarge in us-east-1b",
+	}
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		var got []string
+		for _, o := range all.InOrder([]service.CapacityType{spot, onDemand}) {
+			got = append(got, o.String())
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// A refusal speaks of as much as its scope says, of nothing else, and not for ever.
+func TestExhausted(t *testing.T) {
+	begin := time.Unix(1000, 0)
+	refused := offer("g6.xlarge", "us-east-1a", spot, 0.4)
+	others := map[string]provision.Offering{
+		"itself":                 refused,
+		"another zone":           offer("g6.xlarge", "us-east-1b", spot, 0.4),
+		"another type":           offer("g6.4xlarge", "us-east-1a", spot, 0.4),
+		"another region":         offer("g6.xlarge", "eu-west-1a", spot, 0.4),
+		"another GPU":            offer("p5.4xlarge", "us-east-1a", spot, 6),
+		"another capacity type":  offer("g6.xlarge", "us-east-1a", onDemand, 0.8),
+		"a machine without GPUs": {Type: "c7i.large", Region: "aws/us-east-1", Zone: "us-east-1a", Capacity: spot},
+	}
+	for scope, want := range map[provision.Scope][]string{
+		provision.ScopeZone:   {"itself"},
+		provision.ScopeRegion: {"another zone", "itself"},
+		provision.ScopeQuota:  {"another type", "another zone", "itself"},
+		provision.ScopeCloud:  {"another region", "another type", "another zone", "itself"},
+	} {
+		var e provision.Exhausted
+		e.Add(&provision.CapacityError{Offering: refused, Scope: scope}, begin)
+		var got []string
+		for name, o := range others {
+			if e.Has(o, begin.Add(time.Minute)) {
+				got = append(got, name)
+			}
+			if e.Has(o, begin.Add(time.Hour)) {
+				t.Errorf("%s: %s is passed over an hour later", scope, name)
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("%s: passes over %q, want %q", scope, got, want)
+		}
+	}
+}
+
+// scarce has no capacity but in the zones named.
+type scarce struct {
+	fake
+	zones []string
+	tried []string
+}
+
+func (s *scarce) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+	if len(w.Offers) != 1 {
+		return provision.Object{}, fmt.Errorf("got %d offerings, want one at a time", len(w.Offers))
+	}
+	o := w.Offers[0]
+	s.tried = append(s.tried, o.Zone)
+	if !slices.Contains(s.zones, o.Zone) {
+		return provision.Object{}, &provision.CapacityError{Offering: o, Scope: provision.ScopeZone, Code: "InsufficientInstanceCapacity", Err: errors.New("no")}
+	}
+	return s.fake.Launch(ctx, w)
+}
+
+func TestALaunchMovesOnToWhereCapacityIs(t *testing.T) {
+	var wants []provision.Want
+	for i := range 3 {
+		w := want(fmt.Sprint("us-", i), provision.KindReplica, "aws/us-east-1", "s")
+		for _, zone := range []string{"us-east-1a", "us-east-1b", "us-east-1c"} {
+			w.Offers = append(w.Offers, offer("g6.xlarge", zone, spot, 0.4))
+		}
+		wants = append(wants, w)
+	}
+	for _, tt := range []struct {
+		zones []string
+		tried []string
+		err   []string
+	}{
+		{[]string{"us-east-1c"}, []string{"us-east-1a", "us-east-1b", "us-east-1c", "us-east-1c", "us-east-1c"}, nil},
+		{nil, []string{"us-east-1a", "us-east-1b", "us-east-1c"}, []string{"us-0", "aws/us-east-1", "spot g6.xlarge in us-east-1b: InsufficientInstanceCapacity", "us-2", "3 more were refused"}},
+	} {
+		s := &scarce{zones: tt.zones}
+		_, err := provision.Apply(context.Background(), provision.Diff(wants, nil), s, provision.Options{Parallel: 1})
+		if !slices.Equal(s.tried, tt.tried) {
+			t.Errorf("tried %q, want %q: what was refused a moment ago is not asked again", s.tried, tt.tried)
+		}
+		if (err != nil) != (tt.err != nil) {
+			t.Errorf("got %v", err)
+		}
+		for _, part := range tt.err {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("got %q, want %q in it", err, part)
+			}
+		}
+	}
+}
+
+// Where a region allows one more, a replacement works before the old replica goes,
+// and the old one finishes what it has.
+func TestSurge(t *testing.T) {
+	w := want("us-0", provision.KindReplica, "aws/us-east-1", "new")
+	for surge, want := range map[bool][]string{
+		true:  {"launch us-0", "settled", "drained old", "terminate us-0"},
+		false: {"terminate us-0", "launch us-0", "settled"},
+	} {
+		old := objectOf(w, 1)
+		old.Spec = "old"
+		f := &fake{objects: []provision.Object{old}}
+		_, err := provision.Apply(context.Background(), provision.Diff([]provision.Want{w}, f.objects), f, provision.Options{
+			Surge:  func(provision.Change) bool { return surge },
+			Settle: func(context.Context, provision.Object) error { f.log = append(f.log, "settled"); return nil },
+			Drain:  func(_ context.Context, o provision.Object) { f.log = append(f.log, "drained "+o.Spec) },
+		})
+		if err != nil || !slices.Equal(f.log, want) || len(f.objects) != 1 || f.objects[0].Spec != "new" {
+			t.Errorf("surge %t: did %q, left %+v, %v; want %q", surge, f.log, f.objects, err, want)
+		}
+	}
+}
+
+func TestPlacesGoByCloud(t *testing.T) {
+	aws, gcp := &fake{}, &fake{}
+	p := provision.Places{"aws": aws, "gcp": gcp}
+	wants := []provision.Want{want("a", provision.KindReplica, "aws/us-east-1", "s"), want("g", provision.KindReplica, "gcp/us-central1", "s")}
+	if _, err := provision.Apply(context.Background(), provision.Diff(wants, nil), p, provision.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	have, err := p.List(context.Background(), "chat")
+	if err != nil || len(have) != 2 || aws.objects[0].ID != "a" || gcp.objects[0].ID != "g" {
+		t.Errorf("got %+v, %v", have, err)
+	}
+	if _, err := p.Launch(context.Background(), want("x", provision.KindReplica, "azure/west", "s")); err == nil || !strings.Contains(err.Error(), "azure") {
+		t.Errorf("got %v, want an error that names the cloud", err)
+	}
+	for _, o := range have {
+		if err := p.Terminate(context.Background(), o); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(aws.objects)+len(gcp.objects) != 0 {
+		t.Errorf("left: %+v, %+v", aws.objects, gcp.objects)
+	}
+}
+
+// deaf does not list.
+type deaf struct{ fake }
+
+func (*deaf) List(context.Context, string) ([]provision.Object, error) {
+	return nil, errors.New("throttled")
+}
+
+func TestHalfAListIsNone(t *testing.T) {
+	p := provision.Places{"aws": &fake{objects: []provision.Object{{ID: "a"}}}, "gcp": &deaf{}}
+	if have, err := p.List(context.Background(), "chat"); err == nil || have != nil || !strings.Contains(err.Error(), "gcp") {
+		t.Errorf("got %+v, %v", have, err)
+	}
+}
+
+// slow answers when it is told to.
+type slow struct{ answer chan struct{} }
+
+func (s slow) RoundTrip(*http.Request) (*http.Response, error) {
+	<-s.answer
+	return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
+}
+
+func TestCallsToAHostAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers := make(chan struct{})
+		rt := provision.Bounded(slow{answers})
+		const calls = 3 * provision.CallsPerHost
+		ended := map[string]int{}
+		results := make(chan string, 2*calls)
+		ctx, cancel := context.WithCancel(t.Context())
+		for _, host := range []string{"a", "b"} {
+			for range calls {
+				go func() {
+					r, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host, nil)
+					_, err := rt.RoundTrip(r)
+					results <- fmt.Sprint(host, err)
+				}()
+			}
+		}
+		synctest.Wait()
+		cancel() // those that wait for their turn give up; those in flight are not ours to end
+		synctest.Wait()
+		for len(results) > 0 {
+			ended[<-results]++
+		}
+		want := map[string]int{"acontext canceled": calls - provision.CallsPerHost, "bcontext canceled": calls - provision.CallsPerHost}
+		if !reflect.DeepEqual(ended, want) {
+			t.Errorf("waiting for a turn were %v, want %v", ended, want)
+		}
+		close(answers)
+	})
+}
+
+func TestTheCatalogueIsWhole(t *testing.T) {
+	for _, cloud := range []string{service.CloudAWS, service.CloudGCP} {
+		types := provision.MachineTypes(cloud)
+		if len(types) == 0 || !slices.ContainsFunc(types, func(m provision.MachineType) bool { return m.GPU == "" }) {
+			t.Errorf("%s has no machine for balancers: %+v", cloud, types)
+		}
+		for _, m := range types {
+			if (m.GPU == "") != (m.GPUs == 0) || m.VCPUs <= 0 || m.From == "" || m.Spot > m.OnDemand {
+				t.Errorf("cannot be: %+v", m)
+			}
+			if got, ok := provision.MachineTypeOf(cloud, m.Type); !ok || got != m {
+				t.Errorf("%s is there twice", m.Type)
+			}
+		}
+	}
+	if _, ok := provision.MachineTypeOf("aws", "z9.huge"); ok {
+		t.Error("z9.huge is in it")
+	}
+}
