@@ -57,7 +57,7 @@ var mayImport = map[string][]string{
 	"provision/aws":          {"internal/service", "provision"},
 	"provision/gcp":          {"internal/service", "provision"},
 	"provision/dns":          {"internal/service", "provision"},
-	"provision/cloud":        {"internal/service", "provision", "templates"},
+	"provision/cloud":        {"internal/service", "provision"},
 	"internal/identity":      {"internal/service"},
 	"provision/local":        {"internal/service", "provision"},
 	"provision/static":       {"internal/service", "provision"},

@@ -1,0 +1,246 @@
+package cloud
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// The ports of machines in a cloud.
+const (
+	// PortPublic is where a balancer answers clients without TLS, PortTLS with it.
+	PortPublic = 8000
+	PortTLS    = 443
+	// PortAdmin is where a balancer answers operators and other balancers, who bring
+	// certificates of the service.
+	PortAdmin = 8100
+	// PortNode is where a machine takes its configuration from an operator or a
+	// balancer of the service.
+	PortNode = 8200
+	// PortEngine is where a replica admits balancers.
+	PortEngine = 8300
+)
+
+// The sizes of disks, in GiB: a balancer holds its store, a replica its container
+// image (20 GiB with CUDA) and the weights of models of up to 70 billion parameters.
+const (
+	diskBalancer = 30
+	diskReplica  = 250
+)
+
+// Labels of objects that this package reads back.
+const (
+	labelModel = "model"
+	labelGPU   = "gpu"
+	// labelFor is the region that a replica stands in for, because that one had no
+	// capacity.
+	labelFor = "for"
+)
+
+// globalPlace stands for all regions of a cloud in the region of what has none.
+const globalPlace = "global"
+
+// Input is what a layout is made from.
+type Input struct {
+	Spec *service.Spec
+	// Owner is whose service it is: provision.Want.Owner.
+	Owner string
+	// Offers is what each rented region has.
+	Offers map[service.Region]provision.Offerings
+	// Have is what exists of the service in the clouds. Replicas above replicas.min
+	// that a plan or an operator added stay, because they exist.
+	Have []provision.Object
+	// Short is how many replicas could not be had a moment ago.
+	Short map[Group]int
+	// UserData is the cloud-init document of a machine.
+	UserData func(Node) (string, error)
+}
+
+// Group is the replicas of one model in one region.
+type Group struct {
+	Model  string
+	Region service.Region
+}
+
+// Node is a machine as its cloud-init document needs to know it.
+type Node struct {
+	ID     string
+	Kind   provision.Kind // KindBalancer or KindReplica
+	Region service.Region
+	Model  *service.Model // nil for a balancer
+}
+
+// Layout is a service as it should be in the clouds.
+type Layout struct {
+	Wants []provision.Want
+	// Missing is how many replicas no region has room for: what Short says, less
+	// what stands elsewhere.
+	Missing map[Group]int
+}
+
+// Clouds are the clouds of a service's rented regions, sorted.
+func Clouds(spec *service.Spec) []string {
+	var clouds []string
+	for _, r := range spec.Regions {
+		if c := r.Name.Cloud(); c == service.CloudAWS || c == service.CloudGCP {
+			clouds = append(clouds, c)
+		}
+	}
+	slices.Sort(clouds)
+	return slices.Compact(clouds)
+}
+
+// Check refuses what cannot be carried out in clouds although the file is well
+// formed; the error is a *provision.SpecError.
+func Check(spec *service.Spec) error {
+	places := map[string]service.Region{}
+	for i, r := range spec.Regions {
+		if r.Name.Cloud() == service.CloudLocal {
+			return specError("regions[%d].name: %s stands for a region on this machine and cannot be beside regions of a cloud", i, r.Name)
+		}
+		if other, taken := places[r.Name.Place()]; taken {
+			return specError("regions[%d].name: %s and %s are both called %q in ids", i, r.Name, other, r.Name.Place())
+		}
+		places[r.Name.Place()] = r.Name
+	}
+	for i, m := range spec.Models {
+		if len(m.GPUs) == 0 && m.Engine.Kind != service.EngineSim {
+			return specError("models[%d].gpus: missing: which GPU does a replica of %s run on?", i, m.Name)
+		}
+	}
+	return nil
+}
+
+func specError(format string, args ...any) error {
+	return &provision.SpecError{Err: fmt.Errorf(format, args...)}
+}
+
+// Plan says what a service asks for in the clouds. Errors are of configuration
+// (*provision.SpecError): regions that offer nothing of what a model runs on among them.
+func Plan(in Input) (*Layout, error) {
+	if err := Check(in.Spec); err != nil {
+		return nil, err
+	}
+	l := &layout{Input: in, layout: &Layout{Missing: map[Group]int{}}, reserved: reservations(in.Spec, in.Have)}
+	for _, cloud := range Clouds(in.Spec) {
+		if err := l.addFoundation(cloud); err != nil {
+			return nil, err
+		}
+	}
+	for _, r := range in.Spec.Regions {
+		if !rented(r.Name) {
+			continue
+		}
+		for n := range r.Balancers {
+			if err := l.addBalancer(r, n); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for i := range in.Spec.Models {
+		if err := l.addReplicas(i); err != nil {
+			return nil, err
+		}
+	}
+	return l.layout, nil
+}
+
+func rented(r service.Region) bool {
+	return r.Cloud() == service.CloudAWS || r.Cloud() == service.CloudGCP
+}
+
+// layout is one run of Plan.
+type layout struct {
+	Input
+	layout   *Layout
+	reserved map[reservedKey]int // how many of each commitment are free
+}
+
+// addFoundation wants what the machines of a cloud stand on.
+func (l *layout) addFoundation(cloud string) error {
+	global := service.Region(cloud + "/" + globalPlace)
+	for role, grants := range map[provision.Kind][]provision.Grant{provision.KindBalancer: {provision.GrantOperate}, provision.KindReplica: nil} {
+		w := provision.Want{ID: fmt.Sprintf("identity-%s-%s", cloud, role), Kind: provision.KindIdentity, Region: global, Grants: grants}
+		if err := l.add(w, role, grants); err != nil {
+			return err
+		}
+	}
+	for _, r := range l.Spec.Regions {
+		if r.Name.Cloud() != cloud {
+			continue
+		}
+		for role, rules := range map[provision.Kind][]provision.Rule{provision.KindBalancer: l.balancerRules(), provision.KindReplica: replicaRules} {
+			w := provision.Want{ID: fmt.Sprintf("firewall-%s-%s", r.Name.Place(), role), Kind: provision.KindFirewall, Region: r.Name, Rules: rules}
+			if err := l.add(w, role, rules); err != nil {
+				return err
+			}
+		}
+	}
+	slices.SortFunc(l.layout.Wants, func(a, b provision.Want) int { return strings.Compare(a.ID, b.ID) })
+	return nil
+}
+
+// replicaRules let balancers in: to the engine, and to hand a machine its
+// configuration.
+var replicaRules = []provision.Rule{{Port: PortNode, From: provision.FromBalancers}, {Port: PortEngine, From: provision.FromBalancers}}
+
+// balancerRules let clients in, and those who bring certificates of the service.
+func (l *layout) balancerRules() []provision.Rule {
+	return []provision.Rule{
+		{Port: PublicPort(l.Spec), From: provision.FromWorld},
+		{Port: PortAdmin, From: provision.FromWorld},
+		{Port: PortNode, From: provision.FromWorld},
+	}
+}
+
+// PublicPort is where the balancers of a service answer clients.
+func PublicPort(spec *service.Spec) int {
+	if spec.Balancer.TLS != nil {
+		return PortTLS
+	}
+	return PortPublic
+}
+
+// addBalancer wants the machine of one balancer. It is never spot: its streams
+// would end with it.
+func (l *layout) addBalancer(r service.RegionSpec, n int) error {
+	offers := l.Offers[r.Name].With("", 0).InOrder([]service.CapacityType{service.CapacityOnDemand})
+	if len(offers) == 0 {
+		return specError("regions: %s offers no machine for a balancer", r.Name)
+	}
+	id := provision.BalancerID(r.Name, n)
+	return l.addMachine(Node{ID: id, Kind: provision.KindBalancer, Region: r.Name}, offers, diskBalancer, nil)
+}
+
+// addMachine wants a VM. What it is set up with from outside decides whether it
+// has to be replaced; what it is handed later does not, nor what it runs on.
+func (l *layout) addMachine(n Node, offers provision.Offerings, disk int, labels map[string]string) error {
+	text, err := l.UserData(n)
+	if err != nil {
+		return fmt.Errorf("writing the cloud-init document of %s: %w", n.ID, err)
+	}
+	w := provision.Want{
+		ID: n.ID, Kind: n.Kind, Region: n.Region, Labels: labels,
+		Offers: offers, CostPerHour: offers[0].PricePerHour,
+		Machine: &provision.Machine{Role: n.Kind, UserData: text, DiskGiB: disk},
+	}
+	return l.add(w, n.Kind, w.Machine)
+}
+
+// add wants an object whose identity decides whether it is still the same one.
+func (l *layout) add(w provision.Want, role provision.Kind, identity any) error {
+	spec, err := provision.HashOf(identity)
+	if err != nil {
+		return fmt.Errorf("describing %s: %w", w.ID, err)
+	}
+	w.Service, w.Owner, w.Spec = l.Spec.Name, l.Owner, spec
+	if w.Labels == nil {
+		w.Labels = map[string]string{}
+	}
+	w.Labels["role"] = string(role)
+	l.layout.Wants = append(l.layout.Wants, w)
+	return nil
+}

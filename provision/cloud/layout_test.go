@@ -1,0 +1,266 @@
+package cloud_test
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+const threeRegions = `
+name: chat
+models:
+  - name: llama
+    engine: {kind: vllm}
+    gpus: [{type: L4}, {type: H100}]
+  - name: qwen
+    engine: {kind: vllm}
+    gpus: [{type: L4, price: 0.7}]
+    regions: {"gcp/europe-west4": {min: 0, max: 0}}
+regions:
+  - name: aws/us-east-1
+    replicas: {min: 2, max: 4}
+    capacity: [spot, on_demand]
+    on_demand_base: 1
+  - name: gcp/europe-west4
+    replicas: {min: 1, max: 3}
+  - name: aws/ap-northeast-1
+    balancers: 2
+    replicas: {min: 1, max: 2}
+    reserved: [{type: g6.xlarge, count: 1, price: 0.42}]
+`
+
+func parse(t interface{ Fatal(...any) }, text string) *service.Spec {
+	spec, err := service.Parse("service.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return spec
+}
+
+// offers is what every region of a service has: every known type in two zones.
+func offers(spec *service.Spec) map[service.Region]provision.Offerings {
+	all := map[service.Region]provision.Offerings{}
+	for _, r := range spec.Regions {
+		for _, m := range provision.MachineTypes(r.Name.Cloud()) {
+			for _, zone := range []string{"a", "b"} {
+				for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot} {
+					all[r.Name] = append(all[r.Name], m.Offer(r.Name, r.Name.Place()+zone, capacity))
+				}
+			}
+		}
+	}
+	return all
+}
+
+func input(spec *service.Spec) cloud.Input {
+	return cloud.Input{
+		Spec: spec, Owner: "me", Offers: offers(spec),
+		UserData: func(n cloud.Node) (string, error) { return "#cloud-config\n# " + n.ID + "\n", nil },
+	}
+}
+
+func plan(t interface{ Fatal(...any) }, in cloud.Input) *cloud.Layout {
+	l, err := cloud.Plan(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// made is what there is once everything wanted was launched on its first offering.
+func made(wants []provision.Want) []provision.Object {
+	var have []provision.Object
+	for i, w := range wants {
+		o := provision.Object{ID: w.ID, Kind: w.Kind, Service: w.Service, Owner: w.Owner, Region: w.Region, Spec: w.Spec, Labels: w.Labels, Handle: fmt.Sprint(i)}
+		if len(w.Offers) > 0 {
+			o.Offering = &w.Offers[0]
+		}
+		have = append(have, o)
+	}
+	return have
+}
+
+func ids(wants []provision.Want, kind provision.Kind) []string {
+	var out []string
+	for _, w := range wants {
+		if w.Kind == kind {
+			out = append(out, w.ID)
+		}
+	}
+	return out
+}
+
+func TestWhatAServiceAsksFor(t *testing.T) {
+	l := plan(t, input(parse(t, threeRegions)))
+	for kind, want := range map[provision.Kind][]string{
+		provision.KindBalancer: {"lb-us-east-1-0", "lb-europe-west4-0", "lb-ap-northeast-1-0", "lb-ap-northeast-1-1"},
+		provision.KindReplica:  {"us-east-1-0", "us-east-1-1", "europe-west4-0", "ap-northeast-1-0", "us-east-1-qwen-0", "us-east-1-qwen-1", "ap-northeast-1-qwen-0"},
+		provision.KindIdentity: {"identity-aws-balancer", "identity-aws-replica", "identity-gcp-balancer", "identity-gcp-replica"},
+		provision.KindFirewall: {
+			"firewall-ap-northeast-1-balancer", "firewall-ap-northeast-1-replica", "firewall-us-east-1-balancer", "firewall-us-east-1-replica",
+			"firewall-europe-west4-balancer", "firewall-europe-west4-replica",
+		},
+	} {
+		got := ids(l.Wants, kind)
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", kind, got, want)
+		}
+	}
+	for _, w := range l.Wants {
+		if w.Service != "chat" || w.Owner != "me" || w.Spec == "" {
+			t.Errorf("%s is of %q, owned by %q, with spec %q", w.ID, w.Service, w.Owner, w.Spec)
+		}
+	}
+}
+
+// The first offerings of each replica: GPUs in the order of the file, capacity
+// types in the order of the region, another zone first for each number.
+func TestOffersInOrder(t *testing.T) {
+	l := plan(t, input(parse(t, threeRegions)))
+	for id, want := range map[string][]string{
+		"us-east-1-0":      {"on_demand g6.xlarge in us-east-1a", "on_demand g6.xlarge in us-east-1b", "on_demand g6.4xlarge in us-east-1a"},
+		"us-east-1-1":      {"spot g6.xlarge in us-east-1b", "spot g6.xlarge in us-east-1a", "spot g6.4xlarge in us-east-1b"},
+		"europe-west4-0":   {"on_demand g2-standard-4 in europe-west4a", "on_demand g2-standard-4 in europe-west4b", "on_demand a3-highgpu-1g in europe-west4a"},
+		"ap-northeast-1-0": {"reserved g6.xlarge in ap-northeast-1a", "reserved g6.xlarge in ap-northeast-1b", "on_demand g6.xlarge in ap-northeast-1a"},
+		// the one commitment is spoken for
+		"ap-northeast-1-qwen-0": {"on_demand g6.xlarge in ap-northeast-1a", "on_demand g6.xlarge in ap-northeast-1b"},
+		"lb-us-east-1-0":        {"on_demand c7i.large in us-east-1a", "on_demand c7i.large in us-east-1b"},
+	} {
+		i := slices.IndexFunc(l.Wants, func(w provision.Want) bool { return w.ID == id })
+		var got []string
+		for _, o := range l.Wants[i].Offers {
+			got = append(got, o.String())
+		}
+		if len(got) < len(want) || !slices.Equal(got[:len(want)], want) {
+			t.Errorf("%s: got %q, want %q first", id, got, want)
+		}
+		if id == "ap-northeast-1-0" && l.Wants[i].CostPerHour != 0.42 {
+			t.Errorf("%s costs %v, want what the commitment does", id, l.Wants[i].CostPerHour)
+		}
+		if id == "ap-northeast-1-qwen-0" && l.Wants[i].CostPerHour != 0.7 {
+			t.Errorf("%s costs %v, want the price of the file", id, l.Wants[i].CostPerHour)
+		}
+	}
+}
+
+// drawWorld draws a service in which some replicas exist, some stand in for others,
+// and some cannot be had.
+func drawWorld(t *rapid.T) cloud.Input {
+	spec := parse(t, threeRegions)
+	in := input(spec)
+	in.Short = map[cloud.Group]int{}
+	for range rapid.IntRange(0, 3).Draw(t, "ups before") { // each leaves its world to the next
+		for _, m := range spec.Models {
+			for _, r := range spec.Regions {
+				in.Short[cloud.Group{Model: m.Name, Region: r.Name}] = rapid.IntRange(0, 2).Draw(t, "short")
+			}
+		}
+		have := made(plan(t, in).Wants)
+		for i := range have {
+			if have[i].Kind == provision.KindReplica && rapid.IntRange(0, 5).Draw(t, "gone") == 0 {
+				have[i].Gone = "interrupted"
+			}
+		}
+		in.Have = have
+	}
+	return in
+}
+
+func TestNeverAboveMaxNorBelowMinUnlessNothingIsLeft(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := drawWorld(t)
+		l := plan(t, in)
+		seen := map[string]bool{}
+		count, home := map[cloud.Group]int{}, map[cloud.Group]int{}
+		for _, w := range l.Wants {
+			if seen[w.ID] {
+				t.Fatalf("%s is wanted twice", w.ID)
+			}
+			seen[w.ID] = true
+			if w.Kind != provision.KindReplica {
+				continue
+			}
+			count[cloud.Group{Model: w.Labels["model"], Region: w.Region}]++
+			if region := w.Labels["for"]; region != "" {
+				home[cloud.Group{Model: w.Labels["model"], Region: service.Region(region)}]++
+			} else {
+				home[cloud.Group{Model: w.Labels["model"], Region: w.Region}]++
+			}
+		}
+		for _, m := range in.Spec.Models {
+			for _, r := range in.Spec.Regions {
+				g, b := cloud.Group{Model: m.Name, Region: r.Name}, in.Spec.BoundsFor(m.Name, r.Name)
+				if count[g] > b.Max {
+					t.Fatalf("%v: %d replicas, at most %d are allowed", g, count[g], b.Max)
+				}
+				if home[g]+l.Missing[g] < b.Min {
+					t.Fatalf("%v: %d replicas and %d missing, at least %d are wanted", g, home[g], l.Missing[g], b.Min)
+				}
+			}
+		}
+	})
+}
+
+func TestWhatIsThereIsWantedAgain(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := drawWorld(t)
+		first := plan(t, in)
+		in.Have = made(first.Wants)
+		second := plan(t, in)
+		if changes := provision.Diff(second.Wants, in.Have); len(changes) != 0 {
+			t.Fatalf("a second up changes %+v", changes)
+		}
+		if !reflect.DeepEqual(first.Missing, second.Missing) {
+			t.Fatalf("missing were %v, are %v", first.Missing, second.Missing)
+		}
+	})
+}
+
+// When capacity is back, the replicas are wanted at home and their stand-ins go.
+func TestStandInsGoWhenTheirRegionHasCapacityAgain(t *testing.T) {
+	in := input(parse(t, threeRegions))
+	in.Short = map[cloud.Group]int{{Model: "llama", Region: "aws/us-east-1"}: 2}
+	away := plan(t, in)
+	if got := ids(away.Wants, provision.KindReplica); !slices.Equal(got[:3], []string{"europe-west4-0", "europe-west4-1", "europe-west4-2"}) {
+		t.Fatalf("got %q, want two more in the next region of the file", got)
+	}
+	in.Have, in.Short = made(away.Wants), nil
+	var back []string
+	for _, c := range provision.Diff(plan(t, in).Wants, in.Have) {
+		back = append(back, fmt.Sprint(c.Action, " ", c.ID()))
+	}
+	if want := []string{"launch us-east-1-0", "launch us-east-1-1", "terminate europe-west4-1", "terminate europe-west4-2"}; !slices.Equal(back, want) {
+		t.Errorf("got %q, want %q", back, want)
+	}
+}
+
+func TestWhatCannotBeInACloud(t *testing.T) {
+	for _, tt := range []struct{ change, to, want string }{
+		{"- name: gcp/europe-west4\n", "- name: local/eu\n", "regions[1].name"},
+		{"- name: aws/ap-northeast-1\n", "- name: gcp/us-east-1\n", `both called "us-east-1"`},
+		{"    gpus: [{type: L4}, {type: H100}]\n", "", "models[0].gpus: missing"},
+		{"gpus: [{type: L4}, {type: H100}]", "gpus: [{type: A100}]", "offers no machine with A100 for llama"},
+	} {
+		text := strings.Replace(threeRegions, tt.change, tt.to, 1)
+		if strings.Contains(tt.change, "europe-west4") {
+			text = strings.Replace(text, `    regions: {"gcp/europe-west4": {min: 0, max: 0}}`+"\n", "", 1)
+		}
+		_, err := cloud.Plan(input(parse(t, text)))
+		var spec *provision.SpecError
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("got %v, want %q in it", err, tt.want)
+		} else if _, ok := err.(*provision.SpecError); !ok {
+			t.Errorf("got a %T, want a %T", err, spec)
+		}
+	}
+}
