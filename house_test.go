@@ -52,7 +52,7 @@ var mayImport = map[string][]string{
 	"plan":     {"internal/service", "forecast"},
 
 	"provision":              {"internal/service"},
-	"provision/providertest": {"provision"},
+	"provision/providertest": {"internal/service", "provision"},
 	"provision/fakecloud":    {"internal/service"},
 	"provision/aws":          {"internal/service", "provision"},
 	"provision/gcp":          {"internal/service", "provision"},
@@ -62,6 +62,7 @@ var mayImport = map[string][]string{
 	"provision/local":        {"internal/service", "provision"},
 	"provision/static":       {"internal/service", "provision"},
 
+	"internal/controller/fleet":   {"internal/service", "provision", "provision/cloud"},
 	"internal/controller/rollout": {"internal/service", "provision", "provision/local", "provision/static", "internal/telemetry", "internal/controller", "plan"},
 	"internal/controller":         {"internal/service", "internal/store", "internal/telemetry", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
 	"tui":                         {"internal/service", "internal/telemetry"},

@@ -81,13 +81,22 @@ type Layout struct {
 	Missing map[Group]int
 }
 
+// Regions are a service's rented regions, in the order of the file.
+func Regions(spec *service.Spec) []service.Region {
+	var regions []service.Region
+	for _, r := range spec.Regions {
+		if rented(r.Name) {
+			regions = append(regions, r.Name)
+		}
+	}
+	return regions
+}
+
 // Clouds are the clouds of a service's rented regions, sorted.
 func Clouds(spec *service.Spec) []string {
 	var clouds []string
-	for _, r := range spec.Regions {
-		if c := r.Name.Cloud(); c == service.CloudAWS || c == service.CloudGCP {
-			clouds = append(clouds, c)
-		}
+	for _, r := range Regions(spec) {
+		clouds = append(clouds, r.Cloud())
 	}
 	slices.Sort(clouds)
 	return slices.Compact(clouds)

@@ -17,21 +17,20 @@ import (
 func (l *layout) addReplicas(model int) error {
 	m := &l.Spec.Models[model]
 	numbers := map[service.Region][]int{}
-	for _, r := range l.Spec.Regions {
-		if rented(r.Name) {
-			b := l.Spec.BoundsFor(m.Name, r.Name)
-			exist := l.numbers(m, r.Name, func(other string) bool { return other == "" })
-			short := l.Short[Group{m.Name, r.Name}]
-			count := max(b.Min, min(len(exist), b.Max))
-			numbers[r.Name] = fill(exist, max(0, count-short))
-		}
+	lacks := map[service.Region]int{}
+	for _, r := range Regions(l.Spec) {
+		b := l.Spec.BoundsFor(m.Name, r)
+		exist := l.numbers(m, r, func(other string) bool { return other == "" })
+		stay := min(len(exist), b.Max)
+		want := max(b.Min, stay)
+		lacks[r] = min(l.Short[Group{m.Name, r}], want-stay) // what exists stays
+		numbers[r] = fill(exist, want-lacks[r])
 	}
 	standIns := map[service.Region]map[int]service.Region{} // region -> number -> for
 	for i, r := range l.Spec.Regions {
-		g := Group{m.Name, r.Name}
-		for range l.Short[g] {
+		for range lacks[r.Name] {
 			if !l.standIn(m, i, numbers, standIns) {
-				l.layout.Missing[g]++
+				l.layout.Missing[Group{m.Name, r.Name}]++
 			}
 		}
 	}

@@ -1,0 +1,125 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// Fleet is the machines of one service in clouds.
+type Fleet struct {
+	Spec *service.Spec
+	// Owner is whose service it is: provision.Want.Owner.
+	Owner string
+	// Provider is all clouds of the service as one.
+	Provider provision.Provider
+	// UserData is the cloud-init document of a machine.
+	UserData func(cloud.Node) (string, error)
+	// Settle returns when a machine does its work; nil = being launched is enough.
+	Settle func(ctx context.Context, o provision.Object) error
+	// Drain returns when a machine has nothing left to finish; nil = it has nothing.
+	Drain func(ctx context.Context, o provision.Object)
+	// Now is the clock by which refused offerings are remembered; nil = time.Now.
+	Now func() time.Time
+
+	exhausted provision.Exhausted
+	offers    map[service.Region]provision.Offerings
+}
+
+// Plan is what has to change in the clouds.
+type Plan struct {
+	Have    []provision.Object
+	Wants   []provision.Want
+	Changes provision.Changes
+	// Missing are replicas that no region has room for, by the model and the region
+	// that lacks them.
+	Missing map[cloud.Group]int
+}
+
+// CostPerHour is what the machines cost an hour, now and once the changes are
+// done, in USD.
+func (p *Plan) CostPerHour() (now, then float64) {
+	for _, o := range p.Have {
+		if o.Gone == "" {
+			now += o.CostPerHour
+		}
+	}
+	return now, now + p.Changes.CostPerHour()
+}
+
+// Bills says whether carrying the plan out makes or removes what is billed, so that
+// a person should be asked.
+func (p *Plan) Bills() bool {
+	return slices.ContainsFunc(p.Changes, func(c provision.Change) bool {
+		machine := c.Kind() == provision.KindBalancer || c.Kind() == provision.KindReplica
+		return machine && c.Action != provision.ActionReload
+	})
+}
+
+// Plan looks at the clouds and says what has to change. Nothing is changed. Errors
+// include *provision.SpecError, *provision.CredentialsError, and
+// *provision.OwnedError where the name is somebody else's service.
+func (f *Fleet) Plan(ctx context.Context) (*Plan, error) {
+	if err := cloud.Check(f.Spec); err != nil {
+		return nil, err
+	}
+	if err := f.look(ctx); err != nil {
+		return nil, err
+	}
+	return f.plan(ctx, nil)
+}
+
+// plan is Plan with what could not be had a moment ago.
+func (f *Fleet) plan(ctx context.Context, short map[cloud.Group]int) (*Plan, error) {
+	have, err := f.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l, err := cloud.Plan(cloud.Input{Spec: f.Spec, Owner: f.Owner, Offers: f.offers, Have: have, Short: short, UserData: f.UserData})
+	if err != nil {
+		return nil, err
+	}
+	return &Plan{Have: have, Wants: l.Wants, Changes: provision.Diff(l.Wants, have), Missing: l.Missing}, nil
+}
+
+// list is what there is of the service; an error where it is somebody else's.
+func (f *Fleet) list(ctx context.Context) ([]provision.Object, error) {
+	have, err := f.Provider.List(ctx, f.Spec.Name)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range have {
+		if o.Owner != f.Owner {
+			return nil, &provision.OwnedError{What: "the service " + f.Spec.Name, Where: string(o.Region), Owner: o.Owner}
+		}
+	}
+	return have, nil
+}
+
+// look asks every rented region at once what it offers.
+func (f *Fleet) look(ctx context.Context) error {
+	regions := cloud.Regions(f.Spec)
+	offers, errs := make([]provision.Offerings, len(regions)), make([]error, len(regions))
+	var wg sync.WaitGroup
+	for i, r := range regions {
+		wg.Go(func() {
+			offers[i], errs[i] = f.Provider.Offerings(ctx, r)
+			if errs[i] != nil {
+				errs[i] = fmt.Errorf("asking %s what it offers: %w", r, errs[i])
+			}
+		})
+	}
+	wg.Wait()
+	f.offers = map[service.Region]provision.Offerings{}
+	for i, r := range regions {
+		f.offers[r] = offers[i]
+	}
+	return errors.Join(errs...)
+}

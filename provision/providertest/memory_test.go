@@ -1,0 +1,22 @@
+package providertest_test
+
+import (
+	"testing"
+
+	"skyserve/provision"
+	"skyserve/provision/providertest"
+)
+
+func TestMemoryKeepsTheContract(t *testing.T) {
+	providertest.Run(t, func(*testing.T) providertest.Subject {
+		m := &providertest.Memory{}
+		return providertest.Subject{
+			Provider: m, Reopen: func(*testing.T) provision.Provider { return m }, Service: "chat",
+			Wants: []provision.Want{
+				{ID: "firewall", Kind: provision.KindFirewall, Service: "chat", Region: "aws/us-east-1", Spec: "f"},
+				{ID: "us-0", Kind: provision.KindReplica, Service: "chat", Region: "aws/us-east-1", Spec: "s"},
+			},
+			Other: provision.Want{ID: "us-0", Kind: provision.KindReplica, Service: "other", Region: "aws/us-east-1", Spec: "s"},
+		}
+	})
+}
