@@ -9,7 +9,7 @@ test:
 	go test ./...
 
 build:
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/skyserve ./cmd/skyserve
+	CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags '-s -w' -o bin/skyserve ./cmd/skyserve
 
 vet:
 	go vet ./...

@@ -1,19 +1,12 @@
 package plan
 
 import (
-	_ "embed"
 	"fmt"
-	"html/template"
 	"io"
 	"slices"
 	"strings"
 	"time"
 )
-
-//go:embed page.html.tmpl
-var pageText string
-
-var page = template.Must(template.New("page").Parse(pageText))
 
 // Page is what a capacity review shows on a page of its own.
 type Page struct {
@@ -34,13 +27,13 @@ func (p Page) WriteHTML(w io.Writer) error {
 	for _, c := range p.Courses {
 		v.Charts = append(v.Charts, p.chart(c))
 	}
-	if err := page.Execute(w, v); err != nil {
+	if _, err := io.WriteString(w, v.markup()); err != nil {
 		return fmt.Errorf("writing the page: %w", err)
 	}
 	return nil
 }
 
-// view is a page as the template takes it.
+// view is a page as it is written.
 type view struct {
 	Page
 	When, Status, Headline string

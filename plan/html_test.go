@@ -46,7 +46,7 @@ func TestPageSays(t *testing.T) {
 	text := htmlOf(t, aPage(t, "chat"))
 	for _, want := range []string{
 		"Capacity review of chat", "for 1h from Friday, 15 January 2027, 14:00 UTC, forecast by auto", "Add 1 replica: $0.80 an hour more.",
-		"Proven to be the cheapest plan that satisfies every constraint: $4.10 for the hour, starts included.", "$3.20 → $4.00", "&#43;$584.00 in a month like this hour",
+		"Proven to be the cheapest plan that satisfies every constraint: $4.10 for the hour, starts included.", "$3.20 → $4.00", "+$584.00 in a month like this hour",
 		"4 → 5", "eu carries 1000 of the peak", "peak 3944 at 14:59, 19 of 20 below 4400; capacity 2000 → 3000 tokens/s", "(above what stands)",
 		"no load forecast; capacity 2000 tokens/s", "a &lt;price&gt; &amp; more", "all regions together carry their common peak",
 	} {

@@ -1,9 +1,7 @@
 package whatif
 
 import (
-	_ "embed"
 	"fmt"
-	"html/template"
 	"io"
 	"math"
 	"slices"
@@ -11,11 +9,6 @@ import (
 
 	"skyserve/lbd/sim"
 )
-
-//go:embed page.html.tmpl
-var pageText string
-
-var page = template.Must(template.New("page").Parse(pageText))
 
 // WriteHTML writes reports as one page for a browser that needs nothing but
 // itself: for each report the table, the bars of throughput, the boxes of TTFT
@@ -25,7 +18,7 @@ func WriteHTML(out io.Writer, reports []*Report) error {
 	for _, r := range reports {
 		views = append(views, viewOf(r))
 	}
-	if err := page.Execute(out, views); err != nil {
+	if _, err := io.WriteString(out, markup(views)); err != nil {
 		return fmt.Errorf("writing the page: %w", err)
 	}
 	return nil

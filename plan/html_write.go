@@ -1,0 +1,153 @@
+package plan
+
+import (
+	_ "embed"
+
+	"skyserve/internal/page"
+)
+
+// pageHead is the page up to its body; {} is the service's name.
+//
+//go:embed page.head.html
+var pageHead string
+
+// markup is the page.
+func (v view) markup() string {
+	var p page.Page
+	p.Put(pageHead, v.Service)
+	p.Put("<h1>Capacity review of {}</h1>\n<p class=\"when\">{}</p>\n", v.Service, v.When)
+	failed := ""
+	if len(v.Proposal.Infeasible) > 0 {
+		failed = " failed"
+	}
+	p.Put(`<p class="headline{}">{}`, failed, v.Headline)
+	p.PutIf(v.Status != v.Headline, "<small>{}</small>", v.Status)
+	p.Put("</p>\n")
+	putList(&p, "What cannot be met", v.Proposal.Infeasible)
+	p.Put("<ul class=\"tiles\">\n")
+	for _, t := range v.Tiles {
+		p.Put("<li><span>{}</span><b>{}</b><span>{}</span></li>\n", t.Name, t.Value, t.Below)
+	}
+	p.Put("</ul>\n")
+	v.putChanges(&p)
+	v.putCharts(&p)
+	v.putHeld(&p)
+	putList(&p, "What was assumed", v.Proposal.Assumed)
+	p.Put("</body>\n</html>\n")
+	return p.String()
+}
+
+// putList adds a heading and a list of sentences, if there are any.
+func putList(p *page.Page, heading string, sentences []string) {
+	if len(sentences) == 0 {
+		return
+	}
+	p.Put("<h2>{}</h2>\n<ul class=\"list\">", heading)
+	for _, s := range sentences {
+		p.Put("<li>{}</li>", s)
+	}
+	p.Put("</ul>\n")
+}
+
+// changesHead is the head of the table of changes up to its last column.
+const changesHead = `<h2>Changes</h2>
+<div class="wide" role="region" aria-label="Changes" tabindex="0"><table class="changes">
+<thead><tr><th scope="col">region<small>model</small></th><th scope="col" class="text">runs on</th><th scope="col">now</th>` +
+	`<th scope="col">change</th><th scope="col">then</th><th scope="col">peak<small>tokens/s</small></th>` +
+	`<th scope="col">carries then<small>tokens/s</small></th><th scope="col">region used<small>at its peak</small></th>`
+
+// putChanges adds the table of changes, if there are rows.
+func (v view) putChanges(p *page.Page) {
+	if len(v.Rows) == 0 {
+		return
+	}
+	columns := 8
+	p.Put(changesHead)
+	if v.Billed {
+		columns = 9
+		p.Put(`<th scope="col">$ an hour</th>`)
+	}
+	p.Put("</tr></thead>\n<tbody>\n")
+	for _, r := range v.Rows {
+		p.Put(`<tr class="{}"><th scope="row">{}<small>{}</small></th>`, r.Turn(), r.Region, r.Model)
+		p.Put(`<td class="text" data-name="runs on"><span>{}`, r.Offering)
+		p.PutIf(r.Way != "", " <small>{}</small>", r.Way)
+		p.Put(`</span></td><td data-name="now">{}</td><td class="sign" data-name="change">{}</td><td data-name="then">{}</td>`, r.Now, r.Sign, r.Then)
+		p.Put(`<td data-name="peak, tokens/s"><span>{}`, r.Peak)
+		p.PutIf(r.Time != "", " <small>{}</small>", r.Time)
+		p.Put(`</span></td><td data-name="carries then, tokens/s">{}</td><td data-name="region used at its peak">{}</td>`, r.Carries, r.Used)
+		p.PutIf(v.Billed, `<td data-name="$ an hour">{}</td>`, r.Money)
+		p.Put("</tr>\n<tr class=\"{} why\"><td colspan=\"{}\">{}</td></tr>\n", r.Turn(), columns, r.Reason)
+	}
+	p.Put("</tbody>\n</table></div>\n")
+}
+
+// chartsHead is the heading of the charts with their key.
+const chartsHead = `<h2>Load and capacity</h2>
+<p class="key"><span><svg viewBox="0 0 26 10"><path class="drawn past" d="M0,5H26"/></svg>the last day, means of 5 minutes</span>` +
+	`<span><svg viewBox="0 0 26 10"><path class="drawn mean" d="M0,5H26"/></svg>load planned for</span>` +
+	`<span><svg viewBox="0 0 26 10"><rect class="band" width="26" height="10"/></svg>forecast, 9 minutes of 10</span>` +
+	`<span><svg viewBox="0 0 26 10"><path class="drawn stand" d="M0,5H26"/></svg>capacity now</span>` +
+	`<span><svg viewBox="0 0 26 10"><path class="drawn then" d="M0,8H12V2H26"/></svg>capacity as planned</span></p>
+<div class="charts">
+`
+
+// putCharts adds a chart for each course, if there are any.
+func (v view) putCharts(p *page.Page) {
+	if len(v.Charts) == 0 {
+		return
+	}
+	p.Put(chartsHead)
+	for _, c := range v.Charts {
+		c.put(p)
+	}
+	p.Put("</div>\n")
+}
+
+// put adds a chart.
+func (c chart) put(p *page.Page) {
+	p.Put("<figure>\n<figcaption><b>{}</b> <span>{}</span><br/><span", c.Region, c.Model)
+	p.PutIf(c.Short, ` class="short"`)
+	p.Put(">{}", c.Summary)
+	p.PutIf(c.Short, " (above what stands)")
+	p.Put("</span></figcaption>\n<svg height=\"186\" role=\"img\" aria-label=\"{} in {}: {}\">", c.Model, c.Region, c.Summary)
+	for _, t := range c.YTicks {
+		p.Put(`<line class="grid" x1="0" x2="100%" y1="{}" y2="{}"/>`, t.Y, t.Y)
+	}
+	p.Put(`<line class="grid" x1="0" x2="100%" y1="{}" y2="{}"/><line class="divide" x1="{}%" x2="{}%" y1="0" y2="{}"/>`, c.Height, c.Height, c.Divide, c.Divide, c.Height)
+	p.Put(`<svg x="0" y="0" width="100%" height="{}" viewBox="0 0 {} {}" preserveAspectRatio="none">`, c.Height, c.Width, c.Height)
+	p.PutIf(c.HasBand, `<path class="band" d="{}"/>`, c.Band)
+	p.PutIf(c.HasPast, `<path class="drawn past" d="{}"/>`, c.Past)
+	p.Put(`<path class="drawn stand" d="{}"/><path class="drawn stand" d="{}"/>`, c.Before, c.Now)
+	p.PutIf(c.Then != "", `<path class="drawn then" d="{}"/>`, c.Then)
+	p.Put(`<path class="drawn mean" d="{}"/></svg>`, c.Mean)
+	p.PutIf(c.PeakLabel != "", `<line class="high" x1="{}%" x2="{}%" y1="{}" y2="{}"/><circle class="dot" cx="{}%" cy="{}" r="4"/>`,
+		c.PeakX, c.PeakX, c.HighY, c.PeakY, c.PeakX, c.PeakY)
+	for _, t := range c.YTicks {
+		p.Put(`<text x="2" y="{}" dy="-3">{}</text>`, t.Y, t.Label)
+	}
+	for _, t := range c.XTicks {
+		p.Put(`<text x="{}%" y="165" text-anchor="{}">{}</text>`, t.X, t.Anchor, t.Label)
+	}
+	p.Put(`<text x="{}%" y="181" dx="-6" text-anchor="end">the last day</text><text x="{}%" y="181" dx="6">forecast, drawn wider</text>`, c.Divide, c.Divide)
+	p.Put("\n</svg>\n</figure>\n")
+}
+
+// putHeld adds what holds the counts, if anything does.
+func (v view) putHeld(p *page.Page) {
+	if len(v.Held) == 0 {
+		return
+	}
+	p.Put("<h2>What holds the counts</h2>\n<ul class=\"list\">")
+	for _, h := range v.Held {
+		p.Put("<li><b>{}</b>", h.Row)
+		p.PutIf(h.Means != "", ` <span class="soft">({})</span>`, h.Means)
+		before := ": "
+		for _, place := range h.Places {
+			p.Put("{}{}", before, place)
+			before = "; "
+		}
+		p.Put("</li>")
+	}
+	p.Put("</ul>\n")
+}
