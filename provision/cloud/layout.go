@@ -246,10 +246,9 @@ func (l *layout) add(w provision.Want, role provision.Kind, identity any) error 
 		return fmt.Errorf("describing %s: %w", w.ID, err)
 	}
 	w.Service, w.Owner, w.Spec = l.Spec.Name, l.Owner, spec
-	if w.Labels == nil {
-		w.Labels = map[string]string{}
+	if w.Machine == nil {
+		w.Machine = &provision.Machine{Role: role}
 	}
-	w.Labels["role"] = string(role)
 	l.layout.Wants = append(l.layout.Wants, w)
 	return nil
 }

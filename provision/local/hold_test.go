@@ -8,12 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"skyserve/provision"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // newService is a service in a state directory of its own.
 func newService(t *testing.T, name string) Service {

@@ -69,6 +69,9 @@ func (p *Provider) List(_ context.Context, name string) ([]provision.Object, err
 
 // Launch starts the process of w and returns once it holds its object file.
 func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+	if err := ctx.Err(); err != nil {
+		return provision.Object{}, fmt.Errorf("starting %s: %w", w.ID, err)
+	}
 	rec, alive, err := readObject(p.svc.objectFile(w.ID))
 	switch {
 	case alive && err == nil && rec.Spec == w.Spec:

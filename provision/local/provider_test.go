@@ -1,0 +1,66 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"skyserve/provision"
+	"skyserve/provision/providertest"
+)
+
+// TestMain makes this test binary be an object when it is started as one.
+func TestMain(m *testing.M) {
+	path := os.Getenv(EnvObject)
+	if path == "" {
+		goleak.VerifyTestMain(m)
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	object, err := Hold(path)
+	if err != nil {
+		os.Exit(1)
+	}
+	defer object.Release()
+	<-ctx.Done()
+}
+
+func TestTheLocalProviderKeepsTheContract(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	providertest.Run(t, func(t *testing.T) providertest.Subject {
+		svc := newService(t, "chat")
+		open := func(*testing.T) provision.Provider { return NewProvider(svc, exe, "build", 5*time.Second) }
+		s := providertest.Subject{Provider: open(t), Reopen: open, Service: "chat"}
+		for _, id := range []string{"us-0", "us-1"} {
+			text, err := json.Marshal(recipe{Args: []string{id}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Wants = append(s.Wants, provision.Want{
+				ID: id, Kind: provision.KindReplica, Service: "chat", Region: "local/us", Spec: "s", Address: "http://127.0.0.1:1", Recipe: text,
+			})
+		}
+		t.Cleanup(func() {
+			have, err := s.Provider.List(context.Background(), "chat")
+			for _, o := range have {
+				if err := s.Provider.Terminate(context.Background(), o); err != nil {
+					t.Error(err)
+				}
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		return s
+	})
+}
