@@ -45,7 +45,7 @@ func at(p Party, now time.Time) Party {
 
 // handshake connects two ends. Under TLS 1.3 a client is done before the server has
 // judged it, so both errors count.
-func handshake(t *testing.T, client, server *tls.Config) (atClient, atServer error, seen tls.ConnectionState) {
+func handshake(t *testing.T, client, server *tls.Config) (seen tls.ConnectionState, atClient, atServer error) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -71,7 +71,7 @@ func handshake(t *testing.T, client, server *tls.Config) (atClient, atServer err
 		a.Close()
 	}
 	atServer = <-done
-	return atClient, atServer, s.ConnectionState()
+	return s.ConnectionState(), atClient, atServer
 }
 
 func TestWhoMayTalkToWhom(t *testing.T) {
@@ -100,7 +100,7 @@ func TestWhoMayTalkToWhom(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			atClient, atServer, _ := handshake(t, tt.client, tt.server)
+			_, atClient, atServer := handshake(t, tt.client, tt.server)
 			for _, side := range []struct {
 				name      string
 				got, want error
@@ -132,7 +132,7 @@ func anybody(t *testing.T, c *tls.Config) *tls.Config {
 func TestAnOpenListenerTakesTheUnknownAndJudgesTheRest(t *testing.T) {
 	chat := authority(t, "chat")
 	open := at(member(t, chat, Balancer, "lb-us-0"), start).Open(Operator)
-	_, err, state := handshake(t, &tls.Config{InsecureSkipVerify: true}, open)
+	state, _, err := handshake(t, &tls.Config{InsecureSkipVerify: true}, open)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,11 +142,11 @@ func TestAnOpenListenerTakesTheUnknownAndJudgesTheRest(t *testing.T) {
 	if _, err := Of(nil); !errors.Is(err, ErrAnonymous) {
 		t.Errorf("who comes without TLS: %v", err)
 	}
-	_, err, state = handshake(t, at(member(t, chat, Operator, "ann"), start).Client(Balancer), open)
+	state, _, err = handshake(t, at(member(t, chat, Operator, "ann"), start).Client(Balancer), open)
 	if n, of := Of(&state); err != nil || of != nil || n != (Name{"chat", Operator, "ann"}) {
 		t.Errorf("ann is %v (%v, %v)", n, err, of)
 	}
-	if _, err, _ = handshake(t, at(member(t, chat, Replica, "us-0"), start).Client(Balancer), open); !errors.Is(err, ErrRole) {
+	if _, _, err = handshake(t, at(member(t, chat, Replica, "us-0"), start).Client(Balancer), open); !errors.Is(err, ErrRole) {
 		t.Errorf("a replica: %v", err)
 	}
 }
@@ -234,7 +234,7 @@ func TestAPinHoldsOneKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := &tls.Config{Certificates: []tls.Certificate{*self}, ClientAuth: tls.RequireAnyClientCert}
-	_, err, state := handshake(t, operator.Pinned(KeyFingerprint(self.Leaf)), server)
+	state, _, err := handshake(t, operator.Pinned(KeyFingerprint(self.Leaf)), server)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestAPinHoldsOneKey(t *testing.T) {
 	if _, err := RootOf(state.PeerCertificates, authority(t, "chat").Owner()); !errors.Is(err, ErrStranger) {
 		t.Errorf("another authority's fingerprint: %v", err)
 	}
-	err, _, _ = handshake(t, operator.Pinned("aaaa"), server)
+	_, err, _ = handshake(t, operator.Pinned("aaaa"), server)
 	var pin *PinError
 	if !errors.As(err, &pin) || !errors.Is(err, ErrPin) || pin.Found != KeyFingerprint(self.Leaf) || pin.Want != "aaaa" {
 		t.Errorf("another key than was told: %v", err)
@@ -257,14 +257,14 @@ func TestTheFingerprintOfAServiceIsEnoughToKnowIt(t *testing.T) {
 	server := at(member(t, chat, Balancer, "lb-us-0"), start).Open(Operator)
 	var root *x509.Certificate
 	found := func(c *x509.Certificate) { root = c }
-	if err, _, _ := handshake(t, ToOwner(chat.Owner(), start, found, Balancer), server); err != nil || !root.Equal(chat.Root()) {
+	if _, err, _ := handshake(t, ToOwner(chat.Owner(), start, found, Balancer), server); err != nil || !root.Equal(chat.Root()) {
 		t.Errorf("found %v (%v)", root, err)
 	}
 	root = nil
-	if err, _, _ := handshake(t, ToOwner(authority(t, "chat").Owner(), start, found, Balancer), server); !errors.Is(err, ErrStranger) || root != nil {
+	if _, err, _ := handshake(t, ToOwner(authority(t, "chat").Owner(), start, found, Balancer), server); !errors.Is(err, ErrStranger) || root != nil {
 		t.Errorf("another service: %v, found %v", err, root)
 	}
-	if err, _, _ := handshake(t, ToOwner(chat.Owner(), start, found, Replica), server); !errors.Is(err, ErrRole) {
+	if _, err, _ := handshake(t, ToOwner(chat.Owner(), start, found, Replica), server); !errors.Is(err, ErrRole) {
 		t.Errorf("another role: %v", err)
 	}
 }
