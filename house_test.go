@@ -59,6 +59,7 @@ var mayImport = map[string][]string{
 	"provision/dns":          {"internal/service", "provision"},
 	"provision/cloud":        {"internal/service", "provision", "templates"},
 	"internal/identity":      {"internal/service"},
+	"internal/node":          {"internal/identity"},
 	"provision/local":        {"internal/service", "provision"},
 	"provision/static":       {"internal/service", "provision"},
 
