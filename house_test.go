@@ -45,7 +45,7 @@ var mayImport = map[string][]string{
 	"lbd/peer":          {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/admin":         {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer"},
 	"lbd": {
-		"internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/peer", "lbd/policy",
+		"internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/peer", "lbd/policy",
 		"lbd/probe", "lbd/proxy", "lbd/trace", "lbd/wire",
 	},
 
@@ -60,12 +60,13 @@ var mayImport = map[string][]string{
 	"provision/dns":          {"internal/service", "provision"},
 	"provision/cloud":        {"internal/service", "provision"},
 	"internal/identity":      {"internal/service"},
+	"internal/node":          {"internal/identity"},
 	"provision/local":        {"internal/service", "provision"},
 	"provision/static":       {"internal/service", "provision"},
 
 	"internal/controller/fleet":   {"internal/service", "provision", "provision/cloud"},
 	"internal/controller/rollout": {"internal/service", "provision", "provision/local", "provision/static", "internal/telemetry", "internal/controller", "plan"},
-	"internal/controller":         {"internal/service", "internal/store", "internal/telemetry", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
+	"internal/controller":         {"internal/identity", "internal/service", "internal/store", "internal/telemetry", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
 	"tui":                         {"internal/service", "internal/telemetry"},
 	"cmd/skyserve":                {"*"},
 }

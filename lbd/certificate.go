@@ -16,7 +16,7 @@ import (
 // renews one does so days before the old one ends.
 const lookEvery = time.Minute
 
-// certificate is the public listener's, which may be replaced while it listens.
+// certificate is the public listener's, or the balancer's in its service, which may be replaced while it listens.
 type certificate struct {
 	pair    atomic.Pointer[tls.Certificate]
 	problem atomic.Pointer[error] // why what is in the files now cannot be used; nil when it can
@@ -133,14 +133,19 @@ func every(ctx context.Context, interval time.Duration, do func()) {
 	}
 }
 
-// renew takes a certificate up that was renewed on disk.
+// renew takes certificates up that were renewed on disk.
 func (b *balancer) renew() {
 	b.reloading.Lock()
 	defer b.reloading.Unlock()
-	switch changed, err := b.cert.look(); {
-	case err != nil:
-		b.log.Error("the certificate's files cannot be used; the one in use stays", "err", err, "expires", b.cert.expires())
-	case changed:
-		b.log.Info("certificate replaced", "expires", b.cert.expires())
+	for _, c := range []*certificate{b.cert, b.member.certificate()} {
+		if c == nil {
+			continue
+		}
+		switch changed, err := c.look(); {
+		case err != nil:
+			b.log.Error("the certificate's files cannot be used; the one in use stays", "file", c.files.Cert, "err", err, "expires", c.expires())
+		case changed:
+			b.log.Info("certificate replaced", "file", c.files.Cert, "expires", c.expires())
+		}
 	}
 }

@@ -57,6 +57,7 @@ func checkAll(cfg service.BalancerConfig, opts Options) problems {
 	checkNames(&p, cfg)
 	checkListeners(&p, cfg, opts)
 	checkTargets(&p, cfg)
+	checkIdentity(&p, cfg)
 	_ = coreOf(&p, cfg)
 	checkTLS(&p, cfg.Balancer.TLS)
 	checkTraces(&p, cfg.Balancer.Traces)
@@ -98,9 +99,9 @@ func checkListeners(p *problems, cfg service.BalancerConfig, opts Options) {
 		p.add("listen", fmt.Sprintf("%s can be reached from other machines, and no API keys are set", cfg.Listen),
 			"set balancer.auth.keys_from (--keys-from env:NAME or file:PATH), listen on 127.0.0.1, or accept everybody with --insecure-no-auth")
 	}
-	if opts.AdminToken == "" && admin.BeyondLoopback(cfg.Admin) {
+	if opts.AdminToken == "" && cfg.Identity == nil && admin.BeyondLoopback(cfg.Admin) {
 		p.add("admin", fmt.Sprintf("%s can be reached from other machines, and no admin token is set", cfg.Admin),
-			"set SKYSERVE_ADMIN_TOKEN, or listen on 127.0.0.1")
+			"set SKYSERVE_ADMIN_TOKEN, give the balancer an identity, or listen on 127.0.0.1")
 	}
 }
 

@@ -3,6 +3,7 @@ package lbd
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -36,10 +37,10 @@ type fleet struct {
 	waiting sync.WaitGroup
 }
 
-func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Logger, seed uint64, allow func(netip.Addr) error) *fleet {
+func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Logger, seed uint64, allow func(netip.Addr) error, secure *tls.Config) *fleet {
 	f := &fleet{self: self, runtime: runtime, log: log, asked: map[string]service.ReplicaConfig{}, leaving: map[string]bool{}}
 	f.ctx, f.end = context.WithCancel(context.Background())
-	f.prober = probe.New(probe.Options{Sink: runtime.Step, Found: f.found, Seed: seed, Logger: log, Allow: allow})
+	f.prober = probe.New(probe.Options{Sink: runtime.Step, Found: f.found, Seed: seed, Logger: log, Allow: allow, TLS: secure})
 	return f
 }
 

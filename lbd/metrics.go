@@ -8,7 +8,7 @@ type metrics struct {
 }
 
 // newMetrics registers them; those of a certificate only where there is one.
-func newMetrics(reg *prometheus.Registry, cert *certificate) metrics {
+func newMetrics(reg *prometheus.Registry, cert *certificate, self *member) metrics {
 	m := metrics{reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "skyserve_reloads_total", Help: "Times that the configuration was read again, by result: applied or refused.",
 	}, []string{"result"})}
@@ -16,11 +16,15 @@ func newMetrics(reg *prometheus.Registry, cert *certificate) metrics {
 		m.reloads.WithLabelValues(result)
 	}
 	reg.MustRegister(m.reloads)
-	if cert == nil {
-		return m
-	}
 	gauge := func(name, help string, value func() float64) {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+	}
+	if self != nil {
+		gauge("skyserve_identity_expires_seconds", "When the balancer's certificate in its service ends, in seconds since the Unix epoch. Only where it has one.",
+			func() float64 { return float64(self.cert.expires().Unix()) })
+	}
+	if cert == nil {
+		return m
 	}
 	gauge("skyserve_certificate_expires_seconds", "When the certificate in use ends, in seconds since the Unix epoch.",
 		func() float64 { return float64(cert.expires().Unix()) })

@@ -10,12 +10,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"skyserve/internal/identity"
 	"skyserve/internal/service"
 )
 
@@ -48,6 +50,10 @@ func assembled(t *testing.T) *balancer {
 	b.log = slog.New(slog.DiscardHandler)
 	b.opts.Logger = b.log
 	b.cert = &certificate{} // some are of TLS only
+	var err error
+	if b.member, err = newMember(newFamily(t).files(identity.Balancer, "lb-us-0", time.Hour)); err != nil {
+		t.Fatal(err)
+	}
 	if err := b.assemble(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
@@ -156,7 +157,7 @@ func (b *balancer) applyPeers(was, wanted []service.PeerConfig, tell func(string
 
 // addPeer makes a peer known.
 func (b *balancer) addPeer(p service.PeerConfig) {
-	transport := peer.NewTransport(p.EmulateRTT)
+	transport := peer.NewTransport(p.EmulateRTT, b.member.toward(identity.Balancer))
 	b.runtime.AddPeer(p, transport)
 	b.peers.Add(p, transport)
 }

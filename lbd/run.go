@@ -20,6 +20,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
@@ -126,6 +127,7 @@ type balancer struct {
 
 	public, adminPort net.Listener
 	cert              *certificate // nil without TLS
+	member            *member      // nil without an identity
 	record            *os.File
 
 	reloading sync.Mutex             // guards what follows, and lets one reload run at a time
@@ -159,6 +161,9 @@ func (b *balancer) acquire() (err error) {
 		}
 		b.cert = &certificate{}
 		b.cert.use(pair)
+	}
+	if b.member, err = newMember(b.cfg.Identity); err != nil {
+		return err
 	}
 	if b.public, err = net.Listen("tcp", b.cfg.Listen); err != nil {
 		return &ListenError{Flag: "listen", Addr: b.cfg.Listen, Err: err}
@@ -217,6 +222,10 @@ func (b *balancer) assemble(ctx context.Context) error {
 	allow := admin.RefuseSecrets(b.opts.AllowCIDRs)
 	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log, AccessLog: b.cfg.Balancer.AccessLog, Limits: b.opts.limits, Transport: proxy.NewTransport(allow)}
 	o.NoContinue = !continues(b.cfg)
+	secure := b.member.toward(identity.Replica)
+	if secure != nil {
+		o.Secure = wire.New(wire.Options{Allow: allow, Direct: true, TLS: secure})
+	}
 	if err := b.follow(ctx, &o); err != nil {
 		return err
 	}
@@ -232,14 +241,14 @@ func (b *balancer) assemble(ctx context.Context) error {
 	}
 	seed := fnv.New64a()
 	_, _ = io.WriteString(seed, b.cfg.ID)
-	b.fleet = newFleet(b.cfg, b.runtime, b.log, seed.Sum64(), allow)
+	b.fleet = newFleet(b.cfg, b.runtime, b.log, seed.Sum64(), allow, secure)
 	b.peers = peer.NewClient(peer.Options{
 		Self: b.cfg.ID, Region: b.cfg.Region, Token: b.cfg.PeerToken, Keys: b.runtime.KeyFingerprint(), Sink: b.runtime.Step, Seed: seed.Sum64(), Logger: b.log,
 	})
 	b.history = newHistory(b.cfg.ID, b.runtime.History, points, b.log)
 	b.usage = newUsage(b.cfg, b.runtime, b.usageStore(), b.log)
 	b.registry = b.register()
-	b.metrics = newMetrics(b.registry, b.cert)
+	b.metrics = newMetrics(b.registry, b.cert, b.member)
 	b.api = admin.New(admin.Options{
 		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, History: b.history, Usage: b.usage, Keys: b.namedKeys,
 		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
@@ -282,7 +291,7 @@ func (b *balancer) specText() func() ([]byte, error) {
 func (b *balancer) listenForChanges(ctx context.Context) {
 	var watching sync.WaitGroup
 	defer watching.Wait()
-	if b.cert != nil {
+	if b.cert != nil || b.member != nil {
 		watching.Go(func() { every(ctx, lookEvery, b.renew) })
 	}
 	for {
@@ -304,7 +313,7 @@ func (b *balancer) run(ctx context.Context) error {
 	b.attach()
 
 	handler := b.handler()
-	public, adminSrv := b.server(handler), b.server(b.api)
+	public, adminSrv := b.server(handler), b.server(b.adminHandler(handler))
 	speakHTTP2(public)
 	front, err := wire.NewFront(b.publicListener(), handler, wire.FrontOptions{
 		HeadTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeadBytes: maxHeaderBytes, Log: public.ErrorLog,
@@ -315,7 +324,7 @@ func (b *balancer) run(ctx context.Context) error {
 	failed := make(chan error, 2)
 	var serving sync.WaitGroup
 	serving.Go(func() { failed <- public.Serve(front) })
-	serving.Go(func() { failed <- adminSrv.Serve(b.adminPort) })
+	serving.Go(func() { failed <- adminSrv.Serve(b.adminListener()) })
 	serving.Go(func() { b.listenForChanges(life) })
 	storing, endStoring := context.WithCancel(life)
 	defer endStoring()
@@ -326,7 +335,7 @@ func (b *balancer) run(ctx context.Context) error {
 		stored.Go(func() { b.review.follow(b.cfg.Service, b.store.Follow(storing, telemetry.ReviewPrefix), b.log) })
 	}
 	if b.opts.Listening != nil {
-		b.opts.Listening(b.publicURL(), "http://"+b.cfg.Admin)
+		b.opts.Listening(b.publicURL(), b.adminURL())
 	}
 
 	select {

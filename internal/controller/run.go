@@ -13,6 +13,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
@@ -77,13 +78,30 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	acquire := func(ctx context.Context) (lease, error) {
 		return st.Acquire(ctx, "controller."+config.Service, holderName(), leaseTTL)
 	}
-	hc := telemetry.HTTPClient(config.AdminToken)
+	hc, err := adminClient(config)
+	if err != nil {
+		return err
+	}
 	c := newController(config, st, acquire, func(base string) admin { return telemetry.NewClient(base, hc) }, log)
 	for _, o := range more {
 		o(&c.options)
 	}
 	c.planner = newPlanner(config, st, log)
 	return c.serve(ctx, ln)
+}
+
+// adminClient is how the controller speaks to balancers: by its certificate where it
+// has one, else with their token.
+func adminClient(config service.ControllerConfig) (*http.Client, error) {
+	i := config.Identity
+	if i == nil {
+		return telemetry.HTTPClient(config.AdminToken), nil
+	}
+	self, err := identity.Load(i.Cert, i.Key, i.CA)
+	if err != nil {
+		return nil, fmt.Errorf("starting the controller: identity: %w", err)
+	}
+	return telemetry.SecureClient(self.Client(identity.Balancer)), nil
 }
 
 // serve answers on ln and controls, until ctx ends or answering fails.

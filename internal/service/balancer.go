@@ -30,6 +30,10 @@ type BalancerConfig struct {
 	// AdminToken is what every request to the admin listener must bring; empty
 	// leaves it to this machine.
 	AdminToken string `yaml:"admin_token,omitempty" json:"admin_token,omitempty"`
+	// Identity is the balancer's certificate in its service; nil = it has none. With
+	// one, the admin listener speaks mTLS only: to operators and the controller it is
+	// the admin API, to other balancers what peers and forwarded requests need.
+	Identity *Identity `yaml:"identity,omitempty" json:"identity,omitempty"`
 	// SpecFile is the service.yaml that this balancer belongs to, served to
 	// operators on the admin listener; empty when there is none.
 	SpecFile string `yaml:"spec_file,omitempty" json:"spec_file,omitempty"`
@@ -75,6 +79,15 @@ func (c BalancerConfig) Fixed() BalancerConfig {
 // which nobody can change while it runs.
 func (a *Auth) fromEnvironment() bool { return a != nil && strings.HasPrefix(a.KeysFrom, "env:") }
 
+// Identity names the files that say who a process is in its service: its certificate
+// with the chain behind it, the key, and the certificate of the service's authority,
+// all in PEM.
+type Identity struct {
+	Cert string `yaml:"cert" json:"cert"`
+	Key  string `yaml:"key" json:"key"`
+	CA   string `yaml:"ca" json:"ca"`
+}
+
 // BalancerModel is a model name with its aliases, adapters and latency targets.
 type BalancerModel struct {
 	Name    string   `yaml:"name" json:"name"`
@@ -108,13 +121,18 @@ type ReplicaConfig struct {
 	// Epoch is the revision of the assignment that attached the replica; a
 	// balancer ignores an assignment older than the one it holds.
 	Epoch uint64 `yaml:"epoch,omitempty" json:"epoch,omitempty"`
+	// MTLS says that the replica is a machine of the service's own: it is reached by
+	// https, must present a replica's certificate, and takes requests from balancers
+	// only.
+	MTLS bool `yaml:"mtls,omitempty" json:"mtls,omitempty"`
 }
 
 // PeerConfig is another balancer of the service.
 type PeerConfig struct {
 	ID     string `yaml:"id" json:"id"`
 	Region Region `yaml:"region" json:"region"`
-	// URL is its public base URL, Admin its admin base URL (may be empty).
+	// URL is its public base URL, Admin its admin base URL (may be empty). Where
+	// balancers have an identity, URL is that of the admin listener: https.
 	URL   string `yaml:"url" json:"url"`
 	Admin string `yaml:"admin,omitempty" json:"admin,omitempty"`
 	// EmulateRTT delays all traffic to this peer by this round trip; local

@@ -33,6 +33,7 @@ func TestReconfigured(t *testing.T) {
 		"admin":      {to: func(c *service.BalancerConfig) { c.Admin = "127.0.0.1:1" }, restart: true},
 		"store":      {to: func(c *service.BalancerConfig) { c.StoreToken = "t" }, restart: true},
 		"peer token": {to: func(c *service.BalancerConfig) { c.PeerToken = "t" }, restart: true},
+		"identity":   {to: func(c *service.BalancerConfig) { c.Identity = &service.Identity{Cert: "c", Key: "k", CA: "a"} }, restart: true},
 		"its token":  {to: func(c *service.BalancerConfig) { c.AdminToken = "t" }, restart: true},
 		"TLS on":     {to: func(c *service.BalancerConfig) { c.Balancer.TLS = &service.TLS{Cert: "c", Key: "k"} }, restart: true},
 		"TLS moves": {

@@ -22,6 +22,10 @@ type ControllerConfig struct {
 	// AdminToken opens the balancers' admin APIs; empty where they ask for none.
 	AdminToken string `yaml:"admin_token,omitempty" json:"admin_token,omitempty"`
 
+	// Identity is the controller's certificate in its service, by which balancers with
+	// one know it; nil = it has none.
+	Identity *Identity `yaml:"identity,omitempty" json:"identity,omitempty"`
+
 	Balancers []ControlledBalancer `yaml:"balancers,omitempty" json:"balancers"`
 	// Replicas are the replicas that the controller assigns.
 	Replicas []ControlledReplica `yaml:"replicas,omitempty" json:"replicas"`

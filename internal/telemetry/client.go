@@ -3,6 +3,7 @@ package telemetry
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,20 +80,22 @@ func NewClient(base string, hc *http.Client) *Client {
 		base = "http://" + base
 	}
 	if hc == nil {
-		hc = newHTTPClient()
+		hc = newHTTPClient(nil)
 	}
 	return &Client{base: strings.TrimRight(base, "/"), hc: hc}
 }
 
 // newHTTPClient returns the client used when the caller brings none. It follows
-// no redirect: an admin API has none, and a POST must not end elsewhere.
-func newHTTPClient() *http.Client {
+// no redirect: an admin API has none, and a POST must not end elsewhere. A nil config
+// means Go's defaults.
+func newHTTPClient(config *tls.Config) *http.Client {
 	return &http.Client{
 		Timeout: clientTimeout,
 		Transport: &http.Transport{
 			Proxy:                 http.ProxyFromEnvironment,
 			DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
 			TLSHandshakeTimeout:   dialTimeout,
+			TLSClientConfig:       config,
 			ResponseHeaderTimeout: clientTimeout,
 			IdleConnTimeout:       idleTimeout,
 			MaxIdleConnsPerHost:   2,
@@ -105,10 +108,14 @@ func newHTTPClient() *http.Client {
 // HTTPClient returns a client for admin APIs that ask for a token, to hand to
 // NewClient; an empty token is not sent.
 func HTTPClient(token string) *http.Client {
-	hc := newHTTPClient()
+	hc := newHTTPClient(nil)
 	hc.Transport = Bearer(token, hc.Transport)
 	return hc
 }
+
+// SecureClient returns a client for admin APIs that know their callers by their
+// certificates.
+func SecureClient(config *tls.Config) *http.Client { return newHTTPClient(config) }
 
 // Bearer returns a transport that sends requests by way of next, with a token;
 // next itself where the token is empty.

@@ -179,6 +179,16 @@ func (a *API) route() {
 // ServeHTTP lets a request in if it may. Who takes nothing of an answer, or sends
 // nothing of a body, is cut off.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.serve(w, r, a.opts.Token != "", a.authorized(r))
+}
+
+// ServeMember is ServeHTTP for a request whose sender has shown by a certificate that
+// the API is its business: it needs no token.
+func (a *API) ServeMember(w http.ResponseWriter, r *http.Request) { a.serve(w, r, true, true) }
+
+// serve answers. beyond says that others than this machine may ask, authorized that
+// whoever asks may.
+func (a *API) serve(w http.ResponseWriter, r *http.Request, beyond, authorized bool) {
 	line := http.NewResponseController(w)                            // a writer without deadlines blocks as it likes
 	defer func() { _ = line.SetReadDeadline(within(bodyTimeout)) }() // of what nobody has read, which net/http reads
 	deadline := within(writeTimeout)
@@ -189,11 +199,11 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch err := a.csrf.Check(r); {
 	case err != nil:
 		refuse(w, http.StatusForbidden, "a page of another origin may not change anything here")
-	case a.opts.Token == "" && !namesLoopback(r.Host):
+	case !beyond && !namesLoopback(r.Host):
 		// A name that an attacker's DNS points at this machine would make a
 		// browser read the API for him.
 		refuse(w, http.StatusForbidden, "without a token the admin API is for this machine: host must be localhost or a loopback address, got "+r.Host)
-	case !a.authorized(r) && r.URL.Path != "/healthz":
+	case !authorized && r.URL.Path != "/healthz":
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		refuse(w, http.StatusUnauthorized, "the admin API needs its token: Authorization: Bearer TOKEN")
 	default:

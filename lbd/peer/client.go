@@ -93,7 +93,7 @@ func (c *Client) Add(cfg service.PeerConfig, transport http.RoundTripper) {
 		return
 	}
 	if transport == nil {
-		transport = NewTransport(cfg.EmulateRTT)
+		transport = NewTransport(cfg.EmulateRTT, nil)
 	}
 	ctx, stop := context.WithCancel(c.ctx)
 	h := fnv.New64a()

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -27,12 +28,16 @@ const (
 	lingerTime = 5 * time.Second
 )
 
-// NewTransport makes a transport for the traffic to one peer. With an rtt above
+// NewTransport makes a transport for the traffic to one peer, which is reached over
+// TLS with secure where that is set. With an rtt above
 // zero it emulates that distance on a real connection: every byte arrives half
 // of it later, in each direction, without limit to the bandwidth, and setting a
 // connection up takes all of it. The delay comes on top of the real one.
-func NewTransport(rtt time.Duration) http.RoundTripper {
-	o := wire.Options{DialTimeout: dialTimeout, KeepAlive: keepAlive, IdleTimeout: idleTimeout, MaxIdlePerHost: idlePerPeer}
+func NewTransport(rtt time.Duration, secure *tls.Config) http.RoundTripper {
+	o := wire.Options{
+		Direct: secure != nil, TLS: secure,
+		DialTimeout: dialTimeout, KeepAlive: keepAlive, IdleTimeout: idleTimeout, MaxIdlePerHost: idlePerPeer,
+	}
 	if rtt > 0 {
 		dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
 		o.DialContext = distantDial(dialer.DialContext, rtt)

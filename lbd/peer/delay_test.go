@@ -245,7 +245,7 @@ func TestTransportAddsTheDistance(t *testing.T) {
 	}))
 	defer srv.Close()
 	const far = 60 * time.Millisecond
-	hc := &http.Client{Transport: NewTransport(far)}
+	hc := &http.Client{Transport: NewTransport(far, nil)}
 	defer hc.CloseIdleConnections()
 	body := bytes.Repeat([]byte("x"), 100<<10)
 	for i, least := range []time.Duration{2 * far, far} { // the first sets the connection up

@@ -3,6 +3,7 @@ package probe
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"hash/fnv"
 	"log/slog"
 	"math/rand/v2"
@@ -46,6 +47,8 @@ type Options struct {
 	Seed uint64
 	// Transport carries the probes; nil = one that keeps a connection to each replica.
 	Transport http.RoundTripper
+	// TLS is how replicas are asked that are so over mTLS; nil = none is.
+	TLS *tls.Config
 	// Allow is asked about each address before it is connected to, where Transport is
 	// nil; nil = all may be.
 	Allow func(netip.Addr) error
@@ -79,7 +82,7 @@ func New(opts Options) *Prober {
 }
 
 // Start begins to probe a replica. Starting one that is being probed changes
-// nothing unless its URL, model or number of ranks is another; then it starts over.
+// nothing unless its URL, its mTLS, model or number of ranks is another; then it starts over.
 func (p *Prober) Start(cfg service.ReplicaConfig) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +90,7 @@ func (p *Prober) Start(cfg service.ReplicaConfig) {
 		return
 	}
 	if w := p.watches[cfg.ID]; w != nil {
-		if w.asked.URL == cfg.URL && w.asked.Model == cfg.Model && w.asked.Ranks() == cfg.Ranks() {
+		if w.asked.URL == cfg.URL && w.asked.MTLS == cfg.MTLS && w.asked.Model == cfg.Model && w.asked.Ranks() == cfg.Ranks() {
 			return
 		}
 		p.end(w)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"skyserve/internal/service"
 	"skyserve/lbd/wire"
 )
 
@@ -23,12 +24,13 @@ type source interface {
 	close()
 }
 
-// newSource keeps a connection to the replica at a URL. Redirects are not
-// followed: an engine has no reason to send its balancer elsewhere.
-func newSource(url string, opts Options) source {
-	url = strings.TrimRight(url, "/")
-	if opts.Transport == nil && strings.HasPrefix(url, "http://") {
-		return &kept{wire.NewPoller(wire.Options{DialTimeout: dialTimeout, Allow: opts.Allow}, url, maxPage)}
+// newSource keeps a connection to a replica. Redirects are not followed: an engine
+// has no reason to send its balancer elsewhere.
+func newSource(cfg service.ReplicaConfig, opts Options) source {
+	url := strings.TrimRight(cfg.URL, "/")
+	if opts.Transport == nil && (cfg.MTLS || strings.HasPrefix(url, "http://")) {
+		o := wire.Options{DialTimeout: dialTimeout, Allow: opts.Allow, Direct: cfg.MTLS, TLS: opts.TLS}
+		return &kept{wire.NewPoller(o, url, maxPage)}
 	}
 	s := &carried{url: url, transport: opts.Transport, requests: map[string]*http.Request{}}
 	if s.transport == nil {

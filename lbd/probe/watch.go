@@ -53,7 +53,7 @@ func (w *watch) run(ctx context.Context) {
 	for i := range w.ranks {
 		w.ids = append(w.ids, w.asked.RankID(i))
 	}
-	w.source = newSource(w.asked.URL, w.prober.opts)
+	w.source = newSource(w.asked, w.prober.opts)
 	defer w.source.close()
 	defer context.AfterFunc(ctx, w.source.abort)()
 	timer := time.NewTimer(time.Hour)

@@ -160,7 +160,7 @@ func (q *lookup) outgoing(ctx context.Context) (out *http.Request, transport htt
 	var base *url.URL
 	switch {
 	case k.replica != nil:
-		base, transport, q.home = k.base, r.transport, k.cfg.Region
+		base, transport, q.home = k.base, k.transport, k.cfg.Region
 		k.mark(h)
 	case p != nil:
 		base, transport, q.peer = p.base, p.transport, p

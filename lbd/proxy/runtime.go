@@ -35,6 +35,9 @@ type Options struct {
 	// Transport carries requests to replicas, and to peers that were added
 	// without one of their own; nil = NewTransport(nil).
 	Transport http.RoundTripper
+	// Secure carries requests to replicas that are asked over mTLS; nil = there can be
+	// none.
+	Secure http.RoundTripper
 	// NoContinue lets every stream whose target fails in the middle end in an error
 	// event, instead of being continued by another one where that can be.
 	NoContinue bool
@@ -52,6 +55,7 @@ type Runtime struct {
 	limits    Limits
 	log       *slog.Logger
 	transport http.RoundTripper
+	secure    http.RoundTripper // nil where no replica is asked over mTLS
 	keys      atomic.Pointer[keyring]
 	ledger    *ledger
 	seed      uint64 // of prefix keys: see keySeed
@@ -95,7 +99,7 @@ func New(o Options) (*Runtime, error) {
 		return nil, fmt.Errorf("making balancer %q: no policy is set", o.Self.ID)
 	}
 	r := &Runtime{
-		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport,
+		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport, secure: o.Secure,
 		ledger: newLedger(), seed: keySeed(o.Self.PeerToken), began: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, core: core.New(o.Core),
 		flights: map[string]*flight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
 		gone: map[string]uint64{}, offered: map[string][]string{},
@@ -144,7 +148,7 @@ func (r *Runtime) Close() error {
 // letGoOfIdle closes the connections to replicas and peers that no request uses.
 func (r *Runtime) letGoOfIdle() {
 	r.mu.Lock()
-	transports := []http.RoundTripper{r.transport}
+	transports := []http.RoundTripper{r.transport, r.secure}
 	for _, p := range r.peers {
 		transports = append(transports, p.transport)
 	}

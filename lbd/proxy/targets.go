@@ -23,9 +23,10 @@ const maxGone = 4096
 // replica is a replica's address and what was counted of it.
 // It never changes once made: an update makes another one that shares the counts.
 type replica struct {
-	cfg   service.ReplicaConfig
-	base  *url.URL
-	count *replicaCount
+	cfg       service.ReplicaConfig
+	base      *url.URL
+	transport http.RoundTripper
+	count     *replicaCount
 }
 
 // replicaCount is what was counted of a replica's answers.
@@ -62,8 +63,8 @@ func baseURL(raw string) (*url.URL, error) {
 // AddReplica makes a replica known; it gets requests once a report finds it
 // ready. An id that is known already is updated; with another URL it is another
 // process, so whatever was known of the old one is forgotten. It fails with
-// ErrOlderEpoch when this id was seen with a newer epoch, and when the URL
-// cannot be used or no model is named. An empty id becomes the URL's host.
+// ErrOlderEpoch when this id was seen with a newer epoch, when the URL cannot be used,
+// when no model is named, and when it is to be asked over mTLS and cannot be. An empty id becomes the URL's host.
 func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) {
 	base, err := baseURL(cfg.URL)
 	if err != nil {
@@ -77,7 +78,17 @@ func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) 
 	if err := checkRanks(cfg); err != nil {
 		return false, fmt.Errorf("adding replica %q: %w", cfg.ID, err)
 	}
-	return r.stepWith(func() (bool, error) { return r.putReplica(cfg, base) })
+	rep := &replica{cfg: cfg, base: base, transport: r.transport}
+	switch {
+	case !cfg.MTLS:
+	case base.Scheme != "https":
+		return false, fmt.Errorf("adding replica %q: mtls: needs a URL that begins with https://, got %q", cfg.ID, cfg.URL)
+	case r.secure == nil:
+		return false, fmt.Errorf("adding replica %q: mtls: this balancer has no certificate of its service", cfg.ID)
+	default:
+		rep.transport = r.secure
+	}
+	return r.stepWith(func() (bool, error) { return r.putReplica(rep) })
 }
 
 // stepWith runs what changes the targets under the lock, then publishes.
@@ -91,7 +102,8 @@ func (r *Runtime) stepWith(change func() (bool, error)) (bool, error) {
 	return changed, err
 }
 
-func (r *Runtime) putReplica(cfg service.ReplicaConfig, base *url.URL) (bool, error) {
+func (r *Runtime) putReplica(rep *replica) (bool, error) {
+	cfg := rep.cfg
 	old := r.replicas[cfg.ID]
 	held := r.gone[cfg.ID]
 	if old != nil {
@@ -101,15 +113,15 @@ func (r *Runtime) putReplica(cfg service.ReplicaConfig, base *url.URL) (bool, er
 		return false, fmt.Errorf("adding replica %q: epoch %d, held %d: %w", cfg.ID, cfg.Epoch, held, ErrOlderEpoch)
 	}
 	delete(r.gone, cfg.ID)
-	count := &replicaCount{tokens: make([]atomic.Int64, cfg.Ranks())}
+	rep.count = &replicaCount{tokens: make([]atomic.Int64, cfg.Ranks())}
 	if old != nil {
 		if old.cfg.URL == cfg.URL && old.cfg.Ranks() == cfg.Ranks() {
-			count = old.count
+			rep.count = old.count
 		} else {
 			r.removeRanks(old)
 		}
 	}
-	r.addRanks(&replica{cfg: cfg, base: base, count: count})
+	r.addRanks(rep)
 	return old == nil, nil
 }
 

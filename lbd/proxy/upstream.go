@@ -123,7 +123,7 @@ func (x *exchange) send(ctx context.Context) (*http.Response, error) {
 		}
 		out := x.outgoing(ctx, x.counts.base)
 		x.counts.mark(out.Header)
-		return x.rt.transport.RoundTrip(out)
+		return x.counts.transport.RoundTrip(out)
 	case x.sent.peer != nil:
 		x.counts = rank{}
 		out := x.outgoing(ctx, x.sent.peer.base)

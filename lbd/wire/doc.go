@@ -34,7 +34,7 @@
 //   - ignores Request.Cancel and httptrace; contexts cancel.
 //
 // https is carried by net/http's own Transport, as are the protocols that it
-// negotiates.
+// negotiates, unless Options.Direct has it carried here.
 //
 // Read transport.go first, then conn.go and body.go; request.go writes, head.go,
 // frame.go and chunked.go read. Of the front, read front.go, then session.go, plain.go

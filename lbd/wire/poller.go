@@ -49,9 +49,10 @@ type Poller struct {
 	reply reply
 }
 
-// NewPoller makes a poller of the host at an http URL, whose path, if any, comes
-// before all paths that are asked for. A body of more than most bytes is not
-// taken. Of the options it has use for those of the dialer and for MaxHeadBytes.
+// NewPoller makes a poller of the host at an http URL, an https one where
+// Options.Direct is set, whose path, if any, comes before all paths that are asked
+// for. A body of more than most bytes is not taken. Of the other options it has use
+// for those of the dialer, TLS and MaxHeadBytes.
 func NewPoller(o Options, base string, most int) *Poller {
 	p := &Poller{opts: o.orDefault(), base: strings.TrimRight(base, "/"), most: most}
 	p.step = p.stepWhenReady
@@ -114,7 +115,7 @@ func (p *Poller) prepare(path string) error {
 	if err != nil {
 		return err
 	}
-	out, err := prepare(req)
+	out, err := prepare(req, p.opts.scheme())
 	if err != nil {
 		return err
 	}

@@ -38,12 +38,12 @@ type outgoing struct {
 
 // prepare checks a request. What it refuses could not be sent, or could be
 // taken by its reader for something else.
-func prepare(req *http.Request) (*outgoing, error) {
+func prepare(req *http.Request, scheme string) (*outgoing, error) {
 	switch {
 	case req.URL == nil:
 		return nil, errors.New("checking a request: it has no URL")
-	case req.URL.Scheme != "http":
-		return nil, fmt.Errorf("checking a request: scheme: want http or https, got %q", req.URL.Scheme)
+	case req.URL.Scheme != scheme:
+		return nil, fmt.Errorf("checking a request: scheme: want %s, got %q", wanted(scheme), req.URL.Scheme)
 	case req.URL.Host == "":
 		return nil, errors.New("checking a request: its URL has no host")
 	case len(req.Trailer) > 0:
@@ -62,6 +62,14 @@ func prepare(req *http.Request) (*outgoing, error) {
 	}
 	out.close = req.Close || listed(req.Header["Connection"], "close")
 	return out, out.measure()
+}
+
+// wanted is which schemes a transport takes that carries one itself.
+func wanted(scheme string) string {
+	if scheme == "http" {
+		return "http or https"
+	}
+	return scheme
 }
 
 // check looks for bytes that would end a line or a word early.
@@ -109,7 +117,11 @@ func hostPort(req *http.Request) string {
 	if req.URL.Port() != "" {
 		return req.URL.Host
 	}
-	return strings.TrimSuffix(req.URL.Host, ":") + ":80"
+	port := ":80"
+	if req.URL.Scheme == "https" {
+		port = ":443"
+	}
+	return strings.TrimSuffix(req.URL.Host, ":") + port
 }
 
 // withoutZone takes the zone out of an IPv6 host: it means something on this

@@ -58,6 +58,10 @@ type Options struct {
 	MaxHeadBytes int
 	// TLS configures https; nil = Go's defaults.
 	TLS *tls.Config
+	// Direct carries https in this package, as HTTP/1.1, instead of leaving it to
+	// net/http's Transport; http is refused then. It is for servers that are known to
+	// speak HTTP/1.1, and costs no goroutine a connection.
+	Direct bool
 	// Allow is asked by the default dialer about each address before it connects
 	// there: names may have come to mean another one since somebody looked. Its
 	// error is the dial's; nil = all may be connected to.
@@ -74,7 +78,47 @@ func (o Options) orDefault() Options {
 	if o.DialContext == nil {
 		o.DialContext = (&net.Dialer{Timeout: o.DialTimeout, KeepAlive: o.KeepAlive, Control: o.control()}).DialContext
 	}
+	if o.Direct {
+		o.DialContext = dialTLS(o.DialContext, o.TLS)
+	}
 	return o
+}
+
+// scheme is that of the URLs which this package carries itself.
+func (o Options) scheme() string {
+	if o.Direct {
+		return "https"
+	}
+	return "http"
+}
+
+// dialTLS makes dial end with a handshake. A host that fails it cannot be reached, as
+// one that does not answer.
+func dialTLS(dial DialFunc, config *tls.Config) DialFunc {
+	if config == nil {
+		config = &tls.Config{}
+	}
+	config = config.Clone()
+	config.NextProtos = []string{"http/1.1"}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		nc, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		c := config
+		if c.ServerName == "" {
+			c = c.Clone()
+			c.ServerName, _, _ = net.SplitHostPort(addr) // dial has taken it
+		}
+		secured := tls.Client(nc, c)
+		ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+		defer cancel()
+		if err := secured.HandshakeContext(ctx); err != nil {
+			nc.Close()
+			return nil, &net.OpError{Op: "dial", Net: network, Addr: nc.RemoteAddr(), Err: err}
+		}
+		return secured, nil
+	}
 }
 
 // control asks Allow about what a dialer is about to connect to; nil without one.
@@ -148,10 +192,10 @@ func (t *Transport) CloseIdleConnections() {
 // with Op "dial"), an answer that is not HTTP/1.1 with ErrMalformed, and one
 // that ResponseHeaderTimeout ends with os.ErrDeadlineExceeded.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.URL != nil && req.URL.Scheme == "https" {
+	if req.URL != nil && req.URL.Scheme == "https" && !t.opts.Direct {
 		return t.secure().RoundTrip(req)
 	}
-	out, err := prepare(req)
+	out, err := prepare(req, t.opts.scheme())
 	if err == nil {
 		if err = context.Cause(req.Context()); err == nil {
 			return t.roundTrip(out)

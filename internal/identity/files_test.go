@@ -1,0 +1,200 @@
+package identity
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func leafOf(t *testing.T, p Party) (Name, time.Time) {
+	t.Helper()
+	pair, err := p.Certificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := NameOf(pair.Leaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n, pair.Leaf.NotAfter
+}
+
+func TestAServiceHasOneAuthority(t *testing.T) {
+	h := Home{filepath.Join(t.TempDir(), "chat")}
+	if _, err := h.Authority(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before it is made: %v", err)
+	}
+	first, err := h.Create("chat", start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := h.Create("chat", start.Add(time.Hour))
+	if err != nil || again.Owner() != first.Owner() || again.Service() != "chat" {
+		t.Errorf("made twice: %s and %s (%v)", first.Owner(), again.Owner(), err)
+	}
+	if len(first.Owner()) != 52 || strings.ToLower(first.Owner()) != first.Owner() {
+		t.Errorf("the owner %q does not fit the labels of every cloud", first.Owner())
+	}
+	for _, path := range []string{h.Dir, h.path(fileAuthority)} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s: mode %v (%v)", path, info.Mode(), err)
+		}
+	}
+}
+
+func TestTheOperatorsCertificateIsRenewed(t *testing.T) {
+	h := Home{t.TempDir()}
+	if _, err := h.Operator("ann", start); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of a service that is not there: %v", err)
+	}
+	if _, err := h.Create("chat", start); err != nil {
+		t.Fatal(err)
+	}
+	p, err := h.Operator("ann", start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, end := leafOf(t, p); n != (Name{"chat", Operator, "ann"}) || !end.Equal(start.Add(Life)) {
+		t.Errorf("%v until %s", n, end)
+	}
+	for _, tt := range []struct {
+		at   time.Duration
+		ends time.Duration
+	}{{Life - RenewBefore - time.Minute, Life}, {Life - RenewBefore + time.Minute, 2*Life - RenewBefore + time.Minute}} {
+		p, err := h.Operator("bob", start.Add(tt.at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, end := leafOf(t, p); n.ID != "ann" || !end.Equal(start.Add(tt.ends)) {
+			t.Errorf("after %s: %v until %s", tt.at, n, end)
+		}
+	}
+}
+
+func TestAnEnrolledOperatorCannotRenewAlone(t *testing.T) {
+	chat := authority(t, "chat")
+	key, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := chat.Certify(key.Public(), Name{"chat", Operator, "bob"}, start, Life)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := Home{t.TempDir()}
+	if err := h.KeepOperator(chain, key); err != nil {
+		t.Fatal(err)
+	}
+	p, err := h.Operator("", start.Add(Life-time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, end := leafOf(t, p); n.ID != "bob" || !end.Equal(start.Add(Life)) || !p.Root.Equal(chat.Root()) {
+		t.Errorf("%v until %s", n, end)
+	}
+	if _, err := h.Create("chat", start); err == nil || !strings.Contains(err.Error(), "enrolled") {
+		t.Errorf("a second authority for the service: %v", err)
+	}
+	own := Home{t.TempDir()}
+	if _, err := own.Create("chat", start); err != nil {
+		t.Fatal(err)
+	}
+	if err := own.KeepOperator(chain, key); err == nil {
+		t.Error("the operator of another authority took the place of the service's own")
+	}
+}
+
+func TestDelegatedAuthoritiesAreKept(t *testing.T) {
+	chat := authority(t, "chat")
+	key, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := chat.Delegate(key.Public(), "controller", []Role{Replica, Balancer}, start, Life)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := Home{t.TempDir()}
+	if _, err := h.Delegated(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before there is one: %v", err)
+	}
+	if err := h.KeepDelegated(chain, key); err != nil {
+		t.Fatal(err)
+	}
+	a, err := h.Delegated()
+	if err != nil || a.Owner() != chat.Owner() || a.Service() != "chat" {
+		t.Errorf("kept as %v (%v)", a, err)
+	}
+	other, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Delegated(chain, other); err == nil {
+		t.Error("a key that is not the authority's was taken for it")
+	}
+	if _, err := Delegated(chain[:1], key); err == nil {
+		t.Error("a chain without its root was taken")
+	}
+}
+
+func TestWhatIsInTheFilesIsJudged(t *testing.T) {
+	chat, other := authority(t, "chat"), authority(t, "chat")
+	key, err := EncodeKey(chat.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair := append(EncodeChain(chat.chain), key...)
+	tests := []struct {
+		name string
+		text []byte
+		mode fs.FileMode
+		want string
+	}{
+		{"good", pair, 0o600, ""},
+		{"readable by others", pair, 0o640, "others may read it, its mode is 0640"},
+		{"empty", nil, 0o600, "there is none"},
+		{"without its key", EncodeChain(chat.chain), 0o600, "no private key"},
+		{"with another key", append(EncodeChain(other.chain), key...), 0o600, "not that of its first certificate"},
+		{"without its certificate", key, 0o600, "there is none"},
+		{"cut off", pair[:len(pair)-20], 0o600, "no private key"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			h := Home{t.TempDir()}
+			if err := os.WriteFile(h.path(fileAuthority), tt.text, tt.mode); err != nil {
+				t.Fatal(err)
+			}
+			_, err := h.Authority()
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("%v, want %q", err, tt.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "PRIVATE") {
+				t.Errorf("the error quotes the file: %v", err)
+			}
+		})
+	}
+}
+
+func TestAFileIsWrittenWholeAndForItsOwnerOnly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "secret")
+	for _, text := range []string{"one", "two"} {
+		if err := WriteFile(path, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(path)
+		info, e := os.Stat(path)
+		if err != nil || e != nil || string(got) != text || info.Mode().Perm() != 0o600 {
+			t.Errorf("%q, %v (%v, %v)", got, info.Mode(), err, e)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(filepath.Dir(path), ".*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v (%v)", left, err)
+	}
+	if err := WriteFile(filepath.Join(path, "x"), nil); err == nil {
+		t.Error("a file was written where there is no directory")
+	}
+}

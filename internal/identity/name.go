@@ -1,0 +1,100 @@
+package identity
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Role is what the holder of a certificate is to the others.
+type Role string
+
+// The roles.
+const (
+	// Operator is a person: may do everything.
+	Operator Role = "operator"
+	// Controller keeps the service as it is wanted: may use the admin API of
+	// balancers and hand nodes over their configuration.
+	Controller Role = "controller"
+	// Balancer may use replicas, and forward to other balancers.
+	Balancer Role = "balancer"
+	// Replica may answer balancers. It has no reason to ask anybody.
+	Replica Role = "replica"
+	// issuer is a delegated authority. It is no party to a connection.
+	issuer Role = "issuer"
+)
+
+// Roles lists what a certificate of a party can name.
+func Roles() []Role { return []Role{Operator, Controller, Balancer, Replica} }
+
+// scheme is that of names in certificates.
+const scheme = "skyserve"
+
+// Name is whom a certificate speaks for. In the certificate it is a URI whose host
+// is role and service, skyserve://replica.chat/us-0, so that name constraints can
+// bound what a delegated authority signs.
+type Name struct {
+	Service string
+	Role    Role
+	// ID tells those of a role apart: us-0, lb-us-0, ann@laptop.
+	ID string
+}
+
+// String is the name's URI.
+func (n Name) String() string { return n.uri().String() }
+
+func (n Name) uri() *url.URL { return &url.URL{Scheme: scheme, Host: n.domain(), Path: "/" + n.ID} }
+
+// domain is what name constraints go by.
+func (n Name) domain() string { return string(n.Role) + "." + n.Service }
+
+var (
+	idForm      = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$`)
+	serviceForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?$`)
+)
+
+// Check says what is wrong with a name; nil when it can stand in a certificate.
+func (n Name) Check() error {
+	switch {
+	case !slices.Contains(Roles(), n.Role) && n.Role != issuer:
+		return fmt.Errorf("naming %q: role: want one of %v, got %q", n.ID, Roles(), n.Role)
+	case !serviceForm.MatchString(n.Service):
+		return fmt.Errorf("naming %q: service: want lower-case letters, digits and dashes, got %q", n.ID, n.Service)
+	case !idForm.MatchString(n.ID):
+		return fmt.Errorf("naming a %s: id: want letters, digits and . _ @ -, at most 128, got %q", n.Role, n.ID)
+	}
+	return nil
+}
+
+// ParseName reads what String writes.
+func ParseName(text string) (Name, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != scheme || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return Name{}, fmt.Errorf("reading the name %q: want %s://ROLE.SERVICE/ID", text, scheme)
+	}
+	role, service, _ := strings.Cut(u.Host, ".")
+	n := Name{Service: service, Role: Role(role), ID: strings.TrimPrefix(u.Path, "/")}
+	if err := n.Check(); err != nil {
+		return Name{}, fmt.Errorf("reading the name %q: %w", text, err)
+	}
+	return n, nil
+}
+
+// errUnnamed says that a certificate is no identity of this program's making.
+var errUnnamed = errors.New("the certificate does not name exactly one party of a service")
+
+// NameOf is whom a certificate names. It says nothing about who signed it.
+func NameOf(c *x509.Certificate) (Name, error) {
+	if len(c.URIs) != 1 {
+		return Name{}, errUnnamed
+	}
+	n, err := ParseName(c.URIs[0].String())
+	if err != nil {
+		return Name{}, fmt.Errorf("%w: %w", errUnnamed, err)
+	}
+	return n, nil
+}

@@ -1,0 +1,315 @@
+package identity
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+	"time"
+)
+
+// start is when everything of these tests was made.
+var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func authority(t *testing.T, service string) *Authority {
+	t.Helper()
+	a, err := NewAuthority(service, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// member is a party with a certificate of its own.
+func member(t *testing.T, a *Authority, role Role, id string) Party {
+	t.Helper()
+	key, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := a.Certify(key.Public(), Name{a.Service(), role, id}, start, Life)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return party(chain, key)
+}
+
+// at is a party whose clock stands still.
+func at(p Party, now time.Time) Party {
+	p.Now = func() time.Time { return now }
+	return p
+}
+
+// handshake connects two ends. Under TLS 1.3 a client is done before the server has
+// judged it, so both errors count.
+func handshake(t *testing.T, client, server *tls.Config) (seen tls.ConnectionState, atClient, atServer error) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	a, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	b, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	s := tls.Server(b, server)
+	done := make(chan error, 1)
+	go func() {
+		done <- s.Handshake()
+	}()
+	if atClient = tls.Client(a, client).Handshake(); atClient != nil {
+		a.Close()
+	}
+	atServer = <-done
+	return s.ConnectionState(), atClient, atServer
+}
+
+func TestWhoMayTalkToWhom(t *testing.T) {
+	chat, other := authority(t, "chat"), authority(t, "chat") // another service that calls itself alike
+	replicasOf := func(p Party) *tls.Config { return at(p, start).Client(Replica) }
+	tests := []struct {
+		name             string
+		client, server   *tls.Config
+		atClient, atServ error // what each side finds out; nil = nothing is wrong
+	}{
+		{"a balancer asks a replica", replicasOf(member(t, chat, Balancer, "lb-us-0")), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, nil},
+		{"an operator asks a balancer's admin API", at(member(t, chat, Operator, "ann"), start).Client(Balancer), at(member(t, chat, Balancer, "lb-us-0"), start).Server(Operator, Controller, Balancer), nil, nil},
+		{"a replica asks a replica", replicasOf(member(t, chat, Replica, "us-1")), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, ErrRole},
+		{"a replica asks a balancer's admin API", at(member(t, chat, Replica, "us-0"), start).Client(Balancer), at(member(t, chat, Balancer, "lb-us-0"), start).Server(Operator, Controller, Balancer), nil, ErrRole},
+		{"an operator asks a replica for answers", replicasOf(member(t, chat, Operator, "ann")), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, ErrRole},
+		{"a replica poses as a balancer", at(member(t, chat, Balancer, "lb-eu-0"), start).Client(Balancer), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), ErrRole, nil},
+		{"an operator's certificate answers", at(member(t, chat, Balancer, "lb-eu-0"), start).Client(Operator), at(member(t, chat, Operator, "ann"), start).Server(Balancer), ErrStranger, nil},
+		{"a balancer of another service asks", replicasOf(member(t, other, Balancer, "lb-us-0")), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), ErrStranger, nil},
+		{"a stranger asks, whoever answers", anybody(t, replicasOf(member(t, other, Balancer, "lb-us-0"))), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, ErrStranger},
+		{"nobody in particular asks", &tls.Config{InsecureSkipVerify: true}, at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, errAny},
+		{"the client's certificate is past", at(member(t, chat, Balancer, "lb-us-0"), start).Client(Replica), at(member(t, chat, Replica, "us-0"), start.Add(Life+time.Second)).Server(Balancer), nil, ErrStranger},
+		{"the server's certificate is past", at(member(t, chat, Balancer, "lb-us-0"), start.Add(Life+time.Second)).Client(Replica), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), ErrStranger, nil},
+		{"the client's clock runs late by less than an hour", at(member(t, chat, Balancer, "lb-us-0"), start.Add(-59*time.Minute)).Client(Replica), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, nil},
+		{"the one that was meant", at(member(t, chat, Operator, "ann"), start).To(Name{"chat", Replica, "us-0"}), at(member(t, chat, Replica, "us-0"), start).Server(Operator), nil, nil},
+		{"another of its role than the one that was meant", at(member(t, chat, Operator, "ann"), start).To(Name{"chat", Replica, "us-1"}), at(member(t, chat, Replica, "us-0"), start).Server(Operator), ErrRole, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, atClient, atServer := handshake(t, tt.client, tt.server)
+			for _, side := range []struct {
+				name      string
+				got, want error
+			}{{"client", atClient, tt.atClient}, {"server", atServer, tt.atServ}} {
+				switch {
+				case side.want == errAny && side.got != nil:
+				case side.want != nil && !errors.Is(side.got, side.want):
+					t.Errorf("the %s: %v, want %v", side.name, side.got, side.want)
+				case side.want == nil && errors.Is(side.got, ErrStranger), side.want == nil && errors.Is(side.got, ErrRole):
+					t.Errorf("the %s: %v", side.name, side.got)
+				case tt.atClient == nil && tt.atServ == nil && side.got != nil:
+					t.Errorf("the %s: %v", side.name, side.got)
+				}
+			}
+		})
+	}
+}
+
+// errAny stands for whatever error.
+var errAny = errors.New("any")
+
+// anybody makes a client that takes whoever answers.
+func anybody(t *testing.T, c *tls.Config) *tls.Config {
+	t.Helper()
+	c.VerifyConnection = nil
+	return c
+}
+
+func TestAnOpenListenerTakesTheUnknownAndJudgesTheRest(t *testing.T) {
+	chat := authority(t, "chat")
+	open := at(member(t, chat, Balancer, "lb-us-0"), start).Open(Operator)
+	state, _, err := handshake(t, &tls.Config{InsecureSkipVerify: true}, open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Of(&state); !errors.Is(err, ErrAnonymous) {
+		t.Errorf("who comes without a certificate: %v", err)
+	}
+	if _, err := Of(nil); !errors.Is(err, ErrAnonymous) {
+		t.Errorf("who comes without TLS: %v", err)
+	}
+	state, _, err = handshake(t, at(member(t, chat, Operator, "ann"), start).Client(Balancer), open)
+	if n, of := Of(&state); err != nil || of != nil || n != (Name{"chat", Operator, "ann"}) {
+		t.Errorf("ann is %v (%v, %v)", n, err, of)
+	}
+	if _, _, err = handshake(t, at(member(t, chat, Replica, "us-0"), start).Client(Balancer), open); !errors.Is(err, ErrRole) {
+		t.Errorf("a replica: %v", err)
+	}
+}
+
+// A delegated authority signs for what it was delegated and for nothing else, by the
+// word of the library's own verifier.
+func TestADelegatedAuthorityIsBounded(t *testing.T) {
+	chat := authority(t, "chat")
+	key, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := chat.Delegate(key.Public(), "controller", []Role{Replica}, start, Life)
+	if err != nil {
+		t.Fatal(err)
+	}
+	delegated, err := Delegated(chain, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, role := range Roles() {
+		t.Run(string(role), func(t *testing.T) {
+			client := member(t, delegated, role, "x")
+			own, err := client.Certificate()
+			if err != nil {
+				t.Fatal(err)
+			}
+			certs := parsed(t, own)
+			_, err = Verify(certs, chat.Root(), start, x509.ExtKeyUsageClientAuth)
+			if allowed := role == Replica; (err == nil) != allowed {
+				t.Errorf("signed by the delegated authority: %v, allowed %v", err, allowed)
+			}
+		})
+	}
+	if _, err := Verify(chain, chat.Root(), start, x509.ExtKeyUsageClientAuth); !errors.Is(err, ErrStranger) {
+		t.Errorf("the authority itself as a party: %v", err)
+	}
+	if _, err := delegated.Delegate(key.Public(), "more", []Role{Replica}, start, Life); err != nil {
+		t.Fatal(err)
+	}
+	more, err := delegated.Delegate(key.Public(), "more", []Role{Replica}, start, Life)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := Delegated(more, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := member(t, second, Replica, "us-0").Certificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Verify(parsed(t, own), chat.Root(), start, x509.ExtKeyUsageClientAuth); !errors.Is(err, ErrStranger) {
+		t.Errorf("an authority that a delegated one delegated: %v", err)
+	}
+	for _, roles := range [][]Role{nil, {Operator}, {Replica, Operator}} {
+		if _, err := chat.Delegate(key.Public(), "controller", roles, start, Life); err == nil {
+			t.Errorf("%v was delegated", roles)
+		}
+	}
+}
+
+func parsed(t *testing.T, pair *tls.Certificate) []*x509.Certificate {
+	t.Helper()
+	var chain []*x509.Certificate
+	for _, der := range pair.Certificate {
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain = append(chain, c)
+	}
+	return chain
+}
+
+func TestAPinHoldsOneKey(t *testing.T) {
+	chat := authority(t, "chat")
+	operator := at(member(t, chat, Operator, "ann"), start)
+	key, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := SelfSigned(key, "us-0", start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &tls.Config{Certificates: []tls.Certificate{*self}, ClientAuth: tls.RequireAnyClientCert}
+	state, _, err := handshake(t, operator.Pinned(KeyFingerprint(self.Leaf)), server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := RootOf(state.PeerCertificates, chat.Owner())
+	if err != nil || !root.Equal(chat.Root()) {
+		t.Errorf("who asks presents the authority %v (%v)", root, err)
+	}
+	if _, err := RootOf(state.PeerCertificates, authority(t, "chat").Owner()); !errors.Is(err, ErrStranger) {
+		t.Errorf("another authority's fingerprint: %v", err)
+	}
+	_, err, _ = handshake(t, operator.Pinned("aaaa"), server)
+	var pin *PinError
+	if !errors.As(err, &pin) || !errors.Is(err, ErrPin) || pin.Found != KeyFingerprint(self.Leaf) || pin.Want != "aaaa" {
+		t.Errorf("another key than was told: %v", err)
+	}
+}
+
+func TestTheFingerprintOfAServiceIsEnoughToKnowIt(t *testing.T) {
+	chat := authority(t, "chat")
+	server := at(member(t, chat, Balancer, "lb-us-0"), start).Open(Operator)
+	var root *x509.Certificate
+	found := func(c *x509.Certificate) { root = c }
+	if _, err, _ := handshake(t, ToOwner(chat.Owner(), start, found, Balancer), server); err != nil || !root.Equal(chat.Root()) {
+		t.Errorf("found %v (%v)", root, err)
+	}
+	root = nil
+	if _, err, _ := handshake(t, ToOwner(authority(t, "chat").Owner(), start, found, Balancer), server); !errors.Is(err, ErrStranger) || root != nil {
+		t.Errorf("another service: %v, found %v", err, root)
+	}
+	if _, err, _ := handshake(t, ToOwner(chat.Owner(), start, found, Replica), server); !errors.Is(err, ErrRole) {
+		t.Errorf("another role: %v", err)
+	}
+}
+
+func TestNames(t *testing.T) {
+	for _, n := range []Name{{"chat", Operator, "ann@laptop"}, {"my-service", Replica, "us-0"}, {"c", Balancer, "lb-us-east-1-0"}} {
+		got, err := ParseName(n.String())
+		if err != nil || got != n {
+			t.Errorf("%s is read as %v (%v)", n, got, err)
+		}
+	}
+	for _, text := range []string{
+		"", "https://replica.chat/us-0", "skyserve://chat/us-0", "skyserve://replica.chat", "skyserve://replica.chat/", "skyserve://root.chat/us-0",
+		"skyserve://replica.chat/us-0/more", "skyserve://replica.chat/us-0?x", "skyserve://me@replica.chat/us-0", "skyserve://replica.chat:1/us-0",
+		"skyserve://x.replica.chat/us-0", "skyserve://replica.Chat/us-0", "skyserve://replica.chat/us 0", "skyserve://replica.chat/%2e%2e/x",
+	} {
+		if n, err := ParseName(text); err == nil {
+			t.Errorf("%q is read as %v", text, n)
+		}
+	}
+	chat := authority(t, "chat")
+	key, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []Name{{"other", Replica, "us-0"}, {"chat", issuer, "x"}, {"chat", "root", "x"}, {"chat", Replica, "../us-0"}, {"chat", Replica, ""}} {
+		if _, err := chat.Certify(key.Public(), n, start, Life); err == nil {
+			t.Errorf("%v was certified", n)
+		}
+	}
+	if roles := fmt.Sprint(Roles()); slices.Contains(Roles(), issuer) {
+		t.Errorf("an authority is no party, roles are %s", roles)
+	}
+}
+
+func FuzzParseName(f *testing.F) {
+	f.Add("skyserve://replica.chat/us-0")
+	f.Add("skyserve://operator.my-service/ann@laptop")
+	f.Fuzz(func(t *testing.T, text string) {
+		n, err := ParseName(text)
+		if err != nil {
+			return
+		}
+		if again, err := ParseName(n.String()); err != nil || again != n {
+			t.Errorf("%q is %v, which is written as %s and read as %v (%v)", text, n, n, again, err)
+		}
+	})
+}

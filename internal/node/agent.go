@@ -1,0 +1,266 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"crypto"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"skyserve/internal/identity"
+)
+
+// Names of the files in the agent's directory. Units read them by these names.
+const (
+	FileKey        = "node.key"
+	FileCert       = "node.crt" // the chain; it is there once the machine is enrolled
+	FileCA         = "ca.crt"
+	fileDeployment = "deployment.json"
+
+	dirMode = 0o700
+)
+
+// Defaults, each with its reason.
+const (
+	defaultLook    = 2 * time.Second  // what a person who watches `up` takes for at once
+	publishEvery   = time.Minute      // consoles keep the last 64 KiB, and a boot writes much
+	noticeEvery    = 5 * time.Second  // as AWS advises; it says so two minutes before, GCP 30 s
+	headerTimeout  = 10 * time.Second // a header is one packet
+	requestTimeout = 30 * time.Second // a deployment over a slow line
+	closeTimeout   = 10 * time.Second // of what is in flight when the agent ends
+)
+
+// Options are what an agent needs.
+type Options struct {
+	// Name is who the machine is to be, and Owner the fingerprint of its service's
+	// authority: it obeys nobody else's operators.
+	Name  identity.Name
+	Owner string
+	// Dir is where it keeps its key and what was handed over.
+	Dir string
+	// Listen is where operators and the controller reach it, host:port.
+	Listen string
+	// Publisher tells the fingerprint of the machine's key; Runner runs units.
+	Publisher Publisher
+	Runner    Runner
+	// Notice asks the cloud whether it will take the machine; nil = it never does.
+	Notice Notice
+	// Look is the time between two looks at the units; default 2 s.
+	Look time.Duration
+	// Logger receives what happens, without secrets; nil = silence.
+	Logger *slog.Logger
+	// Listening is told the address once operators can come.
+	Listening func(addr string)
+}
+
+// Agent is the agent of one machine.
+type Agent struct {
+	opts Options
+	log  *slog.Logger
+	key  crypto.Signer
+	self *tls.Certificate // what it shows until it is enrolled
+	api  http.Handler
+
+	handover sync.Mutex    // lets one change by an operator run at a time
+	changed  chan struct{} // wanted is another; holds one
+
+	mu       sync.Mutex
+	party    *identity.Party // nil until it is enrolled
+	expires  time.Time
+	wanted   Deployment
+	phase    Phase
+	reason   string
+	units    []UnitStatus
+	draining string // why; empty = it is not
+	goneAt   time.Time
+	front    *front // nil without one
+}
+
+// New opens what the machine has, and makes its key at the first boot. It is an error
+// if the machine was enrolled by the authority of another service.
+func New(opts Options) (*Agent, error) {
+	opts.Look = cmp.Or(opts.Look, defaultLook)
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	if err := opts.Name.Check(); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(opts.Dir, dirMode); err != nil {
+		return nil, fmt.Errorf("starting the agent: %w", err)
+	}
+	a := &Agent{opts: opts, log: opts.Logger, phase: PhaseWaiting, changed: make(chan struct{}, 1)}
+	var err error
+	if a.key, err = ownKey(a.path(FileKey)); err != nil {
+		return nil, err
+	}
+	if a.self, err = identity.SelfSigned(a.key, opts.Name.ID, time.Now()); err != nil {
+		return nil, err
+	}
+	if err := a.restore(); err != nil {
+		return nil, err
+	}
+	a.api = a.routes()
+	return a, nil
+}
+
+// ownKey is the machine's key, made where there is none.
+func ownKey(path string) (crypto.Signer, error) {
+	key, err := identity.ReadKey(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return key, err
+	}
+	made, err := identity.NewKey()
+	if err != nil {
+		return nil, fmt.Errorf("making the machine's key: %w", err)
+	}
+	text, err := identity.EncodeKey(made)
+	if err != nil {
+		return nil, err
+	}
+	return made, identity.WriteFile(path, text)
+}
+
+func (a *Agent) path(name string) string { return filepath.Join(a.opts.Dir, name) }
+
+// Fingerprint is that of the machine's key.
+func (a *Agent) Fingerprint() string { return identity.KeyFingerprint(a.self.Leaf) }
+
+// restore takes up what was handed over before the machine was started again.
+func (a *Agent) restore() error {
+	text, err := os.ReadFile(a.path(FileCert))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var chain []*x509.Certificate
+	if err == nil {
+		chain, err = identity.ParseChain(text)
+	}
+	var party *identity.Party
+	if err == nil {
+		party, err = a.partyOf(chain)
+	}
+	if err == nil {
+		text, err = os.ReadFile(a.path(fileDeployment))
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &a.wanted)
+	}
+	if err != nil {
+		return fmt.Errorf("taking up the enrolment in %s: %w", a.opts.Dir, err)
+	}
+	a.party, a.expires = party, chain[0].NotAfter
+	a.carryOut()
+	return nil
+}
+
+// carryOut has what is wanted carried out.
+func (a *Agent) carryOut() {
+	select {
+	case a.changed <- struct{}{}:
+	default: // whoever carries it out has not looked yet
+	}
+}
+
+// partyOf is the machine with a chain as its identity, after it was made sure that the
+// chain is for this machine and by its service's authority.
+func (a *Agent) partyOf(chain []*x509.Certificate) (*identity.Party, error) {
+	root, err := identity.RootOf(chain, a.opts.Owner)
+	if err != nil {
+		return nil, err
+	}
+	name, err := identity.NameOf(chain[0])
+	switch {
+	case err != nil:
+		return nil, err
+	case name != a.opts.Name:
+		return nil, fmt.Errorf("the certificate is for %s, and this is %s", name, a.opts.Name)
+	case identity.KeyFingerprint(chain[0]) != a.Fingerprint():
+		return nil, fmt.Errorf("the certificate is not for the key of %s", a.opts.Name)
+	}
+	pair := &tls.Certificate{PrivateKey: a.key, Leaf: chain[0]}
+	for _, c := range chain {
+		pair.Certificate = append(pair.Certificate, c.Raw)
+	}
+	return &identity.Party{Root: root, Certificate: func() (*tls.Certificate, error) { return pair, nil }}, nil
+}
+
+// Run serves operators and keeps the units running until ctx ends. What it started
+// runs on where the runner says so.
+func (a *Agent) Run(ctx context.Context) error {
+	ln, err := net.Listen("tcp", a.opts.Listen)
+	if err != nil {
+		return fmt.Errorf("starting the agent: %w", err)
+	}
+	server := &http.Server{
+		Handler: a.api, ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout,
+		ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running sync.WaitGroup
+	running.Go(func() { a.publish(ctx) })
+	running.Go(func() { a.keepUnits(ctx) })
+	if a.opts.Notice != nil {
+		running.Go(func() { a.watchNotices(ctx) })
+	}
+	running.Go(func() {
+		<-ctx.Done()
+		_ = server.Close() // operators ask again
+	})
+	if a.opts.Listening != nil {
+		a.opts.Listening(ln.Addr().String())
+	}
+	err = server.Serve(tls.NewListener(ln, a.config()))
+	cancel()
+	running.Wait()
+	a.closeFront()
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serving operators: %w", err)
+}
+
+// publish tells the key's fingerprint until the machine is enrolled.
+func (a *Agent) publish(ctx context.Context) {
+	a.every(ctx, publishEvery, func() (done bool) {
+		if a.enrolled() != nil {
+			return true
+		}
+		if err := a.opts.Publisher.Publish(ctx, a.opts.Name, a.Fingerprint()); err != nil && ctx.Err() == nil {
+			a.log.Error("publishing the fingerprint of this machine's key", "err", err)
+		}
+		return false
+	})
+}
+
+// every calls do at once and then at an interval, until it is done or ctx ends.
+func (a *Agent) every(ctx context.Context, interval time.Duration, do func() (done bool)) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for !do() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// enrolled is who the machine is; nil until it is anybody.
+func (a *Agent) enrolled() *identity.Party {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.party
+}

@@ -1,0 +1,93 @@
+package node
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"skyserve/internal/identity"
+)
+
+// Config is what a machine is born with, in a file that its cloud-init writes. Nothing
+// in it is secret.
+type Config struct {
+	Service string        `json:"service"`
+	Role    identity.Role `json:"role"`
+	ID      string        `json:"id"`
+	// Owner is the fingerprint of the service's authority.
+	Owner string `json:"owner"`
+	// Listen is where operators reach the agent, and Dir where it keeps what it has.
+	Listen string `json:"listen"`
+	Dir    string `json:"dir"`
+	// Publish is how the key's fingerprint is told: guest-attributes, or console:PATH.
+	Publish string `json:"publish"`
+	// Notices is the cloud that is asked about interruptions: aws, gcp, or none.
+	Notices string `json:"notices,omitempty"`
+	// Runner is system, or exec for machines without systemd.
+	Runner string `json:"runner,omitempty"`
+}
+
+// ReadConfig reads the file of a Config.
+func ReadConfig(path string) (Config, error) {
+	var c Config
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return c, fmt.Errorf("reading the machine's configuration: %w", err)
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&c); err != nil {
+		return c, fmt.Errorf("reading %s: %w", path, err)
+	}
+	if _, err := c.Options(); err != nil {
+		return c, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// Options are the agent's as the configuration has them.
+func (c Config) Options() (Options, error) {
+	o := Options{Name: identity.Name{Service: c.Service, Role: c.Role, ID: c.ID}, Owner: c.Owner, Listen: c.Listen, Dir: c.Dir}
+	if err := o.Name.Check(); err != nil {
+		return o, err
+	}
+	switch {
+	case len(c.Owner) != 52:
+		return o, fmt.Errorf("owner: want the 52 letters and digits of a fingerprint, got %q", c.Owner)
+	case c.Listen == "":
+		return o, errors.New("listen: missing")
+	case !filepath.IsAbs(c.Dir):
+		return o, fmt.Errorf("dir: want an absolute path, got %q", c.Dir)
+	}
+	path, console := strings.CutPrefix(c.Publish, "console:")
+	switch {
+	case console && path != "":
+		o.Publisher = Console{path}
+	case c.Publish == "guest-attributes":
+		o.Publisher = GuestAttributes{}
+	default:
+		return o, fmt.Errorf("publish: want guest-attributes or console:PATH, got %q", c.Publish)
+	}
+	switch c.Notices {
+	case "aws":
+		o.Notice = NoticeAWS("")
+	case "gcp":
+		o.Notice = NoticeGCP("")
+	case "":
+	default:
+		return o, fmt.Errorf("notices: want aws or gcp, got %q", c.Notices)
+	}
+	switch c.Runner {
+	case "", "system":
+		o.Runner = &System{Dir: c.Dir}
+	case "exec":
+		o.Runner = &Exec{Dir: c.Dir}
+	default:
+		return o, fmt.Errorf("runner: want system or exec, got %q", c.Runner)
+	}
+	return o, nil
+}

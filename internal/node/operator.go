@@ -1,0 +1,223 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"skyserve/internal/identity"
+)
+
+// ErrNoFingerprint is a machine that has not told its key's fingerprint yet: it boots.
+var ErrNoFingerprint = errors.New("the machine has not told its fingerprint yet")
+
+// Machine is a machine as an operator addresses it.
+type Machine struct {
+	Name identity.Name
+	// Address is host:port of its agent.
+	Address string
+	// Fingerprint reads what its Publisher told, by way of its cloud; ErrNoFingerprint
+	// while there is nothing. It is asked only until the machine is enrolled.
+	Fingerprint func(ctx context.Context) (string, error)
+}
+
+// Operator is the side that hands over. It is an operator, or a controller with a
+// delegated authority.
+type Operator struct {
+	// Party presents a certificate with its whole chain, and Authority certifies machines.
+	Party     identity.Party
+	Authority *identity.Authority
+	// Dial opens connections; nil = a net.Dialer.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Now is time.Now where it is nil.
+	Now func() time.Time
+}
+
+// dialTimeout bounds reaching a machine, half a world away and handshake included.
+const dialTimeout = 10 * time.Second
+
+func (o *Operator) now() time.Time {
+	if o.Now == nil {
+		return time.Now()
+	}
+	return o.Now()
+}
+
+// Ensure makes a machine one of the service that runs d: it hands everything over to one
+// that is new, another deployment to one whose revision differs, and another
+// certificate to one whose own ends soon. Repeating it changes nothing. Errors include
+// ErrNoFingerprint, *identity.PinError, and net errors of a machine that cannot be
+// reached yet.
+func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status, error) {
+	s, err := o.Status(ctx, m)
+	switch {
+	case errors.Is(err, identity.ErrStranger): // it has no certificate of the service
+		if err = o.enrol(ctx, m, d); err == nil {
+			s, err = o.Status(ctx, m)
+		}
+		return s, err
+	case err != nil:
+		return s, err
+	}
+	if s.Expires.Before(o.now().Add(identity.RenewBefore)) {
+		if err := o.renew(ctx, m); err != nil {
+			return s, err
+		}
+	}
+	if s.Revision != d.Revision {
+		if err := o.put(ctx, m, o.Party.To(m.Name), pathDeployment, d); err != nil {
+			return s, err
+		}
+	}
+	return o.Status(ctx, m)
+}
+
+// enrol hands over to a machine that shows the key whose fingerprint it published.
+func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
+	fingerprint, err := m.Fingerprint(ctx)
+	if err != nil {
+		return fmt.Errorf("enrolling %s: reading its fingerprint: %w", m.Name.ID, err)
+	}
+	config := o.Party.Pinned(fingerprint)
+	shown, err := o.shown(ctx, m, config)
+	if err != nil {
+		return fmt.Errorf("enrolling %s: %w", m.Name.ID, err)
+	}
+	chain, err := o.Authority.Certify(shown.PublicKey, m.Name, o.now(), identity.Life)
+	if err != nil {
+		return fmt.Errorf("enrolling %s: %w", m.Name.ID, err)
+	}
+	return o.put(ctx, m, config, pathEnrolment, enrolment{Chain: string(identity.EncodeChain(chain)), Deployment: d})
+}
+
+// renew gives a machine another certificate for the key that it shows.
+func (o *Operator) renew(ctx context.Context, m Machine) error {
+	config := o.Party.To(m.Name)
+	shown, err := o.shown(ctx, m, config)
+	if err != nil {
+		return fmt.Errorf("renewing the certificate of %s: %w", m.Name.ID, err)
+	}
+	chain, err := o.Authority.Certify(shown.PublicKey, m.Name, o.now(), identity.Life)
+	if err != nil {
+		return fmt.Errorf("renewing the certificate of %s: %w", m.Name.ID, err)
+	}
+	return o.put(ctx, m, config, pathCertificate, renewal{Chain: string(identity.EncodeChain(chain))})
+}
+
+// shown is the certificate that a machine shows, which proves that it has the key.
+func (o *Operator) shown(ctx context.Context, m Machine, config *tls.Config) (*x509.Certificate, error) {
+	nc, err := o.dial(ctx, m.Address)
+	if err != nil {
+		return nil, err
+	}
+	defer nc.Close()
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	conn := tls.Client(nc, config)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return nil, err
+	}
+	return conn.ConnectionState().PeerCertificates[0], nil
+}
+
+func (o *Operator) dial(ctx context.Context, addr string) (net.Conn, error) {
+	if o.Dial != nil {
+		return o.Dial(ctx, "tcp", addr)
+	}
+	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", addr)
+}
+
+// Status asks a machine how it does; identity.ErrStranger when it is not enrolled.
+func (o *Operator) Status(ctx context.Context, m Machine) (Status, error) {
+	var s Status
+	body, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodGet, pathStatus, nil)
+	if err == nil {
+		err = json.Unmarshal(body, &s)
+	}
+	if err != nil {
+		return s, fmt.Errorf("asking %s how it does: %w", m.Name.ID, err)
+	}
+	return s, nil
+}
+
+// Drain lets a machine take nothing new.
+func (o *Operator) Drain(ctx context.Context, m Machine) error {
+	_, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodPost, pathDrain, nil)
+	if err != nil {
+		return fmt.Errorf("draining %s: %w", m.Name.ID, err)
+	}
+	return nil
+}
+
+// Logs are the last lines that a unit of a machine wrote.
+func (o *Operator) Logs(ctx context.Context, m Machine, unit string, lines int) ([]byte, error) {
+	text, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodGet, pathLogs+url.PathEscape(unit)+"?lines="+strconv.Itoa(lines), nil)
+	if err != nil {
+		return nil, fmt.Errorf("reading the log of %s on %s: %w", unit, m.Name.ID, err)
+	}
+	return text, nil
+}
+
+func (o *Operator) put(ctx context.Context, m Machine, config *tls.Config, path string, v any) error {
+	body, err := json.Marshal(v)
+	if err == nil {
+		_, err = o.do(ctx, m, config, http.MethodPut, path, body)
+	}
+	if err != nil {
+		return fmt.Errorf("handing over to %s: %w", m.Name.ID, err)
+	}
+	return nil
+}
+
+// Refusal is a machine's answer that is no success.
+type Refusal struct {
+	Status  int
+	Message string
+}
+
+// Error is what the machine said.
+func (e *Refusal) Error() string { return fmt.Sprintf("%d %s", e.Status, e.Message) }
+
+// do performs one exchange over a connection of its own: machines are asked seldom, and
+// what they show changes.
+func (o *Operator) do(ctx context.Context, m Machine, config *tls.Config, method, path string, body []byte) ([]byte, error) {
+	transport := &http.Transport{
+		DialContext:     func(ctx context.Context, _, addr string) (net.Conn, error) { return o.dial(ctx, addr) },
+		TLSClientConfig: config, TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: requestTimeout, DisableKeepAlives: true,
+	}
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, method, "https://"+m.Address+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		err = ue.Err // which machine is said by who called
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	if err == nil && resp.StatusCode/100 != 2 {
+		var said struct {
+			Error struct {
+				Message string `json:"message"`
+			} `json:"error"`
+		}
+		_ = json.Unmarshal(text, &said) // what is no document of the agent's has no message
+		err = &Refusal{resp.StatusCode, said.Error.Message}
+	}
+	return text, err
+}

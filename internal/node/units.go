@@ -1,0 +1,238 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"skyserve/internal/identity"
+)
+
+const (
+	readyTimeout = 5 * time.Second // a model that is busy loading answers late
+	retryEvery   = 15 * time.Second
+	tailLines    = 5
+)
+
+// keepUnits carries out what is wanted and looks how it does, until ctx ends.
+func (a *Agent) keepUnits(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.changed:
+		}
+		life, stop := context.WithCancel(ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			a.carry(life)
+		}()
+		select {
+		case <-ctx.Done():
+		case <-a.changed: // pulls of what is no longer wanted are given up
+			a.carryOut()
+		}
+		stop()
+		<-done
+	}
+}
+
+// carry makes the machine run what is wanted, trying again what fails, and then looks
+// on until ctx ends.
+func (a *Agent) carry(ctx context.Context) {
+	a.mu.Lock()
+	d := a.wanted
+	a.mu.Unlock()
+	a.every(ctx, retryEvery, func() (done bool) {
+		err := a.apply(ctx, d)
+		if err != nil && ctx.Err() == nil {
+			a.log.Error("carrying out the deployment", "revision", d.Revision, "err", err)
+			a.note(PhaseFailed, err.Error())
+		}
+		return err == nil
+	})
+	if ctx.Err() == nil {
+		a.log.Info("the deployment is carried out", "revision", d.Revision)
+	}
+	a.every(ctx, a.opts.Look, func() (done bool) {
+		a.look(ctx, d)
+		return false
+	})
+}
+
+// note says how far the machine is.
+func (a *Agent) note(phase Phase, reason string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.phase, a.reason = phase, reason
+}
+
+// apply stops what is not wanted, then starts or tells what is.
+func (a *Agent) apply(ctx context.Context, d Deployment) error {
+	a.note(PhasePreparing, "")
+	running, err := a.opts.Runner.Names(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range running {
+		if !slices.ContainsFunc(d.Units, func(u Unit) bool { return u.Name == name }) {
+			if err := a.opts.Runner.Stop(ctx, name); err != nil {
+				return fmt.Errorf("stopping %s: %w", name, err)
+			}
+		}
+	}
+	for _, u := range d.Units {
+		if err := a.start(ctx, u); err != nil {
+			return fmt.Errorf("starting %s: %w", u.Name, err)
+		}
+	}
+	a.note(PhaseStarting, "")
+	return a.setFront(d.Front)
+}
+
+// start writes a unit's files and has it run with them.
+func (a *Agent) start(ctx context.Context, u Unit) error {
+	for _, name := range slices.Sorted(maps.Keys(u.Files)) {
+		path := filepath.Join(a.opts.Dir, name)
+		old, err := os.ReadFile(path)
+		if err == nil && string(old) == u.Files[name] {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
+			return err
+		}
+		if err := identity.WriteFile(path, []byte(u.Files[name])); err != nil {
+			return err
+		}
+	}
+	started, err := a.opts.Runner.Start(ctx, u, a.note)
+	if err == nil && !started && len(u.Files) > 0 { // whether an earlier agent came to tell it is not known
+		err = a.opts.Runner.Reload(ctx, u.Name)
+	}
+	return err
+}
+
+// look sees how the units do.
+func (a *Agent) look(ctx context.Context, d Deployment) {
+	units := make([]UnitStatus, len(d.Units))
+	phase, reason := PhaseReady, ""
+	for i, u := range d.Units {
+		s, worst := a.lookAt(ctx, u)
+		if units[i] = s; !s.Ready && phase == PhaseReady {
+			phase, reason = worst, u.Name+": "+s.Reason
+		}
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.phase != phase {
+		a.log.Info("phase", "phase", phase, "reason", reason)
+	}
+	a.units, a.phase, a.reason = units, phase, reason
+}
+
+// lookAt sees how one unit does; phase is what the machine is in because of it.
+func (a *Agent) lookAt(ctx context.Context, u Unit) (s UnitStatus, phase Phase) {
+	s.Name = u.Name
+	seen, err := a.opts.Runner.Look(ctx, u, tailLines)
+	if err != nil {
+		s.Reason = err.Error()
+		return s, PhaseFailed
+	}
+	s.Running, s.Reason = seen.Running, seen.Reason
+	last := ""
+	if len(seen.Lines) > 0 {
+		last = seen.Lines[len(seen.Lines)-1]
+	}
+	if !s.Running {
+		s.Reason = strings.TrimSuffix(s.Reason+": "+last, ": ")
+		return s, PhaseFailed
+	}
+	if u.Ready == "" {
+		s.Ready = true
+		return s, PhaseReady
+	}
+	if err := answers(ctx, u.Ready); err != nil {
+		s.Reason = strings.TrimSuffix(err.Error()+": "+last, ": ")
+		return s, phaseOf(seen.Lines)
+	}
+	s.Ready = true
+	return s, PhaseReady
+}
+
+// gettingWeights are words of engines' logs while they download or load weights.
+var gettingWeights = []string{"download", "fetching", "loading safetensors", "loading weights", "load weight", "loading model", "starting to load model"}
+
+// phaseOf tells from what an engine wrote last what it is busy with.
+func phaseOf(lines []string) Phase {
+	for _, line := range slices.Backward(lines) {
+		line = strings.ToLower(line)
+		if slices.ContainsFunc(gettingWeights, func(words string) bool { return strings.Contains(line, words) }) {
+			return PhaseWeights
+		}
+	}
+	return PhaseStarting
+}
+
+// local asks this machine only, and anew each time: a unit may be another by then.
+var local = &http.Client{
+	Timeout:       readyTimeout,
+	Transport:     &http.Transport{DisableKeepAlives: true},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
+
+// answers is nil when a URL of this machine answers 200.
+func answers(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := local.Do(req)
+	if err != nil {
+		return errors.New("it does not answer yet")
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answers %d", resp.StatusCode)
+	}
+	return nil
+}
+
+// drain lets nothing new in by the front. A time says when the machine will be gone.
+func (a *Agent) drain(why string, goneAt time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.draining = why
+	if !goneAt.IsZero() {
+		a.goneAt = goneAt
+	}
+	if a.front != nil {
+		a.front.draining.Store(true)
+	}
+	a.log.Warn("draining", "why", why, "gone_at", goneAt)
+}
+
+// watchNotices drains the machine when the cloud says that it will take it.
+func (a *Agent) watchNotices(ctx context.Context) {
+	a.every(ctx, noticeEvery, func() (done bool) {
+		at, coming, err := a.opts.Notice(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			a.log.Warn("asking whether the cloud takes this machine", "err", err)
+		case coming:
+			a.drain("the cloud takes this machine", at)
+			return true
+		}
+		return false
+	})
+}

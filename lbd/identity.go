@@ -1,0 +1,110 @@
+package lbd
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
+)
+
+// member is the balancer as a party of its service.
+type member struct {
+	party identity.Party
+	cert  *certificate
+}
+
+// newMember reads the files of an identity; nil without one.
+func newMember(files *service.Identity) (*member, error) {
+	if files == nil {
+		return nil, nil
+	}
+	root, err := identity.ReadRoot(files.CA)
+	if err != nil {
+		return nil, &ConfigError{Key: "identity.ca", Problem: err.Error()}
+	}
+	pair, err := loadPair(service.TLS{Cert: files.Cert, Key: files.Key})
+	if err != nil {
+		return nil, &ConfigError{Key: "identity", Problem: err.Error()}
+	}
+	m := &member{cert: &certificate{}}
+	m.cert.use(pair)
+	m.party = identity.Party{Root: root, Certificate: func() (*tls.Certificate, error) { return m.cert.pair.Load(), nil }}
+	return m, nil
+}
+
+// toward is TLS to parties of a role; nil without an identity.
+func (m *member) toward(role identity.Role) *tls.Config {
+	if m == nil {
+		return nil
+	}
+	return m.party.Client(role)
+}
+
+// certificate is what the member presents; nil without an identity.
+func (m *member) certificate() *certificate {
+	if m == nil {
+		return nil
+	}
+	return m.cert
+}
+
+// adminListener speaks mTLS where the balancer has an identity. A replica has no
+// business there.
+func (b *balancer) adminListener() net.Listener {
+	if b.member == nil {
+		return b.adminPort
+	}
+	return tls.NewListener(b.adminPort, b.member.party.Server(identity.Operator, identity.Controller, identity.Balancer))
+}
+
+func (b *balancer) adminURL() string {
+	if b.member == nil {
+		return "http://" + b.cfg.Admin
+	}
+	return "https://" + b.cfg.Admin
+}
+
+// adminHandler is what the admin listener serves. By mTLS it is told who asks: other
+// balancers come to forward requests and to ask what peers ask, not to administer.
+func (b *balancer) adminHandler(traffic http.Handler) http.Handler {
+	if b.member == nil {
+		return b.api
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch who, err := identity.Of(r.TLS); {
+		case err != nil: // the listener lets nobody in whom it cannot name
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+		case who.Role == identity.Balancer:
+			traffic.ServeHTTP(w, r)
+		default:
+			b.api.ServeMember(w, r)
+		}
+	})
+}
+
+// checkIdentity makes sure that an identity is whole, and that whoever is to be known
+// by one is reached by TLS.
+func checkIdentity(p *problems, cfg service.BalancerConfig) {
+	if i := cfg.Identity; i != nil && (i.Cert == "" || i.Key == "" || i.CA == "") {
+		p.add("identity", "needs cert, key and ca", "")
+	}
+	const reach = "balancers with an identity reach each other by the admin address of each, which speaks mTLS"
+	for i, peer := range cfg.Peers {
+		if cfg.Identity != nil && !strings.HasPrefix(peer.URL, "https://") {
+			p.add(fmt.Sprintf("peers[%d].url", i), fmt.Sprintf("must be https://HOST:PORT, got %q", peer.URL), reach)
+		}
+	}
+	for i, r := range cfg.Replicas {
+		switch key := fmt.Sprintf("replicas[%d].mtls", i); {
+		case !r.MTLS:
+		case cfg.Identity == nil:
+			p.add(key, "needs the balancer to have an identity", "set identity.cert, identity.key and identity.ca")
+		case !strings.HasPrefix(r.URL, "https://"):
+			p.add(key, fmt.Sprintf("needs a URL that begins with https://, got %q", r.URL), "")
+		}
+	}
+}

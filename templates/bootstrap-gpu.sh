@@ -1,0 +1,13 @@
+
+if ! command -v nvidia-ctk >/dev/null; then
+	source=https://nvidia.github.io/libnvidia-container
+	key=/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg
+	curl --fail --silent --show-error --location --retry 5 "$source/gpgkey" | gpg --dearmor --yes --output "$key"
+	echo "deb [signed-by=$key] $source/stable/deb/\$(ARCH) /" >/etc/apt/sources.list.d/nvidia-container-toolkit.list
+	install update
+	install install nvidia-container-toolkit
+fi
+if ! docker info --format '{{json .Runtimes}}' | grep -q nvidia; then
+	nvidia-ctk runtime configure --runtime=docker
+	systemctl restart docker
+fi

@@ -1,0 +1,188 @@
+package templates_test
+
+import (
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+
+	"skyserve/internal/node"
+	"skyserve/templates"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// machines are what services are made of in clouds.
+func machines() map[string]templates.CloudInitParams {
+	base := templates.CloudInitParams{
+		Service: "chat", Owner: strings.Repeat("a2", 26), Listen: ":8441", ProgramURL: "https://example.com/skyserve-linux-amd64", ProgramSHA256: strings.Repeat("0f", 32),
+	}
+	all := map[string]templates.CloudInitParams{}
+	for _, cloud := range []string{"aws", "gcp"} {
+		balancer, replica := base, base
+		balancer.Cloud, balancer.Role, balancer.ID = cloud, "balancer", "lb-us-0"
+		replica.Cloud, replica.Role, replica.ID, replica.Containers, replica.GPUs = cloud, "replica", "us-0", true, true
+		all[cloud+"-balancer"], all[cloud+"-replica"] = balancer, replica
+	}
+	return all
+}
+
+// document is what a machine takes from its user data.
+type document struct {
+	WriteFiles []struct {
+		Path        string `yaml:"path"`
+		Permissions string `yaml:"permissions"`
+		Content     string `yaml:"content"`
+	} `yaml:"write_files"`
+	RunCmd [][]string `yaml:"runcmd"`
+}
+
+func (d document) file(t *testing.T, path string) string {
+	t.Helper()
+	for _, f := range d.WriteFiles {
+		if f.Path == path {
+			return f.Content
+		}
+	}
+	t.Fatalf("no %s", path)
+	return ""
+}
+
+func TestCloudInit(t *testing.T) {
+	for name, p := range machines() {
+		t.Run(name, func(t *testing.T) {
+			text, err := templates.CloudInit(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden := filepath.Join("testdata", name+".yaml")
+			if *update {
+				if err := os.WriteFile(golden, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil || string(want) != text {
+				t.Errorf("%s differs (%v); look at it with -update:\n%s", golden, err, text)
+			}
+			if len(text) > 16<<10 {
+				t.Errorf("%d bytes, and AWS takes 16 KiB of user data", len(text))
+			}
+			if !strings.HasPrefix(text, "#cloud-config\n") || strings.Contains(text, "@U") || strings.Contains(text, "@S") {
+				t.Error("it is no cloud-init document, or has places that were not filled in")
+			}
+			var d document
+			if err := yaml.UnmarshalWithOptions([]byte(text), &d, yaml.Strict()); err != nil {
+				t.Fatal(err)
+			}
+			isBornWith(t, d, p)
+			isScript(t, d.file(t, "/usr/local/lib/skyserve/bootstrap"))
+			isUnit(t, d.file(t, "/etc/systemd/system/skyserve-node.service"))
+		})
+	}
+}
+
+// isBornWith makes sure that the agent takes its file, and is who was meant.
+func isBornWith(t *testing.T, d document, p templates.CloudInitParams) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "node.json")
+	if err := os.WriteFile(path, []byte(d.file(t, "/etc/skyserve/node.json")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := node.ReadConfig(path)
+	if err != nil || c.Service != p.Service || string(c.Role) != p.Role || c.ID != p.ID || c.Owner != p.Owner || c.Notices != p.Cloud {
+		t.Errorf("the agent is %+v (%v)", c, err)
+	}
+}
+
+func isScript(t *testing.T, text string) {
+	t.Helper()
+	cmd := exec.Command("sh", "-n")
+	cmd.Stdin = strings.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("the script: %s (%v)", out, err)
+	}
+}
+
+func isUnit(t *testing.T, text string) {
+	t.Helper()
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Log("there is no systemd-analyze to judge the unit")
+		return
+	}
+	// It also wants the programs to be there.
+	text = strings.NewReplacer("/usr/local/lib/skyserve/bootstrap", "/bin/true", "/usr/local/bin/skyserve", "/bin/true").Replace(text)
+	path := filepath.Join(t.TempDir(), "skyserve-node.service")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(analyze, "verify", path).CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("the unit: %s (%v)", out, err)
+	}
+}
+
+// The script takes the program that was meant, again where it was cut off, and no other.
+func TestBootstrapTakesOneProgram(t *testing.T) {
+	p := machines()["aws-balancer"]
+	dir := t.TempDir()
+	program, served := filepath.Join(dir, "skyserve"), filepath.Join(dir, "served")
+	p.ProgramURL, p.ProgramSHA256 = "http://127.0.0.1:1/skyserve", "01ba4719c80b6fe911b091a7c05124b64eeece964e09c058ef8f9805daca546b" // of a line's end
+	text, err := templates.CloudInit(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d document
+	if err := yaml.Unmarshal([]byte(text), &d); err != nil {
+		t.Fatal(err)
+	}
+	// A curl of this test copies the file that is served.
+	curl := "#!/bin/sh\nwhile [ \"$1\" != --output ]; do shift; done\ncp " + served + " \"$2\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "curl"), []byte(curl), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	script := strings.ReplaceAll(d.file(t, "/usr/local/lib/skyserve/bootstrap"), "/usr/local/bin/skyserve", program)
+	run := func() (string, error) {
+		cmd := exec.Command("sh", "-c", script)
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	for _, step := range []struct {
+		name, serves, has string
+		fails             bool
+	}{{"another program", "evil", "", true}, {"the program", "\n", "\n", false}, {"it has it already", "evil", "\n", false}} {
+		if err := os.WriteFile(served, []byte(step.serves), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := run()
+		if (err != nil) != step.fails {
+			t.Errorf("%s: %s (%v)", step.name, out, err)
+		}
+		if have, err := os.ReadFile(program); string(have) != step.has || err != nil && step.has != "" {
+			t.Errorf("%s: the machine has %q (%v)", step.name, have, err)
+		}
+	}
+}
+
+func TestCloudInitRefuses(t *testing.T) {
+	good := machines()["aws-replica"]
+	for name, change := range map[string]func(*templates.CloudInitParams){
+		"an unknown cloud":           func(p *templates.CloudInitParams) { p.Cloud = "azure" },
+		"a name that breaks YAML":    func(p *templates.CloudInitParams) { p.ID = "x\nruncmd: []" },
+		"a URL that leaves a string": func(p *templates.CloudInitParams) { p.ProgramURL = "https://x/'; reboot; '" },
+		"no program":                 func(p *templates.CloudInitParams) { p.ProgramURL = "" },
+		"a sum that is none":         func(p *templates.CloudInitParams) { p.ProgramSHA256 = "abc" },
+		"GPUs without containers":    func(p *templates.CloudInitParams) { p.Containers = false },
+	} {
+		p := good
+		change(&p)
+		if _, err := templates.CloudInit(p); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
