@@ -13,18 +13,26 @@ const CallsPerHost = 10
 // flight; others wait for their turn, or for the end of their context. A request
 // is in flight until its answer's header is there.
 func Bounded(next http.RoundTripper) http.RoundTripper {
-	return &bounded{next: next, turns: map[string]chan struct{}{}}
+	return BoundedBy(next, func(r *http.Request) string { return r.URL.Host })
+}
+
+// BoundedBy is Bounded for a cloud that has one host for all regions: at most
+// CallsPerHost requests of the same key are in flight. There are to be few keys, for
+// none is forgotten.
+func BoundedBy(next http.RoundTripper, key func(*http.Request) string) http.RoundTripper {
+	return &bounded{next: next, key: key, turns: map[string]chan struct{}{}}
 }
 
 type bounded struct {
 	next  http.RoundTripper
+	key   func(*http.Request) string
 	mu    sync.Mutex
 	turns map[string]chan struct{}
 }
 
 // RoundTrip sends a request when it is its turn.
 func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
-	turn := b.turn(r.URL.Host)
+	turn := b.turn(b.key(r))
 	select {
 	case turn <- struct{}{}:
 	case <-r.Context().Done():
@@ -34,11 +42,11 @@ func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-func (b *bounded) turn(host string) chan struct{} {
+func (b *bounded) turn(key string) chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.turns[host] == nil {
-		b.turns[host] = make(chan struct{}, CallsPerHost)
+	if b.turns[key] == nil {
+		b.turns[key] = make(chan struct{}, CallsPerHost)
 	}
-	return b.turns[host]
+	return b.turns[key]
 }

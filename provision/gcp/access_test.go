@@ -1,0 +1,233 @@
+package gcp_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"cloud.google.com/go/auth"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/fakecloud"
+	"skyserve/provision/gcp"
+)
+
+// token is an access token, or why there is none.
+type token struct {
+	value string
+	err   error
+}
+
+func (t token) Token(context.Context) (*auth.Token, error) {
+	return &auth.Token{Value: t.value, Type: "Bearer"}, t.err
+}
+
+func withToken(cfg gcp.Config, t token) *gcp.Provider {
+	cfg.Credentials = auth.NewCredentials(&auth.CredentialsOptions{TokenProvider: t})
+	return gcp.New(cfg)
+}
+
+func TestCredentials(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		set    func(g *fakecloud.GCE)
+		token  token
+		action string
+		hint   string
+	}{
+		{"wrong token", func(g *fakecloud.GCE) { g.RequireToken("good") }, token{value: "bad"}, "", "gcloud auth"},
+		{"no token", func(*fakecloud.GCE) {}, token{err: errors.New("invalid_grant: token expired")}, "", "gcloud auth"},
+		{"no permission to list", func(g *fakecloud.GCE) { g.Deny("compute.instances.list") }, token{value: "t"}, "compute.instances.list", "Compute Instance Admin"},
+		{"no permission to make", func(g *fakecloud.GCE) { g.Deny("compute.instances.create") }, token{value: "t"}, "compute.instances.create", "Compute Instance Admin"},
+		{"no permission to use the account", func(g *fakecloud.GCE) {
+			g.Fail("compute.instances.insert", fakecloud.GCEFailure{Code: "SERVICE_ACCOUNT_ACCESS_DENIED", Message: "The user does not have access to service account 'x'."})
+		}, token{value: "t"}, "iam.serviceAccounts.actAs", "Service Account User"},
+		{"the API is off", func(g *fakecloud.GCE) {
+			g.Refuse("compute.instances.aggregatedList", 403, "accessNotConfigured", "Compute Engine API has not been used in project 1 before or it is disabled.")
+		}, token{value: "t"}, "the Compute Engine API", "gcloud services enable"},
+		{"no billing", func(g *fakecloud.GCE) {
+			g.Refuse("compute.instances.insert", 403, "forbidden", "This API method requires billing to be enabled.")
+		}, token{value: "t"}, "what is billed", "billing account"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := fakecloud.NewGCE("p", nil)
+			tt.set(g)
+			_, err := withToken(config(g), tt.token).Launch(t.Context(), replica("us-central1-0", service.CapacitySpot))
+			var denied *provision.CredentialsError
+			if !errors.As(err, &denied) || denied.Cloud != "gcp" || denied.Action != tt.action || !strings.Contains(denied.Hint, tt.hint) {
+				t.Errorf("got %+v (%v)", denied, err)
+			}
+			if len(g.Instances()) != 0 {
+				t.Errorf("left %+v", g.Instances())
+			}
+		})
+	}
+	g := fakecloud.NewGCE("p", nil)
+	g.RequireToken("good")
+	launched(t, withToken(config(g), token{value: "good"}), replica("us-central1-0", service.CapacitySpot))
+}
+
+func TestTheProject(t *testing.T) {
+	g := fakecloud.NewGCE("p", nil)
+	for _, tt := range []struct{ named, environment, credentials, want string }{
+		{"p", "q", "q", ""},
+		{"", "p", "q", ""},
+		{"", "", "p", ""},
+		{"", "", "", "GOOGLE_CLOUD_PROJECT"},
+		{"q", "", "", "projects/q"},
+	} {
+		t.Setenv("GOOGLE_CLOUD_PROJECT", tt.environment)
+		cfg := config(g)
+		cfg.Project = tt.named
+		cfg.Credentials = auth.NewCredentials(&auth.CredentialsOptions{
+			TokenProvider:     token{value: "t"},
+			ProjectIDProvider: auth.CredentialsPropertyFunc(func(context.Context) (string, error) { return tt.credentials, nil }),
+		})
+		_, err := gcp.New(cfg).List(t.Context(), "chat")
+		var denied *provision.CredentialsError
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) && !(errors.As(err, &denied) && strings.Contains(denied.Hint, tt.want))) {
+			t.Errorf("%+v: got %v", tt, err)
+		}
+	}
+}
+
+func TestOfferings(t *testing.T) {
+	g := fakecloud.NewGCE("p", nil)
+	g.Lack("us-east4-c", "g2-standard-4")
+	all, err := provider(g).Offerings(t.Context(), "gcp/us-east4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, o := range all {
+		if strings.HasSuffix(o.Type, "-4") || strings.HasPrefix(o.Type, "a3-highgpu-1") || strings.HasPrefix(o.Type, "e2") {
+			got = append(got, o.String())
+		}
+	}
+	want := "spot a3-highgpu-1g in us-east4-a\non_demand e2-standard-2 in us-east4-a\nspot e2-standard-2 in us-east4-a\n" +
+		"on_demand g2-standard-4 in us-east4-a\nspot g2-standard-4 in us-east4-a\n" +
+		"spot a3-highgpu-1g in us-east4-c\non_demand e2-standard-2 in us-east4-c\nspot e2-standard-2 in us-east4-c"
+	if strings.Join(got, "\n") != want {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
+	}
+	if l4 := all.With("L4", 1)[1]; l4.PricePerHour != 0.2818 || l4.VCPUs != 4 {
+		t.Errorf("got %+v", l4)
+	}
+	if _, err := provider(g).Offerings(t.Context(), "gcp/mars-1"); err == nil || !strings.Contains(err.Error(), `"mars-1"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestQuotas(t *testing.T) {
+	g := fakecloud.NewGCE("p", nil)
+	g.SetQuota("us-central1", "NVIDIA_L4_GPUS", 4)
+	g.SetQuota("", "GPUS_ALL_REGIONS", 2)
+	w := replica("us-central1-0", service.CapacityOnDemand)
+	launched(t, provider(g), w)
+	quotas, err := provider(g).Quotas(t.Context(), here)
+	if err != nil || len(quotas) != 6 {
+		t.Fatalf("got %+v, %v", quotas, err)
+	}
+	for i, want := range map[int]provision.Quota{
+		0: {Region: here, Name: "L4 on demand", Code: "NVIDIA_L4_GPUS", Unit: "gpus", Limit: 4, Used: 1},
+		1: {Region: here, Name: "L4 spot", Code: "PREEMPTIBLE_NVIDIA_L4_GPUS", Unit: "gpus", Limit: 1000},
+		5: {Region: "gcp/", Name: "GPUs of all regions together", Code: "GPUS_ALL_REGIONS", Unit: "gpus", Limit: 2, Used: 1},
+	} {
+		if quotas[i] != want {
+			t.Errorf("got %+v, want %+v", quotas[i], want)
+		}
+	}
+}
+
+func TestDoctor(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		set  func(g *fakecloud.GCE)
+		bad  []string // of what is not as it must be, a part of each
+	}{
+		{"all is well", func(*fakecloud.GCE) {}, nil},
+		{"no permission", func(g *fakecloud.GCE) { g.Deny("compute.instances.create", "compute.firewalls.delete") }, []string{"compute.firewalls.delete, compute.instances.create"}},
+		{"no network", func(g *fakecloud.GCE) { g.SetNetworks("other") }, []string{"no network default"}},
+		{"no account", func(g *fakecloud.GCE) { g.SetDefaultAccount("") }, []string{"no default account"}},
+		{"no image", func(g *fakecloud.GCE) {
+			g.Refuse("compute.images.getFromFamily", 404, "notFound", "The resource was not found")
+		}, []string{"ubuntu-2204-lts", "common-cu128"}},
+		{"the answer about permissions is refused", func(g *fakecloud.GCE) {
+			g.Refuse("resourcemanager.projects.testIamPermissions", 403, "forbidden", "Cloud Resource Manager API is disabled")
+		}, []string{"asking for the permissions"}},
+		{"nothing is let in", func(g *fakecloud.GCE) { g.RequireToken("good") }, []string{"no valid credentials"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := fakecloud.NewGCE("p", nil)
+			tt.set(g)
+			cfg := config(g)
+			cfg.Regions = []string{"us-central1", "europe-west4"}
+			var bad []provision.Finding
+			for _, f := range gcp.New(cfg).Doctor(t.Context()) {
+				if !f.OK {
+					bad = append(bad, f)
+				}
+			}
+			if len(bad) != len(tt.bad) {
+				t.Fatalf("got %+v, want %q", bad, tt.bad)
+			}
+			for i, f := range bad {
+				if !strings.Contains(f.What, tt.bad[i]) || f.Where != "gcp" {
+					t.Errorf("got %+v, want %q", f, tt.bad[i])
+				}
+			}
+			if left := state(g); left != "" {
+				t.Errorf("made\n%s", left)
+			}
+		})
+	}
+	g := fakecloud.NewGCE("p", nil)
+	cfg := config(g)
+	cfg.Regions = []string{"mars-1"}
+	all := gcp.New(cfg).Doctor(t.Context())
+	if last := all[len(all)-1]; last.OK || last.Where != "gcp/mars-1" {
+		t.Errorf("got %+v", last)
+	}
+}
+
+func TestInterruption(t *testing.T) {
+	answer := func(status int, body string, flavor bool) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/computeMetadata/v1/instance/preempted" || r.Header.Get("Metadata-Flavor") != "Google" {
+				http.NotFound(w, r)
+				return
+			}
+			if flavor {
+				w.Header().Set("Metadata-Flavor", "Google")
+			}
+			w.WriteHeader(status)
+			io.WriteString(w, body)
+		}
+	}
+	for _, tt := range []struct {
+		name    string
+		handler http.HandlerFunc
+		reason  string
+		err     string
+	}{
+		{"not", answer(200, "FALSE", true), "", ""},
+		{"yes", answer(200, "TRUE\n", true), "the cloud takes the spot machine back", ""},
+		{"something else answers", answer(200, "TRUE", false), "", "not as a metadata server"},
+		{"it is not well", answer(503, "TRUE", true), "", "503"},
+		{"nonsense", answer(200, "MAYBE", true), "", `"MAYBE"`},
+		{"it is not there", func(http.ResponseWriter, *http.Request) { fakecloud.Cut() }, "", "connection cut"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, wait := range []bool{false, true} {
+				reason, err := gcp.Interruption(t.Context(), &http.Client{Transport: wire{tt.handler}}, gcp.MetadataServer, wait)
+				if reason != tt.reason || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("got %q, %v", reason, err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,254 @@
+package gcp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/fakecloud"
+	"skyserve/provision/providertest"
+)
+
+// every lets each nth call come to something else than being served.
+func every(n int, o fakecloud.Outcome) func(fakecloud.Call) fakecloud.Outcome {
+	return func(c fakecloud.Call) fakecloud.Outcome {
+		if c.Number%n == 0 {
+			return o
+		}
+		return fakecloud.Served
+	}
+}
+
+func TestTheContract(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		faults func() *fakecloud.Faults
+		set    func(*fakecloud.GCE)
+	}{
+		{"as it is", func() *fakecloud.Faults { return &fakecloud.Faults{} }, func(*fakecloud.GCE) {}},
+		{"lists lag", func() *fakecloud.Faults { return &fakecloud.Faults{Unseen: 3} }, func(*fakecloud.GCE) {}},
+		{"answers are lost", func() *fakecloud.Faults { return &fakecloud.Faults{Decide: every(3, fakecloud.Lost)} }, func(*fakecloud.GCE) {}},
+		{"calls are throttled", func() *fakecloud.Faults { return &fakecloud.Faults{Decide: every(2, fakecloud.Throttled)} }, func(*fakecloud.GCE) {}},
+		{"the cloud has errors", func() *fakecloud.Faults { return &fakecloud.Faults{Decide: every(2, fakecloud.Broken)} }, func(*fakecloud.GCE) {}},
+		{"lists come in pages", func() *fakecloud.Faults { return &fakecloud.Faults{} }, func(g *fakecloud.GCE) { g.SetPageSize(1) }},
+		{"operations take their time", func() *fakecloud.Faults { return &fakecloud.Faults{} }, func(g *fakecloud.GCE) { g.SetSteps(7) }},
+		{"operations are done at once", func() *fakecloud.Faults { return &fakecloud.Faults{} }, func(g *fakecloud.GCE) { g.SetSteps(0) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			providertest.Run(t, func(t *testing.T) providertest.Subject {
+				faults := tt.faults()
+				g := fakecloud.NewGCE("p", faults)
+				tt.set(g)
+				p := provider(g)
+				other := replica("us-central1-0", service.CapacitySpot)
+				other.Service = "other"
+				return providertest.Subject{
+					Provider: p, Reopen: func(*testing.T) provision.Provider { return provider(g) },
+					Service: "chat", Wants: chat(), Other: other,
+					Settle: func() {
+						for range faults.Unseen {
+							if _, err := p.List(context.Background(), ""); err != nil {
+								t.Fatal(err)
+							}
+						}
+					},
+				}
+			})
+		})
+	}
+}
+
+// state is what a fake holds, without what counts how often things were made.
+func state(g *fakecloud.GCE) string {
+	var all []string
+	for _, i := range g.Instances() {
+		all = append(all, fmt.Sprintln(i.Name, i.Status, i.MachineType, i.Labels, i.Tags, i.Metadata))
+	}
+	for _, f := range g.Firewalls() {
+		all = append(all, fmt.Sprintln(f.Name, f.Description, f.Allowed, f.Denied, f.SourceRanges, f.SourceTags, f.TargetTags))
+	}
+	return strings.Join(all, "")
+}
+
+// up launches the small service, and down terminates all that is listed of it; each
+// ends at the first error, as a program does that crashes.
+func up(g *fakecloud.GCE) error {
+	p := provider(g)
+	for _, w := range chat() {
+		if _, err := p.Launch(context.Background(), w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func down(g *fakecloud.GCE) error {
+	p := provider(g)
+	have, err := p.List(context.Background(), "chat")
+	if err != nil {
+		return err
+	}
+	slices.Reverse(have) // machines come last in a list and go first
+	for _, o := range have {
+		if err := p.Terminate(context.Background(), o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestACrashAtAnyCallIsMendedByAnotherTry(t *testing.T) {
+	t.Parallel()
+	whole := fakecloud.NewGCE("p", nil)
+	if err := up(whole); err != nil {
+		t.Fatal(err)
+	}
+	for _, outcome := range []fakecloud.Outcome{fakecloud.Lost, fakecloud.Refused} {
+		crashed, at := true, 0
+		for crashed {
+			at++
+			crashed = false
+			dead := true
+			faults := &fakecloud.Faults{Decide: func(c fakecloud.Call) fakecloud.Outcome {
+				switch {
+				case !dead || c.Number < at:
+					return fakecloud.Served
+				case c.Number == at:
+					crashed = true
+					return outcome
+				}
+				return fakecloud.Refused
+			}}
+			g := fakecloud.NewGCE("p", faults)
+			if err := up(g); err == nil {
+				err = down(g)
+				if crashed == (err == nil) {
+					t.Fatalf("crash at call %d: got %v", at, err)
+				}
+			}
+			dead = false
+			if err := up(g); err != nil {
+				t.Fatalf("crash at call %d (outcome %d), and again: %v", at, outcome, err)
+			}
+			if got := state(g); got != state(whole) {
+				t.Fatalf("crash at call %d (outcome %d), and again: got\n%s\nwant\n%s", at, outcome, got, state(whole))
+			}
+			if err := down(g); err != nil || state(g) != "" {
+				t.Fatalf("crash at call %d (outcome %d), and again, and down: %v, left\n%s", at, outcome, err, state(g))
+			}
+		}
+		if at < 50 {
+			t.Errorf("there were only %d calls to crash at", at)
+		}
+	}
+}
+
+// A call that fails once is made again, with nothing made twice.
+func TestAnyCallMayFailOnce(t *testing.T) {
+	t.Parallel()
+	whole := fakecloud.NewGCE("p", nil)
+	if err := up(whole); err != nil {
+		t.Fatal(err)
+	}
+	for _, outcome := range []fakecloud.Outcome{fakecloud.Lost, fakecloud.Refused, fakecloud.Throttled, fakecloud.Broken} {
+		failed, at := true, 0
+		for failed {
+			at++
+			failed = false
+			g := fakecloud.NewGCE("p", &fakecloud.Faults{Decide: func(c fakecloud.Call) fakecloud.Outcome {
+				if c.Number == at {
+					failed = true
+					return outcome
+				}
+				return fakecloud.Served
+			}})
+			if err := up(g); err != nil || state(g) != state(whole) {
+				t.Fatalf("outcome %d at call %d: %v, got\n%s\nwant\n%s", outcome, at, err, state(g), state(whole))
+			}
+			if err := down(g); err != nil || state(g) != "" {
+				t.Fatalf("outcome %d at call %d, and down: %v, left\n%s", outcome, at, err, state(g))
+			}
+		}
+	}
+}
+
+// atOnce does something in four programs, in a cloud that takes its time to answer,
+// so that each is told the same before any has done the next thing.
+func atOnce(t *testing.T, faults *fakecloud.Faults, steps int, test func(t *testing.T, g *fakecloud.GCE, all func(do func() error) []error)) {
+	synctest.Test(t, func(t *testing.T) {
+		faults.Hold = func(fakecloud.Call) { time.Sleep(time.Millisecond) }
+		g := fakecloud.NewGCE("p", faults)
+		g.SetSteps(steps)
+		test(t, g, func(do func() error) []error {
+			var wg sync.WaitGroup
+			errs := make([]error, 4)
+			for i := range errs {
+				wg.Go(func() { errs[i] = do() })
+			}
+			wg.Wait()
+			return errs
+		})
+	})
+}
+
+func TestProgramsAtOnceMakeOneOfEach(t *testing.T) {
+	for _, steps := range []int{0, 1, 20} {
+		atOnce(t, &fakecloud.Faults{Unseen: 100}, steps, func(t *testing.T, g *fakecloud.GCE, all func(func() error) []error) {
+			for _, err := range all(func() error { return up(g) }) {
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			if len(g.Instances()) != 2 || len(g.Firewalls()) != 5 {
+				t.Errorf("got %d machines and %d rules, want 2 and 5:\n%s", len(g.Instances()), len(g.Firewalls()), state(g))
+			}
+		})
+	}
+}
+
+// A machine that another program has asked for may not come to be.
+func TestProgramsAtOnceAreAllRefused(t *testing.T) {
+	atOnce(t, &fakecloud.Faults{}, 20, func(t *testing.T, g *fakecloud.GCE, all func(func() error) []error) {
+		g.SetStock("us-central1-a", "g2-standard-4", "SPOT", 0)
+		for _, err := range all(func() error {
+			_, err := provider(g).Launch(context.Background(), replica("us-central1-0", service.CapacitySpot))
+			return err
+		}) {
+			var refused *provision.CapacityError
+			if !errors.As(err, &refused) {
+				t.Errorf("got %v", err)
+			}
+		}
+		if len(g.Instances()) != 0 {
+			t.Errorf("left %+v", g.Instances())
+		}
+	})
+}
+
+// Whoever is told that an object is terminated can rely on it, also when another
+// program began it.
+func TestProgramsAtOnceTerminate(t *testing.T) {
+	atOnce(t, &fakecloud.Faults{}, 20, func(t *testing.T, g *fakecloud.GCE, all func(func() error) []error) {
+		if err := up(g); err != nil {
+			t.Fatal(err)
+		}
+		for _, err := range all(func() error {
+			if err := down(g); err != nil || state(g) == "" {
+				return err
+			}
+			return fmt.Errorf("left %s", state(g))
+		}) {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,123 @@
+package gcp_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/fakecloud"
+	"skyserve/provision/gcp"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// wire carries requests straight to a handler; one that cuts the connection off is
+// an error, as it is over a network.
+type wire struct{ handler http.Handler }
+
+func (w wire) RoundTrip(r *http.Request) (answer *http.Response, err error) {
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if cut := recover(); cut != nil {
+			answer, err = nil, fmt.Errorf("connection cut: %v", cut)
+		}
+	}()
+	var body []byte
+	if r.Body != nil {
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
+	}
+	r = r.Clone(r.Context())
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	recorder := httptest.NewRecorder()
+	w.handler.ServeHTTP(recorder, r)
+	return recorder.Result(), nil
+}
+
+// provider works on a fake.
+func provider(g *fakecloud.GCE) *gcp.Provider { return gcp.New(config(g)) }
+
+func config(g *fakecloud.GCE) gcp.Config {
+	return gcp.Config{Project: "p", Endpoint: "http://gce", Transport: wire{g}, Poll: -1}
+}
+
+const here service.Region = "gcp/us-central1"
+
+// offer is an offering of us-central1-a.
+func offer(kind string, capacity service.CapacityType) provision.Offering {
+	t, _ := provision.MachineTypeOf(service.CloudGCP, kind)
+	return t.Offer(here, "us-central1-a", capacity)
+}
+
+// replica wants a machine of the service chat with an L4.
+func replica(id string, capacity service.CapacityType) provision.Want {
+	return provision.Want{
+		ID: id, Kind: provision.KindReplica, Service: "chat", Owner: "Ab:12", Region: here, Spec: "s1", Fixed: "f1",
+		Labels: map[string]string{"model": "meta-llama/Llama-3.1-8B-Instruct"}, CostPerHour: 0.5,
+		Offers:  provision.Offerings{offer("g2-standard-4", capacity)},
+		Machine: &provision.Machine{Role: provision.KindReplica, UserData: "#cloud-config\n", DiskGiB: 100},
+	}
+}
+
+func balancer(id string) provision.Want {
+	return provision.Want{
+		ID: id, Kind: provision.KindBalancer, Service: "chat", Owner: "Ab:12", Region: here, Spec: "s2",
+		Offers:  provision.Offerings{offer("e2-standard-2", service.CapacityOnDemand)},
+		Machine: &provision.Machine{Role: provision.KindBalancer, UserData: "#cloud-config\n"},
+	}
+}
+
+func firewall(role provision.Kind, rules ...provision.Rule) provision.Want {
+	return provision.Want{
+		ID: "firewall-us-central1-" + string(role), Kind: provision.KindFirewall, Service: "chat", Owner: "Ab:12", Region: here,
+		Spec: fmt.Sprint("f", rules), Rules: rules, Labels: map[string]string{"role": string(role)},
+	}
+}
+
+func identity() provision.Want {
+	return provision.Want{
+		ID: "identity-gcp-balancer", Kind: provision.KindIdentity, Service: "chat", Owner: "Ab:12", Region: "gcp/global", Spec: "i1",
+		Grants: []provision.Grant{provision.GrantOperate}, Labels: map[string]string{"role": "balancer"},
+	}
+}
+
+// chat is a small service, with what its machines stand on first.
+func chat() []provision.Want {
+	return []provision.Want{
+		firewall(provision.KindBalancer, provision.Rule{Port: 8000, From: provision.FromWorld}),
+		firewall(provision.KindReplica, provision.Rule{Port: 8300, From: provision.FromBalancers}),
+		identity(), balancer("lb-us-central1-0"), replica("us-central1-0", service.CapacitySpot),
+	}
+}
+
+func launched(t *testing.T, p *gcp.Provider, w provision.Want) provision.Object {
+	t.Helper()
+	o, err := p.Launch(t.Context(), w)
+	if err != nil {
+		t.Fatalf("launching %s: %v", w.ID, err)
+	}
+	return o
+}
+
+// byHand makes something in the project p without the provider.
+func byHand(t *testing.T, g *fakecloud.GCE, path, body string) {
+	t.Helper()
+	r, err := http.NewRequest(http.MethodPost, "http://gce/compute/v1/projects/p/"+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := (wire{g}).RoundTrip(r); err != nil || answer.StatusCode != http.StatusOK {
+		t.Fatal(answer, err)
+	}
+}

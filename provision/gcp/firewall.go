@@ -1,0 +1,257 @@
+package gcp
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	compute "cloud.google.com/go/compute/apiv1"
+	"cloud.google.com/go/compute/apiv1/computepb"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// The rules that a foundation may consist of, by the end of their names. The one of an
+// identity lets nothing in, keeps nothing out and is switched off: it is where the
+// identity's note is kept, for the machines of its role run as an account that is
+// not made here, and nothing else of Compute Engine is free, belongs to no machine and has room for a note.
+const (
+	ruleWorld     = "world"
+	ruleBalancers = "balancers"
+	ruleRest      = "rest"
+	ruleIdentity  = "identity"
+)
+
+var rulesOf = map[provision.Kind][]string{
+	provision.KindFirewall: {ruleWorld, ruleBalancers, ruleRest},
+	provision.KindIdentity: {ruleIdentity},
+}
+
+// Rules that let in go before one that keeps out the rest. That one goes after what
+// an operator made by hand, whose priority is 1000 unless they say another, and before
+// what the default network comes with, which lets ssh and its own machines in (65534).
+const (
+	priorityLet  = 1000
+	priorityRest = 65000
+)
+
+// foundationPlace begins the handle of a foundation, where that of a machine has its zone.
+const foundationPlace = "global"
+
+// prefix begins the names of a foundation's rules. The owner is not in it: two owners
+// of one service name meet here, before either has made a machine.
+func (p *Provider) prefix(n note) string {
+	const longestEnd = len("-" + ruleBalancers)
+	return named(longestName-longestEnd, []string{"foundation", n.Service, n.ID, string(n.Kind), p.cfg.Network}, n.Service, n.ID)
+}
+
+// nameOf is the name of a foundation's rule.
+func nameOf(prefix, end string) string { return prefix + "-" + end }
+
+// rulesFor are the rules that a foundation consists of, by their names' ends.
+func (p *Provider) rulesFor(n note) (map[string]*computepb.Firewall, error) {
+	text, err := n.text()
+	if err != nil {
+		return nil, err
+	}
+	prefix := p.prefix(n)
+	rule := func(end string, priority int32) *computepb.Firewall {
+		return &computepb.Firewall{
+			Name: new(nameOf(prefix, end)), Description: &text, Network: new("global/networks/" + p.cfg.Network),
+			Direction: new(computepb.Firewall_INGRESS.String()), Priority: &priority, Disabled: new(false),
+			TargetTags: []string{n.tag(n.Role, n.Region.Place())},
+		}
+	}
+	rules := map[string]*computepb.Firewall{}
+	if n.Kind == provision.KindIdentity {
+		rules[ruleIdentity] = rule(ruleIdentity, priorityRest)
+		rules[ruleIdentity].Disabled = new(true)
+		keepOut(rules[ruleIdentity])
+		return rules, nil
+	}
+	rules[ruleRest] = rule(ruleRest, priorityRest)
+	keepOut(rules[ruleRest])
+	if ports := portsFrom(n.Rules, provision.FromWorld); len(ports) > 0 {
+		rules[ruleWorld] = rule(ruleWorld, priorityLet)
+		letIn(rules[ruleWorld], ports)
+		rules[ruleWorld].SourceRanges = []string{"0.0.0.0/0"}
+	}
+	if ports := portsFrom(n.Rules, provision.FromBalancers); len(ports) > 0 {
+		rules[ruleBalancers] = rule(ruleBalancers, priorityLet)
+		letIn(rules[ruleBalancers], ports)
+		rules[ruleBalancers].SourceTags = []string{n.tag(provision.KindBalancer, "")}
+	}
+	return rules, nil
+}
+
+func letIn(f *computepb.Firewall, ports []string) {
+	f.Allowed = []*computepb.Allowed{{IPProtocol: new("tcp"), Ports: ports}}
+}
+
+func keepOut(f *computepb.Firewall) {
+	f.SourceRanges = []string{"0.0.0.0/0"}
+	f.Denied = []*computepb.Denied{{IPProtocol: new("all")}}
+}
+
+// portsFrom are the ports that rules open to a source, in order.
+func portsFrom(rules []provision.Rule, from provision.Source) []string {
+	var ports []int
+	for _, r := range rules {
+		if r.From == from {
+			ports = append(ports, r.Port)
+		}
+	}
+	slices.Sort(ports)
+	var texts []string
+	for _, port := range slices.Compact(ports) {
+		texts = append(texts, strconv.Itoa(port))
+	}
+	return texts
+}
+
+// sameRule says whether a rule is as it should be, but for what the cloud fills in.
+func sameRule(have, want *computepb.Firewall) bool {
+	return have.GetDescription() == want.GetDescription() && have.GetDirection() == want.GetDirection() &&
+		have.GetPriority() == want.GetPriority() && have.GetDisabled() == want.GetDisabled() &&
+		sameSet(have.GetSourceRanges(), want.GetSourceRanges()) && sameSet(have.GetSourceTags(), want.GetSourceTags()) &&
+		sameSet(have.GetTargetTags(), want.GetTargetTags()) && sameSet(traffic(have), traffic(want))
+}
+
+// traffic is what a rule lets in or keeps out.
+func traffic(f *computepb.Firewall) []string {
+	var all []string
+	for _, a := range f.GetAllowed() {
+		all = append(all, fmt.Sprint("allow ", a.GetIPProtocol(), a.GetPorts()))
+	}
+	for _, d := range f.GetDenied() {
+		all = append(all, fmt.Sprint("deny ", d.GetIPProtocol(), d.GetPorts()))
+	}
+	return all
+}
+
+func sameSet(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// firewalls is the way to the firewall rules of the project.
+func (p *Provider) firewalls(ctx context.Context) (client *compute.FirewallsClient, project string, err error) {
+	s, err := p.open(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	client, err = compute.NewFirewallsRESTClient(ctx, s.options(ctx)...)
+	return client, s.project, err
+}
+
+// foundations lists the firewalls and identities of a service; those of every
+// service for the empty name.
+func (p *Provider) foundations(ctx context.Context, name string) ([]provision.Object, error) {
+	client, project, err := p.firewalls(ctx)
+	if err != nil {
+		return nil, explain(err, "listing firewall rules")
+	}
+	filter := `name eq "skyserve-.*"`
+	found := map[string]*foundation{} // by prefix
+	var order []string
+	for rule, err := range client.List(ctx, &computepb.ListFirewallsRequest{Project: project, Filter: &filter}).All() {
+		if err != nil {
+			return nil, explain(err, "listing the firewall rules of project %s", project)
+		}
+		n, ours := readNote(rule.GetDescription())
+		if !ours || !p.looksIn(n.Region) || name != "" && n.Service != name {
+			continue
+		}
+		prefix := p.prefix(n)
+		if !slices.ContainsFunc(rulesOf[n.Kind], func(end string) bool { return nameOf(prefix, end) == rule.GetName() }) {
+			continue // a copy that somebody made under another name
+		}
+		if found[prefix] == nil {
+			found[prefix] = &foundation{note: n, rules: map[string]*computepb.Firewall{}}
+			order = append(order, prefix)
+		}
+		found[prefix].rules[rule.GetName()] = rule
+	}
+	var all []provision.Object
+	for _, prefix := range order {
+		o, err := p.foundationObject(found[prefix])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, o)
+	}
+	return all, nil
+}
+
+// foundation is the rules of one foundation as they are.
+type foundation struct {
+	note  note
+	rules map[string]*computepb.Firewall // by name
+}
+
+// foundationObject is a foundation as an object. When its rules are not what its
+// note says, its Spec is not the note's either, so that it is set right.
+func (p *Provider) foundationObject(f *foundation) (provision.Object, error) {
+	want, err := p.rulesFor(f.note)
+	if err != nil {
+		return provision.Object{}, err
+	}
+	o := f.note.Object
+	o.Handle = foundationPlace + "/" + p.prefix(f.note)
+	whole := len(want) == len(f.rules)
+	for _, rule := range want {
+		have, ok := f.rules[rule.GetName()]
+		whole = whole && ok && sameRule(have, rule)
+	}
+	if !whole {
+		o.Spec += " changed"
+	}
+	return o, nil
+}
+
+// launchFoundation makes the rules of a foundation what they should be, whatever they are.
+func (p *Provider) launchFoundation(ctx context.Context, w provision.Want) (provision.Object, error) {
+	n := noteOf(w, nil)
+	if w.Kind == provision.KindIdentity {
+		if err := p.checkIdentity(ctx, w); err != nil {
+			return provision.Object{}, err
+		}
+	}
+	want, err := p.rulesFor(n)
+	if err != nil {
+		return provision.Object{}, err
+	}
+	prefix := p.prefix(n)
+	for _, end := range rulesOf[w.Kind] {
+		if rule := want[end]; rule != nil {
+			err = p.setRule(ctx, n, rule)
+		} else {
+			err = p.removeRule(ctx, n, nameOf(prefix, end))
+		}
+		if err != nil {
+			return provision.Object{}, err
+		}
+	}
+	o := n.Object
+	o.Handle = foundationPlace + "/" + prefix
+	return o, nil
+}
+
+// checkIdentity says what an account that machines of a role run as is missing.
+func (p *Provider) checkIdentity(ctx context.Context, w provision.Want) error {
+	if len(w.Grants) == 0 || p.cfg.Accounts[roleOf(w)] != "" {
+		return nil
+	}
+	project, err := p.project(ctx)
+	if err != nil {
+		return err
+	}
+	if project.GetDefaultServiceAccount() == "" {
+		return &provision.CredentialsError{
+			Cloud: service.CloudGCP, Action: "running a " + string(roleOf(w)) + " as the project's default account",
+			Err: fmt.Errorf("project %s has none", project.GetName()), Hint: "name a service account that has the role Compute Instance Admin (v1)",
+		}
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+package gcp_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"skyserve/provision"
+	"skyserve/provision/fakecloud"
+)
+
+var hashes = regexp.MustCompile(`-[0-9a-f]{12}\b`)
+
+// told is the firewall rules of a fake in words, with the hashes at the end of names
+// left out.
+func told(g *fakecloud.GCE) string {
+	var all []string
+	for _, f := range g.Firewalls() {
+		state := "on"
+		if f.Disabled {
+			state = "off"
+		}
+		all = append(all, hashes.ReplaceAllString(fmt.Sprintf("%s %d %s: allow %v deny %v from %v %v to %v", f.Name, *f.Priority, state, f.Allowed, f.Denied, f.SourceRanges, f.SourceTags, f.TargetTags), "-#"))
+	}
+	return strings.Join(all, "\n")
+}
+
+func TestRulesOfAFirewall(t *testing.T) {
+	g := fakecloud.NewGCE("p", nil)
+	p := provider(g)
+	launched(t, p, firewall(provision.KindBalancer,
+		provision.Rule{Port: 8100, From: provision.FromWorld}, provision.Rule{Port: 8000, From: provision.FromWorld}, provision.Rule{Port: 8000, From: provision.FromWorld}))
+	launched(t, p, firewall(provision.KindReplica,
+		provision.Rule{Port: 8300, From: provision.FromBalancers}, provision.Rule{Port: 22, From: provision.FromWorld}))
+	launched(t, p, identity())
+	const want = `skyserve-chat-firewall-us-central1-balan-#-rest 65000 on: allow [] deny [{all []}] from [0.0.0.0/0] [] to [skyserve-chat-balancer-us-central1-#]
+skyserve-chat-firewall-us-central1-balan-#-world 1000 on: allow [{tcp [8000 8100]}] deny [] from [0.0.0.0/0] [] to [skyserve-chat-balancer-us-central1-#]
+skyserve-chat-firewall-us-central1-repli-#-balancers 1000 on: allow [{tcp [8300]}] deny [] from [] [skyserve-chat-balancer-all-#] to [skyserve-chat-replica-us-central1-#]
+skyserve-chat-firewall-us-central1-repli-#-rest 65000 on: allow [] deny [{all []}] from [0.0.0.0/0] [] to [skyserve-chat-replica-us-central1-#]
+skyserve-chat-firewall-us-central1-repli-#-world 1000 on: allow [{tcp [22]}] deny [] from [0.0.0.0/0] [] to [skyserve-chat-replica-us-central1-#]
+skyserve-chat-identity-gcp-balancer-#-identity 65000 off: allow [] deny [{all []}] from [0.0.0.0/0] [] to [skyserve-chat-balancer-global-#]`
+	if got := told(g); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	// the tags of the rules are those of the machines
+	launched(t, p, balancer("lb-us-central1-0"))
+	tags := strings.Join(g.Instances()[0].Tags.Items, " ")
+	for _, f := range g.Firewalls() {
+		if strings.HasSuffix(f.Name, "-world") && strings.Contains(f.Name, "-balan-") && !strings.Contains(tags, f.TargetTags[0]) ||
+			strings.HasSuffix(f.Name, "-balancers") && !strings.Contains(tags, f.SourceTags[0]) {
+			t.Errorf("rule %s speaks of %v and %v, and a balancer has %s", f.Name, f.TargetTags, f.SourceTags, tags)
+		}
+	}
+}
+
+func TestAFirewallIsSetRight(t *testing.T) {
+	rules := []provision.Rule{{Port: 8000, From: provision.FromWorld}, {Port: 8200, From: provision.FromBalancers}}
+	for _, tt := range []struct {
+		name string
+		edit func(*fakecloud.GCEFirewall)
+	}{
+		{"opened", func(f *fakecloud.GCEFirewall) {
+			f.Allowed, f.Denied = []fakecloud.GCEProtocol{{Protocol: "all"}}, nil
+		}},
+		{"let in from elsewhere", func(f *fakecloud.GCEFirewall) { f.SourceRanges = append(f.SourceRanges, "10.0.0.0/8") }},
+		{"tagged otherwise", func(f *fakecloud.GCEFirewall) { f.TargetTags = []string{"web"} }},
+		{"switched off", func(f *fakecloud.GCEFirewall) { f.Disabled = true }},
+		{"moved", func(f *fakecloud.GCEFirewall) { f.Priority = new(7) }},
+	} {
+		for _, end := range []string{"-world", "-balancers", "-rest"} {
+			t.Run(tt.name+end, func(t *testing.T) {
+				g := fakecloud.NewGCE("p", nil)
+				p, w := provider(g), firewall(provision.KindBalancer, rules...)
+				launched(t, p, w)
+				right := told(g)
+				for _, f := range g.Firewalls() {
+					if strings.HasSuffix(f.Name, end) {
+						g.EditFirewall(f.Name, tt.edit)
+					}
+				}
+				have, err := p.List(t.Context(), "chat")
+				if err != nil {
+					t.Fatal(err)
+				}
+				changes := provision.Diff([]provision.Want{w}, have)
+				if len(changes) != 1 || changes[0].Action != provision.ActionMend {
+					t.Fatalf("got %+v, want it to be mended", changes)
+				}
+				if _, err := provision.Apply(t.Context(), changes, p, provision.Options{}); err != nil || told(g) != right {
+					t.Errorf("%v, got\n%s\nwant\n%s", err, told(g), right)
+				}
+			})
+		}
+	}
+}
+
+// Another service.yaml asks for other rules; what it does not ask for goes.
+func TestRulesChange(t *testing.T) {
+	g := fakecloud.NewGCE("p", nil)
+	p := provider(g)
+	launched(t, p, firewall(provision.KindBalancer, provision.Rule{Port: 8000, From: provision.FromWorld}))
+	w := firewall(provision.KindBalancer, provision.Rule{Port: 443, From: provision.FromBalancers})
+	launched(t, p, w)
+	if got := told(g); strings.Contains(got, "-world") || !strings.Contains(got, "{tcp [443]}") {
+		t.Errorf("got\n%s", got)
+	}
+	have, err := p.List(t.Context(), "chat")
+	if err != nil || len(have) != 1 || len(provision.Diff([]provision.Want{w}, have)) != 0 {
+		t.Errorf("got %+v, %v", have, err)
+	}
+	if err := p.Terminate(t.Context(), have[0]); err != nil || len(g.Firewalls()) != 0 {
+		t.Errorf("%v, left\n%s", err, told(g))
+	}
+}
+
+// A copy of a rule under a name of ours is a change; under another name it is nobody's.
+func TestCopiesOfRules(t *testing.T) {
+	for _, tt := range []struct {
+		end     string
+		changes int
+	}{{"-world", 1}, {"-copy", 0}} {
+		g := fakecloud.NewGCE("p", nil)
+		p, w := provider(g), firewall(provision.KindReplica)
+		launched(t, p, w)
+		f := g.Firewalls()[0]
+		f.ID, f.Kind, f.SelfLink, f.Name = "", "", "", strings.TrimSuffix(f.Name, "-rest")+tt.end
+		f.Network = "global/networks/default"
+		text, err := json.Marshal(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		byHand(t, g, "global/firewalls", string(text))
+		have, err := p.List(t.Context(), "chat")
+		if err != nil || len(have) != 1 || len(provision.Diff([]provision.Want{w}, have)) != tt.changes {
+			t.Errorf("%s: got %+v, %v", tt.end, have, err)
+		}
+		launched(t, p, w)
+		if got := len(g.Firewalls()); got != 2-tt.changes {
+			t.Errorf("%s: got %d rules\n%s", tt.end, got, told(g))
+		}
+	}
+}
+
+func TestABalancerNeedsAnAccount(t *testing.T) {
+	g := fakecloud.NewGCE("p", nil)
+	g.SetDefaultAccount("")
+	_, err := provider(g).Launch(t.Context(), identity())
+	var denied *provision.CredentialsError
+	if !errors.As(err, &denied) || denied.Hint == "" {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,135 @@
+package gcp
+
+import (
+	"cmp"
+	"fmt"
+
+	"cloud.google.com/go/compute/apiv1/computepb"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// The boot images, by family, so that the current one of each is taken: with the
+// drivers of NVIDIA, and without.
+const (
+	imageWithGPU = "projects/deeplearning-platform-release/global/images/family/common-cu128-ubuntu-2204-nvidia-570"
+	imagePlain   = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts"
+)
+
+// defaultDiskGiB is the size of a disk where none is asked for.
+const defaultDiskGiB = 50
+
+// computeScope lets the programs of a machine call Compute Engine and nothing else,
+// whatever roles its account has.
+const computeScope = "https://www.googleapis.com/auth/compute"
+
+// serviceLabel is the label that lists go by. Labels hold what is in the note in letters that
+// labels may have, for people and for bills.
+const serviceLabel = "skyserve-service"
+
+// labelled is a value as a label can hold it.
+func labelled(value string) string { return plain(value, longestName, "_-") }
+
+// instanceOf is a machine as Compute Engine is asked for it.
+func (p *Provider) instanceOf(w provision.Want, n note) (*computepb.Instance, error) {
+	text, err := n.text()
+	if err != nil {
+		return nil, err
+	}
+	offer := *n.Offering
+	labels := map[string]string{
+		serviceLabel: labelled(n.Service), "skyserve-owner": labelled(n.Owner), "skyserve-id": labelled(n.ID),
+		"skyserve-kind": labelled(string(n.Kind)), "skyserve-role": labelled(string(n.Role)), "skyserve-capacity": labelled(string(offer.Capacity)),
+	}
+	key := []string{"machine", n.Service, n.Owner, n.ID, n.Spec, n.Fixed, n.Build}
+	return &computepb.Instance{
+		Name:                new(named(longestName, key, n.Service, n.ID)),
+		MachineType:         new(fmt.Sprintf("zones/%s/machineTypes/%s", offer.Zone, offer.Type)),
+		Labels:              labels,
+		Tags:                &computepb.Tags{Items: []string{n.tag(n.Role, ""), n.tag(n.Role, n.Region.Place())}},
+		Metadata:            metadata(noteKey, text, "user-data", w.Machine.UserData),
+		Scheduling:          scheduling(offer),
+		ReservationAffinity: affinity(offer),
+		Disks:               []*computepb.AttachedDisk{disk(w.Machine, offer, labels)},
+		ServiceAccounts:     p.accounts(n.Role),
+		NetworkInterfaces: []*computepb.NetworkInterface{{
+			Network: new("global/networks/" + p.cfg.Network),
+			AccessConfigs: []*computepb.AccessConfig{{
+				Type: new(computepb.AccessConfig_ONE_TO_ONE_NAT.String()), Name: new("External NAT"),
+			}},
+		}},
+	}, nil
+}
+
+// metadata is the entries of a machine, given as keys and values; those without a
+// value are left out.
+func metadata(pairs ...string) *computepb.Metadata {
+	m := &computepb.Metadata{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			m.Items = append(m.Items, &computepb.Items{Key: &pairs[i], Value: &pairs[i+1]})
+		}
+	}
+	return m
+}
+
+// scheduling says how a machine is paid for and what becomes of it. A spot machine that is
+// taken away is stopped, not deleted, so that List can tell why it went. A machine
+// with GPUs cannot be moved to another host while it runs.
+func scheduling(offer provision.Offering) *computepb.Scheduling {
+	s := &computepb.Scheduling{
+		ProvisioningModel: new("STANDARD"), AutomaticRestart: new(true), OnHostMaintenance: new("MIGRATE"),
+	}
+	if offer.GPUs > 0 || isSpot(offer) {
+		s.OnHostMaintenance = new("TERMINATE")
+	}
+	if isSpot(offer) {
+		s.ProvisioningModel, s.AutomaticRestart, s.InstanceTerminationAction = new(spotModel), new(false), new("STOP")
+	}
+	return s
+}
+
+// affinity says which reservation a machine uses: the one that the offering names, or
+// any that is open; a machine that is not to be reserved leaves them to others.
+func affinity(offer provision.Offering) *computepb.ReservationAffinity {
+	switch {
+	case offer.Capacity != service.CapacityReserved:
+		return &computepb.ReservationAffinity{ConsumeReservationType: new("NO_RESERVATION")}
+	case offer.Reservation == "":
+		return &computepb.ReservationAffinity{ConsumeReservationType: new("ANY_RESERVATION")}
+	}
+	return &computepb.ReservationAffinity{
+		ConsumeReservationType: new("SPECIFIC_RESERVATION"),
+		Key:                    new("compute.googleapis.com/reservation-name"), Values: []string{offer.Reservation},
+	}
+}
+
+// disk is the boot disk of a machine, which goes with it.
+func disk(m *provision.Machine, offer provision.Offering, labels map[string]string) *computepb.AttachedDisk {
+	image := imagePlain
+	if offer.GPUs > 0 {
+		image = imageWithGPU
+	}
+	return &computepb.AttachedDisk{
+		Boot: new(true), AutoDelete: new(true),
+		InitializeParams: &computepb.AttachedDiskInitializeParams{
+			SourceImage: new(cmp.Or(m.Image, image)),
+			DiskSizeGb:  new(int64(cmp.Or(m.DiskGiB, defaultDiskGiB))),
+			DiskType:    new(fmt.Sprintf("zones/%s/diskTypes/pd-balanced", offer.Zone)),
+			Labels:      labels,
+		},
+	}
+}
+
+// accounts is the service account that machines of a role run as; none is nobody.
+func (p *Provider) accounts(role provision.Kind) []*computepb.ServiceAccount {
+	email := p.cfg.Accounts[role]
+	if email == "" && role != provision.KindReplica {
+		email = "default" // Compute Engine's name for the project's own account
+	}
+	if email == "" {
+		return nil
+	}
+	return []*computepb.ServiceAccount{{Email: &email, Scopes: []string{computeScope}}}
+}

@@ -1,0 +1,367 @@
+package gcp_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/fakecloud"
+	"skyserve/provision/gcp"
+)
+
+func TestRefusalsOfCapacity(t *testing.T) {
+	const noNetwork = "The resource 'projects/p/global/networks/default' was not found"
+	for _, tt := range []struct {
+		code, message string
+		status        int // of a refusal at once; 0 = the operation ends so
+		want          provision.Scope
+	}{
+		{"ZONE_RESOURCE_POOL_EXHAUSTED", "not enough resources", 0, provision.ScopeZone},
+		{"ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "not enough resources", 0, provision.ScopeZone},
+		{"UNSUPPORTED_OPERATION", "not in this zone", 0, provision.ScopeZone},
+		{"insufficientCapacity", "no capacity", 409, provision.ScopeZone},
+		{"RESOURCE_NOT_READY", "not ready", 0, provision.ScopeZone},
+		{"resourceNotReady", "not ready", 400, provision.ScopeZone},
+		{"RESOURCE_OPERATION_RATE_EXCEEDED", "too many operations", 0, provision.ScopeZone},
+		{"QUOTA_EXCEEDED", "Quota 'NVIDIA_L4_GPUS' exceeded.  Limit: 1.0 in region us-central1.", 0, provision.ScopeQuota},
+		{"quotaExceeded", "Quota 'NVIDIA_L4_GPUS' exceeded.  Limit: 1.0 in region us-central1.", 403, provision.ScopeQuota},
+		{"QUOTA_EXCEEDED", "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally.", 0, provision.ScopeCloud},
+		{"quotaExceeded", "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally.", 403, provision.ScopeCloud},
+		{"notFound", noNetwork, 404, provision.ScopeCloud},
+		{"RESOURCE_NOT_FOUND", noNetwork, 0, provision.ScopeCloud},
+		{"INTERNAL_ERROR", "an internal error", 0, ""},
+		{"invalid", "Invalid value for field 'resource.name'", 400, ""},
+	} {
+		for _, stays := range []bool{false, true} {
+			g := fakecloud.NewGCE("p", nil)
+			if tt.status != 0 {
+				g.Refuse("compute.instances.insert", tt.status, tt.code, tt.message)
+			} else {
+				g.Fail("compute.instances.insert", fakecloud.GCEFailure{Code: tt.code, Message: tt.message, Stays: stays})
+			}
+			w := replica("us-central1-0", service.CapacitySpot)
+			_, err := provider(g).Launch(t.Context(), w)
+			var refused *provision.CapacityError
+			switch {
+			case tt.want == "" && (err == nil || errors.As(err, &refused) || !strings.Contains(err.Error(), tt.message)):
+				t.Errorf("%s: got %v, want an error that is not about capacity", tt.code, err)
+			case tt.want != "" && (!errors.As(err, &refused) || refused.Scope != tt.want || refused.Offering != w.Offers[0]):
+				t.Errorf("%s: got %+v, want a refusal of the %s", tt.code, err, tt.want)
+			}
+			if left := g.Instances(); len(left) != 0 {
+				t.Errorf("%s (%t): left %+v", tt.code, stays, left)
+			}
+		}
+	}
+}
+
+// The stock and the quotas of a zone, as launches meet them, one after the other.
+func TestAnotherOfferingIsTried(t *testing.T) {
+	g := fakecloud.NewGCE("p", nil)
+	g.SetStock("us-central1-a", "g2-standard-4", "SPOT", 1)
+	g.SetQuota("us-central1", "NVIDIA_L4_GPUS", 1)
+	var wants []provision.Want
+	for _, id := range []string{"us-central1-0", "us-central1-1", "us-central1-2"} {
+		w := replica(id, service.CapacitySpot)
+		w.Offers = append(w.Offers, offer("g2-standard-4", service.CapacityOnDemand))
+		wants = append(wants, w)
+	}
+	_, err := provision.Apply(t.Context(), provision.Diff(wants, nil), provider(g), provision.Options{Parallel: 1})
+	var none *provision.NoCapacityError
+	if !errors.As(err, &none) || len(none.Tried)+len(none.Passed) != 2 {
+		t.Errorf("got %v, want no capacity for one of them", err)
+	}
+	var models []string
+	for _, i := range g.Instances() {
+		models = append(models, i.Scheduling.ProvisioningModel)
+	}
+	slices.Sort(models)
+	if !slices.Equal(models, []string{"SPOT", "STANDARD"}) {
+		t.Errorf("got %v", models)
+	}
+}
+
+// An offering without a zone is looked for in each zone of its region.
+func TestAnyZone(t *testing.T) {
+	g := fakecloud.NewGCE("p", nil)
+	g.SetStock("us-central1-a", "g2-standard-4", "STANDARD", 0)
+	w := replica("us-central1-0", service.CapacityOnDemand)
+	w.Offers[0].Zone = ""
+	o := launched(t, provider(g), w)
+	if o.Offering.Zone != "us-central1-b" || o.Region != here {
+		t.Errorf("got %+v", o)
+	}
+	g.SetStock("us-central1-b", "g2-standard-4", "STANDARD", 0)
+	g.SetStock("us-central1-c", "g2-standard-4", "STANDARD", 0)
+	w.ID = "us-central1-1"
+	_, err := provider(g).Launch(t.Context(), w)
+	var refused *provision.CapacityError
+	if !errors.As(err, &refused) || refused.Scope != provision.ScopeRegion || refused.Offering.Zone != "" {
+		t.Errorf("got %+v, want a refusal of the region", err)
+	}
+}
+
+func TestMachinesAreAskedForAsTheyArePaidFor(t *testing.T) {
+	held := offer("g2-standard-4", service.CapacityReserved)
+	held.Reservation = "mine"
+	for _, tt := range []struct {
+		offer       provision.Offering
+		scheduling  string
+		reservation string
+	}{
+		{offer("g2-standard-4", service.CapacitySpot), `{"provisioningModel":"SPOT","instanceTerminationAction":"STOP","onHostMaintenance":"TERMINATE","automaticRestart":false}`, `{"consumeReservationType":"NO_RESERVATION"}`},
+		{offer("g2-standard-4", service.CapacityOnDemand), `{"provisioningModel":"STANDARD","onHostMaintenance":"TERMINATE","automaticRestart":true}`, `{"consumeReservationType":"NO_RESERVATION"}`},
+		{offer("e2-standard-2", service.CapacityOnDemand), `{"provisioningModel":"STANDARD","onHostMaintenance":"MIGRATE","automaticRestart":true}`, `{"consumeReservationType":"NO_RESERVATION"}`},
+		{offer("g2-standard-4", service.CapacityReserved), `{"provisioningModel":"STANDARD","onHostMaintenance":"TERMINATE","automaticRestart":true}`, `{"consumeReservationType":"ANY_RESERVATION"}`},
+		{held, `{"provisioningModel":"STANDARD","onHostMaintenance":"TERMINATE","automaticRestart":true}`, `{"consumeReservationType":"SPECIFIC_RESERVATION","key":"compute.googleapis.com/reservation-name","values":["mine"]}`},
+	} {
+		t.Run(tt.offer.String(), func(t *testing.T) {
+			g := fakecloud.NewGCE("p", nil)
+			w := replica("us-central1-0", service.CapacitySpot)
+			w.Offers = provision.Offerings{tt.offer}
+			launched(t, provider(g), w)
+			i := g.Instances()[0]
+			scheduling, _ := json.Marshal(i.Scheduling)
+			reservation, _ := json.Marshal(i.ReservationAffinity)
+			if string(scheduling) != tt.scheduling || string(reservation) != tt.reservation {
+				t.Errorf("got %s and %s", scheduling, reservation)
+			}
+		})
+	}
+}
+
+func TestAMachineOfEachRole(t *testing.T) {
+	g := fakecloud.NewGCE("p", nil)
+	p := provider(g)
+	b, r := launched(t, p, balancer("lb-us-central1-0")), launched(t, p, replica("us-central1-0", service.CapacitySpot))
+	all := g.Instances()
+	lb := all[slices.IndexFunc(all, func(i fakecloud.GCEInstance) bool { return strings.Contains(i.Name, "-lb-") })]
+	gpu := all[slices.IndexFunc(all, func(i fakecloud.GCEInstance) bool { return !strings.Contains(i.Name, "-lb-") })]
+	if got := lb.ServiceAccounts; len(got) != 1 || got[0].Email != "default" || !slices.Equal(got[0].Scopes, []string{"https://www.googleapis.com/auth/compute"}) {
+		t.Errorf("a balancer runs as %+v", got)
+	}
+	if len(gpu.ServiceAccounts) != 0 {
+		t.Errorf("a replica runs as %+v", gpu.ServiceAccounts)
+	}
+	if b.Address != "http://"+lb.NetworkInterfaces[0].AccessConfigs[0].NatIP || r.Address != "http://"+gpu.NetworkInterfaces[0].NetworkIP {
+		t.Errorf("got the addresses %s and %s", b.Address, r.Address)
+	}
+	if d := gpu.Disks[0]; !d.AutoDelete || d.InitializeParams.DiskSizeGB != "100" || !strings.Contains(d.InitializeParams.SourceImage, "nvidia") {
+		t.Errorf("a replica boots %+v", d)
+	}
+	if gpu.Metadata.Items[1] != (fakecloud.GCEMetadataItem{Key: "user-data", Value: "#cloud-config\n"}) {
+		t.Errorf("a replica is told %+v", gpu.Metadata)
+	}
+	if r.CostPerHour != 0.5 || r.Labels["model"] != "meta-llama/Llama-3.1-8B-Instruct" || *r.Offering != offer("g2-standard-4", service.CapacitySpot) || r.Started.IsZero() {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestAMachineThatWentIsGoneAndMakesRoom(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		capacity service.CapacityType
+		happens  func(g *fakecloud.GCE, name string)
+		want     string
+	}{
+		{"preempted", service.CapacitySpot, func(g *fakecloud.GCE, name string) { g.Preempt(name) }, "interrupted: the cloud took the spot machine back"},
+		{"stopped by hand", service.CapacityOnDemand, func(g *fakecloud.GCE, name string) { g.SetStatus(name, "TERMINATED") }, "stopped"},
+		{"suspended by hand", service.CapacityOnDemand, func(g *fakecloud.GCE, name string) { g.SetStatus(name, "SUSPENDED") }, "suspended"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := fakecloud.NewGCE("p", nil)
+			p, w := provider(g), replica("us-central1-0", tt.capacity)
+			before := launched(t, p, w)
+			tt.happens(g, g.Instances()[0].Name)
+			have, err := p.List(t.Context(), "chat")
+			if err != nil || len(have) != 1 || have[0].Gone != tt.want {
+				t.Fatalf("got %+v, %v", have, err)
+			}
+			after := launched(t, p, w)
+			if len(g.Instances()) != 1 || after.Handle == before.Handle || after.Gone != "" {
+				t.Errorf("got %+v of %+v", after, g.Instances())
+			}
+			if err := p.Terminate(t.Context(), before); err != nil || len(g.Instances()) != 1 {
+				t.Errorf("terminating the one before took the one after: %v, %+v", err, g.Instances())
+			}
+			tt.happens(g, g.Instances()[0].Name)
+			w.Spec, w.Fixed = "s9", "f9"
+			launched(t, p, w)
+			if len(g.Instances()) != 1 {
+				t.Errorf("one of another spec left the trace of the one before: %+v", g.Instances())
+			}
+		})
+	}
+}
+
+// Two machines of one id stand side by side while one replaces the other.
+func TestAnotherSpecIsAnotherMachine(t *testing.T) {
+	g := fakecloud.NewGCE("p", nil)
+	p, w := provider(g), replica("us-central1-0", service.CapacitySpot)
+	before := launched(t, p, w)
+	w.Spec, w.Fixed = "s9", "f9"
+	after := launched(t, p, w)
+	if before.Handle == after.Handle || len(g.Instances()) != 2 {
+		t.Fatalf("got %+v", g.Instances())
+	}
+	if err := p.Terminate(t.Context(), before); err != nil {
+		t.Fatal(err)
+	}
+	if have, err := p.List(t.Context(), "chat"); err != nil || len(have) != 1 || have[0].Spec != "s9" {
+		t.Errorf("got %+v, %v", have, err)
+	}
+}
+
+func TestWhatIsAnotherOwnersIsLeftAlone(t *testing.T) {
+	for _, first := range chat() {
+		t.Run(first.ID, func(t *testing.T) {
+			g := fakecloud.NewGCE("p", nil)
+			p := provider(g)
+			launched(t, p, first)
+			before := state(g)
+			for _, w := range chat() {
+				w.Owner = "other"
+				_, err := p.Launch(t.Context(), w)
+				var owned *provision.OwnedError
+				// a machine asks for machines alone: its firewall was refused before it
+				isMachine := func(w provision.Want) bool { return w.Machine != nil }
+				if !errors.As(err, &owned) && (!isMachine(w) || isMachine(first)) {
+					t.Errorf("%s: got %v", w.ID, err)
+				}
+				if isMachine(w) && !isMachine(first) {
+					break
+				}
+			}
+			if isMachine := first.Machine != nil; isMachine && state(g) != before {
+				t.Errorf("got\n%s\nwant\n%s", state(g), before)
+			}
+		})
+	}
+}
+
+// Names meet even when lists do not show yet what another owner made.
+func TestOwnersMeetByName(t *testing.T) {
+	g := fakecloud.NewGCE("p", &fakecloud.Faults{Unseen: 100})
+	w := firewall(provision.KindReplica)
+	launched(t, provider(g), w)
+	before := state(g)
+	w.Owner = "other"
+	_, err := provider(g).Launch(t.Context(), w)
+	var owned *provision.OwnedError
+	if !errors.As(err, &owned) || owned.Owner != "Ab:12" || state(g) != before {
+		t.Errorf("got %v and\n%s", err, state(g))
+	}
+}
+
+// A machine that somebody made by hand under a name of ours is not ours, and stays.
+func TestWhatWasMadeByHandIsLeftAlone(t *testing.T) {
+	g := fakecloud.NewGCE("p", nil)
+	w := replica("us-central1-0", service.CapacitySpot)
+	launched(t, provider(g), w)
+	name := g.Instances()[0].Name
+	o, err := provider(g).List(t.Context(), "chat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := provider(g).Terminate(t.Context(), o[0]); err != nil {
+		t.Fatal(err)
+	}
+	byHand(t, g, "zones/us-central1-a/instances", `{"name":"`+name+`","machineType":"zones/us-central1-a/machineTypes/e2-standard-2","disks":[{"boot":true,"initializeParams":{"sourceImage":"x"}}],"networkInterfaces":[{"network":"global/networks/default"}]}`)
+	_, err = provider(g).Launch(t.Context(), w)
+	var owned *provision.OwnedError
+	if !errors.As(err, &owned) || !strings.Contains(err.Error(), name) {
+		t.Errorf("got %v", err)
+	}
+	if have, err := provider(g).List(t.Context(), ""); err != nil || len(have) != 0 || len(g.Instances()) != 1 {
+		t.Errorf("got %+v, %v and %+v", have, err, g.Instances())
+	}
+}
+
+func TestListsLookInTheRegionsOfTheProvider(t *testing.T) {
+	g := fakecloud.NewGCE("p", nil)
+	for _, w := range chat() {
+		launched(t, provider(g), w)
+	}
+	for _, tt := range []struct {
+		regions  []string
+		machines bool
+		want     int
+	}{{nil, false, 5}, {[]string{"us-central1"}, false, 5}, {[]string{"us-east4"}, false, 1}, {nil, true, 2}, {[]string{"us-east4"}, true, 0}} {
+		cfg := config(g)
+		cfg.Regions, cfg.MachinesOnly = tt.regions, tt.machines
+		if have, err := gcp.New(cfg).List(t.Context(), "chat"); err != nil || len(have) != tt.want {
+			t.Errorf("%v, machines only %t: got %d objects, %v; want %d", tt.regions, tt.machines, len(have), err, tt.want)
+		}
+	}
+}
+
+// A list that leaves a zone out would have its machines made again.
+func TestAListWithoutAZoneIsNone(t *testing.T) {
+	g := fakecloud.NewGCE("p", nil)
+	launched(t, provider(g), replica("us-central1-0", service.CapacitySpot))
+	g.Silence("us-central1-a")
+	if have, err := provider(g).List(t.Context(), "chat"); err == nil || !strings.Contains(err.Error(), "us-central1-a") {
+		t.Errorf("got %+v, %v", have, err)
+	}
+}
+
+func TestNonsenseIsNamed(t *testing.T) {
+	g := fakecloud.NewGCE("p", nil)
+	for _, tt := range []struct {
+		change func(*provision.Want)
+		want   string
+	}{
+		{func(w *provision.Want) { w.Machine = nil }, "launching us-central1-0 in gcp/us-central1: it is not said what machine"},
+		{func(w *provision.Want) { w.Offers = nil }, "it needs one offering"},
+		{func(w *provision.Want) { w.Offers[0].Type = "g9-huge" }, "g9-huge"},
+		{func(w *provision.Want) { w.Offers[0].Zone = "us-central1-q" }, "us-central1-q"},
+		{func(w *provision.Want) { w.Offers[0].Zone, w.Region = "", "gcp/mars-1" }, `region "mars-1": Google Cloud has none`},
+	} {
+		w := replica("us-central1-0", service.CapacitySpot)
+		tt.change(&w)
+		if _, err := provider(g).Launch(t.Context(), w); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("got %v, want %q", err, tt.want)
+		}
+	}
+	err := provider(g).Terminate(t.Context(), provision.Object{ID: "us-central1-0", Handle: "i-1234"})
+	if err == nil || !strings.Contains(err.Error(), `"i-1234"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// stalled never answers.
+type stalled struct{ asked chan struct{} }
+
+func (s stalled) RoundTrip(r *http.Request) (*http.Response, error) {
+	s.asked <- struct{}{}
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+func TestEveryCallEndsWithItsContext(t *testing.T) {
+	for _, call := range []func(context.Context, *gcp.Provider) error{
+		func(ctx context.Context, p *gcp.Provider) error { _, err := p.List(ctx, "chat"); return err },
+		func(ctx context.Context, p *gcp.Provider) error { _, err := p.Offerings(ctx, here); return err },
+		func(ctx context.Context, p *gcp.Provider) error {
+			return p.Terminate(ctx, provision.Object{ID: "r", Handle: "us-central1-a/x/1"})
+		},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := stalled{make(chan struct{})}
+		done := make(chan error)
+		go func() {
+			done <- call(ctx, gcp.New(gcp.Config{Project: "p", Endpoint: "http://gce", Transport: s, Poll: -1}))
+		}()
+		<-s.asked
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	}
+}

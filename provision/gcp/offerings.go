@@ -1,0 +1,115 @@
+package gcp
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	compute "cloud.google.com/go/compute/apiv1"
+	"cloud.google.com/go/compute/apiv1/computepb"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// region reads a region. One that Google does not have is an error that names it.
+func (p *Provider) region(ctx context.Context, place string) (*computepb.Region, error) {
+	s, err := p.open(ctx)
+	if err != nil {
+		return nil, explain(err, "reading region %s", place)
+	}
+	client, err := compute.NewRegionsRESTClient(ctx, s.options(ctx)...)
+	if err != nil {
+		return nil, explain(err, "reading region %s", place)
+	}
+	found, err := client.Get(ctx, &computepb.GetRegionRequest{Project: s.project, Region: place})
+	if isMissing(err) && strings.Contains(err.Error(), "/regions/") {
+		return nil, fmt.Errorf("reading region %q: Google Cloud has none of this name, or does not let project %s use it", place, s.project)
+	}
+	if err != nil {
+		return nil, explain(err, "reading region %s", place)
+	}
+	return found, nil
+}
+
+// zones are the zones of a region, in the order of their names.
+func (p *Provider) zones(ctx context.Context, place string) ([]string, error) {
+	region, err := p.region(ctx, place)
+	if err != nil {
+		return nil, err
+	}
+	var zones []string
+	for _, z := range region.GetZones() {
+		zones = append(zones, path.Base(z))
+	}
+	if len(zones) == 0 {
+		return nil, fmt.Errorf("reading region %s: it has no zones", place)
+	}
+	slices.Sort(zones)
+	return zones, nil
+}
+
+// Offerings are the machine types of the catalogue that each zone of a region has, on
+// demand and as spot machines, at list prices. Whether one can be had now is
+// known only by launching it. Reservations are the operator's to name.
+func (p *Provider) Offerings(ctx context.Context, region service.Region) (provision.Offerings, error) {
+	zones, err := p.zones(ctx, region.Place())
+	if err != nil {
+		return nil, err
+	}
+	types, errs := make([][]string, len(zones)), make([]error, len(zones))
+	var wg sync.WaitGroup
+	for i, zone := range zones {
+		wg.Go(func() { types[i], errs[i] = p.typesIn(ctx, zone) })
+	}
+	wg.Wait()
+	var all provision.Offerings
+	for i, zone := range zones {
+		if errs[i] != nil {
+			return nil, errs[i]
+		}
+		for _, t := range provision.MachineTypes(service.CloudGCP) {
+			if !slices.Contains(types[i], t.Type) {
+				continue
+			}
+			if !onlySpot(t.Type) {
+				all = append(all, t.Offer(region, zone, service.CapacityOnDemand))
+			}
+			all = append(all, t.Offer(region, zone, service.CapacitySpot))
+		}
+	}
+	return all, nil
+}
+
+// onlySpot says whether Google rents a machine type out only where it may take it
+// back: A3 High with fewer than eight GPUs.
+func onlySpot(name string) bool {
+	return strings.HasPrefix(name, "a3-highgpu-") && name != "a3-highgpu-8g"
+}
+
+// typesIn are the machine types of the catalogue that a zone has.
+func (p *Provider) typesIn(ctx context.Context, zone string) ([]string, error) {
+	s, err := p.open(ctx)
+	if err != nil {
+		return nil, explain(err, "listing machine types")
+	}
+	client, err := compute.NewMachineTypesRESTClient(ctx, s.options(ctx)...)
+	if err != nil {
+		return nil, explain(err, "listing machine types")
+	}
+	var known, found []string
+	for _, t := range provision.MachineTypes(service.CloudGCP) {
+		known = append(known, t.Type)
+	}
+	filter := fmt.Sprintf("name eq %q", strings.Join(known, "|"))
+	for t, err := range client.List(ctx, &computepb.ListMachineTypesRequest{Project: s.project, Zone: zone, Filter: &filter}).All() {
+		if err != nil {
+			return nil, explain(err, "listing the machine types of %s", zone)
+		}
+		found = append(found, t.GetName())
+	}
+	return found, nil
+}

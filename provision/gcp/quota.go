@@ -1,0 +1,67 @@
+package gcp
+
+import (
+	"context"
+
+	compute "cloud.google.com/go/compute/apiv1"
+	"cloud.google.com/go/compute/apiv1/computepb"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// metrics are the quotas that launches of the catalogue's machines meet.
+var metrics = []struct{ code, name, unit string }{
+	{"NVIDIA_L4_GPUS", "L4 on demand", "gpus"},
+	{"PREEMPTIBLE_NVIDIA_L4_GPUS", "L4 spot", "gpus"},
+	{"NVIDIA_H100_GPUS", "H100 on demand", "gpus"},
+	{"PREEMPTIBLE_NVIDIA_H100_GPUS", "H100 spot", "gpus"},
+	{"CPUS", "machines without GPUs", "vcpus"},
+	{"GPUS_ALL_REGIONS", "GPUs of all regions together", "gpus"},
+}
+
+// project reads the project.
+func (p *Provider) project(ctx context.Context) (*computepb.Project, error) {
+	s, err := p.open(ctx)
+	if err != nil {
+		return nil, explain(err, "reading the project")
+	}
+	client, err := compute.NewProjectsRESTClient(ctx, s.options(ctx)...)
+	if err != nil {
+		return nil, explain(err, "reading project %s", s.project)
+	}
+	found, err := client.Get(ctx, &computepb.GetProjectRequest{Project: s.project})
+	if err != nil {
+		return nil, explain(err, "reading project %s", s.project)
+	}
+	return found, nil
+}
+
+// Quotas are what the project may have in a region, and in all regions together, of
+// what replicas and balancers run on. A quota that the project does not have is left out.
+func (p *Provider) Quotas(ctx context.Context, region service.Region) ([]provision.Quota, error) {
+	here, err := p.region(ctx, region.Place())
+	if err != nil {
+		return nil, err
+	}
+	project, err := p.project(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return append(quotasOf(region, here.GetQuotas()), quotasOf(regionNamed(""), project.GetQuotas())...), nil
+}
+
+// quotasOf are the quotas among some that count here.
+func quotasOf(region service.Region, all []*computepb.Quota) []provision.Quota {
+	var quotas []provision.Quota
+	for _, m := range metrics {
+		for _, q := range all {
+			if q.GetMetric() == m.code {
+				quotas = append(quotas, provision.Quota{
+					Region: region, Name: m.name, Code: m.code, Unit: m.unit, Limit: q.GetLimit(), Used: q.GetUsage(),
+				})
+			}
+		}
+	}
+	return quotas
+}

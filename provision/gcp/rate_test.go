@@ -1,0 +1,106 @@
+package gcp_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/fakecloud"
+	"skyserve/provision/gcp"
+)
+
+// hundred wants 20 replicas in each of five regions.
+func hundred() (wants []provision.Want, places []string) {
+	places = []string{"us-central1", "us-east4", "europe-west4", "asia-northeast1", "asia-southeast1"}
+	for _, place := range places {
+		for n := range 20 {
+			w := replica(fmt.Sprintf("%s-%d", place, n), service.CapacitySpot)
+			w.Region = service.Region("gcp/" + place)
+			w.Offers[0].Region, w.Offers[0].Zone = w.Region, place+"-a"
+			wants = append(wants, w)
+		}
+	}
+	return wants, places
+}
+
+// A hundred machines wanted at once keep to ten calls a region, in a cloud whose
+// every call takes 20 ms.
+func TestCallsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		faults := &fakecloud.Faults{Hold: func(fakecloud.Call) { time.Sleep(20 * time.Millisecond) }}
+		g := fakecloud.NewGCE("p", faults)
+		wants, places := hundred()
+		begun := time.Now()
+		if _, err := provision.Apply(t.Context(), provision.Diff(wants, nil), provider(g), provision.Options{Parallel: len(wants)}); err != nil {
+			t.Fatal(err)
+		}
+		calls := 0
+		for _, n := range faults.Actions() {
+			calls += n
+		}
+		t.Logf("%d machines: %d calls %v, %v", len(wants), calls, faults.Actions(), time.Since(begun))
+		for _, place := range append(places, "") {
+			if most := faults.MostInFlight("gcp", place); most != provision.CallsPerHost {
+				t.Errorf("%q: %d calls were in flight at once, want %d", place, most, provision.CallsPerHost)
+			}
+		}
+		if len(g.Instances()) != len(wants) {
+			t.Errorf("got %d machines", len(g.Instances()))
+		}
+	})
+}
+
+// A cloud that goes on refusing is given up, after pauses that grow.
+func TestRefusalsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, outcome := range []fakecloud.Outcome{fakecloud.Throttled, fakecloud.Broken, fakecloud.Lost} {
+			faults := &fakecloud.Faults{Decide: every(1, outcome)}
+			cfg := config(fakecloud.NewGCE("p", faults))
+			cfg.Poll = time.Second
+			begun := time.Now()
+			_, err := gcp.New(cfg).List(t.Context(), "chat")
+			took := time.Since(begun)
+			var denied *provision.CredentialsError
+			if err == nil || errors.As(err, &denied) || faults.Actions()["compute.instances.aggregatedList"] != 6 {
+				t.Errorf("outcome %d: got %v after %v", outcome, err, faults.Actions())
+			}
+			if took < 4*time.Second || took > 15*time.Second {
+				t.Errorf("outcome %d: it took %v", outcome, took)
+			}
+		}
+	})
+}
+
+// What never ends is given up too.
+func TestAnOperationThatNeverEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := fakecloud.NewGCE("p", nil)
+		g.SetSteps(1 << 30)
+		cfg := config(g)
+		cfg.Poll = 2 * time.Second
+		begun := time.Now()
+		_, err := gcp.New(cfg).Launch(t.Context(), replica("us-central1-0", service.CapacitySpot))
+		if took := time.Since(begun); err == nil || took != 15*time.Minute {
+			t.Errorf("got %v after %v", err, took)
+		}
+	})
+}
+
+func BenchmarkLaunchAndTerminate(b *testing.B) {
+	g := fakecloud.NewGCE("p", nil)
+	p, w := provider(g), replica("us-central1-0", service.CapacitySpot)
+	b.ReportAllocs()
+	for b.Loop() {
+		o, err := p.Launch(b.Context(), w)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := p.Terminate(b.Context(), o); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package gcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A call is tried this often, and the wait before it is tried again begins with
+// firstWait and doubles: about 9 s in all, which is what a rate limit that counts
+// by the second needs. callTimeout bounds one try, so that a dead connection is noticed.
+const (
+	tries       = 6
+	firstWait   = 300 * time.Millisecond
+	callTimeout = time.Minute
+)
+
+// repeating is a transport that repeats what was refused for its rate, what met an
+// internal error, and what got no answer. That is safe: every call that changes
+// something carries a request id, by which the cloud knows it again. Answers are
+// read whole.
+type repeating struct {
+	next   http.RoundTripper
+	pauses bool
+}
+
+// RoundTrip sends a request until it is answered for good.
+func (t *repeating) RoundTrip(r *http.Request) (*http.Response, error) {
+	wait := firstWait
+	for try := 1; ; try++ {
+		answer, text, err := t.try(r)
+		if try == tries || r.Context().Err() != nil || !passes(answer, text, err) {
+			return answer, err
+		}
+		if t.pauses {
+			if err := pause(r.Context(), wait/2+rand.N(wait)); err != nil {
+				return nil, err
+			}
+		}
+		wait *= 2
+	}
+}
+
+// try sends a request once, and reads the answer, whose body can be read again.
+func (t *repeating) try(r *http.Request) (*http.Response, []byte, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
+	defer cancel()
+	sent := r.Clone(ctx)
+	if r.GetBody != nil {
+		body, err := r.GetBody()
+		if err != nil {
+			return nil, nil, fmt.Errorf("reading the body of %s %s again: %w", r.Method, r.URL.Path, err)
+		}
+		sent.Body = body
+	}
+	answer, err := t.next.RoundTrip(sent)
+	if err != nil {
+		return nil, nil, err
+	}
+	text, err := io.ReadAll(answer.Body)
+	answer.Body.Close()
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the answer to %s %s: %w", r.Method, r.URL.Path, err)
+	}
+	answer.Body = io.NopCloser(bytes.NewReader(text))
+	return answer, text, nil
+}
+
+// passes says whether the same call may succeed in a moment.
+func passes(answer *http.Response, text []byte, failed error) bool {
+	if failed != nil {
+		return true
+	}
+	switch answer.StatusCode {
+	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	case http.StatusForbidden: // so Compute Engine also says that a rate was exceeded
+		return slices.ContainsFunc(reasonsOf(text), func(reason string) bool {
+			return reason == "rateLimitExceeded" || reason == "userRateLimitExceeded"
+		})
+	}
+	return false
+}
+
+// reasonsOf are the reasons in an error of the API; none where it is not one.
+func reasonsOf(text []byte) []string {
+	var refusal struct {
+		Error struct {
+			Errors []struct {
+				Reason string `json:"reason"`
+			} `json:"errors"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(text, &refusal) != nil {
+		return nil
+	}
+	var reasons []string
+	for _, e := range refusal.Error.Errors {
+		reasons = append(reasons, e.Reason)
+	}
+	return reasons
+}
+
+// regionOfCall is the region that a call's path speaks of, by which calls are
+// bounded: Google has one host for all regions, and counts rates by region. It is empty for
+// calls that are about the whole project.
+func regionOfCall(r *http.Request) string {
+	parts := strings.Split(r.URL.Path, "/")
+	for i, part := range parts[:len(parts)-1] {
+		switch part {
+		case "zones":
+			return regionOf(parts[i+1]).Place()
+		case "regions":
+			return parts[i+1]
+		}
+	}
+	return ""
+}

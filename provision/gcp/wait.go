@@ -1,0 +1,54 @@
+package gcp
+
+import (
+	"context"
+	"fmt"
+
+	compute "cloud.google.com/go/compute/apiv1"
+)
+
+// looks is how often something is looked at before it counts as stuck: for 15 minutes.
+// Machines with many GPUs take some to stop.
+const looks = 450
+
+// wait looks until something is done.
+func (p *Provider) wait(ctx context.Context, what string, done func() (bool, error)) error {
+	for range looks {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		if err := pause(ctx, p.cfg.Poll); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("waiting for %s: it is not done after %s", what, looks*p.cfg.Poll)
+}
+
+// settle waits for the operation that a call began. Unlike the library's own
+// Operation.Wait it tells of the errors that the operation ended with.
+func (p *Provider) settle(ctx context.Context, op *compute.Operation, err error) error {
+	if err != nil {
+		return err
+	}
+	err = p.wait(ctx, "operation "+op.Name(), func() (bool, error) {
+		if op.Done() {
+			return true, nil
+		}
+		// an operation that ended badly is an error of Poll, but a vague one
+		err := op.Poll(ctx)
+		if op.Done() {
+			return true, nil
+		}
+		return false, err
+	})
+	if err != nil {
+		return err
+	}
+	if errs := op.Proto().GetError().GetErrors(); len(errs) > 0 {
+		return &operationError{errs[0].GetCode(), errs[0].GetMessage()}
+	}
+	if op.Proto().GetHttpErrorStatusCode() >= 400 {
+		return &operationError{fmt.Sprint(op.Proto().GetHttpErrorStatusCode()), op.Proto().GetHttpErrorMessage()}
+	}
+	return nil
+}

@@ -1,0 +1,16 @@
+package provision
+
+import "skyserve/internal/service"
+
+// Quota is how much of something an account may have in a region.
+type Quota struct {
+	// Region is where it holds; the cloud alone (gcp/) where it holds everywhere.
+	Region service.Region `json:"region"`
+	// Name is for people: L4 on demand. Code is the cloud's own: L-DB2E81BA, NVIDIA_L4_GPUS.
+	Name string `json:"name"`
+	Code string `json:"code"`
+	// Unit is what Limit and Used count: vcpus or gpus.
+	Unit  string  `json:"unit"`
+	Limit float64 `json:"limit"`
+	Used  float64 `json:"used"`
+}
