@@ -176,6 +176,7 @@ func (c *checker) region(r *RegionSpec, p path) {
 		c.failPath(p.key("endpoints"), Error{Problem: fmt.Sprintf("belongs to static regions only, and this is %s", r.Name)})
 	}
 	c.capacity(r, p)
+	c.public(r, p)
 }
 
 // staticRegion checks a region of machines that are already there: they are
@@ -265,16 +266,6 @@ func (c *checker) tls() {
 		c.failPath(p.key("cert"), Error{Problem: "is missing", Suggestion: "name a certificate and its key, or write acme"})
 	case t.Key == "":
 		c.failPath(p.key("key"), Error{Problem: "is missing", Suggestion: "a certificate is no use without its key"})
-	}
-}
-
-func (c *checker) dns() {
-	d := c.spec.DNS
-	if d == nil || !c.fine("dns", "dns.name", "dns.zone") {
-		return
-	}
-	if d.Name != d.Zone && !strings.HasSuffix(d.Name, "."+d.Zone) {
-		c.problem("dns.name", "must be in the zone %s", d.Zone)
 	}
 }
 

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"strings"
@@ -40,6 +41,7 @@ var defaults = map[string]preset{
 	"BalancerSpec.continue":      {true, "a pause is better than half an answer"},
 
 	"DNS.routing": {"latency", "clients want the fastest region, which is not always the nearest"},
+	"DNS.ttl":     {30 * time.Second, "how much longer than the health checks a client may be sent to a dead region"},
 
 	"Autoscale.strategy": {"manual", "nothing that costs money changes unless asked"},
 	"Autoscale.forecast": {"auto", "which forecaster fits depends on the traffic"},
@@ -118,6 +120,9 @@ func (s *Spec) fillDefaults(has func(path) bool) {
 	for i := range s.Regions {
 		s.Regions[i].fillDefaults(has, path("regions").index(i))
 	}
+	if s.DNS != nil {
+		s.DNS.fillDefaults()
+	}
 	for i := range s.Models {
 		s.fillModelBounds(&s.Models[i], has, path("models").index(i).key("regions"))
 	}
@@ -184,6 +189,18 @@ func (r *RegionSpec) fillDefaults(has func(path) bool, at path) {
 		if len(r.Reserved) > 0 {
 			r.Capacity = []CapacityType{CapacityReserved, CapacityOnDemand}
 		}
+	}
+}
+
+// defaultNameServer is where an embedded name server listens: beside the port of
+// DNS, which only root may have, and for this machine alone.
+const defaultNameServer = "127.0.0.1:5300"
+
+// fillDefaults sets what an embedded name server needs: it may serve a zone that
+// is nothing but the name.
+func (d *DNS) fillDefaults() {
+	if d.Provider == DNSEmbedded {
+		d.Zone, d.Listen = cmp.Or(d.Zone, d.Name), cmp.Or(d.Listen, defaultNameServer)
 	}
 }
 

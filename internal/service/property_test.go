@@ -2,6 +2,7 @@ package service
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ func genSpec(t *rapid.T) *Spec {
 		LocalHosts: LocalHosts{Port: rapid.IntRange(1, 65535-localPorts).Draw(t, "port")},
 	}
 	if rapid.Bool().Draw(t, "has dns") {
-		s.DNS = &DNS{Provider: "route53", Name: "a.b.example.com", Zone: "example.com", Routing: "geo"}
+		s.DNS = genDNS(t, s.Regions)
 	}
 	if rapid.Bool().Draw(t, "has store") {
 		s.Store.URL = "nats://10.0.0.5:4222"
@@ -34,6 +35,22 @@ func genSpec(t *rapid.T) *Spec {
 	names := rapid.SliceOfNDistinct(rapid.StringMatching(`[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,10}`), 2, 6, rapid.ID[string]).Draw(t, "names")
 	s.Models = []Model{genModel(t, names[0], names[2:], s.Regions), genModel(t, names[1], nil, s.Regions)}
 	return s
+}
+
+func genDNS(t *rapid.T, regions []RegionSpec) *DNS {
+	d := &DNS{Provider: DNSRoute53, Name: "a.b.example.com", Zone: "example.com", Routing: "geo", TTL: time.Second}
+	if slices.ContainsFunc(regions, func(r RegionSpec) bool { return r.Name.rented() }) || rapid.Bool().Draw(t, "route53") {
+		d.Private = rapid.Bool().Draw(t, "private")
+		return d
+	}
+	d.Provider, d.Listen = DNSEmbedded, "[::1]:5353"
+	if rapid.Bool().Draw(t, "clients") {
+		d.Clients = []DNSClient{
+			{Network: "10.1.0.0/16", Region: regions[0].Name},
+			{Network: "fd00::/8", Region: regions[1].Name, RTT: map[Region]time.Duration{regions[0].Name: genDuration(t, 0, 10*time.Second)}},
+		}
+	}
+	return d
 }
 
 func genDuration(t *rapid.T, least, most time.Duration) time.Duration {
@@ -50,7 +67,10 @@ func genRegions(t *rapid.T) []RegionSpec {
 	regions := []RegionSpec{
 		{Name: "local/us", Balancers: 1, Replicas: genBounds(t, 1)},
 		{Name: "local/eu-1", Balancers: 16, Replicas: genBounds(t, 1)},
-		{Name: "static/paris", Balancers: 1, Replicas: Bounds{0, 2}, Endpoints: []string{"http://10.0.0.7:8000", "https://[::1]/v1"}},
+		{
+			Name: "static/paris", Balancers: 2, Replicas: Bounds{0, 2}, Endpoints: []string{"http://10.0.0.7:8000", "https://[::1]/v1"},
+			Public: []string{"http://203.0.113.7:8001", "https://[2001:db8::7]"},
+		},
 	}
 	rented := RegionSpec{Name: "aws/us-east-1", Balancers: 2, Replicas: genBounds(t, 1)}
 	rented.Capacity = rapid.SampledFrom([][]CapacityType{

@@ -56,6 +56,9 @@ var (
 	formStore    = shape(`^(nats|tls|ws|wss)://[A-Za-z0-9.:_\[\]-]+$`, "a NATS URL such as nats://10.0.0.5:4222, without user or password")
 	formInstance = shape(`^[a-z0-9][a-z0-9.-]{0,63}$`, "an instance type such as g6.xlarge")
 	formHost     = shape(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "a host name such as chat.example.com")
+	formListen   = shape(`^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$`, "an address and port such as 127.0.0.1:5300")
+	formNetwork  = shape(`^[0-9A-Fa-f:.]+/[0-9]{1,3}$`, "a network such as 10.1.0.0/16")
+	formPublic   = shape(`^https?://(\[[0-9A-Fa-f:.]+\]|[0-9.]+)(:[0-9]{1,5})?$`, "an http or https URL with an address, such as http://203.0.113.7:8001")
 	formMail     = shape(`^[^@\s]+@[^@\s]+\.[^@\s]+$`, "an e-mail address")
 	formPush     = shape(`^(pending|blind|outstanding:[1-9][0-9]{0,4})$`, "pending, blind or outstanding:N with N from 1 to 99999")
 	formPair     = shape(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?-[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, "two local places such as us-eu")
@@ -135,6 +138,7 @@ var rules = map[string]rule{
 	"RegionSpec.capacity":       {text: "Capacity types, in the order in which they are tried.", unique: true},
 	"RegionSpec.on_demand_base": {text: "How many replicas are on demand whatever the order says.", limit: from(0, maxReplicas)},
 	"RegionSpec.reserved":       {text: "Commitments that are already paid for."},
+	"RegionSpec.public":         {text: "local and static only: where others reach the region's balancers, one URL a balancer; for dns.", unique: true, form: formPublic},
 	"RegionSpec.endpoints":      {text: "static only: the base URLs of the machines that are already there.", unique: true, form: formEndpoint},
 
 	"Reservation.type":  {text: "The instance type that is committed.", required: true, form: formInstance},
@@ -179,8 +183,16 @@ var rules = map[string]rule{
 
 	"DNS.provider": {text: "Who serves the zone.", required: true},
 	"DNS.name":     {text: "The name that clients use.", required: true, form: formHost},
-	"DNS.zone":     {text: "The zone that holds the name.", required: true, form: formHost},
+	"DNS.zone":     {text: "The zone that holds the name.", form: formHost},
 	"DNS.routing":  {text: "How the region of a client is chosen."},
+	"DNS.ttl":      {text: "How long an answer may be kept.", limit: between(time.Second, 24*time.Hour)},
+	"DNS.private":  {text: "route53 only: whether the zone is one that only networks of AWS know."},
+	"DNS.listen":   {text: "embedded only: where the name server listens, UDP and TCP.", form: formListen},
+	"DNS.clients":  {text: "embedded only: where the networks are that clients ask from."},
+
+	"DNSClient.network": {text: "The network; of those that hold a client the narrowest counts.", required: true, form: formNetwork},
+	"DNSClient.region":  {text: "The region of the service that the network is in or next to.", form: formRegion},
+	"DNSClient.rtt":     {text: "The round trip from the network to regions of the service, as local/us: 20ms.", keys: formRegion, limit: between(0, 10*time.Second)},
 
 	"Autoscale.strategy": {text: "Who changes the number of replicas between plans; manual = nobody but you."},
 	"Autoscale.forecast": {text: "How the load to come is forecast; auto lets plan choose."},

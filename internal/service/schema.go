@@ -14,7 +14,7 @@ const SchemaID = "urn:skyserve:service.yaml"
 
 // Schema is the JSON schema (draft 2020-12) of a service.yaml, made from Spec
 // and the rules. It says what one key may hold; how keys fit each other is
-// left to Parse, but for the three cases that editors can show.
+// left to Parse, but for the four cases that editors can show.
 func Schema() ([]byte, error) {
 	r := jsonschema.Reflector{
 		Anonymous:      true,
@@ -159,6 +159,12 @@ func conditions(defs jsonschema.Definitions) {
 	region.Then = has("endpoints")
 	region.Then.Not = anyOf("capacity", "reserved", "on_demand_base")
 	region.Else = &jsonschema.Schema{Not: has("endpoints")}
+
+	dns := defs["DNS"]
+	dns.If = hasText("provider", "^"+DNSEmbedded+"$")
+	dns.Then = &jsonschema.Schema{Not: anyOf(keysOfProvider[DNSRoute53]...)}
+	dns.Else = has("zone")
+	dns.Else.Not = anyOf(keysOfProvider[DNSEmbedded]...)
 
 	defs["TLS"].OneOf = []*jsonschema.Schema{
 		{Required: []string{"cert", "key"}, Not: has("acme")},

@@ -108,6 +108,9 @@ type RegionSpec struct {
 	Reserved     []Reservation  `yaml:"reserved,omitempty" json:"reserved,omitempty"`
 	// Endpoints are the machines of a static region, as base URLs.
 	Endpoints []string `yaml:"endpoints,omitempty" json:"endpoints,omitempty"`
+	// Public are the base URLs at which others reach the balancers of a local or
+	// static region, in their order; empty = nobody but this machine does.
+	Public []string `yaml:"public,omitempty" json:"public,omitempty"`
 }
 
 // CapacityType is how a VM is paid for.
@@ -181,12 +184,37 @@ type TLS struct {
 	ACME string `yaml:"acme,omitempty" json:"acme,omitempty"`
 }
 
+// Who serves a public name.
+const (
+	DNSRoute53  = "route53"  // a hosted zone of Amazon Route 53
+	DNSEmbedded = "embedded" // a name server on this machine
+)
+
 // DNS is the public name of a service.
 type DNS struct {
 	Provider string `yaml:"provider" json:"provider"`
 	Name     string `yaml:"name" json:"name"`
-	Zone     string `yaml:"zone" json:"zone"`
-	Routing  string `yaml:"routing,omitempty" json:"routing"` // latency or geo
+	// Zone is the zone that holds the name; of an embedded one the name itself
+	// where it is left out.
+	Zone    string `yaml:"zone,omitempty" json:"zone"`
+	Routing string `yaml:"routing,omitempty" json:"routing"` // latency or geo
+	// TTL is how long an answer may be kept, in whole seconds.
+	TTL time.Duration `yaml:"ttl,omitempty" json:"ttl"`
+	// Private says that the zone of Route 53 is only known inside networks of AWS.
+	Private bool `yaml:"private,omitempty" json:"private,omitempty"`
+	// Listen is host:port of the embedded name server, UDP and TCP.
+	Listen string `yaml:"listen,omitempty" json:"listen,omitempty"`
+	// Clients say where the networks are that ask the embedded name server.
+	Clients []DNSClient `yaml:"clients,omitempty" json:"clients,omitempty"`
+}
+
+// DNSClient is a network of clients, and how near it is to regions.
+type DNSClient struct {
+	Network string `yaml:"network" json:"network"` // 10.1.0.0/16
+	// Region is the region of the service that they are in or next to.
+	Region Region `yaml:"region,omitempty" json:"region,omitempty"`
+	// RTT is the round trip from them to regions, where it is known.
+	RTT map[Region]time.Duration `yaml:"rtt,omitempty" json:"rtt,omitempty"`
 }
 
 // Autoscale configures the controller's scaling.

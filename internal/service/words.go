@@ -41,7 +41,7 @@ var wordLists = []WordList{
 	{Key: "Engine.flavor", Built: []string{string(EngineVLLM), string(EngineSGLang)}},
 	{Key: "GPU.type", Built: []string{"L4", "A100", "H100"}},
 	{Key: "RegionSpec.capacity", Built: []string{string(CapacityReserved), string(CapacitySpot), string(CapacityOnDemand)}},
-	{Key: "DNS.provider", Built: []string{"route53"}},
+	{Key: "DNS.provider", Built: []string{DNSRoute53, DNSEmbedded}},
 	{Key: "DNS.routing", Built: []string{"latency", "geo"}},
 	{Key: "Model.slo", Built: []string{string(TierFast), string(TierNormal), string(TierDeferred)}},
 }

@@ -1,0 +1,215 @@
+package dns
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// owner makes the records of one name for a client. It is asked for one type;
+// those of another type are left out by whoever asks.
+type owner func(c Client) []dns.RR
+
+// namesOf is every name that there is, with what it holds.
+func (s *Server) namesOf() map[string]owner {
+	names := map[string]owner{}
+	for at := s.name; at != s.zone; _, at, _ = strings.Cut(at, ".") { // what stands between name and zone exists, and is empty
+		names[at] = func(Client) []dns.RR { return nil }
+	}
+	ns := under("ns", s.zone)
+	apex := []dns.RR{s.soa(), &dns.NS{Hdr: s.header(s.zone, dns.TypeNS), Ns: ns}}
+	names[s.zone] = func(Client) []dns.RR { return apex }
+	names[ns] = func(Client) []dns.RR { return s.self(ns) }
+	names[s.name] = func(c Client) []dns.RR { return s.addresses(s.name, s.chosen(c)) }
+	if s.name == s.zone {
+		names[s.name] = func(c Client) []dns.RR { return append(s.addresses(s.name, s.chosen(c)), apex...) }
+	}
+	for _, r := range s.records {
+		at := under(r.ID, s.name)
+		names[at] = func(Client) []dns.RR { return s.addresses(at, []target{r}) }
+	}
+	names[under("_tcp", s.name)] = func(Client) []dns.RR { return nil }
+	srv := under("_"+s.scheme()+"._tcp", s.name)
+	names[srv] = func(c Client) []dns.RR { return s.services(srv, s.chosen(c)) }
+	names[under("_skyserve", s.name)] = func(Client) []dns.RR { return s.notes() }
+	return names
+}
+
+// scheme is what clients speak to the balancers.
+func (s *Server) scheme() string {
+	for _, r := range s.config.Records {
+		if strings.HasPrefix(r.Public, "https:") {
+			return "https"
+		}
+	}
+	return "http"
+}
+
+// Answer answers a question from an address.
+func (s *Server) Answer(q *dns.Msg, from netip.Addr) *dns.Msg {
+	m := new(dns.Msg).SetReply(q)
+	m.Authoritative = true
+	client, subnet := clientOf(q, from)
+	if opt := q.IsEdns0(); opt != nil {
+		m.SetEdns0(maxPacket, opt.Do())
+		if opt.Version() != 0 {
+			m.Rcode = dns.RcodeBadVers
+			return m
+		}
+		if subnet != nil { // the answer holds for the whole subnet that was named
+			echo := *subnet
+			echo.SourceScope = subnet.SourceNetmask
+			m.IsEdns0().Option = append(m.IsEdns0().Option, &echo)
+		}
+	}
+	switch {
+	case q.Opcode != dns.OpcodeQuery:
+		m.Rcode = dns.RcodeNotImplemented
+	case len(q.Question) != 1:
+		m.Rcode = dns.RcodeFormatError
+	case q.Question[0].Qclass != dns.ClassINET || !dns.IsSubDomain(s.zone, dns.CanonicalName(q.Question[0].Name)):
+		m.Rcode, m.Authoritative = dns.RcodeRefused, false
+	default:
+		s.fill(m, q.Question[0], s.networks.find(client))
+	}
+	return m
+}
+
+// fill answers a question about a name of the zone.
+func (s *Server) fill(m *dns.Msg, q dns.Question, c Client) {
+	held, exists := s.owners[dns.CanonicalName(q.Name)]
+	if !exists {
+		m.Rcode = dns.RcodeNameError
+		m.Ns = []dns.RR{s.soa()}
+		return
+	}
+	if q.Qtype == dns.TypeANY { // not all that there is (RFC 8482)
+		m.Answer = []dns.RR{&dns.HINFO{Hdr: s.header(q.Name, dns.TypeHINFO), Cpu: "RFC8482"}}
+		return
+	}
+	for _, rr := range held(c) {
+		if rr.Header().Rrtype == q.Qtype {
+			rr = dns.Copy(rr)
+			rr.Header().Name = q.Name // with the letters of the question, which some resolvers vary and compare
+			m.Answer = append(m.Answer, rr)
+		}
+		if srv, ok := rr.(*dns.SRV); ok && q.Qtype == dns.TypeSRV {
+			m.Extra = append(s.owners[srv.Target](c), m.Extra...)
+		}
+	}
+	if len(m.Answer) == 0 {
+		m.Ns = []dns.RR{s.soa()}
+	}
+}
+
+func (s *Server) header(name string, kind uint16) dns.RR_Header {
+	return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: s.ttl()}
+}
+
+// soa tells for how long it may be kept that something is not there.
+func (s *Server) soa() *dns.SOA {
+	return &dns.SOA{
+		Hdr: s.header(s.zone, dns.TypeSOA), Ns: under("ns", s.zone), Mbox: under("hostmaster", s.zone),
+		Serial: 1, Refresh: 3600, Retry: 600, Expire: 86400, Minttl: s.ttl(),
+	}
+}
+
+// self is the server's own address, where it listens on one.
+func (s *Server) self(name string) []dns.RR {
+	at, err := netip.ParseAddrPort(s.config.Listen)
+	if err != nil || at.Addr().IsUnspecified() {
+		return nil
+	}
+	return []dns.RR{s.address(name, at.Addr())}
+}
+
+// chosen are the records for a client; each answer begins with another.
+func (s *Server) chosen(c Client) []target {
+	best := Choose(s.candidates(), s.dist, c)
+	var targets []target
+	for _, b := range best {
+		for _, r := range s.records {
+			if r.ID == b.ID {
+				targets = append(targets, r)
+			}
+		}
+	}
+	if len(targets) == 0 {
+		return nil
+	}
+	first := int(s.turn.Add(1) % uint64(len(targets)))
+	return append(targets[first:], targets[:first]...)
+}
+
+// addresses are the addresses of records, each once.
+func (s *Server) addresses(name string, targets []target) []dns.RR {
+	var rrs []dns.RR
+	seen := map[netip.Addr]bool{}
+	for _, t := range targets {
+		if !seen[t.Address] {
+			seen[t.Address] = true
+			rrs = append(rrs, s.address(name, t.Address))
+		}
+	}
+	return rrs
+}
+
+func (s *Server) address(name string, a netip.Addr) dns.RR {
+	if a = a.Unmap(); a.Is4() {
+		return &dns.A{Hdr: s.header(name, dns.TypeA), A: net.IP(a.AsSlice())}
+	}
+	return &dns.AAAA{Hdr: s.header(name, dns.TypeAAAA), AAAA: net.IP(a.AsSlice())}
+}
+
+// services name the balancers with their ports.
+func (s *Server) services(name string, targets []target) []dns.RR {
+	var rrs []dns.RR
+	for _, t := range targets {
+		rrs = append(rrs, &dns.SRV{Hdr: s.header(name, dns.TypeSRV), Weight: 1, Port: t.port, Target: under(t.ID, s.name)})
+	}
+	return rrs
+}
+
+// The words of a note that say how a record does.
+const (
+	stateHealthy = "healthy"
+	stateSick    = "unhealthy"
+)
+
+// notes say how the records do, for status and for people. They are not to be kept.
+func (s *Server) notes() []dns.RR {
+	head := s.header(under("_skyserve", s.name), dns.TypeTXT)
+	head.Ttl = 0
+	rrs := []dns.RR{&dns.TXT{Hdr: head, Txt: []string{fmt.Sprintf("%s service=%s routing=%s", noteMark, s.config.Service, s.config.Routing)}}}
+	for _, r := range s.records {
+		well, reason := s.watch.healthy(r.ID)
+		state := stateHealthy
+		if !well {
+			state = stateSick
+		}
+		words := []string{fmt.Sprintf("record=%s region=%s address=%s state=%s", r.ID, r.Region, netip.AddrPortFrom(r.Address, r.port), state)}
+		if reason != "" {
+			words = append(words, plain(reason))
+		}
+		rrs = append(rrs, &dns.TXT{Hdr: head, Txt: words})
+	}
+	return rrs
+}
+
+// plain is a reason as one string of a TXT record, with nothing in it that needs
+// escaping.
+func plain(reason string) string {
+	reason = strings.Map(func(r rune) rune {
+		switch {
+		case r == '"':
+			return '\''
+		case r == '\\' || r < ' ' || r > '~':
+			return '?'
+		}
+		return r
+	}, reason)
+	return reason[:min(len(reason), maxNote)]
+}

@@ -1,0 +1,125 @@
+package dns
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/provision"
+	"skyserve/provision/fakecloud"
+)
+
+// inProcess carries requests to a handler without a socket, so that a test can
+// keep its own time. A handler that cuts its connection is a broken one.
+type inProcess struct{ handler http.Handler }
+
+func (p inProcess) RoundTrip(r *http.Request) (res *http.Response, err error) {
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	defer func() {
+		if cut := recover(); cut == http.ErrAbortHandler {
+			res, err = nil, io.ErrUnexpectedEOF
+		} else if cut != nil {
+			panic(cut)
+		}
+	}()
+	w := httptest.NewRecorder()
+	p.handler.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+// account is an account of AWS with the public zone example.com.
+type account struct {
+	faults *fakecloud.Faults
+	fake   *fakecloud.Route53
+	zone   string
+	poll   time.Duration
+}
+
+// setAccount signs this test in, and lets it read no file of the user's.
+func setAccount(t *testing.T) {
+	for key, value := range map[string]string{
+		"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "", "AWS_PROFILE": "",
+		"AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "AWS_EC2_METADATA_DISABLED": "true",
+		"AWS_CA_BUNDLE": "", "AWS_ENDPOINT_URL": "", "AWS_ENDPOINT_URL_ROUTE_53": "",
+	} {
+		t.Setenv(key, value)
+	}
+}
+
+func newAccount() *account {
+	faults := &fakecloud.Faults{}
+	a := &account{faults: faults, fake: fakecloud.NewRoute53(faults), poll: time.Second}
+	a.zone = a.fake.AddZone("example.com", false)
+	return a
+}
+
+// client is a program that knows the account.
+func (a *account) client(t fataler) *Route53 {
+	z, err := NewRoute53(t.Context(), Config{Endpoint: "http://route53.test", Transport: inProcess{a.fake.Handler()}, Poll: a.poll})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return z
+}
+
+// end is what an account holds, one line each, without what differs between two
+// histories that ended the same.
+func (a *account) end() []string {
+	var lines []string
+	ids := map[string]string{}
+	checks, tags := a.fake.Checks()
+	for i, c := range checks {
+		ids[c.ID] = tags[i]["skyserve:id"]
+		line := c.HealthCheckConfig.IPAddress + c.HealthCheckConfig.ResourcePath + " " + c.HealthCheckConfig.Type
+		for _, k := range []string{"Name", "skyserve:service", "skyserve:owner", "skyserve:id", "skyserve:dns"} {
+			line += " " + tags[i][k]
+		}
+		lines = append(lines, line)
+	}
+	for _, s := range a.fake.RecordSets(a.zone) {
+		line := strings.Join([]string{s.Name, s.Type, s.SetIdentifier, s.Region, "check of " + ids[s.HealthCheckID]}, " ")
+		if s.GeoProximityLocation != nil {
+			line += " near " + s.GeoProximityLocation.AWSRegion
+		}
+		if s.ResourceRecords != nil {
+			for _, v := range s.ResourceRecords.ResourceRecord {
+				line += " " + v.Value
+			}
+		}
+		lines = append(lines, line)
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// record is a balancer at a public address.
+func record(id, region, addr string) provision.Record {
+	r := provision.Record{ID: id, Address: netip.MustParseAddr(addr)}
+	r.Region = regionOf(region)
+	r.Check = "http://" + netip.AddrPortFrom(r.Address, 8000).String() + "/readyz"
+	return r
+}
+
+// chat is a name with records.
+func chat(records ...provision.Record) provision.Name {
+	return provision.Name{
+		Name: "chat.example.com", Zone: "example.com", Service: "chat", Owner: "ab12",
+		Routing: provision.RoutingLatency, TTL: 30 * time.Second, Records: records,
+	}
+}
+
+// world is a name with two balancers in one region, one in another cloud whose
+// nearest region of AWS is the same, and one far away.
+func world() provision.Name {
+	return chat(
+		record("lb-us-0", "aws/us-east-1", "198.51.100.1"), record("lb-us-1", "aws/us-east-1", "198.51.100.2"),
+		record("lb-us-east4-0", "gcp/us-east4", "198.51.100.3"), record("lb-eu-0", "gcp/europe-west9", "203.0.113.1"),
+	)
+}

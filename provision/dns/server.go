@@ -1,0 +1,254 @@
+package dns
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// Server is a name server for the public name of one service. It answers for its
+// zone alone, never asks another server, and keeps nothing: what it says follows
+// from its configuration and the checks of its records.
+type Server struct {
+	config   service.NameServerConfig
+	zone     string // absolute, as all names here
+	name     string
+	records  []target
+	dist     Distances
+	networks networks
+	watch    *watch
+	owners   map[string]owner // what there is, by name in lower case
+	turn     atomic.Uint64    // of the answers, so that records of a region share clients
+	log      *slog.Logger
+}
+
+// target is a record with the port that SRV records name.
+type target struct {
+	provision.Record
+	port uint16
+}
+
+// NewServer reads a configuration. transport carries the checks; nil = the usual
+// one. The error names the value that cannot be.
+func NewServer(c service.NameServerConfig, transport http.RoundTripper, log *slog.Logger) (*Server, error) {
+	s := &Server{
+		config: c, zone: dns.CanonicalName(c.Zone), name: dns.CanonicalName(c.Name),
+		dist:  Distances{Routing: provision.Routing(c.Routing), RTT: c.RTT},
+		watch: newWatch(transport), log: log,
+	}
+	var err error
+	if s.networks, err = networksOf(c.Clients); err != nil {
+		return nil, fmt.Errorf("reading the networks of clients: %w", err)
+	}
+	if !dns.IsSubDomain(s.zone, s.name) {
+		return nil, fmt.Errorf("reading the name %s: it is not in the zone %s", c.Name, c.Zone)
+	}
+	for _, r := range c.Records {
+		t, err := targetOf(r)
+		if err != nil {
+			return nil, err
+		}
+		s.records = append(s.records, t)
+	}
+	s.owners = s.namesOf()
+	return s, nil
+}
+
+// targetOf reads where a record leads.
+func targetOf(r service.NameRecord) (target, error) {
+	u, err := url.Parse(r.Public)
+	if err != nil {
+		return target{}, fmt.Errorf("reading the record %s: %w", r.ID, err)
+	}
+	t := target{Record: provision.Record{ID: r.ID, Region: r.Region, Check: r.Check}, port: 80}
+	if u.Scheme == "https" {
+		t.port = 443
+	}
+	if u.Port() != "" {
+		ap, err := netip.ParseAddrPort(u.Host)
+		t.Address, t.port = ap.Addr(), ap.Port()
+		if err != nil {
+			return target{}, fmt.Errorf("reading the record %s: %w", r.ID, err)
+		}
+		return t, nil
+	}
+	if t.Address, err = netip.ParseAddr(u.Hostname()); err != nil {
+		return target{}, fmt.Errorf("reading the record %s: %w", r.ID, err)
+	}
+	return t, nil
+}
+
+// limits of a question over TCP, which holds a connection.
+const tcpTimeout = 5 * time.Second
+
+// Run answers on UDP and TCP, and checks the records, until ctx ends. Errors are of
+// listening. The records are checked once before the first question is answered.
+func (s *Server) Run(ctx context.Context) error {
+	listener, err := net.Listen("tcp", s.config.Listen)
+	if err != nil {
+		return fmt.Errorf("starting the name server: %w", err)
+	}
+	packets, err := net.ListenPacket("udp", listener.Addr().String())
+	if err != nil {
+		listener.Close()
+		return fmt.Errorf("starting the name server: %w", err)
+	}
+	return s.serve(ctx, listener, packets)
+}
+
+// serve answers on two sockets, which it closes.
+func (s *Server) serve(ctx context.Context, listener net.Listener, packets net.PacketConn) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.watch.round(ctx, s.checks())
+	s.log.Info("name server started", "name", s.config.Name, "listen", listener.Addr().String(), "records", len(s.records))
+	servers := []*dns.Server{
+		{Listener: listener, Handler: s, ReadTimeout: tcpTimeout, WriteTimeout: tcpTimeout},
+		{PacketConn: packets, Handler: s},
+	}
+	var wg sync.WaitGroup
+	ended := make(chan error, len(servers))
+	for _, server := range servers {
+		begun := make(chan struct{})
+		server.NotifyStartedFunc = func() { close(begun) }
+		wg.Go(func() {
+			err := server.ActivateAndServe()
+			ended <- err
+			cancel()
+		})
+		select {
+		case <-begun:
+		case <-ctx.Done():
+		}
+	}
+	s.keepWatch(ctx)
+	for _, server := range servers {
+		_ = server.Shutdown() // one that has ended by itself has said why
+	}
+	wg.Wait()
+	if err := errors.Join(<-ended, <-ended); err != nil {
+		return fmt.Errorf("answering names: %w", err)
+	}
+	return nil
+}
+
+// keepWatch checks the records until ctx ends, and says when one changes.
+func (s *Server) keepWatch(ctx context.Context) {
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		before := s.candidates()
+		s.watch.round(ctx, s.checks())
+		for i, c := range s.candidates() {
+			if c.Healthy != before[i].Healthy {
+				_, reason := s.watch.healthy(c.ID)
+				s.log.Info("record changed", "id", c.ID, "healthy", c.Healthy, "reason", reason)
+			}
+		}
+	}
+}
+
+// checks are the URLs that tell of the records, by id.
+func (s *Server) checks() map[string]string {
+	urls := map[string]string{}
+	for _, r := range s.records {
+		if r.Check != "" {
+			urls[r.ID] = r.Check
+		}
+	}
+	return urls
+}
+
+// candidates are the records with their health.
+func (s *Server) candidates() []Candidate {
+	all := make([]Candidate, 0, len(s.records))
+	for _, r := range s.records {
+		well, _ := s.watch.healthy(r.ID)
+		all = append(all, Candidate{Record: r.Record, Healthy: well})
+	}
+	return all
+}
+
+// ServeDNS answers one question.
+func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
+	var from netip.Addr
+	udp := false
+	switch a := w.RemoteAddr().(type) {
+	case *net.UDPAddr:
+		from, udp = a.AddrPort().Addr(), true
+	case *net.TCPAddr:
+		from = a.AddrPort().Addr()
+	}
+	answer := s.Answer(q, from.Unmap())
+	if udp {
+		answer.Truncate(sizeFor(q))
+	}
+	if err := w.WriteMsg(answer); err != nil {
+		s.log.Debug("answering", "to", w.RemoteAddr().String(), "err", err)
+	}
+}
+
+// maxPacket is the most that is sent in one packet, so that none is cut on its way
+// (DNS flag day 2020).
+const maxPacket = 1232
+
+// sizeFor is how long an answer over UDP may be.
+func sizeFor(q *dns.Msg) int {
+	size := dns.MinMsgSize
+	if opt := q.IsEdns0(); opt != nil {
+		size = max(size, min(int(opt.UDPSize()), maxPacket))
+	}
+	return size
+}
+
+// clientOf is where a question comes from: the subnet that its resolver names (RFC
+// 7871), else the address that asks.
+func clientOf(q *dns.Msg, from netip.Addr) (netip.Prefix, *dns.EDNS0_SUBNET) {
+	prefix, _ := from.Prefix(from.BitLen()) // the address that nobody has is in no network
+	opt := q.IsEdns0()
+	if opt == nil {
+		return prefix, nil
+	}
+	for _, o := range opt.Option {
+		subnet, ok := o.(*dns.EDNS0_SUBNET)
+		if !ok {
+			continue
+		}
+		addr, ok := netip.AddrFromSlice(subnet.Address)
+		if !ok || subnet.SourceNetmask == 0 {
+			return prefix, subnet // it does not want to be known
+		}
+		addr = addr.Unmap()
+		if p, err := addr.Prefix(min(int(subnet.SourceNetmask), addr.BitLen())); err == nil {
+			return p, subnet
+		}
+		return prefix, subnet
+	}
+	return prefix, nil
+}
+
+// ttl is how long an answer may be kept, in seconds.
+func (s *Server) ttl() uint32 { return uint32(cmp.Or(s.config.TTL, defaultTTL) / time.Second) }
+
+// under is a name below another.
+func under(label, name string) string { return strings.ToLower(label) + "." + name }

@@ -1,0 +1,292 @@
+package dns
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/route53/types"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// A name is a tree of record sets, because Route 53 takes only one latency record
+// set a region of AWS, and a region of a service has as many balancers as it
+// wants:
+//
+//	chat.example.com                      alias, by latency or nearness: one for each region of AWS
+//	eu-west-3._skyserve.chat.example.com  one weighted record a balancer, with its health check
+//	withdrawn._skyserve.chat.example.com  the records that are not given out: nothing leads here
+//	_skyserve.chat.example.com            TXT: whose name it is, and what records do not say of themselves
+//
+// An alias counts as healthy while one of its records is, so a region whose
+// balancers have all failed is passed over for the next best. Where all have failed
+// everywhere, Route 53 takes all of them for healthy.
+const (
+	underName = "_skyserve."
+	parked    = "withdrawn"
+	noteMark  = "skyserve"
+	// defaultTTL is how long an answer may be kept.
+	defaultTTL = 30 * time.Second
+	// maxName leaves room for the labels before a name, of 255 bytes in all.
+	maxName = 220
+	// maxNote is the longest string of a TXT record.
+	maxNote = 255
+)
+
+// plainWord is what a note can hold between two blanks.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9._:/@+\[\]-]+$`)
+
+// checkName refuses a name that no record sets can be made of.
+func checkName(n provision.Name) error {
+	switch {
+	case len(n.Name) > maxName:
+		return fmt.Errorf("publishing %s: a name has at most %d characters, got %d", n.Name, maxName, len(n.Name))
+	case n.Name != n.Zone && !strings.HasSuffix(n.Name, "."+n.Zone):
+		return fmt.Errorf("publishing %s: it is not in the zone %s", n.Name, n.Zone)
+	case n.Routing != provision.RoutingLatency && n.Routing != provision.RoutingGeo:
+		return fmt.Errorf("publishing %s: routing must be %s or %s, got %q", n.Name, provision.RoutingLatency, provision.RoutingGeo, n.Routing)
+	case !plainWord.MatchString(n.Service) || n.Owner != "" && !plainWord.MatchString(n.Owner):
+		return fmt.Errorf("publishing %s: service %q and owner %q must be plain words", n.Name, n.Service, n.Owner)
+	}
+	seen := map[string]bool{}
+	for _, r := range n.Records {
+		if err := checkRecord(r); err != nil {
+			return fmt.Errorf("publishing %s: record %q: %w", n.Name, r.ID, err)
+		}
+		if seen[r.ID] {
+			return fmt.Errorf("publishing %s: two records have the id %q", n.Name, r.ID)
+		}
+		seen[r.ID] = true
+	}
+	return nil
+}
+
+func checkRecord(r provision.Record) error {
+	if !plainWord.MatchString(r.ID) {
+		return fmt.Errorf("its id must be a plain word")
+	}
+	if !r.Address.IsValid() || r.Address.IsUnspecified() || r.Address.Zone() != "" {
+		return fmt.Errorf("no address that a name can resolve to, got %s", r.Address)
+	}
+	if r.Check != "" {
+		if u, err := url.Parse(r.Check); err != nil || u.Scheme != "http" && u.Scheme != "https" || !plainWord.MatchString(r.Check) {
+			return fmt.Errorf("its check must be an http or https URL, got %q", r.Check)
+		}
+	}
+	if len(noteOfRecord(r)) > maxNote {
+		return fmt.Errorf("its id, region and check must fit %d characters, got %d", maxNote, len(noteOfRecord(r)))
+	}
+	_, err := AWSRegionOf(r.Region)
+	return err
+}
+
+// sets is what a name is made of.
+type sets struct {
+	routes  []types.ResourceRecordSet // at the name
+	targets []types.ResourceRecordSet // below it: the records
+	note    *types.ResourceRecordSet  // whose it is; nil = nobody's
+}
+
+// setsOf is the record sets of a name in a zone; checks are the health checks of
+// its records, by record id, where they have one.
+func setsOf(n provision.Name, zoneID string, checks map[string]string) (sets, error) {
+	if len(n.Records) == 0 {
+		return sets{}, nil
+	}
+	s := sets{note: noteOf(n)}
+	routed := map[[2]string]bool{}
+	for _, r := range n.Records {
+		region, err := AWSRegionOf(r.Region)
+		if err != nil {
+			return sets{}, err
+		}
+		group, kind := region, typeOf(r.Address)
+		if r.Withdrawn {
+			group = parked
+		}
+		target := types.ResourceRecordSet{
+			Name: absolute(group + "." + underName + n.Name), Type: kind,
+			SetIdentifier: aws.String(r.ID), Weight: aws.Int64(1), TTL: aws.Int64(ttlOf(n)),
+			ResourceRecords: []types.ResourceRecord{{Value: aws.String(r.Address.Unmap().String())}},
+		}
+		if id := checks[r.ID]; id != "" {
+			target.HealthCheckId = aws.String(id)
+		}
+		s.targets = append(s.targets, target)
+		if key := [2]string{region, string(kind)}; !r.Withdrawn && !routed[key] {
+			routed[key] = true
+			s.routes = append(s.routes, route(n, zoneID, region, kind))
+		}
+	}
+	return s, nil
+}
+
+// route leads from the name to the records of one region of AWS.
+func route(n provision.Name, zoneID, region string, kind types.RRType) types.ResourceRecordSet {
+	r := types.ResourceRecordSet{
+		Name: absolute(n.Name), Type: kind, SetIdentifier: aws.String(region),
+		AliasTarget: &types.AliasTarget{
+			HostedZoneId: aws.String(zoneID), DNSName: absolute(region + "." + underName + n.Name), EvaluateTargetHealth: true,
+		},
+	}
+	if n.Routing == provision.RoutingGeo {
+		r.GeoProximityLocation = &types.GeoProximityLocation{AWSRegion: aws.String(region)}
+	} else {
+		r.Region = types.ResourceRecordSetRegion(region)
+	}
+	return r
+}
+
+// noteOf is the TXT record that says whose a name is.
+func noteOf(n provision.Name) *types.ResourceRecordSet {
+	values := []string{strings.Join([]string{noteMark, "service=" + n.Service, "owner=" + n.Owner, "routing=" + string(n.Routing)}, " ")}
+	for _, r := range n.Records {
+		values = append(values, noteOfRecord(r))
+	}
+	slices.Sort(values)
+	set := &types.ResourceRecordSet{Name: absolute(underName + n.Name), Type: types.RRTypeTxt, TTL: aws.Int64(ttlOf(n))}
+	for _, v := range values {
+		set.ResourceRecords = append(set.ResourceRecords, types.ResourceRecord{Value: aws.String(`"` + v + `"`)})
+	}
+	return set
+}
+
+func noteOfRecord(r provision.Record) string {
+	return fmt.Sprintf("record=%s region=%s check=%s", r.ID, r.Region, r.Check)
+}
+
+// typeOf is the type of the record that an address needs.
+func typeOf(a netip.Addr) types.RRType {
+	if a.Unmap().Is4() {
+		return types.RRTypeA
+	}
+	return types.RRTypeAaaa
+}
+
+func ttlOf(n provision.Name) int64 { return int64(cmp.Or(n.TTL, defaultTTL) / time.Second) }
+
+// absolute is a name with its last dot.
+func absolute(name string) *string { return aws.String(strings.TrimSuffix(name, ".") + ".") }
+
+// batch is the changes that make want of have, in an order in which each may
+// stand: what leads to records goes before them and comes after them. The note is
+// taken away and made again even when it stays the same, so that the batch is
+// refused when somebody changed it meanwhile.
+func batch(have, want sets) []types.Change {
+	_, targets := differ(have.targets, want.targets)
+	gone, routes := differ(have.routes, want.routes)
+	var changes []types.Change
+	add := func(action types.ChangeAction, sets []types.ResourceRecordSet) {
+		for i := range sets {
+			changes = append(changes, types.Change{Action: action, ResourceRecordSet: &sets[i]})
+		}
+	}
+	add(types.ChangeActionDelete, gone)
+	add(types.ChangeActionDelete, keyed(have.targets, want.targets))
+	add(types.ChangeActionUpsert, targets)
+	add(types.ChangeActionCreate, routes)
+	noted := have.note != nil && want.note != nil && printOf(*have.note) == printOf(*want.note)
+	if len(changes) == 0 && (noted || have.note == nil && want.note == nil) {
+		return nil
+	}
+	if have.note != nil {
+		add(types.ChangeActionDelete, []types.ResourceRecordSet{*have.note})
+	}
+	if want.note != nil {
+		add(types.ChangeActionCreate, []types.ResourceRecordSet{*want.note})
+	}
+	return changes
+}
+
+// differ is what only have holds, and what only want does, exactly as it is.
+func differ(have, want []types.ResourceRecordSet) (gone, fresh []types.ResourceRecordSet) {
+	in := func(sets []types.ResourceRecordSet) func(types.ResourceRecordSet) bool {
+		return func(s types.ResourceRecordSet) bool {
+			return slices.ContainsFunc(sets, func(o types.ResourceRecordSet) bool { return printOf(o) == printOf(s) })
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(have), in(want)), slices.DeleteFunc(slices.Clone(want), in(have))
+}
+
+// keyed is those of have of whose name, type and identifier want has none.
+func keyed(have, want []types.ResourceRecordSet) []types.ResourceRecordSet {
+	return slices.DeleteFunc(slices.Clone(have), func(h types.ResourceRecordSet) bool {
+		return slices.ContainsFunc(want, func(w types.ResourceRecordSet) bool { return keyOf(h) == keyOf(w) })
+	})
+}
+
+// keyOf tells the record sets of a zone apart.
+func keyOf(s types.ResourceRecordSet) string {
+	return strings.Join([]string{aws.ToString(s.Name), string(s.Type), aws.ToString(s.SetIdentifier)}, " ")
+}
+
+// printOf is all of a record set that is ours to say.
+func printOf(s types.ResourceRecordSet) string {
+	alias, near := "", ""
+	if a := s.AliasTarget; a != nil {
+		alias = fmt.Sprint(aws.ToString(a.HostedZoneId), aws.ToString(a.DNSName), a.EvaluateTargetHealth)
+	}
+	if g := s.GeoProximityLocation; g != nil {
+		near = aws.ToString(g.AWSRegion)
+	}
+	return fmt.Sprintf("%s %d %s %s %d %q %s %s", keyOf(s), aws.ToInt64(s.Weight), s.Region, near,
+		aws.ToInt64(s.TTL), valuesOf(s), alias, aws.ToString(s.HealthCheckId))
+}
+
+// valuesOf is the values of a record set, sorted.
+func valuesOf(s types.ResourceRecordSet) []string {
+	var values []string
+	for _, r := range s.ResourceRecords {
+		values = append(values, aws.ToString(r.Value))
+	}
+	slices.Sort(values)
+	return values
+}
+
+// nameOf reads a name back from its record sets. The note says whose it is.
+func nameOf(zone, name string, s sets) provision.Name {
+	n := provision.Name{Name: name, Zone: zone}
+	if s.note == nil {
+		return n
+	}
+	n.TTL = time.Duration(aws.ToInt64(s.note.TTL)) * time.Second
+	records := map[string]map[string]string{}
+	for _, v := range valuesOf(*s.note) {
+		words := wordsOf(v)
+		if id := words["record"]; id != "" {
+			records[id] = words
+			continue
+		}
+		n.Service, n.Owner, n.Routing = words["service"], words["owner"], provision.Routing(words["routing"])
+	}
+	for _, t := range s.targets {
+		id := aws.ToString(t.SetIdentifier)
+		r := provision.Record{ID: id, Region: service.Region(records[id]["region"]), Check: records[id]["check"]}
+		r.Withdrawn = strings.HasPrefix(aws.ToString(t.Name), parked+"."+underName)
+		if values := valuesOf(t); len(values) > 0 {
+			r.Address, _ = netip.ParseAddr(values[0]) // the type of the record set says that it is one
+		}
+		n.Records = append(n.Records, r)
+	}
+	slices.SortFunc(n.Records, func(a, b provision.Record) int { return cmp.Compare(a.ID, b.ID) })
+	return n
+}
+
+// wordsOf reads what follows each = in a value of a note.
+func wordsOf(value string) map[string]string {
+	words := map[string]string{}
+	for _, w := range strings.Fields(strings.Trim(value, `"`)) {
+		if key, v, ok := strings.Cut(w, "="); ok {
+			words[key] = v
+		}
+	}
+	return words
+}
