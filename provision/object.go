@@ -2,6 +2,7 @@ package provision
 
 import (
 	"context"
+	"net/netip"
 	"time"
 
 	"skyserve/internal/service"
@@ -50,6 +51,10 @@ type Object struct {
 	// empty where it has none.
 	Address string `json:"address,omitempty"`
 	Admin   string `json:"admin,omitempty"`
+	// PublicIP is a machine's address in the world, PrivateIP the one in the network of
+	// its region; zero while, or where, it has none.
+	PublicIP  netip.Addr `json:"public_ip,omitzero"`
+	PrivateIP netip.Addr `json:"private_ip,omitzero"`
 	// Labels carry what else is worth showing, such as model and gpu.
 	Labels map[string]string `json:"labels,omitempty"`
 	// Handle is what the provider itself calls it: a process or instance id.
@@ -150,4 +155,12 @@ type Provider interface {
 	// Terminate stops an object and removes every trace of it, and returns once
 	// that is certain. Terminating what does not exist is no error.
 	Terminate(ctx context.Context, o Object) error
+}
+
+// Witness tells what a machine said of itself over a channel that only the machine
+// and the account it runs in can write: the key that it will show.
+type Witness interface {
+	// Fingerprint is that of the key of a machine, as its agent published it; empty
+	// while it has not, which takes a minute or two of booting.
+	Fingerprint(ctx context.Context, o Object) (string, error)
 }

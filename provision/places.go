@@ -64,6 +64,19 @@ func (p Places) Terminate(ctx context.Context, o Object) error {
 	return provider.Terminate(ctx, o)
 }
 
+// Fingerprint asks the region's cloud; an error where it bears no witness.
+func (p Places) Fingerprint(ctx context.Context, o Object) (string, error) {
+	provider, err := p.of(o.Region)
+	if err != nil {
+		return "", err
+	}
+	witness, ok := provider.(Witness)
+	if !ok {
+		return "", fmt.Errorf("reading the key of %s: %s bears no witness", o.ID, o.Region.Cloud())
+	}
+	return witness.Fingerprint(ctx, o)
+}
+
 func (p Places) of(region service.Region) (Provider, error) {
 	provider, ok := p[region.Cloud()]
 	if !ok {
