@@ -64,7 +64,7 @@ var mayImport = map[string][]string{
 	"provision/local":        {"internal/service", "provision"},
 	"provision/static":       {"internal/service", "provision"},
 
-	"internal/controller/fleet":   {"internal/service", "provision", "provision/cloud"},
+	"internal/controller/fleet":   {"internal/identity", "internal/node", "internal/service", "provision", "provision/cloud", "provision/static"},
 	"internal/controller/rollout": {"internal/service", "provision", "provision/local", "provision/static", "internal/telemetry", "internal/controller", "plan"},
 	"internal/controller":         {"internal/identity", "internal/service", "internal/store", "internal/telemetry", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
 	"tui":                         {"internal/service", "internal/telemetry"},
@@ -89,7 +89,7 @@ var sdkRooms = map[string][]string{
 	"cloud.google.com/go":              {"provision/gcp"},
 	"github.com/nats-io":               {"internal/store"},
 	"charm.land":                       {"tui"},
-	"github.com/goccy/go-yaml":         {"internal/service", "lbd", "lbd/sim", "provision/local", "internal/controller", "internal/controller/rollout"},
+	"github.com/goccy/go-yaml":         {"internal/controller/fleet", "internal/service", "lbd", "lbd/sim", "provision/local", "internal/controller", "internal/controller/rollout"},
 	"github.com/spf13/cobra":           {"cmd/skyserve"},
 	"go.opentelemetry.io":              {"lbd/trace"},
 	"github.com/invopop/jsonschema":    {"internal/service"},

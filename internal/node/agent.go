@@ -209,6 +209,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	server.BaseContext = func(net.Listener) context.Context { return ctx } // relayed connections end with the agent
 	var running sync.WaitGroup
 	running.Go(func() { a.publish(ctx) })
 	running.Go(func() { a.keepUnits(ctx) })

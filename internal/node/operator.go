@@ -209,15 +209,23 @@ func (o *Operator) do(ctx context.Context, m Machine, config *tls.Config, method
 		return nil, err
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
-	if err == nil && resp.StatusCode/100 != 2 {
-		var said struct {
-			Error struct {
-				Message string `json:"message"`
-			} `json:"error"`
-		}
-		_ = json.Unmarshal(text, &said) // what is no document of the agent's has no message
-		err = &Refusal{resp.StatusCode, said.Error.Message}
+	if resp.StatusCode/100 != 2 {
+		return nil, said(resp)
 	}
-	return text, err
+	return io.ReadAll(io.LimitReader(resp.Body, maxBody))
+}
+
+// said is an answer that is no success, as an error.
+func said(resp *http.Response) error {
+	var body struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	if err != nil {
+		return err
+	}
+	_ = json.Unmarshal(text, &body) // what is no document of the agent's has no message
+	return &Refusal{resp.StatusCode, body.Error.Message}
 }

@@ -79,7 +79,13 @@ func (a *Agent) routes() http.Handler {
 		w.WriteHeader(http.StatusNoContent)
 	})
 	mux.HandleFunc("GET "+pathLogs+"{unit}", a.serveLogs)
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodConnect { // its target is no path
+			a.relay(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // conflict is a request that comes at the wrong time.

@@ -119,6 +119,9 @@ func Check(spec *service.Spec) error {
 		if len(m.GPUs) == 0 && m.Engine.Kind != service.EngineSim {
 			return specError("models[%d].gpus: missing: which GPU does a replica of %s run on?", i, m.Name)
 		}
+		if m.Engine.Kind == service.EngineOpenAI && m.Engine.Image == "" {
+			return specError("models[%d].engine.image: missing: an engine of kind openai in a cloud is a container of yours", i)
+		}
 	}
 	return nil
 }

@@ -244,25 +244,7 @@ func (l *Layout) engineAddr(id string) string { return l.addr(engineOffset + l.s
 // addReplica wants the process of a simulated engine.
 func (l *Layout) addReplica(r placed) error {
 	m, addr := r.model, l.engineAddr(r.config.ID)
-	args := []string{"engine", "--listen", addr, "--model", m.Name, "--seed", strconv.Itoa(1 + l.slots.Engines[r.config.ID])}
-	for _, a := range m.Aliases {
-		args = append(args, "--alias", a)
-	}
-	for _, a := range m.Engine.Adapters() {
-		args = append(args, "--lora", a)
-	}
-	optional := func(flag, value string, isSet bool) {
-		if isSet {
-			args = append(args, flag, value)
-		}
-	}
-	e := m.Engine
-	optional("--profile", e.Profile, e.Profile != "")
-	optional("--kv-tokens", strconv.Itoa(e.KVTokens), e.KVTokens > 0)
-	optional("--speed", strconv.FormatFloat(e.Speed, 'g', -1, 64), e.Speed > 0)
-	optional("--flavor", e.Flavor, e.Flavor != "")
-	optional("--max-num-seqs", strconv.Itoa(e.MaxNumSeqs), e.MaxNumSeqs > 0)
-	optional("--data-parallel", strconv.Itoa(e.DataParallel), e.DataParallel > 1)
+	args := slices.Insert(provision.SimArgs(m, addr), 5, "--seed", strconv.Itoa(1+l.slots.Engines[r.config.ID])) // after listen and model
 	w := provision.Want{
 		ID: r.config.ID, Kind: provision.KindReplica, Region: r.config.Region,
 		Address: r.config.URL, Labels: map[string]string{"model": m.Name, "gpu": r.config.GPU},

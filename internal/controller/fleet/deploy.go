@@ -1,0 +1,290 @@
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"skyserve/internal/node"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+	"skyserve/provision/static"
+)
+
+// Images and ports of engines where service.yaml does not name others.
+const (
+	imageVLLM   = "vllm/vllm-openai:v0.11.0"
+	imageSGLang = "lmsysorg/sglang:v0.5.3"
+	portVLLM    = 8000
+	portSGLang  = 30000
+	// cacheHub is where the containers keep what they download from the hub.
+	cacheHub = "/root/.cache/huggingface"
+)
+
+// program is skyserve on a machine in a cloud, found by its PATH.
+const program = "skyserve"
+
+// Files of a balancer, below the directory of its machine's agent.
+const (
+	fileConfig  = "balancer/config.yaml"
+	fileService = "balancer/service.yaml"
+	fileKeys    = "balancer/keys"
+	fileTLSCert = "balancer/tls.crt"
+	fileTLSKey  = "balancer/tls.key"
+)
+
+// Secrets reads what env:NAME or file:PATH of service.yaml refers to on this machine.
+type Secrets func(ref string) (string, error)
+
+// LocalSecrets reads the environment and the files of this machine. Errors name the
+// reference and never a value.
+func LocalSecrets(ref string) (string, error) {
+	if name, ok := strings.CutPrefix(ref, "env:"); ok {
+		value, isSet := os.LookupEnv(name)
+		if !isSet {
+			return "", fmt.Errorf("reading %s: the environment has no %s", ref, name)
+		}
+		return value, nil
+	}
+	text, err := os.ReadFile(strings.TrimPrefix(ref, "file:"))
+	if err != nil {
+		return "", fmt.Errorf("reading %s: %w", ref, err)
+	}
+	return strings.TrimSuffix(string(text), "\n"), nil
+}
+
+// Deployments says what each machine of a service is to run, by its id: have is the
+// machines with their addresses, text the service.yaml. A machine without an address is
+// left out, of its own deployment and of others'.
+func Deployments(spec *service.Spec, text []byte, have []provision.Object, secrets Secrets) (map[string]node.Deployment, error) {
+	d := &deployer{spec: spec, text: text, secrets: secrets}
+	for _, o := range have {
+		if o.Gone == "" && (o.PublicIP.IsValid() || o.PrivateIP.IsValid()) {
+			d.have = append(d.have, o)
+		}
+	}
+	slices.SortFunc(d.have, func(a, b provision.Object) int { return cmp.Compare(a.ID, b.ID) })
+	all := map[string]node.Deployment{}
+	for _, o := range d.have {
+		var one node.Deployment
+		var err error
+		switch o.Kind {
+		case provision.KindBalancer:
+			one, err = d.balancer(o)
+		case provision.KindReplica:
+			one, err = d.replica(o)
+		case provision.KindController, provision.KindFirewall, provision.KindIdentity:
+			continue
+		}
+		if err == nil {
+			one.Revision, err = provision.HashOf(one)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("saying what %s is to run: %w", o.ID, err)
+		}
+		all[o.ID] = one
+	}
+	return all, nil
+}
+
+// deployer is one run of Deployments.
+type deployer struct {
+	spec    *service.Spec
+	text    []byte
+	secrets Secrets
+	have    []provision.Object
+}
+
+// balancer is the deployment of a balancer's machine.
+func (d *deployer) balancer(o provision.Object) (node.Deployment, error) {
+	files := map[string]string{fileService: string(d.text)}
+	c := service.BalancerConfig{
+		Service: d.spec.Name, ID: o.ID, Region: o.Region,
+		Listen: ":" + strconv.Itoa(cloud.PublicPort(d.spec)), Admin: ":" + strconv.Itoa(cloud.PortAdmin),
+		Identity: &service.Identity{Cert: node.FileCert, Key: node.FileKey, CA: node.FileCA},
+		Balancer: d.spec.Balancer, SpecFile: fileService,
+		Replicas: d.replicasOf(o), Peers: d.peersOf(o),
+	}
+	for _, m := range d.spec.Models {
+		c.Models = append(c.Models, service.BalancerModel{Name: m.Name, Aliases: m.Aliases, LoRA: m.Engine.Adapters(), SLO: m.SLO})
+	}
+	if err := d.bring(&c, files); err != nil {
+		return node.Deployment{}, err
+	}
+	fixed, err := provision.HashOf(c.Fixed())
+	if err != nil {
+		return node.Deployment{}, err
+	}
+	config, err := yaml.Marshal(c)
+	if err != nil {
+		return node.Deployment{}, err
+	}
+	files[fileConfig] = string(config)
+	return node.Deployment{Units: []node.Unit{{
+		Name: "balancer", Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed,
+	}}}, nil
+}
+
+// bring puts the secrets that a balancer's configuration refers to beside it.
+func (d *deployer) bring(c *service.BalancerConfig, files map[string]string) error {
+	if auth := c.Balancer.Auth; auth != nil {
+		keys, err := d.secrets(auth.KeysFrom)
+		if err != nil {
+			return fmt.Errorf("balancer.auth.keys_from: %w", err)
+		}
+		own := *auth
+		own.KeysFrom = "file:" + fileKeys
+		c.Balancer.Auth, files[fileKeys] = &own, keys
+	}
+	tls := c.Balancer.TLS
+	if tls == nil {
+		return nil
+	}
+	for _, f := range []struct{ key, from, to string }{{"cert", tls.Cert, fileTLSCert}, {"key", tls.Key, fileTLSKey}} {
+		text, err := d.secrets("file:" + f.from)
+		if err != nil {
+			return fmt.Errorf("balancer.tls.%s: %w", f.key, err)
+		}
+		files[f.to] = text
+	}
+	c.Balancer.TLS = &service.TLS{Cert: fileTLSCert, Key: fileTLSKey}
+	return nil
+}
+
+// peersOf are all other balancers. They are reached by the admin listener, which knows
+// balancers of the service by their certificates.
+func (d *deployer) peersOf(o provision.Object) []service.PeerConfig {
+	var peers []service.PeerConfig
+	for _, other := range d.have {
+		if other.Kind != provision.KindBalancer || other.ID == o.ID || !other.PublicIP.IsValid() {
+			continue
+		}
+		base := "https://" + at(other.PublicIP, cloud.PortAdmin)
+		peers = append(peers, service.PeerConfig{ID: other.ID, Region: other.Region, URL: base, Admin: base})
+	}
+	return peers
+}
+
+// replicasOf are the replicas of a balancer's region that are its own: they are dealt
+// out to the balancers of a region in turn. Machines of static regions belong to the
+// first balancer of all.
+func (d *deployer) replicasOf(o provision.Object) []service.ReplicaConfig {
+	balancers := d.of(provision.KindBalancer, o.Region)
+	turn := slices.IndexFunc(balancers, func(b provision.Object) bool { return b.ID == o.ID })
+	var replicas []service.ReplicaConfig
+	for i, r := range d.of(provision.KindReplica, o.Region) {
+		if i%len(balancers) != turn || !r.PrivateIP.IsValid() {
+			continue
+		}
+		m := d.spec.ModelByName(r.Labels["model"])
+		if m == nil {
+			continue // of a model that the file no longer has: it is about to go
+		}
+		replicas = append(replicas, service.ReplicaConfig{
+			ID: r.ID, URL: "https://" + at(r.PrivateIP, cloud.PortEngine), MTLS: true, Region: r.Region,
+			Model: m.Name, Kind: m.Engine.Kind, GPU: r.Labels["gpu"], DataParallel: m.Engine.DataParallel, MaxNumSeqs: m.Engine.MaxNumSeqs,
+		})
+	}
+	if o.ID == provision.BalancerID(cloud.Regions(d.spec)[0], 0) {
+		for _, region := range d.spec.Regions {
+			if region.Name.Cloud() == service.CloudStatic {
+				replicas = append(replicas, static.Replicas(d.spec, region)...)
+			}
+		}
+	}
+	return replicas
+}
+
+// of are the machines of a kind in a region.
+func (d *deployer) of(kind provision.Kind, region service.Region) []provision.Object {
+	var out []provision.Object
+	for _, o := range d.have {
+		if o.Kind == kind && o.Region == region {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func at(ip netip.Addr, port int) string { return net.JoinHostPort(ip.String(), strconv.Itoa(port)) }
+
+// replica is the deployment of a replica's machine: the engine on loopback, and in front
+// of it a listener that lets balancers in.
+func (d *deployer) replica(o provision.Object) (node.Deployment, error) {
+	m := d.spec.ModelByName(o.Labels["model"])
+	if m == nil {
+		return node.Deployment{}, fmt.Errorf("service.yaml has no model %q", o.Labels["model"])
+	}
+	u, port := unitOf(m, gpusOf(o))
+	u.Name, u.Env = "engine", m.Engine.Env
+	ready := cmp.Or(m.Engine.Ready, "/health")
+	if m.Engine.Kind == service.EngineOpenAI {
+		ready = cmp.Or(m.Engine.Ready, "/v1/models")
+	}
+	base := "http://127.0.0.1:" + strconv.Itoa(port)
+	u.Ready = base + ready
+	for name, ref := range m.Secrets {
+		value, err := d.secrets(ref)
+		if err != nil {
+			return node.Deployment{}, fmt.Errorf("secrets.%s: %w", name, err)
+		}
+		if u.Secrets == nil {
+			u.Secrets = map[string]string{}
+		}
+		u.Secrets[name] = value
+	}
+	return node.Deployment{Units: []node.Unit{u}, Front: &node.Front{Listen: ":" + strconv.Itoa(cloud.PortEngine), To: base}}, nil
+}
+
+// gpusOf is how many GPUs a machine has.
+func gpusOf(o provision.Object) int {
+	if o.Offering == nil {
+		return 0
+	}
+	return o.Offering.GPUs
+}
+
+// unitOf is how an engine is started on a machine with so many GPUs, and the port that
+// it listens on.
+func unitOf(m *service.Model, gpus int) (node.Unit, int) {
+	e := &m.Engine
+	var args []string
+	option := func(isSet bool, words ...string) {
+		if isSet {
+			args = append(args, words...)
+		}
+	}
+	switch e.Kind {
+	case service.EngineSim:
+		port := cmp.Or(e.Port, portVLLM)
+		args = append(args, program)
+		return node.Unit{Args: append(args, provision.SimArgs(m, "127.0.0.1:"+strconv.Itoa(port))...)}, port
+	case service.EngineSGLang:
+		port := cmp.Or(e.Port, portSGLang)
+		args = []string{"python3", "-m", "sglang.launch_server", "--model-path", m.Name, "--host", "0.0.0.0", "--port", strconv.Itoa(port), "--enable-metrics"}
+		option(gpus > 1 && e.DataParallel <= 1, "--tp-size", strconv.Itoa(gpus))
+		option(e.DataParallel > 1, "--dp-size", strconv.Itoa(e.DataParallel))
+		option(e.MaxNumSeqs > 0, "--max-running-requests", strconv.Itoa(e.MaxNumSeqs))
+		option(len(e.LoRA) > 0, append([]string{"--lora-paths"}, e.LoRA...)...)
+		return node.Unit{Image: cmp.Or(e.Image, imageSGLang), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
+	case service.EngineVLLM:
+		port := cmp.Or(e.Port, portVLLM)
+		args = []string{"--model", m.Name, "--port", strconv.Itoa(port)}
+		option(gpus > 1 && e.DataParallel <= 1, "--tensor-parallel-size", strconv.Itoa(gpus))
+		option(e.DataParallel > 1, "--data-parallel-size", strconv.Itoa(e.DataParallel))
+		option(e.MaxNumSeqs > 0, "--max-num-seqs", strconv.Itoa(e.MaxNumSeqs))
+		option(len(e.LoRA) > 0, append([]string{"--enable-lora", "--lora-modules"}, e.LoRA...)...)
+		return node.Unit{Image: cmp.Or(e.Image, imageVLLM), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
+	case service.EngineOpenAI:
+	}
+	port := cmp.Or(e.Port, portVLLM)
+	return node.Unit{Image: e.Image, Args: e.Args, Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
+}

@@ -1,0 +1,170 @@
+package fleet_test
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+
+	"skyserve/internal/controller/fleet"
+	"skyserve/internal/node"
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+const deployed = `
+name: chat
+models:
+  - name: org/llama
+    aliases: [small]
+    engine: {kind: vllm, args: [--max-model-len, "8192"], max_num_seqs: 256, lora: [sql=/adapters/sql]}
+    secrets: {HF_TOKEN: env:HF_TOKEN}
+    gpus: [{type: L4, count: 4}]
+  - name: org/qwen
+    engine: {kind: sglang, image: mine/sglang:1, env: {LEVEL: warn}}
+    gpus: [{type: L4}]
+    regions: {"gcp/europe-west4": {min: 0, max: 0}}
+regions:
+  - name: aws/us-east-1
+    balancers: 2
+  - name: gcp/europe-west4
+  - name: static/paris
+    endpoints: ["http://10.0.0.7:8000"]
+balancer:
+  auth: {keys_from: env:KEYS}
+  tls: {cert: /etc/mine.crt, key: /etc/mine.key}
+`
+
+func machineAt(id string, kind provision.Kind, region service.Region, model, ip string, gpus int) provision.Object {
+	return provision.Object{
+		ID: id, Kind: kind, Service: "chat", Region: region, Labels: map[string]string{"model": model, "gpu": "L4"},
+		PublicIP: netip.MustParseAddr("203.0.113." + ip), PrivateIP: netip.MustParseAddr("10.0.0." + ip), Offering: &provision.Offering{GPUs: gpus},
+	}
+}
+
+func fleetOf() []provision.Object {
+	const b, r = provision.KindBalancer, provision.KindReplica
+	return []provision.Object{
+		machineAt("us-east-1-qwen-0", r, "aws/us-east-1", "org/qwen", "12", 1),
+		machineAt("us-east-1-0", r, "aws/us-east-1", "org/llama", "11", 4),
+		machineAt("lb-us-east-1-0", b, "aws/us-east-1", "", "1", 0),
+		machineAt("lb-us-east-1-1", b, "aws/us-east-1", "", "2", 0),
+		machineAt("lb-europe-west4-0", b, "gcp/europe-west4", "", "3", 0),
+		machineAt("europe-west4-0", r, "gcp/europe-west4", "org/llama", "13", 4),
+		{ID: "us-east-1-1", Kind: r, Region: "aws/us-east-1", Labels: map[string]string{"model": "org/llama"}}, // it has no address yet
+		{ID: "firewall-us-east-1-replica", Kind: provision.KindFirewall, Region: "aws/us-east-1"},
+	}
+}
+
+var secret = map[string]string{"env:HF_TOKEN": "hf_x", "env:KEYS": "k1", "file:/etc/mine.crt": "CRT", "file:/etc/mine.key": "KEY"}
+
+func secrets(ref string) (string, error) {
+	value, ok := secret[ref]
+	if !ok {
+		return "", errors.New("reading " + ref + ": there is none")
+	}
+	return value, nil
+}
+
+func deploy(t *testing.T, have []provision.Object) map[string]node.Deployment {
+	t.Helper()
+	all, err := fleet.Deployments(parse(t, deployed), []byte(deployed), have, secrets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, d := range all {
+		if err := d.Check(); err != nil || d.Revision == "" {
+			t.Errorf("%s: revision %q, %v", id, d.Revision, err)
+		}
+	}
+	return all
+}
+
+func TestDeploymentsOfEngines(t *testing.T) {
+	all := deploy(t, fleetOf())
+	if len(all) != 6 {
+		t.Errorf("got %d deployments, want one for each machine with an address", len(all))
+	}
+	for id, want := range map[string]struct{ image, args, to, ready string }{
+		"us-east-1-0": {
+			"vllm/vllm-openai:v0.11.0",
+			"--model org/llama --port 8000 --tensor-parallel-size 4 --max-num-seqs 256 --enable-lora --lora-modules sql=/adapters/sql --max-model-len 8192",
+			"http://127.0.0.1:8000", "http://127.0.0.1:8000/health",
+		},
+		"us-east-1-qwen-0": {
+			"mine/sglang:1", "python3 -m sglang.launch_server --model-path org/qwen --host 0.0.0.0 --port 30000 --enable-metrics",
+			"http://127.0.0.1:30000", "http://127.0.0.1:30000/health",
+		},
+	} {
+		d := all[id]
+		u := d.Units[0]
+		if got := strings.Join(u.Args, " "); u.Image != want.image || got != want.args || d.Front.To != want.to || u.Ready != want.ready || !u.GPUs {
+			t.Errorf("%s: got %+v behind %+v", id, u, d.Front)
+		}
+	}
+	if got := all["us-east-1-0"].Units[0].Secrets["HF_TOKEN"]; got != "hf_x" {
+		t.Errorf("the engine's token is %q", got)
+	}
+	if got := all["us-east-1-qwen-0"].Units[0].Env["LEVEL"]; got != "warn" {
+		t.Errorf("the engine's environment has %q", got)
+	}
+}
+
+func TestDeploymentsOfBalancers(t *testing.T) {
+	all := deploy(t, fleetOf())
+	replicas := map[string][]string{
+		"lb-us-east-1-0":    {"us-east-1-0 https://10.0.0.11:8300", "paris-10-0-0-7-8000 http://10.0.0.7:8000"},
+		"lb-us-east-1-1":    {"us-east-1-qwen-0 https://10.0.0.12:8300"},
+		"lb-europe-west4-0": {"europe-west4-0 https://10.0.0.13:8300"},
+	}
+	for id, want := range replicas {
+		u := all[id].Units[0]
+		var c service.BalancerConfig
+		if err := yaml.UnmarshalWithOptions([]byte(u.Files["balancer/config.yaml"]), &c, yaml.Strict()); err != nil {
+			t.Fatalf("%s: %v", id, err)
+		}
+		var got, peers []string
+		for _, r := range c.Replicas {
+			got = append(got, r.ID+" "+r.URL)
+			if r.MTLS != strings.HasPrefix(r.URL, "https") {
+				t.Errorf("%s speaks to %s with mTLS: %t", id, r.URL, r.MTLS)
+			}
+		}
+		for _, p := range c.Peers {
+			peers = append(peers, p.ID)
+		}
+		if !slices.Equal(got, want) || len(peers) != 2 || slices.Contains(peers, id) {
+			t.Errorf("%s: got replicas %q and peers %q, want %q and the two others", id, got, peers, want)
+		}
+		if c.Listen != ":443" || c.Identity == nil || c.Balancer.Auth.KeysFrom != "file:balancer/keys" || u.Files["balancer/keys"] != "k1" ||
+			c.Balancer.TLS.Cert != "balancer/tls.crt" || u.Files["balancer/tls.key"] != "KEY" || u.Files["balancer/service.yaml"] != deployed {
+			t.Errorf("%s: got %+v with %+v", id, c, u.Files)
+		}
+	}
+}
+
+// A replica that comes is told to a balancer that runs, which need not start again.
+func TestAnotherReplicaIsARearrangementOnly(t *testing.T) {
+	before, after := deploy(t, fleetOf()), deploy(t, append(fleetOf(), machineAt("europe-west4-1", provision.KindReplica, "gcp/europe-west4", "org/llama", "14", 4)))
+	for id := range before {
+		changed := before[id].Revision != after[id].Revision
+		if want := id == "lb-europe-west4-0"; changed != want {
+			t.Errorf("%s: changed %t, want %t", id, changed, want)
+		}
+		if before[id].Units[0].Fixed != after[id].Units[0].Fixed {
+			t.Errorf("%s has to be started again", id)
+		}
+	}
+}
+
+func TestASecretThatIsNotThereIsNamedAndNoneIsShown(t *testing.T) {
+	defer func(k string) { secret["env:HF_TOKEN"] = k }(secret["env:HF_TOKEN"])
+	delete(secret, "env:HF_TOKEN")
+	_, err := fleet.Deployments(parse(t, deployed), nil, fleetOf(), secrets)
+	if err == nil || !strings.Contains(err.Error(), "env:HF_TOKEN") || !strings.Contains(err.Error(), "europe-west4-0") || strings.Contains(err.Error(), "k1") {
+		t.Errorf("got %v", err)
+	}
+}
