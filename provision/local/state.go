@@ -171,3 +171,31 @@ func writeFile(path string, data []byte) (err error) {
 	}
 	return err
 }
+
+// Keep keeps the service.yaml of a service whose machines are elsewhere. Call it while
+// holding the lock.
+func (s Service) Keep(text []byte) error { return writeFile(s.SpecFile(), text) }
+
+// TakeNote keeps something about the service as JSON, under a name of its own.
+func (s Service) TakeNote(name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("keeping %s of %s: %w", name, s.name, err)
+	}
+	return writeFile(s.configFile(name), data)
+}
+
+// Note reads what TakeNote kept; v stays as it is where there is nothing.
+func (s Service) Note(name string, v any) error {
+	data, err := os.ReadFile(s.configFile(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, v)
+	}
+	if err != nil {
+		return fmt.Errorf("reading %s of %s: %w", name, s.name, err)
+	}
+	return nil
+}
