@@ -16,6 +16,7 @@ const (
 	KindBalancer   Kind = "balancer"
 	KindReplica    Kind = "replica"
 	KindController Kind = "controller"
+	KindNameServer Kind = "nameserver" // answers the service's public name
 	// What machines in a cloud stand on: rules of a network, and what the machines
 	// may do in their own cloud. It is made before them and removed after them.
 	KindFirewall Kind = "firewall"

@@ -110,6 +110,7 @@ func writeStatus(w io.Writer, s *rollout.Status) error {
 			fmt.Fprintln(w, line)
 		}
 	}
+	writeName(w, s.DNS)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\nREGION\tKIND\tID\tSTATE\tADDRESS\tMODEL\tREASON")
 	row := func(cells ...string) {
@@ -126,8 +127,34 @@ func writeStatus(w io.Writer, s *rollout.Status) error {
 			row(string(r.Name), "replica", rep.ID, string(rep.State), rep.URL, rep.Model, reason(rep.Reason, rep.Wanted))
 		}
 	}
+	if d := s.DNS; d != nil && d.Server != nil {
+		row("", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reason(d.Server.Reason, d.Server.Wanted))
+	}
 	row("", "controller", cmp.Or(s.Controller.ID, "controller"), string(s.Controller.State), s.Controller.Admin, "", s.Controller.Reason)
 	return t.Flush()
+}
+
+// writeName writes where the name of a service leads; nothing when it has none.
+func writeName(w io.Writer, d *rollout.DNSStatus) {
+	if d == nil {
+		return
+	}
+	var given, kept []string
+	for _, r := range d.Records {
+		if r.Healthy {
+			given = append(given, r.ID)
+		} else {
+			kept = append(kept, fmt.Sprintf("%s (%s)", r.ID, r.Reason))
+		}
+	}
+	line := fmt.Sprintf("name: %s (%s)", d.Name, d.Provider)
+	if len(given) > 0 {
+		line += " leads to " + strings.Join(given, ", ")
+	}
+	if len(kept) > 0 {
+		line += "; not to " + strings.Join(kept, ", ")
+	}
+	fmt.Fprintln(w, line)
 }
 
 // reason adds to a reason that the service.yaml does not ask for the object.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"time"
 
@@ -174,10 +175,21 @@ func (u *up) change(ctx context.Context, svc local.Service, spec *service.Spec, 
 	if err := u.printChanges(u.talk); err != nil {
 		return err
 	}
+	if err := u.plan.CheckName(ctx); err != nil {
+		svc.RemoveUnused()
+		return u.failure(ctx, err, false)
+	}
 	result, err := u.plan.Apply(ctx, u.progress)
 	if err != nil {
 		svc.RemoveUnused()
 		return u.failure(ctx, err, len(result.Done) > 0)
+	}
+	name, err := u.plan.Publish(ctx)
+	if err != nil {
+		return u.failure(ctx, err, true)
+	}
+	if name != "" {
+		u.line("published %s", name)
 	}
 	return nil
 }
@@ -200,7 +212,11 @@ func (u *up) failure(ctx context.Context, err error, partly bool) error {
 	hint := fmt.Sprintf("see 'skyserve status %s' and 'skyserve logs %s', then run it again", u.plan.Spec.Name, u.plan.Spec.Name)
 	var taken *provision.PortTakenError
 	if errors.As(err, &taken) {
-		hint = fmt.Sprintf("nothing was started; set local.port in %s to a free range, or stop what is there", u.file)
+		hint = fmt.Sprintf("nothing was started; change %s in %s, or stop what is there", taken.Setting, u.file)
+	}
+	var refused *provision.CredentialsError
+	if errors.As(err, &refused) {
+		code, hint = exitCredentials, refused.Hint
 	}
 	return &exitError{code: code, err: err, hint: hint}
 }
@@ -288,9 +304,22 @@ func (u *up) printText(ready bool) error {
 	for _, place := range u.plan.Places() {
 		fmt.Fprintf(u.out, "  %-12s %s\n", place, endpoints[place])
 	}
+	d := u.plan.Spec.DNS
+	if d != nil {
+		fmt.Fprintf(u.out, "  %-12s %s (%s)\n", "name", d.Name, d.Provider)
+	}
 	fmt.Fprintf(u.out, "\nTry next:\n  %s\n", u.curl(endpoints[u.plan.Places()[0]]))
+	if d != nil && d.Provider == service.DNSEmbedded {
+		fmt.Fprintf(u.out, "  %s\n", dig(d))
+	}
 	_, err := fmt.Fprintf(u.out, "  skyserve load\n  skyserve top\n  skyserve plan\n  skyserve down %s\n", name)
 	return err
+}
+
+// dig is a question that the name server of a service answers.
+func dig(d *service.DNS) string {
+	at := netip.MustParseAddrPort(d.Listen) // the validator saw to that
+	return fmt.Sprintf("dig @%s -p %d %s", at.Addr(), at.Port(), d.Name)
 }
 
 // curl is a request that the service answers.
@@ -326,7 +355,10 @@ func (u *up) printJSON(ready bool, err error) error {
 	document := map[string]any{
 		"service": u.plan.Spec.Name, "dry_run": u.dryRun, "ready": ready, "changes": changes,
 		"cost_per_hour": map[string]float64{"now": now, "then": then},
-		"endpoints":     u.plan.Endpoints(), "error": nil,
+		"endpoints":     u.plan.Endpoints(), "error": nil, "dns": nil,
+	}
+	if d := u.plan.Spec.DNS; d != nil {
+		document["dns"] = d.Name
 	}
 	if err != nil {
 		document["error"] = err.Error()

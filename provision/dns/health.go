@@ -21,20 +21,20 @@ const (
 
 // pulse is the health of one record by its checks.
 type pulse struct {
-	known   bool // it was checked at all
+	proven  bool // it was well once
 	healthy bool
 	row     int    // checks in a row that said otherwise
 	reason  string // of the last check that failed; empty when the last one did not
 }
 
-// saw notes a check; an empty problem is one that was answered. The first one
-// decides at once: nothing is known before it.
+// saw notes a check; an empty problem is one that was answered. Until a record was
+// well once, the last check decides: it may be starting, as the server itself.
 func (p *pulse) saw(problem string) {
 	p.reason = problem
 	well := problem == ""
 	switch {
-	case !p.known:
-		p.known, p.healthy = true, well
+	case !p.proven:
+		p.proven, p.healthy = well, well
 	case p.healthy == well:
 		p.row = 0
 	default:

@@ -117,26 +117,52 @@ func (z *Route53) Get(ctx context.Context, zone, name string) (provision.Name, e
 	return n, nil
 }
 
+// Check says whether Set could make a name so, as far as that shows without changing
+// anything: that the zone is there, the account may read it, and nobody else has
+// the name.
+func (z *Route53) Check(ctx context.Context, n provision.Name) error {
+	zone, err := z.zoneOf(ctx, n)
+	if err != nil {
+		return err
+	}
+	have, err := z.read(ctx, zone, n.Name)
+	if err != nil {
+		return err
+	}
+	return ownedBy(n, zone, have)
+}
+
+// zoneOf finds the zone of a name that record sets can be made of.
+func (z *Route53) zoneOf(ctx context.Context, n provision.Name) (zone, error) {
+	if err := checkName(n); err != nil {
+		return zone{}, err
+	}
+	zones, err := z.find(ctx, n.Zone, &n.Private)
+	if err != nil {
+		return zone{}, err
+	}
+	return zones[0], nil
+}
+
 // Set makes a name what n says. The record sets change all at once, and nothing is
 // given out that has no health check yet, so the name is whole whenever the
 // program ends. What such an end leaves is removed by the next Set of the name.
 // Beside the errors of provision.Zone: a region that is nowhere, a zone that the
 // account does not have, and what Route 53 refuses.
 func (z *Route53) Set(ctx context.Context, n provision.Name) error {
-	if err := checkName(n); err != nil {
-		return err
-	}
-	zones, err := z.find(ctx, n.Zone, &n.Private)
+	zone, err := z.zoneOf(ctx, n)
 	if err != nil {
 		return err
 	}
-	zone := zones[0]
 	var refused error
 	var had []string // health checks that records had, which lists may not show yet
 	for range maxRounds {
 		have, err := z.read(ctx, zone, n.Name)
 		if err != nil {
 			return err
+		}
+		if len(n.Records) == 0 && isOf(n, have) {
+			have = have.ours(n) // what somebody put beside it may stay
 		}
 		if err := ownedBy(n, zone, have); err != nil {
 			if isOf(n, have) {
@@ -320,18 +346,27 @@ func ownedBy(n provision.Name, zone zone, have sets) error {
 		}
 		return taken(fmt.Sprintf("service %s of owner %q", who.Service, who.Owner))
 	}
-	below := "." + *absolute(underName + n.Name)
-	for _, r := range have.routes {
-		if have.note == nil || r.AliasTarget == nil || !strings.HasSuffix(aws.ToString(r.AliasTarget.DNSName), below) {
-			return taken("made by hand: " + words(r))
-		}
+	ours := have.ours(n)
+	if have.note == nil {
+		ours = sets{}
 	}
-	for _, r := range have.targets {
-		if have.note == nil || r.Type != types.RRTypeA && r.Type != types.RRTypeAaaa {
-			return taken("made by hand: " + words(r))
-		}
+	foreign, _ := differ(slices.Concat(have.routes, have.targets), slices.Concat(ours.routes, ours.targets))
+	if len(foreign) > 0 {
+		return taken("made by hand: " + words(foreign[0]))
 	}
 	return nil
+}
+
+// ours is what of the record sets of a name has the form that Set gives them.
+func (s sets) ours(n provision.Name) sets {
+	below := "." + *absolute(underName + n.Name)
+	s.routes = slices.DeleteFunc(slices.Clone(s.routes), func(r types.ResourceRecordSet) bool {
+		return r.AliasTarget == nil || !strings.HasSuffix(aws.ToString(r.AliasTarget.DNSName), below)
+	})
+	s.targets = slices.DeleteFunc(slices.Clone(s.targets), func(r types.ResourceRecordSet) bool {
+		return r.Type != types.RRTypeA && r.Type != types.RRTypeAaaa
+	})
+	return s
 }
 
 // isOf says whether the note of a name says that it is n's.

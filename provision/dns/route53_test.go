@@ -288,10 +288,14 @@ func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
 			changed := world()
 			changed.Records[0].Withdrawn = true
 			for _, n := range []provision.Name{changed, chat()} {
-				err := a.client(t).Set(t.Context(), n)
-				var owned *provision.OwnedError
-				if !errors.As(err, &owned) || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), "zone example.com (public, "+a.zone+")") {
-					t.Errorf("%s: got %v", tt.name, err)
+				if len(n.Records) == 0 && tt.name == "a record beside ours" {
+					continue // see below
+				}
+				for _, err := range []error{a.client(t).Check(t.Context(), n), a.client(t).Set(t.Context(), n)} {
+					var owned *provision.OwnedError
+					if !errors.As(err, &owned) || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), "zone example.com (public, "+a.zone+")") {
+						t.Errorf("%s: got %v", tt.name, err)
+					}
 				}
 			}
 			if got := a.end(); !reflect.DeepEqual(got, before) {
@@ -299,6 +303,46 @@ func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Checking a name changes nothing, and finds nothing against one's own.
+func TestCheckChangesNothing(t *testing.T) {
+	setAccount(t)
+	synctest.Test(t, func(t *testing.T) {
+		a := newAccount()
+		for range 2 {
+			before := a.end()
+			if err := a.client(t).Check(t.Context(), world()); err != nil || !reflect.DeepEqual(a.end(), before) {
+				t.Errorf("got %v", err)
+			}
+			a.set(t, world())
+		}
+		bad := world()
+		bad.Zone = "example.net"
+		bad.Name = "chat.example.net"
+		if err := a.client(t).Check(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "no public zone of that name") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// Ours goes from beside what somebody made by hand.
+func TestOursGoesFromBesideTheirs(t *testing.T) {
+	setAccount(t)
+	synctest.Test(t, func(t *testing.T) {
+		a := newAccount()
+		a.set(t, world())
+		weight := int64(1)
+		theirs := byHand("chat.example.com", "AAAA", "2001:db8::7")
+		theirs.SetIdentifier, theirs.Weight = "mine", &weight
+		if err := a.fake.AddRecords(a.zone, theirs); err != nil {
+			t.Fatal(err)
+		}
+		a.set(t, chat())
+		if got := a.end(); len(got) != 1 || !strings.Contains(got[0], "2001:db8::7") {
+			t.Errorf("got %q", got)
+		}
+	})
 }
 
 // Of two owners who publish a name at once, one gets it, and the other leaves no

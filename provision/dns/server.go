@@ -69,6 +69,12 @@ func NewServer(c service.NameServerConfig, transport http.RoundTripper, log *slo
 	return s, nil
 }
 
+// RecordOf is the record of a balancer at its public URL, whose host is an address.
+func RecordOf(r service.NameRecord) (provision.Record, error) {
+	t, err := targetOf(r)
+	return t.Record, err
+}
+
 // targetOf reads where a record leads.
 func targetOf(r service.NameRecord) (target, error) {
 	u, err := url.Parse(r.Public)

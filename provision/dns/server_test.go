@@ -204,7 +204,10 @@ func TestHealthFollowsTheChecks(t *testing.T) {
 		rounds      int
 		want        string
 	}{
-		{"us0", "down", 1, "lb-us-1"}, // the first check decides at once
+		{"us0", "down", 1, "lb-us-1"}, // it may be starting: each check decides
+		{"us0", "", 1, "lb-us-0 lb-us-1"},
+		{"us0", "down", 2, "lb-us-0 lb-us-1"},
+		{"us0", "down", 1, "lb-us-1"},
 		{"us0", "", 2, "lb-us-1"},
 		{"us0", "", 1, "lb-us-0 lb-us-1"},
 		{"us1", "draining", 2, "lb-us-0 lb-us-1"},

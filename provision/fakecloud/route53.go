@@ -27,7 +27,8 @@ type Route53 struct {
 	Deny map[string]string
 	// PageSize is the most that one answer of a list holds; 0 = as many as were asked for.
 	PageSize int
-	// PendingPolls is how often a change is still PENDING when it is asked for.
+	// PendingPolls is how often a change is still PENDING when it is asked for; 0 = it
+	// is everywhere at once.
 	PendingPolls int
 
 	mu      sync.Mutex

@@ -31,7 +31,7 @@ func (r *Route53) changeSets(c route53Call) (any, error) {
 	}
 	id := r.id("C")
 	r.changes[id] = r.PendingPolls
-	return infoOf(id, "PENDING"), nil
+	return infoOf(id, r.PendingPolls), nil
 }
 
 // apply carries out the changes one after the other on a copy, which takes the

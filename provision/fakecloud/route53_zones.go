@@ -222,9 +222,13 @@ type changeInfo struct {
 	}
 }
 
-func infoOf(id, status string) changeInfo {
+// infoOf is a change that is everywhere after so many polls.
+func infoOf(id string, polls int) changeInfo {
 	var c changeInfo
-	c.ChangeInfo.ID, c.ChangeInfo.Status, c.ChangeInfo.SubmittedAt = "/change/"+id, status, "2026-01-01T00:00:00Z"
+	c.ChangeInfo.ID, c.ChangeInfo.Status, c.ChangeInfo.SubmittedAt = "/change/"+id, "INSYNC", "2026-01-01T00:00:00Z"
+	if polls > 0 {
+		c.ChangeInfo.Status = "PENDING"
+	}
 	return c
 }
 
@@ -234,9 +238,6 @@ func (r *Route53) getChange(c route53Call) (any, error) {
 	if !known {
 		return nil, notFound("NoSuchChange", "Could not find resource with ID: %s", id)
 	}
-	if left > 0 {
-		r.changes[id] = left - 1
-		return infoOf(id, "PENDING"), nil
-	}
-	return infoOf(id, "INSYNC"), nil
+	r.changes[id] = max(0, left-1)
+	return infoOf(id, left), nil
 }

@@ -55,6 +55,8 @@ type recipe struct {
 type port struct {
 	Addr    string `json:"addr"`
 	Purpose string `json:"purpose"`
+	// Setting is what moves it; empty = local.port.
+	Setting string `json:"setting,omitempty"`
 }
 
 // Layout says what a service.yaml asks for on this machine. Balancers run here
@@ -98,7 +100,10 @@ func (s Service) LayoutOf(spec *service.Spec, wanted Wanted, attached map[servic
 			return nil, err
 		}
 	}
-	return l, l.addControl(slices.Concat(replicas, placeAttached(spec, attached)))
+	if err := l.addControl(slices.Concat(replicas, placeAttached(spec, attached))); err != nil {
+		return nil, err
+	}
+	return l, l.addNameServer()
 }
 
 // Save keeps what the layout decided and text, the service.yaml that it was
@@ -249,7 +254,7 @@ func (l *Layout) addReplica(r placed) error {
 		ID: r.config.ID, Kind: provision.KindReplica, Region: r.config.Region,
 		Address: r.config.URL, Labels: map[string]string{"model": m.Name, "gpu": r.config.GPU},
 	}
-	return l.want(w, recipe{Args: args, Ports: []port{{addr, "engine"}}}, args)
+	return l.want(w, recipe{Args: args, Ports: []port{{Addr: addr, Purpose: "engine"}}}, args)
 }
 
 // addControl wants the balancers and the controller.
@@ -311,7 +316,7 @@ func (l *Layout) addBalancer(r service.RegionSpec, id string) error {
 		ID: id, Kind: provision.KindBalancer, Region: r.Name, Fixed: fixed,
 		Address: l.scheme() + "://" + c.Listen, Admin: "http://" + c.Admin,
 	}
-	return l.wantConfigured(w, c, identity, "lb", []port{{c.Listen, "public"}, {c.Admin, "admin"}})
+	return l.wantConfigured(w, c, identity, "lb", []port{{Addr: c.Listen, Purpose: "public"}, {Addr: c.Admin, Purpose: "admin"}})
 }
 
 // peers are all other balancers as seen from one.
@@ -344,11 +349,11 @@ func (l *Layout) addController() error {
 	if err != nil {
 		return fmt.Errorf("describing the %s: %w", provision.ControllerID, err)
 	}
-	ports := []port{{l.Controller.Listen, "controller"}}
+	ports := []port{{Addr: l.Controller.Listen, Purpose: "controller"}}
 	labels := map[string]string{}
 	if l.Controller.StoreListen != "" {
 		labels[labelStore] = l.Controller.StoreListen
-		ports = append(ports, port{l.Controller.StoreListen, "store"})
+		ports = append(ports, port{Addr: l.Controller.StoreListen, Purpose: "store"})
 	}
 	w := provision.Want{ID: provision.ControllerID, Kind: provision.KindController, Fixed: fixed, Admin: "http://" + l.Controller.Listen, Labels: labels}
 	return l.wantConfigured(w, l.Controller, identity, "controller", ports)

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -24,7 +25,7 @@ func (l *Layout) CheckPorts(changes provision.Changes) error {
 		}
 		for _, p := range l.recipes[c.ID()].Ports {
 			if PortTaken(p.Addr) {
-				taken = append(taken, &provision.PortTakenError{Addr: p.Addr, ID: c.ID(), Purpose: p.Purpose, Setting: portSetting})
+				taken = append(taken, &provision.PortTakenError{Addr: p.Addr, ID: c.ID(), Purpose: p.Purpose, Setting: cmp.Or(p.Setting, portSetting)})
 			}
 		}
 	}

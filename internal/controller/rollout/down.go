@@ -29,12 +29,16 @@ func Down(ctx context.Context, svc local.Service, grace time.Duration, purge boo
 		return err
 	}
 	ports := portsOf(svc, have)
+	unnamed := unpublish(ctx, svc) // first, so that nobody is led to what is about to end
 	provider := local.NewProvider(svc, "", "", grace)
 	_, failure := provision.Apply(ctx, provision.Diff(nil, have), provider, provision.Options{Progress: progress})
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	left := leftObjects(svc, failure)
+	if unnamed != nil {
+		left = append(left, unnamed.Error())
+	}
 	if len(left) > 0 && !purge {
 		return &provision.LeftoverError{Service: svc.Name(), Left: left}
 	}

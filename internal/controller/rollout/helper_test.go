@@ -22,6 +22,7 @@ import (
 	"skyserve/internal/controller"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/provision/dns"
 	"skyserve/provision/local"
 )
 
@@ -61,7 +62,23 @@ func play(object string) error {
 		reloaded := func(revision string) { _ = held.SetSpec(revision) }
 		return controller.Run(ctx, c, slog.New(slog.NewTextHandler(os.Stderr, nil)), controller.Reread(read, reloaded))
 	}
+	if os.Args[1] == "nameserver" {
+		return playNameServer(ctx)
+	}
 	return fmt.Errorf("no such verb %q", os.Args[1])
+}
+
+// playNameServer is the real name server.
+func playNameServer(ctx context.Context) error {
+	c, err := local.ReadNameServer(flag("--config"))
+	if err != nil {
+		return err
+	}
+	server, err := dns.NewServer(c, nil, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err != nil {
+		return err
+	}
+	return server.Run(ctx)
 }
 
 // flag finds the value of a flag among the arguments.

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,19 +35,16 @@ func Read(file string, text []byte) (*service.Spec, error) {
 			return nil, &provision.SpecError{Err: fmt.Errorf("reading %s: regions[%d].name: this build provisions local and static regions only, got %s", file, i, r.Name)}
 		}
 	}
-	if what := unserved(spec); what != "" {
+	if what := cmp.Or(unserved(spec), misnamed(spec)); what != "" {
 		return nil, &provision.SpecError{Err: fmt.Errorf("reading %s: %s", file, what)}
 	}
 	return spec, nil
 }
 
 // unserved names what a file may ask for and this build would leave undone;
-// empty when there is nothing. Saying so beats a name that never resolves.
+// empty when there is nothing.
 func unserved(spec *service.Spec) string {
-	switch {
-	case spec.DNS != nil:
-		return fmt.Sprintf("dns: this build makes no DNS records, got name %s: leave dns out and use the endpoints that up prints", spec.DNS.Name)
-	case spec.Balancer.TLS != nil && spec.Balancer.TLS.ACME != "":
+	if spec.Balancer.TLS != nil && spec.Balancer.TLS.ACME != "" {
 		return "balancer.tls.acme: this build obtains no certificates: write cert and key"
 	}
 	return ""

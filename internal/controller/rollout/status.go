@@ -17,6 +17,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/provision"
+	"skyserve/provision/dns"
 	"skyserve/provision/local"
 )
 
@@ -39,6 +40,7 @@ type Status struct {
 	CostPerHour float64        `json:"cost_per_hour"` // USD
 	Regions     []RegionStatus `json:"regions"`
 	Controller  Process        `json:"controller"`
+	DNS         *DNSStatus     `json:"dns"` // null where the service has no name
 	// Store says where state is kept: "not replicated", "external", or
 	// "unknown" while the controller does not answer.
 	Store string `json:"store"`
@@ -120,6 +122,7 @@ type statusBuilder struct {
 	order    []service.Region // of the service.yaml
 	wants    []provision.Want // what should be, then what is besides
 	unwanted map[string]bool
+	dns      *service.DNS                     // of the service.yaml
 	drained  []string                         // replicas that are sent nothing, by id
 	attached map[string]service.ReplicaConfig // replicas of static regions
 	token    string                           // of the admin APIs
@@ -128,6 +131,8 @@ type statusBuilder struct {
 	reports   map[string]report // of balancers, by id
 	view      *controller.View
 	viewError string
+	names     []dns.RecordState // of the name server
+	nameError string
 }
 
 // report is what one balancer said.
@@ -164,7 +169,7 @@ func (b *statusBuilder) readSpec(svc local.Service) {
 		b.status.Problem = err.Error()
 		return
 	}
-	b.wants, b.drained = layout.Wants, layout.Wanted.Drained
+	b.wants, b.drained, b.dns = layout.Wants, layout.Wanted.Drained, spec.DNS
 	b.attached = map[string]service.ReplicaConfig{}
 	for _, r := range spec.Regions {
 		b.order = append(b.order, r.Name)
@@ -210,6 +215,8 @@ func (b *statusBuilder) ask(ctx context.Context) {
 			wg.Go(func() { b.askBalancer(ctx, o) })
 		case provision.KindController:
 			wg.Go(func() { b.askController(ctx, o) })
+		case provision.KindNameServer:
+			wg.Go(func() { b.askNameServer(ctx) })
 		}
 	}
 	wg.Wait()
@@ -234,7 +241,7 @@ func (b *statusBuilder) askBalancer(ctx context.Context, o provision.Object) {
 func (b *statusBuilder) readiness(region service.Region) string {
 	for _, w := range b.wants {
 		if w.Kind == provision.KindReplica && w.Region == region {
-			return "/readyz"
+			return readyPath
 		}
 	}
 	return "/healthz"
@@ -281,6 +288,7 @@ func (b *statusBuilder) build() *Status {
 			b.status.Controller = b.controller(w)
 		}
 	}
+	b.status.DNS = b.nameStatus()
 	b.status.Controller.State = cmp.Or(b.status.Controller.State, StateDown)
 	if b.view != nil {
 		b.status.Store = b.view.Store
@@ -408,7 +416,7 @@ func (b *statusBuilder) reportOn(id string) (balancer string, found *telemetry.R
 // overall sums the parts up: DOWN when no balancer runs, DEGRADED when a wanted
 // part does not work.
 func (b *statusBuilder) overall() State {
-	running, well := 0, b.status.Controller.State == StateReady && b.status.Problem == ""
+	running, well := 0, b.status.Controller.State == StateReady && b.status.Problem == "" && b.status.DNS.well()
 	for _, r := range b.status.Regions {
 		for _, p := range r.Balancers {
 			if p.State != StateDown {

@@ -117,6 +117,8 @@ func (p *Plan) look(ctx context.Context, waiting map[string]bool) map[string]str
 			l.wg.Go(func() { l.also(w.ID, ask(ctx, w.Address+"/v1/models")) })
 		case provision.KindController:
 			l.wg.Go(func() { l.also(w.ID, notLeading(ctx, w.Admin)) })
+		case provision.KindNameServer:
+			l.wg.Go(func() { l.also(w.ID, p.notAnswering(ctx)) })
 		}
 	}
 	l.wg.Wait()
@@ -181,7 +183,7 @@ func (p *Plan) lookAtBalancer(ctx context.Context, b service.BalancerConfig) (pr
 			replicas[r.ID] = whyNot(r)
 		}
 	}
-	check := "/readyz"
+	check := readyPath
 	if len(b.Replicas) == 0 {
 		check = "/healthz" // it is ready when it can forward, and nothing promises that
 	}
