@@ -1,0 +1,80 @@
+package aws_test
+
+import (
+	"net/http/httptest"
+	"testing"
+
+	"skyserve/provision"
+	"skyserve/provision/aws"
+	"skyserve/provision/fakecloud"
+	"skyserve/provision/providertest"
+)
+
+func TestContract(t *testing.T) {
+	for name, faults := range map[string]func() *fakecloud.Faults{
+		"a cloud that does as it should": func() *fakecloud.Faults { return &fakecloud.Faults{} },
+		"lists that lag behind":          func() *fakecloud.Faults { return &fakecloud.Faults{Unseen: 2} },
+		"every third answer is lost": func() *fakecloud.Faults {
+			return &fakecloud.Faults{Decide: func(c fakecloud.Call) fakecloud.Outcome {
+				if c.Number%3 == 0 {
+					return fakecloud.Lost
+				}
+				return fakecloud.Served
+			}}
+		},
+		"every third call is throttled, every fifth fails": func() *fakecloud.Faults {
+			return &fakecloud.Faults{Decide: func(c fakecloud.Call) fakecloud.Outcome {
+				switch {
+				case c.Number%3 == 0:
+					return fakecloud.Throttled
+				case c.Number%5 == 0:
+					return fakecloud.Broken
+				}
+				return fakecloud.Served
+			}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			providertest.Run(t, func(t *testing.T) providertest.Subject {
+				f := faults()
+				cloud := newCloud(f)
+				cloud.Closing, cloud.ProfileLag, cloud.PageSize = 2, 2, 2
+				p := open(t, cloud)
+				other := identity(provision.KindReplica)
+				other.Service = "other"
+				return providertest.Subject{
+					Provider: p, Reopen: func(t *testing.T) provision.Provider { return open(t, cloud) },
+					Service: "chat", Wants: chat(), Other: other,
+					Settle: func() {
+						for range f.Unseen { // a list that lags catches up as it is asked
+							for _, name := range []string{"chat", "other"} {
+								if _, err := p.List(t.Context(), name); err != nil {
+									t.Fatal(err)
+								}
+							}
+						}
+					},
+				}
+			})
+		})
+	}
+}
+
+// A cloud at another address is reached over the network, as AWS itself is.
+func TestEndpoint(t *testing.T) {
+	cloud := newCloud(nil)
+	server := httptest.NewServer(cloud)
+	defer server.Close()
+	c := config(cloud, "us-east-1", "us-west-2")
+	c.Endpoint, c.Transport = server.URL, server.Client().Transport
+	defer server.Client().CloseIdleConnections()
+	p, err := aws.New(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	launch(t, p, chat()...)
+	if changes := provision.Diff(chat(), list(t, p)); len(changes) != 0 {
+		t.Errorf("there is to do: %+v", changes)
+	}
+}

@@ -1,0 +1,103 @@
+package aws_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/fakecloud"
+)
+
+// bring makes a service, or removes it, as `up` and `down` do: by the difference. It
+// gives what is listed afterwards.
+func bring(t *testing.T, p provision.Provider, wants []provision.Want) ([]provision.Object, error) {
+	have, err := p.List(t.Context(), "chat")
+	if err != nil {
+		return nil, err
+	}
+	if _, err = provision.Apply(t.Context(), provision.Diff(wants, have), p, provision.Options{Parallel: 1}); err != nil {
+		return nil, err
+	}
+	return p.List(t.Context(), "chat")
+}
+
+// small is the smallest service that has every kind of object.
+func small() []provision.Want {
+	return []provision.Want{
+		identity(provision.KindReplica, provision.GrantOperate),
+		firewall(east, provision.KindReplica, provision.Rule{Port: 8300, From: provision.FromWorld}),
+		machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot),
+	}
+}
+
+// A program that ends at any call, whether it was carried out or not, leaves nothing
+// behind that the next run does not find: once up, the service is there once; once
+// down, nothing is.
+func TestACrashAtAnyCallIsRecovered(t *testing.T) {
+	for _, unseen := range []int{0, 2} {
+		calls := crash(t, unseen, 0, fakecloud.Served)
+		t.Logf("up and down take %d calls", calls)
+		for _, outcome := range []fakecloud.Outcome{fakecloud.Lost, fakecloud.Refused} {
+			for k := 1; k <= calls; k++ {
+				t.Run(fmt.Sprintf("lists lag by %d, outcome %d at call %d", unseen, outcome, k), func(t *testing.T) {
+					t.Parallel()
+					crash(t, unseen, k, outcome)
+				})
+			}
+		}
+	}
+}
+
+// crash brings a service up and down, and ends the program at call k; the next
+// program takes over. It gives the number of calls without any crash.
+func crash(t *testing.T, unseen, k int, outcome fakecloud.Outcome) int {
+	crashed := false
+	f := &fakecloud.Faults{Unseen: unseen}
+	f.Decide = func(c fakecloud.Call) fakecloud.Outcome {
+		switch {
+		case k > 0 && c.Number == k:
+			crashed = true
+			return outcome
+		case crashed: // the rest of the program that crashed does nothing
+			return fakecloud.Refused
+		}
+		return fakecloud.Served
+	}
+	cloud := newCloud(f)
+	cloud.Closing, cloud.ProfileLag = 1, 1
+	step := func(wants []provision.Want, look func([]provision.Object) bool) {
+		t.Helper()
+		for try := 0; ; try++ {
+			p := open(t, cloud)
+			have, err := bring(t, p, wants)
+			if crashed {
+				k, crashed = 0, false
+				continue
+			}
+			if err == nil && look(have) {
+				return
+			}
+			if try > 5 { // as often as lists may lag
+				t.Fatalf("it does not come to rest: %v; there is %q", err, cloud.Left())
+			}
+		}
+	}
+	step(small(), func(have []provision.Object) bool { return len(provision.Diff(small(), have)) == 0 })
+	want := []string{
+		"group skyserve-chat-replica in us-east-1 with 2 rules",
+		"instance chat/us-east-1-0 in us-east-1b: spot g6.xlarge",
+		`profile skyserve-chat-replica with role "skyserve-chat-replica"`,
+		"role skyserve-chat-replica with 1 policies",
+	}
+	if left := cloud.Left(); !slices.Equal(left, want) {
+		t.Fatalf("up made %q, want %q", left, want)
+	}
+	step(nil, func([]provision.Object) bool { return len(cloud.Left()) == 0 })
+	n := 0
+	for _, times := range f.Actions() {
+		n += times
+	}
+	return n
+}

@@ -1,0 +1,141 @@
+package aws_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/aws"
+	"skyserve/provision/fakecloud"
+)
+
+// machinesOnly is the provider of a machine of the service.
+func machinesOnly(t *testing.T, cloud *fakecloud.AWS) *aws.Provider {
+	t.Helper()
+	c := config(cloud, "us-east-1", "us-west-2")
+	c.MachinesOnly = true
+	p, err := aws.New(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Every code by which AWS turns a caller away is an error of credentials with a hint,
+// and is asked once; what is not allowed is named.
+func TestCallersThatAreTurnedAway(t *testing.T) {
+	for code, named := range map[string]bool{
+		"AuthFailure": false, "UnrecognizedClientException": false, "InvalidClientTokenId": false, "SignatureDoesNotMatch": false,
+		"ExpiredToken": false, "ExpiredTokenException": false, "RequestExpired": false, "OptInRequired": false, "Blocked": false,
+		"AuthFailure.ServiceLinkedRoleCreationNotPermitted": false,
+		"UnauthorizedOperation":                             true, "AccessDenied": true, "AccessDeniedException": true,
+	} {
+		t.Run(code, func(t *testing.T) {
+			f := &fakecloud.Faults{}
+			cloud := newCloud(f)
+			stand(t, open(t, cloud), east)
+			cloud.Deny = func(_, action string) string {
+				if action == "ec2:RunInstances" {
+					return code
+				}
+				return ""
+			}
+			p := open(t, cloud)
+			_, err := p.Launch(t.Context(), machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot))
+			var refused *provision.CredentialsError
+			if !errors.As(err, &refused) || refused.Code != code || refused.Hint == "" || refused.Cloud != "aws" {
+				t.Fatalf("got %v, want an error of credentials with a hint", err)
+			}
+			if (refused.Action == "ec2:RunInstances") != named {
+				t.Errorf("the action is %q", refused.Action)
+			}
+			if n := f.Actions()["ec2:RunInstances"]; n != 1 {
+				t.Errorf("asked %d times", n)
+			}
+		})
+	}
+}
+
+func TestListIsTurnedAway(t *testing.T) {
+	for _, action := range []string{"ec2:DescribeInstances", "ec2:DescribeSecurityGroups", "iam:ListRoles", "iam:ListInstanceProfiles"} {
+		cloud := newCloud(nil)
+		cloud.Deny = func(region, asked string) string {
+			if asked == action && region == "us-east-1" {
+				return "AccessDenied"
+			}
+			return ""
+		}
+		have, err := open(t, cloud).List(t.Context(), "chat")
+		var refused *provision.CredentialsError
+		if !errors.As(err, &refused) || refused.Action != action || have != nil {
+			t.Errorf("%s: got %+v, %v, want no list", action, have, err)
+		}
+	}
+}
+
+// nobody has no credentials.
+type nobody struct{}
+
+func (nobody) Retrieve(context.Context) (sdk.Credentials, error) {
+	return sdk.Credentials{}, errors.New("no EC2 IMDS role found")
+}
+
+func TestNoCredentials(t *testing.T) {
+	c := config(newCloud(nil), "us-east-1")
+	c.Credentials = nobody{}
+	p, err := aws.New(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Offerings(t.Context(), east)
+	var none *provision.CredentialsError
+	if !errors.As(err, &none) || none.Action != "" || !strings.Contains(none.Hint, "AWS_PROFILE") {
+		t.Errorf("got %v, want that there are no credentials", err)
+	}
+	t.Setenv("AWS_PROFILE", "nobody")
+	if _, err := aws.New(t.Context(), c); !errors.As(err, &none) || !strings.Contains(none.Hint, "AWS_PROFILE") {
+		t.Errorf("a profile that is not there: got %v", err)
+	}
+}
+
+// failing is a transport on which nothing arrives.
+type failing struct{ err error }
+
+func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
+
+func TestRegionsThatAreNone(t *testing.T) {
+	c := config(newCloud(nil), "us-nowhere-1")
+	c.Transport = failing{&net.DNSError{Err: "no such host", Name: "ec2.us-nowhere-1.amazonaws.com", IsNotFound: true}}
+	p, err := aws.New(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Offerings(t.Context(), "aws/us-nowhere-1")
+	if err == nil || !strings.Contains(err.Error(), "asking aws/us-nowhere-1 what it offers: there is no ec2.us-nowhere-1.amazonaws.com: is it a region of AWS?") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := aws.New(t.Context(), aws.Config{}); err == nil {
+		t.Error("a provider without a region was made")
+	}
+}
+
+// A connection that always breaks is an error in the end.
+func TestACloudThatIsNotThere(t *testing.T) {
+	c := config(newCloud(nil), "us-east-1")
+	c.Transport = failing{io.ErrUnexpectedEOF}
+	p, err := aws.New(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.List(t.Context(), "chat"); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,141 @@
+package aws_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"go.uber.org/goleak"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/aws"
+	"skyserve/provision/fakecloud"
+)
+
+// TestMain keeps the settings of whoever runs the tests out of them.
+func TestMain(m *testing.M) {
+	for _, setting := range os.Environ() {
+		if name, _, _ := strings.Cut(setting, "="); strings.HasPrefix(name, "AWS_") {
+			os.Unsetenv(name)
+		}
+	}
+	os.Setenv("AWS_CONFIG_FILE", os.DevNull)
+	os.Setenv("AWS_SHARED_CREDENTIALS_FILE", os.DevNull)
+	os.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	goleak.VerifyTestMain(m)
+}
+
+const (
+	east  = service.Region("aws/us-east-1")
+	west  = service.Region("aws/us-west-2")
+	world = service.Region("aws/global")
+)
+
+// direct carries calls to a handler in this process, whatever host they are for.
+type direct struct{ to http.Handler }
+
+func (d direct) RoundTrip(r *http.Request) (answer *http.Response, err error) {
+	defer func() {
+		if recover() != nil { // the fake cut the connection
+			answer, err = nil, io.ErrUnexpectedEOF
+		}
+	}()
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	w := httptest.NewRecorder()
+	d.to.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+// config is a provider's of a fake, which never pauses.
+func config(cloud *fakecloud.AWS, regions ...string) aws.Config {
+	return aws.Config{
+		Regions: regions, Transport: direct{cloud}, Poll: -1,
+		Credentials: credentials.NewStaticCredentialsProvider("AKIDEXAMPLE", "secret", ""),
+	}
+}
+
+// open makes a provider of a fake.
+func open(t testing.TB, cloud *fakecloud.AWS) *aws.Provider {
+	t.Helper()
+	p, err := aws.New(t.Context(), config(cloud, "us-east-1", "us-west-2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// newCloud is a fake with the regions of open.
+func newCloud(f *fakecloud.Faults) *fakecloud.AWS {
+	return fakecloud.NewAWS(f, "us-east-1", "us-west-2")
+}
+
+// identity and firewall are what machines of a role stand on.
+func identity(role provision.Kind, grants ...provision.Grant) provision.Want {
+	return provision.Want{
+		ID: "identity-aws-" + string(role), Kind: provision.KindIdentity, Service: "chat", Owner: "me", Region: world,
+		Spec: "i1", Labels: map[string]string{"role": string(role)}, Grants: grants,
+	}
+}
+
+func firewall(region service.Region, role provision.Kind, rules ...provision.Rule) provision.Want {
+	return provision.Want{
+		ID: "firewall-" + region.Place() + "-" + string(role), Kind: provision.KindFirewall, Service: "chat", Owner: "me", Region: region,
+		Spec: "f1", Labels: map[string]string{"role": string(role)}, Rules: rules,
+	}
+}
+
+// machine is a VM of a role, a replica unless its kind says otherwise.
+func machine(id string, kind provision.Kind, region service.Region, capacity service.CapacityType) provision.Want {
+	name := "c7i.large"
+	if kind == provision.KindReplica {
+		name = "g6.xlarge"
+	}
+	known, _ := provision.MachineTypeOf(service.CloudAWS, name)
+	offer := known.Offer(region, region.Place()+"b", capacity)
+	return provision.Want{
+		ID: id, Kind: kind, Service: "chat", Owner: "me", Region: region, Spec: "m1",
+		Labels:  map[string]string{"role": string(kind), "model": "org/llama"},
+		Machine: &provision.Machine{Role: kind, UserData: "#cloud-config\n", DiskGiB: 250},
+		Offers:  provision.Offerings{offer}, CostPerHour: offer.PricePerHour,
+	}
+}
+
+// chat is a small service: a balancer and two replicas, and what they stand on.
+func chat() []provision.Want {
+	return []provision.Want{
+		identity(provision.KindBalancer, provision.GrantOperate),
+		identity(provision.KindReplica),
+		firewall(east, provision.KindBalancer, provision.Rule{Port: 8000, From: provision.FromWorld}),
+		firewall(east, provision.KindReplica, provision.Rule{Port: 8300, From: provision.FromBalancers}),
+		machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand),
+		machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot),
+		machine("us-east-1-1", provision.KindReplica, east, service.CapacityOnDemand),
+	}
+}
+
+// launch makes wants.
+func launch(t testing.TB, p provision.Provider, wants ...provision.Want) {
+	t.Helper()
+	for _, w := range wants {
+		if _, err := p.Launch(t.Context(), w); err != nil {
+			t.Fatalf("launching %s: %v", w.ID, err)
+		}
+	}
+}
+
+// list reads what there is.
+func list(t testing.TB, p provision.Provider) []provision.Object {
+	t.Helper()
+	have, err := p.List(t.Context(), "chat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return have
+}

@@ -1,0 +1,284 @@
+package aws
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"skyserve/provision"
+)
+
+// A firewall is a security group of the default VPC. FromWorld lets every address in.
+// FromBalancers does, too: balancers of other regions and clouds come from public
+// addresses that nobody knows before they run, and that change when they are
+// replaced, so that the certificate which the port asks for has to decide who is one.
+// Where there are no others (Config.OneRegion), it lets the members of the balancers'
+// group in and nobody else. Everything may go out, which is what EC2 gives a new group.
+
+// ingress lets one source reach a range of ports.
+type ingress struct {
+	protocol string // tcp; -1 = all
+	from, to int32
+	source   string // a CIDR, or the id of a group or of a list of prefixes
+}
+
+// everywhere are all addresses.
+var everywhere = []string{"0.0.0.0/0", "::/0"}
+
+// launchFirewall makes a security group, or sets one right: first its rules, then
+// its tags, so that it is listed as another as long as it is not what it should be.
+func (r *region) launchFirewall(ctx context.Context, w provision.Want) (provision.Object, error) {
+	role := w.Labels[labelRole]
+	if role == "" {
+		return provision.Object{}, fmt.Errorf("reading what is wanted: the label %s does not say whose firewall it is", labelRole)
+	}
+	tags := tagsOf(w)
+	tags[tagRules] = rulesTag(w.Rules)
+	should, err := r.expected(ctx, w)
+	if err != nil {
+		return provision.Object{}, err
+	}
+	var id string
+	settled, err := r.p.until(ctx, triesToAppear, func() (bool, error) {
+		g, err := r.group(ctx, groupName(w.Service, role))
+		if err != nil {
+			return false, err
+		}
+		if g == nil {
+			return false, r.createGroup(ctx, groupName(w.Service, role), tags)
+		}
+		if err := ownedError(w, fromEC2Tags(g.Tags)); err != nil {
+			return false, err
+		}
+		id = aws.ToString(g.GroupId)
+		right, err := r.setRules(ctx, id, should, ingressOf(g.IpPermissions))
+		return right, err
+	})
+	if err != nil {
+		return provision.Object{}, err
+	}
+	if !settled {
+		return provision.Object{}, fmt.Errorf("waiting for the security group %s: EC2 does not show it as it was made", groupName(w.Service, role))
+	}
+	if _, err := r.ec2.CreateTags(ctx, &ec2.CreateTagsInput{Resources: []string{id}, Tags: ec2Tags(tags)}); err != nil {
+		return provision.Object{}, err
+	}
+	r.remember(w, role, id)
+	return objectFor(w, id), nil
+}
+
+// group finds a security group of the default VPC by its name; nil where there is none.
+func (r *region) group(ctx context.Context, name string) (*ec2types.SecurityGroup, error) {
+	n, err := r.network(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out, err := r.ec2.DescribeSecurityGroups(ctx, &ec2.DescribeSecurityGroupsInput{
+		Filters: []ec2types.Filter{filter("vpc-id", n.vpc), filter("group-name", name)},
+	})
+	if err != nil || len(out.SecurityGroups) == 0 {
+		return nil, err
+	}
+	return &out.SecurityGroups[0], nil
+}
+
+// createGroup makes a security group without rules; one that is there already is no error.
+func (r *region) createGroup(ctx context.Context, name string, tags map[string]string) error {
+	n, err := r.network(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = r.ec2.CreateSecurityGroup(ctx, &ec2.CreateSecurityGroupInput{
+		GroupName: aws.String(name), VpcId: aws.String(n.vpc), Description: aws.String("Machines of a service of skyserve; see the tags."),
+		TagSpecifications: []ec2types.TagSpecification{{ResourceType: ec2types.ResourceTypeSecurityGroup, Tags: ec2Tags(tags)}},
+	})
+	return unless("InvalidGroup.Duplicate", err)
+}
+
+// setRules lets in what should be and does not get in, and the other way round; true
+// when there was nothing to do. Somebody else may be doing the same.
+func (r *region) setRules(ctx context.Context, group string, should, is []ingress) (right bool, err error) {
+	add := slices.DeleteFunc(slices.Clone(should), func(i ingress) bool { return slices.Contains(is, i) })
+	remove := slices.DeleteFunc(slices.Clone(is), func(i ingress) bool { return slices.Contains(should, i) })
+	if len(add) > 0 {
+		_, err = r.ec2.AuthorizeSecurityGroupIngress(ctx, &ec2.AuthorizeSecurityGroupIngressInput{GroupId: aws.String(group), IpPermissions: permissions(add)})
+		if err = unless("InvalidPermission.Duplicate", err); err != nil {
+			return false, err
+		}
+	}
+	if len(remove) > 0 {
+		_, err = r.ec2.RevokeSecurityGroupIngress(ctx, &ec2.RevokeSecurityGroupIngressInput{GroupId: aws.String(group), IpPermissions: permissions(remove)})
+		if err = unless("InvalidPermission.NotFound", err); err != nil {
+			return false, err
+		}
+	}
+	return len(add) == 0 && len(remove) == 0, nil
+}
+
+// expected are the rules of a firewall as EC2 has them.
+func (r *region) expected(ctx context.Context, w provision.Want) ([]ingress, error) {
+	fromBalancers := func(rule provision.Rule) bool { return rule.From == provision.FromBalancers }
+	if !r.p.cfg.OneRegion || !slices.ContainsFunc(w.Rules, fromBalancers) {
+		return ingressFor(w.Rules, ""), nil
+	}
+	group, err := r.groupID(ctx, w, string(provision.KindBalancer))
+	return ingressFor(w.Rules, group), err
+}
+
+// ingressFor are rules as EC2 has them, in order. balancers is the id of the group
+// that all balancers are in; empty where they are not all in one.
+func ingressFor(rules []provision.Rule, balancers string) []ingress {
+	var all []ingress
+	for _, rule := range rules {
+		port, sources := int32(rule.Port), everywhere
+		if rule.From == provision.FromBalancers && balancers != "" {
+			sources = []string{balancers}
+		}
+		for _, source := range sources {
+			all = append(all, ingress{"tcp", port, port, source})
+		}
+	}
+	slices.SortFunc(all, compareIngress)
+	return slices.Compact(all)
+}
+
+func compareIngress(a, b ingress) int {
+	return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to), cmp.Compare(a.source, b.source))
+}
+
+// ingressOf takes the rules of a group apart, in order.
+func ingressOf(all []ec2types.IpPermission) []ingress {
+	var in []ingress
+	for _, p := range all {
+		var sources []string
+		for _, s := range p.IpRanges {
+			sources = append(sources, aws.ToString(s.CidrIp))
+		}
+		for _, s := range p.Ipv6Ranges {
+			sources = append(sources, aws.ToString(s.CidrIpv6))
+		}
+		for _, s := range p.UserIdGroupPairs {
+			sources = append(sources, aws.ToString(s.GroupId))
+		}
+		for _, s := range p.PrefixListIds {
+			sources = append(sources, aws.ToString(s.PrefixListId))
+		}
+		for _, source := range sources {
+			in = append(in, ingress{aws.ToString(p.IpProtocol), aws.ToInt32(p.FromPort), aws.ToInt32(p.ToPort), source})
+		}
+	}
+	slices.SortFunc(in, compareIngress)
+	return in
+}
+
+// permissions are rules as EC2 takes them.
+func permissions(all []ingress) []ec2types.IpPermission {
+	var out []ec2types.IpPermission
+	for _, i := range all {
+		p := ec2types.IpPermission{IpProtocol: aws.String(i.protocol), FromPort: aws.Int32(i.from), ToPort: aws.Int32(i.to)}
+		switch {
+		case strings.HasPrefix(i.source, "sg-"):
+			p.UserIdGroupPairs = []ec2types.UserIdGroupPair{{GroupId: aws.String(i.source)}}
+		case strings.HasPrefix(i.source, "pl-"):
+			p.PrefixListIds = []ec2types.PrefixListId{{PrefixListId: aws.String(i.source)}}
+		case strings.Contains(i.source, ":"):
+			p.Ipv6Ranges = []ec2types.Ipv6Range{{CidrIpv6: aws.String(i.source)}}
+		default:
+			p.IpRanges = []ec2types.IpRange{{CidrIp: aws.String(i.source)}}
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// rulesTag writes rules into a tag: "8000/world 8300/balancers".
+func rulesTag(rules []provision.Rule) string {
+	var words []string
+	for _, r := range rules {
+		words = append(words, strconv.Itoa(r.Port)+"/"+string(r.From))
+	}
+	slices.Sort(words)
+	return strings.Join(words, " ")
+}
+
+// rulesOf reads what rulesTag wrote; what it did not write is no rule.
+func rulesOf(tag string) []provision.Rule {
+	var rules []provision.Rule
+	for word := range strings.FieldsSeq(tag) {
+		number, from, _ := strings.Cut(word, "/")
+		if port, err := strconv.Atoi(number); err == nil {
+			rules = append(rules, provision.Rule{Port: port, From: provision.Source(from)})
+		}
+	}
+	return rules
+}
+
+// firewalls lists the security groups of a service, or of all. One whose rules are
+// not those that its tags tell of has another Spec.
+func (r *region) firewalls(ctx context.Context, name string) ([]provision.Object, error) {
+	var groups []ec2types.SecurityGroup
+	pages := ec2.NewDescribeSecurityGroupsPaginator(r.ec2, &ec2.DescribeSecurityGroupsInput{Filters: []ec2types.Filter{ofService(name)}})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return nil, err
+		}
+		groups = append(groups, page.SecurityGroups...)
+	}
+	ids := map[string]string{}
+	for _, g := range groups {
+		ids[aws.ToString(g.GroupName)] = aws.ToString(g.GroupId)
+	}
+	var objects []provision.Object
+	for _, g := range groups {
+		tags := fromEC2Tags(g.Tags)
+		o, ours := objectOf(tags, r.place(), aws.ToString(g.GroupId))
+		if !ours {
+			continue
+		}
+		balancers := ""
+		if r.p.cfg.OneRegion {
+			balancers = ids[groupName(o.Service, string(provision.KindBalancer))]
+		}
+		if !slices.Equal(ingressOf(g.IpPermissions), ingressFor(rulesOf(tags[tagRules]), balancers)) {
+			o.Spec += changedByHand
+		}
+		objects = append(objects, o)
+	}
+	return objects, nil
+}
+
+// changedByHand ends the Spec of what is not as its tags say.
+const changedByHand = " but changed"
+
+// triesToLetGo bounds the tries to delete a security group that machines still
+// have: EC2 takes its time to free the network of one with GPUs, ten minutes at most.
+const triesToLetGo = 300
+
+// deleteFirewall removes a security group once nothing has it any more.
+func (r *region) deleteFirewall(ctx context.Context, o provision.Object) error {
+	r.forget()
+	var last error
+	gone, err := r.p.until(ctx, triesToLetGo, func() (bool, error) {
+		_, last = r.ec2.DeleteSecurityGroup(ctx, &ec2.DeleteSecurityGroupInput{GroupId: aws.String(o.Handle)})
+		switch codeOf(last) {
+		case "DependencyViolation":
+			return false, nil
+		case "InvalidGroup.NotFound":
+			return true, nil
+		}
+		return last == nil, last
+	})
+	if err == nil && !gone {
+		return errors.Join(errors.New("waiting for the last machine to let go of it"), plain(last))
+	}
+	return err
+}

@@ -1,0 +1,80 @@
+package aws_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/aws"
+	"skyserve/provision/fakecloud"
+)
+
+// fiveRegions is a fleet: a balancer and nineteen replicas in each of five regions,
+// and what they stand on.
+func fiveRegions() (regions []string, wants []provision.Want) {
+	regions = []string{"us-east-1", "us-west-2", "eu-central-1", "ap-northeast-1", "sa-east-1"}
+	wants = append(wants, identity(provision.KindBalancer, provision.GrantOperate), identity(provision.KindReplica))
+	for _, name := range regions {
+		region := service.Region("aws/" + name)
+		wants = append(wants, firewall(region, provision.KindBalancer), firewall(region, provision.KindReplica),
+			machine("lb-"+name+"-0", provision.KindBalancer, region, service.CapacityOnDemand))
+		for n := range 19 {
+			wants = append(wants, machine(fmt.Sprintf("%s-%d", name, n), provision.KindReplica, region, service.CapacitySpot))
+		}
+	}
+	return regions, wants
+}
+
+// fleetUp brings the fleet up in a cloud whose calls take their time.
+func fleetUp(t testing.TB, latency time.Duration) (*fakecloud.Faults, *fakecloud.AWS) {
+	regions, wants := fiveRegions()
+	f := &fakecloud.Faults{Hold: func(fakecloud.Call) { time.Sleep(latency) }}
+	cloud := fakecloud.NewAWS(f, regions...)
+	p, err := aws.New(t.Context(), config(cloud, regions...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	have, err := p.List(t.Context(), "chat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := provision.Apply(t.Context(), provision.Diff(wants, have), p, provision.Options{Parallel: 128}); err != nil {
+		t.Fatal(err)
+	}
+	return f, cloud
+}
+
+// However many machines come up at once, a region is not asked too much at a time, and
+// no machine is asked for twice.
+func TestManyLaunchesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		f, cloud := fleetUp(t, 20*time.Millisecond)
+		total := 0
+		for _, n := range f.Actions() {
+			total += n
+		}
+		regions, _ := fiveRegions()
+		var most []int
+		for _, name := range regions {
+			most = append(most, f.MostInFlight("aws", name))
+		}
+		t.Logf("100 machines in %s of calls of 20 ms: %d calls, at most %d in flight to a region; %v", time.Since(begun), total, most, f.Actions())
+		if slices.Max(most) > provision.CallsPerHost {
+			t.Errorf("in flight to the regions were %v calls, want at most %d", most, provision.CallsPerHost)
+		}
+		if n := len(cloud.Machines()); n != 100 || f.Actions()["ec2:RunInstances"] != 100 {
+			t.Errorf("%d machines of %d launches, want 100 of 100", n, f.Actions()["ec2:RunInstances"])
+		}
+	})
+}
+
+func BenchmarkFleetUp(b *testing.B) {
+	for b.Loop() {
+		fleetUp(b, 0)
+	}
+}

@@ -1,0 +1,264 @@
+package aws_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/aws"
+	"skyserve/provision/fakecloud"
+)
+
+// What is changed by hand is seen, and set right where it is.
+func TestFoundationsAreMended(t *testing.T) {
+	for name, tamper := range map[string]func(*fakecloud.AWS){
+		"another port is open":         func(c *fakecloud.AWS) { c.Open("us-east-1", "skyserve-chat-replica", 22, "0.0.0.0/0") },
+		"a port is open to one more":   func(c *fakecloud.AWS) { c.Open("us-east-1", "skyserve-chat-replica", 8300, "10.0.0.0/8") },
+		"the policy allows everything": func(c *fakecloud.AWS) { c.Grant("skyserve-chat-balancer", "skyserve", `{"Statement":[]}`) },
+		"a role may suddenly do a thing": func(c *fakecloud.AWS) {
+			c.Grant("skyserve-chat-replica", "skyserve", `{"Statement":[]}`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cloud := newCloud(nil)
+			p := open(t, cloud)
+			launch(t, p, chat()...)
+			before := cloud.Left()
+			policy := cloud.Policy("skyserve-chat-balancer", "skyserve")
+			tamper(cloud)
+			changes := provision.Diff(chat(), list(t, p))
+			if len(changes) != 1 || changes[0].Action != provision.ActionMend {
+				t.Fatalf("there is to do: %+v, want one to mend", changes)
+			}
+			if _, err := provision.Apply(t.Context(), changes, p, provision.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			if changes := provision.Diff(chat(), list(t, p)); len(changes) != 0 {
+				t.Errorf("after mending there is to do: %+v", changes)
+			}
+			if after := cloud.Left(); !slices.Equal(before, after) || cloud.Policy("skyserve-chat-balancer", "skyserve") != policy {
+				t.Errorf("there was %q, there is %q", before, after)
+			}
+		})
+	}
+}
+
+// A replica's ports are open to balancers: to those of a group where all are in it, and
+// else to whoever brings the certificate. A service that grows changes its groups.
+func TestWhoReachesReplicas(t *testing.T) {
+	cloud := newCloud(nil)
+	c := config(cloud, "us-east-1")
+	c.OneRegion = true
+	alone, err := aws.New(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	grown := open(t, cloud)
+	balancer := firewall(east, provision.KindBalancer, provision.Rule{Port: 443, From: provision.FromWorld})
+	replica := firewall(east, provision.KindReplica, provision.Rule{Port: 8300, From: provision.FromBalancers})
+	launch(t, alone, identity(provision.KindReplica), balancer, replica, machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot))
+	launch(t, alone, replica)
+	group := func() string { return only(list(t, alone), balancer.ID)[0].Handle }
+	world := []string{"tcp 8300-8300 0.0.0.0/0", "tcp 8300-8300 ::/0"}
+	if got := cloud.Rules("us-east-1", "skyserve-chat-replica"); !slices.Equal(got, []string{"tcp 8300-8300 " + group()}) {
+		t.Errorf("alone, it lets in %q, want the group of the balancers", got)
+	}
+	list(t, alone) // it runs by now
+	if o := only(list(t, alone), "us-east-1-0")[0]; !strings.HasPrefix(o.Address, "http://172.31.") {
+		t.Errorf("alone, a replica is reached at %q, want its address in the network", o.Address)
+	}
+	changes := provision.Diff([]provision.Want{replica}, only(list(t, grown), replica.ID))
+	if len(changes) != 1 || changes[0].Action != provision.ActionMend {
+		t.Fatalf("grown, there is to do: %+v, want to mend it", changes)
+	}
+	launch(t, grown, replica)
+	if got := cloud.Rules("us-east-1", "skyserve-chat-replica"); !slices.Equal(got, world) {
+		t.Errorf("grown, it lets in %q, want %q", got, world)
+	}
+	if o := only(list(t, grown), "us-east-1-0")[0]; !strings.HasPrefix(o.Address, "http://203.0.") {
+		t.Errorf("grown, a replica is reached at %q, want its public address", o.Address)
+	}
+}
+
+// Rules that change are changed in the group that machines have.
+func TestFirewallRulesChange(t *testing.T) {
+	cloud := newCloud(nil)
+	p := open(t, cloud)
+	w := firewall(east, provision.KindBalancer, provision.Rule{Port: 8000, From: provision.FromWorld}, provision.Rule{Port: 8100, From: provision.FromWorld})
+	first, err := p.Launch(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Spec, w.Rules = "f2", []provision.Rule{{Port: 443, From: provision.FromWorld}, {Port: 8100, From: provision.FromWorld}}
+	second, err := p.Launch(t.Context(), w)
+	if err != nil || second.Handle != first.Handle {
+		t.Fatalf("got %+v, %v, want the group %s as it was", second, err, first.Handle)
+	}
+	if changes := provision.Diff([]provision.Want{w}, only(list(t, open(t, cloud)), w.ID)); len(changes) != 0 {
+		t.Errorf("there is to do: %+v", changes)
+	}
+	want := []string{"tcp 443-443 0.0.0.0/0", "tcp 443-443 ::/0", "tcp 8100-8100 0.0.0.0/0", "tcp 8100-8100 ::/0"}
+	if got := cloud.Rules("us-east-1", "skyserve-chat-balancer"); !slices.Equal(got, want) {
+		t.Errorf("it lets in %q, want %q", got, want)
+	}
+}
+
+// What balancers may do is bound to the tags of their service in every statement that
+// changes anything.
+func TestPolicyIsNarrow(t *testing.T) {
+	cloud := newCloud(nil)
+	p := open(t, cloud)
+	launch(t, p, chat()...)
+	if text := cloud.Policy("skyserve-chat-replica", "skyserve"); text != "" {
+		t.Errorf("a replica may do %s", text)
+	}
+	text := cloud.Policy("skyserve-chat-balancer", "skyserve")
+	var policy struct {
+		Statement []struct {
+			Effect           string
+			Action, Resource []string
+			Condition        map[string]map[string]string
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &policy); err != nil {
+		t.Fatalf("%v in %s", err, text)
+	}
+	var actions []string
+	for _, s := range policy.Statement {
+		for _, action := range s.Action {
+			actions = append(actions, action)
+			_, verb, _ := strings.Cut(action, ":")
+			harmless := strings.HasPrefix(verb, "Describe") || verb == "GetParameters"
+			bound := s.Condition["StringEquals"]
+			ours := bound["aws:RequestTag/skyserve:service"] == "chat" && bound["aws:RequestTag/skyserve:owner"] == "me" ||
+				bound["aws:ResourceTag/skyserve:service"] == "chat" && bound["aws:ResourceTag/skyserve:owner"] == "me"
+			switch {
+			case s.Effect != "Allow" || strings.Contains(action, "*"):
+				t.Errorf("%s %s", s.Effect, action)
+			case harmless || ours:
+			case verb == "PassRole" && slices.Equal(s.Resource, []string{"arn:aws:iam::*:role/skyserve/chat/*"}) && bound["iam:PassedToService"] == "ec2.amazonaws.com":
+			case verb == "RunInstances" && !slices.ContainsFunc(s.Resource, func(r string) bool {
+				return strings.Contains(r, "instance/") || strings.Contains(r, "security-group/") || strings.Contains(r, "volume/") || r == "*"
+			}): // what an instance is put together of; the instance itself is bound
+			default:
+				t.Errorf("%s is allowed on %q without being bound to the service: %v", action, s.Resource, bound)
+			}
+		}
+	}
+	slices.Sort(actions)
+	want := []string{
+		"ec2:CreateTags", "ec2:DescribeInstanceTypeOfferings", "ec2:DescribeInstances", "ec2:DescribeSecurityGroups", "ec2:DescribeSpotPriceHistory",
+		"ec2:DescribeSubnets", "ec2:DescribeVpcs", "ec2:GetConsoleOutput", "ec2:RunInstances", "ec2:TerminateInstances", "iam:PassRole", "ssm:GetParameters",
+	}
+	if actions = slices.Compact(actions); !slices.Equal(actions, want) {
+		t.Errorf("allowed are %q, want %q", actions, want)
+	}
+}
+
+// Each part of AWS has its own first words of names.
+func TestPolicyNamesThePartOfAWS(t *testing.T) {
+	for region, want := range map[string]string{
+		"us-east-1": "arn:aws:iam::*:role/skyserve/chat/*", "cn-north-1": "arn:aws-cn:iam::*:role/skyserve/chat/*",
+		"us-gov-west-1": "arn:aws-us-gov:iam::*:role/skyserve/chat/*",
+	} {
+		cloud := fakecloud.NewAWS(nil, region)
+		p, err := aws.New(t.Context(), config(cloud, region))
+		if err != nil {
+			t.Fatal(err)
+		}
+		launch(t, p, identity(provision.KindBalancer, provision.GrantOperate))
+		if text := cloud.Policy("skyserve-chat-balancer", "skyserve"); !strings.Contains(text, want) {
+			t.Errorf("%s: %s does not name %s", region, text, want)
+		}
+	}
+}
+
+// A machine of the service makes and ends machines with no more than its grant allows.
+func TestTheGrantIsEnoughForAMachine(t *testing.T) {
+	cloud := newCloud(nil)
+	launch(t, open(t, cloud), chat()...)
+	var policy struct{ Statement []struct{ Action []string } }
+	if err := json.Unmarshal([]byte(cloud.Policy("skyserve-chat-balancer", "skyserve")), &policy); err != nil {
+		t.Fatal(err)
+	}
+	cloud.Deny = func(_, action string) string {
+		for _, s := range policy.Statement {
+			if slices.Contains(s.Action, action) {
+				return ""
+			}
+		}
+		return "UnauthorizedOperation"
+	}
+	p := machinesOnly(t, cloud)
+	if _, err := p.Offerings(t.Context(), east); err != nil {
+		t.Fatal(err)
+	}
+	w := machine("us-east-1-2", provision.KindReplica, east, service.CapacitySpot)
+	launch(t, p, w)
+	have := list(t, p)
+	if len(have) != 4 {
+		t.Fatalf("it sees %+v, want four machines and nothing else", have)
+	}
+	for _, o := range only(have, w.ID) {
+		if err := p.Terminate(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(cloud.Machines()); n != 3 {
+		t.Errorf("there are %d machines, want 3", n)
+	}
+}
+
+// A long name of a service still gives a role that IAM takes, and another one than
+// a name that only ends otherwise.
+func TestLongNames(t *testing.T) {
+	cloud := newCloud(nil)
+	p := open(t, cloud)
+	for _, end := range []string{"a", "b"} {
+		w := identity(provision.KindBalancer)
+		w.Service = strings.Repeat("long", 14) + end
+		launch(t, p, w)
+		if have, err := p.List(t.Context(), w.Service); err != nil || len(have) != 1 {
+			t.Errorf("listed %+v, %v", have, err)
+		}
+	}
+	if left := cloud.Left(); len(left) != 4 {
+		t.Errorf("there is %q, want two roles and two profiles", left)
+	}
+}
+
+// What is removed in the wrong order goes as soon as nothing needs it any more.
+func TestAFirewallWaitsForItsMachines(t *testing.T) {
+	cloud := newCloud(nil)
+	cloud.Closing = 20
+	p := open(t, cloud)
+	launch(t, p, chat()...)
+	_, err := provision.Apply(t.Context(), provision.Diff(nil, list(t, p)), p, provision.Options{})
+	if left := cloud.Left(); err != nil || len(left) != 0 {
+		t.Errorf("down ends in %v and leaves %q", err, left)
+	}
+}
+
+// Objects of others, and what has no tags at all, are not seen and stay.
+func TestOthersAreLeftAlone(t *testing.T) {
+	cloud := newCloud(nil)
+	p := open(t, cloud)
+	for _, w := range chat() {
+		w.Service = "theirs"
+		launch(t, p, w)
+	}
+	before := cloud.Left()
+	launch(t, p, chat()...)
+	if all, err := p.List(t.Context(), ""); err != nil || len(all) != 2*len(chat()) {
+		t.Errorf("all services have %d objects, %v, want %d", len(all), err, 2*len(chat()))
+	}
+	if _, err := provision.Apply(t.Context(), provision.Diff(nil, list(t, p)), p, provision.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if after := cloud.Left(); !slices.Equal(before, after) {
+		t.Errorf("there was %q, there is %q", before, after)
+	}
+}

@@ -1,0 +1,73 @@
+package aws
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	iamtypes "github.com/aws/aws-sdk-go-v2/service/iam/types"
+
+	"skyserve/provision"
+)
+
+// List reads every object of a service, all regions at once. What EC2 has ended is
+// left out, by whose will ever: nothing of it costs, and nothing can be removed of it.
+func (p *Provider) List(ctx context.Context, service string) ([]provision.Object, error) {
+	asks := []func() ([]provision.Object, error){}
+	for _, name := range p.names {
+		r := p.regions[name]
+		asks = append(asks, func() ([]provision.Object, error) {
+			found, err := r.list(ctx, service)
+			return found, explain("listing what there is in "+string(r.place()), err)
+		})
+	}
+	if !p.cfg.MachinesOnly {
+		asks = append(asks, func() ([]provision.Object, error) {
+			found, err := p.identities(ctx, service)
+			return found, explain("listing the identities of AWS", err)
+		})
+	}
+	lists, errs := make([][]provision.Object, len(asks)), make([]error, len(asks))
+	var wg sync.WaitGroup
+	for i, ask := range asks {
+		wg.Go(func() { lists[i], errs[i] = ask() })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return slices.Concat(lists...), nil
+}
+
+// list reads what a service has in a region.
+func (r *region) list(ctx context.Context, service string) ([]provision.Object, error) {
+	states := filter("instance-state-name", "pending", "running", "stopping", "stopped")
+	machines, err := r.instances(ctx, ofService(service), states)
+	if err != nil {
+		return nil, fmt.Errorf("machines: %w", err)
+	}
+	var objects []provision.Object
+	for _, i := range machines {
+		if o, ours := r.object(i); ours {
+			objects = append(objects, o)
+		}
+	}
+	if r.p.cfg.MachinesOnly {
+		return objects, nil
+	}
+	firewalls, err := r.firewalls(ctx, service)
+	if err != nil {
+		return nil, fmt.Errorf("firewalls: %w", err)
+	}
+	return append(objects, firewalls...), nil
+}
+
+// withProfiles are names with those of profiles that are not among them, in order.
+func withProfiles(names []string, profiles map[string]*iamtypes.InstanceProfile) []string {
+	all := append(slices.Clone(names), slices.Collect(maps.Keys(profiles))...)
+	slices.Sort(all)
+	return slices.Compact(all)
+}

@@ -1,0 +1,209 @@
+package aws
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// The images that machines boot, named by public parameters that AWS and Canonical
+// keep at the newest: Ubuntu 22.04, with NVIDIA's driver and without.
+const (
+	imageGPU   = "resolve:ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-ubuntu-22.04/latest/ami-id"
+	imagePlain = "resolve:ssm:/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id"
+)
+
+// rootDevice is the disk that both images boot from.
+const rootDevice = "/dev/sda1"
+
+// maxUserData is the most bytes of user data that EC2 takes.
+const maxUserData = 16 << 10
+
+// maxAttempts bounds how many machines of one id and one configuration EC2 may
+// remember to have ended: it forgets them within hours.
+const maxAttempts = 1000
+
+// launchMachine makes a VM, or finds the one that runs already.
+func (r *region) launchMachine(ctx context.Context, w provision.Want) (provision.Object, error) {
+	if err := checkMachine(w); err != nil {
+		return provision.Object{}, err
+	}
+	have, err := r.instances(ctx, ofService(w.Service), filter("tag:"+tagID, w.ID))
+	if err != nil {
+		return provision.Object{}, err
+	}
+	ended := map[string]bool{} // by token
+	for _, i := range have {
+		tags := fromEC2Tags(i.Tags)
+		if over(i) {
+			ended[aws.ToString(i.ClientToken)] = true
+			continue
+		}
+		if err := ownedError(w, tags); err != nil {
+			return provision.Object{}, err
+		}
+		if o, ok := r.object(i); ok && o.Gone == "" && len(provision.Diff([]provision.Want{w}, []provision.Object{o})) == 0 {
+			return o, nil
+		}
+	}
+	o, err := r.run(ctx, w, ended)
+	if known := codeOf(err); known == "InvalidGroup.NotFound" || known == "InvalidSubnetID.NotFound" {
+		r.forget() // they were made anew since they were remembered, or are not known everywhere yet
+		return r.run(ctx, w, ended)
+	}
+	return o, err
+}
+
+// checkMachine refuses a want of which no machine can be made.
+func checkMachine(w provision.Want) error {
+	switch {
+	case w.Machine == nil || w.Machine.Role == "":
+		return errors.New("reading what is wanted: it is not said what machine it is")
+	case len(w.Offers) != 1:
+		return fmt.Errorf("reading what is wanted: one offering has to be chosen, found %d", len(w.Offers))
+	case len(w.Machine.UserData) > maxUserData:
+		return fmt.Errorf("reading what is wanted: user data has %d bytes, EC2 takes %d", len(w.Machine.UserData), maxUserData)
+	}
+	return nil
+}
+
+// run asks EC2 for a machine until it gives one that has not ended: a token that was
+// used before brings back what it made then.
+func (r *region) run(ctx context.Context, w provision.Want, ended map[string]bool) (provision.Object, error) {
+	in, err := r.request(ctx, w)
+	if err != nil {
+		return provision.Object{}, err
+	}
+	base, err := json.Marshal(in)
+	if err != nil {
+		return provision.Object{}, fmt.Errorf("describing the launch: %w", err)
+	}
+	for attempt := range maxAttempts {
+		token := tokenOf(base, attempt)
+		if ended[token] {
+			continue
+		}
+		in.ClientToken = aws.String(token)
+		made, err := r.runOnce(ctx, in)
+		if codeOf(err) == "IdempotentInstanceTerminated" {
+			continue
+		}
+		if refused := capacityError(w.Offers[0], err); refused != nil {
+			return provision.Object{}, refused
+		}
+		if err != nil {
+			return provision.Object{}, fmt.Errorf("%s: %w", w.Offers[0], plain(err))
+		}
+		if i := made.Instances[0]; !over(i) {
+			i.Tags = ec2Tags(tagsOf(w)) // which an answer need not repeat
+			o, _ := r.object(i)
+			return o, nil
+		}
+	}
+	return provision.Object{}, fmt.Errorf("launching: %d machines like this one have ended within hours", maxAttempts)
+}
+
+// runOnce sends one request, again for as long as EC2 does not know the instance
+// profile yet: IAM's news take some seconds.
+func (r *region) runOnce(ctx context.Context, in *ec2.RunInstancesInput) (*ec2.RunInstancesOutput, error) {
+	var out *ec2.RunInstancesOutput
+	var last error
+	_, err := r.p.until(ctx, triesToAppear, func() (bool, error) {
+		out, last = r.ec2.RunInstances(ctx, in)
+		unknown := codeOf(last) == "InvalidParameterValue" && strings.Contains(last.Error(), "iamInstanceProfile")
+		return !unknown, nil
+	})
+	return out, cmp.Or(err, last)
+}
+
+// tokenOf is the client token of an attempt at a request.
+func tokenOf(request []byte, attempt int) string {
+	sum := sha256.Sum256(fmt.Appendf(request[:len(request):len(request)], "#%d", attempt))
+	return hex.EncodeToString(sum[:]) // 64 letters, the most that EC2 takes
+}
+
+// request is the launch of w, without its token.
+func (r *region) request(ctx context.Context, w provision.Want) (*ec2.RunInstancesInput, error) {
+	offer, role := w.Offers[0], string(w.Machine.Role)
+	subnet, err := r.subnet(ctx, offer.Zone)
+	if err != nil {
+		return nil, err
+	}
+	group, err := r.groupID(ctx, w, role)
+	if err != nil {
+		return nil, err
+	}
+	face := ec2types.InstanceNetworkInterfaceSpecification{
+		DeviceIndex: aws.Int32(0), Groups: []string{group}, AssociatePublicIpAddress: aws.Bool(true), DeleteOnTermination: aws.Bool(true),
+	}
+	if subnet != "" {
+		face.SubnetId = aws.String(subnet)
+	}
+	in := &ec2.RunInstancesInput{
+		MinCount: aws.Int32(1), MaxCount: aws.Int32(1),
+		ImageId:                           aws.String(imageOf(w)),
+		InstanceType:                      ec2types.InstanceType(offer.Type),
+		NetworkInterfaces:                 []ec2types.InstanceNetworkInterfaceSpecification{face},
+		IamInstanceProfile:                &ec2types.IamInstanceProfileSpecification{Name: aws.String(roleName(w.Service, role))},
+		UserData:                          aws.String(base64.StdEncoding.EncodeToString([]byte(w.Machine.UserData))),
+		InstanceInitiatedShutdownBehavior: ec2types.ShutdownBehaviorTerminate, // a machine that is shut down from inside leaves no disk to pay for
+		MetadataOptions: &ec2types.InstanceMetadataOptionsRequest{ // containers are a hop away: they must not have the machine's identity
+			HttpTokens: ec2types.HttpTokensStateRequired, HttpPutResponseHopLimit: aws.Int32(1),
+		},
+		TagSpecifications: []ec2types.TagSpecification{
+			{ResourceType: ec2types.ResourceTypeInstance, Tags: ec2Tags(tagsOf(w))},
+			{ResourceType: ec2types.ResourceTypeVolume, Tags: ec2Tags(tagsOf(w))},
+		},
+	}
+	if w.Machine.DiskGiB > 0 {
+		in.BlockDeviceMappings = []ec2types.BlockDeviceMapping{{DeviceName: aws.String(rootDevice), Ebs: &ec2types.EbsBlockDevice{
+			VolumeSize: aws.Int32(int32(w.Machine.DiskGiB)), VolumeType: ec2types.VolumeTypeGp3, DeleteOnTermination: aws.Bool(true),
+		}}}
+	}
+	pay(in, offer)
+	return in, nil
+}
+
+// imageOf is the image that a machine boots.
+func imageOf(w provision.Want) string {
+	if w.Offers[0].GPU == "" {
+		return cmp.Or(w.Machine.Image, imagePlain)
+	}
+	return cmp.Or(w.Machine.Image, imageGPU)
+}
+
+// pay says how a launch is paid for. What is reserved may fill any reservation that
+// is open, and costs as agreed where the commitment is one of billing only; what is
+// on demand leaves reservations to those who ask for them.
+func pay(in *ec2.RunInstancesInput, o provision.Offering) {
+	switch {
+	case o.Capacity == service.CapacitySpot:
+		in.InstanceMarketOptions = &ec2types.InstanceMarketOptionsRequest{
+			MarketType: ec2types.MarketTypeSpot,
+			SpotOptions: &ec2types.SpotMarketOptions{
+				SpotInstanceType: ec2types.SpotInstanceTypeOneTime, InstanceInterruptionBehavior: ec2types.InstanceInterruptionBehaviorTerminate,
+			},
+		}
+	case o.Reservation != "":
+		in.CapacityReservationSpecification = &ec2types.CapacityReservationSpecification{
+			CapacityReservationTarget: &ec2types.CapacityReservationTarget{CapacityReservationId: aws.String(o.Reservation)},
+		}
+	case o.Capacity == service.CapacityReserved:
+		in.CapacityReservationSpecification = &ec2types.CapacityReservationSpecification{CapacityReservationPreference: ec2types.CapacityReservationPreferenceOpen}
+	default:
+		in.CapacityReservationSpecification = &ec2types.CapacityReservationSpecification{CapacityReservationPreference: ec2types.CapacityReservationPreferenceNone}
+	}
+}

@@ -1,0 +1,309 @@
+package aws_test
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/fakecloud"
+)
+
+// stand makes what machines of both roles stand on, in one region.
+func stand(t testing.TB, p provision.Provider, region service.Region) {
+	t.Helper()
+	launch(t, p,
+		identity(provision.KindBalancer, provision.GrantOperate), identity(provision.KindReplica),
+		firewall(region, provision.KindBalancer), firewall(region, provision.KindReplica))
+}
+
+// Every code of capacity is a refusal of the right reach, is asked once, and makes nothing.
+func TestRefusalsOfCapacity(t *testing.T) {
+	for code, want := range map[string]provision.Scope{
+		"InsufficientInstanceCapacity":         provision.ScopeZone,
+		"InsufficientHostCapacity":             provision.ScopeZone,
+		"InsufficientCapacity":                 provision.ScopeZone,
+		"InsufficientReservedInstanceCapacity": provision.ScopeZone,
+		"UnfulfillableCapacity":                provision.ScopeZone,
+		"ReservationCapacityExceeded":          provision.ScopeZone,
+		"InsufficientFreeAddressesInSubnet":    provision.ScopeZone,
+		"Unsupported":                          provision.ScopeZone,
+		"SpotMaxPriceTooLow":                   provision.ScopeZone,
+		"MaxSpotInstanceCountExceeded":         provision.ScopeQuota,
+		"MaxFleetCountExceeded":                provision.ScopeQuota,
+		"VcpuLimitExceeded":                    provision.ScopeQuota,
+		"InstanceLimitExceeded":                provision.ScopeQuota,
+	} {
+		t.Run(code, func(t *testing.T) {
+			f := &fakecloud.Faults{}
+			cloud := newCloud(f)
+			cloud.Refuse = func(_, _, _ string) string { return code }
+			p := open(t, cloud)
+			stand(t, p, east)
+			w := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
+			_, err := p.Launch(t.Context(), w)
+			var refused *provision.CapacityError
+			if !errors.As(err, &refused) || refused.Scope != want || refused.Code != code || refused.Offering != w.Offers[0] {
+				t.Fatalf("got %v, want a refusal of the %s", err, want)
+			}
+			if n := f.Actions()["ec2:RunInstances"]; n != 1 || len(cloud.Machines()) != 0 {
+				t.Errorf("asked %d times, and made %d machines", n, len(cloud.Machines()))
+			}
+			w.Offers[0].Zone = ""
+			if _, err = p.Launch(t.Context(), w); want == provision.ScopeZone && (!errors.As(err, &refused) || refused.Scope != provision.ScopeRegion) {
+				t.Errorf("without a zone: got %v, want a refusal of the region", err)
+			}
+		})
+	}
+}
+
+// What a zone lacks is found in the next, and what a quota forbids in no zone.
+func TestLaunchMovesOn(t *testing.T) {
+	cloud := newCloud(nil)
+	cloud.Refuse = func(zone, _, _ string) string {
+		if zone == "us-east-1b" {
+			return "InsufficientInstanceCapacity"
+		}
+		return ""
+	}
+	cloud.Quotas = map[string]float64{"L-DB2E81BA": 4, "L-3819A6DF": 0}
+	p := open(t, cloud)
+	stand(t, p, east)
+	var wants []provision.Want
+	for n := range 2 {
+		w := machine(fmt.Sprintf("us-east-1-%d", n), provision.KindReplica, east, service.CapacityOnDemand)
+		spot, other := w.Offers[0], w.Offers[0]
+		spot.Capacity, other.Zone = service.CapacitySpot, "us-east-1a"
+		w.Offers = provision.Offerings{spot, w.Offers[0], other}
+		wants = append(wants, w)
+	}
+	_, err := provision.Apply(t.Context(), provision.Diff(wants, nil), p, provision.Options{Parallel: 1})
+	var none *provision.NoCapacityError
+	if !errors.As(err, &none) || !strings.Contains(err.Error(), "VcpuLimitExceeded") {
+		t.Fatalf("got %v, want no room for one of the two", err)
+	}
+	if m := cloud.Machines(); len(m) != 1 || m[0].Zone != "us-east-1a" || m[0].Market != "on_demand" {
+		t.Errorf("made %+v, want one on demand in us-east-1a", m)
+	}
+}
+
+// The request is what the machine was to be: nothing of it may be left to EC2's defaults.
+func TestWhatALaunchAsksFor(t *testing.T) {
+	cloud := newCloud(nil)
+	cloud.Reserve("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
+	p := open(t, cloud)
+	stand(t, p, east)
+	spot := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
+	reserved := machine("us-east-1-1", provision.KindReplica, east, service.CapacityReserved)
+	reserved.Offers[0].Reservation = "cr-mine"
+	committed := machine("us-east-1-2", provision.KindReplica, east, service.CapacityReserved)
+	balancer := machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand)
+	balancer.Fixed, balancer.Build = "fixed", "build"
+	launch(t, p, spot, reserved, committed, balancer)
+	common := map[string]string{
+		"MinCount": "1", "MaxCount": "1", "InstanceInitiatedShutdownBehavior": "terminate",
+		"MetadataOptions.HttpTokens": "required", "MetadataOptions.HttpPutResponseHopLimit": "1",
+		"NetworkInterface.1.AssociatePublicIpAddress": "true", "NetworkInterface.1.SubnetId": "subnet-us-east-1b",
+		"BlockDeviceMapping.1.Ebs.VolumeSize": "250", "BlockDeviceMapping.1.Ebs.DeleteOnTermination": "true",
+		"UserData": base64.StdEncoding.EncodeToString([]byte("#cloud-config\n")),
+	}
+	for id, special := range map[string]map[string]string{
+		"us-east-1-0": {
+			"ImageId":      "resolve:ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-ubuntu-22.04/latest/ami-id",
+			"InstanceType": "g6.xlarge", "InstanceMarketOptions.MarketType": "spot", "InstanceMarketOptions.SpotOptions.InstanceInterruptionBehavior": "terminate",
+			"IamInstanceProfile.Name": "skyserve-chat-replica", "CapacityReservationSpecification.CapacityReservationPreference": "",
+		},
+		"us-east-1-1": {"InstanceMarketOptions.MarketType": "", "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId": "cr-mine"},
+		"us-east-1-2": {"CapacityReservationSpecification.CapacityReservationPreference": "open"},
+		"lb-us-east-1-0": {
+			"ImageId":      "resolve:ssm:/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id",
+			"InstanceType": "c7i.large", "IamInstanceProfile.Name": "skyserve-chat-balancer", "CapacityReservationSpecification.CapacityReservationPreference": "none",
+		},
+	} {
+		i := slices.IndexFunc(cloud.Machines(), func(m fakecloud.AWSMachine) bool { return m.Tags["skyserve:id"] == id })
+		request := cloud.Machines()[i].Request
+		want := maps.Clone(common)
+		maps.Copy(want, special)
+		for key, value := range want {
+			if request[key] != value {
+				t.Errorf("%s: %s is %q, want %q", id, key, request[key], value)
+			}
+		}
+		if len(request["ClientToken"]) == 0 || len(request["ClientToken"]) > 64 {
+			t.Errorf("%s: the client token is %q", id, request["ClientToken"])
+		}
+	}
+	tags := cloud.Machines()[3].Tags
+	want := map[string]string{
+		"Name": "chat/lb-us-east-1-0", "skyserve:service": "chat", "skyserve:owner": "me", "skyserve:id": "lb-us-east-1-0", "skyserve:kind": "balancer",
+		"skyserve:spec": "m1", "skyserve:fixed": "fixed", "skyserve:build": "build", "skyserve:capacity": "on_demand", "skyserve:price": "0.08925",
+		"skyserve:label:role": "balancer", "skyserve:label:model": "org/llama",
+	}
+	if !maps.Equal(tags, want) {
+		t.Errorf("tags are %q, want %q", tags, want)
+	}
+}
+
+// A listed machine tells what it runs on, what it costs and where it is reached.
+func TestListedMachine(t *testing.T) {
+	cloud := newCloud(nil)
+	p := open(t, cloud)
+	stand(t, p, east)
+	w := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
+	w.CostPerHour = 0.37
+	launch(t, p, w)
+	list(t, p) // now it runs
+	have := list(t, p)
+	i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == w.ID })
+	o := have[i]
+	want := provision.Offering{
+		Type: "g6.xlarge", Region: east, Zone: "us-east-1b", Capacity: service.CapacitySpot, GPU: "L4", GPUs: 1, VCPUs: 4,
+		PricePerHour: 0.37, PriceFrom: "price at launch",
+	}
+	if o.Offering == nil || *o.Offering != want || o.CostPerHour != 0.37 {
+		t.Errorf("it runs on %+v for %v, want %+v", o.Offering, o.CostPerHour, want)
+	}
+	if !strings.HasPrefix(o.Address, "http://203.0.") || o.Started.IsZero() || o.Labels["model"] != "org/llama" {
+		t.Errorf("it is reached at %q with labels %q, since %v", o.Address, o.Labels, o.Started)
+	}
+	if text, err := p.Console(t.Context(), o); text != "" || err != nil {
+		t.Errorf("its console says %q, %v before it wrote anything", text, err)
+	}
+	cloud.Print(o.Handle, "skyserve: key of ...\n")
+	if text, err := p.Console(t.Context(), o); text != "skyserve: key of ...\n" || err != nil {
+		t.Errorf("its console says %q, %v", text, err)
+	}
+	o.Handle = "i-0"
+	if _, err := p.Console(t.Context(), o); err == nil || !strings.Contains(err.Error(), "reading the console of us-east-1-0 (i-0) in aws/us-east-1: ec2:GetConsoleOutput: InvalidInstanceID.NotFound") {
+		t.Errorf("of a machine that is not there: %v", err)
+	}
+}
+
+// A machine that ended is made anew, however EC2 remembers the one before.
+func TestLaunchAfterTheEnd(t *testing.T) {
+	for name, end := range map[string]func(*fakecloud.AWS, string){
+		"interrupted by the cloud":       (*fakecloud.AWS).Interrupt,
+		"terminated by hand":             (*fakecloud.AWS).Vanish,
+		"and no longer in EC2's lists":   func(c *fakecloud.AWS, id string) { c.Vanish(id); c.Forget() },
+		"interrupted, and lists do lag":  (*fakecloud.AWS).Interrupt,
+		"stopped by hand, then replaced": (*fakecloud.AWS).Stop,
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fakecloud.Faults{}
+			cloud := newCloud(f)
+			p := open(t, cloud)
+			stand(t, p, east)
+			w := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
+			for range 3 {
+				launch(t, p, w)
+				if strings.Contains(name, "lag") {
+					f.Unseen = 1
+				}
+				end(cloud, cloud.Machines()[0].ID)
+				list(t, p)
+				if changes := provision.Diff([]provision.Want{w}, only(list(t, p), w.ID)); len(changes) != 1 || changes[0].Action != provision.ActionLaunch {
+					t.Fatalf("after its end there is to do: %+v, want a launch", changes)
+				}
+				for _, o := range only(list(t, p), w.ID) { // what stopped is removed
+					if err := p.Terminate(t.Context(), o); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			launch(t, p, w)
+			launch(t, p, w)
+			if m := cloud.Machines(); len(m) != 1 || m[0].State == "stopped" {
+				t.Errorf("there is %+v, want one that runs", m)
+			}
+		})
+	}
+}
+
+// only are the objects of an id.
+func only(have []provision.Object, id string) []provision.Object {
+	return slices.DeleteFunc(have, func(o provision.Object) bool { return o.ID != id })
+}
+
+// A replacement may stand beside what it replaces.
+func TestLaunchBesideAnother(t *testing.T) {
+	cloud := newCloud(nil)
+	p := open(t, cloud)
+	stand(t, p, east)
+	w := machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand)
+	launch(t, p, w)
+	next := w
+	next.Spec = "m2"
+	launch(t, p, next, next)
+	var specs []string
+	for _, o := range only(list(t, p), w.ID) {
+		specs = append(specs, o.Spec)
+	}
+	if slices.Sort(specs); !slices.Equal(specs, []string{"m1", "m2"}) {
+		t.Errorf("there are %q, want the old one and one new one", specs)
+	}
+}
+
+// What cannot be made says why, and says it in one line.
+func TestLaunchErrors(t *testing.T) {
+	good := func() provision.Want {
+		return machine("us-east-1-0", provision.KindReplica, east, service.CapacityOnDemand)
+	}
+	for want, change := range map[string]func(*provision.Want, *fakecloud.AWS){
+		`finding the region "aws/eu-west-9": this provider knows us-east-1, us-west-2`: func(w *provision.Want, _ *fakecloud.AWS) { w.Region = "aws/eu-west-9" },
+		"launching us-east-1-0 in aws/us-east-1: reading what is wanted: one offering has to be chosen, found 0": func(w *provision.Want, _ *fakecloud.AWS) {
+			w.Offers = nil
+		},
+		"user data has 20000 bytes, EC2 takes 16384": func(w *provision.Want, _ *fakecloud.AWS) {
+			w.Machine.UserData = strings.Repeat("x", 20000)
+		},
+		"on_demand g99.metal in us-east-1b: ec2:RunInstances: InvalidParameterValue: Invalid value 'g99.metal' for InstanceType.": func(w *provision.Want, _ *fakecloud.AWS) {
+			w.Offers[0].Type = "g99.metal"
+		},
+		"the default VPC vpc-us-east-1 has no default subnet there; make one with `aws ec2 create-default-subnet --availability-zone us-east-1b`": func(_ *provision.Want, c *fakecloud.AWS) {
+			c.DropSubnet("us-east-1", "us-east-1b")
+		},
+		"finding the default VPC of us-west-2: there is none; make one with `aws ec2 create-default-vpc --region us-west-2`": func(w *provision.Want, c *fakecloud.AWS) {
+			c.DropNetwork("us-west-2")
+			w.Region = west
+		},
+		"finding the security group skyserve-chat-replica: there is none: make the firewall of every replica of chat first": func(w *provision.Want, _ *fakecloud.AWS) {
+			w.Region, w.Offers[0].Zone = west, "us-west-2a"
+		},
+		"it is not said what machine it is": func(w *provision.Want, _ *fakecloud.AWS) { w.Machine = nil },
+	} {
+		t.Run(want, func(t *testing.T) {
+			cloud := newCloud(nil)
+			stand(t, open(t, cloud), east)
+			w := good()
+			change(&w, cloud)
+			_, err := open(t, cloud).Launch(t.Context(), w)
+			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("got %v, want %s", err, want)
+			}
+		})
+	}
+}
+
+// Of a name that another owner has, nothing is made.
+func TestAnotherOwnersName(t *testing.T) {
+	cloud := newCloud(nil)
+	p := open(t, cloud)
+	launch(t, p, chat()...)
+	before := cloud.Left()
+	for _, w := range chat() {
+		w.Owner = "they"
+		_, err := open(t, cloud).Launch(t.Context(), w)
+		var owned *provision.OwnedError
+		if !errors.As(err, &owned) || owned.Owner != "me" || owned.What != "the service chat" {
+			t.Errorf("%s: got %v, want that it is mine", w.ID, err)
+		}
+	}
+	if after := cloud.Left(); !slices.Equal(before, after) {
+		t.Errorf("there was %q, there is %q", before, after)
+	}
+}

@@ -1,0 +1,149 @@
+package aws_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/aws"
+	"skyserve/provision/fakecloud"
+)
+
+func TestOfferings(t *testing.T) {
+	cloud := newCloud(nil)
+	cloud.PageSize = 3
+	cloud.Offers = func(zone, name string) bool {
+		return name == "g6.xlarge" && zone != "us-east-1c" || name == "c7i.large" || name == "p5.48xlarge" && zone == "us-east-1a"
+	}
+	cloud.SpotPrice = func(zone, name string) string {
+		if name == "g6.xlarge" && zone == "us-east-1b" {
+			return "0.3612"
+		}
+		return ""
+	}
+	cloud.DropSubnet("us-east-1", "us-east-1c")
+	offers, err := open(t, cloud).Offerings(t.Context(), east)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, o := range offers {
+		got = append(got, fmt.Sprintf("%s %d %s %g (%s)", o, o.GPUs, o.GPU, o.PricePerHour, o.PriceFrom))
+	}
+	want := []string{
+		"on_demand c7i.large in us-east-1a 0  0.08925 (list price in us-east-1)",
+		"spot c7i.large in us-east-1a 0  0 ()",
+		"reserved c7i.large in us-east-1a 0  0.08925 (list price in us-east-1)",
+		"on_demand c7i.large in us-east-1b 0  0.08925 (list price in us-east-1)",
+		"spot c7i.large in us-east-1b 0  0 ()",
+		"reserved c7i.large in us-east-1b 0  0.08925 (list price in us-east-1)",
+		"on_demand g6.xlarge in us-east-1a 1 L4 0.8048 (list price in us-east-1)",
+		"spot g6.xlarge in us-east-1a 1 L4 0.4 (list price in us-east-1)",
+		"reserved g6.xlarge in us-east-1a 1 L4 0.8048 (list price in us-east-1)",
+		"on_demand g6.xlarge in us-east-1b 1 L4 0.8048 (list price in us-east-1)",
+		"spot g6.xlarge in us-east-1b 1 L4 0.3612 (spot price in us-east-1b)",
+		"reserved g6.xlarge in us-east-1b 1 L4 0.8048 (list price in us-east-1)",
+		"on_demand p5.48xlarge in us-east-1a 8 H100 55.04 (list price in us-east-1)",
+		"spot p5.48xlarge in us-east-1a 8 H100 0 ()",
+		"reserved p5.48xlarge in us-east-1a 8 H100 55.04 (list price in us-east-1)",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+func TestQuotas(t *testing.T) {
+	cloud := newCloud(nil)
+	p := open(t, cloud)
+	stand(t, p, east)
+	launch(t, p,
+		machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot),
+		machine("us-east-1-1", provision.KindReplica, east, service.CapacityOnDemand),
+		machine("us-east-1-2", provision.KindReplica, east, service.CapacityOnDemand),
+		machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand))
+	cloud.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 32}
+	cloud.Defaults = map[string]float64{"L-417A185B": 0, "L-C4BD4855": 0}
+	got, err := p.Quotas(t.Context(), east)
+	want := []provision.Quota{
+		{Region: east, Name: "G and VT instances on demand", Code: "L-DB2E81BA", Unit: "vcpus", Limit: 64, Used: 8},
+		{Region: east, Name: "G and VT instances as spot", Code: "L-3819A6DF", Unit: "vcpus", Limit: 32, Used: 4},
+		{Region: east, Name: "P instances on demand", Code: "L-417A185B", Unit: "vcpus"},
+		{Region: east, Name: "P5 instances as spot", Code: "L-C4BD4855", Unit: "vcpus"},
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	cloud.Defaults = nil
+	if _, err := p.Quotas(t.Context(), east); err == nil || !strings.Contains(err.Error(), "L-417A185B") {
+		t.Errorf("without a default: got %v, want the quota that is not known", err)
+	}
+}
+
+func TestDoctor(t *testing.T) {
+	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	well := []string{
+		"ok aws: credentials: arn:aws:iam::123456789012:user/operator", "ok aws: clock: 0s ahead of AWS's", "ok aws: listing identities",
+		"ok aws/us-east-1: network: vpc-us-east-1 with subnets in 3 zones", "ok aws/us-east-1: launching machines", "ok aws/us-east-1: making firewalls",
+		"ok aws/us-west-2: network: vpc-us-west-2 with subnets in 3 zones", "ok aws/us-west-2: launching machines", "ok aws/us-west-2: making firewalls",
+	}
+	tests := []struct {
+		name   string
+		change func(*fakecloud.AWS)
+		only   []string // the findings that are not well
+	}{
+		{"all is well", func(*fakecloud.AWS) {}, nil},
+		{"the session has ended", func(c *fakecloud.AWS) { c.Deny = func(_, _ string) string { return "ExpiredToken" } }, []string{
+			"NO aws: credentials: sts:GetCallerIdentity: ExpiredToken: You are not authorized to perform this operation: sts:GetCallerIdentity (log in again: aws sso login, or fetch new session keys)",
+		}},
+		{"the clock is wrong", func(c *fakecloud.AWS) { c.Now = func() time.Time { return noon.Add(-10 * time.Minute) } }, []string{
+			"NO aws: clock: 10m0s ahead of AWS's (set this machine's clock: AWS refuses signatures that are five minutes off)",
+		}},
+		{"nothing may be launched in one region", func(c *fakecloud.AWS) {
+			c.Deny = func(region, action string) string {
+				if region == "us-west-2" && action == "ec2:RunInstances" {
+					return "UnauthorizedOperation"
+				}
+				return ""
+			}
+		}, []string{
+			"NO aws/us-west-2: launching machines: ec2:RunInstances: UnauthorizedOperation: You are not authorized to perform this operation: ec2:RunInstances (let the caller do ec2:RunInstances by an IAM policy)",
+		}},
+		{"a region has no network", func(c *fakecloud.AWS) { c.DropNetwork("us-east-1") }, []string{
+			"NO aws/us-east-1: network: finding the default VPC of us-east-1: there is none; make one with `aws ec2 create-default-vpc --region us-east-1` ()",
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			cloud := newCloud(nil)
+			cloud.Now = func() time.Time { return noon }
+			tt.change(cloud)
+			c := config(cloud, "us-east-1", "us-west-2")
+			c.Now = func() time.Time { return noon }
+			p, err := aws.New(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var good, bad []string
+			for _, f := range p.Doctor(t.Context()) {
+				if f.OK {
+					good = append(good, "ok "+f.Where+": "+f.What)
+				} else {
+					bad = append(bad, "NO "+f.Where+": "+f.What+" ("+f.Hint+")")
+				}
+			}
+			if !slices.Equal(bad, tt.only) {
+				t.Errorf("not well are %q, want %q", bad, tt.only)
+			}
+			if tt.only == nil && !slices.Equal(good, well) {
+				t.Errorf("well are %q, want %q", good, well)
+			}
+			if left := cloud.Left(); len(left) != 0 {
+				t.Errorf("looking made %q", left)
+			}
+		})
+	}
+}

@@ -1,0 +1,97 @@
+package aws
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"skyserve/provision"
+)
+
+// trustPolicy lets EC2 hand a role to machines.
+const trustPolicy = `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":"ec2.amazonaws.com"},"Action":"sts:AssumeRole"}]}`
+
+// statement is one permission of a policy; a map is written in the order of its keys.
+type statement struct {
+	Effect    string                       `json:"Effect"`
+	Action    []string                     `json:"Action"`
+	Resource  []string                     `json:"Resource"`
+	Condition map[string]map[string]string `json:"Condition,omitempty"`
+}
+
+// policyFor is what machines of a service may do with these grants, as a policy of
+// IAM; empty where they may do nothing. The same grants give the same text.
+func policyFor(name, owner, partition string, grants []provision.Grant) (string, error) {
+	if !slices.Contains(grants, provision.GrantOperate) {
+		return "", nil
+	}
+	text, err := json.Marshal(struct {
+		Version   string
+		Statement []statement
+	}{"2012-10-17", operate(name, owner, "arn:"+partition+":")})
+	return string(text), err
+}
+
+// operate lets a machine launch, list and end what carries the tags of its service.
+// What EC2 lists cannot be narrowed to tags; everything else is.
+func operate(name, owner, arn string) []statement {
+	tagged := map[string]map[string]string{"StringEquals": {"aws:RequestTag/" + tagService: name, "aws:RequestTag/" + tagOwner: owner}}
+	ours := map[string]map[string]string{"StringEquals": {"aws:ResourceTag/" + tagService: name, "aws:ResourceTag/" + tagOwner: owner}}
+	launching := map[string]map[string]string{"StringEquals": {
+		"aws:RequestTag/" + tagService: name, "aws:RequestTag/" + tagOwner: owner, "ec2:CreateAction": "RunInstances",
+	}}
+	toEC2 := map[string]map[string]string{"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+	ec2 := func(kinds ...string) []string {
+		var resources []string
+		for _, k := range kinds {
+			resources = append(resources, arn+"ec2:*:*:"+k+"/*")
+		}
+		return resources
+	}
+	allow := func(actions, resources []string, condition map[string]map[string]string) statement {
+		return statement{"Allow", actions, resources, condition}
+	}
+	return []statement{
+		allow([]string{
+			"ec2:DescribeInstances", "ec2:DescribeInstanceTypeOfferings", "ec2:DescribeSecurityGroups", "ec2:DescribeSpotPriceHistory",
+			"ec2:DescribeSubnets", "ec2:DescribeVpcs",
+		}, []string{"*"}, nil),
+		allow([]string{"ec2:RunInstances"}, ec2("instance", "volume"), tagged),
+		allow([]string{"ec2:RunInstances"}, ec2("security-group"), ours),
+		allow([]string{"ec2:RunInstances"}, append(ec2("network-interface", "subnet", "spot-instances-request", "capacity-reservation"), arn+"ec2:*::image/*"), nil),
+		allow([]string{"ec2:CreateTags"}, ec2("instance", "volume"), launching),
+		allow([]string{"ec2:GetConsoleOutput", "ec2:TerminateInstances"}, ec2("instance"), ours),
+		allow([]string{"ssm:GetParameters"}, []string{arn + "ssm:*:*:parameter/aws/service/*"}, nil),
+		allow([]string{"iam:PassRole"}, []string{arn + "iam::*:role" + iamPath(name) + "*"}, toEC2),
+	}
+}
+
+// partitionOf is the part of AWS that a region is in.
+func partitionOf(region string) string {
+	switch {
+	case strings.HasPrefix(region, "cn-"):
+		return "aws-cn"
+	case strings.HasPrefix(region, "us-gov-"):
+		return "aws-us-gov"
+	}
+	return "aws"
+}
+
+// grantsTag writes grants into a tag.
+func grantsTag(grants []provision.Grant) string {
+	var words []string
+	for _, g := range grants {
+		words = append(words, string(g))
+	}
+	slices.Sort(words)
+	return strings.Join(words, " ")
+}
+
+// grantsOf reads what grantsTag wrote.
+func grantsOf(tag string) []provision.Grant {
+	var grants []provision.Grant
+	for word := range strings.FieldsSeq(tag) {
+		grants = append(grants, provision.Grant(word))
+	}
+	return grants
+}

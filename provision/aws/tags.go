@@ -1,0 +1,161 @@
+package aws
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	iamtypes "github.com/aws/aws-sdk-go-v2/service/iam/types"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// The tags of everything that is made. All that an object is listed with is in
+// them, or in what they are on.
+const (
+	tagPrefix      = "skyserve:"
+	tagService     = tagPrefix + "service"
+	tagOwner       = tagPrefix + "owner"
+	tagID          = tagPrefix + "id"
+	tagKind        = tagPrefix + "kind"
+	tagSpec        = tagPrefix + "spec"
+	tagFixed       = tagPrefix + "fixed"
+	tagBuild       = tagPrefix + "build"
+	tagCapacity    = tagPrefix + "capacity"
+	tagReservation = tagPrefix + "reservation"
+	tagPrice       = tagPrefix + "price"  // USD an hour
+	tagRules       = tagPrefix + "rules"  // of a firewall, as it should be
+	tagGrants      = tagPrefix + "grants" // of an identity, as it should be
+	tagLabel       = tagPrefix + "label:" // and the label's name
+	tagName        = "Name"               // what the console shows
+)
+
+// labelRole says whose firewall or identity an object is, and has.
+const labelRole = "role"
+
+// globalRegion is the region of what AWS has once for all regions.
+const globalRegion = service.Region(service.CloudAWS + "/global")
+
+// tagsOf are the tags of what is wanted; those without a value are left out.
+func tagsOf(w provision.Want) map[string]string {
+	tags := map[string]string{
+		tagService: w.Service, tagOwner: w.Owner, tagID: w.ID, tagKind: string(w.Kind), tagSpec: w.Spec,
+		tagFixed: w.Fixed, tagBuild: w.Build, tagName: w.Service + "/" + w.ID,
+	}
+	if len(w.Offers) == 1 {
+		o := w.Offers[0]
+		tags[tagCapacity], tags[tagReservation] = string(o.Capacity), o.Reservation
+		if w.CostPerHour > 0 {
+			tags[tagPrice] = strconv.FormatFloat(w.CostPerHour, 'f', -1, 64)
+		}
+	}
+	for name, value := range w.Labels {
+		tags[tagLabel+name] = value
+	}
+	maps.DeleteFunc(tags, func(_, value string) bool { return value == "" })
+	return tags
+}
+
+// objectOf is what tags say of the thing that they are on; false where they are
+// not those of a service.
+func objectOf(tags map[string]string, region service.Region, handle string) (provision.Object, bool) {
+	o := provision.Object{
+		ID: tags[tagID], Kind: provision.Kind(tags[tagKind]), Service: tags[tagService], Owner: tags[tagOwner], Region: region,
+		Spec: tags[tagSpec], Fixed: tags[tagFixed], Build: tags[tagBuild], Handle: handle,
+	}
+	for key, value := range tags {
+		if name, ok := strings.CutPrefix(key, tagLabel); ok {
+			if o.Labels == nil {
+				o.Labels = map[string]string{}
+			}
+			o.Labels[name] = value
+		}
+	}
+	return o, o.Service != "" && o.ID != "" && o.Kind != ""
+}
+
+// objectFor is what w is once it was made.
+func objectFor(w provision.Want, handle string) provision.Object {
+	o, _ := objectOf(tagsOf(w), w.Region, handle)
+	return o
+}
+
+// groupName is the security group of a role of machine. It is the same for every
+// owner: who comes second finds it taken.
+func groupName(name, role string) string { return "skyserve-" + name + "-" + role }
+
+// roleName is the IAM role, and its instance profile, of a role of machine. IAM
+// allows 64 letters: a longer name ends in a hash of itself.
+func roleName(name, role string) string {
+	const most, digits = 64, 12
+	full := groupName(name, role)
+	if len(full) <= most {
+		return full
+	}
+	sum := sha256.Sum256([]byte(full))
+	return full[:most-1-digits] + "-" + hex.EncodeToString(sum[:])[:digits]
+}
+
+// iamPath is where a service's roles and profiles stand; of all services, where the
+// name is empty.
+func iamPath(name string) string {
+	if name == "" {
+		return "/skyserve/"
+	}
+	return "/skyserve/" + name + "/"
+}
+
+// ec2Tags are tags as EC2 takes them, in order.
+func ec2Tags(tags map[string]string) []ec2types.Tag {
+	var all []ec2types.Tag
+	for _, key := range slices.Sorted(maps.Keys(tags)) {
+		all = append(all, ec2types.Tag{Key: aws.String(key), Value: aws.String(tags[key])})
+	}
+	return all
+}
+
+// iamTags are tags as IAM takes them, in order.
+func iamTags(tags map[string]string) []iamtypes.Tag {
+	var all []iamtypes.Tag
+	for _, key := range slices.Sorted(maps.Keys(tags)) {
+		all = append(all, iamtypes.Tag{Key: aws.String(key), Value: aws.String(tags[key])})
+	}
+	return all
+}
+
+func fromEC2Tags(all []ec2types.Tag) map[string]string {
+	tags := map[string]string{}
+	for _, t := range all {
+		tags[aws.ToString(t.Key)] = aws.ToString(t.Value)
+	}
+	return tags
+}
+
+func fromIAMTags(all []iamtypes.Tag) map[string]string {
+	tags := map[string]string{}
+	for _, t := range all {
+		tags[aws.ToString(t.Key)] = aws.ToString(t.Value)
+	}
+	return tags
+}
+
+// missing are the tags of want that have does not have so.
+func missing(want, have map[string]string) map[string]string {
+	lack := maps.Clone(want)
+	maps.DeleteFunc(lack, func(key, value string) bool { return have[key] == value })
+	return lack
+}
+
+// ownedError is what is there of the same service under another owner, or nil.
+func ownedError(w provision.Want, tags map[string]string) error {
+	if tags[tagService] == w.Service && tags[tagOwner] == w.Owner {
+		return nil
+	}
+	return &provision.OwnedError{What: "the service " + w.Service, Where: string(w.Region), Owner: tags[tagOwner]}
+}

@@ -1,0 +1,192 @@
+package fakecloud
+
+import (
+	"encoding/base64"
+	"net/http"
+	"strings"
+)
+
+// ec2Token is what a client token made, and of which request.
+type ec2Token struct {
+	instance string
+	words    string
+}
+
+// maxUserData is the most that user data may have, before base64.
+const maxUserData = 16 << 10
+
+// ec2Images are the parameters by which an image may be named.
+var ec2Images = []string{
+	"/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-ubuntu-22.04/latest/ami-id",
+	"/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id",
+}
+
+type runAnswer struct {
+	Reservation string           `xml:"reservationId"`
+	Instances   []ec2InstanceDoc `xml:"instancesSet>item"`
+}
+
+func (r *ec2Region) runInstances(f awsForm) (any, error) {
+	token, words := f.get("ClientToken"), f.words("Action", "Version")
+	if before, used := r.tokens[token]; used && token != "" {
+		return r.again(before, words)
+	}
+	i, err := r.readInstance(f)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.admit(i, f); err != nil {
+		return nil, err
+	}
+	i.id, i.launched, i.number, i.state = r.aws.id("i"), r.aws.now(), r.aws.next, "pending"
+	i.unseen = r.aws.faults.Unseen
+	r.instances[i.id] = i
+	if token != "" {
+		r.tokens[token] = ec2Token{i.id, words}
+	}
+	return runAnswer{"r-" + i.id, []ec2InstanceDoc{i.doc(i.state)}}, nil
+}
+
+// again answers a request whose token was used before.
+func (r *ec2Region) again(before ec2Token, words string) (any, error) {
+	i := r.instances[before.instance]
+	switch {
+	case before.words != words:
+		return nil, badRequest("IdempotentParameterMismatch", "The client token was used with other parameters")
+	case i == nil:
+		return nil, badRequest("IdempotentInstanceTerminated", "The instance of this client token has been terminated")
+	}
+	return runAnswer{"r-" + i.id, []ec2InstanceDoc{i.doc(i.state)}}, nil
+}
+
+// readInstance takes an instance from a request and checks what it names.
+func (r *ec2Region) readInstance(f awsForm) (*ec2Instance, error) {
+	face := f.sub("NetworkInterface.1")
+	i := &ec2Instance{
+		token: f.get("ClientToken"), image: f.get("ImageId"), kind: f.get("InstanceType"), market: "on_demand",
+		subnet: face.get("SubnetId"), group: face.get("SecurityGroupId.1"), profile: f.get("IamInstanceProfile.Name"),
+		tags: f.tagsFor("instance"), request: f,
+	}
+	if f.get("InstanceMarketOptions.MarketType") == "spot" {
+		i.market = "spot"
+	}
+	if err := r.placeInstance(i); err != nil {
+		return nil, err
+	}
+	parameter, resolved := strings.CutPrefix(i.image, "resolve:ssm:")
+	known := strings.HasPrefix(i.image, "ami-")
+	for _, name := range ec2Images {
+		known = known || resolved && name == parameter
+	}
+	text, err := base64.StdEncoding.DecodeString(f.get("UserData"))
+	switch {
+	case !known:
+		return nil, badRequest("InvalidAMIID.NotFound", "The image id '[%s]' does not exist", i.image)
+	case err != nil:
+		return nil, badRequest("InvalidUserData.Malformed", "Invalid BASE64 encoding of user data.")
+	case len(text) > maxUserData:
+		return nil, badRequest("InvalidParameterValue", "User data is limited to 16384 bytes")
+	case ec2Types[i.kind] == 0:
+		return nil, badRequest("InvalidParameterValue", "Invalid value '%s' for InstanceType.", i.kind)
+	case i.group != "" && (r.groups[i.group] == nil || r.groups[i.group].gone):
+		return nil, badRequest("InvalidGroup.NotFound", "The security group '%s' does not exist", i.group)
+	}
+	return i, r.aws.checkProfile(i.profile)
+}
+
+// placeInstance finds the zone of an instance: its subnet's, or the first.
+func (r *ec2Region) placeInstance(i *ec2Instance) error {
+	for _, s := range r.subnets {
+		if i.subnet == "" || i.subnet == s.ID {
+			i.subnet, i.zone = s.ID, s.Zone
+			return nil
+		}
+	}
+	if i.subnet != "" {
+		return badRequest("InvalidSubnetID.NotFound", "The subnet ID '%s' does not exist", i.subnet)
+	}
+	return badRequest("VPCIdNotSpecified", "No default VPC for this user")
+}
+
+// checkProfile refuses an instance profile that EC2 does not know, or not yet.
+func (a *AWS) checkProfile(name string) error {
+	if name == "" {
+		return nil
+	}
+	p := a.profiles[name]
+	if p == nil || p.lag > 0 {
+		if p != nil {
+			p.lag--
+		}
+		return badRequest("InvalidParameterValue", "Value (%s) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name", name)
+	}
+	return nil
+}
+
+// capacityCodes are the codes of capacity that EC2 gives as its own failures.
+var capacityCodes = map[string]int{
+	"InsufficientInstanceCapacity": http.StatusInternalServerError,
+	"InsufficientHostCapacity":     http.StatusInternalServerError,
+	"InsufficientCapacity":         http.StatusInternalServerError,
+}
+
+// admit refuses an instance for which there is no capacity, or no quota.
+func (r *ec2Region) admit(i *ec2Instance, f awsForm) error {
+	if !r.offers(i.zone, i.kind) {
+		return badRequest("Unsupported", "Your requested instance type (%s) is not supported in your requested Availability Zone (%s).", i.kind, i.zone)
+	}
+	if r.aws.Refuse != nil {
+		if code := r.aws.Refuse(i.zone, i.kind, i.market); code != "" {
+			status := max(http.StatusBadRequest, capacityCodes[code])
+			return awsRefusal(status, code, "We currently do not have sufficient %s capacity in the Availability Zone you requested (%s).", i.kind, i.zone)
+		}
+	}
+	if err := r.reserve(i, f.sub("CapacityReservationSpecification")); err != nil {
+		return err
+	}
+	return r.admitQuota(i)
+}
+
+// ec2Reservation is a capacity reservation.
+type ec2Reservation struct {
+	id, zone, kind string
+	count          int
+	open           bool // fills itself with instances that match; else only with those that name it
+}
+
+// Reserve adds a capacity reservation in a zone of a region.
+func (a *AWS) Reserve(region, id, zone, instanceType string, count int, open bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.regions[region].reserved = append(a.regions[region].reserved, &ec2Reservation{id, zone, instanceType, count, open})
+}
+
+// reserve finds the reservation that an instance asks for.
+func (r *ec2Region) reserve(i *ec2Instance, asked awsForm) error {
+	target, preference := asked.get("CapacityReservationTarget.CapacityReservationId"), asked.get("CapacityReservationPreference")
+	if preference == "none" || i.market == "spot" && target == "" {
+		return nil
+	}
+	for _, c := range r.reserved {
+		named := target == c.id || target == "" && c.open
+		if named && c.zone == i.zone && c.kind == i.kind && r.filled(c.id) < c.count {
+			i.reservation = c.id
+			return nil
+		}
+	}
+	if target != "" || preference == "capacity-reservations-only" {
+		return badRequest("ReservationCapacityExceeded", "The requested capacity reservation does not have sufficient compatible and available capacity")
+	}
+	return nil
+}
+
+// filled counts the instances in a reservation.
+func (r *ec2Region) filled(id string) int {
+	n := 0
+	for _, i := range r.instances {
+		if i.reservation == id && i.counts() {
+			n++
+		}
+	}
+	return n
+}
