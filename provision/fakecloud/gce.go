@@ -80,6 +80,7 @@ var gceRoutes = []gceRoute{
 	{"compute.instances.insert", "POST " + gceProject + "/zones/{zone}/instances", (*GCE).insertInstance},
 	{"compute.instances.get", "GET " + gceProject + "/zones/{zone}/instances/{name}", (*GCE).getInstance},
 	{"compute.instances.delete", "DELETE " + gceProject + "/zones/{zone}/instances/{name}", (*GCE).deleteInstance},
+	{"compute.instances.getGuestAttributes", "GET " + gceProject + "/zones/{zone}/instances/{name}/getGuestAttributes", (*GCE).getGuestAttributes},
 	{"compute.instances.aggregatedList", "GET " + gceProject + "/aggregated/instances", (*GCE).listInstances},
 	{"compute.zoneOperations.get", "GET " + gceProject + "/zones/{zone}/operations/{name}", (*GCE).getOperation},
 	{"compute.firewalls.insert", "POST " + gceProject + "/global/firewalls", (*GCE).insertFirewall},
@@ -101,7 +102,7 @@ func (g *GCE) answer(w http.ResponseWriter, r *http.Request, route gceRoute) {
 	})
 	defer end()
 	var fail *gceError
-	var reply any
+	var reply []byte
 	switch outcome {
 	case Refused:
 		Cut()
@@ -122,8 +123,9 @@ func (g *GCE) answer(w http.ResponseWriter, r *http.Request, route gceRoute) {
 	}
 }
 
-// serve moves time on and does a call, if its caller may.
-func (g *GCE) serve(r *http.Request, route gceRoute) (any, *gceError) {
+// serve moves time on and does a call, if its caller may. The reply is text, for
+// what it shows goes on changing.
+func (g *GCE) serve(r *http.Request, route gceRoute) ([]byte, *gceError) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.calls++
@@ -131,7 +133,11 @@ func (g *GCE) serve(r *http.Request, route gceRoute) (any, *gceError) {
 	if fail := g.admit(r, route); fail != nil {
 		return nil, fail
 	}
-	return route.serve(g, r)
+	reply, fail := route.serve(g, r)
+	if fail != nil {
+		return nil, fail
+	}
+	return gceText(reply), nil
 }
 
 // admit checks who calls, what for, and what the fake was told to refuse.
@@ -193,17 +199,22 @@ func gceFail(status int, reason, format string, args ...any) *gceError {
 }
 
 func (e *gceError) write(w http.ResponseWriter) {
-	writeGCE(w, e.status, map[string]any{"error": map[string]any{
+	writeGCE(w, e.status, gceText(map[string]any{"error": map[string]any{
 		"code": e.status, "message": e.message,
 		"errors": []map[string]string{{"message": e.message, "domain": "global", "reason": e.reason}},
-	}})
+	}}))
 }
 
-func writeGCE(w http.ResponseWriter, status int, reply any) {
+// gceText is a reply as JSON. All that the fake replies can be written as that.
+func gceText(reply any) []byte {
 	text, err := json.Marshal(reply)
 	if err != nil {
-		status, text = http.StatusInternalServerError, []byte(err.Error())
+		panic(fmt.Sprintf("fakecloud: writing %T as JSON: %v", reply, err))
 	}
+	return text
+}
+
+func writeGCE(w http.ResponseWriter, status int, text []byte) {
 	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
 	w.WriteHeader(status)
 	w.Write(text) //nolint:errcheck // a caller that has gone needs no answer

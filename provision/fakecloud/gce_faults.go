@@ -1,5 +1,7 @@
 package fakecloud
 
+import "slices"
+
 // GCEFailure is how an operation ends that does not succeed.
 type GCEFailure struct {
 	Code    string // ZONE_RESOURCE_POOL_EXHAUSTED
@@ -95,10 +97,24 @@ func (g *GCE) Preempt(name string) (found bool) {
 
 // SetStatus gives every instance of a name another status, as somebody does who stops it by hand.
 func (g *GCE) SetStatus(name, status string) {
+	g.editInstances(name, func(i *GCEInstance) { i.Status = status })
+}
+
+// SetGuestAttribute writes an attribute as the instances of a name do from inside;
+// those that were made without enable-guest-attributes cannot.
+func (g *GCE) SetGuestAttribute(name, path, value string) {
+	g.editInstances(name, func(i *GCEInstance) {
+		if slices.Contains(i.Metadata.Items, GCEMetadataItem{Key: "enable-guest-attributes", Value: "TRUE"}) {
+			i.guest = map[string]string{path: value}
+		}
+	})
+}
+
+func (g *GCE) editInstances(name string, edit func(*GCEInstance)) {
 	g.locked(func() {
 		for _, at := range g.instances.keys() {
 			if i, _ := g.instances.get(at); i.Name == name {
-				i.Status = status
+				edit(&i)
 				g.instances.set(at, i)
 			}
 		}

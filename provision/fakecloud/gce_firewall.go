@@ -95,6 +95,15 @@ func (g *GCE) firewall(r *http.Request) (GCEFirewall, *gceError) {
 	return f, nil
 }
 
+// firewallToChange finds the rule that a request names, if it can be changed now.
+func (g *GCE) firewallToChange(r *http.Request) (GCEFirewall, *gceError) {
+	f, fail := g.firewall(r)
+	if fail == nil {
+		fail = g.busy("global/firewalls/" + f.Name)
+	}
+	return f, fail
+}
+
 func (g *GCE) getFirewall(r *http.Request) (any, *gceError) {
 	f, fail := g.firewall(r)
 	return f, fail
@@ -104,7 +113,7 @@ func (g *GCE) updateFirewall(r *http.Request) (any, *gceError) {
 	if op := g.repeated(r); op != nil {
 		return op, nil
 	}
-	old, fail := g.firewall(r)
+	old, fail := g.firewallToChange(r)
 	if fail != nil {
 		return nil, fail
 	}
@@ -121,12 +130,14 @@ func (g *GCE) deleteFirewall(r *http.Request) (any, *gceError) {
 	if op := g.repeated(r); op != nil {
 		return op, nil
 	}
-	f, fail := g.firewall(r)
+	f, fail := g.firewallToChange(r)
 	if fail != nil {
 		return nil, fail
 	}
-	g.firewalls.remove(f.Name, g.faults.Unseen)
-	return g.begin(r, "", "delete", "global/firewalls/"+f.Name, func() *GCEFailure { return nil }), nil
+	return g.begin(r, "", "delete", "global/firewalls/"+f.Name, func() *GCEFailure {
+		g.firewalls.remove(f.Name, g.faults.Unseen)
+		return nil
+	}), nil
 }
 
 func (g *GCE) listFirewalls(r *http.Request) (any, *gceError) {

@@ -38,6 +38,8 @@ type GCEInstance struct {
 	NetworkInterfaces   []GCEInterface      `json:"networkInterfaces,omitempty"`
 	ServiceAccounts     []GCEServiceAccount `json:"serviceAccounts,omitempty"`
 	GuestAccelerators   []GCEAccelerator    `json:"guestAccelerators,omitempty"`
+
+	guest map[string]string // what its own programs wrote, by namespace/key
 }
 
 // GCEMetadata is what an instance is told, and everybody who may see it.
@@ -236,6 +238,22 @@ func (g *GCE) getInstance(r *http.Request) (any, *gceError) {
 	return i, fail
 }
 
+// getGuestAttributes shows one of the attributes that an instance wrote.
+func (g *GCE) getGuestAttributes(r *http.Request) (any, *gceError) {
+	i, fail := g.instance(r)
+	if fail != nil {
+		return nil, fail
+	}
+	at := r.FormValue("queryPath")
+	value, ok := i.guest[at]
+	if !ok {
+		return nil, gceFail(http.StatusNotFound, "notFound", "The resource '%s' of type 'Guest Attribute' was not found.", at)
+	}
+	namespace, key, _ := strings.Cut(at, "/")
+	item := map[string]string{"namespace": namespace, "key": key, "value": value}
+	return map[string]any{"kind": "compute#guestAttributes", "queryPath": at, "queryValue": map[string]any{"items": []any{item}}}, nil
+}
+
 func (g *GCE) deleteInstance(r *http.Request) (any, *gceError) {
 	if op := g.repeated(r); op != nil {
 		return op, nil
@@ -245,8 +263,8 @@ func (g *GCE) deleteInstance(r *http.Request) (any, *gceError) {
 		return nil, fail
 	}
 	target := "zones/" + path.Base(i.Zone) + "/instances/" + i.Name
-	if i.Status == gceStopping {
-		return nil, gceFail(http.StatusBadRequest, "resourceNotReady", "The resource 'projects/%s/%s' is not ready", g.project, target)
+	if fail := g.busy(target); fail != nil {
+		return nil, fail
 	}
 	i.Status = gceStopping
 	g.instances.set(i.key(), i)

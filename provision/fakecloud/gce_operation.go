@@ -59,6 +59,16 @@ func (g *GCE) repeated(r *http.Request) *gceOperation {
 	return g.operations[g.requests[r.FormValue("requestId")]]
 }
 
+// busy refuses a change of something that another change is under way of.
+func (g *GCE) busy(target string) *gceError {
+	for _, op := range g.operations {
+		if op.Status != "DONE" && op.TargetLink == g.link(target) {
+			return gceFail(http.StatusBadRequest, "resourceNotReady", "The resource 'projects/%s/%s' is not ready", g.project, target)
+		}
+	}
+	return nil
+}
+
 // advance ends the operations whose time has come, in the order in which they were begun.
 func (g *GCE) advance() {
 	running := slices.Collect(maps.Values(g.operations))

@@ -18,8 +18,13 @@
 // made here, since what an account may do is decided in the project's policy, which
 // belongs to the operator. Balancers run as the project's default Compute
 // Engine account unless another is named, with no scope but compute; replicas run as
-// nobody. An account of your own needs the roles Compute Instance Admin (v1), and
-// Service Account User on itself if balancers are to launch balancers.
+// nobody. An account of your own needs the role Compute Instance Admin (v1), and
+// Service Account User on itself if balancers are to launch balancers; whoever
+// launches the first of them needs that on it too. This is more than
+// provision.GrantOperate says: the account may do as much to other machines of the
+// project. A condition on the role can narrow it to the names that begin with the service's:
+//
+//	resource.name.extract("/instances/{name}").startsWith("skyserve-chat-")
 //
 // Read gcp.go first, then instance.go and firewall.go. errors.go says which refusal
 // means what.

@@ -25,7 +25,7 @@ var permissions = []string{
 	"compute.disks.create", "compute.disks.setLabels",
 	"compute.firewalls.create", "compute.firewalls.delete", "compute.firewalls.get", "compute.firewalls.list", "compute.firewalls.update",
 	"compute.globalOperations.get", "compute.images.useReadOnly",
-	"compute.instances.create", "compute.instances.delete", "compute.instances.get", "compute.instances.list",
+	"compute.instances.create", "compute.instances.delete", "compute.instances.get", "compute.instances.getGuestAttributes", "compute.instances.list",
 	"compute.instances.setLabels", "compute.instances.setMetadata", "compute.instances.setServiceAccount", "compute.instances.setTags",
 	"compute.machineTypes.list", "compute.networks.get", "compute.networks.updatePolicy", "compute.projects.get", "compute.regions.get",
 	"compute.subnetworks.use", "compute.subnetworks.useExternalIp", "compute.zoneOperations.get",
@@ -116,15 +116,11 @@ func (p *Provider) held(ctx context.Context) ([]string, error) {
 }
 
 func (p *Provider) findNetwork(ctx context.Context) provision.Finding {
-	s, err := p.open(ctx)
+	client, project, err := through(ctx, p, compute.NewNetworksRESTClient)
 	if err != nil {
 		return badly(service.CloudGCP, err)
 	}
-	client, err := compute.NewNetworksRESTClient(ctx, s.options(ctx)...)
-	if err != nil {
-		return badly(service.CloudGCP, err)
-	}
-	_, err = client.Get(ctx, &computepb.GetNetworkRequest{Project: s.project, Network: p.cfg.Network})
+	_, err = client.Get(ctx, &computepb.GetNetworkRequest{Project: project, Network: p.cfg.Network})
 	switch {
 	case isMissing(err):
 		return provision.Finding{
@@ -153,11 +149,7 @@ func (p *Provider) findAccount(project *computepb.Project) provision.Finding {
 }
 
 func (p *Provider) findImage(ctx context.Context, image string) provision.Finding {
-	s, err := p.open(ctx)
-	if err != nil {
-		return badly(service.CloudGCP, err)
-	}
-	client, err := compute.NewImagesRESTClient(ctx, s.options(ctx)...)
+	client, _, err := through(ctx, p, compute.NewImagesRESTClient)
 	if err != nil {
 		return badly(service.CloudGCP, err)
 	}

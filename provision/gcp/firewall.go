@@ -135,20 +135,10 @@ func sameSet(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
-// firewalls is the way to the firewall rules of the project.
-func (p *Provider) firewalls(ctx context.Context) (client *compute.FirewallsClient, project string, err error) {
-	s, err := p.open(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	client, err = compute.NewFirewallsRESTClient(ctx, s.options(ctx)...)
-	return client, s.project, err
-}
-
 // foundations lists the firewalls and identities of a service; those of every
 // service for the empty name.
 func (p *Provider) foundations(ctx context.Context, name string) ([]provision.Object, error) {
-	client, project, err := p.firewalls(ctx)
+	client, project, err := through(ctx, p, compute.NewFirewallsRESTClient)
 	if err != nil {
 		return nil, explain(err, "listing firewall rules")
 	}

@@ -131,15 +131,23 @@ func owned(w provision.Want, have []provision.Object) error {
 // Terminate removes an object of List, and only it: what has taken its name since
 // stays.
 func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
-	place, rest, _ := strings.Cut(o.Handle, "/")
-	if place == foundationPlace {
-		return p.removeFoundation(ctx, o, rest)
+	if prefix, ok := strings.CutPrefix(o.Handle, foundationPlace+"/"); ok {
+		return p.removeFoundation(ctx, o, prefix)
 	}
-	name, number, found := strings.Cut(rest, "/")
-	if !found {
-		return fmt.Errorf("terminating %s: its handle %q is not zone/name/number", o.ID, o.Handle)
+	zone, name, number, err := handleOf(o)
+	if err != nil {
+		return fmt.Errorf("terminating %s: %w", o.ID, err)
 	}
-	return p.removeMachine(ctx, place, name, number)
+	return p.removeMachine(ctx, zone, name, number)
+}
+
+// handleOf reads the handle of a machine.
+func handleOf(o provision.Object) (zone, name, number string, err error) {
+	parts := strings.Split(o.Handle, "/")
+	if len(parts) != 3 {
+		return "", "", "", fmt.Errorf("its handle %q is not zone/name/number", o.Handle)
+	}
+	return parts[0], parts[1], parts[2], nil
 }
 
 // looksIn says whether a region is one of the provider's; global, of what has no

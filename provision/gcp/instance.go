@@ -48,7 +48,7 @@ func (p *Provider) instanceOf(w provision.Want, n note) (*computepb.Instance, er
 		MachineType:         new(fmt.Sprintf("zones/%s/machineTypes/%s", offer.Zone, offer.Type)),
 		Labels:              labels,
 		Tags:                &computepb.Tags{Items: []string{n.tag(n.Role, ""), n.tag(n.Role, n.Region.Place())}},
-		Metadata:            metadata(noteKey, text, "user-data", w.Machine.UserData),
+		Metadata:            metadata(noteKey, text, "user-data", w.Machine.UserData, "enable-guest-attributes", "TRUE"),
 		Scheduling:          scheduling(offer),
 		ReservationAffinity: affinity(offer),
 		Disks:               []*computepb.AttachedDisk{disk(w.Machine, offer, labels)},

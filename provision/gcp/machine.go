@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path"
 	"slices"
 	"strconv"
@@ -17,19 +18,9 @@ import (
 	"skyserve/provision"
 )
 
-// instances is the way to the machines of the project.
-func (p *Provider) instances(ctx context.Context) (client *compute.InstancesClient, project string, err error) {
-	s, err := p.open(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	client, err = compute.NewInstancesRESTClient(ctx, s.options(ctx)...)
-	return client, s.project, err
-}
-
 // machines lists the machines of a service; those of every service for the empty name.
 func (p *Provider) machines(ctx context.Context, name string) ([]provision.Object, error) {
-	client, project, err := p.instances(ctx)
+	client, project, err := through(ctx, p, compute.NewInstancesRESTClient)
 	if err != nil {
 		return nil, explain(err, "listing machines")
 	}
@@ -64,7 +55,7 @@ func objectOf(i *computepb.Instance) (provision.Object, bool) {
 	o.Region = regionOf(zone)
 	o.Handle = fmt.Sprintf("%s/%s/%d", zone, i.GetName(), i.GetId())
 	o.Gone = goneFor(i)
-	o.Address = addressOf(i, n.Role)
+	o.PublicIP, o.PrivateIP = addressesOf(i)
 	// a time that cannot be read is not known: it is only shown
 	o.Started, _ = time.Parse(time.RFC3339, cmp.Or(i.GetLastStartTimestamp(), i.GetCreationTimestamp()))
 	return o, true
@@ -93,23 +84,25 @@ func goneFor(i *computepb.Instance) string {
 	return ""
 }
 
-// addressOf is the base URL of a machine, without a port, as those reach it that
-// may: clients a balancer by its public address, balancers a replica by its address on
-// the network, for the rule that admits them holds for no other.
-func addressOf(i *computepb.Instance, role provision.Kind) string {
+// addressesOf are where a machine is in the world and in its network; zero where it
+// has no such address, or not yet.
+func addressesOf(i *computepb.Instance) (public, private netip.Addr) {
 	for _, nic := range i.GetNetworkInterfaces() {
-		address := nic.GetNetworkIP()
-		if role != provision.KindReplica {
-			address = ""
-			for _, c := range nic.GetAccessConfigs() {
-				address = cmp.Or(address, c.GetNatIP())
-			}
-		}
-		if address != "" {
-			return "http://" + address
+		private = cmp.Or(private, addressIn(nic.GetNetworkIP()))
+		for _, c := range nic.GetAccessConfigs() {
+			public = cmp.Or(public, addressIn(c.GetNatIP()))
 		}
 	}
-	return ""
+	return public, private
+}
+
+// addressIn is the address in a text; zero where there is none.
+func addressIn(text string) netip.Addr {
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return address
 }
 
 // launchMachine makes a machine on its offering; have is what the service has.
@@ -156,8 +149,10 @@ func isWanted(w provision.Want, o provision.Object) bool {
 	return len(provision.Diff([]provision.Want{w}, []provision.Object{o})) == 0
 }
 
-// makings is how often a machine is made again that went while it was being made.
-const makings = 3
+// makings is how often a machine is made that went while it was being made, such as
+// one that another program had asked for and was refused. Of some programs that want
+// the same one, each try lets one know for good.
+const makings = 5
 
 // makeIn makes a machine in the zone of an offering. Its name is derived from what it
 // is, so if it is there already, made by whomever, then that is the one; what is
@@ -196,7 +191,7 @@ func (p *Provider) makeIn(ctx context.Context, w provision.Want, offer provision
 // insert asks for a machine and waits until it is there. One that is there already is
 // no error. After an error nothing is there that this call made.
 func (p *Provider) insert(ctx context.Context, offer provision.Offering, wanted *computepb.Instance) error {
-	client, project, err := p.instances(ctx)
+	client, project, err := through(ctx, p, compute.NewInstancesRESTClient)
 	if err != nil {
 		return explain(err, "launching %s", offer)
 	}
@@ -232,7 +227,7 @@ func (p *Provider) made(ctx context.Context, zone, name string) (found *computep
 
 // machine reads a machine; nil when there is none.
 func (p *Provider) machine(ctx context.Context, zone, name string) (*computepb.Instance, error) {
-	client, project, err := p.instances(ctx)
+	client, project, err := through(ctx, p, compute.NewInstancesRESTClient)
 	if err != nil {
 		return nil, explain(err, "reading machine %s", name)
 	}
@@ -249,7 +244,7 @@ func (p *Provider) machine(ctx context.Context, zone, name string) (*computepb.I
 // removeMachine deletes the machine of a name that has a number, and its disk with
 // it, and returns when it is gone. Another machine that has the name is left alone.
 func (p *Provider) removeMachine(ctx context.Context, zone, name, number string) error {
-	client, project, err := p.instances(ctx)
+	client, project, err := through(ctx, p, compute.NewInstancesRESTClient)
 	if err != nil {
 		return explain(err, "terminating machine %s", name)
 	}

@@ -149,8 +149,14 @@ func TestAMachineOfEachRole(t *testing.T) {
 	if len(gpu.ServiceAccounts) != 0 {
 		t.Errorf("a replica runs as %+v", gpu.ServiceAccounts)
 	}
-	if b.Address != "http://"+lb.NetworkInterfaces[0].AccessConfigs[0].NatIP || r.Address != "http://"+gpu.NetworkInterfaces[0].NetworkIP {
-		t.Errorf("got the addresses %s and %s", b.Address, r.Address)
+	for _, of := range []struct {
+		o provision.Object
+		i fakecloud.GCEInstance
+	}{{b, lb}, {r, gpu}} {
+		nic := of.i.NetworkInterfaces[0]
+		if of.o.PublicIP.String() != nic.AccessConfigs[0].NatIP || of.o.PrivateIP.String() != nic.NetworkIP {
+			t.Errorf("got the addresses %s and %s of %+v", of.o.PublicIP, of.o.PrivateIP, nic)
+		}
 	}
 	if d := gpu.Disks[0]; !d.AutoDelete || d.InitializeParams.DiskSizeGB != "100" || !strings.Contains(d.InitializeParams.SourceImage, "nvidia") {
 		t.Errorf("a replica boots %+v", d)
@@ -160,6 +166,26 @@ func TestAMachineOfEachRole(t *testing.T) {
 	}
 	if r.CostPerHour != 0.5 || r.Labels["model"] != "meta-llama/Llama-3.1-8B-Instruct" || *r.Offering != offer("g2-standard-4", service.CapacitySpot) || r.Started.IsZero() {
 		t.Errorf("got %+v", r)
+	}
+}
+
+// The agent of a machine says which key is the machine's own.
+func TestTheKeyOfAMachine(t *testing.T) {
+	g := fakecloud.NewGCE("p", nil)
+	p := provider(g)
+	o := launched(t, p, replica("us-central1-0", service.CapacitySpot))
+	if key, err := p.Fingerprint(t.Context(), o); err != nil || key != "" {
+		t.Errorf("before it is written: got %q, %v", key, err)
+	}
+	g.SetGuestAttribute(g.Instances()[0].Name, "skyserve/fingerprint", "abc234\n")
+	if key, err := p.Fingerprint(t.Context(), o); err != nil || key != "abc234" {
+		t.Errorf("got %q, %v", key, err)
+	}
+	if err := p.Terminate(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if key, err := p.Fingerprint(t.Context(), o); err == nil {
+		t.Errorf("of a machine that is gone: got %q", key)
 	}
 }
 
@@ -329,9 +355,10 @@ func TestNonsenseIsNamed(t *testing.T) {
 			t.Errorf("got %v, want %q", err, tt.want)
 		}
 	}
-	err := provider(g).Terminate(t.Context(), provision.Object{ID: "us-central1-0", Handle: "i-1234"})
-	if err == nil || !strings.Contains(err.Error(), `"i-1234"`) {
-		t.Errorf("got %v", err)
+	for _, o := range []provision.Object{{ID: "r", Handle: "i-1234"}, {ID: "r", Kind: provision.KindReplica, Handle: "global/x"}} {
+		if err := provider(g).Terminate(t.Context(), o); err == nil || !strings.Contains(err.Error(), `"`+o.Handle+`"`) {
+			t.Errorf("got %v", err)
+		}
 	}
 }
 

@@ -17,17 +17,13 @@ import (
 
 // region reads a region. One that Google does not have is an error that names it.
 func (p *Provider) region(ctx context.Context, place string) (*computepb.Region, error) {
-	s, err := p.open(ctx)
+	client, project, err := through(ctx, p, compute.NewRegionsRESTClient)
 	if err != nil {
 		return nil, explain(err, "reading region %s", place)
 	}
-	client, err := compute.NewRegionsRESTClient(ctx, s.options(ctx)...)
-	if err != nil {
-		return nil, explain(err, "reading region %s", place)
-	}
-	found, err := client.Get(ctx, &computepb.GetRegionRequest{Project: s.project, Region: place})
+	found, err := client.Get(ctx, &computepb.GetRegionRequest{Project: project, Region: place})
 	if isMissing(err) && strings.Contains(err.Error(), "/regions/") {
-		return nil, fmt.Errorf("reading region %q: Google Cloud has none of this name, or does not let project %s use it", place, s.project)
+		return nil, fmt.Errorf("reading region %q: Google Cloud has none of this name, or does not let project %s use it", place, project)
 	}
 	if err != nil {
 		return nil, explain(err, "reading region %s", place)
@@ -92,11 +88,7 @@ func onlySpot(name string) bool {
 
 // typesIn are the machine types of the catalogue that a zone has.
 func (p *Provider) typesIn(ctx context.Context, zone string) ([]string, error) {
-	s, err := p.open(ctx)
-	if err != nil {
-		return nil, explain(err, "listing machine types")
-	}
-	client, err := compute.NewMachineTypesRESTClient(ctx, s.options(ctx)...)
+	client, project, err := through(ctx, p, compute.NewMachineTypesRESTClient)
 	if err != nil {
 		return nil, explain(err, "listing machine types")
 	}
@@ -105,7 +97,7 @@ func (p *Provider) typesIn(ctx context.Context, zone string) ([]string, error) {
 		known = append(known, t.Type)
 	}
 	filter := fmt.Sprintf("name eq %q", strings.Join(known, "|"))
-	for t, err := range client.List(ctx, &computepb.ListMachineTypesRequest{Project: s.project, Zone: zone, Filter: &filter}).All() {
+	for t, err := range client.List(ctx, &computepb.ListMachineTypesRequest{Project: project, Zone: zone, Filter: &filter}).All() {
 		if err != nil {
 			return nil, explain(err, "listing the machine types of %s", zone)
 		}

@@ -22,17 +22,13 @@ var metrics = []struct{ code, name, unit string }{
 
 // project reads the project.
 func (p *Provider) project(ctx context.Context) (*computepb.Project, error) {
-	s, err := p.open(ctx)
+	client, project, err := through(ctx, p, compute.NewProjectsRESTClient)
 	if err != nil {
 		return nil, explain(err, "reading the project")
 	}
-	client, err := compute.NewProjectsRESTClient(ctx, s.options(ctx)...)
+	found, err := client.Get(ctx, &computepb.GetProjectRequest{Project: project})
 	if err != nil {
-		return nil, explain(err, "reading project %s", s.project)
-	}
-	found, err := client.Get(ctx, &computepb.GetProjectRequest{Project: s.project})
-	if err != nil {
-		return nil, explain(err, "reading project %s", s.project)
+		return nil, explain(err, "reading project %s", project)
 	}
 	return found, nil
 }

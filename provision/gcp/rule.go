@@ -2,7 +2,9 @@ package gcp
 
 import (
 	"context"
+	"fmt"
 
+	compute "cloud.google.com/go/compute/apiv1"
 	"cloud.google.com/go/compute/apiv1/computepb"
 
 	"skyserve/provision"
@@ -10,7 +12,7 @@ import (
 
 // rule reads a firewall rule that must be of an object; nil when there is none.
 func (p *Provider) rule(ctx context.Context, n note, name string) (*computepb.Firewall, error) {
-	client, project, err := p.firewalls(ctx)
+	client, project, err := through(ctx, p, compute.NewFirewallsRESTClient)
 	if err != nil {
 		return nil, explain(err, "reading firewall rule %s", name)
 	}
@@ -29,7 +31,7 @@ func (p *Provider) rule(ctx context.Context, n note, name string) (*computepb.Fi
 
 // setRule makes a rule what it should be.
 func (p *Provider) setRule(ctx context.Context, n note, want *computepb.Firewall) error {
-	client, project, err := p.firewalls(ctx)
+	client, project, err := through(ctx, p, compute.NewFirewallsRESTClient)
 	if err != nil {
 		return explain(err, "making firewall rule %s", want.GetName())
 	}
@@ -62,7 +64,7 @@ func changed(err error, doing, name string) (bool, error) {
 
 // removeRule deletes a rule of an object; one that is not there is no error.
 func (p *Provider) removeRule(ctx context.Context, n note, name string) error {
-	client, project, err := p.firewalls(ctx)
+	client, project, err := through(ctx, p, compute.NewFirewallsRESTClient)
 	if err != nil {
 		return explain(err, "removing firewall rule %s", name)
 	}
@@ -79,7 +81,11 @@ func (p *Provider) removeRule(ctx context.Context, n note, name string) error {
 
 // removeFoundation deletes every rule of a foundation.
 func (p *Provider) removeFoundation(ctx context.Context, o provision.Object, prefix string) error {
-	for _, end := range rulesOf[o.Kind] {
+	ends, known := rulesOf[o.Kind]
+	if !known {
+		return fmt.Errorf("terminating %s: a %s has no firewall rules, although its handle is %q", o.ID, o.Kind, o.Handle)
+	}
+	for _, end := range ends {
 		if err := p.removeRule(ctx, note{Object: o}, nameOf(prefix, end)); err != nil {
 			return err
 		}

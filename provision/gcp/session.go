@@ -107,14 +107,19 @@ func (s *session) client(ctx context.Context) *http.Client {
 	return &http.Client{Transport: within{ctx, s.carrier}}
 }
 
-// options are the client options of Compute Engine's library for calls within ctx.
-func (s *session) options(ctx context.Context) []option.ClientOption {
-	return []option.ClientOption{option.WithEndpoint(s.endpoint), option.WithHTTPClient(s.client(ctx))}
+// through makes a client of Compute Engine's library for calls within ctx.
+func through[C any](ctx context.Context, p *Provider, make func(context.Context, ...option.ClientOption) (C, error)) (client C, project string, err error) {
+	s, err := p.open(ctx)
+	if err != nil {
+		return client, "", err
+	}
+	client, err = make(ctx, option.WithEndpoint(s.endpoint), option.WithHTTPClient(s.client(ctx)))
+	return client, s.project, err
 }
 
 // within gives requests that have no context of their own one.
 type within struct {
-	ctx  context.Context //nolint:containedctx // it lives as long as one call of a method
+	ctx  context.Context // it lives as long as one call of a method
 	next http.RoundTripper
 }
 
