@@ -20,6 +20,7 @@ type downOptions struct {
 	yes    bool
 	purge  bool
 	output string
+	clouds cloudFlags
 }
 
 func newDownCmd() *cobra.Command {
@@ -32,7 +33,9 @@ service's state and history from this machine. NAME may be left out while one
 service exists. It works with whatever is left of a service, and running it
 again is safe. What could not be removed is listed (exit 3).
 
-The machines of static regions are not touched: they are only let go.`,
+The machines of static regions are not touched: they are only let go. Of regions in
+clouds, the public name goes first, then machines, firewalls and identities, after it
+was asked; each is looked for by its tags until it is gone.`,
 		Example: `  skyserve down chat
   skyserve down service.yaml`,
 		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),
@@ -40,17 +43,18 @@ The machines of static regions are not touched: they are only let go.`,
 			if len(args) == 1 {
 				o.name = args[0]
 			}
-			return runDown(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return runDown(cmd.Context(), &o, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&o.yes, "yes", false, "do not ask before deleting what is billed (local and static regions never ask)")
 	flags.BoolVar(&o.purge, "purge", false, "remove the service's state even when a process could not be stopped")
 	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
+	o.clouds.add(flags)
 	return cmd
 }
 
-func runDown(ctx context.Context, o *downOptions, out, talk io.Writer) error {
+func runDown(ctx context.Context, o *downOptions, in io.Reader, out, talk io.Writer) error {
 	if err := checkOutput(o.output); err != nil {
 		return err
 	}
@@ -67,6 +71,13 @@ func runDown(ctx context.Context, o *downOptions, out, talk io.Writer) error {
 		return err
 	}
 	defer unlock()
+	spec, err := cloudSpec(o.name, svc)
+	if err != nil {
+		return err
+	}
+	if spec != nil {
+		return runCloudDown(ctx, o, in, out, talk, svc, spec)
+	}
 	stopped := 0
 	err = rollout.Down(ctx, svc, local.DefaultGrace, o.purge, func(c provision.Change, p provision.Phase, _ error) {
 		if p == provision.PhaseDone {

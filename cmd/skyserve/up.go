@@ -16,6 +16,7 @@ import (
 	"skyserve/internal/controller/rollout"
 	"skyserve/internal/service"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 	"skyserve/provision/local"
 )
 
@@ -29,6 +30,9 @@ type upOptions struct {
 	upgrade  bool
 	timeout  time.Duration
 	output   string
+	// Of services in clouds only.
+	clouds     cloudFlags
+	programURL string
 }
 
 func newUpCmd() *cobra.Command {
@@ -45,10 +49,18 @@ cannot change then, such as an address, starts them again. Replicas beyond
 replicas.min that 'skyserve plan --apply' or 'skyserve replica' decided on stay as
 they are, within replicas.min and max.
 
-This build provisions local regions (simulated engines, in the background on
-this machine) and static ones (machines that you already have: their endpoints
-are attached to a balancer that runs on this machine). Neither is billed, and
-neither asks.
+Local regions are simulated engines, in the background on this machine. Static
+ones are machines that you already have: their endpoints are attached to a balancer
+that runs on this machine or, beside regions of a cloud, to the first of those there.
+Neither is billed, and neither asks.
+
+Regions of AWS and Google Cloud are rented: a machine for each balancer, one for each
+replica, firewalls, and identities of least privilege, all with the tags of the
+service. What will change is shown with its price an hour, and asked for. Where a zone
+has no capacity the next one is tried, then the next capacity type and GPU in the
+order of the file, then other regions of the service. Each machine makes a key of its
+own and gets its configuration and secrets once, over TLS that both sides verify; none
+of it is in user data or tags. Credentials are those of the clouds' own tools.
 
 ` + envAdminToken + ` in the environment is the token of the balancers' admin
 APIs. It is kept with the service, so that other shells need not have it; set to
@@ -57,15 +69,15 @@ nothing it takes the token away.
 Processes go on with the executable that they were started with; --upgrade
 replaces those that run another one than this.
 
-Exit codes: 0 up, 1 failed, 2 error in the file, 3 only a part is up,
-130 interrupted (running it again takes up where it ended).`,
+Exit codes: 0 up, 1 failed, 2 error in the file, 3 only a part is up, 4 a cloud
+refuses the credentials, 130 interrupted (running it again takes up where it ended).`,
 		Example: `  skyserve up service.yaml
   skyserve up service.yaml --dry-run --detailed-exitcode
   skyserve up service.yaml --timeout 5m -o json`,
 		Args: argsBetween(1, 1, "SERVICE.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.file = args[0]
-			return runUp(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return runUp(cmd.Context(), &o, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	flags := cmd.Flags()
@@ -76,6 +88,8 @@ Exit codes: 0 up, 1 failed, 2 error in the file, 3 only a part is up,
 	flags.BoolVar(&o.upgrade, "upgrade", false, "also replace processes that run another executable than this one")
 	flags.DurationVar(&o.timeout, "timeout", time.Minute, "how long to wait")
 	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
+	flags.StringVar(&o.programURL, "program", "", "`URL` from which machines in clouds get skyserve for Linux, with #sha256=... where this machine cannot reach it (default: "+envProgram+", then what was said last)")
+	o.clouds.add(flags)
 	return cmd
 }
 
@@ -88,7 +102,7 @@ type up struct {
 	ready     []string
 }
 
-func runUp(ctx context.Context, o *upOptions, out, talk io.Writer) error {
+func runUp(ctx context.Context, o *upOptions, in io.Reader, out, talk io.Writer) error {
 	if err := checkOutput(o.output); err != nil {
 		return err
 	}
@@ -100,6 +114,9 @@ func runUp(ctx context.Context, o *upOptions, out, talk io.Writer) error {
 		return usage(fmt.Errorf("reading the service: %w", err), "skyserve init writes a first service.yaml")
 	}
 	u := &up{upOptions: o, out: out, talk: talk, begun: time.Now()}
+	if spec, err := service.Parse(o.file, text); err == nil && len(cloud.Clouds(spec)) > 0 {
+		return runCloudUp(ctx, u, in, spec, text)
+	}
 	if o.dryRun {
 		return u.dry(text)
 	}
@@ -308,7 +325,7 @@ func (u *up) printText(ready bool) error {
 	if d != nil {
 		fmt.Fprintf(u.out, "  %-12s %s (%s)\n", "name", d.Name, d.Provider)
 	}
-	fmt.Fprintf(u.out, "\nTry next:\n  %s\n", u.curl(endpoints[u.plan.Places()[0]]))
+	fmt.Fprintf(u.out, "\nTry next:\n  %s\n", curlOf(u.plan.Spec, endpoints[u.plan.Places()[0]]))
 	if d != nil && d.Provider == service.DNSEmbedded {
 		fmt.Fprintf(u.out, "  %s\n", dig(d))
 	}
@@ -322,15 +339,15 @@ func dig(d *service.DNS) string {
 	return fmt.Sprintf("dig @%s -p %d %s", at.Addr(), at.Port(), d.Name)
 }
 
-// curl is a request that the service answers.
-func (u *up) curl(endpoint string) string {
-	m := u.plan.Spec.Models[0]
+// curlOf is a request that a service answers.
+func curlOf(spec *service.Spec, endpoint string) string {
+	m := spec.Models[0]
 	model := m.Name
 	if len(m.Aliases) > 0 {
 		model = m.Aliases[0]
 	}
 	auth := ""
-	if u.plan.Spec.Balancer.Auth != nil {
+	if spec.Balancer.Auth != nil {
 		auth = ` -H "Authorization: Bearer $SKYSERVE_KEY"`
 	}
 	return fmt.Sprintf(`curl %s/v1/chat/completions%s -H 'Content-Type: application/json' -d '{"model":"%s","max_tokens":32,"messages":[{"role":"user","content":"Hello"}]}'`,

@@ -115,6 +115,12 @@ func Check(spec *service.Spec) error {
 		}
 		places[r.Name.Place()] = r.Name
 	}
+	if spec.DNS != nil && spec.DNS.Provider != service.DNSRoute53 {
+		return specError("dns.provider: %s answers on this machine; a service in clouds needs route53", spec.DNS.Provider)
+	}
+	if spec.Balancer.TLS != nil && spec.Balancer.TLS.ACME != "" {
+		return specError("balancer.tls.acme: this build obtains no certificates: write cert and key")
+	}
 	for i, m := range spec.Models {
 		if len(m.GPUs) == 0 && m.Engine.Kind != service.EngineSim {
 			return specError("models[%d].gpus: missing: which GPU does a replica of %s run on?", i, m.Name)

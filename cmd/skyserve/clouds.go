@@ -1,0 +1,202 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"skyserve/internal/controller/fleet"
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/aws"
+	"skyserve/provision/cloud"
+	"skyserve/provision/dns"
+	"skyserve/provision/gcp"
+	"skyserve/provision/local"
+	"skyserve/templates"
+)
+
+// cloudFlags say where the clouds are, for those that are not at their usual places.
+type cloudFlags struct {
+	endpointAWS, endpointGCP, project string
+}
+
+func (c *cloudFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&c.endpointAWS, "endpoint-aws", "", "speak to this `URL` instead of AWS, as emulators want it (or AWS_ENDPOINT_URL)")
+	flags.StringVar(&c.endpointGCP, "endpoint-gcp", "", "speak to this `URL` instead of Google Cloud")
+	flags.StringVar(&c.project, "gcp-project", "", "Google Cloud `PROJECT` (default: GOOGLE_CLOUD_PROJECT, or that of the credentials)")
+}
+
+// places is the providers of some regions as one.
+func (c *cloudFlags) places(ctx context.Context, regions []service.Region) (provision.Places, error) {
+	of := map[string][]string{}
+	for _, r := range regions {
+		of[r.Cloud()] = append(of[r.Cloud()], r.Place())
+	}
+	p := provision.Places{}
+	if names := of[service.CloudAWS]; len(names) > 0 {
+		provider, err := aws.New(ctx, aws.Config{Regions: names, Endpoint: c.endpointAWS})
+		if err != nil {
+			return nil, err
+		}
+		p[service.CloudAWS] = provider
+	}
+	if names := of[service.CloudGCP]; len(names) > 0 {
+		p[service.CloudGCP] = gcp.New(gcp.Config{Regions: names, Project: c.project, Endpoint: c.endpointGCP})
+	}
+	return p, nil
+}
+
+// zone is where the public name of a service is kept; nil where it has none in a cloud.
+func (c *cloudFlags) zone(ctx context.Context, spec *service.Spec) (provision.Zone, error) {
+	if spec.DNS == nil || spec.DNS.Provider != "route53" {
+		return nil, nil
+	}
+	return dns.NewRoute53(ctx, dns.Config{Endpoint: c.endpointAWS})
+}
+
+// envProgram names the environment variable with the URL of the program for machines.
+const envProgram = "SKYSERVE_PROGRAM"
+
+// machineProgram is the program that machines in clouds get.
+type machineProgram struct {
+	URL    string `json:"url"`
+	SHA256 string `json:"sha256"`
+}
+
+// fetchTimeout bounds getting the program once, to know its hash.
+const fetchTimeout = 2 * time.Minute
+
+// findProgram is the program at a URL with its hash; an empty URL stands for what was
+// used before. The fragment of a URL may state the hash: #sha256=...
+func findProgram(ctx context.Context, text string, before machineProgram) (machineProgram, error) {
+	text = cmp.Or(text, os.Getenv(envProgram))
+	if text == "" {
+		if before.URL == "" {
+			return before, usage(errors.New("--program: missing: machines in a cloud get skyserve for Linux from a URL"),
+				"put the binary of 'make build' where they can reach it, such as a bucket, and say --program https://.../skyserve")
+		}
+		return before, nil
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" {
+		return before, usage(fmt.Errorf("reading --program: want an http or https URL, got %q", text), "")
+	}
+	sum, stated := strings.CutPrefix(u.Fragment, "sha256=")
+	u.Fragment = ""
+	p := machineProgram{URL: u.String(), SHA256: sum}
+	if stated {
+		return p, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	p.SHA256, err = hashAt(ctx, p.URL)
+	if err != nil {
+		return before, failed(fmt.Errorf("getting the program for machines: %w", err), "state its hash where this machine cannot reach it: --program URL#sha256=...")
+	}
+	return p, nil
+}
+
+// hashAt is the SHA-256 of what a URL holds, in hexadecimal.
+func hashAt(ctx context.Context, address string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s answered %s", address, resp.Status)
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, resp.Body); err != nil {
+		return "", fmt.Errorf("reading %s: %w", address, err)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// userData writes the cloud-init documents of a service's machines.
+func userData(name, owner string, p machineProgram) func(cloud.Node) (string, error) {
+	return func(n cloud.Node) (string, error) {
+		containers := n.Model != nil && n.Model.Engine.Kind != service.EngineSim
+		return templates.CloudInit(templates.CloudInitParams{
+			Cloud: n.Region.Cloud(), Service: name, Role: string(n.Kind), ID: n.ID, Owner: owner,
+			Listen: ":" + strconv.Itoa(cloud.PortNode), ProgramURL: p.URL, ProgramSHA256: p.SHA256,
+			Containers: containers, GPUs: containers && len(n.Model.GPUs) > 0,
+		})
+	}
+}
+
+// operatorID names the person at this machine in certificates: ann@laptop.
+func operatorID() string {
+	name, host := "operator", "machine"
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil && h != "" {
+		host = h
+	}
+	plain := func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' {
+			return r
+		}
+		return '-'
+	}
+	id := strings.Trim(strings.Map(plain, name), ".-") + "@" + strings.Trim(strings.Map(plain, host), ".-")
+	return id[:min(len(id), maxOperatorID)]
+}
+
+// maxOperatorID is how long an id in a certificate may be.
+const maxOperatorID = 64
+
+// operator is this machine's operator of a service.
+type operator struct {
+	party     identity.Party
+	authority *identity.Authority // nil where it is on another machine
+	owner     string
+}
+
+// openOperator opens this machine's certificate of a service, and the service's
+// authority where it is here. With create, a service that is new gets both; else it is
+// an fs.ErrNotExist.
+func openOperator(svc local.Service, create bool) (o operator, err error) {
+	home, now := identity.Home{Dir: svc.Dir()}, time.Now()
+	o.authority, err = home.Authority()
+	if errors.Is(err, fs.ErrNotExist) {
+		o.party, err = home.Operator(operatorID(), now) // enrolled by another operator
+		if errors.Is(err, fs.ErrNotExist) && create {
+			o.authority, err = home.Create(svc.Name(), now)
+		}
+	}
+	if err == nil && o.authority != nil {
+		o.party, err = home.Operator(operatorID(), now)
+	}
+	if err != nil {
+		return o, err
+	}
+	o.owner = identity.Fingerprint(o.party.Root)
+	return o, nil
+}
+
+// newFleet is the machines of a service as `up` wants them.
+func newFleet(spec *service.Spec, owner string, p provision.Places, program machineProgram) *fleet.Fleet {
+	return &fleet.Fleet{Spec: spec, Owner: owner, Provider: p, UserData: userData(spec.Name, owner, program)}
+}

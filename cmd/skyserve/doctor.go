@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// doctorOptions are the flags of `skyserve doctor`.
+type doctorOptions struct {
+	file   string
+	output string
+	clouds cloudFlags
+}
+
+func newDoctorCmd() *cobra.Command {
+	var o doctorOptions
+	cmd := &cobra.Command{
+		Use:   "doctor SERVICE.yaml",
+		Short: "Check credentials, permissions, quotas and time before 'up'",
+		Long: `Look at all that a service needs of its clouds, and change nothing: whose
+credentials there are, whether they may launch and list (by a dry run), how far the
+quotas of each region reach, and whether this machine's clock is right.
+
+Exit codes: 0 nothing is amiss, 1 something is, 2 error in the file, 4 a cloud
+refuses the credentials.`,
+		Example: `  skyserve doctor service.yaml
+  skyserve doctor service.yaml -o json`,
+		Args: argsBetween(1, 1, "SERVICE.yaml"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.file = args[0]
+			return runDoctor(cmd.Context(), &o, cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "text or json")
+	o.clouds.add(cmd.Flags())
+	return cmd
+}
+
+// examined is a provider that can be asked what is amiss.
+type examined interface {
+	Doctor(ctx context.Context) []provision.Finding
+	Quotas(ctx context.Context, region service.Region) ([]provision.Quota, error)
+}
+
+func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
+	if err := checkOutput(o.output); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(o.file)
+	if err != nil {
+		return usage(fmt.Errorf("reading the service: %w", err), "skyserve init writes a first service.yaml")
+	}
+	spec, err := service.Parse(o.file, text)
+	if err != nil {
+		return usage(err, "")
+	}
+	places, err := o.clouds.places(ctx, cloud.Regions(spec))
+	if err != nil {
+		return cloudError(err)
+	}
+	findings := []provision.Finding{}
+	quotas := []provision.Quota{}
+	for _, name := range cloud.Clouds(spec) {
+		provider, ok := places[name].(examined)
+		if !ok {
+			return fmt.Errorf("examining %s: it cannot be asked", name)
+		}
+		findings = append(findings, provider.Doctor(ctx)...)
+		for _, r := range cloud.Regions(spec) {
+			if r.Cloud() != name {
+				continue
+			}
+			more, err := provider.Quotas(ctx, r)
+			if err != nil {
+				findings = append(findings, provision.Finding{Where: string(r), What: "quotas: " + err.Error()})
+			}
+			quotas = append(quotas, more...)
+		}
+	}
+	findings = append(findings, withinQuotas(spec, quotas)...)
+	if o.output == "json" {
+		err = json.NewEncoder(out).Encode(map[string]any{"service": spec.Name, "findings": findings, "quotas": quotas})
+	} else {
+		err = printFindings(out, findings, quotas)
+	}
+	if err != nil {
+		return err
+	}
+	if n := len(slices.DeleteFunc(slices.Clone(findings), func(f provision.Finding) bool { return f.OK })); n > 0 {
+		return &exitError{code: exitFailed, err: fmt.Errorf("%d of %d things are not as they must be", n, len(findings))}
+	}
+	return nil
+}
+
+// printFindings lists what was found, what is amiss first.
+func printFindings(w io.Writer, findings []provision.Finding, quotas []provision.Quota) error {
+	if len(findings)+len(quotas) == 0 {
+		_, err := fmt.Fprintln(w, "nothing of this service is in a cloud: there is nothing to check")
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, ok := range []bool{false, true} {
+		for _, f := range findings {
+			if f.OK != ok {
+				continue
+			}
+			word := "ok"
+			if !f.OK {
+				word = "FAIL"
+			}
+			fmt.Fprintf(t, "%s\t%s\t%s\n", word, f.Where, f.What)
+			if f.Hint != "" {
+				fmt.Fprintf(t, "\t\thint: %s\n", f.Hint)
+			}
+		}
+	}
+	if len(quotas) > 0 {
+		fmt.Fprintln(t, "\nQUOTA\tREGION\tUSED\tLIMIT")
+	}
+	for _, q := range quotas {
+		fmt.Fprintf(t, "%s (%s)\t%s\t%g\t%g %s\n", q.Name, q.Code, q.Region, q.Used, q.Limit, q.Unit)
+	}
+	return t.Flush()
+}
+
+// withinQuotas says where the fewest replicas that a service wants are more than the
+// account may still have, and where they are not.
+func withinQuotas(spec *service.Spec, quotas []provision.Quota) []provision.Finding {
+	needs := cloud.QuotaNeeds(spec)
+	var findings []provision.Finding
+	for _, q := range quotas {
+		need := needs[cloud.QuotaKey{Region: q.Region, Code: q.Code}]
+		if need == 0 {
+			continue
+		}
+		f := provision.Finding{
+			Where: string(q.Region), OK: q.Limit-q.Used >= need,
+			What: fmt.Sprintf("%s (%s): %g of %g %s are in use, and the fewest replicas need %g", q.Name, q.Code, q.Used, q.Limit, q.Unit, need),
+		}
+		if !f.OK {
+			f.Hint = "unless they are this service's own already, ask the cloud for more, or take another capacity type, GPU or region"
+		}
+		findings = append(findings, f)
+	}
+	return findings
+}

@@ -1,0 +1,396 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"skyserve/internal/controller/fleet"
+	"skyserve/internal/node"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+	"skyserve/provision/local"
+	"skyserve/tui"
+)
+
+// cloudUp is one run of `skyserve up` for a service with regions in clouds.
+type cloudUp struct {
+	*up
+	in       io.Reader
+	svc      local.Service
+	spec     *service.Spec
+	text     []byte
+	operator operator
+	places   provision.Places
+	zone     provision.Zone
+	fleet    *fleet.Fleet
+	changes  *fleet.Plan
+	program  machineProgram
+}
+
+// runCloudUp brings a service up whose machines are, in part at least, in clouds.
+func runCloudUp(ctx context.Context, u *up, in io.Reader, spec *service.Spec, text []byte) error {
+	home, err := local.OpenHome()
+	if err != nil {
+		return err
+	}
+	svc, err := home.Service(spec.Name)
+	if err != nil {
+		return err
+	}
+	c := &cloudUp{up: u, in: in, svc: svc, spec: spec, text: text}
+	unlock, err := svc.Lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := c.open(ctx); err != nil {
+		svc.RemoveUnused()
+		return cloudError(specUsage(err))
+	}
+	if u.dryRun {
+		svc.RemoveUnused()
+		return c.finish(nil, false)
+	}
+	printCloudChanges(u.talk, spec.Name, c.changes)
+	if err := agree(in, u.talk, c.changes, u.yes); err != nil {
+		svc.RemoveUnused()
+		return err
+	}
+	return c.carryOut(ctx)
+}
+
+// open finds who this machine is to the service, and what has to change.
+func (u *cloudUp) open(ctx context.Context) (err error) {
+	if u.operator, err = openOperator(u.svc, true); err != nil {
+		return err
+	}
+	var before machineProgram
+	if err := u.svc.Note(noteProgram, &before); err != nil {
+		return err
+	}
+	if u.program, err = findProgram(ctx, u.programURL, before); err != nil {
+		return err
+	}
+	if u.places, err = u.clouds.places(ctx, cloud.Regions(u.spec)); err != nil {
+		return err
+	}
+	if u.zone, err = u.clouds.zone(ctx, u.spec); err != nil {
+		return err
+	}
+	u.fleet = newFleet(u.spec, u.operator.owner, u.places, u.program)
+	u.changes, err = u.fleet.Plan(ctx)
+	return err
+}
+
+// noteProgram is where it is noted which program the machines got.
+const noteProgram = "program.json"
+
+// carryOut makes what is missing, hands everything over and names it.
+func (u *cloudUp) carryOut(ctx context.Context) error {
+	if err := u.svc.Keep(u.text); err != nil {
+		return err
+	}
+	if err := u.svc.TakeNote(noteProgram, u.program); err != nil {
+		return err
+	}
+	plan, err := u.fleet.Up(ctx, u.changes, u.progress)
+	if err != nil {
+		return u.cloudFailure(ctx, err)
+	}
+	u.changes.Missing = plan.Missing
+	have, err := u.located(ctx)
+	if err == nil {
+		err = u.handOver(ctx, have)
+	}
+	if err == nil && u.zone != nil {
+		err = u.zone.Set(ctx, publicName(u.spec, u.operator.owner, have))
+	}
+	if err != nil {
+		return u.cloudFailure(ctx, err)
+	}
+	return u.finish(have, u.wait)
+}
+
+// located is the machines once each has its addresses.
+func (u *cloudUp) located(ctx context.Context) ([]provision.Object, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("no address within %s", u.timeout))
+	defer cancel()
+	for {
+		have, err := u.places.List(ctx, u.spec.Name)
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(have, func(o provision.Object) bool {
+			return o.Offering != nil && o.Gone == "" && (!o.PrivateIP.IsValid() || o.Kind == provision.KindBalancer && !o.PublicIP.IsValid())
+		})
+		if i < 0 {
+			return have, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for %s: %w", have[i].ID, context.Cause(ctx))
+		case <-time.After(lookEvery):
+		}
+	}
+}
+
+// lookEvery is how often a cloud is asked for what it has not got ready.
+const lookEvery = 2 * time.Second
+
+// handOver gives every machine what it is to run and waits until all do.
+func (u *cloudUp) handOver(ctx context.Context, have []provision.Object) error {
+	deployments, err := fleet.Deployments(u.spec, u.text, have, fleet.LocalSecrets)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
+	defer cancel()
+	h := fleet.Handover{
+		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Witness: u.places, Have: have,
+		Progress: func(id string, s node.Status) { u.line("%s %s", id, strings.TrimSpace(string(s.Phase)+" "+s.Reason)) },
+	}
+	return h.Run(ctx, deployments)
+}
+
+// publicName is the public name of a service with the balancers there are.
+func publicName(spec *service.Spec, owner string, have []provision.Object) provision.Name {
+	n := provision.Name{Name: spec.DNS.Name, Zone: spec.DNS.Zone, Service: spec.Name, Owner: owner, Routing: provision.Routing(spec.DNS.Routing), TTL: spec.DNS.TTL, Private: spec.DNS.Private}
+	for _, o := range have {
+		if o.Kind == provision.KindBalancer && o.Gone == "" {
+			n.Records = append(n.Records, provision.Record{ID: o.ID, Region: o.Region, Address: o.PublicIP, Check: publicURL(spec, o) + "/readyz"})
+		}
+	}
+	return n
+}
+
+// publicURL is where a balancer in a cloud answers clients.
+func publicURL(spec *service.Spec, o provision.Object) string {
+	scheme := "http"
+	if spec.Balancer.TLS != nil {
+		scheme = "https"
+	}
+	return scheme + "://" + net.JoinHostPort(o.PublicIP.String(), strconv.Itoa(cloud.PublicPort(spec)))
+}
+
+// endpoints is the public URL of the first balancer of each region, by place.
+func (u *cloudUp) endpoints(have []provision.Object) map[string]string {
+	endpoints := map[string]string{}
+	for _, o := range have {
+		if o.ID == provision.BalancerID(o.Region, 0) && o.PublicIP.IsValid() {
+			endpoints[o.Region.Place()] = publicURL(u.spec, o)
+		}
+	}
+	return endpoints
+}
+
+// finish prints the result.
+func (u *cloudUp) finish(have []provision.Object, ready bool) error {
+	endpoints := u.endpoints(have)
+	switch {
+	case u.output == "json":
+		now, then := u.changes.CostPerHour()
+		document := map[string]any{
+			"service": u.spec.Name, "dry_run": u.dryRun, "ready": ready, "changes": changesJSON(u.changes.Changes),
+			"cost_per_hour": map[string]float64{"now": now, "then": then}, "endpoints": endpoints, "error": nil,
+		}
+		if err := json.NewEncoder(u.out).Encode(document); err != nil {
+			return err
+		}
+	case u.dryRun:
+		printCloudChanges(u.out, u.spec.Name, u.changes)
+	default:
+		if err := u.printUp(endpoints); err != nil {
+			return err
+		}
+	}
+	if u.detailed && len(u.changes.Changes) > 0 {
+		return &exitError{code: exitChanges}
+	}
+	return nil
+}
+
+// printUp says where the service is and what to try next.
+func (u *cloudUp) printUp(endpoints map[string]string) error {
+	fmt.Fprintf(u.out, "%s is up\n", u.spec.Name)
+	first := ""
+	if u.spec.DNS != nil {
+		first = "http://" + u.spec.DNS.Name
+		if u.spec.Balancer.TLS != nil {
+			first = "https://" + u.spec.DNS.Name
+		} else {
+			first += ":" + strconv.Itoa(cloud.PortPublic)
+		}
+		fmt.Fprintf(u.out, "  %-16s %s\n", "everywhere", first)
+	}
+	for _, place := range slices.Sorted(maps.Keys(endpoints)) {
+		fmt.Fprintf(u.out, "  %-16s %s\n", place, endpoints[place])
+		first = cmp.Or(first, endpoints[place])
+	}
+	_, err := fmt.Fprintf(u.out, "\nTry next:\n  %s\n  skyserve status %s\n  skyserve down %s\n", curlOf(u.spec, first), u.spec.Name, u.spec.Name)
+	return err
+}
+
+// cloudFailure chooses the exit code of what failed while machines were made.
+func (u *cloudUp) cloudFailure(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		fmt.Fprintf(u.talk, "stopped; 'skyserve up %s' takes up where this ended\n", u.file)
+		return fmt.Errorf("bringing %s up: %w", u.spec.Name, context.Canceled)
+	}
+	var coded *exitError
+	if known := cloudError(err); errors.As(known, &coded) {
+		return known
+	}
+	return &exitError{code: exitPartial, err: err, hint: fmt.Sprintf("what could be had stands and is billed; 'skyserve up %s' tries again, 'skyserve down %s' gives it back", u.file, u.spec.Name)}
+}
+
+// cloudError gives an error about credentials its exit code and says what to do next.
+func cloudError(err error) error {
+	var credentials *provision.CredentialsError
+	var owned *provision.OwnedError
+	switch {
+	case errors.As(err, &credentials):
+		return &exitError{code: exitCredentials, err: err, hint: credentials.Hint}
+	case errors.As(err, &owned):
+		return failed(err, "choose another name, or become an operator of it: skyserve connect")
+	}
+	return err
+}
+
+// errDeclined is the answer no.
+var errDeclined = errors.New("nothing was changed")
+
+// agree asks before something billed is made or removed. Where nobody can be asked
+// it wants --yes.
+func agree(in io.Reader, talk io.Writer, p *fleet.Plan, yes bool) error {
+	if yes || !p.Bills() {
+		return nil
+	}
+	if !canAsk(in) {
+		return usage(errors.New("this changes what is billed, and there is no terminal to ask at"), "--yes agrees to it")
+	}
+	fmt.Fprint(talk, "Go on? [y/N] ")
+	answer, err := readLine(in)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	if !slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(answer))) {
+		return errDeclined
+	}
+	return nil
+}
+
+// canAsk says whether a person can be asked.
+func canAsk(in io.Reader) bool {
+	f, isFile := in.(*os.File)
+	return isFile && tui.IsTerminal(f)
+}
+
+// readLine reads up to the end of a line and no further.
+func readLine(in io.Reader) (string, error) {
+	var line []byte
+	for b := make([]byte, 1); ; {
+		n, err := in.Read(b)
+		if n == 1 && b[0] == '\n' || err != nil {
+			return string(line), err
+		}
+		line = append(line, b[:n]...)
+	}
+}
+
+// printCloudChanges shows what will change in clouds, line by line, with what it
+// costs an hour.
+func printCloudChanges(w io.Writer, name string, p *fleet.Plan) {
+	if len(p.Changes) == 0 {
+		fmt.Fprintf(w, "%s: no change\n", name)
+		return
+	}
+	now, then := p.CostPerHour()
+	plural := "s"
+	if len(p.Changes) == 1 {
+		plural = ""
+	}
+	fmt.Fprintf(w, "%s: %d change%s, cost $%.2f/h -> $%.2f/h\n", name, len(p.Changes), plural, now, then)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, c := range p.Changes {
+		fmt.Fprintf(t, "  %s %s\t%s\t%s\t%s\t%s\t%s\n", mark(c.Action), c.Kind(), c.ID(), c.Region(), price(c), machine(c), c.Reason)
+	}
+	_ = t.Flush() // into a buffer or onto a screen: there is nowhere else to say it
+	if slices.ContainsFunc(p.Changes, func(c provision.Change) bool { return unpriced(c) }) {
+		fmt.Fprintln(w, "  ?: a price that is not known; models[].gpus[].price and regions[].reserved say it")
+	}
+}
+
+func mark(a provision.Action) string {
+	switch a {
+	case provision.ActionLaunch:
+		return "+"
+	case provision.ActionTerminate:
+		return "-"
+	case provision.ActionReplace, provision.ActionReload, provision.ActionMend:
+	}
+	return "~"
+}
+
+// unpriced says whether a change makes a machine of which nobody knows the price.
+func unpriced(c provision.Change) bool {
+	return len(c.Want.Offers) > 0 && c.Want.Offers[0].PricePerHour == 0
+}
+
+// price is what a change adds to the bill of an hour.
+func price(c provision.Change) string {
+	switch {
+	case unpriced(c):
+		return "?"
+	case c.CostPerHour == 0:
+		return ""
+	case c.CostPerHour < 0:
+		return fmt.Sprintf("-$%.4f/h", -c.CostPerHour)
+	}
+	return fmt.Sprintf("+$%.4f/h", c.CostPerHour)
+}
+
+// machine is what an object will run on, and in how many ways it can be had; of one
+// that goes, what it runs on.
+func machine(c provision.Change) string {
+	offers := c.Want.Offers
+	if len(offers) == 0 {
+		if o := c.Have.Offering; o != nil {
+			return o.String()
+		}
+		return ""
+	}
+	text := offers[0].String()
+	if len(offers) > 1 {
+		text += fmt.Sprintf(", or %d others", len(offers)-1)
+	}
+	return text
+}
+
+// changesJSON is changes as `up -o json` shows them.
+func changesJSON(changes provision.Changes) []any {
+	out := []any{}
+	for _, c := range changes {
+		out = append(out, struct {
+			Action      provision.Action `json:"action"`
+			ID          string           `json:"id"`
+			Kind        provision.Kind   `json:"kind"`
+			Region      string           `json:"region"`
+			Reason      string           `json:"reason"`
+			CostPerHour float64          `json:"cost_per_hour"`
+		}{c.Action, c.ID(), c.Kind(), string(c.Region()), c.Reason, c.CostPerHour})
+	}
+	return out
+}
