@@ -32,7 +32,9 @@ func (c *coupling) run(y []float64) {
 		return
 	}
 	c.raise(a.best.value)
-	c.tighten(a, in)
+	if !c.small() {
+		c.tighten(a, in)
+	}
 	sweeps := max(leastSweeps, blockSweeps*len(c.blocks))
 	for round := range rounds {
 		before := c.bestCost
@@ -40,7 +42,7 @@ func (c *coupling) run(y []float64) {
 		if c.best != nil && c.exchangeable() {
 			c.newExchange(a.best, in, uint64(round)).run(exchanges)
 		}
-		if round%8 == 7 && !c.done(c.bound) {
+		if (c.small() && round%8 == 0 || round%8 == 7) && !c.done(c.bound) {
 			c.tighten(a, in)
 		}
 		if c.work.spent() || c.done(c.bound) || c.wrong != nil || c.small() && c.bestCost >= before {

@@ -19,8 +19,7 @@ type exchange struct {
 	cost   float64
 	random *rand.Rand
 	y      []float64 // the relaxation's prices; those in at are noisy
-	base   []float64 // by model: its bound at the prices,
-	loss   []float64 // and how far above it pays
+	loss   []float64 // by model: what it pays at the prices above its bound
 }
 
 const (
@@ -42,11 +41,10 @@ func (c *coupling) newExchange(p *point, in box, seed uint64) *exchange {
 	}
 	e.at.copy(p)
 	e.y = slices.Clone(p.y)
-	e.loss, e.base = make([]float64, c.models), make([]float64, c.models)
+	e.loss = make([]float64, c.models)
 	for i := range e.x {
 		e.take(i, 1)
 		e.cost += e.modelCost(i, e.x[i])
-		e.base[i] = c.boundModel(i, p, in, modelEffort).bound
 		e.loss[i] = e.lossOf(i)
 	}
 	return e

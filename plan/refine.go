@@ -5,7 +5,7 @@ import "math"
 // modelEffort bounds the work on one model in a refinement, so that one hard
 // model does not use up what all have.
 const (
-	modelEffort  = 8_000_000
+	modelEffort  = 2_000_000
 	polishEffort = 200_000
 	boundReach   = 0.02 // how far above a model's Lagrangian bound a better one is looked for
 )
@@ -45,7 +45,8 @@ func (c *coupling) wholeModels(p *point, in box, most int64) (bound float64) {
 		r := c.boundModel(i, p, in, most)
 		x[i] = r.x
 		whole = whole && r.x != nil
-		bound += math.Max(r.bound, c.ofModel(p, i))
+		c.base[i] = math.Max(r.bound, c.ofModel(p, i))
+		bound += c.base[i]
 	}
 	if whole {
 		c.offer(x)
