@@ -116,10 +116,13 @@ func (a *annealing) run(n int, hot float64) {
 		a.keep()
 		return
 	}
-	cool := math.Pow(coldest/hot, 1.0/stages)
+	cool, each := math.Pow(coldest/hot, 1.0/stages), proposeWork
+	if a.c.p.Switch != nil {
+		each *= a.c.models // who takes which VM over is settled at each
+	}
 	temperature := hot
 	for range stages {
-		if !a.c.work.spend(n / stages * proposeWork) {
+		if !a.c.work.spend(n / stages * each) {
 			return
 		}
 		for range n / stages {

@@ -35,32 +35,40 @@ func withCapacity(p *Problem, r *rand.Rand, share float64) *Problem {
 	return p
 }
 
-// benchmarked are the problems that are timed, by name.
-func benchmarked(seed uint64) []struct {
-	name string
-	gap  float64
-	p    *Problem
-} {
+// aSecond is the work that one core does in about a second.
+const aSecond = 45_000_000
+
+// timed is a problem that is solved to a gap with some effort.
+type timed struct {
+	name   string
+	gap    float64
+	effort int64
+	p      *Problem
+}
+
+// benchmarked are the problems that are timed.
+func benchmarked(seed uint64) []timed {
 	caps := func(share float64) *Problem {
 		return withCapacity(random(rand.New(rand.NewPCG(seed, 9)), paperSize), rand.New(rand.NewPCG(seed, 10)), share)
 	}
-	type timed = struct {
-		name string
-		gap  float64
-		p    *Problem
+	small := func(gpus int) *Problem {
+		return random(rand.New(rand.NewPCG(seed, 9)), size{models: 4, regions: 3, gpus: gpus, windows: 12, most: 20})
 	}
 	out := []timed{
-		{"4x3x1", 0, random(rand.New(rand.NewPCG(seed, 9)), size{models: 4, regions: 3, gpus: 1, windows: 12, most: 20})},
-		{"4x3x3", 0, random(rand.New(rand.NewPCG(seed, 9)), size{models: 4, regions: 3, gpus: 3, windows: 12, most: 20})},
-		{"4x3x3-tight", 0, withCapacity(random(rand.New(rand.NewPCG(seed, 9)), size{models: 4, regions: 3, gpus: 3, windows: 12, most: 20}), rand.New(rand.NewPCG(seed, 10)), 1.1)},
-		{"20x20x5", 0, random(rand.New(rand.NewPCG(seed, 9)), paperSize)},
-		{"20x20x5-loose", 0.001, caps(3)},
-		{"20x20x5-medium", 0.001, caps(1.6)},
-		{"20x20x5-tight", 0.001, caps(1.1)},
+		{"4x3x1", 0, DefaultEffort, small(1)},
+		{"4x3x3", 0, DefaultEffort, small(3)},
+		{"4x3x3-tight", 0, DefaultEffort, withCapacity(small(3), rand.New(rand.NewPCG(seed, 10)), 1.1)},
+		{"20x20x5", 0, DefaultEffort, random(rand.New(rand.NewPCG(seed, 9)), paperSize)},
+	}
+	for _, c := range []struct {
+		name  string
+		share float64
+	}{{"loose", 3}, {"medium", 1.6}, {"tight", 1.1}} {
+		out = append(out, timed{"20x20x5-" + c.name + "-1s", 0.001, aSecond, caps(c.share)}, timed{"20x20x5-" + c.name + "-5s", 0.001, 5 * aSecond, caps(c.share)})
 	}
 	for _, k := range kinds[2:8] {
 		r := rand.New(rand.NewPCG(seed, 12))
-		out = append(out, timed{"20x20x5-" + k.name, 0.001, k.make(random(rand.New(rand.NewPCG(seed, 9)), paperSize), r)})
+		out = append(out, timed{"20x20x5-" + k.name, 0.001, 5 * aSecond, k.make(random(rand.New(rand.NewPCG(seed, 9)), paperSize), r)})
 	}
 	return out
 }
@@ -75,14 +83,14 @@ func BenchmarkSolve(b *testing.B) {
 				c := benchmarked(uint64(n%8 + 1))[at]
 				b.StartTimer()
 				scaled, unit := scale(c.p)
-				s := newSolver(scaled, Options{Gap: c.gap, Effort: DefaultEffort})
+				s := newSolver(scaled, Options{Gap: c.gap, Effort: c.effort})
 				s.run()
 				r, err := s.result(c.p, unit)
 				if err != nil {
 					b.Fatal(err)
 				}
 				gap += r.Gap
-				work += float64(DefaultEffort - s.work.left)
+				work += float64(c.effort - s.work.left)
 				if r.Status == StatusOptimal || r.Status == StatusInfeasible {
 					proven++
 				}

@@ -37,6 +37,7 @@ type coupling struct {
 	rows                  []coupledRow
 	reach                 []float64 // greatest need of the model's rows of coverage
 	most                  float64   // no irreducible solution costs more
+	base                  []float64 // by model: its bound at the prices last solved at
 
 	// scratch
 	walk   walk
@@ -52,7 +53,7 @@ type links struct {
 
 func newCoupling(s *solver) *coupling {
 	p := s.p
-	c := &coupling{solver: s, models: len(p.Models), regions: len(p.Regions), gpus: len(p.GPUs)}
+	c := &coupling{solver: s, models: len(p.Models), regions: len(p.Regions), gpus: len(p.GPUs), base: make([]float64, len(p.Models))}
 	c.priced.classes = make([]class, c.gpus)
 	for i := range p.Models {
 		need := 0.0

@@ -15,6 +15,7 @@ const (
 	mostSweeps   = 32_000_000
 	brokenCost   = 0.1  // of a row, beyond its price
 	exactOptions = 4096 // of a block, in a proof
+	exchanges    = 1000 // trials after an annealing
 )
 
 // run raises the bound and looks for counts by turns, until they meet within
@@ -31,11 +32,17 @@ func (c *coupling) run(y []float64) {
 		return
 	}
 	c.raise(a.best.value)
+	if !c.small() {
+		c.tighten(a, in)
+	}
 	sweeps := max(leastSweeps, blockSweeps*len(c.blocks))
 	for round := range rounds {
 		before := c.bestCost
 		c.lookFor(a.best, in, sweeps, round)
-		if round%8 == 0 && !c.done(c.bound) {
+		if c.best != nil && c.exchangeable() {
+			c.newExchange(a.best, in, uint64(round)).run(exchanges)
+		}
+		if (c.small() && round%8 == 0 || round%8 == 7) && !c.done(c.bound) {
 			c.tighten(a, in)
 		}
 		if c.work.spent() || c.done(c.bound) || c.wrong != nil || c.small() && c.bestCost >= before {

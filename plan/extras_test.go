@@ -299,6 +299,16 @@ func TestColumnsGiveCounts(t *testing.T) {
 	}
 }
 
+// However little effort there is, load that is priced when sent away gets an
+// answer at the paper's size.
+func TestEgressIsAnsweredInLittleEffort(t *testing.T) {
+	p := withEgress(random(rand.New(rand.NewPCG(3, 9)), paperSize), rand.New(rand.NewPCG(3, 12)))
+	got := solve(t, p, Options{Effort: 3_000_000})
+	if got.Status != StatusFeasible || p.Verify(got.X) != nil || got.Bound > got.Objective {
+		t.Fatalf("%s, %g..%g", got.Status, got.Bound, got.Objective)
+	}
+}
+
 // The caller may stop a search; what is known by then is sound.
 func TestInterrupt(t *testing.T) {
 	p := withCapacity(random(rand.New(rand.NewPCG(2, 9)), size{models: 8, regions: 6, gpus: 4, windows: 6, most: 20}), rand.New(rand.NewPCG(2, 10)), 1.3)

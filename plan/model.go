@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // modelCase is one model over its regions: every block covers its own need, and
@@ -212,15 +213,39 @@ func (m *modelCase) solve(work *effort, exact bool) modelResult {
 	best, right := m.maximise(work)
 	res := modelResult{bound: math.Max(best.value, 0), cost: math.Inf(1)}
 	if right.x != nil {
-		if x := m.finish(right); x != nil {
-			res.x, res.cost = x, m.cost(x)
-		}
+		m.take(m.finish(right), &res)
+	}
+	if free, priced := m.freeAway(); priced && res.x == nil {
+		part := effort{left: polishEffort} // beyond the budget, rather than no answer
+		m.take(free.solve(&part, false).x, &res)
+		work.left -= polishEffort - part.left
 	}
 	m.settle(&res)
 	if exact && !res.exact && best.x != nil && !work.spent() {
 		m.improve(best, &res, work)
 	}
 	return res
+}
+
+// take keeps counts that cost less than those found before; nil is none.
+func (m *modelCase) take(x [][]int, res *modelResult) {
+	if x == nil {
+		return
+	}
+	if cost := m.cost(x); cost < res.cost {
+		res.x, res.cost = x, cost
+	}
+}
+
+// freeAway is the case with nothing charged for load that is sent away: its counts
+// are quick to find. priced is false where nothing is charged anyway.
+func (m *modelCase) freeAway() (free *modelCase, priced bool) {
+	blocks := slices.Clone(m.blocks)
+	for j := range blocks {
+		priced = priced || blocks[j].away.price > 0
+		blocks[j].away, blocks[j].closed = away{}, false
+	}
+	return newModelCase(blocks, m.need), priced
 }
 
 // settle notes that a cost equal to its bound is least.

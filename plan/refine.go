@@ -7,6 +7,7 @@ import "math"
 const (
 	modelEffort  = 2_000_000
 	polishEffort = 200_000
+	boundReach   = 0.02 // how far above a model's Lagrangian bound a better one is looked for
 )
 
 // refinable reports whether a model, with the rows that it shares priced, is a
@@ -24,11 +25,8 @@ func (c *coupling) modelAt(i int, y []float64, in box) *modelCase {
 }
 
 // solveModel solves a case within its share of the effort.
-func (c *coupling) solveModel(m *modelCase, most int64) modelResult {
-	share := effort{left: min(most, c.work.left), stop: c.work.stop}
-	before := share.left
-	r := m.solve(&share, true)
-	c.work.spend(int(before - share.left))
+func (c *coupling) solveModel(m *modelCase, most int64) (r modelResult) {
+	c.work.lend(most, func(work *effort) { r = m.solve(work, true) })
 	return r
 }
 
@@ -44,15 +42,39 @@ func (c *coupling) wholeModels(p *point, in box, most int64) (bound float64) {
 		}
 	}
 	for i := range x {
-		r := c.solveModel(c.modelAt(i, p.y, in), most)
+		r := c.boundModel(i, p, in, most)
 		x[i] = r.x
 		whole = whole && r.x != nil
-		bound += math.Max(r.bound, c.ofModel(p, i))
+		c.base[i] = math.Max(r.bound, c.ofModel(p, i))
+		bound += c.base[i]
 	}
 	if whole {
 		c.offer(x)
 	}
 	return bound
+}
+
+// boundModel is model i at a point's prices, a proven bound of its cost with what
+// it found. What a cell can hold is left to its price where there are many: units
+// can then stand anywhere, and the ring of their sums is small.
+func (c *coupling) boundModel(i int, p *point, in box, most int64) (r modelResult) {
+	m := c.modelAt(i, p.y, in)
+	if c.small() || c.p.Egress != nil {
+		return c.solveModel(m, most)
+	}
+	for j := range m.blocks {
+		for k := range m.blocks[j].classes {
+			m.blocks[j].classes[k].hi = unlimited
+		}
+	}
+	m = newModelCase(m.blocks, m.need)
+	c.work.lend(most, func(work *effort) {
+		best, right := m.maximise(work)
+		if r = (modelResult{bound: math.Max(0, best.value)}); right.x != nil {
+			r = m.around(best, boundReach*best.value, work, nil)
+		}
+	})
+	return r
 }
 
 // ofModel is model i's share of a point's value, rows that it shares aside.

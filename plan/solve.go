@@ -247,10 +247,8 @@ func (s *solver) solveApart(cases []*modelCase) {
 	found := true
 	s.bound = 0
 	for i, c := range cases {
-		share := effort{left: s.work.left / int64(len(cases)-i), stop: s.work.stop}
-		before := share.left
-		r := c.solve(&share, true)
-		s.work.left -= before - share.left
+		var r modelResult
+		s.work.lend(s.work.left/int64(len(cases)-i), func(work *effort) { r = c.solve(work, true) })
 		x[i] = r.x
 		found = found && r.x != nil
 		s.bound += r.bound

@@ -27,6 +27,8 @@ type effort struct {
 	left int64
 	stop func() bool // the caller's own bound, nil for none
 	next int64       // asked again when so much is left
+	// stopped says that the caller ended it.
+	stopped bool
 }
 
 // askEvery is the work between two questions to the caller: some milliseconds.
@@ -37,10 +39,21 @@ func (e *effort) spend(n int) bool {
 	e.left -= int64(n)
 	if e.stop != nil && e.left >= 0 && (e.next == 0 || e.left <= e.next) {
 		if e.next = max(1, e.left-askEvery); e.stop() {
-			e.left = -1
+			e.left, e.stopped = -1, true
 		}
 	}
 	return e.left >= 0
+}
+
+// lend lets do spend up to most of the budget.
+func (e *effort) lend(most int64, do func(part *effort)) {
+	part := effort{left: min(most, e.left), stop: e.stop}
+	before := part.left
+	do(&part)
+	e.left -= before - part.left
+	if part.stopped {
+		e.left, e.stopped = -1, true
+	}
 }
 
 func (e *effort) spent() bool { return e.left < 0 }
