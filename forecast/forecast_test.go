@@ -117,7 +117,7 @@ func TestShortHistoryInWords(t *testing.T) {
 	got := strings.Join(f.Assumed, "; ")
 	want := "7 minutes of history is too little to compare models: moving-average is used; " +
 		"only 7 minutes of history: the mean of the last 7 minutes is assumed for the next hour; " +
-		"too little came of earlier forecasts to learn an interval from: it is that of the last hour's spread"
+		"too little came of earlier forecasts to learn an interval from: it is that of the spread of the last hour"
 	if got != want || f.Mean[59] != 30 || f.Model != "moving-average" {
 		t.Fatalf("got %q with %v by %s", got, f.Mean[59], f.Model)
 	}

@@ -251,7 +251,7 @@ func (t track) outcomes(s Series, levels []float64, horizon, bin int) []outcome 
 		weight := t.weight(i, s)
 		for h := from; h < min(to, len(actual)); h++ {
 			if v := actual[h]; !math.IsNaN(v) {
-				out = append(out, outcome{t.means[i][h], v, levels[o], weight})
+				out = append(out, outcome{t.means[i][h], v, levels[o-t.late], weight})
 			}
 		}
 	}
@@ -281,9 +281,9 @@ func levelsOf(s Series) []float64 {
 	return out
 }
 
-// learn sets a forecast's intervals and peak from what came of earlier ones, one
-// part of the horizon at a time. Parts of which too little came end where ends says,
-// and that is said in words.
+// learn sets a forecast's intervals and peak from what came of earlier ones of a
+// series that ends with a known value, one part of the horizon at a time. Parts of
+// which too little came end where ends says, and that is said in words.
 func (f *Forecast) learn(t track, s Series, ends func(h int) (lo, hi float64), words string) {
 	horizon := len(f.Mean)
 	f.Lo90, f.Hi90 = make([]float64, horizon), make([]float64, horizon)
@@ -311,18 +311,20 @@ func (f *Forecast) learn(t track, s Series, ends func(h int) (lo, hi float64), w
 	f.learnPeak(t, s, levels)
 }
 
-// learnOrSpread is learn where nothing but the last hour's spread stands for
-// what is not learned.
+// learnOrSpread is learn where nothing but the spread of the last values stands
+// for what is not learned.
 func (f *Forecast) learnOrSpread(t track, s Series) {
-	b := spread(s)
-	f.learn(t, s, func(h int) (lo, hi float64) { return max(0, f.Mean[h]-b), f.Mean[h] + b }, "the last hour's spread")
+	past := max(s.steps(averageWindow), t.late+len(f.Mean))
+	b := spread(s, past)
+	f.learn(t, s, func(h int) (lo, hi float64) { return max(0, f.Mean[h]-b), f.Mean[h] + b }, "the spread of the last "+s.span(past))
 }
 
 // spread is half the 90 % range of a normal distribution with the deviation of
-// the last hour's values, for when there are no past errors; of a single value nothing is
-// known, and the range is as wide as the value.
-func spread(s Series) float64 {
-	values, _ := lastKnown(s.Values, s.steps(averageWindow))
+// the last known values of so many steps, for when there are no past errors: who
+// looks further ahead takes more of the past. Of a single value nothing is known,
+// and the range is as wide as the value.
+func spread(s Series, past int) float64 {
+	values := lastKnown(s.Values, past)
 	n := float64(len(values))
 	m := mean(values)
 	if n < 2 {

@@ -145,8 +145,25 @@ func TestPeaks(t *testing.T) {
 	if err != nil || short.Peaks != (Peaks{10, 10, 10, 10, 10, 10}) {
 		t.Errorf("without a past: %+v, %v", short.Peaks, err)
 	}
-	tick, err := Backtest(s, []Forecaster{MovingAverage()}, 60, 60, nil)
+	tick, err := Backtest(s, []Forecaster{MovingAverage()}, 60, 120, nil)
 	if err != nil || math.Abs(*tick[0].PeakCoverage90-0.9) > 0.08 || math.Abs(*tick[0].Coverage90-0.9) > 0.02 {
 		t.Errorf("covers %g of the peaks and %g of the steps", *tick[0].PeakCoverage90, *tick[0].Coverage90)
 	}
+}
+
+// scoreInterval counts the values inside the interval and sums its score
+// (Gneiting and Raftery 2007, eq. 43): its width, and 20 times what a value lies
+// outside.
+func scoreInterval(came []float64, f Forecast) (inside, score float64) {
+	for h, v := range came {
+		if math.IsNaN(v) {
+			continue
+		}
+		below, above := max(0, f.Lo90[h]-v), max(0, v-f.Hi90[h])
+		if below+above == 0 {
+			inside++
+		}
+		score += f.Hi90[h] - f.Lo90[h] + 20*(below+above)
+	}
+	return inside, score
 }

@@ -81,7 +81,7 @@ func (t track) peaks(s Series, levels []float64) []outcome {
 		actual := window(s, o, len(t.means[i]))
 		if top, ok := highest(actual); ok && len(actual) == len(t.means[i]) {
 			expected, _ := highest(t.means[i])
-			out = append(out, outcome{expected, top, levels[o], t.weight(i, s)})
+			out = append(out, outcome{expected, top, levels[o-t.late], t.weight(i, s)})
 		}
 	}
 	return out
