@@ -45,8 +45,9 @@ compare-proxy: build
 compare-solver:
 	go test -tags compare -run TestSolveEqualsGLPK -v -count=1 ./plan
 
-# auto beside the single forecasters on tenants held back from its settings, and how
-# Watch tells bursts (half an hour). It wants two public traces:
+# auto beside the single forecasters and R's auto.arima on public weeks, on tenants
+# held back from its settings, and how Watch tells bursts (15 minutes of CPU). It
+# wants two public traces:
 # make compare-forecast WEEK=sageserve_week.csv.gz RATES=servegen_client_rates.csv.gz
 compare-forecast:
 	go test -tags compare -run TestCompare -v -count=1 -timeout 3h ./forecast -forecast.week '$(abspath $(WEEK))' -forecast.rates '$(abspath $(RATES))' $(ARGS)

@@ -30,6 +30,9 @@ const (
 	// lasts 4 hours. There are no more of a day than days, or chance passes for a
 	// season.
 	dailyTerms, weeklyTerms = 6, 3
+	// arimaCarries is how many steps the one without a season carries a trend on: two
+	// hours. One that is learned from 5 minutes to the next says nothing of a day.
+	arimaCarries = 24
 	// pastStride is the time between the past forecasts that the interval is
 	// learned from.
 	pastStride = time.Hour
@@ -47,13 +50,16 @@ type arimaForecaster struct {
 	memory time.Duration
 	// least is how much history it needs.
 	least time.Duration
-	build func(c coarse) (*ARIMA, []season, error)
+	// carries is how many steps a trend is carried on at most, 0 for without end.
+	carries int
+	build   func(c coarse) (*ARIMA, []season, error)
 }
 
 // ARIMAForecaster forecasts by the ARIMA model without a season that AutoARIMA
-// chooses for the last three days, at steps of 5 minutes.
+// chooses for the last three days, at steps of 5 minutes. A trend goes on for two
+// hours; after that the level stays.
 func ARIMAForecaster() Forecaster {
-	return arimaForecaster{name: "arima", step: arimaStep, memory: arimaMemory, build: func(c coarse) (*ARIMA, []season, error) {
+	return arimaForecaster{name: "arima", step: arimaStep, memory: arimaMemory, carries: arimaCarries, build: func(c coarse) (*ARIMA, []season, error) {
 		m, err := AutoARIMA(c.Values, 0, trafficDifferences, nil)
 		return m, nil, err
 	}}
@@ -89,11 +95,32 @@ func buildFourier(c coarse) (*ARIMA, []season, error) {
 func (f arimaForecaster) Name() string { return f.name }
 
 func (f arimaForecaster) Forecast(s Series, horizon int) (Forecast, error) {
-	m, err := f.fit(s, horizon)
+	if err := s.check(horizon); err != nil {
+		return Forecast{}, err
+	}
+	until, late := f.untilKnown(s)
+	m, err := f.fit(until, late+horizon)
 	if err != nil {
 		return Forecast{}, err
 	}
-	return m.forecast(s, horizon)
+	out, err := m.forecast(until, late, horizon)
+	if err != nil {
+		return Forecast{}, err
+	}
+	out.noteLate(s, late)
+	return out, nil
+}
+
+// untilKnown is Series.untilKnown by the steps of the model: a known minute does
+// not make one.
+func (f arimaForecaster) untilKnown(s Series) (until Series, late int) {
+	until, late = s.untilKnown()
+	c := coarsen(until, f.step, len(until.Values))
+	_, unknown := c.untilKnown()
+	if unknown == len(c.Values) {
+		return until, late
+	}
+	return until.Upto(len(until.Values) - unknown*c.each), late + unknown*c.each
 }
 
 // fittedARIMA is a model with how it reads a series.
@@ -135,32 +162,32 @@ func (f arimaForecaster) fit(s Series, horizon int) (*fittedARIMA, error) {
 	return &fittedARIMA{f, m, seasons}, nil
 }
 
-// forecast forecasts what follows s, which need not be what the model was fitted
-// on.
-func (f *fittedARIMA) forecast(s Series, horizon int) (Forecast, error) {
-	if err := s.check(horizon); err != nil {
-		return Forecast{}, err
-	}
+// forecast forecasts the horizon that begins late steps after s, which need not be
+// what the model was fitted on.
+func (f *fittedARIMA) forecast(s Series, late, horizon int) (Forecast, error) {
 	c, filled := f.view(s)
 	n := len(c.Values)
-	ahead := (horizon + c.each - 1) / c.each
+	ahead := (late + horizon + c.each - 1) / c.each
 	x := seasonColumns(f.seasons, n+ahead, c.middle)
 	z := f.model.unexplained(c.Values, x)
 	origins := append(f.pastOrigins(c), n)
 	paths := f.model.paths(z, origins, ahead)
 	for i, p := range paths {
-		for h := range p {
-			root := max(0, p[h]+f.model.explained(origins[i]+h, func(j int) float64 { return x[j][origins[i]+h] }))
-			p[h] = root * root
+		f.square(p, origins[i], x)
+	}
+	means := func(path []float64) []float64 {
+		return s.afterLate(bounded(c.fine(path, late+horizon), s), late)
+	}
+	t := track{late: late}
+	for i, o := range origins[:len(origins)-1] {
+		if at := c.skipped + o*c.each + late; paths[i] != nil && at < len(s.Values) {
+			t.origins, t.means = append(t.origins, at), append(t.means, means(paths[i]))
 		}
 	}
-	out := Forecast{Model: f.name, Mean: bounded(c.fine(paths[len(paths)-1], horizon), s)}
-	f.interval(&out, s, c, origins[:len(origins)-1], paths, z)
+	out := Forecast{Model: f.name, Mean: means(paths[len(paths)-1])}
+	f.interval(&out, s, c, t, z)
 	if filled > 0 {
 		out.Assumed = append(out.Assumed, fmt.Sprintf("%s are unknown: what came at the same time of another day is assumed for them", c.words(filled)))
-	}
-	if late := trailingUnknown(s.Values); late >= s.steps(time.Hour) {
-		out.Assumed = append(out.Assumed, fmt.Sprintf("nothing is known of the last %s: the forecast reaches over them", s.span(late)))
 	}
 	for h, v := range out.Mean {
 		if math.IsNaN(v) || math.IsInf(out.Hi90[h], 0) {
@@ -170,12 +197,18 @@ func (f *fittedARIMA) forecast(s Series, horizon int) (Forecast, error) {
 	return out, nil
 }
 
-func trailingUnknown(values []float64) int {
-	n := 0
-	for n < len(values) && math.IsNaN(values[len(values)-1-n]) {
-		n++
+// square turns the path of the process from a coarse origin, unless it is nil, into
+// loads.
+func (f *fittedARIMA) square(path []float64, origin int, x [][]float64) {
+	for h := range path {
+		root := max(0, path[h]+f.model.explained(origin+h, func(j int) float64 { return x[j][origin+h] }))
+		path[h] = root * root
 	}
-	return n
+	if f.carries > 0 && f.model.differenced() > 0 {
+		for h := f.carries; h < len(path); h++ {
+			path[h] = path[f.carries-1]
+		}
+	}
 }
 
 // pastOrigins are the coarse steps of the last week from which forecasts are
@@ -194,19 +227,12 @@ func (f *fittedARIMA) pastOrigins(c coarse) []int {
 // interval learns the interval from what came of past forecasts by the same
 // model; with too few of them it is that of the model's own standard errors and
 // the noise within a coarse step.
-func (f *fittedARIMA) interval(out *Forecast, s Series, c coarse, origins []int, paths [][]float64, z []float64) {
-	horizon := len(out.Mean)
-	var t track
-	for i, o := range origins {
-		if paths[i] != nil {
-			t.origins = append(t.origins, c.skipped+o*c.each)
-			t.means = append(t.means, bounded(c.fine(paths[i], horizon), s))
-		}
-	}
+func (f *fittedARIMA) interval(out *Forecast, s Series, c coarse, t track, z []float64) {
 	noise := rootNoise(s, c)
-	se := f.model.standardErrors(z, (horizon+c.each-1)/c.each)
+	se := f.model.standardErrors(z, (t.late+len(out.Mean)+c.each-1)/c.each)
 	out.learn(t, s, func(h int) (lo, hi float64) {
-		half := normal95 * math.Sqrt(se[h/c.each]*se[h/c.each]+noise)
+		e := se[(t.late+h)/c.each]
+		half := normal95 * math.Sqrt(e*e+noise)
 		lo, hi = max(0, math.Sqrt(out.Mean[h])-half), math.Sqrt(out.Mean[h])+half
 		return min(out.Mean[h], lo*lo), max(out.Mean[h], hi*hi)
 	}, "the model's own errors")

@@ -27,11 +27,15 @@ func (f arimaForecaster) roll(s Series, origins []int, horizon int) ([]Forecast,
 
 // means is the forecast without its interval.
 func (f arimaForecaster) means(s Series, horizon int) ([]float64, error) {
-	fcs, err := f.roll(s, []int{len(s.Values)}, horizon)
+	if err := s.check(horizon); err != nil {
+		return nil, err
+	}
+	until, late := f.untilKnown(s)
+	fcs, err := f.roll(until, []int{len(until.Values)}, late+horizon)
 	if err != nil {
 		return nil, err
 	}
-	return fcs[0].Mean, nil
+	return until.afterLate(fcs[0].Mean, late), nil
 }
 
 // rollAlong forecasts from the i-th origin and those after it that are whole
@@ -68,9 +72,6 @@ func (f *fittedARIMA) rolled(past Series, c coarse, x [][]float64, path []float6
 	if path == nil {
 		return bounded(flat(math.NaN(), horizon), past)
 	}
-	for h := range path {
-		root := max(0, path[h]+f.model.explained(origin+h, func(j int) float64 { return x[j][origin+h] }))
-		path[h] = root * root
-	}
+	f.square(path, origin, x)
 	return bounded(c.fine(path, horizon), past)
 }

@@ -48,38 +48,41 @@ func (a auto) Forecast(s Series, horizon int) (Forecast, error) {
 	if err := s.check(horizon); err != nil {
 		return Forecast{}, err
 	}
-	r := a.judge(s, horizon)
-	weights := r.weights(len(s.Values))
+	until, late := s.untilKnown()
+	r := a.judge(until, late, horizon)
+	weights := r.weights(len(until.Values))
 	if weights == nil {
 		f, err := a.candidates[0].Forecast(s, horizon)
 		if err != nil {
 			return Forecast{}, err
 		}
-		words := fmt.Sprintf("%s of history is too little to compare models: %s is used", s.words(len(s.Values)), f.Model)
+		words := fmt.Sprintf("%s of history is too little to compare models: %s is used", s.words(len(until.Values)), f.Model)
 		f.Assumed = append([]string{words}, f.Assumed...)
 		return f, nil
 	}
-	f, err := a.combine(s, horizon, weights)
+	f, err := a.combine(until, late, horizon, weights)
 	if err != nil {
 		return Forecast{}, err
 	}
-	f.learnOrSpread(r.combined(), s)
+	f.noteLate(s, late)
+	f.learnOrSpread(r.combined(), until)
 	return f, nil
 }
 
-// combine joins the candidates' forecasts.
-func (a auto) combine(s Series, horizon int, weights []float64) (Forecast, error) {
+// combine joins the candidates' forecasts of the horizon that begins late steps
+// after the series.
+func (a auto) combine(s Series, late, horizon int, weights []float64) (Forecast, error) {
 	var parts []string
 	all := make([][]float64, len(weights))
 	for m, w := range weights {
 		if w == 0 {
 			continue
 		}
-		means, err := meansOf(a.candidates[m], s, horizon)
+		means, err := meansOf(a.candidates[m], s, late+horizon)
 		if err != nil {
 			return Forecast{}, err
 		}
-		all[m] = means
+		all[m] = s.afterLate(means, late)
 		if share := math.Round(100 * w); share > 0 {
 			parts = append(parts, fmt.Sprintf("%.0f %% %s", share, a.candidates[m].Name()))
 		}
@@ -142,22 +145,22 @@ func meansOf(f Forecaster, s Series, horizon int) ([]float64, error) {
 	return fc.Mean, err
 }
 
-// record is what all candidates would have said in the past, and how far off
-// they were.
+// record is what all candidates would have said in the past, told nothing of the
+// last late steps, and how far off they were.
 type record struct {
-	s       Series
-	horizon int
-	origins []int
-	means   [][][]float64 // by candidate and origin; nil = could not forecast
-	errors  [][]float64   // by candidate and origin: sum of |actual - mean|
+	s             Series
+	late, horizon int
+	origins       []int
+	means         [][][]float64 // by candidate and origin; nil = could not forecast
+	errors        [][]float64   // by candidate and origin: sum of |actual - mean|
 }
 
 // judge rolls every candidate through the past.
-func (a auto) judge(s Series, horizon int) record {
-	r := record{s: s, horizon: horizon, origins: pastOrigins(s, leastPast)}
+func (a auto) judge(s Series, late, horizon int) record {
+	r := record{s: s, late: late, horizon: horizon, origins: pastOrigins(s, late+leastPast)}
 	for _, c := range a.candidates {
 		means, errs := make([][]float64, len(r.origins)), make([]float64, len(r.origins))
-		t := rollThrough(c, s, r.origins, horizon)
+		t := rollThrough(c, s, r.origins, late, horizon)
 		i := 0
 		for k, o := range t.origins {
 			for r.origins[i] != o {
@@ -236,9 +239,9 @@ func keepFew(weights []float64, n int) {
 // combined is what the combination would have said at every past origin that had
 // enough before it, weighted by what was known then.
 func (r record) combined() track {
-	var t track
+	t := track{late: r.late}
 	for i, o := range r.origins {
-		weights := r.weights(o)
+		weights := r.weights(o - r.late)
 		if weights == nil {
 			continue
 		}

@@ -34,18 +34,18 @@ func flat(v float64, horizon int) []float64 {
 }
 
 // lastKnown takes the window's known values, or, when it has none, as many as
-// it would hold from before it; late is how many steps it had to go back.
-func lastKnown(values []float64, window int) (recent []float64, late int) {
+// it would hold from before it.
+func lastKnown(values []float64, window int) []float64 {
 	end := len(values)
 	for end > 0 && math.IsNaN(values[end-1]) {
 		end--
 	}
-	return known(values[max(0, end-window):end]), len(values) - end
+	return known(values[max(0, end-window):end])
 }
 
 func (movingAverage) assumed(s Series, horizon int) []string {
 	window := s.steps(averageWindow)
-	recent, late := lastKnown(s.Values, window)
+	recent := lastKnown(s.Values, window)
 	have := len(recent)
 	var out []string
 	if have < window {
@@ -56,9 +56,6 @@ func (movingAverage) assumed(s Series, horizon int) []string {
 			only += s.words(have) + " known of the last " + s.span(min(window, len(s.Values)))
 		}
 		out = append(out, fmt.Sprintf("%s: the mean of the last %s is assumed for the next %s", only, s.span(have), s.span(horizon)))
-	}
-	if late > 0 {
-		out = append(out, fmt.Sprintf("nothing is known of the last %s: the mean before is assumed to go on", s.span(late)))
 	}
 	return out
 }

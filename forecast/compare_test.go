@@ -30,73 +30,86 @@ const (
 	// the others are held back.
 	comparedTenants = 40
 	// tenantStep between two origins meets all hours of the day in turn.
-	tenantStep = 7 * time.Hour
+	tenantStep = 11 * time.Hour
 	// watchStep is the time between two forecasts that are watched.
 	watchStep = 3 * time.Hour
 )
 
+// Auto beside each single model on the public weeks, where R's auto.arima had the
+// same windows, and what of them is left where origins are rare.
+func TestCompareWeeks(t *testing.T) {
+	fromR, err := readR()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, totals := readRates(t)
+	all := Forecasters()
+	weeks := judgeAll(t, "series", append(readWeek(t), totals...), all[:len(all)-1], time.Hour)
+	var hourly, sixth strings.Builder
+	for _, j := range weeks {
+		hourly.WriteString(j.report(fromR))
+		sixth.WriteString(j.offsets(6))
+	}
+	t.Logf("every hour:\n%s%s", hourly.String(), summary(weeks))
+	t.Logf("every 6 hours from each of the first 6: auto over the best single one of those windows (days drawn anew):\n%s", sixth.String())
+}
+
 // Auto beside each single model on the tenants of a public trace, those that
-// settings may be tuned on and those held back, and on the public weeks.
-func TestCompareForecasts(t *testing.T) {
-	tenants, totals := readRates(t)
+// settings may be tuned on and those held back.
+func TestCompareTenants(t *testing.T) {
+	tenants, _ := readRates(t)
 	var halves [2][]Series
 	for i, s := range tenants {
 		halves[i%2] = append(halves[i%2], s)
 	}
-	weeks := append(readWeek(t), totals...)
-	for _, c := range []struct {
-		name   string
-		series []Series
-		step   time.Duration
-	}{
-		{"tenants for tuning", halves[0], tenantStep},
-		{"tenants held back", halves[1], tenantStep},
-		{"weeks, hourly", weeks, time.Hour},
-		{"weeks, every 6 hours", weeks, 6 * time.Hour},
-	} {
-		compareOn(t, c.name, c.series, c.step)
+	for i, name := range []string{"tuning", "held back"} {
+		t.Logf("tenants, %s:\n%s", name, summary(judgeAll(t, name, halves[i], candidates(), tenantStep)))
 	}
 }
 
-// compareOn prints what auto does on each series beside the best of the single
-// ones, which only hindsight knows, and what choosing one for all would cost.
-func compareOn(t *testing.T, name string, series []Series, step time.Duration) {
-	judged := append(candidates(), Auto())
-	rows := make([][]Row, len(series))
-	t.Run(name, func(t *testing.T) {
+// judgeAll judges series side by side.
+func judgeAll(t *testing.T, name string, series []Series, singles []Forecaster, step time.Duration) []judged {
+	t.Helper()
+	out := make([]judged, len(series))
+	ok := t.Run(name, func(t *testing.T) {
 		for i, s := range series {
 			t.Run(s.Name, func(t *testing.T) {
 				t.Parallel()
 				var err error
-				if rows[i], err = Backtest(s, judged, s.steps(time.Hour), s.steps(step), nil); err != nil {
+				if out[i], err = judge(s, singles, step); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 	})
-	logs := make([]float64, len(judged))
-	var coverage, peaks float64
+	if !ok {
+		t.FailNow()
+	}
+	return out
+}
+
+// summary is how far auto and each single forecaster lie above the best single
+// one of each series, in the mean, and how its intervals did.
+func summary(all []judged) string {
+	n := float64(len(all))
+	names := all[0].names
+	logs := make([]float64, len(names))
+	var coverage, off, peaks, score float64
+	for _, j := range all {
+		_, over := j.best(every)
+		for f := range names {
+			logs[f] += math.Log(over / j.over(f, every)) // auto over the best, over auto over this
+		}
+		share := sum(j.inside) / sum(j.steps)
+		coverage, off, peaks, score = coverage+share, off+math.Abs(share-0.9), peaks+j.peaks, score+math.Log(sum(j.score)/sum(j.actual))
+	}
 	var b strings.Builder
-	for i, all := range rows {
-		if all == nil {
-			return // its error is told
-		}
-		last := len(judged) - 1
-		best := slices.MinFunc(all[:last], func(a, b Row) int { return cmp.Compare(*a.WAPE, *b.WAPE) })
-		own := all[last]
-		for f, r := range all {
-			logs[f] += math.Log(*r.WAPE / *best.WAPE)
-		}
-		coverage, peaks = coverage+*own.Coverage90, peaks+*own.PeakCoverage90
-		fmt.Fprintf(&b, "%-14s auto %6.2f%%  best %6.2f%% %-16s %+5.1f%%  covers %.1f%% of steps, %.1f%% of peaks\n", series[i].Name,
-			100**own.WAPE, 100**best.WAPE, best.Forecaster, 100*(*own.WAPE / *best.WAPE - 1), 100**own.Coverage90, 100**own.PeakCoverage90)
+	fmt.Fprintf(&b, "auto covers %.1f%% of steps (off 90%% by %.1f points in the mean) and %.1f%% of peaks; interval score %.4f of the load, geometric mean\n",
+		100*coverage/n, 100*off/n, 100*peaks/n, math.Exp(score/n))
+	for f, name := range names {
+		fmt.Fprintf(&b, "%-16s %+6.2f%% above the best of each series, geometric mean\n", name, 100*(math.Exp(logs[f]/n)-1))
 	}
-	n := float64(len(series))
-	fmt.Fprintf(&b, "auto covers %.1f%% of steps and %.1f%% of peaks in the mean\n", 100*coverage/n, 100*peaks/n)
-	for f, r := range rows[0] {
-		fmt.Fprintf(&b, "%-16s %+6.2f%% above the best of each series, geometric mean\n", r.Forecaster, 100*(math.Exp(logs[f]/n)-1))
-	}
-	t.Logf("%s:\n%s", name, b.String())
+	return b.String()
 }
 
 // How often Watch says that a load left a forecast by auto when nothing was done

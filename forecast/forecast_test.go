@@ -117,7 +117,7 @@ func TestShortHistoryInWords(t *testing.T) {
 	got := strings.Join(f.Assumed, "; ")
 	want := "7 minutes of history is too little to compare models: moving-average is used; " +
 		"only 7 minutes of history: the mean of the last 7 minutes is assumed for the next hour; " +
-		"too little came of earlier forecasts to learn an interval from: it is that of the last hour's spread"
+		"too little came of earlier forecasts to learn an interval from: it is that of the spread of the last hour"
 	if got != want || f.Mean[59] != 30 || f.Model != "moving-average" {
 		t.Fatalf("got %q with %v by %s", got, f.Mean[59], f.Model)
 	}
@@ -134,20 +134,20 @@ func TestPoints(t *testing.T) {
 	if f, _ := MovingAverage().Forecast(constant(500, 10), 60); f.Lo90[0] != 10 || f.Hi90[59] != 10 {
 		t.Errorf("a constant is certain: %g..%g", f.Lo90[0], f.Hi90[59])
 	}
-	s := daily(3, 0, 1)
-	f, err := SeasonalNaive().Forecast(s, 1440)
+	s := thinned(daily(3, 0, 1), 10)
+	f, err := SeasonalNaive().Forecast(s, 144)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for h, m := range f.Mean {
-		if m != s.Values[2*1440+h] {
-			t.Fatalf("step %d: %g is not the day before's %g", h, m, s.Values[2*1440+h])
+		if m != s.Values[2*144+h] {
+			t.Fatalf("step %d: %g is not the day before's %g", h, m, s.Values[2*144+h])
 		}
 	}
-	hole := daily(3, 0, 1)
-	hole.Values[2*1440+5] = math.NaN()
-	if f, _ := SeasonalNaive().Forecast(hole, 10); f.Mean[5] != hole.Values[1440+5] {
-		t.Errorf("a hole is filled with %g, want the day before it, %g", f.Mean[5], hole.Values[1440+5])
+	hole := thinned(daily(3, 0, 1), 10)
+	hole.Values[2*144+5] = math.NaN()
+	if f, _ := SeasonalNaive().Forecast(hole, 10); f.Mean[5] != hole.Values[144+5] {
+		t.Errorf("a hole is filled with %g, want the day before it, %g", f.Mean[5], hole.Values[144+5])
 	}
 	mean, hi := Forecast{Mean: []float64{1, 3, 2}, Hi90: []float64{2, 4, 9}}.Peak()
 	if mean != 3 || hi != 9 {
@@ -158,17 +158,17 @@ func TestPoints(t *testing.T) {
 // Values are four times as large, and so are forecasts: nothing depends on the
 // unit. (Roots of 4 are exact.)
 func TestScale(t *testing.T) {
-	a := daily(3, 50, 7)
+	a := thinned(tens(3, 50, wave), 2)
 	b := Series{Name: a.Name, Step: a.Step, Values: make([]float64, len(a.Values))}
 	for i, v := range a.Values {
 		b.Values[i] = 4 * v
 	}
 	for _, f := range Forecasters() {
-		fa, err := f.Forecast(a, 60)
+		fa, err := f.Forecast(a, 3)
 		if err != nil {
 			t.Fatal(err)
 		}
-		fb, err := f.Forecast(b, 60)
+		fb, err := f.Forecast(b, 3)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -241,8 +241,8 @@ func shift(days int) Series {
 
 func TestBacktest(t *testing.T) {
 	tick := time.Duration(0)
-	judged := []Forecaster{MovingAverage(), SeasonalNaive(), Auto()}
-	rows, err := Backtest(daily(3, 60, 11), judged, 60, 540, func() time.Duration { tick += time.Millisecond; return tick })
+	forecasters := []Forecaster{MovingAverage(), SeasonalNaive(), Auto()}
+	rows, err := Backtest(tens(3, 60, wave), forecasters, 6, 54, func() time.Duration { tick += time.Millisecond; return tick })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,28 +20,36 @@ const (
 	nearZero = 0.1
 	// errorFade is the age at which an error counts 1/e.
 	errorFade = 3 * day
+	// levelPast is the past whose mean is the level at an origin: a whole day, so
+	// that it moves between days and not within them.
+	levelPast = day
 	// nearSteps and nearPeaks are the least numbers of errors that count, of steps
 	// and of peaks, of which a horizon has one.
 	nearSteps = 100
 	nearPeaks = 100
 )
 
-// outcome is a past forecast of one value and what came; weight fades with age.
-type outcome struct{ mean, actual, weight float64 }
+// outcome is a past forecast of one value and what came; level is the mean of the
+// day before the forecast, weight fades with age.
+type outcome struct{ mean, actual, level, weight float64 }
+
+// powers say what errors are measured in: a power of the forecast (0 = absolute,
+// 1 = relative) times one of the level. A forecast alone cannot tell a quiet
+// weekend, whose bursts are small, from a quiet hour of a busy day.
+type powers struct{ mean, level float64 }
+
+// scales are the powers that are tried: no error grows faster than the load.
+var scales = []powers{{0, 0}, {0.5, 0}, {1, 0}, {0, 0.5}, {0.5, 0.5}}
 
 // calibration is past outcomes as a ruler for new forecasts: split conformal
-// prediction, with errors scaled by a power of the forecast (0 = absolute, 1 =
-// relative) and taken from forecasts of a similar level.
+// prediction, with scaled errors that are taken from forecasts of about the same.
 type calibration struct {
 	outcomes []outcome // by mean
 	byError  []scaledError
-	power    float64
-	floor    float64 // added to a mean before it scales
+	by       powers
+	floor    float64 // added to a mean and a level before they scale
 	near     int     // how many outcomes count
 }
-
-// powers are the scales that are tried.
-var powers = []float64{0, 0.5, 1}
 
 // calibrate sorts out the past, oldest first; ok is false when it is too short.
 // The scale is the one whose intervals, learned from the older half, have the
@@ -51,29 +59,33 @@ func calibrate(past []outcome, leastNear int) (c calibration, ok bool) {
 		return calibration{}, false
 	}
 	half := len(past) / 2
-	best := math.Inf(1)
-	power := 0.0
-	for _, p := range powers {
-		trial := newCalibration(past[:half], p, leastNear)
-		if score := trial.score(past[half:]); score < best {
-			best, power = score, p
+	older := byMean(past[:half])
+	best, least := scales[0], math.Inf(1)
+	for _, p := range scales {
+		if score := newCalibration(older, p, leastNear).score(past[half:]); score < least {
+			best, least = p, score
 		}
 	}
-	return newCalibration(past, power, leastNear), true
+	return newCalibration(byMean(past), best, leastNear), true
 }
 
-func newCalibration(past []outcome, power float64, leastNear int) calibration {
-	c := calibration{outcomes: slices.Clone(past), power: power}
+// byMean is outcomes sorted by mean, the older of equals first.
+func byMean(past []outcome) []outcome {
+	return slices.SortedStableFunc(slices.Values(past), func(a, b outcome) int { return cmp.Compare(a.mean, b.mean) })
+}
+
+// newCalibration measures outcomes, which are sorted by mean, in powers.
+func newCalibration(sorted []outcome, p powers, leastNear int) calibration {
+	c := calibration{outcomes: sorted, by: p}
 	var sum float64
-	for _, o := range past {
+	for _, o := range sorted {
 		sum += o.actual
 	}
-	c.floor = 0.01 * sum / float64(max(1, len(past)))
-	slices.SortStableFunc(c.outcomes, func(a, b outcome) int { return cmp.Compare(a.mean, b.mean) })
-	c.near = max(leastNear, int(nearShare*float64(len(past))))
-	c.byError = make([]scaledError, len(c.outcomes))
-	for i, o := range c.outcomes {
-		c.byError[i] = scaledError{(o.actual - o.mean) / c.scale(o.mean), i}
+	c.floor = 0.01 * sum / float64(max(1, len(sorted)))
+	c.near = max(leastNear, int(nearShare*float64(len(sorted))))
+	c.byError = make([]scaledError, len(sorted))
+	for i, o := range sorted {
+		c.byError[i] = scaledError{(o.actual - o.mean) / c.scale(o.mean, o.level), i}
 	}
 	slices.SortFunc(c.byError, func(a, b scaledError) int { return cmp.Compare(a.value, b.value) })
 	return c
@@ -86,17 +98,28 @@ type scaledError struct {
 	outcome int
 }
 
-func (c calibration) scale(mean float64) float64 {
-	if c.power == 0 {
-		return 1
-	}
-	if s := math.Pow(mean+c.floor, c.power); s > 0 {
+// scale is what an error of a forecast is measured in.
+func (c calibration) scale(mean, level float64) float64 {
+	if s := power(mean+c.floor, c.by.mean) * power(level+c.floor, c.by.level); s > 0 {
 		return s
 	}
 	return 1
 }
 
-// errors are the scaled errors of the outcomes nearest in level to a mean.
+// power is math.Pow for the few exponents of scales, which take most of its time.
+func power(x, exponent float64) float64 {
+	switch exponent {
+	case 0:
+		return 1
+	case 0.5:
+		return math.Sqrt(x)
+	case 1:
+		return x
+	}
+	return math.Pow(x, exponent)
+}
+
+// errors are the scaled errors of the outcomes whose means are nearest to one.
 func (c calibration) errors(mean float64) errorSample {
 	from, to := nearest(c.outcomes, mean, c.near)
 	out := errorSample{values: make([]weighted, 0, to-from)}
@@ -167,9 +190,9 @@ func nearest(sorted []outcome, mean float64, n int) (from, to int) {
 // interval holds 90 % of what came of similar forecasts: 5 % lay below and 5 %
 // above, or, where nothing can lie below because the lower end is at zero, up to
 // 10 % above.
-func (c calibration) interval(mean float64) (lo, hi float64) {
+func (c calibration) interval(mean, level float64) (lo, hi float64) {
 	errs := c.errors(mean)
-	s := c.scale(mean)
+	s := c.scale(mean, level)
 	lo = max(0, mean+s*min(0, errs.quantile(0.05)))
 	below := 0.05
 	if lo < nearZero*mean {
@@ -198,11 +221,10 @@ func (c calibration) score(fresh []outcome) float64 {
 	}
 	type ends struct{ lo, hi float64 }
 	const levels = 8
-	sorted := slices.Clone(c.outcomes)
 	var cuts [levels]float64
 	var errs [levels]ends
 	for i := range cuts {
-		m := sorted[(2*i+1)*len(sorted)/(2*levels)].mean
+		m := c.outcomes[(2*i+1)*len(c.outcomes)/(2*levels)].mean
 		e := c.errors(m)
 		cuts[i], errs[i] = m, ends{e.quantile(0.05), e.quantile(0.95)}
 	}
@@ -212,7 +234,7 @@ func (c calibration) score(fresh []outcome) float64 {
 		for i+1 < levels && o.mean-cuts[i] > cuts[i+1]-o.mean {
 			i++
 		}
-		s := c.scale(o.mean)
+		s := c.scale(o.mean, o.level)
 		lo, hi := o.mean+s*errs[i].lo, o.mean+s*errs[i].hi
 		sum += hi - lo + 20*max(0, lo-o.actual) + 20*max(0, o.actual-hi)
 	}
@@ -221,7 +243,7 @@ func (c calibration) score(fresh []outcome) float64 {
 
 // outcomes are what came of a track's forecasts in the part of the horizon that
 // a bin stands for.
-func (t track) outcomes(s Series, horizon, bin int) []outcome {
+func (t track) outcomes(s Series, levels []float64, horizon, bin int) []outcome {
 	from, to := bin*horizon/horizonBins, (bin+1)*horizon/horizonBins
 	var out []outcome
 	for i, o := range t.origins {
@@ -229,7 +251,7 @@ func (t track) outcomes(s Series, horizon, bin int) []outcome {
 		weight := t.weight(i, s)
 		for h := from; h < min(to, len(actual)); h++ {
 			if v := actual[h]; !math.IsNaN(v) {
-				out = append(out, outcome{t.means[i][h], v, weight})
+				out = append(out, outcome{t.means[i][h], v, levels[o-t.late], weight})
 			}
 		}
 	}
@@ -241,23 +263,43 @@ func (t track) weight(i int, s Series) float64 {
 	return math.Exp(-float64(len(s.Values)-t.origins[i]) / float64(s.steps(errorFade)))
 }
 
-// learn sets a forecast's intervals and peak from what came of earlier ones, one
-// part of the horizon at a time. Parts of which too little came end where ends says, and
-// that is said in words.
+// levelsOf are the means of the last levelPast before every step and after the last
+// one; where nothing is known of it, of all before, and 0 where nothing is.
+func levelsOf(s Series) []float64 {
+	sum, count := prefixSums(s.Values)
+	out := make([]float64, len(sum))
+	past := s.steps(levelPast)
+	for o := range out {
+		from := max(0, o-past)
+		if count[o] == count[from] {
+			from = 0
+		}
+		if n := count[o] - count[from]; n > 0 {
+			out[o] = (sum[o] - sum[from]) / n
+		}
+	}
+	return out
+}
+
+// learn sets a forecast's intervals and peak from what came of earlier ones of a
+// series that ends with a known value, one part of the horizon at a time. Parts of
+// which too little came end where ends says, and that is said in words.
 func (f *Forecast) learn(t track, s Series, ends func(h int) (lo, hi float64), words string) {
 	horizon := len(f.Mean)
 	f.Lo90, f.Hi90 = make([]float64, horizon), make([]float64, horizon)
 	short := false
+	levels := levelsOf(s)
+	now := levels[len(s.Values)]
 	for bin := range horizonBins {
 		from, to := bin*horizon/horizonBins, (bin+1)*horizon/horizonBins
 		if from == to {
 			continue // a horizon shorter than horizonBins leaves parts empty
 		}
-		c, ok := calibrate(t.outcomes(s, horizon, bin), nearSteps)
+		c, ok := calibrate(t.outcomes(s, levels, horizon, bin), nearSteps)
 		short = short || !ok
 		for h := from; h < to; h++ {
 			if ok {
-				f.Lo90[h], f.Hi90[h] = c.interval(f.Mean[h])
+				f.Lo90[h], f.Hi90[h] = c.interval(f.Mean[h], now)
 			} else {
 				f.Lo90[h], f.Hi90[h] = ends(h)
 			}
@@ -266,21 +308,23 @@ func (f *Forecast) learn(t track, s Series, ends func(h int) (lo, hi float64), w
 	if short {
 		f.Assumed = append(f.Assumed, "too little came of earlier forecasts to learn an interval from: it is that of "+words)
 	}
-	f.learnPeak(t, s)
+	f.learnPeak(t, s, levels)
 }
 
-// learnOrSpread is learn where nothing but the last hour's spread stands for
-// what is not learned.
+// learnOrSpread is learn where nothing but the spread of the last values stands
+// for what is not learned.
 func (f *Forecast) learnOrSpread(t track, s Series) {
-	b := spread(s)
-	f.learn(t, s, func(h int) (lo, hi float64) { return max(0, f.Mean[h]-b), f.Mean[h] + b }, "the last hour's spread")
+	past := max(s.steps(averageWindow), t.late+len(f.Mean))
+	b := spread(s, past)
+	f.learn(t, s, func(h int) (lo, hi float64) { return max(0, f.Mean[h]-b), f.Mean[h] + b }, "the spread of the last "+s.span(past))
 }
 
 // spread is half the 90 % range of a normal distribution with the deviation of
-// the last hour's values, for when there are no past errors; of a single value nothing is
-// known, and the range is as wide as the value.
-func spread(s Series) float64 {
-	values, _ := lastKnown(s.Values, s.steps(averageWindow))
+// the last known values of so many steps, for when there are no past errors: who
+// looks further ahead takes more of the past. Of a single value nothing is known,
+// and the range is as wide as the value.
+func spread(s Series, past int) float64 {
+	values := lastKnown(s.Values, past)
 	n := float64(len(values))
 	m := mean(values)
 	if n < 2 {

@@ -1,10 +1,12 @@
 package forecast
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -14,7 +16,7 @@ func outcomesOf(n int, r *rand.Rand, spread func(mean float64) float64) []outcom
 	out := make([]outcome, n)
 	for i := range out {
 		m := 10 + 990*r.Float64()
-		out[i] = outcome{m, max(0, m+spread(m)*r.NormFloat64()), 1}
+		out[i] = outcome{m, max(0, m+spread(m)*r.NormFloat64()), 500, 1}
 	}
 	return out
 }
@@ -39,7 +41,7 @@ func TestIntervalsCover(t *testing.T) {
 				half = 1
 			}
 			all[half]++
-			if lo, hi := c.interval(o.mean); lo <= o.actual && o.actual <= hi {
+			if lo, hi := c.interval(o.mean, o.level); lo <= o.actual && o.actual <= hi {
 				in[half]++
 			}
 		}
@@ -48,6 +50,41 @@ func TestIntervalsCover(t *testing.T) {
 				t.Errorf("%s errors: covers %.3f of half %d", name, share, half)
 			}
 		}
+	}
+}
+
+// Where bursts are as large as the day was busy, intervals hold 90 % of what comes
+// on quiet days as on busy ones, though the forecasts are the same.
+func TestIntervalsKnowQuietDays(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 5))
+	draw := func(level float64) outcome {
+		m := 400 + 200*r.Float64()
+		return outcome{m, max(0, m+2*math.Sqrt(level)*r.NormFloat64()), level, 1}
+	}
+	var past []outcome
+	for i := range 4000 {
+		past = append(past, draw([]float64{100, 2500}[i/100%2]))
+	}
+	c, _ := calibrate(past, nearSteps)
+	for _, level := range []float64{100, 2500} {
+		var in float64
+		for range 2000 {
+			o := draw(level)
+			if lo, hi := c.interval(o.mean, level); lo <= o.actual && o.actual <= hi {
+				in++
+			}
+		}
+		if math.Abs(in/2000-0.9) > 0.03 {
+			t.Errorf("covers %.3f after days of %g", in/2000, level)
+		}
+	}
+}
+
+// The level is the mean of the day before, or of all before where that is unknown.
+func TestLevels(t *testing.T) {
+	s := Series{Step: 12 * time.Hour, Values: []float64{2, 4, 8, math.NaN(), math.NaN(), 6}}
+	if got := fmt.Sprint(levelsOf(s)); got != "[0 2 3 6 8 4.666666666666667 6]" {
+		t.Errorf("levels %s", got)
 	}
 }
 
@@ -79,10 +116,10 @@ func TestIntervalsForget(t *testing.T) {
 		if i >= 500 {
 			noise = 1
 		}
-		past = append(past, outcome{500 + r.Float64(), 500 + noise*r.NormFloat64(), math.Exp(float64(i-1000) / 100)})
+		past = append(past, outcome{500 + r.Float64(), 500 + noise*r.NormFloat64(), 500, math.Exp(float64(i-1000) / 100)})
 	}
 	c, _ := calibrate(past, nearSteps)
-	if lo, hi := c.interval(500); hi-lo > 20 {
+	if lo, hi := c.interval(500, 500); hi-lo > 20 {
 		t.Errorf("the past is over, yet %g to %g", lo, hi)
 	}
 	if _, ok := calibrate(past[:minErrors-1], nearSteps); ok {
@@ -108,8 +145,25 @@ func TestPeaks(t *testing.T) {
 	if err != nil || short.Peaks != (Peaks{10, 10, 10, 10, 10, 10}) {
 		t.Errorf("without a past: %+v, %v", short.Peaks, err)
 	}
-	tick, err := Backtest(s, []Forecaster{MovingAverage()}, 60, 60, nil)
+	tick, err := Backtest(s, []Forecaster{MovingAverage()}, 60, 120, nil)
 	if err != nil || math.Abs(*tick[0].PeakCoverage90-0.9) > 0.08 || math.Abs(*tick[0].Coverage90-0.9) > 0.02 {
 		t.Errorf("covers %g of the peaks and %g of the steps", *tick[0].PeakCoverage90, *tick[0].Coverage90)
 	}
+}
+
+// scoreInterval counts the values inside the interval and sums its score
+// (Gneiting and Raftery 2007, eq. 43): its width, and 20 times what a value lies
+// outside.
+func scoreInterval(came []float64, f Forecast) (inside, score float64) {
+	for h, v := range came {
+		if math.IsNaN(v) {
+			continue
+		}
+		below, above := max(0, f.Lo90[h]-v), max(0, v-f.Hi90[h])
+		if below+above == 0 {
+			inside++
+		}
+		score += f.Hi90[h] - f.Lo90[h] + 20*(below+above)
+	}
+	return inside, score
 }

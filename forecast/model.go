@@ -30,16 +30,20 @@ type explainer interface {
 type forecaster struct{ model }
 
 func (f forecaster) Forecast(s Series, horizon int) (Forecast, error) {
-	means, err := f.means(s, horizon)
+	if err := s.check(horizon); err != nil {
+		return Forecast{}, err
+	}
+	until, late := s.untilKnown()
+	means, err := f.means(until, late+horizon)
 	if err != nil {
 		return Forecast{}, err
 	}
-	out := Forecast{Model: f.Name(), Mean: means}
+	out := Forecast{Model: f.Name(), Mean: until.afterLate(means, late)}
 	if e, ok := f.model.(explainer); ok {
 		out.Assumed = e.assumed(s, horizon)
 	}
-	t := recall(f, s, horizon)
-	out.learnOrSpread(t, s)
+	out.noteLate(s, late)
+	out.learnOrSpread(recall(f, until, late, horizon), until)
 	return out, nil
 }
 
@@ -87,13 +91,7 @@ const growth = 4
 // bounded keeps means finite, not negative and not far above what was ever
 // seen; a mean that is no number becomes that of the last hour.
 func bounded(means []float64, s Series) []float64 {
-	most := 0.0
-	for _, v := range s.Values {
-		if v > most {
-			most = v
-		}
-	}
-	most = min(growth*most, maxValue)
+	most := min(growth*s.most(), maxValue)
 	for h, m := range means {
 		if math.IsNaN(m) {
 			m = s.lastMean()
@@ -103,10 +101,21 @@ func bounded(means []float64, s Series) []float64 {
 	return means
 }
 
+// most is the greatest known value, 0 where there is none.
+func (s Series) most() float64 {
+	most := 0.0
+	for _, v := range s.Values {
+		if v > most {
+			most = v
+		}
+	}
+	return most
+}
+
 // lastMean is the mean of the last hour's known values, or of as many steps
 // before where the last hour has none; 0 where nothing is known.
 func (s Series) lastMean() float64 {
-	recent, _ := lastKnown(s.Values, s.steps(averageWindow))
+	recent := lastKnown(s.Values, s.steps(averageWindow))
 	if len(recent) == 0 {
 		return 0
 	}

@@ -49,16 +49,16 @@ func (p Peaks) At(level string) (peak float64, ok bool) {
 // learnPeak sets the distribution of the peak from how far the peaks of earlier
 // horizons lay from the greatest means forecast for them. With too few it is
 // read off the intervals.
-func (f *Forecast) learnPeak(t track, s Series) {
+func (f *Forecast) learnPeak(t track, s Series, levels []float64) {
 	top, _ := highest(f.Mean)
-	c, ok := calibrate(t.peaks(s), nearPeaks)
+	c, ok := calibrate(t.peaks(s, levels), nearPeaks)
 	if !ok {
 		lo, _ := highest(f.Lo90)
 		hi, _ := highest(f.Hi90)
 		f.Peaks = Peaks{Mean: top, P05: lo, P50: top, P90: top + (hi-top)*normal90/normal95, P95: hi, P99: top + (hi-top)*normal99/normal95}
 		return
 	}
-	errs, scale := c.errors(top), c.scale(top)
+	errs, scale := c.errors(top), c.scale(top, levels[len(s.Values)])
 	at := func(q float64) float64 { return max(0, top+scale*errs.quantile(q)) }
 	for _, e := range errs.values {
 		f.Peaks.Mean += e.weight * max(0, top+scale*e.value)
@@ -75,13 +75,13 @@ const (
 
 // peaks are the greatest means of a track and the greatest values that came, of
 // the horizons that are over and known.
-func (t track) peaks(s Series) []outcome {
+func (t track) peaks(s Series, levels []float64) []outcome {
 	var out []outcome
 	for i, o := range t.origins {
 		actual := window(s, o, len(t.means[i]))
 		if top, ok := highest(actual); ok && len(actual) == len(t.means[i]) {
 			expected, _ := highest(t.means[i])
-			out = append(out, outcome{expected, top, t.weight(i, s)})
+			out = append(out, outcome{expected, top, levels[o-t.late], t.weight(i, s)})
 		}
 	}
 	return out

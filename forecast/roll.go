@@ -1,7 +1,9 @@
 package forecast
 
 import (
+	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -47,21 +49,55 @@ const (
 )
 
 // track is what a forecaster would have said: at every origin the means of the
-// horizon steps that follow. Both are parallel, oldest first.
+// horizon steps that follow, told nothing of the last late steps before it.
+// Origins and means are parallel, oldest first.
 type track struct {
+	late    int
 	origins []int
 	means   [][]float64
 }
 
 // recall rolls a forecaster through the last week of a series, at most
-// maxOrigins times; fewer origins than a model needs give an empty track.
-func recall(f Forecaster, s Series, horizon int) track {
+// maxOrigins times; fewer origins than a model needs give an empty track. Its
+// forecasts are made late, see rollThrough.
+func recall(f Forecaster, s Series, late, horizon int) track {
 	first := leastPast
 	if m, ok := f.(forecaster); ok {
 		n, _ := m.need(s)
 		first = max(first, n)
 	}
-	return rollThrough(f, s, pastOrigins(s, first), horizon)
+	return rollThrough(f, s, pastOrigins(s, late+first), late, horizon)
+}
+
+// untilKnown is the series up to its last known value, and how many unknown ones
+// follow it: who forecasts from there looks that much further ahead. Past
+// forecasts that are to be like it are made late too.
+func (s Series) untilKnown() (until Series, late int) {
+	n := len(s.Values)
+	for n > 0 && math.IsNaN(s.Values[n-1]) {
+		n--
+	}
+	return s.Upto(n), len(s.Values) - n
+}
+
+// afterLate leaves out the first late means. Where nothing is known of an hour or
+// more, no trend is carried on to more than was ever seen.
+func (s Series) afterLate(means []float64, late int) []float64 {
+	means = means[late:]
+	if late >= s.steps(averageWindow) {
+		most := s.most()
+		for h := range means {
+			means[h] = min(means[h], most)
+		}
+	}
+	return means
+}
+
+// noteLate says in words that the end of a series is unknown.
+func (f *Forecast) noteLate(s Series, late int) {
+	if late > 0 {
+		f.Assumed = append(f.Assumed, fmt.Sprintf("nothing is known of the last %s: the forecast reaches over them", s.span(late)))
+	}
 }
 
 // pastOrigins are at most maxOrigins steps of the last week before the series'
@@ -88,24 +124,29 @@ func pastOrigins(s Series, first int) []int {
 }
 
 // rollThrough rolls a forecaster through origins, fitting it anew every
-// refitEvery or sooner. Origins that it cannot forecast at are left out.
-func rollThrough(f Forecaster, s Series, origins []int, horizon int) track {
-	var t track
-	for len(origins) > 0 {
-		chunk := min(s.steps(refitEvery), origins[0]/refitShare)
+// refitEvery or sooner. At each origin it is told nothing of the last late steps.
+// Origins that it cannot forecast at are left out.
+func rollThrough(f Forecaster, s Series, origins []int, late, horizon int) track {
+	t := track{late: late}
+	told := make([]int, len(origins)) // how much of the series at each
+	for i, o := range origins {
+		told[i] = o - late
+	}
+	for len(told) > 0 {
+		chunk := min(s.steps(refitEvery), told[0]/refitShare)
 		n := 1
-		for n < len(origins) && origins[n] < origins[0]+chunk {
+		for n < len(told) && told[n] < told[0]+chunk {
 			n++
 		}
-		fcs, err := rollAny(f, s, origins[:n], horizon)
+		fcs, err := rollAny(f, s, told[:n], late+horizon)
 		if err != nil {
 			n = 1 // the next origin has more history
 		}
 		for i, fc := range fcs {
-			t.origins = append(t.origins, origins[i])
-			t.means = append(t.means, fc.Mean)
+			t.origins = append(t.origins, told[i]+late)
+			t.means = append(t.means, slices.Clone(s.Upto(told[i]).afterLate(fc.Mean, late))) // what lies before is kept by nobody
 		}
-		origins = origins[n:]
+		told = told[n:]
 	}
 	return t
 }

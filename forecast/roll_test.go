@@ -13,12 +13,10 @@ import (
 // What comes at or after an origin never changes what is forecast there, whether
 // from one origin or rolled through several.
 func TestNothingLooksAhead(t *testing.T) {
-	s := daily(3, 100, 5)
-	s.Step = 20 * time.Minute
-	s.Values = blocks(s.Values, 20)
+	s := halfHours(3, 100, 5)
 	hole := s.Upto(len(s.Values))
 	hole.Values = slices.Clone(s.Values)
-	for i := 140; i < 150; i++ {
+	for i := 90; i < 98; i++ {
 		hole.Values[i] = math.NaN()
 	}
 	for _, f := range Forecasters() {
@@ -27,10 +25,17 @@ func TestNothingLooksAhead(t *testing.T) {
 	}
 }
 
+// halfHours is daily by steps that make less work.
+func halfHours(days int, noise float64, seed uint64) Series {
+	s := daily(days, noise, seed)
+	s.Step, s.Values = 30*time.Minute, blocks(s.Values, 30)
+	return s
+}
+
 // checkBlind changes what comes at or after some of the origins.
 func checkBlind(t *testing.T, f Forecaster, s Series, changed ...int) {
 	t.Helper()
-	origins := []int{160, 163}
+	origins := []int{106, 109}
 	before, err := rollAny(f, s, origins, 6)
 	if err != nil {
 		t.Fatalf("%s: %v", f.Name(), err)
@@ -55,15 +60,13 @@ func checkBlind(t *testing.T, f Forecaster, s Series, changed ...int) {
 
 // A roll's first forecast is the one that a fit there gives.
 func TestRollBeginsWithTheFit(t *testing.T) {
-	s := daily(3, 100, 5)
-	s.Step = 20 * time.Minute
-	s.Values = blocks(s.Values, 20)
+	s := halfHours(3, 100, 5)
 	for _, f := range Forecasters() {
-		rolled, err := rollAny(f, s, []int{165}, 6)
+		rolled, err := rollAny(f, s, []int{111}, 6)
 		if err != nil {
 			t.Fatal(err)
 		}
-		alone, err := f.Forecast(s.Upto(165), 6)
+		alone, err := f.Forecast(s.Upto(111), 6)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,10 @@ import (
 // smoothingBlock is the step that is smoothed: single minutes are mostly noise.
 const smoothingBlock = 10 * time.Minute
 
+// smoothingReach is how many blocks ahead the constants are judged, and how far a
+// trend is carried on: two hours.
+const smoothingReach = 12
+
 // smoothingPast is the past that decides the constants.
 const smoothingPast = 7 * day
 
@@ -16,7 +20,8 @@ type dampedTrend struct{}
 // DampedTrend is exponential smoothing of level and trend, the trend damped
 // (Gardner and McKenzie 1985), at ten-minute steps; without a trend it is simple
 // exponential smoothing. The constants are those of a grid with the least
-// absolute error over the whole horizon in the past.
+// absolute error over the horizon, or two hours of it, in the past; after two hours
+// the level stays.
 func DampedTrend() Forecaster { return forecaster{dampedTrend{}} }
 
 func (dampedTrend) Name() string { return "damped-trend" }
@@ -58,8 +63,10 @@ func (dampedTrend) fit(s Series, horizon int) predictor {
 		level, trend := best.run(blocks(s.Values, size), nil)
 		out := make([]float64, blocksOf(horizon, size))
 		for h := range out {
-			trend *= best.phi
-			level += trend
+			if h < smoothingReach {
+				trend *= best.phi
+				level += trend
+			}
 			out[h] = max(0, level)
 		}
 		return unblock(out, size, horizon)
@@ -91,7 +98,7 @@ func (c damping) run(values []float64, visit func(t int, level, trend float64)) 
 // error is the sum of absolute errors of forecasts at every block, up to ahead
 // blocks.
 func (c damping) error(values []float64, ahead int) float64 {
-	ahead = min(ahead, 12)
+	ahead = min(ahead, smoothingReach)
 	var sum float64
 	c.run(values, func(t int, level, trend float64) {
 		for h := t; h < min(t+ahead, len(values)); h++ {

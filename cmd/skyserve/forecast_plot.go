@@ -18,16 +18,20 @@ import (
 // Measures and colours of images. The colours tell apart for the colour-blind
 // (Okabe and Ito, then Tol's muted ones); lines are dashed differently besides.
 const (
-	imageWidth    = 10 * vg.Inch
-	imageHeight   = 3 * vg.Inch // of one series
-	mostOnImage   = 40          // series; more would be an image taller than three metres
-	barsWidth     = 480         // points that the bars of all series share
-	widestBar     = 24
-	thinLine      = 0.8
-	legendPadding = 4
-	// legendShare is the part of the width that is left to the legend.
-	legendShare = 0.25
-	mostTicks   = 8
+	imageWidth  = 10 * vg.Inch
+	imageHeight = 3 * vg.Inch // of one series
+	mostOnImage = 40          // series; more would be an image taller than three metres
+	barsWidth   = 480         // points that the bars of all series share
+	widestBar   = 24
+	thinLine    = 0.8
+	// legendWidth stands at the right of every plot, legendDrop below its top, for
+	// the names of all forecasters in letters of legendSize.
+	legendWidth   = 1.6 * vg.Inch
+	legendDrop    = 0.2 * vg.Inch
+	legendGap     = 0.15 * vg.Inch
+	legendSize    = 9
+	legendPadding = 2
+	mostTicks     = 8
 	// tallBar is from how many times the median of all bars on one is cut off and
 	// its figure written on it: one bad forecaster would flatten all the others.
 	tallBar    = 3
@@ -60,9 +64,23 @@ func lineStyle(i int) draw.LineStyle {
 	return draw.LineStyle{Color: lineColours[i%len(lineColours)], Width: thinLine, Dashes: dashes[i/dashedFrom%len(dashes)]}
 }
 
+// picture is a plot with a legend beside it: inside it would lie on the axis.
+type picture struct {
+	*plot.Plot
+	legend plot.Legend
+}
+
+func newPicture(title, ordinate string) picture {
+	p := picture{plot.New(), plot.NewLegend()}
+	p.Title.Text, p.Y.Label.Text, p.Y.Min = title, ordinate, 0
+	p.legend.Top, p.legend.Left, p.legend.Padding = true, true, legendPadding
+	p.legend.TextStyle.Font.Size = legendSize
+	return p
+}
+
 // plotForecasts draws every series with its forecasts, one below the other.
 func plotForecasts(w io.Writer, format string, results []drawn) error {
-	var rows []*plot.Plot
+	var rows []picture
 	for _, d := range results {
 		p, err := forecastPlot(d)
 		if err != nil {
@@ -75,36 +93,29 @@ func plotForecasts(w io.Writer, format string, results []drawn) error {
 
 // forecastPlot draws the end of a history, the interval of the best forecast and
 // the means of all.
-func forecastPlot(d drawn) (*plot.Plot, error) {
+func forecastPlot(d drawn) (picture, error) {
 	c := courseOf(d)
-	p := plot.New()
-	p.Title.Text = d.Key.String()
-	p.Y.Label.Text = d.Unit.PerSecond()
-	p.Y.Min = 0
+	p := newPicture(d.Key.String(), d.Unit.PerSecond())
 	p.X.Tick.Marker = plot.TickerFunc(timeTicks)
-	p.Legend.Top, p.Legend.Padding = true, legendPadding
 	begin := float64(c.at.Unix())
 	band, err := plotter.NewPolygon(outline(c, begin, d.Step.Seconds()))
 	if err != nil {
-		return nil, err
+		return p, err
 	}
 	band.Color, band.LineStyle.Width = bandColour, 0
 	p.Add(band)
-	p.Legend.Add("90 % by "+c.forecaster, band)
+	p.legend.Add("90 % by "+c.forecaster, band)
 	for i, fc := range d.forecasts {
 		xys := make(plotter.XYs, len(fc.Mean))
 		for h, v := range fc.Mean {
 			xys[h] = plotter.XY{X: begin + float64(h)*d.Step.Seconds(), Y: d.PerSecond(v)}
 		}
-		if err := addLine(p, xys, lineStyle(i), d.names[i]); err != nil {
-			return nil, err
+		if err := p.addLine(xys, lineStyle(i), d.names[i]); err != nil {
+			return p, err
 		}
 	}
-	if err := addHistory(p, c, d.Step.Seconds()); err != nil {
-		return nil, err
-	}
-	p.X.Max += (p.X.Max - p.X.Min) * legendShare
-	return p, nil
+	err = p.addHistory(c, d.Step.Seconds())
+	return p, err
 }
 
 // tickSteps are the seconds between two ticks of a time axis.
@@ -138,7 +149,7 @@ func outline(c course, begin, step float64) plotter.XYs {
 	return out
 }
 
-func addLine(p *plot.Plot, xys plotter.XYs, style draw.LineStyle, name string) error {
+func (p *picture) addLine(xys plotter.XYs, style draw.LineStyle, name string) error {
 	line, err := plotter.NewLine(xys)
 	if err != nil {
 		return err
@@ -146,13 +157,13 @@ func addLine(p *plot.Plot, xys plotter.XYs, style draw.LineStyle, name string) e
 	line.LineStyle = style
 	p.Add(line)
 	if name != "" {
-		p.Legend.Add(name, line)
+		p.legend.Add(name, line)
 	}
 	return nil
 }
 
 // addHistory draws the known stretches of the history.
-func addHistory(p *plot.Plot, c course, step float64) error {
+func (p *picture) addHistory(c course, step float64) error {
 	style := draw.LineStyle{Color: historyColour, Width: thinLine}
 	name := "history"
 	var stretch plotter.XYs
@@ -162,7 +173,7 @@ func addHistory(p *plot.Plot, c course, step float64) error {
 			continue
 		}
 		if len(stretch) > 0 {
-			if err := addLine(p, stretch, style, name); err != nil {
+			if err := p.addLine(stretch, style, name); err != nil {
 				return err
 			}
 			name = ""
@@ -174,11 +185,7 @@ func addHistory(p *plot.Plot, c course, step float64) error {
 
 // plotBacktest draws the weighted error of every forecaster on every series.
 func plotBacktest(w io.Writer, format string, results []backtestSeries) error {
-	p := plot.New()
-	p.Title.Text = "error of forecasts of the next " + results[0].Horizon
-	p.Y.Label.Text = "WAPE, %"
-	p.Y.Min = 0
-	p.Legend.Top, p.Legend.Padding = true, legendPadding
+	p := newPicture("error of forecasts of the next "+results[0].Horizon, "WAPE, %")
 	name := seriesNames(results)
 	var names []string
 	for _, s := range results {
@@ -208,14 +215,14 @@ func plotBacktest(w io.Writer, format string, results []backtestSeries) error {
 		bars.Color, bars.LineStyle.Width = lineColours[f%len(lineColours)], 0
 		bars.Offset = offset
 		p.Add(bars)
-		p.Legend.Add(results[0].Rows[f].Forecaster, bars)
+		p.legend.Add(results[0].Rows[f].Forecaster, bars)
 	}
-	if err := addCuts(p, cut, offsets); err != nil {
+	if err := addCuts(p.Plot, cut, offsets); err != nil {
 		return fmt.Errorf("drawing a backtest: %w", err)
 	}
 	p.NominalX(names...)
-	p.X.Min, p.X.Max = -0.5, float64(len(results))-0.5+float64(len(results))*legendShare
-	return writeImage(w, format, []*plot.Plot{p})
+	p.X.Min, p.X.Max = -0.5, float64(len(results))-0.5
+	return writeImage(w, format, []picture{p})
 }
 
 // tallest is where the bars of a backtest are cut off, in percent; +Inf where
@@ -259,7 +266,7 @@ func addCuts(p *plot.Plot, cut plotter.XYLabels, offsets []vg.Length) error {
 }
 
 // writeImage writes plots one below the other.
-func writeImage(w io.Writer, format string, rows []*plot.Plot) error {
+func writeImage(w io.Writer, format string, rows []picture) error {
 	if len(rows) > mostOnImage {
 		return usage(fmt.Errorf("-o %s: at most %d series, got %d", format, mostOnImage, len(rows)), "choose with --series, --model, --tier or --region")
 	}
@@ -270,10 +277,13 @@ func writeImage(w io.Writer, format string, rows []*plot.Plot) error {
 	tiles := draw.Tiles{Rows: len(rows), Cols: 1, PadY: 3 * vg.Millimeter}
 	grid := make([][]*plot.Plot, len(rows))
 	for i, p := range rows {
-		grid[i] = []*plot.Plot{p}
+		grid[i] = []*plot.Plot{p.Plot}
 	}
-	for i, cells := range plot.Align(grid, tiles, draw.New(canvas)) {
+	whole := draw.New(canvas)
+	for i, cells := range plot.Align(grid, tiles, draw.Crop(whole, 0, -legendWidth, 0, 0)) {
 		rows[i].Draw(cells[0])
+		row := tiles.At(whole, 0, i)
+		rows[i].legend.Draw(draw.Crop(row, imageWidth-legendWidth+legendGap, 0, 0, -legendDrop))
 	}
 	_, err = canvas.WriteTo(w)
 	return err

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
 	"pgregory.net/rapid"
 
 	"skyserve/forecast"
@@ -145,6 +147,25 @@ func TestPlotsTakeAnySeries(t *testing.T) {
 	}
 	if err := plotForecasts(&bytes.Buffer{}, "svg", many); err == nil || !strings.Contains(err.Error(), "at most 40 series, got 41") {
 		t.Errorf("too many series: %v", err)
+	}
+}
+
+// The time axis ends where the forecast does: the legend stands beside it, and has
+// room for all forecasters.
+func TestTimeAxisEndsWithTheForecast(t *testing.T) {
+	d := aSeries([]float64{1, 2, 3, 4}, 3)
+	for i := range forecast.Forecasters() {
+		d.forecasts, d.names = append(d.forecasts, d.forecasts[0]), append(d.names, fmt.Sprint(i))
+	}
+	p, err := forecastPlot(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := float64(d.At(6).Unix()); p.X.Max != last {
+		t.Errorf("the axis ends at %g, the last step of the forecast is at %g", p.X.Max, last)
+	}
+	if size := p.legend.Rectangle(draw.New(vgimg.New(legendWidth, imageHeight))).Size(); size.Y > imageHeight-legendDrop || size.X > legendWidth-legendGap {
+		t.Errorf("the legend needs %v, it has %v by %v", size, legendWidth-legendGap, imageHeight-legendDrop)
 	}
 }
 
