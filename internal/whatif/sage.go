@@ -199,11 +199,6 @@ func (p *SagePlan) Check() error {
 			return err
 		}
 	}
-	if p.Settings.Forecaster != "" {
-		if _, err := forecast.ByName(p.Settings.Forecaster); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
@@ -223,11 +218,16 @@ func (p *SagePlan) runs() ([]sageRun, []float64, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	demands := make([]*sim.Demand, p.Seeds)
+	forecaster, err := forecast.ByName(cmp.Or(p.Settings.Forecaster, sageForecaster))
+	if err != nil {
+		return nil, nil, err
+	}
+	demands, forecasters := make([]*sim.Demand, p.Seeds), make([]*recalled, p.Seeds)
 	for seed := range demands {
 		if demands[seed], err = p.demand(base, uint64(seed)+1); err != nil {
 			return nil, nil, err
 		}
+		forecasters[seed] = newRecalled(forecaster)
 	}
 	cases := p.Scenario.cases
 	if len(cases) == 0 {
@@ -243,7 +243,7 @@ func (p *SagePlan) runs() ([]sageRun, []float64, error) {
 					p.Scenario.adapt(&s, label)
 				}
 				run := sageRun{strategy: strategy, label: label, seed: uint64(seed) + 1, fleet: &s}
-				if run.setup, err = p.setup(&s, strategy, run.seed, tps); err != nil {
+				if run.setup, err = newFleetSetup(&s, strategy, run.seed, forecasters[seed], tps); err != nil {
 					return nil, nil, err
 				}
 				if err := s.Validate(); err != nil {
@@ -274,8 +274,11 @@ func (p *SagePlan) fleet() (*sim.FleetScenario, error) {
 	return &s, p.Settings.apply(&s)
 }
 
-// setup makes the state machines of one run.
-func (p *SagePlan) setup(s *sim.FleetScenario, name string, seed uint64, tps []float64) (sim.FleetSetup, error) {
+// sageForecaster is the paper's (section 6.3).
+const sageForecaster = "arima"
+
+// newFleetSetup makes the state machines of one run.
+func newFleetSetup(s *sim.FleetScenario, name string, seed uint64, forecaster forecast.Forecaster, tps []float64) (sim.FleetSetup, error) {
 	if name == "fixed" {
 		return sim.FleetSetup{Scaler: fixedFleet{}, Deferer: plan.SageNIW(), Seed: seed}, nil
 	}
@@ -283,12 +286,7 @@ func (p *SagePlan) setup(s *sim.FleetScenario, name string, seed uint64, tps []f
 	if err != nil {
 		return sim.FleetSetup{}, err
 	}
-	hourly := plan.Hourly{Forecaster: dayBefore{}, StartCost: s.Starts.Reclaim.Hours()} // of a price of 1
-	if f := p.Settings.Forecaster; f != "" {
-		if hourly.Forecaster, err = forecast.ByName(f); err != nil {
-			return sim.FleetSetup{}, err
-		}
-	}
+	hourly := plan.Hourly{Forecaster: forecaster, StartCost: s.Starts.Reclaim.Hours()} // of a price of 1
 	return sim.FleetSetup{Scaler: newFleetScaler(s, strategy, hourly, tps), Deferer: plan.NIWOf(name), Seed: seed}, nil
 }
 
@@ -340,7 +338,7 @@ type SageSettings struct {
 	// Day is where the run begins, from 0 = Monday, plus one; Duration how long it is.
 	Day        int
 	Duration   time.Duration
-	Forecaster string // a name of package forecast; empty = dayBefore
+	Forecaster string // a name of package forecast; empty = the paper's, arima
 }
 
 // sageDays are the days as users write them.
