@@ -275,16 +275,22 @@ func checkStrategy(t *rapid.T, name string) {
 // checkChange holds one change to the laws of its strategy.
 func checkChange(t *rapid.T, name string, now time.Duration, e *Endpoint, c *Scaling, last map[int]time.Duration) {
 	n := c.Added() - c.GivenUp()
+	byTraffic := false
+	if name == "lt-ua" && now >= e.Target.Until-gapWindow {
+		gap := *e.Observed / e.Target.PeakTPS
+		share := gap * float64(e.Target.Count)
+		byTraffic = n == 1 && gap >= underestimated && float64(e.count()) < share || n == -1 && gap <= overestimated && float64(e.count()) > share
+	}
 	if name == "reactive" || name == "lt-u" || name == "lt-ua" {
 		if then, ok := last[c.Endpoint]; ok && now-then < scaleCooldown {
 			t.Fatalf("scaled at %s and again at %s", then, now)
 		}
-		if n != 1 && n != -1 || n > 0 && *e.Utilisation <= scaleOutAbove || n < 0 && *e.Utilisation >= scaleInBelow {
+		byMemory := n == 1 && *e.Utilisation > scaleOutAbove || n == -1 && *e.Utilisation < scaleInBelow
+		if !byMemory && !byTraffic {
 			t.Fatalf("changes by %d at a utilisation of %g", n, *e.Utilisation)
 		}
 	}
-	early := name == "lt-ua" && now < e.Target.Until-gapWindow
-	if name == "lt-i" || name == "lt-u" || early {
+	if name == "lt-i" || name == "lt-u" || name == "lt-ua" && !byTraffic {
 		if then := e.count() + n; n > 0 && then > e.Target.Count || n < 0 && then < e.Target.Count {
 			t.Fatalf("%d replicas become %d where %d are planned", e.count(), then, e.Target.Count)
 		}
