@@ -122,6 +122,9 @@ func (f *Fleet) set(words []string) error {
 			e.Utilisation = &v
 		case "load":
 			e.Observed = &v
+		case "waiting":
+			n := int(v)
+			e.Waiting = &n
 		case "target", "forecast", "then": // forecast for the first half of the hour, then for the second
 			if e.Target == nil {
 				e.Target = &Target{Until: time.Hour, ReplicaTPS: 100, Course: make([]float64, 2), CourseStep: 30 * time.Minute}
@@ -184,7 +187,8 @@ func (c *closedFleet) vary(t *rapid.T, now time.Duration) {
 		e := &c.fleet.Endpoints[i]
 		if rapid.Bool().Draw(t, "load changes") {
 			u, tps := rapid.Float64Range(0, 1).Draw(t, "u"), rapid.Float64Range(0, 4000).Draw(t, "tps")
-			e.Utilisation, e.Observed = &u, &tps
+			waiting := rapid.IntRange(0, 60).Draw(t, "waiting")
+			e.Utilisation, e.Observed, e.Waiting = &u, &tps, &waiting
 		}
 		if hour := now.Truncate(time.Hour); e.Target == nil || e.Target.From != hour {
 			peak := rapid.Float64Range(1, 2000).Draw(t, "peak")

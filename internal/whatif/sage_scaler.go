@@ -9,8 +9,9 @@ import (
 	"skyserve/plan"
 )
 
-// observedOver is the time over which the load that strategies see is taken.
-const observedOver = 5 * time.Minute
+// observedOver is the time over which the load that strategies see is taken: the
+// paper counts tokens a minute (appendix B).
+const observedOver = time.Minute
 
 // fleetScaler lets a strategy of package plan scale a simulated fleet: it keeps the
 // history of the demand, makes the plan of every hour from what is past, and puts
@@ -153,6 +154,6 @@ func (f *fleetScaler) show(i int, e *sim.EndpointView) {
 	if e.Deferred {
 		out.Pool, out.Observed = "NIW", nil
 	}
-	used := e.Utilisation
-	out.Utilisation = &used
+	used, waiting := e.Utilisation, e.Waiting
+	out.Utilisation, out.Waiting = &used, &waiting
 }

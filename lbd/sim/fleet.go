@@ -117,6 +117,8 @@ type EndpointView struct {
 	Donated       int
 	// Utilisation is KV memory in use over KV memory, of the ready replicas.
 	Utilisation float64
+	// Waiting is how many interactive requests are there without a first token.
+	Waiting int
 	// Interactive and DeferredTokens are the prompt tokens that clients of the region
 	// have asked with since the run began.
 	Interactive, DeferredTokens int64

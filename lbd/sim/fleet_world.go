@@ -58,6 +58,7 @@ type endpoint struct {
 	counts       [vmStates]int
 	kv, capacity int // of the ready replicas, in tokens
 	backlog      backlog
+	waiting      int // interactive requests without a first token
 
 	interactive, deferredTokens int64
 	arrived                     int64 // as of the last moment of the course
@@ -303,6 +304,9 @@ func (f *fleet) hear(v *vm, ev *engine.Event) {
 	switch ev.Kind {
 	case engine.TokenEmitted:
 		c.first = ev.At
+		if c.tier != deferredTier {
+			v.endpoint.waiting--
+		}
 		v.remaining -= int(c.prompt)
 	case engine.Finished:
 		v.inFlight--
