@@ -62,8 +62,8 @@ func SageScenarios() []SageScenario {
 			course: time.Hour, columns: dayColumns,
 		},
 		{
-			Name: "sage-burst", Title: "SageServe 7.2.7: 8 times the load from minute 45 to minute 75 of three hours, one model in 3 regions",
-			Load: "a burst", Strategies: all, models: 1, regions: 3, from: 3*sageDay + 6*time.Hour, duration: 3 * time.Hour,
+			Name: "sage-burst", Title: "SageServe 7.2.7: 8 times the load from minute 45 to minute 75 of two hours, one model in 3 regions",
+			Load: "a burst", Strategies: all, models: 1, regions: 3, from: 3*sageDay + 6*time.Hour, duration: 2 * time.Hour,
 			course: time.Minute, burst: &burst{45, 75, 8}, columns: burstColumns,
 		},
 		{

@@ -68,8 +68,10 @@ type SageBurst struct {
 	// from the burst's beginning on.
 	PeakUtilisation float64 `json:"peak_utilisation"`
 	// RecoverySeconds is how long after its beginning utilisation is back below 70 %
-	// for good; null where it is not before the end.
+	// for five minutes; null where it is not before the end.
 	RecoverySeconds *float64 `json:"recovery_s"`
+	// InBurst says that it was back before the burst was over.
+	InBurst bool `json:"recovered_in_burst"`
 }
 
 // SageUse is what replicas were used for.
@@ -222,16 +224,18 @@ func sageTier(t *sim.TierResult) SageTier {
 	return out
 }
 
-// recoveredBelow is the utilisation at which a burst counts as over: that above
-// which the strategies scale out.
-const recoveredBelow = 0.70
+// A burst counts as over when utilisation has been below recoveredBelow, above which
+// the strategies scale out, for recoveredFor.
+const (
+	recoveredBelow = 0.70
+	recoveredFor   = 5 * time.Minute
+)
 
 // recovery reads off how a burst went.
 func recovery(b *burst, result *sim.FleetResult) *SageBurst {
-	began := time.Duration(b.from) * time.Minute
+	began, ended := time.Duration(b.from)*time.Minute, time.Duration(b.to)*time.Minute
 	out := &SageBurst{}
-	last := began
-	var end time.Duration
+	last := began // time above
 	for _, m := range result.Course {
 		if m.At < began {
 			continue
@@ -241,14 +245,15 @@ func recovery(b *burst, result *sim.FleetResult) *SageBurst {
 			used += m.Endpoints[i].Utilisation / float64(len(m.Endpoints))
 		}
 		out.PeakUtilisation = max(out.PeakUtilisation, used)
+		if out.RecoverySeconds != nil {
+			continue
+		}
 		if used >= recoveredBelow {
 			last = m.At
+		} else if m.At-last >= recoveredFor {
+			seconds := (last - began).Seconds()
+			out.RecoverySeconds, out.InBurst = &seconds, last < ended
 		}
-		end = m.At
-	}
-	if last < end {
-		seconds := (last - began).Seconds()
-		out.RecoverySeconds = &seconds
 	}
 	return out
 }

@@ -327,6 +327,15 @@ func burstColumns(r *SageReport) []sageColumn {
 			}
 			return fmt.Sprintf("%.0f min", mean(times)/60)
 		}},
+		{"IN THE BURST", func(s *SageSummary, _ *SageModelSummary) string {
+			inside, _ := of(s, func(row *SageRow) *float64 {
+				if row.Burst.InBurst {
+					return row.Burst.RecoverySeconds
+				}
+				return nil
+			})
+			return fmt.Sprintf("%d of %d", len(inside), len(r.Rows)/len(r.Summary))
+		}},
 		hoursColumn(r),
 		figureColumn("IW-F TTFT P75 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP75Fast }),
 		figureColumn("P95", "%.1f", 1000, func(f *SageFigures) *float64 { return f.TTFTP95Fast }),
