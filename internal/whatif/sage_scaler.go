@@ -59,9 +59,13 @@ func (f *fleetScaler) Step(now time.Duration, v *sim.FleetView) ([]sim.FleetChan
 	for i := range v.Endpoints {
 		f.show(i, &v.Endpoints[i])
 	}
+	f.fleet.Spare = make(map[string]int, len(v.Spare))
+	for r, n := range v.Spare {
+		f.fleet.Spare[f.scenario.Regions[r]] = n
+	}
 	var changes []sim.FleetChange
 	for _, s := range f.strategy.Step(now, &f.fleet) {
-		c := sim.FleetChange{Endpoint: s.Endpoint, Reclaim: s.Reclaim, Donate: s.Donate}
+		c := sim.FleetChange{Endpoint: s.Endpoint, Reclaim: s.Reclaim, Launch: s.Launch, Donate: s.Donate}
 		for _, r := range s.Redeploy {
 			c.Redeploy = append(c.Redeploy, sim.Lent{Endpoint: r.From, Count: r.Count})
 		}
