@@ -34,8 +34,9 @@ const (
 	// autoPatience is for how long fewer replicas must have been enough before any
 	// is given up: about what it takes to have one back.
 	autoPatience = 90 * time.Second
-	// autoRise smooths the load upwards, autoFall downwards: time constants.
-	autoRise = 20 * time.Second
+	// autoRise smooths the load upwards, autoFall downwards: time constants. What is
+	// over sooner than a replica starts need not be followed.
+	autoRise = time.Minute
 	autoFall = 2 * time.Minute
 )
 
