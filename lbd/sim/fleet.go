@@ -10,8 +10,9 @@ import (
 )
 
 // FleetScenario is a service whose replicas come and go: several models in
-// several regions on VMs that are there from the start, each with one replica or
-// lent to the spot pool (SageServe section 7.1). Engines are light ones.
+// several regions on VMs, each with one replica or lent to the spot pool (SageServe
+// section 7.1); some are there from the start, others can be launched. Engines are
+// light ones.
 //
 // Read fleet.go first (what can be said and what is measured), then
 // fleet_demand.go (what is asked), fleet_world.go (what happens when),
