@@ -32,9 +32,11 @@ type Endpoint struct {
 	// Utilisation is the effective memory utilisation of the ready replicas, 0..1:
 	// KV memory in use over KV memory there is, weights excluded. Nil = unknown.
 	Utilisation *float64
-	// Observed is the interactive prompt tokens a second of the last minutes. Nil =
-	// unknown.
+	// Observed is the interactive prompt tokens a second of the last minute. Nil = unknown.
 	Observed *float64
+	// Waiting is how many interactive requests have no first token yet: held for a
+	// replica, or at one. Nil = unknown.
+	Waiting *int
 	// Target is the plan in force; nil = none.
 	Target *Target
 }

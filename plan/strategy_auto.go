@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// How auto works; chosen on the Tuesday and Wednesday of a generated week.
+// How auto works; chosen on Monday to Wednesday of a generated week and of the
+// published one.
 const (
-	// autoFill is the interactive load to have on a replica, by what it carries: a
-	// little more than the plan puts there, because auto looks every few seconds.
-	autoFill = 1.15
+	// autoPool is what replicas that share their load gain over single ones, at most.
+	autoPool = 0.3
 	// autoLocal is the share of a region's load that its own replicas carry; the rest
 	// may be carried where a replica has room.
 	autoLocal = 0.7
@@ -27,30 +27,39 @@ const (
 	// it above autoRoom.
 	autoFull = 0.90
 	autoRoom = 0.85
+	// autoQueue is how many requests may be without a first token for each ready
+	// replica; where there are more, the endpoint grows by autoRescue of itself.
+	autoQueue  = 4
+	autoRescue = 0.5
 	// autoPatience is for how long fewer replicas must have been enough before any
-	// is given up.
-	autoPatience = 4 * time.Minute
-	// autoRise smooths the load upwards, autoFall downwards: time constants.
-	autoRise = 20 * time.Second
+	// is given up: about what it takes to have one back.
+	autoPatience = 90 * time.Second
+	// autoRise smooths the load upwards, autoFall downwards: time constants. What is
+	// over sooner than a replica starts need not be followed.
+	autoRise = time.Minute
 	autoFall = 2 * time.Minute
 )
 
 // auto follows the interactive load itself, every few seconds and over all regions
 // of a model together, and uses the forecast where it helps. It differs from LT-UA
-// in four ways:
+// in six ways:
 //
 //   - it counts what interactive load needs (tokens a second over what a replica
 //     carries), not the memory that deferred work fills up, and adds all that is
 //     missing at once;
+//   - a large pool is filled further than a small one, since chance evens out in it;
 //   - each region has replicas for autoLocal of its load, and the rest stand where
 //     most is missing, so that three regions do not round up three times;
 //   - the forecast says how much more is expected within autoLead; one that differs
 //     from the load by more than autoDrift is left out of account at once, not in
 //     the last 20 minutes of the hour only;
+//   - where requests queue, load came that was not carried and has to be worked off
+//     beside what comes: half as many replicas again are asked for, once those
+//     asked for before have started;
 //   - replicas are given up after autoPatience in which they were not needed.
 //
 // Memory is its safety net: above autoFull more are added in any case. Without a
-// plan it goes by memory alone.
+// plan it goes by memory and queues alone.
 type auto struct {
 	options StrategyOptions
 	seen    map[key]*autoState
@@ -75,7 +84,7 @@ func (s *auto) Step(now time.Duration, f *Fleet) []Scaling {
 	for i := range f.Endpoints {
 		e := &f.Endpoints[i]
 		st := s.observe(now, e)
-		loads[i] = st.load * e.growth(now) / autoFill
+		loads[i] = pooled(st.load * e.growth(now))
 		needs[i] = max(int(math.Ceil(autoLocal*loads[i])), e.Min)
 		if !st.known {
 			needs[i] = e.byMemory(autoRoom)
@@ -86,9 +95,9 @@ func (s *auto) Step(now time.Duration, f *Fleet) []Scaling {
 	g := newGrants(f, s.options)
 	for i := range f.Endpoints {
 		e := &f.Endpoints[i]
-		need := e.guard(needs[i])
+		need, why := e.guard(needs[i], loads[i])
 		if n := s.seen[e.key()].change(now, e.count()-need); n != 0 {
-			g.want(i, n, fmt.Sprintf("load of %.1f replicas: want %d, have %d", loads[i], need, e.count()))
+			g.want(i, n, fmt.Sprintf("%s: want %d, have %d", why, need, e.count()))
 		}
 	}
 	return g.out
@@ -130,6 +139,13 @@ func (e *Endpoint) growth(now time.Duration) float64 {
 	return min(max(ahead/here, 1), autoGrowth)
 }
 
+// pooled is how many replicas carry a load, given in replicas of one alone: n that
+// share what comes carry more than n times one, since chance evens out between
+// them.
+func pooled(load float64) float64 {
+	return load / (1 + autoPool*(1-1/math.Sqrt(math.Max(load, 1))))
+}
+
 // spread adds replicas until those of each model carry its load over all regions,
 // each where most is missing.
 func spread(f *Fleet, loads []float64, needs []int) {
@@ -168,15 +184,27 @@ func (e *Endpoint) byMemory(share float64) int {
 	return int(math.Ceil(*e.Utilisation * float64(e.Ready) / share))
 }
 
-// guard bounds a need by memory, and by the endpoint's limits.
-func (e *Endpoint) guard(need int) int {
-	have := e.count()
-	if full := e.byMemory(autoFull); full > have {
-		need = max(need, full)
-	} else if need < have {
-		need = max(need, min(have, e.byMemory(autoRoom)))
+// guard bounds a need by queues, memory and the endpoint's limits, and says what
+// decides.
+func (e *Endpoint) guard(need int, load float64) (int, string) {
+	have, why := e.count(), fmt.Sprintf("load of %.1f replicas", load)
+	if rescue := have + int(math.Ceil(autoRescue*float64(have))); e.queued() && rescue > need {
+		need, why = rescue, fmt.Sprintf("%d requests without a first token", *e.Waiting)
 	}
-	return min(max(need, e.Min), e.Max)
+	switch {
+	case e.Utilisation == nil:
+		return min(max(need, have, e.Min), e.Max), why
+	case e.byMemory(autoFull) > max(have, need):
+		need, why = e.byMemory(autoFull), memoryUsed(*e.Utilisation)
+	case min(have, e.byMemory(autoRoom)) > need:
+		need, why = min(have, e.byMemory(autoRoom)), memoryUsed(*e.Utilisation)
+	}
+	return min(max(need, e.Min), e.Max), why
+}
+
+// queued says whether more requests wait than replicas that are starting explain.
+func (e *Endpoint) queued() bool {
+	return e.Waiting != nil && e.Starting == 0 && *e.Waiting > autoQueue*e.Ready
 }
 
 // change is by how much to change, with so many replicas too many (or, negative,

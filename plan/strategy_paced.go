@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -16,10 +17,11 @@ const (
 
 // paced follows the hourly plan (SageServe section 6.4). LT-I goes to the
 // planned count at once. LT-U goes there one by one, and only as memory
-// utilisation demands: up above 70 %, down below 30 %. LT-UA does the same, but
-// in the last 20 minutes of the hour it goes on beyond the planned count where
-// the load is 5 times the forecast or more, and below it where it is half or
-// less.
+// utilisation demands: up above 70 %, down below 30 %. LT-UA does the same, but in
+// the last 20 minutes of the hour traffic takes memory's place: where the load is
+// 5 times what was planned for or more it goes on beyond the planned count, and
+// where it is half or less it goes down, one by one and as far as the plan times
+// that ratio.
 type paced struct {
 	name    string
 	options StrategyOptions
@@ -52,25 +54,37 @@ func (s *paced) Step(now time.Duration, f *Fleet) []Scaling {
 
 // pace is by how much an endpoint should change, and why.
 func (s *paced) pace(now time.Duration, e *Endpoint) (n int, reason string) {
+	if gap, known := s.gap(now, e); known {
+		if n := e.byTraffic(gap); n != 0 {
+			return n, fmt.Sprintf("load %.1f times the forecast, %d planned", gap, e.Target.Count)
+		}
+	}
 	if e.Utilisation == nil {
 		return 0, ""
 	}
-	up, down, why := e.count() < e.Target.Count, e.count() > e.Target.Count, fmt.Sprintf("%d planned", e.Target.Count)
-	if gap, known := s.gap(now, e); known && !up && gap >= underestimated {
-		up, why = true, fmt.Sprintf("load %.1f times the forecast", gap)
-	} else if known && !down && gap <= overestimated {
-		down, why = true, fmt.Sprintf("load %.1f times the forecast", gap)
-	}
 	switch u := *e.Utilisation; {
-	case u > scaleOutAbove && up:
-		return 1, above(u) + ", " + why
-	case u < scaleInBelow && down:
-		return -1, below(u) + ", " + why
+	case u > scaleOutAbove && e.count() < e.Target.Count:
+		return 1, fmt.Sprintf("%s, %d planned", above(u), e.Target.Count)
+	case u < scaleInBelow && e.count() > e.Target.Count:
+		return -1, fmt.Sprintf("%s, %d planned", below(u), e.Target.Count)
 	}
 	return 0, ""
 }
 
-// gap is the load over what was forecast, where LT-UA may look at it.
+// byTraffic is the next step beyond the planned count where the load is so many
+// times what was planned for; 0 where the plan's error is within bounds.
+func (e *Endpoint) byTraffic(gap float64) int {
+	needed := int(math.Ceil(gap * float64(e.Target.Count)))
+	switch {
+	case gap >= underestimated && e.count() >= e.Target.Count && e.count() < needed:
+		return 1
+	case gap <= overestimated && e.count() > needed:
+		return -1
+	}
+	return 0
+}
+
+// gap is the load over what was planned for, where LT-UA may look at it.
 func (s *paced) gap(now time.Duration, e *Endpoint) (ratio float64, known bool) {
 	if s.name != "lt-ua" || e.Observed == nil || e.Target.PeakTPS <= 0 || now < e.Target.Until-gapWindow || now >= e.Target.Until {
 		return 0, false

@@ -40,9 +40,11 @@ func (s *reactive) Step(now time.Duration, f *Fleet) []Scaling {
 }
 
 func above(u float64) string {
-	return fmt.Sprintf("memory %.0f %% used, above %.0f %%", 100*u, 100*scaleOutAbove)
+	return fmt.Sprintf("%s, above %.0f %%", memoryUsed(u), 100*scaleOutAbove)
 }
 
 func below(u float64) string {
-	return fmt.Sprintf("memory %.0f %% used, below %.0f %%", 100*u, 100*scaleInBelow)
+	return fmt.Sprintf("%s, below %.0f %%", memoryUsed(u), 100*scaleInBelow)
 }
+
+func memoryUsed(u float64) string { return fmt.Sprintf("memory %.0f %% used", 100*u) }

@@ -122,6 +122,9 @@ func (f *Fleet) set(words []string) error {
 			e.Utilisation = &v
 		case "load":
 			e.Observed = &v
+		case "waiting":
+			n := int(v)
+			e.Waiting = &n
 		case "target", "forecast", "then": // forecast for the first half of the hour, then for the second
 			if e.Target == nil {
 				e.Target = &Target{Until: time.Hour, ReplicaTPS: 100, Course: make([]float64, 2), CourseStep: 30 * time.Minute}
@@ -184,7 +187,8 @@ func (c *closedFleet) vary(t *rapid.T, now time.Duration) {
 		e := &c.fleet.Endpoints[i]
 		if rapid.Bool().Draw(t, "load changes") {
 			u, tps := rapid.Float64Range(0, 1).Draw(t, "u"), rapid.Float64Range(0, 4000).Draw(t, "tps")
-			e.Utilisation, e.Observed = &u, &tps
+			waiting := rapid.IntRange(0, 60).Draw(t, "waiting")
+			e.Utilisation, e.Observed, e.Waiting = &u, &tps, &waiting
 		}
 		if hour := now.Truncate(time.Hour); e.Target == nil || e.Target.From != hour {
 			peak := rapid.Float64Range(1, 2000).Draw(t, "peak")
@@ -275,16 +279,22 @@ func checkStrategy(t *rapid.T, name string) {
 // checkChange holds one change to the laws of its strategy.
 func checkChange(t *rapid.T, name string, now time.Duration, e *Endpoint, c *Scaling, last map[int]time.Duration) {
 	n := c.Added() - c.GivenUp()
+	byTraffic := false
+	if name == "lt-ua" && now >= e.Target.Until-gapWindow {
+		gap := *e.Observed / e.Target.PeakTPS
+		share := gap * float64(e.Target.Count)
+		byTraffic = n == 1 && gap >= underestimated && float64(e.count()) < share || n == -1 && gap <= overestimated && float64(e.count()) > share
+	}
 	if name == "reactive" || name == "lt-u" || name == "lt-ua" {
 		if then, ok := last[c.Endpoint]; ok && now-then < scaleCooldown {
 			t.Fatalf("scaled at %s and again at %s", then, now)
 		}
-		if n != 1 && n != -1 || n > 0 && *e.Utilisation <= scaleOutAbove || n < 0 && *e.Utilisation >= scaleInBelow {
+		byMemory := n == 1 && *e.Utilisation > scaleOutAbove || n == -1 && *e.Utilisation < scaleInBelow
+		if !byMemory && !byTraffic {
 			t.Fatalf("changes by %d at a utilisation of %g", n, *e.Utilisation)
 		}
 	}
-	early := name == "lt-ua" && now < e.Target.Until-gapWindow
-	if name == "lt-i" || name == "lt-u" || early {
+	if name == "lt-i" || name == "lt-u" || name == "lt-ua" && !byTraffic {
 		if then := e.count() + n; n > 0 && then > e.Target.Count || n < 0 && then < e.Target.Count {
 			t.Fatalf("%d replicas become %d where %d are planned", e.count(), then, e.Target.Count)
 		}

@@ -33,6 +33,8 @@ type SageScenario struct {
 	course     time.Duration // between two moments
 	vms        int           // a model and region; 0 = sim.SageFleet's
 	load       float64       // factor on the demand; 0 = 1
+	deferred   float64       // factor on the deferred part; 0 = 1
+	hardware   func(s *sim.FleetScenario)
 	adapt      func(s *sim.FleetScenario, name string)
 	burst      *burst
 	columns    func(r *SageReport) []sageColumn
@@ -62,8 +64,8 @@ func SageScenarios() []SageScenario {
 			course: time.Hour, columns: dayColumns,
 		},
 		{
-			Name: "sage-burst", Title: "SageServe 7.2.7: 8 times the load from minute 45 to minute 75 of three hours, one model in 3 regions",
-			Load: "a burst", Strategies: all, models: 1, regions: 3, from: 3*sageDay + 6*time.Hour, duration: 3 * time.Hour,
+			Name: "sage-burst", Title: "SageServe 7.2.7: 8 times the load from minute 45 to minute 75 of two hours, one model in 3 regions",
+			Load: "a burst", Strategies: all, models: 1, regions: 3, from: 3*sageDay + 6*time.Hour, duration: 2 * time.Hour,
 			course: time.Minute, burst: &burst{45, 75, 8}, columns: burstColumns,
 		},
 		{
@@ -81,7 +83,34 @@ func SageScenarios() []SageScenario {
 			Load: "Thursday", Strategies: all, models: 5, regions: 3, from: 3 * sageDay, duration: sageDay,
 			course: 15 * time.Minute, columns: dayColumns,
 		},
+		{
+			Name: "sage-scarce", Title: "SageServe 6.4, 7.1: the peak day with 6 VMs a model and region, 12 more that a region can launch, bloom's weights not in westus",
+			Load: "Thursday", Strategies: all, models: 4, regions: 3, from: 3 * sageDay, duration: sageDay, vms: 6,
+			course: 15 * time.Minute, hardware: scarce, columns: scarceColumns,
+		},
+		{
+			Name: "sage-a100", Title: "SageServe A: the peak day on A100, 0.55 of the load, starts twice as long, IW-F due after 3 s",
+			Load: "Thursday", Strategies: []string{"reactive", "lt-ua", "auto"}, models: 4, regions: 3, from: 3 * sageDay, duration: sageDay, load: 0.55,
+			course: 15 * time.Minute, hardware: sim.OnA100, columns: dayColumns, paper: savedPaper(0.282),
+		},
+		{
+			Name: "sage-iw-9-1", Title: "SageServe A: the peak day with 9 interactive tokens to 1 deferred",
+			Load: "Thursday", Strategies: []string{"reactive", "lt-ua", "auto"}, models: 4, regions: 3, from: 3 * sageDay, duration: sageDay, deferred: 0.72 / 0.28 / 9,
+			course: 15 * time.Minute, columns: dayColumns, paper: savedPaper(0.263),
+		},
+		{
+			Name: "sage-iw-1-1", Title: "SageServe A: the peak day with as many deferred tokens as interactive ones",
+			Load: "Thursday", Strategies: []string{"reactive", "lt-ua", "auto"}, models: 4, regions: 3, from: 3 * sageDay, duration: sageDay, deferred: 0.72 / 0.28,
+			course: 15 * time.Minute, columns: dayColumns, paper: savedPaper(0.22),
+		},
 	}
+}
+
+// scarce leaves too few VMs for the peak, and takes the large model's weights out of
+// one region's store.
+func scarce(s *sim.FleetScenario) {
+	s.Spare = 12
+	s.Models[1].RemoteIn = []int{2}
 }
 
 func adaptSilo(s *sim.FleetScenario, name string) {
@@ -199,11 +228,6 @@ func (p *SagePlan) Check() error {
 			return err
 		}
 	}
-	if p.Settings.Forecaster != "" {
-		if _, err := forecast.ByName(p.Settings.Forecaster); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
@@ -223,11 +247,16 @@ func (p *SagePlan) runs() ([]sageRun, []float64, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	demands := make([]*sim.Demand, p.Seeds)
+	forecaster, err := forecast.ByName(cmp.Or(p.Settings.Forecaster, sageForecaster))
+	if err != nil {
+		return nil, nil, err
+	}
+	demands, forecasters := make([]*sim.Demand, p.Seeds), make([]*recalled, p.Seeds)
 	for seed := range demands {
 		if demands[seed], err = p.demand(base, uint64(seed)+1); err != nil {
 			return nil, nil, err
 		}
+		forecasters[seed] = newRecalled(forecaster)
 	}
 	cases := p.Scenario.cases
 	if len(cases) == 0 {
@@ -243,7 +272,7 @@ func (p *SagePlan) runs() ([]sageRun, []float64, error) {
 					p.Scenario.adapt(&s, label)
 				}
 				run := sageRun{strategy: strategy, label: label, seed: uint64(seed) + 1, fleet: &s}
-				if run.setup, err = p.setup(&s, strategy, run.seed, tps); err != nil {
+				if run.setup, err = newFleetSetup(&s, strategy, run.seed, forecasters[seed], tps); err != nil {
 					return nil, nil, err
 				}
 				if err := s.Validate(); err != nil {
@@ -265,6 +294,9 @@ func (p *SagePlan) fleet() (*sim.FleetScenario, error) {
 	}
 	s.Models, s.Regions = s.Models[:c.models], s.Regions[:c.regions]
 	s.VMs = cmp.Or(c.vms, s.VMs)
+	if c.hardware != nil {
+		c.hardware(&s)
+	}
 	if p.Trace != nil {
 		if c.burst != nil || len(c.cases) > 0 {
 			return nil, fmt.Errorf("--trace: %s has a load of its own", c.Name)
@@ -274,8 +306,11 @@ func (p *SagePlan) fleet() (*sim.FleetScenario, error) {
 	return &s, p.Settings.apply(&s)
 }
 
-// setup makes the state machines of one run.
-func (p *SagePlan) setup(s *sim.FleetScenario, name string, seed uint64, tps []float64) (sim.FleetSetup, error) {
+// sageForecaster is the paper's (section 6.3).
+const sageForecaster = "arima"
+
+// newFleetSetup makes the state machines of one run.
+func newFleetSetup(s *sim.FleetScenario, name string, seed uint64, forecaster forecast.Forecaster, tps []float64) (sim.FleetSetup, error) {
 	if name == "fixed" {
 		return sim.FleetSetup{Scaler: fixedFleet{}, Deferer: plan.SageNIW(), Seed: seed}, nil
 	}
@@ -283,12 +318,7 @@ func (p *SagePlan) setup(s *sim.FleetScenario, name string, seed uint64, tps []f
 	if err != nil {
 		return sim.FleetSetup{}, err
 	}
-	hourly := plan.Hourly{Forecaster: dayBefore{}, StartCost: s.Starts.Reclaim.Hours()} // of a price of 1
-	if f := p.Settings.Forecaster; f != "" {
-		if hourly.Forecaster, err = forecast.ByName(f); err != nil {
-			return sim.FleetSetup{}, err
-		}
-	}
+	hourly := plan.Hourly{Forecaster: forecaster, StartCost: s.Starts.Reclaim.Hours()} // of a price of 1
 	return sim.FleetSetup{Scaler: newFleetScaler(s, strategy, hourly, tps), Deferer: plan.NIWOf(name), Seed: seed}, nil
 }
 
@@ -316,7 +346,7 @@ func replicaTPS(s *sim.FleetScenario) ([]float64, error) {
 
 // demand is what is asked under a seed.
 func (p *SagePlan) demand(s *sim.FleetScenario, seed uint64) (*sim.Demand, error) {
-	load, deferred := cmp.Or(p.Settings.Load, p.Scenario.load, 1), cmp.Or(p.Settings.Deferred, 1)
+	load, deferred := cmp.Or(p.Settings.Load, p.Scenario.load, 1), cmp.Or(p.Settings.Deferred, p.Scenario.deferred, 1)
 	if p.Trace != nil {
 		return p.Trace.demand(s, load, deferred)
 	}
@@ -335,12 +365,12 @@ func (p *SagePlan) demand(s *sim.FleetScenario, seed uint64) (*sim.Demand, error
 type SageSettings struct {
 	// Load multiplies the demand, Deferred the deferred part once more.
 	Load, Deferred float64
-	// VMs, Min and Max are sim.FleetScenario's.
-	VMs, Min, Max int
+	// VMs, Spare, Min and Max are sim.FleetScenario's.
+	VMs, Spare, Min, Max int
 	// Day is where the run begins, from 0 = Monday, plus one; Duration how long it is.
 	Day        int
 	Duration   time.Duration
-	Forecaster string // a name of package forecast; empty = dayBefore
+	Forecaster string // a name of package forecast; empty = the paper's, arima
 }
 
 // sageDays are the days as users write them.
@@ -348,7 +378,7 @@ var sageDays = []string{"mon", "tue", "wed", "thu", "fri", "sat", "sun"}
 
 // apply changes a fleet. What it cannot be is an error of Validate.
 func (o *SageSettings) apply(s *sim.FleetScenario) error {
-	for _, v := range []struct{ to, from *int }{{&s.VMs, &o.VMs}, {&s.Min, &o.Min}, {&s.Max, &o.Max}} {
+	for _, v := range []struct{ to, from *int }{{&s.VMs, &o.VMs}, {&s.Spare, &o.Spare}, {&s.Min, &o.Min}, {&s.Max, &o.Max}} {
 		*v.to = cmp.Or(*v.from, *v.to)
 	}
 	if o.Day > 0 {
@@ -363,7 +393,7 @@ func (o *SageSettings) apply(s *sim.FleetScenario) error {
 
 // SageSettingNames lists the keys of Set.
 func SageSettingNames() []string {
-	return []string{"day", "deferred", "duration", "forecaster", "load", "max", "min", "vms"}
+	return []string{"day", "deferred", "duration", "forecaster", "load", "max", "min", "spare", "vms"}
 }
 
 // Set changes a setting by its name, as users write it.
@@ -375,6 +405,8 @@ func (o *SageSettings) Set(name, text string) error {
 		return setFigure(&o.Deferred, text, 100)
 	case "vms":
 		return setCount(&o.VMs, text, 200)
+	case "spare":
+		return setCount(&o.Spare, text, 1000)
 	case "min":
 		return setCount(&o.Min, text, 200)
 	case "max":

@@ -1,48 +1,49 @@
 package whatif
 
 import (
-	"math"
+	"sync"
 	"time"
 
 	"skyserve/forecast"
 )
 
-// dayBefore is the forecaster of the scaling scenarios where no other is asked for:
-// what came a day before, or the moving average where that was nearer on the last
-// three days. It takes milliseconds where forecast.Auto takes a second, and a
-// simulated week asks 2,000 times.
-type dayBefore struct{}
+// recalled remembers what a forecaster said of the series of one seed, told apart by
+// their names and lengths. What was asked does not depend on how replicas are
+// scaled, so that every strategy sees the same past, and what is expected of it
+// has to be computed once.
+type recalled struct {
+	forecast.Forecaster
+	mu    sync.Mutex
+	known map[past]func() (forecast.Forecast, error)
+}
 
-// How dayBefore judges: windows of the last days, so many hours apart.
-const (
-	judgedDays  = 3 * 24 * time.Hour
-	judgedEvery = 3 * time.Hour
-	judgedLeast = 4
-)
+// past is a series up to a time, and for how many steps it is continued.
+type past struct {
+	name           string
+	steps, horizon int
+}
 
-func (dayBefore) Name() string { return "day-before" }
+// firstHours is how long a past the mean of its last hour stands for: less than
+// ARIMA can learn from, which wants 20 steps of 10 minutes.
+const firstHours = 4 * time.Hour
 
-// Forecast implements forecast.Forecaster.
-func (dayBefore) Forecast(s forecast.Series, horizon int) (forecast.Forecast, error) {
-	average, season := forecast.MovingAverage(), forecast.SeasonalNaive()
-	n, first := len(s.Values), int(24*time.Hour/s.Step)
-	first = max(first, n-int(judgedDays/s.Step))
-	var errors [2]float64
-	windows := 0
-	for at := n - horizon; at >= first; at -= int(judgedEvery / s.Step) {
-		windows++
-		for k, f := range []forecast.Forecaster{average, season} {
-			guess, err := f.Forecast(s.Upto(at), horizon)
-			if err != nil {
-				return guess, err
-			}
-			for h, v := range guess.Mean {
-				errors[k] += math.Abs(s.Values[at+h] - v)
-			}
+func newRecalled(f forecast.Forecaster) *recalled {
+	return &recalled{Forecaster: f, known: map[past]func() (forecast.Forecast, error){}}
+}
+
+// Forecast implements forecast.Forecaster; several runs may ask at once.
+func (r *recalled) Forecast(s forecast.Series, horizon int) (forecast.Forecast, error) {
+	of := past{s.Name, len(s.Values), horizon}
+	r.mu.Lock()
+	made := r.known[of]
+	if made == nil {
+		by := r.Forecaster
+		if time.Duration(len(s.Values))*s.Step < firstHours {
+			by = forecast.MovingAverage()
 		}
+		made = sync.OnceValues(func() (forecast.Forecast, error) { return by.Forecast(s, horizon) })
+		r.known[of] = made
 	}
-	if windows < judgedLeast || errors[0] <= errors[1] {
-		return average.Forecast(s, horizon)
-	}
-	return season.Forecast(s, horizon)
+	r.mu.Unlock()
+	return made()
 }

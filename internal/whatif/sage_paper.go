@@ -4,12 +4,14 @@ package whatif
 // it does not print is null.
 type SagePaper struct {
 	Of               string   `json:"of"`
-	Model            string   `json:"model"`
+	Model            string   `json:"model,omitempty"` // of all models where there is none
 	InstanceHours    *float64 `json:"instance_hours,omitempty"`
 	TTFTP75Fast      *float64 `json:"iw_f_ttft_p75_ms,omitempty"`
 	TTFTP75Normal    *float64 `json:"iw_n_ttft_p75_ms,omitempty"`
 	ViolationsFast   *float64 `json:"iw_f_sla_violations,omitempty"`
 	ViolationsNormal *float64 `json:"iw_n_sla_violations,omitempty"`
+	// GPUHoursSaved is the share of the reactive strategy's GPU-hours, over all models.
+	GPUHoursSaved *float64 `json:"gpu_hours_saved,omitempty"`
 }
 
 func paperHours(of, model string, hours float64) SagePaper {
@@ -32,6 +34,9 @@ func tracePaper() []SagePaper {
 		paperHours("lt-u", "llama2-70b", 248), paperHours("lt-ua", "llama2-70b", 233),
 	}
 }
+
+// savedPaper is what appendix A prints of LT-UA against reactive.
+func savedPaper(share float64) []SagePaper { return []SagePaper{{Of: "lt-ua", GPUHoursSaved: &share}} }
 
 // siloPaper is figure 8: a Tuesday in one region.
 func siloPaper() []SagePaper {

@@ -27,7 +27,8 @@ type SageReport struct {
 type SageConstants struct {
 	Regions       []string    `json:"regions"`
 	RTTMillis     float64     `json:"rtt_ms"`
-	VMs           int         `json:"vms"` // a model and region
+	VMs           int         `json:"vms"`   // a model and region
+	Spare         int         `json:"spare"` // VMs that a region can launch
 	Min           int         `json:"min"`
 	Max           int         `json:"max"`
 	FromHours     float64     `json:"from_h"` // of the week, from Monday
@@ -68,14 +69,18 @@ type SageBurst struct {
 	// from the burst's beginning on.
 	PeakUtilisation float64 `json:"peak_utilisation"`
 	// RecoverySeconds is how long after its beginning utilisation is back below 70 %
-	// for good; null where it is not before the end.
+	// for five minutes; null where it is not before the end.
 	RecoverySeconds *float64 `json:"recovery_s"`
+	// InBurst says that it was back before the burst was over.
+	InBurst bool `json:"recovered_in_burst"`
 }
 
 // SageUse is what replicas were used for.
 type SageUse struct {
 	// InstanceHours is VM-hours that were not lent, starting and draining included.
 	InstanceHours float64 `json:"instance_hours"`
+	// GPUHours is the same by GPUs.
+	GPUHours float64 `json:"gpu_hours"`
 	// WastedInstanceHours is from asking for a replica until it serves, and
 	// WastedGPUHours the same by GPUs.
 	WastedInstanceHours  float64 `json:"wasted_instance_hours"`
@@ -83,6 +88,7 @@ type SageUse struct {
 	DonatedInstanceHours float64 `json:"donated_instance_hours"`
 	Starts               int     `json:"starts"`
 	Redeployed           int     `json:"redeployed"` // of the starts, with other weights before
+	Launched             int     `json:"launched"`   // of the starts, on new VMs
 }
 
 // SageModelRow is one model of a row.
@@ -152,7 +158,7 @@ func newSageReport(p *SagePlan, tps []float64, runs []sageRun, results []*sim.Fl
 
 func sageConstants(p *SagePlan, s *sim.FleetScenario, tps []float64) SageConstants {
 	c := SageConstants{
-		Regions: s.Regions, RTTMillis: float64(s.RTT) / float64(time.Millisecond), VMs: s.VMs, Min: s.Min, Max: s.Max,
+		Regions: s.Regions, RTTMillis: float64(s.RTT) / float64(time.Millisecond), VMs: s.VMs, Spare: s.Spare, Min: s.Min, Max: s.Max,
 		FromHours: s.From.Hours(), DurationHours: s.Duration.Hours(), PeriodSeconds: s.Period.Seconds(),
 	}
 	if p.Trace != nil {
@@ -199,18 +205,20 @@ func sageRow(run *sageRun, result *sim.FleetResult) SageRow {
 
 func sageUse(e *sim.EndpointResult, gpus int) SageUse {
 	return SageUse{
-		InstanceHours: e.InstanceHours(), WastedInstanceHours: e.Hours[sim.VMStarting], WastedGPUHours: float64(gpus) * e.Hours[sim.VMStarting],
-		DonatedInstanceHours: e.Hours[sim.VMDonated], Starts: e.Starts, Redeployed: e.Redeployed,
+		InstanceHours: e.InstanceHours(), GPUHours: float64(gpus) * e.InstanceHours(), WastedInstanceHours: e.Hours[sim.VMStarting], WastedGPUHours: float64(gpus) * e.Hours[sim.VMStarting],
+		DonatedInstanceHours: e.Hours[sim.VMDonated], Starts: e.Starts, Redeployed: e.Redeployed, Launched: e.Launched,
 	}
 }
 
 func (u *SageUse) add(o *SageUse) {
 	u.InstanceHours += o.InstanceHours
+	u.GPUHours += o.GPUHours
 	u.WastedInstanceHours += o.WastedInstanceHours
 	u.WastedGPUHours += o.WastedGPUHours
 	u.DonatedInstanceHours += o.DonatedInstanceHours
 	u.Starts += o.Starts
 	u.Redeployed += o.Redeployed
+	u.Launched += o.Launched
 }
 
 func sageTier(t *sim.TierResult) SageTier {
@@ -222,16 +230,18 @@ func sageTier(t *sim.TierResult) SageTier {
 	return out
 }
 
-// recoveredBelow is the utilisation at which a burst counts as over: that above
-// which the strategies scale out.
-const recoveredBelow = 0.70
+// A burst counts as over when utilisation has been below recoveredBelow, above which
+// the strategies scale out, for recoveredFor.
+const (
+	recoveredBelow = 0.70
+	recoveredFor   = 5 * time.Minute
+)
 
 // recovery reads off how a burst went.
 func recovery(b *burst, result *sim.FleetResult) *SageBurst {
-	began := time.Duration(b.from) * time.Minute
+	began, ended := time.Duration(b.from)*time.Minute, time.Duration(b.to)*time.Minute
 	out := &SageBurst{}
-	last := began
-	var end time.Duration
+	last := began // time above
 	for _, m := range result.Course {
 		if m.At < began {
 			continue
@@ -241,14 +251,15 @@ func recovery(b *burst, result *sim.FleetResult) *SageBurst {
 			used += m.Endpoints[i].Utilisation / float64(len(m.Endpoints))
 		}
 		out.PeakUtilisation = max(out.PeakUtilisation, used)
+		if out.RecoverySeconds != nil {
+			continue
+		}
 		if used >= recoveredBelow {
 			last = m.At
+		} else if m.At-last >= recoveredFor {
+			seconds := (last - began).Seconds()
+			out.RecoverySeconds, out.InBurst = &seconds, last < ended
 		}
-		end = m.At
-	}
-	if last < end {
-		seconds := (last - began).Seconds()
-		out.RecoverySeconds = &seconds
 	}
 	return out
 }

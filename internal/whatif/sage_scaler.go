@@ -9,8 +9,9 @@ import (
 	"skyserve/plan"
 )
 
-// observedOver is the time over which the load that strategies see is taken.
-const observedOver = 5 * time.Minute
+// observedOver is the time over which the load that strategies see is taken: the
+// paper counts tokens a minute (appendix B).
+const observedOver = time.Minute
 
 // fleetScaler lets a strategy of package plan scale a simulated fleet: it keeps the
 // history of the demand, makes the plan of every hour from what is past, and puts
@@ -58,9 +59,13 @@ func (f *fleetScaler) Step(now time.Duration, v *sim.FleetView) ([]sim.FleetChan
 	for i := range v.Endpoints {
 		f.show(i, &v.Endpoints[i])
 	}
+	f.fleet.Spare = make(map[string]int, len(v.Spare))
+	for r, n := range v.Spare {
+		f.fleet.Spare[f.scenario.Regions[r]] = n
+	}
 	var changes []sim.FleetChange
 	for _, s := range f.strategy.Step(now, &f.fleet) {
-		c := sim.FleetChange{Endpoint: s.Endpoint, Reclaim: s.Reclaim, Donate: s.Donate}
+		c := sim.FleetChange{Endpoint: s.Endpoint, Reclaim: s.Reclaim, Launch: s.Launch, Donate: s.Donate}
 		for _, r := range s.Redeploy {
 			c.Redeploy = append(c.Redeploy, sim.Lent{Endpoint: r.From, Count: r.Count})
 		}
@@ -153,6 +158,6 @@ func (f *fleetScaler) show(i int, e *sim.EndpointView) {
 	if e.Deferred {
 		out.Pool, out.Observed = "NIW", nil
 	}
-	used := e.Utilisation
-	out.Utilisation = &used
+	used, waiting := e.Utilisation, e.Waiting
+	out.Utilisation, out.Waiting = &used, &waiting
 }

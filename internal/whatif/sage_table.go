@@ -26,6 +26,7 @@ type SageModelSummary struct {
 // null.
 type SageFigures struct {
 	InstanceHours        float64  `json:"instance_hours"`
+	GPUHours             float64  `json:"gpu_hours"`
 	WastedInstanceHours  float64  `json:"wasted_instance_hours"`
 	WastedGPUHours       float64  `json:"wasted_gpu_hours"`
 	DonatedInstanceHours float64  `json:"donated_instance_hours"`
@@ -37,6 +38,9 @@ type SageFigures struct {
 	ViolationsNormal     *float64 `json:"iw_n_sla_violations"`
 	ViolationsDeferred   *float64 `json:"niw_sla_violations"`
 	DeferredP95          *float64 `json:"niw_e2e_p95_ms"`
+	Starts               float64  `json:"starts"`
+	Redeployed           float64  `json:"redeployed"`
+	Launched             float64  `json:"launched"`
 	Rerouted             float64  `json:"rerouted"`         // share of all requests
 	Waiting              float64  `json:"waiting_requests"` // of all models, at the end
 }
@@ -49,14 +53,18 @@ func (f *SageFigures) fields() []**float64 {
 }
 
 func (f *SageFigures) sums() []*float64 {
-	return []*float64{&f.InstanceHours, &f.WastedInstanceHours, &f.WastedGPUHours, &f.DonatedInstanceHours, &f.Rerouted, &f.Waiting}
+	return []*float64{
+		&f.InstanceHours, &f.GPUHours, &f.WastedInstanceHours, &f.WastedGPUHours, &f.DonatedInstanceHours,
+		&f.Starts, &f.Redeployed, &f.Launched, &f.Rerouted, &f.Waiting,
+	}
 }
 
 // sageFigures reads them off a model's row.
 func sageFigures(row *SageRow, m *SageModelRow) SageFigures {
 	f := SageFigures{
-		InstanceHours: m.InstanceHours, WastedInstanceHours: m.WastedInstanceHours, WastedGPUHours: m.WastedGPUHours,
-		DonatedInstanceHours: m.DonatedInstanceHours, Waiting: float64(row.Waiting),
+		InstanceHours: m.InstanceHours, GPUHours: m.GPUHours, WastedInstanceHours: m.WastedInstanceHours, WastedGPUHours: m.WastedGPUHours,
+		DonatedInstanceHours: m.DonatedInstanceHours, Starts: float64(m.Starts), Redeployed: float64(m.Redeployed), Launched: float64(m.Launched),
+		Waiting: float64(row.Waiting),
 	}
 	fast, normal, deferred := &m.Tiers[0], &m.Tiers[1], &m.Tiers[2]
 	f.ViolationsFast, f.ViolationsNormal, f.ViolationsDeferred = fast.Violations, normal.Violations, deferred.Violations
@@ -192,24 +200,30 @@ func (r *SageReport) table() (header []string, rows [][]string) {
 // notes sum up all models, and say how much deferred work is left at the end.
 func (r *SageReport) notes() []string {
 	var out []string
-	first := r.Summary[0].hours()
+	firstHours, firstGPUs := r.Summary[0].hours()
 	for i := range r.Summary {
 		s := &r.Summary[i]
-		text := fmt.Sprintf("%s: %.1f instance-hours in all", s.name(), s.hours())
-		if i > 0 && first > 0 {
-			text += fmt.Sprintf(" (%+.1f%%)", 100*(s.hours()/first-1))
+		hours, gpus := s.hours()
+		text := fmt.Sprintf("%s: %.1f instance-hours in all", s.name(), hours)
+		if i > 0 && firstHours > 0 {
+			text += fmt.Sprintf(" (%+.1f%%; by GPUs %+.1f%%", 100*(hours/firstHours-1), 100*(gpus/firstGPUs-1))
+			if p := r.paperOf(s, &SageModelSummary{}); p != nil && p.GPUHoursSaved != nil {
+				text += fmt.Sprintf(", paper %+.1f%%", -100**p.GPUHoursSaved)
+			}
+			text += ")"
 		}
 		out = append(out, text+fmt.Sprintf(", %.0f deferred requests wait at the end", s.Models[0].Mean.Waiting))
 	}
 	return out
 }
 
-// hours is the instance-hours of all models.
-func (s *SageSummary) hours() (sum float64) {
+// hours is the instance-hours and GPU-hours of all models.
+func (s *SageSummary) hours() (instances, gpus float64) {
 	for i := range s.Models {
-		sum += s.Models[i].Mean.InstanceHours
+		instances += s.Models[i].Mean.InstanceHours
+		gpus += s.Models[i].Mean.GPUHours
 	}
-	return sum
+	return instances, gpus
 }
 
 // name is a summary's strategy, or case where there is one.
@@ -300,6 +314,17 @@ func dayColumns(r *SageReport) []sageColumn {
 	}
 }
 
+// scarceColumns tell where replicas came from.
+func scarceColumns(r *SageReport) []sageColumn {
+	return append(dayColumns(r)[:5],
+		figureColumn("STARTS", "%.0f", 1, func(f *SageFigures) *float64 { return &f.Starts }),
+		figureColumn("REDEPLOYED", "%.0f", 1, func(f *SageFigures) *float64 { return &f.Redeployed }),
+		figureColumn("NEW VMS", "%.0f", 1, func(f *SageFigures) *float64 { return &f.Launched }),
+		figureColumn("IW-F TTFT P95 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP95Fast }),
+		figureColumn("IW-F LATE", "%.2f%%", 0.01, func(f *SageFigures) *float64 { return f.ViolationsFast }),
+	)
+}
+
 func burstColumns(r *SageReport) []sageColumn {
 	of := func(s *SageSummary, get func(*SageRow) *float64) (values []float64, all bool) {
 		all = true
@@ -326,6 +351,15 @@ func burstColumns(r *SageReport) []sageColumn {
 				return fmt.Sprintf("not at the end in %d of %d", len(r.Rows)/len(r.Summary)-len(times), len(r.Rows)/len(r.Summary))
 			}
 			return fmt.Sprintf("%.0f min", mean(times)/60)
+		}},
+		{"IN THE BURST", func(s *SageSummary, _ *SageModelSummary) string {
+			inside, _ := of(s, func(row *SageRow) *float64 {
+				if row.Burst.InBurst {
+					return row.Burst.RecoverySeconds
+				}
+				return nil
+			})
+			return fmt.Sprintf("%d of %d", len(inside), len(r.Rows)/len(r.Summary))
 		}},
 		hoursColumn(r),
 		figureColumn("IW-F TTFT P75 S", "%.2f", 1000, func(f *SageFigures) *float64 { return f.TTFTP75Fast }),

@@ -96,8 +96,26 @@ func TestSageIsItsSeeds(t *testing.T) {
 	}
 }
 
+// Where lent VMs do not suffice a strategy takes those of other models and new ones,
+// in that order, and there are never more than there were and can be launched.
+func TestSageScarce(t *testing.T) {
+	p := sagePlan(t, "sage-scarce", "reactive")
+	p.Settings = SageSettings{VMs: 2, Spare: 3, Duration: time.Hour, Load: 0.3}
+	row := runSage(t, p).Rows[0]
+	launched, hours := 0, 0.0
+	for _, m := range row.Models {
+		launched += m.Launched
+		hours += m.InstanceHours + m.DonatedInstanceHours
+	}
+	if most := 9; launched == 0 || launched > most || hours <= 24 || hours > float64(24+launched) {
+		t.Errorf("%d launched of %d, %g hours of 24 VMs and those", launched, most, hours)
+	}
+}
+
 func TestSageTables(t *testing.T) {
 	for _, c := range []struct{ name, want string }{
+		{"sage-scarce", `MODEL +STRATEGY .+ STARTS +REDEPLOYED +NEW VMS`},
+		{"sage-a100", `lt-ua: .+; by GPUs [-+][\d.]+%, paper -28.2%\)`},
 		{"sage-day", `llama2-70b +lt-ua +[\d.]+ \(277.5\) +[-+][\d.]+% \(-23.4%\)`},
 		{"sage-silo", `bloom-176b +unified +[\d.]+ \(148\) +[-+][\d.]+% \(-25.7%\)`},
 		{"sage-tiers", `pf +[\d.]+ \(0.9\) +[\d.]+ \(12.1\)`},
@@ -125,21 +143,21 @@ func TestSageTables(t *testing.T) {
 	}
 }
 
-// A burst that a strategy does not answer is not over before the end; one that it
-// answers is.
+// A burst that a strategy does not answer lasts until the load is gone; one that it
+// answers does not.
 func TestSageBurst(t *testing.T) {
 	p := sagePlan(t, "sage-burst", "reactive", "lt-i")
 	p.Settings = SageSettings{Load: 0.5, Duration: 100 * time.Minute}
 	r := runSage(t, p)
 	reactive, immediate := r.Rows[0].Burst, r.Rows[1].Burst
-	if reactive.RecoverySeconds == nil || immediate.RecoverySeconds != nil {
-		t.Errorf("reactive: %v, lt-i: %v", reactive.RecoverySeconds, immediate.RecoverySeconds)
+	if !reactive.InBurst || immediate.InBurst || reactive.RecoverySeconds == nil || *reactive.RecoverySeconds > 900 {
+		t.Errorf("reactive: %+v, lt-i: %+v", reactive, immediate)
 	}
 	if reactive.PeakUtilisation >= 1 || immediate.PeakUtilisation < recoveredBelow {
 		t.Errorf("peaks of %g and %g", reactive.PeakUtilisation, immediate.PeakUtilisation)
 	}
 	var table bytes.Buffer
-	if err := r.WriteTable(&table); err != nil || !matches(`lt-i +\d+% +not at the end in 1 of 1`, table.String()) {
+	if err := r.WriteTable(&table); err != nil || !matches(`lt-i +\d+% +.+ +0 of 1 `, table.String()) {
 		t.Errorf("%v: %s", err, table.String())
 	}
 }
@@ -178,18 +196,18 @@ func TestSageRefuses(t *testing.T) {
 			t.Errorf("%s=%s: got %v, want %q", c.key, c.value, err, c.want)
 		}
 	}
-	for _, c := range [][2]string{{"load", "2"}, {"deferred", "0.5"}, {"vms", "8"}, {"min", "3"}, {"max", "9"}, {"day", "sun"}, {"duration", "2h"}, {"forecaster", "auto"}} {
+	for _, c := range [][2]string{{"load", "2"}, {"deferred", "0.5"}, {"vms", "8"}, {"spare", "4"}, {"min", "3"}, {"max", "9"}, {"day", "sun"}, {"duration", "2h"}, {"forecaster", "auto"}} {
 		if err := o.Set(c[0], c[1]); err != nil {
 			t.Error(err)
 		}
 	}
-	if want := (SageSettings{2, 0.5, 8, 3, 9, 7, 2 * time.Hour, "auto"}); o != want {
+	if want := (SageSettings{2, 0.5, 8, 4, 3, 9, 7, 2 * time.Hour, "auto"}); o != want {
 		t.Errorf("got %+v, want %+v", o, want)
 	}
 	if _, err := SageNamed("sage-dya"); err == nil || !strings.Contains(err.Error(), "want one of sage-day, sage-week") {
 		t.Errorf("got %v", err)
 	}
-	if all, err := SageNamed("sage"); err != nil || len(all) != 6 || IsSage("./sage.yaml") || !IsSage("sage-x") {
+	if all, err := SageNamed("sage"); err != nil || len(all) != 10 || IsSage("./sage.yaml") || !IsSage("sage-x") {
 		t.Errorf("%d scenarios, %v", len(all), err)
 	}
 }

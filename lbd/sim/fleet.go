@@ -10,8 +10,9 @@ import (
 )
 
 // FleetScenario is a service whose replicas come and go: several models in
-// several regions on VMs that are there from the start, each with one replica or
-// lent to the spot pool (SageServe section 7.1). Engines are light ones.
+// several regions on VMs, each with one replica or lent to the spot pool (SageServe
+// section 7.1); some are there from the start, others can be launched. Engines are
+// light ones.
 //
 // Read fleet.go first (what can be said and what is measured), then
 // fleet_demand.go (what is asked), fleet_world.go (what happens when),
@@ -28,6 +29,9 @@ type FleetScenario struct {
 	// Silo is how many of them serve deferred requests only, and are all that do;
 	// 0 = one pool for all requests, in which deferred ones wait for room.
 	Silo int
+	// Spare is how many more VMs can be launched in each region, of which nobody has
+	// any at first. Once launched they are there to stay, as the others.
+	Spare int
 	// Min and Max bound the replicas of an endpoint.
 	Min, Max int
 	// Order is that of the requests waiting at a replica. Under FCFS, the engine's
@@ -55,6 +59,9 @@ type FleetModel struct {
 	GPUs    int            // of one replica
 	// Lengths are those of all its requests.
 	Lengths Lengths
+	// RemoteIn are the regions, by index, whose stores do not have the model's weights,
+	// until a VM has fetched them from another one.
+	RemoteIn []int
 }
 
 // StartTimes is how long it takes until a replica that was asked for serves
@@ -65,14 +72,21 @@ type StartTimes struct {
 	Reclaim      time.Duration
 	ReclaimSigma float64
 	ReclaimMost  time.Duration
-	// Redeploy is until another model's weights are in place.
-	Redeploy time.Duration
+	// Redeploy is until another model's weights are in place, Fetch where they come
+	// from another region's store.
+	Redeploy, Fetch time.Duration
+	// Launch is what a new VM takes before its weights can be loaded.
+	Launch time.Duration
 }
 
 // SageStarts is what the paper states, and a spread by which one start in 26 takes
-// 3 minutes or more.
+// 3 minutes or more. Of a new VM it says that it takes minutes to have one: three
+// are assumed.
 func SageStarts() StartTimes {
-	return StartTimes{Reclaim: time.Minute, ReclaimSigma: 0.6, ReclaimMost: 5 * time.Minute, Redeploy: 10 * time.Minute}
+	return StartTimes{
+		Reclaim: time.Minute, ReclaimSigma: 0.6, ReclaimMost: 5 * time.Minute,
+		Redeploy: 10 * time.Minute, Fetch: 2 * time.Hour, Launch: 3 * time.Minute,
+	}
 }
 
 // FleetSetup is what is under test.
@@ -104,6 +118,7 @@ type Deferer interface {
 // FleetView is what a Scaler sees: the endpoints by model, region and pool.
 type FleetView struct {
 	Endpoints []EndpointView
+	Spare     []int // VMs that can still be launched, by region
 }
 
 // EndpointView is the replicas of a model in a region that serve the same
@@ -117,6 +132,8 @@ type EndpointView struct {
 	Donated       int
 	// Utilisation is KV memory in use over KV memory, of the ready replicas.
 	Utilisation float64
+	// Waiting is how many interactive requests are there without a first token.
+	Waiting int
 	// Interactive and DeferredTokens are the prompt tokens that clients of the region
 	// have asked with since the run began.
 	Interactive, DeferredTokens int64
@@ -126,9 +143,11 @@ type EndpointView struct {
 type FleetChange struct {
 	Endpoint int // index in the view
 	// Reclaim is how many of its own lent VMs come back, Redeploy takes those of
-	// others in the region, Donate is how many replicas drain and are then lent.
+	// others in the region, Launch starts new ones, Donate is how many replicas drain
+	// and are then lent.
 	Reclaim  int
 	Redeploy []Lent
+	Launch   int
 	Donate   int
 }
 
@@ -177,8 +196,8 @@ type EndpointResult struct {
 	// Hours is by state, in VM-hours.
 	Hours [vmStates]float64
 	// Starts counts the replicas that were asked for; Redeployed are those of them
-	// that had other weights before.
-	Starts, Redeployed int
+	// that had other weights before, Launched those on new VMs.
+	Starts, Redeployed, Launched int
 	// Tiers is by IW-F, IW-N, NIW, over the requests of the region's clients.
 	Tiers [tiers]TierResult
 }
@@ -248,6 +267,8 @@ func (s *FleetScenario) Validate() error {
 		return fmt.Errorf("scenario %s: max: must be at least min, %d, got %d", s.Name, s.Min, s.Max)
 	case s.Silo > 0 && (s.Silo < s.Min || s.VMs-s.Silo < s.Min), s.VMs < s.Min:
 		return fmt.Errorf("scenario %s: vms: want at least %d in each pool, got %d of which %d are a silo", s.Name, s.Min, s.VMs, s.Silo)
+	case s.Spare < 0:
+		return fmt.Errorf("scenario %s: spare: must be at least 0, got %d", s.Name, s.Spare)
 	case s.Duration <= 0 || s.Period <= 0 || s.SignalPeriod <= 0:
 		return fmt.Errorf("scenario %s: duration, period and signal period must be above 0, got %s, %s and %s", s.Name, s.Duration, s.Period, s.SignalPeriod)
 	case s.From < 0 || s.From%time.Minute != 0:
@@ -265,6 +286,11 @@ func (s *FleetScenario) Validate() error {
 		}
 		if err := m.Lengths.check(m.Profile.KVTokens); err != nil {
 			return fmt.Errorf("scenario %s: model %s: %w", s.Name, m.Name, err)
+		}
+		for _, r := range m.RemoteIn {
+			if r < 0 || r >= len(s.Regions) {
+				return fmt.Errorf("scenario %s: model %s: remote in: want regions 0 to %d, got %d", s.Name, m.Name, len(s.Regions)-1, r)
+			}
 		}
 	}
 	return s.Demand.check(len(s.Models), len(s.Regions), s.From+s.Duration)

@@ -77,7 +77,7 @@ func (f *fleet) result() *FleetResult {
 		f.unfinished(&f.calls[i], r)
 	}
 	for _, e := range f.endpoints {
-		out := EndpointResult{Model: e.model, Region: e.region, Deferred: e.deferred, Starts: e.starts, Redeployed: e.redeployed}
+		out := EndpointResult{Model: e.model, Region: e.region, Deferred: e.deferred, Starts: e.starts, Redeployed: e.redeployed, Launched: e.launched}
 		for s := range vmStates {
 			out.Hours[s] = e.hours[s].Hours()
 		}

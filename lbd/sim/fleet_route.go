@@ -117,6 +117,9 @@ func (f *fleet) start(i int32, v *vm, home *endpoint) {
 	c := &f.calls[i]
 	c.vm, c.away = v, v.endpoint.region != home.region
 	v.inFlight++
+	if c.tier != deferredTier {
+		v.endpoint.waiting++
+	}
 	v.remaining += int(c.prompt) + f.answers[c.model]
 	v.endpoint.candidates[v.at].Remaining = v.remaining
 	if c.away {

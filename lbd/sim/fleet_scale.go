@@ -34,7 +34,7 @@ func (f *fleet) look() {
 		f.view.Endpoints[i] = EndpointView{
 			Model: e.model, Region: e.region, Deferred: e.deferred,
 			Ready: e.counts[VMReady], Starting: e.counts[VMStarting], Draining: e.counts[VMDraining], Donated: e.counts[VMDonated],
-			Utilisation: e.utilisation(), Interactive: e.interactive, DeferredTokens: e.deferredTokens,
+			Utilisation: e.utilisation(), Waiting: e.waiting, Interactive: e.interactive, DeferredTokens: e.deferredTokens,
 		}
 	}
 	changes, err := f.setup.Scaler.Step(f.now, &f.view)
@@ -62,6 +62,9 @@ func (f *fleet) scale(c *FleetChange) error {
 	if c.Donate < 0 || c.Donate > 0 && c.Donate >= len(e.ready) {
 		return fmt.Errorf("donate %d: %d are ready, and one must stay", c.Donate, len(e.ready))
 	}
+	if c.Launch < 0 || c.Launch > f.spare[e.region] {
+		return fmt.Errorf("launch %d: the region has room for %d", c.Launch, f.spare[e.region])
+	}
 	for range c.Reclaim {
 		f.bring(e, e, f.reclaimTime())
 	}
@@ -75,6 +78,11 @@ func (f *fleet) scale(c *FleetChange) error {
 		}
 		for range l.Count {
 			f.bring(from, e, f.redeployTime(from, e))
+		}
+	}
+	for range c.Launch {
+		if err := f.launch(e); err != nil {
+			return err
 		}
 	}
 	if c.Donate > 0 {
@@ -96,6 +104,15 @@ func (f *fleet) redeployTime(from, to *endpoint) time.Duration {
 	if from.model == to.model {
 		return f.reclaimTime()
 	}
+	return f.weightsTime(to)
+}
+
+// weightsTime is how long it takes to put a model's weights onto a VM, from the
+// region's store or from another region's.
+func (f *fleet) weightsTime(e *endpoint) time.Duration {
+	if f.remote[e.model][e.region] {
+		return f.s.Starts.Fetch
+	}
 	return f.s.Starts.Redeploy
 }
 
@@ -106,19 +123,42 @@ func (f *fleet) bring(from, to *endpoint, after time.Duration) {
 	from.donated = from.donated[:last]
 	f.leave(v)
 	v.endpoint = to
-	f.turnTo(v, VMStarting)
-	to.starts++
 	if from.model != to.model {
 		to.redeployed++
+		v.fetches = f.remote[to.model][to.region]
 		if err := f.load(v, to.model); err != nil {
 			f.failed = err
 		}
 	}
+	f.begin(v, after)
+}
+
+// launch starts a replica of an endpoint on a new VM.
+func (f *fleet) launch(e *endpoint) error {
+	v, err := f.newVM(e)
+	if err != nil {
+		return err
+	}
+	f.spare[e.region]--
+	e.launched++
+	v.fetches = f.remote[e.model][e.region]
+	f.begin(v, f.s.Starts.Launch+f.weightsTime(e))
+	return nil
+}
+
+// begin lets a VM start a replica of its endpoint.
+func (f *fleet) begin(v *vm, after time.Duration) {
+	f.turnTo(v, VMStarting)
+	v.endpoint.starts++
 	f.queue.push(event{at: f.now + after, kind: fleetReady, index: v.index})
 }
 
-// serve makes a replica that has started ready.
+// serve makes a replica that has started ready. Weights that it fetched from
+// another region are in this one's store from then on.
 func (f *fleet) serve(v *vm) {
+	if v.fetches {
+		v.fetches, f.remote[v.endpoint.model][v.endpoint.region] = false, false
+	}
 	f.turnTo(v, VMReady)
 	v.endpoint.ready = append(v.endpoint.ready, v)
 	f.relist(v.endpoint)

@@ -201,6 +201,40 @@ func TestFleetStarts(t *testing.T) {
 	}
 }
 
+// A new VM takes its launch and its weights' time; weights that the region's store
+// lacks take two hours for those that start before they are there.
+func TestFleetLaunches(t *testing.T) {
+	s := smallFleet(10)
+	s.Spare, s.Duration = 3, 150*time.Minute
+	s.Models[1].RemoteIn = []int{0}
+	s.Demand = NewDemand(2, 2, 150)
+	s.Demand.PromptTPS[0][0][0][0] = 100
+	began, took := map[int]time.Duration{}, map[int]time.Duration{}
+	r := runFleet(t, s, FleetSetup{Seed: 3, Watch: func(c VMChange) {
+		if c.State == VMStarting {
+			began[c.VM] = c.At
+		} else if c.State == VMReady && c.At > 0 {
+			took[c.VM] = c.At - began[c.VM]
+		}
+	}, Scaler: script{
+		0:               {{Endpoint: 0, Launch: 1, Donate: 1}, {Endpoint: 2, Launch: 1}},
+		5 * time.Minute: {{Endpoint: 2, Redeploy: []Lent{{0, 1}}}},
+		2*time.Hour + 3*time.Minute + 5*time.Second: {{Endpoint: 2, Launch: 1}},
+	}})
+	// VMs 0 to 15 were there; one of endpoint 0's is lent and redeployed.
+	if took[16] != 13*time.Minute || took[17] != 123*time.Minute || took[18] != 13*time.Minute || len(took) != 4 {
+		t.Errorf("starts took %v, want 13m and 2h3m, then 2h and 13m", took)
+	}
+	for vm, d := range took {
+		if vm < 16 && d != 2*time.Hour {
+			t.Errorf("fetching weights took %s", d)
+		}
+	}
+	if e := r.Endpoints[2]; e.Launched != 2 || e.Redeployed != 1 || e.Starts != 3 || r.Endpoints[0].Launched != 1 {
+		t.Errorf("%+v", e)
+	}
+}
+
 func TestFleetRefusesTheImpossible(t *testing.T) {
 	for _, c := range []struct {
 		change FleetChange
@@ -212,6 +246,7 @@ func TestFleetRefusesTheImpossible(t *testing.T) {
 		{FleetChange{Endpoint: 1, Donate: -1}, "donate -1"},
 		{FleetChange{Endpoint: 0, Redeploy: []Lent{{1, 1}}}, "redeploy from endpoint 1: not of this region"},
 		{FleetChange{Endpoint: 0, Redeploy: []Lent{{2, 1}}}, "redeploy 1 from endpoint 2: 0 are lent"},
+		{FleetChange{Endpoint: 0, Launch: 1}, "launch 1: the region has room for 0"},
 	} {
 		s := smallFleet(1)
 		_, err := RunFleet(context.Background(), &s, FleetSetup{Scaler: script{5 * time.Second: {c.change}}, Deferer: freely{}, Seed: 1})
@@ -241,6 +276,8 @@ func TestFleetErrors(t *testing.T) {
 		{"want models and regions, got 0", func(s *FleetScenario) { s.Models = nil }},
 		{"min: must be at least 1, got 0", func(s *FleetScenario) { s.Min = 0 }},
 		{"max: must be at least min, 1, got 0", func(s *FleetScenario) { s.Max = 0 }},
+		{"spare: must be at least 0, got -1", func(s *FleetScenario) { s.Spare = -1 }},
+		{"model bloom-176b: remote in: want regions 0 to 1, got 2", func(s *FleetScenario) { s.Models[1].RemoteIn = []int{2} }},
 		{"want at least 1 in each pool, got 4 of which 4 are a silo", func(s *FleetScenario) { s.Silo = 4 }},
 		{"duration, period and signal period", func(s *FleetScenario) { s.Period = 0 }},
 		{"from: want whole minutes", func(s *FleetScenario) { s.From = time.Second }},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"skyserve/lbd/core"
@@ -33,6 +34,8 @@ type fleet struct {
 	starts *rand.Rand
 
 	endpoints []*endpoint // by model, region and pool
+	spare     []int       // by region
+	remote    [][]bool    // by model and region: the store there lacks the weights
 	vms       []*vm
 	calls     []call
 	free      []int32 // of calls
@@ -58,11 +61,13 @@ type endpoint struct {
 	counts       [vmStates]int
 	kv, capacity int // of the ready replicas, in tokens
 	backlog      backlog
+	waiting      int // interactive requests without a first token
 
 	interactive, deferredTokens int64
 	arrived                     int64 // as of the last moment of the course
 	hours                       [vmStates]time.Duration
 	starts, redeployed          int
+	launched                    int
 	tally                       [tiers]fleetTally
 }
 
@@ -73,6 +78,7 @@ type vm struct {
 	endpoint *endpoint // whose weights it has
 	state    VMState
 	since    time.Duration // when the state began
+	fetches  bool          // its weights come from another region
 	engine   *engine.Engine
 	at       int // among endpoint.ready, while ready
 
@@ -129,8 +135,13 @@ func newFleet(s *FleetScenario, setup FleetSetup) (*fleet, error) {
 	f := &fleet{
 		s: s, setup: setup, asks: newAsker(s, setup.Seed), starts: rand.New(rand.NewPCG(setup.Seed, streamStarts)),
 		tally: make([][tiers]fleetTally, len(s.Models)),
+		spare: slices.Repeat([]int{s.Spare}, len(s.Regions)),
 	}
 	for m := range s.Models {
+		f.remote = append(f.remote, make([]bool, len(s.Regions)))
+		for _, r := range s.Models[m].RemoteIn {
+			f.remote[m][r] = true
+		}
 		f.answers = append(f.answers, int(s.Models[m].Lengths.Output.Mean()+0.5))
 		for r := range s.Regions {
 			for p := range s.pools() {
@@ -140,7 +151,7 @@ func newFleet(s *FleetScenario, setup FleetSetup) (*fleet, error) {
 			}
 		}
 	}
-	f.view.Endpoints = make([]EndpointView, len(f.endpoints))
+	f.view = FleetView{Endpoints: make([]EndpointView, len(f.endpoints)), Spare: f.spare}
 	for _, e := range f.endpoints {
 		for r := range s.Regions {
 			if r != e.region {
@@ -167,15 +178,21 @@ func (f *fleet) addEndpoint(m, r, p int) error {
 	e := &endpoint{index: len(f.endpoints), model: m, region: r, deferred: p > 0, router: policy.NewSageServe()}
 	f.endpoints = append(f.endpoints, e)
 	for range n {
-		v := &vm{index: int32(len(f.vms)), id: fmt.Sprintf("vm-%05d", len(f.vms)), endpoint: e, state: vmStates}
-		f.vms = append(f.vms, v)
-		if err := f.load(v, m); err != nil {
+		v, err := f.newVM(e)
+		if err != nil {
 			return err
 		}
 		f.turnTo(v, VMReady)
 		e.ready = append(e.ready, v)
 	}
 	return nil
+}
+
+// newVM makes a VM that is about to do something for an endpoint.
+func (f *fleet) newVM(e *endpoint) (*vm, error) {
+	v := &vm{index: int32(len(f.vms)), id: fmt.Sprintf("vm-%05d", len(f.vms)), endpoint: e, state: vmStates}
+	f.vms = append(f.vms, v)
+	return v, f.load(v, e.model)
 }
 
 // load gives a VM an engine for a model.
@@ -303,6 +320,9 @@ func (f *fleet) hear(v *vm, ev *engine.Event) {
 	switch ev.Kind {
 	case engine.TokenEmitted:
 		c.first = ev.At
+		if c.tier != deferredTier {
+			v.endpoint.waiting--
+		}
 		v.remaining -= int(c.prompt)
 	case engine.Finished:
 		v.inFlight--
