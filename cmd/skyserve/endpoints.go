@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -40,12 +39,16 @@ func findAdmins(name string, urls []string) (service string, admins []*telemetry
 	if len(urls) == 0 {
 		return runningAdmins(name)
 	}
-	hc := telemetry.HTTPClient(os.Getenv(local.EnvAdminToken))
 	for _, u := range urls {
-		if strings.TrimSpace(u) == "" {
+		u = strings.TrimSpace(u)
+		if u == "" {
 			return "", nil, usage(fmt.Errorf("reading --admin: want a URL, got %q", u), "")
 		}
-		admins = append(admins, telemetry.NewClient(strings.TrimSpace(u), hc))
+		hc, err := adminHTTP(name, u)
+		if err != nil {
+			return "", nil, err
+		}
+		admins = append(admins, telemetry.NewClient(u, hc))
 	}
 	return name, admins, nil
 }

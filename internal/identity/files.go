@@ -73,14 +73,14 @@ func (h Home) Authority() (*Authority, error) {
 func (h Home) Operator(id string, now time.Time) (Party, error) {
 	chain, key, err := h.read(fileOperator)
 	if err == nil && now.Add(RenewBefore).Before(chain[0].NotAfter) {
-		return party(chain, key), nil
+		return NewParty(chain, key), nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Party{}, fmt.Errorf("opening the operator's certificate: %w", err)
 	}
 	made, e := h.certifyOperator(id, chain, now)
 	if errors.Is(e, fs.ErrNotExist) && err == nil {
-		return party(chain, key), nil // good for as long as it is: another machine's authority made it
+		return NewParty(chain, key), nil // good for as long as it is: another machine's authority made it
 	}
 	return made, e
 }
@@ -106,11 +106,11 @@ func (h Home) certifyOperator(id string, old []*x509.Certificate, now time.Time)
 	if err != nil {
 		return Party{}, err
 	}
-	return party(chain, key), h.keep(fileOperator, chain, key)
+	return NewParty(chain, key), h.keep(fileOperator, chain, key)
 }
 
-// party is the holder of a chain, which ends with the authority, and its key.
-func party(chain []*x509.Certificate, key crypto.Signer) Party {
+// NewParty is the holder of a chain, which ends with the service's authority, and its key.
+func NewParty(chain []*x509.Certificate, key crypto.Signer) Party {
 	pair := &tls.Certificate{PrivateKey: key, Leaf: chain[0]}
 	for _, c := range chain {
 		pair.Certificate = append(pair.Certificate, c.Raw)

@@ -34,7 +34,7 @@ func member(t *testing.T, a *Authority, role Role, id string) Party {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return party(chain, key)
+	return NewParty(chain, key)
 }
 
 // at is a party whose clock stands still.

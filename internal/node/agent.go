@@ -176,9 +176,8 @@ func (a *Agent) carryOut() {
 // partyOf is the machine with a chain as its identity, after it was made sure that the
 // chain is for this machine and by its service's authority.
 func (a *Agent) partyOf(chain []*x509.Certificate) (*identity.Party, error) {
-	root, err := identity.RootOf(chain, a.opts.Owner)
-	if err != nil {
-		return nil, err
+	if owner := identity.Fingerprint(chain[len(chain)-1]); owner != a.opts.Owner {
+		return nil, fmt.Errorf("%w: the authority of the certificate is %s, and this machine's is %s", identity.ErrStranger, owner, a.opts.Owner)
 	}
 	name, err := identity.NameOf(chain[0])
 	switch {
@@ -189,11 +188,8 @@ func (a *Agent) partyOf(chain []*x509.Certificate) (*identity.Party, error) {
 	case identity.KeyFingerprint(chain[0]) != a.Fingerprint():
 		return nil, fmt.Errorf("the certificate is not for the key of %s", a.opts.Name)
 	}
-	pair := &tls.Certificate{PrivateKey: a.key, Leaf: chain[0]}
-	for _, c := range chain {
-		pair.Certificate = append(pair.Certificate, c.Raw)
-	}
-	return &identity.Party{Root: root, Certificate: func() (*tls.Certificate, error) { return pair, nil }}, nil
+	party := identity.NewParty(chain, a.key)
+	return &party, nil
 }
 
 // Run serves operators and keeps the units running until ctx ends. What it started
