@@ -54,8 +54,8 @@ func findAdmins(name string, urls []string) (service string, admins []*telemetry
 }
 
 // runningAdmins is the name of a running service and its balancers' admin APIs,
-// that of the file's first balancer first. An empty name means the only service
-// that exists.
+// that of the file's first balancer first; of one that runs elsewhere, those that this
+// machine was connected to. An empty name means the only service that exists.
 func runningAdmins(name string) (service string, admins []*telemetry.Client, err error) {
 	svc, balancers, err := runningBalancers(name)
 	if err != nil {
@@ -71,10 +71,17 @@ func runningAdmins(name string) (service string, admins []*telemetry.Client, err
 			admins = append(admins, telemetry.NewClient(o.Admin, hc))
 		}
 	}
-	if len(admins) == 0 {
+	if len(admins) > 0 {
+		return svc.Name(), admins, nil
+	}
+	kept, err := keptAdmins(svc)
+	if err != nil {
+		return "", nil, err
+	}
+	if len(kept) == 0 {
 		return "", nil, noBalancer(svc)
 	}
-	return svc.Name(), admins, nil
+	return findAdmins(svc.Name(), kept)
 }
 
 // runningBalancers lists the live balancers of a service by address.

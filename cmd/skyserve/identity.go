@@ -24,6 +24,9 @@ func identityOf(svc local.Service) identity.Home {
 	return identity.Home{Dir: filepath.Join(svc.Dir(), dirIdentity)}
 }
 
+// adminsFile is where connect keeps the admin URLs of a service.
+func adminsFile(svc local.Service) string { return filepath.Join(svc.Dir(), fileAdmins) }
+
 // adminHTTP is how an admin API is spoken to: by mTLS where its URL is https and this
 // machine's operator has a certificate of the service, else with the token of the
 // environment.
