@@ -265,6 +265,29 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	}
 }
 
+// A machine whose certificate ended is found again by its fingerprint.
+func TestACertificateThatEndedIsRenewed(t *testing.T) {
+	w, runner, dir := newWorld(t), &notes{}, t.TempDir()
+	m, o := w.boot(dir, runner), w.operator()
+	first, err := o.Ensure(t.Context(), m.Machine, sample("1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.stop()
+	later := func() time.Time { return first.Expires.Add(time.Hour) }
+	m = w.boot(dir, runner, func(o *Options) { o.Now = later })
+	eventually(t, "the fingerprint is told again", func() bool { _, err := m.board.read(t.Context()); return err == nil })
+	p, err := w.home.Operator("", later())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Now = later
+	s, err := (&Operator{Party: p, Authority: w.authority, Now: later}).Ensure(t.Context(), m.Machine, sample("2"))
+	if err != nil || s.Revision != "2" || !s.Expires.After(later().Add(identity.Life-time.Hour)) {
+		t.Errorf("%+v (%v)", s, err)
+	}
+}
+
 // The front passes what balancers ask, and stops doing so when the machine drains;
 // what is in flight goes on.
 func TestTheFrontIsForBalancers(t *testing.T) {

@@ -61,12 +61,13 @@ func (o *Operator) now() time.Time {
 func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status, error) {
 	s, err := o.Status(ctx, m)
 	switch {
-	case errors.Is(err, identity.ErrStranger): // it has no certificate of the service
-		if err = o.enrol(ctx, m, d); err == nil {
-			s, err = o.Status(ctx, m)
+	case errors.Is(err, identity.ErrStranger): // it has no certificate of the service, or one that ended
+		if err := o.enrol(ctx, m, d); err != nil {
+			return s, err
 		}
-		return s, err
-	case err != nil:
+		s, err = o.Status(ctx, m)
+	}
+	if err != nil {
 		return s, err
 	}
 	if s.Expires.Before(o.now().Add(identity.RenewBefore)) {
@@ -82,7 +83,8 @@ func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status,
 	return o.Status(ctx, m)
 }
 
-// enrol hands over to a machine that shows the key whose fingerprint it published.
+// enrol hands over to a machine that shows the key whose fingerprint it published. One
+// that was enrolled before, and whose certificate ended, gets another.
 func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 	fingerprint, err := m.Fingerprint(ctx)
 	if err != nil {
@@ -97,7 +99,13 @@ func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 	if err != nil {
 		return fmt.Errorf("enrolling %s: %w", m.Name.ID, err)
 	}
-	return o.put(ctx, m, config, pathEnrolment, enrolment{Chain: string(identity.EncodeChain(chain)), Deployment: d})
+	text := string(identity.EncodeChain(chain))
+	err = o.put(ctx, m, config, pathEnrolment, enrolment{Chain: text, Deployment: d})
+	var refusal *Refusal
+	if errors.As(err, &refusal) && refusal.Status == http.StatusConflict {
+		return o.put(ctx, m, config, pathCertificate, renewal{Chain: text})
+	}
+	return err
 }
 
 // renew gives a machine another certificate for the key that it shows.
