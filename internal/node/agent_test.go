@@ -229,6 +229,11 @@ func TestAnImpostorIsHandedNothing(t *testing.T) {
 	if !errors.Is(err, identity.ErrPin) || impostor.agent.enrolled() != nil {
 		t.Errorf("enrolling an impostor: %v", err)
 	}
+	invited := w.operator()
+	invited.Authority = nil
+	if _, err := invited.Ensure(t.Context(), m.Machine, sample("1")); !errors.Is(err, ErrNoAuthority) || m.agent.enrolled() != nil {
+		t.Errorf("enrolling without the authority: %v", err)
+	}
 	silent := m.Machine
 	silent.Fingerprint = (&board{}).read
 	if _, err := w.operator().Ensure(t.Context(), silent, sample("1")); !errors.Is(err, ErrNoFingerprint) {
@@ -255,6 +260,11 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	}
 	if err := o.put(t.Context(), m.Machine, o.Party.To(m.Name), pathCertificate, renewal{string(identity.EncodeChain(chain))}); err != nil {
 		t.Fatal(err)
+	}
+	invited := *o
+	invited.Authority = nil
+	if s, err := invited.Ensure(t.Context(), m.Machine, sample("1")); err != nil || s.Expires.After(time.Now().Add(2*time.Hour)) {
+		t.Errorf("who has no authority renewed nothing, and that is no error: %+v (%v)", s, err)
 	}
 	s, err := o.Ensure(t.Context(), m.Machine, sample("1"))
 	if err != nil || s.Expires.Before(time.Now().Add(identity.Life-time.Hour)) {
