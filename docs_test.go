@@ -11,14 +11,10 @@ import (
 
 var testName = regexp.MustCompile("`(Test[A-Za-z0-9]+)`")
 
-// What docs/failures.md promises is held by tests that there are.
+// What these guides promise is held by tests that there are.
 func TestPromisesAreHeldByTests(t *testing.T) {
-	guide, err := os.ReadFile("docs/failures.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var all strings.Builder
-	err = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
@@ -29,13 +25,19 @@ func TestPromisesAreHeldByTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := testName.FindAllStringSubmatch(string(guide), -1)
-	if len(names) < 20 {
-		t.Errorf("docs/failures.md names %d tests", len(names))
-	}
-	for _, name := range names {
-		if !strings.Contains(all.String(), "\nfunc "+name[1]+"(") {
-			t.Errorf("docs/failures.md names %s, which there is not", name[1])
+	for guide, least := range map[string]int{"docs/failures.md": 20, "docs/security.md": 8} {
+		text, err := os.ReadFile(guide)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := testName.FindAllStringSubmatch(string(text), -1)
+		if len(names) < least {
+			t.Errorf("%s names %d tests", guide, len(names))
+		}
+		for _, name := range names {
+			if !strings.Contains(all.String(), "\nfunc "+name[1]+"(") {
+				t.Errorf("%s names %s, which there is not", guide, name[1])
+			}
 		}
 	}
 }

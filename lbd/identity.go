@@ -53,12 +53,12 @@ func (m *member) certificate() *certificate {
 }
 
 // adminListener speaks mTLS where the balancer has an identity. A replica has no
-// business there.
+// business there; who has no certificate is a guest, who may have been invited.
 func (b *balancer) adminListener() net.Listener {
 	if b.member == nil {
 		return b.adminPort
 	}
-	return tls.NewListener(b.adminPort, b.member.party.Server(identity.Operator, identity.Controller, identity.Balancer))
+	return tls.NewListener(b.adminPort, b.member.party.Open(identity.Operator, identity.Controller, identity.Balancer))
 }
 
 func (b *balancer) adminURL() string {
@@ -76,8 +76,8 @@ func (b *balancer) adminHandler(traffic http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch who, err := identity.Of(r.TLS); {
-		case err != nil: // the listener lets nobody in whom it cannot name
-			http.Error(w, err.Error(), http.StatusUnauthorized)
+		case err != nil: // it presented nothing: else the listener would have refused it
+			b.api.ServeGuest(w, r)
 		case who.Role == identity.Balancer:
 			traffic.ServeHTTP(w, r)
 		default:

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-//go:embed cloud-init.yaml bootstrap.sh bootstrap-docker.sh bootstrap-gpu.sh node.service
+//go:embed cloud-init.tmpl bootstrap.sh bootstrap-docker.sh bootstrap-gpu.sh node.service
 var machineFiles embed.FS
 
 // CloudInitParams say what machine a cloud-init document is for.
@@ -88,7 +88,7 @@ func CloudInit(p CloudInitParams) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	document, err := machineFile("cloud-init.yaml")
+	document, err := machineFile("cloud-init.tmpl")
 	if err != nil {
 		return "", err
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -40,19 +39,23 @@ func findAdmins(name string, urls []string) (service string, admins []*telemetry
 	if len(urls) == 0 {
 		return runningAdmins(name)
 	}
-	hc := telemetry.HTTPClient(os.Getenv(local.EnvAdminToken))
 	for _, u := range urls {
-		if strings.TrimSpace(u) == "" {
+		u = strings.TrimSpace(u)
+		if u == "" {
 			return "", nil, usage(fmt.Errorf("reading --admin: want a URL, got %q", u), "")
 		}
-		admins = append(admins, telemetry.NewClient(strings.TrimSpace(u), hc))
+		hc, err := adminHTTP(name, u)
+		if err != nil {
+			return "", nil, err
+		}
+		admins = append(admins, telemetry.NewClient(u, hc))
 	}
 	return name, admins, nil
 }
 
 // runningAdmins is the name of a running service and its balancers' admin APIs,
-// that of the file's first balancer first. An empty name means the only service
-// that exists.
+// that of the file's first balancer first; of one that runs elsewhere, those that this
+// machine was connected to. An empty name means the only service that exists.
 func runningAdmins(name string) (service string, admins []*telemetry.Client, err error) {
 	svc, balancers, err := runningBalancers(name)
 	if err != nil {
@@ -68,10 +71,17 @@ func runningAdmins(name string) (service string, admins []*telemetry.Client, err
 			admins = append(admins, telemetry.NewClient(o.Admin, hc))
 		}
 	}
-	if len(admins) == 0 {
+	if len(admins) > 0 {
+		return svc.Name(), admins, nil
+	}
+	kept, err := keptAdmins(svc)
+	if err != nil {
+		return "", nil, err
+	}
+	if len(kept) == 0 {
 		return "", nil, noBalancer(svc)
 	}
-	return svc.Name(), admins, nil
+	return findAdmins(svc.Name(), kept)
 }
 
 // runningBalancers lists the live balancers of a service by address.

@@ -20,10 +20,12 @@ import (
 const (
 	fileAuthority = "ca.pem"
 	fileOperator  = "operator.pem"
-	fileDelegated = "issuer.pem"
 
 	dirMode = 0o700
 )
+
+// FileDelegated is the file of a delegated authority: a Bundle.
+const FileDelegated = "issuer.pem"
 
 // PEM block types.
 const (
@@ -73,14 +75,14 @@ func (h Home) Authority() (*Authority, error) {
 func (h Home) Operator(id string, now time.Time) (Party, error) {
 	chain, key, err := h.read(fileOperator)
 	if err == nil && now.Add(RenewBefore).Before(chain[0].NotAfter) {
-		return party(chain, key), nil
+		return NewParty(chain, key), nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Party{}, fmt.Errorf("opening the operator's certificate: %w", err)
 	}
 	made, e := h.certifyOperator(id, chain, now)
 	if errors.Is(e, fs.ErrNotExist) && err == nil {
-		return party(chain, key), nil // good for as long as it is: another machine's authority made it
+		return NewParty(chain, key), nil // good for as long as it is: another machine's authority made it
 	}
 	return made, e
 }
@@ -106,11 +108,11 @@ func (h Home) certifyOperator(id string, old []*x509.Certificate, now time.Time)
 	if err != nil {
 		return Party{}, err
 	}
-	return party(chain, key), h.keep(fileOperator, chain, key)
+	return NewParty(chain, key), h.keep(fileOperator, chain, key)
 }
 
-// party is the holder of a chain, which ends with the authority, and its key.
-func party(chain []*x509.Certificate, key crypto.Signer) Party {
+// NewParty is the holder of a chain, which ends with the service's authority, and its key.
+func NewParty(chain []*x509.Certificate, key crypto.Signer) Party {
 	pair := &tls.Certificate{PrivateKey: key, Leaf: chain[0]}
 	for _, c := range chain {
 		pair.Certificate = append(pair.Certificate, c.Raw)
@@ -126,14 +128,10 @@ func (h Home) KeepOperator(chain []*x509.Certificate, key crypto.Signer) error {
 	return h.keep(fileOperator, chain, key)
 }
 
-// KeepDelegated keeps a delegated authority, and Delegated opens it.
-func (h Home) KeepDelegated(chain []*x509.Certificate, key crypto.Signer) error {
-	return h.keep(fileDelegated, chain, key)
-}
-
-// Delegated opens the delegated authority; an fs.ErrNotExist where there is none.
+// Delegated opens the delegated authority in FileDelegated; an fs.ErrNotExist where
+// there is none.
 func (h Home) Delegated() (*Authority, error) {
-	chain, key, err := h.read(fileDelegated)
+	chain, key, err := h.read(FileDelegated)
 	if err != nil {
 		return nil, fmt.Errorf("opening the delegated authority: %w", err)
 	}
@@ -141,14 +139,14 @@ func (h Home) Delegated() (*Authority, error) {
 }
 
 func (h Home) keep(name string, chain []*x509.Certificate, key crypto.Signer) error {
-	text, err := EncodeKey(key)
+	text, err := Bundle(chain, key)
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(h.Dir, dirMode); err != nil {
 		return fmt.Errorf("keeping %s: %w", h.path(name), err)
 	}
-	return WriteFile(h.path(name), append(EncodeChain(chain), text...))
+	return WriteFile(h.path(name), text)
 }
 
 // read reads a chain with its key from a file that nobody else may read.
@@ -240,6 +238,12 @@ func ReadRoot(path string) (*x509.Certificate, error) {
 		return nil, fmt.Errorf("reading %s: want the certificate of one authority, found %d certificates", path, len(chain))
 	}
 	return chain[0], nil
+}
+
+// Bundle writes a chain with its key as PEM: the form of the files in a Home.
+func Bundle(chain []*x509.Certificate, key crypto.Signer) ([]byte, error) {
+	text, err := EncodeKey(key)
+	return append(EncodeChain(chain), text...), err
 }
 
 // EncodeKey writes a private key as PEM.

@@ -122,7 +122,11 @@ func TestDelegatedAuthoritiesAreKept(t *testing.T) {
 	if _, err := h.Delegated(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("before there is one: %v", err)
 	}
-	if err := h.KeepDelegated(chain, key); err != nil {
+	text, err := Bundle(chain, key)
+	if err == nil {
+		err = WriteFile(h.path(FileDelegated), text)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	a, err := h.Delegated()

@@ -65,9 +65,8 @@ func RootOf(chain []*x509.Certificate, owner string) (*x509.Certificate, error) 
 }
 
 // ToOwner is TLS towards parties of these roles of the service with this
-// fingerprint, for somebody who has no certificate of it. The root that it finds is
-// told to found.
-func ToOwner(owner string, now time.Time, found func(*x509.Certificate), roles ...Role) *tls.Config {
+// fingerprint, for somebody who has no certificate of it.
+func ToOwner(owner string, now time.Time, roles ...Role) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, // VerifyConnection does it
 		VerifyConnection: func(s tls.ConnectionState) error {
@@ -76,11 +75,7 @@ func ToOwner(owner string, now time.Time, found func(*x509.Certificate), roles .
 				return err
 			}
 			p := Party{Root: root, Now: func() time.Time { return now }}
-			if err := p.admit(s, x509.ExtKeyUsageServerAuth, roles); err != nil {
-				return err
-			}
-			found(root)
-			return nil
+			return p.admit(s, x509.ExtKeyUsageServerAuth, roles)
 		},
 	}
 }

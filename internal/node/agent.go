@@ -35,6 +35,7 @@ const (
 const (
 	defaultLook    = 2 * time.Second  // what a person who watches `up` takes for at once
 	publishEvery   = time.Minute      // consoles keep the last 64 KiB, and a boot writes much
+	publishAgain   = 24 * time.Hour   // after the enrolment: consoles go on to be written
 	noticeEvery    = 5 * time.Second  // as AWS advises; it says so two minutes before, GCP 30 s
 	headerTimeout  = 10 * time.Second // a header is one packet
 	requestTimeout = 30 * time.Second // a deployment over a slow line
@@ -58,6 +59,8 @@ type Options struct {
 	Notice Notice
 	// Look is the time between two looks at the units; default 2 s.
 	Look time.Duration
+	// Now tells the time that certificates must be good at; nil = time.Now.
+	Now func() time.Time
 	// Logger receives what happens, without secrets; nil = silence.
 	Logger *slog.Logger
 	// Listening is told the address once operators can come.
@@ -91,6 +94,9 @@ type Agent struct {
 // if the machine was enrolled by the authority of another service.
 func New(opts Options) (*Agent, error) {
 	opts.Look = cmp.Or(opts.Look, defaultLook)
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -105,7 +111,7 @@ func New(opts Options) (*Agent, error) {
 	if a.key, err = ownKey(a.path(FileKey)); err != nil {
 		return nil, err
 	}
-	if a.self, err = identity.SelfSigned(a.key, opts.Name.ID, time.Now()); err != nil {
+	if a.self, err = identity.SelfSigned(a.key, opts.Name.ID, opts.Now()); err != nil {
 		return nil, err
 	}
 	if err := a.restore(); err != nil {
@@ -176,9 +182,8 @@ func (a *Agent) carryOut() {
 // partyOf is the machine with a chain as its identity, after it was made sure that the
 // chain is for this machine and by its service's authority.
 func (a *Agent) partyOf(chain []*x509.Certificate) (*identity.Party, error) {
-	root, err := identity.RootOf(chain, a.opts.Owner)
-	if err != nil {
-		return nil, err
+	if owner := identity.Fingerprint(chain[len(chain)-1]); owner != a.opts.Owner {
+		return nil, fmt.Errorf("%w: the authority of the certificate is %s, and this machine's is %s", identity.ErrStranger, owner, a.opts.Owner)
 	}
 	name, err := identity.NameOf(chain[0])
 	switch {
@@ -189,11 +194,8 @@ func (a *Agent) partyOf(chain []*x509.Certificate) (*identity.Party, error) {
 	case identity.KeyFingerprint(chain[0]) != a.Fingerprint():
 		return nil, fmt.Errorf("the certificate is not for the key of %s", a.opts.Name)
 	}
-	pair := &tls.Certificate{PrivateKey: a.key, Leaf: chain[0]}
-	for _, c := range chain {
-		pair.Certificate = append(pair.Certificate, c.Raw)
-	}
-	return &identity.Party{Root: root, Certificate: func() (*tls.Certificate, error) { return pair, nil }}, nil
+	party := identity.NewParty(chain, a.key)
+	return &party, nil
 }
 
 // Run serves operators and keeps the units running until ctx ends. What it started
@@ -233,12 +235,15 @@ func (a *Agent) Run(ctx context.Context) error {
 	return fmt.Errorf("serving operators: %w", err)
 }
 
-// publish tells the key's fingerprint until the machine is enrolled.
+// publish tells the key's fingerprint, often until the machine is enrolled and then so
+// that it is found again: by it the certificate of a machine can be renewed that ended.
 func (a *Agent) publish(ctx context.Context) {
+	var last time.Time
 	a.every(ctx, publishEvery, func() (done bool) {
-		if a.enrolled() != nil {
-			return true
+		if a.enrolled() != nil && !last.IsZero() && time.Since(last) < publishAgain {
+			return false
 		}
+		last = time.Now()
 		if err := a.opts.Publisher.Publish(ctx, a.opts.Name, a.Fingerprint()); err != nil && ctx.Err() == nil {
 			a.log.Error("publishing the fingerprint of this machine's key", "err", err)
 		}

@@ -229,6 +229,11 @@ func TestAnImpostorIsHandedNothing(t *testing.T) {
 	if !errors.Is(err, identity.ErrPin) || impostor.agent.enrolled() != nil {
 		t.Errorf("enrolling an impostor: %v", err)
 	}
+	invited := w.operator()
+	invited.Authority = nil
+	if _, err := invited.Ensure(t.Context(), m.Machine, sample("1")); !errors.Is(err, ErrNoAuthority) || m.agent.enrolled() != nil {
+		t.Errorf("enrolling without the authority: %v", err)
+	}
 	silent := m.Machine
 	silent.Fingerprint = (&board{}).read
 	if _, err := w.operator().Ensure(t.Context(), silent, sample("1")); !errors.Is(err, ErrNoFingerprint) {
@@ -256,12 +261,40 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	if err := o.put(t.Context(), m.Machine, o.Party.To(m.Name), pathCertificate, renewal{string(identity.EncodeChain(chain))}); err != nil {
 		t.Fatal(err)
 	}
+	invited := *o
+	invited.Authority = nil
+	if s, err := invited.Ensure(t.Context(), m.Machine, sample("1")); err != nil || s.Expires.After(time.Now().Add(2*time.Hour)) {
+		t.Errorf("who has no authority renewed nothing, and that is no error: %+v (%v)", s, err)
+	}
 	s, err := o.Ensure(t.Context(), m.Machine, sample("1"))
 	if err != nil || s.Expires.Before(time.Now().Add(identity.Life-time.Hour)) {
 		t.Errorf("%+v (%v)", s, err)
 	}
 	if got := runner.did(); slices.Contains(got, "stop engine") {
 		t.Errorf("renewing did %v", got)
+	}
+}
+
+// A machine whose certificate ended is found again by its fingerprint.
+func TestACertificateThatEndedIsRenewed(t *testing.T) {
+	w, runner, dir := newWorld(t), &notes{}, t.TempDir()
+	m, o := w.boot(dir, runner), w.operator()
+	first, err := o.Ensure(t.Context(), m.Machine, sample("1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.stop()
+	later := func() time.Time { return first.Expires.Add(time.Hour) }
+	m = w.boot(dir, runner, func(o *Options) { o.Now = later })
+	eventually(t, "the fingerprint is told again", func() bool { _, err := m.board.read(t.Context()); return err == nil })
+	p, err := w.home.Operator("", later())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Now = later
+	s, err := (&Operator{Party: p, Authority: w.authority, Now: later}).Ensure(t.Context(), m.Machine, sample("2"))
+	if err != nil || s.Revision != "2" || !s.Expires.After(later().Add(identity.Life-time.Hour)) {
+		t.Errorf("%+v (%v)", s, err)
 	}
 }
 

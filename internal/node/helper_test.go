@@ -165,21 +165,7 @@ func (w *world) party(role identity.Role, id string) identity.Party {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	secret, err := identity.EncodeKey(key)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	dir := w.t.TempDir()
-	for name, text := range map[string][]byte{"c": identity.EncodeChain(chain), "k": secret, "a": identity.EncodeChain(chain[len(chain)-1:])} {
-		if err := identity.WriteFile(dir+"/"+name, text); err != nil {
-			w.t.Fatal(err)
-		}
-	}
-	p, err := identity.Load(dir+"/c", dir+"/k", dir+"/a")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return p
+	return identity.NewParty(chain, key)
 }
 
 // booted is a machine whose agent runs.

@@ -34,7 +34,8 @@ type Machine struct {
 // Operator is the side that hands over. It is an operator, or a controller with a
 // delegated authority.
 type Operator struct {
-	// Party presents a certificate with its whole chain, and Authority certifies machines.
+	// Party presents a certificate with its whole chain, and Authority certifies machines;
+	// without one nothing is enrolled, and what ends soon is left to who has it.
 	Party     identity.Party
 	Authority *identity.Authority
 	// Dial opens connections; nil = a net.Dialer.
@@ -56,20 +57,21 @@ func (o *Operator) now() time.Time {
 // Ensure makes a machine one of the service that runs d: it hands everything over to one
 // that is new, another deployment to one whose revision differs, and another
 // certificate to one whose own ends soon. Repeating it changes nothing. Errors include
-// ErrNoFingerprint, *identity.PinError, and net errors of a machine that cannot be
+// ErrNoFingerprint, ErrNoAuthority, *identity.PinError, and net errors of a machine that cannot be
 // reached yet.
 func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status, error) {
 	s, err := o.Status(ctx, m)
 	switch {
-	case errors.Is(err, identity.ErrStranger): // it has no certificate of the service
-		if err = o.enrol(ctx, m, d); err == nil {
-			s, err = o.Status(ctx, m)
+	case errors.Is(err, identity.ErrStranger): // it has no certificate of the service, or one that ended
+		if err := o.enrol(ctx, m, d); err != nil {
+			return s, err
 		}
-		return s, err
-	case err != nil:
+		s, err = o.Status(ctx, m)
+	}
+	if err != nil {
 		return s, err
 	}
-	if s.Expires.Before(o.now().Add(identity.RenewBefore)) {
+	if o.Authority != nil && s.Expires.Before(o.now().Add(identity.RenewBefore)) {
 		if err := o.renew(ctx, m); err != nil {
 			return s, err
 		}
@@ -82,7 +84,8 @@ func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status,
 	return o.Status(ctx, m)
 }
 
-// enrol hands over to a machine that shows the key whose fingerprint it published.
+// enrol hands over to a machine that shows the key whose fingerprint it published. One
+// that was enrolled before, and whose certificate ended, gets another.
 func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 	fingerprint, err := m.Fingerprint(ctx)
 	if err != nil {
@@ -93,11 +96,16 @@ func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 	if err != nil {
 		return fmt.Errorf("enrolling %s: %w", m.Name.ID, err)
 	}
-	chain, err := o.Authority.Certify(shown.PublicKey, m.Name, o.now(), identity.Life)
+	text, err := o.certify(shown, m.Name)
 	if err != nil {
 		return fmt.Errorf("enrolling %s: %w", m.Name.ID, err)
 	}
-	return o.put(ctx, m, config, pathEnrolment, enrolment{Chain: string(identity.EncodeChain(chain)), Deployment: d})
+	err = o.put(ctx, m, config, pathEnrolment, enrolment{Chain: text, Deployment: d})
+	var refusal *Refusal
+	if errors.As(err, &refusal) && refusal.Status == http.StatusConflict {
+		return o.put(ctx, m, config, pathCertificate, renewal{Chain: text})
+	}
+	return err
 }
 
 // renew gives a machine another certificate for the key that it shows.
@@ -107,11 +115,23 @@ func (o *Operator) renew(ctx context.Context, m Machine) error {
 	if err != nil {
 		return fmt.Errorf("renewing the certificate of %s: %w", m.Name.ID, err)
 	}
-	chain, err := o.Authority.Certify(shown.PublicKey, m.Name, o.now(), identity.Life)
+	text, err := o.certify(shown, m.Name)
 	if err != nil {
 		return fmt.Errorf("renewing the certificate of %s: %w", m.Name.ID, err)
 	}
-	return o.put(ctx, m, config, pathCertificate, renewal{Chain: string(identity.EncodeChain(chain))})
+	return o.put(ctx, m, config, pathCertificate, renewal{Chain: text})
+}
+
+// ErrNoAuthority is what an operator who was invited cannot do: certify a machine.
+var ErrNoAuthority = errors.New("the service's certificate authority is on another machine")
+
+// certify is a chain, in PEM, for the key of the certificate that a machine showed.
+func (o *Operator) certify(shown *x509.Certificate, n identity.Name) (chain string, err error) {
+	if o.Authority == nil {
+		return "", ErrNoAuthority
+	}
+	certs, err := o.Authority.Certify(shown.PublicKey, n, o.now(), identity.Life)
+	return string(identity.EncodeChain(certs)), err
 }
 
 // shown is the certificate that a machine shows, which proves that it has the key.

@@ -185,7 +185,7 @@ func (e *Exec) Look(_ context.Context, u Unit, lines int) (Seen, error) {
 		return Seen{Reason: "it was not started"}, nil
 	}
 	j.mu.Lock()
-	seen := Seen{Running: j.process != nil, Reason: j.reason}
+	seen := Seen{Running: j.process != nil || j.reason == "", Reason: j.reason} // without a reason it is about to
 	j.mu.Unlock()
 	text, err := os.ReadFile(filepath.Join(e.Dir, u.Name, unitLog))
 	if errors.Is(err, os.ErrNotExist) {

@@ -58,7 +58,7 @@ func (a *Agent) config() *tls.Config {
 			if err != nil {
 				return err
 			}
-			name, err := identity.Verify(s.PeerCertificates, root, time.Now(), x509.ExtKeyUsageClientAuth)
+			name, err := identity.Verify(s.PeerCertificates, root, a.opts.Now(), x509.ExtKeyUsageClientAuth)
 			if err == nil && !slices.Contains([]identity.Role{identity.Operator, identity.Controller}, name.Role) {
 				err = fmt.Errorf("%w: want an operator or the controller, found %s", identity.ErrRole, name)
 			}
@@ -161,7 +161,7 @@ func (a *Agent) certified(text string) ([]*x509.Certificate, error) {
 	if !chain[len(chain)-1].Equal(root) {
 		return nil, errors.New("the chain does not end with the service's authority")
 	}
-	_, err = identity.Verify(chain, root, time.Now(), x509.ExtKeyUsageServerAuth)
+	_, err = identity.Verify(chain, root, a.opts.Now(), x509.ExtKeyUsageServerAuth)
 	return chain, err
 }
 

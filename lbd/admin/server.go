@@ -126,6 +126,7 @@ type API struct {
 	mux      *http.ServeMux
 	csrf     *http.CrossOriginProtection
 	watchers atomic.Int32 // of events
+	invites  invites
 }
 
 // New makes the API.
@@ -166,6 +167,7 @@ func (a *API) route() {
 	a.mux.Handle("GET /metrics", promhttp.HandlerFor(a.opts.Registry, promhttp.HandlerOpts{}))
 	a.mux.HandleFunc("POST /reload", a.serveReload)
 	a.routeWorkers()
+	a.routeInvites()
 	a.mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	a.mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	a.mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)

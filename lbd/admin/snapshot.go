@@ -74,12 +74,15 @@ func (a *API) Region() telemetry.RegionSnapshot {
 // self is this balancer: ready when one of its replicas is.
 func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 	self := a.opts.Self
-	scheme := "http"
+	scheme, adminScheme := "http", "http"
+	if self.Identity != nil {
+		adminScheme = "https"
+	}
 	if self.Balancer.TLS != nil {
 		scheme = "https"
 	}
 	b := telemetry.BalancerSnapshot{
-		ID: self.ID, Endpoint: baseURL(scheme, self.Listen), Admin: baseURL("http", self.Admin),
+		ID: self.ID, Endpoint: baseURL(scheme, self.Listen), Admin: baseURL(adminScheme, self.Admin),
 		State: balancerReady,
 	}
 	if a.opts.Certificate != nil {

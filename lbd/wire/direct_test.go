@@ -17,7 +17,7 @@ import (
 )
 
 // secureHost answers over TLS, and a transport's options to reach it.
-func secureHost(t *testing.T, h http.HandlerFunc) (*httptest.Server, Options) {
+func secureHost(t testing.TB, h http.HandlerFunc) (*httptest.Server, Options) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)

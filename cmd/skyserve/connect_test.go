@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
+)
+
+// runs runs the command with a state directory of its own.
+func (c *cloud) runs(home string, args ...string) (stdout, stderr string, code int) {
+	c.t.Helper()
+	cmd := exec.Command(c.program, args...)
+	cmd.Env = append(os.Environ(), "SKYSERVE_HOME="+home)
+	var out, talk bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &talk
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		c.t.Fatal(err)
+	}
+	return out.String(), talk.String(), cmd.ProcessState.ExitCode()
+}
+
+// balancing runs a balancer with an identity until the test ends, and is its admin URL.
+func (c *cloud) balancing() string {
+	c.t.Helper()
+	dir := c.t.TempDir()
+	key, err := identity.NewKey()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	chain, err := c.Authority.Certify(key.Public(), identity.Name{Service: "chat", Role: identity.Balancer, ID: "lb-us-0"}, time.Now(), time.Hour)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	secret, err := identity.EncodeKey(key)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	admin := freeAddr(c.t)
+	config, err := json.Marshal(service.BalancerConfig{
+		Service: "chat", ID: "lb-us-0", Region: "aws/us-east-1", Listen: "127.0.0.1:0", Admin: admin, Identity: &service.Identity{Cert: "c", Key: "k", CA: "a"},
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for name, text := range map[string][]byte{"c": identity.EncodeChain(chain), "k": secret, "a": identity.EncodeChain(chain[len(chain)-1:]), "lb.json": config} {
+		if err := identity.WriteFile(filepath.Join(dir, name), text); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, c.program, "lb", "--config", "lb.json")
+	cmd.Dir = dir
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		stop()
+		_ = cmd.Wait() // it was told to end
+	})
+	url := "https://" + admin
+	within(c.t, "the balancer answers", func() error {
+		resp, err := secure(c.t, c.Party).Get(url + "/healthz")
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err
+	})
+	return url
+}
+
+// invite runs `connect --invite`; code waits for what it prints, end for its end.
+func (c *cloud) invite(home, url string) (code func() string, end func() (string, int)) {
+	c.t.Helper()
+	cmd := exec.Command(c.program, "connect", url, "--invite")
+	cmd.Env = append(os.Environ(), "SKYSERVE_HOME="+home)
+	var talk bytes.Buffer
+	cmd.Stderr = &talk
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	code = func() string {
+		c.t.Helper()
+		line, err := io.ReadAll(io.LimitReader(out, int64(len("skyserve connect "+url+" --code ")+77)))
+		m := regexp.MustCompile(`--code ([a-z2-7]{77})$`).FindSubmatch(line)
+		if err != nil || m == nil {
+			c.t.Fatalf("printed %q (%v)", line, err)
+		}
+		return string(m[1])
+	}
+	end = func() (string, int) {
+		_ = cmd.Wait() // its exit code is what counts
+		return talk.String(), cmd.ProcessState.ExitCode()
+	}
+	return code, end
+}
+
+func TestConnect(t *testing.T) {
+	c := newCloud(t)
+	first, second := t.TempDir(), t.TempDir()
+	dir := filepath.Join(first, "services", "chat", dirIdentity)
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(c.home.Dir, dir); err != nil {
+		t.Fatal(err)
+	}
+	url := c.balancing()
+
+	code, end := c.invite(first, url)
+	text := code()
+	out, talk, exit := c.runs(second, "connect", url, "--code", text, "--as", "bob@laptop")
+	if exit != exitOK || !strings.HasPrefix(out, "bob@laptop is an operator of chat until ") {
+		t.Fatalf("exit %d: %s%s", exit, out, talk)
+	}
+	if talk, exit := end(); exit != exitOK || !strings.Contains(talk, "bob@laptop is an operator of chat until ") {
+		t.Errorf("exit %d: %s", exit, talk)
+	}
+	// The second machine now asks without being told where.
+	if out, talk, exit := c.runs(second, "top", "--once", "-o", "json"); exit != exitOK || !strings.Contains(out, `"admin": "`+url+`"`) {
+		t.Errorf("exit %d: %s%s", exit, out, talk)
+	}
+	// The code was good once.
+	if _, talk, exit := c.runs(t.TempDir(), "connect", url, "--code", text); exit != exitFailed || !strings.Contains(talk, "the invitation was used already") {
+		t.Errorf("exit %d: %s", exit, talk)
+	}
+	// An operator who was invited cannot invite: the authority is elsewhere.
+	if _, talk, exit := c.runs(second, "connect", url, "--invite"); exit != exitCredentials || !strings.Contains(talk, "its certificate authority is not on this machine") {
+		t.Errorf("exit %d: %s", exit, talk)
+	}
+}
+
+// A code that names another service's authority leads to nobody, and neither does one
+// that no balancer knows.
+func TestConnectRefuses(t *testing.T) {
+	c := newCloud(t)
+	url := c.balancing()
+	other := identity.NewInvite(newCloud(t).Authority).Text()
+	unknown := identity.NewInvite(c.Authority).Text()
+	for name, tt := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"another service": {[]string{url, "--code", other}, exitFailed, "not of this service"},
+		"not open":        {[]string{url, "--code", unknown}, exitFailed, "no such invitation is open"},
+		"no code":         {[]string{url}, exitUsage, "want one of --invite and --code"},
+		"half a code":     {[]string{url, "--code", unknown[:40]}, exitUsage, "want its 77 letters and digits, got 40"},
+		"by http":         {[]string{"http://127.0.0.1:1", "--code", unknown}, exitUsage, "want the https URL"},
+		"no service":      {[]string{url, "--invite"}, exitFailed, "no service"},
+	} {
+		_, talk, exit := c.runs(t.TempDir(), append([]string{"connect"}, tt.args...)...)
+		if exit != tt.code || !strings.Contains(talk, tt.want) {
+			t.Errorf("%s: exit %d: %s", name, exit, talk)
+		}
+	}
+}

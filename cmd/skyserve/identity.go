@@ -1,0 +1,75 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"skyserve/internal/identity"
+	"skyserve/internal/telemetry"
+	"skyserve/provision/local"
+)
+
+// dirIdentity is where a service's directory keeps what its operator is in it.
+const dirIdentity = "identity"
+
+// identityOf is what this machine's operator is in a service.
+func identityOf(svc local.Service) identity.Home {
+	return identity.Home{Dir: filepath.Join(svc.Dir(), dirIdentity)}
+}
+
+// adminsFile is where connect keeps the admin URLs of a service.
+func adminsFile(svc local.Service) string { return filepath.Join(svc.Dir(), fileAdmins) }
+
+// adminHTTP is how an admin API is spoken to: by mTLS where its URL is https and this
+// machine's operator has a certificate of the service, else with the token of the
+// environment.
+func adminHTTP(name, url string) (*http.Client, error) {
+	byToken := telemetry.HTTPClient(os.Getenv(local.EnvAdminToken))
+	if !strings.HasPrefix(url, "https://") {
+		return byToken, nil
+	}
+	home, err := local.OpenHome()
+	if err != nil {
+		return nil, err
+	}
+	svc, err := home.Find(name)
+	var none *local.NoServiceError
+	if errors.As(err, &none) {
+		return byToken, nil
+	}
+	if err != nil {
+		return nil, usage(err, "say which one")
+	}
+	self, err := identityOf(svc).Operator(operatorName(), time.Now())
+	if errors.Is(err, fs.ErrNotExist) {
+		return byToken, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return telemetry.SecureClient(self.Client(identity.Balancer)), nil
+}
+
+// notInNames is what a certificate's name cannot hold.
+var notInNames = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+
+// operatorName is what this machine's operator is called in certificates: user@host.
+func operatorName() string {
+	name, host := "operator", "machine"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+	clean := func(s string) string { return strings.Trim(notInNames.ReplaceAllString(s, "-"), "-.") }
+	full := clean(name) + "@" + clean(host)
+	return strings.TrimLeft(full[:min(len(full), 128)], "_@-.")
+}

@@ -1,0 +1,278 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"skyserve/internal/identity"
+	"skyserve/internal/node"
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// cloud is a service whose machines are agents on this one.
+type cloud struct {
+	t       *testing.T
+	program string // the command skyserve
+	home    identity.Home
+	*node.Operator
+}
+
+func newCloud(t *testing.T) *cloud {
+	t.Helper()
+	c := &cloud{t: t, program: filepath.Join(t.TempDir(), "skyserve"), home: identity.Home{Dir: t.TempDir()}}
+	self, err := os.Executable()
+	if err == nil {
+		err = os.Symlink(self, c.program) // under this name the test binary is the command: see TestMain
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority, err := c.home.Create("chat", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	party, err := c.home.Operator("ann", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Operator = &node.Operator{Party: party, Authority: authority}
+	return c
+}
+
+// freeAddr is an address of this machine that nothing listens on.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+// boot starts `skyserve node`, as a machine's cloud-init has it.
+func (c *cloud) boot(role identity.Role, id string) node.Machine {
+	c.t.Helper()
+	dir := c.t.TempDir()
+	console, file := filepath.Join(dir, "console"), filepath.Join(dir, "node.json")
+	m := node.Machine{Name: identity.Name{Service: "chat", Role: role, ID: id}, Address: freeAddr(c.t)}
+	text, err := json.Marshal(node.Config{
+		Service: "chat", Role: role, ID: id, Owner: c.Authority.Owner(), Listen: m.Address, Dir: filepath.Join(dir, "state"), Publish: "console:" + console, Runner: "exec",
+	})
+	if err == nil {
+		err = os.WriteFile(file, text, 0o600)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	m.Fingerprint = func(context.Context) (string, error) {
+		text, err := os.ReadFile(console)
+		if fingerprint, found := node.FindLine(string(text), m.Name); found && err == nil {
+			return fingerprint, nil
+		}
+		return "", node.ErrNoFingerprint
+	}
+	var log bytes.Buffer
+	cmd := exec.Command(c.program, "node", "--config", file)
+	cmd.Stderr = &log
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(sync.OnceFunc(func() {
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			c.t.Error(err)
+		}
+		if err := cmd.Wait(); err != nil || c.t.Failed() {
+			c.t.Logf("the agent of %s (%v):\n%s", id, err, log.String())
+		}
+	}))
+	return m
+}
+
+// within waits until what comes true.
+func within(t *testing.T, what string, ok func() error) {
+	t.Helper()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	timeout := time.After(30 * time.Second)
+	for err := ok(); err != nil; err = ok() {
+		select {
+		case <-ticker.C:
+		case <-timeout:
+			t.Fatalf("waited in vain: %s: %v", what, err)
+		}
+	}
+}
+
+// deploy hands over to a machine that may still be booting, and waits until it is ready.
+func (c *cloud) deploy(m node.Machine, d node.Deployment) {
+	c.t.Helper()
+	within(c.t, m.Name.ID+" is ready", func() error {
+		s, err := c.Ensure(c.t.Context(), m, d)
+		if err == nil && (s.Phase != node.PhaseReady || s.Revision != d.Revision) {
+			err = fmt.Errorf("%s: %s", s.Phase, s.Reason)
+		}
+		return err
+	})
+}
+
+// balancer is a deployment of one with a replica behind mTLS.
+func (c *cloud) balancer(revision, listen, admin, replica, policy string) node.Deployment {
+	c.t.Helper()
+	text, err := json.Marshal(service.BalancerConfig{
+		Service: "chat", ID: "lb-us-0", Region: "aws/us-east-1", Listen: listen, Admin: admin, Revision: revision,
+		Identity: &service.Identity{Cert: node.FileCert, Key: node.FileKey, CA: node.FileCA}, Balancer: service.BalancerSpec{Policy: policy},
+		Replicas: []service.ReplicaConfig{{ID: "us-0", URL: "https://" + replica, Model: "m", MTLS: true}},
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return node.Deployment{Revision: revision, Units: []node.Unit{{
+		Name: "balancer", Args: []string{c.program, "lb", "--config", "balancer/config.json"}, Fixed: "1",
+		Files: map[string]string{"balancer/config.json": string(text)}, Ready: "http://" + listen + "/readyz",
+	}}}
+}
+
+// A balancer and a replica on machines of their own, from their boot to an answer: what
+// was handed over is all they have.
+func TestMachinesServe(t *testing.T) {
+	c := newCloud(t)
+	us, lb := c.boot(identity.Replica, "us-0"), c.boot(identity.Balancer, "lb-us-0")
+	engine, front, public, admin := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
+	c.deploy(us, node.Deployment{Revision: "1", Front: &node.Front{Listen: front, To: "http://" + engine}, Units: []node.Unit{{
+		Name: "engine", Args: []string{c.program, "engine", "--listen", engine, "--model", "m", "--speed", "50"}, Ready: "http://" + engine + "/v1/models",
+	}}})
+	c.deploy(lb, c.balancer("1", public, admin, front, "skylb"))
+
+	body := `{"model": "m", "max_tokens": 8, "stream": true, "messages": [{"role": "user", "content": "hello"}]}`
+	resp, err := http.Post("http://"+public+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get("X-Skyserve-Replica") != "us-0" || !strings.HasSuffix(strings.TrimSpace(string(text)), "data: [DONE]") {
+		t.Errorf("%s by %q (%v):\n%s", resp.Status, resp.Header.Get("X-Skyserve-Replica"), err, text)
+	}
+	c.onlyMembersGetIn(admin, front)
+
+	// Another policy is taken up by the process that runs.
+	c.deploy(lb, c.balancer("2", public, admin, front, "least-load"))
+	within(t, "the policy is taken up", func() error {
+		resp, err := secure(t, c.Party).Get("https://" + admin + "/metrics")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err == nil && !strings.Contains(string(text), `skyserve_reloads_total{result="applied"} 1`) {
+			err = errors.New("the balancer has read nothing again")
+		}
+		return err
+	})
+}
+
+func secure(t *testing.T, p identity.Party) *http.Client {
+	hc := telemetry.SecureClient(p.Client(identity.Balancer, identity.Replica))
+	t.Cleanup(hc.CloseIdleConnections)
+	return hc
+}
+
+// onlyMembersGetIn asks with certificates of all kinds.
+func (c *cloud) onlyMembersGetIn(admin, front string) {
+	c.t.Helper()
+	strangers := newCloud(c.t)
+	tests := []struct {
+		name, url string
+		party     identity.Party
+		in        bool
+	}{
+		{"the operator asks for the snapshot", "https://" + admin + "/v1/snapshot", c.Party, true},
+		{"the controller asks for the snapshot", "https://" + admin + "/v1/snapshot", c.member(identity.Controller, time.Now()), true},
+		{"a balancer asks for a heartbeat", "https://" + admin + "/skyserve/v1/heartbeat", c.member(identity.Balancer, time.Now()), true},
+		{"a balancer asks for the snapshot", "https://" + admin + "/v1/snapshot", c.member(identity.Balancer, time.Now()), false},
+		{"a replica asks for the snapshot", "https://" + admin + "/v1/snapshot", c.member(identity.Replica, time.Now()), false},
+		{"an operator whose certificate is past", "https://" + admin + "/v1/snapshot", c.member(identity.Operator, time.Now().Add(-2*time.Hour)), false},
+		{"a stranger asks for the snapshot", "https://" + admin + "/v1/snapshot", strangers.Party, false},
+		{"a balancer asks the engine", "https://" + front + "/v1/models", c.member(identity.Balancer, time.Now()), true},
+		{"the operator asks the engine", "https://" + front + "/v1/models", c.Party, false},
+		{"a replica asks the engine", "https://" + front + "/v1/models", c.member(identity.Replica, time.Now()), false},
+		{"a stranger asks the engine", "https://" + front + "/v1/models", strangers.member(identity.Balancer, time.Now()), false},
+	}
+	for _, tt := range tests {
+		tt.party.Root = c.Party.Root // so that it is the server who refuses
+		resp, err := secure(c.t, tt.party).Get(tt.url)
+		in := err == nil && resp.StatusCode == http.StatusOK
+		if err == nil {
+			resp.Body.Close()
+		}
+		if in != tt.in {
+			c.t.Errorf("%s: %v (%v)", tt.name, resp, err)
+		}
+	}
+}
+
+// member is a party whose certificate was made at a time, for an hour.
+func (c *cloud) member(role identity.Role, made time.Time) identity.Party {
+	c.t.Helper()
+	key, err := identity.NewKey()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	chain, err := c.Authority.Certify(key.Public(), identity.Name{Service: "chat", Role: role, ID: "x"}, made, time.Hour)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return identity.NewParty(chain, key)
+}
+
+// The command line shows the operator's certificate to an admin API by https.
+func TestTheCommandLineIsAnOperator(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("SKYSERVE_HOME", home)
+	c := newCloud(t)
+	c.home = identity.Home{Dir: filepath.Join(home, "services", "chat", dirIdentity)}
+	authority, err := c.home.Create("chat", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Authority = authority
+	hc, err := adminHTTP("chat", "https://127.0.0.1:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := c.member(identity.Balancer, time.Now())
+	var who identity.Name
+	s := &http.Server{Addr: freeAddr(t), TLSConfig: server.Server(identity.Operator), Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		who, _ = identity.Of(r.TLS)
+	})}
+	go func() { _ = s.ListenAndServeTLS("", "") }()
+	defer s.Close()
+	within(t, "the balancer answers", func() error {
+		resp, err := hc.Get("https://" + s.Addr)
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err
+	})
+	if who.Role != identity.Operator || who.ID != operatorName() {
+		t.Errorf("the command line is %v, want %s", who, operatorName())
+	}
+	if _, err := adminHTTP("other", "https://127.0.0.1:1"); err != nil {
+		t.Errorf("a service that this machine knows nothing of: %v", err)
+	}
+}

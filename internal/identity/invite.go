@@ -1,0 +1,107 @@
+package identity
+
+import (
+	"crypto"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Invite lets one person become an operator of a service. Its text is a secret between
+// the operator who invites and the one who is invited. A balancer carries what they say
+// to each other, and can neither read the secret from that nor become an operator by it.
+type Invite struct {
+	secret [16]byte
+	owner  [sha256.Size]byte // the fingerprint of the service's authority
+}
+
+// NewInvite makes one for the service of an authority.
+func NewInvite(a *Authority) Invite {
+	i := Invite{owner: sha256.Sum256(a.Root().Raw)}
+	_, _ = rand.Read(i.secret[:]) // it never fails, by its documentation
+	return i
+}
+
+// Text is what the operator who invites tells the other: 77 letters and digits.
+func (i Invite) Text() string {
+	return strings.ToLower(short.EncodeToString(append(i.secret[:], i.owner[:]...)))
+}
+
+// ParseInvite reads a Text, in any case and with spaces around it.
+func ParseInvite(text string) (i Invite, err error) {
+	data, err := short.DecodeString(strings.ToUpper(strings.TrimSpace(text)))
+	if err != nil || len(data) != len(i.secret)+len(i.owner) {
+		return i, fmt.Errorf("reading the invitation: want its 77 letters and digits, got %d characters", len(strings.TrimSpace(text)))
+	}
+	copy(i.secret[:], data)
+	copy(i.owner[:], data[len(i.secret):])
+	return i, nil
+}
+
+// Owner is the fingerprint of the service's authority.
+func (i Invite) Owner() string { return strings.ToLower(short.EncodeToString(i.owner[:])) }
+
+// derive makes a key for one purpose from the secret.
+func (i Invite) derive(purpose string, data []byte) []byte {
+	mac := hmac.New(sha256.New, i.secret[:])
+	mac.Write([]byte(purpose + "\x00"))
+	mac.Write(data)
+	return mac.Sum(nil)
+}
+
+// Mailbox names the invite at the balancer that carries it. It tells nothing of the secret.
+func (i Invite) Mailbox() string { return hex.EncodeToString(i.derive("mailbox", nil)[:16]) }
+
+// Request asks for a certificate for a key under the name id. proof shows that whoever
+// asks was told the invite.
+func (i Invite) Request(key crypto.Signer, id string) (csr, proof []byte, err error) {
+	csr, err = x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: id}}, key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("asking for a certificate: %w", err)
+	}
+	return csr, i.derive("request", csr), nil
+}
+
+// ErrNotInvited is a request by somebody who was not told the invite.
+var ErrNotInvited = errors.New("whoever asked does not know the invitation")
+
+// Accept certifies the operator who asks; ErrNotInvited when the proof is none.
+func (i Invite) Accept(a *Authority, csr, proof []byte, now time.Time) ([]*x509.Certificate, error) {
+	if !hmac.Equal(proof, i.derive("request", csr)) {
+		return nil, ErrNotInvited
+	}
+	req, err := x509.ParseCertificateRequest(csr)
+	if err == nil {
+		err = req.CheckSignature()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading who asks: %w", err)
+	}
+	return a.Certify(req.PublicKey, Name{Service: a.service, Role: Operator, ID: req.Subject.CommonName}, now, Life)
+}
+
+// Accepted makes sure that a chain answers the request for key: an operator's, by the
+// authority that the invite names.
+func (i Invite) Accepted(chain []*x509.Certificate, key crypto.Signer, now time.Time) (Name, error) {
+	root, err := RootOf(chain, i.Owner())
+	if err != nil {
+		return Name{}, err
+	}
+	n, err := Verify(chain, root, now, x509.ExtKeyUsageClientAuth)
+	switch {
+	case err != nil:
+		return Name{}, err
+	case n.Role != Operator:
+		return Name{}, fmt.Errorf("%w: want an operator's certificate, got that of %s", ErrRole, n)
+	case !sameKey(chain[0].PublicKey, key.Public()) || !chain[len(chain)-1].Equal(root):
+		return Name{}, fmt.Errorf("%w: the certificate is for another key", ErrStranger)
+	}
+	return n, nil
+}

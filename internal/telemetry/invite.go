@@ -1,0 +1,78 @@
+package telemetry
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+)
+
+// InviteLife is how long an invitation may be open.
+const InviteLife = 15 * time.Minute
+
+// InviteRequest is how somebody who was invited asks for a certificate: a PKCS #10
+// request in DER, and the proof of having been invited.
+type InviteRequest struct {
+	CSR   []byte `json:"csr"`
+	Proof []byte `json:"proof"`
+}
+
+// InviteAnswer is what comes back: certificates in PEM, or why there is none.
+type InviteAnswer struct {
+	Chain   string `json:"chain,omitempty"`
+	Refused string `json:"refused,omitempty"`
+}
+
+// OpenInvite opens a mailbox at the balancer, for InviteLife.
+func (c *Client) OpenInvite(ctx context.Context, mailbox string) error {
+	_, _, err := c.do(ctx, http.MethodPut, "/v1/invites/"+mailbox, nil)
+	return err
+}
+
+// CloseInvite closes it; one that is not open is no error.
+func (c *Client) CloseInvite(ctx context.Context, mailbox string) error {
+	_, _, err := c.do(ctx, http.MethodDelete, "/v1/invites/"+mailbox, nil)
+	return err
+}
+
+// InviteRequest is what was put into a mailbox; nil while nothing was, ErrNotFound when
+// the mailbox is not open.
+func (c *Client) InviteRequest(ctx context.Context, mailbox string) (*InviteRequest, error) {
+	return fetch[InviteRequest](ctx, c, "/v1/invites/"+mailbox+"/request")
+}
+
+// AskInvite puts a request into a mailbox; ErrNotFound when it is not open, ErrConflict
+// when it has one.
+func (c *Client) AskInvite(ctx context.Context, mailbox string, r InviteRequest) error {
+	return c.send(ctx, "/v1/invites/"+mailbox+"/request", r)
+}
+
+// InviteAnswer is the answer to the request in a mailbox; nil while there is none,
+// ErrNotFound when the mailbox is not open.
+func (c *Client) InviteAnswer(ctx context.Context, mailbox string) (*InviteAnswer, error) {
+	return fetch[InviteAnswer](ctx, c, "/v1/invites/"+mailbox+"/answer")
+}
+
+// AnswerInvite answers the request in a mailbox.
+func (c *Client) AnswerInvite(ctx context.Context, mailbox string, a InviteAnswer) error {
+	return c.send(ctx, "/v1/invites/"+mailbox+"/answer", a)
+}
+
+// fetch gets a document; nil when the answer is that there is none yet.
+func fetch[T any](ctx context.Context, c *Client, path string) (*T, error) {
+	status, body, err := c.do(ctx, http.MethodGet, path, nil)
+	if err != nil || status == http.StatusNoContent {
+		return nil, err
+	}
+	v := new(T)
+	return v, json.Unmarshal(body, v)
+}
+
+// send puts a document.
+func (c *Client) send(ctx context.Context, path string, v any) error {
+	body, err := json.Marshal(v)
+	if err == nil {
+		_, _, err = c.do(ctx, http.MethodPut, path, body)
+	}
+	return err
+}
