@@ -18,7 +18,7 @@ import (
 )
 
 // runs runs the command with a state directory of its own.
-func (c *cloud) runs(home string, args ...string) (stdout, stderr string, code int) {
+func (c *testCloud) runs(home string, args ...string) (stdout, stderr string, code int) {
 	c.t.Helper()
 	cmd := exec.Command(c.program, args...)
 	cmd.Env = append(os.Environ(), "SKYSERVE_HOME="+home)
@@ -31,7 +31,7 @@ func (c *cloud) runs(home string, args ...string) (stdout, stderr string, code i
 }
 
 // balancing runs a balancer with an identity until the test ends, and is its admin URL.
-func (c *cloud) balancing() string {
+func (c *testCloud) balancing() string {
 	c.t.Helper()
 	dir := c.t.TempDir()
 	key, err := identity.NewKey()
@@ -81,7 +81,7 @@ func (c *cloud) balancing() string {
 }
 
 // invite runs `connect --invite`; code waits for what it prints, end for its end.
-func (c *cloud) invite(home, url string) (code func() string, end func() (string, int)) {
+func (c *testCloud) invite(home, url string) (code func() string, end func() (string, int)) {
 	c.t.Helper()
 	cmd := exec.Command(c.program, "connect", url, "--invite")
 	cmd.Env = append(os.Environ(), "SKYSERVE_HOME="+home)

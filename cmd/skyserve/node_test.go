@@ -23,17 +23,17 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// cloud is a service whose machines are agents on this one.
-type cloud struct {
+// testCloud is a service whose machines are agents on this one.
+type testCloud struct {
 	t       *testing.T
 	program string // the command skyserve
 	home    identity.Home
 	*node.Operator
 }
 
-func newCloud(t *testing.T) *cloud {
+func newCloud(t *testing.T) *testCloud {
 	t.Helper()
-	c := &cloud{t: t, program: filepath.Join(t.TempDir(), "skyserve"), home: identity.Home{Dir: t.TempDir()}}
+	c := &testCloud{t: t, program: filepath.Join(t.TempDir(), "skyserve"), home: identity.Home{Dir: t.TempDir()}}
 	self, err := os.Executable()
 	if err == nil {
 		err = os.Symlink(self, c.program) // under this name the test binary is the command: see TestMain
@@ -65,7 +65,7 @@ func freeAddr(t *testing.T) string {
 }
 
 // boot starts `skyserve node`, as a machine's cloud-init has it.
-func (c *cloud) boot(role identity.Role, id string) node.Machine {
+func (c *testCloud) boot(role identity.Role, id string) node.Machine {
 	c.t.Helper()
 	dir := c.t.TempDir()
 	console, file := filepath.Join(dir, "console"), filepath.Join(dir, "node.json")
@@ -119,7 +119,7 @@ func within(t *testing.T, what string, ok func() error) {
 }
 
 // deploy hands over to a machine that may still be booting, and waits until it is ready.
-func (c *cloud) deploy(m node.Machine, d node.Deployment) {
+func (c *testCloud) deploy(m node.Machine, d node.Deployment) {
 	c.t.Helper()
 	within(c.t, m.Name.ID+" is ready", func() error {
 		s, err := c.Ensure(c.t.Context(), m, d)
@@ -131,7 +131,7 @@ func (c *cloud) deploy(m node.Machine, d node.Deployment) {
 }
 
 // balancer is a deployment of one with a replica behind mTLS.
-func (c *cloud) balancer(revision, listen, admin, replica, policy string) node.Deployment {
+func (c *testCloud) balancer(revision, listen, admin, replica, policy string) node.Deployment {
 	c.t.Helper()
 	text, err := json.Marshal(service.BalancerConfig{
 		Service: "chat", ID: "lb-us-0", Region: "aws/us-east-1", Listen: listen, Admin: admin, Revision: revision,
@@ -193,7 +193,7 @@ func secure(t *testing.T, p identity.Party) *http.Client {
 }
 
 // onlyMembersGetIn asks with certificates of all kinds.
-func (c *cloud) onlyMembersGetIn(admin, front string) {
+func (c *testCloud) onlyMembersGetIn(admin, front string) {
 	c.t.Helper()
 	strangers := newCloud(c.t)
 	tests := []struct {
@@ -227,7 +227,7 @@ func (c *cloud) onlyMembersGetIn(admin, front string) {
 }
 
 // member is a party whose certificate was made at a time, for an hour.
-func (c *cloud) member(role identity.Role, made time.Time) identity.Party {
+func (c *testCloud) member(role identity.Role, made time.Time) identity.Party {
 	c.t.Helper()
 	key, err := identity.NewKey()
 	if err != nil {
