@@ -55,7 +55,7 @@ var mayImport = map[string][]string{
 	"provision":              {"internal/service"},
 	"provision/providertest": {"internal/service", "provision"},
 	"provision/fakecloud":    {"internal/service"},
-	"provision/aws":          {"internal/service", "provision"},
+	"provision/aws":          {"internal/identity", "internal/node", "internal/service", "provision"}, // the line in which an agent tells its key
 	"provision/gcp":          {"internal/service", "provision"},
 	"provision/dns":          {"internal/service", "provision"},
 	"provision/cloud":        {"internal/service", "provision"},

@@ -61,7 +61,8 @@ const (
 	maxBackoff = 20 * time.Second
 )
 
-// Provider makes and removes objects of AWS. It implements provision.Provider.
+// Provider makes and removes objects of AWS. It implements provision.Provider
+// and provision.Witness.
 type Provider struct {
 	cfg     Config
 	poll    time.Duration
@@ -72,7 +73,10 @@ type Provider struct {
 	names   []string // of regions, in order
 }
 
-var _ provision.Provider = (*Provider)(nil)
+var (
+	_ provision.Provider = (*Provider)(nil)
+	_ provision.Witness  = (*Provider)(nil)
+)
 
 // New makes a provider. It asks nobody anything yet: wrong credentials show in the
 // first call, as a *provision.CredentialsError.
@@ -192,17 +196,6 @@ func (p *Provider) launch(ctx context.Context, w provision.Want) (provision.Obje
 		return r.launchFirewall(ctx, w)
 	}
 	return r.launchMachine(ctx, w)
-}
-
-// Console is the last text that a machine has written to its console, 64 KiB at most. EC2
-// shows it some seconds later; before, it is empty.
-func (p *Provider) Console(ctx context.Context, o provision.Object) (string, error) {
-	r, err := p.region(o.Region)
-	if err != nil {
-		return "", err
-	}
-	text, err := r.console(ctx, o.Handle)
-	return text, explain(fmt.Sprintf("reading the console of %s (%s) in %s", o.ID, o.Handle, o.Region), err)
 }
 
 // Terminate removes an object and returns when it is certain to be gone. A machine

@@ -41,7 +41,7 @@ func TestContract(t *testing.T) {
 				cloud := newCloud(f)
 				cloud.Closing, cloud.ProfileLag, cloud.PageSize = 2, 2, 2
 				p := open(t, cloud)
-				other := identity(provision.KindReplica)
+				other := roleFor(provision.KindReplica)
 				other.Service = "other"
 				return providertest.Subject{
 					Provider: p, Reopen: func(t *testing.T) provision.Provider { return open(t, cloud) },

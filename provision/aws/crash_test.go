@@ -26,7 +26,7 @@ func bring(t *testing.T, p provision.Provider, wants []provision.Want) ([]provis
 // small is the smallest service that has every kind of object.
 func small() []provision.Want {
 	return []provision.Want{
-		identity(provision.KindReplica, provision.GrantOperate),
+		roleFor(provision.KindReplica, provision.GrantOperate),
 		firewall(east, provision.KindReplica, provision.Rule{Port: 8300, From: provision.FromWorld}),
 		machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot),
 	}

@@ -76,8 +76,8 @@ func newCloud(f *fakecloud.Faults) *fakecloud.AWS {
 	return fakecloud.NewAWS(f, "us-east-1", "us-west-2")
 }
 
-// identity and firewall are what machines of a role stand on.
-func identity(role provision.Kind, grants ...provision.Grant) provision.Want {
+// roleFor and firewall are what machines of a role stand on.
+func roleFor(role provision.Kind, grants ...provision.Grant) provision.Want {
 	return provision.Want{
 		ID: "identity-aws-" + string(role), Kind: provision.KindIdentity, Service: "chat", Owner: "me", Region: world,
 		Spec: "i1", Labels: map[string]string{"role": string(role)}, Grants: grants,
@@ -110,8 +110,8 @@ func machine(id string, kind provision.Kind, region service.Region, capacity ser
 // chat is a small service: a balancer and two replicas, and what they stand on.
 func chat() []provision.Want {
 	return []provision.Want{
-		identity(provision.KindBalancer, provision.GrantOperate),
-		identity(provision.KindReplica),
+		roleFor(provision.KindBalancer, provision.GrantOperate),
+		roleFor(provision.KindReplica),
 		firewall(east, provision.KindBalancer, provision.Rule{Port: 8000, From: provision.FromWorld}),
 		firewall(east, provision.KindReplica, provision.Rule{Port: 8300, From: provision.FromBalancers}),
 		machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand),

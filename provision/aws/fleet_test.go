@@ -17,7 +17,7 @@ import (
 // and what they stand on.
 func fiveRegions() (regions []string, wants []provision.Want) {
 	regions = []string{"us-east-1", "us-west-2", "eu-central-1", "ap-northeast-1", "sa-east-1"}
-	wants = append(wants, identity(provision.KindBalancer, provision.GrantOperate), identity(provision.KindReplica))
+	wants = append(wants, roleFor(provision.KindBalancer, provision.GrantOperate), roleFor(provision.KindReplica))
 	for _, name := range regions {
 		region := service.Region("aws/" + name)
 		wants = append(wants, firewall(region, provision.KindBalancer), firewall(region, provision.KindReplica),

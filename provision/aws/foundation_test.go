@@ -59,7 +59,7 @@ func TestWhoReachesReplicas(t *testing.T) {
 	grown := open(t, cloud)
 	balancer := firewall(east, provision.KindBalancer, provision.Rule{Port: 443, From: provision.FromWorld})
 	replica := firewall(east, provision.KindReplica, provision.Rule{Port: 8300, From: provision.FromBalancers})
-	launch(t, alone, identity(provision.KindReplica), balancer, replica, machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot))
+	launch(t, alone, roleFor(provision.KindReplica), balancer, replica, machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot))
 	launch(t, alone, replica)
 	group := func() string { return only(list(t, alone), balancer.ID)[0].Handle }
 	world := []string{"tcp 8300-8300 0.0.0.0/0", "tcp 8300-8300 ::/0"}
@@ -169,7 +169,7 @@ func TestPolicyNamesThePartOfAWS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		launch(t, p, identity(provision.KindBalancer, provision.GrantOperate))
+		launch(t, p, roleFor(provision.KindBalancer, provision.GrantOperate))
 		if text := cloud.Policy("skyserve-chat-balancer", "skyserve"); !strings.Contains(text, want) {
 			t.Errorf("%s: %s does not name %s", region, text, want)
 		}
@@ -218,7 +218,7 @@ func TestLongNames(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
 	for _, end := range []string{"a", "b"} {
-		w := identity(provision.KindBalancer)
+		w := roleFor(provision.KindBalancer)
 		w.Service = strings.Repeat("long", 14) + end
 		launch(t, p, w)
 		if have, err := p.List(t.Context(), w.Service); err != nil || len(have) != 1 {

@@ -6,12 +6,15 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strconv"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
+	"skyserve/internal/identity"
+	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
@@ -74,21 +77,46 @@ func (r *region) complete(o *provision.Object, i ec2types.Instance) {
 	}
 	offer.Reservation = tags[tagReservation]
 	o.Offering, o.CostPerHour, o.Started = &offer, offer.PricePerHour, aws.ToTime(i.LaunchTime)
-	if ip := r.reachedAt(i, tags[tagLabel+labelRole]); ip != "" {
-		o.Address = "http://" + ip
+	o.PublicIP, o.PrivateIP = addressOf(i.PublicIpAddress), addressOf(i.PrivateIpAddress)
+	reached := o.PublicIP
+	if r.p.cfg.OneRegion && o.Kind == provision.KindReplica {
+		reached = o.PrivateIP // groups know their members by this one
+	}
+	if reached.IsValid() {
+		o.Address = "http://" + reached.String()
 	}
 }
 
-// reachedAt is the address at which those reach a machine that may; empty as long as
-// it has none.
-func (r *region) reachedAt(i ec2types.Instance, role string) string {
-	if r.p.cfg.OneRegion && role == string(provision.KindReplica) {
-		return aws.ToString(i.PrivateIpAddress) // groups know their members by this one
+// addressOf reads an address; what is none stays zero.
+func addressOf(text *string) netip.Addr {
+	a, err := netip.ParseAddr(aws.ToString(text))
+	if err != nil {
+		return netip.Addr{}
 	}
-	return aws.ToString(i.PublicIpAddress)
+	return a
 }
 
-// console reads the console of a machine.
+// Fingerprint is that of the key that a machine wrote to its console; empty as long as EC2
+// does not show it. Only the machine writes there, and only its account reads it.
+func (p *Provider) Fingerprint(ctx context.Context, o provision.Object) (string, error) {
+	r, err := p.region(o.Region)
+	if err != nil {
+		return "", err
+	}
+	text, err := r.console(ctx, o.Handle)
+	if err != nil {
+		return "", explain(fmt.Sprintf("reading the console of %s (%s) in %s", o.ID, o.Handle, o.Region), err)
+	}
+	role := identity.Balancer
+	if o.Kind == provision.KindReplica {
+		role = identity.Replica
+	}
+	fingerprint, _ := node.FindLine(text, identity.Name{Service: o.Service, Role: role, ID: o.ID})
+	return fingerprint, nil
+}
+
+// console is the last text that a machine has written to its console, 64 KiB at most;
+// EC2 shows it some seconds later.
 func (r *region) console(ctx context.Context, id string) (string, error) {
 	out, err := r.ec2.GetConsoleOutput(ctx, &ec2.GetConsoleOutputInput{InstanceId: aws.String(id), Latest: aws.Bool(true)})
 	if err != nil {

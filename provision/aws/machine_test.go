@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"skyserve/internal/identity"
+	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/fakecloud"
@@ -18,7 +20,7 @@ import (
 func stand(t testing.TB, p provision.Provider, region service.Region) {
 	t.Helper()
 	launch(t, p,
-		identity(provision.KindBalancer, provision.GrantOperate), identity(provision.KindReplica),
+		roleFor(provision.KindBalancer, provision.GrantOperate), roleFor(provision.KindReplica),
 		firewall(region, provision.KindBalancer), firewall(region, provision.KindReplica))
 }
 
@@ -168,18 +170,31 @@ func TestListedMachine(t *testing.T) {
 	if o.Offering == nil || *o.Offering != want || o.CostPerHour != 0.37 {
 		t.Errorf("it runs on %+v for %v, want %+v", o.Offering, o.CostPerHour, want)
 	}
-	if !strings.HasPrefix(o.Address, "http://203.0.") || o.Started.IsZero() || o.Labels["model"] != "org/llama" {
-		t.Errorf("it is reached at %q with labels %q, since %v", o.Address, o.Labels, o.Started)
+	if o.Address != "http://"+o.PublicIP.String() || !o.PublicIP.IsValid() || !o.PrivateIP.IsPrivate() || o.Started.IsZero() || o.Labels["model"] != "org/llama" {
+		t.Errorf("it is reached at %q (%s, %s) with labels %q, since %v", o.Address, o.PublicIP, o.PrivateIP, o.Labels, o.Started)
 	}
-	if text, err := p.Console(t.Context(), o); text != "" || err != nil {
-		t.Errorf("its console says %q, %v before it wrote anything", text, err)
-	}
-	cloud.Print(o.Handle, "skyserve: key of ...\n")
-	if text, err := p.Console(t.Context(), o); text != "skyserve: key of ...\n" || err != nil {
-		t.Errorf("its console says %q, %v", text, err)
+}
+
+// The key of a machine is the last one that it wrote to its console, under its name.
+func TestFingerprint(t *testing.T) {
+	cloud := newCloud(nil)
+	p := open(t, cloud)
+	stand(t, p, east)
+	launch(t, p, machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot))
+	o := only(list(t, p), "us-east-1-0")[0]
+	first, second := strings.Repeat("a", 52), strings.Repeat("b", 52)
+	name := identity.Name{Service: "chat", Role: identity.Replica, ID: "us-east-1-0"}
+	other := identity.Name{Service: "chat", Role: identity.Balancer, ID: "us-east-1-0"}
+	for _, step := range []struct{ print, want string }{
+		{"", ""}, {"[    0.000000] Linux version 6.8\n", ""}, {"\n" + node.Line(name, first), first}, {node.Line(other, second), first}, {node.Line(name, second), second},
+	} {
+		cloud.Print(o.Handle, step.print)
+		if got, err := p.Fingerprint(t.Context(), o); got != step.want || err != nil {
+			t.Errorf("after %q: got %q, %v, want %q", step.print, got, err, step.want)
+		}
 	}
 	o.Handle = "i-0"
-	if _, err := p.Console(t.Context(), o); err == nil || !strings.Contains(err.Error(), "reading the console of us-east-1-0 (i-0) in aws/us-east-1: ec2:GetConsoleOutput: InvalidInstanceID.NotFound") {
+	if _, err := p.Fingerprint(t.Context(), o); err == nil || !strings.Contains(err.Error(), "reading the console of us-east-1-0 (i-0) in aws/us-east-1: ec2:GetConsoleOutput: InvalidInstanceID.NotFound") {
 		t.Errorf("of a machine that is not there: %v", err)
 	}
 }
