@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +16,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/fakecloud"
+	"skyserve/provision/gcp"
 	"skyserve/provision/providertest"
 )
 
@@ -251,4 +254,24 @@ func TestProgramsAtOnceTerminate(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The same over a network, where connections that are cut off are used again.
+func TestOverASocket(t *testing.T) {
+	g := fakecloud.NewGCE("p", &fakecloud.Faults{Decide: every(3, fakecloud.Lost)})
+	server := httptest.NewServer(g)
+	defer server.Close()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	p := gcp.New(gcp.Config{Project: "p", Endpoint: server.URL, Transport: transport, Poll: -1})
+	for _, w := range chat() {
+		launched(t, p, w)
+	}
+	have, err := p.List(t.Context(), "chat")
+	if err != nil || len(provision.Diff(chat(), have)) != 0 {
+		t.Errorf("got %+v, %v", have, err)
+	}
+	if len(g.Instances()) != 2 || len(g.Firewalls()) != 5 {
+		t.Errorf("got\n%s", state(g))
+	}
 }
