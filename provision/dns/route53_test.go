@@ -216,6 +216,31 @@ func scenario(t *testing.T, a *account) {
 	}
 }
 
+// A health check that no list shows yet is not made a second time.
+func TestAListThatLagsDoublesNothing(t *testing.T) {
+	setAccount(t)
+	synctest.Test(t, func(t *testing.T) {
+		a := newAccount()
+		a.faults.Unseen = 5
+		made := false
+		a.faults.Decide = func(c fakecloud.Call) fakecloud.Outcome {
+			if made {
+				return fakecloud.Refused
+			}
+			made = c.Action == "route53:CreateHealthCheck"
+			return fakecloud.Served
+		}
+		if err := a.client(t).Set(t.Context(), world()); err == nil {
+			t.Fatal("nothing failed")
+		}
+		a.faults.Decide = nil
+		a.set(t, world())
+		if checks, _ := a.fake.Checks(); len(checks) != 4 {
+			t.Errorf("there are %d health checks for 4 records", len(checks))
+		}
+	})
+}
+
 // An answer that is lost and a call that is refused now and then are no failure.
 func TestCallsThatFailAreTriedAgain(t *testing.T) {
 	setAccount(t)
