@@ -3,7 +3,6 @@ package dns
 import (
 	"context"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"net/http/httptest"
 	"net/netip"
@@ -217,6 +216,31 @@ func scenario(t *testing.T, a *account) {
 	}
 }
 
+// A health check that no list shows yet is not made a second time.
+func TestAListThatLagsDoublesNothing(t *testing.T) {
+	setAccount(t)
+	synctest.Test(t, func(t *testing.T) {
+		a := newAccount()
+		a.faults.Unseen = 5
+		made := false
+		a.faults.Decide = func(c fakecloud.Call) fakecloud.Outcome {
+			if made {
+				return fakecloud.Refused
+			}
+			made = c.Action == "route53:CreateHealthCheck"
+			return fakecloud.Served
+		}
+		if err := a.client(t).Set(t.Context(), world()); err == nil {
+			t.Fatal("nothing failed")
+		}
+		a.faults.Decide = nil
+		a.set(t, world())
+		if checks, _ := a.fake.Checks(); len(checks) != 4 {
+			t.Errorf("there are %d health checks for 4 records", len(checks))
+		}
+	})
+}
+
 // An answer that is lost and a call that is refused now and then are no failure.
 func TestCallsThatFailAreTriedAgain(t *testing.T) {
 	setAccount(t)
@@ -237,139 +261,6 @@ func TestCallsThatFailAreTriedAgain(t *testing.T) {
 			}
 		})
 	}
-}
-
-// byHand is a record set that somebody made in the console.
-func byHand(name, kind, value string) fakecloud.RecordSet {
-	ttl := int64(300)
-	return fakecloud.RecordSet{Name: name, Type: kind, TTL: &ttl, ResourceRecords: &fakecloud.Values{ResourceRecord: []fakecloud.Value{{Value: value}}}}
-}
-
-// A name that is not this owner's is left as it is, whatever is wanted of it.
-func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
-	setAccount(t)
-	other := world()
-	other.Service, other.Owner = "code", "cd34"
-	same := world()
-	same.Owner = "cd34"
-	weight := int64(1)
-	weighted := byHand("chat.example.com", "AAAA", "2001:db8::7")
-	weighted.SetIdentifier, weighted.Weight = "mine", &weight
-	for _, tt := range []struct {
-		name    string
-		prepare func(t *testing.T, a *account) error
-		says    string
-	}{
-		{"another service", func(t *testing.T, a *account) error { a.set(t, other); return nil }, `service code of owner "cd34"`},
-		{"another owner", func(t *testing.T, a *account) error { a.set(t, same); return nil }, `service chat of owner "cd34"`},
-		{"an address", func(_ *testing.T, a *account) error {
-			return a.fake.AddRecords(a.zone, byHand("chat.example.com", "A", "192.0.2.1"))
-		}, "made by hand: chat.example.com A 192.0.2.1"},
-		{"an alias of a name", func(_ *testing.T, a *account) error {
-			return a.fake.AddRecords(a.zone, byHand("chat.example.com", "CNAME", "other.example.org."))
-		}, "made by hand: chat.example.com CNAME other.example.org."},
-		{"a note", func(_ *testing.T, a *account) error {
-			return a.fake.AddRecords(a.zone, byHand("_skyserve.chat.example.com", "TXT", `"hands off"`))
-		}, `made by hand: _skyserve.chat.example.com TXT "hands off"`},
-		{"a record below", func(_ *testing.T, a *account) error {
-			return a.fake.AddRecords(a.zone, byHand("us-east-1._skyserve.chat.example.com", "A", "192.0.2.1"))
-		}, "made by hand: us-east-1._skyserve.chat.example.com A 192.0.2.1"},
-		{"a record beside ours", func(t *testing.T, a *account) error {
-			a.set(t, world())
-			return a.fake.AddRecords(a.zone, weighted)
-		}, "made by hand: chat.example.com AAAA 2001:db8::7"},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			a := newAccount()
-			if err := tt.prepare(t, a); err != nil {
-				t.Fatal(err)
-			}
-			before := a.end()
-			changed := world()
-			changed.Records[0].Withdrawn = true
-			for _, n := range []provision.Name{changed, chat()} {
-				if len(n.Records) == 0 && tt.name == "a record beside ours" {
-					continue // see below
-				}
-				for _, err := range []error{a.client(t).Check(t.Context(), n), a.client(t).Set(t.Context(), n)} {
-					var owned *provision.OwnedError
-					if !errors.As(err, &owned) || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), "zone example.com (public, "+a.zone+")") {
-						t.Errorf("%s: got %v", tt.name, err)
-					}
-				}
-			}
-			if got := a.end(); !reflect.DeepEqual(got, before) {
-				t.Errorf("%s: got %q, want %q", tt.name, got, before)
-			}
-		})
-	}
-}
-
-// Checking a name changes nothing, and finds nothing against one's own.
-func TestCheckChangesNothing(t *testing.T) {
-	setAccount(t)
-	synctest.Test(t, func(t *testing.T) {
-		a := newAccount()
-		for range 2 {
-			before := a.end()
-			if err := a.client(t).Check(t.Context(), world()); err != nil || !reflect.DeepEqual(a.end(), before) {
-				t.Errorf("got %v", err)
-			}
-			a.set(t, world())
-		}
-		bad := world()
-		bad.Zone = "example.net"
-		bad.Name = "chat.example.net"
-		if err := a.client(t).Check(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "no public zone of that name") {
-			t.Errorf("got %v", err)
-		}
-	})
-}
-
-// Ours goes from beside what somebody made by hand.
-func TestOursGoesFromBesideTheirs(t *testing.T) {
-	setAccount(t)
-	synctest.Test(t, func(t *testing.T) {
-		a := newAccount()
-		a.set(t, world())
-		weight := int64(1)
-		theirs := byHand("chat.example.com", "AAAA", "2001:db8::7")
-		theirs.SetIdentifier, theirs.Weight = "mine", &weight
-		if err := a.fake.AddRecords(a.zone, theirs); err != nil {
-			t.Fatal(err)
-		}
-		a.set(t, chat())
-		if got := a.end(); len(got) != 1 || !strings.Contains(got[0], "2001:db8::7") {
-			t.Errorf("got %q", got)
-		}
-	})
-}
-
-// Of two owners who publish a name at once, one gets it, and the other leaves no
-// trace.
-func TestTwoOwnersAtOnce(t *testing.T) {
-	setAccount(t)
-	synctest.Test(t, func(t *testing.T) {
-		a := newAccount()
-		rival := world()
-		rival.Owner = "cd34"
-		a.faults.Hold = func(c fakecloud.Call) {
-			if c.Action == "route53:ChangeResourceRecordSets" { // the rival is quicker between reading and writing
-				a.faults.Hold = nil
-				a.set(t, rival)
-			}
-		}
-		err := a.client(t).Set(t.Context(), world())
-		var owned *provision.OwnedError
-		if !errors.As(err, &owned) || !strings.Contains(err.Error(), "cd34") {
-			t.Errorf("got %v", err)
-		}
-		fresh := newAccount()
-		fresh.set(t, rival)
-		if got, want := a.end(), fresh.end(); !reflect.DeepEqual(got, want) {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	})
 }
 
 // What somebody did to health checks is set right.
@@ -412,101 +303,6 @@ func TestPrivateZones(t *testing.T) {
 			t.Errorf("read %+v, %v", got, err)
 		}
 	})
-}
-
-func TestAZoneThatIsNotThere(t *testing.T) {
-	setAccount(t)
-	for _, tt := range []struct {
-		zones   []string
-		private bool
-		says    string
-	}{
-		{nil, false, "no public zone of that name; its zones are: none"},
-		{[]string{"example.org", "chat.example.com"}, false, "its zones are: chat.example.com (public, Z000000000002), example.org (public, Z000000000001)"},
-		{[]string{"example.com"}, true, "no private zone of that name; its zones are: example.com (public, Z000000000001)"},
-		{[]string{"example.com", "example.com"}, false, "the account has several: example.com (public, Z000000000001) and example.com (public, Z000000000002)"},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			faults := &fakecloud.Faults{}
-			a := &account{faults: faults, fake: fakecloud.NewRoute53(faults)}
-			for _, z := range tt.zones {
-				a.fake.AddZone(z, false)
-			}
-			n := world()
-			n.Private = tt.private
-			if err := a.client(t).Set(t.Context(), n); err == nil || !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("got %v, want %s", err, tt.says)
-			}
-		})
-	}
-}
-
-func TestWhoMayNot(t *testing.T) {
-	setAccount(t)
-	for _, tt := range []struct{ action, code, says string }{
-		{"ListHostedZonesByName", "AccessDenied", "route53:ListHostedZonesByName is not allowed"},
-		{"ChangeResourceRecordSets", "AccessDenied", "route53:ChangeResourceRecordSets is not allowed"},
-		{"CreateHealthCheck", "AccessDeniedException", "route53:CreateHealthCheck is not allowed"},
-		{"ListResourceRecordSets", "ExpiredToken", "no valid credentials"},
-		{"ListHostedZonesByName", "InvalidClientTokenId", "no valid credentials"},
-		{"ListHostedZonesByName", "SignatureDoesNotMatch", "no valid credentials"},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			a := newAccount()
-			a.fake.Deny = map[string]string{"route53:" + tt.action: tt.code}
-			err := a.client(t).Set(t.Context(), world())
-			var refused *provision.CredentialsError
-			if !errors.As(err, &refused) || refused.Code != tt.code || refused.Hint == "" || !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("%s: got %v", tt.code, err)
-			}
-		})
-	}
-	t.Setenv("AWS_ACCESS_KEY_ID", "")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
-	var refused *provision.CredentialsError
-	if err := newAccount().client(t).Set(t.Context(), world()); !errors.As(err, &refused) || refused.Action != "" || refused.Hint == "" {
-		t.Errorf("without credentials: got %v", err)
-	}
-}
-
-// What no name can be made of is refused before anything is asked.
-func TestNamesThatCannotBe(t *testing.T) {
-	setAccount(t)
-	for _, tt := range []struct {
-		change func(*provision.Name)
-		says   string
-	}{
-		{func(n *provision.Name) { n.Name = "chat.example.org" }, "is not in the zone example.com"},
-		{func(n *provision.Name) { n.Name = strings.Repeat("a.", 110) + "example.com" }, "at most 220 characters"},
-		{func(n *provision.Name) { n.Routing = "magic" }, `routing must be latency or geo, got "magic"`},
-		{func(n *provision.Name) { n.Service = "a b" }, "plain words"},
-		{func(n *provision.Name) { n.Records[1].ID = "lb-us-0" }, `two records have the id "lb-us-0"`},
-		{func(n *provision.Name) { n.Records[0].ID = "" }, "plain word"},
-		{func(n *provision.Name) { n.Records[0].Region = "static/basement" }, `record "lb-us-0": finding the region of AWS nearest to static/basement`},
-		{func(n *provision.Name) { n.Records[0].Address = netip.Addr{} }, "no address"},
-		{func(n *provision.Name) { n.Records[0].Check = "ftp://198.51.100.1/" }, "http or https URL"},
-		{func(n *provision.Name) { n.Records[0].Check += strings.Repeat("x", 250) }, "must fit 255 characters"},
-	} {
-		a, n := newAccount(), world()
-		tt.change(&n)
-		if err := a.client(t).Set(t.Context(), n); err == nil || !strings.Contains(err.Error(), tt.says) {
-			t.Errorf("got %v, want %s", err, tt.says)
-		}
-		if calls := a.faults.Actions(); len(calls) > 0 {
-			t.Errorf("%s: asked %v", tt.says, calls)
-		}
-	}
-}
-
-// A context that ended changes nothing.
-func TestAContextThatEnded(t *testing.T) {
-	setAccount(t)
-	a := newAccount()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := a.client(t).Set(ctx, world()); !errors.Is(err, context.Canceled) || len(a.end()) > 0 {
-		t.Errorf("got %v, and there is %q", err, a.end())
-	}
 }
 
 // The settings of AWS's own tools are honoured: another endpoint, and who is

@@ -99,7 +99,7 @@ func targetOf(r service.NameRecord) (target, error) {
 	return t, nil
 }
 
-// limits of a question over TCP, which holds a connection.
+// tcpTimeout bounds a question over TCP, which holds a connection.
 const tcpTimeout = 5 * time.Second
 
 // Run answers on UDP and TCP, and checks the records, until ctx ends. Errors are of
@@ -130,16 +130,16 @@ func (s *Server) serve(ctx context.Context, listener net.Listener, packets net.P
 	var wg sync.WaitGroup
 	ended := make(chan error, len(servers))
 	for _, server := range servers {
-		begun := make(chan struct{})
+		begun, over := make(chan struct{}), make(chan struct{})
 		server.NotifyStartedFunc = func() { close(begun) }
 		wg.Go(func() {
-			err := server.ActivateAndServe()
-			ended <- err
+			defer close(over)
+			ended <- server.ActivateAndServe()
 			cancel()
 		})
-		select {
+		select { // one that has not begun cannot be told to end
 		case <-begun:
-		case <-ctx.Done():
+		case <-over:
 		}
 	}
 	s.keepWatch(ctx)

@@ -334,6 +334,17 @@ func TestLongAnswers(t *testing.T) {
 	}
 }
 
+// A program that is told to end while it starts ends.
+func TestItEndsWhileItStarts(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 {
+		if err := newServer(t, nameServer(), &balancers{}).Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestAsk(t *testing.T) {
 	checks := &balancers{}
 	checks.set("eu0", "down")

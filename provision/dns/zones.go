@@ -1,0 +1,98 @@
+package dns
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/route53"
+)
+
+// zonesShown is how many zones an error lists.
+const zonesShown = 10
+
+// zone is a hosted zone.
+type zone struct {
+	id      string
+	name    string
+	private bool
+}
+
+// String names a zone for people.
+func (z zone) String() string {
+	kind := "public"
+	if z.private {
+		kind = "private"
+	}
+	return fmt.Sprintf("%s (%s, %s)", z.name, kind, z.id)
+}
+
+// find is the zones of a name, the public ones first; with private set, the one of
+// that kind. None is an error that says what the account has, and so are several
+// of which one was to be chosen.
+func (z *Route53) find(ctx context.Context, name string, private *bool) ([]zone, error) {
+	if _, err := z.auth.Retrieve(ctx); err != nil && ctx.Err() == nil {
+		return nil, noCredentials(err)
+	}
+	all, err := z.zones(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	found := slices.DeleteFunc(all, func(h zone) bool {
+		return h.name != name || private != nil && h.private != *private
+	})
+	slices.SortStableFunc(found, func(a, b zone) int { return cmp.Compare(fmt.Sprint(a.private), fmt.Sprint(b.private)) })
+	switch {
+	case len(found) == 0:
+		return nil, z.noZone(ctx, name, private)
+	case private != nil && len(found) > 1:
+		return nil, fmt.Errorf("finding the hosted zone %s: the account has several: %s and %s", name, found[0], found[1])
+	}
+	return found, nil
+}
+
+// zones lists hosted zones by name, from one on; from the first when it is empty.
+func (z *Route53) zones(ctx context.Context, from string) ([]zone, error) {
+	in := &route53.ListHostedZonesByNameInput{}
+	if from != "" {
+		in.DNSName = absolute(from)
+	}
+	out, err := z.api.ListHostedZonesByName(ctx, in)
+	if err != nil {
+		return nil, explain(err, "ListHostedZonesByName", "listing the hosted zones")
+	}
+	var zones []zone
+	for _, h := range out.HostedZones {
+		found := zone{id: strings.TrimPrefix(aws.ToString(h.Id), "/hostedzone/"), name: strings.TrimSuffix(aws.ToString(h.Name), ".")}
+		found.private = h.Config != nil && h.Config.PrivateZone
+		zones = append(zones, found)
+	}
+	return zones, nil
+}
+
+// noZone says that the account has no such zone, and which it has.
+func (z *Route53) noZone(ctx context.Context, name string, private *bool) error {
+	kind := ""
+	if private != nil {
+		kind = map[bool]string{true: "private ", false: "public "}[*private]
+	}
+	all, err := z.zones(ctx, "")
+	if err != nil {
+		return err
+	}
+	has := "none"
+	if len(all) > 0 {
+		var words []string
+		for _, h := range all[:min(len(all), zonesShown)] {
+			words = append(words, h.String())
+		}
+		has = strings.Join(words, ", ")
+		if len(all) > zonesShown {
+			has += ", ..."
+		}
+	}
+	return fmt.Errorf("finding the hosted zone %s: this account of AWS has no %szone of that name; its zones are: %s", name, kind, has)
+}
