@@ -40,15 +40,15 @@ func findAdmins(name string, urls []string) (service string, admins []*telemetry
 		return runningAdmins(name)
 	}
 	for _, u := range urls {
-		u = strings.TrimSpace(u)
-		if u == "" {
+		base := strings.TrimSpace(u)
+		if base == "" {
 			return "", nil, usage(fmt.Errorf("reading --admin: want a URL, got %q", u), "")
 		}
-		hc, err := adminHTTP(name, u)
+		hc, err := adminHTTP(name, base)
 		if err != nil {
 			return "", nil, err
 		}
-		admins = append(admins, telemetry.NewClient(u, hc))
+		admins = append(admins, telemetry.NewClient(base, hc))
 	}
 	return name, admins, nil
 }

@@ -57,8 +57,8 @@ func (o *Operator) now() time.Time {
 // Ensure makes a machine one of the service that runs d: it hands everything over to one
 // that is new, another deployment to one whose revision differs, and another
 // certificate to one whose own ends soon. Repeating it changes nothing. Errors include
-// ErrNoFingerprint, ErrNoAuthority, *identity.PinError, and net errors of a machine that cannot be
-// reached yet.
+// ErrNoFingerprint, ErrNoAuthority, *identity.PinError, and net errors of a machine
+// that cannot be reached yet.
 func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status, error) {
 	s, err := o.Status(ctx, m)
 	switch {
