@@ -62,7 +62,7 @@ func runDown(ctx context.Context, o *downOptions, out, talk io.Writer) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := svc.Lock()
+	unlock, err := svc.LockSoon(ctx)
 	if err != nil {
 		return err
 	}
