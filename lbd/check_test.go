@@ -99,7 +99,7 @@ func TestCoreConfig(t *testing.T) {
 	c, err := coreConfig(service.BalancerConfig{
 		Balancer: service.BalancerSpec{
 			Policy: "least-load", Push: "outstanding:9", Forward: &no, Tau: 3, QueueLimit: 5, MaxWait: time.Second,
-			Order: "dpa", TauN: 4 * time.Second, TauP: 3 * time.Second,
+			Order: "dpa", TauN: 4 * time.Second, TauP: 3 * time.Second, HoldDeferred: &no,
 		},
 		Models: []service.BalancerModel{
 			{Name: "a", SLO: map[service.Tier]service.SLO{
@@ -114,6 +114,9 @@ func TestCoreConfig(t *testing.T) {
 	if c.Policy.Name() != "least-load" || c.Push != (core.Push{Mode: core.PushOutstanding, N: 9}) || c.Forward || c.Tau != 3 || c.QueueLimit != 5 || c.MaxWait != time.Second {
 		t.Errorf("got %+v", c)
 	}
+	if c.Deferred != (core.DeferredRule{}) {
+		t.Errorf("deferred work is held: %+v", c.Deferred)
+	}
 	if c.Order != core.OrderDPA || c.TauN != 4*time.Second || c.TauP != 3*time.Second {
 		t.Errorf("order %s, tau_n %v, tau_p %v", c.Order, c.TauN, c.TauP)
 	}
@@ -125,7 +128,7 @@ func TestCoreConfig(t *testing.T) {
 		t.Errorf("defaults: %+v, %v", c, err)
 	}
 	// Both rooms state defaults: of the balancer section and of the core.
-	if d := core.DefaultConfig(c.Policy); c.Order != d.Order || c.TauN != d.TauN || c.TauP != d.TauP || c.ModelTargets != nil {
+	if d := core.DefaultConfig(c.Policy); c.Order != d.Order || c.Deferred != d.Deferred || c.TauN != d.TauN || c.TauP != d.TauP || c.ModelTargets != nil {
 		t.Errorf("order %s, tau_n %v, tau_p %v, targets %v; the core's own defaults are %s, %v, %v", c.Order, c.TauN, c.TauP, c.ModelTargets, d.Order, d.TauN, d.TauP)
 	}
 }

@@ -6,34 +6,33 @@ import (
 	"sync/atomic"
 
 	"skyserve/internal/store"
-	"skyserve/internal/telemetry"
 )
 
-// review is what the controller last made of the service's load. It stays when the
-// controller or the store goes.
-type review struct {
-	held atomic.Pointer[telemetry.Review]
+// latest is what the controller last kept under a key of the store. It stays when
+// the controller or the store goes.
+type latest[T any] struct {
+	held atomic.Pointer[T]
 }
 
-// newest is the review, nil before the first.
-func (r *review) newest() *telemetry.Review { return r.held.Load() }
+// newest is nil before the first.
+func (l *latest[T]) newest() *T { return l.held.Load() }
 
-// follow takes in every change of the service's review until there are no more. What
-// cannot be read is of another version: the one before stays.
-func (r *review) follow(service string, changes <-chan store.Change, log *slog.Logger) {
+// follow takes in every change of a key until there are no more. What cannot be
+// read is of another version: the one before stays.
+func (l *latest[T]) follow(key string, changes <-chan store.Change, log *slog.Logger) {
 	for c := range changes {
 		switch {
-		case c.Key != telemetry.ReviewKey(service):
+		case c.Key != key:
 			continue
 		case c.Deleted:
-			r.held.Store(nil)
+			l.held.Store(nil)
 			continue
 		}
-		next := new(telemetry.Review)
+		next := new(T)
 		if err := json.Unmarshal(c.Value, next); err != nil {
-			log.Warn("reading the controller's review", "revision", c.Revision, "err", err)
+			log.Warn("reading what the controller keeps", "key", key, "revision", c.Revision, "err", err)
 			continue
 		}
-		r.held.Store(next)
+		l.held.Store(next)
 	}
 }

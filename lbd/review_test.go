@@ -5,15 +5,16 @@ import (
 	"testing"
 
 	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
 )
 
 func TestTheNewestReviewIsHeld(t *testing.T) {
 	changes := make(chan store.Change)
-	var r review
+	var r latest[telemetry.Review]
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r.follow("chat", changes, slog.New(slog.DiscardHandler))
+		r.follow("review.chat", changes, slog.New(slog.DiscardHandler))
 	}()
 	if r.newest() != nil {
 		t.Error("a review before the first")

@@ -142,7 +142,8 @@ type balancer struct {
 	tracer   *trace.Tracer // nil = no traces
 	registry *prometheus.Registry
 	usage    *usage
-	review   review
+	review   latest[telemetry.Review]
+	scaling  latest[telemetry.Scaling]
 	api      *admin.API
 	store    *store.Store // the one that StoreURL names; nil = another or none
 	draining atomic.Bool
@@ -251,7 +252,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	b.metrics = newMetrics(b.registry, b.cert, b.member)
 	b.api = admin.New(admin.Options{
 		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, History: b.history, Usage: b.usage, Keys: b.namedKeys,
-		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
+		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})
 	return nil
@@ -332,7 +333,9 @@ func (b *balancer) run(ctx context.Context) error {
 	stored.Go(func() { b.history.run(storing) })
 	stored.Go(func() { b.usage.run(storing) })
 	if b.store != nil {
-		stored.Go(func() { b.review.follow(b.cfg.Service, b.store.Follow(storing, telemetry.ReviewPrefix), b.log) })
+		follow := func(prefix string) <-chan store.Change { return b.store.Follow(storing, prefix) }
+		stored.Go(func() { b.review.follow(telemetry.ReviewKey(b.cfg.Service), follow(telemetry.ReviewPrefix), b.log) })
+		stored.Go(func() { b.scaling.follow(telemetry.ScalingKey(b.cfg.Service), follow(telemetry.ScalingPrefix), b.log) })
 	}
 	if b.opts.Listening != nil {
 		b.opts.Listening(b.publicURL(), b.adminURL())

@@ -94,7 +94,7 @@ func (s *screen) note() []string {
 		return []string{s.theme.alarm.over(s.fit(text))}
 	}
 	notes := append([]segment{s.changeNote()}, s.planNotes()...)
-	line, _ := s.theme.segments(s.width, " "+s.theme.glyphs.separator+" ", append(notes, s.donationNote())...)
+	line, _ := s.theme.segments(s.width, " "+s.theme.glyphs.separator+" ", append(notes, s.donationNote(), s.eventNote())...)
 	if line == "" {
 		return nil
 	}
@@ -147,13 +147,22 @@ func (s *screen) planNotes() []segment {
 	return []segment{left, plan, peak}
 }
 
-// donationNote says how many replicas are lent.
+// eventNote says what the strategy did last.
+func (s *screen) eventNote() segment {
+	return segment{s.theme.text(strings.Join(s.snapshot.EventLines(s.snapshot.At.Location(), 1), "")), paint{}}
+}
+
+// donationNote says how many replicas are lent, and what that earns.
 func (s *screen) donationNote() segment {
 	n := len(s.snapshot.Donations)
 	if n == 0 {
 		return segment{}
 	}
-	return segment{plural(n, "replica") + " donated", s.theme.muted}
+	text := plural(n, "replica") + " donated"
+	if earns := s.snapshot.EarnsPerHour(); earns > 0 {
+		text += fmt.Sprintf(", $%.2f/h", earns)
+	}
+	return segment{text, s.theme.muted}
 }
 
 // balancerLine is one balancer of the region that is shown alone.

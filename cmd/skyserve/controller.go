@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/controller"
+	"skyserve/internal/controller/rollout"
 	"skyserve/internal/service"
 	"skyserve/provision/local"
 )
@@ -18,8 +19,10 @@ func newControllerCmd() *cobra.Command {
 		Short: "Run the controller of a service alone",
 		Long: `Run the controller of a service: it decides which balancer serves which replica,
 moves the replicas of a dead balancer to the nearest live one and back, plans
-every autoscale.every (and changes nothing by it), and serves the embedded store. 'skyserve up' runs one in the background and writes
-its configuration; traffic goes on while it is away.`,
+every autoscale.every, lets autoscale.strategy change the number of replicas
+between plans, and serves the embedded store. 'skyserve up' runs one in the
+background and writes its configuration; traffic goes on while it is away. Only
+one that 'skyserve up' started can change replicas.`,
 		Example: `  skyserve controller --config ~/.local/state/skyserve/services/chat/controller.yaml`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -31,7 +34,12 @@ its configuration; traffic goes on while it is away.`,
 				return usage(err, "")
 			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-			return controller.Run(cmd.Context(), c, log, rereadController(config, objectOf(cmd.Context()), log))
+			object := objectOf(cmd.Context())
+			options := []controller.Option{rereadController(config, object, log)}
+			if svc, ok := local.ServiceOf(config); ok && object != nil {
+				options = append(options, controller.ActedOn(rollout.NewActuator(svc)))
+			}
+			return controller.Run(cmd.Context(), c, log, options...)
 		},
 	}
 	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE`, YAML or JSON")

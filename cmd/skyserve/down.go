@@ -66,7 +66,7 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, talk io.Wri
 	if err != nil {
 		return err
 	}
-	unlock, err := svc.Lock()
+	unlock, err := svc.LockSoon(ctx)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"skyserve/plan"
 )
@@ -27,12 +28,12 @@ func (o *planOptions) checkApply() error {
 // carryOut makes the running service what a proposal says, and asks first where
 // that costs money.
 func (o *planOptions) carryOut(ctx context.Context, p plan.Proposal, in io.Reader) error {
-	svc, running, unlock, err := openRunning(o.target)
+	svc, running, unlock, err := openRunning(ctx, o.target)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	to, undone := running.Follow(p)
+	to, undone := running.Follow(p, time.Now())
 	if now, then := p.CostPerHour.Now, p.CostPerHour.Then; now != nil && then != nil && *then > *now && !o.yes {
 		if err := confirm(in, o.talk, fmt.Sprintf("Raise the cost of %s from $%.2f to $%.2f an hour?", svc.Name(), *now, *then)); err != nil {
 			return err

@@ -32,25 +32,28 @@ func newReplicaCmd() *cobra.Command {
 	var o replicaOptions
 	cmd := &cobra.Command{
 		Use:   "replica",
-		Short: "List, add, remove and drain replicas by hand",
-		Long: `List, add, remove and drain replicas of a running service by hand, within
-replicas.min and max of its service.yaml. What is decided is kept with the
-service: 'skyserve up' leaves it so, and 'skyserve plan --apply' decides anew.
+		Short: "List, add, remove, drain, donate and reclaim replicas by hand",
+		Long: `List, add, remove, drain, donate and reclaim replicas of a running service by
+hand, within replicas.min and max of its service.yaml. What is decided is kept
+with the service: 'skyserve up' leaves it so, 'skyserve plan --apply' decides anew,
+and an autoscale.strategy other than manual goes on from there.
 
 Replicas of local regions can be added and removed. Those of static regions are
-machines that service.yaml lists: they can be drained.
+machines that service.yaml lists: they can be drained, and donated.
 
 Exit codes: 0 done (again: no change), 1 failed, 2 usage or not allowed by
 service.yaml, 3 only a part was done, 130 interrupted.`,
 		Example: `  skyserve replica list
   skyserve replica add local/us
   skyserve replica drain us-1
-  skyserve replica remove us-1`,
+  skyserve replica remove us-1
+  skyserve replica donate us-1
+  skyserve replica reclaim us-1`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.PersistentFlags().StringVar(&o.service, "service", "", "`NAME` of the service (default: the only one there is)")
-	cmd.AddCommand(newReplicaListCmd(&o), newReplicaAddCmd(&o), newReplicaRemoveCmd(&o), newReplicaDrainCmd(&o))
+	cmd.AddCommand(newReplicaListCmd(&o), newReplicaAddCmd(&o), newReplicaRemoveCmd(&o), newReplicaDrainCmd(&o), newReplicaDonateCmd(&o), newReplicaReclaimCmd(&o))
 	return cmd
 }
 
@@ -86,45 +89,51 @@ func newReplicaAddCmd(o *replicaOptions) *cobra.Command {
 }
 
 func newReplicaRemoveCmd(o *replicaOptions) *cobra.Command {
-	return &cobra.Command{
+	return o.verb(&cobra.Command{
 		Use:     "remove ID",
 		Short:   "Drain a replica, then stop it",
 		Example: "  skyserve replica remove us-1",
-		Args:    argsBetween(1, 1, "ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.talk = cmd.ErrOrStderr()
-			return o.change(cmd.Context(), func(r *rollout.Running) (local.Wanted, error) {
-				if slices.Contains(r.Attached(), args[0]) {
-					return r.Wanted, fmt.Errorf("%s: %w", args[0], local.ErrNotLocal)
-				}
-				return r.Wanted.Without(r.Spec, args[0])
-			})
-		},
+	}, func(r *rollout.Running, id string) (local.Wanted, error) {
+		if slices.Contains(r.Attached(), id) {
+			return r.Wanted, fmt.Errorf("%s: %w", id, local.ErrNotLocal)
+		}
+		return r.Wanted.Without(r.Spec, id)
+	})
+}
+
+// verb makes a command that decides on one replica.
+func (o *replicaOptions) verb(cmd *cobra.Command, decide func(r *rollout.Running, id string) (local.Wanted, error)) *cobra.Command {
+	cmd.Args = argsBetween(1, 1, "ID")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		o.talk = cmd.ErrOrStderr()
+		return o.change(cmd.Context(), func(r *rollout.Running) (local.Wanted, error) { return decide(r, args[0]) })
 	}
+	return cmd
 }
 
 func newReplicaDrainCmd(o *replicaOptions) *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := o.verb(&cobra.Command{
 		Use:   "drain ID",
 		Short: "Let a replica finish what it has and send it nothing more",
 		Example: `  skyserve replica drain us-1
   skyserve replica drain us-1 --undo`,
-		Args: argsBetween(1, 1, "ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.talk = cmd.ErrOrStderr()
-			return o.change(cmd.Context(), func(r *rollout.Running) (local.Wanted, error) {
-				if !slices.Contains(append(r.Attached(), r.Wanted.IDs(r.Spec)...), args[0]) {
-					return r.Wanted, noReplica(args[0])
-				}
-				return r.Wanted.WithDrained(args[0], !o.undo), nil
-			})
-		},
-	}
+	}, func(r *rollout.Running, id string) (local.Wanted, error) {
+		if err := mustExist(r, id); err != nil {
+			return r.Wanted, err
+		}
+		return r.Wanted.WithDrained(id, !o.undo), nil
+	})
 	cmd.Flags().BoolVar(&o.undo, "undo", false, "send it requests again")
 	return cmd
 }
 
-func noReplica(id string) error { return fmt.Errorf("the service has no replica %q", id) }
+// mustExist fails where the service has no replica of that id.
+func mustExist(r *rollout.Running, id string) error {
+	if slices.Contains(append(r.Attached(), r.Wanted.IDs(r.Spec)...), id) {
+		return nil
+	}
+	return &local.NoReplicaError{ID: id}
+}
 
 // added is what is wanted with more replicas of a model in a region, which may be
 // called by its place alone.
@@ -144,12 +153,12 @@ func (o *replicaOptions) added(r *rollout.Running, name string) (local.Wanted, e
 		return r.Wanted, fmt.Errorf("--model: want one of the service's models, got %q", o.model)
 	}
 	region := r.Spec.Regions[at].Name
-	return r.Wanted.WithCount(r.Spec, m.Name, region, len(r.Wanted.Numbers(r.Spec, m.Name, region))+o.count)
+	return r.Wanted.WithCount(r.Spec, m.Name, region, len(r.Wanted.Serving(r.Wanted.IDsOf(r.Spec, m.Name, region)))+o.count)
 }
 
 // change carries a decision out.
 func (o *replicaOptions) change(ctx context.Context, decide func(*rollout.Running) (local.Wanted, error)) error {
-	svc, running, unlock, err := openRunning(o.service)
+	svc, running, unlock, err := openRunning(ctx, o.service)
 	if err != nil {
 		return err
 	}

@@ -25,11 +25,11 @@ type scaling struct {
 }
 
 // open takes the lock of a service and reads what is wanted of it.
-func openRunning(name string) (svc local.Service, running *rollout.Running, unlock func(), err error) {
+func openRunning(ctx context.Context, name string) (svc local.Service, running *rollout.Running, unlock func(), err error) {
 	if svc, err = findService(name); err != nil {
 		return svc, nil, nil, err
 	}
-	if unlock, err = svc.Lock(); err != nil {
+	if unlock, err = svc.LockSoon(ctx); err != nil {
 		return svc, nil, nil, err
 	}
 	if running, err = rollout.Open(svc); err != nil {

@@ -105,7 +105,7 @@ func writeStatus(w io.Writer, s *rollout.Status) error {
 	if s.Problem != "" {
 		fmt.Fprintf(w, "problem: %s\n", s.Problem)
 	}
-	for _, line := range []string{s.Peak, s.Plan, s.Left} {
+	for _, line := range append([]string{s.Peak, s.Plan, s.Left, s.Donations}, s.Events...) {
 		if line != "" {
 			fmt.Fprintln(w, line)
 		}

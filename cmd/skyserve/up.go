@@ -180,7 +180,7 @@ func (u *up) run(ctx context.Context, text []byte) error {
 // change makes the changes. It gives the service's lock back before anything is
 // waited for, so that `down` need not.
 func (u *up) change(ctx context.Context, svc local.Service, spec *service.Spec, text []byte) error {
-	unlock, err := svc.Lock()
+	unlock, err := svc.LockSoon(ctx)
 	if err != nil {
 		return err
 	}

@@ -47,8 +47,9 @@ type planner struct {
 	observe func(ctx context.Context, sinceMinute int64) (*Observed, error)
 	log     *slog.Logger
 	kick    chan struct{} // review soon: what stands has changed
+	force   *inForce
 
-	made  *Reviewed // the newest; nil before the first
+	made  *Reviewed // the newest; nil before the first, and while that of another controller holds
 	every time.Duration
 	next  time.Time        // when the next is due
 	shown telemetry.Review // what balancers are to show
@@ -56,34 +57,41 @@ type planner struct {
 	said  string           // the last error logged
 }
 
-// newPlanner makes a planner that asks the balancers of a configuration.
-func newPlanner(config service.ControllerConfig, st state, log *slog.Logger) *planner {
-	hc := telemetry.HTTPClient(config.AdminToken)
-	var admins []*telemetry.Client
-	for _, b := range config.Balancers {
-		admins = append(admins, telemetry.NewClient(b.Admin, hc))
-	}
+// newPlanner makes a planner that asks balancers through admins.
+func newPlanner(config service.ControllerConfig, admins []*telemetry.Client, st state, force *inForce, log *slog.Logger) *planner {
 	return &planner{
-		service: config.Service, state: st, log: log, kick: make(chan struct{}, 1),
+		service: config.Service, state: st, log: log, kick: make(chan struct{}, 1), force: force,
 		observe: func(ctx context.Context, since int64) (*Observed, error) { return Observe(ctx, admins, since, true) },
 	}
 }
 
-// again asks for a review soon.
+// again asks for a review soon. A plan that a strategy carries out holds for its
+// time: what the strategy changes is no reason for another.
 func (p *planner) again() {
+	if r := p.force.get(); r == nil || !paced(r.Strategy) {
+		nudge(p.kick)
+	}
+}
+
+// nudge makes whoever waits for kick go on.
+func nudge(kick chan struct{}) {
 	select {
-	case p.kick <- struct{}{}:
+	case kick <- struct{}{}:
 	default: // it is asked for already
 	}
 }
 
+// paced tells whether a strategy carries plans out by itself.
+func paced(strategy string) bool { return strategy != "" && strategy != service.StrategyManual }
+
 // run reviews and watches until ctx ends. Whatever fails is told and tried again.
 func (p *planner) run(ctx context.Context, l lease) {
 	p.next = time.Time{} // another controller may have planned meanwhile, of other counts
+	p.tell(p.adopt(ctx))
 	for {
 		p.tell(p.turn(ctx, l))
 		wait := min(watchEvery, max(time.Until(p.next), 0))
-		if p.made == nil {
+		if p.next.IsZero() {
 			wait = firstLook
 		}
 		timer := time.NewTimer(wait)
@@ -97,6 +105,28 @@ func (p *planner) run(ctx context.Context, l lease) {
 		case <-timer.C:
 		}
 	}
+}
+
+// adopt goes on with a plan in the store that a strategy is carrying out and whose
+// time is not over, whichever controller made it.
+func (p *planner) adopt(ctx context.Context) error {
+	data, _, err := p.state.Get(ctx, telemetry.ReviewKey(p.service))
+	if isGone(err) {
+		return nil
+	}
+	var r telemetry.Review
+	if err == nil {
+		err = json.Unmarshal(data, &r)
+	}
+	if err != nil {
+		return fmt.Errorf("reading the plan in force: %w", err)
+	}
+	if !paced(r.Strategy) || !time.Now().Before(r.Until) {
+		return nil
+	}
+	p.shown, p.owed, p.made, p.next = r, false, nil, r.Until
+	p.force.set(r)
+	return nil
 }
 
 // tell logs an error once for as long as it stays the same.
@@ -163,7 +193,10 @@ func (p *planner) review(ctx context.Context, l lease, now time.Time) error {
 	// there is twice as much of it.
 	p.made, p.next = made, now.Add(min(p.every, max(watchEvery, time.Duration(h.Minutes)*time.Minute)))
 	p.log.Info("reviewed", "status", made.Proposal.Status, "changes", made.Proposal.Changed(), "solve_ms", made.Proposal.SolveMillis)
-	return p.publish(ctx, l, made.summary())
+	summary := made.summary()
+	summary.Strategy, summary.From, summary.Until = o.Spec.Autoscale.Strategy, now.UTC(), p.next.UTC()
+	p.force.set(summary)
+	return p.publish(ctx, l, summary)
 }
 
 // compute makes a review apart from ctx: a forecast cannot be cut short, so when ctx
@@ -174,7 +207,7 @@ func (p *planner) compute(ctx context.Context, o *Observed, h *telemetry.History
 		err  error
 	}
 	options := ReviewOptions{
-		Horizon: max(time.Hour, p.every), Notes: o.Notes, Interrupt: func() bool { return ctx.Err() != nil },
+		Horizon: max(time.Hour, p.every), Notes: o.Notes, RTT: o.RTT, Interrupt: func() bool { return ctx.Err() != nil },
 	}
 	done := make(chan outcome, 1)
 	go func() {
@@ -220,31 +253,11 @@ func (p *planner) watch(ctx context.Context, l lease, now time.Time) error {
 	return p.publish(ctx, l, next)
 }
 
-// publish keeps a review in the store, where balancers hear of it; not over that of
-// a controller that took over.
+// publish keeps a review in the store, where balancers hear of it.
 func (p *planner) publish(ctx context.Context, l lease, r telemetry.Review) error {
 	r.Token = l.Token()
 	p.shown, p.owed = r, true
-	if !l.Valid() {
-		return errLeaseLost
-	}
-	data, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("publishing the review: %w", err)
-	}
-	key := telemetry.ReviewKey(p.service)
-	old, revision, err := p.state.Get(ctx, key)
-	switch {
-	case isGone(err):
-		_, err = p.state.Create(ctx, key, data)
-	case err == nil:
-		var held telemetry.Review
-		if json.Unmarshal(old, &held) == nil && held.Token > r.Token {
-			return errLeaseLost
-		}
-		_, err = p.state.CompareAndSwap(ctx, key, data, revision)
-	}
-	if err != nil {
+	if err := keep(ctx, l, p.state, telemetry.ReviewKey(p.service), r); err != nil {
 		return fmt.Errorf("publishing the review: %w", err)
 	}
 	p.owed = false
@@ -258,7 +271,7 @@ func emptyPlan(at time.Time) *telemetry.PlanSummary {
 
 // summary is a review as it is published.
 func (v *Reviewed) summary() telemetry.Review {
-	out := telemetry.Review{Forecast: []telemetry.LoadForecast{}, Plan: emptyPlan(*v.Proposal.At)}
+	out := telemetry.Review{Forecast: []telemetry.LoadForecast{}, Plan: emptyPlan(*v.Proposal.At), Targets: v.targets()}
 	for _, l := range v.Loads {
 		out.Forecast = append(out.Forecast, l.summary())
 	}

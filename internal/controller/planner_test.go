@@ -44,7 +44,7 @@ func newPlannerWorld(t *testing.T) *plannerWorld {
 		t.Fatal(err)
 	}
 	w := &plannerWorld{t: t, state: &fakeState{}, lease: &fakeLease{}, observed: spec}
-	w.planner = &planner{service: "chat", state: w.state, log: slog.New(slog.DiscardHandler), kick: make(chan struct{}, 1), observe: w.look}
+	w.planner = &planner{service: "chat", state: w.state, log: slog.New(slog.DiscardHandler), kick: make(chan struct{}, 1), force: new(inForce), observe: w.look}
 	return w
 }
 
@@ -282,4 +282,58 @@ func TestChangedReplicasAreReviewedSoon(t *testing.T) {
 			t.Errorf("reviewed %s after the last change", r.Plan.At.Sub(asked))
 		}
 	})
+}
+
+// A plan that a strategy carries out holds for its time: neither what the strategy
+// changes nor a controller that takes over makes another.
+func TestAPlanThatIsCarriedOutHoldsForItsTime(t *testing.T) {
+	testPlanner(t, func(w *plannerWorld) {
+		w.set(func() {
+			w.perMin = 60_000
+			paced := *w.observed
+			paced.Autoscale.Strategy = "lt-ua"
+			w.observed = &paced
+		})
+		w.pass(4 * time.Hour)
+		plan := w.published()
+		if plan.Strategy != "lt-ua" || plan.Until.Sub(plan.From) != time.Hour || len(plan.Targets) != 1 {
+			t.Fatalf("got %+v", plan)
+		}
+		if g := plan.Targets[0]; g.Count < 1 || g.ReplicaTPS != 1000 || g.PeakTPS < 900 || g.Region != "local/us" {
+			t.Errorf("got %+v", g)
+		}
+		w.again()
+		next := newPlannerWorld(t)
+		next.state = w.state
+		next.planner.state, next.observed, next.perMin = w.state, w.observed, 60_000
+		ctx, end := context.WithCancel(w.t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { next.run(ctx, next.lease) })
+		time.Sleep(time.Until(plan.Until) - time.Minute)
+		if r := w.published(); !r.From.Equal(plan.From) {
+			t.Errorf("it was planned anew before its time: %s, not %s", r.From, plan.From)
+		}
+		if r := next.force.get(); r == nil || !r.From.Equal(plan.From) {
+			t.Errorf("whoever took over does not know the plan: %+v", r)
+		}
+		end()
+		wg.Wait()
+	})
+}
+
+// A plan that is much older than its time is none.
+func TestAnOldPlanIsNoTarget(t *testing.T) {
+	from := time.Unix(1_800_000_000, 0)
+	r := &telemetry.Review{
+		From: from, Until: from.Add(time.Hour), Targets: []telemetry.Target{{Model: "m", Region: "local/us", Count: 3, ReplicaTPS: 1000, PeakTPS: 2500}},
+		Forecast: []telemetry.LoadForecast{{Model: "m", Region: "local/us", StepSeconds: 300, MeanTPS: []float64{1, 2}}},
+	}
+	base := from.Add(-time.Minute)
+	got := targetsAt(r, from.Add(119*time.Minute), base)[place{"m", "local/us"}]
+	if got == nil || got.Count != 3 || got.From != time.Minute || got.Until != 61*time.Minute || got.CourseStep != 5*time.Minute || len(got.Course) != 2 {
+		t.Errorf("got %+v", got)
+	}
+	if got := targetsAt(r, from.Add(121*time.Minute), base); len(got) != 0 {
+		t.Errorf("got %+v", got)
+	}
 }

@@ -14,6 +14,7 @@ import (
 type options struct {
 	read     func() (service.ControllerConfig, error)
 	reloaded func(revision string)
+	actuator Actuator
 }
 
 // Option tells Run more than the configuration.
@@ -41,6 +42,9 @@ func (c *Controller) takeUp() {
 	c.log.Info("configuration taken up", "replicas", len(next.Replicas))
 	if c.planner != nil {
 		c.planner.again()
+	}
+	if c.scaler != nil {
+		c.scaler.soon()
 	}
 }
 

@@ -68,7 +68,7 @@ func (r *review) counts(counts []Count) {
 		return out
 	}
 	r.p.N, r.donated = grid(), grid()
-	var total int
+	var total, donated int
 	for _, c := range counts {
 		i, j := r.modelIndex(c.Model), r.regionIndex(c.Region)
 		var columns []int
@@ -81,7 +81,10 @@ func (r *review) counts(counts []Count) {
 		}
 		r.stand(i, j, columns, c.Replicas)
 		r.donated[i][j][columns[len(columns)-1]] += c.Donated
-		total += c.Replicas
+		total, donated = total+c.Replicas, donated+c.Donated
+	}
+	if price := r.spec.Autoscale.DonatePrice; donated > 0 && price > 0 {
+		r.assume("%d donated replicas earn $%.2f an hour, which the cost leaves out", donated, price*float64(donated))
 	}
 	if total == 0 {
 		r.assume("no replica stands now: every one is counted as new")

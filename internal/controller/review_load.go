@@ -59,6 +59,7 @@ func (r *review) load(h *telemetry.History) error {
 		return fmt.Errorf("the history ends %d minutes before %s: too long ago to forecast from", gap, r.at.Format(time.RFC3339))
 	}
 	r.hitRates(past)
+	r.egress()
 	return r.forecastAll(f, r.traffic(past, int(gap)))
 }
 

@@ -22,6 +22,10 @@ type Observed struct {
 	Notes  []string
 	// RTT is what the balancers measured between their regions.
 	RTT map[Pair]time.Duration
+	// Snapshot has every replica once, as the balancer with the newest report of it
+	// knows it; Silent is how many balancers did not answer.
+	Snapshot *telemetry.Snapshot
+	Silent   int
 }
 
 // Observe asks a service's balancers, by the base URLs of their admin APIs, for
@@ -52,7 +56,8 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 	if len(failures) > 0 {
 		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers do not answer: their replicas are counted as the others last heard", len(failures), len(admins)))
 	}
-	o.Counts = CountReplicas(freshest(snapshots))
+	o.Snapshot, o.Silent = freshest(snapshots), len(failures)
+	o.Counts = CountReplicas(o.Snapshot)
 	o.RTT = roundTrips(snapshots)
 	if history {
 		o.read(ctx, live, sinceMinute)

@@ -336,6 +336,16 @@ func TestCountReplicas(t *testing.T) {
 }
 
 // What was lent comes back before anything new is started.
+func TestReviewSaysWhatDonationsEarn(t *testing.T) {
+	counts := standing(1, 1)
+	counts[0].Donated = 2
+	yaml := strings.Replace(reviewYAML, "donate: true", "donate: true, donate_price: 0.3", 1)
+	p := reviewed(t, yaml, counts, past(t, 300, 600, 0, 0), ReviewOptions{})
+	if !slices.Contains(p.Assumed, "2 donated replicas earn $0.60 an hour, which the cost leaves out") {
+		t.Errorf("got %q", p.Assumed)
+	}
+}
+
 func TestReviewReclaims(t *testing.T) {
 	counts := standing(1, 1)
 	counts[0].Donated = 1
@@ -346,5 +356,37 @@ func TestReviewReclaims(t *testing.T) {
 	p = reviewed(t, reviewYAML, standing(4, 1), past(t, 300, 1, 1, 0), ReviewOptions{})
 	if c := p.Changes[0]; c.Delta != -3 || c.Donate != 3 {
 		t.Fatalf("%+v", c)
+	}
+}
+
+// What leaves a region is weighed against replicas where the load is.
+func TestReviewWeighsEgress(t *testing.T) {
+	dear := strings.ReplaceAll(reviewYAML, "replicas: {min: 1, max: 8}", "replicas: {min: 1, max: 8}\n    egress_per_gb: 100")
+	h := past(t, 120, 7000, 100, 0) // eu has room for 1400 of us
+	near, err := Review(parseSpec(t, dear), nil, h, reviewAt, ReviewOptions{Epsilon: 0.1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := Review(parseSpec(t, reviewYAML), nil, h, reviewAt, ReviewOptions{Epsilon: 0.1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if far.Problem.Egress != nil {
+		t.Errorf("no price is stated: got %v", far.Problem.Egress)
+	}
+	if got := near.Problem.Egress; len(got) != 2 || math.Abs(got[0]-0.4) > 1e-12 {
+		t.Fatalf("a million tokens of 4 bytes at $100 a GB: got %v", got)
+	}
+	sent := func(p plan.Proposal) (sum float64) {
+		for _, c := range p.Changes {
+			sum += c.SentTPS
+		}
+		return sum
+	}
+	if dear, free := sent(near.Proposal), sent(far.Proposal); dear != 0 || free != 1000 {
+		t.Errorf("%g tokens a second are sent where that is dear, %g where it is free", dear, free)
+	}
+	if !slices.ContainsFunc(near.Proposal.Assumed, func(s string) bool { return strings.Contains(s, "local/us: $100 a GB that leaves it") }) {
+		t.Errorf("got %q", near.Proposal.Assumed)
 	}
 }

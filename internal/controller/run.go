@@ -86,7 +86,15 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	for _, o := range more {
 		o(&c.options)
 	}
-	c.planner = newPlanner(config, st, log)
+	var admins []*telemetry.Client
+	for _, b := range config.Balancers {
+		admins = append(admins, telemetry.NewClient(b.Admin, hc))
+	}
+	force := new(inForce)
+	c.planner = newPlanner(config, admins, st, force, log)
+	if c.options.actuator != nil {
+		c.scaler = newScaler(config, admins, st, c.options.actuator, force, log)
+	}
 	return c.serve(ctx, ln)
 }
 

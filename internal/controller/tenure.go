@@ -56,6 +56,7 @@ type Controller struct {
 	current   Assignment
 	log       *slog.Logger
 	planner   *planner // nil = nothing is planned
+	scaler    *scaler  // nil = nothing is scaled
 	options   options
 
 	mu      sync.Mutex                // guards what follows
@@ -98,8 +99,8 @@ func (c *Controller) run(ctx context.Context) {
 	}
 }
 
-// act controls and plans until the lease or ctx ends. Planning never keeps a round
-// waiting, and ends with the tenure.
+// act controls, plans and scales until the lease or ctx ends. Neither planning nor
+// scaling keeps a round waiting, and both end with the tenure.
 func (c *Controller) act(ctx context.Context, l lease) error {
 	ctx, end := context.WithCancel(ctx)
 	var planning sync.WaitGroup
@@ -107,6 +108,9 @@ func (c *Controller) act(ctx context.Context, l lease) error {
 	defer end()
 	if c.planner != nil {
 		planning.Go(func() { c.planner.run(ctx, l) })
+	}
+	if c.scaler != nil {
+		planning.Go(func() { c.scaler.run(ctx, l) })
 	}
 	return c.tenure(ctx, l)
 }

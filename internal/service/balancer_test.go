@@ -21,7 +21,7 @@ func TestReconfigured(t *testing.T) {
 		"policy": {to: func(c *service.BalancerConfig) { c.Balancer.Policy = "cost" }},
 		"bounds": {to: func(c *service.BalancerConfig) { c.Balancer.QueueLimit, c.Balancer.MaxWait = 3, time.Second }},
 		"failures": {to: func(c *service.BalancerConfig) {
-			c.Balancer.MaxTries, c.Balancer.RetryPercent, c.Balancer.EjectAfter, c.Balancer.EjectTime, c.Balancer.Continue = 2, 3, 4, time.Second, &forward
+			c.Balancer.MaxTries, c.Balancer.RetryPercent, c.Balancer.EjectAfter, c.Balancer.EjectTime, c.Balancer.Continue, c.Balancer.HoldDeferred = 2, 3, 4, time.Second, &forward, &forward
 		}},
 		"forward":    {to: func(c *service.BalancerConfig) { c.Balancer.Forward = &forward }},
 		"models":     {to: func(c *service.BalancerConfig) { c.Models = []service.BalancerModel{{Name: "m"}} }},

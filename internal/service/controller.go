@@ -56,3 +56,26 @@ type ControlledReplica struct {
 	// Home is the id of that balancer.
 	Home string `yaml:"home" json:"home"`
 }
+
+// Donation is for how long a replica is lent to the spot pool.
+type Donation struct {
+	Since time.Time `json:"since"`
+	// Until is when it is removed, unless it was taken back before; zero = never. One
+	// whose Until is its Since is not lent: it is removed once it is empty.
+	Until time.Time `json:"until,omitzero"`
+}
+
+// String says for how long the replica is lent.
+func (d Donation) String() string {
+	text := "lent since " + d.Since.UTC().Format(time.RFC3339)
+	if !d.Until.IsZero() && !d.Leaving() {
+		text += ", is removed at " + d.Until.UTC().Format(time.RFC3339) + " unless it is needed before"
+	}
+	return text
+}
+
+// Leaving tells whether the replica is only emptied before it is removed.
+func (d Donation) Leaving() bool { return !d.Until.IsZero() && !d.Until.After(d.Since) }
+
+// Over tells whether the replica is to be removed by now.
+func (d Donation) Over(now time.Time) bool { return !d.Until.IsZero() && !d.Until.After(now) }

@@ -34,6 +34,7 @@ var defaults = map[string]preset{
 	"BalancerSpec.tau_n":       {5 * time.Second, "a client that missed its target by five of them is still there, by more it is leaving"},
 	"BalancerSpec.tau_p":       {time.Second, "the whole target of IW-F, so that such a request is urgent from its arrival on"},
 
+	"BalancerSpec.hold_deferred": {true, "batch work uses spare capacity and asks for none (SageServe 6.2)"},
 	"BalancerSpec.max_tries":     {5, "four replicas that fail one after the other are a fleet that fails"},
 	"BalancerSpec.retry_percent": {20, "what an outage may add to the load of what is left"},
 	"BalancerSpec.eject_after":   {5, "one failure is bad luck, five in a row are not"},
@@ -46,6 +47,8 @@ var defaults = map[string]preset{
 	"Autoscale.strategy": {"manual", "nothing that costs money changes unless asked"},
 	"Autoscale.forecast": {"auto", "which forecaster fits depends on the traffic"},
 	"Autoscale.every":    {time.Hour, "forecast and optimisation run each hour in SageServe"},
+
+	"Autoscale.donate_for": {time.Hour, "until the next plan: then a whole hour went by in which it was not needed"},
 
 	"LocalHosts.port": {8001, "next to 8000, which engines use"},
 }

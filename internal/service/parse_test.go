@@ -54,9 +54,9 @@ func TestDefaults(t *testing.T) {
 		Balancer: BalancerSpec{
 			Policy: "cost", Push: "pending", Order: "fcfs", Forward: &forward,
 			Tau: 10, QueueLimit: 4096, MaxWait: 60 * time.Second, TauN: 5 * time.Second, TauP: time.Second,
-			MaxTries: 5, RetryPercent: 20, EjectAfter: 5, EjectTime: 5 * time.Second, Continue: &forward,
+			MaxTries: 5, RetryPercent: 20, EjectAfter: 5, EjectTime: 5 * time.Second, Continue: &forward, HoldDeferred: &forward,
 		},
-		Autoscale:  Autoscale{Strategy: "manual", Forecast: "auto", Every: time.Hour},
+		Autoscale:  Autoscale{Strategy: "manual", Forecast: "auto", Every: time.Hour, DonateFor: time.Hour},
 		LocalHosts: LocalHosts{Port: 8001},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -286,7 +286,7 @@ func TestCheckWord(t *testing.T) {
 		{"BalancerSpec.policy", "skylb", ""},
 		{"BalancerSpec.policy", "cost", ""},
 		{"BalancerSpec.policy", "bf-io", ""},
-		{"Autoscale.strategy", "chiron", `is not built yet in this version, got "chiron"; available: manual`},
+		{"Autoscale.strategy", "chiron", `is not built yet in this version, got "chiron"; available: manual, reactive, lt-i, lt-u, lt-ua, auto`},
 		{"BalancerSpec.policy", "skylib", `did you mean "skylb"?`},
 		{"BalancerSpec.tau", "anything", ""},
 	} {

@@ -20,6 +20,9 @@ func genSpec(t *rapid.T) *Spec {
 			Forecast: rapid.SampledFrom(BuiltForecasts()).Draw(t, "forecast"),
 			Every:    genDuration(t, time.Minute, 24*time.Hour),
 			Donate:   rapid.Bool().Draw(t, "donate"),
+
+			DonateFor:   genDuration(t, time.Second, 30*24*time.Hour),
+			DonatePrice: float64(rapid.IntRange(0, 400).Draw(t, "donate price")) / 100,
 		},
 		LocalHosts: LocalHosts{Port: rapid.IntRange(1, 65535-localPorts).Draw(t, "port")},
 	}
@@ -97,7 +100,7 @@ func genBalancer(t *rapid.T) BalancerSpec {
 		MaxWait:    genDuration(t, time.Millisecond, 24*time.Hour),
 		MaxTries:   rapid.IntRange(1, 20).Draw(t, "tries"), RetryPercent: rapid.IntRange(1, 1000).Draw(t, "retries"),
 		EjectAfter: rapid.IntRange(1, 1_000_000).Draw(t, "eject after"), EjectTime: genDuration(t, 100*time.Millisecond, time.Hour),
-		Continue: &forward,
+		Continue: &forward, HoldDeferred: &forward,
 	}
 	if rapid.Bool().Draw(t, "secured") {
 		b.Auth, b.TLS = &Auth{KeysFrom: "file:/etc/keys, and: more"}, &TLS{Cert: "a b.pem", Key: "#k.pem"}

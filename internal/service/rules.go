@@ -139,6 +139,7 @@ var rules = map[string]rule{
 	"RegionSpec.on_demand_base": {text: "How many replicas are on demand whatever the order says.", limit: from(0, maxReplicas)},
 	"RegionSpec.reserved":       {text: "Commitments that are already paid for."},
 	"RegionSpec.public":         {text: "local and static only: where others reach the region's balancers, one URL a balancer; for dns.", unique: true, form: formPublic},
+	"RegionSpec.egress_per_gb":  {text: "What a GB that leaves the region costs, in USD; a plan weighs it against replicas where the load is.", limit: from(0, 100)},
 	"RegionSpec.endpoints":      {text: "static only: the base URLs of the machines that are already there.", unique: true, form: formEndpoint},
 
 	"Reservation.type":  {text: "The instance type that is committed.", required: true, form: formInstance},
@@ -157,6 +158,7 @@ var rules = map[string]rule{
 	"BalancerSpec.tau_n":       {text: "dpa only: how long after its target a request goes before all others (SageServe 6.5).", limit: between(time.Millisecond, 24*time.Hour)},
 	"BalancerSpec.tau_p":       {text: "dpa only: how long before its target a request is urgent (SageServe 6.5).", limit: between(time.Millisecond, 24*time.Hour)},
 
+	"BalancerSpec.hold_deferred": {text: "Whether NIW requests wait apart until less than 60 % of the KV memory of their model's replicas is used, for 10 of the 24 hours until they are due."},
 	"BalancerSpec.max_tries":     {text: "How often one request is sent in all, to one replica after another.", limit: from(1, 20)},
 	"BalancerSpec.retry_percent": {text: "How many requests are sent again when much fails, of a hundred that arrive; 512 more are in stock.", limit: from(1, 1000)},
 	"BalancerSpec.eject_after":   {text: "After how many failures in a row a replica is left out for a while; at most half of a model's are.", limit: from(1, 1_000_000)},
@@ -194,11 +196,13 @@ var rules = map[string]rule{
 	"DNSClient.region":  {text: "The region of the service that the network is in or next to.", form: formRegion},
 	"DNSClient.rtt":     {text: "The round trip from the network to regions of the service, as local/us: 20ms.", keys: formRegion, limit: between(0, 10*time.Second)},
 
-	"Autoscale.strategy": {text: "Who changes the number of replicas between plans; manual = nobody but you."},
-	"Autoscale.forecast": {text: "How the load to come is forecast; auto lets plan choose."},
-	"Autoscale.every":    {text: "How often a plan is made.", limit: between(time.Minute, 24*time.Hour)},
-	"Autoscale.donate":   {text: "Whether plans may lend idle replicas to the spot pool."},
-	"Autoscale.max_rtt":  {text: "The longest round trip over which a plan lets one region serve another's load; left out = any.", limit: between(time.Millisecond, 10*time.Second)},
+	"Autoscale.strategy":     {text: "What changes the number of replicas between plans: manual = nobody but you; reactive (by memory alone), lt-i (to the plan at once), lt-u (to the plan as memory asks for it), lt-ua (and beyond it where the load left its forecast) or auto (by the load, ahead of it by the forecast)."},
+	"Autoscale.forecast":     {text: "How the load to come is forecast; auto lets plan choose."},
+	"Autoscale.every":        {text: "How often a plan is made.", limit: between(time.Minute, 24*time.Hour)},
+	"Autoscale.donate":       {text: "Whether a replica that is not needed is lent to the spot pool before it is removed."},
+	"Autoscale.donate_for":   {text: "How long a donated replica is kept before it is removed, unless it is taken back; in a static region it stays.", limit: between(time.Second, 30*24*time.Hour)},
+	"Autoscale.donate_price": {text: "What an hour of a donated replica earns, in USD; left out = nothing.", limit: from(0, 10_000)},
+	"Autoscale.max_rtt":      {text: "The longest round trip over which a plan lets one region serve another's load; left out = any.", limit: between(time.Millisecond, 10*time.Second)},
 
 	"StoreSpec.url": {text: "An existing NATS server; left out = embedded.", form: formStore},
 

@@ -81,7 +81,7 @@ balancer:
   auth: {keys_from: env:SKYSERVE_KEYS}
   tls: {cert: cert.pem, key: key.pem}
 dns: {provider: route53, name: chat.example.com, zone: example.com, routing: latency}
-autoscale: {strategy: manual, forecast: auto, every: 1h, donate: true}
+autoscale: {strategy: lt-ua, forecast: auto, every: 1h, donate: true, donate_for: 30m, donate_price: 0.3}
 store: {}
 `
 
@@ -199,7 +199,8 @@ func TestSchemaAgrees(t *testing.T) {
 		{"dns: {provider: embedded, name: a.b.c, private: true}", false},
 		{"dns: {provider: embedded, name: a.b.c, clients: [{region: local/us}]}", false},
 		{"autoscale: {strategy: manual, every: 30m}", true},
-		{"autoscale: {strategy: lt-ua}", false},
+		{"autoscale: {strategy: lt-ua}", true},
+		{"autoscale: {strategy: chiron}", false},
 		{"autoscale: {donate: 1}", false},
 		{"store: {url: 'nats://h:4222'}", true},
 		{"store: {url: 'http://h'}", false},

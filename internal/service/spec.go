@@ -106,6 +106,8 @@ type RegionSpec struct {
 	Capacity     []CapacityType `yaml:"capacity,omitempty" json:"capacity,omitempty"`
 	OnDemandBase int            `yaml:"on_demand_base,omitempty" json:"on_demand_base,omitempty"`
 	Reserved     []Reservation  `yaml:"reserved,omitempty" json:"reserved,omitempty"`
+	// EgressPerGB is what a GB that leaves the region costs, in USD.
+	EgressPerGB float64 `yaml:"egress_per_gb,omitempty" json:"egress_per_gb,omitempty"`
 	// Endpoints are the machines of a static region, as base URLs.
 	Endpoints []string `yaml:"endpoints,omitempty" json:"endpoints,omitempty"`
 	// Public are the base URLs at which others reach the balancers of a local or
@@ -149,6 +151,9 @@ type BalancerSpec struct {
 	// to it a request is urgent.
 	TauN time.Duration `yaml:"tau_n,omitempty" json:"tau_n,omitempty"`
 	TauP time.Duration `yaml:"tau_p,omitempty" json:"tau_p,omitempty"`
+	// HoldDeferred lets NIW requests wait apart until KV memory has room (SageServe
+	// 6.2); default true.
+	HoldDeferred *bool `yaml:"hold_deferred,omitempty" json:"hold_deferred"`
 	// MaxTries bounds how often one request is sent in all. RetryPercent bounds how
 	// many are sent again when much fails: of a hundred that arrive.
 	MaxTries     int `yaml:"max_tries,omitempty" json:"max_tries,omitempty"`
@@ -223,6 +228,11 @@ type Autoscale struct {
 	Forecast string        `yaml:"forecast,omitempty" json:"forecast"`
 	Every    time.Duration `yaml:"every,omitempty" json:"every"`
 	Donate   bool          `yaml:"donate,omitempty" json:"donate"`
+	// DonateFor is how long a donated replica is kept before it is removed, unless it
+	// is taken back.
+	DonateFor time.Duration `yaml:"donate_for,omitempty" json:"donate_for"`
+	// DonatePrice is what an hour of a donated replica earns, in USD.
+	DonatePrice float64 `yaml:"donate_price,omitempty" json:"donate_price,omitempty"`
 	// MaxRTT is how far a plan may send load; 0 = anywhere.
 	MaxRTT time.Duration `yaml:"max_rtt,omitempty" json:"max_rtt,omitempty"`
 }

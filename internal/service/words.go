@@ -18,6 +18,10 @@ type WordList struct {
 	Planned []string
 }
 
+// StrategyManual is the word for no scaling strategy: only people and plan --apply
+// change the number of replicas.
+const StrategyManual = "manual"
+
 // All is every word, built or planned.
 func (w WordList) All() []string { return slices.Concat(w.Built, w.Planned) }
 
@@ -30,8 +34,8 @@ var wordLists = []WordList{
 	{Key: "BalancerSpec.order", Built: []string{"fcfs", "edf", "pf", "dpa"}},
 	{
 		Key:     "Autoscale.strategy",
-		Built:   []string{"manual"},
-		Planned: []string{"lt-i", "lt-u", "lt-ua", "reactive", "chiron"},
+		Built:   []string{StrategyManual, "reactive", "lt-i", "lt-u", "lt-ua", "auto"},
+		Planned: []string{"chiron"},
 	},
 	{
 		Key:   "Autoscale.forecast",

@@ -16,6 +16,23 @@ type Review struct {
 	Token    uint64         `json:"token"`
 	Forecast []LoadForecast `json:"forecast"`
 	Plan     *PlanSummary   `json:"plan"`
+	// Strategy is the word of autoscale.strategy that carries the plan out; From and
+	// Until bound the time that Targets are for.
+	Strategy string    `json:"strategy"`
+	From     time.Time `json:"from"`
+	Until    time.Time `json:"until"`
+	Targets  []Target  `json:"targets"`
+}
+
+// Target is what a plan wants of one model in one region.
+type Target struct {
+	Model  string         `json:"model"`
+	Region service.Region `json:"region"`
+	Count  int            `json:"count"`
+	// ReplicaTPS is what one replica carries, PeakTPS the load that was planned for:
+	// uncached prompt tokens a second.
+	ReplicaTPS float64 `json:"replica_tps"`
+	PeakTPS    float64 `json:"peak_tps"`
 }
 
 // ReviewPrefix begins the keys of reviews in the store.

@@ -17,6 +17,10 @@ type Snapshot struct {
 	Forecast  []LoadForecast   `json:"forecast"`
 	Donations []Donation       `json:"donations"`
 	Plan      *PlanSummary     `json:"plan"`
+	// Strategy is what changes the number of replicas between plans, by its word in
+	// service.yaml; empty until the controller told. Events are what it did.
+	Strategy string         `json:"strategy"`
+	Events   []ScalingEvent `json:"events"`
 }
 
 // Balancer finds a balancer by its id; nil when it is not there.
@@ -109,11 +113,4 @@ type Percentiles struct {
 	P95  float64 `json:"p95"`
 	P99  float64 `json:"p99"`
 	Max  float64 `json:"max"`
-}
-
-// Donation is one replica lent to the spot pool.
-type Donation struct {
-	Replica string         `json:"replica"`
-	Region  service.Region `json:"region"`
-	Since   time.Time      `json:"since"`
 }

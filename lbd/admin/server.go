@@ -102,6 +102,8 @@ type Options struct {
 	// Review is what the controller last made of the load; nil, or answering nil,
 	// where nothing is known of that.
 	Review func() *telemetry.Review
+	// Scaling is what the controller did about the number of replicas; likewise.
+	Scaling func() *telemetry.Scaling
 	// Draining says whether the balancer is about to end; nil = it is not.
 	Draining func() bool
 	// Registry holds the metrics; nil = none.

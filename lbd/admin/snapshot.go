@@ -39,7 +39,10 @@ func (a *API) Snapshot() telemetry.Snapshot {
 	}
 	s := telemetry.Snapshot{
 		At: a.opts.Now().UTC(), Service: a.opts.Self.Service, Regions: merge(parts),
-		Forecast: []telemetry.LoadForecast{}, Donations: []telemetry.Donation{},
+		Forecast: []telemetry.LoadForecast{}, Donations: []telemetry.Donation{}, Events: []telemetry.ScalingEvent{},
+	}
+	if a.opts.Scaling != nil {
+		s.Show(a.opts.Scaling())
 	}
 	if a.opts.Review == nil {
 		return s

@@ -5,6 +5,7 @@ import (
 	"sort"
 	"time"
 
+	"skyserve/internal/service"
 	"skyserve/lbd/policy"
 	"skyserve/lbd/prefix"
 )
@@ -31,6 +32,7 @@ type request struct {
 	kept *target
 	// What it was expected to cost its target when it was sent, in tokens.
 	weighed  bool // since it was queued, where the policy holds
+	parked   bool // held apart, see DeferredRule
 	uncached int
 	// Where it was sent last: when its first token came, and the load then.
 	firstAt      time.Duration
@@ -214,6 +216,8 @@ func (b *Balancer) arrive(now time.Duration, in *Request) {
 		b.reject(r, RejectHolder)
 	case b.queued >= b.cfg.QueueLimit && !b.makeRoom(now, r):
 		b.reject(r, RejectQueueFull)
+	case b.park(now, r):
+		b.act(Action{Kind: ActionHold, ID: r.ID})
 	default:
 		q := b.enqueue(now, r)
 		b.drain(now, q)
@@ -445,15 +449,19 @@ func (b *Balancer) enqueue(now time.Duration, r *request) *queue {
 	return q
 }
 
-// waiting lists the requests of a queue, so that it can change meanwhile. The
+// waiting lists the requests of a queue, those held apart too, so that it can change meanwhile. The
 // list is valid until the next call.
 func (b *Balancer) waiting(q *queue) []*request {
-	b.pool = q.all(b.pool[:0])
+	b.pool = append(q.all(b.pool[:0]), q.parked...)
 	return b.pool
 }
 
 func (b *Balancer) dequeue(r *request) {
-	b.queue(r.Model).remove(r)
+	if q := b.queue(r.Model); r.parked {
+		q.removeParked(r)
+	} else {
+		q.remove(r)
+	}
 	b.queued--
 }
 
@@ -485,13 +493,20 @@ func (b *Balancer) tick(now time.Duration) {
 				b.reject(r, RejectWait)
 			}
 		}
+		b.releaseDue(now, q)
 	}
 	b.drainAll(now)
 }
 
+// maxWait is how long r is held at most. Deferred work that may be held apart is held
+// until it is due.
 func (b *Balancer) maxWait(r *request) time.Duration {
-	if r.Wait > 0 {
-		return min(r.Wait, b.cfg.MaxWait)
+	most := b.cfg.MaxWait
+	if r.Tier == service.TierDeferred && b.cfg.Deferred.on() {
+		most = max(most, b.queue(r.Model).ordering.targets.of(r.Tier))
 	}
-	return b.cfg.MaxWait
+	if r.Wait > 0 {
+		return min(r.Wait, most)
+	}
+	return most
 }

@@ -95,6 +95,9 @@ type Config struct {
 	// BatchInterval is the least time between two decisions for a whole pool, where
 	// the policy decides for pools and there is little room.
 	BatchInterval time.Duration
+	// Deferred says when deferred requests join the others; while it holds any apart,
+	// MaxWait does not bound them, but their target does.
+	Deferred DeferredRule
 	// MaxTries bounds how often one request is sent in all.
 	MaxTries int
 	// RetryWait is how long a request waits that everything which answers has failed,
@@ -147,6 +150,7 @@ func DefaultConfig(p policy.Policy) Config {
 		SessionLead:      120 * time.Second,
 		PoolLimit:        128,
 		BatchInterval:    20 * time.Millisecond, // a step or two, whose ends come together: a quarter less imbalance than at once
+		Deferred:         DefaultDeferred(),
 		MaxTries:         5,
 		RetryWait:        50 * time.Millisecond, // SGLang's: a step or two of an engine
 		RetryWaitMost:    30 * time.Second,      // SGLang's: half of what a request may wait

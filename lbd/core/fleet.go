@@ -127,7 +127,9 @@ func (b *Balancer) replicaReport(now time.Duration, id string, rep *Report) {
 		b.forget(now, t)
 		b.bounceStranded(now)
 	}
-	b.drain(now, b.queue(t.model))
+	q := b.queue(t.model)
+	b.signal(now, q)
+	b.drain(now, q)
 }
 
 func (b *Balancer) peerReport(now time.Duration, id string, rep *PeerReport) {
@@ -196,7 +198,7 @@ func (b *Balancer) known(model string) bool {
 // and those whose holder is gone.
 func (b *Balancer) rejectUnknown() {
 	for _, q := range b.queues {
-		if q.len() == 0 {
+		if q.len() == 0 && len(q.parked) == 0 {
 			continue
 		}
 		known := b.known(q.model)

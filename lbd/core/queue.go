@@ -16,6 +16,8 @@ type queue struct {
 	model    string
 	ordering ordering
 	n        int
+	parked   []*request    // held apart, in the order in which they came; n does not count them
+	room     int           // how many more of those the last report has room for
 	clock    time.Duration // the latest time heard of
 	lanes    [lanes]lane
 	turning  sorted[request] // those whose standing changes with time
@@ -196,7 +198,7 @@ func foremost(heads *[lanes]*request, last int) int {
 	return best
 }
 
-// all appends every request to into.
+// all appends every request to into but those held apart.
 func (q *queue) all(into []*request) []*request {
 	for i := range q.lanes {
 		l := &q.lanes[i].requests
@@ -215,6 +217,9 @@ func (q *queue) oldestWait(now time.Duration) (wait time.Duration) {
 		for r := l.first(); r != nil; r = l.next(r) {
 			wait = max(wait, now-r.arrived)
 		}
+	}
+	for _, r := range q.parked {
+		wait = max(wait, now-r.arrived)
 	}
 	return wait
 }

@@ -103,7 +103,8 @@ func (b *Balancer) requeueAll(now time.Duration, rank bool) {
 		t.held = 0
 	}
 	for _, q := range b.queues {
-		for _, r := range b.waiting(q) {
+		b.pool = q.all(b.pool[:0])
+		for _, r := range b.pool {
 			q.sit(r)
 		}
 	}
@@ -118,7 +119,7 @@ func (b *Balancer) requeueAll(now time.Duration, rank bool) {
 		q.reorder(now, b.cfg.ordering(q.model))
 	}
 	for _, r := range flying {
-		if r.target == nil {
+		if r.target == nil && !r.parked {
 			r.weighed = false
 			b.queue(r.Model).stand(r)
 		}

@@ -73,7 +73,7 @@ func (w *world) checkPlaces(t fatal) {
 				t.Fatalf("%s waits, but is at %q", r.ID, at)
 			}
 		}
-		queued += len(all)
+		queued += len(all) + len(q.parked)
 	}
 	there := map[*target]int{}
 	for id, at := range w.at {

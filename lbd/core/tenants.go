@@ -1,6 +1,10 @@
 package core
 
-import "time"
+import (
+	"time"
+
+	"skyserve/internal/service"
+)
 
 const (
 	// idleAccounts bounds the tenants that are remembered without any request
@@ -265,8 +269,12 @@ func (q *queue) lastOf(now time.Duration, a *account) *request {
 
 // makeRoom keeps a tenant that filled the queue from locking r out: the last
 // request of the tenant with the most waiting for one model gives way, if it has
-// more of them than r's tenant and that request is of no more urgent tier.
+// more of them than r's tenant and that request is of no more urgent tier. Deferred
+// work that is held apart gives way before.
 func (b *Balancer) makeRoom(now time.Duration, r *request) bool {
+	if r.Tier != service.TierDeferred && b.evictParked() {
+		return true
+	}
 	var fullest *queue
 	for _, q := range b.queues {
 		if a := q.longest(); a != nil && (fullest == nil || a.waiting > fullest.longest().waiting) {

@@ -59,6 +59,7 @@ type RecordConfig struct {
 	SessionLead      time.Duration           `json:"session_lead_ns"`
 	PoolLimit        int                     `json:"pool_limit"`
 	BatchInterval    time.Duration           `json:"batch_interval_ns"`
+	Deferred         core.DeferredRule       `json:"deferred"`
 	MaxTries         int                     `json:"max_tries"`
 	PeerPause        time.Duration           `json:"peer_pause_ns"`
 	TreeBytes        int                     `json:"tree_bytes"`

@@ -16,7 +16,7 @@ func newRecordConfig(c *core.Config) RecordConfig {
 		StaleIntervals: c.StaleIntervals, LostIntervals: c.LostIntervals,
 		UnconfirmedLimit: c.UnconfirmedLimit,
 		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, BatchInterval: c.BatchInterval,
-		MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
+		Deferred: c.Deferred, MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
 		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryWait: c.RetryWait, RetryWaitMost: c.RetryWaitMost,
 		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, EjectMost: c.EjectMost, EjectShare: c.EjectShare,
 	}
@@ -42,7 +42,7 @@ func (c *RecordConfig) Core() (core.Config, error) {
 		ProbeInterval: c.ProbeInterval, StaleIntervals: c.StaleIntervals, LostIntervals: c.LostIntervals,
 		UnconfirmedLimit: c.UnconfirmedLimit,
 		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, BatchInterval: c.BatchInterval,
-		MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
+		Deferred: c.Deferred, MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
 		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryWait: c.RetryWait, RetryWaitMost: c.RetryWaitMost,
 		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, EjectMost: c.EjectMost, EjectShare: c.EjectShare,
 	}, nil

@@ -32,6 +32,9 @@ type Layout struct {
 	Wants      []provision.Want
 	Balancers  []service.BalancerConfig
 	Controller service.ControllerConfig
+	// Replicas are all replicas, in the order of service.yaml: those that serve, and
+	// those that are drained or donated.
+	Replicas []service.ReplicaConfig
 	// Wanted is what was decided beside service.yaml, less what is void by now.
 	Wanted Wanted
 
@@ -268,7 +271,8 @@ func (l *Layout) addControl(replicas []placed) error {
 		l.Controller.StoreToken = l.tokens.Store
 	}
 	for _, r := range replicas {
-		if slices.Contains(l.Wanted.Drained, r.config.ID) {
+		l.Replicas = append(l.Replicas, r.config)
+		if slices.Contains(l.Wanted.Drained, r.config.ID) || l.Wanted.IsDonated(r.config.ID) {
 			continue // its process stays
 		}
 		l.Controller.Replicas = append(l.Controller.Replicas, service.ControlledReplica{ReplicaConfig: r.config, Home: r.home})

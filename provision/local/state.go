@@ -2,6 +2,7 @@ package local
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // Names in the directory of a service.
@@ -28,6 +30,23 @@ type Service struct {
 	home Home
 	name string
 	dir  string
+}
+
+// ServiceOf is the service that a process's configuration file was written for by
+// bringing it up; ok is false for a file of any other place.
+func ServiceOf(file string) (svc Service, ok bool) {
+	path, err := filepath.Abs(file)
+	if err != nil {
+		return Service{}, false
+	}
+	dir := filepath.Dir(path)
+	services := filepath.Dir(dir)
+	if filepath.Base(services) != dirServices {
+		return Service{}, false
+	}
+	svc = Service{home: Home{filepath.Dir(services)}, name: filepath.Base(dir), dir: dir}
+	_, err = os.Stat(svc.SpecFile())
+	return svc, err == nil
 }
 
 // Name is the service's name.
@@ -79,6 +98,22 @@ func (s Service) Lock() (unlock func(), err error) {
 			return nil, fmt.Errorf("locking the state of %s: %w", s.name, err)
 		}
 		return func() { f.Close() }, nil
+	}
+}
+
+// lockPatience outlasts what the controller does to a few replicas.
+const lockPatience = 5 * time.Second
+
+// LockSoon is Lock for commands, which wait a moment for whoever has the lock.
+func (s Service) LockSoon(ctx context.Context) (unlock func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	for {
+		unlock, err := s.Lock()
+		var busy *BusyError
+		if !errors.As(err, &busy) || !pause(ctx, pollEvery) {
+			return unlock, err
+		}
 	}
 }
 

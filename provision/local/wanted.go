@@ -22,6 +22,8 @@ type Wanted struct {
 	Groups []Group `json:"groups"`
 	// Drained are the ids of replicas that exist and are sent nothing, sorted.
 	Drained []string `json:"drained"`
+	// Donated are the replicas that are lent, by id.
+	Donated []Donated `json:"donated,omitempty"`
 }
 
 // Group is the replicas of one model in one local region.
@@ -105,21 +107,17 @@ func fill(numbers []int, n int) []int {
 func (w Wanted) IDs(spec *service.Spec) []string {
 	var ids []string
 	for _, r := range spec.Regions {
-		for i, m := range spec.Models {
-			if r.Name.Cloud() != service.CloudLocal {
-				continue
-			}
-			for _, n := range w.Numbers(spec, m.Name, r.Name) {
-				ids = append(ids, provision.ReplicaID(spec, i, r.Name, n))
-			}
+		for i := range spec.Models {
+			ids = append(ids, w.IDsOf(spec, spec.Models[i].Name, r.Name)...)
 		}
 	}
 	return ids
 }
 
-// WithCount is w with another count of a model's replicas in a local region: the
-// lowest free numbers are added, the highest removed. It fails with *BoundsError
-// beyond service.yaml's bounds and ErrNotLocal elsewhere.
+// WithCount is w with another count of a model's serving replicas in a local
+// region: donated ones are taken back before the lowest free numbers are added; the
+// highest are removed. It fails with *BoundsError beyond service.yaml's bounds and
+// ErrNotLocal elsewhere.
 func (w Wanted) WithCount(spec *service.Spec, model string, region service.Region, n int) (Wanted, error) {
 	b := spec.BoundsFor(model, region)
 	switch {
@@ -128,28 +126,55 @@ func (w Wanted) WithCount(spec *service.Spec, model string, region service.Regio
 	case n < b.Min || n > b.Max:
 		return w, &BoundsError{model, region, n, b}
 	}
-	return w.with(spec, Group{model, region, fill(w.Numbers(spec, model, region), n)}), nil
+	all := w.numbered(spec, model, region)
+	var serve, lent []int
+	for _, r := range all {
+		if w.IsDonated(r.id) {
+			lent = append(lent, r.number)
+		} else {
+			serve = append(serve, r.number)
+		}
+	}
+	if more := n - len(serve); more > 0 {
+		w = w.takeBack(w.IDsOf(spec, model, region), more)
+		return w.with(spec, Group{model, region, fill(slices.Concat(serve, lent), max(len(all), n))}), nil
+	}
+	return w.with(spec, Group{model, region, distinct(slices.Concat(lent, fill(serve, n)))}), nil
+}
+
+// numbered is a replica of a local region with its number.
+type numbered struct {
+	id     string
+	number int
+}
+
+// numbered are a model's replicas in a local region, by their numbers.
+func (w Wanted) numbered(spec *service.Spec, model string, region service.Region) []numbered {
+	i := slices.IndexFunc(spec.Models, func(m service.Model) bool { return m.Name == model })
+	var out []numbered
+	for _, n := range w.Numbers(spec, model, region) {
+		out = append(out, numbered{provision.ReplicaID(spec, i, region, n), n})
+	}
+	return out
 }
 
 // Without is w without one replica of a local region, by its id; it stays out when
-// others are added later. It fails as WithCount does, and when no replica is
-// called so.
+// others are added later. It fails as WithCount does, and with *NoReplicaError.
 func (w Wanted) Without(spec *service.Spec, id string) (Wanted, error) {
-	for _, r := range spec.Regions {
-		for i := range spec.Models {
-			model := spec.Models[i].Name
-			numbers := w.Numbers(spec, model, r.Name)
-			at := slices.IndexFunc(numbers, func(n int) bool { return provision.ReplicaID(spec, i, r.Name, n) == id })
-			if r.Name.Cloud() != service.CloudLocal || at < 0 {
-				continue
-			}
-			if b := spec.BoundsFor(model, r.Name); len(numbers)-1 < b.Min {
-				return w, &BoundsError{model, r.Name, len(numbers) - 1, b}
-			}
-			return w.with(spec, Group{model, r.Name, slices.Delete(numbers, at, at+1)}), nil
+	model, region, ids, err := w.groupOf(spec, nil, id)
+	if err != nil {
+		return w, err
+	}
+	if b, serve := spec.BoundsFor(model, region), len(w.Serving(ids))-1; !w.IsDonated(id) && serve < b.Min {
+		return w, &BoundsError{model, region, serve, b}
+	}
+	var stay []int
+	for _, r := range w.numbered(spec, model, region) {
+		if r.id != id {
+			stay = append(stay, r.number)
 		}
 	}
-	return w, fmt.Errorf("the service has no replica %q", id)
+	return w.Reclaimed(id).with(spec, Group{model, region, stay}), nil
 }
 
 // WithDrained is w with a replica drained, or serving again.
@@ -192,5 +217,6 @@ func (w Wanted) tidy(spec *service.Spec, attached []string) Wanted {
 			out.Drained = append(out.Drained, id)
 		}
 	}
+	out.Donated = w.keptDonated(spec, exists, attached != nil)
 	return out
 }

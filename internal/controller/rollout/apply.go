@@ -1,8 +1,10 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -63,9 +65,15 @@ func (p *Plan) reload(ctx context.Context, w provision.Want) error {
 		return nil
 	case errors.As(err, &status) && status.Status == http.StatusBadRequest:
 		return errors.New(status.Message)
+	case p.within:
+		return fmt.Errorf("it did not take its configuration up: %w", cmp.Or(err, errOtherRevision))
 	}
 	return provision.ErrCannotReload
 }
+
+// errOtherRevision is why a process that read its configuration again did not take
+// it up as it is wanted.
+var errOtherRevision = errors.New("a part of it needs another process")
 
 // client speaks to the admin API of a balancer.
 func (p *Plan) client(admin string) *telemetry.Client {

@@ -21,6 +21,9 @@ type Plan struct {
 
 	svc  local.Service
 	text []byte
+	// within says that the controller itself carries the plan out, so that a process
+	// which cannot take its configuration up must not be replaced for it.
+	within bool
 }
 
 // Read reads and checks a service.yaml for this machine; file is the name that

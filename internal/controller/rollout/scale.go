@@ -86,8 +86,9 @@ func (r *Running) Carry(ctx context.Context, to local.Wanted, s Scaling) (change
 // added, then one replica less of each group at a time, the highest number first.
 func (r *Running) steps(to local.Wanted) []local.Wanted {
 	more := 0
+	lent := r.stayLent(to)
 	at := func(removed int) local.Wanted {
-		w := local.Wanted{Drained: to.Drained}
+		w := local.Wanted{Drained: to.Drained, Donated: lent}
 		for _, region := range r.Spec.Regions {
 			for _, m := range r.Spec.Models {
 				if region.Name.Cloud() != service.CloudLocal {
@@ -110,13 +111,27 @@ func (r *Running) steps(to local.Wanted) []local.Wanted {
 	return steps
 }
 
+// stayLent are the donations of a decision, and those of replicas that it removes,
+// which serve nobody until they are gone.
+func (r *Running) stayLent(to local.Wanted) []local.Donated {
+	lent, stay := slices.Clone(to.Donated), to.IDs(r.Spec)
+	for _, d := range r.Wanted.Donated {
+		if !slices.Contains(stay, d.ID) && !slices.Contains(r.Attached(), d.ID) {
+			lent = append(lent, d)
+		}
+	}
+	return lent
+}
+
 // step makes one decision hold.
 func (r *Running) step(ctx context.Context, to local.Wanted, s Scaling) (changed bool, err error) {
 	p, err := newPlan(r.svc, r.Spec, r.text, to, false)
 	if err != nil {
 		return false, err
 	}
-	drained := slices.DeleteFunc(slices.Clone(p.Layout.Wanted.Drained), func(id string) bool { return slices.Contains(r.Wanted.Drained, id) })
+	before, after := emptied(r.Wanted), emptied(p.Layout.Wanted)
+	drained := slices.DeleteFunc(slices.Clone(after), func(id string) bool { return slices.Contains(before, id) })
+	back := slices.DeleteFunc(before, func(id string) bool { return slices.Contains(after, id) || !r.Wanted.IsDonated(id) })
 	if len(p.Changes) == 0 && len(drained) == 0 {
 		return false, nil
 	}
@@ -130,12 +145,26 @@ func (r *Running) step(ctx context.Context, to local.Wanted, s Scaling) (changed
 			s.Ready(id, true)
 		}
 	}
-	return true, r.settle(ctx, p, s)
+	return true, r.settle(ctx, p, back, s)
 }
 
-// settle waits until what a step launched serves.
-func (r *Running) settle(ctx context.Context, p *Plan, s Scaling) error {
+// emptied are the replicas that are sent nothing: drained or donated.
+func emptied(w local.Wanted) []string {
+	ids := slices.Clone(w.Drained)
+	for _, d := range w.Donated {
+		ids = append(ids, d.ID)
+	}
+	return ids
+}
+
+// settle waits until what a step launched, or took back, serves.
+func (r *Running) settle(ctx context.Context, p *Plan, back []string, s Scaling) error {
 	waiting := map[string]bool{}
+	for _, id := range back {
+		if slices.ContainsFunc(p.Layout.Controller.Replicas, func(c service.ControlledReplica) bool { return c.ID == id }) {
+			waiting[id] = true // else it is removed, or drained
+		}
+	}
 	for _, c := range p.Changes {
 		if c.Action == provision.ActionLaunch {
 			waiting[c.ID()] = true
@@ -150,10 +179,20 @@ func (r *Running) settle(ctx context.Context, p *Plan, s Scaling) error {
 	})
 }
 
-// Follow is the decision that a proposal comes to: the counts of local regions,
-// and which machines of static ones are drained. undone says in words what of the
-// proposal cannot be done on a running service.
-func (r *Running) Follow(p plan.Proposal) (to local.Wanted, undone []string) {
+// Donate is a decision with a replica lent from a time on, for as long as the
+// service keeps what is lent. Errors are those of local.Wanted.WithDonated.
+func (r *Running) Donate(to local.Wanted, id string, at time.Time) (local.Wanted, error) {
+	d := service.Donation{Since: at.UTC().Round(0), Until: at.UTC().Round(0).Add(r.Spec.Autoscale.DonateFor)}
+	if slices.Contains(r.Attached(), id) {
+		d.Until = time.Time{}
+	}
+	return to.WithDonated(r.Spec, attached(r.Spec), id, d)
+}
+
+// Follow is the decision that a proposal comes to at a time: the counts of local
+// regions, and which machines of static ones are drained. undone says in words what
+// of the proposal cannot be done on a running service.
+func (r *Running) Follow(p plan.Proposal, at time.Time) (to local.Wanted, undone []string) {
 	to = r.Wanted
 	for _, region := range r.Spec.Regions {
 		for i := range r.Spec.Models {
@@ -161,7 +200,7 @@ func (r *Running) Follow(p plan.Proposal) (to local.Wanted, undone []string) {
 			m := &r.Spec.Models[i]
 			switch region.Name.Cloud() {
 			case service.CloudLocal:
-				to, err = r.followLocal(to, m, region, p)
+				to, err = r.followLocal(to, m, region, p, at)
 			case service.CloudStatic:
 				to, err = r.followStatic(to, m, region, p)
 			}
@@ -182,7 +221,7 @@ func rowsOf(p plan.Proposal, m *service.Model, region service.Region) []plan.Cha
 
 // followLocal sets the count of a local region. Its replicas stand for the first
 // GPU that the model lists; no more of another can be had.
-func (r *Running) followLocal(to local.Wanted, m *service.Model, region service.RegionSpec, p plan.Proposal) (local.Wanted, error) {
+func (r *Running) followLocal(to local.Wanted, m *service.Model, region service.RegionSpec, p plan.Proposal, at time.Time) (local.Wanted, error) {
 	count := 0
 	var other error
 	for _, c := range rowsOf(p, m, region.Name) {
@@ -194,7 +233,26 @@ func (r *Running) followLocal(to local.Wanted, m *service.Model, region service.
 		count += c.Then
 	}
 	next, err := to.WithCount(r.Spec, m.Name, region.Name, count)
+	if err == nil && r.Spec.Autoscale.Donate {
+		next, err = r.lendDown(to, next, m.Name, region.Name, at)
+	}
 	return next, errors.Join(other, err)
+}
+
+// lendDown is next, with those lent that it removes from a decision.
+func (r *Running) lendDown(from, next local.Wanted, model string, region service.Region, at time.Time) (local.Wanted, error) {
+	stay := next.IDsOf(r.Spec, model, region)
+	going := slices.DeleteFunc(from.Serving(from.IDsOf(r.Spec, model, region)), func(id string) bool { return slices.Contains(stay, id) })
+	if len(going) == 0 {
+		return next, nil
+	}
+	var err error
+	for _, id := range going {
+		if from, err = r.Donate(from, id, at); err != nil {
+			return next, err
+		}
+	}
+	return from, nil
 }
 
 // gpuName is a GPU as plans call it.
@@ -206,7 +264,7 @@ func gpuName(g service.GPU) string {
 }
 
 // followStatic drains machines that are too many, the last of the list first, and
-// uses drained ones again.
+// uses drained and donated ones again.
 func (r *Running) followStatic(to local.Wanted, m *service.Model, region service.RegionSpec, p plan.Proposal) (local.Wanted, error) {
 	delta := 0
 	for _, c := range rowsOf(p, m, region.Name) {
@@ -215,14 +273,14 @@ func (r *Running) followStatic(to local.Wanted, m *service.Model, region service
 	replicas := attached(r.Spec)[region.Name]
 	slices.Reverse(replicas)
 	for _, c := range replicas {
-		idle := slices.Contains(to.Drained, c.ID)
+		idle := slices.Contains(to.Drained, c.ID) || to.IsDonated(c.ID)
 		switch {
 		case c.Model != m.Name:
 		case delta < 0 && !idle:
 			to = to.WithDrained(c.ID, true)
 			delta++
 		case delta > 0 && idle:
-			to = to.WithDrained(c.ID, false)
+			to = to.WithDrained(c.ID, false).Reclaimed(c.ID)
 			delta--
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"skyserve/internal/controller/rollout"
 	"skyserve/internal/service"
@@ -189,7 +190,7 @@ regions:
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := &rollout.Running{Spec: spec, Wanted: local.Wanted{Drained: tt.had}}
-			to, undone := r.Follow(plan.Proposal{Changes: tt.changes})
+			to, undone := r.Follow(plan.Proposal{Changes: tt.changes}, time.Now())
 			if got := len(to.Numbers(spec, "m", "local/us")); got != tt.us {
 				t.Errorf("%d replicas in us, want %d", got, tt.us)
 			}
@@ -200,5 +201,38 @@ regions:
 				t.Errorf("undone: %q, want %q", got, tt.undone)
 			}
 		})
+	}
+}
+
+// Where replicas may be lent, a plan that wants fewer lends them, and one that wants
+// more takes them back first.
+func TestAProposalLendsWhatItDoesNotNeed(t *testing.T) {
+	spec, err := service.Parse("service.yaml", []byte(`name: chat
+models: [{name: m, engine: {kind: sim}, gpus: [{type: L4}]}]
+regions: [{name: local/us, replicas: {min: 1, max: 5}}]
+autoscale: {donate: true, donate_for: 10m}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Date(2026, 3, 1, 14, 0, 0, 0, time.UTC)
+	follow := func(w local.Wanted, now, then int) local.Wanted {
+		r := &rollout.Running{Spec: spec, Wanted: w}
+		to, undone := r.Follow(plan.Proposal{Changes: []plan.Change{{Model: "m", Region: "local/us", GPU: "L4", Now: now, Delta: then - now, Then: then}}}, at)
+		if len(undone) > 0 {
+			t.Fatal(undone)
+		}
+		return to
+	}
+	w := follow(follow(local.Wanted{}, 1, 4), 4, 2)
+	if ids := w.IDsOf(spec, "m", "local/us"); len(ids) != 4 || !slices.Equal(w.Serving(ids), []string{"us-0", "us-1"}) {
+		t.Fatalf("got %v, of which serve %v", ids, w.Serving(ids))
+	}
+	if d := w.Donation("us-3"); d == nil || !d.Since.Equal(at) || d.Until.Sub(at) != 10*time.Minute {
+		t.Errorf("got %v", d)
+	}
+	w = follow(w, 2, 5)
+	if ids := w.IDsOf(spec, "m", "local/us"); len(w.Donated) != 0 || len(ids) != 5 {
+		t.Errorf("got %v, %v", ids, w.Donated)
 	}
 }

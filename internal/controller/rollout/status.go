@@ -52,6 +52,12 @@ type Status struct {
 	Peak string `json:"peak"`
 	Plan string `json:"plan"`
 	Left string `json:"left"`
+	// Strategy is what changes the number of replicas between plans, Donations say
+	// in a line what is lent, Events are the last things that the strategy did, a line
+	// each.
+	Strategy  string   `json:"strategy"`
+	Donations string   `json:"donations"`
+	Events    []string `json:"events"`
 }
 
 // RegionStatus is one region.
@@ -87,6 +93,8 @@ type ReplicaStatus struct {
 	Wanted   bool   `json:"wanted"`
 	// Drained says that it is sent nothing because somebody, or a plan, wants it so.
 	Drained bool `json:"drained"`
+	// Donated says that it is lent to the spot pool.
+	Donated bool `json:"donated"`
 }
 
 // GetStatus asks everything that runs, at once and briefly, and never fails
@@ -97,7 +105,7 @@ func GetStatus(ctx context.Context, svc local.Service) (*Status, error) {
 		return nil, err
 	}
 	b := &statusBuilder{
-		status:  Status{Service: svc.Name(), Regions: []RegionStatus{}, Store: "unknown"},
+		status:  Status{Service: svc.Name(), Regions: []RegionStatus{}, Store: "unknown", Events: []string{}},
 		objects: map[string]provision.Object{}, reports: map[string]report{},
 	}
 	if b.token, err = svc.AdminToken(); err != nil {
@@ -122,8 +130,8 @@ type statusBuilder struct {
 	order    []service.Region // of the service.yaml
 	wants    []provision.Want // what should be, then what is besides
 	unwanted map[string]bool
-	dns      *service.DNS                     // of the service.yaml
-	drained  []string                         // replicas that are sent nothing, by id
+	dns      *service.DNS // of the service.yaml
+	wanted   local.Wanted
 	attached map[string]service.ReplicaConfig // replicas of static regions
 	token    string                           // of the admin APIs
 
@@ -169,7 +177,7 @@ func (b *statusBuilder) readSpec(svc local.Service) {
 		b.status.Problem = err.Error()
 		return
 	}
-	b.wants, b.drained, b.dns = layout.Wants, layout.Wanted.Drained, spec.DNS
+	b.wants, b.wanted, b.dns = layout.Wants, layout.Wanted, spec.DNS
 	b.attached = map[string]service.ReplicaConfig{}
 	for _, r := range spec.Regions {
 		b.order = append(b.order, r.Name)
@@ -297,7 +305,25 @@ func (b *statusBuilder) build() *Status {
 	if s := b.planned(); s != nil {
 		b.status.Peak, b.status.Plan, b.status.Left = s.PeakLine(), s.PlanLine(time.Local), s.LeftLine()
 	}
+	if s := b.scaled(); s != nil {
+		b.status.Strategy, b.status.Donations = s.Strategy, s.DonationLine()
+		b.status.Events = append(b.status.Events, s.EventLines(time.Local, shownEvents)...)
+	}
 	return &b.status
+}
+
+// shownEvents is how many events of the strategy a status shows.
+const shownEvents = 3
+
+// scaled is a snapshot that tells of the strategy; nil where no balancer heard of it.
+// All hear the same, within a moment.
+func (b *statusBuilder) scaled() *telemetry.Snapshot {
+	for _, id := range ids(b.reports) {
+		if s := b.reports[id].snapshot; s != nil && s.Strategy != "" {
+			return s
+		}
+	}
+	return nil
 }
 
 // planned is the snapshot with the newest plan; nil where no balancer knows of one.
@@ -366,7 +392,7 @@ func (b *statusBuilder) controller(w provision.Want) Process {
 
 // replica is a replica by its lock and what a balancer says of it.
 func (b *statusBuilder) replica(w provision.Want) ReplicaStatus {
-	r := ReplicaStatus{ID: w.ID, Model: w.Labels["model"], GPU: w.Labels["gpu"], URL: w.Address, Wanted: !b.unwanted[w.ID], Drained: slices.Contains(b.drained, w.ID)}
+	r := ReplicaStatus{ID: w.ID, Model: w.Labels["model"], GPU: w.Labels["gpu"], URL: w.Address, Wanted: !b.unwanted[w.ID], Drained: slices.Contains(b.wanted.Drained, w.ID), Donated: b.wanted.IsDonated(w.ID)}
 	o, exists := b.objects[w.ID]
 	_, isAttached := b.attached[w.ID]
 	switch {
@@ -381,6 +407,13 @@ func (b *statusBuilder) replica(w provision.Want) ReplicaStatus {
 	r.State, r.Reason = service.StateStarting, "no balancer reports on it"
 	if r.Drained {
 		r.State, r.Reason = service.StateDraining, "is drained and gets nothing; 'skyserve replica drain --undo "+w.ID+"' ends that"
+	}
+	switch d := b.wanted.Donation(w.ID); {
+	case d == nil:
+	case d.Leaving():
+		r.State, r.Reason = service.StateShuttingDown, "finishes what it has and is stopped"
+	default:
+		r.State, r.Reason = service.StateDonated, d.String()
 	}
 	balancer, report := b.reportOn(w.ID)
 	if report != nil {
@@ -425,7 +458,7 @@ func (b *statusBuilder) overall() State {
 			well = well && (p.State == StateReady || !p.Wanted)
 		}
 		for _, rep := range r.Replicas {
-			well = well && (rep.State == service.StateReady || !rep.Wanted || rep.Drained)
+			well = well && (rep.State == service.StateReady || !rep.Wanted || rep.Drained || rep.Donated)
 		}
 	}
 	switch {

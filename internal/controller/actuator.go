@@ -1,0 +1,73 @@
+package controller
+
+import (
+	"context"
+	"errors"
+
+	"skyserve/internal/service"
+)
+
+// Actuator is the way to what exists of a service: what was decided of its
+// replicas, and changing that. Every change is kept before it is begun, so that
+// after a crash the next one goes on with it.
+type Actuator interface {
+	// Standing reads what was decided and what runs of it. Errors are of the
+	// service's state.
+	Standing() (Standing, error)
+	// Carry makes an order hold, and returns the ids of what it launched. It does not
+	// wait until they serve, or until others have finished what they have; what was
+	// left undone before is done too. may is asked last before anything is changed:
+	// its error ends it. ErrBusy means that somebody else is changing the service.
+	Carry(ctx context.Context, o Order, may func() error) (launched []string, err error)
+}
+
+// ErrBusy says that somebody else is changing the service at this moment.
+var ErrBusy = errors.New("the service is being changed by somebody else")
+
+// ActedOn lets the controller scale the service through an actuator.
+func ActedOn(a Actuator) Option { return func(o *options) { o.actuator = a } }
+
+// Standing is a service's replicas as they were decided on.
+type Standing struct {
+	Spec *service.Spec
+	// Replicas are in the order of service.yaml, those of a model and region by
+	// their numbers.
+	Replicas []StandingReplica
+	// Unfinished says that something that was decided does not hold yet, and that
+	// Carry can do it.
+	Unfinished bool
+}
+
+// StandingReplica is one replica that was decided on.
+type StandingReplica struct {
+	ID     string
+	Model  string // empty where only the replica itself can tell
+	Region service.Region
+	GPU    string
+	URL    string
+	// Drained replicas are sent nothing because somebody wants it so.
+	Drained bool
+	// Donation is nil where the replica is not lent.
+	Donation *service.Donation
+}
+
+// Order is a change of replicas. Each part may be empty.
+type Order struct {
+	Donate  []Donating
+	Reclaim []string // donated ones that serve again
+	Remove  []string // donated ones that are stopped
+	Launch  []Launching
+}
+
+// Donating is a replica that is to be lent.
+type Donating struct {
+	ID string
+	service.Donation
+}
+
+// Launching is so many new replicas of a model in a region.
+type Launching struct {
+	Model  string
+	Region service.Region
+	Count  int
+}

@@ -1,0 +1,567 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// fakeYard is a service's replicas, and the balancers that tell of them. It refuses
+// what no service may come to.
+type fakeYard struct {
+	fail func(format string, args ...any)
+	spec *service.Spec
+
+	mu       sync.Mutex
+	replicas []StandingReplica
+	started  int
+	kv       map[string]*float64 // by replica; what is not in it is 0
+	stale    bool
+	down     map[string]bool // replicas that are not ready
+	silent   error
+	refuse   error // of Carry
+	half     bool
+	orders   []Order
+	points   []telemetry.Point
+}
+
+func newYard(t interface {
+	Fatal(args ...any)
+	Errorf(format string, args ...any)
+}, text string,
+) *fakeYard {
+	spec, err := service.Parse("service.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	y := &fakeYard{fail: t.Errorf, spec: spec, kv: map[string]*float64{}, down: map[string]bool{}}
+	for _, r := range spec.Regions {
+		for _, m := range spec.Models {
+			for range spec.BoundsFor(m.Name, r.Name).Min {
+				y.start(m.Name, r.Name)
+			}
+		}
+	}
+	return y
+}
+
+func (y *fakeYard) start(model string, region service.Region) string {
+	id := fmt.Sprintf("%s-%s-%d", region.Place(), model, y.started)
+	y.started++
+	y.replicas = append(y.replicas, StandingReplica{ID: id, Model: model, Region: region, GPU: "L4"})
+	return id
+}
+
+func (y *fakeYard) Standing() (Standing, error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	return Standing{Spec: y.spec, Replicas: slices.Clone(y.replicas), Unfinished: y.half}, nil
+}
+
+func (y *fakeYard) Carry(_ context.Context, o Order, may func() error) (launched []string, err error) {
+	if err := may(); err != nil {
+		return nil, err
+	}
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if y.refuse != nil {
+		return nil, y.refuse
+	}
+	y.half = false
+	y.orders = append(y.orders, o)
+	for _, id := range o.Reclaim {
+		y.at(id).Donation = nil
+	}
+	for _, id := range o.Remove {
+		if y.at(id).Donation == nil {
+			y.fail("%s serves and is removed", id)
+		}
+		y.replicas = slices.DeleteFunc(y.replicas, func(r StandingReplica) bool { return r.ID == id })
+	}
+	for _, d := range o.Donate {
+		lent := d.Donation
+		y.at(d.ID).Donation = &lent
+	}
+	for _, l := range o.Launch {
+		for _, r := range y.replicas {
+			if r.Model == l.Model && r.Region == l.Region && r.lent() {
+				y.fail("%s is launched in %s although %s is donated", l.Model, l.Region, r.ID)
+			}
+		}
+		for range l.Count {
+			launched = append(launched, y.start(l.Model, l.Region))
+		}
+	}
+	y.check()
+	return launched, nil
+}
+
+func (y *fakeYard) at(id string) *StandingReplica {
+	i := slices.IndexFunc(y.replicas, func(r StandingReplica) bool { return r.ID == id })
+	if i < 0 {
+		y.fail("there is no %s", id)
+		return &StandingReplica{}
+	}
+	return &y.replicas[i]
+}
+
+// check holds every model and region to its bounds.
+func (y *fakeYard) check() {
+	for _, r := range y.spec.Regions {
+		for _, m := range y.spec.Models {
+			b, all, serve := y.spec.BoundsFor(m.Name, r.Name), 0, 0
+			for _, rep := range y.replicas {
+				if rep.Model == m.Name && rep.Region == r.Name {
+					all++
+					if rep.Donation == nil {
+						serve++
+					}
+				}
+			}
+			if serve < b.Min || all > b.Max {
+				y.fail("%s in %s: %d of %d serve, want %d to %d", m.Name, r.Name, serve, all, b.Min, b.Max)
+			}
+		}
+	}
+}
+
+// observe is what the balancers say.
+func (y *fakeYard) observe(_ context.Context, since int64, history bool) (*Observed, error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if y.silent != nil {
+		return nil, y.silent
+	}
+	o := &Observed{Spec: y.spec, Snapshot: &telemetry.Snapshot{}}
+	age := int64(100)
+	if y.stale {
+		age = 60_000
+	}
+	for _, r := range y.replicas {
+		if r.Donation != nil {
+			continue
+		}
+		seen := telemetry.ReplicaSnapshot{ID: r.ID, Model: r.Model, GPU: r.GPU, State: service.StateReady, AgeMillis: &age, KV: new(float64)}
+		if kv, known := y.kv[r.ID]; known {
+			seen.KV = kv
+		}
+		if y.down[r.ID] {
+			seen.State = service.StateNotReady
+		}
+		o.Snapshot.Regions = append(o.Snapshot.Regions, telemetry.RegionSnapshot{Name: r.Region, Replicas: []telemetry.ReplicaSnapshot{seen}})
+	}
+	for _, p := range y.points {
+		if history && p.Minute >= since {
+			o.Points = append(o.Points, p)
+		}
+	}
+	return o, nil
+}
+
+// fill sets the KV memory in use of all replicas.
+func (y *fakeYard) fill(share float64) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	for _, r := range y.replicas {
+		y.kv[r.ID] = &share
+	}
+}
+
+func (y *fakeYard) set(f func()) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	f()
+}
+
+// counts are how many replicas of a model and region serve and are donated.
+func (y *fakeYard) counts(model string, region service.Region) (serve, donated int) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	for _, r := range y.replicas {
+		switch {
+		case r.Model != model || r.Region != region:
+		case r.Donation != nil:
+			donated++
+		default:
+			serve++
+		}
+	}
+	return serve, donated
+}
+
+// scalerWorld is a scaler among fakes.
+type scalerWorld struct {
+	*scaler
+	*testing.T
+	yard  *fakeYard
+	store *fakeState
+	lease *fakeLease
+}
+
+// testScaler runs a scaler in a bubble of its own time.
+func testScaler(t *testing.T, text string, f func(w *scalerWorld)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &scalerWorld{T: t, yard: newYard(t, text), store: &fakeState{}, lease: &fakeLease{}}
+		w.scaler = w.another(w.lease)
+		ctx, end := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { w.run(ctx, w.lease) })
+		defer wg.Wait()
+		defer end()
+		f(w)
+	})
+}
+
+// another is a scaler of the same service.
+func (w *scalerWorld) another(l lease) *scaler {
+	return &scaler{service: "chat", state: w.store, act: w.yard, observe: w.yard.observe, force: new(inForce), log: slog.New(slog.DiscardHandler), kick: make(chan struct{}, 1)}
+}
+
+// pass lets time pass while memory is used so much.
+func (w *scalerWorld) pass(d time.Duration, kv float64) {
+	for ; d > 0; d -= time.Second {
+		w.yard.fill(kv)
+		time.Sleep(time.Second)
+	}
+	synctest.Wait()
+}
+
+// want checks how many replicas of m serve in us and are donated.
+func (w *scalerWorld) want(serve, donated int) {
+	w.Helper()
+	if s, d := w.yard.counts("m", "local/us"); s != serve || d != donated {
+		w.Fatalf("%d serve and %d are donated, want %d and %d", s, d, serve, donated)
+	}
+}
+
+// published is what balancers hear.
+func (w *scalerWorld) published() (s telemetry.Scaling) {
+	w.Helper()
+	data, _, err := w.store.Get(w.Context(), "")
+	if err == nil {
+		err = json.Unmarshal(data, &s)
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+	return s
+}
+
+const reactiveService = `name: chat
+models: [{name: m, engine: {kind: sim}, gpus: [{type: L4, tps: 1000}]}]
+regions: [{name: local/us, replicas: {min: 1, max: 3}}]
+autoscale: {strategy: reactive, donate: true, donate_for: 5m, donate_price: 0.3}
+`
+
+func TestReactiveGrowsDonatesReclaimsAndRemoves(t *testing.T) {
+	testScaler(t, reactiveService, func(w *scalerWorld) {
+		w.pass(12*time.Second, 0.8)
+		w.want(2, 0)
+		w.pass(2*time.Minute, 0.8)
+		w.want(3, 0) // and no more than max
+		w.pass(10*time.Second, 0.1)
+		w.want(2, 1)
+		s := w.published()
+		if len(s.Donations) != 1 || s.Donations[0].EarnsPerHour != 0.3 || s.Donations[0].Until == nil || s.Strategy != "reactive" {
+			t.Fatalf("got %+v", s)
+		}
+		if e := s.Events[len(s.Events)-1]; e.Action != telemetry.ScalingDonated || e.Replicas[0] != s.Donations[0].Replica || e.Reason != "memory 10 % used, below 30 %" || e.Serving != 3 {
+			t.Errorf("got %+v", e)
+		}
+		w.pass(20*time.Second, 0.8)
+		w.want(3, 0)
+		w.pass(2*time.Minute, 0.1)
+		w.want(1, 2) // and no fewer than min serve
+		w.pass(6*time.Minute, 0.5)
+		w.want(1, 0)
+		s = w.published()
+		if len(s.Donations) != 0 {
+			t.Errorf("got %+v", s.Donations)
+		}
+		var did []string
+		for _, e := range s.Events {
+			did = append(did, string(e.Action))
+		}
+		if got := strings.Join(did, " "); got != "launched launched donated reclaimed donated donated removed removed" {
+			t.Errorf("got %s", got)
+		}
+	})
+}
+
+func TestWithoutDonatingReplicasAreStoppedOnceTheyAreEmpty(t *testing.T) {
+	testScaler(t, strings.Replace(reactiveService, "donate: true", "donate: false", 1), func(w *scalerWorld) {
+		w.pass(12*time.Second, 0.8)
+		w.want(2, 0)
+		w.pass(30*time.Second, 0.1)
+		w.want(1, 0)
+		if e := w.published().Events; len(e) != 2 || e[1].Action != telemetry.ScalingRemoved {
+			t.Errorf("got %+v", e)
+		}
+	})
+}
+
+func TestNothingIsDoneOnFiguresThatAreMissing(t *testing.T) {
+	for name, spoil := range map[string]func(y *fakeYard){
+		"stale":                 func(y *fakeYard) { y.stale = true },
+		"no balancer answers":   func(y *fakeYard) { y.silent = errDead },
+		"an engine tells none":  func(y *fakeYard) { y.kv[y.replicas[0].ID] = nil },
+		"nobody is ready":       func(y *fakeYard) { y.down[y.replicas[0].ID], y.down[y.replicas[1].ID] = true, true },
+		"one of two is unknown": func(y *fakeYard) { y.kv[y.replicas[1].ID] = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			testScaler(t, strings.Replace(reactiveService, "min: 1", "min: 2", 1), func(w *scalerWorld) {
+				for _, share := range []float64{0.95, 0.05} {
+					for range 60 {
+						w.yard.fill(share)
+						w.yard.set(func() { spoil(w.yard) })
+						time.Sleep(time.Second)
+					}
+				}
+				synctest.Wait()
+				if n := len(w.yard.orders); n > 0 {
+					t.Errorf("%d orders: %+v", n, w.yard.orders)
+				}
+			})
+		})
+	}
+}
+
+func TestManualOnlyRemovesWhatWasDonatedLongEnough(t *testing.T) {
+	testScaler(t, strings.Replace(reactiveService, "reactive", "manual", 1), func(w *scalerWorld) {
+		w.yard.set(func() {
+			id := w.yard.start("m", "local/us")
+			w.yard.at(id).Donation = &service.Donation{Since: time.Now(), Until: time.Now().Add(time.Minute)}
+			w.yard.half = true
+		})
+		w.pass(50*time.Second, 0.9)
+		w.want(1, 1)
+		w.pass(20*time.Second, 0.9)
+		w.want(1, 0)
+		if n := len(w.yard.orders); n != 1 {
+			t.Errorf("%d orders", n)
+		}
+	})
+}
+
+func TestAControllerThatLostTheLeaseChangesNothing(t *testing.T) {
+	testScaler(t, reactiveService, func(w *scalerWorld) {
+		w.lease.lose()
+		w.pass(time.Minute, 0.9)
+		if len(w.yard.orders) > 0 {
+			t.Errorf("got %+v", w.yard.orders)
+		}
+	})
+}
+
+// What another controller did just now, no new one does again at once; what it told
+// of is told on.
+func TestANewControllerGoesOnWhereTheOldOneEnded(t *testing.T) {
+	testScaler(t, reactiveService, func(w *scalerWorld) {
+		w.pass(8*time.Second, 0.8)
+		w.want(2, 0)
+		at := w.published().Events[0].At
+		w.lease.lose()
+		ctx, end := context.WithCancel(w.Context())
+		defer end()
+		next := &fakeLease{}
+		var wg sync.WaitGroup
+		second := w.another(next)
+		wg.Go(func() { second.run(ctx, next) })
+		w.pass(handover-time.Since(at)-time.Second, 0.8)
+		w.want(2, 0)
+		w.pass(10*time.Second, 0.8)
+		w.want(3, 0)
+		if e := w.published().Events; len(e) != 2 || !e[0].At.Equal(at) {
+			t.Errorf("got %+v", e)
+		}
+		end()
+		wg.Wait()
+	})
+}
+
+func TestWhatCannotBeDoneIsToldOnceAndTriedAgain(t *testing.T) {
+	testScaler(t, reactiveService, func(w *scalerWorld) {
+		w.yard.set(func() { w.yard.refuse = errors.New("port 1 is taken") })
+		w.pass(2*time.Minute, 0.8)
+		e := w.published().Events
+		if len(e) != 1 || e[0].Action != telemetry.ScalingFailed || !strings.Contains(e[0].Reason, "launched (memory 80 % used, above 70 %): port 1 is taken") {
+			t.Fatalf("got %+v", e)
+		}
+		w.yard.set(func() { w.yard.refuse = ErrBusy })
+		w.pass(time.Minute, 0.8)
+		w.yard.set(func() { w.yard.refuse = nil })
+		w.pass(20*time.Second, 0.8)
+		if s, _ := w.yard.counts("m", "local/us"); s < 2 {
+			t.Errorf("it was not tried again: %d serve", s)
+		}
+		if e := w.published().Events; e[1].Action != telemetry.ScalingLaunched {
+			t.Errorf("being busy is no event: got %+v", e)
+		}
+	})
+}
+
+func TestWhatACrashLeftUndoneIsFinished(t *testing.T) {
+	testScaler(t, reactiveService, func(w *scalerWorld) {
+		w.yard.set(func() { w.yard.half = true })
+		w.pass(10*time.Second, 0.5)
+		if len(w.yard.orders) != 1 || len(w.yard.orders[0].Launch) != 0 {
+			t.Errorf("got %+v", w.yard.orders)
+		}
+	})
+}
+
+const twoModels = `name: chat
+models:
+  - {name: m, engine: {kind: sim}, gpus: [{type: L4, tps: 1000}], regions: {local/us: {min: 1, max: 3}}}
+  - {name: n, engine: {kind: sim}, gpus: [{type: L4, tps: 1000}], regions: {local/us: {min: 1, max: 3}}}
+  - {name: h, engine: {kind: sim}, gpus: [{type: H100, tps: 9000}], regions: {local/us: {min: 1, max: 3}}}
+regions: [{name: local/us, replicas: {min: 1, max: 3}}]
+autoscale: {strategy: reactive, donate: true}
+`
+
+// A lent replica of another model is started again with the model that needs it,
+// where it has the same GPU; else a new one is launched.
+func TestReplicasOfOtherModelsAreRedeployedBeforeNewOnesAreLaunched(t *testing.T) {
+	for lent, want := range map[string]telemetry.ScalingAction{"n": telemetry.ScalingRedeployed, "h": telemetry.ScalingLaunched} {
+		t.Run(lent, func(t *testing.T) {
+			testScaler(t, twoModels, func(w *scalerWorld) {
+				full, calm, id := 0.9, 0.5, ""
+				w.yard.set(func() {
+					id = w.yard.start(lent, "local/us")
+					w.yard.at(id).Donation = &service.Donation{Since: time.Now()}
+					for _, r := range w.yard.replicas {
+						w.yard.kv[r.ID] = &calm
+					}
+					w.yard.kv[w.yard.replicas[0].ID] = &full // the one of m
+				})
+				time.Sleep(7 * time.Second)
+				synctest.Wait()
+				w.want(2, 0)
+				e := w.published().Events
+				if len(e) != 1 || e[0].Action != want || len(e[0].Replicas) != 1 || !strings.HasPrefix(e[0].Replicas[0], "us-m-") {
+					t.Fatalf("got %+v", e)
+				}
+				_, donated := w.yard.counts(lent, "local/us")
+				if redeployed := strings.Contains(e[0].Reason, "in the place of "+id); redeployed != (want == telemetry.ScalingRedeployed) || redeployed != (donated == 0) {
+					t.Errorf("got %q, %d donated", e[0].Reason, donated)
+				}
+			})
+		})
+	}
+}
+
+// Whatever is observed, whatever the strategy: the bounds hold, donated replicas
+// come back before new ones are launched, and nothing that serves is stopped (see
+// fakeYard).
+func TestScalingKeepsItsLaws(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		strategy := rapid.SampledFrom([]string{"reactive", "lt-i", "lt-u", "lt-ua", "auto"}).Draw(t, "strategy")
+		donate := rapid.Bool().Draw(t, "donate")
+		y := newYard(t, strings.NewReplacer("reactive", strategy, "donate: true", fmt.Sprintf("donate: %v", donate)).Replace(twoModels))
+		s := (&scalerWorld{yard: y, store: &fakeState{}}).another(nil)
+		s.begun = time.Unix(1_800_000_000, 0)
+		if err := s.choose(y.spec.Autoscale); err != nil {
+			t.Fatal(err)
+		}
+		for step := range rapid.IntRange(1, 30).Draw(t, "steps") {
+			now := s.begun.Add(time.Duration(step) * 20 * time.Second)
+			for _, r := range y.replicas {
+				share := rapid.SampledFrom([]float64{0, 0.1, 0.5, 0.8, 1}).Draw(t, "kv")
+				if y.kv[r.ID] = &share; rapid.IntRange(0, 9).Draw(t, "unknown") == 0 {
+					y.kv[r.ID] = nil
+				}
+				y.down[r.ID] = rapid.IntRange(0, 9).Draw(t, "down") == 0
+			}
+			review := telemetry.Review{From: s.begun, Until: s.begun.Add(time.Hour)}
+			loads := map[place]float64{}
+			for _, m := range y.spec.Models {
+				review.Targets = append(review.Targets, telemetry.Target{
+					Model: m.Name, Region: "local/us", Count: rapid.IntRange(0, 5).Draw(t, "target"), ReplicaTPS: 1000, PeakTPS: 1500,
+				})
+				loads[place{m.Name, "local/us"}] = rapid.Float64Range(0, 9000).Draw(t, "load")
+			}
+			standing, _ := y.Standing()
+			seen, _ := y.observe(context.Background(), 0, false)
+			at := &sight{now: now, standing: standing, snapshot: seen.Snapshot, loads: loads, targets: targetsAt(&review, now, s.begun)}
+			if err := s.carryAll(context.Background(), &fakeLease{}, s.decide(at, 0)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func TestTheLoadOfTheLastMinutesIsKnownOrNot(t *testing.T) {
+	at := time.Unix(30_000_000*60, 0).Add(20 * time.Second)
+	point := func(minutesAgo int64, tier service.Tier, prompt, cached int64) telemetry.Point {
+		return telemetry.Point{Minute: 30_000_000 - minutesAgo, Balancer: "lb-us-0", Region: "local/us", Model: "m", Tier: tier, PromptTokens: prompt, CachedTokens: cached}
+	}
+	var whole []telemetry.Point
+	for m := int64(1); m <= 5; m++ {
+		whole = append(whole, point(m, service.TierFast, 60_000, 12_000), point(m, service.TierNormal, 12_000, 0), point(m, service.TierDeferred, 900_000, 0))
+	}
+	for _, c := range []struct {
+		name   string
+		points []telemetry.Point
+		want   map[place]float64
+	}{
+		{"five minutes", whole, map[place]float64{{"m", "local/us"}: 1000}},
+		{"four minutes", whole[3:], map[place]float64{}},
+		{"the last is missing", whole[:12], map[place]float64{{"m", "local/us"}: 1000}},
+		{"nothing", nil, map[place]float64{}},
+	} {
+		if c.name == "the last is missing" {
+			c.points, c.want = append(slices.Clone(whole[3:]), point(6, service.TierFast, 1, 0)), map[place]float64{}
+		}
+		h, err := telemetry.NewHistory(c.points)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := observedLoads(h, at)
+		if len(got) != len(c.want) || got[place{"m", "local/us"}] != c.want[place{"m", "local/us"}] {
+			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// A machine of a static region can be neither started nor stopped: what is not needed
+// is lent for good, whatever was asked for, and taken back.
+func TestAMachineOfAStaticRegionIsLentAndNeverRemoved(t *testing.T) {
+	const text = `name: chat
+models: [{name: m, engine: {kind: openai}}]
+regions: [{name: static/paris, endpoints: ["http://10.0.0.7:8000", "http://10.0.0.8:8000"], replicas: {min: 1}}]
+autoscale: {strategy: reactive, donate: false}
+`
+	testScaler(t, text, func(w *scalerWorld) {
+		w.yard.set(func() { w.yard.start("m", "static/paris") })
+		w.pass(2*time.Hour, 0.1)
+		serve, lent := w.yard.counts("m", "static/paris")
+		if serve != 1 || lent != 1 {
+			t.Fatalf("%d serve, %d are lent", serve, lent)
+		}
+		if d := w.published().Donations; len(d) != 1 || d[0].Until != nil {
+			t.Errorf("got %+v", d)
+		}
+		w.pass(20*time.Second, 0.9)
+		if serve, lent := w.yard.counts("m", "static/paris"); serve != 2 || lent != 0 {
+			t.Errorf("%d serve, %d are lent", serve, lent)
+		}
+		w.pass(time.Minute, 0.9)
+		if n := len(w.yard.orders); n != 2 {
+			t.Errorf("%d orders: %+v", n, w.yard.orders)
+		}
+	})
+}

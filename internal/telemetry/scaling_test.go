@@ -1,0 +1,60 @@
+package telemetry
+
+import (
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+func TestWhoIsDonatedIsAReplicaOfItsRegion(t *testing.T) {
+	since := time.Date(2026, 3, 1, 14, 0, 0, 0, time.UTC)
+	until := since.Add(time.Hour)
+	s := Snapshot{Regions: []RegionSnapshot{
+		{Name: "local/eu", Replicas: []ReplicaSnapshot{{ID: "eu-0", State: service.StateReady}}},
+		{Name: "local/us", Replicas: []ReplicaSnapshot{
+			{ID: "us-1", State: service.StateDraining}, {ID: "us-2", State: service.StateReady}, {ID: "us-3", State: service.StateReady},
+		}},
+	}}
+	s.Show(nil)
+	if s.Strategy != "" || len(s.Donations) != 0 {
+		t.Fatalf("got %+v", s)
+	}
+	s.Show(&Scaling{Strategy: "lt-ua", Donations: []Donation{
+		{Replica: "us-0", Region: "local/us", Model: "m", Since: since, Until: &until, EarnsPerHour: 0.3},
+		{Replica: "us-1", Region: "local/us", Since: since, EarnsPerHour: 0.3},
+		{Replica: "us-2", Region: "local/us", Since: since}, // is back, and the controller has not told yet
+	}})
+	want := []ReplicaSnapshot{
+		{ID: "us-0", Model: "m", State: service.StateDonated, Donated: true, Reason: "lent since 2026-03-01T14:00:00Z, is removed at 2026-03-01T15:00:00Z unless it is needed before"},
+		{ID: "us-1", State: service.StateDraining, Donated: true},
+		{ID: "us-2", State: service.StateReady},
+		{ID: "us-3", State: service.StateReady},
+	}
+	if got := s.Regions[1].Replicas; len(got) != len(want) {
+		t.Fatalf("got %+v", got)
+	}
+	for i, r := range s.Regions[1].Replicas {
+		if r != want[i] {
+			t.Errorf("got %+v, want %+v", r, want[i])
+		}
+	}
+	if len(s.Regions[0].Replicas) != 1 {
+		t.Errorf("got %+v", s.Regions[0].Replicas)
+	}
+	if got := s.DonationLine(); got != "3 replicas donated (us-0, us-1, us-2), $0.60/h" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestEventsInWords(t *testing.T) {
+	e := ScalingEvent{
+		At: time.Date(2026, 3, 1, 14, 2, 5, 0, time.UTC), Strategy: "lt-ua", Action: ScalingLaunched, Region: "local/us",
+		Replicas: []string{"us-3"}, Serving: 3, Reason: "memory 71 % used, above 70 %, 5 planned",
+	}
+	s := Snapshot{Events: []ScalingEvent{{}, e}}
+	lines := s.EventLines(time.UTC, 1)
+	if want := "14:02:05 lt-ua: us: launched us-3: memory 71 % used, above 70 %, 5 planned; 3 there"; len(lines) != 1 || lines[0] != want {
+		t.Errorf("got %q", lines)
+	}
+}
