@@ -107,7 +107,7 @@ func checkListeners(p *problems, cfg service.BalancerConfig, opts Options) {
 
 // checkTargets makes sure that every replica and peer has a URL and an id of its own.
 func checkTargets(p *problems, cfg service.BalancerConfig) {
-	if len(cfg.Peers) > 0 && cfg.PeerToken == "" && asksForKeys(cfg) {
+	if len(cfg.Peers) > 0 && cfg.PeerToken == "" && cfg.Identity == nil && asksForKeys(cfg) {
 		p.add("peer_token", "missing: clients must present keys, so peers must be told from them",
 			"set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service")
 	}

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/user"
 	"strconv"
 	"strings"
 	"time"
@@ -145,28 +144,6 @@ func userData(name, owner string, p machineProgram) func(cloud.Node) (string, er
 	}
 }
 
-// operatorID names the person at this machine in certificates: ann@laptop.
-func operatorID() string {
-	name, host := "operator", "machine"
-	if u, err := user.Current(); err == nil && u.Username != "" {
-		name = u.Username
-	}
-	if h, err := os.Hostname(); err == nil && h != "" {
-		host = h
-	}
-	plain := func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' {
-			return r
-		}
-		return '-'
-	}
-	id := strings.Trim(strings.Map(plain, name), ".-") + "@" + strings.Trim(strings.Map(plain, host), ".-")
-	return id[:min(len(id), maxOperatorID)]
-}
-
-// maxOperatorID is how long an id in a certificate may be.
-const maxOperatorID = 64
-
 // operator is this machine's operator of a service.
 type operator struct {
 	party     identity.Party
@@ -178,16 +155,16 @@ type operator struct {
 // authority where it is here. With create, a service that is new gets both; else it is
 // an fs.ErrNotExist.
 func openOperator(svc local.Service, create bool) (o operator, err error) {
-	home, now := identity.Home{Dir: svc.Dir()}, time.Now()
+	home, now := identityOf(svc), time.Now()
 	o.authority, err = home.Authority()
 	if errors.Is(err, fs.ErrNotExist) {
-		o.party, err = home.Operator(operatorID(), now) // enrolled by another operator
+		o.party, err = home.Operator(operatorName(), now) // enrolled by another operator
 		if errors.Is(err, fs.ErrNotExist) && create {
 			o.authority, err = home.Create(svc.Name(), now)
 		}
 	}
 	if err == nil && o.authority != nil {
-		o.party, err = home.Operator(operatorID(), now)
+		o.party, err = home.Operator(operatorName(), now)
 	}
 	if err != nil {
 		return o, err

@@ -213,8 +213,8 @@ func askCertificate(ctx context.Context, f connectFlags, invite identity.Invite,
 }
 
 // keepAdmins remembers where a service can be asked.
-func keepAdmins(svc local.Service, url string) error {
-	text, err := json.Marshal([]string{url})
+func keepAdmins(svc local.Service, urls ...string) error {
+	text, err := json.Marshal(urls)
 	if err != nil {
 		return err
 	}

@@ -32,11 +32,10 @@ func cloudSpec(arg string, svc local.Service) (*service.Spec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the service: %w", err)
 	}
-	spec, err := service.Parse(file, text)
-	if err != nil || len(cloud.Clouds(spec)) == 0 {
-		return nil, nil // what is not in a cloud needs no more of its file than the name
+	if spec, err := service.Parse(file, text); err == nil && len(cloud.Clouds(spec)) > 0 {
+		return spec, nil
 	}
-	return spec, nil
+	return nil, nil // what is not in a cloud needs no more of its file than the name
 }
 
 // runCloudDown removes what a service has in clouds, and after that its state here.

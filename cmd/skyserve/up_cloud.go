@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,6 +43,9 @@ type cloudUp struct {
 
 // runCloudUp brings a service up whose machines are, in part at least, in clouds.
 func runCloudUp(ctx context.Context, u *up, in io.Reader, spec *service.Spec, text []byte) error {
+	if err := cloud.Check(spec); err != nil {
+		return usage(fmt.Errorf("reading %s: %w", u.file, err), "")
+	}
 	home, err := local.OpenHome()
 	if err != nil {
 		return err
@@ -115,6 +119,9 @@ func (u *cloudUp) carryOut(ctx context.Context) error {
 	if err == nil {
 		err = u.handOver(ctx, have)
 	}
+	if err == nil {
+		err = keepAdmins(u.svc, adminURLs(have)...)
+	}
 	if err == nil && u.zone != nil {
 		err = u.zone.Set(ctx, publicName(u.spec, u.operator.owner, have))
 	}
@@ -152,7 +159,12 @@ const lookEvery = 2 * time.Second
 
 // handOver gives every machine what it is to run and waits until all do.
 func (u *cloudUp) handOver(ctx context.Context, have []provision.Object) error {
-	deployments, err := fleet.Deployments(u.spec, u.text, have, fleet.LocalSecrets)
+	content := fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets}
+	var err error
+	if content.PeerToken, err = u.peerToken(); err != nil {
+		return err
+	}
+	deployments, err := fleet.Deployments(content, have)
 	if err != nil {
 		return err
 	}
@@ -163,6 +175,25 @@ func (u *cloudUp) handOver(ctx context.Context, have []provision.Object) error {
 		Progress: func(id string, s node.Status) { u.line("%s %s", id, strings.TrimSpace(string(s.Phase)+" "+s.Reason)) },
 	}
 	return h.Run(ctx, deployments)
+}
+
+// notePeers is where the token of the balancers is kept.
+const notePeers = "peers.json"
+
+// peerToken is the token of the service's balancers, which the machine of its authority
+// makes and keeps.
+func (u *cloudUp) peerToken() (string, error) {
+	var kept struct {
+		Token string `json:"token"`
+	}
+	if err := u.svc.Note(notePeers, &kept); err != nil || kept.Token != "" {
+		return kept.Token, err
+	}
+	if u.operator.authority == nil {
+		return "", failed(fmt.Errorf("handing over: the balancers' token is on the machine that %s was first brought up from", u.spec.Name), "change the service there")
+	}
+	kept.Token = rand.Text()
+	return kept.Token, u.svc.TakeNote(notePeers, kept)
 }
 
 // publicName is the public name of a service with the balancers there are.
@@ -183,6 +214,17 @@ func publicURL(spec *service.Spec, o provision.Object) string {
 		scheme = "https"
 	}
 	return scheme + "://" + net.JoinHostPort(o.PublicIP.String(), strconv.Itoa(cloud.PublicPort(spec)))
+}
+
+// adminURLs are where operators reach the balancers.
+func adminURLs(have []provision.Object) []string {
+	var urls []string
+	for _, o := range machinesOf(have) {
+		if o.Kind == provision.KindBalancer && o.Gone == "" {
+			urls = append(urls, "https://"+net.JoinHostPort(o.PublicIP.String(), strconv.Itoa(cloud.PortAdmin)))
+		}
+	}
+	return urls
 }
 
 // endpoints is the public URL of the first balancer of each region, by place.

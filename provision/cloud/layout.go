@@ -35,6 +35,8 @@ const (
 const (
 	labelModel = "model"
 	labelGPU   = "gpu"
+	// labelRole says whose machines a firewall or an identity is for.
+	labelRole = "role"
 	// labelFor is the region that a replica stands in for, because that one had no
 	// capacity.
 	labelFor = "for"
@@ -114,6 +116,9 @@ func Check(spec *service.Spec) error {
 			return specError("regions[%d].name: %s and %s are both called %q in ids", i, r.Name, other, r.Name.Place())
 		}
 		places[r.Name.Place()] = r.Name
+	}
+	if spec.Balancer.Auth == nil {
+		return specError("balancer.auth: missing: balancers in a cloud are open to the world, and want API keys")
 	}
 	if spec.DNS != nil && spec.DNS.Provider != service.DNSRoute53 {
 		return specError("dns.provider: %s answers on this machine; a service in clouds needs route53", spec.DNS.Provider)
@@ -255,9 +260,10 @@ func (l *layout) add(w provision.Want, role provision.Kind, identity any) error 
 		return fmt.Errorf("describing %s: %w", w.ID, err)
 	}
 	w.Service, w.Owner, w.Spec = l.Spec.Name, l.Owner, spec
-	if w.Machine == nil {
-		w.Machine = &provision.Machine{Role: role}
+	if w.Labels == nil {
+		w.Labels = map[string]string{}
 	}
+	w.Labels[labelRole] = string(role)
 	l.layout.Wants = append(l.layout.Wants, w)
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 
 const threeRegions = `
 name: chat
+balancer: {auth: {keys_from: env:KEYS}}
 models:
   - name: llama
     engine: {kind: vllm}

@@ -41,6 +41,12 @@ type AWS struct {
 	PageSize int
 	// Now is the clock of the cloud; nil = time.Now.
 	Now func() time.Time
+	// Address gives the nth machine its addresses; nil = some of documentation's and of
+	// the default network's.
+	Address func(n int) (public, private string)
+	// Boot is told of every machine that was made, and returns what is called once it
+	// ends; nil = machines do nothing. It must not wait, nor call the cloud.
+	Boot func(m Booted) (off func())
 
 	faults   *Faults
 	mu       sync.Mutex
@@ -48,6 +54,15 @@ type AWS struct {
 	regions  map[string]*ec2Region
 	roles    map[string]*iamRole
 	profiles map[string]*iamProfile
+}
+
+// Booted is a machine that comes to be.
+type Booted struct {
+	ID       string // i-0...
+	Region   string
+	Private  string // its address
+	UserData string
+	Tags     map[string]string
 }
 
 // AWSAccount is the account that everything belongs to.

@@ -3,7 +3,6 @@ package fakecloud
 import (
 	"cmp"
 	"encoding/base64"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -33,6 +32,9 @@ type ec2Instance struct {
 	closing                                              int // looks until it has terminated
 	request                                              awsForm
 	console                                              string
+	userData                                             string
+	public, private                                      string
+	off                                                  func() // ends what Boot began
 	// For so many lists the instance is still shown as it was: with oldState, or not at
 	// all where that is empty.
 	unseen   int
@@ -79,8 +81,7 @@ func (i *ec2Instance) doc(state string) ec2InstanceDoc {
 		d.Lifecycle = "spot"
 	}
 	if state == "running" {
-		d.PrivateIP = fmt.Sprintf("172.31.%d.%d", i.number>>8, i.number&255)
-		d.PublicIP = fmt.Sprintf("203.0.%d.%d", i.number>>8, i.number&255)
+		d.PrivateIP, d.PublicIP = i.private, i.public
 	}
 	if i.whyCode != "" && state == i.state {
 		d.Reason = i.why
@@ -131,6 +132,10 @@ func (i *ec2Instance) counts() bool { return i.state == "pending" || i.state == 
 func (r *ec2Region) end(i *ec2Instance, code, why string) {
 	if !i.counts() && i.state != "stopped" {
 		return
+	}
+	if i.off != nil {
+		i.off()
+		i.off = nil
 	}
 	i.oldState, i.unseen = i.state, r.aws.faults.Unseen
 	i.state, i.whyCode, i.why, i.closing = "shutting-down", code, why, r.aws.Closing

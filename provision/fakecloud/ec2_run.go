@@ -2,6 +2,8 @@ package fakecloud
 
 import (
 	"encoding/base64"
+	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 )
@@ -41,10 +43,23 @@ func (r *ec2Region) runInstances(f awsForm) (any, error) {
 	i.id, i.launched, i.number, i.state = r.aws.id("i"), r.aws.now(), r.aws.next, "pending"
 	i.unseen = r.aws.faults.Unseen
 	r.instances[i.id] = i
+	r.boot(i)
 	if token != "" {
 		r.tokens[token] = ec2Token{i.id, words}
 	}
 	return runAnswer{"r-" + i.id, []ec2InstanceDoc{i.doc(i.state)}}, nil
+}
+
+// boot gives a machine its addresses and starts what it runs.
+func (r *ec2Region) boot(i *ec2Instance) {
+	i.private = fmt.Sprintf("172.31.%d.%d", i.number>>8, i.number&255)
+	i.public = fmt.Sprintf("203.0.%d.%d", i.number>>8, i.number&255)
+	if r.aws.Address != nil {
+		i.public, i.private = r.aws.Address(i.number)
+	}
+	if r.aws.Boot != nil {
+		i.off = r.aws.Boot(Booted{ID: i.id, Region: r.name, Private: i.private, UserData: i.userData, Tags: maps.Clone(i.tags)})
+	}
 }
 
 // again answers a request whose token was used before.
@@ -91,6 +106,7 @@ func (r *ec2Region) readInstance(f awsForm) (*ec2Instance, error) {
 	case i.group != "" && (r.groups[i.group] == nil || r.groups[i.group].gone):
 		return nil, badRequest("InvalidGroup.NotFound", "The security group '%s' does not exist", i.group)
 	}
+	i.userData = string(text)
 	return i, r.aws.checkProfile(i.profile)
 }
 

@@ -61,13 +61,24 @@ func LocalSecrets(ref string) (string, error) {
 	return strings.TrimSuffix(string(text), "\n"), nil
 }
 
-// Deployments says what each machine of a service is to run, by its id: have is the
-// machines with their addresses, text the service.yaml. A machine without an address is
-// left out, of its own deployment and of others'.
-func Deployments(spec *service.Spec, text []byte, have []provision.Object, secrets Secrets) (map[string]node.Deployment, error) {
-	d := &deployer{spec: spec, text: text, secrets: secrets}
+// Content is what deployments are made from.
+type Content struct {
+	Spec *service.Spec
+	// Text is the service.yaml that Spec was read from.
+	Text []byte
+	// Secrets reads what it refers to.
+	Secrets Secrets
+	// PeerToken seeds what balancers share of prefixes: the same for all of a service.
+	PeerToken string
+}
+
+// Deployments says what each machine of a service is to run, by its id; have is the
+// machines with their addresses. A machine without an address is left out, of its own
+// deployment and of others'.
+func Deployments(c Content, have []provision.Object) (map[string]node.Deployment, error) {
+	d := &deployer{Content: c, spec: c.Spec}
 	for _, o := range have {
-		if o.Gone == "" && (o.PublicIP.IsValid() || o.PrivateIP.IsValid()) {
+		if o.Gone == "" && o.PrivateIP.IsValid() {
 			d.have = append(d.have, o)
 		}
 	}
@@ -97,20 +108,19 @@ func Deployments(spec *service.Spec, text []byte, have []provision.Object, secre
 
 // deployer is one run of Deployments.
 type deployer struct {
-	spec    *service.Spec
-	text    []byte
-	secrets Secrets
-	have    []provision.Object
+	Content
+	spec *service.Spec
+	have []provision.Object
 }
 
 // balancer is the deployment of a balancer's machine.
 func (d *deployer) balancer(o provision.Object) (node.Deployment, error) {
-	files := map[string]string{fileService: string(d.text)}
+	files := map[string]string{fileService: string(d.Text)}
 	c := service.BalancerConfig{
 		Service: d.spec.Name, ID: o.ID, Region: o.Region,
-		Listen: ":" + strconv.Itoa(cloud.PublicPort(d.spec)), Admin: ":" + strconv.Itoa(cloud.PortAdmin),
+		Listen: at(o.PrivateIP, cloud.PublicPort(d.spec)), Admin: at(o.PrivateIP, cloud.PortAdmin), // the network translates the public address
 		Identity: &service.Identity{Cert: node.FileCert, Key: node.FileKey, CA: node.FileCA},
-		Balancer: d.spec.Balancer, SpecFile: fileService,
+		Balancer: d.spec.Balancer, SpecFile: fileService, PeerToken: d.PeerToken,
 		Replicas: d.replicasOf(o), Peers: d.peersOf(o),
 	}
 	for _, m := range d.spec.Models {
@@ -136,7 +146,7 @@ func (d *deployer) balancer(o provision.Object) (node.Deployment, error) {
 // bring puts the secrets that a balancer's configuration refers to beside it.
 func (d *deployer) bring(c *service.BalancerConfig, files map[string]string) error {
 	if auth := c.Balancer.Auth; auth != nil {
-		keys, err := d.secrets(auth.KeysFrom)
+		keys, err := d.Secrets(auth.KeysFrom)
 		if err != nil {
 			return fmt.Errorf("balancer.auth.keys_from: %w", err)
 		}
@@ -149,7 +159,7 @@ func (d *deployer) bring(c *service.BalancerConfig, files map[string]string) err
 		return nil
 	}
 	for _, f := range []struct{ key, from, to string }{{"cert", tls.Cert, fileTLSCert}, {"key", tls.Key, fileTLSKey}} {
-		text, err := d.secrets("file:" + f.from)
+		text, err := d.Secrets("file:" + f.from)
 		if err != nil {
 			return fmt.Errorf("balancer.tls.%s: %w", f.key, err)
 		}
@@ -232,7 +242,7 @@ func (d *deployer) replica(o provision.Object) (node.Deployment, error) {
 	base := "http://127.0.0.1:" + strconv.Itoa(port)
 	u.Ready = base + ready
 	for name, ref := range m.Secrets {
-		value, err := d.secrets(ref)
+		value, err := d.Secrets(ref)
 		if err != nil {
 			return node.Deployment{}, fmt.Errorf("secrets.%s: %w", name, err)
 		}
@@ -241,7 +251,7 @@ func (d *deployer) replica(o provision.Object) (node.Deployment, error) {
 		}
 		u.Secrets[name] = value
 	}
-	return node.Deployment{Units: []node.Unit{u}, Front: &node.Front{Listen: ":" + strconv.Itoa(cloud.PortEngine), To: base}}, nil
+	return node.Deployment{Units: []node.Unit{u}, Front: &node.Front{Listen: at(o.PrivateIP, cloud.PortEngine), To: base}}, nil
 }
 
 // gpusOf is how many GPUs a machine has.

@@ -69,9 +69,13 @@ func secrets(ref string) (string, error) {
 	return value, nil
 }
 
+func content(t *testing.T) fleet.Content {
+	return fleet.Content{Spec: parse(t, deployed), Text: []byte(deployed), Secrets: secrets, PeerToken: "p"}
+}
+
 func deploy(t *testing.T, have []provision.Object) map[string]node.Deployment {
 	t.Helper()
-	all, err := fleet.Deployments(parse(t, deployed), []byte(deployed), have, secrets)
+	all, err := fleet.Deployments(content(t), have)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,6 +124,7 @@ func TestDeploymentsOfBalancers(t *testing.T) {
 		"lb-us-east-1-1":    {"us-east-1-qwen-0 https://10.0.0.12:8300"},
 		"lb-europe-west4-0": {"europe-west4-0 https://10.0.0.13:8300"},
 	}
+	listens := map[string]string{"lb-us-east-1-0": "10.0.0.1:443", "lb-us-east-1-1": "10.0.0.2:443", "lb-europe-west4-0": "10.0.0.3:443"}
 	for id, want := range replicas {
 		u := all[id].Units[0]
 		var c service.BalancerConfig
@@ -139,7 +144,7 @@ func TestDeploymentsOfBalancers(t *testing.T) {
 		if !slices.Equal(got, want) || len(peers) != 2 || slices.Contains(peers, id) {
 			t.Errorf("%s: got replicas %q and peers %q, want %q and the two others", id, got, peers, want)
 		}
-		if c.Listen != ":443" || c.Identity == nil || c.Balancer.Auth.KeysFrom != "file:balancer/keys" || u.Files["balancer/keys"] != "k1" ||
+		if c.Listen != listens[id] || c.Identity == nil || c.PeerToken != "p" || c.Balancer.Auth.KeysFrom != "file:balancer/keys" || u.Files["balancer/keys"] != "k1" ||
 			c.Balancer.TLS.Cert != "balancer/tls.crt" || u.Files["balancer/tls.key"] != "KEY" || u.Files["balancer/service.yaml"] != deployed {
 			t.Errorf("%s: got %+v with %+v", id, c, u.Files)
 		}
@@ -163,7 +168,7 @@ func TestAnotherReplicaIsARearrangementOnly(t *testing.T) {
 func TestASecretThatIsNotThereIsNamedAndNoneIsShown(t *testing.T) {
 	defer func(k string) { secret["env:HF_TOKEN"] = k }(secret["env:HF_TOKEN"])
 	delete(secret, "env:HF_TOKEN")
-	_, err := fleet.Deployments(parse(t, deployed), nil, fleetOf(), secrets)
+	_, err := fleet.Deployments(content(t), fleetOf())
 	if err == nil || !strings.Contains(err.Error(), "env:HF_TOKEN") || !strings.Contains(err.Error(), "europe-west4-0") || strings.Contains(err.Error(), "k1") {
 		t.Errorf("got %v", err)
 	}

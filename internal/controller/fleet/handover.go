@@ -102,8 +102,11 @@ func permanent(err error) bool {
 
 // waiting says of what a machine that cannot be spoken to yet is short.
 func waiting(err error) string {
-	if errors.Is(err, node.ErrNoFingerprint) {
-		return "it boots"
+	switch {
+	case errors.Is(err, node.ErrNoFingerprint):
+		return "for its machine to boot"
+	case errors.Is(err, errNoRelay):
+		return "for a balancer of its region, by way of which it is reached"
 	}
 	return err.Error()
 }
