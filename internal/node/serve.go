@@ -228,6 +228,7 @@ func (a *Agent) keep(d Deployment) error {
 	}
 	a.mu.Lock()
 	a.wanted = d
+	a.phase, a.reason = PhasePreparing, "" // ready speaks of what ran before
 	a.mu.Unlock()
 	return nil
 }

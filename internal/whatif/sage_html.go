@@ -3,34 +3,87 @@ package whatif
 import (
 	_ "embed"
 	"fmt"
-	"html/template"
 	"io"
 	"math"
 	"strings"
 	"time"
+
+	"skyserve/internal/page"
 )
 
-//go:embed sage.html.tmpl
-var sagePageText string
-
-var sagePage = template.Must(template.New("sage").Parse(sagePageText))
+// sageHead is the page up to its first section; {} is the names of the scenarios, each
+// after a space.
+//
+//go:embed sage.head.html
+var sageHead string
 
 // WriteSageHTML writes reports as one page for a browser that needs nothing but
 // itself: for each the table, and for each model its replicas over time.
 func WriteSageHTML(out io.Writer, reports []*SageReport) error {
-	var views []sageView
+	names := ""
+	for _, r := range reports {
+		names += " " + r.Scenario
+	}
+	var p page.Page
+	p.Put(sageHead, names)
 	for _, r := range reports {
 		v := sageView{Name: r.Scenario, Title: r.Title, Basis: r.basis(), Notes: r.notes()}
 		v.Header, v.Rows = r.table()
 		for m := range r.Constants.Models {
 			v.Charts = append(v.Charts, r.chart(m))
 		}
-		views = append(views, v)
+		v.put(&p)
 	}
-	if err := sagePage.Execute(out, views); err != nil {
+	p.Put("</body>\n</html>\n")
+	if _, err := io.WriteString(out, p.String()); err != nil {
 		return fmt.Errorf("writing the page: %w", err)
 	}
 	return nil
+}
+
+// put adds a report.
+func (v sageView) put(p *page.Page) {
+	p.Put("<section>\n<h1>{}</h1>\n<p>{}</p>\n<p>{}</p>\n", v.Name, v.Title, v.Basis)
+	p.Put("<div class=\"wide\"><table>\n<thead><tr>")
+	for _, h := range v.Header {
+		p.Put("<th>{}</th>", h)
+	}
+	p.Put("</tr></thead>\n<tbody>")
+	for _, row := range v.Rows {
+		p.Put("<tr>")
+		for _, cell := range row {
+			p.Put("<td>{}</td>", cell)
+		}
+		p.Put("</tr>\n")
+	}
+	p.Put("</tbody></table></div>\n")
+	for _, n := range v.Notes {
+		p.Put("<p>{}</p>\n", n)
+	}
+	for _, c := range v.Charts {
+		c.put(p)
+	}
+	p.Put("</section>\n")
+}
+
+// put adds a chart.
+func (c sageChart) put(p *page.Page) {
+	p.Put("<h2>{}: replicas over time, all regions, seed 1</h2>\n<p class=\"key\">", c.Model)
+	for _, l := range c.Lines {
+		p.Put(`<span><svg viewBox="0 0 26 8" aria-hidden="true"><polyline class="{}" points="0,4 26,4"/></svg>{}</span>`, l.Class, l.Name)
+	}
+	p.Put("</p>\n<svg viewBox=\"0 0 1000 240\" role=\"img\" aria-label=\"{}: replicas over time\">\n", c.Model)
+	for _, t := range c.Counts {
+		p.Put("<line class=\"axis\" x1=\"40\" x2=\"990\" y1=\"{}\" y2=\"{}\"/>", t.At, t.At)
+		p.Put("<text x=\"34\" y=\"{}\" text-anchor=\"end\" dominant-baseline=\"middle\">{}</text>\n", t.At, t.Text)
+	}
+	for _, t := range c.Times {
+		p.Put("<text x=\"{}\" y=\"236\" text-anchor=\"middle\">{}</text>\n", t.At, t.Text)
+	}
+	for _, l := range c.Lines {
+		p.Put("<polyline class=\"{}\" points=\"{}\"/>\n", l.Class, l.Points)
+	}
+	p.Put("</svg>\n")
 }
 
 // sageView is a report as the page shows it.

@@ -1,11 +1,13 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,31 +40,62 @@ type Handover struct {
 	last map[string]node.Status
 }
 
-// Run hands each machine its deployment, balancers before replicas, which are reached
-// through them, and returns when all are ready, or when ctx ends. The error then says of
-// each machine what it lacks.
+// Run hands each machine its deployment and returns when all are ready, or when ctx
+// ends; the error then says of each machine what it lacks. New machines, and those that
+// are not ready, get theirs at once, replicas by way of balancers. Those that serve get
+// another deployment one after the other, balancers first, and no further once one of
+// them does not come back.
 func (h *Handover) Run(ctx context.Context, deployments map[string]node.Deployment) error {
 	if h.Every == 0 {
 		h.Every = lookEvery
 	}
+	serving, others := h.split(ctx, deployments)
 	var wg sync.WaitGroup
-	var mu sync.Mutex
-	var errs []error
-	for _, o := range h.Have {
-		d, ok := deployments[o.ID]
-		if !ok {
-			continue
+	errs := make([]error, len(others))
+	for i, o := range others {
+		wg.Go(func() { errs[i] = h.until(ctx, o, deployments[o.ID]) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, o := range serving {
+		if err := h.until(ctx, o, deployments[o.ID]); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// askTimeout bounds one question about how a machine does.
+const askTimeout = 5 * time.Second
+
+// split finds the machines that serve, and of those the ones that are to run something
+// else, balancers first; the others are those that do not serve. A machine that does
+// and runs what it should is in neither.
+func (h *Handover) split(ctx context.Context, deployments map[string]node.Deployment) (serving, others []provision.Object) {
+	states := make([]node.Status, len(h.Have))
+	var wg sync.WaitGroup
+	for i, o := range h.Have {
 		wg.Go(func() {
-			if err := h.until(ctx, o, d); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, err)
-			}
+			ctx, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			states[i], _ = h.Operator(o).Status(ctx, h.Machine(o)) // one that does not answer does not serve
 		})
 	}
 	wg.Wait()
-	return errors.Join(errs...)
+	for i, o := range h.Have {
+		d, wanted := deployments[o.ID]
+		switch {
+		case !wanted:
+		case states[i].Phase != node.PhaseReady:
+			others = append(others, o)
+		case states[i].Revision != d.Revision || states[i].Expires.Before(time.Now().Add(identity.RenewBefore)):
+			serving = append(serving, o)
+		}
+	}
+	slices.SortFunc(serving, func(a, b provision.Object) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID)) })
+	return serving, others
 }
 
 // until hands a machine over what it is to run, again and again until it is ready.
