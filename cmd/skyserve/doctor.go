@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -71,6 +72,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	}
 	findings := []provision.Finding{}
 	quotas := []provision.Quota{}
+	var refused *provision.CredentialsError
 	for _, name := range cloud.Clouds(spec) {
 		provider, ok := places[name].(examined)
 		if !ok {
@@ -82,7 +84,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 				continue
 			}
 			more, err := provider.Quotas(ctx, r)
-			if err != nil {
+			if err != nil && !errors.As(err, &refused) { // who is refused is told that once, by Doctor
 				findings = append(findings, provision.Finding{Where: string(r), What: "quotas: " + err.Error()})
 			}
 			quotas = append(quotas, more...)
@@ -98,7 +100,11 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 		return err
 	}
 	if n := len(slices.DeleteFunc(slices.Clone(findings), func(f provision.Finding) bool { return f.OK })); n > 0 {
-		return &exitError{code: exitFailed, err: fmt.Errorf("%d of %d things are not as they must be", n, len(findings))}
+		code := exitFailed
+		if refused != nil {
+			code = exitCredentials
+		}
+		return &exitError{code: code, err: fmt.Errorf("%d of %d things are not as they must be", n, len(findings))}
 	}
 	return nil
 }
