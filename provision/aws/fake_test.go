@@ -1,9 +1,6 @@
 package aws_test
 
 import (
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -36,27 +33,10 @@ const (
 	world = service.Region("aws/global")
 )
 
-// direct carries calls to a handler in this process, whatever host they are for.
-type direct struct{ to http.Handler }
-
-func (d direct) RoundTrip(r *http.Request) (answer *http.Response, err error) {
-	defer func() {
-		if recover() != nil { // the fake cut the connection
-			answer, err = nil, io.ErrUnexpectedEOF
-		}
-	}()
-	if err := r.Context().Err(); err != nil {
-		return nil, err
-	}
-	w := httptest.NewRecorder()
-	d.to.ServeHTTP(w, r)
-	return w.Result(), nil
-}
-
 // config is a provider's of a fake, which never pauses.
 func config(cloud *fakecloud.AWS, regions ...string) aws.Config {
 	return aws.Config{
-		Regions: regions, Transport: direct{cloud}, Poll: -1,
+		Regions: regions, Transport: fakecloud.Direct{Handler: cloud}, Poll: -1,
 		Credentials: credentials.NewStaticCredentialsProvider("AKIDEXAMPLE", "secret", ""),
 	}
 }

@@ -1,11 +1,8 @@
 package gcp_test
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -19,37 +16,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// wire carries requests straight to a handler; one that cuts the connection off is
-// an error, as it is over a network.
-type wire struct{ handler http.Handler }
-
-func (w wire) RoundTrip(r *http.Request) (answer *http.Response, err error) {
-	if err := r.Context().Err(); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if cut := recover(); cut != nil {
-			answer, err = nil, fmt.Errorf("connection cut: %v", cut)
-		}
-	}()
-	var body []byte
-	if r.Body != nil {
-		if body, err = io.ReadAll(r.Body); err != nil {
-			return nil, err
-		}
-	}
-	r = r.Clone(r.Context())
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	recorder := httptest.NewRecorder()
-	w.handler.ServeHTTP(recorder, r)
-	return recorder.Result(), nil
-}
-
 // provider works on a fake.
 func provider(g *fakecloud.GCE) *gcp.Provider { return gcp.New(config(g)) }
 
 func config(g *fakecloud.GCE) gcp.Config {
-	return gcp.Config{Project: "p", Endpoint: "http://gce", Transport: wire{g}, Poll: -1}
+	return gcp.Config{Project: "p", Endpoint: "http://gce", Transport: fakecloud.Direct{Handler: g}, Poll: -1}
 }
 
 const here service.Region = "gcp/us-central1"
@@ -117,7 +88,7 @@ func byHand(t *testing.T, g *fakecloud.GCE, path, body string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if answer, err := (wire{g}).RoundTrip(r); err != nil || answer.StatusCode != http.StatusOK {
+	if answer, err := (fakecloud.Direct{Handler: g}).RoundTrip(r); err != nil || answer.StatusCode != http.StatusOK {
 		t.Fatal(answer, err)
 	}
 }
