@@ -119,7 +119,8 @@ func TestRegionsThatAreNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = p.Offerings(t.Context(), "aws/us-nowhere-1")
-	if err == nil || !strings.Contains(err.Error(), "asking aws/us-nowhere-1 what it offers: there is no ec2.us-nowhere-1.amazonaws.com: is it a region of AWS?") {
+	var spec *provision.SpecError
+	if !errors.As(err, &spec) || !strings.Contains(err.Error(), "asking aws/us-nowhere-1 what it offers: there is no ec2.us-nowhere-1.amazonaws.com: is it a region of AWS?") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := aws.New(t.Context(), aws.Config{}); err == nil {

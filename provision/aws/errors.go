@@ -69,7 +69,8 @@ func codeOf(err error) string {
 }
 
 // explain says what was being done when err came, in the types of the house: a
-// *provision.CredentialsError is one, whatever it came from.
+// *provision.CredentialsError is one, whatever it came from, and a region whose host
+// nobody knows is a *provision.SpecError.
 func explain(doing string, err error) error {
 	var known *provision.CredentialsError
 	var owned *provision.OwnedError
@@ -82,7 +83,7 @@ func explain(doing string, err error) error {
 	}
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound {
-		return fmt.Errorf("%s: there is no %s: is it a region of AWS? %w", doing, dns.Name, dns)
+		return &provision.SpecError{Err: fmt.Errorf("%s: there is no %s: is it a region of AWS? %w", doing, dns.Name, dns)}
 	}
 	return fmt.Errorf("%s: %w", doing, plain(err))
 }

@@ -121,7 +121,8 @@ func TestOfferings(t *testing.T) {
 	if l4 := all.With("L4", 1)[1]; l4.PricePerHour != 0.2818 || l4.VCPUs != 4 {
 		t.Errorf("got %+v", l4)
 	}
-	if _, err := provider(g).Offerings(t.Context(), "gcp/mars-1"); err == nil || !strings.Contains(err.Error(), `"mars-1"`) {
+	var spec *provision.SpecError
+	if _, err := provider(g).Offerings(t.Context(), "gcp/mars-1"); !errors.As(err, &spec) || !strings.Contains(err.Error(), `"mars-1"`) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -15,7 +15,8 @@ import (
 	"skyserve/provision"
 )
 
-// region reads a region. One that Google does not have is an error that names it.
+// region reads a region. One that Google does not have is a *provision.SpecError that
+// names it.
 func (p *Provider) region(ctx context.Context, place string) (*computepb.Region, error) {
 	client, project, err := through(ctx, p, compute.NewRegionsRESTClient)
 	if err != nil {
@@ -23,7 +24,7 @@ func (p *Provider) region(ctx context.Context, place string) (*computepb.Region,
 	}
 	found, err := client.Get(ctx, &computepb.GetRegionRequest{Project: project, Region: place})
 	if isMissing(err) && strings.Contains(err.Error(), "/regions/") {
-		return nil, fmt.Errorf("reading region %q: Google Cloud has none of this name, or does not let project %s use it", place, project)
+		return nil, &provision.SpecError{Err: fmt.Errorf("reading region %q: Google Cloud has none of this name, or does not let project %s use it", place, project)}
 	}
 	if err != nil {
 		return nil, explain(err, "reading region %s", place)
