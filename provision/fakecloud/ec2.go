@@ -58,11 +58,11 @@ type AWS struct {
 
 // Booted is a machine that comes to be.
 type Booted struct {
-	ID       string // i-0...
+	ID       string // i-0... at AWS, the machine's name at Google
 	Region   string
 	Private  string // its address
 	UserData string
-	Tags     map[string]string
+	Tags     map[string]string // at Google its labels
 }
 
 // AWSAccount is the account that everything belongs to.

@@ -13,8 +13,14 @@ import (
 // GCE is Compute Engine's JSON API, v1, for one project: instances, firewalls and
 // their operations, and as much of the rest as it takes to make them. What it does
 // not know it refuses, so that no field is sent in vain. Every call moves its
-// operations on by a step. It is safe for concurrent use.
+// operations on by a step. It is safe for concurrent use; set the fields before the
+// first call.
 type GCE struct {
+	// Address and Boot are as those of AWS: Boot is told of every machine that runs, and
+	// what it returns is called once the machine stops or goes.
+	Address func(n int) (public, private string)
+	Boot    func(m Booted) (off func())
+
 	faults  *Faults
 	project string
 	mux     *http.ServeMux

@@ -84,6 +84,7 @@ func (g *GCE) Preempt(name string) (found bool) {
 				continue
 			}
 			found = true
+			i.halt()
 			if i.Scheduling.InstanceTerminationAction == "DELETE" {
 				g.instances.remove(at, g.faults.Unseen)
 				continue
@@ -97,7 +98,10 @@ func (g *GCE) Preempt(name string) (found bool) {
 
 // SetStatus gives every instance of a name another status, as somebody does who stops it by hand.
 func (g *GCE) SetStatus(name, status string) {
-	g.editInstances(name, func(i *GCEInstance) { i.Status = status })
+	g.editInstances(name, func(i *GCEInstance) {
+		i.halt()
+		i.Status = status
+	})
 }
 
 // SetGuestAttribute writes an attribute as the instances of a name do from inside;

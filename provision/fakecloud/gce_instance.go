@@ -2,6 +2,7 @@ package fakecloud
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"path"
 	"regexp"
@@ -39,7 +40,9 @@ type GCEInstance struct {
 	ServiceAccounts     []GCEServiceAccount `json:"serviceAccounts,omitempty"`
 	GuestAccelerators   []GCEAccelerator    `json:"guestAccelerators,omitempty"`
 
-	guest map[string]string // what its own programs wrote, by namespace/key
+	guest  map[string]string // what its own programs wrote, by namespace/key
+	number int               // of which its addresses are made
+	off    func()            // ends what Boot began
 }
 
 // GCEMetadata is what an instance is told, and everybody who may see it.
@@ -187,6 +190,7 @@ func (g *GCE) insertInstance(r *http.Request) (any, *gceError) {
 		return nil, gceFail(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/%s' already exists", g.project, target)
 	}
 	i.Kind, i.ID, i.SelfLink, i.Status = "compute#instance", g.number(), g.link(target), gceProvisioning
+	i.number = g.made
 	i.MachineType = g.link(i.MachineType)
 	i.Created = fmt.Sprintf("2026-01-01T00:%02d:%02d.000-08:00", g.made/60%60, g.made%60)
 	g.instances.add(i.key(), i, g.faults.Unseen)
@@ -212,15 +216,41 @@ func (g *GCE) start(key string) *GCEFailure {
 		return failure
 	}
 	i.Status = gceRunning
-	i.NetworkInterfaces = slices.Clone(i.NetworkInterfaces)
-	nic := &i.NetworkInterfaces[0]
-	nic.NetworkIP = fmt.Sprintf("10.128.%d.%d", g.made/250%250, 1+g.made%250)
-	nic.AccessConfigs = slices.Clone(nic.AccessConfigs)
-	for k := range nic.AccessConfigs {
-		nic.AccessConfigs[k].NatIP = fmt.Sprintf("203.0.%d.%d", g.made/250%250, 1+g.made%250)
-	}
+	g.boot(&i)
 	g.instances.set(key, i)
 	return nil
+}
+
+// boot gives a machine its addresses and starts what it runs.
+func (g *GCE) boot(i *GCEInstance) {
+	public, private := fmt.Sprintf("203.0.%d.%d", i.number/250%250, 1+i.number%250), fmt.Sprintf("10.128.%d.%d", i.number/250%250, 1+i.number%250)
+	if g.Address != nil {
+		public, private = g.Address(i.number)
+	}
+	i.NetworkInterfaces = slices.Clone(i.NetworkInterfaces)
+	nic := &i.NetworkInterfaces[0]
+	nic.NetworkIP, nic.AccessConfigs = private, slices.Clone(nic.AccessConfigs)
+	for k := range nic.AccessConfigs {
+		nic.AccessConfigs[k].NatIP = public
+	}
+	if g.Boot == nil {
+		return
+	}
+	m := Booted{ID: i.Name, Region: gceRegion(path.Base(i.Zone)), Private: private, Tags: maps.Clone(i.Labels)}
+	for _, item := range i.Metadata.Items {
+		if item.Key == "user-data" {
+			m.UserData = item.Value
+		}
+	}
+	i.off = g.Boot(m)
+}
+
+// halt ends what a machine runs.
+func (i *GCEInstance) halt() {
+	if i.off != nil {
+		i.off()
+		i.off = nil
+	}
 }
 
 // instance finds the instance that a request names.
@@ -266,6 +296,7 @@ func (g *GCE) deleteInstance(r *http.Request) (any, *gceError) {
 	if fail := g.busy(target); fail != nil {
 		return nil, fail
 	}
+	i.halt()
 	i.Status = gceStopping
 	g.instances.set(i.key(), i)
 	return g.begin(r, path.Base(i.Zone), "delete", target, func() *GCEFailure {
