@@ -18,6 +18,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"skyserve/internal/controller/fleet"
 	"skyserve/internal/node"
 	"skyserve/provision/fakecloud"
 )
@@ -31,6 +32,7 @@ models:
     regions: {"aws/eu-west-1": {min: 0, max: 0}}
 regions:
   - name: aws/us-east-1
+    balancers: 2
     capacity: [spot, on_demand]
   - name: aws/eu-west-1
 balancer:
@@ -50,6 +52,7 @@ type emulated struct {
 	program string
 	mu      sync.Mutex
 	running int
+	agents  map[string]*os.Process // of machines, by their ids in the service
 }
 
 func emulate(t *testing.T) *emulated {
@@ -121,6 +124,7 @@ func (e *emulated) boot(m fakecloud.Booted) func() {
 		return func() {}
 	}
 	e.count(1)
+	e.note(config.ID, cmd.Process)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() { e.show(m.ID, console, stop) })
@@ -160,6 +164,15 @@ func (e *emulated) count(by int) {
 	e.running += by
 }
 
+func (e *emulated) note(id string, agent *os.Process) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.agents == nil {
+		e.agents = map[string]*os.Process{}
+	}
+	e.agents[id] = agent
+}
+
 func (e *emulated) machines() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -169,15 +182,21 @@ func (e *emulated) machines() int {
 // skyserve runs the command as its user does.
 func (e *emulated) skyserve(code int, args ...string) string {
 	e.t.Helper()
-	cmd := exec.Command(e.program, args...)
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "AWS_") }),
-		"SKYSERVE_HOME="+filepath.Join(e.dir, "home"), "HOME="+e.dir, "KEYS=key-of-a-client",
-		"AWS_ACCESS_KEY_ID=AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY=secret", "AWS_EC2_METADATA_DISABLED=true")
+	cmd := e.command(args...)
 	out, err := cmd.CombinedOutput()
 	if got := cmd.ProcessState.ExitCode(); got != code {
 		e.t.Fatalf("skyserve %s: exit %d (%v), want %d\n%s", strings.Join(args, " "), got, err, code, out)
 	}
 	return string(out)
+}
+
+// command is the command with its user's environment.
+func (e *emulated) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(e.program, args...)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "AWS_") }),
+		"SKYSERVE_HOME="+filepath.Join(e.dir, "home"), "HOME="+e.dir, "KEYS=key-of-a-client",
+		"AWS_ACCESS_KEY_ID=AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY=secret", "AWS_EC2_METADATA_DISABLED=true")
+	return cmd
 }
 
 // A service comes up in two regions of AWS with a name, answers in both (one has no
@@ -194,7 +213,7 @@ func TestAServiceInACloud(t *testing.T) {
 		t.Fatalf("without a terminal or --yes: %d machines\n%s", e.machines(), out)
 	}
 	first := e.skyserve(exitOK, append(up, "--yes")...)
-	if e.machines() != 3 {
+	if e.machines() != 4 {
 		t.Fatalf("%d machines\n%s", e.machines(), first)
 	}
 	for _, place := range []string{"us-east-1", "eu-west-1"} {
@@ -212,6 +231,13 @@ func TestAServiceInACloud(t *testing.T) {
 	}
 	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "no change") {
 		t.Errorf("up again:\n%s", out)
+	}
+	e.lookAt(file)
+	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "firewall-us-east-1-balancer") || !strings.Contains(out, "us-east-1-0 ready") {
+		t.Errorf("the third up:\n%s", out)
+	}
+	if s := e.status(); s.State != fleet.StateReady {
+		t.Errorf("repaired: %+v", s)
 	}
 	if out := e.skyserve(exitOK, "down", "chat", "--yes", "--endpoint-aws", e.url); !strings.Contains(out, "left over: 0") {
 		t.Errorf("down:\n%s", out)
