@@ -19,6 +19,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"skyserve/internal/controller/fleet"
 	"skyserve/internal/identity"
 	"skyserve/internal/node"
 	"skyserve/internal/service"
@@ -34,6 +35,7 @@ models:
     regions: {"aws/eu-west-1": {min: 0, max: 0}}
 regions:
   - name: aws/us-east-1
+    balancers: 2
     capacity: [spot, on_demand]
   - name: aws/eu-west-1
 balancer:
@@ -55,7 +57,8 @@ type emulated struct {
 	program string
 	mu      sync.Mutex
 	running int
-	held    func(fakecloud.Call) // called while a call is in flight; nil = nothing is
+	held    func(fakecloud.Call)   // called while a call is in flight; nil = nothing is
+	agents  map[string]*os.Process // of machines, by their ids in the service
 }
 
 func emulate(t *testing.T) *emulated {
@@ -160,6 +163,7 @@ func (e *emulated) boot(m fakecloud.Booted, told func(name identity.Name, text s
 		return func() {}
 	}
 	e.count(1)
+	e.note(config.ID, cmd.Process)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	name := identity.Name{Service: config.Service, Role: config.Role, ID: config.ID}
@@ -198,6 +202,15 @@ func (e *emulated) count(by int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.running += by
+}
+
+func (e *emulated) note(id string, agent *os.Process) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.agents == nil {
+		e.agents = map[string]*os.Process{}
+	}
+	e.agents[id] = agent
 }
 
 func (e *emulated) machines() int {
@@ -282,7 +295,7 @@ func testService(t *testing.T, text string, replicas, other service.Region, mach
 		t.Fatalf("without a terminal or --yes: %d machines\n%s", e.machines(), out)
 	}
 	first := e.skyserve(exitOK, append(up, "--yes")...)
-	if e.machines() != 3 {
+	if e.machines() != 4 {
 		t.Fatalf("%d machines\n%s", e.machines(), first)
 	}
 	for _, place := range []string{replicas.Place(), other.Place()} {
@@ -301,6 +314,9 @@ func testService(t *testing.T, text string, replicas, other service.Region, mach
 	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "no change") {
 		t.Errorf("up again:\n%s", out)
 	}
+	if replicas.Cloud() == service.CloudAWS {
+		e.mendWhatWasChanged(up)
+	}
 	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, "left over: 0") {
 		t.Errorf("down:\n%s", out)
 	}
@@ -310,6 +326,19 @@ func testService(t *testing.T, text string, replicas, other service.Region, mach
 	}
 	if out := e.skyserve(exitOK, e.at("gc", "--region", string(replicas), "--region", string(other))...); !strings.Contains(out, "nothing is left over") {
 		t.Errorf("gc:\n%s", out)
+	}
+}
+
+// mendWhatWasChanged looks at a service in AWS with status and logs, changes some of it
+// behind the service's back and brings it up again.
+func (e *emulated) mendWhatWasChanged(up []string) {
+	e.t.Helper()
+	e.lookAt(up[1])
+	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "firewall-us-east-1-balancer") || !strings.Contains(out, "us-east-1-0 ready") {
+		e.t.Errorf("the third up:\n%s", out)
+	}
+	if s := e.status(); s.State != fleet.StateReady {
+		e.t.Errorf("repaired: %+v", s)
 	}
 }
 

@@ -173,6 +173,16 @@ func openOperator(svc local.Service, create bool) (o operator, err error) {
 	return o, nil
 }
 
+// operatorOf opens this machine's certificate of a service that there is; doing is what
+// for, and hint what to do without one (exit 4).
+func operatorOf(svc local.Service, doing, hint string) (operator, error) {
+	o, err := openOperator(svc, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = &exitError{code: exitCredentials, err: fmt.Errorf("%s: %s: this machine is no operator of it", svc.Name(), doing), hint: hint}
+	}
+	return o, err
+}
+
 // newFleet is the machines of a service as `up` wants them.
 func newFleet(spec *service.Spec, owner string, p provision.Places, program machineProgram) *fleet.Fleet {
 	return &fleet.Fleet{Spec: spec, Owner: owner, Provider: p, UserData: userData(spec.Name, owner, program)}

@@ -40,11 +40,7 @@ func cloudSpec(arg string, svc local.Service) (*service.Spec, error) {
 
 // runCloudDown removes what a service has in clouds, and after that its state here.
 func runCloudDown(ctx context.Context, o *downOptions, in io.Reader, out, talk io.Writer, svc local.Service, spec *service.Spec) error {
-	who, err := openOperator(svc, false)
-	if errors.Is(err, fs.ErrNotExist) {
-		return failed(fmt.Errorf("taking %s down: this machine is no operator of it", spec.Name),
-			"'skyserve gc' finds and removes what nobody owns; 'skyserve connect' makes this machine an operator")
-	}
+	who, err := operatorOf(svc, "taking it down", "'skyserve gc' finds and removes what nobody owns; 'skyserve connect' makes this machine an operator")
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"skyserve/internal/controller/fleet"
 	"skyserve/internal/controller/rollout"
 	"skyserve/internal/explain"
 	"skyserve/internal/load"
@@ -25,6 +26,7 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		telemetry.Snapshot{},
 		telemetry.Reload{},
 		rollout.Status{},
+		fleet.Status{},
 		load.Report{},
 		plan.Proposal{},
 		plan.Problem{},

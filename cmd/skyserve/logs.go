@@ -20,6 +20,7 @@ type logsOptions struct {
 	part   string
 	follow bool
 	tail   int
+	clouds cloudFlags
 }
 
 func newLogsCmd() *cobra.Command {
@@ -28,7 +29,8 @@ func newLogsCmd() *cobra.Command {
 		Use:   "logs NAME [lb/REGION|REPLICA|controller]",
 		Short: "Show what the processes of a service say",
 		Long: `Show the last lines that the processes of a service wrote: all of them, the
-balancers of one region (lb/us), one replica (us-0) or the controller.`,
+balancers of one region (lb/us), one replica (us-0) or the controller. Machines in
+clouds are asked for theirs, with -f every second.`,
 		Example: `  skyserve logs chat
   skyserve logs chat lb/us -f
   skyserve logs chat us-0 --tail 50`,
@@ -38,15 +40,16 @@ balancers of one region (lb/us), one replica (us-0) or the controller.`,
 			if len(args) == 2 {
 				o.part = args[1]
 			}
-			return runLogs(cmd.Context(), &o, cmd.OutOrStdout())
+			return runLogs(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on, until ctrl-C")
 	cmd.Flags().IntVar(&o.tail, "tail", 20, "how many last lines of each process")
+	o.clouds.add(cmd.Flags())
 	return cmd
 }
 
-func runLogs(ctx context.Context, o *logsOptions, out io.Writer) error {
+func runLogs(ctx context.Context, o *logsOptions, out, talk io.Writer) error {
 	if o.tail < 0 {
 		return usage(fmt.Errorf("--tail: must be at least 0, got %d", o.tail), "")
 	}
@@ -54,6 +57,18 @@ func runLogs(ctx context.Context, o *logsOptions, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	spec, err := cloudSpec("", svc)
+	if err != nil {
+		return err
+	}
+	if spec != nil {
+		return runCloudLogs(ctx, o, out, talk, svc, spec)
+	}
+	return runLocalLogs(ctx, o, out, svc)
+}
+
+// runLocalLogs shows what the processes of a service wrote that are on this machine.
+func runLocalLogs(ctx context.Context, o *logsOptions, out io.Writer, svc local.Service) error {
 	ids, err := logIDs(svc, o.part)
 	if err != nil {
 		return err

@@ -30,6 +30,13 @@ type statusOptions struct {
 	name   string
 	watch  bool
 	output string
+	clouds cloudFlags
+}
+
+// statusPage is a service as it was a moment ago, for programs and for people.
+type statusPage struct {
+	document any
+	table    func(io.Writer) error
 }
 
 func newStatusCmd() *cobra.Command {
@@ -39,7 +46,12 @@ func newStatusCmd() *cobra.Command {
 		Short: "Show how a service does: regions, balancers, replicas, cost",
 		Long: `Show the regions of a service with their balancers, replicas, endpoints and
 cost. What does not answer is shown with its reason; nothing is waited for
-longer than a second.`,
+longer than a second.
+
+Of a service with regions in clouds the clouds are asked what there is (at most 10 s),
+every machine's agent how it does (at most 2 s), and what 'skyserve up' would change:
+machines that are missing, firewalls that somebody changed. A region or a machine that
+hangs hides no other. Machines of static regions are seen with 'skyserve top'.`,
 		Example: `  skyserve status
   skyserve status chat --watch
   skyserve status -o json`,
@@ -53,6 +65,7 @@ longer than a second.`,
 	}
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "show it again every 2 s, until ctrl-C")
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "text or json (with --watch: one document a line)")
+	o.clouds.add(cmd.Flags())
 	return cmd
 }
 
@@ -64,12 +77,16 @@ func runStatus(ctx context.Context, o *statusOptions, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	look, err := statusOf(ctx, o, svc)
+	if err != nil {
+		return err
+	}
+	if !o.watch {
+		return showStatus(ctx, look, o, out)
+	}
 	for {
-		if err := showStatus(ctx, svc, o, out); err != nil {
+		if err := showStatus(ctx, look, o, out); err != nil && ctx.Err() == nil {
 			return err
-		}
-		if !o.watch {
-			return nil
 		}
 		select {
 		case <-ctx.Done():
@@ -79,23 +96,45 @@ func runStatus(ctx context.Context, o *statusOptions, out io.Writer) error {
 	}
 }
 
+// lookup looks at a service.
+type lookup func(context.Context) (statusPage, error)
+
+// statusOf is how one looks at a service: in clouds, or on this machine.
+func statusOf(ctx context.Context, o *statusOptions, svc local.Service) (lookup, error) {
+	spec, err := cloudSpec("", svc)
+	if err != nil {
+		return nil, err
+	}
+	if spec != nil {
+		view, err := openCloudView(ctx, &o.clouds, svc, spec, "asking how it does")
+		if err != nil {
+			return nil, err
+		}
+		return view.look, nil
+	}
+	return func(ctx context.Context) (statusPage, error) {
+		status, err := rollout.GetStatus(ctx, svc)
+		return statusPage{status, func(w io.Writer) error { return writeStatus(w, status) }}, err
+	}, nil
+}
+
 // showStatus shows one status.
-func showStatus(ctx context.Context, svc local.Service, o *statusOptions, out io.Writer) error {
-	status, err := rollout.GetStatus(ctx, svc)
+func showStatus(ctx context.Context, look lookup, o *statusOptions, out io.Writer) error {
+	page, err := look(ctx)
 	if err != nil {
 		return err
 	}
 	if o.output == "json" {
-		return json.NewEncoder(out).Encode(status)
+		return json.NewEncoder(out).Encode(page.document)
 	}
-	var page bytes.Buffer
+	var text bytes.Buffer
 	if o.watch && isTerminal(out) {
-		page.WriteString(clearScreen)
+		text.WriteString(clearScreen)
 	}
-	if err := writeStatus(&page, status); err != nil {
+	if err := page.table(&text); err != nil {
 		return err
 	}
-	_, err = out.Write(page.Bytes())
+	_, err = out.Write(text.Bytes())
 	return err
 }
 
@@ -113,12 +152,7 @@ func writeStatus(w io.Writer, s *rollout.Status) error {
 	writeName(w, s.DNS)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\nREGION\tKIND\tID\tSTATE\tADDRESS\tMODEL\tREASON")
-	row := func(cells ...string) {
-		for i, c := range cells {
-			cells[i] = cmp.Or(strings.ReplaceAll(c, "\n", " "), "-")
-		}
-		fmt.Fprintln(t, strings.Join(cells, "\t"))
-	}
+	row := func(cells ...string) { statusRow(t, cells...) }
 	for _, r := range s.Regions {
 		for _, b := range r.Balancers {
 			row(string(r.Name), "balancer", b.ID, string(b.State), b.Endpoint, "", reason(b.Reason, b.Wanted))
@@ -132,6 +166,14 @@ func writeStatus(w io.Writer, s *rollout.Status) error {
 	}
 	row("", "controller", cmp.Or(s.Controller.ID, "controller"), string(s.Controller.State), s.Controller.Admin, "", s.Controller.Reason)
 	return t.Flush()
+}
+
+// statusRow writes a row of a status's table.
+func statusRow(w io.Writer, cells ...string) {
+	for i, c := range cells {
+		cells[i] = cmp.Or(strings.ReplaceAll(c, "\n", " "), "-")
+	}
+	fmt.Fprintln(w, strings.Join(cells, "\t"))
 }
 
 // writeName writes where the name of a service leads; nothing when it has none.

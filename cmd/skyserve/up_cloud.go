@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"os"
 	"slices"
 	"strconv"
@@ -201,19 +200,10 @@ func publicName(spec *service.Spec, owner string, have []provision.Object) provi
 	n := provision.Name{Name: spec.DNS.Name, Zone: spec.DNS.Zone, Service: spec.Name, Owner: owner, Routing: provision.Routing(spec.DNS.Routing), TTL: spec.DNS.TTL, Private: spec.DNS.Private}
 	for _, o := range have {
 		if o.Kind == provision.KindBalancer && o.Gone == "" {
-			n.Records = append(n.Records, provision.Record{ID: o.ID, Region: o.Region, Address: o.PublicIP, Check: publicURL(spec, o) + "/readyz"})
+			n.Records = append(n.Records, provision.Record{ID: o.ID, Region: o.Region, Address: o.PublicIP, Check: fleet.PublicURL(spec, o) + "/readyz"})
 		}
 	}
 	return n
-}
-
-// publicURL is where a balancer in a cloud answers clients.
-func publicURL(spec *service.Spec, o provision.Object) string {
-	scheme := "http"
-	if spec.Balancer.TLS != nil {
-		scheme = "https"
-	}
-	return scheme + "://" + net.JoinHostPort(o.PublicIP.String(), strconv.Itoa(cloud.PublicPort(spec)))
 }
 
 // adminURLs are where operators reach the balancers.
@@ -221,7 +211,7 @@ func adminURLs(have []provision.Object) []string {
 	var urls []string
 	for _, o := range machinesOf(have) {
 		if o.Kind == provision.KindBalancer && o.Gone == "" {
-			urls = append(urls, "https://"+net.JoinHostPort(o.PublicIP.String(), strconv.Itoa(cloud.PortAdmin)))
+			urls = append(urls, fleet.AdminURL(o))
 		}
 	}
 	return urls
@@ -232,7 +222,7 @@ func (u *cloudUp) endpoints(have []provision.Object) map[string]string {
 	endpoints := map[string]string{}
 	for _, o := range have {
 		if o.ID == provision.BalancerID(o.Region, 0) && o.PublicIP.IsValid() {
-			endpoints[o.Region.Place()] = publicURL(u.spec, o)
+			endpoints[o.Region.Place()] = fleet.PublicURL(u.spec, o)
 		}
 	}
 	return endpoints
@@ -245,7 +235,7 @@ func (u *cloudUp) finish(have []provision.Object, ready bool) error {
 	case u.output == "json":
 		now, then := u.changes.CostPerHour()
 		document := map[string]any{
-			"service": u.spec.Name, "dry_run": u.dryRun, "ready": ready, "changes": changesJSON(u.changes.Changes),
+			"service": u.spec.Name, "dry_run": u.dryRun, "ready": ready, "changes": fleet.Told(u.changes.Changes),
 			"cost_per_hour": map[string]float64{"now": now, "then": then}, "endpoints": endpoints, "error": nil,
 		}
 		if err := json.NewEncoder(u.out).Encode(document); err != nil {
@@ -419,20 +409,4 @@ func machine(c provision.Change) string {
 		text += fmt.Sprintf(", or %d others", len(offers)-1)
 	}
 	return text
-}
-
-// changesJSON is changes as `up -o json` shows them.
-func changesJSON(changes provision.Changes) []any {
-	out := []any{}
-	for _, c := range changes {
-		out = append(out, struct {
-			Action      provision.Action `json:"action"`
-			ID          string           `json:"id"`
-			Kind        provision.Kind   `json:"kind"`
-			Region      string           `json:"region"`
-			Reason      string           `json:"reason"`
-			CostPerHour float64          `json:"cost_per_hour"`
-		}{c.Action, c.ID(), c.Kind(), string(c.Region()), c.Reason, c.CostPerHour})
-	}
-	return out
 }

@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	maxBody  = 4 << 20 // a balancer's configuration with thousands of replicas
-	maxLines = 10_000  // of a log
+	maxBody = 4 << 20 // a balancer's configuration with thousands of replicas
+	// MaxLogLines bounds what is told of a log at once.
+	MaxLogLines = 10_000
 )
 
 // Paths of the agent's API.
@@ -261,8 +262,8 @@ func (a *Agent) serveLogs(w http.ResponseWriter, r *http.Request) {
 	name, lines := r.PathValue("unit"), 100
 	if text := r.URL.Query().Get("lines"); text != "" {
 		var err error
-		if lines, err = strconv.Atoi(text); err != nil || lines < 1 || lines > maxLines {
-			refuse(w, http.StatusBadRequest, fmt.Errorf("lines: want 1 to %d, got %q", maxLines, text))
+		if lines, err = strconv.Atoi(text); err != nil || lines < 1 || lines > MaxLogLines {
+			refuse(w, http.StatusBadRequest, fmt.Errorf("lines: want 1 to %d, got %q", MaxLogLines, text))
 			return
 		}
 	}

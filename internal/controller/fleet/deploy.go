@@ -113,6 +113,14 @@ type deployer struct {
 	have []provision.Object
 }
 
+// UnitOf is what a machine of a kind calls the unit that it is for.
+func UnitOf(k provision.Kind) string {
+	if k == provision.KindBalancer {
+		return "balancer"
+	}
+	return "engine"
+}
+
 // balancer is the deployment of a balancer's machine.
 func (d *deployer) balancer(o provision.Object) (node.Deployment, error) {
 	files := map[string]string{fileService: string(d.Text)}
@@ -139,7 +147,7 @@ func (d *deployer) balancer(o provision.Object) (node.Deployment, error) {
 	}
 	files[fileConfig] = string(config)
 	return node.Deployment{Units: []node.Unit{{
-		Name: "balancer", Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed,
+		Name: UnitOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed,
 	}}}, nil
 }
 
@@ -177,7 +185,7 @@ func (d *deployer) peersOf(o provision.Object) []service.PeerConfig {
 		if other.Kind != provision.KindBalancer || other.ID == o.ID || !other.PublicIP.IsValid() {
 			continue
 		}
-		base := "https://" + at(other.PublicIP, cloud.PortAdmin)
+		base := AdminURL(other)
 		peers = append(peers, service.PeerConfig{ID: other.ID, Region: other.Region, URL: base, Admin: base})
 	}
 	return peers
@@ -199,7 +207,7 @@ func (d *deployer) replicasOf(o provision.Object) []service.ReplicaConfig {
 			continue // of a model that the file no longer has: it is about to go
 		}
 		replicas = append(replicas, service.ReplicaConfig{
-			ID: r.ID, URL: "https://" + at(r.PrivateIP, cloud.PortEngine), MTLS: true, Region: r.Region,
+			ID: r.ID, URL: engineURL(r), MTLS: true, Region: r.Region,
 			Model: m.Name, Kind: m.Engine.Kind, GPU: r.Labels["gpu"], DataParallel: m.Engine.DataParallel, MaxNumSeqs: m.Engine.MaxNumSeqs,
 		})
 	}
@@ -224,6 +232,21 @@ func (d *deployer) of(kind provision.Kind, region service.Region) []provision.Ob
 	return out
 }
 
+// PublicURL is where a balancer in a cloud answers clients.
+func PublicURL(spec *service.Spec, o provision.Object) string {
+	scheme := "http://"
+	if spec.Balancer.TLS != nil {
+		scheme = "https://"
+	}
+	return scheme + at(o.PublicIP, cloud.PublicPort(spec))
+}
+
+// AdminURL is where it answers operators and other balancers.
+func AdminURL(o provision.Object) string { return "https://" + at(o.PublicIP, cloud.PortAdmin) }
+
+// engineURL is where a replica lets balancers in.
+func engineURL(o provision.Object) string { return "https://" + at(o.PrivateIP, cloud.PortEngine) }
+
 func at(ip netip.Addr, port int) string { return net.JoinHostPort(ip.String(), strconv.Itoa(port)) }
 
 // replica is the deployment of a replica's machine: the engine on loopback, and in front
@@ -234,7 +257,7 @@ func (d *deployer) replica(o provision.Object) (node.Deployment, error) {
 		return node.Deployment{}, fmt.Errorf("service.yaml has no model %q", o.Labels["model"])
 	}
 	u, port := unitOf(m, gpusOf(o))
-	u.Name, u.Env = "engine", m.Engine.Env
+	u.Name, u.Env = UnitOf(o.Kind), m.Engine.Env
 	ready := cmp.Or(m.Engine.Ready, "/health")
 	if m.Engine.Kind == service.EngineOpenAI {
 		ready = cmp.Or(m.Engine.Ready, "/v1/models")

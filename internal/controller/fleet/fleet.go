@@ -82,6 +82,11 @@ func (f *Fleet) plan(ctx context.Context, short map[cloud.Group]int) (*Plan, err
 	if err != nil {
 		return nil, err
 	}
+	return f.planFor(have, short)
+}
+
+// planFor is what has to change where have is what there is.
+func (f *Fleet) planFor(have []provision.Object, short map[cloud.Group]int) (*Plan, error) {
 	l, err := cloud.Plan(cloud.Input{Spec: f.Spec, Owner: f.Owner, Offers: f.offers, Have: have, Short: short, UserData: f.UserData})
 	if err != nil {
 		return nil, err
@@ -95,12 +100,17 @@ func (f *Fleet) list(ctx context.Context) ([]provision.Object, error) {
 	if err != nil {
 		return nil, err
 	}
+	return have, f.owned(have)
+}
+
+// owned is an error where objects are somebody else's.
+func (f *Fleet) owned(have []provision.Object) error {
 	for _, o := range have {
 		if o.Owner != f.Owner {
-			return nil, &provision.OwnedError{What: "the service " + f.Spec.Name, Where: string(o.Region), Owner: o.Owner}
+			return &provision.OwnedError{What: "the service " + f.Spec.Name, Where: string(o.Region), Owner: o.Owner}
 		}
 	}
-	return have, nil
+	return nil
 }
 
 // look asks every rented region at once what it offers.

@@ -198,18 +198,43 @@ func (h *Handover) Machine(o provision.Object) node.Machine {
 // errNoRelay is a replica that cannot be reached because no balancer of its region can.
 var errNoRelay = errors.New("no balancer of its region lets anybody through yet")
 
-// through opens a connection to a machine by way of a balancer of its region.
+// through opens a connection to a machine by way of the balancer of its region that is
+// the first to let it through: one that hangs is not waited for.
 func (h *Handover) through(ctx context.Context, o provision.Object, addr string) (net.Conn, error) {
-	failure := errNoRelay
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type opened struct {
+		conn net.Conn
+		err  error
+	}
+	answers, relays := make(chan opened), 0
 	for _, b := range h.Have {
 		if b.Kind != provision.KindBalancer || b.Region != o.Region || b.Gone != "" || !b.PublicIP.IsValid() {
 			continue
 		}
-		conn, err := h.Operator(b).Through(h.Machine(b))(ctx, "tcp", addr)
-		if err == nil {
-			return conn, nil
+		relays++
+		go func() {
+			conn, err := h.Operator(b).Through(h.Machine(b))(ctx, "tcp", addr)
+			select {
+			case answers <- opened{conn, err}:
+			case <-ctx.Done(): // another one was the first
+				if err == nil {
+					conn.Close()
+				}
+			}
+		}()
+	}
+	failure := errNoRelay
+	for range relays {
+		select {
+		case a := <-answers:
+			if a.err == nil {
+				return a.conn, nil
+			}
+			failure = fmt.Errorf("%w: %w", errNoRelay, a.err)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", errNoRelay, context.Cause(ctx))
 		}
-		failure = fmt.Errorf("%w: %w", errNoRelay, err)
 	}
 	return nil, failure
 }

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"skyserve/internal/controller/fleet"
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// status is the service as programs see it.
+func (e *emulated) status() (s fleet.Status) {
+	e.t.Helper()
+	cmd := e.command("status", "chat", "-o", "json", "--endpoint-aws", e.url)
+	out, err := cmd.Output()
+	if err == nil {
+		err = json.Unmarshal(out, &s)
+	}
+	if err != nil {
+		e.t.Fatalf("status: %v\n%s", err, out)
+	}
+	return s
+}
+
+// states are those of all machines, by id.
+func states(s fleet.Status) map[string]service.ReplicaState {
+	of := map[string]service.ReplicaState{}
+	for _, r := range s.Regions {
+		for _, m := range slices.Concat(r.Balancers, r.Replicas) {
+			of[m.ID] = m.State
+		}
+	}
+	return of
+}
+
+// lookAt looks at a service that is up, as it is, with a machine that hangs, and broken:
+// a replica is gone and a firewall was opened by hand, which is how it is left.
+func (e *emulated) lookAt(file string) {
+	e.t.Helper()
+	e.lookAtWhole()
+	e.lookAtLogs()
+	e.lookFromElsewhere(file)
+	e.lookAtHanging()
+	e.lookAtBroken()
+}
+
+func (e *emulated) lookAtWhole() {
+	e.t.Helper()
+	s := e.status()
+	if s.State != fleet.StateReady || s.CostPerHour <= 0 || s.Drift == nil || len(s.Drift)+len(s.Problems) > 0 || len(states(s)) != 4 {
+		e.t.Errorf("status: %+v", s)
+	}
+	table := e.skyserve(exitOK, "status", "--endpoint-aws", e.url)
+	for _, cells := range [][]string{
+		{"aws/us-east-1", "balancer", "lb-us-east-1-1", "READY", ":8000", "on_demand c7i.large"},
+		{"aws/us-east-1", "replica", "us-east-1-0", "READY", ":8300", " m ", "spot g6.xlarge in us-east-1"},
+		{"aws/eu-west-1", "balancer", "lb-eu-west-1-0", "READY"},
+	} {
+		if !hasRow(table, cells) {
+			e.t.Errorf("no row with %q in\n%s", cells, table)
+		}
+	}
+}
+
+// hasRow says whether a line of a table holds all cells.
+func hasRow(table string, cells []string) bool {
+	return slices.ContainsFunc(strings.Split(table, "\n"), func(line string) bool {
+		return !slices.ContainsFunc(cells, func(cell string) bool { return !strings.Contains(line, cell) })
+	})
+}
+
+func (e *emulated) lookAtLogs() {
+	e.t.Helper()
+	logs := func(code int, args ...string) string {
+		e.t.Helper()
+		return e.skyserve(code, append([]string{"logs", "chat", "--endpoint-aws", e.url}, args...)...)
+	}
+	all := logs(exitOK)
+	for _, id := range []string{"lb-us-east-1-0", "lb-us-east-1-1", "lb-eu-west-1-0", "us-east-1-0"} {
+		if !strings.Contains(all, id+": ") {
+			e.t.Errorf("nothing of %s in\n%s", id, all)
+		}
+	}
+	if out := logs(exitOK, "lb/us-east-1"); !strings.Contains(out, "lb-us-east-1-1: ") || strings.Contains(out, "eu-west-1-0: ") {
+		e.t.Errorf("the logs of a region's balancers:\n%s", out)
+	}
+	if out := logs(exitOK, "lb-eu-west-1-0", "--tail", "1"); strings.Count(out, "\n") != 1 || strings.HasPrefix(out, "lb-") {
+		e.t.Errorf("the last line of a balancer:\n%s", out)
+	}
+	if out := logs(exitFailed, "us-east-1-7"); !strings.Contains(out, "us-east-1-7 of chat has no log") || !strings.Contains(out, "us-east-1-0") {
+		e.t.Errorf("the log of a machine that is none:\n%s", out)
+	}
+	if out := logs(exitUsage, "--tail", "10001"); !strings.Contains(out, "at most 10000") {
+		e.t.Errorf("too long a tail:\n%s", out)
+	}
+	e.followLogs()
+}
+
+// followLogs goes on until it is interrupted.
+func (e *emulated) followLogs() {
+	e.t.Helper()
+	cmd := e.command("logs", "chat", "us-east-1-0", "-f", "--endpoint-aws", e.url)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line == "\n" {
+		e.t.Errorf("the first line of what is followed: %q, %v", line, err)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		e.t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		e.t.Errorf("following ended with %v", err)
+	}
+}
+
+// lookFromElsewhere looks without credentials of the cloud, and as no operator.
+func (e *emulated) lookFromElsewhere(file string) {
+	e.t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	home := filepath.Join(e.t.TempDir(), "services", "chat")
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		e.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home, "service.yaml"), text, 0o600); err != nil {
+		e.t.Fatal(err)
+	}
+	for _, verb := range []string{"status", "logs"} {
+		for _, c := range []struct{ variable, want, hint string }{
+			{"SKYSERVE_HOME=" + filepath.Dir(filepath.Dir(home)), "this machine is no operator of it", "hint: run this where it was brought up"},
+			{"AWS_ACCESS_KEY_ID=", "reaching aws: no valid credentials", "hint: set AWS_ACCESS_KEY_ID"},
+		} {
+			cmd := e.command(verb, "chat", "--endpoint-aws", e.url)
+			cmd.Env = append(cmd.Env, c.variable)
+			out, _ := cmd.CombinedOutput() // its exit code is looked at
+			if cmd.ProcessState.ExitCode() != exitCredentials || !strings.Contains(string(out), c.want) || !strings.Contains(string(out), c.hint) {
+				e.t.Errorf("%s %s: exit %d\n%s", c.variable, verb, cmd.ProcessState.ExitCode(), out)
+			}
+		}
+	}
+}
+
+// lookAtHanging stops the agent of a balancer's machine: the replica behind it is reached
+// by way of the other one.
+func (e *emulated) lookAtHanging() {
+	e.t.Helper()
+	e.mu.Lock()
+	agent := e.agents["lb-us-east-1-0"]
+	e.mu.Unlock()
+	if err := agent.Signal(syscall.SIGSTOP); err != nil {
+		e.t.Fatal(err)
+	}
+	s := e.status()
+	if err := agent.Signal(syscall.SIGCONT); err != nil {
+		e.t.Fatal(err)
+	}
+	of := states(s)
+	if s.State != fleet.StateDegraded || of["lb-us-east-1-0"] != service.StateNotReady || of["us-east-1-0"] != service.StateReady || of["lb-eu-west-1-0"] != service.StateReady {
+		e.t.Errorf("with a machine that hangs: %+v", s)
+	}
+}
+
+func (e *emulated) lookAtBroken() {
+	e.t.Helper()
+	for _, m := range e.aws.Machines() {
+		if m.Market == "spot" {
+			e.aws.Vanish(m.ID) // the replica
+		}
+	}
+	e.aws.Open("us-east-1", "skyserve-chat-balancer", 22, "0.0.0.0/0")
+	s := e.status()
+	var drift []string
+	for _, c := range s.Drift {
+		drift = append(drift, string(c.Action)+" "+c.ID)
+	}
+	if want := []string{"mend firewall-us-east-1-balancer", "launch us-east-1-0"}; s.State != fleet.StateDegraded || !slices.Equal(drift, want) {
+		e.t.Errorf("broken: %+v", s)
+	}
+	table := e.skyserve(exitOK, "status", "chat", "--endpoint-aws", e.url)
+	if !strings.Contains(table, "repair it: skyserve up ") || !hasRow(table, []string{"~ firewall", "firewall-us-east-1-balancer", "was changed"}) {
+		e.t.Errorf("broken:\n%s", table)
+	}
+}
+
+// A log that is followed begins with its last lines and goes on with what is new. A
+// machine that does not answer is told of once.
+func TestFollowedLogs(t *testing.T) {
+	var out, talk bytes.Buffer
+	machine := provision.Object{ID: "us-0"}
+	l := &cloudLogs{wanted: []provision.Object{machine}, out: &out, talk: &talk}
+	var f followed
+	for _, step := range []struct {
+		lines, printed, told string
+		err                  error
+	}{
+		{err: errors.New("asleep"), told: "problem: asleep\n"},
+		{err: errors.New("asleep")},
+		{lines: "a b c", printed: "b\nc\n"},
+		{lines: "a b c d", printed: "d\n"},
+		{err: errors.New("asleep"), told: "problem: asleep\n"},
+		{lines: "b c d e", printed: "e\n"},
+		{lines: "x", printed: "x\n", told: "problem: some lines of us-0 may be missing"},
+	} {
+		out.Reset()
+		talk.Reset()
+		l.goOn(machine, &f, strings.Fields(step.lines), step.err, 2)
+		if out.String() != step.printed || !strings.HasPrefix(talk.String(), step.told) || (step.told == "") != (talk.Len() == 0) {
+			t.Errorf("%+v: printed %q, told %q", step, out.String(), talk.String())
+		}
+	}
+}
+
+// What is new of a log follows what was seen of it.
+func TestLinesSince(t *testing.T) {
+	for _, c := range []struct {
+		before, now, fresh string
+		gap                bool
+	}{
+		{"", "", "", false},
+		{"", "a b", "a b", false},
+		{"a b", "a b", "", false},
+		{"a b", "a b c", "c", false},
+		{"a b c", "b c d e", "d e", false},
+		{"a a b", "a b a", "a", false},
+		{"a b", "c d", "c d", true},
+		{"a b", "", "", true},
+	} {
+		fresh, gap := linesSince(strings.Fields(c.before), strings.Fields(c.now))
+		if !slices.Equal(fresh, strings.Fields(c.fresh)) || gap != c.gap {
+			t.Errorf("after %q, %q brings %q (gap %v)", c.before, c.now, fresh, gap)
+		}
+	}
+}

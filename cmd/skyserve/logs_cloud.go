@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"skyserve/internal/controller/fleet"
+	"skyserve/internal/node"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/local"
+)
+
+const (
+	// logsTimeout bounds asking one machine: a container's log is read from its disk.
+	logsTimeout = 10 * time.Second
+	// logsEvery is how often -f asks, and logsWindow how many lines it asks for.
+	logsEvery  = time.Second
+	logsWindow = 500
+)
+
+// cloudLogs are the logs of some machines of a service in clouds.
+type cloudLogs struct {
+	view     *cloudView
+	machines []provision.Object // with an address, all there are
+	wanted   []provision.Object // those whose logs are shown
+	out      io.Writer
+	talk     io.Writer
+}
+
+// runCloudLogs shows what the machines of a service wrote.
+func runCloudLogs(ctx context.Context, o *logsOptions, out, talk io.Writer, svc local.Service, spec *service.Spec) error {
+	if o.tail > node.MaxLogLines {
+		return usage(fmt.Errorf("--tail: must be at most %d, got %d", node.MaxLogLines, o.tail), "")
+	}
+	view, err := openCloudView(ctx, &o.clouds, svc, spec, "reading logs")
+	if err != nil {
+		return err
+	}
+	listing, err := view.inspector.List(ctx)
+	if err != nil {
+		return cloudError(err)
+	}
+	for _, problem := range listing.Problems() {
+		fmt.Fprintf(talk, "problem: %s\n", problem)
+	}
+	l := &cloudLogs{view: view, out: out, talk: talk, machines: listing.Machines()}
+	if l.wanted, err = loggingMachines(spec.Name, l.machines, o.part); err != nil {
+		return err
+	}
+	if !o.follow {
+		return l.show(ctx, o.tail)
+	}
+	l.follow(ctx, o.tail)
+	return nil
+}
+
+// loggingMachines are the machines that a part of a service names; all for an empty one.
+func loggingMachines(name string, machines []provision.Object, part string) ([]provision.Object, error) {
+	place, ofRegion := strings.CutPrefix(part, "lb/")
+	var wanted []provision.Object
+	var ids []string
+	for _, o := range machines {
+		ids = append(ids, o.ID)
+		balancer := ofRegion && o.Kind == provision.KindBalancer && (o.Region.Place() == place || string(o.Region) == place)
+		if part == "" || o.ID == part || balancer {
+			wanted = append(wanted, o)
+		}
+	}
+	if len(wanted) == 0 && part != "" {
+		return nil, failed(fmt.Errorf("%s of %s has no log", part, name), "there are logs of "+strings.Join(ids, ", "))
+	}
+	return wanted, nil
+}
+
+// show prints the last lines of each machine, one after the other. Where a machine does
+// not answer, the others' are printed all the same (exit 3).
+func (l *cloudLogs) show(ctx context.Context, tail int) error {
+	lines, errs := l.ask(ctx, tail)
+	for i, o := range l.wanted {
+		l.print(o, lines[i])
+	}
+	err := errors.Join(errs...)
+	switch {
+	case err == nil:
+		return nil
+	case len(l.wanted) == 1:
+		return failed(err, "'skyserve status' says how it does")
+	}
+	return &exitError{code: exitPartial, err: err, hint: "'skyserve status' says how they do"}
+}
+
+// print prints lines of a machine, with its id where there are several.
+func (l *cloudLogs) print(o provision.Object, lines []string) {
+	prefix := ""
+	if len(l.wanted) > 1 {
+		prefix = o.ID + ": "
+	}
+	for _, line := range lines {
+		fmt.Fprintln(l.out, prefix+line)
+	}
+}
+
+// ask asks all machines at once for their last lines.
+func (l *cloudLogs) ask(ctx context.Context, count int) (lines [][]string, errs []error) {
+	lines, errs = make([][]string, len(l.wanted)), make([]error, len(l.wanted))
+	var wg sync.WaitGroup
+	for i, o := range l.wanted {
+		wg.Go(func() { lines[i], errs[i] = l.askOne(ctx, o, count) })
+	}
+	wg.Wait()
+	return lines, errs
+}
+
+// askOne asks a machine for its last lines.
+func (l *cloudLogs) askOne(ctx context.Context, o provision.Object, count int) ([]string, error) {
+	if count == 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, logsTimeout, fmt.Errorf("no answer within %s", logsTimeout))
+	defer cancel()
+	h := l.view.handover(l.machines)
+	text, err := h.Operator(o).Logs(ctx, h.Machine(o), fleet.UnitOf(o.Kind), count)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("reading the log of %s: %w", o.ID, context.Cause(ctx))
+	}
+	if err != nil || len(text) == 0 {
+		return nil, err
+	}
+	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n"), nil
+}
+
+// followed is what was seen of a log that is followed.
+type followed struct {
+	lines  []string
+	known  bool // it was seen before
+	silent bool // its machine did not answer when it was asked last
+}
+
+// follow prints the last lines of each machine, and what they write from then on, until
+// ctx ends. A machine that does not answer is told of once, and asked again.
+func (l *cloudLogs) follow(ctx context.Context, tail int) {
+	seen := make([]followed, len(l.wanted))
+	ticker := time.NewTicker(logsEvery)
+	defer ticker.Stop()
+	for {
+		lines, errs := l.ask(ctx, max(tail, logsWindow))
+		if ctx.Err() != nil {
+			return // ctrl-C is how one leaves
+		}
+		for i := range l.wanted {
+			l.goOn(l.wanted[i], &seen[i], lines[i], errs[i], tail)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// goOn prints what is new of a log since it was seen last.
+func (l *cloudLogs) goOn(o provision.Object, f *followed, lines []string, err error, tail int) {
+	if err != nil {
+		if !f.silent {
+			fmt.Fprintf(l.talk, "problem: %v\n", err)
+		}
+		f.silent = true
+		return
+	}
+	fresh, gap := linesSince(f.lines, lines)
+	if !f.known {
+		fresh = fresh[max(0, len(fresh)-tail):]
+	}
+	if gap {
+		fmt.Fprintf(l.talk, "problem: some lines of %s may be missing: nothing that was seen last is among its last %d lines\n", o.ID, max(tail, logsWindow))
+	}
+	l.print(o, fresh)
+	*f = followed{lines: lines, known: true}
+}
+
+// linesSince are the lines of a log's end that an earlier look at its end did not show:
+// what follows the longest end of the earlier one that the later one begins with. A gap
+// says that nothing of the earlier one is left.
+func linesSince(before, now []string) (fresh []string, gap bool) {
+	for i := range before {
+		rest := before[i:]
+		if len(rest) <= len(now) && slices.Equal(rest, now[:len(rest)]) {
+			return now[len(rest):], false
+		}
+	}
+	return now, len(before) > 0
+}

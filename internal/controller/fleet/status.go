@@ -1,0 +1,200 @@
+package fleet
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strings"
+
+	"skyserve/internal/identity"
+	"skyserve/internal/node"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// State is how a service in clouds does.
+type State string
+
+// The states.
+const (
+	StateReady    State = "READY"    // every machine works, and `up` would change nothing
+	StateStarting State = "STARTING" // no balancer works yet
+	StateDegraded State = "DEGRADED" // a part does not work, or is not as `up` would have it
+	StateDown     State = "DOWN"     // no balancer works, and none is about to
+	StateUnknown  State = "UNKNOWN"  // no balancer works where clouds answered; some did not
+)
+
+// Status is a service in clouds as it is now. It is what `status -o json` prints of one.
+type Status struct {
+	Service string `json:"service"`
+	State   State  `json:"state"`
+	// CostPerHour is what the machines that were listed cost, in USD.
+	CostPerHour float64        `json:"cost_per_hour"`
+	Regions     []RegionStatus `json:"regions"`
+	// Drift is what `up` would change; null where it is not known, and Problems then
+	// say why.
+	Drift []Change `json:"drift"`
+	// Problems say what could not be looked at, a line each.
+	Problems []string `json:"problems"`
+}
+
+// RegionStatus is one region: of the service.yaml, or one in which something is left.
+type RegionStatus struct {
+	Name      service.Region  `json:"name"`
+	Endpoint  string          `json:"endpoint"` // of its first balancer with an address; empty when none has
+	Balancers []MachineStatus `json:"balancers"`
+	Replicas  []MachineStatus `json:"replicas"`
+}
+
+// MachineStatus is one machine.
+type MachineStatus struct {
+	ID     string               `json:"id"`
+	State  service.ReplicaState `json:"state"`
+	Phase  node.Phase           `json:"phase"` // as its agent says; empty when that said nothing
+	Reason string               `json:"reason"`
+	// Endpoint and Admin are a balancer's public and admin base URLs; URL is where a
+	// replica lets balancers in.
+	Endpoint string `json:"endpoint,omitempty"`
+	Admin    string `json:"admin,omitempty"`
+	URL      string `json:"url,omitempty"`
+	Model    string `json:"model,omitempty"`
+	GPU      string `json:"gpu,omitempty"`
+	// Offering is what it runs on, CostPerHour what it costs in USD; 0 = not known.
+	Offering    *provision.Offering `json:"offering"`
+	CostPerHour float64             `json:"cost_per_hour"`
+	// InFlight is how many requests a replica's machine has let in that have not ended.
+	InFlight int `json:"in_flight"`
+}
+
+// Change is a change as documents tell it.
+type Change struct {
+	Action      provision.Action `json:"action"`
+	ID          string           `json:"id"`
+	Kind        provision.Kind   `json:"kind"`
+	Region      service.Region   `json:"region"`
+	Reason      string           `json:"reason"`
+	CostPerHour float64          `json:"cost_per_hour"` // more than now, in USD
+}
+
+// Told are changes as documents tell them; never nil.
+func Told(changes provision.Changes) []Change {
+	told := []Change{}
+	for _, c := range changes {
+		told = append(told, Change{c.Action, c.ID(), c.Kind(), c.Region(), c.Reason, c.CostPerHour})
+	}
+	return told
+}
+
+// answer is what the agent of a machine said, or why it said nothing.
+type answer struct {
+	status node.Status
+	err    error
+}
+
+// stateOf is how a machine does, and why.
+func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
+	switch {
+	case o.Gone != "" && o.Offering != nil && o.Offering.Capacity == service.CapacitySpot:
+		return service.StateInterrupted, o.Gone
+	case o.Gone != "":
+		return service.StateFailed, o.Gone
+	case !reachable(o):
+		return service.StateProvisioning, "it has no address yet"
+	case errors.Is(a.err, identity.ErrStranger):
+		return service.StateStarting, "it has no certificate of the service that is good: 'skyserve up' hands it one"
+	case a.err != nil:
+		return service.StateNotReady, a.err.Error()
+	}
+	switch a.status.Phase {
+	case node.PhaseReady:
+		return service.StateReady, a.status.Reason
+	case node.PhaseFailed:
+		return service.StateFailed, a.status.Reason
+	case node.PhaseDraining:
+		return service.StateDraining, a.status.Reason
+	case node.PhaseInterrupted:
+		return service.StateInterrupted, a.status.Reason
+	case node.PhaseWaiting, node.PhasePreparing, node.PhaseImage, node.PhaseStarting, node.PhaseWeights:
+	}
+	return service.StateStarting, strings.TrimSuffix(string(a.status.Phase)+": "+a.status.Reason, ": ")
+}
+
+// reachable says whether a machine has the address by which its agent is asked.
+func reachable(o provision.Object) bool {
+	if o.Kind == provision.KindBalancer {
+		return o.PublicIP.IsValid()
+	}
+	return o.PrivateIP.IsValid()
+}
+
+// machineStatus is a machine with what it said.
+func machineStatus(spec *service.Spec, o provision.Object, a answer) MachineStatus {
+	m := MachineStatus{
+		ID: o.ID, Phase: a.status.Phase, Model: o.Labels["model"], GPU: o.Labels["gpu"],
+		Offering: o.Offering, CostPerHour: o.CostPerHour, InFlight: a.status.InFlight,
+	}
+	m.State, m.Reason = stateOf(o, a)
+	switch {
+	case !reachable(o):
+	case o.Kind == provision.KindBalancer:
+		m.Endpoint, m.Admin = PublicURL(spec, o), AdminURL(o)
+	default:
+		m.URL = engineURL(o)
+	}
+	return m
+}
+
+// regionsOf sorts machines, with what they said, into the regions of the file and then
+// those in which something is left.
+func regionsOf(spec *service.Spec, machines []provision.Object, answers []answer) []RegionStatus {
+	order := cloud.Regions(spec)
+	for _, o := range machines {
+		if !slices.Contains(order, o.Region) {
+			order = append(order, o.Region)
+		}
+	}
+	regions := []RegionStatus{}
+	for _, name := range order {
+		r := RegionStatus{Name: name, Balancers: []MachineStatus{}, Replicas: []MachineStatus{}}
+		for i, o := range machines {
+			if o.Region != name {
+				continue
+			}
+			m := machineStatus(spec, o, answers[i])
+			if o.Kind == provision.KindReplica {
+				r.Replicas = append(r.Replicas, m)
+				continue
+			}
+			r.Balancers = append(r.Balancers, m)
+			r.Endpoint = cmp.Or(r.Endpoint, m.Endpoint)
+		}
+		regions = append(regions, r)
+	}
+	return regions
+}
+
+// overall is how a service does; whole says that every region was listed.
+func (s *Status) overall(whole bool) State {
+	well, serving, coming := whole && len(s.Drift) == 0, false, false
+	for _, r := range s.Regions {
+		for _, m := range slices.Concat(r.Balancers, r.Replicas) {
+			well = well && m.State == service.StateReady
+		}
+		for _, b := range r.Balancers {
+			serving = serving || b.State == service.StateReady
+			coming = coming || b.State == service.StateStarting || b.State == service.StateProvisioning
+		}
+	}
+	switch {
+	case serving && well:
+		return StateReady
+	case serving:
+		return StateDegraded
+	case coming:
+		return StateStarting
+	case !whole:
+		return StateUnknown
+	}
+	return StateDown
+}
