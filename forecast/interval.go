@@ -281,9 +281,10 @@ func levelsOf(s Series) []float64 {
 	return out
 }
 
-// learn sets a forecast's intervals and peak from what came of earlier ones of a
-// series that ends with a known value, one part of the horizon at a time. Parts of
-// which too little came end where ends says, and that is said in words.
+// learn sets a forecast's intervals, its peak and what Watch takes for usual from
+// what came of earlier ones of a series that ends with a known value, one part of
+// the horizon at a time. Parts of which too little came end where ends says, and
+// that is said in words.
 func (f *Forecast) learn(t track, s Series, ends func(h int) (lo, hi float64), words string) {
 	horizon := len(f.Mean)
 	f.Lo90, f.Hi90 = make([]float64, horizon), make([]float64, horizon)
@@ -309,6 +310,7 @@ func (f *Forecast) learn(t track, s Series, ends func(h int) (lo, hi float64), w
 		f.Assumed = append(f.Assumed, "too little came of earlier forecasts to learn an interval from: it is that of "+words)
 	}
 	f.learnPeak(t, s, levels)
+	f.remember(t, s, levels)
 }
 
 // learnOrSpread is learn where nothing but the spread of the last values stands
