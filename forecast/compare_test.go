@@ -116,7 +116,7 @@ func summary(all []judged) string {
 // to it, and when its last 20 minutes are multiplied.
 func TestCompareWatch(t *testing.T) {
 	_, totals := readRates(t)
-	factors := []float64{1, 1.5, 2, 3, 5, 0.5, 0.25, 0}
+	factors := []float64{1, 1.5, 2, 3, 5, 8, 0.5, 0.25, 0}
 	series := append(readWeek(t), totals...)
 	lines := make([]string, len(series))
 	t.Run("series", func(t *testing.T) {

@@ -39,6 +39,10 @@ type Forecast struct {
 	Peaks Peaks
 	// Assumed says in words what the data could not say.
 	Assumed []string
+
+	// earlier and level, the mean of the day before, tell Watch what is usual.
+	earlier []earlierForecast
+	level   float64
 }
 
 // Forecaster predicts the horizon steps that follow a series. It fails, naming

@@ -12,6 +12,15 @@ func level(mean, half float64, steps int) Forecast {
 	return Forecast{Mean: flat(mean, steps), Lo90: flat(max(0, mean-half), steps), Hi90: flat(mean+half, steps)}
 }
 
+// seen is a forecast after many that were as far off as near is.
+func (f Forecast) seen(near func(v float64, steps int) []float64) Forecast {
+	for range leastEarlier {
+		f.earlier = append(f.earlier, earlierForecast{f.Mean, near(f.Mean[0], len(f.Mean)), f.Mean[0]})
+	}
+	f.level = f.Mean[0]
+	return f
+}
+
 func TestWatch(t *testing.T) {
 	near := func(v float64, steps int) []float64 {
 		out := flat(v, steps)
@@ -23,6 +32,18 @@ func TestWatch(t *testing.T) {
 	late := append(near(100, 15), near(180, 15)...)
 	spike := near(100, 30)
 	spike[20] = 1000
+	holes := near(300, 30)
+	for i := 0; i < 30; i += 2 {
+		holes[i] = math.NaN()
+	}
+	wild := func(v float64, steps int) []float64 { // all of it in a third of the time
+		out := flat(0, steps)
+		for i := steps / 3; i < 2*steps/3; i++ {
+			out[i] = 9 * v
+		}
+		return out
+	}
+	calm := level(100, 30, 30).seen(near)
 	for name, c := range map[string]struct {
 		f     Forecast
 		came  []float64
@@ -30,17 +51,22 @@ func TestWatch(t *testing.T) {
 		since time.Duration // at most
 		words string
 	}{
-		"as forecast":              {level(100, 30, 30), near(100, 30), NoDeparture, 0, ""},
-		"one spike":                {level(100, 30, 30), spike, NoDeparture, 0, ""},
-		"within a wide interval":   {level(100, 90, 30), near(150, 30), NoDeparture, 0, ""},
-		"twice as much":            {level(100, 30, 30), near(220, 10), Burst, 10 * time.Minute, "2.2 times the forecast for 10 minutes (burst)"},
-		"more for 15 minutes":      {level(100, 30, 30), late, DriftUp, 15 * time.Minute, "1.8 times the forecast"},
-		"half, narrow":             {level(100, 20, 30), near(60, 30), DriftDown, 30 * time.Minute, "0.6 times"},
-		"five times, wide":         {level(100, 2000, 30), near(520, 30), Burst, 20 * time.Minute, "5.2 times the forecast for 20 minutes"},
-		"half, wide":               {level(100, 100, 30), near(45, 30), DriftDown, 20 * time.Minute, "0.4 times"},
+		"as forecast":              {calm, near(100, 30), NoDeparture, 0, ""},
+		"one spike":                {calm, spike, NoDeparture, 0, ""},
+		"twice as much":            {calm, near(220, 10), Burst, 10 * time.Minute, "2.2 times the forecast for 10 minutes (burst)"},
+		"more for 15 minutes":      {calm, late, DriftUp, 15 * time.Minute, "1.8 times the forecast for 15 minutes (drift up)"},
+		"half, calm":               {calm, near(60, 30), DriftDown, 20 * time.Minute, "0.6 times the forecast for 20 minutes (drift down)"},
+		"a little more":            {level(100, 0, 30).seen(flat), flat(109, 30), NoDeparture, 0, ""},
+		"as wild as ever":          {level(100, 0, 30).seen(wild), wild(100, 30), NoDeparture, 0, ""},
+		"a wild one rests":         {level(100, 0, 30).seen(wild), flat(0, 10), NoDeparture, 0, ""},
+		"burst of the wild":        {level(100, 0, 30).seen(wild), near(2000, 30), Burst, 20 * time.Minute, "19.9 times"},
+		"half is unknown":          {calm, holes, Burst, 20 * time.Minute, "3.0 times"},
+		"nothing learned":          {level(100, 30, 30), near(450, 30), NoDeparture, 0, ""},
+		"five times, unlearned":    {level(100, 2000, 30), near(520, 30), Burst, 20 * time.Minute, "5.2 times the forecast for 20 minutes"},
+		"half, unlearned":          {level(100, 100, 30), near(45, 30), DriftDown, 20 * time.Minute, "0.4 times"},
 		"load where none was":      {level(0, 0, 30), near(10, 30), Burst, 20 * time.Minute, "load where none was forecast"},
-		"nothing is known":         {level(100, 30, 30), flat(math.NaN(), 30), NoDeparture, 0, ""},
-		"two steps say nothing":    {level(100, 30, 30), []float64{900, 900}, NoDeparture, 0, ""},
+		"nothing is known":         {calm, flat(math.NaN(), 30), NoDeparture, 0, ""},
+		"two steps say nothing":    {calm, []float64{900, 900}, NoDeparture, 0, ""},
 		"none forecast, none came": {level(0, 0, 30), flat(0, 30), NoDeparture, 0, ""},
 	} {
 		d := Watch(c.f, c.came, time.Minute)

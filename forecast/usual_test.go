@@ -1,0 +1,95 @@
+package forecast
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// aFew is what a Watch that reports 3 of 100 may report of the 59 of a test: three.
+const aFew = 0.055
+
+// alarms is, by factor, the share of half hours that are reported when their last
+// 20 minutes are multiplied by it; of one in 97 minutes, which meets every time of the day.
+func alarms(t *testing.T, s Series, factors ...float64) []float64 {
+	t.Helper()
+	told, n := make([]float64, len(factors)), 0.0
+	for o := s.steps(2 * day); o+30 <= len(s.Values); o += s.steps(97 * time.Minute) {
+		f, err := MovingAverage().Forecast(s.Upto(o), 30)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
+		for k, factor := range factors {
+			came := slices.Clone(s.Values[o : o+30])
+			for i := 10; i < len(came); i++ {
+				came[i] *= factor
+			}
+			if Watch(f, came, s.Step).Kind != NoDeparture {
+				told[k]++
+			}
+		}
+	}
+	for k := range told {
+		told[k] /= n
+	}
+	return told
+}
+
+// onAndOff is a load that rests and comes in bursts of some minutes and all sizes.
+func onAndOff(days int) Series {
+	r := rand.New(rand.NewPCG(5, 6))
+	s := constant(days*1440, 0)
+	for t := 0; t < len(s.Values); {
+		height := 100 * (1 + r.ExpFloat64()*r.ExpFloat64())
+		for until := t + 2 + r.IntN(12); t < min(until, len(s.Values)); t++ {
+			s.Values[t] = height * (0.5 + r.Float64())
+		}
+		for until := t + 3 + r.IntN(50); t < min(until, len(s.Values)); t++ {
+			s.Values[t] = 2 * r.Float64()
+		}
+	}
+	return s
+}
+
+// What a load does by itself is no departure, and what it never does is one,
+// whatever the ratio to the forecast: on one that is on and off by itself, half
+// and five times the forecast come every hour.
+func TestWatchKnowsWhatIsUsual(t *testing.T) {
+	type share struct{ factor, least, most float64 }
+	for name, c := range map[string]struct {
+		series Series
+		want   []share
+	}{
+		"calm":       {daily(6, 100, 9), []share{{1, 0, aFew}, {5, 1, 1}, {0.5, 1, 1}, {0, 1, 1}}},
+		"on and off": {onAndOff(6), []share{{1, 0, aFew}, {50, 0.5, 1}}},
+	} {
+		var factors []float64
+		for _, w := range c.want {
+			factors = append(factors, w.factor)
+		}
+		for k, got := range alarms(t, c.series, factors...) {
+			if w := c.want[k]; got < w.least || got > w.most {
+				t.Errorf("%s, %g times: %.0f %% of half hours are reported, want %.0f to %.0f", name, w.factor, 100*got, 100*w.least, 100*w.most)
+			}
+		}
+	}
+}
+
+// The series may go on changing while its forecast is watched.
+func TestWatchRemembersWhatCame(t *testing.T) {
+	s := daily(3, 100, 9)
+	f, err := MovingAverage().Forecast(s, 30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	came := flat(2*f.Mean[0], 30)
+	before := Watch(f, came, s.Step)
+	for i := range s.Values {
+		s.Values[i] *= 100
+	}
+	if after := Watch(f, came, s.Step); before.Kind != Burst || after != before {
+		t.Errorf("%+v, and after the series changed %+v", before, after)
+	}
+}
