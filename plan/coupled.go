@@ -5,7 +5,8 @@ import "math"
 // The course of a search over coupled blocks.
 const (
 	rootSteps    = 250
-	searchShare  = 0.6 // of effort, that the first ascent leaves
+	farSteps     = 1000 // where nothing but the ascent makes prices good
+	searchShare  = 0.6  // of effort, that the first ascent leaves
 	moreSteps    = 100
 	rounds       = 40
 	nearestSmall = 0.1    // the same where cells are few
@@ -25,7 +26,11 @@ func (c *coupling) run(y []float64) {
 	in := c.box()
 	a := c.newAscent(y, in, firstLevel)
 	a.keep = int64(searchShare * float64(c.work.left))
-	a.run(rootSteps)
+	if c.small() || c.exchangeable() {
+		a.run(rootSteps)
+	} else {
+		a.run(farSteps)
+	}
 	if c.noneCheaper(a.best.value) {
 		c.giveReasons()
 		return
