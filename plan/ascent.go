@@ -13,6 +13,7 @@ type ascent struct {
 	level     float64 // how far above the best bound the next steps aim, as a share of it
 	stuck     int
 	mean      []float64 // of the counts seen, older ones fading
+	keep      int64     // effort that is left to others
 }
 
 // The course of an ascent.
@@ -31,10 +32,13 @@ func (c *coupling) newAscent(y []float64, in box, level float64) *ascent {
 	return a
 }
 
-// run makes up to n steps and reports whether the bound can rise further:
+// run makes up to n steps, as far as effort may be spent, and reports whether the bound can rise further:
 // not where no block has counts, effort ran out, or the level got too small.
 func (a *ascent) run(n int) bool {
 	for range n {
+		if a.c.work.left < a.keep && !math.IsInf(a.best.value, -1) {
+			return true
+		}
 		if !a.c.relax(a.at, a.in) {
 			return false
 		}

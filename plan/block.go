@@ -130,6 +130,7 @@ type walk struct {
 	// baseCost and baseCap are those of the cheapest counts, local need aside,
 	// of the classes from k on.
 	baseCost, baseCap []float64
+	baseCount         []int // of each class
 	x                 []int
 	limit             float64
 	work              *effort
@@ -148,7 +149,7 @@ func newWalk(b *block, mu, global float64, work *effort) *walk {
 func (w *walk) reset(b *block, mu, global float64, work *effort) {
 	g := len(b.classes)
 	if len(w.x) != g {
-		w.x, w.top = make([]int, g), make([]int, g)
+		w.x, w.top, w.baseCount = make([]int, g), make([]int, g), make([]int, g)
 		w.baseCost, w.baseCap = make([]float64, g+1), make([]float64, g+1)
 		w.segs = make([]segment, 0, 3*g)
 	}
@@ -207,6 +208,7 @@ func (w *walk) addClass(k int) {
 			w.segs = append(w.segs, segment{k, slope, c.theta, units})
 		}
 	}
+	w.baseCount[k] = count
 	w.baseCost[k] = w.baseCost[k+1] + cost
 	w.baseCap[k] = w.baseCap[k+1] + c.theta*float64(count)
 }
@@ -241,8 +243,8 @@ func (w *walk) bound(k int, need float64) float64 {
 }
 
 // from fixes the classes from k on, the first k having the given reduced cost,
-// capacity and count. For each class the bound is convex in its count, so that
-// a rising bound above the limit ends the row.
+// capacity and count. For each class the bound is convex in its count: from
+// about its least, each way ends where it rises above the limit.
 func (w *walk) from(k int, reduced, capacity float64, count int) {
 	if k == len(w.x) {
 		if w.b.away.price > 0 {
@@ -254,21 +256,55 @@ func (w *walk) from(k int, reduced, capacity float64, count int) {
 		return
 	}
 	c := &w.b.classes[k]
-	before := math.Inf(1)
-	for x := c.lo; x <= w.top[k] && count+x <= w.b.max; x++ {
-		if !w.work.spend(1 + len(w.segs)/2) { // what the bound looks at
-			return
+	start := max(c.lo, min(w.likely(k, w.b.need-capacity), w.top[k], w.b.max-count))
+	first := math.Inf(1)
+	for x, before := start, math.Inf(1); x <= w.top[k] && count+x <= w.b.max; x++ {
+		least := w.with(k, x, reduced, capacity, count)
+		if w.work.spent() || least > w.limit && least > before {
+			break
 		}
-		r, cp := reduced+w.reduced(k, x), capacity+c.theta*float64(x)
-		least := r + w.bound(k+1, w.b.need-cp)
-		if least <= w.limit {
-			w.x[k] = x
-			w.from(k+1, r, cp, count+x)
-		} else if least > before {
+		before, first = least, min(first, least)
+	}
+	for x, before := start-1, first; x >= c.lo; x-- {
+		least := w.with(k, x, reduced, capacity, count)
+		if w.work.spent() || least > w.limit && least > before {
 			return
 		}
 		before = least
 	}
+}
+
+// likely is about how many units of class k cover a need cheapest, with those
+// of the classes after it.
+func (w *walk) likely(k int, need float64) int {
+	need -= w.baseCap[k]
+	n := w.baseCount[k]
+	for i := 0; need > 0 && i < len(w.segs); i++ {
+		s := &w.segs[i]
+		if s.class < k {
+			continue
+		}
+		if s.class == k {
+			n += min(s.count, int(need/s.theta))
+		}
+		need -= s.theta * float64(s.count)
+	}
+	return n
+}
+
+// with fixes x units of class k, and the classes after it where the bound,
+// which it returns, allows.
+func (w *walk) with(k, x int, reduced, capacity float64, count int) (least float64) {
+	if !w.work.spend(1 + len(w.segs)/2) { // what the bound looks at
+		return math.Inf(1)
+	}
+	c := &w.b.classes[k]
+	r, cp := reduced+w.reduced(k, x), capacity+c.theta*float64(x)
+	if least = r + w.bound(k+1, w.b.need-cp); least <= w.limit {
+		w.x[k] = x
+		w.from(k+1, r, cp, count+x)
+	}
+	return least
 }
 
 // cheapest finds the counts of least reduced cost, of those the ones of most

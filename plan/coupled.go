@@ -5,6 +5,8 @@ import "math"
 // The course of a search over coupled blocks.
 const (
 	rootSteps    = 250
+	farSteps     = 1000 // where nothing but the ascent makes prices good
+	searchShare  = 0.6  // of effort, that the first ascent leaves
 	moreSteps    = 100
 	rounds       = 40
 	nearestSmall = 0.1    // the same where cells are few
@@ -23,7 +25,12 @@ const (
 func (c *coupling) run(y []float64) {
 	in := c.box()
 	a := c.newAscent(y, in, firstLevel)
-	a.run(rootSteps)
+	a.keep = int64(searchShare * float64(c.work.left))
+	if c.small() || c.exchangeable() {
+		a.run(rootSteps)
+	} else {
+		a.run(farSteps)
+	}
 	if c.noneCheaper(a.best.value) {
 		c.giveReasons()
 		return
@@ -34,6 +41,10 @@ func (c *coupling) run(y []float64) {
 	c.raise(a.best.value)
 	if !c.small() {
 		c.tighten(a, in)
+	}
+	a.keep = 0
+	if c.exchangeable() { // an answer early, whatever effort is left
+		c.newLaying(a.best, in, 0).layAll()
 	}
 	sweeps := max(leastSweeps, blockSweeps*len(c.blocks))
 	for round := range rounds {
@@ -98,17 +109,19 @@ func (c *coupling) lookFor(p *point, in box, proposals, round int) {
 		return
 	}
 	for at := range pool {
-		pool[at] = c.withMore(p, in, at, pool[at])
+		pool[at] = c.withBest(at, c.withMore(p, in, at, pool[at]))
 	}
 	a := c.newAnnealing(p, pool, brokenCost*float64(1+round%4), uint64(round))
 	a.begin(a.pick)
 	a.run(proposals, hottest)
-	x := a.counts(a.pick)
 	if a.best != nil {
-		x = a.counts(a.best)
-		if c.offer(x); c.done(c.bound) {
+		if c.offer(a.counts(a.best)); c.done(c.bound) {
 			return
 		}
 	}
-	c.polish(x)
+	// Where rows are broken in the end, mending them may cost less than a.best.
+	c.polish(a.counts(a.pick))
+	if a.best != nil && a.broken > 0 {
+		c.polish(a.counts(a.best))
+	}
 }

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 )
@@ -25,6 +26,8 @@ type exchange struct {
 const (
 	exchanged  = 4    // models taken out at once, at most
 	priceNoise = 0.01 // of a price, either way
+	layReach   = 0.1  // of its Lagrangian bound: what a model may cost above it
+	layings    = 20   // of all models from the first to the last
 	evenLoss   = 1e-3 // of a model's mean cost: every model is drawn now and then
 )
 
@@ -34,20 +37,53 @@ func (c *coupling) exchangeable() bool {
 	return !c.small() && c.refinable() && c.p.Switch == nil && c.p.Egress == nil
 }
 
+// newExchange starts from the best counts.
 func (c *coupling) newExchange(p *point, in box, seed uint64) *exchange {
-	e := &exchange{
-		coupling: c, in: in, at: c.newPoint(), x: clone3(c.best), used: make([]int, c.regions*c.gpus),
-		random: rand.New(rand.NewPCG(seed, 0x65786368)),
-	}
-	e.at.copy(p)
-	e.y = slices.Clone(p.y)
-	e.loss = make([]float64, c.models)
+	e := c.newLaying(p, in, seed)
+	e.x = clone3(c.best)
 	for i := range e.x {
 		e.take(i, 1)
 		e.cost += e.modelCost(i, e.x[i])
 		e.loss[i] = e.lossOf(i)
 	}
 	return e
+}
+
+// newLaying starts with no model laid.
+func (c *coupling) newLaying(p *point, in box, seed uint64) *exchange {
+	e := &exchange{
+		coupling: c, in: in, at: c.newPoint(), x: make([][][]int, c.models), used: make([]int, c.regions*c.gpus),
+		random: rand.New(rand.NewPCG(seed, 0x65786368)), loss: make([]float64, c.models), y: slices.Clone(p.y),
+	}
+	e.at.copy(p)
+	return e
+}
+
+// layAll lays every model once, at the prices, and offers what comes of it. One
+// for which too little is left goes first the next time.
+func (e *exchange) layAll() {
+	order := e.random.Perm(e.models)
+	for range layings {
+		clear(e.used)
+		failed := -1
+		for at, i := range order {
+			if e.x[i] = e.search(i, e.within(i), math.Inf(1)); e.x[i] == nil {
+				failed = at
+				break
+			}
+			e.take(i, 1)
+		}
+		if failed < 0 {
+			e.offer(e.x)
+			return
+		}
+		if e.work.spent() || failed == 0 {
+			return
+		}
+		first := order[failed]
+		copy(order[1:failed+1], order[:failed])
+		order[0] = first
+	}
 }
 
 // take adds model i's counts to what is used, or takes them out.
@@ -184,22 +220,40 @@ func (e *exchange) unprice() {
 // lay is model i's cheapest counts at the prices within what is left, if they
 // cost at most so much more than those it has; nil when none were found.
 func (e *exchange) lay(i int, more float64) [][]int {
+	m := e.within(i)
+	return e.search(i, m, m.cost(e.x[i])+more)
+}
+
+// within is model i at the prices under the capacity that is left.
+func (e *exchange) within(i int) *modelCase {
 	m := e.modelAt(i, e.at.y, e.in)
 	for _, row := range e.capacities {
 		cl := &m.blocks[row.region].classes[row.gpu]
 		cl.hi = min(cl.hi, max(0, row.capacity-e.used[row.region*e.gpus+row.gpu]))
 	}
-	p, right := m.maximise(&e.work)
-	if right.x == nil {
-		return nil
-	}
-	reach := m.cost(e.x[i]) + more - p.value
-	if reach < 0 {
+	return m
+}
+
+// search is a model's cheapest counts of at most so much; nil when none were
+// found.
+func (e *exchange) search(i int, m *modelCase, most float64) [][]int {
+	p, right := m.maximiseNear(e.coverPrice(i), &e.work)
+	if right.x == nil || most < p.value {
 		return nil
 	}
 	keeps := func(x [][]int) bool { return e.rules.verifyModel(i, x) == nil }
 	if p.mu == 0 && keeps(p.x) {
 		return p.x
 	}
+	reach := math.Min(most-p.value, layReach*p.value)
 	return m.around(p, reach+slackOf(p.value), &e.work, keeps).x
+}
+
+// coverPrice is what a unit of what model i carries is worth at the prices.
+func (e *exchange) coverPrice(i int) float64 {
+	var mu float64
+	for _, r := range e.coverRows[i] {
+		mu += e.at.y[r] / e.rows[r].unit
+	}
+	return mu
 }

@@ -115,6 +115,11 @@ func (m *modelCase) maximise(work *effort) (best, right dualPoint) {
 	if right, ok = m.rightEnd(work); !ok {
 		return left, dualPoint{}
 	}
+	return m.narrow(left, right, work)
+}
+
+// narrow is maximise between two points, of which the left one is short.
+func (m *modelCase) narrow(left, right dualPoint, work *effort) (best, end dualPoint) {
 	best = left
 	for range 100 {
 		if right.value > best.value {
@@ -146,6 +151,46 @@ func (m *modelCase) maximise(work *effort) (best, right dualPoint) {
 	}
 	return best, right
 }
+
+// maximiseNear is maximise for a case whose price is likely near mu: few prices
+// are then tried, none above that of the pool, where the blocks alone prove
+// nothing.
+func (m *modelCase) maximiseNear(mu float64, work *effort) (best, right dualPoint) {
+	most := math.Inf(1)
+	if k := m.bestPool(); k >= 0 {
+		most = m.pool[k].cost / m.pool[k].theta
+	}
+	if mu <= 0 || mu > most {
+		return m.maximise(work)
+	}
+	p, ok := m.at(mu, work)
+	if !ok {
+		return m.maximise(work)
+	}
+	for step := nearStep; step < 1; step *= 4 {
+		next := mu * (1 + step)
+		if p.short <= 0 {
+			next = mu * (1 - step)
+		}
+		if next > most {
+			break
+		}
+		q, ok := m.at(next, work)
+		switch {
+		case !ok:
+			return m.maximise(work)
+		case p.short > 0 && q.short <= 0:
+			return m.narrow(p, q, work)
+		case p.short <= 0 && q.short > 0:
+			return m.narrow(q, p, work)
+		}
+		p = q
+	}
+	return m.maximise(work)
+}
+
+// nearStep is the first step from a likely price, as a share of it.
+const nearStep = 0.004
 
 // rightEnd is the Lagrangian at the greatest price that makes sense: that of
 // the pool's best class, or, without a pool, one at which the blocks cover the

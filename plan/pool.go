@@ -163,3 +163,16 @@ func (c *coupling) withMore(p *point, in box, at int, options []option) []option
 
 // mostMore is the most units that withMore adds.
 const mostMore = 16
+
+// withBest adds the best counts of block at to its options.
+func (c *coupling) withBest(at int, options []option) []option {
+	if c.best == nil {
+		return options
+	}
+	o := option{x: slices.Clone(c.best[at/c.regions][at%c.regions])}
+	if slices.ContainsFunc(options, func(other option) bool { return slices.Equal(other.x, o.x) }) {
+		return options
+	}
+	c.state(at, &o)
+	return append(options, o)
+}

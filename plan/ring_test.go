@@ -50,6 +50,35 @@ func TestRingBoundsTheModel(t *testing.T) {
 	})
 }
 
+// From any price the same greatest value of the Lagrangian is found.
+func TestMaximiseNearFindsWhatMaximiseDoes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 5))
+		m := modelOf(r, 1+r.IntN(6))
+		work := effort{left: 40_000_000}
+		want, _ := m.maximise(&work)
+		got, right := m.maximiseNear(rapid.Float64Range(0, 3).Draw(t, "share")*want.mu, &work)
+		if math.Abs(got.value-want.value) > 1e-6*(1+want.value) {
+			t.Fatalf("%g at price %g, want %g at %g", got.value, got.mu, want.value, want.mu)
+		}
+		if right.x != nil && m.bestPool() < 0 && right.short > relTolerance*math.Max(1, m.need) {
+			t.Fatalf("the right end is short by %g", right.short)
+		}
+	})
+}
+
+// Where capacities bind there is an answer as soon as there is a bound: models
+// are laid before anything longer is tried.
+func TestCountsAreFoundWithLittleEffort(t *testing.T) {
+	for seed := range uint64(8) {
+		p := withCapacity(random(rand.New(rand.NewPCG(seed, 9)), size{models: 9, regions: 12, gpus: 4, windows: 4, most: 16}), rand.New(rand.NewPCG(seed, 10)), 1.3)
+		r, err := Solve(p, Options{Effort: 4_000_000})
+		if err != nil || r.X == nil || r.Gap > 0.1 {
+			t.Errorf("seed %d: %s, gap %g: %v", seed, r.Status, r.Gap, err)
+		}
+	}
+}
+
 // keepsRows fails when counts of a case break one of its rows.
 func keepsRows(t *rapid.T, m *modelCase, x [][]int) {
 	var all float64
