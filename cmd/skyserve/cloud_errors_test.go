@@ -173,7 +173,8 @@ func TestUpWithoutQuota(t *testing.T) {
 			[]string{
 				"1 of m in aws/us-east-1, 1 of m in gcp/us-central1", "none of", "spot g6.xlarge in us-east-1a: VcpuLimitExceeded",
 				"on_demand g2-standard-4 in us-central1-a: QUOTA_EXCEEDED", "hint: what could be had stands and is billed",
-			}, 2,
+			},
+			2,
 		},
 		"of anything": {
 			func(e *emulated) {
@@ -184,7 +185,8 @@ func TestUpWithoutQuota(t *testing.T) {
 			[]string{
 				"launching lb-us-east-1-0 in aws/us-east-1: none of", "c7i.large in us-east-1a: VcpuLimitExceeded",
 				"launching lb-us-central1-0 in gcp/us-central1: none of", "e2-standard-2 in us-central1-a: QUOTA_EXCEEDED",
-			}, 0,
+			},
+			0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
