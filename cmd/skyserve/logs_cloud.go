@@ -28,7 +28,7 @@ const (
 // cloudLogs are the logs of some machines of a service in clouds.
 type cloudLogs struct {
 	view     *cloudView
-	machines []provision.Object // with an address, all there are
+	machines []provision.Object // all there are, by way of which the others are reached
 	wanted   []provision.Object // those whose logs are shown
 	out      io.Writer
 	talk     io.Writer
@@ -120,8 +120,11 @@ func (l *cloudLogs) ask(ctx context.Context, count int) (lines [][]string, errs 
 
 // askOne asks a machine for its last lines.
 func (l *cloudLogs) askOne(ctx context.Context, o provision.Object, count int) ([]string, error) {
-	if count == 0 {
+	switch {
+	case count == 0:
 		return nil, nil
+	case !fleet.Reachable(o):
+		return nil, fmt.Errorf("reading the log of %s: it has no address", o.ID)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, logsTimeout, fmt.Errorf("no answer within %s", logsTimeout))
 	defer cancel()

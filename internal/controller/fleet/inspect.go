@@ -189,7 +189,7 @@ func (i *Inspector) ask(ctx context.Context, machines []provision.Object) []answ
 	answers := make([]answer, len(machines))
 	var wg sync.WaitGroup
 	for n, o := range machines {
-		if o.Gone != "" || !reachable(o) {
+		if o.Gone != "" || !Reachable(o) {
 			continue
 		}
 		wg.Go(func() {

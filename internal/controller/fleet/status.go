@@ -99,7 +99,7 @@ func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
 		return service.StateInterrupted, o.Gone
 	case o.Gone != "":
 		return service.StateFailed, o.Gone
-	case !reachable(o):
+	case !Reachable(o):
 		return service.StateProvisioning, "it has no address yet"
 	case errors.Is(a.err, identity.ErrStranger):
 		return service.StateStarting, "it has no certificate of the service that is good: 'skyserve up' hands it one"
@@ -120,8 +120,8 @@ func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
 	return service.StateStarting, strings.TrimSuffix(string(a.status.Phase)+": "+a.status.Reason, ": ")
 }
 
-// reachable says whether a machine has the address by which its agent is asked.
-func reachable(o provision.Object) bool {
+// Reachable says whether a machine has the address by which its agent is asked.
+func Reachable(o provision.Object) bool {
 	if o.Kind == provision.KindBalancer {
 		return o.PublicIP.IsValid()
 	}
@@ -136,7 +136,7 @@ func machineStatus(spec *service.Spec, o provision.Object, a answer) MachineStat
 	}
 	m.State, m.Reason = stateOf(o, a)
 	switch {
-	case !reachable(o):
+	case !Reachable(o):
 	case o.Kind == provision.KindBalancer:
 		m.Endpoint, m.Admin = PublicURL(spec, o), AdminURL(o)
 	default:
