@@ -13,12 +13,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/goccy/go-yaml"
 
+	"skyserve/internal/identity"
 	"skyserve/internal/node"
+	"skyserve/internal/service"
 	"skyserve/provision/fakecloud"
 )
 
@@ -38,23 +41,38 @@ balancer:
 dns: {provider: route53, name: chat.example.com, zone: example.com}
 `
 
-// emulated is AWS in this process, whose machines run their agents on this one, each
-// at a loopback address of its own.
+// emulated is AWS and Google Cloud in this process, whose machines run their agents on
+// this one, each at a loopback address of its own.
 type emulated struct {
 	t       *testing.T
 	aws     *fakecloud.AWS
+	gce     *fakecloud.GCE
 	names   *fakecloud.Route53
 	zone    string
-	url     string
+	url     string // of AWS
+	google  string // of Google Cloud
 	dir     string
 	program string
 	mu      sync.Mutex
 	running int
+	held    func(fakecloud.Call) // called while a call is in flight; nil = nothing is
 }
 
 func emulate(t *testing.T) *emulated {
 	t.Helper()
-	e := &emulated{t: t, dir: t.TempDir(), aws: fakecloud.NewAWS(nil, "us-east-1", "eu-west-1"), names: fakecloud.NewRoute53(&fakecloud.Faults{})}
+	faults := &fakecloud.Faults{}
+	e := &emulated{
+		t: t, dir: t.TempDir(), names: fakecloud.NewRoute53(&fakecloud.Faults{}),
+		aws: fakecloud.NewAWS(faults, "us-east-1", "eu-west-1"), gce: fakecloud.NewGCE("p", faults),
+	}
+	faults.Hold = func(c fakecloud.Call) {
+		e.mu.Lock()
+		held := e.held
+		e.mu.Unlock()
+		if held != nil {
+			held(c)
+		}
+	}
 	e.zone = e.names.AddZone("example.com", false)
 	e.program = filepath.Join(e.dir, "bin", "skyserve")
 	self, err := os.Executable()
@@ -67,11 +85,17 @@ func emulate(t *testing.T) *emulated {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.aws.Address = func(n int) (public, private string) {
-		ip := fmt.Sprintf("127.%d.%d.1", 100+os.Getpid()%100, n%256)
-		return ip, ip
+	e.aws.Address, e.gce.Address = addresses(), addresses()
+	e.aws.Boot = func(m fakecloud.Booted) func() {
+		return e.boot(m, func(_ identity.Name, text string) { e.aws.Print(m.ID, text) })
 	}
-	e.aws.Boot = e.boot
+	e.gce.Boot = func(m fakecloud.Booted) func() {
+		return e.boot(m, func(name identity.Name, text string) {
+			if fingerprint, found := node.FindLine(text, name); found {
+				e.gce.SetGuestAttribute(m.ID, node.GuestAttributePath, fingerprint)
+			}
+		})
+	}
 	names := e.names.Handler()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/2013-04-01/") {
@@ -80,13 +104,28 @@ func emulate(t *testing.T) *emulated {
 		}
 		e.aws.ServeHTTP(w, r)
 	}))
+	google := httptest.NewServer(e.gce)
 	t.Cleanup(server.Close)
-	e.url = server.URL
+	t.Cleanup(google.Close)
+	e.url, e.google = server.URL, google.URL
 	return e
 }
 
-// boot does what a machine's cloud-init has it do, less what needs a machine.
-func (e *emulated) boot(m fakecloud.Booted) func() {
+// networks counts the networks that addresses were given in, of which each has its own.
+var networks atomic.Int32
+
+// addresses is a network: it gives the nth machine an address.
+func addresses() func(n int) (public, private string) {
+	network := networks.Add(1)
+	return func(n int) (public, private string) {
+		ip := fmt.Sprintf("127.%d.%d.%d", 100+os.Getpid()%100, n%256, network)
+		return ip, ip
+	}
+}
+
+// boot does what a machine's cloud-init has it do, less what needs a machine. What the
+// machine writes to its console is told to whoever listens.
+func (e *emulated) boot(m fakecloud.Booted, told func(name identity.Name, text string)) func() {
 	var document struct {
 		Files []struct{ Path, Content string } `yaml:"write_files"`
 	}
@@ -123,7 +162,8 @@ func (e *emulated) boot(m fakecloud.Booted) func() {
 	e.count(1)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
-	wg.Go(func() { e.show(m.ID, console, stop) })
+	name := identity.Name{Service: config.Service, Role: config.Role, ID: config.ID}
+	wg.Go(func() { show(console, stop, func(text string) { told(name, text) }) })
 	off := sync.OnceFunc(func() {
 		close(stop)
 		_ = cmd.Process.Signal(os.Interrupt)
@@ -137,13 +177,13 @@ func (e *emulated) boot(m fakecloud.Booted) func() {
 	return func() { go off() } // the cloud does not wait
 }
 
-// show brings what a machine writes to its console to the cloud.
-func (e *emulated) show(id, console string, stop chan struct{}) {
+// show tells what a machine writes to its console.
+func show(console string, stop chan struct{}, told func(text string)) {
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for shown := 0; ; {
 		if text, err := os.ReadFile(console); err == nil && len(text) > shown {
-			e.aws.Print(id, string(text[shown:]))
+			told(string(text[shown:]))
 			shown = len(text)
 		}
 		select {
@@ -169,10 +209,7 @@ func (e *emulated) machines() int {
 // skyserve runs the command as its user does.
 func (e *emulated) skyserve(code int, args ...string) string {
 	e.t.Helper()
-	cmd := exec.Command(e.program, args...)
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "AWS_") }),
-		"SKYSERVE_HOME="+filepath.Join(e.dir, "home"), "HOME="+e.dir, "KEYS=key-of-a-client",
-		"AWS_ACCESS_KEY_ID=AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY=secret", "AWS_EC2_METADATA_DISABLED=true")
+	cmd := e.command(args...)
 	out, err := cmd.CombinedOutput()
 	if got := cmd.ProcessState.ExitCode(); got != code {
 		e.t.Fatalf("skyserve %s: exit %d (%v), want %d\n%s", strings.Join(args, " "), got, err, code, out)
@@ -180,24 +217,75 @@ func (e *emulated) skyserve(code int, args ...string) string {
 	return string(out)
 }
 
-// A service comes up in two regions of AWS with a name, answers in both (one has no
-// replica of its own), is left alone by a second up, repaired by a third, and leaves
-// nothing when it goes.
-func TestAServiceInACloud(t *testing.T) {
-	e := emulate(t)
+// command is the command as its user runs it.
+func (e *emulated) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(e.program, args...)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "AWS_") || strings.HasPrefix(v, "GOOGLE_")
+	}), "SKYSERVE_HOME="+filepath.Join(e.dir, "home"), "HOME="+e.dir, "KEYS=key-of-a-client",
+		"AWS_ACCESS_KEY_ID=AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY=secret", "AWS_EC2_METADATA_DISABLED=true", "GOOGLE_CLOUD_PROJECT=p")
+	return cmd
+}
+
+// at is the flags by which the command finds the clouds.
+func (e *emulated) at(args ...string) []string {
+	return append(args, "--endpoint-aws", e.url, "--endpoint-gcp", e.google)
+}
+
+// upOf writes a service.yaml and gives the words that bring it up, less its user's yes.
+func (e *emulated) upOf(text string) []string {
+	e.t.Helper()
 	file := filepath.Join(e.dir, "service.yaml")
-	if err := os.WriteFile(file, []byte(cloudService), 0o600); err != nil {
-		t.Fatal(err)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		e.t.Fatal(err)
 	}
-	up := []string{"up", file, "--endpoint-aws", e.url, "--program", "http://127.0.0.1:1/skyserve#sha256=" + strings.Repeat("0", 64)}
-	if out := e.skyserve(exitUsage, up...); !strings.Contains(out, "--yes") || !strings.Contains(out, "spot g6.xlarge in us-east-1") || e.machines() != 0 {
+	return e.at("up", file, "--program", "http://127.0.0.1:1/skyserve#sha256="+strings.Repeat("0", 64))
+}
+
+// ended waits until no machine runs any more.
+func (e *emulated) ended() {
+	e.t.Helper()
+	within(e.t, "the machines are gone", func() error {
+		if n := e.machines(); n > 0 {
+			return fmt.Errorf("%d run", n)
+		}
+		return nil
+	})
+}
+
+func TestAServiceInACloud(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name            string
+		replicas, other string // the regions
+		machine         string
+		near            string // the region of AWS nearest to the replicas
+	}{
+		{"AWS", "aws/us-east-1", "aws/eu-west-1", "g6.xlarge", "us-east-1"},
+		{"Google Cloud", "gcp/us-central1", "gcp/europe-west4", "g2-standard-4", "us-east-2"},
+		{"both", "gcp/us-central1", "aws/eu-west-1", "g2-standard-4", "us-east-2"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			text := strings.NewReplacer("aws/us-east-1", tt.replicas, "aws/eu-west-1", tt.other).Replace(cloudService)
+			testService(t, text, service.Region(tt.replicas), service.Region(tt.other), tt.machine, tt.near)
+		})
+	}
+}
+
+// testService: a service comes up in two regions with a name, answers in both (one has
+// no replica of its own), is left alone by a second up, and leaves nothing when it goes.
+func testService(t *testing.T, text string, replicas, other service.Region, machine, near string) {
+	e := emulate(t)
+	up := e.upOf(text)
+	if out := e.skyserve(exitUsage, up...); !strings.Contains(out, "--yes") || !strings.Contains(out, "spot "+machine+" in "+replicas.Place()) || e.machines() != 0 {
 		t.Fatalf("without a terminal or --yes: %d machines\n%s", e.machines(), out)
 	}
 	first := e.skyserve(exitOK, append(up, "--yes")...)
 	if e.machines() != 3 {
 		t.Fatalf("%d machines\n%s", e.machines(), first)
 	}
-	for _, place := range []string{"us-east-1", "eu-west-1"} {
+	for _, place := range []string{replicas.Place(), other.Place()} {
 		base := endpointIn(first, place)
 		if base == "" {
 			t.Fatalf("no endpoint of %s in\n%s", place, first)
@@ -207,25 +295,20 @@ func TestAServiceInACloud(t *testing.T) {
 			t.Errorf("with another key: %v", err)
 		}
 	}
-	if got := e.names.Answers(e.zone, "chat.example.com", "us-east-1"); len(got) == 0 {
+	if got := e.names.Answers(e.zone, "chat.example.com", near); len(got) == 0 {
 		t.Error("the name leads nowhere")
 	}
 	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "no change") {
 		t.Errorf("up again:\n%s", out)
 	}
-	if out := e.skyserve(exitOK, "down", "chat", "--yes", "--endpoint-aws", e.url); !strings.Contains(out, "left over: 0") {
+	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, "left over: 0") {
 		t.Errorf("down:\n%s", out)
 	}
-	within(t, "the machines are gone", func() error {
-		if n := e.machines(); n > 0 {
-			return fmt.Errorf("%d run", n)
-		}
-		return nil
-	})
-	if got := e.names.Answers(e.zone, "chat.example.com", "us-east-1"); len(got) != 0 {
+	e.ended()
+	if got := e.names.Answers(e.zone, "chat.example.com", near); len(got) != 0 {
 		t.Errorf("the name still leads to %v", got)
 	}
-	if out := e.skyserve(exitOK, "gc", "--region", "aws/us-east-1", "--region", "aws/eu-west-1", "--endpoint-aws", e.url); !strings.Contains(out, "nothing is left over") {
+	if out := e.skyserve(exitOK, e.at("gc", "--region", string(replicas), "--region", string(other))...); !strings.Contains(out, "nothing is left over") {
 		t.Errorf("gc:\n%s", out)
 	}
 }
