@@ -75,11 +75,11 @@ func TestAnInterruptedUp(t *testing.T) {
 			t.Errorf("interrupted at %s:\n%s", actions, said)
 		}
 	}
-	if out := e.skyserve(exitOK, up...); e.machines() != 4 {
-		t.Errorf("%d machines, want 4\n%s", e.machines(), out)
+	if out := e.skyserve(exitOK, up...); e.machines() != 5 {
+		t.Errorf("%d machines, want 5\n%s", e.machines(), out)
 	}
-	if a, g := len(e.aws.Machines()), len(e.gce.Instances()); a != 2 || g != 2 {
-		t.Errorf("%d machines at AWS and %d at Google, want 2 and 2", a, g)
+	if a, g := len(e.aws.Machines()), len(e.gce.Instances()); a != 3 || g != 2 {
+		t.Errorf("%d machines at AWS and %d at Google, want 3 and 2", a, g)
 	}
 	e.downToNothing()
 }
@@ -174,7 +174,7 @@ func TestUpWithoutQuota(t *testing.T) {
 				"1 of m in aws/us-east-1, 1 of m in gcp/us-central1", "none of", "spot g6.xlarge in us-east-1a: VcpuLimitExceeded",
 				"on_demand g2-standard-4 in us-central1-a: QUOTA_EXCEEDED", "hint: what could be had stands and is billed",
 			},
-			2,
+			3,
 		},
 		"of anything": {
 			func(e *emulated) {

@@ -256,13 +256,17 @@ func (d *deployer) replica(o provision.Object) (node.Deployment, error) {
 	if m == nil {
 		return node.Deployment{}, fmt.Errorf("service.yaml has no model %q", o.Labels["model"])
 	}
-	u, port := unitOf(m, gpusOf(o))
+	host := "127.0.0.1"
+	if o.PrivateIP.IsLoopback() {
+		host = o.PrivateIP.String() // machines of an emulated cloud share one loopback network
+	}
+	u, port := unitOf(m, gpusOf(o), host)
 	u.Name, u.Env = UnitOf(o.Kind), m.Engine.Env
 	ready := cmp.Or(m.Engine.Ready, "/health")
 	if m.Engine.Kind == service.EngineOpenAI {
 		ready = cmp.Or(m.Engine.Ready, "/v1/models")
 	}
-	base := "http://127.0.0.1:" + strconv.Itoa(port)
+	base := "http://" + net.JoinHostPort(host, strconv.Itoa(port))
 	u.Ready = base + ready
 	for name, ref := range m.Secrets {
 		value, err := d.Secrets(ref)
@@ -286,8 +290,8 @@ func gpusOf(o provision.Object) int {
 }
 
 // unitOf is how an engine is started on a machine with so many GPUs, and the port that
-// it listens on.
-func unitOf(m *service.Model, gpus int) (node.Unit, int) {
+// it listens on. host is the machine's loopback address; containers have their own.
+func unitOf(m *service.Model, gpus int, host string) (node.Unit, int) {
 	e := &m.Engine
 	var args []string
 	option := func(isSet bool, words ...string) {
@@ -299,7 +303,7 @@ func unitOf(m *service.Model, gpus int) (node.Unit, int) {
 	case service.EngineSim:
 		port := cmp.Or(e.Port, portVLLM)
 		args = append(args, program)
-		return node.Unit{Args: append(args, provision.SimArgs(m, "127.0.0.1:"+strconv.Itoa(port))...)}, port
+		return node.Unit{Args: append(args, provision.SimArgs(m, net.JoinHostPort(host, strconv.Itoa(port)))...)}, port
 	case service.EngineSGLang:
 		port := cmp.Or(e.Port, portSGLang)
 		args = []string{"python3", "-m", "sglang.launch_server", "--model-path", m.Name, "--host", "0.0.0.0", "--port", strconv.Itoa(port), "--enable-metrics"}
