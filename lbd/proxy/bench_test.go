@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
 )
@@ -154,4 +155,31 @@ func BenchmarkParse(b *testing.B) {
 		}
 		releaseRenderer(renderKey(1, endpoints[chatPath], &c, modelName{model: testModel}))
 	}
+}
+
+// BenchmarkRequests is what it costs to look at the newest requests of a full
+// memory: all of it, and as one decision waits for it at most (hold).
+func BenchmarkRequests(b *testing.B) {
+	rt := ready(b, canned{"application/json", plainReply}, "http://engine")
+	body := promptBody(256, false)
+	req := httptest.NewRequestWithContext(context.Background(), http.MethodPost, chatPath, nil)
+	for range rt.limits.Decisions {
+		req.Body, req.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+		rt.serve(&sink{http.Header{}}, req)
+	}
+	for _, limit := range []int{100, 1000} {
+		b.Run(fmt.Sprintf("limit=%d", limit), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				rt.Requests(limit)
+			}
+		})
+	}
+	b.Run("hold", func(b *testing.B) {
+		records, rows := make([]*DecisionRecord, summaryBatch), make([]telemetry.RequestSummary, summaryBatch)
+		rt.ring.newest(records)
+		for b.Loop() {
+			rt.summarize(rows, records)
+		}
+	})
 }

@@ -1,0 +1,94 @@
+package proxy
+
+import (
+	"time"
+
+	"skyserve/internal/telemetry"
+	"skyserve/lbd/core"
+)
+
+// summaryBatch is how many records are summed up under the runtime's lock at a time:
+// it bounds how long a decision waits for whoever looks at requests.
+const summaryBatch = 32
+
+// Requests sums up the newest requests that are remembered, at most limit, the
+// newest first: an id that came again as often as it came. Each is as it stood at one
+// instant, the last a little later than the first.
+func (r *Runtime) Requests(limit int) []telemetry.RequestSummary {
+	records := make([]*DecisionRecord, max(0, min(limit, r.limits.Decisions)))
+	r.mu.Lock()
+	records = records[:r.ring.newest(records)]
+	r.mu.Unlock()
+	rows := make([]telemetry.RequestSummary, len(records))
+	for from := 0; from < len(records); from += summaryBatch {
+		to := min(from+summaryBatch, len(records))
+		r.summarize(rows[from:to], records[from:to])
+	}
+	return rows
+}
+
+// newest fills records, of which there may be as many as slots, with the newest
+// entries, the newest first, and says how many there are.
+func (g *ring) newest(records []*DecisionRecord) int {
+	for i := range records {
+		d := g.slots[(g.next-1-i+len(g.slots))%len(g.slots)]
+		if d == nil {
+			return i
+		}
+		records[i] = d
+	}
+	return len(records)
+}
+
+// summarize sums a batch of records up under one lock.
+func (r *Runtime) summarize(rows []telemetry.RequestSummary, records []*DecisionRecord) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, policy := r.Elapsed(), r.coreCfg.Policy.Name()
+	for i, d := range records {
+		age := time.Duration(0)
+		if f := r.flights[d.Request]; f != nil && f.entry == d {
+			age = now - f.arrived
+		}
+		rows[i] = d.summary(age, policy)
+	}
+}
+
+// summary sums a record up. age is how long ago the request arrived, which counts
+// while it waits, and policy is the one that it then waits for a decision of.
+func (d *DecisionRecord) summary(age time.Duration, policy string) telemetry.RequestSummary {
+	s := telemetry.RequestSummary{
+		Request: d.Request, At: d.At, Balancer: d.Balancer, Region: d.Region, Model: d.Model, Tier: d.Tier, Tenant: d.Tenant, From: d.From,
+		State: d.State, Status: d.Status, PromptBytes: d.PromptBytes, Tries: len(d.Tries),
+		TTFTMillis: d.TTFTMillis, E2EMillis: d.E2EMillis,
+		PromptTokens: d.PromptTokens, CachedTokens: d.CachedTokens, OutputTokens: d.OutputTokens,
+	}
+	free := 0.0 // when it was in the queue again
+	for i := range d.Tries {
+		t := &d.Tries[i]
+		s.Reason, s.QueuedMillis = t.Reason, t.AtMillis-free
+		if t.Kind == core.ActionDispatch || t.Kind == core.ActionForward {
+			s.Target, s.Forwarded = t.Target, t.Kind == core.ActionForward
+		}
+		if t.Decision != nil {
+			s.Policy, s.MatchBytes = t.Decision.Policy, t.Decision.MatchBytes
+		}
+		if t.EndedMillis != nil {
+			free = *t.EndedMillis
+		}
+	}
+	if d.waits() {
+		s.State, s.QueuedMillis, s.Policy, s.Reason = stateQueued, millis(age)-free, policy, ""
+		if d.KeptFor != "" {
+			s.Target, s.Forwarded, s.MatchBytes = d.KeptFor, false, 0
+		}
+	}
+	return s
+}
+
+// waits says whether a request is in the queue: for the first time, or again since
+// its latest try failed.
+func (d *DecisionRecord) waits() bool {
+	n := len(d.Tries)
+	return d.State == stateQueued || d.State == stateSent && n > 0 && d.Tries[n-1].Failure != ""
+}

@@ -1,0 +1,166 @@
+package proxy
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"skyserve/internal/telemetry"
+	"skyserve/lbd/core"
+)
+
+// A row says of a request what matters of its record.
+func TestSummary(t *testing.T) {
+	ended := func(ms float64) *float64 { return &ms }
+	decided := &core.Decision{Policy: "skylb", Reason: "prefix_match", MatchBytes: 640, PromptBytes: 1000}
+	sent := Try{AtMillis: 2, Kind: core.ActionDispatch, Target: "us-0", Reason: "prefix_match", Decision: decided}
+	broken := sent
+	broken.Failure, broken.EndedMillis = "us-0 answered 500", ended(10)
+	for name, c := range map[string]struct {
+		state   string
+		keptFor string
+		tries   []Try
+		want    telemetry.RequestSummary
+	}{
+		"waits": {state: stateQueued, want: telemetry.RequestSummary{State: "queued", Policy: "cost", QueuedMillis: 50}},
+		"waits for one": {
+			state: stateQueued, keptFor: "us-3",
+			want: telemetry.RequestSummary{State: "queued", Target: "us-3", Policy: "cost", QueuedMillis: 50},
+		},
+		"sent": {
+			state: stateSent, tries: []Try{sent},
+			want: telemetry.RequestSummary{State: "sent", Target: "us-0", Policy: "skylb", Reason: "prefix_match", MatchBytes: 640, Tries: 1, QueuedMillis: 2},
+		},
+		"waits again": {
+			state: stateSent, tries: []Try{broken},
+			want: telemetry.RequestSummary{State: "queued", Target: "us-0", Policy: "cost", MatchBytes: 640, Tries: 1, QueuedMillis: 40},
+		},
+		"forwarded after a failure": {
+			state: stateFinished, tries: []Try{broken, {AtMillis: 13, Kind: core.ActionForward, Target: "eu", Reason: "offload", Decision: &core.Decision{Policy: "skylb"}}},
+			want: telemetry.RequestSummary{State: "finished", Target: "eu", Forwarded: true, Policy: "skylb", Reason: "offload", Tries: 2, QueuedMillis: 3},
+		},
+		"refused after a failure": {
+			state: stateRejected, tries: []Try{broken, {AtMillis: 11, Kind: core.ActionReject, Reason: core.RejectTooManyTry}},
+			want: telemetry.RequestSummary{State: "rejected", Target: "us-0", Policy: "skylb", Reason: core.RejectTooManyTry, MatchBytes: 640, Tries: 2, QueuedMillis: 1},
+		},
+		"refused at once": {
+			state: stateRejected, tries: []Try{{Kind: core.ActionReject, Reason: core.RejectNoReplica}},
+			want: telemetry.RequestSummary{State: "rejected", Reason: core.RejectNoReplica, Tries: 1},
+		},
+		"given back": {
+			state: stateBounced, tries: []Try{{AtMillis: 7, Kind: core.ActionBounce, Target: "lb-us-0"}},
+			want: telemetry.RequestSummary{State: "bounced", Tries: 1, QueuedMillis: 7},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := DecisionRecord{Request: "r1", Model: "m", PromptBytes: 1000, State: c.state, KeptFor: c.keptFor, Tries: c.tries}
+			c.want.Request, c.want.Model, c.want.PromptBytes = "r1", "m", 1000
+			if got := d.summary(50*time.Millisecond, "cost"); got != c.want {
+				t.Errorf("got  %+v\nwant %+v", got, c.want)
+			}
+		})
+	}
+}
+
+// The ring gives the newest first, as a list of all that ever came would.
+func TestTheNewestAreThoseThatCameLast(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		size := rapid.IntRange(1, 6).Draw(t, "size")
+		g := newRing(size)
+		var all []*DecisionRecord
+		for range rapid.IntRange(0, 20).Draw(t, "came") {
+			d := &DecisionRecord{Request: rapid.StringMatching("[a-c]").Draw(t, "id")}
+			all = append(all, d)
+			g.add(d)
+		}
+		limit := rapid.IntRange(0, size).Draw(t, "limit")
+		slices.Reverse(all)
+		want := all[:min(limit, size, len(all))]
+		records := make([]*DecisionRecord, limit)
+		if got := records[:g.newest(records)]; !slices.Equal(got, want) {
+			t.Fatalf("got %d entries, want %d, or others", len(got), len(want))
+		}
+	})
+}
+
+// Both balancers of a forwarded request tell of it, each its own part.
+func TestRequestsOfTwoBalancers(t *testing.T) {
+	us, eu := pair(t, "secret")
+	eu.attach("eu-0", engine(t, speak("a", " b")))
+	us.hear("lb-eu-0")
+	for i := range 3 {
+		expect(t, us.post(chatPath, streamBody, fmt.Sprintf("X-Request-ID: r%d", i)), http.StatusOK, "")
+	}
+	us.settled()
+	eu.settled()
+	if n := len(us.Requests(0)) + len(us.Requests(-1)); n != 0 {
+		t.Errorf("asked for none, got %d", n)
+	}
+	for _, side := range []struct {
+		b    *balancer
+		want telemetry.RequestSummary
+	}{
+		{us, telemetry.RequestSummary{Balancer: "lb-us-0", Region: "local/us", Target: "lb-eu-0", Forwarded: true, Reason: "offload"}},
+		{eu, telemetry.RequestSummary{Balancer: "lb-eu-0", Region: "local/eu", Target: "eu-0", From: "lb-us-0", Reason: "rotation"}},
+	} {
+		rows := side.b.Requests(2)
+		if len(rows) != 2 || rows[0].Request != "r2" || rows[1].Request != "r1" {
+			t.Fatalf("%s: got %+v, want r2 and r1", side.want.Balancer, rows)
+		}
+		d, _ := side.b.Decision("r2")
+		want := side.want
+		want.Request, want.At, want.Model, want.Tier, want.State, want.Status = "r2", d.At, testModel, "IW-F", "finished", 200
+		want.Policy, want.PromptBytes, want.Tries, want.QueuedMillis = "round-robin", d.PromptBytes, 1, d.Tries[0].AtMillis
+		want.TTFTMillis, want.E2EMillis, want.Tenant = d.TTFTMillis, d.E2EMillis, d.Tenant
+		want.PromptTokens, want.CachedTokens, want.OutputTokens = d.PromptTokens, d.CachedTokens, d.OutputTokens
+		if !reflect.DeepEqual(rows[0], want) || rows[0].TTFTMillis == nil || *rows[0].OutputTokens != 2 {
+			t.Errorf("got  %+v\nwant %+v", rows[0], want)
+		}
+	}
+}
+
+// Whoever looks disturbs nobody, and sees each request once and whole.
+func TestRequestsWhileTheyRun(t *testing.T) {
+	o := testOptions(t)
+	o.Limits.Decisions = 2 * summaryBatch
+	b := start(t, o)
+	b.attach("us-0", engine(t, whole(plainReply)))
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for range 2 * summaryBatch {
+				resp, err := client.Post(b.url+chatPath, "application/json", strings.NewReader(plainBody))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+			}
+		})
+	}
+	for range 50 {
+		seen := map[string]bool{}
+		for _, row := range b.Requests(2 * summaryBatch) {
+			if seen[row.Request] || row.Model != testModel || row.QueuedMillis < 0 {
+				t.Fatalf("%+v, seen before: %v", row, seen[row.Request])
+			}
+			seen[row.Request] = true
+		}
+	}
+	clients.Wait()
+	b.settled()
+	for _, row := range b.Requests(2 * summaryBatch) {
+		if row.State != "finished" || row.E2EMillis == nil {
+			t.Errorf("at the end: %+v", row)
+		}
+	}
+}
