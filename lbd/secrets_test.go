@@ -91,7 +91,7 @@ func TestNothingIsToldThatIsNobodysBusiness(t *testing.T) {
 		_, shown["a limit reached"] = send("POST", chat, body, key...)
 	}
 	for _, path := range []string{
-		"/workers", "/list_workers", "/v1/snapshot", "/v1/decisions", "/v1/decisions/req-1", "/v1/history", "/v1/usage", "/metrics", "/debug/pprof/cmdline",
+		"/workers", "/list_workers", "/v1/snapshot", "/v1/decisions", "/v1/decisions/req-1", "/v1/requests", "/v1/history", "/v1/usage", "/metrics", "/debug/pprof/cmdline",
 		"/debug/pprof/goroutine?debug=1",
 	} {
 		shown[path] = admin("GET", path)

@@ -41,6 +41,7 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		proxy.DecisionRecord{},
 		explain.Story{},
 		telemetry.DecisionMemory{},
+		telemetry.RequestSummary{},
 		telemetry.UsageReport{},
 		usageSum{},
 		whatif.ReplayReport{},

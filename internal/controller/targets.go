@@ -68,11 +68,10 @@ type place struct {
 }
 
 // targetsAt are the targets of a review in a strategy's words, on a clock that
-// began at base. A plan that is older than twice its time says nothing any more:
-// something keeps a newer one from being made.
+// began at base; none where it says nothing any more.
 func targetsAt(r *telemetry.Review, now, base time.Time) map[place]*plan.Target {
 	out := map[place]*plan.Target{}
-	if r == nil || now.Sub(r.Until) > r.Until.Sub(r.From) {
+	if !r.Holds(now) {
 		return out
 	}
 	for _, t := range r.Targets {

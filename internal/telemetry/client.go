@@ -237,6 +237,16 @@ func (c *Client) Decisions(ctx context.Context) (DecisionMemory, error) {
 	return answer, err
 }
 
+// Requests lists the newest requests that the balancer remembers, at most limit (1 to
+// MaxRequests), the newest first.
+func (c *Client) Requests(ctx context.Context, limit int) ([]RequestSummary, error) {
+	var answer struct {
+		Requests []RequestSummary `json:"requests"`
+	}
+	err := c.getJSON(ctx, "/v1/requests?limit="+strconv.Itoa(limit), &answer)
+	return answer.Requests, err
+}
+
 // getJSON fetches path and decodes its JSON document into v.
 func (c *Client) getJSON(ctx context.Context, path string, v any) error {
 	_, body, err := c.do(ctx, http.MethodGet, path, nil)

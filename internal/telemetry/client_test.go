@@ -98,6 +98,18 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+func TestRequests(t *testing.T) {
+	c := serve(t, exchange{"GET", "/v1/requests?limit=7", "", 200, `{"requests":[{"request":"r2","state":"sent","ttft_ms":null},{"request":"r1","ttft_ms":0}]}`})
+	rows, err := c.Requests(t.Context(), 7)
+	if err != nil || len(rows) != 2 || rows[0].Request != "r2" || rows[0].TTFTMillis != nil || rows[1].TTFTMillis == nil {
+		t.Errorf("got %+v, %v", rows, err)
+	}
+	c = serve(t, exchange{"GET", "/v1/requests?limit=0", "", 400, `{"error":{"message":"limit must be a number from 1 to 1000, got \"0\""}}`})
+	if _, err := c.Requests(t.Context(), 0); err == nil || !strings.Contains(err.Error(), `400 limit must be a number from 1 to 1000, got "0"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestWorkers(t *testing.T) {
 	c := serve(t, exchange{"GET", "/workers", "", 200, `{"workers":[{"id":"us-0","url":"http://r","epoch":4,"state":"NOT_READY","reason":"refused"}]}`})
 	got, err := c.Workers(context.Background())

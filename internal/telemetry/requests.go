@@ -6,6 +6,10 @@ import (
 	"skyserve/internal/service"
 )
 
+// MaxRequests is how many requests GET /v1/requests lists at most: what a person looks
+// through, in half a megabyte.
+const MaxRequests = 1000
+
 // RequestSummary is a request and what was decided about it last, in short: a row of
 // GET /v1/requests. GET /v1/decisions/{request} tells the whole.
 type RequestSummary struct {

@@ -24,6 +24,12 @@ type Review struct {
 	Targets  []Target  `json:"targets"`
 }
 
+// Holds tells whether what the review wants still counts: a plan that is older than
+// twice its time says nothing any more, for something keeps a newer one from being made.
+func (r *Review) Holds(now time.Time) bool {
+	return r != nil && now.Sub(r.Until) <= r.Until.Sub(r.From)
+}
+
 // Target is what a plan wants of one model in one region.
 type Target struct {
 	Model  string         `json:"model"`

@@ -17,6 +17,8 @@ type Snapshot struct {
 	Forecast  []LoadForecast   `json:"forecast"`
 	Donations []Donation       `json:"donations"`
 	Plan      *PlanSummary     `json:"plan"`
+	// Targets is what the plan in force wants; empty where there is none.
+	Targets []Target `json:"targets"`
 	// Strategy is what changes the number of replicas between plans, by its word in
 	// service.yaml; empty until the controller told. Events are what it did.
 	Strategy string         `json:"strategy"`

@@ -83,6 +83,11 @@ func (b *balancer) Remembered() telemetry.DecisionMemory {
 	return telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us", Remembered: 1, Limit: 4096, Since: &since}
 }
 
+// requests is one, named after how many were asked for.
+func (b *balancer) requests(limit int) []telemetry.RequestSummary {
+	return []telemetry.RequestSummary{{Request: fmt.Sprintf("r%d", limit)}}
+}
+
 func (b *balancer) Subscribe() (<-chan json.RawMessage, func()) { return b.events, func() {} }
 
 func (b *balancer) History(_ context.Context, since int64) ([]telemetry.Point, bool, error) {
@@ -99,7 +104,7 @@ func (b *balancer) Usage(_ context.Context, month string) ([]telemetry.UsageRow,
 func api(b *balancer, change func(*Options)) *API {
 	o := Options{
 		Self:    service.BalancerConfig{Service: "chat", ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:8001", Admin: "127.0.0.1:8101"},
-		Workers: b, Traffic: b, Decisions: b, History: b, Usage: b, Peers: func() []peer.Status { return b.peers },
+		Workers: b, Traffic: b, Decisions: b, Requests: b.requests, History: b, Usage: b, Peers: func() []peer.Status { return b.peers },
 		Now: func() time.Time { return time.Unix(1_700_000_000, 0) },
 		Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
 			switch host {
@@ -146,6 +151,21 @@ func TestASnapshotShowsTheControllersReview(t *testing.T) {
 	}
 }
 
+// What a plan wants is shown until twice its time is over.
+func TestASnapshotShowsWhatThePlanInForceWants(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	review := &telemetry.Review{From: now, Until: now.Add(time.Hour), Targets: []telemetry.Target{{Model: "llama", Region: "local/us", Count: 3}}}
+	for age, want := range map[time.Duration]int{0: 1, time.Hour: 1, 2 * time.Hour: 1, 2*time.Hour + time.Second: 0} {
+		a := api(&balancer{}, func(o *Options) {
+			o.Review = func() *telemetry.Review { return review }
+			o.Now = func() time.Time { return now.Add(age) }
+		})
+		if s := a.Snapshot(); len(s.Targets) != want || s.Targets == nil {
+			t.Errorf("after %s: %+v, want %d", age, s.Targets, want)
+		}
+	}
+}
+
 func TestRoutes(t *testing.T) {
 	for _, c := range []struct {
 		method, path, body string
@@ -158,6 +178,13 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/v1/service", "", 404, "without a service.yaml"},
 		{"GET", "/v1/decisions/req/1", "", 200, `"request":"req/1"`},
 		{"GET", "/v1/decisions", "", 200, `{"balancer":"lb-us-0","region":"local/us","remembered":1,"limit":4096,"since":"2023-11-14T22:13:20Z"}`},
+		{"GET", "/v1/requests", "", 200, `{"requests":[{"request":"r100",`},
+		{"GET", "/v1/requests?limit=1", "", 200, `{"requests":[{"request":"r1",`},
+		{"GET", "/v1/requests?limit=1000", "", 200, `{"requests":[{"request":"r1000",`},
+		{"GET", "/v1/requests?limit=1001", "", 400, `limit must be a number from 1 to 1000, got \"1001\"`},
+		{"GET", "/v1/requests?limit=0", "", 400, `got \"0\"`},
+		{"GET", "/v1/requests?limit=ten", "", 400, `got \"ten\"`},
+		{"GET", "/v1/requests?limit=99999999999999999999", "", 400, `got \"99999999999999999999\"`},
 		{"GET", "/v1/decisions/req-2", "", 404, `no decision about request \"req-2\"`},
 		{"GET", "/v1/history?since=12", "", 200, `{"complete":false,"points":[]}`},
 		{"GET", "/v1/history?since=yesterday", "", 400, `got \"yesterday\"`},
@@ -256,6 +283,8 @@ func TestWhoMayCome(t *testing.T) {
 		{"no token", token, "GET", "/v1/snapshot", nil, 401},
 		{"wrong token", token, "GET", "/v1/snapshot", []string{"Authorization", "Bearer s3cret2"}, 401},
 		{"wrong scheme", token, "GET", "/v1/snapshot", []string{"Authorization", "Basic s3cret"}, 401},
+		{"requests without the token", token, "GET", "/v1/requests", nil, 401},
+		{"requests for a rebound name", nil, "GET", "/v1/requests", []string{"Host", "evil.example:8101"}, 403},
 		{"right token", token, "GET", "/v1/snapshot", []string{"Authorization", "Bearer s3cret"}, 200},
 		{"right token, any name", token, "GET", "/v1/snapshot", []string{"Authorization", "bearer s3cret", "Host", "lb.example"}, 200},
 		{"health needs none", token, "GET", "/healthz", nil, 200},
@@ -363,7 +392,7 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 		`{"id":"us-1","url":"","model":"","gpu":"","state":"STARTING","reason":"connection refused","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"donated":false},` +
 		`{"id":"us-2","url":"","model":"","gpu":"","state":"STARTING","reason":"no answer yet","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"donated":false}],` +
 		`"queued":4,"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"forwarded_in":2,"forwarded_out":3}],` +
-		`"forecast":[],"donations":[],"plan":null,"strategy":"","events":[]}`
+		`"forecast":[],"donations":[],"plan":null,"targets":[],"strategy":"","events":[]}`
 	if got := strings.TrimSpace(body); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

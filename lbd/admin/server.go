@@ -85,8 +85,11 @@ type Options struct {
 	Workers   Workers
 	Traffic   Traffic
 	Decisions Decisions
-	History   HistorySource
-	Usage     UsageSource
+	// Requests sums up the newest requests that are remembered, at most limit, the
+	// newest first; required.
+	Requests func(limit int) []telemetry.RequestSummary
+	History  HistorySource
+	Usage    UsageSource
 	// Keys lists the API keys that are good now, without their secrets; nil = none.
 	Keys func() []service.APIKey
 	// Peers lists the other balancers as last heard of, sorted by id.
@@ -165,6 +168,7 @@ func (a *API) route() {
 		answer(w, http.StatusOK, a.opts.Decisions.Remembered())
 	})
 	a.mux.HandleFunc("GET /v1/decisions/{request...}", a.serveDecision)
+	a.mux.HandleFunc("GET /v1/requests", a.serveRequests)
 	a.mux.HandleFunc("GET /v1/events", a.serveEvents)
 	a.mux.Handle("GET /metrics", promhttp.HandlerFor(a.opts.Registry, promhttp.HandlerOpts{}))
 	a.mux.HandleFunc("POST /reload", a.serveReload)

@@ -39,7 +39,7 @@ func (a *API) Snapshot() telemetry.Snapshot {
 	}
 	s := telemetry.Snapshot{
 		At: a.opts.Now().UTC(), Service: a.opts.Self.Service, Regions: merge(parts),
-		Forecast: []telemetry.LoadForecast{}, Donations: []telemetry.Donation{}, Events: []telemetry.ScalingEvent{},
+		Forecast: []telemetry.LoadForecast{}, Donations: []telemetry.Donation{}, Targets: []telemetry.Target{}, Events: []telemetry.ScalingEvent{},
 	}
 	if a.opts.Scaling != nil {
 		s.Show(a.opts.Scaling())
@@ -47,8 +47,12 @@ func (a *API) Snapshot() telemetry.Snapshot {
 	if a.opts.Review == nil {
 		return s
 	}
-	if r := a.opts.Review(); r != nil {
+	r := a.opts.Review()
+	if r != nil {
 		s.Forecast, s.Plan = append(s.Forecast, r.Forecast...), r.Plan
+	}
+	if r.Holds(s.At) {
+		s.Targets = append(s.Targets, r.Targets...)
 	}
 	return s
 }

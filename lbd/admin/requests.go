@@ -1,0 +1,27 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"skyserve/internal/telemetry"
+)
+
+// requestsDefault is how many requests are listed when nobody says: more than a
+// screen of them.
+const requestsDefault = 100
+
+// serveRequests lists the newest ?limit= requests, the newest first.
+func (a *API) serveRequests(w http.ResponseWriter, r *http.Request) {
+	limit := requestsDefault
+	if text := r.URL.Query().Get("limit"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > telemetry.MaxRequests {
+			refuse(w, http.StatusBadRequest, fmt.Sprintf("limit must be a number from 1 to %d, got %s", telemetry.MaxRequests, quoted(text)))
+			return
+		}
+		limit = n
+	}
+	answer(w, http.StatusOK, map[string]any{"requests": a.opts.Requests(limit)})
+}
