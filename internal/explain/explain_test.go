@@ -282,6 +282,34 @@ func TestEveryReasonHasASentence(t *testing.T) {
 	}
 }
 
+func TestWhyInAFewWords(t *testing.T) {
+	for _, c := range []struct {
+		row  telemetry.RequestSummary
+		want string
+	}{
+		{telemetry.RequestSummary{State: "queued", Policy: "skylb"}, "no place had room"},
+		{telemetry.RequestSummary{State: "queued", Policy: "cost"}, "no place had room, or waiting for a full one cost less than going to another"},
+		{telemetry.RequestSummary{State: "queued", Policy: "cost", Target: "us-3"}, "when it came, to wait for us-3, which was full, cost less than to go to another place"},
+		{telemetry.RequestSummary{State: "sent", Policy: "skylb", Target: "us-0", Reason: policy.ReasonPrefixMatch}, "it holds the longest part of the prompt"},
+		{telemetry.RequestSummary{State: "finished", Policy: "skylb", Target: "eu", Forwarded: true, Reason: policy.ReasonOffload}, "no replica of this balancer had room, and this peer had"},
+		{telemetry.RequestSummary{State: "finished", Policy: "consistent-hash", Target: "us-0", Reason: "of_tomorrow"}, `"of_tomorrow"`},
+		{telemetry.RequestSummary{State: "rejected", Reason: core.RejectQueueFull}, "too many requests were waiting already"},
+		{telemetry.RequestSummary{State: "failed", Policy: "skylb", Target: "us-0", Reason: core.RejectFailed}, "its replica failed after the client had seen some of the answer"},
+		{telemetry.RequestSummary{State: "bounced", From: "lb-us-0"}, "no replica was left here"},
+		{telemetry.RequestSummary{State: "cancelled"}, "its client left while it waited"},
+		{telemetry.RequestSummary{State: "cancelled", Policy: "skylb", Target: "us-0", Reason: policy.ReasonLeastLoad}, "it had the fewest requests outstanding"},
+	} {
+		if got := Why(c.row); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.row, got, c.want)
+		}
+	}
+	for reason := range chosenBecause {
+		if _, both := rejectedBecause[reason]; both {
+			t.Errorf("%q is a choice and a refusal: a row cannot tell them apart", reason)
+		}
+	}
+}
+
 // No line is wider than the page, whatever the figures are.
 func TestPagesFit(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {

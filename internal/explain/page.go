@@ -185,7 +185,7 @@ func (p *page) try(t *proxy.Try, n int, free float64) {
 		p.item(fmt.Sprintf("%s it was refused: %s", at, because(rejectedBecause, t.Reason)))
 		return
 	case core.ActionBounce:
-		p.item(fmt.Sprintf("%s it was given back to %s: no replica was left here", at, t.Target))
+		p.item(fmt.Sprintf("%s it was given back to %s: %s", at, t.Target, noReplicaLeft))
 		return
 	default:
 		p.item(fmt.Sprintf("%s %s %s %s", at, t.Kind, t.Target, t.Reason))

@@ -3,6 +3,7 @@ package explain
 import (
 	"fmt"
 
+	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
 )
@@ -70,4 +71,24 @@ func whyWaiting(policyName, keptFor string) string {
 		return "no place had room, or waiting for a full one cost less than going to another"
 	}
 	return "no place had room"
+}
+
+// noReplicaLeft is why a balancer gives a request back to the peer that it is of.
+const noReplicaLeft = "no replica was left here"
+
+// Why says in a few words why a request is where it is: why its place was chosen, why
+// it was refused, or why it waits.
+func Why(r telemetry.RequestSummary) string {
+	refusal, refused := rejectedBecause[r.Reason]
+	switch {
+	case r.State == "queued":
+		return whyWaiting(r.Policy, r.Target)
+	case r.State == "bounced":
+		return noReplicaLeft
+	case refused:
+		return refusal
+	case r.Target == "" && r.Reason == "":
+		return "its client left while it waited"
+	}
+	return whyChosen(r.Policy, r.Reason)
 }

@@ -79,9 +79,7 @@ func (d *DecisionRecord) summary(age time.Duration, policy string) telemetry.Req
 	}
 	if d.waits() {
 		s.State, s.QueuedMillis, s.Policy, s.Reason = stateQueued, millis(age)-free, policy, ""
-		if d.KeptFor != "" {
-			s.Target, s.Forwarded, s.MatchBytes = d.KeptFor, false, 0
-		}
+		s.Target, s.Forwarded, s.MatchBytes = d.KeptFor, false, 0
 	}
 	return s
 }

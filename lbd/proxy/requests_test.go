@@ -41,7 +41,7 @@ func TestSummary(t *testing.T) {
 		},
 		"waits again": {
 			state: stateSent, tries: []Try{broken},
-			want: telemetry.RequestSummary{State: "queued", Target: "us-0", Policy: "cost", MatchBytes: 640, Tries: 1, QueuedMillis: 40},
+			want: telemetry.RequestSummary{State: "queued", Policy: "cost", Tries: 1, QueuedMillis: 40},
 		},
 		"forwarded after a failure": {
 			state: stateFinished, tries: []Try{broken, {AtMillis: 13, Kind: core.ActionForward, Target: "eu", Reason: "offload", Decision: &core.Decision{Policy: "skylb"}}},
