@@ -114,26 +114,33 @@ func age(r telemetry.ReplicaSnapshot) int64 {
 	return *r.AgeMillis
 }
 
-// read collects the history: of the store through whichever balancer reaches
-// it, else of every balancer's memory.
+// read collects the history, and notes what may be missing of it.
 func (o *Observed) read(ctx context.Context, admins []*telemetry.Client, sinceMinute int64) {
-	var all []telemetry.Point
-	silent := 0
+	points, complete, failures := History(ctx, admins, sinceMinute)
+	o.Points = points
+	if complete {
+		return
+	}
+	o.Notes = append(o.Notes, "the store is out of reach: the history is what the balancers remember")
+	if silent := len(failures); silent > 0 {
+		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers did not answer with their history", silent, len(admins)))
+	}
+}
+
+// History collects what a service's balancers carried since a minute (since the Unix
+// epoch): complete, of the store, through the first that reaches it, else of every
+// balancer's memory. failures are of those that did not answer.
+func History(ctx context.Context, admins []*telemetry.Client, sinceMinute int64) (points []telemetry.Point, complete bool, failures []error) {
 	for _, admin := range admins {
-		points, complete, err := admin.History(ctx, sinceMinute)
+		some, complete, err := admin.History(ctx, sinceMinute)
 		if err != nil {
-			silent++
+			failures = append(failures, err)
 			continue
 		}
 		if complete {
-			o.Points = points
-			return
+			return some, true, failures
 		}
-		all = append(all, points...)
+		points = append(points, some...)
 	}
-	o.Points = all
-	o.Notes = append(o.Notes, "the store is out of reach: the history is what the balancers remember")
-	if silent > 0 {
-		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers did not answer with their history", silent, len(admins)))
-	}
+	return points, false, failures
 }

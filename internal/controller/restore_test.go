@@ -1,0 +1,87 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"skyserve/internal/telemetry"
+	"skyserve/plan"
+)
+
+// A summary is as good as the proposal that it was made of: the counts that both lead
+// to are the same, whatever the load is.
+func TestARestoredProposalIsTheOneThatWasMade(t *testing.T) {
+	spec := parseSpec(t, reviewYAML)
+	rapid.Check(t, func(r *rapid.T) {
+		counts := standing(rapid.IntRange(0, 8).Draw(r, "us"), rapid.IntRange(0, 8).Draw(r, "eu"))
+		h := past(t, 10, float64(rapid.IntRange(0, 9000).Draw(r, "us load")), float64(rapid.IntRange(0, 9000).Draw(r, "eu load")), 0)
+		made, err := Review(spec, counts, h, reviewAt, ReviewOptions{})
+		if err != nil {
+			r.Fatal(err)
+		}
+		if made.Proposal.Status != plan.StatusOptimal {
+			r.Skip("no plan to carry out")
+		}
+		restored, err := Restore(spec, counts, made.summary().Plan)
+		if err != nil {
+			r.Fatal(err)
+		}
+		if got, want := counted(restored), counted(made.Proposal); !slices.Equal(got, want) {
+			r.Fatalf("restored %v, made %v", got, want)
+		}
+	})
+}
+
+// counted are a proposal's rows as what matters of them, sorted.
+func counted(p plan.Proposal) []string {
+	var out []string
+	for _, c := range p.Changes {
+		if c.Now != 0 || c.Then != 0 {
+			out = append(out, fmt.Sprintf("%s %s %s %d%+d=%d", c.Model, c.Region, c.GPU, c.Now, c.Delta, c.Then))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestRestoreRefusesWhatNoLongerFits(t *testing.T) {
+	const model = "meta-llama/Llama-3.1-8B-Instruct"
+	more := telemetry.PlanChange{Model: model, Region: "local/us", GPU: "L4", Now: 1, Delta: 2, Then: 3}
+	for name, c := range map[string]struct {
+		counts  []Count
+		status  string
+		changes []telemetry.PlanChange
+		want    string
+	}{
+		"as planned":          {standing(1, 2), "optimal", []telemetry.PlanChange{more}, ""},
+		"another region":      {standing(1, 7), "optimal", []telemetry.PlanChange{more}, ""},
+		"nothing to do":       {standing(1, 1), "feasible", nil, ""},
+		"one more by now":     {standing(2, 2), "optimal", []telemetry.PlanChange{more}, model + " in local/us on L4: the plan was made from 1 replicas, and there are 2 by now"},
+		"none any more":       {standing(0, 2), "optimal", []telemetry.PlanChange{more}, "the plan was made from 1 replicas, and there are 0 by now"},
+		"the first, but late": {standing(1, 2), "optimal", []telemetry.PlanChange{{Model: model, Region: "local/us", GPU: "L4", Delta: 3, Then: 3}}, "the plan was made from 0 replicas, and there are 1 by now"},
+		"twice the same":      {standing(1, 2), "optimal", []telemetry.PlanChange{more, more}, "the plan was made from 1 replicas"},
+		"no plan":             {standing(1, 1), "infeasible", nil, "there is no plan for chat to carry out: infeasible"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := Restore(parseSpec(t, reviewYAML), c.counts, &telemetry.PlanSummary{At: reviewAt, Status: c.status, Changes: c.changes})
+			if c.want == "" {
+				if err != nil || p.Changed() != (len(c.changes) > 0) {
+					t.Errorf("got %v, %v", counted(p), err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+			var changed *ChangedError
+			if errors.As(err, &changed) != (c.status == "optimal") {
+				t.Errorf("%T: a caller cannot tell what to do about it", err)
+			}
+		})
+	}
+}
