@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/explain"
+	"skyserve/internal/telemetry"
 	"skyserve/lbd/proxy"
 	"skyserve/tui"
 )
@@ -95,11 +96,16 @@ func (o *explainOptions) sources() ([]explain.Source, error) {
 		return nil, err
 	}
 	o.name = name
+	return explainSources(admins), nil
+}
+
+// explainSources are balancers as those who tell of a request.
+func explainSources(admins []*telemetry.Client) []explain.Source {
 	sources := make([]explain.Source, 0, len(admins))
 	for _, a := range admins {
 		sources = append(sources, a)
 	}
-	return sources, nil
+	return sources
 }
 
 // explainColumns is how wide the page may be.

@@ -39,26 +39,35 @@ func runCloudLogs(ctx context.Context, o *logsOptions, out, talk io.Writer, svc 
 	if o.tail > node.MaxLogLines {
 		return usage(fmt.Errorf("--tail: must be at most %d, got %d", node.MaxLogLines, o.tail), "")
 	}
-	view, err := openCloudView(ctx, &o.clouds, svc, spec, "reading logs")
-	if err != nil {
-		return err
-	}
-	listing, err := view.inspector.List(ctx)
-	if err != nil {
-		return cloudError(err)
-	}
-	for _, problem := range listing.Problems() {
+	l, problems, err := openCloudLogs(ctx, &o.clouds, svc, spec, o.part)
+	for _, problem := range problems {
 		fmt.Fprintf(talk, "problem: %s\n", problem)
 	}
-	l := &cloudLogs{view: view, out: out, talk: talk, machines: listing.Machines()}
-	if l.wanted, err = loggingMachines(spec.Name, l.machines, o.part); err != nil {
+	if err != nil {
 		return err
 	}
+	l.out, l.talk = out, talk
 	if !o.follow {
 		return l.show(ctx, o.tail)
 	}
 	l.follow(ctx, o.tail)
 	return nil
+}
+
+// openCloudLogs finds the machines that a part of a service names; problems are of those
+// that could not be looked for.
+func openCloudLogs(ctx context.Context, clouds *cloudFlags, svc local.Service, spec *service.Spec, part string) (l *cloudLogs, problems []string, err error) {
+	view, err := openCloudView(ctx, clouds, svc, spec, "reading logs")
+	if err != nil {
+		return nil, nil, err
+	}
+	listing, err := view.inspector.List(ctx)
+	if err != nil {
+		return nil, nil, cloudError(err)
+	}
+	l = &cloudLogs{view: view, machines: listing.Machines()}
+	l.wanted, err = loggingMachines(spec.Name, l.machines, part)
+	return l, listing.Problems(), err
 }
 
 // loggingMachines are the machines that a part of a service names; all for an empty one.

@@ -44,10 +44,17 @@ func (o *planOptions) carryOut(ctx context.Context, p plan.Proposal, in io.Reade
 	if err != nil {
 		return err
 	}
+	fmt.Fprintln(o.talk, applied(svc.Name(), changed))
 	if !changed {
-		fmt.Fprintf(o.talk, "%s: no change\n", svc.Name())
 		return nil
 	}
-	fmt.Fprintf(o.talk, "%s runs what the plan proposes\n", svc.Name())
 	return o.exit(p)
+}
+
+// applied says what came of carrying a plan out.
+func applied(name string, changed bool) string {
+	if changed {
+		return name + " runs what the plan proposes"
+	}
+	return name + ": no change"
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -25,7 +24,6 @@ type replicaOptions struct {
 	model   string
 	count   int
 	undo    bool
-	talk    io.Writer
 }
 
 func newReplicaCmd() *cobra.Command {
@@ -79,8 +77,7 @@ func newReplicaAddCmd(o *replicaOptions) *cobra.Command {
   skyserve replica add us --model chat-small --count 2`,
 		Args: argsBetween(1, 1, "REGION"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.talk = cmd.ErrOrStderr()
-			return o.change(cmd.Context(), func(r *rollout.Running) (local.Wanted, error) { return o.added(r, args[0]) })
+			return o.decide(cmd, func(r *rollout.Running) (local.Wanted, error) { return o.added(r, args[0]) })
 		},
 	}
 	cmd.Flags().StringVar(&o.model, "model", "", "model `NAME` or alias (default: the only one of the service)")
@@ -93,22 +90,27 @@ func newReplicaRemoveCmd(o *replicaOptions) *cobra.Command {
 		Use:     "remove ID",
 		Short:   "Drain a replica, then stop it",
 		Example: "  skyserve replica remove us-1",
-	}, func(r *rollout.Running, id string) (local.Wanted, error) {
-		if slices.Contains(r.Attached(), id) {
-			return r.Wanted, fmt.Errorf("%s: %w", id, local.ErrNotLocal)
+	}, func(id string) decision {
+		return func(r *rollout.Running) (local.Wanted, error) {
+			if slices.Contains(r.Attached(), id) {
+				return r.Wanted, fmt.Errorf("%s: %w", id, local.ErrNotLocal)
+			}
+			return r.Wanted.Without(r.Spec, id)
 		}
-		return r.Wanted.Without(r.Spec, id)
 	})
 }
 
 // verb makes a command that decides on one replica.
-func (o *replicaOptions) verb(cmd *cobra.Command, decide func(r *rollout.Running, id string) (local.Wanted, error)) *cobra.Command {
+func (o *replicaOptions) verb(cmd *cobra.Command, on func(id string) decision) *cobra.Command {
 	cmd.Args = argsBetween(1, 1, "ID")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		o.talk = cmd.ErrOrStderr()
-		return o.change(cmd.Context(), func(r *rollout.Running) (local.Wanted, error) { return decide(r, args[0]) })
-	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return o.decide(cmd, on(args[0])) }
 	return cmd
+}
+
+// decide carries a decision out.
+func (o *replicaOptions) decide(cmd *cobra.Command, d decision) error {
+	_, err := decide(cmd.Context(), o.service, cmd.ErrOrStderr(), d)
+	return err
 }
 
 func newReplicaDrainCmd(o *replicaOptions) *cobra.Command {
@@ -117,22 +119,9 @@ func newReplicaDrainCmd(o *replicaOptions) *cobra.Command {
 		Short: "Let a replica finish what it has and send it nothing more",
 		Example: `  skyserve replica drain us-1
   skyserve replica drain us-1 --undo`,
-	}, func(r *rollout.Running, id string) (local.Wanted, error) {
-		if err := mustExist(r, id); err != nil {
-			return r.Wanted, err
-		}
-		return r.Wanted.WithDrained(id, !o.undo), nil
-	})
+	}, func(id string) decision { return drained(id, !o.undo) })
 	cmd.Flags().BoolVar(&o.undo, "undo", false, "send it requests again")
 	return cmd
-}
-
-// mustExist fails where the service has no replica of that id.
-func mustExist(r *rollout.Running, id string) error {
-	if slices.Contains(append(r.Attached(), r.Wanted.IDs(r.Spec)...), id) {
-		return nil
-	}
-	return &local.NoReplicaError{ID: id}
 }
 
 // added is what is wanted with more replicas of a model in a region, which may be
@@ -154,37 +143,6 @@ func (o *replicaOptions) added(r *rollout.Running, name string) (local.Wanted, e
 	}
 	region := r.Spec.Regions[at].Name
 	return r.Wanted.WithCount(r.Spec, m.Name, region, len(r.Wanted.Serving(r.Wanted.IDsOf(r.Spec, m.Name, region)))+o.count)
-}
-
-// change carries a decision out.
-func (o *replicaOptions) change(ctx context.Context, decide func(*rollout.Running) (local.Wanted, error)) error {
-	svc, running, unlock, err := openRunning(ctx, o.service)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	to, err := decide(running)
-	if err != nil {
-		return o.explain(err)
-	}
-	s := scaling{svc: svc, talk: o.talk}
-	changed, err := s.carry(ctx, running, to, nil)
-	if err == nil && !changed {
-		fmt.Fprintf(o.talk, "%s: no change\n", svc.Name())
-	}
-	return err
-}
-
-// explain gives advice to a decision that cannot be.
-func (o *replicaOptions) explain(err error) error {
-	var bounds *local.BoundsError
-	switch {
-	case errors.As(err, &bounds):
-		return usage(err, "change the bounds in service.yaml, then skyserve up")
-	case errors.Is(err, local.ErrNotLocal):
-		return usage(err, "skyserve replica drain ID lets a machine finish what it has")
-	}
-	return usage(err, "'skyserve replica list' shows what there is")
 }
 
 // list prints the replicas.

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/lbd/core"
+	"skyserve/lbd/proxy"
+	"skyserve/tui"
+)
+
+// adminOf serves some answers as a balancer's admin API does, by path.
+func adminOf(t *testing.T, answers map[string]any) *telemetry.Client {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer, has := answers[r.URL.Path]
+		if !has {
+			http.Error(w, `{"error":{"message":"not here"}}`, http.StatusNotFound)
+			return
+		}
+		if text, plain := answer.(string); plain {
+			fmt.Fprint(w, text)
+			return
+		}
+		json.NewEncoder(w).Encode(answer)
+	}))
+	t.Cleanup(srv.Close)
+	return telemetry.NewClient(srv.URL, nil)
+}
+
+// remote is the operator of balancers that this machine knows by address alone.
+func remote(t *testing.T, admins ...*telemetry.Client) *topOperator {
+	t.Helper()
+	t.Setenv("SKYSERVE_HOME", t.TempDir())
+	shown := &telemetry.Snapshot{Service: "chat", Plan: &telemetry.PlanSummary{Status: "optimal"}}
+	return newTopOperator("", true, admins, func() *telemetry.Snapshot { return shown })
+}
+
+var dead = telemetry.NewClient("http://127.0.0.1:1", nil)
+
+func TestRequestsOfAllBalancers(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	row := func(id, balancer, from string, second int, target string, forwarded bool) telemetry.RequestSummary {
+		reason := "prefix_match"
+		if forwarded {
+			reason = "offload"
+		}
+		return telemetry.RequestSummary{
+			Request: id, At: at.Add(time.Duration(second) * time.Second), Balancer: balancer, From: from, State: "sent",
+			Target: target, Forwarded: forwarded, Policy: "skylb", Reason: reason,
+		}
+	}
+	list := func(rows ...telemetry.RequestSummary) map[string]any {
+		return map[string]any{"/v1/requests": map[string]any{"requests": rows}}
+	}
+	us := adminOf(t, list(row("r3", "lb-us-0", "", 3, "us-0", false), row("r1", "lb-us-0", "", 1, "lb-eu-0", true)))
+	eu := adminOf(t, list(row("r2", "lb-eu-0", "", 2, "eu-0", false), row("r1", "lb-eu-0", "lb-us-0", 1, "eu-0", false)))
+	for limit, want := range map[int][]string{
+		0: nil,
+		2: {"r3 lb-us-0", "r2 lb-eu-0"},
+		9: {"r3 lb-us-0", "r2 lb-eu-0", "r1 lb-eu-0", "r1 lb-us-0"}, // a forwarded one at both
+	} {
+		rows, err := remote(t, us, dead, eu).Requests(t.Context(), limit)
+		var got []string
+		for _, r := range rows {
+			got = append(got, r.Request+" "+r.Balancer)
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("limit %d: got %q, %v; want %q", limit, got, err, want)
+		}
+		if len(rows) == 4 && (rows[3].Why != "no replica of this balancer had room, and this peer had" || rows[2].From != "lb-us-0") {
+			t.Errorf("got %+v", rows[2:])
+		}
+	}
+	if _, err := remote(t, dead).Requests(t.Context(), 5); err == nil || !strings.Contains(err.Error(), "asking for requests: GET http://127.0.0.1:1/v1/requests") {
+		t.Errorf("nobody answers: %v", err)
+	}
+}
+
+func TestStoryIsThePageOfExplain(t *testing.T) {
+	d := proxy.DecisionRecord{
+		Request: "r1", Balancer: "lb-us-0", Region: "local/us", Model: "llama", Tier: "IW-F", State: "finished", Status: 200,
+		Tries: []proxy.Try{{Kind: core.ActionDispatch, Target: "us-0", Decision: &core.Decision{Policy: "skylb", Reason: "prefix_match"}}},
+	}
+	admin := adminOf(t, map[string]any{"/v1/decisions/r1": d, "/v1/decisions": telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us"}})
+	o := remote(t, admin)
+	page, err := o.Story(t.Context(), "r1", 60)
+	if err != nil || !strings.Contains(page, "it went to replica us-0") || strings.Contains(page, "\x1b") {
+		t.Errorf("got %q, %v", page, err)
+	}
+	if _, err := o.Story(t.Context(), "r2", 60); err == nil || err.Error() != `looking for request "r2": no balancer that answers remembers it; lb-us-0 in local/us remembers none yet` {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestLoadIsInTheUnitOfForecasts(t *testing.T) {
+	now := time.Unix(1_000_000*60+30, 0)
+	point := func(minute int64, region service.Region, tier service.Tier, prompt, cached int64) telemetry.Point {
+		return telemetry.Point{Minute: minute, Balancer: "lb-" + region.Place(), Region: region, Model: "llama", Tier: tier, PromptTokens: prompt, CachedTokens: cached}
+	}
+	admin := adminOf(t, map[string]any{"/v1/history": map[string]any{"complete": true, "points": []telemetry.Point{
+		point(999_997, "local/us", service.TierFast, 600, 60), point(999_997, "local/us", service.TierNormal, 120, 0),
+		point(999_998, "local/eu", service.TierFast, 60, 60),
+		point(999_999, "local/us", service.TierFast, 60, 90), point(999_999, "local/us", service.TierDeferred, 6000, 0),
+		point(1_000_000, "local/us", service.TierFast, 9999, 0), // runs still
+	}}})
+	o := remote(t, dead, admin)
+	o.now = func() time.Time { return now }
+	series, err := o.Load(t.Context())
+	if err != nil || len(series) != 2 {
+		t.Fatalf("got %+v, %v", series, err)
+	}
+	for i, want := range []tui.LoadSeries{
+		{Model: "llama", Region: "local/eu", TPS: []float64{math.NaN(), 0, math.NaN()}},
+		{Model: "llama", Region: "local/us", TPS: []float64{11, math.NaN(), 0}},
+	} {
+		s := series[i]
+		if s.Model != want.Model || s.Region != want.Region || fmt.Sprint(s.TPS) != fmt.Sprint(want.TPS) || s.Step != time.Minute || s.Start.Unix() != 999_997*60 {
+			t.Errorf("got %+v, want %v", s, want.TPS)
+		}
+	}
+	if _, err := remote(t, dead).Load(t.Context()); err == nil || !strings.Contains(err.Error(), "reading the history: GET") {
+		t.Errorf("nobody answers: %v", err)
+	}
+	none := remote(t, adminOf(t, map[string]any{"/v1/history": map[string]any{"points": []telemetry.Point{}}}))
+	if series, err := none.Load(t.Context()); err != nil || len(series) != 0 {
+		t.Errorf("nothing was asked yet: %v, %v", series, err)
+	}
+}
+
+func TestSpecIsWhatABalancerServes(t *testing.T) {
+	o := remote(t, dead, adminOf(t, map[string]any{"/v1/service": "name: chat\n"}))
+	if text, err := o.Spec(t.Context()); err != nil || text != "name: chat\n" {
+		t.Errorf("got %q, %v", text, err)
+	}
+	if _, err := remote(t, adminOf(t, nil)).Spec(t.Context()); err == nil || !strings.Contains(err.Error(), "reading the service.yaml: GET") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What needs the machine where the service was brought up says what to run there.
+func TestOrdersFromElsewhereSayWhatToRunWhere(t *testing.T) {
+	o := remote(t, dead)
+	const there = ": it was not brought up from this machine; there, run 'skyserve "
+	for order, want := range map[tui.Order]string{
+		{Verb: tui.VerbDrain, Replica: "us-1"}:   "draining us-1" + there + "replica drain us-1 --service chat'",
+		{Verb: tui.VerbUndrain, Replica: "us-1"}: "undraining us-1" + there + "replica drain us-1 --undo --service chat'",
+		{Verb: tui.VerbDonate, Replica: "us-1"}:  "donating us-1" + there + "replica donate us-1 --service chat'",
+		{Verb: tui.VerbReclaim, Replica: "us-1"}: "reclaiming us-1" + there + "replica reclaim us-1 --service chat'",
+		{Verb: tui.VerbApply}:                    "applying the plan" + there + "plan chat --apply'",
+		{Verb: "sell", Replica: "us-1"}:          `there is no order "sell"`,
+	} {
+		if said, err := o.Do(t.Context(), order); err == nil || err.Error() != want || said != "" {
+			t.Errorf("%v: got %q, %v; want %s", order, said, err, want)
+		}
+	}
+	if _, err := o.Logs(t.Context(), "us-1", 5); err == nil || err.Error() != "reading the log of us-1"+there+"logs chat us-1'" {
+		t.Errorf("got %v", err)
+	}
+	o.shown = func() *telemetry.Snapshot { return nil }
+	if _, err := o.Do(t.Context(), tui.Order{Verb: tui.VerbApply}); err == nil || err.Error() != "applying the plan: there is none yet" {
+		t.Errorf("got %v", err)
+	}
+	if _, err := o.Do(t.Context(), tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}); err == nil || !strings.HasSuffix(err.Error(), "'skyserve replica drain us-1'") {
+		t.Errorf("no name is known: %v", err)
+	}
+}
+
+const ordersYAML = `name: orders
+models: [{name: org/m, engine: {kind: sim, speed: 20}, gpus: [{type: L4, tps: 800}]}]
+regions:
+  - {name: local/us, replicas: {min: 1, max: 3}}
+local: {port: 17501}
+`
+
+// command runs the command line in this process, with the state directory of the test.
+func command(t *testing.T, args ...string) {
+	t.Helper()
+	if code := run(args); code != exitOK {
+		t.Fatalf("skyserve %s: exit code %d", strings.Join(args, " "), code)
+	}
+}
+
+// On the machine that brought a service up, an order does what its verb does, whether
+// the dashboard was told a name or an address.
+func TestOrdersOnARunningService(t *testing.T) {
+	t.Setenv("SKYSERVE_HOME", t.TempDir())
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("service.yaml", []byte(ordersYAML), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command(t, "up", "service.yaml")
+	t.Cleanup(func() { command(t, "down", "orders") })
+	name, admins, err := findAdmins("orders", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, err := admins[0].Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := newTopOperator(name, false, admins, func() *telemetry.Snapshot { return shown })
+	byAddress := newTopOperator("", true, admins, byName.shown)
+
+	more := telemetry.PlanChange{Model: "org/m", Region: "local/us", GPU: "L4", Now: 1, Delta: 1, Then: 2}
+	shown.Plan = &telemetry.PlanSummary{At: time.Now(), Status: "optimal", Changes: []telemetry.PlanChange{more}}
+	apply := tui.Order{Verb: tui.VerbApply}
+	for _, step := range []struct {
+		o          *topOperator
+		order      tui.Order
+		said, fail string
+	}{
+		{byName, apply, "orders runs what the plan proposes", ""},
+		{byName, apply, "", "applying the plan: org/m in local/us on L4: the plan was made from 1 replicas, and there are 2 by now: the next plan takes that into account"},
+		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1 finished what it had and gets nothing more", ""},
+		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1: no change", ""},
+		{byAddress, tui.Order{Verb: tui.VerbUndrain, Replica: "us-1"}, "us-1 gets requests again", ""},
+		{byAddress, tui.Order{Verb: tui.VerbDonate, Replica: "us-1"}, "us-1 is lent", ""},
+		{byName, tui.Order{Verb: tui.VerbReclaim, Replica: "us-1"}, "us-1 is back and serves", ""},
+		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-9"}, "", `draining us-9: the service has no replica "us-9": 'skyserve replica list' shows what there is`},
+	} {
+		said, err := step.o.Do(t.Context(), step.order)
+		if got := fmt.Sprint(err); said != step.said || step.fail == "" && err != nil || step.fail != "" && got != step.fail {
+			t.Fatalf("%v: got %q, %v; want %q, %q", step.order, said, err, step.said, step.fail)
+		}
+	}
+	if lines, err := byName.Logs(t.Context(), "lb-us-0", 3); err != nil || len(lines) == 0 || len(lines) > 3 {
+		t.Errorf("the log: %q, %v", lines, err)
+	}
+	if _, err := byName.Logs(t.Context(), "us-9", 3); err == nil || !strings.Contains(err.Error(), "us-9 of orders has no log: there are logs of controller, ") {
+		t.Errorf("a log that there is not: %v", err)
+	}
+	if text, err := byName.Spec(t.Context()); err != nil || text != ordersYAML {
+		t.Errorf("the service.yaml: %q, %v", text, err)
+	}
+}
