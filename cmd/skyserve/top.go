@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/telemetry"
 	"skyserve/tui"
 )
 
@@ -29,6 +28,15 @@ type topOptions struct {
 	theme    string
 	ascii    bool
 	noColor  bool
+
+	count      int
+	counted    bool // -n stands on the command line
+	record     string
+	replay     string
+	speed      float64
+	speedAsked bool // --speed stands on the command line
+	ssh        string
+	sshAsked   bool // --ssh stands on the command line
 }
 
 func newTopCmd() *cobra.Command {
@@ -39,11 +47,20 @@ func newTopCmd() *cobra.Command {
 		Long: `Show a running service live: each region's balancers, queue, traffic, latency
 and prefix hits, and each replica's state and load. Press ? for the keys.
 
-Where standard output is no terminal, one frame is printed as plain text.`,
+Where standard output is no terminal, one frame is printed as plain text.
+
+--record writes what is shown, a snapshot a line (compressed where FILE ends in
+.gz), and --replay shows it again. --ssh shows a service whose balancers are to be
+asked from another machine only: skyserve runs there, with the names and --admin
+URLs that it knows.`,
 		Example: `  skyserve top
   skyserve top chat --once
   skyserve top --once -o json
-  skyserve top --admin http://127.0.0.1:8101,http://127.0.0.1:8102`,
+  skyserve top --admin http://127.0.0.1:8101,http://127.0.0.1:8102
+  skyserve top -o json -n 60 --interval 10s
+  skyserve top --record night.jsonl.gz
+  skyserve top --replay night.jsonl.gz --speed 60
+  skyserve top --ssh ops@gpu-1 chat`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usage(fmt.Errorf("top takes one name, got %d", len(args)), "")
@@ -55,40 +72,49 @@ Where standard output is no terminal, one frame is printed as plain text.`,
 				o.name = args[0]
 			}
 			o.noColor, _ = cmd.Flags().GetBool("no-color")
+			o.counted, o.speedAsked, o.sshAsked = cmd.Flags().Changed("count"), cmd.Flags().Changed("speed"), cmd.Flags().Changed("ssh")
 			if !cmd.Flags().Changed("ascii") {
 				o.ascii = !tui.UTF8Locale(os.Getenv)
 			}
-			return runTop(cmd.Context(), &o, os.Stdin, cmd.OutOrStdout())
+			return runTop(cmd.Context(), &o, os.Stdin, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or with commas; the first that answers is shown (default: the running service's)")
 	flags.BoolVar(&o.once, "once", false, "print one frame and leave")
-	flags.StringVarP(&o.output, "output", "o", "text", "text or json; json prints one snapshot and leaves")
+	flags.IntVarP(&o.count, "count", "n", 0, "print `COUNT` frames, --interval apart, and leave; with -o json one snapshot a line")
+	flags.StringVarP(&o.output, "output", "o", "text", "text or json; json prints one snapshot and leaves, or -n of them")
 	flags.DurationVar(&o.interval, "interval", time.Second, "time between two snapshots, at least 100ms")
 	flags.StringVar(&o.theme, "theme", tui.ThemeAuto, strings.Join(tui.ThemeNames(), ", "))
 	flags.BoolVar(&o.ascii, "ascii", false, "draw with ASCII alone (default: as the locale says)")
+	flags.StringVar(&o.record, "record", "", "`FILE` that every snapshot is written to, anew at each start")
+	flags.StringVar(&o.replay, "replay", "", "show the record in `FILE` instead of a running service")
+	flags.Float64Var(&o.speed, "speed", 1, "how many times as fast --replay plays")
+	flags.StringVar(&o.ssh, "ssh", "", "`[USER@]HOST` to ask by way of, with the ssh that is installed")
 	return cmd
 }
 
 // runTop shows the service: live on a terminal, one frame anywhere else.
-func runTop(ctx context.Context, o *topOptions, in *os.File, out io.Writer) error {
+func runTop(ctx context.Context, o *topOptions, in *os.File, out, talk io.Writer) (err error) {
 	theme, err := o.check()
 	if err != nil {
 		return err
 	}
-	source, err := o.source()
+	v, err := o.view(ctx)
 	if err != nil {
 		return err
 	}
+	defer func() { err = cmp.Or(err, v.Close()) }()
 	file, _ := out.(*os.File)
-	switch {
-	case o.output == "json":
-		return printSnapshot(ctx, source, out)
-	case o.once || file == nil || !tui.Interactive(in, file, os.Getenv):
-		return printFrame(ctx, source, theme, file, out)
+	if o.output == "json" || o.once || o.counted || file == nil || !tui.Interactive(in, file, os.Getenv) {
+		return o.print(ctx, v, o.printer(theme, file, out), talk)
 	}
-	return tui.Run(ctx, tui.Config{Fetcher: source, Interval: o.interval, Theme: theme, Zone: time.Local}, in, out)
+	if o.ssh != "" { // which may ask for a password: the terminal is free for that now
+		if _, _, err := v.Fetch(ctx); err != nil {
+			return failed(fmt.Errorf("fetching a snapshot: %w", err), o.hint())
+		}
+	}
+	return tui.Run(ctx, tui.Config{Fetcher: v, Interval: o.interval, Theme: theme, Zone: time.Local}, in, out)
 }
 
 // check refuses flags that make no sense and chooses the theme.
@@ -99,10 +125,8 @@ func (o *topOptions) check() (tui.Theme, error) {
 	if o.interval < minInterval {
 		return tui.Theme{}, usage(fmt.Errorf("reading --interval: must be at least %s, got %s", minInterval, o.interval), "")
 	}
-	for _, a := range o.admins {
-		if strings.TrimSpace(a) == "" {
-			return tui.Theme{}, usage(fmt.Errorf("reading --admin: want a URL, got %q", a), "")
-		}
+	if err := o.checkView(); err != nil {
+		return tui.Theme{}, err
 	}
 	theme, err := tui.NewTheme(o.theme, o.ascii)
 	if err != nil {
@@ -112,54 +136,4 @@ func (o *topOptions) check() (tui.Theme, error) {
 		return tui.NewTheme(tui.ThemeMono, o.ascii)
 	}
 	return theme, nil
-}
-
-// source is the admins that were named, or those of the running service.
-func (o *topOptions) source() (*tui.Source, error) {
-	service, admins, err := findAdmins(o.name, o.admins)
-	if err != nil {
-		return nil, err
-	}
-	return tui.NewSource(service, admins...), nil
-}
-
-// fetchOnce fetches the one snapshot that is printed.
-func fetchOnce(ctx context.Context, source *tui.Source) (*telemetry.Snapshot, error) {
-	s, _, err := source.Fetch(ctx)
-	if err != nil {
-		return nil, failed(fmt.Errorf("fetching a snapshot: %w", err), "'skyserve status' says whether the service is up; --admin URL names another balancer")
-	}
-	return s, nil
-}
-
-// printSnapshot prints the snapshot as one JSON document.
-func printSnapshot(ctx context.Context, source *tui.Source, out io.Writer) error {
-	s, err := fetchOnce(ctx, source)
-	if err != nil {
-		return err
-	}
-	enc := json.NewEncoder(out)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(s); err != nil {
-		return fmt.Errorf("writing the snapshot: %w", err)
-	}
-	return nil
-}
-
-// printFrame prints one frame with every replica: as wide as the terminal, or
-// plain and as wide as need be where out is none.
-func printFrame(ctx context.Context, source *tui.Source, theme tui.Theme, file *os.File, out io.Writer) error {
-	s, err := fetchOnce(ctx, source)
-	if err != nil {
-		return err
-	}
-	s.At = s.At.Local()
-	columns := 0
-	if file != nil {
-		columns = tui.Columns(file)
-	}
-	if columns == 0 {
-		theme = theme.Plain()
-	}
-	return tui.PrintFrame(out, tui.Render(s, nil, columns, 0, theme))
 }

@@ -180,7 +180,7 @@ const ordersYAML = `name: orders
 models: [{name: org/m, engine: {kind: sim, speed: 20}, gpus: [{type: L4, tps: 800}]}]
 regions:
   - {name: local/us, replicas: {min: 1, max: 3}}
-local: {port: 17501}
+local: {port: 16001}
 `
 
 // command runs the command line in this process, with the state directory of the test.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -62,7 +63,7 @@ func TestTopPrintsToAFileAsText(t *testing.T) {
 	}
 	defer file.Close()
 	o := topOptions{admins: []string{newTopAdmin(t).URL}, output: "text", interval: minInterval, theme: "dark"}
-	if err := runTop(context.Background(), &o, os.Stdin, file); err != nil {
+	if err := runTop(context.Background(), &o, os.Stdin, file, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	out, err := os.ReadFile(file.Name())

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"skyserve/internal/telemetry"
+)
+
+// snapshotRecord is a file with one snapshot a line, as top -o json has them.
+type snapshotRecord struct {
+	file   *os.File
+	packed *gzip.Writer // nil where the file's name does not end in .gz
+}
+
+// createRecord makes a record anew, for nobody else to read.
+func createRecord(name string) (*snapshotRecord, error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, usage(fmt.Errorf("writing --record: %w", err), "")
+	}
+	r := &snapshotRecord{file: f}
+	if strings.HasSuffix(name, ".gz") {
+		r.packed = gzip.NewWriter(f)
+	}
+	return r, nil
+}
+
+// add writes a snapshot, all of it: whoever is killed then leaves whole lines.
+func (r *snapshotRecord) add(s *telemetry.Snapshot) error {
+	line, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("writing --record: %w", err)
+	}
+	out := io.Writer(r.file)
+	if r.packed != nil {
+		out = r.packed
+	}
+	_, err = out.Write(append(line, '\n'))
+	if err == nil && r.packed != nil {
+		err = r.packed.Flush()
+	}
+	if err != nil {
+		return fmt.Errorf("writing --record: %w", err)
+	}
+	return nil
+}
+
+// Close ends the record.
+func (r *snapshotRecord) Close() error {
+	var err error
+	if r.packed != nil {
+		err = r.packed.Close()
+	}
+	if err = errors.Join(err, r.file.Close()); err != nil {
+		return fmt.Errorf("closing --record: %w", err)
+	}
+	return nil
+}
