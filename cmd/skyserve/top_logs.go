@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"skyserve/internal/node"
-	"skyserve/internal/service"
-	"skyserve/provision/local"
 )
 
 // bookLife is how long the machines of clouds count as known: their APIs are not asked
@@ -22,12 +20,12 @@ type cloudBook struct {
 	logs *cloudLogs
 }
 
-// tail is the last lines of a machine's log, at now.
-func (b *cloudBook) tail(ctx context.Context, clouds *cloudFlags, svc local.Service, spec *service.Spec, id string, lines int, now time.Time) ([]string, error) {
+// tail is the last lines of the log of a machine, at now; find looks it up in its cloud.
+func (b *cloudBook) tail(ctx context.Context, id string, lines int, now time.Time, find func() (*cloudLogs, error)) ([]string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.logs == nil || b.id != id || now.Sub(b.at) >= bookLife {
-		logs, _, err := openCloudLogs(ctx, clouds, svc, spec, id)
+		logs, err := find()
 		if err != nil {
 			return nil, err
 		}

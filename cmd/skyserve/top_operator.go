@@ -38,7 +38,7 @@ type topOperator struct {
 	shown  func() *telemetry.Snapshot // what the dashboard shows; nil before the first
 	now    func() time.Time
 	clouds cloudFlags
-	books  cloudBook
+	book   cloudBook
 }
 
 // newTopOperator is the operator of the balancers that findAdmins found: given says
@@ -159,7 +159,10 @@ func (o *topOperator) Logs(ctx context.Context, id string, lines int) ([]string,
 		return nil, err
 	}
 	if spec != nil {
-		text, err := o.books.tail(ctx, &o.clouds, svc, spec, id, lines, o.now())
+		text, err := o.book.tail(ctx, id, lines, o.now(), func() (*cloudLogs, error) {
+			logs, _, err := openCloudLogs(ctx, &o.clouds, svc, spec, id)
+			return logs, err
+		})
 		return text, inOneLine(err)
 	}
 	ids, err := logIDs(svc, id)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
 	"skyserve/lbd/proxy"
+	"skyserve/provision"
 	"skyserve/tui"
 )
 
@@ -176,6 +178,31 @@ func TestOrdersFromElsewhereSayWhatToRunWhere(t *testing.T) {
 	}
 }
 
+// Whoever looks at the log of a machine in a cloud again and again asks the machine, and
+// its cloud now and then only.
+func TestAMachineIsLookedUpNowAndThen(t *testing.T) {
+	var book cloudBook
+	found, now := 0, time.Unix(1_700_000_000, 0)
+	for _, step := range []struct {
+		id    string
+		after time.Duration
+		found int
+	}{{"us-0", 0, 1}, {"us-0", time.Second, 1}, {"us-1", 0, 2}, {"us-1", bookLife - 1, 2}, {"us-1", 1, 3}} {
+		now = now.Add(step.after)
+		_, err := book.tail(t.Context(), step.id, 5, now, func() (*cloudLogs, error) {
+			found++
+			return &cloudLogs{wanted: []provision.Object{{ID: step.id}}}, nil
+		})
+		if err == nil || err.Error() != "reading the log of "+step.id+": it has no address" || found != step.found {
+			t.Errorf("%s after %s: %v, looked up %d times, want %d", step.id, step.after, err, found, step.found)
+		}
+	}
+	_, err := book.tail(t.Context(), "us-9", 5, now, func() (*cloudLogs, error) { return nil, os.ErrPermission })
+	if !errors.Is(err, os.ErrPermission) {
+		t.Errorf("got %v", err)
+	}
+}
+
 const ordersYAML = `name: orders
 models: [{name: org/m, engine: {kind: sim, speed: 20}, gpus: [{type: L4, tps: 800}]}]
 regions:
@@ -221,7 +248,7 @@ func TestOrdersOnARunningService(t *testing.T) {
 		said, fail string
 	}{
 		{byName, apply, "orders runs what the plan proposes", ""},
-		{byName, apply, "", "applying the plan: org/m in local/us on L4: the plan was made from 1 replicas, and there are 2 by now: the next plan takes that into account"},
+		{byName, apply, "", "applying the plan: replicas of org/m in local/us on L4: the plan was made from 1, and there are 2 by now: the next plan takes that into account"},
 		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1 finished what it had and gets nothing more", ""},
 		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1: no change", ""},
 		{byAddress, tui.Order{Verb: tui.VerbUndrain, Replica: "us-1"}, "us-1 gets requests again", ""},

@@ -22,7 +22,7 @@ type ChangedError struct {
 
 // Error names the two counts.
 func (e *ChangedError) Error() string {
-	return fmt.Sprintf("%s in %s on %s: the plan was made from %d replicas, and there are %d by now", e.Model, e.Region, e.GPU, e.Planned, e.Now)
+	return fmt.Sprintf("replicas of %s in %s on %s: the plan was made from %d, and there are %d by now", e.Model, e.Region, e.GPU, e.Planned, e.Now)
 }
 
 // Restore makes the whole proposal again that a summary tells of: its changes, and

@@ -61,10 +61,10 @@ func TestRestoreRefusesWhatNoLongerFits(t *testing.T) {
 		"as planned":          {standing(1, 2), "optimal", []telemetry.PlanChange{more}, ""},
 		"another region":      {standing(1, 7), "optimal", []telemetry.PlanChange{more}, ""},
 		"nothing to do":       {standing(1, 1), "feasible", nil, ""},
-		"one more by now":     {standing(2, 2), "optimal", []telemetry.PlanChange{more}, model + " in local/us on L4: the plan was made from 1 replicas, and there are 2 by now"},
-		"none any more":       {standing(0, 2), "optimal", []telemetry.PlanChange{more}, "the plan was made from 1 replicas, and there are 0 by now"},
-		"the first, but late": {standing(1, 2), "optimal", []telemetry.PlanChange{{Model: model, Region: "local/us", GPU: "L4", Delta: 3, Then: 3}}, "the plan was made from 0 replicas, and there are 1 by now"},
-		"twice the same":      {standing(1, 2), "optimal", []telemetry.PlanChange{more, more}, "the plan was made from 1 replicas"},
+		"one more by now":     {standing(2, 2), "optimal", []telemetry.PlanChange{more}, "replicas of " + model + " in local/us on L4: the plan was made from 1, and there are 2 by now"},
+		"none any more":       {standing(0, 2), "optimal", []telemetry.PlanChange{more}, "the plan was made from 1, and there are 0 by now"},
+		"the first, but late": {standing(1, 2), "optimal", []telemetry.PlanChange{{Model: model, Region: "local/us", GPU: "L4", Delta: 3, Then: 3}}, "the plan was made from 0, and there are 1 by now"},
+		"twice the same":      {standing(1, 2), "optimal", []telemetry.PlanChange{more, more}, "the plan was made from 1"},
 		"no plan":             {standing(1, 1), "infeasible", nil, "there is no plan for chat to carry out: infeasible"},
 	} {
 		t.Run(name, func(t *testing.T) {
