@@ -26,6 +26,9 @@ const (
 	sshSilence = 5 * time.Second
 	// sshCount is how many snapshots a session is asked for: it is begun again after that.
 	sshCount = 1_000_000
+	// sshPause is the longest pause before a host is tried again that gave nothing the
+	// last times: it may shut out whoever knocks all the time.
+	sshPause = 30 * time.Second
 	// sshTalk is how much is kept of what ssh and the far end say.
 	sshTalk = 4 << 10
 	// sshLine bounds a snapshot, as an answer of an admin API is bounded.
@@ -73,10 +76,15 @@ type sshSource struct {
 	host    string
 	command string
 	every   time.Duration // between two snapshots
+	now     func() time.Time
 
 	fetching sync.Mutex // one waits for a snapshot at a time
 	session  *sshSession
 	before   bool // a session gave a snapshot: nobody is asked for a password any more
+	fruitful bool // the present one did
+	failure  error
+	pause    time.Duration // after the failure
+	again    time.Time     // when the pause is over
 }
 
 // sshSession is one run of ssh.
@@ -86,11 +94,11 @@ type sshSession struct {
 	err       error // why it ended; set before snapshots is closed
 }
 
-// newSSHSource begins nothing yet. Sessions end with ctx, or with Close.
-// The command at the far end prints a snapshot every so often.
+// newSSHSource begins nothing yet. Sessions end with ctx, or with Close. The command at
+// the far end prints a snapshot every so often.
 func newSSHSource(ctx context.Context, host, command string, every time.Duration) *sshSource {
 	ctx, stop := context.WithCancel(ctx)
-	return &sshSource{ctx: ctx, stop: stop, host: host, command: command, every: every}
+	return &sshSource{ctx: ctx, stop: stop, host: host, command: command, every: every, now: time.Now}
 }
 
 // String names the far end.
@@ -112,8 +120,11 @@ func (s *sshSource) Close() error {
 func (s *sshSource) Fetch(ctx context.Context) (*telemetry.Snapshot, string, error) {
 	s.fetching.Lock()
 	defer s.fetching.Unlock()
+	if s.session == nil && s.now().Before(s.again) {
+		return nil, "", s.failure
+	}
 	if s.session == nil {
-		s.session = s.begin()
+		s.session, s.fruitful = s.begin(), false
 	}
 	patience := s.every + sshSilence
 	if !s.before {
@@ -128,13 +139,23 @@ func (s *sshSource) Fetch(ctx context.Context) (*telemetry.Snapshot, string, err
 		return nil, "", fmt.Errorf("%s: no snapshot within %s%s", s, patience, s.session.talk.said())
 	case snapshot, goesOn := <-s.session.snapshots:
 		if !goesOn {
-			err := s.session.err
-			s.session = nil
-			return nil, "", err
+			s.ended()
+			return nil, "", s.failure
 		}
-		s.before = true
+		s.before, s.fruitful = true, true
 		return snapshot, s.String(), nil
 	}
+}
+
+// ended notes that the session has ended. One that gave something is begun again at
+// once, the others after pauses that grow.
+func (s *sshSource) ended() {
+	s.failure, s.session = s.session.err, nil
+	s.pause = min(max(time.Second, 2*s.pause), sshPause)
+	if s.fruitful {
+		s.pause = 0
+	}
+	s.again = s.now().Add(s.pause)
 }
 
 // begin starts ssh. Only the first time may it ask for something: later the dashboard

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,6 +73,34 @@ exit 255
 		if strings.Contains(line, "BatchMode=yes") != (i > 0) || !strings.HasSuffix(line, " gpu-1 skyserve top") {
 			t.Errorf("session %d: ssh %s", i, line)
 		}
+	}
+}
+
+// A host that gives nothing is tried again after longer and longer pauses, in which the
+// reason stays.
+func TestAHostThatRefusesIsNotHammered(t *testing.T) {
+	fakeSSH(t, "echo >>tries\necho 'Permission denied (publickey).' >&2\nexit 255\n")
+	s := far(t)
+	begun := time.Unix(1_700_000_000, 0)
+	now := begun
+	s.now = func() time.Time { return now }
+	tries := map[int]bool{} // by the second
+	for range 120 {
+		before, _ := os.ReadFile("tries") // none before the first
+		if _, _, err := s.Fetch(t.Context()); err == nil || err.Error() != "ssh gpu-1: exit status 255: Permission denied (publickey)." {
+			t.Fatalf("got %v", err)
+		}
+		after, err := os.ReadFile("tries")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(after) > len(before) {
+			tries[int(now.Sub(begun).Seconds())] = true
+		}
+		now = now.Add(time.Second)
+	}
+	if want := map[int]bool{0: true, 1: true, 3: true, 7: true, 15: true, 31: true, 61: true, 91: true}; !maps.Equal(tries, want) {
+		t.Errorf("tried at %v, want %v", tries, want)
 	}
 }
 
