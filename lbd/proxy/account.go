@@ -18,7 +18,7 @@ func (x *exchange) token(now time.Time, n int) {
 	r := x.rt
 	if !x.talks {
 		x.talks = true
-		r.stepFlight(&x.flight, core.Event{Kind: core.EventFirstToken}, nil)
+		r.stepFlight(&x.flight, core.Event{Kind: core.EventFirstToken}, x.firstAt(now))
 	}
 	if x.first.IsZero() {
 		x.first = now
@@ -33,6 +33,16 @@ func (x *exchange) token(now time.Time, n int) {
 	}
 	x.latest = now
 	x.streamed(n)
+}
+
+// firstAt notes in the request's record when its first token came; nil when one came
+// from another target before.
+func (x *exchange) firstAt(now time.Time) func(*DecisionRecord) {
+	if !x.first.IsZero() {
+		return nil
+	}
+	ttft := millis(now.Sub(x.began))
+	return func(d *DecisionRecord) { d.TTFTMillis = &ttft }
 }
 
 // streamed counts tokens where they were generated and for whom.
@@ -53,10 +63,6 @@ func (x *exchange) end(status int, state string) {
 	e2e := millis(time.Since(x.began))
 	x.rt.leave(&x.flight, func(d *DecisionRecord) {
 		d.State, d.Status, d.E2EMillis = state, status, &e2e
-		if !x.first.IsZero() {
-			ttft := millis(x.first.Sub(x.began))
-			d.TTFTMillis = &ttft
-		}
 		u := &x.answer.usage
 		d.PromptTokens, d.CachedTokens, d.OutputTokens = u.prompt.Ptr(), u.cached.Ptr(), u.output.Ptr()
 	})

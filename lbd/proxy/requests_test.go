@@ -127,6 +127,33 @@ func TestRequestsOfTwoBalancers(t *testing.T) {
 	}
 }
 
+// The first token is known when it has come, not only when the last one has.
+func TestARequestThatRunsHasItsFirstToken(t *testing.T) {
+	b := start(t, testOptions(t))
+	goOn := make(chan struct{})
+	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, chunk("a"))
+		_ = http.NewResponseController(w).Flush()
+		<-goOn
+		_, _ = io.WriteString(w, chunk(" b")+doneEvent)
+	}))
+	resp := b.post(chatPath, streamBody, "X-Request-ID: r1")
+	b.until(func() bool { return b.Requests(1)[0].TTFTMillis != nil })
+	running := b.Requests(1)[0]
+	close(goOn)
+	read(t, resp)
+	b.settled()
+	ended := b.Requests(1)[0]
+	if running.State != "sent" || running.E2EMillis != nil {
+		t.Errorf("while it runs: %+v", running)
+	}
+	if ended.E2EMillis == nil || *ended.TTFTMillis != *running.TTFTMillis || *ended.TTFTMillis > *ended.E2EMillis {
+		t.Errorf("at the end: %+v", ended)
+	}
+}
+
 // Whoever looks disturbs nobody, and sees each request once and whole.
 func TestRequestsWhileTheyRun(t *testing.T) {
 	o := testOptions(t)
