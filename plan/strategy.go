@@ -34,8 +34,8 @@ type Endpoint struct {
 	Utilisation *float64
 	// Observed is the interactive prompt tokens a second of the last minute. Nil = unknown.
 	Observed *float64
-	// Waiting is how many interactive requests have no first token yet: held for a
-	// replica, or at one. Nil = unknown.
+	// Waiting is how many interactive requests are known to wait for their first token:
+	// held for a replica, or at one. Nil = unknown.
 	Waiting *int
 	// Target is the plan in force; nil = none.
 	Target *Target

@@ -14,7 +14,7 @@ const (
 	balancerReady       = "READY"
 	balancerStarting    = "STARTING"
 	balancerDraining    = "DRAINING"
-	balancerUnreachable = "UNREACHABLE"
+	balancerUnreachable = telemetry.BalancerUnreachable
 )
 
 // staleAfter is the age from which a figure is marked as old: ten intervals of

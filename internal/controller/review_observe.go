@@ -99,11 +99,44 @@ func freshest(snapshots []*telemetry.Snapshot) *telemetry.Snapshot {
 			}
 		}
 	}
-	out := &telemetry.Snapshot{}
+	out := &telemetry.Snapshot{Regions: queues(snapshots)}
 	for _, id := range slices.Sorted(maps.Keys(best)) {
 		out.Regions = append(out.Regions, telemetry.RegionSnapshot{Name: best[id].region, Replicas: []telemetry.ReplicaSnapshot{best[id].replica}})
 	}
 	return out
+}
+
+// queues are what is held by model in each region, sorted, as the snapshot knows it
+// that heard of the region's balancers last.
+func queues(snapshots []*telemetry.Snapshot) []telemetry.RegionSnapshot {
+	best := map[service.Region]telemetry.RegionSnapshot{}
+	for _, s := range snapshots {
+		for _, r := range s.Regions {
+			if old, seen := best[r.Name]; !seen || heard(r) < heard(old) {
+				best[r.Name] = telemetry.RegionSnapshot{Name: r.Name, Balancers: r.Balancers, Models: r.Models}
+			}
+		}
+	}
+	var out []telemetry.RegionSnapshot
+	for _, name := range slices.Sorted(maps.Keys(best)) {
+		out = append(out, best[name])
+	}
+	return out
+}
+
+// heard is how old the oldest figures are of a region's balancers that can be
+// reached; where there is none, there are none.
+func heard(r telemetry.RegionSnapshot) time.Duration {
+	oldest := time.Duration(-1)
+	for _, b := range r.Balancers {
+		if b.State != telemetry.BalancerUnreachable {
+			oldest = max(oldest, time.Duration(b.AgeMillis)*time.Millisecond)
+		}
+	}
+	if oldest < 0 {
+		return math.MaxInt64
+	}
+	return oldest
 }
 
 // age is how old a replica's report is; one that never came is the oldest.

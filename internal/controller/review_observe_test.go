@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -110,5 +112,31 @@ func TestObserveEveryRegion(t *testing.T) {
 	want := []Count{{"chat-small", "local/eu", "L4", 1, 0}, {"chat-small", "local/us", "L4", 1, 0}}
 	if !slices.Equal(o.Counts, want) {
 		t.Fatalf("%v, want %v", o.Counts, want)
+	}
+}
+
+// What a region holds is taken from whoever heard of its balancers last; those that
+// nobody reaches do not count, and what is not told stays unknown.
+func TestObserveQueues(t *testing.T) {
+	region := func(name, balancers, models string) string {
+		return `{"name":"` + name + `","balancers":[` + balancers + `],"models":` + models + `,"replicas":[]}`
+	}
+	told := func(age, state string) string { return `{"id":"lb","age_ms":` + age + `,"state":"` + state + `"}` }
+	held := func(n string) string { return `[{"model":"chat-small","queued":` + n + `,"deferred":4}]` }
+	us := fakeAdmin(t, reviewYAML, `{"regions":[`+region("local/asia", told("900", "READY"), held("3"))+","+region("local/eu", told("800", "READY"), held("7"))+","+
+		region("local/us", told("0", "READY")+","+told("90000", "UNREACHABLE"), held("1"))+`]}`, "")
+	eu := fakeAdmin(t, reviewYAML, `{"regions":[`+region("local/eu", told("0", "READY"), "null")+","+region("local/sa", told("0", "UNREACHABLE"), "null")+","+
+		region("local/us", told("400", "READY"), held("9"))+`]}`, "")
+	o, err := Observe(t.Context(), clients(us, eu), 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for i, r := range o.Snapshot.Regions {
+		got[string(r.Name)] = fmt.Sprint(r.Models, heard(o.Snapshot.Regions[i]) < freshKV)
+	}
+	want := map[string]string{"local/asia": "[{chat-small 3 4}] true", "local/eu": "[] true", "local/sa": "[] false", "local/us": "[{chat-small 1 4}] true"}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

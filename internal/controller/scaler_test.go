@@ -29,6 +29,8 @@ type fakeYard struct {
 	replicas []StandingReplica
 	started  int
 	kv       map[string]*float64 // by replica; what is not in it is 0
+	pending  *int                // of every replica
+	held     []telemetry.RegionSnapshot
 	stale    bool
 	down     map[string]bool // replicas that are not ready
 	silent   error
@@ -145,7 +147,7 @@ func (y *fakeYard) observe(_ context.Context, since int64, history bool) (*Obser
 	if y.silent != nil {
 		return nil, y.silent
 	}
-	o := &Observed{Spec: y.spec, Snapshot: &telemetry.Snapshot{}}
+	o := &Observed{Spec: y.spec, Snapshot: &telemetry.Snapshot{Regions: slices.Clone(y.held)}}
 	age := int64(100)
 	if y.stale {
 		age = 60_000
@@ -154,7 +156,7 @@ func (y *fakeYard) observe(_ context.Context, since int64, history bool) (*Obser
 		if r.Donation != nil {
 			continue
 		}
-		seen := telemetry.ReplicaSnapshot{ID: r.ID, Model: r.Model, GPU: r.GPU, State: service.StateReady, AgeMillis: &age, KV: new(float64)}
+		seen := telemetry.ReplicaSnapshot{ID: r.ID, Model: r.Model, GPU: r.GPU, State: service.StateReady, AgeMillis: &age, KV: new(float64), Pending: y.pending}
 		if kv, known := y.kv[r.ID]; known {
 			seen.KV = kv
 		}
@@ -335,6 +337,39 @@ func TestNothingIsDoneOnFiguresThatAreMissing(t *testing.T) {
 				if n := len(w.yard.orders); n > 0 {
 					t.Errorf("%d orders: %+v", n, w.yard.orders)
 				}
+			})
+		})
+	}
+}
+
+// auto grows where interactive requests wait for their first token, be it at the
+// balancers or in the engines. Deferred ones, those of another model or region and
+// figures that are old or that a balancer does not tell decide nothing.
+func TestAutoGrowsWhereInteractiveRequestsWait(t *testing.T) {
+	told := func(region service.Region, age int64, models ...telemetry.ModelQueue) telemetry.RegionSnapshot {
+		return telemetry.RegionSnapshot{Name: region, Balancers: []telemetry.BalancerSnapshot{{State: "READY", AgeMillis: age}}, Models: models}
+	}
+	full := telemetry.ModelQueue{Model: "m", Queued: 9}
+	many := 9
+	for name, c := range map[string]struct {
+		held    telemetry.RegionSnapshot
+		pending *int
+		want    int
+	}{
+		"held by the balancers":  {told("local/us", 200, full), nil, 2},
+		"pending in the engines": {told("local/us", 200, telemetry.ModelQueue{Model: "m"}), &many, 2},
+		"deferred":               {told("local/us", 200, telemetry.ModelQueue{Model: "m", Deferred: 99}), nil, 1},
+		"another model":          {told("local/us", 200, telemetry.ModelQueue{Model: "m"}, telemetry.ModelQueue{Model: "n", Queued: 99}), nil, 1},
+		"another region":         {told("local/eu", 200, full), nil, 1},
+		"old":                    {told("local/us", 9000, full), nil, 1},
+		"not told":               {told("local/us", 200), &many, 1},
+		"no balancer is reached": {telemetry.RegionSnapshot{Name: "local/us", Models: []telemetry.ModelQueue{full}}, &many, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testScaler(t, strings.Replace(reactiveService, "reactive", "auto", 1), func(w *scalerWorld) {
+				w.yard.set(func() { w.yard.held, w.yard.pending = []telemetry.RegionSnapshot{c.held}, c.pending })
+				w.pass(3*time.Second, 0.5)
+				w.want(c.want, 0)
 			})
 		})
 	}

@@ -11,8 +11,8 @@ import (
 	"skyserve/plan"
 )
 
-// freshKV is how old a replica's figures may be for a decision: a few of a
-// strategy's looks would else be made on one and the same.
+// freshKV is how old a replica's figures, or a balancer's, may be for a decision: a
+// few of a strategy's looks would else be made on one and the same.
 const freshKV = 3 * time.Second
 
 // sight is all that a scaling decision is made from.
@@ -47,6 +47,11 @@ func (m member) serves() bool { return !m.Drained && m.Donation == nil }
 
 func (m member) ready() bool {
 	return m.serves() && m.seen != nil && m.seen.State == service.StateReady
+}
+
+// fresh says whether what is seen of a replica is of now.
+func (m member) fresh() bool {
+	return m.seen.AgeMillis != nil && time.Duration(*m.seen.AgeMillis)*time.Millisecond <= freshKV
 }
 
 // lent says whether a replica can be taken back.
@@ -95,6 +100,7 @@ func (s *sight) fleet(groups []scaled) *plan.Fleet {
 	f := &plan.Fleet{Spare: map[string]int{}}
 	for _, g := range groups {
 		e := plan.Endpoint{Model: g.model, Region: string(g.region), Min: g.bounds.Min, Max: g.bounds.Max, Utilisation: g.utilisation(), Target: s.targets[g.place]}
+		e.Waiting = s.waiting(g)
 		for _, m := range g.members {
 			switch {
 			case m.lent():
@@ -121,6 +127,36 @@ func (s *sight) fleet(groups []scaled) *plan.Fleet {
 	return f
 }
 
+// waiting is how many interactive requests are known to have no first token: those
+// that the region's balancers hold, and those that engines tell of as pending. Nil
+// where it is not known of late what is held.
+func (s *sight) waiting(g scaled) *int {
+	for i := range s.snapshot.Regions {
+		r := &s.snapshot.Regions[i]
+		if r.Name != g.region || heard(*r) > freshKV {
+			continue
+		}
+		for _, m := range r.Models {
+			if m.Model == g.model {
+				n := m.Queued + g.pending()
+				return &n
+			}
+		}
+	}
+	return nil
+}
+
+// pending is how many requests wait in the engines that are ready and told it of
+// late; of the others nothing is known, and what is held shows whether they are full.
+func (g scaled) pending() (n int) {
+	for _, m := range g.members {
+		if m.ready() && m.seen.Pending != nil && m.fresh() {
+			n += *m.seen.Pending
+		}
+	}
+	return n
+}
+
 // utilisation is the mean KV memory in use over the replicas that are ready; nil
 // where one of them did not tell it of late, for half of a picture is none.
 func (g scaled) utilisation() *float64 {
@@ -129,7 +165,7 @@ func (g scaled) utilisation() *float64 {
 		if !m.ready() {
 			continue
 		}
-		if m.seen.KV == nil || m.seen.AgeMillis == nil || time.Duration(*m.seen.AgeMillis)*time.Millisecond > freshKV {
+		if m.seen.KV == nil || !m.fresh() {
 			return nil
 		}
 		sum += *m.seen.KV

@@ -45,6 +45,9 @@ type RegionSnapshot struct {
 	Replicas  []ReplicaSnapshot  `json:"replicas"`
 	// Queued is the number of requests that the region's balancers hold.
 	Queued int `json:"queued"`
+	// Models is what is held of each model that has replicas or requests there, sorted;
+	// nil where a balancer does not tell it.
+	Models []ModelQueue `json:"models"`
 	// RequestsPerSecond counts arrivals from clients over the last 10 s.
 	RequestsPerSecond *float64 `json:"requests_per_second"`
 	// OutputTokensPerSecond counts tokens streamed over the last 10 s.
@@ -58,12 +61,24 @@ type RegionSnapshot struct {
 	ForwardedOut int64 `json:"forwarded_out"`
 }
 
+// ModelQueue is how many requests for a model the balancers of a region hold.
+type ModelQueue struct {
+	Model string `json:"model"`
+	// Queued are interactive (IW-F and IW-N), Deferred are not (NIW): those included
+	// that wait apart for spare memory.
+	Queued   int `json:"queued"`
+	Deferred int `json:"deferred"`
+}
+
+// BalancerUnreachable is the state of a balancer that does not answer.
+const BalancerUnreachable = "UNREACHABLE"
+
 // BalancerSnapshot is one balancer process.
 type BalancerSnapshot struct {
 	ID       string `json:"id"`
 	Endpoint string `json:"endpoint"` // public URL
 	Admin    string `json:"admin"`    // admin URL
-	State    string `json:"state"`    // READY, STARTING (no replica yet), DRAINING or UNREACHABLE
+	State    string `json:"state"`    // READY, STARTING (no replica yet), DRAINING or BalancerUnreachable
 	Reason   string `json:"reason"`
 	// RTTMillis is the measured round trip from the answering balancer; nil for itself.
 	RTTMillis *float64 `json:"rtt_ms"`

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"skyserve/internal/service"
@@ -40,7 +41,7 @@ func merge(parts []telemetry.RegionSnapshot) []telemetry.RegionSnapshot {
 }
 
 func living(p telemetry.RegionSnapshot) bool {
-	return p.Balancers[0].State != balancerUnreachable
+	return p.Balancers[0].State != telemetry.BalancerUnreachable
 }
 
 // mergeRegion adds the parts of one region up. Rates of which some are unknown
@@ -56,11 +57,40 @@ func mergeRegion(name service.Region, parts []telemetry.RegionSnapshot) telemetr
 		s.RequestsPerSecond = addKnown(s.RequestsPerSecond, p.RequestsPerSecond)
 		s.OutputTokensPerSecond = addKnown(s.OutputTokensPerSecond, p.OutputTokensPerSecond)
 	}
+	s.Models = mergeModels(parts)
 	slices.SortFunc(s.Balancers, func(a, b telemetry.BalancerSnapshot) int { return cmp.Compare(a.ID, b.ID) })
 	slices.SortStableFunc(s.Replicas, func(a, b telemetry.ReplicaSnapshot) int { return cmp.Compare(a.ID, b.ID) })
 	s.PrefixHitRate = weighted(parts, func(p telemetry.RegionSnapshot) *float64 { return p.PrefixHitRate })
 	s.TTFT = mergeTTFT(parts)
 	return s
+}
+
+// mergeModels adds up what the living balancers hold by model; nil where one of
+// them does not tell, or none lives: a part of a queue is not the queue.
+func mergeModels(parts []telemetry.RegionSnapshot) []telemetry.ModelQueue {
+	held := map[string]telemetry.ModelQueue{}
+	known := false
+	for _, p := range parts {
+		if !living(p) {
+			continue
+		}
+		if p.Models == nil {
+			return nil
+		}
+		known = true
+		for _, m := range p.Models {
+			sum := held[m.Model]
+			held[m.Model] = telemetry.ModelQueue{Model: m.Model, Queued: sum.Queued + m.Queued, Deferred: sum.Deferred + m.Deferred}
+		}
+	}
+	if !known {
+		return nil
+	}
+	models := make([]telemetry.ModelQueue, 0, len(held))
+	for _, name := range slices.Sorted(maps.Keys(held)) {
+		models = append(models, held[name])
+	}
+	return models
 }
 
 func addKnown(a, b *float64) *float64 {

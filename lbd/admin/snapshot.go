@@ -17,10 +17,9 @@ import (
 
 // The states of a balancer.
 const (
-	balancerReady       = "READY"
-	balancerStarting    = "STARTING"
-	balancerDraining    = "DRAINING"
-	balancerUnreachable = "UNREACHABLE"
+	balancerReady    = "READY"
+	balancerStarting = "STARTING"
+	balancerDraining = "DRAINING"
 )
 
 // reasonDraining says why a balancer takes nothing new.
@@ -65,12 +64,16 @@ func (a *API) Region() telemetry.RegionSnapshot {
 		Balancers:             []telemetry.BalancerSnapshot{a.self(replicas)},
 		Replicas:              []telemetry.ReplicaSnapshot{},
 		Queued:                view.Counts.Queued,
+		Models:                []telemetry.ModelQueue{},
 		RequestsPerSecond:     stats.RequestsPerSecond,
 		OutputTokensPerSecond: stats.OutputTokensPerSecond,
 		PrefixHitRate:         stats.PrefixHitRate,
 		TTFT:                  stats.TTFT,
 		ForwardedIn:           view.Counts.ForwardedIn,
 		ForwardedOut:          view.Counts.ForwardedOut,
+	}
+	for _, m := range view.Models {
+		s.Models = append(s.Models, telemetry.ModelQueue(m))
 	}
 	for _, r := range replicas {
 		s.Replicas = append(s.Replicas, replicaSnapshot(r, stats.Replica[r.ID]))
@@ -161,7 +164,7 @@ func peerRegion(p peer.Status) telemetry.RegionSnapshot {
 	}
 	switch {
 	case lost:
-		b.State, b.Reason = balancerUnreachable, lostReason(p)
+		b.State, b.Reason = telemetry.BalancerUnreachable, lostReason(p)
 	case p.Draining:
 		b.State, b.Reason = balancerDraining, reasonDraining
 	case p.Region == nil:

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"cmp"
+	"slices"
 	"sort"
 	"time"
 
@@ -344,9 +346,17 @@ type PeerView struct {
 	Models      []ModelLoad
 }
 
+// ModelView is how many requests for a model are held here: interactive ones, and
+// deferred ones (NIW), those included that are held apart.
+type ModelView struct {
+	Model            string
+	Queued, Deferred int
+}
+
 // View is a copy of the balancer's state at an instant.
 type View struct {
 	Counts   Counts
+	Models   []ModelView   // those that have a replica or a request here, sorted
 	Replicas []ReplicaView // sorted by id
 	Peers    []PeerView    // sorted by id
 	// OldestWait is the longest time that a request now queued has waited.
@@ -363,6 +373,7 @@ type View struct {
 func (b *Balancer) View(now time.Duration) View {
 	v := View{Counts: b.counts, TreeBytes: b.replicaTree.Bytes() + b.peerTree.Bytes(), TreeNodes: b.replicaTree.Nodes() + b.peerTree.Nodes(), Ejections: b.ejections, RetriesRefused: b.refused}
 	v.Counts.Queued = b.queued
+	v.Models = b.modelViews()
 	for _, q := range b.queues {
 		v.OldestWait = max(v.OldestWait, q.oldestWait(now))
 	}
@@ -380,6 +391,24 @@ func (b *Balancer) View(now time.Duration) View {
 		})
 	}
 	return v
+}
+
+// modelViews counts what is held by model.
+func (b *Balancer) modelViews() []ModelView {
+	var all []ModelView
+	for _, q := range b.queues {
+		if n := q.len() + len(q.parked); n > 0 {
+			deferred := q.deferred + len(q.parked)
+			all = append(all, ModelView{Model: q.model, Queued: n - deferred, Deferred: deferred})
+		}
+	}
+	for _, t := range b.replicas {
+		if !slices.ContainsFunc(all, func(m ModelView) bool { return m.Model == t.model }) {
+			all = append(all, ModelView{Model: t.model})
+		}
+	}
+	slices.SortFunc(all, func(x, y ModelView) int { return cmp.Compare(x.Model, y.Model) })
+	return all
 }
 
 // why says in words why a replica is not ready; empty when it is.

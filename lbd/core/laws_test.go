@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -233,6 +234,35 @@ func (w *world) checkCounts(t fatal) {
 	}
 }
 
+// checkModels holds what is told by model against the requests themselves.
+func (w *world) checkModels(t fatal) {
+	want := map[string]ModelView{}
+	for _, r := range w.b.replicas {
+		want[r.model] = ModelView{Model: r.model}
+	}
+	for _, r := range w.b.requests {
+		if r.target != nil {
+			continue
+		}
+		m := want[r.Model]
+		if m.Model = r.Model; r.Tier == service.TierDeferred {
+			m.Deferred++
+		} else {
+			m.Queued++
+		}
+		want[r.Model] = m
+	}
+	got := w.b.View(w.now).Models
+	if !slices.IsSortedFunc(got, func(x, y ModelView) int { return cmp.Compare(x.Model, y.Model) }) || len(got) != len(want) {
+		t.Fatalf("models %+v, want %+v, sorted", got, want)
+	}
+	for _, m := range got {
+		if m != want[m.Model] {
+			t.Fatalf("told %+v, want %+v", m, want[m.Model])
+		}
+	}
+}
+
 // Every request ends exactly once and is accounted for at every moment, and
 // when traffic ends every counter is back at zero.
 func TestNothingIsLostAndCountersReturnToZero(t *testing.T) {
@@ -241,6 +271,7 @@ func TestNothingIsLostAndCountersReturnToZero(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(rt, "events") {
 			w.step(rt, w.draw(rt))
 			w.checkCounts(rt)
+			w.checkModels(rt)
 		}
 		var left []string
 		for id := range w.at {

@@ -1,6 +1,10 @@
 package core
 
-import "time"
+import (
+	"time"
+
+	"skyserve/internal/service"
+)
 
 // queue holds the waiting requests of one model. A request that comes back
 // (failed, bounced) takes its old place again.
@@ -16,6 +20,7 @@ type queue struct {
 	model    string
 	ordering ordering
 	n        int
+	deferred int           // of those, NIW
 	parked   []*request    // held apart, in the order in which they came; n does not count them
 	room     int           // how many more of those the last report has room for
 	clock    time.Duration // the latest time heard of
@@ -90,7 +95,7 @@ func (q *queue) push(now time.Duration, r *request) {
 	if a.waiting == 0 {
 		q.lift(a)
 	}
-	q.n++
+	q.count(r, 1)
 	r.weighed = false
 	q.unweighed++
 	r.account = a
@@ -101,13 +106,21 @@ func (q *queue) push(now time.Duration, r *request) {
 // remove takes r out; it must be in the queue.
 func (q *queue) remove(r *request) {
 	q.sit(r)
-	q.n--
+	q.count(r, -1)
 	if !r.weighed {
 		q.unweighed--
 	}
 	q.left = r.account
 	q.recount(r.account, -1)
 	q.rest(r.account)
+}
+
+// count notes that one request more, or with -1 one less, waits.
+func (q *queue) count(r *request, by int) {
+	q.n += by
+	if r.Tier == service.TierDeferred {
+		q.deferred += by
+	}
 }
 
 // weigh notes that r was weighed.
