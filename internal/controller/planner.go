@@ -271,7 +271,7 @@ func emptyPlan(at time.Time) *telemetry.PlanSummary {
 
 // summary is a review as it is published.
 func (v *Reviewed) summary() telemetry.Review {
-	out := telemetry.Review{Forecast: []telemetry.LoadForecast{}, Plan: emptyPlan(*v.Proposal.At), Targets: v.targets()}
+	out := telemetry.Review{Forecast: []telemetry.LoadForecast{}, Plan: emptyPlan(*v.Proposal.At), Targets: v.targets(), Prices: v.made.shownPrices()}
 	for _, l := range v.Loads {
 		out.Forecast = append(out.Forecast, l.summary())
 	}

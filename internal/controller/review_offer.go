@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 )
 
 // spotShare is the share of the on-demand price that a spot machine is planned
@@ -226,6 +227,30 @@ func (r *review) bill(region *service.RegionSpec, list []float64) []float64 {
 		r.assume("%s: spot comes after on demand, so it is for when on demand cannot be had, and not planned with", region.Name)
 	}
 	return row
+}
+
+// shownPrices is what a replica is billed by region and class: on demand, or on its
+// first offer where none is on demand. What costs nothing is left out.
+func (r *review) shownPrices() []telemetry.Price {
+	prices := []telemetry.Price{}
+	for j := range r.spec.Regions {
+		region, at := r.spec.Regions[j].Name, map[string]int{}
+		for k, o := range r.offers {
+			if o.cloud != region.Cloud() || r.billed[j][k] <= 0 {
+				continue
+			}
+			class := o.gpuClass.String()
+			i, known := at[class]
+			switch {
+			case !known:
+				at[class] = len(prices)
+				prices = append(prices, telemetry.Price{Region: region, GPU: class, USDPerHour: r.billed[j][k]})
+			case o.kind == service.CapacityOnDemand:
+				prices[i].USDPerHour = r.billed[j][k]
+			}
+		}
+	}
+	return prices
 }
 
 // committed is what a reserved replica of a class costs in a region, the mean over

@@ -228,9 +228,8 @@ func TestReviewSaysWhatItAssumed(t *testing.T) {
 	}
 }
 
-// Clouds have prices of their own, and a region only what its cloud has.
-func TestReviewPrices(t *testing.T) {
-	p := reviewed(t, `name: chat
+// pricedYAML has two clouds and two kinds of GPU.
+const pricedYAML = `name: chat
 models:
   - name: m
     gpus: [{type: L4, tps: 1000}, {type: H100, tps: 12000}]
@@ -239,7 +238,33 @@ regions:
     replicas: {min: 1, max: 20}
   - name: gcp/europe-west4
     replicas: {min: 1, max: 20}
-`, []Count{{Model: "m", Region: "gcp/europe-west4", GPU: "L4", Replicas: 2}}, nil, ReviewOptions{})
+    capacity: [spot, on_demand]
+`
+
+// What a replica is billed on demand is told by region; one's own machines are not
+// billed.
+func TestPricesThatAreShown(t *testing.T) {
+	for text, want := range map[string][]telemetry.Price{
+		pricedYAML: {
+			{Region: "aws/us-east-1", GPU: "L4", USDPerHour: 0.8048}, {Region: "aws/us-east-1", GPU: "H100", USDPerHour: 6.88},
+			{Region: "gcp/europe-west4", GPU: "L4", USDPerHour: 0.7068}, {Region: "gcp/europe-west4", GPU: "H100", USDPerHour: 10.97875},
+		},
+		reviewYAML: {},
+	} {
+		v, err := Review(parseSpec(t, text), nil, nil, reviewAt, ReviewOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := v.summary().Prices; !slices.Equal(got, want) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	}
+}
+
+// Clouds have prices of their own, and a region only what its cloud has.
+func TestReviewPrices(t *testing.T) {
+	text := strings.Replace(pricedYAML, "    capacity: [spot, on_demand]\n", "", 1)
+	p := reviewed(t, text, []Count{{Model: "m", Region: "gcp/europe-west4", GPU: "L4", Replicas: 2}}, nil, ReviewOptions{})
 	now, then, start := 2*0.7068, 0.8048+0.7068, 0.8048/6
 	if math.Abs(*p.CostPerHour.Now-now) > 1e-9 || math.Abs(*p.CostPerHour.Then-then) > 1e-9 || math.Abs(*p.Objective-then-start) > 1e-9 {
 		t.Fatalf("now %g, then %g, objective %g", *p.CostPerHour.Now, *p.CostPerHour.Then, *p.Objective)

@@ -22,6 +22,17 @@ type Review struct {
 	From     time.Time `json:"from"`
 	Until    time.Time `json:"until"`
 	Targets  []Target  `json:"targets"`
+	// Prices is what the replicas that it planned with are billed.
+	Prices []Price `json:"prices"`
+}
+
+// Price is what one replica on a kind of GPU is billed in a region on demand, in USD
+// an hour; on spot or reserved where it is never on demand. Machines of one's own have
+// none.
+type Price struct {
+	Region     service.Region `json:"region"`
+	GPU        string         `json:"gpu"`
+	USDPerHour float64        `json:"usd_per_hour"`
 }
 
 // Holds tells whether what the review wants still counts: a plan that is older than

@@ -19,6 +19,8 @@ type Snapshot struct {
 	Plan      *PlanSummary     `json:"plan"`
 	// Targets is what the plan in force wants; empty where there is none.
 	Targets []Target `json:"targets"`
+	// Prices is what replicas are billed; empty until a review told.
+	Prices []Price `json:"prices"`
 	// Strategy is what changes the number of replicas between plans, by its word in
 	// service.yaml; empty until the controller told. Events are what it did.
 	Strategy string         `json:"strategy"`
@@ -59,6 +61,14 @@ type RegionSnapshot struct {
 	// ForwardedIn and ForwardedOut count requests since the balancer started.
 	ForwardedIn  int64 `json:"forwarded_in"`
 	ForwardedOut int64 `json:"forwarded_out"`
+	// ForwardedTo says where ForwardedOut went, sorted by region.
+	ForwardedTo []Flow `json:"forwarded_to"`
+}
+
+// Flow counts requests that were forwarded to a region since the balancer started.
+type Flow struct {
+	Region   service.Region `json:"region"`
+	Requests int64          `json:"requests"`
 }
 
 // ModelQueue is how many requests for a model the balancers of a region hold.

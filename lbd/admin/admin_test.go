@@ -391,8 +391,8 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 		`{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","gpu":"L4","state":"READY","reason":"","pending":0,"running":3,"outstanding":5,"kv":0.5,"prefix_hit_rate":0.75,"output_tokens_per_second":20,"age_ms":40,"donated":false},` +
 		`{"id":"us-1","url":"","model":"","gpu":"","state":"STARTING","reason":"connection refused","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"donated":false},` +
 		`{"id":"us-2","url":"","model":"","gpu":"","state":"STARTING","reason":"no answer yet","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"donated":false}],` +
-		`"queued":4,"models":[{"model":"llama","queued":1,"deferred":3}],"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"forwarded_in":2,"forwarded_out":3}],` +
-		`"forecast":[],"donations":[],"plan":null,"targets":[],"strategy":"","events":[]}`
+		`"queued":4,"models":[{"model":"llama","queued":1,"deferred":3}],"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"forwarded_in":2,"forwarded_out":3,"forwarded_to":[]}],` +
+		`"forecast":[],"donations":[],"plan":null,"targets":[],"prices":[],"strategy":"","events":[]}`
 	if got := strings.TrimSpace(body); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -530,6 +530,26 @@ func TestQueuesOfARegion(t *testing.T) {
 	elsewhere := api(&balancer{view: core.View{Models: own}, peers: peers(alone, time.Minute)}, func(o *Options) { o.Self.Region = "local/eu" })
 	if got := elsewhere.Snapshot().Regions[1]; got.Name != "local/us" || got.Models != nil {
 		t.Errorf("nobody lives there: %+v", got)
+	}
+}
+
+// Where requests went is told by region, added up over a region's balancers: those
+// that this one forwarded, and those that its sibling says it did.
+func TestSnapshotTellsWhereRequestsWent(t *testing.T) {
+	sibling := told("lb-us-1", "local/us", "us-1")
+	sibling.Region.ForwardedTo = []telemetry.Flow{{Region: "local/eu", Requests: 4}}
+	b := &balancer{
+		view: core.View{Peers: []core.PeerView{
+			{ID: "lb-eu-0", Forwarded: 5}, {ID: "lb-eu-1", Forwarded: 2}, {ID: "lb-asia-0"}, {ID: "gone", Forwarded: 9}, {ID: "lb-us-1", Forwarded: 1},
+		}},
+		peers: []peer.Status{told("lb-eu-0", "local/eu"), told("lb-eu-1", "local/eu"), told("lb-asia-0", "local/asia"), sibling},
+	}
+	s := api(b, nil).Snapshot()
+	for _, r := range s.Regions {
+		want := map[service.Region][]telemetry.Flow{"local/us": {{Region: "local/eu", Requests: 11}, {Region: "local/us", Requests: 1}}}[r.Name]
+		if !slices.Equal(r.ForwardedTo, want) || r.ForwardedTo == nil {
+			t.Errorf("%s forwarded to %v, want %v", r.Name, r.ForwardedTo, want)
+		}
 	}
 }
 

@@ -48,7 +48,11 @@ func living(p telemetry.RegionSnapshot) bool {
 // add up to what is known.
 func mergeRegion(name service.Region, parts []telemetry.RegionSnapshot) telemetry.RegionSnapshot {
 	s := telemetry.RegionSnapshot{Name: name, Balancers: []telemetry.BalancerSnapshot{}, Replicas: []telemetry.ReplicaSnapshot{}}
+	flows := map[service.Region]int64{}
 	for _, p := range parts {
+		for _, f := range p.ForwardedTo {
+			flows[f.Region] += f.Requests
+		}
 		s.Balancers = append(s.Balancers, p.Balancers...)
 		s.Replicas = append(s.Replicas, p.Replicas...)
 		s.Queued += p.Queued
@@ -57,7 +61,7 @@ func mergeRegion(name service.Region, parts []telemetry.RegionSnapshot) telemetr
 		s.RequestsPerSecond = addKnown(s.RequestsPerSecond, p.RequestsPerSecond)
 		s.OutputTokensPerSecond = addKnown(s.OutputTokensPerSecond, p.OutputTokensPerSecond)
 	}
-	s.Models = mergeModels(parts)
+	s.Models, s.ForwardedTo = mergeModels(parts), sortedFlows(flows)
 	slices.SortFunc(s.Balancers, func(a, b telemetry.BalancerSnapshot) int { return cmp.Compare(a.ID, b.ID) })
 	slices.SortStableFunc(s.Replicas, func(a, b telemetry.ReplicaSnapshot) int { return cmp.Compare(a.ID, b.ID) })
 	s.PrefixHitRate = weighted(parts, func(p telemetry.RegionSnapshot) *float64 { return p.PrefixHitRate })

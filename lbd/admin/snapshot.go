@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"time"
@@ -38,7 +39,7 @@ func (a *API) Snapshot() telemetry.Snapshot {
 	}
 	s := telemetry.Snapshot{
 		At: a.opts.Now().UTC(), Service: a.opts.Self.Service, Regions: merge(parts),
-		Forecast: []telemetry.LoadForecast{}, Donations: []telemetry.Donation{}, Targets: []telemetry.Target{}, Events: []telemetry.ScalingEvent{},
+		Forecast: []telemetry.LoadForecast{}, Donations: []telemetry.Donation{}, Targets: []telemetry.Target{}, Prices: []telemetry.Price{}, Events: []telemetry.ScalingEvent{},
 	}
 	if a.opts.Scaling != nil {
 		s.Show(a.opts.Scaling())
@@ -48,7 +49,7 @@ func (a *API) Snapshot() telemetry.Snapshot {
 	}
 	r := a.opts.Review()
 	if r != nil {
-		s.Forecast, s.Plan = append(s.Forecast, r.Forecast...), r.Plan
+		s.Forecast, s.Plan, s.Prices = append(s.Forecast, r.Forecast...), r.Plan, append(s.Prices, r.Prices...)
 	}
 	if r.Holds(s.At) {
 		s.Targets = append(s.Targets, r.Targets...)
@@ -71,6 +72,7 @@ func (a *API) Region() telemetry.RegionSnapshot {
 		TTFT:                  stats.TTFT,
 		ForwardedIn:           view.Counts.ForwardedIn,
 		ForwardedOut:          view.Counts.ForwardedOut,
+		ForwardedTo:           a.flows(view.Peers),
 	}
 	for _, m := range view.Models {
 		s.Models = append(s.Models, telemetry.ModelQueue(m))
@@ -79,6 +81,30 @@ func (a *API) Region() telemetry.RegionSnapshot {
 		s.Replicas = append(s.Replicas, replicaSnapshot(r, stats.Replica[r.ID]))
 	}
 	return s
+}
+
+// flows adds up by region what was forwarded to peers, sorted by region.
+func (a *API) flows(peers []core.PeerView) []telemetry.Flow {
+	regions := map[string]service.Region{}
+	for _, p := range a.opts.Peers() {
+		regions[p.Peer.ID] = p.Peer.Region
+	}
+	sums := map[service.Region]int64{}
+	for _, p := range peers {
+		if region := regions[p.ID]; region != "" && p.Forwarded > 0 {
+			sums[region] += p.Forwarded
+		}
+	}
+	return sortedFlows(sums)
+}
+
+// sortedFlows is forwards by region as a list.
+func sortedFlows(sums map[service.Region]int64) []telemetry.Flow {
+	flows := make([]telemetry.Flow, 0, len(sums))
+	for _, region := range slices.Sorted(maps.Keys(sums)) {
+		flows = append(flows, telemetry.Flow{Region: region, Requests: sums[region]})
+	}
+	return flows
 }
 
 // self is this balancer: ready when one of its replicas is.

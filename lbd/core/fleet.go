@@ -340,10 +340,12 @@ type PeerView struct {
 	ID          string
 	Live        bool
 	Outstanding int
-	RTT         time.Duration
-	Age         time.Duration
-	Reported    bool
-	Models      []ModelLoad
+	// Forwarded counts the requests that were sent to it since it was added.
+	Forwarded int64
+	RTT       time.Duration
+	Age       time.Duration
+	Reported  bool
+	Models    []ModelLoad
 }
 
 // ModelView is how many requests for a model are held here: interactive ones, and
@@ -386,7 +388,7 @@ func (b *Balancer) View(now time.Duration) View {
 	}
 	for _, t := range b.peers {
 		v.Peers = append(v.Peers, PeerView{
-			ID: t.id, Live: t.live(now, &b.cfg), Outstanding: t.outstanding, RTT: t.rtt, Age: t.age(now),
+			ID: t.id, Live: t.live(now, &b.cfg), Outstanding: t.outstanding, Forwarded: t.forwarded, RTT: t.rtt, Age: t.age(now),
 			Reported: t.reported, Models: append([]ModelLoad(nil), t.models...),
 		})
 	}

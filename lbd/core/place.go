@@ -237,6 +237,7 @@ func (b *Balancer) send(now time.Duration, r *request, t *target, d *Decision) {
 	b.tree(t).Insert(r.Prompt, t.slot)
 	if t.peer {
 		b.counts.ForwardedOut++
+		t.forwarded++
 		b.act(Action{
 			Kind: ActionForward, ID: r.ID, Target: t.id, Hop: nextHop(r, t), Reason: d.Reason, Decision: d,
 			SessionAge: now - r.began, Wait: max(time.Millisecond, b.maxWait(r)-(now-r.arrived)),

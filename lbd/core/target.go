@@ -50,6 +50,7 @@ type target struct {
 	hardwarePace float64
 	breaker      breaker // replica only
 	outstanding  int
+	forwarded    int64      // requests sent to it, of a peer
 	unconfirmed  []*request // sent, and not visible in any report nor by a first token, oldest first
 	tokens       int64      // generated, by progress events
 	work         work
