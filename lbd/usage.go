@@ -23,7 +23,8 @@ const (
 	usageSettle = 100 * time.Millisecond // others' parts that come together are added up once
 	usageShards = 32                     // 100,000 keys of two models: 6,000 rows of 100 bytes, below a message's 1 MB
 	usageMonths = telemetry.UsageMonths
-	lastPushes  = 3 // a write that was given up may get in beside the last one, once
+	lastPushes  = 3                      // a write that was given up may get in beside the last one, once
+	lastPause   = 200 * time.Millisecond // between the last pushes to a store that is away
 )
 
 // UsageStore keeps what all balancers' API keys used; internal/store has it.
@@ -166,15 +167,27 @@ func (u *usage) watch(ctx context.Context) <-chan store.UsageChange {
 	return u.store.WatchUsage(ctx)
 }
 
-// last stores what is not stored yet, if that is quickly done.
+// last stores what is not stored yet, if that is done in finalTimeout: a store that
+// does not answer at once may be starting too, or its disk be slow.
 func (u *usage) last(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTimeout)
 	defer cancel()
 	u.count(time.Now())
-	for range lastPushes {
+	for tries := 0; ; {
 		u.push(ctx)
-		if u.store == nil || u.away || len(u.changed()) == 0 {
+		if u.store == nil || len(u.changed()) == 0 {
 			return
+		}
+		if !u.away { // the store answers, and holds what somebody else wrote
+			if tries++; tries == lastPushes {
+				return
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(lastPause):
 		}
 	}
 }
