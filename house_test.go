@@ -89,7 +89,7 @@ var sdkRooms = map[string][]string{
 	"cloud.google.com/go":              {"provision/gcp"},
 	"github.com/nats-io":               {"internal/store"},
 	"charm.land":                       {"tui"},
-	"github.com/goccy/go-yaml":         {"internal/controller/fleet", "internal/service", "lbd", "lbd/sim", "provision/local", "internal/controller", "internal/controller/rollout"},
+	"github.com/goccy/go-yaml":         {"internal/controller/fleet", "internal/service", "lbd", "lbd/sim", "provision/local", "internal/controller", "internal/controller/rollout", "tui"},
 	"github.com/spf13/cobra":           {"cmd/skyserve"},
 	"go.opentelemetry.io":              {"lbd/trace"},
 	"github.com/invopop/jsonschema":    {"internal/service"},

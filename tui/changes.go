@@ -1,35 +1,80 @@
 package tui
 
 import (
+	"cmp"
+	"slices"
+
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
 
-// findChange finds the replica whose state changed between two snapshots; of
-// several the one that asks for most attention, then the first by name.
-func findChange(before, after *telemetry.Snapshot) (change, bool) {
-	if before == nil || after == nil {
-		return change{}, false
-	}
-	old, best, found := states(before), change{}, false
-	consider := func(c change) {
+// mostUrgent is the change that asks for most attention; of several the first.
+func mostUrgent(changes []change) (best change, found bool) {
+	for _, c := range changes {
 		if !found || urgency(c) < urgency(best) {
 			best, found = c, true
 		}
 	}
-	for _, r := range selectRows(regionsOf(after), "", "", sortOrder{}) {
-		from, to := old[r.key()], r.replica.State
-		delete(old, r.key())
-		if from != to {
-			consider(change{replica: r.replica.ID, from: from, to: to, reason: reasonOf(r.replica)})
-		}
-	}
-	for _, r := range selectRows(regionsOf(before), "", "", sortOrder{}) {
-		if from, gone := old[r.key()]; gone {
-			consider(change{replica: r.replica.ID, from: from})
-		}
-	}
 	return best, found
+}
+
+// findChanges lists the replicas whose state changed between two snapshots, by
+// region and name, those that are gone last.
+func findChanges(before, after *telemetry.Snapshot) []change {
+	if before == nil || after == nil {
+		return nil
+	}
+	old := make(map[rowKey]service.ReplicaState)
+	for i := range before.Regions {
+		r := &before.Regions[i]
+		for k := range r.Replicas {
+			old[rowKey{r.Name, r.Replicas[k].ID}] = r.Replicas[k].State
+		}
+	}
+	var changes, gone []change
+	for i := range after.Regions {
+		r := &after.Regions[i]
+		for k := range r.Replicas {
+			rep := &r.Replicas[k]
+			key := rowKey{r.Name, rep.ID}
+			from, was := old[key]
+			if was {
+				delete(old, key)
+			}
+			if !was || from != rep.State {
+				changes = append(changes, change{region: r.Name, replica: rep.ID, from: from, to: rep.State, reason: reasonOf(rep)})
+			}
+		}
+	}
+	for key, from := range old {
+		gone = append(gone, change{region: key.region, replica: key.id, from: from})
+	}
+	for _, list := range [][]change{changes, gone} {
+		slices.SortStableFunc(list, func(a, b change) int {
+			return cmp.Or(compareNatural(string(a.region), string(b.region)), compareNatural(a.replica, b.replica))
+		})
+	}
+	return append(changes, gone...)
+}
+
+// words say the change without its reason.
+func (c change) words(g glyphs) string {
+	switch {
+	case c.from == "":
+		return c.replica + " added, " + string(c.to)
+	case c.to == "":
+		return c.replica + " removed"
+	}
+	return c.replica + " " + string(c.from) + " " + g.arrow + " " + string(c.to)
+}
+
+// role is what the change means.
+func (c change) role(g glyphs) role {
+	if c.to == "" {
+		return roleMuted
+	}
+	_, r := g.replicaMark(c.to)
+	return r
 }
 
 // urgency orders changes; what is gone comes after all that is there.
@@ -38,13 +83,4 @@ func urgency(c change) int {
 		return len(stateRank)
 	}
 	return stateRank[c.to]
-}
-
-// states is the state of every replica.
-func states(s *telemetry.Snapshot) map[rowKey]service.ReplicaState {
-	m := make(map[rowKey]service.ReplicaState)
-	for _, r := range selectRows(regionsOf(s), "", "", sortOrder{}) {
-		m[r.key()] = r.replica.State
-	}
-	return m
 }

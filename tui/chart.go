@@ -11,6 +11,7 @@ import (
 const (
 	leastChart     = 6  // lines, from which it says more than a sparkline
 	mostChart      = 14 // lines
+	mostTall       = 26 // lines, on a screen that has nothing else to show
 	chartFromWidth = 80
 	axisWidth      = 6
 )

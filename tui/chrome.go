@@ -77,6 +77,8 @@ func (s *screen) clock() segment {
 	switch {
 	case s.link.err != "":
 		return segment{"LOST " + age(s.since), s.theme.alarm}
+	case s.then != nil:
+		return segment{"PAST " + s.snapshot.At.Format("15:04:05"), s.theme.alarm}
 	case s.paused:
 		return segment{"PAUSED " + age(s.since), s.theme.alarm}
 	case s.since > staleAfter+2*s.link.interval:
@@ -92,6 +94,13 @@ func (s *screen) note() []string {
 	if s.link.err != "" {
 		text := fmt.Sprintf(" connection lost: %s; trying again, figures are %s old ", s.theme.text(s.link.err), age(s.since))
 		return []string{s.theme.alarm.over(s.fit(text))}
+	}
+	if s.toast.text != "" {
+		p := s.theme.title
+		if s.toast.bad {
+			p = s.theme.alarm
+		}
+		return []string{p.over(s.fit(s.theme.text(s.toast.text)))}
 	}
 	notes := append([]segment{s.changeNote()}, s.planNotes()...)
 	line, _ := s.theme.segments(s.width, " "+s.theme.glyphs.separator+" ", append(notes, s.donationNote(), s.eventNote())...)
@@ -111,6 +120,7 @@ func (s *screen) fit(text string) string {
 
 // change is the last change of a replica's state that the screen saw.
 type change struct {
+	region   service.Region
 	replica  string
 	from, to service.ReplicaState // "" = it was not there
 	reason   string
@@ -120,18 +130,10 @@ type change struct {
 // changeNote says what changed last.
 func (s *screen) changeNote() segment {
 	c := s.change
-	if c.replica == "" {
+	if c.replica == "" || s.then != nil {
 		return segment{}
 	}
-	text := age(c.ago) + " ago: " + c.replica + " "
-	switch {
-	case c.from == "":
-		text += "added, " + string(c.to)
-	case c.to == "":
-		text += "removed"
-	default:
-		text += string(c.from) + " " + s.theme.glyphs.arrow + " " + string(c.to)
-	}
+	text := age(c.ago) + " ago: " + c.words(s.theme.glyphs)
 	if c.reason != "" {
 		text += ": " + c.reason
 	}
@@ -167,14 +169,14 @@ func (s *screen) donationNote() segment {
 
 // balancerLine is one balancer of the region that is shown alone.
 func (s *screen) balancerLine(t *Theme, b telemetry.BalancerSnapshot) string {
-	sign, p := t.balancerMark(b.State)
+	sign, role := t.glyphs.balancerMark(b.State)
 	rtt := ""
 	if b.RTTMillis != nil {
 		rtt = "rtt " + millis(*b.RTTMillis)
 	}
 	line, _ := t.segments(max(s.width-margin, 1), "  ",
 		segment{t.text(b.ID), paint{}},
-		segment{sign + " " + t.text(b.State), p},
+		segment{sign + " " + t.text(b.State), t.paint(role)},
 		segment{t.text(b.Endpoint), paint{}},
 		segment{rtt, t.muted},
 		segment{"age " + maybeAge(&b.AgeMillis, s.since), t.muted},
@@ -213,11 +215,16 @@ func (s *screen) footer(n int) []string {
 		return []string{line}
 	}
 	pieces := []segment{}
-	if s.table.filter != "" {
-		found := strconv.Itoa(len(s.table.rows)) + " of " + strconv.Itoa(totalsOf(s.snapshot).replicas)
-		pieces = append(pieces, segment{"filter: " + s.theme.text(s.table.filter) + " (" + found + ")", s.theme.title})
+	if text := s.filterText(); text != "" && s.snapshot != nil {
+		pieces = append(pieces, segment{"filter: " + s.theme.text(text) + " (" + s.passed() + ")", s.theme.title})
 	}
-	for _, hint := range []string{"? help", "q quit", "/ filter", "tab region", "s sort", "p pause"} {
+	if s.focus != "" {
+		pieces = append(pieces, segment{"only " + s.theme.text(string(s.focus)), s.theme.title})
+	}
+	if n := len(s.marked()); n > 0 {
+		pieces = append(pieces, segment{strconv.Itoa(n) + " marked", s.theme.title})
+	}
+	for _, hint := range s.hints() {
 		pieces = append(pieces, segment{hint, s.theme.muted})
 	}
 	left, used := s.theme.segments(s.width, "  ", pieces...)
@@ -229,6 +236,39 @@ func (s *screen) footer(n int) []string {
 		return []string{left + strings.Repeat(" ", gap) + s.theme.muted.over(right)}
 	}
 	return []string{left}
+}
+
+// passed is how much of what is in front passes the filter.
+func (s *screen) passed() string {
+	shown, n := s.pane().counts()
+	if s.panel.open() {
+		shown, n = len(s.panel.passing()), len(s.panel.lines)
+	}
+	return strconv.Itoa(shown) + " of " + strconv.Itoa(n)
+}
+
+// hints are the keys that matter most where the user is.
+func (s *screen) hints() []string {
+	if s.panel.open() {
+		return []string{"esc closes", "j, k scroll", "/ filter", "q quit"}
+	}
+	hints := []string{"? help", "q quit", "/ filter", ": command"}
+	if s.then != nil {
+		return append([]string{"< > step", "esc now"}, hints...)
+	}
+	switch s.view {
+	case viewOverview:
+		return append(hints, "enter replicas", "< past", "p pause")
+	case viewReplicas:
+		return append(hints, "enter details", "d drain", "o donate", "l logs", "tab region")
+	case viewRequests:
+		return append(hints, "enter explain", "tab region", "p pause")
+	case viewPlan:
+		return append(hints, "a apply", "enter details")
+	case viewDonations:
+		return append(hints, "c call back", "enter replica")
+	}
+	return append(hints, "tab region", "s sort", "p pause")
 }
 
 // connecting is the screen before the first snapshot.

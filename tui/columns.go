@@ -145,3 +145,18 @@ func (g *grid) line(t *Theme, cell func(i, width int) (string, paint)) string {
 	}
 	return b.String()
 }
+
+// at is the column that covers the cell x of a line, -1 for none.
+func (g *grid) at(x int) int {
+	from := 0
+	for i, w := range g.widths {
+		if w == 0 {
+			continue
+		}
+		if x >= from && x < from+w {
+			return i
+		}
+		from += w + g.gap
+	}
+	return -1
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,15 +66,43 @@ func normal() *telemetry.Snapshot {
 		ID: "lb-ap-northeast-1-1", Endpoint: "http://127.0.0.1:8004", State: "UNREACHABLE", Reason: "no heartbeat for 4.1s", AgeMillis: 4100,
 	})
 	quiet := telemetry.RegionSnapshot{Name: "static/paris"}
+	us.ForwardedTo = []telemetry.Flow{{Region: "aws/ap-northeast-1", Requests: 180}, {Region: "gcp/europe-west4", Requests: 5820}}
+	ap.ForwardedTo = []telemetry.Flow{{Region: "aws/us-east-1", Requests: 2400}}
+	const llama = "meta-llama/Llama-3.1-8B-Instruct"
+	us.Models, ap.Models = []telemetry.ModelQueue{{Model: llama, Queued: 1, Deferred: 3}}, []telemetry.ModelQueue{{Model: llama, Queued: 1}}
 	return &telemetry.Snapshot{
 		At: noon, Service: "chat",
-		Regions: []telemetry.RegionSnapshot{us, region("gcp/europe-west4", 0.95, replica("eu-0", "L4", 0.96), replica("eu-1", "L4", 0.82)), ap, quiet},
+		Regions:  []telemetry.RegionSnapshot{us, region("gcp/europe-west4", 0.95, replica("eu-0", "L4", 0.96), replica("eu-1", "L4", 0.82)), ap, quiet},
+		Strategy: "lt-ua",
+		Forecast: []telemetry.LoadForecast{
+			{Model: llama, Region: "aws/us-east-1", Forecaster: "auto", At: noon, StepSeconds: 300, MeanTPS: wave(12, 3000, 900), Lo90TPS: wave(12, 2400, 800), Hi90TPS: wave(12, 3700, 1000), Peak: telemetry.Peak{Mean: 4300, P95: 5100}},
+			{Model: llama, Region: "gcp/europe-west4", Forecaster: "arima", At: noon, StepSeconds: 300, MeanTPS: wave(12, 2000, 300), Lo90TPS: wave(12, 1700, 300), Hi90TPS: wave(12, 2500, 300), Peak: telemetry.Peak{Mean: 2600, P95: 2900}, Left: "1.9 times the forecast for 12 minutes (burst)"},
+		},
+		Targets: []telemetry.Target{{Model: llama, Region: "aws/us-east-1", Count: 5, ReplicaTPS: 1300, PeakTPS: 5100}, {Model: llama, Region: "gcp/europe-west4", Count: 1, ReplicaTPS: 2800, PeakTPS: 2900}},
+		Prices:  []telemetry.Price{{Region: "aws/us-east-1", GPU: "L4", USDPerHour: 0.8048}, {Region: "aws/us-east-1", GPU: "H100", USDPerHour: 6.88}, {Region: "gcp/europe-west4", GPU: "L4", USDPerHour: 0.7711}},
 		Plan: &telemetry.PlanSummary{
 			At: noon, Status: "optimal", CostPerHour: telemetry.PlanCost{Now: ptr(9.66), Then: ptr(11.27)},
-			Changes: []telemetry.PlanChange{{Region: "aws/us-east-1", GPU: "L4", Delta: 3}, {Region: "gcp/europe-west4", GPU: "L4", Delta: -1}},
+			Changes: []telemetry.PlanChange{
+				{Model: llama, Region: "aws/us-east-1", GPU: "L4", Now: 2, Delta: 3, Then: 5, Reason: "us-east-1 peaks at 5.1k TPS at 12:40, 2 x L4 carry 2.6k; 3 more cost $2.41/h"},
+				{Model: llama, Region: "gcp/europe-west4", GPU: "L4", Now: 2, Delta: -1, Then: 1, Reason: "its peak of 2.9k TPS needs 1; eu lends 1"},
+			},
+			Assumed: []string{"a hit rate of 0.57 as in the last day"},
 		},
-		Donations: []telemetry.Donation{{Replica: "us-10", Region: "aws/us-east-1", Since: noon}},
+		Donations: []telemetry.Donation{{Replica: "us-10", Model: llama, GPU: "L4", Region: "aws/us-east-1", Since: noon.Add(-90 * time.Minute), Until: ptr(noon.Add(30 * time.Minute)), EarnsPerHour: 0.3}},
+		Events: []telemetry.ScalingEvent{
+			{At: noon.Add(-90 * time.Minute), Strategy: "lt-ua", Action: telemetry.ScalingDonated, Model: llama, Region: "aws/us-east-1", Replicas: []string{"us-10"}, Serving: 4, Reason: "memory 21 % used, below 30 %, 3 planned"},
+			{At: noon.Add(-4 * time.Minute), Strategy: "lt-ua", Action: telemetry.ScalingFailed, Model: llama, Region: "aws/ap-northeast-1", Serving: 1, Reason: "no spot capacity of g6.xlarge in ap-northeast-1a, -1c"},
+		},
 	}
+}
+
+// wave is n values that swing around a mean.
+func wave(n int, mean, swing float64) []float64 {
+	v := make([]float64, n)
+	for i := range v {
+		v[i] = mean + swing*math.Sin(float64(i)/2)
+	}
+	return v
 }
 
 // crowd is a service of many replicas in several regions.
@@ -150,7 +179,7 @@ func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name+".txt")
 	if *update {
-		if err := os.MkdirAll("testdata", 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(file, []byte(got+"\n"), 0o644); err != nil {
@@ -164,4 +193,55 @@ func golden(t *testing.T, name, got string) {
 	if got+"\n" != string(want) {
 		t.Errorf("%s differs; got:\n%s\nwant:\n%s", file, got, want)
 	}
+}
+
+// deskOperator answers what tests let it, and remembers its orders.
+type deskOperator struct {
+	err    error
+	orders []Order
+}
+
+func (o *deskOperator) Requests(context.Context, int) ([]Request, error) {
+	const llama = "meta-llama/Llama-3.1-8B-Instruct"
+	row := func(id, state, target, why string, at time.Duration, queued float64) Request {
+		return Request{telemetry.RequestSummary{
+			Request: id, At: noon.Add(-at), Balancer: "lb-us-east-1-0", Region: "aws/us-east-1", Model: llama, Tier: "IW-F", State: state,
+			Target: target, Policy: "cost", Tries: 1, MatchBytes: 1536, PromptBytes: 2048, QueuedMillis: queued,
+		}, why}
+	}
+	done := row("req-2", "finished", "us-1", "it cost the least time", 3*time.Second, 0.4)
+	done.Status, done.TTFTMillis, done.E2EMillis, done.PromptTokens, done.CachedTokens, done.OutputTokens = 200, ptr(182.0), ptr(2410.0), ptr(512), ptr(384), ptr(64)
+	abroad := row("req-3", "sent", "lb-europe-west4-0", "no replica here had room, and this peer had", 2*time.Second, 1240)
+	abroad.Forwarded, abroad.Tenant = true, "acme"
+	refused := row("req-1", "rejected", "", "too many requests were waiting already", 9*time.Second, 60000)
+	refused.Status, refused.Tier = 429, "NIW"
+	waits := row("req-4", "queued", "us-0", "it waits for us-0, which is full: cheaper than another place", time.Second, 820)
+	return []Request{waits, abroad, done, refused}, o.err
+}
+
+func (o *deskOperator) Story(_ context.Context, request string, _ int) (string, error) {
+	return "all about " + request + "\nit went to us-1 because it cost the least time", o.err
+}
+
+func (o *deskOperator) Load(context.Context) ([]LoadSeries, error) {
+	l := LoadSeries{Model: "meta-llama/Llama-3.1-8B-Instruct", Region: "aws/us-east-1", Start: noon.Add(-3 * time.Hour), Step: time.Minute, TPS: wave(180, 2500, 1200)}
+	l.TPS[20] = math.NaN()
+	return []LoadSeries{l}, o.err
+}
+
+func (o *deskOperator) Spec(context.Context) (string, error) {
+	return "name: chat\nmodels:\n- name: llama\n", o.err
+}
+
+func (o *deskOperator) Logs(_ context.Context, id string, n int) ([]string, error) {
+	lines := make([]string, min(n, 100))
+	for i := range lines {
+		lines[i] = fmt.Sprintf("%s says line %d", id, i)
+	}
+	return lines, o.err
+}
+
+func (o *deskOperator) Do(_ context.Context, order Order) (string, error) {
+	o.orders = append(o.orders, order)
+	return "done", o.err
 }

@@ -3,6 +3,7 @@ package tui
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,13 @@ func watch(d *desk, s *telemetry.Snapshot) {
 	for i := range 24 {
 		copied := *s
 		copied.Regions = append([]telemetry.RegionSnapshot(nil), s.Regions...)
+		copied.At = s.At.Add(time.Duration(i-23) * 5 * time.Second)
 		for k := range copied.Regions {
+			r := &copied.Regions[k]
+			r.ForwardedTo = slices.Clone(r.ForwardedTo)
+			for f := range r.ForwardedTo {
+				r.ForwardedTo[f].Requests -= int64((23 - i) * (f + 1) * 7)
+			}
 			if v := copied.Regions[k].OutputTokensPerSecond; v != nil {
 				copied.Regions[k].OutputTokensPerSecond = ptr(*v * (0.6 + 0.4*math.Sin(float64(i)/4+float64(k))))
 			}
@@ -31,12 +38,21 @@ var scenes = []struct {
 	snapshot *telemetry.Snapshot
 	act      func(*desk)
 }{
-	{"normal", normal(), func(*desk) {}},
+	{"overview", normal(), func(*desk) {}},
+	{"replicas", normal(), func(d *desk) { d.press("2") }},
+	{"requests", normal(), func(d *desk) { d.run(d.press("3")); d.press("j", "j") }},
+	{"forecast", normal(), func(d *desk) { d.run(d.press("4")) }},
+	{"plan", normal(), func(d *desk) { d.press("5", "j") }},
+	{"donations", normal(), func(d *desk) { d.press("6") }},
+	{"batches", normal(), func(d *desk) { d.press("7") }},
+	{"events", normal(), func(d *desk) { d.press("8", "j") }},
 	{"empty", &telemetry.Snapshot{At: noon, Service: "chat"}, func(*desk) {}},
 	{"lost", normal(), func(d *desk) { d.fetch.err = errRefused; d.poll(12 * time.Second) }},
-	{"many", crowd(20, 50), func(d *desk) { d.press("pgdown", "pgdown", "pgdown") }},
-	{"filter", normal(), func(d *desk) { d.press("/", "h100") }},
-	{"focus", normal(), func(d *desk) { d.press("tab", "j", "j") }},
+	{"many", crowd(20, 50), func(d *desk) { d.press("2", "pgdown", "pgdown", "pgdown") }},
+	{"filter", normal(), func(d *desk) { d.press("2", "/", "h100") }},
+	{"focus", normal(), func(d *desk) { d.press("2", "tab", "j", "j") }},
+	{"confirm", normal(), func(d *desk) { d.press("2", "j", "j", "j", "j", "space", "space", "d") }},
+	{"details", normal(), func(d *desk) { d.press("2", "j", "enter") }},
 	{"help", normal(), func(d *desk) { d.press("?") }},
 	{"connecting", normal(), nil},
 }

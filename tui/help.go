@@ -14,7 +14,8 @@ var meanings = [][2]string{
 	{"hit", "share of prompt tokens found in the prefix cache"},
 	{"in/out", "requests forwarded from and to other regions"},
 	{"age", "how old the figures are"},
-	{"last ...", "tok/s, 5 s a cell, one scale for all regions"},
+	{"trend", "tok/s, 5 s a cell, one scale for all regions"},
+	{"match", "share of a prompt thought to be cached at its target"},
 }
 
 // helpLine is a line of help; titles are painted.
@@ -34,6 +35,7 @@ func (s *screen) helpLines() []string {
 		}
 		blocks = append(blocks, helpBlock(g.Title, items))
 	}
+	blocks = append(blocks, helpBlock("Sorting the "+viewNames[s.view]+" (twice: turned round)", append([][2]string{{s.keys.Sort.Help().Key, s.keys.Sort.Help().Desc}}, s.pane().letters()...)))
 	blocks = append(blocks, helpBlock("Figures", meanings), helpBlock("Signs", s.signs()))
 	return s.inColumns(blocks)
 }
@@ -63,7 +65,9 @@ func (s *screen) signs() [][2]string {
 		{g.failed, "failed, interrupted, unreachable"},
 		{g.leaving, "draining, shutting down"},
 		{g.lent, "donated"},
-		{g.up + " " + g.down, "the queue grew, shrank"},
+		{g.up + " " + g.down, "more, fewer than before"},
+		{g.changed, "a state that is new"},
+		{g.mark, "marked for an order"},
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 // Bounds of what a screen remembers of the snapshots it saw.
 const (
 	bucketSpan = 5 * time.Second // one cell of a sparkline
-	maxBuckets = 120             // ten minutes
+	maxBuckets = 720             // an hour
 	maxRegions = 256             // regions whose past is kept
 )
 
@@ -21,7 +21,8 @@ const (
 // sparkline shifts but never flickers.
 type history struct {
 	regions map[service.Region]*series
-	last    int64 // the newest bucket
+	newest  int64 // the newest bucket
+	last    int64 // the newest bucket that is drawn
 }
 
 // series is a ring of buckets; bucket b lies at b mod maxBuckets.
@@ -38,7 +39,8 @@ func (h *history) add(s *telemetry.Snapshot, now time.Time) {
 	if h.regions == nil {
 		h.regions = make(map[service.Region]*series)
 	}
-	h.last = now.UnixNano() / int64(bucketSpan)
+	h.newest = now.UnixNano() / int64(bucketSpan)
+	h.last = h.newest
 	for i := range s.Regions {
 		r := &s.Regions[i]
 		if r.OutputTokensPerSecond == nil {
@@ -61,12 +63,15 @@ func (h *history) bucket(name service.Region) *bucket {
 		s = new(series)
 		h.regions[name] = s
 	}
-	b := &s[h.last%maxBuckets]
-	if b.number != h.last {
-		*b = bucket{number: h.last}
+	b := &s[h.newest%maxBuckets]
+	if b.number != h.newest {
+		*b = bucket{number: h.newest}
 	}
 	return b
 }
+
+// at ends what is drawn at a time that was seen.
+func (h *history) at(t time.Time) { h.last = min(t.UnixNano()/int64(bucketSpan), h.newest) }
 
 // mean is the mean of a region's bucket; known is false when it saw nothing.
 func (h *history) mean(name service.Region, number int64) (v float64, known bool) {

@@ -1,6 +1,8 @@
 package tui
 
 import (
+	"time"
+
 	"charm.land/bubbles/v2/key"
 	tea "charm.land/bubbletea/v2"
 
@@ -9,33 +11,99 @@ import (
 
 // key takes one keystroke.
 func (m *Model) key(msg tea.KeyPressMsg) tea.Cmd {
+	s := &m.screen
+	switch {
+	case msg.String() == "ctrl+c":
+		return tea.Quit
+	case s.dialog.open():
+		return m.answer(msg)
+	case s.prompt.open:
+		return m.promptKey(msg)
+	}
+	for v, binding := range s.keys.View {
+		if key.Matches(msg, binding) {
+			return m.show(view(v))
+		}
+	}
+	if cmd, taken := m.globalKey(msg); taken {
+		return cmd
+	}
+	if cmd, taken := m.orderKey(msg); taken {
+		return cmd
+	}
+	s.move(msg)
+	return nil
+}
+
+// globalKey takes a key that means the same everywhere.
+func (m *Model) globalKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
 	s, k := &m.screen, m.screen.keys
 	switch {
-	case s.prompt.open:
-		return s.promptKey(msg)
 	case key.Matches(msg, k.Quit):
-		return tea.Quit
+		return tea.Quit, true
 	case key.Matches(msg, k.Suspend):
-		return tea.Suspend
+		return tea.Suspend, true
 	case key.Matches(msg, k.Help):
 		s.help, s.helpOffset = !s.help, 0
 	case key.Matches(msg, k.Back):
-		s.back()
+		m.back()
+	case key.Matches(msg, k.Open):
+		return m.enter(), true
 	case key.Matches(msg, k.Pause):
-		return m.pause()
+		return m.pause(), true
 	case key.Matches(msg, k.Refresh):
-		if !s.paused {
-			return m.fetch()
+		if s.paused {
+			return nil, true
 		}
+		return tea.Batch(m.fetch(), m.ask()), true
 	case key.Matches(msg, k.Theme):
 		s.theme = s.theme.next()
+	case key.Matches(msg, k.Mouse):
+		s.mouseOff = !s.mouseOff
 	case key.Matches(msg, k.Filter):
 		s.help = false
-		s.prompt = openPrompt(s.table.filter)
+		s.prompt = openPrompt('/', s.filterText())
+	case key.Matches(msg, k.Command):
+		s.help = false
+		s.prompt = openPrompt(':', "")
 	default:
-		s.move(msg)
+		return nil, m.timeKey(msg)
 	}
-	return nil
+	return nil, true
+}
+
+// timeKey takes a key that moves through the past.
+func (m *Model) timeKey(msg tea.KeyPressMsg) bool {
+	k := m.screen.keys
+	steps := []struct {
+		binding key.Binding
+		n       int
+		least   time.Duration
+	}{{k.Earlier, -1, 0}, {k.Later, 1, 0}, {k.MuchEarlier, -1, time.Minute}, {k.MuchLater, 1, time.Minute}}
+	for _, step := range steps {
+		if key.Matches(msg, step.binding) {
+			m.travel(step.n, step.least)
+			return true
+		}
+	}
+	return false
+}
+
+// filterText is the filter of what is in front.
+func (s *screen) filterText() string {
+	if s.panel.open() {
+		return s.panel.filter
+	}
+	return s.pane().filterText()
+}
+
+// setFilter narrows what is in front.
+func (s *screen) setFilter(text string) {
+	if s.panel.open() {
+		s.panel.filter = text
+		return
+	}
+	s.pane().setFilter(text)
 }
 
 // move takes a keystroke that moves about.
@@ -57,45 +125,49 @@ func (s *screen) move(msg tea.KeyPressMsg) {
 			return
 		}
 	}
-	if !s.help {
+	if !s.help && !s.panel.open() {
 		s.arrange(msg)
 	}
 }
 
 // pageRows is how many rows a page key moves.
 func (s *screen) pageRows() int {
-	if s.help {
+	switch {
+	case s.help:
 		return s.helpRoom() - 1
+	case s.panel.open():
+		return s.panelRoom() - 1
 	}
-	return s.table.page() - 1
+	return s.pane().page() - 1
 }
 
 // step moves by n rows in what is on the screen.
 func (s *screen) step(n int) {
-	if s.help {
+	switch {
+	case s.help:
 		s.scrollHelp(n)
-		return
+	case s.panel.open():
+		s.panel.scroll(n, s.panelRoom())
+	default:
+		s.pane().move(n)
 	}
-	s.table.move(n)
 }
 
-// arrange takes a keystroke that changes which replicas are shown or how they
-// are sorted.
+// arrange takes a keystroke that changes which rows are shown or how they are
+// sorted.
 func (s *screen) arrange(msg tea.KeyPressMsg) {
 	switch {
 	case key.Matches(msg, s.keys.NextRegion):
 		s.cycleFocus(1)
 	case key.Matches(msg, s.keys.PreviousRegion):
 		s.cycleFocus(-1)
-	case key.Matches(msg, s.keys.Region):
-		s.toggleFocus()
 	case key.Matches(msg, s.keys.Sort):
-		s.table.order = sortOrder{key: (s.table.order.key + 1) % sortKeys}
-	}
-	for i, b := range s.keys.SortBy {
-		if key.Matches(msg, b) {
-			s.table.order = s.table.order.pick(sortKey(i))
-		}
+		s.pane().sortNext()
+	case key.Matches(msg, s.keys.Mark):
+		s.pane().toggle()
+		s.pane().move(1)
+	default:
+		s.pane().sortBy(msg.Text)
 	}
 }
 
@@ -112,34 +184,35 @@ func (s *screen) cycleFocus(step int) {
 			at = i + 1
 		}
 	}
-	s.focus = names[(at+step+len(names))%len(names)]
+	s.focusOn(names[(at+step+len(names))%len(names)])
+}
+
+// focusOn shows a region alone; "" shows all.
+func (s *screen) focusOn(name service.Region) {
+	s.focus = name
 	s.table.offset = 0
 }
 
-// toggleFocus shows the selected replica's region alone, or all again.
-func (s *screen) toggleFocus() {
-	r, ok := s.table.current()
-	switch {
-	case s.focus != "":
-		s.focus = ""
-	case ok:
-		s.focus = r.region.Name
-	default:
-		s.cycleFocus(1)
-	}
-}
-
-// back takes back the last thing that narrowed the screen.
-func (s *screen) back() {
+// back takes back the last thing that narrowed or covered the screen.
+func (m *Model) back() {
+	s := &m.screen
 	switch {
 	case s.help:
 		s.help = false
-	case s.table.filter != "":
-		s.table.filter = ""
+	case s.filterText() != "":
+		s.setFilter("")
+	case s.panel.open():
+		s.panel = panel{}
+	case s.then != nil:
+		m.live()
+	case s.toast.text != "":
+		s.toast = toast{}
+	case len(s.marked()) > 0:
+		s.unmark()
 	case s.focus != "":
-		s.focus = ""
+		s.focusOn("")
 	default:
-		s.table.unselect()
+		s.pane().unselect()
 	}
 }
 
@@ -149,5 +222,46 @@ func (m *Model) pause() tea.Cmd {
 	if m.screen.paused {
 		return nil
 	}
-	return m.fetch()
+	m.live()
+	return tea.Batch(m.fetch(), m.ask())
+}
+
+// show brings a view to the front and asks for what it needs.
+func (m *Model) show(v view) tea.Cmd {
+	m.screen.show(v)
+	return m.ask()
+}
+
+// enter goes into the selection.
+func (m *Model) enter() tea.Cmd {
+	s := &m.screen
+	id, ok := s.pane().selection()
+	if s.help || s.panel.open() || !ok {
+		return nil
+	}
+	switch s.view {
+	case viewOverview:
+		s.focusOn(service.Region(id))
+		return m.show(viewReplicas)
+	case viewReplicas:
+		r, _ := s.table.current()
+		s.openText("replica "+r.replica.ID, s.replicaStory(r))
+	case viewRequests:
+		if r, ok := s.selectedRequest(); ok {
+			return m.openStory(r.Request)
+		}
+	case viewDonations:
+		s.focusOn("")
+		s.table.choose(id)
+		return m.show(viewReplicas)
+	default:
+		r, _ := s.lists[s.view].current()
+		s.openText(viewNames[s.view], s.rowStory(r))
+	}
+	return nil
+}
+
+// openText shows lines that the screen made itself.
+func (s *screen) openText(title string, lines []string) {
+	s.panel = panel{kind: panelText, title: title, lines: lines}
 }

@@ -20,6 +20,7 @@ type Fetcher interface {
 // Config is what a dashboard is made of.
 type Config struct {
 	Fetcher  Fetcher
+	Operator Operator      // nil = nothing but snapshots is asked for
 	Interval time.Duration // between two snapshots
 	// Theme is what the dashboard begins with; ThemeAuto becomes dark or light
 	// once the terminal has said what its background is.
@@ -40,6 +41,7 @@ type Model struct {
 	fetched time.Time // when the snapshot on the screen came
 	changed time.Time // when screen.change was seen
 	polls   int       // the poll in progress or due; answers of earlier ones are void
+	past    past
 }
 
 // Messages that the commands report.
@@ -61,10 +63,9 @@ func New(ctx context.Context, cfg Config) *Model {
 		cfg.Now = time.Now
 	}
 	m := &Model{ctx: ctx, cfg: cfg, started: cfg.Now()}
-	m.screen = screen{
-		theme: cfg.Theme, keys: NewKeyMap(), history: new(history), live: true,
-		link: link{source: cfg.Fetcher.String(), interval: cfg.Interval}, table: table{selected: -1},
-	}
+	m.screen = newScreen(cfg.Theme)
+	m.screen.history, m.screen.live, m.screen.looksOnly = new(history), true, cfg.Operator == nil
+	m.screen.link = link{source: cfg.Fetcher.String(), interval: cfg.Interval}
 	return m
 }
 
@@ -126,8 +127,20 @@ func (m *Model) update(msg tea.Msg) tea.Cmd {
 	case tea.PasteMsg:
 		if m.screen.prompt.open {
 			m.screen.prompt.insert(msg.Content)
-			m.screen.table.filter = m.screen.prompt.value()
+			m.screen.typed()
 		}
+	case tea.MouseClickMsg:
+		return m.click(msg)
+	case tea.MouseWheelMsg:
+		m.wheel(msg)
+	case requestsMsg:
+		m.tookRequests(msg)
+	case loadMsg:
+		m.tookLoad(msg)
+	case textMsg:
+		m.tookText(msg)
+	case doneMsg:
+		return m.done(msg)
 	}
 	return nil
 }
@@ -161,15 +174,28 @@ func (m *Model) snapshot(msg snapshotMsg) tea.Cmd {
 		m.clock(msg.at)
 		return m.pollAfter(retryIn(m.cfg.Interval))
 	}
-	if c, ok := findChange(s.snapshot, msg.snapshot); ok {
+	changes := findChanges(m.newest(), msg.snapshot)
+	if c, ok := mostUrgent(changes); ok {
 		s.change, m.changed = c, msg.at
 	}
-	s.previous, s.snapshot = s.snapshot, msg.snapshot
+	s.sight(msg.snapshot.At, changes)
 	s.history.add(msg.snapshot, msg.at)
+	m.past.add(msg.snapshot, msg.at)
+	if s.then == nil {
+		m.live()
+	}
 	s.link.source, s.link.err = msg.source, ""
 	m.fetched = msg.at
 	m.clock(msg.at)
-	return m.pollAfter(m.cfg.Interval)
+	return tea.Batch(m.pollAfter(m.cfg.Interval), m.ask())
+}
+
+// newest is the newest snapshot that came; nil before the first.
+func (m *Model) newest() *telemetry.Snapshot {
+	if n := len(m.past.frames); n > 0 {
+		return m.past.frames[n-1].snapshot
+	}
+	return nil
 }
 
 // clock moves all ages on to now.
@@ -178,6 +204,9 @@ func (m *Model) clock(now time.Time) {
 	s.link.waited = now.Sub(m.started)
 	s.since = now.Sub(m.fetched)
 	s.change.ago = now.Sub(m.changed)
+	if !s.toast.bad && now.Sub(s.toast.at) > toastFor {
+		s.toast = toast{}
+	}
 }
 
 // View draws the frame.
@@ -185,6 +214,9 @@ func (m *Model) View() tea.View {
 	v := tea.NewView("")
 	v.AltScreen = true
 	v.WindowTitle = "skyserve top"
+	if !m.screen.mouseOff {
+		v.MouseMode = tea.MouseModeCellMotion
+	}
 	if m.screen.width <= 0 || m.screen.height <= 0 {
 		return v
 	}

@@ -17,17 +17,26 @@ type desk struct {
 	t     *testing.T
 	model *Model
 	fetch *script
+	op    *deskOperator
 	now   time.Time
 }
 
 // newDesk opens a dashboard of that size; it shows nothing yet.
 func newDesk(t *testing.T, w, h int, s *telemetry.Snapshot) *desk {
 	t.Helper()
-	d := &desk{t: t, fetch: &script{snapshot: s}, now: noon}
+	d := &desk{t: t, fetch: &script{snapshot: s}, op: new(deskOperator), now: noon}
 	d.model = New(context.Background(), Config{
-		Fetcher: d.fetch, Interval: time.Second, Theme: must(NewTheme(ThemePlain, false)), Now: func() time.Time { return d.now },
+		Fetcher: d.fetch, Operator: d.op, Interval: time.Second, Theme: must(NewTheme(ThemePlain, false)), Now: func() time.Time { return d.now },
 	})
 	d.send(tea.WindowSizeMsg{Width: w, Height: h})
+	return d
+}
+
+// replicasDesk opens a dashboard that shows the replicas.
+func replicasDesk(t *testing.T, w, h int, s *telemetry.Snapshot) *desk {
+	t.Helper()
+	d := newDesk(t, w, h, s)
+	d.press("2")
 	return d
 }
 
@@ -65,6 +74,26 @@ func (d *desk) press(keys ...string) tea.Cmd {
 		}
 	}
 	return cmd
+}
+
+// run runs a command, those that it is made of, and gives the dashboard what they
+// report. What waits for a time must not be among them.
+func (d *desk) run(cmd tea.Cmd) {
+	d.t.Helper()
+	if cmd == nil {
+		return
+	}
+	switch msg := cmd().(type) {
+	case tea.BatchMsg:
+		for _, c := range msg {
+			d.run(c)
+		}
+	case nil:
+	case doneMsg: // the next order follows
+		d.run(d.send(msg))
+	default:
+		d.send(msg)
+	}
 }
 
 func (d *desk) frame() string { return d.model.View().Content }
@@ -105,7 +134,7 @@ func quits(cmd tea.Cmd) bool {
 }
 
 func TestConnectingThenFiguresThenLostThenBack(t *testing.T) {
-	d := newDesk(t, 120, 40, normal())
+	d := replicasDesk(t, 120, 40, normal())
 	d.wants("connecting to http://127.0.0.1:8101")
 	d.fetch.err = errRefused
 	d.poll(3 * time.Second)
@@ -122,7 +151,7 @@ func TestConnectingThenFiguresThenLostThenBack(t *testing.T) {
 }
 
 func TestALostFrameIsDimmed(t *testing.T) {
-	d := newDesk(t, 120, 40, normal())
+	d := replicasDesk(t, 120, 40, normal())
 	d.model.screen.theme = must(NewTheme(ThemeDark, false))
 	d.poll(0)
 	good := d.model.screen.theme.good.on
@@ -173,7 +202,7 @@ func TestLateFiguresSayTheirAge(t *testing.T) {
 }
 
 func TestPauseHoldsTheFigures(t *testing.T) {
-	d := newDesk(t, 80, 24, normal())
+	d := replicasDesk(t, 80, 24, normal())
 	d.poll(0)
 	d.press("p")
 	calls := d.fetch.calls
@@ -183,11 +212,11 @@ func TestPauseHoldsTheFigures(t *testing.T) {
 	d.now = d.now.Add(7 * time.Second)
 	d.send(clockMsg(d.now))
 	d.wants("PAUSED 7.0s")
-	cmd := d.press("space")
+	cmd := d.press("p")
 	if cmd == nil {
 		t.Fatal("going on must fetch at once")
 	}
-	d.send(cmd())
+	d.run(cmd)
 	d.lacks("PAUSED")
 	if d.fetch.calls != calls+1 {
 		t.Errorf("got %d fetches, want one", d.fetch.calls-calls)
@@ -195,10 +224,10 @@ func TestPauseHoldsTheFigures(t *testing.T) {
 }
 
 func TestRefreshFetchesAtOnce(t *testing.T) {
-	d := newDesk(t, 80, 24, normal())
+	d := replicasDesk(t, 80, 24, normal())
 	d.poll(0)
 	d.fetch.snapshot = crowd(2, 2)
-	d.send(d.press("r")())
+	d.run(d.press("r"))
 	d.wants("r1-1")
 }
 
@@ -219,7 +248,7 @@ func TestQuit(t *testing.T) {
 }
 
 func TestFilterFollowsEachKey(t *testing.T) {
-	d := newDesk(t, 120, 40, normal())
+	d := replicasDesk(t, 120, 40, normal())
 	d.poll(0)
 	d.press("/", "h100 READY")
 	d.wants("us-1", "/h100 READY", "1 replica  enter keeps, esc clears")
@@ -249,7 +278,7 @@ func TestFilterEditing(t *testing.T) {
 		{[]string{strings.Repeat("x", 2*maxFilter)}, strings.Repeat("x", maxFilter)},
 	}
 	for _, tt := range tests {
-		d := newDesk(t, 80, 24, normal())
+		d := replicasDesk(t, 80, 24, normal())
 		d.poll(0)
 		d.press(append([]string{"/"}, tt.keys...)...)
 		if got := d.model.screen.table.filter; got != tt.want {
@@ -259,7 +288,7 @@ func TestFilterEditing(t *testing.T) {
 }
 
 func TestPasteIntoTheFilter(t *testing.T) {
-	d := newDesk(t, 80, 24, normal())
+	d := replicasDesk(t, 80, 24, normal())
 	d.poll(0)
 	d.send(tea.PasteMsg{Content: "ignored"})
 	d.press("/")
@@ -270,17 +299,18 @@ func TestPasteIntoTheFilter(t *testing.T) {
 }
 
 func TestFocusOnARegion(t *testing.T) {
-	d := newDesk(t, 120, 40, normal())
+	d := replicasDesk(t, 120, 40, normal())
 	d.poll(0)
 	d.press("tab")
-	d.wants("▸aws/ap-northeast-1", "lb-ap-northeast-1-1", "no heartbeat for 4.1s", "ap-0")
+	d.wants("lb-ap-northeast-1-1", "no heartbeat for 4.1s", "ap-0", "only aws/ap-northeast-1")
 	d.lacks("us-0", "eu-0")
 	d.press("shift+tab")
 	d.wants("us-0", "eu-0")
-	d.press("down", "enter")
-	d.lacks("us-0")
+	d.press("1", "j", "j", "enter") // into the second region
+	d.wants("[2 replicas]", "us-0")
+	d.lacks("eu-0")
 	d.press("esc")
-	d.wants("us-0")
+	d.wants("eu-0")
 	d.press("tab", "tab", "tab", "tab")
 	d.wants("static/paris", "no replicas")
 	d.press("tab")
@@ -288,7 +318,7 @@ func TestFocusOnARegion(t *testing.T) {
 }
 
 func TestAFocusedRegionThatIsGoneIsGivenUp(t *testing.T) {
-	d := newDesk(t, 120, 40, normal())
+	d := replicasDesk(t, 120, 40, normal())
 	d.poll(0)
 	d.press("tab")
 	d.fetch.snapshot = crowd(2, 2)
@@ -297,7 +327,7 @@ func TestAFocusedRegionThatIsGoneIsGivenUp(t *testing.T) {
 }
 
 func TestSorting(t *testing.T) {
-	d := newDesk(t, 120, 40, normal())
+	d := replicasDesk(t, 120, 40, normal())
 	d.poll(0)
 	tests := []struct{ key, want string }{
 		{"", "ap-0 ap-1 ap-2 us-0 us-1 us-3 us-10 eu-0 eu-1"},
@@ -323,11 +353,11 @@ func TestSorting(t *testing.T) {
 }
 
 func TestEverySortKeyMarksItsColumn(t *testing.T) {
-	d := newDesk(t, 200, 60, normal())
+	d := replicasDesk(t, 200, 60, normal())
 	d.poll(0)
-	titles := [sortKeys]string{"REPLICA▲", "STATE▲", "MODEL▲", "GPU▲", "PENDING▼", "RUNNING▼", "OUTSTANDING▼", "KV▼", "HIT▼", "TOK/S▼", "AGE▼"}
+	titles := [sortKeys]string{"REPLICA▲", "STATE▲", "MODEL▲", "GPU▲", "PENDING▼", "RUNNING▼", "OUTSTANDING▼", "KV▼", "HIT▼", "TOK/S▼", "$/H▼", "AGE▼"}
 	for i, title := range titles {
-		d.press(d.model.screen.keys.SortBy[i].Keys()[0])
+		d.press(sortLetters[i])
 		if i == 0 {
 			d.press("N") // the first press turned the order in force round
 		}
@@ -336,7 +366,7 @@ func TestEverySortKeyMarksItsColumn(t *testing.T) {
 }
 
 func TestMovingKeepsTheSelectionInSight(t *testing.T) {
-	d := newDesk(t, 80, 24, crowd(3, 40))
+	d := replicasDesk(t, 80, 24, crowd(3, 40))
 	d.poll(0)
 	d.lacks("▸")
 	steps := []struct {
@@ -369,14 +399,14 @@ func TestMovingKeepsTheSelectionInSight(t *testing.T) {
 }
 
 func TestAScrolledTableNamesItsRegion(t *testing.T) {
-	d := newDesk(t, 80, 24, crowd(3, 40))
+	d := replicasDesk(t, 80, 24, crowd(3, 40))
 	d.poll(0)
 	d.press("G")
 	d.wants("aws/region-2  40 replicas, 40 ready, Llama-3.1-8B-Instruct, continued")
 }
 
 func TestTheSelectionFollowsItsReplica(t *testing.T) {
-	d := newDesk(t, 120, 40, crowd(1, 5))
+	d := replicasDesk(t, 120, 40, crowd(1, 5))
 	d.poll(0)
 	d.press("j", "j")
 	d.press("K")
@@ -395,7 +425,7 @@ func TestTheSelectionFollowsItsReplica(t *testing.T) {
 }
 
 func TestDetailShowsWhatTheTableCuts(t *testing.T) {
-	d := newDesk(t, 80, 24, normal())
+	d := replicasDesk(t, 80, 24, normal())
 	d.poll(0)
 	d.press("j", "j", "j")
 	d.wants("NOT_READY: GET http://10.0.2.2:8000/v1/models: connection refused")
@@ -459,7 +489,7 @@ func TestThemeCyclesAndFollowsTheBackground(t *testing.T) {
 }
 
 func TestHelpListsEveryKey(t *testing.T) {
-	d := newDesk(t, 200, 60, normal())
+	d := replicasDesk(t, 200, 60, normal())
 	d.poll(0)
 	d.press("?")
 	for _, g := range d.model.screen.keys.Groups() {
@@ -482,13 +512,13 @@ func TestHelpScrolls(t *testing.T) {
 	d := newDesk(t, 60, 12, normal())
 	d.poll(0)
 	d.press("?")
-	d.wants("Moving")
+	d.wants("Views")
 	d.press("G")
-	d.wants("the queue grew, shrank")
+	d.wants("marked for an order")
 	d.press("pgup", "g")
-	d.wants("Moving")
+	d.wants("Views")
 	d.press("esc")
-	d.lacks("Moving")
+	d.lacks("Views")
 }
 
 func TestNoTwoKeysCollide(t *testing.T) {

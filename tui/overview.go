@@ -2,242 +2,362 @@ package tui
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
 
-// overview is the pane with one line a region.
-type overview struct {
-	width, height int // height counts the title; 0 = as high as needed
-}
+// maxSpark is the widest sparkline: five minutes.
+const maxSpark = 60
 
-// SetSize says how much room the pane has; a height of 0 is unlimited.
-func (o *overview) SetSize(width, height int) { o.width, o.height = width, height }
-
-// overviewFacts is what the pane draws.
-type overviewFacts struct {
-	regions  []*telemetry.RegionSnapshot
-	previous *telemetry.Snapshot
-	history  *history // nil = no sparkline
-	since    time.Duration
-	focus    service.Region
-	current  service.Region // the region that must stay in sight
-}
-
-// The overview's columns, in order.
-const (
-	ovRegion = iota
-	ovState
-	ovReady
-	ovQueued
-	ovRequests
-	ovTokens
-	ovP50
-	ovP90
-	ovHit
-	ovForwarded
-	ovRTT
-	ovAge
-	ovSpark
-)
-
-// Render draws the title and the regions that fit, and says how many do not.
-func (o *overview) Render(t *Theme, f overviewFacts) []string {
-	g := fitGrid(o.columns(f), o.width)
-	lines := []string{g.line(t, func(i, w int) (string, paint) {
-		if i == ovSpark {
-			return sparkSpan(w), t.heading
-		}
-		return g.columns[i].title, t.heading
-	})}
+// regionSheet is one row a region.
+func (s *screen) regionSheet() sheet {
+	regions := regionsOf(s.snapshot)
+	sh := sheet{noun: "region", columns: s.regionColumns(regions), empty: s.emptyService()}
 	peak := 0.0
-	if f.history != nil {
-		peak = f.history.peak(f.regions, g.widths[ovSpark])
+	if s.history != nil {
+		peak = s.history.peak(regions, maxSpark)
 	}
-	first, n := o.window(f)
-	for _, r := range f.regions[first : first+n] {
-		lines = append(lines, g.line(t, func(i, w int) (string, paint) { return o.cell(t, f, r, peak, i, w) }))
+	for _, r := range regions {
+		row := sheetRow{id: string(r.Name), cells: s.regionCells(r)}
+		if s.history != nil {
+			name := r.Name
+			row.cells = append(row.cells, value{role: roleAccent, draw: func(w int) string {
+				return strings.TrimRight(s.history.spark(name, w, peak, s.theme.glyphs), " ")
+			}})
+		}
+		sh.rows = append(sh.rows, row)
 	}
-	if hidden := len(f.regions) - n; hidden > 0 {
-		lines = append(lines, t.muted.over(t.cut(fmt.Sprintf("+ %s out of sight", plural(hidden, "region")), o.width)))
-	}
-	return lines
+	return sh
 }
 
-// rows is the height that the pane would like for n regions.
-func (o *overview) rows(n int) int { return n + 1 }
-
-// window chooses the regions in sight: all, or those around the current one
-// with a line left for saying that there are more.
-func (o *overview) window(f overviewFacts) (first, n int) {
-	if o.height <= 0 || o.rows(len(f.regions)) <= o.height {
-		return 0, len(f.regions)
-	}
-	n = max(o.height-2, 0)
-	for i, r := range f.regions {
-		if r.Name == f.current {
-			first = i - n/2
-		}
-	}
-	return min(max(first, 0), len(f.regions)-n), n
-}
-
-// columns sizes the columns for these regions.
-func (o *overview) columns(f overviewFacts) []column {
-	region, state, replicas, forwarded, stale := 6, 7, 4, 7, false
-	for _, r := range f.regions {
-		region = max(region, 1+width(clean(o.name(f, r)))) // one for the cursor
-		state = max(state, 2+width(balancersState(r.Balancers)))
-		replicas = max(replicas, len(readyShare(r)))
-		forwarded = max(forwarded, len(forwards(r)))
-		if ms, known := figuresAge(r); known && ms > staleAfter.Milliseconds() {
-			stale = true
-		}
-	}
+// regionColumns are the columns of the regions.
+func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColumn {
 	ready, p50, p90, fwd := "REPL", "TTFT50", "TTFT90", "IN/OUT"
-	if o.width <= 0 || o.width >= wideEnough {
+	if s.width <= 0 || s.width >= wideEnough {
 		ready, p50, p90, fwd = "REPLICAS", "TTFT P50", "TTFT P90", "FWD IN/OUT"
 	}
-	columns := []column{
-		ovRegion:    {title: "REGION", least: min(region, 20), most: min(region, 28)},
-		ovState:     {title: "STATE", least: min(state, 13), most: state},
-		ovReady:     {title: ready, least: replicas, right: true, rank: 1},
-		ovQueued:    {title: "QUEUE", least: 6, right: true, rank: 2},
-		ovRequests:  {title: "REQ/S", least: 5, right: true, rank: 4},
-		ovTokens:    {title: "TOK/S", least: 5, right: true, rank: 3},
-		ovP50:       {title: p50, least: 6, right: true, rank: 5},
-		ovP90:       {title: p90, least: 6, right: true, rank: 7},
-		ovHit:       {title: "HIT", least: 4, right: true, rank: 6},
-		ovForwarded: {title: fwd, least: forwarded, right: true, rank: 9},
-		ovRTT:       {title: "RTT", least: 5, right: true, rank: 11},
-		ovAge:       {title: "AGE", least: 4, right: true, rank: 10},
-		ovSpark:     {least: 8, most: maxSpark, rank: 8},
+	figures := func(title string, least, rank int, letter, word string) sheetColumn {
+		return sheetColumn{column{title: title, least: least, right: true, rank: rank}, letter, word, true, false}
 	}
-	if stale { // a figure that is old must say so even where room is short
-		columns[ovAge].rank = 2
+	ageRank := 10
+	if s.anyStale(regions) { // a figure that is old must say so even where room is short
+		ageRank = 2
 	}
-	if f.history == nil {
-		columns = columns[:ovSpark]
+	columns := []sheetColumn{
+		{column{title: "REGION", least: 20, most: 28}, "N", "name", false, false},
+		{column{title: "STATE", least: 13, most: 24}, "S", "state", false, false},
+		figures(ready, 4, 1, "R", "ready replicas"),
+		figures("QUEUE", 6, 2, "U", "queue"),
+		figures("REQ/S", 5, 4, "E", "requests a second"),
+		figures("TOK/S", 5, 3, "T", "tokens a second"),
+		figures(p50, 6, 5, "F", "TTFT, median"),
+		figures(p90, 6, 7, "P", "TTFT, 90th percentile"),
+		figures("HIT", 4, 6, "H", "hit rate"),
+		figures(fwd, 7, 9, "O", "forwarded out"),
+		figures("RTT", 5, 11, "D", "round trip"),
+		figures("AGE", 4, ageRank, "A", "age"),
+	}
+	if s.history != nil {
+		columns = append(columns, sheetColumn{column: column{title: "TREND", least: 8, most: maxSpark, rank: 8}})
 	}
 	return columns
+}
+
+// anyStale reports whether a region's figures are old.
+func (s *screen) anyStale(regions []*telemetry.RegionSnapshot) bool {
+	for _, r := range regions {
+		if ms, known := figuresAge(r); known && ms > staleAfter.Milliseconds() {
+			return true
+		}
+	}
+	return false
 }
 
 // longRegion is the length of a name that is worth shortening.
 const longRegion = 12
 
-// name is a region's name: on a narrow screen without its cloud, as long as
+// regionName is a region's name: on a narrow screen without its cloud, as long as
 // that is not what tells two regions apart.
-func (o *overview) name(f overviewFacts, r *telemetry.RegionSnapshot) string {
-	if o.width <= 0 || o.width >= roomy || len(r.Name) <= longRegion {
-		return string(r.Name)
+func (s *screen) regionName(name service.Region) string {
+	if s.width <= 0 || s.width >= roomy || len(name) <= longRegion {
+		return s.theme.text(string(name))
 	}
-	for _, other := range f.regions {
-		if other != r && other.Name.Place() == r.Name.Place() {
-			return string(r.Name)
-		}
-	}
-	return r.Name.Place()
-}
-
-// maxSpark is the widest sparkline: five minutes.
-const maxSpark = 60
-
-// cell is one figure of one region.
-func (o *overview) cell(t *Theme, f overviewFacts, r *telemetry.RegionSnapshot, peak float64, i, w int) (string, paint) {
-	switch i {
-	case ovRegion:
-		if r.Name == f.focus {
-			return t.glyphs.cursor + t.text(o.name(f, r)), t.title
-		}
-		return t.text(o.name(f, r)), t.accent
-	case ovState:
-		sign, p := t.balancersMark(r.Balancers)
-		return sign + " " + t.text(balancersState(r.Balancers)), p
-	case ovReady:
-		return readyCell(t, r)
-	case ovQueued:
-		return queuedCell(t, r, findRegion(f.previous, r.Name))
-	case ovAge:
-		return ageCell(t, r, f.since)
-	case ovSpark:
-		return strings.TrimRight(f.history.spark(r.Name, w, peak, t.glyphs), " "), t.accent
-	}
-	return figureCell(r, i), paint{}
-}
-
-// figureCell is a plain figure of a region.
-func figureCell(r *telemetry.RegionSnapshot, i int) string {
-	switch i {
-	case ovRequests:
-		return rate(r.RequestsPerSecond)
-	case ovTokens:
-		return rate(r.OutputTokensPerSecond)
-	case ovHit:
-		return percent(r.PrefixHitRate)
-	case ovForwarded:
-		return forwards(r)
-	case ovRTT:
-		if rtt := nearestRTT(r); rtt != nil {
-			return millis(*rtt)
-		}
-	case ovP50:
-		if r.TTFT != nil {
-			return millis(r.TTFT.P50)
-		}
-	case ovP90:
-		if r.TTFT != nil {
-			return millis(r.TTFT.P90)
+	for i := range s.snapshot.Regions {
+		if other := s.snapshot.Regions[i].Name; other != name && other.Place() == name.Place() {
+			return s.theme.text(string(name))
 		}
 	}
-	return unknown
+	return s.theme.text(name.Place())
 }
 
-// forwards is what came in from peers and went out to them.
-func forwards(r *telemetry.RegionSnapshot) string {
-	return count(r.ForwardedIn) + "/" + count(r.ForwardedOut)
+// regionCells are a region's figures.
+func (s *screen) regionCells(r *telemetry.RegionSnapshot) []value {
+	sign, state := s.theme.glyphs.balancersMark(r.Balancers)
+	name := word(s.regionName(r.Name), roleAccent)
+	if r.Name == s.focus {
+		name.role = roleText
+	}
+	return []value{
+		name,
+		word(sign+" "+s.theme.text(balancersState(r.Balancers)), state),
+		readyCell(r),
+		s.queuedCell(r),
+		figureOf(r.RequestsPerSecond, rate),
+		figureOf(r.OutputTokensPerSecond, rate),
+		ttftCell(r.TTFT, func(p *telemetry.Percentiles) float64 { return p.P50 }),
+		ttftCell(r.TTFT, func(p *telemetry.Percentiles) float64 { return p.P90 }),
+		figureOf(r.PrefixHitRate, percent),
+		figure(float64(r.ForwardedOut), count(r.ForwardedIn)+"/"+count(r.ForwardedOut), roleText),
+		figureOf(nearestRTT(r), func(ms *float64) string { return millis(*ms) }),
+		s.ageCell(r),
+	}
 }
 
-// readyShare is how many replicas are ready, of how many.
-func readyShare(r *telemetry.RegionSnapshot) string {
-	return strconv.Itoa(readyCount(r.Replicas)) + "/" + strconv.Itoa(len(r.Replicas))
+// ttftCell is one percentile of the time to first token.
+func ttftCell(p *telemetry.Percentiles, of func(*telemetry.Percentiles) float64) value {
+	if p == nil {
+		return noFigure()
+	}
+	return figure(of(p), millis(of(p)), roleText)
 }
 
-// readyCell is readyShare, painted when some are not.
-func readyCell(t *Theme, r *telemetry.RegionSnapshot) (string, paint) {
-	s, ready := readyShare(r), readyCount(r.Replicas)
+// readyCell is how many replicas are ready, of how many.
+func readyCell(r *telemetry.RegionSnapshot) value {
+	ready, n := readyCount(r.Replicas), len(r.Replicas)
+	v := figure(float64(ready), strconv.Itoa(ready)+"/"+strconv.Itoa(n), roleText)
 	switch {
-	case ready == 0 && len(r.Replicas) > 0:
-		return s, t.bad
-	case ready < len(r.Replicas):
-		return s, t.warn
+	case ready == 0 && n > 0:
+		v.role = roleBad
+	case ready < n:
+		v.role = roleWarn
 	}
-	return s, paint{}
+	return v
 }
 
 // queuedCell is the queue with a sign for where it goes.
-func queuedCell(t *Theme, r, before *telemetry.RegionSnapshot) (string, paint) {
-	s := count(int64(r.Queued))
-	switch {
-	case before != nil && r.Queued > before.Queued:
-		return s + t.glyphs.up, t.warn
-	case before != nil && r.Queued < before.Queued:
-		return s + t.glyphs.down, paint{}
+func (s *screen) queuedCell(r *telemetry.RegionSnapshot) value {
+	change := 0
+	if before := findRegion(s.previous, r.Name); before != nil {
+		change = r.Queued - before.Queued
 	}
-	return s + " ", paint{}
+	v := figure(float64(r.Queued), count(int64(r.Queued))+s.theme.trend(change), roleText)
+	if change > 0 {
+		v.role = roleWarn
+	}
+	return v
 }
 
 // ageCell is the age of a region's figures, painted when they are old.
-func ageCell(t *Theme, r *telemetry.RegionSnapshot, since time.Duration) (string, paint) {
+func (s *screen) ageCell(r *telemetry.RegionSnapshot) value {
 	ms, known := figuresAge(r)
 	if !known {
-		return unknown, paint{}
+		return noFigure()
 	}
+	v := figure(float64(ms), maybeAge(&ms, s.since), roleMuted)
 	if ms > staleAfter.Milliseconds() {
-		return maybeAge(&ms, since), t.warn
+		v.role = roleWarn
 	}
-	return maybeAge(&ms, since), t.muted
+	return v
+}
+
+// flow is what one region forwards to another.
+type flow struct {
+	from, to service.Region
+	rate     float64 // requests a second; NaN while it is not known
+	total    int64
+}
+
+// flows are the forwards between regions, the busiest first; those that never
+// carried anything are left out.
+func (s *screen) flows() []flow {
+	var flows []flow
+	for _, r := range regionsOf(s.snapshot) {
+		for _, f := range r.ForwardedTo {
+			if f.Requests > 0 {
+				flows = append(flows, flow{r.Name, f.Region, s.flowRate(r.Name, f), f.Requests})
+			}
+		}
+	}
+	slices.SortStableFunc(flows, func(a, b flow) int {
+		if a.rate != b.rate {
+			return sign(int((b.rate - a.rate) * 1e6))
+		}
+		return sign(int(b.total - a.total))
+	})
+	return flows
+}
+
+// flowRate is a flow's requests a second over the last seconds; 0 where its count
+// began anew.
+func (s *screen) flowRate(from service.Region, f telemetry.Flow) float64 {
+	before := findRegion(s.earlier.snapshot, from)
+	if before == nil {
+		return 0
+	}
+	seconds := s.snapshot.At.Sub(s.earlier.snapshot.At).Seconds()
+	for _, old := range before.ForwardedTo {
+		if old.Region == f.Region && seconds > 0 && f.Requests >= old.Requests {
+			return float64(f.Requests-old.Requests) / seconds
+		}
+	}
+	return 0
+}
+
+// flowLines draws the forwards between regions in at most n lines.
+func (s *screen) flowLines(t *Theme, w, n int) []string {
+	flows := s.flows()
+	if len(flows) == 0 || n < 2 {
+		return nil
+	}
+	names, top := len("FORWARDED"), 0.0
+	for _, f := range flows {
+		names = max(names, width(s.flowName(f)))
+		top = max(top, f.rate)
+	}
+	lines := []string{t.heading.over(t.cut(flowLine("FORWARDED", "REQ/S", "TOTAL", names), w))}
+	for _, f := range flows[:min(len(flows), n-1)] {
+		text := flowLine(s.flowName(f), rate(&f.rate), count(f.total), names) + "  "
+		line := t.cut(text, w)
+		if room := min(w-width(text), 20); room > 2 && top > 0 {
+			line += t.accent.over(strings.Repeat(t.glyphs.heavy, int(f.rate/top*float64(room)+0.5)))
+		}
+		lines = append(lines, line)
+	}
+	if hidden := len(flows) - len(lines) + 1; hidden > 0 {
+		lines[len(lines)-1] = t.muted.over(t.cut(fmt.Sprintf("+ %d more", hidden+1), w))
+	}
+	return lines
+}
+
+// flowLine is one line of the flows.
+func flowLine(name, rate, total string, names int) string {
+	return pad(name, names, false) + "  " + pad(rate, 5, true) + "  " + pad(total, 6, true)
+}
+
+// flowName is a flow's ends.
+func (s *screen) flowName(f flow) string {
+	return s.regionName(f.from) + " " + s.theme.glyphs.arrow + " " + s.regionName(f.to)
+}
+
+// attentionLines lists what is not as it should be in at most n lines: balancers
+// that are away, replicas that do not serve, loads that left their forecasts.
+func (s *screen) attentionLines(t *Theme, w, n int) []string {
+	troubles := s.troubles()
+	if n < 2 {
+		return nil
+	}
+	if len(troubles) == 0 {
+		return []string{t.heading.over(t.cut("ATTENTION", w)), t.good.over(t.cut(t.glyphs.ready+" nothing asks for it", w))}
+	}
+	lines := []string{t.heading.over(t.cut("ATTENTION", w))}
+	for _, tr := range troubles[:min(len(troubles), n-1)] {
+		head := tr.sign + " " + tr.what
+		line := t.paint(tr.role).over(t.cut(head, w))
+		if room := w - width(head) - 2; room >= minReasonWidth && tr.why != "" {
+			line += "  " + t.muted.over(t.cut(tr.why, room))
+		}
+		lines = append(lines, line)
+	}
+	if hidden := len(troubles) - len(lines) + 1; hidden > 0 {
+		lines[len(lines)-1] = t.muted.over(t.cut(fmt.Sprintf("+ %d more", hidden+1), w))
+	}
+	return lines
+}
+
+// trouble is one thing that asks for attention.
+type trouble struct {
+	sign string
+	role role
+	what string
+	why  string
+	rank int
+}
+
+// troubles is what asks for attention, the worst first.
+func (s *screen) troubles() []trouble {
+	var all []trouble
+	g := s.theme.glyphs
+	for _, r := range regionsOf(s.snapshot) {
+		if len(r.Balancers) == 0 {
+			all = append(all, trouble{g.trouble, roleBad, s.regionName(r.Name) + " has no balancer", "", 0})
+		}
+		for _, b := range r.Balancers {
+			if b.State != balancerReady {
+				sign, role := g.balancerMark(b.State)
+				all = append(all, trouble{sign, role, s.theme.text(b.ID) + " " + s.theme.text(b.State), s.theme.text(b.Reason), 0})
+			}
+		}
+		for i := range r.Replicas {
+			rep := &r.Replicas[i]
+			if rep.State == service.StateReady || rep.State == service.StateDonated {
+				continue
+			}
+			sign, role := g.replicaMark(rep.State)
+			all = append(all, trouble{sign, role, s.theme.text(rep.ID) + " " + s.theme.text(string(rep.State)), s.theme.text(reasonOf(rep)), 1 + stateRank[rep.State]})
+		}
+	}
+	for _, f := range s.snapshot.Forecast {
+		if f.Left != "" {
+			all = append(all, trouble{g.trouble, roleWarn, s.theme.text(f.Region.Place() + " left its forecast"), s.theme.text(f.Left), 1})
+		}
+	}
+	if p := s.snapshot.Plan; p != nil && p.Error != "" {
+		all = append(all, trouble{g.trouble, roleWarn, "no newer plan", s.theme.text(p.Error), 1})
+	}
+	slices.SortStableFunc(all, func(a, b trouble) int { return a.rank - b.rank })
+	return all
+}
+
+// leastOverview is what the overview wants below its regions at least.
+const leastOverview = 5
+
+// belowOverview draws the flows, what asks for attention and the load over time in
+// n lines, the first two side by side where there is room.
+func (s *screen) belowOverview(t *Theme, n int) []string {
+	if n < 3 {
+		return nil
+	}
+	lines := []string{""}
+	flows := s.flowLines(t, s.overviewColumn(), min(8, n-1))
+	if s.width >= roomy && len(flows) > 0 {
+		attention := s.attentionLines(t, s.width-s.overviewColumn()-columnGap, min(8, n-1))
+		lines = append(lines, beside(flows, attention, s.overviewColumn()+columnGap)...)
+	} else {
+		lines = append(lines, s.attentionLines(t, s.width, min(max(n/2, 4), n-1))...)
+		if rest := n - len(lines) - 1; rest >= 2 && len(flows) > 0 {
+			lines = append(append(lines, ""), s.flowLines(t, s.width, min(8, rest))...)
+		}
+	}
+	if rest := n - len(lines); rest > leastChart && s.width >= chartFromWidth {
+		lines = append(lines, s.chart(t, min(rest, mostTall))...)
+	}
+	return lines
+}
+
+// overviewColumn is the width of the flows where they stand beside something.
+func (s *screen) overviewColumn() int {
+	if s.width >= roomy {
+		return s.width/2 - columnGap
+	}
+	return s.width
+}
+
+// beside sets lines to the right of others, from a column on.
+func beside(left, right []string, at int) []string {
+	var lines []string
+	for i := range max(len(left), len(right)) {
+		line := ""
+		if i < len(left) {
+			line = left[i]
+		}
+		if i < len(right) && right[i] != "" {
+			line = padPainted(line, at) + right[i]
+		}
+		lines = append(lines, line)
+	}
+	return lines
 }

@@ -52,11 +52,13 @@ const (
 	VerbUndrain Verb = "undrain" // send it requests again
 	VerbDonate  Verb = "donate"  // lend it to the spot pool
 	VerbReclaim Verb = "reclaim" // take it back
-	VerbApply   Verb = "apply"   // make the service what the last proposal says
+	VerbApply   Verb = "apply"   // make the service what a proposal says
 )
 
-// Order is one thing to do; Replica is empty for VerbApply.
+// Order is one thing to do: with a Replica, or for VerbApply with the Plan that its
+// user saw and agreed to.
 type Order struct {
 	Verb    Verb
 	Replica string
+	Plan    *telemetry.PlanSummary
 }

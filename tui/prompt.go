@@ -8,9 +8,11 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// prompt is the line in which a filter is typed.
+// prompt is the line in which a filter or a command is typed.
 type prompt struct {
 	open   bool
+	mark   rune   // '/' for a filter, ':' for a command
+	note   string // what a command lacked
 	runes  []rune
 	cursor int // runes before the cursor
 }
@@ -19,8 +21,8 @@ type prompt struct {
 const maxFilter = 200
 
 // openPrompt begins to type, from what is in force.
-func openPrompt(value string) prompt {
-	p := prompt{open: true}
+func openPrompt(mark rune, value string) prompt {
+	p := prompt{open: true, mark: mark}
 	p.insert(value)
 	return p
 }
@@ -86,31 +88,64 @@ func (p *prompt) edit(msg tea.KeyPressMsg) {
 	}
 }
 
-// promptKey takes a keystroke while a filter is typed; the table follows each.
-func (s *screen) promptKey(msg tea.KeyPressMsg) tea.Cmd {
+// promptKey takes a keystroke while something is typed; a list follows each letter
+// of its filter.
+func (m *Model) promptKey(msg tea.KeyPressMsg) tea.Cmd {
+	s := &m.screen
 	switch msg.String() {
-	case "ctrl+c":
-		return tea.Quit
 	case "enter":
+		if s.prompt.mark == ':' {
+			return m.command(s.prompt.value())
+		}
 		s.prompt = prompt{}
 		return nil
 	case "esc":
-		s.prompt, s.table.filter = prompt{}, ""
+		if s.prompt.mark == '/' {
+			s.setFilter("")
+		}
+		s.prompt = prompt{}
+		return nil
+	case "tab":
+		if s.prompt.mark == ':' {
+			s.complete()
+		}
 		return nil
 	}
 	s.prompt.edit(msg)
-	s.table.filter = s.prompt.value()
+	s.typed()
 	return nil
 }
 
-// promptLine is the filter while it is typed.
+// typed lets the list follow what is typed.
+func (s *screen) typed() {
+	s.prompt.note = ""
+	if s.prompt.mark == '/' {
+		s.setFilter(s.prompt.value())
+	}
+}
+
+// promptLine is what is typed, with what there is to know about it on the right.
 func (s *screen) promptLine() string {
 	left, _ := s.promptView()
-	right := plural(len(s.table.rows), "replica") + "  enter keeps, esc clears"
+	right, p := s.promptHint()
 	if gap := s.width - width(left) - width(right); gap >= 2 {
-		return s.theme.title.over(left) + strings.Repeat(" ", gap) + s.theme.muted.over(right)
+		return s.theme.title.over(left) + strings.Repeat(" ", gap) + p.over(right)
 	}
 	return s.theme.title.over(left)
+}
+
+// promptHint says how many rows pass a filter, or what a command may be.
+func (s *screen) promptHint() (string, paint) {
+	switch {
+	case s.prompt.note != "":
+		return s.theme.text(s.prompt.note), s.theme.bad
+	case s.prompt.mark == ':':
+		return strings.Join(firstOf(s.completions(s.prompt.value()), mostCompletions), " "), s.theme.muted
+	case s.panel.open():
+		return plural(len(s.panel.passing()), "line") + "  enter keeps, esc clears", s.theme.muted
+	}
+	shown, _ := s.pane().counts()
+	return plural(shown, s.pane().noun()) + "  enter keeps, esc clears", s.theme.muted
 }
 
 // promptView is the part of the line that fits, with the cursor in it, and the
@@ -120,7 +155,7 @@ func (s *screen) promptView() (line string, column int) {
 	for len(before) > 0 && width(string(before)) > max(s.width-2, 0) {
 		before = before[1:]
 	}
-	head := "/" + string(before)
+	head := string(s.prompt.mark) + string(before)
 	after := s.theme.text(string(s.prompt.runes[s.prompt.cursor:]))
 	return cut(head+after, s.width, ""), min(width(head), max(s.width-1, 0))
 }

@@ -68,22 +68,21 @@ func balancersState(balancers []telemetry.BalancerSnapshot) string {
 	return common
 }
 
-// balancerMark is the sign and the paint of a balancer's state.
-func (t *Theme) balancerMark(state string) (string, paint) {
+// balancerMark is the sign of a balancer's state.
+func (g glyphs) balancerMark(state string) (string, role) {
 	switch state {
 	case balancerReady:
-		return t.glyphs.ready, t.good
+		return g.ready, roleGood
 	case balancerStarting, balancerDraining:
-		return t.glyphs.coming, t.warn
+		return g.coming, roleWarn
 	case balancerUnreachable:
-		return t.glyphs.failed, t.bad
+		return g.failed, roleBad
 	}
-	return "?", t.warn
+	return "?", roleWarn
 }
 
-// balancersMark is the sign and the paint of the worst state of a region's
-// balancers.
-func (t *Theme) balancersMark(balancers []telemetry.BalancerSnapshot) (string, paint) {
+// balancersMark is the sign of the worst state of a region's balancers.
+func (g glyphs) balancersMark(balancers []telemetry.BalancerSnapshot) (string, role) {
 	state := balancerReady
 	for _, b := range balancers {
 		switch {
@@ -95,11 +94,11 @@ func (t *Theme) balancersMark(balancers []telemetry.BalancerSnapshot) (string, p
 	}
 	switch {
 	case len(balancers) == 0:
-		return t.glyphs.trouble, t.bad
+		return g.trouble, roleBad
 	case state == balancerUnreachable && balancersState(balancers) != state:
-		return t.glyphs.trouble, t.bad
+		return g.trouble, roleBad
 	}
-	return t.balancerMark(state)
+	return g.balancerMark(state)
 }
 
 // figuresAge is how old a region's figures are: the oldest of its balancers

@@ -3,7 +3,6 @@ package tui
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
@@ -24,12 +23,13 @@ const (
 	byKV
 	byHit
 	byTokens
+	byCost
 	byAge
 	sortKeys // how many there are
 )
 
 // sortWords names the keys on the screen.
-var sortWords = [sortKeys]string{"replica", "state", "model", "GPU", "pending", "running", "outstanding", "KV", "hit rate", "tok/s", "age"}
+var sortWords = [sortKeys]string{"replica", "state", "model", "GPU", "pending", "running", "outstanding", "KV", "hit rate", "tok/s", "cost", "age"}
 
 // sortOrder is a key and whether its usual direction is turned round. Words
 // usually rise; figures usually fall, so that what is busy stands on top.
@@ -54,8 +54,11 @@ var stateRank = map[service.ReplicaState]int{
 }
 
 // figure is the value of a numeric key; known is false where nobody reported it.
-func (k sortKey) figure(r *telemetry.ReplicaSnapshot) (v float64, known bool) {
+func (k sortKey) figure(of row, prices prices) (v float64, known bool) {
+	r := of.replica
 	switch k {
+	case byCost:
+		return prices.of(of)
 	case byPending:
 		return valueOf(r.Pending)
 	case byRunning:
@@ -97,11 +100,11 @@ func (k sortKey) compareWords(a, b *telemetry.ReplicaSnapshot) int {
 
 // compare orders two replicas; what is unknown comes last in either direction,
 // and ties go by id.
-func (o sortOrder) compare(a, b *telemetry.ReplicaSnapshot) int {
+func (o sortOrder) compare(a, b row, prices prices) int {
 	var c int
 	if o.key >= byPending {
-		x, knownX := o.key.figure(a)
-		y, knownY := o.key.figure(b)
+		x, knownX := o.key.figure(a, prices)
+		y, knownY := o.key.figure(b, prices)
 		if knownX != knownY {
 			if knownX {
 				return -1
@@ -110,13 +113,13 @@ func (o sortOrder) compare(a, b *telemetry.ReplicaSnapshot) int {
 		}
 		c = cmp.Compare(x, y)
 	} else {
-		c = o.key.compareWords(a, b)
+		c = o.key.compareWords(a.replica, b.replica)
 	}
 	if o.descending() {
 		c = -c
 	}
 	if c == 0 {
-		c = compareNatural(a.ID, b.ID)
+		c = compareNatural(a.replica.ID, b.replica.ID)
 	}
 	return c
 }
@@ -125,6 +128,7 @@ func (o sortOrder) compare(a, b *telemetry.ReplicaSnapshot) int {
 type row struct {
 	region  *telemetry.RegionSnapshot
 	replica *telemetry.ReplicaSnapshot
+	index   int // of the replica in its region
 }
 
 // key names a row across snapshots.
@@ -137,33 +141,18 @@ type rowKey struct {
 }
 
 // selectRows lists the replicas that a screen shows, by region, filtered and
-// in order.
-func selectRows(regions []*telemetry.RegionSnapshot, focus service.Region, filter string, order sortOrder) []row {
-	words := strings.Fields(strings.ToLower(filter))
+// in order; costs are by prices.
+func selectRows(regions []*telemetry.RegionSnapshot, focus service.Region, filter string, order sortOrder, prices prices) []row {
+	f := parseFilter(filter)
 	var rows []row
 	for _, region := range focused(regions, focus) {
 		first := len(rows)
 		for i := range region.Replicas {
-			if matches(region.Name, &region.Replicas[i], words) {
-				rows = append(rows, row{region, &region.Replicas[i]})
+			if r := &region.Replicas[i]; len(f) == 0 || f.matches(r.ID, string(region.Name), string(r.State), r.Model, r.GPU, r.Reason) {
+				rows = append(rows, row{region, r, i})
 			}
 		}
-		slices.SortStableFunc(rows[first:], func(a, b row) int { return order.compare(a.replica, b.replica) })
+		slices.SortStableFunc(rows[first:], func(a, b row) int { return order.compare(a, b, prices) })
 	}
 	return rows
 }
-
-// matches reports whether every word occurs in what the screen says about a
-// replica.
-func matches(region service.Region, r *telemetry.ReplicaSnapshot, words []string) bool {
-	for _, w := range words {
-		if !containsFold(r.ID, w) && !containsFold(string(region), w) && !containsFold(string(r.State), w) &&
-			!containsFold(r.Model, w) && !containsFold(r.GPU, w) && !containsFold(r.Reason, w) {
-			return false
-		}
-	}
-	return true
-}
-
-// containsFold looks for a word in lower case, whatever the case of s.
-func containsFold(s, word string) bool { return strings.Contains(strings.ToLower(s), word) }

@@ -71,7 +71,7 @@ func TestKeystrokesThroughAProgram(t *testing.T) {
 	g := new(glass)
 	keys, typing := io.Pipe()
 	steps := []struct{ keys, shows string }{
-		{"", "us-10"}, {"?", "Moving"}, {"?", "us-10"}, {"/gcp\r", "filter:"}, // words of which no cell was there before
+		{"", "[1 overview]"}, {"2", "us-10"}, {"?", "Moving"}, {"?", "us-10"}, {"/gcp\r", "filter:"}, // words of which no cell was there before
 	}
 	seen := g.await(steps[0].shows)
 	done := start(context.Background(), g, keys)
@@ -100,7 +100,7 @@ func TestTheDashboardEndsWithItsContext(t *testing.T) {
 	g := new(glass)
 	keys, _ := io.Pipe()
 	ctx, cancel := context.WithCancel(context.Background())
-	seen := g.await("us-0")
+	seen := g.await("[1 overview]")
 	done := start(ctx, g, keys)
 	<-seen
 	cancel()

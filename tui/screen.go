@@ -16,6 +16,8 @@ type screen struct {
 	keys          KeyMap
 
 	snapshot, previous *telemetry.Snapshot
+	earlier            moment   // some seconds before the snapshot, to tell rates
+	then               *moment  // the moment of the past that is shown, nil = now
 	history            *history // nil = a single picture: no sparkline
 	since              time.Duration
 
@@ -25,11 +27,20 @@ type screen struct {
 	prompt     prompt
 	help       bool
 	helpOffset int
+	panel      panel
+	dialog     dialog
+	toast      toast
 	change     change
-	live       bool // keys are listened to
+	seen       []sighting // changes of replicas, the oldest first
+	live       bool       // keys are listened to
+	mouseOff   bool
+	looksOnly  bool // there is no operator
+	asked      asked
+	prices     prices
 
-	overview overview
-	table    table
+	view  view
+	table table
+	lists [views]list
 }
 
 // link is how the figures reach the screen.
@@ -41,44 +52,45 @@ type link struct {
 }
 
 // Render draws the snapshot as text of at most width x height cells, lines
-// parted by "\n". previous, where there is one, gives figures a sign for where
-// they go. A width or height of 0 means as much as needed. The same arguments
-// always give the same text.
+// parted by "\n": its regions and all replicas. previous, where there is one, gives
+// figures a sign for where they go. A width or height of 0 means as much as needed.
+// The same arguments always give the same text.
 func Render(snapshot, previous *telemetry.Snapshot, width, height int, theme Theme) string {
-	s := screen{width: width, height: height, theme: theme, snapshot: snapshot, previous: previous, table: table{selected: -1}}
+	s := newScreen(theme)
+	s.width, s.height, s.snapshot, s.previous = width, height, snapshot, previous
+	s.prices = pricesOf(snapshot)
 	s.reflow()
 	return s.Render()
 }
 
+// newScreen is an empty screen on which nobody presses keys.
+func newScreen(theme Theme) screen {
+	s := screen{theme: theme, keys: NewKeyMap(), table: table{selected: -1}}
+	for i := range s.lists {
+		s.lists[i] = newList()
+	}
+	return s
+}
+
 // layout is how the height is shared out. Zero lines = the part is left out.
 type layout struct {
-	header, note, overview, balancers, gap, table, chart, detail, footer int
+	header, tabs, note, above, pane, below, dialog, footer int
 }
 
 // Heights from which a part of the screen is worth its lines.
 const (
-	footerFrom    = 6
-	noteFrom      = 10
-	balancersFrom = 16
-	gapFrom       = 18
-	detailFrom    = 16
-	wideDetail    = 30 // two lines of detail
+	footerFrom = 6
+	noteFrom   = 8
+	tabsFrom   = 10
+	aboveFrom  = 16
 )
 
-// layout shares the height out: the overview gets what its regions need up to
-// two fifths, the table the rest.
+// layout shares the height out: what stands above and below the list gets what it
+// asks for as long as the list keeps a good part.
 func (s *screen) layout() layout {
-	regions := 0
-	if s.snapshot != nil {
-		regions = len(s.snapshot.Regions)
-	}
-	l := layout{header: 1, overview: s.overview.rows(regions)}
+	l := layout{header: 1, dialog: len(s.dialogLines())}
 	if s.height <= 0 {
-		return layout{header: 1, note: len(s.note()), overview: l.overview, gap: 1}
-	}
-	l.overview = min(l.overview, max(s.height*2/5, 2))
-	if s.height < 4 {
-		l.overview = 0
+		return layout{header: 1, note: len(s.note())}
 	}
 	if s.height >= footerFrom && s.live {
 		l.footer = 1
@@ -86,32 +98,35 @@ func (s *screen) layout() layout {
 	if s.height >= noteFrom {
 		l.note = 1
 	}
-	if s.height >= balancersFrom {
-		l.balancers = min(len(s.focusedBalancers()), max(s.height/6, 1))
+	if s.height >= tabsFrom && s.live {
+		l.tabs = 1
 	}
-	if s.height >= gapFrom {
-		l.gap = 1
+	l.dialog = min(l.dialog, max(s.height-2, 0))
+	room := max(s.height-l.header-l.tabs-l.note-l.dialog-l.footer, 0)
+	if s.height >= aboveFrom {
+		l.above = min(len(s.above(room)), room/3)
 	}
-	if _, ok := s.table.current(); ok && s.height >= detailFrom {
-		l.detail = 1
-		if s.height >= wideDetail {
-			l.detail = 2
-		}
-	}
-	l.table = max(s.height-l.header-l.note-l.overview-l.balancers-l.gap-l.detail-l.footer, 0)
-	if spare := l.table - 1 - len(s.table.lines); s.history != nil && spare > leastChart && s.width >= chartFromWidth {
-		l.chart = min(spare, mostChart)
-		l.table -= l.chart
-	}
+	l.below = s.belowLines(room - l.above)
+	l.pane = room - l.above - l.below
 	return l
 }
 
-// focusedBalancers are the balancers of the region that is shown alone.
-func (s *screen) focusedBalancers() []telemetry.BalancerSnapshot {
-	if r := findRegion(s.snapshot, s.focus); r != nil {
-		return r.Balancers
+// paneTop is the line on which the list begins.
+func (s *screen) paneTop(l layout) int { return l.header + l.tabs + l.note + l.above }
+
+// belowLines is how many of so many lines what is below the list gets: what the rows
+// leave, and of that no more than it can use.
+func (s *screen) belowLines(room int) int {
+	least, most := s.belowWants()
+	if most == 0 || room < least*2 {
+		return 0
 	}
-	return nil
+	rows, _ := s.pane().counts()
+	if s.view == viewReplicas {
+		rows = len(s.table.lines)
+	}
+	spare := max(room-rows-1, 0)
+	return min(max(spare, min(least, room/2)), most)
 }
 
 // reflow fits the panes to the figures and the size.
@@ -119,77 +134,120 @@ func (s *screen) reflow() {
 	if s.snapshot == nil {
 		return
 	}
-	regions := regionsOf(s.snapshot)
 	if findRegion(s.snapshot, s.focus) == nil {
 		s.focus = ""
 	}
-	s.table.setRegions(regions, s.focus)
+	if s.view == viewReplicas || !s.live {
+		s.table.since, s.table.prices = s.since, s.prices
+		s.table.width = s.width
+		s.table.setRegions(regionsOf(s.snapshot), s.focus)
+	}
+	s.fillLists()
 	l := s.layout()
-	s.overview.SetSize(s.width, l.overview)
-	s.table.SetSize(s.width, l.table)
+	if !s.live {
+		s.table.SetSize(s.width, s.pageTable())
+		return
+	}
+	s.pane().SetSize(s.width, l.pane)
+	if s.panel.open() {
+		s.panel.scroll(0, s.panelRoom())
+	}
+}
+
+// pageTable is the height of the table of replicas on a page, below the regions; 0
+// is as high as needed.
+func (s *screen) pageTable() int {
+	if s.height <= 0 {
+		return 0
+	}
+	return max(s.height-1-s.layout().note-s.pageRegions()-1, 1)
+}
+
+// pageRegions is the height of the regions on a page, their title counted.
+func (s *screen) pageRegions() int {
+	n := len(s.snapshot.Regions) + 1
+	if s.height > 0 {
+		n = min(n, max(s.height*2/5, 2))
+	}
+	return n
 }
 
 // Render draws the screen.
 func (s *screen) Render() string {
-	if s.snapshot == nil {
-		return s.fill(s.connecting(), nil)
-	}
-	if s.help {
+	switch {
+	case s.snapshot == nil:
+		return s.fill(s.connecting(), s.footer(min(s.height, 1)))
+	case s.help:
 		return s.fill(append(s.header(), s.helpWindow()...), s.footer(1))
+	case !s.live:
+		return s.fill(s.page(), nil)
 	}
 	l := s.layout()
 	lines := s.header()
+	if l.tabs > 0 {
+		lines = append(lines, s.tabs())
+	}
 	if l.note > 0 {
-		lines = append(lines, s.note()...)
-		for len(lines) < l.header+l.note {
-			lines = append(lines, "")
-		}
+		lines = append(append(lines, s.note()...), "")[:len(lines)+1]
 	}
-	return s.fill(append(lines, s.body(l)...), s.footer(l.footer))
-}
-
-// body is the panes; figures that are no longer true are drawn dimmed.
-func (s *screen) body(l layout) []string {
-	th := s.theme
-	if s.link.err != "" {
-		th = th.dimmed()
-	}
-	if len(s.snapshot.Regions) == 0 {
-		return s.emptyService()
-	}
-	var lines []string
-	if l.overview > 0 {
-		lines = s.overview.Render(&th, s.overviewFacts())
-	}
-	for _, b := range s.focusedBalancers()[:l.balancers] {
-		lines = append(lines, s.balancerLine(&th, b))
-	}
-	for range l.gap {
+	lines = append(lines, s.body(l)...)
+	room := max(s.height-l.dialog-l.footer, 0)
+	for len(lines) < room {
 		lines = append(lines, "")
 	}
-	if s.height > 0 && l.table == 0 {
-		return lines
-	}
-	table := s.table.Render(&th, s.since)
-	if s.height > 0 {
-		for len(table) < l.table {
-			table = append(table, "")
-		}
-	}
-	lines = append(append(lines, table...), s.chart(&th, l.chart)...)
-	return append(lines, s.detail(&th, l.detail)...)
+	lines = append(lines[:min(len(lines), room)], s.dialogLines()[:l.dialog]...)
+	return s.fill(lines, s.footer(l.footer))
 }
 
-// overviewFacts hands the overview what it draws.
-func (s *screen) overviewFacts() overviewFacts {
-	f := overviewFacts{
-		regions: regionsOf(s.snapshot), previous: s.previous, history: s.history,
-		since: s.since, focus: s.focus, current: s.focus,
+// voice is the theme that figures are drawn in: dimmed when they are no longer true.
+func (s *screen) voice() Theme {
+	if s.link.err != "" {
+		return s.theme.dimmed()
 	}
-	if r, ok := s.table.current(); ok && f.current == "" {
-		f.current = r.region.Name
+	return s.theme
+}
+
+// body is the view in front, or the panel over it.
+func (s *screen) body(l layout) []string {
+	if s.panel.open() {
+		return s.panel.Render(&s.theme, s.width, s.panelRoom()+1)
 	}
-	return f
+	if len(s.snapshot.Regions) == 0 && s.view <= viewReplicas {
+		return s.emptyService()
+	}
+	th := s.voice()
+	lines := s.above(l.above + l.pane + l.below)
+	lines = lines[:min(len(lines), l.above)]
+	if l.pane > 0 {
+		list := s.pane().Render(&th)
+		for len(list) < l.pane {
+			list = append(list, "")
+		}
+		lines = append(lines, list[:l.pane]...)
+	}
+	return append(lines, s.below(&th, l.below)...)
+}
+
+// panelRoom is the number of a panel's lines that the screen holds.
+func (s *screen) panelRoom() int {
+	l := s.layout()
+	return max(l.above+l.pane+l.below-1, 1)
+}
+
+// page is the service on one page: its regions and its replicas.
+func (s *screen) page() []string {
+	lines := append(s.header(), s.note()...)
+	if len(s.snapshot.Regions) == 0 {
+		return append(lines, s.emptyService()...)
+	}
+	th := s.voice()
+	regions := s.lists[viewOverview]
+	regions.SetSize(s.width, 0)
+	if n := s.pageRegions(); s.height > 0 {
+		regions.SetSize(s.width, n)
+	}
+	lines = append(append(lines, regions.Render(&th)...), "")
+	return append(lines, s.table.Render(&th)...)
 }
 
 // leastWidth is the width below which lines are cut wherever they end.

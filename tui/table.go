@@ -14,10 +14,15 @@ import (
 type table struct {
 	width, height int // height counts the title; 0 = as high as needed
 
-	order  sortOrder
-	filter string
+	order    sortOrder
+	filter   string
+	marks    marks               // by replica
+	since    time.Duration       // since the figures came
+	previous *telemetry.Snapshot // the figures before, to tell what changed; nil = none
+	prices   prices
 
 	rows     []row
+	all      int // replicas that are there, before the filter
 	lines    []tableLine
 	selected int    // index into rows; -1 = none
 	key      rowKey // of the selected row, to find it in the next snapshot
@@ -38,7 +43,11 @@ func (t *table) SetSize(width, height int) {
 
 // setRegions takes new figures and finds the selected replica among them.
 func (t *table) setRegions(regions []*telemetry.RegionSnapshot, focus service.Region) {
-	t.rows = selectRows(regions, focus, t.filter, t.order)
+	t.all = 0
+	for _, r := range focused(regions, focus) {
+		t.all += len(r.Replicas)
+	}
+	t.rows = selectRows(regions, focus, t.filter, t.order, t.prices)
 	t.lines = t.lines[:0]
 	next := 0
 	for _, r := range focused(regions, focus) {
@@ -56,8 +65,23 @@ func (t *table) setRegions(regions []*telemetry.RegionSnapshot, focus service.Re
 			t.lines = append(t.lines, tableLine{i, r})
 		}
 	}
+	t.keepMarks(regions)
 	t.reselect()
 	t.scroll()
+}
+
+// keepMarks drops the marks of replicas that are gone.
+func (t *table) keepMarks(regions []*telemetry.RegionSnapshot) {
+	if len(t.marks.ids) == 0 {
+		return
+	}
+	there := map[string]bool{}
+	for _, r := range regions {
+		for i := range r.Replicas {
+			there[r.Replicas[i].ID] = true
+		}
+	}
+	t.marks.keep(func(id string) bool { return there[id] })
 }
 
 // reselect finds the selected replica again; where it is gone, whichever took
@@ -154,9 +178,8 @@ func (t *table) current() (row, bool) {
 // margin is the room for the cursor before each replica.
 const margin = 2
 
-// Render draws the title and the lines in sight. since is the time that passed
-// since the figures came.
-func (t *table) Render(th *Theme, since time.Duration) []string {
+// Render draws the title and the lines in sight.
+func (t *table) Render(th *Theme) []string {
 	room := 0
 	if t.width > 0 {
 		room = max(t.width-margin, 1)
@@ -167,24 +190,24 @@ func (t *table) Render(th *Theme, since time.Duration) []string {
 	})}
 	page := t.page()
 	for i := t.offset; i < len(t.lines) && i < t.offset+page; i++ {
-		lines = append(lines, t.renderLine(th, &g, i, since))
+		lines = append(lines, t.renderLine(th, &g, i))
 	}
 	return lines
 }
 
 // renderLine draws the line i. The top line of a scrolled table names the
 // region of what is below it.
-func (t *table) renderLine(th *Theme, g *grid, i int, since time.Duration) string {
+func (t *table) renderLine(th *Theme, g *grid, i int) string {
 	l := t.lines[i]
 	if l.row < 0 || i == t.offset && i > 0 && t.page() > 1 && t.lines[0].row < 0 {
 		return t.heading(th, l.region, l.row >= 0)
 	}
-	r := t.rows[l.row].replica
+	r := t.rows[l.row]
 	if l.row != t.selected {
-		return strings.Repeat(" ", margin) + t.replicaLine(th, g, r, since)
+		return " " + t.marks.painted(th, r.replica.ID) + t.replicaLine(th, g, r)
 	}
 	bare := Theme{glyphs: th.glyphs}
-	s := th.glyphs.cursor + " " + t.replicaLine(&bare, g, r, since)
+	s := th.glyphs.cursor + t.marks.sign(th, r.replica.ID) + t.replicaLine(&bare, g, r)
 	return th.selected.over(pad(s, t.width, false))
 }
 

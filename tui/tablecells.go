@@ -19,12 +19,13 @@ const (
 	colKV
 	colHit
 	colTokens
+	colCost
 	colAge
 	colReason
 )
 
 // sortColumns says which column shows the figure of a sort key.
-var sortColumns = [sortKeys]int{colReplica, colState, colModel, colGPU, colPending, colRunning, colOutstanding, colKV, colHit, colTokens, colAge}
+var sortColumns = [sortKeys]int{colReplica, colState, colModel, colGPU, colPending, colRunning, colOutstanding, colKV, colHit, colTokens, colCost, colAge}
 
 // Widths of the table's columns.
 const (
@@ -38,21 +39,13 @@ const (
 	percentWidth    = 4
 )
 
-// sortMark is the sign after the title of the column that the table is sorted by.
-func (t *table) sortMark(th *Theme) string {
-	if t.order.descending() {
-		return th.glyphs.descending
-	}
-	return th.glyphs.ascending
-}
-
 // columns sizes the columns for all rows, in sight or not, so that nothing
 // jumps when the table scrolls.
 func (t *table) columns(th *Theme) []column {
 	id, state, model, gpu, reason := 0, 0, 0, 0, 0
 	for _, r := range t.rows {
 		id = max(id, width(clean(r.replica.ID)))
-		state = max(state, 2+width(clean(string(r.replica.State))))
+		state = max(state, 3+width(clean(string(r.replica.State))))
 		model = max(model, width(clean(shortModel(r.replica.Model))))
 		gpu = max(gpu, width(clean(r.replica.GPU)))
 		reason = max(reason, width(clean(reasonOf(r.replica))))
@@ -63,19 +56,21 @@ func (t *table) columns(th *Theme) []column {
 	}
 	columns := []column{
 		colReplica:     {title: "REPLICA", most: min(id, maxReplicaWidth)},
-		colState:       {title: "STATE", least: min(state, 15), rank: 1},
+		colState:       {title: "STATE", least: min(state, 16), rank: 1},
 		colModel:       {title: "MODEL", least: 8, most: min(model, maxModelWidth), rank: 7},
 		colGPU:         {title: "GPU", least: min(gpu, 5), most: min(gpu, maxGPUWidth), rank: 8},
-		colPending:     {title: pending, least: 4, right: true, rank: 4},
+		colPending:     {title: pending, least: 5, right: true, rank: 4},
 		colRunning:     {title: running, least: 4, right: true, rank: 3},
-		colOutstanding: {title: outstanding, least: 4, right: true, rank: 2},
+		colOutstanding: {title: outstanding, least: 5, right: true, rank: 2},
 		colKV:          {title: "KV", least: percentWidth + 1 + leastBar, most: barWidth + 1 + percentWidth, rank: 2},
 		colHit:         {title: "HIT", least: percentWidth, right: true, rank: 6},
 		colTokens:      {title: "TOK/S", least: 5, right: true, rank: 5},
+		colCost:        {title: "$/H", least: 5, right: true, rank: 8},
 		colAge:         {title: "AGE", least: 4, right: true, rank: 6},
 		colReason:      {title: "REASON", least: minReasonWidth, most: min(reason, maxReasonWidth), rank: 9},
 	}
-	columns[sortColumns[t.order.key]].mark = t.sortMark(th)
+	columns[sortColumns[t.order.key]].mark = th.orderMark(t.order.descending())
+	columns[colCost].out = len(t.prices) == 0
 	columns[colReason].out = reason == 0 && t.width < roomy
 	columns[colModel].out = t.commonModel() != ""
 	return columns
@@ -98,12 +93,13 @@ func (t *table) commonModel() string {
 
 // replicaLine is one replica. Where there is no room for a column of reasons, a
 // replica that has no figures shows its reason in their place.
-func (t *table) replicaLine(th *Theme, g *grid, r *telemetry.ReplicaSnapshot, since time.Duration) string {
+func (t *table) replicaLine(th *Theme, g *grid, of row) string {
+	r := of.replica
 	if g.has("REASON") || !silent(r) || reasonOf(r) == "" {
-		return g.line(th, func(i, w int) (string, paint) { return t.cell(th, r, since, i, w) })
+		return g.line(th, func(i, w int) (string, paint) { return t.cell(th, of, i, w) })
 	}
 	head := grid{columns: g.columns[:colModel], widths: g.widths[:colModel], gap: g.gap}
-	s := head.line(th, func(i, w int) (string, paint) { return t.cell(th, r, since, i, w) })
+	s := head.line(th, func(i, w int) (string, paint) { return t.cell(th, of, i, w) })
 	used := head.total() + g.gap
 	if t.width-margin-used < minReasonWidth {
 		return s
@@ -130,13 +126,14 @@ func reasonOf(r *telemetry.ReplicaSnapshot) string {
 }
 
 // cell is one figure of one replica.
-func (t *table) cell(th *Theme, r *telemetry.ReplicaSnapshot, since time.Duration, i, w int) (string, paint) {
+func (t *table) cell(th *Theme, of row, i, w int) (string, paint) {
+	r := of.replica
 	switch i {
 	case colReplica:
 		return th.text(r.ID), paint{}
 	case colState:
-		sign, p := th.replicaState(r.State)
-		return sign + " " + th.text(string(r.State)), p
+		sign, role := th.glyphs.replicaMark(r.State)
+		return sign + " " + th.text(string(r.State)) + t.stateTrend(th, of), th.paint(role)
 	case colModel:
 		return orUnknown(th.text(shortModel(r.Model))), paint{}
 	case colGPU:
@@ -144,26 +141,30 @@ func (t *table) cell(th *Theme, r *telemetry.ReplicaSnapshot, since time.Duratio
 	case colKV:
 		return kvCell(th, r.KV, w)
 	case colAge:
-		return reportAge(th, r.AgeMillis, since)
+		return reportAge(th, r.AgeMillis, t.since)
+	case colCost:
+		return t.prices.cell(of)
 	case colReason:
 		return th.text(reasonOf(r)), th.muted
 	}
-	return countCell(th, r, i)
+	return t.countCell(th, of, i)
 }
 
 // countCell is a figure that stands right in its column.
-func countCell(th *Theme, r *telemetry.ReplicaSnapshot, i int) (string, paint) {
+func (t *table) countCell(th *Theme, of row, i int) (string, paint) {
+	r, was := of.replica, t.before(of)
 	s := unknown
 	switch i {
 	case colPending:
-		if r.Pending != nil && *r.Pending > 0 {
-			return maybeCount(r.Pending), th.warn
-		}
 		s = maybeCount(r.Pending)
+		if r.Pending != nil && *r.Pending > 0 {
+			return s + pendingTrend(th, r, was), th.warn
+		}
+		s += pendingTrend(th, r, was)
 	case colRunning:
 		s = maybeCount(r.Running)
 	case colOutstanding:
-		s = count(int64(r.Outstanding))
+		return count(int64(r.Outstanding)) + outstandingTrend(th, r, was), paint{}
 	case colHit:
 		s = percent(r.PrefixHitRate)
 	case colTokens:

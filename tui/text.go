@@ -281,3 +281,33 @@ func digits(s string) int {
 	}
 	return n
 }
+
+// padPainted fills a line that may hold colours with spaces to w cells.
+func padPainted(s string, w int) string {
+	if n := w - ansi.StringWidthWc(ansi.Strip(s)); n > 0 {
+		return s + strings.Repeat(" ", n)
+	}
+	return s
+}
+
+// wrap breaks text between words into lines of at most w cells; 0 is one line. A
+// word that is longer is cut.
+func wrap(text string, w int) []string {
+	if w <= 0 || width(text) <= w {
+		return []string{text}
+	}
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		switch {
+		case line == "":
+			line = word
+		case width(line)+1+width(word) <= w:
+			line += " " + word
+		default:
+			lines = append(lines, cut(line, w, ""))
+			line = word
+		}
+	}
+	return append(lines, cut(line, w, ""))
+}

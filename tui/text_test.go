@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	tea "charm.land/bubbletea/v2"
 	"charm.land/lipgloss/v2"
 	"pgregory.net/rapid"
 
@@ -147,16 +148,19 @@ func TestRowsDoNotDependOnTheOrderTheyComeIn(t *testing.T) {
 			s.Regions[i].Replicas[i].KV = nil
 		}
 		order := sortOrder{sortKey(rapid.IntRange(0, int(sortKeys)-1).Draw(t, "key")), rapid.Bool().Draw(t, "reverse")}
-		want := keysOf(selectRows(regionsOf(s), "", "", order))
+		want := keysOf(selectRows(regionsOf(s), "", "", order, someCosts))
 		s.Regions = rapid.Permutation(s.Regions).Draw(t, "regions")
 		for i := range s.Regions {
 			s.Regions[i].Replicas = rapid.Permutation(s.Regions[i].Replicas).Draw(t, "replicas")
 		}
-		if got := keysOf(selectRows(regionsOf(s), "", "", order)); !slices.Equal(got, want) {
+		if got := keysOf(selectRows(regionsOf(s), "", "", order, someCosts)); !slices.Equal(got, want) {
 			t.Fatalf("got %v, want %v", got, want)
 		}
 	})
 }
+
+// someCosts is what the machines of some regions cost; of others nobody knows.
+var someCosts = prices{{"aws/region-0", "L4"}: 0.8, {"aws/region-1", "H100"}: 4, {"a/b", "L4"}: 1}
 
 func keysOf(rows []row) []rowKey {
 	keys := make([]rowKey, len(rows))
@@ -166,14 +170,21 @@ func keysOf(rows []row) []rowKey {
 	return keys
 }
 
+// costless is a replica of which no figure and no cost is known.
+func costless(id string) telemetry.ReplicaSnapshot {
+	r := troubled(id, "FAILED", "")
+	r.GPU = "none"
+	return r
+}
+
 func TestUnknownFiguresComeLastEitherWay(t *testing.T) {
 	for key := byPending; key <= byAge; key++ {
 		if key == byOutstanding {
 			continue // always known
 		}
 		for _, reverse := range []bool{false, true} {
-			s := &telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{region("a/b", 1, troubled("a", "FAILED", ""), replica("b", "L4", 0))}}
-			rows := selectRows(regionsOf(s), "", "", sortOrder{key, reverse})
+			s := &telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{region("a/b", 1, costless("a"), replica("b", "L4", 0))}}
+			rows := selectRows(regionsOf(s), "", "", sortOrder{key, reverse}, someCosts)
 			if rows[0].replica.ID != "b" {
 				t.Errorf("%s, reverse %t: a figure that is unknown comes first", sortWords[key], reverse)
 			}
@@ -201,9 +212,9 @@ func TestHistory(t *testing.T) {
 	if v, known := h.total(regions, h.last); v != 30 || !known {
 		t.Errorf("total: got %g, %t", v, known)
 	}
-	see(time.Hour, ptr(1.0))
+	see(maxBuckets*bucketSpan+time.Minute, ptr(1.0))
 	if got := strings.TrimSpace(h.spark("a/b", maxBuckets, 30, unicodeGlyphs)); got != "▁" {
-		t.Errorf("what is an hour old is forgotten: got %q", got)
+		t.Errorf("what is older than an hour is forgotten: got %q", got)
 	}
 }
 
@@ -233,7 +244,7 @@ func TestBalancersInAWord(t *testing.T) {
 		for _, s := range strings.Fields(tt.states) {
 			bs = append(bs, telemetry.BalancerSnapshot{State: s})
 		}
-		sign, _ := th.balancersMark(bs)
+		sign, _ := th.glyphs.balancersMark(bs)
 		if word := balancersState(bs); word != tt.word || sign != tt.sign {
 			t.Errorf("%q: got %s %s, want %s %s", tt.states, sign, word, tt.sign, tt.word)
 		}
@@ -284,10 +295,42 @@ func FuzzRender(f *testing.F) {
 	})
 }
 
-func BenchmarkFrame1000Replicas(b *testing.B) {
-	s, theme := crowd(20, 50), must(NewTheme(ThemeDark, false))
-	b.ReportAllocs()
-	for b.Loop() {
-		Render(s, s, 200, 60, theme)
+// BenchmarkSnapshot is what a snapshot costs a dashboard that is open: taking it,
+// making the lists and drawing the frame. At one a second, 20 ms are 2 % of a core.
+func BenchmarkSnapshot(b *testing.B) {
+	for _, size := range []struct {
+		name              string
+		regions, replicas int
+	}{{"1000", 20, 50}, {"10000", 20, 500}, {"30000", 30, 1000}} {
+		for _, v := range []view{viewOverview, viewReplicas} {
+			b.Run(size.name+"/"+viewNames[v], func(b *testing.B) {
+				m := New(b.Context(), Config{Fetcher: &script{}, Interval: time.Second, Theme: must(NewTheme(ThemeDark, false)), Now: func() time.Time { return noon }})
+				m.Update(tea.WindowSizeMsg{Width: 200, Height: 60})
+				m.screen.show(v)
+				s, at := crowd(size.regions, size.replicas), noon
+				b.ReportAllocs()
+				for b.Loop() {
+					at = at.Add(time.Second)
+					m.Update(snapshotMsg{poll: m.polls, snapshot: s, at: at})
+					m.View()
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkFrame is drawing alone, as after a keystroke.
+func BenchmarkFrame(b *testing.B) {
+	for _, v := range []view{viewOverview, viewReplicas} {
+		b.Run("1000/"+viewNames[v], func(b *testing.B) {
+			m := New(b.Context(), Config{Fetcher: &script{}, Interval: time.Second, Theme: must(NewTheme(ThemeDark, false)), Now: func() time.Time { return noon }})
+			m.Update(tea.WindowSizeMsg{Width: 200, Height: 60})
+			m.screen.show(v)
+			m.Update(snapshotMsg{poll: m.polls, snapshot: crowd(20, 50), at: noon})
+			b.ReportAllocs()
+			for b.Loop() {
+				m.View()
+			}
+		})
 	}
 }

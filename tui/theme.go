@@ -12,17 +12,19 @@ import (
 
 // The names of the themes, as --theme takes them.
 const (
-	ThemeAuto         = "auto"          // the terminal's own 16 colours; a live screen asks for its background and takes dark or light
-	ThemeDark         = "dark"          // for dark backgrounds
-	ThemeLight        = "light"         // for light backgrounds
-	ThemeHighContrast = "high-contrast" // own backgrounds under what matters, nothing faint
-	ThemeMono         = "mono"          // bold, faint and reverse, no colour
-	ThemePlain        = "plain"         // no escape codes at all: what is no terminal gets this
+	ThemeAuto         = "auto"               // the terminal's own 16 colours; a live screen asks for its background and takes dark or light
+	ThemeDark         = "dark"               // for dark backgrounds
+	ThemeLight        = "light"              // for light backgrounds
+	ThemeBlind        = "colour-blind"       // for dark backgrounds: blue, yellow and orange, which all eyes tell apart
+	ThemeBlindLight   = "colour-blind-light" // the same for light ones
+	ThemeHighContrast = "high-contrast"      // own backgrounds under what matters, nothing faint
+	ThemeMono         = "mono"               // bold, faint and reverse, no colour
+	ThemePlain        = "plain"              // no escape codes at all: what is no terminal gets this
 )
 
 // ThemeNames lists the themes that a person can choose.
 func ThemeNames() []string {
-	return []string{ThemeAuto, ThemeDark, ThemeLight, ThemeHighContrast, ThemeMono}
+	return []string{ThemeAuto, ThemeDark, ThemeLight, ThemeBlind, ThemeBlindLight, ThemeHighContrast, ThemeMono}
 }
 
 // Theme is how a frame looks: what it paints with and what it draws with. Make
@@ -71,6 +73,12 @@ type glyphs struct {
 	ready, coming    string // signs of states
 	trouble, failed  string
 	leaving, lent    string
+	mark             string // of a row that an order is for
+	changed          string // of a state that is new
+	dash             string // of a line across a plot
+	shade            string // of an interval in a plot
+	heavy            string // of a bar that is one line high
+	point            string // of a mean in a plot
 	ascii            bool
 }
 
@@ -83,6 +91,7 @@ var unicodeGlyphs = glyphs{
 	ellipsis: "…", rule: "─", cursor: "▸", up: "↑", down: "↓",
 	ascending: "▲", descending: "▼", separator: "·", arrow: "→",
 	ready: "●", coming: "◌", trouble: "▲", failed: "✗", leaving: "▽", lent: "◇",
+	mark: "✓", changed: "*", dash: "╌", shade: "░", heavy: "━", point: "•",
 }
 
 var asciiGlyphs = glyphs{
@@ -93,6 +102,7 @@ var asciiGlyphs = glyphs{
 	ellipsis: "~", rule: "-", cursor: ">", up: "^", down: "v",
 	ascending: "^", descending: "v", separator: "|", arrow: "->",
 	ready: "*", coming: "~", trouble: "!", failed: "x", leaving: "v", lent: "o",
+	mark: "+", changed: "*", dash: "-", shade: ".", heavy: "=", point: "o",
 	ascii: true,
 }
 
@@ -107,6 +117,16 @@ var (
 	}
 	lightPalette = palette{
 		accent: "#0550ae", muted: "#57606a", good: "#116329", warn: "#7d4e00", bad: "#a40e26",
+		selected: "#b6d7fb", selectedText: "#000000", alarmText: "#ffffff",
+	}
+	// Good and bad are blue against orange, or magenta on light backgrounds, where orange
+	// would be brown: never green against red.
+	blindPalette = palette{
+		accent: "#cc9ee0", muted: "#9aa2ab", good: "#56b4e9", warn: "#f0e442", bad: "#ff9a3c",
+		selected: "#264f78", selectedText: "#ffffff", alarmText: "#000000",
+	}
+	blindLightPalette = palette{
+		accent: "#6a2c91", muted: "#57606a", good: "#3344ee", warn: "#665500", bad: "#c00080",
 		selected: "#b6d7fb", selectedText: "#000000", alarmText: "#ffffff",
 	}
 )
@@ -125,6 +145,10 @@ func NewTheme(name string, ascii bool) (Theme, error) {
 		t.usePalette(darkPalette)
 	case ThemeLight:
 		t.usePalette(lightPalette)
+	case ThemeBlind:
+		t.usePalette(blindPalette)
+	case ThemeBlindLight:
+		t.usePalette(blindLightPalette)
 	case ThemeHighContrast:
 		t.useHighContrast()
 	case ThemeMono:
@@ -232,21 +256,21 @@ func (t *Theme) text(s string) string {
 // cut shortens s to w cells with this theme's ellipsis.
 func (t *Theme) cut(s string, w int) string { return cut(s, w, t.glyphs.ellipsis) }
 
-// replicaState is the sign and the paint of a replica's state.
-func (t *Theme) replicaState(s service.ReplicaState) (string, paint) {
+// replicaMark is the sign of a replica's state.
+func (g glyphs) replicaMark(s service.ReplicaState) (string, role) {
 	switch s {
 	case service.StateReady:
-		return t.glyphs.ready, t.good
+		return g.ready, roleGood
 	case service.StatePending, service.StateProvisioning, service.StateStarting:
-		return t.glyphs.coming, t.warn
+		return g.coming, roleWarn
 	case service.StateNotReady:
-		return t.glyphs.trouble, t.bad
+		return g.trouble, roleBad
 	case service.StateDraining, service.StateShuttingDown:
-		return t.glyphs.leaving, t.warn
+		return g.leaving, roleWarn
 	case service.StateDonated:
-		return t.glyphs.lent, t.accent
+		return g.lent, roleAccent
 	case service.StateFailed, service.StateInterrupted:
-		return t.glyphs.failed, t.bad
+		return g.failed, roleBad
 	}
-	return "?", t.warn
+	return "?", roleWarn
 }

@@ -35,6 +35,8 @@ func TestColoursStandOutFromTheirBackground(t *testing.T) {
 	}{
 		{"dark", darkPalette, []string{"#000000", "#1e1e1e", "#282c34"}},
 		{"light", lightPalette, []string{"#ffffff", "#fdf6e3", "#eeeeee"}},
+		{"colour-blind", blindPalette, []string{"#000000", "#1e1e1e", "#282c34"}},
+		{"colour-blind-light", blindLightPalette, []string{"#ffffff", "#fdf6e3", "#eeeeee"}},
 	}
 	for _, tt := range tests {
 		pairs := [][2]string{{tt.p.selectedText, tt.p.selected}, {tt.p.alarmText, tt.p.bad}}
@@ -46,6 +48,43 @@ func TestColoursStandOutFromTheirBackground(t *testing.T) {
 		for _, p := range pairs {
 			if c := contrast(p[0], p[1]); c < 4.5 {
 				t.Errorf("%s: %s on %s has contrast %.1f, want 4.5", tt.name, p[0], p[1], c)
+			}
+		}
+	}
+}
+
+// blindness turns linear red, green and blue into what an eye without one kind of
+// cone sees of it (Machado, Oliveira and Fernandes 2009, severity 1).
+var blindness = map[string][3][3]float64{
+	"protanopia":   {{0.152286, 1.052583, -0.204868}, {0.114503, 0.786281, 0.099216}, {-0.003882, -0.048116, 1.051998}},
+	"deuteranopia": {{0.367322, 0.860646, -0.227968}, {0.280085, 0.672501, 0.047413}, {-0.011820, 0.042940, 0.968881}},
+	"tritanopia":   {{1.255528, -0.076749, -0.178779}, {-0.078411, 0.930809, 0.147602}, {0.004733, 0.691367, 0.303900}},
+}
+
+// seen is a colour as such an eye sees it, in sRGB of 0 to 255.
+func seen(hex string, m [3][3]float64) (rgb [3]float64) {
+	r, g, b, _ := lipgloss.Color(hex).RGBA()
+	linear := [3]float64{}
+	for i, c := range []uint32{r, g, b} {
+		linear[i] = math.Pow(float64(c)/0xffff, 2.2)
+	}
+	for i, row := range m {
+		sum := row[0]*linear[0] + row[1]*linear[1] + row[2]*linear[2]
+		rgb[i] = 255 * math.Pow(min(max(sum, 0), 1), 1/2.2)
+	}
+	return rgb
+}
+
+// Good, warn and bad stay apart for every eye in the themes that promise it.
+func TestColourBlindThemesKeepTheirStatesApart(t *testing.T) {
+	const apart = 50 // of 441; red and green of the dark theme are 27 for a deuteranope
+	for name, p := range map[string]palette{ThemeBlind: blindPalette, ThemeBlindLight: blindLightPalette} {
+		for kind, m := range blindness {
+			for _, pair := range [][2]string{{p.good, p.bad}, {p.good, p.warn}, {p.warn, p.bad}} {
+				a, b := seen(pair[0], m), seen(pair[1], m)
+				if d := math.Hypot(math.Hypot(a[0]-b[0], a[1]-b[1]), a[2]-b[2]); d < apart {
+					t.Errorf("%s, %s: %s and %s are %.0f apart, want %d", name, kind, pair[0], pair[1], d, apart)
+				}
 			}
 		}
 	}
@@ -90,12 +129,12 @@ func TestEveryStateHasASignOfItsOwnKind(t *testing.T) {
 	for _, ascii := range []bool{false, true} {
 		th := must(NewTheme(ThemeMono, ascii))
 		for state := range stateRank {
-			sign, _ := th.replicaState(state)
+			sign, _ := th.glyphs.replicaMark(state)
 			if sign == "?" || width(sign) != 1 {
 				t.Errorf("%s: sign %q", state, sign)
 			}
 		}
-		if sign, _ := th.replicaState("NEW_STATE"); sign != "?" {
+		if sign, _ := th.glyphs.replicaMark("NEW_STATE"); sign != "?" {
 			t.Errorf("a state that is not known: sign %q", sign)
 		}
 	}

@@ -114,7 +114,7 @@ func runTop(ctx context.Context, o *topOptions, in *os.File, out, talk io.Writer
 			return failed(fmt.Errorf("fetching a snapshot: %w", err), o.hint())
 		}
 	}
-	return tui.Run(ctx, tui.Config{Fetcher: v, Interval: o.interval, Theme: theme, Zone: time.Local}, in, out)
+	return tui.Run(ctx, tui.Config{Fetcher: v, Operator: v.operator, Interval: o.interval, Theme: theme, Zone: time.Local}, in, out)
 }
 
 // check refuses flags that make no sense and chooses the theme.

@@ -155,12 +155,12 @@ func TestOrdersFromElsewhereSayWhatToRunWhere(t *testing.T) {
 	o := remote(t, dead)
 	const there = ": it was not brought up from this machine; there, run 'skyserve "
 	for order, want := range map[tui.Order]string{
-		{Verb: tui.VerbDrain, Replica: "us-1"}:   "draining us-1" + there + "replica drain us-1 --service chat'",
-		{Verb: tui.VerbUndrain, Replica: "us-1"}: "undraining us-1" + there + "replica drain us-1 --undo --service chat'",
-		{Verb: tui.VerbDonate, Replica: "us-1"}:  "donating us-1" + there + "replica donate us-1 --service chat'",
-		{Verb: tui.VerbReclaim, Replica: "us-1"}: "reclaiming us-1" + there + "replica reclaim us-1 --service chat'",
-		{Verb: tui.VerbApply}:                    "applying the plan" + there + "plan chat --apply'",
-		{Verb: "sell", Replica: "us-1"}:          `there is no order "sell"`,
+		{Verb: tui.VerbDrain, Replica: "us-1"}:                "draining us-1" + there + "replica drain us-1 --service chat'",
+		{Verb: tui.VerbUndrain, Replica: "us-1"}:              "undraining us-1" + there + "replica drain us-1 --undo --service chat'",
+		{Verb: tui.VerbDonate, Replica: "us-1"}:               "donating us-1" + there + "replica donate us-1 --service chat'",
+		{Verb: tui.VerbReclaim, Replica: "us-1"}:              "reclaiming us-1" + there + "replica reclaim us-1 --service chat'",
+		{Verb: tui.VerbApply, Plan: &telemetry.PlanSummary{}}: "applying the plan" + there + "plan chat --apply'",
+		{Verb: "sell", Replica: "us-1"}:                       `there is no order "sell"`,
 	} {
 		if said, err := o.Do(t.Context(), order); err == nil || err.Error() != want || said != "" {
 			t.Errorf("%v: got %q, %v; want %s", order, said, err, want)
@@ -240,8 +240,7 @@ func TestOrdersOnARunningService(t *testing.T) {
 	byAddress := newTopOperator("", true, admins, byName.shown)
 
 	more := telemetry.PlanChange{Model: "org/m", Region: "local/us", GPU: "L4", Now: 1, Delta: 1, Then: 2}
-	shown.Plan = &telemetry.PlanSummary{At: time.Now(), Status: "optimal", Changes: []telemetry.PlanChange{more}}
-	apply := tui.Order{Verb: tui.VerbApply}
+	apply := tui.Order{Verb: tui.VerbApply, Plan: &telemetry.PlanSummary{At: time.Now(), Status: "optimal", Changes: []telemetry.PlanChange{more}}}
 	for _, step := range []struct {
 		o          *topOperator
 		order      tui.Order

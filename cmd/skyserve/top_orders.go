@@ -16,7 +16,7 @@ import (
 // a balancer again.
 func (o *topOperator) Do(ctx context.Context, order tui.Order) (string, error) {
 	if order.Verb == tui.VerbApply {
-		return o.apply(ctx)
+		return o.apply(ctx, order.Plan)
 	}
 	verb, known := replicaOrders[order.Verb]
 	if !known {
@@ -60,19 +60,18 @@ func serviceFlag(command, name string) string {
 	return command + " --service " + name
 }
 
-// apply makes the service what the proposal says that the dashboard shows: that one, and
+// apply makes the service what the proposal says that the user agreed to: that one, and
 // not what a review would propose now.
-func (o *topOperator) apply(ctx context.Context) (string, error) {
+func (o *topOperator) apply(ctx context.Context, p *telemetry.PlanSummary) (string, error) {
 	const doing = "applying the plan"
-	s := o.shown()
-	if s == nil || s.Plan == nil {
+	if p == nil {
 		return "", errors.New(doing + ": there is none yet")
 	}
 	svc, err := o.here()
 	if err != nil {
 		return "", o.elsewhere(err, doing, "plan "+o.serviceName()+" --apply")
 	}
-	changed, err := o.follow(ctx, svc.Name(), s.Plan)
+	changed, err := o.follow(ctx, svc.Name(), p)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", doing, inOneLine(err))
 	}

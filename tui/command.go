@@ -1,0 +1,210 @@
+package tui
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"skyserve/internal/service"
+)
+
+// mostCompletions is how many continuations of a command are shown.
+const mostCompletions = 8
+
+// leastInterval is the shortest time between two snapshots: balancers hear from
+// their replicas and peers no more often.
+const leastInterval = 100 * time.Millisecond
+
+// command carries a typed command out; what cannot be is said beside it.
+func (m *Model) command(text string) tea.Cmd {
+	s := &m.screen
+	words := strings.Fields(text)
+	if len(words) == 0 {
+		s.prompt = prompt{}
+		return nil
+	}
+	name, rest := words[0], words[1:]
+	if v := viewNamed(name); v >= 0 && len(rest) == 0 {
+		s.prompt = prompt{}
+		return m.show(v)
+	}
+	cmd, problem := m.run(name, rest)
+	if problem != "" {
+		s.prompt.note = problem
+		return nil
+	}
+	s.prompt = prompt{}
+	return cmd
+}
+
+// viewNamed is the view of a name or its beginning; -1 for none or several.
+func viewNamed(name string) view {
+	found := view(-1)
+	for i, v := range viewNames {
+		if v == name || shortNames[i] == name {
+			return view(i)
+		}
+		if strings.HasPrefix(v, name) {
+			if found >= 0 {
+				return -1
+			}
+			found = view(i)
+		}
+	}
+	return found
+}
+
+// run carries a command with arguments out, or says what it lacks.
+func (m *Model) run(name string, args []string) (cmd tea.Cmd, problem string) {
+	s := &m.screen
+	one := strings.Join(args, " ")
+	switch name {
+	case "q", "quit":
+		return tea.Quit, ""
+	case "help":
+		s.help, s.helpOffset = true, 0
+	case "yaml", "service":
+		return m.openSpec(), ""
+	case "filter":
+		s.setFilter(one)
+	case "theme":
+		t, err := NewTheme(one, s.theme.glyphs.ascii)
+		if err != nil {
+			return nil, err.Error()
+		}
+		s.theme = t
+	case "interval":
+		d, err := time.ParseDuration(one)
+		if err != nil || d < leastInterval {
+			return nil, "interval: want a duration of at least " + leastInterval.String() + " such as 2s, got " + quoted(one)
+		}
+		m.cfg.Interval, s.link.interval = d, d
+	case "region":
+		return nil, s.regionCommand(one)
+	case "logs":
+		if one == "" {
+			return nil, "logs: want the id of a replica or balancer"
+		}
+		return m.openLogs(one), ""
+	case "explain":
+		if one == "" {
+			return nil, "explain: want the id of a request"
+		}
+		return m.openStory(one), ""
+	default:
+		return m.orderCommand(Verb(name), args)
+	}
+	return nil, ""
+}
+
+// regionCommand shows a region alone, by its name or place; "all" or nothing shows all.
+func (s *screen) regionCommand(name string) (problem string) {
+	if name == "" || name == "all" {
+		s.focusOn("")
+		return ""
+	}
+	if s.snapshot != nil {
+		for _, r := range regionsOf(s.snapshot) {
+			if string(r.Name) == name || r.Name.Place() == name {
+				s.focusOn(r.Name)
+				return ""
+			}
+		}
+	}
+	return "region: there is none called " + quoted(name)
+}
+
+// completions are the commands, or arguments, that a text can go on with.
+func (s *screen) completions(text string) []string {
+	before, last := "", text
+	if i := strings.LastIndexByte(text, ' '); i >= 0 {
+		before, last = strings.TrimSpace(text[:i]), text[i+1:]
+	}
+	var all []string
+	if before == "" {
+		all = append(viewNames[:len(viewNames):len(viewNames)], "apply", "donate", "drain", "explain", "filter", "help", "interval", "logs", "quit", "reclaim", "region", "theme", "undrain", "yaml")
+	} else {
+		all = s.arguments(strings.Fields(before)[0])
+	}
+	return slices.DeleteFunc(all, func(w string) bool { return !strings.HasPrefix(w, last) })
+}
+
+// arguments are what a command can be followed by.
+func (s *screen) arguments(name string) []string {
+	var words []string
+	switch name {
+	case "theme":
+		return ThemeNames()
+	case "region":
+		if s.snapshot != nil {
+			for _, r := range regionsOf(s.snapshot) {
+				words = append(words, s.theme.text(string(r.Name)))
+			}
+		}
+		return append(words, "all")
+	case "drain", "undrain", "donate", "reclaim", "logs":
+		if s.snapshot == nil {
+			return nil
+		}
+		for _, r := range regionsOf(s.snapshot) {
+			for i := range r.Replicas {
+				words = append(words, s.theme.text(r.Replicas[i].ID))
+			}
+			if name == "logs" {
+				for _, b := range r.Balancers {
+					words = append(words, s.theme.text(b.ID))
+				}
+			}
+		}
+	}
+	return words
+}
+
+// complete writes what all continuations have in common.
+func (s *screen) complete() {
+	text := s.prompt.value()
+	words := s.completions(text)
+	if len(words) == 0 {
+		return
+	}
+	common := words[0]
+	for _, w := range words[1:] {
+		for !strings.HasPrefix(w, common) {
+			common = common[:len(common)-1]
+		}
+	}
+	if len(words) == 1 {
+		common += " "
+	}
+	common = strings.ToValidUTF8(common, "")
+	head := text[:strings.LastIndexByte(text, ' ')+1]
+	s.prompt = openPrompt(':', head+common)
+}
+
+// firstOf is the first n of words, with a sign where there are more.
+func firstOf(words []string, n int) []string {
+	if len(words) <= n {
+		return words
+	}
+	return append(words[:n:n], "...")
+}
+
+// quoted is a text of others in quotes, safe to draw.
+func quoted(s string) string { return `"` + clean(s) + `"` }
+
+// regionOfReplica is where the replica of that id is.
+func (s *screen) regionOfReplica(id string) (name service.Region, ok bool) {
+	if s.snapshot == nil {
+		return "", false
+	}
+	for i := range s.snapshot.Regions {
+		for k := range s.snapshot.Regions[i].Replicas {
+			if s.snapshot.Regions[i].Replicas[k].ID == id {
+				return s.snapshot.Regions[i].Name, true
+			}
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,85 @@
+package tui
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"skyserve/internal/telemetry"
+)
+
+// sighting is a change of a replica that the dashboard saw.
+type sighting struct {
+	at time.Time
+	change
+}
+
+// maxSeen bounds the changes that are remembered.
+const maxSeen = 500
+
+// sight remembers what was seen to change at a time.
+func (s *screen) sight(at time.Time, changes []change) {
+	for _, c := range changes {
+		s.seen = append(s.seen, sighting{at, c})
+	}
+	if extra := len(s.seen) - maxSeen; extra > 0 {
+		s.seen = append(s.seen[:0], s.seen[extra:]...)
+	}
+}
+
+// eventSheet is one row an event, the newest first: what the controller did and why,
+// and what was seen to change.
+func (s *screen) eventSheet() sheet {
+	words := func(title string, least, most, rank int, letter, word string) sheetColumn {
+		return sheetColumn{column{title: title, least: least, most: most, rank: rank}, letter, word, false, false}
+	}
+	sh := sheet{noun: "event", columns: []sheetColumn{
+		words("TIME", 8, 8, 0, "I", "time"),
+		words("BY", 4, 12, 4, "B", "who"),
+		words("REGION", 6, 20, 3, "R", "region"),
+		words("WHAT", 10, 40, 1, "H", "what"),
+		words("WHY", 16, 200, 2, "Y", "reason"),
+	}, empty: []string{"nothing happened yet", "what the strategy does, and what changes while this is open, is told here"}}
+	sh.rows = s.events()
+	return sh
+}
+
+// events are the rows of the events.
+func (s *screen) events() []sheetRow {
+	type event struct {
+		at  time.Time
+		row sheetRow
+	}
+	var all []event
+	zone := s.snapshot.At.Location()
+	add := func(at time.Time, id, by, region, what, why string, r role) {
+		all = append(all, event{at, sheetRow{id: id, more: []string{s.theme.text(why)}, cells: []value{
+			word(at.In(zone).Format(time.TimeOnly), roleMuted), word(s.theme.text(by), roleText), word(s.theme.text(region), roleAccent), word(s.theme.text(what), r), word(s.theme.text(why), roleMuted),
+		}}})
+	}
+	for _, e := range s.snapshot.Events {
+		if s.focus != "" && e.Region != s.focus {
+			continue
+		}
+		r := roleText
+		if e.Action == telemetry.ScalingFailed {
+			r = roleBad
+		}
+		what := string(e.Action) + " " + strings.Join(e.Replicas, ", ")
+		add(e.At, e.At.Format(time.RFC3339Nano)+what, e.Strategy, e.Region.Place(), what, fmt.Sprintf("%s; %d there", e.Reason, e.Serving), r)
+	}
+	for _, c := range s.seen {
+		if s.focus != "" && c.region != s.focus || c.at.After(s.snapshot.At) {
+			continue
+		}
+		what := c.words(s.theme.glyphs)
+		add(c.at, c.at.Format(time.RFC3339Nano)+what, "seen", c.region.Place(), what, c.reason, c.role(s.theme.glyphs))
+	}
+	slices.SortStableFunc(all, func(a, b event) int { return b.at.Compare(a.at) })
+	rows := make([]sheetRow, len(all))
+	for i, e := range all {
+		rows[i] = e.row
+	}
+	return rows
+}

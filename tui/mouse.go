@@ -1,0 +1,38 @@
+package tui
+
+import (
+	tea "charm.land/bubbletea/v2"
+)
+
+// wheelRows is how many rows a notch of the wheel moves.
+const wheelRows = 3
+
+// wheel scrolls.
+func (m *Model) wheel(msg tea.MouseWheelMsg) {
+	switch msg.Button {
+	case tea.MouseWheelUp:
+		m.screen.step(-wheelRows)
+	case tea.MouseWheelDown:
+		m.screen.step(wheelRows)
+	}
+}
+
+// click takes a click: on a tab it shows the view, on a title it sorts, on a row it
+// selects, and on the selected row it goes in.
+func (m *Model) click(msg tea.MouseClickMsg) tea.Cmd {
+	s := &m.screen
+	if msg.Button != tea.MouseLeft || s.snapshot == nil || s.help || s.panel.open() || s.dialog.open() || s.prompt.open {
+		return nil
+	}
+	l := s.layout()
+	if l.tabs > 0 && msg.Y == l.header {
+		if v, ok := s.tabAt(msg.X); ok {
+			return m.show(v)
+		}
+		return nil
+	}
+	if top := s.paneTop(l); msg.Y >= top && msg.Y < top+l.pane && s.pane().click(msg.X, msg.Y-top) {
+		return m.enter()
+	}
+	return nil
+}

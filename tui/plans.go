@@ -1,0 +1,161 @@
+package tui
+
+import (
+	"fmt"
+	"strconv"
+
+	"skyserve/internal/telemetry"
+)
+
+// planSheet is one row a count that the last proposal changes.
+func (s *screen) planSheet() sheet {
+	figures := func(title string, rank int, letter, word string) sheetColumn {
+		return sheetColumn{column{title: title, least: 4, right: true, rank: rank}, letter, word, true, false}
+	}
+	sh := sheet{noun: "change", empty: s.noChanges(), columns: []sheetColumn{
+		{column{title: "REGION", least: 10, most: 28}, "R", "region", false, false},
+		{column{title: "MODEL", least: 8, most: 28, rank: 5}, "M", "model", false, true},
+		{column{title: "GPU", least: 4, most: 10, rank: 2}, "U", "GPU", false, false},
+		figures("NOW", 1, "W", "now"),
+		figures("CHANGE", 0, "C", "change"),
+		figures("THEN", 1, "T", "then"),
+		{column{title: "WHY", least: 20, most: 200, rank: 4}, "Y", "reason", false, false},
+	}}
+	p := s.snapshot.Plan
+	if p == nil {
+		return sh
+	}
+	for _, c := range p.Changes {
+		if s.focus != "" && c.Region != s.focus {
+			continue
+		}
+		r := roleGood
+		if c.Delta < 0 {
+			r = roleWarn
+		}
+		why := s.theme.text(c.Reason)
+		sh.rows = append(sh.rows, sheetRow{
+			id: string(c.Region) + " " + c.Model + " " + c.GPU, more: []string{why},
+			cells: []value{
+				word(s.regionName(c.Region), roleAccent), word(s.theme.text(shortModel(c.Model)), roleText), word(s.theme.text(c.GPU), roleMuted),
+				figure(float64(c.Now), strconv.Itoa(c.Now), roleText), figure(float64(c.Delta), fmt.Sprintf("%+d", c.Delta), r),
+				figure(float64(c.Then), strconv.Itoa(c.Then), roleText), word(why, roleMuted),
+			},
+		})
+	}
+	return sh
+}
+
+// noChanges says why no change is listed.
+func (s *screen) noChanges() []string {
+	p := s.snapshot.Plan
+	switch {
+	case p == nil:
+		return []string{"no plan yet", "the controller proposes one every hour; 'skyserve plan' makes one now"}
+	case p.Status == "infeasible":
+		return []string{"what is wanted cannot be had; see above"}
+	}
+	return []string{"the plan changes nothing: what runs is what the next hours need"}
+}
+
+// abovePlan says what the proposal is, costs and assumes.
+func (s *screen) abovePlan() []string {
+	p := s.snapshot.Plan
+	if p == nil {
+		return nil
+	}
+	t := &s.theme
+	status := roleGood
+	switch p.Status {
+	case "infeasible", "unknown":
+		status = roleBad
+	case "feasible":
+		status = roleWarn
+	}
+	hint := ""
+	if len(p.Changes) > 0 && !s.looksOnly {
+		hint = "a applies it"
+	}
+	line, _ := t.segments(s.width, "  ",
+		segment{"plan of " + p.At.In(s.snapshot.At.Location()).Format("Mon 15:04"), t.title},
+		segment{t.text(p.Status), t.paint(status)}, segment{s.planCost(p), paint{}},
+		segment{s.theme.text(s.snapshot.Strategy), t.muted}, segment{hint, t.accent},
+	)
+	lines := []string{line}
+	for _, text := range p.Infeasible {
+		lines = append(lines, t.bad.over(s.fit(t.text(text))))
+	}
+	if p.Error != "" {
+		lines = append(lines, t.bad.over(s.fit("no newer one: "+t.text(p.Error))))
+	}
+	for _, text := range p.Assumed {
+		lines = append(lines, t.muted.over(s.fit("assumed: "+t.text(text))))
+	}
+	return append(lines, "")
+}
+
+// planCost is what is billed now and after the plan.
+func (s *screen) planCost(p *telemetry.PlanSummary) string {
+	usd := func(v *float64) string {
+		if v == nil {
+			return unknown
+		}
+		return fmt.Sprintf("$%.2f/h", *v)
+	}
+	return usd(p.CostPerHour.Now) + " " + s.theme.glyphs.arrow + " " + usd(p.CostPerHour.Then)
+}
+
+// donationSheet is one row a replica that is lent.
+func (s *screen) donationSheet() sheet {
+	sh := sheet{noun: "donation", columns: []sheetColumn{
+		{column{title: "REPLICA", least: 8, most: 28}, "N", "replica", false, false},
+		{column{title: "REGION", least: 6, most: 28, rank: 3}, "R", "region", false, false},
+		{column{title: "MODEL", least: 8, most: 28, rank: 6}, "M", "model", false, true},
+		{column{title: "GPU", least: 4, most: 10, rank: 4}, "U", "GPU", false, false},
+		{column{title: "LENT FOR", least: 5, right: true, rank: 1}, "F", "time lent", true, false},
+		{column{title: "UNTIL", least: 5, right: true, rank: 5}, "I", "end", false, false},
+		{column{title: "$/H", least: 5, right: true, rank: 2}, "E", "earnings an hour", true, false},
+		{column{title: "EARNED", least: 6, right: true, rank: 2}, "D", "earned so far", true, false},
+	}, empty: []string{"nothing is lent", "o offers the replica that is selected among the replicas; strategies lend what a plan leaves over"}}
+	for _, d := range s.snapshot.Donations {
+		if s.focus != "" && d.Region != s.focus {
+			continue
+		}
+		lent := max(s.snapshot.At.Sub(d.Since), 0)
+		earned := d.EarnsPerHour * lent.Hours()
+		until := word("called back", roleMuted)
+		if d.Until != nil {
+			until = word(d.Until.In(s.snapshot.At.Location()).Format("15:04"), roleText)
+		}
+		sh.rows = append(sh.rows, sheetRow{id: d.Replica, cells: []value{
+			word(s.theme.text(d.Replica), roleText), word(s.regionName(d.Region), roleAccent), word(s.theme.text(shortModel(d.Model)), roleText),
+			word(s.theme.text(d.GPU), roleMuted), figure(lent.Seconds(), age(lent), roleText), until,
+			figure(d.EarnsPerHour, fmt.Sprintf("%.2f", d.EarnsPerHour), roleText), figure(earned, fmt.Sprintf("$%.2f", earned), roleGood),
+		}})
+	}
+	return sh
+}
+
+// aboveDonations sums the donations up, with what was called back lately.
+func (s *screen) aboveDonations() []string {
+	lent, back := 0, 0
+	for _, e := range s.snapshot.Events {
+		switch e.Action {
+		case telemetry.ScalingDonated:
+			lent += len(e.Replicas)
+		case telemetry.ScalingReclaimed, telemetry.ScalingRedeployed:
+			back += len(e.Replicas)
+		}
+	}
+	earned := 0.0
+	for _, d := range s.snapshot.Donations {
+		earned += d.EarnsPerHour * max(s.snapshot.At.Sub(d.Since), 0).Hours()
+	}
+	line, _ := s.theme.segments(s.width, "  ",
+		segment{plural(len(s.snapshot.Donations), "replica") + " lent now", s.theme.title},
+		segment{fmt.Sprintf("$%.2f/h", s.snapshot.EarnsPerHour()), paint{}},
+		segment{fmt.Sprintf("$%.2f earned by them", earned), s.theme.good},
+		segment{fmt.Sprintf("lately %d lent, %d called back", lent, back), s.theme.muted},
+	)
+	return []string{line, ""}
+}

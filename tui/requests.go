@@ -1,0 +1,148 @@
+package tui
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// requestSheet is one row a request that the balancers remember, the newest first.
+func (s *screen) requestSheet() sheet {
+	figures := func(title string, rank int, letter, word string) sheetColumn {
+		return sheetColumn{column{title: title, least: 5, right: true, rank: rank}, letter, word, true, false}
+	}
+	words := func(title string, least, most, rank int, letter, word string) sheetColumn {
+		return sheetColumn{column{title: title, least: least, most: most, rank: rank}, letter, word, false, false}
+	}
+	sh := sheet{noun: "request", empty: s.noRequests(), columns: []sheetColumn{
+		words("TIME", 8, 8, 0, "I", "time"),
+		words("STATE", 12, 13, 1, "S", "state"),
+		words("REGION", 6, 16, 6, "R", "region"),
+		{column{title: "MODEL", least: 8, most: 24, rank: 10}, "M", "model", false, true},
+		words("TIER", 4, 6, 9, "E", "tier"),
+		words("TARGET", 8, 20, 2, "N", "target"),
+		figures("MATCH", 3, "H", "prefix match"),
+		figures("QUEUED", 7, "U", "time in the queue"),
+		figures("TTFT", 4, "F", "time to first token"),
+		figures("E2E", 8, "D", "time to the end"),
+		figures("OUT", 9, "O", "output tokens"),
+		words("WHY", 16, 100, 5, "Y", "reason"),
+	}}
+	for i := range s.asked.requests {
+		r := &s.asked.requests[i]
+		if s.focus != "" && r.Region != s.focus {
+			continue
+		}
+		sh.rows = append(sh.rows, sheetRow{id: r.Request + "@" + r.Balancer, cells: s.requestCells(r), more: s.requestMore(r)})
+	}
+	return sh
+}
+
+// noRequests says why none is listed.
+func (s *screen) noRequests() []string {
+	switch {
+	case s.looksOnly:
+		return s.lookingOnly("the requests")
+	case s.asked.requestsErr != "":
+		return []string{"the requests cannot be listed", s.theme.text(s.asked.requestsErr)}
+	case s.asked.requestsAt.IsZero():
+		return []string{"asking the balancers " + s.theme.glyphs.ellipsis}
+	}
+	return []string{"no balancer remembers a request", "they appear here as they come, with why each went where it went"}
+}
+
+// lookingOnly says why a view has nothing to show on a dashboard without operator.
+func (s *screen) lookingOnly(what string) []string {
+	return []string{"a record has no more than snapshots, and " + what + " are not in them"}
+}
+
+// requestCells are a request's figures.
+func (s *screen) requestCells(r *Request) []value {
+	at := r.At.In(s.snapshot.At.Location())
+	when := word(at.Format(time.TimeOnly), roleMuted)
+	state := word(s.theme.text(r.State), requestRole(r))
+	if r.Status >= 400 {
+		state.text += " " + strconv.Itoa(r.Status)
+	}
+	target := word(orUnknown(s.theme.text(r.Target)), roleText)
+	if r.Forwarded {
+		target.text, target.role = s.theme.glyphs.arrow+" "+target.text, roleAccent
+	}
+	return []value{
+		when, state,
+		word(s.theme.text(r.Region.Place()), roleText),
+		word(orUnknown(s.theme.text(shortModel(r.Model))), roleText),
+		word(s.theme.text(string(r.Tier)), roleMuted),
+		target,
+		matchCell(r),
+		figure(r.QueuedMillis, millis(r.QueuedMillis), queuedRole(r.QueuedMillis)),
+		figureOf(r.TTFTMillis, func(ms *float64) string { return millis(*ms) }),
+		figureOf(r.E2EMillis, func(ms *float64) string { return millis(*ms) }),
+		figureOf(r.OutputTokens, func(n *int) string { return count(int64(*n)) }),
+		word(s.theme.text(r.Why), roleMuted),
+	}
+}
+
+// matchCell is the share of the prompt that was thought to be cached at the target.
+func matchCell(r *Request) value {
+	if r.PromptBytes == 0 || r.Target == "" {
+		return noFigure()
+	}
+	share := float64(r.MatchBytes) / float64(r.PromptBytes)
+	return figure(share, percent(&share), roleText)
+}
+
+// longQueue is the time in a queue that asks for attention, in milliseconds.
+const longQueue = 1000
+
+func queuedRole(ms float64) role {
+	if ms >= longQueue {
+		return roleWarn
+	}
+	return roleText
+}
+
+// requestRole is what a request's state means.
+func requestRole(r *Request) role {
+	switch r.State {
+	case "finished":
+		return roleGood
+	case "queued", "bounced":
+		return roleWarn
+	case "rejected", "failed":
+		return roleBad
+	case "cancelled":
+		return roleMuted
+	}
+	return roleAccent
+}
+
+// requestMore is what the list has no column for.
+func (s *screen) requestMore(r *Request) []string {
+	line := "request " + r.Request + " at " + r.Balancer
+	if r.From != "" {
+		line += ", forwarded by " + r.From
+	}
+	if r.Tenant != "" {
+		line += ", key " + r.Tenant
+	}
+	line += fmt.Sprintf(", policy %s, %s", orUnknown(r.Policy), plural(r.Tries, "attempt"))
+	if r.PromptTokens != nil {
+		line += fmt.Sprintf(", %d prompt tokens", *r.PromptTokens)
+		if r.CachedTokens != nil {
+			line += fmt.Sprintf(", %d cached", *r.CachedTokens)
+		}
+	}
+	return []string{s.theme.text(line), s.theme.text(r.Why)}
+}
+
+// selectedRequest is the request that is selected.
+func (s *screen) selectedRequest() (r *Request, ok bool) {
+	id, ok := s.lists[viewRequests].selection()
+	for i := range s.asked.requests {
+		if r := &s.asked.requests[i]; ok && r.Request+"@"+r.Balancer == id {
+			return r, true
+		}
+	}
+	return nil, false
+}

@@ -1,0 +1,185 @@
+package tui
+
+import (
+	"fmt"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// prices is what a replica is billed, in USD an hour, by region and GPU; nil where
+// nobody said.
+type prices map[priceKey]float64
+
+type priceKey struct {
+	region service.Region
+	gpu    string
+}
+
+// pricesOf is the prices that a snapshot tells.
+func pricesOf(s *telemetry.Snapshot) prices {
+	if len(s.Prices) == 0 {
+		return nil
+	}
+	p := prices{}
+	for _, price := range s.Prices {
+		p[priceKey{price.Region, price.GPU}] = price.USDPerHour
+	}
+	return p
+}
+
+// of is the price of a replica; known is false where nobody said.
+func (p prices) of(r row) (usd float64, known bool) {
+	usd, known = p[priceKey{r.region.Name, r.replica.GPU}]
+	return usd, known
+}
+
+// cell is the price as the table shows it.
+func (p prices) cell(r row) (string, paint) {
+	usd, known := p.of(r)
+	if !known {
+		return unknown, paint{}
+	}
+	return fmt.Sprintf("%.2f", usd), paint{}
+}
+
+// sortLetters are the capitals of the sort keys.
+var sortLetters = [sortKeys]string{"N", "S", "M", "U", "P", "R", "O", "K", "H", "T", "C", "A"}
+
+// selection is the id of the selected replica.
+func (t *table) selection() (id string, ok bool) {
+	r, ok := t.current()
+	if !ok {
+		return "", false
+	}
+	return r.replica.ID, true
+}
+
+// choose selects the replica of that id when the rows are known next.
+func (t *table) choose(id string) {
+	for i, r := range t.rows {
+		if r.replica.ID == id {
+			t.selectRow(i)
+		}
+	}
+}
+
+func (t *table) filterText() string     { return t.filter }
+func (t *table) setFilter(text string)  { t.filter = text }
+func (t *table) counts() (shown, n int) { return len(t.rows), t.all }
+func (t *table) noun() string           { return "replica" }
+
+// toggle marks the selected replica, or takes its mark away.
+func (t *table) toggle() {
+	if r, ok := t.current(); ok {
+		t.marks.toggle(r.replica.ID)
+	}
+}
+
+// chosen is the ids of the marked replicas, or of the selected one where none is.
+func (t *table) chosen() []string {
+	id, ok := t.selection()
+	return t.marks.chosen(id, ok)
+}
+
+func (t *table) sortNext() { t.order = sortOrder{key: (t.order.key + 1) % sortKeys} }
+
+// sortBy sorts by the key of that letter; false where there is none.
+func (t *table) sortBy(letter string) bool {
+	for i, l := range sortLetters {
+		if l == letter {
+			t.order = t.order.pick(sortKey(i))
+			return true
+		}
+	}
+	return false
+}
+
+// letters are the sort keys with what they are called.
+func (t *table) letters() [][2]string {
+	letters := make([][2]string, sortKeys)
+	for i, l := range sortLetters {
+		letters[i] = [2]string{l, sortWords[i]}
+	}
+	return letters
+}
+
+// click takes a click on a line of the pane, as a list does.
+func (t *table) click(x, y int) (again bool) {
+	if y == 0 {
+		t.clickTitle(x)
+		return false
+	}
+	at := t.offset + y - 1
+	if at >= len(t.lines) || t.lines[at].row < 0 {
+		return false
+	}
+	again = t.lines[at].row == t.selected
+	t.selectRow(t.lines[at].row)
+	return again
+}
+
+// clickTitle sorts by the column whose title was clicked.
+func (t *table) clickTitle(x int) {
+	th := must(NewTheme(ThemePlain, false))
+	g := fitGrid(t.columns(&th), max(t.width-margin, 1))
+	column := g.at(x - margin)
+	for key, c := range sortColumns {
+		if c == column {
+			t.order = t.order.pick(sortKey(key))
+		}
+	}
+}
+
+// before is the figures of a replica in the snapshot before; nil where it was not
+// there. Replicas keep their places from one snapshot to the next, as a rule.
+func (t *table) before(r row) *telemetry.ReplicaSnapshot {
+	was := findRegion(t.previous, r.region.Name)
+	if was == nil {
+		return nil
+	}
+	if at := r.index; at < len(was.Replicas) && was.Replicas[at].ID == r.replica.ID {
+		return &was.Replicas[at]
+	}
+	for i := range was.Replicas {
+		if was.Replicas[i].ID == r.replica.ID {
+			return &was.Replicas[i]
+		}
+	}
+	return nil
+}
+
+// stateTrend is the sign of a state that is new.
+func (t *table) stateTrend(th *Theme, r row) string {
+	if was := t.before(r); t.previous != nil && (was == nil || was.State != r.replica.State) {
+		return th.glyphs.changed
+	}
+	return ""
+}
+
+// pendingTrend is the sign for where a replica's waiting requests go.
+func pendingTrend(th *Theme, r, was *telemetry.ReplicaSnapshot) string {
+	if was == nil || r.Pending == nil || was.Pending == nil {
+		return th.trend(0)
+	}
+	return th.trend(*r.Pending - *was.Pending)
+}
+
+// outstandingTrend is the sign for where a replica's load goes.
+func outstandingTrend(th *Theme, r, was *telemetry.ReplicaSnapshot) string {
+	if was == nil {
+		return th.trend(0)
+	}
+	return th.trend(r.Outstanding - was.Outstanding)
+}
+
+// trend is the sign of a change, or a space.
+func (t *Theme) trend(change int) string {
+	switch {
+	case change > 0:
+		return t.glyphs.up
+	case change < 0:
+		return t.glyphs.down
+	}
+	return " "
+}

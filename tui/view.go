@@ -1,0 +1,148 @@
+package tui
+
+import (
+	"maps"
+	"slices"
+)
+
+// view is one of the screens that a key leads to.
+type view int
+
+// The views, in the order of their keys.
+const (
+	viewOverview view = iota
+	viewReplicas
+	viewRequests
+	viewForecast
+	viewPlan
+	viewDonations
+	viewBatches
+	viewEvents
+	views // how many there are
+)
+
+// viewNames are what the views are called, on tabs and as commands.
+var viewNames = [views]string{"overview", "replicas", "requests", "forecast", "plan", "donations", "batches", "events"}
+
+// shortNames are for tabs that have no room for the names.
+var shortNames = [views]string{"over", "repl", "req", "fcst", "plan", "lent", "batch", "evts"}
+
+// pane is a list that can be moved through, narrowed, sorted and marked: a sheet, or
+// the table of replicas.
+type pane interface {
+	SetSize(width, height int)
+	Render(t *Theme) []string
+	move(n int)
+	page() int
+	unselect()
+	selection() (id string, ok bool)
+	filterText() string
+	setFilter(text string)
+	counts() (shown, n int)
+	noun() string
+	toggle()
+	chosen() []string
+	sortNext()
+	sortBy(letter string) bool
+	letters() [][2]string
+	click(x, y int) (again bool)
+}
+
+// pane is the list of the view in front.
+func (s *screen) pane() pane {
+	if s.view == viewReplicas {
+		return &s.table
+	}
+	return &s.lists[s.view]
+}
+
+// show brings a view to the front.
+func (s *screen) show(v view) {
+	s.view = v
+	s.help, s.panel = false, panel{}
+}
+
+// fillLists makes the sheets of the view in front from what is known. Those of the
+// others are made when they come to the front.
+func (s *screen) fillLists() {
+	switch s.view {
+	case viewOverview:
+		s.lists[viewOverview].set(s.regionSheet())
+	case viewRequests:
+		s.lists[viewRequests].set(s.requestSheet())
+	case viewForecast:
+		s.lists[viewForecast].set(s.forecastSheet())
+	case viewPlan:
+		s.lists[viewPlan].set(s.planSheet())
+	case viewDonations:
+		s.lists[viewDonations].set(s.donationSheet())
+	case viewBatches:
+		s.lists[viewBatches].set(s.batchSheet())
+	case viewEvents:
+		s.lists[viewEvents].set(s.eventSheet())
+	}
+}
+
+// sortedNaturally is the keys of a set as people order names.
+func sortedNaturally[V any](set map[string]V) []string {
+	return slices.SortedFunc(maps.Keys(set), compareNatural)
+}
+
+// tabs is the line that names the views, the one in front marked by its paint and
+// by brackets.
+func (s *screen) tabs() string {
+	names := viewNames
+	if s.width > 0 && width(tabsText(names, s.view)) > s.width {
+		names = shortNames
+	}
+	line := ""
+	for i, name := range names {
+		text, p := tabText(view(i), name, s.view), s.theme.muted
+		if view(i) == s.view {
+			p = s.theme.title
+		}
+		if i > 0 {
+			line += " "
+		}
+		line += p.over(text)
+	}
+	return s.fit(line)
+}
+
+// tabText is one tab.
+func tabText(v view, name string, front view) string {
+	text := string(rune('1'+v)) + " " + name
+	if v == front {
+		return "[" + text + "]"
+	}
+	return text
+}
+
+// tabsText is all tabs without paint.
+func tabsText(names [views]string, front view) string {
+	line := ""
+	for i, name := range names {
+		if i > 0 {
+			line += " "
+		}
+		line += tabText(view(i), name, front)
+	}
+	return line
+}
+
+// tabAt is the view whose tab covers a column of the line; ok is false for none.
+func (s *screen) tabAt(x int) (v view, ok bool) {
+	names := viewNames
+	if s.width > 0 && width(tabsText(names, s.view)) > s.width {
+		names = shortNames
+	}
+	at := 0
+	for i, name := range names {
+		w := width(tabText(view(i), name, s.view))
+		if x >= at && x < at+w {
+			return view(i), true
+		}
+		at += w + 1
+	}
+	return 0, false
+}

@@ -1,0 +1,513 @@
+package tui
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// deskIn is a dashboard with figures, in a view.
+func deskIn(t *testing.T, w, h int, s *telemetry.Snapshot, keys ...string) *desk {
+	t.Helper()
+	d := newDesk(t, w, h, s)
+	d.poll(0)
+	for _, k := range keys {
+		d.run(d.press(k))
+	}
+	return d
+}
+
+func TestEveryViewHasAKeyATabAndACommand(t *testing.T) {
+	for v, name := range viewNames {
+		d := deskIn(t, 120, 40, normal(), string(rune('1'+v)))
+		d.wants(fmt.Sprintf("[%d %s]", v+1, name))
+		d = deskIn(t, 120, 40, normal())
+		d.press(":", name)
+		d.run(d.press("enter"))
+		d.wants(fmt.Sprintf("[%d %s]", v+1, name))
+		d = deskIn(t, 120, 40, normal())
+		d.run(d.send(tea.MouseClickMsg{X: strings.Index(tabsText(viewNames, 0), name), Y: 1, Button: tea.MouseLeft}))
+		d.wants(fmt.Sprintf("[%d %s]", v+1, name))
+	}
+}
+
+func TestRequestsShowTheDecisionAndItsReason(t *testing.T) {
+	d := deskIn(t, 200, 40, normal(), "3")
+	d.wants("queued", "sent", "finished", "rejected 429", "→ lb-europe-west4-0", "75%", "1.24s", "182ms", "too many requests were waiting already")
+	d.press("j", "j")
+	d.press("F") // by time to first token; the selection stays on its request
+	d.wants("TTFT▼")
+	d.wants("request req-3 at lb-us-east-1-0, key acme, policy cost, 1 attempt")
+	d.run(d.press("enter"))
+	d.wants("request req-3", "all about req-3", "it went to us-1")
+	d.press("esc")
+	d.lacks("all about")
+}
+
+func TestRequestsStandStillWhileOneIsRead(t *testing.T) {
+	d := deskIn(t, 160, 40, normal(), "3", "j")
+	before := d.frame()
+	d.now = d.now.Add(5 * time.Second)
+	d.send(requestsMsg{requests: nil, at: d.now})
+	d.wants("req-4", "held at 12:00:00")
+	d.press("esc")
+	d.send(requestsMsg{requests: nil, at: d.now})
+	d.wants("no balancer remembers a request")
+	if before == d.frame() {
+		t.Error("esc lets new ones in")
+	}
+}
+
+func TestAQuestionThatFailsIsSaidAndAskedAgain(t *testing.T) {
+	d := newDesk(t, 120, 40, normal())
+	d.poll(0)
+	d.op.err = errors.New("lb-0: connection refused")
+	d.run(d.press("3"))
+	d.wants("the requests cannot be listed", "connection refused")
+	d.run(d.press("4"))
+	d.wants("(load: lb-0: connection refused)")
+	d.run(d.press(":"))
+	d.press("service")
+	d.run(d.press("enter"))
+	d.wants("service.yaml", "connection refused")
+	d.press("esc")
+	d.op.err = nil
+	d.run(d.press("3"))
+	d.wants("queued", "us-0")
+}
+
+func TestForecastShowsHistoryIntervalAndCapacity(t *testing.T) {
+	d := deskIn(t, 120, 40, normal(), "4")
+	d.wants("3.7k", "2.4k-3.7k", "5.1k", "2.6k", "196%", "1.9 times the forecast", "us-east-1, Llama-3.1-8B-Instruct", "█", "░", "•", "╌", "12:00")
+	d.press("j", "j")
+	d.wants("europe-west4, Llama-3.1-8B-Instruct, uncached", "52%")
+}
+
+func TestACapacityFarAboveIsNotDrawnAmongTheLoad(t *testing.T) {
+	s := normal()
+	s.Targets[0].ReplicaTPS = 1e6
+	d := deskIn(t, 120, 40, s, "4")
+	d.lacks("╌╌")
+	d.wants("carry: 2.0M")
+}
+
+func TestOrdersAskFirst(t *testing.T) {
+	tests := []struct {
+		keys  []string
+		shows []string
+		want  []Order
+	}{
+		{[]string{"2", "d"}, []string{"drain: select a replica first"}, nil},
+		{[]string{"2", "j", "j", "j", "j", "d"}, []string{"Drain us-0?", "us-east-1 keeps 1 of 2 ready"}, []Order{{Verb: VerbDrain, Replica: "us-0"}}},
+		{[]string{"2", "G", "o"}, []string{"Donate eu-1?", "lent to the spot pool", "europe-west4 keeps 1 of 2 ready"}, []Order{{Verb: VerbDonate, Replica: "eu-1"}}},
+		{[]string{"2", "G", "c"}, []string{"reclaim: eu-1 is not donated"}, nil},
+		{[]string{"6", "j", "c"}, []string{"Reclaim us-10?", "They serve again"}, []Order{{Verb: VerbReclaim, Replica: "us-10"}}},
+		{[]string{"2", "j", "j", "j", "j", "j", "j", "u"}, []string{"Undrain us-3?"}, []Order{{Verb: VerbUndrain, Replica: "us-3"}}},
+		{[]string{"2", "j", "j", "j", "j", "space", "space", "d"}, []string{"Drain us-0, us-1?", "us-east-1 keeps 0 of 2 ready"}, []Order{{Verb: VerbDrain, Replica: "us-0"}, {Verb: VerbDrain, Replica: "us-1"}}},
+		{[]string{"5", "a"}, []string{"Apply the plan of 12:00?", "3 replicas more, 1 fewer. $9.66/h → $11.27/h"}, []Order{{Verb: VerbApply}}},
+		{[]string{":", "drain eu-0", "enter"}, []string{"Drain eu-0?"}, []Order{{Verb: VerbDrain, Replica: "eu-0"}}},
+		{[]string{":", "undrain gone-1", "enter"}, []string{"Undrain gone-1?"}, []Order{{Verb: VerbUndrain, Replica: "gone-1"}}},
+	}
+	for _, tt := range tests {
+		for _, yes := range []bool{false, true} {
+			d := deskIn(t, 120, 40, normal(), tt.keys...)
+			d.wants(tt.shows...)
+			if len(tt.want) == 0 {
+				continue
+			}
+			if len(d.op.orders) > 0 {
+				t.Fatalf("%v: done without asking", tt.keys)
+			}
+			answer := map[bool]string{true: "y", false: "n"}[yes]
+			d.run(d.press(answer))
+			if got := d.op.orders; yes && !slices.EqualFunc(got, tt.want, sameOrder) || !yes && len(got) > 0 {
+				t.Errorf("%v then %s: got %v, want %v", tt.keys, answer, got, tt.want)
+			}
+			d.wants(map[bool]string{true: "done", false: "nothing was done"}[yes])
+		}
+	}
+}
+
+// sameOrder compares orders but for the plan, which must be there where one is applied.
+func sameOrder(a, b Order) bool {
+	return a.Verb == b.Verb && a.Replica == b.Replica && (a.Plan != nil) == (a.Verb == VerbApply)
+}
+
+// What is applied is the plan that was on the screen when it was agreed to, although
+// another one came while its user thought.
+func TestThePlanThatWasAgreedToIsApplied(t *testing.T) {
+	d := deskIn(t, 120, 40, normal(), "5", "a")
+	s := normal()
+	s.Plan.Changes = s.Plan.Changes[:1]
+	d.fetch.snapshot = s
+	d.poll(time.Second)
+	d.run(d.press("y"))
+	if len(d.op.orders) != 1 || len(d.op.orders[0].Plan.Changes) != 2 {
+		t.Errorf("got %+v, want the plan of two changes", d.op.orders)
+	}
+}
+
+func TestWhyAnOrderCannotBe(t *testing.T) {
+	d := deskIn(t, 120, 40, normal(), "2", "G", "d")
+	d.op.err = errors.New("eu-1: it is the last one of its region")
+	d.run(d.press("y"))
+	d.wants("drain eu-1: eu-1: it is the last one of its region")
+	d.now = d.now.Add(time.Hour)
+	d.send(clockMsg(d.now))
+	d.wants("it is the last one") // bad news stays
+	d.press("esc")
+	d.lacks("it is the last one")
+
+	d = deskIn(t, 120, 40, normal(), "2", "j", "<")
+	d.poll(time.Second)
+	d.press("<", "d")
+	d.wants("drain: this is the past")
+	d.press("esc", "esc")
+	d.fetch.err = errRefused
+	d.poll(time.Second)
+	d.press("d")
+	d.lacks("Drain")
+
+	d = deskIn(t, 120, 40, normal(), "2", "j")
+	d.model.cfg.Operator = nil
+	for _, key := range []string{"d", "a", "l"} {
+		d.press(key)
+		d.wants("this dashboard only looks")
+		d.press("esc")
+	}
+}
+
+func TestStepsThroughThePast(t *testing.T) {
+	d := newDesk(t, 120, 40, normal())
+	for i := range 100 {
+		s := crowd(1, 1)
+		s.At = noon.Add(time.Duration(i) * time.Second)
+		s.Regions[0].Queued = i
+		d.fetch.snapshot = s
+		d.poll(time.Second)
+	}
+	d.wants("queued 99", "12:01:39")
+	d.press("<")
+	d.wants("queued 98", "PAST 12:01:38")
+	d.press("<", "<", ">")
+	d.wants("queued 97")
+	d.press("{")
+	d.wants("queued 37")
+	d.poll(time.Second) // what comes meanwhile is kept, and does not pull the reader away
+	d.wants("queued 37", "PAST")
+	d.press("}", "}")
+	d.lacks("PAST")
+	d.press("{", "{", "{")
+	d.wants("queued 0 ")
+	d.press("esc")
+	d.wants("queued 99")
+}
+
+func TestThePastIsBounded(t *testing.T) {
+	var p past
+	big := crowd(30, 1000)
+	for i := range 500 {
+		p.add(big, noon.Add(time.Duration(i)*time.Second))
+		if p.cost > pastBytes+pastCost(big) {
+			t.Fatalf("%d bytes are kept, want at most %d", p.cost, pastBytes)
+		}
+	}
+	if len(p.frames) < 3 || p.frames[len(p.frames)-1].at != noon.Add(499*time.Second) {
+		t.Errorf("%d frames, the newest of %s", len(p.frames), p.frames[len(p.frames)-1].at)
+	}
+	p = past{}
+	small := crowd(1, 1)
+	for i := range 2 * 3600 {
+		p.add(small, noon.Add(time.Duration(i)*time.Second))
+	}
+	if n := len(p.frames); n != 3601 || p.cost != n*pastCost(small) {
+		t.Errorf("%d frames of a small service, want each second of an hour; cost %d", n, p.cost)
+	}
+}
+
+func TestCommands(t *testing.T) {
+	tests := []struct{ text, shows string }{
+		{"theme mono", ""},
+		{"theme pink", `unknown theme "pink"`},
+		{"interval 5s", "every 5s"},
+		{"interval never", `got "never"`},
+		{"region us-east-1", "only aws/us-east-1"},
+		{"region mars", `there is none called "mars"`},
+		{"drain nobody", `there is no replica "nobody"`},
+		{"dance", `there is no command "dance"`},
+		{"logs us-0", "logs of us-0"},
+		{"explain req-1", "all about req-1"},
+		{"yaml", "name: chat"},
+		{"help", "Orders (each asks first)"},
+		{"ev", "[8 events]"},
+		{"filter us-1", "filter: us-1"},
+		{"", "[1 overview]"},
+	}
+	for _, tt := range tests {
+		d := deskIn(t, 140, 60, normal())
+		d.press(":", tt.text)
+		d.run(d.press("enter"))
+		d.wants(tt.shows)
+	}
+	d := deskIn(t, 140, 40, normal())
+	d.press(":", "q")
+	if !quits(d.press("enter")) {
+		t.Error(":q leaves")
+	}
+}
+
+func TestCommandsComplete(t *testing.T) {
+	tests := []struct{ typed, want string }{
+		{"ov", ":overview"},
+		{"re", ":re"},
+		{"theme hi", ":theme high-contrast"},
+		{"drain us-1", ":drain us-1"},
+		{"region gcp", ":region gcp/europe-west4"},
+		{"logs lb-e", ":logs lb-europe-west4-0"},
+		{"nonsense x", ":nonsense x"},
+	}
+	for _, tt := range tests {
+		d := deskIn(t, 120, 40, normal())
+		d.press(":", tt.typed, "tab")
+		d.wants(tt.want)
+	}
+}
+
+func TestFilterGrammar(t *testing.T) {
+	tests := []struct {
+		filter string
+		text   string
+		want   bool
+	}{
+		{"", "anything", true},
+		{"READY l4", "us-0 ready L4", true},
+		{"ready h100", "us-0 ready L4", false},
+		{"!draining", "us-0 ready", true},
+		{"!draining", "us-0 DRAINING", false},
+		{"~usz", "us-west-zone", true},
+		{"~zsu", "us-west-zone", false},
+		{"!~usz", "us-west-zone", false},
+		{"!", "anything", true},
+		{"~", "anything", true},
+		{"~é界", "caféß界", true},
+	}
+	for _, tt := range tests {
+		if got := parseFilter(tt.filter).matches(strings.Fields(tt.text)...); got != tt.want {
+			if len(strings.Fields(tt.text)) > 1 && parseFilter(tt.filter).matches(tt.text) == tt.want {
+				continue
+			}
+			t.Errorf("%q on %q: got %t", tt.filter, tt.text, got)
+		}
+	}
+}
+
+func TestLogsFollowTheirEndUntilScrolled(t *testing.T) {
+	d := deskIn(t, 100, 20, normal(), "2", "j", "j", "j", "j", "l")
+	d.wants("logs of us-0", "us-0 says line 99", "of 100")
+	d.press("pgup")
+	d.lacks("us-0 says line 99")
+	d.press("/", "line 1", "enter")
+	d.wants("us-0 says line 1", "us-0 says line 19")
+	d.lacks("us-0 says line 20")
+	d.press("esc", "G")
+	d.wants("us-0 says line 99")
+	d.press("esc")
+	d.lacks("logs of")
+}
+
+func TestYAMLOfWhatIsSelected(t *testing.T) {
+	d := deskIn(t, 120, 60, normal(), "2", "j", "j", "j", "j")
+	d.press("y")
+	d.wants("id: us-0", "gpu: L4", "state: READY", "outstanding: 28")
+	d.press("esc", "esc", "5", "j")
+	d.press("y")
+	d.wants("status: optimal", "delta: 3")
+	d = deskIn(t, 120, 60, normal(), "y")
+	d.wants("service.yaml", "name: llama")
+}
+
+func TestTheMouse(t *testing.T) {
+	click := func(d *desk, x, y int) { d.run(d.send(tea.MouseClickMsg{X: x, Y: y, Button: tea.MouseLeft})) }
+	d := deskIn(t, 120, 40, normal())
+	click(d, 5, 5)
+	d.wants("▸ aws/us-east-1")
+	click(d, 5, 5) // again: into it
+	d.wants("[2 replicas]", "only aws/us-east-1", "us-0")
+	d.press("esc", "esc")
+	click(d, 3, 3)
+	d.wants("REPLICA▼")
+	click(d, 30, 0)
+	click(d, 110, 1)
+	d.send(tea.MouseWheelMsg{Button: tea.MouseWheelDown})
+	d.wants("▸ ")
+	d = deskIn(t, 100, 12, crowd(1, 50), "2")
+	d.send(tea.MouseWheelMsg{Button: tea.MouseWheelDown})
+	d.send(tea.MouseWheelMsg{Button: tea.MouseWheelDown})
+	d.wants("▸ r0-5")
+	d.send(tea.MouseWheelMsg{Button: tea.MouseWheelUp})
+	d.wants("▸ r0-2")
+	if d.model.View().MouseMode == tea.MouseModeNone {
+		t.Error("the mouse is listened to")
+	}
+	d.press("m")
+	if d.model.View().MouseMode != tea.MouseModeNone {
+		t.Error("m leaves the mouse to the terminal, to select text with")
+	}
+}
+
+func TestChangedCellsAreMarkedBySign(t *testing.T) {
+	d := deskIn(t, 120, 40, normal(), "2")
+	s := normal()
+	us := &s.Regions[0]
+	us.Replicas[0].State = service.StateNotReady
+	*us.Replicas[2].Pending, us.Replicas[2].Outstanding = 9, 7
+	d.fetch.snapshot = s
+	d.poll(time.Second)
+	d.wants("▲ NOT_READY*", "9↑", "7↓")
+	d.poll(time.Second)
+	d.lacks("*", "↑", "↓")
+}
+
+func TestEventsTellWhatTheControllerDidAndWhatWasSeen(t *testing.T) {
+	d := deskIn(t, 140, 40, normal(), "8")
+	d.wants("donated us-10", "memory 21 % used, below 30 %, 3 planned; 4 there", "no spot capacity of g6.xlarge")
+	s := normal()
+	s.At = noon.Add(time.Minute)
+	s.Regions[0].Replicas[0].State, s.Regions[0].Replicas[0].Reason = service.StateFailed, "CUDA error"
+	d.fetch.snapshot = s
+	d.poll(time.Minute)
+	d.wants("us-0 READY → FAILED", "CUDA error", "seen")
+	d.press("<") // in the past it had not happened yet
+	d.lacks("CUDA error")
+}
+
+func TestFlowsBetweenRegions(t *testing.T) {
+	d := deskIn(t, 120, 40, normal())
+	s := normal()
+	s.At = noon.Add(10 * time.Second)
+	s.Regions[0].ForwardedTo[1].Requests += 120
+	d.fetch.snapshot = s
+	d.poll(10 * time.Second)
+	d.wants("FORWARDED", "REQ/S", "us-east-1 → gcp/europe-west4       12    5940")
+	s = normal()
+	s.At, s.Regions[0].ForwardedTo[1].Requests = noon.Add(20*time.Second), 4 // the balancer began anew
+	d.fetch.snapshot = s
+	d.poll(10 * time.Second)
+	d.wants("us-east-1 → gcp/europe-west4        0       4")
+}
+
+// Half a snapshot is what a balancer tells that has just begun: nothing in it may
+// be taken for granted.
+func TestHalfASnapshotIsDrawn(t *testing.T) {
+	half := []*telemetry.Snapshot{
+		{},
+		{Regions: []telemetry.RegionSnapshot{{}}},
+		{Regions: []telemetry.RegionSnapshot{{Name: "a/b", Balancers: []telemetry.BalancerSnapshot{{}}, Replicas: []telemetry.ReplicaSnapshot{{}}}}},
+		{Forecast: []telemetry.LoadForecast{{}}, Donations: []telemetry.Donation{{}}, Plan: &telemetry.PlanSummary{}, Targets: []telemetry.Target{{}}},
+		{Forecast: []telemetry.LoadForecast{{MeanTPS: []float64{1}, Lo90TPS: []float64{}, StepSeconds: 60}}, Plan: &telemetry.PlanSummary{Changes: []telemetry.PlanChange{{}}, Error: "no history"}, Events: []telemetry.ScalingEvent{{}}},
+	}
+	for i, s := range half {
+		for _, size := range [][2]int{{20, 5}, {60, 15}, {120, 40}} {
+			d := deskIn(t, size[0], size[1], s)
+			for v := range views {
+				d.run(d.press(string(rune('1' + v))))
+				d.press("j", "enter", "esc", "y", "esc", "s", "tab")
+				if d.frame() == "" {
+					t.Errorf("snapshot %d, view %s: nothing is drawn", i, viewNames[v])
+				}
+			}
+		}
+	}
+}
+
+// evil puts what breaks terminals into every text of a value, times left out.
+func evil[T any](t *testing.T, v T) (out T) {
+	t.Helper()
+	var walk func(any) any
+	walk = func(v any) any {
+		switch v := v.(type) {
+		case map[string]any:
+			for k := range v {
+				v[k] = walk(v[k])
+			}
+		case []any:
+			for i := range v {
+				v[i] = walk(v[i])
+			}
+		case string:
+			if _, err := time.Parse(time.RFC3339, v); err != nil {
+				return v + "\x1b[2J\x1b]0;owned\x07\u202e界\n\r\t\u200d👩\u200d👩\x00\u0085" + v
+			}
+		}
+		return v
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tree any
+	if err := json.Unmarshal(text, &tree); err != nil {
+		t.Fatal(err)
+	}
+	if text, err = json.Marshal(walk(tree)); err == nil {
+		err = json.Unmarshal(text, &out)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// Whatever text comes from elsewhere, no view hands a control character to the
+// terminal: send checks every frame.
+func TestEveryTextIsDrawnSafely(t *testing.T) {
+	requests, err := new(deskOperator).Requests(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range [][2]int{{60, 15}, {120, 40}, {200, 60}} {
+		d := deskIn(t, size[0], size[1], evil(t, normal()))
+		d.send(requestsMsg{requests: evil(t, requests), at: noon})
+		for _, frame := range []func(){
+			func() { d.send(doneMsg{order: Order{VerbDrain, "a\x1b[2J", nil}, text: "b\x1b[2J\nc"}) },
+			func() { d.send(doneMsg{order: Order{VerbDrain, "a\x1b[2J", nil}, err: errors.New("b\x1b[2J\nc")}) },
+			func() { d.send(textMsg{kind: panelLogs, text: "\x1b[2J\nc\td"}) },
+		} {
+			frame()
+			for v := range views {
+				d.press(string(rune('1' + v)))
+				for _, keys := range []string{"j", "d", "n", "a", "n", "enter", "esc", "y", "esc", "l", "esc", "tab", "?", "?", ":logs ", "tab", "esc"} {
+					d.press(keys)
+				}
+			}
+		}
+	}
+}
+
+func TestEveryViewHoldsAtEverySize(t *testing.T) {
+	for name, s := range map[string]*telemetry.Snapshot{"normal": normal(), "hostile": hostile(), "crowd": crowd(12, 30), "empty": {}} {
+		t.Run(name, func(t *testing.T) {
+			d := deskIn(t, 120, 40, s)
+			for v := range views {
+				d.run(d.press(string(rune('1' + v))))
+				for _, keys := range [][]string{nil, {"j"}, {"enter"}, {"esc"}, {"space", "d"}, {"n"}, {":dr"}, {"esc"}, {"?"}, {"?"}} {
+					d.press(keys...)
+					for _, w := range []int{20, 40, 60, 80, 110, 150, 400} {
+						for _, h := range []int{5, 8, 12, 16, 24, 60, 120} {
+							d.send(tea.WindowSizeMsg{Width: w, Height: h})
+						}
+					}
+				}
+			}
+		})
+	}
+}

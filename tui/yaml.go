@@ -1,0 +1,76 @@
+package tui
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/goccy/go-yaml"
+
+	"skyserve/internal/service"
+)
+
+// yaml shows the selection as YAML, or the service's file where nothing is selected.
+func (m *Model) yaml() tea.Cmd {
+	s := &m.screen
+	id, ok := s.pane().selection()
+	if s.snapshot == nil || !ok {
+		return m.openSpec()
+	}
+	what := s.selectedValue(id)
+	if what == nil {
+		return m.openSpec()
+	}
+	lines, err := yamlLines(what)
+	if err != nil {
+		m.say("yaml: "+err.Error(), true)
+		return nil
+	}
+	s.openText(s.theme.text(id), lines)
+	return nil
+}
+
+// selectedValue is what the selected row stands for, as the snapshot holds it; nil
+// where it stands for nothing of the kind.
+func (s *screen) selectedValue(id string) any {
+	switch s.view {
+	case viewOverview:
+		if r := findRegion(s.snapshot, service.Region(id)); r != nil {
+			return r
+		}
+	case viewReplicas:
+		if r, ok := s.table.current(); ok {
+			return r.replica
+		}
+	case viewRequests:
+		if r, ok := s.selectedRequest(); ok {
+			return r.RequestSummary
+		}
+	case viewForecast:
+		if f := s.plotted(); f != nil {
+			return f
+		}
+	case viewPlan:
+		return s.snapshot.Plan
+	case viewDonations:
+		for i := range s.snapshot.Donations {
+			if s.snapshot.Donations[i].Replica == id {
+				return &s.snapshot.Donations[i]
+			}
+		}
+	}
+	return nil
+}
+
+// yamlLines writes a value as YAML, with the names and in the order of its JSON.
+func yamlLines(v any) ([]string, error) {
+	text, err := json.Marshal(v)
+	if err == nil {
+		text, err = yaml.JSONToYAML(text)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("writing %T as YAML: %w", v, err)
+	}
+	return strings.Split(strings.TrimRight(string(text), "\n"), "\n"), nil
+}
