@@ -46,7 +46,7 @@ func (s *screen) batchCells(r *telemetry.RegionSnapshot, m telemetry.ModelQueue)
 	memory := noFigure()
 	if kv != nil {
 		share := *kv
-		memory = figure(share, percent(kv), roleText)
+		memory = figure(share, percent(kv), roleAccent)
 		memory.draw = func(w int) string { return kvBar(share, w, s.theme.glyphs) }
 	}
 	return []value{

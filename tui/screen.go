@@ -118,7 +118,7 @@ func (s *screen) paneTop(l layout) int { return l.header + l.tabs + l.note + l.a
 // leave, and of that no more than it can use.
 func (s *screen) belowLines(room int) int {
 	least, most := s.belowWants()
-	if most == 0 || room < least*2 {
+	if most == 0 {
 		return 0
 	}
 	rows, _ := s.pane().counts()
@@ -126,7 +126,13 @@ func (s *screen) belowLines(room int) int {
 		rows = len(s.table.lines)
 	}
 	spare := max(room-rows-1, 0)
-	return min(max(spare, min(least, room/2)), most)
+	switch {
+	case spare >= least:
+		return min(spare, most)
+	case room < least*2:
+		return 0
+	}
+	return min(least, room/2, most)
 }
 
 // reflow fits the panes to the figures and the size.

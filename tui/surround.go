@@ -49,7 +49,7 @@ func (s *screen) belowWants() (least, most int) {
 		return leastOverview, s.height
 	case viewForecast:
 		if s.plotted() != nil && s.width >= leastPlotWidth {
-			return leastPlot + 6, mostPlot
+			return leastPlot + 3, mostPlot
 		}
 	case viewReplicas:
 		if _, ok := s.table.current(); ok {

@@ -184,7 +184,7 @@ const (
 
 // kvCell is a bar and a share, or the share alone where room is short.
 func kvCell(th *Theme, kv *float64, w int) (string, paint) {
-	p := paint{}
+	p := th.accent
 	switch {
 	case kv == nil:
 		p = th.muted
