@@ -1,0 +1,71 @@
+package plan
+
+import "math"
+
+// The course of a search over blocks that only capacity and coverage join.
+const (
+	largeSteps   = 100  // of the ascent that finds about the prices
+	blockClimb   = 60   // steps of a bundle over the blocks
+	wholeSteps   = 8    // over whole models, at first
+	roundSteps   = 3    // and in a round
+	largeSweeps  = 2500 // proposals of an annealing for every block
+	exchanges    = 50   // trials of a round
+	renewals     = 150
+	renewalReach = 3e-4 // excess of choices, as a share of the bound
+	reaches      = 4    // times so much, by rounds in turn
+)
+
+// runLarge raises the bound by bundles, lays models and renews regions by turns,
+// until cost and bound meet within the asked gap or effort runs out.
+func (c *coupling) runLarge(a *ascent, in box) {
+	a.run(largeSteps)
+	if !c.takeBound(a.best.value) {
+		return
+	}
+	p := a.best
+	c.climb(p, in, blockClimb)
+	if !c.takeBound(p.value) {
+		return
+	}
+	c.newLaying(p, in, 0).layAll()
+	if c.raise(c.regionBound(p, in)); c.done(c.bound) {
+		return
+	}
+	at := c.newPoint()
+	at.copy(p)
+	w := c.newWholeClimb(at, in)
+	w.run(wholeSteps)
+	for round := 0; !c.work.spent() && !c.done(c.bound); round++ {
+		if c.best == nil || round == 0 {
+			c.lookFor(p, in, largeSweeps*len(c.blocks)<<min(round, 10), round)
+		}
+		if c.best != nil {
+			c.improve(at, in, round)
+		}
+		if !c.done(c.bound) {
+			w.run(roundSteps)
+		}
+	}
+}
+
+// takeBound raises the bound; it reports false, with reasons given, when that
+// proves that there are no counts, or nothing was proven.
+func (c *coupling) takeBound(bound float64) bool {
+	if c.noneCheaper(bound) {
+		c.giveReasons()
+		return false
+	}
+	if math.IsInf(bound, -1) {
+		return false
+	}
+	c.raise(bound)
+	return true
+}
+
+// improve is a round of looking for cheaper counts.
+func (c *coupling) improve(p *point, in box, round int) {
+	c.newExchange(p, in, uint64(round)).run(exchanges)
+	if c.renewable() {
+		c.newRenewal(p, in, renewalReach*float64(1+round%reaches)*p.value, uint64(round)).run(renewals)
+	}
+}
