@@ -73,6 +73,7 @@ func (b *bundle) sum(y []float64, at tangents) float64 {
 	return sum
 }
 
+// product is the inner product, summed in order.
 func product(a, b []float64) float64 {
 	var sum float64
 	for r, v := range a {

@@ -21,7 +21,9 @@ type knapsack struct {
 	free   []float64   // by item: least excess of it and those after it
 	rest   [][]float64 // by capacity: see complete
 	stages [][]packState
-	slots  []int32
+	slots  []int32 // table of states, by hash: their place in the stage, or -1
+	seen   [mostCapacity + 1]int
+	stamp  int // marks what was seen of one item
 }
 
 // packedCap is a capacity, the price of what stays unused, and the bits that
@@ -189,14 +191,14 @@ func (k *knapsack) completeItem(c *packedCap, i int, row, after []float64) {
 	for left := range row {
 		row[left] = math.Inf(1)
 	}
-	seen := make(map[int]bool, 8)
+	k.stamp++
 	for n := range k.items[i] {
 		p := &k.items[i][n]
 		u := c.of(&p.use)
-		if seen[u] {
+		if k.seen[u] == k.stamp {
 			continue // one before it uses as much and costs less
 		}
-		seen[u] = true
+		k.seen[u] = k.stamp
 		for left := u; left < len(row); left++ {
 			row[left] = math.Min(row[left], p.excess+after[left-u])
 		}

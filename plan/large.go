@@ -16,7 +16,8 @@ const (
 )
 
 // runLarge raises the bound by bundles, lays models and renews regions by turns,
-// until cost and bound meet within the asked gap or effort runs out.
+// until cost and bound meet within the asked gap, effort runs out or a round finds
+// nothing to do.
 func (c *coupling) runLarge(a *ascent, in box) {
 	a.run(largeSteps)
 	if !c.takeBound(a.best.value) {
@@ -35,9 +36,10 @@ func (c *coupling) runLarge(a *ascent, in box) {
 	at.copy(p)
 	w := c.newWholeClimb(at, in)
 	w.run(wholeSteps)
-	for round := 0; !c.work.spent() && !c.done(c.bound); round++ {
+	for round, left := 0, int64(0); !c.work.spent() && !c.done(c.bound) && c.work.left != left; round++ {
+		left = c.work.left
 		if c.best == nil || round == 0 {
-			c.lookFor(p, in, largeSweeps*len(c.blocks)<<min(round, 10), round)
+			c.lookFor(p, in, min(largeSweeps*len(c.blocks)<<min(round, 10), mostSweeps), round)
 		}
 		if c.best != nil {
 			c.improve(at, in, round)
