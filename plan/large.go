@@ -8,11 +8,11 @@ const (
 	blockClimb   = 60   // steps of a bundle over the blocks
 	wholeSteps   = 8    // over whole models, at first
 	roundSteps   = 3    // and in a round
-	largeSweeps  = 2500 // proposals of an annealing for every block
+	largeSweeps  = 2500 // proposals of the annealing for every block, at least
+	annealShare  = 10   // of the effort left, one part
 	exchanges    = 50   // trials of a round
-	renewals     = 150
-	renewalReach = 3e-4 // excess of choices, as a share of the bound
-	reaches      = 4    // times so much, by rounds in turn
+	renewals     = 300
+	renewalReach = 8e-4 // excess of choices, as a share of the bound
 )
 
 // runLarge raises the bound by bundles, lays models and renews regions by turns,
@@ -39,7 +39,8 @@ func (c *coupling) runLarge(a *ascent, in box) {
 	for round, left := 0, int64(0); !c.work.spent() && !c.done(c.bound) && c.work.left != left; round++ {
 		left = c.work.left
 		if c.best == nil || round == 0 {
-			c.lookFor(p, in, min(largeSweeps*len(c.blocks)<<min(round, 10), mostSweeps), round)
+			sweeps := max(largeSweeps*len(c.blocks), int(left/(annealShare*proposeWork)))
+			c.lookFor(p, in, min(sweeps<<min(round, 10), mostSweeps), round)
 		}
 		if c.best != nil {
 			c.improve(at, in, round)
@@ -68,6 +69,6 @@ func (c *coupling) takeBound(bound float64) bool {
 func (c *coupling) improve(p *point, in box, round int) {
 	c.newExchange(p, in, uint64(round)).run(exchanges)
 	if c.renewable() {
-		c.newRenewal(p, in, renewalReach*float64(1+round%reaches)*p.value, uint64(round)).run(renewals)
+		c.newRenewal(p, in, renewalReach*p.value, uint64(round)).run(renewals)
 	}
 }
