@@ -17,7 +17,6 @@ const (
 	mostSweeps   = 32_000_000
 	brokenCost   = 0.1  // of a row, beyond its price
 	exactOptions = 4096 // of a block, in a proof
-	exchanges    = 1000 // trials after an annealing
 )
 
 // run raises the bound and looks for counts by turns, until they meet within
@@ -26,7 +25,11 @@ func (c *coupling) run(y []float64) {
 	in := c.box()
 	a := c.newAscent(y, in, firstLevel)
 	a.keep = int64(searchShare * float64(c.work.left))
-	if c.small() || c.exchangeable() {
+	if c.exchangeable() {
+		c.runLarge(a, in)
+		return
+	}
+	if c.small() {
 		a.run(rootSteps)
 	} else {
 		a.run(farSteps)
@@ -43,16 +46,10 @@ func (c *coupling) run(y []float64) {
 		c.tighten(a, in)
 	}
 	a.keep = 0
-	if c.exchangeable() { // an answer early, whatever effort is left
-		c.newLaying(a.best, in, 0).layAll()
-	}
 	sweeps := max(leastSweeps, blockSweeps*len(c.blocks))
 	for round := range rounds {
 		before := c.bestCost
 		c.lookFor(a.best, in, sweeps, round)
-		if c.best != nil && c.exchangeable() {
-			c.newExchange(a.best, in, uint64(round)).run(exchanges)
-		}
 		if (c.small() && round%8 == 0 || round%8 == 7) && !c.done(c.bound) {
 			c.tighten(a, in)
 		}

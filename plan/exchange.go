@@ -24,11 +24,12 @@ type exchange struct {
 }
 
 const (
-	exchanged  = 4    // models taken out at once, at most
-	priceNoise = 0.01 // of a price, either way
-	layReach   = 0.1  // of its Lagrangian bound: what a model may cost above it
-	layings    = 20   // of all models from the first to the last
-	evenLoss   = 1e-3 // of a model's mean cost: every model is drawn now and then
+	exchanged  = 4       // models taken out at once, at most
+	priceNoise = 0.01    // of a price, either way
+	layReach   = 0.1     // of its Lagrangian bound: what a model may cost above it
+	layEffort  = 300_000 // of one model's laying
+	layings    = 20      // of all models from the first to the last
+	evenLoss   = 1e-3    // of a model's mean cost: every model is drawn now and then
 )
 
 // exchangeable reports whether the rows are such that models can be laid one
@@ -246,7 +247,9 @@ func (e *exchange) search(i int, m *modelCase, most float64) [][]int {
 		return p.x
 	}
 	reach := math.Min(most-p.value, layReach*p.value)
-	return m.around(p, reach+slackOf(p.value), &e.work, keeps).x
+	var x [][]int
+	e.work.lend(layEffort, func(work *effort) { x = m.around(p, reach+slackOf(p.value), work, keeps).x })
+	return x
 }
 
 // coverPrice is what a unit of what model i carries is worth at the prices.

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"math"
+	"math/bits"
 	"slices"
 )
 
@@ -54,6 +55,7 @@ func (c *coupling) pool(p *point, in box, at int, d float64, most int) (out []op
 		}
 	}
 	c.walk.from(0, 0, 0, 0)
+	c.work.spend(4 * len(out) * bits.Len(uint(len(out)))) // sorting
 	complete = complete && len(out) <= most && !c.work.spent()
 	out = cheapestOptions(out, most)
 	for n := range out {

@@ -17,6 +17,7 @@ func (c *coupling) refinable() bool { return c.p.plainCover() }
 // modelAt is model i with its other rows at prices y, within the box.
 func (c *coupling) modelAt(i int, y []float64, in box) *modelCase {
 	base := c.caseOf(i)
+	c.work.spend(10 * c.regions * c.gpus)
 	for j := range base.blocks {
 		c.price(i*c.regions+j, y, in)
 		copy(base.blocks[j].classes, c.priced.classes)
@@ -71,7 +72,9 @@ func (c *coupling) boundModel(i int, p *point, in box, most int64) (r modelResul
 	c.work.lend(most, func(work *effort) {
 		best, right := m.maximise(work)
 		if r = (modelResult{bound: math.Max(0, best.value)}); right.x != nil {
-			r = m.around(best, boundReach*best.value, work, nil)
+			if r = m.around(best, boundReach*best.value, work, nil); r.x == nil {
+				r.x = m.finish(right)
+			}
 		}
 	})
 	return r

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"math"
+	"math/bits"
 	"slices"
 )
 
@@ -99,6 +100,7 @@ func (r *ring) options(j int, d float64, work *effort) []ringOption {
 		o.x[r.fill], o.x[last] = o.x[last], o.x[r.fill]
 		out = append(out, o)
 	})
+	work.spend(len(out) * (8 + bits.Len(uint(len(out)))))
 	return r.nearest(out)
 }
 
@@ -175,15 +177,31 @@ func (r *ring) rest(carried float64) float64 {
 	return at
 }
 
+// compare orders states by where they stand on the ring, the greatest first, and
+// those of one place by what they cost.
+func (s ringState) compare(o ringState) int {
+	switch {
+	case s.at > o.at:
+		return -1
+	case s.at < o.at:
+		return 1
+	case s.excess != o.excess:
+		return cmp.Compare(s.excess, o.excess)
+	case s.room != o.room:
+		return cmp.Compare(o.room, s.room)
+	case s.prev != o.prev:
+		return cmp.Compare(s.prev, o.prev)
+	}
+	return cmp.Compare(s.choice, o.choice)
+}
+
 // front keeps the states that no other beats: one that carries a little more
 // beats another when that costs less at the price mu.
 func (r *ring) front(states []ringState) []ringState {
 	if len(states) == 0 {
 		return states
 	}
-	slices.SortFunc(states, func(a, b ringState) int {
-		return cmp.Or(cmp.Compare(b.at, a.at), cmp.Compare(a.excess, b.excess), cmp.Compare(b.room, a.room), cmp.Compare(a.prev, b.prev), cmp.Compare(a.choice, b.choice))
-	})
+	slices.SortFunc(states, ringState.compare)
 	ahead := math.Inf(1) // least excess + mu*at of the states seen, those past the end of the ring first
 	for _, s := range states {
 		ahead = math.Min(ahead, s.excess+r.p.mu*(s.at+r.unit))
@@ -227,6 +245,9 @@ func (r *ring) within(d float64, work *effort, keeps func(x [][]int) bool) (x []
 					r.next = append(r.next, ringState{e, carried, r.rest(carried), s.room + o.room, int32(si), int32(oi)})
 				}
 			}
+		}
+		if !work.spend(len(r.next) * bits.Len(uint(len(r.next)))) { // sorting
+			return nil, 0, false
 		}
 		stages[j+1] = slices.Clone(r.front(r.next))
 	}
