@@ -64,7 +64,7 @@ func (a *API) Region() telemetry.RegionSnapshot {
 		Balancers:             []telemetry.BalancerSnapshot{a.self(replicas)},
 		Replicas:              []telemetry.ReplicaSnapshot{},
 		Queued:                view.Counts.Queued,
-		Models:                []telemetry.ModelQueue{},
+		Models:                []telemetry.ModelSnapshot{},
 		RequestsPerSecond:     stats.RequestsPerSecond,
 		OutputTokensPerSecond: stats.OutputTokensPerSecond,
 		PrefixHitRate:         stats.PrefixHitRate,
@@ -73,7 +73,7 @@ func (a *API) Region() telemetry.RegionSnapshot {
 		ForwardedOut:          view.Counts.ForwardedOut,
 	}
 	for _, m := range view.Models {
-		s.Models = append(s.Models, telemetry.ModelQueue(m))
+		s.Models = append(s.Models, telemetry.ModelSnapshot(m))
 	}
 	for _, r := range replicas {
 		s.Replicas = append(s.Replicas, replicaSnapshot(r, stats.Replica[r.ID]))
