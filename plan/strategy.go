@@ -139,6 +139,9 @@ type StrategyOptions struct {
 	// Keep says that VMs that are given up go back to the cloud, instead of being
 	// lent to the spot pool.
 	Keep bool
+	// Late is the share, 0..1, of IW-F requests whose first token auto lets come after
+	// the tier's target; 0 = DefaultLate.
+	Late float64
 }
 
 // strategies makes each by its name.

@@ -401,6 +401,26 @@ func TestAStrategySeesFirstTokens(t *testing.T) {
 	}
 }
 
+// Another objective in service.yaml begins anew; the same one goes on with what was
+// learned.
+func TestAnotherObjectiveIsTakenUp(t *testing.T) {
+	w := &scalerWorld{yard: newYard(t, strings.Replace(reactiveService, "reactive", "auto", 1)), store: &fakeState{}}
+	s := w.another(nil)
+	by := w.yard.spec.Autoscale
+	if err := s.choose(by); err != nil {
+		t.Fatal(err)
+	}
+	first := s.strategy
+	by.DonatePrice = 9
+	if err := s.choose(by); err != nil || s.strategy != first {
+		t.Errorf("the strategy was made anew: %v", err)
+	}
+	by.Late = 0.01
+	if err := s.choose(by); err != nil || s.strategy == first || s.by.Late != 0.01 {
+		t.Errorf("another objective is not taken up: %v", err)
+	}
+}
+
 func TestManualOnlyRemovesWhatWasDonatedLongEnough(t *testing.T) {
 	testScaler(t, strings.Replace(reactiveService, "reactive", "manual", 1), func(w *scalerWorld) {
 		w.yard.set(func() {
