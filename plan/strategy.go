@@ -37,8 +37,17 @@ type Endpoint struct {
 	// Waiting is how many interactive requests are known to wait for their first token:
 	// held for a replica, or at one. Nil = unknown.
 	Waiting *int
+	// Fast is the first tokens of IW-F requests up to now. Nil = unknown.
+	Fast *FirstTokens
 	// Target is the plan in force; nil = none.
 	Target *Target
+}
+
+// FirstTokens counts first tokens since any time in the past. Where a count is less
+// than before, it began anew.
+type FirstTokens struct {
+	// All came, Late of them after the tier's target.
+	All, Late int64
 }
 
 // Target is what the hourly plan wants of an endpoint, and what it expects.
@@ -130,6 +139,9 @@ type StrategyOptions struct {
 	// Keep says that VMs that are given up go back to the cloud, instead of being
 	// lent to the spot pool.
 	Keep bool
+	// Late is the share, 0..1, of IW-F requests whose first token auto lets come after
+	// the tier's target; 0 = DefaultLate.
+	Late float64
 }
 
 // strategies makes each by its name.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -34,20 +35,21 @@ const (
 	// autoPatience is for how long fewer replicas must have been enough before any
 	// is given up: about what it takes to have one back.
 	autoPatience = 90 * time.Second
-	// autoRise smooths the load upwards, autoFall downwards: time constants. What is
-	// over sooner than a replica starts need not be followed.
-	autoRise = time.Minute
-	autoFall = 2 * time.Minute
+	// autoSmooth is the time constant that smooths the load. What is over sooner than a
+	// replica starts need not be followed.
+	autoSmooth = 2 * time.Minute
 )
 
 // auto follows the interactive load itself, every few seconds and over all regions
 // of a model together, and uses the forecast where it helps. It differs from LT-UA
-// in six ways:
+// in seven ways:
 //
 //   - it counts what interactive load needs (tokens a second over what a replica
 //     carries), not the memory that deferred work fills up, and adds all that is
 //     missing at once;
 //   - a large pool is filled further than a small one, since chance evens out in it;
+//   - how far it is filled is corrected by what came of it, until as many first tokens
+//     are late as may be: see filling;
 //   - each region has replicas for autoLocal of its load, and the rest stand where
 //     most is missing, so that three regions do not round up three times;
 //   - the forecast says how much more is expected within autoLead; one that differs
@@ -63,6 +65,7 @@ const (
 type auto struct {
 	options StrategyOptions
 	seen    map[key]*autoState
+	fills   map[key]*filling // by model and pool
 }
 
 // autoState is what is remembered of an endpoint.
@@ -71,20 +74,25 @@ type autoState struct {
 	load   float64 // in replicas, smoothed
 	known  bool    // load is
 	enough time.Duration
-	spare  int // the least that was too much since enough
+	spare  int          // the least that was too much since enough
+	firsts *FirstTokens // as of the look before that told them
 }
 
-func newAuto(o StrategyOptions) *auto { return &auto{o, map[key]*autoState{}} }
+func newAuto(o StrategyOptions) *auto {
+	o.Late = cmp.Or(o.Late, DefaultLate)
+	return &auto{o, map[key]*autoState{}, map[key]*filling{}}
+}
 
 func (*auto) Name() string { return "auto" }
 
 func (s *auto) Step(now time.Duration, f *Fleet) []Scaling {
 	loads := make([]float64, len(f.Endpoints))
 	needs := make([]int, len(f.Endpoints))
+	s.learn(now, f)
 	for i := range f.Endpoints {
 		e := &f.Endpoints[i]
 		st := s.observe(now, e)
-		loads[i] = pooled(st.load * e.growth(now))
+		loads[i] = pooled(st.load*e.growth(now)) / s.fills[e.sharing()].factor()
 		needs[i] = max(int(math.Ceil(autoLocal*loads[i])), e.Min)
 		if !st.known {
 			needs[i] = e.byMemory(autoRoom)
@@ -103,23 +111,53 @@ func (s *auto) Step(now time.Duration, f *Fleet) []Scaling {
 	return g.out
 }
 
-// observe takes in an endpoint's load: rising soon, falling late.
-func (s *auto) observe(now time.Duration, e *Endpoint) *autoState {
+// sharing names the endpoints that share a load: those of a model in all regions.
+func (e *Endpoint) sharing() key { return key{model: e.Model, pool: e.Pool} }
+
+// learn takes in the first tokens that came since the look before, over all regions:
+// requests go where there is room.
+func (s *auto) learn(now time.Duration, f *Fleet) {
+	came := map[key]FirstTokens{}
+	for i := range f.Endpoints {
+		e := &f.Endpoints[i]
+		k, st := e.sharing(), s.state(now, e)
+		if s.fills[k] == nil {
+			s.fills[k] = &filling{late: s.options.Late, at: now}
+		}
+		if e.Fast == nil {
+			continue
+		}
+		if st.firsts != nil {
+			n, sum := e.Fast.since(*st.firsts), came[k]
+			came[k] = FirstTokens{sum.All + n.All, sum.Late + n.Late}
+		}
+		firsts := *e.Fast
+		st.firsts = &firsts
+	}
+	for k, n := range came {
+		s.fills[k].learn(now, n)
+	}
+}
+
+// state is what is remembered of an endpoint.
+func (s *auto) state(now time.Duration, e *Endpoint) *autoState {
 	st := s.seen[e.key()]
 	if st == nil {
 		st = &autoState{at: now, enough: now, spare: math.MaxInt}
 		s.seen[e.key()] = st
 	}
+	return st
+}
+
+// observe takes in an endpoint's load.
+func (s *auto) observe(now time.Duration, e *Endpoint) *autoState {
+	st := s.state(now, e)
 	if e.Observed != nil && e.Target != nil && e.Target.ReplicaTPS > 0 {
 		load := *e.Observed / e.Target.ReplicaTPS
-		over := autoRise
-		if load < st.load {
-			over = autoFall
-		}
 		if !st.known {
 			st.load, st.known = load, true
 		}
-		st.load += (load - st.load) * -math.Expm1(-float64(now-st.at)/float64(over))
+		st.load += (load - st.load) * -math.Expm1(-float64(now-st.at)/float64(autoSmooth))
 	}
 	st.at = now
 	return st
@@ -151,7 +189,7 @@ func pooled(load float64) float64 {
 func spread(f *Fleet, loads []float64, needs []int) {
 	done := map[key]bool{}
 	for first := range f.Endpoints {
-		of := key{model: f.Endpoints[first].Model, pool: f.Endpoints[first].Pool}
+		of := f.Endpoints[first].sharing()
 		if done[of] {
 			continue
 		}
@@ -159,7 +197,7 @@ func spread(f *Fleet, loads []float64, needs []int) {
 		var same []int
 		load, have := 0.0, 0
 		for i := first; i < len(f.Endpoints); i++ {
-			if e := &f.Endpoints[i]; e.Model == of.model && e.Pool == of.pool {
+			if f.Endpoints[i].sharing() == of {
 				same, load, have = append(same, i), load+loads[i], have+needs[i]
 			}
 		}

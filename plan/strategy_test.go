@@ -125,6 +125,17 @@ func (f *Fleet) set(words []string) error {
 		case "waiting":
 			n := int(v)
 			e.Waiting = &n
+		case "came", "late":
+			next := FirstTokens{}
+			if e.Fast != nil {
+				next = *e.Fast
+			}
+			if k == "came" {
+				next.All = int64(v)
+			} else {
+				next.Late = int64(v)
+			}
+			e.Fast = &next
 		case "target", "forecast", "then": // forecast for the first half of the hour, then for the second
 			if e.Target == nil {
 				e.Target = &Target{Until: time.Hour, ReplicaTPS: 100, Course: make([]float64, 2), CourseStep: 30 * time.Minute}
@@ -189,6 +200,8 @@ func (c *closedFleet) vary(t *rapid.T, now time.Duration) {
 			u, tps := rapid.Float64Range(0, 1).Draw(t, "u"), rapid.Float64Range(0, 4000).Draw(t, "tps")
 			waiting := rapid.IntRange(0, 60).Draw(t, "waiting")
 			e.Utilisation, e.Observed, e.Waiting = &u, &tps, &waiting
+			all := int64(rapid.IntRange(0, 5000).Draw(t, "first tokens"))
+			e.Fast = &FirstTokens{All: all, Late: int64(rapid.IntRange(0, int(all)).Draw(t, "late"))}
 		}
 		if hour := now.Truncate(time.Hour); e.Target == nil || e.Target.From != hour {
 			peak := rapid.Float64Range(1, 2000).Draw(t, "peak")

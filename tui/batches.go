@@ -37,7 +37,7 @@ func (s *screen) batchSheet() sheet {
 }
 
 // batchCells are the figures of what is deferred of a model in a region.
-func (s *screen) batchCells(r *telemetry.RegionSnapshot, m telemetry.ModelQueue) []value {
+func (s *screen) batchCells(r *telemetry.RegionSnapshot, m telemetry.ModelSnapshot) []value {
 	ready, kv := s.memory(r, m.Model)
 	deferred := figure(float64(m.Deferred), count(int64(m.Deferred)), roleText)
 	if m.Deferred == 0 {
@@ -95,7 +95,7 @@ const (
 )
 
 // release says what the deferred requests wait for.
-func release(m telemetry.ModelQueue, ready int, kv *float64) string {
+func release(m telemetry.ModelSnapshot, ready int, kv *float64) string {
 	switch {
 	case m.Deferred == 0:
 		return "none waits"

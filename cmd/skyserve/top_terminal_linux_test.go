@@ -160,6 +160,20 @@ func TestTopOnATerminal(t *testing.T) {
 	}
 }
 
+// A serial line, or a terminal inside of a script, may not know its size.
+func TestTopOnATerminalWithoutASize(t *testing.T) {
+	cmd := skyserveCommand(t, "top", "--admin", newTopAdmin(t).URL)
+	tt := openTerminal(t, 0, 0, cmd)
+	tt.await("local/us")
+	if _, err := io.WriteString(tt.side, "q"); err != nil {
+		t.Fatal(err)
+	}
+	tt.rest()
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("leaving is no failure: %v", err)
+	}
+}
+
 func TestTopLeavesTheTerminalOnCtrlC(t *testing.T) {
 	cmd := skyserveCommand(t, "top", "--admin", "http://127.0.0.1:1")
 	tt := openTerminal(t, 80, 24, cmd)

@@ -99,16 +99,16 @@ func freshest(snapshots []*telemetry.Snapshot) *telemetry.Snapshot {
 			}
 		}
 	}
-	out := &telemetry.Snapshot{Regions: queues(snapshots)}
+	out := &telemetry.Snapshot{Regions: models(snapshots)}
 	for _, id := range slices.Sorted(maps.Keys(best)) {
 		out.Regions = append(out.Regions, telemetry.RegionSnapshot{Name: best[id].region, Replicas: []telemetry.ReplicaSnapshot{best[id].replica}})
 	}
 	return out
 }
 
-// queues are what is held by model in each region, sorted, as the snapshot knows it
+// models are what is counted by model in each region, sorted, as the snapshot knows it
 // that heard of the region's balancers last.
-func queues(snapshots []*telemetry.Snapshot) []telemetry.RegionSnapshot {
+func models(snapshots []*telemetry.Snapshot) []telemetry.RegionSnapshot {
 	best := map[service.Region]telemetry.RegionSnapshot{}
 	for _, s := range snapshots {
 		for _, r := range s.Regions {

@@ -115,9 +115,9 @@ func TestObserveEveryRegion(t *testing.T) {
 	}
 }
 
-// What a region holds is taken from whoever heard of its balancers last; those that
+// What a region counts by model is taken from whoever heard of its balancers last; those that
 // nobody reaches do not count, and what is not told stays unknown.
-func TestObserveQueues(t *testing.T) {
+func TestObserveModels(t *testing.T) {
 	region := func(name, balancers, models string) string {
 		return `{"name":"` + name + `","balancers":[` + balancers + `],"models":` + models + `,"replicas":[]}`
 	}
@@ -135,7 +135,7 @@ func TestObserveQueues(t *testing.T) {
 	for i, r := range o.Snapshot.Regions {
 		got[string(r.Name)] = fmt.Sprint(r.Models, heard(o.Snapshot.Regions[i]) < freshKV)
 	}
-	want := map[string]string{"local/asia": "[{chat-small 3 4}] true", "local/eu": "[] true", "local/sa": "[] false", "local/us": "[{chat-small 1 4}] true"}
+	want := map[string]string{"local/asia": "[{chat-small 3 4 0 0}] true", "local/eu": "[] true", "local/sa": "[] false", "local/us": "[{chat-small 1 4 0 0}] true"}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

@@ -150,14 +150,14 @@ func (s *scaler) turn(ctx context.Context, l lease) error {
 
 // choose makes the strategy that service.yaml names, unless it is the one at work.
 func (s *scaler) choose(by service.Autoscale) error {
-	if by.Strategy == s.by.Strategy && by.Donate == s.by.Donate {
+	if by.Strategy == s.by.Strategy && by.Donate == s.by.Donate && by.Late == s.by.Late {
 		s.by = by
 		return nil
 	}
 	var next plan.Strategy
 	if paced(by.Strategy) {
 		var err error
-		if next, err = plan.NewStrategy(by.Strategy, plan.StrategyOptions{Keep: !by.Donate}); err != nil {
+		if next, err = plan.NewStrategy(by.Strategy, plan.StrategyOptions{Keep: !by.Donate, Late: by.Late}); err != nil {
 			return fmt.Errorf("scaling %s: %w", s.service, err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/plan"
 )
 
 // fakeYard is a service's replicas, and the balancers that tell of them. It refuses
@@ -346,10 +348,10 @@ func TestNothingIsDoneOnFiguresThatAreMissing(t *testing.T) {
 // balancers or in the engines. Deferred ones, those of another model or region and
 // figures that are old or that a balancer does not tell decide nothing.
 func TestAutoGrowsWhereInteractiveRequestsWait(t *testing.T) {
-	told := func(region service.Region, age int64, models ...telemetry.ModelQueue) telemetry.RegionSnapshot {
+	told := func(region service.Region, age int64, models ...telemetry.ModelSnapshot) telemetry.RegionSnapshot {
 		return telemetry.RegionSnapshot{Name: region, Balancers: []telemetry.BalancerSnapshot{{State: "READY", AgeMillis: age}}, Models: models}
 	}
-	full := telemetry.ModelQueue{Model: "m", Queued: 9}
+	full := telemetry.ModelSnapshot{Model: "m", Queued: 9}
 	many := 9
 	for name, c := range map[string]struct {
 		held    telemetry.RegionSnapshot
@@ -357,13 +359,13 @@ func TestAutoGrowsWhereInteractiveRequestsWait(t *testing.T) {
 		want    int
 	}{
 		"held by the balancers":  {told("local/us", 200, full), nil, 2},
-		"pending in the engines": {told("local/us", 200, telemetry.ModelQueue{Model: "m"}), &many, 2},
-		"deferred":               {told("local/us", 200, telemetry.ModelQueue{Model: "m", Deferred: 99}), nil, 1},
-		"another model":          {told("local/us", 200, telemetry.ModelQueue{Model: "m"}, telemetry.ModelQueue{Model: "n", Queued: 99}), nil, 1},
+		"pending in the engines": {told("local/us", 200, telemetry.ModelSnapshot{Model: "m"}), &many, 2},
+		"deferred":               {told("local/us", 200, telemetry.ModelSnapshot{Model: "m", Deferred: 99}), nil, 1},
+		"another model":          {told("local/us", 200, telemetry.ModelSnapshot{Model: "m"}, telemetry.ModelSnapshot{Model: "n", Queued: 99}), nil, 1},
 		"another region":         {told("local/eu", 200, full), nil, 1},
 		"old":                    {told("local/us", 9000, full), nil, 1},
 		"not told":               {told("local/us", 200), &many, 1},
-		"no balancer is reached": {telemetry.RegionSnapshot{Name: "local/us", Models: []telemetry.ModelQueue{full}}, &many, 1},
+		"no balancer is reached": {telemetry.RegionSnapshot{Name: "local/us", Models: []telemetry.ModelSnapshot{full}}, &many, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			testScaler(t, strings.Replace(reactiveService, "reactive", "auto", 1), func(w *scalerWorld) {
@@ -372,6 +374,50 @@ func TestAutoGrowsWhereInteractiveRequestsWait(t *testing.T) {
 				w.want(c.want, 0)
 			})
 		})
+	}
+}
+
+// What a region's balancers count of first tokens reaches the strategy, and nothing
+// where they do not tell it.
+func TestAStrategySeesFirstTokens(t *testing.T) {
+	y := newYard(t, reactiveService)
+	standing, _ := y.Standing()
+	for _, c := range []struct {
+		age  int64
+		want *plan.FirstTokens
+	}{{100, &plan.FirstTokens{All: 40, Late: 3}}, {9000, nil}} {
+		y.held = []telemetry.RegionSnapshot{{
+			Name: "local/us", Balancers: []telemetry.BalancerSnapshot{{State: "READY", AgeMillis: c.age}},
+			Models: []telemetry.ModelSnapshot{{Model: "m", FirstTokens: 40, Late: 3}},
+		}}
+		seen, err := y.observe(t.Context(), 0, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &sight{now: time.Now(), standing: standing, snapshot: seen.Snapshot}
+		if got := s.fleet(s.groups()).Endpoints[0].Fast; !reflect.DeepEqual(got, c.want) {
+			t.Errorf("figures of %d ms ago: got %+v, want %+v", c.age, got, c.want)
+		}
+	}
+}
+
+// Another objective in service.yaml begins anew; the same one goes on with what was
+// learned.
+func TestAnotherObjectiveIsTakenUp(t *testing.T) {
+	w := &scalerWorld{yard: newYard(t, strings.Replace(reactiveService, "reactive", "auto", 1)), store: &fakeState{}}
+	s := w.another(nil)
+	by := w.yard.spec.Autoscale
+	if err := s.choose(by); err != nil {
+		t.Fatal(err)
+	}
+	first := s.strategy
+	by.DonatePrice = 9
+	if err := s.choose(by); err != nil || s.strategy != first {
+		t.Errorf("the strategy was made anew: %v", err)
+	}
+	by.Late = 0.01
+	if err := s.choose(by); err != nil || s.strategy == first || s.by.Late != 0.01 {
+		t.Errorf("another objective is not taken up: %v", err)
 	}
 }
 

@@ -100,7 +100,10 @@ func (s *sight) fleet(groups []scaled) *plan.Fleet {
 	f := &plan.Fleet{Spare: map[string]int{}}
 	for _, g := range groups {
 		e := plan.Endpoint{Model: g.model, Region: string(g.region), Min: g.bounds.Min, Max: g.bounds.Max, Utilisation: g.utilisation(), Target: s.targets[g.place]}
-		e.Waiting = s.waiting(g)
+		if m := s.told(g); m != nil {
+			waiting := m.Queued + g.pending()
+			e.Waiting, e.Fast = &waiting, &plan.FirstTokens{All: m.FirstTokens, Late: m.Late}
+		}
 		for _, m := range g.members {
 			switch {
 			case m.lent():
@@ -127,19 +130,17 @@ func (s *sight) fleet(groups []scaled) *plan.Fleet {
 	return f
 }
 
-// waiting is how many interactive requests are known to have no first token: those
-// that the region's balancers hold, and those that engines tell of as pending. Nil
-// where it is not known of late what is held.
-func (s *sight) waiting(g scaled) *int {
+// told is what the balancers of a group's region say of its model; nil where they did
+// not of late.
+func (s *sight) told(g scaled) *telemetry.ModelSnapshot {
 	for i := range s.snapshot.Regions {
 		r := &s.snapshot.Regions[i]
 		if r.Name != g.region || heard(*r) > freshKV {
 			continue
 		}
-		for _, m := range r.Models {
-			if m.Model == g.model {
-				n := m.Queued + g.pending()
-				return &n
+		for k := range r.Models {
+			if r.Models[k].Model == g.model {
+				return &r.Models[k]
 			}
 		}
 	}

@@ -48,6 +48,7 @@ var defaults = map[string]preset{
 	"Autoscale.forecast": {"auto", "which forecaster fits depends on the traffic"},
 	"Autoscale.every":    {time.Hour, "forecast and optimisation run each hour in SageServe"},
 
+	"Autoscale.late":       {0.05, "the target of IW-F is stated for the 95th percentile (SageServe section 2.2)"},
 	"Autoscale.donate_for": {time.Hour, "until the next plan: then a whole hour went by in which it was not needed"},
 
 	"LocalHosts.port": {8001, "next to 8000, which engines use"},

@@ -56,7 +56,7 @@ func TestDefaults(t *testing.T) {
 			Tau: 10, QueueLimit: 4096, MaxWait: 60 * time.Second, TauN: 5 * time.Second, TauP: time.Second,
 			MaxTries: 5, RetryPercent: 20, EjectAfter: 5, EjectTime: 5 * time.Second, Continue: &forward, HoldDeferred: &forward,
 		},
-		Autoscale:  Autoscale{Strategy: "manual", Forecast: "auto", Every: time.Hour, DonateFor: time.Hour},
+		Autoscale:  Autoscale{Strategy: "manual", Forecast: "auto", Every: time.Hour, DonateFor: time.Hour, Late: 0.05},
 		LocalHosts: LocalHosts{Port: 8001},
 	}
 	if !reflect.DeepEqual(got, want) {

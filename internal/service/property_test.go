@@ -23,6 +23,7 @@ func genSpec(t *rapid.T) *Spec {
 
 			DonateFor:   genDuration(t, time.Second, 30*24*time.Hour),
 			DonatePrice: float64(rapid.IntRange(0, 400).Draw(t, "donate price")) / 100,
+			Late:        float64(rapid.IntRange(1, 500).Draw(t, "late")) / 1000,
 		},
 		LocalHosts: LocalHosts{Port: rapid.IntRange(1, 65535-localPorts).Draw(t, "port")},
 	}

@@ -202,6 +202,7 @@ var rules = map[string]rule{
 	"Autoscale.donate":       {text: "Whether a replica that is not needed is lent to the spot pool before it is removed."},
 	"Autoscale.donate_for":   {text: "How long a donated replica is kept before it is removed, unless it is taken back; in a static region it stays.", limit: between(time.Second, 30*24*time.Hour)},
 	"Autoscale.donate_price": {text: "What an hour of a donated replica earns, in USD; left out = nothing.", limit: from(0, 10_000)},
+	"Autoscale.late":         {text: "auto only: the share of IW-F requests whose first token may come after the tier's target; more replicas are asked for where there are more of those, fewer where there are fewer.", limit: from(0.001, 0.5)},
 	"Autoscale.max_rtt":      {text: "The longest round trip over which a plan lets one region serve another's load; left out = any.", limit: between(time.Millisecond, 10*time.Second)},
 
 	"StoreSpec.url": {text: "An existing NATS server; left out = embedded.", form: formStore},

@@ -81,7 +81,7 @@ balancer:
   auth: {keys_from: env:SKYSERVE_KEYS}
   tls: {cert: cert.pem, key: key.pem}
 dns: {provider: route53, name: chat.example.com, zone: example.com, routing: latency}
-autoscale: {strategy: lt-ua, forecast: auto, every: 1h, donate: true, donate_for: 30m, donate_price: 0.3}
+autoscale: {strategy: lt-ua, forecast: auto, every: 1h, donate: true, donate_for: 30m, donate_price: 0.3, late: 0.02}
 store: {}
 `
 

@@ -233,6 +233,9 @@ type Autoscale struct {
 	DonateFor time.Duration `yaml:"donate_for,omitempty" json:"donate_for"`
 	// DonatePrice is what an hour of a donated replica earns, in USD.
 	DonatePrice float64 `yaml:"donate_price,omitempty" json:"donate_price,omitempty"`
+	// Late is the share, 0..1, of IW-F requests whose first token the strategy auto lets
+	// come after the tier's target.
+	Late float64 `yaml:"late,omitempty" json:"late,omitempty"`
 	// MaxRTT is how far a plan may send load; 0 = anywhere.
 	MaxRTT time.Duration `yaml:"max_rtt,omitempty" json:"max_rtt,omitempty"`
 }

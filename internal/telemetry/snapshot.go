@@ -47,9 +47,9 @@ type RegionSnapshot struct {
 	Replicas  []ReplicaSnapshot  `json:"replicas"`
 	// Queued is the number of requests that the region's balancers hold.
 	Queued int `json:"queued"`
-	// Models is what is held of each model that has replicas or requests there, sorted;
-	// nil where a balancer does not tell it.
-	Models []ModelQueue `json:"models"`
+	// Models are those that have replicas or requests there, sorted; nil where a balancer
+	// does not tell them.
+	Models []ModelSnapshot `json:"models"`
 	// RequestsPerSecond counts arrivals from clients over the last 10 s.
 	RequestsPerSecond *float64 `json:"requests_per_second"`
 	// OutputTokensPerSecond counts tokens streamed over the last 10 s.
@@ -71,13 +71,17 @@ type Flow struct {
 	Requests int64          `json:"requests"`
 }
 
-// ModelQueue is how many requests for a model the balancers of a region hold.
-type ModelQueue struct {
+// ModelSnapshot is what the balancers of a region count of a model.
+type ModelSnapshot struct {
 	Model string `json:"model"`
-	// Queued are interactive (IW-F and IW-N), Deferred are not (NIW): those included
-	// that wait apart for spare memory.
+	// Queued are the interactive requests (IW-F and IW-N) that they hold, Deferred the
+	// others (NIW), those included that wait apart for spare memory.
 	Queued   int `json:"queued"`
 	Deferred int `json:"deferred"`
+	// FirstTokens is how many streamed IW-F requests of their clients had a first token
+	// since they started; Late, for how many of those it came after the tier's target.
+	FirstTokens int64 `json:"first_tokens"`
+	Late        int64 `json:"late"`
 }
 
 // BalancerUnreachable is the state of a balancer that does not answer.

@@ -272,7 +272,7 @@ func (p *SagePlan) runs() ([]sageRun, []float64, error) {
 					p.Scenario.adapt(&s, label)
 				}
 				run := sageRun{strategy: strategy, label: label, seed: uint64(seed) + 1, fleet: &s}
-				if run.setup, err = newFleetSetup(&s, strategy, run.seed, forecasters[seed], tps); err != nil {
+				if run.setup, err = newFleetSetup(&s, strategy, plan.StrategyOptions{Late: p.Settings.Late}, run.seed, forecasters[seed], tps); err != nil {
 					return nil, nil, err
 				}
 				if err := s.Validate(); err != nil {
@@ -310,11 +310,11 @@ func (p *SagePlan) fleet() (*sim.FleetScenario, error) {
 const sageForecaster = "arima"
 
 // newFleetSetup makes the state machines of one run.
-func newFleetSetup(s *sim.FleetScenario, name string, seed uint64, forecaster forecast.Forecaster, tps []float64) (sim.FleetSetup, error) {
+func newFleetSetup(s *sim.FleetScenario, name string, o plan.StrategyOptions, seed uint64, forecaster forecast.Forecaster, tps []float64) (sim.FleetSetup, error) {
 	if name == "fixed" {
 		return sim.FleetSetup{Scaler: fixedFleet{}, Deferer: plan.SageNIW(), Seed: seed}, nil
 	}
-	strategy, err := plan.NewStrategy(name, plan.StrategyOptions{})
+	strategy, err := plan.NewStrategy(name, o)
 	if err != nil {
 		return sim.FleetSetup{}, err
 	}
@@ -370,7 +370,8 @@ type SageSettings struct {
 	// Day is where the run begins, from 0 = Monday, plus one; Duration how long it is.
 	Day        int
 	Duration   time.Duration
-	Forecaster string // a name of package forecast; empty = the paper's, arima
+	Late       float64 // the share of late first tokens that auto aims at; 0 = plan.DefaultLate
+	Forecaster string  // a name of package forecast; empty = the paper's, arima
 }
 
 // sageDays are the days as users write them.
@@ -393,7 +394,7 @@ func (o *SageSettings) apply(s *sim.FleetScenario) error {
 
 // SageSettingNames lists the keys of Set.
 func SageSettingNames() []string {
-	return []string{"day", "deferred", "duration", "forecaster", "load", "max", "min", "spare", "vms"}
+	return []string{"day", "deferred", "duration", "forecaster", "late", "load", "max", "min", "spare", "vms"}
 }
 
 // Set changes a setting by its name, as users write it.
@@ -401,6 +402,8 @@ func (o *SageSettings) Set(name, text string) error {
 	switch name {
 	case "load":
 		return setFigure(&o.Load, text, 100)
+	case "late":
+		return setFigure(&o.Late, text, 0.5)
 	case "deferred":
 		return setFigure(&o.Deferred, text, 100)
 	case "vms":

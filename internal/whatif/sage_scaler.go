@@ -157,6 +157,8 @@ func (f *fleetScaler) show(i int, e *sim.EndpointView) {
 	}
 	if e.Deferred {
 		out.Pool, out.Observed = "NIW", nil
+	} else {
+		out.Fast = &plan.FirstTokens{All: e.FirstTokens, Late: e.Late}
 	}
 	used, waiting := e.Utilisation, e.Waiting
 	out.Utilisation, out.Waiting = &used, &waiting

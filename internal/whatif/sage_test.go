@@ -186,6 +186,7 @@ func TestSageRefuses(t *testing.T) {
 	var o SageSettings
 	for _, c := range []struct{ key, value, want string }{
 		{"load", "0", "want a number above 0 and at most 100"},
+		{"late", "0.6", "want a number above 0 and at most 0.5"},
 		{"vms", "x", "want a whole number from 1 to 200"},
 		{"day", "monday", `want one of mon, tue, wed, thu, fri, sat, sun, got "monday"`},
 		{"duration", "5m", "want a duration of 1h or more"},
@@ -196,12 +197,12 @@ func TestSageRefuses(t *testing.T) {
 			t.Errorf("%s=%s: got %v, want %q", c.key, c.value, err, c.want)
 		}
 	}
-	for _, c := range [][2]string{{"load", "2"}, {"deferred", "0.5"}, {"vms", "8"}, {"spare", "4"}, {"min", "3"}, {"max", "9"}, {"day", "sun"}, {"duration", "2h"}, {"forecaster", "auto"}} {
+	for _, c := range [][2]string{{"load", "2"}, {"deferred", "0.5"}, {"vms", "8"}, {"spare", "4"}, {"min", "3"}, {"max", "9"}, {"day", "sun"}, {"duration", "2h"}, {"forecaster", "auto"}, {"late", "0.1"}} {
 		if err := o.Set(c[0], c[1]); err != nil {
 			t.Error(err)
 		}
 	}
-	if want := (SageSettings{2, 0.5, 8, 4, 3, 9, 7, 2 * time.Hour, "auto"}); o != want {
+	if want := (SageSettings{2, 0.5, 8, 4, 3, 9, 7, 2 * time.Hour, 0.1, "auto"}); o != want {
 		t.Errorf("got %+v, want %+v", o, want)
 	}
 	if _, err := SageNamed("sage-dya"); err == nil || !strings.Contains(err.Error(), "want one of sage-day, sage-week") {

@@ -381,7 +381,7 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 			},
 			{ReplicaConfig: service.ReplicaConfig{ID: "us-2"}, State: service.StateStarting, Reason: "no answer yet"},
 		},
-		view:  core.View{Counts: core.Counts{Queued: 4, ForwardedIn: 2, ForwardedOut: 3}, Models: []core.ModelView{{Model: "llama", Queued: 1, Deferred: 3}}},
+		view:  core.View{Counts: core.Counts{Queued: 4, ForwardedIn: 2, ForwardedOut: 3}, Models: []core.ModelView{{Model: "llama", Queued: 1, Deferred: 3, FirstTokens: 40, Late: 2}}},
 		stats: proxy.Stats{RequestsPerSecond: ptr(1.5), Replica: map[string]proxy.ReplicaStats{"us-0": {OutputTokensPerSecond: ptr(20.0), PrefixHitRate: ptr(0.75)}}},
 	}
 	_, body := call(api(b, nil), "GET", "/v1/snapshot", "")
@@ -391,7 +391,7 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 		`{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","gpu":"L4","state":"READY","reason":"","pending":0,"running":3,"outstanding":5,"kv":0.5,"prefix_hit_rate":0.75,"output_tokens_per_second":20,"age_ms":40,"donated":false},` +
 		`{"id":"us-1","url":"","model":"","gpu":"","state":"STARTING","reason":"connection refused","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"donated":false},` +
 		`{"id":"us-2","url":"","model":"","gpu":"","state":"STARTING","reason":"no answer yet","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"donated":false}],` +
-		`"queued":4,"models":[{"model":"llama","queued":1,"deferred":3}],"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"forwarded_in":2,"forwarded_out":3,"forwarded_to":[]}],` +
+		`"queued":4,"models":[{"model":"llama","queued":1,"deferred":3,"first_tokens":40,"late":2}],"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"forwarded_in":2,"forwarded_out":3,"forwarded_to":[]}],` +
 		`"forecast":[],"donations":[],"plan":null,"targets":[],"prices":[],"strategy":"","events":[]}`
 	if got := strings.TrimSpace(body); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -501,26 +501,26 @@ func TestSnapshotOfPeers(t *testing.T) {
 	}
 }
 
-// What a region holds of a model is told when all of its balancers that live tell it.
-func TestQueuesOfARegion(t *testing.T) {
-	own := []core.ModelView{{Model: "llama", Queued: 2, Deferred: 5}, {Model: "small"}}
-	peers := func(models []telemetry.ModelQueue, silence time.Duration) []peer.Status {
+// What is counted of a model is told when all of its balancers that live tell it.
+func TestModelsOfARegion(t *testing.T) {
+	own := []core.ModelView{{Model: "llama", Queued: 2, Deferred: 5, FirstTokens: 70, Late: 4}, {Model: "small"}}
+	peers := func(models []telemetry.ModelSnapshot, silence time.Duration) []peer.Status {
 		p := told("lb-us-1", "local/us")
 		p.Region.Models, p.Silence = models, silence
 		return []peer.Status{p}
 	}
-	alone := []telemetry.ModelQueue{{Model: "llama", Queued: 2, Deferred: 5}, {Model: "small"}}
+	alone := []telemetry.ModelSnapshot{{Model: "llama", Queued: 2, Deferred: 5, FirstTokens: 70, Late: 4}, {Model: "small"}}
 	for name, c := range map[string]struct {
 		peers []peer.Status
-		want  []telemetry.ModelQueue
+		want  []telemetry.ModelSnapshot
 	}{
 		"one balancer": {nil, alone},
 		"two add up": {
-			peers([]telemetry.ModelQueue{{Model: "big", Queued: 1}, {Model: "llama", Queued: 3, Deferred: 1}}, 0),
-			[]telemetry.ModelQueue{{Model: "big", Queued: 1}, {Model: "llama", Queued: 5, Deferred: 6}, {Model: "small"}},
+			peers([]telemetry.ModelSnapshot{{Model: "big", Queued: 1}, {Model: "llama", Queued: 3, Deferred: 1, FirstTokens: 9, Late: 1}}, 0),
+			[]telemetry.ModelSnapshot{{Model: "big", Queued: 1}, {Model: "llama", Queued: 5, Deferred: 6, FirstTokens: 79, Late: 5}, {Model: "small"}},
 		},
 		"an older one does not tell": {peers(nil, 0), nil},
-		"a lost one holds nothing":   {peers([]telemetry.ModelQueue{{Model: "llama", Queued: 9}}, time.Minute), alone},
+		"a lost one holds nothing":   {peers([]telemetry.ModelSnapshot{{Model: "llama", Queued: 9}}, time.Minute), alone},
 	} {
 		got := api(&balancer{view: core.View{Models: own}, peers: c.peers}, nil).Snapshot().Regions[0].Models
 		if !slices.Equal(got, c.want) || (got == nil) != (c.want == nil) {

@@ -69,10 +69,10 @@ func mergeRegion(name service.Region, parts []telemetry.RegionSnapshot) telemetr
 	return s
 }
 
-// mergeModels adds up what the living balancers hold by model; nil where one of
-// them does not tell, or none lives: a part of a queue is not the queue.
-func mergeModels(parts []telemetry.RegionSnapshot) []telemetry.ModelQueue {
-	held := map[string]telemetry.ModelQueue{}
+// mergeModels adds up what the living balancers count by model; nil where one of
+// them does not tell, or none lives: part of a queue is no queue.
+func mergeModels(parts []telemetry.RegionSnapshot) []telemetry.ModelSnapshot {
+	sums := map[string]telemetry.ModelSnapshot{}
 	known := false
 	for _, p := range parts {
 		if !living(p) {
@@ -83,16 +83,19 @@ func mergeModels(parts []telemetry.RegionSnapshot) []telemetry.ModelQueue {
 		}
 		known = true
 		for _, m := range p.Models {
-			sum := held[m.Model]
-			held[m.Model] = telemetry.ModelQueue{Model: m.Model, Queued: sum.Queued + m.Queued, Deferred: sum.Deferred + m.Deferred}
+			sum := sums[m.Model]
+			sums[m.Model] = telemetry.ModelSnapshot{
+				Model: m.Model, Queued: sum.Queued + m.Queued, Deferred: sum.Deferred + m.Deferred,
+				FirstTokens: sum.FirstTokens + m.FirstTokens, Late: sum.Late + m.Late,
+			}
 		}
 	}
 	if !known {
 		return nil
 	}
-	models := make([]telemetry.ModelQueue, 0, len(held))
-	for _, name := range slices.Sorted(maps.Keys(held)) {
-		models = append(models, held[name])
+	models := make([]telemetry.ModelSnapshot, 0, len(sums))
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
+		models = append(models, sums[name])
 	}
 	return models
 }

@@ -65,7 +65,7 @@ func (a *API) Region() telemetry.RegionSnapshot {
 		Balancers:             []telemetry.BalancerSnapshot{a.self(replicas)},
 		Replicas:              []telemetry.ReplicaSnapshot{},
 		Queued:                view.Counts.Queued,
-		Models:                []telemetry.ModelQueue{},
+		Models:                []telemetry.ModelSnapshot{},
 		RequestsPerSecond:     stats.RequestsPerSecond,
 		OutputTokensPerSecond: stats.OutputTokensPerSecond,
 		PrefixHitRate:         stats.PrefixHitRate,
@@ -75,7 +75,7 @@ func (a *API) Region() telemetry.RegionSnapshot {
 		ForwardedTo:           a.flows(view.Peers),
 	}
 	for _, m := range view.Models {
-		s.Models = append(s.Models, telemetry.ModelQueue(m))
+		s.Models = append(s.Models, telemetry.ModelSnapshot(m))
 	}
 	for _, r := range replicas {
 		s.Replicas = append(s.Replicas, replicaSnapshot(r, stats.Replica[r.ID]))

@@ -41,6 +41,7 @@ type request struct {
 	promptCost   int
 	answerCost   int
 	prefilled    bool // a first token came back
+	counted      bool // its first token is, among those of its model
 }
 
 // Counts is where every request went. Arrived equals the sum of the others.
@@ -139,6 +140,7 @@ func (b *Balancer) Step(now time.Duration, ev Event) []Action {
 			r.target.work.firstToken(r)
 			b.talks(r)
 			r.started(now)
+			b.queue(r.Model).noteFirst(now, r)
 			b.drainFor(now, r)
 		}
 	case EventProgress:

@@ -348,11 +348,16 @@ type PeerView struct {
 	Models    []ModelLoad
 }
 
-// ModelView is how many requests for a model are held here: interactive ones, and
-// deferred ones (NIW), those included that are held apart.
+// ModelView is what a balancer counts of a model.
 type ModelView struct {
-	Model            string
+	Model string
+	// Queued are the interactive requests that are held here, Deferred the others
+	// (NIW), those included that are held apart.
 	Queued, Deferred int
+	// FirstTokens is how many IW-F requests of clients here had a first token since the
+	// balancer began, as streams tell it; Late, for how many of them it came after the
+	// tier's target.
+	FirstTokens, Late int64
 }
 
 // View is a copy of the balancer's state at an instant.
@@ -395,19 +400,22 @@ func (b *Balancer) View(now time.Duration) View {
 	return v
 }
 
-// modelViews counts what is held by model.
+// modelViews are the models that have a replica or a request here.
 func (b *Balancer) modelViews() []ModelView {
+	served := map[string]bool{}
+	for _, t := range b.replicas {
+		served[t.model] = true
+	}
 	var all []ModelView
 	for _, q := range b.queues {
-		if n := q.len() + len(q.parked); n > 0 {
-			deferred := q.deferred + len(q.parked)
-			all = append(all, ModelView{Model: q.model, Queued: n - deferred, Deferred: deferred})
+		n, deferred := q.len()+len(q.parked), q.deferred+len(q.parked)
+		if n > 0 || served[q.model] {
+			all = append(all, ModelView{Model: q.model, Queued: n - deferred, Deferred: deferred, FirstTokens: q.firsts, Late: q.late})
 		}
+		delete(served, q.model)
 	}
-	for _, t := range b.replicas {
-		if !slices.ContainsFunc(all, func(m ModelView) bool { return m.Model == t.model }) {
-			all = append(all, ModelView{Model: t.model})
-		}
+	for model := range served {
+		all = append(all, ModelView{Model: model})
 	}
 	slices.SortFunc(all, func(x, y ModelView) int { return cmp.Compare(x.Model, y.Model) })
 	return all

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"skyserve/internal/service"
 	"skyserve/lbd/policy"
 	"skyserve/lbd/prefix"
 )
@@ -334,5 +335,40 @@ func TestAnUntriedRegionIsTried(t *testing.T) {
 	}
 	if at := ask(t, b, 2, Request{ID: "a", Prompt: key, MaxTokens: 200}); at != "r0" && at != "r1" {
 		t.Errorf("sent to %s", at)
+	}
+}
+
+// A first token counts once, where its client is, for the tier and target that it has.
+func TestFirstTokensAreCountedByModel(t *testing.T) {
+	leastLoad, err := policy.New("least-load")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := DefaultConfig(leastLoad)
+	cfg.ModelTargets = map[string]Targets{"strict": {Fast: 100 * time.Millisecond}}
+	b := New(cfg)
+	for _, model := range []string{"m", "strict"} {
+		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r-" + model, Model: model}})
+		b.Step(0, Event{Kind: EventReplicaReport, Target: "r-" + model, Report: &Report{Ready: true}})
+	}
+	for _, q := range []struct {
+		request Request
+		after   time.Duration
+	}{
+		{Request{ID: "soon", Model: "m", Tier: service.TierFast}, 900 * time.Millisecond},
+		{Request{ID: "late", Model: "m", Tier: service.TierFast}, 1100 * time.Millisecond},
+		{Request{ID: "other", Model: "strict", Tier: service.TierFast}, 200 * time.Millisecond},
+		{Request{ID: "normal", Model: "m", Tier: service.TierNormal}, time.Hour},
+		{Request{ID: "batch", Model: "m", Tier: service.TierDeferred}, time.Hour},
+		{Request{ID: "forwarded", Model: "m", Tier: service.TierFast, From: "eu", Hop: HopRemote}, time.Hour},
+	} {
+		b.Step(0, Event{Kind: EventArrived, Request: &q.request})
+		b.Step(q.after, Event{Kind: EventFirstToken, ID: q.request.ID})
+		b.Step(2*q.after, Event{Kind: EventFirstToken, ID: q.request.ID})
+		b.Step(2*q.after, Event{Kind: EventFinished, ID: q.request.ID, Outcome: &Outcome{}})
+	}
+	want := []ModelView{{Model: "m", FirstTokens: 2, Late: 1}, {Model: "strict", FirstTokens: 1, Late: 1}}
+	if got := b.View(0).Models; !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -28,6 +28,9 @@ type queue struct {
 	turning  sorted[request] // those whose standing changes with time
 	tenants
 	answers answers // of the model's requests that ended
+	// firsts counts the first tokens of IW-F requests of clients here, late those of
+	// them that came after the tier's target.
+	firsts, late int64
 	// passed: the front of it was weighed since the last news of a peer; unweighed
 	// counts those that never were since they came.
 	passed bool
@@ -120,6 +123,18 @@ func (q *queue) count(r *request, by int) {
 	q.n += by
 	if r.Tier == service.TierDeferred {
 		q.deferred += by
+	}
+}
+
+// noteFirst counts r's first token, once, where its client is.
+func (q *queue) noteFirst(now time.Duration, r *request) {
+	if r.counted || r.From != "" || laneOf(r.Tier) != laneFast {
+		return
+	}
+	r.counted = true
+	q.firsts++
+	if now-r.came > q.ordering.targets.of(r.Tier) {
+		q.late++
 	}
 }
 

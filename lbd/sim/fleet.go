@@ -134,6 +134,9 @@ type EndpointView struct {
 	Utilisation float64
 	// Waiting is how many interactive requests are there without a first token.
 	Waiting int
+	// FirstTokens is how many IW-F requests that were served here had a first token
+	// since the run began, Late for how many of them it came after the tier's target.
+	FirstTokens, Late int64
 	// Interactive and DeferredTokens are the prompt tokens that clients of the region
 	// have asked with since the run began.
 	Interactive, DeferredTokens int64

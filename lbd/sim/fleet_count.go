@@ -1,6 +1,10 @@
 package sim
 
-import "time"
+import (
+	"time"
+
+	"skyserve/internal/service"
+)
 
 // fleetTally counts the requests of a tier.
 type fleetTally struct {
@@ -40,6 +44,18 @@ func (f *fleet) completed(c *call, at time.Duration) {
 		if missed {
 			t.violations++
 		}
+	}
+}
+
+// firstToken counts a first token for the scaler.
+func (f *fleet) firstToken(c *call) {
+	if tierOrder[c.tier] != service.TierFast {
+		return
+	}
+	e := c.vm.endpoint
+	e.firsts++
+	if f.misses(int(c.tier), c.first-c.at, 0) {
+		e.late++
 	}
 }
 

@@ -34,7 +34,7 @@ func (f *fleet) look() {
 		f.view.Endpoints[i] = EndpointView{
 			Model: e.model, Region: e.region, Deferred: e.deferred,
 			Ready: e.counts[VMReady], Starting: e.counts[VMStarting], Draining: e.counts[VMDraining], Donated: e.counts[VMDonated],
-			Utilisation: e.utilisation(), Waiting: e.waiting, Interactive: e.interactive, DeferredTokens: e.deferredTokens,
+			Utilisation: e.utilisation(), Waiting: e.waiting, FirstTokens: e.firsts, Late: e.late, Interactive: e.interactive, DeferredTokens: e.deferredTokens,
 		}
 	}
 	changes, err := f.setup.Scaler.Step(f.now, &f.view)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -300,6 +301,39 @@ func TestFleetErrors(t *testing.T) {
 
 // A region whose memory is used below 70 % keeps its requests; a full one sends
 // some to another.
+// lastLook remembers what the scaler saw last.
+type lastLook struct{ seen []EndpointView }
+
+func (l *lastLook) Step(_ time.Duration, v *FleetView) ([]FleetChange, error) {
+	l.seen = slices.Clone(v.Endpoints)
+	return nil, nil
+}
+
+// What a scaler is told of first tokens is, once all requests have ended, what the
+// result says of IW-F.
+func TestFleetTellsOfLateFirstTokens(t *testing.T) {
+	s := smallFleet(7000)
+	s.RTT = 0
+	s.Demand.Scale(15, 30, 0)
+	look := &lastLook{}
+	r, err := RunFleet(context.Background(), &s, FleetSetup{Scaler: look, Deferer: freely{}, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for m := range s.Models {
+		var first, late int
+		for _, e := range look.seen {
+			if e.Model == m {
+				first, late = first+int(e.FirstTokens), late+int(e.Late)
+			}
+		}
+		fast := r.Tiers[3*m]
+		if fast.Completed != fast.Issued || fast.Violations == 0 || first != fast.Completed || late != fast.Violations {
+			t.Errorf("%s: told of %d first tokens, %d late; %+v", s.Models[m].Name, first, late, fast)
+		}
+	}
+}
+
 func TestFleetReroutesWhenFull(t *testing.T) {
 	reroutes := func(tps float64) int {
 		s := smallFleet(tps)

@@ -61,7 +61,8 @@ type endpoint struct {
 	counts       [vmStates]int
 	kv, capacity int // of the ready replicas, in tokens
 	backlog      backlog
-	waiting      int // interactive requests without a first token
+	waiting      int   // interactive requests without a first token
+	firsts, late int64 // of IW-F requests: had a first token, had it after its target
 
 	interactive, deferredTokens int64
 	arrived                     int64 // as of the last moment of the course
@@ -323,6 +324,7 @@ func (f *fleet) hear(v *vm, ev *engine.Event) {
 		if c.tier != deferredTier {
 			v.endpoint.waiting--
 		}
+		f.firstToken(c)
 		v.remaining -= int(c.prompt)
 	case engine.Finished:
 		v.inFlight--
