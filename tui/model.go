@@ -1,7 +1,6 @@
 package tui
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -111,8 +110,7 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 func (m *Model) update(msg tea.Msg) tea.Cmd {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
-		// One that does not know its size gets what every terminal once was.
-		m.screen.width, m.screen.height = cmp.Or(msg.Width, 80), cmp.Or(msg.Height, 24)
+		m.screen.width, m.screen.height = msg.Width, msg.Height
 	case tea.BackgroundColorMsg:
 		m.background(msg.IsDark())
 	case snapshotMsg:

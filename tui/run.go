@@ -1,6 +1,7 @@
 package tui
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,7 @@ import (
 // (its error). Both files must be terminals: Interactive tells.
 func Run(ctx context.Context, cfg Config, in io.Reader, out io.Writer, options ...tea.ProgramOption) error {
 	options = append([]tea.ProgramOption{
-		tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler(),
+		tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler(), tea.WithFilter(sized),
 	}, options...)
 	_, err := tea.NewProgram(New(ctx, cfg), options...).Run()
 	switch {
@@ -27,6 +28,15 @@ func Run(ctx context.Context, cfg Config, in io.Reader, out io.Writer, options .
 		return fmt.Errorf("running the dashboard: %w", err)
 	}
 	return nil
+}
+
+// sized gives a terminal that does not know its size what every terminal once was: a
+// serial line, or one inside of a script.
+func sized(_ tea.Model, msg tea.Msg) tea.Msg {
+	if size, ok := msg.(tea.WindowSizeMsg); ok {
+		return tea.WindowSizeMsg{Width: cmp.Or(size.Width, 80), Height: cmp.Or(size.Height, 24)}
+	}
+	return msg
 }
 
 // Interactive reports whether a dashboard can run: both files are terminals,

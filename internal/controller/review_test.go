@@ -246,8 +246,10 @@ regions:
 func TestPricesThatAreShown(t *testing.T) {
 	for text, want := range map[string][]telemetry.Price{
 		pricedYAML: {
-			{Region: "aws/us-east-1", GPU: "L4", USDPerHour: 0.8048}, {Region: "aws/us-east-1", GPU: "H100", USDPerHour: 6.88},
-			{Region: "gcp/europe-west4", GPU: "L4", USDPerHour: 0.7068}, {Region: "gcp/europe-west4", GPU: "H100", USDPerHour: 10.97875},
+			{Region: "aws/us-east-1", GPU: "L4", USDPerHour: 0.8048},
+			{Region: "aws/us-east-1", GPU: "H100", USDPerHour: 6.88},
+			{Region: "gcp/europe-west4", GPU: "L4", USDPerHour: 0.7068},
+			{Region: "gcp/europe-west4", GPU: "H100", USDPerHour: 10.97875},
 		},
 		reviewYAML: {},
 	} {
