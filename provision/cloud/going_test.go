@@ -17,7 +17,7 @@ func TestReplicasThatAreGoing(t *testing.T) {
 	for _, tt := range []struct {
 		name              string
 		have, going, want string // numbers
-		more, short       int
+		atLeast, short    int
 	}{
 		{name: "one of those of min", have: "0 1", going: "1", want: "0 1 2"},
 		{name: "both", have: "0 1", going: "0 1", want: "0 1 2 3"},
@@ -27,9 +27,9 @@ func TestReplicasThatAreGoing(t *testing.T) {
 		{name: "it is gone", have: "0 2", want: "0 2"},
 		{name: "no room beside it", have: "0 1 2 3", going: "0", want: "0 1 2 3"},
 		{name: "room for one of two", have: "0 1 2", going: "0 1", want: "0 1 2 3"},
-		{name: "one more", have: "0 1", more: 1, want: "0 1 2"},
-		{name: "more than max", have: "0 1", more: 9, want: "0 1 2 3"},
-		{name: "one more beside one that goes", have: "0 1", going: "0", more: 1, want: "0 1 2 3"},
+		{name: "one more", have: "0 1", atLeast: 3, want: "0 1 2"},
+		{name: "more than max", have: "0 1", atLeast: 9, want: "0 1 2 3"},
+		{name: "one more beside one that goes", have: "0 1", going: "0", atLeast: 3, want: "0 1 2 3"},
 		{name: "no capacity for another", have: "0 1", going: "1", short: 1, want: "0 1"},
 		{name: "more than max exist", have: "0 1 2 3 4", going: "4", want: "0 1 2 3 4"},
 	} {
@@ -48,7 +48,7 @@ func TestReplicasThatAreGoing(t *testing.T) {
 				in.Going[id(n)] = true
 			}
 			g := cloud.Group{Model: "llama", Region: region}
-			in.More, in.Short = map[cloud.Group]int{g: tt.more}, map[cloud.Group]int{g: tt.short}
+			in.AtLeast, in.Short = map[cloud.Group]int{g: tt.atLeast}, map[cloud.Group]int{g: tt.short}
 			var got []string
 			layout := plan(t, in)
 			for _, replica := range ids(layout.Wants, provision.KindReplica) {
@@ -59,7 +59,7 @@ func TestReplicasThatAreGoing(t *testing.T) {
 			if !slices.Equal(got, strings.Fields(tt.want)) {
 				t.Errorf("got %q, want %s", got, tt.want)
 			}
-			in.Have, in.More = made(layout.Wants), nil
+			in.Have = made(layout.Wants)
 			for i := range in.Have { // the handles of those that were there are what they were
 				in.Have[i].Handle = "i-" + in.Have[i].ID[strings.LastIndex(in.Have[i].ID, "-")+1:]
 			}

@@ -70,11 +70,16 @@ type Content struct {
 	Secrets Secrets
 	// PeerToken seeds what balancers share of prefixes: the same for all of a service.
 	PeerToken string
+	// Seat is what the machine of the controller is handed; nil = the service has none.
+	Seat *Seat
+	// Leaving are the replicas, by id, that balancers are to use no more.
+	Leaving map[string]bool
 }
 
 // Deployments says what each machine of a service is to run, by its id; have is the
 // machines with their addresses. A machine without an address is left out, of its own
-// deployment and of others'.
+// deployment and of others'. The revision of a balancer's machine begins with the edition
+// of the content: see Handover.Edition.
 func Deployments(c Content, have []provision.Object) (map[string]node.Deployment, error) {
 	d := &deployer{Content: c, spec: c.Spec}
 	for _, o := range have {
@@ -83,24 +88,30 @@ func Deployments(c Content, have []provision.Object) (map[string]node.Deployment
 		}
 	}
 	slices.SortFunc(d.have, func(a, b provision.Object) int { return cmp.Compare(a.ID, b.ID) })
+	edition, err := c.edition()
+	if err != nil {
+		return nil, fmt.Errorf("saying what machines are to run: %w", err)
+	}
 	all := map[string]node.Deployment{}
 	for _, o := range d.have {
 		var one node.Deployment
-		var err error
 		switch o.Kind {
 		case provision.KindBalancer:
 			one, err = d.balancer(o)
+			one.Revision = edition + "."
 		case provision.KindReplica:
 			one, err = d.replica(o)
 		case provision.KindController, provision.KindFirewall, provision.KindIdentity:
 			continue
 		}
+		var hash string
 		if err == nil {
-			one.Revision, err = provision.HashOf(one)
+			hash, err = provision.HashOf(one)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("saying what %s is to run: %w", o.ID, err)
 		}
+		one.Revision += hash
 		all[o.ID] = one
 	}
 	return all, nil
@@ -134,6 +145,7 @@ func (d *deployer) balancer(o provision.Object) (node.Deployment, error) {
 	for _, m := range d.spec.Models {
 		c.Models = append(c.Models, service.BalancerModel{Name: m.Name, Aliases: m.Aliases, LoRA: m.Engine.Adapters(), SLO: m.SLO})
 	}
+	d.useStore(&c)
 	if err := d.bring(&c, files); err != nil {
 		return node.Deployment{}, err
 	}
@@ -146,9 +158,15 @@ func (d *deployer) balancer(o provision.Object) (node.Deployment, error) {
 		return node.Deployment{}, err
 	}
 	files[fileConfig] = string(config)
-	return node.Deployment{Units: []node.Unit{{
-		Name: UnitOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed,
-	}}}, nil
+	units := []node.Unit{{Name: UnitOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed}}
+	if seat := d.seatOf(); seat != nil && seat.ID == o.ID {
+		u, err := d.controller(o)
+		if err != nil {
+			return node.Deployment{}, err
+		}
+		units = append(units, u)
+	}
+	return node.Deployment{Units: units}, nil
 }
 
 // bring puts the secrets that a balancer's configuration refers to beside it.
@@ -199,7 +217,7 @@ func (d *deployer) replicasOf(o provision.Object) []service.ReplicaConfig {
 	turn := slices.IndexFunc(balancers, func(b provision.Object) bool { return b.ID == o.ID })
 	var replicas []service.ReplicaConfig
 	for i, r := range d.of(provision.KindReplica, o.Region) {
-		if i%len(balancers) != turn || !r.PrivateIP.IsValid() {
+		if i%len(balancers) != turn || !r.PrivateIP.IsValid() || d.Leaving[r.ID] {
 			continue
 		}
 		m := d.spec.ModelByName(r.Labels["model"])
@@ -256,10 +274,7 @@ func (d *deployer) replica(o provision.Object) (node.Deployment, error) {
 	if m == nil {
 		return node.Deployment{}, fmt.Errorf("service.yaml has no model %q", o.Labels["model"])
 	}
-	host := "127.0.0.1"
-	if o.PrivateIP.IsLoopback() {
-		host = o.PrivateIP.String() // machines of an emulated cloud share one loopback network
-	}
+	host := loopbackOf(o)
 	u, port := unitOf(m, gpusOf(o), host)
 	u.Name, u.Env = UnitOf(o.Kind), m.Engine.Env
 	ready := cmp.Or(m.Engine.Ready, "/health")

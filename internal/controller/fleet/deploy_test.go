@@ -169,7 +169,7 @@ func TestASecretThatIsNotThereIsNamedAndNoneIsShown(t *testing.T) {
 	defer func(k string) { secret["env:HF_TOKEN"] = k }(secret["env:HF_TOKEN"])
 	delete(secret, "env:HF_TOKEN")
 	_, err := fleet.Deployments(content(t), fleetOf())
-	if err == nil || !strings.Contains(err.Error(), "env:HF_TOKEN") || !strings.Contains(err.Error(), "europe-west4-0") || strings.Contains(err.Error(), "k1") {
+	if err == nil || !strings.Contains(err.Error(), "env:HF_TOKEN") || !strings.Contains(err.Error(), "models[0].secrets.HF_TOKEN") || strings.Contains(err.Error(), "k1") {
 		t.Errorf("got %v", err)
 	}
 }

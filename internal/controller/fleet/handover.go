@@ -90,7 +90,7 @@ func (h *Handover) split(ctx context.Context, deployments map[string]node.Deploy
 		case !wanted:
 		case states[i].Phase != node.PhaseReady:
 			others = append(others, o)
-		case states[i].Revision != d.Revision || states[i].Expires.Before(time.Now().Add(identity.RenewBefore)):
+		case states[i].Revision != d.Revision || h.Operator(o).Renews(states[i]):
 			serving = append(serving, o)
 		}
 	}
