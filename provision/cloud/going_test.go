@@ -17,7 +17,7 @@ func TestReplicasThatAreGoing(t *testing.T) {
 	for _, tt := range []struct {
 		name              string
 		have, going, want string // numbers
-		atLeast, short    int
+		count, short      int
 	}{
 		{name: "one of those of min", have: "0 1", going: "1", want: "0 1 2"},
 		{name: "both", have: "0 1", going: "0 1", want: "0 1 2 3"},
@@ -27,9 +27,11 @@ func TestReplicasThatAreGoing(t *testing.T) {
 		{name: "it is gone", have: "0 2", want: "0 2"},
 		{name: "no room beside it", have: "0 1 2 3", going: "0", want: "0 1 2 3"},
 		{name: "room for one of two", have: "0 1 2", going: "0 1", want: "0 1 2 3"},
-		{name: "one more", have: "0 1", atLeast: 3, want: "0 1 2"},
-		{name: "more than max", have: "0 1", atLeast: 9, want: "0 1 2 3"},
-		{name: "one more beside one that goes", have: "0 1", going: "0", atLeast: 3, want: "0 1 2 3"},
+		{name: "one more", have: "0 1", count: 3, want: "0 1 2"},
+		{name: "fewer", have: "0 1 2 3", count: 3, want: "0 1 2"},
+		{name: "fewer than min", have: "0 1 2", count: 1, want: "0 1"},
+		{name: "more than max", have: "0 1", count: 9, want: "0 1 2 3"},
+		{name: "one more beside one that goes", have: "0 1", going: "0", count: 3, want: "0 1 2 3"},
 		{name: "no capacity for another", have: "0 1", going: "1", short: 1, want: "0 1"},
 		{name: "more than max exist", have: "0 1 2 3 4", going: "4", want: "0 1 2 3 4"},
 	} {
@@ -48,7 +50,10 @@ func TestReplicasThatAreGoing(t *testing.T) {
 				in.Going[id(n)] = true
 			}
 			g := cloud.Group{Model: "llama", Region: region}
-			in.AtLeast, in.Short = map[cloud.Group]int{g: tt.atLeast}, map[cloud.Group]int{g: tt.short}
+			in.Short = map[cloud.Group]int{g: tt.short}
+			if tt.count > 0 {
+				in.Counts = map[cloud.Group]int{g: tt.count}
+			}
 			var got []string
 			layout := plan(t, in)
 			for _, replica := range ids(layout.Wants, provision.KindReplica) {

@@ -67,8 +67,9 @@ type Input struct {
 	// Going are the replicas, by id, that their cloud is about to take: others are wanted
 	// in their place as far as replicas.max leaves room beside them, under other ids.
 	Going map[string]bool
-	// AtLeast is how many replicas are wanted at least, within replicas.max.
-	AtLeast map[Group]int
+	// Counts is how many replicas are wanted, within replicas.min and max, where that is
+	// not as many as exist.
+	Counts map[Group]int
 	// UserData is the cloud-init document of a machine.
 	UserData func(Node) (string, error)
 }

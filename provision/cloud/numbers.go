@@ -11,7 +11,7 @@ import (
 )
 
 // addReplicas wants the replicas of a model in every rented region: at least
-// replicas.min and AtLeast, and of those above it the ones that exist, up to replicas.max.
+// replicas.min, and of those above it the ones that exist, or Counts, up to replicas.max.
 // Those that are going stay until they are gone, and count towards max, not towards min.
 // Replicas that a region has no capacity for stand in other regions of the service
 // that have room, in the order of the file after it, until it has.
@@ -24,7 +24,11 @@ func (l *layout) addReplicas(model int) error {
 		b := l.Spec.BoundsFor(m.Name, r)
 		exist := l.numbers(m, r, func(other string) bool { return other == "" })
 		serve, going, owed := l.going(model, r, exist)
-		want := min(max(b.Min, len(serve)+len(owed), l.AtLeast[Group{m.Name, r}]), b.Max)
+		want, counted := l.Counts[Group{m.Name, r}]
+		if !counted {
+			want = len(serve) + len(owed)
+		}
+		want = min(max(want, b.Min), b.Max)
 		want = min(want, max(b.Max-len(going), len(serve)))
 		lacks[r] = min(l.Short[Group{m.Name, r}], max(0, want-len(serve))) // what exists stays
 		numbers[r] = fill(serve, going, want-lacks[r])
@@ -143,6 +147,9 @@ func fill(numbers, going []int, n int) []int {
 	slices.Sort(out)
 	return out
 }
+
+// StandsIn says whether a replica stands in for one of another region.
+func StandsIn(o provision.Object) bool { return o.Labels[labelFor] != "" }
 
 func lowestFree(taken []int) int {
 	n := 0
