@@ -170,8 +170,10 @@ func TestAReplicaStaysInItsCloud(t *testing.T) {
 		id := fmt.Sprint("europe-west4-", n)
 		f := Fleet{
 			Balancers: []Balancer{
-				{ID: "lb-us-east-1-0", Region: "aws/us-east-1", Alive: true}, {ID: "lb-europe-west4-0", Region: "gcp/europe-west4"},
-				{ID: "lb-us-central1-0", Region: "gcp/us-central1", Alive: true}, {ID: "lb-eu-west-1-0", Region: "aws/eu-west-1", Alive: true},
+				{ID: "lb-us-east-1-0", Region: "aws/us-east-1", Alive: true},
+				{ID: "lb-europe-west4-0", Region: "gcp/europe-west4"},
+				{ID: "lb-us-central1-0", Region: "gcp/us-central1", Alive: true},
+				{ID: "lb-eu-west-1-0", Region: "aws/eu-west-1", Alive: true},
 			},
 			Replicas: []service.ControlledReplica{{ReplicaConfig: service.ReplicaConfig{ID: id, Region: "gcp/europe-west4"}, Home: "lb-europe-west4-0"}},
 		}

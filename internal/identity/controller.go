@@ -35,6 +35,17 @@ func (h Home) Controller(id string, now time.Time) (own, issuer []byte, err erro
 	return own, issuer, nil
 }
 
+// Seated is who holds what Controller handed out, with the authority that it certifies
+// machines with.
+func (h Home) Seated() (Party, *Authority, error) {
+	chain, key, err := h.read(FileController)
+	if err != nil {
+		return Party{}, nil, fmt.Errorf("opening the controller's certificate: %w", err)
+	}
+	a, err := h.Delegated()
+	return NewParty(chain, key), a, err
+}
+
 // bundle is what a file holds where it is good for long enough, else a new key with the
 // chain that certify makes for it.
 func (h Home) bundle(file string, now time.Time, certify func(crypto.PublicKey) ([]*x509.Certificate, error)) ([]byte, error) {

@@ -14,22 +14,18 @@ import (
 // placed is what a machine is handed, as it reads it again.
 func placed(t *testing.T, own, issuer []byte) (Name, *Authority) {
 	t.Helper()
-	chain, err := ParseChain(own)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name, err := NameOf(chain[0])
-	if err != nil {
-		t.Fatal(err)
-	}
 	there := Home{t.TempDir()}
-	if err := WriteFile(filepath.Join(there.Dir, FileDelegated), issuer); err != nil {
+	if _, _, err := there.Seated(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before anything is handed over: %v", err)
+	}
+	if err := errors.Join(WriteFile(there.path(FileController), own), WriteFile(there.path(FileDelegated), issuer)); err != nil {
 		t.Fatal(err)
 	}
-	delegated, err := there.Delegated()
+	party, delegated, err := there.Seated()
 	if err != nil {
 		t.Fatal(err)
 	}
+	name, _ := leafOf(t, party)
 	return name, delegated
 }
 

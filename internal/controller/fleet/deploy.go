@@ -78,8 +78,9 @@ type Content struct {
 
 // Deployments says what each machine of a service is to run, by its id; have is the
 // machines with their addresses. A machine without an address is left out, of its own
-// deployment and of others'. The revision of a balancer's machine begins with the edition
-// of the content: see Handover.Edition.
+// deployment and of others', and so is a replica of a model that the file no longer has.
+// The revision of a balancer's machine begins with the edition
+// of the content, by which controllers that hold another one know to keep off: see Handover.Tend.
 func Deployments(c Content, have []provision.Object) (map[string]node.Deployment, error) {
 	d := &deployer{Content: c, spec: c.Spec}
 	for _, o := range have {
@@ -100,7 +101,11 @@ func Deployments(c Content, have []provision.Object) (map[string]node.Deployment
 			one, err = d.balancer(o)
 			one.Revision = edition + "."
 		case provision.KindReplica:
-			one, err = d.replica(o)
+			m := c.Spec.ModelByName(o.Labels["model"])
+			if m == nil {
+				continue // of a model that the file no longer has: it is about to go
+			}
+			one, err = d.replica(o, m)
 		case provision.KindController, provision.KindFirewall, provision.KindIdentity:
 			continue
 		}
@@ -222,7 +227,7 @@ func (d *deployer) replicasOf(o provision.Object) []service.ReplicaConfig {
 		}
 		m := d.spec.ModelByName(r.Labels["model"])
 		if m == nil {
-			continue // of a model that the file no longer has: it is about to go
+			continue
 		}
 		replicas = append(replicas, service.ReplicaConfig{
 			ID: r.ID, URL: engineURL(r), MTLS: true, Region: r.Region,
@@ -269,11 +274,7 @@ func at(ip netip.Addr, port int) string { return net.JoinHostPort(ip.String(), s
 
 // replica is the deployment of a replica's machine: the engine on loopback, and in front
 // of it a listener that lets balancers in.
-func (d *deployer) replica(o provision.Object) (node.Deployment, error) {
-	m := d.spec.ModelByName(o.Labels["model"])
-	if m == nil {
-		return node.Deployment{}, fmt.Errorf("service.yaml has no model %q", o.Labels["model"])
-	}
+func (d *deployer) replica(o provision.Object, m *service.Model) (node.Deployment, error) {
 	host := loopbackOf(o)
 	u, port := unitOf(m, gpusOf(o), host)
 	u.Name, u.Env = UnitOf(o.Kind), m.Engine.Env

@@ -53,6 +53,12 @@ type seated struct {
 	Elsewhere []provision.Object `json:"elsewhere"`
 }
 
+// IsSeat says whether a folder is that of a controller in a cloud.
+func IsSeat(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, fileSeatContent))
+	return err == nil
+}
+
 // ReadSeat reads what a controller was handed, from the folder of its configuration, and
 // the machines in other clouds as they were then.
 func ReadSeat(dir string) (c Content, elsewhere []provision.Object, err error) {
