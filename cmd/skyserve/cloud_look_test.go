@@ -56,6 +56,9 @@ func (e *emulated) lookAt(file string) {
 func (e *emulated) lookAtWhole() {
 	e.t.Helper()
 	s := e.status()
+	if c := s.Controller; c == nil || c.State != service.StateReady || c.Machine != "lb-us-east-1-0" || s.Store != "not replicated" {
+		e.t.Errorf("the controller is %+v, its store %s", c, s.Store)
+	}
 	if s.State != fleet.StateReady || s.CostPerHour <= 0 || s.Drift == nil || len(s.Drift)+len(s.Problems) > 0 || len(states(s)) != 4 {
 		e.t.Errorf("status: %+v", s)
 	}
