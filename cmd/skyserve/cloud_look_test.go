@@ -96,6 +96,9 @@ func (e *emulated) lookAtLogs() {
 	if out := logs(exitOK, "lb/us-east-1"); !strings.Contains(out, "lb-us-east-1-1: ") || strings.Contains(out, "eu-west-1-0: ") {
 		e.t.Errorf("the logs of a region's balancers:\n%s", out)
 	}
+	if out := logs(exitOK, "controller"); !strings.Contains(out, "lease acquired") || strings.Contains(out, "lb-us-east-1-0: ") {
+		e.t.Errorf("the log of the controller:\n%s", out)
+	}
 	if out := logs(exitOK, "lb-eu-west-1-0", "--tail", "1"); strings.Count(out, "\n") != 1 || strings.HasPrefix(out, "lb-") {
 		e.t.Errorf("the last line of a balancer:\n%s", out)
 	}

@@ -185,7 +185,7 @@ func waiting(err error) string {
 func (h *Handover) Inform(ctx context.Context, deployments map[string]node.Deployment) error {
 	i := slices.IndexFunc(h.Have, func(o provision.Object) bool {
 		d := deployments[o.ID]
-		return o.Gone == "" && Reachable(o) && slices.ContainsFunc(d.Units, func(u node.Unit) bool { return u.Name == unitController })
+		return o.Gone == "" && Reachable(o) && slices.ContainsFunc(d.Units, func(u node.Unit) bool { return u.Name == UnitController })
 	})
 	if i < 0 {
 		return nil

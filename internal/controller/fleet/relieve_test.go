@@ -149,7 +149,7 @@ func TestHowTheControllerDoes(t *testing.T) {
 	boots, gone := machine, machine
 	boots.PublicIP, gone.Gone = netip.Addr{}, "stopped"
 	unit := func(u node.UnitStatus) answer {
-		u.Name = unitController
+		u.Name = UnitController
 		return answer{status: node.Status{Phase: node.PhaseFailed, Reason: "balancer: it ended", Units: []node.UnitStatus{{Name: "balancer"}, u}}}
 	}
 	for _, tt := range []struct {

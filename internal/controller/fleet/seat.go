@@ -31,9 +31,9 @@ type Seat struct {
 	Means json.RawMessage
 }
 
-// unitController is what the machine of the controller calls its unit, and the folder
+// UnitController is what the machine of the controller calls its unit, and the folder
 // of its files below the directory of the machine's agent.
-const unitController = "controller"
+const UnitController = "controller"
 
 // Files of a controller, in its folder.
 const (
@@ -162,14 +162,14 @@ func (d *deployer) useStore(c *service.BalancerConfig) {
 
 // controller is the unit of the controller, on its machine.
 func (d *deployer) controller(seat provision.Object) (node.Unit, error) {
-	own := filepath.ToSlash(filepath.Join(unitController, identity.FileController))
+	own := filepath.ToSlash(filepath.Join(UnitController, identity.FileController))
 	c := service.ControllerConfig{
 		Service: d.spec.Name, Listen: net.JoinHostPort(loopbackOf(seat), strconv.Itoa(cloud.PortController)), StoreURL: d.spec.Store.URL,
 		Identity:  &service.Identity{Cert: own, Key: own, CA: node.FileCA},
 		Balancers: []service.ControlledBalancer{}, Replicas: []service.ControlledReplica{},
 	}
 	if c.StoreURL == "" {
-		c.StoreListen, c.StoreDir = at(seat.PrivateIP, cloud.PortStore), unitController+"/"+dirSeatStore
+		c.StoreListen, c.StoreDir = at(seat.PrivateIP, cloud.PortStore), UnitController+"/"+dirSeatStore
 	}
 	for _, b := range d.have {
 		if b.Kind != provision.KindBalancer || !b.PublicIP.IsValid() {
@@ -191,7 +191,7 @@ func (d *deployer) controller(seat provision.Object) (node.Unit, error) {
 	}
 	fixed, err := provision.HashOf([]any{c.Fixed(), d.Seat.Own})
 	return node.Unit{
-		Name: unitController, Args: []string{program, "controller", "--config", unitController + "/" + fileSeatConfig}, Files: files, Fixed: fixed,
+		Name: UnitController, Args: []string{program, "controller", "--config", UnitController + "/" + fileSeatConfig}, Files: files, Fixed: fixed,
 		Ready: "http://" + c.Listen + "/healthz",
 	}, err
 }
@@ -223,7 +223,7 @@ func (d *deployer) seatFiles(seat provision.Object, c service.ControllerConfig) 
 		fileSeatConfig: config, fileSeatService: d.Text, fileSeatContent: content,
 		identity.FileController: d.Seat.Own, identity.FileDelegated: d.Seat.Issuer,
 	} {
-		files[unitController+"/"+name] = string(text)
+		files[UnitController+"/"+name] = string(text)
 	}
 	return files, nil
 }

@@ -167,7 +167,7 @@ func controllerOf(spec *service.Spec, machines []provision.Object, answers []ans
 		return c
 	}
 	units := answers[i].status.Units
-	u := slices.IndexFunc(units, func(u node.UnitStatus) bool { return u.Name == unitController })
+	u := slices.IndexFunc(units, func(u node.UnitStatus) bool { return u.Name == UnitController })
 	if u < 0 {
 		return nil
 	}
