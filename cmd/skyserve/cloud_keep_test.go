@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -69,6 +73,32 @@ func (e *emulated) become(want map[string]service.ReplicaState) {
 	})
 }
 
+// killController kills the controller's process, which its machine's agent starts again.
+func (e *emulated) killController() {
+	e.t.Helper()
+	dir := filepath.Join(e.dir, e.instance("lb-eu-west-1-0"), "state")
+	processes, err := filepath.Glob("/proc/[0-9]*/cwd")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	for _, p := range processes {
+		at, _ := os.Readlink(p) // processes of others cannot be looked at
+		command, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "cmdline"))
+		if at != dir || !strings.Contains(string(command), "controller/config.yaml") {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(p)))
+		if err == nil {
+			err = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		return
+	}
+	e.t.Fatalf("no controller runs in %s", dir)
+}
+
 // chatting asks a balancer again and again until it is stopped, and returns what failed.
 func chatting(base string) (stop func() error) {
 	var asking sync.WaitGroup
@@ -94,8 +124,8 @@ func chatting(base string) (stop func() error) {
 }
 
 // The controller of a service in a cloud replaces a spot machine before it is taken, so
-// that no client notices, and one that is gone without a word; and a balancer's replicas
-// are served by another one when it is gone.
+// that no client notices, and one that is gone without a word, also where the controller
+// was killed; and a balancer's replicas are served by another one when it is gone.
 func TestAServiceInACloudIsKept(t *testing.T) {
 	t.Parallel()
 	e := emulate(t)
@@ -119,6 +149,7 @@ func TestAServiceInACloudIsKept(t *testing.T) {
 		t.Errorf("while a machine was replaced that was taken: %v", err)
 	}
 
+	e.killController()
 	e.aws.Vanish(e.instance("us-east-1-1"))
 	e.aws.Vanish(e.instance("lb-us-east-1-0"))
 	e.machine("us-east-1-0", true)
