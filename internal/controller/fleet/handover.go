@@ -120,13 +120,14 @@ func (h *Handover) Look(ctx context.Context) map[string]Seen {
 
 // split finds the machines that serve, and of those the ones that are to run something
 // else, balancers first; the others are those that do not serve. A machine that does
-// and runs what it should is in neither.
+// and runs what it should is in neither, and nor is one that its cloud is about to take:
+// to wait for it would be in vain.
 func (h *Handover) split(seen map[string]Seen, deployments map[string]node.Deployment) (serving, others []provision.Object) {
 	for _, o := range h.Have {
 		d, wanted := deployments[o.ID]
 		s := seen[o.ID] // one that does not answer has no phase
 		switch {
-		case !wanted:
+		case !wanted || s.Phase == node.PhaseInterrupted:
 		case s.Phase != node.PhaseReady:
 			others = append(others, o)
 		case s.Revision != d.Revision || h.Operator(o).Renews(s.Status):

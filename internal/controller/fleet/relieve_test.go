@@ -175,3 +175,33 @@ func TestHowTheControllerDoes(t *testing.T) {
 		}
 	}
 }
+
+// Who serves is changed one after the other, who does not is waited for, and who is about
+// to go is left alone.
+func TestWhoIsWaitedFor(t *testing.T) {
+	h := &Handover{Service: "chat"}
+	seen, deployments := map[string]Seen{}, map[string]node.Deployment{}
+	for id, s := range map[string]node.Status{
+		"as-it-should": {Phase: node.PhaseReady, Revision: "new"}, "changes": {Phase: node.PhaseReady, Revision: "old"},
+		"loads": {Phase: node.PhaseWeights, Revision: "new"}, "hangs": {}, "going": {Phase: node.PhaseInterrupted, Revision: "old"},
+		"not-ours": {Phase: node.PhaseWeights},
+	} {
+		h.Have = append(h.Have, provision.Object{ID: id, Kind: provision.KindReplica})
+		seen[id] = Seen{Status: s}
+		if id != "not-ours" {
+			deployments[id] = node.Deployment{Revision: "new"}
+		}
+	}
+	serving, others := h.split(seen, deployments)
+	ids := func(objects []provision.Object) string {
+		var all []string
+		for _, o := range objects {
+			all = append(all, o.ID)
+		}
+		slices.Sort(all)
+		return strings.Join(all, " ")
+	}
+	if ids(serving) != "changes" || ids(others) != "hangs loads" {
+		t.Errorf("%q are changed, and %q waited for", ids(serving), ids(others))
+	}
+}
