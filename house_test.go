@@ -64,7 +64,7 @@ var mayImport = map[string][]string{
 	"provision/local":        {"internal/service", "provision"},
 	"provision/static":       {"internal/service", "provision"},
 
-	"internal/controller/fleet":   {"internal/identity", "internal/node", "internal/service", "provision", "provision/cloud", "provision/static"},
+	"internal/controller/fleet":   {"internal/controller", "internal/identity", "internal/node", "internal/service", "internal/telemetry", "provision", "provision/cloud", "provision/static"},
 	"internal/controller/rollout": {"internal/service", "provision", "provision/dns", "provision/local", "provision/static", "internal/telemetry", "internal/controller", "plan"},
 	"internal/controller":         {"internal/identity", "internal/service", "internal/store", "internal/telemetry", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
 	"tui":                         {"internal/service", "internal/telemetry"},

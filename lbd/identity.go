@@ -9,6 +9,7 @@ import (
 
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 )
 
 // member is the balancer as a party of its service.
@@ -91,6 +92,13 @@ func (b *balancer) adminHandler(traffic http.Handler) http.Handler {
 func checkIdentity(p *problems, cfg service.BalancerConfig) {
 	if i := cfg.Identity; i != nil && (i.Cert == "" || i.Key == "" || i.CA == "") {
 		p.add("identity", "needs cert, key and ca", "")
+	}
+	switch {
+	case !cfg.StoreMTLS:
+	case cfg.Identity == nil:
+		p.add("store_mtls", "needs the balancer to have an identity", "set identity.cert, identity.key and identity.ca")
+	case !strings.HasPrefix(cfg.StoreURL, "tls://"):
+		p.add("store_url", fmt.Sprintf("store_mtls needs a URL that begins with tls://, got %q", telemetry.HideCredentials(cfg.StoreURL)), "")
 	}
 	const reach = "balancers with an identity reach each other by the admin address of each, which speaks mTLS"
 	for i, peer := range cfg.Peers {

@@ -213,6 +213,13 @@ func TestIdentitiesAreChecked(t *testing.T) {
 			c.Identity, c.Admin = nil, "127.0.0.1:0"
 			c.Replicas = []service.ReplicaConfig{{ID: "a", URL: "https://10.0.0.1:8000", MTLS: true}}
 		}},
+		{"a store of the service's own without TLS", `store_url: store_mtls needs a URL that begins with tls://, got "nats://***@10.0.0.1:8400"`, func(c *service.BalancerConfig) {
+			c.StoreURL, c.StoreMTLS = "nats://secret@10.0.0.1:8400", true
+		}},
+		{"a store of a balancer without", "store_mtls: needs the balancer to have an identity", func(c *service.BalancerConfig) {
+			c.Identity, c.Admin = nil, "127.0.0.1:0"
+			c.StoreURL, c.StoreMTLS = "tls://10.0.0.1:8400", true
+		}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -263,7 +263,11 @@ func (b *balancer) pointStore(ctx context.Context) (PointStore, error) {
 	if b.opts.Store != nil || b.cfg.StoreURL == "" {
 		return b.opts.Store, nil
 	}
-	s, err := store.Connect(ctx, b.cfg.StoreURL, b.cfg.StoreToken, store.ForService(b.cfg.Service), store.Lazy(), store.ClientName(b.cfg.ID), store.Logger(b.log))
+	options := []store.Option{store.ForService(b.cfg.Service), store.Lazy(), store.ClientName(b.cfg.ID), store.Logger(b.log)}
+	if b.cfg.StoreMTLS {
+		options = append(options, store.Secure(b.member.toward(identity.Controller)))
+	}
+	s, err := store.Connect(ctx, b.cfg.StoreURL, b.cfg.StoreToken, options...)
 	if err != nil {
 		return nil, &ConfigError{Key: "store_url", Problem: err.Error()}
 	}

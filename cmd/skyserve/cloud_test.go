@@ -59,6 +59,8 @@ type emulated struct {
 	running int
 	held    func(fakecloud.Call)   // called while a call is in flight; nil = nothing is
 	agents  map[string]*os.Process // of machines, by their ids in the service
+	insides string                 // the URL of what clouds tell their machines
+	taken   map[string]bool        // machines that their cloud is about to take, by its ids
 }
 
 func emulate(t *testing.T) *emulated {
@@ -108,10 +110,30 @@ func emulate(t *testing.T) *emulated {
 		e.aws.ServeHTTP(w, r)
 	}))
 	google := httptest.NewServer(e.gce)
+	inside := httptest.NewServer(http.HandlerFunc(e.tellInside))
 	t.Cleanup(server.Close)
 	t.Cleanup(google.Close)
-	e.url, e.google = server.URL, google.URL
+	t.Cleanup(inside.Close)
+	e.url, e.google, e.insides = server.URL, google.URL, inside.URL
 	return e
+}
+
+// tellInside is the metadata servers of all machines, each below its id.
+func (e *emulated) tellInside(w http.ResponseWriter, r *http.Request) {
+	id, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	e.mu.Lock()
+	taken := e.taken[id]
+	e.mu.Unlock()
+	switch {
+	case path == "latest/api/token":
+		fmt.Fprint(w, "token")
+	case path == "latest/meta-data/spot/instance-action" && taken:
+		fmt.Fprintf(w, `{"action":"terminate","time":%q}`, time.Now().Add(2*time.Minute).UTC().Format(time.RFC3339))
+	case path == "computeMetadata/v1/instance/preempted":
+		fmt.Fprint(w, strings.ToUpper(fmt.Sprint(taken)))
+	default:
+		http.NotFound(w, r)
+	}
 }
 
 // networks counts the networks that addresses were given in, of which each has its own.
@@ -141,7 +163,7 @@ func (e *emulated) boot(m fakecloud.Booted, told func(name identity.Name, text s
 	}
 	dir := filepath.Join(e.dir, m.ID)
 	console, file := filepath.Join(dir, "console"), filepath.Join(dir, "node.json")
-	config.Listen, config.Dir, config.Publish, config.Notices, config.Runner = m.Private+config.Listen, filepath.Join(dir, "state"), "console:"+console, "", "exec"
+	config.Listen, config.Dir, config.Publish, config.Metadata, config.Runner = m.Private+config.Listen, filepath.Join(dir, "state"), "console:"+console, e.insides+"/"+m.ID, "exec"
 	var text []byte
 	if err == nil {
 		text, err = json.Marshal(config)
@@ -154,7 +176,7 @@ func (e *emulated) boot(m fakecloud.Booted, told func(name identity.Name, text s
 	}
 	var log bytes.Buffer
 	cmd := exec.Command(e.program, "node", "--config", file)
-	cmd.Stderr, cmd.Env = &log, append(os.Environ(), "PATH="+filepath.Dir(e.program)+":"+os.Getenv("PATH"))
+	cmd.Stderr, cmd.Env = &log, append(e.environment(), "PATH="+filepath.Dir(e.program)+":"+os.Getenv("PATH"))
 	if err == nil {
 		err = cmd.Start()
 	}
@@ -233,11 +255,16 @@ func (e *emulated) skyserve(code int, args ...string) string {
 // command is the command as its user runs it.
 func (e *emulated) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(e.program, args...)
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "AWS_") || strings.HasPrefix(v, "GOOGLE_")
-	}), "SKYSERVE_HOME="+filepath.Join(e.dir, "home"), "HOME="+e.dir, "KEYS=key-of-a-client",
-		"AWS_ACCESS_KEY_ID=AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY=secret", "AWS_EC2_METADATA_DISABLED=true", "GOOGLE_CLOUD_PROJECT=p")
+	cmd.Env = append(e.environment(), "SKYSERVE_HOME="+filepath.Join(e.dir, "home"), "KEYS=key-of-a-client")
 	return cmd
+}
+
+// environment is that of whoever has credentials of the clouds: a user, and a machine by
+// its identity.
+func (e *emulated) environment() []string {
+	return append(slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "AWS_") || strings.HasPrefix(v, "GOOGLE_")
+	}), "HOME="+e.dir, "AWS_ACCESS_KEY_ID=AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY=secret", "AWS_EC2_METADATA_DISABLED=true", "GOOGLE_CLOUD_PROJECT=p")
 }
 
 // at is the flags by which the command finds the clouds.

@@ -33,6 +33,7 @@ import (
 // cloudFlags say where the clouds are, for those that are not at their usual places.
 type cloudFlags struct {
 	endpointAWS, endpointGCP, project string
+	machinesOnly                      bool // what a machine of a service may see
 }
 
 func (c *cloudFlags) add(flags *pflag.FlagSet) {
@@ -49,14 +50,14 @@ func (c *cloudFlags) places(ctx context.Context, regions []service.Region) (prov
 	}
 	p := provision.Places{}
 	if names := of[service.CloudAWS]; len(names) > 0 {
-		provider, err := aws.New(ctx, aws.Config{Regions: names, Endpoint: c.endpointAWS})
+		provider, err := aws.New(ctx, aws.Config{Regions: names, Endpoint: c.endpointAWS, MachinesOnly: c.machinesOnly})
 		if err != nil {
 			return nil, err
 		}
 		p[service.CloudAWS] = provider
 	}
 	if names := of[service.CloudGCP]; len(names) > 0 {
-		p[service.CloudGCP] = gcp.New(gcp.Config{Regions: names, Project: c.project, Endpoint: c.endpointGCP})
+		p[service.CloudGCP] = gcp.New(gcp.Config{Regions: names, Project: c.project, Endpoint: c.endpointGCP, MachinesOnly: c.machinesOnly})
 	}
 	return p, nil
 }

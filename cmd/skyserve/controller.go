@@ -3,6 +3,9 @@ package main
 import (
 	"errors"
 	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -22,7 +25,10 @@ moves the replicas of a dead balancer to the nearest live one and back, plans
 every autoscale.every, lets autoscale.strategy change the number of replicas
 between plans, and serves the embedded store. 'skyserve up' runs one in the
 background and writes its configuration; traffic goes on while it is away. Only
-one that 'skyserve up' started can change replicas.`,
+one that 'skyserve up' started can change replicas. Of a service in clouds one runs
+on the machine of the first balancer, and replaces replicas whose machines are gone.
+
+SIGHUP, and POST /reload on its address, read the configuration file again.`,
 		Example: `  skyserve controller --config ~/.local/state/skyserve/services/chat/controller.yaml`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -35,7 +41,10 @@ one that 'skyserve up' started can change replicas.`,
 			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 			object := objectOf(cmd.Context())
-			options := []controller.Option{rereadController(config, object, log)}
+			hangups := make(chan os.Signal, 1)
+			signal.Notify(hangups, syscall.SIGHUP)
+			defer signal.Stop(hangups)
+			options := append(keeping(config, log), rereadController(config, object, log), controller.Hangups(hangups))
 			if svc, ok := local.ServiceOf(config); ok && object != nil {
 				options = append(options, controller.ActedOn(rollout.NewActuator(svc)))
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 	"skyserve/provision/local"
 )
 
@@ -30,6 +32,7 @@ type cloudLogs struct {
 	view     *cloudView
 	machines []provision.Object // all there are, by way of which the others are reached
 	wanted   []provision.Object // those whose logs are shown
+	unit     string             // whose log of them; empty = of what each is for
 	out      io.Writer
 	talk     io.Writer
 }
@@ -66,6 +69,9 @@ func openCloudLogs(ctx context.Context, clouds *cloudFlags, svc local.Service, s
 		return nil, nil, cloudError(err)
 	}
 	l = &cloudLogs{view: view, machines: listing.Machines()}
+	if part == provision.ControllerID {
+		part, l.unit = cloud.ControllerMachine(spec), fleet.UnitController
+	}
 	l.wanted, err = loggingMachines(spec.Name, l.machines, part)
 	return l, listing.Problems(), err
 }
@@ -138,7 +144,7 @@ func (l *cloudLogs) askOne(ctx context.Context, o provision.Object, count int) (
 	ctx, cancel := context.WithTimeoutCause(ctx, logsTimeout, fmt.Errorf("no answer within %s", logsTimeout))
 	defer cancel()
 	h := l.view.handover(l.machines)
-	text, err := h.Operator(o).Logs(ctx, h.Machine(o), fleet.UnitOf(o.Kind), count)
+	text, err := h.Operator(o).Logs(ctx, h.Machine(o), cmp.Or(l.unit, fleet.UnitOf(o.Kind)), count)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("reading the log of %s: %w", o.ID, context.Cause(ctx))
 	}

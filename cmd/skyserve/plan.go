@@ -39,6 +39,7 @@ type planOptions struct {
 	file     string
 	apply    bool
 	yes      bool
+	clouds   cloudFlags
 	talk     io.Writer
 	// service and courses are what a page shows beyond the proposal.
 	service string
@@ -54,7 +55,8 @@ func newPlanCmd() *cobra.Command {
 model, region and GPU, with the reason for each. Nothing is changed, unless
 --apply makes the running service so: replicas are added and, once those serve,
 drained and stopped one a region at a time, within replicas.min and max. What it
-decides is kept with the service, so that 'skyserve up' leaves it so.
+decides is kept with the service, so that 'skyserve up' leaves it so. In clouds those
+are machines: on which GPU is decided by what can be had, in the order of the file.
 
 The history is the running service's own unless --history names a file or a URL
 (see skyserve forecast --help); whatever is not known is assumed, and said. A
@@ -103,6 +105,7 @@ bounds, 2 usage; with --detailed-exitcode 10 when counts change; with
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when counts change")
 	flags.BoolVar(&o.apply, "apply", false, "make the running service what the plan says")
 	flags.BoolVar(&o.yes, "yes", false, "do not ask before --apply makes what is billed (local and static regions never ask)")
+	o.clouds.add(flags)
 	flags.StringVarP(&o.output, "output", "o", "table", strings.Join(planFormats, ", "))
 	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
 	cmd.AddCommand(newPlanBacktestCmd())

@@ -28,6 +28,17 @@ func (o *planOptions) checkApply() error {
 // carryOut makes the running service what a proposal says, and asks first where
 // that costs money.
 func (o *planOptions) carryOut(ctx context.Context, p plan.Proposal, in io.Reader) error {
+	found, err := findService(o.target)
+	if err != nil {
+		return err
+	}
+	spec, err := cloudSpec("", found)
+	if err != nil {
+		return err
+	}
+	if spec != nil {
+		return o.carryOutInClouds(ctx, p, in, found, spec)
+	}
 	svc, running, unlock, err := openRunning(ctx, o.target)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 
 	"skyserve/internal/controller/fleet"
@@ -76,6 +77,11 @@ func (v *cloudView) write(w io.Writer, s *fleet.Status) error {
 	fmt.Fprintf(w, "%s  %s  $%.2f/h\n", s.Service, s.State, s.CostPerHour)
 	for _, problem := range s.Problems {
 		fmt.Fprintf(w, "problem: %s\n", problem)
+	}
+	if c := s.Controller; c != nil {
+		fmt.Fprintf(w, "controller: %s on %s; store: %s\n", strings.TrimSpace(string(c.State)+" "+c.Reason), c.Machine, s.Store)
+	} else {
+		fmt.Fprintf(w, "controller: none; 'skyserve up %s' starts one\n", v.svc.SpecFile())
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\nREGION\tKIND\tID\tSTATE\tADDRESS\tMODEL\tREASON\tOFFERING\t$/H")

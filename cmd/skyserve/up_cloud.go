@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,7 +16,6 @@ import (
 	"time"
 
 	"skyserve/internal/controller/fleet"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -38,6 +36,9 @@ type cloudUp struct {
 	fleet    *fleet.Fleet
 	changes  *fleet.Plan
 	program  machineProgram
+	// counts and only are those of its fleet.
+	counts map[cloud.Group]int
+	only   func(*fleet.Plan, provision.Change) bool
 }
 
 // runCloudUp brings a service up whose machines are, in part at least, in clouds.
@@ -94,6 +95,11 @@ func (u *cloudUp) open(ctx context.Context) (err error) {
 		return err
 	}
 	u.fleet = newFleet(u.spec, u.operator.owner, u.places, u.program)
+	u.fleet.Counts, u.fleet.Only = u.counts, u.only
+	u.fleet.Drain = func(ctx context.Context, o provision.Object) {
+		h := fleet.Handover{Party: u.operator.party, Have: u.changes.Have}
+		h.Drain(ctx, o)
+	}
 	u.changes, err = u.fleet.Plan(ctx)
 	return err
 }
@@ -108,6 +114,9 @@ func (u *cloudUp) carryOut(ctx context.Context) error {
 	}
 	if err := u.svc.TakeNote(noteProgram, u.program); err != nil {
 		return err
+	}
+	if err := u.inform(ctx); err != nil {
+		return u.cloudFailure(ctx, err)
 	}
 	plan, err := u.fleet.Up(ctx, u.changes, u.progress)
 	if err != nil {
@@ -155,45 +164,6 @@ func (u *cloudUp) located(ctx context.Context) ([]provision.Object, error) {
 
 // lookEvery is how often a cloud is asked for what it has not got ready.
 const lookEvery = 2 * time.Second
-
-// handOver gives every machine what it is to run and waits until all do.
-func (u *cloudUp) handOver(ctx context.Context, have []provision.Object) error {
-	content := fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets}
-	var err error
-	if content.PeerToken, err = u.peerToken(); err != nil {
-		return err
-	}
-	deployments, err := fleet.Deployments(content, have)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
-	defer cancel()
-	h := fleet.Handover{
-		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Witness: u.places, Have: have,
-		Progress: func(id string, s node.Status) { u.line("%s %s", id, strings.TrimSpace(string(s.Phase)+" "+s.Reason)) },
-	}
-	return h.Run(ctx, deployments)
-}
-
-// notePeers is where the token of the balancers is kept.
-const notePeers = "peers.json"
-
-// peerToken is the token of the service's balancers, which the machine of its authority
-// makes and keeps.
-func (u *cloudUp) peerToken() (string, error) {
-	var kept struct {
-		Token string `json:"token"`
-	}
-	if err := u.svc.Note(notePeers, &kept); err != nil || kept.Token != "" {
-		return kept.Token, err
-	}
-	if u.operator.authority == nil {
-		return "", failed(fmt.Errorf("handing over: the balancers' token is on the machine that %s was first brought up from", u.spec.Name), "change the service there")
-	}
-	kept.Token = rand.Text()
-	return kept.Token, u.svc.TakeNote(notePeers, kept)
-}
 
 // publicName is the public name of a service with the balancers there are.
 func publicName(spec *service.Spec, owner string, have []provision.Object) provision.Name {

@@ -27,7 +27,8 @@ type Balancer struct {
 // Assign says which balancer owns each replica, by id; nil when no balancer
 // lives, in which case nothing should change. A replica is its home's while that
 // one lives, and else the nearest live balancer's (SkyLB section 4, failure recovery), so it
-// comes back when its home does. Of equally near balancers each replica has a
+// comes back when its home does. Of balancers whose distance nobody stated those of its
+// own cloud come first, where networks reach. Of equally near ones each replica has a
 // favourite of its own: the replicas of a dead balancer spread over its
 // neighbours, and none moves that does not have to.
 func Assign(f Fleet) map[string]string {
@@ -58,6 +59,7 @@ func (f Fleet) nearest(r service.ControlledReplica, from service.Region, alive [
 	best := slices.MinFunc(alive, func(a, b Balancer) int {
 		return cmp.Or(
 			cmp.Compare(f.distance(from, a.Region), f.distance(from, b.Region)),
+			cmp.Compare(abroad(from, a.Region), abroad(from, b.Region)),
 			cmp.Compare(affinity(r.ID, b.ID), affinity(r.ID, a.ID)),
 			cmp.Compare(a.ID, b.ID),
 		)
@@ -79,6 +81,14 @@ func (f Fleet) distance(a, b service.Region) time.Duration {
 		}
 	}
 	return farthest
+}
+
+// abroad is 1 where two regions are of different clouds, else 0.
+func abroad(a, b service.Region) int {
+	if a.Cloud() != b.Cloud() {
+		return 1
+	}
+	return 0
 }
 
 // affinity is how much a replica favours a balancer (highest random weight).

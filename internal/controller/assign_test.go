@@ -163,3 +163,22 @@ func TestAReplicaOfAnUnknownHomeIsAdopted(t *testing.T) {
 		t.Errorf("got %s, want the balancer of its own region", got)
 	}
 }
+
+// Where no round trip is stated, a replica stays in its cloud: its network ends there.
+func TestAReplicaStaysInItsCloud(t *testing.T) {
+	for n := range 20 {
+		id := fmt.Sprint("europe-west4-", n)
+		f := Fleet{
+			Balancers: []Balancer{
+				{ID: "lb-us-east-1-0", Region: "aws/us-east-1", Alive: true},
+				{ID: "lb-europe-west4-0", Region: "gcp/europe-west4"},
+				{ID: "lb-us-central1-0", Region: "gcp/us-central1", Alive: true},
+				{ID: "lb-eu-west-1-0", Region: "aws/eu-west-1", Alive: true},
+			},
+			Replicas: []service.ControlledReplica{{ReplicaConfig: service.ReplicaConfig{ID: id, Region: "gcp/europe-west4"}, Home: "lb-europe-west4-0"}},
+		}
+		if got := Assign(f)[id]; got != "lb-us-central1-0" {
+			t.Errorf("%s: got %s, want the balancer of its own cloud", id, got)
+		}
+	}
+}

@@ -33,6 +33,7 @@ type fakeBalancer struct {
 	gone  map[string]uint64 // epoch of replicas that it had
 	busy  map[string]int    // requests outstanding at a replica
 	drain map[string]bool
+	url   map[string]string // by which it was told to reach a replica
 }
 
 func (b *fakeBalancer) set(dead bool) {
@@ -75,7 +76,7 @@ func (b *fakeBalancer) Workers(context.Context) ([]telemetry.Worker, error) {
 	}
 	var workers []telemetry.Worker
 	for _, id := range ids(b.has) {
-		w := telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: id, Epoch: b.has[id]}, State: service.StateReady, Outstanding: b.busy[id]}
+		w := telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: id, URL: b.url[id], Epoch: b.has[id]}, State: service.StateReady, Outstanding: b.busy[id]}
 		if b.drain[id] {
 			w.State = service.StateDraining
 		}
@@ -94,7 +95,10 @@ func (b *fakeBalancer) AddWorker(_ context.Context, r service.ReplicaConfig) (bo
 	case had && old > r.Epoch || !had && b.gone[r.ID] > r.Epoch:
 		return false, telemetry.ErrConflict
 	}
-	b.has[r.ID] = r.Epoch
+	if b.url == nil {
+		b.url = map[string]string{}
+	}
+	b.has[r.ID], b.url[r.ID] = r.Epoch, r.URL
 	return !had, nil
 }
 
@@ -276,6 +280,29 @@ func TestReplicasOfADeadBalancerAreAdoptedAndComeBack(t *testing.T) {
 	}
 	w.rounds(t, 1)
 	w.check(t, atHome)
+}
+
+// A machine that was replaced has another address, and balancers of other regions reach
+// it by another than those of its own.
+func TestReplicasAreReachedWhereTheyAre(t *testing.T) {
+	w := newWorld()
+	moved := w.without()
+	for i := range moved.Replicas {
+		if r := &moved.Replicas[i]; r.ID == "eu-0" {
+			r.URL, r.Away = "https://10.0.0.9", "https://203.0.113.9"
+		}
+	}
+	w.rounds(t, 1)
+	w.reload(t, moved)
+	w.rounds(t, 1)
+	if got := w.lb["lb-eu-0"].url["eu-0"]; got != "https://10.0.0.9" {
+		t.Errorf("at home: got %q", got)
+	}
+	w.lb["lb-eu-0"].set(true)
+	w.rounds(t, deadAfter)
+	if got := w.lb["lb-us-0"].url["eu-0"]; got != "https://203.0.113.9" {
+		t.Errorf("adopted: got %q", got)
+	}
 }
 
 func TestARestartedBalancerIsGivenWhatItLacks(t *testing.T) {

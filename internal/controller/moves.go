@@ -22,13 +22,16 @@ type terms struct {
 	keep   time.Duration // of what is lent; 0 = for good
 }
 
-// termsIn are those of a region. The machines of a static one stay, whatever was
-// asked for.
+// termsIn are those of a region. The machines of a static one stay, and rented ones go
+// back to their cloud, whatever was asked for.
 func termsIn(region service.Region, by service.Autoscale) terms {
-	if region.Cloud() == service.CloudStatic {
+	switch region.Cloud() {
+	case service.CloudStatic:
 		return terms{donate: true}
+	case service.CloudLocal:
+		return terms{by.Donate, by.DonateFor}
 	}
-	return terms{by.Donate, by.DonateFor}
+	return terms{}
 }
 
 // donation is that of a replica that is given up at a time.

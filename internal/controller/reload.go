@@ -1,9 +1,11 @@
 package controller
 
 import (
+	"context"
 	"encoding/json"
 	"net"
 	"net/http"
+	"os"
 	"reflect"
 
 	"skyserve/internal/service"
@@ -14,7 +16,9 @@ import (
 type options struct {
 	read     func() (service.ControllerConfig, error)
 	reloaded func(revision string)
+	hangups  <-chan os.Signal
 	actuator Actuator
+	keeper   Keeper
 }
 
 // Option tells Run more than the configuration.
@@ -25,6 +29,20 @@ type Option func(*options)
 func Reread(read func() (service.ControllerConfig, error), reloaded func(revision string)) Option {
 	return func(o *options) { o.read, o.reloaded = read, reloaded }
 }
+
+// Hangups lets every signal on a channel have the configuration read again, as
+// POST /reload does; what came of it is logged.
+func Hangups(signals <-chan os.Signal) Option { return func(o *options) { o.hangups = signals } }
+
+// Keeper keeps machines as they are wanted.
+type Keeper interface {
+	// Keep works until ctx ends, which is when the controller no longer holds the lease.
+	// may is asked last before anything is changed: its error means that it must not be.
+	Keep(ctx context.Context, may func() error)
+}
+
+// KeptBy lets the controller have a keeper work for as long as it holds the lease.
+func KeptBy(k Keeper) Option { return func(o *options) { o.keeper = k } }
 
 // takeUp makes what was read again the configuration.
 func (c *Controller) takeUp() {
@@ -59,25 +77,53 @@ func (c *Controller) serveReload(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, "this controller was not started from a file")
 		return
 	}
-	next, err := c.options.read()
+	done, err := c.reread()
 	if err != nil {
 		refuse(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	done := telemetry.Reload{Changed: []string{}, Restart: []string{}, Left: []string{}}
-	if reflect.DeepEqual(next.Fixed(), c.fixed) {
-		c.mu.Lock()
-		c.asked = &next
-		c.mu.Unlock()
-		done.Revision, done.Changed = next.Revision, append(done.Changed, "replicas")
-		if c.options.reloaded != nil {
-			c.options.reloaded(next.Revision)
-		}
-	} else {
-		done.Restart = append(done.Restart, "the configuration apart from replicas")
-	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(done) // whoever asked is gone
+}
+
+// reread reads the configuration again and has the next round take its replicas up.
+// Errors are of reading.
+func (c *Controller) reread() (telemetry.Reload, error) {
+	done := telemetry.Reload{Changed: []string{}, Restart: []string{}, Left: []string{}}
+	next, err := c.options.read()
+	if err != nil {
+		return done, err
+	}
+	if !reflect.DeepEqual(next.Fixed(), c.fixed) {
+		done.Restart = append(done.Restart, "the configuration apart from replicas")
+		return done, nil
+	}
+	c.mu.Lock()
+	c.asked = &next
+	c.mu.Unlock()
+	done.Revision, done.Changed = next.Revision, append(done.Changed, "replicas")
+	if c.options.reloaded != nil {
+		c.options.reloaded(next.Revision)
+	}
+	return done, nil
+}
+
+// heed reads the configuration again at every signal until ctx ends.
+func (c *Controller) heed(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.options.hangups:
+		}
+		done, err := c.reread()
+		switch {
+		case err != nil:
+			c.log.Error("reading the configuration again", "err", err)
+		case len(done.Restart) > 0:
+			c.log.Error("the configuration needs another controller", "changed", done.Restart)
+		}
+	}
 }
 
 // fromHere tells a program of this machine from a page in a browser: of another

@@ -1,12 +1,18 @@
 package controller
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
@@ -110,4 +116,56 @@ func TestReloadRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestAHangupReloads(t *testing.T) {
+	w := newWorld()
+	hangups := make(chan os.Signal)
+	results := make(chan error, 2)
+	w.options.hangups = hangups
+	w.options.read = func() (service.ControllerConfig, error) { return w.without("us-1"), <-results }
+	ctx, end := context.WithCancel(t.Context())
+	var heeding sync.WaitGroup
+	heeding.Go(func() { w.heed(ctx) })
+	results <- errors.New("line 3")
+	results <- nil
+	for range 3 { // the third is taken once the second was heeded
+		hangups <- syscall.SIGHUP
+	}
+	end()
+	close(results)
+	heeding.Wait()
+	w.takeUp()
+	if len(w.config.Replicas) != 3 {
+		t.Errorf("%d replicas were taken up, want 3", len(w.config.Replicas))
+	}
+}
+
+// keeperFunc is a Keeper.
+type keeperFunc func(ctx context.Context, may func() error)
+
+func (k keeperFunc) Keep(ctx context.Context, may func() error) { k(ctx, may) }
+
+func TestAKeeperWorksWhileTheLeaseIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		kept := 0
+		w.options.keeper = keeperFunc(func(ctx context.Context, may func() error) {
+			kept++
+			if err := may(); err != nil {
+				t.Errorf("it may not act: %v", err)
+			}
+			<-ctx.Done()
+			if err := may(); err == nil {
+				t.Error("it may act without the lease")
+			}
+		})
+		go func() {
+			time.Sleep(time.Minute)
+			w.lease.lose()
+		}()
+		if err := w.act(t.Context(), w.lease); !errors.Is(err, errLeaseLost) || kept != 1 {
+			t.Errorf("got %v, kept %d times", err, kept)
+		}
+	})
 }

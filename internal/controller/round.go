@@ -240,7 +240,7 @@ func (c *Controller) letGo(ctx context.Context, w *watched, r telemetry.Worker) 
 }
 
 // missing lists the replicas that a balancer should have and does not, or has
-// by an older assignment or with other ranks. Nothing is known to be missing where it did not say
+// by an older assignment, at another address or with other ranks. Nothing is known to be missing where it did not say
 // what it has.
 func (c *Controller) missing(w *watched) []service.ReplicaConfig {
 	if !w.listed {
@@ -252,10 +252,10 @@ func (c *Controller) missing(w *watched) []service.ReplicaConfig {
 	}
 	var replicas []service.ReplicaConfig
 	for _, r := range c.config.Replicas {
+		rc := r.For(w.Region)
+		rc.Epoch = c.current.Epoch()
 		if held := has[r.ID]; c.current.Owners[r.ID] == w.ID &&
-			(held == nil || held.Epoch < c.current.Epoch() || held.Ranks() != r.Ranks() || held.MaxNumSeqs != r.MaxNumSeqs) {
-			rc := r.ReplicaConfig
-			rc.Epoch = c.current.Epoch()
+			(held == nil || held.Epoch < rc.Epoch || held.URL != rc.URL || held.Ranks() != rc.Ranks() || held.MaxNumSeqs != rc.MaxNumSeqs) {
 			replicas = append(replicas, rc)
 		}
 	}

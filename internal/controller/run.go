@@ -65,23 +65,19 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 		return fmt.Errorf("starting the controller: %w", err)
 	}
 	defer ln.Close()
-	url, closeStore, err := serveStore(ctx, config, log)
+	self, err := partyOf(config)
+	if err != nil {
+		return err
+	}
+	st, closeStore, err := openStore(ctx, config, self, log)
 	if err != nil {
 		return err
 	}
 	defer closeStore()
-	st, err := store.Connect(ctx, url, config.StoreToken, store.ForService(config.Service), store.Lazy(), store.ClientName("controller"), store.Logger(log))
-	if err != nil {
-		return err
-	}
-	defer st.Close()
 	acquire := func(ctx context.Context) (lease, error) {
 		return st.Acquire(ctx, "controller."+config.Service, holderName(), leaseTTL)
 	}
-	hc, err := adminClient(config)
-	if err != nil {
-		return err
-	}
+	hc := adminClient(config, self)
 	c := newController(config, st, acquire, func(base string) admin { return telemetry.NewClient(base, hc) }, log)
 	for _, o := range more {
 		o(&c.options)
@@ -98,18 +94,26 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	return c.serve(ctx, ln)
 }
 
-// adminClient is how the controller speaks to balancers: by its certificate where it
-// has one, else with their token.
-func adminClient(config service.ControllerConfig) (*http.Client, error) {
+// partyOf is the controller as a party of its service; nil where it has no identity.
+func partyOf(config service.ControllerConfig) (*identity.Party, error) {
 	i := config.Identity
 	if i == nil {
-		return telemetry.HTTPClient(config.AdminToken), nil
+		return nil, nil
 	}
 	self, err := identity.Load(i.Cert, i.Key, i.CA)
 	if err != nil {
 		return nil, fmt.Errorf("starting the controller: identity: %w", err)
 	}
-	return telemetry.SecureClient(self.Client(identity.Balancer)), nil
+	return &self, nil
+}
+
+// adminClient is how the controller speaks to balancers: by its certificate where it
+// has one, else with their token.
+func adminClient(config service.ControllerConfig, self *identity.Party) *http.Client {
+	if self == nil {
+		return telemetry.HTTPClient(config.AdminToken)
+	}
+	return telemetry.SecureClient(self.Client(identity.Balancer))
 }
 
 // serve answers on ln and controls, until ctx ends or answering fails.
@@ -119,6 +123,9 @@ func (c *Controller) serve(ctx context.Context, ln net.Listener) error {
 	srv := &http.Server{Handler: c.handler(), ReadHeaderTimeout: headerTimeout}
 	var wg sync.WaitGroup
 	wg.Go(func() { c.run(ctx) })
+	if c.options.read != nil && c.options.hangups != nil {
+		wg.Go(func() { c.heed(ctx) })
+	}
 	wg.Go(func() {
 		<-ctx.Done()
 		end, stop := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
@@ -135,19 +142,32 @@ func (c *Controller) serve(ctx context.Context, ln net.Listener) error {
 	return fmt.Errorf("serving the controller's listener: %w", err)
 }
 
-// serveStore starts the embedded store, or names the one that runs elsewhere.
-func serveStore(ctx context.Context, config service.ControllerConfig, log *slog.Logger) (url string, closeStore func(), err error) {
-	if config.StoreURL != "" {
-		return config.StoreURL, func() {}, nil
+// openStore serves the embedded store where the configuration asks for it, and is a
+// client of that one, or of the one that runs elsewhere. An embedded store of a
+// controller with an identity lets balancers of its service in and nobody else.
+func openStore(ctx context.Context, config service.ControllerConfig, self *identity.Party, log *slog.Logger) (st *store.Store, closeAll func(), err error) {
+	url := config.StoreURL
+	options := []store.Option{store.ForService(config.Service), store.Lazy(), store.ClientName("controller"), store.Logger(log)}
+	closeAll = func() {}
+	if url == "" {
+		o := store.Options{Dir: config.StoreDir, Listen: config.StoreListen, Token: config.StoreToken, Logger: log}
+		if self != nil {
+			o.TLS = self.Server(identity.Balancer, identity.Controller)
+			options = append(options, store.Secure(self.Client(identity.Controller)))
+		}
+		// The store outlives ctx by as long as the lease takes to be given up.
+		srv, err := store.Serve(context.WithoutCancel(ctx), o)
+		if err != nil {
+			return nil, nil, err
+		}
+		url, closeAll = srv.URL(), srv.Close
 	}
-	// The store outlives ctx by as long as the lease takes to be given up.
-	srv, err := store.Serve(context.WithoutCancel(ctx), store.Options{
-		Dir: config.StoreDir, Listen: config.StoreListen, Token: config.StoreToken, Logger: log,
-	})
-	if err != nil {
-		return "", nil, err
+	if st, err = store.Connect(ctx, url, config.StoreToken, options...); err != nil {
+		closeAll()
+		return nil, nil, err
 	}
-	return srv.URL(), srv.Close, nil
+	closeServer := closeAll
+	return st, func() { st.Close(); closeServer() }, nil
 }
 
 // holderName says which process holds the lease, for people.

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -14,7 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"skyserve/internal/identity"
 	"skyserve/internal/service"
+	"skyserve/internal/store"
 )
 
 func TestReadConfig(t *testing.T) {
@@ -126,5 +129,72 @@ func TestRunSaysWhichPortIsTaken(t *testing.T) {
 	err = Run(context.Background(), service.ControllerConfig{Service: "chat", Listen: ln.Addr().String()}, slog.New(slog.DiscardHandler))
 	if err == nil || !strings.Contains(err.Error(), ln.Addr().String()) {
 		t.Errorf("got %v, want %s in it", err, ln.Addr())
+	}
+}
+
+// bundle writes the certificate of a party of the service with its key, and that of the
+// authority.
+func bundle(t *testing.T, a *identity.Authority, role identity.Role) *service.Identity {
+	t.Helper()
+	dir := t.TempDir()
+	i := &service.Identity{Cert: filepath.Join(dir, "own.pem"), Key: filepath.Join(dir, "own.pem"), CA: filepath.Join(dir, "ca.crt")}
+	key, err := identity.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := a.Certify(key.Public(), identity.Name{Service: "chat", Role: role, ID: "x"}, time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := identity.Bundle(chain, key)
+	if err == nil {
+		err = errors.Join(identity.WriteFile(i.Cert, text), identity.WriteFile(i.CA, identity.EncodeChain(chain[1:])))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// The store of a controller with an identity is for balancers of its service.
+func TestAStoreForBalancersOfTheService(t *testing.T) {
+	authority, err := identity.NewAuthority("chat", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := service.ControllerConfig{Service: "chat", StoreListen: freeAddr(t), StoreDir: t.TempDir(), Identity: bundle(t, authority, identity.Controller)}
+	self, err := partyOf(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, closeStore, err := openStore(t.Context(), config, self, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeStore()
+	for role, enters := range map[identity.Role]bool{identity.Balancer: true, identity.Replica: false} {
+		files := bundle(t, authority, role)
+		party, err := identity.Load(files.Cert, files.Key, files.CA)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := store.Connect(t.Context(), "tls://"+config.StoreListen, "", store.ForService("chat"), store.Secure(party.Client(identity.Controller)))
+		if enters != (err == nil) {
+			t.Errorf("%s: %v", role, err)
+		}
+		if err != nil {
+			continue
+		}
+		if _, err := client.Put(t.Context(), "key", []byte("value")); err != nil {
+			t.Error(err)
+		}
+		client.Close()
+	}
+	if value, _, err := st.Get(t.Context(), "key"); err != nil || string(value) != "value" {
+		t.Errorf("the controller reads %q, %v", value, err)
+	}
+	config.Identity.CA = "none"
+	if _, err := partyOf(config); err == nil || !strings.Contains(err.Error(), "identity: ") {
+		t.Errorf("without the authority's file: %v", err)
 	}
 }

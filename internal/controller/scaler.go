@@ -218,12 +218,7 @@ func (s *scaler) scalings(at *sight, groups []scaled) (moves []move) {
 // carryAll carries moves out one after the other, for as long as the lease is held;
 // one that fails does not keep the others from being tried.
 func (s *scaler) carryAll(ctx context.Context, l lease, moves []move) (err error) {
-	may := func() error {
-		if !l.Valid() {
-			return errLeaseLost
-		}
-		return ctx.Err()
-	}
+	may := mayAct(ctx, l)
 	for _, m := range moves {
 		launched, failed := s.act.Carry(ctx, m.order, may)
 		if errors.Is(failed, errLeaseLost) || errors.Is(failed, ErrBusy) || ctx.Err() != nil {

@@ -72,9 +72,6 @@ func (s *sight) groups() []scaled {
 	}
 	var out []scaled
 	for _, r := range s.standing.Spec.Regions {
-		if c := r.Name.Cloud(); c != service.CloudLocal && c != service.CloudStatic {
-			continue
-		}
 		for i := range s.standing.Spec.Models {
 			m := &s.standing.Spec.Models[i]
 			g := scaled{place: place{m.Name, r.Name}, bounds: s.standing.Spec.BoundsFor(m.Name, r.Name)}
@@ -122,7 +119,7 @@ func (s *sight) fleet(groups []scaled) *plan.Fleet {
 		if load, known := s.loads[g.place]; known {
 			e.Observed = &load
 		}
-		if g.region.Cloud() == service.CloudLocal {
+		if g.region.Cloud() != service.CloudStatic {
 			f.Spare[e.Region] += g.bounds.Max
 		}
 		f.Endpoints = append(f.Endpoints, e)

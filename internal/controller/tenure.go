@@ -99,8 +99,8 @@ func (c *Controller) run(ctx context.Context) {
 	}
 }
 
-// act controls, plans and scales until the lease or ctx ends. Neither planning nor
-// scaling keeps a round waiting, and both end with the tenure.
+// act controls, plans, scales and has its keeper work until the lease or ctx ends. Nothing
+// of this keeps a round waiting, and all of it ends with the tenure.
 func (c *Controller) act(ctx context.Context, l lease) error {
 	ctx, end := context.WithCancel(ctx)
 	var planning sync.WaitGroup
@@ -112,7 +112,20 @@ func (c *Controller) act(ctx context.Context, l lease) error {
 	if c.scaler != nil {
 		planning.Go(func() { c.scaler.run(ctx, l) })
 	}
+	if k := c.options.keeper; k != nil {
+		planning.Go(func() { k.Keep(ctx, mayAct(ctx, l)) })
+	}
 	return c.tenure(ctx, l)
+}
+
+// mayAct says why nothing may be changed any more: the lease is lost, or ctx ended.
+func mayAct(ctx context.Context, l lease) func() error {
+	return func() error {
+		if !l.Valid() {
+			return errLeaseLost
+		}
+		return ctx.Err()
+	}
 }
 
 // tenure does round after round until the lease or ctx ends.

@@ -96,6 +96,9 @@ func (a *Authority) Root() *x509.Certificate { return a.chain[len(a.chain)-1] }
 // Owner is the fingerprint of Root: what cloud objects of the service carry.
 func (a *Authority) Owner() string { return Fingerprint(a.Root()) }
 
+// Ends is when its own certificate ends, and with it what it signed.
+func (a *Authority) Ends() time.Time { return a.chain[0].NotAfter }
+
 // Certify signs that whoever holds the private key of pub is n until life has passed. The
 // chain has n's certificate first and the service's authority last.
 func (a *Authority) Certify(pub crypto.PublicKey, n Name, now time.Time, life time.Duration) ([]*x509.Certificate, error) {

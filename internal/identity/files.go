@@ -24,8 +24,12 @@ const (
 	dirMode = 0o700
 )
 
-// FileDelegated is the file of a delegated authority: a Bundle.
-const FileDelegated = "issuer.pem"
+// Files of a controller, each a Bundle: what it is known by, and the delegated authority
+// with which it certifies machines.
+const (
+	FileController = "controller.pem"
+	FileDelegated  = "issuer.pem"
+)
 
 // PEM block types.
 const (

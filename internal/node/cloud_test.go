@@ -130,27 +130,40 @@ func TestNoticesOfInterruption(t *testing.T) {
 	}
 }
 
-// A machine that is to be taken drains, and says until when it is there.
+// A machine that is to be taken says until when it is there, and drains a minute before;
+// one that has less time at once.
 func TestAnInterruptedMachineDrains(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		gone := time.Now().Add(3 * time.Minute)
-		asked := 0
-		notice := func(context.Context) (time.Time, bool, error) {
-			asked++
-			return gone, asked > 2, nil
-		}
-		w := newWorld(t)
-		a, err := New(Options{Name: replicaName, Owner: w.authority.Owner(), Dir: t.TempDir(), Publisher: &board{}, Runner: &notes{}, Notice: notice})
-		if err != nil {
-			t.Fatal(err)
-		}
-		began := time.Now()
-		a.watchNotices(t.Context())
-		s := a.Status()
-		if s.Phase != PhaseInterrupted || !s.GoneAt.Equal(gone) || time.Since(began) != 2*noticeEvery {
-			t.Errorf("after %s: %+v", time.Since(began), s)
-		}
-	})
+	for notice, serves := range map[time.Duration]time.Duration{2 * time.Minute: time.Minute, 30 * time.Second: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			var gone time.Time
+			asked := 0
+			tell := func(context.Context) (time.Time, bool, error) {
+				if asked++; asked < 3 {
+					return time.Time{}, false, nil
+				}
+				gone = time.Now().Add(notice)
+				return gone, true, nil
+			}
+			w := newWorld(t)
+			a, err := New(Options{Name: replicaName, Owner: w.authority.Owner(), Dir: t.TempDir(), Publisher: &board{}, Runner: &notes{}, Notice: tell})
+			if err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			go func() {
+				time.Sleep(2*noticeEvery + time.Millisecond)
+				if s := a.Status(); s.Phase != PhaseInterrupted || !s.GoneAt.Equal(gone) || strings.Contains(s.Reason, "drains") != (serves == 0) {
+					t.Errorf("with %s left: %+v", notice, s)
+				}
+			}()
+			a.watchNotices(t.Context())
+			if s := a.Status(); time.Since(began) != 2*noticeEvery+serves || !strings.Contains(s.Reason, "drains") {
+				t.Errorf("with %s left it drained after %s: %+v", notice, time.Since(began), s)
+			}
+			synctest.Wait()
+			time.Sleep(time.Second)
+		})
+	}
 }
 
 func TestDeploymentsAreChecked(t *testing.T) {

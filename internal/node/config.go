@@ -27,6 +27,8 @@ type Config struct {
 	Publish string `json:"publish"`
 	// Notices is the cloud that is asked about interruptions: aws, gcp, or none.
 	Notices string `json:"notices,omitempty"`
+	// Metadata is the base URL of the cloud's metadata server; empty = where it always is.
+	Metadata string `json:"metadata,omitempty"`
 	// Runner is system, or exec for machines without systemd.
 	Runner string `json:"runner,omitempty"`
 }
@@ -68,15 +70,15 @@ func (c Config) Options() (Options, error) {
 	case console && path != "":
 		o.Publisher = Console{path}
 	case c.Publish == "guest-attributes":
-		o.Publisher = GuestAttributes{}
+		o.Publisher = GuestAttributes{Base: c.Metadata}
 	default:
 		return o, fmt.Errorf("publish: want guest-attributes or console:PATH, got %q", c.Publish)
 	}
 	switch c.Notices {
 	case "aws":
-		o.Notice = NoticeAWS("")
+		o.Notice = NoticeAWS(c.Metadata)
 	case "gcp":
-		o.Notice = NoticeGCP("")
+		o.Notice = NoticeGCP(c.Metadata)
 	case "":
 	default:
 		return o, fmt.Errorf("notices: want aws or gcp, got %q", c.Notices)

@@ -74,7 +74,7 @@ const (
 	PhaseReady       Phase = "ready"       // all units are
 	PhaseFailed      Phase = "failed"      // it cannot go on without help, or it tries again and again
 	PhaseDraining    Phase = "draining"    // it takes nothing new
-	PhaseInterrupted Phase = "interrupted" // as draining, because the cloud takes the machine
+	PhaseInterrupted Phase = "interrupted" // the cloud takes the machine; it drains a minute before, or when it is asked to
 )
 
 // Status is what a machine tells of itself.

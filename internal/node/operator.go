@@ -71,7 +71,7 @@ func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status,
 	if err != nil {
 		return s, err
 	}
-	if o.Authority != nil && s.Expires.Before(o.now().Add(identity.RenewBefore)) {
+	if o.Renews(s) {
 		if err := o.renew(ctx, m); err != nil {
 			return s, err
 		}
@@ -82,6 +82,15 @@ func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status,
 		}
 	}
 	return o.Status(ctx, m)
+}
+
+// worthwhile is by how much a new certificate must outlast the one it replaces.
+const worthwhile = 24 * time.Hour
+
+// Renews says whether Ensure gives a machine another certificate: its own ends soon, and
+// the authority lasts longer.
+func (o *Operator) Renews(s Status) bool {
+	return o.Authority != nil && s.Expires.Before(o.now().Add(identity.RenewBefore)) && o.Authority.Ends().After(s.Expires.Add(worthwhile))
 }
 
 // enrol hands over to a machine that shows the key whose fingerprint it published. One

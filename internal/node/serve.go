@@ -76,7 +76,7 @@ func (a *Agent) routes() http.Handler {
 	mux.HandleFunc("PUT "+pathCertificate, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.renew) })
 	mux.HandleFunc("POST "+pathDrain, func(w http.ResponseWriter, r *http.Request) {
 		who, _ := identity.Of(r.TLS) // the listener has named everybody
-		a.drain("asked by "+who.ID, time.Time{})
+		a.drain("asked by " + who.ID)
 		w.WriteHeader(http.StatusNoContent)
 	})
 	mux.HandleFunc("GET "+pathLogs+"{unit}", a.serveLogs)
@@ -250,8 +250,11 @@ func (a *Agent) Status() Status {
 	}
 	if a.draining != "" {
 		s.Phase, s.Reason = PhaseDraining, a.draining
-		if !a.goneAt.IsZero() {
-			s.Phase = PhaseInterrupted
+	}
+	if !a.goneAt.IsZero() {
+		s.Phase, s.Reason = PhaseInterrupted, "the cloud takes it at "+a.goneAt.UTC().Format(time.TimeOnly)
+		if a.draining != "" {
+			s.Reason += ", it drains: " + a.draining
 		}
 	}
 	return s

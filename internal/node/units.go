@@ -208,31 +208,47 @@ func answers(ctx context.Context, url string) error {
 	return nil
 }
 
-// drain lets nothing new in by the front. A time says when the machine will be gone.
-func (a *Agent) drain(why string, goneAt time.Time) {
+// drain lets nothing new in by the front.
+func (a *Agent) drain(why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.draining = why
-	if !goneAt.IsZero() {
-		a.goneAt = goneAt
-	}
 	if a.front != nil {
 		a.front.draining.Store(true)
 	}
-	a.log.Warn("draining", "why", why, "gone_at", goneAt)
+	a.log.Warn("draining", "why", why)
 }
 
-// watchNotices drains the machine when the cloud says that it will take it.
+// lastCall is how long before its end a machine that its cloud takes lets nothing new in:
+// most answers end within it. Until then it serves, since another may have to be launched
+// first; who knows that others serve already asks it to drain at once.
+const lastCall = time.Minute
+
+// watchNotices drains the machine in time when the cloud says that it will take it.
 func (a *Agent) watchNotices(ctx context.Context) {
+	var gone time.Time
 	a.every(ctx, noticeEvery, func() (done bool) {
 		at, coming, err := a.opts.Notice(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			a.log.Warn("asking whether the cloud takes this machine", "err", err)
 		case coming:
-			a.drain("the cloud takes this machine", at)
-			return true
+			gone = at
 		}
-		return false
+		return coming
 	})
+	if gone.IsZero() {
+		return // the agent ends
+	}
+	a.mu.Lock()
+	a.goneAt = gone
+	a.mu.Unlock()
+	a.log.Warn("the cloud takes this machine", "gone_at", gone)
+	timer := time.NewTimer(time.Until(gone.Add(-lastCall)))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+		a.drain("its end is near")
+	}
 }

@@ -25,6 +25,9 @@ type BalancerConfig struct {
 	// is then kept in memory only. StoreToken authenticates to it.
 	StoreURL   string `yaml:"store_url,omitempty" json:"store_url,omitempty"`
 	StoreToken string `yaml:"store_token,omitempty" json:"store_token,omitempty"`
+	// StoreMTLS says that the store is in the process of the service's own controller:
+	// it is reached by TLS, must present a controller's certificate, and takes balancers.
+	StoreMTLS bool `yaml:"store_mtls,omitempty" json:"store_mtls,omitempty"`
 	// PeerToken authenticates balancers of one service to each other.
 	PeerToken string `yaml:"peer_token,omitempty" json:"peer_token,omitempty"`
 	// AdminToken is what every request to the admin listener must bring; empty

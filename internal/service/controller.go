@@ -55,6 +55,18 @@ type ControlledReplica struct {
 	ReplicaConfig `yaml:",inline"`
 	// Home is the id of that balancer.
 	Home string `yaml:"home" json:"home"`
+	// Away is the URL by which balancers of other regions reach the replica; empty =
+	// by URL, as those of its own do.
+	Away string `yaml:"away,omitempty" json:"away,omitempty"`
+}
+
+// For is the replica as a balancer of a region addresses it.
+func (r ControlledReplica) For(balancer Region) ReplicaConfig {
+	c := r.ReplicaConfig
+	if r.Away != "" && balancer != r.Region {
+		c.URL = r.Away
+	}
+	return c
 }
 
 // Donation is for how long a replica is lent to the spot pool.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -26,6 +27,8 @@ const (
 	maxMemoryBytes = 32 << 20
 	// maxConnections is far above one connection a balancer.
 	maxConnections = 1024
+	// tlsTimeout bounds a handshake: three round trips half a world away, on a busy machine.
+	tlsTimeout = 5 * time.Second
 	// startTimeout bounds recovery of the streams on disk; a full history
 	// recovers in seconds on a slow disk.
 	startTimeout = 30 * time.Second
@@ -38,8 +41,11 @@ type Options struct {
 	Dir string
 	// Listen is host:port; empty = DefaultListen, port 0 = any free port.
 	Listen string
-	// Token authenticates clients; empty is allowed on loopback only.
+	// Token authenticates clients; empty is allowed on loopback only, and with TLS.
 	Token string
+	// TLS is spoken from the first byte where it is not nil, and decides by certificates
+	// who may come.
+	TLS *tls.Config
 	// Logger receives the server's talk; nil = silence.
 	Logger *slog.Logger
 }
@@ -56,12 +62,12 @@ type Server struct {
 // before it is acknowledged. It returns once clients can connect. It fails with
 // the place in the message when the port is taken, the directory is in use by
 // another store, is not a directory or holds streams that cannot be read, and
-// when it is asked to listen beyond loopback without a token.
+// when it is asked to listen beyond loopback without a token or TLS.
 func Serve(ctx context.Context, o Options) (*Server, error) {
 	if o.Listen == "" {
 		o.Listen = DefaultListen
 	}
-	host, port, err := checkListen(o.Listen, o.Token)
+	host, port, err := checkListen(o.Listen, o.Token != "" || o.TLS != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +103,7 @@ func (s *Server) Close() {
 
 // checkListen splits the address and refuses one that would expose an
 // unauthenticated store.
-func checkListen(listen, token string) (host string, port int, err error) {
+func checkListen(listen string, guarded bool) (host string, port int, err error) {
 	host, p, err := net.SplitHostPort(listen)
 	if err != nil {
 		return "", 0, fmt.Errorf("starting store: listen %q: want host:port: %w", listen, err)
@@ -106,8 +112,8 @@ func checkListen(listen, token string) (host string, port int, err error) {
 	if err != nil || port < 0 || port > 65535 {
 		return "", 0, fmt.Errorf("starting store: listen %q: port must be 0 to 65535, got %q", listen, p)
 	}
-	if token == "" && !isLoopback(host) {
-		return "", 0, fmt.Errorf("starting store: listen %q: a store that listens beyond loopback needs a token", listen)
+	if !guarded && !isLoopback(host) {
+		return "", 0, fmt.Errorf("starting store: listen %q: a store that listens beyond loopback needs a token or TLS", listen)
 	}
 	return host, port, nil
 }
@@ -167,8 +173,10 @@ func natsOptions(o Options, host string, port int) *server.Options {
 	}
 	return &server.Options{
 		ServerName: "skyserve-store", Host: host, Port: port, Authorization: o.Token,
+		TLSConfig: o.TLS, TLSHandshakeFirst: o.TLS != nil, TLSTimeout: tlsTimeout.Seconds(),
 		NoSigs: true, DisableJetStreamBanner: true, MaxConn: maxConnections,
 		JetStream: true, StoreDir: o.Dir, SyncAlways: true,
+		Cluster:           server.ClusterOpts{NoAdvertise: true}, // its own address may be one behind a translation
 		JetStreamMaxStore: maxStoreBytes, JetStreamMaxMemory: maxMemoryBytes,
 	}
 }

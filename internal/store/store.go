@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -55,6 +56,7 @@ type Store struct {
 
 type config struct {
 	lazy      bool
+	tls       *tls.Config
 	namespace string
 	name      string
 	log       *slog.Logger
@@ -81,6 +83,9 @@ func ForService(name string) Option {
 // ClientName names the connection in the server's own listings.
 func ClientName(name string) Option { return func(c *config) { c.name = name } }
 
+// Secure speaks TLS from the first byte, as Options.TLS has it; nil changes nothing.
+func Secure(t *tls.Config) Option { return func(c *config) { c.tls = t } }
+
 // Logger receives connection changes; default silence.
 func Logger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 
@@ -105,7 +110,7 @@ func Connect(ctx context.Context, natsURL, token string, options ...Option) (*St
 		url: telemetry.HideCredentials(natsURL), namespace: c.namespace, log: c.log,
 		now: time.Now, up: make(chan struct{}), stop: func() {},
 	}
-	opts := s.natsOptions(token, c.name)
+	opts := s.natsOptions(token, c)
 	if c.lazy {
 		s.dialLater(natsURL, opts)
 		return s, nil
@@ -116,9 +121,9 @@ func Connect(ctx context.Context, natsURL, token string, options ...Option) (*St
 	return s, nil
 }
 
-func (s *Store) natsOptions(token, name string) []nats.Option {
+func (s *Store) natsOptions(token string, c config) []nats.Option {
 	opts := []nats.Option{
-		nats.Name(name), nats.Timeout(dialTimeout), nats.MaxReconnects(-1),
+		nats.Name(c.name), nats.Timeout(dialTimeout), nats.MaxReconnects(-1),
 		nats.CustomReconnectDelay(backoff), nats.ReconnectBufSize(-1), nats.IgnoreAuthErrorAbort(),
 		nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { s.log.Warn("store disconnected", "url", s.url, "err", err) }),
@@ -127,6 +132,9 @@ func (s *Store) natsOptions(token, name string) []nats.Option {
 	}
 	if token != "" {
 		opts = append(opts, nats.Token(token))
+	}
+	if c.tls != nil {
+		opts = append(opts, nats.Secure(c.tls), nats.TLSHandshakeFirst())
 	}
 	return opts
 }

@@ -2,10 +2,12 @@ package aws_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -138,5 +140,55 @@ func TestACloudThatIsNotThere(t *testing.T) {
 	}
 	if _, err := p.List(t.Context(), "chat"); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A machine of the service can keep its replicas with what its role allows, and the role
+// allows nothing that this does not need.
+func TestARoleAllowsWhatAControllerDoes(t *testing.T) {
+	f := &fakecloud.Faults{}
+	cloud := newCloud(f)
+	launch(t, open(t, cloud), chat()...)
+	var policy struct {
+		Statement []struct{ Action []string }
+	}
+	if err := json.Unmarshal([]byte(cloud.Policy("skyserve-chat-balancer", "skyserve")), &policy); err != nil {
+		t.Fatal(err)
+	}
+	allowed := map[string]bool{}
+	for _, s := range policy.Statement {
+		for _, a := range s.Action {
+			allowed[a] = true
+		}
+	}
+	before := f.Actions()
+	cloud.Deny = func(_, action string) string {
+		if !allowed[action] {
+			return "UnauthorizedOperation"
+		}
+		return ""
+	}
+	p := machinesOnly(t, cloud)
+	if _, err := p.Offerings(t.Context(), east); err != nil {
+		t.Error(err)
+	}
+	launch(t, p, machine("us-east-1-2", provision.KindReplica, east, service.CapacitySpot))
+	for _, o := range list(t, p) {
+		if o.ID != "us-east-1-2" {
+			continue
+		}
+		if _, err := p.Fingerprint(t.Context(), o); err != nil {
+			t.Error(err)
+		}
+		if err := p.Terminate(t.Context(), o); err != nil {
+			t.Error(err)
+		}
+	}
+	used := f.Actions()
+	for action := range allowed {
+		// Images are looked up by EC2 itself, tags and roles are part of a launch.
+		if implied := []string{"ssm:GetParameters", "ec2:CreateTags", "iam:PassRole"}; used[action] == before[action] && !slices.Contains(implied, action) {
+			t.Errorf("%s is allowed, and not needed", action)
+		}
 	}
 }

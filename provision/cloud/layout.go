@@ -20,6 +20,10 @@ const (
 	// PortNode is where a machine takes its configuration from an operator or a
 	// balancer of the service.
 	PortNode = 8200
+	// PortStore is where the controller's store answers balancers, who bring certificates
+	// of the service; PortController, on loopback, where the controller says how it does.
+	PortStore      = 8400
+	PortController = 8410
 	// PortEngine is where a replica admits balancers.
 	PortEngine = 8300
 )
@@ -40,6 +44,9 @@ const (
 	// labelFor is the region that a replica stands in for, because that one had no
 	// capacity.
 	labelFor = "for"
+	// labelInstead is the handle of the machine that a replica was launched in the place
+	// of while that one was going.
+	labelInstead = "instead"
 )
 
 // globalPlace stands for all regions of a cloud in the region of what has none.
@@ -57,6 +64,12 @@ type Input struct {
 	Have []provision.Object
 	// Short is how many replicas could not be had a moment ago.
 	Short map[Group]int
+	// Going are the replicas, by id, that their cloud is about to take: others are wanted
+	// in their place as far as replicas.max leaves room beside them, under other ids.
+	Going map[string]bool
+	// Counts is how many replicas are wanted, within replicas.min and max, where that is
+	// not as many as exist.
+	Counts map[Group]int
 	// UserData is the cloud-init document of a machine.
 	UserData func(Node) (string, error)
 }
@@ -102,6 +115,12 @@ func Clouds(spec *service.Spec) []string {
 	}
 	slices.Sort(clouds)
 	return slices.Compact(clouds)
+}
+
+// ControllerMachine is the id of the machine that the controller of a service runs on
+// beside its balancer: the first balancer's of the first rented region. There must be one.
+func ControllerMachine(spec *service.Spec) string {
+	return provision.BalancerID(Regions(spec)[0], 0)
 }
 
 // Check refuses what cannot be carried out in clouds although the file is well
@@ -212,11 +231,15 @@ var replicaRules = []provision.Rule{{Port: PortNode, From: provision.FromBalance
 
 // balancerRules let clients in, and those who bring certificates of the service.
 func (l *layout) balancerRules() []provision.Rule {
-	return []provision.Rule{
+	rules := []provision.Rule{
 		{Port: PublicPort(l.Spec), From: provision.FromWorld},
 		{Port: PortAdmin, From: provision.FromWorld},
 		{Port: PortNode, From: provision.FromWorld},
 	}
+	if l.Spec.Store.URL == "" {
+		rules = append(rules, provision.Rule{Port: PortStore, From: provision.FromWorld})
+	}
+	return rules
 }
 
 // PublicPort is where the balancers of a service answer clients.

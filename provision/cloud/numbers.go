@@ -11,32 +11,44 @@ import (
 )
 
 // addReplicas wants the replicas of a model in every rented region: at least
-// replicas.min, and of those above it the ones that exist, up to replicas.max.
+// replicas.min, and of those above it the ones that exist, or Counts, up to replicas.max.
+// Those that are going stay until they are gone, and count towards max, not towards min.
 // Replicas that a region has no capacity for stand in other regions of the service
 // that have room, in the order of the file after it, until it has.
 func (l *layout) addReplicas(model int) error {
 	m := &l.Spec.Models[model]
 	numbers := map[service.Region][]int{}
 	lacks := map[service.Region]int{}
+	marks := marks{}
 	for _, r := range Regions(l.Spec) {
 		b := l.Spec.BoundsFor(m.Name, r)
 		exist := l.numbers(m, r, func(other string) bool { return other == "" })
-		stay := min(len(exist), b.Max)
-		want := max(b.Min, stay)
-		lacks[r] = min(l.Short[Group{m.Name, r}], want-stay) // what exists stays
-		numbers[r] = fill(exist, want-lacks[r])
+		serve, going, owed := l.going(model, r, exist)
+		want, counted := l.Counts[Group{m.Name, r}]
+		if !counted {
+			want = len(serve) + len(owed)
+		}
+		want = min(max(want, b.Min), b.Max)
+		want = min(want, max(b.Max-len(going), len(serve)))
+		lacks[r] = min(l.Short[Group{m.Name, r}], max(0, want-len(serve))) // what exists stays
+		numbers[r] = fill(serve, going, want-lacks[r])
+		for _, n := range numbers[r] {
+			if len(owed) > 0 && !slices.Contains(exist, n) {
+				marks.set(r, n, labelInstead, owed[0])
+				owed = owed[1:]
+			}
+		}
 	}
-	standIns := map[service.Region]map[int]service.Region{} // region -> number -> for
 	for i, r := range l.Spec.Regions {
 		for range lacks[r.Name] {
-			if !l.standIn(m, i, numbers, standIns) {
+			if !l.standIn(m, i, numbers, marks) {
 				l.layout.Missing[Group{m.Name, r.Name}]++
 			}
 		}
 	}
 	for _, r := range l.Spec.Regions {
 		for _, n := range numbers[r.Name] {
-			if err := l.addReplica(model, r, n, standIns[r.Name][n]); err != nil {
+			if err := l.addReplica(model, r, n, marks[r.Name][n]); err != nil {
 				return err
 			}
 		}
@@ -44,9 +56,37 @@ func (l *layout) addReplicas(model int) error {
 	return nil
 }
 
+// marks are labels of replicas beyond those of their model, by region and number.
+type marks map[service.Region]map[int]map[string]string
+
+func (m marks) set(r service.Region, number int, label, value string) {
+	if m[r] == nil {
+		m[r] = map[int]map[string]string{}
+	}
+	m[r][number] = map[string]string{label: value}
+}
+
+// going parts the numbers of replicas that exist into those that serve and those that
+// are going; owed are the handles of the latter that nothing was launched for yet.
+func (l *layout) going(model int, region service.Region, numbers []int) (serve, going []int, owed []string) {
+	for _, n := range numbers {
+		id := provision.ReplicaID(l.Spec, model, region, n)
+		if !l.Going[id] {
+			serve = append(serve, n)
+			continue
+		}
+		going = append(going, n)
+		handle := l.running(id).Handle // numbers are of what exists
+		if !slices.ContainsFunc(l.Have, func(o provision.Object) bool { return o.Gone == "" && o.Labels[labelInstead] == handle }) {
+			owed = append(owed, handle)
+		}
+	}
+	return serve, going, owed
+}
+
 // standIn places one replica of a region elsewhere; false when there is no room. One
 // that stands in for that region already is kept rather than another launched.
-func (l *layout) standIn(m *service.Model, from int, numbers map[service.Region][]int, standIns map[service.Region]map[int]service.Region) bool {
+func (l *layout) standIn(m *service.Model, from int, numbers map[service.Region][]int, marks marks) bool {
 	regions := l.Spec.Regions
 	missing := regions[from].Name
 	var room []service.Region
@@ -60,10 +100,7 @@ func (l *layout) standIn(m *service.Model, from int, numbers map[service.Region]
 	place := func(r service.Region, n int) bool {
 		at, _ := slices.BinarySearch(numbers[r], n)
 		numbers[r] = slices.Insert(numbers[r], at, n)
-		if standIns[r] == nil {
-			standIns[r] = map[int]service.Region{}
-		}
-		standIns[r][n] = missing
+		marks.set(r, n, labelFor, string(missing))
 		return true
 	}
 	for _, r := range room {
@@ -96,20 +133,23 @@ func (l *layout) numbers(m *service.Model, region service.Region, which func(sta
 	return slices.Sorted(maps.Keys(found))
 }
 
-// fill is n of the numbers: the lowest of them, and the lowest free ones where
-// they are fewer.
-func fill(numbers []int, n int) []int {
+// fill is n of the numbers: the lowest of them, and the lowest free ones where they are
+// fewer; and beside them those that are going.
+func fill(numbers, going []int, n int) []int {
 	out := slices.Clone(numbers)
-	if len(out) > n {
-		return out[:n]
-	}
+	out = out[:min(len(out), n)]
 	for len(out) < n {
-		free := lowestFree(out)
+		free := lowestFree(slices.Concat(out, going))
 		at, _ := slices.BinarySearch(out, free)
 		out = slices.Insert(out, at, free)
 	}
+	out = append(out, going...)
+	slices.Sort(out)
 	return out
 }
+
+// StandsIn says whether a replica stands in for one of another region.
+func StandsIn(o provision.Object) bool { return o.Labels[labelFor] != "" }
 
 func lowestFree(taken []int) int {
 	n := 0

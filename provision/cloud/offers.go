@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -30,8 +31,8 @@ func reservations(spec *service.Spec, have []provision.Object) map[reservedKey]i
 	return free
 }
 
-// addReplica wants one replica.
-func (l *layout) addReplica(model int, r service.RegionSpec, number int, standsInFor service.Region) error {
+// addReplica wants one replica, with labels beyond those of its model.
+func (l *layout) addReplica(model int, r service.RegionSpec, number int, more map[string]string) error {
 	m := &l.Spec.Models[model]
 	offers := l.offersFor(m, r, number)
 	if len(offers) == 0 {
@@ -39,18 +40,23 @@ func (l *layout) addReplica(model int, r service.RegionSpec, number int, standsI
 	}
 	id := provision.ReplicaID(l.Spec, model, r.Name, number)
 	labels := map[string]string{labelModel: m.Name, labelGPU: offers[0].GPU}
-	if standsInFor != "" {
-		labels[labelFor] = string(standsInFor)
+	maps.Copy(labels, more)
+	if o := l.running(id); o != nil && o.Labels[labelInstead] != "" {
+		labels[labelInstead] = o.Labels[labelInstead]
 	}
-	if !l.runs(id) && offers[0].Capacity == service.CapacityReserved {
+	if l.running(id) == nil && offers[0].Capacity == service.CapacityReserved {
 		l.reserved[reservedKey{r.Name, offers[0].Type}]--
 	}
 	return l.addMachine(Node{ID: id, Kind: provision.KindReplica, Region: r.Name, Model: m}, offers, diskReplica, labels)
 }
 
-// runs says whether an object exists.
-func (l *layout) runs(id string) bool {
-	return slices.ContainsFunc(l.Have, func(o provision.Object) bool { return o.ID == id && o.Gone == "" })
+// running is the object of an id that exists; nil without one.
+func (l *layout) running(id string) *provision.Object {
+	at := slices.IndexFunc(l.Have, func(o provision.Object) bool { return o.ID == id && o.Gone == "" })
+	if at < 0 {
+		return nil
+	}
+	return &l.Have[at]
 }
 
 // offersFor are the offerings that a replica may run on, in the order of trying: by

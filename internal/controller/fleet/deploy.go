@@ -70,11 +70,17 @@ type Content struct {
 	Secrets Secrets
 	// PeerToken seeds what balancers share of prefixes: the same for all of a service.
 	PeerToken string
+	// Seat is what the machine of the controller is handed; nil = the service has none.
+	Seat *Seat
+	// Leaving are the replicas, by id, that balancers are to use no more.
+	Leaving map[string]bool
 }
 
 // Deployments says what each machine of a service is to run, by its id; have is the
 // machines with their addresses. A machine without an address is left out, of its own
-// deployment and of others'.
+// deployment and of others', and so is a replica of a model that the file no longer has.
+// The revision of a balancer's machine begins with the edition
+// of the content, by which controllers that hold another one know to keep off: see Handover.Tend.
 func Deployments(c Content, have []provision.Object) (map[string]node.Deployment, error) {
 	d := &deployer{Content: c, spec: c.Spec}
 	for _, o := range have {
@@ -83,24 +89,34 @@ func Deployments(c Content, have []provision.Object) (map[string]node.Deployment
 		}
 	}
 	slices.SortFunc(d.have, func(a, b provision.Object) int { return cmp.Compare(a.ID, b.ID) })
+	edition, err := c.edition()
+	if err != nil {
+		return nil, fmt.Errorf("saying what machines are to run: %w", err)
+	}
 	all := map[string]node.Deployment{}
 	for _, o := range d.have {
 		var one node.Deployment
-		var err error
 		switch o.Kind {
 		case provision.KindBalancer:
 			one, err = d.balancer(o)
+			one.Revision = edition + "."
 		case provision.KindReplica:
-			one, err = d.replica(o)
+			m := c.Spec.ModelByName(o.Labels["model"])
+			if m == nil {
+				continue // of a model that the file no longer has: it is about to go
+			}
+			one, err = d.replica(o, m)
 		case provision.KindController, provision.KindFirewall, provision.KindIdentity:
 			continue
 		}
+		var hash string
 		if err == nil {
-			one.Revision, err = provision.HashOf(one)
+			hash, err = provision.HashOf(one)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("saying what %s is to run: %w", o.ID, err)
 		}
+		one.Revision += hash
 		all[o.ID] = one
 	}
 	return all, nil
@@ -134,6 +150,7 @@ func (d *deployer) balancer(o provision.Object) (node.Deployment, error) {
 	for _, m := range d.spec.Models {
 		c.Models = append(c.Models, service.BalancerModel{Name: m.Name, Aliases: m.Aliases, LoRA: m.Engine.Adapters(), SLO: m.SLO})
 	}
+	d.useStore(&c)
 	if err := d.bring(&c, files); err != nil {
 		return node.Deployment{}, err
 	}
@@ -146,9 +163,15 @@ func (d *deployer) balancer(o provision.Object) (node.Deployment, error) {
 		return node.Deployment{}, err
 	}
 	files[fileConfig] = string(config)
-	return node.Deployment{Units: []node.Unit{{
-		Name: UnitOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed,
-	}}}, nil
+	units := []node.Unit{{Name: UnitOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed}}
+	if seat := d.seatOf(); seat != nil && seat.ID == o.ID {
+		u, err := d.controller(o)
+		if err != nil {
+			return node.Deployment{}, err
+		}
+		units = append(units, u)
+	}
+	return node.Deployment{Units: units}, nil
 }
 
 // bring puts the secrets that a balancer's configuration refers to beside it.
@@ -199,12 +222,12 @@ func (d *deployer) replicasOf(o provision.Object) []service.ReplicaConfig {
 	turn := slices.IndexFunc(balancers, func(b provision.Object) bool { return b.ID == o.ID })
 	var replicas []service.ReplicaConfig
 	for i, r := range d.of(provision.KindReplica, o.Region) {
-		if i%len(balancers) != turn || !r.PrivateIP.IsValid() {
+		if i%len(balancers) != turn || !r.PrivateIP.IsValid() || d.Leaving[r.ID] {
 			continue
 		}
 		m := d.spec.ModelByName(r.Labels["model"])
 		if m == nil {
-			continue // of a model that the file no longer has: it is about to go
+			continue
 		}
 		replicas = append(replicas, service.ReplicaConfig{
 			ID: r.ID, URL: engineURL(r), MTLS: true, Region: r.Region,
@@ -251,15 +274,8 @@ func at(ip netip.Addr, port int) string { return net.JoinHostPort(ip.String(), s
 
 // replica is the deployment of a replica's machine: the engine on loopback, and in front
 // of it a listener that lets balancers in.
-func (d *deployer) replica(o provision.Object) (node.Deployment, error) {
-	m := d.spec.ModelByName(o.Labels["model"])
-	if m == nil {
-		return node.Deployment{}, fmt.Errorf("service.yaml has no model %q", o.Labels["model"])
-	}
-	host := "127.0.0.1"
-	if o.PrivateIP.IsLoopback() {
-		host = o.PrivateIP.String() // machines of an emulated cloud share one loopback network
-	}
+func (d *deployer) replica(o provision.Object, m *service.Model) (node.Deployment, error) {
+	host := loopbackOf(o)
 	u, port := unitOf(m, gpusOf(o), host)
 	u.Name, u.Env = UnitOf(o.Kind), m.Engine.Env
 	ready := cmp.Or(m.Engine.Ready, "/health")

@@ -165,11 +165,19 @@ func TestAnotherReplicaIsARearrangementOnly(t *testing.T) {
 	}
 }
 
+// A replica of a model that was taken out of the file is about to go.
+func TestAReplicaOfNoModelIsLeftOut(t *testing.T) {
+	all := deploy(t, append(fleetOf(), machineAt("us-east-1-mistral-0", provision.KindReplica, "aws/us-east-1", "org/mistral", "15", 1)))
+	if _, there := all["us-east-1-mistral-0"]; there || len(all) != 6 || strings.Contains(all["lb-us-east-1-0"].Units[0].Files["balancer/config.yaml"], "10.0.0.15") {
+		t.Errorf("got deployments of %d machines", len(all))
+	}
+}
+
 func TestASecretThatIsNotThereIsNamedAndNoneIsShown(t *testing.T) {
 	defer func(k string) { secret["env:HF_TOKEN"] = k }(secret["env:HF_TOKEN"])
 	delete(secret, "env:HF_TOKEN")
 	_, err := fleet.Deployments(content(t), fleetOf())
-	if err == nil || !strings.Contains(err.Error(), "env:HF_TOKEN") || !strings.Contains(err.Error(), "europe-west4-0") || strings.Contains(err.Error(), "k1") {
+	if err == nil || !strings.Contains(err.Error(), "env:HF_TOKEN") || !strings.Contains(err.Error(), "models[0].secrets.HF_TOKEN") || strings.Contains(err.Error(), "k1") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"skyserve/provision"
 )
@@ -13,7 +14,8 @@ import (
 const downRounds = 3
 
 // Down removes every object of a service from the clouds of a provider and makes
-// sure that they are gone. It needs nothing but the name and the owner; an empty
+// sure that they are gone. Balancers go first: a controller beside one of them would
+// launch replicas again. It needs nothing but the name and the owner; an empty
 // owner removes what anybody of this account made under that name. A
 // *provision.LeftoverError lists what is still there.
 func Down(ctx context.Context, p provision.Provider, name, owner string, progress provision.Progress) error {
@@ -31,7 +33,13 @@ func Down(ctx context.Context, p provision.Provider, name, owner string, progres
 		if len(have) == 0 {
 			return nil
 		}
-		_, failure = provision.Apply(ctx, provision.Diff(nil, have), p, provision.Options{Parallel: parallel, Progress: progress})
+		failure = nil
+		balancers := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool { return o.Kind != provision.KindBalancer })
+		others := slices.DeleteFunc(have, func(o provision.Object) bool { return o.Kind == provision.KindBalancer })
+		for _, objects := range [][]provision.Object{balancers, others} {
+			_, err := provision.Apply(ctx, provision.Diff(nil, objects), p, provision.Options{Parallel: parallel, Progress: progress})
+			failure = errors.Join(failure, err)
+		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

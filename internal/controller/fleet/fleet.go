@@ -29,6 +29,12 @@ type Fleet struct {
 	// Now is the clock by which refused offerings are remembered; nil = time.Now.
 	Now func() time.Time
 
+	// Going and Counts are those of cloud.Input.
+	Going  map[string]bool
+	Counts map[cloud.Group]int
+	// Only says which changes are carried out; nil = all of them.
+	Only func(*Plan, provision.Change) bool
+
 	exhausted provision.Exhausted
 	offers    map[service.Region]provision.Offerings
 }
@@ -87,11 +93,17 @@ func (f *Fleet) plan(ctx context.Context, short map[cloud.Group]int) (*Plan, err
 
 // planFor is what has to change where have is what there is.
 func (f *Fleet) planFor(have []provision.Object, short map[cloud.Group]int) (*Plan, error) {
-	l, err := cloud.Plan(cloud.Input{Spec: f.Spec, Owner: f.Owner, Offers: f.offers, Have: have, Short: short, UserData: f.UserData})
+	l, err := cloud.Plan(cloud.Input{
+		Spec: f.Spec, Owner: f.Owner, Offers: f.offers, Have: have, Short: short, Going: f.Going, Counts: f.Counts, UserData: f.UserData,
+	})
 	if err != nil {
 		return nil, err
 	}
-	return &Plan{Have: have, Wants: l.Wants, Changes: provision.Diff(l.Wants, have), Missing: l.Missing}, nil
+	p := &Plan{Have: have, Wants: l.Wants, Changes: provision.Diff(l.Wants, have), Missing: l.Missing}
+	if f.Only != nil {
+		p.Changes = slices.DeleteFunc(p.Changes, func(c provision.Change) bool { return !f.Only(p, c) })
+	}
+	return p, nil
 }
 
 // list is what there is of the service; an error where it is somebody else's.

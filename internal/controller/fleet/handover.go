@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,8 +18,12 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// lookEvery is how often a machine that is not ready is asked again.
-const lookEvery = 3 * time.Second
+// How often a machine that is not ready is asked again: lookEvery where many are waited
+// for, oneEvery where one that serves takes up another deployment.
+const (
+	lookEvery = 3 * time.Second
+	oneEvery  = 300 * time.Millisecond
+)
 
 // Handover hands machines what they are to run, and waits until they do.
 type Handover struct {
@@ -33,8 +38,9 @@ type Handover struct {
 	// Progress is told of a machine whose phase or reason changed; nil = nobody listens.
 	// Calls never overlap.
 	Progress func(id string, s node.Status)
-	// Every is how often a machine that is not ready is asked again; 0 = 3 s.
-	Every time.Duration
+	// Self is the machine that this program runs on, by its id, which is reached by its
+	// private address; empty = none of them.
+	Self string
 
 	mu   sync.Mutex
 	last map[string]node.Status
@@ -44,53 +50,87 @@ type Handover struct {
 // ends; the error then says of each machine what it lacks. New machines, and those that
 // are not ready, get theirs at once, replicas by way of balancers. Those that serve get
 // another deployment one after the other, balancers first, and no further once one of
-// them does not come back.
+// them does not come back; a replica is emptied before, and used again after that.
 func (h *Handover) Run(ctx context.Context, deployments map[string]node.Deployment) error {
-	if h.Every == 0 {
-		h.Every = lookEvery
-	}
-	serving, others := h.split(ctx, deployments)
+	seen := h.Look(ctx)
+	serving, others := h.split(seen, deployments)
 	var wg sync.WaitGroup
 	errs := make([]error, len(others))
 	for i, o := range others {
-		wg.Go(func() { errs[i] = h.until(ctx, o, deployments[o.ID]) })
+		wg.Go(func() { errs[i] = h.until(ctx, o, deployments[o.ID], lookEvery) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	defer h.Resume(context.WithoutCancel(ctx), h.replicas(deployments)) // also those that an earlier run left empty
 	for _, o := range serving {
-		if err := h.until(ctx, o, deployments[o.ID]); err != nil {
+		if o.Kind == provision.KindReplica && seen[o.ID].Revision != deployments[o.ID].Revision {
+			h.tell(o.ID, node.Status{Phase: node.PhaseDraining, Reason: "before it is changed"})
+			h.Drain(ctx, o)
+		}
+		if err := h.until(ctx, o, deployments[o.ID], oneEvery); err != nil {
 			return err
+		}
+		if o.Kind == provision.KindReplica {
+			h.Use(ctx, o)
 		}
 	}
 	return nil
 }
 
+// replicas are those that are to run something.
+func (h *Handover) replicas(deployments map[string]node.Deployment) []provision.Object {
+	return slices.DeleteFunc(slices.Clone(h.Have), func(o provision.Object) bool {
+		_, wanted := deployments[o.ID]
+		return o.Kind != provision.KindReplica || !wanted
+	})
+}
+
 // askTimeout bounds one question about how a machine does.
 const askTimeout = 5 * time.Second
 
-// split finds the machines that serve, and of those the ones that are to run something
-// else, balancers first; the others are those that do not serve. A machine that does
-// and runs what it should is in neither.
-func (h *Handover) split(ctx context.Context, deployments map[string]node.Deployment) (serving, others []provision.Object) {
-	states := make([]node.Status, len(h.Have))
+// Seen is what the agent of a machine said, or why it said nothing.
+type Seen struct {
+	node.Status
+	Err error
+}
+
+// Look asks all machines that can be reached at once how they do, each for at most 5 s.
+func (h *Handover) Look(ctx context.Context) map[string]Seen {
+	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for i, o := range h.Have {
+	all := map[string]Seen{}
+	for _, o := range h.Have {
+		if o.Kind != provision.KindBalancer && o.Kind != provision.KindReplica || o.Gone != "" || !Reachable(o) {
+			continue
+		}
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, askTimeout)
 			defer cancel()
-			states[i], _ = h.Operator(o).Status(ctx, h.Machine(o)) // one that does not answer does not serve
+			s, err := h.Operator(o).Status(ctx, h.Machine(o))
+			mu.Lock()
+			defer mu.Unlock()
+			all[o.ID] = Seen{s, err}
 		})
 	}
 	wg.Wait()
-	for i, o := range h.Have {
+	return all
+}
+
+// split finds the machines that serve, and of those the ones that are to run something
+// else, balancers first; the others are those that do not serve. A machine that does
+// and runs what it should is in neither, and nor is one that its cloud is about to take:
+// to wait for it would be in vain.
+func (h *Handover) split(seen map[string]Seen, deployments map[string]node.Deployment) (serving, others []provision.Object) {
+	for _, o := range h.Have {
 		d, wanted := deployments[o.ID]
+		s := seen[o.ID] // one that does not answer has no phase
 		switch {
-		case !wanted:
-		case states[i].Phase != node.PhaseReady:
+		case !wanted || s.Phase == node.PhaseInterrupted:
+		case s.Phase != node.PhaseReady:
 			others = append(others, o)
-		case states[i].Revision != d.Revision || states[i].Expires.Before(time.Now().Add(identity.RenewBefore)):
+		case s.Revision != d.Revision || h.Operator(o).Renews(s.Status):
 			serving = append(serving, o)
 		}
 	}
@@ -99,7 +139,7 @@ func (h *Handover) split(ctx context.Context, deployments map[string]node.Deploy
 }
 
 // until hands a machine over what it is to run, again and again until it is ready.
-func (h *Handover) until(ctx context.Context, o provision.Object, d node.Deployment) error {
+func (h *Handover) until(ctx context.Context, o provision.Object, d node.Deployment, every time.Duration) error {
 	operator, machine := h.Operator(o), h.Machine(o)
 	for {
 		s, err := operator.Ensure(ctx, machine, d)
@@ -114,11 +154,7 @@ func (h *Handover) until(ctx context.Context, o provision.Object, d node.Deploym
 		default:
 			h.tell(o.ID, node.Status{Phase: node.PhaseWaiting, Reason: waiting(err)})
 		}
-		t := time.NewTimer(h.Every)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if !pause(ctx, every) {
 			if err == nil {
 				err = fmt.Errorf("%s: %s", s.Phase, s.Reason)
 			}
@@ -142,6 +178,117 @@ func waiting(err error) string {
 		return "for a balancer of its region, by way of which it is reached"
 	}
 	return err.Error()
+}
+
+// Inform hands the controller of a service its deployment before anything else is changed,
+// so that it and whoever brings the service up want the same. It does nothing where there
+// is no controller yet, and it is an error if that does not answer.
+func (h *Handover) Inform(ctx context.Context, deployments map[string]node.Deployment) error {
+	i := slices.IndexFunc(h.Have, func(o provision.Object) bool {
+		d := deployments[o.ID]
+		return o.Gone == "" && Reachable(o) && slices.ContainsFunc(d.Units, func(u node.Unit) bool { return u.Name == UnitController })
+	})
+	if i < 0 {
+		return nil
+	}
+	o := h.Have[i]
+	s, err := h.Operator(o).Status(ctx, h.Machine(o))
+	switch {
+	case errors.Is(err, identity.ErrStranger): // it is not enrolled yet
+		return nil
+	case err != nil:
+		return err
+	case s.Revision == deployments[o.ID].Revision:
+		return nil
+	}
+	return h.soon(ctx, o, deployments[o.ID])
+}
+
+// Tend hands over what can be handed over now, and waits for nobody but balancers that
+// work: a controller looks again soon. It does less than Run, since `up` may be at work
+// with another edition of the service: new machines are enrolled, balancers get other
+// deployments of the edition that they have, and certificates are renewed. Balancers that
+// work are changed one after the other, this machine's own first, and no further once one
+// of them does not come back.
+func (h *Handover) Tend(ctx context.Context, seen map[string]Seen, deployments map[string]node.Deployment) error {
+	var wg sync.WaitGroup
+	var working []provision.Object
+	errs := make([]error, len(h.Have))
+	for i, o := range h.Have {
+		d, due := h.due(seen[o.ID], o, deployments)
+		switch {
+		case !due:
+		case o.Kind == provision.KindBalancer && seen[o.ID].Phase == node.PhaseReady:
+			working = append(working, o)
+		default:
+			wg.Go(func() { errs[i] = h.once(ctx, o, d) })
+		}
+	}
+	wg.Wait()
+	slices.SortStableFunc(working, func(a, b provision.Object) int {
+		switch {
+		case a.ID == h.Self:
+			return -1
+		case b.ID == h.Self:
+			return 1
+		}
+		return 0
+	})
+	for _, o := range working {
+		d, _ := h.due(seen[o.ID], o, deployments)
+		if err := h.soon(ctx, o, d); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// due is what a controller is to hand to a machine, if anything.
+func (h *Handover) due(s Seen, o provision.Object, deployments map[string]node.Deployment) (d node.Deployment, due bool) {
+	d, wanted := deployments[o.ID]
+	switch {
+	case !wanted:
+		return d, false
+	case s.Err != nil:
+		return d, errors.Is(s.Err, identity.ErrStranger)
+	case o.Kind == provision.KindBalancer && s.Revision != d.Revision && edition(s.Revision) == edition(d.Revision):
+		return d, true
+	}
+	d.Revision = s.Revision // of anything else it is to run what it runs
+	return d, s.Enrolled && h.Operator(o).Renews(s.Status)
+}
+
+// edition is the first part of the revision of a balancer's machine.
+func edition(revision string) string {
+	first, _, _ := strings.Cut(revision, ".")
+	return first
+}
+
+// once hands a machine over what it is to run. One that boots is no error.
+func (h *Handover) once(ctx context.Context, o provision.Object, d node.Deployment) error {
+	ctx, cancel := context.WithTimeout(ctx, tendTimeout)
+	defer cancel()
+	s, err := h.Operator(o).Ensure(ctx, h.Machine(o), d)
+	switch {
+	case err == nil:
+		h.tell(o.ID, s)
+	case permanent(err):
+		return err
+	default:
+		h.tell(o.ID, node.Status{Phase: node.PhaseWaiting, Reason: waiting(err)})
+	}
+	return nil
+}
+
+// tendTimeout bounds handing over to one machine: a new deployment takes a balancer a
+// second, and one that hangs must not keep others from theirs.
+const tendTimeout = 20 * time.Second
+
+// soon hands a balancer another deployment and waits until it works again.
+func (h *Handover) soon(ctx context.Context, o provision.Object, d node.Deployment) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, tendTimeout, fmt.Errorf("not ready within %s", tendTimeout))
+	defer cancel()
+	return h.until(ctx, o, d, oneEvery)
 }
 
 // tell reports what changed.
@@ -177,8 +324,11 @@ func (h *Handover) Operator(o provision.Object) *node.Operator {
 // Machine is a machine as its operator addresses it.
 func (h *Handover) Machine(o provision.Object) node.Machine {
 	role, ip := identity.Balancer, o.PublicIP
-	if o.Kind == provision.KindReplica {
+	switch {
+	case o.Kind == provision.KindReplica:
 		role, ip = identity.Replica, o.PrivateIP
+	case o.ID == h.Self:
+		ip = o.PrivateIP
 	}
 	return node.Machine{
 		Name: identity.Name{Service: h.Service, Role: role, ID: o.ID}, Address: at(ip, cloud.PortNode),

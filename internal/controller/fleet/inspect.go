@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"skyserve/internal/controller"
 	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -140,6 +141,10 @@ func (i *Inspector) Status(ctx context.Context) (*Status, error) {
 	answers := i.ask(ctx, machines)
 	looking.Wait()
 	s := &Status{Service: i.Fleet.Spec.Name, Regions: regionsOf(i.Fleet.Spec, machines, answers), Problems: l.Problems()}
+	s.Controller, s.Store = controllerOf(i.Fleet.Spec, machines, answers), controller.StoreNotReplicated
+	if i.Fleet.Spec.Store.URL != "" {
+		s.Store = controller.StoreExternal
+	}
 	for _, o := range machines {
 		if o.Gone == "" {
 			s.CostPerHour += o.CostPerHour

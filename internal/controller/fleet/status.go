@@ -32,11 +32,22 @@ type Status struct {
 	// CostPerHour is what the machines that were listed cost, in USD.
 	CostPerHour float64        `json:"cost_per_hour"`
 	Regions     []RegionStatus `json:"regions"`
+	// Controller is nil where the machine that it would be on runs none.
+	Controller *ControllerStatus `json:"controller"`
+	// Store says where state is kept: controller.StoreNotReplicated, controller.StoreExternal.
+	Store string `json:"store"`
 	// Drift is what `up` would change; null where it is not known, and Problems then
 	// say why.
 	Drift []Change `json:"drift"`
 	// Problems say what could not be looked at, a line each.
 	Problems []string `json:"problems"`
+}
+
+// ControllerStatus is the controller, as the agent of its machine sees it.
+type ControllerStatus struct {
+	Machine string               `json:"machine"`
+	State   service.ReplicaState `json:"state"`
+	Reason  string               `json:"reason"`
 }
 
 // RegionStatus is one region: of the service.yaml, or one in which something is left.
@@ -143,6 +154,32 @@ func machineStatus(spec *service.Spec, o provision.Object, a answer) MachineStat
 		m.URL = engineURL(o)
 	}
 	return m
+}
+
+// controllerOf is the controller among machines, with what they said.
+func controllerOf(spec *service.Spec, machines []provision.Object, answers []answer) *ControllerStatus {
+	c := &ControllerStatus{Machine: cloud.ControllerMachine(spec), State: service.StateFailed, Reason: "its machine is gone"}
+	i := slices.IndexFunc(machines, func(o provision.Object) bool { return o.ID == c.Machine && o.Gone == "" })
+	if i < 0 {
+		return c
+	}
+	if c.State, c.Reason = stateOf(machines[i], answers[i]); answers[i].err != nil || !Reachable(machines[i]) {
+		return c
+	}
+	units := answers[i].status.Units
+	u := slices.IndexFunc(units, func(u node.UnitStatus) bool { return u.Name == UnitController })
+	if u < 0 {
+		return nil
+	}
+	switch c.Reason = units[u].Reason; {
+	case units[u].Ready:
+		c.State = service.StateReady
+	case units[u].Running:
+		c.State = service.StateStarting
+	default:
+		c.State = service.StateFailed
+	}
+	return c
 }
 
 // regionsOf sorts machines, with what they said, into the regions of the file and then

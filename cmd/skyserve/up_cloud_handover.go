@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"skyserve/internal/controller/fleet"
+	"skyserve/internal/node"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// handOver gives every machine what it is to run and waits until all do.
+func (u *cloudUp) handOver(ctx context.Context, have []provision.Object) error {
+	h, deployments, err := u.handover(have)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
+	defer cancel()
+	return h.Run(ctx, deployments)
+}
+
+// handover is the way to machines, with what each is to run.
+func (u *cloudUp) handover(have []provision.Object) (*fleet.Handover, map[string]node.Deployment, error) {
+	content, err := u.content()
+	if err != nil {
+		return nil, nil, err
+	}
+	deployments, err := fleet.Deployments(content, have)
+	return &fleet.Handover{
+		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Witness: u.places, Have: have,
+		Progress: func(id string, s node.Status) { u.line("%s %s", id, strings.TrimSpace(string(s.Phase)+" "+s.Reason)) },
+	}, deployments, err
+}
+
+// inform tells the controller of a service that runs what is wanted from now on, so that
+// it undoes nothing of this. One that does not answer is told of: it has what it had.
+func (u *cloudUp) inform(ctx context.Context) error {
+	h, deployments, err := u.handover(u.changes.Have)
+	if err != nil {
+		return err
+	}
+	if err := h.Inform(ctx, deployments); err != nil && ctx.Err() == nil {
+		u.line("the controller is not told of this yet: %v", err)
+	}
+	return nil
+}
+
+// content is what machines are handed.
+func (u *cloudUp) content() (c fleet.Content, err error) {
+	c = fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets, Seat: &fleet.Seat{}}
+	if c.PeerToken, err = u.peerToken(); err != nil {
+		return c, err
+	}
+	if c.Seat.Own, c.Seat.Issuer, err = identityOf(u.svc).Controller(cloud.ControllerMachine(u.spec), time.Now()); err != nil {
+		return c, err
+	}
+	c.Seat.Means, err = json.Marshal(means{Program: u.program, EndpointAWS: u.clouds.endpointAWS, EndpointGCP: u.clouds.endpointGCP, Project: u.clouds.project})
+	return c, err
+}
+
+// notePeers is where the token of the balancers is kept.
+const notePeers = "peers.json"
+
+// peerToken is the token of the service's balancers, which the machine of its authority
+// makes and keeps.
+func (u *cloudUp) peerToken() (string, error) {
+	var kept struct {
+		Token string `json:"token"`
+	}
+	if err := u.svc.Note(notePeers, &kept); err != nil || kept.Token != "" {
+		return kept.Token, err
+	}
+	if u.operator.authority == nil {
+		return "", failed(fmt.Errorf("handing over: the balancers' token is on the machine that %s was first brought up from", u.spec.Name), "change the service there")
+	}
+	kept.Token = rand.Text()
+	return kept.Token, u.svc.TakeNote(notePeers, kept)
+}

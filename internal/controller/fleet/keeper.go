@@ -1,0 +1,309 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"skyserve/internal/controller"
+	"skyserve/internal/identity"
+	"skyserve/internal/node"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// Rhythm of a keeper, each with its reason.
+const (
+	// keepEvery lets a replacement be asked for within seconds of a notice, of which the
+	// shortest leaves 30 s, and costs one list of machines a region.
+	keepEvery = 3 * time.Second
+	// busyEvery is the time between two looks while something is on its way.
+	busyEvery = time.Second
+	// offersHold is how long what a region offers is taken for the same: prices of spot
+	// change by the hour.
+	offersHold = 30 * time.Minute
+)
+
+// Reach is how a keeper reaches its cloud.
+type Reach struct {
+	Provider provision.Provider
+	Witness  provision.Witness
+	// UserData is the cloud-init document of a machine, as `up` writes it.
+	UserData func(cloud.Node) (string, error)
+}
+
+// Keeper keeps the replicas of a service in one cloud as they are wanted: it launches
+// another where a machine is gone, or is about to be taken, hands new ones over what they
+// are to run, and tells balancers of them; and it carries out what strategies decide (see
+// Carry). It changes nothing but replicas. What there is it reads from the cloud's tags
+// each time, so that it can be stopped at any moment.
+type Keeper struct {
+	// Dir is the folder of the controller's configuration: see ReadSeat.
+	Dir string
+	// Open reaches the regions of a service in the keeper's cloud.
+	Open func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (Reach, error)
+	// Logger is told what is done; nil = silence.
+	Logger *slog.Logger
+
+	working sync.Mutex // held while machines are looked at or changed
+
+	opened *opened // guarded by working
+	said   string  // the last error, likewise
+
+	mu   sync.Mutex
+	view *view // the newest; nil before the first
+}
+
+// opened is what a keeper made of what it was handed.
+type opened struct {
+	content  Content // the newest
+	fleet    *Fleet
+	handover *Handover
+	looked   time.Time // when the offers were
+}
+
+// view is what a service has in the keeper's cloud, as it last saw it.
+type view struct {
+	spec *service.Spec // less the regions of other clouds
+	have []provision.Object
+	seen map[string]Seen
+}
+
+// Keep looks at intervals, and changes what may says it may, until ctx ends. What fails is
+// logged, once for as long as it stays the same, and tried again.
+func (k *Keeper) Keep(ctx context.Context, may func() error) {
+	for ctx.Err() == nil {
+		k.working.Lock()
+		busy, err := k.turn(ctx, may)
+		k.working.Unlock()
+		k.tell(ctx, err)
+		rest := keepEvery
+		if busy && err == nil {
+			rest = busyEvery
+		}
+		timer := time.NewTimer(rest)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+func (k *Keeper) log() *slog.Logger {
+	if k.Logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return k.Logger
+}
+
+// tell logs an error once for as long as it stays the same.
+func (k *Keeper) tell(ctx context.Context, err error) {
+	text := ""
+	if err != nil && ctx.Err() == nil {
+		text = err.Error()
+	}
+	if text != "" && text != k.said {
+		k.log().Error("keeping machines", "err", err)
+	}
+	k.said = text
+}
+
+// turn looks once and mends what it finds; busy says that something is on its way.
+func (k *Keeper) turn(ctx context.Context, may func() error) (busy bool, err error) {
+	o, elsewhere, err := k.open(ctx)
+	if err != nil {
+		return false, err
+	}
+	have, err := o.fleet.list(ctx)
+	if err != nil {
+		return false, err
+	}
+	if err := k.keepLeaving(have, controller.Order{}); err != nil {
+		return false, err
+	}
+	h := o.handover
+	h.Have = slices.Concat(have, elsewhere)
+	seen := h.Look(ctx)
+	changed, failure := k.replace(ctx, o, have, seen, may)
+	if changed {
+		if have, err = o.fleet.list(ctx); err != nil {
+			return true, errors.Join(failure, err)
+		}
+		h.Have = slices.Concat(have, elsewhere)
+	}
+	k.show(&view{o.fleet.Spec, have, seen})
+	if err := may(); err != nil {
+		return false, errors.Join(failure, err)
+	}
+	c := o.content
+	c.Leaving = relieved(c.Leaving, have, seen)
+	deployments, err := Deployments(c, h.Have)
+	if err == nil {
+		err = h.Tend(ctx, seen, deployments)
+	}
+	return changed || unsettled(have, seen), errors.Join(failure, err)
+}
+
+// unsettled says whether a machine is about to serve or to go.
+func unsettled(have []provision.Object, seen map[string]Seen) bool {
+	return slices.ContainsFunc(have, func(o provision.Object) bool {
+		return o.Kind == provision.KindReplica && seen[o.ID].Phase != node.PhaseReady
+	})
+}
+
+// replace launches what is missing; changed says that something may be made by now.
+func (k *Keeper) replace(ctx context.Context, o *opened, have []provision.Object, seen map[string]Seen, may func() error) (changed bool, err error) {
+	if time.Since(o.looked) > offersHold {
+		if err := o.fleet.look(ctx); err != nil {
+			return false, err
+		}
+		o.looked = time.Now()
+	}
+	o.fleet.Going = going(have, seen)
+	o.fleet.Only = func(p *Plan, c provision.Change) bool { return replacing(p, c, seen) }
+	p, err := o.fleet.planFor(have, nil)
+	if err != nil || len(p.Changes) == 0 {
+		return false, err
+	}
+	if err := may(); err != nil {
+		return false, err
+	}
+	_, err = o.fleet.Up(ctx, p, k.progress)
+	return true, err
+}
+
+// progress logs changes that are done; those that fail are told with the turn.
+func (k *Keeper) progress(c provision.Change, p provision.Phase, _ error) {
+	if p == provision.PhaseDone {
+		k.log().Info("machine", "change", string(c.Action), "id", c.ID(), "region", string(c.Region()), "why", c.Reason)
+	}
+}
+
+// going are the replicas that their cloud is about to take, as their agents know.
+func going(have []provision.Object, seen map[string]Seen) map[string]bool {
+	ids := map[string]bool{}
+	for _, o := range have {
+		if s := seen[o.ID]; o.Kind == provision.KindReplica && s.Err == nil && s.Phase == node.PhaseInterrupted {
+			ids[o.ID] = true
+		}
+	}
+	return ids
+}
+
+// relieved are the replicas that balancers are to use no more: those that leave, and those
+// that are going whose model another replica serves. The last one of a model serves for
+// as long as its machine lets it.
+func relieved(leaving map[string]bool, have []provision.Object, seen map[string]Seen) map[string]bool {
+	ids := maps.Clone(leaving)
+	serves := map[string]bool{} // models
+	for _, o := range have {
+		if o.Kind == provision.KindReplica && !leaving[o.ID] && seen[o.ID].Phase == node.PhaseReady {
+			serves[o.Labels["model"]] = true
+		}
+	}
+	leave := going(have, seen)
+	for _, o := range have {
+		if leave[o.ID] && serves[o.Labels["model"]] {
+			ids[o.ID] = true
+		}
+	}
+	return ids
+}
+
+// replacing says whether a change is a keeper's to make: a replica that is missing is
+// launched; what is left of one that is gone goes, and of two with one id the second;
+// and one that stood in for another region goes once all that is wanted serves. All
+// else that differs is left to `up`.
+func replacing(p *Plan, c provision.Change, seen map[string]Seen) bool {
+	wanted := func(id string) bool {
+		return slices.ContainsFunc(p.Wants, func(w provision.Want) bool { return w.ID == id })
+	}
+	switch {
+	case c.Kind() != provision.KindReplica:
+		return false
+	case c.Action == provision.ActionLaunch:
+		return true
+	case c.Action != provision.ActionTerminate:
+		return false
+	case c.Have.Gone != "" || wanted(c.ID()):
+		return true
+	}
+	return cloud.StandsIn(c.Have) && !slices.ContainsFunc(p.Wants, func(w provision.Want) bool {
+		return w.Kind == provision.KindReplica && seen[w.ID].Phase != node.PhaseReady
+	})
+}
+
+// open takes up what the controller was handed, anew where that is another.
+func (k *Keeper) open(ctx context.Context) (*opened, []provision.Object, error) {
+	c, elsewhere, err := ReadSeat(k.Dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	leaving, err := k.leaving()
+	if err != nil {
+		return nil, nil, err
+	}
+	c.Leaving = map[string]bool{}
+	for id := range leaving {
+		c.Leaving[id] = true
+	}
+	if o := k.opened; o != nil && string(o.content.Text) == string(c.Text) && reflect.DeepEqual(o.content.Seat, c.Seat) {
+		o.content = c
+		return o, elsewhere, nil
+	}
+	party, authority, err := identity.Home{Dir: k.Dir}.Seated()
+	if err != nil {
+		return nil, nil, err
+	}
+	own := ownCloud(c.Spec)
+	reach, err := k.Open(ctx, c.Seat.Means, own, authority.Owner())
+	if err != nil {
+		return nil, nil, err
+	}
+	o := &opened{content: c, handover: &Handover{
+		Service: c.Spec.Name, Party: party, Authority: authority, Witness: reach.Witness, Self: cloud.ControllerMachine(c.Spec),
+		Progress: func(id string, s node.Status) {
+			k.log().Info("machine", "id", id, "phase", string(s.Phase), "reason", s.Reason)
+		},
+	}}
+	o.fleet = &Fleet{Spec: own, Owner: authority.Owner(), Provider: reach.Provider, UserData: reach.UserData, Drain: o.handover.Drain}
+	k.opened = o
+	return o, elsewhere, nil
+}
+
+// ownCloud is a service with its regions in the cloud of its controller: a machine acts
+// with an identity of its own cloud, and no other cloud knows it.
+func ownCloud(spec *service.Spec) *service.Spec {
+	own := *spec
+	home := cloud.Regions(spec)[0].Cloud()
+	own.Regions = slices.DeleteFunc(slices.Clone(spec.Regions), func(r service.RegionSpec) bool { return r.Name.Cloud() != home })
+	return &own
+}
+
+// show keeps what was seen.
+func (k *Keeper) show(v *view) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.view = v
+}
+
+// seenLast is what was seen last; an error before the first look.
+func (k *Keeper) seenLast() (*view, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.view == nil {
+		return nil, fmt.Errorf("reading what the service has: %w", errNotLooked)
+	}
+	return k.view, nil
+}
+
+var errNotLooked = fmt.Errorf("its cloud was not asked yet: %w", controller.ErrBusy)

@@ -1,0 +1,276 @@
+package fleet_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/controller"
+	"skyserve/internal/controller/fleet"
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/providertest"
+)
+
+const kept = `
+name: chat
+balancer: {auth: {keys_from: env:KEYS}}
+models:
+  - name: llama
+    engine: {kind: vllm}
+    gpus: [{type: L4}]
+regions:
+  - name: aws/us-east-1
+    replicas: {min: 2, max: 3}
+    capacity: [spot]
+  - name: aws/eu-west-1
+    replicas: {min: 1, max: 3}
+`
+
+// upkeep is a service in a cloud that is nothing but a list, with its controller's folder.
+// Its machines have no addresses, so that nobody tells how they do.
+type upkeep struct {
+	*providertest.Memory
+	dir   string
+	owner string
+	spec  *service.Spec
+}
+
+func newUpkeep(t *testing.T) *upkeep {
+	t.Helper()
+	home := identity.Home{Dir: t.TempDir()}
+	authority, err := home.Create("chat", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := fleet.Content{Spec: parse(t, kept), Text: []byte(kept), Secrets: secrets, PeerToken: "p", Seat: &fleet.Seat{Means: json.RawMessage("{}")}}
+	if c.Seat.Own, c.Seat.Issuer, err = home.Controller("lb-us-east-1-0", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	first := machineAt("lb-us-east-1-0", provision.KindBalancer, "aws/us-east-1", "", "1", 0)
+	u := &upkeep{Memory: world(c.Spec), dir: seat(t, deployments(t, c, []provision.Object{first})["lb-us-east-1-0"]), owner: authority.Owner(), spec: c.Spec}
+	for _, name := range []string{identity.FileController, identity.FileDelegated} {
+		if err := os.Chmod(filepath.Join(u.dir, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := newFleet(u.spec, u.Memory)
+	f.Owner = u.owner
+	p, err := f.Plan(t.Context())
+	if err == nil {
+		_, err = f.Up(t.Context(), p, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// keeper is one whose process was just started.
+func (u *upkeep) keeper() *fleet.Keeper {
+	return &fleet.Keeper{Dir: u.dir, Open: func(_ context.Context, _ json.RawMessage, _ *service.Spec, owner string) (fleet.Reach, error) {
+		if owner != u.owner {
+			return fleet.Reach{}, errors.New("opened for " + owner)
+		}
+		return fleet.Reach{Provider: u.Memory, UserData: newFleet(u.spec, u.Memory).UserData}, nil
+	}}
+}
+
+// keep has a keeper work for a while.
+func (u *upkeep) keep(t *testing.T, k *fleet.Keeper, d time.Duration, may func() error) {
+	t.Helper()
+	ctx, end := context.WithTimeout(t.Context(), d)
+	defer end()
+	k.Keep(ctx, may)
+}
+
+func always() error { return nil }
+
+// replicas are the ids of those that run, with the region that they stand in for.
+func (u *upkeep) replicas() []string {
+	var ids []string
+	for _, o := range u.Objects() {
+		if o.Kind == provision.KindReplica && o.Gone == "" {
+			ids = append(ids, strings.TrimSuffix(o.ID+" for "+o.Labels["for"], " for "))
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+var allKept = []string{"eu-west-1-0", "us-east-1-0", "us-east-1-1"}
+
+func TestAKeeperReplacesWhatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeep(t)
+		k := u.keeper()
+		calls := u.Calls()
+		u.keep(t, k, 20*time.Minute, always)
+		if got := u.replicas(); !slices.Equal(got, allKept) || u.Calls() != calls {
+			t.Errorf("of what is as it should be it made %q in %d calls", got, u.Calls()-calls)
+		}
+		u.Change("us-east-1-1", nil) // vanished
+		u.Change("eu-west-1-0", func(o *provision.Object) { o.Gone = "taken by the cloud" })
+		u.Change("firewall-us-east-1-balancer", func(o *provision.Object) { o.Spec = "changed by hand" })
+		u.Change("lb-eu-west-1-0", nil)
+		refused := errors.New("the lease is lost")
+		u.keep(t, k, 10*time.Second, func() error { return refused })
+		if got := u.replicas(); len(got) != 1 {
+			t.Errorf("without the lease it made %q", got)
+		}
+		u.keep(t, k, 10*time.Second, always)
+		if got := u.replicas(); !slices.Equal(got, allKept) || len(u.Objects()) != 3+1+4+2 {
+			t.Errorf("it made %q of %d objects", got, len(u.Objects()))
+		}
+		for _, o := range u.Objects() {
+			if o.ID == "lb-eu-west-1-0" || o.ID == "firewall-us-east-1-balancer" && o.Spec != "changed by hand" {
+				t.Errorf("it changed %s, which is for `up` to do", o.ID)
+			}
+		}
+	})
+}
+
+// A region without capacity is stood in for by another, and served itself again once it
+// has capacity.
+func TestAKeeperGoesWhereCapacityIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeep(t)
+		k := u.keeper()
+		u.Refuse = func(o provision.Offering) *provision.CapacityError {
+			if o.Region == "aws/us-east-1" {
+				return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
+			}
+			return nil
+		}
+		u.Change("us-east-1-0", nil)
+		u.keep(t, k, 20*time.Minute, always)
+		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-1"}) {
+			t.Errorf("without capacity: %q", got)
+		}
+		u.Refuse = nil
+		u.keep(t, k, 20*time.Minute, always)
+		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-0", "us-east-1-1"}) {
+			t.Errorf("with capacity, before it is known that the new one serves: %q", got)
+		}
+	})
+}
+
+// Whichever call a controller dies at, before it or after, the next one makes nothing twice.
+func TestAKeeperThatDiesDoublesNothing(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		died := 0
+		for at := 1; ; at++ {
+			done := false
+			synctest.Test(t, func(t *testing.T) {
+				u := newUpkeep(t)
+				u.Change("us-east-1-1", nil)
+				u.Change("eu-west-1-0", func(o *provision.Object) { o.Gone = "taken by the cloud" })
+				u.Restart()
+				u.CrashAt, u.Late = at, late
+				k := u.keeper()
+				u.keep(t, k, time.Second, always)
+				order := controller.Order{Launch: []controller.Launching{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}
+				_, err := k.Carry(t.Context(), order, always)
+				done = u.Calls() < at
+				u.Restart()
+				u.keep(t, u.keeper(), 10*time.Second, always)
+				want := allKept
+				if got := u.replicas(); err == nil || late && len(got) > len(want) {
+					want = append(slices.Clone(want), "us-east-1-2") // launching it was the last that it did
+				}
+				if got := u.replicas(); !slices.Equal(got, want) {
+					t.Errorf("died at call %d (late %t): %q, want %q", at, late, got, want)
+				}
+			})
+			if done {
+				break
+			}
+			died++
+		}
+		if died < 3 {
+			t.Errorf("only %d calls were died at", died)
+		}
+	}
+}
+
+func TestAStrategyActsOnACloud(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeep(t)
+		k := u.keeper()
+		if _, err := k.Standing(); err == nil {
+			t.Error("it tells what stands before it looked")
+		}
+		stands := func(want ...string) {
+			t.Helper()
+			u.keep(t, k, time.Second, always)
+			s, err := k.Standing()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, r := range s.Replicas {
+				line := r.ID + " " + r.Model + " " + r.GPU
+				if r.Donation != nil && r.Donation.Leaving() {
+					line += " leaves"
+				}
+				got = append(got, line)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		}
+		carry := func(o controller.Order, want ...string) {
+			t.Helper()
+			launched, err := k.Carry(t.Context(), o, always)
+			slices.Sort(launched)
+			if err != nil || !slices.Equal(launched, want) {
+				t.Errorf("%+v launched %q, %v, want %q", o, launched, err, want)
+			}
+		}
+		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4", "eu-west-1-0 llama L4")
+		carry(controller.Order{Launch: []controller.Launching{{Model: "llama", Region: "aws/us-east-1", Count: 9}, {Model: "llama", Region: "aws/eu-west-1", Count: 1}}}, "eu-west-1-1", "us-east-1-2")
+		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
+
+		now := time.Now().UTC()
+		gone := controller.Order{Donate: []controller.Donating{{ID: "us-east-1-1", Donation: service.Donation{Since: now, Until: now}}}}
+		carry(gone)
+		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4 leaves", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
+		k = u.keeper() // what leaves is known to the next controller
+		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4 leaves", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
+		carry(controller.Order{Remove: []string{"us-east-1-1"}})
+		stands("us-east-1-0 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
+		carry(controller.Order{Launch: []controller.Launching{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}, "us-east-1-1") // one of that id does not leave
+		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
+
+		refused := errors.New("the lease is lost")
+		if _, err := k.Carry(t.Context(), controller.Order{Remove: []string{"us-east-1-0"}}, func() error { return refused }); !errors.Is(err, refused) || len(u.replicas()) != 5 {
+			t.Errorf("without the lease: %v, and %q are left", err, u.replicas())
+		}
+	})
+}
+
+// While machines are looked at or changed, a strategy waits for its next turn.
+func TestOneChangeAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeep(t)
+		k := u.keeper()
+		u.Change("us-east-1-1", nil)
+		var busy error
+		u.Refuse = func(provision.Offering) *provision.CapacityError {
+			_, busy = k.Carry(t.Context(), controller.Order{}, always)
+			return nil
+		}
+		u.keep(t, k, time.Second, always)
+		if !errors.Is(busy, controller.ErrBusy) {
+			t.Errorf("got %v, want ErrBusy", busy)
+		}
+	})
+}

@@ -1,0 +1,207 @@
+package fleet
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/identity"
+	"skyserve/internal/node"
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// fields are the words of a text, as a set.
+func fields(text string) map[string]bool {
+	set := map[string]bool{}
+	for word := range strings.FieldsSeq(text) {
+		set[word] = true
+	}
+	return set
+}
+
+// A replica that its cloud takes is used until another one of its model serves.
+func TestWhoIsRelieved(t *testing.T) {
+	for _, tt := range []struct{ name, machines, leaving, want string }{
+		{"nobody goes", "a0 ready, a1 starting", "", ""},
+		{"the only one goes", "a0 interrupted", "", ""},
+		{"its replacement starts", "a0 interrupted, a1 starting", "", ""},
+		{"its replacement says nothing", "a0 interrupted, a1 silent", "", ""},
+		{"its replacement serves", "a0 interrupted, a1 ready", "", "a0"},
+		{"another model serves", "a0 interrupted, b0 ready", "", ""},
+		{"the other one leaves", "a0 interrupted, a1 ready", "a1", "a1"},
+		{"all go", "a0 interrupted, a1 interrupted", "", ""},
+		{"one drains already", "a0 interrupted, a1 draining, a2 ready", "", "a0"},
+	} {
+		seen, have := map[string]Seen{}, []provision.Object{}
+		for machine := range strings.SplitSeq(tt.machines, ", ") {
+			id, phase, _ := strings.Cut(machine, " ")
+			have = append(have, provision.Object{ID: id, Kind: provision.KindReplica, Labels: map[string]string{"model": id[:1]}})
+			seen[id] = Seen{Status: node.Status{Phase: node.Phase(phase)}}
+			if phase == "silent" {
+				seen[id] = Seen{Err: errors.New("no answer")}
+			}
+		}
+		if got := relieved(fields(tt.leaving), have, seen); !maps.Equal(got, fields(tt.want)) {
+			t.Errorf("%s: got %v, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// What a keeper changes is replicas that are missing and what is left of others.
+func TestWhatAKeeperChanges(t *testing.T) {
+	const launch, terminate, replace = provision.ActionLaunch, provision.ActionTerminate, provision.ActionReplace
+	object := func(kind provision.Kind, id, gone string, standsInFor ...string) provision.Object {
+		o := provision.Object{ID: id, Kind: kind, Gone: gone, Labels: map[string]string{}}
+		if len(standsInFor) > 0 {
+			o.Labels["for"] = standsInFor[0]
+		}
+		return o
+	}
+	p := &Plan{Wants: []provision.Want{{ID: "us-0", Kind: provision.KindReplica}, {ID: "lb-us-0", Kind: provision.KindBalancer}}}
+	r, b := provision.KindReplica, provision.KindBalancer
+	for _, tt := range []struct {
+		name  string
+		c     provision.Change
+		phase node.Phase // of the replica that is wanted
+		want  bool
+	}{
+		{"a replica that is missing", provision.Change{Action: launch, Want: p.Wants[0]}, "", true},
+		{"a balancer that is missing", provision.Change{Action: launch, Want: p.Wants[1]}, "", false},
+		{"a firewall that was changed", provision.Change{Action: provision.ActionMend, Want: provision.Want{Kind: provision.KindFirewall}}, "", false},
+		{"a replica of another program", provision.Change{Action: replace, Want: p.Wants[0], Have: object(r, "us-0", "")}, "", false},
+		{"what is left of a replica", provision.Change{Action: terminate, Have: object(r, "us-1", "taken")}, "", true},
+		{"a second one of an id", provision.Change{Action: terminate, Have: object(r, "us-0", "")}, "", true},
+		{"a second balancer of an id", provision.Change{Action: terminate, Have: object(b, "lb-us-0", "")}, "", false},
+		{"one above max", provision.Change{Action: terminate, Have: object(r, "us-1", "")}, node.PhaseReady, false},
+		{"a stand-in that is needed", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "us")}, node.PhaseStarting, false},
+		{"a stand-in that is not", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "us")}, node.PhaseReady, true},
+	} {
+		seen := map[string]Seen{"us-0": {Status: node.Status{Phase: tt.phase}}}
+		if got := replacing(p, tt.c, seen); got != tt.want {
+			t.Errorf("%s: %t, want %t", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A controller hands over to what is new, and to balancers of its own edition; what
+// another edition was handed is left as it is, but for certificates that end.
+func TestWhatAControllerHandsOver(t *testing.T) {
+	authority, err := identity.NewAuthority("chat", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &Handover{Service: "chat", Authority: authority}
+	fresh, ends := time.Now().Add(identity.Life), time.Now().Add(time.Hour)
+	status := func(revision string, expires time.Time) Seen {
+		return Seen{Status: node.Status{Enrolled: true, Revision: revision, Expires: expires}}
+	}
+	for _, tt := range []struct {
+		name     string
+		kind     provision.Kind
+		seen     Seen
+		wanted   string // the revision of its deployment; empty = it has none
+		revision string // that it is handed; empty = it is left alone
+	}{
+		{"a new replica", provision.KindReplica, Seen{Err: identity.ErrStranger}, "r2", "r2"},
+		{"a new balancer", provision.KindBalancer, Seen{Err: identity.ErrStranger}, "e1.b2", "e1.b2"},
+		{"one that boots", provision.KindReplica, Seen{Err: errors.New("connection refused")}, "r2", ""},
+		{"without a deployment", provision.KindReplica, Seen{Err: identity.ErrStranger}, "", ""},
+		{"a balancer that lacks a replica", provision.KindBalancer, status("e1.b1", fresh), "e1.b2", "e1.b2"},
+		{"a balancer of another edition", provision.KindBalancer, status("e2.b1", fresh), "e1.b2", ""},
+		{"a balancer as it should be", provision.KindBalancer, status("e1.b2", fresh), "e1.b2", ""},
+		{"a replica of another edition", provision.KindReplica, status("r1", fresh), "r2", ""},
+		{"a replica's certificate ends", provision.KindReplica, status("r1", ends), "r2", "r1"},
+		{"a balancer's certificate of another edition ends", provision.KindBalancer, status("e2.b1", ends), "e1.b2", "e2.b1"},
+	} {
+		o := provision.Object{ID: "x", Kind: tt.kind, PublicIP: netip.MustParseAddr("203.0.113.1"), PrivateIP: netip.MustParseAddr("10.0.0.1")}
+		all := map[string]node.Deployment{}
+		if tt.wanted != "" {
+			all["x"] = node.Deployment{Revision: tt.wanted}
+		}
+		d, due := h.due(tt.seen, o, all)
+		if due != (tt.revision != "") || due && d.Revision != tt.revision {
+			t.Errorf("%s: is handed %q (%t), want %q", tt.name, d.Revision, due, tt.revision)
+		}
+	}
+}
+
+func TestWhatIsOnItsWay(t *testing.T) {
+	have := []provision.Object{{ID: "a", Kind: provision.KindReplica}, {ID: "lb", Kind: provision.KindBalancer}}
+	for phase, want := range map[node.Phase]bool{node.PhaseReady: false, node.PhaseWeights: true, node.PhaseInterrupted: true, "": true} {
+		if got := unsettled(have, map[string]Seen{"a": {Status: node.Status{Phase: phase}}}); got != want {
+			t.Errorf("a replica that is %q: %t", phase, got)
+		}
+	}
+	if got := slices.Collect(maps.Keys(going(have, map[string]Seen{"a": {Status: node.Status{Phase: node.PhaseInterrupted}}, "lb": {Status: node.Status{Phase: node.PhaseInterrupted}}}))); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("going: %q", got)
+	}
+}
+
+// The controller does as the agent of its machine says, or as its machine does.
+func TestHowTheControllerDoes(t *testing.T) {
+	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us-east-1"}}}
+	machine := provision.Object{ID: "lb-us-east-1-0", Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr("203.0.113.1")}
+	boots, gone := machine, machine
+	boots.PublicIP, gone.Gone = netip.Addr{}, "stopped"
+	unit := func(u node.UnitStatus) answer {
+		u.Name = UnitController
+		return answer{status: node.Status{Phase: node.PhaseFailed, Reason: "balancer: it ended", Units: []node.UnitStatus{{Name: "balancer"}, u}}}
+	}
+	for _, tt := range []struct {
+		name    string
+		machine provision.Object
+		answer  answer
+		want    string
+	}{
+		{"it works, its balancer does not", machine, unit(node.UnitStatus{Running: true, Ready: true}), "READY"},
+		{"it starts", machine, unit(node.UnitStatus{Running: true, Reason: "it does not answer yet"}), "STARTING it does not answer yet"},
+		{"it ends again and again", machine, unit(node.UnitStatus{Reason: "exit status 1"}), "FAILED exit status 1"},
+		{"there is none", machine, answer{status: node.Status{Phase: node.PhaseReady}}, "none"},
+		{"its machine hangs", machine, answer{err: errors.New("no answer within 2s")}, "NOT_READY no answer within 2s"},
+		{"its machine boots", boots, answer{}, "PROVISIONING it has no address yet"},
+		{"its machine is gone", gone, answer{}, "FAILED its machine is gone"},
+	} {
+		got := "none"
+		if c := controllerOf(spec, []provision.Object{tt.machine}, []answer{tt.answer}); c != nil {
+			got = strings.TrimSpace(string(c.State) + " " + c.Reason)
+		}
+		if got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// Who serves is changed one after the other, who does not is waited for, and who is about
+// to go is left alone.
+func TestWhoIsWaitedFor(t *testing.T) {
+	h := &Handover{Service: "chat"}
+	seen, deployments := map[string]Seen{}, map[string]node.Deployment{}
+	for id, s := range map[string]node.Status{
+		"as-it-should": {Phase: node.PhaseReady, Revision: "new"}, "changes": {Phase: node.PhaseReady, Revision: "old"},
+		"loads": {Phase: node.PhaseWeights, Revision: "new"}, "hangs": {}, "going": {Phase: node.PhaseInterrupted, Revision: "old"},
+		"not-ours": {Phase: node.PhaseWeights},
+	} {
+		h.Have = append(h.Have, provision.Object{ID: id, Kind: provision.KindReplica})
+		seen[id] = Seen{Status: s}
+		if id != "not-ours" {
+			deployments[id] = node.Deployment{Revision: "new"}
+		}
+	}
+	serving, others := h.split(seen, deployments)
+	ids := func(objects []provision.Object) string {
+		var all []string
+		for _, o := range objects {
+			all = append(all, o.ID)
+		}
+		slices.Sort(all)
+		return strings.Join(all, " ")
+	}
+	if ids(serving) != "changes" || ids(others) != "hangs loads" {
+		t.Errorf("%q are changed, and %q waited for", ids(serving), ids(others))
+	}
+}

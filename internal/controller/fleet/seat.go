@@ -1,0 +1,248 @@
+package fleet
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/goccy/go-yaml"
+
+	"skyserve/internal/identity"
+	"skyserve/internal/node"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// Seat is what makes a machine that of the service's controller.
+type Seat struct {
+	// Own is the certificate that the controller is known by, Issuer the authority with
+	// which it certifies machines: see identity.Home.Controller.
+	Own, Issuer []byte
+	// Means say how it reaches clouds, in words of whoever runs it. Nothing in them is
+	// secret: a controller acts with the identity of its machine.
+	Means json.RawMessage
+}
+
+// UnitController is what the machine of the controller calls its unit, and the folder
+// of its files below the directory of the machine's agent.
+const UnitController = "controller"
+
+// Files of a controller, in its folder.
+const (
+	fileSeatConfig  = "config.yaml"
+	fileSeatService = "service.yaml"
+	fileSeatContent = "content.json"
+	dirSeatStore    = "store"
+)
+
+// seated is what the machine of a controller holds of the Content beyond service.yaml
+// and certificates.
+type seated struct {
+	Secrets   map[string]string `json:"secrets"` // by what service.yaml calls them
+	PeerToken string            `json:"peer_token"`
+	Means     json.RawMessage   `json:"means"`
+	// Elsewhere is the machines in other clouds, which the controller cannot ask.
+	Elsewhere []provision.Object `json:"elsewhere"`
+}
+
+// IsSeat says whether a folder is that of a controller in a cloud.
+func IsSeat(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, fileSeatContent))
+	return err == nil
+}
+
+// ReadSeat reads what a controller was handed, from the folder of its configuration, and
+// the machines in other clouds as they were then.
+func ReadSeat(dir string) (c Content, elsewhere []provision.Object, err error) {
+	read := func(name string) []byte {
+		text, failed := os.ReadFile(filepath.Join(dir, name))
+		err = errors.Join(err, failed)
+		return text
+	}
+	c.Text, c.Seat = read(fileSeatService), &Seat{Own: read(identity.FileController), Issuer: read(identity.FileDelegated)}
+	text := read(fileSeatContent)
+	var held seated
+	if err == nil {
+		err = json.Unmarshal(text, &held)
+	}
+	if err == nil {
+		c.Spec, err = service.Parse(filepath.Join(dir, fileSeatService), c.Text)
+	}
+	if err != nil {
+		return Content{}, nil, fmt.Errorf("reading what the controller was handed: %w", err)
+	}
+	c.PeerToken, c.Seat.Means = held.PeerToken, held.Means
+	c.Secrets = func(ref string) (string, error) {
+		value, known := held.Secrets[ref]
+		if !known {
+			return "", fmt.Errorf("reading %s: the controller was not handed it", ref)
+		}
+		return value, nil
+	}
+	return c, held.Elsewhere, nil
+}
+
+// secretsOf are all secrets of a service, by what service.yaml calls them. Errors name
+// the key that calls for one.
+func secretsOf(c Content) (map[string]string, error) {
+	all := map[string]string{}
+	var failure error
+	fetch := func(key, ref string) {
+		value, err := c.Secrets(ref)
+		if err != nil && failure == nil {
+			failure = fmt.Errorf("%s: %w", key, err)
+		}
+		all[ref] = value
+	}
+	if auth := c.Spec.Balancer.Auth; auth != nil {
+		fetch("balancer.auth.keys_from", auth.KeysFrom)
+	}
+	if tls := c.Spec.Balancer.TLS; tls != nil {
+		fetch("balancer.tls.cert", "file:"+tls.Cert)
+		fetch("balancer.tls.key", "file:"+tls.Key)
+	}
+	for i, m := range c.Spec.Models {
+		for _, name := range slices.Sorted(maps.Keys(m.Secrets)) {
+			fetch(fmt.Sprintf("models[%d].secrets.%s", i, name), m.Secrets[name])
+		}
+	}
+	return all, failure
+}
+
+// edition is the hash of all that deployments are made from but the machines: whoever
+// has another one hands out other deployments for the same machines.
+func (c Content) edition() (string, error) {
+	secrets, err := secretsOf(c)
+	if err != nil {
+		return "", err
+	}
+	return provision.HashOf(struct {
+		Text, PeerToken string
+		Secrets         map[string]string
+		Seat            *Seat
+	}{string(c.Text), c.PeerToken, secrets, c.Seat})
+}
+
+// seatOf is the machine of the controller; nil where there is none, or it has no
+// addresses yet.
+func (d *deployer) seatOf() *provision.Object {
+	if d.Seat == nil {
+		return nil
+	}
+	id := cloud.ControllerMachine(d.spec)
+	at := slices.IndexFunc(d.have, func(o provision.Object) bool { return o.ID == id && o.PublicIP.IsValid() })
+	if at < 0 {
+		return nil
+	}
+	return &d.have[at]
+}
+
+// useStore lets a balancer keep what it must not lose in the store of the controller, or
+// in the one that service.yaml names.
+func (d *deployer) useStore(c *service.BalancerConfig) {
+	seat := d.seatOf()
+	switch {
+	case d.spec.Store.URL != "":
+		c.StoreURL = d.spec.Store.URL
+	case seat == nil:
+	case seat.ID == c.ID: // on its own machine, which the world's address need not lead back to
+		c.StoreURL, c.StoreMTLS = "tls://"+at(seat.PrivateIP, cloud.PortStore), true
+	default:
+		c.StoreURL, c.StoreMTLS = "tls://"+at(seat.PublicIP, cloud.PortStore), true
+	}
+}
+
+// controller is the unit of the controller, on its machine.
+func (d *deployer) controller(seat provision.Object) (node.Unit, error) {
+	own := filepath.ToSlash(filepath.Join(UnitController, identity.FileController))
+	c := service.ControllerConfig{
+		Service: d.spec.Name, Listen: net.JoinHostPort(loopbackOf(seat), strconv.Itoa(cloud.PortController)), StoreURL: d.spec.Store.URL,
+		Identity:  &service.Identity{Cert: own, Key: own, CA: node.FileCA},
+		Balancers: []service.ControlledBalancer{}, Replicas: []service.ControlledReplica{},
+	}
+	if c.StoreURL == "" {
+		c.StoreListen, c.StoreDir = at(seat.PrivateIP, cloud.PortStore), UnitController+"/"+dirSeatStore
+	}
+	for _, b := range d.have {
+		if b.Kind != provision.KindBalancer || !b.PublicIP.IsValid() {
+			continue
+		}
+		admin := AdminURL(b)
+		if b.ID == seat.ID {
+			admin = "https://" + at(b.PrivateIP, cloud.PortAdmin)
+		}
+		c.Balancers = append(c.Balancers, service.ControlledBalancer{ID: b.ID, Region: b.Region, Admin: admin})
+		for _, r := range d.replicasOf(b) {
+			r.Region = cmp.Or(r.Region, b.Region)
+			c.Replicas = append(c.Replicas, service.ControlledReplica{ReplicaConfig: r, Home: b.ID, Away: d.awayURL(r)})
+		}
+	}
+	files, err := d.seatFiles(seat, c)
+	if err != nil {
+		return node.Unit{}, err
+	}
+	fixed, err := provision.HashOf([]any{c.Fixed(), d.Seat.Own})
+	return node.Unit{
+		Name: UnitController, Args: []string{program, "controller", "--config", UnitController + "/" + fileSeatConfig}, Files: files, Fixed: fixed,
+		Ready: "http://" + c.Listen + "/healthz",
+	}, err
+}
+
+// seatFiles are the files of a controller with a configuration.
+func (d *deployer) seatFiles(seat provision.Object, c service.ControllerConfig) (map[string]string, error) {
+	config, err := yaml.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	held := seated{PeerToken: d.PeerToken, Means: d.Seat.Means, Elsewhere: []provision.Object{}}
+	if held.Secrets, err = secretsOf(d.Content); err != nil {
+		return nil, err
+	}
+	for _, o := range d.have {
+		if o.Region.Cloud() != seat.Region.Cloud() {
+			held.Elsewhere = append(held.Elsewhere, provision.Object{
+				ID: o.ID, Kind: o.Kind, Service: o.Service, Owner: o.Owner, Region: o.Region,
+				Labels: o.Labels, Offering: o.Offering, PublicIP: o.PublicIP, PrivateIP: o.PrivateIP,
+			})
+		}
+	}
+	content, err := json.Marshal(held)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{}
+	for name, text := range map[string][]byte{
+		fileSeatConfig: config, fileSeatService: d.Text, fileSeatContent: content,
+		identity.FileController: d.Seat.Own, identity.FileDelegated: d.Seat.Issuer,
+	} {
+		files[UnitController+"/"+name] = string(text)
+	}
+	return files, nil
+}
+
+// awayURL is where balancers of other regions reach a replica; empty where they do as
+// those of its own. A network of AWS ends with its region; one of Google Cloud does not.
+func (d *deployer) awayURL(r service.ReplicaConfig) string {
+	i := slices.IndexFunc(d.have, func(o provision.Object) bool { return o.ID == r.ID })
+	if i < 0 || r.Region.Cloud() != service.CloudAWS || !d.have[i].PublicIP.IsValid() {
+		return ""
+	}
+	return "https://" + at(d.have[i].PublicIP, cloud.PortEngine)
+}
+
+// loopbackOf is a machine's own loopback address. Those of an emulated cloud share one
+// loopback network.
+func loopbackOf(o provision.Object) string {
+	if o.PrivateIP.IsLoopback() {
+		return o.PrivateIP.String()
+	}
+	return "127.0.0.1"
+}

@@ -1,0 +1,80 @@
+package identity
+
+import (
+	"crypto/x509"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+)
+
+// placed is what a machine is handed, as it reads it again.
+func placed(t *testing.T, own, issuer []byte) (Name, *Authority) {
+	t.Helper()
+	there := Home{t.TempDir()}
+	if _, _, err := there.Seated(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before anything is handed over: %v", err)
+	}
+	if err := errors.Join(WriteFile(there.path(FileController), own), WriteFile(there.path(FileDelegated), issuer)); err != nil {
+		t.Fatal(err)
+	}
+	party, delegated, err := there.Seated()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, _ := leafOf(t, party)
+	return name, delegated
+}
+
+func TestWhatAControllerIsHanded(t *testing.T) {
+	h := Home{t.TempDir()}
+	if _, _, err := h.Controller("lb-us-0", start); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without the authority: %v", err)
+	}
+	chat, err := h.Create("chat", start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hand := func(now time.Time) (own, issuer []byte) {
+		t.Helper()
+		own, issuer, err := h.Controller("lb-us-0", now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return own, issuer
+	}
+	own, issuer := hand(start)
+	name, delegated := placed(t, own, issuer)
+	if name != (Name{"chat", Controller, "lb-us-0"}) || delegated.Owner() != chat.Owner() || !delegated.Ends().Equal(start.Add(Life)) {
+		t.Errorf("%v, and an authority of %s until %s", name, delegated.Owner(), delegated.Ends())
+	}
+	for role, certifies := range map[Role]bool{Balancer: true, Replica: true, Controller: false, Operator: false} {
+		key, err := NewKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain, err := delegated.Certify(key.Public(), Name{"chat", role, "x"}, start, Life)
+		if err == nil {
+			_, err = Verify(chain, chat.Root(), start, x509.ExtKeyUsageClientAuth)
+		}
+		if (err == nil) != certifies {
+			t.Errorf("certifying a %s: %v", role, err)
+		}
+	}
+	if again, same := hand(start.Add(Life - RenewBefore - time.Minute)); !slices.Equal(again, own) || !slices.Equal(same, issuer) {
+		t.Error("it is handed something else while that is good for long enough")
+	}
+	own, issuer = hand(start.Add(Life - RenewBefore + time.Minute))
+	if _, delegated = placed(t, own, issuer); !delegated.Ends().Equal(start.Add(2*Life - RenewBefore + time.Minute)) {
+		t.Errorf("renewed until %s", delegated.Ends())
+	}
+	if err := os.WriteFile(filepath.Join(h.Dir, FileController), []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := h.Controller("lb-us-0", start); err == nil {
+		t.Error("a damaged file was passed over")
+	}
+}

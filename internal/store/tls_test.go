@@ -1,0 +1,71 @@
+package store
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/identity"
+)
+
+// party is one of the service chat with a certificate by an authority.
+func party(t *testing.T, a *identity.Authority, role identity.Role) identity.Party {
+	t.Helper()
+	key, err := identity.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := a.Certify(key.Public(), identity.Name{Service: "chat", Role: role, ID: "x"}, time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identity.NewParty(chain, key)
+}
+
+// A store that speaks TLS needs no token, lets in whom its certificates name, and says
+// nothing to anybody else.
+func TestTLS(t *testing.T) {
+	ours, theirs := must[*identity.Authority](t)(identity.NewAuthority("chat", time.Now())), must[*identity.Authority](t)(identity.NewAuthority("chat", time.Now()))
+	srv := must[*Server](t)(Serve(t.Context(), Options{
+		Dir: t.TempDir(), Listen: "127.0.0.1:0", TLS: party(t, ours, identity.Controller).Server(identity.Balancer, identity.Controller),
+	}))
+	t.Cleanup(srv.Close)
+	for name, c := range map[string]struct {
+		tls   *tls.Config
+		enter bool
+	}{
+		"a balancer":                {party(t, ours, identity.Balancer).Client(identity.Controller), true},
+		"the controller":            {party(t, ours, identity.Controller).Client(identity.Controller), true},
+		"a replica":                 {party(t, ours, identity.Replica).Client(identity.Controller), false},
+		"another service's":         {party(t, theirs, identity.Balancer).Client(identity.Controller), false},
+		"who wants a balancer here": {party(t, ours, identity.Balancer).Client(identity.Balancer), false},
+		"without a certificate":     {&tls.Config{InsecureSkipVerify: true}, false},
+	} {
+		s, err := Connect(t.Context(), srv.URL(), "", Secure(c.tls))
+		if c.enter {
+			if err == nil {
+				_, err = s.Put(t.Context(), "key", []byte("value"))
+				s.Close()
+			}
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		if err == nil {
+			s.Close()
+			t.Errorf("%s: was let in", name)
+		}
+	}
+	conn := must[net.Conn](t)(net.Dial("tcp", srv.nats.Addr().String()))
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "CONNECT {}\r\nPING\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(conn); strings.Contains(string(text), "PONG") {
+		t.Errorf("without TLS: was answered %q, %v", text, err)
+	}
+}

@@ -1,0 +1,92 @@
+package cloud_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// A replica that its cloud takes is replaced under another id while there is room for
+// both, and stays wanted until it is gone: it is the cloud's to end.
+func TestReplicasThatAreGoing(t *testing.T) {
+	const region = service.Region("aws/us-east-1") // min 2, max 4
+	for _, tt := range []struct {
+		name              string
+		have, going, want string // numbers
+		count, short      int
+	}{
+		{name: "one of those of min", have: "0 1", going: "1", want: "0 1 2"},
+		{name: "both", have: "0 1", going: "0 1", want: "0 1 2 3"},
+		{name: "its replacement runs", have: "0 1 2 for 1", going: "1", want: "0 1 2"},
+		{name: "both, one was replaced", have: "0 1 2 for 1", going: "0 1", want: "0 1 2 3"},
+		{name: "the replacement goes too", have: "0 1 2 for 1", going: "1 2", want: "0 1 2 3"},
+		{name: "it is gone", have: "0 2", want: "0 2"},
+		{name: "no room beside it", have: "0 1 2 3", going: "0", want: "0 1 2 3"},
+		{name: "room for one of two", have: "0 1 2", going: "0 1", want: "0 1 2 3"},
+		{name: "one more", have: "0 1", count: 3, want: "0 1 2"},
+		{name: "fewer", have: "0 1 2 3", count: 3, want: "0 1 2"},
+		{name: "fewer than min", have: "0 1 2", count: 1, want: "0 1"},
+		{name: "more than max", have: "0 1", count: 9, want: "0 1 2 3"},
+		{name: "one more beside one that goes", have: "0 1", going: "0", count: 3, want: "0 1 2 3"},
+		{name: "no capacity for another", have: "0 1", going: "1", short: 1, want: "0 1"},
+		{name: "more than max exist", have: "0 1 2 3 4", going: "4", want: "0 1 2 3 4"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			in := input(parse(t, threeRegions))
+			id := func(n string) string { return "us-east-1-" + n }
+			have, instead, _ := strings.Cut(tt.have, " for ")
+			for n := range strings.FieldsSeq(have) {
+				in.Have = append(in.Have, provision.Object{ID: id(n), Kind: provision.KindReplica, Region: region, Labels: map[string]string{"model": "llama"}, Handle: "i-" + n})
+			}
+			if instead != "" {
+				in.Have[len(in.Have)-1].Labels["instead"] = "i-" + instead
+			}
+			in.Going = map[string]bool{}
+			for n := range strings.FieldsSeq(tt.going) {
+				in.Going[id(n)] = true
+			}
+			g := cloud.Group{Model: "llama", Region: region}
+			in.Short = map[cloud.Group]int{g: tt.short}
+			if tt.count > 0 {
+				in.Counts = map[cloud.Group]int{g: tt.count}
+			}
+			var got []string
+			layout := plan(t, in)
+			for _, replica := range ids(layout.Wants, provision.KindReplica) {
+				if n, ours := strings.CutPrefix(replica, "us-east-1-"); ours && !strings.Contains(n, "qwen") {
+					got = append(got, n)
+				}
+			}
+			if !slices.Equal(got, strings.Fields(tt.want)) {
+				t.Errorf("got %q, want %s", got, tt.want)
+			}
+			in.Have = made(layout.Wants)
+			for i := range in.Have { // the handles of those that were there are what they were
+				in.Have[i].Handle = "i-" + in.Have[i].ID[strings.LastIndex(in.Have[i].ID, "-")+1:]
+			}
+			if again := ids(plan(t, in).Wants, provision.KindReplica); !slices.Equal(again, ids(layout.Wants, provision.KindReplica)) {
+				t.Errorf("once that is made, %q is wanted", again)
+			}
+		})
+	}
+}
+
+func TestTheControllersMachine(t *testing.T) {
+	spec := parse(t, threeRegions)
+	if got := cloud.ControllerMachine(spec); got != "lb-us-east-1-0" {
+		t.Errorf("got %s", got)
+	}
+	store := provision.Rule{Port: cloud.PortStore, From: provision.FromWorld}
+	for url, open := range map[string]bool{"": true, "nats://store.example.com:4222": false} {
+		spec.Store.URL = url
+		for _, w := range plan(t, input(spec)).Wants {
+			if w.ID == "firewall-us-east-1-balancer" && slices.Contains(w.Rules, store) != open {
+				t.Errorf("with the store at %q: %v", url, w.Rules)
+			}
+		}
+	}
+}
