@@ -160,6 +160,10 @@ func replicaID(r service.ReplicaConfig) string {
 	return u.Host
 }
 
+// deferredStep is how much less memory must be used for two deferred requests to go, in
+// percent (SageServe section 6.2: 60 and 50).
+const deferredStep = 10
+
 // coreConfig is what the core needs of a service's balancer section and of its
 // models' latency targets, with the defaults of what they leave out.
 func coreConfig(cfg service.BalancerConfig) (core.Config, error) {
@@ -195,8 +199,14 @@ func coreOf(p *problems, cfg service.BalancerConfig) core.Config {
 	}
 	c.Forward, c.Tau, c.QueueLimit, c.MaxWait = *b.Forward, b.Tau, b.QueueLimit, b.MaxWait
 	c.TauN, c.TauP = b.TauN, b.TauP
-	if !*b.HoldDeferred {
-		c.Deferred = core.DeferredRule{}
+	if b.DeferredMemoryPercent <= deferredStep || b.DeferredMemoryPercent > 100 || b.DeferredWaitPercent < 1 || b.DeferredWaitPercent > 100 {
+		p.add("balancer", fmt.Sprintf("deferred_memory_percent must be from %d to 100 and deferred_wait_percent from 1 to 100, got %d and %d", deferredStep+1, b.DeferredMemoryPercent, b.DeferredWaitPercent), "")
+	}
+	c.Deferred = core.DeferredRule{}
+	if *b.HoldDeferred {
+		c.Deferred = core.DeferredRule{
+			OneBelow: float64(b.DeferredMemoryPercent) / 100, TwoBelow: float64(b.DeferredMemoryPercent-deferredStep) / 100, Wait: float64(b.DeferredWaitPercent) / 100,
+		}
 	}
 	if b.MaxTries < 0 || b.RetryPercent < 0 || b.EjectAfter < 0 || b.EjectTime < 0 {
 		p.add("balancer", fmt.Sprintf("max_tries, retry_percent, eject_after and eject_time must not be below zero, got %d, %d, %d and %s", b.MaxTries, b.RetryPercent, b.EjectAfter, b.EjectTime), "")

@@ -127,8 +127,11 @@ func TestCoreConfig(t *testing.T) {
 	if err != nil || c.Policy.Name() != "cost" || !c.Forward || c.MaxWait != 60*time.Second || c.Tau != 10 {
 		t.Errorf("defaults: %+v, %v", c, err)
 	}
-	// Both rooms state defaults: of the balancer section and of the core.
-	if d := core.DefaultConfig(c.Policy); c.Order != d.Order || c.Deferred != d.Deferred || c.TauN != d.TauN || c.TauP != d.TauP || c.ModelTargets != nil {
+	// Both rooms state defaults: of the balancer section and of the core, where the wait of
+	// deferred requests is 10 of 24 hours to the second.
+	d := core.DefaultConfig(c.Policy)
+	d.Deferred.Wait = 0.42
+	if c.Order != d.Order || c.Deferred != d.Deferred || c.TauN != d.TauN || c.TauP != d.TauP || c.ModelTargets != nil {
 		t.Errorf("order %s, tau_n %v, tau_p %v, targets %v; the core's own defaults are %s, %v, %v", c.Order, c.TauN, c.TauP, c.ModelTargets, d.Order, d.TauN, d.TauP)
 	}
 }

@@ -22,6 +22,7 @@ func TestReconfigured(t *testing.T) {
 		"bounds": {to: func(c *service.BalancerConfig) { c.Balancer.QueueLimit, c.Balancer.MaxWait = 3, time.Second }},
 		"failures": {to: func(c *service.BalancerConfig) {
 			c.Balancer.MaxTries, c.Balancer.RetryPercent, c.Balancer.EjectAfter, c.Balancer.EjectTime, c.Balancer.Continue, c.Balancer.HoldDeferred = 2, 3, 4, time.Second, &forward, &forward
+			c.Balancer.DeferredMemoryPercent, c.Balancer.DeferredWaitPercent = 70, 50
 		}},
 		"forward":    {to: func(c *service.BalancerConfig) { c.Balancer.Forward = &forward }},
 		"models":     {to: func(c *service.BalancerConfig) { c.Models = []service.BalancerModel{{Name: "m"}} }},

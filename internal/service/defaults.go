@@ -34,7 +34,10 @@ var defaults = map[string]preset{
 	"BalancerSpec.tau_n":       {5 * time.Second, "a client that missed its target by five of them is still there, by more it is leaving"},
 	"BalancerSpec.tau_p":       {time.Second, "the whole target of IW-F, so that such a request is urgent from its arrival on"},
 
-	"BalancerSpec.hold_deferred": {true, "batch work uses spare capacity and asks for none (SageServe 6.2)"},
+	"BalancerSpec.hold_deferred":           {true, "batch work uses spare capacity and asks for none (SageServe 6.2)"},
+	"BalancerSpec.deferred_memory_percent": {60, "as SageServe releases batch work (6.2); 65 with the strategy auto, which fills replicas further"},
+	"BalancerSpec.deferred_wait_percent":   {42, "10 of 24 hours, as in SageServe (6.2); 83 with the strategy auto, which saves it for the night"},
+
 	"BalancerSpec.max_tries":     {5, "four replicas that fail one after the other are a fleet that fails"},
 	"BalancerSpec.retry_percent": {20, "what an outage may add to the load of what is left"},
 	"BalancerSpec.eject_after":   {5, "one failure is bad luck, five in a row are not"},
@@ -52,6 +55,13 @@ var defaults = map[string]preset{
 	"Autoscale.donate_for": {time.Hour, "until the next plan: then a whole hour went by in which it was not needed"},
 
 	"LocalHosts.port": {8001, "next to 8000, which engines use"},
+}
+
+// autoDefaults are the defaults of a service whose strategy is auto, where others are
+// better: as plan.AutoNIW, with which the strategy was measured.
+var autoDefaults = map[string]preset{
+	"BalancerSpec.deferred_memory_percent": {65, "auto fills replicas further than SageServe"},
+	"BalancerSpec.deferred_wait_percent":   {83, "a night comes before 20 of 24 hours are over, and in it replicas have room"},
 }
 
 // simDefaults are the defaults of the keys that only simulated engines have.
@@ -115,6 +125,9 @@ func (b BalancerSpec) WithDefaults() BalancerSpec {
 // fillDefaults fills in what s leaves out. has says whether the document states
 // a path; it tells "min: 0" from no min at all.
 func (s *Spec) fillDefaults(has func(path) bool) {
+	if s.Autoscale.Strategy == StrategyAuto {
+		applyPresets(reflect.ValueOf(&s.Balancer).Elem(), autoDefaults)
+	}
 	applyPresets(reflect.ValueOf(s).Elem(), defaults)
 	for i := range s.Models {
 		if e := &s.Models[i].Engine; e.Kind == EngineSim {

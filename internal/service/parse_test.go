@@ -41,6 +41,24 @@ models: [{name: m}]
 regions: [{name: local/us}]
 `
 
+// With the strategy auto deferred requests wait for as much room, and for as long, as
+// the strategy was measured with; what the file states stays.
+func TestDeferredDefaultsGoWithTheStrategy(t *testing.T) {
+	for autoscale, want := range map[string][2]int{
+		"{strategy: lt-ua}": {60, 42},
+		"{strategy: auto}":  {65, 83},
+		"{strategy: auto}\nbalancer: {deferred_memory_percent: 30, deferred_wait_percent: 9}": {30, 9},
+	} {
+		spec, err := Parse("service.yaml", []byte("name: chat\nmodels: [{name: m, engine: {kind: sim}}]\nregions: [{name: local/us}]\nautoscale: "+autoscale+"\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := [2]int{spec.Balancer.DeferredMemoryPercent, spec.Balancer.DeferredWaitPercent}; got != want {
+			t.Errorf("%s: got %v, want %v", autoscale, got, want)
+		}
+	}
+}
+
 func TestDefaults(t *testing.T) {
 	got, err := Parse("service.yaml", []byte(small))
 	if err != nil {
@@ -54,7 +72,7 @@ func TestDefaults(t *testing.T) {
 		Balancer: BalancerSpec{
 			Policy: "cost", Push: "pending", Order: "fcfs", Forward: &forward,
 			Tau: 10, QueueLimit: 4096, MaxWait: 60 * time.Second, TauN: 5 * time.Second, TauP: time.Second,
-			MaxTries: 5, RetryPercent: 20, EjectAfter: 5, EjectTime: 5 * time.Second, Continue: &forward, HoldDeferred: &forward,
+			MaxTries: 5, RetryPercent: 20, EjectAfter: 5, EjectTime: 5 * time.Second, Continue: &forward, HoldDeferred: &forward, DeferredMemoryPercent: 60, DeferredWaitPercent: 42,
 		},
 		Autoscale:  Autoscale{Strategy: "manual", Forecast: "auto", Every: time.Hour, DonateFor: time.Hour, Late: 0.05},
 		LocalHosts: LocalHosts{Port: 8001},

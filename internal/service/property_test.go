@@ -90,16 +90,17 @@ func genRegions(t *rapid.T) []RegionSpec {
 func genBalancer(t *rapid.T) BalancerSpec {
 	forward := rapid.Bool().Draw(t, "forward")
 	b := BalancerSpec{
-		Policy:     rapid.SampledFrom(BuiltPolicies()).Draw(t, "policy"),
-		Push:       rapid.SampledFrom([]string{"pending", "blind", "outstanding:1", "outstanding:99999"}).Draw(t, "push"),
-		Order:      rapid.SampledFrom(BuiltOrders()).Draw(t, "order"),
-		Forward:    &forward,
-		Tau:        rapid.IntRange(1, 100_000).Draw(t, "tau"),
-		TauN:       time.Duration(rapid.IntRange(1, 86_400_000).Draw(t, "tau_n")) * time.Millisecond,
-		TauP:       time.Duration(rapid.IntRange(1, 86_400_000).Draw(t, "tau_p")) * time.Millisecond,
-		QueueLimit: rapid.IntRange(1, 1_000_000).Draw(t, "queue limit"),
-		MaxWait:    genDuration(t, time.Millisecond, 24*time.Hour),
-		MaxTries:   rapid.IntRange(1, 20).Draw(t, "tries"), RetryPercent: rapid.IntRange(1, 1000).Draw(t, "retries"),
+		Policy:                rapid.SampledFrom(BuiltPolicies()).Draw(t, "policy"),
+		Push:                  rapid.SampledFrom([]string{"pending", "blind", "outstanding:1", "outstanding:99999"}).Draw(t, "push"),
+		Order:                 rapid.SampledFrom(BuiltOrders()).Draw(t, "order"),
+		Forward:               &forward,
+		Tau:                   rapid.IntRange(1, 100_000).Draw(t, "tau"),
+		TauN:                  time.Duration(rapid.IntRange(1, 86_400_000).Draw(t, "tau_n")) * time.Millisecond,
+		TauP:                  time.Duration(rapid.IntRange(1, 86_400_000).Draw(t, "tau_p")) * time.Millisecond,
+		QueueLimit:            rapid.IntRange(1, 1_000_000).Draw(t, "queue limit"),
+		MaxWait:               genDuration(t, time.Millisecond, 24*time.Hour),
+		DeferredMemoryPercent: rapid.IntRange(11, 100).Draw(t, "memory"), DeferredWaitPercent: rapid.IntRange(1, 100).Draw(t, "wait"),
+		MaxTries: rapid.IntRange(1, 20).Draw(t, "tries"), RetryPercent: rapid.IntRange(1, 1000).Draw(t, "retries"),
 		EjectAfter: rapid.IntRange(1, 1_000_000).Draw(t, "eject after"), EjectTime: genDuration(t, 100*time.Millisecond, time.Hour),
 		Continue: &forward, HoldDeferred: &forward,
 	}

@@ -154,6 +154,11 @@ type BalancerSpec struct {
 	// HoldDeferred lets NIW requests wait apart until KV memory has room (SageServe
 	// 6.2); default true.
 	HoldDeferred *bool `yaml:"hold_deferred,omitempty" json:"hold_deferred"`
+	// DeferredMemoryPercent is the used share of KV memory below which one NIW request
+	// goes at a report, two below ten less; DeferredWaitPercent, of the time until it is
+	// due, when it goes in any case.
+	DeferredMemoryPercent int `yaml:"deferred_memory_percent,omitempty" json:"deferred_memory_percent,omitempty"`
+	DeferredWaitPercent   int `yaml:"deferred_wait_percent,omitempty" json:"deferred_wait_percent,omitempty"`
 	// MaxTries bounds how often one request is sent in all. RetryPercent bounds how
 	// many are sent again when much fails: of a hundred that arrive.
 	MaxTries     int `yaml:"max_tries,omitempty" json:"max_tries,omitempty"`

@@ -22,6 +22,9 @@ type WordList struct {
 // change the number of replicas.
 const StrategyManual = "manual"
 
+// StrategyAuto is the word for this product's own scaling strategy.
+const StrategyAuto = "auto"
+
 // All is every word, built or planned.
 func (w WordList) All() []string { return slices.Concat(w.Built, w.Planned) }
 

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -17,6 +18,9 @@ type DeferredRule struct {
 	// which one and two requests go.
 	OneBelow float64 `json:"one_below"`
 	TwoBelow float64 `json:"two_below"`
+	// Wait is the share, 0..1, of the time until a request is due for which it may be held
+	// apart; 0 = the paper's 10 of 24 hours.
+	Wait float64 `json:"wait,omitempty"`
 }
 
 // DefaultDeferred is the paper's: one below 60 %, two below 50 %.
@@ -31,6 +35,11 @@ func (d DeferredRule) release(utilisation float64) int {
 		return 1
 	}
 	return 0
+}
+
+// urgent is the age from which a request that is due at an age is no longer held apart.
+func (d DeferredRule) urgent(due time.Duration) time.Duration {
+	return time.Duration(cmp.Or(d.Wait, urgentAfter) * float64(due))
 }
 
 // on says whether anything is held apart.
@@ -78,7 +87,7 @@ func (b *Balancer) releaseDue(now time.Duration, q *queue) {
 		b.unpark(now, q, len(q.parked))
 		return
 	}
-	urgent := time.Duration(urgentAfter * float64(q.ordering.targets.of(service.TierDeferred)))
+	urgent := b.cfg.Deferred.urgent(q.ordering.targets.of(service.TierDeferred))
 	n := 0
 	for n < len(q.parked) && now-q.parked[n].arrived >= urgent {
 		n++
