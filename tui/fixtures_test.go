@@ -69,7 +69,8 @@ func normal() *telemetry.Snapshot {
 	us.ForwardedTo = []telemetry.Flow{{Region: "aws/ap-northeast-1", Requests: 180}, {Region: "gcp/europe-west4", Requests: 5820}}
 	ap.ForwardedTo = []telemetry.Flow{{Region: "aws/us-east-1", Requests: 2400}}
 	const llama = "meta-llama/Llama-3.1-8B-Instruct"
-	us.Models, ap.Models = []telemetry.ModelSnapshot{{Model: llama, Queued: 1, Deferred: 3}}, []telemetry.ModelSnapshot{{Model: llama, Queued: 1}}
+	us.Models = []telemetry.ModelSnapshot{{Model: llama, Queued: 1, Deferred: 3, FirstTokens: 90_000, Late: 1200}}
+	ap.Models = []telemetry.ModelSnapshot{{Model: llama, Queued: 1, FirstTokens: 9000, Late: 800}}
 	return &telemetry.Snapshot{
 		At: noon, Service: "chat",
 		Regions:  []telemetry.RegionSnapshot{us, region("gcp/europe-west4", 0.95, replica("eu-0", "L4", 0.96), replica("eu-1", "L4", 0.82)), ap, quiet},

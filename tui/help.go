@@ -11,6 +11,7 @@ var meanings = [][2]string{
 	{"out", "sent by the balancer and not yet finished"},
 	{"req/s, tok/s", "arrivals and output tokens of the last 10 s"},
 	{"ttft50, ttft90", "time to first token of the last minute"},
+	{"late", "share of first tokens after the target of IW-F, last 10 s"},
 	{"hit", "share of prompt tokens found in the prefix cache"},
 	{"in/out", "requests forwarded from and to other regions"},
 	{"age", "how old the figures are"},

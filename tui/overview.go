@@ -56,6 +56,7 @@ func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColum
 		figures("TOK/S", 5, 3, "T", "tokens a second"),
 		figures(p50, 6, 5, "F", "TTFT, median"),
 		figures(p90, 6, 7, "P", "TTFT, 90th percentile"),
+		figures("LATE", 4, 8, "L", "share of late first tokens"),
 		figures("HIT", 4, 6, "H", "hit rate"),
 		figures(fwd, 7, 9, "O", "forwarded out"),
 		figures("RTT", 5, 11, "D", "round trip"),
@@ -110,6 +111,7 @@ func (s *screen) regionCells(r *telemetry.RegionSnapshot) []value {
 		figureOf(r.OutputTokensPerSecond, rate),
 		ttftCell(r.TTFT, func(p *telemetry.Percentiles) float64 { return p.P50 }),
 		ttftCell(r.TTFT, func(p *telemetry.Percentiles) float64 { return p.P90 }),
+		s.lateCell(r),
 		figureOf(r.PrefixHitRate, percent),
 		figure(float64(r.ForwardedOut), count(r.ForwardedIn)+"/"+count(r.ForwardedOut), roleText),
 		figureOf(nearestRTT(r), func(ms *float64) string { return millis(*ms) }),
@@ -123,6 +125,38 @@ func ttftCell(p *telemetry.Percentiles, of func(*telemetry.Percentiles) float64)
 		return noFigure()
 	}
 	return figure(of(p), millis(of(p)), roleText)
+}
+
+// lateMost is the share of late first tokens that SageServe's targets allow: they are
+// stated for the 95th percentile (section 2.2).
+const lateMost = 0.05
+
+// lateCell is the share of interactive first tokens that came after their target, over
+// the last seconds.
+func (s *screen) lateCell(r *telemetry.RegionSnapshot) value {
+	before := findRegion(s.earlier.snapshot, r.Name)
+	if before == nil {
+		return noFigure()
+	}
+	was := map[string]telemetry.ModelSnapshot{}
+	for _, m := range before.Models {
+		was[m.Model] = m
+	}
+	var all, late int64
+	for _, m := range r.Models {
+		if old := was[m.Model]; m.FirstTokens >= old.FirstTokens && m.Late >= old.Late {
+			all, late = all+m.FirstTokens-old.FirstTokens, late+m.Late-old.Late
+		}
+	}
+	if all == 0 {
+		return noFigure()
+	}
+	share := float64(late) / float64(all)
+	v := figure(share, percent(&share), roleText)
+	if share > lateMost {
+		v.role = roleBad
+	}
+	return v
 }
 
 // readyCell is how many replicas are ready, of how many.

@@ -405,6 +405,19 @@ func TestFlowsBetweenRegions(t *testing.T) {
 	d.wants("us-east-1 → gcp/europe-west4        0       4")
 }
 
+func TestLateFirstTokens(t *testing.T) {
+	d := deskIn(t, 200, 40, normal())
+	s := normal()
+	s.At = noon.Add(10 * time.Second)
+	s.Regions[0].Models[0].FirstTokens += 200
+	s.Regions[0].Models[0].Late += 20
+	s.Regions[2].Models[0].FirstTokens = 4 // its balancer began anew: nothing is known of these seconds
+	d.fetch.snapshot = s
+	d.poll(10 * time.Second)
+	d.wants("LATE", " 10%")
+	d.lacks("NaN")
+}
+
 // Half a snapshot is what a balancer tells that has just begun: nothing in it may
 // be taken for granted.
 func TestHalfASnapshotIsDrawn(t *testing.T) {
