@@ -164,7 +164,10 @@ func (t *table) countCell(th *Theme, of row, i int) (string, paint) {
 	case colRunning:
 		s = maybeCount(r.Running)
 	case colOutstanding:
-		return count(int64(r.Outstanding)) + outstandingTrend(th, r, was), paint{}
+		if was != nil && was.Outstanding != r.Outstanding {
+			return count(int64(r.Outstanding)) + outstandingTrend(th, r, was), th.accent
+		}
+		return count(int64(r.Outstanding)) + th.trend(0), paint{}
 	case colHit:
 		s = percent(r.PrefixHitRate)
 	case colTokens:

@@ -405,6 +405,19 @@ func TestFlowsBetweenRegions(t *testing.T) {
 	d.wants("us-east-1 → gcp/europe-west4        0       4")
 }
 
+func TestTenThousandReplicas(t *testing.T) {
+	d := deskIn(t, 120, 40, crowd(20, 500))
+	d.wants("10000/10000 ready", "20 regions")
+	d.run(d.press("2"))
+	d.press("G")
+	d.wants("▸ r19-499")
+	d.press("/", "r7-12", "enter", "K")
+	d.wants("filter: r7-12 (11 of 10000)")
+	d.poll(time.Second)
+	d.press("<", "esc", "esc", "tab", "g", "enter")
+	d.wants("replica r0-")
+}
+
 func TestLateFirstTokens(t *testing.T) {
 	d := deskIn(t, 200, 40, normal())
 	s := normal()
