@@ -64,6 +64,10 @@ func runCloudDown(ctx context.Context, o *downOptions, in io.Reader, out, talk i
 	if err != nil {
 		return cloudError(fmt.Errorf("removing the name %s: %w", spec.DNS.Name, err))
 	}
+	h := fleet.Handover{Service: spec.Name, Party: who.party, Have: have}
+	if err := h.Dismiss(ctx, cloud.ControllerMachine(spec)); err != nil && ctx.Err() == nil {
+		fmt.Fprintf(talk, "the controller was not told: %v; should it launch anything yet, 'skyserve gc' finds it\n", err)
+	}
 	stopped := 0
 	err = fleet.Down(ctx, places, spec.Name, who.owner, func(c provision.Change, p provision.Phase, _ error) {
 		if p == provision.PhaseDone {

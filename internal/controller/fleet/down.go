@@ -14,8 +14,8 @@ import (
 const downRounds = 3
 
 // Down removes every object of a service from the clouds of a provider and makes
-// sure that they are gone. Balancers go first: a controller beside one of them would
-// launch replicas again. It needs nothing but the name and the owner; an empty
+// sure that they are gone. Balancers go first: a controller beside one of them, if it was
+// not dismissed, would launch replicas again. It needs nothing but the name and the owner; an empty
 // owner removes what anybody of this account made under that name. A
 // *provision.LeftoverError lists what is still there.
 func Down(ctx context.Context, p provision.Provider, name, owner string, progress provision.Progress) error {

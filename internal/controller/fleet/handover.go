@@ -204,6 +204,44 @@ func (h *Handover) Inform(ctx context.Context, deployments map[string]node.Deplo
 	return h.soon(ctx, o, deployments[o.ID])
 }
 
+// dismissTimeout bounds how long a controller's machine has to end what it runs.
+const dismissTimeout = time.Minute
+
+// revisionDismissed is that of a machine that is to run nothing any more.
+const revisionDismissed = "dismissed"
+
+// Dismiss has the machine of a service's controller, by its id, end all that it runs, and
+// returns when it has: from then on nobody launches what `down` removes. It does nothing
+// where there is no such machine, or it was never enrolled; it is an error if that does not
+// answer, or takes longer than a minute.
+func (h *Handover) Dismiss(ctx context.Context, id string) error {
+	i := slices.IndexFunc(h.Have, func(o provision.Object) bool { return o.ID == id && o.Gone == "" && Reachable(o) })
+	if i < 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, dismissTimeout, fmt.Errorf("%s still runs what it is to end", id))
+	defer cancel()
+	operator, m := h.Operator(h.Have[i]), h.Machine(h.Have[i])
+	ask, done := context.WithTimeout(ctx, askTimeout)
+	_, err := operator.Status(ask, m)
+	done()
+	if errors.Is(err, identity.ErrStranger) {
+		return nil
+	}
+	for err == nil {
+		var s node.Status
+		if s, err = operator.Ensure(ctx, m, node.Deployment{Revision: revisionDismissed}); err == nil && s.Phase != node.PhasePreparing {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(oneEvery):
+		}
+	}
+	return err
+}
+
 // Tend hands over what can be handed over now, and waits for nobody but balancers that
 // work: a controller looks again soon. It does less than Run, since `up` may be at work
 // with another edition of the service: new machines are enrolled, balancers get other
