@@ -151,8 +151,8 @@ func TestUpInARegionThatIsNone(t *testing.T) {
 	}
 }
 
-// An account that may have no machine of a kind: up tells what it tried and which
-// limit it met, and down clears away what could be had.
+// An account whose quotas are used up after they were looked at: up tells what it tried
+// and which limit it met, and down clears away what could be had.
 func TestUpWithoutQuota(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -168,7 +168,7 @@ func TestUpWithoutQuota(t *testing.T) {
 					}
 					return ""
 				}
-				e.gce.SetQuota("us-central1", "NVIDIA_L4_GPUS", 0)
+				e.limitLate("NVIDIA_L4_GPUS")
 			},
 			[]string{
 				"1 of m in aws/us-east-1, 1 of m in gcp/us-central1", "none of", "spot g6.xlarge in us-east-1a: VcpuLimitExceeded",
@@ -179,8 +179,7 @@ func TestUpWithoutQuota(t *testing.T) {
 		"of anything": {
 			func(e *emulated) {
 				e.aws.Refuse = func(string, string, string) string { return "VcpuLimitExceeded" }
-				e.gce.SetQuota("us-central1", "CPUS", 0)
-				e.gce.SetQuota("us-central1", "NVIDIA_L4_GPUS", 0)
+				e.limitLate("NVIDIA_L4_GPUS", "CPUS")
 			},
 			[]string{
 				"launching lb-us-east-1-0 in aws/us-east-1: none of", "c7i.large in us-east-1a: VcpuLimitExceeded",
@@ -205,4 +204,15 @@ func TestUpWithoutQuota(t *testing.T) {
 			e.downToNothing()
 		})
 	}
+}
+
+// limitLate takes quotas of Google away as soon as something is made there.
+func (e *emulated) limitLate(metrics ...string) {
+	e.hold(func(c fakecloud.Call) {
+		if c.Action == "compute.firewalls.insert" {
+			for _, m := range metrics {
+				e.gce.SetQuota("us-central1", m, 0)
+			}
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"text/tabwriter"
@@ -51,7 +52,6 @@ refuses the credentials.`,
 // examined is a provider that can be asked what is amiss.
 type examined interface {
 	Doctor(ctx context.Context) []provision.Finding
-	Quotas(ctx context.Context, region service.Region) ([]provision.Quota, error)
 }
 
 func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
@@ -70,24 +70,20 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	if err != nil {
 		return cloudError(err)
 	}
-	findings := []provision.Finding{}
-	quotas := []provision.Quota{}
-	var refused *provision.CredentialsError
+	findings, quotas := []provision.Finding{}, []provision.Quota{}
 	for _, name := range cloud.Clouds(spec) {
 		provider, ok := places[name].(examined)
 		if !ok {
 			return fmt.Errorf("examining %s: it cannot be asked", name)
 		}
 		findings = append(findings, provider.Doctor(ctx)...)
-		for _, r := range cloud.Regions(spec) {
-			if r.Cloud() != name {
-				continue
-			}
-			more, err := provider.Quotas(ctx, r)
-			if err != nil && !errors.As(err, &refused) { // who is refused is told that once, by Doctor
-				findings = append(findings, provision.Finding{Where: string(r), What: "quotas: " + err.Error()})
-			}
-			quotas = append(quotas, more...)
+	}
+	found, unknown := quotasOf(ctx, places, cloud.Regions(spec))
+	quotas = append(quotas, found...)
+	var refused *provision.CredentialsError
+	for _, r := range slices.Sorted(maps.Keys(unknown)) {
+		if err := unknown[r]; !errors.As(err, &refused) { // who is refused is told that once, by Doctor
+			findings = append(findings, provision.Finding{Where: string(r), What: "quotas: " + err.Error()})
 		}
 	}
 	findings = append(findings, withinQuotas(spec, quotas)...)
@@ -140,22 +136,20 @@ func printFindings(w io.Writer, findings []provision.Finding, quotas []provision
 	return t.Flush()
 }
 
-// withinQuotas says where the fewest replicas that a service wants are more than the
-// account may still have, and where they are not.
+// withinQuotas says where the fewest machines that a service wants are more than the
+// account may still have, and where they are not. What is not known is no finding.
 func withinQuotas(spec *service.Spec, quotas []provision.Quota) []provision.Finding {
-	needs := cloud.QuotaNeeds(spec)
 	var findings []provision.Finding
-	for _, q := range quotas {
-		need := needs[cloud.QuotaKey{Region: q.Region, Code: q.Code}]
-		if need == 0 {
+	for _, n := range cloud.Against(cloud.QuotaNeeds(spec), quotas) {
+		if n.Limit == nil {
 			continue
 		}
 		f := provision.Finding{
-			Where: string(q.Region), OK: q.Limit-q.Used >= need,
-			What: fmt.Sprintf("%s (%s): %g of %g %s are in use, and the fewest replicas need %g", q.Name, q.Code, q.Used, q.Limit, q.Unit, need),
+			Where: string(n.Region), OK: !n.Exceeded(),
+			What: fmt.Sprintf("%s (%s): %g of %g %s are in use, and the fewest machines need %g", n.Name, n.Code, *n.Used, *n.Limit, n.Unit, n.Needs),
 		}
 		if !f.OK {
-			f.Hint = "unless they are this service's own already, ask the cloud for more, or take another capacity type, GPU or region"
+			f.Hint = "unless they are this service's own already, take another capacity type, GPU or region, or have more: " + n.Request()
 		}
 		findings = append(findings, f)
 	}

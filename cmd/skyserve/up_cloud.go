@@ -39,6 +39,7 @@ type cloudUp struct {
 	// counts and only are those of its fleet.
 	counts map[cloud.Group]int
 	only   func(*fleet.Plan, provision.Change) bool
+	quotas   quotaView
 }
 
 // runCloudUp brings a service up whose machines are, in part at least, in clouds.
@@ -68,12 +69,21 @@ func runCloudUp(ctx context.Context, u *up, in io.Reader, spec *service.Spec, te
 		svc.RemoveUnused()
 		return c.finish(nil, false)
 	}
-	printCloudChanges(u.talk, spec.Name, c.changes)
-	if err := agree(in, u.talk, c.changes, u.yes); err != nil {
+	if err := c.confirm(); err != nil {
 		svc.RemoveUnused()
 		return err
 	}
 	return c.carryOut(ctx)
+}
+
+// confirm shows what will change and which quotas that meets, and asks.
+func (u *cloudUp) confirm() error {
+	printCloudChanges(u.talk, u.spec.Name, u.changes)
+	u.quotas.print(u.talk)
+	if err := u.quotas.admit(u.in, u.yes); err != nil {
+		return err
+	}
+	return agree(u.in, u.talk, u.changes, u.yes)
 }
 
 // open finds who this machine is to the service, and what has to change.
@@ -100,7 +110,10 @@ func (u *cloudUp) open(ctx context.Context) (err error) {
 		h := fleet.Handover{Party: u.operator.party, Have: u.changes.Have}
 		h.Drain(ctx, o)
 	}
-	u.changes, err = u.fleet.Plan(ctx)
+	if u.changes, err = u.fleet.Plan(ctx); err != nil {
+		return err
+	}
+	u.quotas, err = viewQuotas(ctx, u.fleet, u.places, u.changes)
 	return err
 }
 
@@ -207,12 +220,14 @@ func (u *cloudUp) finish(have []provision.Object, ready bool) error {
 		document := map[string]any{
 			"service": u.spec.Name, "dry_run": u.dryRun, "ready": ready, "changes": fleet.Told(u.changes.Changes),
 			"cost_per_hour": map[string]float64{"now": now, "then": then}, "endpoints": endpoints, "error": nil,
+			"quotas": append([]cloud.QuotaNeed{}, u.quotas.needs...),
 		}
 		if err := json.NewEncoder(u.out).Encode(document); err != nil {
 			return err
 		}
 	case u.dryRun:
 		printCloudChanges(u.out, u.spec.Name, u.changes)
+		u.quotas.print(u.out)
 	default:
 		if err := u.printUp(endpoints); err != nil {
 			return err

@@ -66,20 +66,23 @@ func TestQuotas(t *testing.T) {
 		machine("us-east-1-2", provision.KindReplica, east, service.CapacityOnDemand),
 		machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand))
 	cloud.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 32}
-	cloud.Defaults = map[string]float64{"L-417A185B": 0, "L-C4BD4855": 0}
+	cloud.Defaults = map[string]float64{"L-417A185B": 0, "L-C4BD4855": 0, "L-1216C47A": 5, "L-34B43A08": 5}
 	got, err := p.Quotas(t.Context(), east)
 	want := []provision.Quota{
 		{Region: east, Name: "G and VT instances on demand", Code: "L-DB2E81BA", Unit: "vcpus", Limit: 64, Used: 8},
 		{Region: east, Name: "G and VT instances as spot", Code: "L-3819A6DF", Unit: "vcpus", Limit: 32, Used: 4},
 		{Region: east, Name: "P instances on demand", Code: "L-417A185B", Unit: "vcpus"},
 		{Region: east, Name: "P5 instances as spot", Code: "L-C4BD4855", Unit: "vcpus"},
+		{Region: east, Name: "standard instances on demand", Code: "L-1216C47A", Unit: "vcpus", Limit: 5, Used: 2},
+		{Region: east, Name: "standard instances as spot", Code: "L-34B43A08", Unit: "vcpus", Limit: 5},
 	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
-	cloud.Defaults = nil
-	if _, err := p.Quotas(t.Context(), east); err == nil || !strings.Contains(err.Error(), "L-417A185B") {
-		t.Errorf("without a default: got %v, want the quota that is not known", err)
+	cloud.Defaults = map[string]float64{"L-1216C47A": 5}
+	got, err = p.Quotas(t.Context(), east)
+	if err == nil || !strings.Contains(err.Error(), "L-417A185B") || !slices.Equal(got, append(want[:2:2], want[4])) {
+		t.Errorf("without some defaults: got %+v, %v, want those that are known, and which are not", got, err)
 	}
 }
 

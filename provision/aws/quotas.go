@@ -2,6 +2,7 @@ package aws
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -22,16 +23,22 @@ type quota struct {
 	spot       bool
 }
 
-// gpuQuotas are the limits that machines with GPUs count against.
-var gpuQuotas = []quota{
+// limits are those that the machines of a service count against.
+var limits = []quota{
 	{"L-DB2E81BA", "G and VT instances on demand", []string{"g[0-9]*", "gr[0-9]*", "vt[0-9]*"}, false},
 	{"L-3819A6DF", "G and VT instances as spot", []string{"g[0-9]*", "gr[0-9]*", "vt[0-9]*"}, true},
 	{"L-417A185B", "P instances on demand", []string{"p[0-9]*"}, false},
 	{"L-C4BD4855", "P5 instances as spot", []string{"p5*"}, true},
+	{"L-1216C47A", "standard instances on demand", standard, false},
+	{"L-34B43A08", "standard instances as spot", standard, true},
 }
 
-// Quotas is how many vCPUs with GPUs the account may have in a region, and has,
-// those of other services and other tools included.
+// standard are the types that EC2 calls so: A, C, D, H, I, M, R, T and Z.
+var standard = []string{"[acdhimrtz][0-9]*", "im[0-9]*", "is[0-9]*"}
+
+// Quotas is how many vCPUs of each family the account may have in a region, and has,
+// those of other services and other tools included. Beside an error are those that
+// could be read.
 func (p *Provider) Quotas(ctx context.Context, name service.Region) ([]provision.Quota, error) {
 	r, err := p.region(name)
 	if err != nil {
@@ -42,19 +49,24 @@ func (p *Provider) Quotas(ctx context.Context, name service.Region) ([]provision
 }
 
 func (r *region) allQuotas(ctx context.Context) ([]provision.Quota, error) {
-	running, err := r.instances(ctx, filter("instance-state-name", "pending", "running"), filter("instance-type", "g*", "vt*", "p*"))
+	running, err := r.instances(ctx, filter("instance-state-name", "pending", "running"))
 	if err != nil {
 		return nil, err
 	}
 	var all []provision.Quota
-	for _, q := range gpuQuotas {
+	var unknown []error
+	for _, q := range limits {
 		limit, err := r.limit(ctx, q.code)
+		if codeOf(err) == "NoSuchResourceException" {
+			unknown = append(unknown, fmt.Errorf("%s: %w", q.code, plain(err)))
+			continue
+		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", q.code, err)
+			return all, fmt.Errorf("%s: %w", q.code, err)
 		}
 		all = append(all, provision.Quota{Region: r.place(), Name: q.name, Code: q.code, Unit: "vcpus", Limit: limit, Used: q.used(running)})
 	}
-	return all, nil
+	return all, errors.Join(unknown...)
 }
 
 // limit is what a quota allows: what the account was granted, else what every account has.

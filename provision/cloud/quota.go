@@ -1,6 +1,11 @@
 package cloud
 
 import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
@@ -11,53 +16,202 @@ type QuotaKey struct {
 	Code   string
 }
 
-// quotaCodes are the quotas that machines with a GPU count against: by cloud, GPU, and
-// whether they are spot. What is reserved counts as on demand.
-var quotaCodes = map[string]map[string][2]string{
-	service.CloudAWS: {"L4": {"L-DB2E81BA", "L-3819A6DF"}, "H100": {"L-417A185B", "L-C4BD4855"}},
-	service.CloudGCP: {"L4": {"NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_L4_GPUS"}},
+// QuotaNeed is how much of a quota a service is about to use, beside what there is.
+type QuotaNeed struct {
+	// Region is where it holds; the cloud alone (gcp/) where it holds everywhere.
+	Region service.Region `json:"region"`
+	// Name is for people; Code is the cloud's own.
+	Name string `json:"name"`
+	Code string `json:"code"`
+	// Unit is what is counted: vcpus or gpus.
+	Unit  string  `json:"unit"`
+	Needs float64 `json:"needs"`
+	// Limit and Used are the account's; nil = the cloud did not tell.
+	Limit *float64 `json:"limit"`
+	Used  *float64 `json:"used"`
 }
 
-// QuotaNeeds is how much of each quota the fewest replicas of a service use, on what
-// each region tries first: vCPUs at AWS, GPUs at Google.
+// Exceeded says whether it is known that there is less than what is needed.
+func (n QuotaNeed) Exceeded() bool { return n.Limit != nil && *n.Limit-*n.Used < n.Needs }
+
+// Request says how to ask the cloud for what is needed beside what is in use.
+func (n QuotaNeed) Request() string {
+	enough := n.Needs
+	if n.Used != nil {
+		enough += *n.Used
+	}
+	if n.Region.Cloud() == service.CloudAWS {
+		return fmt.Sprintf("aws service-quotas request-service-quota-increase --service-code ec2 --quota-code %s --desired-value %g --region %s", n.Code, enough, n.Region.Place())
+	}
+	return fmt.Sprintf("ask for %g of %s in %s at https://console.cloud.google.com/iam-admin/quotas", enough, n.Code, cmp.Or(n.Region.Place(), "all regions"))
+}
+
+// standardFamilies begin the names of the instance types that EC2 counts as standard.
+const standardFamilies = "acdhimrtz"
+
+// Quotas of EC2 on vCPUs, by the first letter of a type: on demand, and as spot.
+var quotaCodesAWS = map[byte][2]string{
+	'g': {"L-DB2E81BA", "L-3819A6DF"},
+	'p': {"L-417A185B", "L-C4BD4855"},
+	's': {"L-1216C47A", "L-34B43A08"}, // stands for standardFamilies
+}
+
+// What Google counts: GPUs by their type, of all regions too unless they are spot, and
+// the vCPUs of machines without.
+const (
+	quotaAllGPUs = "GPUS_ALL_REGIONS"
+	quotaCPUs    = "CPUS"
+)
+
+// quotasOf are the quotas that a machine on an offering counts against, and by how much:
+// vCPUs at AWS, GPUs at Google. What is reserved counts as on demand.
+func quotasOf(o provision.Offering) map[QuotaKey]float64 {
+	spot := o.Capacity == service.CapacitySpot
+	switch {
+	case o.Region.Cloud() == service.CloudAWS:
+		family := o.Type[0]
+		if strings.IndexByte(standardFamilies, family) >= 0 {
+			family = 's'
+		}
+		codes, known := quotaCodesAWS[family]
+		if !known {
+			return nil
+		}
+		code := codes[0]
+		if spot {
+			code = codes[1]
+		}
+		return map[QuotaKey]float64{{o.Region, code}: float64(o.VCPUs)}
+	case o.GPU == "":
+		return map[QuotaKey]float64{{o.Region, quotaCPUs}: float64(o.VCPUs)}
+	}
+	metric := "NVIDIA_" + o.GPU + "_GPUS"
+	if spot {
+		return map[QuotaKey]float64{{o.Region, "PREEMPTIBLE_" + metric}: float64(o.GPUs)}
+	}
+	everywhere := service.Region(o.Region.Cloud() + "/")
+	return map[QuotaKey]float64{{o.Region, metric}: float64(o.GPUs), {everywhere, quotaAllGPUs}: float64(o.GPUs)}
+}
+
+// QuotaNeeds is how much of each quota a service uses at least: its balancers, and the
+// fewest replicas on what each region tries first, which is the least machine with the
+// model's first GPU.
 func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
-	needs := map[QuotaKey]float64{}
+	needs := quotaSum{}
 	for _, r := range spec.Regions {
 		if !rented(r.Name) || len(r.Capacity) == 0 {
 			continue
 		}
+		needs.add(r.Name, service.GPU{}, service.CapacityOnDemand, r.Balancers)
 		for i := range spec.Models {
 			m := &spec.Models[i]
-			if len(m.GPUs) == 0 {
-				continue
-			}
-			g, least := m.GPUs[0], spec.BoundsFor(m.Name, r.Name).Min
-			spot := 0
+			least, spot := spec.BoundsFor(m.Name, r.Name).Min, 0
 			if r.Capacity[0] == service.CapacitySpot {
 				spot = max(0, least-r.OnDemandBase)
 			}
-			codes, known := quotaCodes[r.Name.Cloud()][g.Type]
-			if !known {
-				continue
+			for _, g := range gpusOf(m)[:min(1, len(gpusOf(m)))] {
+				needs.add(r.Name, g, service.CapacityOnDemand, least-spot)
+				needs.add(r.Name, g, service.CapacitySpot, spot)
 			}
-			each := unitsOf(r.Name.Cloud(), g)
-			needs[QuotaKey{r.Name, codes[0]}] += each * float64(least-spot)
-			needs[QuotaKey{r.Name, codes[1]}] += each * float64(spot)
 		}
 	}
 	return needs
 }
 
-// unitsOf is what one replica counts for: the least machine with its GPUs.
-func unitsOf(of string, g service.GPU) float64 {
-	if of == service.CloudGCP {
-		return float64(g.Count)
+// quotaSum is how much is needed of each quota.
+type quotaSum map[QuotaKey]float64
+
+// add counts machines with some GPUs.
+func (s quotaSum) add(r service.Region, g service.GPU, capacity service.CapacityType, machines int) {
+	if t, known := leastMachine(r.Cloud(), g); known && machines > 0 {
+		s.addOffer(t.Offer(r, "", capacity), machines)
 	}
-	least := 0
+}
+
+func (s quotaSum) addOffer(o provision.Offering, machines int) {
+	for key, each := range quotasOf(o) {
+		s[key] += each * float64(machines)
+	}
+}
+
+// leastMachine is the smallest type of machine with some GPUs.
+func leastMachine(of string, g service.GPU) (least provision.MachineType, known bool) {
 	for _, t := range provision.MachineTypes(of) {
-		if t.GPU == g.Type && t.GPUs == g.Count && (least == 0 || t.VCPUs < least) {
-			least = t.VCPUs
+		if t.GPU == g.Type && t.GPUs == g.Count && (!known || t.VCPUs < least.VCPUs) {
+			least, known = t, true
 		}
 	}
-	return float64(least)
+	return least, known
+}
+
+// QuotaNeedsOf is how much of each quota the machines that changes launch use, on what is
+// tried first for each. A machine that replaces another one is left out: it takes its
+// place. What goes is in use until all else is done.
+func QuotaNeedsOf(changes provision.Changes) map[QuotaKey]float64 {
+	needs := quotaSum{}
+	for _, c := range launches(changes) {
+		needs.addOffer(c.Want.Offers[0], 1)
+	}
+	return needs
+}
+
+// launches are the changes that make a machine more.
+func launches(changes provision.Changes) provision.Changes {
+	return slices.DeleteFunc(slices.Clone(changes), func(c provision.Change) bool {
+		return c.Action != provision.ActionLaunch || len(c.Want.Offers) == 0
+	})
+}
+
+// Against puts what is needed beside the quotas of an account, by region and code; what
+// is needed nothing of is left out.
+func Against(needs map[QuotaKey]float64, quotas []provision.Quota) []QuotaNeed {
+	var all []QuotaNeed
+	for key, n := range needs {
+		if n == 0 {
+			continue
+		}
+		one := QuotaNeed{Region: key.Region, Name: key.Code, Code: key.Code, Unit: unitOf(key), Needs: n}
+		if i := slices.IndexFunc(quotas, func(q provision.Quota) bool { return q.Region == key.Region && q.Code == key.Code }); i >= 0 {
+			q := quotas[i]
+			one.Name, one.Unit, one.Limit, one.Used = q.Name, q.Unit, &q.Limit, &q.Used
+		}
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b QuotaNeed) int { return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Code, b.Code)) })
+	return all
+}
+
+func unitOf(key QuotaKey) string {
+	if key.Region.Cloud() == service.CloudAWS || key.Code == quotaCPUs {
+		return "vcpus"
+	}
+	return "gpus"
+}
+
+// OverQuota are the launches among changes that no offering of theirs leaves room for in
+// the quotas of an account, when each takes the first that does, in their order. A quota
+// that is not known bounds nothing.
+func OverQuota(changes provision.Changes, quotas []provision.Quota) provision.Changes {
+	left := map[QuotaKey]float64{}
+	for _, q := range quotas {
+		left[QuotaKey{q.Region, q.Code}] = q.Limit - q.Used
+	}
+	return slices.DeleteFunc(launches(changes), func(c provision.Change) bool {
+		return slices.ContainsFunc(c.Want.Offers, func(o provision.Offering) bool { return take(left, quotasOf(o)) })
+	})
+}
+
+// take takes from what is left of quotas; false, and nothing is taken, where it is too little.
+func take(left, needs map[QuotaKey]float64) bool {
+	for key, n := range needs {
+		if have, known := left[key]; known && have < n {
+			return false
+		}
+	}
+	for key, n := range needs {
+		if _, known := left[key]; known {
+			left[key] -= n
+		}
+	}
+	return true
 }

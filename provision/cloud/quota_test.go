@@ -1,23 +1,106 @@
 package cloud_test
 
 import (
-	"maps"
+	"slices"
+	"strings"
 	"testing"
 
+	"skyserve/internal/service"
+	"skyserve/provision"
 	"skyserve/provision/cloud"
 )
 
-// Two replicas of each model in us-east-1, one of them on demand: g6.xlarge has 4 vCPUs.
-func TestQuotaNeeds(t *testing.T) {
-	got := cloud.QuotaNeeds(parse(t, threeRegions))
-	maps.DeleteFunc(got, func(_ cloud.QuotaKey, n float64) bool { return n == 0 })
-	want := map[cloud.QuotaKey]float64{
-		{Region: "aws/us-east-1", Code: "L-DB2E81BA"}:        8,
-		{Region: "aws/us-east-1", Code: "L-3819A6DF"}:        8,
-		{Region: "aws/ap-northeast-1", Code: "L-DB2E81BA"}:   8,
-		{Region: "gcp/europe-west4", Code: "NVIDIA_L4_GPUS"}: 1,
+// written is needs of quotas in words.
+func written(needs []cloud.QuotaNeed) []string {
+	var words []string
+	for _, n := range needs {
+		words = append(words, strings.Join([]string{string(n.Region), n.Code, strings.Repeat("|", int(n.Needs)), n.Unit}, " "))
 	}
-	if !maps.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
+	return words
+}
+
+// Two replicas of each model in us-east-1, one of them on demand: g6.xlarge has 4 vCPUs,
+// a balancer's machine 2.
+var leastNeeds = []string{
+	"aws/ap-northeast-1 L-1216C47A |||| vcpus",
+	"aws/ap-northeast-1 L-DB2E81BA |||||||| vcpus",
+	"aws/us-east-1 L-1216C47A || vcpus",
+	"aws/us-east-1 L-3819A6DF |||||||| vcpus",
+	"aws/us-east-1 L-DB2E81BA |||||||| vcpus",
+	"gcp/ GPUS_ALL_REGIONS | gpus",
+	"gcp/europe-west4 CPUS || vcpus",
+	"gcp/europe-west4 NVIDIA_L4_GPUS | gpus",
+}
+
+func TestQuotaNeeds(t *testing.T) {
+	spec := parse(t, threeRegions)
+	if got := written(cloud.Against(cloud.QuotaNeeds(spec), nil)); !slices.Equal(got, leastNeeds) {
+		t.Errorf("the fewest machines: got %q, want %q", got, leastNeeds)
+	}
+	// What a service that is not there yet launches is just that.
+	changes := provision.Diff(plan(t, input(spec)).Wants, nil)
+	if got := written(cloud.Against(cloud.QuotaNeedsOf(changes), nil)); !slices.Equal(got, leastNeeds) {
+		t.Errorf("all launches: got %q, want %q", got, leastNeeds)
+	}
+	for _, c := range changes {
+		c.Action = provision.ActionReplace
+		if got := cloud.QuotaNeedsOf(provision.Changes{c}); len(got) > 0 {
+			t.Errorf("replacing %s needs %v more", c.ID(), got)
+		}
+	}
+}
+
+// A launch is over quota where none of its offerings fits in what is left.
+func TestOverQuota(t *testing.T) {
+	const east, spot, demand = service.Region("aws/us-east-1"), "L-3819A6DF", "L-DB2E81BA"
+	quota := func(code string, limit, used float64) provision.Quota {
+		return provision.Quota{Region: east, Code: code, Name: "a quota", Unit: "vcpus", Limit: limit, Used: used}
+	}
+	for _, tt := range []struct {
+		name   string
+		quotas []provision.Quota
+		over   string // replicas: two of each model, the first on demand, the second as spot or else on demand; llama has H100 too
+		known  int    // quotas that are exceeded by what is tried first
+	}{
+		{"nothing is known", nil, "", 0},
+		{"enough of all", []provision.Quota{quota(spot, 8, 0), quota(demand, 8, 0)}, "", 0},
+		{"no spot, and enough on demand for all", []provision.Quota{quota(spot, 0, 0), quota(demand, 16, 0)}, "", 1},
+		{"no spot, and on demand one too few", []provision.Quota{quota(spot, 0, 0), quota(demand, 16, 4)}, "us-east-1-qwen-1", 1},
+		{"no spot, and on demand not known", []provision.Quota{quota(spot, 0, 0)}, "", 1},
+		{"nothing at all", []provision.Quota{quota(spot, 0, 0), quota(demand, 3, 0)}, "us-east-1-qwen-0 us-east-1-qwen-1", 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			changes := provision.Diff(plan(t, input(parse(t, threeRegions))).Wants, nil)
+			changes = slices.DeleteFunc(changes, func(c provision.Change) bool { return c.Region() != east || c.Kind() != provision.KindReplica })
+			var over []string
+			for _, c := range cloud.OverQuota(changes, tt.quotas) {
+				over = append(over, c.ID())
+			}
+			if got := strings.Join(over, " "); got != tt.over {
+				t.Errorf("over quota: got %q, want %q", got, tt.over)
+			}
+			exceeded := 0
+			for _, n := range cloud.Against(cloud.QuotaNeedsOf(changes), tt.quotas) {
+				if n.Exceeded() {
+					exceeded++
+				}
+			}
+			if exceeded != tt.known {
+				t.Errorf("%d quotas are exceeded, want %d", exceeded, tt.known)
+			}
+		})
+	}
+}
+
+func TestRequestsForQuota(t *testing.T) {
+	limit, used := 8.0, 4.0
+	for want, n := range map[string]cloud.QuotaNeed{
+		"--quota-code L-DB2E81BA --desired-value 16 --region us-east-1": {Region: "aws/us-east-1", Code: "L-DB2E81BA", Needs: 12, Limit: &limit, Used: &used},
+		"ask for 6 of NVIDIA_L4_GPUS in us-central1 at":                 {Region: "gcp/us-central1", Code: "NVIDIA_L4_GPUS", Needs: 2, Limit: &limit, Used: &used},
+		"ask for 1 of GPUS_ALL_REGIONS in all regions at":               {Region: "gcp/", Code: "GPUS_ALL_REGIONS", Needs: 1},
+	} {
+		if got := n.Request(); !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q in it", got, want)
+		}
 	}
 }

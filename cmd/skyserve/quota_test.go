@@ -1,0 +1,140 @@
+package main
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"skyserve/provision/cloud"
+)
+
+// What a plan needs of quotas is shown before anything is made, and a plan that cannot
+// be carried out within them, not even otherwise, is refused.
+func TestUpLooksAtQuotas(t *testing.T) {
+	t.Parallel()
+	enough := map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
+	for _, tt := range []struct {
+		name   string
+		limits map[string]float64 // that differ from enough
+		exit   int                // of up --yes
+		says   []string
+		never  string
+	}{
+		{name: "enough", says: []string{"G and VT instances as spot (L-3819A6DF) aws/us-east-1 4 vcpus 64 64", "standard instances on demand (L-1216C47A) aws/us-east-1 4 vcpus 64 64"}, never: "too little"},
+		{
+			name: "no spot", limits: map[string]float64{"L-3819A6DF": 3},
+			says: []string{
+				"aws/us-east-1 4 vcpus 3, too little 3", "what is over quota is tried on other machines",
+				"to have more of L-3819A6DF: aws service-quotas request-service-quota-increase --service-code ec2 --quota-code L-3819A6DF --desired-value 4 --region us-east-1",
+			},
+		},
+		{
+			name: "no GPUs at all", limits: map[string]float64{"L-3819A6DF": 0, "L-DB2E81BA": 0}, exit: exitFailed,
+			says: []string{"aws/us-east-1 4 vcpus 0, too little 0", "some machines cannot be had"},
+		},
+		{
+			name: "no balancers", limits: map[string]float64{"L-1216C47A": 2}, exit: exitFailed,
+			says: []string{"aws/us-east-1 4 vcpus 2, too little 2", "--quota-code L-1216C47A --desired-value 4 --region us-east-1"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			e := emulate(t)
+			e.aws.Quotas = map[string]float64{}
+			for code, limit := range enough {
+				e.aws.Quotas[code] = limit
+			}
+			for code, limit := range tt.limits {
+				e.aws.Quotas[code] = limit
+			}
+			up := e.upOf(cloudService)
+			shown := e.skyserve(exitOK, append(slices.Clone(up), "--dry-run")...)
+			words := strings.Join(strings.Fields(shown), " ")
+			for _, want := range tt.says {
+				if !strings.Contains(words, want) {
+					t.Errorf("it does not say %q:\n%s", want, shown)
+				}
+			}
+			if tt.never != "" && strings.Contains(words, tt.never) {
+				t.Errorf("it says %q:\n%s", tt.never, shown)
+			}
+			out := e.skyserve(tt.exit, append(up, "--yes")...)
+			if tt.exit == exitOK {
+				return
+			}
+			if left := e.aws.Left(); len(left) > 0 || !strings.Contains(out, "more machines than the account's quotas leave") {
+				t.Errorf("there is %q after\n%s", left, out)
+			}
+		})
+	}
+}
+
+// A quota that nobody tells is unknown, and holds nothing up.
+func TestUpWithoutKnowledgeOfQuotas(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	e.aws.Deny = func(_, action string) string {
+		if strings.HasPrefix(action, "servicequotas:") {
+			return "AccessDeniedException"
+		}
+		return ""
+	}
+	e.gce.SetQuota("us-central1", "NVIDIA_L4_GPUS", 2)
+	up := e.upOf(twoClouds)
+	shown := e.skyserve(exitOK, append(slices.Clone(up), "--dry-run")...)
+	for _, want := range []string{"L-3819A6DF aws/us-east-1 4 vcpus unknown unknown", "quotas of aws/us-east-1 are not known:", "servicequotas:GetServiceQuota", "L4 on demand (NVIDIA_L4_GPUS) gcp/us-central1 1 gpus 2 2"} {
+		if !strings.Contains(strings.Join(strings.Fields(shown), " "), want) {
+			t.Errorf("it does not say %q:\n%s", want, shown)
+		}
+	}
+	var document struct{ Quotas []cloud.QuotaNeed }
+	text := e.skyserve(exitOK, append(slices.Clone(up), "--dry-run", "-o", "json")...)
+	if err := json.Unmarshal([]byte(text), &document); err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	for _, q := range document.Quotas {
+		if known := q.Region.Cloud() == "gcp"; (q.Limit != nil) != known || (q.Used != nil) != known || q.Needs == 0 {
+			t.Errorf("%+v", q)
+		}
+	}
+	if len(document.Quotas) != 5 {
+		t.Errorf("quotas: %+v", document.Quotas)
+	}
+}
+
+func TestDoctorLooksAtQuotas(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	e.aws.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 3, "L-417A185B": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
+	e.gce.SetQuota("us-central1", "CPUS", 1)
+	doctor := e.at("doctor", e.upOf(twoClouds)[1])
+	out := e.skyserve(exitFailed, doctor...)
+	for _, want := range []string{
+		"FAIL aws/us-east-1 G and VT instances as spot (L-3819A6DF): 0 of 3 vcpus are in use, and the fewest machines need 4",
+		"--quota-code L-3819A6DF --desired-value 4 --region us-east-1",
+		"FAIL gcp/us-central1 machines without GPUs (CPUS): 0 of 1 vcpus are in use, and the fewest machines need 2",
+		"ask for 2 of CPUS in us-central1",
+		"ok aws/us-east-1 standard instances on demand (L-1216C47A): 0 of 64 vcpus are in use, and the fewest machines need 4",
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
+			t.Errorf("it does not say %q:\n%s", want, out)
+		}
+	}
+	e.aws.Quotas["L-3819A6DF"] = 4
+	e.gce.SetQuota("us-central1", "CPUS", 2)
+	e.skyserve(exitOK, doctor...)
+}
+
+// A region without quota is no obstacle where another one has room.
+func TestQuotasOfOtherRegions(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	e.gce.SetQuota("us-central1", "NVIDIA_L4_GPUS", 0)
+	for room, want := range map[string]string{"max: 1": "some machines cannot be had", "max: 2": "what is over quota is tried on other machines, or in other regions"} {
+		text := strings.Replace(twoClouds, "name: aws/us-east-1\n", "name: aws/us-east-1\n    replicas: {min: 1, "+room+"}\n", 1)
+		if shown := e.skyserve(exitOK, append(e.upOf(text), "--dry-run")...); !strings.Contains(shown, want) {
+			t.Errorf("with %s in another region it does not say %q:\n%s", room, want, shown)
+		}
+	}
+}
