@@ -54,6 +54,10 @@ type Zone interface {
 	// Get reads a name as it is, with the records of its service only: what it does
 	// not have is empty. A name that is not there has no records and no owner.
 	Get(ctx context.Context, zone, name string) (Name, error)
+	// Check says why Set would not make a name what n says, as far as that shows without
+	// changing anything; the records of n may be left out. Errors include *SpecError, for a
+	// zone that is not there or cannot be told from another, *OwnedError and *CredentialsError.
+	Check(ctx context.Context, n Name) error
 	// Set makes a name what n says, health checks included, and returns when that is
 	// certain to be given out soon; a name without records is removed with every trace
 	// of it. Errors include *OwnedError, for a name that is another owner's or was made

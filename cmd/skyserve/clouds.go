@@ -70,6 +70,20 @@ func (c *cloudFlags) zone(ctx context.Context, spec *service.Spec) (provision.Zo
 	return dns.NewRoute53(ctx, dns.Config{Endpoint: c.endpointAWS})
 }
 
+// checkName says why the public name of a service could not be published; nil without one.
+// Nothing is changed. Errors are those of provision.Zone's Check.
+func checkName(ctx context.Context, zone provision.Zone, spec *service.Spec, owner string) error {
+	if zone == nil {
+		return nil
+	}
+	for _, r := range spec.Regions {
+		if _, err := dns.AWSRegionOf(r.Name); err != nil {
+			return err
+		}
+	}
+	return zone.Check(ctx, publicName(spec, owner, nil))
+}
+
 // envProgram names the environment variable with the URL of the program for machines.
 const envProgram = "SKYSERVE_PROGRAM"
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
+	"skyserve/provision/local"
 )
 
 // doctorOptions are the flags of `skyserve doctor`.
@@ -32,7 +34,8 @@ func newDoctorCmd() *cobra.Command {
 		Short: "Check credentials, permissions, quotas and time before 'up'",
 		Long: `Look at all that a service needs of its clouds, and change nothing: whose
 credentials there are, whether they may launch and list (by a dry run), how far the
-quotas of each region reach, and whether this machine's clock is right.
+quotas of each region reach, whether the public name can be had, and whether this
+machine's clock is right.
 
 Exit codes: 0 nothing is amiss, 1 something is, 2 error in the file, 4 a cloud
 refuses the credentials.`,
@@ -87,6 +90,11 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 		}
 	}
 	findings = append(findings, withinQuotas(spec, quotas)...)
+	name, err := o.findName(ctx, spec)
+	if err != nil {
+		return err
+	}
+	findings = append(findings, name...)
 	if o.output == "json" {
 		err = json.NewEncoder(out).Encode(map[string]any{"service": spec.Name, "findings": findings, "quotas": quotas})
 	} else {
@@ -103,6 +111,48 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 		return &exitError{code: code, err: fmt.Errorf("%d of %d things are not as they must be", n, len(findings))}
 	}
 	return nil
+}
+
+// findName looks at whether a service can have its public name; nothing where it has none.
+func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec) ([]provision.Finding, error) {
+	zone, err := o.clouds.zone(ctx, spec)
+	if err != nil || zone == nil {
+		return nil, err
+	}
+	owner, err := ownerHere(spec.Name)
+	if err != nil {
+		return nil, err
+	}
+	f := provision.Finding{Where: service.CloudAWS, OK: true, What: fmt.Sprintf("name %s: its zone is there, and nobody else has it", spec.DNS.Name)}
+	if err := checkName(ctx, zone, spec, owner); err != nil {
+		f.OK, f.What = false, fmt.Sprintf("name %s: %v", spec.DNS.Name, err)
+		var coded *exitError
+		if errors.As(cloudError(err), &coded) {
+			f.Hint = coded.hint
+		}
+	}
+	return []provision.Finding{f}, nil
+}
+
+// ownerHere is the owner of a service as far as this machine knows; empty where it does not.
+func ownerHere(name string) (string, error) {
+	home, err := local.OpenHome()
+	if err != nil {
+		return "", err
+	}
+	svc, err := home.Find(name)
+	var none *local.NoServiceError
+	if errors.As(err, &none) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	who, err := openOperator(svc, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return who.owner, err
 }
 
 // printFindings lists what was found, what is amiss first.

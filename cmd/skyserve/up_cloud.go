@@ -113,6 +113,9 @@ func (u *cloudUp) open(ctx context.Context) (err error) {
 	if u.changes, err = u.fleet.Plan(ctx); err != nil {
 		return err
 	}
+	if err := checkName(ctx, u.zone, u.spec, u.operator.owner); err != nil {
+		return err
+	}
 	u.quotas, err = viewQuotas(ctx, u.fleet, u.places, u.changes)
 	return err
 }

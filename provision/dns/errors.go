@@ -41,6 +41,11 @@ func explain(err error, action, format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, err)...)
 }
 
+// unfit is a name that service.yaml asks for and that cannot be had.
+func unfit(format string, args ...any) error {
+	return &provision.SpecError{Err: fmt.Errorf(format, args...)}
+}
+
 // noCredentials says that there is nothing to sign calls with.
 func noCredentials(err error) error {
 	return &provision.CredentialsError{

@@ -2,7 +2,6 @@ package dns
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 
@@ -175,11 +174,11 @@ var cities = []place{
 
 // AWSRegionOf is the region of AWS by which Route 53 knows a region: itself, or
 // the nearest to it. A place that is neither a region of a cloud nor one of the
-// known cities is an error.
+// known cities is a *provision.SpecError.
 func AWSRegionOf(region service.Region) (string, error) {
 	at, known := whereIs(region)
 	if !known {
-		return "", fmt.Errorf("finding the region of AWS nearest to %s: nobody knows where %q is: name the region after its city (static/paris), or after the region of AWS nearest to it (static/eu-west-3)", region, region.Place())
+		return "", unfit("finding the region of AWS nearest to %s: nobody knows where %q is: name the region after its city (static/paris), or after the region of AWS nearest to it (static/eu-west-3)", region, region.Place())
 	}
 	nearest := slices.MinFunc(awsRegions, func(a, b place) int {
 		return cmp.Or(cmp.Compare(kilometres(at, a), kilometres(at, b)), cmp.Compare(a.name, b.name))

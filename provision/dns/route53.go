@@ -115,9 +115,8 @@ func (z *Route53) Get(ctx context.Context, zone, name string) (provision.Name, e
 	return n, nil
 }
 
-// Check says whether Set could make a name so, as far as that shows without changing
-// anything: that the zone is there, the account may read it, and nobody else has
-// the name.
+// Check looks for the zone, reads the records of the name and lists health checks: all
+// that Set reads. Whether the account may write shows only when it does.
 func (z *Route53) Check(ctx context.Context, n provision.Name) error {
 	zone, err := z.zoneOf(ctx, n)
 	if err != nil {
@@ -127,7 +126,11 @@ func (z *Route53) Check(ctx context.Context, n provision.Name) error {
 	if err != nil {
 		return err
 	}
-	return ownedBy(n, zone, have)
+	if err := ownedBy(n, zone, have); err != nil {
+		return err
+	}
+	_, err = z.checks(ctx, n)
+	return err
 }
 
 // zoneOf finds the zone of a name that record sets can be made of.

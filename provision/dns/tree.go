@@ -48,13 +48,13 @@ var plainWord = regexp.MustCompile(`^[A-Za-z0-9._:/@+\[\]-]+$`)
 func checkName(n provision.Name) error {
 	switch {
 	case len(n.Name) > maxName:
-		return fmt.Errorf("publishing %s: a name has at most %d characters, got %d", n.Name, maxName, len(n.Name))
+		return unfit("publishing %s: a name has at most %d characters, got %d", n.Name, maxName, len(n.Name))
 	case n.Name != n.Zone && !strings.HasSuffix(n.Name, "."+n.Zone):
-		return fmt.Errorf("publishing %s: it is not in the zone %s", n.Name, n.Zone)
+		return unfit("publishing %s: it is not in the zone %s", n.Name, n.Zone)
 	case n.Routing != provision.RoutingLatency && n.Routing != provision.RoutingGeo:
-		return fmt.Errorf("publishing %s: routing must be %s or %s, got %q", n.Name, provision.RoutingLatency, provision.RoutingGeo, n.Routing)
+		return unfit("publishing %s: routing must be %s or %s, got %q", n.Name, provision.RoutingLatency, provision.RoutingGeo, n.Routing)
 	case !plainWord.MatchString(n.Service) || n.Owner != "" && !plainWord.MatchString(n.Owner):
-		return fmt.Errorf("publishing %s: service %q and owner %q must be plain words", n.Name, n.Service, n.Owner)
+		return unfit("publishing %s: service %q and owner %q must be plain words", n.Name, n.Service, n.Owner)
 	}
 	seen := map[string]bool{}
 	for _, r := range n.Records {

@@ -49,7 +49,7 @@ func (z *Route53) find(ctx context.Context, name string, private *bool) ([]zone,
 	case len(found) == 0:
 		return nil, z.noZone(ctx, name, private)
 	case private != nil && len(found) > 1:
-		return nil, fmt.Errorf("finding the hosted zone %s: the account has several: %s and %s", name, found[0], found[1])
+		return nil, unfit("finding the hosted zone %s: the account has several: %s and %s", name, found[0], found[1])
 	}
 	return found, nil
 }
@@ -94,5 +94,5 @@ func (z *Route53) noZone(ctx context.Context, name string, private *bool) error 
 			has += ", ..."
 		}
 	}
-	return fmt.Errorf("finding the hosted zone %s: this account of AWS has no %szone of that name; its zones are: %s", name, kind, has)
+	return unfit("finding the hosted zone %s: this account of AWS has no %szone of that name; its zones are: %s", name, kind, has)
 }
