@@ -14,8 +14,9 @@ import (
 
 // member is the balancer as a party of its service.
 type member struct {
-	party identity.Party
-	cert  *certificate
+	party   identity.Party
+	cert    *certificate
+	revoked *revoked
 }
 
 // newMember reads the files of an identity; nil without one.
@@ -31,9 +32,13 @@ func newMember(files *service.Identity) (*member, error) {
 	if err != nil {
 		return nil, &ConfigError{Key: "identity", Problem: err.Error()}
 	}
-	m := &member{cert: &certificate{}}
+	list, err := openRevoked(files.Revoked, root)
+	if err != nil {
+		return nil, &ConfigError{Key: "identity.revoked", Problem: err.Error()}
+	}
+	m := &member{cert: &certificate{}, revoked: list}
 	m.cert.use(pair)
-	m.party = identity.Party{Root: root, Certificate: func() (*tls.Certificate, error) { return m.cert.pair.Load(), nil }}
+	m.party = identity.Party{Root: root, Revoked: list.has, Certificate: func() (*tls.Certificate, error) { return m.cert.pair.Load(), nil }}
 	return m, nil
 }
 
@@ -77,6 +82,8 @@ func (b *balancer) adminHandler(traffic http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch who, err := identity.Of(r.TLS); {
+		case b.member.revoked.present(r.TLS):
+			b.api.Forbid(w, identity.ErrRevoked.Error())
 		case err != nil: // it presented nothing: else the listener would have refused it
 			b.api.ServeGuest(w, r)
 		case who.Role == identity.Balancer:

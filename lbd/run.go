@@ -299,11 +299,15 @@ func (b *balancer) listenForChanges(ctx context.Context) {
 	if b.cert != nil || b.member != nil {
 		watching.Go(func() { every(ctx, lookEvery, b.renew) })
 	}
+	if b.member != nil {
+		watching.Go(func() { every(ctx, revokedEvery, b.lookForRevoked) })
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-b.opts.Hangups:
+			b.lookForRevoked()
 			_, _ = b.reload() // which has logged how it went
 		}
 	}

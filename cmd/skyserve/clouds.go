@@ -163,6 +163,7 @@ func userData(name, owner string, p machineProgram) func(cloud.Node) (string, er
 type operator struct {
 	party     identity.Party
 	authority *identity.Authority // nil where it is on another machine
+	revoked   identity.Revoked    // the newest list, where the authority is here
 	owner     string
 }
 
@@ -180,6 +181,9 @@ func openOperator(svc local.Service, create bool) (o operator, err error) {
 	}
 	if err == nil && o.authority != nil {
 		o.party, err = home.Operator(operatorName(), now)
+	}
+	if err == nil && o.authority != nil {
+		o.revoked, err = home.Revoked()
 	}
 	if err != nil {
 		return o, err

@@ -28,14 +28,15 @@ const connectPoll = 500 * time.Millisecond
 
 // connectFlags is what the command line of skyserve connect says.
 type connectFlags struct {
-	url, code, service, as string
-	invite                 bool
+	url, code, service, as, revoke, output string
+	invite, list                           bool
+	clouds                                 cloudFlags
 }
 
 func newConnectCmd() *cobra.Command {
 	var f connectFlags
 	cmd := &cobra.Command{
-		Use:   "connect URL",
+		Use:   "connect [URL]",
 		Short: "Make this machine's user an operator of a running service",
 		Long: `Make this machine's user an operator of a running service, by the admin address
 of any of its balancers.
@@ -44,11 +45,23 @@ Somebody who brought the service up runs 'connect URL --invite' and tells the co
 that it prints to the one who is to be an operator; it waits, at most 15 minutes,
 and signs. The other runs 'connect URL --code CODE'. The code is good once. It names
 the service's certificate authority, so that nobody in between can take its place;
-the certificate is good for 90 days, and another 'connect' renews it.`,
+the certificate is good for 90 days, and another 'connect' renews it.
+
+Where the service was brought up, 'connect --list' shows the operators and 'connect
+--revoke NAME|FINGERPRINT' takes one out: all machines are told, and refuse the
+certificate within a minute. One that does not answer is told by the next 'up'.`,
 		Example: `  skyserve connect https://203.0.113.7:8443 --invite
-  skyserve connect https://203.0.113.7:8443 --code CODE`,
-		Args: argsBetween(1, 1, "URL"),
+  skyserve connect https://203.0.113.7:8443 --code CODE
+  skyserve connect --list
+  skyserve connect --revoke bob@laptop`,
+		Args: argsBetween(0, 1, "URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.list || f.revoke != "" {
+				return runOperators(cmd, f, args)
+			}
+			if len(args) == 0 {
+				return usage(errors.New("reading the arguments: want the admin URL of a balancer"), "'skyserve status' shows the admin addresses")
+			}
 			f.url = strings.TrimRight(args[0], "/")
 			return runConnect(cmd, f)
 		},
@@ -56,8 +69,12 @@ the certificate is good for 90 days, and another 'connect' renews it.`,
 	flags := cmd.Flags()
 	flags.BoolVar(&f.invite, "invite", false, "invite somebody: print a code, wait and sign")
 	flags.StringVar(&f.code, "code", "", "the `CODE` that the operator who invites was given")
-	flags.StringVar(&f.service, "service", "", "`NAME` of the service, where this machine knows several (--invite)")
+	flags.StringVar(&f.service, "service", "", "`NAME` of the service, where this machine knows several (--invite, --list, --revoke)")
 	flags.StringVar(&f.as, "as", "", "`NAME` to go by among the operators (default user@host)")
+	flags.BoolVar(&f.list, "list", false, "show the operators of a service that was brought up here")
+	flags.StringVar(&f.revoke, "revoke", "", "take out the operator `NAME|FINGERPRINT`")
+	flags.StringVarP(&f.output, "output", "o", "text", "text or json (--list, --revoke)")
+	f.clouds.add(flags)
 	return cmd
 }
 
@@ -98,7 +115,7 @@ func runInvite(cmd *cobra.Command, f connectFlags) error {
 	fmt.Fprintf(cmd.ErrOrStderr(), "On the other machine, within %s:\n\n", telemetry.InviteLife)
 	fmt.Fprintf(cmd.OutOrStdout(), "skyserve connect %s --code %s\n", f.url, invite.Text())
 	fmt.Fprintln(cmd.ErrOrStderr(), "\nWaiting to sign. Whoever has the code becomes an operator: tell it over a channel that you trust.")
-	who, ends, err := certifyInvited(cmd.Context(), api, invite, authority)
+	who, ends, err := certifyInvited(cmd.Context(), api, invite, authority, identityOf(svc).Record)
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), closeTimeout)
 		defer cancel()
@@ -111,9 +128,9 @@ func runInvite(cmd *cobra.Command, f connectFlags) error {
 // closeTimeout bounds the closing of an invitation, which ends by itself too.
 const closeTimeout = 3 * time.Second
 
-// certifyInvited waits for who was invited, and signs. The answer stays for the other
+// certifyInvited waits for who was invited, signs and records it. The answer stays for the other
 // to fetch when this process has ended.
-func certifyInvited(ctx context.Context, api *telemetry.Client, invite identity.Invite, authority *identity.Authority) (who identity.Name, ends time.Time, err error) {
+func certifyInvited(ctx context.Context, api *telemetry.Client, invite identity.Invite, authority *identity.Authority, record func(*x509.Certificate) error) (who identity.Name, ends time.Time, err error) {
 	var asked *telemetry.InviteRequest
 	err = poll(ctx, func(ctx context.Context) (done bool, err error) {
 		asked, err = api.InviteRequest(ctx, invite.Mailbox())
@@ -128,6 +145,9 @@ func certifyInvited(ctx context.Context, api *telemetry.Client, invite identity.
 		return who, ends, errors.Join(err, api.AnswerInvite(ctx, invite.Mailbox(), refusal))
 	}
 	if who, err = identity.NameOf(chain[0]); err == nil {
+		err = record(chain[0])
+	}
+	if err == nil {
 		err = api.AnswerInvite(ctx, invite.Mailbox(), telemetry.InviteAnswer{Chain: string(identity.EncodeChain(chain))})
 	}
 	return who, chain[0].NotAfter, err

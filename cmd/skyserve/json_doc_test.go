@@ -14,6 +14,7 @@ import (
 	"skyserve/internal/whatif"
 	"skyserve/lbd/proxy"
 	"skyserve/plan"
+	"skyserve/provision/cloud"
 )
 
 // Tools rely on the keys of JSON output: each of them is documented.
@@ -44,6 +45,8 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		telemetry.RequestSummary{},
 		telemetry.UsageReport{},
 		usageSum{},
+		operatorRow{},
+		cloud.QuotaNeed{},
 		whatif.ReplayReport{},
 	} {
 		for _, key := range jsonKeys(reflect.TypeOf(document), map[reflect.Type]bool{}) {

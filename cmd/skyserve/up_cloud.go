@@ -39,7 +39,7 @@ type cloudUp struct {
 	// counts and only are those of its fleet.
 	counts map[cloud.Group]int
 	only   func(*fleet.Plan, provision.Change) bool
-	quotas   quotaView
+	quotas quotaView
 }
 
 // runCloudUp brings a service up whose machines are, in part at least, in clouds.

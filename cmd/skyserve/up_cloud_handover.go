@@ -33,7 +33,7 @@ func (u *cloudUp) handover(have []provision.Object) (*fleet.Handover, map[string
 	}
 	deployments, err := fleet.Deployments(content, have)
 	return &fleet.Handover{
-		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Witness: u.places, Have: have,
+		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Revoked: u.operator.revoked, Witness: u.places, Have: have,
 		Progress: func(id string, s node.Status) { u.line("%s %s", id, strings.TrimSpace(string(s.Phase)+" "+s.Reason)) },
 	}, deployments, err
 }

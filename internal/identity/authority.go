@@ -58,7 +58,7 @@ func NewAuthority(service string, now time.Time) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	form.IsCA, form.KeyUsage = true, x509.KeyUsageCertSign
+	form.IsCA, form.KeyUsage = true, x509.KeyUsageCertSign|x509.KeyUsageCRLSign
 	cert, err := sign(form, form, &key.PublicKey, key)
 	if err != nil {
 		return nil, err

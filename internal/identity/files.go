@@ -109,6 +109,9 @@ func (h Home) certifyOperator(id string, old []*x509.Certificate, now time.Time)
 		return Party{}, err
 	}
 	chain, err := a.Certify(key.Public(), n, now, Life)
+	if err == nil {
+		err = h.Record(chain[0])
+	}
 	if err != nil {
 		return Party{}, err
 	}

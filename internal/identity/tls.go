@@ -28,6 +28,8 @@ type Party struct {
 	// Certificate gives what it presents; it is asked at every handshake, so that a
 	// renewed one is used at once.
 	Certificate func() (*tls.Certificate, error)
+	// Revoked is asked about whoever is at the other end; nil = nobody's certificate is.
+	Revoked func(*x509.Certificate) bool
 	// Now tells the time that certificates must be good at; nil = time.Now.
 	Now func() time.Time
 }
@@ -96,6 +98,9 @@ func (p Party) admit(s tls.ConnectionState, usage x509.ExtKeyUsage, roles []Role
 	n, err := Verify(s.PeerCertificates, p.Root, p.now(), usage)
 	if err != nil {
 		return err
+	}
+	if p.Revoked != nil && p.Revoked(s.PeerCertificates[0]) {
+		return fmt.Errorf("%w: %s", ErrRevoked, n)
 	}
 	if !slices.Contains(roles, n.Role) {
 		return fmt.Errorf("%w: want one of %v, found %s", ErrRole, roles, n)

@@ -26,6 +26,7 @@ const (
 	FileKey        = "node.key"
 	FileCert       = "node.crt" // the chain; it is there once the machine is enrolled
 	FileCA         = "ca.crt"
+	FileRevoked    = "revoked.crl" // certificates that count no more; missing until there is one
 	fileDeployment = "deployment.json"
 
 	dirMode = 0o700
@@ -81,6 +82,7 @@ type Agent struct {
 	mu       sync.Mutex
 	party    *identity.Party // nil until it is enrolled
 	expires  time.Time
+	revoked  identity.Revoked
 	wanted   Deployment
 	phase    Phase
 	reason   string
@@ -156,6 +158,9 @@ func (a *Agent) restore() error {
 	var party *identity.Party
 	if err == nil {
 		party, err = a.partyOf(chain)
+	}
+	if err == nil {
+		a.revoked, err = identity.ReadRevoked(a.path(FileRevoked), party.Root)
 	}
 	if err == nil {
 		text, err = os.ReadFile(a.path(fileDeployment))

@@ -89,6 +89,8 @@ type Status struct {
 	InFlight int `json:"in_flight"`
 	// Expires is when its certificate ends.
 	Expires time.Time `json:"expires,omitzero"`
+	// Revoked is the number of the list of revoked certificates that it goes by; 0 = none.
+	Revoked int64 `json:"revoked,omitempty"`
 	// GoneAt is when the cloud will have taken the machine, where it said so.
 	GoneAt time.Time `json:"gone_at,omitzero"`
 }

@@ -38,6 +38,8 @@ type Operator struct {
 	// without one nothing is enrolled, and what ends soon is left to who has it.
 	Party     identity.Party
 	Authority *identity.Authority
+	// Revoked is the newest list of revoked certificates that it knows of.
+	Revoked identity.Revoked
 	// Dial opens connections; nil = a net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Now is time.Now where it is nil.
@@ -55,8 +57,8 @@ func (o *Operator) now() time.Time {
 }
 
 // Ensure makes a machine one of the service that runs d: it hands everything over to one
-// that is new, another deployment to one whose revision differs, and another
-// certificate to one whose own ends soon. Repeating it changes nothing. Errors include
+// that is new, another deployment to one whose revision differs, another certificate to
+// one whose own ends soon, and the list of revoked certificates to one whose own is older. Repeating it changes nothing. Errors include
 // ErrNoFingerprint, ErrNoAuthority, *identity.PinError, and net errors of a machine
 // that cannot be reached yet.
 func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status, error) {
@@ -73,6 +75,11 @@ func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status,
 	}
 	if o.Renews(s) {
 		if err := o.renew(ctx, m); err != nil {
+			return s, err
+		}
+	}
+	if s.Revoked < o.Revoked.Number() {
+		if err := o.Revoke(ctx, m); err != nil {
 			return s, err
 		}
 	}
@@ -164,6 +171,12 @@ func (o *Operator) dial(ctx context.Context, addr string) (net.Conn, error) {
 		return o.Dial(ctx, "tcp", addr)
 	}
 	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", addr)
+}
+
+// Revoke hands a machine the list of revoked certificates. One that has a newer list
+// refuses it: a *Refusal with status 409.
+func (o *Operator) Revoke(ctx context.Context, m Machine) error {
+	return o.put(ctx, m, o.Party.To(m.Name), pathRevoked, revocation{List: string(o.Revoked.Text())})
 }
 
 // Status asks a machine how it does; identity.ErrStranger when it is not enrolled.

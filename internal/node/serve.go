@@ -26,6 +26,7 @@ const (
 	pathEnrolment   = "/v1/enrolment"
 	pathDeployment  = "/v1/deployment"
 	pathCertificate = "/v1/certificate"
+	pathRevoked     = "/v1/revoked"
 	pathDrain       = "/v1/drain"
 	pathLogs        = "/v1/logs/"
 )
@@ -40,6 +41,11 @@ type enrolment struct {
 // renewal is another certificate for the same key.
 type renewal struct {
 	Chain string `json:"chain"`
+}
+
+// revocation is a list of revoked certificates, in PEM.
+type revocation struct {
+	List string `json:"list"`
 }
 
 // config is TLS for operators and the controller. Who they are is judged in the same
@@ -63,6 +69,9 @@ func (a *Agent) config() *tls.Config {
 			if err == nil && !slices.Contains([]identity.Role{identity.Operator, identity.Controller}, name.Role) {
 				err = fmt.Errorf("%w: want an operator or the controller, found %s", identity.ErrRole, name)
 			}
+			if err == nil && a.isRevoked(&s) {
+				err = fmt.Errorf("%w: %s", identity.ErrRevoked, name)
+			}
 			return err
 		},
 	}
@@ -74,6 +83,7 @@ func (a *Agent) routes() http.Handler {
 	mux.HandleFunc("PUT "+pathEnrolment, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.enrol) })
 	mux.HandleFunc("PUT "+pathDeployment, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.deploy) })
 	mux.HandleFunc("PUT "+pathCertificate, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.renew) })
+	mux.HandleFunc("PUT "+pathRevoked, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.revoke) })
 	mux.HandleFunc("POST "+pathDrain, func(w http.ResponseWriter, r *http.Request) {
 		who, _ := identity.Of(r.TLS) // the listener has named everybody
 		a.drain("asked by " + who.ID)
@@ -81,11 +91,14 @@ func (a *Agent) routes() http.Handler {
 	})
 	mux.HandleFunc("GET "+pathLogs+"{unit}", a.serveLogs)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodConnect { // its target is no path
+		switch {
+		case a.isRevoked(r.TLS): // since it connected
+			refuse(w, http.StatusForbidden, identity.ErrRevoked)
+		case r.Method == http.MethodConnect: // its target is no path
 			a.relay(w, r)
-			return
+		default:
+			mux.ServeHTTP(w, r)
 		}
-		mux.ServeHTTP(w, r)
 	})
 }
 
@@ -241,6 +254,7 @@ func (a *Agent) Status() Status {
 	s := Status{
 		Name: a.opts.Name.String(), Phase: a.phase, Reason: a.reason, Enrolled: a.party != nil,
 		Units: slices.Clone(a.units), Expires: a.expires, GoneAt: a.goneAt,
+		Revoked: a.revoked.Number(),
 	}
 	if a.party != nil {
 		s.Revision = a.wanted.Revision

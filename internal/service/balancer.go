@@ -90,6 +90,9 @@ type Identity struct {
 	Cert string `yaml:"cert" json:"cert"`
 	Key  string `yaml:"key" json:"key"`
 	CA   string `yaml:"ca" json:"ca"`
+	// Revoked is the list of certificates that the authority took back, which is read
+	// again when it changes; empty = there is none, and so is a file that is not there.
+	Revoked string `yaml:"revoked,omitempty" json:"revoked,omitempty"`
 }
 
 // BalancerModel is a model name with its aliases, adapters and latency targets.

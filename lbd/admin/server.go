@@ -194,6 +194,9 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // the API is its business: it needs no token.
 func (a *API) ServeMember(w http.ResponseWriter, r *http.Request) { a.serve(w, r, true, true) }
 
+// Forbid answers somebody who is known, and may ask nothing: 403.
+func (a *API) Forbid(w http.ResponseWriter, why string) { refuse(w, http.StatusForbidden, why) }
+
 // serve answers. beyond says that others than this machine may ask, authorized that
 // whoever asks may.
 func (a *API) serve(w http.ResponseWriter, r *http.Request, beyond, authorized bool) {

@@ -143,7 +143,7 @@ func (d *deployer) balancer(o provision.Object) (node.Deployment, error) {
 	c := service.BalancerConfig{
 		Service: d.spec.Name, ID: o.ID, Region: o.Region,
 		Listen: at(o.PrivateIP, cloud.PublicPort(d.spec)), Admin: at(o.PrivateIP, cloud.PortAdmin), // the network translates the public address
-		Identity: &service.Identity{Cert: node.FileCert, Key: node.FileKey, CA: node.FileCA},
+		Identity: &service.Identity{Cert: node.FileCert, Key: node.FileKey, CA: node.FileCA, Revoked: node.FileRevoked},
 		Balancer: d.spec.Balancer, SpecFile: fileService, PeerToken: d.PeerToken,
 		Replicas: d.replicasOf(o), Peers: d.peersOf(o),
 	}

@@ -32,7 +32,9 @@ type Handover struct {
 	// Authority certifies machines; nil where it is on another operator's machine, who
 	// alone can enrol.
 	Authority *identity.Authority
-	Witness   provision.Witness
+	// Revoked is the list of revoked certificates that machines are to have.
+	Revoked identity.Revoked
+	Witness provision.Witness
 	// Have is the machines with their addresses.
 	Have []provision.Object
 	// Progress is told of a machine whose phase or reason changed; nil = nobody listens.
@@ -130,7 +132,7 @@ func (h *Handover) split(seen map[string]Seen, deployments map[string]node.Deplo
 		case !wanted || s.Phase == node.PhaseInterrupted:
 		case s.Phase != node.PhaseReady:
 			others = append(others, o)
-		case s.Revision != d.Revision || h.Operator(o).Renews(s.Status):
+		case s.Revision != d.Revision || s.Revoked < h.Revoked.Number() || h.Operator(o).Renews(s.Status):
 			serving = append(serving, o)
 		}
 	}
@@ -352,7 +354,7 @@ var errNotHere = errors.New("the service's certificate authority is on another o
 // Operator speaks to the agent of a machine: to a balancer's at once, to a replica's
 // through a balancer of its region, since nobody else is let in there.
 func (h *Handover) Operator(o provision.Object) *node.Operator {
-	op := &node.Operator{Party: h.Party, Authority: h.Authority}
+	op := &node.Operator{Party: h.Party, Authority: h.Authority, Revoked: h.Revoked}
 	if o.Kind == provision.KindReplica {
 		op.Dial = func(ctx context.Context, _, addr string) (net.Conn, error) { return h.through(ctx, o, addr) }
 	}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"skyserve/internal/controller/fleet"
+	"skyserve/internal/identity"
+	"skyserve/provision/local"
+)
+
+// operatorRow is an operator of a service, as documents tell it.
+type operatorRow struct {
+	Name        string    `json:"name"`
+	Fingerprint string    `json:"fingerprint"`
+	ExpiresAt   time.Time `json:"expires_at"`
+	Revoked     bool      `json:"revoked"`
+	Self        bool      `json:"self"` // of this machine
+}
+
+// runOperators lists the operators of a service, or takes one out.
+func runOperators(cmd *cobra.Command, f connectFlags, args []string) error {
+	if len(args) > 0 || f.invite || f.code != "" || f.list == (f.revoke != "") {
+		return usage(errors.New("reading the flags: --list and --revoke go alone, without a URL"), "")
+	}
+	if err := checkOutput(f.output); err != nil {
+		return err
+	}
+	svc, err := findService(f.service)
+	if err != nil {
+		return err
+	}
+	unlock, err := svc.LockSoon(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	o := &operators{svc: svc, home: identityOf(svc), now: time.Now(), out: cmd.OutOrStdout(), talk: cmd.ErrOrStderr()}
+	if err := o.open(); err != nil {
+		return err
+	}
+	if f.list {
+		return o.print(f.output)
+	}
+	if err := o.revoke(f.revoke); err != nil {
+		return err
+	}
+	if err := o.print(f.output); err != nil {
+		return err
+	}
+	return o.tell(cmd.Context(), &f.clouds)
+}
+
+// operators is those of a service whose authority is on this machine.
+type operators struct {
+	svc       local.Service
+	home      identity.Home
+	now       time.Time
+	out, talk io.Writer
+	self      operator
+	certs     []*x509.Certificate
+}
+
+// open reads who they are.
+func (o *operators) open() (err error) {
+	if o.self, err = openOperator(o.svc, false); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if o.self.authority == nil {
+		return &exitError{code: exitCredentials, err: fmt.Errorf("%s: its certificate authority is not on this machine", o.svc.Name()), hint: "only the machine that brought the service up knows its operators"}
+	}
+	o.certs, err = o.home.Operators(o.now)
+	return err
+}
+
+// isSelf says whether a certificate is the one that this machine goes by.
+func (o *operators) isSelf(c *x509.Certificate) (bool, error) {
+	pair, err := o.self.party.Certificate()
+	return err == nil && pair.Leaf.Equal(c), err
+}
+
+// revoke takes out whom a name or a fingerprint means.
+func (o *operators) revoke(who string) error {
+	certs := identity.Named(o.certs, who)
+	if len(certs) == 0 {
+		return failed(fmt.Errorf("revoking %q: no operator of %s has that name or fingerprint", who, o.svc.Name()), "'skyserve connect --list' shows them")
+	}
+	for _, c := range certs {
+		self, err := o.isSelf(c)
+		if err != nil {
+			return err
+		}
+		if self {
+			return usage(fmt.Errorf("revoking %q: that is this machine's own, which signs", who), "name one of several by its fingerprint: skyserve connect --list")
+		}
+	}
+	var err error
+	o.self.revoked, err = o.home.Revoke(certs, o.now)
+	return err
+}
+
+// rows are the operators as documents tell them.
+func (o *operators) rows() ([]operatorRow, error) {
+	rows := []operatorRow{}
+	for _, c := range o.certs {
+		name, err := identity.NameOf(c)
+		if err != nil {
+			return nil, err
+		}
+		self, err := o.isSelf(c)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, operatorRow{name.ID, identity.Fingerprint(c), c.NotAfter.UTC(), o.self.revoked.Has(c), self})
+	}
+	return rows, nil
+}
+
+// print lists the operators.
+func (o *operators) print(output string) error {
+	rows, err := o.rows()
+	if err != nil {
+		return err
+	}
+	if output == "json" {
+		return json.NewEncoder(o.out).Encode(map[string]any{"service": o.svc.Name(), "list": o.self.revoked.Number(), "operators": rows})
+	}
+	t := tabwriter.NewWriter(o.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NAME\tFINGERPRINT\tUNTIL\tREVOKED")
+	for _, r := range rows {
+		name, state := r.Name, "no"
+		if r.Self {
+			name += " (this machine)"
+		}
+		if r.Revoked {
+			state = "yes"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", name, r.Fingerprint, r.ExpiresAt.Format(time.DateOnly), state)
+	}
+	return t.Flush()
+}
+
+// tell hands the list to all machines of the service in clouds.
+func (o *operators) tell(ctx context.Context, clouds *cloudFlags) error {
+	spec, err := cloudSpec("", o.svc)
+	if err != nil {
+		return err
+	}
+	if spec == nil {
+		return failed(fmt.Errorf("telling the machines of %s: its service.yaml has no region in a cloud", o.svc.Name()),
+			"hand balancers the list by hand, as identity.revoked of their configuration: "+o.home.RevokedFile())
+	}
+	v, err := openCloudView(ctx, clouds, o.svc, spec, "revoking certificates")
+	if err != nil {
+		return err
+	}
+	listing, err := v.inspector.List(ctx)
+	if err != nil {
+		return cloudError(err)
+	}
+	h := &fleet.Handover{Service: spec.Name, Party: o.self.party, Revoked: o.self.revoked, Have: listing.Machines()}
+	told, err := h.Revoke(ctx)
+	fmt.Fprintf(o.talk, "%d of %d machines have list %d, and refuse who is on it\n", told, len(h.Have), o.self.revoked.Number())
+	for _, problem := range listing.Problems() {
+		err = errors.Join(err, errors.New(problem))
+	}
+	if err == nil {
+		return nil
+	}
+	return &exitError{code: exitPartial, err: fmt.Errorf("telling the machines of %s: %w", o.svc.Name(), err), hint: "run it again; 'skyserve up' tells machines too"}
+}

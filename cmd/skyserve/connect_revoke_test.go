@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/identity"
+)
+
+const oneRegion = `
+name: chat
+models:
+  - name: m
+    engine: {kind: sim, speed: 100}
+    gpus: [{type: L4}]
+regions:
+  - name: aws/us-east-1
+balancer:
+  auth: {keys_from: env:KEYS}
+`
+
+// operatorsOf is what connect --list and --revoke print as JSON.
+type operatorsOf struct {
+	Service   string
+	List      int
+	Operators []operatorRow
+}
+
+// operators runs connect as who brought the service up, and reads what it prints.
+func (e *emulated) operators(args ...string) (all operatorsOf, talk string) {
+	e.t.Helper()
+	cmd := e.command(e.at(append([]string{"connect", "-o", "json"}, args...)...)...)
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	err := cmd.Run()
+	if err == nil {
+		err = json.Unmarshal(out.Bytes(), &all)
+	}
+	if err != nil {
+		e.t.Fatalf("connect %s: %v: %s%s", args, err, out.String(), said.String())
+	}
+	return all, said.String()
+}
+
+// admin is the admin URL of the first balancer, as up noted it.
+func (e *emulated) admin() string {
+	e.t.Helper()
+	text, err := os.ReadFile(filepath.Join(e.dir, "home", "services", "chat", fileAdmins))
+	var urls []string
+	if err == nil {
+		err = json.Unmarshal(text, &urls)
+	}
+	if err != nil || len(urls) == 0 {
+		e.t.Fatalf("reading the admin URLs: %v in %s", err, text)
+	}
+	return urls[0]
+}
+
+// An operator who was invited is listed, taken out, and from then on let in by no machine;
+// who took him out goes on. A machine that is launched later knows of it.
+func TestRevokingAnOperator(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	up := append(e.upOf(oneRegion), "--yes")
+	e.skyserve(exitOK, up...)
+	c := &testCloud{t: t, program: e.program}
+	first, second := filepath.Join(e.dir, "home"), t.TempDir()
+	url := e.admin()
+	code, end := c.invite(first, url)
+	if out, talk, exit := c.runs(second, "connect", url, "--code", code(), "--as", "bob@laptop"); exit != exitOK {
+		t.Fatalf("exit %d: %s%s", exit, out, talk)
+	}
+	if talk, exit := end(); exit != exitOK {
+		t.Fatalf("exit %d: %s", exit, talk)
+	}
+	asks := func(home string) (string, int) {
+		_, talk, exit := c.runs(home, "top", "--once", "-o", "json")
+		return talk, exit
+	}
+	if talk, exit := asks(second); exit != exitOK {
+		t.Fatalf("before: exit %d: %s", exit, talk)
+	}
+	all, _ := e.operators("--list")
+	var bob operatorRow
+	for _, o := range all.Operators {
+		if o.Name == "bob@laptop" {
+			bob = o
+		}
+	}
+	if len(all.Operators) != 2 || all.List != 0 || bob.Fingerprint == "" || bob.Revoked || bob.Self || bob.ExpiresAt.IsZero() {
+		t.Fatalf("listed are %+v", all)
+	}
+	after, talk := e.operators("--revoke", bob.Fingerprint[:12])
+	if after.List != 1 || !strings.Contains(talk, "2 of 2 machines have list 1") {
+		t.Errorf("revoked: %+v, %s", after, talk)
+	}
+	for _, o := range after.Operators {
+		if o.Revoked != (o.Name == "bob@laptop") {
+			t.Errorf("revoked: %+v", o)
+		}
+	}
+	taken, err := identity.Home{Dir: filepath.Join(second, "services", "chat", dirIdentity)}.Operator("", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := secure(t, taken)
+	within(t, "who was taken out is refused", func() error {
+		resp, err := client.Get(url + "/healthz")
+		status := http.StatusForbidden // as good as: it is the handshake that failed
+		if err == nil {
+			resp.Body.Close()
+			status = resp.StatusCode
+		}
+		if status != http.StatusForbidden {
+			return fmt.Errorf("he is answered %d", status)
+		}
+		return nil
+	})
+	if talk, exit := asks(second); exit == exitOK || !strings.Contains(talk, "tls") {
+		t.Errorf("who was taken out: exit %d: %s", exit, talk)
+	}
+	if talk, exit := asks(first); exit != exitOK {
+		t.Errorf("who took him out: exit %d: %s", exit, talk)
+	}
+	if out := e.skyserve(exitOK, "connect", "--list"); !hasRow(out, []string{"bob@laptop", bob.Fingerprint, bob.ExpiresAt.Format("2006-01-02"), "yes"}) {
+		t.Errorf("listed are\n%s", out)
+	}
+	for _, m := range e.aws.Machines() {
+		if m.Market == "on_demand" && strings.HasPrefix(m.Type, "g6.") {
+			e.aws.Vanish(m.ID)
+		}
+	}
+	e.skyserve(exitOK, up...) // which launches the replica anew
+	if _, talk := e.operators("--revoke", "bob@laptop"); !strings.Contains(talk, "2 of 2 machines have list 1") {
+		t.Errorf("once more: %s", talk)
+	}
+}
+
+// What cannot be revoked.
+func TestRevokingNobody(t *testing.T) {
+	c := newCloud(t)
+	home := t.TempDir()
+	svc := filepath.Join(home, "services", "chat")
+	if err := os.MkdirAll(svc, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(c.home.Dir, filepath.Join(svc, dirIdentity)); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"a stranger":     {[]string{"--revoke", "eve"}, exitFailed, `revoking "eve": no operator of chat has that name or fingerprint`},
+		"oneself":        {[]string{"--revoke", "ann"}, exitUsage, "that is this machine's own"},
+		"list and so on": {[]string{"--list", "--revoke", "ann"}, exitUsage, "go alone"},
+		"with a URL":     {[]string{"--list", "https://127.0.0.1:1"}, exitUsage, "go alone"},
+		"no URL":         {nil, exitUsage, "want the admin URL"},
+		"no format":      {[]string{"--list", "-o", "xml"}, exitUsage, "xml"},
+	} {
+		if _, talk, exit := c.runs(home, append([]string{"connect"}, tt.args...)...); exit != tt.code || !strings.Contains(talk, tt.want) {
+			t.Errorf("%s: exit %d: %s", name, exit, talk)
+		}
+	}
+}

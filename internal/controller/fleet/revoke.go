@@ -1,0 +1,52 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"skyserve/internal/node"
+	"skyserve/provision"
+)
+
+// revokeTimeout bounds handing one machine the list: somebody is to be kept out within a
+// minute, and what does not answer by then gets it with the next `up`.
+const revokeTimeout = 20 * time.Second
+
+// Revoke hands all machines the list of revoked certificates at once. It counts those
+// that have it by now; the error says of each other one why it has not. A machine that has
+// a newer list counts.
+func (h *Handover) Revoke(ctx context.Context) (told int, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, revokeTimeout, fmt.Errorf("no answer within %s", revokeTimeout))
+	defer cancel()
+	errs := make([]error, len(h.Have))
+	var wg sync.WaitGroup
+	for i, o := range h.Have {
+		wg.Go(func() { errs[i] = h.revoke(ctx, o) })
+	}
+	wg.Wait()
+	for _, e := range errs {
+		if e == nil {
+			told++
+		}
+	}
+	return told, errors.Join(errs...)
+}
+
+func (h *Handover) revoke(ctx context.Context, o provision.Object) error {
+	if o.Gone != "" || !Reachable(o) {
+		return fmt.Errorf("handing over to %s: it does not run, or has no address yet", o.ID)
+	}
+	err := h.Operator(o).Revoke(ctx, h.Machine(o))
+	var refusal *node.Refusal
+	if errors.As(err, &refusal) && refusal.Status == http.StatusConflict {
+		s, asking := h.Operator(o).Status(ctx, h.Machine(o))
+		if asking == nil && s.Revoked >= h.Revoked.Number() {
+			return nil
+		}
+	}
+	return err
+}

@@ -1,0 +1,164 @@
+package identity
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"testing"
+	"time"
+)
+
+// operators makes a service whose operators are recorded.
+func operators(t *testing.T, ids ...string) (Home, *Authority, []*x509.Certificate) {
+	t.Helper()
+	h := Home{t.TempDir()}
+	a, err := h.Create("chat", start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var certs []*x509.Certificate
+	for _, id := range ids {
+		key, err := NewKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain, err := a.Certify(key.Public(), Name{"chat", Operator, id}, start, Life)
+		if err == nil {
+			err = h.Record(chain[0])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		certs = append(certs, chain[0])
+	}
+	return h, a, certs
+}
+
+func revoke(t *testing.T, h Home, now time.Time, certs ...*x509.Certificate) Revoked {
+	t.Helper()
+	list, err := h.Revoke(certs, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// A list grows by number, survives being written and read, and forgets what has ended.
+func TestLists(t *testing.T) {
+	h, a, certs := operators(t, "ann", "bob", "cy")
+	if none, err := h.Revoked(); err != nil || none.Number() != 0 || none.Has(certs[0]) || len(none.Text()) > 0 {
+		t.Errorf("before the first: %+v, %v", none, err)
+	}
+	first := revoke(t, h, start, certs[0])
+	if again := revoke(t, h, start.Add(time.Hour), certs[0]); again.Number() != 1 {
+		t.Errorf("revoking one twice makes list %d", again.Number())
+	}
+	second := revoke(t, h, start.Add(Life/2), certs[1])
+	read, err := ParseRevoked(second.Text(), a.Root())
+	if err != nil || read.Number() != 2 || !read.Has(certs[0]) || !read.Has(certs[1]) || read.Has(certs[2]) || read.Len() != 2 {
+		t.Errorf("the second: %+v, %v", read, err)
+	}
+	if err := first.After(second); !errors.Is(err, ErrOlder) {
+		t.Errorf("the first after the second: %v", err)
+	}
+	for _, l := range []Revoked{second, first} {
+		if err := errors.Join(second.After(l), l.After(Revoked{})); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := (Revoked{}).After(first); !errors.Is(err, ErrOlder) {
+		t.Errorf("nothing after the first: %v", err)
+	}
+	third := revoke(t, h, start.Add(Life+time.Hour), certs[2])
+	if third.Number() != 3 || third.Has(certs[0]) || !third.Has(certs[1]) || !third.Has(certs[2]) {
+		t.Errorf("once the first certificate has ended: %d of them", third.Len())
+	}
+}
+
+// Nobody but the service's own authority makes a list that is taken.
+func TestListsOfOthers(t *testing.T) {
+	h, a, certs := operators(t, "ann")
+	_, other, theirs := operators(t, "ann")
+	foreign, err := other.Revoke(Revoked{}, theirs, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := a.Delegate(key.Public(), "c", []Role{Balancer, Replica}, start, Life)
+	if err != nil {
+		t.Fatal(err)
+	}
+	delegated, err := Delegated(chain, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := delegated.Revoke(Revoked{}, certs, start); err == nil {
+		t.Error("a delegated authority revokes")
+	}
+	good := revoke(t, h, start, certs...).Text()
+	turned := slices.Clone(good)
+	turned[len(turned)/2] ^= 1
+	for name, text := range map[string][]byte{
+		"another service's": foreign.Text(), "no list": []byte("nothing"), "changed": turned,
+		"twice": slices.Concat(good, good), "a certificate": EncodeChain(chain),
+	} {
+		if list, err := ParseRevoked(text, a.Root()); err == nil || list.Number() != 0 {
+			t.Errorf("%s: taken as list %d", name, list.Number())
+		}
+	}
+	if _, err := ParseRevoked(foreign.Text(), a.Root()); !errors.Is(err, ErrStranger) {
+		t.Errorf("another service's: %v", err)
+	}
+}
+
+func TestOperatorsAreRecorded(t *testing.T) {
+	h, _, certs := operators(t, "bob", "ann", "bob")
+	self, err := h.Operator("ann", start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := self.Certificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := h.Operators(start)
+	if err != nil || len(all) != 4 || all[0].Subject.CommonName != "operator ann" || all[3].Subject.CommonName != "operator bob" {
+		t.Fatalf("%d are recorded, %v", len(all), err)
+	}
+	for who, want := range map[string]int{"bob": 2, "ann": 2, "an": 0, "": 0, Fingerprint(certs[0]): 1, Fingerprint(certs[0])[:8]: 1, Fingerprint(certs[0])[:7]: 0, Fingerprint(own.Leaf): 1} {
+		if got := Named(all, who); len(got) != want {
+			t.Errorf("%q names %d of them, want %d", who, len(got), want)
+		}
+	}
+	if all, err := h.Operators(start.Add(Life + time.Hour)); err != nil || len(all) != 0 {
+		t.Errorf("past their ends: %d, %v", len(all), err)
+	}
+	if left, err := os.ReadDir(h.path(dirOperators)); err != nil || len(left) != 0 {
+		t.Errorf("left of those that ended: %v, %v", left, err)
+	}
+	elsewhere := Home{t.TempDir()}
+	if _, err := elsewhere.Revoke(certs, start); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without the authority: %v", err)
+	}
+}
+
+// Whoever's certificate is on the list is refused by either side, others are not.
+func TestRevokedPartiesAreRefused(t *testing.T) {
+	h, a, certs := operators(t, "ann", "bob")
+	list := revoke(t, h, start, certs[0])
+	p := Party{Root: a.Root(), Now: func() time.Time { return start }, Revoked: list.Has}
+	for i, c := range certs {
+		s := tls.ConnectionState{PeerCertificates: []*x509.Certificate{c, a.Root()}}
+		for _, config := range []*tls.Config{p.Server(Operator), p.Open(Operator)} {
+			if err := config.VerifyConnection(s); errors.Is(err, ErrRevoked) != (i == 0) || (err == nil) != (i == 1) {
+				t.Errorf("%s: %v", c.Subject.CommonName, err)
+			}
+		}
+	}
+}
