@@ -2,11 +2,13 @@ package fleet
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"sync"
@@ -131,6 +133,9 @@ func (k *Keeper) turn(ctx context.Context, may func() error) (busy bool, err err
 		return false, err
 	}
 	h := o.handover
+	if h.Revoked, err = k.revoked(h.Party.Root); err != nil {
+		return false, err
+	}
 	h.Have = slices.Concat(have, elsewhere)
 	seen := h.Look(ctx)
 	changed, failure := k.replace(ctx, o, have, seen, may)
@@ -151,6 +156,11 @@ func (k *Keeper) turn(ctx context.Context, may func() error) (busy bool, err err
 		err = h.Tend(ctx, seen, deployments)
 	}
 	return changed || unsettled(have, seen), errors.Join(failure, err)
+}
+
+// revoked is the list of revoked certificates that the agent of this machine was handed.
+func (k *Keeper) revoked(root *x509.Certificate) (identity.Revoked, error) {
+	return identity.ReadRevoked(filepath.Join(filepath.Dir(k.Dir), node.FileRevoked), root)
 }
 
 // unsettled says whether a machine is about to serve or to go.
