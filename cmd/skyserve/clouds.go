@@ -42,15 +42,23 @@ func (c *cloudFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&c.project, "gcp-project", "", "Google Cloud `PROJECT` (default: GOOGLE_CLOUD_PROJECT, or that of the credentials)")
 }
 
-// places is the providers of some regions as one.
-func (c *cloudFlags) places(ctx context.Context, regions []service.Region) (provision.Places, error) {
+// placesOf is the providers of a service as one: of all its rented regions, or of some.
+func (c *cloudFlags) placesOf(ctx context.Context, spec *service.Spec, some ...service.Region) (provision.Places, error) {
+	if len(some) == 0 {
+		some = cloud.Regions(spec)
+	}
+	return c.places(ctx, some, cloud.OneRegion(spec))
+}
+
+// places is the providers of some regions as one; alone says that the service has no others.
+func (c *cloudFlags) places(ctx context.Context, regions []service.Region, alone bool) (provision.Places, error) {
 	of := map[string][]string{}
 	for _, r := range regions {
 		of[r.Cloud()] = append(of[r.Cloud()], r.Place())
 	}
 	p := provision.Places{}
 	if names := of[service.CloudAWS]; len(names) > 0 {
-		provider, err := aws.New(ctx, aws.Config{Regions: names, Endpoint: c.endpointAWS, MachinesOnly: c.machinesOnly})
+		provider, err := aws.New(ctx, aws.Config{Regions: names, Endpoint: c.endpointAWS, MachinesOnly: c.machinesOnly, OneRegion: alone})
 		if err != nil {
 			return nil, err
 		}

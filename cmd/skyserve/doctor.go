@@ -69,7 +69,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	if err != nil {
 		return usage(err, "")
 	}
-	places, err := o.clouds.places(ctx, cloud.Regions(spec))
+	places, err := o.clouds.placesOf(ctx, spec)
 	if err != nil {
 		return cloudError(err)
 	}

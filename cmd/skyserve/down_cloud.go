@@ -44,7 +44,7 @@ func runCloudDown(ctx context.Context, o *downOptions, in io.Reader, out, talk i
 	if err != nil {
 		return err
 	}
-	places, err := o.clouds.places(ctx, cloud.Regions(spec))
+	places, err := o.clouds.placesOf(ctx, spec)
 	if err != nil {
 		return cloudError(err)
 	}

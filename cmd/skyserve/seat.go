@@ -43,7 +43,7 @@ func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, 
 		return fleet.Reach{}, fmt.Errorf("reading how clouds are reached: %w", err)
 	}
 	clouds := cloudFlags{endpointAWS: m.EndpointAWS, endpointGCP: m.EndpointGCP, project: m.Project, machinesOnly: true}
-	places, err := clouds.places(ctx, cloud.Regions(spec))
+	places, err := clouds.places(ctx, cloud.Regions(spec), false) // which matters to firewalls alone
 	if err != nil {
 		return fleet.Reach{}, err
 	}

@@ -31,7 +31,7 @@ func openCloudView(ctx context.Context, clouds *cloudFlags, svc local.Service, s
 	if v.operator, err = operatorOf(svc, doing, "run this where it was brought up; 'skyserve connect' makes another machine an operator"); err != nil {
 		return nil, err
 	}
-	places, err := clouds.places(ctx, cloud.Regions(spec))
+	places, err := clouds.placesOf(ctx, spec)
 	if err != nil {
 		return nil, cloudError(err)
 	}
@@ -45,7 +45,7 @@ func openCloudView(ctx context.Context, clouds *cloudFlags, svc local.Service, s
 	}
 	v.inspector = &fleet.Inspector{Fleet: f, Lists: map[service.Region]fleet.Lister{}, Ask: v.ask}
 	for _, r := range cloud.Regions(spec) {
-		if v.inspector.Lists[r], err = clouds.places(ctx, []service.Region{r}); err != nil {
+		if v.inspector.Lists[r], err = clouds.placesOf(ctx, spec, r); err != nil {
 			return nil, cloudError(err)
 		}
 	}

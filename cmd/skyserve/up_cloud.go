@@ -98,7 +98,7 @@ func (u *cloudUp) open(ctx context.Context) (err error) {
 	if u.program, err = findProgram(ctx, u.programURL, before); err != nil {
 		return err
 	}
-	if u.places, err = u.clouds.places(ctx, cloud.Regions(u.spec)); err != nil {
+	if u.places, err = u.clouds.placesOf(ctx, u.spec); err != nil {
 		return err
 	}
 	if u.zone, err = u.clouds.zone(ctx, u.spec); err != nil {

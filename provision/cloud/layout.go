@@ -117,6 +117,10 @@ func Clouds(spec *service.Spec) []string {
 	return slices.Compact(clouds)
 }
 
+// OneRegion says whether all machines of a service are in one region of one cloud, so that
+// balancers reach replicas inside of its network alone.
+func OneRegion(spec *service.Spec) bool { return len(Regions(spec)) == 1 }
+
 // ControllerMachine is the id of the machine that the controller of a service runs on
 // beside its balancer: the first balancer's of the first rented region. There must be one.
 func ControllerMachine(spec *service.Spec) string {

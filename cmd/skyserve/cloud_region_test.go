@@ -1,0 +1,33 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"skyserve/internal/controller/fleet"
+)
+
+// Replicas of a service in one region let that region's balancers in and nobody else; once
+// it has another region, whoever brings the certificate of a balancer.
+func TestAServiceInOneRegion(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	up := append(e.upOf(oneRegion), "--yes")
+	first := e.skyserve(exitOK, up...)
+	within(t, "a chat", func() error { return chatAt(endpointIn(first, "us-east-1"), "key-of-a-client") })
+	rules := e.aws.Rules("us-east-1", "skyserve-chat-replica")
+	if len(rules) == 0 || slices.ContainsFunc(rules, func(r string) bool { return strings.Contains(r, "/0") }) {
+		t.Errorf("in one region replicas let in %q, want balancers alone", rules)
+	}
+	if s := e.status(); s.State != fleet.StateReady || len(s.Drift) > 0 {
+		t.Errorf("in one region: %+v", s)
+	}
+	grown := append(e.upOf(strings.Replace(oneRegion, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n  - name: aws/eu-west-1\n", 1)), "--yes")
+	if out := e.skyserve(exitOK, grown...); !strings.Contains(out, "firewall-us-east-1-replica") {
+		t.Errorf("grown:\n%s", out)
+	}
+	if rules := e.aws.Rules("us-east-1", "skyserve-chat-replica"); !slices.ContainsFunc(rules, func(r string) bool { return strings.HasSuffix(r, " 0.0.0.0/0") }) {
+		t.Errorf("in two regions replicas let in %q", rules)
+	}
+}
