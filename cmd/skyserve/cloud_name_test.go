@@ -86,3 +86,14 @@ func TestANameOfOnesOwn(t *testing.T) {
 		t.Errorf("up again:\n%s", out)
 	}
 }
+
+// Machines of one's own have no balancer that the name could lead to: nobody has to know
+// where they are.
+func TestANameBesideMachinesOfOnesOwn(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	text := strings.Replace(cloudService, "balancer:\n", "  - name: static/rack-7\n    endpoints: [\"http://127.0.0.1:9\"]\nbalancer:\n", 1)
+	if out := e.skyserve(exitOK, append(e.upOf(text), "--dry-run")...); !strings.Contains(out, "lb-eu-west-1-0") {
+		t.Errorf("up --dry-run:\n%s", out)
+	}
+}

@@ -84,8 +84,8 @@ func checkName(ctx context.Context, zone provision.Zone, spec *service.Spec, own
 	if zone == nil {
 		return nil
 	}
-	for _, r := range spec.Regions {
-		if _, err := dns.AWSRegionOf(r.Name); err != nil {
+	for _, r := range cloud.Regions(spec) { // where balancers are
+		if _, err := dns.AWSRegionOf(r); err != nil {
 			return err
 		}
 	}

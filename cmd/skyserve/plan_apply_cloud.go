@@ -39,11 +39,7 @@ func (o *planOptions) carryOutInClouds(ctx context.Context, p plan.Proposal, in 
 	if err := u.open(ctx); err != nil {
 		return cloudError(specUsage(err))
 	}
-	printCloudChanges(o.talk, spec.Name, u.changes)
-	if len(u.changes.Changes) == 0 {
-		return nil
-	}
-	if err := agree(in, o.talk, u.changes, o.yes); err != nil {
+	if err := u.confirm(); err != nil || len(u.changes.Changes) == 0 {
 		return err
 	}
 	for _, action := range []provision.Action{provision.ActionLaunch, provision.ActionTerminate} {

@@ -58,9 +58,9 @@ func (o *Operator) now() time.Time {
 
 // Ensure makes a machine one of the service that runs d: it hands everything over to one
 // that is new, another deployment to one whose revision differs, another certificate to
-// one whose own ends soon, and the list of revoked certificates to one whose own is older. Repeating it changes nothing. Errors include
-// ErrNoFingerprint, ErrNoAuthority, *identity.PinError, and net errors of a machine
-// that cannot be reached yet.
+// one whose own ends soon, and the list of revoked certificates to one whose own is older.
+// Repeating it changes nothing. Errors include ErrNoFingerprint, ErrNoAuthority,
+// *identity.PinError, and net errors of a machine that cannot be reached yet.
 func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status, error) {
 	s, err := o.Status(ctx, m)
 	switch {

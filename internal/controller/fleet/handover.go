@@ -247,10 +247,9 @@ func (h *Handover) Dismiss(ctx context.Context, id string) error {
 // Tend hands over what can be handed over now, and waits for nobody but balancers that
 // work: a controller looks again soon. It does less than Run, since `up` may be at work
 // with another edition of the service: new machines are enrolled, balancers get other
-// deployments of the edition that they have, certificates are renewed, and all have the
-// newest list of revoked ones. Balancers that
-// work are changed one after the other, this machine's own first, and no further once one
-// of them does not come back.
+// deployments of the edition that they have, certificates are renewed, and all get the
+// newest list of revoked ones. Balancers that work are changed one after the other, this
+// machine's own first, and no further once one of them does not come back.
 func (h *Handover) Tend(ctx context.Context, seen map[string]Seen, deployments map[string]node.Deployment) error {
 	var wg sync.WaitGroup
 	var working []provision.Object
