@@ -1,8 +1,11 @@
 package main
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -10,9 +13,27 @@ import (
 
 // TestMain makes this test binary answer as the command skyserve inside scripts.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
+	testscript.Main(patient{m}, map[string]func(){
 		"skyserve": func() { os.Exit(run(os.Args[1:])) },
 	})
+}
+
+// patient runs more tests at once than there are processors, unless -parallel says how
+// many: those that may run beside others mostly wait, for machines of emulated clouds and
+// for processes.
+type patient struct{ m *testing.M }
+
+func (p patient) Run() int {
+	const atOnce = 4
+	flag.Parse()
+	stated := false
+	flag.Visit(func(f *flag.Flag) { stated = stated || f.Name == "test.parallel" })
+	if !stated {
+		if err := flag.Set("test.parallel", strconv.Itoa(max(atOnce, runtime.GOMAXPROCS(0)))); err != nil {
+			panic(err) // there is no such flag any more
+		}
+	}
+	return p.m.Run()
 }
 
 // TestScripts runs every script of testdata/script against the real command.
