@@ -87,14 +87,8 @@ func kvBar(share float64, w int, g glyphs) string {
 	return text
 }
 
-// Shares of KV memory below which one and two deferred requests are released, as a
-// balancer does by default (SageServe, section 6.2).
-const (
-	releaseOne = 0.60
-	releaseTwo = 0.50
-)
-
-// release says what the deferred requests wait for.
+// release says what the deferred requests wait for. At which share of memory they go,
+// and after how long in any case, is the balancer's to know (balancer.deferred_*).
 func release(m telemetry.ModelSnapshot, ready int, kv *float64) string {
 	switch {
 	case m.Deferred == 0:
@@ -103,10 +97,6 @@ func release(m telemetry.ModelSnapshot, ready int, kv *float64) string {
 		return "for a replica"
 	case kv == nil:
 		return "memory is not known"
-	case *kv < releaseTwo:
-		return "two at a time go"
-	case *kv < releaseOne:
-		return "one at a time goes"
 	}
-	return "for memory below 60%, or 10 h"
+	return "for spare memory, or their age"
 }

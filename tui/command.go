@@ -13,9 +13,9 @@ import (
 // mostCompletions is how many continuations of a command are shown.
 const mostCompletions = 8
 
-// leastInterval is the shortest time between two snapshots: balancers hear from
+// LeastInterval is the shortest time between two snapshots: balancers hear from
 // their replicas and peers no more often.
-const leastInterval = 100 * time.Millisecond
+const LeastInterval = 100 * time.Millisecond
 
 // command carries a typed command out; what cannot be is said beside it.
 func (m *Model) command(text string) tea.Cmd {
@@ -77,8 +77,8 @@ func (m *Model) run(name string, args []string) (cmd tea.Cmd, problem string) {
 		s.theme = t
 	case "interval":
 		d, err := time.ParseDuration(one)
-		if err != nil || d < leastInterval {
-			return nil, "interval: want a duration of at least " + leastInterval.String() + " such as 2s, got " + quoted(one)
+		if err != nil || d < LeastInterval {
+			return nil, "interval: want a duration of at least " + LeastInterval.String() + " such as 2s, got " + quoted(one)
 		}
 		m.cfg.Interval, s.link.interval = d, d
 	case "region":

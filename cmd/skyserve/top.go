@@ -14,10 +14,6 @@ import (
 	"skyserve/tui"
 )
 
-// minInterval is the shortest time between two snapshots: balancers hear from
-// their replicas and peers no more often.
-const minInterval = 100 * time.Millisecond
-
 // topOptions are the flags of `skyserve top`.
 type topOptions struct {
 	name     string
@@ -122,8 +118,8 @@ func (o *topOptions) check() (tui.Theme, error) {
 	if o.output != "text" && o.output != "json" {
 		return tui.Theme{}, usage(fmt.Errorf("-o %s: want text or json", o.output), "")
 	}
-	if o.interval < minInterval {
-		return tui.Theme{}, usage(fmt.Errorf("reading --interval: must be at least %s, got %s", minInterval, o.interval), "")
+	if o.interval < tui.LeastInterval {
+		return tui.Theme{}, usage(fmt.Errorf("reading --interval: must be at least %s, got %s", tui.LeastInterval, o.interval), "")
 	}
 	if err := o.checkView(); err != nil {
 		return tui.Theme{}, err

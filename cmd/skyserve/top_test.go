@@ -14,6 +14,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/tui"
 )
 
 // newTopAdmin serves a snapshot of one region as a balancer does.
@@ -62,7 +63,7 @@ func TestTopPrintsToAFileAsText(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	o := topOptions{admins: []string{newTopAdmin(t).URL}, output: "text", interval: minInterval, theme: "dark"}
+	o := topOptions{admins: []string{newTopAdmin(t).URL}, output: "text", interval: tui.LeastInterval, theme: "dark"}
 	if err := runTop(context.Background(), &o, os.Stdin, file, io.Discard); err != nil {
 		t.Fatal(err)
 	}
