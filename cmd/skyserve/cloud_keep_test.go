@@ -7,7 +7,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,7 +15,6 @@ import (
 	"time"
 
 	"skyserve/internal/service"
-	"skyserve/provision/fakecloud"
 )
 
 const keptService = `
@@ -36,16 +34,38 @@ balancer:
   auth: {keys_from: env:KEYS}
 `
 
+// runs are what clouds call the machines that run, by their ids.
+func (e *emulated) runs() map[string]string {
+	ids := map[string]string{}
+	for _, m := range e.aws.Machines() {
+		ids[m.Tags["skyserve:id"]] = m.ID
+	}
+	for _, m := range e.gce.Instances() {
+		if m.Status == "RUNNING" {
+			ids[m.Labels["skyserve-id"]] = m.Name
+		}
+	}
+	return ids
+}
+
 // instance is what the cloud calls the machine of an id.
 func (e *emulated) instance(id string) string {
 	e.t.Helper()
-	for _, m := range e.aws.Machines() {
-		if m.Tags["skyserve:id"] == id {
-			return m.ID
-		}
+	name, runs := e.runs()[id]
+	if !runs {
+		e.t.Fatalf("no machine is %s", id)
 	}
-	e.t.Fatalf("no machine is %s", id)
-	return ""
+	return name
+}
+
+// announce has a cloud announce something to its machine of an id, which it returns.
+func (e *emulated) announce(to *map[string]bool, id string) string {
+	e.t.Helper()
+	name := e.instance(id)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	*to = map[string]bool{name: true}
+	return name
 }
 
 // machine waits until the cloud runs a machine of an id, or none, which costs less than to
@@ -53,7 +73,7 @@ func (e *emulated) instance(id string) string {
 func (e *emulated) machine(id string, runs bool) {
 	e.t.Helper()
 	within(e.t, fmt.Sprintf("%s runs: %t", id, runs), func() error {
-		if slices.ContainsFunc(e.aws.Machines(), func(m fakecloud.AWSMachine) bool { return m.Tags["skyserve:id"] == id }) != runs {
+		if _, is := e.runs()[id]; is != runs {
 			return errors.New("not yet")
 		}
 		return nil
@@ -136,11 +156,8 @@ func TestAServiceInACloudIsKept(t *testing.T) {
 
 	e.figures()
 
-	first := e.instance("us-east-1-0")
 	stop := chatting(base)
-	e.mu.Lock()
-	e.taken = map[string]bool{first: true}
-	e.mu.Unlock()
+	first := e.announce(&e.taken, "us-east-1-0")
 	e.machine("us-east-1-1", true)
 	e.become(map[string]service.ReplicaState{"us-east-1-0": service.StateInterrupted, "us-east-1-1": service.StateReady})
 	e.aws.Interrupt(first)
@@ -156,11 +173,71 @@ func TestAServiceInACloudIsKept(t *testing.T) {
 	e.become(map[string]service.ReplicaState{"us-east-1-0": service.StateReady})
 	within(t, "a chat with the next replica by way of the other balancer", func() error { return chatAt(base, "key-of-a-client") })
 
+	// One that is to be left is replaced at leisure, and given back once it is empty.
+	e.announce(&e.advised, "us-east-1-0")
+	stop = chatting(base)
+	e.machine("us-east-1-1", true)
+	e.machine("us-east-1-0", false)
+	if err := stop(); err != nil {
+		t.Errorf("while a machine was replaced that was to be left: %v", err)
+	}
+
 	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, "left over: 0") {
 		t.Errorf("down:\n%s", out)
 	}
 	e.ended()
 	if left := e.aws.Machines(); len(left) > 0 {
+		t.Errorf("left: %+v", left)
+	}
+}
+
+const abroadService = `
+name: chat
+models:
+  - name: m
+    engine: {kind: sim, speed: 100}
+    gpus: [{type: L4}]
+    regions: {"aws/eu-west-1": {min: 0, max: 0}}
+regions:
+  - name: aws/eu-west-1
+  - name: gcp/us-central1
+    replicas: {min: 2, max: 3}
+    capacity: [spot, on_demand]
+balancer:
+  auth: {keys_from: env:KEYS}
+`
+
+// The controller keeps the replicas of a cloud that it is not in, by way of a balancer
+// there: keys of that cloud never leave it.
+func TestASecondCloudIsKept(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	out := e.skyserve(exitOK, append(e.upOf(abroadService), "--yes")...)
+	base := endpointIn(out, "eu-west-1")
+	within(t, "a chat", func() error { return chatAt(base, "key-of-a-client") })
+
+	stop := chatting(base)
+	first := e.announce(&e.taken, "us-central1-0")
+	e.machine("us-central1-2", true)
+	e.become(map[string]service.ReplicaState{"us-central1-0": service.StateInterrupted, "us-central1-1": service.StateReady, "us-central1-2": service.StateReady})
+	e.mu.Lock()
+	e.taken = nil
+	e.mu.Unlock()
+	e.gce.Preempt(first)
+	e.machine("us-central1-0", false)
+	if err := stop(); err != nil {
+		t.Errorf("while a machine was replaced that was taken: %v", err)
+	}
+
+	e.killController()
+	e.gce.SetStatus(e.instance("us-central1-1"), "TERMINATED")
+	e.become(map[string]service.ReplicaState{"us-central1-0": service.StateReady, "us-central1-2": service.StateReady})
+	within(t, "a chat", func() error { return chatAt(base, "key-of-a-client") })
+	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, "left over: 0") {
+		t.Errorf("down:\n%s", out)
+	}
+	e.ended()
+	if left := e.runs(); len(left) > 0 {
 		t.Errorf("left: %+v", left)
 	}
 }

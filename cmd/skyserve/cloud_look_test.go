@@ -20,7 +20,7 @@ import (
 // status is the service as programs see it.
 func (e *emulated) status() (s fleet.Status) {
 	e.t.Helper()
-	cmd := e.command("status", "chat", "-o", "json", "--endpoint-aws", e.url)
+	cmd := e.command(e.at("status", "chat", "-o", "json")...)
 	out, err := cmd.Output()
 	if err == nil {
 		err = json.Unmarshal(out, &s)

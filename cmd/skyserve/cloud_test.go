@@ -61,6 +61,7 @@ type emulated struct {
 	agents  map[string]*os.Process // of machines, by their ids in the service
 	insides string                 // the URL of what clouds tell their machines
 	taken   map[string]bool        // machines that their cloud is about to take, by its ids
+	advised map[string]bool        // machines that their cloud recommends to leave, likewise
 }
 
 func emulate(t *testing.T) *emulated {
@@ -92,10 +93,10 @@ func emulate(t *testing.T) *emulated {
 	}
 	e.aws.Address, e.gce.Address = addresses(), addresses()
 	e.aws.Boot = func(m fakecloud.Booted) func() {
-		return e.boot(m, func(_ identity.Name, text string) { e.aws.Print(m.ID, text) })
+		return e.boot(m, "GOOGLE_", func(_ identity.Name, text string) { e.aws.Print(m.ID, text) })
 	}
 	e.gce.Boot = func(m fakecloud.Booted) func() {
-		return e.boot(m, func(name identity.Name, text string) {
+		return e.boot(m, "AWS_", func(name identity.Name, text string) {
 			if fingerprint, found := node.FindLine(text, name); found {
 				e.gce.SetGuestAttribute(m.ID, node.GuestAttributePath, fingerprint)
 			}
@@ -122,13 +123,15 @@ func emulate(t *testing.T) *emulated {
 func (e *emulated) tellInside(w http.ResponseWriter, r *http.Request) {
 	id, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	e.mu.Lock()
-	taken := e.taken[id]
+	taken, advised := e.taken[id], e.advised[id]
 	e.mu.Unlock()
 	switch {
 	case path == "latest/api/token":
 		fmt.Fprint(w, "token")
 	case path == "latest/meta-data/spot/instance-action" && taken:
 		fmt.Fprintf(w, `{"action":"terminate","time":%q}`, time.Now().Add(2*time.Minute).UTC().Format(time.RFC3339))
+	case path == "latest/meta-data/events/recommendations/rebalance" && advised:
+		fmt.Fprintf(w, `{"noticeTime":%q}`, time.Now().UTC().Format(time.RFC3339))
 	case path == "computeMetadata/v1/instance/preempted":
 		fmt.Fprint(w, strings.ToUpper(fmt.Sprint(taken)))
 	default:
@@ -148,9 +151,10 @@ func addresses() func(n int) (public, private string) {
 	}
 }
 
-// boot does what a machine's cloud-init has it do, less what needs a machine. What the
-// machine writes to its console is told to whoever listens.
-func (e *emulated) boot(m fakecloud.Booted, told func(name identity.Name, text string)) func() {
+// boot does what a machine's cloud-init has it do, less what needs a machine, with an
+// identity of its own cloud: none of another, whose variables begin so. What the machine
+// writes to its console is told to whoever listens.
+func (e *emulated) boot(m fakecloud.Booted, another string, told func(name identity.Name, text string)) func() {
 	var document struct {
 		Files []struct{ Path, Content string } `yaml:"write_files"`
 	}
@@ -169,6 +173,9 @@ func (e *emulated) boot(m fakecloud.Booted, told func(name identity.Name, text s
 		text, err = json.Marshal(config)
 	}
 	if err == nil {
+		err = os.RemoveAll(dir) // one that had this name before had another disk
+	}
+	if err == nil {
 		err = os.MkdirAll(dir, 0o755)
 	}
 	if err == nil {
@@ -176,7 +183,8 @@ func (e *emulated) boot(m fakecloud.Booted, told func(name identity.Name, text s
 	}
 	var log bytes.Buffer
 	cmd := exec.Command(e.program, "node", "--config", file)
-	cmd.Stderr, cmd.Env = &log, append(e.environment(), "PATH="+filepath.Dir(e.program)+":"+os.Getenv("PATH"))
+	own := slices.DeleteFunc(e.environment(), func(v string) bool { return strings.HasPrefix(v, another) })
+	cmd.Stderr, cmd.Env = &log, append(own, "PATH="+filepath.Dir(e.program)+":"+os.Getenv("PATH"))
 	if err == nil {
 		err = cmd.Start()
 	}

@@ -46,6 +46,7 @@ func runNode(cmd *cobra.Command, file string) error {
 	o.Listening = func(addr string) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "node %s listens on %s\n", c.ID, addr)
 	}
+	o.Cloud = handOf(c.Service, c.Owner)
 	agent, err := node.New(o)
 	if err != nil {
 		return failed(err, "")

@@ -5,12 +5,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 
 	"skyserve/internal/controller"
 	"skyserve/internal/controller/fleet"
+	"skyserve/internal/node"
 	"skyserve/internal/service"
+	"skyserve/provision"
 	"skyserve/provision/cloud"
+	"skyserve/provision/remote"
 )
 
 // means is how the controller of a service in clouds reaches them: what its machine is
@@ -38,14 +42,58 @@ func keeping(file string, log *slog.Logger) []controller.Option {
 // reachClouds reaches the regions of a service as one of its machines does: it sees
 // machines alone.
 func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, owner string) (fleet.Reach, error) {
-	var m means
-	if err := json.Unmarshal(text, &m); err != nil {
-		return fleet.Reach{}, fmt.Errorf("reading how clouds are reached: %w", err)
-	}
-	clouds := cloudFlags{endpointAWS: m.EndpointAWS, endpointGCP: m.EndpointGCP, project: m.Project, machinesOnly: true}
-	places, err := clouds.places(ctx, cloud.Regions(spec), false) // which matters to firewalls alone
+	regions := cloud.Regions(spec)
+	places, lists, err := inside(ctx, text, regions)
 	if err != nil {
 		return fleet.Reach{}, err
 	}
-	return fleet.Reach{Provider: places, Witness: places, UserData: userData(spec.Name, owner, m.Program)}, nil
+	var m means
+	if err := json.Unmarshal(text, &m); err != nil {
+		return fleet.Reach{}, fmt.Errorf("reading which program machines get: %w", err)
+	}
+	reach := fleet.Reach{Provider: places, Witness: places, Lists: map[service.Region]fleet.Lister{}, UserData: userData(spec.Name, owner, m.Program)}
+	for r, p := range lists {
+		reach.Lists[r] = p
+	}
+	return reach, nil
+}
+
+// inside reaches regions as a machine there does: all of them as one, and each.
+func inside(ctx context.Context, text json.RawMessage, regions []service.Region) (provision.Places, map[service.Region]provision.Provider, error) {
+	var m means
+	if err := json.Unmarshal(text, &m); err != nil {
+		return nil, nil, fmt.Errorf("reading how clouds are reached: %w", err)
+	}
+	clouds := cloudFlags{endpointAWS: m.EndpointAWS, endpointGCP: m.EndpointGCP, project: m.Project, machinesOnly: true}
+	all, err := clouds.places(ctx, regions, false) // which matters to firewalls alone
+	if err != nil {
+		return nil, nil, err
+	}
+	each := map[service.Region]provision.Provider{}
+	for _, r := range regions {
+		if each[r], err = clouds.places(ctx, []service.Region{r}, false); err != nil {
+			return nil, nil, err
+		}
+	}
+	return all, each, nil
+}
+
+// handOf acts in the cloud of a machine of a service for its controller, which is elsewhere.
+func handOf(name, owner string) func(node.Cloud) (http.Handler, error) {
+	return func(c node.Cloud) (http.Handler, error) {
+		places, lists, err := inside(context.Background(), c.Means, regionsIn(c.Regions))
+		if err != nil {
+			return nil, err
+		}
+		return &remote.Hand{Service: name, Owner: owner, Provider: places, Witness: places, Lists: lists}, nil
+	}
+}
+
+// regionsIn are regions by their names.
+func regionsIn(names []string) []service.Region {
+	var regions []service.Region
+	for _, n := range names {
+		regions = append(regions, service.Region(n))
+	}
+	return regions
 }

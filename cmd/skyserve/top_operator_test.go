@@ -41,7 +41,7 @@ func adminOf(t *testing.T, answers map[string]any) *telemetry.Client {
 }
 
 // remote is the operator of balancers that this machine knows by address alone.
-func remote(t *testing.T, admins ...*telemetry.Client) *topOperator {
+func operatorBy(t *testing.T, admins ...*telemetry.Client) *topOperator {
 	t.Helper()
 	t.Setenv("SKYSERVE_HOME", t.TempDir())
 	shown := &telemetry.Snapshot{Service: "chat", Plan: &telemetry.PlanSummary{Status: "optimal"}}
@@ -72,7 +72,7 @@ func TestRequestsOfAllBalancers(t *testing.T) {
 		2: {"r3 lb-us-0", "r2 lb-eu-0"},
 		9: {"r3 lb-us-0", "r2 lb-eu-0", "r1 lb-eu-0", "r1 lb-us-0"}, // a forwarded one at both
 	} {
-		rows, err := remote(t, us, dead, eu).Requests(t.Context(), limit)
+		rows, err := operatorBy(t, us, dead, eu).Requests(t.Context(), limit)
 		var got []string
 		for _, r := range rows {
 			got = append(got, r.Request+" "+r.Balancer)
@@ -84,7 +84,7 @@ func TestRequestsOfAllBalancers(t *testing.T) {
 			t.Errorf("got %+v", rows[2:])
 		}
 	}
-	if _, err := remote(t, dead).Requests(t.Context(), 5); err == nil || !strings.Contains(err.Error(), "asking for requests: GET http://127.0.0.1:1/v1/requests") {
+	if _, err := operatorBy(t, dead).Requests(t.Context(), 5); err == nil || !strings.Contains(err.Error(), "asking for requests: GET http://127.0.0.1:1/v1/requests") {
 		t.Errorf("nobody answers: %v", err)
 	}
 }
@@ -95,7 +95,7 @@ func TestStoryIsThePageOfExplain(t *testing.T) {
 		Tries: []proxy.Try{{Kind: core.ActionDispatch, Target: "us-0", Decision: &core.Decision{Policy: "skylb", Reason: "prefix_match"}}},
 	}
 	admin := adminOf(t, map[string]any{"/v1/decisions/r1": d, "/v1/decisions": telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us"}})
-	o := remote(t, admin)
+	o := operatorBy(t, admin)
 	page, err := o.Story(t.Context(), "r1", 60)
 	if err != nil || !strings.Contains(page, "it went to replica us-0") || strings.Contains(page, "\x1b") {
 		t.Errorf("got %q, %v", page, err)
@@ -116,7 +116,7 @@ func TestLoadIsInTheUnitOfForecasts(t *testing.T) {
 		point(999_999, "local/us", service.TierFast, 60, 90), point(999_999, "local/us", service.TierDeferred, 6000, 0),
 		point(1_000_000, "local/us", service.TierFast, 9999, 0), // runs still
 	}}})
-	o := remote(t, dead, admin)
+	o := operatorBy(t, dead, admin)
 	o.now = func() time.Time { return now }
 	series, err := o.Load(t.Context())
 	if err != nil || len(series) != 2 {
@@ -131,28 +131,28 @@ func TestLoadIsInTheUnitOfForecasts(t *testing.T) {
 			t.Errorf("got %+v, want %v", s, want.TPS)
 		}
 	}
-	if _, err := remote(t, dead).Load(t.Context()); err == nil || !strings.Contains(err.Error(), "reading the history: GET") {
+	if _, err := operatorBy(t, dead).Load(t.Context()); err == nil || !strings.Contains(err.Error(), "reading the history: GET") {
 		t.Errorf("nobody answers: %v", err)
 	}
-	none := remote(t, adminOf(t, map[string]any{"/v1/history": map[string]any{"points": []telemetry.Point{}}}))
+	none := operatorBy(t, adminOf(t, map[string]any{"/v1/history": map[string]any{"points": []telemetry.Point{}}}))
 	if series, err := none.Load(t.Context()); err != nil || len(series) != 0 {
 		t.Errorf("nothing was asked yet: %v, %v", series, err)
 	}
 }
 
 func TestSpecIsWhatABalancerServes(t *testing.T) {
-	o := remote(t, dead, adminOf(t, map[string]any{"/v1/service": "name: chat\n"}))
+	o := operatorBy(t, dead, adminOf(t, map[string]any{"/v1/service": "name: chat\n"}))
 	if text, err := o.Spec(t.Context()); err != nil || text != "name: chat\n" {
 		t.Errorf("got %q, %v", text, err)
 	}
-	if _, err := remote(t, adminOf(t, nil)).Spec(t.Context()); err == nil || !strings.Contains(err.Error(), "reading the service.yaml: GET") {
+	if _, err := operatorBy(t, adminOf(t, nil)).Spec(t.Context()); err == nil || !strings.Contains(err.Error(), "reading the service.yaml: GET") {
 		t.Errorf("got %v", err)
 	}
 }
 
 // What needs the machine where the service was brought up says what to run there.
 func TestOrdersFromElsewhereSayWhatToRunWhere(t *testing.T) {
-	o := remote(t, dead)
+	o := operatorBy(t, dead)
 	const there = ": it was not brought up from this machine; there, run 'skyserve "
 	for order, want := range map[tui.Order]string{
 		{Verb: tui.VerbDrain, Replica: "us-1"}:                "draining us-1" + there + "replica drain us-1 --service chat'",

@@ -58,6 +58,11 @@ type Options struct {
 	Runner    Runner
 	// Notice asks the cloud whether it will take the machine; nil = it never does.
 	Notice Notice
+	// Cloud makes what acts in the machine's cloud for the controller, as a handler of POST
+	// with the value "call" of its path; nil = nothing does.
+	Cloud func(Cloud) (http.Handler, error)
+	// Advice asks the cloud whether it recommends to leave the machine; nil = it never does.
+	Advice Advice
 	// Look is the time between two looks at the units; default 2 s.
 	Look time.Duration
 	// Now tells the time that certificates must be good at; nil = time.Now.
@@ -77,19 +82,21 @@ type Agent struct {
 	api  http.Handler
 
 	handover sync.Mutex    // lets one change by an operator run at a time
+	acting   acting        // in the machine's cloud
 	changed  chan struct{} // wanted is another; holds one
 
-	mu       sync.Mutex
-	party    *identity.Party // nil until it is enrolled
-	expires  time.Time
-	revoked  identity.Revoked
-	wanted   Deployment
-	phase    Phase
-	reason   string
-	units    []UnitStatus
-	draining string    // why; empty = it is not
-	goneAt   time.Time // when the cloud takes the machine; zero = it does not
-	front    *front    // nil without one
+	mu        sync.Mutex
+	party     *identity.Party // nil until it is enrolled
+	expires   time.Time
+	revoked   identity.Revoked
+	wanted    Deployment
+	phase     Phase
+	reason    string
+	units     []UnitStatus
+	draining  string    // why; empty = it is not
+	goneAt    time.Time // when the cloud takes the machine; zero = it does not
+	advisedAt time.Time // since when it recommends to leave the machine; zero = it does not
+	front     *front    // nil without one
 }
 
 // New opens what the machine has, and makes its key at the first boot. It is an error
@@ -222,6 +229,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	running.Go(func() { a.keepUnits(ctx) })
 	if a.opts.Notice != nil {
 		running.Go(func() { a.watchNotices(ctx) })
+	}
+	if a.opts.Advice != nil {
+		running.Go(func() { a.watchAdvice(ctx) })
 	}
 	running.Go(func() {
 		<-ctx.Done()

@@ -76,7 +76,7 @@ func (c Config) Options() (Options, error) {
 	}
 	switch c.Notices {
 	case "aws":
-		o.Notice = NoticeAWS(c.Metadata)
+		o.Notice, o.Advice = NoticeAWS(c.Metadata), AdviceAWS(c.Metadata)
 	case "gcp":
 		o.Notice = NoticeGCP(c.Metadata)
 	case "":

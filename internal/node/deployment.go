@@ -25,6 +25,17 @@ type Deployment struct {
 	Units []Unit `json:"units"`
 	// Front lets balancers use an engine that listens on loopback; nil = none.
 	Front *Front `json:"front,omitempty"`
+	// Cloud lets the service's controller act in the machine's cloud by way of it; nil = it
+	// does not.
+	Cloud *Cloud `json:"cloud,omitempty"`
+}
+
+// Cloud is where and how a machine acts in its own cloud.
+type Cloud struct {
+	// Regions are those of the service in this cloud: gcp/europe-west4.
+	Regions []string `json:"regions"`
+	// Means say how the cloud is reached, in words of the program that the machine runs.
+	Means json.RawMessage `json:"means"`
 }
 
 // Unit is a program that a machine keeps running.
@@ -93,6 +104,9 @@ type Status struct {
 	Revoked int64 `json:"revoked,omitempty"`
 	// GoneAt is when the cloud will have taken the machine, where it said so.
 	GoneAt time.Time `json:"gone_at,omitzero"`
+	// AdvisedAt is since when the cloud recommends to move what runs on the machine, because
+	// it is likely to be taken; it serves all the same.
+	AdvisedAt time.Time `json:"advised_at,omitzero"`
 }
 
 // UnitStatus is how a unit does.

@@ -210,6 +210,16 @@ func (o *Operator) Logs(ctx context.Context, m Machine, unit string, lines int) 
 	return text, nil
 }
 
+// Cloud has a machine act in its cloud, and returns its answer; call is the last word of
+// the path. Only a controller may ask. ctx bounds how long that may take.
+func (o *Operator) Cloud(ctx context.Context, m Machine, call string, body []byte) ([]byte, error) {
+	text, err := o.exchange(ctx, m, o.Party.To(m.Name), http.MethodPost, pathCloud+url.PathEscape(call), body, 0)
+	if err != nil {
+		return nil, fmt.Errorf("asking %s to act in its cloud: %w", m.Name.ID, err)
+	}
+	return text, nil
+}
+
 func (o *Operator) put(ctx context.Context, m Machine, config *tls.Config, path string, v any) error {
 	body, err := json.Marshal(v)
 	if err == nil {
@@ -230,12 +240,17 @@ type Refusal struct {
 // Error is what the machine said.
 func (e *Refusal) Error() string { return fmt.Sprintf("%d %s", e.Status, e.Message) }
 
-// do performs one exchange over a connection of its own: machines are asked seldom, and
-// what they show changes.
+// do performs one exchange with a machine that answers soon.
 func (o *Operator) do(ctx context.Context, m Machine, config *tls.Config, method, path string, body []byte) ([]byte, error) {
+	return o.exchange(ctx, m, config, method, path, body, requestTimeout)
+}
+
+// exchange asks over a connection of its own: machines are asked seldom, and what they show
+// changes. patience is how long an answer may take to begin; 0 = as long as ctx lets it.
+func (o *Operator) exchange(ctx context.Context, m Machine, config *tls.Config, method, path string, body []byte, patience time.Duration) ([]byte, error) {
 	transport := &http.Transport{
 		DialContext:     func(ctx context.Context, _, addr string) (net.Conn, error) { return o.dial(ctx, addr) },
-		TLSClientConfig: config, TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: requestTimeout, DisableKeepAlives: true,
+		TLSClientConfig: config, TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: patience, DisableKeepAlives: true,
 	}
 	defer transport.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, method, "https://"+m.Address+path, bytes.NewReader(body))

@@ -29,6 +29,7 @@ const (
 	pathRevoked     = "/v1/revoked"
 	pathDrain       = "/v1/drain"
 	pathLogs        = "/v1/logs/"
+	pathCloud       = "/v1/cloud/"
 )
 
 // enrolment is what is handed over once.
@@ -90,6 +91,7 @@ func (a *Agent) routes() http.Handler {
 		w.WriteHeader(http.StatusNoContent)
 	})
 	mux.HandleFunc("GET "+pathLogs+"{unit}", a.serveLogs)
+	mux.HandleFunc("POST "+pathCloud+"{call}", a.actInCloud)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case a.isRevoked(r.TLS): // since it connected
@@ -253,7 +255,7 @@ func (a *Agent) Status() Status {
 	defer a.mu.Unlock()
 	s := Status{
 		Name: a.opts.Name.String(), Phase: a.phase, Reason: a.reason, Enrolled: a.party != nil,
-		Units: slices.Clone(a.units), Expires: a.expires, GoneAt: a.goneAt,
+		Units: slices.Clone(a.units), Expires: a.expires, GoneAt: a.goneAt, AdvisedAt: a.advisedAt,
 		Revoked: a.revoked.Number(),
 	}
 	if a.party != nil {

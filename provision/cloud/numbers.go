@@ -148,8 +148,12 @@ func fill(numbers, going []int, n int) []int {
 	return out
 }
 
-// StandsIn says whether a replica stands in for one of another region.
-func StandsIn(o provision.Object) bool { return o.Labels[labelFor] != "" }
+// StandsIn is the region for one of whose replicas this one stands in; empty for one of its own.
+func StandsIn(o provision.Object) service.Region { return service.Region(o.Labels[labelFor]) }
+
+// Instead is the handle of the machine in whose place, since that was to go, a replica was
+// launched; empty for any other.
+func Instead(o provision.Object) string { return o.Labels[labelInstead] }
 
 func lowestFree(taken []int) int {
 	n := 0

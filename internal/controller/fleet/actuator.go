@@ -27,8 +27,8 @@ var _ controller.Actuator = (*Keeper)(nil)
 // gives them up again.
 const fileLeaving = "leaving.json"
 
-// Standing implements controller.Actuator: the service in the keeper's cloud, as it was
-// seen at its last look. It is an error before the first.
+// Standing implements controller.Actuator: the service as it was seen at the last look, less
+// regions that never answered. It is an error before the first.
 func (k *Keeper) Standing() (controller.Standing, error) {
 	v, err := k.seenLast()
 	if err != nil {
@@ -45,6 +45,7 @@ func (k *Keeper) Standing() (controller.Standing, error) {
 func standing(v *view, leaving map[string]time.Time) controller.Standing {
 	s := controller.Standing{Spec: v.spec}
 	leave := going(v.have, v.seen)
+	maps.Copy(leave, replaced(v.have, v.seen))
 	for _, o := range v.have {
 		if o.Kind != provision.KindReplica || o.Gone != "" {
 			continue
@@ -74,21 +75,21 @@ func (k *Keeper) Carry(ctx context.Context, order controller.Order, may func() e
 		return nil, controller.ErrBusy
 	}
 	defer k.working.Unlock()
-	o, _, err := k.open(ctx)
+	o, err := k.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	have, err := o.fleet.list(ctx)
+	s, err := k.look(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	if err := may(); err != nil {
 		return nil, err
 	}
-	if err := k.keepLeaving(have, order); err != nil {
+	if err := k.keepLeaving(s.all(), order); err != nil {
 		return nil, err
 	}
-	failure := k.remove(ctx, o, have, order.Remove)
+	failure := errors.Join(s.beyond(order), k.remove(ctx, o, s.have, order.Remove))
 	launched, err = k.launch(ctx, o, order.Launch)
 	return launched, errors.Join(failure, err)
 }
@@ -110,10 +111,12 @@ func (k *Keeper) launch(ctx context.Context, o *opened, orders []controller.Laun
 	if len(orders) == 0 {
 		return nil, nil
 	}
-	have, err := o.fleet.list(ctx)
+	s, err := k.look(ctx, o)
 	if err != nil {
 		return nil, err
 	}
+	silent := k.plans(ctx, o, s)
+	have := s.have
 	o.fleet.Counts = map[cloud.Group]int{}
 	defer func() { o.fleet.Counts = nil }()
 	for _, l := range orders {
@@ -122,7 +125,7 @@ func (k *Keeper) launch(ctx context.Context, o *opened, orders []controller.Laun
 	before := map[string]bool{}
 	for _, r := range have {
 		before[r.ID] = r.Gone == ""
-		own := r.Kind == provision.KindReplica && r.Gone == "" && !cloud.StandsIn(r) && !o.fleet.Going[r.ID]
+		own := r.Kind == provision.KindReplica && r.Gone == "" && cloud.StandsIn(r) == "" && !o.fleet.Going[r.ID]
 		if g := (cloud.Group{Model: r.Labels["model"], Region: r.Region}); own && o.fleet.Counts[g] > 0 {
 			o.fleet.Counts[g]++
 		}
@@ -140,7 +143,7 @@ func (k *Keeper) launch(ctx context.Context, o *opened, orders []controller.Laun
 			launched = append(launched, r.ID)
 		}
 	}
-	return launched, errors.Join(err, failed)
+	return launched, errors.Join(silent, err, failed)
 }
 
 // leaving are the replicas that were given up, and when.

@@ -171,7 +171,22 @@ func (d *deployer) balancer(o provision.Object) (node.Deployment, error) {
 		}
 		units = append(units, u)
 	}
-	return node.Deployment{Units: units}, nil
+	return node.Deployment{Units: units, Cloud: d.actsIn(o.Region.Cloud())}, nil
+}
+
+// actsIn is how a balancer acts in its cloud for the controller; nil where that does so itself,
+// being there, or where there is none.
+func (d *deployer) actsIn(name string) *node.Cloud {
+	if d.Seat == nil || name == homeCloud(d.spec) {
+		return nil
+	}
+	c := &node.Cloud{Means: d.Seat.Means}
+	for _, r := range cloud.Regions(d.spec) {
+		if r.Cloud() == name {
+			c.Regions = append(c.Regions, string(r))
+		}
+	}
+	return c
 }
 
 // bring puts the secrets that a balancer's configuration refers to beside it.

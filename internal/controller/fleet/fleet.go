@@ -26,6 +26,8 @@ type Fleet struct {
 	Settle func(ctx context.Context, o provision.Object) error
 	// Drain returns when a machine has nothing left to finish; nil = it has nothing.
 	Drain func(ctx context.Context, o provision.Object)
+	// Have lists what there is; nil = the Provider does.
+	Have func(ctx context.Context) ([]provision.Object, error)
 	// Now is the clock by which refused offerings are remembered; nil = time.Now.
 	Now func() time.Time
 
@@ -108,6 +110,9 @@ func (f *Fleet) planFor(have []provision.Object, short map[cloud.Group]int) (*Pl
 
 // list is what there is of the service; an error where it is somebody else's.
 func (f *Fleet) list(ctx context.Context) ([]provision.Object, error) {
+	if f.Have != nil {
+		return f.Have(ctx)
+	}
 	have, err := f.Provider.List(ctx, f.Spec.Name)
 	if err != nil {
 		return nil, err
@@ -127,21 +132,33 @@ func (f *Fleet) owned(have []provision.Object) error {
 
 // look asks every rented region at once what it offers.
 func (f *Fleet) look(ctx context.Context) error {
-	regions := cloud.Regions(f.Spec)
-	offers, errs := make([]provision.Offerings, len(regions)), make([]error, len(regions))
+	f.offers = map[service.Region]provision.Offerings{}
+	failed := f.ask(ctx, cloud.Regions(f.Spec))
+	var all []error
+	for _, r := range cloud.Regions(f.Spec) {
+		all = append(all, failed[r])
+	}
+	return errors.Join(all...)
+}
+
+// ask asks regions at once what they offer, and returns why some did not say: of those it
+// is known what they said before.
+func (f *Fleet) ask(ctx context.Context, regions []service.Region) map[service.Region]error {
+	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for i, r := range regions {
+	failed := map[service.Region]error{}
+	for _, r := range regions {
 		wg.Go(func() {
-			offers[i], errs[i] = f.Provider.Offerings(ctx, r)
-			if errs[i] != nil {
-				errs[i] = fmt.Errorf("asking %s what it offers: %w", r, errs[i])
+			offers, err := f.Provider.Offerings(ctx, r)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed[r] = fmt.Errorf("asking %s what it offers: %w", r, err)
+				return
 			}
+			f.offers[r] = offers
 		})
 	}
 	wg.Wait()
-	f.offers = map[service.Region]provision.Offerings{}
-	for i, r := range regions {
-		f.offers[r] = offers[i]
-	}
-	return errors.Join(errs...)
+	return failed
 }

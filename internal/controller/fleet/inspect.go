@@ -38,6 +38,8 @@ type Inspector struct {
 	Lists map[service.Region]Lister
 	// Ask asks the agent of a machine, one of all there are, how it does.
 	Ask func(ctx context.Context, have []provision.Object, o provision.Object) (node.Status, error)
+	// Patience is how long a region may take to be listed; default 10 s.
+	Patience time.Duration
 
 	offered bool // Fleet knows what the regions offer, which changes slowly
 }
@@ -65,7 +67,7 @@ func (l Listing) Problems() []string {
 	return problems
 }
 
-// List asks all regions at once what there is, each for at most 10 s. It is an error
+// List asks all regions at once what there is, each for so long as Patience says. It is an error
 // if none answers, or if the service is somebody else's: *provision.CredentialsError
 // and *provision.OwnedError among others.
 func (i *Inspector) List(ctx context.Context) (Listing, error) {
@@ -91,7 +93,8 @@ func (i *Inspector) List(ctx context.Context) (Listing, error) {
 
 // listRegion asks one region what there is.
 func (i *Inspector) listRegion(ctx context.Context, r service.Region) ([]provision.Object, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, regionTimeout, fmt.Errorf("no answer within %s", regionTimeout))
+	patience := cmp.Or(i.Patience, regionTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer within %s", patience))
 	defer cancel()
 	have, err := i.Lists[r].List(ctx, i.Fleet.Spec.Name)
 	if err != nil && ctx.Err() != nil {

@@ -20,6 +20,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
+	"skyserve/provision/remote"
 )
 
 // Rhythm of a keeper, each with its reason.
@@ -34,31 +35,38 @@ const (
 	offersHold = 30 * time.Minute
 )
 
-// Reach is how a keeper reaches its cloud.
+// Reach is how a keeper reaches the cloud that it is in.
 type Reach struct {
 	Provider provision.Provider
 	Witness  provision.Witness
+	// Lists says who lists each region there.
+	Lists map[service.Region]Lister
 	// UserData is the cloud-init document of a machine, as `up` writes it.
 	UserData func(cloud.Node) (string, error)
 }
 
-// Keeper keeps the replicas of a service in one cloud as they are wanted: it launches
+// Keeper keeps the replicas of a service in clouds as they are wanted: it launches
 // another where a machine is gone, or is about to be taken, hands new ones over what they
 // are to run, and tells balancers of them; and it carries out what strategies decide (see
-// Carry). It changes nothing but replicas. What there is it reads from the cloud's tags
-// each time, so that it can be stopped at any moment.
+// Carry). It changes nothing but replicas. What there is it reads from the clouds' tags
+// each time, so that it can be stopped at any moment. In its own cloud it acts itself, in
+// others by way of balancers there; a region that does not answer is left as it is.
 type Keeper struct {
 	// Dir is the folder of the controller's configuration: see ReadSeat.
 	Dir string
-	// Open reaches the regions of a service in the keeper's cloud.
+	// Open reaches the regions of a service in the keeper's own cloud, which are all that
+	// spec has.
 	Open func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (Reach, error)
 	// Logger is told what is done; nil = silence.
 	Logger *slog.Logger
 
 	working sync.Mutex // held while machines are looked at or changed
 
-	opened *opened // guarded by working
-	said   string  // the last error, likewise
+	opened *opened                               // guarded by working
+	said   string                                // the last error, likewise
+	last   map[service.Region][]provision.Object // of each region when it last answered, likewise
+	seen   map[string]Seen                       // what machines said at the last look, likewise
+	told   map[string]bool                       // replicas that no balancer used at the last look, likewise
 
 	mu   sync.Mutex
 	view *view // the newest; nil before the first
@@ -66,15 +74,17 @@ type Keeper struct {
 
 // opened is what a keeper made of what it was handed.
 type opened struct {
-	content  Content // the newest
-	fleet    *Fleet
-	handover *Handover
-	looked   time.Time // when the offers were
+	content   Content            // the newest
+	elsewhere []provision.Object // machines in other clouds when it was handed over
+	fleet     *Fleet
+	inspector *Inspector
+	handover  *Handover
+	looked    map[service.Region]time.Time // when it said what it offers
 }
 
-// view is what a service has in the keeper's cloud, as it last saw it.
+// view is what a service has in clouds, as its keeper last saw it.
 type view struct {
-	spec *service.Spec // less the regions of other clouds
+	spec *service.Spec // less the regions of which that is not known
 	have []provision.Object
 	seen map[string]Seen
 }
@@ -121,41 +131,41 @@ func (k *Keeper) tell(ctx context.Context, err error) {
 
 // turn looks once and mends what it finds; busy says that something is on its way.
 func (k *Keeper) turn(ctx context.Context, may func() error) (busy bool, err error) {
-	o, elsewhere, err := k.open(ctx)
+	o, err := k.open(ctx)
 	if err != nil {
 		return false, err
 	}
-	have, err := o.fleet.list(ctx)
+	s, err := k.look(ctx, o)
 	if err != nil {
 		return false, err
 	}
-	if err := k.keepLeaving(have, controller.Order{}); err != nil {
+	if err := k.keepLeaving(s.all(), controller.Order{}); err != nil {
 		return false, err
 	}
 	h := o.handover
 	if h.Revoked, err = k.revoked(h.Party.Root); err != nil {
 		return false, err
 	}
-	h.Have = slices.Concat(have, elsewhere)
 	seen := h.Look(ctx)
-	changed, failure := k.replace(ctx, o, have, seen, may)
+	k.seen = seen
+	changed, failure := k.replace(ctx, o, s, seen, may)
 	if changed {
-		if have, err = o.fleet.list(ctx); err != nil {
+		if s, err = k.look(ctx, o); err != nil {
 			return true, errors.Join(failure, err)
 		}
-		h.Have = slices.Concat(have, elsewhere)
 	}
-	k.show(&view{o.fleet.Spec, have, seen})
+	k.show(s.view(seen))
 	if err := may(); err != nil {
 		return false, errors.Join(failure, err)
 	}
 	c := o.content
-	c.Leaving = relieved(c.Leaving, have, seen)
+	c.Leaving = relieved(c.Leaving, s.have, seen)
 	deployments, err := Deployments(c, h.Have)
 	if err == nil {
-		err = h.Tend(ctx, seen, deployments)
+		s.certain(deployments)
+		err = errors.Join(h.Tend(ctx, seen, deployments), k.release(ctx, o, s, seen, deployments, may))
 	}
-	return changed || unsettled(have, seen), errors.Join(failure, err)
+	return changed || unsettled(s.have, seen), errors.Join(s.failure(), failure, err)
 }
 
 // revoked is the list of revoked certificates that the agent of this machine was handed.
@@ -171,24 +181,20 @@ func unsettled(have []provision.Object, seen map[string]Seen) bool {
 }
 
 // replace launches what is missing; changed says that something may be made by now.
-func (k *Keeper) replace(ctx context.Context, o *opened, have []provision.Object, seen map[string]Seen, may func() error) (changed bool, err error) {
-	if time.Since(o.looked) > offersHold {
-		if err := o.fleet.look(ctx); err != nil {
-			return false, err
-		}
-		o.looked = time.Now()
-	}
-	o.fleet.Going = going(have, seen)
-	o.fleet.Only = func(p *Plan, c provision.Change) bool { return replacing(p, c, seen) }
-	p, err := o.fleet.planFor(have, nil)
+func (k *Keeper) replace(ctx context.Context, o *opened, s *sight, seen map[string]Seen, may func() error) (changed bool, err error) {
+	silent := k.plans(ctx, o, s)
+	o.fleet.Going = going(s.have, seen)
+	maps.Copy(o.fleet.Going, advised(s.have, seen))
+	o.fleet.Only = func(p *Plan, c provision.Change) bool { return replacing(o.fleet.Spec, p, c, seen) }
+	p, err := o.fleet.planFor(s.have, nil)
 	if err != nil || len(p.Changes) == 0 {
-		return false, err
+		return false, errors.Join(silent, err)
 	}
 	if err := may(); err != nil {
-		return false, err
+		return false, errors.Join(silent, err)
 	}
 	_, err = o.fleet.Up(ctx, p, k.progress)
-	return true, err
+	return true, errors.Join(silent, err)
 }
 
 // progress logs changes that are done; those that fail are told with the turn.
@@ -209,9 +215,9 @@ func going(have []provision.Object, seen map[string]Seen) map[string]bool {
 	return ids
 }
 
-// relieved are the replicas that balancers are to use no more: those that leave, and those
-// that are going whose model another replica serves. The last one of a model serves for
-// as long as its machine lets it.
+// relieved are the replicas that balancers are to use no more: those that leave, those
+// that are going whose model another replica serves, and those that were replaced. The last
+// one of a model serves for as long as its machine lets it.
 func relieved(leaving map[string]bool, have []provision.Object, seen map[string]Seen) map[string]bool {
 	ids := maps.Clone(leaving)
 	serves := map[string]bool{} // models
@@ -226,14 +232,15 @@ func relieved(leaving map[string]bool, have []provision.Object, seen map[string]
 			ids[o.ID] = true
 		}
 	}
+	maps.Copy(ids, replaced(have, seen))
 	return ids
 }
 
 // replacing says whether a change is a keeper's to make: a replica that is missing is
 // launched; what is left of one that is gone goes, and of two with one id the second;
-// and one that stood in for another region goes once all that is wanted serves. All
-// else that differs is left to `up`.
-func replacing(p *Plan, c provision.Change, seen map[string]Seen) bool {
+// and one that stood in for another region, of which spec knows, goes once all that is
+// wanted serves. All else that differs is left to `up`.
+func replacing(spec *service.Spec, p *Plan, c provision.Change, seen map[string]Seen) bool {
 	wanted := func(id string) bool {
 		return slices.ContainsFunc(p.Wants, func(w provision.Want) bool { return w.ID == id })
 	}
@@ -247,56 +254,81 @@ func replacing(p *Plan, c provision.Change, seen map[string]Seen) bool {
 	case c.Have.Gone != "" || wanted(c.ID()):
 		return true
 	}
-	return cloud.StandsIn(c.Have) && !slices.ContainsFunc(p.Wants, func(w provision.Want) bool {
+	return slices.Contains(cloud.Regions(spec), cloud.StandsIn(c.Have)) && !slices.ContainsFunc(p.Wants, func(w provision.Want) bool {
 		return w.Kind == provision.KindReplica && seen[w.ID].Phase != node.PhaseReady
 	})
 }
 
 // open takes up what the controller was handed, anew where that is another.
-func (k *Keeper) open(ctx context.Context) (*opened, []provision.Object, error) {
+func (k *Keeper) open(ctx context.Context) (*opened, error) {
 	c, elsewhere, err := ReadSeat(k.Dir)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	leaving, err := k.leaving()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	c.Leaving = map[string]bool{}
 	for id := range leaving {
 		c.Leaving[id] = true
 	}
 	if o := k.opened; o != nil && string(o.content.Text) == string(c.Text) && reflect.DeepEqual(o.content.Seat, c.Seat) {
-		o.content = c
-		return o, elsewhere, nil
+		o.content, o.elsewhere = c, elsewhere
+		return o, nil
 	}
 	party, authority, err := identity.Home{Dir: k.Dir}.Seated()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	own := ownCloud(c.Spec)
-	reach, err := k.Open(ctx, c.Seat.Means, own, authority.Owner())
-	if err != nil {
-		return nil, nil, err
-	}
-	o := &opened{content: c, handover: &Handover{
-		Service: c.Spec.Name, Party: party, Authority: authority, Witness: reach.Witness, Self: cloud.ControllerMachine(c.Spec),
+	o := &opened{content: c, elsewhere: elsewhere, looked: map[service.Region]time.Time{}}
+	o.handover = &Handover{
+		Service: c.Spec.Name, Party: party, Authority: authority, Self: cloud.ControllerMachine(c.Spec), Have: elsewhere,
 		Progress: func(id string, s node.Status) {
 			k.log().Info("machine", "id", id, "phase", string(s.Phase), "reason", s.Reason)
 		},
-	}}
-	o.fleet = &Fleet{Spec: own, Owner: authority.Owner(), Provider: reach.Provider, UserData: reach.UserData, Drain: o.handover.Drain}
+	}
+	if err := k.reach(ctx, o, authority.Owner()); err != nil {
+		return nil, err
+	}
+	if k.last == nil {
+		k.last = map[service.Region][]provision.Object{}
+	}
 	k.opened = o
-	return o, elsewhere, nil
+	return o, nil
 }
 
-// ownCloud is a service with its regions in the cloud of its controller: a machine acts
-// with an identity of its own cloud, and no other cloud knows it.
-func ownCloud(spec *service.Spec) *service.Spec {
-	own := *spec
-	home := cloud.Regions(spec)[0].Cloud()
-	own.Regions = slices.DeleteFunc(slices.Clone(spec.Regions), func(r service.RegionSpec) bool { return r.Name.Cloud() != home })
-	return &own
+// reach finds the way to all clouds: to the keeper's own at once, to others by way of
+// balancers there.
+func (k *Keeper) reach(ctx context.Context, o *opened, owner string) error {
+	c, h, home := o.content, o.handover, homeCloud(o.content.Spec)
+	reach, err := k.Open(ctx, c.Seat.Means, without(c.Spec, func(r service.Region) bool { return r.Cloud() != home }), owner)
+	if err != nil {
+		return err
+	}
+	places, lists := provision.Places{home: reach.Provider}, maps.Clone(reach.Lists)
+	for _, name := range abroad(c.Spec) {
+		client := &remote.Client{Cloud: name, Ways: func() []remote.Ask { return k.ways(h, name) }}
+		places[name] = client
+		for _, r := range cloud.Regions(c.Spec) {
+			if r.Cloud() == name {
+				lists[r] = regionOf{client, r}
+			}
+		}
+	}
+	h.Witness = witnesses{home, reach.Witness, places}
+	o.fleet = &Fleet{
+		Spec: c.Spec, Owner: owner, Provider: places, UserData: reach.UserData, Drain: h.Drain, offers: map[service.Region]provision.Offerings{},
+		Have: func(ctx context.Context) ([]provision.Object, error) {
+			s, err := k.look(ctx, o)
+			if err != nil {
+				return nil, err
+			}
+			return s.have, nil
+		},
+	}
+	o.inspector = &Inspector{Fleet: o.fleet, Lists: lists, Patience: keepPatience}
+	return nil
 }
 
 // show keeps what was seen.

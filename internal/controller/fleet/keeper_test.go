@@ -42,6 +42,18 @@ type upkeep struct {
 	dir   string
 	owner string
 	spec  *service.Spec
+	// silent are the regions that do not answer.
+	silent map[service.Region]bool
+	// mute are those that do not say what they offer.
+	mute map[service.Region]bool
+}
+
+// Offerings is what a region offers.
+func (u *upkeep) Offerings(ctx context.Context, r service.Region) (provision.Offerings, error) {
+	if u.mute[r] {
+		return nil, errors.New("throttled")
+	}
+	return u.Memory.Offerings(ctx, r)
 }
 
 func newUpkeep(t *testing.T) *upkeep {
@@ -56,7 +68,7 @@ func newUpkeep(t *testing.T) *upkeep {
 		t.Fatal(err)
 	}
 	first := machineAt("lb-us-east-1-0", provision.KindBalancer, "aws/us-east-1", "", "1", 0)
-	u := &upkeep{Memory: world(c.Spec), dir: seat(t, deployments(t, c, []provision.Object{first})["lb-us-east-1-0"]), owner: authority.Owner(), spec: c.Spec}
+	u := &upkeep{Memory: world(c.Spec), dir: seat(t, deployments(t, c, []provision.Object{first})["lb-us-east-1-0"]), owner: authority.Owner(), spec: c.Spec, silent: map[service.Region]bool{}}
 	for _, name := range []string{identity.FileController, identity.FileDelegated} {
 		if err := os.Chmod(filepath.Join(u.dir, name), 0o600); err != nil {
 			t.Fatal(err)
@@ -76,12 +88,30 @@ func newUpkeep(t *testing.T) *upkeep {
 
 // keeper is one whose process was just started.
 func (u *upkeep) keeper() *fleet.Keeper {
-	return &fleet.Keeper{Dir: u.dir, Open: func(_ context.Context, _ json.RawMessage, _ *service.Spec, owner string) (fleet.Reach, error) {
+	return &fleet.Keeper{Dir: u.dir, Open: func(_ context.Context, _ json.RawMessage, spec *service.Spec, owner string) (fleet.Reach, error) {
 		if owner != u.owner {
 			return fleet.Reach{}, errors.New("opened for " + owner)
 		}
-		return fleet.Reach{Provider: u.Memory, UserData: newFleet(u.spec, u.Memory).UserData}, nil
+		lists := map[service.Region]fleet.Lister{}
+		for _, r := range spec.Regions {
+			lists[r.Name] = listed{u, r.Name}
+		}
+		return fleet.Reach{Provider: u, Lists: lists, UserData: newFleet(u.spec, u.Memory).UserData}, nil
 	}}
+}
+
+// listed is one region of it.
+type listed struct {
+	*upkeep
+	region service.Region
+}
+
+func (l listed) List(ctx context.Context, name string) ([]provision.Object, error) {
+	if l.silent[l.region] {
+		return nil, errors.New("the cloud is out of order")
+	}
+	have, err := l.Memory.List(ctx, name)
+	return slices.DeleteFunc(have, func(o provision.Object) bool { return o.Region != l.region }), err
 }
 
 // keep has a keeper work for a while.
@@ -159,6 +189,77 @@ func TestAKeeperGoesWhereCapacityIs(t *testing.T) {
 		u.keep(t, k, 20*time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-0", "us-east-1-1"}) {
 			t.Errorf("with capacity, before it is known that the new one serves: %q", got)
+		}
+	})
+}
+
+// A region that does not answer is left as it is, and what happens in the others is mended.
+func TestAKeeperLeavesASilentRegionAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeep(t)
+		k := u.keeper()
+		u.keep(t, k, time.Second, always)
+		u.silent["aws/us-east-1"] = true
+		u.Change("us-east-1-0", nil)
+		u.Change("eu-west-1-0", nil)
+		u.keep(t, k, time.Minute, always)
+		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "us-east-1-1"}) {
+			t.Errorf("while a region is silent: %q", got)
+		}
+		s, err := k.Standing()
+		if err != nil || len(s.Replicas) != 3 || len(s.Spec.Regions) != 2 {
+			t.Errorf("it tells of %+v (%v), want what there was when it last answered", s.Replicas, err)
+		}
+		order := controller.Order{
+			Launch: []controller.Launching{{Model: "llama", Region: "aws/us-east-1", Count: 1}, {Model: "llama", Region: "aws/eu-west-1", Count: 1}},
+			Remove: []string{"us-east-1-1"},
+		}
+		launched, err := k.Carry(t.Context(), order, always)
+		if !slices.Equal(launched, []string{"eu-west-1-1"}) || err == nil || !strings.Contains(err.Error(), "aws/us-east-1") {
+			t.Errorf("launched %q: %v", launched, err)
+		}
+		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1", "us-east-1-1"}) {
+			t.Errorf("after an order: %q", got)
+		}
+		delete(u.silent, "aws/us-east-1")
+		u.keep(t, k, time.Minute, always)
+		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1", "us-east-1-0", "us-east-1-1"}) {
+			t.Errorf("once it answers again: %q", got)
+		}
+	})
+}
+
+// A replica that stands in for a region is needed for as long as that says nothing.
+func TestAStandInForASilentRegionStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeep(t)
+		u.Change("us-east-1-0", func(o *provision.Object) {
+			o.ID, o.Region, o.Labels["for"] = "eu-west-1-1", "aws/eu-west-1", "aws/us-east-1"
+		})
+		u.silent["aws/us-east-1"] = true
+		u.keep(t, u.keeper(), time.Minute, always)
+		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-1"}) {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// A region that does not say what it offers is left as it is, until it does.
+func TestARegionThatOffersNothingHidesNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeep(t)
+		u.mute = map[service.Region]bool{"aws/us-east-1": true}
+		u.Change("us-east-1-0", nil)
+		u.Change("eu-west-1-0", nil)
+		k := u.keeper()
+		u.keep(t, k, time.Minute, always)
+		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "us-east-1-1"}) {
+			t.Errorf("without its offers: %q", got)
+		}
+		u.mute = nil
+		u.keep(t, k, 10*time.Second, always)
+		if got := u.replicas(); !slices.Equal(got, allKept) {
+			t.Errorf("with its offers: %q", got)
 		}
 	})
 }

@@ -62,6 +62,7 @@ func TestWhatAKeeperChanges(t *testing.T) {
 		}
 		return o
 	}
+	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}, {Name: "aws/eu"}}}
 	p := &Plan{Wants: []provision.Want{{ID: "us-0", Kind: provision.KindReplica}, {ID: "lb-us-0", Kind: provision.KindBalancer}}}
 	r, b := provision.KindReplica, provision.KindBalancer
 	for _, tt := range []struct {
@@ -78,11 +79,12 @@ func TestWhatAKeeperChanges(t *testing.T) {
 		{"a second one of an id", provision.Change{Action: terminate, Have: object(r, "us-0", "")}, "", true},
 		{"a second balancer of an id", provision.Change{Action: terminate, Have: object(b, "lb-us-0", "")}, "", false},
 		{"one above max", provision.Change{Action: terminate, Have: object(r, "us-1", "")}, node.PhaseReady, false},
-		{"a stand-in that is needed", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "us")}, node.PhaseStarting, false},
-		{"a stand-in that is not", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "us")}, node.PhaseReady, true},
+		{"a stand-in that is needed", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "aws/us")}, node.PhaseStarting, false},
+		{"a stand-in that is not", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "aws/us")}, node.PhaseReady, true},
+		{"a stand-in for a region that says nothing", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "gcp/silent")}, node.PhaseReady, false},
 	} {
 		seen := map[string]Seen{"us-0": {Status: node.Status{Phase: tt.phase}}}
-		if got := replacing(p, tt.c, seen); got != tt.want {
+		if got := replacing(spec, p, tt.c, seen); got != tt.want {
 			t.Errorf("%s: %t, want %t", tt.name, got, tt.want)
 		}
 	}

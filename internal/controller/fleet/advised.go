@@ -1,0 +1,73 @@
+package fleet
+
+import (
+	"context"
+	"slices"
+
+	"skyserve/internal/node"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// A machine that its cloud recommends to leave is likely to be taken, sooner or later, at the
+// same short notice as any other. It is replaced at leisure where replicas.max leaves room for
+// another beside it: it serves until that one does, and is given back once it is empty.
+
+// advised are the replicas that serve and that their cloud recommends to leave.
+func advised(have []provision.Object, seen map[string]Seen) map[string]bool {
+	ids := map[string]bool{}
+	for _, o := range have {
+		if s := seen[o.ID]; o.Kind == provision.KindReplica && s.Err == nil && s.Phase == node.PhaseReady && !s.AdvisedAt.IsZero() {
+			ids[o.ID] = true
+		}
+	}
+	return ids
+}
+
+// replaced are those of them in whose place another serves.
+func replaced(have []provision.Object, seen map[string]Seen) map[string]bool {
+	ids := advised(have, seen)
+	for _, o := range have {
+		if ids[o.ID] && !slices.ContainsFunc(have, func(by provision.Object) bool {
+			return cloud.Instead(by) == o.Handle && by.Gone == "" && seen[by.ID].Phase == node.PhaseReady
+		}) {
+			delete(ids, o.ID)
+		}
+	}
+	return ids
+}
+
+// release gives back machines that were replaced, once they are empty. That counts only
+// when no balancer of their region used them at the look before: what one sent a moment
+// before it was told may not have come in yet.
+func (k *Keeper) release(ctx context.Context, o *opened, s *sight, seen map[string]Seen, deployments map[string]node.Deployment, may func() error) error {
+	told := map[string]bool{}
+	var empty []string
+	for id := range replaced(s.have, seen) {
+		told[id] = unused(id, s.have, seen, deployments)
+		if told[id] && k.told[id] && seen[id].InFlight == 0 {
+			empty = append(empty, id)
+		}
+	}
+	k.told = told
+	if len(empty) == 0 {
+		return nil
+	}
+	if err := may(); err != nil {
+		return err
+	}
+	return k.remove(ctx, o, s.have, empty)
+}
+
+// unused says whether all balancers of a replica's region run what they are to, which is
+// without it.
+func unused(id string, have []provision.Object, seen map[string]Seen, deployments map[string]node.Deployment) bool {
+	at := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == id })
+	return at >= 0 && !slices.ContainsFunc(have, func(b provision.Object) bool {
+		if b.Kind != provision.KindBalancer || b.Gone != "" || b.Region != have[at].Region {
+			return false
+		}
+		d, known := deployments[b.ID]
+		return !known || seen[b.ID].Phase != node.PhaseReady || seen[b.ID].Revision != d.Revision
+	})
+}

@@ -1,0 +1,80 @@
+package fleet
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"skyserve/internal/node"
+	"skyserve/provision"
+)
+
+// A replica that its cloud recommends to leave is used until the one that was launched in
+// its place serves, and no other one counts.
+func TestWhoIsReplaced(t *testing.T) {
+	since := time.Unix(1, 0)
+	machine := func(id, instead string) provision.Object {
+		return provision.Object{ID: id, Kind: provision.KindReplica, Handle: "h-" + id, Labels: map[string]string{"model": "m", "instead": instead}}
+	}
+	ready := Seen{Status: node.Status{Phase: node.PhaseReady}}
+	told := ready
+	told.AdvisedAt = since
+	have := []provision.Object{machine("a", ""), machine("b", ""), machine("c", "h-a")}
+	for _, tt := range []struct {
+		name          string
+		seen          map[string]Seen
+		advised, gone string
+	}{
+		{"nothing is recommended", map[string]Seen{"a": ready, "b": ready, "c": ready}, "", ""},
+		{"its successor starts", map[string]Seen{"a": told, "b": ready, "c": {Status: node.Status{Phase: node.PhaseWeights}}}, "a", ""},
+		{"its successor says nothing", map[string]Seen{"a": told, "b": ready, "c": {Err: errors.New("no answer")}}, "a", ""},
+		{"its successor serves", map[string]Seen{"a": told, "b": ready, "c": ready}, "a", "a"},
+		{"it has no successor", map[string]Seen{"a": ready, "b": told, "c": ready}, "b", ""},
+		{"it is taken by now", map[string]Seen{"a": {Status: node.Status{Phase: node.PhaseInterrupted, AdvisedAt: since}}, "b": ready, "c": ready}, "", ""},
+		{"it says nothing any more", map[string]Seen{"a": {Err: errors.New("no answer"), Status: node.Status{Phase: node.PhaseReady, AdvisedAt: since}}, "c": ready}, "", ""},
+	} {
+		if got := advised(have, tt.seen); !maps.Equal(got, fields(tt.advised)) {
+			t.Errorf("%s: advised %v, want %q", tt.name, got, tt.advised)
+		}
+		if got := replaced(have, tt.seen); !maps.Equal(got, fields(tt.gone)) {
+			t.Errorf("%s: replaced %v, want %q", tt.name, got, tt.gone)
+		}
+	}
+}
+
+// A replica is unused once all balancers of its region run what they are to.
+func TestWhoIsUnused(t *testing.T) {
+	have := []provision.Object{
+		{ID: "us-0", Kind: provision.KindReplica, Region: "aws/us"},
+		{ID: "lb-us-0", Kind: provision.KindBalancer, Region: "aws/us"},
+		{ID: "lb-us-1", Kind: provision.KindBalancer, Region: "aws/us"},
+		{ID: "lb-us-2", Kind: provision.KindBalancer, Region: "aws/us", Gone: "stopped"},
+		{ID: "lb-eu-0", Kind: provision.KindBalancer, Region: "aws/eu"},
+	}
+	is := func(revision string, phase node.Phase) Seen {
+		return Seen{Status: node.Status{Revision: revision, Phase: phase}}
+	}
+	wanted := map[string]node.Deployment{"lb-us-0": {Revision: "2"}, "lb-us-1": {Revision: "2"}, "lb-eu-0": {Revision: "2"}}
+	first := map[string]node.Deployment{"lb-us-0": {Revision: "2"}}
+	for _, tt := range []struct {
+		name        string
+		deployments map[string]node.Deployment
+		seen        map[string]Seen
+		want        bool
+	}{
+		{"all were told", wanted, map[string]Seen{"lb-us-0": is("2", "ready"), "lb-us-1": is("2", "ready")}, true},
+		{"one was not", wanted, map[string]Seen{"lb-us-0": is("2", "ready"), "lb-us-1": is("1", "ready")}, false},
+		{"one takes it up", wanted, map[string]Seen{"lb-us-0": is("2", "ready"), "lb-us-1": is("2", "preparing")}, false},
+		{"one says nothing", wanted, map[string]Seen{"lb-us-0": is("2", "ready"), "lb-us-1": {Err: errors.New("no answer")}}, false},
+		{"what one is to run is not certain", first, map[string]Seen{"lb-us-0": is("2", "ready"), "lb-us-1": is("", "ready")}, false},
+	} {
+		if got := unused("us-0", have, tt.seen, tt.deployments); got != tt.want {
+			t.Errorf("%s: %t", tt.name, got)
+		}
+	}
+	if unused("us-1", slices.Clone(have), nil, nil) {
+		t.Error("one that there is not")
+	}
+}

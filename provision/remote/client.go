@@ -1,0 +1,95 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// Ask sends the body of a call to a machine in the cloud and returns the body of its
+// answer. Errors are of a machine that does not answer, or refuses to.
+type Ask func(ctx context.Context, call Call, body []byte) ([]byte, error)
+
+// Client is the provider of a cloud by way of machines there. It implements
+// provision.Provider and provision.Witness; errors of the cloud keep their types.
+type Client struct {
+	// Cloud is its name, gcp.
+	Cloud string
+	// Ways are the machines that can be asked now, in the order of trying: each call is
+	// safe to repeat, so that the next one is asked where one does not answer.
+	Ways func() []Ask
+}
+
+var (
+	_ provision.Provider = (*Client)(nil)
+	_ provision.Witness  = (*Client)(nil)
+)
+
+// ErrNoWay is a cloud in which no machine of the service can be asked.
+var ErrNoWay = errors.New("no balancer there can be asked")
+
+// Offerings implements provision.Provider.
+func (c *Client) Offerings(ctx context.Context, region service.Region) (provision.Offerings, error) {
+	r, err := c.call(ctx, CallOfferings, request{Region: region})
+	return r.Offerings, err
+}
+
+// List implements provision.Provider, for the service whose machines are asked.
+func (c *Client) List(ctx context.Context, service string) ([]provision.Object, error) {
+	r, err := c.call(ctx, CallList, request{Service: service})
+	return r.Objects, err
+}
+
+// ListIn lists one region alone, so that one that does not answer hides no other.
+func (c *Client) ListIn(ctx context.Context, service string, region service.Region) ([]provision.Object, error) {
+	r, err := c.call(ctx, CallList, request{Service: service, Region: region})
+	return r.Objects, err
+}
+
+// Launch implements provision.Provider, for replicas.
+func (c *Client) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
+	r, err := c.call(ctx, CallLaunch, request{Want: &w})
+	return r.Object, err
+}
+
+// Terminate implements provision.Provider, for replicas.
+func (c *Client) Terminate(ctx context.Context, o provision.Object) error {
+	_, err := c.call(ctx, CallTerminate, request{Object: &o})
+	return err
+}
+
+// Fingerprint implements provision.Witness.
+func (c *Client) Fingerprint(ctx context.Context, o provision.Object) (string, error) {
+	r, err := c.call(ctx, CallFingerprint, request{Object: &o})
+	return r.Fingerprint, err
+}
+
+// call asks one machine after the other until one answers.
+func (c *Client) call(ctx context.Context, call Call, in request) (out response, err error) {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return out, fmt.Errorf("asking for %s in %s: %w", call, c.Cloud, err)
+	}
+	silent := []error{ErrNoWay}
+	for _, ask := range c.Ways() {
+		text, err := ask(ctx, call, body)
+		if err != nil {
+			if silent = append(silent, err); ctx.Err() != nil {
+				break
+			}
+			continue
+		}
+		if err := json.Unmarshal(text, &out); err != nil {
+			return response{}, fmt.Errorf("asking for %s in %s: reading the answer: %w", call, c.Cloud, err)
+		}
+		if out.Error != nil {
+			return response{}, out.Error.err()
+		}
+		return out, nil
+	}
+	return out, fmt.Errorf("asking for %s in %s: %w", call, c.Cloud, errors.Join(silent...))
+}

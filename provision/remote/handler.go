@@ -1,0 +1,142 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// callTimeout bounds one call: a launch waits for what its cloud does not know yet, for a
+// minute at most, and a machine is gone within five.
+const callTimeout = 6 * time.Minute
+
+// maxBody bounds what a call brings: a launch with its cloud-init document.
+const maxBody = 1 << 20
+
+// Hand carries calls out in the cloud of the machine that it runs on.
+type Hand struct {
+	// Service and Owner are whose machines it lists, launches and terminates; others it
+	// refuses, whatever the machine's identity would let it do.
+	Service, Owner string
+	// Provider is all regions of the cloud, Witness likewise. Lists is each of them.
+	Provider provision.Provider
+	Witness  provision.Witness
+	Lists    map[service.Region]provision.Provider
+}
+
+// ServeHTTP carries one call out, whose name is the value "call" of the path. Who may ask
+// was decided before. A call that fails in the cloud is answered with 200 and its error;
+// one that is not for this hand with 400 or 403.
+func (h *Hand) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c := http.NewResponseController(w)
+	deadline := time.Now().Add(callTimeout)
+	if err := errors.Join(c.SetReadDeadline(deadline), c.SetWriteDeadline(deadline)); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	ctx, cancel := context.WithDeadline(r.Context(), deadline)
+	defer cancel()
+	var in request
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err == nil {
+		err = json.Unmarshal(text, &in)
+	}
+	if err != nil {
+		http.Error(w, fmt.Sprintf("reading the call: %v", err), http.StatusBadRequest)
+		return
+	}
+	if err := h.foreign(in); err != nil {
+		http.Error(w, err.Error(), http.StatusForbidden)
+		return
+	}
+	out, err := h.do(ctx, Call(r.PathValue("call")), in)
+	if errors.Is(err, errNoCall) {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if err != nil {
+		out = response{Error: failureOf(err)}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(out) // who has gone asks again
+}
+
+var errNoCall = errors.New("no call of that name, or not with this argument")
+
+// foreign is why a call is not for the machines of this service; nil when it is.
+func (h *Hand) foreign(in request) error {
+	refuse := func(what, service, owner string, kind provision.Kind) error {
+		switch {
+		case service != h.Service || owner != h.Owner:
+			return fmt.Errorf("%s: it is of the service %q of %q, want %q of %q", what, service, owner, h.Service, h.Owner)
+		case kind != provision.KindReplica:
+			return fmt.Errorf("%s: it is a %s, want a %s", what, kind, provision.KindReplica)
+		}
+		return nil
+	}
+	switch {
+	case in.Want != nil:
+		return refuse(in.Want.ID, in.Want.Service, in.Want.Owner, in.Want.Kind)
+	case in.Object != nil:
+		return refuse(in.Object.ID, in.Object.Service, in.Object.Owner, in.Object.Kind)
+	case in.Service != "" && in.Service != h.Service:
+		return fmt.Errorf("listing %q: want %q", in.Service, h.Service)
+	}
+	return nil
+}
+
+// do carries a call out.
+func (h *Hand) do(ctx context.Context, call Call, in request) (out response, err error) {
+	switch {
+	case call == CallOfferings:
+		out.Offerings, err = h.Provider.Offerings(ctx, in.Region)
+	case call == CallList && in.Service != "":
+		out.Objects, err = h.list(ctx, in)
+	case call == CallLaunch && in.Want != nil:
+		out.Object, err = h.Provider.Launch(ctx, *in.Want)
+	case call == CallTerminate && in.Object != nil:
+		err = h.terminate(ctx, *in.Object)
+	case call == CallFingerprint && in.Object != nil:
+		out.Fingerprint, err = h.Witness.Fingerprint(ctx, *in.Object)
+	default:
+		err = fmt.Errorf("%w: %q", errNoCall, call)
+	}
+	return out, err
+}
+
+// list lists a region, or all of them.
+func (h *Hand) list(ctx context.Context, in request) ([]provision.Object, error) {
+	if in.Region == "" {
+		return h.Provider.List(ctx, in.Service)
+	}
+	one, known := h.Lists[in.Region]
+	if !known {
+		return nil, fmt.Errorf("listing %s: the machine that was asked acts in other regions", in.Region)
+	}
+	return one.List(ctx, in.Service)
+}
+
+// terminate ends a machine that the cloud itself says is this service's: a handle alone
+// could be anybody's.
+func (h *Hand) terminate(ctx context.Context, o provision.Object) error {
+	have, err := h.list(ctx, request{Service: h.Service, Region: o.Region})
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(have, func(is provision.Object) bool { return is.Handle == o.Handle && is.Region == o.Region })
+	if i < 0 {
+		return nil // it is gone
+	}
+	if is := have[i]; h.foreign(request{Object: &is}) != nil {
+		return &provision.OwnedError{What: string(is.Kind) + " " + is.ID, Where: string(is.Region), Owner: is.Owner}
+	}
+	return h.Provider.Terminate(ctx, o)
+}

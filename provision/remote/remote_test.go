@@ -1,0 +1,239 @@
+package remote_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/providertest"
+	"skyserve/provision/remote"
+)
+
+// by asks a machine at a URL.
+func by(base string) remote.Ask {
+	return func(ctx context.Context, call remote.Call, body []byte) ([]byte, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/"+string(call), bytes.NewReader(body))
+		if err != nil {
+			return nil, err
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return nil, err
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err == nil && resp.StatusCode != http.StatusOK {
+			err = fmt.Errorf("%s: %s", resp.Status, text)
+		}
+		return text, err
+	}
+}
+
+// machine is one in the cloud that carries out what it is asked.
+func machine(t *testing.T, h *remote.Hand) *httptest.Server {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle("POST /{call}", h)
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// client asks machines, one after the other.
+func client(servers ...*httptest.Server) *remote.Client {
+	return &remote.Client{Cloud: "gcp", Ways: func() []remote.Ask {
+		var ways []remote.Ask
+		for _, s := range servers {
+			ways = append(ways, by(s.URL))
+		}
+		return ways
+	}}
+}
+
+func hand(p provision.Provider) *remote.Hand {
+	return &remote.Hand{Service: "chat", Owner: "o", Provider: p, Lists: map[service.Region]provision.Provider{"gcp/us-central1": p}}
+}
+
+func want(id string) provision.Want {
+	return provision.Want{ID: id, Kind: provision.KindReplica, Service: "chat", Owner: "o", Region: "gcp/us-central1", Spec: "s", Labels: map[string]string{"model": "m"}}
+}
+
+// What a machine does for another keeps the contract of what the machine itself does.
+func TestActingByWayOfAMachineKeepsTheContract(t *testing.T) {
+	providertest.Run(t, func(t *testing.T) providertest.Subject {
+		s := machine(t, hand(&providertest.Memory{}))
+		return providertest.Subject{
+			Provider: client(s), Reopen: func(*testing.T) provision.Provider { return client(s) }, Service: "chat",
+			Wants: []provision.Want{want("us-central1-0"), want("us-central1-1")},
+		}
+	})
+}
+
+// cloudOf answers with what it was told.
+type cloudOf struct {
+	provision.Provider
+	err    error
+	object provision.Object
+	region service.Region // of the offerings that were asked for
+}
+
+func (c *cloudOf) Launch(context.Context, provision.Want) (provision.Object, error) {
+	return c.object, c.err
+}
+
+func (c *cloudOf) Offerings(_ context.Context, r service.Region) (provision.Offerings, error) {
+	c.region = r
+	return provision.Offerings{{Type: "g2-standard-4", Region: r, PricePerHour: 0.7}}, c.err
+}
+
+func (c *cloudOf) Fingerprint(_ context.Context, o provision.Object) (string, error) {
+	return "key of " + o.Handle, c.err
+}
+
+// Errors that a caller reacts to are the same on the other side, words included.
+func TestErrorsKeepTheirTypes(t *testing.T) {
+	offer := provision.Offering{Type: "g2-standard-4", Region: "gcp/us-central1", Zone: "us-central1-a", Capacity: "spot", GPU: "L4", GPUs: 1}
+	for _, err := range []error{
+		&provision.CapacityError{Offering: offer, Scope: provision.ScopeZone, Code: "ZONE_RESOURCE_POOL_EXHAUSTED", Err: errors.New("no room")},
+		fmt.Errorf("launching: %w", &provision.CapacityError{Offering: offer, Scope: provision.ScopeQuota, Code: "QUOTA_EXCEEDED"}),
+		&provision.CredentialsError{Cloud: "gcp", Action: "compute.instances.create", Code: "forbidden", Err: errors.New("who are you"), Hint: "grant it"},
+		&provision.OwnedError{What: "the service chat", Where: "gcp/us-central1", Owner: "them"},
+		errors.New("the network is down"),
+	} {
+		cloud := &cloudOf{err: err}
+		_, got := client(machine(t, hand(cloud))).Launch(t.Context(), want("us-central1-0"))
+		var capacity, gotCapacity *provision.CapacityError
+		var credentials, gotCredentials *provision.CredentialsError
+		var owned, gotOwned *provision.OwnedError
+		switch {
+		case got == nil:
+			t.Errorf("%v: no error", err)
+		case errors.As(err, &capacity):
+			if !errors.As(got, &gotCapacity) || gotCapacity.Offering != capacity.Offering || gotCapacity.Scope != capacity.Scope || gotCapacity.Code != capacity.Code {
+				t.Errorf("%v became %v", err, got)
+			}
+		case errors.As(err, &credentials):
+			if !errors.As(got, &gotCredentials) || got.Error() != err.Error() || gotCredentials.Hint != credentials.Hint {
+				t.Errorf("%v became %v", err, got)
+			}
+		case errors.As(err, &owned):
+			if !errors.As(got, &gotOwned) || *gotOwned != *owned {
+				t.Errorf("%v became %v", err, got)
+			}
+		case got.Error() != err.Error():
+			t.Errorf("%v became %v", err, got)
+		}
+	}
+}
+
+// Nothing of an object is lost on the way.
+func TestWhatIsAskedComesBackWhole(t *testing.T) {
+	cloud := &cloudOf{object: provision.Object{
+		ID: "us-central1-0", Kind: provision.KindReplica, Service: "chat", Owner: "o", Region: "gcp/us-central1", Spec: "s", Handle: "h",
+		Offering: &provision.Offering{Type: "g2-standard-4", Capacity: "spot"}, Labels: map[string]string{"model": "m"}, CostPerHour: 0.28,
+		PublicIP: netip.MustParseAddr("203.0.113.1"), PrivateIP: netip.MustParseAddr("10.0.0.1"),
+	}}
+	h := hand(cloud)
+	h.Witness = cloud
+	c := client(machine(t, h))
+	if o, err := c.Launch(t.Context(), want("us-central1-0")); err != nil || !reflect.DeepEqual(o, cloud.object) {
+		t.Errorf("%+v came back as %+v (%v)", cloud.object, o, err)
+	}
+	if offers, err := c.Offerings(t.Context(), "gcp/us-central1"); err != nil || len(offers) != 1 || offers[0].PricePerHour != 0.7 || cloud.region != "gcp/us-central1" {
+		t.Errorf("offerings of %s: %+v (%v)", cloud.region, offers, err)
+	}
+	if f, err := c.Fingerprint(t.Context(), cloud.object); err != nil || f != "key of h" {
+		t.Errorf("fingerprint %q (%v)", f, err)
+	}
+}
+
+// A machine acts for its own service, on replicas, in its own regions.
+func TestWhatAMachineRefuses(t *testing.T) {
+	m := &providertest.Memory{}
+	server := machine(t, hand(m))
+	c := client(server)
+	change := func(do func(*provision.Want)) provision.Want {
+		w := want("us-central1-0")
+		do(&w)
+		return w
+	}
+	for name, w := range map[string]provision.Want{
+		"another service": change(func(w *provision.Want) { w.Service = "other" }),
+		"another owner":   change(func(w *provision.Want) { w.Owner = "them" }),
+		"a balancer":      change(func(w *provision.Want) { w.Kind = provision.KindBalancer }),
+	} {
+		if _, err := c.Launch(t.Context(), w); err == nil || len(m.Objects()) > 0 {
+			t.Errorf("%s was launched: %+v (%v)", name, m.Objects(), err)
+		}
+	}
+	if _, err := c.List(t.Context(), "other"); err == nil {
+		t.Error("another service was listed")
+	}
+	if _, err := c.List(t.Context(), ""); err == nil {
+		t.Error("all services were listed")
+	}
+	if _, err := c.ListIn(t.Context(), "chat", "gcp/mars-north1"); err == nil {
+		t.Error("a region was listed that it does not know")
+	}
+
+	// What the cloud says something is counts, not what the caller says.
+	foreign := change(func(w *provision.Want) { w.Kind = provision.KindBalancer })
+	o, err := m.Launch(t.Context(), foreign)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Kind = provision.KindReplica
+	var owned *provision.OwnedError
+	if err := c.Terminate(t.Context(), o); !errors.As(err, &owned) || len(m.Objects()) != 1 {
+		t.Errorf("a balancer that was called a replica: %v", err)
+	}
+	for path, body := range map[string]string{"/format": "{}", "/launch": "{}", "/list": "[]", "/terminate": `{"region":"gcp/us-central1"}`} {
+		resp, err := http.Post(server.URL+path, "application/json", bytes.NewReader([]byte(body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s %s: %s", path, body, resp.Status)
+		}
+	}
+}
+
+// Where one machine does not answer, the next one is asked; what the cloud itself says is
+// the end of it.
+func TestTheNextMachineIsAsked(t *testing.T) {
+	m := &providertest.Memory{}
+	dead := machine(t, hand(m))
+	dead.Close()
+	works := machine(t, hand(m))
+	if _, err := client(dead, works).Launch(t.Context(), want("us-central1-0")); err != nil || len(m.Objects()) != 1 {
+		t.Errorf("%+v (%v)", m.Objects(), err)
+	}
+	if _, err := client().List(t.Context(), "chat"); !errors.Is(err, remote.ErrNoWay) {
+		t.Errorf("without a machine: %v", err)
+	}
+	if _, err := client(dead).List(t.Context(), "chat"); !errors.Is(err, remote.ErrNoWay) {
+		t.Errorf("with a dead one: %v", err)
+	}
+	asked := 0
+	refuses := &remote.Client{Cloud: "gcp", Ways: func() []remote.Ask {
+		refusal := func(context.Context, remote.Call, []byte) ([]byte, error) {
+			asked++
+			return json.Marshal(map[string]any{"error": map[string]any{"text": "no"}})
+		}
+		return []remote.Ask{refusal, refusal}
+	}}
+	if err := refuses.Terminate(t.Context(), provision.Object{}); err == nil || err.Error() != "no" || asked != 1 {
+		t.Errorf("asked %d machines: %v", asked, err)
+	}
+}
