@@ -6,7 +6,6 @@ import (
 
 	"skyserve/internal/node"
 	"skyserve/provision"
-	"skyserve/provision/cloud"
 )
 
 // A machine that its cloud recommends to leave is likely to be taken, sooner or later, at the
@@ -19,19 +18,6 @@ func advised(have []provision.Object, seen map[string]Seen) map[string]bool {
 	for _, o := range have {
 		if s := seen[o.ID]; o.Kind == provision.KindReplica && s.Err == nil && s.Phase == node.PhaseReady && !s.AdvisedAt.IsZero() {
 			ids[o.ID] = true
-		}
-	}
-	return ids
-}
-
-// replaced are those of them in whose place another serves.
-func replaced(have []provision.Object, seen map[string]Seen) map[string]bool {
-	ids := advised(have, seen)
-	for _, o := range have {
-		if ids[o.ID] && !slices.ContainsFunc(have, func(by provision.Object) bool {
-			return cloud.Instead(by) == o.Handle && by.Gone == "" && seen[by.ID].Phase == node.PhaseReady
-		}) {
-			delete(ids, o.ID)
 		}
 	}
 	return ids

@@ -11,8 +11,8 @@ import (
 	"skyserve/provision"
 )
 
-// A replica that its cloud recommends to leave is used until the one that was launched in
-// its place serves, and no other one counts.
+// A replica is used until the one that was launched in its place serves, for whatever reason
+// it was, and no other one counts.
 func TestWhoIsReplaced(t *testing.T) {
 	since := time.Unix(1, 0)
 	machine := func(id, instead string) provision.Object {
@@ -27,11 +27,11 @@ func TestWhoIsReplaced(t *testing.T) {
 		seen          map[string]Seen
 		advised, gone string
 	}{
-		{"nothing is recommended", map[string]Seen{"a": ready, "b": ready, "c": ready}, "", ""},
+		{"nothing is recommended", map[string]Seen{"a": ready, "b": ready, "c": ready}, "", "a"},
 		{"its successor starts", map[string]Seen{"a": told, "b": ready, "c": {Status: node.Status{Phase: node.PhaseWeights}}}, "a", ""},
 		{"its successor says nothing", map[string]Seen{"a": told, "b": ready, "c": {Err: errors.New("no answer")}}, "a", ""},
 		{"its successor serves", map[string]Seen{"a": told, "b": ready, "c": ready}, "a", "a"},
-		{"it has no successor", map[string]Seen{"a": ready, "b": told, "c": ready}, "b", ""},
+		{"it has no successor", map[string]Seen{"a": {}, "b": told, "c": ready}, "b", ""},
 		{"it is taken by now", map[string]Seen{"a": {Status: node.Status{Phase: node.PhaseInterrupted, AdvisedAt: since}}, "b": ready, "c": ready}, "", ""},
 		{"it says nothing any more", map[string]Seen{"a": {Err: errors.New("no answer"), Status: node.Status{Phase: node.PhaseReady, AdvisedAt: since}}, "c": ready}, "", ""},
 	} {

@@ -68,6 +68,10 @@ type Keeper struct {
 	seen   map[string]Seen                       // what machines said at the last look, likewise
 	told   map[string]bool                       // replicas that no balancer used at the last look, likewise
 
+	preferred time.Time // when something cheaper was last tried, likewise
+
+	eyes func(have []provision.Object) map[string]Seen // how machines do; nil = they are asked
+
 	mu   sync.Mutex
 	view *view // the newest; nil before the first
 }
@@ -146,7 +150,7 @@ func (k *Keeper) turn(ctx context.Context, may func() error) (busy bool, err err
 	if h.Revoked, err = k.revoked(h.Party.Root); err != nil {
 		return false, err
 	}
-	seen := h.Look(ctx)
+	seen := k.see(ctx, h)
 	k.seen = seen
 	changed, failure := k.replace(ctx, o, s, seen, may)
 	if changed {
@@ -168,6 +172,14 @@ func (k *Keeper) turn(ctx context.Context, may func() error) (busy bool, err err
 	return changed || unsettled(s.have, seen), errors.Join(s.failure(), failure, err)
 }
 
+// see asks all machines how they do.
+func (k *Keeper) see(ctx context.Context, h *Handover) map[string]Seen {
+	if k.eyes != nil {
+		return k.eyes(h.Have)
+	}
+	return h.Look(ctx)
+}
+
 // revoked is the list of revoked certificates that the agent of this machine was handed.
 func (k *Keeper) revoked(root *x509.Certificate) (identity.Revoked, error) {
 	return identity.ReadRevoked(filepath.Join(filepath.Dir(k.Dir), node.FileRevoked), root)
@@ -185,9 +197,14 @@ func (k *Keeper) replace(ctx context.Context, o *opened, s *sight, seen map[stri
 	silent := k.plans(ctx, o, s)
 	o.fleet.Going = going(s.have, seen)
 	maps.Copy(o.fleet.Going, advised(s.have, seen))
+	maps.Copy(o.fleet.Going, succeeded(s.have))
 	o.fleet.Only = func(p *Plan, c provision.Change) bool { return replacing(o.fleet.Spec, p, c, seen) }
 	p, err := o.fleet.planFor(s.have, nil)
-	if err != nil || len(p.Changes) == 0 {
+	if err == nil && len(p.Changes) == 0 {
+		changed, err = k.prefer(ctx, o, s, seen, may)
+		return changed, errors.Join(silent, err)
+	}
+	if err != nil {
 		return false, errors.Join(silent, err)
 	}
 	if err := may(); err != nil {

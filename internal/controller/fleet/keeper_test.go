@@ -15,6 +15,7 @@ import (
 	"skyserve/internal/controller"
 	"skyserve/internal/controller/fleet"
 	"skyserve/internal/identity"
+	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/providertest"
@@ -58,12 +59,17 @@ func (u *upkeep) Offerings(ctx context.Context, r service.Region) (provision.Off
 
 func newUpkeep(t *testing.T) *upkeep {
 	t.Helper()
+	return newUpkeepOf(t, kept)
+}
+
+func newUpkeepOf(t *testing.T, text string) *upkeep {
+	t.Helper()
 	home := identity.Home{Dir: t.TempDir()}
 	authority, err := home.Create("chat", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := fleet.Content{Spec: parse(t, kept), Text: []byte(kept), Secrets: secrets, PeerToken: "p", Seat: &fleet.Seat{Means: json.RawMessage("{}")}}
+	c := fleet.Content{Spec: parse(t, text), Text: []byte(text), Secrets: secrets, PeerToken: "p", Seat: &fleet.Seat{Means: json.RawMessage("{}")}}
 	if c.Seat.Own, c.Seat.Issuer, err = home.Controller("lb-us-east-1-0", time.Now()); err != nil {
 		t.Fatal(err)
 	}
@@ -260,6 +266,72 @@ func TestARegionThatOffersNothingHidesNoOther(t *testing.T) {
 		u.keep(t, k, 10*time.Second, always)
 		if got := u.replicas(); !slices.Equal(got, allKept) {
 			t.Errorf("with its offers: %q", got)
+		}
+	})
+}
+
+const spotFirst = `
+name: chat
+balancer: {auth: {keys_from: env:KEYS}}
+models:
+  - name: llama
+    engine: {kind: vllm}
+    gpus: [{type: L4}]
+regions:
+  - name: aws/us-east-1
+    replicas: {min: 2, max: 3}
+    capacity: [spot, on_demand]
+    on_demand_base: 1
+`
+
+// What was launched on demand because spot had no capacity is replaced by spot once it has,
+// while replicas.max leaves room; what is to be on demand stays so.
+func TestAKeeperGoesBackToSpot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeepOf(t, spotFirst)
+		capacities := func() string {
+			var all []string
+			for _, o := range u.Objects() {
+				if o.Kind == provision.KindReplica {
+					all = append(all, o.ID+" "+string(o.Offering.Capacity))
+				}
+			}
+			slices.Sort(all)
+			return strings.Join(all, ", ")
+		}
+		k := u.keeper()
+		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen { // all of them serve
+			seen := map[string]fleet.Seen{}
+			for _, o := range have {
+				seen[o.ID] = fleet.Seen{Status: node.Status{Phase: node.PhaseReady}}
+			}
+			return seen
+		})
+		u.keep(t, k, 30*time.Minute, always)
+		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 spot" {
+			t.Fatalf("at first: %s", got)
+		}
+		asked := 0
+		u.Refuse = func(o provision.Offering) *provision.CapacityError {
+			if asked++; o.Capacity == service.CapacitySpot {
+				return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
+			}
+			return nil
+		}
+		u.Change("us-east-1-1", nil)
+		u.keep(t, k, 8*time.Minute, always)
+		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand" {
+			t.Errorf("without spot: %s", got)
+		}
+		asked = 0
+		u.keep(t, k, time.Hour, always)
+		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand" || asked < 3 || asked > 12 {
+			t.Errorf("an hour later: %s, asked %d times", got, asked)
+		}
+		u.Refuse = nil
+		u.keep(t, k, 25*time.Minute, always)
+		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand, us-east-1-2 spot" { // balancers do not say yet that they use it
+			t.Errorf("with spot: %s", got)
 		}
 	})
 }

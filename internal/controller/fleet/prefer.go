@@ -1,0 +1,125 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"skyserve/internal/node"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// preferEvery is how often it is tried to have again what had no capacity when a replica
+// was launched on something dearer: offerings that were refused are not asked again sooner.
+const preferEvery = 10 * time.Minute
+
+// prefer launches, while nothing else is to do, one replica in the place of one that runs on
+// something dearer than what is tried before it, on demand where spot comes first: there may
+// be capacity by now. That one serves until the other does; it is given back like one that its
+// cloud recommends to leave, and counts as little against replicas.max. Where there still is no
+// capacity nothing changes, and that is no error.
+func (k *Keeper) prefer(ctx context.Context, o *opened, s *sight, seen map[string]Seen, may func() error) (changed bool, err error) {
+	if unsettled(s.have, seen) || time.Since(k.preferred) < preferEvery {
+		return false, nil
+	}
+	k.preferred = time.Now()
+	for _, dear := range s.have {
+		if dear.Kind != provision.KindReplica || dear.Gone != "" || cloud.StandsIn(dear) != "" || o.content.Leaving[dear.ID] {
+			continue
+		}
+		c, found, err := o.cheaper(s.have, dear, k.preferred)
+		if err != nil {
+			return false, err
+		}
+		if !found {
+			continue
+		}
+		if err := may(); err != nil {
+			return false, err
+		}
+		_, err = provision.Apply(ctx, provision.Changes{c}, o.fleet.Provider, o.fleet.options(&Plan{Have: s.have}, k.progress))
+		var none *provision.NoCapacityError
+		if errors.As(err, &none) {
+			continue
+		}
+		return true, err
+	}
+	return false, nil
+}
+
+// cheaper is the launch of a replica in the place of a dear one, on what is tried before
+// that and costs less, and was not refused a while ago; false where there is none, or no
+// room.
+func (o *opened) cheaper(have []provision.Object, dear provision.Object, now time.Time) (c provision.Change, found bool, err error) {
+	before := maps.Clone(o.fleet.Going)
+	defer func() { o.fleet.Going = before }()
+	o.fleet.Going = maps.Clone(before)
+	o.fleet.Going[dear.ID] = true
+	o.fleet.Only = func(_ *Plan, c provision.Change) bool {
+		return c.Action == provision.ActionLaunch && c.Kind() == provision.KindReplica && cloud.Instead(provision.Object{Labels: c.Want.Labels}) == dear.Handle
+	}
+	p, err := o.fleet.planFor(have, nil)
+	if err != nil || len(p.Changes) == 0 {
+		return c, false, err
+	}
+	own := slices.IndexFunc(p.Wants, func(w provision.Want) bool { return w.ID == dear.ID })
+	if own < 0 || len(better(p.Wants[own].Offers, dear)) == 0 {
+		return c, false, nil // on demand is where it belongs: see on_demand_base
+	}
+	c = p.Changes[0]
+	c.Want.Offers = slices.DeleteFunc(better(c.Want.Offers, dear), func(offer provision.Offering) bool { return o.fleet.exhausted.Has(offer, now) })
+	return c, len(c.Want.Offers) > 0, nil
+}
+
+// better are the offers that are tried before one that a machine runs on, with the same GPUs
+// and at a lower price, as far as both are known.
+func better(offers provision.Offerings, dear provision.Object) provision.Offerings {
+	if dear.Offering == nil {
+		return nil
+	}
+	runs := func(o provision.Offering) bool {
+		return o.Type == dear.Offering.Type && o.Capacity == dear.Offering.Capacity
+	}
+	var out provision.Offerings
+	for _, o := range offers {
+		if runs(o) {
+			break
+		}
+		if o.GPU == dear.Offering.GPU && o.GPUs == dear.Offering.GPUs && o.Capacity != dear.Offering.Capacity && o.PricePerHour > 0 && o.PricePerHour < dear.CostPerHour {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// succeeded are the replicas in whose place another was launched.
+func succeeded(have []provision.Object) map[string]bool {
+	ids := map[string]bool{}
+	for _, o := range have {
+		if o.Kind == provision.KindReplica && slices.ContainsFunc(have, func(by provision.Object) bool { return succeeds(by, o) }) {
+			ids[o.ID] = true
+		}
+	}
+	return ids
+}
+
+// succeeds says whether a machine was launched in the place of another.
+func succeeds(by, o provision.Object) bool {
+	return o.Handle != "" && by.Gone == "" && cloud.Instead(by) == o.Handle
+}
+
+// replaced are the replicas that serve and in whose place another does.
+func replaced(have []provision.Object, seen map[string]Seen) map[string]bool {
+	ready := func(o provision.Object) bool { return seen[o.ID].Err == nil && seen[o.ID].Phase == node.PhaseReady }
+	ids := map[string]bool{}
+	for _, o := range have {
+		if o.Kind == provision.KindReplica && o.Gone == "" && ready(o) &&
+			slices.ContainsFunc(have, func(by provision.Object) bool { return succeeds(by, o) && ready(by) }) {
+			ids[o.ID] = true
+		}
+	}
+	return ids
+}
