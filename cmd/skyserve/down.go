@@ -89,7 +89,7 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, talk io.Wri
 	if err != nil && !errors.As(err, &left) {
 		return err
 	}
-	if err := printDown(out, o.output, svc.Name(), stopped, left); err != nil {
+	if err := printDown(out, o.output, svc.Name(), "processes stopped", stopped, left); err != nil {
 		return err
 	}
 	if left != nil {
@@ -98,8 +98,8 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, talk io.Wri
 	return nil
 }
 
-// printDown says what was removed and what is left.
-func printDown(out io.Writer, output, name string, stopped int, left *provision.LeftoverError) error {
+// printDown says how much was removed, in the words of done, and what is left.
+func printDown(out io.Writer, output, name, done string, stopped int, left *provision.LeftoverError) error {
 	leftovers := []string{}
 	if left != nil {
 		leftovers = left.Left
@@ -108,7 +108,7 @@ func printDown(out io.Writer, output, name string, stopped int, left *provision.
 		return json.NewEncoder(out).Encode(map[string]any{"service": name, "stopped": stopped, "leftovers": leftovers})
 	}
 	if left == nil {
-		_, err := fmt.Fprintf(out, "%s is down; processes stopped: %d, left over: 0\n", name, stopped)
+		_, err := fmt.Fprintf(out, "%s is down; %s: %d, left over: 0\n", name, done, stopped)
 		return err
 	}
 	return nil

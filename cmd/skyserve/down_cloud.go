@@ -84,7 +84,7 @@ func runCloudDown(ctx context.Context, o *downOptions, in io.Reader, out, talk i
 			return removing
 		}
 	}
-	if err := printDown(out, o.output, spec.Name, stopped, left); err != nil {
+	if err := printDown(out, o.output, spec.Name, "removed", stopped, left); err != nil {
 		return err
 	}
 	if left != nil {

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -60,7 +62,10 @@ func (u *cloudUp) content() (c fleet.Content, err error) {
 	if c.Seat.Own, c.Seat.Issuer, err = identityOf(u.svc).Controller(cloud.ControllerMachine(u.spec), time.Now()); err != nil {
 		return c, err
 	}
-	c.Seat.Means, err = json.Marshal(means{Program: u.program, EndpointAWS: u.clouds.endpointAWS, EndpointGCP: u.clouds.endpointGCP, Project: u.clouds.project})
+	c.Seat.Means, err = json.Marshal(means{
+		Program: u.program, EndpointGCP: u.clouds.endpointGCP, Project: u.clouds.project,
+		EndpointAWS: cmp.Or(u.clouds.endpointAWS, os.Getenv("AWS_ENDPOINT_URL")), // which its machine does not have
+	})
 	return c, err
 }
 
