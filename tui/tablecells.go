@@ -1,6 +1,7 @@
 package tui
 
 import (
+	"slices"
 	"time"
 
 	"skyserve/internal/service"
@@ -70,10 +71,15 @@ func (t *table) columns(th *Theme) []column {
 		colReason:      {title: "REASON", least: minReasonWidth, most: min(reason, maxReasonWidth), rank: 9},
 	}
 	columns[sortColumns[t.order.key]].mark = th.orderMark(t.order.descending())
-	columns[colCost].out = len(t.prices) == 0
+	columns[colCost].out = !t.priced()
 	columns[colReason].out = reason == 0 && t.width < roomy
 	columns[colModel].out = t.commonModel() != ""
 	return columns
+}
+
+// priced says whether anybody tells what replicas cost.
+func (t *table) priced() bool {
+	return len(t.prices) > 0 || slices.ContainsFunc(t.rows, func(r row) bool { return r.replica.USDPerHour != nil })
 }
 
 // commonModel is the model that all replicas serve. On a narrow screen it

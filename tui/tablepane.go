@@ -30,6 +30,9 @@ func pricesOf(s *telemetry.Snapshot) prices {
 
 // of is the price of a replica; known is false where nobody said.
 func (p prices) of(r row) (usd float64, known bool) {
+	if usd := r.replica.USDPerHour; usd != nil {
+		return *usd, true
+	}
 	usd, known = p[priceKey{r.region.Name, r.replica.GPU}]
 	return usd, known
 }

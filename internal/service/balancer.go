@@ -132,6 +132,8 @@ type ReplicaConfig struct {
 	// https, must present a replica's certificate, and takes requests from balancers
 	// only.
 	MTLS bool `yaml:"mtls,omitempty" json:"mtls,omitempty"`
+	// USDPerHour is what its machine costs; 0 = not known.
+	USDPerHour float64 `yaml:"usd_per_hour,omitempty" json:"usd_per_hour,omitempty"`
 }
 
 // PeerConfig is another balancer of the service.

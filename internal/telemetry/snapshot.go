@@ -130,6 +130,8 @@ type ReplicaSnapshot struct {
 	// AgeMillis is the age of the last report, nil when none ever came.
 	AgeMillis *int64 `json:"age_ms"`
 	Donated   bool   `json:"donated"`
+	// USDPerHour is what its machine costs, nil where that is not known.
+	USDPerHour *float64 `json:"usd_per_hour"`
 }
 
 // Percentiles is the percentile set that every JSON output shares: every figure in the unit that

@@ -388,9 +388,9 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 	want := `{"at":"2023-11-14T22:13:20Z","service":"chat","regions":[{"name":"local/us",` +
 		`"balancers":[{"id":"lb-us-0","endpoint":"http://127.0.0.1:8001","admin":"http://127.0.0.1:8101","state":"READY","reason":"","rtt_ms":null,"age_ms":0,"certificate":null}],` +
 		`"replicas":[` +
-		`{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","gpu":"L4","state":"READY","reason":"","pending":0,"running":3,"outstanding":5,"kv":0.5,"prefix_hit_rate":0.75,"output_tokens_per_second":20,"age_ms":40,"donated":false},` +
-		`{"id":"us-1","url":"","model":"","gpu":"","state":"STARTING","reason":"connection refused","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"donated":false},` +
-		`{"id":"us-2","url":"","model":"","gpu":"","state":"STARTING","reason":"no answer yet","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"donated":false}],` +
+		`{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","gpu":"L4","state":"READY","reason":"","pending":0,"running":3,"outstanding":5,"kv":0.5,"prefix_hit_rate":0.75,"output_tokens_per_second":20,"age_ms":40,"donated":false,"usd_per_hour":null},` +
+		`{"id":"us-1","url":"","model":"","gpu":"","state":"STARTING","reason":"connection refused","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"donated":false,"usd_per_hour":null},` +
+		`{"id":"us-2","url":"","model":"","gpu":"","state":"STARTING","reason":"no answer yet","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"donated":false,"usd_per_hour":null}],` +
 		`"queued":4,"models":[{"model":"llama","queued":1,"deferred":3,"first_tokens":40,"late":2}],"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"forwarded_in":2,"forwarded_out":3,"forwarded_to":[]}],` +
 		`"forecast":[],"donations":[],"plan":null,"targets":[],"prices":[],"strategy":"","events":[]}`
 	if got := strings.TrimSpace(body); got != want {
@@ -406,6 +406,32 @@ func TestBalancerWithoutReadyReplica(t *testing.T) {
 	b.replicas = []Replica{{State: service.StateNotReady}, {State: service.StateDraining}}
 	if got := api(b, nil).Region().Balancers[0]; got.State != "STARTING" || got.Reason != "none of its 2 replicas is ready" {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// A balancer without replicas works where it can forward to one that is ready.
+func TestABalancerThatForwardsAll(t *testing.T) {
+	region := func(state service.ReplicaState) *telemetry.RegionSnapshot {
+		return &telemetry.RegionSnapshot{Replicas: []telemetry.ReplicaSnapshot{{State: state}}}
+	}
+	no := false
+	for _, tt := range []struct {
+		name    string
+		peer    peer.Status
+		forward *bool
+		state   string
+	}{
+		{"a peer has one", peer.Status{Heard: true, Region: region(service.StateReady)}, nil, "READY"},
+		{"its one starts", peer.Status{Heard: true, Region: region(service.StateStarting)}, nil, "STARTING"},
+		{"the peer has told nothing", peer.Status{Heard: true}, nil, "STARTING"},
+		{"the peer is gone", peer.Status{Heard: true, Silence: time.Hour, Region: region(service.StateReady)}, nil, "STARTING"},
+		{"the peer ends", peer.Status{Heard: true, Draining: true, Region: region(service.StateReady)}, nil, "STARTING"},
+		{"it forwards nothing", peer.Status{Heard: true, Region: region(service.StateReady)}, &no, "STARTING"},
+	} {
+		b := &balancer{peers: []peer.Status{tt.peer}}
+		if got := api(b, func(o *Options) { o.Self.Balancer.Forward = tt.forward }).Region().Balancers[0]; got.State != tt.state {
+			t.Errorf("%s: %+v", tt.name, got)
+		}
 	}
 }
 

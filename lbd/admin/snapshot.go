@@ -107,7 +107,8 @@ func sortedFlows(sums map[service.Region]int64) []telemetry.Flow {
 	return flows
 }
 
-// self is this balancer: ready when one of its replicas is.
+// self is this balancer: ready when one of its replicas is, or when it has none and forwards
+// to another region where one is.
 func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 	self := a.opts.Self
 	scheme, adminScheme := "http", "http"
@@ -131,12 +132,20 @@ func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 	switch {
 	case a.opts.Draining != nil && a.opts.Draining():
 		b.State, b.Reason = balancerDraining, reasonDraining
+	case len(replicas) == 0 && (self.Balancer.Forward == nil || *self.Balancer.Forward) && slices.ContainsFunc(a.opts.Peers(), serves):
+		b.Reason = cmp.Or(b.Reason, "has no replica, forwards all")
 	case len(replicas) == 0:
 		b.State, b.Reason = balancerStarting, "has no replica"
 	case !slices.ContainsFunc(replicas, ready):
 		b.State, b.Reason = balancerStarting, fmt.Sprintf("none of its %d replicas is ready", len(replicas))
 	}
 	return b
+}
+
+// serves says whether a peer that was heard of lately has a replica that is ready.
+func serves(p peer.Status) bool {
+	return p.Heard && p.Silence < lostAfter && !p.Draining && p.Region != nil &&
+		slices.ContainsFunc(p.Region.Replicas, func(r telemetry.ReplicaSnapshot) bool { return r.State == service.StateReady })
 }
 
 // baseURL is the URL of a listener, as this machine reaches it.
@@ -156,6 +165,9 @@ func replicaSnapshot(r Replica, stats proxy.ReplicaStats) telemetry.ReplicaSnaps
 	s := telemetry.ReplicaSnapshot{
 		ID: r.ID, URL: r.URL, Model: r.Model, GPU: r.GPU, State: r.State, Reason: r.Reason,
 		PrefixHitRate: cmp.Or(stats.PrefixHitRate, r.HitRate.Ptr()), OutputTokensPerSecond: stats.OutputTokensPerSecond,
+	}
+	if r.USDPerHour > 0 {
+		s.USDPerHour = &r.USDPerHour
 	}
 	if r.View != nil {
 		fill(&s, r.View)

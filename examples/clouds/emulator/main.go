@@ -28,10 +28,10 @@ import (
 	"skyserve/provision/fakecloud/machines"
 )
 
-// Project is Google's, Zone the hosted zone of Route 53.
 const (
-	project = "example"
-	zone    = "example.com"
+	project = "example"     // of Google Cloud
+	zone    = "example.com" // of Route 53
+	vcpus   = 256           // that an account of AWS may have in a region, of each family
 )
 
 func main() {
@@ -70,6 +70,10 @@ func run(port int, program string) error {
 	})
 	defer clouds.Close()
 	clouds.Names.AddZone(zone, false)
+	clouds.AWS.Defaults = map[string]float64{}
+	for _, code := range []string{"L-DB2E81BA", "L-3819A6DF", "L-417A185B", "L-C4BD4855", "L-1216C47A", "L-34B43A08"} { // G, P and standard instances
+		clouds.AWS.Defaults[code] = vcpus
+	}
 	ended := make(chan error, len(listeners))
 	for i, h := range []http.Handler{clouds.Amazon(), clouds.Google, control(clouds, path)} {
 		server := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}

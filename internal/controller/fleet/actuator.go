@@ -89,20 +89,24 @@ func (k *Keeper) Carry(ctx context.Context, order controller.Order, may func() e
 	if err := k.keepLeaving(s.all(), order); err != nil {
 		return nil, err
 	}
-	failure := errors.Join(s.beyond(order), k.remove(ctx, o, s.have, order.Remove))
+	failure := errors.Join(s.beyond(order), k.remove(ctx, o, s.have, order.Remove, "given up"))
 	launched, err = k.launch(ctx, o, order.Launch)
 	return launched, errors.Join(failure, err)
 }
 
-// remove ends machines.
-func (k *Keeper) remove(ctx context.Context, o *opened, have []provision.Object, ids []string) error {
+// remove ends machines; why is logged.
+func (k *Keeper) remove(ctx context.Context, o *opened, have []provision.Object, ids []string, why string) error {
 	gone := slices.DeleteFunc(slices.Clone(have), func(r provision.Object) bool {
 		return r.Kind != provision.KindReplica || !slices.Contains(ids, r.ID)
 	})
 	if len(gone) == 0 {
 		return nil
 	}
-	_, err := provision.Apply(ctx, provision.Diff(nil, gone), o.fleet.Provider, provision.Options{Parallel: parallel, Progress: k.progress})
+	changes := provision.Diff(nil, gone)
+	for i := range changes {
+		changes[i].Reason = why
+	}
+	_, err := provision.Apply(ctx, changes, o.fleet.Provider, provision.Options{Parallel: parallel, Progress: k.progress})
 	return err
 }
 

@@ -42,7 +42,7 @@ func (k *Keeper) release(ctx context.Context, o *opened, s *sight, seen map[stri
 	if err := may(); err != nil {
 		return err
 	}
-	return k.remove(ctx, o, s.have, empty)
+	return k.remove(ctx, o, s.have, empty, "another serves in its place")
 }
 
 // unused says whether all balancers of a replica's region run what they are to, which is

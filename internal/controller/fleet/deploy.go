@@ -246,7 +246,7 @@ func (d *deployer) replicasOf(o provision.Object) []service.ReplicaConfig {
 		}
 		replicas = append(replicas, service.ReplicaConfig{
 			ID: r.ID, URL: engineURL(r), MTLS: true, Region: r.Region,
-			Model: m.Name, Kind: m.Engine.Kind, GPU: r.Labels["gpu"], DataParallel: m.Engine.DataParallel, MaxNumSeqs: m.Engine.MaxNumSeqs,
+			Model: m.Name, Kind: m.Engine.Kind, GPU: r.Labels["gpu"], USDPerHour: r.CostPerHour, DataParallel: m.Engine.DataParallel, MaxNumSeqs: m.Engine.MaxNumSeqs,
 		})
 	}
 	if o.ID == provision.BalancerID(cloud.Regions(d.spec)[0], 0) {
