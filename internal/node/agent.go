@@ -90,6 +90,7 @@ type Agent struct {
 	expires   time.Time
 	revoked   identity.Revoked
 	wanted    Deployment
+	stale     []string // paths of files of earlier deployments
 	phase     Phase
 	reason    string
 	units     []UnitStatus

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -243,6 +244,7 @@ func (a *Agent) keep(d Deployment) error {
 		return fmt.Errorf("keeping the deployment: %w", err)
 	}
 	a.mu.Lock()
+	a.stale = slices.AppendSeq(a.stale, maps.Keys(filesOf(a.wanted)))
 	a.wanted = d
 	a.phase, a.reason = PhasePreparing, "" // ready speaks of what ran before
 	a.mu.Unlock()
