@@ -80,38 +80,35 @@ func TestALostContainerIsStartedAnew(t *testing.T) {
 		m, s := newMachine(t)
 		a := newAgent(t, s)
 		runs := func() (n int) {
-			for _, call := range m.calls {
-				if strings.HasPrefix(call, "docker run ") {
-					n++
-				}
-			}
+			m.change(func() {
+				n = strings.Count(strings.Join(m.calls, "\n"), "docker run ")
+			})
 			return n
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		a.wanted = Deployment{Revision: "1", Units: []Unit{container}}
 		go a.carry(ctx)
-		m.state = "running 0 false 0 "
-		wait := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
-		wait(time.Hour)
+		m.change(func() { m.state = "running 0 false 0 " })
+		pass(time.Hour)
 		if s := a.Status(); s.Phase != PhaseReady || runs() != 1 {
 			t.Errorf("at first: %+v after %d starts", s, runs())
 		}
-		m.state = "restarting 1 false 4 "
-		wait(time.Hour)
+		m.change(func() { m.state = "restarting 1 false 4 " })
+		pass(time.Hour)
 		if s := a.Status(); s.Phase != PhaseFailed || s.Reason != "engine: it is restarting, exit code 1, started again 4 times: two" || runs() != 1 {
 			t.Errorf("while Docker starts it again: %+v after %d starts", s, runs())
 		}
-		m.state, m.broken, m.running["skyserve-engine"] = "exited 1 false 4 ", "nvidia-smi", "gone"
-		wait(mendAfter / 2)
+		m.change(func() { m.state, m.broken, m.running["skyserve-engine"] = "exited 1 false 4 ", "nvidia-smi", "gone" })
+		pass(mendAfter / 2)
 		if s := a.Status(); !strings.HasPrefix(s.Reason, "engine: it is exited, exit code 1") {
 			t.Errorf("at once: %+v", s)
 		}
-		wait(time.Hour)
+		pass(time.Hour)
 		if s := a.Status(); s.Phase != PhaseFailed || !strings.HasPrefix(s.Reason, "starting engine: the GPU's driver: ") {
 			t.Errorf("while the driver does not answer: %+v", s)
 		}
-		m.state, m.broken = "running 0 false 0 ", ""
-		wait(time.Minute)
+		m.change(func() { m.state, m.broken = "running 0 false 0 ", "" })
+		pass(time.Minute)
 		if s := a.Status(); s.Phase != PhaseReady || runs() != 2 {
 			t.Errorf("at last: %+v after %d starts", s, runs())
 		}

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -100,6 +101,7 @@ func TestExecTellsWhyAProgramDoesNotRun(t *testing.T) {
 
 // machine plays systemctl and docker: it writes down the calls and remembers what runs.
 type machine struct {
+	mu      sync.Mutex
 	calls   []string
 	running map[string]string // containers with their labels
 	active  map[string]bool   // units
@@ -108,6 +110,13 @@ type machine struct {
 	full    bool      // its disk
 	unit    [3]string // ActiveState, SubState and Result of its units
 	state   string    // of its container, as docker inspect tells it
+}
+
+// change makes the machine another while an agent works on it.
+func (m *machine) change(do func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	do()
 }
 
 // show plays systemctl show: properties come in an order of systemd's, those of the service
@@ -130,6 +139,8 @@ func (m *machine) show(args []string) string {
 }
 
 func (m *machine) call(_ context.Context, program string, args ...string) (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	line := strings.Join(append([]string{program}, args...), " ")
 	m.calls = append(m.calls, line)
 	if program == m.broken {

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"time"
 
 	"skyserve/internal/identity"
 )
@@ -270,10 +269,7 @@ func (a *Agent) Status() Status {
 		s.Phase, s.Reason = PhaseDraining, a.draining
 	}
 	if !a.goneAt.IsZero() {
-		s.Phase, s.Reason = PhaseInterrupted, "the cloud takes it at "+a.goneAt.UTC().Format(time.TimeOnly)
-		if a.draining != "" {
-			s.Reason += ", it drains: " + a.draining
-		}
+		s.Phase, s.Reason = PhaseInterrupted, a.going()
 	}
 	return s
 }
