@@ -72,6 +72,8 @@ func (s *Server) Answer(q *dns.Msg, from netip.Addr) *dns.Msg {
 		m.Rcode = dns.RcodeFormatError
 	case q.Question[0].Qclass != dns.ClassINET || !dns.IsSubDomain(s.zone, dns.CanonicalName(q.Question[0].Name)):
 		m.Rcode, m.Authoritative = dns.RcodeRefused, false
+	case q.Question[0].Qtype == dns.TypeAXFR, q.Question[0].Qtype == dns.TypeIXFR:
+		m.Rcode = dns.RcodeRefused // nobody keeps a copy
 	default:
 		s.fill(m, q.Question[0], s.networks.find(client))
 	}

@@ -425,6 +425,15 @@ func FuzzQuestions(f *testing.F) {
 			return
 		}
 		m := s.Answer(q, netip.MustParseAddr("10.1.0.1"))
+		for _, rr := range m.Answer { // with the letters of the question
+			if rr.Header().Name != q.Question[0].Name {
+				t.Errorf("asked for %v, got %v", q.Question, rr)
+			}
+		}
+		nothing := len(m.Answer) == 0 && (m.Rcode == dns.RcodeSuccess || m.Rcode == dns.RcodeNameError)
+		if nothing && (len(m.Ns) != 1 || m.Ns[0].Header().Rrtype != dns.TypeSOA) {
+			t.Errorf("%v: nothing, and not for how long: %v", q, m)
+		}
 		m.Truncate(sizeFor(q))
 		packed, err := m.Pack()
 		if err != nil {
