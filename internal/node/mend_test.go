@@ -62,6 +62,21 @@ func TestAFullDiskIsMadeRoomOn(t *testing.T) {
 	}
 }
 
+// An engine that is a program where it was a container, or the other way round, takes the
+// place of that one.
+func TestAUnitThatBecomesAnother(t *testing.T) {
+	m, s := newMachine(t)
+	program := Unit{Name: "engine", Args: []string{"/usr/local/bin/skyserve", "engine"}}
+	for i, u := range []Unit{container, program, container} {
+		if started, err := s.Start(t.Context(), u, func(Phase, string) {}); err != nil || !started {
+			t.Fatalf("step %d: started %v (%v)", i, started, err)
+		}
+		if contained := len(m.running) == 1; contained == s.isProgram("engine") || contained != (u.Image != "") {
+			t.Errorf("step %d: containers %v, a program: %v", i, m.running, s.isProgram("engine"))
+		}
+	}
+}
+
 // newAgent is an agent that does not run.
 func newAgent(t *testing.T, runner Runner) *Agent {
 	t.Helper()

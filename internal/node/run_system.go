@@ -121,6 +121,9 @@ func (s *System) startProgram(ctx context.Context, u Unit) (started bool, err er
 			return false, nil
 		}
 	}
+	if err := s.removeContainer(ctx, unitPrefix+u.Name); err != nil { // what was one has its port
+		return false, err
+	}
 	var env strings.Builder
 	for _, line := range u.environment() {
 		name, value, _ := strings.Cut(line, "=")
@@ -271,17 +274,8 @@ func (s *System) Stop(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	have, err := s.containers(ctx)
-	if err != nil {
+	if err := s.removeContainer(ctx, unitPrefix+name); err != nil {
 		return err
-	}
-	if slices.Contains(have, unitPrefix+name) {
-		if _, err := s.call(ctx, "docker", "stop", "--time", strconv.Itoa(int(stopGrace.Seconds())), unitPrefix+name); err != nil {
-			return err
-		}
-		if _, err = s.call(ctx, "docker", "rm", "--force", unitPrefix+name); err != nil {
-			return err
-		}
 	}
 	for _, file := range []string{s.envFile(name), s.startedFile(name)} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -289,4 +283,17 @@ func (s *System) Stop(ctx context.Context, name string) error {
 		}
 	}
 	return nil
+}
+
+// removeContainer ends a container; none of that name is no error.
+func (s *System) removeContainer(ctx context.Context, name string) error {
+	have, err := s.containers(ctx)
+	if err != nil || !slices.Contains(have, name) {
+		return err
+	}
+	if _, err := s.call(ctx, "docker", "stop", "--time", strconv.Itoa(int(stopGrace.Seconds())), name); err != nil {
+		return err
+	}
+	_, err = s.call(ctx, "docker", "rm", "--force", name)
+	return err
 }

@@ -265,6 +265,7 @@ func TestSystemRunsPrograms(t *testing.T) {
 		t.Errorf("started again: %v (%v)", started, err)
 	}
 	want := []string{
+		"docker ps --all --filter label=skyserve.fixed --format {{.Names}}",
 		"systemctl daemon-reload", "systemctl enable skyserve-balancer", "systemctl restart skyserve-balancer", "systemctl is-active skyserve-balancer",
 	}
 	if !slices.Equal(m.calls, want) {
