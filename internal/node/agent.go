@@ -90,13 +90,15 @@ type Agent struct {
 	expires   time.Time
 	revoked   identity.Revoked
 	wanted    Deployment
+	stale     []string // paths of files of earlier deployments
 	phase     Phase
 	reason    string
 	units     []UnitStatus
-	draining  string    // why; empty = it is not
-	goneAt    time.Time // when the cloud takes the machine; zero = it does not
-	advisedAt time.Time // since when it recommends to leave the machine; zero = it does not
-	front     *front    // nil without one
+	draining  string      // why; empty = it is not
+	goneAt    time.Time   // when the cloud takes the machine; zero = it does not
+	lastCall  *time.Timer // drains before; nil until there is anything to drain for
+	advisedAt time.Time   // since when it recommends to leave the machine; zero = it does not
+	front     *front      // nil without one
 }
 
 // New opens what the machine has, and makes its key at the first boot. It is an error

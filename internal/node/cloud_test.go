@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -9,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"skyserve/internal/identity"
@@ -126,42 +124,6 @@ func TestNoticesOfInterruption(t *testing.T) {
 			if coming != tt.coming || (err != nil) != tt.fails || !tt.at.IsZero() && !when.Equal(tt.at) {
 				t.Errorf("coming %v at %s (%v)", coming, when, err)
 			}
-		})
-	}
-}
-
-// A machine that is to be taken says until when it is there, and drains a minute before;
-// one that has less time at once.
-func TestAnInterruptedMachineDrains(t *testing.T) {
-	for notice, serves := range map[time.Duration]time.Duration{2 * time.Minute: time.Minute, 30 * time.Second: 0} {
-		synctest.Test(t, func(t *testing.T) {
-			var gone time.Time
-			asked := 0
-			tell := func(context.Context) (time.Time, bool, error) {
-				if asked++; asked < 3 {
-					return time.Time{}, false, nil
-				}
-				gone = time.Now().Add(notice)
-				return gone, true, nil
-			}
-			w := newWorld(t)
-			a, err := New(Options{Name: replicaName, Owner: w.authority.Owner(), Dir: t.TempDir(), Publisher: &board{}, Runner: &notes{}, Notice: tell})
-			if err != nil {
-				t.Fatal(err)
-			}
-			began := time.Now()
-			go func() {
-				time.Sleep(2*noticeEvery + time.Millisecond)
-				if s := a.Status(); s.Phase != PhaseInterrupted || !s.GoneAt.Equal(gone) || strings.Contains(s.Reason, "drains") != (serves == 0) {
-					t.Errorf("with %s left: %+v", notice, s)
-				}
-			}()
-			a.watchNotices(t.Context())
-			if s := a.Status(); time.Since(began) != 2*noticeEvery+serves || !strings.Contains(s.Reason, "drains") {
-				t.Errorf("with %s left it drained after %s: %+v", notice, time.Since(began), s)
-			}
-			synctest.Wait()
-			time.Sleep(time.Second)
 		})
 	}
 }

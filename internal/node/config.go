@@ -74,14 +74,9 @@ func (c Config) Options() (Options, error) {
 	default:
 		return o, fmt.Errorf("publish: want guest-attributes or console:PATH, got %q", c.Publish)
 	}
-	switch c.Notices {
-	case "aws":
-		o.Notice, o.Advice = NoticeAWS(c.Metadata), AdviceAWS(c.Metadata)
-	case "gcp":
-		o.Notice = NoticeGCP(c.Metadata)
-	case "":
-	default:
-		return o, fmt.Errorf("notices: want aws or gcp, got %q", c.Notices)
+	var err error
+	if o.Notice, o.Advice, err = c.asks(); err != nil {
+		return o, err
 	}
 	switch c.Runner {
 	case "", "system":
@@ -92,4 +87,26 @@ func (c Config) Options() (Options, error) {
 		return o, fmt.Errorf("runner: want system or exec, got %q", c.Runner)
 	}
 	return o, nil
+}
+
+// asks is what the machine's cloud is asked; nil = nothing. Maintenance is a replica's to
+// tell: another takes its place, and nobody takes a balancer's.
+func (c Config) asks() (Notice, Advice, error) {
+	replica := c.Role == identity.Replica
+	switch c.Notices {
+	case "aws":
+		spot := within(spotAhead, NoticeAWS(c.Metadata))
+		if replica {
+			return firstOf(spot, MaintenanceAWS(c.Metadata)), AdviceAWS(c.Metadata), nil
+		}
+		return spot, AdviceAWS(c.Metadata), nil
+	case "gcp":
+		if replica {
+			return firstOf(NoticeGCP(c.Metadata), MaintenanceGCP(c.Metadata)), nil, nil
+		}
+		return NoticeGCP(c.Metadata), nil, nil
+	case "":
+		return nil, nil, nil
+	}
+	return nil, nil, fmt.Errorf("notices: want aws or gcp, got %q", c.Notices)
 }

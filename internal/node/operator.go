@@ -40,10 +40,13 @@ type Operator struct {
 	Authority *identity.Authority
 	// Revoked is the newest list of revoked certificates that it knows of.
 	Revoked identity.Revoked
-	// Dial opens connections; nil = a net.Dialer.
-	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Dial opens connections; nil = a net.Dialer. fingerprint is that of the key which a
+	// machine without a good certificate has; empty where it must have one.
+	Dial func(ctx context.Context, addr, fingerprint string) (net.Conn, error)
 	// Now is time.Now where it is nil.
 	Now func() time.Time
+
+	key string // fingerprint of the machine that is being enrolled; empty but then
 }
 
 // dialTimeout bounds reaching a machine, half a world away and handshake included.
@@ -107,8 +110,9 @@ func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 	if err != nil {
 		return fmt.Errorf("enrolling %s: reading its fingerprint: %w", m.Name.ID, err)
 	}
-	config := o.Party.Pinned(fingerprint)
-	shown, err := o.shown(ctx, m, config)
+	config, to := o.Party.Pinned(fingerprint), *o
+	to.key = fingerprint
+	shown, err := to.shown(ctx, m, config)
 	if err != nil {
 		return fmt.Errorf("enrolling %s: %w", m.Name.ID, err)
 	}
@@ -116,10 +120,10 @@ func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 	if err != nil {
 		return fmt.Errorf("enrolling %s: %w", m.Name.ID, err)
 	}
-	err = o.put(ctx, m, config, pathEnrolment, enrolment{Chain: text, Deployment: d})
+	err = to.put(ctx, m, config, pathEnrolment, enrolment{Chain: text, Deployment: d})
 	var refusal *Refusal
 	if errors.As(err, &refusal) && refusal.Status == http.StatusConflict {
-		return o.put(ctx, m, config, pathCertificate, renewal{Chain: text})
+		return to.put(ctx, m, config, pathCertificate, renewal{Chain: text})
 	}
 	return err
 }
@@ -168,7 +172,7 @@ func (o *Operator) shown(ctx context.Context, m Machine, config *tls.Config) (*x
 
 func (o *Operator) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if o.Dial != nil {
-		return o.Dial(ctx, "tcp", addr)
+		return o.Dial(ctx, addr, o.key)
 	}
 	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", addr)
 }

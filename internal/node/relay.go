@@ -19,9 +19,14 @@ import (
 // relayLife bounds one relayed connection: an exchange with an agent takes seconds.
 const relayLife = 5 * time.Minute
 
+// headerKey is the fingerprint of the key that a machine must show which is not enrolled
+// yet, or whose certificate ended, for a relay to lead there.
+const headerKey = "Skyserve-Key"
+
 // relay connects an operator or the controller to the agent of another machine, which
 // lets nobody in but balancers' machines. What passes is TLS between the two; the relay
-// sees none of it. Only the agents' own port is relayed to, and only by balancers.
+// sees none of it. Only the agents' own port is relayed to, only by balancers, and only
+// where a machine of the service answers, or the one with the key that was named.
 func (a *Agent) relay(w http.ResponseWriter, r *http.Request) {
 	_, own, _ := net.SplitHostPort(a.opts.Listen)
 	_, port, err := net.SplitHostPort(r.Host)
@@ -38,9 +43,9 @@ func (a *Agent) relay(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), relayLife)
 	defer cancel()
-	to, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", r.Host)
+	to, status, err := a.reach(ctx, r.Host, r.Header.Get(headerKey))
 	if err != nil {
-		refuse(w, http.StatusBadGateway, fmt.Errorf("relaying to %s: %w", r.Host, err))
+		refuse(w, status, fmt.Errorf("relaying to %s: %w", r.Host, err))
 		return
 	}
 	defer to.Close()
@@ -55,6 +60,26 @@ func (a *Agent) relay(w http.ResponseWriter, r *http.Request) {
 		return // who asked has gone
 	}
 	join(ctx, to, from, buffered.Reader)
+}
+
+// reach connects to a machine once it has shown, over a connection before, that it is one
+// of the service, or has the key with a fingerprint. status is what to answer otherwise.
+func (a *Agent) reach(ctx context.Context, addr, fingerprint string) (conn net.Conn, status int, err error) {
+	config := a.enrolled().Client(identity.Balancer, identity.Replica)
+	if fingerprint != "" {
+		config = a.enrolled().Pinned(fingerprint)
+	}
+	dialer := &net.Dialer{Timeout: dialTimeout}
+	shown, err := (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, "tcp", addr)
+	switch {
+	case errors.Is(err, identity.ErrStranger), errors.Is(err, identity.ErrRole), errors.Is(err, identity.ErrPin):
+		return nil, http.StatusMisdirectedRequest, err
+	case err != nil:
+		return nil, http.StatusBadGateway, err
+	}
+	shown.Close()
+	conn, err = dialer.DialContext(ctx, "tcp", addr)
+	return conn, http.StatusBadGateway, err
 }
 
 // join copies between two connections until one side ends, or ctx.
@@ -75,10 +100,18 @@ func join(ctx context.Context, to, from net.Conn, fromReader io.Reader) {
 }
 
 // Through is a Dial that goes by way of a balancer's machine: to replicas, which let
-// only those in.
-func (o *Operator) Through(by Machine) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	return func(ctx context.Context, _, addr string) (net.Conn, error) {
-		conn, err := o.relayed(ctx, by, addr)
+// only those in. Errors include identity.ErrStranger and identity.ErrPin, as the balancer's
+// machine found the other one.
+func (o *Operator) Through(by Machine) func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
+	return func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
+		conn, err := o.relayed(ctx, by, addr, fingerprint)
+		var refusal *Refusal
+		if errors.As(err, &refusal) && refusal.Status == http.StatusMisdirectedRequest {
+			err = fmt.Errorf("%w: %s", identity.ErrStranger, refusal.Message)
+			if fingerprint != "" {
+				err = fmt.Errorf("%w: %s", identity.ErrPin, refusal.Message)
+			}
+		}
 		if err != nil {
 			return nil, fmt.Errorf("going through %s: %w", by.Name.ID, err)
 		}
@@ -87,7 +120,7 @@ func (o *Operator) Through(by Machine) func(ctx context.Context, network, addr s
 }
 
 // relayed asks the agent of a machine for a connection to another one.
-func (o *Operator) relayed(ctx context.Context, by Machine, addr string) (net.Conn, error) {
+func (o *Operator) relayed(ctx context.Context, by Machine, addr, fingerprint string) (net.Conn, error) {
 	nc, err := o.dial(ctx, by.Address)
 	if err != nil {
 		return nil, err
@@ -96,7 +129,7 @@ func (o *Operator) relayed(ctx context.Context, by Machine, addr string) (net.Co
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	conn := tls.Client(nc, o.Party.To(by.Name))
-	err = ask(conn, addr)
+	err = ask(conn, addr, fingerprint)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -108,8 +141,11 @@ func (o *Operator) relayed(ctx context.Context, by Machine, addr string) (net.Co
 }
 
 // ask asks for a relayed connection over one to the relay.
-func ask(conn net.Conn, addr string) error {
+func ask(conn net.Conn, addr, fingerprint string) error {
 	req := &http.Request{Method: http.MethodConnect, Host: addr, URL: &url.URL{Host: addr}, Header: http.Header{}}
+	if fingerprint != "" {
+		req.Header.Set(headerKey, fingerprint)
+	}
 	if err := req.Write(conn); err != nil {
 		return err
 	}

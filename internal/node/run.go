@@ -28,7 +28,11 @@ type Seen struct {
 	Running bool
 	// Reason says why it does not run.
 	Reason string
-	Lines  []string
+	// Again is how often it was started again by itself.
+	Again int
+	// Lost says that nobody but Start has it run again.
+	Lost  bool
+	Lines []string
 }
 
 // environment is a unit's variables with its secrets, NAME=VALUE, sorted.

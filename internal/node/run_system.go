@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,8 +43,11 @@ func (s *System) call(ctx context.Context, program string, args ...string) (stri
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		said := strings.Join(lastLines(stderr.String(), tailLines), "; ")
-		return string(out), fmt.Errorf("%s %s: %w: %s", program, args[0], err, said)
+		said := lastLines(stderr.String(), tailLines)
+		if len(said) == 0 { // nvidia-smi tells on stdout what is wrong with a GPU
+			said = lastLines(string(out), tailLines)
+		}
+		return string(out), fmt.Errorf("%s %s: %w: %s", program, args[0], err, strings.Join(said, "; "))
 	}
 	return string(out), nil
 }
@@ -117,6 +121,9 @@ func (s *System) startProgram(ctx context.Context, u Unit) (started bool, err er
 			return false, nil
 		}
 	}
+	if err := s.removeContainer(ctx, unitPrefix+u.Name); err != nil { // what was one has its port
+		return false, err
+	}
 	var env strings.Builder
 	for _, line := range u.environment() {
 		name, value, _ := strings.Cut(line, "=")
@@ -143,7 +150,7 @@ func quoted(value string) string {
 
 // word writes an argument as ExecStart has it (systemd.service(5)).
 func word(arg string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `%`, `%%`, `$`, `$$`).Replace(arg) + `"`
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `%`, `%%`, `$`, `$$`, "\n", `\n`, "\r", `\r`).Replace(arg) + `"`
 }
 
 // unitText is a program as a unit of systemd.
@@ -189,11 +196,8 @@ func (s *System) startContainer(ctx context.Context, u Unit, note func(Phase, st
 			return false, fmt.Errorf("the GPU's driver: %w", err)
 		}
 	}
-	if _, err := s.call(ctx, "docker", "image", "inspect", "--format", "{{.Id}}", u.Image); err != nil {
-		note(PhaseImage, u.Image)
-		if _, err := s.call(ctx, "docker", "pull", "--quiet", u.Image); err != nil {
-			return false, err
-		}
+	if err := s.pull(ctx, u.Image, note); err != nil {
+		return false, err
 	}
 	if err := s.Stop(ctx, u.Name); err != nil {
 		return false, err
@@ -206,12 +210,33 @@ func (s *System) startContainer(ctx context.Context, u Unit, note func(Phase, st
 	return err == nil, err
 }
 
+// noSpace is how Docker tells that a disk is full.
+const noSpace = "no space left on device"
+
+// pull gets an image that is not there. Where the disk is full, images that nothing runs,
+// such as that of an earlier deployment, make room for it.
+func (s *System) pull(ctx context.Context, image string, note func(Phase, string)) error {
+	if _, err := s.call(ctx, "docker", "image", "inspect", "--format", "{{.Id}}", image); err == nil {
+		return nil
+	}
+	note(PhaseImage, image)
+	_, err := s.call(ctx, "docker", "pull", "--quiet", image)
+	if err == nil || !strings.Contains(err.Error(), noSpace) {
+		return err
+	}
+	if _, failed := s.call(ctx, "docker", "image", "prune", "--all", "--force"); failed != nil {
+		return errors.Join(err, failed)
+	}
+	_, err = s.call(ctx, "docker", "pull", "--quiet", image)
+	return err
+}
+
 // runArgs start a container: its port on loopback only, its log bounded.
 func (s *System) runArgs(u Unit) []string {
 	port := strconv.Itoa(u.Port)
 	args := []string{
 		"run", "--detach", "--name", unitPrefix + u.Name, "--label", labelFixed + "=" + u.fixed(), "--restart", "unless-stopped",
-		"--publish", "127.0.0.1:" + port + ":" + port, "--env-file", s.envFile(u.Name), "--log-opt", "max-size=20m", "--log-opt", "max-file=2",
+		"--publish", "127.0.0.1:" + port + ":" + port, "--env-file", s.envFile(u.Name), "--log-driver", "json-file", "--log-opt", "max-size=20m", "--log-opt", "max-file=2",
 		"--security-opt", "no-new-privileges",
 	}
 	if u.GPUs {
@@ -238,7 +263,8 @@ func (s *System) Reload(ctx context.Context, name string) error {
 	return err
 }
 
-// Stop ends a program and a container of that name, and removes what they were made of.
+// Stop ends a program and a container of that name, and removes what they were made of,
+// their secrets with it.
 func (s *System) Stop(ctx context.Context, name string) error {
 	if s.isProgram(name) {
 		if _, err := s.call(ctx, "systemctl", "disable", "--now", unitPrefix+name); err != nil {
@@ -248,42 +274,26 @@ func (s *System) Stop(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	have, err := s.containers(ctx)
-	if err != nil || !slices.Contains(have, unitPrefix+name) {
+	if err := s.removeContainer(ctx, unitPrefix+name); err != nil {
 		return err
 	}
-	if _, err := s.call(ctx, "docker", "stop", "--time", strconv.Itoa(int(stopGrace.Seconds())), unitPrefix+name); err != nil {
-		return err
+	for _, file := range []string{s.envFile(name), s.startedFile(name)} {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
-	_, err = s.call(ctx, "docker", "rm", "--force", unitPrefix+name)
-	return err
+	return nil
 }
 
-// Look sees how a unit does.
-func (s *System) Look(ctx context.Context, u Unit, lines int) (Seen, error) {
-	name, n := unitPrefix+u.Name, strconv.Itoa(lines)
-	if u.Image == "" {
-		state, err := s.call(ctx, "systemctl", "show", "--property=ActiveState,SubState,Result", "--value", name)
-		if err != nil {
-			return Seen{}, err
-		}
-		log, err := s.call(ctx, "journalctl", "--unit", name, "--lines", n, "--output", "cat", "--no-pager")
-		words := strings.Fields(state)
-		return Seen{Running: len(words) > 0 && words[0] == "active", Reason: strings.Join(words, " "), Lines: lastLines(log, lines)}, err
+// removeContainer ends a container; none of that name is no error.
+func (s *System) removeContainer(ctx context.Context, name string) error {
+	have, err := s.containers(ctx)
+	if err != nil || !slices.Contains(have, name) {
+		return err
 	}
-	state, err := s.call(ctx, "docker", "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Error}}", name)
-	if err != nil {
-		return Seen{}, err
+	if _, err := s.call(ctx, "docker", "stop", "--time", strconv.Itoa(int(stopGrace.Seconds())), name); err != nil {
+		return err
 	}
-	// What containers write to stderr comes on stderr: a shell joins the two.
-	log, err := s.call(ctx, "sh", "-c", `docker logs --tail "$1" "$2" 2>&1`, "sh", n, name)
-	words := strings.Fields(state)
-	seen := Seen{Running: len(words) > 0 && words[0] == "running", Lines: lastLines(log, lines)}
-	if !seen.Running && len(words) > 2 {
-		seen.Reason = fmt.Sprintf("it is %s, exit code %s", words[0], words[1])
-		if words[2] == "true" {
-			seen.Reason += ", out of memory"
-		}
-	}
-	return seen, err
+	_, err = s.call(ctx, "docker", "rm", "--force", name)
+	return err
 }

@@ -6,10 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
-	"time"
 
 	"skyserve/internal/identity"
 )
@@ -243,6 +243,7 @@ func (a *Agent) keep(d Deployment) error {
 		return fmt.Errorf("keeping the deployment: %w", err)
 	}
 	a.mu.Lock()
+	a.stale = slices.AppendSeq(a.stale, maps.Keys(filesOf(a.wanted)))
 	a.wanted = d
 	a.phase, a.reason = PhasePreparing, "" // ready speaks of what ran before
 	a.mu.Unlock()
@@ -268,10 +269,7 @@ func (a *Agent) Status() Status {
 		s.Phase, s.Reason = PhaseDraining, a.draining
 	}
 	if !a.goneAt.IsZero() {
-		s.Phase, s.Reason = PhaseInterrupted, "the cloud takes it at "+a.goneAt.UTC().Format(time.TimeOnly)
-		if a.draining != "" {
-			s.Reason += ", it drains: " + a.draining
-		}
+		s.Phase, s.Reason = PhaseInterrupted, a.going()
 	}
 	return s
 }

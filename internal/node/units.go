@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/http"
 	"os"
@@ -19,6 +20,9 @@ const (
 	readyTimeout = 5 * time.Second // a model that is busy loading answers late
 	retryEvery   = 15 * time.Second
 	tailLines    = 5
+	// mendAfter is how long a unit may be lost before it is started anew: its reason is to
+	// be read, and Docker itself may be starting again.
+	mendAfter = 30 * time.Second
 )
 
 // keepUnits carries out what is wanted and looks how it does, until ctx ends.
@@ -51,6 +55,24 @@ func (a *Agent) carry(ctx context.Context) {
 	a.mu.Lock()
 	d := a.wanted
 	a.mu.Unlock()
+	a.settle(ctx, d)
+	lostAt := time.Time{}
+	a.every(ctx, a.opts.Look, func() (done bool) {
+		switch lost := a.look(ctx, d); {
+		case !lost:
+			lostAt = time.Time{}
+		case lostAt.IsZero():
+			lostAt = time.Now()
+		case time.Since(lostAt) >= mendAfter:
+			a.settle(ctx, d)
+			lostAt = time.Time{}
+		}
+		return false
+	})
+}
+
+// settle makes the machine run what is wanted, however often that takes.
+func (a *Agent) settle(ctx context.Context, d Deployment) {
 	a.every(ctx, retryEvery, func() (done bool) {
 		err := a.apply(ctx, d)
 		if err != nil && ctx.Err() == nil {
@@ -62,10 +84,6 @@ func (a *Agent) carry(ctx context.Context) {
 	if ctx.Err() == nil {
 		a.log.Info("the deployment is carried out", "revision", d.Revision)
 	}
-	a.every(ctx, a.opts.Look, func() (done bool) {
-		a.look(ctx, d)
-		return false
-	})
 }
 
 // note says how far the machine is.
@@ -95,7 +113,35 @@ func (a *Agent) apply(ctx context.Context, d Deployment) error {
 		}
 	}
 	a.note(PhaseStarting, "")
-	return a.setFront(d.Front)
+	return errors.Join(a.setFront(d.Front), a.removeStale(d))
+}
+
+// removeStale removes what earlier deployments had files for and this one has not: they
+// may be secrets, such as those of a controller that moved to another machine.
+func (a *Agent) removeStale(d Deployment) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	wanted := filesOf(d)
+	for len(a.stale) > 0 {
+		if !wanted[a.stale[0]] {
+			if err := os.Remove(a.path(a.stale[0])); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		a.stale = a.stale[1:]
+	}
+	return nil
+}
+
+// filesOf are the paths of the files of a deployment.
+func filesOf(d Deployment) map[string]bool {
+	paths := map[string]bool{}
+	for _, u := range d.Units {
+		for path := range u.Files {
+			paths[path] = true
+		}
+	}
+	return paths
 }
 
 // start writes a unit's files and has it run with them.
@@ -120,18 +166,19 @@ func (a *Agent) start(ctx context.Context, u Unit) error {
 	return err
 }
 
-// look sees how the units do.
-func (a *Agent) look(ctx context.Context, d Deployment) {
+// look sees how the units do; lost says that one of them does not come back by itself.
+func (a *Agent) look(ctx context.Context, d Deployment) (lost bool) {
 	units := make([]UnitStatus, len(d.Units))
 	phase, reason := PhaseReady, ""
 	for i, u := range d.Units {
-		s, worst := a.lookAt(ctx, u)
+		s, worst, gone := a.lookAt(ctx, u)
+		lost = lost || gone
 		if units[i] = s; !s.Ready && phase == PhaseReady {
 			phase, reason = worst, u.Name+": "+s.Reason
 		}
 	}
 	if ctx.Err() != nil {
-		return
+		return false
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -139,35 +186,44 @@ func (a *Agent) look(ctx context.Context, d Deployment) {
 		a.log.Info("phase", "phase", phase, "reason", reason)
 	}
 	a.units, a.phase, a.reason = units, phase, reason
+	return lost
 }
 
 // lookAt sees how one unit does; phase is what the machine is in because of it.
-func (a *Agent) lookAt(ctx context.Context, u Unit) (s UnitStatus, phase Phase) {
+func (a *Agent) lookAt(ctx context.Context, u Unit) (s UnitStatus, phase Phase, lost bool) {
 	s.Name = u.Name
 	seen, err := a.opts.Runner.Look(ctx, u, tailLines)
 	if err != nil {
 		s.Reason = err.Error()
-		return s, PhaseFailed
+		return s, PhaseFailed, seen.Lost
 	}
-	s.Running, s.Reason = seen.Running, seen.Reason
-	last := ""
+	s.Running = seen.Running
+	if s.Running {
+		phase, s.Reason = isReady(ctx, u, seen.Lines)
+	} else {
+		phase, s.Reason = PhaseFailed, seen.Reason
+	}
+	if s.Ready = phase == PhaseReady; s.Ready {
+		return s, phase, false
+	}
+	if seen.Again > 0 {
+		s.Reason += fmt.Sprintf(", started again %d times", seen.Again)
+	}
 	if len(seen.Lines) > 0 {
-		last = seen.Lines[len(seen.Lines)-1]
+		s.Reason = strings.TrimPrefix(s.Reason+": "+seen.Lines[len(seen.Lines)-1], ": ")
 	}
-	if !s.Running {
-		s.Reason = strings.TrimSuffix(s.Reason+": "+last, ": ")
-		return s, PhaseFailed
-	}
+	return s, phase, seen.Lost
+}
+
+// isReady says what a unit that runs is busy with, and why it is of no use yet.
+func isReady(ctx context.Context, u Unit, lines []string) (phase Phase, reason string) {
 	if u.Ready == "" {
-		s.Ready = true
-		return s, PhaseReady
+		return PhaseReady, ""
 	}
 	if err := answers(ctx, u.Ready); err != nil {
-		s.Reason = strings.TrimSuffix(err.Error()+": "+last, ": ")
-		return s, phaseOf(seen.Lines)
+		return phaseOf(lines), err.Error()
 	}
-	s.Ready = true
-	return s, PhaseReady
+	return PhaseReady, ""
 }
 
 // gettingWeights are words of engines' logs while they download or load weights.
@@ -206,49 +262,4 @@ func answers(ctx context.Context, url string) error {
 		return fmt.Errorf("it answers %d", resp.StatusCode)
 	}
 	return nil
-}
-
-// drain lets nothing new in by the front.
-func (a *Agent) drain(why string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.draining = why
-	if a.front != nil {
-		a.front.draining.Store(true)
-	}
-	a.log.Warn("draining", "why", why)
-}
-
-// lastCall is how long before its end a machine that its cloud takes lets nothing new in:
-// most answers end within it. Until then it serves, since another may have to be launched
-// first; who knows that others serve already asks it to drain at once.
-const lastCall = time.Minute
-
-// watchNotices drains the machine in time when the cloud says that it will take it.
-func (a *Agent) watchNotices(ctx context.Context) {
-	var gone time.Time
-	a.every(ctx, noticeEvery, func() (done bool) {
-		at, coming, err := a.opts.Notice(ctx)
-		switch {
-		case err != nil && ctx.Err() == nil:
-			a.log.Warn("asking whether the cloud takes this machine", "err", err)
-		case coming:
-			gone = at
-		}
-		return coming
-	})
-	if gone.IsZero() {
-		return // the agent ends
-	}
-	a.mu.Lock()
-	a.goneAt = gone
-	a.mu.Unlock()
-	a.log.Warn("the cloud takes this machine", "gone_at", gone)
-	timer := time.NewTimer(time.Until(gone.Add(-lastCall)))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-		a.drain("its end is near")
-	}
 }

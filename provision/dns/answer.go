@@ -23,9 +23,9 @@ func (s *Server) namesOf() map[string]owner {
 	apex := []dns.RR{s.soa(), &dns.NS{Hdr: s.header(s.zone, dns.TypeNS), Ns: ns}}
 	names[s.zone] = func(Client) []dns.RR { return apex }
 	names[ns] = func(Client) []dns.RR { return s.self(ns) }
-	names[s.name] = func(c Client) []dns.RR { return s.addresses(s.name, s.chosen(c)) }
+	names[s.name] = s.given
 	if s.name == s.zone {
-		names[s.name] = func(c Client) []dns.RR { return append(s.addresses(s.name, s.chosen(c)), apex...) }
+		names[s.name] = func(c Client) []dns.RR { return append(s.given(c), apex...) }
 	}
 	for _, r := range s.records {
 		at := under(r.ID, s.name)
@@ -33,7 +33,7 @@ func (s *Server) namesOf() map[string]owner {
 	}
 	names[under("_tcp", s.name)] = func(Client) []dns.RR { return nil }
 	srv := under("_"+s.scheme()+"._tcp", s.name)
-	names[srv] = func(c Client) []dns.RR { return s.services(srv, s.chosen(c)) }
+	names[srv] = func(c Client) []dns.RR { return s.services(srv, s.chosen(c, s.turn.Add(1), anyTarget)) }
 	names[under("_skyserve", s.name)] = func(Client) []dns.RR { return s.notes() }
 	return names
 }
@@ -72,6 +72,8 @@ func (s *Server) Answer(q *dns.Msg, from netip.Addr) *dns.Msg {
 		m.Rcode = dns.RcodeFormatError
 	case q.Question[0].Qclass != dns.ClassINET || !dns.IsSubDomain(s.zone, dns.CanonicalName(q.Question[0].Name)):
 		m.Rcode, m.Authoritative = dns.RcodeRefused, false
+	case q.Question[0].Qtype == dns.TypeAXFR, q.Question[0].Qtype == dns.TypeIXFR:
+		m.Rcode = dns.RcodeRefused // nobody keeps a copy
 	default:
 		s.fill(m, q.Question[0], s.networks.find(client))
 	}
@@ -126,11 +128,29 @@ func (s *Server) self(name string) []dns.RR {
 	return []dns.RR{s.address(name, at.Addr())}
 }
 
-// chosen are the records for a client; each answer begins with another.
-func (s *Server) chosen(c Client) []target {
-	best := Choose(s.candidates(), s.dist, c)
+// given are the addresses for a client, of each kind those of the region that is best among
+// those that have one: as with Route 53, who can use one kind only is not turned away
+// because the nearest region has the other.
+func (s *Server) given(c Client) []dns.RR {
+	turn := s.turn.Add(1)
+	four := s.chosen(c, turn, func(t target) bool { return t.Address.Unmap().Is4() })
+	six := s.chosen(c, turn, func(t target) bool { return !t.Address.Unmap().Is4() })
+	return append(s.addresses(s.name, four), s.addresses(s.name, six)...)
+}
+
+func anyTarget(target) bool { return true }
+
+// chosen are the records for a client among those of some kind; each turn begins with
+// another.
+func (s *Server) chosen(c Client, turn uint64, kind func(target) bool) []target {
 	var targets []target
-	for _, b := range best {
+	var candidates []Candidate
+	for i, candidate := range s.candidates() { // in the order of the records
+		if kind(s.records[i]) {
+			candidates = append(candidates, candidate)
+		}
+	}
+	for _, b := range Choose(candidates, s.dist, c) {
 		for _, r := range s.records {
 			if r.ID == b.ID {
 				targets = append(targets, r)
@@ -140,7 +160,7 @@ func (s *Server) chosen(c Client) []target {
 	if len(targets) == 0 {
 		return nil
 	}
-	first := int(s.turn.Add(1) % uint64(len(targets)))
+	first := int(turn % uint64(len(targets)))
 	return append(targets[first:], targets[:first]...)
 }
 

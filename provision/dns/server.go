@@ -34,6 +34,8 @@ type Server struct {
 	watch    *watch
 	owners   map[string]owner // what there is, by name in lower case
 	turn     atomic.Uint64    // of the answers, so that records of a region share clients
+	limit    limiter
+	slip     atomic.Uint64 // counts answers beyond the limit
 	log      *slog.Logger
 }
 
@@ -125,7 +127,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener, packets net.P
 	s.log.Info("name server started", "name", s.config.Name, "listen", listener.Addr().String(), "records", len(s.records))
 	servers := []*dns.Server{
 		{Listener: listener, Handler: s, ReadTimeout: tcpTimeout, WriteTimeout: tcpTimeout},
-		{PacketConn: packets, Handler: s},
+		{PacketConn: packets, Handler: s, UDPSize: maxPacket},
 	}
 	var wg sync.WaitGroup
 	ended := make(chan error, len(servers))
@@ -207,11 +209,30 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	}
 	answer := s.Answer(q, from.Unmap())
 	if udp {
-		answer.Truncate(sizeFor(q))
+		answer = s.short(answer, q, from.Unmap())
+	}
+	if answer == nil {
+		return
 	}
 	if err := w.WriteMsg(answer); err != nil {
 		s.log.Debug("answering", "to", w.RemoteAddr().String(), "err", err)
 	}
+}
+
+// short is an answer as it is sent over UDP to an address that may be forged: notes of the
+// records are for TCP only, and so is every second answer to a network that asks for too
+// much; the others are nil, which is not sent.
+func (s *Server) short(answer, q *dns.Msg, to netip.Addr) *dns.Msg {
+	over := !s.limit.admits(to, time.Now())
+	switch {
+	case over && s.slip.Add(1)%2 == 0:
+		return nil
+	case over || len(q.Question) == 1 && q.Question[0].Qtype == dns.TypeTXT && len(answer.Answer) > 0:
+		answer.Answer, answer.Ns, answer.Truncated = nil, nil, true
+		return answer
+	}
+	answer.Truncate(sizeFor(q))
+	return answer
 }
 
 // maxPacket is the most that is sent in one packet, so that none is cut on its way

@@ -118,7 +118,8 @@ func TestAnswers(t *testing.T) {
 		{"chat.example.com.", "A", "10.1.0.0/24", "10.2.0.1", []string{"= NOERROR", "chat.example.com. 30 IN A 192.0.2.1", "chat.example.com. 30 IN A 192.0.2.2"}},
 		{"chat.example.com.", "AAAA", "10.2.0.0/24", "10.1.0.1", []string{"= NOERROR", "chat.example.com. 30 IN AAAA 2001:db8::3"}},
 		{"cHaT.eXample.com.", "AAAA", "", "10.2.0.1", []string{"= NOERROR", "cHaT.eXample.com. 30 IN AAAA 2001:db8::3"}},
-		{"chat.example.com.", "A", "", "10.2.0.1", []string{"= NOERROR", soa}},
+		{"chat.example.com.", "A", "", "10.2.0.1", []string{"= NOERROR", "chat.example.com. 30 IN A 192.0.2.1", "chat.example.com. 30 IN A 192.0.2.2"}}, // the nearest has none
+		{"chat.example.com.", "AAAA", "", "10.1.0.1", []string{"= NOERROR", "chat.example.com. 30 IN AAAA 2001:db8::3"}},
 		{"chat.example.com.", "AAAA", "0.0.0.0/0", "10.2.0.1", []string{"= NOERROR", "chat.example.com. 30 IN AAAA 2001:db8::3"}},
 		{"chat.example.com.", "A", "", "192.0.2.99", []string{"= NOERROR", "chat.example.com. 30 IN A 192.0.2.1", "chat.example.com. 30 IN A 192.0.2.2"}},
 		{"lb-eu-0.chat.example.com.", "AAAA", "", "10.1.0.1", []string{"= NOERROR", "lb-eu-0.chat.example.com. 30 IN AAAA 2001:db8::3"}},
@@ -193,7 +194,7 @@ func TestHealthFollowsTheChecks(t *testing.T) {
 	s := newServer(t, nameServer(), checks)
 	given := func() string {
 		var ids []string
-		for _, c := range s.chosen(Client{Region: "local/us"}) {
+		for _, c := range s.chosen(Client{Region: "local/us"}, 0, anyTarget) {
 			ids = append(ids, c.ID)
 		}
 		slices.Sort(ids)
@@ -289,7 +290,7 @@ func TestAnOrdinaryResolver(t *testing.T) {
 		}}
 		addrs, err := r.LookupHost(t.Context(), "chat.example.com.")
 		slices.Sort(addrs)
-		if err != nil || !reflect.DeepEqual(addrs, []string{"192.0.2.1", "192.0.2.2"}) {
+		if err != nil || !reflect.DeepEqual(addrs, []string{"192.0.2.1", "192.0.2.2", "2001:db8::3"}) {
 			t.Errorf("%s: got %q, %v", network, addrs, err)
 		}
 		_, found, err := r.LookupSRV(t.Context(), "http", "tcp", "chat.example.com.")
@@ -425,6 +426,15 @@ func FuzzQuestions(f *testing.F) {
 			return
 		}
 		m := s.Answer(q, netip.MustParseAddr("10.1.0.1"))
+		for _, rr := range m.Answer { // with the letters of the question
+			if rr.Header().Name != q.Question[0].Name {
+				t.Errorf("asked for %v, got %v", q.Question, rr)
+			}
+		}
+		nothing := len(m.Answer) == 0 && (m.Rcode == dns.RcodeSuccess || m.Rcode == dns.RcodeNameError)
+		if nothing && (len(m.Ns) != 1 || m.Ns[0].Header().Rrtype != dns.TypeSOA) {
+			t.Errorf("%v: nothing, and not for how long: %v", q, m)
+		}
 		m.Truncate(sizeFor(q))
 		packed, err := m.Pack()
 		if err != nil {

@@ -356,7 +356,9 @@ var errNotHere = errors.New("the service's certificate authority is on another o
 func (h *Handover) Operator(o provision.Object) *node.Operator {
 	op := &node.Operator{Party: h.Party, Authority: h.Authority, Revoked: h.Revoked}
 	if o.Kind == provision.KindReplica {
-		op.Dial = func(ctx context.Context, _, addr string) (net.Conn, error) { return h.through(ctx, o, addr) }
+		op.Dial = func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
+			return h.through(ctx, o, addr, fingerprint)
+		}
 	}
 	return op
 }
@@ -390,7 +392,7 @@ var errNoRelay = errors.New("no balancer of its region lets anybody through yet"
 
 // through opens a connection to a machine by way of the balancer of its region that is
 // the first to let it through: one that hangs is not waited for.
-func (h *Handover) through(ctx context.Context, o provision.Object, addr string) (net.Conn, error) {
+func (h *Handover) through(ctx context.Context, o provision.Object, addr, fingerprint string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type opened struct {
@@ -404,7 +406,7 @@ func (h *Handover) through(ctx context.Context, o provision.Object, addr string)
 		}
 		relays++
 		go func() {
-			conn, err := h.Operator(b).Through(h.Machine(b))(ctx, "tcp", addr)
+			conn, err := h.Operator(b).Through(h.Machine(b))(ctx, addr, fingerprint)
 			select {
 			case answers <- opened{conn, err}:
 			case <-ctx.Done(): // another one was the first
@@ -421,7 +423,9 @@ func (h *Handover) through(ctx context.Context, o provision.Object, addr string)
 			if a.err == nil {
 				return a.conn, nil
 			}
-			failure = fmt.Errorf("%w: %w", errNoRelay, a.err)
+			if !errors.Is(failure, identity.ErrStranger) { // what one of them found of the machine is more than that others do not answer
+				failure = fmt.Errorf("%w: %w", errNoRelay, a.err)
+			}
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: %w", errNoRelay, context.Cause(ctx))
 		}

@@ -111,15 +111,23 @@ func succeeds(by, o provision.Object) bool {
 	return o.Handle != "" && by.Gone == "" && cloud.Instead(by) == o.Handle
 }
 
-// replaced are the replicas that serve and in whose place another does.
+// replaced are the replicas that serve, or are to be maintained, and in whose place another
+// serves. One that its cloud is about to take is left to it.
 func replaced(have []provision.Object, seen map[string]Seen) map[string]bool {
 	ready := func(o provision.Object) bool { return seen[o.ID].Err == nil && seen[o.ID].Phase == node.PhaseReady }
+	later := func(s Seen) bool {
+		return s.Err == nil && s.Phase == node.PhaseInterrupted && time.Until(s.GoneAt) > maintained
+	}
 	ids := map[string]bool{}
 	for _, o := range have {
-		if o.Kind == provision.KindReplica && o.Gone == "" && ready(o) &&
+		if o.Kind == provision.KindReplica && o.Gone == "" && (ready(o) || later(seen[o.ID])) &&
 			slices.ContainsFunc(have, func(by provision.Object) bool { return succeeds(by, o) && ready(by) }) {
 			ids[o.ID] = true
 		}
 	}
 	return ids
 }
+
+// maintained is how far ahead the end of a machine is that its cloud maintains rather than
+// takes, which it would start again afterwards.
+const maintained = 5 * time.Minute

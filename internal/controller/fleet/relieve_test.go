@@ -52,6 +52,34 @@ func TestWhoIsRelieved(t *testing.T) {
 	}
 }
 
+// A machine that is to be maintained is given back when another one has taken its place, one
+// that is about to be taken is left to its cloud.
+func TestWhoIsMaintained(t *testing.T) {
+	for _, tt := range []struct {
+		name, old, other string
+		left             time.Duration
+		want             bool
+	}{
+		{"it serves, and so does another in its place", "ready", "ready", 0, true},
+		{"it is to be maintained", "interrupted", "ready", 50 * time.Minute, true},
+		{"its end is near", "interrupted", "ready", 2 * time.Minute, false},
+		{"the other one starts", "interrupted", "starting", 50 * time.Minute, false},
+		{"it starts itself", "starting", "ready", 0, false},
+	} {
+		have := []provision.Object{
+			{ID: "a0", Kind: provision.KindReplica, Handle: "i-0", Labels: map[string]string{}},
+			{ID: "a1", Kind: provision.KindReplica, Handle: "i-1", Labels: map[string]string{"instead": "i-0"}},
+		}
+		seen := map[string]Seen{
+			"a0": {Status: node.Status{Phase: node.Phase(tt.old), GoneAt: time.Now().Add(tt.left)}},
+			"a1": {Status: node.Status{Phase: node.Phase(tt.other)}},
+		}
+		if got := replaced(have, seen); got["a0"] != tt.want || got["a1"] {
+			t.Errorf("%s: got %v", tt.name, got)
+		}
+	}
+}
+
 // What a keeper changes is replicas that are missing and what is left of others.
 func TestWhatAKeeperChanges(t *testing.T) {
 	const launch, terminate, replace = provision.ActionLaunch, provision.ActionTerminate, provision.ActionReplace

@@ -1,0 +1,150 @@
+package dns
+
+import (
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// askUDP sends one question over UDP as it stands.
+func askUDP(t *testing.T, at string, q *dns.Msg) (*dns.Msg, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	m, _, err := (&dns.Client{Net: "udp", UDPSize: maxPacket}).ExchangeContext(ctx, q, at)
+	return m, err
+}
+
+// Whoever forges the address of another host has that one sent little more than he spent:
+// what is long is only told over TCP, where addresses cannot be forged.
+func TestNothingIsAmplified(t *testing.T) {
+	c := nameServer()
+	at := running(t, c, &balancers{})
+	for _, name := range []string{"_skyserve.chat.example.com.", "_SkyServe.chat.example.com."} {
+		q := question(name, "TXT", "")
+		q.SetEdns0(4096, false)
+		m, err := askUDP(t, at, q)
+		if err != nil || !m.Truncated || len(m.Answer) > 0 || m.Len() > 2*q.Len() {
+			t.Errorf("%s over UDP: %v (%v)", name, m, err)
+		}
+	}
+	if states, err := Ask(t.Context(), at, c.Name); err != nil || len(states) != 3 {
+		t.Errorf("over TCP: %v (%v)", states, err)
+	}
+}
+
+// Zones are not handed out, by TCP or UDP.
+func TestZonesAreNotTransferred(t *testing.T) {
+	s := newServer(t, nameServer(), &balancers{})
+	for _, kind := range []string{"AXFR", "IXFR"} {
+		if m := s.Answer(question("example.com.", kind, ""), netip.MustParseAddr("10.9.9.9")); m.Rcode != dns.RcodeRefused || len(m.Answer)+len(m.Ns) > 0 {
+			t.Errorf("%s: got %v", kind, m)
+		}
+	}
+}
+
+// Questions with padding, cookies and what else resolvers add are longer than 512 bytes.
+func TestLongQuestions(t *testing.T) {
+	at := running(t, nameServer(), &balancers{})
+	q := question("chat.example.com.", "A", "10.1.0.0/16")
+	q.IsEdns0().Option = append(q.IsEdns0().Option, &dns.EDNS0_PADDING{Padding: make([]byte, 900)})
+	m, err := askUDP(t, at, q)
+	if err != nil || m.Rcode != dns.RcodeSuccess || len(m.Answer) != 2 {
+		t.Errorf("got %v (%v)", m, err)
+	}
+}
+
+// The limiter is a bucket for each network, which a dumb twin keeps in a map: whatever
+// comes, nobody has more than the twin lets him, and a network alone has all of that.
+func TestLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(1, 2))
+		var l limiter
+		twin := map[netip.Prefix]*bucket{}
+		for range 20_000 {
+			time.Sleep(time.Duration(r.IntN(3)) * time.Millisecond)
+			from := netip.AddrFrom4([4]byte{192, 0, byte(r.IntN(3)), byte(r.IntN(256))})
+			if r.IntN(3) == 0 {
+				var a [16]byte
+				copy(a[:], "\x20\x01\x0d\xb8\x00\x01\x00")
+				binary.BigEndian.PutUint64(a[8:], r.Uint64())
+				from = netip.AddrFrom16(a)
+			}
+			network, _ := from.Prefix(24)
+			if from.Is6() {
+				network, _ = from.Prefix(56)
+			}
+			b := twin[network]
+			if b == nil {
+				b = &bucket{left: limitBurst, at: time.Now()}
+				twin[network] = b
+			}
+			if got, want := l.admits(from, time.Now()), b.take(time.Now()); got && !want {
+				t.Fatalf("%s was let in, beyond its limit", from)
+			}
+		}
+		l = limiter{}
+		let := func(from string) (n int) {
+			for range 10 * limitBurst {
+				if l.admits(netip.MustParseAddr(from), time.Now()) {
+					n++
+				}
+			}
+			return n
+		}
+		if n := let("198.51.100.7"); n != limitBurst {
+			t.Errorf("%d at once, want %d", n, limitBurst)
+		}
+		time.Sleep(time.Second)
+		if n := let("198.51.100.8"); n != limitEach {
+			t.Errorf("%d a second later, want %d", n, limitEach)
+		}
+	})
+}
+
+// A network that asks for more is told to ask over TCP, or told nothing.
+func TestAFloodIsAnsweredLittle(t *testing.T) {
+	s := newServer(t, nameServer(), &balancers{})
+	from := &net.UDPAddr{IP: net.IPv4(192, 0, 2, 9), Port: 5353}
+	var whole, cut, none int
+	for range 4 * limitBurst {
+		w := &recorder{from: from}
+		s.ServeDNS(w, question("chat.example.com.", "A", ""))
+		switch {
+		case w.said == nil:
+			none++
+		case w.said.Truncated && len(w.said.Answer) == 0:
+			cut++
+		default:
+			whole++
+		}
+	}
+	if whole < limitBurst || whole > 2*limitBurst || cut == 0 || none == 0 {
+		t.Errorf("%d answers, %d cut, %d nothing", whole, cut, none)
+	}
+	w := &recorder{from: &net.TCPAddr{IP: from.IP, Port: 1}}
+	if s.ServeDNS(w, question("chat.example.com.", "A", "")); w.said == nil || len(w.said.Answer) == 0 {
+		t.Errorf("over TCP: %v", w.said)
+	}
+}
+
+// recorder is a writer of answers that keeps the last one.
+type recorder struct {
+	dns.ResponseWriter
+	from net.Addr
+	said *dns.Msg
+}
+
+func (r *recorder) RemoteAddr() net.Addr { return r.from }
+
+func (r *recorder) WriteMsg(m *dns.Msg) error {
+	r.said = m
+	return nil
+}
