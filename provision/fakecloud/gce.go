@@ -34,7 +34,7 @@ type GCE struct {
 	requests   map[string]string // request id -> name of the operation that it began
 	steps      int
 	pageSize   int
-	networks   []string
+	networks   map[string]gceNetwork
 	token      string
 	account    string
 	silent     string                // the zone that does not answer lists
@@ -55,7 +55,7 @@ func NewGCE(project string, faults *Faults) *GCE {
 	g := &GCE{
 		faults: faults, project: project, mux: http.NewServeMux(), steps: 1,
 		operations: map[string]*gceOperation{}, requests: map[string]string{},
-		networks: []string{"default"}, account: "1234-compute@developer.gserviceaccount.com",
+		networks: map[string]gceNetwork{"default": {}}, account: "1234-compute@developer.gserviceaccount.com",
 		refusals: map[string]*gceError{}, failures: map[string]GCEFailure{},
 		stock: map[gceStock]int{}, limits: map[gceLimit]float64{}, lacking: map[string][]string{},
 	}
@@ -82,6 +82,7 @@ var gceRoutes = []gceRoute{
 	{"compute.regions.get", "GET " + gceProject + "/regions/{region}", (*GCE).getRegion},
 	{"compute.machineTypes.list", "GET " + gceProject + "/zones/{zone}/machineTypes", (*GCE).listMachineTypes},
 	{"compute.networks.get", "GET " + gceProject + "/global/networks/{name}", (*GCE).getNetwork},
+	{"compute.subnetworks.get", "GET " + gceProject + "/regions/{region}/subnetworks/{name}", (*GCE).getSubnet},
 	{"compute.images.getFromFamily", "GET " + gceProject + "/global/images/family/{name}", (*GCE).getImage},
 	{"compute.instances.insert", "POST " + gceProject + "/zones/{zone}/instances", (*GCE).insertInstance},
 	{"compute.instances.get", "GET " + gceProject + "/zones/{zone}/instances/{name}", (*GCE).getInstance},

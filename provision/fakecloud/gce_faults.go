@@ -33,9 +33,6 @@ func (g *GCE) SetQuota(region, metric string, limit float64) {
 	g.locked(func() { g.limits[gceLimit{region, metric}] = limit })
 }
 
-// SetNetworks sets which networks there are.
-func (g *GCE) SetNetworks(names ...string) { g.locked(func() { g.networks = names }) }
-
 // SetDefaultAccount sets the project's default service account; empty = it has none.
 func (g *GCE) SetDefaultAccount(email string) { g.locked(func() { g.account = email }) }
 

@@ -3,7 +3,6 @@ package fakecloud
 import (
 	"maps"
 	"net/http"
-	"path"
 	"slices"
 	"strings"
 )
@@ -52,7 +51,7 @@ const gceGenerous = 1000
 
 // gceImages are the families that images come from, by project.
 var gceImages = map[string][]string{
-	"deeplearning-platform-release": {"common-cu128-ubuntu-2204-nvidia-570"},
+	"deeplearning-platform-release": {"common-cu128-ubuntu-2204-nvidia-570", "common-cu129-ubuntu-2204-nvidia-580"},
 	"ubuntu-os-cloud":               {"ubuntu-2204-lts"},
 }
 
@@ -66,20 +65,6 @@ func (g *GCE) knowsZone(zone string) *gceError {
 func (g *GCE) hasType(zone, name string) bool {
 	_, known := gceMachines[name]
 	return known && !slices.Contains(g.lacking[zone], name)
-}
-
-// network is the link of a network that is there.
-func (g *GCE) network(at string) (string, *gceError) {
-	name := path.Base(at)
-	if !slices.Contains(g.networks, name) || !strings.HasSuffix(at, "global/networks/"+name) {
-		return "", gceFail(http.StatusNotFound, "notFound", "The resource 'projects/%s/global/networks/%s' was not found", g.project, name)
-	}
-	return g.link("global/networks/" + name), nil
-}
-
-func (g *GCE) getNetwork(r *http.Request) (any, *gceError) {
-	link, fail := g.network("global/networks/" + r.PathValue("name"))
-	return map[string]any{"kind": "compute#network", "name": path.Base(link), "selfLink": link, "autoCreateSubnetworks": true}, fail
 }
 
 func (g *GCE) getImage(r *http.Request) (any, *gceError) {

@@ -47,6 +47,27 @@ func TestCredentials(t *testing.T) {
 		{"the API is off", func(g *fakecloud.GCE) {
 			g.Refuse("compute.instances.aggregatedList", 403, "accessNotConfigured", "Compute Engine API has not been used in project 1 before or it is disabled.")
 		}, token{value: "t"}, "the Compute Engine API", "gcloud services enable"},
+		{"another API is off", func(g *fakecloud.GCE) {
+			g.Refuse("compute.instances.aggregatedList", 403, "accessNotConfigured", "Cloud Resource Manager API has not been used in project 1 before or it is disabled. Enable it by visiting https://console.developers.google.com/apis/api/cloudresourcemanager.googleapis.com/overview?project=1 then retry.")
+		}, token{value: "t"}, "the Cloud Resource Manager API", "gcloud services enable cloudresourcemanager.googleapis.com"},
+		{"no quota project", func(g *fakecloud.GCE) {
+			g.Refuse("compute.instances.aggregatedList", 403, "forbidden", "Your application is authenticating by using local Application Default Credentials. The compute.googleapis.com API requires a quota project, which is not set by default.")
+		}, token{value: "t"}, "the call", "set-quota-project"},
+		{"a machine without the scope", func(g *fakecloud.GCE) {
+			g.Refuse("compute.instances.aggregatedList", 403, "insufficientPermissions", "Request had insufficient authentication scopes.")
+		}, token{value: "t"}, "the call", "cloud-platform"},
+		{"a policy forbids addresses", func(g *fakecloud.GCE) {
+			g.Refuse("compute.instances.insert", 412, "conditionNotMet", "Constraint constraints/compute.vmExternalIpAccess violated for project 1234. Add instance projects/p/zones/us-central1-a/instances/x to the constraint to use external IP with it.")
+		}, token{value: "t"}, "constraints/compute.vmExternalIpAccess", "organisation"},
+		{"a policy forbids images", func(g *fakecloud.GCE) {
+			g.Fail("compute.instances.insert", fakecloud.GCEFailure{Code: "CONDITION_NOT_MET", Message: "Instance 'x' creation failed: Constraint constraints/compute.trustedImageProjects violated for project 1234. Use of images from project deeplearning-platform-release is prohibited."})
+		}, token{value: "t"}, "constraints/compute.trustedImageProjects", "organisation"},
+		{"no such account", func(g *fakecloud.GCE) {
+			g.Fail("compute.instances.insert", fakecloud.GCEFailure{Code: "EXTERNAL_RESOURCE_NOT_FOUND", Message: "The resource 'x@p.iam.gserviceaccount.com' of type 'serviceAccount' was not found."})
+		}, token{value: "t"}, "running as x@p.iam.gserviceaccount.com", "gcp.balancer_account"},
+		{"a permission that an operation lacks", func(g *fakecloud.GCE) {
+			g.Fail("compute.instances.insert", fakecloud.GCEFailure{Code: "PERMISSIONS_ERROR", Message: "Required 'compute.images.useReadOnly' permission for 'projects/p/global/images/x'"})
+		}, token{value: "t"}, "compute.images.useReadOnly", "Compute Instance Admin"},
 		{"no billing", func(g *fakecloud.GCE) {
 			g.Refuse("compute.instances.insert", 403, "forbidden", "This API method requires billing to be enabled.")
 		}, token{value: "t"}, "what is billed", "billing account"},
@@ -160,7 +181,7 @@ func TestDoctor(t *testing.T) {
 		{"no account", func(g *fakecloud.GCE) { g.SetDefaultAccount("") }, []string{"no default account"}},
 		{"no image", func(g *fakecloud.GCE) {
 			g.Refuse("compute.images.getFromFamily", 404, "notFound", "The resource was not found")
-		}, []string{"ubuntu-2204-lts", "common-cu128"}},
+		}, []string{"ubuntu-2204-lts", "common-cu129"}},
 		{"the answer about permissions is refused", func(g *fakecloud.GCE) {
 			g.Refuse("resourcemanager.projects.testIamPermissions", 403, "forbidden", "Cloud Resource Manager API is disabled")
 		}, []string{"asking for the permissions"}},
