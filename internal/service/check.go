@@ -26,6 +26,7 @@ func check(b *binder, s *Spec) {
 	c.tls()
 	c.dns()
 	c.localLayout()
+	c.google()
 	c.roundTrips()
 }
 

@@ -30,6 +30,12 @@ func genSpec(t *rapid.T) *Spec {
 	if rapid.Bool().Draw(t, "has dns") {
 		s.DNS = genDNS(t, s.Regions)
 	}
+	if rapid.Bool().Draw(t, "has accounts") && s.DNS == nil {
+		s.Regions = append(s.Regions, RegionSpec{
+			Name: "gcp/us-central1", Balancers: 1, Replicas: genBounds(t, 1), Capacity: []CapacityType{CapacityOnDemand}, Network: "prod", Subnets: []string{"west"},
+		})
+		s.GCP = GCPSpec{BalancerAccount: "lb@my-project.iam.gserviceaccount.com", ReplicaAccount: "1-compute@developer.gserviceaccount.com"}
+	}
 	if rapid.Bool().Draw(t, "has store") {
 		s.Store.URL = "nats://10.0.0.5:4222"
 	}

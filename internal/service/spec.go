@@ -16,6 +16,7 @@ type Spec struct {
 	DNS        *DNS         `yaml:"dns,omitempty" json:"dns,omitempty"`
 	Autoscale  Autoscale    `yaml:"autoscale,omitempty" json:"autoscale"`
 	Store      StoreSpec    `yaml:"store,omitempty" json:"store"`
+	GCP        GCPSpec      `yaml:"gcp,omitempty" json:"gcp,omitzero"`
 	LocalHosts LocalHosts   `yaml:"local,omitempty" json:"local"`
 }
 
@@ -254,6 +255,15 @@ type Autoscale struct {
 // StoreSpec says where state lives; an empty URL means embedded.
 type StoreSpec struct {
 	URL string `yaml:"url,omitempty" json:"url,omitempty"`
+}
+
+// GCPSpec configures what all regions of Google Cloud have in common.
+type GCPSpec struct {
+	// BalancerAccount is the service account that machines of balancers run as, by its
+	// e-mail address; empty = the project's default Compute Engine account.
+	BalancerAccount string `yaml:"balancer_account,omitempty" json:"balancer_account,omitempty"`
+	// ReplicaAccount is that of machines of replicas; empty = they run as nobody.
+	ReplicaAccount string `yaml:"replica_account,omitempty" json:"replica_account,omitempty"`
 }
 
 // LocalHosts configures what the local provider emulates.

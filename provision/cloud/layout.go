@@ -129,6 +129,12 @@ func Networks(spec *service.Spec, cloud string) map[string]provision.Network {
 	return networks
 }
 
+// Accounts are the service accounts that machines at Google run as, by role; none where
+// service.yaml names none.
+func Accounts(spec *service.Spec) map[provision.Kind]string {
+	return map[provision.Kind]string{provision.KindBalancer: spec.GCP.BalancerAccount, provision.KindReplica: spec.GCP.ReplicaAccount}
+}
+
 // OneRegion says whether all machines of a service are in one region of one cloud, so that
 // balancers reach replicas inside of its network alone.
 func OneRegion(spec *service.Spec) bool { return len(Regions(spec)) == 1 }
@@ -288,6 +294,9 @@ func (l *layout) addMachine(n Node, offers provision.Offerings, disk int, labels
 		ID: n.ID, Kind: n.Kind, Region: n.Region, Labels: labels,
 		Offers: offers, CostPerHour: offers[0].PricePerHour,
 		Machine: &provision.Machine{Role: n.Kind, UserData: text, DiskGiB: disk},
+	}
+	if n.Region.Cloud() == service.CloudGCP {
+		w.Machine.Account = Accounts(l.Spec)[n.Kind]
 	}
 	return l.add(w, n.Kind, w.Machine)
 }

@@ -53,7 +53,7 @@ func (p *Provider) instanceOf(w provision.Want, n note) (*computepb.Instance, er
 		Scheduling:          scheduling(offer),
 		ReservationAffinity: affinity(offer),
 		Disks:               []*computepb.AttachedDisk{disk(w.Machine, offer, labels)},
-		ServiceAccounts:     p.accounts(n.Role),
+		ServiceAccounts:     p.accounts(n.Role, w.Machine.Account),
 		NetworkInterfaces:   []*computepb.NetworkInterface{p.nic(offer)},
 	}, nil
 }
@@ -142,14 +142,18 @@ func disk(m *provision.Machine, offer provision.Offering, labels map[string]stri
 	}
 }
 
-// accounts is the service account that machines of a role run as; none is nobody.
-func (p *Provider) accounts(role provision.Kind) []*computepb.ServiceAccount {
-	email := p.cfg.Accounts[role]
+// accounts is the service account that a machine of a role runs as, by the name that it
+// is wanted with; none is nobody. What a replica may do with one its roles alone say.
+func (p *Provider) accounts(role provision.Kind, wanted string) []*computepb.ServiceAccount {
+	email, scopes := cmp.Or(wanted, p.cfg.Accounts[role]), computeScope
+	if role == provision.KindReplica {
+		scopes = scope
+	}
 	if email == "" && role != provision.KindReplica {
 		email = "default" // Compute Engine's name for the project's own account
 	}
 	if email == "" {
 		return nil
 	}
-	return []*computepb.ServiceAccount{{Email: &email, Scopes: []string{computeScope}}}
+	return []*computepb.ServiceAccount{{Email: &email, Scopes: []string{scopes}}}
 }

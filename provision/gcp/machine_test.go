@@ -240,6 +240,14 @@ func TestAMachineOfEachRole(t *testing.T) {
 	if got := lb.ServiceAccounts; len(got) != 1 || got[0].Email != "default" || !slices.Equal(got[0].Scopes, []string{"https://www.googleapis.com/auth/compute"}) {
 		t.Errorf("a balancer runs as %+v", got)
 	}
+	w := replica("us-central1-1", service.CapacitySpot)
+	w.Machine.Account = "x@p.iam.gserviceaccount.com"
+	launched(t, p, w)
+	for _, i := range g.Instances() {
+		if got := i.ServiceAccounts; strings.Contains(i.Name, "us-central1-1-") && (len(got) != 1 || got[0].Email != w.Machine.Account || !strings.HasSuffix(got[0].Scopes[0], "/cloud-platform")) {
+			t.Errorf("a replica with an account runs as %+v", got)
+		}
+	}
 	if len(gpu.ServiceAccounts) != 0 {
 		t.Errorf("a replica runs as %+v", gpu.ServiceAccounts)
 	}
