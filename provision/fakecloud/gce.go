@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 )
@@ -37,6 +36,9 @@ type GCE struct {
 	networks   map[string]gceNetwork
 	token      string
 	account    string
+	roles      map[string][]string   // permissions of roles
+	policy     map[string][]string   // roles of accounts
+	allowed    []string              // the only permissions of the caller; nil = all but those denied
 	silent     string                // the zone that does not answer lists
 	denied     []string              // permissions that the caller does not have
 	refusals   map[string]*gceError  // by action
@@ -56,6 +58,8 @@ func NewGCE(project string, faults *Faults) *GCE {
 		faults: faults, project: project, mux: http.NewServeMux(), steps: 1,
 		operations: map[string]*gceOperation{}, requests: map[string]string{},
 		networks: map[string]gceNetwork{"default": {}}, account: "1234-compute@developer.gserviceaccount.com",
+		roles:    map[string][]string{"roles/editor": gceEditor()},
+		policy:   map[string][]string{"1234-compute@developer.gserviceaccount.com": {"roles/editor"}},
 		refusals: map[string]*gceError{}, failures: map[string]GCEFailure{},
 		stock: map[gceStock]int{}, limits: map[gceLimit]float64{}, lacking: map[string][]string{},
 	}
@@ -96,7 +100,10 @@ var gceRoutes = []gceRoute{
 	{"compute.firewalls.update", "PUT " + gceProject + "/global/firewalls/{name}", (*GCE).updateFirewall},
 	{"compute.firewalls.delete", "DELETE " + gceProject + "/global/firewalls/{name}", (*GCE).deleteFirewall},
 	{"compute.globalOperations.get", "GET " + gceProject + "/global/operations/{name}", (*GCE).getOperation},
-	{"resourcemanager.projects.testIamPermissions", "POST /v1/projects/{verb}", (*GCE).testPermissions},
+	{"resourcemanager.projects.testIamPermissions", "POST /v1/projects/{verb}", (*GCE).askProject},
+	{"iam.serviceAccounts.testIamPermissions", "POST /v1/projects/{anywhere}/serviceAccounts/{account}", (*GCE).askAccount},
+	{"iam.roles.get", "GET /v1/roles/{role}", (*GCE).getRole},
+	{"iam.roles.get", "GET /v1/projects/{anywhere}/roles/{role}", (*GCE).getRole},
 }
 
 // ServeHTTP answers one request.
@@ -130,6 +137,14 @@ func (g *GCE) answer(w http.ResponseWriter, r *http.Request, route gceRoute) {
 	}
 }
 
+// bodyless refuses a GET with a body, as Google's front end does before any API sees it.
+func bodyless(r *http.Request) *gceError {
+	if r.Method == http.MethodGet && r.ContentLength > 0 {
+		return gceFail(http.StatusBadRequest, "badRequest", "Your client has issued a malformed or illegal request.")
+	}
+	return nil
+}
+
 // serve moves time on and does a call, if its caller may. The reply is text, for
 // what it shows goes on changing.
 func (g *GCE) serve(r *http.Request, route gceRoute) ([]byte, *gceError) {
@@ -137,6 +152,9 @@ func (g *GCE) serve(r *http.Request, route gceRoute) ([]byte, *gceError) {
 	defer g.mu.Unlock()
 	g.calls++
 	g.advance()
+	if fail := bodyless(r); fail != nil {
+		return nil, fail
+	}
 	if fail := g.admit(r, route); fail != nil {
 		return nil, fail
 	}
@@ -153,23 +171,15 @@ func (g *GCE) admit(r *http.Request, route gceRoute) *gceError {
 		return gceFail(http.StatusUnauthorized, "authError", "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid authentication credential.")
 	}
 	project, _, _ := strings.Cut(cmp.Or(r.PathValue("project"), r.PathValue("verb")), ":")
-	if project != g.project && !strings.Contains(r.URL.Path, "/images/") {
+	if project != "" && project != g.project && !strings.Contains(r.URL.Path, "/images/") {
 		return gceFail(http.StatusNotFound, "notFound", "The resource 'projects/%s' was not found", project)
 	}
-	if permission := gcePermission(route.action); slices.Contains(g.denied, permission) {
-		return gceFail(http.StatusForbidden, "forbidden", "Required '%s' permission for 'projects/%s'", permission, g.project)
-	}
-	return g.refusals[route.action]
-}
-
-// gcePermission is what a caller needs for an action.
-func gcePermission(action string) string {
-	for verb, permission := range map[string]string{".insert": ".create", ".aggregatedList": ".list"} {
-		if noun, ok := strings.CutSuffix(action, verb); ok {
-			return noun + permission
+	if strings.HasPrefix(route.action, "compute.") {
+		if fail := g.require(gcePermission(route.action)); fail != nil {
+			return fail
 		}
 	}
-	return action
+	return g.refusals[route.action]
 }
 
 // gceRegionOf is the region that a path speaks of; empty = none.

@@ -71,6 +71,9 @@ func (g *GCE) insertFirewall(r *http.Request) (any, *gceError) {
 	if fail != nil {
 		return nil, fail
 	}
+	if fail := g.require("compute.networks.updatePolicy"); fail != nil {
+		return nil, fail
+	}
 	target := "global/firewalls/" + f.Name
 	if _, ok := g.firewalls.get(f.Name); ok {
 		return nil, gceFail(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/%s' already exists", g.project, target)

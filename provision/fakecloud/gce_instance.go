@@ -203,6 +203,9 @@ func (g *GCE) insertInstance(r *http.Request) (any, *gceError) {
 	if fail := g.checkInstance(zone, &i); fail != nil {
 		return nil, fail
 	}
+	if fail := g.require(gceBeside(i)...); fail != nil {
+		return nil, fail
+	}
 	target := "zones/" + zone + "/instances/" + i.Name
 	i.Zone = g.link("zones/" + zone)
 	if _, ok := g.instances.get(i.key()); ok {
@@ -225,7 +228,7 @@ func (g *GCE) start(key string) *GCEFailure {
 	if !ok || i.Status != gceProvisioning {
 		return nil
 	}
-	if failure := g.roomFor(i); failure != nil {
+	if failure := g.endOf(i); failure != nil {
 		if failure.Stays {
 			i.Status = gceTerminated
 			g.instances.set(key, i)
@@ -238,6 +241,14 @@ func (g *GCE) start(key string) *GCEFailure {
 	g.boot(&i)
 	g.instances.set(key, i)
 	return nil
+}
+
+// endOf is why an instance does not come to be; nil when it does.
+func (g *GCE) endOf(i GCEInstance) *GCEFailure {
+	if failure := g.actsAs(i); failure != nil {
+		return failure
+	}
+	return g.roomFor(i)
 }
 
 // boot gives a machine its addresses and starts what it runs.

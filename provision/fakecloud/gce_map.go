@@ -4,7 +4,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 )
 
 // gceZones are the zones of each region that the fake knows.
@@ -121,19 +120,4 @@ func (g *GCE) getRegion(r *http.Request) (any, *gceError) {
 func (g *GCE) getProject(*http.Request) (any, *gceError) {
 	quotas := []map[string]any{{"metric": gceAllGPUs, "limit": g.limit("", gceAllGPUs), "usage": g.usage("", gceAllGPUs)}}
 	return map[string]any{"kind": "compute#project", "name": g.project, "quotas": quotas, "defaultServiceAccount": g.account}, nil
-}
-
-// testPermissions answers which of some permissions the caller has.
-func (g *GCE) testPermissions(r *http.Request) (any, *gceError) {
-	if !strings.HasSuffix(r.PathValue("verb"), ":testIamPermissions") {
-		return nil, gceFail(http.StatusNotFound, "notFound", "Method not found.")
-	}
-	var asked struct {
-		Permissions []string `json:"permissions"`
-	}
-	if fail := readGCE(r, &asked); fail != nil {
-		return nil, fail
-	}
-	held := slices.DeleteFunc(asked.Permissions, func(p string) bool { return slices.Contains(g.denied, p) })
-	return map[string]any{"permissions": held}, nil
 }

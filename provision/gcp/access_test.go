@@ -179,6 +179,18 @@ func TestDoctor(t *testing.T) {
 		{"no permission", func(g *fakecloud.GCE) { g.Deny("compute.instances.create", "compute.firewalls.delete") }, []string{"compute.firewalls.delete, compute.instances.create"}},
 		{"no network", func(g *fakecloud.GCE) { g.SetNetworks("other") }, []string{"no network default"}},
 		{"no account", func(g *fakecloud.GCE) { g.SetDefaultAccount("") }, []string{"no default account"}},
+		{"the account is deleted", func(g *fakecloud.GCE) { g.SetDefaultAccount("1-compute@developer.gserviceaccount.com") }, []string{"there is no such account", "lacks compute.disks.create"}},
+		{"the account has no role", func(g *fakecloud.GCE) { g.SetAccount("1234-compute@developer.gserviceaccount.com") }, []string{"lacks compute.disks.create"}},
+		{"the account has a role that is too small", func(g *fakecloud.GCE) {
+			g.SetAccount("1234-compute@developer.gserviceaccount.com", "projects/p/roles/small")
+			g.SetRole("projects/p/roles/small", roleOfDocs(t)[1:]...)
+		}, []string{"lacks compute.disks.create: a"}},
+		{"the account has the role of the docs", func(g *fakecloud.GCE) {
+			g.SetAccount("1234-compute@developer.gserviceaccount.com", "projects/p/roles/skyserveBalancer")
+			g.SetRole("projects/p/roles/skyserveBalancer", roleOfDocs(t)...)
+		}, nil},
+		{"the account is not one's own to use", func(g *fakecloud.GCE) { g.Deny("iam.serviceAccounts.actAs") }, []string{"you may not have machines run as it"}},
+		{"roles cannot be seen", func(g *fakecloud.GCE) { g.Deny("resourcemanager.projects.getIamPolicy") }, nil},
 		{"no image", func(g *fakecloud.GCE) {
 			g.Refuse("compute.images.getFromFamily", 404, "notFound", "The resource was not found")
 		}, []string{"ubuntu-2204-lts", "common-cu129"}},
@@ -212,7 +224,19 @@ func TestDoctor(t *testing.T) {
 		})
 	}
 	g := fakecloud.NewGCE("p", nil)
+	g.SetSubnets("prod", "us-central1", "west")
 	cfg := config(g)
+	cfg.Regions, cfg.Network, cfg.Subnets = []string{"us-central1", "us-east4"}, "prod", map[string]string{"us-central1": "west"}
+	var where []string
+	for _, f := range gcp.New(cfg).Doctor(t.Context()) {
+		if !f.OK {
+			where = append(where, f.Where+": "+f.What)
+		}
+	}
+	if want := "gcp/us-east4: the network prod has no subnet prod here"; strings.Join(where, "\n") != want {
+		t.Errorf("got %q, want %q", where, want)
+	}
+	cfg.Network, cfg.Subnets = "", nil
 	cfg.Regions = []string{"mars-1"}
 	all := gcp.New(cfg).Doctor(t.Context())
 	if last := all[len(all)-1]; last.OK || last.Where != "gcp/mars-1" {

@@ -26,6 +26,7 @@ type session struct {
 	project  string
 	endpoint string // of Compute Engine
 	resource string // of the Resource Manager
+	identity string // of IAM
 	carrier  http.RoundTripper
 }
 
@@ -42,6 +43,7 @@ func (p *Provider) open(ctx context.Context) (*session, error) {
 	s := &session{
 		endpoint: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://compute.googleapis.com"),
 		resource: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://cloudresourcemanager.googleapis.com"),
+		identity: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://iam.googleapis.com"),
 		carrier:  carrier,
 	}
 	creds := p.cfg.Credentials
