@@ -54,8 +54,9 @@ const defaultPoll = 2 * time.Second
 type Provider struct {
 	cfg Config
 
-	mu      sync.Mutex // guards session
+	mu      sync.Mutex // guards what follows
 	session *session
+	keys    map[string]readKey // by handle, as they were read last
 }
 
 var _ provision.Provider = (*Provider)(nil)
