@@ -36,17 +36,26 @@ var gceMachines = map[string]gceMachine{
 	"a3-highgpu-8g":  {208, 1916928, "nvidia-h100-80gb", 8},
 }
 
-// gceMetrics are the quotas that count GPUs, by their type.
-var gceMetrics = map[string]string{"nvidia-l4": "NVIDIA_L4_GPUS", "nvidia-h100-80gb": "NVIDIA_H100_GPUS"}
+// gceMetrics are the quotas that count GPUs, by their type. Those of gceFamily count,
+// unless they may be interrupted, by a quota that regions do not show.
+var gceMetrics = map[string]string{"nvidia-l4": "NVIDIA_L4_GPUS", gceFamily: "NVIDIA_H100_GPUS"}
+
+const (
+	gceFamily   = "nvidia-h100-80gb"
+	gceFamilies = "GPUS_PER_GPU_FAMILY"
+)
 
 // The quotas that count more than one type of GPU, or none.
 const (
-	gceAllGPUs = "GPUS_ALL_REGIONS"
-	gceCPUs    = "CPUS"
+	gceAllGPUs   = "GPUS_ALL_REGIONS"
+	gceAllCPUs   = "CPUS_ALL_REGIONS"
+	gceCPUs      = "CPUS"
+	gceSSD       = "SSD_TOTAL_GB"
+	gceAddresses = "IN_USE_ADDRESSES"
 )
 
 // gceGenerous is a quota that was not set.
-const gceGenerous = 1000
+const gceGenerous = 100000
 
 // gceImages are the families that images come from, by project.
 var gceImages = map[string][]string{
@@ -106,9 +115,12 @@ func (g *GCE) getRegion(r *http.Request) (any, *gceError) {
 		links = append(links, g.link("zones/"+z))
 	}
 	var quotas []map[string]any
-	metrics := []string{gceCPUs}
-	for _, m := range gceMetrics {
-		metrics = append(metrics, m, "PREEMPTIBLE_"+m)
+	metrics := []string{gceCPUs, gceSSD, gceAddresses}
+	for accelerator, m := range gceMetrics {
+		if accelerator != gceFamily {
+			metrics = append(metrics, m)
+		}
+		metrics = append(metrics, "PREEMPTIBLE_"+m)
 	}
 	slices.Sort(metrics)
 	for _, m := range metrics {
@@ -118,6 +130,9 @@ func (g *GCE) getRegion(r *http.Request) (any, *gceError) {
 }
 
 func (g *GCE) getProject(*http.Request) (any, *gceError) {
-	quotas := []map[string]any{{"metric": gceAllGPUs, "limit": g.limit("", gceAllGPUs), "usage": g.usage("", gceAllGPUs)}}
+	var quotas []map[string]any
+	for _, m := range []string{gceAllCPUs, gceAllGPUs} {
+		quotas = append(quotas, map[string]any{"metric": m, "limit": g.limit("", m), "usage": g.usage("", m)})
+	}
 	return map[string]any{"kind": "compute#project", "name": g.project, "quotas": quotas, "defaultServiceAccount": g.account}, nil
 }

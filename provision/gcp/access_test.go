@@ -155,17 +155,27 @@ func TestQuotas(t *testing.T) {
 	w := replica("us-central1-0", service.CapacityOnDemand)
 	launched(t, provider(g), w)
 	quotas, err := provider(g).Quotas(t.Context(), here)
-	if err != nil || len(quotas) != 6 {
+	if err != nil || len(quotas) != 8 {
 		t.Fatalf("got %+v, %v", quotas, err)
 	}
 	for i, want := range map[int]provision.Quota{
 		0: {Region: here, Name: "L4 on demand", Code: "NVIDIA_L4_GPUS", Unit: "gpus", Limit: 4, Used: 1},
-		1: {Region: here, Name: "L4 spot", Code: "PREEMPTIBLE_NVIDIA_L4_GPUS", Unit: "gpus", Limit: 1000},
-		5: {Region: "gcp/", Name: "GPUs of all regions together", Code: "GPUS_ALL_REGIONS", Unit: "gpus", Limit: 2, Used: 1},
+		1: {Region: here, Name: "L4 spot", Code: "PREEMPTIBLE_NVIDIA_L4_GPUS", Unit: "gpus", Limit: 100000},
+		4: {Region: here, Name: "disks", Code: "SSD_TOTAL_GB", Unit: "gb", Limit: 100000, Used: 100},
+		5: {Region: here, Name: "public addresses", Code: "IN_USE_ADDRESSES", Unit: "addresses", Limit: 100000, Used: 1},
+		6: {Region: "gcp/", Name: "vCPUs of all regions together", Code: "CPUS_ALL_REGIONS", Unit: "vcpus", Limit: 100000, Used: 4},
+		7: {Region: "gcp/", Name: "GPUs of all regions together", Code: "GPUS_ALL_REGIONS", Unit: "gpus", Limit: 2, Used: 1},
 	} {
 		if quotas[i] != want {
 			t.Errorf("got %+v, want %+v", quotas[i], want)
 		}
+	}
+	// a project that was given none for spot GPUs has them count as on demand
+	g.SetQuota("us-central1", "PREEMPTIBLE_NVIDIA_L4_GPUS", 0)
+	launched(t, provider(g), replica("us-central1-1", service.CapacitySpot))
+	quotas, err = provider(g).Quotas(t.Context(), here)
+	if want := (provision.Quota{Region: here, Name: "L4 spot", Code: "PREEMPTIBLE_NVIDIA_L4_GPUS", Unit: "gpus", Limit: 4, Used: 2}); err != nil || quotas[1] != want {
+		t.Errorf("got %+v, %v; want %+v", quotas, err, want)
 	}
 }
 

@@ -242,6 +242,7 @@ func TestAMachineOfEachRole(t *testing.T) {
 	}
 	w := replica("us-central1-1", service.CapacitySpot)
 	w.Machine.Account = "x@p.iam.gserviceaccount.com"
+	g.SetAccount(w.Machine.Account)
 	launched(t, p, w)
 	for _, i := range g.Instances() {
 		if got := i.ServiceAccounts; strings.Contains(i.Name, "us-central1-1-") && (len(got) != 1 || got[0].Email != w.Machine.Account || !strings.HasSuffix(got[0].Scopes[0], "/cloud-platform")) {
