@@ -56,7 +56,7 @@ func TestTheConsoleTellsTheFingerprint(t *testing.T) {
 }
 
 // google is a metadata server.
-func google(t *testing.T, preempted string) (*httptest.Server, map[string]string) {
+func google(t *testing.T, preempted, maintenance string) (*httptest.Server, map[string]string) {
 	attributes := map[string]string{}
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /computeMetadata/v1/instance/guest-attributes/{namespace}/{key}", func(w http.ResponseWriter, r *http.Request) {
@@ -72,13 +72,22 @@ func google(t *testing.T, preempted string) (*httptest.Server, map[string]string
 			_, _ = io.WriteString(w, preempted)
 		}
 	})
+	mux.HandleFunc("GET /computeMetadata/v1/instance/maintenance-event", func(w http.ResponseWriter, r *http.Request) {
+		if maintenance == "" {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		if r.Header.Get("Metadata-Flavor") == "Google" {
+			_, _ = io.WriteString(w, maintenance)
+		}
+	})
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
 	return s, attributes
 }
 
 func TestGuestAttributesTellTheFingerprint(t *testing.T) {
-	s, attributes := google(t, "FALSE")
+	s, attributes := google(t, "FALSE", "NONE")
 	if err := (GuestAttributes{s.URL}).Publish(t.Context(), replicaName, "abc"); err != nil || attributes[GuestAttributePath] != "abc" {
 		t.Errorf("told %v (%v)", attributes, err)
 	}
@@ -89,8 +98,11 @@ func TestGuestAttributesTellTheFingerprint(t *testing.T) {
 }
 
 func TestNoticesOfInterruption(t *testing.T) {
-	stays, _ := google(t, "FALSE\n")
-	goes, _ := google(t, "TRUE\n")
+	stays, _ := google(t, "FALSE\n", "NONE\n")
+	moves, _ := google(t, "FALSE\n", "MIGRATE_ON_HOST_MAINTENANCE\n")
+	silent, _ := google(t, "FALSE\n", "")
+	goes, _ := google(t, "TRUE\n", "NONE\n")
+	stops, _ := google(t, "FALSE\n", "TERMINATE_ON_HOST_MAINTENANCE\n")
 	amazon := func(status int, text string) Notice {
 		mux := http.NewServeMux()
 		mux.HandleFunc("PUT /latest/api/token", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "token") })
@@ -114,7 +126,10 @@ func TestNoticesOfInterruption(t *testing.T) {
 		fails  bool
 	}{
 		{"Google leaves it", NoticeGCP(stays.URL), false, time.Time{}, false},
+		{"Google moves it", NoticeGCP(moves.URL), false, time.Time{}, false},
+		{"Google has no word on maintenance", NoticeGCP(silent.URL), false, time.Time{}, false},
 		{"Google takes it", NoticeGCP(goes.URL), true, time.Time{}, false},
+		{"Google stops it to maintain its host", NoticeGCP(stops.URL), true, time.Time{}, false},
 		{"AWS leaves it", amazon(http.StatusNotFound, ""), false, time.Time{}, false},
 		{"AWS takes it", amazon(http.StatusOK, `{"action": "terminate", "time": "2026-03-01T12:02:00Z"}`), true, at, false},
 		{"AWS says something else", amazon(http.StatusOK, "<html>"), false, time.Time{}, true},

@@ -13,8 +13,12 @@ import (
 // Notice asks whether the cloud will take the machine, and when.
 type Notice func(ctx context.Context) (at time.Time, coming bool, err error)
 
-// gcpGrace is how long Google leaves a machine that it takes.
-const gcpGrace = 30 * time.Second
+// gcpGrace is how long Google leaves a spot machine that it takes; gcpMaintenance, how long
+// before the maintenance of its host one with GPUs hears of it, which stops it.
+const (
+	gcpGrace       = 30 * time.Second
+	gcpMaintenance = time.Hour
+)
 
 // NoticeAWS asks for the interruption of a spot instance, by IMDSv2; base is empty but
 // in tests.
@@ -26,9 +30,8 @@ func NoticeAWS(base string) Notice {
 			return at, false, err
 		}
 		text, err := metadata(ctx, http.MethodGet, base+"/latest/meta-data/spot/instance-action", http.Header{"X-Aws-Ec2-Metadata-Token": {token}}, "")
-		var me *metadataError
-		if errors.As(err, &me) && me.status == http.StatusNotFound {
-			return at, false, nil // nothing is meant
+		if isNothing(err) {
+			return at, false, nil
 		}
 		if err != nil {
 			return at, false, err
@@ -43,15 +46,31 @@ func NoticeAWS(base string) Notice {
 	}
 }
 
-// NoticeGCP asks whether a spot machine at Google was preempted; base is empty but in
-// tests.
+// NoticeGCP asks whether a spot machine at Google was preempted, or one with GPUs is to be
+// stopped while its host is maintained, about every two weeks; base is empty but in tests.
 func NoticeGCP(base string) Notice {
 	base = orBase(base, gcpMetadata)
 	return func(ctx context.Context) (at time.Time, coming bool, err error) {
 		text, err := metadata(ctx, http.MethodGet, base+"/computeMetadata/v1/instance/preempted", gcpHeader, "")
-		if err != nil || strings.TrimSpace(text) != "TRUE" {
+		if err != nil {
 			return at, false, err
 		}
-		return time.Now().Add(gcpGrace), true, nil
+		if strings.TrimSpace(text) == "TRUE" {
+			return time.Now().Add(gcpGrace), true, nil
+		}
+		text, err = metadata(ctx, http.MethodGet, base+"/computeMetadata/v1/instance/maintenance-event", gcpHeader, "")
+		if isNothing(err) {
+			return at, false, nil
+		}
+		if err != nil || strings.TrimSpace(text) != "TERMINATE_ON_HOST_MAINTENANCE" {
+			return at, false, err
+		}
+		return time.Now().Add(gcpMaintenance), true, nil
 	}
+}
+
+// isNothing says whether a metadata server has nothing to say.
+func isNothing(err error) bool {
+	var me *metadataError
+	return errors.As(err, &me) && me.status == http.StatusNotFound
 }
