@@ -20,7 +20,7 @@ func explain(err error, doing string, args ...any) error {
 		return fmt.Errorf("%s: %w", doing, denied)
 	}
 	if way := wayOut(err); way != "" {
-		return &provision.SpecError{Err: fmt.Errorf("%s: %w: %s", doing, err, way)}
+		return &provision.SpecError{Err: fmt.Errorf("%s: %w (%s)", doing, err, way)}
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }

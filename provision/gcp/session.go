@@ -18,7 +18,7 @@ import (
 )
 
 // scope is what access tokens are asked for: Compute Engine, and whether the caller
-// has the permissions that it takes.
+// has the permissions that it takes. Machines of a service have computeScope alone.
 const scope = "https://www.googleapis.com/auth/cloud-platform"
 
 // session is a project and the way to it.
@@ -49,7 +49,11 @@ func (p *Provider) open(ctx context.Context) (*session, error) {
 	creds := p.cfg.Credentials
 	if creds == nil && p.cfg.Endpoint == "" {
 		var err error
-		if creds, err = credentials.DetectDefault(&credentials.DetectOptions{Scopes: []string{scope}}); err != nil {
+		scopes := []string{scope}
+		if p.cfg.MachinesOnly {
+			scopes = []string{computeScope}
+		}
+		if creds, err = credentials.DetectDefault(&credentials.DetectOptions{Scopes: scopes}); err != nil {
 			return nil, noCredentials(err)
 		}
 	}
