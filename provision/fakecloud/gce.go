@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 )
 
 // GCE is Compute Engine's JSON API, v1, for one project: instances, firewalls and
@@ -19,6 +20,8 @@ type GCE struct {
 	// what it returns is called once the machine stops or goes.
 	Address func(n int) (public, private string)
 	Boot    func(m Booted) (off func())
+	// Now is the cloud's clock, which its answers tell; nil = time.Now.
+	Now func() time.Time
 
 	faults  *Faults
 	project string
@@ -131,10 +134,21 @@ func (g *GCE) answer(w http.ResponseWriter, r *http.Request, route gceRoute) {
 	case outcome == Lost:
 		Cut()
 	case fail != nil:
+		g.date(w)
 		fail.write(w)
 	default:
+		g.date(w)
 		writeGCE(w, http.StatusOK, reply)
 	}
+}
+
+// date tells what time it is.
+func (g *GCE) date(w http.ResponseWriter) {
+	now := time.Now
+	if g.Now != nil {
+		now = g.Now
+	}
+	w.Header().Set("Date", now().UTC().Format(http.TimeFormat))
 }
 
 // bodyless refuses a GET with a body, as Google's front end does before any API sees it.

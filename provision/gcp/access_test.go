@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/auth"
 
@@ -39,6 +40,7 @@ func TestCredentials(t *testing.T) {
 	}{
 		{"wrong token", func(g *fakecloud.GCE) { g.RequireToken("good") }, token{value: "bad"}, "", "gcloud auth"},
 		{"no token", func(*fakecloud.GCE) {}, token{err: errors.New("invalid_grant: token expired")}, "", "gcloud auth"},
+		{"a clock that is wrong", func(*fakecloud.GCE) {}, token{err: errors.New("invalid_grant: Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe")}, "", "clock"},
 		{"no permission to list", func(g *fakecloud.GCE) { g.Deny("compute.instances.list") }, token{value: "t"}, "compute.instances.list", "Compute Instance Admin"},
 		{"no permission to make", func(g *fakecloud.GCE) { g.Deny("compute.instances.create") }, token{value: "t"}, "compute.instances.create", "Compute Instance Admin"},
 		{"no permission to use the account", func(g *fakecloud.GCE) {
@@ -187,6 +189,7 @@ func TestDoctor(t *testing.T) {
 	}{
 		{"all is well", func(*fakecloud.GCE) {}, nil},
 		{"no permission", func(g *fakecloud.GCE) { g.Deny("compute.instances.create", "compute.firewalls.delete") }, []string{"compute.firewalls.delete, compute.instances.create"}},
+		{"the clock is wrong", func(g *fakecloud.GCE) { g.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } }, []string{"clock: 10m"}},
 		{"no network", func(g *fakecloud.GCE) { g.SetNetworks("other") }, []string{"no network default"}},
 		{"no account", func(g *fakecloud.GCE) { g.SetDefaultAccount("") }, []string{"no default account"}},
 		{"the account is deleted", func(g *fakecloud.GCE) { g.SetDefaultAccount("1-compute@developer.gserviceaccount.com") }, []string{"there is no such account", "lacks compute.disks.create"}},

@@ -148,5 +148,9 @@ const logIn = "run gcloud auth application-default login, or set GOOGLE_APPLICAT
 
 // noCredentials is that there are none, or that they are not valid any more.
 func noCredentials(err error) error {
-	return &provision.CredentialsError{Cloud: "gcp", Err: err, Hint: logIn}
+	hint := logIn
+	if strings.Contains(err.Error(), "reasonable timeframe") { // so Google refuses what a wrong clock signs
+		hint = setClock
+	}
+	return &provision.CredentialsError{Cloud: "gcp", Err: err, Hint: hint}
 }

@@ -20,9 +20,10 @@ import (
 func (p *Provider) Doctor(ctx context.Context) []provision.Finding {
 	project, err := p.project(ctx)
 	if err != nil {
-		return []provision.Finding{badly(service.CloudGCP, err)}
+		return append([]provision.Finding{badly(service.CloudGCP, err)}, p.findClock()...)
 	}
 	findings := []provision.Finding{{Where: service.CloudGCP, OK: true, What: "project " + project.GetName() + " can be read"}}
+	findings = append(findings, p.findClock()...)
 	network := p.findNetwork(ctx)
 	findings = append(findings, p.findPermissions(ctx), network)
 	findings = append(findings, p.findAccounts(ctx, project)...)

@@ -33,6 +33,7 @@ const (
 type repeating struct {
 	next   http.RoundTripper
 	pauses bool
+	clock  *clock // reads every answer
 }
 
 // RoundTrip sends a request until it is answered for good.
@@ -68,6 +69,7 @@ func (t *repeating) try(r *http.Request) (*http.Response, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	t.clock.read(answer)
 	text, err := io.ReadAll(answer.Body)
 	answer.Body.Close()
 	if err != nil {

@@ -28,6 +28,7 @@ type session struct {
 	resource string // of the Resource Manager
 	identity string // of IAM
 	carrier  http.RoundTripper
+	clock    *clock
 }
 
 // open finds the credentials and the project, once; a failure is not kept, for the
@@ -39,8 +40,10 @@ func (p *Provider) open(ctx context.Context) (*session, error) {
 		return p.session, nil
 	}
 	bounded := provision.BoundedBy(p.cfg.Transport, regionOfCall)
-	carrier := http.RoundTripper(&repeating{next: bounded, pauses: p.cfg.Poll > 0})
+	read := &clock{}
+	carrier := http.RoundTripper(&repeating{next: bounded, pauses: p.cfg.Poll > 0, clock: read})
 	s := &session{
+		clock:    read,
 		endpoint: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://compute.googleapis.com"),
 		resource: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://cloudresourcemanager.googleapis.com"),
 		identity: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://iam.googleapis.com"),
