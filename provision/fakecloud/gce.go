@@ -43,6 +43,7 @@ type GCE struct {
 	policy     map[string][]string   // roles of accounts
 	allowed    []string              // the only permissions of the caller; nil = all but those denied
 	silent     string                // the zone that does not answer lists
+	silence    string                // how a list warns of it
 	denied     []string              // permissions that the caller does not have
 	refusals   map[string]*gceError  // by action
 	failures   map[string]GCEFailure // how operations of an action end

@@ -348,16 +348,18 @@ func (g *GCE) listInstances(r *http.Request) (any, *gceError) {
 	}
 	page, next, fail := gcePage(r, all, g.pageSize)
 	scopes := map[string]map[string]any{}
+	for _, zones := range gceZones {
+		for _, zone := range zones {
+			scopes["zones/"+zone] = map[string]any{"warning": map[string]string{"code": "NO_RESULTS_ON_PAGE", "message": "There are no results for scope 'zones/" + zone + "' on this page."}}
+		}
+	}
 	if g.silent != "" {
-		scopes["zones/"+g.silent] = map[string]any{"warning": map[string]string{"code": "UNREACHABLE", "message": "The zone is unreachable."}}
+		scopes["zones/"+g.silent] = map[string]any{"warning": map[string]string{"code": g.silence, "message": "The zone is unreachable."}}
 	}
 	for _, i := range page {
 		zone := "zones/" + path.Base(i.Zone)
-		if scopes[zone] == nil {
-			scopes[zone] = map[string]any{}
-		}
 		held, _ := scopes[zone]["instances"].([]GCEInstance)
-		scopes[zone]["instances"] = append(held, i)
+		scopes[zone] = map[string]any{"instances": append(held, i)}
 	}
 	return map[string]any{"kind": "compute#instanceAggregatedList", "items": scopes, "nextPageToken": next}, fail
 }

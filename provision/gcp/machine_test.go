@@ -437,11 +437,13 @@ func TestListsLookInTheRegionsOfTheProvider(t *testing.T) {
 
 // A list that leaves a zone out would have its machines made again.
 func TestAListWithoutAZoneIsNone(t *testing.T) {
-	g := fakecloud.NewGCE("p", nil)
-	launched(t, provider(g), replica("us-central1-0", service.CapacitySpot))
-	g.Silence("us-central1-a")
-	if have, err := provider(g).List(t.Context(), "chat"); err == nil || !strings.Contains(err.Error(), "us-central1-a") {
-		t.Errorf("got %+v, %v", have, err)
+	for _, code := range []string{"UNREACHABLE", "PARTIAL_SUCCESS", "FIELD_VALUE_OVERRIDEN"} {
+		g := fakecloud.NewGCE("p", nil)
+		launched(t, provider(g), replica("us-central1-0", service.CapacitySpot))
+		g.Silence("us-central1-a", code)
+		if have, err := provider(g).List(t.Context(), "chat"); err == nil || !strings.Contains(err.Error(), "us-central1-a") {
+			t.Errorf("%s: got %+v, %v", code, have, err)
+		}
 	}
 }
 
