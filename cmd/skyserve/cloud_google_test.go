@@ -1,8 +1,13 @@
 package main
 
 import (
+	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/provision/cloud"
 )
 
 const googleService = `
@@ -51,5 +56,27 @@ func TestAServiceInAStrictProject(t *testing.T) {
 	e.skyserve(exitOK, e.at("down", "chat", "--yes")...)
 	if n, f := len(e.gce.Instances()), len(e.gce.Firewalls()); n+f > 0 {
 		t.Errorf("%d machines and %d rules are left", n, f)
+	}
+}
+
+// What acts in a cloud for a controller elsewhere knows the networks of the service too.
+func TestNetworksReachWhoActsElsewhere(t *testing.T) {
+	spec, err := service.Parse("service.yaml", []byte(strings.Replace(googleService, "regions:\n", "regions:\n  - {name: aws/us-east-1, network: vpc-0a1b2c3d, subnets: [subnet-0a1b2c3d]}\n  - {name: aws/eu-west-1}\n", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(means{Networks: networksOf(spec)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m means
+	if err := json.Unmarshal(text, &m); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range cloud.Clouds(spec) {
+		got, want := cloud.Networks(m.specOf(cloud.Regions(spec)), name), cloud.Networks(spec, name)
+		if len(want) != 1 || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
 	}
 }

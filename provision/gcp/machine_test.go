@@ -437,7 +437,7 @@ func TestListsLookInTheRegionsOfTheProvider(t *testing.T) {
 
 // A list that leaves a zone out would have its machines made again.
 func TestAListWithoutAZoneIsNone(t *testing.T) {
-	for _, code := range []string{"UNREACHABLE", "PARTIAL_SUCCESS", "FIELD_VALUE_OVERRIDEN"} {
+	for _, code := range []string{"UNREACHABLE", "PARTIAL_SUCCESS", "SCHEMA_VALIDATION_IGNORED"} {
 		g := fakecloud.NewGCE("p", nil)
 		launched(t, provider(g), replica("us-central1-0", service.CapacitySpot))
 		g.Silence("us-central1-a", code)
