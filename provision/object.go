@@ -108,6 +108,9 @@ type Machine struct {
 	Image string
 	// DiskGiB is the size of its disk.
 	DiskGiB int
+	// Account is the service account at Google that its programs are to the cloud; empty =
+	// the provider's choice.
+	Account string `json:",omitempty"`
 }
 
 // Source is who may reach a port.

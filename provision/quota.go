@@ -9,7 +9,7 @@ type Quota struct {
 	// Name is for people: L4 on demand. Code is the cloud's own: L-DB2E81BA, NVIDIA_L4_GPUS.
 	Name string `json:"name"`
 	Code string `json:"code"`
-	// Unit is what Limit and Used count: vcpus or gpus.
+	// Unit is what Limit and Used count: vcpus, gpus, gb or addresses.
 	Unit  string  `json:"unit"`
 	Limit float64 `json:"limit"`
 	Used  float64 `json:"used"`

@@ -1,4 +1,8 @@
 
+# The driver's libraries must stay those of the module that the kernel has loaded: an
+# update of them alone, as Ubuntu makes by itself, leaves the GPU useless until a boot.
+dpkg-query -W -f '${Package} ${db:Status-Status}\n' | sed -n 's/^\([^ ]*nvidia[^ ]*\) installed$/\1/p' | xargs -r apt-mark hold
+
 if ! command -v nvidia-ctk >/dev/null; then
 	source=https://nvidia.github.io/libnvidia-container
 	key=/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg

@@ -47,11 +47,12 @@ func (c *cloudFlags) placesOf(ctx context.Context, spec *service.Spec, some ...s
 	if len(some) == 0 {
 		some = cloud.Regions(spec)
 	}
-	return c.places(ctx, some, cloud.OneRegion(spec))
+	return c.places(ctx, spec, some, cloud.OneRegion(spec))
 }
 
-// places is the providers of some regions as one; alone says that the service has no others.
-func (c *cloudFlags) places(ctx context.Context, regions []service.Region, alone bool) (provision.Places, error) {
+// places is the providers of some regions as one, with the networks that spec names; alone
+// says that the service has no others.
+func (c *cloudFlags) places(ctx context.Context, spec *service.Spec, regions []service.Region, alone bool) (provision.Places, error) {
 	of := map[string][]string{}
 	for _, r := range regions {
 		of[r.Cloud()] = append(of[r.Cloud()], r.Place())
@@ -65,9 +66,24 @@ func (c *cloudFlags) places(ctx context.Context, regions []service.Region, alone
 		p[service.CloudAWS] = provider
 	}
 	if names := of[service.CloudGCP]; len(names) > 0 {
-		p[service.CloudGCP] = gcp.New(gcp.Config{Regions: names, Project: c.project, Endpoint: c.endpointGCP, MachinesOnly: c.machinesOnly})
+		p[service.CloudGCP] = gcp.New(c.google(names, spec))
 	}
 	return p, nil
+}
+
+// google is how a service is reached at Google.
+func (c *cloudFlags) google(places []string, spec *service.Spec) gcp.Config {
+	cfg := gcp.Config{
+		Regions: places, Project: c.project, Endpoint: c.endpointGCP, MachinesOnly: c.machinesOnly,
+		Accounts: cloud.Accounts(spec), Subnets: map[string]string{},
+	}
+	for place, n := range cloud.Networks(spec, service.CloudGCP) {
+		cfg.Network = n.Name // all regions have the same
+		if len(n.Subnets) > 0 {
+			cfg.Subnets[place] = n.Subnets[0]
+		}
+	}
+	return cfg
 }
 
 // zone is where the public name of a service is kept; nil where it has none in a cloud.

@@ -67,7 +67,7 @@ func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, talk io.Writer)
 	if err != nil {
 		return err
 	}
-	places, err := o.clouds.places(ctx, regions, false)
+	places, err := o.clouds.places(ctx, &service.Spec{}, regions, false)
 	if err != nil {
 		return cloudError(err)
 	}

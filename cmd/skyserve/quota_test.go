@@ -98,7 +98,7 @@ func TestUpWithoutKnowledgeOfQuotas(t *testing.T) {
 			t.Errorf("%+v", q)
 		}
 	}
-	if len(document.Quotas) != 5 {
+	if len(document.Quotas) != 8 {
 		t.Errorf("quotas: %+v", document.Quotas)
 	}
 }

@@ -26,6 +26,28 @@ type means struct {
 	EndpointAWS string `json:"endpoint_aws,omitempty"`
 	EndpointGCP string `json:"endpoint_gcp,omitempty"`
 	Project     string `json:"project,omitempty"`
+	// Networks are those of regions where they are not the default ones.
+	Networks map[service.Region]provision.Network `json:"networks,omitempty"`
+}
+
+// networksOf are those that a service names.
+func networksOf(spec *service.Spec) map[service.Region]provision.Network {
+	networks := map[service.Region]provision.Network{}
+	for _, r := range spec.Regions {
+		if r.Network != "" {
+			networks[r.Name] = provision.Network{Name: r.Network, Subnets: r.Subnets}
+		}
+	}
+	return networks
+}
+
+// specOf is as much of a service as says where machines in some regions stand.
+func (m means) specOf(regions []service.Region) *service.Spec {
+	spec := &service.Spec{}
+	for _, r := range regions {
+		spec.Regions = append(spec.Regions, service.RegionSpec{Name: r, Network: m.Networks[r].Name, Subnets: m.Networks[r].Subnets})
+	}
+	return spec
 }
 
 // keeping are the options of a controller on a machine in a cloud, whose configuration
@@ -65,13 +87,14 @@ func inside(ctx context.Context, text json.RawMessage, regions []service.Region)
 		return nil, nil, fmt.Errorf("reading how clouds are reached: %w", err)
 	}
 	clouds := cloudFlags{endpointAWS: m.EndpointAWS, endpointGCP: m.EndpointGCP, project: m.Project, machinesOnly: true}
-	all, err := clouds.places(ctx, regions, false) // which matters to firewalls alone
+	spec := m.specOf(regions)
+	all, err := clouds.places(ctx, spec, regions, false) // which matters to firewalls alone
 	if err != nil {
 		return nil, nil, err
 	}
 	each := map[service.Region]provision.Provider{}
 	for _, r := range regions {
-		if each[r], err = clouds.places(ctx, []service.Region{r}, false); err != nil {
+		if each[r], err = clouds.places(ctx, spec, []service.Region{r}, false); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -3,9 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net/http"
 	"time"
 )
 
@@ -21,16 +19,8 @@ const adviceEvery = 15 * time.Second
 func AdviceAWS(base string) Advice {
 	base = orBase(base, awsMetadata)
 	return func(ctx context.Context) (since time.Time, advised bool, err error) {
-		token, err := metadata(ctx, http.MethodPut, base+"/latest/api/token", http.Header{"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": {"60"}}, "")
-		if err != nil {
-			return since, false, err
-		}
-		text, err := metadata(ctx, http.MethodGet, base+"/latest/meta-data/events/recommendations/rebalance", http.Header{"X-Aws-Ec2-Metadata-Token": {token}}, "")
-		var me *metadataError
-		if errors.As(err, &me) && me.status == http.StatusNotFound {
-			return since, false, nil // nothing is recommended
-		}
-		if err != nil {
+		text, found, err := imds(ctx, base, "/latest/meta-data/events/recommendations/rebalance")
+		if err != nil || !found {
 			return since, false, err
 		}
 		var advice struct {

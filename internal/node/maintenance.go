@@ -25,6 +25,9 @@ func MaintenanceGCP(base string) Notice {
 	base = orBase(base, gcpMetadata)
 	return func(ctx context.Context) (at time.Time, coming bool, err error) {
 		text, err := metadata(ctx, http.MethodGet, base+"/computeMetadata/v1/instance/maintenance-event", gcpHeader, "")
+		if isNothing(err) {
+			return at, false, nil
+		}
 		if err != nil || strings.TrimSpace(text) != "TERMINATE_ON_HOST_MAINTENANCE" {
 			return at, false, err
 		}
@@ -93,11 +96,16 @@ func imds(ctx context.Context, base, path string) (text string, found bool, err 
 		return "", false, err
 	}
 	text, err = metadata(ctx, http.MethodGet, base+path, http.Header{"X-Aws-Ec2-Metadata-Token": {token}}, "")
-	var me *metadataError
-	if errors.As(err, &me) && me.status == http.StatusNotFound {
+	if isNothing(err) {
 		return "", false, nil
 	}
 	return text, err == nil, err
+}
+
+// isNothing says whether a metadata server has nothing to tell.
+func isNothing(err error) bool {
+	var me *metadataError
+	return errors.As(err, &me) && me.status == http.StatusNotFound
 }
 
 // firstOf asks all, and tells of what comes first. What one of them cannot tell is an

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -21,16 +20,8 @@ const gcpGrace = 30 * time.Second
 func NoticeAWS(base string) Notice {
 	base = orBase(base, awsMetadata)
 	return func(ctx context.Context) (at time.Time, coming bool, err error) {
-		token, err := metadata(ctx, http.MethodPut, base+"/latest/api/token", http.Header{"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": {"60"}}, "")
-		if err != nil {
-			return at, false, err
-		}
-		text, err := metadata(ctx, http.MethodGet, base+"/latest/meta-data/spot/instance-action", http.Header{"X-Aws-Ec2-Metadata-Token": {token}}, "")
-		var me *metadataError
-		if errors.As(err, &me) && me.status == http.StatusNotFound {
-			return at, false, nil // nothing is meant
-		}
-		if err != nil {
+		text, found, err := imds(ctx, base, "/latest/meta-data/spot/instance-action")
+		if err != nil || !found {
 			return at, false, err
 		}
 		var action struct {

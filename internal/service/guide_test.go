@@ -11,7 +11,7 @@ import (
 var sections = map[string]string{
 	"Spec": "Service", "Model": "Model", "Engine": "Engine", "GPU": "GPU", "SLO": "SLO", "Bounds": "Replica bounds",
 	"RegionSpec": "Region", "Reservation": "Reservation", "BalancerSpec": "Balancer", "Auth": "Auth", "KeyLimits": "Key limits", "TLS": "TLS",
-	"DNS": "DNS", "DNSClient": "DNS client", "Autoscale": "Autoscale", "StoreSpec": "Store", "LocalHosts": "Local",
+	"DNS": "DNS", "DNSClient": "DNS client", "Autoscale": "Autoscale", "StoreSpec": "Store", "GCPSpec": "Google Cloud", "LocalHosts": "Local",
 }
 
 // specTypes is every struct type of a service.yaml.

@@ -30,6 +30,12 @@ func genSpec(t *rapid.T) *Spec {
 	if rapid.Bool().Draw(t, "has dns") {
 		s.DNS = genDNS(t, s.Regions)
 	}
+	if rapid.Bool().Draw(t, "has accounts") && s.DNS == nil {
+		s.Regions = append(s.Regions, RegionSpec{
+			Name: "gcp/us-central1", Balancers: 1, Replicas: genBounds(t, 1), Capacity: []CapacityType{CapacityOnDemand}, Network: "prod", Subnets: []string{"west"},
+		})
+		s.GCP = GCPSpec{BalancerAccount: "lb@my-project.iam.gserviceaccount.com", ReplicaAccount: "1-compute@developer.gserviceaccount.com"}
+	}
 	if rapid.Bool().Draw(t, "has store") {
 		s.Store.URL = "nats://10.0.0.5:4222"
 	}
@@ -80,6 +86,9 @@ func genRegions(t *rapid.T) []RegionSpec {
 	rented.Capacity = rapid.SampledFrom([][]CapacityType{
 		{CapacityOnDemand}, {CapacityReserved, CapacityOnDemand}, {CapacitySpot, CapacityOnDemand, CapacityReserved},
 	}).Draw(t, "capacity")
+	if rapid.Bool().Draw(t, "network") {
+		rented.Network, rented.Subnets = "vpc-0a1b2c3d4e5f60718", []string{"subnet-0a1b2c3d", "subnet-0a1b2c3d4e5f60718"}
+	}
 	rented.OnDemandBase = rapid.IntRange(0, rented.Replicas.Max).Draw(t, "base")
 	if len(rented.Capacity) > 1 && rented.Capacity[0] == CapacityReserved {
 		rented.Reserved = []Reservation{{Type: "g6.xlarge", Count: 3, Price: rapid.Float64Range(0, 10_000).Draw(t, "price")}}

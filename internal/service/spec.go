@@ -16,6 +16,7 @@ type Spec struct {
 	DNS        *DNS         `yaml:"dns,omitempty" json:"dns,omitempty"`
 	Autoscale  Autoscale    `yaml:"autoscale,omitempty" json:"autoscale"`
 	Store      StoreSpec    `yaml:"store,omitempty" json:"store"`
+	GCP        GCPSpec      `yaml:"gcp,omitempty" json:"gcp,omitzero"`
 	LocalHosts LocalHosts   `yaml:"local,omitempty" json:"local"`
 }
 
@@ -106,6 +107,12 @@ type RegionSpec struct {
 	Capacity     []CapacityType `yaml:"capacity,omitempty" json:"capacity,omitempty"`
 	OnDemandBase int            `yaml:"on_demand_base,omitempty" json:"on_demand_base,omitempty"`
 	Reserved     []Reservation  `yaml:"reserved,omitempty" json:"reserved,omitempty"`
+	// Network is the VPC that the machines of a rented region stand in, as its cloud names
+	// it: vpc-... at AWS, a name at Google; empty = the cloud's default one.
+	Network string `yaml:"network,omitempty" json:"network,omitempty"`
+	// Subnets are those of Network that they stand in: at AWS at most one a zone, at Google
+	// one; empty = whichever the provider finds there.
+	Subnets []string `yaml:"subnets,omitempty" json:"subnets,omitempty"`
 	// EgressPerGB is what a GB that leaves the region costs, in USD.
 	EgressPerGB float64 `yaml:"egress_per_gb,omitempty" json:"egress_per_gb,omitempty"`
 	// Endpoints are the machines of a static region, as base URLs.
@@ -248,6 +255,15 @@ type Autoscale struct {
 // StoreSpec says where state lives; an empty URL means embedded.
 type StoreSpec struct {
 	URL string `yaml:"url,omitempty" json:"url,omitempty"`
+}
+
+// GCPSpec configures what all regions of Google Cloud have in common.
+type GCPSpec struct {
+	// BalancerAccount is the service account that machines of balancers run as, by its
+	// e-mail address; empty = the project's default Compute Engine account.
+	BalancerAccount string `yaml:"balancer_account,omitempty" json:"balancer_account,omitempty"`
+	// ReplicaAccount is that of machines of replicas; empty = they run as nobody.
+	ReplicaAccount string `yaml:"replica_account,omitempty" json:"replica_account,omitempty"`
 }
 
 // LocalHosts configures what the local provider emulates.

@@ -117,6 +117,24 @@ func Clouds(spec *service.Spec) []string {
 	return slices.Compact(clouds)
 }
 
+// Networks are those that a service names for the regions of one cloud, by what that cloud
+// calls the region. Regions with the default network have none.
+func Networks(spec *service.Spec, cloud string) map[string]provision.Network {
+	networks := map[string]provision.Network{}
+	for _, r := range spec.Regions {
+		if r.Network != "" && r.Name.Cloud() == cloud {
+			networks[r.Name.Place()] = provision.Network{Name: r.Network, Subnets: r.Subnets}
+		}
+	}
+	return networks
+}
+
+// Accounts are the service accounts that machines at Google run as, by role; none where
+// service.yaml names none.
+func Accounts(spec *service.Spec) map[provision.Kind]string {
+	return map[provision.Kind]string{provision.KindBalancer: spec.GCP.BalancerAccount, provision.KindReplica: spec.GCP.ReplicaAccount}
+}
+
 // OneRegion says whether all machines of a service are in one region of one cloud, so that
 // balancers reach replicas inside of its network alone.
 func OneRegion(spec *service.Spec) bool { return len(Regions(spec)) == 1 }
@@ -276,6 +294,9 @@ func (l *layout) addMachine(n Node, offers provision.Offerings, disk int, labels
 		ID: n.ID, Kind: n.Kind, Region: n.Region, Labels: labels,
 		Offers: offers, CostPerHour: offers[0].PricePerHour,
 		Machine: &provision.Machine{Role: n.Kind, UserData: text, DiskGiB: disk},
+	}
+	if n.Region.Cloud() == service.CloudGCP {
+		w.Machine.Account = Accounts(l.Spec)[n.Kind]
 	}
 	return l.add(w, n.Kind, w.Machine)
 }

@@ -126,6 +126,33 @@ func TestWhatAServiceAsksFor(t *testing.T) {
 
 // The first offerings of each replica: GPUs in the order of the file, capacity
 // types in the order of the region, another zone first for each number.
+// Machines of other accounts are other machines; those of other clouds have none.
+func TestAccountsAtGoogle(t *testing.T) {
+	spec := parse(t, threeRegions)
+	before := made(plan(t, input(spec)).Wants)
+	spec.GCP.BalancerAccount = "lb@p.iam.gserviceaccount.com"
+	l := plan(t, input(spec))
+	for _, w := range l.Wants {
+		if w.Machine == nil {
+			continue
+		}
+		want := ""
+		if w.Kind == provision.KindBalancer && w.Region.Cloud() == service.CloudGCP {
+			want = spec.GCP.BalancerAccount
+		}
+		if w.Machine.Account != want {
+			t.Errorf("%s runs as %q, want %q", w.ID, w.Machine.Account, want)
+		}
+	}
+	var changed []string
+	for _, c := range provision.Diff(l.Wants, before) {
+		changed = append(changed, string(c.Action)+" "+c.ID())
+	}
+	if want := []string{"replace lb-europe-west4-0"}; !slices.Equal(changed, want) {
+		t.Errorf("got %q, want %q", changed, want)
+	}
+}
+
 func TestOffersInOrder(t *testing.T) {
 	l := plan(t, input(parse(t, threeRegions)))
 	for id, want := range map[string][]string{

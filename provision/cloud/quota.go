@@ -23,7 +23,7 @@ type QuotaNeed struct {
 	// Name is for people; Code is the cloud's own.
 	Name string `json:"name"`
 	Code string `json:"code"`
-	// Unit is what is counted: vcpus or gpus.
+	// Unit is what is counted: vcpus, gpus, gb or addresses.
 	Unit  string  `json:"unit"`
 	Needs float64 `json:"needs"`
 	// Limit and Used are the account's; nil = the cloud did not tell.
@@ -43,7 +43,11 @@ func (n QuotaNeed) Request() string {
 	if n.Region.Cloud() == service.CloudAWS {
 		return fmt.Sprintf("aws service-quotas request-service-quota-increase --service-code ec2 --quota-code %s --desired-value %g --region %s", n.Code, enough, n.Region.Place())
 	}
-	return fmt.Sprintf("ask for %g of %s in %s at https://console.cloud.google.com/iam-admin/quotas", enough, n.Code, cmp.Or(n.Region.Place(), "all regions"))
+	code := n.Code
+	if code == quotaFamilies {
+		code += " (NVIDIA_H100)"
+	}
+	return fmt.Sprintf("ask for %g of %s in %s at https://console.cloud.google.com/iam-admin/quotas", enough, code, cmp.Or(n.Region.Place(), "all regions"))
 }
 
 // standardFamilies begin the names of the instance types that EC2 counts as standard.
@@ -56,16 +60,22 @@ var quotaCodesAWS = map[byte][2]string{
 	's': {"L-1216C47A", "L-34B43A08"}, // stands for standardFamilies
 }
 
-// What Google counts: GPUs by their type, of all regions too unless they are spot, and
-// the vCPUs of machines without.
+// What Google counts: GPUs by their type, and with vCPUs of all regions too unless they are
+// spot; the vCPUs of machines without GPUs; disks; public addresses. H100 on demand have a
+// quota of their family, which Compute Engine does not tell.
 const (
-	quotaAllGPUs = "GPUS_ALL_REGIONS"
-	quotaCPUs    = "CPUS"
+	quotaAllGPUs   = "GPUS_ALL_REGIONS"
+	quotaAllCPUs   = "CPUS_ALL_REGIONS"
+	quotaFamilies  = "GPUS_PER_GPU_FAMILY"
+	quotaCPUs      = "CPUS"
+	quotaSSD       = "SSD_TOTAL_GB"
+	quotaAddresses = "IN_USE_ADDRESSES"
 )
 
 // quotasOf are the quotas that a machine on an offering counts against, and by how much:
-// vCPUs at AWS, GPUs at Google. What is reserved counts as on demand.
-func quotasOf(o provision.Offering) map[QuotaKey]float64 {
+// vCPUs at AWS; GPUs, vCPUs, its disk and its address at Google. What is reserved counts as
+// on demand.
+func quotasOf(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 	spot := o.Capacity == service.CapacitySpot
 	switch {
 	case o.Region.Cloud() == service.CloudAWS:
@@ -82,15 +92,28 @@ func quotasOf(o provision.Offering) map[QuotaKey]float64 {
 			code = codes[1]
 		}
 		return map[QuotaKey]float64{{o.Region, code}: float64(o.VCPUs)}
+	}
+	return quotasAtGoogle(o, diskGiB)
+}
+
+func quotasAtGoogle(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
+	needs := map[QuotaKey]float64{{o.Region, quotaAddresses}: 1, {o.Region, quotaSSD}: float64(diskGiB)}
+	metric, everywhere := "NVIDIA_"+o.GPU+"_GPUS", service.Region(o.Region.Cloud()+"/")
+	if o.GPU == "H100" {
+		metric = quotaFamilies
+	}
+	switch {
 	case o.GPU == "":
-		return map[QuotaKey]float64{{o.Region, quotaCPUs}: float64(o.VCPUs)}
+		needs[QuotaKey{o.Region, quotaCPUs}] = float64(o.VCPUs)
+	case o.Capacity == service.CapacitySpot:
+		needs[QuotaKey{o.Region, "PREEMPTIBLE_NVIDIA_" + o.GPU + "_GPUS"}] = float64(o.GPUs)
+	default:
+		needs[QuotaKey{o.Region, metric}], needs[QuotaKey{everywhere, quotaAllGPUs}] = float64(o.GPUs), float64(o.GPUs)
 	}
-	metric := "NVIDIA_" + o.GPU + "_GPUS"
-	if spot {
-		return map[QuotaKey]float64{{o.Region, "PREEMPTIBLE_" + metric}: float64(o.GPUs)}
+	if o.Capacity != service.CapacitySpot {
+		needs[QuotaKey{everywhere, quotaAllCPUs}] = float64(o.VCPUs)
 	}
-	everywhere := service.Region(o.Region.Cloud() + "/")
-	return map[QuotaKey]float64{{o.Region, metric}: float64(o.GPUs), {everywhere, quotaAllGPUs}: float64(o.GPUs)}
+	return needs
 }
 
 // QuotaNeeds is how much of each quota a service uses at least: its balancers, and the
@@ -102,7 +125,7 @@ func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 		if !rented(r.Name) || len(r.Capacity) == 0 {
 			continue
 		}
-		needs.add(r.Name, service.GPU{}, service.CapacityOnDemand, r.Balancers)
+		needs.add(r.Name, service.GPU{}, service.CapacityOnDemand, r.Balancers, diskBalancer)
 		for i := range spec.Models {
 			m := &spec.Models[i]
 			least, spot := spec.BoundsFor(m.Name, r.Name).Min, 0
@@ -110,8 +133,8 @@ func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 				spot = max(0, least-r.OnDemandBase)
 			}
 			for _, g := range gpusOf(m)[:min(1, len(gpusOf(m)))] {
-				needs.add(r.Name, g, service.CapacityOnDemand, least-spot)
-				needs.add(r.Name, g, service.CapacitySpot, spot)
+				needs.add(r.Name, g, service.CapacityOnDemand, least-spot, diskReplica)
+				needs.add(r.Name, g, service.CapacitySpot, spot, diskReplica)
 			}
 		}
 	}
@@ -122,14 +145,14 @@ func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 type quotaSum map[QuotaKey]float64
 
 // add counts machines with some GPUs.
-func (s quotaSum) add(r service.Region, g service.GPU, capacity service.CapacityType, machines int) {
+func (s quotaSum) add(r service.Region, g service.GPU, capacity service.CapacityType, machines, diskGiB int) {
 	if t, known := leastMachine(r.Cloud(), g); known && machines > 0 {
-		s.addOffer(t.Offer(r, "", capacity), machines)
+		s.addOffer(t.Offer(r, "", capacity), machines, diskGiB)
 	}
 }
 
-func (s quotaSum) addOffer(o provision.Offering, machines int) {
-	for key, each := range quotasOf(o) {
+func (s quotaSum) addOffer(o provision.Offering, machines, diskGiB int) {
+	for key, each := range quotasOf(o, diskGiB) {
 		s[key] += each * float64(machines)
 	}
 }
@@ -150,7 +173,7 @@ func leastMachine(of string, g service.GPU) (least provision.MachineType, known 
 func QuotaNeedsOf(changes provision.Changes) map[QuotaKey]float64 {
 	needs := quotaSum{}
 	for _, c := range launches(changes) {
-		needs.addOffer(c.Want.Offers[0], 1)
+		needs.addOffer(c.Want.Offers[0], 1, c.Want.Machine.DiskGiB)
 	}
 	return needs
 }
@@ -182,8 +205,13 @@ func Against(needs map[QuotaKey]float64, quotas []provision.Quota) []QuotaNeed {
 }
 
 func unitOf(key QuotaKey) string {
-	if key.Region.Cloud() == service.CloudAWS || key.Code == quotaCPUs {
+	switch {
+	case key.Region.Cloud() == service.CloudAWS || key.Code == quotaCPUs || key.Code == quotaAllCPUs:
 		return "vcpus"
+	case key.Code == quotaSSD:
+		return "gb"
+	case key.Code == quotaAddresses:
+		return "addresses"
 	}
 	return "gpus"
 }
@@ -197,7 +225,7 @@ func OverQuota(changes provision.Changes, quotas []provision.Quota) provision.Ch
 		left[QuotaKey{q.Region, q.Code}] = q.Limit - q.Used
 	}
 	return slices.DeleteFunc(launches(changes), func(c provision.Change) bool {
-		return slices.ContainsFunc(c.Want.Offers, func(o provision.Offering) bool { return take(left, quotasOf(o)) })
+		return slices.ContainsFunc(c.Want.Offers, func(o provision.Offering) bool { return take(left, quotasOf(o, c.Want.Machine.DiskGiB)) })
 	})
 }
 

@@ -27,9 +27,12 @@ var leastNeeds = []string{
 	"aws/us-east-1 L-1216C47A || vcpus",
 	"aws/us-east-1 L-3819A6DF |||||||| vcpus",
 	"aws/us-east-1 L-DB2E81BA |||||||| vcpus",
+	"gcp/ CPUS_ALL_REGIONS |||||| vcpus",
 	"gcp/ GPUS_ALL_REGIONS | gpus",
 	"gcp/europe-west4 CPUS || vcpus",
+	"gcp/europe-west4 IN_USE_ADDRESSES || addresses",
 	"gcp/europe-west4 NVIDIA_L4_GPUS | gpus",
+	"gcp/europe-west4 SSD_TOTAL_GB " + strings.Repeat("|", 280) + " gb",
 }
 
 func TestQuotaNeeds(t *testing.T) {
@@ -97,6 +100,7 @@ func TestRequestsForQuota(t *testing.T) {
 	for want, n := range map[string]cloud.QuotaNeed{
 		"--quota-code L-DB2E81BA --desired-value 16 --region us-east-1": {Region: "aws/us-east-1", Code: "L-DB2E81BA", Needs: 12, Limit: &limit, Used: &used},
 		"ask for 6 of NVIDIA_L4_GPUS in us-central1 at":                 {Region: "gcp/us-central1", Code: "NVIDIA_L4_GPUS", Needs: 2, Limit: &limit, Used: &used},
+		"ask for 8 of GPUS_PER_GPU_FAMILY (NVIDIA_H100) in us-east4":    {Region: "gcp/us-east4", Code: "GPUS_PER_GPU_FAMILY", Needs: 8},
 		"ask for 1 of GPUS_ALL_REGIONS in all regions at":               {Region: "gcp/", Code: "GPUS_ALL_REGIONS", Needs: 1},
 	} {
 		if got := n.Request(); !strings.Contains(got, want) {

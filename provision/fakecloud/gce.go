@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // GCE is Compute Engine's JSON API, v1, for one project: instances, firewalls and
@@ -20,6 +20,8 @@ type GCE struct {
 	// what it returns is called once the machine stops or goes.
 	Address func(n int) (public, private string)
 	Boot    func(m Booted) (off func())
+	// Now is the cloud's clock, which its answers tell; nil = time.Now.
+	Now func() time.Time
 
 	faults  *Faults
 	project string
@@ -34,10 +36,14 @@ type GCE struct {
 	requests   map[string]string // request id -> name of the operation that it began
 	steps      int
 	pageSize   int
-	networks   []string
+	networks   map[string]gceNetwork
 	token      string
 	account    string
+	roles      map[string][]string   // permissions of roles
+	policy     map[string][]string   // roles of accounts
+	allowed    []string              // the only permissions of the caller; nil = all but those denied
 	silent     string                // the zone that does not answer lists
+	silence    string                // how a list warns of it
 	denied     []string              // permissions that the caller does not have
 	refusals   map[string]*gceError  // by action
 	failures   map[string]GCEFailure // how operations of an action end
@@ -55,7 +61,9 @@ func NewGCE(project string, faults *Faults) *GCE {
 	g := &GCE{
 		faults: faults, project: project, mux: http.NewServeMux(), steps: 1,
 		operations: map[string]*gceOperation{}, requests: map[string]string{},
-		networks: []string{"default"}, account: "1234-compute@developer.gserviceaccount.com",
+		networks: map[string]gceNetwork{"default": {}}, account: "1234-compute@developer.gserviceaccount.com",
+		roles:    map[string][]string{"roles/editor": gceEditor()},
+		policy:   map[string][]string{"1234-compute@developer.gserviceaccount.com": {"roles/editor"}},
 		refusals: map[string]*gceError{}, failures: map[string]GCEFailure{},
 		stock: map[gceStock]int{}, limits: map[gceLimit]float64{}, lacking: map[string][]string{},
 	}
@@ -82,6 +90,7 @@ var gceRoutes = []gceRoute{
 	{"compute.regions.get", "GET " + gceProject + "/regions/{region}", (*GCE).getRegion},
 	{"compute.machineTypes.list", "GET " + gceProject + "/zones/{zone}/machineTypes", (*GCE).listMachineTypes},
 	{"compute.networks.get", "GET " + gceProject + "/global/networks/{name}", (*GCE).getNetwork},
+	{"compute.subnetworks.get", "GET " + gceProject + "/regions/{region}/subnetworks/{name}", (*GCE).getSubnet},
 	{"compute.images.getFromFamily", "GET " + gceProject + "/global/images/family/{name}", (*GCE).getImage},
 	{"compute.instances.insert", "POST " + gceProject + "/zones/{zone}/instances", (*GCE).insertInstance},
 	{"compute.instances.get", "GET " + gceProject + "/zones/{zone}/instances/{name}", (*GCE).getInstance},
@@ -95,7 +104,10 @@ var gceRoutes = []gceRoute{
 	{"compute.firewalls.update", "PUT " + gceProject + "/global/firewalls/{name}", (*GCE).updateFirewall},
 	{"compute.firewalls.delete", "DELETE " + gceProject + "/global/firewalls/{name}", (*GCE).deleteFirewall},
 	{"compute.globalOperations.get", "GET " + gceProject + "/global/operations/{name}", (*GCE).getOperation},
-	{"resourcemanager.projects.testIamPermissions", "POST /v1/projects/{verb}", (*GCE).testPermissions},
+	{"resourcemanager.projects.testIamPermissions", "POST /v1/projects/{verb}", (*GCE).askProject},
+	{"iam.serviceAccounts.testIamPermissions", "POST /v1/projects/{anywhere}/serviceAccounts/{account}", (*GCE).askAccount},
+	{"iam.roles.get", "GET /v1/roles/{role}", (*GCE).getRole},
+	{"iam.roles.get", "GET /v1/projects/{anywhere}/roles/{role}", (*GCE).getRole},
 }
 
 // ServeHTTP answers one request.
@@ -123,10 +135,29 @@ func (g *GCE) answer(w http.ResponseWriter, r *http.Request, route gceRoute) {
 	case outcome == Lost:
 		Cut()
 	case fail != nil:
+		g.date(w)
 		fail.write(w)
 	default:
+		g.date(w)
 		writeGCE(w, http.StatusOK, reply)
 	}
+}
+
+// date tells what time it is.
+func (g *GCE) date(w http.ResponseWriter) {
+	now := time.Now
+	if g.Now != nil {
+		now = g.Now
+	}
+	w.Header().Set("Date", now().UTC().Format(http.TimeFormat))
+}
+
+// bodyless refuses a GET with a body, as Google's front end does before any API sees it.
+func bodyless(r *http.Request) *gceError {
+	if r.Method == http.MethodGet && r.ContentLength > 0 {
+		return gceFail(http.StatusBadRequest, "badRequest", "Your client has issued a malformed or illegal request.")
+	}
+	return nil
 }
 
 // serve moves time on and does a call, if its caller may. The reply is text, for
@@ -136,6 +167,9 @@ func (g *GCE) serve(r *http.Request, route gceRoute) ([]byte, *gceError) {
 	defer g.mu.Unlock()
 	g.calls++
 	g.advance()
+	if fail := bodyless(r); fail != nil {
+		return nil, fail
+	}
 	if fail := g.admit(r, route); fail != nil {
 		return nil, fail
 	}
@@ -152,23 +186,15 @@ func (g *GCE) admit(r *http.Request, route gceRoute) *gceError {
 		return gceFail(http.StatusUnauthorized, "authError", "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid authentication credential.")
 	}
 	project, _, _ := strings.Cut(cmp.Or(r.PathValue("project"), r.PathValue("verb")), ":")
-	if project != g.project && !strings.Contains(r.URL.Path, "/images/") {
+	if project != "" && project != g.project && !strings.Contains(r.URL.Path, "/images/") {
 		return gceFail(http.StatusNotFound, "notFound", "The resource 'projects/%s' was not found", project)
 	}
-	if permission := gcePermission(route.action); slices.Contains(g.denied, permission) {
-		return gceFail(http.StatusForbidden, "forbidden", "Required '%s' permission for 'projects/%s'", permission, g.project)
-	}
-	return g.refusals[route.action]
-}
-
-// gcePermission is what a caller needs for an action.
-func gcePermission(action string) string {
-	for verb, permission := range map[string]string{".insert": ".create", ".aggregatedList": ".list"} {
-		if noun, ok := strings.CutSuffix(action, verb); ok {
-			return noun + permission
+	if strings.HasPrefix(route.action, "compute.") {
+		if fail := g.require(gcePermission(route.action)); fail != nil {
+			return fail
 		}
 	}
-	return action
+	return g.refusals[route.action]
 }
 
 // gceRegionOf is the region that a path speaks of; empty = none.

@@ -33,9 +33,6 @@ func (g *GCE) SetQuota(region, metric string, limit float64) {
 	g.locked(func() { g.limits[gceLimit{region, metric}] = limit })
 }
 
-// SetNetworks sets which networks there are.
-func (g *GCE) SetNetworks(names ...string) { g.locked(func() { g.networks = names }) }
-
 // SetDefaultAccount sets the project's default service account; empty = it has none.
 func (g *GCE) SetDefaultAccount(email string) { g.locked(func() { g.account = email }) }
 
@@ -44,8 +41,9 @@ func (g *GCE) Lack(zone, machineType string) {
 	g.locked(func() { g.lacking[zone] = append(g.lacking[zone], machineType) })
 }
 
-// Silence keeps a zone from answering lists, which then only warn; empty ends that.
-func (g *GCE) Silence(zone string) { g.locked(func() { g.silent = zone }) }
+// Silence keeps a zone from answering lists, which then only warn by a code such as
+// UNREACHABLE; an empty zone ends that.
+func (g *GCE) Silence(zone, code string) { g.locked(func() { g.silent, g.silence = zone, code }) }
 
 // RequireToken makes every call need an access token.
 func (g *GCE) RequireToken(token string) { g.locked(func() { g.token = token }) }

@@ -37,7 +37,7 @@ func (g *GCE) readFirewall(r *http.Request) (f GCEFirewall, fail *gceError) {
 	if fail := readGCE(r, &f); fail != nil {
 		return f, fail
 	}
-	network, fail := g.network(cmp.Or(f.Network, "global/networks/default"))
+	network, fail := g.network("resource.network", cmp.Or(f.Network, "global/networks/default"))
 	switch {
 	case fail != nil:
 		return f, fail
@@ -69,6 +69,9 @@ func (g *GCE) insertFirewall(r *http.Request) (any, *gceError) {
 	}
 	f, fail := g.readFirewall(r)
 	if fail != nil {
+		return nil, fail
+	}
+	if fail := g.require("compute.networks.updatePolicy"); fail != nil {
 		return nil, fail
 	}
 	target := "global/firewalls/" + f.Name
@@ -120,6 +123,9 @@ func (g *GCE) updateFirewall(r *http.Request) (any, *gceError) {
 	f, fail := g.readFirewall(r)
 	if fail != nil {
 		return nil, fail
+	}
+	if f.Network != old.Network {
+		return nil, gceFail(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.network': '%s'. The network of a firewall cannot be changed.", f.Network)
 	}
 	f.Kind, f.ID, f.SelfLink = old.Kind, old.ID, old.SelfLink
 	g.firewalls.set(old.Name, f)

@@ -95,6 +95,8 @@ type GCEDiskParams struct {
 // GCEInterface joins an instance to a network.
 type GCEInterface struct {
 	Network       string            `json:"network,omitempty"`
+	Subnet        string            `json:"subnetwork,omitempty"`
+	NicType       string            `json:"nicType,omitempty"`
 	NetworkIP     string            `json:"networkIP,omitempty"`
 	AccessConfigs []GCEAccessConfig `json:"accessConfigs,omitempty"`
 }
@@ -151,10 +153,9 @@ func (g *GCE) checkInstance(zone string, i *GCEInstance) *gceError {
 		return invalid("disks", i.Disks)
 	case len(i.NetworkInterfaces) != 1:
 		return invalid("networkInterfaces", i.NetworkInterfaces)
-	case i.Scheduling.ProvisioningModel == gceSpot && (i.Scheduling.AutomaticRestart == nil || *i.Scheduling.AutomaticRestart):
-		return gceFail(http.StatusBadRequest, "invalid", "Scheduling.automaticRestart must be false for spot instances")
-	case gceMachines[path.Base(i.MachineType)].accelerators > 0 && i.Scheduling.OnHostMaintenance != "TERMINATE":
-		return gceFail(http.StatusBadRequest, "invalid", "Instances with guest accelerators do not support live migration")
+	}
+	if fail := checkScheduling(path.Base(i.MachineType), i.Scheduling, i.NetworkInterfaces[0].NicType); fail != nil {
+		return fail
 	}
 	for k, v := range i.Labels {
 		if !gceLabelKey.MatchString(k) || !gceLabelValue.MatchString(v) {
@@ -164,9 +165,27 @@ func (g *GCE) checkInstance(zone string, i *GCEInstance) *gceError {
 	if k := slices.IndexFunc(i.Tags.Items, func(tag string) bool { return !gceName.MatchString(tag) }); k >= 0 {
 		return invalid("tags.items", i.Tags.Items[k])
 	}
-	network, fail := g.network(i.NetworkInterfaces[0].Network)
-	i.NetworkInterfaces[0].Network = network
-	return fail
+	return g.join(zone, &i.NetworkInterfaces[0])
+}
+
+// checkScheduling is what of an instance's scheduling its machine type or its
+// provisioning model does not go with.
+func checkScheduling(kind string, s GCEScheduling, nic string) *gceError {
+	refuse := func(text string) *gceError { return gceFail(http.StatusBadRequest, "invalid", "%s", text) }
+	spot, third := s.ProvisioningModel == gceSpot, strings.HasPrefix(kind, "a3-")
+	switch {
+	case spot && (s.AutomaticRestart == nil || *s.AutomaticRestart):
+		return refuse("Scheduling.automaticRestart must be false for spot instances")
+	case spot && s.OnHostMaintenance != "TERMINATE":
+		return refuse("Scheduling.onHostMaintenance must be TERMINATE for spot instances")
+	case gceMachines[kind].accelerators > 0 && s.OnHostMaintenance != "TERMINATE":
+		return refuse("Instances with guest accelerators do not support live migration")
+	case third && nic != "GVNIC":
+		return refuse("The network interface of machine type " + kind + " must be of type GVNIC")
+	case third && kind != "a3-highgpu-8g" && !spot:
+		return refuse("Machine type " + kind + " is only to be had with the provisioning models SPOT and FLEX_START")
+	}
+	return nil
 }
 
 func (g *GCE) insertInstance(r *http.Request) (any, *gceError) {
@@ -182,6 +201,9 @@ func (g *GCE) insertInstance(r *http.Request) (any, *gceError) {
 		return nil, fail
 	}
 	if fail := g.checkInstance(zone, &i); fail != nil {
+		return nil, fail
+	}
+	if fail := g.require(gceBeside(i)...); fail != nil {
 		return nil, fail
 	}
 	target := "zones/" + zone + "/instances/" + i.Name
@@ -206,7 +228,7 @@ func (g *GCE) start(key string) *GCEFailure {
 	if !ok || i.Status != gceProvisioning {
 		return nil
 	}
-	if failure := g.roomFor(i); failure != nil {
+	if failure := g.endOf(i); failure != nil {
 		if failure.Stays {
 			i.Status = gceTerminated
 			g.instances.set(key, i)
@@ -219,6 +241,14 @@ func (g *GCE) start(key string) *GCEFailure {
 	g.boot(&i)
 	g.instances.set(key, i)
 	return nil
+}
+
+// endOf is why an instance does not come to be; nil when it does.
+func (g *GCE) endOf(i GCEInstance) *GCEFailure {
+	if failure := g.actsAs(i); failure != nil {
+		return failure
+	}
+	return g.roomFor(i)
 }
 
 // boot gives a machine its addresses and starts what it runs.
@@ -318,16 +348,18 @@ func (g *GCE) listInstances(r *http.Request) (any, *gceError) {
 	}
 	page, next, fail := gcePage(r, all, g.pageSize)
 	scopes := map[string]map[string]any{}
+	for _, zones := range gceZones {
+		for _, zone := range zones {
+			scopes["zones/"+zone] = map[string]any{"warning": map[string]string{"code": "NO_RESULTS_ON_PAGE", "message": "There are no results for scope 'zones/" + zone + "' on this page."}}
+		}
+	}
 	if g.silent != "" {
-		scopes["zones/"+g.silent] = map[string]any{"warning": map[string]string{"code": "UNREACHABLE", "message": "The zone is unreachable."}}
+		scopes["zones/"+g.silent] = map[string]any{"warning": map[string]string{"code": g.silence, "message": "The zone is unreachable."}}
 	}
 	for _, i := range page {
 		zone := "zones/" + path.Base(i.Zone)
-		if scopes[zone] == nil {
-			scopes[zone] = map[string]any{}
-		}
 		held, _ := scopes[zone]["instances"].([]GCEInstance)
-		scopes[zone]["instances"] = append(held, i)
+		scopes[zone] = map[string]any{"instances": append(held, i)}
 	}
 	return map[string]any{"kind": "compute#instanceAggregatedList", "items": scopes, "nextPageToken": next}, fail
 }

@@ -3,9 +3,7 @@ package fakecloud
 import (
 	"maps"
 	"net/http"
-	"path"
 	"slices"
-	"strings"
 )
 
 // gceZones are the zones of each region that the fake knows.
@@ -38,21 +36,30 @@ var gceMachines = map[string]gceMachine{
 	"a3-highgpu-8g":  {208, 1916928, "nvidia-h100-80gb", 8},
 }
 
-// gceMetrics are the quotas that count GPUs, by their type.
-var gceMetrics = map[string]string{"nvidia-l4": "NVIDIA_L4_GPUS", "nvidia-h100-80gb": "NVIDIA_H100_GPUS"}
+// gceMetrics are the quotas that count GPUs, by their type. Those of gceFamily count,
+// unless they may be interrupted, by a quota that regions do not show.
+var gceMetrics = map[string]string{"nvidia-l4": "NVIDIA_L4_GPUS", gceFamily: "NVIDIA_H100_GPUS"}
+
+const (
+	gceFamily   = "nvidia-h100-80gb"
+	gceFamilies = "GPUS_PER_GPU_FAMILY"
+)
 
 // The quotas that count more than one type of GPU, or none.
 const (
-	gceAllGPUs = "GPUS_ALL_REGIONS"
-	gceCPUs    = "CPUS"
+	gceAllGPUs   = "GPUS_ALL_REGIONS"
+	gceAllCPUs   = "CPUS_ALL_REGIONS"
+	gceCPUs      = "CPUS"
+	gceSSD       = "SSD_TOTAL_GB"
+	gceAddresses = "IN_USE_ADDRESSES"
 )
 
 // gceGenerous is a quota that was not set.
-const gceGenerous = 1000
+const gceGenerous = 100000
 
 // gceImages are the families that images come from, by project.
 var gceImages = map[string][]string{
-	"deeplearning-platform-release": {"common-cu128-ubuntu-2204-nvidia-570"},
+	"deeplearning-platform-release": {"common-cu128-ubuntu-2204-nvidia-570", "common-cu129-ubuntu-2204-nvidia-580"},
 	"ubuntu-os-cloud":               {"ubuntu-2204-lts"},
 }
 
@@ -66,20 +73,6 @@ func (g *GCE) knowsZone(zone string) *gceError {
 func (g *GCE) hasType(zone, name string) bool {
 	_, known := gceMachines[name]
 	return known && !slices.Contains(g.lacking[zone], name)
-}
-
-// network is the link of a network that is there.
-func (g *GCE) network(at string) (string, *gceError) {
-	name := path.Base(at)
-	if !slices.Contains(g.networks, name) || !strings.HasSuffix(at, "global/networks/"+name) {
-		return "", gceFail(http.StatusNotFound, "notFound", "The resource 'projects/%s/global/networks/%s' was not found", g.project, name)
-	}
-	return g.link("global/networks/" + name), nil
-}
-
-func (g *GCE) getNetwork(r *http.Request) (any, *gceError) {
-	link, fail := g.network("global/networks/" + r.PathValue("name"))
-	return map[string]any{"kind": "compute#network", "name": path.Base(link), "selfLink": link, "autoCreateSubnetworks": true}, fail
 }
 
 func (g *GCE) getImage(r *http.Request) (any, *gceError) {
@@ -122,9 +115,12 @@ func (g *GCE) getRegion(r *http.Request) (any, *gceError) {
 		links = append(links, g.link("zones/"+z))
 	}
 	var quotas []map[string]any
-	metrics := []string{gceCPUs}
-	for _, m := range gceMetrics {
-		metrics = append(metrics, m, "PREEMPTIBLE_"+m)
+	metrics := []string{gceCPUs, gceSSD, gceAddresses}
+	for accelerator, m := range gceMetrics {
+		if accelerator != gceFamily {
+			metrics = append(metrics, m)
+		}
+		metrics = append(metrics, "PREEMPTIBLE_"+m)
 	}
 	slices.Sort(metrics)
 	for _, m := range metrics {
@@ -134,21 +130,9 @@ func (g *GCE) getRegion(r *http.Request) (any, *gceError) {
 }
 
 func (g *GCE) getProject(*http.Request) (any, *gceError) {
-	quotas := []map[string]any{{"metric": gceAllGPUs, "limit": g.limit("", gceAllGPUs), "usage": g.usage("", gceAllGPUs)}}
+	var quotas []map[string]any
+	for _, m := range []string{gceAllCPUs, gceAllGPUs} {
+		quotas = append(quotas, map[string]any{"metric": m, "limit": g.limit("", m), "usage": g.usage("", m)})
+	}
 	return map[string]any{"kind": "compute#project", "name": g.project, "quotas": quotas, "defaultServiceAccount": g.account}, nil
-}
-
-// testPermissions answers which of some permissions the caller has.
-func (g *GCE) testPermissions(r *http.Request) (any, *gceError) {
-	if !strings.HasSuffix(r.PathValue("verb"), ":testIamPermissions") {
-		return nil, gceFail(http.StatusNotFound, "notFound", "Method not found.")
-	}
-	var asked struct {
-		Permissions []string `json:"permissions"`
-	}
-	if fail := readGCE(r, &asked); fail != nil {
-		return nil, fail
-	}
-	held := slices.DeleteFunc(asked.Permissions, func(p string) bool { return slices.Contains(g.denied, p) })
-	return map[string]any{"permissions": held}, nil
 }

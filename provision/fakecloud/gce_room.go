@@ -5,6 +5,8 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // roomFor says why there is none for an instance in the quotas and the zone's
@@ -14,10 +16,10 @@ func (g *GCE) roomFor(i GCEInstance) *GCEFailure {
 	if f := g.failure("compute.instances.insert"); f != nil {
 		return f
 	}
-	needs := i.needs()
+	needs := g.needs(i)
 	for _, metric := range slices.Sorted(maps.Keys(needs)) {
 		region, where := gceRegion(zone), "in region "+gceRegion(zone)
-		if metric == gceAllGPUs {
+		if metric == gceAllGPUs || metric == gceAllCPUs {
 			region, where = "", "globally"
 		}
 		// the instance itself is counted in what is used
@@ -46,16 +48,29 @@ func (i GCEInstance) model() string {
 }
 
 // needs is what an instance takes of each quota.
-func (i GCEInstance) needs() map[string]float64 {
+func (g *GCE) needs(i GCEInstance) map[string]float64 {
 	m := gceMachines[path.Base(i.MachineType)]
-	if m.accelerators == 0 {
-		return map[string]float64{gceCPUs: float64(m.cpus)}
+	needs := map[string]float64{gceAddresses: float64(len(i.NetworkInterfaces[0].AccessConfigs))}
+	if size, err := strconv.ParseFloat(i.Disks[0].InitializeParams.DiskSizeGB, 64); err == nil && !strings.HasSuffix(i.Disks[0].InitializeParams.DiskType, "/pd-standard") {
+		needs[gceSSD] = size
 	}
-	metric := gceMetrics[m.accelerator]
-	if i.model() == gceSpot {
-		return map[string]float64{"PREEMPTIBLE_" + metric: float64(m.accelerators)}
+	spot := i.model() == gceSpot
+	if !spot {
+		needs[gceAllCPUs] = float64(m.cpus)
 	}
-	return map[string]float64{metric: float64(m.accelerators), gceAllGPUs: float64(m.accelerators)}
+	preemptible := "PREEMPTIBLE_" + gceMetrics[m.accelerator]
+	switch {
+	case m.accelerators == 0:
+		needs[gceCPUs] = float64(m.cpus)
+	// until a project was given a quota for what may be interrupted, the usual one counts
+	case spot && g.limit(gceRegion(path.Base(i.Zone)), preemptible) > 0:
+		needs[preemptible] = float64(m.accelerators)
+	case m.accelerator == gceFamily:
+		needs[gceFamilies], needs[gceAllGPUs] = float64(m.accelerators), float64(m.accelerators)
+	default:
+		needs[gceMetrics[m.accelerator]], needs[gceAllGPUs] = float64(m.accelerators), float64(m.accelerators)
+	}
+	return needs
 }
 
 // limit is a quota; the empty region is the project.
@@ -71,7 +86,7 @@ func (g *GCE) usage(region, metric string) float64 {
 	var used float64
 	for _, i := range g.instances.all() {
 		if i.Status != gceTerminated && (region == "" || gceRegion(path.Base(i.Zone)) == region) {
-			used += i.needs()[metric]
+			used += g.needs(i)[metric]
 		}
 	}
 	return used

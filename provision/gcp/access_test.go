@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/auth"
 
@@ -39,6 +40,7 @@ func TestCredentials(t *testing.T) {
 	}{
 		{"wrong token", func(g *fakecloud.GCE) { g.RequireToken("good") }, token{value: "bad"}, "", "gcloud auth"},
 		{"no token", func(*fakecloud.GCE) {}, token{err: errors.New("invalid_grant: token expired")}, "", "gcloud auth"},
+		{"a clock that is wrong", func(*fakecloud.GCE) {}, token{err: errors.New("invalid_grant: Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe")}, "", "clock"},
 		{"no permission to list", func(g *fakecloud.GCE) { g.Deny("compute.instances.list") }, token{value: "t"}, "compute.instances.list", "Compute Instance Admin"},
 		{"no permission to make", func(g *fakecloud.GCE) { g.Deny("compute.instances.create") }, token{value: "t"}, "compute.instances.create", "Compute Instance Admin"},
 		{"no permission to use the account", func(g *fakecloud.GCE) {
@@ -47,6 +49,27 @@ func TestCredentials(t *testing.T) {
 		{"the API is off", func(g *fakecloud.GCE) {
 			g.Refuse("compute.instances.aggregatedList", 403, "accessNotConfigured", "Compute Engine API has not been used in project 1 before or it is disabled.")
 		}, token{value: "t"}, "the Compute Engine API", "gcloud services enable"},
+		{"another API is off", func(g *fakecloud.GCE) {
+			g.Refuse("compute.instances.aggregatedList", 403, "accessNotConfigured", "Cloud Resource Manager API has not been used in project 1 before or it is disabled. Enable it by visiting https://console.developers.google.com/apis/api/cloudresourcemanager.googleapis.com/overview?project=1 then retry.")
+		}, token{value: "t"}, "the Cloud Resource Manager API", "gcloud services enable cloudresourcemanager.googleapis.com"},
+		{"no quota project", func(g *fakecloud.GCE) {
+			g.Refuse("compute.instances.aggregatedList", 403, "forbidden", "Your application is authenticating by using local Application Default Credentials. The compute.googleapis.com API requires a quota project, which is not set by default.")
+		}, token{value: "t"}, "the call", "set-quota-project"},
+		{"a machine without the scope", func(g *fakecloud.GCE) {
+			g.Refuse("compute.instances.aggregatedList", 403, "insufficientPermissions", "Request had insufficient authentication scopes.")
+		}, token{value: "t"}, "the call", "cloud-platform"},
+		{"a policy forbids addresses", func(g *fakecloud.GCE) {
+			g.Refuse("compute.instances.insert", 412, "conditionNotMet", "Constraint constraints/compute.vmExternalIpAccess violated for project 1234. Add instance projects/p/zones/us-central1-a/instances/x to the constraint to use external IP with it.")
+		}, token{value: "t"}, "constraints/compute.vmExternalIpAccess", "organisation"},
+		{"a policy forbids images", func(g *fakecloud.GCE) {
+			g.Fail("compute.instances.insert", fakecloud.GCEFailure{Code: "CONDITION_NOT_MET", Message: "Instance 'x' creation failed: Constraint constraints/compute.trustedImageProjects violated for project 1234. Use of images from project deeplearning-platform-release is prohibited."})
+		}, token{value: "t"}, "constraints/compute.trustedImageProjects", "organisation"},
+		{"no such account", func(g *fakecloud.GCE) {
+			g.Fail("compute.instances.insert", fakecloud.GCEFailure{Code: "EXTERNAL_RESOURCE_NOT_FOUND", Message: "The resource 'x@p.iam.gserviceaccount.com' of type 'serviceAccount' was not found."})
+		}, token{value: "t"}, "running as x@p.iam.gserviceaccount.com", "gcp.balancer_account"},
+		{"a permission that an operation lacks", func(g *fakecloud.GCE) {
+			g.Fail("compute.instances.insert", fakecloud.GCEFailure{Code: "PERMISSIONS_ERROR", Message: "Required 'compute.images.useReadOnly' permission for 'projects/p/global/images/x'"})
+		}, token{value: "t"}, "compute.images.useReadOnly", "Compute Instance Admin"},
 		{"no billing", func(g *fakecloud.GCE) {
 			g.Refuse("compute.instances.insert", 403, "forbidden", "This API method requires billing to be enabled.")
 		}, token{value: "t"}, "what is billed", "billing account"},
@@ -134,17 +157,27 @@ func TestQuotas(t *testing.T) {
 	w := replica("us-central1-0", service.CapacityOnDemand)
 	launched(t, provider(g), w)
 	quotas, err := provider(g).Quotas(t.Context(), here)
-	if err != nil || len(quotas) != 6 {
+	if err != nil || len(quotas) != 8 {
 		t.Fatalf("got %+v, %v", quotas, err)
 	}
 	for i, want := range map[int]provision.Quota{
 		0: {Region: here, Name: "L4 on demand", Code: "NVIDIA_L4_GPUS", Unit: "gpus", Limit: 4, Used: 1},
-		1: {Region: here, Name: "L4 spot", Code: "PREEMPTIBLE_NVIDIA_L4_GPUS", Unit: "gpus", Limit: 1000},
-		5: {Region: "gcp/", Name: "GPUs of all regions together", Code: "GPUS_ALL_REGIONS", Unit: "gpus", Limit: 2, Used: 1},
+		1: {Region: here, Name: "L4 spot", Code: "PREEMPTIBLE_NVIDIA_L4_GPUS", Unit: "gpus", Limit: 100000},
+		4: {Region: here, Name: "disks", Code: "SSD_TOTAL_GB", Unit: "gb", Limit: 100000, Used: 100},
+		5: {Region: here, Name: "public addresses", Code: "IN_USE_ADDRESSES", Unit: "addresses", Limit: 100000, Used: 1},
+		6: {Region: "gcp/", Name: "vCPUs of all regions together", Code: "CPUS_ALL_REGIONS", Unit: "vcpus", Limit: 100000, Used: 4},
+		7: {Region: "gcp/", Name: "GPUs of all regions together", Code: "GPUS_ALL_REGIONS", Unit: "gpus", Limit: 2, Used: 1},
 	} {
 		if quotas[i] != want {
 			t.Errorf("got %+v, want %+v", quotas[i], want)
 		}
+	}
+	// a project that was given none for spot GPUs has them count as on demand
+	g.SetQuota("us-central1", "PREEMPTIBLE_NVIDIA_L4_GPUS", 0)
+	launched(t, provider(g), replica("us-central1-1", service.CapacitySpot))
+	quotas, err = provider(g).Quotas(t.Context(), here)
+	if want := (provision.Quota{Region: here, Name: "L4 spot", Code: "PREEMPTIBLE_NVIDIA_L4_GPUS", Unit: "gpus", Limit: 4, Used: 2}); err != nil || quotas[1] != want {
+		t.Errorf("got %+v, %v; want %+v", quotas, err, want)
 	}
 }
 
@@ -156,11 +189,24 @@ func TestDoctor(t *testing.T) {
 	}{
 		{"all is well", func(*fakecloud.GCE) {}, nil},
 		{"no permission", func(g *fakecloud.GCE) { g.Deny("compute.instances.create", "compute.firewalls.delete") }, []string{"compute.firewalls.delete, compute.instances.create"}},
+		{"the clock is wrong", func(g *fakecloud.GCE) { g.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } }, []string{"clock: 10m"}},
 		{"no network", func(g *fakecloud.GCE) { g.SetNetworks("other") }, []string{"no network default"}},
 		{"no account", func(g *fakecloud.GCE) { g.SetDefaultAccount("") }, []string{"no default account"}},
+		{"the account is deleted", func(g *fakecloud.GCE) { g.SetDefaultAccount("1-compute@developer.gserviceaccount.com") }, []string{"there is no such account", "lacks compute.disks.create"}},
+		{"the account has no role", func(g *fakecloud.GCE) { g.SetAccount("1234-compute@developer.gserviceaccount.com") }, []string{"lacks compute.disks.create"}},
+		{"the account has a role that is too small", func(g *fakecloud.GCE) {
+			g.SetAccount("1234-compute@developer.gserviceaccount.com", "projects/p/roles/small")
+			g.SetRole("projects/p/roles/small", roleOfDocs(t)[1:]...)
+		}, []string{"lacks compute.disks.create: a"}},
+		{"the account has the role of the docs", func(g *fakecloud.GCE) {
+			g.SetAccount("1234-compute@developer.gserviceaccount.com", "projects/p/roles/skyserveBalancer")
+			g.SetRole("projects/p/roles/skyserveBalancer", roleOfDocs(t)...)
+		}, nil},
+		{"the account is not one's own to use", func(g *fakecloud.GCE) { g.Deny("iam.serviceAccounts.actAs") }, []string{"you may not have machines run as it"}},
+		{"roles cannot be seen", func(g *fakecloud.GCE) { g.Deny("resourcemanager.projects.getIamPolicy") }, nil},
 		{"no image", func(g *fakecloud.GCE) {
 			g.Refuse("compute.images.getFromFamily", 404, "notFound", "The resource was not found")
-		}, []string{"ubuntu-2204-lts", "common-cu128"}},
+		}, []string{"ubuntu-2204-lts", "common-cu129"}},
 		{"the answer about permissions is refused", func(g *fakecloud.GCE) {
 			g.Refuse("resourcemanager.projects.testIamPermissions", 403, "forbidden", "Cloud Resource Manager API is disabled")
 		}, []string{"asking for the permissions"}},
@@ -191,7 +237,19 @@ func TestDoctor(t *testing.T) {
 		})
 	}
 	g := fakecloud.NewGCE("p", nil)
+	g.SetSubnets("prod", "us-central1", "west")
 	cfg := config(g)
+	cfg.Regions, cfg.Network, cfg.Subnets = []string{"us-central1", "us-east4"}, "prod", map[string]string{"us-central1": "west"}
+	var where []string
+	for _, f := range gcp.New(cfg).Doctor(t.Context()) {
+		if !f.OK {
+			where = append(where, f.Where+": "+f.What)
+		}
+	}
+	if want := "gcp/us-east4: the network prod has no subnet prod here"; strings.Join(where, "\n") != want {
+		t.Errorf("got %q, want %q", where, want)
+	}
+	cfg.Network, cfg.Subnets = "", nil
 	cfg.Regions = []string{"mars-1"}
 	all := gcp.New(cfg).Doctor(t.Context())
 	if last := all[len(all)-1]; last.OK || last.Where != "gcp/mars-1" {

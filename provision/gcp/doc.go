@@ -14,18 +14,15 @@
 // every region. Balancers of other clouds are outside: they reach replicas
 // here through the balancers here.
 //
-// Machines run as service accounts that an operator chose (Config.Accounts); none is
+// Machines run as service accounts that an operator chose (gcp of service.yaml); none is
 // made here, since what an account may do is decided in the project's policy, which
 // belongs to the operator. Balancers run as the project's default Compute
 // Engine account unless another is named, with no scope but compute; replicas run as
-// nobody. An account of your own needs the role Compute Instance Admin (v1), and
-// Service Account User on itself if balancers are to launch balancers; whoever
-// launches the first of them needs that on it too. This is more than
-// provision.GrantOperate says: the account may do as much to other machines of the
-// project. A condition on the role can narrow it to the names that begin with the service's:
+// nobody. What an account of one's own needs is balancerPermissions, of which
+// docs/clouds.md makes a role; whoever launches machines that run as it may act as it.
+// This is more than provision.GrantOperate says: the account may do as much to other
+// machines of the project, unless a condition on the role narrows it to names.
 //
-//	resource.name.extract("/instances/{name}").startsWith("skyserve-chat-")
-//
-// Read gcp.go first, then instance.go and firewall.go. errors.go says which refusal
-// means what.
+// Read gcp.go first, then instance.go and firewall.go. errors.go says which refusal of a
+// launch means what, denied.go which are about who calls.
 package gcp

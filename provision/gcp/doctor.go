@@ -1,50 +1,40 @@
 package gcp
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"path"
-	"slices"
 	"strings"
 
 	compute "cloud.google.com/go/compute/apiv1"
 	"cloud.google.com/go/compute/apiv1/computepb"
-	"google.golang.org/api/googleapi"
 
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
-
-// permissions are what the methods of a provider need.
-var permissions = []string{
-	"compute.disks.create", "compute.disks.setLabels",
-	"compute.firewalls.create", "compute.firewalls.delete", "compute.firewalls.get", "compute.firewalls.list", "compute.firewalls.update",
-	"compute.globalOperations.get", "compute.images.useReadOnly",
-	"compute.instances.create", "compute.instances.delete", "compute.instances.get", "compute.instances.getGuestAttributes", "compute.instances.list",
-	"compute.instances.setLabels", "compute.instances.setMetadata", "compute.instances.setServiceAccount", "compute.instances.setTags",
-	"compute.machineTypes.list", "compute.networks.get", "compute.networks.updatePolicy", "compute.projects.get", "compute.regions.get",
-	"compute.subnetworks.use", "compute.subnetworks.useExternalIp", "compute.zoneOperations.get",
-}
 
 // Doctor looks at everything that launching needs and makes nothing. After a
 // finding that leaves nothing else to look at, it is the last one.
 func (p *Provider) Doctor(ctx context.Context) []provision.Finding {
 	project, err := p.project(ctx)
 	if err != nil {
-		return []provision.Finding{badly(service.CloudGCP, err)}
+		return append([]provision.Finding{badly(service.CloudGCP, err)}, p.findClock()...)
 	}
 	findings := []provision.Finding{{Where: service.CloudGCP, OK: true, What: "project " + project.GetName() + " can be read"}}
-	findings = append(findings, p.findPermissions(ctx), p.findNetwork(ctx), p.findAccount(project))
+	findings = append(findings, p.findClock()...)
+	network := p.findNetwork(ctx)
+	findings = append(findings, p.findPermissions(ctx), network)
+	findings = append(findings, p.findAccounts(ctx, project)...)
 	for _, image := range []string{imagePlain, imageWithGPU} {
 		findings = append(findings, p.findImage(ctx, image))
 	}
 	for _, place := range p.cfg.Regions {
 		findings = append(findings, p.findRegion(ctx, place))
+		if network.OK {
+			findings = append(findings, p.findSubnet(ctx, place))
+		}
 	}
 	return findings
 }
@@ -59,62 +49,6 @@ func badly(where string, err error) provision.Finding {
 	return f
 }
 
-// findPermissions asks which permissions the caller lacks. The Resource Manager answers that,
-// whose API may be switched off in a project; then nothing can be said.
-func (p *Provider) findPermissions(ctx context.Context) provision.Finding {
-	held, err := p.held(ctx)
-	if err != nil {
-		f := badly(service.CloudGCP, err)
-		f.Hint = "to have permissions checked: gcloud services enable cloudresourcemanager.googleapis.com"
-		return f
-	}
-	lacking := slices.DeleteFunc(slices.Clone(permissions), func(p string) bool { return slices.Contains(held, p) })
-	if len(lacking) > 0 {
-		return provision.Finding{
-			Where: service.CloudGCP, What: "permissions are missing: " + strings.Join(lacking, ", "),
-			Hint: "grant the roles Compute Instance Admin (v1) and Compute Security Admin",
-		}
-	}
-	return provision.Finding{Where: service.CloudGCP, OK: true, What: fmt.Sprintf("all %d permissions are there", len(permissions))}
-}
-
-// held are those of the needed permissions that the caller has in the project.
-func (p *Provider) held(ctx context.Context) ([]string, error) {
-	s, err := p.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	body, err := json.Marshal(map[string][]string{"permissions": permissions})
-	if err != nil {
-		return nil, err
-	}
-	url := fmt.Sprintf("%s/v1/projects/%s:testIamPermissions", s.resource, s.project)
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	r.Header.Set("Content-Type", "application/json")
-	answer, err := s.client(ctx).Do(r)
-	if err != nil {
-		return nil, explain(err, "asking for the permissions in project %s", s.project)
-	}
-	defer answer.Body.Close()
-	if err := googleapi.CheckResponse(answer); err != nil {
-		return nil, explain(err, "asking for the permissions in project %s", s.project)
-	}
-	var reply struct {
-		Permissions []string `json:"permissions"`
-	}
-	text, err := io.ReadAll(answer.Body)
-	if err == nil {
-		err = json.Unmarshal(text, &reply)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading the permissions in project %s: %w", s.project, err)
-	}
-	return reply.Permissions, nil
-}
-
 func (p *Provider) findNetwork(ctx context.Context) provision.Finding {
 	client, project, err := through(ctx, p, compute.NewNetworksRESTClient)
 	if err != nil {
@@ -125,7 +59,7 @@ func (p *Provider) findNetwork(ctx context.Context) provision.Finding {
 	case isMissing(err):
 		return provision.Finding{
 			Where: service.CloudGCP, What: "there is no network " + p.cfg.Network,
-			Hint: "make one: gcloud compute networks create " + p.cfg.Network + " --subnet-mode=auto",
+			Hint: "make it (gcloud compute networks create " + p.cfg.Network + " --subnet-mode=auto), or name another one as network of the regions",
 		}
 	case err != nil:
 		return badly(service.CloudGCP, explain(err, "reading network %s", p.cfg.Network))
@@ -133,19 +67,25 @@ func (p *Provider) findNetwork(ctx context.Context) provision.Finding {
 	return provision.Finding{Where: service.CloudGCP, OK: true, What: "network " + p.cfg.Network + " is there"}
 }
 
-// findAccount says what balancers run as.
-func (p *Provider) findAccount(project *computepb.Project) provision.Finding {
-	account := p.cfg.Accounts[provision.KindBalancer]
-	if account == "" {
-		account = project.GetDefaultServiceAccount()
+// findSubnet looks at the subnet that machines of a region would stand in: the one that
+// is named, or the one that an automatic network has by its own name.
+func (p *Provider) findSubnet(ctx context.Context, place string) provision.Finding {
+	client, project, err := through(ctx, p, compute.NewSubnetworksRESTClient)
+	where, name := string(regionNamed(place)), cmp.Or(p.cfg.Subnets[place], p.cfg.Network)
+	if err != nil {
+		return badly(where, err)
 	}
-	if account == "" {
+	found, err := client.Get(ctx, &computepb.GetSubnetworkRequest{Project: project, Region: place, Subnetwork: name})
+	switch {
+	case isMissing(err) || err == nil && path.Base(found.GetNetwork()) != p.cfg.Network:
 		return provision.Finding{
-			Where: service.CloudGCP, What: "the project has no default account for balancers to run as",
-			Hint: "name a service account that has the role Compute Instance Admin (v1)",
+			Where: where, What: fmt.Sprintf("the network %s has no subnet %s here", p.cfg.Network, name),
+			Hint: "name one that it has as subnets of the region, or make one: gcloud compute networks subnets create NAME --network " + p.cfg.Network + " --region " + place + " --range 10.0.0.0/20",
 		}
+	case err != nil:
+		return badly(where, explain(err, "reading subnet %s", name))
 	}
-	return provision.Finding{Where: service.CloudGCP, OK: true, What: "balancers run as " + account}
+	return provision.Finding{Where: where, OK: true, What: "its subnet " + name + " is there"}
 }
 
 func (p *Provider) findImage(ctx context.Context, image string) provision.Finding {

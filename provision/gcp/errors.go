@@ -2,7 +2,6 @@ package gcp
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"regexp"
 	"strings"
@@ -63,21 +62,25 @@ func isBusy(err error) bool {
 // noCapacity are the codes by which the cloud says that it has no machine of this
 // kind here and now. Refusals at once spell them in one word (quotaExceeded).
 var noCapacity = map[string]provision.Scope{
+	"RESOURCE_POOL_EXHAUSTED":                   provision.ScopeZone,
+	"STOCKOUT":                                  provision.ScopeZone,
 	"ZONE_RESOURCE_POOL_EXHAUSTED":              provision.ScopeZone,
 	"ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": provision.ScopeZone,
 	"UNSUPPORTED_OPERATION":                     provision.ScopeZone,
 	"INSUFFICIENT_CAPACITY":                     provision.ScopeZone,
 	"RESOURCE_NOT_READY":                        provision.ScopeZone,
 	"RESOURCE_OPERATION_RATE_EXCEEDED":          provision.ScopeZone,
+	"IP_SPACE_EXHAUSTED":                        provision.ScopeRegion, // of the subnet, which is in all zones
+	"IP_SPACE_EXHAUSTED_WITH_DETAILS":           provision.ScopeRegion,
 	"QUOTA_EXCEEDED":                            provision.ScopeQuota,
 	"VPC_NOT_FOUND":                             provision.ScopeCloud,
 }
 
 var (
-	wordEnd    = regexp.MustCompile(`[a-z][A-Z]`)
-	noNetwork  = regexp.MustCompile(`/global/networks/[^']*' was not found`)
-	globally   = regexp.MustCompile(`'?\w+_ALL_REGIONS'?`)
-	permission = regexp.MustCompile(`'([a-zA-Z]+(?:\.[a-zA-Z]+)+)' permission`)
+	wordEnd   = regexp.MustCompile(`[a-z][A-Z]`)
+	noNetwork = regexp.MustCompile(`/global/networks/[^']*' was not found|referenced network resource cannot be found`)
+	noSubnet  = regexp.MustCompile(`/subnetworks/[^']*' was not found|referenced subnetwork resource cannot be found`)
+	globally  = regexp.MustCompile(`'?\w+_ALL_REGIONS'?`)
 )
 
 // capacityError is a refusal to launch a machine on an offering, if that is what it is.
@@ -99,52 +102,4 @@ func capacityError(offer provision.Offering, err error) (*provision.CapacityErro
 		scope = provision.ScopeCloud
 	}
 	return &provision.CapacityError{Offering: offer, Scope: scope, Code: code, Err: err}, true
-}
-
-// explain makes an error that is about who calls a *provision.CredentialsError, and
-// says of any other what was being done.
-func explain(err error, doing string, args ...any) error {
-	doing = fmt.Sprintf(doing, args...)
-	if denied := deniedBy(err); denied != nil {
-		return fmt.Errorf("%s: %w", doing, denied)
-	}
-	return fmt.Errorf("%s: %w", doing, err)
-}
-
-// deniedBy is an error as one about who calls; nil where it is not.
-func deniedBy(err error) *provision.CredentialsError {
-	var known *provision.CredentialsError
-	if errors.As(err, &known) {
-		return known
-	}
-	r, ok := refusalOf(err)
-	if !ok {
-		return nil
-	}
-	denied := &provision.CredentialsError{Cloud: "gcp", Code: r.code, Err: err}
-	action := permission.FindStringSubmatch(r.message)
-	switch {
-	case r.status == http.StatusUnauthorized:
-		denied.Hint = logIn
-	case r.code == "accessNotConfigured" || strings.Contains(r.message, "has not been used in project"):
-		denied.Action, denied.Hint = "the Compute Engine API", "enable it: gcloud services enable compute.googleapis.com"
-	case strings.Contains(r.message, "billing"):
-		denied.Action, denied.Hint = "what is billed", "link the project to a billing account"
-	case r.code == "SERVICE_ACCOUNT_ACCESS_DENIED":
-		denied.Action, denied.Hint = "iam.serviceAccounts.actAs", "grant the role Service Account User on the account that the machines run as"
-	case action != nil:
-		denied.Action, denied.Hint = action[1], "grant a role that has it, such as Compute Instance Admin (v1) and Compute Security Admin"
-	case r.status == http.StatusForbidden && r.code == "forbidden":
-		denied.Action, denied.Hint = "the call", "grant the roles Compute Instance Admin (v1) and Compute Security Admin"
-	default:
-		return nil
-	}
-	return denied
-}
-
-const logIn = "run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS"
-
-// noCredentials is that there are none, or that they are not valid any more.
-func noCredentials(err error) error {
-	return &provision.CredentialsError{Cloud: "gcp", Err: err, Hint: logIn}
 }

@@ -3,6 +3,7 @@ package gcp
 import (
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 
@@ -40,11 +41,11 @@ const (
 // foundationPlace begins the handle of a foundation, where that of a machine has its zone.
 const foundationPlace = "global"
 
-// prefix begins the names of a foundation's rules. The owner is not in it: two owners
+// prefixOf begins the names of a foundation's rules. The owner is not in it: two owners
 // of one service name meet here, before either has made a machine.
-func (p *Provider) prefix(n note) string {
+func prefixOf(n note) string {
 	const longestEnd = len("-" + ruleBalancers)
-	return named(longestName-longestEnd, []string{"foundation", n.Service, n.ID, string(n.Kind), p.cfg.Network}, n.Service, n.ID)
+	return named(longestName-longestEnd, []string{"foundation", n.Service, n.ID, string(n.Kind)}, n.Service, n.ID)
 }
 
 // nameOf is the name of a foundation's rule.
@@ -56,7 +57,7 @@ func (p *Provider) rulesFor(n note) (map[string]*computepb.Firewall, error) {
 	if err != nil {
 		return nil, err
 	}
-	prefix := p.prefix(n)
+	prefix := prefixOf(n)
 	rule := func(end string, priority int32) *computepb.Firewall {
 		return &computepb.Firewall{
 			Name: new(nameOf(prefix, end)), Description: &text, Network: new("global/networks/" + p.cfg.Network),
@@ -113,7 +114,7 @@ func portsFrom(rules []provision.Rule, from provision.Source) []string {
 
 // sameRule says whether a rule is as it should be, but for what the cloud fills in.
 func sameRule(have, want *computepb.Firewall) bool {
-	return have.GetDescription() == want.GetDescription() && have.GetDirection() == want.GetDirection() &&
+	return path.Base(have.GetNetwork()) == path.Base(want.GetNetwork()) && have.GetDescription() == want.GetDescription() && have.GetDirection() == want.GetDirection() &&
 		have.GetPriority() == want.GetPriority() && have.GetDisabled() == want.GetDisabled() &&
 		sameSet(have.GetSourceRanges(), want.GetSourceRanges()) && sameSet(have.GetSourceTags(), want.GetSourceTags()) &&
 		sameSet(have.GetTargetTags(), want.GetTargetTags()) && sameSet(traffic(have), traffic(want))
@@ -153,7 +154,7 @@ func (p *Provider) foundations(ctx context.Context, name string) ([]provision.Ob
 		if !ours || !p.looksIn(n.Region) || name != "" && n.Service != name {
 			continue
 		}
-		prefix := p.prefix(n)
+		prefix := prefixOf(n)
 		if !slices.ContainsFunc(rulesOf[n.Kind], func(end string) bool { return nameOf(prefix, end) == rule.GetName() }) {
 			continue // a copy that somebody made under another name
 		}
@@ -188,7 +189,7 @@ func (p *Provider) foundationObject(f *foundation) (provision.Object, error) {
 		return provision.Object{}, err
 	}
 	o := f.note.Object
-	o.Handle = foundationPlace + "/" + p.prefix(f.note)
+	o.Handle = foundationPlace + "/" + prefixOf(f.note)
 	whole := len(want) == len(f.rules)
 	for _, rule := range want {
 		have, ok := f.rules[rule.GetName()]
@@ -212,7 +213,7 @@ func (p *Provider) launchFoundation(ctx context.Context, w provision.Want) (prov
 	if err != nil {
 		return provision.Object{}, err
 	}
-	prefix := p.prefix(n)
+	prefix := prefixOf(n)
 	for _, end := range rulesOf[w.Kind] {
 		if rule := want[end]; rule != nil {
 			err = p.setRule(ctx, n, rule)

@@ -24,9 +24,11 @@ type Config struct {
 	Project string
 	// Regions are the regions that List looks in: us-central1; none = all of them.
 	Regions []string
-	// Network is the VPC network of all machines; empty = default. It must have a
-	// subnet in each region, as networks in automatic mode do.
+	// Network is the VPC network of all machines; empty = default.
 	Network string
+	// Subnets are those of Network that machines stand in, by region; a region without
+	// one takes the network's own, which networks in automatic mode have.
+	Subnets map[string]string
 	// Accounts are the service accounts that machines run as, by role. Without one a
 	// balancer and a controller run as the project's default Compute Engine account,
 	// and a replica as nobody.
@@ -52,8 +54,9 @@ const defaultPoll = 2 * time.Second
 type Provider struct {
 	cfg Config
 
-	mu      sync.Mutex // guards session
+	mu      sync.Mutex // guards what follows
 	session *session
+	keys    map[string]readKey // by handle, as they were read last
 }
 
 var _ provision.Provider = (*Provider)(nil)

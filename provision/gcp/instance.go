@@ -11,9 +11,10 @@ import (
 )
 
 // The boot images, by family, so that the current one of each is taken: with the
-// drivers of NVIDIA, and without.
+// drivers of NVIDIA, and without. Google gives the former up two years after it is made
+// and says when: this one in August 2028.
 const (
-	imageWithGPU = "projects/deeplearning-platform-release/global/images/family/common-cu128-ubuntu-2204-nvidia-570"
+	imageWithGPU = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
 	imagePlain   = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts"
 )
 
@@ -48,19 +49,38 @@ func (p *Provider) instanceOf(w provision.Want, n note) (*computepb.Instance, er
 		MachineType:         new(fmt.Sprintf("zones/%s/machineTypes/%s", offer.Zone, offer.Type)),
 		Labels:              labels,
 		Tags:                &computepb.Tags{Items: []string{n.tag(n.Role, ""), n.tag(n.Role, n.Region.Place())}},
-		Metadata:            metadata(noteKey, text, "user-data", w.Machine.UserData, "enable-guest-attributes", "TRUE"),
+		Metadata:            metadata(noteKey, text, "user-data", w.Machine.UserData, "enable-guest-attributes", "TRUE", "startup-script", startupScript),
 		Scheduling:          scheduling(offer),
 		ReservationAffinity: affinity(offer),
 		Disks:               []*computepb.AttachedDisk{disk(w.Machine, offer, labels)},
-		ServiceAccounts:     p.accounts(n.Role),
-		NetworkInterfaces: []*computepb.NetworkInterface{{
-			Network: new("global/networks/" + p.cfg.Network),
-			AccessConfigs: []*computepb.AccessConfig{{
-				Type: new(computepb.AccessConfig_ONE_TO_ONE_NAT.String()), Name: new("External NAT"),
-			}},
-		}},
+		ServiceAccounts:     p.accounts(n.Role, w.Machine.Account),
+		NetworkInterfaces:   []*computepb.NetworkInterface{p.nic(offer)},
 	}, nil
 }
+
+// nic joins a machine to its network, with an address in the world. A3 machines take
+// gVNIC alone, and all machines with GPUs are faster with it; the images have it.
+func (p *Provider) nic(offer provision.Offering) *computepb.NetworkInterface {
+	nic := &computepb.NetworkInterface{
+		Network:       new("global/networks/" + p.cfg.Network),
+		AccessConfigs: []*computepb.AccessConfig{{Type: new(computepb.AccessConfig_ONE_TO_ONE_NAT.String()), Name: new("External NAT")}},
+	}
+	place := offer.Region.Place()
+	if subnet := p.cfg.Subnets[place]; subnet != "" {
+		nic.Subnetwork = new("regions/" + place + "/subnetworks/" + subnet)
+	}
+	if offer.GPUs > 0 {
+		nic.NicType = new(computepb.NetworkInterface_GVNIC.String())
+	}
+	return nic
+}
+
+// startupScript is run by Google's own agent at each boot, which all of its images have.
+// cloud-init, which reads user-data, is in those of Ubuntu and not in all others.
+const startupScript = `#!/bin/sh
+command -v cloud-init >/dev/null && exit 0
+apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 install cloud-init && reboot
+`
 
 // metadata is the entries of a machine, given as keys and values; those without a
 // value are left out.
@@ -122,14 +142,18 @@ func disk(m *provision.Machine, offer provision.Offering, labels map[string]stri
 	}
 }
 
-// accounts is the service account that machines of a role run as; none is nobody.
-func (p *Provider) accounts(role provision.Kind) []*computepb.ServiceAccount {
-	email := p.cfg.Accounts[role]
+// accounts is the service account that a machine of a role runs as, by the name that it
+// is wanted with; none is nobody. What a replica may do with one its roles alone say.
+func (p *Provider) accounts(role provision.Kind, wanted string) []*computepb.ServiceAccount {
+	email, scopes := cmp.Or(wanted, p.cfg.Accounts[role]), computeScope
+	if role == provision.KindReplica {
+		scopes = scope
+	}
 	if email == "" && role != provision.KindReplica {
 		email = "default" // Compute Engine's name for the project's own account
 	}
 	if email == "" {
 		return nil
 	}
-	return []*computepb.ServiceAccount{{Email: &email, Scopes: []string{computeScope}}}
+	return []*computepb.ServiceAccount{{Email: &email, Scopes: []string{scopes}}}
 }

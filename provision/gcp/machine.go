@@ -33,8 +33,9 @@ func (p *Provider) machines(ctx context.Context, name string) ([]provision.Objec
 		if err != nil {
 			return nil, explain(err, "listing the machines of project %s", project)
 		}
-		if scope.Value.GetWarning().GetCode() == "UNREACHABLE" {
-			return nil, fmt.Errorf("listing the machines of project %s: %s does not answer", project, scope.Key)
+		// each scope without machines warns of just that; any other warning may mean that some are left out
+		if code := scope.Value.GetWarning().GetCode(); code != "" && code != "NO_RESULTS_ON_PAGE" {
+			return nil, fmt.Errorf("listing the machines of project %s: %s does not answer in full: %s", project, scope.Key, code)
 		}
 		for _, i := range scope.Value.GetInstances() {
 			if o, ours := objectOf(i); ours && p.looksIn(o.Region) && (name == "" || o.Service == name) {

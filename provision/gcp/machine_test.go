@@ -16,7 +16,11 @@ import (
 )
 
 func TestRefusalsOfCapacity(t *testing.T) {
-	const noNetwork = "The resource 'projects/p/global/networks/default' was not found"
+	const (
+		noNetwork  = "The resource 'projects/p/global/networks/default' was not found"
+		noNetwork2 = "Invalid value for field 'resource.networkInterfaces[0].network': 'https://www.googleapis.com/compute/v1/projects/p/global/networks/default'. The referenced network resource cannot be found."
+		family     = "Quota 'GPUS_PER_GPU_FAMILY' exceeded.  Limit: 0.0 in region us-central1.\n\tmetric name = compute.googleapis.com/gpus_per_gpu_family\n\tlimit name = GPUS-PER-GPU-FAMILY-per-project-region"
+	)
 	for _, tt := range []struct {
 		code, message string
 		status        int // of a refusal at once; 0 = the operation ends so
@@ -33,7 +37,14 @@ func TestRefusalsOfCapacity(t *testing.T) {
 		{"quotaExceeded", "Quota 'NVIDIA_L4_GPUS' exceeded.  Limit: 1.0 in region us-central1.", 403, provision.ScopeQuota},
 		{"QUOTA_EXCEEDED", "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally.", 0, provision.ScopeCloud},
 		{"quotaExceeded", "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally.", 403, provision.ScopeCloud},
+		{"QUOTA_EXCEEDED", family, 0, provision.ScopeQuota},
+		{"quotaExceeded", "Quota 'CPUS_ALL_REGIONS' exceeded.  Limit: 12.0 globally.", 403, provision.ScopeCloud},
+		{"RESOURCE_POOL_EXHAUSTED", "not enough resources", 0, provision.ScopeZone},
+		{"STOCKOUT", "not enough resources", 0, provision.ScopeZone},
+		{"IP_SPACE_EXHAUSTED", "IP space of 'projects/p/regions/us-central1/subnetworks/default' is exhausted.", 0, provision.ScopeRegion},
+		{"IP_SPACE_EXHAUSTED_WITH_DETAILS", "Instance 'x' creation failed: IP space is exhausted.", 0, provision.ScopeRegion},
 		{"notFound", noNetwork, 404, provision.ScopeCloud},
+		{"invalid", noNetwork2, 400, provision.ScopeCloud},
 		{"RESOURCE_NOT_FOUND", noNetwork, 0, provision.ScopeCloud},
 		{"INTERNAL_ERROR", "an internal error", 0, ""},
 		{"invalid", "Invalid value for field 'resource.name'", 400, ""},
@@ -87,6 +98,87 @@ func TestAnotherOfferingIsTried(t *testing.T) {
 	}
 }
 
+// The network of service.yaml, whose subnets have names of their own unless it is automatic.
+func TestMachinesStandInTheirNetwork(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		subnets  map[string]string
+		set      func(g *fakecloud.GCE)
+		subnet   string
+		problems string
+	}{
+		{"automatic", nil, func(g *fakecloud.GCE) { g.SetNetworks("prod") }, "prod", ""},
+		{"custom", map[string]string{"us-central1": "west"}, func(g *fakecloud.GCE) { g.SetSubnets("prod", "us-central1", "east", "west") }, "west", ""},
+		{"custom, and not said which", nil, func(g *fakecloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "subnets of the region"},
+		{"no such subnet", map[string]string{"us-central1": "north"}, func(g *fakecloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "subnets of the region"},
+		{"no such network", nil, func(g *fakecloud.GCE) { g.SetNetworks("default") }, "", "network of the regions"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := fakecloud.NewGCE("p", nil)
+			tt.set(g)
+			cfg := config(g)
+			cfg.Network, cfg.Subnets = "prod", tt.subnets
+			p := gcp.New(cfg)
+			var err error
+			for _, w := range chat() {
+				if _, err = p.Launch(t.Context(), w); err != nil {
+					break
+				}
+			}
+			var spec *provision.SpecError
+			if tt.problems != "" {
+				if !errors.As(err, &spec) || !strings.Contains(err.Error(), tt.problems) {
+					t.Errorf("got %v, want an error of configuration with %q", err, tt.problems)
+				}
+				return
+			}
+			if err != nil || len(g.Instances()) != 2 {
+				t.Fatalf("got %v, %+v", err, g.Instances())
+			}
+			for _, i := range g.Instances() {
+				if nic := i.NetworkInterfaces[0]; !strings.HasSuffix(nic.Network, "/networks/prod") || !strings.HasSuffix(nic.Subnet, "/us-central1/subnetworks/"+tt.subnet) {
+					t.Errorf("got %+v", nic)
+				}
+			}
+			for _, f := range g.Firewalls() {
+				if !strings.HasSuffix(f.Network, "/networks/prod") {
+					t.Errorf("got %+v", f)
+				}
+			}
+		})
+	}
+}
+
+// Firewalls cannot move to another network: machines that stand would lose theirs.
+func TestAServiceStaysInItsNetwork(t *testing.T) {
+	g := fakecloud.NewGCE("p", nil)
+	g.SetNetworks("default", "prod")
+	for _, w := range chat() {
+		launched(t, provider(g), w)
+	}
+	before := state(g)
+	cfg := config(g)
+	cfg.Network = "prod"
+	p := gcp.New(cfg)
+	have, err := p.List(t.Context(), "chat")
+	if err != nil || len(have) != len(chat()) {
+		t.Fatalf("got %+v, %v", have, err)
+	}
+	_, err = provision.Apply(t.Context(), provision.Diff(chat(), have), p, provision.Options{})
+	var spec *provision.SpecError
+	if !errors.As(err, &spec) || !strings.Contains(err.Error(), "down") || state(g) != before {
+		t.Errorf("got %v and\n%s", err, state(g))
+	}
+	for _, o := range have {
+		if err := p.Terminate(t.Context(), o); err != nil {
+			t.Error(err)
+		}
+	}
+	if left := state(g); left != "" {
+		t.Errorf("left\n%s", left)
+	}
+}
+
 // An offering without a zone is looked for in each zone of its region.
 func TestAnyZone(t *testing.T) {
 	g := fakecloud.NewGCE("p", nil)
@@ -119,6 +211,8 @@ func TestMachinesAreAskedForAsTheyArePaidFor(t *testing.T) {
 		{offer("g2-standard-4", service.CapacityOnDemand), `{"provisioningModel":"STANDARD","onHostMaintenance":"TERMINATE","automaticRestart":true}`, `{"consumeReservationType":"NO_RESERVATION"}`},
 		{offer("e2-standard-2", service.CapacityOnDemand), `{"provisioningModel":"STANDARD","onHostMaintenance":"MIGRATE","automaticRestart":true}`, `{"consumeReservationType":"NO_RESERVATION"}`},
 		{offer("g2-standard-4", service.CapacityReserved), `{"provisioningModel":"STANDARD","onHostMaintenance":"TERMINATE","automaticRestart":true}`, `{"consumeReservationType":"ANY_RESERVATION"}`},
+		{offer("a3-highgpu-1g", service.CapacitySpot), `{"provisioningModel":"SPOT","instanceTerminationAction":"STOP","onHostMaintenance":"TERMINATE","automaticRestart":false}`, `{"consumeReservationType":"NO_RESERVATION"}`},
+		{offer("a3-highgpu-8g", service.CapacityOnDemand), `{"provisioningModel":"STANDARD","onHostMaintenance":"TERMINATE","automaticRestart":true}`, `{"consumeReservationType":"NO_RESERVATION"}`},
 		{held, `{"provisioningModel":"STANDARD","onHostMaintenance":"TERMINATE","automaticRestart":true}`, `{"consumeReservationType":"SPECIFIC_RESERVATION","key":"compute.googleapis.com/reservation-name","values":["mine"]}`},
 	} {
 		t.Run(tt.offer.String(), func(t *testing.T) {
@@ -146,6 +240,15 @@ func TestAMachineOfEachRole(t *testing.T) {
 	if got := lb.ServiceAccounts; len(got) != 1 || got[0].Email != "default" || !slices.Equal(got[0].Scopes, []string{"https://www.googleapis.com/auth/compute"}) {
 		t.Errorf("a balancer runs as %+v", got)
 	}
+	w := replica("us-central1-1", service.CapacitySpot)
+	w.Machine.Account = "x@p.iam.gserviceaccount.com"
+	g.SetAccount(w.Machine.Account)
+	launched(t, p, w)
+	for _, i := range g.Instances() {
+		if got := i.ServiceAccounts; strings.Contains(i.Name, "us-central1-1-") && (len(got) != 1 || got[0].Email != w.Machine.Account || !strings.HasSuffix(got[0].Scopes[0], "/cloud-platform")) {
+			t.Errorf("a replica with an account runs as %+v", got)
+		}
+	}
 	if len(gpu.ServiceAccounts) != 0 {
 		t.Errorf("a replica runs as %+v", gpu.ServiceAccounts)
 	}
@@ -160,6 +263,11 @@ func TestAMachineOfEachRole(t *testing.T) {
 	}
 	if d := gpu.Disks[0]; !d.AutoDelete || d.InitializeParams.DiskSizeGB != "100" || !strings.Contains(d.InitializeParams.SourceImage, "nvidia") {
 		t.Errorf("a replica boots %+v", d)
+	}
+	for _, i := range []fakecloud.GCEInstance{lb, gpu} {
+		if script := i.Metadata.Items[3]; script.Key != "startup-script" || !strings.Contains(script.Value, "cloud-init") {
+			t.Errorf("an image without cloud-init does %+v", script)
+		}
 	}
 	if gpu.Metadata.Items[1] != (fakecloud.GCEMetadataItem{Key: "user-data", Value: "#cloud-config\n"}) {
 		t.Errorf("a replica is told %+v", gpu.Metadata)
@@ -329,11 +437,13 @@ func TestListsLookInTheRegionsOfTheProvider(t *testing.T) {
 
 // A list that leaves a zone out would have its machines made again.
 func TestAListWithoutAZoneIsNone(t *testing.T) {
-	g := fakecloud.NewGCE("p", nil)
-	launched(t, provider(g), replica("us-central1-0", service.CapacitySpot))
-	g.Silence("us-central1-a")
-	if have, err := provider(g).List(t.Context(), "chat"); err == nil || !strings.Contains(err.Error(), "us-central1-a") {
-		t.Errorf("got %+v, %v", have, err)
+	for _, code := range []string{"UNREACHABLE", "PARTIAL_SUCCESS", "SCHEMA_VALIDATION_IGNORED"} {
+		g := fakecloud.NewGCE("p", nil)
+		launched(t, provider(g), replica("us-central1-0", service.CapacitySpot))
+		g.Silence("us-central1-a", code)
+		if have, err := provider(g).List(t.Context(), "chat"); err == nil || !strings.Contains(err.Error(), "us-central1-a") {
+			t.Errorf("%s: got %+v, %v", code, have, err)
+		}
 	}
 }
 

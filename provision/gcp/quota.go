@@ -2,6 +2,8 @@ package gcp
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	compute "cloud.google.com/go/compute/apiv1"
 	"cloud.google.com/go/compute/apiv1/computepb"
@@ -10,13 +12,16 @@ import (
 	"skyserve/provision"
 )
 
-// metrics are the quotas that launches of the catalogue's machines meet.
+// metrics are the quotas that launches of the catalogue's machines meet. The one of H100
+// on demand, GPUS_PER_GPU_FAMILY, is not among those that Compute Engine tells.
 var metrics = []struct{ code, name, unit string }{
 	{"NVIDIA_L4_GPUS", "L4 on demand", "gpus"},
 	{"PREEMPTIBLE_NVIDIA_L4_GPUS", "L4 spot", "gpus"},
-	{"NVIDIA_H100_GPUS", "H100 on demand", "gpus"},
 	{"PREEMPTIBLE_NVIDIA_H100_GPUS", "H100 spot", "gpus"},
 	{"CPUS", "machines without GPUs", "vcpus"},
+	{"CPUS_ALL_REGIONS", "vCPUs of all regions together", "vcpus"},
+	{"SSD_TOTAL_GB", "disks", "gb"},
+	{"IN_USE_ADDRESSES", "public addresses", "addresses"},
 	{"GPUS_ALL_REGIONS", "GPUs of all regions together", "gpus"},
 }
 
@@ -47,11 +52,27 @@ func (p *Provider) Quotas(ctx context.Context, region service.Region) ([]provisi
 	return append(quotasOf(region, here.GetQuotas()), quotasOf(regionNamed(""), project.GetQuotas())...), nil
 }
 
+// counted are quotas as launches meet them: until a project was given one for spot GPUs,
+// which then is 0, these count as those on demand.
+func counted(all []*computepb.Quota) []*computepb.Quota {
+	at := func(code string) int {
+		return slices.IndexFunc(all, func(q *computepb.Quota) bool { return q.GetMetric() == code })
+	}
+	all = slices.Clone(all)
+	for i, q := range all {
+		usual, spot := strings.CutPrefix(q.GetMetric(), "PREEMPTIBLE_")
+		if j := at(usual); spot && q.GetLimit() == 0 && j >= 0 {
+			all[i] = &computepb.Quota{Metric: q.Metric, Limit: all[j].Limit, Usage: all[j].Usage}
+		}
+	}
+	return all
+}
+
 // quotasOf are the quotas among some that count here.
 func quotasOf(region service.Region, all []*computepb.Quota) []provision.Quota {
 	var quotas []provision.Quota
 	for _, m := range metrics {
-		for _, q := range all {
+		for _, q := range counted(all) {
 			if q.GetMetric() == m.code {
 				quotas = append(quotas, provision.Quota{
 					Region: region, Name: m.name, Code: m.code, Unit: m.unit, Limit: q.GetLimit(), Used: q.GetUsage(),

@@ -3,6 +3,7 @@ package gcp_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,12 +66,65 @@ func TestRefusalsEnd(t *testing.T) {
 			_, err := gcp.New(cfg).List(t.Context(), "chat")
 			took := time.Since(begun)
 			var denied *provision.CredentialsError
-			if err == nil || errors.As(err, &denied) || faults.Actions()["compute.instances.aggregatedList"] != 6 {
+			tries, least, most := 6, 4*time.Second, 15*time.Second
+			if outcome == fakecloud.Throttled { // rates are counted by the minute
+				tries, least, most = 12, 59*time.Second, 3*time.Minute
+			}
+			if err == nil || errors.As(err, &denied) || faults.Actions()["compute.instances.aggregatedList"] != tries {
 				t.Errorf("outcome %d: got %v after %v", outcome, err, faults.Actions())
 			}
-			if took < 4*time.Second || took > 15*time.Second {
+			if took < least || took > most {
 				t.Errorf("outcome %d: it took %v", outcome, took)
 			}
+		}
+	})
+}
+
+// A rate that was used up fills at the next full minute.
+func TestARateIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		faults := &fakecloud.Faults{Decide: func(fakecloud.Call) fakecloud.Outcome {
+			if time.Since(begun) < 59*time.Second {
+				return fakecloud.Throttled
+			}
+			return fakecloud.Served
+		}}
+		cfg := config(fakecloud.NewGCE("p", faults))
+		cfg.Poll = time.Second
+		if _, err := gcp.New(cfg).List(t.Context(), "chat"); err != nil {
+			t.Errorf("after %v: %v", time.Since(begun), err)
+		}
+	})
+}
+
+// Google lets a machine's guest attributes be asked for ten times a minute.
+func TestAKeyIsNotAskedForTooOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		faults := &fakecloud.Faults{}
+		g := fakecloud.NewGCE("p", faults)
+		cfg := config(g)
+		cfg.Poll = time.Second
+		p := gcp.New(cfg)
+		o := launched(t, p, replica("us-central1-0", service.CapacitySpot))
+		other := launched(t, p, replica("us-central1-1", service.CapacitySpot))
+		for range 20 { // a minute, as those look who wait for a machine to boot
+			for _, o := range []provision.Object{o, other} {
+				if key, err := p.Fingerprint(t.Context(), o); key != "" || err != nil {
+					t.Fatalf("got %q, %v", key, err)
+				}
+			}
+			time.Sleep(3 * time.Second)
+		}
+		if n := faults.Actions()["compute.instances.getGuestAttributes"]; n > 20 || n < 10 {
+			t.Errorf("the keys of two machines were asked for %d times in a minute", n)
+		}
+		for _, i := range g.Instances() {
+			g.SetGuestAttribute(i.Name, "skyserve/fingerprint", i.Name)
+		}
+		time.Sleep(10 * time.Second)
+		if key, err := p.Fingerprint(t.Context(), o); !strings.Contains(key, "us-central1-0") || err != nil {
+			t.Errorf("got %q, %v", key, err)
 		}
 	})
 }

@@ -14,11 +14,15 @@ import (
 )
 
 // A call is tried this often, and the wait before it is tried again begins with
-// firstWait and doubles: about 9 s in all, which is what a rate limit that counts
-// by the second needs. callTimeout bounds one try, so that a dead connection is noticed.
+// firstWait and doubles up to longestWait: about 9 s in all. What was refused for its
+// rate is tried rateTries times, for a minute at least: Google counts rates by the
+// minute, and they fill at the next full one. callTimeout bounds one try, so that a dead
+// connection is noticed.
 const (
 	tries       = 6
+	rateTries   = 12
 	firstWait   = 300 * time.Millisecond
+	longestWait = 20 * time.Second
 	callTimeout = time.Minute
 )
 
@@ -29,6 +33,7 @@ const (
 type repeating struct {
 	next   http.RoundTripper
 	pauses bool
+	clock  *clock // reads every answer
 }
 
 // RoundTrip sends a request until it is answered for good.
@@ -36,7 +41,7 @@ func (t *repeating) RoundTrip(r *http.Request) (*http.Response, error) {
 	wait := firstWait
 	for try := 1; ; try++ {
 		answer, text, err := t.try(r)
-		if try == tries || r.Context().Err() != nil || !passes(answer, text, err) {
+		if r.Context().Err() != nil || try >= triesFor(answer, text, err) {
 			return answer, err
 		}
 		if t.pauses {
@@ -44,7 +49,7 @@ func (t *repeating) RoundTrip(r *http.Request) (*http.Response, error) {
 				return nil, err
 			}
 		}
-		wait *= 2
+		wait = min(2*wait, longestWait)
 	}
 }
 
@@ -64,6 +69,7 @@ func (t *repeating) try(r *http.Request) (*http.Response, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	t.clock.read(answer)
 	text, err := io.ReadAll(answer.Body)
 	answer.Body.Close()
 	if err != nil {
@@ -73,20 +79,25 @@ func (t *repeating) try(r *http.Request) (*http.Response, []byte, error) {
 	return answer, text, nil
 }
 
-// passes says whether the same call may succeed in a moment.
-func passes(answer *http.Response, text []byte, failed error) bool {
+// triesFor is how often a call is tried that was answered so: once, unless the same may
+// succeed in a moment.
+func triesFor(answer *http.Response, text []byte, failed error) int {
 	if failed != nil {
-		return true
+		return tries
 	}
 	switch answer.StatusCode {
-	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return true
+	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return tries
+	case http.StatusTooManyRequests:
+		return rateTries
 	case http.StatusForbidden: // so Compute Engine also says that a rate was exceeded
-		return slices.ContainsFunc(reasonsOf(text), func(reason string) bool {
+		if slices.ContainsFunc(reasonsOf(text), func(reason string) bool {
 			return reason == "rateLimitExceeded" || reason == "userRateLimitExceeded"
-		})
+		}) {
+			return rateTries
+		}
 	}
-	return false
+	return 1
 }
 
 // reasonsOf are the reasons in an error of the API; none where it is not one.

@@ -3,6 +3,7 @@ package gcp
 import (
 	"context"
 	"fmt"
+	"path"
 
 	compute "cloud.google.com/go/compute/apiv1"
 	"cloud.google.com/go/compute/apiv1/computepb"
@@ -39,6 +40,9 @@ func (p *Provider) setRule(ctx context.Context, n note, want *computepb.Firewall
 		found, err := p.rule(ctx, n, want.GetName())
 		if err != nil || found != nil && sameRule(found, want) {
 			return err == nil, err
+		}
+		if found != nil && path.Base(found.GetNetwork()) != path.Base(want.GetNetwork()) {
+			return false, &provision.SpecError{Err: fmt.Errorf("the service %s stands in the network %s, not %s: take it down before it moves", n.Service, path.Base(found.GetNetwork()), path.Base(want.GetNetwork()))}
 		}
 		id := requestID()
 		if found == nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // scope is what access tokens are asked for: Compute Engine, and whether the caller
-// has the permissions that it takes.
+// has the permissions that it takes. Machines of a service have computeScope alone.
 const scope = "https://www.googleapis.com/auth/cloud-platform"
 
 // session is a project and the way to it.
@@ -26,7 +26,9 @@ type session struct {
 	project  string
 	endpoint string // of Compute Engine
 	resource string // of the Resource Manager
+	identity string // of IAM
 	carrier  http.RoundTripper
+	clock    *clock
 }
 
 // open finds the credentials and the project, once; a failure is not kept, for the
@@ -38,16 +40,23 @@ func (p *Provider) open(ctx context.Context) (*session, error) {
 		return p.session, nil
 	}
 	bounded := provision.BoundedBy(p.cfg.Transport, regionOfCall)
-	carrier := http.RoundTripper(&repeating{next: bounded, pauses: p.cfg.Poll > 0})
+	read := &clock{}
+	carrier := http.RoundTripper(&repeating{next: bounded, pauses: p.cfg.Poll > 0, clock: read})
 	s := &session{
+		clock:    read,
 		endpoint: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://compute.googleapis.com"),
 		resource: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://cloudresourcemanager.googleapis.com"),
+		identity: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://iam.googleapis.com"),
 		carrier:  carrier,
 	}
 	creds := p.cfg.Credentials
 	if creds == nil && p.cfg.Endpoint == "" {
 		var err error
-		if creds, err = credentials.DetectDefault(&credentials.DetectOptions{Scopes: []string{scope}}); err != nil {
+		scopes := []string{scope}
+		if p.cfg.MachinesOnly {
+			scopes = []string{computeScope}
+		}
+		if creds, err = credentials.DetectDefault(&credentials.DetectOptions{Scopes: scopes}); err != nil {
 			return nil, noCredentials(err)
 		}
 	}

@@ -3,6 +3,7 @@ package gcp
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	compute "cloud.google.com/go/compute/apiv1"
 )
@@ -45,7 +46,11 @@ func (p *Provider) settle(ctx context.Context, op *compute.Operation, err error)
 		return err
 	}
 	if errs := op.Proto().GetError().GetErrors(); len(errs) > 0 {
-		return &operationError{errs[0].GetCode(), errs[0].GetMessage()}
+		var messages []string // of several quotas that are exceeded each has its own
+		for _, e := range errs {
+			messages = append(messages, e.GetMessage())
+		}
+		return &operationError{errs[0].GetCode(), strings.Join(messages, "; ")}
 	}
 	if op.Proto().GetHttpErrorStatusCode() >= 400 {
 		return &operationError{fmt.Sprint(op.Proto().GetHttpErrorStatusCode()), op.Proto().GetHttpErrorMessage()}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/provision/cloud"
+)
+
+const googleService = `
+name: chat
+models:
+  - name: m
+    engine: {kind: sim, speed: 100}
+    gpus: [{type: L4}]
+regions:
+  - name: gcp/us-central1
+    capacity: [spot, on_demand]
+    network: prod
+    subnets: [west]
+balancer:
+  auth: {keys_from: env:KEYS}
+gcp: {balancer_account: lb@p.iam.gserviceaccount.com}
+`
+
+// A project without a network called default, and without an account for machines, as
+// organisations give them today.
+func TestAServiceInAStrictProject(t *testing.T) {
+	e := emulate(t)
+	e.gce.SetNetworks()
+	e.gce.SetDefaultAccount("")
+	up := append(e.upOf(strings.NewReplacer("    network: prod\n", "", "    subnets: [west]\n", "").Replace(googleService)), "--yes")
+	if said := e.skyserve(exitPartial, up...); !strings.Contains(said, "referenced network resource cannot be found. (name one that there is as network of the regions)") {
+		t.Errorf("without a network:\n%s", said)
+	}
+	e.gce.SetSubnets("prod", "us-central1", "east", "west")
+	up = append(e.upOf(googleService), "--yes")
+	if said := e.skyserve(exitFailed, e.at("doctor", up[1])...); !strings.Contains(said, "there is no such account") {
+		t.Errorf("without the account:\n%s", said)
+	}
+	e.gce.SetAccount("lb@p.iam.gserviceaccount.com", "roles/editor")
+	e.skyserve(exitOK, e.at("doctor", up[1])...)
+	e.skyserve(exitOK, up...)
+	for _, i := range e.gce.Instances() {
+		if nic := i.NetworkInterfaces[0]; !strings.HasSuffix(nic.Network, "/prod") || !strings.HasSuffix(nic.Subnet, "/us-central1/subnetworks/west") {
+			t.Errorf("%s is in %+v", i.Name, nic)
+		}
+		isBalancer := strings.Contains(i.Name, "-lb-")
+		if isBalancer != (len(i.ServiceAccounts) == 1) || isBalancer && i.ServiceAccounts[0].Email != "lb@p.iam.gserviceaccount.com" {
+			t.Errorf("%s runs as %+v", i.Name, i.ServiceAccounts)
+		}
+	}
+	e.skyserve(exitOK, e.at("down", "chat", "--yes")...)
+	if n, f := len(e.gce.Instances()), len(e.gce.Firewalls()); n+f > 0 {
+		t.Errorf("%d machines and %d rules are left", n, f)
+	}
+}
+
+// What acts in a cloud for a controller elsewhere knows the networks of the service too.
+func TestNetworksReachWhoActsElsewhere(t *testing.T) {
+	spec, err := service.Parse("service.yaml", []byte(strings.Replace(googleService, "regions:\n", "regions:\n  - {name: aws/us-east-1, network: vpc-0a1b2c3d, subnets: [subnet-0a1b2c3d]}\n  - {name: aws/eu-west-1}\n", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(means{Networks: networksOf(spec)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m means
+	if err := json.Unmarshal(text, &m); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range cloud.Clouds(spec) {
+		got, want := cloud.Networks(m.specOf(cloud.Regions(spec)), name), cloud.Networks(spec, name)
+		if len(want) != 1 || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
+	}
+}
