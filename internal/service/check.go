@@ -176,6 +176,7 @@ func (c *checker) region(r *RegionSpec, p path) {
 		c.failPath(p.key("endpoints"), Error{Problem: fmt.Sprintf("belongs to static regions only, and this is %s", r.Name)})
 	}
 	c.capacity(r, p)
+	c.network(r, p)
 	c.public(r, p)
 }
 
@@ -190,7 +191,12 @@ func (c *checker) staticRegion(r *RegionSpec, p path) {
 	if n := len(r.Endpoints); n > 0 && r.Replicas.Max > n && c.fine(p.key("endpoints"), most) {
 		c.problem(most, "must be at most the number of endpoints, %d", n)
 	}
-	for _, key := range []string{"capacity", "reserved", "on_demand_base"} {
+	c.rentedOnly(r, p, "capacity", "reserved", "on_demand_base")
+}
+
+// rentedOnly refuses keys that a region without rented machines does not have.
+func (c *checker) rentedOnly(r *RegionSpec, p path, keys ...string) {
+	for _, key := range keys {
 		if c.at[p.key(key)] != nil {
 			c.failPath(p.key(key), Error{Problem: fmt.Sprintf("belongs to regions whose machines are rented, and this is %s", r.Name)})
 		}

@@ -80,6 +80,9 @@ func genRegions(t *rapid.T) []RegionSpec {
 	rented.Capacity = rapid.SampledFrom([][]CapacityType{
 		{CapacityOnDemand}, {CapacityReserved, CapacityOnDemand}, {CapacitySpot, CapacityOnDemand, CapacityReserved},
 	}).Draw(t, "capacity")
+	if rapid.Bool().Draw(t, "network") {
+		rented.Network, rented.Subnets = "vpc-0a1b2c3d4e5f60718", []string{"subnet-0a1b2c3d", "subnet-0a1b2c3d4e5f60718"}
+	}
 	rented.OnDemandBase = rapid.IntRange(0, rented.Replicas.Max).Draw(t, "base")
 	if len(rented.Capacity) > 1 && rented.Capacity[0] == CapacityReserved {
 		rented.Reserved = []Reservation{{Type: "g6.xlarge", Count: 3, Price: rapid.Float64Range(0, 10_000).Draw(t, "price")}}

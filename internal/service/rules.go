@@ -55,6 +55,8 @@ var (
 	formEndpoint = shape(`^https?://[A-Za-z0-9.:_\[\]-]+(/[^?#\s]*)?$`, "an http or https URL such as http://10.0.0.7:8000, without user, query or fragment")
 	formStore    = shape(`^(nats|tls|ws|wss)://[A-Za-z0-9.:_\[\]-]+$`, "a NATS URL such as nats://10.0.0.5:4222, without user or password")
 	formInstance = shape(`^[a-z0-9][a-z0-9.-]{0,63}$`, "an instance type such as g6.xlarge")
+	formVPC      = shape(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "the id or name of a network such as vpc-0a1b2c3d4e5f60718")
+	formSubnet   = shape(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "the id or name of a subnet such as subnet-0a1b2c3d4e5f60718")
 	formHost     = shape(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "a host name such as chat.example.com")
 	formListen   = shape(`^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$`, "an address and port such as 127.0.0.1:5300")
 	formNetwork  = shape(`^[0-9A-Fa-f:.]+/[0-9]{1,3}$`, "a network such as 10.1.0.0/16")
@@ -139,6 +141,8 @@ var rules = map[string]rule{
 	"RegionSpec.on_demand_base": {text: "How many replicas are on demand whatever the order says.", limit: from(0, maxReplicas)},
 	"RegionSpec.reserved":       {text: "Commitments that are already paid for."},
 	"RegionSpec.public":         {text: "local and static only: where others reach the region's balancers, one URL a balancer; for dns.", unique: true, form: formPublic},
+	"RegionSpec.network":        {text: "aws and gcp only: the VPC that machines stand in: vpc-... at AWS, a name at Google; left out = the default one.", form: formVPC},
+	"RegionSpec.subnets":        {text: "The subnets of network that machines stand in: at AWS subnet-..., one a zone, at Google one name.", unique: true, form: formSubnet},
 	"RegionSpec.egress_per_gb":  {text: "What a GB that leaves the region costs, in USD; a plan weighs it against replicas where the load is.", limit: from(0, 100)},
 	"RegionSpec.endpoints":      {text: "static only: the base URLs of the machines that are already there.", unique: true, form: formEndpoint},
 

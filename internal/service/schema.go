@@ -159,6 +159,7 @@ func conditions(defs jsonschema.Definitions) {
 	region.Then = has("endpoints")
 	region.Then.Not = anyOf("capacity", "reserved", "on_demand_base")
 	region.Else = &jsonschema.Schema{Not: has("endpoints")}
+	region.AllOf = networks()
 
 	dns := defs["DNS"]
 	dns.If = hasText("provider", "^"+DNSEmbedded+"$")
@@ -169,6 +170,21 @@ func conditions(defs jsonschema.Definitions) {
 	defs["TLS"].OneOf = []*jsonschema.Schema{
 		{Required: []string{"cert", "key"}, Not: has("acme")},
 		{Required: []string{"acme"}, Not: anyOf("cert", "key")},
+	}
+}
+
+// networks says which regions have a network, and how their clouds name it.
+func networks() []*jsonschema.Schema {
+	amazon := jsonschema.NewProperties()
+	amazon.Set("network", &jsonschema.Schema{Pattern: awsVPC.String()})
+	amazon.Set("subnets", &jsonschema.Schema{Items: &jsonschema.Schema{Pattern: awsSubnet.String()}})
+	google, one := jsonschema.NewProperties(), uint64(1)
+	google.Set("subnets", &jsonschema.Schema{MaxItems: &one})
+	return []*jsonschema.Schema{
+		{If: hasText("name", "^("+CloudAWS+"|"+CloudGCP+")/"), Else: &jsonschema.Schema{Not: anyOf("network", "subnets")}},
+		{If: hasText("name", "^"+CloudAWS+"/"), Then: &jsonschema.Schema{Properties: amazon}},
+		{If: hasText("name", "^"+CloudGCP+"/"), Then: &jsonschema.Schema{Properties: google}},
+		{If: has("subnets"), Then: has("network")},
 	}
 }
 

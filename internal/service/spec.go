@@ -106,6 +106,12 @@ type RegionSpec struct {
 	Capacity     []CapacityType `yaml:"capacity,omitempty" json:"capacity,omitempty"`
 	OnDemandBase int            `yaml:"on_demand_base,omitempty" json:"on_demand_base,omitempty"`
 	Reserved     []Reservation  `yaml:"reserved,omitempty" json:"reserved,omitempty"`
+	// Network is the VPC that the machines of a rented region stand in, as its cloud names
+	// it: vpc-... at AWS, a name at Google; empty = the cloud's default one.
+	Network string `yaml:"network,omitempty" json:"network,omitempty"`
+	// Subnets are those of Network that they stand in: at AWS at most one a zone, at Google
+	// one; empty = whichever the provider finds there.
+	Subnets []string `yaml:"subnets,omitempty" json:"subnets,omitempty"`
 	// EgressPerGB is what a GB that leaves the region costs, in USD.
 	EgressPerGB float64 `yaml:"egress_per_gb,omitempty" json:"egress_per_gb,omitempty"`
 	// Endpoints are the machines of a static region, as base URLs.

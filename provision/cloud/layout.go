@@ -117,6 +117,18 @@ func Clouds(spec *service.Spec) []string {
 	return slices.Compact(clouds)
 }
 
+// Networks are those that a service names for the regions of one cloud, by what that cloud
+// calls the region. Regions with the default network have none.
+func Networks(spec *service.Spec, cloud string) map[string]provision.Network {
+	networks := map[string]provision.Network{}
+	for _, r := range spec.Regions {
+		if r.Network != "" && r.Name.Cloud() == cloud {
+			networks[r.Name.Place()] = provision.Network{Name: r.Network, Subnets: r.Subnets}
+		}
+	}
+	return networks
+}
+
 // OneRegion says whether all machines of a service are in one region of one cloud, so that
 // balancers reach replicas inside of its network alone.
 func OneRegion(spec *service.Spec) bool { return len(Regions(spec)) == 1 }

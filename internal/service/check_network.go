@@ -1,0 +1,35 @@
+package service
+
+import "regexp"
+
+// AWS names networks by ids, which it alone gives; Google by names of the user's.
+var (
+	awsVPC    = regexp.MustCompile(`^vpc-[0-9a-f]{8,32}$`)
+	awsSubnet = regexp.MustCompile(`^subnet-[0-9a-f]{8,32}$`)
+)
+
+// network checks where the machines of a rented region are to stand.
+func (c *checker) network(r *RegionSpec, p path) {
+	if !r.Name.rented() {
+		c.rentedOnly(r, p, "network", "subnets")
+		return
+	}
+	subnets := p.key("subnets")
+	if c.at[subnets] != nil && c.at[p.key("network")] == nil {
+		c.failPath(subnets, Error{Problem: "needs network", Suggestion: "name the network that they are of"})
+	}
+	if r.Name.Cloud() == CloudGCP {
+		if len(r.Subnets) > 1 && c.fine(subnets) {
+			c.failPath(subnets, Error{Problem: "must be one at Google, where a subnet is in all zones of its region"})
+		}
+		return
+	}
+	if at := p.key("network"); r.Network != "" && c.fine(at) && !awsVPC.MatchString(r.Network) {
+		c.problem(at, "must be the id of a VPC such as vpc-0a1b2c3d4e5f60718")
+	}
+	for i, s := range r.Subnets {
+		if at := subnets.index(i); c.fine(subnets, at) && !awsSubnet.MatchString(s) {
+			c.problem(at, "must be the id of a subnet such as subnet-0a1b2c3d4e5f60718")
+		}
+	}
+}
