@@ -153,6 +153,9 @@ func (p *Provider) retryer() aws.Retryer {
 			if _, ok := capacityScopes[codeOf(err)]; ok {
 				return aws.FalseTernary
 			}
+			if codeOf(err) == "ConcurrentModification" { // of one thing of IAM's, by two at once
+				return aws.TrueTernary
+			}
 			return aws.UnknownTernary
 		})}, o.Retryables...)
 		if p.poll == 0 {

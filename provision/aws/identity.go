@@ -1,6 +1,7 @@
 package aws
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -19,6 +20,7 @@ const policyName = "skyserve"
 const (
 	codeExists   = "EntityAlreadyExists"
 	codeNoEntity = "NoSuchEntity"
+	codeConflict = "DeleteConflict" // something hangs on it
 )
 
 // launchIdentity makes a role with its policy and an instance profile that has it, or
@@ -41,7 +43,7 @@ func (p *Provider) launchIdentity(ctx context.Context, w provision.Want) (provis
 	if err != nil {
 		return provision.Object{}, err
 	}
-	if err := p.setPolicy(ctx, name, policy); err != nil {
+	if err := p.settled(ctx, codeNoEntity, func() error { return p.setPolicy(ctx, name, policy) }); err != nil {
 		return provision.Object{}, err
 	}
 	if err := p.createProfile(ctx, w, name, tags); err != nil {
@@ -53,6 +55,17 @@ func (p *Provider) launchIdentity(ctx context.Context, w provision.Want) (provis
 		}
 	}
 	return objectFor(w, name), nil
+}
+
+// settled calls step again while it fails with a code that says no more than that IAM
+// does not know everywhere yet what was done a moment ago.
+func (p *Provider) settled(ctx context.Context, code string, step func() error) error {
+	var last error
+	_, err := p.until(ctx, triesToAppear, func() (bool, error) {
+		last = step()
+		return codeOf(last) != code, nil
+	})
+	return cmp.Or(err, last)
 }
 
 // createRole makes a role, and gives the tags that it, or the one that was there, has.
@@ -102,7 +115,10 @@ func (p *Provider) createProfile(ctx context.Context, w provision.Want, name str
 	if err := unless(codeExists, err); err != nil {
 		return err
 	}
-	_, err = p.iam.AddRoleToInstanceProfile(ctx, &iam.AddRoleToInstanceProfileInput{InstanceProfileName: aws.String(name), RoleName: aws.String(name)})
+	err = p.settled(ctx, codeNoEntity, func() error {
+		_, err := p.iam.AddRoleToInstanceProfile(ctx, &iam.AddRoleToInstanceProfileInput{InstanceProfileName: aws.String(name), RoleName: aws.String(name)})
+		return err
+	})
 	if codeOf(err) != "LimitExceeded" { // which says that it has one
 		return err
 	}
@@ -213,7 +229,7 @@ func (p *Provider) policy(ctx context.Context, role string) (string, error) {
 	if err != nil {
 		return "", unless(codeNoEntity, err)
 	}
-	text, err := url.QueryUnescape(aws.ToString(out.PolicyDocument))
+	text, err := url.PathUnescape(aws.ToString(out.PolicyDocument))
 	if err != nil {
 		return "", fmt.Errorf("reading the policy of %s: %w", role, err)
 	}
@@ -237,18 +253,47 @@ func (p *Provider) deleteIdentity(ctx context.Context, o provision.Object) error
 			return err
 		},
 		func() error {
-			_, err := p.iam.DeleteInstanceProfile(ctx, &iam.DeleteInstanceProfileInput{InstanceProfileName: name})
-			return err
+			return p.settled(ctx, codeConflict, func() error {
+				_, err := p.iam.DeleteInstanceProfile(ctx, &iam.DeleteInstanceProfileInput{InstanceProfileName: name})
+				return err
+			})
 		},
 		func() error { return p.setPolicy(ctx, o.Handle, "") },
-		func() error {
-			_, err := p.iam.DeleteRole(ctx, &iam.DeleteRoleInput{RoleName: name})
-			return err
-		},
+		func() error { return p.settled(ctx, codeConflict, func() error { return p.deleteRole(ctx, name) }) },
 	} {
 		if err := unless(codeNoEntity, step()); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// deleteRole removes a role. What somebody gave it by hand keeps it from going, and is
+// taken away then: whoever removes a service does not want its roles to stay.
+func (p *Provider) deleteRole(ctx context.Context, name *string) error {
+	_, err := p.iam.DeleteRole(ctx, &iam.DeleteRoleInput{RoleName: name})
+	if codeOf(err) != codeConflict {
+		return err
+	}
+	attached, e := p.iam.ListAttachedRolePolicies(ctx, &iam.ListAttachedRolePoliciesInput{RoleName: name})
+	if e != nil {
+		return e
+	}
+	for _, a := range attached.AttachedPolicies {
+		_, e := p.iam.DetachRolePolicy(ctx, &iam.DetachRolePolicyInput{RoleName: name, PolicyArn: a.PolicyArn})
+		if e := unless(codeNoEntity, e); e != nil {
+			return e
+		}
+	}
+	inline, e := p.iam.ListRolePolicies(ctx, &iam.ListRolePoliciesInput{RoleName: name})
+	if e != nil {
+		return e
+	}
+	for _, policy := range inline.PolicyNames {
+		_, e := p.iam.DeleteRolePolicy(ctx, &iam.DeleteRolePolicyInput{RoleName: name, PolicyName: aws.String(policy)})
+		if e := unless(codeNoEntity, e); e != nil {
+			return e
+		}
+	}
+	return err // deleting it is tried again
 }

@@ -117,13 +117,13 @@ func (r *region) run(ctx context.Context, w provision.Want, ended map[string]boo
 }
 
 // runOnce sends one request, again for as long as EC2 does not know the instance
-// profile yet: IAM's news take some seconds.
+// profile yet, or not that it has a role: IAM's news take some seconds.
 func (r *region) runOnce(ctx context.Context, in *ec2.RunInstancesInput) (*ec2.RunInstancesOutput, error) {
 	var out *ec2.RunInstancesOutput
 	var last error
 	_, err := r.p.until(ctx, triesToAppear, func() (bool, error) {
 		out, last = r.ec2.RunInstances(ctx, in)
-		unknown := codeOf(last) == "InvalidParameterValue" && strings.Contains(last.Error(), "iamInstanceProfile")
+		unknown := codeOf(last) == "InvalidParameterValue" && strings.Contains(last.Error(), "IAM Instance Profile")
 		return !unknown, nil
 	})
 	return out, cmp.Or(err, last)

@@ -35,7 +35,8 @@ type AWS struct {
 	// Closing is how many looks at an instance find it shutting down before it has
 	// terminated and lets go of its security group.
 	Closing int
-	// ProfileLag is how many launches do not know an instance profile yet that was just made.
+	// ProfileLag is how many launches do not know an instance profile yet that was just made,
+	// and then as many that do not know of its role.
 	ProfileLag int
 	// PageSize is the most that one answer of a list holds; 0 = as many as were asked for.
 	PageSize int

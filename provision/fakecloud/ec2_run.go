@@ -136,6 +136,10 @@ func (a *AWS) checkProfile(name string) error {
 		}
 		return badRequest("InvalidParameterValue", "Value (%s) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name", name)
 	}
+	if p.role == "" || p.empty > 0 {
+		p.empty--
+		return badRequest("InvalidParameterValue", `IAM Instance Profile "%s" has no associated IAM Roles`, iamARN("instance-profile", p.path, p.name))
+	}
 	return nil
 }
 
