@@ -34,6 +34,22 @@ import (
 type cloudFlags struct {
 	endpointAWS, endpointGCP, project string
 	machinesOnly                      bool // what a machine of a service may see
+	networks                          standing
+}
+
+// standing is where machines stand that do not stand in the default network, by cloud and
+// what that calls the region.
+type standing map[string]map[string]provision.Network
+
+// networksOf are those that a service names.
+func networksOf(spec *service.Spec) standing {
+	n := standing{}
+	for _, name := range cloud.Clouds(spec) {
+		if named := cloud.Networks(spec, name); len(named) > 0 {
+			n[name] = named
+		}
+	}
+	return n
 }
 
 func (c *cloudFlags) add(flags *pflag.FlagSet) {
@@ -47,7 +63,9 @@ func (c *cloudFlags) placesOf(ctx context.Context, spec *service.Spec, some ...s
 	if len(some) == 0 {
 		some = cloud.Regions(spec)
 	}
-	return c.places(ctx, some, cloud.OneRegion(spec))
+	of := *c
+	of.networks = networksOf(spec)
+	return of.places(ctx, some, cloud.OneRegion(spec))
 }
 
 // places is the providers of some regions as one; alone says that the service has no others.
@@ -58,7 +76,9 @@ func (c *cloudFlags) places(ctx context.Context, regions []service.Region, alone
 	}
 	p := provision.Places{}
 	if names := of[service.CloudAWS]; len(names) > 0 {
-		provider, err := aws.New(ctx, aws.Config{Regions: names, Endpoint: c.endpointAWS, MachinesOnly: c.machinesOnly, OneRegion: alone})
+		provider, err := aws.New(ctx, aws.Config{
+			Regions: names, Endpoint: c.endpointAWS, MachinesOnly: c.machinesOnly, OneRegion: alone, Networks: c.networks[service.CloudAWS],
+		})
 		if err != nil {
 			return nil, err
 		}

@@ -26,6 +26,8 @@ type means struct {
 	EndpointAWS string `json:"endpoint_aws,omitempty"`
 	EndpointGCP string `json:"endpoint_gcp,omitempty"`
 	Project     string `json:"project,omitempty"`
+	// Networks is where machines stand, for those that are not told what the service is.
+	Networks standing `json:"networks,omitempty"`
 }
 
 // keeping are the options of a controller on a machine in a cloud, whose configuration
@@ -64,7 +66,7 @@ func inside(ctx context.Context, text json.RawMessage, regions []service.Region)
 	if err := json.Unmarshal(text, &m); err != nil {
 		return nil, nil, fmt.Errorf("reading how clouds are reached: %w", err)
 	}
-	clouds := cloudFlags{endpointAWS: m.EndpointAWS, endpointGCP: m.EndpointGCP, project: m.Project, machinesOnly: true}
+	clouds := cloudFlags{endpointAWS: m.EndpointAWS, endpointGCP: m.EndpointGCP, project: m.Project, machinesOnly: true, networks: m.Networks}
 	all, err := clouds.places(ctx, regions, false) // which matters to firewalls alone
 	if err != nil {
 		return nil, nil, err

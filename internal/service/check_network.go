@@ -27,6 +27,9 @@ func (c *checker) network(r *RegionSpec, p path) {
 	if at := p.key("network"); r.Network != "" && c.fine(at) && !awsVPC.MatchString(r.Network) {
 		c.problem(at, "must be the id of a VPC such as vpc-0a1b2c3d4e5f60718")
 	}
+	if r.Network != "" && len(r.Subnets) == 0 && c.fine(subnets) {
+		c.failPath(subnets, Error{Problem: "is missing: at AWS machines stand in the subnets that are named", Suggestion: "name one with a route to an internet gateway for each zone"})
+	}
 	for i, s := range r.Subnets {
 		if at := subnets.index(i); c.fine(subnets, at) && !awsSubnet.MatchString(s) {
 			c.problem(at, "must be the id of a subnet such as subnet-0a1b2c3d4e5f60718")

@@ -109,8 +109,8 @@ type RegionSpec struct {
 	// Network is the VPC that the machines of a rented region stand in, as its cloud names
 	// it: vpc-... at AWS, a name at Google; empty = the cloud's default one.
 	Network string `yaml:"network,omitempty" json:"network,omitempty"`
-	// Subnets are those of Network that they stand in: at AWS at most one a zone, at Google
-	// one; empty = whichever the provider finds there.
+	// Subnets are those of Network that they stand in: at AWS, which needs them, one a zone,
+	// at Google one; empty = the region's.
 	Subnets []string `yaml:"subnets,omitempty" json:"subnets,omitempty"`
 	// EgressPerGB is what a GB that leaves the region costs, in USD.
 	EgressPerGB float64 `yaml:"egress_per_gb,omitempty" json:"egress_per_gb,omitempty"`

@@ -1,7 +1,6 @@
 package aws
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -55,17 +54,6 @@ func (p *Provider) launchIdentity(ctx context.Context, w provision.Want) (provis
 		}
 	}
 	return objectFor(w, name), nil
-}
-
-// settled calls step again while it fails with a code that says no more than that IAM
-// does not know everywhere yet what was done a moment ago.
-func (p *Provider) settled(ctx context.Context, code string, step func() error) error {
-	var last error
-	_, err := p.until(ctx, triesToAppear, func() (bool, error) {
-		last = step()
-		return codeOf(last) != code, nil
-	})
-	return cmp.Or(err, last)
 }
 
 // createRole makes a role, and gives the tags that it, or the one that was there, has.

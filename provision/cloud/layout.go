@@ -292,8 +292,12 @@ func (l *layout) addMachine(n Node, offers provision.Offerings, disk int, labels
 	return l.add(w, n.Kind, w.Machine)
 }
 
-// add wants an object whose identity decides whether it is still the same one.
+// add wants an object whose identity decides whether it is still the same one. In another
+// network it is another: nothing moves from one to the other.
 func (l *layout) add(w provision.Want, role provision.Kind, identity any) error {
+	if n, named := Networks(l.Spec, w.Region.Cloud())[w.Region.Place()]; named {
+		identity = []any{identity, n.Name}
+	}
 	spec, err := provision.HashOf(identity)
 	if err != nil {
 		return fmt.Errorf("describing %s: %w", w.ID, err)

@@ -265,3 +265,32 @@ func TestWhatCannotBeInACloud(t *testing.T) {
 		}
 	}
 }
+
+// What stands in another network is another thing; what the subnets are does not matter.
+func TestNetworksTellThingsApart(t *testing.T) {
+	specs := func(more string) map[string]string {
+		spec := parse(t, strings.Replace(threeRegions, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n"+more, 1))
+		l, err := cloud.Plan(input(spec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]string{}
+		for _, w := range l.Wants {
+			all[w.ID] = w.Spec
+		}
+		return all
+	}
+	before := specs("")
+	one := specs("    network: vpc-0000000a\n    subnets: [subnet-0000000a]\n")
+	two := specs("    network: vpc-0000000a\n    subnets: [subnet-0000000b, subnet-0000000a]\n")
+	other := specs("    network: vpc-0000000b\n    subnets: [subnet-0000000c]\n")
+	if !reflect.DeepEqual(one, two) {
+		t.Errorf("with another subnet it is %v, was %v", two, one)
+	}
+	for id := range before {
+		here := strings.Contains(id, "us-east-1")
+		if (before[id] != one[id]) != here || (one[id] != other[id]) != here {
+			t.Errorf("%s: is %q, in one network %q, in another %q", id, before[id], one[id], other[id])
+		}
+	}
+}

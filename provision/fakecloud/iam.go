@@ -107,8 +107,10 @@ func entityExists(kind, name string) error {
 const maxIAMName = 64
 
 func (a *AWS) createRole(f awsForm) (any, error) {
-	name := f.get("RoleName")
+	name, wrong := f.get("RoleName"), f.readTags("Tags.member").check(true)
 	switch {
+	case wrong != nil:
+		return nil, badRequest("ValidationError", "%v", wrong)
 	case a.roles[name] != nil:
 		return nil, entityExists("Role", name)
 	case len(name) > maxIAMName:
