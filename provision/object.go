@@ -3,6 +3,7 @@ package provision
 import (
 	"context"
 	"net/netip"
+	"strings"
 	"time"
 
 	"skyserve/internal/service"
@@ -134,7 +135,16 @@ const (
 	// GrantOperate lets a balancer launch, list and terminate what carries the tags
 	// of its service, and nothing else.
 	GrantOperate Grant = "operate"
+	// grantSession begins the grants of SessionIn.
+	grantSession = "session:"
 )
+
+// SessionIn lets a VM in a region, as its cloud calls it, be reached by a person whom the
+// cloud account lets: a shell by way of the cloud's own service.
+func SessionIn(place string) Grant { return Grant(grantSession + place) }
+
+// Session is the region of a grant of SessionIn; false for any other.
+func (g Grant) Session() (place string, ok bool) { return strings.CutPrefix(string(g), grantSession) }
 
 // Provider makes and removes objects in one place. Its methods are safe for
 // concurrent use and safe to repeat.

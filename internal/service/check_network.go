@@ -1,6 +1,9 @@
 package service
 
-import "regexp"
+import (
+	"fmt"
+	"regexp"
+)
 
 // AWS names networks by ids, which it alone gives; Google by names of the user's.
 var (
@@ -12,6 +15,11 @@ var (
 func (c *checker) network(r *RegionSpec, p path) {
 	if !r.Name.rented() {
 		c.rentedOnly(r, p, "network", "subnets")
+	}
+	if access := p.key("access"); r.Name.Cloud() != CloudAWS && c.at[access] != nil {
+		c.failPath(access, Error{Problem: fmt.Sprintf("belongs to regions of AWS only, and this is %s", r.Name)})
+	}
+	if !r.Name.rented() {
 		return
 	}
 	subnets := p.key("subnets")

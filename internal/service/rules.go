@@ -143,6 +143,7 @@ var rules = map[string]rule{
 	"RegionSpec.public":         {text: "local and static only: where others reach the region's balancers, one URL a balancer; for dns.", unique: true, form: formPublic},
 	"RegionSpec.network":        {text: "aws and gcp only: the VPC that machines stand in: vpc-... at AWS, a name at Google; left out = the default one.", form: formVPC},
 	"RegionSpec.subnets":        {text: "The subnets of network that machines stand in: at AWS, where they must be named, subnet-..., one a zone, at Google one name.", unique: true, form: formSubnet},
+	"RegionSpec.access":         {text: "aws only: how a person gets a shell on the machines: ssm = by Session Manager; left out = not at all."},
 	"RegionSpec.egress_per_gb":  {text: "What a GB that leaves the region costs, in USD; a plan weighs it against replicas where the load is.", limit: from(0, 100)},
 	"RegionSpec.endpoints":      {text: "static only: the base URLs of the machines that are already there.", unique: true, form: formEndpoint},
 

@@ -183,7 +183,7 @@ func networks() []*jsonschema.Schema {
 	google.Set("subnets", &jsonschema.Schema{MaxItems: &one})
 	return []*jsonschema.Schema{
 		{If: hasText("name", "^("+CloudAWS+"|"+CloudGCP+")/"), Else: &jsonschema.Schema{Not: anyOf("network", "subnets")}},
-		{If: hasText("name", "^"+CloudAWS+"/"), Then: &jsonschema.Schema{Properties: amazon, If: has("network"), Then: has("subnets")}},
+		{If: hasText("name", "^"+CloudAWS+"/"), Then: &jsonschema.Schema{Properties: amazon, If: has("network"), Then: has("subnets")}, Else: &jsonschema.Schema{Not: has("access")}},
 		{If: hasText("name", "^"+CloudGCP+"/"), Then: &jsonschema.Schema{Properties: google}},
 		{If: has("subnets"), Then: has("network")},
 	}

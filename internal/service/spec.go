@@ -112,6 +112,9 @@ type RegionSpec struct {
 	// Subnets are those of Network that they stand in: at AWS, which needs them, one a zone,
 	// at Google one; empty = the region's.
 	Subnets []string `yaml:"subnets,omitempty" json:"subnets,omitempty"`
+	// Access is how a person gets a shell on the machines of a region at AWS: AccessSSM, or
+	// empty = not at all.
+	Access string `yaml:"access,omitempty" json:"access,omitempty"`
 	// EgressPerGB is what a GB that leaves the region costs, in USD.
 	EgressPerGB float64 `yaml:"egress_per_gb,omitempty" json:"egress_per_gb,omitempty"`
 	// Endpoints are the machines of a static region, as base URLs.
@@ -120,6 +123,9 @@ type RegionSpec struct {
 	// static region, in their order; empty = nobody but this machine does.
 	Public []string `yaml:"public,omitempty" json:"public,omitempty"`
 }
+
+// AccessSSM is a shell by Session Manager of AWS Systems Manager.
+const AccessSSM = "ssm"
 
 // CapacityType is how a VM is paid for.
 type CapacityType string

@@ -30,10 +30,7 @@ func (p *Provider) launchIdentity(ctx context.Context, w provision.Want) (provis
 		return provision.Object{}, fmt.Errorf("reading what is wanted: an identity is in %s, and the label %s says whose it is", globalRegion, labelRole)
 	}
 	name, tags := roleName(w.Service, role), tagsOf(w)
-	tags[tagGrants] = grantsTag(w.Grants)
-	if tags[tagGrants] == "" {
-		delete(tags, tagGrants)
-	}
+	tags[tagGrants] = grantsTag(w.Grants) // also where it is empty: it may have been another
 	policy, err := policyFor(w.Service, w.Owner, partitionOf(p.names[0]), w.Grants)
 	if err != nil {
 		return provision.Object{}, err

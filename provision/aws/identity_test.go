@@ -1,7 +1,11 @@
 package aws_test
 
 import (
+	"cmp"
+	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -50,5 +54,53 @@ func TestTwoWhoChangeOneRole(t *testing.T) {
 	}
 	if refused.Load() < 6 {
 		t.Errorf("refused %d calls, want each of three once", refused.Load()/2)
+	}
+}
+
+// A shell on machines is granted for the regions that ask for it, to both roles, and no
+// more than Session Manager needs; it goes when nobody asks for it any more.
+func TestAccessBySessionManager(t *testing.T) {
+	cloud := newCloud(nil)
+	p := open(t, cloud)
+	const name = "skyserve-chat-replica"
+	for _, tt := range []struct {
+		grants []provision.Grant
+		in     []string
+	}{
+		{nil, nil},
+		{[]provision.Grant{provision.SessionIn("us-west-2"), provision.SessionIn("us-east-1")}, []string{"us-east-1", "us-west-2"}},
+		{[]provision.Grant{provision.SessionIn("us-east-1")}, []string{"us-east-1"}},
+		{nil, nil},
+	} {
+		w := roleFor(provision.KindReplica, tt.grants...)
+		w.Spec = fmt.Sprintf("i%d", len(tt.grants))
+		if _, err := provision.Apply(t.Context(), provision.Diff([]provision.Want{w}, only(list(t, p), w.ID)), p, provision.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if changes := provision.Diff([]provision.Want{w}, list(t, p)); len(changes) != 0 {
+			t.Errorf("%v: there is still to do %+v", tt.grants, changes)
+		}
+		var policy struct {
+			Statement []struct {
+				Action    []string
+				Condition map[string]map[string]string
+			}
+		}
+		text := cloud.Policy(name, "skyserve")
+		if err := json.Unmarshal([]byte(cmp.Or(text, "{}")), &policy); err != nil {
+			t.Fatal(err)
+		}
+		var in []string
+		for _, s := range policy.Statement {
+			in = append(in, s.Condition["StringEquals"]["aws:RequestedRegion"])
+			for _, action := range s.Action {
+				if !strings.HasPrefix(action, "ssmmessages:") && action != "ssm:UpdateInstanceInformation" {
+					t.Errorf("%s is allowed", action)
+				}
+			}
+		}
+		if !slices.Equal(in, tt.in) {
+			t.Errorf("%v: sessions are allowed in %q, want %q", tt.grants, in, tt.in)
+		}
 	}
 }

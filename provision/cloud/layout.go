@@ -220,7 +220,9 @@ type layout struct {
 // addFoundation wants what the machines of a cloud stand on.
 func (l *layout) addFoundation(cloud string) error {
 	global := service.Region(cloud + "/" + globalPlace)
-	for role, grants := range map[provision.Kind][]provision.Grant{provision.KindBalancer: {provision.GrantOperate}, provision.KindReplica: nil} {
+	sessions := l.sessions(cloud)
+	balancers := append([]provision.Grant{provision.GrantOperate}, sessions...)
+	for role, grants := range map[provision.Kind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: sessions} {
 		w := provision.Want{ID: fmt.Sprintf("identity-%s-%s", cloud, role), Kind: provision.KindIdentity, Region: global, Grants: grants}
 		if err := l.add(w, role, grants); err != nil {
 			return err
@@ -239,6 +241,17 @@ func (l *layout) addFoundation(cloud string) error {
 	}
 	slices.SortFunc(l.layout.Wants, func(a, b provision.Want) int { return strings.Compare(a.ID, b.ID) })
 	return nil
+}
+
+// sessions are the grants of the regions of a cloud on whose machines people may have a shell.
+func (l *layout) sessions(cloud string) []provision.Grant {
+	var grants []provision.Grant
+	for _, r := range l.Spec.Regions {
+		if r.Access == service.AccessSSM && r.Name.Cloud() == cloud {
+			grants = append(grants, provision.SessionIn(r.Name.Place()))
+		}
+	}
+	return grants
 }
 
 // replicaRules let balancers in: to the engine, and to hand a machine its

@@ -294,3 +294,22 @@ func TestNetworksTellThingsApart(t *testing.T) {
 		}
 	}
 }
+
+// Regions that ask for a shell get it for the machines of both roles, and nobody else does.
+func TestWhoGetsAShell(t *testing.T) {
+	spec := parse(t, strings.Replace(threeRegions, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n    access: ssm\n", 1))
+	l, err := cloud.Plan(input(spec))
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := provision.SessionIn("us-east-1")
+	want := map[string][]provision.Grant{
+		"identity-aws-balancer": {provision.GrantOperate, session}, "identity-aws-replica": {session},
+		"identity-gcp-balancer": {provision.GrantOperate}, "identity-gcp-replica": nil,
+	}
+	for _, w := range l.Wants {
+		if w.Kind == provision.KindIdentity && !slices.Equal(w.Grants, want[w.ID]) {
+			t.Errorf("%s: is granted %q, want %q", w.ID, w.Grants, want[w.ID])
+		}
+	}
+}
