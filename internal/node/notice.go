@@ -21,11 +21,11 @@ const gcpGrace = 30 * time.Second
 func NoticeAWS(base string) Notice {
 	base = orBase(base, awsMetadata)
 	return func(ctx context.Context) (at time.Time, coming bool, err error) {
-		token, err := metadata(ctx, http.MethodPut, base+"/latest/api/token", http.Header{"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": {"60"}}, "")
+		ask, err := askAWS(ctx, base)
 		if err != nil {
 			return at, false, err
 		}
-		text, err := metadata(ctx, http.MethodGet, base+"/latest/meta-data/spot/instance-action", http.Header{"X-Aws-Ec2-Metadata-Token": {token}}, "")
+		text, err := ask(ctx, "/latest/meta-data/spot/instance-action")
 		var me *metadataError
 		if errors.As(err, &me) && me.status == http.StatusNotFound {
 			return at, false, nil // nothing is meant
@@ -41,6 +41,14 @@ func NoticeAWS(base string) Notice {
 		}
 		return action.Time, true, nil
 	}
+}
+
+// askAWS opens the metadata of a machine at AWS, by IMDSv2, for a minute.
+func askAWS(ctx context.Context, base string) (ask func(ctx context.Context, path string) (string, error), err error) {
+	token, err := metadata(ctx, http.MethodPut, base+"/latest/api/token", http.Header{"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": {"60"}}, "")
+	return func(ctx context.Context, path string) (string, error) {
+		return metadata(ctx, http.MethodGet, base+path, http.Header{"X-Aws-Ec2-Metadata-Token": {token}}, "")
+	}, err
 }
 
 // NoticeGCP asks whether a spot machine at Google was preempted; base is empty but in

@@ -44,3 +44,21 @@ func (c *checker) network(r *RegionSpec, p path) {
 		}
 	}
 }
+
+// weights checks that whoever is to fetch a model from a bucket can.
+func (c *checker) weights(m *Model, p path) {
+	at := p.key("weights")
+	if m.Engine.Weights == "" || !c.fine(p, p.key("kind"), at) {
+		return
+	}
+	if kind := m.Engine.Kind; kind != EngineVLLM && kind != EngineSGLang {
+		c.problem(at, "belongs to kinds vllm and sglang only, and the kind is %s", kind)
+		return
+	}
+	for i, r := range c.spec.Regions {
+		if own, ok := m.Regions[r.Name]; r.Name.Cloud() == CloudGCP && (!ok || own.Max > 0) {
+			c.problem(at, "is fetched with the identity of a machine at AWS, and regions[%d] is %s: keep the model out of it with max: 0", i, r.Name)
+			return
+		}
+	}
+}

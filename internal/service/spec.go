@@ -46,8 +46,11 @@ const (
 
 // Engine says how a replica of a model is run.
 type Engine struct {
-	Kind         EngineKind        `yaml:"kind,omitempty" json:"kind"`
-	Image        string            `yaml:"image,omitempty" json:"image,omitempty"`
+	Kind  EngineKind `yaml:"kind,omitempty" json:"kind"`
+	Image string     `yaml:"image,omitempty" json:"image,omitempty"`
+	// Weights is where a machine at AWS fetches the model from, s3://bucket/prefix; empty =
+	// the engine gets it from the hub.
+	Weights      string            `yaml:"weights,omitempty" json:"weights,omitempty"`
 	Args         []string          `yaml:"args,omitempty" json:"args,omitempty"`
 	Env          map[string]string `yaml:"env,omitempty" json:"env,omitempty"`
 	Port         int               `yaml:"port,omitempty" json:"port,omitempty"`

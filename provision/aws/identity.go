@@ -15,6 +15,9 @@ import (
 // policyName is the inline policy of a role.
 const policyName = "skyserve"
 
+// maxTagValue is the most characters that a tag's value has.
+const maxTagValue = 256
+
 // The codes of IAM for what is there already, and for what is not.
 const (
 	codeExists   = "EntityAlreadyExists"
@@ -31,6 +34,9 @@ func (p *Provider) launchIdentity(ctx context.Context, w provision.Want) (provis
 	}
 	name, tags := roleName(w.Service, role), tagsOf(w)
 	tags[tagGrants] = grantsTag(w.Grants) // also where it is empty: it may have been another
+	if n := len(tags[tagGrants]); n > maxTagValue {
+		return provision.Object{}, &provision.SpecError{Err: fmt.Errorf("granting %s to the %ss of %s: a tag holds %d characters of this, got %d: keep models below one folder", tags[tagGrants], role, w.Service, maxTagValue, n)}
+	}
 	policy, err := policyFor(w.Service, w.Owner, partitionOf(p.names[0]), w.Grants)
 	if err != nil {
 		return provision.Object{}, err

@@ -3,6 +3,7 @@ package aws_test
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -102,5 +103,28 @@ func TestAccessBySessionManager(t *testing.T) {
 		if !slices.Equal(in, tt.in) {
 			t.Errorf("%v: sessions are allowed in %q, want %q", tt.grants, in, tt.in)
 		}
+	}
+}
+
+// What replicas may read of a bucket is the folder that is named, and nothing beside it.
+func TestReadingFromBuckets(t *testing.T) {
+	cloud := newCloud(nil)
+	p := open(t, cloud)
+	w := roleFor(provision.KindReplica, provision.ReadFrom("models/llama/8b"))
+	launch(t, p, w)
+	if changes := provision.Diff([]provision.Want{w}, list(t, p)); len(changes) != 0 {
+		t.Errorf("there is still to do %+v", changes)
+	}
+	want := `{"Version":"2012-10-17","Statement":[` +
+		`{"Effect":"Allow","Action":["s3:GetObject"],"Resource":["arn:aws:s3:::models/llama/8b/*"]},` +
+		`{"Effect":"Allow","Action":["s3:ListBucket"],"Resource":["arn:aws:s3:::models"],"Condition":{"StringEquals":{"s3:prefix":"llama/8b/"}}}]}`
+	if got := cloud.Policy("skyserve-chat-replica", "skyserve"); got != want {
+		t.Errorf("a replica may do\n%s\nwant\n%s", got, want)
+	}
+	w.Grants = append(w.Grants, provision.ReadFrom("models/"+strings.Repeat("long/", 60)+"er"))
+	_, err := p.Launch(t.Context(), w)
+	var unfit *provision.SpecError
+	if !errors.As(err, &unfit) || !strings.Contains(err.Error(), "a tag holds 256 characters of this, got 3") {
+		t.Errorf("got %v, want that it is too long for a tag", err)
 	}
 }

@@ -30,6 +30,9 @@ func policyFor(name, owner, partition string, grants []provision.Grant) (string,
 		if place, ok := g.Session(); ok {
 			statements = append(statements, session(place))
 		}
+		if folder, ok := g.Read(); ok {
+			statements = append(statements, read(folder, "arn:"+partition+":s3:::")...)
+		}
 	}
 	if len(statements) == 0 {
 		return "", nil
@@ -39,6 +42,15 @@ func policyFor(name, owner, partition string, grants []provision.Grant) (string,
 		Statement []statement
 	}{"2012-10-17", statements})
 	return string(text), err
+}
+
+// read lets a machine list and get what is below a folder of a bucket.
+func read(folder, arn string) []statement {
+	bucket, prefix, _ := strings.Cut(folder, "/")
+	return []statement{
+		{"Allow", []string{"s3:GetObject"}, []string{arn + folder + "/*"}, nil},
+		{"Allow", []string{"s3:ListBucket"}, []string{arn + bucket}, map[string]map[string]string{"StringEquals": {"s3:prefix": prefix + "/"}}},
+	}
 }
 
 // session lets the agent of Systems Manager on a machine of one region open the channels

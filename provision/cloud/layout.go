@@ -222,7 +222,7 @@ func (l *layout) addFoundation(cloud string) error {
 	global := service.Region(cloud + "/" + globalPlace)
 	sessions := l.sessions(cloud)
 	balancers := append([]provision.Grant{provision.GrantOperate}, sessions...)
-	for role, grants := range map[provision.Kind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: sessions} {
+	for role, grants := range map[provision.Kind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: append(l.reads(cloud), sessions...)} {
 		w := provision.Want{ID: fmt.Sprintf("identity-%s-%s", cloud, role), Kind: provision.KindIdentity, Region: global, Grants: grants}
 		if err := l.add(w, role, grants); err != nil {
 			return err
@@ -249,6 +249,18 @@ func (l *layout) sessions(cloud string) []provision.Grant {
 	for _, r := range l.Spec.Regions {
 		if r.Access == service.AccessSSM && r.Name.Cloud() == cloud {
 			grants = append(grants, provision.SessionIn(r.Name.Place()))
+		}
+	}
+	return grants
+}
+
+// reads are the grants of the models that replicas in a cloud fetch from buckets.
+func (l *layout) reads(cloud string) []provision.Grant {
+	var grants []provision.Grant
+	for _, m := range l.Spec.Models {
+		folder, has := strings.CutPrefix(m.Engine.Weights, "s3://")
+		if g := provision.ReadFrom(folder); has && cloud == service.CloudAWS && !slices.Contains(grants, g) {
+			grants = append(grants, g)
 		}
 	}
 	return grants

@@ -295,16 +295,18 @@ func TestNetworksTellThingsApart(t *testing.T) {
 	}
 }
 
-// Regions that ask for a shell get it for the machines of both roles, and nobody else does.
-func TestWhoGetsAShell(t *testing.T) {
-	spec := parse(t, strings.Replace(threeRegions, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n    access: ssm\n", 1))
+// Regions that ask for a shell get it for the machines of both roles, replicas read the
+// models that are in buckets, and nobody else does anything.
+func TestWhatMachinesAreGranted(t *testing.T) {
+	text := strings.Replace(threeRegions, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n    access: ssm\n", 1)
+	spec := parse(t, strings.Replace(text, "engine: {kind: vllm}\n    gpus: [{type: L4, price", "engine: {weights: 's3://models/qwen'}\n    gpus: [{type: L4, price", 1))
 	l, err := cloud.Plan(input(spec))
 	if err != nil {
 		t.Fatal(err)
 	}
 	session := provision.SessionIn("us-east-1")
 	want := map[string][]provision.Grant{
-		"identity-aws-balancer": {provision.GrantOperate, session}, "identity-aws-replica": {session},
+		"identity-aws-balancer": {provision.GrantOperate, session}, "identity-aws-replica": {provision.ReadFrom("models/qwen"), session},
 		"identity-gcp-balancer": {provision.GrantOperate}, "identity-gcp-replica": nil,
 	}
 	for _, w := range l.Wants {
