@@ -5,7 +5,8 @@ package provision
 type Network struct {
 	// Name is what the cloud calls it: the id of a VPC at AWS, the name of a network at
 	// Google.
-	Name string
-	// Subnets are the ids or names of its subnets to use; none = whichever fit.
-	Subnets []string
+	Name string `json:"name"`
+	// Subnets are the ids or names of its subnets to use: at AWS one a zone, at Google one
+	// or none, which is then the region's.
+	Subnets []string `json:"subnets,omitempty"`
 }

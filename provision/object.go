@@ -3,6 +3,7 @@ package provision
 import (
 	"context"
 	"net/netip"
+	"strings"
 	"time"
 
 	"skyserve/internal/service"
@@ -137,7 +138,24 @@ const (
 	// GrantOperate lets a balancer launch, list and terminate what carries the tags
 	// of its service, and nothing else.
 	GrantOperate Grant = "operate"
+	// grantSession begins the grants of SessionIn, grantRead those of ReadFrom.
+	grantSession = "session:"
+	grantRead    = "read:"
 )
+
+// ReadFrom lets a VM read what is below a folder of a bucket, bucket/prefix, and nothing else
+// in it.
+func ReadFrom(folder string) Grant { return Grant(grantRead + folder) }
+
+// Read is the folder of a grant of ReadFrom; false for any other.
+func (g Grant) Read() (folder string, ok bool) { return strings.CutPrefix(string(g), grantRead) }
+
+// SessionIn lets a VM in a region, as its cloud calls it, be reached by a person whom the
+// cloud account lets: a shell by way of the cloud's own service.
+func SessionIn(place string) Grant { return Grant(grantSession + place) }
+
+// Session is the region of a grant of SessionIn; false for any other.
+func (g Grant) Session() (place string, ok bool) { return strings.CutPrefix(string(g), grantSession) }
 
 // Provider makes and removes objects in one place. Its methods are safe for
 // concurrent use and safe to repeat.

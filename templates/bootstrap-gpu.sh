@@ -15,3 +15,14 @@ if ! docker info --format '{{json .Runtimes}}' | grep -q nvidia; then
 	nvidia-ctk runtime configure --runtime=docker
 	systemctl restart docker
 fi
+
+# Images of AWS mount the machine's own disks here, which are many times as fast as the one
+# that it boots from: what engines load is kept there. It goes with the machine.
+fast=/opt/dlami/nvme
+if mountpoint -q "$fast"; then
+	mkdir -p -m 0700 /var/lib/skyserve
+	for name in cache weights; do
+		mkdir -p "$fast/skyserve/$name" "/var/lib/skyserve/$name"
+		mountpoint -q "/var/lib/skyserve/$name" || mount --bind "$fast/skyserve/$name" "/var/lib/skyserve/$name"
+	done
+fi

@@ -240,6 +240,56 @@ func TestContainersAreShutOut(t *testing.T) {
 	}
 }
 
+// What engines load is kept on the machine's own disks where the image mounts them, once,
+// and else where everything else is.
+func TestBootstrapUsesFastDisks(t *testing.T) {
+	text, err := templates.CloudInit(machines()["aws-replica"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d document
+	if err := yaml.Unmarshal([]byte(text), &d); err != nil {
+		t.Fatal(err)
+	}
+	_, script, _ := strings.Cut(d.file(t, "/usr/local/lib/skyserve/bootstrap"), "systemctl restart docker\nfi\n")
+	for _, fast := range []bool{false, true} {
+		dir := t.TempDir()
+		mounts := filepath.Join(dir, "mounts")
+		for name, program := range map[string]string{
+			"mountpoint": `grep -qx "$2" ` + mounts,
+			"mount":      `test "$1" = --bind && test -d "$2" && echo "$3" >>` + mounts,
+		} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+program+"\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := dir + "/elsewhere\n"
+		if fast {
+			want = dir + "/fast\n"
+		}
+		if err := os.WriteFile(mounts, []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if fast {
+			want += dir + "/agent/cache\n" + dir + "/agent/weights\n"
+		}
+		cmd := exec.Command("sh", "-eu", "-c", strings.NewReplacer("/opt/dlami/nvme", dir+"/fast", "/var/lib/skyserve", dir+"/agent").Replace(script))
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+		for range 2 {
+			again := *cmd
+			if out, err := again.CombinedOutput(); err != nil {
+				t.Fatalf("%s (%v)", out, err)
+			}
+			if have, err := os.ReadFile(mounts); string(have) != want {
+				t.Errorf("with fast disks %v: mounted are %q, want %q (%v)", fast, have, want, err)
+			}
+		}
+		if info, err := os.Stat(filepath.Join(dir, "agent")); fast && (err != nil || info.Mode().Perm() != 0o700) {
+			t.Errorf("the agent's directory: %v (%v)", info, err)
+		}
+	}
+}
+
 func TestCloudInitRefuses(t *testing.T) {
 	good := machines()["aws-replica"]
 	for name, change := range map[string]func(*templates.CloudInitParams){

@@ -59,19 +59,22 @@ func TestAServiceInAStrictProject(t *testing.T) {
 	}
 }
 
-// What acts in a cloud for a controller elsewhere knows the networks of the service too.
+// What acts in a cloud for a controller elsewhere knows the networks and the accounts of the service too.
 func TestNetworksReachWhoActsElsewhere(t *testing.T) {
 	spec, err := service.Parse("service.yaml", []byte(strings.Replace(googleService, "regions:\n", "regions:\n  - {name: aws/us-east-1, network: vpc-0a1b2c3d, subnets: [subnet-0a1b2c3d]}\n  - {name: aws/eu-west-1}\n", 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := json.Marshal(means{Networks: networksOf(spec)})
+	text, err := json.Marshal(means{Networks: networksOf(spec), Accounts: spec.GCP})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var m means
 	if err := json.Unmarshal(text, &m); err != nil {
 		t.Fatal(err)
+	}
+	if got, want := cloud.Accounts(m.specOf(nil)), cloud.Accounts(spec); len(want) == 0 || !reflect.DeepEqual(got, want) {
+		t.Errorf("accounts: got %v, want %v", got, want)
 	}
 	for _, name := range cloud.Clouds(spec) {
 		got, want := cloud.Networks(m.specOf(cloud.Regions(spec)), name), cloud.Networks(spec, name)

@@ -59,7 +59,9 @@ func (c *cloudFlags) places(ctx context.Context, spec *service.Spec, regions []s
 	}
 	p := provision.Places{}
 	if names := of[service.CloudAWS]; len(names) > 0 {
-		provider, err := aws.New(ctx, aws.Config{Regions: names, Endpoint: c.endpointAWS, MachinesOnly: c.machinesOnly, OneRegion: alone})
+		provider, err := aws.New(ctx, aws.Config{
+			Regions: names, Endpoint: c.endpointAWS, MachinesOnly: c.machinesOnly, OneRegion: alone, Networks: cloud.Networks(spec, service.CloudAWS),
+		})
 		if err != nil {
 			return nil, err
 		}

@@ -28,6 +28,8 @@ type means struct {
 	Project     string `json:"project,omitempty"`
 	// Networks are those of regions where they are not the default ones.
 	Networks map[service.Region]provision.Network `json:"networks,omitempty"`
+	// Accounts are those that machines at Google run as.
+	Accounts service.GCPSpec `json:"accounts,omitzero"`
 }
 
 // networksOf are those that a service names.
@@ -41,9 +43,10 @@ func networksOf(spec *service.Spec) map[service.Region]provision.Network {
 	return networks
 }
 
-// specOf is as much of a service as says where machines in some regions stand.
+// specOf is as much of a service as says where machines in some regions stand, and as whom
+// they run.
 func (m means) specOf(regions []service.Region) *service.Spec {
-	spec := &service.Spec{}
+	spec := &service.Spec{GCP: m.Accounts}
 	for _, r := range regions {
 		spec.Regions = append(spec.Regions, service.RegionSpec{Name: r, Network: m.Networks[r].Name, Subnets: m.Networks[r].Subnets})
 	}

@@ -63,7 +63,7 @@ func (u *cloudUp) content() (c fleet.Content, err error) {
 		return c, err
 	}
 	c.Seat.Means, err = json.Marshal(means{
-		Program: u.program, EndpointGCP: u.clouds.endpointGCP, Project: u.clouds.project, Networks: networksOf(u.spec),
+		Program: u.program, EndpointGCP: u.clouds.endpointGCP, Project: u.clouds.project, Networks: networksOf(u.spec), Accounts: u.spec.GCP,
 		EndpointAWS: cmp.Or(u.clouds.endpointAWS, os.Getenv("AWS_ENDPOINT_URL")), // which its machine does not have
 	})
 	return c, err

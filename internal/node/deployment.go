@@ -52,6 +52,8 @@ type Unit struct {
 	Port  int    `json:"port,omitempty"`
 	GPUs  bool   `json:"gpus,omitempty"`
 	Cache string `json:"cache,omitempty"`
+	// Weights are fetched before a container starts; nil = it gets its own.
+	Weights *Weights `json:"weights,omitempty"`
 	// Env and Secrets are variables of its environment. Secrets are never shown, and
 	// stand in no command line.
 	Env     map[string]string `json:"env,omitempty"`
@@ -156,6 +158,8 @@ func (u Unit) check() error {
 		return fmt.Errorf("image: got %q", u.Image)
 	case u.Image != "" && (u.Port < 1 || u.Port > 65535):
 		return fmt.Errorf("port: want 1 to 65535, got %d", u.Port)
+	case u.Weights != nil && (u.Image == "" || !strings.HasPrefix(u.Weights.From, "s3://") || !strings.HasPrefix(u.Weights.To, "/") || strings.Contains(u.Weights.To, ":")):
+		return fmt.Errorf("weights: want s3://BUCKET/PREFIX and a directory of a container, got %q and %q", u.Weights.From, u.Weights.To)
 	case u.Ready != "" && !onLoopback(u.Ready):
 		return fmt.Errorf("ready: want an http URL on loopback, got %q", u.Ready)
 	}

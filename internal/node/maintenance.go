@@ -91,11 +91,11 @@ func (e event) counts(now time.Time) bool {
 // imds asks AWS's metadata server with a token of its own; found is false where there is
 // nothing at the path.
 func imds(ctx context.Context, base, path string) (text string, found bool, err error) {
-	token, err := metadata(ctx, http.MethodPut, base+"/latest/api/token", http.Header{"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": {"60"}}, "")
+	ask, err := askAWS(ctx, base)
 	if err != nil {
 		return "", false, err
 	}
-	text, err = metadata(ctx, http.MethodGet, base+path, http.Header{"X-Aws-Ec2-Metadata-Token": {token}}, "")
+	text, err = ask(ctx, path)
 	if isNothing(err) {
 		return "", false, nil
 	}

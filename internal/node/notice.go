@@ -34,6 +34,14 @@ func NoticeAWS(base string) Notice {
 	}
 }
 
+// askAWS opens the metadata of a machine at AWS, by IMDSv2, for a minute.
+func askAWS(ctx context.Context, base string) (ask func(ctx context.Context, path string) (string, error), err error) {
+	token, err := metadata(ctx, http.MethodPut, base+"/latest/api/token", http.Header{"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": {"60"}}, "")
+	return func(ctx context.Context, path string) (string, error) {
+		return metadata(ctx, http.MethodGet, base+path, http.Header{"X-Aws-Ec2-Metadata-Token": {token}}, "")
+	}, err
+}
+
 // NoticeGCP asks whether a spot machine at Google was preempted; base is empty but in
 // tests.
 func NoticeGCP(base string) Notice {

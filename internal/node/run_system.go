@@ -25,6 +25,8 @@ type System struct {
 	Units string
 	// Call runs a program of the machine and returns what it wrote; nil = it does.
 	Call func(ctx context.Context, program string, args ...string) (output string, err error)
+	// Fetch brings weights from a bucket into a directory; nil = as the machine, from S3.
+	Fetch func(ctx context.Context, from, dir string, note func(string)) error
 }
 
 const (
@@ -199,6 +201,15 @@ func (s *System) startContainer(ctx context.Context, u Unit, note func(Phase, st
 	if err := s.pull(ctx, u.Image, note); err != nil {
 		return false, err
 	}
+	if w := u.Weights; w != nil {
+		fetch := s.Fetch
+		if fetch == nil {
+			fetch = newBucket().fetchWeights
+		}
+		if err := fetch(ctx, w.From, weightsDir(s.Dir, w), func(how string) { note(PhaseWeights, how) }); err != nil {
+			return false, err
+		}
+	}
 	if err := s.Stop(ctx, u.Name); err != nil {
 		return false, err
 	}
@@ -244,6 +255,9 @@ func (s *System) runArgs(u Unit) []string {
 	}
 	if u.Cache != "" {
 		args = append(args, "--volume", filepath.Join(s.Dir, "cache")+":"+u.Cache)
+	}
+	if w := u.Weights; w != nil {
+		args = append(args, "--volume", weightsDir(s.Dir, w)+":"+w.To+":ro")
 	}
 	return append(append(args, u.Image), u.Args...)
 }

@@ -255,6 +255,39 @@ func TestSystemRunsContainers(t *testing.T) {
 	}
 }
 
+// A container whose weights are in a bucket starts once they are there, and reads them only.
+func TestSystemFetchesWeightsFirst(t *testing.T) {
+	m, s := newMachine(t)
+	u := container
+	u.Weights = &Weights{From: "s3://models/llama", To: "/weights"}
+	var into string
+	failing := errors.New("no route")
+	s.Fetch = func(_ context.Context, from, dir string, note func(string)) error {
+		note("1.0 of 2.0 GB of " + from)
+		into = dir
+		return failing
+	}
+	var noted []string
+	note := func(p Phase, reason string) { noted = append(noted, fmt.Sprintf("%s %s", p, reason)) }
+	ran := func() bool { return strings.HasPrefix(m.calls[len(m.calls)-1], "docker run ") }
+	if started, err := s.Start(t.Context(), u, note); !errors.Is(err, failing) || started || ran() {
+		t.Errorf("without its weights: started %v, ran %v (%v)", started, ran(), err)
+	}
+	failing = nil
+	if started, err := s.Start(t.Context(), u, note); err != nil || !started || !strings.Contains(m.calls[len(m.calls)-1], " --volume "+into+":/weights:ro ") {
+		t.Errorf("started %v by %s (%v)", started, m.calls[len(m.calls)-1], err)
+	}
+	if !slices.Contains(noted, "weights 1.0 of 2.0 GB of s3://models/llama") || !strings.HasPrefix(into, s.Dir+"/weights/") {
+		t.Errorf("noted %q, fetched into %s", noted, into)
+	}
+	for _, wrong := range []Weights{{From: "http://x/y", To: "/weights"}, {From: "s3://x/y", To: "weights"}, {From: "s3://x/y", To: "/a:/b"}} {
+		u.Weights = &wrong
+		if err := (Deployment{Units: []Unit{u}}).Check(); err == nil || !strings.Contains(err.Error(), "weights: ") {
+			t.Errorf("%+v: %v", wrong, err)
+		}
+	}
+}
+
 func TestSystemRunsPrograms(t *testing.T) {
 	m, s := newMachine(t)
 	u := Unit{Name: "balancer", Args: []string{"/usr/local/bin/skyserve", "lb", "--config", `a "b" %h $x`}, Secrets: map[string]string{"SKYSERVE_PEER_TOKEN": `a"b$c\d`}, Fixed: "f1"}

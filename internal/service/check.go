@@ -74,6 +74,7 @@ func (c *checker) modelNames() {
 
 func (c *checker) model(m *Model, p path) {
 	c.engine(&m.Engine, p.key("engine"))
+	c.weights(m, p.key("engine"))
 	c.gpus(m.GPUs, p.key("gpus"))
 	for _, tier := range Tiers() {
 		if slo, ok := m.SLO[tier]; ok {

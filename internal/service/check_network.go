@@ -1,6 +1,9 @@
 package service
 
-import "regexp"
+import (
+	"fmt"
+	"regexp"
+)
 
 // AWS names networks by ids, which it alone gives; Google by names of the user's.
 var (
@@ -12,6 +15,11 @@ var (
 func (c *checker) network(r *RegionSpec, p path) {
 	if !r.Name.rented() {
 		c.rentedOnly(r, p, "network", "subnets")
+	}
+	if access := p.key("access"); r.Name.Cloud() != CloudAWS && c.at[access] != nil {
+		c.failPath(access, Error{Problem: fmt.Sprintf("belongs to regions of AWS only, and this is %s", r.Name)})
+	}
+	if !r.Name.rented() {
 		return
 	}
 	subnets := p.key("subnets")
@@ -27,9 +35,30 @@ func (c *checker) network(r *RegionSpec, p path) {
 	if at := p.key("network"); r.Network != "" && c.fine(at) && !awsVPC.MatchString(r.Network) {
 		c.problem(at, "must be the id of a VPC such as vpc-0a1b2c3d4e5f60718")
 	}
+	if r.Network != "" && len(r.Subnets) == 0 && c.fine(subnets) {
+		c.failPath(subnets, Error{Problem: "is missing: at AWS machines stand in the subnets that are named", Suggestion: "name one with a route to an internet gateway for each zone"})
+	}
 	for i, s := range r.Subnets {
 		if at := subnets.index(i); c.fine(subnets, at) && !awsSubnet.MatchString(s) {
 			c.problem(at, "must be the id of a subnet such as subnet-0a1b2c3d4e5f60718")
+		}
+	}
+}
+
+// weights checks that whoever is to fetch a model from a bucket can.
+func (c *checker) weights(m *Model, p path) {
+	at := p.key("weights")
+	if m.Engine.Weights == "" || !c.fine(p, p.key("kind"), at) {
+		return
+	}
+	if kind := m.Engine.Kind; kind != EngineVLLM && kind != EngineSGLang {
+		c.problem(at, "belongs to kinds vllm and sglang only, and the kind is %s", kind)
+		return
+	}
+	for i, r := range c.spec.Regions {
+		if own, ok := m.Regions[r.Name]; r.Name.Cloud() == CloudGCP && (!ok || own.Max > 0) {
+			c.problem(at, "is fetched with the identity of a machine at AWS, and regions[%d] is %s: keep the model out of it with max: 0", i, r.Name)
+			return
 		}
 	}
 }

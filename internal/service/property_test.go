@@ -88,6 +88,7 @@ func genRegions(t *rapid.T) []RegionSpec {
 	}).Draw(t, "capacity")
 	if rapid.Bool().Draw(t, "network") {
 		rented.Network, rented.Subnets = "vpc-0a1b2c3d4e5f60718", []string{"subnet-0a1b2c3d", "subnet-0a1b2c3d4e5f60718"}
+		rented.Access = AccessSSM
 	}
 	rented.OnDemandBase = rapid.IntRange(0, rented.Replicas.Max).Draw(t, "base")
 	if len(rented.Capacity) > 1 && rented.Capacity[0] == CapacityReserved {

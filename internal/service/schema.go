@@ -175,14 +175,15 @@ func conditions(defs jsonschema.Definitions) {
 
 // networks says which regions have a network, and how their clouds name it.
 func networks() []*jsonschema.Schema {
+	one := uint64(1)
 	amazon := jsonschema.NewProperties()
 	amazon.Set("network", &jsonschema.Schema{Pattern: awsVPC.String()})
-	amazon.Set("subnets", &jsonschema.Schema{Items: &jsonschema.Schema{Pattern: awsSubnet.String()}})
-	google, one := jsonschema.NewProperties(), uint64(1)
+	amazon.Set("subnets", &jsonschema.Schema{Items: &jsonschema.Schema{Pattern: awsSubnet.String()}, MinItems: &one})
+	google := jsonschema.NewProperties()
 	google.Set("subnets", &jsonschema.Schema{MaxItems: &one})
 	return []*jsonschema.Schema{
 		{If: hasText("name", "^("+CloudAWS+"|"+CloudGCP+")/"), Else: &jsonschema.Schema{Not: anyOf("network", "subnets")}},
-		{If: hasText("name", "^"+CloudAWS+"/"), Then: &jsonschema.Schema{Properties: amazon}},
+		{If: hasText("name", "^"+CloudAWS+"/"), Then: &jsonschema.Schema{Properties: amazon, If: has("network"), Then: has("subnets")}, Else: &jsonschema.Schema{Not: has("access")}},
 		{If: hasText("name", "^"+CloudGCP+"/"), Then: &jsonschema.Schema{Properties: google}},
 		{If: has("subnets"), Then: has("network")},
 	}

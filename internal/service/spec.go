@@ -47,8 +47,11 @@ const (
 
 // Engine says how a replica of a model is run.
 type Engine struct {
-	Kind         EngineKind        `yaml:"kind,omitempty" json:"kind"`
-	Image        string            `yaml:"image,omitempty" json:"image,omitempty"`
+	Kind  EngineKind `yaml:"kind,omitempty" json:"kind"`
+	Image string     `yaml:"image,omitempty" json:"image,omitempty"`
+	// Weights is where a machine at AWS fetches the model from, s3://bucket/prefix; empty =
+	// the engine gets it from the hub.
+	Weights      string            `yaml:"weights,omitempty" json:"weights,omitempty"`
 	Args         []string          `yaml:"args,omitempty" json:"args,omitempty"`
 	Env          map[string]string `yaml:"env,omitempty" json:"env,omitempty"`
 	Port         int               `yaml:"port,omitempty" json:"port,omitempty"`
@@ -110,9 +113,12 @@ type RegionSpec struct {
 	// Network is the VPC that the machines of a rented region stand in, as its cloud names
 	// it: vpc-... at AWS, a name at Google; empty = the cloud's default one.
 	Network string `yaml:"network,omitempty" json:"network,omitempty"`
-	// Subnets are those of Network that they stand in: at AWS at most one a zone, at Google
-	// one; empty = whichever the provider finds there.
+	// Subnets are those of Network that they stand in: at AWS, which needs them, one a zone,
+	// at Google one; empty = the region's.
 	Subnets []string `yaml:"subnets,omitempty" json:"subnets,omitempty"`
+	// Access is how a person gets a shell on the machines of a region at AWS: AccessSSM, or
+	// empty = not at all.
+	Access string `yaml:"access,omitempty" json:"access,omitempty"`
 	// EgressPerGB is what a GB that leaves the region costs, in USD.
 	EgressPerGB float64 `yaml:"egress_per_gb,omitempty" json:"egress_per_gb,omitempty"`
 	// Endpoints are the machines of a static region, as base URLs.
@@ -121,6 +127,9 @@ type RegionSpec struct {
 	// static region, in their order; empty = nobody but this machine does.
 	Public []string `yaml:"public,omitempty" json:"public,omitempty"`
 }
+
+// AccessSSM is a shell by Session Manager of AWS Systems Manager.
+const AccessSSM = "ssm"
 
 // CapacityType is how a VM is paid for.
 type CapacityType string

@@ -48,6 +48,7 @@ var wordLists = []WordList{
 	{Key: "Engine.flavor", Built: []string{string(EngineVLLM), string(EngineSGLang)}},
 	{Key: "GPU.type", Built: []string{"L4", "A100", "H100"}},
 	{Key: "RegionSpec.capacity", Built: []string{string(CapacityReserved), string(CapacitySpot), string(CapacityOnDemand)}},
+	{Key: "RegionSpec.access", Built: []string{AccessSSM}},
 	{Key: "DNS.provider", Built: []string{DNSRoute53, DNSEmbedded}},
 	{Key: "DNS.routing", Built: []string{"latency", "geo"}},
 	{Key: "Model.slo", Built: []string{string(TierFast), string(TierNormal), string(TierDeferred)}},

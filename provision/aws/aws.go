@@ -47,6 +47,9 @@ type Config struct {
 	// replicas then let their own region's in and nobody else, and are reached inside of
 	// the network.
 	OneRegion bool
+	// Networks are where machines stand, by region, where that is not the default network;
+	// a network there has at least one subnet.
+	Networks map[string]provision.Network
 	// Now is the clock that the cloud's is compared with; nil = time.Now.
 	Now func() time.Time
 }
@@ -98,7 +101,7 @@ func New(ctx context.Context, c Config) (*Provider, error) {
 		in.Region = name
 		p.regions[name] = &region{
 			p: p, name: name, ec2: ec2.NewFromConfig(in), quotas: servicequotas.NewFromConfig(in),
-			asking: make(chan struct{}, 1), groups: map[string]string{},
+			wanted: c.Networks[name], asking: make(chan struct{}, 1), groups: map[string]string{},
 		}
 	}
 	home := sdk.Copy()
@@ -152,6 +155,9 @@ func (p *Provider) retryer() aws.Retryer {
 		o.Retryables = append([]retry.IsErrorRetryable{retry.IsErrorRetryableFunc(func(err error) aws.Ternary {
 			if _, ok := capacityScopes[codeOf(err)]; ok {
 				return aws.FalseTernary
+			}
+			if codeOf(err) == "ConcurrentModification" { // of one thing of IAM's, by two at once
+				return aws.TrueTernary
 			}
 			return aws.UnknownTernary
 		})}, o.Retryables...)
@@ -234,6 +240,17 @@ func (p *Provider) until(ctx context.Context, tries int, look func() (done bool,
 		}
 	}
 	return false, nil
+}
+
+// settled calls step again while it fails with a code that says no more than that AWS
+// does not know everywhere yet what was done a moment ago.
+func (p *Provider) settled(ctx context.Context, code string, step func() error) error {
+	var last error
+	_, err := p.until(ctx, triesToAppear, func() (bool, error) {
+		last = step()
+		return codeOf(last) != code, nil
+	})
+	return cmp.Or(err, last)
 }
 
 // pause waits for one interval.

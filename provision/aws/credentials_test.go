@@ -143,6 +143,28 @@ func TestACloudThatIsNotThere(t *testing.T) {
 	}
 }
 
+// A launch that is refused for a part of it names that part, in one short line.
+func TestWhatALaunchMayNot(t *testing.T) {
+	for _, action := range []string{"ec2:RunInstances", "ec2:CreateTags", "iam:PassRole", "ssm:GetParameters"} {
+		cloud := newCloud(nil)
+		p := open(t, cloud)
+		stand(t, p, east)
+		cloud.Deny = func(_, asked string) string {
+			if asked == action {
+				return "UnauthorizedOperation"
+			}
+			return ""
+		}
+		_, err := p.Launch(t.Context(), machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot))
+		var denied *provision.CredentialsError
+		if !errors.As(err, &denied) || denied.Action != action || !strings.Contains(denied.Hint, action) {
+			t.Errorf("without %s: got %v", action, err)
+		} else if strings.Contains(err.Error(), "Encoded") || len(err.Error()) > 500 {
+			t.Errorf("without %s it says %d characters: %v", action, len(err.Error()), err)
+		}
+	}
+}
+
 // A machine of the service can keep its replicas with what its role allows, and the role
 // allows nothing that this does not need.
 func TestARoleAllowsWhatAControllerDoes(t *testing.T) {

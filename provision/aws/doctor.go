@@ -81,14 +81,15 @@ func (r *region) doctor(ctx context.Context) []provision.Finding {
 		return []provision.Finding{failed(where, "network", err)}
 	}
 	findings := []provision.Finding{{Where: where, OK: true, What: fmt.Sprintf("network: %s with subnets in %d zones", n.vpc, len(n.subnets))}}
-	return append(findings, r.mayLaunch(ctx), r.mayFirewall(ctx, n))
+	return append(findings, r.mayLaunch(ctx, n), r.mayFirewall(ctx, n))
 }
 
 // mayLaunch asks whether a small machine could be launched.
-func (r *region) mayLaunch(ctx context.Context) provision.Finding {
+func (r *region) mayLaunch(ctx context.Context, n *network) provision.Finding {
 	tags := ec2Tags(map[string]string{tagService: "doctor"})
 	_, err := r.ec2.RunInstances(ctx, &ec2.RunInstancesInput{
 		DryRun: aws.Bool(true), MinCount: aws.Int32(1), MaxCount: aws.Int32(1), ImageId: aws.String(imagePlain), InstanceType: ec2types.InstanceTypeC7iLarge,
+		SubnetId:          aws.String(n.first()),
 		TagSpecifications: []ec2types.TagSpecification{{ResourceType: ec2types.ResourceTypeInstance, Tags: tags}},
 	})
 	return r.dryRun("launching machines", err)

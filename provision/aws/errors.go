@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -25,12 +26,31 @@ var capacityScopes = map[string]provision.Scope{
 	"UnfulfillableCapacity":                provision.ScopeZone,
 	"ReservationCapacityExceeded":          provision.ScopeZone,
 	"InsufficientFreeAddressesInSubnet":    provision.ScopeZone,
+	"InsufficientAddressCapacity":          provision.ScopeZone,
+	"InsufficientVolumeCapacity":           provision.ScopeZone,
 	"Unsupported":                          provision.ScopeZone,
 	"SpotMaxPriceTooLow":                   provision.ScopeZone,
 	"MaxSpotInstanceCountExceeded":         provision.ScopeQuota,
 	"MaxFleetCountExceeded":                provision.ScopeQuota,
 	"VcpuLimitExceeded":                    provision.ScopeQuota,
 	"InstanceLimitExceeded":                provision.ScopeQuota,
+	"VolumeLimitExceeded":                  provision.ScopeQuota,
+	"MaxIOPSLimitExceeded":                 provision.ScopeQuota,
+	"NetworkInterfaceLimitExceeded":        provision.ScopeQuota,
+}
+
+// falterScopes are the codes of a machine's state for what EC2 could not do after it had
+// granted the launch.
+var falterScopes = map[string]provision.Scope{
+	"Server.InsufficientInstanceCapacity": provision.ScopeZone,
+	"Server.InternalError":                provision.ScopeZone,
+	"Client.VolumeLimitExceeded":          provision.ScopeQuota,
+}
+
+// misfits are those for what will go wrong again wherever it is tried, with what to look for.
+var misfits = map[string]string{
+	"Client.InternalError":            "may EC2, and AWSServiceRoleForEC2Spot for spot, use the key that the account's disks are encrypted with?",
+	"Client.InvalidSnapshot.NotFound": "the image's snapshot is not there",
 }
 
 // codeNoSpotRole is EC2's code for the first spot machine of an account, asked for by
@@ -75,7 +95,8 @@ func explain(doing string, err error) error {
 	var known *provision.CredentialsError
 	var owned *provision.OwnedError
 	var refused *provision.CapacityError
-	if err == nil || errors.As(err, &known) || errors.As(err, &owned) || errors.As(err, &refused) {
+	var unfit *provision.SpecError
+	if err == nil || errors.As(err, &known) || errors.As(err, &owned) || errors.As(err, &refused) || errors.As(err, &unfit) {
 		return err
 	}
 	if e := credentialsError(err); e != nil {
@@ -88,12 +109,16 @@ func explain(doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, plain(err))
 }
 
+// encodedMessage begins the part of a refusal that only AWS itself can read.
+const encodedMessage = " Encoded authorization failure message:"
+
 // plain is an error of AWS without the SDK's words around it: code and message.
 func plain(err error) error {
 	var api smithy.APIError
 	var already *Error
 	if errors.As(err, &api) && !errors.As(err, &already) {
-		return &Error{Action: actionOf(err), Code: api.ErrorCode(), Message: api.ErrorMessage(), err: err}
+		message, _, _ := strings.Cut(api.ErrorMessage(), encodedMessage)
+		return &Error{Action: actionOf(err), Code: api.ErrorCode(), Message: message, err: err}
 	}
 	return err
 }
@@ -121,6 +146,18 @@ func actionOf(err error) string {
 	return strings.ToLower(strings.ReplaceAll(op.Service(), " ", "")) + ":" + op.Operation()
 }
 
+// denied finds the action in the text of a refusal: a launch is refused, too, for what is
+// part of it, such as handing over a role.
+var denied = regexp.MustCompile(`not authorized to perform: ([a-z0-9-]+:[A-Za-z]+)`)
+
+// deniedAction is the action that the caller may not do.
+func deniedAction(err error) string {
+	if found := denied.FindStringSubmatch(err.Error()); found != nil {
+		return found[1]
+	}
+	return actionOf(err)
+}
+
 // credentialsError is err as one of credentials, or nil where it is another.
 func credentialsError(err error) *provision.CredentialsError {
 	code := codeOf(err)
@@ -132,7 +169,7 @@ func credentialsError(err error) *provision.CredentialsError {
 		return &provision.CredentialsError{Cloud: service.CloudAWS, Code: code, Err: plain(err), Hint: hint}
 	}
 	if slices.Contains(forbidden, code) {
-		action := actionOf(err)
+		action := deniedAction(err)
 		return &provision.CredentialsError{Cloud: service.CloudAWS, Action: action, Code: code, Err: plain(err), Hint: "let the caller do " + action + " by an IAM policy"}
 	}
 	return nil

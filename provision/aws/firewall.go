@@ -16,7 +16,7 @@ import (
 	"skyserve/provision"
 )
 
-// A firewall is a security group of the default VPC. FromWorld lets every address in.
+// A firewall is a security group of the VPC that machines stand in. FromWorld lets every address in.
 // FromBalancers does, too: balancers of other regions and clouds come from public
 // addresses that nobody knows before they run, and that change when they are
 // replaced, so that the certificate which the port asks for has to decide who is one.
@@ -32,6 +32,9 @@ type ingress struct {
 
 // everywhere are all addresses.
 var everywhere = []string{"0.0.0.0/0", "::/0"}
+
+// codeNoGroup is EC2's code for a security group that it does not know.
+const codeNoGroup = "InvalidGroup.NotFound"
 
 // launchFirewall makes a security group, or sets one right: first its rules, then
 // its tags, so that it is listed as another as long as it is not what it should be.
@@ -60,7 +63,7 @@ func (r *region) launchFirewall(ctx context.Context, w provision.Want) (provisio
 		}
 		id = aws.ToString(g.GroupId)
 		right, err := r.setRules(ctx, id, should, ingressOf(g.IpPermissions))
-		return right, err
+		return right, unless(codeNoGroup, err) // which may be that it is too new
 	})
 	if err != nil {
 		return provision.Object{}, err
@@ -68,14 +71,18 @@ func (r *region) launchFirewall(ctx context.Context, w provision.Want) (provisio
 	if !settled {
 		return provision.Object{}, fmt.Errorf("waiting for the security group %s: EC2 does not show it as it was made", groupName(w.Service, role))
 	}
-	if _, err := r.ec2.CreateTags(ctx, &ec2.CreateTagsInput{Resources: []string{id}, Tags: ec2Tags(tags)}); err != nil {
+	err = r.p.settled(ctx, codeNoGroup, func() error {
+		_, err := r.ec2.CreateTags(ctx, &ec2.CreateTagsInput{Resources: []string{id}, Tags: ec2Tags(tags)})
+		return err
+	})
+	if err != nil {
 		return provision.Object{}, err
 	}
 	r.remember(w, role, id)
 	return objectFor(w, id), nil
 }
 
-// group finds a security group of the default VPC by its name; nil where there is none.
+// group finds a security group of the network by its name; nil where there is none.
 func (r *region) group(ctx context.Context, name string) (*ec2types.SecurityGroup, error) {
 	n, err := r.network(ctx)
 	if err != nil {
@@ -235,7 +242,7 @@ func (r *region) firewalls(ctx context.Context, name string) ([]provision.Object
 	}
 	ids := map[string]string{}
 	for _, g := range groups {
-		ids[aws.ToString(g.GroupName)] = aws.ToString(g.GroupId)
+		ids[aws.ToString(g.VpcId)+aws.ToString(g.GroupName)] = aws.ToString(g.GroupId)
 	}
 	var objects []provision.Object
 	for _, g := range groups {
@@ -246,7 +253,7 @@ func (r *region) firewalls(ctx context.Context, name string) ([]provision.Object
 		}
 		balancers := ""
 		if r.p.cfg.OneRegion {
-			balancers = ids[groupName(o.Service, string(provision.KindBalancer))]
+			balancers = ids[aws.ToString(g.VpcId)+groupName(o.Service, string(provision.KindBalancer))]
 		}
 		if !slices.Equal(ingressOf(g.IpPermissions), ingressFor(rulesOf(tags[tagRules]), balancers)) {
 			o.Spec += changedByHand
@@ -270,9 +277,9 @@ func (r *region) deleteFirewall(ctx context.Context, o provision.Object) error {
 	gone, err := r.p.until(ctx, triesToLetGo, func() (bool, error) {
 		_, last = r.ec2.DeleteSecurityGroup(ctx, &ec2.DeleteSecurityGroupInput{GroupId: aws.String(o.Handle)})
 		switch codeOf(last) {
-		case "DependencyViolation":
+		case "DependencyViolation", "InvalidGroup.InUse":
 			return false, nil
-		case "InvalidGroup.NotFound":
+		case codeNoGroup:
 			return true, nil
 		}
 		return last == nil, last

@@ -15,10 +15,14 @@ import (
 // policyName is the inline policy of a role.
 const policyName = "skyserve"
 
+// maxTagValue is the most characters that a tag's value has.
+const maxTagValue = 256
+
 // The codes of IAM for what is there already, and for what is not.
 const (
 	codeExists   = "EntityAlreadyExists"
 	codeNoEntity = "NoSuchEntity"
+	codeConflict = "DeleteConflict" // something hangs on it
 )
 
 // launchIdentity makes a role with its policy and an instance profile that has it, or
@@ -29,9 +33,9 @@ func (p *Provider) launchIdentity(ctx context.Context, w provision.Want) (provis
 		return provision.Object{}, fmt.Errorf("reading what is wanted: an identity is in %s, and the label %s says whose it is", globalRegion, labelRole)
 	}
 	name, tags := roleName(w.Service, role), tagsOf(w)
-	tags[tagGrants] = grantsTag(w.Grants)
-	if tags[tagGrants] == "" {
-		delete(tags, tagGrants)
+	tags[tagGrants] = grantsTag(w.Grants) // also where it is empty: it may have been another
+	if n := len(tags[tagGrants]); n > maxTagValue {
+		return provision.Object{}, &provision.SpecError{Err: fmt.Errorf("granting %s to the %ss of %s: a tag holds %d characters of this, got %d: keep models below one folder", tags[tagGrants], role, w.Service, maxTagValue, n)}
 	}
 	policy, err := policyFor(w.Service, w.Owner, partitionOf(p.names[0]), w.Grants)
 	if err != nil {
@@ -41,7 +45,7 @@ func (p *Provider) launchIdentity(ctx context.Context, w provision.Want) (provis
 	if err != nil {
 		return provision.Object{}, err
 	}
-	if err := p.setPolicy(ctx, name, policy); err != nil {
+	if err := p.settled(ctx, codeNoEntity, func() error { return p.setPolicy(ctx, name, policy) }); err != nil {
 		return provision.Object{}, err
 	}
 	if err := p.createProfile(ctx, w, name, tags); err != nil {
@@ -102,7 +106,10 @@ func (p *Provider) createProfile(ctx context.Context, w provision.Want, name str
 	if err := unless(codeExists, err); err != nil {
 		return err
 	}
-	_, err = p.iam.AddRoleToInstanceProfile(ctx, &iam.AddRoleToInstanceProfileInput{InstanceProfileName: aws.String(name), RoleName: aws.String(name)})
+	err = p.settled(ctx, codeNoEntity, func() error {
+		_, err := p.iam.AddRoleToInstanceProfile(ctx, &iam.AddRoleToInstanceProfileInput{InstanceProfileName: aws.String(name), RoleName: aws.String(name)})
+		return err
+	})
 	if codeOf(err) != "LimitExceeded" { // which says that it has one
 		return err
 	}
@@ -213,7 +220,7 @@ func (p *Provider) policy(ctx context.Context, role string) (string, error) {
 	if err != nil {
 		return "", unless(codeNoEntity, err)
 	}
-	text, err := url.QueryUnescape(aws.ToString(out.PolicyDocument))
+	text, err := url.PathUnescape(aws.ToString(out.PolicyDocument))
 	if err != nil {
 		return "", fmt.Errorf("reading the policy of %s: %w", role, err)
 	}
@@ -237,18 +244,47 @@ func (p *Provider) deleteIdentity(ctx context.Context, o provision.Object) error
 			return err
 		},
 		func() error {
-			_, err := p.iam.DeleteInstanceProfile(ctx, &iam.DeleteInstanceProfileInput{InstanceProfileName: name})
-			return err
+			return p.settled(ctx, codeConflict, func() error {
+				_, err := p.iam.DeleteInstanceProfile(ctx, &iam.DeleteInstanceProfileInput{InstanceProfileName: name})
+				return err
+			})
 		},
 		func() error { return p.setPolicy(ctx, o.Handle, "") },
-		func() error {
-			_, err := p.iam.DeleteRole(ctx, &iam.DeleteRoleInput{RoleName: name})
-			return err
-		},
+		func() error { return p.settled(ctx, codeConflict, func() error { return p.deleteRole(ctx, name) }) },
 	} {
 		if err := unless(codeNoEntity, step()); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// deleteRole removes a role. What somebody gave it by hand keeps it from going, and is
+// taken away then: whoever removes a service does not want its roles to stay.
+func (p *Provider) deleteRole(ctx context.Context, name *string) error {
+	_, err := p.iam.DeleteRole(ctx, &iam.DeleteRoleInput{RoleName: name})
+	if codeOf(err) != codeConflict {
+		return err
+	}
+	attached, e := p.iam.ListAttachedRolePolicies(ctx, &iam.ListAttachedRolePoliciesInput{RoleName: name})
+	if e != nil {
+		return e
+	}
+	for _, a := range attached.AttachedPolicies {
+		_, e := p.iam.DetachRolePolicy(ctx, &iam.DetachRolePolicyInput{RoleName: name, PolicyArn: a.PolicyArn})
+		if e := unless(codeNoEntity, e); e != nil {
+			return e
+		}
+	}
+	inline, e := p.iam.ListRolePolicies(ctx, &iam.ListRolePoliciesInput{RoleName: name})
+	if e != nil {
+		return e
+	}
+	for _, policy := range inline.PolicyNames {
+		_, e := p.iam.DeleteRolePolicy(ctx, &iam.DeleteRolePolicyInput{RoleName: name, PolicyName: aws.String(policy)})
+		if e := unless(codeNoEntity, e); e != nil {
+			return e
+		}
+	}
+	return err // deleting it is tried again
 }

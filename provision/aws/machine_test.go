@@ -40,6 +40,11 @@ func TestRefusalsOfCapacity(t *testing.T) {
 		"MaxFleetCountExceeded":                provision.ScopeQuota,
 		"VcpuLimitExceeded":                    provision.ScopeQuota,
 		"InstanceLimitExceeded":                provision.ScopeQuota,
+		"InsufficientAddressCapacity":          provision.ScopeZone,
+		"InsufficientVolumeCapacity":           provision.ScopeZone,
+		"VolumeLimitExceeded":                  provision.ScopeQuota,
+		"MaxIOPSLimitExceeded":                 provision.ScopeQuota,
+		"NetworkInterfaceLimitExceeded":        provision.ScopeQuota,
 	} {
 		t.Run(code, func(t *testing.T) {
 			f := &fakecloud.Faults{}
@@ -117,14 +122,14 @@ func TestWhatALaunchAsksFor(t *testing.T) {
 	for id, special := range map[string]map[string]string{
 		"us-east-1-0": {
 			"ImageId":      "resolve:ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-ubuntu-22.04/latest/ami-id",
-			"InstanceType": "g6.xlarge", "InstanceMarketOptions.MarketType": "spot", "InstanceMarketOptions.SpotOptions.InstanceInterruptionBehavior": "terminate",
+			"InstanceType": "g6.xlarge", "BlockDeviceMapping.1.Ebs.Throughput": "500", "InstanceMarketOptions.MarketType": "spot", "InstanceMarketOptions.SpotOptions.InstanceInterruptionBehavior": "terminate",
 			"IamInstanceProfile.Name": "skyserve-chat-replica", "CapacityReservationSpecification.CapacityReservationPreference": "",
 		},
 		"us-east-1-1": {"InstanceMarketOptions.MarketType": "", "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId": "cr-mine"},
 		"us-east-1-2": {"CapacityReservationSpecification.CapacityReservationPreference": "open"},
 		"lb-us-east-1-0": {
 			"ImageId":      "resolve:ssm:/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id",
-			"InstanceType": "c7i.large", "IamInstanceProfile.Name": "skyserve-chat-balancer", "CapacityReservationSpecification.CapacityReservationPreference": "none",
+			"InstanceType": "c7i.large", "BlockDeviceMapping.1.Ebs.Throughput": "", "IamInstanceProfile.Name": "skyserve-chat-balancer", "CapacityReservationSpecification.CapacityReservationPreference": "none",
 		},
 	} {
 		i := slices.IndexFunc(cloud.Machines(), func(m fakecloud.AWSMachine) bool { return m.Tags["skyserve:id"] == id })
@@ -282,7 +287,7 @@ func TestLaunchErrors(t *testing.T) {
 		"the default VPC vpc-us-east-1 has no default subnet there; make one with `aws ec2 create-default-subnet --availability-zone us-east-1b`": func(_ *provision.Want, c *fakecloud.AWS) {
 			c.DropSubnet("us-east-1", "us-east-1b")
 		},
-		"finding the default VPC of us-west-2: there is none; make one with `aws ec2 create-default-vpc --region us-west-2`": func(w *provision.Want, c *fakecloud.AWS) {
+		"finding the default VPC of us-west-2: there is none; name another in regions[].network, or make one with `aws ec2 create-default-vpc --region us-west-2`": func(w *provision.Want, c *fakecloud.AWS) {
 			c.DropNetwork("us-west-2")
 			w.Region = west
 		},

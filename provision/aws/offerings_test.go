@@ -113,10 +113,10 @@ func TestDoctor(t *testing.T) {
 				return ""
 			}
 		}, []string{
-			"NO aws/us-west-2: launching machines: ec2:RunInstances: UnauthorizedOperation: You are not authorized to perform this operation: ec2:RunInstances (let the caller do ec2:RunInstances by an IAM policy)",
+			"NO aws/us-west-2: launching machines: ec2:RunInstances: UnauthorizedOperation: You are not authorized to perform this operation. User: arn:aws:iam::123456789012:user/operator is not authorized to perform: ec2:RunInstances on resource: * because no identity-based policy allows the ec2:RunInstances action. (let the caller do ec2:RunInstances by an IAM policy)",
 		}},
 		{"a region has no network", func(c *fakecloud.AWS) { c.DropNetwork("us-east-1") }, []string{
-			"NO aws/us-east-1: network: finding the default VPC of us-east-1: there is none; make one with `aws ec2 create-default-vpc --region us-east-1` ()",
+			"NO aws/us-east-1: network: finding the default VPC of us-east-1: there is none; name another in regions[].network, or make one with `aws ec2 create-default-vpc --region us-east-1` ()",
 		}},
 	}
 	for _, tt := range tests {

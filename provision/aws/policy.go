@@ -22,14 +22,45 @@ type statement struct {
 // policyFor is what machines of a service may do with these grants, as a policy of
 // IAM; empty where they may do nothing. The same grants give the same text.
 func policyFor(name, owner, partition string, grants []provision.Grant) (string, error) {
-	if !slices.Contains(grants, provision.GrantOperate) {
+	var statements []statement
+	if slices.Contains(grants, provision.GrantOperate) {
+		statements = operate(name, owner, "arn:"+partition+":")
+	}
+	for _, g := range slices.Sorted(slices.Values(grants)) {
+		if place, ok := g.Session(); ok {
+			statements = append(statements, session(place))
+		}
+		if folder, ok := g.Read(); ok {
+			statements = append(statements, read(folder, "arn:"+partition+":s3:::")...)
+		}
+	}
+	if len(statements) == 0 {
 		return "", nil
 	}
 	text, err := json.Marshal(struct {
 		Version   string
 		Statement []statement
-	}{"2012-10-17", operate(name, owner, "arn:"+partition+":")})
+	}{"2012-10-17", statements})
 	return string(text), err
+}
+
+// read lets a machine list and get what is below a folder of a bucket.
+func read(folder, arn string) []statement {
+	bucket, prefix, _ := strings.Cut(folder, "/")
+	return []statement{
+		{"Allow", []string{"s3:GetObject"}, []string{arn + folder + "/*"}, nil},
+		{"Allow", []string{"s3:ListBucket"}, []string{arn + bucket}, map[string]map[string]string{"StringEquals": {"s3:prefix": prefix + "/"}}},
+	}
+}
+
+// session lets the agent of Systems Manager on a machine of one region open the channels
+// of Session Manager, the least that it asks for. They cannot be narrowed to a machine: the
+// agent speaks for the one whose credentials it has.
+func session(place string) statement {
+	return statement{"Allow", []string{
+		"ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
+		"ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel",
+	}, []string{"*"}, map[string]map[string]string{"StringEquals": {"aws:RequestedRegion": place}}}
 }
 
 // operate lets a machine launch, list and end what carries the tags of its service.

@@ -226,7 +226,9 @@ type layout struct {
 // addFoundation wants what the machines of a cloud stand on.
 func (l *layout) addFoundation(cloud string) error {
 	global := service.Region(cloud + "/" + globalPlace)
-	for role, grants := range map[provision.Kind][]provision.Grant{provision.KindBalancer: {provision.GrantOperate}, provision.KindReplica: nil} {
+	sessions := l.sessions(cloud)
+	balancers := append([]provision.Grant{provision.GrantOperate}, sessions...)
+	for role, grants := range map[provision.Kind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: append(l.reads(cloud), sessions...)} {
 		w := provision.Want{ID: fmt.Sprintf("identity-%s-%s", cloud, role), Kind: provision.KindIdentity, Region: global, Grants: grants}
 		if err := l.add(w, role, grants); err != nil {
 			return err
@@ -245,6 +247,29 @@ func (l *layout) addFoundation(cloud string) error {
 	}
 	slices.SortFunc(l.layout.Wants, func(a, b provision.Want) int { return strings.Compare(a.ID, b.ID) })
 	return nil
+}
+
+// sessions are the grants of the regions of a cloud on whose machines people may have a shell.
+func (l *layout) sessions(cloud string) []provision.Grant {
+	var grants []provision.Grant
+	for _, r := range l.Spec.Regions {
+		if r.Access == service.AccessSSM && r.Name.Cloud() == cloud {
+			grants = append(grants, provision.SessionIn(r.Name.Place()))
+		}
+	}
+	return grants
+}
+
+// reads are the grants of the models that replicas in a cloud fetch from buckets.
+func (l *layout) reads(cloud string) []provision.Grant {
+	var grants []provision.Grant
+	for _, m := range l.Spec.Models {
+		folder, has := strings.CutPrefix(m.Engine.Weights, "s3://")
+		if g := provision.ReadFrom(folder); has && cloud == service.CloudAWS && !slices.Contains(grants, g) {
+			grants = append(grants, g)
+		}
+	}
+	return grants
 }
 
 // replicaRules let balancers in: to the engine, and to hand a machine its
@@ -301,8 +326,12 @@ func (l *layout) addMachine(n Node, offers provision.Offerings, disk int, labels
 	return l.add(w, n.Kind, w.Machine)
 }
 
-// add wants an object whose identity decides whether it is still the same one.
+// add wants an object whose identity decides whether it is still the same one. In another
+// network it is another: nothing moves from one to the other.
 func (l *layout) add(w provision.Want, role provision.Kind, identity any) error {
+	if n, named := Networks(l.Spec, w.Region.Cloud())[w.Region.Place()]; named {
+		identity = []any{identity, n.Name}
+	}
 	spec, err := provision.HashOf(identity)
 	if err != nil {
 		return fmt.Errorf("describing %s: %w", w.ID, err)

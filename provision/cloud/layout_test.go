@@ -292,3 +292,53 @@ func TestWhatCannotBeInACloud(t *testing.T) {
 		}
 	}
 }
+
+// What stands in another network is another thing; what the subnets are does not matter.
+func TestNetworksTellThingsApart(t *testing.T) {
+	specs := func(more string) map[string]string {
+		spec := parse(t, strings.Replace(threeRegions, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n"+more, 1))
+		l, err := cloud.Plan(input(spec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]string{}
+		for _, w := range l.Wants {
+			all[w.ID] = w.Spec
+		}
+		return all
+	}
+	before := specs("")
+	one := specs("    network: vpc-0000000a\n    subnets: [subnet-0000000a]\n")
+	two := specs("    network: vpc-0000000a\n    subnets: [subnet-0000000b, subnet-0000000a]\n")
+	other := specs("    network: vpc-0000000b\n    subnets: [subnet-0000000c]\n")
+	if !reflect.DeepEqual(one, two) {
+		t.Errorf("with another subnet it is %v, was %v", two, one)
+	}
+	for id := range before {
+		here := strings.Contains(id, "us-east-1")
+		if (before[id] != one[id]) != here || (one[id] != other[id]) != here {
+			t.Errorf("%s: is %q, in one network %q, in another %q", id, before[id], one[id], other[id])
+		}
+	}
+}
+
+// Regions that ask for a shell get it for the machines of both roles, replicas read the
+// models that are in buckets, and nobody else does anything.
+func TestWhatMachinesAreGranted(t *testing.T) {
+	text := strings.Replace(threeRegions, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n    access: ssm\n", 1)
+	spec := parse(t, strings.Replace(text, "engine: {kind: vllm}\n    gpus: [{type: L4, price", "engine: {weights: 's3://models/qwen'}\n    gpus: [{type: L4, price", 1))
+	l, err := cloud.Plan(input(spec))
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := provision.SessionIn("us-east-1")
+	want := map[string][]provision.Grant{
+		"identity-aws-balancer": {provision.GrantOperate, session}, "identity-aws-replica": {provision.ReadFrom("models/qwen"), session},
+		"identity-gcp-balancer": {provision.GrantOperate}, "identity-gcp-replica": nil,
+	}
+	for _, w := range l.Wants {
+		if w.Kind == provision.KindIdentity && !slices.Equal(w.Grants, want[w.ID]) {
+			t.Errorf("%s: is granted %q, want %q", w.ID, w.Grants, want[w.ID])
+		}
+	}
+}

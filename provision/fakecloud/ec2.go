@@ -24,6 +24,9 @@ type AWS struct {
 	// Refuse answers a launch with a code of capacity, InsufficientInstanceCapacity; ""
 	// grants it. market is on_demand or spot.
 	Refuse func(zone, instanceType, market string) string
+	// Falter is the reason for which a launch that was granted ends at once, a code of an
+	// instance's state such as Server.InsufficientInstanceCapacity; nil or "" = it does not.
+	Falter func(zone, instanceType, market string) string
 	// Offers says whether a zone has an instance type; nil = every zone has all.
 	Offers func(zone, instanceType string) bool
 	// SpotPrice is the price of an instance type in a zone, as 0.4012; nil or "" = none is told.
@@ -35,7 +38,8 @@ type AWS struct {
 	// Closing is how many looks at an instance find it shutting down before it has
 	// terminated and lets go of its security group.
 	Closing int
-	// ProfileLag is how many launches do not know an instance profile yet that was just made.
+	// ProfileLag is how many launches do not know an instance profile yet that was just made,
+	// and then as many that do not know of its role.
 	ProfileLag int
 	// PageSize is the most that one answer of a list holds; 0 = as many as were asked for.
 	PageSize int
@@ -51,6 +55,7 @@ type AWS struct {
 	faults   *Faults
 	mu       sync.Mutex
 	next     int // numbers of ids
+	images   int // how often the images were renewed
 	regions  map[string]*ec2Region
 	roles    map[string]*iamRole
 	profiles map[string]*iamProfile
@@ -176,9 +181,12 @@ func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // do carries a call out. The caller holds mu.
 func (a *AWS) do(c awsCall) (any, error) {
-	if a.Deny != nil {
-		if code := a.Deny(c.region, c.name()); code != "" {
-			return nil, awsRefusal(denialStatus(code), code, "You are not authorized to perform this operation: %s", c.name())
+	for _, action := range c.needs() {
+		if a.Deny == nil {
+			break
+		}
+		if code := a.Deny(c.region, action); code != "" {
+			return nil, awsRefusal(denialStatus(code), code, "%s", denialText(code, action))
 		}
 	}
 	var answer any
@@ -200,6 +208,39 @@ func (a *AWS) do(c awsCall) (any, error) {
 	return answer, err
 }
 
+// needs are the actions that the caller must be allowed for a call: a launch hands over a
+// role, sets tags and looks images up.
+func (c awsCall) needs() []string {
+	needs := []string{c.name()}
+	if c.action != "RunInstances" {
+		return needs
+	}
+	if c.form.get("IamInstanceProfile.Name") != "" {
+		needs = append(needs, "iam:PassRole")
+	}
+	if len(c.form.items("TagSpecification")) > 0 {
+		needs = append(needs, "ec2:CreateTags")
+	}
+	if strings.HasPrefix(c.form.get("ImageId"), "resolve:ssm:") {
+		needs = append(needs, "ssm:GetParameters")
+	}
+	return needs
+}
+
+// denialText is what AWS says of an action that the caller may not do: EC2 appends a long
+// message that only decode-authorization-message reads.
+func denialText(code, action string) string {
+	text := "User: arn:aws:iam::" + AWSAccount + ":user/operator is not authorized to perform: " + action +
+		" on resource: * because no identity-based policy allows the " + action + " action"
+	switch {
+	case code == "UnauthorizedOperation":
+		return "You are not authorized to perform this operation. " + text + ". Encoded authorization failure message: " + strings.Repeat("x1-", 300)
+	case strings.HasPrefix(code, "AccessDenied"):
+		return text
+	}
+	return "You are not authorized to perform this operation: " + action
+}
+
 // denialStatus is the HTTP status that goes with a code of credentials.
 func denialStatus(code string) int {
 	if code == "AuthFailure" {
@@ -218,6 +259,7 @@ var ec2Actions = map[string]func(*ec2Region, awsForm) (any, error){
 	"DescribeSpotPriceHistory":      (*ec2Region).describeSpotPrices,
 	"DescribeVpcs":                  (*ec2Region).describeVpcs,
 	"DescribeSubnets":               (*ec2Region).describeSubnets,
+	"DescribeRouteTables":           (*ec2Region).describeRouteTables,
 	"CreateSecurityGroup":           (*ec2Region).createGroup,
 	"DescribeSecurityGroups":        (*ec2Region).describeGroups,
 	"AuthorizeSecurityGroupIngress": (*ec2Region).authorizeIngress,
@@ -234,6 +276,8 @@ func (a *AWS) doEC2(c awsCall) (any, error) {
 		return nil, awsRefusal(http.StatusBadRequest, "InvalidAction", "The action %s is not valid for this web service.", c.action)
 	case region == nil: // as an account sees a region that it has not enabled
 		return nil, awsRefusal(http.StatusUnauthorized, "AuthFailure", "AWS was not able to validate the provided access credentials")
+	case c.form.get("DryRun") == "true" && c.action == "RunInstances":
+		return nil, region.dryRun(c.form)
 	case c.form.get("DryRun") == "true":
 		return nil, awsRefusal(http.StatusPreconditionFailed, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
 	}

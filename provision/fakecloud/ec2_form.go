@@ -27,6 +27,12 @@ func parseAWSForm(text string) (awsForm, error) {
 
 func (f awsForm) get(key string) string { return f[key] }
 
+// number is a whole number; what is none is 0.
+func (f awsForm) number(key string) int {
+	n, _ := strconv.Atoi(f[key])
+	return n
+}
+
 // sub is the members of a structure: what stands under prefix and a dot, without them.
 func (f awsForm) sub(prefix string) awsForm {
 	sub := awsForm{}

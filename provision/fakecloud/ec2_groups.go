@@ -1,6 +1,7 @@
 package fakecloud
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ type ec2Group struct {
 	tags          awsTags
 	rules         []ec2Rule
 	unseen        int  // lists that do not show it yet, or still show it
+	unknown       int  // calls that name it and find it unknown yet
 	gone          bool // deleted
 }
 
@@ -91,15 +93,22 @@ type groupAnswer struct {
 }
 
 func (r *ec2Region) createGroup(f awsForm) (any, error) {
+	vpc := cmp.Or(f.get("VpcId"), r.vpc)
 	for _, g := range r.groups {
-		if g.name == f.get("GroupName") && !g.gone {
+		if g.name == f.get("GroupName") && g.vpc == vpc && !g.gone {
 			return nil, badRequest("InvalidGroup.Duplicate", "The security group '%s' already exists for VPC '%s'", g.name, g.vpc)
 		}
 	}
-	if r.vpc == "" {
-		return nil, badRequest("VPCIdNotSpecified", "No default VPC for this user")
+	if err := f.tagsFor("security-group").check(false); err != nil {
+		return nil, badRequest("InvalidParameterValue", "%v", err)
 	}
-	g := &ec2Group{id: r.aws.id("sg"), name: f.get("GroupName"), vpc: r.vpc, tags: f.tagsFor("security-group"), unseen: r.aws.faults.Unseen}
+	switch {
+	case vpc == "":
+		return nil, badRequest("VPCIdNotSpecified", "No default VPC for this user")
+	case vpc != r.vpc && !slices.Contains(r.networks, vpc):
+		return nil, badRequest("InvalidVpcID.NotFound", "The vpc ID '%s' does not exist", vpc)
+	}
+	g := &ec2Group{id: r.aws.id("sg"), name: f.get("GroupName"), vpc: vpc, tags: f.tagsFor("security-group"), unseen: r.aws.faults.Unseen, unknown: r.aws.faults.Unseen}
 	r.groups[g.id] = g
 	return groupAnswer{g.id}, nil
 }
@@ -146,8 +155,19 @@ func (r *ec2Region) group(f awsForm) (*ec2Group, error) {
 	return g, nil
 }
 
+// fresh finds the group of an id for what builds on it: EC2 may not know everywhere yet
+// what it made a moment ago.
+func (r *ec2Region) fresh(id string) (*ec2Group, error) {
+	g, err := r.group(awsForm{"GroupId": id})
+	if err == nil && g.unknown > 0 {
+		g.unknown--
+		return nil, badRequest("InvalidGroup.NotFound", "The security group '%s' does not exist", id)
+	}
+	return g, err
+}
+
 func (r *ec2Region) authorizeIngress(f awsForm) (any, error) {
-	g, err := r.group(f)
+	g, err := r.fresh(f.get("GroupId"))
 	if err != nil {
 		return nil, err
 	}
@@ -156,8 +176,10 @@ func (r *ec2Region) authorizeIngress(f awsForm) (any, error) {
 		switch {
 		case slices.Contains(g.rules, rule):
 			return nil, badRequest("InvalidPermission.Duplicate", "the specified rule already exists")
-		case rule.source != "" && (r.groups[rule.source] == nil || r.groups[rule.source].gone):
-			return nil, badRequest("InvalidGroup.NotFound", "The security group '%s' does not exist", rule.source)
+		case rule.source != "":
+			if _, err := r.fresh(rule.source); err != nil {
+				return nil, err
+			}
 		}
 	}
 	g.rules = append(g.rules, rules...)

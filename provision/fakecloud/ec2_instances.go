@@ -236,6 +236,9 @@ func (r *ec2Region) createTags(f awsForm) (any, error) {
 		case i != nil:
 			tags = i.tags
 		case g != nil:
+			if _, err := r.fresh(id); err != nil {
+				return nil, err
+			}
 			tags = g.tags
 		default:
 			return nil, badRequest("InvalidID", "The ID '%s' is not valid", id)

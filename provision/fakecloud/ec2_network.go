@@ -2,6 +2,7 @@ package fakecloud
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -10,7 +11,8 @@ type ec2Region struct {
 	aws       *AWS
 	name      string
 	zones     []string
-	vpc       string // id of the default network; empty = there is none
+	vpc       string   // id of the default network; empty = there is none
+	networks  []string // ids of others
 	subnets   []ec2Subnet
 	instances map[string]*ec2Instance
 	groups    map[string]*ec2Group
@@ -18,7 +20,7 @@ type ec2Region struct {
 	reserved  []*ec2Reservation
 }
 
-// ec2Subnet is a subnet of the default network, one a zone.
+// ec2Subnet is a subnet; the default network has one a zone.
 type ec2Subnet struct {
 	ID      string `xml:"subnetId"`
 	Vpc     string `xml:"vpcId"`
@@ -26,6 +28,7 @@ type ec2Subnet struct {
 	Default bool   `xml:"defaultForAz"`
 	Public  bool   `xml:"mapPublicIpOnLaunch"`
 	Free    int    `xml:"availableIpAddressCount"`
+	gateway string // where its route to everywhere leads; empty = it has none
 }
 
 func newEC2Region(a *AWS, name string) *ec2Region {
@@ -36,7 +39,7 @@ func newEC2Region(a *AWS, name string) *ec2Region {
 	for _, letter := range []string{"a", "b", "c"} {
 		zone := name + letter
 		r.zones = append(r.zones, zone)
-		r.subnets = append(r.subnets, ec2Subnet{"subnet-" + zone, r.vpc, zone, true, true, 4091})
+		r.subnets = append(r.subnets, ec2Subnet{"subnet-" + zone, r.vpc, zone, true, true, 4091, "igw-" + name})
 	}
 	return r
 }
@@ -45,7 +48,27 @@ func newEC2Region(a *AWS, name string) *ec2Region {
 func (a *AWS) DropNetwork(region string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.regions[region].vpc, a.regions[region].subnets = "", nil
+	r := a.regions[region]
+	r.subnets = slices.DeleteFunc(r.subnets, func(s ec2Subnet) bool { return s.Vpc == r.vpc })
+	r.vpc = ""
+}
+
+// Subnet is a subnet that somebody made.
+type Subnet struct {
+	ID, Zone string
+	// Gateway is where its route to everywhere leads: igw-..., nat-...; empty = nowhere.
+	Gateway string
+}
+
+// AddNetwork adds a network beside the default one.
+func (a *AWS) AddNetwork(region, id string, subnets ...Subnet) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := a.regions[region]
+	r.networks = append(r.networks, id)
+	for _, s := range subnets {
+		r.subnets = append(r.subnets, ec2Subnet{s.ID, id, s.Zone, false, false, 251, s.Gateway})
+	}
 }
 
 // DropSubnet removes the default subnet of a zone.
@@ -67,14 +90,33 @@ type vpcsAnswer struct {
 }
 
 func (r *ec2Region) describeVpcs(f awsForm) (any, error) {
-	if r.vpc == "" {
-		return vpcsAnswer{}, nil
+	all := map[string]ec2Vpc{}
+	if r.vpc != "" {
+		all[r.vpc] = ec2Vpc{r.vpc, true, "172.31.0.0/16"}
 	}
-	all := map[string]ec2Vpc{r.vpc: {r.vpc, true, "172.31.0.0/16"}}
+	for _, id := range r.networks {
+		all[id] = ec2Vpc{id, false, "10.0.0.0/16"}
+	}
+	if err := named(f, "VpcId", "InvalidVpcID.NotFound", all); err != nil {
+		return nil, err
+	}
 	vpcs, err := chosen(f, all, func(v ec2Vpc) facts {
 		return facts{"is-default": fmt.Sprint(v.Default), "isDefault": fmt.Sprint(v.Default), "vpc-id": v.ID}
 	})
 	return vpcsAnswer{vpcs}, err
+}
+
+// named keeps of a map what a request names by ids, if it names any: one that is not
+// there is an error.
+func named[T any](f awsForm, key, code string, all map[string]T) error {
+	ids := f.list(key)
+	for _, id := range ids {
+		if _, known := all[id]; !known {
+			return badRequest(code, "The ID '%s' does not exist", id)
+		}
+	}
+	maps.DeleteFunc(all, func(id string, _ T) bool { return len(ids) > 0 && !slices.Contains(ids, id) })
+	return nil
 }
 
 type subnetsAnswer struct {
@@ -86,6 +128,9 @@ func (r *ec2Region) describeSubnets(f awsForm) (any, error) {
 	all := map[string]ec2Subnet{}
 	for _, s := range r.subnets {
 		all[s.ID] = s
+	}
+	if err := named(f, "SubnetId", "InvalidSubnetID.NotFound", all); err != nil {
+		return nil, err
 	}
 	subnets, err := chosen(f, all, func(s ec2Subnet) facts {
 		return facts{"default-for-az": fmt.Sprint(s.Default), "vpc-id": s.Vpc, "availability-zone": s.Zone}

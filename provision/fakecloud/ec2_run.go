@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"strconv"
 	"strings"
 )
 
@@ -29,7 +30,10 @@ type runAnswer struct {
 }
 
 func (r *ec2Region) runInstances(f awsForm) (any, error) {
-	token, words := f.get("ClientToken"), f.words("Action", "Version")
+	if err := f.checkRun(); err != nil {
+		return nil, err
+	}
+	token, words := f.get("ClientToken"), f.words("Action", "Version")+strconv.Itoa(r.aws.images)
 	if before, used := r.tokens[token]; used && token != "" {
 		return r.again(before, words)
 	}
@@ -43,11 +47,23 @@ func (r *ec2Region) runInstances(f awsForm) (any, error) {
 	i.id, i.launched, i.number, i.state = r.aws.id("i"), r.aws.now(), r.aws.next, "pending"
 	i.unseen = r.aws.faults.Unseen
 	r.instances[i.id] = i
-	r.boot(i)
+	if code := r.falters(i); code != "" {
+		r.end(i, code, "the machine could not be started")
+	} else {
+		r.boot(i)
+	}
 	if token != "" {
 		r.tokens[token] = ec2Token{i.id, words}
 	}
-	return runAnswer{"r-" + i.id, []ec2InstanceDoc{i.doc(i.state)}}, nil
+	return runAnswer{"r-" + i.id, []ec2InstanceDoc{i.doc("pending")}}, nil
+}
+
+// falters is why EC2 ends an instance that it has just begun to start; empty if it does not.
+func (r *ec2Region) falters(i *ec2Instance) string {
+	if r.aws.Falter == nil {
+		return ""
+	}
+	return r.aws.Falter(i.zone, i.kind, i.market)
 }
 
 // boot gives a machine its addresses and starts what it runs.
@@ -103,17 +119,24 @@ func (r *ec2Region) readInstance(f awsForm) (*ec2Instance, error) {
 		return nil, badRequest("InvalidParameterValue", "User data is limited to 16384 bytes")
 	case ec2Types[i.kind] == 0:
 		return nil, badRequest("InvalidParameterValue", "Invalid value '%s' for InstanceType.", i.kind)
-	case i.group != "" && (r.groups[i.group] == nil || r.groups[i.group].gone):
-		return nil, badRequest("InvalidGroup.NotFound", "The security group '%s' does not exist", i.group)
+	}
+	if i.group != "" {
+		g, err := r.fresh(i.group)
+		if err != nil {
+			return nil, err
+		}
+		if g.vpc != r.vpcOf(i.subnet) {
+			return nil, badRequest("InvalidParameter", "Security group %s and subnet %s belong to different networks.", i.group, i.subnet)
+		}
 	}
 	i.userData = string(text)
 	return i, r.aws.checkProfile(i.profile)
 }
 
-// placeInstance finds the zone of an instance: its subnet's, or the first.
+// placeInstance finds the zone of an instance: its subnet's, or the default network's first.
 func (r *ec2Region) placeInstance(i *ec2Instance) error {
 	for _, s := range r.subnets {
-		if i.subnet == "" || i.subnet == s.ID {
+		if i.subnet == s.ID || i.subnet == "" && s.Default {
 			i.subnet, i.zone = s.ID, s.Zone
 			return nil
 		}
@@ -122,6 +145,16 @@ func (r *ec2Region) placeInstance(i *ec2Instance) error {
 		return badRequest("InvalidSubnetID.NotFound", "The subnet ID '%s' does not exist", i.subnet)
 	}
 	return badRequest("VPCIdNotSpecified", "No default VPC for this user")
+}
+
+// vpcOf is the network of a subnet.
+func (r *ec2Region) vpcOf(subnet string) string {
+	for _, s := range r.subnets {
+		if s.ID == subnet {
+			return s.Vpc
+		}
+	}
+	return ""
 }
 
 // checkProfile refuses an instance profile that EC2 does not know, or not yet.
@@ -136,6 +169,10 @@ func (a *AWS) checkProfile(name string) error {
 		}
 		return badRequest("InvalidParameterValue", "Value (%s) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name", name)
 	}
+	if p.role == "" || p.empty > 0 {
+		p.empty--
+		return badRequest("InvalidParameterValue", `IAM Instance Profile "%s" has no associated IAM Roles`, iamARN("instance-profile", p.path, p.name))
+	}
 	return nil
 }
 
@@ -144,6 +181,8 @@ var capacityCodes = map[string]int{
 	"InsufficientInstanceCapacity": http.StatusInternalServerError,
 	"InsufficientHostCapacity":     http.StatusInternalServerError,
 	"InsufficientCapacity":         http.StatusInternalServerError,
+	"InsufficientAddressCapacity":  http.StatusInternalServerError,
+	"InsufficientVolumeCapacity":   http.StatusInternalServerError,
 }
 
 // admit refuses an instance for which there is no capacity, or no quota.

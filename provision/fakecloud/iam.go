@@ -13,8 +13,11 @@ import (
 type iamRole struct {
 	name, path, trust string
 	policies          map[string]string
+	attached          []string // managed policies, by their names
 	tags              awsTags
 	unseen            int // reads that do not show it yet
+	unknown           int // calls that name it and find it unknown yet
+	held              int // tries to delete it that still see what was taken from it
 }
 
 // iamProfile is an instance profile.
@@ -22,7 +25,9 @@ type iamProfile struct {
 	name, path, role string
 	tags             awsTags
 	lag              int // launches that do not know it yet
+	empty            int // launches that do not know its role yet
 	unseen           int
+	held             int // tries to delete it that still see its role
 }
 
 // iamActions are the actions of IAM that the fake has.
@@ -35,6 +40,10 @@ var iamActions = map[string]func(*AWS, awsForm) (any, error){
 	"PutRolePolicy":                 (*AWS).putRolePolicy,
 	"GetRolePolicy":                 (*AWS).getRolePolicy,
 	"DeleteRolePolicy":              (*AWS).deleteRolePolicy,
+	"ListRolePolicies":              (*AWS).listRolePolicies,
+	"ListAttachedRolePolicies":      (*AWS).listAttached,
+	"AttachRolePolicy":              (*AWS).attachPolicy,
+	"DetachRolePolicy":              (*AWS).detachPolicy,
 	"CreateInstanceProfile":         (*AWS).createProfile,
 	"GetInstanceProfile":            (*AWS).getProfile,
 	"ListInstanceProfiles":          (*AWS).listProfiles,
@@ -68,11 +77,16 @@ type iamRoleDoc struct {
 
 // doc is the role on the wire; lists leave the tags out.
 func (r *iamRole) doc(tags bool) iamRoleDoc {
-	d := iamRoleDoc{r.path, r.name, iamARN("role", r.path, r.name), iamBirth, url.QueryEscape(r.trust), "AROA" + r.name, nil}
+	d := iamRoleDoc{r.path, r.name, iamARN("role", r.path, r.name), iamBirth, iamText(r.trust), "AROA" + r.name, nil}
 	if tags {
 		d.Tags = r.tags.iam()
 	}
 	return d
+}
+
+// iamText is a document as IAM writes it, by RFC 3986: a space is %20, a plus %2B.
+func iamText(document string) string {
+	return strings.ReplaceAll(url.QueryEscape(document), "+", "%20")
 }
 
 // iamBirth is when everything of IAM was made; nobody asks.
@@ -93,14 +107,19 @@ func entityExists(kind, name string) error {
 const maxIAMName = 64
 
 func (a *AWS) createRole(f awsForm) (any, error) {
-	name := f.get("RoleName")
+	name, wrong := f.get("RoleName"), f.readTags("Tags.member").check(true)
 	switch {
+	case wrong != nil:
+		return nil, badRequest("ValidationError", "%v", wrong)
 	case a.roles[name] != nil:
 		return nil, entityExists("Role", name)
 	case len(name) > maxIAMName:
 		return nil, badRequest("ValidationError", "Value at 'roleName' failed to satisfy constraint: Member must have length less than or equal to 64")
 	}
-	r := &iamRole{name, f.get("Path"), f.get("AssumeRolePolicyDocument"), map[string]string{}, f.readTags("Tags.member"), a.faults.Unseen}
+	r := &iamRole{
+		name: name, path: f.get("Path"), trust: f.get("AssumeRolePolicyDocument"), policies: map[string]string{},
+		tags: f.readTags("Tags.member"), unseen: a.faults.Unseen, unknown: a.faults.Unseen,
+	}
 	a.roles[name] = r
 	return roleAnswer{r.doc(true)}, nil
 }
@@ -145,6 +164,17 @@ func (a *AWS) listRoles(f awsForm) (any, error) {
 	return rolesAnswer{part, next != "", next}, nil
 }
 
+// fresh finds the role of a request that builds on it: IAM may not know everywhere yet
+// what it made a moment ago.
+func (a *AWS) fresh(f awsForm) (*iamRole, error) {
+	r, err := a.role(f, false)
+	if err == nil && r.unknown > 0 {
+		r.unknown--
+		return nil, noSuchEntity("role", r.name)
+	}
+	return r, err
+}
+
 func (a *AWS) tagRole(f awsForm) (any, error) {
 	r, err := a.role(f, false)
 	if err != nil {
@@ -163,15 +193,28 @@ func (a *AWS) deleteRole(f awsForm) (any, error) {
 	for _, p := range a.profiles {
 		inProfile = inProfile || p.role == r.name
 	}
-	if inProfile || len(r.policies) > 0 {
-		return nil, awsRefusal(http.StatusConflict, "DeleteConflict", "Cannot delete entity, must remove everything from it first.")
+	switch {
+	case inProfile:
+		return nil, deleteConflict("must remove roles from instance profile first.")
+	case len(r.policies) > 0:
+		return nil, deleteConflict("must delete policies first.")
+	case len(r.attached) > 0:
+		return nil, deleteConflict("must detach all policies first.")
+	case r.held > 0:
+		r.held--
+		return nil, deleteConflict("must delete policies first.")
 	}
 	delete(a.roles, r.name)
 	return struct{}{}, nil
 }
 
+// deleteConflict is the error of a thing that something else hangs on.
+func deleteConflict(what string) error {
+	return awsRefusal(http.StatusConflict, "DeleteConflict", "Cannot delete entity, %s", what)
+}
+
 func (a *AWS) putRolePolicy(f awsForm) (any, error) {
-	r, err := a.role(f, false)
+	r, err := a.fresh(f)
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +242,7 @@ func (a *AWS) getRolePolicy(f awsForm) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return policyAnswer{r.name, name, url.QueryEscape(r.policies[name])}, nil
+	return policyAnswer{r.name, name, iamText(r.policies[name])}, nil
 }
 
 func (a *AWS) deleteRolePolicy(f awsForm) (any, error) {
@@ -208,6 +251,7 @@ func (a *AWS) deleteRolePolicy(f awsForm) (any, error) {
 		return nil, err
 	}
 	delete(r.policies, name)
+	r.held = a.faults.Unseen
 	return struct{}{}, nil
 }
 

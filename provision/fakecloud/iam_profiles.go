@@ -86,14 +86,14 @@ func (a *AWS) addRole(f awsForm) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := a.role(f, false)
+	r, err := a.fresh(f)
 	if err != nil {
 		return nil, err
 	}
 	if p.role != "" {
 		return nil, awsRefusal(http.StatusConflict, "LimitExceeded", "Cannot exceed quota for InstanceSessionsPerInstanceProfile: 1")
 	}
-	p.role = r.name
+	p.role, p.empty = r.name, a.ProfileLag
 	return struct{}{}, nil
 }
 
@@ -105,7 +105,7 @@ func (a *AWS) removeRole(f awsForm) (any, error) {
 	if p.role != f.get("RoleName") {
 		return nil, noSuchEntity("role", f.get("RoleName"))
 	}
-	p.role = ""
+	p.role, p.held = "", a.faults.Unseen
 	return struct{}{}, nil
 }
 
@@ -114,8 +114,9 @@ func (a *AWS) deleteProfile(f awsForm) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.role != "" {
-		return nil, awsRefusal(http.StatusConflict, "DeleteConflict", "Cannot delete entity, must remove roles from instance profile first.")
+	if p.role != "" || p.held > 0 {
+		p.held--
+		return nil, deleteConflict("must remove roles from instance profile first.")
 	}
 	delete(a.profiles, p.name)
 	return struct{}{}, nil

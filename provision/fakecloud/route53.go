@@ -101,15 +101,17 @@ var route53Operations = map[string]operation{
 	"GET /2013-04-01/hostedzone/{id}":        {"GetHostedZone", true, http.StatusOK, (*Route53).getZone},
 	"GET /2013-04-01/hostedzone/{id}/rrset":  {"ListResourceRecordSets", true, http.StatusOK, (*Route53).listSets},
 	"POST /2013-04-01/hostedzone/{id}/rrset": {"ChangeResourceRecordSets", false, http.StatusOK, (*Route53).changeSets},
-	"GET /2013-04-01/change/{id}":            {"GetChange", true, http.StatusOK, (*Route53).getChange},
-	"POST /2013-04-01/healthcheck":           {"CreateHealthCheck", false, http.StatusCreated, (*Route53).createCheck},
-	"GET /2013-04-01/healthcheck":            {"ListHealthChecks", true, http.StatusOK, (*Route53).listChecks},
-	"GET /2013-04-01/healthcheck/{id}":       {"GetHealthCheck", true, http.StatusOK, (*Route53).getCheck},
-	"POST /2013-04-01/healthcheck/{id}":      {"UpdateHealthCheck", false, http.StatusOK, (*Route53).updateCheck},
-	"DELETE /2013-04-01/healthcheck/{id}":    {"DeleteHealthCheck", false, http.StatusOK, (*Route53).deleteCheck},
-	"POST /2013-04-01/tags/healthcheck/{id}": {"ChangeTagsForResource", false, http.StatusOK, (*Route53).changeTags},
-	"GET /2013-04-01/tags/healthcheck/{id}":  {"ListTagsForResource", true, http.StatusOK, (*Route53).listTags},
-	"POST /2013-04-01/tags/healthcheck":      {"ListTagsForResources", true, http.StatusOK, (*Route53).listTagsOfMany},
+	// As older clients ask for it.
+	"POST /2013-04-01/hostedzone/{id}/rrset/{$}": {"ChangeResourceRecordSets", false, http.StatusOK, (*Route53).changeSets},
+	"GET /2013-04-01/change/{id}":                {"GetChange", true, http.StatusOK, (*Route53).getChange},
+	"POST /2013-04-01/healthcheck":               {"CreateHealthCheck", false, http.StatusCreated, (*Route53).createCheck},
+	"GET /2013-04-01/healthcheck":                {"ListHealthChecks", true, http.StatusOK, (*Route53).listChecks},
+	"GET /2013-04-01/healthcheck/{id}":           {"GetHealthCheck", true, http.StatusOK, (*Route53).getCheck},
+	"POST /2013-04-01/healthcheck/{id}":          {"UpdateHealthCheck", false, http.StatusOK, (*Route53).updateCheck},
+	"DELETE /2013-04-01/healthcheck/{id}":        {"DeleteHealthCheck", false, http.StatusOK, (*Route53).deleteCheck},
+	"POST /2013-04-01/tags/healthcheck/{id}":     {"ChangeTagsForResource", false, http.StatusOK, (*Route53).changeTags},
+	"GET /2013-04-01/tags/healthcheck/{id}":      {"ListTagsForResource", true, http.StatusOK, (*Route53).listTags},
+	"POST /2013-04-01/tags/healthcheck":          {"ListTagsForResources", true, http.StatusOK, (*Route53).listTagsOfMany},
 }
 
 // Handler serves the API.

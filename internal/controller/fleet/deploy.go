@@ -27,6 +27,8 @@ const (
 	portSGLang  = 30000
 	// cacheHub is where the containers keep what they download from the hub.
 	cacheHub = "/root/.cache/huggingface"
+	// weightsPath is where they find the weights that came from a bucket.
+	weightsPath = "/weights"
 )
 
 // program is skyserve on a machine in a cloud, found by its PATH.
@@ -293,6 +295,9 @@ func (d *deployer) replica(o provision.Object, m *service.Model) (node.Deploymen
 	host := loopbackOf(o)
 	u, port := unitOf(m, gpusOf(o), host)
 	u.Name, u.Env = UnitOf(o.Kind), m.Engine.Env
+	if m.Engine.Weights != "" {
+		u.Weights = &node.Weights{From: m.Engine.Weights, To: weightsPath}
+	}
 	ready := cmp.Or(m.Engine.Ready, "/health")
 	if m.Engine.Kind == service.EngineOpenAI {
 		ready = cmp.Or(m.Engine.Ready, "/v1/models")
@@ -323,7 +328,10 @@ func gpusOf(o provision.Object) int {
 // unitOf is how an engine is started on a machine with so many GPUs, and the port that
 // it listens on. host is the machine's loopback address; containers have their own.
 func unitOf(m *service.Model, gpus int, host string) (node.Unit, int) {
-	e := &m.Engine
+	e, path := &m.Engine, m.Name
+	if e.Weights != "" {
+		path = weightsPath
+	}
 	var args []string
 	option := func(isSet bool, words ...string) {
 		if isSet {
@@ -337,7 +345,8 @@ func unitOf(m *service.Model, gpus int, host string) (node.Unit, int) {
 		return node.Unit{Args: append(args, provision.SimArgs(m, net.JoinHostPort(host, strconv.Itoa(port)))...)}, port
 	case service.EngineSGLang:
 		port := cmp.Or(e.Port, portSGLang)
-		args = []string{"python3", "-m", "sglang.launch_server", "--model-path", m.Name, "--host", "0.0.0.0", "--port", strconv.Itoa(port), "--enable-metrics"}
+		args = []string{"python3", "-m", "sglang.launch_server", "--model-path", path, "--host", "0.0.0.0", "--port", strconv.Itoa(port), "--enable-metrics"}
+		option(e.Weights != "", "--served-model-name", m.Name)
 		option(gpus > 1 && e.DataParallel <= 1, "--tp-size", strconv.Itoa(gpus))
 		option(e.DataParallel > 1, "--dp-size", strconv.Itoa(e.DataParallel))
 		option(e.MaxNumSeqs > 0, "--max-running-requests", strconv.Itoa(e.MaxNumSeqs))
@@ -345,7 +354,8 @@ func unitOf(m *service.Model, gpus int, host string) (node.Unit, int) {
 		return node.Unit{Image: cmp.Or(e.Image, imageSGLang), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
 	case service.EngineVLLM:
 		port := cmp.Or(e.Port, portVLLM)
-		args = []string{"--model", m.Name, "--port", strconv.Itoa(port)}
+		args = []string{"--model", path, "--port", strconv.Itoa(port)}
+		option(e.Weights != "", "--served-model-name", m.Name)
 		option(gpus > 1 && e.DataParallel <= 1, "--tensor-parallel-size", strconv.Itoa(gpus))
 		option(e.DataParallel > 1, "--data-parallel-size", strconv.Itoa(e.DataParallel))
 		option(e.MaxNumSeqs > 0, "--max-num-seqs", strconv.Itoa(e.MaxNumSeqs))

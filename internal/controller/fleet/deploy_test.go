@@ -117,6 +117,31 @@ func TestDeploymentsOfEngines(t *testing.T) {
 	}
 }
 
+// An engine whose weights are in a bucket is started with the folder where they are, and
+// still goes by the model's name.
+func TestDeploymentsWithWeightsFromABucket(t *testing.T) {
+	c := content(t)
+	for i := range c.Spec.Models {
+		c.Spec.Models[i].Engine.Weights = "s3://models/m"
+	}
+	all, err := fleet.Deployments(c, fleetOf())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]string{
+		"us-east-1-0":      "--model /weights --port 8000 --served-model-name org/llama --tensor-parallel-size 4",
+		"us-east-1-qwen-0": "--model-path /weights --host 0.0.0.0 --port 30000 --enable-metrics --served-model-name org/qwen",
+	} {
+		u := all[id].Units[0]
+		if got := strings.Join(u.Args, " "); !strings.Contains(got, want) || u.Weights == nil || u.Weights.To != "/weights" || u.Weights.From != "s3://models/m" {
+			t.Errorf("%s: got %q with %+v", id, got, u.Weights)
+		}
+		if err := all[id].Check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestDeploymentsOfBalancers(t *testing.T) {
 	all := deploy(t, fleetOf())
 	replicas := map[string][]string{

@@ -1,0 +1,88 @@
+package aws_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/aws"
+	"skyserve/provision/fakecloud"
+)
+
+// A launch that EC2 grants and cannot carry out is not asked for again at once; what had no
+// capacity is had in the next zone, and in the same one after a while.
+func TestALaunchThatFalters(t *testing.T) {
+	for code, want := range map[string]provision.Scope{
+		"Server.InsufficientInstanceCapacity": provision.ScopeZone,
+		"Server.InternalError":                provision.ScopeZone,
+		"Client.VolumeLimitExceeded":          provision.ScopeQuota,
+		"Client.InternalError":                "",
+	} {
+		t.Run(code, func(t *testing.T) {
+			now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+			cloud := newCloud(nil)
+			cloud.Now = func() time.Time { return now }
+			cloud.Falter = func(zone, _, _ string) string {
+				if zone == "us-east-1b" && now.Minute() < 20 {
+					return code
+				}
+				return ""
+			}
+			c := config(cloud, "us-east-1")
+			c.Now = cloud.Now
+			p, err := aws.New(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			stand(t, p, east)
+			w := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
+			launch(t, p, w)
+			_, err = p.Launch(t.Context(), w)
+			var refused *provision.CapacityError
+			switch {
+			case want == "" && (err == nil || errors.As(err, &refused) || !strings.Contains(err.Error(), code) || !strings.Contains(err.Error(), "encrypted")):
+				t.Errorf("got %v, want what it ended of and what to look for", err)
+			case want != "" && (!errors.As(err, &refused) || refused.Scope != want || refused.Code != code):
+				t.Errorf("got %v, want a refusal of the %s", err, want)
+			}
+			elsewhere := w
+			elsewhere.Offers = provision.Offerings{w.Offers[0]}
+			elsewhere.Offers[0].Zone = "us-east-1a"
+			launch(t, p, elsewhere)
+			cloud.Vanish(cloud.Machines()[0].ID)
+			now = now.Add(30 * time.Minute)
+			launch(t, p, w)
+			if m := cloud.Machines(); len(m) != 1 || m[0].Zone != "us-east-1b" {
+				t.Errorf("after a while there is %+v", m)
+			}
+		})
+	}
+}
+
+// The parameter of an image names another one between a launch and its repetition: still
+// there is one machine, and another once that one has ended.
+func TestImagesAreRenewed(t *testing.T) {
+	cloud := newCloud(&fakecloud.Faults{})
+	p := open(t, cloud)
+	stand(t, p, east)
+	w := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
+	for range 3 {
+		launch(t, p, w)
+		id := cloud.Machines()[0].ID
+		cloud.RenewImages()
+		for _, tag := range []string{"skyserve:id", "skyserve:spec"} { // so that it is found by its token alone
+			kept := cloud.Machines()[0].Tags[tag]
+			cloud.Machines()[0].Tags[tag] = "hidden"
+			launch(t, p, w)
+			cloud.Machines()[0].Tags[tag] = kept
+		}
+		if m := cloud.Machines(); len(m) != 1 || m[0].ID != id {
+			t.Fatalf("there is %+v, want %s alone", m, id)
+		}
+		cloud.Vanish(id)
+		cloud.Forget()
+	}
+}

@@ -1,0 +1,130 @@
+package aws_test
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"skyserve/provision"
+	"skyserve/provision/fakecloud"
+)
+
+// A role that somebody gave more than it had goes all the same.
+func TestARoleGoesWithWhatItWasGiven(t *testing.T) {
+	for _, unseen := range []int{0, 2} {
+		cloud := newCloud(&fakecloud.Faults{Unseen: unseen})
+		p := open(t, cloud)
+		w := roleFor(provision.KindBalancer, provision.GrantOperate)
+		o, err := p.Launch(t.Context(), w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cloud.Attach(o.Handle, "AmazonSSMManagedInstanceCore")
+		cloud.Grant(o.Handle, "by-hand", `{"Statement":[]}`)
+		if err := p.Terminate(t.Context(), o); err != nil {
+			t.Error(err)
+		}
+		if left := cloud.Left(); len(left) != 0 {
+			t.Errorf("there is still %q", left)
+		}
+	}
+}
+
+// Two who change one role at once are told to try again, and do.
+func TestTwoWhoChangeOneRole(t *testing.T) {
+	cloud := newCloud(nil)
+	var refused atomic.Int32
+	cloud.Deny = func(_, action string) string {
+		if changes := []string{"iam:PutRolePolicy", "iam:DeleteRole", "iam:DeleteInstanceProfile"}; slices.Contains(changes, action) && refused.Add(1)%2 == 1 {
+			return "ConcurrentModification"
+		}
+		return ""
+	}
+	p := open(t, cloud)
+	o, err := p.Launch(t.Context(), roleFor(provision.KindBalancer, provision.GrantOperate))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Terminate(t.Context(), o); err != nil || len(cloud.Left()) != 0 {
+		t.Errorf("%v, and there is %q", err, cloud.Left())
+	}
+	if refused.Load() < 6 {
+		t.Errorf("refused %d calls, want each of three once", refused.Load()/2)
+	}
+}
+
+// A shell on machines is granted for the regions that ask for it, to both roles, and no
+// more than Session Manager needs; it goes when nobody asks for it any more.
+func TestAccessBySessionManager(t *testing.T) {
+	cloud := newCloud(nil)
+	p := open(t, cloud)
+	const name = "skyserve-chat-replica"
+	for _, tt := range []struct {
+		grants []provision.Grant
+		in     []string
+	}{
+		{nil, nil},
+		{[]provision.Grant{provision.SessionIn("us-west-2"), provision.SessionIn("us-east-1")}, []string{"us-east-1", "us-west-2"}},
+		{[]provision.Grant{provision.SessionIn("us-east-1")}, []string{"us-east-1"}},
+		{nil, nil},
+	} {
+		w := roleFor(provision.KindReplica, tt.grants...)
+		w.Spec = fmt.Sprintf("i%d", len(tt.grants))
+		if _, err := provision.Apply(t.Context(), provision.Diff([]provision.Want{w}, only(list(t, p), w.ID)), p, provision.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if changes := provision.Diff([]provision.Want{w}, list(t, p)); len(changes) != 0 {
+			t.Errorf("%v: there is still to do %+v", tt.grants, changes)
+		}
+		var policy struct {
+			Statement []struct {
+				Action    []string
+				Condition map[string]map[string]string
+			}
+		}
+		text := cloud.Policy(name, "skyserve")
+		if err := json.Unmarshal([]byte(cmp.Or(text, "{}")), &policy); err != nil {
+			t.Fatal(err)
+		}
+		var in []string
+		for _, s := range policy.Statement {
+			in = append(in, s.Condition["StringEquals"]["aws:RequestedRegion"])
+			for _, action := range s.Action {
+				if !strings.HasPrefix(action, "ssmmessages:") && action != "ssm:UpdateInstanceInformation" {
+					t.Errorf("%s is allowed", action)
+				}
+			}
+		}
+		if !slices.Equal(in, tt.in) {
+			t.Errorf("%v: sessions are allowed in %q, want %q", tt.grants, in, tt.in)
+		}
+	}
+}
+
+// What replicas may read of a bucket is the folder that is named, and nothing beside it.
+func TestReadingFromBuckets(t *testing.T) {
+	cloud := newCloud(nil)
+	p := open(t, cloud)
+	w := roleFor(provision.KindReplica, provision.ReadFrom("models/llama/8b"))
+	launch(t, p, w)
+	if changes := provision.Diff([]provision.Want{w}, list(t, p)); len(changes) != 0 {
+		t.Errorf("there is still to do %+v", changes)
+	}
+	want := `{"Version":"2012-10-17","Statement":[` +
+		`{"Effect":"Allow","Action":["s3:GetObject"],"Resource":["arn:aws:s3:::models/llama/8b/*"]},` +
+		`{"Effect":"Allow","Action":["s3:ListBucket"],"Resource":["arn:aws:s3:::models"],"Condition":{"StringEquals":{"s3:prefix":"llama/8b/"}}}]}`
+	if got := cloud.Policy("skyserve-chat-replica", "skyserve"); got != want {
+		t.Errorf("a replica may do\n%s\nwant\n%s", got, want)
+	}
+	w.Grants = append(w.Grants, provision.ReadFrom("models/"+strings.Repeat("long/", 60)+"er"))
+	_, err := p.Launch(t.Context(), w)
+	var unfit *provision.SpecError
+	if !errors.As(err, &unfit) || !strings.Contains(err.Error(), "a tag holds 256 characters of this, got 3") {
+		t.Errorf("got %v, want that it is too long for a tag", err)
+	}
+}
