@@ -106,6 +106,9 @@ func (r *ec2Region) readInstance(f awsForm) (*ec2Instance, error) {
 	case i.group != "" && (r.groups[i.group] == nil || r.groups[i.group].gone):
 		return nil, badRequest("InvalidGroup.NotFound", "The security group '%s' does not exist", i.group)
 	}
+	if i.group != "" {
+		i.groupName = r.groups[i.group].name
+	}
 	i.userData = string(text)
 	return i, r.aws.checkProfile(i.profile)
 }
