@@ -32,13 +32,14 @@ type fleet struct {
 	asked map[string]service.ReplicaConfig // every replica as it was attached, by id
 	// leaving are those that are removed once they have finished what they have.
 	leaving map[string]bool
-	ctx     context.Context // of those who wait for that
+	drained map[string]string // who had a replica drained, by its id; "" = a person
+	ctx     context.Context   // of those who wait for that
 	end     context.CancelFunc
 	waiting sync.WaitGroup
 }
 
 func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Logger, seed uint64, allow func(netip.Addr) error, secure *tls.Config) *fleet {
-	f := &fleet{self: self, runtime: runtime, log: log, asked: map[string]service.ReplicaConfig{}, leaving: map[string]bool{}}
+	f := &fleet{self: self, runtime: runtime, log: log, asked: map[string]service.ReplicaConfig{}, leaving: map[string]bool{}, drained: map[string]string{}}
 	f.ctx, f.end = context.WithCancel(context.Background())
 	f.prober = probe.New(probe.Options{Sink: runtime.Step, Found: f.found, Seed: seed, Logger: log, Allow: allow, TLS: secure})
 	return f
@@ -69,8 +70,19 @@ func (f *fleet) Add(cfg service.ReplicaConfig) (added bool, err error) {
 	}
 	f.asked[cfg.ID] = cfg
 	delete(f.leaving, cfg.ID)
+	f.stayDrained(cfg, held && old.URL == cfg.URL && cfg.Epoch > old.Epoch)
 	f.prober.Start(cfg)
 	return !held, nil
+}
+
+// stayDrained settles whether a replica that was attached drains. To attach it again ends
+// that, but where a controller only says anew whose it is, a person's word stands.
+func (f *fleet) stayDrained(cfg service.ReplicaConfig, reassigned bool) {
+	by, drains := f.drained[cfg.ID]
+	if drains && by == "" && reassigned && f.runtime.DrainReplica(cfg.ID) {
+		return
+	}
+	delete(f.drained, cfg.ID)
 }
 
 // tell brings the runtime up to date with a replica. One that does not name its
@@ -140,6 +152,7 @@ func (f *fleet) Remove(id string, epoch uint64) (removed bool, err error) {
 func (f *fleet) forget(id string) {
 	delete(f.asked, id)
 	delete(f.leaving, id)
+	delete(f.drained, id)
 	f.prober.Stop(id)
 }
 
@@ -200,18 +213,24 @@ func (f *fleet) outstanding(id string) int {
 }
 
 // Drain lets a replica finish what it has. One whose model is not known has
-// nothing, and gets nothing.
-func (f *fleet) Drain(id string) bool {
+// nothing, and gets nothing. Whoever drains it first is told, unless a person does.
+func (f *fleet) Drain(id, by string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	_, held := f.asked[id]
-	return held && f.runtime.DrainReplica(id)
+	if !held || !f.runtime.DrainReplica(id) {
+		return false
+	}
+	if _, drains := f.drained[id]; !drains || by == "" {
+		f.drained[id] = by
+	}
+	return true
 }
 
 // List is all replicas with all that is known of them, sorted by id.
 func (f *fleet) List() []admin.Replica {
 	f.mu.Lock()
-	asked := maps.Clone(f.asked)
+	asked, drained := maps.Clone(f.asked), maps.Clone(f.drained)
 	f.mu.Unlock()
 	served := map[string]service.ReplicaConfig{}
 	for _, r := range f.runtime.Replicas() {
@@ -227,7 +246,7 @@ func (f *fleet) List() []admin.Replica {
 	}
 	list := make([]admin.Replica, 0, len(asked))
 	for _, id := range slices.Sorted(maps.Keys(asked)) {
-		r := admin.Replica{ReplicaConfig: asked[id], HitRate: probes[id].HitRate}
+		r := admin.Replica{ReplicaConfig: asked[id], HitRate: probes[id].HitRate, DrainedBy: drained[id]}
 		if cfg, ok := served[id]; ok {
 			r.ReplicaConfig = cfg
 		}

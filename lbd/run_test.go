@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -187,6 +188,52 @@ func TestReplicaMoves(t *testing.T) {
 	if got := ask(t, hc, n.public, "llama"); got.status == 200 {
 		t.Errorf("the old model is still served: %+v", got)
 	}
+}
+
+// What a person drains stays drained when a program drains it too, or the controller says
+// anew whose it is; what a program drained is used again then.
+func TestWhoDrainsAReplica(t *testing.T) {
+	ctx := context.Background()
+	e := newEngine(t, "llama", "")
+	us := service.ReplicaConfig{ID: "us-0", URL: e.URL, Model: "llama"}
+	n := start(t, config("lb-us-0", "local/us", us), Options{})
+	is := func(state service.ReplicaState, by string) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("it is %s by %q", state, by), func() bool {
+			w := n.worker(t, us.ID)
+			return w.State == state && w.DrainedBy == by
+		})
+	}
+	drain := func(by string) {
+		t.Helper()
+		if err := n.admin.DrainWorker(ctx, us.ID, by); err != nil {
+			t.Fatal(err)
+		}
+	}
+	attach := func(epoch uint64) {
+		t.Helper()
+		us.Epoch = epoch
+		if _, err := n.admin.AddWorker(ctx, us); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is(service.StateReady, "")
+	drain("")
+	drain(telemetry.ByUp)
+	is(service.StateDraining, "")
+	attach(1)
+	is(service.StateDraining, "")
+	attach(1)
+	is(service.StateReady, "")
+	drain(telemetry.ByUp)
+	is(service.StateDraining, telemetry.ByUp)
+	drain("")
+	is(service.StateDraining, "")
+	attach(1)
+	drain(telemetry.ByController)
+	is(service.StateDraining, telemetry.ByController)
+	attach(2)
+	is(service.StateReady, "")
 }
 
 // lentCertificate writes a certificate for 127.0.0.1 and gives the configuration of a

@@ -2,9 +2,11 @@ package main
 
 import (
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"skyserve/provision/fakecloud"
@@ -18,6 +20,16 @@ var twoClouds = strings.NewReplacer("aws/eu-west-1", "gcp/us-central1", "{min: 0
 // which the clouds still carry out after the command has ended. It gives what was said.
 func (e *emulated) interrupt(actions []string, args ...string) string {
 	e.t.Helper()
+	said, code := e.end(os.Interrupt, actions, args...)
+	if code != exitInterrupted {
+		e.t.Fatalf("interrupted at %s: exit %d, want %d\n%s", actions, code, exitInterrupted, said)
+	}
+	return said
+}
+
+// end is interrupt by any signal; code is what the command exited with.
+func (e *emulated) end(by os.Signal, actions []string, args ...string) (said string, code int) {
+	e.t.Helper()
 	begun, ended := make(chan struct{}), make(chan struct{})
 	once := sync.OnceFunc(func() { close(begun) })
 	e.hold(func(c fakecloud.Call) {
@@ -27,8 +39,8 @@ func (e *emulated) interrupt(actions []string, args ...string) string {
 		}
 	})
 	cmd := e.command(args...)
-	var said strings.Builder
-	cmd.Stdout, cmd.Stderr = &said, &said
+	var text strings.Builder
+	cmd.Stdout, cmd.Stderr = &text, &text
 	if err := cmd.Start(); err != nil {
 		e.t.Fatal(err)
 	}
@@ -38,18 +50,15 @@ func (e *emulated) interrupt(actions []string, args ...string) string {
 	case <-begun:
 	case err := <-gone:
 		close(ended)
-		e.t.Fatalf("skyserve %s ended (%v) without %s:\n%s", strings.Join(args, " "), err, actions, said.String())
+		e.t.Fatalf("skyserve %s ended (%v) without %s:\n%s", strings.Join(args, " "), err, actions, text.String())
 	}
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+	if err := cmd.Process.Signal(by); err != nil {
 		e.t.Error(err)
 	}
-	err := <-gone
+	<-gone
 	close(ended)
-	if got := cmd.ProcessState.ExitCode(); got != exitInterrupted {
-		e.t.Fatalf("interrupted at %s: exit %d (%v), want %d\n%s", actions, got, err, exitInterrupted, said.String())
-	}
 	e.hold(nil)
-	return said.String()
+	return text.String(), cmd.ProcessState.ExitCode()
 }
 
 // hold is called while a call to the clouds is in flight; nil = nothing is.
@@ -81,6 +90,77 @@ func TestAnInterruptedUp(t *testing.T) {
 	if a, g := len(e.aws.Machines()), len(e.gce.Instances()); a != 3 || g != 2 {
 		t.Errorf("%d machines at AWS and %d at Google, want 3 and 2", a, g)
 	}
+	down := e.at("down", "chat", "--yes")
+	for _, action := range []string{"ec2:TerminateInstances", "compute.firewalls.delete"} {
+		if said := e.interrupt([]string{action}, down...); !strings.Contains(said, "interrupted") {
+			t.Errorf("down interrupted at %s:\n%s", action, said)
+		}
+	}
+	e.downToNothing()
+}
+
+// Whoever kills up or down, at a call to any of the clouds that is still carried out, finds
+// the same service, or nothing, once the command was run again.
+func TestAKilledUpAndDown(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	up := append(e.upOf(strings.Replace(cloudService, "aws/eu-west-1", "gcp/us-central1", 2)), "--yes")
+	kill := func(args []string, at ...[]string) {
+		t.Helper()
+		for _, actions := range at {
+			if said, code := e.end(os.Kill, actions, args...); code != -1 {
+				t.Fatalf("killed at %s: exit %d\n%s", actions, code, said)
+			}
+		}
+	}
+	kill(up,
+		[]string{"iam:CreateRole", "ec2:CreateSecurityGroup", "compute.firewalls.insert"}, []string{"ec2:RunInstances", "compute.instances.insert"},
+		[]string{"ec2:GetConsoleOutput", "compute.instances.getGuestAttributes"}, []string{"route53:ChangeResourceRecordSets"},
+	)
+	out := e.skyserve(exitOK, up...)
+	if a, g := len(e.aws.Machines()), len(e.gce.Instances()); a != 3 || g != 1 {
+		t.Errorf("%d machines at AWS and %d at Google, want 3 and 1\n%s", a, g, out)
+	}
+	within(t, "a chat", func() error { return chatAt(endpointIn(out, "us-east-1"), "key-of-a-client") })
+	if out := e.skyserve(exitOK, up...); !strings.Contains(out, "no change") {
+		t.Errorf("up again:\n%s", out)
+	}
+	kill(e.at("down", "chat", "--yes"), []string{"route53:ChangeResourceRecordSets"},
+		[]string{"ec2:TerminateInstances", "compute.instances.delete"}, []string{"iam:DeleteRole", "compute.firewalls.delete"})
+	e.downToNothing()
+}
+
+// Credentials that end in the middle: what was made stands, and the next up goes on.
+func TestUpWithCredentialsThatEnd(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	up := append(e.upOf(twoClouds), "--yes")
+	var ended atomic.Bool
+	e.aws.Deny = func(string, string) string {
+		if ended.Load() {
+			return "ExpiredToken"
+		}
+		return ""
+	}
+	e.hold(func(c fakecloud.Call) {
+		if c.Action == "ec2:RunInstances" {
+			ended.Store(true)
+		}
+	})
+	if out := e.skyserve(exitCredentials, up...); !strings.Contains(out, "ExpiredToken") || !strings.Contains(out, "hint: log in again: aws sso login") {
+		t.Errorf("once they had ended:\n%s", out)
+	}
+	e.hold(nil)
+	ended.Store(false)
+	out := e.skyserve(exitOK, up...)
+	if a, g := len(e.aws.Machines()), len(e.gce.Instances()); a != 3 || g != 2 {
+		t.Errorf("%d machines at AWS and %d at Google, want 3 and 2\n%s", a, g, out)
+	}
+	ended.Store(true)
+	if out := e.skyserve(exitCredentials, e.at("down", "chat", "--yes")...); !strings.Contains(out, "ExpiredToken") {
+		t.Errorf("down once they had ended:\n%s", out)
+	}
+	ended.Store(false)
 	e.downToNothing()
 }
 
@@ -89,8 +169,8 @@ func (e *emulated) downToNothing() {
 	e.t.Helper()
 	e.skyserve(exitOK, e.at("down", "chat", "--yes")...)
 	e.ended()
-	if left := e.aws.Left(); len(left)+len(e.gce.Instances())+len(e.gce.Firewalls()) > 0 {
-		e.t.Errorf("left over: %q, %+v, %+v", left, e.gce.Instances(), e.gce.Firewalls())
+	if left := e.aws.Left(); len(left)+len(e.gce.Instances())+len(e.gce.Firewalls())+len(e.names.RecordSets(e.zone)) > 0 {
+		e.t.Errorf("left over: %q, %+v, %+v, %+v", left, e.gce.Instances(), e.gce.Firewalls(), e.names.RecordSets(e.zone))
 	}
 }
 
@@ -142,12 +222,52 @@ func TestUpWithCredentialsThatAreRefused(t *testing.T) {
 	}
 }
 
-func TestUpInARegionThatIsNone(t *testing.T) {
+// What is nowhere is an error of the file, before anything is made.
+func TestUpWithWhatIsNowhere(t *testing.T) {
 	t.Parallel()
 	e := emulate(t)
-	out := e.skyserve(exitUsage, append(e.upOf(strings.ReplaceAll(twoClouds, "gcp/us-central1", "gcp/mars-north1")), "--yes")...)
-	if !strings.Contains(out, `"mars-north1"`) || len(e.aws.Left()) > 0 {
-		t.Errorf("there is %q after\n%s", e.aws.Left(), out)
+	for name, tt := range map[string]struct {
+		is, not string
+		exit    int
+		says    []string
+	}{
+		"a region of Google":  {"gcp/us-central1", "gcp/mars-north1", exitUsage, []string{`"mars-north1"`}},
+		"a region of AWS":     {"aws/us-east-1", "aws/mars-north-1", exitCredentials, []string{"asking aws/mars-north-1 what it offers", "hint: "}},
+		"a GPU":               {"type: L4", "type: L400", exitUsage, []string{"models[0].gpus[0].type: is not a word known here", `got "L400"`}},
+		"a GPU so many times": {"type: L4", "type: L4, count: 7", exitUsage, []string{"models[0].gpus: aws/us-east-1 offers no machine with L4 for m"}},
+	} {
+		out := e.skyserve(tt.exit, append(e.upOf(strings.ReplaceAll(twoClouds, tt.is, tt.not)), "--yes")...)
+		for _, want := range tt.says {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: it does not say %q:\n%s", name, want, out)
+			}
+		}
+		if left := e.aws.Left(); len(left) > 0 || e.machines() > 0 {
+			t.Errorf("%s: there is %q after\n%s", name, left, out)
+		}
+	}
+}
+
+// A service, and a public name, that somebody else has: nothing is touched.
+func TestUpWithNamesOfOthers(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	text := strings.Replace(oneRegion, "balancer:\n", "dns: {provider: route53, name: chat.example.com, zone: example.com}\nbalancer:\n", 1)
+	e.skyserve(exitOK, append(e.upOf(text), "--yes")...)
+	stands, records := e.aws.Left(), e.names.RecordSets(e.zone)
+	for name, tt := range map[string]struct{ text, says string }{
+		"the service": {oneRegion, "the service chat in aws/us-east-1 belongs to another owner"},
+		"the name":    {strings.Replace(text, "name: chat\n", "name: talk\n", 1), "record chat.example.com in zone example.com (public, Z"},
+	} {
+		cmd := e.command(append(e.upOf(tt.text), "--yes")...)
+		cmd.Env = append(cmd.Env, "SKYSERVE_HOME="+t.TempDir())
+		out, _ := cmd.CombinedOutput() // its exit code is looked at
+		if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(string(out), tt.says) || !strings.Contains(string(out), "hint: choose another name") {
+			t.Errorf("%s: exit %d\n%s", name, code, out)
+		}
+	}
+	if left, now := e.aws.Left(), e.names.RecordSets(e.zone); !slices.Equal(left, stands) || !reflect.DeepEqual(now, records) {
+		t.Errorf("there is %q and %+v, was %q and %+v", left, now, stands, records)
 	}
 }
 

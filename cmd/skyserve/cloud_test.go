@@ -68,7 +68,7 @@ func emulate(t *testing.T) *emulated {
 	t.Helper()
 	faults := &fakecloud.Faults{}
 	e := &emulated{
-		t: t, dir: t.TempDir(), names: fakecloud.NewRoute53(&fakecloud.Faults{}),
+		t: t, dir: t.TempDir(), names: fakecloud.NewRoute53(faults),
 		aws: fakecloud.NewAWS(faults, "us-east-1", "eu-west-1"), gce: fakecloud.NewGCE("p", faults),
 	}
 	faults.Hold = func(c fakecloud.Call) {

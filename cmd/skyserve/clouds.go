@@ -88,10 +88,16 @@ func (c *cloudFlags) google(places []string, spec *service.Spec) gcp.Config {
 	return cfg
 }
 
-// zone is where the public name of a service is kept; nil where it has none in a cloud.
-func (c *cloudFlags) zone(ctx context.Context, spec *service.Spec) (provision.Zone, error) {
-	if spec.DNS == nil || spec.DNS.Provider != "route53" {
-		return nil, nil
+// zone is where the public name of a service is kept; nil where it has none in a cloud, and
+// none is noted that it had; a nil noted knows of none.
+func (c *cloudFlags) zone(ctx context.Context, spec *service.Spec, noted fleet.Noted) (provision.Zone, error) {
+	had := false
+	var err error
+	if noted != nil {
+		_, had, err = noted.KeptName()
+	}
+	if err != nil || !had && (spec.DNS == nil || spec.DNS.Provider != service.DNSRoute53) {
+		return nil, err
 	}
 	return dns.NewRoute53(ctx, dns.Config{Endpoint: c.endpointAWS})
 }
@@ -99,7 +105,7 @@ func (c *cloudFlags) zone(ctx context.Context, spec *service.Spec) (provision.Zo
 // checkName says why the public name of a service could not be published; nil without one.
 // Nothing is changed. Errors are those of provision.Zone's Check.
 func checkName(ctx context.Context, zone provision.Zone, spec *service.Spec, owner string) error {
-	if zone == nil {
+	if zone == nil || spec.DNS == nil {
 		return nil
 	}
 	for _, r := range cloud.Regions(spec) { // where balancers are

@@ -115,7 +115,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 
 // findName looks at whether a service can have its public name; nothing where it has none.
 func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec) ([]provision.Finding, error) {
-	zone, err := o.clouds.zone(ctx, spec)
+	zone, err := o.clouds.zone(ctx, spec, nil)
 	if err != nil || zone == nil {
 		return nil, err
 	}

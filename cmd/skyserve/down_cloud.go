@@ -57,12 +57,8 @@ func runCloudDown(ctx context.Context, o *downOptions, in io.Reader, out, talk i
 	if err := agree(in, talk, plan, o.yes); err != nil {
 		return err
 	}
-	zone, err := o.clouds.zone(ctx, spec)
-	if err == nil && zone != nil {
-		err = zone.Set(ctx, publicName(spec, who.owner, nil))
-	}
-	if err != nil {
-		return cloudError(fmt.Errorf("removing the name %s: %w", spec.DNS.Name, err))
+	if err := o.unpublish(ctx, svc, spec, who.owner); err != nil {
+		return cloudError(err)
 	}
 	h := fleet.Handover{Service: spec.Name, Party: who.party, Have: have}
 	if err := h.Dismiss(ctx, cloud.ControllerMachine(spec)); err != nil && ctx.Err() == nil {
@@ -91,6 +87,21 @@ func runCloudDown(ctx context.Context, o *downOptions, in io.Reader, out, talk i
 		return &exitError{code: exitPartial, err: err, hint: "run it again, or remove what is left by hand"}
 	}
 	return nil
+}
+
+// unpublish removes the public name of a service: the one that is noted, and the one that
+// its file says, which another operator may have published.
+func (o *downOptions) unpublish(ctx context.Context, svc local.Service, spec *service.Spec, owner string) error {
+	zone, err := o.clouds.zone(ctx, spec, svc)
+	if err != nil || zone == nil {
+		return err
+	}
+	if n := publicName(spec, owner, nil); n.Name != "" {
+		if err := zone.Set(ctx, n); err != nil {
+			return fmt.Errorf("removing the name %s: %w", n.Name, err)
+		}
+	}
+	return fleet.Unpublish(ctx, zone, svc)
 }
 
 // machinesOf lists the machines of a service in clouds, sorted.

@@ -79,10 +79,11 @@ func (u *cloudUp) step(ctx context.Context, action provision.Action) error {
 	if u.changes, err = u.fleet.Plan(ctx); err != nil || len(u.changes.Changes) == 0 {
 		return err
 	}
-	if _, err := u.fleet.Up(ctx, u.changes, u.progress); err != nil {
+	plan, err := u.fleet.Up(ctx, u.changes, u.progress)
+	if err != nil {
 		return err
 	}
-	have, err := u.located(ctx)
+	have, err := u.located(ctx, plan)
 	if err != nil {
 		return err
 	}

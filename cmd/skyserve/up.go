@@ -20,6 +20,9 @@ import (
 	"skyserve/provision/local"
 )
 
+// defaultReplaceAfter is longer than a machine takes to start again.
+const defaultReplaceAfter = 3 * time.Minute
+
 // upOptions are the flags of `skyserve up`.
 type upOptions struct {
 	file     string
@@ -31,8 +34,10 @@ type upOptions struct {
 	timeout  time.Duration
 	output   string
 	// Of services in clouds only.
-	clouds     cloudFlags
-	programURL string
+	clouds       cloudFlags
+	programURL   string
+	replace      []string
+	replaceAfter time.Duration
 }
 
 func newUpCmd() *cobra.Command {
@@ -58,7 +63,8 @@ Regions of AWS and Google Cloud are rented: a machine for each balancer, one for
 replica, firewalls, and identities of least privilege, all with the tags of the
 service. What will change is shown with its price an hour, and asked for. Where a zone
 has no capacity the next one is tried, then the next capacity type and GPU in the
-order of the file, then other regions of the service. Each machine makes a key of its
+order of the file, then other regions of the service. A machine that its cloud runs and
+that answers nothing is replaced, if another one answers. Each machine makes a key of its
 own and gets its configuration and secrets once, over TLS that both sides verify; none
 of it is in user data or tags. Credentials are those of the clouds' own tools.
 
@@ -89,6 +95,8 @@ refuses the credentials, 130 interrupted (running it again takes up where it end
 	flags.DurationVar(&o.timeout, "timeout", time.Minute, "how long to wait")
 	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
 	flags.StringVar(&o.programURL, "program", "", "`URL` from which machines in clouds get skyserve for Linux, with #sha256=... where this machine cannot reach it (default: "+envProgram+", then what was said last)")
+	flags.StringArrayVar(&o.replace, "replace", nil, "put another machine in the place of the one with this `ID` (clouds; repeatable)")
+	flags.DurationVar(&o.replaceAfter, "replace-after", defaultReplaceAfter, "how long a machine that had time to boot may answer nothing before another takes its place (clouds; 0 = for ever)")
 	o.clouds.add(flags)
 	return cmd
 }

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"skyserve/internal/controller/fleet"
 	"skyserve/internal/service"
@@ -101,7 +100,7 @@ func (u *cloudUp) open(ctx context.Context) (err error) {
 	if u.places, err = u.clouds.placesOf(ctx, u.spec); err != nil {
 		return err
 	}
-	if u.zone, err = u.clouds.zone(ctx, u.spec); err != nil {
+	if u.zone, err = u.clouds.zone(ctx, u.spec, u.svc); err != nil {
 		return err
 	}
 	u.fleet = newFleet(u.spec, u.operator.owner, u.places, u.program)
@@ -114,6 +113,9 @@ func (u *cloudUp) open(ctx context.Context) (err error) {
 		return err
 	}
 	if err := checkName(ctx, u.zone, u.spec, u.operator.owner); err != nil {
+		return err
+	}
+	if err := u.replaceDead(ctx); err != nil {
 		return err
 	}
 	u.quotas, err = viewQuotas(ctx, u.fleet, u.places, u.changes)
@@ -139,7 +141,7 @@ func (u *cloudUp) carryOut(ctx context.Context) error {
 		return u.cloudFailure(ctx, err)
 	}
 	u.changes.Missing = plan.Missing
-	have, err := u.located(ctx)
+	have, err := u.located(ctx, plan)
 	if err == nil {
 		err = u.handOver(ctx, have)
 	}
@@ -147,7 +149,7 @@ func (u *cloudUp) carryOut(ctx context.Context) error {
 		err = keepAdmins(u.svc, adminURLs(have)...)
 	}
 	if err == nil && u.zone != nil {
-		err = u.zone.Set(ctx, publicName(u.spec, u.operator.owner, have))
+		err = fleet.Publish(ctx, u.zone, u.svc, publicName(u.spec, u.operator.owner, have))
 	}
 	if err != nil {
 		return u.cloudFailure(ctx, err)
@@ -155,34 +157,19 @@ func (u *cloudUp) carryOut(ctx context.Context) error {
 	return u.finish(have, u.wait)
 }
 
-// located is the machines once each has its addresses.
-func (u *cloudUp) located(ctx context.Context) ([]provision.Object, error) {
+// located is what there is once each machine has its addresses.
+func (u *cloudUp) located(ctx context.Context, p *fleet.Plan) ([]provision.Object, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("no address within %s", u.timeout))
 	defer cancel()
-	for {
-		have, err := u.places.List(ctx, u.spec.Name)
-		if err != nil {
-			return nil, err
-		}
-		i := slices.IndexFunc(have, func(o provision.Object) bool {
-			return o.Offering != nil && o.Gone == "" && (!o.PrivateIP.IsValid() || o.Kind == provision.KindBalancer && !o.PublicIP.IsValid())
-		})
-		if i < 0 {
-			return have, nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("waiting for %s: %w", have[i].ID, context.Cause(ctx))
-		case <-time.After(lookEvery):
-		}
-	}
+	return u.fleet.Located(ctx, p)
 }
 
-// lookEvery is how often a cloud is asked for what it has not got ready.
-const lookEvery = 2 * time.Second
-
-// publicName is the public name of a service with the balancers there are.
+// publicName is the public name of a service with the balancers there are; none where it
+// has none.
 func publicName(spec *service.Spec, owner string, have []provision.Object) provision.Name {
+	if spec.DNS == nil {
+		return provision.Name{}
+	}
 	n := provision.Name{Name: spec.DNS.Name, Zone: spec.DNS.Zone, Service: spec.Name, Owner: owner, Routing: provision.Routing(spec.DNS.Routing), TTL: spec.DNS.TTL, Private: spec.DNS.Private}
 	for _, o := range have {
 		if o.Kind == provision.KindBalancer && o.Gone == "" {

@@ -115,7 +115,7 @@ func (b *fakeBalancer) RemoveWorker(_ context.Context, id string, epoch uint64) 
 	return nil
 }
 
-func (b *fakeBalancer) DrainWorker(_ context.Context, id string) error {
+func (b *fakeBalancer) DrainWorker(_ context.Context, id, _ string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if _, has := b.has[id]; !has {

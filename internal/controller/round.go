@@ -19,7 +19,7 @@ type admin interface {
 	Workers(ctx context.Context) ([]telemetry.Worker, error)
 	AddWorker(ctx context.Context, r service.ReplicaConfig) (added bool, err error)
 	RemoveWorker(ctx context.Context, id string, epoch uint64) error
-	DrainWorker(ctx context.Context, id string) error
+	DrainWorker(ctx context.Context, id, by string) error
 }
 
 // watched is a balancer with what the last probes said.
@@ -229,7 +229,7 @@ func (c *Controller) letGo(ctx context.Context, w *watched, r telemetry.Worker) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	err := w.admin.DrainWorker(ctx, r.ID)
+	err := w.admin.DrainWorker(ctx, r.ID, telemetry.ByController)
 	if errors.Is(err, telemetry.ErrNotFound) { // its model is not known: it has nothing
 		return c.detach(ctx, w, r.ID)
 	}

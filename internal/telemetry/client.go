@@ -63,7 +63,16 @@ type Worker struct {
 	Reason string               `json:"reason"`
 	// Outstanding is how many requests the balancer sent it that have not ended.
 	Outstanding int `json:"outstanding"`
+	// DrainedBy is which program of ours had it drained; empty where it is not draining,
+	// or a person had it drained.
+	DrainedBy string `json:"drained_by,omitempty"`
 }
+
+// Who has a replica drained: see Worker.DrainedBy.
+const (
+	ByUp         = "up"         // before its engine is started again, or its machine goes
+	ByController = "controller" // since it is wanted no more
+)
 
 // Client speaks to the admin API of one balancer. It is safe for concurrent use.
 type Client struct {
@@ -197,10 +206,11 @@ func (c *Client) AddWorker(ctx context.Context, r service.ReplicaConfig) (added 
 	return status == http.StatusCreated, err
 }
 
-// DrainWorker lets the replica id finish what it has and sends it nothing new;
-// ErrNotFound when the balancer holds no such replica, or does not know its model.
-func (c *Client) DrainWorker(ctx context.Context, id string) error {
-	_, _, err := c.do(ctx, http.MethodPost, "/workers/"+url.PathEscape(id)+"/drain", nil)
+// DrainWorker lets the replica id finish what it has and sends it nothing new; by is
+// what Worker.DrainedBy tells from then on, unless it drains already. ErrNotFound when the
+// balancer holds no such replica, or does not know its model.
+func (c *Client) DrainWorker(ctx context.Context, id, by string) error {
+	_, _, err := c.do(ctx, http.MethodPost, "/workers/"+url.PathEscape(id)+"/drain?by="+url.QueryEscape(by), nil)
 	return err
 }
 

@@ -69,10 +69,10 @@ func (b *balancer) Remove(id string, epoch uint64) (bool, error) {
 	return true, nil
 }
 
-func (b *balancer) Drain(id string) bool { return b.index(id) >= 0 }
-func (b *balancer) List() []Replica      { return b.replicas }
-func (b *balancer) View() core.View      { return b.view }
-func (b *balancer) Stats() proxy.Stats   { return b.stats }
+func (b *balancer) Drain(id, _ string) bool { return b.index(id) >= 0 }
+func (b *balancer) List() []Replica         { return b.replicas }
+func (b *balancer) View() core.View         { return b.view }
+func (b *balancer) Stats() proxy.Stats      { return b.stats }
 
 func (b *balancer) Decision(id string) (proxy.DecisionRecord, bool) {
 	return proxy.DecisionRecord{Request: id, Model: "llama"}, id == "req/1"

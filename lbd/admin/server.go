@@ -43,6 +43,8 @@ type Replica struct {
 	View *core.ReplicaView
 	// HitRate is the engine's own prefix hit rate of the last minute.
 	HitRate policy.Maybe[float64]
+	// DrainedBy is that of telemetry.Worker.
+	DrainedBy string
 }
 
 // Workers is the set of replicas that the balancer serves.
@@ -52,8 +54,9 @@ type Workers interface {
 	Add(service.ReplicaConfig) (added bool, err error)
 	// Remove detaches one; an epoch of 0 removes whatever is held.
 	Remove(id string, epoch uint64) (removed bool, err error)
-	// Drain lets one finish what it has; false when it is not known.
-	Drain(id string) bool
+	// Drain lets one finish what it has; false when it is not known. by is which program
+	// wants that, and empty for a person, who overrules programs.
+	Drain(id, by string) bool
 	// List is sorted by id.
 	List() []Replica
 }

@@ -18,6 +18,9 @@ import (
 // maxWorkerBody bounds the body of POST /workers; one is some 300 bytes.
 const maxWorkerBody = 64 << 10
 
+// maxDrainedBy bounds the name of who drains a replica, which is kept and listed.
+const maxDrainedBy = 64
+
 func (a *API) routeWorkers() {
 	a.mux.HandleFunc("GET /workers", a.listWorkers)
 	a.mux.HandleFunc("POST /workers", a.addWorker)
@@ -31,7 +34,7 @@ func (a *API) routeWorkers() {
 func (a *API) listWorkers(w http.ResponseWriter, _ *http.Request) {
 	workers := []telemetry.Worker{}
 	for _, r := range a.opts.Workers.List() {
-		worker := telemetry.Worker{ReplicaConfig: r.ReplicaConfig, State: r.State, Reason: r.Reason}
+		worker := telemetry.Worker{ReplicaConfig: r.ReplicaConfig, State: r.State, Reason: r.Reason, DrainedBy: r.DrainedBy}
 		if r.View != nil {
 			worker.Outstanding = r.View.Outstanding
 		}
@@ -163,11 +166,15 @@ func (a *API) remove(w http.ResponseWriter, id string, epoch uint64) {
 }
 
 func (a *API) drainWorker(w http.ResponseWriter, r *http.Request) {
-	id := r.PathValue("id")
-	if !a.opts.Workers.Drain(id) {
+	id, by := r.PathValue("id"), r.URL.Query().Get("by")
+	if len(by) > maxDrainedBy {
+		refuse(w, http.StatusBadRequest, fmt.Sprintf("by: must have at most %d bytes, got %d", maxDrainedBy, len(by)))
+		return
+	}
+	if !a.opts.Workers.Drain(id, by) {
 		refuse(w, http.StatusNotFound, "no replica has the id "+quoted(id))
 		return
 	}
-	a.opts.Logger.Info("replica draining", "replica", id)
+	a.opts.Logger.Info("replica draining", "replica", id, "by", by)
 	answer(w, http.StatusOK, map[string]any{"id": id, "draining": true})
 }

@@ -45,7 +45,7 @@ func TestContract(t *testing.T) {
 				other.Service = "other"
 				return providertest.Subject{
 					Provider: p, Reopen: func(t *testing.T) provision.Provider { return open(t, cloud) },
-					Service: "chat", Wants: chat(), Other: other,
+					Service: "chat", Wants: chat(), Other: other, Owned: true,
 					Settle: func() {
 						for range f.Unseen { // a list that lags catches up as it is asked
 							for _, name := range []string{"chat", "other"} {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -55,7 +56,17 @@ func (r *region) object(i ec2types.Instance) (provision.Object, bool) {
 	if state := stateOf(i); state == ec2types.InstanceStateNameStopping || state == ec2types.InstanceStateNameStopped {
 		o.Gone = fmt.Sprintf("%s: %s", state, cmp.Or(aws.ToString(i.StateTransitionReason), "EC2 gives no reason"))
 	}
+	if ours && !grouped(o, i) { // then nothing that its firewall lets in reaches it
+		o.Spec, o.Fixed = "", ""
+	}
 	return o, ours
+}
+
+// grouped says whether a machine is in its security group, as far as EC2 says.
+func grouped(o provision.Object, i ec2types.Instance) bool {
+	return len(i.SecurityGroups) == 0 || slices.ContainsFunc(i.SecurityGroups, func(g ec2types.GroupIdentifier) bool {
+		return aws.ToString(g.GroupName) == groupName(o.Service, string(o.Kind))
+	})
 }
 
 // complete fills in what EC2 says of a machine: what it runs on, since when, and where

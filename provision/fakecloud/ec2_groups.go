@@ -234,6 +234,25 @@ func (a *AWS) Open(region, group string, port int, cidr string) {
 	}
 }
 
+// Ungroup deletes the group of a name as somebody does by hand, who has to put its machines
+// into another one first.
+func (a *AWS) Ungroup(region, group string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := a.regions[region]
+	for _, g := range r.groups {
+		if g.name != group || g.gone {
+			continue
+		}
+		g.gone = true
+		for _, i := range r.instances {
+			if i.group == g.id {
+				i.group, i.groupName = "sg-default", "default"
+			}
+		}
+	}
+}
+
 // Rules are what the group of a name lets in, in order: tcp 8000-8000 0.0.0.0/0.
 func (a *AWS) Rules(region, group string) []string {
 	a.mu.Lock()

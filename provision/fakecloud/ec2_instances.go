@@ -21,20 +21,20 @@ func stateOf(name string) ec2State { return ec2State{ec2States[name], name} }
 
 // ec2Instance is one VM.
 type ec2Instance struct {
-	id, token, image, kind, zone, subnet, group, profile string
-	market                                               string // on_demand or spot
-	reservation                                          string // the capacity reservation that it fills
-	state, why                                           string
-	whyCode                                              string
-	launched                                             time.Time
-	number                                               int // of which its addresses are made
-	tags                                                 awsTags
-	closing                                              int // looks until it has terminated
-	request                                              awsForm
-	console                                              string
-	userData                                             string
-	public, private                                      string
-	off                                                  func() // ends what Boot began
+	id, token, image, kind, zone, subnet, group, groupName, profile string
+	market                                                          string // on_demand or spot
+	reservation                                                     string // the capacity reservation that it fills
+	state, why                                                      string
+	whyCode                                                         string
+	launched                                                        time.Time
+	number                                                          int // of which its addresses are made
+	tags                                                            awsTags
+	closing                                                         int // looks until it has terminated
+	request                                                         awsForm
+	console                                                         string
+	userData                                                        string
+	public, private                                                 string
+	off                                                             func() // ends what Boot began
 	// For so many lists the instance is still shown as it was: with oldState, or not at
 	// all where that is empty.
 	unseen   int
@@ -65,8 +65,15 @@ type ec2InstanceDoc struct {
 		Cores   int `xml:"coreCount"`
 		Threads int `xml:"threadsPerCore"`
 	} `xml:"cpuOptions"`
-	Reservation string   `xml:"capacityReservationId,omitempty"`
-	Tags        []awsTag `xml:"tagSet>item"`
+	Reservation string        `xml:"capacityReservationId,omitempty"`
+	Tags        []awsTag      `xml:"tagSet>item"`
+	Groups      []ec2GroupRef `xml:"groupSet>item"`
+}
+
+// ec2GroupRef is a security group that an instance is in.
+type ec2GroupRef struct {
+	ID   string `xml:"groupId"`
+	Name string `xml:"groupName"`
 }
 
 // doc is the instance in a state.
@@ -74,6 +81,9 @@ func (i *ec2Instance) doc(state string) ec2InstanceDoc {
 	d := ec2InstanceDoc{
 		ID: i.id, Image: i.image, State: stateOf(state), Type: i.kind, Token: i.token, Subnet: i.subnet, Reservation: i.reservation,
 		Launched: i.launched.UTC().Format("2006-01-02T15:04:05.000Z"), Tags: i.tags.wire(),
+	}
+	if i.group != "" {
+		d.Groups = []ec2GroupRef{{i.group, i.groupName}}
 	}
 	d.Placement.Zone = i.zone
 	d.CPU.Cores, d.CPU.Threads = ec2Types[i.kind]/2, 2

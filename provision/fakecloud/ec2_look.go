@@ -7,8 +7,8 @@ import (
 
 // AWSMachine is an instance as a test looks at it.
 type AWSMachine struct {
-	ID, Region, Zone, Type, Market, State, Image, Group, Profile, Reservation string
-	Tags                                                                      map[string]string
+	ID, Region, Zone, Type, Market, State, Image, Group, Profile, Reservation, Public string
+	Tags                                                                              map[string]string
 	// Request is what the launch asked for, by the names of the query protocol.
 	Request map[string]string
 }
@@ -23,7 +23,7 @@ func (a *AWS) Machines() []AWSMachine {
 			if i.state == "terminated" || i.state == "shutting-down" {
 				continue
 			}
-			machines = append(machines, AWSMachine{i.id, r.name, i.zone, i.kind, i.market, i.state, i.image, i.group, i.profile, i.reservation, i.tags, i.request})
+			machines = append(machines, AWSMachine{i.id, r.name, i.zone, i.kind, i.market, i.state, i.image, i.group, i.profile, i.reservation, i.public, i.tags, i.request})
 		}
 	}
 	slices.SortFunc(machines, func(a, b AWSMachine) int { return slices.Compare([]string{a.Region, a.ID}, []string{b.Region, b.ID}) })

@@ -129,6 +129,9 @@ func (r *ec2Region) readInstance(f awsForm) (*ec2Instance, error) {
 			return nil, badRequest("InvalidParameter", "Security group %s and subnet %s belong to different networks.", i.group, i.subnet)
 		}
 	}
+	if i.group != "" {
+		i.groupName = r.groups[i.group].name
+	}
 	i.userData = string(text)
 	return i, r.aws.checkProfile(i.profile)
 }

@@ -145,11 +145,7 @@ func (g *GCE) answer(w http.ResponseWriter, r *http.Request, route gceRoute) {
 
 // date tells what time it is.
 func (g *GCE) date(w http.ResponseWriter) {
-	now := time.Now
-	if g.Now != nil {
-		now = g.Now
-	}
-	w.Header().Set("Date", now().UTC().Format(http.TimeFormat))
+	w.Header().Set("Date", g.now().UTC().Format(http.TimeFormat))
 }
 
 // bodyless refuses a GET with a body, as Google's front end does before any API sees it.
@@ -207,6 +203,13 @@ func gceRegionOf(r *http.Request) string {
 
 // gceRegion is the region of a zone: us-central1 of us-central1-a.
 func gceRegion(zone string) string { return zone[:max(0, strings.LastIndex(zone, "-"))] }
+
+func (g *GCE) now() time.Time {
+	if g.Now == nil {
+		return time.Now()
+	}
+	return g.Now()
+}
 
 // link is the URL by which the API refers to something of the project.
 func (g *GCE) link(path string) string {

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // The states of an instance, and the provisioning model that may be interrupted.
@@ -214,7 +215,7 @@ func (g *GCE) insertInstance(r *http.Request) (any, *gceError) {
 	i.Kind, i.ID, i.SelfLink, i.Status = "compute#instance", g.number(), g.link(target), gceProvisioning
 	i.number = g.made
 	i.MachineType = g.link(i.MachineType)
-	i.Created = fmt.Sprintf("2026-01-01T00:%02d:%02d.000-08:00", g.made/60%60, g.made%60)
+	i.Created = g.now().Format(time.RFC3339Nano)
 	g.instances.add(i.key(), i, g.faults.Unseen)
 	op := g.begin(r, zone, "insert", target, func() *GCEFailure { return g.start(i.key()) })
 	op.TargetID = i.ID

@@ -55,7 +55,7 @@ func TestTheContract(t *testing.T) {
 				other.Service = "other"
 				return providertest.Subject{
 					Provider: p, Reopen: func(*testing.T) provision.Provider { return provider(g) },
-					Service: "chat", Wants: chat(), Other: other,
+					Service: "chat", Wants: chat(), Other: other, Owned: true,
 					Settle: func() {
 						for range faults.Unseen {
 							if _, err := p.List(context.Background(), ""); err != nil {

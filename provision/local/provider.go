@@ -161,6 +161,9 @@ func (p *Provider) ended(id string, err error, logBegin int64) error {
 // Terminate asks the process of o to end, kills it when it does not within the
 // grace, and removes its object file and configuration.
 func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if err := p.stop(ctx, o.ID); err != nil {
 		return err
 	}

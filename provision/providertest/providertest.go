@@ -4,6 +4,7 @@ package providertest
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 
@@ -23,6 +24,8 @@ type Subject struct {
 	Wants []provision.Want
 	// Other is of another service; its ID is empty where a provider is for one.
 	Other provision.Want
+	// Owned says that the place knows owners: of a machine that one person uses it does not.
+	Owned bool
 	// Settle, where it is set, lets what was made come to be seen by List.
 	Settle func()
 }
@@ -39,7 +42,10 @@ func Run(t *testing.T, open func(t *testing.T) Subject) {
 		{"a terminated object is gone, and goes again without an error", terminates},
 		{"an object is launched anew after it went", launchAgain},
 		{"a second service is left alone", keepsApart},
+		{"another owner's object is left alone", keepsOwners},
+		{"what is offered is of the region", offersItsOwn},
 		{"a context that ended launches nothing", obeysContext},
+		{"a context that ended terminates nothing", terminatesNothingLate},
 	} {
 		t.Run(law.name, func(t *testing.T) { law.test(t, open(t)) })
 	}
@@ -150,6 +156,55 @@ func keepsApart(t *testing.T, s Subject) {
 	}
 	if len(have) != len(s.Wants) {
 		t.Errorf("there are %d objects of %d: %+v", len(have), len(s.Wants), have)
+	}
+}
+
+func keepsOwners(t *testing.T, s Subject) {
+	launch(t, s.Provider, s.Wants)
+	if !s.Owned {
+		return
+	}
+	for _, w := range s.Wants {
+		w.Owner = "another"
+		var owned *provision.OwnedError
+		if _, err := s.Reopen(t).Launch(t.Context(), w); !errors.As(err, &owned) {
+			t.Errorf("launching %s for another owner: %v, want an OwnedError", w.ID, err)
+		}
+	}
+	if changes := provision.Diff(s.Wants, s.live(t, s.Provider)); len(changes) != 0 {
+		t.Errorf("another owner was refused, and there is to do: %+v", changes)
+	}
+}
+
+func offersItsOwn(t *testing.T, s Subject) {
+	for _, w := range s.Wants {
+		if w.Machine == nil { // it is rented nowhere
+			continue
+		}
+		offers, err := s.Provider.Offerings(t.Context(), w.Region)
+		if err != nil || len(offers) == 0 && len(w.Offers) > 0 {
+			t.Errorf("%s offers %d machines, %v", w.Region, len(offers), err)
+		}
+		for _, o := range offers {
+			if o.Region != w.Region || o.Type == "" {
+				t.Errorf("%s offers %+v", w.Region, o)
+			}
+		}
+	}
+}
+
+func terminatesNothingLate(t *testing.T, s Subject) {
+	launch(t, s.Provider, s.Wants)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	have := s.live(t, s.Provider)
+	for _, o := range have {
+		if err := s.Provider.Terminate(ctx, o); err == nil {
+			t.Errorf("terminated %s although the context had ended", o.ID)
+		}
+	}
+	if left := s.live(t, s.Reopen(t)); len(left) != len(have) {
+		t.Errorf("of %d objects there are %d", len(have), len(left))
 	}
 }
 

@@ -74,9 +74,9 @@ func (h *Handover) Drain(ctx context.Context, o provision.Object) {
 	})
 }
 
-// Resume has balancers use replicas again that Drain took from them, whoever called it.
-// A balancer that does not answer, and comes back, starts with its replicas as they are
-// wanted.
+// Resume has balancers use replicas again that Drain took from them, whoever called it;
+// what a person or a controller drained is left so. A balancer that does not answer, and
+// comes back, starts with its replicas as they are wanted.
 func (h *Handover) Resume(ctx context.Context, replicas []provision.Object) {
 	h.admins(func(b administered) {
 		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
@@ -86,7 +86,7 @@ func (h *Handover) Resume(ctx context.Context, replicas []provision.Object) {
 			return
 		}
 		for _, w := range workers {
-			if w.State == service.StateDraining && slices.ContainsFunc(replicas, func(o provision.Object) bool { return o.ID == w.ID }) {
+			if w.State == service.StateDraining && w.DrainedBy == telemetry.ByUp && slices.ContainsFunc(replicas, func(o provision.Object) bool { return o.ID == w.ID }) {
 				_, _ = b.AddWorker(ctx, w.ReplicaConfig) // refused where a controller gave it to another balancer meanwhile
 			}
 		}
@@ -100,7 +100,7 @@ func (h *Handover) Use(ctx context.Context, o provision.Object) {
 	ctx, cancel := context.WithTimeout(ctx, usePatience)
 	defer cancel()
 	h.admins(func(b administered) {
-		for w, known := b.worker(ctx, o.ID); known && w.State != service.StateReady; w, known = b.worker(ctx, o.ID) {
+		for w, known := b.worker(ctx, o.ID); known && w.State != service.StateReady && w.State != service.StateDraining; w, known = b.worker(ctx, o.ID) {
 			if !pause(ctx, drainLook) {
 				return
 			}
@@ -126,7 +126,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 func (b administered) stopSending(ctx context.Context, id string) bool {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
-	return b.DrainWorker(ctx, id) == nil
+	return b.DrainWorker(ctx, id, telemetry.ByUp) == nil
 }
 
 // worker is a replica as a balancer has it; false when it does not, or does not answer.

@@ -50,7 +50,9 @@ func (a *administered) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch request {
 	case "POST /workers/us-0/drain":
-		a.worker.State = service.StateDraining
+		if a.worker.State != service.StateDraining {
+			a.worker.State, a.worker.DrainedBy = service.StateDraining, r.URL.Query().Get("by")
+		}
 		fmt.Fprint(w, "{}")
 	case "GET /workers":
 		_ = json.NewEncoder(w).Encode(map[string]any{"workers": []telemetry.Worker{a.worker}}) // whoever asked fails the test
@@ -70,7 +72,13 @@ func (a *administered) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // listen serves an admin API where that of a balancer is expected.
 func listen(t *testing.T, ip string, p identity.Party, h http.Handler) {
 	t.Helper()
-	ln, err := net.Listen("tcp", net.JoinHostPort(ip, "8100"))
+	listenAt(t, net.JoinHostPort(ip, "8100"), p, h)
+}
+
+// listenAt serves operators and controllers.
+func listenAt(t *testing.T, addr string, p identity.Party, h http.Handler) {
+	t.Helper()
+	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +99,7 @@ func TestAReplicaIsEmptiedAndUsedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	owner := &administered{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-0"}, State: service.StateReady, Outstanding: 1}}
-	other := &administered{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-1"}, State: service.StateDraining}}
+	other := &administered{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-1"}, State: service.StateDraining, DrainedBy: telemetry.ByUp}}
 	h := &fleet.Handover{Party: party(t, authority, identity.Operator)}
 	network := fmt.Sprintf("127.%d.%d.", 200+os.Getpid()%50, os.Getpid()/50%250)
 	for n, api := range []http.Handler{owner, http.NotFoundHandler(), other, nil} { // the last is away
@@ -115,5 +123,33 @@ func TestAReplicaIsEmptiedAndUsedAgain(t *testing.T) {
 	}
 	if other.worker.State != service.StateDraining || slices.Contains(other.asked, "POST /workers") {
 		t.Errorf("another replica was used, which somebody drains: %q", other.asked)
+	}
+	h.Resume(t.Context(), []provision.Object{replica, {ID: "us-1", Kind: provision.KindReplica}})
+	if other.worker.State == service.StateDraining {
+		t.Error("what an earlier run left empty was not used again")
+	}
+}
+
+// What a person, or a controller, drained at a balancer stays so whatever `up` does with
+// its engine.
+func TestWhatSomebodyElseDrainedStaysDrained(t *testing.T) {
+	authority, err := identity.NewAuthority("chat", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, by := range []string{"", telemetry.ByController} {
+		ip := fmt.Sprintf("127.%d.%d.%d", 200+os.Getpid()%50, os.Getpid()/50%250, 10+n)
+		b := &administered{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-0"}, State: service.StateDraining, DrainedBy: by}}
+		listen(t, ip, party(t, authority, identity.Balancer), b)
+		h := &fleet.Handover{Party: party(t, authority, identity.Operator), Have: []provision.Object{
+			{ID: "lb-us-0", Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr(ip)},
+		}}
+		replica := provision.Object{ID: "us-0", Kind: provision.KindReplica}
+		h.Drain(t.Context(), replica)
+		h.Use(t.Context(), replica)
+		h.Resume(t.Context(), []provision.Object{replica})
+		if b.worker.State != service.StateDraining || slices.Contains(b.asked, "POST /workers") {
+			t.Errorf("drained by %q, it was used again: %q", by, b.asked)
+		}
 	}
 }

@@ -38,6 +38,7 @@ type Fleet struct {
 	Only func(*Plan, provision.Change) bool
 
 	exhausted provision.Exhausted
+	replaced  map[string]string // see Replacing
 	offers    map[service.Region]provision.Offerings
 }
 
@@ -101,7 +102,12 @@ func (f *Fleet) planFor(have []provision.Object, short map[cloud.Group]int) (*Pl
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Have: have, Wants: l.Wants, Changes: provision.Diff(l.Wants, have), Missing: l.Missing}
+	p := &Plan{Have: have, Wants: l.Wants, Changes: provision.Diff(l.Wants, f.unlike(have)), Missing: l.Missing}
+	for i, c := range p.Changes {
+		if reason, is := f.replacement(c); is {
+			p.Changes[i].Reason = reason
+		}
+	}
 	if f.Only != nil {
 		p.Changes = slices.DeleteFunc(p.Changes, func(c provision.Change) bool { return !f.Only(p, c) })
 	}

@@ -184,7 +184,8 @@ func waiting(err error) string {
 
 // Inform hands the controller of a service its deployment before anything else is changed,
 // so that it and whoever brings the service up want the same. It does nothing where there
-// is no controller yet, and it is an error if that does not answer.
+// is no controller yet, and it is an error if that does not answer within 5 s: until it
+// was told it goes by what it has, so that it may launch again what is removed now.
 func (h *Handover) Inform(ctx context.Context, deployments map[string]node.Deployment) error {
 	i := slices.IndexFunc(h.Have, func(o provision.Object) bool {
 		d := deployments[o.ID]
@@ -194,7 +195,9 @@ func (h *Handover) Inform(ctx context.Context, deployments map[string]node.Deplo
 		return nil
 	}
 	o := h.Have[i]
-	s, err := h.Operator(o).Status(ctx, h.Machine(o))
+	ask, done := context.WithTimeout(ctx, askTimeout)
+	s, err := h.Operator(o).Status(ask, h.Machine(o))
+	done()
 	switch {
 	case errors.Is(err, identity.ErrStranger): // it is not enrolled yet
 		return nil

@@ -99,6 +99,9 @@ func (f *Fleet) options(p *Plan, progress provision.Progress) provision.Options 
 		Parallel: parallel, Progress: progress, Settle: f.Settle, Drain: f.Drain, Now: f.Now, Exhausted: &f.exhausted,
 		// A balancer is replaced after another works: two of them do no harm.
 		Surge: func(c provision.Change) bool {
+			if _, is := f.replacement(c); is {
+				return false
+			}
 			g := cloud.Group{Model: c.Have.Labels["model"], Region: c.Region()}
 			return c.Kind() == provision.KindBalancer || count[g] < f.Spec.BoundsFor(g.Model, g.Region).Max
 		},

@@ -111,7 +111,7 @@ func (p *Plan) drain(ctx context.Context, o provision.Object) {
 func stopSending(ctx context.Context, c *telemetry.Client, id string) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	return c.DrainWorker(ctx, id) == nil
+	return c.DrainWorker(ctx, id, telemetry.ByUp) == nil
 }
 
 // detach takes a replica from a balancer. The controller, which knows that it is

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"skyserve/provision/fakecloud"
+)
+
+// agent is the process of the agent of a machine.
+func (e *emulated) agent(id string) *os.Process {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.agents[id]
+}
+
+// hang stops the agent of a machine, which its cloud goes on to run, until wake is called.
+func (e *emulated) hang(id string) (wake func()) {
+	e.t.Helper()
+	agent := e.agent(id)
+	if err := agent.Signal(syscall.SIGSTOP); err != nil {
+		e.t.Fatal(err)
+	}
+	return func() {
+		if err := agent.Signal(syscall.SIGCONT); err != nil {
+			e.t.Error(err)
+		}
+	}
+}
+
+// The machine of the controller, which its cloud runs and which answers nothing, is
+// replaced by up, since another machine answers. Where none does, up says what would
+// replace it, and does so when it is told.
+func TestAMachineThatIsDeadForAllButItsCloud(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	e.aws.Now = func() time.Time { return time.Now().Add(-time.Hour) } // by when its machines had time to boot
+	up := append(e.upOf(cloudService), "--yes", "--replace-after", "1ms")
+	e.skyserve(exitOK, up...)
+	for _, second := range []string{"lb-us-east-1-1", "lb-eu-west-1-0"} {
+		dead := e.instance("lb-us-east-1-0")
+		wake := []func(){e.hang("lb-us-east-1-0")}
+		if second == "lb-eu-west-1-0" { // nobody is left who would answer
+			for _, id := range []string{"lb-us-east-1-1", second} {
+				wake = append(wake, e.hang(id))
+			}
+			out := e.skyserve(exitUsage, append(up, "--replace", "us-east-1-7")...)
+			if !strings.Contains(out, `chat has no machine "us-east-1-7" that runs`) || !strings.Contains(out, "hint: skyserve status chat") {
+				t.Errorf("replacing what is not there:\n%s", out)
+			}
+			out = e.skyserve(exitPartial, append(up, "--timeout", "100ms")...)
+			if !strings.Contains(out, "no other machine answers") || !strings.Contains(out, "--replace lb-us-east-1-0") || e.instance("lb-us-east-1-0") != dead {
+				t.Errorf("while nobody answers:\n%s", out)
+			}
+			up = append(up, "--replace", "lb-us-east-1-0", "--replace", "lb-us-east-1-1", "--replace", second)
+		}
+		out := e.skyserve(exitOK, up...)
+		for _, w := range wake {
+			w()
+		}
+		if e.instance("lb-us-east-1-0") == dead || !strings.Contains(out, "lb-us-east-1-0") {
+			t.Errorf("it was not replaced:\n%s", out)
+		}
+		if n := len(e.aws.Machines()); n != 4 {
+			t.Errorf("there are %d machines, want 4\n%s", n, out)
+		}
+		within(t, "a chat", func() error { return chatAt(endpointIn(out, "us-east-1"), "key-of-a-client") })
+	}
+	if out := e.skyserve(exitOK, up[:len(up)-6]...); !strings.Contains(out, "no change") {
+		t.Errorf("up again:\n%s", out)
+	}
+	e.downToNothing()
+}
+
+// What somebody changes by hand is as it should be after the next up: a security group, a
+// machine and the records of the name.
+func TestUpMendsWhatWasDoneByHand(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	text := strings.Replace(oneRegion, "balancer:\n", "dns: {provider: route53, name: chat.example.com, zone: example.com}\nbalancer:\n", 1)
+	up := append(e.upOf(text), "--yes")
+	e.skyserve(exitOK, up...)
+	records := len(e.names.RecordSets(e.zone))
+	e.aws.Ungroup("us-east-1", "skyserve-chat-replica")
+	if out := e.skyserve(exitOK, up...); !strings.Contains(out, "firewall-us-east-1-replica") || !strings.Contains(out, "us-east-1-0") {
+		t.Errorf("after a group was deleted:\n%s", out)
+	}
+	e.aws.Vanish(e.instance("lb-us-east-1-0"))
+	e.names.Tamper(func(c *fakecloud.HealthCheckConfig) { c.ResourcePath = "/elsewhere" })
+	out := e.skyserve(exitOK, up...)
+	within(t, "a chat", func() error { return chatAt(endpointIn(out, "us-east-1"), "key-of-a-client") })
+	checks, _ := e.names.Checks()
+	for _, c := range checks {
+		if c.HealthCheckConfig.ResourcePath != "/readyz" {
+			t.Errorf("a health check asks for %s", c.HealthCheckConfig.ResourcePath)
+		}
+	}
+	if got := e.names.Answers(e.zone, "chat.example.com", "us-east-1"); len(got) != 1 || !strings.Contains(out, got[0].String()) || len(e.names.RecordSets(e.zone)) != records {
+		t.Errorf("the name leads to %v, of %d records\n%s", got, len(e.names.RecordSets(e.zone)), out)
+	}
+	if out := e.skyserve(exitOK, up...); !strings.Contains(out, "no change") {
+		t.Errorf("up again:\n%s", out)
+	}
+	e.nameChanges(up, text)
+	e.downToNothing()
+}
+
+// nameChanges: another name takes the place of the one before, of which nothing is left.
+func (e *emulated) nameChanges(up []string, text string) {
+	e.t.Helper()
+	for _, change := range [][2]string{{"chat.example.com", "llm.example.com"}, {"dns: {provider: route53, name: chat.example.com, zone: example.com}\n", ""}} {
+		e.upOf(strings.Replace(text, change[0], change[1], 1))
+		out := e.skyserve(exitOK, up...)
+		for _, r := range e.names.RecordSets(e.zone) {
+			if strings.Contains(r.Name, "chat.example.com") || change[1] == "" {
+				e.t.Errorf("%s is left after\n%s", r.Name, out)
+			}
+		}
+	}
+	if checks, _ := e.names.Checks(); len(checks) > 0 {
+		e.t.Errorf("%d health checks are left", len(checks))
+	}
+}
