@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -10,17 +9,10 @@ import (
 	"skyserve/provision/fakecloud"
 )
 
-// agent is the process of the agent of a machine.
-func (e *emulated) agent(id string) *os.Process {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.agents[id]
-}
-
 // hang stops the agent of a machine, which its cloud goes on to run, until wake is called.
 func (e *emulated) hang(id string) (wake func()) {
 	e.t.Helper()
-	agent := e.agent(id)
+	agent := e.Agent(id)
 	if err := agent.Signal(syscall.SIGSTOP); err != nil {
 		e.t.Fatal(err)
 	}

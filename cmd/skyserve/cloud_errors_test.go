@@ -84,8 +84,8 @@ func TestAnInterruptedUp(t *testing.T) {
 			t.Errorf("interrupted at %s:\n%s", actions, said)
 		}
 	}
-	if out := e.skyserve(exitOK, up...); e.machines() != 5 {
-		t.Errorf("%d machines, want 5\n%s", e.machines(), out)
+	if out := e.skyserve(exitOK, up...); e.Running() != 5 {
+		t.Errorf("%d machines, want 5\n%s", e.Running(), out)
 	}
 	if a, g := len(e.aws.Machines()), len(e.gce.Instances()); a != 3 || g != 2 {
 		t.Errorf("%d machines at AWS and %d at Google, want 3 and 2", a, g)
@@ -242,7 +242,7 @@ func TestUpWithWhatIsNowhere(t *testing.T) {
 				t.Errorf("%s: it does not say %q:\n%s", name, want, out)
 			}
 		}
-		if left := e.aws.Left(); len(left) > 0 || e.machines() > 0 {
+		if left := e.aws.Left(); len(left) > 0 || e.Running() > 0 {
 			t.Errorf("%s: there is %q after\n%s", name, left, out)
 		}
 	}
@@ -318,8 +318,8 @@ func TestUpWithoutQuota(t *testing.T) {
 					t.Errorf("it does not say %q:\n%s", want, out)
 				}
 			}
-			if e.machines() != tt.machines {
-				t.Errorf("%d machines, want %d", e.machines(), tt.machines)
+			if e.Running() != tt.machines {
+				t.Errorf("%d machines, want %d", e.Running(), tt.machines)
 			}
 			e.downToNothing()
 		})

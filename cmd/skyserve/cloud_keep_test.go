@@ -34,37 +34,22 @@ balancer:
   auth: {keys_from: env:KEYS}
 `
 
-// runs are what clouds call the machines that run, by their ids.
-func (e *emulated) runs() map[string]string {
-	ids := map[string]string{}
-	for _, m := range e.aws.Machines() {
-		ids[m.Tags["skyserve:id"]] = m.ID
-	}
-	for _, m := range e.gce.Instances() {
-		if m.Status == "RUNNING" {
-			ids[m.Labels["skyserve-id"]] = m.Name
-		}
-	}
-	return ids
-}
-
 // instance is what the cloud calls the machine of an id.
 func (e *emulated) instance(id string) string {
 	e.t.Helper()
-	name, runs := e.runs()[id]
+	name, runs := e.Runs()[id]
 	if !runs {
 		e.t.Fatalf("no machine is %s", id)
 	}
 	return name
 }
 
-// announce has a cloud announce something to its machine of an id, which it returns.
-func (e *emulated) announce(to *map[string]bool, id string) string {
+// announced is what a cloud calls a machine that it announced something to.
+func (e *emulated) announced(name string, err error) string {
 	e.t.Helper()
-	name := e.instance(id)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	*to = map[string]bool{name: true}
+	if err != nil {
+		e.t.Fatal(err)
+	}
 	return name
 }
 
@@ -73,7 +58,7 @@ func (e *emulated) announce(to *map[string]bool, id string) string {
 func (e *emulated) machine(id string, runs bool) {
 	e.t.Helper()
 	within(e.t, fmt.Sprintf("%s runs: %t", id, runs), func() error {
-		if _, is := e.runs()[id]; is != runs {
+		if _, is := e.Runs()[id]; is != runs {
 			return errors.New("not yet")
 		}
 		return nil
@@ -157,10 +142,10 @@ func TestAServiceInACloudIsKept(t *testing.T) {
 	e.figures()
 
 	stop := chatting(base)
-	first := e.announce(&e.taken, "us-east-1-0")
+	first := e.announced(e.Announce("us-east-1-0"))
 	e.machine("us-east-1-1", true)
 	e.become(map[string]service.ReplicaState{"us-east-1-0": service.StateInterrupted, "us-east-1-1": service.StateReady})
-	e.aws.Interrupt(first)
+	e.Take(first)
 	e.machine("us-east-1-0", false)
 	if err := stop(); err != nil {
 		t.Errorf("while a machine was replaced that was taken: %v", err)
@@ -174,7 +159,7 @@ func TestAServiceInACloudIsKept(t *testing.T) {
 	within(t, "a chat with the next replica by way of the other balancer", func() error { return chatAt(base, "key-of-a-client") })
 
 	// One that is to be left is replaced at leisure, and given back once it is empty.
-	e.announce(&e.advised, "us-east-1-0")
+	e.announced(e.Advise("us-east-1-0"))
 	stop = chatting(base)
 	e.machine("us-east-1-1", true)
 	e.machine("us-east-1-0", false)
@@ -217,13 +202,10 @@ func TestASecondCloudIsKept(t *testing.T) {
 	within(t, "a chat", func() error { return chatAt(base, "key-of-a-client") })
 
 	stop := chatting(base)
-	first := e.announce(&e.taken, "us-central1-0")
+	first := e.announced(e.Announce("us-central1-0"))
 	e.machine("us-central1-2", true)
 	e.become(map[string]service.ReplicaState{"us-central1-0": service.StateInterrupted, "us-central1-1": service.StateReady, "us-central1-2": service.StateReady})
-	e.mu.Lock()
-	e.taken = nil
-	e.mu.Unlock()
-	e.gce.Preempt(first)
+	e.Take(first)
 	e.machine("us-central1-0", false)
 	if err := stop(); err != nil {
 		t.Errorf("while a machine was replaced that was taken: %v", err)
@@ -237,7 +219,7 @@ func TestASecondCloudIsKept(t *testing.T) {
 		t.Errorf("down:\n%s", out)
 	}
 	e.ended()
-	if left := e.runs(); len(left) > 0 {
+	if left := e.Runs(); len(left) > 0 {
 		t.Errorf("left: %+v", left)
 	}
 }

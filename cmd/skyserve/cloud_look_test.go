@@ -167,7 +167,7 @@ func (e *emulated) lookFromElsewhere(file string) {
 func (e *emulated) lookAtHanging() {
 	e.t.Helper()
 	e.mu.Lock()
-	agent := e.agents["lb-us-east-1-0"]
+	agent := e.Agent("lb-us-east-1-0")
 	e.mu.Unlock()
 	if err := agent.Signal(syscall.SIGSTOP); err != nil {
 		e.t.Fatal(err)

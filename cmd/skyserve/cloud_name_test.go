@@ -65,7 +65,7 @@ func TestUpWithANameThatCannotBeHad(t *testing.T) {
 					t.Errorf("doctor does not say %q:\n%s", want, doctor)
 				}
 			}
-			if left := e.aws.Left(); len(left) > 0 || e.machines() > 0 {
+			if left := e.aws.Left(); len(left) > 0 || e.Running() > 0 {
 				t.Errorf("there is %q after\n%s", left, out)
 			}
 		})

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,17 +11,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
-
-	"github.com/goccy/go-yaml"
 
 	"skyserve/internal/controller/fleet"
-	"skyserve/internal/identity"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision/fakecloud"
+	"skyserve/provision/fakecloud/machines"
 )
 
 const cloudService = `
@@ -46,6 +39,7 @@ dns: {provider: route53, name: chat.example.com, zone: example.com}
 // emulated is AWS and Google Cloud in this process, whose machines run their agents on
 // this one, each at a loopback address of its own.
 type emulated struct {
+	*machines.Clouds
 	t       *testing.T
 	aws     *fakecloud.AWS
 	gce     *fakecloud.GCE
@@ -56,30 +50,12 @@ type emulated struct {
 	dir     string
 	program string
 	mu      sync.Mutex
-	running int
-	held    func(fakecloud.Call)   // called while a call is in flight; nil = nothing is
-	agents  map[string]*os.Process // of machines, by their ids in the service
-	insides string                 // the URL of what clouds tell their machines
-	taken   map[string]bool        // machines that their cloud is about to take, by its ids
-	advised map[string]bool        // machines that their cloud recommends to leave, likewise
+	held    func(fakecloud.Call) // called while a call is in flight; nil = nothing is
 }
 
 func emulate(t *testing.T) *emulated {
 	t.Helper()
-	faults := &fakecloud.Faults{}
-	e := &emulated{
-		t: t, dir: t.TempDir(), names: fakecloud.NewRoute53(faults),
-		aws: fakecloud.NewAWS(faults, "us-east-1", "eu-west-1"), gce: fakecloud.NewGCE("p", faults),
-	}
-	faults.Hold = func(c fakecloud.Call) {
-		e.mu.Lock()
-		held := e.held
-		e.mu.Unlock()
-		if held != nil {
-			held(c)
-		}
-	}
-	e.zone = e.names.AddZone("example.com", false)
+	e := &emulated{t: t, dir: t.TempDir()}
 	e.program = filepath.Join(e.dir, "bin", "skyserve")
 	self, err := os.Executable()
 	if err == nil {
@@ -91,162 +67,34 @@ func emulate(t *testing.T) *emulated {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.aws.Address, e.gce.Address = addresses(), addresses()
-	e.aws.Boot = func(m fakecloud.Booted) func() {
-		return e.boot(m, "GOOGLE_", func(_ identity.Name, text string) { e.aws.Print(m.ID, text) })
+	serve := func(h http.Handler) string {
+		server := httptest.NewServer(h)
+		t.Cleanup(server.Close)
+		return server.URL
 	}
-	e.gce.Boot = func(m fakecloud.Booted) func() {
-		return e.boot(m, "AWS_", func(name identity.Name, text string) {
-			if fingerprint, found := node.FindLine(text, name); found {
-				e.gce.SetGuestAttribute(m.ID, node.GuestAttributePath, fingerprint)
+	inside := serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { e.Inside(w, r) }))
+	faults := &fakecloud.Faults{Hold: func(c fakecloud.Call) {
+		e.mu.Lock()
+		held := e.held
+		e.mu.Unlock()
+		if held != nil {
+			held(c)
+		}
+	}}
+	e.Clouds = machines.New(machines.Options{
+		Dir: e.dir, Program: e.program, Environment: e.environment(), Metadata: inside,
+		Regions: []string{"us-east-1", "eu-west-1"}, Project: "p", Faults: faults,
+		Ended: func(name string, err error, log string) {
+			if err != nil || t.Failed() {
+				t.Logf("the machine %s (%v):\n%s", name, err, log)
 			}
-		})
-	}
-	names := e.names.Handler()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, "/2013-04-01/") {
-			names.ServeHTTP(w, r)
-			return
-		}
-		e.aws.ServeHTTP(w, r)
-	}))
-	google := httptest.NewServer(e.gce)
-	inside := httptest.NewServer(http.HandlerFunc(e.tellInside))
-	t.Cleanup(server.Close)
-	t.Cleanup(google.Close)
-	t.Cleanup(inside.Close)
-	e.url, e.google, e.insides = server.URL, google.URL, inside.URL
-	return e
-}
-
-// tellInside is the metadata servers of all machines, each below its id.
-func (e *emulated) tellInside(w http.ResponseWriter, r *http.Request) {
-	id, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
-	e.mu.Lock()
-	taken, advised := e.taken[id], e.advised[id]
-	e.mu.Unlock()
-	switch {
-	case path == "latest/api/token":
-		fmt.Fprint(w, "token")
-	case path == "latest/meta-data/spot/instance-action" && taken:
-		fmt.Fprintf(w, `{"action":"terminate","time":%q}`, time.Now().Add(2*time.Minute).UTC().Format(time.RFC3339))
-	case path == "latest/meta-data/events/recommendations/rebalance" && advised:
-		fmt.Fprintf(w, `{"noticeTime":%q}`, time.Now().UTC().Format(time.RFC3339))
-	case path == "computeMetadata/v1/instance/preempted":
-		fmt.Fprint(w, strings.ToUpper(fmt.Sprint(taken)))
-	default:
-		http.NotFound(w, r)
-	}
-}
-
-// networks counts the networks that addresses were given in, of which each has its own.
-var networks atomic.Int32
-
-// addresses is a network: it gives the nth machine an address.
-func addresses() func(n int) (public, private string) {
-	network := networks.Add(1)
-	return func(n int) (public, private string) {
-		ip := fmt.Sprintf("127.%d.%d.%d", 100+os.Getpid()%100, n%256, network)
-		return ip, ip
-	}
-}
-
-// boot does what a machine's cloud-init has it do, less what needs a machine, with an
-// identity of its own cloud: none of another, whose variables begin so. What the machine
-// writes to its console is told to whoever listens.
-func (e *emulated) boot(m fakecloud.Booted, another string, told func(name identity.Name, text string)) func() {
-	var document struct {
-		Files []struct{ Path, Content string } `yaml:"write_files"`
-	}
-	var config node.Config
-	err := yaml.Unmarshal([]byte(m.UserData), &document)
-	for _, f := range document.Files {
-		if err == nil && f.Path == "/etc/skyserve/node.json" {
-			err = json.Unmarshal([]byte(f.Content), &config)
-		}
-	}
-	dir := filepath.Join(e.dir, m.ID)
-	console, file := filepath.Join(dir, "console"), filepath.Join(dir, "node.json")
-	config.Listen, config.Dir, config.Publish, config.Metadata, config.Runner = m.Private+config.Listen, filepath.Join(dir, "state"), "console:"+console, e.insides+"/"+m.ID, "exec"
-	var text []byte
-	if err == nil {
-		text, err = json.Marshal(config)
-	}
-	if err == nil {
-		err = os.RemoveAll(dir) // one that had this name before had another disk
-	}
-	if err == nil {
-		err = os.MkdirAll(dir, 0o755)
-	}
-	if err == nil {
-		err = os.WriteFile(file, text, 0o600)
-	}
-	var log bytes.Buffer
-	cmd := exec.Command(e.program, "node", "--config", file)
-	own := slices.DeleteFunc(e.environment(), func(v string) bool { return strings.HasPrefix(v, another) })
-	cmd.Stderr, cmd.Env = &log, append(own, "PATH="+filepath.Dir(e.program)+":"+os.Getenv("PATH"))
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		e.t.Errorf("booting %s: %v", m.ID, err)
-		return func() {}
-	}
-	e.count(1)
-	e.note(config.ID, cmd.Process)
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	name := identity.Name{Service: config.Service, Role: config.Role, ID: config.ID}
-	wg.Go(func() { show(console, stop, func(text string) { told(name, text) }) })
-	off := sync.OnceFunc(func() {
-		close(stop)
-		_ = cmd.Process.Signal(os.Interrupt)
-		if err := cmd.Wait(); err != nil || e.t.Failed() {
-			e.t.Logf("the machine %s (%v):\n%s", m.ID, err, log.String())
-		}
-		wg.Wait()
-		e.count(-1)
+		},
 	})
-	e.t.Cleanup(off)
-	return func() { go off() } // the cloud does not wait
-}
-
-// show tells what a machine writes to its console.
-func show(console string, stop chan struct{}, told func(text string)) {
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for shown := 0; ; {
-		if text, err := os.ReadFile(console); err == nil && len(text) > shown {
-			told(string(text[shown:]))
-			shown = len(text)
-		}
-		select {
-		case <-stop:
-			return
-		case <-ticker.C:
-		}
-	}
-}
-
-func (e *emulated) count(by int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.running += by
-}
-
-func (e *emulated) note(id string, agent *os.Process) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.agents == nil {
-		e.agents = map[string]*os.Process{}
-	}
-	e.agents[id] = agent
-}
-
-func (e *emulated) machines() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.running
+	e.aws, e.gce, e.names = e.AWS, e.Google, e.Names
+	e.url, e.google = serve(e.Amazon()), serve(e.gce)
+	e.zone = e.names.AddZone("example.com", false)
+	t.Cleanup(e.Close)
+	return e
 }
 
 // skyserve runs the command as its user does.
@@ -294,7 +142,7 @@ func (e *emulated) upOf(text string) []string {
 func (e *emulated) ended() {
 	e.t.Helper()
 	within(e.t, "the machines are gone", func() error {
-		if n := e.machines(); n > 0 {
+		if n := e.Running(); n > 0 {
 			return fmt.Errorf("%d run", n)
 		}
 		return nil
@@ -326,12 +174,12 @@ func TestAServiceInACloud(t *testing.T) {
 func testService(t *testing.T, text string, replicas, other service.Region, machine, near string) {
 	e := emulate(t)
 	up := e.upOf(text)
-	if out := e.skyserve(exitUsage, up...); !strings.Contains(out, "--yes") || !strings.Contains(out, "spot "+machine+" in "+replicas.Place()) || e.machines() != 0 {
-		t.Fatalf("without a terminal or --yes: %d machines\n%s", e.machines(), out)
+	if out := e.skyserve(exitUsage, up...); !strings.Contains(out, "--yes") || !strings.Contains(out, "spot "+machine+" in "+replicas.Place()) || e.Running() != 0 {
+		t.Fatalf("without a terminal or --yes: %d machines\n%s", e.Running(), out)
 	}
 	first := e.skyserve(exitOK, append(up, "--yes")...)
-	if e.machines() != 4 {
-		t.Fatalf("%d machines\n%s", e.machines(), first)
+	if e.Running() != 4 {
+		t.Fatalf("%d machines\n%s", e.Running(), first)
 	}
 	for _, place := range []string{replicas.Place(), other.Place()} {
 		base := endpointIn(first, place)

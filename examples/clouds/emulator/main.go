@@ -66,7 +66,7 @@ func run(port int, program string) error {
 	clouds := machines.New(machines.Options{
 		Dir: dir, Program: path, Environment: environment(url(0)), Metadata: url(2) + "/inside",
 		Regions: []string{"us-east-1", "us-west-2", "eu-west-1", "eu-central-1", "ap-northeast-1"}, Project: project,
-		Faults: &fakecloud.Faults{}, Tell: log.Printf,
+		Faults: &fakecloud.Faults{}, Ended: ended,
 	})
 	defer clouds.Close()
 	clouds.Names.AddZone(zone, false)
@@ -74,10 +74,10 @@ func run(port int, program string) error {
 	for _, code := range []string{"L-DB2E81BA", "L-3819A6DF", "L-417A185B", "L-C4BD4855", "L-1216C47A", "L-34B43A08"} { // G, P and standard instances
 		clouds.AWS.Defaults[code] = vcpus
 	}
-	ended := make(chan error, len(listeners))
+	over := make(chan error, len(listeners))
 	for i, h := range []http.Handler{clouds.Amazon(), clouds.Google, control(clouds, path)} {
 		server := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
-		go func() { ended <- server.Serve(listeners[i]) }()
+		go func() { over <- server.Serve(listeners[i]) }()
 	}
 	usage(url(0), url(1), url(2))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -85,8 +85,15 @@ func run(port int, program string) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case err := <-ended:
+	case err := <-over:
 		return err
+	}
+}
+
+// ended tells of a machine that ended by itself.
+func ended(name string, err error, lines string) {
+	if err != nil {
+		log.Printf("the machine %s: %v\n%s", name, err, lines)
 	}
 }
 

@@ -28,9 +28,9 @@ type Options struct {
 	Project string
 	// Faults decides what becomes of calls.
 	Faults *fakecloud.Faults
-	// Tell is told of a machine that could not be started, and of one that ended with the
-	// last lines that it wrote.
-	Tell func(format string, args ...any)
+	// Ended is told of each machine that ended, by what its cloud calls it, or could not be
+	// started: why, nil where it was told to, and the end of what it wrote.
+	Ended func(name string, err error, log string)
 }
 
 // Clouds are AWS, with Route 53, and Google Cloud.
@@ -53,7 +53,7 @@ type Clouds struct {
 func New(o Options) *Clouds {
 	c := &Clouds{
 		opts: o, agents: map[string]*os.Process{}, taken: map[string]bool{}, advised: map[string]bool{},
-		AWS: fakecloud.NewAWS(o.Faults, o.Regions...), Google: fakecloud.NewGCE(o.Project, o.Faults), Names: fakecloud.NewRoute53(&fakecloud.Faults{}),
+		AWS: fakecloud.NewAWS(o.Faults, o.Regions...), Google: fakecloud.NewGCE(o.Project, o.Faults), Names: fakecloud.NewRoute53(o.Faults),
 	}
 	c.AWS.Address, c.Google.Address = addresses(), addresses()
 	c.AWS.Boot = func(m fakecloud.Booted) func() {

@@ -3,6 +3,7 @@ package machines
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,7 +29,7 @@ func (c *Clouds) boot(m fakecloud.Booted, another string, told func(name identit
 	dir := filepath.Join(c.opts.Dir, m.ID)
 	config, file, err := c.prepare(m, dir)
 	if err != nil {
-		c.opts.Tell("booting %s: %v", m.ID, err)
+		c.opts.Ended(m.ID, fmt.Errorf("booting it: %w", err), "")
 		return func() {}
 	}
 	var log tail
@@ -36,7 +37,7 @@ func (c *Clouds) boot(m fakecloud.Booted, another string, told func(name identit
 	cmd := exec.Command(c.opts.Program, "node", "--config", file)
 	cmd.Stderr, cmd.Env = &log, append(own, "PATH="+filepath.Dir(c.opts.Program)+":"+os.Getenv("PATH"))
 	if err := cmd.Start(); err != nil {
-		c.opts.Tell("booting %s: %v", m.ID, err)
+		c.opts.Ended(m.ID, fmt.Errorf("booting it: %w", err), "")
 		return func() {}
 	}
 	stop := make(chan struct{})
@@ -51,10 +52,9 @@ func (c *Clouds) boot(m fakecloud.Booted, another string, told func(name identit
 		if errors.Is(err, os.ErrProcessDone) {
 			err = nil
 		}
-		if err := errors.Join(err, cmd.Wait()); err != nil {
-			c.opts.Tell("the machine %s (%v):\n%s", m.ID, err, log.String())
-		}
+		err = errors.Join(err, cmd.Wait())
 		showing.Wait()
+		c.opts.Ended(m.ID, err, log.String())
 		c.note(config.ID, nil, -1, nil)
 	})
 	c.note(config.ID, cmd.Process, 1, off)
