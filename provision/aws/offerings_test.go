@@ -81,7 +81,7 @@ func TestQuotas(t *testing.T) {
 	}
 	cloud.Defaults = map[string]float64{"L-1216C47A": 5}
 	got, err = p.Quotas(t.Context(), east)
-	if err == nil || !strings.Contains(err.Error(), "L-417A185B") || !slices.Equal(got, append(want[:2:2], want[4])) {
+	if err == nil || !strings.Contains(err.Error(), "L-417A185B, L-C4BD4855, L-34B43A08: ") || strings.Count(err.Error(), "NoSuchResource") != 1 || !slices.Equal(got, append(want[:2:2], want[4])) {
 		t.Errorf("without some defaults: got %+v, %v, want those that are known, and which are not", got, err)
 	}
 }

@@ -2,10 +2,10 @@ package aws
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
@@ -54,11 +54,12 @@ func (r *region) allQuotas(ctx context.Context) ([]provision.Quota, error) {
 		return nil, err
 	}
 	var all []provision.Quota
-	var unknown []error
+	var unknown []string // codes that this endpoint does not have
+	var why error
 	for _, q := range limits {
 		limit, err := r.limit(ctx, q.code)
 		if codeOf(err) == "NoSuchResourceException" {
-			unknown = append(unknown, fmt.Errorf("%s: %w", q.code, plain(err)))
+			unknown, why = append(unknown, q.code), plain(err)
 			continue
 		}
 		if err != nil {
@@ -66,7 +67,10 @@ func (r *region) allQuotas(ctx context.Context) ([]provision.Quota, error) {
 		}
 		all = append(all, provision.Quota{Region: r.place(), Name: q.name, Code: q.code, Unit: "vcpus", Limit: limit, Used: q.used(running)})
 	}
-	return all, errors.Join(unknown...)
+	if len(unknown) > 0 {
+		return all, fmt.Errorf("%s: %w", strings.Join(unknown, ", "), why)
+	}
+	return all, nil
 }
 
 // limit is what a quota allows: what the account was granted, else what every account has.
