@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -16,12 +17,14 @@ import (
 	"skyserve/internal/controller/fleet"
 	"skyserve/internal/service"
 	"skyserve/provision"
+	"skyserve/provision/dns"
 	"skyserve/provision/local"
 )
 
 // gcOptions are the flags of `skyserve gc`.
 type gcOptions struct {
 	regions []string
+	zones   []string
 	yes     bool
 	dryRun  bool
 	output  string
@@ -31,16 +34,17 @@ type gcOptions struct {
 func newGCCmd() *cobra.Command {
 	var o gcOptions
 	cmd := &cobra.Command{
-		Use:   "gc --region CLOUD/PLACE...",
+		Use:   "gc --region CLOUD/PLACE... --zone DOMAIN...",
 		Short: "Find and remove what services left in clouds",
 		Long: `Find the machines, firewalls and identities that carry the tags of a service of
-which this machine is no operator, show them with what they cost an hour, and remove
-them after asking. What carries no such tags is not looked at.
+which this machine is no operator, and the names of such services in hosted zones of
+Route 53, show them with what they cost an hour, and remove them after asking, names
+with their health checks. What carries no such tags is not looked at.
 
 What another operator of this account runs looks the same as what was left behind:
 read the list before agreeing.`,
 		Example: `  skyserve gc --region aws/us-east-1 --region gcp/europe-west4 --dry-run
-  skyserve gc --region aws/us-east-1 --yes -o json`,
+  skyserve gc --region aws/us-east-1 --zone example.com --yes -o json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runGC(cmd.Context(), &o, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -48,6 +52,7 @@ read the list before agreeing.`,
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&o.regions, "region", nil, "look in `CLOUD/PLACE`, such as aws/us-east-1 (repeatable)")
+	flags.StringArrayVar(&o.zones, "zone", nil, "look in the hosted zone of `DOMAIN`, such as example.com (repeatable)")
 	flags.BoolVar(&o.yes, "yes", false, "do not ask")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would go and remove nothing")
 	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
@@ -59,57 +64,119 @@ func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, talk io.Writer)
 	if err := checkOutput(o.output); err != nil {
 		return err
 	}
-	regions, err := readRegions(o.regions)
-	if err != nil {
-		return err
+	if len(o.regions)+len(o.zones) == 0 {
+		return usage(errors.New("--region: missing: where should be looked?"), "--region aws/us-east-1, as often as there are regions, and --zone example.com for names")
 	}
-	known, err := ownServices()
-	if err != nil {
-		return err
-	}
-	places, err := o.clouds.places(ctx, &service.Spec{}, regions, false)
-	if err != nil {
-		return cloudError(err)
-	}
-	orphans, err := fleet.Orphans(ctx, places, known)
+	g, err := findOrphans(ctx, o)
 	if err != nil {
 		return cloudError(err)
 	}
 	if o.output == "text" {
-		printOrphans(out, orphans)
+		g.print(out)
 	}
-	removed := 0
-	if !o.dryRun && len(orphans) > 0 {
-		plan := &fleet.Plan{Have: orphans, Changes: provision.Diff(nil, orphans)}
-		if err := agree(in, talk, plan, o.yes); err != nil {
-			return err
-		}
-		err = fleet.Remove(ctx, places, orphans, func(c provision.Change, p provision.Phase, _ error) {
-			if p == provision.PhaseDone {
-				removed++
-				fmt.Fprintf(talk, "removed %s of %s\n", c.ID(), c.Have.Service)
+	if !o.dryRun && len(g.objects)+len(g.names) > 0 {
+		if !o.yes {
+			if err := ask(in, talk, "removes what may be another operator's"); err != nil {
+				return err
 			}
-		})
+		}
+		err = g.remove(ctx, talk)
 	}
 	if o.output == "json" {
-		if orphans == nil {
-			orphans = []provision.Object{}
-		}
-		if printing := json.NewEncoder(out).Encode(map[string]any{"orphans": orphans, "removed": removed, "dry_run": o.dryRun}); printing != nil {
+		if printing := g.encode(out, o.dryRun); printing != nil {
 			return printing
 		}
 	}
-	if err != nil && removed > 0 {
+	if err != nil && g.removed > 0 {
 		return &exitError{code: exitPartial, err: err, hint: "run it again"}
 	}
 	return cloudError(err)
 }
 
+// leftovers are what services left of which this machine is no operator.
+type leftovers struct {
+	places  provision.Places
+	zone    *dns.Route53
+	objects []provision.Object
+	names   []provision.Name
+	removed int
+}
+
+// findOrphans looks where it is told to.
+func findOrphans(ctx context.Context, o *gcOptions) (*leftovers, error) {
+	regions, err := readRegions(o.regions)
+	if err != nil {
+		return nil, err
+	}
+	known, err := ownServices()
+	if err != nil {
+		return nil, err
+	}
+	g := &leftovers{}
+	if g.places, err = o.clouds.places(ctx, &service.Spec{}, regions, false); err != nil {
+		return nil, err
+	}
+	if g.objects, err = fleet.Orphans(ctx, g.places, known); err != nil || len(o.zones) == 0 {
+		return g, err
+	}
+	if g.zone, err = dns.NewRoute53(ctx, dns.Config{Endpoint: o.clouds.endpointAWS}); err != nil {
+		return nil, err
+	}
+	for _, zone := range o.zones {
+		names, err := g.zone.Names(ctx, strings.TrimSuffix(zone, "."))
+		if err != nil {
+			return nil, err
+		}
+		g.names = append(g.names, slices.DeleteFunc(names, func(n provision.Name) bool {
+			return slices.Contains(known, fleet.Service{Name: n.Service, Owner: n.Owner})
+		})...)
+	}
+	return g, nil
+}
+
+// remove removes names, so that nobody is led to what goes, and then the rest.
+func (g *leftovers) remove(ctx context.Context, talk io.Writer) error {
+	var failure error
+	for _, n := range g.names {
+		if err := g.zone.Set(ctx, n); err != nil {
+			failure = errors.Join(failure, err)
+			continue
+		}
+		g.removed++
+		fmt.Fprintf(talk, "removed %s of %s\n", n.Name, n.Service)
+	}
+	err := fleet.Remove(ctx, g.places, g.objects, func(c provision.Change, p provision.Phase, _ error) {
+		if p == provision.PhaseDone {
+			g.removed++
+			fmt.Fprintf(talk, "removed %s of %s\n", c.ID(), c.Have.Service)
+		}
+	})
+	return errors.Join(failure, err)
+}
+
+// orphanName is a name that is left over, as the JSON has it.
+type orphanName struct {
+	Name    string `json:"name"`
+	Zone    string `json:"zone"`
+	Private bool   `json:"private"`
+	Service string `json:"service"`
+	Owner   string `json:"owner"`
+}
+
+// encode prints all as JSON.
+func (g *leftovers) encode(out io.Writer, dryRun bool) error {
+	objects, names := g.objects, []orphanName{}
+	if objects == nil {
+		objects = []provision.Object{}
+	}
+	for _, n := range g.names {
+		names = append(names, orphanName{n.Name, n.Zone, n.Private, n.Service, n.Owner})
+	}
+	return json.NewEncoder(out).Encode(map[string]any{"orphans": objects, "names": names, "removed": g.removed, "dry_run": dryRun})
+}
+
 // readRegions reads regions of clouds.
 func readRegions(texts []string) ([]service.Region, error) {
-	if len(texts) == 0 {
-		return nil, usage(errors.New("--region: missing: where should be looked?"), "--region aws/us-east-1, as often as there are regions")
-	}
 	var regions []service.Region
 	for _, text := range texts {
 		r := service.Region(text)
@@ -154,16 +221,16 @@ func byPlace(a, b provision.Object) int {
 	return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Region, b.Region), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID))
 }
 
-// printOrphans lists what nobody here owns.
-func printOrphans(w io.Writer, orphans []provision.Object) {
-	if len(orphans) == 0 {
+// print lists what nobody here owns.
+func (g *leftovers) print(w io.Writer) {
+	if len(g.objects)+len(g.names) == 0 {
 		fmt.Fprintln(w, "nothing is left over")
 		return
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "SERVICE\tREGION\tKIND\tID\tHANDLE\t$/H\tSINCE")
 	var sum float64
-	for _, o := range slices.SortedFunc(slices.Values(orphans), byPlace) {
+	for _, o := range slices.SortedFunc(slices.Values(g.objects), byPlace) {
 		sum += o.CostPerHour
 		since := "-"
 		if !o.Started.IsZero() {
@@ -171,6 +238,9 @@ func printOrphans(w io.Writer, orphans []provision.Object) {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%.4f\t%s\n", o.Service, o.Region, o.Kind, o.ID, o.Handle, o.CostPerHour, since)
 	}
+	for _, n := range g.names {
+		fmt.Fprintf(t, "%s\t-\tname\t%s\t%s\t-\t-\n", n.Service, n.Name, n.Zone)
+	}
 	_ = t.Flush() // into a buffer or onto a screen
-	fmt.Fprintf(w, "%d left over, $%.2f/h\n", len(orphans), sum)
+	fmt.Fprintf(w, "%d left over, $%.2f/h\n", len(g.objects)+len(g.names), sum)
 }

@@ -285,8 +285,14 @@ func agree(in io.Reader, talk io.Writer, p *fleet.Plan, yes bool) error {
 	if yes || !p.Bills() {
 		return nil
 	}
+	return ask(in, talk, "changes what is billed")
+}
+
+// ask asks a person whether to go on, since this does something; an error where nobody can
+// be asked, or says no.
+func ask(in io.Reader, talk io.Writer, does string) error {
 	if !canAsk(in) {
-		return usage(errors.New("this changes what is billed, and there is no terminal to ask at"), "--yes agrees to it")
+		return usage(fmt.Errorf("this %s, and there is no terminal to ask at", does), "--yes agrees to it")
 	}
 	fmt.Fprint(talk, "Go on? [y/N] ")
 	answer, err := readLine(in)

@@ -1,0 +1,41 @@
+package dns
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/route53/types"
+
+	"skyserve/provision"
+)
+
+// Names are all names of services in the hosted zones of a name, public and private, with
+// whose they are and without their records, in their order. Errors include
+// *provision.SpecError where there is no such zone, and *provision.CredentialsError.
+func (z *Route53) Names(ctx context.Context, zone string) ([]provision.Name, error) {
+	zones, err := z.find(ctx, zone, nil)
+	if err != nil {
+		return nil, err
+	}
+	var names []provision.Name
+	for _, h := range zones {
+		err := z.list(ctx, h, h.name, func(r types.ResourceRecordSet) bool {
+			name, noted := strings.CutPrefix(strings.TrimSuffix(aws.ToString(r.Name), "."), underName)
+			if r.Type != types.RRTypeTxt || !noted {
+				return true
+			}
+			if n := nameOf(zone, name, sets{note: &r}); n.Service != "" {
+				names = append(names, provision.Name{Name: name, Zone: zone, Private: h.private, Service: n.Service, Owner: n.Owner, Routing: n.Routing})
+			}
+			return true
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(names, func(a, b provision.Name) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Owner, b.Owner)) })
+	return names, nil
+}
