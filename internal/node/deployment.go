@@ -158,8 +158,8 @@ func (u Unit) check() error {
 		return fmt.Errorf("image: got %q", u.Image)
 	case u.Image != "" && (u.Port < 1 || u.Port > 65535):
 		return fmt.Errorf("port: want 1 to 65535, got %d", u.Port)
-	case u.Weights != nil && (u.Image == "" || !strings.HasPrefix(u.Weights.From, "s3://") || !strings.HasPrefix(u.Weights.To, "/") || strings.Contains(u.Weights.To, ":")):
-		return fmt.Errorf("weights: want s3://BUCKET/PREFIX and a directory of a container, got %q and %q", u.Weights.From, u.Weights.To)
+	case u.Weights != nil && (u.Image == "" || !folderForm.MatchString(u.Weights.From) || !strings.HasPrefix(u.Weights.To, "/") || strings.Contains(u.Weights.To, ":")):
+		return fmt.Errorf("weights: want s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, and a directory of a container, got %q and %q", u.Weights.From, u.Weights.To)
 	case u.Ready != "" && !onLoopback(u.Ready):
 		return fmt.Errorf("ready: want an http URL on loopback, got %q", u.Ready)
 	}

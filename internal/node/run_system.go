@@ -25,7 +25,7 @@ type System struct {
 	Units string
 	// Call runs a program of the machine and returns what it wrote; nil = it does.
 	Call func(ctx context.Context, program string, args ...string) (output string, err error)
-	// Fetch brings weights from a bucket into a directory; nil = as the machine, from S3.
+	// Fetch brings weights from a bucket into a directory; nil = as the machine.
 	Fetch func(ctx context.Context, from, dir string, note func(string)) error
 }
 
@@ -204,7 +204,7 @@ func (s *System) startContainer(ctx context.Context, u Unit, note func(Phase, st
 	if w := u.Weights; w != nil {
 		fetch := s.Fetch
 		if fetch == nil {
-			fetch = newBucket().fetchWeights
+			fetch = fetchWeights
 		}
 		if err := fetch(ctx, w.From, weightsDir(s.Dir, w), func(how string) { note(PhaseWeights, how) }); err != nil {
 			return false, err

@@ -280,7 +280,7 @@ func TestSystemFetchesWeightsFirst(t *testing.T) {
 	if !slices.Contains(noted, "weights 1.0 of 2.0 GB of s3://models/llama") || !strings.HasPrefix(into, s.Dir+"/weights/") {
 		t.Errorf("noted %q, fetched into %s", noted, into)
 	}
-	for _, wrong := range []Weights{{From: "http://x/y", To: "/weights"}, {From: "s3://x/y", To: "weights"}, {From: "s3://x/y", To: "/a:/b"}} {
+	for _, wrong := range []Weights{{From: "http://x/y", To: "/weights"}, {From: "gs://x", To: "/weights"}, {From: "s3://x/y", To: "weights"}, {From: "s3://x/y", To: "/a:/b"}} {
 		u.Weights = &wrong
 		if err := (Deployment{Units: []Unit{u}}).Check(); err == nil || !strings.Contains(err.Error(), "weights: ") {
 			t.Errorf("%+v: %v", wrong, err)

@@ -2,9 +2,10 @@ package node
 
 import (
 	"bytes"
-	"context"
-	"encoding/xml"
+	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,134 +17,106 @@ import (
 	"time"
 )
 
-// The signatures are those of the examples in S3's own reference: "Authenticating Requests:
-// Using the Authorization Header".
-func TestSignaturesOfS3(t *testing.T) {
-	keys := awsKeys{AccessKeyID: "AKIAIOSFODNN7EXAMPLE", SecretAccessKey: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"}
-	for _, tt := range []struct{ path, rang, want string }{
-		{"/test.txt", "bytes=0-9", "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"},
-		{"/?max-keys=2&prefix=J", "", "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"},
-	} {
-		r := httptest.NewRequest(http.MethodGet, "https://examplebucket.s3.amazonaws.com"+tt.path, nil)
-		if tt.rang != "" {
-			r.Header.Set("Range", tt.rang)
-		}
-		keys.sign(r, "us-east-1", time.Date(2013, 5, 24, 0, 0, 0, 0, time.UTC))
-		if got := r.Header.Get("Authorization"); !strings.HasSuffix(got, ",Signature="+tt.want) {
-			t.Errorf("%s: got %s, want the signature %s", tt.path, got, tt.want)
-		}
-	}
-}
-
-// store is S3 and a machine's metadata: a bucket "models" in eu-west-1.
+// store is what the clouds' stores have in common: a bucket "models".
 type store struct {
 	mu      sync.Mutex
 	objects map[string][]byte
 	asked   map[string]int // by range and path
 	broken  func(asked string, times int) bool
+	encoded string // the Content-Encoding of all objects at Google
+	gone    bool   // at Google: tokens hold from the second on only
+	nobody  bool   // at Google: the machine runs as nobody
+	tokens  int    // at Google: how many were had
+	lasting string // at Google: how many seconds a token holds
 }
 
-func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	const mine = "/latest/meta-data/"
-	switch r.URL.Path {
-	case "/latest/api/token":
-		fmt.Fprint(w, "token")
-		return
-	case mine + "iam/security-credentials/":
-		fmt.Fprint(w, "skyserve-chat-replica\n")
-		return
-	case mine + "iam/security-credentials/skyserve-chat-replica":
-		fmt.Fprint(w, `{"AccessKeyId":"ASIA","SecretAccessKey":"secret","Token":"session","Expiration":"2026-05-01T18:00:00Z"}`)
-		return
-	case mine + "placement/region":
-		fmt.Fprint(w, "us-east-1")
-		return
-	}
-	s.serveBucket(w, r)
-}
-
-func (s *store) serveBucket(w http.ResponseWriter, r *http.Request) {
+// breaks counts a request, and says whether its answer is to break off.
+func (s *store) breaks(r *http.Request) bool {
 	asked := r.Header.Get("Range") + " " + r.URL.Path
 	s.asked[asked]++
-	key, inside := strings.CutPrefix(r.URL.Path, "/models/")
-	switch {
-	case !strings.Contains(r.Header.Get("Authorization"), "/eu-west-1/s3/"):
-		w.Header().Set("X-Amz-Bucket-Region", "eu-west-1")
-		w.WriteHeader(http.StatusMovedPermanently)
-	case r.Header.Get("X-Amz-Security-Token") != "session" || !inside && r.URL.Path != "/models":
-		w.WriteHeader(http.StatusForbidden)
-		fmt.Fprint(w, `<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>`)
-	case s.broken != nil && s.broken(asked, s.asked[asked]):
-		w.Header().Set("Content-Length", "1000")
-		_, _ = w.Write([]byte("half")) // and no more: the connection breaks
-	case inside:
-		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(s.objects[key]))
-	default:
-		s.list(w, r)
-	}
+	return s.broken != nil && s.broken(asked, s.asked[asked])
 }
 
-// list answers one object a page.
-func (s *store) list(w http.ResponseWriter, r *http.Request) {
-	var keys []string
-	for key := range s.objects {
-		if strings.HasPrefix(key, r.URL.Query().Get("prefix")) {
-			keys = append(keys, key)
-		}
-	}
-	slices.Sort(keys)
-	type page struct {
-		XMLName               xml.Name `xml:"ListBucketResult"`
-		Contents              []stored
-		IsTruncated           bool
-		NextContinuationToken string `xml:",omitempty"`
-	}
-	var p page
-	for i, key := range keys {
-		if key <= r.URL.Query().Get("continuation-token") {
-			continue
-		}
-		p.Contents = []stored{{key, int64(len(s.objects[key])), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}}
-		p.IsTruncated, p.NextContinuationToken = i+1 < len(keys), key
-		break
-	}
-	_ = xml.NewEncoder(w).Encode(p)
+// half begins an answer that breaks off.
+func half(w http.ResponseWriter) {
+	w.Header().Set("Content-Length", "1000")
+	w.WriteHeader(http.StatusPartialContent)
+	_, _ = w.Write([]byte("half"))
 }
 
-// serveStore is a store with a model in it, and who fetches from it.
-func serveStore(t *testing.T) (*store, *bucket) {
-	t.Helper()
-	s := &store{asked: map[string]int{}, objects: map[string][]byte{
-		"llama/config.json": []byte(`{"a": 1}`), "llama/": nil, "llama/empty": {}, "llama/part s/a+b.bin": bytes.Repeat([]byte("0123456789abcdef"), chunk/8),
+// below are the sorted names of the objects below a prefix.
+func (s *store) below(prefix string) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.objects)), func(key string) bool { return !strings.HasPrefix(key, prefix) })
+}
+
+// stores serve a bucket with a model in it, by scheme, and are read from by a fetcher.
+var stores = map[string]func(t *testing.T, name string) (*store, fetcher){
+	"s3": func(t *testing.T, name string) (*store, fetcher) {
+		s := newStore()
+		server := httptest.NewServer(s3Store{s})
+		t.Cleanup(server.Close)
+		return s, fetcher{bucket: &s3Bucket{name: name, metadata: server.URL, endpoint: server.URL, client: server.Client(), now: noon}}
+	},
+	"gs": func(t *testing.T, name string) (*store, fetcher) {
+		s := newStore()
+		server := httptest.NewServer(gcsStore{s})
+		t.Cleanup(server.Close)
+		return s, fetcher{bucket: &gcsBucket{name: name, metadata: server.URL, endpoint: server.URL, client: server.Client(), now: noon}}
+	},
+}
+
+// shards are more than one request fetches, and no whole number of chunks.
+var shards = bytes.Repeat([]byte("0123456789abcdefg"), chunk/10)
+
+func noon() time.Time { return time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC) }
+
+func newStore() *store {
+	return &store{asked: map[string]int{}, lasting: "3600", objects: map[string][]byte{
+		"llama/config.json": []byte(`{"a": 1}`), "llama/": nil, "llama/empty": {}, "llama/part s/a+b?#%2F.bin": shards,
 		"llama-2/config.json": []byte("another model"),
 	}}
-	server := httptest.NewServer(s)
-	t.Cleanup(server.Close)
-	now := func() time.Time { return time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC) }
-	return s, &bucket{metadata: server.URL, endpoint: server.URL, client: server.Client(), now: now}
 }
 
 // All of a folder comes, in whatever pieces and however often they break, and nothing
 // beside it; what is there is not fetched twice.
 func TestWeightsAreFetched(t *testing.T) {
-	s, b := serveStore(t)
-	s.broken = func(asked string, times int) bool { return strings.Contains(asked, "bytes=") && times < 3 }
-	dir := t.TempDir()
-	var mu sync.Mutex
-	var told []string
-	fetch := func() error {
-		told = nil
-		return b.fetchWeights(context.Background(), "s3://models/llama", dir, func(how string) {
-			mu.Lock()
-			defer mu.Unlock()
-			told = append(told, how)
+	for scheme, serve := range stores {
+		t.Run(scheme, func(t *testing.T) {
+			s, f := serve(t, "models")
+			s.broken = func(_ string, times int) bool { return times < 3 }
+			dir := t.TempDir()
+			var mu sync.Mutex
+			var told []string
+			fetch := func() error {
+				told = nil
+				return f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(how string) {
+					mu.Lock()
+					defer mu.Unlock()
+					told = append(told, how)
+				})
+			}
+			if err := fetch(); err != nil {
+				t.Fatal(err)
+			}
+			if found, want := s.compare(t, dir), []string{"config.json", "empty", "part s/a+b?#%2F.bin"}; !slices.Equal(found, want) {
+				t.Errorf("fetched are %q, want %q", found, want)
+			}
+			if !slices.Contains(told, "0.0 of 0.1 GB") || told[len(told)-1] != "0.1 of 0.1 GB" {
+				t.Errorf("told was %q", told)
+			}
+			before := len(s.asked)
+			s.asked, s.broken = map[string]int{}, nil
+			if err := fetch(); err != nil || len(s.asked) > 1 || before < 4 {
+				t.Errorf("again: %v, asked for %v", err, s.asked)
+			}
 		})
 	}
-	if err := fetch(); err != nil {
-		t.Fatal(err)
-	}
+}
+
+// compare are the names of the files below a directory, which are to hold what the model's
+// objects do.
+func (s *store) compare(t *testing.T, dir string) []string {
+	t.Helper()
 	var found []string
 	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -156,39 +129,89 @@ func TestWeightsAreFetched(t *testing.T) {
 		}
 		return nil
 	})
-	if want := []string{"config.json", "empty", "part s/a+b.bin"}; err != nil || !slices.Equal(found, want) {
-		t.Errorf("fetched are %q, want %q: %v", found, want, err)
+	if err != nil {
+		t.Error(err)
 	}
-	if !slices.Contains(told, "0.0 of 0.1 GB") || told[len(told)-1] != "0.1 of 0.1 GB" {
-		t.Errorf("told was %q", told)
+	return found
+}
+
+// What broke off goes on with the files that are not there yet.
+func TestWeightsGoOnWhereTheyWere(t *testing.T) {
+	for scheme, serve := range stores {
+		s, f := serve(t, "models")
+		s.broken = func(asked string, _ int) bool { return strings.Contains(asked, ".bin") }
+		dir := t.TempDir()
+		if err := f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(string) {}); err == nil {
+			t.Fatalf("%s: nothing broke", scheme)
+		}
+		s.broken, s.asked = nil, map[string]int{}
+		if err := f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(string) {}); err != nil || len(s.compare(t, dir)) != 3 {
+			t.Errorf("%s: %v", scheme, err)
+		}
+		for asked := range s.asked {
+			if strings.Contains(asked, "config") {
+				t.Errorf("%s: asked again for %s", scheme, asked)
+			}
+		}
 	}
-	before := len(s.asked)
-	s.asked = map[string]int{}
-	if err := fetch(); err != nil || len(s.asked) > 1 || before < 4 {
-		t.Errorf("again: %v, asked for %v", err, s.asked)
+}
+
+// The scheme of a folder says whose bucket it is of.
+func TestBucketsOfEachCloud(t *testing.T) {
+	for from, want := range map[string]string{"s3://models/a/b": "*node.s3Bucket models", "gs://models/a": "*node.gcsBucket models", "gs://models": "none", "az://models/a": "none", "gs:///a": "none"} {
+		got := "none"
+		switch b, _ := bucketOf(from, nil); b := b.(type) {
+		case *s3Bucket:
+			got = fmt.Sprintf("%T %s", b, b.name)
+		case *gcsBucket:
+			got = fmt.Sprintf("%T %s", b, b.name)
+		}
+		if got != want {
+			t.Errorf("%s: got %s, want %s", from, got, want)
+		}
 	}
 }
 
 // What cannot be fetched says what, and why.
 func TestWeightsThatCannotBeFetched(t *testing.T) {
+	none := func(*store) {}
+	escape := func(s *store) { s.objects = map[string][]byte{"llama/../../etc/passwd": []byte("x")} }
+	breaks := func(s *store) { s.broken = func(asked string, _ int) bool { return strings.Contains(asked, "config") } }
+	const api = "asking /storage/v1/b/"
 	for want, tt := range map[string]struct {
-		from   string
-		change func(*store)
+		bucket, from string
+		change       func(*store)
 	}{
-		"listing s3://others/llama: asking /others: 403: AccessDenied Access Denied":       {"s3://others/llama", func(*store) {}},
-		"listing s3://models/qwen: nothing is below it":                                    {"s3://models/qwen", func(*store) {}},
-		"fetching s3://models/llama/../../etc/passwd: its name leads out of the directory": {"s3://models/llama", func(s *store) { s.objects = map[string][]byte{"llama/../../etc/passwd": []byte("x")} }},
-		"fetching s3://models/llama/config.json: unexpected EOF":                           {"s3://models/llama", func(s *store) { s.broken = func(asked string, _ int) bool { return strings.Contains(asked, "config") } }},
+		"listing s3://others/llama: asking /others: 403: AccessDenied Access Denied":       {"others", "s3://others/llama", none},
+		"listing s3://models/qwen: nothing is below it":                                    {"models", "s3://models/qwen", none},
+		"fetching s3://models/llama/../../etc/passwd: its name leads out of the directory": {"models", "s3://models/llama", escape},
+		"fetching s3://models/llama/config.json: unexpected EOF":                           {"models", "s3://models/llama", breaks},
+
+		"listing gs://others/llama: " + api + "others/o: 403: me@p.iam.gserviceaccount.com does not have storage.objects.list access to the Google Cloud Storage bucket.: " +
+			"the bucket others has to let me@p.iam.gserviceaccount.com read it: roles/storage.objectViewer": {"others", "gs://others/llama", none},
+		"listing gs://absent/llama: " + api + "absent/o: 404: The specified bucket does not exist.": {"absent", "gs://absent/llama", none},
+		"listing gs://models/qwen: nothing is below it":                                             {"models", "gs://models/qwen", none},
+		"fetching gs://models/llama/../../etc/passwd: its name leads out of the directory":          {"models", "gs://models/llama", escape},
+		"fetching gs://models/llama/config.json: unexpected EOF":                                    {"models", "gs://models/llama", breaks},
+		"listing gs://models/llama: llama/: its Content-Encoding is gzip: want it stored without":   {"models", "gs://models/llama", func(s *store) { s.encoded = "gzip" }},
+		"listing gs://models/llama: asking for the machine's credentials: asking /computeMetadata/v1/instance/service-accounts/default/token: 404: it runs as nobody: name an account in gcp.replica_account": {
+			"models", "gs://models/llama", func(s *store) { s.nobody = true },
+		},
 	} {
-		s, b := serveStore(t)
+		s, f := stores[tt.from[:2]](t, tt.bucket)
 		tt.change(s)
 		dir := t.TempDir()
-		err := b.fetchWeights(context.Background(), tt.from, dir, func(string) {})
+		err := f.fetchAll(t.Context(), tt.from, dir, func(string) {})
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
-		if _, err := os.Stat(filepath.Join(dir, "config.json")); err == nil {
+		if _, err := os.Stat(filepath.Join(dir, "config.json")); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: a part of a file counts as the whole", want)
+		}
+		for asked, times := range s.asked {
+			if times > 1 && !strings.Contains(want, "EOF") {
+				t.Errorf("%s: asked %d times for %s, which was refused for good", want, times, asked)
+			}
 		}
 	}
 }

@@ -3,6 +3,8 @@ package service
 import (
 	"fmt"
 	"regexp"
+	"slices"
+	"strings"
 )
 
 // AWS names networks by ids, which it alone gives; Google by names of the user's.
@@ -55,10 +57,26 @@ func (c *checker) weights(m *Model, p path) {
 		c.problem(at, "belongs to kinds vllm and sglang only, and the kind is %s", kind)
 		return
 	}
-	for i, r := range c.spec.Regions {
-		if own, ok := m.Regions[r.Name]; r.Name.Cloud() == CloudGCP && (!ok || own.Max > 0) {
-			c.problem(at, "is fetched with the identity of a machine at AWS, and regions[%d] is %s: keep the model out of it with max: 0", i, r.Name)
-			return
-		}
+	here, there, where := CloudAWS, CloudGCP, "AWS"
+	if strings.HasPrefix(m.Engine.Weights, "gs://") {
+		here, there, where = CloudGCP, CloudAWS, "Google"
 	}
+	if i := c.holds(m, there); i >= 0 {
+		c.problem(at, "is fetched with the identity of a machine at %s, and regions[%d] is %s: keep the model out of it with max: 0", where, i, c.spec.Regions[i].Name)
+		return
+	}
+	if i := c.holds(m, CloudGCP); i >= 0 && here == CloudGCP && c.spec.GCP.ReplicaAccount == "" && c.fine("gcp", path("gcp").key("replica_account")) {
+		c.failPath(at, Error{
+			Problem: fmt.Sprintf("is fetched as the account of replicas, and those of regions[%d], %s, have none", i, c.spec.Regions[i].Name),
+			Found:   c.foundAt(at), Suggestion: "name one that may read the bucket in gcp.replica_account",
+		})
+	}
+}
+
+// holds is the first region of a cloud that a model may have replicas in; -1 = none.
+func (c *checker) holds(m *Model, cloud string) int {
+	return slices.IndexFunc(c.spec.Regions, func(r RegionSpec) bool {
+		own, named := m.Regions[r.Name]
+		return r.Name.Cloud() == cloud && (!named || own.Max > 0)
+	})
 }

@@ -47,7 +47,7 @@ var (
 	formName     = shape(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`, "lower-case letters, digits and dashes, a letter first, at most 40 characters")
 	formModel    = shape(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$`, "letters, digits and . _ : / @ + -, at most 200 characters")
 	formImage    = shape(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$`, "a container image such as vllm/vllm-openai:v0.11.0")
-	formWeights  = shape(`^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_.=@+-]+)+$`, "a folder of a bucket such as s3://models/llama-3.1-8b")
+	formWeights  = shape(`^(s3://[a-z0-9][a-z0-9.-]{1,61}|gs://[a-z0-9][a-z0-9._-]{1,220})[a-z0-9](/[A-Za-z0-9_.=@+-]+)+$`, "a folder of a bucket such as s3://models/llama-3.1-8b or gs://models/llama-3.1-8b")
 	formReady    = shape(`^/[!-~]*$`, "a path such as /health")
 	formProfile  = shape(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`, "the name of a profile such as l4-llama3.1-8b")
 	formVariable = shape(`^[A-Za-z_][A-Za-z0-9_]*$`, "the name of an environment variable")
@@ -112,7 +112,7 @@ var rules = map[string]rule{
 
 	"Engine.kind":          {text: "Which engine runs the model; openai is any OpenAI-compatible server, sim the simulated engine."},
 	"Engine.image":         {text: "The container image of the engine.", form: formImage},
-	"Engine.weights":       {text: "vllm and sglang at AWS: the folder of a bucket that the model is fetched from, with the machine's own identity; left out = from the hub.", form: formWeights},
+	"Engine.weights":       {text: "vllm and sglang: the folder of a bucket, s3:// at AWS or gs:// at Google, that the model is fetched from, with the machine's own identity; left out = from the hub.", form: formWeights},
 	"Engine.args":          {text: "Arguments of the engine, added to its own.", lines: true},
 	"Engine.env":           {text: "Environment variables of the engine that are not secret.", secret: true, lines: true, keys: formVariable},
 	"Engine.port":          {text: "The port that the engine listens on.", limit: from(1, 65535)},

@@ -49,8 +49,8 @@ const (
 type Engine struct {
 	Kind  EngineKind `yaml:"kind,omitempty" json:"kind"`
 	Image string     `yaml:"image,omitempty" json:"image,omitempty"`
-	// Weights is where a machine at AWS fetches the model from, s3://bucket/prefix; empty =
-	// the engine gets it from the hub.
+	// Weights is where machines fetch the model from, s3://bucket/prefix at AWS or
+	// gs://bucket/prefix at Google; empty = the engine gets it from the hub.
 	Weights      string            `yaml:"weights,omitempty" json:"weights,omitempty"`
 	Args         []string          `yaml:"args,omitempty" json:"args,omitempty"`
 	Env          map[string]string `yaml:"env,omitempty" json:"env,omitempty"`

@@ -323,10 +323,14 @@ func TestNetworksTellThingsApart(t *testing.T) {
 }
 
 // Regions that ask for a shell get it for the machines of both roles, replicas read the
-// models that are in buckets, and nobody else does anything.
+// models that are in buckets of AWS, and nobody else does anything: what machines at Google
+// may do the roles of their accounts say.
 func TestWhatMachinesAreGranted(t *testing.T) {
 	text := strings.Replace(threeRegions, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n    access: ssm\n", 1)
-	spec := parse(t, strings.Replace(text, "engine: {kind: vllm}\n    gpus: [{type: L4, price", "engine: {weights: 's3://models/qwen'}\n    gpus: [{type: L4, price", 1))
+	text = strings.Replace(text, "engine: {kind: vllm}\n    gpus: [{type: L4, price", "engine: {weights: 's3://models/qwen'}\n    gpus: [{type: L4, price", 1)
+	out := "engine: {weights: 'gs://models/llama'}\n    regions: {aws/us-east-1: {min: 0, max: 0}, aws/ap-northeast-1: {min: 0, max: 0}}"
+	text = strings.Replace(text, "engine: {kind: vllm}", out, 1) + "gcp: {replica_account: r@my-project.iam.gserviceaccount.com}\n"
+	spec := parse(t, text)
 	l, err := cloud.Plan(input(spec))
 	if err != nil {
 		t.Fatal(err)

@@ -143,7 +143,8 @@ func disk(m *provision.Machine, offer provision.Offering, labels map[string]stri
 }
 
 // accounts is the service account that a machine of a role runs as, by the name that it
-// is wanted with; none is nobody. What a replica may do with one its roles alone say.
+// is wanted with; none is nobody. What a replica may do with one, such as reading weights
+// from a bucket, its roles alone say: its scope holds all others.
 func (p *Provider) accounts(role provision.Kind, wanted string) []*computepb.ServiceAccount {
 	email, scopes := cmp.Or(wanted, p.cfg.Accounts[role]), computeScope
 	if role == provision.KindReplica {

@@ -245,7 +245,7 @@ func TestAMachineOfEachRole(t *testing.T) {
 	g.SetAccount(w.Machine.Account)
 	launched(t, p, w)
 	for _, i := range g.Instances() {
-		if got := i.ServiceAccounts; strings.Contains(i.Name, "us-central1-1-") && (len(got) != 1 || got[0].Email != w.Machine.Account || !strings.HasSuffix(got[0].Scopes[0], "/cloud-platform")) {
+		if got := i.ServiceAccounts; strings.Contains(i.Name, "us-central1-1-") && (len(got) != 1 || got[0].Email != w.Machine.Account || !slices.Equal(got[0].Scopes, []string{"https://www.googleapis.com/auth/cloud-platform"})) {
 			t.Errorf("a replica with an account runs as %+v", got)
 		}
 	}

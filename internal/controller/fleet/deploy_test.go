@@ -121,8 +121,9 @@ func TestDeploymentsOfEngines(t *testing.T) {
 // still goes by the model's name.
 func TestDeploymentsWithWeightsFromABucket(t *testing.T) {
 	c := content(t)
-	for i := range c.Spec.Models {
-		c.Spec.Models[i].Engine.Weights = "s3://models/m"
+	froms := []string{"s3://models/m", "gs://models/m"}
+	for i, from := range froms {
+		c.Spec.Models[i].Engine.Weights = from
 	}
 	all, err := fleet.Deployments(c, fleetOf())
 	if err != nil {
@@ -133,7 +134,7 @@ func TestDeploymentsWithWeightsFromABucket(t *testing.T) {
 		"us-east-1-qwen-0": "--model-path /weights --host 0.0.0.0 --port 30000 --enable-metrics --served-model-name org/qwen",
 	} {
 		u := all[id].Units[0]
-		if got := strings.Join(u.Args, " "); !strings.Contains(got, want) || u.Weights == nil || u.Weights.To != "/weights" || u.Weights.From != "s3://models/m" {
+		if got := strings.Join(u.Args, " "); !strings.Contains(got, want) || u.Weights == nil || u.Weights.To != "/weights" || !slices.Contains(froms, u.Weights.From) {
 			t.Errorf("%s: got %q with %+v", id, got, u.Weights)
 		}
 		if err := all[id].Check(); err != nil {
