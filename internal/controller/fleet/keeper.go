@@ -341,6 +341,8 @@ func (k *Keeper) reach(ctx context.Context, o *opened, owner string) error {
 			if err != nil {
 				return nil, err
 			}
+			// of a region that has fallen silent since it was planned for, all would be missing
+			o.fleet.Spec = without(o.fleet.Spec, func(r service.Region) bool { return s.silent[r] != nil })
 			return s.have, nil
 		},
 	}

@@ -235,6 +235,27 @@ func TestAKeeperLeavesASilentRegionAlone(t *testing.T) {
 	})
 }
 
+// A region that ceases to answer while another one is found to have no capacity is left
+// alone too: what it has is not launched again.
+func TestARegionThatFallsSilentMidwayIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeep(t)
+		u.Change("eu-west-1-0", func(o *provision.Object) { o.Spec = "of another program" })
+		u.Refuse = func(o provision.Offering) *provision.CapacityError {
+			u.silent["aws/eu-west-1"] = true
+			if o.Region == "aws/us-east-1" {
+				return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
+			}
+			return nil
+		}
+		u.Change("us-east-1-0", nil)
+		u.keep(t, u.keeper(), time.Second, always)
+		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "us-east-1-1"}) {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
 // A replica that stands in for a region is needed for as long as that says nothing.
 func TestAStandInForASilentRegionStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
