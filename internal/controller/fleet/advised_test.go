@@ -44,6 +44,16 @@ func TestWhoIsReplaced(t *testing.T) {
 	}
 }
 
+// What is left of a machine that another was launched in the place of says nothing of one that
+// got its id since.
+func TestATraceIsNotSucceeded(t *testing.T) {
+	old := provision.Object{ID: "a", Kind: provision.KindReplica, Handle: "h-1", Gone: "stopped"}
+	have := []provision.Object{old, {ID: "a", Kind: provision.KindReplica, Handle: "h-2"}, {ID: "b", Kind: provision.KindReplica, Handle: "h-3", Labels: map[string]string{"instead": "h-1"}}}
+	if got := succeeded(have); len(got) > 0 {
+		t.Errorf("got %v", got)
+	}
+}
+
 // A replica is unused once all balancers of its region run what they are to.
 func TestWhoIsUnused(t *testing.T) {
 	have := []provision.Object{

@@ -195,9 +195,7 @@ func unsettled(have []provision.Object, seen map[string]Seen) bool {
 // replace launches what is missing; changed says that something may be made by now.
 func (k *Keeper) replace(ctx context.Context, o *opened, s *sight, seen map[string]Seen, may func() error) (changed bool, err error) {
 	silent := k.plans(ctx, o, s)
-	o.fleet.Going = going(s.have, seen)
-	maps.Copy(o.fleet.Going, advised(s.have, seen))
-	maps.Copy(o.fleet.Going, succeeded(s.have))
+	o.fleet.Going = parting(s.have, seen)
 	o.fleet.Only = func(p *Plan, c provision.Change) bool { return replacing(o.fleet.Spec, p, c, seen) }
 	p, err := o.fleet.planFor(s.have, nil)
 	if err == nil && len(p.Changes) == 0 {
