@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"skyserve/internal/node"
+	"skyserve/internal/service"
 	"skyserve/provision"
 )
 
@@ -40,6 +41,36 @@ func TestWhoIsReplaced(t *testing.T) {
 		}
 		if got := replaced(have, tt.seen); !maps.Equal(got, fields(tt.gone)) {
 			t.Errorf("%s: replaced %v, want %q", tt.name, got, tt.gone)
+		}
+	}
+}
+
+// A strategy counts a replica and the one that was launched in its place as one: the old one
+// until the new one serves, then the new one.
+func TestASuccessorCountsOnce(t *testing.T) {
+	machine := func(id, instead string) provision.Object {
+		return provision.Object{ID: id, Kind: provision.KindReplica, Handle: "h-" + id, Region: "aws/us", Labels: map[string]string{"model": "m", "instead": instead}}
+	}
+	have := []provision.Object{machine("a", ""), machine("b", "h-a"), machine("c", "h-gone")}
+	for _, tt := range []struct {
+		name, a, b string
+		counts     []string
+	}{
+		{"the new one starts", "ready", "weights", []string{"a", "c"}},
+		{"the new one serves", "ready", "ready", []string{"b", "c"}},
+		{"the old one is taken", "interrupted", "weights", []string{"b", "c"}},
+		{"the new one is taken", "ready", "interrupted", []string{"a", "c"}},
+	} {
+		seen := map[string]Seen{"a": {Status: node.Status{Phase: node.Phase(tt.a)}}, "b": {Status: node.Status{Phase: node.Phase(tt.b)}}}
+		s := standing(&view{&service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}}}, have, seen}, nil)
+		var got []string
+		for _, r := range s.Replicas {
+			if !r.Drained {
+				got = append(got, r.ID)
+			}
+		}
+		if !slices.Equal(got, tt.counts) {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.counts)
 		}
 	}
 }

@@ -134,6 +134,20 @@ func later(s Seen) bool {
 	return s.Err == nil && s.Phase == node.PhaseInterrupted && time.Until(s.GoneAt) > maintained
 }
 
+// spare are the replicas that do not serve yet and were launched in the place of others that
+// go on: a strategy that counted both would give one of them up, or another in their stead.
+func spare(have []provision.Object, seen map[string]Seen, leave map[string]bool) map[string]bool {
+	ids := map[string]bool{}
+	for _, by := range have {
+		if seen[by.ID].Phase != node.PhaseReady && slices.ContainsFunc(have, func(o provision.Object) bool {
+			return o.Gone == "" && !leave[o.ID] && succeeds(by, o)
+		}) {
+			ids[by.ID] = true
+		}
+	}
+	return ids
+}
+
 // replaced are the replicas that serve, or are to be maintained, and in whose place another
 // serves. One that its cloud is about to take is left to it.
 func replaced(have []provision.Object, seen map[string]Seen) map[string]bool {
