@@ -147,7 +147,9 @@ func TestAMachineThatHangsIsGivenUp(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		answers := func(context.Context, remote.Call, []byte) ([]byte, error) { return []byte(`{"object":{"handle":"h"}}`), nil }
+		answers := func(context.Context, remote.Call, []byte) ([]byte, error) {
+			return []byte(`{"object":{"handle":"h"}}`), nil
+		}
 		ways := []remote.Ask{hangs, answers}
 		c := &remote.Client{Cloud: "gcp", Ways: func() []remote.Ask { return ways }}
 		begun := time.Now()

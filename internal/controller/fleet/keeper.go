@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,6 +34,8 @@ const (
 	// offersHold is how long what a region offers is taken for the same: prices of spot
 	// change by the hour.
 	offersHold = 30 * time.Minute
+	// tellEvery is how often a failure is told of that differs by what nobody reads.
+	tellEvery = 10 * time.Minute
 )
 
 // Reach is how a keeper reaches the cloud that it is in.
@@ -63,7 +66,8 @@ type Keeper struct {
 	working sync.Mutex // held while machines are looked at or changed
 
 	opened *opened                               // guarded by working
-	said   string                                // the last error, likewise
+	said   string                                // the last error that was told, likewise
+	saidAt time.Time                             // when, likewise
 	last   map[service.Region][]provision.Object // of each region when it last answered, likewise
 	seen   map[string]Seen                       // what machines said at the last look, likewise
 	told   map[string]bool                       // replicas that no balancer used at the last look, likewise
@@ -121,16 +125,28 @@ func (k *Keeper) log() *slog.Logger {
 	return k.Logger
 }
 
-// tell logs an error once for as long as it stays the same.
+// tell logs an error once for as long as it stays the same, and one that differs by nothing but
+// such words as clouds make anew for each answer once in a while.
 func (k *Keeper) tell(ctx context.Context, err error) {
-	text := ""
-	if err != nil && ctx.Err() == nil {
-		text = err.Error()
+	if err == nil || ctx.Err() != nil {
+		k.said = ""
+		return
 	}
-	if text != "" && text != k.said {
-		k.log().Error("keeping machines", "err", err)
+	text := err.Error()
+	if text == k.said || gist(text) == gist(k.said) && time.Since(k.saidAt) < tellEvery {
+		return
 	}
-	k.said = text
+	k.log().Error("keeping machines", "err", err)
+	k.said, k.saidAt = text, time.Now()
+}
+
+// gist is a text without its long words that have digits: numbers of requests, pairs of
+// addresses with ports, messages that only a cloud can read.
+func gist(text string) string {
+	const long = 24 // the names of most regions, and of replicas there, are shorter
+	return strings.Join(slices.DeleteFunc(strings.Fields(text), func(word string) bool {
+		return len(word) > long && strings.ContainsAny(word, "0123456789")
+	}), " ")
 }
 
 // turn looks once and mends what it finds; busy says that something is on its way.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -231,6 +233,51 @@ func TestAKeeperLeavesASilentRegionAlone(t *testing.T) {
 		u.keep(t, k, time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1", "us-east-1-0", "us-east-1-1"}) {
 			t.Errorf("once it answers again: %q", got)
+		}
+	})
+}
+
+// noisy is a region of it whose errors differ each time.
+type noisy struct {
+	*upkeep
+	region service.Region
+	asked  *int
+}
+
+// List fails in words of which one differs each time.
+func (n noisy) List(ctx context.Context, name string) ([]provision.Object, error) {
+	if n.region != "aws/us-east-1" {
+		return listed{n.upkeep, n.region}.List(ctx, name)
+	}
+	*n.asked++
+	return nil, fmt.Errorf("UnauthorizedOperation: Encoded authorization failure message: x9-AQoDYXdzEJr1AbCdEfGhIjKl%dQ", *n.asked)
+}
+
+// What fails in the same way is told once in a while, though clouds put numbers into their
+// words that are others each time; another failure is told at once.
+func TestAKeeperDoesNotRepeatItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeep(t)
+		asked, log := 0, &strings.Builder{}
+		k := u.keeper()
+		open := k.Open
+		k.Open = func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (fleet.Reach, error) {
+			reach, err := open(ctx, means, spec, owner)
+			for r := range reach.Lists {
+				reach.Lists[r] = noisy{u, r, &asked}
+			}
+			return reach, err
+		}
+		k.Logger = slog.New(slog.NewTextHandler(log, nil))
+		u.keep(t, k, time.Hour, always)
+		if told := strings.Count(log.String(), "level=ERROR"); asked < 100 || told < 1 || told > 10 {
+			t.Errorf("told %d times of %d failures", told, asked)
+		}
+		u.silent["aws/eu-west-1"] = true
+		before := strings.Count(log.String(), "level=ERROR")
+		u.keep(t, k, 5*time.Second, always)
+		if told := strings.Count(log.String(), "level=ERROR"); told != before+1 {
+			t.Errorf("of something else: told %d times", told-before)
 		}
 	})
 }
