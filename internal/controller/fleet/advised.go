@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"skyserve/internal/node"
@@ -23,13 +24,16 @@ func advised(have []provision.Object, seen map[string]Seen) map[string]bool {
 	return ids
 }
 
-// release gives back machines that were replaced, once they are empty. That counts only
+// release gives back machines that were replaced, or that stood in for others and need not any
+// more, once they are empty. That counts only
 // when no balancer of their region used them at the look before: what one sent a moment
 // before it was told may not have come in yet.
 func (k *Keeper) release(ctx context.Context, o *opened, s *sight, seen map[string]Seen, deployments map[string]node.Deployment, may func() error) error {
 	told := map[string]bool{}
 	var empty []string
-	for id := range replaced(s.have, seen) {
+	over := replaced(s.have, seen)
+	maps.Copy(over, k.surplus)
+	for id := range over {
 		told[id] = unused(id, s.have, seen, deployments)
 		if told[id] && k.told[id] && seen[id].InFlight == 0 {
 			empty = append(empty, id)

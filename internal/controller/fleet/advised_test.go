@@ -10,6 +10,7 @@ import (
 	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision"
+	"skyserve/provision/providertest"
 )
 
 // A replica is used until the one that was launched in its place serves, for whatever reason
@@ -41,6 +42,43 @@ func TestWhoIsReplaced(t *testing.T) {
 		}
 		if got := replaced(have, tt.seen); !maps.Equal(got, fields(tt.gone)) {
 			t.Errorf("%s: replaced %v, want %q", tt.name, got, tt.gone)
+		}
+	}
+}
+
+// A machine that nobody needs any more is given back once balancers were told to leave it, a look
+// later, and it has finished what it had; one that is needed again by then stays.
+func TestWhoIsGivenBack(t *testing.T) {
+	have := []provision.Object{
+		{ID: "us-0", Kind: provision.KindReplica, Region: "aws/us", Handle: "h-0", Labels: map[string]string{"model": "m"}},
+		{ID: "us-1", Kind: provision.KindReplica, Region: "aws/us", Handle: "h-1", Labels: map[string]string{"model": "m", "for": "aws/eu"}},
+		{ID: "lb-us-0", Kind: provision.KindBalancer, Region: "aws/us", Handle: "h-2"},
+	}
+	cloud := &providertest.Memory{}
+	o := &opened{fleet: &Fleet{Provider: cloud}}
+	k := &Keeper{}
+	for _, look := range []struct {
+		name     string
+		surplus  string
+		revision string
+		inFlight int
+		calls    int // so far
+	}{
+		{"its balancer uses it", "us-1", "1", 0, 0},
+		{"its balancer was told", "us-1", "2", 0, 0},
+		{"it is needed again", "", "2", 0, 0},
+		{"it is not", "us-1", "2", 0, 0},
+		{"it has something to finish", "us-1", "2", 1, 0},
+		{"it has not", "us-1", "2", 0, 1},
+	} {
+		k.surplus = fields(look.surplus)
+		seen := map[string]Seen{
+			"us-0": {Status: node.Status{Phase: node.PhaseReady}}, "us-1": {Status: node.Status{Phase: node.PhaseReady, InFlight: look.inFlight}},
+			"lb-us-0": {Status: node.Status{Phase: node.PhaseReady, Revision: look.revision}},
+		}
+		err := k.release(t.Context(), o, &sight{have: have}, seen, map[string]node.Deployment{"lb-us-0": {Revision: "2"}}, func() error { return nil })
+		if err != nil || cloud.Calls() != look.calls {
+			t.Errorf("%s: %d calls, want %d (%v)", look.name, cloud.Calls(), look.calls, err)
 		}
 	}
 }

@@ -72,6 +72,8 @@ type Keeper struct {
 	seen   map[string]Seen                       // what machines said at the last look, likewise
 	told   map[string]bool                       // replicas that no balancer used at the last look, likewise
 
+	surplus map[string]bool // stood in for others, and need not any more, likewise
+
 	preferred time.Time // when something cheaper was last tried, likewise
 
 	eyes func(have []provision.Object) map[string]Seen // how machines do; nil = they are asked
@@ -180,6 +182,7 @@ func (k *Keeper) turn(ctx context.Context, may func() error) (busy bool, err err
 	}
 	c := o.content
 	c.Leaving = relieved(c.Leaving, s.have, seen)
+	maps.Copy(c.Leaving, k.surplus)
 	deployments, err := Deployments(c, h.Have)
 	if err == nil {
 		s.certain(deployments)
@@ -212,7 +215,13 @@ func unsettled(have []provision.Object, seen map[string]Seen) bool {
 func (k *Keeper) replace(ctx context.Context, o *opened, s *sight, seen map[string]Seen, may func() error) (changed bool, err error) {
 	silent := k.plans(ctx, o, s)
 	o.fleet.Going = parting(s.have, seen)
-	o.fleet.Only = func(p *Plan, c provision.Change) bool { return replacing(o.fleet.Spec, p, c, seen) }
+	k.surplus = map[string]bool{}
+	o.fleet.Only = func(p *Plan, c provision.Change) bool {
+		if standsDown(o.fleet.Spec, p, c, seen) {
+			k.surplus[c.ID()] = true // it is released once it is empty
+		}
+		return replacing(p, c)
+	}
 	p, err := o.fleet.planFor(s.have, nil)
 	if err == nil && len(p.Changes) == 0 {
 		changed, err = k.prefer(ctx, o, s, seen, may)
@@ -268,26 +277,32 @@ func relieved(leaving map[string]bool, have []provision.Object, seen map[string]
 }
 
 // replacing says whether a change is a keeper's to make: a replica that is missing is
-// launched; what is left of one that is gone goes, and of two with one id the second;
-// and one that stood in for another region, of which spec knows, goes once all that is
-// wanted serves. All else that differs is left to `up`.
-func replacing(spec *service.Spec, p *Plan, c provision.Change, seen map[string]Seen) bool {
-	wanted := func(id string) bool {
-		return slices.ContainsFunc(p.Wants, func(w provision.Want) bool { return w.ID == id })
-	}
+// launched; what is left of one that is gone goes, and of two with one id the second.
+// All else that differs is left to `up`.
+func replacing(p *Plan, c provision.Change) bool {
 	switch {
 	case c.Kind() != provision.KindReplica:
 		return false
 	case c.Action == provision.ActionLaunch:
 		return true
-	case c.Action != provision.ActionTerminate:
+	}
+	return c.Action == provision.ActionTerminate && (c.Have.Gone != "" || wants(p, c.ID()))
+}
+
+// standsDown says whether a change is the end of a replica that stood in for another region, of
+// which spec knows, and that all that is wanted serves without.
+func standsDown(spec *service.Spec, p *Plan, c provision.Change, seen map[string]Seen) bool {
+	if c.Kind() != provision.KindReplica || c.Action != provision.ActionTerminate || c.Have.Gone != "" || wants(p, c.ID()) {
 		return false
-	case c.Have.Gone != "" || wanted(c.ID()):
-		return true
 	}
 	return slices.Contains(cloud.Regions(spec), cloud.StandsIn(c.Have)) && !slices.ContainsFunc(p.Wants, func(w provision.Want) bool {
 		return w.Kind == provision.KindReplica && seen[w.ID].Phase != node.PhaseReady
 	})
+}
+
+// wants says whether an id is wanted.
+func wants(p *Plan, id string) bool {
+	return slices.ContainsFunc(p.Wants, func(w provision.Want) bool { return w.ID == id })
 }
 
 // open takes up what the controller was handed, anew where that is another.
@@ -349,7 +364,7 @@ func (k *Keeper) reach(ctx context.Context, o *opened, owner string) error {
 	}
 	h.Witness = witnesses{home, reach.Witness, places}
 	o.fleet = &Fleet{
-		Spec: c.Spec, Owner: owner, Provider: places, UserData: reach.UserData, Drain: h.Drain, offers: map[service.Region]provision.Offerings{},
+		Spec: c.Spec, Owner: owner, Provider: places, UserData: reach.UserData, offers: map[service.Region]provision.Offerings{},
 		Have: func(ctx context.Context) ([]provision.Object, error) {
 			s, err := k.look(ctx, o)
 			if err != nil {

@@ -282,6 +282,39 @@ func TestAKeeperDoesNotRepeatItself(t *testing.T) {
 	})
 }
 
+// One that stood in for a region is not ended while balancers may send it requests, and the
+// keeper does not wait for that: it goes on with all else.
+func TestAStandInThatIsUsedStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeep(t)
+		f := newFleet(u.spec, u.Memory)
+		f.Owner = u.owner
+		p, err := f.Plan(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(p.Wants, func(w provision.Want) bool { return w.ID == "eu-west-1-0" })
+		extra := p.Wants[i]
+		extra.ID, extra.Labels = "eu-west-1-1", map[string]string{"model": "llama", "gpu": "L4", "for": "aws/us-east-1"}
+		extra.Offers = extra.Offers[:1]
+		if _, err := u.Launch(t.Context(), extra); err != nil {
+			t.Fatal(err)
+		}
+		k := u.keeper()
+		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen { // all of them serve
+			seen := map[string]fleet.Seen{}
+			for _, o := range have {
+				seen[o.ID] = fleet.Seen{Status: node.Status{Phase: node.PhaseReady, InFlight: 1}}
+			}
+			return seen
+		})
+		u.keep(t, k, 10*time.Minute, always)
+		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-0", "us-east-1-1"}) {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
 // A region that ceases to answer while another one is found to have no capacity is left
 // alone too: what it has is not launched again.
 func TestARegionThatFallsSilentMidwayIsLeftAlone(t *testing.T) {
