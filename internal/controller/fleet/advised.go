@@ -4,9 +4,11 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"skyserve/internal/node"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 )
 
 // A machine that its cloud recommends to leave is likely to be taken, sooner or later, at the
@@ -21,6 +23,31 @@ func advised(have []provision.Object, seen map[string]Seen) map[string]bool {
 			ids[o.ID] = true
 		}
 	}
+	return ids
+}
+
+// adviceRest is how long a machine that was launched in the place of another is not left because
+// of advice. A cloud that is short of machines gives it for new ones too, and to heed it at once
+// would launch one after the other, each for as long as the next one takes to load its weights.
+const adviceRest = 30 * time.Minute
+
+// heeded are the replicas that are advised to leave and have had their rest from it.
+func (k *Keeper) heeded(s *sight, seen map[string]Seen) map[string]bool {
+	ids, since := advised(s.have, seen), map[string]time.Time{}
+	for _, o := range s.all() {
+		if cloud.Instead(o) == "" {
+			continue
+		}
+		first, known := k.since[o.Handle]
+		if !known {
+			first = time.Now()
+		}
+		since[o.Handle] = first
+		if time.Since(first) < adviceRest {
+			delete(ids, o.ID)
+		}
+	}
+	k.since = since
 	return ids
 }
 

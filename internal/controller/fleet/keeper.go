@@ -74,7 +74,8 @@ type Keeper struct {
 
 	surplus map[string]bool // stood in for others, and need not any more, likewise
 
-	preferred time.Time // when something cheaper was last tried, likewise
+	since     map[string]time.Time // when successors were first seen, by handle, likewise
+	preferred time.Time            // when something cheaper was last tried, likewise
 
 	eyes func(have []provision.Object) map[string]Seen // how machines do; nil = they are asked
 
@@ -214,7 +215,7 @@ func unsettled(have []provision.Object, seen map[string]Seen) bool {
 // replace launches what is missing; changed says that something may be made by now.
 func (k *Keeper) replace(ctx context.Context, o *opened, s *sight, seen map[string]Seen, may func() error) (changed bool, err error) {
 	silent := k.plans(ctx, o, s)
-	o.fleet.Going = parting(s.have, seen)
+	o.fleet.Going = parting(s.have, seen, k.heeded(s, seen))
 	k.surplus = map[string]bool{}
 	o.fleet.Only = func(p *Plan, c provision.Change) bool {
 		if standsDown(o.fleet.Spec, p, c, seen) {

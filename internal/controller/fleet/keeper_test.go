@@ -479,6 +479,30 @@ func TestASuccessorThatIsTakenLeavesAsMany(t *testing.T) {
 	}
 }
 
+// A cloud that is short of spot machines recommends to leave new ones at once, too: those that
+// were launched because of such advice are given a rest from it.
+func TestAdviceIsNotChased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeepOf(t, strings.ReplaceAll(strings.Replace(spotFirst, "on_demand_base: 1", "on_demand_base: 0", 1), "min: 2, max: 3", "min: 1, max: 9"))
+		k := u.keeper()
+		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen { // all serve, and are to be left
+			seen := map[string]fleet.Seen{}
+			for _, o := range have {
+				seen[o.ID] = fleet.Seen{Status: node.Status{Phase: node.PhaseReady, AdvisedAt: time.Unix(1, 0)}}
+			}
+			return seen
+		})
+		u.keep(t, k, time.Minute, always)
+		if got := u.replicas(); len(got) != 2 {
+			t.Errorf("a minute after it was advised: %q", got)
+		}
+		u.keep(t, k, 2*time.Hour, always)
+		if got := u.replicas(); len(got) < 3 || len(got) > 6 {
+			t.Errorf("two hours later: %q", got)
+		}
+	})
+}
+
 // Whichever call a controller dies at, before it or after, the next one makes nothing twice.
 func TestAKeeperThatDiesDoublesNothing(t *testing.T) {
 	for _, late := range []bool{false, true} {

@@ -111,13 +111,13 @@ func succeeds(by, o provision.Object) bool {
 	return o.Handle != "" && by.Gone == "" && cloud.Instead(by) == o.Handle
 }
 
-// parting are the replicas in whose place others are wanted: those that are going, for
-// whatever reason, and those that were succeeded. One that lasts longer than the machine that
+// parting are the replicas in whose place others are wanted: those that are going, those that
+// are advised to, and those that were succeeded. One that lasts longer than the machine that
 // was launched in its place, because that one is taken, stays for as long as both stand.
-func parting(have []provision.Object, seen map[string]Seen) map[string]bool {
+func parting(have []provision.Object, seen map[string]Seen, advised map[string]bool) map[string]bool {
 	taken := going(have, seen)
 	ids := maps.Clone(taken)
-	maps.Copy(ids, advised(have, seen))
+	maps.Copy(ids, advised)
 	maps.Copy(ids, succeeded(have))
 	for _, o := range have {
 		successors := slices.DeleteFunc(slices.Clone(have), func(by provision.Object) bool { return !succeeds(by, o) })
