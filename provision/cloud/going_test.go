@@ -24,6 +24,7 @@ func TestReplicasThatAreGoing(t *testing.T) {
 		{name: "its replacement runs", have: "0 1 2 for 1", going: "1", want: "0 1 2"},
 		{name: "both, one was replaced", have: "0 1 2 for 1", going: "0 1", want: "0 1 2 3"},
 		{name: "the replacement goes too", have: "0 1 2 for 1", going: "1 2", want: "0 1 2 3"},
+		{name: "the replacement goes, what it was to replace does not", have: "0 1 2 for 1", going: "2", want: "0 1 2"},
 		{name: "it is gone", have: "0 2", want: "0 2"},
 		{name: "no room beside it", have: "0 1 2 3", going: "0", want: "0 1 2 3"},
 		{name: "room for one of two", have: "0 1 2", going: "0 1", want: "0 1 2 3"},

@@ -67,7 +67,8 @@ func (m marks) set(r service.Region, number int, label, value string) {
 }
 
 // going parts the numbers of replicas that exist into those that serve and those that
-// are going; owed are the handles of the latter that nothing was launched for yet.
+// are going; owed are the handles of the latter that nothing was launched for yet. One that
+// was launched in the place of another that stays after all fills no place of its own.
 func (l *layout) going(model int, region service.Region, numbers []int) (serve, going []int, owed []string) {
 	for _, n := range numbers {
 		id := provision.ReplicaID(l.Spec, model, region, n)
@@ -76,9 +77,13 @@ func (l *layout) going(model int, region service.Region, numbers []int) (serve, 
 			continue
 		}
 		going = append(going, n)
-		handle := l.running(id).Handle // numbers are of what exists
-		if !slices.ContainsFunc(l.Have, func(o provision.Object) bool { return o.Gone == "" && o.Labels[labelInstead] == handle }) {
-			owed = append(owed, handle)
+		is := l.running(id) // numbers are of what exists
+		settled := func(o provision.Object) bool {
+			stays := !l.Going[o.ID] && Instead(*is) != "" && o.Handle == Instead(*is)
+			return o.Gone == "" && (stays || Instead(o) == is.Handle)
+		}
+		if !slices.ContainsFunc(l.Have, settled) {
+			owed = append(owed, is.Handle)
 		}
 	}
 	return serve, going, owed

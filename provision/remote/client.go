@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -76,7 +77,7 @@ func (c *Client) call(ctx context.Context, call Call, in request) (out response,
 	}
 	silent := []error{ErrNoWay}
 	for _, ask := range c.Ways() {
-		text, err := ask(ctx, call, body)
+		text, err := patiently(ctx, ask, call, body)
 		if err != nil {
 			if silent = append(silent, err); ctx.Err() != nil {
 				break
@@ -92,4 +93,18 @@ func (c *Client) call(ctx context.Context, call Call, in request) (out response,
 		return out, nil
 	}
 	return out, fmt.Errorf("asking for %s in %s: %w", call, c.Cloud, errors.Join(silent...))
+}
+
+// patience is how long a machine may take to answer: a little longer than it may take to act.
+const patience = callTimeout + 10*time.Second
+
+// patiently asks one machine, and gives it up where it neither answers nor goes away.
+func patiently(ctx context.Context, ask Ask, call Call, body []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer within %s", patience))
+	defer cancel()
+	text, err := ask(ctx, call, body)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return text, err
 }

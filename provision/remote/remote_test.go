@@ -11,7 +11,10 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"reflect"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -134,6 +137,31 @@ func TestErrorsKeepTheirTypes(t *testing.T) {
 			t.Errorf("%v became %v", err, got)
 		}
 	}
+}
+
+// A machine that takes a call and never answers is not waited for for ever, though whoever asks
+// sets no bound: the next one is asked.
+func TestAMachineThatHangsIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hangs := func(ctx context.Context, _ remote.Call, _ []byte) ([]byte, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		answers := func(context.Context, remote.Call, []byte) ([]byte, error) {
+			return []byte(`{"object":{"handle":"h"}}`), nil
+		}
+		ways := []remote.Ask{hangs, answers}
+		c := &remote.Client{Cloud: "gcp", Ways: func() []remote.Ask { return ways }}
+		begun := time.Now()
+		o, err := c.Launch(t.Context(), want("us-central1-0"))
+		if took := time.Since(begun); err != nil || o.Handle != "h" || took < time.Minute || took > 10*time.Minute {
+			t.Errorf("after %v: %+v, %v", took, o, err)
+		}
+		ways = ways[:1]
+		if _, err := c.Launch(t.Context(), want("us-central1-0")); !errors.Is(err, remote.ErrNoWay) || !strings.Contains(err.Error(), "no answer within") {
+			t.Errorf("nobody answers: %v", err)
+		}
+	})
 }
 
 // Nothing of an object is lost on the way.

@@ -46,6 +46,7 @@ func standing(v *view, leaving map[string]time.Time) controller.Standing {
 	s := controller.Standing{Spec: v.spec}
 	leave := going(v.have, v.seen)
 	maps.Copy(leave, replaced(v.have, v.seen))
+	maps.Copy(leave, spare(v.have, v.seen, leave))
 	for _, o := range v.have {
 		if o.Kind != provision.KindReplica || o.Gone != "" {
 			continue

@@ -2,10 +2,13 @@ package fleet
 
 import (
 	"context"
+	"maps"
 	"slices"
+	"time"
 
 	"skyserve/internal/node"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 )
 
 // A machine that its cloud recommends to leave is likely to be taken, sooner or later, at the
@@ -23,13 +26,41 @@ func advised(have []provision.Object, seen map[string]Seen) map[string]bool {
 	return ids
 }
 
-// release gives back machines that were replaced, once they are empty. That counts only
+// adviceRest is how long a machine that was launched in the place of another is not left because
+// of advice. A cloud that is short of machines gives it for new ones too, and to heed it at once
+// would launch one after the other, each for as long as the next one takes to load its weights.
+const adviceRest = 30 * time.Minute
+
+// heeded are the replicas that are advised to leave and have had their rest from it.
+func (k *Keeper) heeded(s *sight, seen map[string]Seen) map[string]bool {
+	ids, since := advised(s.have, seen), map[string]time.Time{}
+	for _, o := range s.all() {
+		if cloud.Instead(o) == "" {
+			continue
+		}
+		first, known := k.since[o.Handle]
+		if !known {
+			first = time.Now()
+		}
+		since[o.Handle] = first
+		if time.Since(first) < adviceRest {
+			delete(ids, o.ID)
+		}
+	}
+	k.since = since
+	return ids
+}
+
+// release gives back machines that were replaced, or that stood in for others and need not any
+// more, once they are empty. That counts only
 // when no balancer of their region used them at the look before: what one sent a moment
 // before it was told may not have come in yet.
 func (k *Keeper) release(ctx context.Context, o *opened, s *sight, seen map[string]Seen, deployments map[string]node.Deployment, may func() error) error {
 	told := map[string]bool{}
 	var empty []string
-	for id := range replaced(s.have, seen) {
+	over := replaced(s.have, seen)
+	maps.Copy(over, k.surplus)
+	for id := range over {
 		told[id] = unused(id, s.have, seen, deployments)
 		if told[id] && k.told[id] && seen[id].InFlight == 0 {
 			empty = append(empty, id)

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"skyserve/internal/node"
+	"skyserve/internal/service"
 	"skyserve/provision"
+	"skyserve/provision/providertest"
 )
 
 // A replica is used until the one that was launched in its place serves, for whatever reason
@@ -41,6 +43,83 @@ func TestWhoIsReplaced(t *testing.T) {
 		if got := replaced(have, tt.seen); !maps.Equal(got, fields(tt.gone)) {
 			t.Errorf("%s: replaced %v, want %q", tt.name, got, tt.gone)
 		}
+	}
+}
+
+// A machine that nobody needs any more is given back once balancers were told to leave it, a look
+// later, and it has finished what it had; one that is needed again by then stays.
+func TestWhoIsGivenBack(t *testing.T) {
+	have := []provision.Object{
+		{ID: "us-0", Kind: provision.KindReplica, Region: "aws/us", Handle: "h-0", Labels: map[string]string{"model": "m"}},
+		{ID: "us-1", Kind: provision.KindReplica, Region: "aws/us", Handle: "h-1", Labels: map[string]string{"model": "m", "for": "aws/eu"}},
+		{ID: "lb-us-0", Kind: provision.KindBalancer, Region: "aws/us", Handle: "h-2"},
+	}
+	cloud := &providertest.Memory{}
+	o := &opened{fleet: &Fleet{Provider: cloud}}
+	k := &Keeper{}
+	for _, look := range []struct {
+		name     string
+		surplus  string
+		revision string
+		inFlight int
+		calls    int // so far
+	}{
+		{"its balancer uses it", "us-1", "1", 0, 0},
+		{"its balancer was told", "us-1", "2", 0, 0},
+		{"it is needed again", "", "2", 0, 0},
+		{"it is not", "us-1", "2", 0, 0},
+		{"it has something to finish", "us-1", "2", 1, 0},
+		{"it has not", "us-1", "2", 0, 1},
+	} {
+		k.surplus = fields(look.surplus)
+		seen := map[string]Seen{
+			"us-0": {Status: node.Status{Phase: node.PhaseReady}}, "us-1": {Status: node.Status{Phase: node.PhaseReady, InFlight: look.inFlight}},
+			"lb-us-0": {Status: node.Status{Phase: node.PhaseReady, Revision: look.revision}},
+		}
+		err := k.release(t.Context(), o, &sight{have: have}, seen, map[string]node.Deployment{"lb-us-0": {Revision: "2"}}, func() error { return nil })
+		if err != nil || cloud.Calls() != look.calls {
+			t.Errorf("%s: %d calls, want %d (%v)", look.name, cloud.Calls(), look.calls, err)
+		}
+	}
+}
+
+// A strategy counts a replica and the one that was launched in its place as one: the old one
+// until the new one serves, then the new one.
+func TestASuccessorCountsOnce(t *testing.T) {
+	machine := func(id, instead string) provision.Object {
+		return provision.Object{ID: id, Kind: provision.KindReplica, Handle: "h-" + id, Region: "aws/us", Labels: map[string]string{"model": "m", "instead": instead}}
+	}
+	have := []provision.Object{machine("a", ""), machine("b", "h-a"), machine("c", "h-gone")}
+	for _, tt := range []struct {
+		name, a, b string
+		counts     []string
+	}{
+		{"the new one starts", "ready", "weights", []string{"a", "c"}},
+		{"the new one serves", "ready", "ready", []string{"b", "c"}},
+		{"the old one is taken", "interrupted", "weights", []string{"b", "c"}},
+		{"the new one is taken", "ready", "interrupted", []string{"a", "c"}},
+	} {
+		seen := map[string]Seen{"a": {Status: node.Status{Phase: node.Phase(tt.a)}}, "b": {Status: node.Status{Phase: node.Phase(tt.b)}}}
+		s := standing(&view{&service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}}}, have, seen}, nil)
+		var got []string
+		for _, r := range s.Replicas {
+			if !r.Drained {
+				got = append(got, r.ID)
+			}
+		}
+		if !slices.Equal(got, tt.counts) {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.counts)
+		}
+	}
+}
+
+// What is left of a machine that another was launched in the place of says nothing of one that
+// got its id since.
+func TestATraceIsNotSucceeded(t *testing.T) {
+	old := provision.Object{ID: "a", Kind: provision.KindReplica, Handle: "h-1", Gone: "stopped"}
+	have := []provision.Object{old, {ID: "a", Kind: provision.KindReplica, Handle: "h-2"}, {ID: "b", Kind: provision.KindReplica, Handle: "h-3", Labels: map[string]string{"instead": "h-1"}}}
+	if got := succeeded(have); len(got) > 0 {
+		t.Errorf("got %v", got)
 	}
 }
 

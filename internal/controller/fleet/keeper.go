@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,6 +34,8 @@ const (
 	// offersHold is how long what a region offers is taken for the same: prices of spot
 	// change by the hour.
 	offersHold = 30 * time.Minute
+	// tellEvery is how often a failure is told of that differs by what nobody reads.
+	tellEvery = 10 * time.Minute
 )
 
 // Reach is how a keeper reaches the cloud that it is in.
@@ -63,12 +66,16 @@ type Keeper struct {
 	working sync.Mutex // held while machines are looked at or changed
 
 	opened *opened                               // guarded by working
-	said   string                                // the last error, likewise
+	said   string                                // the last error that was told, likewise
+	saidAt time.Time                             // when, likewise
 	last   map[service.Region][]provision.Object // of each region when it last answered, likewise
 	seen   map[string]Seen                       // what machines said at the last look, likewise
 	told   map[string]bool                       // replicas that no balancer used at the last look, likewise
 
-	preferred time.Time // when something cheaper was last tried, likewise
+	surplus map[string]bool // stood in for others, and need not any more, likewise
+
+	since     map[string]time.Time // when successors were first seen, by handle, likewise
+	preferred time.Time            // when something cheaper was last tried, likewise
 
 	eyes func(have []provision.Object) map[string]Seen // how machines do; nil = they are asked
 
@@ -121,16 +128,28 @@ func (k *Keeper) log() *slog.Logger {
 	return k.Logger
 }
 
-// tell logs an error once for as long as it stays the same.
+// tell logs an error once for as long as it stays the same, and one that differs by nothing but
+// such words as clouds make anew for each answer once in a while.
 func (k *Keeper) tell(ctx context.Context, err error) {
-	text := ""
-	if err != nil && ctx.Err() == nil {
-		text = err.Error()
+	if err == nil || ctx.Err() != nil {
+		k.said = ""
+		return
 	}
-	if text != "" && text != k.said {
-		k.log().Error("keeping machines", "err", err)
+	text := err.Error()
+	if text == k.said || gist(text) == gist(k.said) && time.Since(k.saidAt) < tellEvery {
+		return
 	}
-	k.said = text
+	k.log().Error("keeping machines", "err", err)
+	k.said, k.saidAt = text, time.Now()
+}
+
+// gist is a text without its long words that have digits: numbers of requests, pairs of
+// addresses with ports, messages that only a cloud can read.
+func gist(text string) string {
+	const long = 24 // the names of most regions, and of replicas there, are shorter
+	return strings.Join(slices.DeleteFunc(strings.Fields(text), func(word string) bool {
+		return len(word) > long && strings.ContainsAny(word, "0123456789")
+	}), " ")
 }
 
 // turn looks once and mends what it finds; busy says that something is on its way.
@@ -164,6 +183,7 @@ func (k *Keeper) turn(ctx context.Context, may func() error) (busy bool, err err
 	}
 	c := o.content
 	c.Leaving = relieved(c.Leaving, s.have, seen)
+	maps.Copy(c.Leaving, k.surplus)
 	deployments, err := Deployments(c, h.Have)
 	if err == nil {
 		s.certain(deployments)
@@ -195,10 +215,14 @@ func unsettled(have []provision.Object, seen map[string]Seen) bool {
 // replace launches what is missing; changed says that something may be made by now.
 func (k *Keeper) replace(ctx context.Context, o *opened, s *sight, seen map[string]Seen, may func() error) (changed bool, err error) {
 	silent := k.plans(ctx, o, s)
-	o.fleet.Going = going(s.have, seen)
-	maps.Copy(o.fleet.Going, advised(s.have, seen))
-	maps.Copy(o.fleet.Going, succeeded(s.have))
-	o.fleet.Only = func(p *Plan, c provision.Change) bool { return replacing(o.fleet.Spec, p, c, seen) }
+	o.fleet.Going = parting(s.have, seen, k.heeded(s, seen))
+	k.surplus = map[string]bool{}
+	o.fleet.Only = func(p *Plan, c provision.Change) bool {
+		if standsDown(o.fleet.Spec, p, c, seen) {
+			k.surplus[c.ID()] = true // it is released once it is empty
+		}
+		return replacing(p, c)
+	}
 	p, err := o.fleet.planFor(s.have, nil)
 	if err == nil && len(p.Changes) == 0 {
 		changed, err = k.prefer(ctx, o, s, seen, may)
@@ -254,26 +278,32 @@ func relieved(leaving map[string]bool, have []provision.Object, seen map[string]
 }
 
 // replacing says whether a change is a keeper's to make: a replica that is missing is
-// launched; what is left of one that is gone goes, and of two with one id the second;
-// and one that stood in for another region, of which spec knows, goes once all that is
-// wanted serves. All else that differs is left to `up`.
-func replacing(spec *service.Spec, p *Plan, c provision.Change, seen map[string]Seen) bool {
-	wanted := func(id string) bool {
-		return slices.ContainsFunc(p.Wants, func(w provision.Want) bool { return w.ID == id })
-	}
+// launched; what is left of one that is gone goes, and of two with one id the second.
+// All else that differs is left to `up`.
+func replacing(p *Plan, c provision.Change) bool {
 	switch {
 	case c.Kind() != provision.KindReplica:
 		return false
 	case c.Action == provision.ActionLaunch:
 		return true
-	case c.Action != provision.ActionTerminate:
+	}
+	return c.Action == provision.ActionTerminate && (c.Have.Gone != "" || wants(p, c.ID()))
+}
+
+// standsDown says whether a change is the end of a replica that stood in for another region, of
+// which spec knows, and that all that is wanted serves without.
+func standsDown(spec *service.Spec, p *Plan, c provision.Change, seen map[string]Seen) bool {
+	if c.Kind() != provision.KindReplica || c.Action != provision.ActionTerminate || c.Have.Gone != "" || wants(p, c.ID()) {
 		return false
-	case c.Have.Gone != "" || wanted(c.ID()):
-		return true
 	}
 	return slices.Contains(cloud.Regions(spec), cloud.StandsIn(c.Have)) && !slices.ContainsFunc(p.Wants, func(w provision.Want) bool {
 		return w.Kind == provision.KindReplica && seen[w.ID].Phase != node.PhaseReady
 	})
+}
+
+// wants says whether an id is wanted.
+func wants(p *Plan, id string) bool {
+	return slices.ContainsFunc(p.Wants, func(w provision.Want) bool { return w.ID == id })
 }
 
 // open takes up what the controller was handed, anew where that is another.
@@ -335,12 +365,14 @@ func (k *Keeper) reach(ctx context.Context, o *opened, owner string) error {
 	}
 	h.Witness = witnesses{home, reach.Witness, places}
 	o.fleet = &Fleet{
-		Spec: c.Spec, Owner: owner, Provider: places, UserData: reach.UserData, Drain: h.Drain, offers: map[service.Region]provision.Offerings{},
+		Spec: c.Spec, Owner: owner, Provider: places, UserData: reach.UserData, offers: map[service.Region]provision.Offerings{},
 		Have: func(ctx context.Context) ([]provision.Object, error) {
 			s, err := k.look(ctx, o)
 			if err != nil {
 				return nil, err
 			}
+			// of a region that has fallen silent since it was planned for, all would be missing
+			o.fleet.Spec = without(o.fleet.Spec, func(r service.Region) bool { return s.silent[r] != nil })
 			return s.have, nil
 		},
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -231,6 +233,105 @@ func TestAKeeperLeavesASilentRegionAlone(t *testing.T) {
 		u.keep(t, k, time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1", "us-east-1-0", "us-east-1-1"}) {
 			t.Errorf("once it answers again: %q", got)
+		}
+	})
+}
+
+// noisy is a region of it whose errors differ each time.
+type noisy struct {
+	*upkeep
+	region service.Region
+	asked  *int
+}
+
+// List fails in words of which one differs each time.
+func (n noisy) List(ctx context.Context, name string) ([]provision.Object, error) {
+	if n.region != "aws/us-east-1" {
+		return listed{n.upkeep, n.region}.List(ctx, name)
+	}
+	*n.asked++
+	return nil, fmt.Errorf("UnauthorizedOperation: Encoded authorization failure message: x9-AQoDYXdzEJr1AbCdEfGhIjKl%dQ", *n.asked)
+}
+
+// What fails in the same way is told once in a while, though clouds put numbers into their
+// words that are others each time; another failure is told at once.
+func TestAKeeperDoesNotRepeatItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeep(t)
+		asked, log := 0, &strings.Builder{}
+		k := u.keeper()
+		open := k.Open
+		k.Open = func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (fleet.Reach, error) {
+			reach, err := open(ctx, means, spec, owner)
+			for r := range reach.Lists {
+				reach.Lists[r] = noisy{u, r, &asked}
+			}
+			return reach, err
+		}
+		k.Logger = slog.New(slog.NewTextHandler(log, nil))
+		u.keep(t, k, time.Hour, always)
+		if told := strings.Count(log.String(), "level=ERROR"); asked < 100 || told < 1 || told > 10 {
+			t.Errorf("told %d times of %d failures", told, asked)
+		}
+		u.silent["aws/eu-west-1"] = true
+		before := strings.Count(log.String(), "level=ERROR")
+		u.keep(t, k, 5*time.Second, always)
+		if told := strings.Count(log.String(), "level=ERROR"); told != before+1 {
+			t.Errorf("of something else: told %d times", told-before)
+		}
+	})
+}
+
+// One that stood in for a region is not ended while balancers may send it requests, and the
+// keeper does not wait for that: it goes on with all else.
+func TestAStandInThatIsUsedStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeep(t)
+		f := newFleet(u.spec, u.Memory)
+		f.Owner = u.owner
+		p, err := f.Plan(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(p.Wants, func(w provision.Want) bool { return w.ID == "eu-west-1-0" })
+		extra := p.Wants[i]
+		extra.ID, extra.Labels = "eu-west-1-1", map[string]string{"model": "llama", "gpu": "L4", "for": "aws/us-east-1"}
+		extra.Offers = extra.Offers[:1]
+		if _, err := u.Launch(t.Context(), extra); err != nil {
+			t.Fatal(err)
+		}
+		k := u.keeper()
+		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen { // all of them serve
+			seen := map[string]fleet.Seen{}
+			for _, o := range have {
+				seen[o.ID] = fleet.Seen{Status: node.Status{Phase: node.PhaseReady, InFlight: 1}}
+			}
+			return seen
+		})
+		u.keep(t, k, 10*time.Minute, always)
+		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-0", "us-east-1-1"}) {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// A region that ceases to answer while another one is found to have no capacity is left
+// alone too: what it has is not launched again.
+func TestARegionThatFallsSilentMidwayIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeep(t)
+		u.Change("eu-west-1-0", func(o *provision.Object) { o.Spec = "of another program" })
+		u.Refuse = func(o provision.Offering) *provision.CapacityError {
+			u.silent["aws/eu-west-1"] = true
+			if o.Region == "aws/us-east-1" {
+				return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
+			}
+			return nil
+		}
+		u.Change("us-east-1-0", nil)
+		u.keep(t, u.keeper(), time.Second, always)
+		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "us-east-1-1"}) {
+			t.Errorf("got %q", got)
 		}
 	})
 }

@@ -99,7 +99,7 @@ func better(offers provision.Offerings, dear provision.Object) provision.Offerin
 func succeeded(have []provision.Object) map[string]bool {
 	ids := map[string]bool{}
 	for _, o := range have {
-		if o.Kind == provision.KindReplica && slices.ContainsFunc(have, func(by provision.Object) bool { return succeeds(by, o) }) {
+		if o.Kind == provision.KindReplica && o.Gone == "" && slices.ContainsFunc(have, func(by provision.Object) bool { return succeeds(by, o) }) {
 			ids[o.ID] = true
 		}
 	}
@@ -111,13 +111,47 @@ func succeeds(by, o provision.Object) bool {
 	return o.Handle != "" && by.Gone == "" && cloud.Instead(by) == o.Handle
 }
 
+// parting are the replicas in whose place others are wanted: those that are going, those that
+// are advised to, and those that were succeeded. One that lasts longer than the machine that
+// was launched in its place, because that one is taken, stays for as long as both stand.
+func parting(have []provision.Object, seen map[string]Seen, advised map[string]bool) map[string]bool {
+	taken := going(have, seen)
+	ids := maps.Clone(taken)
+	maps.Copy(ids, advised)
+	maps.Copy(ids, succeeded(have))
+	for _, o := range have {
+		successors := slices.DeleteFunc(slices.Clone(have), func(by provision.Object) bool { return !succeeds(by, o) })
+		last := !slices.ContainsFunc(successors, func(by provision.Object) bool { return !taken[by.ID] })
+		if len(successors) > 0 && last && (!taken[o.ID] || later(seen[o.ID])) {
+			delete(ids, o.ID)
+		}
+	}
+	return ids
+}
+
+// later says whether the end of a machine is that far ahead that its cloud maintains it.
+func later(s Seen) bool {
+	return s.Err == nil && s.Phase == node.PhaseInterrupted && time.Until(s.GoneAt) > maintained
+}
+
+// spare are the replicas that do not serve yet and were launched in the place of others that
+// go on: a strategy that counted both would give one of them up, or another in their stead.
+func spare(have []provision.Object, seen map[string]Seen, leave map[string]bool) map[string]bool {
+	ids := map[string]bool{}
+	for _, by := range have {
+		if seen[by.ID].Phase != node.PhaseReady && slices.ContainsFunc(have, func(o provision.Object) bool {
+			return o.Gone == "" && !leave[o.ID] && succeeds(by, o)
+		}) {
+			ids[by.ID] = true
+		}
+	}
+	return ids
+}
+
 // replaced are the replicas that serve, or are to be maintained, and in whose place another
 // serves. One that its cloud is about to take is left to it.
 func replaced(have []provision.Object, seen map[string]Seen) map[string]bool {
 	ready := func(o provision.Object) bool { return seen[o.ID].Err == nil && seen[o.ID].Phase == node.PhaseReady }
-	later := func(s Seen) bool {
-		return s.Err == nil && s.Phase == node.PhaseInterrupted && time.Until(s.GoneAt) > maintained
-	}
 	ids := map[string]bool{}
 	for _, o := range have {
 		if o.Kind == provision.KindReplica && o.Gone == "" && (ready(o) || later(seen[o.ID])) &&

@@ -97,23 +97,30 @@ func TestWhatAKeeperChanges(t *testing.T) {
 		name  string
 		c     provision.Change
 		phase node.Phase // of the replica that is wanted
-		want  bool
+		want  string     // done at once, or once it is empty; empty = never
 	}{
-		{"a replica that is missing", provision.Change{Action: launch, Want: p.Wants[0]}, "", true},
-		{"a balancer that is missing", provision.Change{Action: launch, Want: p.Wants[1]}, "", false},
-		{"a firewall that was changed", provision.Change{Action: provision.ActionMend, Want: provision.Want{Kind: provision.KindFirewall}}, "", false},
-		{"a replica of another program", provision.Change{Action: replace, Want: p.Wants[0], Have: object(r, "us-0", "")}, "", false},
-		{"what is left of a replica", provision.Change{Action: terminate, Have: object(r, "us-1", "taken")}, "", true},
-		{"a second one of an id", provision.Change{Action: terminate, Have: object(r, "us-0", "")}, "", true},
-		{"a second balancer of an id", provision.Change{Action: terminate, Have: object(b, "lb-us-0", "")}, "", false},
-		{"one above max", provision.Change{Action: terminate, Have: object(r, "us-1", "")}, node.PhaseReady, false},
-		{"a stand-in that is needed", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "aws/us")}, node.PhaseStarting, false},
-		{"a stand-in that is not", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "aws/us")}, node.PhaseReady, true},
-		{"a stand-in for a region that says nothing", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "gcp/silent")}, node.PhaseReady, false},
+		{"a replica that is missing", provision.Change{Action: launch, Want: p.Wants[0]}, "", "done"},
+		{"a balancer that is missing", provision.Change{Action: launch, Want: p.Wants[1]}, "", ""},
+		{"a firewall that was changed", provision.Change{Action: provision.ActionMend, Want: provision.Want{Kind: provision.KindFirewall}}, "", ""},
+		{"a replica of another program", provision.Change{Action: replace, Want: p.Wants[0], Have: object(r, "us-0", "")}, "", ""},
+		{"what is left of a replica", provision.Change{Action: terminate, Have: object(r, "us-1", "taken")}, "", "done"},
+		{"a second one of an id", provision.Change{Action: terminate, Have: object(r, "us-0", "")}, "", "done"},
+		{"a second balancer of an id", provision.Change{Action: terminate, Have: object(b, "lb-us-0", "")}, "", ""},
+		{"one above max", provision.Change{Action: terminate, Have: object(r, "us-1", "")}, node.PhaseReady, ""},
+		{"a stand-in that is needed", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "aws/us")}, node.PhaseStarting, ""},
+		{"a stand-in that is not", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "aws/us")}, node.PhaseReady, "released"},
+		{"a stand-in for a region that says nothing", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "gcp/silent")}, node.PhaseReady, ""},
 	} {
 		seen := map[string]Seen{"us-0": {Status: node.Status{Phase: tt.phase}}}
-		if got := replacing(spec, p, tt.c, seen); got != tt.want {
-			t.Errorf("%s: %t, want %t", tt.name, got, tt.want)
+		got := ""
+		if replacing(p, tt.c) {
+			got = "done"
+		}
+		if standsDown(spec, p, tt.c, seen) {
+			got += "released"
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}
 }
