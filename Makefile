@@ -20,8 +20,10 @@ lint:
 	go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 	$$(go env GOPATH)/bin/golangci-lint run
 
+# A crash after every call takes minutes with the detector on, and finds no race that the
+# other tests of the controller do not.
 race:
-	go test -race $(SHELL_ROOMS)
+	go test -race -skip CrashAnywhereInTwoClouds $(SHELL_ROOMS)
 
 bench:
 	go test -run '^$$' -bench . -benchtime 1x ./...

@@ -34,8 +34,8 @@ func newDoctorCmd() *cobra.Command {
 		Short: "Check credentials, permissions, quotas and time before 'up'",
 		Long: `Look at all that a service needs of its clouds, and change nothing: whose
 credentials there are, whether they may launch and list (by a dry run), how far the
-quotas of each region reach, whether the public name can be had, and whether this
-machine's clock is right.
+quotas of each region reach, whether the clouds tell prices, whether the public name
+can be had, and whether this machine's clock is right.
 
 Exit codes: 0 nothing is amiss, 1 something is, 2 error in the file, 4 a cloud
 refuses the credentials.`,
@@ -90,6 +90,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 		}
 	}
 	findings = append(findings, withinQuotas(spec, quotas)...)
+	findings = append(findings, findPrices(ctx, places, cloud.Regions(spec))...)
 	name, err := o.findName(ctx, spec)
 	if err != nil {
 		return err

@@ -41,6 +41,8 @@ type planOptions struct {
 	yes      bool
 	clouds   cloudFlags
 	talk     io.Writer
+	// listPrices leaves the clouds unasked.
+	listPrices bool
 	// service and courses are what a page shows beyond the proposal.
 	service string
 	courses []plan.Course
@@ -62,7 +64,8 @@ The history is the running service's own unless --history names a file or a URL
 (see skyserve forecast --help); whatever is not known is assumed, and said. A
 SERVICE.yaml of a service that does not run is planned from nothing.
 
-What the service has committed to (regions[].reserved) costs nothing more to use;
+Prices are those of service.yaml, else what clouds tell with your credentials, else a
+list's. What the service has committed to (regions[].reserved) costs nothing more to use;
 spot is planned with where capacity: tries it before on demand. --survive asks that
 all load is carried with a region gone: region for any one, or the names of those
 of which any one may go. -o html is one page to hand on.
@@ -105,6 +108,7 @@ bounds, 2 usage; with --detailed-exitcode 10 when counts change; with
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when counts change")
 	flags.BoolVar(&o.apply, "apply", false, "make the running service what the plan says")
 	flags.BoolVar(&o.yes, "yes", false, "do not ask before --apply makes what is billed (local and static regions never ask)")
+	flags.BoolVar(&o.listPrices, "list-prices", false, "plan with list prices instead of asking clouds for theirs")
 	o.clouds.add(flags)
 	flags.StringVarP(&o.output, "output", "o", "table", strings.Join(planFormats, ", "))
 	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
@@ -283,6 +287,7 @@ func (o *planOptions) makeReview(ctx context.Context) (*controller.Reviewed, err
 	if err != nil {
 		return nil, err
 	}
+	o.askClouds(ctx, g.Spec)
 	if o.solver != "" {
 		o.review.Notes = append(o.review.Notes, solverNote(o.solver))
 		o.review.Solve = func(p *plan.Problem, po plan.Options) (plan.Result, error) {

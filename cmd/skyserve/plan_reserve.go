@@ -19,6 +19,7 @@ func (o *planOptions) printReservation(ctx context.Context, out io.Writer) error
 	if g.history.Minutes == 0 {
 		return usage(errors.New("--reserve: there is no history to size commitments by"), "name one: --history FILE")
 	}
+	o.askClouds(ctx, g.Spec)
 	until := time.Time{}
 	if o.at != "" {
 		until = g.at

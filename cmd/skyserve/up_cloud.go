@@ -341,9 +341,10 @@ func printCloudChanges(w io.Writer, name string, p *fleet.Plan) {
 		fmt.Fprintf(t, "  %s %s\t%s\t%s\t%s\t%s\t%s\n", mark(c.Action), c.Kind(), c.ID(), c.Region(), price(c), machine(c), c.Reason)
 	}
 	_ = t.Flush() // into a buffer or onto a screen: there is nowhere else to say it
-	if slices.ContainsFunc(p.Changes, func(c provision.Change) bool { return unpriced(c) }) {
+	if slices.ContainsFunc(p.Changes, priceless) {
 		fmt.Fprintln(w, "  ?: a price that is not known; models[].gpus[].price and regions[].reserved say it")
 	}
+	printPrices(w, p)
 }
 
 func mark(a provision.Action) string {
@@ -357,15 +358,15 @@ func mark(a provision.Action) string {
 	return "~"
 }
 
-// unpriced says whether a change makes a machine of which nobody knows the price.
-func unpriced(c provision.Change) bool {
+// priceless says whether a change makes a machine of which nobody knows the price.
+func priceless(c provision.Change) bool {
 	return len(c.Want.Offers) > 0 && c.Want.Offers[0].PricePerHour == 0
 }
 
 // price is what a change adds to the bill of an hour.
 func price(c provision.Change) string {
 	switch {
-	case unpriced(c):
+	case priceless(c):
 		return "?"
 	case c.CostPerHour == 0:
 		return ""

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"skyserve/internal/service"
+	"skyserve/provision"
 )
 
 // Actuator is the way to what exists of a service: what was decided of its
@@ -19,6 +20,13 @@ type Actuator interface {
 	// left undone before is done too. may is asked last before anything is changed:
 	// its error ends it. ErrBusy means that somebody else is changing the service.
 	Carry(ctx context.Context, o Order, may func() error) (launched []string, err error)
+}
+
+// Market is an Actuator that knows what regions have for renting, and at which prices.
+type Market interface {
+	// Offers is what regions of the service were last seen to offer; those that it does not
+	// look at are left out.
+	Offers() map[service.Region]provision.Offerings
 }
 
 // ErrBusy says that somebody else is changing the service at this moment.

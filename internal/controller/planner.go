@@ -13,6 +13,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/plan"
+	"skyserve/provision"
 )
 
 // The planner's rhythm. The service's autoscale.every says how often it reviews.
@@ -48,6 +49,7 @@ type planner struct {
 	log     *slog.Logger
 	kick    chan struct{} // review soon: what stands has changed
 	force   *inForce
+	offers  func() map[service.Region]provision.Offerings // nil = nobody knows any
 
 	made  *Reviewed // the newest; nil before the first, and while that of another controller holds
 	every time.Duration
@@ -208,6 +210,9 @@ func (p *planner) compute(ctx context.Context, o *Observed, h *telemetry.History
 	}
 	options := ReviewOptions{
 		Horizon: max(time.Hour, p.every), Notes: o.Notes, RTT: o.RTT, Interrupt: func() bool { return ctx.Err() != nil },
+	}
+	if p.offers != nil {
+		options.Offers = p.offers()
 	}
 	done := make(chan outcome, 1)
 	go func() {

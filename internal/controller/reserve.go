@@ -62,7 +62,7 @@ func (r *review) onDemand() (*plan.Problem, []float64) {
 		seen[o.gpuClass] = true
 		columns = append(columns, o.gpuClass)
 		p.GPUs = append(p.GPUs, o.gpuClass.String())
-		p.Alpha = append(p.Alpha, r.price(o.gpuClass))
+		p.Alpha = append(p.Alpha, r.onDemandOf(k))
 		reserved = append(reserved, r.reservedPrice(o.gpuClass, p.Alpha[len(p.Alpha)-1]))
 		for i := range r.p.Models {
 			p.Theta[i] = append(p.Theta[i], r.p.Theta[i][k])
@@ -85,6 +85,18 @@ func (r *review) onDemand() (*plan.Problem, []float64) {
 		}
 	}
 	return p, reserved
+}
+
+// onDemandOf is what a replica on the GPUs of an offer costs on demand, the mean over the
+// regions of its cloud.
+func (r *review) onDemandOf(k int) float64 {
+	demand := r.table()
+	for j, region := range r.spec.Regions {
+		if region.Name.Cloud() == r.offers[k].cloud {
+			demand[j][k] = r.onDemandIn(region.Name, r.offers[k].gpuClass)
+		}
+	}
+	return r.usual(demand, k)
 }
 
 // reservedPrice is the mean of what the service's commitments to a class cost, else

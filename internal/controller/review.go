@@ -11,6 +11,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/plan"
+	"skyserve/provision"
 )
 
 // DefaultEpsilon is the share of its own peak that each region must be able to
@@ -49,6 +50,9 @@ type ReviewOptions struct {
 	// RTT holds the round trips that were measured.
 	MaxRTT time.Duration
 	RTT    map[Pair]time.Duration
+	// Offers is what rented regions have, with prices; list prices stand in for those
+	// that are not known.
+	Offers map[service.Region]provision.Offerings
 	// Switch lets a model take over machines that another one gives up.
 	Switch bool
 	// Solve solves the problem; nil = plan.Solve.

@@ -165,20 +165,19 @@ func (r *review) limits() {
 // prices fills in what replicas cost, what starting one costs, and what is
 // billed: nothing where the machines are one's own.
 func (r *review) prices() {
+	demand, paid := r.table(), r.table() // by region and offer
 	list := make([]float64, len(r.offers))
 	for k, o := range r.offers {
-		list[k] = r.price(o.gpuClass)
-		paid := list[k]
-		switch {
-		case o.base:
-			paid *= baseShare * spotShare
-			r.assume("%s in %s: what on_demand_base asks for is chosen as if it were spot, and billed on demand", o.gpuClass, o.cloud)
-		case o.kind == service.CapacitySpot:
-			paid *= spotShare
-			r.assume("%s in %s on spot: %.0f %% of the on-demand price; it can be taken back at any time", o.gpuClass, o.cloud, 100*spotShare)
+		for j, region := range r.spec.Regions {
+			if region.Name.Cloud() == o.cloud {
+				demand[j][k] = r.onDemandIn(region.Name, o.gpuClass)
+				paid[j][k] = r.planned(region.Name, o, demand[j][k])
+			}
 		}
-		r.p.Alpha = append(r.p.Alpha, paid)
+		list[k] = r.usual(demand, k)
+		r.p.Alpha = append(r.p.Alpha, r.usual(paid, k))
 	}
+	r.p.RegionAlpha = r.regional(paid)
 	for range r.spec.Models {
 		sigma, swap := make([]float64, len(r.offers)), make([]*float64, len(r.offers))
 		for k, o := range r.offers {
@@ -195,22 +194,82 @@ func (r *review) prices() {
 		r.p.Switch = nil
 	}
 	for j := range r.spec.Regions {
-		r.billed = append(r.billed, r.bill(&r.spec.Regions[j], list))
+		r.billed = append(r.billed, r.bill(&r.spec.Regions[j], demand[j], paid[j]))
 	}
 }
 
-// bill is what a replica on each offer is billed in a region.
-func (r *review) bill(region *service.RegionSpec, list []float64) []float64 {
+// table is a figure for each region and offer.
+func (r *review) table() [][]float64 {
+	rows := make([][]float64, len(r.spec.Regions))
+	for j := range rows {
+		rows[j] = make([]float64, len(r.offers))
+	}
+	return rows
+}
+
+// planned is what a replica on an offer is planned with in a region, where on demand it
+// costs so much.
+func (r *review) planned(region service.Region, o offer, onDemand float64) float64 {
+	switch {
+	case o.base:
+		r.assume("%s in %s: what on_demand_base asks for is chosen as if it were spot, and billed on demand", o.gpuClass, o.cloud)
+		return baseShare * r.spotIn(region, o.gpuClass, onDemand)
+	case o.kind == service.CapacitySpot:
+		return r.spotIn(region, o.gpuClass, onDemand)
+	}
+	return onDemand
+}
+
+// usual is the price of an offer where all regions of its cloud have the same, else the
+// mean.
+func (r *review) usual(prices [][]float64, k int) float64 {
+	first, sum, n, same := 0.0, 0.0, 0, true
+	for j, region := range r.spec.Regions {
+		if region.Name.Cloud() != r.offers[k].cloud {
+			continue
+		}
+		if n == 0 {
+			first = prices[j][k]
+		}
+		same = same && prices[j][k] == first
+		sum, n = sum+prices[j][k], n+1
+	}
+	if same {
+		return first
+	}
+	return sum / float64(n)
+}
+
+// regional is prices by region where some differ from Alpha, else nil.
+func (r *review) regional(paid [][]float64) [][]float64 {
+	rows, differ := r.table(), false
+	for j, region := range r.spec.Regions {
+		for k, o := range r.offers {
+			rows[j][k] = r.p.Alpha[k]
+			if region.Name.Cloud() == o.cloud {
+				rows[j][k], differ = paid[j][k], differ || paid[j][k] != r.p.Alpha[k]
+			}
+		}
+	}
+	if !differ {
+		return nil
+	}
+	return rows
+}
+
+// bill is what a replica on each offer is billed in a region, where on demand it costs so
+// much, and is planned with at what is paid.
+func (r *review) bill(region *service.RegionSpec, demand, paid []float64) []float64 {
 	row := make([]float64, len(r.offers))
 	for k, o := range r.offers {
 		switch {
-		case ownMachines(region.Name.Cloud()):
+		case ownMachines(region.Name.Cloud()) || o.cloud != region.Name.Cloud():
 		case o.kind == service.CapacityReserved:
 			row[k] = r.committed(region, o.gpuClass)
 		case o.base:
-			row[k] = list[k]
+			row[k] = demand[k]
 		default:
-			row[k] = r.p.Alpha[k]
+			row[k] = paid[k]
 		}
 	}
 	r.unusable(region)
@@ -282,18 +341,4 @@ func (r *review) unusable(region *service.RegionSpec) {
 			r.assume("%s: no model runs on a %s (%d x %s): the commitment is left out", region.Name, held.Type, m.count, m.gpu)
 		}
 	}
-}
-
-// price is what one replica of a class costs on demand: as a model states it, else
-// by the list.
-func (r *review) price(c gpuClass) float64 {
-	for i := range r.spec.Models {
-		for _, g := range r.spec.Models[i].GPUs {
-			if g.Type == c.gpu && max(1, g.Count) == c.count && g.Price > 0 {
-				r.assume("%s: $%.4g an hour, as %s states it", c, g.Price, r.spec.Models[i].Name)
-				return g.Price
-			}
-		}
-	}
-	return r.listPrice(c).perGPU * float64(c.count)
 }

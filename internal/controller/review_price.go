@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/provision"
 )
 
 // gpuClass is one thing that a replica can run on: GPUs of one type in one
@@ -23,25 +24,6 @@ func (c gpuClass) String() string {
 		return fmt.Sprintf("%dx%s", c.count, c.gpu)
 	}
 	return c.gpu
-}
-
-// listPrice is what one GPU costs on demand, in USD an hour.
-type listPrice struct {
-	perGPU float64
-	from   string
-}
-
-// listPrices are published on-demand prices for one GPU; a machine's price is
-// divided by its GPUs.
-var listPrices = map[string]map[string]listPrice{
-	"aws": {
-		"L4":   {0.8048, "g6.xlarge in us-east-1"},
-		"H100": {6.88, "p5.4xlarge in us-east-1"},
-	},
-	"gcp": {
-		"L4":   {0.7068, "g2-standard-4 in us-central1"},
-		"H100": {87.83 / 8, "a3-highgpu-8g in us-east4"},
-	},
 }
 
 // unknownGPUPrice stands in for a GPU without a published price here: that of
@@ -94,24 +76,96 @@ func ownMachines(cloud string) bool {
 	return cloud == service.CloudLocal || cloud == service.CloudStatic
 }
 
-// listPrice is what one GPU of the class is planned with.
-func (r *review) listPrice(c gpuClass) listPrice {
+// stated is what one replica of a class costs on demand as a model of service.yaml states
+// it; 0 where none does.
+func (r *review) stated(c gpuClass) float64 {
+	for i := range r.spec.Models {
+		for _, g := range r.spec.Models[i].GPUs {
+			if g.Type == c.gpu && max(1, g.Count) == c.count && g.Price > 0 {
+				r.assume("%s: $%.4g an hour, as %s states it", c, g.Price, r.spec.Models[i].Name)
+				return g.Price
+			}
+		}
+	}
+	return 0
+}
+
+// cheapest is the offering of a class that a region is known to have at the least price,
+// paid for in one way; false where none has a price.
+func (r *review) cheapest(region service.Region, c gpuClass, capacity service.CapacityType) (o provision.Offering, known bool) {
+	offers := r.o.Offers[region].With(c.gpu, c.count).InOrder([]service.CapacityType{capacity})
+	if len(offers) == 0 || offers[0].PricePerHour == 0 {
+		return o, false
+	}
+	return offers[0], true
+}
+
+// onDemandIn is what one replica of a class costs on demand in a region: as a model
+// states it, else as its cloud offers it, else by the list.
+func (r *review) onDemandIn(region service.Region, c gpuClass) float64 {
+	if price := r.stated(c); price > 0 {
+		return price
+	}
+	if o, known := r.cheapest(region, c, service.CapacityOnDemand); known {
+		r.assume("%s in %s: $%.4g an hour (%s, on demand)", c, region, o.PricePerHour, o.PriceFrom)
+		return o.PricePerHour
+	}
+	return r.listed(region, c)
+}
+
+// spotIn is what one replica of a class costs on spot in a region, where on demand it
+// costs so much.
+func (r *review) spotIn(region service.Region, c gpuClass, onDemand float64) float64 {
+	if o, known := r.cheapest(region, c, service.CapacitySpot); known {
+		r.assume("%s in %s on spot: $%.4g an hour (%s); it can be taken back at any time", c, region, o.PricePerHour, o.PriceFrom)
+		return o.PricePerHour
+	}
+	r.assume("%s in %s on spot: %.0f %% of the on-demand price; it can be taken back at any time", c, c.cloud, 100*spotShare)
+	return spotShare * onDemand
+}
+
+// listed is what one replica of a class is planned with on demand by the list of machine types.
+func (r *review) listed(region service.Region, c gpuClass) float64 {
 	cloud := c.cloud
 	if ownMachines(cloud) {
-		cloud = "aws"
+		cloud = service.CloudAWS
 	}
-	list, ok := listPrices[cloud][c.gpu]
-	if !ok {
-		list, ok = listPrices["aws"][c.gpu]
+	price, from := listPrice(cloud, c)
+	if price == 0 {
+		price, from = listPrice(service.CloudAWS, c)
 	}
 	switch {
-	case !ok:
-		list = listPrice{unknownGPUPrice, ""}
-		r.assume("no price is known for %s: $%g an hour is assumed", c.gpu, list.perGPU)
+	case price == 0:
+		price = unknownGPUPrice * float64(c.count)
+		r.assume("no price is known for %s: $%g an hour is assumed", c.gpu, unknownGPUPrice)
 	case ownMachines(c.cloud):
-		r.assume("%s regions are not billed; their %s are planned with at $%.4g an hour (%s, on demand)", c.cloud, c.gpu, list.perGPU, list.from)
+		r.assume("%s regions are not billed; their %s are planned with at $%.4g an hour (%s, on demand)", c.cloud, c, price, from)
+	case len(r.o.Offers) > 0:
+		r.assume("%s in %s: $%.4g an hour (%s, on demand)", c, region, price, from)
 	default:
-		r.assume("%s in %s: $%.4g an hour (%s, on demand) in every region", c.gpu, c.cloud, list.perGPU, list.from)
+		r.assume("%s in %s: $%.4g an hour (%s, on demand) in every region", c, c.cloud, price, from)
 	}
-	return list
+	return price
+}
+
+// listPrice is the published price of the cheapest machine with the GPUs of a class, or
+// where no machine has just so many, as much of one whose GPUs are cheapest; 0 where it
+// is not known.
+func listPrice(cloud string, c gpuClass) (price float64, from string) {
+	part, partFrom := 0.0, ""
+	for _, t := range provision.MachineTypes(cloud) {
+		if t.GPU != c.gpu || t.OnDemand == 0 {
+			continue
+		}
+		if t.GPUs == c.count && (price == 0 || t.OnDemand < price) {
+			price, from = t.OnDemand, t.Type+" in "+t.From
+		}
+		if each := t.OnDemand / float64(t.GPUs) * float64(c.count); part == 0 || each < part {
+			part, partFrom = each, t.Type+" in "+t.From+", by the GPU"
+		}
+	}
+	if price == 0 {
+		return part, partFrom
+	}
+	return price, from
 }

@@ -88,6 +88,9 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	}
 	force := new(inForce)
 	c.planner = newPlanner(config, admins, st, force, log)
+	if m, knows := c.options.actuator.(Market); knows {
+		c.planner.offers = m.Offers
+	}
 	if c.options.actuator != nil {
 		c.scaler = newScaler(config, admins, st, c.options.actuator, force, log)
 	}

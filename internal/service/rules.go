@@ -128,7 +128,7 @@ var rules = map[string]rule{
 	"GPU.type":  {text: "The type of GPU.", required: true},
 	"GPU.count": {text: "How many GPUs one replica uses.", limit: from(1, MaxDataParallel)},
 	"GPU.tps":   {text: "Uncached prompt tokens a second that one replica sustains within the latency target; left out = measured.", limit: above(0, 1e7)},
-	"GPU.price": {text: "What one replica costs on demand, in USD an hour; left out = the list price.", limit: above(0, 10_000)},
+	"GPU.price": {text: "What one replica costs on demand, in USD an hour; left out = what its cloud asks, else the list price.", limit: above(0, 10_000)},
 
 	"SLO.ttft":     {text: "Time to the first token.", limit: between(time.Millisecond, 24*time.Hour)},
 	"SLO.e2e":      {text: "Time to the last token.", limit: between(time.Millisecond, 24*time.Hour)},

@@ -84,7 +84,8 @@ type GPU struct {
 	// TPS is uncached prompt tokens a second that one replica sustains within
 	// the latency target; 0 = not measured.
 	TPS float64 `yaml:"tps,omitempty" json:"tps,omitempty"`
-	// Price is what one replica costs on demand, in USD an hour; 0 = the list price.
+	// Price is what one replica costs on demand, in USD an hour; 0 = what its
+	// cloud asks, else the list price.
 	Price float64 `yaml:"price,omitempty" json:"price,omitempty"`
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
+	"github.com/aws/aws-sdk-go-v2/service/pricing"
 	"github.com/aws/aws-sdk-go-v2/service/servicequotas"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 
@@ -64,8 +65,8 @@ const (
 	maxBackoff = 20 * time.Second
 )
 
-// Provider makes and removes objects of AWS. It implements provision.Provider
-// and provision.Witness.
+// Provider makes and removes objects of AWS. It implements provision.Provider,
+// provision.Witness and provision.Pricer.
 type Provider struct {
 	cfg     Config
 	poll    time.Duration
@@ -73,12 +74,14 @@ type Provider struct {
 	sts     *sts.Client
 	clock   *dates
 	regions map[string]*region
-	names   []string // of regions, in order
+	names   []string                          // of regions, in order
+	prices  provision.Held[[]provision.Price] // by region
 }
 
 var (
 	_ provision.Provider = (*Provider)(nil)
 	_ provision.Witness  = (*Provider)(nil)
+	_ provision.Pricer   = (*Provider)(nil)
 )
 
 // New makes a provider. It asks nobody anything yet: wrong credentials show in the
@@ -100,7 +103,7 @@ func New(ctx context.Context, c Config) (*Provider, error) {
 		in := sdk.Copy()
 		in.Region = name
 		p.regions[name] = &region{
-			p: p, name: name, ec2: ec2.NewFromConfig(in), quotas: servicequotas.NewFromConfig(in),
+			p: p, name: name, ec2: ec2.NewFromConfig(in), quotas: servicequotas.NewFromConfig(in), pricing: pricesOf(sdk, name),
 			wanted: c.Networks[name], asking: make(chan struct{}, 1), groups: map[string]string{},
 		}
 	}
@@ -108,6 +111,17 @@ func New(ctx context.Context, c Config) (*Provider, error) {
 	home.Region = p.names[0]
 	p.iam, p.sts = iam.NewFromConfig(home), sts.NewFromConfig(home)
 	return p, nil
+}
+
+// pricesOf is the client of the price list that tells of a region; nil where there is none.
+func pricesOf(sdk aws.Config, region string) *pricing.Client {
+	home := priceHome(region)
+	if home == "" {
+		return nil
+	}
+	there := sdk.Copy()
+	there.Region = home
+	return pricing.NewFromConfig(there)
 }
 
 // load makes the settings of the SDK.

@@ -194,6 +194,9 @@ func TestARoleAllowsWhatAControllerDoes(t *testing.T) {
 	if _, err := p.Offerings(t.Context(), east); err != nil {
 		t.Error(err)
 	}
+	if _, err := p.Prices(t.Context(), east); err != nil {
+		t.Error(err)
+	}
 	launch(t, p, machine("us-east-1-2", provision.KindReplica, east, service.CapacitySpot))
 	for _, o := range list(t, p) {
 		if o.ID != "us-east-1-2" {

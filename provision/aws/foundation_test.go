@@ -131,7 +131,7 @@ func TestPolicyIsNarrow(t *testing.T) {
 		for _, action := range s.Action {
 			actions = append(actions, action)
 			_, verb, _ := strings.Cut(action, ":")
-			harmless := strings.HasPrefix(verb, "Describe") || verb == "GetParameters"
+			harmless := strings.HasPrefix(verb, "Describe") || verb == "GetParameters" || action == "pricing:GetProducts"
 			bound := s.Condition["StringEquals"]
 			ours := bound["aws:RequestTag/skyserve:service"] == "chat" && bound["aws:RequestTag/skyserve:owner"] == "me" ||
 				bound["aws:ResourceTag/skyserve:service"] == "chat" && bound["aws:ResourceTag/skyserve:owner"] == "me"
@@ -151,7 +151,8 @@ func TestPolicyIsNarrow(t *testing.T) {
 	slices.Sort(actions)
 	want := []string{
 		"ec2:CreateTags", "ec2:DescribeInstanceTypeOfferings", "ec2:DescribeInstances", "ec2:DescribeSecurityGroups", "ec2:DescribeSpotPriceHistory",
-		"ec2:DescribeSubnets", "ec2:DescribeVpcs", "ec2:GetConsoleOutput", "ec2:RunInstances", "ec2:TerminateInstances", "iam:PassRole", "ssm:GetParameters",
+		"ec2:DescribeSubnets", "ec2:DescribeVpcs", "ec2:GetConsoleOutput", "ec2:RunInstances", "ec2:TerminateInstances", "iam:PassRole",
+		"pricing:GetProducts", "ssm:GetParameters",
 	}
 	if actions = slices.Compact(actions); !slices.Equal(actions, want) {
 		t.Errorf("allowed are %q, want %q", actions, want)

@@ -64,7 +64,7 @@ func session(place string) statement {
 }
 
 // operate lets a machine launch, list and end what carries the tags of its service.
-// What EC2 lists cannot be narrowed to tags; everything else is.
+// What EC2 lists cannot be narrowed to tags, and prices are everybody's; everything else is.
 func operate(name, owner, arn string) []statement {
 	tagged := map[string]map[string]string{"StringEquals": {"aws:RequestTag/" + tagService: name, "aws:RequestTag/" + tagOwner: owner}}
 	ours := map[string]map[string]string{"StringEquals": {"aws:ResourceTag/" + tagService: name, "aws:ResourceTag/" + tagOwner: owner}}
@@ -85,7 +85,7 @@ func operate(name, owner, arn string) []statement {
 	return []statement{
 		allow([]string{
 			"ec2:DescribeInstances", "ec2:DescribeInstanceTypeOfferings", "ec2:DescribeSecurityGroups", "ec2:DescribeSpotPriceHistory",
-			"ec2:DescribeSubnets", "ec2:DescribeVpcs",
+			"ec2:DescribeSubnets", "ec2:DescribeVpcs", "pricing:GetProducts",
 		}, []string{"*"}, nil),
 		allow([]string{"ec2:RunInstances"}, ec2("instance", "volume"), tagged),
 		allow([]string{"ec2:RunInstances"}, ec2("security-group"), ours),

@@ -8,6 +8,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/aws/aws-sdk-go-v2/service/pricing"
 	"github.com/aws/aws-sdk-go-v2/service/servicequotas"
 
 	"skyserve/provision"
@@ -15,11 +16,12 @@ import (
 
 // region is one region of AWS.
 type region struct {
-	p      *Provider
-	name   string // us-east-1
-	ec2    *ec2.Client
-	quotas *servicequotas.Client
-	wanted provision.Network // where machines are to stand; zero = in the default network
+	p       *Provider
+	name    string // us-east-1
+	ec2     *ec2.Client
+	quotas  *servicequotas.Client
+	pricing *pricing.Client   // nil where nobody tells prices
+	wanted  provision.Network // where machines are to stand; zero = in the default network
 
 	asking chan struct{} // holds the one who asks for the network, for all
 

@@ -36,6 +36,8 @@ func (z *Route53) Names(ctx context.Context, zone string) ([]provision.Name, err
 			return nil, err
 		}
 	}
-	slices.SortFunc(names, func(a, b provision.Name) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Owner, b.Owner)) })
+	slices.SortFunc(names, func(a, b provision.Name) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Owner, b.Owner))
+	})
 	return names, nil
 }

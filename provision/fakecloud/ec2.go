@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// AWS is Amazon Web Services in memory, as far as machines need them: EC2, IAM, STS
-// and Service Quotas, in several regions behind one address. Which service and
+// AWS is Amazon Web Services in memory, as far as machines need them: EC2, IAM, STS,
+// Service Quotas and the price list, in several regions behind one address. Which service and
 // region a request is for is read from its signature, which is not verified. Use
 // NewAWS, and set the fields before the first call.
 type AWS struct {
@@ -31,6 +31,9 @@ type AWS struct {
 	Offers func(zone, instanceType string) bool
 	// SpotPrice is the price of an instance type in a zone, as 0.4012; nil or "" = none is told.
 	SpotPrice func(zone, instanceType string) string
+	// ListPrice is the price of an instance type on demand in a region, as 0.8048000000, ""
+	// = none is told; nil = FakePrice.
+	ListPrice func(region, instanceType string) string
 	// Quotas are the vCPUs that every region allows by quota code; what is not in it
 	// is not limited, and only has the Defaults.
 	Quotas   map[string]float64
@@ -160,7 +163,7 @@ func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case Refused:
 		Cut()
 	case Throttled:
-		writeAWSError(w, c, awsRefusal(http.StatusServiceUnavailable, "RequestLimitExceeded", "Request limit exceeded."))
+		writeAWSError(w, c, c.throttled())
 		return
 	case Broken:
 		writeAWSError(w, c, awsRefusal(http.StatusInternalServerError, "InternalError", "An internal error has occurred"))
@@ -177,6 +180,17 @@ func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		writeAWS(w, c, answer)
 	}
+}
+
+// speaksJSON says whether a call is to a service that speaks JSON 1.1.
+func (c awsCall) speaksJSON() bool { return c.service == "servicequotas" || c.service == "pricing" }
+
+// throttled is the refusal of a call for its rate.
+func (c awsCall) throttled() error {
+	if c.speaksJSON() {
+		return badRequest("ThrottlingException", "Rate exceeded")
+	}
+	return awsRefusal(http.StatusServiceUnavailable, "RequestLimitExceeded", "Request limit exceeded.")
 }
 
 // do carries a call out. The caller holds mu.
@@ -204,6 +218,8 @@ func (a *AWS) do(c awsCall) (any, error) {
 		}
 	case "servicequotas":
 		answer, err = a.quota(c)
+	case "pricing":
+		answer, err = a.products(c)
 	}
 	return answer, err
 }
@@ -304,8 +320,8 @@ func badRequest(code, format string, args ...any) error {
 
 // writeAWS writes an answer in the protocol of the call's service.
 func writeAWS(w http.ResponseWriter, c awsCall, answer any) {
-	if c.service == "servicequotas" {
-		writeQuota(w, http.StatusOK, answer)
+	if c.speaksJSON() {
+		writeJSON11(w, http.StatusOK, answer)
 		return
 	}
 	w.Header().Set("Content-Type", "text/xml;charset=UTF-8")
@@ -327,8 +343,8 @@ func writeAWSError(w http.ResponseWriter, c awsCall, err error) {
 	if !errors.As(err, &e) {
 		e = &awsFailure{http.StatusInternalServerError, "InternalError", err.Error()}
 	}
-	if c.service == "servicequotas" {
-		writeQuota(w, e.status, map[string]string{"__type": e.code, "Message": e.message})
+	if c.speaksJSON() {
+		writeJSON11(w, e.status, map[string]string{"__type": e.code, "Message": e.message})
 		return
 	}
 	w.Header().Set("Content-Type", "text/xml;charset=UTF-8")

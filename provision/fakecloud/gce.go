@@ -11,7 +11,7 @@ import (
 )
 
 // GCE is Compute Engine's JSON API, v1, for one project: instances, firewalls and
-// their operations, and as much of the rest as it takes to make them. What it does
+// their operations, with the price list of Cloud Billing, and as much of the rest as it takes to make them. What it does
 // not know it refuses, so that no field is sent in vain. Every call moves its
 // operations on by a step. It is safe for concurrent use; set the fields before the
 // first call.
@@ -50,6 +50,7 @@ type GCE struct {
 	stock      map[gceStock]int      // what is left; unlimited where there is no entry
 	limits     map[gceLimit]float64  // quotas
 	lacking    map[string][]string   // machine types that a zone does not have
+	skus       []GCESKU              // the price list
 }
 
 // NewGCE is a project with the regions of the fake's map, an automatic network
@@ -66,6 +67,7 @@ func NewGCE(project string, faults *Faults) *GCE {
 		policy:   map[string][]string{"1234-compute@developer.gserviceaccount.com": {"roles/editor"}},
 		refusals: map[string]*gceError{}, failures: map[string]GCEFailure{},
 		stock: map[gceStock]int{}, limits: map[gceLimit]float64{}, lacking: map[string][]string{},
+		skus: gceSKUs(),
 	}
 	for _, route := range gceRoutes {
 		g.mux.HandleFunc(route.pattern, func(w http.ResponseWriter, r *http.Request) { g.answer(w, r, route) })
@@ -82,6 +84,9 @@ type gceRoute struct {
 	pattern string
 	serve   func(g *GCE, r *http.Request) (any, *gceError)
 }
+
+// gceListSKUs is the one action that is not about the project.
+const gceListSKUs = "cloudbilling.services.skus.list"
 
 const gceProject = "/compute/v1/projects/{project}"
 
@@ -104,6 +109,7 @@ var gceRoutes = []gceRoute{
 	{"compute.firewalls.update", "PUT " + gceProject + "/global/firewalls/{name}", (*GCE).updateFirewall},
 	{"compute.firewalls.delete", "DELETE " + gceProject + "/global/firewalls/{name}", (*GCE).deleteFirewall},
 	{"compute.globalOperations.get", "GET " + gceProject + "/global/operations/{name}", (*GCE).getOperation},
+	{gceListSKUs, "GET /v1/services/{service}/skus", (*GCE).listSKUs},
 	{"resourcemanager.projects.testIamPermissions", "POST /v1/projects/{verb}", (*GCE).askProject},
 	{"iam.serviceAccounts.testIamPermissions", "POST /v1/projects/{anywhere}/serviceAccounts/{account}", (*GCE).askAccount},
 	{"iam.roles.get", "GET /v1/roles/{role}", (*GCE).getRole},

@@ -30,8 +30,8 @@ func (a *AWS) quota(c awsCall) (any, error) {
 	return map[string]quotaDoc{"Quota": {asked.ServiceCode, asked.QuotaCode, value}}, nil
 }
 
-// writeQuota writes an answer of Service Quotas.
-func writeQuota(w http.ResponseWriter, status int, answer any) {
+// writeJSON11 writes an answer of a service that speaks JSON 1.1.
+func writeJSON11(w http.ResponseWriter, status int, answer any) {
 	w.Header().Set("Content-Type", "application/x-amz-json-1.1")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(answer) // a caller that is gone hears nothing

@@ -17,8 +17,8 @@
 // Machines run as service accounts that an operator chose (gcp of service.yaml); none is
 // made here, since what an account may do is decided in the project's policy, which
 // belongs to the operator. Balancers run as the project's default Compute
-// Engine account unless another is named, with no scope but compute; replicas run as
-// nobody. What an account of one's own needs is balancerPermissions, of which
+// Engine account unless another is named, with no scopes but those of Compute Engine
+// and of reading prices; replicas run as nobody. What an account of one's own needs is balancerPermissions, of which
 // docs/clouds.md makes a role; whoever launches machines that run as it may act as it.
 // This is more than provision.GrantOperate says: the account may do as much to other
 // machines of the project, unless a condition on the role narrows it to names.

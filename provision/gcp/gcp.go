@@ -52,14 +52,18 @@ const defaultPoll = 2 * time.Second
 
 // Provider makes objects in the regions of Google Cloud. Use New.
 type Provider struct {
-	cfg Config
+	cfg    Config
+	prices provision.Held[*priceList] // one, of all regions
 
 	mu      sync.Mutex // guards what follows
 	session *session
 	keys    map[string]readKey // by handle, as they were read last
 }
 
-var _ provision.Provider = (*Provider)(nil)
+var (
+	_ provision.Provider = (*Provider)(nil)
+	_ provision.Pricer   = (*Provider)(nil)
+)
 
 // New is a provider. Nothing is asked of the cloud, and no credentials are looked
 // for, before the first call of a method.

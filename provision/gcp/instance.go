@@ -21,9 +21,9 @@ const (
 // defaultDiskGiB is the size of a disk where none is asked for.
 const defaultDiskGiB = 50
 
-// computeScope lets the programs of a machine call Compute Engine and nothing else,
-// whatever roles its account has.
-const computeScope = "https://www.googleapis.com/auth/compute"
+// machineScopes let the programs of a machine call Compute Engine and read prices, and
+// nothing else, whatever roles its account has.
+var machineScopes = []string{computeScope, billingScope}
 
 // serviceLabel is the label that lists go by. Labels hold what is in the note in letters that
 // labels may have, for people and for bills.
@@ -146,9 +146,9 @@ func disk(m *provision.Machine, offer provision.Offering, labels map[string]stri
 // is wanted with; none is nobody. What a replica may do with one, such as reading weights
 // from a bucket, its roles alone say: its scope holds all others.
 func (p *Provider) accounts(role provision.Kind, wanted string) []*computepb.ServiceAccount {
-	email, scopes := cmp.Or(wanted, p.cfg.Accounts[role]), computeScope
+	email, scopes := cmp.Or(wanted, p.cfg.Accounts[role]), machineScopes
 	if role == provision.KindReplica {
-		scopes = scope
+		scopes = []string{scope}
 	}
 	if email == "" && role != provision.KindReplica {
 		email = "default" // Compute Engine's name for the project's own account
@@ -156,5 +156,5 @@ func (p *Provider) accounts(role provision.Kind, wanted string) []*computepb.Ser
 	if email == "" {
 		return nil
 	}
-	return []*computepb.ServiceAccount{{Email: &email, Scopes: []string{scopes}}}
+	return []*computepb.ServiceAccount{{Email: &email, Scopes: scopes}}
 }

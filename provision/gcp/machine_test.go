@@ -237,7 +237,7 @@ func TestAMachineOfEachRole(t *testing.T) {
 	all := g.Instances()
 	lb := all[slices.IndexFunc(all, func(i fakecloud.GCEInstance) bool { return strings.Contains(i.Name, "-lb-") })]
 	gpu := all[slices.IndexFunc(all, func(i fakecloud.GCEInstance) bool { return !strings.Contains(i.Name, "-lb-") })]
-	if got := lb.ServiceAccounts; len(got) != 1 || got[0].Email != "default" || !slices.Equal(got[0].Scopes, []string{"https://www.googleapis.com/auth/compute"}) {
+	if got := lb.ServiceAccounts; len(got) != 1 || got[0].Email != "default" || !slices.Equal(got[0].Scopes, []string{"https://www.googleapis.com/auth/compute", "https://www.googleapis.com/auth/cloud-billing.readonly"}) {
 		t.Errorf("a balancer runs as %+v", got)
 	}
 	w := replica("us-central1-1", service.CapacitySpot)

@@ -17,16 +17,23 @@ import (
 	"skyserve/provision"
 )
 
-// scope is what access tokens are asked for: Compute Engine, and whether the caller
-// has the permissions that it takes. Machines of a service have computeScope alone.
-const scope = "https://www.googleapis.com/auth/cloud-platform"
+// scope is what access tokens are asked for: Compute Engine, whether the caller has the
+// permissions that it takes, and prices. Machines of a service have computeScope, and for
+// prices billingScope.
+const (
+	scope        = "https://www.googleapis.com/auth/cloud-platform"
+	computeScope = "https://www.googleapis.com/auth/compute"
+	billingScope = "https://www.googleapis.com/auth/cloud-billing.readonly"
+)
 
 // session is a project and the way to it.
 type session struct {
 	project  string
-	endpoint string // of Compute Engine
-	resource string // of the Resource Manager
-	identity string // of IAM
+	endpoint string            // of Compute Engine
+	resource string            // of the Resource Manager
+	identity string            // of IAM
+	billing  string            // of Cloud Billing
+	plain    http.RoundTripper // signs nothing
 	carrier  http.RoundTripper
 	clock    *clock
 }
@@ -47,35 +54,46 @@ func (p *Provider) open(ctx context.Context) (*session, error) {
 		endpoint: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://compute.googleapis.com"),
 		resource: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://cloudresourcemanager.googleapis.com"),
 		identity: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://iam.googleapis.com"),
-		carrier:  carrier,
+		billing:  cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://cloudbilling.googleapis.com"),
+		plain:    carrier,
 	}
-	creds := p.cfg.Credentials
-	if creds == nil && p.cfg.Endpoint == "" {
-		var err error
-		scopes := []string{scope}
-		if p.cfg.MachinesOnly {
-			scopes = []string{computeScope}
-		}
-		if creds, err = credentials.DetectDefault(&credentials.DetectOptions{Scopes: scopes}); err != nil {
-			return nil, noCredentials(err)
-		}
+	scopes := []string{scope}
+	if p.cfg.MachinesOnly {
+		scopes = []string{computeScope}
 	}
-	if creds != nil {
-		// the client keeps the credentials, and wraps their provider of tokens: a copy
-		own := *creds
-		own.TokenProvider = tokens{creds.TokenProvider}
-		client, err := httptransport.NewClient(&httptransport.Options{Credentials: &own, BaseRoundTripper: carrier, DisableTelemetry: true})
-		if err != nil {
-			return nil, noCredentials(err)
-		}
-		s.carrier = client.Transport
-	}
+	var creds *auth.Credentials
 	var err error
+	if s.carrier, creds, err = p.signed(carrier, scopes...); err != nil {
+		return nil, err
+	}
 	if s.project, err = projectOf(ctx, p.cfg.Project, creds); err != nil {
 		return nil, err
 	}
 	p.session = s
 	return s, nil
+}
+
+// signed is a transport that signs requests with credentials of some scopes; where there
+// are none to look for, it does not.
+func (p *Provider) signed(next http.RoundTripper, scopes ...string) (http.RoundTripper, *auth.Credentials, error) {
+	creds := p.cfg.Credentials
+	if creds == nil && p.cfg.Endpoint == "" {
+		var err error
+		if creds, err = credentials.DetectDefault(&credentials.DetectOptions{Scopes: scopes}); err != nil {
+			return nil, nil, noCredentials(err)
+		}
+	}
+	if creds == nil {
+		return next, nil, nil
+	}
+	// the client keeps the credentials, and wraps their provider of tokens: a copy
+	own := *creds
+	own.TokenProvider = tokens{creds.TokenProvider}
+	client, err := httptransport.NewClient(&httptransport.Options{Credentials: &own, BaseRoundTripper: next, DisableTelemetry: true})
+	if err != nil {
+		return nil, nil, noCredentials(err)
+	}
+	return client.Transport, creds, nil
 }
 
 // projectOf is the project to work in.

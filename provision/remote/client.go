@@ -16,7 +16,7 @@ import (
 type Ask func(ctx context.Context, call Call, body []byte) ([]byte, error)
 
 // Client is the provider of a cloud by way of machines there. It implements
-// provision.Provider and provision.Witness; errors of the cloud keep their types.
+// provision.Provider, provision.Witness and provision.Pricer; errors of the cloud keep their types.
 type Client struct {
 	// Cloud is its name, gcp.
 	Cloud string
@@ -28,6 +28,7 @@ type Client struct {
 var (
 	_ provision.Provider = (*Client)(nil)
 	_ provision.Witness  = (*Client)(nil)
+	_ provision.Pricer   = (*Client)(nil)
 )
 
 // ErrNoWay is a cloud in which no machine of the service can be asked.
@@ -69,6 +70,12 @@ func (c *Client) Fingerprint(ctx context.Context, o provision.Object) (string, e
 	return r.Fingerprint, err
 }
 
+// Prices implements provision.Pricer.
+func (c *Client) Prices(ctx context.Context, region service.Region) ([]provision.Price, error) {
+	r, err := c.call(ctx, CallPrices, request{Region: region})
+	return r.Prices, err
+}
+
 // call asks one machine after the other until one answers.
 func (c *Client) call(ctx context.Context, call Call, in request) (out response, err error) {
 	body, err := json.Marshal(in)
@@ -88,7 +95,7 @@ func (c *Client) call(ctx context.Context, call Call, in request) (out response,
 			return response{}, fmt.Errorf("asking for %s in %s: reading the answer: %w", call, c.Cloud, err)
 		}
 		if out.Error != nil {
-			return response{}, out.Error.err()
+			return response{Prices: out.Prices}, out.Error.err()
 		}
 		return out, nil
 	}

@@ -63,7 +63,7 @@ func (h *Hand) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err != nil {
-		out = response{Error: failureOf(err)}
+		out = response{Prices: out.Prices, Error: failureOf(err)}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(out) // who has gone asks again
@@ -106,10 +106,20 @@ func (h *Hand) do(ctx context.Context, call Call, in request) (out response, err
 		err = h.terminate(ctx, *in.Object)
 	case call == CallFingerprint && in.Object != nil:
 		out.Fingerprint, err = h.Witness.Fingerprint(ctx, *in.Object)
+	case call == CallPrices:
+		out.Prices, err = h.prices(ctx, in.Region)
 	default:
 		err = fmt.Errorf("%w: %q", errNoCall, call)
 	}
 	return out, err
+}
+
+// prices are those of a region; none where its cloud does not tell them.
+func (h *Hand) prices(ctx context.Context, region service.Region) ([]provision.Price, error) {
+	if p, tells := h.Provider.(provision.Pricer); tells {
+		return p.Prices(ctx, region)
+	}
+	return nil, nil
 }
 
 // list lists a region, or all of them.

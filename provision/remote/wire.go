@@ -10,18 +10,19 @@ import (
 // Call names what is asked for.
 type Call string
 
-// The calls: the methods of provision.Provider and provision.Witness.
+// The calls: the methods of provision.Provider, provision.Witness and provision.Pricer.
 const (
 	CallOfferings   Call = "offerings"
 	CallList        Call = "list"
 	CallLaunch      Call = "launch"
 	CallTerminate   Call = "terminate"
 	CallFingerprint Call = "fingerprint"
+	CallPrices      Call = "prices"
 )
 
 // request holds the argument of a call.
 type request struct {
-	Region  service.Region    `json:"region,omitempty"` // of offerings, and of list where one region is enough
+	Region  service.Region    `json:"region,omitempty"` // of offerings and prices, and of list where one region is enough
 	Service string            `json:"service,omitempty"`
 	Want    *provision.Want   `json:"want,omitempty"`
 	Object  *provision.Object `json:"object,omitempty"`
@@ -33,6 +34,7 @@ type response struct {
 	Objects     []provision.Object  `json:"objects,omitempty"`
 	Object      provision.Object    `json:"object,omitzero"`
 	Fingerprint string              `json:"fingerprint,omitempty"`
+	Prices      []provision.Price   `json:"prices,omitempty"` // also beside an error
 	Error       *failure            `json:"error,omitempty"`
 }
 

@@ -100,7 +100,7 @@ func TestASuccessorCountsOnce(t *testing.T) {
 		{"the new one is taken", "ready", "interrupted", []string{"a", "c"}},
 	} {
 		seen := map[string]Seen{"a": {Status: node.Status{Phase: node.Phase(tt.a)}}, "b": {Status: node.Status{Phase: node.Phase(tt.b)}}}
-		s := standing(&view{&service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}}}, have, seen}, nil)
+		s := standing(&view{spec: &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}}}, have: have, seen: seen}, nil)
 		var got []string
 		for _, r := range s.Replicas {
 			if !r.Drained {

@@ -38,8 +38,9 @@ type Fleet struct {
 	Only func(*Plan, provision.Change) bool
 
 	exhausted provision.Exhausted
-	replaced  map[string]string // see Replacing
-	offers    map[service.Region]provision.Offerings
+	replaced  map[string]string                      // see Replacing
+	offers    map[service.Region]provision.Offerings // at list prices
+	prices    Prices
 }
 
 // Plan is what has to change in the clouds.
@@ -50,6 +51,9 @@ type Plan struct {
 	// Missing are replicas that no region has room for, by the model and the region
 	// that lacks them.
 	Missing map[cloud.Group]int
+	// Unpriced says by region why its cloud did not tell prices, or not all of them: list
+	// prices stand in.
+	Unpriced map[service.Region]error
 }
 
 // CostPerHour is what the machines cost an hour, now and once the changes are
@@ -79,7 +83,7 @@ func (f *Fleet) Plan(ctx context.Context) (*Plan, error) {
 	if err := cloud.Check(f.Spec); err != nil {
 		return nil, err
 	}
-	if err := f.look(ctx); err != nil {
+	if err := f.lookAtPrices(ctx); err != nil {
 		return nil, err
 	}
 	return f.plan(ctx, nil)
@@ -97,12 +101,14 @@ func (f *Fleet) plan(ctx context.Context, short map[cloud.Group]int) (*Plan, err
 // planFor is what has to change where have is what there is.
 func (f *Fleet) planFor(have []provision.Object, short map[cloud.Group]int) (*Plan, error) {
 	l, err := cloud.Plan(cloud.Input{
-		Spec: f.Spec, Owner: f.Owner, Offers: f.offers, Have: have, Short: short, Going: f.Going, Counts: f.Counts, UserData: f.UserData,
+		Spec: f.Spec, Owner: f.Owner, Offers: priced(f.offers, f.prices), Have: have, Short: short, Going: f.Going, Counts: f.Counts, UserData: f.UserData,
 	})
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Have: have, Wants: l.Wants, Changes: provision.Diff(l.Wants, f.unlike(have)), Missing: l.Missing}
+	p := &Plan{
+		Have: have, Wants: l.Wants, Changes: provision.Diff(l.Wants, f.unlike(have)), Missing: l.Missing, Unpriced: f.prices.Unknown,
+	}
 	for i, c := range p.Changes {
 		if reason, is := f.replacement(c); is {
 			p.Changes[i].Reason = reason
@@ -139,7 +145,11 @@ func (f *Fleet) owned(have []provision.Object) error {
 // look asks every rented region at once what it offers.
 func (f *Fleet) look(ctx context.Context) error {
 	f.offers = map[service.Region]provision.Offerings{}
-	failed := f.ask(ctx, cloud.Regions(f.Spec))
+	return f.joined(f.ask(ctx, cloud.Regions(f.Spec)))
+}
+
+// joined is the errors of rented regions as one, in their order; nil without any.
+func (f *Fleet) joined(failed map[service.Region]error) error {
 	var all []error
 	for _, r := range cloud.Regions(f.Spec) {
 		all = append(all, failed[r])

@@ -14,6 +14,7 @@ import (
 	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 )
 
 // Bounds of a look, each with its reason.
@@ -42,6 +43,7 @@ type Inspector struct {
 	Patience time.Duration
 
 	offered bool // Fleet knows what the regions offer, which changes slowly
+	priced  bool // it asked for their prices
 }
 
 // Listing is what clouds say there is of a service.
@@ -153,7 +155,7 @@ func (i *Inspector) Status(ctx context.Context) (*Status, error) {
 			s.CostPerHour += o.CostPerHour
 		}
 	}
-	if err := i.drift(s, l, unknown); err != nil {
+	if err := i.drift(ctx, s, l, unknown); err != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("what 'skyserve up' would change is not known: %v", err))
 	}
 	s.State = s.overall(len(l.Silent) == 0)
@@ -172,8 +174,21 @@ func (i *Inspector) look(ctx context.Context) error {
 	return err
 }
 
+// price asks for the prices of what a plan launches, unless they were told before; it
+// says whether it did. Where nothing is launched a look is not to wait for them.
+func (i *Inspector) price(ctx context.Context, p *Plan) (asked bool) {
+	launches := slices.ContainsFunc(p.Changes, func(c provision.Change) bool { return len(c.Want.Offers) > 0 })
+	if i.priced || !launches {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, regionTimeout)
+	defer cancel()
+	i.Fleet.prices, i.priced = AskPrices(ctx, i.Fleet.Provider, cloud.Regions(i.Fleet.Spec)), true
+	return true
+}
+
 // drift says what `up` would change; an error where that is not known.
-func (i *Inspector) drift(s *Status, l Listing, unknown error) error {
+func (i *Inspector) drift(ctx context.Context, s *Status, l Listing, unknown error) error {
 	switch {
 	case len(l.Silent) > 0:
 		return errors.New("a region was not listed")
@@ -183,6 +198,9 @@ func (i *Inspector) drift(s *Status, l Listing, unknown error) error {
 		return unknown
 	}
 	p, err := i.Fleet.planFor(l.Have, nil)
+	if err == nil && i.price(ctx, p) {
+		p, err = i.Fleet.planFor(l.Have, nil)
+	}
 	if err != nil {
 		return err
 	}

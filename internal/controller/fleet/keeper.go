@@ -36,6 +36,11 @@ const (
 	offersHold = 30 * time.Minute
 	// tellEvery is how often a failure is told of that differs by what nobody reads.
 	tellEvery = 10 * time.Minute
+	// pricesHold is the same of the prices that clouds tell: those of lists change by the
+	// month, and a provider holds them for hours. While some are not known they are asked
+	// for every pricesAgain: no machine of another cloud may have answered yet.
+	pricesHold  = 30 * time.Minute
+	pricesAgain = 5 * time.Minute
 )
 
 // Reach is how a keeper reaches the cloud that it is in.
@@ -63,7 +68,8 @@ type Keeper struct {
 	// Logger is told what is done; nil = silence.
 	Logger *slog.Logger
 
-	working sync.Mutex // held while machines are looked at or changed
+	working sync.Mutex     // held while machines are looked at or changed
+	asking  sync.WaitGroup // those who ask for prices
 
 	opened *opened                               // guarded by working
 	said   string                                // the last error that was told, likewise
@@ -91,6 +97,9 @@ type opened struct {
 	inspector *Inspector
 	handover  *Handover
 	looked    map[service.Region]time.Time // when it said what it offers
+	asked     time.Time                    // when prices were asked for
+	answer    chan Prices
+	unpriced  string // what was last logged of prices that are not known
 }
 
 // view is what a service has in clouds, as its keeper last saw it.
@@ -98,11 +107,14 @@ type view struct {
 	spec *service.Spec // less the regions of which that is not known
 	have []provision.Object
 	seen map[string]Seen
+	// offers is what the regions have for renting, at the prices that are known.
+	offers map[service.Region]provision.Offerings
 }
 
 // Keep looks at intervals, and changes what may says it may, until ctx ends. What fails is
 // logged, once for as long as it stays the same, and tried again.
 func (k *Keeper) Keep(ctx context.Context, may func() error) {
+	defer k.asking.Wait()
 	for ctx.Err() == nil {
 		k.working.Lock()
 		busy, err := k.turn(ctx, may)
@@ -177,7 +189,9 @@ func (k *Keeper) turn(ctx context.Context, may func() error) (busy bool, err err
 			return true, errors.Join(failure, err)
 		}
 	}
-	k.show(s.view(seen))
+	v := s.view(seen)
+	v.offers = priced(o.fleet.offers, o.fleet.prices)
+	k.show(v)
 	if err := may(); err != nil {
 		return false, errors.Join(failure, err)
 	}
@@ -215,6 +229,7 @@ func unsettled(have []provision.Object, seen map[string]Seen) bool {
 // replace launches what is missing; changed says that something may be made by now.
 func (k *Keeper) replace(ctx context.Context, o *opened, s *sight, seen map[string]Seen, may func() error) (changed bool, err error) {
 	silent := k.plans(ctx, o, s)
+	k.askPrices(ctx, o)
 	o.fleet.Going = parting(s.have, seen, k.heeded(s, seen))
 	k.surplus = map[string]bool{}
 	o.fleet.Only = func(p *Plan, c provision.Change) bool {
@@ -328,7 +343,7 @@ func (k *Keeper) open(ctx context.Context) (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &opened{content: c, elsewhere: elsewhere, looked: map[service.Region]time.Time{}}
+	o := &opened{content: c, elsewhere: elsewhere, looked: map[service.Region]time.Time{}, answer: make(chan Prices, 1)}
 	o.handover = &Handover{
 		Service: c.Spec.Name, Party: party, Authority: authority, Self: cloud.ControllerMachine(c.Spec), Have: elsewhere,
 		Progress: func(id string, s node.Status) {

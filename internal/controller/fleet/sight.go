@@ -83,7 +83,7 @@ func without(spec *service.Spec, regions func(service.Region) bool) *service.Spe
 func (s *sight) view(seen map[string]Seen) *view {
 	unsure := func(r service.Region) bool { return s.handed[r] || s.blind[r] }
 	have := slices.DeleteFunc(s.all(), func(o provision.Object) bool { return unsure(o.Region) })
-	return &view{without(s.spec, unsure), have, seen}
+	return &view{spec: without(s.spec, unsure), have: have, seen: seen}
 }
 
 // certain takes out the deployments that could be wrong because of silent regions: those of

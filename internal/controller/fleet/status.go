@@ -86,13 +86,19 @@ type Change struct {
 	Region      service.Region   `json:"region"`
 	Reason      string           `json:"reason"`
 	CostPerHour float64          `json:"cost_per_hour"` // more than now, in USD
+	// PriceFrom says where the price of a machine to launch is from; empty without one.
+	PriceFrom string `json:"price_from"`
 }
 
 // Told are changes as documents tell them; never nil.
 func Told(changes provision.Changes) []Change {
 	told := []Change{}
 	for _, c := range changes {
-		told = append(told, Change{c.Action, c.ID(), c.Kind(), c.Region(), c.Reason, c.CostPerHour})
+		one := Change{c.Action, c.ID(), c.Kind(), c.Region(), c.Reason, c.CostPerHour, ""}
+		if len(c.Want.Offers) > 0 {
+			one.PriceFrom = c.Want.Offers[0].PriceFrom
+		}
+		told = append(told, one)
 	}
 	return told
 }

@@ -1,0 +1,141 @@
+package aws_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/aws"
+	"skyserve/provision/fakecloud"
+)
+
+// The price list tells what every type of the catalogue costs in a region; other systems,
+// hardware and markets are not taken for it, and it is asked once.
+func TestPrices(t *testing.T) {
+	faults := &fakecloud.Faults{}
+	cloud := newCloud(faults)
+	cloud.PageSize = 2
+	p := open(t, cloud)
+	for range 2 {
+		got, err := p.Prices(t.Context(), west)
+		var want []provision.Price
+		for _, m := range provision.MachineTypes(service.CloudAWS) {
+			price := fakecloud.FakePrice("us-west-2", m.Type)
+			if price == m.OnDemand || price == 0 {
+				t.Fatalf("the fake's price of %s is %g, the list's %g: they must differ", m.Type, price, m.OnDemand)
+			}
+			want = append(want, provision.Price{Type: m.Type, Capacity: service.CapacityOnDemand, PerHour: price, From: "AWS price list, us-west-2"})
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("got %+v, %v, want %+v", got, err, want)
+		}
+	}
+	if pages := faults.Actions()["pricing:GetProducts"]; pages != 4 {
+		t.Errorf("asked for %d pages of seven products, two a page", pages)
+	}
+}
+
+// A list that is refused, throttled or nonsense is an error that says so; prices that can
+// be read are there all the same.
+func TestPricesThatAreNotTold(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*fakecloud.AWS)
+		faults *fakecloud.Faults
+		priced int
+		says   string
+	}{
+		{name: "throttled for a while", faults: unpricedFor(3, fakecloud.Throttled), priced: 7},
+		{name: "throttled", faults: unpricedFor(1000, fakecloud.Throttled), says: "pricing:GetProducts: ThrottlingException: Rate exceeded"},
+		{name: "broken", faults: unpricedFor(1000, fakecloud.Broken), says: "pricing:GetProducts: InternalError"},
+		{name: "a lost answer", faults: unpricedFor(2, fakecloud.Lost), priced: 7},
+		{name: "one is nonsense", change: setPrice("g6.xlarge", "about a dollar"), priced: 6, says: `g6.xlarge: the price "about a dollar" is not one of an hour`},
+		{name: "one is free", change: setPrice("p5.48xlarge", "0.0000000000"), priced: 6, says: `p5.48xlarge: the price "0.0000000000" is not one of an hour`},
+		{name: "one is not sold", change: setPrice("p5.48xlarge", ""), priced: 6},
+		{name: "none is sold", change: func(c *fakecloud.AWS) { c.ListPrice = func(_, _ string) string { return "" } }, says: "it tells nothing of us-east-1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cloud := newCloud(tt.faults)
+			if tt.change != nil {
+				tt.change(cloud)
+			}
+			got, err := open(t, cloud).Prices(t.Context(), east)
+			if len(got) != tt.priced || (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("got %d prices, %v, want %d and %q", len(got), err, tt.priced, tt.says)
+			}
+		})
+	}
+}
+
+// unpricedFor has the first calls for prices fail.
+func unpricedFor(calls int, o fakecloud.Outcome) *fakecloud.Faults {
+	return &fakecloud.Faults{Decide: func(c fakecloud.Call) fakecloud.Outcome {
+		if c.Action != "pricing:GetProducts" || calls == 0 {
+			return fakecloud.Served
+		}
+		calls--
+		return o
+	}}
+}
+
+func setPrice(kind, price string) func(*fakecloud.AWS) {
+	return func(c *fakecloud.AWS) {
+		c.ListPrice = func(region, asked string) string {
+			if asked == kind {
+				return price
+			}
+			return fmt.Sprintf("%.10f", fakecloud.FakePrice(region, asked))
+		}
+	}
+}
+
+// Who may not read prices is told which permission lacks, and is offered machines at list
+// prices.
+func TestPricesMayNotBeRead(t *testing.T) {
+	cloud := newCloud(nil)
+	cloud.Deny = func(_, action string) string {
+		if action == "pricing:GetProducts" {
+			return "AccessDeniedException"
+		}
+		return ""
+	}
+	p := open(t, cloud)
+	_, err := p.Prices(t.Context(), east)
+	var refused *provision.CredentialsError
+	if !errors.As(err, &refused) || refused.Action != "pricing:GetProducts" || !strings.Contains(refused.Hint, "pricing:GetProducts") {
+		t.Errorf("got %v", err)
+	}
+	if offers, err := p.Offerings(t.Context(), east); err != nil || len(offers) == 0 {
+		t.Errorf("offerings: %d, %v", len(offers), err)
+	}
+}
+
+// The price list answers in few regions; each part of AWS has its own, but GovCloud none.
+func TestWherePricesAreAskedFor(t *testing.T) {
+	for region, want := range map[string]string{
+		"us-east-1": "us-east-1", "us-west-2": "us-east-1", "ca-central-1": "us-east-1", "sa-east-1": "us-east-1",
+		"eu-west-1": "eu-central-1", "me-south-1": "eu-central-1", "af-south-1": "eu-central-1", "il-central-1": "eu-central-1",
+		"ap-northeast-1": "ap-south-1", "cn-north-1": "cn-northwest-1", "us-gov-west-1": "",
+	} {
+		asked := ""
+		cloud := fakecloud.NewAWS(&fakecloud.Faults{Decide: func(c fakecloud.Call) fakecloud.Outcome {
+			asked = c.Region
+			return fakecloud.Served
+		}}, region)
+		p, err := aws.New(t.Context(), config(cloud, region))
+		if err != nil {
+			t.Fatal(err)
+		}
+		prices, err := p.Prices(t.Context(), service.Region("aws/"+region))
+		if asked != want || (err != nil) != (want == "") || (len(prices) == 7) != (want != "") {
+			t.Errorf("%s: asked %q, got %d prices, %v, want %q", region, asked, len(prices), err, want)
+		}
+		if want == "" && !strings.Contains(err.Error(), "GovCloud has no price list") {
+			t.Errorf("%s: %v", region, err)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package provision_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// What a cloud tells goes before list prices, type by type; what is reserved costs what is
+// on demand as long as the user does not price it.
+func TestPricesOfACloudGoBeforeListPrices(t *testing.T) {
+	listed := provision.Offerings{
+		{Type: "a", Capacity: onDemand, PricePerHour: 1, PriceFrom: "list"},
+		{Type: "a", Capacity: spot, PricePerHour: 0.5, PriceFrom: "zone"},
+		{Type: "a", Capacity: service.CapacityReserved, PricePerHour: 1, PriceFrom: "list"},
+		{Type: "b", Capacity: onDemand, PricePerHour: 2, PriceFrom: "list"},
+		{Type: "b", Capacity: spot},
+	}
+	before := slices.Clone(listed)
+	got := listed.Priced([]provision.Price{{Type: "a", Capacity: onDemand, PerHour: 1.5, From: "cloud"}, {Type: "b", Capacity: spot, PerHour: 0.7, From: "cloud"}, {Type: "c", Capacity: spot, PerHour: 9}})
+	want := slices.Clone(listed)
+	want[0].PricePerHour, want[0].PriceFrom = 1.5, "cloud"
+	want[2].PricePerHour, want[2].PriceFrom = 1.5, "cloud"
+	want[4].PricePerHour, want[4].PriceFrom = 0.7, "cloud"
+	if !slices.Equal(got, want) || !slices.Equal(listed, before) {
+		t.Errorf("got %+v of %+v, want %+v", got, listed, want)
+	}
+	if got := listed.Priced(nil); !slices.Equal(got, listed) {
+		t.Errorf("without prices: %+v", got)
+	}
+}
+
+// An answer holds for hours, a refusal for minutes, and that somebody left for nobody.
+func TestAnswersHold(t *testing.T) {
+	var h provision.Held[int]
+	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	refused := errors.New("refused")
+	asked := 0
+	ask := func(err error) func(context.Context) (int, error) {
+		return func(context.Context) (int, error) {
+			asked++
+			return asked, err
+		}
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, tt := range []struct {
+		name  string
+		ctx   context.Context
+		key   string
+		after time.Duration
+		err   error // of asking
+		want  int
+		fails error
+	}{
+		{"refused", t.Context(), "a", 0, refused, 1, refused},
+		{"refused a moment ago", t.Context(), "a", 9 * time.Minute, nil, 1, refused},
+		{"of another", t.Context(), "b", 9 * time.Minute, nil, 2, nil},
+		{"refused a while ago", t.Context(), "a", 11 * time.Minute, nil, 3, nil},
+		{"told an hour ago", t.Context(), "a", time.Hour, refused, 3, nil},
+		{"told a day ago, and left", gone, "a", 24 * time.Hour, refused, 0, context.Canceled},
+		{"told a day ago", t.Context(), "a", 24 * time.Hour, nil, 4, nil},
+	} {
+		got, err := h.Ask(tt.ctx, tt.key, noon.Add(tt.after), ask(tt.err))
+		if tt.ctx == gone { // whether it asks before it leaves is chance
+			if err == nil {
+				t.Errorf("%s: no error", tt.name)
+			}
+			asked = 3
+			continue
+		}
+		if got != tt.want || !errors.Is(err, tt.fails) {
+			t.Errorf("%s: got %d, %v, want %d, %v", tt.name, got, err, tt.want, tt.fails)
+		}
+	}
+}
+
+// Many who ask at once get one answer.
+func TestManyAskOnce(t *testing.T) {
+	var h provision.Held[int]
+	var wg sync.WaitGroup
+	asked := 0 // by one at a time, as the race detector sees
+	for range 50 {
+		wg.Go(func() {
+			got, err := h.Ask(t.Context(), "", time.Time{}.Add(time.Hour), func(context.Context) (int, error) {
+				asked++
+				return asked, nil
+			})
+			if got != 1 || err != nil {
+				t.Errorf("got %d, %v", got, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestWhatCanBeAPrice(t *testing.T) {
+	for usd, want := range map[float64]bool{0.0001: true, 55.04: true, 1000: true, 1000.01: false, 0: false, -1: false} {
+		if provision.IsPrice(usd) != want {
+			t.Errorf("%g: got %v", usd, !want)
+		}
+	}
+}
