@@ -8,6 +8,7 @@ import (
 
 // All names of services in a zone are found, and nothing that others have there.
 func TestNamesOfAZone(t *testing.T) {
+	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {
 		a := newAccount()
 		if names, err := a.client(t).Names(t.Context(), chat().Zone); err != nil || len(names) > 0 {
