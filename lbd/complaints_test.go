@@ -7,6 +7,9 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -262,13 +265,61 @@ func TestComplaint7StartsWithNoReplica(t *testing.T) {
 	}
 }
 
+// gate holds what is asked of engines until two of them are asked something.
+type gate struct {
+	mu    sync.Mutex
+	asked map[string]bool
+	open  chan struct{}
+}
+
+// before is an engine behind the gate.
+func (g *gate) before(t *testing.T, engine string) string {
+	t.Helper()
+	to, err := url.Parse(engine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(to)
+	proxy.FlushInterval = -1
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			g.arrive(engine)
+			select {
+			case <-g.open:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// arrive counts an engine that is asked.
+func (g *gate) arrive(engine string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.asked == nil {
+		g.asked = map[string]bool{}
+	}
+	if g.asked[engine] = true; len(g.asked) == 2 {
+		select {
+		case <-g.open:
+		default:
+			close(g.open)
+		}
+	}
+}
+
 // Many conversations begin with the same system prompt, and go on where they began:
 // all of what was said is the key, not its first message.
 func TestComplaint10TheWholeConversationIsTheKey(t *testing.T) {
 	cfg := config("lb-us-0", "local/us")
 	cfg.Balancer.Policy = "skylb" // goes by the prefix alone, however slow this machine makes a replica look
+	held := &gate{open: make(chan struct{})}
 	for _, id := range []string{"us-0", "us-1", "us-2"} {
-		cfg.Replicas = append(cfg.Replicas, service.ReplicaConfig{ID: id, URL: simulated(t), Model: "llama", Kind: service.EngineSim})
+		cfg.Replicas = append(cfg.Replicas, service.ReplicaConfig{ID: id, URL: held.before(t, simulated(t)), Model: "llama", Kind: service.EngineSim})
 	}
 	n := start(t, cfg, Options{})
 	ready(t, n)
@@ -279,7 +330,7 @@ func TestComplaint10TheWholeConversationIsTheKey(t *testing.T) {
 	var talks [conversations][]turn
 	var first [conversations]string
 	used := map[string]bool{}
-	// All begin at once, or the system prompt would keep them together.
+	// All begin while the first is not answered, or the system prompt would keep them together.
 	var begun sync.WaitGroup
 	for i := range conversations {
 		talks[i] = []turn{system, {"user", words(1000 + i)}}
