@@ -45,8 +45,8 @@ func TestCallsInFlight(t *testing.T) {
 		}
 		t.Logf("%d machines: %d calls %v, %v", len(wants), calls, faults.Actions(), time.Since(begun))
 		for _, place := range append(places, "") {
-			if most := faults.MostInFlight("gcp", place); most != provision.CallsPerHost {
-				t.Errorf("%q: %d calls were in flight at once, want %d", place, most, provision.CallsPerHost)
+			if most := faults.MostInFlight("gcp", place); most > provision.CallsPerHost || most < 2 {
+				t.Errorf("%q: %d calls were in flight at once, want several and at most %d", place, most, provision.CallsPerHost)
 			}
 		}
 		if len(g.Instances()) != len(wants) {
