@@ -123,7 +123,14 @@ func (s Service) Remove() error {
 	if err := os.RemoveAll(s.dir); err != nil {
 		return fmt.Errorf("removing the state of %s: %w", s.name, err)
 	}
+	s.tidy()
 	return nil
+}
+
+// tidy removes the directories around a service's; they go only when nothing else is in them.
+func (s Service) tidy() {
+	_ = os.Remove(filepath.Dir(s.dir))
+	_ = os.Remove(s.home.dir)
 }
 
 // RemoveUnused removes the service's directory when nothing was ever brought up
@@ -133,8 +140,7 @@ func (s Service) RemoveUnused() {
 	objects, err := s.Objects()
 	if _, missing := os.Stat(s.SpecFile()); err == nil && len(objects) == 0 && errors.Is(missing, fs.ErrNotExist) {
 		_ = os.RemoveAll(s.dir) // what stays is harmless
-		_ = os.Remove(filepath.Dir(s.dir))
-		_ = os.Remove(s.home.dir) // both go only when nothing else is in them
+		s.tidy()
 	}
 }
 
