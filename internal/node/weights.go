@@ -235,3 +235,13 @@ func weightsDir(dir string, w *Weights) string {
 	sum := sha256.Sum256([]byte(w.From))
 	return filepath.Join(dir, "weights", hex.EncodeToString(sum[:8]))
 }
+
+// partOf is the body of an answer to who asked for a part: one that has the whole instead
+// would be written to the wrong place.
+func partOf(resp *http.Response, from, size int64) (io.ReadCloser, error) {
+	if resp.StatusCode != http.StatusPartialContent {
+		resp.Body.Close()
+		return nil, fmt.Errorf("asking for %d bytes from %d on: want the status 206, got %d", size, from, resp.StatusCode)
+	}
+	return resp.Body, nil
+}

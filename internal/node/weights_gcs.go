@@ -80,11 +80,7 @@ func (b *gcsBucket) open(ctx context.Context, o stored, from, size int64) (io.Re
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode != http.StatusPartialContent {
-		resp.Body.Close()
-		return nil, fmt.Errorf("asking for %d bytes from %d on: want the status 206, got %d", size, from, resp.StatusCode)
-	}
-	return resp.Body, nil
+	return partOf(resp, from, size)
 }
 
 // get asks for the list of objects, or below it, and once more where the token has ended

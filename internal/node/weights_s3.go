@@ -32,7 +32,7 @@ func (b *s3Bucket) open(ctx context.Context, o stored, from, size int64) (io.Rea
 	if err != nil {
 		return nil, err
 	}
-	return resp.Body, nil
+	return partOf(resp, from, size)
 }
 
 func (b *s3Bucket) list(ctx context.Context, prefix string) ([]stored, error) {

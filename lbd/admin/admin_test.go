@@ -409,32 +409,6 @@ func TestBalancerWithoutReadyReplica(t *testing.T) {
 	}
 }
 
-// A balancer without replicas works where it can forward to one that is ready.
-func TestABalancerThatForwardsAll(t *testing.T) {
-	region := func(state service.ReplicaState) *telemetry.RegionSnapshot {
-		return &telemetry.RegionSnapshot{Replicas: []telemetry.ReplicaSnapshot{{State: state}}}
-	}
-	no := false
-	for _, tt := range []struct {
-		name    string
-		peer    peer.Status
-		forward *bool
-		state   string
-	}{
-		{"a peer has one", peer.Status{Heard: true, Region: region(service.StateReady)}, nil, "READY"},
-		{"its one starts", peer.Status{Heard: true, Region: region(service.StateStarting)}, nil, "STARTING"},
-		{"the peer has told nothing", peer.Status{Heard: true}, nil, "STARTING"},
-		{"the peer is gone", peer.Status{Heard: true, Silence: time.Hour, Region: region(service.StateReady)}, nil, "STARTING"},
-		{"the peer ends", peer.Status{Heard: true, Draining: true, Region: region(service.StateReady)}, nil, "STARTING"},
-		{"it forwards nothing", peer.Status{Heard: true, Region: region(service.StateReady)}, &no, "STARTING"},
-	} {
-		b := &balancer{peers: []peer.Status{tt.peer}}
-		if got := api(b, func(o *Options) { o.Self.Balancer.Forward = tt.forward }).Region().Balancers[0]; got.State != tt.state {
-			t.Errorf("%s: %+v", tt.name, got)
-		}
-	}
-}
-
 // A certificate that goes on in use because its files are broken is a reason to
 // look at a balancer that works; its peers show it too.
 func TestABrokenCertificateIsShown(t *testing.T) {
