@@ -260,7 +260,7 @@ func targets(slo map[service.Tier]service.SLO) (core.Targets, error) {
 func checkTLS(p *problems, t *service.TLS) {
 	switch {
 	case t == nil:
-	case t.ACME != "":
+	case t.ACME != nil:
 		p.add("balancer.tls.acme", "is not built yet in this version", "give the files balancer.tls.cert and balancer.tls.key")
 	case t.Cert == "" || t.Key == "":
 		p.add("balancer.tls", "needs both cert and key", "")

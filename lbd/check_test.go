@@ -71,7 +71,7 @@ func TestCheck(t *testing.T) {
 		{"unknown push", balancer(service.BalancerSpec{Push: "outstanding:0"}), "balancer.push: "},
 		{"wait below zero", balancer(service.BalancerSpec{MaxWait: -time.Second}), "balancer: tau, queue_limit and max_wait must not be below zero"},
 		{"half a certificate", balancer(service.BalancerSpec{TLS: &service.TLS{Cert: "c"}}), "balancer.tls: needs both cert and key"},
-		{"acme", balancer(service.BalancerSpec{TLS: &service.TLS{ACME: "me@example.com"}}), "balancer.tls.acme: is not built yet"},
+		{"acme", balancer(service.BalancerSpec{TLS: &service.TLS{ACME: &service.ACME{Email: "me@example.com"}}}), "balancer.tls.acme: is not built yet"},
 		{"traces to a collector", balancer(service.BalancerSpec{Traces: "http://127.0.0.1:4318"}), ""},
 		{"traces to nowhere", balancer(service.BalancerSpec{Traces: "127.0.0.1:4318"}), "balancer.traces: want a URL"},
 	} {

@@ -23,6 +23,7 @@ regions:
     subnets: [west]
 balancer:
   auth: {keys_from: env:KEYS}
+  insecure: true
 gcp: {balancer_account: lb@p.iam.gserviceaccount.com}
 `
 

@@ -32,6 +32,7 @@ regions:
     capacity: [spot, on_demand]
 balancer:
   auth: {keys_from: env:KEYS}
+  insecure: true
 `
 
 // instance is what the cloud calls the machine of an id.
@@ -190,6 +191,7 @@ regions:
     capacity: [spot, on_demand]
 balancer:
   auth: {keys_from: env:KEYS}
+  insecure: true
 `
 
 // The controller keeps the replicas of a cloud that it is not in, by way of a balancer

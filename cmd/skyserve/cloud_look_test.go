@@ -63,6 +63,9 @@ func (e *emulated) lookAtWhole() {
 		e.t.Errorf("status: %+v", s)
 	}
 	table := e.skyserve(exitOK, "status", "--endpoint-aws", e.url)
+	if !s.PlainHTTP || !strings.Contains(table, plainHTTPTold) {
+		e.t.Errorf("status does not say that the public port serves plain HTTP: %v\n%s", s.PlainHTTP, table)
+	}
 	for _, cells := range [][]string{
 		{"aws/us-east-1", "balancer", "lb-us-east-1-1", "READY", ":8000", "on_demand c7i.large"},
 		{"aws/us-east-1", "replica", "us-east-1-0", "READY", ":8300", " m ", "spot g6.xlarge in us-east-1"},

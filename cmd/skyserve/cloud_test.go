@@ -33,6 +33,7 @@ regions:
   - name: aws/eu-west-1
 balancer:
   auth: {keys_from: env:KEYS}
+  insecure: true
 dns: {provider: route53, name: chat.example.com, zone: example.com}
 `
 
@@ -169,6 +170,59 @@ func TestAServiceInACloud(t *testing.T) {
 	}
 }
 
+// plainHTTPTold is what people are told of a service without TLS.
+const plainHTTPTold = "public port: plain HTTP"
+
+// A service without TLS that does not say so is refused before anything is made.
+func TestUpRefusesPlainHTTPToTheWorld(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	text := strings.Replace(cloudService, "  insecure: true\n", "", 1)
+	out := e.skyserve(exitUsage, append(e.upOf(text), "--yes")...)
+	for _, want := range []string{"balancer.tls: is missing", "aws/us-east-1 would serve plain HTTP to the world", "insecure: true"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if got := e.skyserve(exitUsage, "validate", filepath.Join(e.dir, "service.yaml")); !strings.Contains(got, "balancer.tls: is missing") {
+		t.Errorf("validate:\n%s", got)
+	}
+	if out := e.skyserve(exitOK, append(e.upOf(cloudService), "--dry-run")...); !strings.Contains(out, plainHTTPTold) {
+		t.Errorf("up --dry-run does not say it:\n%s", out)
+	}
+}
+
+// A service that was brought up before plain HTTP had to be asked for is still shown and
+// removed; one whose kept file cannot be read is not taken for one without machines.
+func TestAServiceWhoseFileIsOlderThanItsRules(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	e.skyserve(exitOK, append(e.upOf(cloudService), "--yes")...)
+	file := filepath.Join(e.dir, "home", "services", "chat", "service.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace := func(old, with string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(strings.Replace(string(text), old, with, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace("models:", "modules:")
+	if out := e.skyserve(exitUsage, e.at("down", "chat", "--yes")...); !strings.Contains(out, "modules: unknown key") || e.Running() != 4 {
+		t.Errorf("down with a file that cannot be read: %d machines run\n%s", e.Running(), out)
+	}
+	replace("  insecure: true\n", "")
+	if out := e.skyserve(exitOK, e.at("status", "chat")...); !strings.Contains(out, "lb-us-east-1-0") || !strings.Contains(out, plainHTTPTold) {
+		t.Errorf("status of an older file:\n%s", out)
+	}
+	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, "left over: 0") {
+		t.Errorf("down of an older file:\n%s", out)
+	}
+	e.ended()
+}
+
 // testService: a service comes up in two regions with a name, answers in both (one has
 // no replica of its own), is left alone by a second up, and leaves nothing when it goes.
 func testService(t *testing.T, text string, replicas, other service.Region, machine, near string) {
@@ -180,6 +234,9 @@ func testService(t *testing.T, text string, replicas, other service.Region, mach
 	first := e.skyserve(exitOK, append(up, "--yes")...)
 	if e.Running() != 4 {
 		t.Fatalf("%d machines\n%s", e.Running(), first)
+	}
+	if got := strings.Count(first, plainHTTPTold); got != 2 { // in the plan, and beside the endpoints
+		t.Errorf("up says %d times that the public port serves plain HTTP\n%s", got, first)
 	}
 	for _, place := range []string{replicas.Place(), other.Place()} {
 		base := endpointIn(first, place)

@@ -24,6 +24,7 @@ regions:
   - name: aws/us-east-1
 balancer:
   auth: {keys_from: env:KEYS}
+  insecure: true
 `
 
 // operatorsOf is what connect --list and --revoke print as JSON.

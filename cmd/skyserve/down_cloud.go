@@ -19,7 +19,8 @@ import (
 
 // cloudSpec is the service.yaml of a service with regions in clouds: the file that an
 // argument names, else the one that the service was brought up from; nil for any
-// other service.
+// other service. It is an error where the file cannot be read and the service has
+// machines in clouds, which nobody would find again without it.
 func cloudSpec(arg string, svc local.Service) (*service.Spec, error) {
 	file := svc.SpecFile()
 	if ext := filepath.Ext(arg); ext == ".yaml" || ext == ".yml" {
@@ -32,8 +33,13 @@ func cloudSpec(arg string, svc local.Service) (*service.Spec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the service: %w", err)
 	}
-	if spec, err := service.Parse(file, text); err == nil && len(cloud.Clouds(spec)) > 0 {
+	spec, err := service.ParseDeployed(file, text)
+	if err == nil && len(cloud.Clouds(spec)) > 0 {
 		return spec, nil
+	}
+	var program machineProgram // which only machines in clouds get
+	if noted := svc.Note(noteProgram, &program); err != nil && (noted != nil || program.URL != "") {
+		return nil, usage(err, "machines of the service run in clouds, and its file says where: correct it")
 	}
 	return nil, nil // what is not in a cloud needs no more of its file than the name
 }

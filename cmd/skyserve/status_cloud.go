@@ -75,6 +75,7 @@ func (v *cloudView) look(ctx context.Context) (statusPage, error) {
 // write writes a status as a table for people.
 func (v *cloudView) write(w io.Writer, s *fleet.Status) error {
 	fmt.Fprintf(w, "%s  %s  $%.2f/h\n", s.Service, s.State, s.CostPerHour)
+	printPlainHTTP(w, v.spec)
 	for _, problem := range s.Problems {
 		fmt.Fprintf(w, "problem: %s\n", problem)
 	}

@@ -78,6 +78,7 @@ func runCloudUp(ctx context.Context, u *up, in io.Reader, spec *service.Spec, te
 // confirm shows what will change and which quotas that meets, and asks.
 func (u *cloudUp) confirm() error {
 	printCloudChanges(u.talk, u.spec.Name, u.changes)
+	printPlainHTTP(u.talk, u.spec)
 	u.quotas.print(u.talk)
 	if err := u.quotas.admit(u.in, u.yes); err != nil {
 		return err
@@ -210,13 +211,14 @@ func (u *cloudUp) finish(have []provision.Object, ready bool) error {
 		document := map[string]any{
 			"service": u.spec.Name, "dry_run": u.dryRun, "ready": ready, "changes": fleet.Told(u.changes.Changes),
 			"cost_per_hour": map[string]float64{"now": now, "then": then}, "endpoints": endpoints, "error": nil,
-			"quotas": append([]cloud.QuotaNeed{}, u.quotas.needs...),
+			"quotas": append([]cloud.QuotaNeed{}, u.quotas.needs...), "plain_http": u.spec.Balancer.TLS == nil,
 		}
 		if err := json.NewEncoder(u.out).Encode(document); err != nil {
 			return err
 		}
 	case u.dryRun:
 		printCloudChanges(u.out, u.spec.Name, u.changes)
+		printPlainHTTP(u.out, u.spec)
 		u.quotas.print(u.out)
 	default:
 		if err := u.printUp(endpoints); err != nil {
@@ -246,6 +248,7 @@ func (u *cloudUp) printUp(endpoints map[string]string) error {
 		fmt.Fprintf(u.out, "  %-16s %s\n", place, endpoints[place])
 		first = cmp.Or(first, endpoints[place])
 	}
+	printPlainHTTP(u.out, u.spec)
 	_, err := fmt.Fprintf(u.out, "\nTry next:\n  %s\n  skyserve status %s\n  skyserve down %s\n", curlOf(u.spec, first), u.spec.Name, u.spec.Name)
 	return err
 }
@@ -345,6 +348,13 @@ func printCloudChanges(w io.Writer, name string, p *fleet.Plan) {
 		fmt.Fprintln(w, "  ?: a price that is not known; models[].gpus[].price and regions[].reserved say it")
 	}
 	printPrices(w, p)
+}
+
+// printPlainHTTP warns of a service that serves plain HTTP to the world.
+func printPlainHTTP(w io.Writer, spec *service.Spec) {
+	if warning := fleet.PlainHTTPWarning(spec); warning != "" {
+		fmt.Fprintln(w, warning)
+	}
 }
 
 func mark(a provision.Action) string {

@@ -73,7 +73,7 @@ func (o *Observed) ask(ctx context.Context, c *telemetry.Client) (*telemetry.Sna
 		if err != nil {
 			return nil, err
 		}
-		spec, err := service.Parse("service.yaml of "+c.Base(), text)
+		spec, err := service.ParseDeployed("service.yaml of "+c.Base(), text)
 		if err != nil {
 			return nil, err
 		}

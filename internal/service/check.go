@@ -13,6 +13,14 @@ import (
 // runs on a Spec with its defaults; where a value has an error already, what
 // follows from it is not reported.
 func check(b *binder, s *Spec) {
+	checkDeployed(b, s)
+	c := &checker{binder: b, spec: s}
+	c.plainHTTP()
+}
+
+// checkDeployed is check without the rules that only count for a service that is
+// brought up or changed: see ParseDeployed.
+func checkDeployed(b *binder, s *Spec) {
 	c := &checker{binder: b, spec: s}
 	c.modelNames()
 	for i := range s.Models {
@@ -256,25 +264,6 @@ func validURL(text string) bool {
 	}
 	port, err := strconv.Atoi(u.Port())
 	return err == nil && port >= 1 && port <= 65535
-}
-
-// tls wants a certificate with its key, or ACME and a name to get one for.
-func (c *checker) tls() {
-	t, p := c.spec.Balancer.TLS, path("balancer").key("tls")
-	if t == nil || !c.fine(p, p.key("cert"), p.key("key"), p.key("acme")) {
-		return
-	}
-	switch {
-	case t.ACME != "" && (t.Cert != "" || t.Key != ""):
-		c.problem(p.key("acme"), "cannot stand beside cert and key")
-	case t.ACME != "" && c.spec.DNS == nil && c.fine("dns"):
-		c.problem(p.key("acme"), "needs dns.name: a certificate is issued for a name")
-	case t.ACME != "":
-	case t.Cert == "":
-		c.failPath(p.key("cert"), Error{Problem: "is missing", Suggestion: "name a certificate and its key, or write acme"})
-	case t.Key == "":
-		c.failPath(p.key("key"), Error{Problem: "is missing", Suggestion: "a certificate is no use without its key"})
-	}
 }
 
 // localLayout checks that the ports of the local regions do not run into each other.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 )
@@ -43,6 +44,8 @@ var defaults = map[string]preset{
 	"BalancerSpec.eject_after":   {5, "one failure is bad luck, five in a row are not"},
 	"BalancerSpec.eject_time":    {5 * time.Second, "an engine that restarts is back sooner, or not soon"},
 	"BalancerSpec.continue":      {true, "a pause is better than half an answer"},
+
+	"ACME.ca": {CALetsEncrypt, "free, and every client trusts it"},
 
 	"DNS.routing": {"latency", "clients want the fastest region, which is not always the nearest"},
 	"DNS.ttl":     {30 * time.Second, "how much longer than the health checks a client may be sent to a dead region"},
@@ -140,6 +143,9 @@ func (s *Spec) fillDefaults(has func(path) bool) {
 	if s.DNS != nil {
 		s.DNS.fillDefaults()
 	}
+	if tls := s.Balancer.TLS; tls != nil && tls.ACME != nil {
+		tls.ACME.Challenge = cmp.Or(tls.ACME.Challenge, s.usualChallenge())
+	}
 	for i := range s.Models {
 		s.fillModelBounds(&s.Models[i], has, path("models").index(i).key("regions"))
 	}
@@ -219,6 +225,17 @@ func (d *DNS) fillDefaults() {
 	if d.Provider == DNSEmbedded {
 		d.Zone, d.Listen = cmp.Or(d.Zone, d.Name), cmp.Or(d.Listen, defaultNameServer)
 	}
+}
+
+// usualChallenge is the challenge of a service that names none: a record in Route 53, which
+// needs nothing to be reached from outside, where a machine may write it by its own identity;
+// else a handshake on the port that is open anyway.
+func (s *Spec) usualChallenge() string {
+	amazon := slices.ContainsFunc(s.Regions, func(r RegionSpec) bool { return r.Name.Cloud() == CloudAWS })
+	if amazon && s.DNS != nil && s.DNS.Provider == DNSRoute53 {
+		return ChallengeDNS
+	}
+	return ChallengeTLSALPN
 }
 
 // fillModelBounds completes a model's own bounds from the region's; the end

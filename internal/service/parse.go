@@ -6,6 +6,18 @@ import "reflect"
 // name that errors show. What is wrong comes back all at once, as Errors in the
 // order of the lines; then there is no Spec.
 func Parse(file string, data []byte) (*Spec, error) {
+	return parse(file, data, check)
+}
+
+// ParseDeployed is Parse for the file of a service that runs already. It does not ask
+// again whether balancers may serve plain HTTP: a service from before that was asked
+// must still be shown and removed.
+func ParseDeployed(file string, data []byte) (*Spec, error) {
+	return parse(file, data, checkDeployed)
+}
+
+// parse is Parse with a check of how keys fit each other.
+func parse(file string, data []byte, check func(*binder, *Spec)) (*Spec, error) {
 	doc, bad := readYAML(file, data)
 	if bad != nil {
 		return nil, Errors{*bad}

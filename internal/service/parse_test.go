@@ -160,6 +160,7 @@ regions:
   - {name: gcp/b, reserved: [{type: g2-standard-4, count: 1}]}
   - {name: aws/c, capacity: [spot]}
   - name: local/us
+balancer: {insecure: true}
 `
 	s, err := Parse("service.yaml", []byte(text))
 	if err != nil {
@@ -334,6 +335,7 @@ func BenchmarkParse(b *testing.B) {
 	for i := range 22 {
 		text.WriteString("- name: aws/r-" + string(rune('a'+i)) + "\n  replicas:\n    min: 2\n    max: 8\n")
 	}
+	text.WriteString("balancer: {insecure: true}\n")
 	data := []byte(text.String())
 	for b.Loop() {
 		if _, err := Parse("service.yaml", data); err != nil {
@@ -341,4 +343,20 @@ func BenchmarkParse(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(strings.Count(text.String(), "\n")), "lines")
+}
+
+// TestParseDeployed: the file of a service that runs since before plain HTTP had to be
+// asked for can still be read, so that the service can be looked at and removed.
+func TestParseDeployed(t *testing.T) {
+	old := []byte("name: chat\nmodels: [{name: m}]\nregions: [{name: aws/us-east-1}]\n")
+	if _, err := Parse("service.yaml", old); err == nil {
+		t.Error("Parse accepts plain HTTP to the world")
+	}
+	spec, err := ParseDeployed("service.yaml", old)
+	if err != nil || spec.Name != "chat" || spec.Regions[0].Balancers != 1 {
+		t.Errorf("got %+v, %v", spec, err)
+	}
+	if _, err := ParseDeployed("service.yaml", []byte("name: chat\n")); err == nil {
+		t.Error("ParseDeployed accepts a file without models")
+	}
 }

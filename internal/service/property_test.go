@@ -36,6 +36,10 @@ func genSpec(t *rapid.T) *Spec {
 		})
 		s.GCP = GCPSpec{BalancerAccount: "lb@my-project.iam.gserviceaccount.com", ReplicaAccount: "1-compute@developer.gserviceaccount.com"}
 	}
+	s.Balancer.Insecure = s.Balancer.TLS == nil && slices.ContainsFunc(s.Regions, func(r RegionSpec) bool { return r.Name.rented() })
+	if s.DNS != nil && s.Balancer.TLS != nil && rapid.Bool().Draw(t, "has acme") && genACME(t, s) {
+		s.Balancer.TLS.Cert, s.Balancer.TLS.Key = "", ""
+	}
 	if rapid.Bool().Draw(t, "has store") {
 		s.Store.URL = "nats://10.0.0.5:4222"
 	}
@@ -45,6 +49,31 @@ func genSpec(t *rapid.T) *Spec {
 	names := rapid.SliceOfNDistinct(rapid.StringMatching(`[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,10}`), 2, 6, rapid.ID[string]).Draw(t, "names")
 	s.Models = []Model{genModel(t, names[0], names[2:], s.Regions), genModel(t, names[1], nil, s.Regions)}
 	return s
+}
+
+// genACME draws how a certificate is obtained, where the regions and the name allow it.
+func genACME(t *rapid.T, s *Spec) bool {
+	a := &ACME{Email: "ops@example.com", CA: rapid.SampledFrom([]string{CALetsEncrypt, CALetsEncryptStaging}).Draw(t, "ca")}
+	if s.DNS.Private || rapid.Bool().Draw(t, "own ca") {
+		a.CA, a.Root = "https://ca.example.com:9000/acme/acme/directory", "root: #.pem"
+	}
+	if rapid.Bool().Draw(t, "eab") {
+		a.EAB = &EAB{KeyID: "kid-1", HMAC: "env:EAB"}
+	}
+	amazon := slices.ContainsFunc(s.Regions, func(r RegionSpec) bool { return r.Name.Cloud() == CloudAWS })
+	switch {
+	case s.DNS.Provider != DNSRoute53:
+		return false // local regions here have no public address
+	case amazon:
+		a.Challenge = rapid.SampledFrom([]string{ChallengeDNS, ChallengeHTTP, ChallengeTLSALPN}).Draw(t, "challenge")
+	default:
+		a.Challenge = ChallengeDNS
+	}
+	if a.Challenge == ChallengeDNS && rapid.Bool().Draw(t, "resolvers") {
+		a.Resolvers = []string{"10.0.0.2:53", "[fd00::2]:53"}
+	}
+	s.Balancer.TLS.ACME = a
+	return true
 }
 
 func genDNS(t *rapid.T, regions []RegionSpec) *DNS {

@@ -64,6 +64,7 @@ var (
 	formNetwork  = shape(`^[0-9A-Fa-f:.]+/[0-9]{1,3}$`, "a network such as 10.1.0.0/16")
 	formPublic   = shape(`^https?://(\[[0-9A-Fa-f:.]+\]|[0-9.]+)(:[0-9]{1,5})?$`, "an http or https URL with an address, such as http://203.0.113.7:8001")
 	formMail     = shape(`^[^@\s]+@[^@\s]+\.[^@\s]+$`, "an e-mail address")
+	formCA       = shape(`^(letsencrypt|letsencrypt-staging|https://[A-Za-z0-9.:_\[\]-]+(/[^?#\s]*)?)$`, "letsencrypt, letsencrypt-staging or an https URL such as https://ca.example.com/acme/acme/directory")
 	formPush     = shape(`^(pending|blind|outstanding:[1-9][0-9]{0,4})$`, "pending, blind or outstanding:N with N from 1 to 99999")
 	formPair     = shape(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?-[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, "two local places such as us-eu")
 	formSomeText = shape(`\S`, "some text")
@@ -160,6 +161,7 @@ var rules = map[string]rule{
 	"BalancerSpec.forward":     {text: "Whether requests may go to other regions."},
 	"BalancerSpec.auth":        {text: "Who may send requests."},
 	"BalancerSpec.tls":         {text: "The certificate of the public listener: cert and key, or acme."},
+	"BalancerSpec.insecure":    {text: "aws and gcp only: whether the public port serves plain HTTP, so that API keys and prompts can be read on the way; without tls it must be true."},
 	"BalancerSpec.tau":         {text: "How many queued requests a peer may hold and still be offered more (SkyLB 3.3).", limit: from(1, 100_000)},
 	"BalancerSpec.queue_limit": {text: "How many requests a balancer holds; more are rejected with 429.", limit: from(1, 1_000_000)},
 	"BalancerSpec.max_wait":    {text: "How long a request is held; then it is rejected with 503.", limit: between(time.Millisecond, 24*time.Hour)},
@@ -191,7 +193,17 @@ var rules = map[string]rule{
 
 	"TLS.cert": {text: "The certificate file.", form: formSomeText},
 	"TLS.key":  {text: "The key file.", form: formSomeText},
-	"TLS.acme": {text: "The e-mail address of the ACME account that gets certificates for dns.name.", form: formMail},
+	"TLS.acme": {text: "Obtain and renew a certificate for dns.name from an ACME authority."},
+
+	"ACME.email":     {text: "Whom the authority writes to: the contact of the ACME account.", required: true, form: formMail},
+	"ACME.ca":        {text: "The authority: letsencrypt, letsencrypt-staging (for trying things out: nobody trusts its certificates), or the URL of another one's ACME directory.", form: formCA},
+	"ACME.root":      {text: "A file of certificates (PEM) that the certificate of the authority's own server leads to; left out = those that the system trusts.", form: formSomeText},
+	"ACME.eab":       {text: "External account binding: the account that you have at the authority by other means."},
+	"ACME.challenge": {text: "How the authority makes sure of the name: dns-01 (a TXT record), http-01 (port 80) or tls-alpn-01 (port 443)."},
+	"ACME.resolvers": {text: "dns-01 only: the DNS servers that are asked whether the record is there; left out = the name servers of the zone.", unique: true, form: formListen},
+
+	"EAB.key_id": {text: "The key's id, as the authority gave it.", required: true, form: formSomeText},
+	"EAB.hmac":   {text: "Where the key comes from (env:NAME or file:PATH), base64url, as the authority gave it.", required: true, secret: true, form: formRef},
 
 	"DNS.provider": {text: "Who serves the zone.", required: true},
 	"DNS.name":     {text: "The name that clients use.", required: true, form: formHost},

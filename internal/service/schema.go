@@ -14,7 +14,7 @@ const SchemaID = "urn:skyserve:service.yaml"
 
 // Schema is the JSON schema (draft 2020-12) of a service.yaml, made from Spec
 // and the rules. It says what one key may hold; how keys fit each other is
-// left to Parse, but for the four cases that editors can show.
+// left to Parse, but for the five cases that editors can show.
 func Schema() ([]byte, error) {
 	r := jsonschema.Reflector{
 		Anonymous:      true,
@@ -28,6 +28,7 @@ func Schema() ([]byte, error) {
 		return nil, fmt.Errorf("making the JSON schema of service.yaml: %w", err)
 	}
 	conditions(root.Definitions)
+	encrypted(root)
 	text, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("writing the JSON schema of service.yaml: %w", err)
@@ -171,6 +172,20 @@ func conditions(defs jsonschema.Definitions) {
 		{Required: []string{"cert", "key"}, Not: has("acme")},
 		{Required: []string{"acme"}, Not: anyOf("cert", "key")},
 	}
+}
+
+// encrypted says that a service with a region in a cloud has a certificate, or says that it
+// has none.
+func encrypted(root *jsonschema.Schema) {
+	rented := jsonschema.NewProperties()
+	rented.Set("regions", &jsonschema.Schema{Contains: hasText("name", "^("+CloudAWS+"|"+CloudGCP+")/")})
+	insecure := has("insecure")
+	insecure.Properties = jsonschema.NewProperties()
+	insecure.Properties.Set("insecure", &jsonschema.Schema{Const: true})
+	choice := jsonschema.NewProperties()
+	choice.Set("balancer", &jsonschema.Schema{OneOf: []*jsonschema.Schema{has("tls"), insecure}})
+	root.If = &jsonschema.Schema{Properties: rented}
+	root.Then = &jsonschema.Schema{Required: []string{"balancer"}, Properties: choice}
 }
 
 // networks says which regions have a network, and how their clouds name it.

@@ -115,7 +115,7 @@ func TestSchemaAcceptsWhatWeHandOut(t *testing.T) {
 func TestSchemaAgrees(t *testing.T) {
 	s := compiledSchema(t)
 	for _, c := range []struct {
-		change string // added to a valid file, or old => new in it
+		change string // added to a valid file, or old => new in it, or old => new + added
 		good   bool
 	}{
 		{"", true},
@@ -163,7 +163,13 @@ func TestSchemaAgrees(t *testing.T) {
 		{"{name: m} => {name: m, regions: {us: {max: 0}}}", false},
 		{"local/us => azure/us", false},
 		{"local/us => us", false},
-		{"local/us => aws/us-east-1", true},
+		{"local/us => aws/us-east-1 + balancer: {insecure: true}", true},
+		{"local/us => aws/us-east-1 + balancer: {tls: {cert: a, key: b}}", true},
+		{"local/us => aws/us-east-1 + balancer: {insecure: false}", false},
+		{"local/us => aws/us-east-1 + balancer: {insecure: true, tls: {cert: a, key: b}}", false},
+		{"local/us => aws/us-east-1 + balancer: {policy: cost}", false},
+		{"local/us => aws/us-east-1", false},
+		{"local/us => gcp/us-central1", false},
 		{"{name: local/us} => {name: local/us, replicas: {min: -1}}", false},
 		{"{name: local/us} => {name: local/us, replicas: {min: 0, max: 3}}", true},
 		{"{name: local/us} => {name: local/us, balancers: 17}", false},
@@ -178,18 +184,18 @@ func TestSchemaAgrees(t *testing.T) {
 		{"{name: local/us} => {name: local/us, endpoints: ['http://a']}", false},
 		{"{name: local/us} => {name: aws/a, network: vpc-0a1b2c3d}", false},
 		{"{name: local/us} => {name: aws/a, network: vpc-0a1b2c3d, subnets: []}", false},
-		{"{name: local/us} => {name: aws/a, network: vpc-0a1b2c3d, subnets: [subnet-0a1b2c3d, subnet-1a1b2c3d]}", true},
+		{"{name: local/us} => {name: aws/a, network: vpc-0a1b2c3d, subnets: [subnet-0a1b2c3d, subnet-1a1b2c3d]} + balancer: {insecure: true}", true},
 		{"{name: local/us} => {name: aws/a, network: vpc-0a1b2c3d, subnets: [subnet-0a1b2c3d, subnet-0a1b2c3d]}", false},
 		{"{name: local/us} => {name: aws/a, network: default, subnets: [subnet-0a1b2c3d]}", false},
 		{"{name: local/us} => {name: aws/a, network: vpc-0a1b2c3d, subnets: [west]}", false},
 		{"{name: local/us} => {name: aws/a, network: vpc-0a1b2c3d, subnets: subnet-0a1b2c3d}", false},
 		{"{name: local/us} => {name: aws/a, subnets: [subnet-0a1b2c3d]}", false},
-		{"{name: local/us} => {name: aws/a, access: ssm}", true},
+		{"{name: local/us} => {name: aws/a, access: ssm} + balancer: {insecure: true}", true},
 		{"{name: local/us} => {name: aws/a, access: ssh}", false},
 		{"{name: local/us} => {name: gcp/a, access: ssm}", false},
 		{"{name: local/us} => {name: local/us, access: ssm}", false},
-		{"{name: local/us} => {name: gcp/a, network: prod}", true},
-		{"{name: local/us} => {name: gcp/a, network: prod, subnets: [west]}", true},
+		{"{name: local/us} => {name: gcp/a, network: prod} + balancer: {insecure: true}", true},
+		{"{name: local/us} => {name: gcp/a, network: prod, subnets: [west]} + balancer: {insecure: true}", true},
 		{"{name: local/us} => {name: gcp/a, network: prod, subnets: [west, east]}", false},
 		{"{name: local/us} => {name: gcp/a, network: Prod}", false},
 		{"{name: local/us} => {name: gcp/a, subnets: [west]}", false},
@@ -214,7 +220,17 @@ func TestSchemaAgrees(t *testing.T) {
 		{"balancer: {tls: {}}", false},
 		{"balancer: {tls: {cert: a}}", false},
 		{"balancer: {tls: {cert: a, key: b}}", true},
-		{"balancer: {tls: {cert: a, key: b, acme: a@b.c}}", false},
+		{"balancer: {tls: {cert: a, key: b, acme: {email: a@b.c}}}", false},
+		{"balancer: {tls: {acme: a@b.c}}", false},
+		{"balancer: {tls: {acme: {}}}\ndns: {provider: route53, name: a.b.c, zone: b.c}", false},
+		{"local/us => aws/a + balancer: {tls: {acme: {email: a@b.c}}}\ndns: {provider: route53, name: a.b.c, zone: b.c}", true},
+		{"local/us => aws/a + balancer: {tls: {acme: {email: a@b.c, ca: letsencrypt-staging, challenge: http-01}}}\ndns: {provider: route53, name: a.b.c, zone: b.c}", true},
+		{"local/us => aws/a + balancer: {tls: {acme: {email: a@b.c, ca: 'https://ca.b.c/acme', root: r.pem, eab: {key_id: k, hmac: env:H}, resolvers: ['10.0.0.2:53']}}}\ndns: {provider: route53, name: a.b.c, zone: b.c}", true},
+		{"local/us => aws/a + balancer: {tls: {acme: {email: a@b.c, ca: 'http://ca.b.c'}}}\ndns: {provider: route53, name: a.b.c, zone: b.c}", false},
+		{"local/us => aws/a + balancer: {tls: {acme: {email: a@b.c, eab: {key_id: k}}}}\ndns: {provider: route53, name: a.b.c, zone: b.c}", false},
+		{"local/us => aws/a + balancer: {tls: {acme: {email: a@b.c, eab: {key_id: k, hmac: abc}}}}\ndns: {provider: route53, name: a.b.c, zone: b.c}", false},
+		{"local/us => aws/a + balancer: {tls: {acme: {email: a@b.c, challenge: dns}}}\ndns: {provider: route53, name: a.b.c, zone: b.c}", false},
+		{"local/us => aws/a + balancer: {tls: {acme: {email: a@b.c, resolvers: [ns1]}}}\ndns: {provider: route53, name: a.b.c, zone: b.c}", false},
 		{"dns: {provider: route53, name: a.b.c, zone: b.c}", true},
 		{"dns: {provider: bind, name: a.b.c, zone: b.c}", false},
 		{"dns: {provider: route53, name: a.b.c}", false},
@@ -241,6 +257,8 @@ func TestSchemaAgrees(t *testing.T) {
 	} {
 		text := strings.TrimPrefix(small, "\n")
 		if before, after, ok := strings.Cut(c.change, " => "); ok {
+			after, added, _ := strings.Cut(after, " + ")
+			text += added + "\n"
 			if !strings.Contains(text, before) {
 				t.Fatalf("nothing to change for %q", c.change)
 			}

@@ -14,7 +14,7 @@ import (
 
 var (
 	// secretKey is a key whose value may be secret, whatever mapping it is in.
-	secretKey = regexp.MustCompile(`(?i)^(secrets?|env|keys_from|.*(password|passwd|token|api_?key))$`)
+	secretKey = regexp.MustCompile(`(?i)^(secrets?|env|keys_from|hmac|.*(password|passwd|token|api_?key))$`)
 	// secretFlag is an engine argument that takes a secret as its value.
 	secretFlag = regexp.MustCompile(`(?i)^-.*(key|token|secret|passw)`)
 	// secretInText is text that carries a secret inside: --api-key=X, nats://user:X@host.
@@ -93,4 +93,4 @@ func (s *source) nearSecrets(line int) bool {
 	return false
 }
 
-var secretWord = regexp.MustCompile(`(?i)(secret|env|key|token|passw|args|://)`)
+var secretWord = regexp.MustCompile(`(?i)(secret|env|key|hmac|token|passw|args|://)`)

@@ -157,6 +157,9 @@ type BalancerSpec struct {
 	Forward *bool  `yaml:"forward,omitempty" json:"forward"` // default true
 	Auth    *Auth  `yaml:"auth,omitempty" json:"auth,omitempty"`
 	TLS     *TLS   `yaml:"tls,omitempty" json:"tls,omitempty"`
+	// Insecure accepts that balancers in a cloud serve plain HTTP to the world: prompts,
+	// answers and API keys can be read on the way. It excludes TLS.
+	Insecure bool `yaml:"insecure,omitempty" json:"insecure,omitempty"`
 	// Tau is how many queued requests a peer may hold and still be offered more (SkyLB 3.3).
 	Tau int `yaml:"tau,omitempty" json:"tau,omitempty"`
 	// QueueLimit bounds the requests a balancer holds; more are rejected with 429.
@@ -206,10 +209,61 @@ type Auth struct {
 type TLS struct {
 	Cert string `yaml:"cert,omitempty" json:"cert,omitempty"`
 	Key  string `yaml:"key,omitempty" json:"key,omitempty"`
-	// ACME is the e-mail address of the account that obtains certificates for
-	// DNS.Name; empty = Cert and Key are used.
-	ACME string `yaml:"acme,omitempty" json:"acme,omitempty"`
+	// ACME has balancers obtain and renew a certificate for DNS.Name; nil = Cert and Key
+	// are used.
+	ACME *ACME `yaml:"acme,omitempty" json:"acme,omitempty"`
 }
+
+// ACME is how a certificate is obtained from an authority that speaks ACME (RFC 8555).
+type ACME struct {
+	// Email is the contact of the account at the authority, which is made when it is
+	// first needed.
+	Email string `yaml:"email" json:"email"`
+	// CA is CALetsEncrypt, CALetsEncryptStaging or the https URL of a directory.
+	CA string `yaml:"ca,omitempty" json:"ca,omitempty"`
+	// Root is a file of certificates in PEM that the authority's own certificate leads to;
+	// empty = those that the system trusts.
+	Root string `yaml:"root,omitempty" json:"root,omitempty"`
+	// EAB binds the account to one that exists at the authority by other means.
+	EAB *EAB `yaml:"eab,omitempty" json:"eab,omitempty"`
+	// Challenge is how the authority makes sure of the name: ChallengeDNS, ChallengeHTTP
+	// or ChallengeTLSALPN.
+	Challenge string `yaml:"challenge,omitempty" json:"challenge,omitempty"`
+	// Resolvers are the DNS servers, host:port, that are asked whether the record of a
+	// ChallengeDNS is there; empty = the name servers of the zone.
+	Resolvers []string `yaml:"resolvers,omitempty" json:"resolvers,omitempty"`
+}
+
+// EAB is an external account binding (RFC 8555, section 7.3.4).
+type EAB struct {
+	KeyID string `yaml:"key_id" json:"key_id"`
+	// HMAC is where the key comes from, base64url: env:NAME or file:PATH.
+	HMAC string `yaml:"hmac" json:"hmac"`
+}
+
+// The authorities that have a name of their own in ACME.CA.
+const (
+	CALetsEncrypt        = "letsencrypt"
+	CALetsEncryptStaging = "letsencrypt-staging"
+)
+
+// Directory is the URL of the authority's ACME directory.
+func (a ACME) Directory() string {
+	switch a.CA {
+	case CALetsEncrypt, "":
+		return "https://acme-v02.api.letsencrypt.org/directory"
+	case CALetsEncryptStaging:
+		return "https://acme-staging-v02.api.letsencrypt.org/directory"
+	}
+	return a.CA
+}
+
+// The challenges by which an ACME authority makes sure of a name.
+const (
+	ChallengeDNS     = "dns-01"      // a TXT record of the name's zone
+	ChallengeHTTP    = "http-01"     // an answer on port 80
+	ChallengeTLSALPN = "tls-alpn-01" // a handshake on port 443
+)
 
 // Who serves a public name.
 const (

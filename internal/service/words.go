@@ -51,6 +51,7 @@ var wordLists = []WordList{
 	{Key: "RegionSpec.access", Built: []string{AccessSSM}},
 	{Key: "DNS.provider", Built: []string{DNSRoute53, DNSEmbedded}},
 	{Key: "DNS.routing", Built: []string{"latency", "geo"}},
+	{Key: "ACME.challenge", Built: []string{ChallengeDNS, ChallengeHTTP, ChallengeTLSALPN}},
 	{Key: "Model.slo", Built: []string{string(TierFast), string(TierNormal), string(TierDeferred)}},
 }
 

@@ -164,7 +164,7 @@ func Check(spec *service.Spec) error {
 	if spec.DNS != nil && spec.DNS.Provider != service.DNSRoute53 {
 		return specError("dns.provider: %s answers on this machine; a service in clouds needs route53", spec.DNS.Provider)
 	}
-	if spec.Balancer.TLS != nil && spec.Balancer.TLS.ACME != "" {
+	if spec.Balancer.TLS != nil && spec.Balancer.TLS.ACME != nil {
 		return specError("balancer.tls.acme: this build obtains no certificates: write cert and key")
 	}
 	for i, m := range spec.Models {

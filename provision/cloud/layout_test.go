@@ -16,7 +16,7 @@ import (
 
 const threeRegions = `
 name: chat
-balancer: {auth: {keys_from: env:KEYS}}
+balancer: {auth: {keys_from: env:KEYS}, insecure: true}
 models:
   - name: llama
     engine: {kind: vllm}

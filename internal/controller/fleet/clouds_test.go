@@ -91,7 +91,7 @@ func withoutSettings(t *testing.T) {
 
 const hundred = `
 name: chat
-balancer: {auth: {keys_from: env:KEYS}}
+balancer: {auth: {keys_from: env:KEYS}, insecure: true}
 models:
   - name: llama
     engine: {kind: vllm}

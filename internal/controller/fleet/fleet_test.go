@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const twoClouds = `
 name: chat
-balancer: {auth: {keys_from: env:KEYS}}
+balancer: {auth: {keys_from: env:KEYS}, insecure: true}
 models:
   - name: llama
     engine: {kind: vllm}

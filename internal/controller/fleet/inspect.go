@@ -146,6 +146,7 @@ func (i *Inspector) Status(ctx context.Context) (*Status, error) {
 	answers := i.ask(ctx, machines)
 	looking.Wait()
 	s := &Status{Service: i.Fleet.Spec.Name, Regions: regionsOf(i.Fleet.Spec, machines, answers), Problems: l.Problems()}
+	s.PlainHTTP = i.Fleet.Spec.Balancer.TLS == nil
 	s.Controller, s.Store = controllerOf(i.Fleet.Spec, machines, answers), controller.StoreNotReplicated
 	if i.Fleet.Spec.Store.URL != "" {
 		s.Store = controller.StoreExternal

@@ -25,7 +25,7 @@ import (
 
 const kept = `
 name: chat
-balancer: {auth: {keys_from: env:KEYS}}
+balancer: {auth: {keys_from: env:KEYS}, insecure: true}
 models:
   - name: llama
     engine: {kind: vllm}
@@ -373,7 +373,7 @@ func TestARegionThatOffersNothingHidesNoOther(t *testing.T) {
 
 const spotFirst = `
 name: chat
-balancer: {auth: {keys_from: env:KEYS}}
+balancer: {auth: {keys_from: env:KEYS}, insecure: true}
 models:
   - name: llama
     engine: {kind: vllm}

@@ -44,7 +44,7 @@ func dear(_ context.Context, r service.Region) ([]provision.Price, error) {
 
 const pricedService = `
 name: chat
-balancer: {auth: {keys_from: env:KEYS}}
+balancer: {auth: {keys_from: env:KEYS}, insecure: true}
 models:
   - name: llama
     engine: {kind: vllm}

@@ -74,7 +74,7 @@ func ReadSeat(dir string) (c Content, elsewhere []provision.Object, err error) {
 		err = json.Unmarshal(text, &held)
 	}
 	if err == nil {
-		c.Spec, err = service.Parse(filepath.Join(dir, fileSeatService), c.Text)
+		c.Spec, err = service.ParseDeployed(filepath.Join(dir, fileSeatService), c.Text)
 	}
 	if err != nil {
 		return Content{}, nil, fmt.Errorf("reading what the controller was handed: %w", err)

@@ -30,8 +30,10 @@ type Status struct {
 	Service string `json:"service"`
 	State   State  `json:"state"`
 	// CostPerHour is what the machines that were listed cost, in USD.
-	CostPerHour float64        `json:"cost_per_hour"`
-	Regions     []RegionStatus `json:"regions"`
+	CostPerHour float64 `json:"cost_per_hour"`
+	// PlainHTTP says that balancers serve plain HTTP to the world: see PlainHTTPWarning.
+	PlainHTTP bool           `json:"plain_http"`
+	Regions   []RegionStatus `json:"regions"`
 	// Controller is nil where the machine that it would be on runs none.
 	Controller *ControllerStatus `json:"controller"`
 	// Store says where state is kept: controller.StoreNotReplicated, controller.StoreExternal.
@@ -41,6 +43,15 @@ type Status struct {
 	Drift []Change `json:"drift"`
 	// Problems say what could not be looked at, a line each.
 	Problems []string `json:"problems"`
+}
+
+// PlainHTTPWarning is what people are told of a service whose balancers serve plain HTTP to
+// the world; empty for any other.
+func PlainHTTPWarning(spec *service.Spec) string {
+	if spec.Balancer.TLS != nil {
+		return ""
+	}
+	return "WARNING: public port: plain HTTP (balancer.insecure); prompts, answers and API keys can be read on the way"
 }
 
 // ControllerStatus is the controller, as the agent of its machine sees it.

@@ -528,6 +528,7 @@ func TestAMovedBasePortIsRefusedWhileItRuns(t *testing.T) {
 func TestCloudsAreRefused(t *testing.T) {
 	text := strings.Replace((&world{T: t, port: 8001}).yaml(1, "m"), "local/eu", "aws/us-east-1", 1)
 	text = strings.Replace(text, ", rtt: {us-eu: 1ms}", "", 1)
+	text = strings.Replace(text, "balancer: {", "balancer: {insecure: true, ", 1)
 	_, err := rollout.Read("service.yaml", []byte(text))
 	var bad *provision.SpecError
 	if !errors.As(err, &bad) || !strings.Contains(err.Error(), "regions[1].name") || !strings.Contains(err.Error(), "aws/us-east-1") {

@@ -47,7 +47,7 @@ func Read(file string, text []byte) (*service.Spec, error) {
 // unserved names what a file may ask for and this build would leave undone;
 // empty when there is nothing.
 func unserved(spec *service.Spec) string {
-	if spec.Balancer.TLS != nil && spec.Balancer.TLS.ACME != "" {
+	if spec.Balancer.TLS != nil && spec.Balancer.TLS.ACME != nil {
 		return "balancer.tls.acme: this build obtains no certificates: write cert and key"
 	}
 	return ""
