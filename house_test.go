@@ -23,6 +23,9 @@ var mayImport = map[string][]string{
 	"internal/page":      {},
 	"internal/telemetry": {"internal/service"},
 	"internal/store":     {"internal/service", "internal/telemetry"},
+	"internal/acme":      {"internal/identity", "internal/service", "internal/store"},
+	// an authority for tests, which no program imports
+	"internal/acme/testca": {},
 	// apart from telemetry, so that what the balancers import knows nothing of forecasts
 	"internal/telemetry/demand": {"internal/service", "internal/telemetry", "internal/workload", "forecast"},
 	"internal/workload":         {"internal/service"},
@@ -45,7 +48,7 @@ var mayImport = map[string][]string{
 	"lbd/peer":          {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/admin":         {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer"},
 	"lbd": {
-		"internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/peer", "lbd/policy",
+		"internal/acme", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/peer", "lbd/policy",
 		"lbd/probe", "lbd/proxy", "lbd/trace", "lbd/wire",
 	},
 
@@ -91,6 +94,11 @@ var sdkRooms = map[string][]string{
 	"github.com/aws/aws-sdk-go-v2":     {"provision/aws", "provision/dns"},
 	"cloud.google.com/go":              {"provision/gcp"},
 	"github.com/nats-io":               {"internal/store"},
+	"github.com/caddyserver/certmagic": {"internal/acme"},
+	"github.com/mholt/acmez":           {"internal/acme"},
+	"github.com/libdns":                {"internal/acme"},
+	"go.uber.org/zap":                  {"internal/acme"},
+	"github.com/letsencrypt/pebble":    {"internal/acme/testca"},
 	"charm.land":                       {"tui"},
 	"github.com/goccy/go-yaml":         {"internal/controller/fleet", "internal/service", "lbd", "lbd/sim", "provision/fakecloud/machines", "provision/local", "internal/controller", "internal/controller/rollout", "tui"},
 	"github.com/spf13/cobra":           {"cmd/skyserve"},

@@ -1,0 +1,450 @@
+package acme
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"skyserve/internal/acme/testca"
+	"skyserve/internal/service"
+	"skyserve/internal/store"
+)
+
+const (
+	testName   = "chat.example.com"
+	testSecret = "a token of the balancers"
+	patience   = 30 * time.Second // of a machine that is busy with other tests
+)
+
+// within waits until something is as it should be.
+func within(t *testing.T, what string, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// zone is a hosted zone that a process may write to.
+type zone struct {
+	mu     sync.Mutex
+	values map[string]string
+	wrote  []string
+	err    error
+}
+
+func (z *zone) SetTXT(_ context.Context, name, value string, _ time.Duration) error {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.err != nil {
+		return z.err
+	}
+	if z.values == nil {
+		z.values = map[string]string{}
+	}
+	z.values[name] = value
+	z.wrote = append(z.wrote, name)
+	return nil
+}
+
+func (z *zone) RemoveTXT(_ context.Context, name, value string, _ time.Duration) error {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.values[name] != value {
+		return fmt.Errorf("%s is %q, not %q", name, z.values[name], value)
+	}
+	delete(z.values, name)
+	return nil
+}
+
+func (z *zone) txt(name string) []string {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if v, has := z.values[name]; has {
+		return []string{v}
+	}
+	return nil
+}
+
+// world is an authority, the zone of the name, and one address at which balancers listen.
+type world struct {
+	*testing.T
+	ca    *testca.CA
+	names *testca.Names
+	zone  *zone
+	plain net.Listener
+	tls   net.Listener
+	at    atomic.Pointer[Manager] // whom the authority reaches: the last that was run
+}
+
+func newWorld(t *testing.T, accounts map[string]string) *world {
+	t.Helper()
+	w := &world{T: t, zone: &zone{}}
+	w.plain, w.tls = listen(t), listen(t)
+	w.names = testca.Serve(t, "example.com", w.zone.txt)
+	w.names.Set(testName, "127.0.0.1")
+	w.ca = testca.Start(t, testca.Options{
+		HTTPPort: w.plain.Addr().(*net.TCPAddr).Port, TLSPort: w.tls.Addr().(*net.TCPAddr).Port, Resolver: w.names.Addr, Accounts: accounts,
+	})
+	w.answer()
+	return w
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// options are those of a process that answers a challenge.
+func (w *world) options(challenge string) Options {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(w.ca.Root)
+	o := Options{
+		Name: testName, Email: "ops@example.com", Directory: w.ca.URL, Roots: roots, Challenge: challenge,
+		ListenTLS: w.tls.Addr().String(), ListenHTTP: w.plain.Addr().String(), Dir: w.TempDir(), ID: "lb-us-0",
+	}
+	if challenge == service.ChallengeDNS {
+		o.Records, o.Resolvers = w.zone, []string{w.names.Addr}
+	}
+	return o
+}
+
+// shared is a store that is served from a directory, and who connects to it.
+func shared(t *testing.T, dir string) (connect func(id string) *store.Store, end func()) {
+	t.Helper()
+	server, err := store.Serve(t.Context(), store.Options{Dir: dir, Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	return func(id string) *store.Store {
+		t.Helper()
+		s, err := store.Connect(t.Context(), server.URL(), "", store.ForService("chat"), store.ClientName(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		return s
+	}, server.Close
+}
+
+// run runs a manager until the returned function is called, or the test ends.
+func (w *world) run(o Options) (*Manager, func()) {
+	w.Helper()
+	m, err := New(o)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.at.Store(m)
+	ctx, cancel := context.WithCancel(w.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { m.Run(ctx) })
+	end := sync.OnceFunc(func() {
+		cancel()
+		wg.Wait()
+		m.Close()
+	})
+	w.Cleanup(end)
+	return m, end
+}
+
+// answer answers challenges at the world's listeners.
+func (w *world) answer() {
+	plain := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.at.Load().Handler().ServeHTTP(rw, r) }), ReadHeaderTimeout: patience}
+	secure := tls.NewListener(w.tls, &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if c := w.at.Load().TLSConfig(hello); c != nil {
+			return c, nil
+		}
+		return nil, errors.New("no certificate")
+	}})
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = plain.Serve(w.plain) })
+	wg.Go(func() {
+		for {
+			conn, err := secure.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.(*tls.Conn).HandshakeContext(w.Context())
+			conn.Close()
+		}
+	})
+	w.Cleanup(func() { w.plain.Close(); w.tls.Close(); wg.Wait() })
+}
+
+// certificate waits for the certificate of a manager.
+func (w *world) certificate(m *Manager) *x509.Certificate {
+	w.Helper()
+	var pair tls.Certificate
+	within(w.T, "a certificate of "+testName, func() error {
+		var err error
+		if pair, err = tls.LoadX509KeyPair(m.File(), m.File()); err != nil {
+			err = fmt.Errorf("%w; the problem is %q", err, m.Failure())
+		}
+		return err
+	})
+	if err := pair.Leaf.VerifyHostname(testName); err != nil {
+		w.Error(err)
+	}
+	if len(pair.Certificate) < 2 {
+		w.Errorf("the chain has %d certificates", len(pair.Certificate))
+	}
+	if info, err := os.Stat(m.File()); err != nil || info.Mode().Perm() != 0o600 {
+		w.Errorf("the file with the key: %v, %v", info.Mode(), err)
+	}
+	return pair.Leaf
+}
+
+// Every challenge leads to a certificate, and leaves nothing behind.
+func TestChallenges(t *testing.T) {
+	for _, challenge := range []string{service.ChallengeTLSALPN, service.ChallengeHTTP, service.ChallengeDNS} {
+		t.Run(challenge, func(t *testing.T) {
+			w := newWorld(t, nil)
+			m, _ := w.run(w.options(challenge))
+			w.certificate(m)
+			if m.Failure() != "" || w.ca.Orders() != 1 {
+				t.Errorf("%d orders, and the problem %q", w.ca.Orders(), m.Failure())
+			}
+			if challenge != service.ChallengeDNS {
+				return
+			}
+			if len(w.zone.wrote) != 1 || w.zone.wrote[0] != "_acme-challenge."+testName {
+				t.Errorf("wrote %q", w.zone.wrote)
+			}
+			within(t, "the record is gone", func() error {
+				if left := w.zone.txt("_acme-challenge." + testName); left != nil {
+					return fmt.Errorf("it is %q", left)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// A port that is there for challenges answers nothing else.
+func TestThePortOfChallengesAnswersNothingElse(t *testing.T) {
+	w := newWorld(t, nil)
+	w.run(w.options(service.ChallengeHTTP))
+	for _, path := range []string{"/", "/v1/models", "/.well-known/acme-challenge/", "/.well-known/acme-challenge/x"} {
+		resp, err := http.Get("http://" + w.plain.Addr().String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %s", path, resp.Status)
+		}
+	}
+}
+
+// Of those that share a store one obtains, all have the certificate, and each keeps it
+// without the store.
+func TestACertificateIsShared(t *testing.T) {
+	w := newWorld(t, nil)
+	connect, endStore := shared(t, t.TempDir())
+	managers := map[string]*Manager{}
+	ends := map[string]func(){}
+	options := map[string]Options{}
+	for _, id := range []string{"lb-us-0", "lb-eu-0", "lb-gcp-0"} {
+		o := w.options(service.ChallengeDNS)
+		o.ID, o.Store, o.Secret = id, connect(id), testSecret
+		if id == "lb-gcp-0" {
+			o.Records = nil // its machine has no identity at AWS
+		}
+		options[id] = o
+		managers[id], ends[id] = w.run(o)
+	}
+	first := w.certificate(managers["lb-us-0"])
+	for id, m := range managers {
+		if got := w.certificate(m); !got.Equal(first) {
+			t.Errorf("%s has the certificate %v, lb-us-0 %v", id, got.SerialNumber, first.SerialNumber)
+		}
+	}
+	if w.ca.Orders() != 1 {
+		t.Errorf("%d orders", w.ca.Orders())
+	}
+
+	for _, end := range ends {
+		end()
+	}
+	endStore()
+	o := options["lb-gcp-0"]
+	again, _ := w.run(o)
+	if got := w.certificate(again); !got.Equal(first) {
+		t.Error("without the store it has another certificate")
+	}
+	within(t, "it says that the store is away", func() error {
+		if p := again.Waiting(); !strings.Contains(p, "reading the certificate of chat.example.com") {
+			return fmt.Errorf("the problem is %q", p)
+		}
+		return nil
+	})
+}
+
+// A store that began anew costs no other certificate: whoever has one brings it in.
+func TestAStoreThatBeganAnew(t *testing.T) {
+	w := newWorld(t, nil)
+	o := w.options(service.ChallengeTLSALPN)
+	connect, _ := shared(t, t.TempDir())
+	o.Store, o.Secret = connect("before"), testSecret
+	m, end := w.run(o)
+	first := w.certificate(m)
+	end()
+
+	connect, _ = shared(t, t.TempDir())
+	o.Store = connect("after")
+	w.run(o)
+	other := w.options(service.ChallengeDNS)
+	other.Store, other.Secret, other.Records = connect("other"), testSecret, nil
+	follower, _ := w.run(other)
+	if got := w.certificate(follower); !got.Equal(first) || w.ca.Orders() != 1 {
+		t.Errorf("%d orders, the same certificate: %v", w.ca.Orders(), got.Equal(first))
+	}
+}
+
+// A certificate that ends soon is renewed, and whoever shares it takes the new one up.
+func TestRenewal(t *testing.T) {
+	w := newWorld(t, nil)
+	connect, _ := shared(t, t.TempDir())
+	o := w.options(service.ChallengeTLSALPN)
+	o.Store, o.Secret = connect("a"), testSecret
+	m, end := w.run(o)
+	first := w.certificate(m)
+	end()
+
+	changed := make(chan struct{}, 2)
+	other := w.options(service.ChallengeDNS)
+	other.ID, other.Store, other.Secret, other.Records, other.Changed = "lb-us-1", connect("c"), testSecret, nil, func() { changed <- struct{}{} }
+	follower, _ := w.run(other)
+	if got := w.certificate(follower); !got.Equal(first) {
+		t.Error("another balancer has another certificate")
+	}
+	<-changed
+	o.renewRatio = 1 // all of its time is left, or less
+	o.Store, o.Changed = connect("b"), func() { changed <- struct{}{} }
+	m, _ = w.run(o)
+	for range 2 {
+		select {
+		case <-changed:
+		case <-time.After(patience):
+			t.Fatalf("nothing was renewed; the problem is %q", m.Failure())
+		}
+	}
+	renewed := w.certificate(m)
+	if renewed.Equal(first) || w.ca.Orders() != 2 {
+		t.Errorf("%d orders, and another certificate: %v", w.ca.Orders(), !renewed.Equal(first))
+	}
+	if got := w.certificate(follower); !got.Equal(renewed) {
+		t.Error("the other balancer has another one")
+	}
+}
+
+// An authority that refuses is told of in its own words, and asked again later, not at once.
+func TestARefusalIsTold(t *testing.T) {
+	w := newWorld(t, nil)
+	w.ca.Refuse(true)
+	o := w.options(service.ChallengeTLSALPN)
+	m, end := w.run(o)
+	within(t, "the refusal is told", func() error {
+		if p := m.Failure(); !strings.Contains(p, "too many certificates already issued") {
+			return fmt.Errorf("the problem is %q", p)
+		}
+		return nil
+	})
+	if _, err := os.Stat(m.File()); err == nil {
+		t.Error("there is a certificate all the same")
+	}
+	end()
+	w.ca.Refuse(false)
+	m, _ = w.run(o)
+	w.certificate(m)
+	if m.Failure() != "" {
+		t.Errorf("the problem is still %q", m.Failure())
+	}
+}
+
+// A record that may not be written is told of.
+func TestARecordThatMayNotBeWritten(t *testing.T) {
+	w := newWorld(t, nil)
+	w.zone.err = errors.New("route53:ChangeResourceRecordSets is not allowed")
+	m, _ := w.run(w.options(service.ChallengeDNS))
+	within(t, "it is told", func() error {
+		if p := m.Failure(); !strings.Contains(p, "route53:ChangeResourceRecordSets is not allowed") {
+			return fmt.Errorf("the problem is %q", p)
+		}
+		return nil
+	})
+}
+
+// An authority that gives certificates to accounts of its own only is shown one.
+func TestExternalAccountBinding(t *testing.T) {
+	mac := base64.RawURLEncoding.EncodeToString([]byte("a key that is long enough for HMAC"))
+	w := newWorld(t, map[string]string{"kid-1": mac})
+	o := w.options(service.ChallengeTLSALPN)
+	m, end := w.run(o)
+	within(t, "it is refused without", func() error {
+		if p := m.Failure(); !strings.Contains(p, "externalAccountRequired") {
+			return fmt.Errorf("the problem is %q", p)
+		}
+		return nil
+	})
+	end()
+	o.KeyID, o.MAC = "kid-1", mac
+	m, _ = w.run(o)
+	w.certificate(m)
+}
+
+// The certificate of an authority that is not asked any more is served until the new one
+// has given one, however long it holds.
+func TestAnotherAuthority(t *testing.T) {
+	w, later := newWorld(t, nil), newWorld(t, nil)
+	o := w.options(service.ChallengeTLSALPN)
+	m, end := w.run(o)
+	first := w.certificate(m)
+	end()
+	next := later.options(service.ChallengeTLSALPN)
+	next.Dir = o.Dir
+	later.ca.Refuse(true)
+	m, end = later.run(next)
+	within(t, "the other one refuses", func() error {
+		if m.Failure() == "" {
+			return errors.New("no problem")
+		}
+		return nil
+	})
+	if got := later.certificate(m); !got.Equal(first) {
+		t.Error("the certificate is gone")
+	}
+	end()
+	later.ca.Refuse(false)
+	m, _ = later.run(next)
+	within(t, "the certificate is the other one's", func() error {
+		if later.certificate(m).Equal(first) {
+			return errors.New("it is still the first")
+		}
+		return nil
+	})
+}
