@@ -3,11 +3,13 @@ package lbd
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"skyserve/internal/acme"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
@@ -18,8 +20,9 @@ const lookEvery = time.Minute
 
 // certificate is the public listener's, or the balancer's in its service, which may be replaced while it listens.
 type certificate struct {
-	pair    atomic.Pointer[tls.Certificate]
-	problem atomic.Pointer[error] // why what is in the files now cannot be used; nil when it can
+	pair    atomic.Pointer[tls.Certificate] // nil while there is none yet, which only a manager's is
+	problem atomic.Pointer[error]           // why what is in the files now cannot be used; nil when it can
+	manager *acme.Manager                   // writes the files; nil = somebody else does
 
 	mu    sync.Mutex
 	files service.TLS
@@ -76,8 +79,20 @@ func (c *certificate) use(l *loaded) (changed bool) {
 	return old == nil || !old.Leaf.Equal(l.pair.Leaf)
 }
 
+// errNoCertificate refuses a handshake. Health checks then take the balancer for what it
+// is to clients: not there.
+var errNoCertificate = errors.New("waiting for certificate")
+
 // get is for tls.Config.
-func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.pair.Load(), nil }
+func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if pair := c.pair.Load(); pair != nil {
+		return pair, nil
+	}
+	return nil, errNoCertificate
+}
+
+// waiting says whether there is no certificate yet.
+func (c *certificate) waiting() bool { return c.pair.Load() == nil }
 
 // look takes the files up when they have changed. What cannot be used, such as
 // half of a file, changes nothing and is looked at again.
@@ -109,14 +124,25 @@ func (c *certificate) status() *telemetry.Certificate {
 	if c == nil {
 		return nil
 	}
-	s := &telemetry.Certificate{ExpiresAt: c.expires().UTC()}
-	if p := c.problem.Load(); p != nil {
-		s.Problem = (*p).Error()
+	if c.waiting() {
+		return &telemetry.Certificate{Waiting: c.manager.Waiting()}
 	}
-	return s
+	ends := c.expires().UTC()
+	return &telemetry.Certificate{ExpiresAt: &ends, Problem: c.wrong()}
 }
 
-// expires is when the certificate ends.
+// wrong is why a newer certificate than the one in use is not; empty when nothing went wrong.
+func (c *certificate) wrong() string {
+	if p := c.problem.Load(); p != nil {
+		return (*p).Error()
+	}
+	if c.manager != nil {
+		return c.manager.Failure()
+	}
+	return ""
+}
+
+// expires is when the certificate ends. There must be one.
 func (c *certificate) expires() time.Time { return c.pair.Load().Leaf.NotAfter }
 
 // every calls do at a fixed interval until ctx ends.
@@ -138,7 +164,7 @@ func (b *balancer) renew() {
 	b.reloading.Lock()
 	defer b.reloading.Unlock()
 	for _, c := range []*certificate{b.cert, b.member.certificate()} {
-		if c == nil {
+		if c == nil || c.manager != nil { // which says when there is another
 			continue
 		}
 		switch changed, err := c.look(); {

@@ -94,7 +94,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 	if got := f.refused(); !strings.Contains(got, "balancer.tls: ") {
 		t.Errorf("half a certificate: %q", got)
 	}
-	if got := f.metric(t, plain, "skyserve_certificate_broken"); got != "skyserve_certificate_broken 1" || serial(t, f.public) != 1 {
+	if got := f.metric(t, plain, "skyserve_tls_certificate_broken"); got != "skyserve_tls_certificate_broken 1" || serial(t, f.public) != 1 {
 		t.Errorf("half a certificate: metric %q, certificate %d", got, serial(t, f.public))
 	}
 	if b := f.snapshot(t).Balancer("lb-us-0"); b.Certificate == nil || b.Certificate.ExpiresAt.Year() != 2101 ||
@@ -105,7 +105,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 	if done := f.reload(); len(done.Changed) != 1 || done.Changed[0] != "balancer.tls: the certificate" {
 		t.Errorf("reload did %+v", done)
 	}
-	if got := f.metric(t, plain, "skyserve_certificate_broken"); got != "skyserve_certificate_broken 0" || serial(t, f.public) != 2 {
+	if got := f.metric(t, plain, "skyserve_tls_certificate_broken"); got != "skyserve_tls_certificate_broken 0" || serial(t, f.public) != 2 {
 		t.Errorf("renewed: metric %q, certificate %d", got, serial(t, f.public))
 	}
 	if b := f.snapshot(t).Balancer("lb-us-0"); b.Certificate == nil || b.Certificate.ExpiresAt.Year() != 2102 || b.Certificate.Problem != "" {

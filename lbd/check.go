@@ -60,6 +60,7 @@ func checkAll(cfg service.BalancerConfig, opts Options) problems {
 	checkIdentity(&p, cfg)
 	_ = coreOf(&p, cfg)
 	checkTLS(&p, cfg.Balancer.TLS)
+	checkACME(&p, cfg, opts)
 	checkTraces(&p, cfg.Balancer.Traces)
 	checkAuth(&p, cfg.Balancer.Auth)
 	return p
@@ -259,9 +260,7 @@ func targets(slo map[service.Tier]service.SLO) (core.Targets, error) {
 
 func checkTLS(p *problems, t *service.TLS) {
 	switch {
-	case t == nil:
-	case t.ACME != nil:
-		p.add("balancer.tls.acme", "is not built yet in this version", "give the files balancer.tls.cert and balancer.tls.key")
+	case t == nil, t.ACME != nil:
 	case t.Cert == "" || t.Key == "":
 		p.add("balancer.tls", "needs both cert and key", "")
 	}

@@ -12,6 +12,14 @@ import (
 	"skyserve/lbd/core"
 )
 
+// acmeOf has a balancer obtain its certificate.
+func acmeOf(to service.CertificateConfig, challenge string) func(*service.BalancerConfig, *Options) {
+	return func(c *service.BalancerConfig, _ *Options) {
+		c.Balancer.TLS = &service.TLS{ACME: &service.ACME{Email: "me@example.com", Challenge: challenge}}
+		c.Certificate = &to
+	}
+}
+
 func TestCheck(t *testing.T) {
 	replica := func(id, url string) func(*service.BalancerConfig, *Options) {
 		return func(c *service.BalancerConfig, _ *Options) {
@@ -71,7 +79,19 @@ func TestCheck(t *testing.T) {
 		{"unknown push", balancer(service.BalancerSpec{Push: "outstanding:0"}), "balancer.push: "},
 		{"wait below zero", balancer(service.BalancerSpec{MaxWait: -time.Second}), "balancer: tau, queue_limit and max_wait must not be below zero"},
 		{"half a certificate", balancer(service.BalancerSpec{TLS: &service.TLS{Cert: "c"}}), "balancer.tls: needs both cert and key"},
-		{"acme", balancer(service.BalancerSpec{TLS: &service.TLS{ACME: &service.ACME{Email: "me@example.com"}}}), "balancer.tls.acme: is not built yet"},
+		{"acme", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, ""), ""},
+		{"acme without a name", acmeOf(service.CertificateConfig{Dir: "d"}, ""), "certificate: needs name and dir"},
+		{"acme with a challenge that is none", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, "dns"), "balancer.tls.acme.challenge: is not a word known here, got \"dns\""},
+		{"acme on a port that is none", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d", Listen: "80"}, "http-01"), `certificate.listen: must be HOST:PORT with the challenge http-01, got "80"`},
+		{"acme without a way to write records", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, "dns-01"), "balancer.tls.acme.challenge: dns-01"},
+		{"acme by what others obtain", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d", FollowOnly: true}, "dns-01"), ""},
+		{"acme shared in clear text", func(c *service.BalancerConfig, o *Options) {
+			acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, "")(c, o)
+			c.StoreURL = "nats://127.0.0.1:1"
+		}, "peer_token: missing: it encrypts the certificate"},
+		{"a place for no certificate", func(c *service.BalancerConfig, _ *Options) {
+			c.Certificate = &service.CertificateConfig{Name: "chat.example.com", Dir: "d"}
+		}, "certificate: belongs to balancers with balancer.tls.acme"},
 		{"traces to a collector", balancer(service.BalancerSpec{Traces: "http://127.0.0.1:4318"}), ""},
 		{"traces to nowhere", balancer(service.BalancerSpec{Traces: "127.0.0.1:4318"}), "balancer.traces: want a URL"},
 	} {

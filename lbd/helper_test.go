@@ -21,7 +21,11 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, // two libraries start one goroutine each that nothing ends: an authority for tests, and a limit by account
+		goleak.IgnoreAnyFunction("github.com/letsencrypt/pebble/v2/va.VAImpl.processTasks"),
+		goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.(*RingBufferRateLimiter).loop"))
+}
 
 // patience bounds what a test waits for; nothing takes nearly as long.
 const patience = 20 * time.Second

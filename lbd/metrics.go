@@ -26,14 +26,30 @@ func newMetrics(reg *prometheus.Registry, cert *certificate, self *member) metri
 	if cert == nil {
 		return m
 	}
-	gauge("skyserve_certificate_expires_seconds", "When the certificate in use ends, in seconds since the Unix epoch.",
-		func() float64 { return float64(cert.expires().Unix()) })
-	gauge("skyserve_certificate_broken", "1 while the certificate's files cannot be used and an older one goes on in use.",
+	reg.MustRegister(certificateEnd{cert, prometheus.NewDesc("skyserve_tls_certificate_expires_seconds",
+		"When the public listener's certificate ends, in seconds since the Unix epoch. Missing while there is none.", nil, nil)})
+	gauge("skyserve_tls_certificate_broken", "1 while the public listener waits for its first certificate, or a newer one cannot be obtained or used and an older one stays in use.",
 		func() float64 {
-			if cert.problem.Load() != nil {
+			if cert.waiting() || cert.wrong() != "" {
 				return 1
 			}
 			return 0
 		})
 	return m
+}
+
+// certificateEnd tells when a certificate ends, and nothing while there is none.
+type certificateEnd struct {
+	cert *certificate
+	desc *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c certificateEnd) Describe(descs chan<- *prometheus.Desc) { descs <- c.desc }
+
+// Collect implements prometheus.Collector.
+func (c certificateEnd) Collect(metrics chan<- prometheus.Metric) {
+	if !c.cert.waiting() {
+		metrics <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(c.cert.expires().Unix()))
+	}
 }

@@ -82,7 +82,7 @@ func (b *balancer) prepare(next service.BalancerConfig) (to prepared, p problems
 		errors.As(err, &ce)
 		p = append(p, ce)
 	}
-	if t := to.cfg.Balancer.TLS; t != nil && b.cert != nil {
+	if t := to.cfg.Balancer.TLS; t != nil && b.cert != nil && b.cert.manager == nil {
 		if to.pair, err = loadPair(*t); err != nil {
 			b.cert.broke(err)
 			p.add("balancer.tls", err.Error(), "")

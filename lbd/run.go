@@ -20,6 +20,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"skyserve/internal/acme"
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/store"
@@ -67,6 +68,8 @@ type Options struct {
 	Hangups <-chan os.Signal
 	// Reloaded is told the Revision of a configuration once all of it holds.
 	Reloaded func(revision string)
+	// Records makes what writes the record of a dns-01 challenge; nil = nothing does.
+	Records func(ctx context.Context, c service.CertificateConfig) (acme.Records, error)
 	// Version is this program's, as metrics and traces tell it.
 	Version string
 	// Listening is told the base URLs of both listeners once requests can come.
@@ -126,6 +129,7 @@ type balancer struct {
 	log  *slog.Logger
 
 	public, adminPort net.Listener
+	challenges        net.Listener // where an authority asks over HTTP; nil = nowhere
 	cert              *certificate // nil without TLS
 	member            *member      // nil without an identity
 	record            *os.File
@@ -155,7 +159,7 @@ func (b *balancer) acquire() (err error) {
 	if b.keys, err = apiKeys(b.cfg.Balancer.Auth); err != nil {
 		return err
 	}
-	if t := b.cfg.Balancer.TLS; t != nil {
+	if t := b.cfg.Balancer.TLS; t != nil && t.ACME == nil {
 		pair, err := loadPair(*t)
 		if err != nil {
 			return &ConfigError{Key: "balancer.tls", Problem: err.Error()}
@@ -198,10 +202,13 @@ func actual(asked string, l net.Listener) string {
 
 // release gives back what acquire and assemble got.
 func (b *balancer) release() {
-	for _, l := range []net.Listener{b.public, b.adminPort} {
+	for _, l := range []net.Listener{b.public, b.adminPort, b.challenges} {
 		if l != nil {
 			l.Close()
 		}
+	}
+	if m := b.manager(); m != nil {
+		m.Close()
 	}
 	if b.store != nil {
 		b.store.Close()
@@ -238,6 +245,9 @@ func (b *balancer) assemble(ctx context.Context) error {
 	}
 	points, err := b.pointStore(ctx)
 	if err != nil {
+		return err
+	}
+	if err := b.openACME(ctx); err != nil {
 		return err
 	}
 	seed := fnv.New64a()
@@ -340,6 +350,17 @@ func (b *balancer) run(ctx context.Context) error {
 	var stored sync.WaitGroup
 	stored.Go(func() { b.history.run(storing) })
 	stored.Go(func() { b.usage.run(storing) })
+	if m := b.manager(); m != nil {
+		stored.Go(func() { m.Run(storing) })
+	}
+	challenges := b.challengeServer()
+	if challenges != nil {
+		serving.Go(func() {
+			if err := challenges.Serve(b.challenges); !errors.Is(err, http.ErrServerClosed) {
+				b.log.Error("answering challenges", "err", err)
+			}
+		})
+	}
 	if b.store != nil {
 		follow := func(prefix string) <-chan store.Change { return b.store.Follow(storing, prefix) }
 		stored.Go(func() { b.review.follow(telemetry.ReviewKey(b.cfg.Service), follow(telemetry.ReviewPrefix), b.log) })
@@ -364,6 +385,9 @@ func (b *balancer) run(ctx context.Context) error {
 	b.peers.Close()
 	b.fleet.close()
 	_ = adminSrv.Close()
+	if challenges != nil {
+		_ = challenges.Close()
+	}
 	end()
 	serving.Wait()
 	return errors.Join(err, b.runtime.Close())
@@ -404,9 +428,7 @@ func (b *balancer) publicListener() net.Listener {
 	if b.cert == nil {
 		return b.public
 	}
-	return tls.NewListener(b.public, &tls.Config{
-		GetCertificate: b.cert.get, MinVersion: tls.VersionTLS12, NextProtos: nextProtos,
-	})
+	return tls.NewListener(b.public, b.publicTLS())
 }
 
 func (b *balancer) publicURL() string {

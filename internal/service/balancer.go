@@ -37,6 +37,9 @@ type BalancerConfig struct {
 	// one, the admin listener speaks mTLS only: to operators and the controller it is
 	// the admin API, to other balancers what peers and forwarded requests need.
 	Identity *Identity `yaml:"identity,omitempty" json:"identity,omitempty"`
+	// Certificate is what a balancer with Balancer.TLS.ACME needs to know beside it; nil
+	// without.
+	Certificate *CertificateConfig `yaml:"certificate,omitempty" json:"certificate,omitempty"`
 	// SpecFile is the service.yaml that this balancer belongs to, served to
 	// operators on the admin listener; empty when there is none.
 	SpecFile string `yaml:"spec_file,omitempty" json:"spec_file,omitempty"`
@@ -63,7 +66,7 @@ func (c BalancerConfig) Reconfigured(next BalancerConfig) BalancerConfig {
 	if !b.Auth.fromEnvironment() && !n.Auth.fromEnvironment() {
 		b.Auth = n.Auth
 	}
-	if b.TLS != nil && n.TLS != nil {
+	if b.TLS.ofFiles() && n.TLS.ofFiles() {
 		b.TLS = n.TLS
 	}
 	return c
@@ -73,15 +76,40 @@ func (c BalancerConfig) Reconfigured(next BalancerConfig) BalancerConfig {
 // have it in common become each other by Reconfigured.
 func (c BalancerConfig) Fixed() BalancerConfig {
 	c = c.Reconfigured(BalancerConfig{})
-	if c.Balancer.TLS != nil {
+	if c.Balancer.TLS.ofFiles() {
 		c.Balancer.TLS = &TLS{}
 	}
 	return c
 }
 
+// ofFiles says whether a certificate comes from files.
+func (t *TLS) ofFiles() bool { return t != nil && t.ACME == nil }
+
 // fromEnvironment says whether the keys come from the process's environment,
 // which nobody can change while it runs.
 func (a *Auth) fromEnvironment() bool { return a != nil && strings.HasPrefix(a.KeysFrom, "env:") }
+
+// CertificateConfig is what one balancer needs to obtain the certificate of the service's
+// name, or to take up the one that another balancer obtained.
+type CertificateConfig struct {
+	// Name is what the certificate is for: DNS.Name.
+	Name string `yaml:"name" json:"name"`
+	// Dir is the directory in which the newest certificate is kept with its key.
+	Dir string `yaml:"dir" json:"dir"`
+	// Listen is where challenges of ChallengeHTTP are answered, host:port; the name's port 80
+	// leads there. Empty with the other challenges.
+	Listen string `yaml:"listen,omitempty" json:"listen,omitempty"`
+	// Zone is the hosted zone of Route 53 that holds the name, for ChallengeDNS; ZoneID what
+	// Route 53 calls it, empty = it is looked for by Zone and Private.
+	Zone    string `yaml:"zone,omitempty" json:"zone,omitempty"`
+	ZoneID  string `yaml:"zone_id,omitempty" json:"zone_id,omitempty"`
+	Private bool   `yaml:"private,omitempty" json:"private,omitempty"`
+	// Endpoint is Route 53's base URL; empty = AWS's.
+	Endpoint string `yaml:"endpoint,omitempty" json:"endpoint,omitempty"`
+	// FollowOnly says that the balancer has no identity that may write to the zone, and
+	// takes up what the others obtain.
+	FollowOnly bool `yaml:"follow_only,omitempty" json:"follow_only,omitempty"`
+}
 
 // Identity names the files that say who a process is in its service: its certificate
 // with the chain behind it, the key, and the certificate of the service's authority,

@@ -104,9 +104,12 @@ type BalancerSnapshot struct {
 
 // Certificate is the TLS certificate that a listener uses.
 type Certificate struct {
-	ExpiresAt time.Time `json:"expires_at"`
-	// Problem is why what is in its files now cannot be used, so that this older one
-	// stays in use; empty when it can.
+	// ExpiresAt is when the one in use ends; nil while there is none.
+	ExpiresAt *time.Time `json:"expires_at"`
+	// Waiting is why there is none yet, so that the listener refuses TLS; empty when there is.
+	Waiting string `json:"waiting"`
+	// Problem is why what is in its files now cannot be used, or why it could not be
+	// renewed, so that this older one stays in use; empty when nothing went wrong.
 	Problem string `json:"problem"`
 }
 

@@ -412,7 +412,8 @@ func TestBalancerWithoutReadyReplica(t *testing.T) {
 // A certificate that goes on in use because its files are broken is a reason to
 // look at a balancer that works; its peers show it too.
 func TestABrokenCertificateIsShown(t *testing.T) {
-	c := &telemetry.Certificate{ExpiresAt: time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)}
+	ends := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
+	c := &telemetry.Certificate{ExpiresAt: &ends}
 	b := &balancer{replicas: []Replica{{State: service.StateReady}}}
 	a := api(b, func(o *Options) { o.Certificate = func() *telemetry.Certificate { return c } })
 	if got := a.Region().Balancers[0]; got.State != "READY" || got.Reason != "" || got.Certificate != c {
@@ -420,7 +421,7 @@ func TestABrokenCertificateIsShown(t *testing.T) {
 	}
 	c.Problem = "no PEM block"
 	own := a.Region()
-	const want = "its certificate's files cannot be used, the one in use ends 2031-02-03: no PEM block"
+	const want = "no newer certificate can be used, the one in use ends 2031-02-03: no PEM block"
 	if got := own.Balancers[0]; got.State != "READY" || got.Reason != want {
 		t.Errorf("got %+v", got)
 	}
@@ -429,6 +430,17 @@ func TestABrokenCertificateIsShown(t *testing.T) {
 	seen := api(&balancer{peers: []peer.Status{teller}}, func(o *Options) { o.Self.ID = "lb-eu-0" }).Snapshot()
 	if got := seen.Balancer("lb-us-0"); got == nil || got.Reason != want || got.Certificate.Problem != c.Problem {
 		t.Errorf("a peer shows %+v", got)
+	}
+}
+
+// A balancer without a certificate serves nobody, whatever its replicas do.
+func TestABalancerThatWaitsForItsCertificate(t *testing.T) {
+	b := &balancer{replicas: []Replica{{State: service.StateReady}}}
+	a := api(b, func(o *Options) {
+		o.Certificate = func() *telemetry.Certificate { return &telemetry.Certificate{Waiting: "no record may be written"} }
+	})
+	if got := a.Region().Balancers[0]; got.State != "STARTING" || got.Reason != "waiting for certificate: no record may be written" {
+		t.Errorf("got %+v", got)
 	}
 }
 

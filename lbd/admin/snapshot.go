@@ -107,8 +107,8 @@ func sortedFlows(sums map[service.Region]int64) []telemetry.Flow {
 	return flows
 }
 
-// self is this balancer: ready when one of its replicas is, or when it has none and forwards
-// to another region where one is.
+// self is this balancer: ready when it has a certificate, where it needs one, and one of its
+// replicas is ready, or when it has none and forwards to another region where one is.
 func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 	self := a.opts.Self
 	scheme, adminScheme := "http", "http"
@@ -126,12 +126,14 @@ func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 		b.Certificate = a.opts.Certificate()
 	}
 	if c := b.Certificate; c != nil && c.Problem != "" {
-		b.Reason = fmt.Sprintf("its certificate's files cannot be used, the one in use ends %s: %s", c.ExpiresAt.Format(time.DateOnly), c.Problem)
+		b.Reason = fmt.Sprintf("no newer certificate can be used, the one in use ends %s: %s", c.ExpiresAt.Format(time.DateOnly), c.Problem)
 	}
 	ready := func(r Replica) bool { return r.State == service.StateReady }
 	switch {
 	case a.opts.Draining != nil && a.opts.Draining():
 		b.State, b.Reason = balancerDraining, reasonDraining
+	case b.Certificate != nil && b.Certificate.Waiting != "":
+		b.State, b.Reason = balancerStarting, "waiting for certificate: "+b.Certificate.Waiting
 	case len(replicas) == 0 && (self.Balancer.Forward == nil || *self.Balancer.Forward) && slices.ContainsFunc(a.opts.Peers(), serves):
 		b.Reason = cmp.Or(b.Reason, "has no replica, forwards all")
 	case len(replicas) == 0:
