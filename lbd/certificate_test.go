@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 )
 
 // writePair writes a new certificate with that serial number, and its key.
@@ -167,5 +168,26 @@ func TestEveryLooksAtItsInterval(t *testing.T) {
 		if looked != 10 {
 			t.Errorf("looked %d times in ten intervals", looked)
 		}
+	})
+}
+
+// Balancers of one machine that speak TLS to clients speak it to each other, although their
+// certificate is for the service's name.
+func TestPeersOfOneMachineSpeakTLS(t *testing.T) {
+	files := pairIn(t.TempDir())
+	writePair(t, files, 1)
+	balancer := func(id string, region service.Region) *filed {
+		cfg := config(id, region)
+		cfg.Balancer.TLS = &files
+		return startFiled(t, cfg, Options{})
+	}
+	us, eu := balancer("lb-us-0", "local/us"), balancer("lb-eu-0", "local/eu")
+	us.change(func(c *service.BalancerConfig) {
+		c.Peers = []service.PeerConfig{{ID: "lb-eu-0", Region: "local/eu", URL: eu.public}}
+	})
+	us.reload()
+	eventually(t, "the peer is heard", func() bool {
+		b := us.snapshot(t).Balancer("lb-eu-0")
+		return b != nil && b.State != telemetry.BalancerUnreachable && b.RTTMillis != nil
 	})
 }
