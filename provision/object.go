@@ -138,10 +138,23 @@ const (
 	// GrantOperate lets a balancer launch, list and terminate what carries the tags
 	// of its service, and nothing else.
 	GrantOperate Grant = "operate"
-	// grantSession begins the grants of SessionIn, grantRead those of ReadFrom.
-	grantSession = "session:"
-	grantRead    = "read:"
+	// grantSession begins the grants of SessionIn, grantRead those of ReadFrom, grantChallenge
+	// those of ChallengeOf.
+	grantSession   = "session:"
+	grantRead      = "read:"
+	grantChallenge = "challenge:"
 )
+
+// ChallengeOf lets a VM write the one record by which an authority makes sure of a name (dns-01)
+// into a hosted zone of Route 53, by the zone's id, and no other record.
+func ChallengeOf(zoneID, name string) Grant { return Grant(grantChallenge + zoneID + "/" + name) }
+
+// Challenge is the zone's id and the name of a grant of ChallengeOf; false for any other.
+func (g Grant) Challenge() (zoneID, name string, ok bool) {
+	text, ok := strings.CutPrefix(string(g), grantChallenge)
+	zoneID, name, _ = strings.Cut(text, "/")
+	return zoneID, name, ok
+}
 
 // ReadFrom lets a VM read what is below a folder of a bucket, bucket/prefix, and nothing else
 // in it.

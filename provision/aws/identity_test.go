@@ -128,3 +128,22 @@ func TestReadingFromBuckets(t *testing.T) {
 		t.Errorf("got %v, want that it is too long for a tag", err)
 	}
 }
+
+// A balancer may write the one record by which an authority makes sure of the service's name,
+// into the one zone, and nothing else there.
+func TestOneRecordOfAZone(t *testing.T) {
+	cloud := newCloud(nil)
+	p := open(t, cloud)
+	w := roleFor(provision.KindBalancer, provision.ChallengeOf("Z0123456789ABCDEFGHIJ", "chat.example.com"))
+	launch(t, p, w)
+	if changes := provision.Diff([]provision.Want{w}, list(t, p)); len(changes) != 0 {
+		t.Errorf("there is still to do %+v", changes)
+	}
+	want := `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":["route53:ChangeResourceRecordSets"],` +
+		`"Resource":["arn:aws:route53:::hostedzone/Z0123456789ABCDEFGHIJ"],"Condition":{"ForAllValues:StringEquals":{` +
+		`"route53:ChangeResourceRecordSetsNormalizedRecordNames":"_acme-challenge.chat.example.com",` +
+		`"route53:ChangeResourceRecordSetsRecordTypes":"TXT"}}}]}`
+	if got := cloud.Policy("skyserve-chat-balancer", "skyserve"); got != want {
+		t.Errorf("a balancer may do\n%s\nwant\n%s", got, want)
+	}
+}

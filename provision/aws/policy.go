@@ -33,6 +33,9 @@ func policyFor(name, owner, partition string, grants []provision.Grant) (string,
 		if folder, ok := g.Read(); ok {
 			statements = append(statements, read(folder, "arn:"+partition+":s3:::")...)
 		}
+		if zone, of, ok := g.Challenge(); ok {
+			statements = append(statements, challenge(zone, of, "arn:"+partition+":route53:::"))
+		}
 	}
 	if len(statements) == 0 {
 		return "", nil
@@ -51,6 +54,18 @@ func read(folder, arn string) []statement {
 		{"Allow", []string{"s3:GetObject"}, []string{arn + folder + "/*"}, nil},
 		{"Allow", []string{"s3:ListBucket"}, []string{arn + bucket}, map[string]map[string]string{"StringEquals": {"s3:prefix": prefix + "/"}}},
 	}
+}
+
+// challenge lets a machine change the TXT record by which an authority makes sure of a name,
+// and nothing else in the hosted zone. IAM compares names in lower case and without the last
+// dot; every record of a change must fit.
+func challenge(zone, name, arn string) statement {
+	return statement{"Allow", []string{"route53:ChangeResourceRecordSets"}, []string{arn + "hostedzone/" + zone}, map[string]map[string]string{
+		"ForAllValues:StringEquals": {
+			"route53:ChangeResourceRecordSetsNormalizedRecordNames": "_acme-challenge." + name,
+			"route53:ChangeResourceRecordSetsRecordTypes":           "TXT",
+		},
+	}}
 }
 
 // session lets the agent of Systems Manager on a machine of one region open the channels

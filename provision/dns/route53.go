@@ -181,6 +181,11 @@ func (z *Route53) Set(ctx context.Context, n provision.Name) error {
 		if err != nil {
 			return err
 		}
+		if len(n.Records) == 0 && have.note != nil {
+			if err := z.withoutChallenge(ctx, n, zone); err != nil {
+				return err
+			}
+		}
 		err = z.change(ctx, n, zone, batch(have, want))
 		if refused = err; refused == nil {
 			return z.removeChecks(ctx, n, had, checks)

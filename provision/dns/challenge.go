@@ -1,0 +1,115 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/route53"
+	"github.com/aws/aws-sdk-go-v2/service/route53/types"
+
+	"skyserve/provision"
+)
+
+// underChallenge begins the name of the record by which an authority makes sure of a name
+// (RFC 8555, section 8.4).
+const underChallenge = "_acme-challenge."
+
+// ZoneID is what Route 53 calls the hosted zone of a name. Errors include
+// *provision.SpecError, where the account has no such zone or several, and
+// *provision.CredentialsError.
+func (z *Route53) ZoneID(ctx context.Context, name string, private bool) (string, error) {
+	zones, err := z.find(ctx, name, &private)
+	if err != nil {
+		return "", err
+	}
+	return zones[0].id, nil
+}
+
+// Challenges writes records for an authority into one hosted zone. With the zone's id it
+// needs one permission, route53:ChangeResourceRecordSets; without, it looks for the zone.
+type Challenges struct {
+	api     *Route53
+	name    string
+	private bool
+
+	mu sync.Mutex
+	id string // empty until it was looked for
+}
+
+// Challenges writes records into the zone of a name; id is what Route 53 calls it, empty =
+// it is looked for.
+func (z *Route53) Challenges(name, id string, private bool) *Challenges {
+	return &Challenges{api: z, name: name, private: private, id: id}
+}
+
+// zoneID is the zone's id.
+func (c *Challenges) zoneID(ctx context.Context) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.id != "" {
+		return c.id, nil
+	}
+	var err error
+	c.id, err = c.api.ZoneID(ctx, c.name, c.private)
+	return c.id, err
+}
+
+// SetTXT gives a name the one value; whatever it had before goes. Errors include
+// *provision.CredentialsError.
+func (c *Challenges) SetTXT(ctx context.Context, name, value string, ttl time.Duration) error {
+	return c.change(ctx, types.ChangeActionUpsert, name, value, ttl)
+}
+
+// RemoveTXT removes what SetTXT made; one that is not there, or another, is no error.
+func (c *Challenges) RemoveTXT(ctx context.Context, name, value string, ttl time.Duration) error {
+	err := c.change(ctx, types.ChangeActionDelete, name, value, ttl)
+	var absent *types.InvalidChangeBatch
+	if errors.As(err, &absent) {
+		return nil
+	}
+	return err
+}
+
+func (c *Challenges) change(ctx context.Context, action types.ChangeAction, name, value string, ttl time.Duration) error {
+	id, err := c.zoneID(ctx)
+	if err != nil {
+		return err
+	}
+	set := types.ResourceRecordSet{
+		Name: absolute(strings.ToLower(name)), Type: types.RRTypeTxt, TTL: aws.Int64(int64(ttl / time.Second)),
+		ResourceRecords: []types.ResourceRecord{{Value: aws.String(`"` + value + `"`)}},
+	}
+	_, err = c.api.api.ChangeResourceRecordSets(ctx, &route53.ChangeResourceRecordSetsInput{
+		HostedZoneId: aws.String(id),
+		ChangeBatch:  &types.ChangeBatch{Changes: []types.Change{{Action: action, ResourceRecordSet: &set}}, Comment: aws.String("skyserve: a challenge for " + name)},
+	})
+	if err != nil {
+		return explain(err, "ChangeResourceRecordSets", "writing %s in the zone %s (%s)", name, c.name, id)
+	}
+	return nil
+}
+
+// withoutChallenge removes the record of a challenge that a balancer which died left at a
+// name.
+func (z *Route53) withoutChallenge(ctx context.Context, n provision.Name, zone zone) error {
+	at := *absolute(underChallenge + n.Name)
+	var left *types.ResourceRecordSet
+	err := z.list(ctx, zone, underChallenge+n.Name, func(r types.ResourceRecordSet) bool {
+		if aws.ToString(r.Name) == at && r.Type == types.RRTypeTxt {
+			left = &r
+		}
+		return aws.ToString(r.Name) == at
+	})
+	if err != nil || left == nil {
+		return err
+	}
+	err = z.change(ctx, n, zone, []types.Change{{Action: types.ChangeActionDelete, ResourceRecordSet: left}})
+	if changedMeanwhile(err) {
+		return nil // whoever left it has removed it
+	}
+	return err
+}
