@@ -102,6 +102,27 @@ func (c *cloudFlags) zone(ctx context.Context, spec *service.Spec, noted fleet.N
 	return dns.NewRoute53(ctx, dns.Config{Endpoint: c.endpointAWS})
 }
 
+// noteZone is where it is noted which hosted zone balancers write challenges into.
+const noteZone = "zone.json"
+
+// hostedZone is the zone that balancers of a service write challenges of an authority into; zero
+// where they write none. Errors are those of dns.Route53's ZoneID.
+func (c *cloudFlags) hostedZone(ctx context.Context, spec *service.Spec) (z fleet.HostedZone, err error) {
+	if !spec.Obtains(service.ChallengeDNS) {
+		return z, nil
+	}
+	route53, err := dns.NewRoute53(ctx, dns.Config{Endpoint: c.endpointAWS})
+	if err != nil {
+		return z, err
+	}
+	z.Endpoint = cmp.Or(c.endpointAWS, os.Getenv(envEndpointAWS)) // which machines do not have
+	z.ID, err = route53.ZoneID(ctx, spec.DNS.Zone, spec.DNS.Private)
+	return z, err
+}
+
+// envEndpointAWS is AWS's own name for where it is to be found.
+const envEndpointAWS = "AWS_ENDPOINT_URL"
+
 // checkName says why the public name of a service could not be published; nil without one.
 // Nothing is changed. Errors are those of provision.Zone's Check.
 func checkName(ctx context.Context, zone provision.Zone, spec *service.Spec, owner string) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,9 +17,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"skyserve/internal/acme"
 	"skyserve/internal/service"
 	"skyserve/lbd"
 	"skyserve/lbd/trace"
+	"skyserve/provision/dns"
 	"skyserve/provision/local"
 )
 
@@ -129,6 +132,7 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 		Version:        version,
 		AdminToken:     cfg.AdminToken,
 		InsecureNoAuth: f.insecure,
+		Records:        recordsIn,
 		Listening: func(public, admin string) {
 			if f.logFormat == "json" { // every line is an object then
 				log.Info("listening", "balancer", cfg.ID, "public", public, "admin", admin)
@@ -151,6 +155,15 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 	opts.Hangups = hangups
 	f.reloads(cmd, &opts)
 	return f.explain(lbd.Run(cmd.Context(), cfg, opts))
+}
+
+// recordsIn writes challenges of an authority into a hosted zone of Route 53.
+func recordsIn(ctx context.Context, c service.CertificateConfig) (acme.Records, error) {
+	z, err := dns.NewRoute53(ctx, dns.Config{Endpoint: c.Endpoint})
+	if err != nil {
+		return nil, err
+	}
+	return z.Challenges(c.Zone, c.ZoneID, c.Private), nil
 }
 
 // reloads lets the balancer read its file again, and write down as which object

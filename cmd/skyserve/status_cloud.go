@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"skyserve/internal/controller/fleet"
 	"skyserve/internal/node"
@@ -39,11 +40,16 @@ func openCloudView(ctx context.Context, clouds *cloudFlags, svc local.Service, s
 	if err := svc.Note(noteProgram, &program); err != nil {
 		return nil, err
 	}
+	var zone fleet.HostedZone
+	if err := svc.Note(noteZone, &zone); err != nil {
+		return nil, err
+	}
 	f := newFleet(spec, v.operator.owner, places, program)
+	f.ZoneID = zone.ID
 	if program.URL == "" {
 		f.UserData = nil
 	}
-	v.inspector = &fleet.Inspector{Fleet: f, Lists: map[service.Region]fleet.Lister{}, Ask: v.ask}
+	v.inspector = &fleet.Inspector{Fleet: f, Lists: map[service.Region]fleet.Lister{}, Ask: v.ask, Certificate: v.handover(nil).Certificate}
 	for _, r := range cloud.Regions(spec) {
 		if v.inspector.Lists[r], err = clouds.placesOf(ctx, spec, r); err != nil {
 			return nil, cloudError(err)
@@ -84,6 +90,9 @@ func (v *cloudView) write(w io.Writer, s *fleet.Status) error {
 	} else {
 		fmt.Fprintf(w, "controller: none; 'skyserve up %s' starts one\n", v.svc.SpecFile())
 	}
+	if ends := certificateEnd(s); ends != nil && v.spec.DNS != nil {
+		fmt.Fprintf(w, "certificate: for %s until %s\n", v.spec.DNS.Name, ends.UTC().Format(time.DateOnly))
+	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\nREGION\tKIND\tID\tSTATE\tADDRESS\tMODEL\tREASON\tOFFERING\t$/H")
 	for _, r := range s.Regions {
@@ -101,6 +110,19 @@ func (v *cloudView) write(w io.Writer, s *fleet.Status) error {
 		fmt.Fprintf(t, "  %s %s\t%s\t%s\t%s\n", mark(c.Action), c.Kind, c.ID, c.Region, c.Reason)
 	}
 	return t.Flush()
+}
+
+// certificateEnd is when the first certificate ends of those that balancers have; nil where none
+// tells.
+func certificateEnd(s *fleet.Status) (ends *time.Time) {
+	for _, r := range s.Regions {
+		for _, b := range r.Balancers {
+			if c := b.Certificate; c != nil && c.ExpiresAt != nil && (ends == nil || c.ExpiresAt.Before(*ends)) {
+				ends = c.ExpiresAt
+			}
+		}
+	}
+	return ends
 }
 
 // writeMachine writes the row of a machine.

@@ -32,9 +32,11 @@ type cloudUp struct {
 	operator operator
 	places   provision.Places
 	zone     provision.Zone
-	fleet    *fleet.Fleet
-	changes  *fleet.Plan
-	program  machineProgram
+	// hostedZone is where balancers write challenges of an authority.
+	hostedZone fleet.HostedZone
+	fleet      *fleet.Fleet
+	changes    *fleet.Plan
+	program    machineProgram
 	// counts and only are those of its fleet.
 	counts map[cloud.Group]int
 	only   func(*fleet.Plan, provision.Change) bool
@@ -104,7 +106,11 @@ func (u *cloudUp) open(ctx context.Context) (err error) {
 	if u.zone, err = u.clouds.zone(ctx, u.spec, u.svc); err != nil {
 		return err
 	}
+	if u.hostedZone, err = u.clouds.hostedZone(ctx, u.spec); err != nil {
+		return err
+	}
 	u.fleet = newFleet(u.spec, u.operator.owner, u.places, u.program)
+	u.fleet.ZoneID = u.hostedZone.ID
 	u.fleet.Counts, u.fleet.Only = u.counts, u.only
 	u.fleet.Drain = func(ctx context.Context, o provision.Object) {
 		h := fleet.Handover{Party: u.operator.party, Have: u.changes.Have}
@@ -134,6 +140,9 @@ func (u *cloudUp) carryOut(ctx context.Context) error {
 	if err := u.svc.TakeNote(noteProgram, u.program); err != nil {
 		return err
 	}
+	if err := u.svc.TakeNote(noteZone, u.hostedZone); err != nil {
+		return err
+	}
 	if err := u.inform(ctx); err != nil {
 		return u.cloudFailure(ctx, err)
 	}
@@ -151,6 +160,9 @@ func (u *cloudUp) carryOut(ctx context.Context) error {
 	}
 	if err == nil && u.zone != nil {
 		err = fleet.Publish(ctx, u.zone, u.svc, publicName(u.spec, u.operator.owner, have))
+	}
+	if err == nil && u.wait {
+		err = u.awaitCertificates(ctx, have)
 	}
 	if err != nil {
 		return u.cloudFailure(ctx, err)

@@ -55,7 +55,7 @@ func (u *cloudUp) inform(ctx context.Context) error {
 
 // content is what machines are handed.
 func (u *cloudUp) content() (c fleet.Content, err error) {
-	c = fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets, Seat: &fleet.Seat{}}
+	c = fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets, Seat: &fleet.Seat{}, Zone: u.hostedZone}
 	if c.PeerToken, err = u.peerToken(); err != nil {
 		return c, err
 	}
@@ -64,7 +64,7 @@ func (u *cloudUp) content() (c fleet.Content, err error) {
 	}
 	c.Seat.Means, err = json.Marshal(means{
 		Program: u.program, EndpointGCP: u.clouds.endpointGCP, Project: u.clouds.project, Networks: networksOf(u.spec), Accounts: u.spec.GCP,
-		EndpointAWS: cmp.Or(u.clouds.endpointAWS, os.Getenv("AWS_ENDPOINT_URL")), // which its machine does not have
+		EndpointAWS: cmp.Or(u.clouds.endpointAWS, os.Getenv(envEndpointAWS)), // which its machine does not have
 	})
 	return c, err
 }
@@ -86,4 +86,20 @@ func (u *cloudUp) peerToken() (string, error) {
 	}
 	kept.Token = rand.Text()
 	return kept.Token, u.svc.TakeNote(notePeers, kept)
+}
+
+// awaitCertificates waits until every balancer has the certificate that it obtains, and tells
+// what it waits for; the name is published by then, since an authority may ask for it.
+func (u *cloudUp) awaitCertificates(ctx context.Context, have []provision.Object) error {
+	if t := u.spec.Balancer.TLS; t == nil || t.ACME == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
+	defer cancel()
+	h := fleet.Handover{Party: u.operator.party, Have: have}
+	err := fleet.AwaitCertificates(ctx, have, h.Certificate, func(id, why string) { u.line("%s waiting for certificate: %s", id, why) })
+	if err == nil {
+		u.line("every balancer has a certificate for %s", u.spec.DNS.Name)
+	}
+	return err
 }

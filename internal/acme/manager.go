@@ -146,9 +146,9 @@ func (m *Manager) Waiting() string {
 	if text := m.unread.Load(); text != nil && m.Failure() == "" {
 		return *text
 	}
-	usual := "it is being obtained from " + m.issuer.IssuerKey()
+	usual := "it is being obtained from " + m.opts.Directory
 	if !m.Obtains() {
-		usual = "a balancer at AWS obtains it from " + m.issuer.IssuerKey()
+		usual = "a balancer at AWS obtains it from " + m.opts.Directory
 	}
 	return cmp.Or(m.Failure(), usual)
 }

@@ -62,6 +62,7 @@ func (c BalancerConfig) Reconfigured(next BalancerConfig) BalancerConfig {
 	b.Policy, b.Push, b.Order, b.Forward = n.Policy, n.Push, n.Order, n.Forward
 	b.Tau, b.QueueLimit, b.MaxWait, b.TauN, b.TauP, b.HoldDeferred = n.Tau, n.QueueLimit, n.MaxWait, n.TauN, n.TauP, n.HoldDeferred
 	b.DeferredMemoryPercent, b.DeferredWaitPercent = n.DeferredMemoryPercent, n.DeferredWaitPercent
+	b.Insecure = n.Insecure // which is asked before it is brought up, and changes nothing here
 	b.MaxTries, b.RetryPercent, b.EjectAfter, b.EjectTime, b.Continue = n.MaxTries, n.RetryPercent, n.EjectAfter, n.EjectTime, n.Continue
 	if !b.Auth.fromEnvironment() && !n.Auth.fromEnvironment() {
 		b.Auth = n.Auth

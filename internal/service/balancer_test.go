@@ -41,6 +41,24 @@ func TestReconfigured(t *testing.T) {
 			from: func(c *service.BalancerConfig) { c.Balancer.TLS = &service.TLS{Cert: "c", Key: "k"} },
 			to:   func(c *service.BalancerConfig) { c.Balancer.TLS = &service.TLS{Cert: "c2", Key: "k2"} },
 		},
+		"TLS by files, then obtained": {
+			from: func(c *service.BalancerConfig) { c.Balancer.TLS = &service.TLS{Cert: "c", Key: "k"} },
+			to: func(c *service.BalancerConfig) {
+				c.Balancer.TLS = &service.TLS{ACME: &service.ACME{Email: "a@b.c"}}
+			},
+			restart: true,
+		},
+		"another authority": {
+			from: func(c *service.BalancerConfig) {
+				c.Balancer.TLS = &service.TLS{ACME: &service.ACME{Email: "a@b.c"}}
+			},
+			to: func(c *service.BalancerConfig) {
+				c.Balancer.TLS = &service.TLS{ACME: &service.ACME{Email: "a@b.c", CA: "https://ca.b.c"}}
+			},
+			restart: true,
+		},
+		"where it is obtained": {to: func(c *service.BalancerConfig) { c.Certificate = &service.CertificateConfig{Name: "a.b.c"} }, restart: true},
+		"plain HTTP accepted":  {to: func(c *service.BalancerConfig) { c.Balancer.Insecure = true }},
 	} {
 		from := running
 		if c.from != nil {

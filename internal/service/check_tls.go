@@ -57,6 +57,8 @@ func (c *checker) challenge(a *ACME, p path) {
 		c.failPath(p, Error{Problem: fmt.Sprintf("must be %s: dns-01 writes records to Route 53, and dns.provider is %s", others, c.spec.DNS.Provider), Found: c.foundAt(p)})
 	case a.Challenge == ChallengeDNS && rented && !slices.ContainsFunc(regions, cloud(CloudAWS)):
 		c.failPath(p, Error{Problem: fmt.Sprintf("must be %s: records of Route 53 are written by a balancer's machine at AWS, and no region is there", others), Found: c.foundAt(p)})
+	case a.Challenge == ChallengeHTTP && !rented && c.fine("local", "local.port") && c.spec.LocalHosts.Port > 65535-challengePorts:
+		c.failPath("local.port", Error{Problem: fmt.Sprintf("must be at most %d: the ports on which balancers answer an authority are 400 above theirs", 65535-challengePorts), Found: c.foundAt("local.port")})
 	case a.Challenge != ChallengeDNS && !rented:
 		for i, r := range regions {
 			if at := path("regions").index(i); len(r.Public) == 0 && c.fine(at, at.key("name"), at.key("public")) {

@@ -84,6 +84,9 @@ const (
 	// localPorts is how far above its base the local layout reaches: the
 	// controller's port is 310 above.
 	localPorts = 310
+	// challengePorts is how far above it reaches where balancers answer an authority on ports
+	// of their own (http-01).
+	challengePorts = 499
 	// localSlots is how many balancers, and how many engines, fit between the
 	// bases of two kinds of local port.
 	localSlots = 100

@@ -265,6 +265,12 @@ const (
 	ChallengeTLSALPN = "tls-alpn-01" // a handshake on port 443
 )
 
+// Obtains says whether balancers obtain the certificate of the service's name by a challenge.
+func (s *Spec) Obtains(challenge string) bool {
+	t := s.Balancer.TLS
+	return t != nil && t.ACME != nil && t.ACME.Challenge == challenge
+}
+
 // Who serves a public name.
 const (
 	DNSRoute53  = "route53"  // a hosted zone of Amazon Route 53

@@ -14,6 +14,9 @@ const (
 	// PortPublic is where a balancer answers clients without TLS, PortTLS with it.
 	PortPublic = 8000
 	PortTLS    = 443
+	// PortChallenge is where a balancer answers an authority that makes sure of the service's
+	// name over HTTP (http-01), and nobody else.
+	PortChallenge = 80
 	// PortAdmin is where a balancer answers operators and other balancers, who bring
 	// certificates of the service.
 	PortAdmin = 8100
@@ -70,6 +73,9 @@ type Input struct {
 	// Counts is how many replicas are wanted, within replicas.min and max, where that is
 	// not as many as exist.
 	Counts map[Group]int
+	// ZoneID is the hosted zone of Route 53 that machines of balancers at AWS write challenges
+	// of an authority into; empty = they write none.
+	ZoneID string
 	// UserData is the cloud-init document of a machine.
 	UserData func(Node) (string, error)
 }
@@ -164,9 +170,6 @@ func Check(spec *service.Spec) error {
 	if spec.DNS != nil && spec.DNS.Provider != service.DNSRoute53 {
 		return specError("dns.provider: %s answers on this machine; a service in clouds needs route53", spec.DNS.Provider)
 	}
-	if spec.Balancer.TLS != nil && spec.Balancer.TLS.ACME != nil {
-		return specError("balancer.tls.acme: this build obtains no certificates: write cert and key")
-	}
 	for i, m := range spec.Models {
 		if len(m.GPUs) == 0 && m.Engine.Kind != service.EngineSim {
 			return specError("models[%d].gpus: missing: which GPU does a replica of %s run on?", i, m.Name)
@@ -227,7 +230,7 @@ type layout struct {
 func (l *layout) addFoundation(cloud string) error {
 	global := service.Region(cloud + "/" + globalPlace)
 	sessions := l.sessions(cloud)
-	balancers := append([]provision.Grant{provision.GrantOperate}, sessions...)
+	balancers := slices.Concat([]provision.Grant{provision.GrantOperate}, l.challenges(cloud), sessions)
 	for role, grants := range map[provision.Kind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: append(l.reads(cloud), sessions...)} {
 		w := provision.Want{ID: fmt.Sprintf("identity-%s-%s", cloud, role), Kind: provision.KindIdentity, Region: global, Grants: grants}
 		if err := l.add(w, role, grants); err != nil {
@@ -260,6 +263,14 @@ func (l *layout) sessions(cloud string) []provision.Grant {
 	return grants
 }
 
+// challenges is the grant of the record by which an authority makes sure of the service's name.
+func (l *layout) challenges(cloud string) []provision.Grant {
+	if cloud != service.CloudAWS || l.ZoneID == "" || !l.Spec.Obtains(service.ChallengeDNS) {
+		return nil
+	}
+	return []provision.Grant{provision.ChallengeOf(l.ZoneID, l.Spec.DNS.Name)}
+}
+
 // reads are the grants of the models that replicas in a cloud fetch from buckets.
 func (l *layout) reads(cloud string) []provision.Grant {
 	var grants []provision.Grant
@@ -285,6 +296,9 @@ func (l *layout) balancerRules() []provision.Rule {
 	}
 	if l.Spec.Store.URL == "" {
 		rules = append(rules, provision.Rule{Port: PortStore, From: provision.FromWorld})
+	}
+	if l.Spec.Obtains(service.ChallengeHTTP) {
+		rules = append(rules, provision.Rule{Port: PortChallenge, From: provision.FromWorld})
 	}
 	return rules
 }

@@ -346,3 +346,36 @@ func TestWhatMachinesAreGranted(t *testing.T) {
 		}
 	}
 }
+
+// obtained is the service of threeRegions with a certificate that balancers obtain.
+func obtained(challenge string) string {
+	return strings.Replace(threeRegions, "insecure: true", "tls: {acme: {email: ops@example.com, challenge: "+challenge+"}}", 1) +
+		"dns: {provider: route53, name: chat.example.com, zone: example.com}\n"
+}
+
+// Port 80 is open, and a record of the zone may be written, only where a challenge asks for it.
+func TestWhatChallengesOpen(t *testing.T) {
+	for challenge, want := range map[string]struct{ port, record bool }{
+		service.ChallengeHTTP: {port: true}, service.ChallengeTLSALPN: {}, service.ChallengeDNS: {record: true},
+	} {
+		in := input(parse(t, obtained(challenge)))
+		in.ZoneID = "Z1"
+		for _, w := range plan(t, in).Wants {
+			has := func(port int) bool {
+				return slices.Contains(w.Rules, provision.Rule{Port: port, From: provision.FromWorld})
+			}
+			balancers := w.Labels["role"] == string(provision.KindBalancer)
+			switch w.Kind {
+			case provision.KindFirewall:
+				if has(80) != (balancers && want.port) || has(443) != balancers || has(8000) {
+					t.Errorf("%s: %s has the rules %v", challenge, w.ID, w.Rules)
+				}
+			case provision.KindIdentity:
+				may := slices.Contains(w.Grants, provision.ChallengeOf("Z1", "chat.example.com"))
+				if may != (want.record && w.ID == "identity-aws-balancer") {
+					t.Errorf("%s: %s has the grants %v", challenge, w.ID, w.Grants)
+				}
+			}
+		}
+	}
+}

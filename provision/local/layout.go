@@ -21,10 +21,12 @@ const (
 	engineOffset  = 200
 	storeOffset   = 300
 	controlOffset = 310
-	slotsOfAKind  = 100
-	loopback      = "127.0.0.1"
-	portSetting   = "local.port"
-	labelStore    = "store" // host:port of the embedded store that an object serves
+	// challengeOffset is that of the ports on which balancers answer an authority (http-01).
+	challengeOffset = 400
+	slotsOfAKind    = 100
+	loopback        = "127.0.0.1"
+	portSetting     = "local.port"
+	labelStore      = "store" // host:port of the embedded store that an object serves
 )
 
 // Layout is a service as it should be on this machine.
@@ -301,6 +303,7 @@ func (l *Layout) addBalancer(r service.RegionSpec, id string) error {
 	for _, m := range l.spec.Models {
 		c.Models = append(c.Models, service.BalancerModel{Name: m.Name, Aliases: m.Aliases, LoRA: m.Engine.Adapters(), SLO: m.SLO})
 	}
+	c.Certificate = l.certificate(id)
 	identity := c
 	fixed, err := provision.HashOf(identity.Fixed())
 	if err == nil {
@@ -320,7 +323,28 @@ func (l *Layout) addBalancer(r service.RegionSpec, id string) error {
 		ID: id, Kind: provision.KindBalancer, Region: r.Name, Fixed: fixed,
 		Address: l.scheme() + "://" + c.Listen, Admin: "http://" + c.Admin,
 	}
-	return l.wantConfigured(w, c, identity, "lb", []port{{Addr: c.Listen, Purpose: "public"}, {Addr: c.Admin, Purpose: "admin"}})
+	ports := []port{{Addr: c.Listen, Purpose: "public"}, {Addr: c.Admin, Purpose: "admin"}}
+	if c.Certificate != nil && c.Certificate.Listen != "" {
+		ports = append(ports, port{Addr: c.Certificate.Listen, Purpose: "challenge"})
+	}
+	return l.wantConfigured(w, c, identity, "lb", ports)
+}
+
+// certificate is how a balancer obtains the certificate of the service's name; nil where it
+// does not. Records of Route 53 are written with the credentials of whoever brings the service
+// up.
+func (l *Layout) certificate(id string) *service.CertificateConfig {
+	if t := l.spec.Balancer.TLS; t == nil || t.ACME == nil {
+		return nil
+	}
+	c := &service.CertificateConfig{Name: l.spec.DNS.Name, Dir: l.svc.certificateDir(id)}
+	switch {
+	case l.spec.Obtains(service.ChallengeHTTP):
+		c.Listen = l.addr(challengeOffset + l.slots.Balancers[id])
+	case l.spec.Obtains(service.ChallengeDNS):
+		c.Zone, c.Private = l.spec.DNS.Zone, l.spec.DNS.Private
+	}
+	return c
 }
 
 // peers are all other balancers as seen from one.

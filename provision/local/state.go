@@ -67,6 +67,11 @@ func (s Service) StoreDir() string { return filepath.Join(s.dir, dirStore) }
 // LogFile is where the object id writes what it has to say.
 func (s Service) LogFile(id string) string { return filepath.Join(s.dir, dirLogs, id+".log") }
 
+// certificateDir is where a balancer keeps the certificate that it obtains.
+func (s Service) certificateDir(id string) string {
+	return filepath.Join(s.dir, "certificates", id)
+}
+
 func (s Service) configFile(name string) string { return filepath.Join(s.dir, name) }
 
 func (s Service) objectDir() string { return filepath.Join(s.dir, dirObjects) }

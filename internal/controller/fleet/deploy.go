@@ -41,6 +41,10 @@ const (
 	fileKeys    = "balancer/keys"
 	fileTLSCert = "balancer/tls.crt"
 	fileTLSKey  = "balancer/tls.key"
+	fileRoot    = "balancer/acme-root.pem"
+	fileEAB     = "balancer/acme-eab"
+	// dirCertificates is where a balancer keeps the certificate that was obtained.
+	dirCertificates = "balancer/certificates"
 )
 
 // Secrets reads what env:NAME or file:PATH of service.yaml refers to on this machine.
@@ -74,8 +78,17 @@ type Content struct {
 	PeerToken string
 	// Seat is what the machine of the controller is handed; nil = the service has none.
 	Seat *Seat
+	// Zone is the hosted zone that challenges of an authority are written into; zero = none is.
+	Zone HostedZone
 	// Leaving are the replicas, by id, that balancers are to use no more.
 	Leaving map[string]bool
+}
+
+// HostedZone is a zone of Route 53 as balancers reach it.
+type HostedZone struct {
+	ID string `json:"id,omitempty"`
+	// Endpoint is Route 53's base URL; empty = AWS's.
+	Endpoint string `json:"endpoint,omitempty"`
 }
 
 // Deployments says what each machine of a service is to run, by its id; have is the
@@ -206,6 +219,9 @@ func (d *deployer) bring(c *service.BalancerConfig, files map[string]string) err
 	if tls == nil {
 		return nil
 	}
+	if tls.ACME != nil {
+		return d.bringACME(c, files)
+	}
 	for _, f := range []struct{ key, from, to string }{{"cert", tls.Cert, fileTLSCert}, {"key", tls.Key, fileTLSKey}} {
 		text, err := d.Secrets("file:" + f.from)
 		if err != nil {
@@ -214,6 +230,36 @@ func (d *deployer) bring(c *service.BalancerConfig, files map[string]string) err
 		files[f.to] = text
 	}
 	c.Balancer.TLS = &service.TLS{Cert: fileTLSCert, Key: fileTLSKey}
+	return nil
+}
+
+// bringACME puts what it takes to obtain a certificate beside a balancer's configuration. One
+// whose machine has no identity at AWS cannot write to Route 53: it takes up what others obtain.
+func (d *deployer) bringACME(c *service.BalancerConfig, files map[string]string) error {
+	a := *c.Balancer.TLS.ACME
+	c.Balancer.TLS = &service.TLS{ACME: &a}
+	c.Certificate = &service.CertificateConfig{Name: d.spec.DNS.Name, Dir: dirCertificates}
+	switch host, _, _ := net.SplitHostPort(c.Listen); {
+	case d.spec.Obtains(service.ChallengeHTTP):
+		c.Certificate.Listen = net.JoinHostPort(host, strconv.Itoa(cloud.PortChallenge))
+	case d.spec.Obtains(service.ChallengeDNS):
+		c.Certificate.Zone, c.Certificate.Private = d.spec.DNS.Zone, d.spec.DNS.Private
+		c.Certificate.ZoneID, c.Certificate.Endpoint = d.Zone.ID, d.Zone.Endpoint
+		c.Certificate.FollowOnly = c.Region.Cloud() != service.CloudAWS
+	}
+	var err error
+	if a.Root != "" {
+		if files[fileRoot], err = d.Secrets("file:" + a.Root); err != nil {
+			return fmt.Errorf("balancer.tls.acme.root: %w", err)
+		}
+		a.Root = fileRoot
+	}
+	if a.EAB != nil {
+		if files[fileEAB], err = d.Secrets(a.EAB.HMAC); err != nil {
+			return fmt.Errorf("balancer.tls.acme.eab.hmac: %w", err)
+		}
+		a.EAB = &service.EAB{KeyID: a.EAB.KeyID, HMAC: "file:" + fileEAB}
+	}
 	return nil
 }
 

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -205,5 +206,63 @@ func TestASecretThatIsNotThereIsNamedAndNoneIsShown(t *testing.T) {
 	_, err := fleet.Deployments(content(t), fleetOf())
 	if err == nil || !strings.Contains(err.Error(), "env:HF_TOKEN") || !strings.Contains(err.Error(), "models[0].secrets.HF_TOKEN") || strings.Contains(err.Error(), "k1") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// obtaining is a service whose balancers obtain their certificate.
+func obtaining(t *testing.T, acme string) fleet.Content {
+	c := content(t)
+	c.Text = []byte(strings.Replace(deployed, "tls: {cert: /etc/mine.crt, key: /etc/mine.key}", "tls: {acme: {"+acme+"}}", 1) +
+		"dns: {provider: route53, name: chat.example.com, zone: example.com}\n")
+	c.Spec, c.Zone = parse(t, string(c.Text)), fleet.HostedZone{ID: "Z1", Endpoint: "http://route53.test"}
+	return c
+}
+
+// Balancers know what to obtain a certificate for and how; one that has no identity at AWS
+// takes up what others obtain. Secrets travel as all others do.
+func TestDeploymentsOfBalancersThatObtain(t *testing.T) {
+	secret["env:EAB"], secret["file:/etc/root.pem"] = "HMAC", "ROOT"
+	for _, tt := range []struct {
+		challenge, id string
+		want          service.CertificateConfig
+	}{
+		{"dns-01", "lb-us-east-1-0", service.CertificateConfig{Zone: "example.com", ZoneID: "Z1", Endpoint: "http://route53.test"}},
+		{"dns-01", "lb-europe-west4-0", service.CertificateConfig{Zone: "example.com", ZoneID: "Z1", Endpoint: "http://route53.test", FollowOnly: true}},
+		{"http-01", "lb-europe-west4-0", service.CertificateConfig{Listen: "10.0.0.3:80"}},
+		{"tls-alpn-01", "lb-us-east-1-1", service.CertificateConfig{}},
+	} {
+		c := obtaining(t, "email: ops@example.com, challenge: "+tt.challenge+", ca: \"https://ca.example.com/acme\", root: /etc/root.pem, eab: {key_id: k, hmac: env:EAB}")
+		all, err := fleet.Deployments(c, fleetOf())
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := all[tt.id]
+		if err := d.Check(); err != nil {
+			t.Errorf("%s: %v", tt.id, err)
+		}
+		u := d.Units[0]
+		var cfg service.BalancerConfig
+		if err := yaml.Unmarshal([]byte(u.Files["balancer/config.yaml"]), &cfg); err != nil {
+			t.Fatal(err)
+		}
+		tt.want.Name, tt.want.Dir = "chat.example.com", "balancer/certificates"
+		if cfg.Certificate == nil || *cfg.Certificate != tt.want {
+			t.Errorf("%s %s: the certificate is %+v, want %+v", tt.id, tt.challenge, cfg.Certificate, tt.want)
+		}
+		a := cfg.Balancer.TLS.ACME
+		if a.Root != "balancer/acme-root.pem" || u.Files[a.Root] != "ROOT" || a.EAB.HMAC != "file:balancer/acme-eab" || u.Files["balancer/acme-eab"] != "HMAC" {
+			t.Errorf("%s: %+v with the files %v", tt.id, a, slices.Sorted(maps.Keys(u.Files)))
+		}
+		if strings.Contains(u.Files["balancer/config.yaml"], "HMAC") || !strings.HasSuffix(cfg.Listen, ":443") {
+			t.Errorf("%s: the configuration is\n%s", tt.id, u.Files["balancer/config.yaml"])
+		}
+		if c.Spec.Balancer.TLS.ACME.Root != "/etc/root.pem" {
+			t.Error("the service's own keys were changed")
+		}
+	}
+	delete(secret, "env:EAB")
+	_, err := fleet.Deployments(obtaining(t, "email: ops@example.com, eab: {key_id: k, hmac: env:EAB}"), fleetOf())
+	if err == nil || !strings.Contains(err.Error(), "balancer.tls.acme.eab.hmac: reading env:EAB") {
+		t.Errorf("without the key: %v", err)
 	}
 }

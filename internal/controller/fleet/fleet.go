@@ -31,9 +31,10 @@ type Fleet struct {
 	// Now is the clock by which refused offerings are remembered; nil = time.Now.
 	Now func() time.Time
 
-	// Going and Counts are those of cloud.Input.
+	// Going, Counts and ZoneID are those of cloud.Input.
 	Going  map[string]bool
 	Counts map[cloud.Group]int
+	ZoneID string
 	// Only says which changes are carried out; nil = all of them.
 	Only func(*Plan, provision.Change) bool
 
@@ -101,7 +102,7 @@ func (f *Fleet) plan(ctx context.Context, short map[cloud.Group]int) (*Plan, err
 // planFor is what has to change where have is what there is.
 func (f *Fleet) planFor(have []provision.Object, short map[cloud.Group]int) (*Plan, error) {
 	l, err := cloud.Plan(cloud.Input{
-		Spec: f.Spec, Owner: f.Owner, Offers: priced(f.offers, f.prices), Have: have, Short: short, Going: f.Going, Counts: f.Counts, UserData: f.UserData,
+		Spec: f.Spec, Owner: f.Owner, Offers: priced(f.offers, f.prices), Have: have, Short: short, Going: f.Going, Counts: f.Counts, ZoneID: f.ZoneID, UserData: f.UserData,
 	})
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"skyserve/internal/controller"
 	"skyserve/internal/node"
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
 )
@@ -39,6 +40,8 @@ type Inspector struct {
 	Lists map[service.Region]Lister
 	// Ask asks the agent of a machine, one of all there are, how it does.
 	Ask func(ctx context.Context, have []provision.Object, o provision.Object) (node.Status, error)
+	// Certificate asks a balancer for its public listener's certificate; nil = nobody does.
+	Certificate func(ctx context.Context, o provision.Object) (*telemetry.Certificate, error)
 	// Patience is how long a region may take to be listed; default 10 s.
 	Patience time.Duration
 
@@ -224,6 +227,9 @@ func (i *Inspector) ask(ctx context.Context, machines []provision.Object) []answ
 			a.status, a.err = i.Ask(ctx, machines, o)
 			if a.err != nil && ctx.Err() != nil {
 				a.err = context.Cause(ctx)
+			}
+			if o.Kind == provision.KindBalancer && a.err == nil && i.Certificate != nil && i.Fleet.Spec.Balancer.TLS != nil {
+				a.certificate, _ = i.Certificate(ctx, o) // its agent says how it does; without an answer nothing is known of this
 			}
 		})
 	}

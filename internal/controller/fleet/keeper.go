@@ -380,7 +380,7 @@ func (k *Keeper) reach(ctx context.Context, o *opened, owner string) error {
 	}
 	h.Witness = witnesses{home, reach.Witness, places}
 	o.fleet = &Fleet{
-		Spec: c.Spec, Owner: owner, Provider: places, UserData: reach.UserData, offers: map[service.Region]provision.Offerings{},
+		Spec: c.Spec, Owner: owner, Provider: places, UserData: reach.UserData, ZoneID: c.Zone.ID, offers: map[service.Region]provision.Offerings{},
 		Have: func(ctx context.Context) ([]provision.Object, error) {
 			s, err := k.look(ctx, o)
 			if err != nil {

@@ -49,6 +49,7 @@ type seated struct {
 	Secrets   map[string]string `json:"secrets"` // by what service.yaml calls them
 	PeerToken string            `json:"peer_token"`
 	Means     json.RawMessage   `json:"means"`
+	Zone      HostedZone        `json:"zone,omitzero"`
 	// Elsewhere is the machines in other clouds, which the controller cannot ask.
 	Elsewhere []provision.Object `json:"elsewhere"`
 }
@@ -80,6 +81,7 @@ func ReadSeat(dir string) (c Content, elsewhere []provision.Object, err error) {
 		return Content{}, nil, fmt.Errorf("reading what the controller was handed: %w", err)
 	}
 	c.PeerToken, c.Seat.Means = held.PeerToken, held.Means
+	c.Zone = held.Zone
 	c.Secrets = func(ref string) (string, error) {
 		value, known := held.Secrets[ref]
 		if !known {
@@ -105,9 +107,18 @@ func secretsOf(c Content) (map[string]string, error) {
 	if auth := c.Spec.Balancer.Auth; auth != nil {
 		fetch("balancer.auth.keys_from", auth.KeysFrom)
 	}
-	if tls := c.Spec.Balancer.TLS; tls != nil {
+	switch tls := c.Spec.Balancer.TLS; {
+	case tls == nil:
+	case tls.ACME == nil:
 		fetch("balancer.tls.cert", "file:"+tls.Cert)
 		fetch("balancer.tls.key", "file:"+tls.Key)
+	default:
+		if tls.ACME.Root != "" {
+			fetch("balancer.tls.acme.root", "file:"+tls.ACME.Root)
+		}
+		if tls.ACME.EAB != nil {
+			fetch("balancer.tls.acme.eab.hmac", tls.ACME.EAB.HMAC)
+		}
 	}
 	for i, m := range c.Spec.Models {
 		for _, name := range slices.Sorted(maps.Keys(m.Secrets)) {
@@ -128,7 +139,8 @@ func (c Content) edition() (string, error) {
 		Text, PeerToken string
 		Secrets         map[string]string
 		Seat            *Seat
-	}{string(c.Text), c.PeerToken, secrets, c.Seat})
+		Zone            HostedZone `json:",omitzero"`
+	}{string(c.Text), c.PeerToken, secrets, c.Seat, c.Zone})
 }
 
 // seatOf is the machine of the controller; nil where there is none, or it has no
@@ -202,7 +214,7 @@ func (d *deployer) seatFiles(seat provision.Object, c service.ControllerConfig) 
 	if err != nil {
 		return nil, err
 	}
-	held := seated{PeerToken: d.PeerToken, Means: d.Seat.Means, Elsewhere: []provision.Object{}}
+	held := seated{PeerToken: d.PeerToken, Means: d.Seat.Means, Zone: d.Zone, Elsewhere: []provision.Object{}}
 	if held.Secrets, err = secretsOf(d.Content); err != nil {
 		return nil, err
 	}

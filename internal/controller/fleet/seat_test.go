@@ -134,17 +134,21 @@ func TestBalancersUseTheControllersStore(t *testing.T) {
 // `up` would undo each other's work for ever.
 func TestAControllerHandsOutWhatUpDoes(t *testing.T) {
 	have := fleetOf()
-	all := deployments(t, seated(t), have)
-	c, elsewhere, err := fleet.ReadSeat(seat(t, all["lb-us-east-1-0"]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	own := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool { return o.Region.Cloud() != service.CloudAWS })
-	if again := deployments(t, c, slices.Concat(own, elsewhere)); !reflect.DeepEqual(again, all) {
-		t.Errorf("got %+v\nwant %+v", again, all)
-	}
-	if value, err := c.Secrets("env:NONE"); err == nil {
-		t.Errorf("a secret that it was not handed is %q", value)
+	obtains := obtaining(t, "email: ops@example.com, ca: \"https://ca.example.com\", root: /etc/mine.crt, eab: {key_id: k, hmac: env:HF_TOKEN}")
+	obtains.Seat = seated(t).Seat
+	for _, content := range []fleet.Content{seated(t), obtains} {
+		all := deployments(t, content, have)
+		c, elsewhere, err := fleet.ReadSeat(seat(t, all["lb-us-east-1-0"]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool { return o.Region.Cloud() != service.CloudAWS })
+		if again := deployments(t, c, slices.Concat(own, elsewhere)); !reflect.DeepEqual(again, all) {
+			t.Errorf("got %+v\nwant %+v", again, all)
+		}
+		if value, err := c.Secrets("env:NONE"); err == nil {
+			t.Errorf("a secret that it was not handed is %q", value)
+		}
 	}
 }
 

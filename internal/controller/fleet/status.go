@@ -3,12 +3,15 @@ package fleet
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"skyserve/internal/identity"
 	"skyserve/internal/node"
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
 )
@@ -79,9 +82,11 @@ type MachineStatus struct {
 	// replica lets balancers in.
 	Endpoint string `json:"endpoint,omitempty"`
 	Admin    string `json:"admin,omitempty"`
-	URL      string `json:"url,omitempty"`
-	Model    string `json:"model,omitempty"`
-	GPU      string `json:"gpu,omitempty"`
+	// Certificate is a balancer's public listener's; nil without TLS, or where it did not tell.
+	Certificate *telemetry.Certificate `json:"certificate,omitempty"`
+	URL         string                 `json:"url,omitempty"`
+	Model       string                 `json:"model,omitempty"`
+	GPU         string                 `json:"gpu,omitempty"`
 	// Offering is what it runs on, CostPerHour what it costs in USD; 0 = not known.
 	Offering    *provision.Offering `json:"offering"`
 	CostPerHour float64             `json:"cost_per_hour"`
@@ -118,6 +123,8 @@ func Told(changes provision.Changes) []Change {
 type answer struct {
 	status node.Status
 	err    error
+	// certificate is the public listener's of a balancer; nil where it is not known.
+	certificate *telemetry.Certificate
 }
 
 // stateOf is how a machine does, and why.
@@ -136,6 +143,11 @@ func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
 	}
 	switch a.status.Phase {
 	case node.PhaseReady:
+		if c := a.certificate; c != nil && c.Waiting != "" {
+			return service.StateStarting, "waiting for certificate: " + c.Waiting
+		} else if c != nil && c.Problem != "" {
+			return service.StateReady, fmt.Sprintf("no newer certificate can be used, the one in use ends %s: %s", c.ExpiresAt.Format(time.DateOnly), c.Problem)
+		}
 		return service.StateReady, a.status.Reason
 	case node.PhaseFailed:
 		return service.StateFailed, a.status.Reason
@@ -163,6 +175,7 @@ func machineStatus(spec *service.Spec, o provision.Object, a answer) MachineStat
 		Offering: o.Offering, CostPerHour: o.CostPerHour, InFlight: a.status.InFlight,
 	}
 	m.State, m.Reason = stateOf(o, a)
+	m.Certificate = a.certificate
 	switch {
 	case !Reachable(o):
 	case o.Kind == provision.KindBalancer:

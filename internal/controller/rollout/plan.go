@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -38,19 +37,10 @@ func Read(file string, text []byte) (*service.Spec, error) {
 			return nil, &provision.SpecError{Err: fmt.Errorf("reading %s: regions[%d].name: this build provisions local and static regions only, got %s", file, i, r.Name)}
 		}
 	}
-	if what := cmp.Or(unserved(spec), misnamed(spec)); what != "" {
+	if what := misnamed(spec); what != "" {
 		return nil, &provision.SpecError{Err: fmt.Errorf("reading %s: %s", file, what)}
 	}
 	return spec, nil
-}
-
-// unserved names what a file may ask for and this build would leave undone;
-// empty when there is nothing.
-func unserved(spec *service.Spec) string {
-	if spec.Balancer.TLS != nil && spec.Balancer.TLS.ACME != nil {
-		return "balancer.tls.acme: this build obtains no certificates: write cert and key"
-	}
-	return ""
 }
 
 // NewPlan finds what has to change for svc to become what spec says; text is

@@ -236,7 +236,7 @@ func (b *statusBuilder) askBalancer(ctx context.Context, o provision.Object) {
 	if r.snapshot, err = adminClient(o.Admin, b.token).Snapshot(ctx); err != nil {
 		r.problem = err.Error()
 	} else {
-		r.problem = ask(ctx, o.Address+b.readiness(o.Region))
+		r.problem = cmp.Or(waitingForCertificate(r.snapshot, o.ID), ask(ctx, o.Address+b.readiness(o.Region)))
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

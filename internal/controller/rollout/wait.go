@@ -187,7 +187,16 @@ func (p *Plan) lookAtBalancer(ctx context.Context, b service.BalancerConfig) (pr
 	if len(b.Replicas) == 0 {
 		check = "/healthz" // it is ready when it can forward, and nothing promises that
 	}
-	return ask(ctx, p.publicURL(b)+check), replicas
+	return cmp.Or(waitingForCertificate(snapshot, b.ID), ask(ctx, p.publicURL(b)+check)), replicas
+}
+
+// waitingForCertificate says what keeps a balancer without a certificate; empty where it has
+// one, or needs none.
+func waitingForCertificate(s *telemetry.Snapshot, id string) string {
+	if b := s.Balancer(id); b != nil && b.Certificate != nil && b.Certificate.Waiting != "" {
+		return "waiting for certificate: " + b.Certificate.Waiting
+	}
+	return ""
 }
 
 // whyNot says why a replica is not ready, or nothing.

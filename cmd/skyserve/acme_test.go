@@ -1,0 +1,294 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"skyserve/internal/acme/testca"
+	"skyserve/internal/service"
+	"skyserve/provision/fakecloud"
+)
+
+const namedService = "chat.example.com"
+
+// program is this command by its own name, in a directory of the test.
+func program(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "skyserve")
+	self, err := os.Executable()
+	if err == nil {
+		err = os.Symlink(self, path) // under this name the test binary is the command: see TestMain
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// spread leads each connection to the next of some addresses, as a name with several does.
+func spread(t *testing.T, to ...string) (port int) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var next atomic.Int64
+	var passing sync.WaitGroup
+	pass := func(from net.Conn) {
+		defer from.Close()
+		conn, err := net.Dial("tcp", to[int(next.Add(1))%len(to)])
+		if err != nil {
+			return
+		}
+		var back sync.WaitGroup
+		back.Go(func() { _, _ = io.Copy(from, conn); from.Close() })
+		_, _ = io.Copy(conn, from)
+		conn.Close()
+		back.Wait()
+	}
+	passing.Go(func() {
+		for {
+			from, err := l.Accept()
+			if err != nil {
+				return
+			}
+			passing.Go(func() { pass(from) })
+		}
+	})
+	t.Cleanup(func() { l.Close(); passing.Wait() })
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// certificateAt is what a client of the name is shown at an address.
+func certificateAt(addr string) (*x509.Certificate, error) {
+	dialer := &tls.Dialer{Config: &tls.Config{ServerName: namedService, InsecureSkipVerify: true}} //nolint:gosec // the authority of a test
+	conn, err := dialer.DialContext(context.Background(), "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	leaf := conn.(*tls.Conn).ConnectionState().PeerCertificates[0]
+	return leaf, leaf.VerifyHostname(namedService)
+}
+
+// A service of static regions comes up with a certificate, although the authority may reach
+// another balancer than the one that asked for it; a second up changes nothing.
+func TestUpWithACertificateThatIsObtained(t *testing.T) {
+	t.Parallel()
+	for challenge, base := range map[string]int{service.ChallengeTLSALPN: 19101, service.ChallengeHTTP: 19701} {
+		t.Run(challenge, func(t *testing.T) {
+			t.Parallel()
+			testObtained(t, challenge, base)
+		})
+	}
+}
+
+func testObtained(t *testing.T, challenge string, base int) {
+	at := func(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/v1/models") {
+			fmt.Fprint(w, `{"object":"list","data":[{"id":"m","object":"model"}]}`)
+			return
+		}
+		http.NotFound(w, r)
+	}))
+	t.Cleanup(engine.Close)
+	names := at(base + 450)
+	ca := testca.Start(t, testca.Options{
+		TLSPort: spread(t, at(base), at(base+1)), HTTPPort: spread(t, at(base+400), at(base+401)), Resolver: names,
+	})
+	dir := t.TempDir()
+	root, file := filepath.Join(dir, "root.pem"), filepath.Join(dir, "service.yaml")
+	text := fmt.Sprintf(`
+name: chat
+models: [{name: m, engine: {kind: openai}}]
+regions:
+  - {name: static/paris, endpoints: ["%s"], public: ["https://%s"]}
+  - {name: static/tokyo, endpoints: ["%s/x"], replicas: {min: 0}, public: ["https://%s"]}
+balancer:
+  tls: {acme: {email: ops@example.com, ca: "%s", root: %s, challenge: %s}}
+dns: {provider: embedded, name: %s, zone: example.com, listen: "%s"}
+local: {port: %d}
+`, engine.URL, at(base), engine.URL, at(base+1), ca.URL, root, challenge, namedService, names, base)
+	for path, content := range map[string]string{root: string(ca.Root), file: text} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	skyserve, home := program(t), filepath.Join(dir, "home")
+	run := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command(skyserve, args...)
+		cmd.Env = append(os.Environ(), "SKYSERVE_HOME="+home)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("skyserve %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+		return string(out)
+	}
+	t.Cleanup(func() { run("down", "chat") })
+	out := run("up", file)
+	first, err := certificateAt(at(base))
+	if err != nil {
+		t.Fatalf("no certificate: %v\n%s", err, out)
+	}
+	second, err := certificateAt(at(base + 1))
+	if err != nil || !second.Equal(first) || ca.Orders() != 1 {
+		t.Errorf("%d orders; the other balancer has the same certificate: %v, %v\n%s", ca.Orders(), err == nil && second.Equal(first), err, out)
+	}
+	if out := run("up", file); !strings.Contains(out, "no change") {
+		t.Errorf("up again:\n%s", out)
+	}
+	if out := run("status", "chat"); strings.Contains(out, "waiting for certificate") || !strings.Contains(out, "https://"+at(base)) {
+		t.Errorf("status:\n%s", out)
+	}
+}
+
+// Balancers at AWS write the record of a challenge into Route 53, and one in another cloud takes
+// up what they obtained.
+func TestACertificateByRoute53(t *testing.T) {
+	t.Parallel()
+	route53 := fakecloud.NewRoute53(&fakecloud.Faults{})
+	zone := route53.AddZone("example.com", false)
+	amazon := httptest.NewServer(route53.Handler())
+	t.Cleanup(amazon.Close)
+	names := testca.Serve(t, "example.com", func(name string) (values []string) {
+		for _, s := range route53.RecordSets(zone) {
+			if s.Type == "TXT" && strings.TrimSuffix(s.Name, ".") == name {
+				for _, v := range s.ResourceRecords.ResourceRecord {
+					values = append(values, strings.Trim(v.Value, `"`))
+				}
+			}
+		}
+		return values
+	})
+	ca := testca.Start(t, testca.Options{Resolver: names.Addr})
+	c := &cluster{t: t, program: program(t), dir: t.TempDir(), env: []string{
+		"AWS_ACCESS_KEY_ID=AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY=secret", "AWS_EC2_METADATA_DISABLED=true",
+	}}
+	root := filepath.Join(c.dir, "root.pem")
+	if err := os.WriteFile(root, ca.Root, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	store := c.free()
+	c.start("controller", service.ControllerConfig{
+		Service: "chat", Listen: c.free(), StoreListen: store, StoreDir: filepath.Join(c.dir, "store"),
+		Balancers: []service.ControlledBalancer{}, Replicas: []service.ControlledReplica{},
+	})
+	var public []string
+	for _, region := range []service.Region{"aws/us-east-1", "aws/eu-west-1", "gcp/us-central1"} {
+		cfg := service.BalancerConfig{
+			Service: "chat", ID: "lb-" + region.Place() + "-0", Region: region, Listen: c.free(), Admin: c.free(),
+			StoreURL: "nats://" + store, PeerToken: "token",
+			Certificate: &service.CertificateConfig{
+				Name: namedService, Dir: filepath.Join(c.dir, "certificates-"+region.Place()), Zone: "example.com", ZoneID: zone, Endpoint: amazon.URL,
+				FollowOnly: region.Cloud() != service.CloudAWS,
+			},
+		}
+		cfg.Balancer.TLS = &service.TLS{ACME: &service.ACME{
+			Email: "ops@example.com", CA: ca.URL, Root: root, Challenge: service.ChallengeDNS, Resolvers: []string{names.Addr},
+		}}
+		c.start("lb", cfg)
+		public = append(public, cfg.Listen)
+	}
+	var first *x509.Certificate
+	for _, addr := range public {
+		within(t, "a certificate at "+addr, func() error {
+			leaf, err := certificateAt(addr)
+			if first == nil {
+				first = leaf
+			}
+			if err == nil && !leaf.Equal(first) {
+				err = errors.New("it is another one")
+			}
+			return err
+		})
+	}
+	if ca.Orders() != 1 {
+		t.Errorf("%d orders", ca.Orders())
+	}
+	within(t, "the record is gone", func() error {
+		for _, s := range route53.RecordSets(zone) {
+			if s.Type == "TXT" {
+				return fmt.Errorf("%s is left", s.Name)
+			}
+		}
+		return nil
+	})
+}
+
+// A zone that the account does not have is told before anything is made, also where the name
+// itself is only about to be published.
+func TestACertificateInAZoneThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	text := strings.NewReplacer("  insecure: true\n", "  tls: {acme: {email: ops@example.com}}\n", "chat.example.com, zone: example.com", "chat.example.org, zone: example.org").Replace(cloudService)
+	if out := e.skyserve(exitUsage, append(e.upOf(text), "--yes")...); !strings.Contains(out, "finding the hosted zone example.org") || e.Running() != 0 {
+		t.Errorf("%d machines run\n%s", e.Running(), out)
+	}
+}
+
+// cluster is processes of one service that were started by hand.
+type cluster struct {
+	t       *testing.T
+	program string
+	dir     string
+	env     []string
+	started int
+}
+
+// free is an address that nobody listens on.
+func (c *cluster) free() string {
+	c.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// start runs a process by its configuration until the test ends.
+func (c *cluster) start(verb string, config any) {
+	c.t.Helper()
+	text, err := yaml.Marshal(config)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.started++
+	file := filepath.Join(c.dir, fmt.Sprintf("%s-%d.yaml", verb, c.started))
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	var log strings.Builder
+	cmd := exec.Command(c.program, verb, "--config", file)
+	cmd.Env, cmd.Stderr = append(os.Environ(), c.env...), &log
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		timer := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
+		defer timer.Stop()
+		if err := cmd.Wait(); err != nil || c.t.Failed() {
+			c.t.Logf("%s: %v\n%s", filepath.Base(file), err, log.String())
+		}
+	})
+}

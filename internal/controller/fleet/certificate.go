@@ -1,0 +1,82 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"skyserve/internal/identity"
+	"skyserve/internal/telemetry"
+	"skyserve/provision"
+)
+
+// Certificate asks a balancer for its public listener's certificate; nil where it has no TLS.
+func (h *Handover) Certificate(ctx context.Context, o provision.Object) (*telemetry.Certificate, error) {
+	hc := telemetry.SecureClient(h.Party.Client(identity.Balancer))
+	defer hc.CloseIdleConnections()
+	s, err := telemetry.NewClient(h.adminURL(o), hc).Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if b := s.Balancer(o.ID); b != nil {
+		return b.Certificate, nil
+	}
+	return nil, nil
+}
+
+// AwaitCertificates returns when all balancers have a certificate, which they obtain; when ctx
+// ends, with an error that says of each why it has none. ask asks one of them; progress is told
+// what one waits for whenever that is another reason, one call at a time.
+func AwaitCertificates(ctx context.Context, have []provision.Object, ask func(context.Context, provision.Object) (*telemetry.Certificate, error), progress func(id, why string)) error {
+	said := map[string]string{}
+	for {
+		var lines []string
+		waiting := withoutCertificate(ctx, have, ask)
+		for _, o := range have {
+			why, waits := waiting[o.ID]
+			if !waits {
+				continue
+			}
+			if lines = append(lines, o.ID+": "+why); said[o.ID] != why && ctx.Err() == nil {
+				progress(o.ID, why)
+				said[o.ID] = why
+			}
+		}
+		if len(lines) == 0 {
+			return nil
+		}
+		if !pause(ctx, lookEvery) {
+			return fmt.Errorf("waiting for certificate: %w:\n  %s", context.Cause(ctx), strings.Join(lines, "\n  "))
+		}
+	}
+}
+
+// withoutCertificate says why balancers have no certificate, by their ids.
+func withoutCertificate(ctx context.Context, have []provision.Object, ask func(context.Context, provision.Object) (*telemetry.Certificate, error)) map[string]string {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	waiting := map[string]string{}
+	for _, o := range have {
+		if o.Kind != provision.KindBalancer || o.Gone != "" || !Reachable(o) {
+			continue
+		}
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			certificate, err := ask(ctx, o)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err != nil:
+				waiting[o.ID] = err.Error()
+			case certificate == nil:
+				waiting[o.ID] = "it was not told yet that it has one"
+			case certificate.Waiting != "":
+				waiting[o.ID] = certificate.Waiting
+			}
+		})
+	}
+	wg.Wait()
+	return waiting
+}
