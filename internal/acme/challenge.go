@@ -19,11 +19,11 @@ import (
 // lookupTimeout bounds looking for a challenge in the store: an authority waits 10 s.
 const lookupTimeout = 5 * time.Second
 
-// recordTTL is how long the record of a service.ChallengeDNS challenge may be kept: as short as name
+// recordTTL is how long the record of a dns-01 challenge may be kept: as short as name
 // servers take it, since the next one has another value.
 const recordTTL = time.Minute
 
-// Handler answers service.ChallengeHTTP challenges, and everything else with 404: who speaks plain HTTP to
+// Handler answers http-01 challenges, and everything else with 404: who speaks plain HTTP to
 // the service must not come to believe in it.
 func (m *Manager) Handler() http.Handler {
 	answer := m.issuer.HTTPChallengeHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -40,7 +40,7 @@ func (m *Manager) Handler() http.Handler {
 	})
 }
 
-// TLSConfig is how the handshake of a service.ChallengeTLSALPN challenge is answered; nil for every other
+// TLSConfig is how the handshake of a tls-alpn-01 challenge is answered; nil for every other
 // handshake.
 func (m *Manager) TLSConfig(hello *tls.ClientHelloInfo) *tls.Config {
 	asked := len(hello.SupportedProtos) == 1 && hello.SupportedProtos[0] == acmez.ACMETLS1Protocol
@@ -82,7 +82,7 @@ func splitListen(addr string) (host string, port int) {
 	return host, port
 }
 
-// Records writes the record that a service.ChallengeDNS challenge asks for. One name has one value.
+// Records writes the record that a dns-01 challenge asks for. One name has one value.
 type Records interface {
 	// SetTXT gives a name the one value; whatever it had before goes.
 	SetTXT(ctx context.Context, name, value string, ttl time.Duration) error

@@ -63,13 +63,13 @@ type Options struct {
 	KeyID, MAC string
 	// Challenge is service.ChallengeDNS, service.ChallengeHTTP or service.ChallengeTLSALPN.
 	Challenge string
-	// Records writes the record of a service.ChallengeDNS challenge; nil = this process cannot, and takes
+	// Records writes the record that dns-01 asks for; nil = this process cannot, and takes up
 	// what others obtain.
 	Records Records
 	// Resolvers are asked whether that record is there; empty = the zone's name servers.
 	Resolvers []string
 	// ListenTLS is where this process listens for the public, host:port; ListenHTTP where it
-	// serves Handler, for service.ChallengeHTTP.
+	// serves Handler, for http-01.
 	ListenTLS, ListenHTTP string
 	// Dir keeps the newest certificate, and without a Store all there is.
 	Dir string
@@ -327,8 +327,8 @@ func (m *Manager) turn(ctx context.Context) {
 	}
 	end()
 	wg.Wait()
-	m.failure.Store(nil) // of what is another's to tell of from here on
 	if lease != nil {
+		m.failure.Store(nil) // it is another's to tell of from here on
 		release, done := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 		defer done()
 		_ = lease.Release(release) // it ends by itself

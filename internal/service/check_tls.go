@@ -39,6 +39,9 @@ func (c *checker) acme(a *ACME, p path) {
 	if at := p.key("resolvers"); len(a.Resolvers) > 0 && a.Challenge != ChallengeDNS && c.fine(at, p.key("challenge")) {
 		c.failPath(at, Error{Problem: fmt.Sprintf("belongs to challenge %s only, and the challenge is %s", ChallengeDNS, a.Challenge)})
 	}
+	if at := p.key("resolvers"); d != nil && d.Private && a.Challenge == ChallengeDNS && len(a.Resolvers) == 0 && c.fine(at, "dns", "dns.private", p.key("challenge")) {
+		c.failPath(at, Error{Problem: "is missing: the name servers of a private zone cannot be asked whether a record is there", Suggestion: `write resolvers: ["169.254.169.253:53"], which a network of AWS answers by`})
+	}
 	if d != nil && c.fine("dns", "dns.provider", p.key("challenge")) {
 		c.challenge(a, p.key("challenge"))
 	}

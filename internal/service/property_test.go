@@ -69,7 +69,7 @@ func genACME(t *rapid.T, s *Spec) bool {
 	default:
 		a.Challenge = ChallengeDNS
 	}
-	if a.Challenge == ChallengeDNS && rapid.Bool().Draw(t, "resolvers") {
+	if a.Challenge == ChallengeDNS && (s.DNS.Private || rapid.Bool().Draw(t, "resolvers")) {
 		a.Resolvers = []string{"10.0.0.2:53", "[fd00::2]:53"}
 	}
 	s.Balancer.TLS.ACME = a
