@@ -169,6 +169,10 @@ func errBody(err error, limit int64) *apiError {
 // understand parses a body and finds the model that it asks for.
 func (r *Runtime) understand(body []byte) (c call, stands modelName, refused *apiError) {
 	c, err := parseCall(body)
+	var twofold *ambiguous
+	if errors.As(err, &twofold) {
+		return c, stands, invalid(twofold.key, "ambiguous_key", "reading the request body: "+err.Error())
+	}
 	if err != nil {
 		return c, stands, invalid("", "invalid_json", "reading the request body as JSON: "+err.Error())
 	}

@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -17,6 +18,8 @@ type endpoint struct {
 	path string
 	// streams: the answer may be SSE whose usage must be asked for.
 	streams bool
+	// chat: the prompt is messages.
+	chat bool
 	// done: a whole stream ends in [DONE].
 	done bool
 	// stored: the engine keeps the answer under its id, for a later request to go on
@@ -36,7 +39,7 @@ type endpoint struct {
 // The endpoints that engines serve.
 var endpoints = map[string]*endpoint{
 	"/v1/chat/completions": {
-		path: "/v1/chat/completions", streams: true, done: true, render: (*renderer).chat, extend: (*call).extendChat,
+		path: "/v1/chat/completions", streams: true, chat: true, done: true, render: (*renderer).chat, extend: (*call).extendChat,
 		full: `"object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}]`,
 	},
 	"/v1/completions": {
@@ -72,6 +75,7 @@ type call struct {
 	number        span // "n"
 	previous      span
 	minTokens     span
+	stop          span
 	continueFinal span
 	addPrompt     span
 	template      span
@@ -125,6 +129,8 @@ func (c *call) field(key []byte) *span {
 		return &c.previous
 	case `"min_tokens"`:
 		return &c.minTokens
+	case `"stop"`:
+		return &c.stop
 	case `"continue_final_message"`:
 		return &c.continueFinal
 	case `"add_generation_prompt"`:
@@ -141,8 +147,9 @@ func (c *call) field(key []byte) *span {
 	return nil
 }
 
-// parseCall reads a body, all of it by JSON's grammar. Of a key that stands
-// twice the last value counts, as it does for engines. The error is a *malformed.
+// parseCall reads a body, all of it by JSON's grammar. The error is a *malformed, or
+// an *ambiguous where a key could be read in two ways: of a key that stands twice, most
+// engines take the last value and some the first.
 func parseCall(body []byte) (call, error) {
 	c := call{body: body}
 	in := cursor{data: body}
@@ -169,16 +176,30 @@ func parseCall(body []byte) (call, error) {
 		if err != nil {
 			return c, err
 		}
-		if f := c.field(key.of(body)); f != nil {
-			*f = v
-		} else if forbids(key.of(body), v.of(body)) {
-			c.forbidden = true
+		if err := c.member(key.of(body), v); err != nil {
+			return c, err
 		}
 	}
 	if in.peek(); in.at < len(body) {
 		return c, in.fail("nothing after the object")
 	}
 	return c, nil
+}
+
+// member takes a top-level member in.
+func (c *call) member(key []byte, value span) error {
+	f := c.field(key)
+	switch {
+	case f != nil && *f != span{}:
+		return &ambiguous{string(key[1 : len(key)-1]), "it stands twice: write it once"}
+	case f != nil:
+		*f = value
+	case forbids(key, value.of(c.body)):
+		c.forbidden = true
+	default:
+		return checkKey(c, key, value.of(c.body))
+	}
+	return nil
 }
 
 // firstInvalid is where text stops being UTF-8.
@@ -213,16 +234,40 @@ func clip(raw []byte) string {
 	return strconv.Quote(string(raw))
 }
 
-// asksStream says whether the answer shall be streamed.
-func (c *call) asksStream() bool { return string(c.stream.of(c.body)) == "true" }
+// asksStream says whether the answer shall be streamed. Engines take some numbers and
+// words for true.
+func (c *call) asksStream() bool {
+	raw := c.stream.of(c.body)
+	switch kindOf(raw) {
+	case 't':
+		return true
+	case '"':
+		said, _ := text(raw, nil)
+		switch strings.ToLower(string(said)) {
+		case "true", "t", "yes", "y", "on", "1":
+			return true
+		}
+		return false
+	}
+	n, ok := wholeNumber(raw)
+	return ok && n == 1
+}
 
 // mostAsked bounds what is heard of a client that asks for so many tokens or
 // answers: no engine gives as many, and sums and products of it do not overflow.
 const mostAsked = 1 << 31
 
-// bound is the most tokens the client wants of an answer, 0 when it does not say.
-func (c *call) bound() int {
-	for _, s := range []span{c.maxCompletion, c.maxTokens, c.maxOutput} {
+// bound is the most tokens the client wants of an answer, 0 when it does not say so
+// in a field that the endpoint has.
+func (c *call) bound(e *endpoint) int {
+	fields := [2]span{c.maxTokens}
+	switch {
+	case e.stored:
+		fields[0] = c.maxOutput
+	case e.chat:
+		fields = [2]span{c.maxCompletion, c.maxTokens}
+	}
+	for _, s := range fields {
 		if n, ok := wholeNumber(s.of(c.body)); ok {
 			return n
 		}
@@ -230,9 +275,24 @@ func (c *call) bound() int {
 	return 0
 }
 
+// readsBounds says whether each bound that the client set is understood here.
+func (c *call) readsBounds() bool {
+	for _, s := range []span{c.maxCompletion, c.maxTokens, c.minTokens} {
+		raw := s.of(c.body)
+		if _, ok := wholeNumber(raw); !ok && kindOf(raw) != 0 && kindOf(raw) != 'n' {
+			return false
+		}
+	}
+	return true
+}
+
 // wholeNumber reads a whole number from 0 up to mostAsked, as which a larger one counts.
-// Engines take 1e3 and 1000.0 for one too.
+// Engines take 1e3 and 1000.0 for one too, and text that says one ("16", " 1_000 ").
 func wholeNumber(raw []byte) (n int, ok bool) {
+	if kindOf(raw) == '"' {
+		said, _ := text(raw, nil)
+		raw = bytes.ReplaceAll(bytes.TrimSpace(said), []byte("_"), nil)
+	}
 	if !digit(kindOf(raw)) {
 		return 0, false
 	}
@@ -324,7 +384,7 @@ func (c *call) askInOptions(raw []byte, ask string) (edit, bool) {
 		first = false
 		key, _ := in.key()
 		v, _ := in.value()
-		if string(key.of(raw)) == `"include_usage"` {
+		if string(canonical(key.of(raw))) == `"include_usage"` {
 			found = v
 		}
 	}

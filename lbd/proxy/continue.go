@@ -22,12 +22,23 @@ func forbids(key, value []byte) bool {
 	case `"skip_special_tokens"`: // then the text has marks that a prompt must not repeat
 		return kindOf(value) == 'f'
 	case `"modalities"`:
-		return bytes.Contains(value, []byte(`"audio"`))
+		return lists(value, "audio")
 	case `"structured_outputs"`, `"structural_tag"`, `"grammar"`, `"regex"`, `"ebnf"`, `"json_schema"`, // vLLM's and SGLang's
 		`"suffix"`, `"audio"`, `"prompt_embeds"`, `"truncate_prompt_tokens"`, `"kv_transfer_params"`:
 		return kindOf(value) != 'n'
 	}
 	return bytes.HasPrefix(key, []byte(`"guided_`)) && kindOf(value) != 'n'
+}
+
+// lists says whether an array holds a text.
+func lists(array []byte, word string) (found bool) {
+	each(array, func(element []byte) {
+		if kindOf(element) == '"' {
+			said, _ := text(element, nil)
+			found = found || string(said) == word
+		}
+	})
+	return found
 }
 
 // plainText says whether a response format asks for nothing.
@@ -57,7 +68,7 @@ func (c *call) continuable(e *endpoint) bool {
 		return false
 	}
 	_, ok := e.extend(c, nil)
-	return ok
+	return ok && c.readsBounds()
 }
 
 // continuation is the request for the rest of an answer: the body as it was sent
@@ -71,7 +82,7 @@ func continuation(e *endpoint, body, said []byte, tokens int) (rest []byte, ok b
 	}
 	var edits []edit
 	if len(said) > 0 {
-		if edits, ok = e.extend(&c, said); !ok || unsound(body, said) {
+		if edits, ok = e.extend(&c, said); !ok || unsound(&c, said) {
 			return nil, false
 		}
 	}
@@ -92,7 +103,7 @@ var marks = []string{"<think>", "</think>", "<|", "</s>", "[INST]", "[/INST]", "
 // that the answer goes on from: it has marks, or ends in what may be the beginning
 // of a stop string, which no engine finds whose other half is in the prompt. vLLM
 // holds back what may be one; SGLang, and vLLM that includes it, do not.
-func unsound(body, said []byte) bool {
+func unsound(c *call, said []byte) bool {
 	quoted := append(append([]byte{'"'}, said...), '"')
 	plain, _ := text(quoted, nil)
 	for _, m := range marks {
@@ -100,13 +111,13 @@ func unsound(body, said []byte) bool {
 			return true
 		}
 	}
-	raw, given := memberSpan(body, `"stop"`)
-	if !given {
+	value := c.stop.of(c.body)
+	if len(value) == 0 {
 		return false
 	}
 	var stops []string
 	var stop string
-	if value := raw.of(body); json.Unmarshal(value, &stops) != nil {
+	if json.Unmarshal(value, &stops) != nil {
 		if json.Unmarshal(value, &stop) != nil {
 			return true // what it may stop at is not known
 		}
@@ -264,7 +275,7 @@ func memberSpan(object []byte, name string) (found span, ok bool) {
 		if err != nil {
 			return found, ok
 		}
-		if string(key.of(object)) == name {
+		if string(canonical(key.of(object))) == name {
 			found, ok = v, true
 		}
 	}

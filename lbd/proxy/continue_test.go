@@ -51,6 +51,7 @@ func TestWhatIsNeverContinued(t *testing.T) {
 		{chatPath, chat(`,"ebnf":"x"`), false},
 		{chatPath, chat(`,"structural_tag":"x"`), false},
 		{chatPath, chat(`,"modalities":["text","audio"]`), false},
+		{chatPath, chat(`,"modalities":["text","\u0061udio"]`), false},
 		{chatPath, chat(`,"audio":{"voice":"x"}`), false},
 		{chatPath, chat(`,"truncate_prompt_tokens":5`), false},
 		{chatPath, chat(`,"add_generation_prompt":false`), false},
@@ -448,7 +449,11 @@ func TestWhatNoPromptCanEndIn(t *testing.T) {
 		if c.stop != "" {
 			body = `{"stop":` + c.stop + `,"messages":[]}`
 		}
-		if got := unsound([]byte(body), []byte(c.said)); got != c.want {
+		call, err := parseCall([]byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := unsound(&call, []byte(c.said)); got != c.want {
 			t.Errorf("stop %s, said %s: unsound %v, want %v", c.stop, c.said, got, c.want)
 		}
 	}

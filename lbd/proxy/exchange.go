@@ -101,7 +101,7 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	x.answer.key = renderKey(x.rt.seed, x.endpoint, &c, stands)
 	x.answer.room = x.rt.limits.MaxKeyedAnswer
 	x.promptTokens = (x.answer.key.hash.Len() + 3) / 4
-	x.bound = c.bound()
+	x.bound = c.bound(x.endpoint)
 	if refused := x.visit.reserve(x.promptTokens, x.bound, c.answers(x.endpoint), x.rt.Elapsed()); refused != nil {
 		buf.release()
 		x.letGo()

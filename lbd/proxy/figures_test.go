@@ -42,7 +42,8 @@ func TestBoundsThatAreAbsurd(t *testing.T) {
 		{`"max_tokens":6e2`, false},
 		{`"n":2,"max_tokens":60`, false},
 		{`"max_tokens":-6000`, false}, // what these mean is the engine's business
-		{`"max_tokens":"6000"`, false},
+		{`"max_tokens":"6000"`, true}, // engines take it for a number
+		{`"max_tokens":"many"`, false},
 		{`"max_tokens":0.5`, false},
 		{`"max_tokens":null,"n":null`, false},
 		{`"n":-5,"max_tokens":60`, false},
@@ -72,7 +73,8 @@ func TestAnswersThatACallAsksFor(t *testing.T) {
 		{chatPath, `{}`, 1},
 		{chatPath, `{"n":3}`, 3},
 		{chatPath, `{"n":0}`, 1},
-		{chatPath, `{"n":"3"}`, 1},
+		{chatPath, `{"n":"3"}`, 3},
+		{chatPath, `{"n":"many"}`, 1},
 		{"/v1/completions", `{"prompt":"a"}`, 1},
 		{"/v1/completions", `{"prompt":["a","b"],"n":3}`, 6},
 		{"/v1/completions", `{"prompt":[1,2,3],"n":2}`, 2},

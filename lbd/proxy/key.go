@@ -103,8 +103,14 @@ func each(raw []byte, do func(element []byte)) {
 	}
 }
 
-// members calls do for every member of an object; keys come with their quotes.
+// members calls do for every member of an object; keys come with their quotes, as
+// decoders read them.
 func members(raw []byte, do func(key, value []byte)) {
+	written(raw, func(key, value []byte) { do(canonical(key), value) })
+}
+
+// written is members with the keys as they are written.
+func written(raw []byte, do func(key, value []byte)) {
 	in := cursor{data: raw}
 	if in.peek() != '{' {
 		return

@@ -63,7 +63,7 @@ type put func(dst, key, value []byte) ([]byte, bool)
 func rewrite(dst, object []byte, do put) []byte {
 	dst = append(dst, '{')
 	first := true
-	members(object, func(key, value []byte) {
+	written(object, func(key, value []byte) {
 		mark := len(dst)
 		if !first {
 			dst = append(dst, ',')
