@@ -22,6 +22,7 @@ const (
 	headerPeerToken = "X-Skyserve-Peer-Token"
 	headerTenant    = "X-Skyserve-Tenant"
 	headerBounce    = "X-Skyserve-Bounce"
+	headerModel     = "X-Skyserve-Model"
 	// headerSessionAge is how long ago the request's session began, in
 	// milliseconds: the balancers' clocks are not compared.
 	headerSessionAge = "X-Skyserve-Session-Age-Ms"

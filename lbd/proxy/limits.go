@@ -37,6 +37,15 @@ type Limits struct {
 	MaxContinuedBody int
 	// Responses is how many stored responses' holders are remembered.
 	Responses int
+	// Lookups is how many questions to the peers about who holds a response may be
+	// under way at once, TenantLookups how many of one tenant, and LookupWait how long
+	// the peers may take to answer one. Misses is how many
+	// responses are remembered that no peer held, and Miss for how long.
+	Lookups       int
+	TenantLookups int
+	LookupWait    time.Duration
+	Misses        int
+	Miss          time.Duration
 	// Decisions is how many requests' decisions are remembered.
 	Decisions int
 	// HistoryMinutes is how many minutes of points are remembered.
@@ -65,7 +74,12 @@ func DefaultLimits() Limits {
 		MaxContinuedText: 1 << 18, // as MaxKeyedAnswer
 		MaxContinuedBody: 1 << 20, // a prompt of 250,000 tokens; larger bodies are images, and few
 
-		Responses:        1 << 16, // 16 MB; engines hold fewer, or forget them at a restart
+		Responses:        1 << 16,         // 16 MB; engines hold fewer, or forget them at a restart
+		Lookups:          64,              // each takes a round trip to every peer: some hundred a second
+		TenantLookups:    16,              // a quarter: four tenants that only ask leave nobody out
+		LookupWait:       time.Second,     // half a world away and back, thrice
+		Misses:           4096,            // 1 MB
+		Miss:             2 * time.Second, // a client that polls has peers asked every other time; a peer that was away is asked again soon
 		Decisions:        4096,
 		HistoryMinutes:   8 * 24 * 60, // a week, the longest season that forecasts know, and a day
 		RecordBuffer:     8192,        // a second of full traffic while a disk stalls
@@ -89,6 +103,11 @@ func (l Limits) orDefault() Limits {
 	fill(&l.MaxContinuedText, d.MaxContinuedText)
 	fill(&l.MaxContinuedBody, d.MaxContinuedBody)
 	fill(&l.Responses, d.Responses)
+	fill(&l.Lookups, d.Lookups)
+	fill(&l.TenantLookups, d.TenantLookups)
+	fill(&l.LookupWait, d.LookupWait)
+	fill(&l.Misses, d.Misses)
+	fill(&l.Miss, d.Miss)
 	fill(&l.Decisions, d.Decisions)
 	fill(&l.HistoryMinutes, d.HistoryMinutes)
 	fill(&l.RecordBuffer, d.RecordBuffer)

@@ -83,6 +83,7 @@ type Runtime struct {
 	draining atomic.Bool
 	models   atomic.Pointer[modelTable]
 	stored   *responses
+	lookups  *lookups
 	record   *recorder
 	stats    *stats
 	points   *points
@@ -115,6 +116,7 @@ func New(o Options) (*Runtime, error) {
 	r.declared = append(r.declared, o.Self.Models...)
 	r.ring = newRing(r.limits.Decisions)
 	r.stored = newResponses(r.limits.Responses)
+	r.lookups = newLookups(r.limits)
 	r.stats = &stats{}
 	r.points = newPoints(o.Self, r.limits.HistoryMinutes)
 	r.points.serve(r.declared)
