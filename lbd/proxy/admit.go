@@ -30,6 +30,7 @@ type origin struct {
 	// continueOff: the answer is not to be continued elsewhere; continued: it was,
 	// by the peer, so that only an engine that can go on with it will do.
 	continueOff, continued bool
+	wantsCounts            string // what the peer says of the usage so far with each event; empty = it wants none
 	// keyed: clients had to present keys when it came, so its Authorization is ours.
 	keyed   bool
 	account *account // of the key that a client presented; nil where none is asked for
@@ -79,7 +80,7 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
 	if trusted {
 		o.from, o.hop, o.tenant = from, hop, h.Get(headerTenant)
 		o.sessionAge, o.wait = parseSpan(h.Get(headerSessionAge)), parseSpan(h.Get(headerWait))
-		o.continued = h.Get(headerContinued) != ""
+		o.continued, o.wantsCounts = h.Get(headerContinued) != "", h.Get(headerCounts)
 	} else {
 		account, ok := keys.admit(h)
 		if !ok {

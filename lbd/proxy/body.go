@@ -286,6 +286,16 @@ func (c *call) readsBounds() bool {
 	return true
 }
 
+// setsBounds says whether the client bounds how many tokens the answer has.
+func (c *call) setsBounds() bool {
+	for _, s := range []span{c.maxCompletion, c.maxTokens, c.minTokens} {
+		if k := kindOf(s.of(c.body)); k != 0 && k != 'n' {
+			return true
+		}
+	}
+	return false
+}
+
 // wholeNumber reads a whole number from 0 up to mostAsked, as which a larger one counts.
 // Engines take 1e3 and 1000.0 for one too, and text that says one ("16", " 1_000 ").
 func wholeNumber(raw []byte) (n int, ok bool) {

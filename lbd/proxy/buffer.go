@@ -56,8 +56,9 @@ const smallBody = 64 << 10
 // may go on with it after its round trip failed. Its memory is used again when
 // everybody has let go of it.
 type sharedBody struct {
-	buf  *pooled
-	refs atomic.Int32
+	buf    *pooled
+	refs   atomic.Int32
+	counts edit // asks for the usage so far with each event; its text is empty where nothing does
 }
 
 func share(buf *pooled) *sharedBody {
@@ -72,18 +73,59 @@ func (s *sharedBody) release() {
 	}
 }
 
-// open is a reader of the whole body for one try.
-func (s *sharedBody) open() io.ReadCloser {
+// open is a reader of the whole body for one try, with the edit counts where it is
+// wanted.
+func (s *sharedBody) open(counts bool) io.ReadCloser {
 	s.refs.Add(1)
-	r := &bodyReader{shared: s}
-	r.Reset(s.buf.b)
+	r := &bodyReader{shared: s, parts: [3][]byte{s.buf.b}}
+	if counts {
+		r.parts = [3][]byte{s.buf.b[:s.counts.from], s.counts.with, s.buf.b[s.counts.to:]}
+	}
 	return r
 }
 
+// size is how long what open gives is.
+func (s *sharedBody) size(counts bool) int64 {
+	n := len(s.buf.b)
+	if counts {
+		n += len(s.counts.with) - (s.counts.to - s.counts.from)
+	}
+	return int64(n)
+}
+
 type bodyReader struct {
-	bytes.Reader
 	shared *sharedBody
+	parts  [3][]byte // that were not read
 	closed atomic.Bool
+}
+
+// Read gives the next bytes of the body.
+func (r *bodyReader) Read(p []byte) (n int, err error) {
+	for i := range r.parts {
+		m := copy(p[n:], r.parts[i])
+		r.parts[i] = r.parts[i][m:]
+		n += m
+	}
+	if n == 0 && len(p) > 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// WriteTo writes the rest of the body.
+func (r *bodyReader) WriteTo(w io.Writer) (written int64, err error) {
+	for i := range r.parts {
+		if len(r.parts[i]) == 0 {
+			continue
+		}
+		n, err := w.Write(r.parts[i])
+		r.parts[i] = r.parts[i][n:]
+		written += int64(n)
+		if err != nil {
+			return written, err
+		}
+	}
+	return written, nil
 }
 
 // Close lets go of the body. It never fails.

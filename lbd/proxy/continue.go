@@ -74,8 +74,9 @@ func (c *call) continuable(e *endpoint) bool {
 // continuation is the request for the rest of an answer: the body as it was sent
 // first with the text so far (as JSON writes it, without quotes) behind its prompt
 // and its bounds less the tokens that the client has. An answer without any text
-// is asked for anew. ok is false where that cannot be.
-func continuation(e *endpoint, body, said []byte, tokens int) (rest []byte, ok bool) {
+// is asked for anew. implied is a bound that the body does not state; 0 = none. The edit
+// counts of the body moves with it. ok is false where that cannot be.
+func continuation(e *endpoint, body, said []byte, tokens, implied int, counts *edit) (rest []byte, ok bool) {
 	c, err := parseCall(body)
 	if err != nil {
 		return nil, false
@@ -86,9 +87,16 @@ func continuation(e *endpoint, body, said []byte, tokens int) (rest []byte, ok b
 			return nil, false
 		}
 	}
+	defer func() {
+		grown := growth(edits, counts.from)
+		counts.from, counts.to = counts.from+grown, counts.to+grown
+	}()
 	edits = append(edits, c.lessen(c.maxTokens, tokens, 1)...)
 	edits = append(edits, c.lessen(c.maxCompletion, tokens, 1)...)
 	edits = append(edits, c.lessen(c.minTokens, tokens, 0)...)
+	if left := implied - tokens; tokens > 0 && left > 0 {
+		edits = append(edits, c.set(setting{member: `"max_tokens":` + strconv.Itoa(left)})...)
+	}
 	return splice(make([]byte, 0, len(body)+len(said)+128), body, edits), true
 }
 

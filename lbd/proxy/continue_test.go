@@ -110,14 +110,14 @@ func TestContinuationBodies(t *testing.T) {
 		{"list of a prompt", textPath, `{"max_tokens":null,"prompt":[ "a" ]}`, `b`, 5, `{"max_tokens":null,"prompt":[ "ab" ]}`},
 	}
 	for _, c := range cases {
-		got, ok := continuation(endpoints[c.path], []byte(c.body), []byte(c.said), c.tokens)
+		got, ok := continuation(endpoints[c.path], []byte(c.body), []byte(c.said), c.tokens, 0, &edit{})
 		if !ok || string(got) != c.want {
 			t.Errorf("%s: %s (%v)\nwant %s", c.name, got, ok, c.want)
 		}
 	}
 	for _, body := range []string{`{`, `{"prompt":[1]}`, `{"messages":{}}`} {
 		for _, path := range []string{chatPath, textPath} {
-			if got, ok := continuation(endpoints[path], []byte(body), []byte("x"), 1); ok {
+			if got, ok := continuation(endpoints[path], []byte(body), []byte("x"), 1, 0, &edit{}); ok {
 				t.Errorf("%s %s was continued as %s", path, body, got)
 			}
 		}
@@ -141,7 +141,7 @@ func FuzzContinuation(f *testing.F) {
 			if !c.continuable(endpoints[path]) {
 				continue
 			}
-			rest, ok := continuation(endpoints[path], []byte(body), quoted[1:len(quoted)-1], tokens)
+			rest, ok := continuation(endpoints[path], []byte(body), quoted[1:len(quoted)-1], tokens, 0, &edit{})
 			var before, after map[string]any
 			if json.Unmarshal([]byte(body), &before) != nil {
 				return // a decoder that is stricter about escapes

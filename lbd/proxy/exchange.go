@@ -28,6 +28,11 @@ type exchange struct {
 	bound        int  // of the answer's tokens; 0 = none was set
 	streamWanted bool // the client asks for a stream
 	hideUsage    bool // the client did not ask for the usage that the engine was asked for
+	hideCounts   bool // nor for the usage so far with each event
+	counting     bool // the target at hand was asked for that
+	bounded      bool // the client says of max_tokens what it wants, if only null
+	tellsUsage   bool // the client is told how many tokens the answer has
+	countMatters bool // how many tokens the client has bounds the rest of the answer, or is told
 	answer       answer
 	spoken       spoken // what answer.spoken points to, where it does
 	seam         *seam  // nil until another target goes on with the answer
@@ -108,7 +113,7 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 		return nil, refused
 	}
 	continuable := c.continuable(x.endpoint)
-	x.body = share(x.rewrite(&c, stands, buf)) // which may let go of what c was read from
+	x.body = x.rewrite(&c, stands, buf) // which may let go of what c was read from
 	if continuable {
 		x.listen()
 	}
@@ -131,7 +136,7 @@ func (x *exchange) readBody() (*pooled, error) {
 
 // rewrite makes the declared changes to a body: the real name for an alias, and
 // a stream's usage asked for.
-func (x *exchange) rewrite(c *call, stands modelName, buf *pooled) *pooled {
+func (x *exchange) rewrite(c *call, stands modelName, buf *pooled) *sharedBody {
 	var edits []edit
 	if name, _ := c.modelName(); string(name) != stands.model && stands.adapter == "" {
 		edits = append(edits, c.rename(stands.model))
@@ -143,15 +148,25 @@ func (x *exchange) rewrite(c *call, stands modelName, buf *pooled) *pooled {
 			x.hideUsage = true
 		}
 	}
-	if len(edits) == 0 {
-		return buf
+	x.hideCounts = x.wantsCounts == "" && !c.asksCounts()
+	x.bounded = c.maxTokens != span{}
+	x.tellsUsage = !x.hideUsage && x.wantsCounts != countsAny
+	x.countMatters = x.tellsUsage || c.setsBounds()
+	var counts edit
+	if x.streamWanted && c.continuable(x.endpoint) {
+		counts = c.askCounts(edits)
 	}
-	const added = 128 // more than the edits make of most bodies
-	changed := takeBuffer()
-	changed.grow(len(buf.b) + added)
-	changed.b = splice(changed.b, buf.b, edits)
-	buf.release()
-	return changed
+	if len(edits) > 0 {
+		const added = 128 // more than the edits make of most bodies
+		changed := takeBuffer()
+		changed.grow(len(buf.b) + added)
+		changed.b = splice(changed.b, buf.b, edits)
+		buf.release()
+		buf = changed
+	}
+	body := share(buf)
+	body.counts = counts
+	return body
 }
 
 // arrive hands the request to core; it reports false when the balancer drains.
@@ -266,6 +281,7 @@ func (x *exchange) finished(status int, complete bool) {
 	}
 	if complete {
 		out.Key = x.answer.finish()
+		x.observeEvents()
 	}
 	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventFinished, Outcome: out}, nil)
 	x.end(status, stateFinished)

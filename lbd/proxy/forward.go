@@ -24,6 +24,12 @@ func (x *exchange) markForwarded(h http.Header) {
 	if x.extended() {
 		h[headerContinued] = []string{"1"}
 	}
+	if x.counting {
+		h[headerCounts] = []string{countsAny}
+		if x.tellsUsage {
+			h[headerCounts] = []string{countsExact}
+		}
+	}
 	if ms := x.sent.wait.Milliseconds(); ms > 0 {
 		h[headerWait] = []string{strconv.FormatInt(ms, 10)}
 	}

@@ -36,12 +36,17 @@ const (
 	// headerContinued tells a peer that the request's prompt holds the beginning of
 	// its answer, which not every engine goes on with.
 	headerContinued = "X-Skyserve-Continued"
+	// headerCounts asks a peer for the usage so far with each event, where its engine
+	// tells it: countsExact when the client is told how many tokens there are, else
+	// countsAny.
+	headerCounts = "X-Skyserve-Counts"
 
 	headerIdempotency = "Idempotency-Key"
 
 	ownPrefix = "X-Skyserve-"
 
 	continueOn, continueOff = "on", "off"
+	countsExact, countsAny  = "exact", "any"
 )
 
 // hopByHop says whether a header concerns one connection only (RFC 9110,

@@ -104,29 +104,33 @@ func each(raw []byte, do func(element []byte)) {
 }
 
 // members calls do for every member of an object; keys come with their quotes, as
-// decoders read them.
-func members(raw []byte, do func(key, value []byte)) {
-	written(raw, func(key, value []byte) { do(canonical(key), value) })
+// decoders read them. It gives where the object ends, -1 where it is none.
+func members(raw []byte, do func(key, value []byte)) (end int) {
+	return written(raw, func(key, value []byte) { do(canonical(key), value) })
 }
 
 // written is members with the keys as they are written.
-func written(raw []byte, do func(key, value []byte)) {
+func written(raw []byte, do func(key, value []byte)) (end int) {
 	in := cursor{data: raw}
 	if in.peek() != '{' {
-		return
+		return -1
 	}
 	in.at++
 	for first := true; ; first = false {
-		if more, err := in.more('}', first); err != nil || !more {
-			return
+		more, err := in.more('}', first)
+		switch {
+		case err != nil:
+			return -1
+		case !more:
+			return in.at
 		}
 		key, err := in.key()
 		if err != nil {
-			return
+			return -1
 		}
 		v, err := in.value()
 		if err != nil {
-			return
+			return -1
 		}
 		do(key.of(raw), v.of(raw))
 	}

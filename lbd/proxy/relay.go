@@ -192,22 +192,30 @@ func (x *exchange) pass(resp *http.Response, b []byte, events *splitter, now tim
 	return rest, how
 }
 
-// passAlong passes events as they are.
+// passAlong passes events as they are, but for what the client did not ask for.
 func (x *exchange) passAlong(resp *http.Response, b []byte, events *splitter, now time.Time) (rest []byte, how passing) {
+	var out *pooled // what goes to the client, where that is not all of b
+	defer func() {
+		if out != nil {
+			out.release()
+		}
+	}()
 	from, at := 0, 0
 	for how == passes {
 		size, ok := events.next(b[at:])
 		if !ok {
 			break
 		}
-		hide, fault := x.look(b[at:at+size], at == 0)
-		if hide || fault {
-			if !x.put(resp, b[from:at], now) {
-				return nil, clientGone
+		event := b[at : at+size]
+		seen := x.look(event, at == 0)
+		if seen.changed() {
+			if out == nil {
+				out = takeBuffer()
 			}
+			out.b = seen.append(append(out.b, b[from:at]...), event)
 			from = at + size
 		}
-		if fault {
+		if seen.fault {
 			how = targetFailed
 		}
 		at += size
@@ -217,7 +225,12 @@ func (x *exchange) passAlong(resp *http.Response, b []byte, events *splitter, no
 		*events = splitter{}
 		x.answer.spoken.lose()
 	}
-	if !x.put(resp, b[from:at], now) {
+	whole := b[from:at]
+	if out != nil {
+		out.b = append(out.b, whole...)
+		whole = out.b
+	}
+	if !x.put(resp, whole, now) {
 		return nil, clientGone
 	}
 	return b[at:], how
@@ -256,27 +269,52 @@ func (x *exchange) join(out *pooled, event []byte) passing {
 		out.b = out.b[:mark]
 		return targetStrays
 	}
-	hide, fault := x.look(out.b[mark:], false)
-	if hide || fault {
-		out.b = out.b[:mark]
+	seen := x.look(out.b[mark:], false)
+	if seen.changed() {
+		out.b = append(out.b[:mark], seen.append(nil, out.b[mark:])...)
 	}
-	if fault {
+	if seen.fault {
 		return targetFailed
 	}
 	return passes
 }
 
-// look learns from an event and says whether the client shall not see it, and
-// whether it is the word of a target that failed and can be replaced: another one
-// can go on, or nothing at all was said before. first: no event waits to be passed.
-func (x *exchange) look(event []byte, first bool) (hide, fault bool) {
-	data := eventData(event)
-	if data == nil {
-		return false, false
+// look learns from an event and says what the client shall see of it. first: no event
+// waits to be passed.
+func (x *exchange) look(event []byte, first bool) (seen view) {
+	seen.data = eventData(event)
+	if seen.data == nil {
+		return seen
 	}
-	f := x.answer.event(data)
+	f := x.answer.event(seen.data)
 	x.remember()
-	return f.usageOnly && x.hideUsage, x.answer.faulty && (x.mayContinue() || (first && !x.wrote))
+	seen.hide = f.usageOnly && x.hideUsage
+	seen.fault = x.answer.faulty && (x.mayContinue() || (first && !x.wrote))
+	if x.counting && x.hideCounts {
+		seen.counts = f.counts
+	}
+	return seen
+}
+
+// view is what a client shall see of an event: all of it, nothing (hide), or its data
+// without the usage so far (counts). fault: it is the word of a target that failed and
+// can be replaced, another one can go on, or nothing at all was said before; it is not
+// seen either.
+type view struct {
+	hide, fault bool
+	counts      span
+	data        []byte // of the event
+}
+
+// changed says whether the client does not see the event as it is.
+func (v *view) changed() bool { return v.hide || v.fault || v.counts != span{} }
+
+// append appends what the client sees of a changed event.
+func (v *view) append(dst, event []byte) []byte {
+	if v.hide || v.fault {
+		return dst
+	}
+	return uncounted(dst, event, v.data, v.counts)
 }
 
 // put writes to the client at once.
@@ -349,8 +387,8 @@ func (x *exchange) lastEvent(resp *http.Response, rest []byte) (seen []byte, com
 		x.join(out, rest)
 		return out.b, true
 	}
-	if hide, _ := x.look(rest, false); hide {
-		return nil, true
+	if v := x.look(rest, false); v.changed() && !v.fault {
+		return v.append(nil, rest), true
 	}
 	return rest, true
 }

@@ -88,17 +88,25 @@ func plural(n int, noun string) string {
 // none.
 func (x *exchange) goOn() bool {
 	said, tokens := x.spoken.soFar(), x.passed()
+	if !x.countKnown() {
+		return false
+	}
 	var space []byte
 	if !x.endpoint.anyEngine {
 		// Chat templates trim messages; an engine whose template does would say the
 		// white space again, one whose template does not would not.
 		said, space = splitSpace(said)
 	}
-	body, ok := continuation(x.endpoint, x.body.buf.b, said, tokens)
+	if len(said) == 0 {
+		tokens = 0 // the answer is asked for anew, all of it
+	}
+	counts := x.body.counts
+	body, ok := continuation(x.endpoint, x.body.buf.b, said, tokens, x.impliedBound(), &counts)
 	if !ok {
 		return false
 	}
-	next := &seam{head: x.spoken.head, role: x.spoken.role, said: tokens, prompt: x.answer.usage.prompt, space: bytes.Clone(space)}
+	x.answer.tokens, x.answer.exact = tokens, true // as far as it matters
+	next := &seam{quiet: x.hideCounts, head: x.spoken.head, role: x.spoken.role, said: tokens, prompt: x.answer.usage.prompt, space: bytes.Clone(space)}
 	if len(said) > 0 {
 		next.prompted = tokens
 	}
@@ -109,6 +117,7 @@ func (x *exchange) goOn() bool {
 		x.rest.release()
 	}
 	x.seam, x.rest = next, share(&pooled{b: body})
+	x.rest.counts = counts
 	return true
 }
 
@@ -117,6 +126,7 @@ func (x *exchange) goOn() bool {
 func (x *exchange) begin() {
 	a := &x.answer
 	a.usage, a.done, a.failed, a.faulty = usage{}, false, false, false
+	a.events = 0
 	x.talks = false
 	if !x.wrote {
 		x.spoken.release()

@@ -75,6 +75,9 @@ func (x *exchange) ask(ctx context.Context) (resp *http.Response, ended bool) {
 		return nil, x.interrupted(ctx, err)
 	}
 	x.path.answered(resp.StatusCode)
+	if x.refusesCounts(resp) {
+		return x.ask(ctx)
+	}
 	switch {
 	case x.sent.peer != nil && resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get(headerBounce) != "":
 		x.path.failed(whyBounced.String())
@@ -160,12 +163,14 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
 	if x.rest != nil {
 		body = x.rest
 	}
+	x.counting = x.asks(body)
+	counts := x.counting && x.sent.peer == nil
 	out := &http.Request{
 		Method: in.Method, Header: header, Host: base.Host,
 		URL:  &url.URL{Scheme: base.Scheme, Host: base.Host, Path: strings.TrimSuffix(base.Path, "/") + x.endpoint.path, RawQuery: in.URL.RawQuery},
-		Body: body.open(), ContentLength: int64(len(body.buf.b)),
+		Body: body.open(counts), ContentLength: body.size(counts),
 	}
-	out.GetBody = func() (io.ReadCloser, error) { return body.open(), nil }
+	out.GetBody = func() (io.ReadCloser, error) { return body.open(counts), nil }
 	return out.WithContext(ctx)
 }
 
