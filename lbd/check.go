@@ -62,6 +62,9 @@ func checkAll(cfg service.BalancerConfig, opts Options) problems {
 	checkTLS(&p, cfg.Balancer.TLS)
 	checkTraces(&p, cfg.Balancer.Traces)
 	checkAuth(&p, cfg.Balancer.Auth)
+	for _, misfit := range cfg.Balancer.WithDefaults().Memory.Misfits() {
+		p.add("balancer.memory."+misfit.Key, misfit.Problem, "")
+	}
 	return p
 }
 

@@ -72,6 +72,9 @@ func TestCheck(t *testing.T) {
 		{"wait below zero", balancer(service.BalancerSpec{MaxWait: -time.Second}), "balancer: tau, queue_limit and max_wait must not be below zero"},
 		{"half a certificate", balancer(service.BalancerSpec{TLS: &service.TLS{Cert: "c"}}), "balancer.tls: needs both cert and key"},
 		{"acme", balancer(service.BalancerSpec{TLS: &service.TLS{ACME: "me@example.com"}}), "balancer.tls.acme: is not built yet"},
+		{"memory", balancer(service.BalancerSpec{Memory: service.Memory{Total: service.GiB, Tenant: 64 * service.MiB}}), ""},
+		{"too little memory", balancer(service.BalancerSpec{Memory: service.Memory{Total: service.MiB}}), "balancer.memory.total: must be at least 256MiB"},
+		{"too large a part", balancer(service.BalancerSpec{Memory: service.Memory{Requests: 2 * service.GiB}}), "balancer.memory.requests: must be at most three quarters of total, which is 1536MiB"},
 		{"traces to a collector", balancer(service.BalancerSpec{Traces: "http://127.0.0.1:4318"}), ""},
 		{"traces to nowhere", balancer(service.BalancerSpec{Traces: "127.0.0.1:4318"}), "balancer.traces: want a URL"},
 	} {

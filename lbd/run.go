@@ -221,7 +221,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 		return err
 	}
 	allow := admin.RefuseSecrets(b.opts.AllowCIDRs)
-	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log, AccessLog: b.cfg.Balancer.AccessLog, Limits: b.opts.limits, Transport: proxy.NewTransport(allow)}
+	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log, AccessLog: b.cfg.Balancer.AccessLog, Limits: b.limits(), Transport: proxy.NewTransport(allow)}
 	o.NoContinue = !continues(b.cfg)
 	secure := b.member.toward(identity.Replica)
 	if secure != nil {
@@ -256,6 +256,16 @@ func (b *balancer) assemble(ctx context.Context) error {
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})
 	return nil
+}
+
+// limits are the bounds of requests: the proxy's own, with the memory that the
+// configuration gives them.
+func (b *balancer) limits() proxy.Limits {
+	l := b.opts.limits
+	m := b.cfg.Balancer.WithDefaults().Memory
+	l.Memory, l.TenantMemory = cmp.Or(l.Memory, int64(m.Requests)), cmp.Or(l.TenantMemory, int64(m.Tenant))
+	l.StreamWindow = cmp.Or(l.StreamWindow, proxy.DefaultLimits().StreamWindow)
+	return l
 }
 
 // pointStore is where history goes; nil when it is kept in memory only.
@@ -323,7 +333,7 @@ func (b *balancer) run(ctx context.Context) error {
 
 	handler := b.handler()
 	public, adminSrv := b.server(handler), b.server(b.adminHandler(handler))
-	speakHTTP2(public)
+	speakHTTP2(public, b.limits().StreamWindow)
 	front, err := wire.NewFront(b.publicListener(), handler, wire.FrontOptions{
 		HeadTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeadBytes: maxHeaderBytes, Log: public.ErrorLog,
 	})

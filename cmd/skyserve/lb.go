@@ -38,6 +38,7 @@ type lbFlags struct {
 	replicas []string
 	peers    []string
 	models   []string
+	memory   string
 	loras    []string
 	allow    []string
 	noForward,
@@ -50,7 +51,7 @@ type lbFlags struct {
 // go together with one.
 var lbInConfig = []string{
 	"region", "id", "service", "listen", "admin", "replica", "peer", "model", "lora", "policy", "push", "order", "max-wait",
-	"no-forward", "keys-from", "record", "store", "access-log", "traces",
+	"no-forward", "keys-from", "record", "store", "access-log", "traces", "memory",
 }
 
 func newLbCmd() *cobra.Command {
@@ -99,6 +100,7 @@ func (f *lbFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&b.Push, "push", "", "when a replica may be sent another request: pending, outstanding:N, blind")
 	flags.StringVar(&b.Order, "order", "", "in which order waiting requests go: "+strings.Join(service.BuiltOrders(), ", "))
 	flags.DurationVar(&b.MaxWait, "max-wait", 0, "how long a request is held at most (default 60s)")
+	flags.StringVar(&f.memory, "memory", "", "`SIZE` of memory that it may take, half of it for requests (default 2GiB)")
 	flags.BoolVar(&f.noForward, "no-forward", false, "never forward to peers")
 	flags.StringVar(&f.keysFrom, "keys-from", "", "API keys that clients must present: env:NAME or file:PATH, one a line")
 	flags.StringVar(&f.cfg.Record, "record", "", "`FILE` that every event and decision is written to, anew at each start")
@@ -144,6 +146,7 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 		}
 		opts.AllowCIDRs = append(opts.AllowCIDRs, prefix)
 	}
+	limitMemory(cfg.Balancer.WithDefaults().Memory.Total)
 	go tuneCollector(cmd.Context())
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
@@ -225,6 +228,11 @@ func (f *lbFlags) fromFlags() (service.BalancerConfig, error) {
 	cfg.ID = cmp.Or(cfg.ID, "lb-"+cfg.Region.Place())
 	if f.keysFrom != "" {
 		cfg.Balancer.Auth = &service.Auth{KeysFrom: f.keysFrom}
+	}
+	if f.memory != "" {
+		if err := cfg.Balancer.Memory.Total.UnmarshalText([]byte(f.memory)); err != nil {
+			return cfg, fmt.Errorf("--memory: %w", err)
+		}
 	}
 	if f.noForward {
 		forward := false

@@ -161,6 +161,10 @@ func (s *System) unitText(u Unit) string {
 	for i, arg := range u.Args {
 		words[i] = word(arg)
 	}
+	memory := ""
+	if u.Memory > 0 {
+		memory = "MemoryMax=" + strconv.FormatInt(u.Memory, 10) + "\n"
+	}
 	return `[Unit]
 Description=skyserve ` + u.Name + `
 After=network-online.target
@@ -175,7 +179,7 @@ ExecReload=/bin/kill -HUP $MAINPID
 Restart=always
 RestartSec=1
 LimitNOFILE=1048576
-NoNewPrivileges=yes
+` + memory + `NoNewPrivileges=yes
 ProtectHome=yes
 PrivateTmp=yes
 
@@ -249,6 +253,9 @@ func (s *System) runArgs(u Unit) []string {
 		"run", "--detach", "--name", unitPrefix + u.Name, "--label", labelFixed + "=" + u.fixed(), "--restart", "unless-stopped",
 		"--publish", "127.0.0.1:" + port + ":" + port, "--env-file", s.envFile(u.Name), "--log-driver", "json-file", "--log-opt", "max-size=20m", "--log-opt", "max-file=2",
 		"--security-opt", "no-new-privileges",
+	}
+	if u.Memory > 0 {
+		args = append(args, "--memory", strconv.FormatInt(u.Memory, 10))
 	}
 	if u.GPUs {
 		args = append(args, "--gpus", "all", "--ipc", "host") // ranks of an engine share memory

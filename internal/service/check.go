@@ -24,6 +24,7 @@ func check(b *binder, s *Spec) {
 	}
 	c.endpointsOnce()
 	c.tls()
+	c.memory()
 	c.dns()
 	c.localLayout()
 	c.google()
@@ -274,6 +275,19 @@ func (c *checker) tls() {
 		c.failPath(p.key("cert"), Error{Problem: "is missing", Suggestion: "name a certificate and its key, or write acme"})
 	case t.Key == "":
 		c.failPath(p.key("key"), Error{Problem: "is missing", Suggestion: "a certificate is no use without its key"})
+	}
+}
+
+// memory makes sure that the parts of a balancer's memory fit into each other.
+func (c *checker) memory() {
+	m, p := c.spec.Balancer.Memory, path("balancer").key("memory")
+	if !c.fine(p, p.key("total"), p.key("requests"), p.key("tenant")) {
+		return
+	}
+	for _, misfit := range m.Misfits() {
+		if at := p.key(misfit.Key); c.at[at] != nil {
+			c.problem(at, "%s", misfit.Problem)
+		}
 	}
 }
 

@@ -114,6 +114,9 @@ func genBalancer(t *rapid.T) BalancerSpec {
 		EjectAfter: rapid.IntRange(1, 1_000_000).Draw(t, "eject after"), EjectTime: genDuration(t, 100*time.Millisecond, time.Hour),
 		Continue: &forward, HoldDeferred: &forward,
 	}
+	b.Memory.Total = Size(rapid.Int64Range(256, 1<<20).Draw(t, "total")) * MiB
+	b.Memory.Requests = Size(rapid.Int64Range(64<<10, int64(b.Memory.Total/4*3/KiB)).Draw(t, "requests")) * KiB
+	b.Memory.Tenant = Size(rapid.Int64Range(32<<10, int64(b.Memory.Requests/KiB)).Draw(t, "tenant")) * KiB
 	if rapid.Bool().Draw(t, "secured") {
 		b.Auth, b.TLS = &Auth{KeysFrom: "file:/etc/keys, and: more"}, &TLS{Cert: "a b.pem", Key: "#k.pem"}
 	}

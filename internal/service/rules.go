@@ -21,7 +21,7 @@ type rule struct {
 	keys     *form // of the keys of a mapping
 }
 
-// limits bounds a number; of a duration, in nanoseconds. Both ends are
+// limits bounds a number; of a duration, in nanoseconds, of a size, in bytes. Both ends are
 // included, unless above says that least is not.
 type limits struct {
 	least, most float64
@@ -39,6 +39,8 @@ func shape(expr, words string) *form { return &form{regexp.MustCompile(expr), wo
 func from(least, most float64) *limits { return &limits{least: least, most: most} }
 
 func above(least, most float64) *limits { return &limits{least: least, most: most, above: true} }
+
+func sizes(least, most Size) *limits { return from(float64(least), float64(most)) }
 
 func between(least, most time.Duration) *limits { return from(float64(least), float64(most)) }
 
@@ -174,12 +176,17 @@ var rules = map[string]rule{
 	"BalancerSpec.eject_after":             {text: "After how many failures in a row a replica is left out for a while; at most half of a model's are.", limit: from(1, 1_000_000)},
 	"BalancerSpec.eject_time":              {text: "For how long it is left out, each time in a row twice as long, up to a minute.", limit: between(100*time.Millisecond, time.Hour)},
 	"BalancerSpec.continue":                {text: "Whether another replica goes on with a streamed answer whose replica died."},
+	"BalancerSpec.memory":                  {text: "How much memory each balancer may take."},
 	"BalancerSpec.access_log":              {text: "Whether each request has a line in the log."},
 	"BalancerSpec.traces":                  {text: "The base URL of the OpenTelemetry collector that gets traces, over OTLP and HTTP; OTEL_EXPORTER_OTLP_ENDPOINT where it is left out.", form: formEndpoint},
 
 	"Auth.keys_from": {text: "Where the API keys come from (env:NAME or file:PATH).", required: true, secret: true, form: formRef},
 
 	"Auth.limits": {text: "What each key may use whose own line does not say otherwise; left out = without limit."},
+
+	"Memory.total":    {text: "Memory of the process: systemd ends it beyond (MemoryMax), and garbage is collected harder from four fifths on (GOMEMLIMIT).", limit: sizes(MinMemory, TiB)},
+	"Memory.requests": {text: "Memory for bodies of requests and answers that are held back; more is answered 503. Left out: half of total.", limit: sizes(MinRequestMemory, TiB)},
+	"Memory.tenant":   {text: "How much of requests one tenant may have; more is answered 429. Left out: a quarter of requests, at least 32MiB.", limit: sizes(MinTenantMemory, TiB)},
 
 	"KeyLimits.requests_per_minute": {text: "Requests a minute at one balancer; more are answered 429.", limit: from(1, maxMinute)},
 	"KeyLimits.tokens_per_minute":   {text: "Tokens a minute, prompt and answer, at one balancer; more are answered 429.", limit: from(1, maxMinute)},

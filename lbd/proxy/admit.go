@@ -158,6 +158,9 @@ func errBody(err error, limit int64) *apiError {
 			message: fmt.Sprintf("reading the request body: it is larger than %d bytes", limit),
 		}
 	}
+	if errors.Is(err, errMemoryFull) || errors.Is(err, errShareFull) {
+		return errNoMemory(err)
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return &apiError{
 			status: http.StatusRequestTimeout, kind: typeInvalid, code: "request_timeout",

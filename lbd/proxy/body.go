@@ -410,9 +410,50 @@ func (c *call) askInOptions(raw []byte, ask string) (edit, bool) {
 	return edit{span{at + found.from, at + found.to}, []byte("true")}, true
 }
 
+// spliceIn makes edits to a body in its own memory, which must have room for them. The
+// edits must not overlap, and must not point into it.
+func spliceIn(body []byte, edits []edit) []byte {
+	sortEdits(edits)
+	out := body[:len(body)+growth(edits, len(body))]
+	// What stands between edits is moved so that nothing is overwritten that is still to be
+	// moved: what moves to the front from the front on, what moves to the back from the back.
+	for i := range edits {
+		if at, end, by := between(edits, i, len(body)); by < 0 {
+			copy(out[at+by:], body[at:end])
+		}
+	}
+	for i := range slices.Backward(edits) {
+		if at, end, by := between(edits, i, len(body)); by > 0 {
+			copy(out[at+by:end+by], body[at:end])
+		}
+	}
+	by := 0
+	for _, e := range edits {
+		copy(out[e.from+by:], e.with)
+		by += len(e.with) - (e.to - e.from)
+	}
+	return out
+}
+
+// between is what stands behind edit i and before the next one, and by how many bytes it
+// moves.
+func between(edits []edit, i, end int) (from, to, by int) {
+	if to = end; i+1 < len(edits) {
+		to = edits[i+1].from
+	}
+	for _, e := range edits[:i+1] {
+		by += len(e.with) - (e.to - e.from)
+	}
+	return edits[i].to, to, by
+}
+
+func sortEdits(edits []edit) {
+	slices.SortFunc(edits, func(a, b edit) int { return cmp.Compare(a.from, b.from) })
+}
+
 // splice appends body with its edits to dst. The edits must not overlap.
 func splice(dst, body []byte, edits []edit) []byte {
-	slices.SortFunc(edits, func(a, b edit) int { return cmp.Compare(a.from, b.from) })
+	sortEdits(edits)
 	at := 0
 	for _, e := range edits {
 		dst = append(dst, body[at:e.from]...)

@@ -71,6 +71,9 @@ func (c *call) continuable(e *endpoint) bool {
 	return ok && c.readsBounds()
 }
 
+// addedByContinuing is more than what is added to a body besides the text.
+const addedByContinuing = 256
+
 // continuation is the request for the rest of an answer: the body as it was sent
 // first with the text so far (as JSON writes it, without quotes) behind its prompt
 // and its bounds less the tokens that the client has. An answer without any text
@@ -97,7 +100,7 @@ func continuation(e *endpoint, body, said []byte, tokens, implied int, counts *e
 	if left := implied - tokens; tokens > 0 && left > 0 {
 		edits = append(edits, c.set(setting{member: `"max_tokens":` + strconv.Itoa(left)})...)
 	}
-	return splice(make([]byte, 0, len(body)+len(said)+128), body, edits), true
+	return splice(make([]byte, 0, len(body)+len(said)+addedByContinuing), body, edits), true
 }
 
 // marks are what an engine that is given it in a prompt takes for more than text.

@@ -88,9 +88,14 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	if refused := x.checkIn(); refused != nil {
 		return nil, refused
 	}
-	buf, err := x.readBody()
+	mem := x.hold()
+	buf, err := x.readBody(&mem)
 	if err != nil {
 		return nil, errBody(err, x.rt.limits.MaxBody)
+	}
+	letGo := func() {
+		buf.release()
+		mem.release()
 	}
 	c, stands, refused := x.rt.understand(buf.b)
 	var holder string
@@ -98,7 +103,7 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 		holder, refused = x.rt.holderOf(x.req.Context(), &c, &x.origin)
 	}
 	if refused != nil {
-		buf.release()
+		letGo()
 		return nil, refused
 	}
 	x.model = stands.model
@@ -108,12 +113,19 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	x.promptTokens = (x.answer.key.hash.Len() + 3) / 4
 	x.bound = c.bound(x.endpoint)
 	if refused := x.visit.reserve(x.promptTokens, x.bound, c.answers(x.endpoint), x.rt.Elapsed()); refused != nil {
-		buf.release()
+		letGo()
 		x.letGo()
 		return nil, refused
 	}
 	continuable := c.continuable(x.endpoint)
-	x.body = x.rewrite(&c, stands, buf) // which may let go of what c was read from
+	counts, err := x.rewrite(&c, stands, buf, &mem) // which overwrites what c was read from
+	if err != nil {
+		letGo()
+		x.letGo()
+		return nil, errNoMemory(err)
+	}
+	x.body = share(buf, mem)
+	x.body.counts = counts
 	if continuable {
 		x.listen()
 	}
@@ -125,18 +137,37 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 }
 
 // readBody reads the request's body, in as much time as a slow client may take.
-func (x *exchange) readBody() (*pooled, error) {
+func (x *exchange) readBody(mem *held) (*pooled, error) {
 	_ = x.ctl.SetReadDeadline(time.Now().Add(x.rt.limits.Body)) // a reader without deadlines blocks as it likes
-	buf, err := readBody(x.w, x.req, x.rt.limits.MaxBody)
-	if err == nil {
-		_ = x.ctl.SetReadDeadline(time.Time{}) // else the client would be thought gone when it passes
+	if err := mem.set(x.onItsWay()); err != nil {
+		return nil, err
 	}
-	return buf, err
+	buf, err := readBody(x.w, x.req, x.rt.limits.MaxBody, mem)
+	if err != nil {
+		mem.release()
+		return nil, err
+	}
+	_ = x.ctl.SetReadDeadline(time.Time{}) // else the client would be thought gone when it passes
+	return buf, mem.set(int64(cap(buf.b)))
 }
 
-// rewrite makes the declared changes to a body: the real name for an alias, and
-// a stream's usage asked for.
-func (x *exchange) rewrite(c *call, stands modelName, buf *pooled) *sharedBody {
+// onItsWay is how many bytes of the body may have come that nobody has read: over HTTP/2
+// the server takes in a window of them.
+func (x *exchange) onItsWay() int64 {
+	window := int64(x.rt.limits.StreamWindow)
+	switch {
+	case x.req.ProtoMajor < 2:
+		return 0
+	case x.req.ContentLength >= 0:
+		return min(window, x.req.ContentLength)
+	}
+	return window
+}
+
+// rewrite makes the declared changes to a body where it stands: the real name for an
+// alias, and a stream's usage asked for. counts is the change that asks for the usage so
+// far with each event. It fails where there is no memory for a larger body.
+func (x *exchange) rewrite(c *call, stands modelName, buf *pooled, mem *held) (counts edit, err error) {
 	var edits []edit
 	if name, _ := c.modelName(); string(name) != stands.model && stands.adapter == "" {
 		edits = append(edits, c.rename(stands.model))
@@ -152,21 +183,18 @@ func (x *exchange) rewrite(c *call, stands modelName, buf *pooled) *sharedBody {
 	x.bounded = c.maxTokens != span{}
 	x.tellsUsage = !x.hideUsage && x.wantsCounts != countsAny
 	x.countMatters = x.tellsUsage || c.setsBounds()
-	var counts edit
 	if x.streamWanted && c.continuable(x.endpoint) {
 		counts = c.askCounts(edits)
 	}
-	if len(edits) > 0 {
-		const added = 128 // more than the edits make of most bodies
-		changed := takeBuffer()
-		changed.grow(len(buf.b) + added)
-		changed.b = splice(changed.b, buf.b, edits)
-		buf.release()
-		buf = changed
+	if grown := growth(edits, len(buf.b)); grown > cap(buf.b)-len(buf.b) {
+		_, size := sizeClass(len(buf.b) + grown)
+		if err := mem.set(int64(size)); err != nil {
+			return edit{}, err
+		}
+		buf.growTo(size)
 	}
-	body := share(buf)
-	body.counts = counts
-	return body
+	buf.b = spliceIn(buf.b, edits)
+	return counts, nil
 }
 
 // arrive hands the request to core; it reports false when the balancer drains.
@@ -321,7 +349,7 @@ func (x *exchange) outputTokens() int { return x.answer.usage.output.Or(x.answer
 
 // refuse answers a request that core never hears of.
 func (x *exchange) refuse(e *apiError) {
-	if x.from != "" && (e.status == http.StatusNotFound || e.status == http.StatusServiceUnavailable) {
+	if x.from != "" && (e.status == http.StatusNotFound || e.status == http.StatusServiceUnavailable || e.code == codeTenantMemory) {
 		e.status = http.StatusServiceUnavailable // the peer knows other places
 		x.w.Header().Set(headerBounce, "1")
 	}

@@ -68,6 +68,8 @@ var (
 	descEjected  = desc("skyserve_ejections_total", "Times that a replica was left out because it failed what it was sent.")
 	descTree     = desc("skyserve_prefix_tree_bytes", "Memory of the prefix trees.")
 	descNodes    = desc("skyserve_prefix_tree_nodes", "Nodes of the prefix trees.")
+	descMemory   = desc("skyserve_request_bytes", "Bytes that requests and answers take of balancer.memory.requests.")
+	descNoMemory = desc("skyserve_memory_refused_total", "Requests, or parts of what is kept for another try, that there was no memory for, by bound: requests (of all) or tenant.", "bound")
 	descRecord   = desc("skyserve_record_dropped_total", "Steps that the record misses.")
 	descEvents   = desc("skyserve_events_dropped_total", "Decisions that slow subscribers missed.")
 
@@ -103,7 +105,7 @@ var (
 )
 
 var allDescs = []*prometheus.Desc{
-	descQueue, descOldest, descInFlight, descDraining, descEnded, descRefused, descEjected, descTree, descNodes, descRecord, descEvents,
+	descQueue, descOldest, descInFlight, descDraining, descEnded, descRefused, descEjected, descTree, descNodes, descMemory, descNoMemory, descRecord, descEvents,
 	descModelQueued, descModelOutstanding, descModelReplicas, descModelAvailable, descModelWait,
 	descInfo, descReady, descAvailable, descLeaving, descOutstanding, descHeld, descPending, descRunning, descKV, descAge, descPace,
 	descTokens, descSent, descFailures, descRepPrompt, descRepCached,
@@ -137,6 +139,13 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 
 	s.gauge(descInFlight, float64(inFlight))
 	s.gauge(descDraining, oneIf(r.draining.Load()))
+	m := r.memory
+	m.mu.Lock()
+	held, full, over := m.bytes, m.full, m.over
+	m.mu.Unlock()
+	s.gauge(descMemory, float64(held))
+	s.count(descNoMemory, full, "requests")
+	s.count(descNoMemory, over, "tenant")
 	s.count(descRecord, r.record.lost())
 	s.count(descEvents, r.subs.dropped.Load())
 	s.balancer(&v)

@@ -7,6 +7,15 @@ import "time"
 type Limits struct {
 	// MaxBody is the largest request body in bytes; a larger one is answered 413.
 	MaxBody int64
+	// Memory is how many bytes requests and answers may take: bodies from their first byte
+	// until nothing can be tried again, answers and the text of streams that are kept for
+	// another try, and what HTTP/2 may hold of bodies that are on their way. More is
+	// answered 503. TenantMemory is how much of it one tenant may have; more is answered
+	// 429. Requests without a tenant are bounded by Memory alone.
+	Memory       int64
+	TenantMemory int64
+	// StreamWindow is how many bytes of a body HTTP/2 takes in before they are read.
+	StreamWindow int
 	// Body is how long a client may take to send its request's body; then it is
 	// answered 408.
 	Body time.Duration
@@ -59,7 +68,11 @@ type Limits struct {
 // DefaultLimits is the one table of the proxy's bounds.
 func DefaultLimits() Limits {
 	return Limits{
-		MaxBody:   16 << 20,          // a 4 M-token text, or a dozen inlined images
+		MaxBody:      16 << 20,  // a 4 M-token text, or a dozen inlined images
+		Memory:       1 << 30,   // half of what a balancer may take by default (service.Memory): 64 of the largest bodies, or 250,000 prompts of 1,000 tokens
+		TenantMemory: 256 << 20, // a quarter: four tenants that upload all they can leave nobody out
+		StreamWindow: 256 << 10, // 20 Mbit/s over 100 ms; net/http's own is four times as much
+
 		Body:      2 * time.Minute,   // MaxBody at 1 Mbit/s
 		FirstByte: 120 * time.Second, // a full engine queue and a long prefill; then another replica is the better bet
 		Idle:      60 * time.Second,  // no engine pauses that long between tokens, not even under preemption
@@ -91,6 +104,9 @@ func DefaultLimits() Limits {
 func (l Limits) orDefault() Limits {
 	d := DefaultLimits()
 	fill(&l.MaxBody, d.MaxBody)
+	fill(&l.Memory, d.Memory)
+	fill(&l.TenantMemory, d.TenantMemory)
+	fill(&l.StreamWindow, d.StreamWindow)
 	fill(&l.Body, d.Body)
 	fill(&l.FirstByte, d.FirstByte)
 	fill(&l.Idle, d.Idle)

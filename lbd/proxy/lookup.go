@@ -131,6 +131,13 @@ func (q *lookup) ask() *apiError {
 	defer cancel(nil)
 	silence := time.AfterFunc(lookupTimeout, func() { cancel(errSilent) })
 	defer silence.Stop()
+	mem := held{memory: q.rt.memory, tenant: q.o.tenant}
+	defer mem.release()
+	if q.req.ContentLength != 0 {
+		if err := mem.set(lookupBody); err != nil {
+			return errNoMemory(err)
+		}
+	}
 	out, transport, err := q.outgoing(ctx)
 	if err != nil {
 		return invalid("", "incomplete_body", "reading the request body: "+err.Error())

@@ -70,7 +70,7 @@ func (x *exchange) lastWrite() {
 // that a stream that breaks can still end in an event of our own. Nothing is
 // sent to the client before the first event is complete.
 func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *time.Timer) (ended bool) {
-	r := streamRelay{x: x, resp: resp, watch: watch}
+	r := streamRelay{x: x, resp: resp, watch: watch, held: x.hold()}
 	defer r.keep(nil)
 	err := r.readAll()
 	switch r.how {
@@ -94,6 +94,7 @@ type streamRelay struct {
 	watch  *time.Timer
 	events splitter
 	part   *pooled // of an event that is not complete; nil when there is none
+	held   held    // of part
 	how    passing
 }
 
@@ -108,9 +109,8 @@ func (r *streamRelay) readAll() error {
 		}
 		return io.EOF
 	}
-	buf := takeBuffer()
+	buf := takeBuffer(readSize)
 	defer buf.release()
-	buf.grow(readSize)
 	for {
 		n, err := r.resp.Body.Read(buf.b[:cap(buf.b)])
 		if n > 0 {
@@ -127,13 +127,16 @@ func (r *streamRelay) readAll() error {
 // Write passes on what of p completes events.
 func (r *streamRelay) Write(p []byte) (int, error) {
 	r.watch.Stop() // the client's time does not count against the target
-	b := p
+	b, most := p, r.x.rt.limits.MaxEvent
 	if r.part != nil {
+		r.part.grow(len(p))
 		r.part.b = append(r.part.b, p...)
-		b = r.part.b
+		if b = r.part.b; r.held.set(int64(cap(b))) != nil {
+			most = 0
+		}
 	}
 	var rest []byte
-	rest, r.how = r.x.pass(r.resp, b, &r.events, time.Now())
+	rest, r.how = r.x.pass(r.resp, b, &r.events, most, time.Now())
 	r.keep(rest)
 	if r.how != passes {
 		return 0, errPassing
@@ -148,9 +151,11 @@ func (r *streamRelay) keep(rest []byte) {
 	case len(rest) == 0 && r.part != nil:
 		r.part.release()
 		r.part = nil
+		r.held.release()
 	case len(rest) > 0 && r.part == nil:
-		r.part = takeBuffer()
+		r.part = takeBuffer(len(rest))
 		r.part.b = append(r.part.b, rest...)
+		_ = r.held.set(int64(cap(r.part.b))) // the next piece is refused, if this is
 	case len(rest) > 0:
 		r.part.b = r.part.b[:copy(r.part.b, rest)]
 	}
@@ -175,13 +180,13 @@ const (
 )
 
 // pass sends the complete events at the front of b to the client and gives back
-// the rest.
-func (x *exchange) pass(resp *http.Response, b []byte, events *splitter, now time.Time) (rest []byte, how passing) {
+// the rest: an event of most bytes at most, a longer one goes out in pieces.
+func (x *exchange) pass(resp *http.Response, b []byte, events *splitter, most int, now time.Time) (rest []byte, how passing) {
 	before := x.answer.tokens
 	if x.seam == nil {
-		rest, how = x.passAlong(resp, b, events, now)
+		rest, how = x.passAlong(resp, b, events, most, now)
 	} else {
-		rest, how = x.passJoined(b, events, now)
+		rest, how = x.passJoined(b, events, most, now)
 	}
 	if n := x.answer.tokens - before; n > 0 && how != clientGone {
 		x.token(now, n)
@@ -193,7 +198,7 @@ func (x *exchange) pass(resp *http.Response, b []byte, events *splitter, now tim
 }
 
 // passAlong passes events as they are, but for what the client did not ask for.
-func (x *exchange) passAlong(resp *http.Response, b []byte, events *splitter, now time.Time) (rest []byte, how passing) {
+func (x *exchange) passAlong(resp *http.Response, b []byte, events *splitter, most int, now time.Time) (rest []byte, how passing) {
 	var out *pooled // what goes to the client, where that is not all of b
 	defer func() {
 		if out != nil {
@@ -210,7 +215,7 @@ func (x *exchange) passAlong(resp *http.Response, b []byte, events *splitter, no
 		seen := x.look(event, at == 0)
 		if seen.changed() {
 			if out == nil {
-				out = takeBuffer()
+				out = takeBuffer(usualBuffer)
 			}
 			out.b = seen.append(append(out.b, b[from:at]...), event)
 			from = at + size
@@ -220,7 +225,7 @@ func (x *exchange) passAlong(resp *http.Response, b []byte, events *splitter, no
 		}
 		at += size
 	}
-	if at == 0 && len(b) > x.rt.limits.MaxEvent {
+	if at == 0 && len(b) > most {
 		at = len(b)
 		*events = splitter{}
 		x.answer.spoken.lose()
@@ -237,8 +242,8 @@ func (x *exchange) passAlong(resp *http.Response, b []byte, events *splitter, no
 }
 
 // passJoined passes events of a target that goes on with another's answer.
-func (x *exchange) passJoined(b []byte, events *splitter, now time.Time) (rest []byte, how passing) {
-	out := takeBuffer()
+func (x *exchange) passJoined(b []byte, events *splitter, most int, now time.Time) (rest []byte, how passing) {
+	out := takeBuffer(usualBuffer)
 	defer out.release()
 	at := 0
 	for how == passes {
@@ -249,7 +254,7 @@ func (x *exchange) passJoined(b []byte, events *splitter, now time.Time) (rest [
 		how = x.join(out, b[at:at+size])
 		at += size
 	}
-	if at == 0 && len(b) > x.rt.limits.MaxEvent {
+	if at == 0 && len(b) > most {
 		out.b = append(out.b, b...)
 		at = len(b)
 		*events = splitter{}
@@ -424,12 +429,15 @@ func unexpected(err error) error {
 
 // relayWhole passes an answer on that is not a stream. It is held back until it
 // is complete, so that a target that dies in the middle of it costs nothing;
-// only one that is too large for that goes out as it comes.
+// only one that is too large for that, or that there is no memory for, goes out as it
+// comes.
 func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *time.Timer) (ended bool) {
-	buf := takeBuffer()
+	buf, mem := takeBuffer(usualBuffer), x.hold()
 	defer buf.release()
+	defer mem.release()
 	for {
 		buf.grow(readSize)
+		full := mem.set(int64(cap(buf.b))) != nil
 		n, err := resp.Body.Read(buf.b[len(buf.b):cap(buf.b)])
 		buf.b = buf.b[:len(buf.b)+n]
 		if n > 0 {
@@ -443,7 +451,7 @@ func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *t
 		case err != nil && x.req.Context().Err() == nil:
 			x.broke(resp.StatusCode, x.failureOf(ctx, err))
 			panic(http.ErrAbortHandler) // cuts the connection: the client must not take half an answer for whole
-		case len(buf.b) > x.rt.limits.MaxHeldAnswer || x.wrote:
+		case len(buf.b) > x.rt.limits.MaxHeldAnswer || full || x.wrote:
 			if err == nil && x.put(resp, buf.b, time.Now()) {
 				buf.b = buf.b[:0]
 				continue

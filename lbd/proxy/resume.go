@@ -22,7 +22,7 @@ func (x *exchange) listen() {
 	if x.rt.noContinue.Load() || x.continueOff || len(x.body.buf.b) > x.rt.limits.MaxContinuedBody {
 		return
 	}
-	x.spoken.room = x.rt.limits.MaxContinuedText
+	x.spoken.room, x.spoken.held = x.rt.limits.MaxContinuedText, x.hold()
 	x.answer.spoken = &x.spoken
 }
 
@@ -100,9 +100,14 @@ func (x *exchange) goOn() bool {
 	if len(said) == 0 {
 		tokens = 0 // the answer is asked for anew, all of it
 	}
+	mem := x.hold()
+	if mem.set(int64(len(x.body.buf.b)+len(said)+addedByContinuing)) != nil {
+		return false
+	}
 	counts := x.body.counts
 	body, ok := continuation(x.endpoint, x.body.buf.b, said, tokens, x.impliedBound(), &counts)
 	if !ok {
+		mem.release()
 		return false
 	}
 	x.answer.tokens, x.answer.exact = tokens, true // as far as it matters
@@ -116,7 +121,7 @@ func (x *exchange) goOn() bool {
 	if x.rest != nil {
 		x.rest.release()
 	}
-	x.seam, x.rest = next, share(&pooled{b: body})
+	x.seam, x.rest = next, share(&pooled{b: body}, mem)
 	x.rest.counts = counts
 	return true
 }
@@ -130,7 +135,7 @@ func (x *exchange) begin() {
 	x.talks = false
 	if !x.wrote {
 		x.spoken.release()
-		x.spoken = spoken{room: x.spoken.room}
+		x.spoken = spoken{room: x.rt.limits.MaxContinuedText, held: x.spoken.held}
 	}
 }
 

@@ -84,6 +84,7 @@ type Runtime struct {
 	models   atomic.Pointer[modelTable]
 	stored   *responses
 	lookups  *lookups
+	memory   *memory
 	record   *recorder
 	stats    *stats
 	points   *points
@@ -117,6 +118,7 @@ func New(o Options) (*Runtime, error) {
 	r.ring = newRing(r.limits.Decisions)
 	r.stored = newResponses(r.limits.Responses)
 	r.lookups = newLookups(r.limits)
+	r.memory = newMemory(r.limits.Memory, r.limits.TenantMemory)
 	r.stats = &stats{}
 	r.points = newPoints(o.Self, r.limits.HistoryMinutes)
 	r.points.serve(r.declared)

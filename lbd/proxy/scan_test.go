@@ -108,6 +108,25 @@ func FuzzSSE(f *testing.F) {
 	})
 }
 
+// Edits that are made to a body where it stands give what copying it gives.
+func TestEditsInPlace(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		body := rapid.SliceOfN(rapid.ByteRange('a', 'z'), 0, 60).Draw(t, "body")
+		var edits []edit
+		for at := 0; at <= len(body) && rapid.IntRange(0, 3).Draw(t, "more") > 0; {
+			from := rapid.IntRange(at, len(body)).Draw(t, "from")
+			to := rapid.IntRange(from, len(body)).Draw(t, "to")
+			edits = append(edits, edit{span{from, to}, rapid.SliceOfN(rapid.ByteRange('A', 'Z'), 0, 30).Draw(t, "with")})
+			at = to + 1
+		}
+		want := splice(nil, body, edits)
+		room := append(make([]byte, 0, len(body)+growth(edits, len(body))+200), body...)
+		if got := spliceIn(room, edits); string(got) != string(want) {
+			t.Fatalf("%q with %v is %q, want %q", body, edits, got, want)
+		}
+	})
+}
+
 func TestEventData(t *testing.T) {
 	for event, want := range map[string]string{
 		"data: x\n\n": "x", "data:x\n\n": "x", "data:  x\n\n": " x", "data\n\n": "", "data: a\ndata: b\n\n": "a\nb",

@@ -165,7 +165,7 @@ func (d *deployer) balancer(o provision.Object) (node.Deployment, error) {
 		return node.Deployment{}, err
 	}
 	files[fileConfig] = string(config)
-	units := []node.Unit{{Name: UnitOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed}}
+	units := []node.Unit{{Name: UnitOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed, Memory: int64(d.spec.Balancer.Memory.Total)}}
 	if seat := d.seatOf(); seat != nil && seat.ID == o.ID {
 		u, err := d.controller(o)
 		if err != nil {
