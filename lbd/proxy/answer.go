@@ -14,6 +14,7 @@ type answer struct {
 	// each event (exact: with the latest text), else the events that hold text.
 	tokens int
 	exact  bool
+	asked  bool // the target at hand was asked for that
 	events int // of the try at hand that held text
 	usage  usage
 	// done: the stream said that it is complete, or gave the reason why it has
@@ -93,7 +94,7 @@ func (a *answer) likeBefore(data []byte) (f finding, ok bool) {
 func (a *answer) came(counted bool) {
 	a.events++
 	a.tokens++
-	if a.exact = counted && a.usage.output.Known; a.exact {
+	if a.exact = counted && a.asked && a.usage.output.Known; a.exact {
 		a.tokens = max(a.tokens, a.usage.output.Value)
 	}
 }

@@ -201,6 +201,7 @@ func TestChunksAreTokensOnlyWhereThatWasSeen(t *testing.T) {
 		"the client is told the usage":    {nil, `"stream_options":{"include_usage":true},`, false},
 		"one by one":                      {[]http.HandlerFunc{one(70, 70, "length")}, bounded, true},
 		"one by one, and a token to stop": {[]http.HandlerFunc{one(70, 71, "stop")}, bounded, true},
+		"a usage that nobody asked for":   {nil, bounded, false},
 		"one by one, told":                {[]http.HandlerFunc{one(70, 70, "length")}, `"stream_options":{"include_usage":true},`, true},
 		"too little was seen":             {[]http.HandlerFunc{one(3, 3, "length")}, bounded, false},
 		"a little, often":                 {[]http.HandlerFunc{one(30, 30, "length"), one(30, 30, "length"), one(30, 30, "length")}, bounded, true},
@@ -217,7 +218,11 @@ func TestChunksAreTokensOnlyWhereThatWasSeen(t *testing.T) {
 				read(t, b.post(textPath, textOf(``)))
 				b.settled()
 			}
-			serve = cut("text/event-stream", textChunk("a")+textChunk("b"))
+			said := textChunk("a") + textChunk("b")
+			if strings.HasPrefix(name, "a usage") { // of the event alone, it may be
+				said = strings.ReplaceAll(said, "}]}", `}],"usage":{"prompt_tokens":9,"completion_tokens":1}}`)
+			}
+			serve = cut("text/event-stream", said)
 			bodies := make(chan string, 1)
 			b.attachAs("us-1", engine(t, asked(bodies, textChunk("c")+finished+doneEvent)), service.EngineOpenAI)
 			b.full("us-1")

@@ -20,7 +20,7 @@ import (
 
 // countsUsage says whether an engine of a kind tells the usage so far with each event
 // when stream_options.continuous_usage_stats says so: vLLM since 0.5.4, SGLang since
-// 0.5.5; older ones pass over it. Others may refuse what they do not know.
+// the end of 2025; older ones pass over it. Others may refuse what they do not know.
 func countsUsage(kind service.EngineKind) bool {
 	return kind == service.EngineVLLM || kind == service.EngineSGLang || kind == service.EngineSim
 }

@@ -43,6 +43,7 @@ func TestLikenessIsFullReading(t *testing.T) {
 		}
 		full, like := &answer{}, &answer{}
 		for _, a := range []*answer{full, like} {
+			a.asked = true
 			a.key, a.room = renderKey(1, endpoints[path], &c, modelName{model: "m"}), 60
 			a.spoken = &spoken{room: rapid.IntRange(10, 40).Draw(t, "room")}
 			full.spoken.room = a.spoken.room

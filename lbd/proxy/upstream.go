@@ -164,6 +164,7 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
 		body = x.rest
 	}
 	x.counting = x.asks(body)
+	x.answer.asked = x.counting
 	counts := x.counting && x.sent.peer == nil
 	out := &http.Request{
 		Method: in.Method, Header: header, Host: base.Host,
