@@ -154,7 +154,7 @@ func (b *Balancer) Step(now time.Duration, ev Event) []Action {
 	case EventFailed:
 		b.fail(now, ev.ID, ev.Outcome)
 	case EventCancelled:
-		b.cancel(now, ev.ID)
+		b.cancel(now, ev.ID, ev.Outcome)
 	case EventBounced:
 		b.bounced(now, ev.ID)
 	case EventTick:
@@ -321,13 +321,12 @@ func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 		r.arrived = now // its client has waited since then, not since it asked
 	}
 	trial := r.target.breaker.trial == r
-	t := b.leave(r, out)
+	generated := b.generated(now, r)
+	t := b.leave(r, out.here())
+	b.queue(r.Model).chargeUnserved(r, out, generated)
 	b.blame(now, t, r, trial)
 	if out != nil && out.Unreachable {
 		b.suspect(now, t)
-	}
-	if out != nil && out.Retryable {
-		b.queue(r.Model).refund(r)
 	}
 	r.avoid, r.failedAt = append(r.avoid, t.engine), now
 	switch {
@@ -356,7 +355,7 @@ func (b *Balancer) bounced(now time.Duration, id string) {
 	t := b.leave(r, nil)
 	t.pausedUntil = now + b.cfg.PeerPause
 	r.tries-- // the peer never tried
-	b.queue(r.Model).refund(r)
+	b.queue(r.Model).chargeFor(r, r.spent)
 	b.requeue(now, r)
 	b.drainFor(now, r)
 }
@@ -399,14 +398,17 @@ func (r *request) avoids(engine string) bool {
 	return false
 }
 
-// cancel ends a request whose client has gone.
-func (b *Balancer) cancel(now time.Duration, id string) {
+// cancel ends a request whose client has gone. out tells what was generated; where it
+// does not, that is estimated.
+func (b *Balancer) cancel(now time.Duration, id string, out *Outcome) {
 	r := b.requests[id]
 	if r == nil {
 		return
 	}
 	if r.target != nil {
+		generated := b.generated(now, r)
 		t := b.leave(r, nil)
+		b.queue(r.Model).chargeUnserved(r, out, generated)
 		b.act(Action{Kind: ActionAbort, ID: id, Target: t.id})
 	} else {
 		b.dequeue(r)
@@ -489,6 +491,7 @@ func (b *Balancer) tick(now time.Duration) {
 	b.bounceStranded(now)
 	for _, q := range b.queues {
 		q.forgetIdle(now)
+		b.chargeRunning(now, q)
 		for _, r := range b.waiting(q) {
 			if now-r.arrived >= b.maxWait(r) {
 				b.dequeue(r)

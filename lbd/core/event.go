@@ -18,7 +18,7 @@ const (
 	EventProgress        EventKind = "progress"         // Target, Tokens
 	EventFinished        EventKind = "finished"         // ID, Outcome
 	EventFailed          EventKind = "failed"           // ID, Outcome
-	EventCancelled       EventKind = "cancelled"        // ID
+	EventCancelled       EventKind = "cancelled"        // ID, Outcome: what was generated; nil = nobody counted
 	EventBounced         EventKind = "bounced"          // ID: the peer it was forwarded to gave it back
 	EventReplicaAdded    EventKind = "replica_added"    // Replica
 	EventReplicaRemoved  EventKind = "replica_removed"  // Target
@@ -73,7 +73,10 @@ type Request struct {
 	PromptTokens int `json:"prompt_tokens,omitempty"`
 	// MaxTokens bounds the answer; 0 = the client set no bound.
 	MaxTokens int `json:"max_tokens,omitempty"`
-	Hop       Hop `json:"hop,omitempty"`
+	// Answers is how many answers are generated at once, each bounded by MaxTokens;
+	// 0 = one, -1 = none, as for an embedding.
+	Answers int `json:"answers,omitempty"`
+	Hop     Hop `json:"hop,omitempty"`
 	// From is the peer that forwarded it; empty for a client's request.
 	From string `json:"from,omitempty"`
 	// SessionAge is how long ago its session began, as the balancer that forwarded
@@ -89,7 +92,8 @@ type Request struct {
 // Outcome is how a request ended at its target.
 type Outcome struct {
 	// PromptTokens, CachedTokens and OutputTokens are the engine's own figures
-	// where it gave them.
+	// where it gave them. Of an answer that failed or was cancelled OutputTokens is what
+	// was generated until then, counted or estimated; unknown = nothing is known of it.
 	PromptTokens policy.Maybe[int] `json:"prompt_tokens"`
 	CachedTokens policy.Maybe[int] `json:"cached_tokens"`
 	OutputTokens policy.Maybe[int] `json:"output_tokens"`

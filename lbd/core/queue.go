@@ -27,7 +27,9 @@ type queue struct {
 	lanes    [lanes]lane
 	turning  sorted[request] // those whose standing changes with time
 	tenants
-	answers answers // of the model's requests that ended
+	running   *request      // those at a target, linked by nextRunning
+	chargedAt time.Duration // when they were last charged for
+	answers   answers       // of the model's requests that ended
 	// firsts counts the first tokens of IW-F requests of clients here, late those of
 	// them that came after the tier's target.
 	firsts, late int64
@@ -51,11 +53,14 @@ type lane struct {
 type ticket struct {
 	standing
 	account  *account // of its tenant, while it waits or is outstanding
-	charged  int64    // tokens, for its last send
+	charged  int64    // tokens, in all; see charge.go
+	spent    int64    // tokens that a try which failed cost: no less is charged, unless it is served
 	taken    uint64   // the last round that has it
 	inLane   node[request]
 	inTenant node[request]
 	inTurns  node[request]
+
+	nextRunning, prevRunning *request // among those at a target
 }
 
 func newQueue(model string, o ordering) *queue {

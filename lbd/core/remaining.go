@@ -11,6 +11,8 @@ const (
 	// mostTokens bounds every single figure, so that no client's max_tokens can
 	// make the sums overflow.
 	mostTokens = 1 << 24
+	// mostAnswers bounds how many answers a request can ask for at once, likewise.
+	mostAnswers = 1 << 10
 )
 
 // answers is the running mean (EWMA) of the lengths of a model's answers.

@@ -20,10 +20,11 @@ type account struct {
 	tenant string
 	born   uint64 // breaks ties: names decide nothing
 	// served is tokens, of prompts and answers: an estimate of the prompt from the
-	// send on, the engine's own figures from the end on. It is the virtual counter
-	// of "Fairness in Serving Large Language Models" (VTC), with answers weighed as
-	// prompts and counted when they end.
+	// send on, of the answer while it is generated, the engine's own figures from the
+	// end on (see charge.go). It is the virtual counter of "Fairness in Serving Large
+	// Language Models" (VTC), with answers weighed as prompts.
 	served      int64
+	lifted      int64 // the most that lift ever raised it to: it never falls below
 	waiting     int
 	outstanding int
 	shares      [lanes]share
@@ -191,15 +192,19 @@ func (q *queue) lift(a *account) {
 	}
 	switch {
 	case any:
+	case q.left == a:
+		return // nobody else was served meanwhile
 	case q.left != nil:
 		least = q.left.served
 	default:
 		least = q.floor
 	}
+	a.lifted = max(a.lifted, least)
 	a.served = max(a.served, least)
 }
 
-// charge adds tokens to what a was served.
+// charge adds tokens to what a was served. What is given back never takes it below
+// where it was lifted to: that would be saved up.
 func (q *queue) charge(a *account, tokens int64) {
 	if tokens == 0 {
 		return
@@ -209,7 +214,7 @@ func (q *queue) charge(a *account, tokens int64) {
 			q.lanes[i].accounts.remove(a)
 		}
 	}
-	a.served += tokens
+	a.served = max(a.served+tokens, a.lifted)
 	for i := range q.lanes {
 		if a.shares[i].requests.root != nil {
 			q.lanes[i].accounts.add(a)
@@ -221,36 +226,18 @@ func (q *queue) charge(a *account, tokens int64) {
 // something, so that turns are taken.
 func (r *request) fare() int64 { return int64(max(1, r.tokens())) }
 
-// sent charges r's tenant for its prompt.
+// sent charges r's tenant for its prompt, or for what an earlier try generated if that
+// is more.
 func (q *queue) sent(r *request) {
 	q.wake(r.account)
 	r.account.outstanding++
-	r.charged = r.fare()
-	q.charge(r.account, r.charged)
+	q.run(r)
+	q.chargeFor(r, max(r.spent, r.fare()))
 }
-
-// settle corrects the charge by what the engine told.
-func (q *queue) settle(r *request, out *Outcome) {
-	if out == nil {
-		return
-	}
-	owed := int64(0)
-	if out.PromptTokens.Known {
-		owed = int64(bounded(out.PromptTokens.Value)) - r.charged
-	}
-	if out.OutputTokens.Known {
-		owed += int64(bounded(out.OutputTokens.Value))
-	}
-	q.charge(r.account, owed)
-}
-
-func bounded(tokens int) int { return min(max(0, tokens), mostTokens) }
-
-// refund takes the charge back: nothing was served.
-func (q *queue) refund(r *request) { q.charge(r.account, -r.charged) }
 
 // ended notes that r is at no target any more.
 func (q *queue) ended(r *request) {
+	q.stop(r)
 	r.account.outstanding--
 	q.rest(r.account)
 }
