@@ -95,7 +95,10 @@ func (b *Balancer) generated(now time.Duration, r *request) int {
 	busy, pace := now-r.sentAt, t.stayPace.or(t.paceHere())
 	prefill := policy.NominalPrefill(r.uncached)
 	if r.firstAt > 0 { // a stream: its prompt is computed
-		busy, pace, prefill = now-r.firstAt, t.paceHere(), 0
+		busy, prefill = now-r.firstAt, 0
+		if t.pace.any {
+			pace = t.paceHere()
+		}
 	}
 	tokens := int(float64(max(0, time.Duration(float64(busy)/pace)-prefill)) / float64(step))
 	bound := unboundedAnswer

@@ -25,7 +25,9 @@ type exchange struct {
 	rest   *sharedBody // as it is sent for the rest of an answer; nil before that
 
 	promptTokens int  // estimated
-	bound        int  // of the answer's tokens; 0 = none was set
+	bound        int  // of an answer's tokens; 0 = none was set
+	answers      int  // that are generated at once; 0 = none are
+	generated    int  // tokens, in the try that generated most, as of its end
 	streamWanted bool // the client asks for a stream
 	hideUsage    bool // the client did not ask for the usage that the engine was asked for
 	answer       answer
@@ -66,6 +68,9 @@ func (r *Runtime) infer(w http.ResponseWriter, req *http.Request, e *endpoint) {
 	defer stop(nil)
 	defer x.letGo()
 	x.flight.verdicts, x.flight.stop = make(chan verdict, 4), stop
+	if x.visit.account != nil {
+		x.flight.visit = &x.visit
+	}
 	if !x.arrive(request) {
 		x.refuse(errDraining())
 		return
@@ -101,8 +106,8 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	x.answer.key = renderKey(x.rt.seed, x.endpoint, &c, stands)
 	x.answer.room = x.rt.limits.MaxKeyedAnswer
 	x.promptTokens = (x.answer.key.hash.Len() + 3) / 4
-	x.bound = c.bound()
-	if refused := x.visit.reserve(x.promptTokens, x.bound, c.answers(x.endpoint), x.rt.Elapsed()); refused != nil {
+	x.bound, x.answers = c.bound(), c.answers(x.endpoint)
+	if refused := x.visit.reserve(x.promptTokens, x.bound, x.answers, x.rt.Elapsed()); refused != nil {
 		buf.release()
 		x.letGo()
 		return nil, refused
@@ -114,7 +119,7 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	}
 	return &core.Request{
 		Model: x.model, Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.key.hash.Key(),
-		PromptTokens: x.promptTokens, MaxTokens: x.bound, Hop: x.hop, From: x.from, SessionAge: x.sessionAge, Wait: x.wait,
+		PromptTokens: x.promptTokens, MaxTokens: x.bound, Answers: answersForCore(x.answers), Hop: x.hop, From: x.from, SessionAge: x.sessionAge, Wait: x.wait,
 		Holder: holder,
 	}, nil
 }
@@ -246,7 +251,7 @@ func (x *exchange) cancelled() {
 	if x.seam != nil {
 		x.continuation(continuedCancelled)
 	}
-	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventCancelled}, nil)
+	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventCancelled, Outcome: x.partly()}, nil)
 	if !x.wrote && x.req.Context().Err() == nil {
 		e := &apiError{status: http.StatusServiceUnavailable, kind: typeServer, code: "aborted", message: errAborted.Error()}
 		x.reply(e)
@@ -264,6 +269,7 @@ func (x *exchange) finished(status int, complete bool) {
 		out.Elsewhere = x.seam.said
 		x.continuation(continuedWhole)
 	}
+	x.learnPieces()
 	if complete {
 		out.Key = x.answer.finish()
 	}
@@ -289,9 +295,12 @@ func (x *exchange) fail(f *failure) {
 	x.sent.failed(f.why)
 	retryable := !x.wrote || x.seam != nil
 	x.rt.log.Warn("a try failed", "request", x.flight.id, "target", x.sent.target, "cause", f.cause, "error", f.err, "retryable", retryable)
-	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventFailed, Outcome: &core.Outcome{
-		Retryable: retryable, Unreachable: f.unreachable, Cause: f.cause,
-	}}, x.failedBy(f.cause))
+	out := &core.Outcome{}
+	if !f.unreachable {
+		out = x.partly()
+	}
+	out.Retryable, out.Unreachable, out.Cause = retryable, f.unreachable, f.cause
+	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventFailed, Outcome: out}, x.failedBy(f.cause))
 }
 
 // failedBy notes in the request's record why the try at hand ended.

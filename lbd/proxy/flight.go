@@ -41,6 +41,7 @@ type flight struct {
 	verdicts chan verdict
 	stop     context.CancelCauseFunc // of what goes on with a target
 	try      lastTry
+	visit    *visit // nil where its client has no key
 }
 
 func (f *flight) deliver(v verdict) {

@@ -33,6 +33,7 @@ func (w why) String() string {
 type targetCount struct {
 	sent   atomic.Int64
 	failed [whys]atomic.Int64
+	pieces pieceRatio
 }
 
 // counted is the count of the target that a verdict sends to; nil when its

@@ -79,6 +79,7 @@ type Runtime struct {
 	ring     ring
 	made     []DecisionRecord // of the step at hand, for subscribers
 	idle     chan struct{}    // closed when the last flight ends; nil unless draining
+	ticks    int
 
 	draining atomic.Bool
 	models   atomic.Pointer[modelTable]
@@ -259,6 +260,9 @@ func (r *Runtime) tick() {
 	}
 	r.step(core.Event{Kind: core.EventTick})
 	r.giveUpSilent()
+	if r.ticks++; r.ticks%growEvery == 0 {
+		r.growReservations(at)
+	}
 	made := r.takeMade()
 	r.mu.Unlock()
 	r.stats.gather(at)
