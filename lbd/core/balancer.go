@@ -456,13 +456,14 @@ func (b *Balancer) enqueue(now time.Duration, r *request) *queue {
 // waiting lists the requests of a queue, those held apart too, so that it can change meanwhile. The
 // list is valid until the next call.
 func (b *Balancer) waiting(q *queue) []*request {
-	b.pool = append(q.all(b.pool[:0]), q.parked...)
+	b.pool = q.apart.all(q.all(b.pool[:0]))
 	return b.pool
 }
 
 func (b *Balancer) dequeue(r *request) {
 	if q := b.queue(r.Model); r.parked {
-		q.removeParked(r)
+		q.apart.remove(r)
+		q.rest(r.account)
 	} else {
 		q.remove(r)
 	}

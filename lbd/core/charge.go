@@ -3,6 +3,7 @@ package core
 import (
 	"time"
 
+	"skyserve/internal/service"
 	"skyserve/lbd/policy"
 )
 
@@ -39,6 +40,9 @@ func bounded(tokens int) int { return min(max(0, tokens), mostTokens) }
 // chargeFor makes a number of tokens what r's tenant is charged for r in all.
 func (q *queue) chargeFor(r *request, tokens int64) {
 	q.charge(r.account, tokens-r.charged)
+	if r.Tier == service.TierDeferred {
+		q.apart.charge(r.account, tokens-r.charged)
+	}
 	r.charged = tokens
 }
 

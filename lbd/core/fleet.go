@@ -200,7 +200,7 @@ func (b *Balancer) known(model string) bool {
 // and those whose holder is gone.
 func (b *Balancer) rejectUnknown() {
 	for _, q := range b.queues {
-		if q.len() == 0 && len(q.parked) == 0 {
+		if q.len() == 0 && q.apart.n == 0 {
 			continue
 		}
 		known := b.known(q.model)
@@ -408,7 +408,7 @@ func (b *Balancer) modelViews() []ModelView {
 	}
 	var all []ModelView
 	for _, q := range b.queues {
-		n, deferred := q.len()+len(q.parked), q.deferred+len(q.parked)
+		n, deferred := q.len()+q.apart.n, q.deferred+q.apart.n
 		if n > 0 || served[q.model] {
 			all = append(all, ModelView{Model: q.model, Queued: n - deferred, Deferred: deferred, FirstTokens: q.firsts, Late: q.late})
 		}

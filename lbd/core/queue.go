@@ -21,7 +21,7 @@ type queue struct {
 	ordering ordering
 	n        int
 	deferred int           // of those, NIW
-	parked   []*request    // held apart, in the order in which they came; n does not count them
+	apart    apart         // n does not count them
 	room     int           // how many more of those the last report has room for
 	clock    time.Duration // the latest time heard of
 	lanes    [lanes]lane
@@ -71,6 +71,7 @@ func newQueue(model string, o ordering) *queue {
 	}
 	q.turning = sorted[request]{node: func(r *request) *node[request] { return &r.inTurns }, before: (*request).turnsBefore}
 	q.tenants = newTenants()
+	q.apart = newApart()
 	return q
 }
 
@@ -251,7 +252,7 @@ func (q *queue) oldestWait(now time.Duration) (wait time.Duration) {
 			wait = max(wait, now-r.arrived)
 		}
 	}
-	for _, r := range q.parked {
+	if r := q.apart.requests.first(); r != nil {
 		wait = max(wait, now-r.arrived)
 	}
 	return wait

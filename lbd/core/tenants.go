@@ -1,10 +1,6 @@
 package core
 
-import (
-	"time"
-
-	"skyserve/internal/service"
-)
+import "time"
 
 const (
 	// idleAccounts bounds the tenants that are remembered without any request
@@ -19,12 +15,12 @@ const (
 type account struct {
 	tenant string
 	born   uint64 // breaks ties: names decide nothing
-	// served is tokens, of prompts and answers: an estimate of the prompt from the
+	// The meter counts tokens, of prompts and answers: an estimate of the prompt from the
 	// send on, of the answer while it is generated, the engine's own figures from the
 	// end on (see charge.go). It is the virtual counter of "Fairness in Serving Large
 	// Language Models" (VTC), with answers weighed as prompts.
-	served      int64
-	lifted      int64 // the most that lift ever raised it to: it never falls below
+	meter
+	apart       apartShare
 	waiting     int
 	outstanding int
 	shares      [lanes]share
@@ -92,7 +88,7 @@ func (t *tenants) open(tenant string) *account {
 			a = &account{}
 		}
 		t.born++
-		*a = account{tenant: tenant, born: t.born}
+		*a = account{tenant: tenant, born: t.born, apart: newApartShare()}
 		for i := range a.shares {
 			a.shares[i].requests = sorted[request]{node: func(r *request) *node[request] { return &r.inTenant }, before: (*request).before}
 		}
@@ -126,7 +122,7 @@ func (t *tenants) recount(a *account, by int) {
 // rest notes that a has nothing here any more, if that is so, and forgets whom
 // there is no room to remember.
 func (q *queue) rest(a *account) {
-	if a.waiting > 0 || a.outstanding > 0 || a.idle {
+	if a.waiting > 0 || a.outstanding > 0 || a.apart.n > 0 || a.idle {
 		return
 	}
 	t := &q.tenants
@@ -199,12 +195,10 @@ func (q *queue) lift(a *account) {
 	default:
 		least = q.floor
 	}
-	a.lifted = max(a.lifted, least)
-	a.served = max(a.served, least)
+	a.lift(least)
 }
 
-// charge adds tokens to what a was served. What is given back never takes it below
-// where it was lifted to: that would be saved up.
+// charge adds tokens to what a was served.
 func (q *queue) charge(a *account, tokens int64) {
 	if tokens == 0 {
 		return
@@ -214,7 +208,7 @@ func (q *queue) charge(a *account, tokens int64) {
 			q.lanes[i].accounts.remove(a)
 		}
 	}
-	a.served = max(a.served+tokens, a.lifted)
+	a.add(tokens)
 	for i := range q.lanes {
 		if a.shares[i].requests.root != nil {
 			q.lanes[i].accounts.add(a)
@@ -257,9 +251,9 @@ func (q *queue) lastOf(now time.Duration, a *account) *request {
 // makeRoom keeps a tenant that filled the queue from locking r out: the last
 // request of the tenant with the most waiting for one model gives way, if it has
 // more of them than r's tenant and that request is of no more urgent tier. Deferred
-// work that is held apart gives way before.
+// work that is held apart gives way before, see evictApart.
 func (b *Balancer) makeRoom(now time.Duration, r *request) bool {
-	if r.Tier != service.TierDeferred && b.evictParked() {
+	if b.evictApart(r) {
 		return true
 	}
 	var fullest *queue
