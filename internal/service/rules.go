@@ -174,6 +174,8 @@ var rules = map[string]rule{
 	"BalancerSpec.eject_after":             {text: "After how many failures in a row a replica is left out for a while; at most half of a model's are.", limit: from(1, 1_000_000)},
 	"BalancerSpec.eject_time":              {text: "For how long it is left out, each time in a row twice as long, up to a minute.", limit: between(100*time.Millisecond, time.Hour)},
 	"BalancerSpec.continue":                {text: "Whether another replica goes on with a streamed answer whose replica died."},
+	"BalancerSpec.share_prefixes":          {text: "Whether tenants share what is known of cached prefixes: better hit rates for what all of them send, and each can find out what others sent."},
+	"BalancerSpec.expose_cache":            {text: "Whether clients with API keys are told how much of their prompts was cached: X-Skyserve-Prefix-Match, and cached_tokens, which reads 0 otherwise."},
 	"BalancerSpec.access_log":              {text: "Whether each request has a line in the log."},
 	"BalancerSpec.traces":                  {text: "The base URL of the OpenTelemetry collector that gets traces, over OTLP and HTTP; OTEL_EXPORTER_OTLP_ENDPOINT where it is left out.", form: formEndpoint},
 

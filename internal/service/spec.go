@@ -187,6 +187,11 @@ type BalancerSpec struct {
 	// Continue lets another replica go on with a streamed answer whose replica died;
 	// default true.
 	Continue *bool `yaml:"continue,omitempty" json:"continue"`
+	// SharePrefixes lets what one tenant asked be found for another; default false.
+	SharePrefixes bool `yaml:"share_prefixes,omitempty" json:"share_prefixes,omitempty"`
+	// ExposeCache tells clients with API keys how much of their prompts was cached;
+	// default false.
+	ExposeCache bool `yaml:"expose_cache,omitempty" json:"expose_cache,omitempty"`
 	// AccessLog writes one line of the log for each request.
 	AccessLog bool `yaml:"access_log,omitempty" json:"access_log,omitempty"`
 	// Traces is the base URL of an OpenTelemetry collector that takes OTLP over

@@ -118,32 +118,35 @@ func validHop(h core.Hop) bool {
 }
 
 // session names the conversation or client that a request belongs to. It is a
-// hash: of bounded length, and no user's name gets into decisions and records.
-// A peer has hashed it already.
+// hash: of bounded length, and no user's name gets into decisions and records. One
+// tenant's is never another's, whatever they call it. A peer has hashed it already.
 func (o *origin) setSession(req *http.Request, c *call) {
 	given := req.Header.Get(headerSession)
 	if o.from != "" && given != "" {
 		o.session = given[:min(len(given), maxRequestID)]
 		return
 	}
-	o.session = sessionName(c.said(c.cacheKey), given, c.said(c.user), req.RemoteAddr)
+	o.session = sessionName(o.tenant, c.said(c.cacheKey), given, c.said(c.user), req.RemoteAddr)
 }
 
-func sessionName(cacheKey []byte, header string, user []byte, client string) string {
-	var hash uint64
+func sessionName(tenant string, cacheKey []byte, header string, user []byte, client string) string {
+	var hash, seed uint64
+	if tenant != "" {
+		seed = xxh3.HashString(tenant)
+	}
 	switch {
 	case len(cacheKey) > 0:
-		hash = xxh3.Hash(cacheKey)
+		hash = xxh3.HashSeed(cacheKey, seed)
 	case header != "":
-		hash = xxh3.HashString(header)
+		hash = xxh3.HashStringSeed(header, seed)
 	case len(user) > 0:
-		hash = xxh3.Hash(user)
+		hash = xxh3.HashSeed(user, seed)
 	default:
 		host, _, err := net.SplitHostPort(client)
 		if err != nil {
 			host = client
 		}
-		hash = xxh3.HashString(host)
+		hash = xxh3.HashStringSeed(host, seed)
 	}
 	return strconv.FormatUint(hash, 16)
 }

@@ -20,6 +20,7 @@ type answer struct {
 	done   bool
 	failed bool
 	faulty bool
+	alike  bool    // the event at hand says nothing but a text
 	spoken *spoken // nil when the answer cannot be continued elsewhere
 	id     []byte  // of an answer that is whole, as JSON writes it
 
@@ -45,7 +46,8 @@ type finding struct {
 
 // event learns from an event of a stream.
 func (a *answer) event(data []byte) finding {
-	if quoted := a.like.text(data); quoted != nil {
+	quoted := a.like.text(data)
+	if a.alike = quoted != nil; a.alike {
 		a.again(quoted)
 		a.quoted = nil
 		return finding{token: true}

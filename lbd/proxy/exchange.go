@@ -30,6 +30,9 @@ type exchange struct {
 	generated    int  // tokens, in the try that generated most, as of its end
 	streamWanted bool // the client asks for a stream
 	hideUsage    bool // the client did not ask for the usage that the engine was asked for
+	hidesCache   bool // the client is not told what was cached
+	masking      bool // all that goes to the client from now on passes mask
+	mask         cacheMask
 	answer       answer
 	spoken       spoken // what answer.spoken points to, where it does
 	seam         *seam  // nil until another target goes on with the answer
@@ -85,6 +88,7 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	if refused != nil {
 		return nil, refused
 	}
+	x.hidesCache = x.rt.hidesCache(&x.origin)
 	if refused := x.checkIn(); refused != nil {
 		return nil, refused
 	}
@@ -103,7 +107,7 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	}
 	x.model = stands.model
 	x.setSession(x.req, &c)
-	x.answer.key = renderKey(x.rt.seed, x.endpoint, &c, stands)
+	x.answer.key = renderKey(x.rt.seedOf(x.tenant), x.endpoint, &c, stands)
 	x.answer.room = x.rt.limits.MaxKeyedAnswer
 	x.promptTokens = (x.answer.key.hash.Len() + 3) / 4
 	x.bound, x.answers = c.bound(), c.answers(x.endpoint)

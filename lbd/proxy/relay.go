@@ -200,9 +200,11 @@ func (x *exchange) passAlong(resp *http.Response, b []byte, events *splitter, no
 		if !ok {
 			break
 		}
-		hide, fault := x.look(b[at:at+size], at == 0)
-		if hide || fault {
-			if !x.put(resp, b[from:at], now) {
+		event := b[at : at+size]
+		hide, fault := x.look(event, at == 0)
+		masked := !hide && !fault && x.tellsCache(event)
+		if hide || fault || masked {
+			if !x.put(resp, b[from:at], now) || (masked && !x.putMasked(resp, event, now)) {
 				return nil, clientGone
 			}
 			from = at + size
@@ -216,6 +218,7 @@ func (x *exchange) passAlong(resp *http.Response, b []byte, events *splitter, no
 		at = len(b)
 		*events = splitter{}
 		x.answer.spoken.lose()
+		x.maskRest()
 	}
 	if !x.put(resp, b[from:at], now) {
 		return nil, clientGone
@@ -241,6 +244,7 @@ func (x *exchange) passJoined(b []byte, events *splitter, now time.Time) (rest [
 		at = len(b)
 		*events = splitter{}
 		x.answer.spoken.lose()
+		x.maskRest()
 	}
 	if !x.put(nil, out.b, now) {
 		return nil, clientGone
@@ -257,8 +261,11 @@ func (x *exchange) join(out *pooled, event []byte) passing {
 		return targetStrays
 	}
 	hide, fault := x.look(out.b[mark:], false)
-	if hide || fault {
+	switch {
+	case hide || fault:
 		out.b = out.b[:mark]
+	case x.tellsCache(out.b[mark:]):
+		hideCache(out.b[mark:])
 	}
 	if fault {
 		return targetFailed
@@ -271,6 +278,7 @@ func (x *exchange) join(out *pooled, event []byte) passing {
 // can go on, or nothing at all was said before. first: no event waits to be passed.
 func (x *exchange) look(event []byte, first bool) (hide, fault bool) {
 	data := eventData(event)
+	x.answer.alike = false
 	if data == nil {
 		return false, false
 	}
@@ -286,6 +294,13 @@ func (x *exchange) put(resp *http.Response, b []byte, now time.Time) bool {
 	}
 	if !x.wrote {
 		x.commit(resp)
+	}
+	if x.masking {
+		own := takeBuffer()
+		defer own.release()
+		own.b = append(own.b, b...)
+		x.mask.hide(own.b)
+		b = own.b
 	}
 	x.extend(now)
 	defer x.written()
@@ -352,6 +367,9 @@ func (x *exchange) lastEvent(resp *http.Response, rest []byte) (seen []byte, com
 	if hide, _ := x.look(rest, false); hide {
 		return nil, true
 	}
+	if x.tellsCache(rest) {
+		hideCache(rest) // the relay's own memory
+	}
 	return rest, true
 }
 
@@ -406,6 +424,7 @@ func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *t
 			x.broke(resp.StatusCode, x.failureOf(ctx, err))
 			panic(http.ErrAbortHandler) // cuts the connection: the client must not take half an answer for whole
 		case len(buf.b) > x.rt.limits.MaxHeldAnswer || x.wrote:
+			x.maskRest()
 			if err == nil && x.put(resp, buf.b, time.Now()) {
 				buf.b = buf.b[:0]
 				continue
@@ -425,8 +444,14 @@ func (x *exchange) wholeEnded(resp *http.Response, rest []byte) (ended bool) {
 		}
 		x.answer.whole(rest)
 		x.remember()
+		if x.hidesCache {
+			hideCache(rest)
+		}
 		x.w.Header()["Content-Length"] = []string{strconv.Itoa(len(rest))}
 		x.commit(resp)
+	}
+	if x.masking {
+		x.mask.hide(rest)
 	}
 	x.extend(time.Now())
 	if _, err := x.w.Write(rest); err != nil {

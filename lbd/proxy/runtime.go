@@ -41,6 +41,10 @@ type Options struct {
 	// NoContinue lets every stream whose target fails in the middle end in an error
 	// event, instead of being continued by another one where that can be.
 	NoContinue bool
+	// SharePrefixes lets what one tenant asked be found for another.
+	SharePrefixes bool
+	// ExposeCache tells clients that presented a key how much of their prompts was cached.
+	ExposeCache bool
 	// AccessLog writes each request's line at level info; without it that is debug.
 	AccessLog bool
 	// Tracer follows requests; nil = none does.
@@ -58,12 +62,16 @@ type Runtime struct {
 	secure    http.RoundTripper // nil where no replica is asked over mTLS
 	keys      atomic.Pointer[keyring]
 	ledger    *ledger
-	seed      uint64 // of prefix keys: see keySeed
+	seed      uint64 // of prefix keys: see keySeed and seedOf
 	began     time.Time
 	// noContinue is Options.NoContinue until SetContinue.
 	noContinue atomic.Bool
-	accessLog  bool   // Options.AccessLog
-	tracer     Tracer // nil = none
+	// sharePrefixes is Options.SharePrefixes until SetSharePrefixes.
+	sharePrefixes atomic.Bool
+	// exposeCache is Options.ExposeCache until SetExposeCache.
+	exposeCache atomic.Bool
+	accessLog   bool   // Options.AccessLog
+	tracer      Tracer // nil = none
 
 	// mu guards everything down to the next blank line.
 	mu       sync.Mutex
@@ -113,6 +121,8 @@ func New(o Options) (*Runtime, error) {
 	}
 	r.SetKeys(o.Keys)
 	r.SetContinue(!o.NoContinue)
+	r.SetSharePrefixes(o.SharePrefixes)
+	r.SetExposeCache(o.ExposeCache)
 	r.declared = append(r.declared, o.Self.Models...)
 	r.ring = newRing(r.limits.Decisions)
 	r.stored = newResponses(r.limits.Responses)
