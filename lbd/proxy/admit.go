@@ -27,6 +27,7 @@ type origin struct {
 	sessionAge time.Duration
 	wait       time.Duration // how long a peer lets it be held here; 0 = as long as others
 	tier       service.Tier
+	maxTier    service.Tier // the most urgent one that its key allows; empty = any
 	// continueOff: the answer is not to be continued elsewhere; continued: it was,
 	// by the peer, so that only an engine that can go on with it will do.
 	continueOff, continued bool
@@ -67,6 +68,15 @@ func errUnauthorized() *apiError {
 	}
 }
 
+// errTier answers a request for a tier above what its key allows. It is not lowered: a
+// client that counts on a first token within a second shall know.
+func errTier(asked, most service.Tier) *apiError {
+	return &apiError{
+		status: http.StatusForbidden, kind: typePermission, code: "tier_not_allowed", param: headerTier,
+		message: fmt.Sprintf("header %s: this API key may ask for %s at most, got %s: leave the header out or name a tier that is less urgent", headerTier, most, asked),
+	}
+}
+
 // identify tells a peer's request from a client's and reads what its headers
 // say. What only balancers may say is not heard from anybody else.
 func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
@@ -93,6 +103,9 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
 	if err != nil {
 		return o, invalid(headerTier, "invalid_tier", "header "+headerTier+": "+err.Error())
 	}
+	if o.tier.Above(o.maxTier) {
+		return o, errTier(o.tier, o.maxTier)
+	}
 	switch word := h.Get(headerContinue); strings.ToLower(word) {
 	case "", continueOn:
 	case continueOff:
@@ -110,7 +123,7 @@ func (o *origin) enterAs(a *account) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	o.account, o.tenant, o.tier = a, a.tenant, a.tier
+	o.account, o.tenant, o.tier, o.maxTier = a, a.tenant, a.tier, a.maxTier
 }
 
 func validHop(h core.Hop) bool {

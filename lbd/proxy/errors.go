@@ -14,10 +14,11 @@ const statusClientGone = 499
 
 // Types of error, as OpenAI's clients know them.
 const (
-	typeInvalid   = "invalid_request_error"
-	typeAuth      = "authentication_error"
-	typeRateLimit = "rate_limit_error"
-	typeServer    = "server_error"
+	typeInvalid    = "invalid_request_error"
+	typeAuth       = "authentication_error"
+	typePermission = "permission_error"
+	typeRateLimit  = "rate_limit_error"
+	typeServer     = "server_error"
 )
 
 // apiError is an error as clients see it.

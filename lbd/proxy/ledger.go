@@ -66,6 +66,7 @@ type account struct {
 	mu       sync.Mutex
 	tenant   string
 	tier     service.Tier
+	maxTier  service.Tier // empty = any
 	limits   service.KeyLimits
 	requests bucket
 	tokens   bucket
@@ -89,7 +90,7 @@ const (
 func (a *account) configure(k service.APIKey, now time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.tenant, a.tier, a.limits = k.Tenant, k.Tier, k.Limits
+	a.tenant, a.tier, a.maxTier, a.limits = k.Tenant, k.Tier, k.MaxTier, k.Limits
 	a.requests.set(int64(k.Limits.RequestsPerMinute), now)
 	a.tokens.set(int64(k.Limits.TokensPerMinute), now)
 	if a.answer == 0 {

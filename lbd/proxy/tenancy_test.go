@@ -121,6 +121,40 @@ func TestBalancersAgreeOnATenantsKeys(t *testing.T) {
 	}
 }
 
+// A request for a tier above its key's ceiling is refused and says why; what names none
+// gets the key's. A forwarded request was let in where its client sent it.
+func TestATierAboveTheKeysCeilingIsRefused(t *testing.T) {
+	us, eu := pair(t, "token")
+	keys, err := service.ParseKeys("sk max_tier=IW-N", service.KeyLimits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	us.SetKeys(keys)
+	eu.SetKeys(keys)
+	eu.attach("eu-0", engine(t, whole(plainReply)))
+	us.hear("lb-eu-0")
+	for _, c := range []struct {
+		tier   string
+		status int
+		served service.Tier
+	}{{"IW-F", 403, ""}, {"iw-f", 403, ""}, {"IW-N", 200, service.TierNormal}, {"NIW", 200, service.TierDeferred}, {"", 200, service.TierNormal}} {
+		resp := us.post(chatPath, plainBody, asAcme, "X-Skyserve-Tier: "+c.tier, "X-Request-Id: r")
+		body := read(t, resp)
+		if resp.StatusCode != c.status {
+			t.Fatalf("tier %q: %d %s, want %d", c.tier, resp.StatusCode, body, c.status)
+		}
+		if c.status == 403 {
+			if message, kind, code := apiErrorOf(t, body); code != "tier_not_allowed" || kind != "permission_error" || !contains(message, "IW-F", "IW-N", headerTier) {
+				t.Errorf("tier %q: %s, %s, %s", c.tier, message, kind, code)
+			}
+			continue
+		}
+		if d, _ := eu.Decision("r"); d.Tier != c.served {
+			t.Errorf("tier %q was served as %q", c.tier, d.Tier)
+		}
+	}
+}
+
 // A session's name is its tenant's own, however it is told: by key, header, user or
 // address. Without a tenant it is the same at every balancer, as before.
 func TestSessionsOfTenantsAreApart(t *testing.T) {
