@@ -72,6 +72,7 @@ type Balancer struct {
 	replicaTree *prefix.Tree
 	peerTree    *prefix.Tree
 	slots       [2]slots
+	owners      owners
 	sharing     sharing
 	seq         uint64
 	counts      Counts
@@ -99,6 +100,7 @@ func New(cfg Config) *Balancer {
 		cfg:         cfg,
 		retries:     retryBudget{float64(cfg.RetryBurst)},
 		requests:    map[string]*request{},
+		owners:      newOwners(),
 		replicaTree: prefix.NewTreeInOrder(cfg.TreeBytes, cfg.TreeOrder),
 		peerTree:    prefix.NewTreeInOrder(cfg.TreeBytes, cfg.TreeOrder),
 		traits:      cfg.Policy.Traits(),
@@ -291,7 +293,7 @@ func (b *Balancer) finish(now time.Duration, id string, out *Outcome) {
 		b.queue(r.Model).answers.ended(max(0, out.OutputTokens.Value))
 	}
 	if out != nil && len(out.Key) > len(r.Prompt) && t.slot >= 0 {
-		b.tree(t).InsertAnswer(out.Key, t.slot, r.began)
+		b.tree(t).InsertAnswerFor(b.owners.of(now, r.Tenant), out.Key, t.slot, r.began)
 	}
 	b.share(now, t, r, out)
 	b.counts.Finished++
@@ -488,6 +490,7 @@ func (b *Balancer) tick(now time.Duration) {
 	b.forgetLost(now)
 	b.readmit(now)
 	b.dropOldNews(now)
+	b.releaseOwners(now)
 	b.comparePaces()
 	b.bounceStranded(now)
 	for _, q := range b.queues {

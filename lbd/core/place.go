@@ -234,7 +234,7 @@ func (b *Balancer) send(now time.Duration, r *request, t *target, d *Decision) {
 	t.sent(r)
 	b.joined(t, r)
 	b.counts.Outstanding++
-	b.tree(t).Insert(r.Prompt, t.slot)
+	b.tree(t).InsertFor(b.owners.of(now, r.Tenant), r.Prompt, t.slot)
 	if t.peer {
 		b.counts.ForwardedOut++
 		t.forwarded++
