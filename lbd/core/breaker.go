@@ -33,6 +33,14 @@ func (k *breaker) failed(now time.Duration, r *request) {
 	}
 }
 
+// forgive takes back a failure that was none; before is how it was before that.
+func (k *breaker) forgive(before breaker) {
+	k.failures = max(0, k.failures-1)
+	if k.trips > before.trips {
+		k.trips, k.until = before.trips, before.until
+	}
+}
+
 // served closes it.
 func (k *breaker) served() { *k = breaker{} }
 

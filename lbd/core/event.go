@@ -19,7 +19,7 @@ const (
 	EventFinished        EventKind = "finished"         // ID, Outcome
 	EventFailed          EventKind = "failed"           // ID, Outcome
 	EventCancelled       EventKind = "cancelled"        // ID
-	EventBounced         EventKind = "bounced"          // ID: the peer it was forwarded to gave it back
+	EventBounced         EventKind = "bounced"          // ID, Outcome (Kills only; may be nil): the peer it was forwarded to gave it back
 	EventReplicaAdded    EventKind = "replica_added"    // Replica
 	EventReplicaRemoved  EventKind = "replica_removed"  // Target
 	EventReplicaDraining EventKind = "replica_draining" // Target
@@ -84,6 +84,12 @@ type Request struct {
 	Holder string `json:"holder,omitempty"`
 	// Wait bounds the time in the queue; 0 = Config.MaxWait.
 	Wait time.Duration `json:"wait_ns,omitempty"`
+	// Fingerprint is equal for requests that ask an engine for the same: model,
+	// prompt and parameters. It names no tenant. 0 = not known.
+	Fingerprint uint64 `json:"fingerprint,omitempty"`
+	// Kills is how many replicas of the balancers that forwarded it died, or may turn
+	// out to have died, while they served it.
+	Kills int `json:"kills,omitempty"`
 }
 
 // Outcome is how a request ended at its target.
@@ -105,6 +111,18 @@ type Outcome struct {
 	// Unreachable: the target could not be connected to at all, so nothing more
 	// is sent there until it reports again.
 	Unreachable bool `json:"unreachable,omitempty"`
+	// Broke: the target broke off, or failed in another way in which an engine does
+	// that dies of a request. Whether it died is for its next reports to say.
+	Broke bool `json:"broke,omitempty"`
+	// Refused: the target refused the request for a reason that need not hold at
+	// another one: 401, 403, 404 of the model, 429, 503.
+	Refused bool `json:"refused,omitempty"`
+	// ClientError: the target refused the request for what the client sent. The answer
+	// says nothing about how the target does.
+	ClientError bool `json:"client_error,omitempty"`
+	// Kills is how many of a peer's replicas died while they served the request, as the
+	// peer says.
+	Kills int `json:"kills,omitempty"`
 	// Cause says in words what failed.
 	Cause string `json:"cause,omitempty"`
 }
@@ -148,6 +166,8 @@ type PeerReport struct {
 	Age    time.Duration `json:"age_ns"`
 	RTT    time.Duration `json:"rtt_ns"`
 	Models []ModelLoad   `json:"models"` // sorted by model
+	// Killers are the requests that the peer has stopped.
+	Killers []Killer `json:"killers,omitempty"`
 }
 
 // ModelLoad is what a balancer tells its peers about one model.
@@ -195,8 +215,10 @@ const (
 	RejectWait       = "wait_exceeded"  // it waited as long as it may
 	RejectFailed     = "replica_failed" // its target failed and it cannot be retried
 	RejectTooManyTry = "retries_exhausted"
-	RejectRetries    = "retry_budget" // too much is being retried already
-	RejectHolder     = "holder_gone"  // Request.Holder is no longer known, or serves another model
+	RejectRetries    = "retry_budget"          // too much is being retried already
+	RejectHolder     = "holder_gone"           // Request.Holder is no longer known, or serves another model
+	RejectRefused    = "engines_refused"       // every target that could serve it refused it: Outcome.Refused
+	RejectKills      = "request_kills_engines" // Config.KillAfter replicas died while they served it, or one like it
 )
 
 // Action is one thing to do. It is valid until the next Step.
@@ -210,6 +232,13 @@ type Action struct {
 	Hop        Hop           `json:"hop,omitempty"`
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
 	Wait       time.Duration `json:"wait_ns,omitempty"`
+	// Kills is, for a forward, what to mark the request with: Request.Kills. For a
+	// rejection or a bounce it is how many replicas of this balancer died, or may turn
+	// out to have died, while they served the request.
+	Kills int `json:"kills,omitempty"`
+	// Engines are the replicas and peers, by id, because of which a request is rejected
+	// with RejectKills; those of another balancer are not known.
+	Engines []string `json:"engines,omitempty"`
 	// Decision explains a dispatch or a forward; nil for other actions.
 	Decision *Decision `json:"decision,omitempty"`
 }

@@ -48,7 +48,11 @@ type target struct {
 	// nominal replica under the same load; hardwarePace, that of all like it.
 	pace         mean
 	hardwarePace float64
-	breaker      breaker // replica only
+	breaker      breaker       // replica only
+	survivedAt   time.Duration // replica only: when it was last found to be alive after a failure
+	debts        debts         // replica only: what failed there and still counts
+	broken       []broken      // replica only: failures whose cause is open, oldest first
+	guest        *request      // replica only: the isolated request that was sent there last
 	outstanding  int
 	forwarded    int64      // requests sent to it, of a peer
 	unconfirmed  []*request // sent, and not visible in any report nor by a first token, oldest first
