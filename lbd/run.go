@@ -233,6 +233,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	if b.record != nil {
 		o.Record = b.record
 	}
+	o.Suspect = func(id string) { b.fleet.suspect(id) } // which is made below, before any request comes
 	if b.runtime, err = proxy.New(o); err != nil {
 		return err
 	}
@@ -447,7 +448,7 @@ func limitWriting(w http.ResponseWriter) {
 
 // heartbeat is what peers are told. A balancer that is about to end offers nothing.
 func (b *balancer) heartbeat() peer.Heartbeat {
-	hb := peer.Heartbeat{ID: b.cfg.ID, Region: b.cfg.Region, Draining: b.draining.Load()}
+	hb := peer.Heartbeat{ID: b.cfg.ID, Region: b.cfg.Region, Draining: b.draining.Load(), Killers: b.runtime.Killers()}
 	if !hb.Draining {
 		hb.Models = b.runtime.Load()
 	}

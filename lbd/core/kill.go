@@ -17,7 +17,8 @@ import (
 //   - Suspects that were sent shortly before the death go to a replica each (isolated):
 //     if it dies at once, then of them.
 //   - Where several suspects were at a replica when it died, and isolation points to
-//     none of them, none is stopped; they are isolated at their next try.
+//     none of them, none is stopped; they are isolated at their next try, and whoever
+//     is at a death then too is stopped.
 //
 // A request that is served clears its fingerprint.
 
@@ -42,7 +43,8 @@ type Killer struct {
 // failed that had one of them.
 type suspect struct {
 	fingerprint uint64 // 0 = it stands for a single request
-	kills       int    // replicas that died while they had one, since one was served
+	kills       int    // replicas that died of one, as is thought, since one was served
+	deaths      int    // replicas that died while they had one, since then
 	open        int    // replicas that failed while they had one and may yet be dead
 	isolated    bool
 	stopped     bool
@@ -270,8 +272,12 @@ func (b *Balancer) convict(now time.Duration, t *target) {
 	}
 	for _, e := range t.broken {
 		s := e.suspect
+		s.deaths++
 		switch {
 		case s.servedAt > e.at:
+		case s.deaths > b.cfg.KillAfter:
+			s.kills = max(s.kills, b.cfg.KillAfter-1) // whoever else was there each time
+			b.blameDeath(now, s, t.id)
 		case e.before == 0, e.alone && !b.thrives(now, s, t), repeated == 1 && !b.thrives(now, s, t):
 			b.blameDeath(now, s, t.id)
 		case e.alone || !alone:
@@ -341,7 +347,7 @@ func (b *Balancer) acquit(now time.Duration, r *request) {
 	if s == nil {
 		return
 	}
-	s.kills, s.isolated, s.stopped, s.told, s.engines, s.servedAt = 0, false, false, false, nil, now
+	s.kills, s.deaths, s.isolated, s.stopped, s.told, s.engines, s.servedAt = 0, 0, false, false, false, nil, now
 	if s.open == 0 {
 		b.suspects.forget(s)
 	}

@@ -27,6 +27,9 @@ type origin struct {
 	sessionAge time.Duration
 	wait       time.Duration // how long a peer lets it be held here; 0 = as long as others
 	tier       service.Tier
+	// fingerprint and kills are core.Request's, as a peer says; 0 = it does not.
+	fingerprint uint64
+	kills       int
 	// continueOff: the answer is not to be continued elsewhere; continued: it was,
 	// by the peer, so that only an engine that can go on with it will do.
 	continueOff, continued bool
@@ -80,6 +83,8 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
 		o.from, o.hop, o.tenant = from, hop, h.Get(headerTenant)
 		o.sessionAge, o.wait = parseSpan(h.Get(headerSessionAge)), parseSpan(h.Get(headerWait))
 		o.continued = h.Get(headerContinued) != ""
+		o.fingerprint, _ = strconv.ParseUint(h.Get(headerFingerprint), 16, 64) // 0 where there is none
+		o.kills = parseKills(h.Get(headerKills))
 	} else {
 		account, ok := keys.admit(h)
 		if !ok {

@@ -95,6 +95,14 @@ var rejections = map[string]apiError{
 		status: http.StatusBadGateway, kind: typeServer,
 		message: "the replica failed and the request cannot be tried elsewhere",
 	},
+	core.RejectRefused: {
+		status: http.StatusBadGateway, kind: typeServer,
+		message: "every replica refused the request",
+	},
+	core.RejectKills: {
+		status: http.StatusBadRequest, kind: typeInvalid, // no 5xx: official clients send those again
+		message: "engines died while they served this request, or one like it: it is not tried again",
+	},
 	core.RejectHolder: errNoHolder,
 	core.RejectDuplicate: {
 		status: http.StatusConflict, kind: typeInvalid,

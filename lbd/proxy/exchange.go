@@ -26,27 +26,30 @@ type exchange struct {
 
 	promptTokens int  // estimated
 	bound        int  // of the answer's tokens; 0 = none was set
+	held         bool // one target alone can serve it: core.Request.Holder
 	streamWanted bool // the client asks for a stream
 	hideUsage    bool // the client did not ask for the usage that the engine was asked for
 	answer       answer
 	spoken       spoken // what answer.spoken points to, where it does
 	seam         *seam  // nil until another target goes on with the answer
 
-	told   verdict // the latest
-	sent   verdict // the try at hand
-	path   path    // its spans and the request's
-	ctl    *http.ResponseController
-	wrote  bool                // the answer's header has gone to the client
-	talks  bool                // a token came in the try at hand
-	first  time.Time           // of the first token
-	latest time.Time           // of the latest one
-	itl    prometheus.Observer // of the model; nil before the first token
-	until  time.Time           // when the write deadline must be set anew
-	stall  *time.Timer         // of a write over HTTP/2; nil where there was none
-	visit  visit               // of the client's key; nobody's where it has none
-	counts rank                // who generates what passes; no replica where it is a peer
-	last   *failure            // of the latest try that failed
-	began  time.Time
+	told      verdict // the latest
+	sent      verdict // the try at hand
+	path      path    // its spans and the request's
+	ctl       *http.ResponseController
+	wrote     bool                // the answer's header has gone to the client
+	talks     bool                // a token came in the try at hand
+	first     time.Time           // of the first token
+	latest    time.Time           // of the latest one
+	itl       prometheus.Observer // of the model; nil before the first token
+	until     time.Time           // when the write deadline must be set anew
+	stall     *time.Timer         // of a write over HTTP/2; nil where there was none
+	visit     visit               // of the client's key; nobody's where it has none
+	counts    rank                // who generates what passes; no replica where it is a peer
+	last      *failure            // of the latest try that failed
+	faulted   bool                // a try failed otherwise than by a refusal
+	peerKills int                 // engines of the peer at hand that died of it, as it says
+	began     time.Time
 }
 
 // infer serves a request that asks an engine for something.
@@ -96,7 +99,10 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 		buf.release()
 		return nil, refused
 	}
-	x.model = stands.model
+	x.model, x.held = stands.model, holder != ""
+	if x.fingerprint == 0 { // a client's
+		x.fingerprint = c.fingerprint(x.rt.seed, x.endpoint, stands)
+	}
 	x.setSession(x.req, &c)
 	x.answer.key = renderKey(x.rt.seed, x.endpoint, &c, stands)
 	x.answer.room = x.rt.limits.MaxKeyedAnswer
@@ -115,7 +121,7 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	return &core.Request{
 		Model: x.model, Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.key.hash.Key(),
 		PromptTokens: x.promptTokens, MaxTokens: x.bound, Hop: x.hop, From: x.from, SessionAge: x.sessionAge, Wait: x.wait,
-		Holder: holder,
+		Holder: holder, Fingerprint: x.fingerprint, Kills: x.kills,
 	}, nil
 }
 
@@ -229,12 +235,17 @@ func (x *exchange) turnedAway() {
 	switch {
 	case x.wrote:
 		x.abandoned(x.told)
+	case x.told.kind == core.ActionReject && x.refused():
+		x.passRefusal()
+		x.end(x.last.refusal.status, stateRejected)
 	case x.told.kind == core.ActionReject:
+		x.markKills(x.w.Header())
 		e := rejection(x.told.reason, x.last)
 		x.reply(e)
 		x.end(e.status, stateRejected)
 	default:
 		x.w.Header().Set(headerBounce, "1")
+		x.markKills(x.w.Header())
 		x.reply(rejection(core.RejectNoReplica, nil))
 		x.end(http.StatusServiceUnavailable, stateBounced)
 	}
@@ -260,6 +271,7 @@ func (x *exchange) cancelled() {
 // finished ends a request that was served.
 func (x *exchange) finished(status int, complete bool) {
 	out := &core.Outcome{PromptTokens: x.answer.usage.prompt, CachedTokens: x.answer.usage.cached, OutputTokens: policy.Known(x.outputTokens())}
+	out.ClientError = status/100 == 4
 	if x.seam != nil {
 		out.Elsewhere = x.seam.said
 		x.continuation(continuedWhole)
@@ -285,13 +297,17 @@ func (x *exchange) broke(status int, f *failure) {
 // fail tells core that the try at hand failed.
 func (x *exchange) fail(f *failure) {
 	x.last = f
+	x.faulted = x.faulted || f.refusal == nil
 	x.path.failed(f.cause)
 	x.sent.failed(f.why)
 	retryable := !x.wrote || x.seam != nil
 	x.rt.log.Warn("a try failed", "request", x.flight.id, "target", x.sent.target, "cause", f.cause, "error", f.err, "retryable", retryable)
 	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventFailed, Outcome: &core.Outcome{
-		Retryable: retryable, Unreachable: f.unreachable, Cause: f.cause,
+		Retryable: retryable, Unreachable: f.unreachable, Broke: f.broke && x.sent.peer == nil, Refused: f.refusal != nil, Kills: f.kills, Cause: f.cause,
 	}}, x.failedBy(f.cause))
+	if f.broke && x.sent.rank.replica != nil && x.rt.suspect != nil {
+		x.rt.suspect(x.sent.rank.cfg.ID)
+	}
 }
 
 // failedBy notes in the request's record why the try at hand ended.

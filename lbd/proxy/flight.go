@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -25,6 +26,7 @@ type verdict struct {
 	// sessionAge is what to tell the peer of a forward; 0 = nothing.
 	sessionAge time.Duration
 	wait       time.Duration  // how long it may hold the request; 0 = as it likes
+	kills      int            // core.Action.Kills
 	decision   *core.Decision // never changes
 	rank       rank           // of a dispatch; its replica is nil when its address is gone
 	peer       *peer          // of a forward; nil when its address is gone
@@ -69,6 +71,7 @@ func (f *flight) note(now time.Duration, a *core.Action) {
 	}
 	e.Tries = append(e.Tries, Try{
 		AtMillis: millis(now - f.arrived), Kind: a.Kind, Target: a.Target, Reason: a.Reason, Decision: a.Decision, KeptFor: e.KeptFor,
+		Engines: slices.Clone(a.Engines),
 	})
 	e.KeptFor = ""
 }

@@ -36,6 +36,11 @@ const (
 	// its answer, which not every engine goes on with.
 	headerContinued = "X-Skyserve-Continued"
 
+	// headerFingerprint tells a peer what a request is known by, and headerKills how many
+	// engines died of it: on a request before it came to the peer, on an answer there.
+	headerFingerprint = "X-Skyserve-Fingerprint"
+	headerKills       = "X-Skyserve-Kills"
+
 	headerIdempotency = "Idempotency-Key"
 
 	ownPrefix = "X-Skyserve-"

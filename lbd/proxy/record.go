@@ -18,7 +18,7 @@ import (
 
 // RecordVersion is the format of a record. It grows with every change of what a
 // balancer must be made from: an older record would not repeat.
-const RecordVersion = 2
+const RecordVersion = 3
 
 // RecordHeader is the first line of a record. It holds all that a core.Balancer
 // must be made from to repeat the record's decisions, and no secret.
@@ -73,6 +73,10 @@ type RecordConfig struct {
 	EjectTime        time.Duration           `json:"eject_time_ns"`
 	EjectMost        time.Duration           `json:"eject_most_ns"`
 	EjectShare       float64                 `json:"eject_share"`
+	KillAfter        int                     `json:"kill_after"` // 0 = never
+	KillWait         time.Duration           `json:"kill_wait_ns"`
+	KillMemory       time.Duration           `json:"kill_memory_ns"`
+	KillLimit        int                     `json:"kill_limit"`
 }
 
 // RecordLine is every other line: one step, a new configuration that holds from

@@ -45,7 +45,10 @@ type Options struct {
 	AccessLog bool
 	// Tracer follows requests; nil = none does.
 	Tracer Tracer
-	Limits Limits
+	// Suspect is told a replica, by id, that failed a request in a way in which dying
+	// engines do, so that its next probe looks closely; nil = nobody is.
+	Suspect func(replica string)
+	Limits  Limits
 }
 
 // Runtime runs one core.Balancer in real time. All its methods are safe for
@@ -62,8 +65,9 @@ type Runtime struct {
 	began     time.Time
 	// noContinue is Options.NoContinue until SetContinue.
 	noContinue atomic.Bool
-	accessLog  bool   // Options.AccessLog
-	tracer     Tracer // nil = none
+	accessLog  bool                 // Options.AccessLog
+	tracer     Tracer               // nil = none
+	suspect    func(replica string) // Options.Suspect
 
 	// mu guards everything down to the next blank line.
 	mu       sync.Mutex
@@ -100,7 +104,7 @@ func New(o Options) (*Runtime, error) {
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport, secure: o.Secure,
-		ledger: newLedger(), seed: keySeed(o.Self.PeerToken), began: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, core: core.New(o.Core),
+		ledger: newLedger(), seed: keySeed(o.Self.PeerToken), began: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, core: core.New(o.Core),
 		flights: map[string]*flight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
 		gone: map[string]uint64{}, offered: map[string][]string{},
 	}
@@ -204,7 +208,7 @@ func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
 		return
 	}
 	a.Decision = a.Decision.Clone()
-	v := verdict{kind: a.Kind, target: a.Target, reason: a.Reason, hop: a.Hop, sessionAge: a.SessionAge, wait: a.Wait, decision: a.Decision}
+	v := verdict{kind: a.Kind, target: a.Target, reason: a.Reason, hop: a.Hop, sessionAge: a.SessionAge, wait: a.Wait, kills: a.Kills, decision: a.Decision}
 	switch a.Kind {
 	case core.ActionAbort:
 		f.abort()
@@ -277,6 +281,13 @@ func (r *Runtime) Load() []core.ModelLoad {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Load(r.Elapsed())
+}
+
+// Killers are the requests that this balancer has stopped of late, for its peers.
+func (r *Runtime) Killers() []core.Killer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.core.Killers(r.Elapsed())
 }
 
 // Drain stops accepting requests (readyz answers 503, new ones are refused) and
