@@ -222,7 +222,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	}
 	allow := admin.RefuseSecrets(b.opts.AllowCIDRs)
 	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log, AccessLog: b.cfg.Balancer.AccessLog, Limits: b.opts.limits, Transport: proxy.NewTransport(allow)}
-	o.NoContinue = !continues(b.cfg)
+	o.NoContinue, o.AllowParameters = !continues(b.cfg), b.cfg.Balancer.AllowParameters
 	secure := b.member.toward(identity.Replica)
 	if secure != nil {
 		o.Secure = wire.New(wire.Options{Allow: allow, Direct: true, TLS: secure})

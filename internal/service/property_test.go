@@ -114,6 +114,9 @@ func genBalancer(t *rapid.T) BalancerSpec {
 		EjectAfter: rapid.IntRange(1, 1_000_000).Draw(t, "eject after"), EjectTime: genDuration(t, 100*time.Millisecond, time.Hour),
 		Continue: &forward, HoldDeferred: &forward,
 	}
+	if rapid.Bool().Draw(t, "allows") {
+		b.AllowParameters = []string{GuardedParameters()[rapid.IntRange(0, 15).Draw(t, "allowed")].Name}
+	}
 	if rapid.Bool().Draw(t, "secured") {
 		b.Auth, b.TLS = &Auth{KeysFrom: "file:/etc/keys, and: more"}, &TLS{Cert: "a b.pem", Key: "#k.pem"}
 	}

@@ -46,7 +46,7 @@ func between(least, most time.Duration) *limits { return from(float64(least), fl
 var (
 	formName     = shape(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`, "lower-case letters, digits and dashes, a letter first, at most 40 characters")
 	formModel    = shape(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$`, "letters, digits and . _ : / @ + -, at most 200 characters")
-	formImage    = shape(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$`, "a container image such as vllm/vllm-openai:v0.11.0")
+	formImage    = shape(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$`, "a container image such as vllm/vllm-openai:v0.33.0")
 	formWeights  = shape(`^(s3://[a-z0-9][a-z0-9.-]{1,61}|gs://[a-z0-9][a-z0-9._-]{1,220})[a-z0-9](/[A-Za-z0-9_.=@+-]+)+$`, "a folder of a bucket such as s3://models/llama-3.1-8b or gs://models/llama-3.1-8b")
 	formReady    = shape(`^/[!-~]*$`, "a path such as /health")
 	formProfile  = shape(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`, "the name of a profile such as l4-llama3.1-8b")
@@ -174,6 +174,7 @@ var rules = map[string]rule{
 	"BalancerSpec.eject_after":             {text: "After how many failures in a row a replica is left out for a while; at most half of a model's are.", limit: from(1, 1_000_000)},
 	"BalancerSpec.eject_time":              {text: "For how long it is left out, each time in a row twice as long, up to a minute.", limit: between(100*time.Millisecond, time.Hour)},
 	"BalancerSpec.continue":                {text: "Whether another replica goes on with a streamed answer whose replica died."},
+	"BalancerSpec.allow_parameters":        {text: "Parameters of requests that are refused unless they are named here, since engines have been attacked by them; file_urls and private_urls are addresses of media.", unique: true},
 	"BalancerSpec.access_log":              {text: "Whether each request has a line in the log."},
 	"BalancerSpec.traces":                  {text: "The base URL of the OpenTelemetry collector that gets traces, over OTLP and HTTP; OTEL_EXPORTER_OTLP_ENDPOINT where it is left out.", form: formEndpoint},
 

@@ -81,7 +81,8 @@ type call struct {
 
 	// forbidden: some field says that the answer is not to be continued elsewhere.
 	forbidden bool
-	sum       uint64 // of all fields: see fingerprint
+	sum       uint64     // of all fields: see fingerprint
+	guarded   parameters // that it has
 }
 
 // field is where a top-level key's value is kept, nil for a key that does not
@@ -171,6 +172,7 @@ func parseCall(body []byte) (call, error) {
 			return c, err
 		}
 		c.addToSum(key.of(body), v.of(body))
+		c.guarded |= guardedField(key.of(body), v.of(body))
 		if f := c.field(key.of(body)); f != nil {
 			*f = v
 		} else if forbids(key.of(body), v.of(body)) {

@@ -105,6 +105,11 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	}
 	x.setSession(x.req, &c)
 	x.answer.key = renderKey(x.rt.seed, x.endpoint, &c, stands)
+	if refused := x.refuseGuarded(&c); refused != nil {
+		buf.release()
+		x.letGo()
+		return nil, refused
+	}
 	x.answer.room = x.rt.limits.MaxKeyedAnswer
 	x.promptTokens = (x.answer.key.hash.Len() + 3) / 4
 	x.bound = c.bound()

@@ -41,6 +41,8 @@ type Options struct {
 	// NoContinue lets every stream whose target fails in the middle end in an error
 	// event, instead of being continued by another one where that can be.
 	NoContinue bool
+	// AllowParameters are the guarded parameters that requests may have.
+	AllowParameters []string
 	// AccessLog writes each request's line at level info; without it that is debug.
 	AccessLog bool
 	// Tracer follows requests; nil = none does.
@@ -65,9 +67,11 @@ type Runtime struct {
 	began     time.Time
 	// noContinue is Options.NoContinue until SetContinue.
 	noContinue atomic.Bool
-	accessLog  bool                 // Options.AccessLog
-	tracer     Tracer               // nil = none
-	suspect    func(replica string) // Options.Suspect
+	// allowed are those of Options.AllowParameters until SetAllowedParameters.
+	allowed   atomic.Uint32
+	accessLog bool                 // Options.AccessLog
+	tracer    Tracer               // nil = none
+	suspect   func(replica string) // Options.Suspect
 
 	// mu guards everything down to the next blank line.
 	mu       sync.Mutex
@@ -116,6 +120,7 @@ func New(o Options) (*Runtime, error) {
 	}
 	r.SetKeys(o.Keys)
 	r.SetContinue(!o.NoContinue)
+	r.SetAllowedParameters(o.AllowParameters)
 	r.declared = append(r.declared, o.Self.Models...)
 	r.ring = newRing(r.limits.Decisions)
 	r.stored = newResponses(r.limits.Responses)

@@ -19,12 +19,10 @@ import (
 	"skyserve/provision/static"
 )
 
-// Images and ports of engines where service.yaml does not name others.
+// Ports of engines where service.yaml does not name others; images.go has their images.
 const (
-	imageVLLM   = "vllm/vllm-openai:v0.11.0"
-	imageSGLang = "lmsysorg/sglang:v0.5.3"
-	portVLLM    = 8000
-	portSGLang  = 30000
+	portVLLM   = 8000
+	portSGLang = 30000
 	// cacheHub is where the containers keep what they download from the hub.
 	cacheHub = "/root/.cache/huggingface"
 	// weightsPath is where they find the weights that came from a bucket.
