@@ -183,6 +183,9 @@ func (p *page) try(t *proxy.Try, n int, free float64) {
 		p.item(fmt.Sprintf("%s it was %sforwarded to peer %s", at, then, t.Target))
 	case core.ActionReject:
 		p.item(fmt.Sprintf("%s it was refused: %s", at, because(rejectedBecause, t.Reason)))
+		if len(t.Engines) > 0 {
+			p.more("They are " + strings.Join(t.Engines, " and ") + ".")
+		}
 		return
 	case core.ActionBounce:
 		p.item(fmt.Sprintf("%s it was given back to %s: %s", at, t.Target, noReplicaLeft))

@@ -65,6 +65,7 @@ var (
 	descEnded    = desc("skyserve_ended_total", "Requests by how they left the balancer, forwarded ones included.", "how")
 	descRefused  = desc("skyserve_retries_refused_total", "Requests that ended because too much was being retried already.")
 	descEjected  = desc("skyserve_ejections_total", "Times that a replica was left out because it failed what it was sent.")
+	descStopped  = desc("skyserve_requests_stopped_total", "Requests that were stopped or refused because engines died while they served them, or others with the same fingerprint.")
 	descTree     = desc("skyserve_prefix_tree_bytes", "Memory of the prefix trees.")
 	descNodes    = desc("skyserve_prefix_tree_nodes", "Nodes of the prefix trees.")
 	descRecord   = desc("skyserve_record_dropped_total", "Steps that the record misses.")
@@ -89,7 +90,7 @@ var (
 	descPace        = desc("skyserve_replica_pace_ratio", "Time between two tokens over that of the nominal replica, as learned; missing until it is.", "replica")
 	descTokens      = desc("skyserve_replica_tokens_total", "Tokens that a replica generated.", "replica")
 	descSent        = desc("skyserve_replica_sent_total", "Tries sent to a replica.", "replica")
-	descFailures    = desc("skyserve_replica_failures_total", "Tries that failed at a replica: unreachable, silent, broken (the connection), status (5xx or 429), answer (an error in the stream), unable (to go on with an answer).", "replica", "cause")
+	descFailures    = desc("skyserve_replica_failures_total", "Tries that failed at a replica: unreachable, silent, broken (the connection), status (5xx, 429, 401, 403 or 404 of the model), answer (an error in the stream), unable (to go on with an answer).", "replica", "cause")
 	descRepPrompt   = desc("skyserve_replica_prompt_tokens_total", "Prompt tokens of a replica's answers that told the cached ones too.", "replica")
 	descRepCached   = desc("skyserve_replica_cached_tokens_total", "Prompt tokens that a replica took from its cache.", "replica")
 
@@ -102,7 +103,7 @@ var (
 )
 
 var allDescs = []*prometheus.Desc{
-	descQueue, descOldest, descInFlight, descDraining, descEnded, descRefused, descEjected, descTree, descNodes, descRecord, descEvents,
+	descQueue, descOldest, descInFlight, descDraining, descEnded, descRefused, descEjected, descStopped, descTree, descNodes, descRecord, descEvents,
 	descModelQueued, descModelOutstanding, descModelReplicas, descModelAvailable, descModelWait,
 	descInfo, descReady, descAvailable, descLeaving, descOutstanding, descHeld, descPending, descRunning, descKV, descAge, descPace,
 	descTokens, descSent, descFailures, descRepPrompt, descRepCached,
@@ -171,6 +172,7 @@ func (s scrape) balancer(v *core.View) {
 	s.gauge(descNodes, float64(v.TreeNodes))
 	s.count(descRefused, v.RetriesRefused)
 	s.count(descEjected, v.Ejections)
+	s.count(descStopped, v.Stopped)
 	c := v.Counts
 	for _, e := range []struct {
 		how string
