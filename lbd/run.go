@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -322,8 +323,8 @@ func (b *balancer) run(ctx context.Context) error {
 	b.runtime.Start(life)
 	b.attach()
 
-	handler := b.handler()
-	public, adminSrv := b.server(handler), b.server(b.adminHandler(handler))
+	handler := b.reportPanics(b.handler())
+	public, adminSrv := b.server(handler), b.server(b.reportPanics(b.adminHandler(handler)))
 	speakHTTP2(public)
 	front, err := wire.NewFront(b.publicListener(), handler, wire.FrontOptions{
 		HeadTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeadBytes: maxHeaderBytes, Log: public.ErrorLog,
@@ -398,6 +399,24 @@ func (b *balancer) server(h http.Handler) *http.Server {
 		Handler: h, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: slog.NewLogLogger(b.log.Handler(), slog.LevelDebug), // what clients do wrong is not news
 	}
+}
+
+// reportPanics logs what panics in a handler, which ends its connection: servers log it
+// where nobody looks. A panic in a decision does not come here: it ends the process.
+func (b *balancer) reportPanics(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			why := recover()
+			if why == nil {
+				return
+			}
+			if why != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
+				b.log.Error("a handler panicked", "path", r.URL.Path, "panic", fmt.Sprint(why), "stack", string(debug.Stack()))
+			}
+			panic(http.ErrAbortHandler)
+		}()
+		h.ServeHTTP(w, r)
+	})
 }
 
 // publicListener speaks TLS when there is a certificate.

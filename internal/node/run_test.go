@@ -410,3 +410,28 @@ func TestAUnitThatCannotBeStartedIsTold(t *testing.T) {
 		return s.Phase == PhaseFailed && s.Reason == "starting engine: the GPU's driver: no device"
 	})
 }
+
+// A process that ends is started again, whatever its exit code is and however often it
+// ended: programs, and the agent itself.
+func TestUnitsAreRestarted(t *testing.T) {
+	_, s := newMachine(t)
+	agent, err := os.ReadFile("../../templates/node.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"a program": s.unitText(Unit{Name: "balancer", Args: []string{"/usr/local/bin/skyserve", "lb"}}),
+		"the agent": string(agent),
+	} {
+		for _, want := range []string{"\nRestart=always\n", "\nStartLimitIntervalSec=0\n"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("the unit of %s lacks %q:\n%s", name, want, text)
+			}
+		}
+		for _, bad := range []string{"RestartPreventExitStatus", "SuccessExitStatus"} {
+			if strings.Contains(text, bad) {
+				t.Errorf("the unit of %s has %s", name, bad)
+			}
+		}
+	}
+}

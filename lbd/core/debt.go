@@ -21,10 +21,11 @@ type debt struct {
 	context, remaining int // tokens
 }
 
-// debts are those of one replica, the first to end first.
+// debts are those of one replica, the first to end first, with how many they are and
+// their sums.
 type debts struct {
-	list               []debt
-	context, remaining int // their sums
+	count, context, remaining int
+	list                      []debt
 }
 
 // add counts a request until a time; one that ends before those that are there is
@@ -37,6 +38,7 @@ func (d *debts) add(until time.Duration, context, remaining int) {
 		d.drop(1)
 	}
 	d.list = append(d.list, debt{until, context, remaining})
+	d.count++
 	d.context += context
 	d.remaining += remaining
 }
@@ -58,6 +60,7 @@ func (d *debts) drop(n int) {
 		d.context -= x.context
 		d.remaining -= x.remaining
 	}
+	d.count -= n
 	d.list = d.list[:copy(d.list, d.list[n:])]
 }
 

@@ -259,7 +259,7 @@ func (b *Balancer) Load(now time.Duration) []ModelLoad {
 	}
 	for _, t := range b.replicas {
 		l := get(t.model)
-		l.Outstanding += t.outstanding + len(t.debts.list)
+		l.Outstanding += t.outstanding + t.debts.count
 		l.Context += t.context()
 		if t.live(now, &b.cfg) && !t.draining {
 			l.Replicas++

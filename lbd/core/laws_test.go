@@ -315,7 +315,7 @@ func TestNothingIsLostAndCountersReturnToZero(t *testing.T) {
 			w.step(rt, Event{Kind: EventTick})
 		}
 		for _, x := range w.b.replicas {
-			if len(x.debts.list) != 0 || x.debts.context != 0 || x.debts.remaining != 0 || len(x.broken) != 0 || x.guest != nil {
+			if x.debts.count != 0 || len(x.debts.list) != 0 || x.debts.context != 0 || x.debts.remaining != 0 || len(x.broken) != 0 || x.guest != nil {
 				rt.Fatalf("%s: %+v is still counted, %d failures are open, %v is alone there an hour later", x.id, x.debts, len(x.broken), x.guest)
 			}
 		}

@@ -48,17 +48,20 @@ type target struct {
 	// nominal replica under the same load; hardwarePace, that of all like it.
 	pace         mean
 	hardwarePace float64
-	breaker      breaker       // replica only
-	survivedAt   time.Duration // replica only: when it was last found to be alive after a failure
-	debts        debts         // replica only: what failed there and still counts
-	broken       []broken      // replica only: failures whose cause is open, oldest first
-	guest        *request      // replica only: the isolated request that was sent there last
+	breaker      breaker // replica only
 	outstanding  int
 	forwarded    int64      // requests sent to it, of a peer
 	unconfirmed  []*request // sent, and not visible in any report nor by a first token, oldest first
 	tokens       int64      // generated, by progress events
 	work         work
+	debts        debts // replica only: what failed there and still counts
 	rankState
+
+	// Of a replica: failures whose cause is open, the oldest first; the isolated request
+	// that was sent there last; when it was last found to be alive after a failure.
+	broken     []broken
+	guest      *request
+	survivedAt time.Duration
 }
 
 // age is how old the target's figures are.

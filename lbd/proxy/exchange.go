@@ -56,6 +56,7 @@ type exchange struct {
 func (r *Runtime) infer(w http.ResponseWriter, req *http.Request, e *endpoint) {
 	x := &exchange{rt: r, w: w, req: req, endpoint: e, ctl: http.NewResponseController(w), began: time.Now()}
 	x.until = x.began.Add(r.limits.Stall / 8) // as extend has it: serve set the first deadline
+	defer x.recovered()
 	defer x.lastWrite()
 	x.flight.id = requestID(req.Header.Get(headerRequestID))
 	x.path.begin(r.tracer, req.Header, x.began)

@@ -82,21 +82,19 @@ func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisec
 // arrive registers a flight under an id of its own, near the one wanted, and
 // lets core place it. It reports false when the balancer is draining.
 func (r *Runtime) arrive(f *flight, req *core.Request, entry *DecisionRecord) bool {
-	r.mu.Lock()
-	if r.draining.Load() {
-		r.mu.Unlock()
-		return false
-	}
-	f.id = r.freeID(f.id)
-	f.arrived, f.entry = r.Elapsed(), entry
-	req.ID, entry.Request = f.id, f.id
-	r.flights[f.id] = f
-	r.ring.add(entry)
-	r.step(core.Event{Kind: core.EventArrived, Request: req})
-	made := r.takeMade()
-	r.mu.Unlock()
-	r.subs.publish(made)
-	return true
+	taken := false
+	r.subs.publish(r.locked(func() {
+		if taken = !r.draining.Load(); !taken {
+			return
+		}
+		f.id = r.freeID(f.id)
+		f.arrived, f.entry = r.Elapsed(), entry
+		req.ID, entry.Request = f.id, f.id
+		r.flights[f.id] = f
+		r.ring.add(entry)
+		r.step(core.Event{Kind: core.EventArrived, Request: req})
+	}))
+	return taken
 }
 
 // freeID is want, or want with a suffix when a request of that id is in flight.
@@ -113,14 +111,12 @@ func (r *Runtime) freeID(want string) string {
 // under the same lock, before the step.
 func (r *Runtime) stepFlight(f *flight, ev core.Event, change func(*DecisionRecord)) {
 	ev.ID = f.id
-	r.mu.Lock()
-	if change != nil {
-		change(f.entry)
-	}
-	r.step(ev)
-	made := r.takeMade()
-	r.mu.Unlock()
-	r.subs.publish(made)
+	r.subs.publish(r.locked(func() {
+		if change != nil {
+			change(f.entry)
+		}
+		r.step(ev)
+	}))
 }
 
 // leave ends a flight that core has done with; change edits its record.

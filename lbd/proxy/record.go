@@ -88,6 +88,10 @@ type RecordLine struct {
 	Config  *RecordConfig `json:"config,omitempty"`
 	Actions []core.Action `json:"actions,omitempty"`
 	Gap     int64         `json:"gap,omitempty"`
+	// Panic is what the step ended in, and with it the process; then this is the last line.
+	Panic string `json:"panic,omitempty"`
+
+	written chan struct{} // closed once the line is in the file; nil where nobody asks
 }
 
 // header describes this runtime.
@@ -136,6 +140,17 @@ func (c *recorder) reconfigured(now time.Duration, cfg *core.Config, actions []c
 	}
 }
 
+// crashed writes the event in which a step panicked, with all before it. It returns once
+// they are in the file, if run runs.
+func (c *recorder) crashed(now time.Duration, ev core.Event, why string) {
+	if c == nil {
+		return
+	}
+	line := RecordLine{T: now, Event: keepEvent(ev), Panic: why, written: make(chan struct{})}
+	c.lines <- line
+	<-line.written
+}
+
 // queue queues a line; the caller holds the runtime's lock, which keeps the lines
 // in order. It never waits: what does not fit is counted as a gap.
 func (c *recorder) queue(now time.Duration, line func() RecordLine) {
@@ -159,7 +174,7 @@ func keepEvent(ev core.Event) *core.Event {
 	ev.Request, ev.Outcome = kept(ev.Request), kept(ev.Outcome)
 	ev.Replica, ev.Report, ev.Peer = kept(ev.Replica), kept(ev.Report), kept(ev.Peer)
 	if ev.PeerReport = kept(ev.PeerReport); ev.PeerReport != nil {
-		ev.PeerReport.Models = slices.Clone(ev.PeerReport.Models)
+		ev.PeerReport.Models, ev.PeerReport.Killers = slices.Clone(ev.PeerReport.Models), slices.Clone(ev.PeerReport.Killers)
 	}
 	ev.Learned = slices.Clone(ev.Learned)
 	return &ev
@@ -196,8 +211,11 @@ func (c *recorder) run(ctx context.Context) {
 // writeLine writes a line and, when no other waits, lets it reach the file.
 func (c *recorder) writeLine(line RecordLine) {
 	c.write(line)
-	if len(c.lines) == 0 {
+	if len(c.lines) == 0 || line.written != nil {
 		c.flush()
+	}
+	if line.written != nil {
+		close(line.written)
 	}
 }
 

@@ -32,6 +32,9 @@ func takeRefusal(resp *http.Response) *refusal {
 // the answer is the client's.
 func (x *exchange) fault(resp *http.Response) *failure {
 	status := resp.StatusCode
+	if status == http.StatusOK {
+		return nil
+	}
 	f := &failure{cause: fmt.Sprintf("%s answered %d", x.sent.target, status), why: whyStatus}
 	f.kills = killsOf(resp.Header, x.sent.peer)
 	switch {

@@ -176,19 +176,23 @@ func (r *Runtime) Elapsed() time.Duration { return time.Since(r.began) }
 // actions out without blocking. What the event points to may be reused
 // afterwards, except Request.Prompt and Outcome.Key.
 func (r *Runtime) Step(ev core.Event) {
-	r.mu.Lock()
-	r.heard(&ev)
-	r.step(ev)
-	if ev.Kind == core.EventPeerReport || ev.Kind == core.EventPeerRemoved {
-		r.noteOffer(ev)
-	}
-	made := r.takeMade()
-	r.mu.Unlock()
-	r.subs.publish(made)
+	r.subs.publish(r.locked(func() {
+		r.heard(&ev)
+		r.step(ev)
+		if ev.Kind == core.EventPeerReport || ev.Kind == core.EventPeerRemoved {
+			r.noteOffer(ev)
+		}
+	}))
 }
 
-// step is Step with the lock held.
+// step is Step with the lock held. A panic in it ends the process.
 func (r *Runtime) step(ev core.Event) {
+	defer func() {
+		if why := recover(); why != nil {
+			kept := ev // which would else be on the heap in every step
+			r.crash(why, &kept)
+		}
+	}()
 	now := r.Elapsed()
 	actions := r.core.Step(now, ev)
 	r.metrics.step.Observe((r.Elapsed() - now).Seconds())
@@ -255,8 +259,14 @@ func (r *Runtime) tickUntil(ctx context.Context) {
 
 // tick reports the progress gathered since the last one, then lets time pass.
 func (r *Runtime) tick() {
-	r.mu.Lock()
 	at := r.Elapsed()
+	made := r.locked(func() { r.stepTick(at) })
+	r.stats.gather(at)
+	r.subs.publish(made)
+}
+
+// stepTick is tick with the lock held.
+func (r *Runtime) stepTick(at time.Duration) {
 	for _, rep := range r.sortedReplicas() {
 		for _, k := range rep.ranks() {
 			if n := k.tokens().Swap(0); n > 0 {
@@ -268,10 +278,6 @@ func (r *Runtime) tick() {
 	}
 	r.step(core.Event{Kind: core.EventTick})
 	r.giveUpSilent()
-	made := r.takeMade()
-	r.mu.Unlock()
-	r.stats.gather(at)
-	r.subs.publish(made)
 }
 
 // View is a copy of the balancer's state at this instant.

@@ -95,12 +95,12 @@ func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) 
 
 // stepWith runs what changes the targets under the lock, then publishes.
 func (r *Runtime) stepWith(change func() (bool, error)) (bool, error) {
-	r.mu.Lock()
-	changed, err := change()
-	r.rebuildModels()
-	made := r.takeMade()
-	r.mu.Unlock()
-	r.subs.publish(made)
+	var changed bool
+	var err error
+	r.subs.publish(r.locked(func() {
+		changed, err = change()
+		r.rebuildModels()
+	}))
 	return changed, err
 }
 
