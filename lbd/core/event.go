@@ -177,9 +177,12 @@ type ModelLoad struct {
 	// push rule would send another request to.
 	Replicas  int `json:"replicas"`
 	Available int `json:"available"`
-	// Queued counts the requests it holds, Outstanding those at its replicas.
+	// Queued counts the requests it holds, Outstanding those at its replicas, Failed of
+	// them included: those that failed there and still count as load. Peers are not told
+	// Failed.
 	Queued      int `json:"queued"`
 	Outstanding int `json:"outstanding"`
+	Failed      int `json:"-"`
 	// Context is how many tokens those attend to.
 	Context int `json:"context_tokens"`
 	// KV is the used share of KV memory, 0..1: the mean over those of Replicas

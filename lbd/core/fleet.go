@@ -260,6 +260,7 @@ func (b *Balancer) Load(now time.Duration) []ModelLoad {
 	for _, t := range b.replicas {
 		l := get(t.model)
 		l.Outstanding += t.outstanding + t.debts.count
+		l.Failed += t.debts.count
 		l.Context += t.context()
 		if t.live(now, &b.cfg) && !t.draining {
 			l.Replicas++

@@ -333,8 +333,12 @@ func (b *Balancer) stopKillers() {
 func (b *Balancer) stop(r *request) {
 	b.suspects.stopped++
 	b.reject(r, RejectKills)
-	if r.suspect != nil {
-		b.actions[len(b.actions)-1].Engines = r.suspect.engines
+	if s := r.suspect; s != nil {
+		a := &b.actions[len(b.actions)-1]
+		a.Engines = s.engines
+		if s.stopped { // also by a peer's word: whoever forwarded it is to know for sure
+			a.Kills = max(a.Kills, b.cfg.KillAfter)
+		}
 	}
 }
 

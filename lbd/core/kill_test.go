@@ -277,6 +277,10 @@ func TestKillsCountAcrossPeers(t *testing.T) {
 	if there.ends["poison-2"] != RejectKills {
 		t.Errorf("a peer that was told of it lets it in: %+v", there.given["poison-2"])
 	}
+	there.ask(Request{ID: "poison-3", Fingerprint: 7, From: "asia", Hop: HopRemote})
+	if a := there.given["poison-3"]; a.Reason != RejectKills || a.Kills < 2 {
+		t.Errorf("it tells who forwards another one %+v, want two kills at least", a)
+	}
 	if told := there.b.Killers(there.now); len(told) != 0 {
 		t.Errorf("the peer passes on what it was told: %v", told)
 	}

@@ -184,7 +184,7 @@ func (s scrape) balancer(v *core.View) {
 
 func (s scrape) model(l *core.ModelLoad) {
 	s.gauge(descModelQueued, float64(l.Queued), l.Model)
-	s.gauge(descModelOutstanding, float64(l.Outstanding), l.Model)
+	s.gauge(descModelOutstanding, float64(l.Outstanding-l.Failed), l.Model)
 	s.gauge(descModelReplicas, float64(l.Replicas), l.Model)
 	s.gauge(descModelAvailable, float64(l.Available), l.Model)
 	s.gauge(descModelWait, l.Wait.Seconds(), l.Model)
