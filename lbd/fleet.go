@@ -45,7 +45,7 @@ func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Log
 	return f
 }
 
-// suspect has the next probes of a replica look closely.
+// suspect makes the next probes of a replica check its health.
 func (f *fleet) suspect(id string) { f.prober.Suspect(id) }
 
 // has says whether a replica is attached just so, whoever attached it.

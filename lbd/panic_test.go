@@ -7,20 +7,20 @@ import (
 	"testing"
 )
 
-// What panics in a handler is told where people look, with the stack, and the
-// connection is cut off. An end that a handler asks for is no news.
+// A panic in a handler is logged as an error, with the stack, and the connection is cut
+// off. http.ErrAbortHandler is not logged.
 func TestPanicsOfHandlersAreLogged(t *testing.T) {
 	for name, c := range map[string]struct {
-		why  any
-		told bool
+		why    any
+		logged bool
 	}{
 		"a fault":      {"index out of range", true},
 		"a cut":        {http.ErrAbortHandler, false},
 		"nothing ends": {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var said lines
-			b := &balancer{log: said.logger()}
+			var out lines
+			b := &balancer{log: out.logger()}
 			h := b.reportPanics(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 				if c.why != nil {
 					panic(c.why)
@@ -34,8 +34,8 @@ func TestPanicsOfHandlersAreLogged(t *testing.T) {
 			if want := c.why != nil; (cut == http.ErrAbortHandler) != want { //nolint:errorlint // a panic's value is compared as net/http does
 				t.Errorf("the connection ends with %v", cut)
 			}
-			if told := strings.Contains(said.String(), "index out of range") && strings.Contains(said.String(), "panic_test.go"); told != c.told || (!told && said.String() != "") {
-				t.Errorf("the log says %q", said.String())
+			if logged := strings.Contains(out.String(), "index out of range") && strings.Contains(out.String(), "panic_test.go"); logged != c.logged || (!logged && out.String() != "") {
+				t.Errorf("the log has %q", out.String())
 			}
 		})
 	}

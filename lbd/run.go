@@ -234,7 +234,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	if b.record != nil {
 		o.Record = b.record
 	}
-	o.Suspect = func(id string) { b.fleet.suspect(id) } // which is made below, before any request comes
+	o.Suspect = func(id string) { b.fleet.suspect(id) } // b.fleet is set before the first request
 	if b.runtime, err = proxy.New(o); err != nil {
 		return err
 	}
@@ -401,8 +401,8 @@ func (b *balancer) server(h http.Handler) *http.Server {
 	}
 }
 
-// reportPanics logs what panics in a handler, which ends its connection: servers log it
-// where nobody looks. A panic in a decision does not come here: it ends the process.
+// reportPanics logs panics of handlers as errors; the log of the servers has level debug.
+// A panic ends its connection. One in a decision does not get here: it ends the process.
 func (b *balancer) reportPanics(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {

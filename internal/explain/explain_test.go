@@ -197,7 +197,7 @@ func TestStoriesThatDidNotEndWell(t *testing.T) {
 		{"kills engines", base(func(d *proxy.DecisionRecord) {
 			d.State, d.Status = "rejected", 400
 			d.Tries = []proxy.Try{{Kind: core.ActionReject, Reason: core.RejectKills, Engines: []string{"us-0", "us-3"}}}
-		}), []string{"it was refused: engines died while they served it", "They are us-0 and us-3.", "It was refused: status 400"}},
+		}), []string{"it was refused: engines died while they served it", "Engines that died: us-0, us-3.", "It was refused: status 400"}},
 		{"bounced", base(func(d *proxy.DecisionRecord) {
 			d.State, d.Status, d.From = "bounced", 503, "lb-eu-0"
 			d.Tries = []proxy.Try{{AtMillis: 1, Kind: core.ActionBounce, Target: "lb-eu-0"}}

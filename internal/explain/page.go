@@ -184,7 +184,7 @@ func (p *page) try(t *proxy.Try, n int, free float64) {
 	case core.ActionReject:
 		p.item(fmt.Sprintf("%s it was refused: %s", at, because(rejectedBecause, t.Reason)))
 		if len(t.Engines) > 0 {
-			p.more("They are " + strings.Join(t.Engines, " and ") + ".")
+			p.more("Engines that died: " + strings.Join(t.Engines, ", ") + ".")
 		}
 		return
 	case core.ActionBounce:

@@ -411,8 +411,8 @@ func TestAUnitThatCannotBeStartedIsTold(t *testing.T) {
 	})
 }
 
-// A process that ends is started again, whatever its exit code is and however often it
-// ended: programs, and the agent itself.
+// systemd restarts programs and the agent, whatever their exit code and however often
+// they end.
 func TestUnitsAreRestarted(t *testing.T) {
 	_, s := newMachine(t)
 	agent, err := os.ReadFile("../../templates/node.service")

@@ -2,23 +2,22 @@ package service
 
 import "slices"
 
-// GuardedParameter is something in a request that balancers refuse unless
-// balancer.allow_parameters names it: engines pass it on to code that it can crash, or
-// that it can have read files or reach hosts.
+// GuardedParameter is a parameter that balancers refuse unless
+// balancer.allow_parameters names it: in an engine it can cause a crash, run code, read
+// files or open connections.
 type GuardedParameter struct {
 	Name string
-	// Reason says what an engine does with it, for an error.
+	// Reason is what an engine does with it, for error messages.
 	Reason string
 }
 
-// The guarded things that are no parameters of their own, but addresses of images,
-// sounds and films inside messages.
+// The guarded parameters that stand for URLs of images, audio and video in messages.
 const (
 	GuardedFileURLs    = "file_urls"
 	GuardedPrivateURLs = "private_urls"
 )
 
-// guardedParameters is the one table of them. docs/security.md has the advisories.
+// guardedParameters is the table of defaults; docs/security.md has the advisories.
 var guardedParameters = []GuardedParameter{
 	{"prompt_embeds", "engines load it as a tensor, which has crashed them"},
 	{"image_embeds", "engines load it as a tensor, which has crashed them"},
@@ -28,20 +27,20 @@ var guardedParameters = []GuardedParameter{
 	{"bootstrap_host", "it tells an engine which host to fetch KV memory from"},
 	{"bootstrap_port", "it tells an engine which host to fetch KV memory from"},
 	{"bootstrap_room", "it tells an engine which host to fetch KV memory from"},
-	{"vllm_xargs", "it reaches what plugins and KV connectors of an engine read"},
-	{"chat_template", "engines run it as a program, which need not end"},
-	{"mm_processor_kwargs", "it sets how much memory an engine takes for an image"},
-	{"media_io_kwargs", "it sets how an engine reads images and films, and how many pieces of them"},
+	{"vllm_xargs", "it is passed to plugins and KV connectors of an engine without validation"},
+	{"chat_template", "engines run it as a program without limits"},
+	{"mm_processor_kwargs", "it sets how much memory an engine uses for an image"},
+	{"media_io_kwargs", "it sets how an engine decodes images and video, and how many frames"},
 	{"custom_logit_processor", "engines run it as a program"},
-	{"guided_decoding_backend", "it chooses software that an engine may not bound"},
-	{GuardedFileURLs, "engines read files of their machine"},
-	{GuardedPrivateURLs, "engines ask hosts inside their network"},
+	{"guided_decoding_backend", "it selects backends with unbounded caches"},
+	{GuardedFileURLs, "engines would read files of their machine"},
+	{GuardedPrivateURLs, "engines would send requests into their network"},
 }
 
-// GuardedParameters is the table, in the order in which documentation has it.
+// GuardedParameters returns all guarded parameters in a fixed order.
 func GuardedParameters() []GuardedParameter { return slices.Clone(guardedParameters) }
 
-// guardedNames are the words of balancer.allow_parameters.
+// guardedNames are the values of balancer.allow_parameters.
 func guardedNames() (names []string) {
 	for _, p := range guardedParameters {
 		names = append(names, p.Name)

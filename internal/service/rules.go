@@ -174,7 +174,7 @@ var rules = map[string]rule{
 	"BalancerSpec.eject_after":             {text: "After how many failures in a row a replica is left out for a while; at most half of a model's are.", limit: from(1, 1_000_000)},
 	"BalancerSpec.eject_time":              {text: "For how long it is left out, each time in a row twice as long, up to a minute.", limit: between(100*time.Millisecond, time.Hour)},
 	"BalancerSpec.continue":                {text: "Whether another replica goes on with a streamed answer whose replica died."},
-	"BalancerSpec.allow_parameters":        {text: "Parameters of requests that are refused unless they are named here, since engines have been attacked by them; file_urls and private_urls are addresses of media.", unique: true},
+	"BalancerSpec.allow_parameters":        {text: "Parameters that requests may have and that are refused otherwise, because engines have been attacked with them; file_urls and private_urls are URLs of media.", unique: true},
 	"BalancerSpec.access_log":              {text: "Whether each request has a line in the log."},
 	"BalancerSpec.traces":                  {text: "The base URL of the OpenTelemetry collector that gets traces, over OTLP and HTTP; OTEL_EXPORTER_OTLP_ENDPOINT where it is left out.", form: formEndpoint},
 

@@ -187,8 +187,8 @@ type BalancerSpec struct {
 	// Continue lets another replica go on with a streamed answer whose replica died;
 	// default true.
 	Continue *bool `yaml:"continue,omitempty" json:"continue"`
-	// AllowParameters names the guarded parameters that requests may have all the same:
-	// see GuardedParameters.
+	// AllowParameters names the guarded parameters that requests may have: see
+	// GuardedParameters.
 	AllowParameters []string `yaml:"allow_parameters,omitempty" json:"allow_parameters,omitempty"`
 	// AccessLog writes one line of the log for each request.
 	AccessLog bool `yaml:"access_log,omitempty" json:"access_log,omitempty"`

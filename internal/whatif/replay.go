@@ -54,8 +54,8 @@ type Replay struct {
 	Identical bool `json:"identical"`
 	// Cut: the record ends in the middle of a line; what is before it was repeated.
 	Cut bool `json:"cut"`
-	// Panic is what the step that the record ends in panicked with; empty when it did
-	// not. That step is not repeated.
+	// Panic is the value of the panic in the last step of the record, empty if there is
+	// none. That step is not repeated.
 	Panic string `json:"panic"`
 	// Difference is the first step that differs, nil where none does.
 	Difference *Difference `json:"difference"`

@@ -26,7 +26,7 @@ type record struct {
 	line     int           // of the line read last, from 1
 	at       time.Duration // of the step read last
 	cut      bool          // it ended in the middle of a line
-	panicked string        // what its last step ended with; empty when it did not
+	panicked string        // the value of the panic that ended it; may be empty
 	step     recordedStep
 }
 
@@ -117,7 +117,7 @@ func (r *record) next() (*recordedStep, error) {
 		return nil, fmt.Errorf("reading %s:%d: decoding a step: %w", r.name, r.line, err)
 	}
 	switch {
-	case s.Panic != "": // the balancer ended in this step, and so would whoever repeats it
+	case s.Panic != "": // repeating the step would panic too
 		r.panicked = s.Panic
 		return nil, io.EOF
 	case s.Gap > 0:

@@ -435,7 +435,7 @@ func TestRecordThatEndsInALine(t *testing.T) {
 	}
 }
 
-// A balancer that ended in a panic tells in which step; that one is not repeated.
+// A record that ends in a panic is replayed up to the step before it.
 func TestRecordThatEndsInAPanic(t *testing.T) {
 	record := recordOf(t, "cost", twoReplicas()...)
 	whole, err := ReplayRecord(t.Context(), "r", bytes.NewReader(record))

@@ -15,7 +15,7 @@ type request struct {
 	Request
 	ticket
 	pooled
-	accused
+	suspicion
 	seq     uint64
 	rank    time.Duration // among those that the order does not tell apart the least goes first
 	came    time.Duration
@@ -93,7 +93,7 @@ type Balancer struct {
 	spare      []*request
 	facts      policy.Facts
 	batch      batch
-	suspects   suspects
+	suspects   killSuspects
 }
 
 // New makes a balancer without replicas, peers or requests.
@@ -211,7 +211,7 @@ func (b *Balancer) arrive(now time.Duration, in *Request) {
 	r := b.take()
 	r.Request, r.seq, r.came, r.arrived = *in, b.seq, now, now
 	b.rank(r)
-	b.recall(r)
+	b.findSuspect(r)
 	b.requests[r.ID] = r
 	switch {
 	case r.From != "" && !b.servedHere(now, r.Model):
@@ -220,7 +220,7 @@ func (b *Balancer) arrive(now time.Duration, in *Request) {
 		b.reject(r, RejectNoReplica)
 	case !b.held(r):
 		b.reject(r, RejectHolder)
-	case b.stops(r):
+	case b.mustStop(r):
 		b.stop(r)
 	case b.queued >= b.cfg.QueueLimit && !b.makeRoom(now, r):
 		b.reject(r, RejectQueueFull)
@@ -292,7 +292,7 @@ func (b *Balancer) finish(now time.Duration, id string, out *Outcome) {
 	here := out.here()
 	t := b.leave(r, here)
 	if out != nil && out.ClientError {
-		b.endRefused(now, t, r)
+		b.endClientError(now, t, r, out)
 		return
 	}
 	b.learn(now, t, r, here)
@@ -306,16 +306,16 @@ func (b *Balancer) finish(now time.Duration, id string, out *Outcome) {
 	b.share(now, t, r, out)
 	b.counts.Finished++
 	t.breaker.served()
-	b.acquit(now, r)
+	b.clearSuspect(now, r)
 	b.drop(r)
 	b.drainFor(now, r)
 }
 
-// endRefused ends a request that t refused for what its client sent, which is no work
-// that t has done.
-func (b *Balancer) endRefused(now time.Duration, t *target, r *request) {
-	b.owe(now, t, r)
-	b.queue(r.Model).refund(r)
+// endClientError ends a request that t refused because of what its client sent. It says
+// nothing about how well t works, nor about how long answers are.
+func (b *Balancer) endClientError(now time.Duration, t *target, r *request, out *Outcome) {
+	b.chargeFailure(now, t, r)
+	b.queue(r.Model).settle(r, out)
 	b.counts.Finished++
 	b.drop(r)
 	b.drainFor(now, r)
@@ -343,15 +343,15 @@ func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 	}
 	trial, before := r.target.breaker.trial == r, r.target.breaker
 	if out != nil && out.Broke {
-		b.accuse(now, r)
+		b.markSuspect(now, r)
 	}
 	t := b.leave(r, out)
 	b.blame(now, t, r, trial)
 	if out != nil && out.Unreachable {
 		b.suspect(now, t)
 	}
-	b.owe(now, t, r)
-	b.heardKills(now, r, t.id, out)
+	b.chargeFailure(now, t, r)
+	b.addPeerKills(now, r, t.id, out)
 	if out != nil && out.Retryable {
 		b.queue(r.Model).refund(r)
 	}
@@ -360,12 +360,12 @@ func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 		r.refusals = append(r.refusals, refusal{t, before})
 	}
 	switch {
-	case b.stops(r):
+	case b.mustStop(r):
 		b.stop(r)
 	case out == nil || !out.Retryable:
 		b.reject(r, RejectFailed)
 	case r.onlyRefused() && !b.anyLeft(now, r):
-		r.forgive()
+		r.undoBlame()
 		b.reject(r, RejectRefused)
 	case r.tries >= b.cfg.MaxTries:
 		b.reject(r, RejectTooManyTry)
@@ -391,8 +391,8 @@ func (b *Balancer) bounced(now time.Duration, id string, out *Outcome) {
 	t.pausedUntil = now + b.cfg.PeerPause
 	r.tries-- // the peer never tried
 	b.queue(r.Model).refund(r)
-	b.heardKills(now, r, t.id, out)
-	if b.stops(r) {
+	b.addPeerKills(now, r, t.id, out)
+	if b.mustStop(r) {
 		b.stop(r)
 	} else {
 		b.requeue(now, r)
@@ -445,7 +445,7 @@ func (b *Balancer) cancel(now time.Duration, id string) {
 		return
 	}
 	if r.target != nil {
-		b.accuse(now, r)
+		b.markSuspect(now, r)
 		t := b.leave(r, nil)
 		b.act(Action{Kind: ActionAbort, ID: id, Target: t.id})
 	} else {
@@ -462,8 +462,8 @@ func (b *Balancer) leave(r *request, out *Outcome) *target {
 	t.confirm(r)
 	t.outstanding--
 	t.breaker.left(r)
-	if t.guest == r {
-		t.guest = nil
+	if t.isolatedRequest == r {
+		t.isolatedRequest = nil
 	}
 	t.work.take(r, out, t.outstanding == 0)
 	b.parted(t, r)
@@ -526,9 +526,9 @@ func (b *Balancer) queue(model string) *queue {
 // available again is used.
 func (b *Balancer) tick(now time.Duration) {
 	b.forgetLost(now)
-	b.judgeAll(now)
+	b.resolveFailures(now)
 	b.forgetKillers(now)
-	b.expireDebts(now)
+	b.expireFailedLoad(now)
 	b.readmit(now)
 	b.dropOldNews(now)
 	b.comparePaces()

@@ -33,8 +33,9 @@ func (k *breaker) failed(now time.Duration, r *request) {
 	}
 }
 
-// forgive takes back a failure that was none; before is how it was before that.
-func (k *breaker) forgive(before breaker) {
+// undoFailure takes back a failure that the target was not the cause of; before is the
+// state before it.
+func (k *breaker) undoFailure(before breaker) {
 	k.failures = max(0, k.failures-1)
 	if k.trips > before.trips {
 		k.trips, k.until = before.trips, before.until

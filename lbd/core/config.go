@@ -117,10 +117,10 @@ type Config struct {
 	EjectShare           float64
 	// PeerPause is how long a peer that bounced a request is left out.
 	PeerPause time.Duration
-	// A request is stopped once KillAfter replicas have died while they served it; 0 =
-	// never. A replica is taken for alive when it answers its probes for KillWait after
-	// a failure. Requests that were at a replica when it died are remembered for
-	// KillMemory, KillLimit of them at most.
+	// A request is stopped after KillAfter replicas died while they served it; 0 = never.
+	// A replica did not die if it still answers its probes KillWait after a failure.
+	// Suspected and stopped requests are remembered for KillMemory, at most KillLimit of
+	// them.
 	KillAfter  int
 	KillWait   time.Duration
 	KillMemory time.Duration
@@ -169,7 +169,7 @@ func DefaultConfig(p policy.Policy) Config {
 		EjectMost:        time.Minute,
 		EjectShare:       0.5,
 		PeerPause:        time.Second,
-		KillAfter:        2,                      // one death is chance, and each try may cost an engine
+		KillAfter:        2,                      // one death may be chance, and each try may cost an engine
 		KillWait:         500 * time.Millisecond, // five probes: a process that ends has closed its port by the first
 		KillMemory:       10 * time.Minute,       // longer than clients repeat a request by themselves
 		KillLimit:        4096,                   // 16 replicas with 256 requests each die at once; 0.5 MB

@@ -19,7 +19,7 @@ const (
 	EventFinished        EventKind = "finished"         // ID, Outcome
 	EventFailed          EventKind = "failed"           // ID, Outcome
 	EventCancelled       EventKind = "cancelled"        // ID
-	EventBounced         EventKind = "bounced"          // ID, Outcome (Kills only; may be nil): the peer it was forwarded to gave it back
+	EventBounced         EventKind = "bounced"          // ID, Outcome (only its Kills; may be nil): the peer it was forwarded to gave it back
 	EventReplicaAdded    EventKind = "replica_added"    // Replica
 	EventReplicaRemoved  EventKind = "replica_removed"  // Target
 	EventReplicaDraining EventKind = "replica_draining" // Target
@@ -84,11 +84,11 @@ type Request struct {
 	Holder string `json:"holder,omitempty"`
 	// Wait bounds the time in the queue; 0 = Config.MaxWait.
 	Wait time.Duration `json:"wait_ns,omitempty"`
-	// Fingerprint is equal for requests that ask an engine for the same: model,
-	// prompt and parameters. It names no tenant. 0 = not known.
+	// Fingerprint is equal for requests with the same model, prompt and parameters. It
+	// does not depend on the tenant. 0 = not known.
 	Fingerprint uint64 `json:"fingerprint,omitempty"`
-	// Kills is how many replicas of the balancers that forwarded it died, or may turn
-	// out to have died, while they served it.
+	// Kills counts the replicas of the balancers that forwarded it that died while they
+	// served it, including failures that are not decided yet.
 	Kills int `json:"kills,omitempty"`
 }
 
@@ -111,17 +111,17 @@ type Outcome struct {
 	// Unreachable: the target could not be connected to at all, so nothing more
 	// is sent there until it reports again.
 	Unreachable bool `json:"unreachable,omitempty"`
-	// Broke: the target broke off, or failed in another way in which an engine does
-	// that dies of a request. Whether it died is for its next reports to say.
+	// Broke: the target failed in a way that may be the death of its engine: the
+	// connection broke, a 5xx other than 503, an error in the stream, or no answer. Its
+	// next reports decide whether it died.
 	Broke bool `json:"broke,omitempty"`
-	// Refused: the target refused the request for a reason that need not hold at
-	// another one: 401, 403, 404 of the model, 429, 503.
+	// Refused: the target refused the request for a reason that may not hold at another
+	// target: 401, 403, 404 of the model, 429, 503.
 	Refused bool `json:"refused,omitempty"`
-	// ClientError: the target refused the request for what the client sent. The answer
-	// says nothing about how the target does.
+	// ClientError: the target refused the request because of what the client sent. The
+	// answer says nothing about how well the target works.
 	ClientError bool `json:"client_error,omitempty"`
-	// Kills is how many of a peer's replicas died while they served the request, as the
-	// peer says.
+	// Kills is how many replicas of the peer died while they served the request.
 	Kills int `json:"kills,omitempty"`
 	// Cause says in words what failed.
 	Cause string `json:"cause,omitempty"`
@@ -177,9 +177,8 @@ type ModelLoad struct {
 	// push rule would send another request to.
 	Replicas  int `json:"replicas"`
 	Available int `json:"available"`
-	// Queued counts the requests it holds, Outstanding those at its replicas, Failed of
-	// them included: those that failed there and still count as load. Peers are not told
-	// Failed.
+	// Queued counts the requests it holds, Outstanding those at its replicas, including
+	// Failed: those that failed there and still count as load. Failed is not sent to peers.
 	Queued      int `json:"queued"`
 	Outstanding int `json:"outstanding"`
 	Failed      int `json:"-"`
@@ -220,8 +219,8 @@ const (
 	RejectTooManyTry = "retries_exhausted"
 	RejectRetries    = "retry_budget"          // too much is being retried already
 	RejectHolder     = "holder_gone"           // Request.Holder is no longer known, or serves another model
-	RejectRefused    = "engines_refused"       // every target that could serve it refused it: Outcome.Refused
-	RejectKills      = "request_kills_engines" // Config.KillAfter replicas died while they served it, or one like it
+	RejectRefused    = "engines_refused"       // every target that could serve it refused it (Outcome.Refused)
+	RejectKills      = "request_kills_engines" // Config.KillAfter replicas died while they served it or a request with its fingerprint
 )
 
 // Action is one thing to do. It is valid until the next Step.
@@ -235,12 +234,12 @@ type Action struct {
 	Hop        Hop           `json:"hop,omitempty"`
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
 	Wait       time.Duration `json:"wait_ns,omitempty"`
-	// Kills is, for a forward, what to mark the request with: Request.Kills. For a
-	// rejection or a bounce it is how many replicas of this balancer died, or may turn
-	// out to have died, while they served the request.
+	// Kills of a forward is the Request.Kills to send along. Kills of a rejection or a
+	// bounce counts the replicas of this balancer that died while they served the
+	// request, including failures that are not decided yet.
 	Kills int `json:"kills,omitempty"`
-	// Engines are the replicas and peers, by id, because of which a request is rejected
-	// with RejectKills; those of another balancer are not known.
+	// Engines are the ids of the replicas that died, and of the peers whose replicas died,
+	// of a request that is rejected with RejectKills; empty if a peer stopped it.
 	Engines []string `json:"engines,omitempty"`
 	// Decision explains a dispatch or a forward; nil for other actions.
 	Decision *Decision `json:"decision,omitempty"`

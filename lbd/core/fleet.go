@@ -43,12 +43,12 @@ func (b *Balancer) tree(t *target) *prefix.Tree {
 	return b.replicaTree
 }
 
-// forget drops what t was thought to hold, and to have to do.
+// forget drops what t was thought to hold, and its failed load.
 func (b *Balancer) forget(now time.Duration, t *target) {
 	if t.slot < 0 {
 		return
 	}
-	t.debts = debts{}
+	t.failedLoad = failedLoad{}
 	if !t.peer {
 		b.shareLoss(now, t)
 	}
@@ -79,7 +79,7 @@ func (b *Balancer) removeReplica(now time.Duration, id string) {
 	if t == nil {
 		return
 	}
-	b.clear(t, len(t.broken))
+	b.dismissFailures(t, len(t.openFailures))
 	b.disown(now, t)
 	b.replicas = without(b.replicas, t)
 	b.rejectUnknown()
@@ -132,7 +132,7 @@ func (b *Balancer) replicaReport(now time.Duration, id string, rep *Report) {
 		b.bounceStranded(now)
 	}
 	if !rep.Ready {
-		b.judge(now, t)
+		b.resolveFailuresOf(now, t)
 	}
 	q := b.queue(t.model)
 	b.signal(now, q)
@@ -149,7 +149,7 @@ func (b *Balancer) peerReport(now time.Duration, id string, rep *PeerReport) {
 	for _, l := range rep.Models {
 		t.models = append(t.models, l.sound())
 	}
-	b.hearKillers(now, rep.Killers)
+	b.receiveKillers(now, rep.Killers)
 	age := max(0, rep.Age)
 	t.reportedAt, t.rtt = now-age, max(0, rep.RTT)
 	t.seen(now, age)
@@ -259,8 +259,8 @@ func (b *Balancer) Load(now time.Duration) []ModelLoad {
 	}
 	for _, t := range b.replicas {
 		l := get(t.model)
-		l.Outstanding += t.outstanding + t.debts.count
-		l.Failed += t.debts.count
+		l.Outstanding += t.outstanding + t.failedLoad.count
+		l.Failed += t.failedLoad.count
 		l.Context += t.context()
 		if t.live(now, &b.cfg) && !t.draining {
 			l.Replicas++

@@ -43,8 +43,8 @@ func (b *Balancer) candidate(now time.Duration, q *queue, t *target) *policy.Can
 func (b *Balancer) describe(now time.Duration, q *queue, t *target, c *policy.Candidate) {
 	*c = policy.Candidate{
 		ID: t.id, Peer: t.peer, Live: !t.draining && t.live(now, &b.cfg),
-		Outstanding: t.outstanding + t.debts.count, Unconfirmed: len(t.unconfirmed), Held: t.held,
-		Prefilling: t.work.prefilling, Context: t.context(), Remaining: t.work.remaining() + t.debts.remaining,
+		Outstanding: t.outstanding + t.failedLoad.count, Unconfirmed: len(t.unconfirmed), Held: t.held,
+		Prefilling: t.work.prefilling, Context: t.context(), Remaining: t.work.remaining() + t.failedLoad.remaining,
 		Residence: t.residence, Age: t.age(now),
 	}
 	if !t.peer {

@@ -5,77 +5,77 @@ import (
 	"time"
 )
 
-// A replica can die of what it is sent, and whatever it is tried on next dies too.
-// Which of the requests that a replica had when it died killed it, nobody tells. So
-// each of them becomes a suspect, by its fingerprint, and whoever is among the
-// suspects of Config.KillAfter deaths is stopped. Three rules keep those that were
-// only beside it from being stopped with it:
+// A request can kill the replica that serves it, and then the next one. No signal says
+// which of a replica's requests killed it. So every request that was at a replica when
+// it died becomes a suspect, identified by its fingerprint. A suspect of
+// Config.KillAfter deaths is stopped. These rules protect requests that only happened
+// to be at the same replica:
 //
-//   - The first failure of a request is never waited for, the next one is: whether a
-//     replica died or only a connection broke, its probes tell within Config.KillWait,
-//     or by its silence.
-//   - Suspects that were sent shortly before the death go to a replica each (isolated):
-//     if it dies at once, then of them.
-//   - Where several suspects were at a replica when it died, and isolation points to
-//     none of them, none is stopped; they are isolated at their next try, and whoever
-//     is at a death then too is stopped.
+//   - A request is retried at once after its first failure. After the next failure it
+//     waits until the probes of the replicas that failed show, within Config.KillWait or
+//     by missing reports, whether they died or only a connection broke.
+//   - Suspects that were sent shortly before the death are isolated: no replica gets two
+//     of them at the same time. A replica that dies right after an isolated suspect was
+//     sent died of that suspect.
+//   - If several suspects of earlier deaths were at a replica when it died, and none of
+//     them was isolated there, none is stopped. They are isolated at their next try, and
+//     a suspect of one more death is stopped.
 //
 // A request that is served clears its fingerprint.
 
-// Bounds of suspicion, each with its reason.
+// Bounds, each with its reason.
 const (
-	recentSend    = 2 * time.Second // engines die of a request at its first step or soon after
-	isolationTime = 5 * time.Second // what a client may lose by the death of a replica
-	survivorTime  = time.Minute     // a replica that failed and lived is not thought to die of its next failures
-	mostBroken    = 256             // failures of one replica whose cause is open; as many as an engine runs at once
-	mostTold      = 64              // stopped requests in a heartbeat: 3 KB
+	recentSend       = 2 * time.Second // engines die at the first step of a request or soon after
+	isolationTime    = 5 * time.Second // how much longer than usual a request may wait for an isolated try
+	survivorTime     = time.Minute     // a replica that failed and stayed alive is not expected to die of its next failures
+	maxOpenFailures  = 256             // undecided failures of a replica; an engine runs as many requests at once
+	maxKillersShared = 64              // in a heartbeat: 3 KB
 )
 
-// Killer is a request that was stopped since replicas died while they served it, as
-// one balancer tells another.
+// Killer is the fingerprint of a request that was stopped because replicas died while
+// they served it. Balancers share it with their peers.
 type Killer struct {
 	Fingerprint uint64 `json:"fingerprint"`
 	// Age is how long ago it was stopped.
 	Age time.Duration `json:"age_ns"`
 }
 
-// suspect is what is known of the requests with one fingerprint since a replica
-// failed that had one of them.
-type suspect struct {
-	fingerprint uint64 // 0 = it stands for a single request
-	kills       int    // replicas that died of one, as is thought, since one was served
-	deaths      int    // replicas that died while they had one, since then
-	open        int    // replicas that failed while they had one and may yet be dead
+// killSuspect holds the failures of replicas that had a request with one fingerprint.
+type killSuspect struct {
+	fingerprint uint64 // 0 = not known: it stands for a single request
+	kills       int    // deaths that count against it, since one was served
+	deaths      int    // replicas that died while they had one, since one was served
+	open        int    // failures that are not decided yet
 	isolated    bool
 	stopped     bool
-	told        bool          // stopped by the word of a peer
+	reported    bool          // a peer stopped it, not this balancer
 	at          time.Duration // of the last kill
 	servedAt    time.Duration // 0 = never
-	engines     []string      // that died, the first Config.KillAfter of them
+	engines     []string      // the first Config.KillAfter that died
 }
 
-// accused is what a request carries of suspicion.
-type accused struct {
-	suspect  *suspect // nil: no replica failed while it had the request, or one like it
-	isolated bool     // it must go where no other such request went just before
+// suspicion is the part of a request that kill.go needs.
+type suspicion struct {
+	suspect  *killSuspect // nil: no replica failed while it had this fingerprint
+	isolated bool         // it must not share a replica with another isolated request
 }
 
-// suspects are the suspects that are remembered.
-type suspects struct {
-	byPrint map[uint64]*suspect // never ranged over
-	list    []*suspect          // the same, in the order in which they were accused
-	stopped int64               // requests that were stopped or refused
+// killSuspects are the suspects that the balancer remembers.
+type killSuspects struct {
+	byPrint map[uint64]*killSuspect // never ranged over
+	list    []*killSuspect          // the same, in the order in which they were added
+	stopped int64                   // count of requests that were stopped or refused
 }
 
-// broken is a failure of a replica of which it may have died.
-type broken struct {
-	suspect *suspect
+// openFailure is a failed request that its replica may have died of.
+type openFailure struct {
+	suspect *killSuspect
 	at      time.Duration
-	before  int  // deaths that the suspect was at already
-	alone   bool // it was the last isolated one there
+	before  int  // kills of the suspect before this failure
+	alone   bool // it was the isolated request of the replica
 }
 
-// kills is how many deaths a request is suspected of, those that peers told included.
+// kills counts the deaths that r is suspected of, including those that peers reported.
 func (r *request) kills() int {
 	if r.suspect == nil {
 		return r.Kills
@@ -83,8 +83,8 @@ func (r *request) kills() int {
 	return r.Kills + r.suspect.kills
 }
 
-// killsHere is how many deaths, open ones included, the request is suspected of
-// beside those that came with it.
+// killsHere counts the deaths at this balancer that r is suspected of, including
+// failures that are not decided yet.
 func (r *request) killsHere() int {
 	if r.suspect == nil {
 		return 0
@@ -92,11 +92,11 @@ func (r *request) killsHere() int {
 	return r.suspect.kills + r.suspect.open
 }
 
-// suspected says whether r may not be treated like any other.
+// suspected reports whether r needs a placement of its own.
 func (r *request) suspected() bool { return r.suspect != nil || r.Kills > 0 }
 
-// recall finds the suspect that a request which arrives is one of.
-func (b *Balancer) recall(r *request) {
+// findSuspect sets the suspect of a request that arrives.
+func (b *Balancer) findSuspect(r *request) {
 	r.isolated = r.Kills > 0
 	if len(b.suspects.byPrint) == 0 || r.Fingerprint == 0 {
 		return
@@ -106,100 +106,100 @@ func (b *Balancer) recall(r *request) {
 	}
 }
 
-// stops says whether r is not to be sent to any engine again.
-func (b *Balancer) stops(r *request) bool {
+// mustStop reports whether r may not be sent to an engine again.
+func (b *Balancer) mustStop(r *request) bool {
 	return b.cfg.KillAfter > 0 && (r.kills() >= b.cfg.KillAfter || r.suspect != nil && r.suspect.stopped)
 }
 
-// undecided says whether r has to wait for the word of probes: it would be stopped if
-// the replicas that failed while they had it are dead.
-func (b *Balancer) undecided(r *request) bool {
+// awaitsProbes reports whether r must wait for probes: it would be stopped if the
+// replicas that failed it are dead.
+func (b *Balancer) awaitsProbes(r *request) bool {
 	return r.suspect != nil && r.suspect.open > 0 && r.kills()+r.suspect.open >= b.cfg.KillAfter
 }
 
-// occupied says whether t has an isolated request, so that r, which is one too, must
-// go elsewhere.
+// occupied reports whether r is isolated and t has just been sent another isolated
+// request.
 func (b *Balancer) occupied(now time.Duration, r *request, t *target) bool {
 	if !r.mustBeAlone() || now-max(r.failedAt, r.came) >= isolationTime {
 		return false
 	}
-	return t.guest != nil && now-t.guest.sentAt < b.cfg.KillWait
+	return t.isolatedRequest != nil && now-t.isolatedRequest.sentAt < b.cfg.KillWait
 }
 
-// isolate notes that r was sent to t.
+// isolate records that r was sent to t, if r is isolated.
 func (t *target) isolate(r *request) {
 	if !t.peer && r.mustBeAlone() {
-		t.guest = r
+		t.isolatedRequest = r
 	}
 }
 
-// mustBeAlone says whether r is isolated where it is sent.
+// mustBeAlone reports whether r is isolated.
 func (r *request) mustBeAlone() bool {
 	return r.isolated || r.suspect != nil && r.suspect.isolated
 }
 
-// accuse notes that t failed while it had r, or that r's client left: t may be dying
-// of r. r must not have left t yet.
-func (b *Balancer) accuse(now time.Duration, r *request) {
+// markSuspect records that r's target failed it, or that r's client left: the target
+// may be dying of r. It must be called before r leaves the target.
+func (b *Balancer) markSuspect(now time.Duration, r *request) {
 	t := r.target
 	if t.peer || t.slot < 0 || b.cfg.KillAfter <= 0 {
 		return
 	}
 	recent := now-r.sentAt < recentSend
-	r.isolated = r.isolated || recent && !t.survives(now)
-	alone := recent && t.guest == r
+	r.isolated = r.isolated || recent && !t.survived(now)
+	alone := recent && t.isolatedRequest == r
 	s := b.suspectOf(now, r)
 	r.suspect = s
-	for i := range t.broken {
-		if e := &t.broken[i]; e.suspect == s {
+	for i := range t.openFailures {
+		if e := &t.openFailures[i]; e.suspect == s {
 			e.alone = e.alone || alone
 			return
 		}
 	}
-	if len(t.broken) >= mostBroken {
-		b.clear(t, 1)
+	if len(t.openFailures) >= maxOpenFailures {
+		b.dismissFailures(t, 1)
 	}
 	s.open++
-	t.broken = append(t.broken, broken{suspect: s, at: now, before: s.kills + r.Kills, alone: alone})
+	t.openFailures = append(t.openFailures, openFailure{suspect: s, at: now, before: s.kills + r.Kills, alone: alone})
 }
 
-// survives says whether t lately failed and was found to be alive.
-func (t *target) survives(now time.Duration) bool {
+// survived reports whether t failed in the last minute and was alive afterwards.
+func (t *target) survived(now time.Duration) bool {
 	return t.survivedAt > 0 && now-t.survivedAt < survivorTime
 }
 
-// suspectOf is the suspect that r is one of, made when needed.
-func (b *Balancer) suspectOf(now time.Duration, r *request) *suspect {
+// suspectOf returns the suspect of r and makes one if there is none.
+func (b *Balancer) suspectOf(now time.Duration, r *request) *killSuspect {
 	if r.suspect != nil {
 		return r.suspect
 	}
 	x := &b.suspects
 	s := x.byPrint[r.Fingerprint]
 	if s == nil {
-		s = &suspect{fingerprint: r.Fingerprint, at: now}
+		s = &killSuspect{fingerprint: r.Fingerprint, at: now}
 		b.remember(s)
 	}
 	return s
 }
 
-// remember keeps a suspect with a fingerprint, in place of the one that was accused
-// first if there are too many: of one that was not stopped, where there is one.
-func (b *Balancer) remember(s *suspect) {
+// remember keeps s if it has a fingerprint. When the memory is full, the oldest suspect
+// that was not stopped is dropped, or else the oldest.
+func (b *Balancer) remember(s *killSuspect) {
 	x := &b.suspects
 	if s.fingerprint == 0 || x.byPrint[s.fingerprint] == s {
 		return
 	}
 	if len(x.list) >= max(1, b.cfg.KillLimit) {
-		x.forget(x.list[max(0, slices.IndexFunc(x.list, func(o *suspect) bool { return !o.stopped }))])
+		x.forget(x.list[max(0, slices.IndexFunc(x.list, func(o *killSuspect) bool { return !o.stopped }))])
 	}
 	if x.byPrint == nil {
-		x.byPrint = map[uint64]*suspect{}
+		x.byPrint = map[uint64]*killSuspect{}
 	}
 	x.byPrint[s.fingerprint] = s
 	x.list = append(x.list, s)
 }
 
-func (x *suspects) forget(s *suspect) {
+func (x *killSuspects) forget(s *killSuspect) {
 	if x.byPrint[s.fingerprint] != s {
 		return
 	}
@@ -208,10 +208,10 @@ func (x *suspects) forget(s *suspect) {
 	x.list = slices.Delete(x.list, i, i+1)
 }
 
-// forgetKillers drops what is older than Config.KillMemory.
+// forgetKillers drops suspects that are older than Config.KillMemory.
 func (b *Balancer) forgetKillers(now time.Duration) {
 	x := &b.suspects
-	x.list = slices.DeleteFunc(x.list, func(s *suspect) bool {
+	x.list = slices.DeleteFunc(x.list, func(s *killSuspect) bool {
 		old := s.open == 0 && now-s.at >= b.cfg.KillMemory
 		if old {
 			delete(x.byPrint, s.fingerprint)
@@ -220,78 +220,79 @@ func (b *Balancer) forgetKillers(now time.Duration) {
 	})
 }
 
-// judgeAll decides about all failures whose cause is open.
-func (b *Balancer) judgeAll(now time.Duration) {
+// resolveFailures decides the open failures of all replicas.
+func (b *Balancer) resolveFailures(now time.Duration) {
 	for _, t := range b.replicas {
-		b.judge(now, t)
+		b.resolveFailuresOf(now, t)
 	}
 }
 
-// judge decides about the failures of t: t is dead, or alive long enough after them.
-func (b *Balancer) judge(now time.Duration, t *target) {
+// resolveFailuresOf decides the open failures of t: t is dead, or it has been alive for
+// long enough after them.
+func (b *Balancer) resolveFailuresOf(now time.Duration, t *target) {
 	switch {
-	case len(t.broken) == 0:
+	case len(t.openFailures) == 0:
 	case !t.ready || t.age(now) >= time.Duration(b.cfg.LostIntervals)*b.cfg.ProbeInterval:
-		b.convict(now, t)
+		b.countDeath(now, t)
 	case !t.stale(now, &b.cfg):
 		n := 0
-		for n < len(t.broken) && now-t.broken[n].at >= b.cfg.KillWait {
+		for n < len(t.openFailures) && now-t.openFailures[n].at >= b.cfg.KillWait {
 			n++
 		}
 		if n > 0 {
 			t.survivedAt = now
 		}
-		b.clear(t, n)
+		b.dismissFailures(t, n)
 	}
 }
 
-// clear takes the first n failures of t for something else than its death.
-func (b *Balancer) clear(t *target, n int) {
-	for _, e := range t.broken[:n] {
-		b.settleOpen(e.suspect)
+// dismissFailures drops the first n open failures of t: it did not die of them.
+func (b *Balancer) dismissFailures(t *target, n int) {
+	for _, e := range t.openFailures[:n] {
+		b.closeFailure(e.suspect)
 	}
-	t.broken = slices.Delete(t.broken, 0, n)
+	t.openFailures = slices.Delete(t.openFailures, 0, n)
 }
 
-// settleOpen notes that one open failure of s is decided.
-func (b *Balancer) settleOpen(s *suspect) {
+// closeFailure records that one open failure of s is decided.
+func (b *Balancer) closeFailure(s *killSuspect) {
 	s.open--
 	if s.open == 0 && s.kills == 0 && !s.stopped {
 		b.suspects.forget(s)
 	}
 }
 
-// convict counts t's death for the suspects that it had.
-func (b *Balancer) convict(now time.Duration, t *target) {
-	repeated, alone := 0, false // suspects of earlier deaths; one of them was alone
-	for _, e := range t.broken {
+// countDeath counts the death of t against its suspects.
+func (b *Balancer) countDeath(now time.Duration, t *target) {
+	repeated, alone := 0, false // suspects of earlier deaths; whether one of them was isolated here
+	for _, e := range t.openFailures {
 		if e.before > 0 {
 			repeated++
 			alone = alone || e.alone
 		}
 	}
-	for _, e := range t.broken {
+	for _, e := range t.openFailures {
 		s := e.suspect
 		s.deaths++
 		switch {
 		case s.servedAt > e.at:
 		case s.deaths > b.cfg.KillAfter:
-			s.kills = max(s.kills, b.cfg.KillAfter-1) // whoever else was there each time
-			b.blameDeath(now, s, t.id)
-		case e.before == 0, e.alone && !b.thrives(now, s, t), repeated == 1 && !b.thrives(now, s, t):
-			b.blameDeath(now, s, t.id)
+			s.kills = max(s.kills, b.cfg.KillAfter-1)
+			b.addKill(now, s, t.id)
+		case e.before == 0, e.alone && !b.runsOnOthers(now, s, t), repeated == 1 && !b.runsOnOthers(now, s, t):
+			b.addKill(now, s, t.id)
 		case e.alone || !alone:
 			s.isolated = true
 		}
-		b.settleOpen(s)
+		b.closeFailure(s)
 	}
-	t.broken, t.survivedAt = slices.Delete(t.broken, 0, len(t.broken)), 0
+	t.openFailures, t.survivedAt = slices.Delete(t.openFailures, 0, len(t.openFailures)), 0
 	b.stopKillers()
 }
 
-// thrives says whether requests like the suspect's have been at other replicas than t
-// for longer than engines take to die of one.
-func (b *Balancer) thrives(now time.Duration, s *suspect, t *target) bool {
+// runsOnOthers reports whether a request with the suspect's fingerprint has run on
+// another replica than t for longer than engines take to die of one.
+func (b *Balancer) runsOnOthers(now time.Duration, s *killSuspect, t *target) bool {
 	if s.fingerprint == 0 {
 		return false
 	}
@@ -303,8 +304,8 @@ func (b *Balancer) thrives(now time.Duration, s *suspect, t *target) bool {
 	return false
 }
 
-// blameDeath counts a death for s.
-func (b *Balancer) blameDeath(now time.Duration, s *suspect, engine string) {
+// addKill counts the death of an engine against s.
+func (b *Balancer) addKill(now time.Duration, s *killSuspect, engine string) {
 	s.kills++
 	s.at = now
 	if len(s.engines) < b.cfg.KillAfter {
@@ -314,14 +315,14 @@ func (b *Balancer) blameDeath(now time.Duration, s *suspect, engine string) {
 	b.remember(s)
 }
 
-// stopKillers ends the waiting requests that are not to be sent again.
+// stopKillers rejects the queued requests that may not be sent again.
 func (b *Balancer) stopKillers() {
 	for _, q := range b.queues {
 		for _, r := range b.waiting(q) {
 			if r.suspect == nil {
-				b.recall(r)
+				b.findSuspect(r)
 			}
-			if b.stops(r) {
+			if b.mustStop(r) {
 				b.dequeue(r)
 				b.stop(r)
 			}
@@ -329,21 +330,21 @@ func (b *Balancer) stopKillers() {
 	}
 }
 
-// stop ends a request that engines die of; it must not be in a queue.
+// stop rejects a request that kills engines; it must not be in a queue.
 func (b *Balancer) stop(r *request) {
 	b.suspects.stopped++
 	b.reject(r, RejectKills)
 	if s := r.suspect; s != nil {
 		a := &b.actions[len(b.actions)-1]
 		a.Engines = s.engines
-		if s.stopped { // also by a peer's word: whoever forwarded it is to know for sure
+		if s.stopped { // also when a peer stopped it, so that the balancer that forwarded r stops it too
 			a.Kills = max(a.Kills, b.cfg.KillAfter)
 		}
 	}
 }
 
-// acquit clears the fingerprint of a request that was served.
-func (b *Balancer) acquit(now time.Duration, r *request) {
+// clearSuspect clears the fingerprint of a request that was served.
+func (b *Balancer) clearSuspect(now time.Duration, r *request) {
 	s := r.suspect
 	if s == nil && len(b.suspects.byPrint) > 0 {
 		s = b.suspects.byPrint[r.Fingerprint]
@@ -351,54 +352,54 @@ func (b *Balancer) acquit(now time.Duration, r *request) {
 	if s == nil {
 		return
 	}
-	s.kills, s.deaths, s.isolated, s.stopped, s.told, s.engines, s.servedAt = 0, 0, false, false, false, nil, now
+	s.kills, s.deaths, s.isolated, s.stopped, s.reported, s.engines, s.servedAt = 0, 0, false, false, false, nil, now
 	if s.open == 0 {
 		b.suspects.forget(s)
 	}
 }
 
-// heardKills takes a peer's word for how many of its replicas died of r.
-func (b *Balancer) heardKills(now time.Duration, r *request, peer string, out *Outcome) {
+// addPeerKills adds the replicas of a peer that died while they served r.
+func (b *Balancer) addPeerKills(now time.Duration, r *request, peer string, out *Outcome) {
 	if out == nil || out.Kills <= 0 || b.cfg.KillAfter <= 0 {
 		return
 	}
 	r.suspect = b.suspectOf(now, r)
 	for range min(out.Kills, b.cfg.KillAfter) {
-		b.blameDeath(now, r.suspect, peer)
+		b.addKill(now, r.suspect, peer)
 	}
 }
 
-// Killers are the requests that this balancer has stopped of late, the first stopped
-// first, for its peers: they refuse them too.
+// Killers are the requests that this balancer has stopped within Config.KillMemory, in
+// the order in which it stopped them, at most 64. Its peers refuse them too.
 func (b *Balancer) Killers(now time.Duration) []Killer {
 	var all []Killer
 	for _, s := range b.suspects.list {
-		if s.stopped && !s.told && now-s.at < b.cfg.KillMemory {
+		if s.stopped && !s.reported && now-s.at < b.cfg.KillMemory {
 			all = append(all, Killer{Fingerprint: s.fingerprint, Age: now - s.at})
 		}
 	}
-	return all[max(0, len(all)-mostTold):]
+	return all[max(0, len(all)-maxKillersShared):]
 }
 
-// hearKillers takes in the requests that a peer has stopped. They are not passed on:
-// every peer tells its own.
-func (b *Balancer) hearKillers(now time.Duration, killers []Killer) {
-	news := false
-	for _, k := range killers[:min(len(killers), mostTold)] {
+// receiveKillers stops the requests that a peer has stopped. They are not passed on:
+// every balancer shares only its own.
+func (b *Balancer) receiveKillers(now time.Duration, killers []Killer) {
+	changed := false
+	for _, k := range killers[:min(len(killers), maxKillersShared)] {
 		age := max(0, k.Age)
 		if k.Fingerprint == 0 || age >= b.cfg.KillMemory || b.cfg.KillAfter <= 0 {
 			continue
 		}
 		s := b.suspects.byPrint[k.Fingerprint]
 		if s == nil {
-			s = &suspect{fingerprint: k.Fingerprint}
+			s = &killSuspect{fingerprint: k.Fingerprint}
 			b.remember(s)
 		}
 		if !s.stopped {
-			s.stopped, s.told, s.at, news = true, true, now-age, true
+			s.stopped, s.reported, s.at, changed = true, true, now-age, true
 		}
 	}
-	if news {
+	if changed {
 		b.stopKillers()
 	}
 }

@@ -86,8 +86,8 @@ func TestARepeatOfARequestThatKillsEnginesIsRefused(t *testing.T) {
 	}
 }
 
-// A client that asks anew instead of waiting for the next try, or hangs up as soon as
-// it has sent, kills no third engine either.
+// A client that sends the request again instead of waiting for the retry, or hangs up
+// as soon as it has sent it, does not kill a third engine either.
 func TestAClientThatLeavesDoesNotGetAround(t *testing.T) {
 	for name, leave := range map[string]func(w *trial, id string){
 		"after the engine died": func(w *trial, id string) {
@@ -152,8 +152,7 @@ func TestTheFirstFailureCostsNoWait(t *testing.T) {
 	}
 }
 
-// Nobody hears of a replica that stopped answering at all either: it counts as dead
-// once it is lost.
+// A replica whose probes get no answer counts as dead once it is lost.
 func TestSilenceIsDeath(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 4)
 	w.ask(Request{ID: "a", Fingerprint: 1})
@@ -163,7 +162,7 @@ func TestSilenceIsDeath(t *testing.T) {
 		w.die(at)
 	}
 	if len(w.tries["a"]) != 2 {
-		t.Fatalf("tried at %v before anything was heard of them", w.tries["a"])
+		t.Fatalf("tried at %v before any probe was missed", w.tries["a"])
 	}
 	w.pass(2 * time.Second)
 	if w.ends["a"] != RejectKills {
@@ -206,7 +205,7 @@ func TestRequestsAreNotBlamedForOutages(t *testing.T) {
 
 // A request that was served clears its fingerprint: that a replica died while it had
 // one like it was chance.
-func TestAServedRequestIsAboveSuspicion(t *testing.T) {
+func TestAServedRequestIsNoSuspect(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 8)
 	for i := range 3 {
 		id := fmt.Sprint("a", i)
@@ -235,7 +234,7 @@ func TestKillersAreBounded(t *testing.T) {
 	}
 }
 
-// A peer's word counts: one engine that died here and one there are two.
+// Deaths at a peer count: one here and one there are two.
 func TestKillsCountAcrossPeers(t *testing.T) {
 	origin := newTrial(t, roundRobinConfig(), 1)
 	origin.step(Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
@@ -245,7 +244,7 @@ func TestKillsCountAcrossPeers(t *testing.T) {
 	origin.die("r0")
 	forward := origin.given["poison"]
 	if forward.Kind != ActionForward || forward.Kills != 1 {
-		t.Fatalf("after a death here it got %+v, want a forward that tells of one kill", forward)
+		t.Fatalf("after a death here it got %+v, want a forward with one kill", forward)
 	}
 
 	there := newTrial(t, roundRobinConfig(), 4)
@@ -256,8 +255,8 @@ func TestKillsCountAcrossPeers(t *testing.T) {
 	if len(there.dead) != 1 || back.Kind != ActionReject || back.Reason != RejectKills || back.Kills != 1 {
 		t.Fatalf("%d replicas died at the peer, which answers %+v", len(there.dead), back)
 	}
-	if told := there.b.Killers(there.now); len(told) != 0 {
-		t.Errorf("the peer tells of %v, of which it saw one death only", told)
+	if shared := there.b.Killers(there.now); len(shared) != 0 {
+		t.Errorf("the peer shares %v, after one death there", shared)
 	}
 
 	origin.pass(500 * time.Millisecond)
@@ -269,20 +268,20 @@ func TestKillsCountAcrossPeers(t *testing.T) {
 	}
 	killers := origin.b.Killers(origin.now)
 	if len(killers) != 1 || killers[0].Fingerprint != 7 || killers[0].Age > time.Second {
-		t.Fatalf("the origin tells its peers of %+v", killers)
+		t.Fatalf("the origin shares %+v", killers)
 	}
 	there.step(Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "us"}})
 	there.step(Event{Kind: EventPeerReport, Target: "us", PeerReport: &PeerReport{Killers: killers}})
 	there.ask(Request{ID: "poison-2", Fingerprint: 7})
 	if there.ends["poison-2"] != RejectKills {
-		t.Errorf("a peer that was told of it lets it in: %+v", there.given["poison-2"])
+		t.Errorf("a peer that received it accepts the request: %+v", there.given["poison-2"])
 	}
 	there.ask(Request{ID: "poison-3", Fingerprint: 7, From: "asia", Hop: HopRemote})
 	if a := there.given["poison-3"]; a.Reason != RejectKills || a.Kills < 2 {
-		t.Errorf("it tells who forwards another one %+v, want two kills at least", a)
+		t.Errorf("who forwards another one gets %+v, want at least two kills", a)
 	}
-	if told := there.b.Killers(there.now); len(told) != 0 {
-		t.Errorf("the peer passes on what it was told: %v", told)
+	if shared := there.b.Killers(there.now); len(shared) != 0 {
+		t.Errorf("the peer passes on what it received: %v", shared)
 	}
 }
 
@@ -293,7 +292,7 @@ func TestABouncedRequestKeepsItsKills(t *testing.T) {
 	there.die("r0")
 	there.pass(200 * time.Millisecond)
 	if a := there.given["a"]; a.Kind != ActionBounce || a.Kills != 1 {
-		t.Fatalf("it got %+v, want a bounce that tells of one kill", a)
+		t.Fatalf("it got %+v, want a bounce with one kill", a)
 	}
 	origin := newTrial(t, roundRobinConfig(), 1)
 	origin.step(Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})

@@ -129,7 +129,7 @@ func drawLearned(rt *rapid.T, peer string) Event {
 	return ev
 }
 
-// drawKillers makes what a peer might tell of requests that it stopped.
+// drawKillers draws the killers of a peer's heartbeat.
 func drawKillers(rt *rapid.T) (killers []Killer) {
 	for range rapid.IntRange(-8, 2).Draw(rt, "killers") {
 		killers = append(killers, Killer{
@@ -315,12 +315,12 @@ func TestNothingIsLostAndCountersReturnToZero(t *testing.T) {
 			w.step(rt, Event{Kind: EventTick})
 		}
 		for _, x := range w.b.replicas {
-			if x.debts.count != 0 || len(x.debts.list) != 0 || x.debts.context != 0 || x.debts.remaining != 0 || len(x.broken) != 0 || x.guest != nil {
-				rt.Fatalf("%s: %+v is still counted, %d failures are open, %v is alone there an hour later", x.id, x.debts, len(x.broken), x.guest)
+			if x.failedLoad.count != 0 || len(x.failedLoad.list) != 0 || x.failedLoad.context != 0 || x.failedLoad.remaining != 0 || len(x.openFailures) != 0 || x.isolatedRequest != nil {
+				rt.Fatalf("%s: an hour later %+v still counts, %d failures are open, %v is isolated", x.id, x.failedLoad, len(x.openFailures), x.isolatedRequest)
 			}
 		}
 		if k := &w.b.suspects; len(k.list) != 0 || len(k.byPrint) != 0 {
-			rt.Fatalf("%d and %d requests are suspected an hour later", len(k.list), len(k.byPrint))
+			rt.Fatalf("an hour later %d and %d suspects are remembered", len(k.list), len(k.byPrint))
 		}
 	})
 }

@@ -151,7 +151,7 @@ func (b *Balancer) anyAvailable(now time.Duration, q *queue) (local, remote bool
 // place lets the policy choose for a waiting request and carries the choice out.
 // It reports whether the request left the queue.
 func (b *Balancer) place(now time.Duration, q *queue, r *request) bool {
-	if b.undecided(r) || !b.startOver(now, r) {
+	if b.awaitsProbes(r) || !b.startOver(now, r) {
 		return false
 	}
 	b.gather(now, q, r)

@@ -54,14 +54,14 @@ type target struct {
 	unconfirmed  []*request // sent, and not visible in any report nor by a first token, oldest first
 	tokens       int64      // generated, by progress events
 	work         work
-	debts        debts // replica only: what failed there and still counts
+	failedLoad   failedLoad // replica only
 	rankState
 
-	// Of a replica: failures whose cause is open, the oldest first; the isolated request
-	// that was sent there last; when it was last found to be alive after a failure.
-	broken     []broken
-	guest      *request
-	survivedAt time.Duration
+	// Of a replica, for kill.go: the failures that are not decided yet, oldest first; the
+	// isolated request that it was sent last; when it was last alive after a failure.
+	openFailures    []openFailure
+	isolatedRequest *request
+	survivedAt      time.Duration
 }
 
 // age is how old the target's figures are.

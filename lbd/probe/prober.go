@@ -23,7 +23,7 @@ const (
 	defaultInterval = 100 * time.Millisecond // ten looks a second: a prefill of an L4 lasts about as long
 	defaultTimeout  = time.Second            // the core calls a replica lost after a second of silence
 	aliveEvery      = time.Second            // engines without metrics: /health tells nothing but life
-	suspectFor      = time.Second            // how long /health is asked after a failure: ten probes
+	suspicionTime   = time.Second            // how long probes ask for /health after a failure: ten probes
 	maxBackoff      = time.Second            // a replica that comes back is used within a second
 	dialTimeout     = time.Second            // part of the timeout above
 	jitterShare     = 0.1                    // spreads the probes of many replicas and balancers
@@ -121,8 +121,8 @@ func seedOf(id string) uint64 {
 	return h.Sum64()
 }
 
-// Suspect has the probes of a replica, by its id, ask for its health for a while: it
-// failed a request.
+// Suspect makes the probes of a replica ask for /health too for a second, because it
+// failed a request. An unknown id is ignored.
 func (p *Prober) Suspect(id string) {
 	p.mu.Lock()
 	w := p.watches[id]

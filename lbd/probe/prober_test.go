@@ -248,20 +248,20 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
-// vLLM serves its metrics for seconds after its engine has died. A replica that failed
-// a request is asked for its health, and is not ready before that is good again.
+// vLLM serves its metrics for seconds after its engine has died. After a failed request
+// the probes ask for /health too, and the replica is not ready until that is good.
 func TestASuspectIsAskedForItsHealth(t *testing.T) {
 	e := newEngine()
 	probing(t, service.ReplicaConfig{Model: "llama"}, e, Options{}, func(t *testing.T, p *Prober, r *reports) {
 		time.Sleep(time.Second)
 		if n := e.count("/health"); n != 0 {
-			t.Errorf("asked for its health %d times without need", n)
+			t.Errorf("asked for /health %d times before any failure", n)
 		}
 		p.Suspect("us-0")
 		p.Suspect("nobody")
 		time.Sleep(3 * time.Second)
 		if n := e.count("/health"); n < 8 || n > 12 || hasReason(r.drain(), "answers GET /health with 503 Service Unavailable") {
-			t.Errorf("asked for its health %d times in the second after a failure, and no more; want about 10", n)
+			t.Errorf("asked for /health %d times in the second after a failure, want about 10", n)
 		}
 		e.set(func(e *engine) { e.status["/health"] = 503 })
 		p.Suspect("us-0")

@@ -44,8 +44,8 @@ type watch struct {
 	tick  chan struct{}
 	group *group // see its Prober's lock
 
-	// suspectedAt is when the replica last failed a request, in nanoseconds since 1970;
-	// 0 = its health is not in doubt.
+	// suspectedAt is the time of the last call of Suspect in Unix nanoseconds; 0 = probes
+	// do not ask for /health.
 	suspectedAt atomic.Int64
 
 	mu     sync.Mutex
@@ -146,7 +146,7 @@ func (w *watch) probe(ctx context.Context) {
 // look makes sure that the model answers and reads the engine's figures.
 func (w *watch) look(ctx context.Context) (core.Report, error) {
 	if at := w.suspectedAt.Load(); at != 0 {
-		if err := w.lookClosely(ctx, at); err != nil {
+		if err := w.checkHealth(ctx, at); err != nil {
 			return core.Report{}, err
 		}
 	}
@@ -183,17 +183,16 @@ func (w *watch) look(ctx context.Context) (core.Report, error) {
 	return core.Report{Age: w.half, Ready: true}, nil
 }
 
-// lookClosely asks a replica that failed a request for its health: vLLM goes on to
-// serve its metrics for seconds after its engine has died. It is asked until the
-// failure, at that time, is some while ago.
-func (w *watch) lookClosely(ctx context.Context, at int64) error {
+// checkHealth asks for /health: vLLM serves its metrics for seconds after its engine has
+// died. It ends the checks once suspicionTime has passed since at and the answer is good.
+func (w *watch) checkHealth(ctx context.Context, at int64) error {
 	status, _, err := w.get(ctx, "/health")
 	switch {
 	case err != nil:
 		return err
 	case status >= 500:
 		return &statusError{path: "/health", status: status}
-	case time.Since(time.Unix(0, at)) >= suspectFor:
+	case time.Since(time.Unix(0, at)) >= suspicionTime:
 		w.suspectedAt.CompareAndSwap(at, 0)
 	}
 	return nil

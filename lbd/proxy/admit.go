@@ -27,7 +27,7 @@ type origin struct {
 	sessionAge time.Duration
 	wait       time.Duration // how long a peer lets it be held here; 0 = as long as others
 	tier       service.Tier
-	// fingerprint and kills are core.Request's, as a peer says; 0 = it does not.
+	// fingerprint and kills are those of core.Request, from a peer; 0 = none.
 	fingerprint uint64
 	kills       int
 	// continueOff: the answer is not to be continued elsewhere; continued: it was,

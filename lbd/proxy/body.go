@@ -81,8 +81,8 @@ type call struct {
 
 	// forbidden: some field says that the answer is not to be continued elsewhere.
 	forbidden bool
-	sum       uint64     // of all fields: see fingerprint
-	guarded   parameters // that it has
+	sum       uint64     // of the fields: see fingerprint
+	guarded   parameters // present in the body
 }
 
 // field is where a top-level key's value is kept, nil for a key that does not

@@ -11,18 +11,16 @@ import (
 )
 
 const (
-	// exitCrash is the code that the process ends with after a panic in a decision. It is
-	// not Go's own, 2, which means a wrong configuration here.
+	// exitCrash is the exit code after a panic in a decision. Go's own, 2, means a wrong
+	// configuration in this program.
 	exitCrash = 1
-	// crashTime bounds how long it takes to write why: a disk or a terminal may stand
-	// still.
+	// crashTime bounds the time for writing the cause: a disk or a terminal may block.
 	crashTime = 2 * time.Second
 )
 
-// crash ends the process after a panic under the lock. What the panic left behind is no
-// state that anything can be decided on, and the lock is held: a server that recovered,
-// as net/http does of handlers, would let everybody wait for it for ever. ev is the
-// event that was being decided on; nil where there is none.
+// crash ends the process after a panic under the lock. The state may be inconsistent, and
+// the lock stays held: net/http recovers panics of handlers, and then every other goroutine
+// would wait for the lock for ever. ev is the event that caused the panic, or nil.
 func (r *Runtime) crash(why any, ev *core.Event) {
 	time.AfterFunc(crashTime, func() { os.Exit(exitCrash) })
 	what := "the runtime's lock"
@@ -36,7 +34,7 @@ func (r *Runtime) crash(why any, ev *core.Event) {
 	os.Exit(exitCrash)
 }
 
-// eventRequest is the id of the request that an event is about.
+// eventRequest is the id of the request of an event.
 func eventRequest(ev *core.Event) string {
 	if ev.Request != nil {
 		return ev.Request.ID
@@ -44,7 +42,7 @@ func eventRequest(ev *core.Event) string {
 	return ev.ID
 }
 
-// locked runs do under the lock and hands over what it decided. A panic in it ends the
+// locked runs do under the lock and returns the decisions made. A panic in do ends the
 // process.
 func (r *Runtime) locked(do func()) (made []DecisionRecord) {
 	r.mu.Lock()
@@ -59,8 +57,8 @@ func (r *Runtime) locked(do func()) (made []DecisionRecord) {
 	return made
 }
 
-// recovered ends a request whose handler panicked outside of any decision: core is told
-// that it is gone, its client is cut off. Nothing else is touched by it.
+// recovered ends a request whose handler panicked outside of the lock: core gets a
+// cancellation, and the client's connection is cut off. Other requests are not affected.
 func (x *exchange) recovered() {
 	why := recover()
 	if why == nil {

@@ -20,14 +20,13 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// What TestPanickingPolicyProcess is told, by the test that starts it as a process of
-// its own.
+// The environment of TestPanickingPolicyProcess as a process of its own.
 const (
 	envCrash  = "SKYSERVE_TEST_CRASH"  // where the policy panics
 	envRecord = "SKYSERVE_TEST_RECORD" // the file of the record
 )
 
-// panicking is a policy that chooses nothing until it is told to, and then panics.
+// panicking is a policy that panics when it places the request with the id deadly.
 type panicking struct{ policy.RoundRobin }
 
 func (p *panicking) Choose(f *policy.Facts) policy.Choice {
@@ -38,8 +37,8 @@ func (p *panicking) Choose(f *policy.Facts) policy.Choice {
 }
 
 // TestPanickingPolicyProcess is the process of TestAPanicInADecisionEndsTheProcess: a
-// balancer whose policy panics, with everything that would wait for its lock. It never
-// returns there, and does nothing in a run of its own.
+// balancer whose policy panics, with goroutines that wait for its lock. There it never
+// returns; without its environment it does nothing.
 func TestPanickingPolicyProcess(t *testing.T) {
 	where := os.Getenv(envCrash)
 	if where == "" {
@@ -76,16 +75,15 @@ func TestPanickingPolicyProcess(t *testing.T) {
 		b.until(func() bool { return b.View().Counts.Queued == 1 })
 		go b.report("us-0")
 	}
-	for { // whoever asks for the lock afterwards must not wait for ever
+	for { // these need the lock
 		ask()
 		b.View()
 		b.Load()
 	}
 }
 
-// A panic in a decision leaves a state that nothing can be decided on: the process
-// ends, at once and with an exit code, the stack and, where it records, the event. It
-// does not go on with a lock that nobody gives back.
+// A panic in a decision ends the process with exit code 1, the stack on stderr and, when
+// recording, the event. No goroutine waits for the lock for ever.
 func TestAPanicInADecisionEndsTheProcess(t *testing.T) {
 	for where, kind := range map[string]core.EventKind{"a client's request": core.EventArrived, "a probe's report": core.EventReplicaReport} {
 		t.Run(where, func(t *testing.T) {
@@ -129,8 +127,8 @@ type frailWriter struct{ http.ResponseWriter }
 
 func (frailWriter) WriteHeader(int) { panic("on purpose") }
 
-// A panic of a handler outside of a decision ends its request, which is accounted for
-// like any other, and nothing else.
+// A panic of a handler outside of a decision ends its request and nothing else. The
+// request is counted.
 func TestAPanicInAHandlerEndsItsRequest(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attach("us-0", engine(t, speak("fine")))

@@ -100,8 +100,8 @@ var rejections = map[string]apiError{
 		message: "every replica refused the request",
 	},
 	core.RejectKills: {
-		status: http.StatusBadRequest, kind: typeInvalid, // no 5xx: official clients send those again
-		message: "engines died while they served this request, or one like it: it is not tried again",
+		status: http.StatusBadRequest, kind: typeInvalid, // official clients retry 5xx
+		message: "engines died while they served this request or an identical one: it is not retried",
 	},
 	core.RejectHolder: errNoHolder,
 	core.RejectDuplicate: {

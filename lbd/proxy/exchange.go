@@ -26,7 +26,7 @@ type exchange struct {
 
 	promptTokens int  // estimated
 	bound        int  // of the answer's tokens; 0 = none was set
-	held         bool // one target alone can serve it: core.Request.Holder
+	held         bool // only one target can serve it: core.Request.Holder
 	streamWanted bool // the client asks for a stream
 	hideUsage    bool // the client did not ask for the usage that the engine was asked for
 	answer       answer
@@ -47,8 +47,8 @@ type exchange struct {
 	visit     visit               // of the client's key; nobody's where it has none
 	counts    rank                // who generates what passes; no replica where it is a peer
 	last      *failure            // of the latest try that failed
-	faulted   bool                // a try failed otherwise than by a refusal
-	peerKills int                 // engines of the peer at hand that died of it, as it says
+	faulted   bool                // a try failed and was not refused
+	peerKills int                 // engines of the current peer that died of it, from killsComment
 	began     time.Time
 }
 

@@ -6,13 +6,12 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// fingerprint is equal for requests that ask an engine for the same, whoever asks: a
-// hash of the model, the path and all top-level fields but those that tell who asks and
-// how the answer is to be delivered. It is not known by which of them an engine dies,
-// so that each counts. Their order does not. It is never 0.
+// fingerprint is a hash of the path, the model and all top-level fields except those that
+// identify the client or change only how the answer is delivered. It does not depend on
+// the order of the fields nor on the tenant. It is never 0.
 //
-// It is seeded like the prefix keys, so that balancers of a service agree on it and
-// nobody else can tell a prompt by it.
+// It has the seed of the prefix keys: the balancers of a service agree on it, and nobody
+// else can test a prompt against it.
 func (c *call) fingerprint(seed uint64, e *endpoint, stands modelName) uint64 {
 	h := xxh3.HashStringSeed(e.path, seed)
 	h = xxh3.HashStringSeed(stands.model, h)
@@ -22,19 +21,20 @@ func (c *call) fingerprint(seed uint64, e *endpoint, stands modelName) uint64 {
 	return max(1, xxh3.HashSeed(sum[:], h))
 }
 
-// addToSum adds a field to what the fingerprint is made from.
+// addToSum adds a field to the sum that the fingerprint is made from.
 func (c *call) addToSum(key, value []byte) {
-	if kindOf(value) == 'n' || delivers(key) {
+	if kindOf(value) == 'n' || outsideFingerprint(key) {
 		return
 	}
 	name, _ := text(key, nil)
 	c.sum += xxh3.HashSeed(value, xxh3.Hash(name))
 }
 
-// delivers says whether a field only tells who asks, or how the answer is delivered.
-func delivers(key []byte) bool {
+// outsideFingerprint reports whether a field identifies the client or changes only how the
+// answer is delivered.
+func outsideFingerprint(key []byte) bool {
 	switch string(key) {
-	case `"model"`, // as the name that it stands for
+	case `"model"`, // its resolved name is hashed instead
 		`"stream"`, `"stream_options"`, `"user"`, `"safety_identifier"`, `"metadata"`, `"prompt_cache_key"`, `"cache_salt"`,
 		`"store"`, `"service_tier"`, `"request_id"`, `"session_id"`:
 		return true

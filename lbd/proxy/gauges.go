@@ -65,7 +65,7 @@ var (
 	descEnded    = desc("skyserve_ended_total", "Requests by how they left the balancer, forwarded ones included.", "how")
 	descRefused  = desc("skyserve_retries_refused_total", "Requests that ended because too much was being retried already.")
 	descEjected  = desc("skyserve_ejections_total", "Times that a replica was left out because it failed what it was sent.")
-	descStopped  = desc("skyserve_requests_stopped_total", "Requests that were stopped or refused because engines died while they served them, or others with the same fingerprint.")
+	descStopped  = desc("skyserve_requests_stopped_total", "Requests that were stopped or refused because engines died while they served them or requests with the same fingerprint.")
 	descTree     = desc("skyserve_prefix_tree_bytes", "Memory of the prefix trees.")
 	descNodes    = desc("skyserve_prefix_tree_nodes", "Nodes of the prefix trees.")
 	descRecord   = desc("skyserve_record_dropped_total", "Steps that the record misses.")

@@ -36,8 +36,8 @@ const (
 	// its answer, which not every engine goes on with.
 	headerContinued = "X-Skyserve-Continued"
 
-	// headerFingerprint tells a peer what a request is known by, and headerKills how many
-	// engines died of it: on a request before it came to the peer, on an answer there.
+	// headerFingerprint is the fingerprint of a forwarded request. headerKills counts the
+	// engines that died of it: on a request those before the peer, on an answer the peer's.
 	headerFingerprint = "X-Skyserve-Fingerprint"
 	headerKills       = "X-Skyserve-Kills"
 

@@ -21,7 +21,7 @@ type renderer struct {
 	scratch []byte
 	// answer says how an answer goes on after the prompt.
 	answer answerKind
-	// guarded are the parameters that its messages have.
+	// guarded are the guarded parameters in its messages.
 	guarded parameters
 }
 

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// maxKills bounds what a peer may say of deaths: a request is stopped at its second.
+// maxKills bounds the count that a peer reports; a request is stopped at two.
 const maxKills = 16
 
 // parseKills reads headerKills: 0 when it is missing or malformed.
@@ -18,8 +18,8 @@ func parseKills(text string) int {
 	return int(min(n, maxKills))
 }
 
-// killsOf is how many engines of a peer died of the request that it answers; 0 where
-// the answer is a replica's.
+// killsOf is the number of engines of a peer that died of the request, from the header of
+// its answer; 0 if the answer is a replica's.
 func killsOf(h http.Header, p *peer) int {
 	if p == nil {
 		return 0
@@ -27,26 +27,26 @@ func killsOf(h http.Header, p *peer) int {
 	return parseKills(h.Get(headerKills))
 }
 
-// markKills tells the peer that forwarded the request how many engines died of it here.
+// markKills sets headerKills in the answer to a peer: the engines that died here.
 func (x *exchange) markKills(h http.Header) {
 	if x.from != "" && x.told.kills > 0 {
 		h.Set(headerKills, strconv.Itoa(x.told.kills))
 	}
 }
 
-// markOfKills begins the comment that tells a peer, in a stream whose header has gone,
-// what headerKills tells it else.
-const markOfKills = ": skyserve-kills "
+// killsCommentPrefix starts the SSE comment that replaces headerKills in a stream whose
+// header is already sent.
+const killsCommentPrefix = ": skyserve-kills "
 
-// killsMark is that comment.
-func killsMark(kills int) []byte {
-	return []byte(markOfKills + strconv.Itoa(kills) + "\n\n")
+// killsComment is that comment for a number of kills.
+func killsComment(kills int) []byte {
+	return []byte(killsCommentPrefix + strconv.Itoa(kills) + "\n\n")
 }
 
-// readKills reads such a comment, and says whether an event is one: no client shall see
-// it. What an engine says of the kind is not heard.
+// readKills reports whether an event is such a comment, which is hidden from the client,
+// and reads it if it is a peer's. The comment of an engine is ignored.
 func (x *exchange) readKills(event []byte) bool {
-	rest, ok := bytes.CutPrefix(event, []byte(markOfKills))
+	rest, ok := bytes.CutPrefix(event, []byte(killsCommentPrefix))
 	if ok && x.sent.peer != nil {
 		x.peerKills = parseKills(string(bytes.TrimSpace(rest)))
 	}

@@ -10,8 +10,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// parameters is a set of guarded parameters, a bit each, in the order of
-// service.GuardedParameters.
+// parameters is a set of guarded parameters: bit i is service.GuardedParameters()[i].
 type parameters uint32
 
 var (
@@ -22,7 +21,7 @@ var (
 	privateURLs  = guardedSet[service.GuardedPrivateURLs]
 )
 
-// guardedNames is each guarded parameter by its name.
+// guardedNames maps the name of each guarded parameter to its bit.
 func guardedNames() map[string]parameters {
 	set := make(map[string]parameters, len(guardedList))
 	for i, p := range guardedList {
@@ -31,15 +30,14 @@ func guardedNames() map[string]parameters {
 	return set
 }
 
-// templateArguments are the keys of chat_template_kwargs that are no variables of a
-// template: they replace the template, or what its engine does with it.
+// templateArguments are the keys of chat_template_kwargs that are not variables of a
+// template: they replace the template or change how the engine applies it.
 var templateArguments = map[string]bool{
 	"chat_template": true, "tokenize": true, "padding": true, "truncation": true, "max_length": true, "return_tensors": true,
 	"return_dict": true, "tokenizer_kwargs": true, "processor_kwargs": true,
 }
 
-// SetAllowedParameters lets requests that come from now on have these guarded
-// parameters, and no others.
+// SetAllowedParameters sets the guarded parameters that requests may have from now on.
 func (r *Runtime) SetAllowedParameters(names []string) {
 	var set parameters
 	for _, name := range names {
@@ -48,8 +46,8 @@ func (r *Runtime) SetAllowedParameters(names []string) {
 	r.allowed.Store(uint32(set))
 }
 
-// refuseGuarded refuses a call that has a guarded parameter which is not allowed. What a peer
-// forwards has been looked at there.
+// refuseGuarded refuses a call that has a guarded parameter which is not allowed. A peer
+// has checked the requests that it forwards.
 func (x *exchange) refuseGuarded(c *call) *apiError {
 	found := (c.guarded | x.answer.key.guarded) &^ parameters(x.rt.allowed.Load())
 	if found == 0 || x.from != "" {
@@ -57,10 +55,10 @@ func (x *exchange) refuseGuarded(c *call) *apiError {
 	}
 	p := guardedList[bits.TrailingZeros32(uint32(found))]
 	return invalid(p.Name, "parameter_not_allowed", fmt.Sprintf(
-		"%s: this service does not take it: %s; an operator can allow it: balancer.allow_parameters: [%s]", p.Name, p.Reason, p.Name))
+		"%s: not allowed by this service: %s; an operator can allow it with balancer.allow_parameters: [%s]", p.Name, p.Reason, p.Name))
 }
 
-// guardedField is what is guarded of a top-level field.
+// guardedField returns the guarded parameters of a top-level field.
 func guardedField(key, value []byte) parameters {
 	if kindOf(value) == 'n' {
 		return 0
@@ -72,7 +70,7 @@ func guardedField(key, value []byte) parameters {
 	return guardedSet[string(name)]
 }
 
-// templateOverrides is what is guarded of a template's arguments.
+// templateOverrides returns the guarded parameters of chat_template_kwargs.
 func templateOverrides(arguments []byte) (found parameters) {
 	members(arguments, func(key, value []byte) {
 		if name, _ := text(key, nil); templateArguments[string(name)] && kindOf(value) != 'n' {
@@ -82,8 +80,8 @@ func templateOverrides(arguments []byte) (found parameters) {
 	return found
 }
 
-// guardedPart is what is guarded of a field of a message's part: tensors, and addresses
-// of images, sounds and films.
+// guardedPart returns the guarded parameters of a field of a message part: tensors, and
+// URLs of images, audio and video.
 func guardedPart(key, value []byte) (found parameters) {
 	name, _ := text(key, nil)
 	switch {
@@ -105,15 +103,14 @@ func guardedPart(key, value []byte) (found parameters) {
 	return found
 }
 
-// guardedURL is what is guarded of an address that an engine is to fetch: one that is
-// no data and no web address, and one of a host that is not public. Where a public
-// name leads, only whoever resolves it knows.
+// guardedURL returns the guarded parameters of a URL that an engine would fetch: URLs that
+// are neither data: nor http(s):, and hosts that are not public. It does not resolve names.
 func guardedURL(quoted []byte) parameters {
 	if bytes.HasPrefix(quoted, []byte(`"data:`)) {
-		return 0 // megabytes, as a rule
+		return 0 // often megabytes: do not copy it
 	}
-	said, _ := text(quoted, nil)
-	address := strings.TrimLeft(string(said), " \t\r\n\v\f")
+	raw, _ := text(quoted, nil)
+	address := strings.TrimLeft(string(raw), " \t\r\n\v\f")
 	scheme, rest, ok := strings.Cut(address, ":")
 	switch scheme = strings.ToLower(scheme); {
 	case address == "" || ok && scheme == "data":
@@ -131,8 +128,8 @@ func guardedURL(quoted []byte) parameters {
 	return 0
 }
 
-// publicHost says whether the host of an address may be a public one. What programs
-// read in different ways (a user, a backslash, an address in another notation) is not.
+// publicHost reports whether a URL's host may be public. Hosts that programs parse
+// differently (a user name, a backslash, unusual notations of IPv4) are not.
 func publicHost(host string) bool {
 	if host == "" || strings.ContainsAny(host, "@\\% \t\r\n") {
 		return false

@@ -10,8 +10,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// guardedRequests are requests with something that has been used to attack engines, by
-// the name that allows it.
+// guardedRequests are requests with a guarded parameter, and the name that allows it.
 var guardedRequests = []struct{ path, body, name string }{
 	{textPath, `{"model":"M","prompt":"","prompt_embeds":"AAAA"}`, "prompt_embeds"},
 	{textPath, `{"model":"M","prompt":"","prompt\u005fembeds":"AAAA"}`, "prompt_embeds"},
@@ -58,7 +57,7 @@ func image(url string) string {
 	return `{"model":"M","n":1,"messages":[{"role":"user","content":[{"type":"text","text":"what is it?"},{"type":"image_url","image_url":{"url":"` + url + `"}}]}]}`
 }
 
-// harmless are requests that look a little like those.
+// harmless are requests that resemble them and are allowed.
 var harmless = []struct{ path, body string }{
 	{chatPath, `{"model":"M","messages":[{"role":"user","content":"chat_template"}],"chat_template_kwargs":{"enable_thinking":false,"documents":[]},"chat_template":null}`},
 	{chatPath, image("https://example.com/a.png?b=http://10.0.0.1")},
@@ -103,7 +102,7 @@ func TestDangerousParametersAreRefused(t *testing.T) {
 	}
 }
 
-// What an origin allows, its peers do not look at again.
+// A peer does not check what the origin allowed.
 func TestForwardedParametersAreNotLookedAtAgain(t *testing.T) {
 	us, eu := pair(t, "secret")
 	us.SetAllowedParameters([]string{"chat_template"})
@@ -112,7 +111,7 @@ func TestForwardedParametersAreNotLookedAtAgain(t *testing.T) {
 	expect(t, us.post(chatPath, strings.Replace(plainBody, `"messages"`, `"chat_template":"x","messages"`, 1)), http.StatusOK, "")
 }
 
-// The documentation says of each why it is refused.
+// The documentation has every guarded parameter.
 func TestGuardedParametersAreDocumented(t *testing.T) {
 	for _, page := range []string{"../../docs/security.md", "../../docs/service-yaml.md"} {
 		text, err := os.ReadFile(page)

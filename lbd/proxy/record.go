@@ -88,10 +88,10 @@ type RecordLine struct {
 	Config  *RecordConfig `json:"config,omitempty"`
 	Actions []core.Action `json:"actions,omitempty"`
 	Gap     int64         `json:"gap,omitempty"`
-	// Panic is what the step ended in, and with it the process; then this is the last line.
+	// Panic is the value of a panic in the step. It ended the process: no line follows.
 	Panic string `json:"panic,omitempty"`
 
-	written chan struct{} // closed once the line is in the file; nil where nobody asks
+	written chan struct{} // closed once the line is in the file; may be nil
 }
 
 // header describes this runtime.
@@ -140,8 +140,8 @@ func (c *recorder) reconfigured(now time.Duration, cfg *core.Config, actions []c
 	}
 }
 
-// crashed writes the event in which a step panicked, with all before it. It returns once
-// they are in the file, if run runs.
+// crashed writes the event whose step panicked. It returns once the line and all before it
+// are in the file, which needs run to be running.
 func (c *recorder) crashed(now time.Duration, ev core.Event, why string) {
 	if c == nil {
 		return

@@ -11,25 +11,25 @@ import (
 	"skyserve/lbd/core"
 )
 
-// mostRefusal bounds what is kept of a refusal: engines' are a few hundred bytes.
-const mostRefusal = 64 << 10
+// maxRefusalBytes bounds the body of a refusal: those of engines have a few hundred bytes.
+const maxRefusalBytes = 64 << 10
 
-// refusal is what a target answered to a request that another may serve. Where every
-// target refuses it, the client gets the last one's.
+// refusal is the answer of a target to a request that another target may serve. If every
+// target refuses the request, the client gets the last refusal.
 type refusal struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// takeRefusal reads a refusal; its body is closed by whoever opened it.
+// takeRefusal reads a refusal. The caller closes the body.
 func takeRefusal(resp *http.Response) *refusal {
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, mostRefusal)) // what breaks off is passed on as far as it came
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes)) // a body that breaks off is passed on as far as it came
 	return &refusal{status: resp.StatusCode, header: resp.Header, body: body}
 }
 
-// fault says how an answer tells that its target did not serve the request: nil where
-// the answer is the client's.
+// fault returns why the request should be tried at another target, or nil if the answer
+// is for the client.
 func (x *exchange) fault(resp *http.Response) *failure {
 	status := resp.StatusCode
 	if status == http.StatusOK {
@@ -41,7 +41,7 @@ func (x *exchange) fault(resp *http.Response) *failure {
 	case f.kills > 0:
 		return f
 	case x.refuses(resp):
-		if !x.wrote && x.speaksForEngine(resp) {
+		if !x.wrote && x.isEngineRefusal(resp) {
 			f.refusal = takeRefusal(resp)
 		}
 		return f
@@ -49,43 +49,43 @@ func (x *exchange) fault(resp *http.Response) *failure {
 		f.silent, f.broke = status == http.StatusGatewayTimeout, true
 		return f
 	case status == http.StatusNoContent || status == http.StatusResetContent || status/100 == 3:
-		return f // nothing, or another address, which is none of the client's business
+		return f // no content, or a redirect, which is not for the client
 	}
 	return nil
 }
 
-// refuses says whether a status tells of the target and not of the request, though the
-// target did not fail: it does not let us in, does not have the model or is full.
+// refuses reports whether the target refused the request for a reason of its own: it does
+// not accept our credentials, does not have the model, or is full.
 func (x *exchange) refuses(resp *http.Response) bool {
 	switch resp.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		return true
 	case http.StatusNotFound:
-		return x.lacks(resp)
+		return x.targetLacks(resp)
 	}
 	return false
 }
 
-// speaksForEngine says whether a refusal is an engine's, or one that any balancer may
-// give. That a peer does not let us in is not the client's business.
-func (x *exchange) speaksForEngine(resp *http.Response) bool {
+// isEngineRefusal reports whether a refusal may be passed on to the client. A peer that
+// does not accept our credentials is not for the client to know.
+func (x *exchange) isEngineRefusal(resp *http.Response) bool {
 	own := resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden
 	return x.sent.peer == nil || !own || resp.Header.Get(headerReplica) != ""
 }
 
-// lacks says whether a 404 is the target's: it does not have the model, or it does not
-// know a path that other replicas of the model serve. Else it is the request's, whose
-// answer is passed on.
-func (x *exchange) lacks(resp *http.Response) bool {
+// targetLacks reports whether a 404 is about the target: it does not have the model, or it
+// does not know a path that other replicas of the model serve. Any other 404 is about the
+// request and passed on.
+func (x *exchange) targetLacks(resp *http.Response) bool {
 	if x.held {
-		return false // what the request goes on from is there or nowhere
+		return false // only this target can have the response that the request continues
 	}
-	head, _ := io.ReadAll(io.LimitReader(resp.Body, mostRefusal)) // as in takeRefusal
+	head, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes)) // as in takeRefusal
 	resp.Body = struct {
 		io.Reader
 		io.Closer
 	}{io.MultiReader(bytes.NewReader(head), resp.Body), resp.Body}
-	switch about(head) {
+	switch subjectOf404(head) {
 	case aboutModel:
 		return true
 	case aboutRequest:
@@ -94,19 +94,19 @@ func (x *exchange) lacks(resp *http.Response) bool {
 	return x.rt.servesPath(x.model, x.endpoint)
 }
 
-// subject is what a 404 is about.
+// subject is the subject of a 404.
 type subject int
 
 const (
-	aboutNothing subject = iota // it does not say
+	aboutUnknown subject = iota
 	aboutModel
 	aboutRequest
 )
 
-// about says what an engine's 404 is about. vLLM, SGLang and OpenAI name the model in
-// the message, the parameter or the code.
-func about(body []byte) subject {
-	said := aboutNothing
+// subjectOf404 reads an engine's 404. vLLM, SGLang and OpenAI name the model in the
+// message, the parameter or the code.
+func subjectOf404(body []byte) subject {
+	found := aboutUnknown
 	var read func(key, value []byte)
 	read = func(key, value []byte) {
 		switch string(key) {
@@ -115,21 +115,21 @@ func about(body []byte) subject {
 		case `"code"`, `"param"`:
 			switch {
 			case string(value) == `"model"` || string(value) == `"model_not_found"`:
-				said = aboutModel
-			case kindOf(value) == '"' && said == aboutNothing:
-				said = aboutRequest
+				found = aboutModel
+			case kindOf(value) == '"' && found == aboutUnknown:
+				found = aboutRequest
 			}
 		case `"message"`, `"detail"`:
-			if said == aboutNothing && bytes.Contains(bytes.ToLower(value), []byte("model")) {
-				said = aboutModel
+			if found == aboutUnknown && bytes.Contains(bytes.ToLower(value), []byte("model")) {
+				found = aboutModel
 			}
 		}
 	}
 	members(body, read)
-	return said
+	return found
 }
 
-// noteServed notes that a replica serves a path.
+// noteServed records that a replica serves a path.
 func (k rank) noteServed(e *endpoint) {
 	if k.replica == nil {
 		return
@@ -139,7 +139,7 @@ func (k rank) noteServed(e *endpoint) {
 	}
 }
 
-// servesPath says whether any replica of a model has served a path.
+// servesPath reports whether any replica of a model has served a path.
 func (r *Runtime) servesPath(model string, e *endpoint) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -151,8 +151,8 @@ func (r *Runtime) servesPath(model string, e *endpoint) bool {
 	return false
 }
 
-// refused says whether a request that core has rejected is one that every target it
-// was tried at refused: then the last refusal is the answer.
+// refused reports whether core rejected the request and every target that it was tried at
+// refused it. Then the client gets the last refusal.
 func (x *exchange) refused() bool {
 	switch x.told.reason {
 	case core.RejectRefused, core.RejectTooManyTry, core.RejectRetries:
@@ -161,7 +161,7 @@ func (x *exchange) refused() bool {
 	return false
 }
 
-// passRefusal answers with what the last target said.
+// passRefusal answers with the last refusal.
 func (x *exchange) passRefusal() {
 	f, h := x.last.refusal, x.w.Header()
 	for name, values := range f.header {
@@ -174,5 +174,5 @@ func (x *exchange) passRefusal() {
 	h["Content-Length"] = []string{strconv.Itoa(len(f.body))}
 	x.wrote = true
 	x.w.WriteHeader(f.status)
-	_, _ = x.w.Write(f.body) // a client that has gone reads nothing
+	_, _ = x.w.Write(f.body) // nothing is to be done if the client has disconnected
 }

@@ -12,7 +12,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// refusals are answers that say that another replica may serve the request.
+// refusals are answers that another replica may not give.
 var refusals = map[string]struct {
 	status int
 	body   string
@@ -26,7 +26,7 @@ var refusals = map[string]struct {
 	"503":                     {503, `{"error":{"message":"overloaded"}}`},
 }
 
-// refuse is an engine that answers every request so.
+// refuse is an engine that gives every request this answer.
 func refuse(code int, body string, asked *atomic.Int64) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.Copy(io.Discard, req.Body)
@@ -59,7 +59,7 @@ func TestARefusalIsTriedElsewhere(t *testing.T) {
 	}
 }
 
-// All replicas refuse: the client gets what the engine says, after one try at each.
+// All replicas refuse: the client gets the engine's answer, after one try at each.
 func TestWhatAllReplicasRefuseIsPassedOn(t *testing.T) {
 	for name, r := range refusals {
 		for replicas := 1; replicas <= 3; replicas++ {
@@ -81,14 +81,14 @@ func TestWhatAllReplicasRefuseIsPassedOn(t *testing.T) {
 				}
 				b.free()
 				if d, _ := b.Decision("r1"); d.State != stateRejected || d.Reason != core.RejectRefused || d.Status != r.status {
-					t.Errorf("what is remembered of it is %+v", d)
+					t.Errorf("its record is %+v", d)
 				}
 			})
 		}
 	}
 }
 
-// A status that is about the request is passed on at once, and nobody is blamed.
+// A status that is about the request is passed on at once; no circuit breaker opens.
 func TestWhatIsTheClientsFaultIsPassedOnAtOnce(t *testing.T) {
 	for name, r := range map[string]struct {
 		status int
@@ -127,8 +127,7 @@ func TestWhatIsTheClientsFaultIsPassedOnAtOnce(t *testing.T) {
 	}
 }
 
-// A replica that does not know a path which others of its model serve is not asked
-// for it in vain.
+// A 404 of a path that other replicas of the model serve is retried there.
 func TestAPathThatOneReplicaDoesNotKnow(t *testing.T) {
 	for name, body := range map[string]string{"FastAPI's": `{"detail":"Not Found"}`, "plain": "404 page not found", "no reason": `{"error":{"message":"engine"}}`} {
 		t.Run(name, func(t *testing.T) {
@@ -144,8 +143,8 @@ func TestAPathThatOneReplicaDoesNotKnow(t *testing.T) {
 	}
 }
 
-// One of three replicas fails at once whatever it is sent: no client sees it, and it
-// gets next to nothing, by every policy.
+// One of three replicas fails every request at once: under every policy no client sees
+// it, and the replica gets next to nothing.
 func TestAReplicaThatFailsAtOnceDrawsNothing(t *testing.T) {
 	for _, status := range []int{401, 404, 429, 500} {
 		for _, name := range policy.Names() {
@@ -176,8 +175,8 @@ func TestAReplicaThatFailsAtOnceDrawsNothing(t *testing.T) {
 	}
 }
 
-// A peer passes its engines' refusals on, and its origin tries elsewhere or passes
-// them on too.
+// A peer passes the refusals of its engines on, and the origin retries or passes them on
+// too.
 func TestRefusalsOfAPeersEngines(t *testing.T) {
 	for name, r := range refusals {
 		t.Run(name, func(t *testing.T) {

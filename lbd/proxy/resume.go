@@ -183,7 +183,7 @@ func (x *exchange) abandoned(v verdict) {
 	cause := x.last.cause + "; going on elsewhere: " + rejection(reason, nil).message
 	x.continuation(continuedBroken)
 	if x.from != "" && v.kills > 0 {
-		x.put(nil, killsMark(v.kills), time.Now()) // should the peer be gone, nobody asks
+		x.put(nil, killsComment(v.kills), time.Now()) // nothing is to be done if the peer is gone
 	}
 	code := codeBroken
 	if reason == core.RejectKills {
@@ -213,7 +213,7 @@ func (x *exchange) continuation(outcome string) {
 	x.rt.metrics.continued.WithLabelValues(outcome).Inc()
 }
 
-// codeBroken is the code of an answer that broke off.
+// codeBroken is the error code of an answer that broke off.
 const codeBroken = "replica_failed"
 
 // errorEvent is what a broken stream ends in.

@@ -41,14 +41,15 @@ type Options struct {
 	// NoContinue lets every stream whose target fails in the middle end in an error
 	// event, instead of being continued by another one where that can be.
 	NoContinue bool
-	// AllowParameters are the guarded parameters that requests may have.
+	// AllowParameters names the guarded parameters that requests may have: see
+	// service.GuardedParameters.
 	AllowParameters []string
 	// AccessLog writes each request's line at level info; without it that is debug.
 	AccessLog bool
 	// Tracer follows requests; nil = none does.
 	Tracer Tracer
-	// Suspect is told a replica, by id, that failed a request in a way in which dying
-	// engines do, so that its next probe looks closely; nil = nobody is.
+	// Suspect is called with the id of a replica whose engine may have died
+	// (core.Outcome.Broke), so that its next probes check its health; nil = none.
 	Suspect func(replica string)
 	Limits  Limits
 }
@@ -189,7 +190,7 @@ func (r *Runtime) Step(ev core.Event) {
 func (r *Runtime) step(ev core.Event) {
 	defer func() {
 		if why := recover(); why != nil {
-			kept := ev // which would else be on the heap in every step
+			kept := ev // a copy, since &ev would allocate in every step
 			r.crash(why, &kept)
 		}
 	}()
@@ -294,7 +295,7 @@ func (r *Runtime) Load() []core.ModelLoad {
 	return r.core.Load(r.Elapsed())
 }
 
-// Killers are the requests that this balancer has stopped of late, for its peers.
+// Killers are the requests that this balancer has stopped, for its peers: see core.
 func (r *Runtime) Killers() []core.Killer {
 	r.mu.Lock()
 	defer r.mu.Unlock()

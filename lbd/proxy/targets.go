@@ -37,7 +37,7 @@ type replicaCount struct {
 	quiet  int            // ticks since it gave a sign of life; the runtime's lock guards it
 	rate   rateWindow
 	hits   hitWindow
-	served sync.Map // *endpoint, of which it has answered a request with 200
+	served sync.Map // *endpoint, that answered 200
 	// prompt and cached are the tokens of answers that told both.
 	prompt, cached atomic.Int64
 }

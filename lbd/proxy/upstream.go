@@ -36,9 +36,9 @@ type failure struct {
 	why         why      // its kind
 	unreachable bool     // no connection came about
 	silent      bool     // the target took too long
-	broke       bool     // it broke off as an engine does that dies: see core.Outcome
-	kills       int      // engines that died of the request, as a peer says
-	refusal     *refusal // what it answered; nil where that is no refusal
+	broke       bool     // see core.Outcome.Broke
+	kills       int      // engines of a peer that died of the request
+	refusal     *refusal // nil if it is not passed on
 }
 
 // try is one attempt at a target. It says whether the request has ended; if it
@@ -103,7 +103,7 @@ func (x *exchange) ask(ctx context.Context) (resp *http.Response, ended bool) {
 	return nil, false
 }
 
-// failed says whether an answer is a failure of its target, and then tells core.
+// failed reports whether an answer is a failure of its target. If so it steps core.
 func (x *exchange) failed(resp *http.Response) bool {
 	f := x.fault(resp)
 	if f == nil {

@@ -235,17 +235,17 @@ func (t *Transport) roundTrip(out *outgoing) (*http.Response, error) {
 	return resp, nil
 }
 
-// RepeatError is how a request fails that went out over a connection which then broke,
-// and for which there was no other one: its host may have died of it.
+// RepeatError is the error of a request that was sent over an idle connection which broke,
+// and then could not be sent again: its host may have died of it.
 type RepeatError struct {
-	Broke error // how the first connection broke
-	Err   error // why there was no second one
+	Broke error // the error of the idle connection
+	Err   error // the error of the dial
 }
 
-// Error tells both.
+// Error has both errors.
 func (e *RepeatError) Error() string { return e.Broke.Error() + "; then: " + e.Err.Error() }
 
-// Unwrap is both, the latter first.
+// Unwrap returns both errors.
 func (e *RepeatError) Unwrap() []error { return []error{e.Err, e.Broke} }
 
 // dial opens a connection for a request.

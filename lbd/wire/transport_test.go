@@ -179,8 +179,8 @@ func TestRequestOnAConnectionThatDies(t *testing.T) {
 	}
 }
 
-// A host that dies of a request cannot be connected to again: the error tells both that
-// the request went out and that the host is gone.
+// A host that dies of a request cannot be connected to again: the error has both the
+// break of the first connection and the failed dial.
 func TestARequestThatItsHostDiesOf(t *testing.T) {
 	var deaths, dials atomic.Int32
 	dial := piped(dying(true, "", &deaths))

@@ -1,8 +1,7 @@
 package fleet
 
-// Images of engines where service.yaml does not name others. They are releases without
-// a known way to crash them from outside: docs/security.md says how they are chosen and
-// kept current. Whoever raises one changes that page too; a test compares them.
+// Default images of engines: releases without known remote crashes. docs/security.md says
+// how they are chosen and kept current. Update it with them; a test compares both.
 const (
 	imageVLLM   = "vllm/vllm-openai:v0.33.0"
 	imageSGLang = "lmsysorg/sglang:v0.5.23"

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The guide to security tells which releases of engines run by default, and why.
+// docs/security.md names the default images.
 func TestDefaultImagesAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/security.md")
 	if err != nil {

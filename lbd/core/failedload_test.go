@@ -17,9 +17,9 @@ func conversation(system string, i int) Request {
 	return Request{ID: fmt.Sprint(i), Session: fmt.Sprint("s", c), Prompt: prompt, PromptTokens: 16 * len(prompt), MaxTokens: 100, Fingerprint: uint64(1 + i)}
 }
 
-// What fails at once must not look like what has little to do: of three replicas one
-// fails whatever it is sent. All requests are served, by every policy, and the one that
-// fails gets no more than its part; with the circuit breaker, next to nothing.
+// A replica that fails at once must not look idle. One of three replicas fails every
+// request. Under every policy all requests are served, and the replica that fails gets no
+// more than its share; with the circuit breaker, next to nothing.
 func TestFastFailuresDoNotLookLikeLowLoad(t *testing.T) {
 	failures := map[string]*Outcome{
 		"500":     {Retryable: true, Broke: true, Cause: "answered 500"},
@@ -64,8 +64,7 @@ func TestFastFailuresDoNotLookLikeLowLoad(t *testing.T) {
 	}
 }
 
-// A replica that answers errors of clients at once has less to do than others, and is
-// not sent more for it.
+// A replica that answers client errors at once is not sent more than its share.
 func TestErrorsOfClientsDoNotDrawTraffic(t *testing.T) {
 	forEachPolicy(t, func(t *testing.T, cfg Config) {
 		w := newTrial(t, cfg, 3)
@@ -85,8 +84,8 @@ func TestErrorsOfClientsDoNotDrawTraffic(t *testing.T) {
 	})
 }
 
-// What a failure was charged is gone once it would have ended.
-func TestDebtsEnd(t *testing.T) {
+// The load of a failed request is gone once the request would have ended.
+func TestFailedLoadExpires(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 2)
 	w.serve = func(_, replica string) (time.Duration, *Outcome) {
 		if replica == "r0" {
@@ -99,16 +98,16 @@ func TestDebtsEnd(t *testing.T) {
 		w.pass(50 * time.Millisecond)
 	}
 	if load := w.b.Load(w.now); load[0].Outstanding <= w.b.View(w.now).Counts.Outstanding {
-		t.Errorf("peers are told of %d outstanding, which is what is there", load[0].Outstanding)
+		t.Errorf("peers get %d outstanding, without the failed ones", load[0].Outstanding)
 	}
 	w.pass(20 * time.Second)
 	if load := w.b.Load(w.now); load[0].Outstanding != 0 || load[0].Context != 0 {
-		t.Errorf("after all has ended peers are told of %+v", load[0])
+		t.Errorf("after all requests ended peers get %+v", load[0])
 	}
 }
 
-// When every replica refuses a request it ends with their refusal, after one try at
-// each, and none of them is blamed for it: it may be the client's key.
+// A request that every replica refuses ends with their refusal, after one try at each,
+// and no circuit breaker opens: the cause may be the client's key.
 func TestWhatEveryReplicaRefuses(t *testing.T) {
 	forEachPolicy(t, func(t *testing.T, cfg Config) {
 		w := newTrial(t, cfg, 3)
@@ -140,7 +139,8 @@ func TestWhatEveryReplicaRefuses(t *testing.T) {
 	})
 }
 
-// A refusal and a failure are not every replica's refusal: what may pass is tried again.
+// A refusal by one replica and a failure of the other are no refusal by all: the request
+// is retried.
 func TestARefusalBesideAFailureIsTriedAgain(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 2)
 	failures := 0
