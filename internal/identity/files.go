@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"skyserve/internal/atomicfile"
 )
 
 // Names of the files in a directory of identities. Each holds a chain with its key, in
@@ -291,20 +293,5 @@ func ParseChain(text []byte) ([]*x509.Certificate, error) {
 	return chain, nil
 }
 
-// WriteFile writes a file that only its owner may read, whole or not at all.
-func WriteFile(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-") // which makes it 0600
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name()) // what is left of it; the first error is the one to tell
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	return nil
-}
+// WriteFile writes a file that only its owner may read, durably, whole or not at all.
+func WriteFile(path string, data []byte) error { return atomicfile.WriteFile(path, data, 0o600) }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"skyserve/internal/atomicfile"
 	"skyserve/internal/identity"
 )
 
@@ -134,7 +135,7 @@ func (s *System) startProgram(ctx context.Context, u Unit) (started bool, err er
 	if err := identity.WriteFile(s.envFile(u.Name), []byte(env.String())); err != nil {
 		return false, err
 	}
-	if err := os.WriteFile(s.unitFile(u.Name), []byte(s.unitText(u)), 0o644); err != nil { // it holds no secret
+	if err := atomicfile.WriteFile(s.unitFile(u.Name), []byte(s.unitText(u)), 0o644); err != nil { // it holds no secret
 		return false, err
 	}
 	for _, args := range [][]string{{"daemon-reload"}, {"enable", unitPrefix + u.Name}, {"restart", unitPrefix + u.Name}} {
