@@ -41,7 +41,7 @@ func (s *Store) AppendPoints(ctx context.Context, points []telemetry.Point) erro
 	if err == nil {
 		err = s.publish(octx, js, points)
 	}
-	s.forget(err)
+	s.note(&s.write, err)
 	return wrap(ctx, err, "appending %d points", len(points))
 }
 
@@ -77,8 +77,8 @@ func (s *Store) daySubject(day int64) string {
 // first error that yield returns, which it returns. It holds one day in memory.
 func (s *Store) ReadPoints(ctx context.Context, sinceMinute int64, yield func(telemetry.Point) error) error {
 	days, stream, err := s.pointDays(ctx, sinceMinute/minutesPerDay)
+	s.note(&s.read, err)
 	if err != nil {
-		s.forget(err)
 		return wrap(ctx, err, "reading points since minute %d", sinceMinute)
 	}
 	for _, day := range days {
@@ -241,11 +241,15 @@ func (s *Store) pointStream(ctx context.Context) (jetstream.Stream, jetstream.Je
 	if stream != nil {
 		return stream, js, nil
 	}
+	if err := s.making.refuses(s.now()); err != nil {
+		return nil, nil, err
+	}
 	stream, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name: s.namespace + "_points", Description: "skyserve: traffic by minute",
 		Subjects: []string{s.namespace + "_points.*"}, Storage: jetstream.FileStorage,
 		MaxAge: pointsMaxAge, MaxBytes: pointsMaxBytes, Discard: jetstream.DiscardOld,
 	})
+	s.making.note(s.now(), err)
 	if err != nil {
 		return nil, nil, err
 	}

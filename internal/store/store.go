@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -40,7 +41,11 @@ type Store struct {
 	log       *slog.Logger
 	now       func() time.Time
 
+	making makeBackoff // of streams that the server could not make
+
 	mu     sync.Mutex
+	read   *Problem // why the last read failed; nil when it did not
+	write  *Problem // likewise of writes
 	nc     *nats.Conn
 	state  jetstream.KeyValue
 	points jetstream.Stream
@@ -197,6 +202,7 @@ func (s *Store) connected() {
 	defer s.mu.Unlock()
 	s.epoch++
 	s.state, s.points = nil, nil
+	s.making.note(s.now(), nil)
 	close(s.up)
 	s.up = make(chan struct{})
 	s.log.Info("store connected", "url", s.url)
@@ -255,10 +261,14 @@ func (s *Store) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.making.refuses(s.now()); err != nil {
+		return nil, err
+	}
 	kv, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
 		Bucket: s.namespace + "_state", Description: "skyserve: desired state and leases",
 		History: 1, MaxBytes: stateMaxBytes, Storage: jetstream.FileStorage,
 	})
+	s.making.note(s.now(), err)
 	if err != nil {
 		return nil, err
 	}
@@ -290,4 +300,28 @@ func (s *Store) forget(err error) {
 	s.mu.Lock()
 	s.state, s.points = nil, nil
 	s.mu.Unlock()
+}
+
+// Problem is why the store does not work for this client: why its last write failed, or
+// else its last read; nil when both succeeded. A write that lost against another one, and
+// a key that is not there, are no failures of the store.
+func (s *Store) Problem() *Problem {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cmp.Or(s.write, s.read)
+}
+
+// note keeps how an operation ended, for Problem, and forgets what may be gone.
+func (s *Store) note(last **Problem, err error) {
+	s.forget(err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err == nil || !isOutage(err):
+		*last = nil
+	case *last == nil:
+		*last = &Problem{Since: s.now(), Err: err}
+	default:
+		*last = &Problem{Since: (*last).Since, Err: err}
+	}
 }
