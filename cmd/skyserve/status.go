@@ -144,6 +144,9 @@ func writeStatus(w io.Writer, s *rollout.Status) error {
 	if s.Problem != "" {
 		fmt.Fprintf(w, "problem: %s\n", s.Problem)
 	}
+	for _, a := range s.Alerts {
+		fmt.Fprintln(w, a.Line())
+	}
 	for _, line := range append([]string{s.Peak, s.Plan, s.Left, s.Donations}, s.Events...) {
 		if line != "" {
 			fmt.Fprintln(w, line)

@@ -69,16 +69,17 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	if err != nil {
 		return err
 	}
-	st, closeStore, err := openStore(ctx, config, self, log)
+	st, health, closeStore, err := openStore(ctx, config, self, log)
 	if err != nil {
 		return err
 	}
 	defer closeStore()
 	acquire := func(ctx context.Context) (lease, error) {
-		return st.Acquire(ctx, "controller."+config.Service, holderName(), leaseTTL)
+		return st.Acquire(ctx, telemetry.ControllerLease(config.Service), holderName(), leaseTTL)
 	}
 	hc := adminClient(config, self)
 	c := newController(config, st, acquire, func(base string) admin { return telemetry.NewClient(base, hc) }, log)
+	c.store = health
 	for _, o := range more {
 		o(&c.options)
 	}
@@ -148,7 +149,7 @@ func (c *Controller) serve(ctx context.Context, ln net.Listener) error {
 // openStore serves the embedded store where the configuration asks for it, and is a
 // client of that one, or of the one that runs elsewhere. An embedded store of a
 // controller with an identity lets balancers of its service in and nobody else.
-func openStore(ctx context.Context, config service.ControllerConfig, self *identity.Party, log *slog.Logger) (st *store.Store, closeAll func(), err error) {
+func openStore(ctx context.Context, config service.ControllerConfig, self *identity.Party, log *slog.Logger) (st *store.Store, health storeHealth, closeAll func(), err error) {
 	url := config.StoreURL
 	options := []store.Option{store.ForService(config.Service), store.Lazy(), store.ClientName("controller"), store.Logger(log)}
 	closeAll = func() {}
@@ -161,16 +162,18 @@ func openStore(ctx context.Context, config service.ControllerConfig, self *ident
 		// The store outlives ctx by as long as the lease takes to be given up.
 		srv, err := store.Serve(context.WithoutCancel(ctx), o)
 		if err != nil {
-			return nil, nil, err
+			return nil, health, nil, err
 		}
 		url, closeAll = srv.URL(), srv.Close
+		health = storeHealth{dir: config.StoreDir, broken: srv.Health, free: srv.Free}
 	}
 	if st, err = store.Connect(ctx, url, config.StoreToken, options...); err != nil {
 		closeAll()
-		return nil, nil, err
+		return nil, health, nil, err
 	}
+	health.client = st.Problem
 	closeServer := closeAll
-	return st, func() { st.Close(); closeServer() }, nil
+	return st, health, func() { st.Close(); closeServer() }, nil
 }
 
 // holderName says which process holds the lease, for people.

@@ -167,7 +167,7 @@ func TestAStoreForBalancersOfTheService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, closeStore, err := openStore(t.Context(), config, self, slog.New(slog.DiscardHandler))
+	st, _, closeStore, err := openStore(t.Context(), config, self, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

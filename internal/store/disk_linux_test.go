@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -46,8 +47,9 @@ func limitFiles(bytes uint64) error {
 func fillDisk(ctx context.Context, dir string) error {
 	signal.Ignore(unix.SIGXFSZ) // the write fails with EFBIG instead
 	health := make(chan error, 16)
+	var logged logged
 	srv, err := Serve(ctx, Options{
-		Dir: dir, Listen: "127.0.0.1:0", checkEvery: 20 * time.Millisecond,
+		Dir: dir, Listen: "127.0.0.1:0", checkEvery: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
 		OnHealth: func(p *Problem) {
 			if p == nil {
 				health <- nil
@@ -95,6 +97,14 @@ func fillDisk(ctx context.Context, dir string) error {
 	}
 	if srv.Health() == nil {
 		return errors.New("health says nothing of a full disk")
+	}
+	for i := range 20 { // each of which fails
+		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		_, _ = st.Put(short, fmt.Sprintf("more.%d", i), value)
+		cancel()
+	}
+	if n := logged.lines(); n < 1 || n > 5 {
+		return fmt.Errorf("%d lines are logged: %s", n, logged.text.String())
 	}
 	if _, _, err := st.Get(ctx, "k.0"); err != nil {
 		return fmt.Errorf("reading while the disk is full: %w", err)

@@ -1,10 +1,14 @@
 package store
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -101,5 +105,45 @@ func TestAStreamThatWasNeverMadeIsNoDamage(t *testing.T) {
 	srv.Close()
 	if _, _, err := connect(t, serve(t, dir)).Get(t.Context(), "key"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// logged is a log in memory.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) lines() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), "\n")
+}
+
+// What the server says again and again is logged once in a while.
+func TestRepeatedErrorsAreLoggedOnce(t *testing.T) {
+	var text logged
+	l := newLogger(slog.New(slog.NewTextHandler(&text, nil)))
+	now := time.Unix(1_800_000_000, 0)
+	l.now = func() time.Time { return now }
+	for range 3600 {
+		l.Errorf("write %d.blk: no space left on device", 1)
+		l.Warnf("write %d.blk: no space left on device", 2)
+		now = now.Add(time.Second)
+	}
+	if n := text.lines(); n != 12 {
+		t.Errorf("%d lines in an hour, want 12", n)
+	}
+	for i := range 10_000 {
+		l.Errorf("another %d", i)
+	}
+	if len(l.said) > saidMax {
+		t.Errorf("%d texts are remembered", len(l.said))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -46,6 +47,7 @@ type Store struct {
 	mu     sync.Mutex
 	read   *Problem // why the last read failed; nil when it did not
 	write  *Problem // likewise of writes
+	lost   *Problem // why there is no connection; nil while there is one
 	nc     *nats.Conn
 	state  jetstream.KeyValue
 	points jetstream.Stream
@@ -131,7 +133,7 @@ func (s *Store) natsOptions(token string, c config) []nats.Option {
 		nats.Name(c.name), nats.Timeout(dialTimeout), nats.MaxReconnects(-1),
 		nats.CustomReconnectDelay(backoff), nats.ReconnectBufSize(-1), nats.IgnoreAuthErrorAbort(),
 		nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { s.log.Warn("store disconnected", "url", s.url, "err", err) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { s.disconnected(err) }),
 		nats.ReconnectHandler(func(*nats.Conn) { s.connected() }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { s.log.Debug("store client", "err", err) }),
 	}
@@ -185,6 +187,9 @@ func (s *Store) dialLater(natsURL string, opts []nats.Option) {
 			}
 			if attempt == 1 {
 				s.log.Warn("store not reachable yet, trying on", "url", s.url, "err", err)
+				s.mu.Lock()
+				s.lost = &Problem{Since: s.now(), Err: fmt.Errorf("%w: connecting to %s: %w", ErrUnavailable, s.url, err)}
+				s.mu.Unlock()
 			}
 			select {
 			case <-ctx.Done():
@@ -195,13 +200,21 @@ func (s *Store) dialLater(natsURL string, opts []nats.Option) {
 	})
 }
 
+// disconnected notes that the connection is lost.
+func (s *Store) disconnected(err error) {
+	s.log.Warn("store disconnected", "url", s.url, "err", err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost = &Problem{Since: s.now(), Err: fmt.Errorf("%w: connection to %s lost: %w", ErrUnavailable, s.url, cmp.Or(err, nats.ErrDisconnected))}
+}
+
 // connected notes a new connection and wakes whoever waits for one. Handles are
 // dropped: the server may have come back without its streams.
 func (s *Store) connected() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch++
-	s.state, s.points = nil, nil
+	s.state, s.points, s.lost = nil, nil, nil
 	s.making.note(s.now(), nil)
 	close(s.up)
 	s.up = make(chan struct{})
@@ -303,12 +316,12 @@ func (s *Store) forget(err error) {
 }
 
 // Problem is why the store does not work for this client: why its last write failed, or
-// else its last read; nil when both succeeded. A write that lost against another one, and
-// a key that is not there, are no failures of the store.
+// else why there is no connection, or its last read failed; nil when all is well. A write
+// that lost against another one, and a key that is not there, are no failures of the store.
 func (s *Store) Problem() *Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return cmp.Or(s.write, s.read)
+	return cmp.Or(s.write, s.lost, s.read)
 }
 
 // note keeps how an operation ended, for Problem, and forgets what may be gone.
@@ -316,12 +329,16 @@ func (s *Store) note(last **Problem, err error) {
 	s.forget(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case err == nil || !isOutage(err):
+	if err == nil || kindOf(err) != ErrUnavailable {
 		*last = nil
-	case *last == nil:
-		*last = &Problem{Since: s.now(), Err: err}
-	default:
-		*last = &Problem{Since: (*last).Since, Err: err}
+		return
 	}
+	p := &Problem{Since: s.now(), Err: err}
+	if !errors.Is(err, ErrUnavailable) {
+		p.Err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	if *last != nil {
+		p.Since = (*last).Since
+	}
+	*last = p
 }

@@ -126,15 +126,32 @@ func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
 	switch a.status.Phase {
 	case node.PhaseReady:
 		return service.StateReady, a.status.Reason
-	case node.PhaseFailed:
-		return service.StateFailed, a.status.Reason
 	case node.PhaseDraining:
 		return service.StateDraining, a.status.Reason
 	case node.PhaseInterrupted:
 		return service.StateInterrupted, a.status.Reason
-	case node.PhaseWaiting, node.PhasePreparing, node.PhaseImage, node.PhaseStarting, node.PhaseWeights:
+	case node.PhaseWaiting, node.PhasePreparing, node.PhaseImage, node.PhaseStarting, node.PhaseWeights, node.PhaseFailed:
+	}
+	switch {
+	case lacksController(a.status.Units):
+		return service.StateReady, ""
+	case a.status.Phase == node.PhaseFailed:
+		return service.StateFailed, a.status.Reason
 	}
 	return service.StateStarting, strings.TrimSuffix(string(a.status.Phase)+": "+a.status.Reason, ": ")
+}
+
+// lacksController says whether all that a machine runs is ready but the controller, which is
+// told of by itself: its balancer serves all the same.
+func lacksController(units []node.UnitStatus) bool {
+	lacks := false
+	for _, u := range units {
+		if !u.Ready && u.Name != UnitController {
+			return false
+		}
+		lacks = lacks || !u.Ready
+	}
+	return lacks
 }
 
 // Reachable says whether a machine has the address by which its agent is asked.
@@ -220,6 +237,9 @@ func regionsOf(spec *service.Spec, machines []provision.Object, answers []answer
 // overall is how a service does; whole says that every region was listed.
 func (s *Status) overall(whole bool) State {
 	well, serving, coming := whole && len(s.Drift) == 0, false, false
+	if c := s.Controller; c != nil && c.State != service.StateReady {
+		well = false
+	}
 	for _, r := range s.Regions {
 		for _, m := range slices.Concat(r.Balancers, r.Replicas) {
 			well = well && m.State == service.StateReady
