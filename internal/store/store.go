@@ -51,7 +51,9 @@ type Store struct {
 	nc     *nats.Conn
 	state  jetstream.KeyValue
 	points jetstream.Stream
-	closed bool
+	// dropped is the day with whose points old ones were removed last.
+	dropped int64
+	closed  bool
 	// epoch counts connections made; up is closed and replaced whenever it
 	// grows, which is how watches know to start over.
 	epoch uint64
