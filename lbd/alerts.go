@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 )
@@ -44,18 +46,35 @@ func (w *leaseWatch) silence(now time.Time) *time.Time {
 
 // alerts are what this balancer knows of that somebody has to act on.
 func (b *balancer) alerts(now time.Time) []telemetry.Alert {
+	var alerts []telemetry.Alert
 	alert := telemetry.Alert{Severity: telemetry.SeverityWarning, NextStep: "'skyserve status' tells more"}
 	if p := b.storeProblem(); p != nil && now.Sub(p.Since) >= storeGrace {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertStore, "store", &p.Since
 		alert.Message = fmt.Sprintf("it does not work for balancers, which keep history and usage in memory: %v", p.Err)
-		return []telemetry.Alert{alert}
-	}
-	if since := b.lease.silence(now); since != nil {
+		alerts = append(alerts, alert)
+	} else if since := b.lease.silence(now); since != nil {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertController, "controller", since
 		alert.Message = "none is at work: nothing is planned, scaled, replaced or adopted"
-		return []telemetry.Alert{alert}
+		alerts = append(alerts, alert)
 	}
-	return nil
+	return append(alerts, b.member.alerts(b.cfg, now)...)
+}
+
+// alerts tell that the certificate in the service was to be renewed for a while.
+func (m *member) alerts(cfg service.BalancerConfig, now time.Time) []telemetry.Alert {
+	if m == nil || now.Add(identity.AlertBefore).Before(m.cert.expires()) {
+		return nil
+	}
+	day := m.cert.expires().UTC().Format(time.DateOnly)
+	a := telemetry.Alert{
+		Severity: telemetry.SeverityWarning, Kind: telemetry.AlertCertificate, Region: cfg.Region, Object: cfg.ID,
+		Message:  fmt.Sprintf("its certificate in the service ends %s, and nobody has renewed it", day),
+		NextStep: fmt.Sprintf("run 'skyserve up' with the service.yaml of %s before that day, on the machine that has the service's authority", cfg.Service),
+	}
+	if now.After(m.cert.expires()) {
+		a.Severity = telemetry.SeverityCritical
+	}
+	return []telemetry.Alert{a}
 }
 
 // storeProblem is why the store does not work; nil where it does, or there is none.

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 )
@@ -81,5 +83,27 @@ func TestAStoreThatIsAwayIsAlertedOf(t *testing.T) {
 	got := b.alerts(later)
 	if len(got) != 1 || got[0].Kind != telemetry.AlertStore || !strings.Contains(got[0].Message, "store unavailable") {
 		t.Errorf("later: %+v", got)
+	}
+}
+
+// A balancer tells from half of its certificate's life on that nobody has renewed it, and
+// serves all the same.
+func TestACertificateThatNobodyRenewsIsAlertedOf(t *testing.T) {
+	f := newFamily(t)
+	m, err := newMember(f.files(identity.Balancer, "lb-us-0", identity.Life))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &balancer{member: m, cfg: service.BalancerConfig{Service: "chat", ID: "lb-us-0", Region: "aws/us-east-1"}}
+	for day, want := range map[int]telemetry.Severity{0: "", 44: "", 46: telemetry.SeverityWarning, 91: telemetry.SeverityCritical} {
+		got := b.alerts(time.Now().AddDate(0, 0, day))
+		if len(got) == 0 && want == "" {
+			continue
+		}
+		end := m.cert.expires().UTC().Format(time.DateOnly)
+		if len(got) != 1 || got[0].Severity != want || got[0].Kind != telemetry.AlertCertificate || got[0].Region != "aws/us-east-1" ||
+			!strings.Contains(got[0].Message, end) || !strings.Contains(got[0].NextStep, "skyserve up") {
+			t.Errorf("day %d: %+v, want %q", day, got, want)
+		}
 	}
 }

@@ -199,6 +199,15 @@ type operator struct {
 	owner     string
 }
 
+// ends is when the operator's own certificate ends, and whether it is renewed here.
+func (o operator) ends() fleet.Ends {
+	e := fleet.Ends{Signs: o.authority != nil}
+	if pair, err := o.party.Certificate(); err == nil {
+		e.Operator = pair.Leaf.NotAfter
+	}
+	return e
+}
+
 // openOperator opens this machine's certificate of a service, and the service's
 // authority where it is here. With create, a service that is new gets both; else it is
 // an fs.ErrNotExist.

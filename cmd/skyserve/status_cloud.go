@@ -43,7 +43,9 @@ func openCloudView(ctx context.Context, clouds *cloudFlags, svc local.Service, s
 	if program.URL == "" {
 		f.UserData = nil
 	}
-	v.inspector = &fleet.Inspector{Fleet: f, Lists: map[service.Region]fleet.Lister{}, Ask: v.ask}
+	v.inspector = &fleet.Inspector{
+		Fleet: f, Lists: map[service.Region]fleet.Lister{}, Ask: v.ask, Operator: v.operator.ends(), Command: "'skyserve up " + svc.SpecFile() + "'",
+	}
 	for _, r := range cloud.Regions(spec) {
 		if v.inspector.Lists[r], err = clouds.placesOf(ctx, spec, r); err != nil {
 			return nil, cloudError(err)
@@ -75,6 +77,9 @@ func (v *cloudView) look(ctx context.Context) (statusPage, error) {
 // write writes a status as a table for people.
 func (v *cloudView) write(w io.Writer, s *fleet.Status) error {
 	fmt.Fprintf(w, "%s  %s  $%.2f/h\n", s.Service, s.State, s.CostPerHour)
+	for _, a := range s.Alerts {
+		fmt.Fprintln(w, a.Line())
+	}
 	for _, problem := range s.Problems {
 		fmt.Fprintf(w, "problem: %s\n", problem)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"skyserve/internal/identity"
 	"skyserve/internal/service"
 )
 
@@ -59,6 +60,7 @@ type Controller struct {
 	scaler    *scaler  // nil = nothing is scaled
 	options   options
 	store     storeHealth
+	revoked   *identity.RevokedFile // nil where it has no identity
 
 	mu      sync.Mutex                // guards what follows
 	writes  []time.Duration           // how long the last writes to the store took

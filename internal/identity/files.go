@@ -80,7 +80,7 @@ func (h Home) Authority() (*Authority, error) {
 // there is none, and renewed under its own when little of it is left.
 func (h Home) Operator(id string, now time.Time) (Party, error) {
 	chain, key, err := h.read(fileOperator)
-	if err == nil && now.Add(RenewBefore).Before(chain[0].NotAfter) {
+	if err == nil && isFresh(chain[0], now, RenewBefore) {
 		return NewParty(chain, key), nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -91,6 +91,12 @@ func (h Home) Operator(id string, now time.Time) (Party, error) {
 		return NewParty(chain, key), nil // good for as long as it is: another machine's authority made it
 	}
 	return made, e
+}
+
+// isFresh says whether a certificate is good now and for longer than before. One that is not
+// good yet was made while this machine's clock was ahead.
+func isFresh(c *x509.Certificate, now time.Time, before time.Duration) bool {
+	return !now.Before(c.NotBefore) && now.Add(before).Before(c.NotAfter)
 }
 
 // certifyOperator gives the operator a new key and certificate; old, if any, says

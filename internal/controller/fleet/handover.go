@@ -43,6 +43,8 @@ type Handover struct {
 	// Self is the machine that this program runs on, by its id, which is reached by its
 	// private address; empty = none of them.
 	Self string
+	// Now tells the time by which certificates are renewed; nil = time.Now.
+	Now func() time.Time
 
 	mu   sync.Mutex
 	last map[string]node.Status
@@ -357,7 +359,7 @@ var errNotHere = errors.New("the service's certificate authority is on another o
 // Operator speaks to the agent of a machine: to a balancer's at once, to a replica's
 // through a balancer of its region, since nobody else is let in there.
 func (h *Handover) Operator(o provision.Object) *node.Operator {
-	op := &node.Operator{Party: h.Party, Authority: h.Authority, Revoked: h.Revoked}
+	op := &node.Operator{Party: h.Party, Authority: h.Authority, Revoked: h.Revoked, Now: h.Now}
 	if o.Kind == provision.KindReplica {
 		op.Dial = func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
 			return h.through(ctx, o, addr, fingerprint)

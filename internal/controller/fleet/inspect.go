@@ -39,6 +39,12 @@ type Inspector struct {
 	Lists map[service.Region]Lister
 	// Ask asks the agent of a machine, one of all there are, how it does.
 	Ask func(ctx context.Context, have []provision.Object, o provision.Object) (node.Status, error)
+	// Command is what brings the service up, as a person types it, and Operator who asks:
+	// see Ends. Both are for alerts.
+	Command  string
+	Operator Ends
+	// Now tells the time that certificates are alerted of; nil = time.Now.
+	Now func() time.Time
 	// Patience is how long a region may take to be listed; default 10 s.
 	Patience time.Duration
 
@@ -150,11 +156,19 @@ func (i *Inspector) Status(ctx context.Context) (*Status, error) {
 	if i.Fleet.Spec.Store.URL != "" {
 		s.Store = controller.StoreExternal
 	}
-	for _, o := range machines {
+	ends := i.Operator
+	ends.Machines = map[string]time.Time{}
+	for n, o := range machines {
 		if o.Gone == "" {
 			s.CostPerHour += o.CostPerHour
+			ends.Machines[o.ID] = answers[n].status.Expires
 		}
 	}
+	now := time.Now
+	if i.Now != nil {
+		now = i.Now
+	}
+	s.Alerts = CertificateAlerts(ends, now(), cmp.Or(i.Command, "'skyserve up'"))
 	if err := i.drift(ctx, s, l, unknown); err != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("what 'skyserve up' would change is not known: %v", err))
 	}

@@ -165,7 +165,7 @@ func (d *deployer) controller(seat provision.Object) (node.Unit, error) {
 	own := filepath.ToSlash(filepath.Join(UnitController, identity.FileController))
 	c := service.ControllerConfig{
 		Service: d.spec.Name, Listen: net.JoinHostPort(loopbackOf(seat), strconv.Itoa(cloud.PortController)), StoreURL: d.spec.Store.URL,
-		Identity:  &service.Identity{Cert: own, Key: own, CA: node.FileCA},
+		Identity:  &service.Identity{Cert: own, Key: own, CA: node.FileCA, Revoked: node.FileRevoked},
 		Balancers: []service.ControlledBalancer{}, Replicas: []service.ControlledReplica{},
 	}
 	if c.StoreURL == "" {

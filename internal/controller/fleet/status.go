@@ -9,6 +9,7 @@ import (
 	"skyserve/internal/identity"
 	"skyserve/internal/node"
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
 )
@@ -41,6 +42,8 @@ type Status struct {
 	Drift []Change `json:"drift"`
 	// Problems say what could not be looked at, a line each.
 	Problems []string `json:"problems"`
+	// Alerts are what somebody has to act on. What the controller alerts of is its Reason.
+	Alerts []telemetry.Alert `json:"alerts"`
 }
 
 // ControllerStatus is the controller, as the agent of its machine sees it.
