@@ -340,7 +340,7 @@ func (s *screen) troubles() []trouble {
 			r, rank = roleBad, 0
 		}
 		why := strings.Trim(a.Message+"; "+a.NextStep, "; ")
-		all = append(all, trouble{g.trouble, r, s.theme.text(a.Kind + " " + a.Object), s.theme.text(why), rank})
+		all = append(all, trouble{g.trouble, r, s.theme.text(a.Subject()), s.theme.text(why), rank})
 	}
 	for _, f := range s.snapshot.Forecast {
 		if f.Left != "" {

@@ -243,11 +243,11 @@ func TestAlertsAreShown(t *testing.T) {
 		{Severity: telemetry.SeverityWarning, Kind: telemetry.AlertCertificate, Object: "lb-us-0", Message: "ends 2027-01-02"},
 	}
 	d := deskIn(t, 200, 60, s)
-	d.wants("critical: store store: no space left")
+	d.wants("critical: store: no space left")
 	d.wants("(and 1 more)")
 	d.wants("certificate lb-us-0")
 	once := Render(s, nil, 0, 0, Theme{}.Plain())
-	if !strings.Contains(once, "critical: store store: no space left") || strings.Contains(once, "\x1b[2J") {
+	if !strings.Contains(once, "critical: store: no space left") || strings.Contains(once, "\x1b[2J") {
 		t.Errorf("got %q", once)
 	}
 }

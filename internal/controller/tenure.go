@@ -144,8 +144,8 @@ func (c *Controller) tenure(ctx context.Context, l lease) error {
 			start := time.Now()
 			if err := l.Renew(ctx); err == nil {
 				renewed = start // from when it holds: on a slow disk the next one is due at once
+				c.noteWrite(time.Since(start))
 			}
-			c.noteWrite(time.Since(start))
 		}
 		if !l.Valid() {
 			return errLeaseLost

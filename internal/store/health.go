@@ -56,11 +56,11 @@ func (s *Server) supervise(ctx context.Context, ns *server.Server) {
 	for sleep(ctx, s.opts.checkEvery) {
 		broken, full := check(ns), lacksRoom(s.opts.Dir)
 		switch {
+		case full != nil:
+			s.report(full) // it may write still, and no start would last
+			continue
 		case broken != nil:
 			s.report(broken)
-		case ns != nil && full != nil:
-			s.report(full) // it writes still, and is not ended before it cannot
-			continue
 		case ns != nil:
 			s.recovered()
 			if time.Since(last) > restartMax {

@@ -216,7 +216,8 @@ func (s *Store) connected() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch++
-	s.state, s.points, s.lost = nil, nil, nil
+	s.state, s.points = nil, nil
+	s.read, s.write, s.lost = nil, nil, nil // of another connection, and maybe of another server
 	s.making.note(s.now(), nil)
 	close(s.up)
 	s.up = make(chan struct{})

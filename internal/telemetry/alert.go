@@ -43,10 +43,18 @@ type Alert struct {
 	NextStep string `json:"next_step"`
 }
 
+// Subject is what it is about in words: its kind, and its object where that is another word.
+func (a Alert) Subject() string {
+	if a.Object == a.Kind || a.Object == "" {
+		return a.Kind
+	}
+	return a.Kind + " " + a.Object
+}
+
 // Line is the alert in a line, such as "warning: certificate lb-us-0: ends 2027-01-02;
 // run 'skyserve up'".
 func (a Alert) Line() string {
-	text := fmt.Sprintf("%s: %s %s: %s", a.Severity, a.Kind, a.Object, a.Message)
+	text := fmt.Sprintf("%s: %s: %s", a.Severity, a.Subject(), a.Message)
 	if a.NextStep != "" {
 		text += "; " + a.NextStep
 	}

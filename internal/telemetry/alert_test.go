@@ -15,7 +15,7 @@ func TestAlertsAreMergedTheWorstFirst(t *testing.T) {
 	if got := MergeAlerts(); got == nil || len(got) != 0 {
 		t.Errorf("no alerts: got %v", got)
 	}
-	if got := critical.Line(); got != "critical: store store: no space left; make room" {
+	if got := critical.Line(); got != "critical: store: no space left; make room" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -457,7 +457,7 @@ func TestAlertsOfAllBalancers(t *testing.T) {
 	for _, a := range s.Alerts {
 		got = append(got, a.Line())
 	}
-	want := "critical: certificate controller: is so\nwarning: certificate lb-us-0: is so\nwarning: store store: is so"
+	want := "critical: certificate controller: is so\nwarning: certificate lb-us-0: is so\nwarning: store: is so"
 	if strings.Join(got, "\n") != want {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
 	}

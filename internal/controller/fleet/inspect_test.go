@@ -151,7 +151,7 @@ func TestStatusOfMachines(t *testing.T) {
 // A controller that cannot work, as on a full disk, is told of by itself: the balancer
 // beside it serves. What it remarks while it works is told too.
 func TestStatusOfAControllerWhoseDiskIsFull(t *testing.T) {
-	full := "it answers 503: critical: store store: no space left on device"
+	full := "it answers 503: critical: store: no space left on device"
 	for phase, c := range map[node.Phase]struct {
 		unit  node.UnitStatus
 		state fleet.State
