@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/controller/fleet"
 	"skyserve/internal/identity"
+	"skyserve/internal/printable"
 	"skyserve/provision/local"
 )
 
@@ -134,8 +134,8 @@ func (o *operators) print(output string) error {
 	if output == "json" {
 		return json.NewEncoder(o.out).Encode(map[string]any{"service": o.svc.Name(), "list": o.self.revoked.Number(), "operators": rows})
 	}
-	t := tabwriter.NewWriter(o.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NAME\tFINGERPRINT\tUNTIL\tREVOKED")
+	t := printable.NewTable(o.out)
+	t.Rowf("NAME\tFINGERPRINT\tUNTIL\tREVOKED")
 	for _, r := range rows {
 		name, state := r.Name, "no"
 		if r.Self {
@@ -144,7 +144,7 @@ func (o *operators) print(output string) error {
 		if r.Revoked {
 			state = "yes"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", name, r.Fingerprint, r.ExpiresAt.Format(time.DateOnly), state)
+		t.Rowf("%s\t%s\t%s\t%s", name, r.Fingerprint, r.ExpiresAt.Format(time.DateOnly), state)
 	}
 	return t.Flush()
 }

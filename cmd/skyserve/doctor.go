@@ -10,10 +10,10 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -162,7 +162,7 @@ func printFindings(w io.Writer, findings []provision.Finding, quotas []provision
 		_, err := fmt.Fprintln(w, "nothing of this service is in a cloud: there is nothing to check")
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := printable.NewTable(w)
 	for _, ok := range []bool{false, true} {
 		for _, f := range findings {
 			if f.OK != ok {
@@ -172,17 +172,17 @@ func printFindings(w io.Writer, findings []provision.Finding, quotas []provision
 			if !f.OK {
 				word = "FAIL"
 			}
-			fmt.Fprintf(t, "%s\t%s\t%s\n", word, f.Where, f.What)
+			t.Rowf("%s\t%s\t%s", word, f.Where, f.What)
 			if f.Hint != "" {
-				fmt.Fprintf(t, "\t\thint: %s\n", f.Hint)
+				t.Rowf("\t\thint: %s", f.Hint)
 			}
 		}
 	}
 	if len(quotas) > 0 {
-		fmt.Fprintln(t, "\nQUOTA\tREGION\tUSED\tLIMIT")
+		t.Rowf("\nQUOTA\tREGION\tUSED\tLIMIT")
 	}
 	for _, q := range quotas {
-		fmt.Fprintf(t, "%s (%s)\t%s\t%g\t%g %s\n", q.Name, q.Code, q.Region, q.Used, q.Limit, q.Unit)
+		t.Rowf("%s (%s)\t%s\t%g\t%g %s", q.Name, q.Code, q.Region, q.Used, q.Limit, q.Unit)
 	}
 	return t.Flush()
 }

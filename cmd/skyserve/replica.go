@@ -1,18 +1,16 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/controller/rollout"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision/local"
 )
@@ -165,15 +163,11 @@ func (o *replicaOptions) list(ctx context.Context, out io.Writer) error {
 		}
 		return json.NewEncoder(out).Encode(replicas)
 	}
-	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "ID\tREGION\tSTATE\tMODEL\tGPU\tBALANCER\tREASON")
+	t := printable.NewTable(out)
+	t.Rowf("ID\tREGION\tSTATE\tMODEL\tGPU\tBALANCER\tREASON")
 	for _, region := range status.Regions {
 		for _, r := range region.Replicas {
-			cells := []string{r.ID, string(region.Name), string(r.State), r.Model, r.GPU, r.Balancer, reason(r.Reason, r.Wanted)}
-			for i, c := range cells {
-				cells[i] = cmp.Or(strings.ReplaceAll(c, "\n", " "), "-")
-			}
-			fmt.Fprintln(t, strings.Join(cells, "\t"))
+			statusRow(t, r.ID, string(region.Name), string(r.State), r.Model, r.GPU, r.Balancer, reason(r.Reason, r.Wanted))
 		}
 	}
 	return t.Flush()

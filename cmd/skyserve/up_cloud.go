@@ -12,9 +12,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"skyserve/internal/controller/fleet"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -336,9 +336,9 @@ func printCloudChanges(w io.Writer, name string, p *fleet.Plan) {
 		plural = ""
 	}
 	fmt.Fprintf(w, "%s: %d change%s, cost $%.2f/h -> $%.2f/h\n", name, len(p.Changes), plural, now, then)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := printable.NewTable(w)
 	for _, c := range p.Changes {
-		fmt.Fprintf(t, "  %s %s\t%s\t%s\t%s\t%s\t%s\n", mark(c.Action), c.Kind(), c.ID(), c.Region(), price(c), machine(c), c.Reason)
+		t.Rowf("  %s %s\t%s\t%s\t%s\t%s\t%s", mark(c.Action), c.Kind(), c.ID(), c.Region(), price(c), machine(c), c.Reason)
 	}
 	_ = t.Flush() // into a buffer or onto a screen: there is nowhere else to say it
 	if slices.ContainsFunc(p.Changes, priceless) {
