@@ -20,6 +20,31 @@ func (g *GCE) SetAccount(email string, roles ...string) {
 	g.locked(func() { g.policy[email] = roles })
 }
 
+// tokenOf begins the access tokens of service accounts.
+const tokenOf = "ya29.account."
+
+// Credentials are the service account that a machine of a name runs as, and an access token of
+// it; both empty where it runs as nobody.
+func (g *GCE) Credentials(name string) (email, token string) {
+	g.locked(func() {
+		for _, at := range g.instances.keys() {
+			if i, _ := g.instances.get(at); i.Name == name && len(i.ServiceAccounts) > 0 {
+				email = g.emailOf(i.ServiceAccounts[0])
+				token = tokenOf + email
+			}
+		}
+	})
+	return email, token
+}
+
+// emailOf is the address of an account that an instance names.
+func (g *GCE) emailOf(a GCEServiceAccount) string {
+	if a.Email == "default" {
+		return g.account
+	}
+	return a.Email
+}
+
 // has says whether the caller has a permission.
 func (g *GCE) has(permission string) bool {
 	return !slices.Contains(g.denied, permission) && (g.allowed == nil || slices.Contains(g.allowed, permission))
@@ -88,10 +113,7 @@ func gceEditor() []string {
 // actsAs is how an operation ends whose caller may not run machines as an account.
 func (g *GCE) actsAs(i GCEInstance) *GCEFailure {
 	for _, account := range i.ServiceAccounts {
-		email := account.Email
-		if email == "default" {
-			email = g.account
-		}
+		email := g.emailOf(account)
 		if _, known := g.policy[email]; !known {
 			return &GCEFailure{Code: "EXTERNAL_RESOURCE_NOT_FOUND", Message: "The resource '" + email + "' of type 'serviceAccount' was not found."}
 		}

@@ -34,7 +34,7 @@ type Config struct {
 	// and a replica as nobody.
 	Accounts map[provision.Kind]string
 	// Endpoint is the API's base URL; empty = Google's. With one, and without
-	// Credentials, calls are not authenticated.
+	// Credentials, calls are not authenticated, unless GCE_METADATA_HOST names a metadata server.
 	Endpoint string
 	// Credentials are whose calls they are; nil = the application default credentials.
 	Credentials *auth.Credentials

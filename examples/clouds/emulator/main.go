@@ -18,9 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -64,7 +62,7 @@ func run(port int, program string) error {
 	}
 	url := func(i int) string { return "http://" + listeners[i].Addr().String() }
 	clouds := machines.New(machines.Options{
-		Dir: dir, Program: path, Environment: environment(url(0)), Metadata: url(2) + "/inside",
+		Dir: dir, Program: path, Environment: os.Environ(),
 		Regions: []string{"us-east-1", "us-west-2", "eu-west-1", "eu-central-1", "ap-northeast-1"}, Project: project,
 		Faults: &fakecloud.Faults{}, Ended: ended,
 	})
@@ -104,12 +102,6 @@ func discard(dir string) {
 	}
 }
 
-// environment is that of machines: what an instance of their cloud knows of itself.
-func environment(amazon string) []string {
-	own := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "AWS_") || strings.HasPrefix(v, "GOOGLE_") })
-	return append(own, "AWS_ACCESS_KEY_ID=emulated", "AWS_SECRET_ACCESS_KEY=emulated", "AWS_ENDPOINT_URL="+amazon, "GOOGLE_CLOUD_PROJECT="+project)
-}
-
 func usage(amazon, google, control string) {
 	fmt.Printf(`The clouds are there. In another terminal:
 
@@ -128,7 +120,6 @@ What can happen to a machine: curl -X POST %s/take/us-east-1-0   (announced, tak
 func control(c *machines.Clouds, program string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /skyserve", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, program) })
-	mux.Handle("/inside/", http.StripPrefix("/inside", http.HandlerFunc(c.Inside)))
 	mux.HandleFunc("GET /machines", func(w http.ResponseWriter, _ *http.Request) { answer(w, c.Runs(), nil) })
 	mux.HandleFunc("POST /take/{id}", func(w http.ResponseWriter, r *http.Request) {
 		after := 30 * time.Second
