@@ -43,7 +43,12 @@ func openCloudView(ctx context.Context, clouds *cloudFlags, svc local.Service, s
 	if program.URL == "" {
 		f.UserData = nil
 	}
-	v.inspector = &fleet.Inspector{Fleet: f, Lists: map[service.Region]fleet.Lister{}, Ask: v.ask}
+	v.inspector = &fleet.Inspector{Fleet: f, Lists: map[service.Region]fleet.Lister{}, Ask: v.ask, File: svc.SpecFile()}
+	if v.operator.authority != nil {
+		if v.inspector.Enrolments, err = fleet.ReadEnrolments(svc); err != nil {
+			return nil, err
+		}
+	}
 	for _, r := range cloud.Regions(spec) {
 		if v.inspector.Lists[r], err = clouds.placesOf(ctx, spec, r); err != nil {
 			return nil, cloudError(err)

@@ -35,7 +35,7 @@ func (u *cloudUp) handover(have []provision.Object) (*fleet.Handover, map[string
 	}
 	deployments, err := fleet.Deployments(content, have)
 	return &fleet.Handover{
-		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Revoked: u.operator.revoked, Witness: u.places, Have: have,
+		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Enrolments: u.enrolments, Revoked: u.operator.revoked, Witness: u.places, Have: have,
 		Progress: func(id string, s node.Status) { u.line("%s %s", id, strings.TrimSpace(string(s.Phase)+" "+s.Reason)) },
 	}, deployments, err
 }
@@ -55,7 +55,7 @@ func (u *cloudUp) inform(ctx context.Context) error {
 
 // content is what machines are handed.
 func (u *cloudUp) content() (c fleet.Content, err error) {
-	c = fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets, Seat: &fleet.Seat{}}
+	c = fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets, Seat: &fleet.Seat{}, Enrolled: u.enrolments.Handles()}
 	if c.PeerToken, err = u.peerToken(); err != nil {
 		return c, err
 	}

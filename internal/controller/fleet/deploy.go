@@ -74,6 +74,9 @@ type Content struct {
 	PeerToken string
 	// Seat is what the machine of the controller is handed; nil = the service has none.
 	Seat *Seat
+	// Enrolled are the balancers' machines that operators launched, by id as their clouds call
+	// them: what else claims to be one is left out. nil = nothing is.
+	Enrolled map[string][]string
 	// Leaving are the replicas, by id, that balancers are to use no more.
 	Leaving map[string]bool
 }
@@ -86,7 +89,7 @@ type Content struct {
 func Deployments(c Content, have []provision.Object) (map[string]node.Deployment, error) {
 	d := &deployer{Content: c, spec: c.Spec}
 	for _, o := range have {
-		if o.Gone == "" && o.PrivateIP.IsValid() {
+		if o.Gone == "" && o.PrivateIP.IsValid() && c.trusts(o) {
 			d.have = append(d.have, o)
 		}
 	}
@@ -122,6 +125,14 @@ func Deployments(c Content, have []provision.Object) (map[string]node.Deployment
 		all[o.ID] = one
 	}
 	return all, nil
+}
+
+// trusts says whether a machine is what it claims to be, as far as that shows.
+func (c Content) trusts(o provision.Object) bool {
+	if o.Kind != provision.KindBalancer {
+		return !provision.IsBalancerID(o.ID)
+	}
+	return c.Enrolled == nil || slices.Contains(c.Enrolled[o.ID], o.Handle)
 }
 
 // deployer is one run of Deployments.

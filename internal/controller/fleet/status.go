@@ -111,7 +111,10 @@ type answer struct {
 
 // stateOf is how a machine does, and why.
 func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
+	var strangers *StrangersError
 	switch {
+	case errors.As(a.err, &strangers):
+		return service.StateFailed, "no 'skyserve up' launched it: it is handed nothing"
 	case o.Gone != "" && o.Offering != nil && o.Offering.Capacity == service.CapacitySpot:
 		return service.StateInterrupted, o.Gone
 	case o.Gone != "":
@@ -152,8 +155,9 @@ func machineStatus(spec *service.Spec, o provision.Object, a answer) MachineStat
 		Offering: o.Offering, CostPerHour: o.CostPerHour, InFlight: a.status.InFlight,
 	}
 	m.State, m.Reason = stateOf(o, a)
+	var strangers *StrangersError
 	switch {
-	case !Reachable(o):
+	case !Reachable(o) || errors.As(a.err, &strangers): // nobody is led to one that is not ours
 	case o.Kind == provision.KindBalancer:
 		m.Endpoint, m.Admin = PublicURL(spec, o), AdminURL(o)
 	default:
