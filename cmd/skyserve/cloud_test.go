@@ -90,10 +90,25 @@ func emulate(t *testing.T) *emulated {
 		},
 	})
 	e.aws, e.gce, e.names = e.AWS, e.Google, e.Names
+	if err := e.gce.Gcloud(googleCommands(t)); err != nil {
+		t.Fatal(err)
+	}
 	e.url, e.google = serve(e.Amazon()), serve(e.gce)
 	e.zone = e.names.AddZone("example.com", false)
 	t.Cleanup(e.Close)
 	return e
+}
+
+// googleCommands are those by which the docs have the account of balancers of the service chat
+// made, in the project p.
+func googleCommands(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/clouds.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, google, _ := strings.Cut(string(text), "\n### Google\n")
+	return strings.ReplaceAll(google, "PROJECT", "p")
 }
 
 // skyserve runs the command as its user does.

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"net/http"
@@ -27,7 +28,8 @@ import (
 )
 
 const (
-	project = "example"     // of Google Cloud
+	project = "example" // of Google Cloud
+	account = "skyserve-clouds-lb@example.iam.gserviceaccount.com"
 	zone    = "example.com" // of Route 53
 	vcpus   = 256           // that an account of AWS may have in a region, of each family
 )
@@ -68,6 +70,7 @@ func run(port int, program string) error {
 	})
 	defer clouds.Close()
 	clouds.Names.AddZone(zone, false)
+	clouds.Google.SetAccount(account, "roles/editor") // of examples/clouds/service.yaml
 	clouds.AWS.Defaults = map[string]float64{}
 	for _, code := range []string{"L-DB2E81BA", "L-3819A6DF", "L-417A185B", "L-C4BD4855", "L-1216C47A", "L-34B43A08"} { // G, P and standard instances
 		clouds.AWS.Defaults[code] = vcpus
@@ -113,13 +116,24 @@ What can happen to a machine: curl -X POST %s/take/us-east-1-0   (announced, tak
                               curl -X POST %s/advise/us-east-1-0 (AWS recommends to leave it)
                               curl -X POST %s/vanish/us-east-1-0 (gone without a word)
                               curl %s/machines
-`, amazon, project, control, google, control, control, control, control)
+
+Another service wants an account at Google. 'skyserve doctor' prints what makes it; here it is run by:
+
+  skyserve doctor service.yaml --endpoint-gcp %s | curl --data-binary @- %s/gcloud
+`, amazon, project, control, google, control, control, control, control, google, control)
 }
 
 // control breaks machines, serves what they run, and what their clouds tell them.
 func control(c *machines.Clouds, program string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /skyserve", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, program) })
+	mux.HandleFunc("POST /gcloud", func(w http.ResponseWriter, r *http.Request) {
+		commands, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
+		if err == nil {
+			err = c.Google.Gcloud(string(commands))
+		}
+		answer(w, "done", err)
+	})
 	mux.HandleFunc("GET /machines", func(w http.ResponseWriter, _ *http.Request) { answer(w, c.Runs(), nil) })
 	mux.HandleFunc("POST /take/{id}", func(w http.ResponseWriter, r *http.Request) {
 		after := 30 * time.Second
