@@ -152,13 +152,10 @@ func (u *cloudUp) carryOut(ctx context.Context) error {
 	u.changes.Missing = plan.Missing
 	have, err := u.located(ctx, plan)
 	if err == nil {
-		err = u.handOver(ctx, have)
-	}
-	if err == nil {
 		err = keepAdmins(u.svc, adminURLs(have)...)
 	}
-	if err == nil && u.zone != nil {
-		err = fleet.Publish(ctx, u.zone, u.svc, publicName(u.spec, u.operator.owner, have))
+	if err == nil {
+		err = u.handOverAndPublish(ctx, have)
 	}
 	if err != nil {
 		return u.cloudFailure(ctx, err)

@@ -16,11 +16,20 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// handOver gives every machine what it is to run and waits until all do.
-func (u *cloudUp) handOver(ctx context.Context, have []provision.Object) error {
+// handOver gives every machine what it is to run and waits until all do. isReady is told of each
+// that is; nil = nobody is.
+func (u *cloudUp) handOver(ctx context.Context, have []provision.Object, isReady func(id string)) error {
 	h, deployments, err := u.handover(have)
 	if err != nil {
 		return err
+	}
+	if tell := h.Progress; isReady != nil {
+		h.Progress = func(id string, s node.Status) {
+			tell(id, s)
+			if s.Phase == node.PhaseReady {
+				isReady(id)
+			}
+		}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
 	defer cancel()
