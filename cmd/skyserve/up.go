@@ -146,6 +146,9 @@ func runUp(ctx context.Context, o *upOptions, in io.Reader, out, talk io.Writer)
 	spec, err := service.Parse(o.file, text)
 	if err == nil {
 		o.timeout = cmp.Or(o.timeout, waitFor(spec))
+		for _, warning := range spec.Warnings() {
+			fmt.Fprintf(talk, "warning: %s: %s\n", o.file, warning)
+		}
 	}
 	if err == nil && len(cloud.Clouds(spec)) > 0 {
 		return runCloudUp(ctx, u, in, spec, text)

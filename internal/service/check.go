@@ -172,6 +172,7 @@ func (c *checker) region(r *RegionSpec, p path) {
 	if !c.fine(p, p.key("name")) {
 		return
 	}
+	c.cloudRegion(r, p)
 	if r.Name.Cloud() == CloudStatic {
 		c.staticRegion(r, p)
 	} else if c.at[p.key("endpoints")] != nil {
