@@ -88,6 +88,13 @@ func (v *cloudView) write(w io.Writer, s *fleet.Status) error {
 	} else {
 		fmt.Fprintf(w, "controller: none; 'skyserve up %s' starts one\n", v.svc.SpecFile())
 	}
+	for _, i := range s.Images {
+		pinned := "by tag: it can change"
+		if i.Pinned {
+			pinned = "pinned by digest"
+		}
+		fmt.Fprintf(w, "image of %s: %s (%s)\n", i.Model, i.Image, pinned)
+	}
 	t := printable.NewTable(w)
 	t.Rowf("\nREGION\tKIND\tID\tSTATE\tADDRESS\tMODEL\tREASON\tOFFERING\t$/H")
 	for _, r := range s.Regions {

@@ -146,9 +146,7 @@ func runUp(ctx context.Context, o *upOptions, in io.Reader, out, talk io.Writer)
 	spec, err := service.Parse(o.file, text)
 	if err == nil {
 		o.timeout = cmp.Or(o.timeout, waitFor(spec))
-		for _, warning := range spec.Warnings() {
-			fmt.Fprintf(talk, "warning: %s: %s\n", o.file, warning)
-		}
+		warn(talk, o.file, spec)
 	}
 	if err == nil && len(cloud.Clouds(spec)) > 0 {
 		return runCloudUp(ctx, u, in, spec, text)
@@ -157,6 +155,13 @@ func runUp(ctx context.Context, o *upOptions, in io.Reader, out, talk io.Writer)
 		return u.dry(text)
 	}
 	return u.run(ctx, text)
+}
+
+// warn tells what may be wrong with a service, which a file, or its name, stands for.
+func warn(talk io.Writer, what string, spec *service.Spec) {
+	for _, warning := range spec.Warnings() {
+		fmt.Fprintf(talk, "%s: warning: %s\n", what, warning)
+	}
 }
 
 // open reads the service and finds its state.

@@ -74,6 +74,7 @@ func (c *checker) modelNames() {
 
 func (c *checker) model(m *Model, p path) {
 	c.engine(&m.Engine, p.key("engine"))
+	c.image(&m.Engine, p.key("engine").key("image"))
 	c.weights(m, p.key("engine"))
 	c.gpus(m.GPUs, p.key("gpus"))
 	for _, tier := range Tiers() {

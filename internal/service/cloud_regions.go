@@ -119,5 +119,5 @@ func (s *Spec) Warnings() []string {
 			all = append(all, fmt.Sprintf("regions[%d].name: %s is not among the regions of %s that this program knows (%s)", i, r.Name, known.title, known.source))
 		}
 	}
-	return all
+	return append(all, s.imageWarnings()...)
 }

@@ -336,6 +336,20 @@ func gpusOf(o provision.Object) int {
 	return o.Offering.GPUs
 }
 
+// imageOf is the container image of an engine; empty where it runs in none.
+func imageOf(e *service.Engine) string {
+	switch e.Kind {
+	case service.EngineVLLM:
+		return cmp.Or(e.Image, imageVLLM)
+	case service.EngineSGLang:
+		return cmp.Or(e.Image, imageSGLang)
+	case service.EngineOpenAI:
+		return e.Image
+	case service.EngineSim:
+	}
+	return ""
+}
+
 // unitOf is how an engine is started on a machine with so many GPUs, and the port that
 // it listens on. host is the machine's loopback address; containers have their own.
 func unitOf(m *service.Model, gpus int, host string) (node.Unit, int) {
@@ -362,7 +376,7 @@ func unitOf(m *service.Model, gpus int, host string) (node.Unit, int) {
 		option(e.DataParallel > 1, "--dp-size", strconv.Itoa(e.DataParallel))
 		option(e.MaxNumSeqs > 0, "--max-running-requests", strconv.Itoa(e.MaxNumSeqs))
 		option(len(e.LoRA) > 0, append([]string{"--lora-paths"}, e.LoRA...)...)
-		return node.Unit{Image: cmp.Or(e.Image, imageSGLang), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
+		return node.Unit{Image: imageOf(e), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
 	case service.EngineVLLM:
 		port := cmp.Or(e.Port, portVLLM)
 		args = []string{"--model", path, "--port", strconv.Itoa(port)}
@@ -371,9 +385,9 @@ func unitOf(m *service.Model, gpus int, host string) (node.Unit, int) {
 		option(e.DataParallel > 1, "--data-parallel-size", strconv.Itoa(e.DataParallel))
 		option(e.MaxNumSeqs > 0, "--max-num-seqs", strconv.Itoa(e.MaxNumSeqs))
 		option(len(e.LoRA) > 0, append([]string{"--enable-lora", "--lora-modules"}, e.LoRA...)...)
-		return node.Unit{Image: cmp.Or(e.Image, imageVLLM), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
+		return node.Unit{Image: imageOf(e), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
 	case service.EngineOpenAI:
 	}
 	port := cmp.Or(e.Port, portVLLM)
-	return node.Unit{Image: e.Image, Args: e.Args, Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
+	return node.Unit{Image: imageOf(e), Args: e.Args, Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
 }

@@ -151,6 +151,7 @@ func (i *Inspector) Status(ctx context.Context) (*Status, error) {
 	looking.Wait()
 	strangers := i.tellStrangers(machines, answers)
 	s := &Status{Service: i.Fleet.Spec.Name, Regions: regionsOf(i.Fleet.Spec, machines, answers), Problems: append(l.Problems(), strangers...)}
+	s.Images = imagesOf(i.Fleet.Spec)
 	s.Controller, s.Store = controllerOf(i.Fleet.Spec, machines, answers), controller.StoreNotReplicated
 	if i.Fleet.Spec.Store.URL != "" {
 		s.Store = controller.StoreExternal

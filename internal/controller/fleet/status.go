@@ -36,6 +36,8 @@ type Status struct {
 	Controller *ControllerStatus `json:"controller"`
 	// Store says where state is kept: controller.StoreNotReplicated, controller.StoreExternal.
 	Store string `json:"store"`
+	// Images are the container images of the models that run in one.
+	Images []ImageStatus `json:"images"`
 	// Drift is what `up` would change; null where it is not known, and Problems then
 	// say why.
 	Drift []Change `json:"drift"`
@@ -48,6 +50,25 @@ type ControllerStatus struct {
 	Machine string               `json:"machine"`
 	State   service.ReplicaState `json:"state"`
 	Reason  string               `json:"reason"`
+}
+
+// ImageStatus is the container image of a model.
+type ImageStatus struct {
+	Model string `json:"model"`
+	Image string `json:"image"`
+	// Pinned says that it is named by its digest, so that every machine gets the same.
+	Pinned bool `json:"pinned"`
+}
+
+// imagesOf are the container images of a service's models.
+func imagesOf(spec *service.Spec) []ImageStatus {
+	images := []ImageStatus{}
+	for _, m := range spec.Models {
+		if image := imageOf(&m.Engine); image != "" {
+			images = append(images, ImageStatus{m.Name, image, service.PinsImage(image)})
+		}
+	}
+	return images
 }
 
 // RegionStatus is one region: of the service.yaml, or one in which something is left.
