@@ -117,10 +117,10 @@ func (p *Provider) findAccounts(ctx context.Context) []provision.Finding {
 		return []provision.Finding{badly(service.CloudGCP, err)}
 	}
 	account := p.account(p.cfg.Service, provision.KindBalancer, "", s.project)
-	make := p.makeAccount(p.cfg.Service, account, s.project)
-	findings := []provision.Finding{p.findActAs(ctx, account, "balancers", make)}
-	if findings[0].Hint != make { // it is there
-		findings = append(findings, p.findRoles(ctx, account, make))
+	otherwise := p.makeAccount(p.cfg.Service, account, s.project)
+	findings := []provision.Finding{p.findActAs(ctx, account, "balancers", otherwise)}
+	if findings[0].Hint != otherwise { // it is there
+		findings = append(findings, p.findRoles(ctx, account, otherwise))
 	}
 	if replica := p.cfg.Accounts[provision.KindReplica]; replica != "" {
 		findings = append(findings, p.findActAs(ctx, replica, "replicas", "name an account that there is as gcp.replica_account"))
