@@ -77,7 +77,7 @@ func (c *cloudFlags) places(ctx context.Context, spec *service.Spec, regions []s
 func (c *cloudFlags) google(places []string, spec *service.Spec) gcp.Config {
 	cfg := gcp.Config{
 		Regions: places, Project: c.project, Endpoint: c.endpointGCP, MachinesOnly: c.machinesOnly,
-		Accounts: cloud.Accounts(spec), Subnets: map[string]string{},
+		Accounts: cloud.Accounts(spec), Service: spec.Name, Subnets: map[string]string{},
 	}
 	for place, n := range cloud.Networks(spec, service.CloudGCP) {
 		cfg.Network = n.Name // all regions have the same

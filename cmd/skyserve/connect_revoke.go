@@ -9,13 +9,13 @@ import (
 	"io"
 	"io/fs"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/controller/fleet"
 	"skyserve/internal/identity"
+	"skyserve/internal/printable"
 	"skyserve/provision/local"
 )
 
@@ -147,8 +147,8 @@ func (o *operators) print(output string) error {
 		others := slices.DeleteFunc(rows, func(r operatorRow) bool { return r.Role == string(identity.Operator) })
 		return json.NewEncoder(o.out).Encode(map[string]any{"service": o.svc.Name(), "list": o.self.revoked.Number(), "operators": people, "controllers": others})
 	}
-	t := tabwriter.NewWriter(o.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NAME\tROLE\tFINGERPRINT\tUNTIL\tREVOKED")
+	t := printable.NewTable(o.out)
+	t.Rowf("NAME\tROLE\tFINGERPRINT\tUNTIL\tREVOKED")
 	for _, r := range rows {
 		name, state := r.Name, "no"
 		if r.Self {
@@ -157,7 +157,7 @@ func (o *operators) print(output string) error {
 		if r.Revoked {
 			state = "yes"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", name, r.Role, r.Fingerprint, r.ExpiresAt.Format(time.DateOnly), state)
+		t.Rowf("%s\t%s\t%s\t%s\t%s", name, r.Role, r.Fingerprint, r.ExpiresAt.Format(time.DateOnly), state)
 	}
 	return t.Flush()
 }

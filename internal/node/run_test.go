@@ -224,7 +224,7 @@ func TestSystemRunsContainers(t *testing.T) {
 	}
 	run := m.calls[len(m.calls)-1]
 	want := "docker run --detach --name skyserve-engine --label skyserve.fixed=f1 --restart unless-stopped --publish 127.0.0.1:8000:8000 --env-file " +
-		s.envFile("engine") + " --log-driver json-file --log-opt max-size=20m --log-opt max-file=2 --security-opt no-new-privileges --gpus all --ipc host --volume " + s.Dir + "/cache:/root/.cache/huggingface vllm/vllm-openai:v0.11.0 --model m"
+		s.envFile("engine") + " --log-driver json-file --log-opt max-size=20m --log-opt max-file=2 --cap-drop ALL --security-opt no-new-privileges --pids-limit 32768 --gpus all --ipc host --volume " + s.Dir + "/cache:/root/.cache/huggingface vllm/vllm-openai:v0.11.0 --model m"
 	if run != want {
 		t.Errorf("ran\n%s\nwant\n%s", run, want)
 	}

@@ -62,7 +62,7 @@ func TestStatusAlertsOfCertificates(t *testing.T) {
 		return node.Status{Phase: node.PhaseReady, Expires: end}, nil
 	}
 	_, i := inspected(t, map[string]func(context.Context) (node.Status, error){"us-east-1-0": ends})
-	i.Command = "'skyserve up chat.yaml'"
+	i.File = "chat.yaml"
 	for left, want := range map[int]int{46: 0, 44: 1} {
 		i.Now = func() time.Time { return end.AddDate(0, 0, -left) }
 		s, err := i.Status(t.Context())

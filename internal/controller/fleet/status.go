@@ -37,6 +37,8 @@ type Status struct {
 	Controller *ControllerStatus `json:"controller"`
 	// Store says where state is kept: controller.StoreNotReplicated, controller.StoreExternal.
 	Store string `json:"store"`
+	// Images are the container images of the models that run in one.
+	Images []ImageStatus `json:"images"`
 	// Drift is what `up` would change; null where it is not known, and Problems then
 	// say why.
 	Drift []Change `json:"drift"`
@@ -51,6 +53,25 @@ type ControllerStatus struct {
 	Machine string               `json:"machine"`
 	State   service.ReplicaState `json:"state"`
 	Reason  string               `json:"reason"`
+}
+
+// ImageStatus is the container image of a model.
+type ImageStatus struct {
+	Model string `json:"model"`
+	Image string `json:"image"`
+	// Pinned says that it is named by its digest, so that every machine gets the same.
+	Pinned bool `json:"pinned"`
+}
+
+// imagesOf are the container images of a service's models.
+func imagesOf(spec *service.Spec) []ImageStatus {
+	images := []ImageStatus{}
+	for _, m := range spec.Models {
+		if image := imageOf(&m.Engine); image != "" {
+			images = append(images, ImageStatus{m.Name, image, service.PinsImage(image)})
+		}
+	}
+	return images
 }
 
 // RegionStatus is one region: of the service.yaml, or one in which something is left.
@@ -114,7 +135,10 @@ type answer struct {
 
 // stateOf is how a machine does, and why.
 func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
+	var strangers *StrangersError
 	switch {
+	case errors.As(a.err, &strangers):
+		return service.StateFailed, "no 'skyserve up' launched it: it is handed nothing"
 	case o.Gone != "" && o.Offering != nil && o.Offering.Capacity == service.CapacitySpot:
 		return service.StateInterrupted, o.Gone
 	case o.Gone != "":
@@ -172,8 +196,9 @@ func machineStatus(spec *service.Spec, o provision.Object, a answer) MachineStat
 		Offering: o.Offering, CostPerHour: o.CostPerHour, InFlight: a.status.InFlight,
 	}
 	m.State, m.Reason = stateOf(o, a)
+	var strangers *StrangersError
 	switch {
-	case !Reachable(o):
+	case !Reachable(o) || errors.As(a.err, &strangers): // nobody is led to one that is not ours
 	case o.Kind == provision.KindBalancer:
 		m.Endpoint, m.Admin = PublicURL(spec, o), AdminURL(o)
 	default:
