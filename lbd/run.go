@@ -145,6 +145,8 @@ type balancer struct {
 	usage    *usage
 	review   latest[telemetry.Review]
 	scaling  latest[telemetry.Scaling]
+	told     latest[telemetry.Alerts]
+	lease    leaseWatch
 	api      *admin.API
 	store    *store.Store // the one that StoreURL names; nil = another or none
 	draining atomic.Bool
@@ -252,9 +254,10 @@ func (b *balancer) assemble(ctx context.Context) error {
 	b.usage = newUsage(b.cfg, b.runtime, b.usageStore(), b.log)
 	b.registry = b.register()
 	b.metrics = newMetrics(b.registry, b.cert, b.member)
+	b.registry.MustRegister(alertCollector{b})
 	b.api = admin.New(admin.Options{
 		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, Requests: b.runtime.Requests, History: b.history, Usage: b.usage, Keys: b.namedKeys,
-		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
+		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Alerts: func() []telemetry.Alert { return b.alerts(time.Now()) }, ServiceAlerts: b.serviceAlerts, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})
 	return nil
@@ -346,6 +349,10 @@ func (b *balancer) run(ctx context.Context) error {
 		follow := func(prefix string) <-chan store.Change { return b.store.Follow(storing, prefix) }
 		stored.Go(func() { b.review.follow(telemetry.ReviewKey(b.cfg.Service), follow(telemetry.ReviewPrefix), b.log) })
 		stored.Go(func() { b.scaling.follow(telemetry.ScalingKey(b.cfg.Service), follow(telemetry.ScalingPrefix), b.log) })
+		stored.Go(func() { b.told.follow(telemetry.AlertsKey(b.cfg.Service), follow(telemetry.AlertsPrefix), b.log) })
+		stored.Go(func() {
+			b.lease.follow(store.LeaseKey(telemetry.ControllerLease(b.cfg.Service)), follow(store.LeasePrefix))
+		})
 	}
 	if b.opts.Listening != nil {
 		b.opts.Listening(b.publicURL(), b.adminURL())

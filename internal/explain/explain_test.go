@@ -202,7 +202,7 @@ func TestStoriesThatDidNotEndWell(t *testing.T) {
 			d.State, d.Status, d.From = "bounced", 503, "lb-eu-0"
 			d.Tries = []proxy.Try{{AtMillis: 1, Kind: core.ActionBounce, Target: "lb-eu-0"}}
 		}), []string{"it was given back to lb-eu-0"}},
-		{"escape codes", base(func(d *proxy.DecisionRecord) { d.Model = "a\x1b[31mb" }), []string{"a?[31mb"}},
+		{"escape codes", base(func(d *proxy.DecisionRecord) { d.Model = "a\x1b[2Jb" }), []string{`a\x1b[2Jb`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			page := text(t, gather(t, &source{name: "us", record: c.record}), 80)

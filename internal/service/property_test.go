@@ -34,7 +34,7 @@ func genSpec(t *rapid.T) *Spec {
 		s.Regions = append(s.Regions, RegionSpec{
 			Name: "gcp/us-central1", Balancers: 1, Replicas: genBounds(t, 1), Capacity: []CapacityType{CapacityOnDemand}, Network: "prod", Subnets: []string{"west"},
 		})
-		s.GCP = GCPSpec{BalancerAccount: "lb@my-project.iam.gserviceaccount.com", ReplicaAccount: "1-compute@developer.gserviceaccount.com"}
+		s.GCP = GCPSpec{BalancerAccount: "lb@my-project.iam.gserviceaccount.com", ReplicaAccount: "replica@my-project.iam.gserviceaccount.com"}
 	}
 	if rapid.Bool().Draw(t, "has store") {
 		s.Store.URL = "nats://10.0.0.5:4222"

@@ -58,7 +58,7 @@ var (
 	formInstance = shape(`^[a-z0-9][a-z0-9.-]{0,63}$`, "an instance type such as g6.xlarge")
 	formVPC      = shape(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "the id or name of a network such as vpc-0a1b2c3d4e5f60718")
 	formSubnet   = shape(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "the id or name of a subnet such as subnet-0a1b2c3d4e5f60718")
-	formAccount  = shape(`^[a-z0-9][a-z0-9.-]*@[a-z0-9.-]+\.gserviceaccount\.com$`, "the e-mail address of a service account such as balancer@my-project.iam.gserviceaccount.com")
+	formAccount  = shape(`^[a-z0-9][a-z0-9.-]*@[a-z0-9.-]+\.iam\.gserviceaccount\.com$`, "the e-mail address of a service account of your own, no default one, such as balancer@my-project.iam.gserviceaccount.com")
 	formHost     = shape(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "a host name such as chat.example.com")
 	formListen   = shape(`^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$`, "an address and port such as 127.0.0.1:5300")
 	formNetwork  = shape(`^[0-9A-Fa-f:.]+/[0-9]{1,3}$`, "a network such as 10.1.0.0/16")
@@ -218,7 +218,7 @@ var rules = map[string]rule{
 
 	"Spec.gcp": {text: "What all regions of Google Cloud have in common."},
 
-	"GCPSpec.balancer_account": {text: "The service account that machines of balancers run as; left out = the project's default Compute Engine account.", form: formAccount},
+	"GCPSpec.balancer_account": {text: "The service account that machines of balancers run as; left out = skyserve-NAME-lb of the project, which 'skyserve doctor' says how to make.", form: formAccount},
 	"GCPSpec.replica_account":  {text: "The service account that machines of replicas run as; left out = nobody.", form: formAccount},
 
 	"StoreSpec.url": {text: "An existing NATS server; left out = embedded.", form: formStore},

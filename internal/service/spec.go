@@ -273,7 +273,7 @@ type StoreSpec struct {
 // GCPSpec configures what all regions of Google Cloud have in common.
 type GCPSpec struct {
 	// BalancerAccount is the service account that machines of balancers run as, by its
-	// e-mail address; empty = the project's default Compute Engine account.
+	// e-mail address; empty = the account skyserve-NAME-lb of the project.
 	BalancerAccount string `yaml:"balancer_account,omitempty" json:"balancer_account,omitempty"`
 	// ReplicaAccount is that of machines of replicas; empty = they run as nobody.
 	ReplicaAccount string `yaml:"replica_account,omitempty" json:"replica_account,omitempty"`

@@ -129,7 +129,7 @@ func New(o Options) (*Runtime, error) {
 	r.points = newPoints(o.Self, r.limits.HistoryMinutes)
 	r.points.serve(r.declared)
 	r.metrics = newMetrics()
-	r.record = newRecorder(o.Record, r.header(), r.limits.RecordBuffer)
+	r.record = newRecorder(o.Record, r.header(), r.limits.RecordBuffer, r.log)
 	r.rebuildModels()
 	return r, nil
 }
