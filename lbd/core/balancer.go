@@ -15,6 +15,7 @@ type request struct {
 	Request
 	ticket
 	pooled
+	suspicion
 	seq     uint64
 	rank    time.Duration // among those that the order does not tell apart the least goes first
 	came    time.Duration
@@ -26,6 +27,7 @@ type request struct {
 	// avoid lists the engines and peers, by id, that failed it in this round; rounds
 	// counts those before, in which everything did, and failedAt is when the last did.
 	avoid    []string
+	refusals []refusal // of this round: see Outcome.Refused
 	rounds   int
 	failedAt time.Duration
 	// kept is the full replica that it waits for; nil when it waits for any.
@@ -92,6 +94,7 @@ type Balancer struct {
 	spare      []*request
 	facts      policy.Facts
 	batch      batch
+	suspects   killSuspects
 }
 
 // New makes a balancer without replicas, peers or requests.
@@ -158,7 +161,7 @@ func (b *Balancer) Step(now time.Duration, ev Event) []Action {
 	case EventCancelled:
 		b.cancel(now, ev.ID, ev.Outcome)
 	case EventBounced:
-		b.bounced(now, ev.ID)
+		b.bounced(now, ev.ID, ev.Outcome)
 	case EventTick:
 		b.tick(now)
 	default:
@@ -210,6 +213,7 @@ func (b *Balancer) arrive(now time.Duration, in *Request) {
 	r := b.take()
 	r.Request, r.seq, r.came, r.arrived = *in, b.seq, now, now
 	b.rank(r)
+	b.findSuspect(r)
 	b.requests[r.ID] = r
 	switch {
 	case r.From != "" && !b.servedHere(now, r.Model):
@@ -218,6 +222,8 @@ func (b *Balancer) arrive(now time.Duration, in *Request) {
 		b.reject(r, RejectNoReplica)
 	case !b.held(r):
 		b.reject(r, RejectHolder)
+	case b.mustStop(r):
+		b.stop(r)
 	case b.queued >= b.cfg.QueueLimit && !b.makeRoom(now, r):
 		b.reject(r, RejectQueueFull)
 	case b.park(now, r):
@@ -266,7 +272,7 @@ func (b *Balancer) take() *request {
 	}
 	r := b.spare[n-1]
 	b.spare = b.spare[:n-1]
-	*r = request{avoid: r.avoid[:0]}
+	*r = request{avoid: r.avoid[:0], refusals: r.refusals[:0]}
 	return r
 }
 
@@ -287,6 +293,10 @@ func (b *Balancer) finish(now time.Duration, id string, out *Outcome) {
 	}
 	here := out.here()
 	t := b.leave(r, here)
+	if out != nil && out.ClientError {
+		b.endClientError(now, t, r, out)
+		return
+	}
 	b.learn(now, t, r, here)
 	b.queue(r.Model).settle(r, out)
 	if out != nil && out.OutputTokens.Known {
@@ -298,6 +308,17 @@ func (b *Balancer) finish(now time.Duration, id string, out *Outcome) {
 	b.share(now, t, r, out)
 	b.counts.Finished++
 	t.breaker.served()
+	b.clearSuspect(now, r)
+	b.drop(r)
+	b.drainFor(now, r)
+}
+
+// endClientError ends a request that t refused because of what its client sent. It says
+// nothing about how well t works, nor about how long answers are.
+func (b *Balancer) endClientError(now time.Duration, t *target, r *request, out *Outcome) {
+	b.chargeFailure(now, t, r)
+	b.queue(r.Model).settle(r, out)
+	b.counts.Finished++
 	b.drop(r)
 	b.drainFor(now, r)
 }
@@ -322,18 +343,31 @@ func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 	if r.prefilled {
 		r.arrived = now // its client has waited since then, not since it asked
 	}
-	trial := r.target.breaker.trial == r
+	trial, before := r.target.breaker.trial == r, r.target.breaker
 	generated := b.generated(now, r)
+	if out != nil && out.Broke {
+		b.markSuspect(now, r)
+	}
 	t := b.leave(r, out.here())
 	b.queue(r.Model).chargeUnserved(r, out, generated)
 	b.blame(now, t, r, trial)
 	if out != nil && out.Unreachable {
 		b.suspect(now, t)
 	}
+	b.chargeFailure(now, t, r)
+	b.addPeerKills(now, r, t.id, out)
 	r.avoid, r.failedAt = append(r.avoid, t.engine), now
+	if out != nil && out.Refused {
+		r.refusals = append(r.refusals, refusal{t, before})
+	}
 	switch {
+	case b.mustStop(r):
+		b.stop(r)
 	case out == nil || !out.Retryable:
 		b.reject(r, RejectFailed)
+	case r.onlyRefused() && !b.anyLeft(now, r):
+		r.undoBlame()
+		b.reject(r, RejectRefused)
 	case r.tries >= b.cfg.MaxTries:
 		b.reject(r, RejectTooManyTry)
 	case t.peer && now-r.arrived >= b.maxWait(r):
@@ -349,7 +383,7 @@ func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 }
 
 // bounced takes back a request that a peer could not place.
-func (b *Balancer) bounced(now time.Duration, id string) {
+func (b *Balancer) bounced(now time.Duration, id string, out *Outcome) {
 	r := b.requests[id]
 	if r == nil || r.target == nil || !r.target.peer {
 		return
@@ -358,7 +392,12 @@ func (b *Balancer) bounced(now time.Duration, id string) {
 	t.pausedUntil = now + b.cfg.PeerPause
 	r.tries-- // the peer never tried
 	b.queue(r.Model).chargeFor(r, r.spent)
-	b.requeue(now, r)
+	b.addPeerKills(now, r, t.id, out)
+	if b.mustStop(r) {
+		b.stop(r)
+	} else {
+		b.requeue(now, r)
+	}
 	b.drainFor(now, r)
 }
 
@@ -409,6 +448,7 @@ func (b *Balancer) cancel(now time.Duration, id string, out *Outcome) {
 	}
 	if r.target != nil {
 		generated := b.generated(now, r)
+		b.markSuspect(now, r)
 		t := b.leave(r, nil)
 		b.queue(r.Model).chargeUnserved(r, out, generated)
 		b.act(Action{Kind: ActionAbort, ID: id, Target: t.id})
@@ -426,6 +466,9 @@ func (b *Balancer) leave(r *request, out *Outcome) *target {
 	t.confirm(r)
 	t.outstanding--
 	t.breaker.left(r)
+	if t.isolatedRequest == r {
+		t.isolatedRequest = nil
+	}
 	t.work.take(r, out, t.outstanding == 0)
 	b.parted(t, r)
 	b.counts.Outstanding--
@@ -438,14 +481,14 @@ func (b *Balancer) leave(r *request, out *Outcome) *target {
 func (b *Balancer) reject(r *request, reason string) {
 	b.counts.Rejected++
 	b.drop(r)
-	b.act(Action{Kind: ActionReject, ID: r.ID, Reason: reason})
+	b.act(Action{Kind: ActionReject, ID: r.ID, Reason: reason, Kills: r.killsHere()})
 }
 
 // bounce gives a forwarded request back; it must not be in a queue.
 func (b *Balancer) bounce(r *request) {
 	b.counts.Bounced++
 	b.drop(r)
-	b.act(Action{Kind: ActionBounce, ID: r.ID, Target: r.From})
+	b.act(Action{Kind: ActionBounce, ID: r.ID, Target: r.From, Kills: r.killsHere()})
 }
 
 func (b *Balancer) enqueue(now time.Duration, r *request) *queue {
@@ -488,6 +531,9 @@ func (b *Balancer) queue(model string) *queue {
 // available again is used.
 func (b *Balancer) tick(now time.Duration) {
 	b.forgetLost(now)
+	b.resolveFailures(now)
+	b.forgetKillers(now)
+	b.expireFailedLoad(now)
 	b.readmit(now)
 	b.dropOldNews(now)
 	b.releaseOwners(now)

@@ -64,6 +64,10 @@ func (r *request) tokens() int {
 // what was generated of their answers.
 func (w *work) context() int { return w.length + w.generated }
 
+// context is how many tokens the requests at t attend to, including failed requests that
+// still count.
+func (t *target) context() int { return t.work.context() + t.failedLoad.context }
+
 // estimate fixes what r is expected to cost where it is sent now.
 func (b *Balancer) estimate(r *request) {
 	r.prefilled = false

@@ -57,7 +57,14 @@ type target struct {
 	unconfirmed []*request // sent, and not visible in any report nor by a first token, oldest first
 	tokens      int64      // generated, by progress events
 	work        work
+	failedLoad  failedLoad // replica only
 	rankState
+
+	// Of a replica, for kill.go: the failures that are not decided yet, oldest first; the
+	// isolated request that it was sent last; when it was last alive after a failure.
+	openFailures    []openFailure
+	isolatedRequest *request
+	survivedAt      time.Duration
 }
 
 // age is how old the target's figures are.

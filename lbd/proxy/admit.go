@@ -28,6 +28,9 @@ type origin struct {
 	wait       time.Duration // how long a peer lets it be held here; 0 = as long as others
 	tier       service.Tier
 	maxTier    service.Tier // the most urgent one that its key allows; empty = any
+	// fingerprint and kills are those of core.Request, from a peer; 0 = none.
+	fingerprint uint64
+	kills       int
 	// continueOff: the answer is not to be continued elsewhere; continued: it was,
 	// by the peer, so that only an engine that can go on with it will do.
 	continueOff, continued bool
@@ -90,6 +93,8 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
 		o.from, o.hop, o.tenant = from, hop, h.Get(headerTenant)
 		o.sessionAge, o.wait = parseSpan(h.Get(headerSessionAge)), parseSpan(h.Get(headerWait))
 		o.continued = h.Get(headerContinued) != ""
+		o.fingerprint, _ = strconv.ParseUint(h.Get(headerFingerprint), 16, 64) // 0 where there is none
+		o.kills = parseKills(h.Get(headerKills))
 	} else {
 		account, ok := keys.admit(h)
 		if !ok {

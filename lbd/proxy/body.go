@@ -82,6 +82,8 @@ type call struct {
 
 	// forbidden: some field says that the answer is not to be continued elsewhere.
 	forbidden bool
+	sum       uint64     // of the fields: see fingerprint
+	guarded   parameters // present in the body
 }
 
 // field is where a top-level key's value is kept, nil for a key that does not
@@ -172,6 +174,8 @@ func parseCall(body []byte) (call, error) {
 		if err != nil {
 			return c, err
 		}
+		c.addToSum(key.of(body), v.of(body))
+		c.guarded |= guardedField(key.of(body), v.of(body))
 		if f := c.field(key.of(body)); f != nil {
 			*f = v
 		} else if forbids(key.of(body), v.of(body)) {

@@ -96,6 +96,14 @@ var rejections = map[string]apiError{
 		status: http.StatusBadGateway, kind: typeServer,
 		message: "the replica failed and the request cannot be tried elsewhere",
 	},
+	core.RejectRefused: {
+		status: http.StatusBadGateway, kind: typeServer,
+		message: "every replica refused the request",
+	},
+	core.RejectKills: {
+		status: http.StatusBadRequest, kind: typeInvalid, // official clients retry 5xx
+		message: "engines died while they served this request or an identical one: it is not retried",
+	},
 	core.RejectHolder: errNoHolder,
 	core.RejectDuplicate: {
 		status: http.StatusConflict, kind: typeInvalid,

@@ -28,6 +28,7 @@ type exchange struct {
 	bound        int  // of an answer's tokens; 0 = none was set
 	answers      int  // that are generated at once; 0 = none are
 	generated    int  // tokens, in the try that generated most, as of its end
+	held         bool // only one target can serve it: core.Request.Holder
 	streamWanted bool // the client asks for a stream
 	hideUsage    bool // the client did not ask for the usage that the engine was asked for
 	hidesCache   bool // the client is not told what was cached
@@ -37,27 +38,30 @@ type exchange struct {
 	spoken       spoken // what answer.spoken points to, where it does
 	seam         *seam  // nil until another target goes on with the answer
 
-	told   verdict // the latest
-	sent   verdict // the try at hand
-	path   path    // its spans and the request's
-	ctl    *http.ResponseController
-	wrote  bool                // the answer's header has gone to the client
-	talks  bool                // a token came in the try at hand
-	first  time.Time           // of the first token
-	latest time.Time           // of the latest one
-	itl    prometheus.Observer // of the model; nil before the first token
-	until  time.Time           // when the write deadline must be set anew
-	stall  *time.Timer         // of a write over HTTP/2; nil where there was none
-	visit  visit               // of the client's key; nobody's where it has none
-	counts rank                // who generates what passes; no replica where it is a peer
-	last   *failure            // of the latest try that failed
-	began  time.Time
+	told      verdict // the latest
+	sent      verdict // the try at hand
+	path      path    // its spans and the request's
+	ctl       *http.ResponseController
+	wrote     bool                // the answer's header has gone to the client
+	talks     bool                // a token came in the try at hand
+	first     time.Time           // of the first token
+	latest    time.Time           // of the latest one
+	itl       prometheus.Observer // of the model; nil before the first token
+	until     time.Time           // when the write deadline must be set anew
+	stall     *time.Timer         // of a write over HTTP/2; nil where there was none
+	visit     visit               // of the client's key; nobody's where it has none
+	counts    rank                // who generates what passes; no replica where it is a peer
+	last      *failure            // of the latest try that failed
+	faulted   bool                // a try failed and was not refused
+	peerKills int                 // engines of the current peer that died of it, from killsComment
+	began     time.Time
 }
 
 // infer serves a request that asks an engine for something.
 func (r *Runtime) infer(w http.ResponseWriter, req *http.Request, e *endpoint) {
 	x := &exchange{rt: r, w: w, req: req, endpoint: e, ctl: http.NewResponseController(w), began: time.Now()}
 	x.until = x.began.Add(r.limits.Stall / 8) // as extend has it: serve set the first deadline
+	defer x.recovered()
 	defer x.lastWrite()
 	x.flight.id = requestID(req.Header.Get(headerRequestID))
 	x.path.begin(r.tracer, req.Header, x.began)
@@ -105,9 +109,17 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 		buf.release()
 		return nil, refused
 	}
-	x.model = stands.model
+	x.model, x.held = stands.model, holder != ""
+	if x.fingerprint == 0 { // a client's
+		x.fingerprint = c.fingerprint(x.rt.seed, x.endpoint, stands)
+	}
 	x.setSession(x.req, &c)
 	x.answer.key = renderKey(x.rt.seedOf(x.tenant), x.endpoint, &c, stands)
+	if refused := x.refuseGuarded(&c); refused != nil {
+		buf.release()
+		x.letGo()
+		return nil, refused
+	}
 	x.answer.room = x.rt.limits.MaxKeyedAnswer
 	x.promptTokens = (x.answer.key.hash.Len() + 3) / 4
 	x.bound, x.answers = c.bound(), c.answers(x.endpoint)
@@ -124,7 +136,7 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	return &core.Request{
 		Model: x.model, Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.key.hash.Key(),
 		PromptTokens: x.promptTokens, MaxTokens: x.bound, Answers: answersForCore(x.answers), Hop: x.hop, From: x.from, SessionAge: x.sessionAge, Wait: x.wait,
-		Holder: holder,
+		Holder: holder, Fingerprint: x.fingerprint, Kills: x.kills,
 	}, nil
 }
 
@@ -238,12 +250,17 @@ func (x *exchange) turnedAway() {
 	switch {
 	case x.wrote:
 		x.abandoned(x.told)
+	case x.told.kind == core.ActionReject && x.refused():
+		x.passRefusal()
+		x.end(x.last.refusal.status, stateRejected)
 	case x.told.kind == core.ActionReject:
+		x.markKills(x.w.Header())
 		e := rejection(x.told.reason, x.last)
 		x.reply(e)
 		x.end(e.status, stateRejected)
 	default:
 		x.w.Header().Set(headerBounce, "1")
+		x.markKills(x.w.Header())
 		x.reply(rejection(core.RejectNoReplica, nil))
 		x.end(http.StatusServiceUnavailable, stateBounced)
 	}
@@ -269,6 +286,7 @@ func (x *exchange) cancelled() {
 // finished ends a request that was served.
 func (x *exchange) finished(status int, complete bool) {
 	out := &core.Outcome{PromptTokens: x.answer.usage.prompt, CachedTokens: x.answer.usage.cached, OutputTokens: policy.Known(x.outputTokens())}
+	out.ClientError = status/100 == 4
 	if x.seam != nil {
 		out.Elsewhere = x.seam.said
 		x.continuation(continuedWhole)
@@ -295,16 +313,21 @@ func (x *exchange) broke(status int, f *failure) {
 // fail tells core that the try at hand failed.
 func (x *exchange) fail(f *failure) {
 	x.last = f
+	x.faulted = x.faulted || f.refusal == nil
 	x.path.failed(f.cause)
 	x.sent.failed(f.why)
 	retryable := !x.wrote || x.seam != nil
 	x.rt.log.Warn("a try failed", "request", x.flight.id, "target", x.sent.target, "cause", f.cause, "error", f.err, "retryable", retryable)
 	out := &core.Outcome{}
-	if !f.unreachable {
+	if !f.unreachable && f.refusal == nil { // else no engine began it
 		out = x.partly()
 	}
-	out.Retryable, out.Unreachable, out.Cause = retryable, f.unreachable, f.cause
+	out.Retryable, out.Unreachable, out.Broke = retryable, f.unreachable, f.broke && x.sent.peer == nil
+	out.Refused, out.Kills, out.Cause = f.refusal != nil, f.kills, f.cause
 	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventFailed, Outcome: out}, x.failedBy(f.cause))
+	if f.broke && x.sent.rank.replica != nil && x.rt.suspect != nil {
+		x.rt.suspect(x.sent.rank.cfg.ID)
+	}
 }
 
 // failedBy notes in the request's record why the try at hand ended.

@@ -18,6 +18,10 @@ func (x *exchange) markForwarded(h http.Header) {
 	if x.tenant != "" {
 		h[headerTenant] = []string{x.tenant}
 	}
+	h[headerFingerprint] = []string{strconv.FormatUint(x.fingerprint, 16)}
+	if x.sent.kills > 0 {
+		h[headerKills] = []string{strconv.Itoa(x.sent.kills)}
+	}
 	if x.continueOff {
 		h[headerContinue] = []string{continueOff}
 	}

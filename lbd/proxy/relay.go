@@ -21,6 +21,9 @@ func (x *exchange) commit(resp *http.Response) {
 	x.announce(h)
 	x.w.WriteHeader(resp.StatusCode)
 	x.wrote = true
+	if resp.StatusCode == http.StatusOK {
+		x.counts.noteServed(x.endpoint)
+	}
 	if !x.listens() {
 		x.dropBody()
 	}
@@ -81,7 +84,7 @@ func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *
 		x.declined(&failure{cause: x.sent.target + " began to think instead of going on", why: whyUnable})
 		return true
 	case targetFailed:
-		return x.severed(&failure{cause: x.sent.target + " ended its answer with an error", why: whyAnswer})
+		return x.severed(&failure{cause: x.sent.target + " ended its answer with an error", why: whyAnswer, broke: true, kills: x.peerKills})
 	}
 	return x.streamEnded(ctx, resp, r.rest(), err)
 }
@@ -280,7 +283,7 @@ func (x *exchange) look(event []byte, first bool) (hide, fault bool) {
 	data := eventData(event)
 	x.answer.alike = false
 	if data == nil {
-		return false, false
+		return x.readKills(event), false
 	}
 	f := x.answer.event(data)
 	x.remember()
