@@ -105,6 +105,7 @@ func (f *lbFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.keysFrom, "keys-from", "", "API keys that clients must present: env:NAME or file:PATH, one a line")
 	flags.StringVar(&f.cfg.Record, "record", "", "`FILE` that every event and decision is written to, anew at each start")
 	flags.StringVar(&f.cfg.StoreURL, "store", "", "NATS `URL` of the store that keeps the history (token: "+envStoreToken+")")
+	flags.StringSliceVar(&b.AllowParameters, "allow-parameter", nil, "allow requests with the guarded parameter `NAME`: see allow_parameters in service.yaml (repeatable)")
 	flags.BoolVar(&b.AccessLog, "access-log", false, "write one line of the log for each request")
 	flags.StringVar(&b.Traces, "traces", "", "base `URL` of the OpenTelemetry collector that gets traces (default: "+trace.EnvEndpoint+", or none)")
 	flags.StringArrayVar(&f.allow, "allow-replicas", nil, "`CIDR` of public addresses that /add_worker may attach (may be repeated)")

@@ -105,6 +105,9 @@ type Status struct {
 	InFlight int `json:"in_flight"`
 	// Expires is when its certificate ends.
 	Expires time.Time `json:"expires,omitzero"`
+	// Issuer is the serial number, in hexadecimal, of the delegated authority that signed
+	// it; empty where the service's own did.
+	Issuer string `json:"issuer,omitempty"`
 	// Revoked is the number of the list of revoked certificates that it goes by; 0 = none.
 	Revoked int64 `json:"revoked,omitempty"`
 	// GoneAt is when the cloud will have taken the machine, where it said so.

@@ -60,6 +60,8 @@ func (c BalancerConfig) Reconfigured(next BalancerConfig) BalancerConfig {
 	b.Tau, b.QueueLimit, b.MaxWait, b.TauN, b.TauP, b.HoldDeferred = n.Tau, n.QueueLimit, n.MaxWait, n.TauN, n.TauP, n.HoldDeferred
 	b.DeferredMemoryPercent, b.DeferredWaitPercent = n.DeferredMemoryPercent, n.DeferredWaitPercent
 	b.MaxTries, b.RetryPercent, b.EjectAfter, b.EjectTime, b.Continue = n.MaxTries, n.RetryPercent, n.EjectAfter, n.EjectTime, n.Continue
+	b.SharePrefixes, b.ExposeCache = n.SharePrefixes, n.ExposeCache
+	b.AllowParameters = n.AllowParameters
 	if !b.Auth.fromEnvironment() && !n.Auth.fromEnvironment() {
 		b.Auth = n.Auth
 	}

@@ -75,6 +75,7 @@ func (c *checker) modelNames() {
 
 func (c *checker) model(m *Model, p path) {
 	c.engine(&m.Engine, p.key("engine"))
+	c.image(&m.Engine, p.key("engine").key("image"))
 	c.weights(m, p.key("engine"))
 	c.gpus(m.GPUs, p.key("gpus"))
 	for _, tier := range Tiers() {
@@ -173,6 +174,7 @@ func (c *checker) region(r *RegionSpec, p path) {
 	if !c.fine(p, p.key("name")) {
 		return
 	}
+	c.cloudRegion(r, p)
 	if r.Name.Cloud() == CloudStatic {
 		c.staticRegion(r, p)
 	} else if c.at[p.key("endpoints")] != nil {

@@ -157,9 +157,9 @@ func TestCapacityDefaults(t *testing.T) {
 name: chat
 models: [{name: m}]
 regions:
-  - name: aws/a
-  - {name: gcp/b, reserved: [{type: g2-standard-4, count: 1}]}
-  - {name: aws/c, capacity: [spot]}
+  - name: aws/us-east-1
+  - {name: gcp/us-east1, reserved: [{type: g2-standard-4, count: 1}]}
+  - {name: aws/us-west-1, capacity: [spot]}
   - name: local/us
 `
 	s, err := Parse("service.yaml", []byte(text))
@@ -333,7 +333,7 @@ func BenchmarkParse(b *testing.B) {
 	}
 	text.WriteString("regions:\n")
 	for i := range 22 {
-		text.WriteString("- name: aws/r-" + string(rune('a'+i)) + "\n  replicas:\n    min: 2\n    max: 8\n")
+		text.WriteString("- name: aws/" + KnownRegions(CloudAWS)[i] + "\n  replicas:\n    min: 2\n    max: 8\n")
 	}
 	data := []byte(text.String())
 	for b.Loop() {

@@ -48,7 +48,7 @@ func between(least, most time.Duration) *limits { return from(float64(least), fl
 var (
 	formName     = shape(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`, "lower-case letters, digits and dashes, a letter first, at most 40 characters")
 	formModel    = shape(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$`, "letters, digits and . _ : / @ + -, at most 200 characters")
-	formImage    = shape(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$`, "a container image such as vllm/vllm-openai:v0.11.0")
+	formImage    = shape(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$`, "a container image such as vllm/vllm-openai:v0.33.0")
 	formWeights  = shape(`^(s3://[a-z0-9][a-z0-9.-]{1,61}|gs://[a-z0-9][a-z0-9._-]{1,220})[a-z0-9](/[A-Za-z0-9_.=@+-]+)+$`, "a folder of a bucket such as s3://models/llama-3.1-8b or gs://models/llama-3.1-8b")
 	formReady    = shape(`^/[!-~]*$`, "a path such as /health")
 	formProfile  = shape(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`, "the name of a profile such as l4-llama3.1-8b")
@@ -60,7 +60,7 @@ var (
 	formInstance = shape(`^[a-z0-9][a-z0-9.-]{0,63}$`, "an instance type such as g6.xlarge")
 	formVPC      = shape(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "the id or name of a network such as vpc-0a1b2c3d4e5f60718")
 	formSubnet   = shape(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "the id or name of a subnet such as subnet-0a1b2c3d4e5f60718")
-	formAccount  = shape(`^[a-z0-9][a-z0-9.-]*@[a-z0-9.-]+\.gserviceaccount\.com$`, "the e-mail address of a service account such as balancer@my-project.iam.gserviceaccount.com")
+	formAccount  = shape(`^[a-z0-9][a-z0-9.-]*@[a-z0-9.-]+\.iam\.gserviceaccount\.com$`, "the e-mail address of a service account of your own, no default one, such as balancer@my-project.iam.gserviceaccount.com")
 	formHost     = shape(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "a host name such as chat.example.com")
 	formListen   = shape(`^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$`, "an address and port such as 127.0.0.1:5300")
 	formNetwork  = shape(`^[0-9A-Fa-f:.]+/[0-9]{1,3}$`, "a network such as 10.1.0.0/16")
@@ -177,6 +177,9 @@ var rules = map[string]rule{
 	"BalancerSpec.eject_time":              {text: "For how long it is left out, each time in a row twice as long, up to a minute.", limit: between(100*time.Millisecond, time.Hour)},
 	"BalancerSpec.continue":                {text: "Whether another replica goes on with a streamed answer whose replica died."},
 	"BalancerSpec.memory":                  {text: "How much memory each balancer may take."},
+	"BalancerSpec.share_prefixes":          {text: "Whether tenants share what is known of cached prefixes: better hit rates for what all of them send, and each can find out what others sent."},
+	"BalancerSpec.expose_cache":            {text: "Whether clients with API keys are told how much of their prompts was cached: X-Skyserve-Prefix-Match, and cached_tokens, which reads 0 otherwise."},
+	"BalancerSpec.allow_parameters":        {text: "Parameters that requests may have and that are refused otherwise, because engines have been attacked with them; file_urls and private_urls are URLs of media.", unique: true},
 	"BalancerSpec.access_log":              {text: "Whether each request has a line in the log."},
 	"BalancerSpec.traces":                  {text: "The base URL of the OpenTelemetry collector that gets traces, over OTLP and HTTP; OTEL_EXPORTER_OTLP_ENDPOINT where it is left out.", form: formEndpoint},
 
@@ -224,7 +227,7 @@ var rules = map[string]rule{
 
 	"Spec.gcp": {text: "What all regions of Google Cloud have in common."},
 
-	"GCPSpec.balancer_account": {text: "The service account that machines of balancers run as; left out = the project's default Compute Engine account.", form: formAccount},
+	"GCPSpec.balancer_account": {text: "The service account that machines of balancers run as; left out = skyserve-NAME-lb of the project, which 'skyserve doctor' says how to make.", form: formAccount},
 	"GCPSpec.replica_account":  {text: "The service account that machines of replicas run as; left out = nobody.", form: formAccount},
 
 	"StoreSpec.url": {text: "An existing NATS server; left out = embedded.", form: formStore},

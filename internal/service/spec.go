@@ -190,6 +190,14 @@ type BalancerSpec struct {
 	Continue *bool `yaml:"continue,omitempty" json:"continue"`
 	// Memory bounds what a balancer's process holds.
 	Memory Memory `yaml:"memory,omitempty" json:"memory,omitzero"`
+	// SharePrefixes lets what one tenant asked be found for another; default false.
+	SharePrefixes bool `yaml:"share_prefixes,omitempty" json:"share_prefixes,omitempty"`
+	// ExposeCache tells clients with API keys how much of their prompts was cached;
+	// default false.
+	ExposeCache bool `yaml:"expose_cache,omitempty" json:"expose_cache,omitempty"`
+	// AllowParameters names the guarded parameters that requests may have: see
+	// GuardedParameters.
+	AllowParameters []string `yaml:"allow_parameters,omitempty" json:"allow_parameters,omitempty"`
 	// AccessLog writes one line of the log for each request.
 	AccessLog bool `yaml:"access_log,omitempty" json:"access_log,omitempty"`
 	// Traces is the base URL of an OpenTelemetry collector that takes OTLP over
@@ -332,7 +340,7 @@ type StoreSpec struct {
 // GCPSpec configures what all regions of Google Cloud have in common.
 type GCPSpec struct {
 	// BalancerAccount is the service account that machines of balancers run as, by its
-	// e-mail address; empty = the project's default Compute Engine account.
+	// e-mail address; empty = the account skyserve-NAME-lb of the project.
 	BalancerAccount string `yaml:"balancer_account,omitempty" json:"balancer_account,omitempty"`
 	// ReplicaAccount is that of machines of replicas; empty = they run as nobody.
 	ReplicaAccount string `yaml:"replica_account,omitempty" json:"replica_account,omitempty"`

@@ -15,7 +15,7 @@ type answer struct {
 	tokens int
 	exact  bool
 	asked  bool // the target at hand was asked for that
-	events int // of the try at hand that held text
+	events int  // of the try at hand that held text
 	usage  usage
 	// done: the stream said that it is complete, or gave the reason why it has
 	// come to its end (bounded: because it was to be no longer); failed: it told of an
@@ -24,6 +24,7 @@ type answer struct {
 	bounded bool
 	failed  bool
 	faulty  bool
+	alike   bool    // the event at hand says nothing but a text
 	spoken  *spoken // nil when the answer cannot be continued elsewhere
 	id      []byte  // of an answer that is whole, as JSON writes it
 
@@ -85,6 +86,7 @@ func (a *answer) likeBefore(data []byte) (f finding, ok bool) {
 	}
 	a.quoted = nil
 	a.came(tally != nil)
+	a.alike = tally == nil
 	f.token = true
 	return f, true
 }

@@ -73,6 +73,7 @@ type call struct {
 	maxCompletion span
 	maxOutput     span
 	number        span // "n"
+	bestOf        span
 	previous      span
 	minTokens     span
 	stop          span
@@ -85,6 +86,8 @@ type call struct {
 
 	// forbidden: some field says that the answer is not to be continued elsewhere.
 	forbidden bool
+	sum       uint64     // of the fields: see fingerprint
+	guarded   parameters // present in the body
 }
 
 // field is where a top-level key's value is kept, nil for a key that does not
@@ -125,6 +128,8 @@ func (c *call) field(key []byte) *span {
 		return &c.maxOutput
 	case `"n"`:
 		return &c.number
+	case `"best_of"`:
+		return &c.bestOf
 	case `"previous_response_id"`:
 		return &c.previous
 	case `"min_tokens"`:
@@ -176,6 +181,8 @@ func parseCall(body []byte) (call, error) {
 		if err != nil {
 			return c, err
 		}
+		c.addToSum(key.of(body), v.of(body))
+		c.guarded |= guardedField(key.of(body), v.of(body))
 		if err := c.member(key.of(body), v); err != nil {
 			return c, err
 		}
@@ -316,14 +323,15 @@ func wholeNumber(raw []byte) (n int, ok bool) {
 	return int(min(f, mostAsked)), true
 }
 
-// answers is how many answers the call asks an endpoint for: 0 where none are
-// generated, else n of each prompt.
+// answers is how many answers the call has an endpoint generate: 0 where none are,
+// else of each prompt n, or the best_of that these are chosen from.
 func (c *call) answers(e *endpoint) int {
 	if !e.streams && !e.stored {
 		return 0
 	}
 	n, _ := wholeNumber(c.number.of(c.body))
-	return max(n, 1) * c.prompts()
+	of, _ := wholeNumber(c.bestOf.of(c.body))
+	return max(n, of, 1) * c.prompts()
 }
 
 // prompts is how many prompts a completion has: an array of strings or of arrays

@@ -13,8 +13,6 @@ import (
 // is forced into a form, or a prompt that is not the text that was sent.
 func forbids(key, value []byte) bool {
 	switch string(key) {
-	case `"best_of"`:
-		return kindOf(value) != 'n' && string(value) != "1"
 	case `"echo"`, `"logprobs"`, `"prompt_logprobs"`, `"use_beam_search"`, `"return_token_ids"`, `"return_hidden_states"`:
 		return kindOf(value) != 'n' && kindOf(value) != 'f'
 	case `"response_format"`:
@@ -64,8 +62,10 @@ func (c *call) continuable(e *endpoint) bool {
 	if e.extend == nil || c.forbidden || !c.asksStream() {
 		return false
 	}
-	if n := c.number.of(c.body); len(n) > 0 && kindOf(n) != 'n' && string(n) != "1" {
-		return false
+	for _, s := range []span{c.number, c.bestOf} {
+		if n := s.of(c.body); len(n) > 0 && kindOf(n) != 'n' && string(n) != "1" {
+			return false
+		}
 	}
 	_, ok := e.extend(c, nil)
 	return ok && c.readsBounds()

@@ -89,8 +89,27 @@ const oneByOne = 64
 
 // tokenEvents is what was seen of how a target puts tokens into events.
 type tokenEvents struct {
-	single  atomic.Int64 // tokens of answers that had one in each event; far below zero once one had not
-	refuses atomic.Bool  // it answers requests for the usage so far with an error
+	single  atomic.Int64  // tokens of answers that had one in each event; far below zero once one had not
+	refuses atomic.Bool   // it answers requests for the usage so far with an error
+	mean    atomic.Uint64 // tokens of an event, a float64's bits; 0 = nothing was learned
+}
+
+// meanWeight is the weight of each stream in the mean, and mostPerEvent bounds what it
+// may tell.
+const (
+	meanWeight   = 0.2
+	mostPerEvent = 64
+)
+
+// learnMean learns how many tokens an event stands for from a stream that told its usage.
+// Of two streams that end at the same instant one may not count.
+func (t *tokenEvents) learnMean(events, tokens int) {
+	ratio := min(max(float64(tokens)/float64(events), 1.0/mostPerEvent), mostPerEvent)
+	if bits := t.mean.Load(); bits != 0 {
+		mean := math.Float64frombits(bits)
+		ratio = mean + meanWeight*(ratio-mean)
+	}
+	t.mean.Store(math.Float64bits(ratio))
 }
 
 // observe learns from an answer that is whole. An answer that ends by itself may have a
@@ -106,12 +125,28 @@ func (t *tokenEvents) observe(events, tokens int, bounded bool) {
 // areTokens says whether each event of the target is taken for a token.
 func (t *tokenEvents) areTokens() bool { return t.single.Load() >= oneByOne }
 
-// observeEvents learns from an answer that ended how its target puts tokens into events.
-func (x *exchange) observeEvents() {
+// observeEvents learns from a stream that one target served alone how it puts tokens into
+// events; complete: all of it has come.
+func (x *exchange) observeEvents(complete bool) {
 	a, c := &x.answer, x.sent.counted()
-	if c != nil && x.seam == nil && x.listens() && a.usage.output.Known && a.events > 0 {
+	if c == nil || x.seam != nil || !a.usage.output.Known || a.events == 0 {
+		return
+	}
+	c.learnMean(a.events, a.usage.output.Value)
+	if complete && x.listens() {
 		c.observe(a.events, a.usage.output.Value, a.bounded)
 	}
+}
+
+// tokensPerEvent is how many tokens each event is taken for that the target at hand has
+// streamed; 1 where nothing was learned.
+func (x *exchange) tokensPerEvent() float64 {
+	if c := x.sent.counted(); c != nil {
+		if bits := c.mean.Load(); bits != 0 {
+			return math.Float64frombits(bits)
+		}
+	}
+	return 1
 }
 
 // completionBound is how many tokens OpenAI's API gives a completion that sets no

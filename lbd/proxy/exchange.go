@@ -25,7 +25,10 @@ type exchange struct {
 	rest   *sharedBody // as it is sent for the rest of an answer; nil before that
 
 	promptTokens int  // estimated
-	bound        int  // of the answer's tokens; 0 = none was set
+	bound        int  // of an answer's tokens; 0 = none was set
+	answers      int  // that are generated at once; 0 = none are
+	generated    int  // tokens, in the try that generated most, as of its end
+	held         bool // only one target can serve it: core.Request.Holder
 	streamWanted bool // the client asks for a stream
 	hideUsage    bool // the client did not ask for the usage that the engine was asked for
 	hideCounts   bool // nor for the usage so far with each event
@@ -33,31 +36,37 @@ type exchange struct {
 	bounded      bool // the client says of max_tokens what it wants, if only null
 	tellsUsage   bool // the client is told how many tokens the answer has
 	countMatters bool // how many tokens the client has bounds the rest of the answer, or is told
+	hidesCache   bool // the client is not told what was cached
+	masking      bool // all that goes to the client from now on passes mask
+	mask         cacheMask
 	answer       answer
 	spoken       spoken // what answer.spoken points to, where it does
 	seam         *seam  // nil until another target goes on with the answer
 
-	told   verdict // the latest
-	sent   verdict // the try at hand
-	path   path    // its spans and the request's
-	ctl    *http.ResponseController
-	wrote  bool                // the answer's header has gone to the client
-	talks  bool                // a token came in the try at hand
-	first  time.Time           // of the first token
-	latest time.Time           // of the latest one
-	itl    prometheus.Observer // of the model; nil before the first token
-	until  time.Time           // when the write deadline must be set anew
-	stall  *time.Timer         // of a write over HTTP/2; nil where there was none
-	visit  visit               // of the client's key; nobody's where it has none
-	counts rank                // who generates what passes; no replica where it is a peer
-	last   *failure            // of the latest try that failed
-	began  time.Time
+	told      verdict // the latest
+	sent      verdict // the try at hand
+	path      path    // its spans and the request's
+	ctl       *http.ResponseController
+	wrote     bool                // the answer's header has gone to the client
+	talks     bool                // a token came in the try at hand
+	first     time.Time           // of the first token
+	latest    time.Time           // of the latest one
+	itl       prometheus.Observer // of the model; nil before the first token
+	until     time.Time           // when the write deadline must be set anew
+	stall     *time.Timer         // of a write over HTTP/2; nil where there was none
+	visit     visit               // of the client's key; nobody's where it has none
+	counts    rank                // who generates what passes; no replica where it is a peer
+	last      *failure            // of the latest try that failed
+	faulted   bool                // a try failed and was not refused
+	peerKills int                 // engines of the current peer that died of it, from killsComment
+	began     time.Time
 }
 
 // infer serves a request that asks an engine for something.
 func (r *Runtime) infer(w http.ResponseWriter, req *http.Request, e *endpoint) {
 	x := &exchange{rt: r, w: w, req: req, endpoint: e, ctl: http.NewResponseController(w), began: time.Now()}
 	x.until = x.began.Add(r.limits.Stall / 8) // as extend has it: serve set the first deadline
+	defer x.recovered()
 	defer x.lastWrite()
 	x.flight.id = requestID(req.Header.Get(headerRequestID))
 	x.path.begin(r.tracer, req.Header, x.began)
@@ -71,6 +80,9 @@ func (r *Runtime) infer(w http.ResponseWriter, req *http.Request, e *endpoint) {
 	defer stop(nil)
 	defer x.letGo()
 	x.flight.verdicts, x.flight.stop = make(chan verdict, 4), stop
+	if x.visit.account != nil {
+		x.flight.visit = &x.visit
+	}
 	if !x.arrive(request) {
 		x.refuse(errDraining())
 		return
@@ -85,6 +97,7 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	if refused != nil {
 		return nil, refused
 	}
+	x.hidesCache = x.rt.hidesCache(&x.origin)
 	if refused := x.checkIn(); refused != nil {
 		return nil, refused
 	}
@@ -106,13 +119,21 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 		letGo()
 		return nil, refused
 	}
-	x.model = stands.model
+	x.model, x.held = stands.model, holder != ""
+	if x.fingerprint == 0 { // a client's
+		x.fingerprint = c.fingerprint(x.rt.seed, x.endpoint, stands)
+	}
 	x.setSession(x.req, &c)
-	x.answer.key = renderKey(x.rt.seed, x.endpoint, &c, stands)
+	x.answer.key = renderKey(x.rt.seedOf(x.tenant), x.endpoint, &c, stands)
+	if refused := x.refuseGuarded(&c); refused != nil {
+		letGo()
+		x.letGo()
+		return nil, refused
+	}
 	x.answer.room = x.rt.limits.MaxKeyedAnswer
 	x.promptTokens = (x.answer.key.hash.Len() + 3) / 4
-	x.bound = c.bound(x.endpoint)
-	if refused := x.visit.reserve(x.promptTokens, x.bound, c.answers(x.endpoint), x.rt.Elapsed()); refused != nil {
+	x.bound, x.answers = c.bound(x.endpoint), c.answers(x.endpoint)
+	if refused := x.visit.reserve(x.promptTokens, x.bound, x.answers, x.rt.Elapsed()); refused != nil {
 		letGo()
 		x.letGo()
 		return nil, refused
@@ -131,8 +152,8 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	}
 	return &core.Request{
 		Model: x.model, Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.key.hash.Key(),
-		PromptTokens: x.promptTokens, MaxTokens: x.bound, Hop: x.hop, From: x.from, SessionAge: x.sessionAge, Wait: x.wait,
-		Holder: holder,
+		PromptTokens: x.promptTokens, MaxTokens: x.bound, Answers: answersForCore(x.answers), Hop: x.hop, From: x.from, SessionAge: x.sessionAge, Wait: x.wait,
+		Holder: holder, Fingerprint: x.fingerprint, Kills: x.kills,
 	}, nil
 }
 
@@ -272,12 +293,17 @@ func (x *exchange) turnedAway() {
 	switch {
 	case x.wrote:
 		x.abandoned(x.told)
+	case x.told.kind == core.ActionReject && x.refused():
+		x.passRefusal()
+		x.end(x.last.refusal.status, stateRejected)
 	case x.told.kind == core.ActionReject:
+		x.markKills(x.w.Header())
 		e := rejection(x.told.reason, x.last)
 		x.reply(e)
 		x.end(e.status, stateRejected)
 	default:
 		x.w.Header().Set(headerBounce, "1")
+		x.markKills(x.w.Header())
 		x.reply(rejection(core.RejectNoReplica, nil))
 		x.end(http.StatusServiceUnavailable, stateBounced)
 	}
@@ -289,7 +315,7 @@ func (x *exchange) cancelled() {
 	if x.seam != nil {
 		x.continuation(continuedCancelled)
 	}
-	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventCancelled}, nil)
+	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventCancelled, Outcome: x.partly()}, nil)
 	if !x.wrote && x.req.Context().Err() == nil {
 		e := &apiError{status: http.StatusServiceUnavailable, kind: typeServer, code: "aborted", message: errAborted.Error()}
 		x.reply(e)
@@ -303,13 +329,14 @@ func (x *exchange) cancelled() {
 // finished ends a request that was served.
 func (x *exchange) finished(status int, complete bool) {
 	out := &core.Outcome{PromptTokens: x.answer.usage.prompt, CachedTokens: x.answer.usage.cached, OutputTokens: policy.Known(x.outputTokens())}
+	out.ClientError = status/100 == 4
 	if x.seam != nil {
 		out.Elsewhere = x.seam.said
 		x.continuation(continuedWhole)
 	}
+	x.observeEvents(complete)
 	if complete {
 		out.Key = x.answer.finish()
-		x.observeEvents()
 	}
 	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventFinished, Outcome: out}, nil)
 	x.end(status, stateFinished)
@@ -329,13 +356,21 @@ func (x *exchange) broke(status int, f *failure) {
 // fail tells core that the try at hand failed.
 func (x *exchange) fail(f *failure) {
 	x.last = f
+	x.faulted = x.faulted || f.refusal == nil
 	x.path.failed(f.cause)
 	x.sent.failed(f.why)
 	retryable := !x.wrote || x.seam != nil
 	x.rt.log.Warn("a try failed", "request", x.flight.id, "target", x.sent.target, "cause", f.cause, "error", f.err, "retryable", retryable)
-	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventFailed, Outcome: &core.Outcome{
-		Retryable: retryable, Unreachable: f.unreachable, Cause: f.cause,
-	}}, x.failedBy(f.cause))
+	out := &core.Outcome{}
+	if !f.unreachable && f.refusal == nil { // else no engine began it
+		out = x.partly()
+	}
+	out.Retryable, out.Unreachable, out.Broke = retryable, f.unreachable, f.broke && x.sent.peer == nil
+	out.Refused, out.Kills, out.Cause = f.refusal != nil, f.kills, f.cause
+	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventFailed, Outcome: out}, x.failedBy(f.cause))
+	if f.broke && x.sent.rank.replica != nil && x.rt.suspect != nil {
+		x.rt.suspect(x.sent.rank.cfg.ID)
+	}
 }
 
 // failedBy notes in the request's record why the try at hand ended.

@@ -41,6 +41,11 @@ const (
 	// countsAny.
 	headerCounts = "X-Skyserve-Counts"
 
+	// headerFingerprint is the fingerprint of a forwarded request. headerKills counts the
+	// engines that died of it: on a request those before the peer, on an answer the peer's.
+	headerFingerprint = "X-Skyserve-Fingerprint"
+	headerKills       = "X-Skyserve-Kills"
+
 	headerIdempotency = "Idempotency-Key"
 
 	ownPrefix = "X-Skyserve-"

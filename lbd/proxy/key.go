@@ -21,6 +21,8 @@ type renderer struct {
 	scratch []byte
 	// answer says how an answer goes on after the prompt.
 	answer answerKind
+	// guarded are the guarded parameters in its messages.
+	guarded parameters
 }
 
 // answerKind is how an answer is appended to a prompt.
@@ -40,7 +42,7 @@ func renderKey(seed uint64, e *endpoint, c *call, stands modelName) *renderer {
 	r := renderers.Get().(*renderer)
 	r.hash.Reset(seed, false)
 	r.hash.Grow(len(c.body)) // what is rendered is not much longer
-	r.answer = answerUnknown
+	r.answer, r.guarded = answerUnknown, 0
 	r.str("<|")
 	r.str(stands.model)
 	r.str("|>\n")
@@ -194,7 +196,9 @@ func (r *renderer) part(raw []byte) {
 	members(raw, func(key, value []byte) {
 		if string(key) == `"text"` && kindOf(value) == '"' {
 			said = value
+			return
 		}
+		r.guarded |= guardedPart(key, value)
 	})
 	if said != nil {
 		r.text(said)
@@ -315,7 +319,10 @@ func (r *renderer) item(raw []byte) {
 	}
 }
 
-func (r *renderer) embeddings(c *call) { r.texts(c.input.of(c.body)) }
+func (r *renderer) embeddings(c *call) {
+	r.texts(c.input.of(c.body))
+	r.messages(c.messages.of(c.body)) // vLLM's, of images and text
+}
 
 func (r *renderer) rerank(c *call) {
 	r.texts(c.query.of(c.body))

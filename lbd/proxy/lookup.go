@@ -254,10 +254,14 @@ func (q *lookup) relay(resp *http.Response, silence *time.Timer) {
 	}
 	q.w.WriteHeader(resp.StatusCode)
 	ctl, buf := http.NewResponseController(q.w), make([]byte, 32<<10)
+	hides, mask := q.rt.hidesCache(&q.o), cacheMask{}
 	for {
 		silence.Reset(q.rt.limits.Idle)
 		n, err := resp.Body.Read(buf)
 		if n > 0 {
+			if hides {
+				mask.hide(buf[:n])
+			}
 			_ = ctl.SetWriteDeadline(time.Now().Add(q.rt.limits.Stall)) // a writer without deadlines blocks as it likes
 			if _, gone := q.w.Write(buf[:n]); gone != nil {
 				return

@@ -21,6 +21,9 @@ func (x *exchange) commit(resp *http.Response) {
 	x.announce(h)
 	x.w.WriteHeader(resp.StatusCode)
 	x.wrote = true
+	if resp.StatusCode == http.StatusOK {
+		x.counts.noteServed(x.endpoint)
+	}
 	if !x.listens() {
 		x.dropBody()
 	}
@@ -81,7 +84,7 @@ func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *
 		x.declined(&failure{cause: x.sent.target + " began to think instead of going on", why: whyUnable})
 		return true
 	case targetFailed:
-		return x.severed(&failure{cause: x.sent.target + " ended its answer with an error", why: whyAnswer})
+		return x.severed(&failure{cause: x.sent.target + " ended its answer with an error", why: whyAnswer, broke: true, kills: x.peerKills})
 	}
 	return x.streamEnded(ctx, resp, r.rest(), err)
 }
@@ -229,6 +232,7 @@ func (x *exchange) passAlong(resp *http.Response, b []byte, events *splitter, mo
 		at = len(b)
 		*events = splitter{}
 		x.answer.spoken.lose()
+		x.maskRest()
 	}
 	whole := b[from:at]
 	if out != nil {
@@ -259,6 +263,7 @@ func (x *exchange) passJoined(b []byte, events *splitter, most int, now time.Tim
 		at = len(b)
 		*events = splitter{}
 		x.answer.spoken.lose()
+		x.maskRest()
 	}
 	if !x.put(nil, out.b, now) {
 		return nil, clientGone
@@ -288,7 +293,10 @@ func (x *exchange) join(out *pooled, event []byte) passing {
 // waits to be passed.
 func (x *exchange) look(event []byte, first bool) (seen view) {
 	seen.data = eventData(event)
+	x.answer.alike = false
 	if seen.data == nil {
+		seen.hide = x.readKills(event)
+		seen.masked = x.tellsCache(event)
 		return seen
 	}
 	f := x.answer.event(seen.data)
@@ -298,28 +306,38 @@ func (x *exchange) look(event []byte, first bool) (seen view) {
 	if x.counting && x.hideCounts {
 		seen.counts = f.counts
 	}
+	seen.masked = x.tellsCache(event)
 	return seen
 }
 
-// view is what a client shall see of an event: all of it, nothing (hide), or its data
-// without the usage so far (counts). fault: it is the word of a target that failed and
-// can be replaced, another one can go on, or nothing at all was said before; it is not
-// seen either.
+// view is what a client shall see of an event: all of it, nothing (hide), its data
+// without the usage so far (counts), or without what tells of the cache (masked). fault:
+// it is the word of a target that failed and can be replaced, another one can go on, or
+// nothing at all was said before; it is not seen either.
 type view struct {
-	hide, fault bool
-	counts      span
-	data        []byte // of the event
+	hide, fault, masked bool
+	counts              span
+	data                []byte // of the event
 }
 
 // changed says whether the client does not see the event as it is.
-func (v *view) changed() bool { return v.hide || v.fault || v.counts != span{} }
+func (v *view) changed() bool { return v.hide || v.fault || v.masked || v.counts != span{} }
 
 // append appends what the client sees of a changed event.
 func (v *view) append(dst, event []byte) []byte {
 	if v.hide || v.fault {
 		return dst
 	}
-	return uncounted(dst, event, v.data, v.counts)
+	from := len(dst)
+	if v.counts != (span{}) {
+		dst = uncounted(dst, event, v.data, v.counts)
+	} else {
+		dst = append(dst, event...)
+	}
+	if v.masked {
+		hideCache(dst[from:])
+	}
+	return dst
 }
 
 // put writes to the client at once.
@@ -329,6 +347,13 @@ func (x *exchange) put(resp *http.Response, b []byte, now time.Time) bool {
 	}
 	if !x.wrote {
 		x.commit(resp)
+	}
+	if x.masking {
+		own := takeBuffer(len(b))
+		defer own.release()
+		own.b = append(own.b, b...)
+		x.mask.hide(own.b)
+		b = own.b
 	}
 	x.extend(now)
 	defer x.written()
@@ -373,10 +398,10 @@ func (x *exchange) streamEnded(ctx context.Context, resp *http.Response, rest []
 }
 
 // lastEvent learns from what is left of a stream that has ended without an error:
-// an event that lacks its empty line. It gives what the client shall see of it,
-// and says whether the stream is complete. Half an event is neither seen nor
+// an event that lacks its empty line. shown is what the client shall see of it.
+// It also tells whether the stream is complete. Half an event is neither seen nor
 // counted.
-func (x *exchange) lastEvent(resp *http.Response, rest []byte) (seen []byte, complete bool) {
+func (x *exchange) lastEvent(resp *http.Response, rest []byte) (shown []byte, complete bool) {
 	bare := !x.endpoint.done || resp.StatusCode != http.StatusOK // such a stream does not tell its end
 	ended := bare || x.answer.done || x.answer.failed
 	switch {
@@ -392,8 +417,9 @@ func (x *exchange) lastEvent(resp *http.Response, rest []byte) (seen []byte, com
 		x.join(out, rest)
 		return out.b, true
 	}
-	if v := x.look(rest, false); v.changed() && !v.fault {
-		return v.append(nil, rest), true
+	seen := x.look(rest, false)
+	if seen.fault = false; seen.changed() { // nothing is tried again after the end
+		return seen.append(nil, rest), true
 	}
 	return rest, true
 }
@@ -452,6 +478,7 @@ func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *t
 			x.broke(resp.StatusCode, x.failureOf(ctx, err))
 			panic(http.ErrAbortHandler) // cuts the connection: the client must not take half an answer for whole
 		case len(buf.b) > x.rt.limits.MaxHeldAnswer || full || x.wrote:
+			x.maskRest()
 			if err == nil && x.put(resp, buf.b, time.Now()) {
 				buf.b = buf.b[:0]
 				continue
@@ -471,8 +498,14 @@ func (x *exchange) wholeEnded(resp *http.Response, rest []byte) (ended bool) {
 		}
 		x.answer.whole(rest)
 		x.remember()
+		if x.hidesCache {
+			hideCache(rest)
+		}
 		x.w.Header()["Content-Length"] = []string{strconv.Itoa(len(rest))}
 		x.commit(resp)
+	}
+	if x.masking {
+		x.mask.hide(rest)
 	}
 	x.extend(time.Now())
 	if _, err := x.w.Write(rest); err != nil {

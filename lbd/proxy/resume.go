@@ -73,7 +73,7 @@ func (x *exchange) severed(f *failure) (ended bool) {
 	if x.seam == nil {
 		x.continuation(continuedRefused)
 	}
-	x.breakOff(f.cause, func() { x.broke(http.StatusOK, f) })
+	x.breakOff(f.cause, codeBroken, func() { x.broke(http.StatusOK, f) })
 	return true
 }
 
@@ -132,7 +132,7 @@ func (x *exchange) begin() {
 	a := &x.answer
 	a.usage, a.done, a.failed, a.faulty = usage{}, false, false, false
 	a.events = 0
-	x.talks = false
+	x.talks, x.peerKills = false, 0
 	if !x.wrote {
 		x.spoken.release()
 		x.spoken = spoken{room: x.rt.limits.MaxContinuedText, held: x.spoken.held}
@@ -185,7 +185,7 @@ func refusesToGoOn(status int) bool {
 
 // declined ends a stream whose rest was asked for in vain.
 func (x *exchange) declined(f *failure) {
-	x.breakOff(f.cause, func() { x.broke(http.StatusOK, f) })
+	x.breakOff(f.cause, codeBroken, func() { x.broke(http.StatusOK, f) })
 }
 
 // abandoned ends a stream that was to be continued when core finds no target for
@@ -197,18 +197,25 @@ func (x *exchange) abandoned(v verdict) {
 	}
 	cause := x.last.cause + "; going on elsewhere: " + rejection(reason, nil).message
 	x.continuation(continuedBroken)
-	x.breakOff(cause, func() { x.end(http.StatusOK, stateFailed) })
+	if x.from != "" && v.kills > 0 {
+		x.put(nil, killsComment(v.kills), time.Now()) // nothing is to be done if the peer is gone
+	}
+	code := codeBroken
+	if reason == core.RejectKills {
+		code = reason
+	}
+	x.breakOff(cause, code, func() { x.end(http.StatusOK, stateFailed) })
 }
 
 // breakOff ends a stream that nobody goes on with, and settles it by end. A client
 // is told in an error event. A peer is not told but cut off, so that it can go on
 // with the answer itself.
-func (x *exchange) breakOff(cause string, end func()) {
+func (x *exchange) breakOff(cause, code string, end func()) {
 	if x.from != "" {
 		end()
 		panic(http.ErrAbortHandler) // cuts the connection, as in relayWhole
 	}
-	x.put(nil, x.errorEvent(cause), time.Now()) // should the client be gone too, the request ends the same
+	x.put(nil, x.errorEvent(cause, code), time.Now()) // should the client be gone too, the request ends the same
 	end()
 }
 
@@ -221,9 +228,12 @@ func (x *exchange) continuation(outcome string) {
 	x.rt.metrics.continued.WithLabelValues(outcome).Inc()
 }
 
+// codeBroken is the error code of an answer that broke off.
+const codeBroken = "replica_failed"
+
 // errorEvent is what a broken stream ends in.
-func (x *exchange) errorEvent(cause string) []byte {
-	e := apiError{kind: typeServer, code: "replica_failed", message: "the answer broke off: " + cause}
+func (x *exchange) errorEvent(cause, code string) []byte {
+	e := apiError{kind: typeServer, code: code, message: "the answer broke off: " + cause}
 	event := "data: " + string(e.body()) + "\n\n"
 	if !x.endpoint.done {
 		event = "event: error\n" + event

@@ -49,6 +49,8 @@ type seated struct {
 	Secrets   map[string]string `json:"secrets"` // by what service.yaml calls them
 	PeerToken string            `json:"peer_token"`
 	Means     json.RawMessage   `json:"means"`
+	// Enrolled is that of Content.
+	Enrolled map[string][]string `json:"enrolled"`
 	// Elsewhere is the machines in other clouds, which the controller cannot ask.
 	Elsewhere []provision.Object `json:"elsewhere"`
 }
@@ -79,7 +81,7 @@ func ReadSeat(dir string) (c Content, elsewhere []provision.Object, err error) {
 	if err != nil {
 		return Content{}, nil, fmt.Errorf("reading what the controller was handed: %w", err)
 	}
-	c.PeerToken, c.Seat.Means = held.PeerToken, held.Means
+	c.PeerToken, c.Seat.Means, c.Enrolled = held.PeerToken, held.Means, held.Enrolled
 	c.Secrets = func(ref string) (string, error) {
 		value, known := held.Secrets[ref]
 		if !known {
@@ -128,7 +130,8 @@ func (c Content) edition() (string, error) {
 		Text, PeerToken string
 		Secrets         map[string]string
 		Seat            *Seat
-	}{string(c.Text), c.PeerToken, secrets, c.Seat})
+		Enrolled        map[string][]string
+	}{string(c.Text), c.PeerToken, secrets, c.Seat, c.Enrolled})
 }
 
 // seatOf is the machine of the controller; nil where there is none, or it has no
@@ -165,7 +168,7 @@ func (d *deployer) controller(seat provision.Object) (node.Unit, error) {
 	own := filepath.ToSlash(filepath.Join(UnitController, identity.FileController))
 	c := service.ControllerConfig{
 		Service: d.spec.Name, Listen: net.JoinHostPort(loopbackOf(seat), strconv.Itoa(cloud.PortController)), StoreURL: d.spec.Store.URL,
-		Identity:  &service.Identity{Cert: own, Key: own, CA: node.FileCA},
+		Identity:  &service.Identity{Cert: own, Key: own, CA: node.FileCA, Revoked: node.FileRevoked},
 		Balancers: []service.ControlledBalancer{}, Replicas: []service.ControlledReplica{},
 	}
 	if c.StoreURL == "" {
@@ -202,14 +205,14 @@ func (d *deployer) seatFiles(seat provision.Object, c service.ControllerConfig) 
 	if err != nil {
 		return nil, err
 	}
-	held := seated{PeerToken: d.PeerToken, Means: d.Seat.Means, Elsewhere: []provision.Object{}}
+	held := seated{PeerToken: d.PeerToken, Means: d.Seat.Means, Enrolled: d.Enrolled, Elsewhere: []provision.Object{}}
 	if held.Secrets, err = secretsOf(d.Content); err != nil {
 		return nil, err
 	}
 	for _, o := range d.have {
 		if o.Region.Cloud() != seat.Region.Cloud() {
 			held.Elsewhere = append(held.Elsewhere, provision.Object{
-				ID: o.ID, Kind: o.Kind, Service: o.Service, Owner: o.Owner, Region: o.Region,
+				ID: o.ID, Kind: o.Kind, Service: o.Service, Handle: o.Handle, Owner: o.Owner, Region: o.Region,
 				Labels: o.Labels, Offering: o.Offering, PublicIP: o.PublicIP, PrivateIP: o.PrivateIP,
 			})
 		}
