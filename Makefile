@@ -3,7 +3,7 @@ LINT_VERSION := v2.15.0
 SUDO         := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 SHELL_ROOMS  := ./lbd/... ./internal/... ./provision/... ./tui/... ./cmd/...
 
-.PHONY: test build vet lint race bench chaos compare-proxy compare-solver compare-forecast examples openai-clients ci
+.PHONY: test build vet lint race bench chaos compare-proxy compare-solver compare-forecast disk examples openai-clients ci
 
 test:
 	go test ./...
@@ -54,6 +54,10 @@ compare-solver:
 # make compare-forecast WEEK=sageserve_week.csv.gz RATES=servegen_client_rates.csv.gz
 compare-forecast:
 	go test -tags compare -run TestCompare -v -count=1 -timeout 3h ./forecast -forecast.week '$(abspath $(WEEK))' -forecast.rates '$(abspath $(RATES))' $(ARGS)
+
+# The store on a file system of 32 MiB that fills up (Linux, as root).
+disk:
+	$(SUDO) env "PATH=$$PATH" go test -tags disktest -run TestStoreOnARealDisk -v -count=1 ./internal/store
 
 examples:
 	sh examples/run-all

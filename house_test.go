@@ -19,19 +19,22 @@ import (
 // with Go files; "std" and libraries are not listed here but in sdkRooms and
 // impure below. ARCHITECTURE.md explains the layout; this table is the law.
 var mayImport = map[string][]string{
-	"internal/service":   {},
-	"internal/page":      {},
-	"internal/telemetry": {"internal/service"},
-	"internal/store":     {"internal/service", "internal/telemetry"},
-	"internal/acme":      {"internal/identity", "internal/service", "internal/store"},
+	"internal/service": {},
+	// durable writes, for every package that keeps files
+	"internal/atomicfile": {},
+	"internal/page":       {},
+	"internal/printable":  {},
+	"internal/telemetry":  {"internal/printable", "internal/service"},
+	"internal/store":      {"internal/service", "internal/telemetry"},
+	"internal/acme":       {"internal/identity", "internal/service", "internal/store"},
 	// an authority for tests, which no program imports
 	"internal/acme/testca": {},
 	// apart from telemetry, so that what the balancers import knows nothing of forecasts
 	"internal/telemetry/demand": {"internal/service", "internal/telemetry", "internal/workload", "forecast"},
 	"internal/workload":         {"internal/service"},
-	"internal/load":             {"internal/service", "internal/telemetry", "internal/workload"},
-	"internal/whatif":           {"internal/page", "internal/service", "internal/workload", "lbd/bfio", "lbd/core", "lbd/engine", "lbd/policy", "lbd/prefix", "lbd/proxy", "lbd/sim", "forecast", "plan"},
-	"internal/explain":          {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy"},
+	"internal/load":             {"internal/printable", "internal/service", "internal/telemetry", "internal/workload"},
+	"internal/whatif":           {"internal/page", "internal/printable", "internal/service", "internal/workload", "lbd/bfio", "lbd/core", "lbd/engine", "lbd/policy", "lbd/prefix", "lbd/proxy", "lbd/sim", "forecast", "plan"},
+	"internal/explain":          {"internal/printable", "internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy"},
 	"templates":                 {},
 
 	"lbd/prefix":        {"internal/service"},
@@ -65,20 +68,20 @@ var mayImport = map[string][]string{
 	"provision/dns":                {"internal/service", "provision"},
 	"provision/cloud":              {"internal/service", "provision"},
 	"provision/remote":             {"internal/service", "provision"},
-	"internal/identity":            {"internal/service"},
-	"internal/node":                {"internal/identity"},
-	"provision/local":              {"internal/service", "provision"},
+	"internal/identity":            {"internal/atomicfile", "internal/service"},
+	"internal/node":                {"internal/atomicfile", "internal/identity"},
+	"provision/local":              {"internal/atomicfile", "internal/service", "provision"},
 	"provision/static":             {"internal/service", "provision"},
 
 	"internal/controller/fleet":   {"internal/controller", "internal/identity", "internal/node", "internal/service", "internal/telemetry", "provision", "provision/cloud", "provision/remote", "provision/static"},
 	"internal/controller/rollout": {"internal/service", "provision", "provision/dns", "provision/local", "provision/static", "internal/telemetry", "internal/controller", "plan"},
 	"internal/controller":         {"internal/identity", "internal/service", "internal/store", "internal/telemetry", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
-	"tui":                         {"internal/service", "internal/telemetry"},
+	"tui":                         {"internal/printable", "internal/service", "internal/telemetry"},
 	"cmd/skyserve":                {"*"},
 }
 
 // pureRooms decide from arguments alone: see impure and impureCalls.
-var pureRooms = []string{"internal/page", "internal/service", "internal/workload", "lbd/core", "lbd/policy", "lbd/prefix", "lbd/engine", "lbd/bfio", "lbd/sim", "forecast", "plan"}
+var pureRooms = []string{"internal/page", "internal/printable", "internal/service", "internal/workload", "lbd/core", "lbd/policy", "lbd/prefix", "lbd/engine", "lbd/bfio", "lbd/sim", "forecast", "plan"}
 
 // impure is what a pure room may not import, at first hand or through our rooms.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "math/rand", "syscall"}
@@ -106,9 +109,26 @@ var sdkRooms = map[string][]string{
 	"github.com/invopop/jsonschema":    {"internal/service"},
 	"github.com/guptarohit/asciigraph": {"tui", "cmd/skyserve"},
 	"gonum.org/v1/plot":                {"cmd/skyserve"},
+	// Cells of a table hold text of others, which must not add rows and columns.
+	"text/tabwriter": {"internal/printable"},
 	// They look methods up by name, and the linker then keeps every method of the clouds' SDKs.
 	"html/template": {},
 	"text/template": {},
+}
+
+// notDurable are the calls that leave a file torn or gone after a power failure:
+// internal/atomicfile makes them durable, and it alone may make them.
+var notDurable = map[string][]string{
+	"os":                    {"Rename", "WriteFile"},
+	"syscall":               {"Rename", "Renameat"},
+	"golang.org/x/sys/unix": {"Rename", "Renameat", "Renameat2"},
+}
+
+// mayWriteFiles are the packages besides it whose files nobody reads after a crash.
+var mayWriteFiles = map[string]string{
+	"internal/atomicfile":          "it is the package that makes them durable",
+	"cmd/skyserve":                 "os.WriteFile in a temporary directory, for another solver",
+	"provision/fakecloud/machines": "os.WriteFile on an emulated machine's disk",
 }
 
 // topLevel lists every folder that may stand at the top.
@@ -118,6 +138,7 @@ var topLevel = []string{"cmd", "tui", "provision", "lbd", "plan", "forecast", "t
 type room struct {
 	imports  map[string]string // path -> where
 	breaches []string          // impure calls and go statements
+	writes   []string          // calls of notDurable
 }
 
 func readHouse(t *testing.T) map[string]*room {
@@ -177,6 +198,9 @@ func (r *room) read(fset *token.FileSet, f *ast.File) {
 			if x, ok := n.X.(*ast.Ident); ok && slices.Contains(impureCalls[names[x.Name]], n.Sel.Name) {
 				r.breaches = append(r.breaches, fmt.Sprintf("%s: %s.%s", fset.Position(n.Pos()), x.Name, n.Sel.Name))
 			}
+			if x, ok := n.X.(*ast.Ident); ok && slices.Contains(notDurable[names[x.Name]], n.Sel.Name) {
+				r.writes = append(r.writes, fmt.Sprintf("%s: %s.%s", fset.Position(n.Pos()), x.Name, n.Sel.Name))
+			}
 		}
 		return true
 	})
@@ -219,6 +243,17 @@ func TestPureRoomsStayPure(t *testing.T) {
 				if slices.Contains(impure, imp) {
 					t.Errorf("%s: %s is pure and must not reach %s", where, dir, imp)
 				}
+			}
+		}
+	}
+}
+
+func TestFilesAreWrittenDurably(t *testing.T) {
+	for dir, r := range readHouse(t) {
+		for _, write := range r.writes {
+			why, may := mayWriteFiles[dir]
+			if !may || strings.HasSuffix(write, "Rename") && dir != "internal/atomicfile" {
+				t.Errorf("%s: use internal/atomicfile, which syncs the file and its directory (allowed here: %q)", write, why)
 			}
 		}
 	}
@@ -280,15 +315,15 @@ func TestNoOtherTopLevelFolder(t *testing.T) {
 func TestTheHouseTestSeesBreaches(t *testing.T) {
 	fset := token.NewFileSet()
 	src := `package p
-import ("time"; "math/rand/v2"; "net/http")
-func f() { go f(); _ = time.Now(); _ = rand.IntN(3); _ = http.Get }`
+import ("time"; "math/rand/v2"; "net/http"; "os")
+func f() { go f(); _ = time.Now(); _ = rand.IntN(3); _ = http.Get; os.Rename("a", "b") }`
 	f, err := parser.ParseFile(fset, "p.go", src, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := &room{imports: map[string]string{}}
 	r.read(fset, f)
-	if len(r.breaches) != 3 || r.imports["net/http"] == "" {
-		t.Errorf("saw %q and %v", r.breaches, r.imports)
+	if len(r.breaches) != 3 || len(r.writes) != 1 || r.imports["net/http"] == "" {
+		t.Errorf("saw %q, %q and %v", r.breaches, r.writes, r.imports)
 	}
 }

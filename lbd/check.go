@@ -63,6 +63,9 @@ func checkAll(cfg service.BalancerConfig, opts Options) problems {
 	checkACME(&p, cfg, opts)
 	checkTraces(&p, cfg.Balancer.Traces)
 	checkAuth(&p, cfg.Balancer.Auth)
+	for _, misfit := range cfg.Balancer.WithDefaults().Memory.Misfits() {
+		p.add("balancer.memory."+misfit.Key, misfit.Problem, "")
+	}
 	return p
 }
 
@@ -211,6 +214,9 @@ func coreOf(p *problems, cfg service.BalancerConfig) core.Config {
 	}
 	if b.MaxTries < 0 || b.RetryPercent < 0 || b.EjectAfter < 0 || b.EjectTime < 0 {
 		p.add("balancer", fmt.Sprintf("max_tries, retry_percent, eject_after and eject_time must not be below zero, got %d, %d, %d and %s", b.MaxTries, b.RetryPercent, b.EjectAfter, b.EjectTime), "")
+	}
+	for _, name := range b.AllowParameters {
+		fail("balancer.allow_parameters", service.CheckWord("BalancerSpec.allow_parameters", name))
 	}
 	c.MaxTries, c.RetryShare = b.MaxTries, float64(b.RetryPercent)/100
 	c.EjectAfter, c.EjectTime, c.EjectMost = b.EjectAfter, b.EjectTime, max(c.EjectMost, b.EjectTime)

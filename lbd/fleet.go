@@ -45,6 +45,9 @@ func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Log
 	return f
 }
 
+// suspect makes the next probes of a replica check its health.
+func (f *fleet) suspect(id string) { f.prober.Suspect(id) }
+
 // has says whether a replica is attached just so, whoever attached it.
 func (f *fleet) has(cfg service.ReplicaConfig) bool {
 	cfg.ID, cfg.Region = replicaID(cfg), cmp.Or(cfg.Region, f.self.Region)

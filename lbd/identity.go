@@ -32,13 +32,13 @@ func newMember(files *service.Identity) (*member, error) {
 	if err != nil {
 		return nil, &ConfigError{Key: "identity", Problem: err.Error()}
 	}
-	list, err := openRevoked(files.Revoked, root)
+	list, err := identity.OpenRevoked(files.Revoked, root)
 	if err != nil {
 		return nil, &ConfigError{Key: "identity.revoked", Problem: err.Error()}
 	}
-	m := &member{cert: &certificate{}, revoked: list}
+	m := &member{cert: &certificate{}, revoked: &revoked{RevokedFile: list}}
 	m.cert.use(pair)
-	m.party = identity.Party{Root: root, Revoked: list.has, Certificate: func() (*tls.Certificate, error) { return m.cert.pair.Load(), nil }}
+	m.party = identity.Party{Root: root, Revoked: list.Has, Certificate: func() (*tls.Certificate, error) { return m.cert.pair.Load(), nil }}
 	return m, nil
 }
 

@@ -1,6 +1,12 @@
 package lbd
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"skyserve/internal/telemetry"
+)
 
 // metrics is what is counted of the process itself.
 type metrics struct {
@@ -52,4 +58,43 @@ func (c certificateEnd) Collect(metrics chan<- prometheus.Metric) {
 	if !c.cert.waiting() {
 		metrics <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(c.cert.expires().Unix()))
 	}
+}
+
+// alertCollector tells of alerts and of the store as they are when metrics are read.
+type alertCollector struct{ b *balancer }
+
+var (
+	descAlerts = prometheus.NewDesc("skyserve_alerts", "Alerts that the balancer and the service's controller know of.", []string{"kind", "severity"}, nil)
+	descStore  = prometheus.NewDesc("skyserve_store_up", "1 while the store answers the balancer, and its last write and read there succeeded. Only where one is configured.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (alertCollector) Describe(descs chan<- *prometheus.Desc) {
+	descs <- descAlerts
+	descs <- descStore
+}
+
+// Collect implements prometheus.Collector. Each kind is there, also where it has no alert.
+func (c alertCollector) Collect(metrics chan<- prometheus.Metric) {
+	type labels struct{ kind, severity string }
+	counts := map[labels]int{}
+	for _, kind := range []string{telemetry.AlertStore, telemetry.AlertController, telemetry.AlertCertificate} {
+		for _, severity := range []telemetry.Severity{telemetry.SeverityWarning, telemetry.SeverityCritical} {
+			counts[labels{kind, string(severity)}] = 0
+		}
+	}
+	for _, a := range telemetry.MergeAlerts(c.b.alerts(time.Now()), c.b.serviceAlerts()) {
+		counts[labels{a.Kind, string(a.Severity)}]++
+	}
+	for l, n := range counts {
+		metrics <- prometheus.MustNewConstMetric(descAlerts, prometheus.GaugeValue, float64(n), l.kind, l.severity)
+	}
+	if c.b.store == nil {
+		return
+	}
+	up := 1.0
+	if c.b.storeProblem() != nil {
+		up = 0
+	}
+	metrics <- prometheus.MustNewConstMetric(descStore, prometheus.GaugeValue, up)
 }

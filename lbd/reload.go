@@ -110,6 +110,9 @@ func (b *balancer) apply(to prepared, done *telemetry.Reload) {
 	}
 	b.runtime.Reconfigure(to.core)
 	b.runtime.SetContinue(continues(to.cfg))
+	b.runtime.SetSharePrefixes(to.cfg.Balancer.SharePrefixes)
+	b.runtime.SetExposeCache(to.cfg.Balancer.ExposeCache)
+	b.runtime.SetAllowedParameters(to.cfg.Balancer.AllowParameters)
 	tellFields(reflect.ValueOf(was.Balancer.WithDefaults()), reflect.ValueOf(to.cfg.Balancer.WithDefaults()), "balancer.",
 		func(key string, from, into reflect.Value) {
 			if key != "balancer.auth" && key != "balancer.tls" { // told below, by what is in their files

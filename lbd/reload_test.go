@@ -384,3 +384,47 @@ func TestReplicasAndPeersByDifference(t *testing.T) {
 		t.Errorf("reload did %+v", done)
 	}
 }
+
+// What tenants are told of the cache is as the file says, at the start and when it is
+// read again.
+func TestWhatTenantsAreToldIsReadAgain(t *testing.T) {
+	t.Setenv("TEST_KEYS", "sk-a tenant=anna\nsk-b tenant=ben")
+	e := newEngine(t, "m", "")
+	f := startFiled(t, service.BalancerConfig{
+		ID: "lb-us", Region: "local/us", Replicas: []service.ReplicaConfig{{ID: "us-0", URL: e.URL, Model: "m"}},
+		Balancer: service.BalancerSpec{Policy: "skylb", Auth: &service.Auth{KeysFrom: "env:TEST_KEYS"}, ExposeCache: true},
+	}, Options{})
+	f.serves(t)
+	hc, long := client(t), strings.Repeat("the system prompt of everybody ", 20)
+	match := func(key string) string {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.public+"/v1/chat/completions", strings.NewReader(`{"model":"m","messages":[{"role":"user","content":"`+long+`"}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+key)
+		res, err := hc.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		_, _ = io.Copy(io.Discard, res.Body)
+		return res.Header.Get("X-Skyserve-Prefix-Match")
+	}
+	if first, again, other := match("sk-a"), match("sk-a"), match("sk-b"); first != "0.000" || again < "0.9" || other != "0.000" {
+		t.Errorf("exposed and apart: %q, then %q; the other tenant %q", first, again, other)
+	}
+	f.change(func(c *service.BalancerConfig) { c.Balancer.SharePrefixes = true })
+	if done := f.reload(); !slices.Equal(done.Changed, []string{"balancer.share_prefixes: true, was false"}) || len(done.Restart) > 0 {
+		t.Errorf("reload did %+v", done)
+	}
+	if first, other := match("sk-a"), match("sk-b"); first != "0.000" || other < "0.9" {
+		t.Errorf("shared: %q, then %q for the other tenant", first, other)
+	}
+	f.change(func(c *service.BalancerConfig) { c.Balancer.ExposeCache = false })
+	if done := f.reload(); !slices.Equal(done.Changed, []string{"balancer.expose_cache: false, was true"}) {
+		t.Errorf("reload did %+v", done)
+	}
+	if got := match("sk-a"); got != "" {
+		t.Errorf("not exposed: %q", got)
+	}
+}

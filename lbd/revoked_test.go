@@ -92,7 +92,7 @@ func TestListsThatAreNotTakenUp(t *testing.T) {
 	bob := f.party(identity.Operator, "bob", time.Hour)
 	first := f.revoke(path, identity.Revoked{}, bob)
 	second := f.revoke(path, first, f.party(identity.Operator, "cy", time.Hour))
-	r, err := openRevoked(path, f.Root())
+	r, err := identity.OpenRevoked(path, f.Root())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,14 +101,14 @@ func TestListsThatAreNotTakenUp(t *testing.T) {
 		if err := identity.WriteFile(path, text); err != nil {
 			t.Fatal(err)
 		}
-		if changed, err := r.look(); err == nil || changed || r.list.Load().Number() != 2 {
-			t.Errorf("%s: changed %v, %v, list %d", name, changed, err, r.list.Load().Number())
+		if changed, err := r.Look(); err == nil || changed || r.List().Number() != 2 {
+			t.Errorf("%s: changed %v, %v, list %d", name, changed, err, r.List().Number())
 		}
 	}
 	if err := identity.WriteFile(path, other.Text()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openRevoked(path, f.Root()); !errors.Is(err, identity.ErrStranger) {
+	if _, err := identity.OpenRevoked(path, f.Root()); !errors.Is(err, identity.ErrStranger) {
 		t.Errorf("a balancer that starts with another's: %v", err)
 	}
 }

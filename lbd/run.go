@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -148,6 +149,8 @@ type balancer struct {
 	usage    *usage
 	review   latest[telemetry.Review]
 	scaling  latest[telemetry.Scaling]
+	told     latest[telemetry.Alerts]
+	lease    leaseWatch
 	api      *admin.API
 	store    *store.Store // the one that StoreURL names; nil = another or none
 	draining atomic.Bool
@@ -228,8 +231,9 @@ func (b *balancer) assemble(ctx context.Context) error {
 		return err
 	}
 	allow := admin.RefuseSecrets(b.opts.AllowCIDRs)
-	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log, AccessLog: b.cfg.Balancer.AccessLog, Limits: b.opts.limits, Transport: proxy.NewTransport(allow)}
-	o.NoContinue = !continues(b.cfg)
+	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log, AccessLog: b.cfg.Balancer.AccessLog, Limits: b.limits(), Transport: proxy.NewTransport(allow)}
+	o.NoContinue, o.AllowParameters = !continues(b.cfg), b.cfg.Balancer.AllowParameters
+	o.SharePrefixes, o.ExposeCache = b.cfg.Balancer.SharePrefixes, b.cfg.Balancer.ExposeCache
 	secure := b.member.toward(identity.Replica)
 	if secure != nil {
 		o.Secure = wire.New(wire.Options{Allow: allow, Direct: true, TLS: secure})
@@ -240,6 +244,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	if b.record != nil {
 		o.Record = b.record
 	}
+	o.Suspect = func(id string) { b.fleet.suspect(id) } // b.fleet is set before the first request
 	if b.runtime, err = proxy.New(o); err != nil {
 		return err
 	}
@@ -260,12 +265,23 @@ func (b *balancer) assemble(ctx context.Context) error {
 	b.usage = newUsage(b.cfg, b.runtime, b.usageStore(), b.log)
 	b.registry = b.register()
 	b.metrics = newMetrics(b.registry, b.cert, b.member)
+	b.registry.MustRegister(alertCollector{b})
 	b.api = admin.New(admin.Options{
 		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, Requests: b.runtime.Requests, History: b.history, Usage: b.usage, Keys: b.namedKeys,
-		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
+		Peers: b.peers.Status, Service: b.specText(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Alerts: func() []telemetry.Alert { return b.alerts(time.Now()) }, ServiceAlerts: b.serviceAlerts, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})
 	return nil
+}
+
+// limits are the bounds of requests: the proxy's own, with the memory that the
+// configuration gives them.
+func (b *balancer) limits() proxy.Limits {
+	l := b.opts.limits
+	m := b.cfg.Balancer.WithDefaults().Memory
+	l.Memory, l.TenantMemory = cmp.Or(l.Memory, int64(m.Requests)), cmp.Or(l.TenantMemory, int64(m.Tenant))
+	l.StreamWindow = cmp.Or(l.StreamWindow, proxy.DefaultLimits().StreamWindow)
+	return l
 }
 
 // pointStore is where history goes; nil when it is kept in memory only.
@@ -331,9 +347,9 @@ func (b *balancer) run(ctx context.Context) error {
 	b.runtime.Start(life)
 	b.attach()
 
-	handler := b.handler()
-	public, adminSrv := b.server(handler), b.server(b.adminHandler(handler))
-	speakHTTP2(public)
+	handler := b.reportPanics(b.handler())
+	public, adminSrv := b.server(handler), b.server(b.reportPanics(b.adminHandler(handler)))
+	speakHTTP2(public, b.limits().StreamWindow)
 	front, err := wire.NewFront(b.publicListener(), handler, wire.FrontOptions{
 		HeadTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeadBytes: maxHeaderBytes, Log: public.ErrorLog,
 	})
@@ -365,6 +381,10 @@ func (b *balancer) run(ctx context.Context) error {
 		follow := func(prefix string) <-chan store.Change { return b.store.Follow(storing, prefix) }
 		stored.Go(func() { b.review.follow(telemetry.ReviewKey(b.cfg.Service), follow(telemetry.ReviewPrefix), b.log) })
 		stored.Go(func() { b.scaling.follow(telemetry.ScalingKey(b.cfg.Service), follow(telemetry.ScalingPrefix), b.log) })
+		stored.Go(func() { b.told.follow(telemetry.AlertsKey(b.cfg.Service), follow(telemetry.AlertsPrefix), b.log) })
+		stored.Go(func() {
+			b.lease.follow(store.LeaseKey(telemetry.ControllerLease(b.cfg.Service)), follow(store.LeasePrefix))
+		})
 	}
 	if b.opts.Listening != nil {
 		b.opts.Listening(b.publicURL(), b.adminURL())
@@ -423,6 +443,24 @@ func (b *balancer) server(h http.Handler) *http.Server {
 	}
 }
 
+// reportPanics logs panics of handlers as errors; the log of the servers has level debug.
+// A panic ends its connection. One in a decision does not get here: it ends the process.
+func (b *balancer) reportPanics(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			why := recover()
+			if why == nil {
+				return
+			}
+			if why != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
+				b.log.Error("a handler panicked", "path", r.URL.Path, "panic", fmt.Sprint(why), "stack", string(debug.Stack()))
+			}
+			panic(http.ErrAbortHandler)
+		}()
+		h.ServeHTTP(w, r)
+	})
+}
+
 // publicListener speaks TLS when there is a certificate.
 func (b *balancer) publicListener() net.Listener {
 	if b.cert == nil {
@@ -469,7 +507,7 @@ func limitWriting(w http.ResponseWriter) {
 
 // heartbeat is what peers are told. A balancer that is about to end offers nothing.
 func (b *balancer) heartbeat() peer.Heartbeat {
-	hb := peer.Heartbeat{ID: b.cfg.ID, Region: b.cfg.Region, Draining: b.draining.Load()}
+	hb := peer.Heartbeat{ID: b.cfg.ID, Region: b.cfg.Region, Draining: b.draining.Load(), Killers: b.runtime.Killers()}
 	if !hb.Draining {
 		hb.Models = b.runtime.Load()
 	}

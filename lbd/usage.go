@@ -23,6 +23,9 @@ const (
 	usageSettle = 100 * time.Millisecond // others' parts that come together are added up once
 	usageShards = 32                     // 100,000 keys of two models: 6,000 rows of 100 bytes, below a message's 1 MB
 	usageMonths = telemetry.UsageMonths
+	// usageNewest months with usage stay whatever clocks say: the running one, those before
+	// it, and one that a wrong clock made.
+	usageNewest = usageMonths + 2
 	lastPushes  = 3                      // a write that was given up may get in beside the last one, once
 	lastPause   = 200 * time.Millisecond // between the last pushes to a store that is away
 )
@@ -37,6 +40,8 @@ type UsageStore interface {
 	// WatchUsage sends every part, then every change, until ctx ends.
 	WatchUsage(ctx context.Context) <-chan store.UsageChange
 	UsageParts(ctx context.Context) ([]store.UsagePart, error)
+	// Time is the time by the clock of the store itself.
+	Time(ctx context.Context) (time.Time, error)
 	DropUsage(ctx context.Context, part store.UsagePart) error
 }
 
@@ -59,12 +64,12 @@ type usage struct {
 	store    UsageStore // nil = none
 	log      *slog.Logger
 	away     bool   // the store did not answer the last time; of run alone
-	pruned   string // the month in which old ones were removed; of run alone
+	pruned   string // the newest month that was stored when old ones were removed; of run alone
 
 	mu      sync.Mutex
 	counted map[series]telemetry.Usage // of the balancer's own counts, what is in mine
 	mine    map[store.UsagePart]*ownPart
-	stored  map[store.UsagePart][]telemetry.UsageRow // of the running month or later, as the store told
+	stored  map[store.UsagePart][]telemetry.UsageRow // as the store told
 	told    map[string]bool                          // keys whose quota the balancer was told of
 }
 
@@ -196,9 +201,11 @@ func (u *usage) last(ctx context.Context) {
 func (u *usage) heard(c store.UsageChange) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if c.Part.Month >= telemetry.MonthOf(time.Now()) { // a clock ahead of this one may have begun the next month
-		u.stored[c.Part] = c.Rows
+	if len(c.Rows) == 0 { // it was removed
+		delete(u.stored, c.Part)
+		return
 	}
+	u.stored[c.Part] = c.Rows // of any month: this clock may be wrong and be set right
 }
 
 // count adds what was used since the last time to the parts of the present day.
@@ -219,11 +226,6 @@ func (u *usage) count(now time.Time) {
 		}
 		u.mine[part].pending.add(day, telemetry.UsageRow{Key: k.Key, Model: k.Model, Region: u.region, Month: used, Day: day, Today: used})
 	}
-	for part := range u.stored {
-		if part.Month < month {
-			delete(u.stored, part)
-		}
-	}
 }
 
 func shardOf(key string) int {
@@ -232,7 +234,7 @@ func shardOf(key string) int {
 	return int(h.Sum32() % usageShards)
 }
 
-// push stores every part that changed, and once a month removes old ones.
+// push stores every part that changed, and removes old ones with the first of a month.
 func (u *usage) push(ctx context.Context) {
 	if u.store == nil {
 		u.forget(time.Now())
@@ -240,11 +242,20 @@ func (u *usage) push(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
-	err := u.prune(ctx, time.Now())
+	var err error
+	saved := ""
 	for _, part := range u.changed() {
-		if e := u.save(ctx, part); e != nil && !errors.Is(e, store.ErrConflict) {
+		e := u.save(ctx, part)
+		if e == nil {
+			saved = max(saved, part.Month)
+		} else if !errors.Is(e, store.ErrConflict) {
 			err = e
 			break // the others would fare no better
+		}
+	}
+	if err == nil && saved > u.pruned {
+		if err = u.prune(ctx, time.Now()); err == nil {
+			u.pruned = saved
 		}
 	}
 	if away := err != nil; away != u.away {
@@ -261,11 +272,12 @@ func (u *usage) push(ctx context.Context) {
 func (u *usage) forget(now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	var months []string
 	for part := range u.mine {
-		if part.Month < oldestMonth(now) {
-			delete(u.mine, part)
-		}
+		months = append(months, part.Month)
 	}
+	old := store.Outdated(months, usageNewest, oldestMonth(now))
+	maps.DeleteFunc(u.mine, func(part store.UsagePart, _ *ownPart) bool { return slices.Contains(old, part.Month) })
 }
 
 // oldestMonth is the first month that is kept.
@@ -360,22 +372,30 @@ func (u *usage) send(p *ownPart, now time.Time) (rows []telemetry.UsageRow, revi
 	return p.sent, p.revision
 }
 
-// prune removes the months that are no longer kept. All balancers do; the first
-// is right.
+// prune removes the months that are no longer kept, by this clock and by the store's. All
+// balancers do; the first is right.
 func (u *usage) prune(ctx context.Context, now time.Time) error {
-	if u.pruned == telemetry.MonthOf(now) || !u.keys.AsksForKeys() {
-		return nil
-	}
 	parts, err := u.store.UsageParts(ctx)
+	if err != nil {
+		return err
+	}
+	there, err := u.store.Time(ctx)
+	if err != nil {
+		return err
+	}
+	var months []string
 	for _, part := range parts {
-		if err == nil && part.Month < oldestMonth(now) {
-			err = u.store.DropUsage(ctx, part)
+		months = append(months, part.Month)
+	}
+	old := store.Outdated(months, usageNewest, min(oldestMonth(now), oldestMonth(there)))
+	for _, part := range parts {
+		if slices.Contains(old, part.Month) {
+			if err := u.store.DropUsage(ctx, part); err != nil {
+				return err
+			}
 		}
 	}
-	if err == nil {
-		u.pruned = telemetry.MonthOf(now)
-	}
-	return err
+	return nil
 }
 
 // overlay is the parts of a month with what this balancer knows better: its own,

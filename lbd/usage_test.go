@@ -32,6 +32,7 @@ type cupboard struct {
 	fail     func() (before, after error) // of a write; nil = never
 	away     error
 	parts    map[store.UsagePart]kept
+	ahead    time.Duration // of its clock
 	revision uint64
 	watchers []chan store.UsageChange
 	// late is a write that was given up and is still under way: it gets in before
@@ -118,6 +119,24 @@ func (c *cupboard) DropUsage(_ context.Context, part store.UsagePart) error {
 	defer c.mu.Unlock()
 	delete(c.parts, part)
 	return c.away
+}
+
+func (c *cupboard) Time(context.Context) (time.Time, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Now().Add(c.ahead), c.away
+}
+
+// months are those of which usage is kept.
+func (c *cupboard) months() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var months []string
+	for part := range c.parts {
+		months = append(months, part.Month)
+	}
+	slices.Sort(months)
+	return strings.Join(slices.Compact(months), " ")
 }
 
 // tokens is what a key has used in a month, by all that is kept.
@@ -265,7 +284,7 @@ func TestKilledBalancerLosesTheLastSeconds(t *testing.T) {
 func TestUsageOfEarlierDaysAndMonths(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, us, eu := newCupboard(), newTills(), newTills()
-		for _, month := range []string{"1999-10", "1999-11", "1999-12"} {
+		for _, month := range []string{"1999-09", "1999-10", "1999-11", "1999-12"} {
 			part := store.UsagePart{Month: month, Balancer: "old"}
 			if _, err := c.WriteUsage(t.Context(), part, []telemetry.UsageRow{{Key: "acme", Month: telemetry.Usage{PromptTokens: 7}}}, 0); err != nil {
 				t.Fatal(err)
@@ -276,8 +295,8 @@ func TestUsageOfEarlierDaysAndMonths(t *testing.T) {
 		u, stopEU := keep("eu", eu, c)
 		us.use("acme", 3)
 		time.Sleep(time.Minute / 2)
-		if c.tokens("1999-10", "acme") != 0 || c.tokens("1999-11", "acme") != 7 {
-			t.Error("two months before the running one are kept, and no more")
+		if got := c.months(); got != "1999-10 1999-11 1999-12 2000-01" {
+			t.Errorf("%s are kept, want the running month and three before it", got)
 		}
 		if q := eu.quota("acme"); q.Day.PromptTokens != 3 || q.Month.PromptTokens != 3 {
 			t.Errorf("on the 30th: %+v", q)
@@ -302,8 +321,10 @@ func TestUsageOfEarlierDaysAndMonths(t *testing.T) {
 		if len(rows) != 2 || rows[0].Month.PromptTokens != 6 || rows[0].Today.PromptTokens != 6 || !complete {
 			t.Errorf("January: %+v, %v", rows, complete)
 		}
-		if c.tokens("1999-11", "acme") != 0 || c.tokens("1999-12", "acme") != 7 {
-			t.Error("in a new month another one is old")
+		eu.use("acme", 1)
+		time.Sleep(time.Minute)
+		if got := c.months(); got != "1999-11 1999-12 2000-01 2000-02" {
+			t.Errorf("in a new month %s are kept", got)
 		}
 		stopEU()
 	})
@@ -530,11 +551,71 @@ func TestUsageWithoutAStore(t *testing.T) {
 			t.Errorf("usage %+v, %v", rows, complete)
 		}
 		stop()
-		u.forget(time.Now().AddDate(0, usageMonths+1, 0))
-		if len(u.mine) != 0 {
-			t.Error("months that are over stay in memory")
+		u.forget(time.Now().AddDate(30, 0, 0)) // by a clock that may be wrong
+		if len(u.mine) != 1 {
+			t.Error("the only usage there is was forgotten")
+		}
+		for i := range 100 {
+			u.mine[store.UsagePart{Month: fmt.Sprintf("19%02d-05", i)}] = &ownPart{}
+		}
+		u.forget(time.Now())
+		if len(u.mine) != 4 {
+			t.Errorf("%d months stay in memory, want 4", len(u.mine))
 		}
 	})
+}
+
+// A clock that is years ahead, of a balancer, of the store's machine or of both, costs no
+// usage: neither what is stored nor what is used of quotas once it is set right.
+func TestAClockThatIsYearsAheadDropsNoUsage(t *testing.T) {
+	const years = 31 * 365 * 24 * time.Hour // to December 2030
+	for name, c := range map[string]struct {
+		local, store time.Duration
+		want         string
+	}{
+		"right":            {0, 0, "1999-10 1999-11 1999-12 2000-01"},
+		"the balancer's":   {years, 0, "1999-11 1999-12 2000-01 2030-12"},
+		"the store's":      {0, years, "1999-10 1999-11 1999-12 2000-01"},
+		"both":             {years, years, "1999-11 1999-12 2000-01 2030-12"},
+		"the store's back": {0, -years, "1999-09 1999-10 1999-11 1999-12 2000-01"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			kept := newCupboard()
+			for _, month := range []string{"1999-09", "1999-10", "1999-11", "1999-12", january} {
+				row := telemetry.UsageRow{Key: "acme", Model: "m", Region: "local/us", Month: telemetry.Usage{PromptTokens: 10}}
+				if _, err := kept.WriteUsage(t.Context(), store.UsagePart{Month: month, Balancer: "eu"}, []telemetry.UsageRow{row}, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			kept.ahead = c.store
+			us := newTills()
+			u := newUsage(service.BalancerConfig{ID: "us", Region: "local/us"}, us, kept, slog.New(slog.DiscardHandler))
+			for part, k := range kept.parts {
+				u.heard(store.UsageChange{Part: part, Rows: k.rows})
+			}
+			wrong := time.Now().Add(c.local)
+			us.use("acme", 1)
+			u.count(wrong)
+			u.tell(wrong)
+			for part := range u.mine {
+				if err := u.save(t.Context(), part); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := u.prune(t.Context(), wrong); err != nil {
+				t.Fatal(err)
+			}
+			if got := kept.months(); got != c.want {
+				t.Errorf("%s: usage of %s is kept, want %s", name, got, c.want)
+			}
+			us.use("acme", 1) // the clock is right again
+			u.count(time.Now())
+			u.tell(time.Now())
+			if q := us.quota("acme"); q.Month.PromptTokens < 11 {
+				t.Errorf("%s: %+v, want what others used in it", name, q)
+			}
+		})
+	}
 }
 
 // The whole way: keys with limits from a file, a request, the admin API, and a

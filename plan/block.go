@@ -38,6 +38,9 @@ type block struct {
 	classes  []class
 	need     float64
 	min, max int
+	// minTotal is how many replicas the model has at least over all regions, where
+	// that row is priced; all of them may stand in this one.
+	minTotal int
 	// away prices the load above the block's capacity, which other regions serve.
 	away away
 	// closed says that the pool serves no unit of the block.
@@ -176,16 +179,25 @@ func (s segment) before(o segment) bool {
 }
 
 // top is the greatest count of class k that any solution worth finding has: a
-// unit above it could be taken away, or (where adding is unlimited) stand in
-// another region.
+// unit above it could be taken away without breaking a row of coverage or a least
+// count, or (where adding is unlimited) stand in another region.
 func (b *block) top(k int, global float64) int {
 	c := b.classes[k]
-	local, anywhere := unitsFor(b.need, c.theta), unitsFor(math.Max(b.need, global), c.theta)
-	useful := anywhere
+	useful := mostUseful(math.Max(b.need, global), c.theta, b.min, b.minTotal)
 	if b.open(k) {
-		useful = max(min(c.n+c.m, anywhere), local)
+		useful = max(min(c.n+c.m, useful), mostUseful(b.need, c.theta, b.min, b.minTotal))
 	}
-	return min(c.hi, max(c.lo, b.min, useful), b.max)
+	return min(c.hi, max(c.lo, useful), b.max)
+}
+
+// mostUseful is the greatest count of one model on one GPU in one region that rows
+// ask for: to carry need alone, or to be the least count alone, there or over all
+// regions. One more could be taken away: no row breaks, and nothing costs more.
+func mostUseful(need, theta float64, least, leastTotal int) int {
+	if theta <= 0 {
+		return 0 // the model does not run there
+	}
+	return max(unitsFor(need, theta), least, leastTotal)
 }
 
 // addClass adds class k's cheapest counts to the base and its units of positive

@@ -58,7 +58,7 @@ func (c *coupling) newWholeClimb(p *point, in box) *wholeClimb {
 	w := &wholeClimb{coupling: c, p: p, in: in}
 	right := make([]float64, len(c.rows))
 	for r, row := range c.rows {
-		if row.kind != coverRow {
+		if !row.own() {
 			right[r] = row.right
 		}
 	}
@@ -103,8 +103,10 @@ func (c *coupling) wholeTangents(p *point, in box) (at tangents, ok bool) {
 		for j, x := range r.x {
 			c.count(i*c.regions+j, x, use)
 		}
-		for _, row := range c.coverRows[i] {
-			use[row] = 0
+		for row := range use {
+			if c.rows[row].own() {
+				use[row] = 0
+			}
 		}
 		at.worth, at.use = append(at.worth, r.bound), append(at.use, use)
 	}

@@ -164,6 +164,9 @@ func (p *Problem) conflictInWords(set []demand) string {
 	if least, has := p.leastThere(set); least > has {
 		needs = fmt.Sprintf("%s %s at least %d there", strings.Join(models, ", "), verb, least)
 	}
+	if len(limits) == 0 {
+		needs = fmt.Sprintf("no counts satisfy what %s %s", strings.Join(models, ", "), verb)
+	}
 	switch {
 	case p.Survive && len(p.SurviveRegions) == 0:
 		needs += ", with any one region gone"

@@ -21,6 +21,10 @@ type coupledRow struct {
 	right, unit float64
 }
 
+// own reports whether the row is unpriced when a whole model is bounded (refine.go):
+// its coverage is kept to the unit there, its least count is left out.
+func (r coupledRow) own() bool { return r.kind == coverRow || r.kind == leastRow }
+
 // coupling is the programme as blocks (one model in one region, solved to the
 // last unit) and the rows that join them. At prices y >= 0 for the rows the
 // blocks fall apart, and
@@ -64,7 +68,7 @@ func newCoupling(s *solver) *coupling {
 		base := s.caseOf(i)
 		for j := range base.blocks {
 			b := base.blocks[j]
-			b.closed = true
+			b.closed, b.minTotal = true, total(p.MinTotal, i, 0)
 			c.blocks = append(c.blocks, b)
 			c.links = append(c.links, links{capacity: c.none(), standing: c.none(), most: -1, least: -1})
 			for k, cl := range b.classes {
@@ -189,7 +193,7 @@ func (c *coupling) box() box {
 func (c *coupling) price(at int, y []float64, in box) (mu float64) {
 	b, l := &c.blocks[at], &c.links[at]
 	q := &c.priced
-	q.need, q.min, q.max, q.away, q.closed = b.need, b.min, b.max, b.away, true
+	q.need, q.min, q.max, q.minTotal, q.away, q.closed = b.need, b.min, b.max, b.minTotal, b.away, true
 	each := 0.0
 	if l.most >= 0 {
 		each += y[l.most]

@@ -4,7 +4,8 @@
 // clock, no I/O, random numbers only from streams of a stated seed; effort is
 // bounded by counted work.
 //
-// Read problem.go and extras.go first (the programme), then solve.go (the order
+// Read problem.go and extras.go first (the programme), verify.go (what keeps it),
+// then rules.go (its rows as the search sees them) and solve.go (the order
 // of attack), block.go (one model in one region), model.go and search.go (one
 // model over its regions). couple.go says how rows over several models, and
 // cover.go how other rows of coverage, are priced; ascent.go, bundle.go and refine.go

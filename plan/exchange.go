@@ -242,7 +242,10 @@ func (e *exchange) search(i int, m *modelCase, most float64) [][]int {
 	if right.x == nil || most < p.value {
 		return nil
 	}
-	keeps := func(x [][]int) bool { return e.rules.verifyModel(i, x) == nil }
+	keeps := func(x [][]int) bool {
+		e.fill(i, m, x)
+		return e.rules.verifyModel(i, x) == nil
+	}
 	if p.mu == 0 && keeps(p.x) {
 		return p.x
 	}
@@ -259,4 +262,37 @@ func (e *exchange) coverPrice(i int) float64 {
 		mu += e.at.y[r] / e.rows[r].unit
 	}
 	return mu
+}
+
+// fill adds the cheapest replicas that the regions still hold until counts x reach
+// model i's least count over all regions, or no more can be added.
+func (e *exchange) fill(i int, m *modelCase, x [][]int) {
+	left := total(e.p.MinTotal, i, 0)
+	if left == 0 {
+		return
+	}
+	counts := make([]int, len(x))
+	for j := range x {
+		for _, n := range x[j] {
+			counts[j] += n
+		}
+		left -= counts[j]
+	}
+	for ; left > 0; left-- {
+		where, on, least := -1, -1, math.Inf(1)
+		for j := range x {
+			b := &m.blocks[j]
+			for k, n := range x[j] {
+				c := &b.classes[k]
+				if more := c.cost(n+1) - c.cost(n); counts[j] < b.max && n < c.hi && more < least {
+					where, on, least = j, k, more
+				}
+			}
+		}
+		if where < 0 {
+			return
+		}
+		x[where][on]++
+		counts[where]++
+	}
 }

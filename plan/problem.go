@@ -226,5 +226,5 @@ func (p *Problem) Cost(x [][][]int) float64 {
 			cost -= p.spared(j, k, func(i int) int { return x[i][j][k] }, nil)
 		}
 	}
-	return cost
+	return math.Max(0, cost) // not what rounding leaves below 0
 }

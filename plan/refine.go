@@ -14,13 +14,21 @@ const (
 // case that its own search solves: its one row of coverage is over all regions.
 func (c *coupling) refinable() bool { return c.p.plainCover() }
 
-// modelAt is model i with its other rows at prices y, within the box.
+// modelAt is model i with its other rows at prices y, within the box. Its least
+// count over all regions is left out: what that row spares makes a replica cost
+// less than nothing, and the search of a whole model and its bound rest on costs of
+// 0 or more.
 func (c *coupling) modelAt(i int, y []float64, in box) *modelCase {
 	base := c.caseOf(i)
 	c.work.spend(10 * c.regions * c.gpus)
 	for j := range base.blocks {
 		c.price(i*c.regions+j, y, in)
 		copy(base.blocks[j].classes, c.priced.classes)
+		if r := c.links[i*c.regions+j].least; r >= 0 {
+			for k := range base.blocks[j].classes {
+				base.blocks[j].classes[k].stay += y[r]
+			}
+		}
 	}
 	return newModelCase(base.blocks, base.need)
 }
@@ -38,7 +46,7 @@ func (c *coupling) wholeModels(p *point, in box, most int64) (bound float64) {
 	x := make([][][]int, c.models)
 	whole := true
 	for r, row := range c.rows {
-		if row.kind != coverRow {
+		if !row.own() {
 			bound -= p.y[r] * row.right
 		}
 	}
@@ -65,7 +73,9 @@ func (c *coupling) boundModel(i int, p *point, in box, most int64) (r modelResul
 	}
 	for j := range m.blocks {
 		for k := range m.blocks[j].classes {
-			m.blocks[j].classes[k].hi = unlimited
+			if m.blocks[j].classes[k].theta > 0 {
+				m.blocks[j].classes[k].hi = unlimited
+			}
 		}
 	}
 	m = newModelCase(m.blocks, m.need)
@@ -80,13 +90,16 @@ func (c *coupling) boundModel(i int, p *point, in box, most int64) (r modelResul
 	return r
 }
 
-// ofModel is model i's share of a point's value, rows that it shares aside.
+// ofModel is model i's share of a point's value: its blocks and its own rows.
 func (c *coupling) ofModel(p *point, i int) float64 {
 	var sum float64
 	for j := range c.regions {
 		sum += p.reduced[i*c.regions+j]
 	}
 	for _, r := range c.coverRows[i] {
+		sum -= p.y[r] * c.rows[r].right
+	}
+	if r := c.links[i*c.regions].least; r >= 0 {
 		sum -= p.y[r] * c.rows[r].right
 	}
 	return sum

@@ -70,15 +70,7 @@ func Solve(p *Problem, o Options) (Result, error) {
 // scale divides every price by the greatest one, so that no tolerance depends
 // on the currency, and says what it divided by.
 func scale(p *Problem) (*Problem, float64) {
-	var unit float64
-	for i := range p.Models {
-		for k := range p.GPUs {
-			unit = math.Max(unit, p.Sigma[i][k])
-			for j := range p.Regions {
-				unit = math.Max(unit, p.Price(j, k))
-			}
-		}
-	}
+	unit := p.greatestPrice()
 	if unit == 0 {
 		return p, 1
 	}
@@ -105,6 +97,20 @@ func scale(p *Problem) (*Problem, float64) {
 		out.Egress = divided(p.Egress, unit)
 	}
 	return &out, unit
+}
+
+// greatestPrice is the greatest price of a replica's hour or start.
+func (p *Problem) greatestPrice() float64 {
+	var unit float64
+	for i := range p.Models {
+		for k := range p.GPUs {
+			unit = math.Max(unit, p.Sigma[i][k])
+			for j := range p.Regions {
+				unit = math.Max(unit, p.Price(j, k))
+			}
+		}
+	}
+	return unit
 }
 
 func divided(values []float64, by float64) []float64 {
@@ -144,8 +150,8 @@ func newSolver(p *Problem, o Options) *solver {
 		for j := range p.Regions {
 			s.useful[i][j] = make([]int, len(p.GPUs))
 			for k := range p.GPUs {
-				units := unitsFor(math.Max(p.LocalNeed(i, j), p.GlobalNeed(i)), p.Theta[i][k])
-				s.useful[i][j][k] = max(units, limit(p.Min, i, j, 0), total(p.MinTotal, i, 0))
+				need := math.Max(p.LocalNeed(i, j), p.GlobalNeed(i))
+				s.useful[i][j][k] = mostUseful(need, p.Theta[i][k], limit(p.Min, i, j, 0), total(p.MinTotal, i, 0))
 			}
 		}
 	}
@@ -181,6 +187,9 @@ func (s *solver) caseOf(i int) *modelCase {
 			c := class{stay: p.Price(j, k), start: p.Sigma[i][k], theta: p.Theta[i][k], n: p.N[i][j][k], hi: unlimited}
 			if capacity := limit(p.Capacity, j, k, unlimited); capacity < s.useful[i][j][k] {
 				c.hi = capacity
+			}
+			if c.theta == 0 {
+				c.hi = 0 // the model does not run there
 			}
 			b.classes = append(b.classes, c)
 		}
@@ -324,7 +333,8 @@ func (s *solver) result(p *Problem, unit float64) (Result, error) {
 // assessed is the result of the best counts, at the prices of p.
 func (s *solver) assessed(p *Problem) Result {
 	r := Result{X: s.best, Objective: p.Cost(s.best), Bound: s.bound, Status: StatusFeasible}
-	if r.Bound >= r.Objective-2*relTolerance*math.Abs(r.Objective) {
+	// Beside the prices, a cost that small is what rounding leaves of 0.
+	if slack := relTolerance * math.Max(r.Objective, 1e-3*p.greatestPrice()); r.Bound >= r.Objective-2*slack {
 		r.Bound = r.Objective // the difference is rounding
 	}
 	if r.Objective > 0 {

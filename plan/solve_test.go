@@ -96,55 +96,6 @@ func solve(t interface {
 	return r
 }
 
-// Solve finds what trying everything finds, with and without shared capacity
-// and bounds.
-func TestSolveEqualsBruteForce(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 3))
-		s := size{models: 1 + r.IntN(2), regions: 1 + r.IntN(2), gpus: 1 + r.IntN(2), windows: 1 + r.IntN(3), most: 3}
-		s.caps, s.bounds = []float64{0, 0.5, 1}[r.IntN(3)], []float64{0, 0.4}[r.IntN(2)]
-		p := random(r, s)
-		const most = 6
-		for i := range p.Models { // keep the twin's reach: no cell needs more than most
-			for j := range p.Regions {
-				for w := range p.Rho[i][j] {
-					p.Rho[i][j][w] = math.Min(p.Rho[i][j][w], 2.5*p.Theta[i][0])
-				}
-			}
-		}
-		want, ok := brute(p, most)
-		got := solve(t, p, Options{})
-		if !ok {
-			if got.Status == StatusInfeasible || got.X != nil && beyond(got.X, most) {
-				return
-			}
-			t.Fatalf("nothing within %d a cell, solver says %s %v", most, got.Status, got.X)
-		}
-		if got.Status != StatusOptimal {
-			t.Fatalf("status %s %v, brute force found %g", got.Status, got.Infeasible, want)
-		}
-		if math.Abs(got.Objective-want) > 1e-6 && !(got.Objective < want && beyond(got.X, most)) {
-			t.Fatalf("cost %g, brute force %g: %v", got.Objective, want, got.X)
-		}
-		if got.Bound > want+1e-6 {
-			t.Fatalf("bound %g above the optimum %g", got.Bound, want)
-		}
-	})
-}
-
-func beyond(x [][][]int, most int) bool {
-	for i := range x {
-		for j := range x[i] {
-			for _, n := range x[i][j] {
-				if n > most {
-					return true
-				}
-			}
-		}
-	}
-	return false
-}
-
 // small draws a problem of the everyday size.
 func small(t *rapid.T, caps float64) *Problem {
 	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 4))

@@ -1,35 +1,55 @@
 package plan
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
-// rules are a problem's rows, its rows of coverage listed once.
-type rules struct {
-	p      *Problem
-	covers [][]cover // by model
-}
-
-func newRules(p *Problem) *rules {
-	r := &rules{p: p}
-	sets := p.reachSets()
-	for i := range p.Models {
-		r.covers = append(r.covers, p.covers(i, sets))
+// Verify reports the first row of the problem that counts x break, with its place.
+// It uses nothing of the solver: it places every window's load in the regions that
+// may serve it, rather than trust the rows that the search keeps (rules.go).
+func (p *Problem) Verify(x [][][]int) error {
+	near := make([]regionSet, len(p.Regions))
+	for j := range near {
+		near[j] = p.near(j)
 	}
-	return r
-}
-
-// Verify reports the first row that counts x break, with its place.
-func (p *Problem) Verify(x [][][]int) error { return newRules(p).verify(x) }
-
-func (r *rules) verify(x [][][]int) error {
-	p := r.p
 	for i := range p.Models {
-		if err := r.verifyModel(i, x[i]); err != nil {
+		if err := p.verifyCounts(i, x[i]); err != nil {
+			return err
+		}
+		if err := p.verifyLoad(i, x, near); err != nil {
 			return err
 		}
 	}
+	return p.verifyCapacity(x)
+}
+
+// verifyCounts checks model i's counts against the limits of the model and what
+// every region must carry itself.
+func (p *Problem) verifyCounts(i int, x [][]int) error {
+	all := 0
+	for j := range p.Regions {
+		count := 0
+		for k, n := range x[j] {
+			switch {
+			case n < 0:
+				return fmt.Errorf("%s in %s on %s: count %d is negative", p.Models[i], p.Regions[j], p.GPUs[k], n)
+			case n > 0 && p.Theta[i][k] == 0:
+				return fmt.Errorf("%s in %s on %s: %d replicas, the model does not run there (theta is 0)", p.Models[i], p.Regions[j], p.GPUs[k], n)
+			}
+			count += n
+		}
+		all += count
+		carried, least, most := p.Carried(i, x[j]), limit(p.Min, i, j, 0), limit(p.Max, i, j, unlimited)
+		switch {
+		case count < least || count > most:
+			return fmt.Errorf("%s in %s: %d replicas, want %d to %d", p.Models[i], p.Regions[j], count, least, most)
+		case !covers(carried, p.LocalNeed(i, j)):
+			return fmt.Errorf("%s in %s: carries %g tokens a second of %g", p.Models[i], p.Regions[j], carried, p.LocalNeed(i, j))
+		}
+	}
+	return p.verifyTotal(i, all)
+}
+
+// verifyCapacity checks the counts of all models against what regions hold.
+func (p *Problem) verifyCapacity(x [][][]int) error {
 	for j := range p.Regions {
 		for k := range p.GPUs {
 			used := 0
@@ -44,68 +64,6 @@ func (r *rules) verify(x [][][]int) error {
 	return nil
 }
 
-func (r *rules) verifyModel(i int, x [][]int) error {
-	p := r.p
-	all := 0
-	for j := range p.Regions {
-		count, carried := 0, 0.0
-		for k, n := range x[j] {
-			if n < 0 {
-				return fmt.Errorf("%s in %s on %s: count %d is negative", p.Models[i], p.Regions[j], p.GPUs[k], n)
-			}
-			count += n
-			carried += p.Theta[i][k] * float64(n)
-		}
-		all += count
-		least, most := limit(p.Min, i, j, 0), limit(p.Max, i, j, unlimited)
-		switch {
-		case count < least || count > most:
-			return fmt.Errorf("%s in %s: %d replicas, want %d to %d", p.Models[i], p.Regions[j], count, least, most)
-		case !covers(carried, p.LocalNeed(i, j)):
-			return fmt.Errorf("%s in %s: carries %g tokens a second of %g", p.Models[i], p.Regions[j], carried, p.LocalNeed(i, j))
-		}
-	}
-	if err := p.verifyTotal(i, all); err != nil {
-		return err
-	}
-	for _, c := range r.covers[i] {
-		var carried float64
-		for j := range p.Regions {
-			if c.regions.has(j) {
-				carried += p.Carried(i, x[j])
-			}
-		}
-		if !covers(carried, c.need) {
-			return fmt.Errorf("%s over %s: carries %g tokens a second of %g", p.Models[i], p.nameCover(c), carried, c.need)
-		}
-	}
-	return nil
-}
-
-// nameCover names the regions of a row of coverage.
-func (p *Problem) nameCover(c cover) string {
-	if c.regions.size() == len(p.Regions) {
-		return "all regions"
-	}
-	if c.lost >= 0 && c.regions.size() == len(p.Regions)-1 {
-		return "all regions without " + p.Regions[c.lost]
-	}
-	var names []string
-	for j, name := range p.Regions {
-		if c.regions.has(j) {
-			names = append(names, name)
-		}
-	}
-	name := strings.Join(names, ", ")
-	if name == "" {
-		name = "no region"
-	}
-	if c.lost >= 0 {
-		name += " without " + p.Regions[c.lost]
-	}
-	return name
-}
-
 // Carried is what counts x of model i in one region carry.
 func (p *Problem) Carried(i int, x []int) float64 {
 	var sum float64
@@ -115,66 +73,108 @@ func (p *Problem) Carried(i int, x []int) float64 {
 	return sum
 }
 
-// spread moves replicas between regions where that costs nothing and brings
-// capacity to where load is: of equally cheap answers, the one that forwards
-// least.
-func (s *solver) spread() {
-	for i := range s.p.Models {
-		for k := range s.p.GPUs {
-			for s.spreadOnce(i, k) {
-			}
-		}
-	}
-}
-
-// spreadOnce makes the one move of a replica of model i on GPU k that lowers
-// the load without local capacity most; false when none does.
-func (s *solver) spreadOnce(i, k int) bool {
-	p, x := s.p, s.best[i]
-	bestGain, bestFrom, bestTo := slackOf(p.GlobalNeed(i)), -1, -1
-	for from := range p.Regions {
-		if x[from][k] == 0 {
-			continue
-		}
-		for to := range p.Regions {
-			gain := s.spreadGain(i, k, from, to)
-			if gain <= bestGain {
+// verifyLoad checks that the load of every window can be served, with every region
+// there and with each one gone that may be lost. near is where load may go, by
+// region.
+func (p *Problem) verifyLoad(i int, x [][][]int, near []regionSet) error {
+	for w := range p.Rho[i][0] {
+		for lost := -1; lost < len(p.Regions); lost++ {
+			if lost >= 0 && !p.mayGo(lost) {
 				continue
 			}
-			x[from][k]--
-			x[to][k]++
-			if s.rules.verify(s.best) == nil && p.Cost(s.best) <= s.bestCost+slackOf(s.bestCost) {
-				bestGain, bestFrom, bestTo = gain, from, to
+			load, unserved := p.unserved(i, w, lost, x, near)
+			if covers(load-unserved, load) {
+				continue
 			}
-			x[from][k]++
-			x[to][k]--
+			gone := ""
+			if lost >= 0 {
+				gone = " without " + p.Regions[lost]
+			}
+			return fmt.Errorf("%s in window %d%s: serves %g tokens a second of %g", p.Models[i], w, gone, load-unserved, load)
 		}
 	}
-	if bestFrom < 0 {
-		return false
-	}
-	x[bestFrom][k]--
-	x[bestTo][k]++
-	return true
+	return nil
 }
 
-// spreadGain is how much less load lacks local capacity after the move; 0 when
-// the start of a replica would cost more.
-func (s *solver) spreadGain(i, k, from, to int) float64 {
-	p, x := s.p, s.best[i]
-	started := x[from][k] > p.N[i][from][k]
-	starts := x[to][k] >= p.N[i][to][k]
-	if from == to || started != starts && p.Sigma[i][k] != 0 {
-		return 0
+// unserved is model i's load in a window, and how much of it no region can serve
+// when one is lost (-1 = none).
+func (p *Problem) unserved(i, w, lost int, x [][][]int, near []regionSet) (load, unserved float64) {
+	f := placement{near: near, load: make([]float64, len(near)), free: make([]float64, len(near)), sent: make([][]float64, len(near))}
+	for j := range near {
+		f.load[j], f.sent[j] = p.Rho[i][j][w], make([]float64, len(near))
+		load += f.load[j]
+		if j != lost {
+			f.free[j] = p.Carried(i, x[i][j])
+		}
 	}
-	theta := p.Theta[i][k]
-	return s.lacking(i, from, 0) + s.lacking(i, to, 0) - s.lacking(i, from, -theta) - s.lacking(i, to, theta)
+	return load, f.place()
 }
 
-// lacking is the load of model i in region j above its capacity there.
-func (s *solver) lacking(i, j int, change float64) float64 {
-	for k, n := range s.best[i][j] {
-		change += s.p.Theta[i][k] * float64(n)
+// placement sends load to regions that may serve it, as a flow of the greatest
+// value.
+type placement struct {
+	near []regionSet
+	load []float64   // of a region, not placed yet
+	free []float64   // of a region's capacity
+	sent [][]float64 // from a region to one that serves
+}
+
+// place places what can be placed and gives the rest.
+func (f *placement) place() (unserved float64) {
+	for j := range f.load {
+		for f.load[j] > 0 && f.push(j) {
+		}
+		unserved += f.load[j]
 	}
-	return max(0, s.p.Peak(i, j)-change)
+	return unserved
+}
+
+// push places some load of one region by a shortest path of moves: it goes to a
+// region without free capacity where load of a third one makes way for it. False
+// when there is no such path.
+func (f *placement) push(start int) bool {
+	server := make([]int, len(f.load)) // by region of load: the server that it makes way at
+	client := make([]int, len(f.load)) // by server: the region of load that reached it
+	for j := range client {
+		server[j], client[j] = -1, -1
+	}
+	for queue := []int{start}; len(queue) > 0; queue = queue[1:] {
+		from := queue[0]
+		for to := range f.load {
+			if client[to] >= 0 || !f.near[from].has(to) {
+				continue
+			}
+			client[to] = from
+			if f.free[to] > 0 {
+				f.move(start, to, server, client)
+				return true
+			}
+			for other := range f.load {
+				if other != start && server[other] < 0 && f.sent[other][to] > 0 {
+					server[other] = to
+					queue = append(queue, other)
+				}
+			}
+		}
+	}
+	return false
+}
+
+// move sends as much as it can along the path that ends at a server.
+func (f *placement) move(start, end int, server, client []int) {
+	amount := min(f.load[start], f.free[end])
+	for from := client[end]; from != start; from = client[server[from]] {
+		amount = min(amount, f.sent[from][server[from]])
+	}
+	f.load[start] -= amount
+	f.free[end] -= amount
+	for to := end; ; {
+		from := client[to]
+		f.sent[from][to] += amount
+		if from == start {
+			return
+		}
+		to = server[from]
+		f.sent[from][to] -= amount
+	}
 }

@@ -130,12 +130,15 @@ type variable struct {
 func (p *Problem) columns() []variable {
 	var out []variable
 	p.eachCell(func(i, j, k int) {
-		price := p.Price(j, k)
-		out = append(out, variable{column("s", i, j, k), price, p.N[i][j][k], true})
-		if p.canSwitch(i, k) {
-			out = append(out, variable{column("t", i, j, k), price + *p.Switch[i][k], -1, true})
+		price, stay, add := p.Price(j, k), p.N[i][j][k], -1
+		if p.Theta[i][k] == 0 {
+			stay, add = 0, 0 // the model does not run there
 		}
-		out = append(out, variable{column("a", i, j, k), price + p.Sigma[i][k], -1, true})
+		out = append(out, variable{column("s", i, j, k), price, stay, true})
+		if p.canSwitch(i, k) {
+			out = append(out, variable{column("t", i, j, k), price + *p.Switch[i][k], add, true})
+		}
+		out = append(out, variable{column("a", i, j, k), price + p.Sigma[i][k], add, true})
 	})
 	for i := range p.Models {
 		for j := range p.Regions {

@@ -19,6 +19,9 @@ func BalancerID(region service.Region, n int) string {
 	return fmt.Sprintf("lb-%s-%d", region.Place(), n)
 }
 
+// IsBalancerID says whether an id is one that balancers have, and nothing else.
+func IsBalancerID(id string) bool { return strings.HasPrefix(id, "lb-") }
+
 // ReplicaID names a replica of a region: those of the service's first model
 // us-0, us-1, ...; those of further models carry the model's short name too. model
 // is its index in spec.Models.

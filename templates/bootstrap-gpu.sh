@@ -3,10 +3,22 @@
 # update of them alone, as Ubuntu makes by itself, leaves the GPU useless until a boot.
 dpkg-query -W -f '${Package} ${db:Status-Status}\n' | sed -n 's/^\([^ ]*nvidia[^ ]*\) installed$/\1/p' | xargs -r apt-mark hold
 
+# The repository's key is fetched, and taken only if it is the one that was meant. Its fingerprint
+# is that of $source/gpgkey, of "NVIDIA CORPORATION (Open Source Projects)", read in November 2026.
 if ! command -v nvidia-ctk >/dev/null; then
 	source=https://nvidia.github.io/libnvidia-container
+	pinned=C95B321B61E88C1809C4F759DDCAE044F796ECB0
 	key=/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg
-	curl --fail --silent --show-error --location --retry 5 "$source/gpgkey" | gpg --dearmor --yes --output "$key"
+	fetched=$(mktemp)
+	curl --fail --silent --show-error --location --retry 5 --output "$fetched" "$source/gpgkey"
+	found=$(gpg --batch --with-colons --show-keys "$fetched" | awk -F: '$1 == "pub" { primary = 1 } $1 == "fpr" && primary { print $10; primary = 0 }')
+	if [ "$found" != "$pinned" ]; then
+		rm -f "$fetched"
+		echo "skyserve: $source/gpgkey holds another key than $pinned: $found" >&2
+		exit 1
+	fi
+	gpg --batch --yes --dearmor --output "$key" "$fetched"
+	rm -f "$fetched"
 	echo "deb [signed-by=$key] $source/stable/deb/\$(ARCH) /" >/etc/apt/sources.list.d/nvidia-container-toolkit.list
 	install update
 	install install nvidia-container-toolkit

@@ -240,6 +240,57 @@ func TestContainersAreShutOut(t *testing.T) {
 	}
 }
 
+// What is installed from a repository is signed by the key that was meant, and by no other: a key
+// that is fetched is taken only if it is the one, and is alone.
+func TestKeysOfRepositoriesArePinned(t *testing.T) {
+	const meant, other = "C95B321B61E88C1809C4F759DDCAE044F796ECB0", "0123456789ABCDEF0123456789ABCDEF01234567"
+	whole, err := os.ReadFile("bootstrap-gpu.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name   string
+		served []string // primary keys
+		taken  bool
+	}{{"the key", []string{meant}, true}, {"another", []string{other}, false}, {"another beside it", []string{meant, other}, false}, {"another before it", []string{other, meant}, false}, {"none", nil, false}} {
+		dir := t.TempDir()
+		for _, folder := range []string{"keyrings", "sources.list.d"} {
+			if err := os.MkdirAll(filepath.Join(dir, folder), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		served := ""
+		for _, fingerprint := range tt.served {
+			served += "pub:-:4096:1:" + fingerprint[24:] + ":1::\nfpr:::::::::" + fingerprint + ":\nuid:-::::1::X::NVIDIA:\nsub:-:4096:1:1:1::\nfpr:::::::::" + strings.Repeat("F", 40) + ":\n"
+		}
+		if err := os.WriteFile(filepath.Join(dir, "served"), []byte(served), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for name, body := range map[string]string{
+			"dpkg-query": "", "apt-get": "echo apt-get >>" + dir + "/installed", "docker": "echo nvidia",
+			"curl": `while [ "$1" != --output ]; do shift; done; cp ` + dir + `/served "$2"`,
+			// it shows what is in a file, or copies it
+			"gpg": `for last; do :; done; case "$*" in *--show-keys*) cat "$last";; *) while [ "$1" != --output ]; do shift; done; cp "$last" "$2";; esac`,
+		} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+body+"\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		script := "set -eu\ninstall() { apt-get \"$@\"; }\n" + strings.NewReplacer("/usr/share/keyrings", dir+"/keyrings", "/etc/apt/sources.list.d", dir+"/sources.list.d", "/opt/dlami", dir).Replace(string(whole))
+		cmd := exec.Command("sh", "-c", script)
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		if (err == nil) != tt.taken || !tt.taken && !strings.Contains(string(out), "skyserve: ") {
+			t.Errorf("%s: %s (%v)", tt.name, out, err)
+		}
+		for _, made := range []string{"keyrings/nvidia-container-toolkit-keyring.gpg", "sources.list.d/nvidia-container-toolkit.list", "installed"} {
+			if _, err := os.Stat(filepath.Join(dir, made)); (err == nil) != tt.taken {
+				t.Errorf("%s: %s is there: %v", tt.name, made, err == nil)
+			}
+		}
+	}
+}
+
 // What engines load is kept on the machine's own disks where the image mounts them, once,
 // and else where everything else is.
 func TestBootstrapUsesFastDisks(t *testing.T) {

@@ -102,7 +102,7 @@ func (s *screen) note() []string {
 		}
 		return []string{p.over(s.fit(s.theme.text(s.toast.text)))}
 	}
-	notes := append([]segment{s.changeNote()}, s.planNotes()...)
+	notes := append([]segment{s.alertNote(), s.changeNote()}, s.planNotes()...)
 	line, _ := s.theme.segments(s.width, " "+s.theme.glyphs.separator+" ", append(notes, s.donationNote(), s.eventNote())...)
 	if line == "" {
 		return nil
@@ -138,6 +138,22 @@ func (s *screen) changeNote() segment {
 		text += ": " + c.reason
 	}
 	return segment{s.theme.text(text), paint{}}
+}
+
+// alertNote is the worst alert, and how many more there are.
+func (s *screen) alertNote() segment {
+	alerts := s.snapshot.Alerts
+	if len(alerts) == 0 {
+		return segment{}
+	}
+	text, p := alerts[0].Line(), s.theme.warn
+	if alerts[0].Severity == telemetry.SeverityCritical {
+		p = s.theme.alarm
+	}
+	if more := len(alerts) - 1; more > 0 {
+		text = fmt.Sprintf("%s (and %d more)", text, more)
+	}
+	return segment{s.theme.text(text), p}
 }
 
 // planNotes say what the last proposal would change, which loads left their

@@ -293,7 +293,7 @@ func TestPasteIntoTheFilter(t *testing.T) {
 	d.send(tea.PasteMsg{Content: "ignored"})
 	d.press("/")
 	d.send(tea.PasteMsg{Content: "eu\x1b[31m-1"})
-	if got := d.model.screen.table.filter; got != "eu[31m-1" {
+	if got := d.model.screen.table.filter; got != "eu-1" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -278,7 +278,7 @@ func (s *screen) flowName(f flow) string {
 }
 
 // attentionLines lists what is not as it should be in at most n lines: balancers
-// that are away, replicas that do not serve, loads that left their forecasts.
+// that are away, replicas that do not serve, alerts, loads that left their forecasts.
 func (s *screen) attentionLines(t *Theme, w, n int) []string {
 	troubles := s.troubles()
 	if n < 2 {
@@ -333,6 +333,14 @@ func (s *screen) troubles() []trouble {
 			sign, role := g.replicaMark(rep.State)
 			all = append(all, trouble{sign, role, s.theme.text(rep.ID) + " " + s.theme.text(string(rep.State)), s.theme.text(reasonOf(rep)), 1 + stateRank[rep.State]})
 		}
+	}
+	for _, a := range s.snapshot.Alerts {
+		r, rank := roleWarn, 1
+		if a.Severity == telemetry.SeverityCritical {
+			r, rank = roleBad, 0
+		}
+		why := strings.Trim(a.Message+"; "+a.NextStep, "; ")
+		all = append(all, trouble{g.trouble, r, s.theme.text(a.Subject()), s.theme.text(why), rank})
 	}
 	for _, f := range s.snapshot.Forecast {
 		if f.Left != "" {

@@ -5,10 +5,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/charmbracelet/x/ansi"
+
+	"skyserve/internal/printable"
 )
 
 // unknown stands for a figure that nobody reported.
@@ -25,24 +26,8 @@ func plainASCII(s string) bool {
 	return true
 }
 
-// clean makes text of others safe to draw: control and format characters
-// (escapes, bidirectional overrides, joiners) vanish, line ends become spaces.
-func clean(s string) string {
-	if plainASCII(s) {
-		return s
-	}
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t' || r == '\r' || unicode.Is(unicode.Z, r):
-			return ' '
-		case r == unicode.ReplacementChar:
-			return '?'
-		case !unicode.IsPrint(r) || unicode.Is(unicode.Variation_Selector, r):
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
-}
+// clean makes text of others safe to draw on one line.
+func clean(s string) string { return printable.Line(s) }
 
 // asciiOnly replaces whatever a terminal without UTF-8 cannot draw.
 func asciiOnly(s string) string {

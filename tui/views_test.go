@@ -234,6 +234,24 @@ func TestThePastIsBounded(t *testing.T) {
 	}
 }
 
+// Alerts stand in the second line of every view, the worst first, and with their next step
+// in the overview; --once prints them too. What they quote cannot steer the terminal.
+func TestAlertsAreShown(t *testing.T) {
+	s := normal()
+	s.Alerts = []telemetry.Alert{
+		{Severity: telemetry.SeverityCritical, Kind: telemetry.AlertStore, Object: "store", Message: "no space left\x1b[2J", NextStep: "free disk space"},
+		{Severity: telemetry.SeverityWarning, Kind: telemetry.AlertCertificate, Object: "lb-us-0", Message: "ends 2027-01-02"},
+	}
+	d := deskIn(t, 200, 60, s)
+	d.wants("critical: store: no space left")
+	d.wants("(and 1 more)")
+	d.wants("certificate lb-us-0")
+	once := Render(s, nil, 0, 0, Theme{}.Plain())
+	if !strings.Contains(once, "critical: store: no space left") || strings.Contains(once, "\x1b[2J") {
+		t.Errorf("got %q", once)
+	}
+}
+
 func TestCommands(t *testing.T) {
 	tests := []struct{ text, shows string }{
 		{"theme mono", ""},

@@ -33,16 +33,22 @@ func TestAServiceInAStrictProject(t *testing.T) {
 	e := emulate(t)
 	e.gce.SetNetworks()
 	e.gce.SetDefaultAccount("")
-	up := append(e.upOf(strings.NewReplacer("    network: prod\n", "", "    subnets: [west]\n", "").Replace(googleService)), "--yes")
+	up := append(e.upOf(strings.NewReplacer("    network: prod\n", "", "    subnets: [west]\n", "", "gcp: {balancer_account: lb@p.iam.gserviceaccount.com}\n", "").Replace(googleService)), "--yes")
 	if said := e.skyserve(exitPartial, up...); !strings.Contains(said, "referenced network resource cannot be found. (name one that there is as network of the regions)") {
 		t.Errorf("without a network:\n%s", said)
 	}
 	e.gce.SetSubnets("prod", "us-central1", "east", "west")
 	up = append(e.upOf(googleService), "--yes")
-	if said := e.skyserve(exitFailed, e.at("doctor", up[1])...); !strings.Contains(said, "there is no such account") {
+	said := e.skyserve(exitFailed, e.at("doctor", up[1])...)
+	if !strings.Contains(said, "there is no such account") {
 		t.Errorf("without the account:\n%s", said)
 	}
-	e.gce.SetAccount("lb@p.iam.gserviceaccount.com", "roles/editor")
+	if said := e.skyserve(exitCredentials, up...); !strings.Contains(said, "gcloud iam service-accounts create lb --project p") || len(e.gce.Instances()) > 0 {
+		t.Errorf("up without the account: %d machines\n%s", len(e.gce.Instances()), said)
+	}
+	if err := e.gce.Gcloud(said); err != nil { // what it says is pasted
+		t.Fatal(err)
+	}
 	e.skyserve(exitOK, e.at("doctor", up[1])...)
 	e.skyserve(exitOK, up...)
 	for _, i := range e.gce.Instances() {

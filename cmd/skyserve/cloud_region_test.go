@@ -1,12 +1,32 @@
 package main
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
 
 	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/rollout"
+	"skyserve/internal/service"
 )
+
+// listReplicas: replicas in clouds are listed as those of this machine are, and changed by a plan.
+func (e *emulated) listReplicas() {
+	e.t.Helper()
+	table := e.skyserve(exitOK, "replica", "list", "--endpoint-aws", e.url)
+	if !hasRow(table, []string{"us-east-1-0", "aws/us-east-1", "READY", " m "}) || strings.Contains(table, "lb-us-east-1-0 ") && !strings.Contains(table, "BALANCER") {
+		e.t.Errorf("replica list:\n%s", table)
+	}
+	out := e.skyserve(exitOK, "replica", "list", "-o", "json", "--endpoint-aws", e.url)
+	var all []rollout.ReplicaStatus
+	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != 1 || all[0].ID != "us-east-1-0" || all[0].State != service.StateReady || all[0].Model != "m" || !strings.HasSuffix(all[0].URL, ":8300") {
+		e.t.Errorf("replica list -o json: %+v, %v", all, err)
+	}
+	if out := e.skyserve(exitUsage, "replica", "drain", "us-east-1-0"); !strings.Contains(out, "us-east-1") {
+		e.t.Errorf("replica drain:\n%s", out)
+	}
+}
 
 // Replicas of a service in one region let that region's balancers in and nobody else; once
 // it has another region, whoever brings the certificate of a balancer.
@@ -23,6 +43,7 @@ func TestAServiceInOneRegion(t *testing.T) {
 	if s := e.status(); s.State != fleet.StateReady || len(s.Drift) > 0 {
 		t.Errorf("in one region: %+v", s)
 	}
+	e.listReplicas()
 	grown := append(e.upOf(strings.Replace(oneRegion, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n  - name: aws/eu-west-1\n", 1)), "--yes")
 	if out := e.skyserve(exitOK, grown...); !strings.Contains(out, "firewall-us-east-1-replica") {
 		t.Errorf("grown:\n%s", out)

@@ -73,7 +73,6 @@ func emulate(t *testing.T) *emulated {
 		t.Cleanup(server.Close)
 		return server.URL
 	}
-	inside := serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { e.Inside(w, r) }))
 	faults := &fakecloud.Faults{Hold: func(c fakecloud.Call) {
 		e.mu.Lock()
 		held := e.held
@@ -83,7 +82,7 @@ func emulate(t *testing.T) *emulated {
 		}
 	}}
 	e.Clouds = machines.New(machines.Options{
-		Dir: e.dir, Program: e.program, Environment: e.environment(), Metadata: inside,
+		Dir: e.dir, Program: e.program, Environment: e.environment(),
 		Regions: []string{"us-east-1", "eu-west-1"}, Project: "p", Faults: faults,
 		Ended: func(name string, err error, log string) {
 			if err != nil || t.Failed() {
@@ -92,10 +91,25 @@ func emulate(t *testing.T) *emulated {
 		},
 	})
 	e.aws, e.gce, e.names = e.AWS, e.Google, e.Names
+	if err := e.gce.Gcloud(googleCommands(t)); err != nil {
+		t.Fatal(err)
+	}
 	e.url, e.google = serve(e.Amazon()), serve(e.gce)
 	e.zone = e.names.AddZone("example.com", false)
 	t.Cleanup(e.Close)
 	return e
+}
+
+// googleCommands are those by which the docs have the account of balancers of the service chat
+// made, in the project p.
+func googleCommands(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/clouds.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, google, _ := strings.Cut(string(text), "\n### Google\n")
+	return strings.ReplaceAll(google, "PROJECT", "p")
 }
 
 // skyserve runs the command as its user does.
@@ -116,8 +130,8 @@ func (e *emulated) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// environment is that of whoever has credentials of the clouds: a user, and a machine by
-// its identity.
+// environment is that of a user who has credentials of the clouds. Machines have none of
+// them: each has the identity that its own cloud gives it.
 func (e *emulated) environment() []string {
 	return append(slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "AWS_") || strings.HasPrefix(v, "GOOGLE_")

@@ -77,7 +77,7 @@ func (c *cloudFlags) places(ctx context.Context, spec *service.Spec, regions []s
 func (c *cloudFlags) google(places []string, spec *service.Spec) gcp.Config {
 	cfg := gcp.Config{
 		Regions: places, Project: c.project, Endpoint: c.endpointGCP, MachinesOnly: c.machinesOnly,
-		Accounts: cloud.Accounts(spec), Subnets: map[string]string{},
+		Accounts: cloud.Accounts(spec), Service: spec.Name, Subnets: map[string]string{},
 	}
 	for place, n := range cloud.Networks(spec, service.CloudGCP) {
 		cfg.Network = n.Name // all regions have the same
@@ -218,6 +218,15 @@ type operator struct {
 	authority *identity.Authority // nil where it is on another machine
 	revoked   identity.Revoked    // the newest list, where the authority is here
 	owner     string
+}
+
+// ends is when the operator's own certificate ends, and whether it is renewed here.
+func (o operator) ends() fleet.Ends {
+	e := fleet.Ends{Signs: o.authority != nil}
+	if pair, err := o.party.Certificate(); err == nil {
+		e.Operator = pair.Leaf.NotAfter
+	}
+	return e
 }
 
 // openOperator opens this machine's certificate of a service, and the service's

@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"skyserve/internal/service"
 )
 
 const (
@@ -24,6 +26,19 @@ const (
 func gcPercent(inUse uint64) int {
 	room := max(garbageRoom, inUse/garbageShare)
 	return int(min(max(100*room/max(inUse, 1), leastPercent), mostPercent))
+}
+
+// memoryLimit is from where on a process that may take total works harder to collect
+// garbage. The fifth beyond it is for what the collector does not see: what the kernel
+// holds of connections counts in the process's control group too.
+func memoryLimit(total service.Size) int64 { return int64(total / 5 * 4) }
+
+// limitMemory keeps the heap below memoryLimit as far as that can be, unless GOMEMLIMIT
+// says what the limit is to be.
+func limitMemory(total service.Size) {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit(total))
+	}
 }
 
 // tuneCollector keeps the collector at gcPercent until ctx ends, unless GOGC

@@ -1,6 +1,27 @@
 package main
 
-import "testing"
+import (
+	"runtime/debug"
+	"testing"
+
+	"skyserve/internal/service"
+)
+
+// What a balancer may take bounds its heap, unless the environment says what does.
+func TestMemoryLimit(t *testing.T) {
+	before := debug.SetMemoryLimit(-1)
+	defer debug.SetMemoryLimit(before)
+	t.Setenv("GOMEMLIMIT", "7GiB")
+	limitMemory(5 * service.GiB)
+	if got := debug.SetMemoryLimit(-1); got != before {
+		t.Errorf("the limit is %d, want the environment's %d", got, before)
+	}
+	t.Setenv("GOMEMLIMIT", "")
+	limitMemory(5 * service.GiB)
+	if got := debug.SetMemoryLimit(-1); got != 4<<30 {
+		t.Errorf("the limit is %d, want four fifths of 5 GiB", got)
+	}
+}
 
 // Between two collections garbage has room of 64 MB, or of an eighth of what is
 // in use where that is more; a young process may multiply.

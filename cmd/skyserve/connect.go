@@ -47,9 +47,11 @@ and signs. The other runs 'connect URL --code CODE'. The code is good once. It n
 the service's certificate authority, so that nobody in between can take its place;
 the certificate is good for 90 days, and another 'connect' renews it.
 
-Where the service was brought up, 'connect --list' shows the operators and 'connect
---revoke NAME|FINGERPRINT' takes one out: all machines are told, and refuse the
-certificate within a minute. One that does not answer is told by the next 'up'.`,
+Where the service was brought up, 'connect --list' shows the operators and what the
+controller was handed, and 'connect --revoke NAME|FINGERPRINT' takes one out: all
+machines are told, and refuse the certificate within a minute. One that does not
+answer is told by the next 'up', which also hands a revoked controller another
+certificate.`,
 		Example: `  skyserve connect https://203.0.113.7:8443 --invite
   skyserve connect https://203.0.113.7:8443 --code CODE
   skyserve connect --list
@@ -72,7 +74,7 @@ certificate within a minute. One that does not answer is told by the next 'up'.`
 	flags.StringVar(&f.service, "service", "", "`NAME` of the service, where this machine knows several (--invite, --list, --revoke)")
 	flags.StringVar(&f.as, "as", "", "`NAME` to go by among the operators (default user@host)")
 	flags.BoolVar(&f.list, "list", false, "show the operators of a service that was brought up here")
-	flags.StringVar(&f.revoke, "revoke", "", "take out the operator `NAME|FINGERPRINT`")
+	flags.StringVar(&f.revoke, "revoke", "", "take out the operator or the controller `NAME|FINGERPRINT`")
 	flags.StringVarP(&f.output, "output", "o", "text", "text or json (--list, --revoke)")
 	f.clouds.add(flags)
 	return cmd

@@ -8,19 +8,22 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"text/tabwriter"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/controller/fleet"
 	"skyserve/internal/identity"
+	"skyserve/internal/printable"
 	"skyserve/provision/local"
 )
 
-// operatorRow is an operator of a service, as documents tell it.
+// operatorRow is an operator of a service, or a controller, as documents tell it.
 type operatorRow struct {
-	Name        string    `json:"name"`
+	Name string `json:"name"`
+	// Role is operator, controller, or issuer: the delegated authority of a controller.
+	Role        string    `json:"role"`
 	Fingerprint string    `json:"fingerprint"`
 	ExpiresAt   time.Time `json:"expires_at"`
 	Revoked     bool      `json:"revoked"`
@@ -68,6 +71,8 @@ type operators struct {
 	out, talk io.Writer
 	self      operator
 	certs     []*x509.Certificate
+	// controller says that a controller was taken out.
+	controller bool
 }
 
 // open reads who they are.
@@ -78,7 +83,7 @@ func (o *operators) open() (err error) {
 	if o.self.authority == nil {
 		return &exitError{code: exitCredentials, err: fmt.Errorf("%s: its certificate authority is not on this machine", o.svc.Name()), hint: "only the machine that brought the service up knows its operators"}
 	}
-	o.certs, err = o.home.Operators(o.now)
+	o.certs, err = o.home.Recorded()
 	return err
 }
 
@@ -95,6 +100,9 @@ func (o *operators) revoke(who string) error {
 		return failed(fmt.Errorf("revoking %q: no operator of %s has that name or fingerprint", who, o.svc.Name()), "'skyserve connect --list' shows them")
 	}
 	for _, c := range certs {
+		if name, err := identity.NameOf(c); err != nil || name.Role != identity.Operator {
+			o.controller = true
+		}
 		self, err := o.isSelf(c)
 		if err != nil {
 			return err
@@ -112,6 +120,9 @@ func (o *operators) revoke(who string) error {
 func (o *operators) rows() ([]operatorRow, error) {
 	rows := []operatorRow{}
 	for _, c := range o.certs {
+		if o.now.After(c.NotAfter) {
+			continue
+		}
 		name, err := identity.NameOf(c)
 		if err != nil {
 			return nil, err
@@ -120,7 +131,7 @@ func (o *operators) rows() ([]operatorRow, error) {
 		if err != nil {
 			return nil, err
 		}
-		rows = append(rows, operatorRow{name.ID, identity.Fingerprint(c), c.NotAfter.UTC(), o.self.revoked.Has(c), self})
+		rows = append(rows, operatorRow{name.ID, string(name.Role), identity.Fingerprint(c), c.NotAfter.UTC(), o.self.revoked.Has(c), self})
 	}
 	return rows, nil
 }
@@ -132,10 +143,12 @@ func (o *operators) print(output string) error {
 		return err
 	}
 	if output == "json" {
-		return json.NewEncoder(o.out).Encode(map[string]any{"service": o.svc.Name(), "list": o.self.revoked.Number(), "operators": rows})
+		people := slices.DeleteFunc(slices.Clone(rows), func(r operatorRow) bool { return r.Role != string(identity.Operator) })
+		others := slices.DeleteFunc(rows, func(r operatorRow) bool { return r.Role == string(identity.Operator) })
+		return json.NewEncoder(o.out).Encode(map[string]any{"service": o.svc.Name(), "list": o.self.revoked.Number(), "operators": people, "controllers": others})
 	}
-	t := tabwriter.NewWriter(o.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NAME\tFINGERPRINT\tUNTIL\tREVOKED")
+	t := printable.NewTable(o.out)
+	t.Rowf("NAME\tROLE\tFINGERPRINT\tUNTIL\tREVOKED")
 	for _, r := range rows {
 		name, state := r.Name, "no"
 		if r.Self {
@@ -144,7 +157,7 @@ func (o *operators) print(output string) error {
 		if r.Revoked {
 			state = "yes"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", name, r.Fingerprint, r.ExpiresAt.Format(time.DateOnly), state)
+		t.Rowf("%s\t%s\t%s\t%s\t%s", name, r.Role, r.Fingerprint, r.ExpiresAt.Format(time.DateOnly), state)
 	}
 	return t.Flush()
 }
@@ -167,8 +180,11 @@ func (o *operators) tell(ctx context.Context, clouds *cloudFlags) error {
 	if err != nil {
 		return cloudError(err)
 	}
-	h := &fleet.Handover{Service: spec.Name, Party: o.self.party, Revoked: o.self.revoked, Have: listing.Machines()}
+	h := &fleet.Handover{Service: spec.Name, Party: o.self.party, Authority: o.self.authority, Revoked: o.self.revoked, Have: listing.Machines()}
 	told, err := h.Revoke(ctx)
+	if o.controller {
+		fmt.Fprintf(o.talk, "the controller is refused everywhere from now on; 'skyserve up %s' hands it another certificate\n", o.svc.SpecFile())
+	}
 	fmt.Fprintf(o.talk, "%d of %d machines have list %d, and refuse who is on it\n", told, len(h.Have), o.self.revoked.Number())
 	for _, problem := range listing.Problems() {
 		err = errors.Join(err, errors.New(problem))

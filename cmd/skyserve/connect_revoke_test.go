@@ -29,9 +29,10 @@ balancer:
 
 // operatorsOf is what connect --list and --revoke print as JSON.
 type operatorsOf struct {
-	Service   string
-	List      int
-	Operators []operatorRow
+	Service     string
+	List        int
+	Operators   []operatorRow
+	Controllers []operatorRow
 }
 
 // operators runs connect as who brought the service up, and reads what it prints.
@@ -130,7 +131,7 @@ func TestRevokingAnOperator(t *testing.T) {
 	if talk, exit := asks(first); exit != exitOK {
 		t.Errorf("who took him out: exit %d: %s", exit, talk)
 	}
-	if out := e.skyserve(exitOK, "connect", "--list"); !hasRow(out, []string{"bob@laptop", bob.Fingerprint, bob.ExpiresAt.Format("2006-01-02"), "yes"}) {
+	if out := e.skyserve(exitOK, "connect", "--list"); !hasRow(out, []string{"bob@laptop", "operator", bob.Fingerprint, bob.ExpiresAt.Format("2006-01-02"), "yes"}) {
 		t.Errorf("listed are\n%s", out)
 	}
 	for _, m := range e.aws.Machines() {
@@ -141,6 +142,41 @@ func TestRevokingAnOperator(t *testing.T) {
 	e.skyserve(exitOK, up...) // which launches the replica anew
 	if _, talk := e.operators("--revoke", "bob@laptop"); !strings.Contains(talk, "2 of 2 machines have list 1") {
 		t.Errorf("once more: %s", talk)
+	}
+	e.revokesTheController(up)
+}
+
+// revokesTheController takes out the controller with its delegated authority: machines that
+// it certified, such as the replica that it may have launched, work on, and `up` hands it
+// another certificate, with which it is at work again.
+func (e *emulated) revokesTheController(up []string) {
+	e.t.Helper()
+	const machine = "lb-us-east-1-0"
+	after, talk := e.operators("--revoke", machine)
+	if len(after.Controllers) != 2 || !strings.Contains(talk, "2 of 2 machines have list 2") || !strings.Contains(talk, "skyserve up") {
+		e.t.Fatalf("revoked: %+v, %s", after, talk)
+	}
+	for _, c := range after.Controllers {
+		if !c.Revoked || c.Name != machine || c.ExpiresAt.Before(time.Now().AddDate(0, 11, 0)) {
+			e.t.Errorf("revoked: %+v", c)
+		}
+	}
+	e.skyserve(exitOK, up...)
+	within(e.t, "another controller is at work, and the replica serves", func() error {
+		var s struct {
+			State      string
+			Controller struct{ State, Reason string }
+		}
+		if err := json.Unmarshal([]byte(e.skyserve(exitOK, e.at("status", "-o", "json")...)), &s); err != nil {
+			return err
+		}
+		if s.State != "READY" || s.Controller.State != "READY" {
+			return fmt.Errorf("got %+v", s)
+		}
+		return nil
+	})
+	if all, _ := e.operators("--list"); len(all.Controllers) != 4 {
+		e.t.Errorf("what controllers were handed: %+v", all.Controllers)
 	}
 }
 

@@ -10,10 +10,11 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"skyserve/internal/controller/fleet"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -91,11 +92,13 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	}
 	findings = append(findings, withinQuotas(spec, quotas)...)
 	findings = append(findings, findPrices(ctx, places, cloud.Regions(spec))...)
-	name, err := o.findName(ctx, spec)
-	if err != nil {
-		return err
+	for _, find := range []func(context.Context, *service.Spec, provision.Places) ([]provision.Finding, error){o.findName, o.findStrangers} {
+		found, err := find(ctx, spec, places)
+		if err != nil {
+			return err
+		}
+		findings = append(findings, found...)
 	}
-	findings = append(findings, name...)
 	if o.output == "json" {
 		err = json.NewEncoder(out).Encode(map[string]any{"service": spec.Name, "findings": findings, "quotas": quotas})
 	} else {
@@ -115,7 +118,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 }
 
 // findName looks at whether a service can have its public name; nothing where it has none.
-func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec) ([]provision.Finding, error) {
+func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec, _ provision.Places) ([]provision.Finding, error) {
 	zone, err := o.clouds.zone(ctx, spec, nil)
 	if err != nil || zone == nil {
 		return nil, err
@@ -135,25 +138,59 @@ func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec) ([]pro
 	return []provision.Finding{f}, nil
 }
 
+// findStrangers looks for machines that claim to be balancers of a service, and that nobody
+// launched here; nothing where the service is not brought up from here, or cannot be listed, which
+// is told elsewhere.
+func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, places provision.Places) ([]provision.Finding, error) {
+	svc, who, err := operatorHere(spec.Name)
+	if err != nil || who.authority == nil || len(places) == 0 {
+		return nil, err
+	}
+	enrolments, err := fleet.ReadEnrolments(svc)
+	if err != nil {
+		return nil, err
+	}
+	have, err := places.List(ctx, spec.Name)
+	if err != nil {
+		return nil, nil
+	}
+	var findings []provision.Finding
+	strangers, _ := enrolments.Examine(have, who.isCertified(ctx, spec.Name))
+	for _, machine := range strangers {
+		err := &fleet.StrangersError{Machines: []provision.Object{machine}}
+		findings = append(findings, provision.Finding{Where: string(machine.Region), What: err.Error(), Hint: err.Hint(o.file)})
+	}
+	if len(strangers) == 0 && len(have) > 0 {
+		findings = append(findings, provision.Finding{Where: spec.Name, OK: true, What: "its balancers are those that were launched from here"})
+	}
+	return findings, nil
+}
+
 // ownerHere is the owner of a service as far as this machine knows; empty where it does not.
 func ownerHere(name string) (string, error) {
+	_, who, err := operatorHere(name)
+	return who.owner, err
+}
+
+// operatorHere is this machine's operator of a service; the zero operator where it has none.
+func operatorHere(name string) (svc local.Service, who operator, err error) {
 	home, err := local.OpenHome()
 	if err != nil {
-		return "", err
+		return svc, who, err
 	}
-	svc, err := home.Find(name)
+	svc, err = home.Find(name)
 	var none *local.NoServiceError
 	if errors.As(err, &none) {
-		return "", nil
+		return svc, who, nil
 	}
 	if err != nil {
-		return "", err
+		return svc, who, err
 	}
-	who, err := openOperator(svc, false)
+	who, err = openOperator(svc, false)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
+		return svc, operator{}, nil
 	}
-	return who.owner, err
+	return svc, who, err
 }
 
 // printFindings lists what was found, what is amiss first.
@@ -162,7 +199,7 @@ func printFindings(w io.Writer, findings []provision.Finding, quotas []provision
 		_, err := fmt.Fprintln(w, "nothing of this service is in a cloud: there is nothing to check")
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := printable.NewTable(w)
 	for _, ok := range []bool{false, true} {
 		for _, f := range findings {
 			if f.OK != ok {
@@ -172,17 +209,17 @@ func printFindings(w io.Writer, findings []provision.Finding, quotas []provision
 			if !f.OK {
 				word = "FAIL"
 			}
-			fmt.Fprintf(t, "%s\t%s\t%s\n", word, f.Where, f.What)
+			t.Rowf("%s\t%s\t%s", word, f.Where, f.What)
 			if f.Hint != "" {
-				fmt.Fprintf(t, "\t\thint: %s\n", f.Hint)
+				t.Rowf("\t\thint: %s", f.Hint)
 			}
 		}
 	}
 	if len(quotas) > 0 {
-		fmt.Fprintln(t, "\nQUOTA\tREGION\tUSED\tLIMIT")
+		t.Rowf("\nQUOTA\tREGION\tUSED\tLIMIT")
 	}
 	for _, q := range quotas {
-		fmt.Fprintf(t, "%s (%s)\t%s\t%g\t%g %s\n", q.Name, q.Code, q.Region, q.Used, q.Limit, q.Unit)
+		t.Rowf("%s (%s)\t%s\t%g\t%g %s", q.Name, q.Code, q.Region, q.Used, q.Limit, q.Unit)
 	}
 	return t.Flush()
 }

@@ -67,6 +67,8 @@ func (f *engineFlags) register(cmd *cobra.Command) {
 	flags.Float64Var(&f.server.Speed, "speed", server.DefaultSpeed, "how many times faster than real time it runs")
 	flags.StringVar(&f.flavor, "flavor", string(server.FlavorVLLM), "whose metrics it has: vllm, sglang, none")
 	flags.BoolVar(&f.server.OldMetrics, "old-metrics", false, "also vLLM's former name of the KV utilisation")
+	flags.IntVar(&f.server.StreamInterval, "stream-interval", 1, "tokens in an event of a stream, after the first")
+	flags.BoolVar(&f.server.NoContinuousUsage, "no-continuous-usage", false, "ignore stream_options.continuous_usage_stats")
 	flags.Uint64Var(&f.server.Seed, "seed", 1, "chooses among the possible answers and faults")
 	flags.Int64Var(&f.server.MaxBodyBytes, "max-body-bytes", server.DefaultMaxBodyBytes, "largest request body that is read")
 	flags.DurationVar(&f.server.Grace, "grace", server.DefaultGrace, "how long requests may finish after SIGTERM")
@@ -92,7 +94,7 @@ func (f *engineFlags) options(cmd *cobra.Command) (o server.Options, err error) 
 	if cmd.Flags().Changed("max-num-seqs") {
 		o.Profile.MaxRunning = f.maxNumSeqs
 	}
-	for _, name := range []string{"model", "speed", "max-body-bytes", "grace", "data-parallel"} {
+	for _, name := range []string{"model", "speed", "max-body-bytes", "grace", "data-parallel", "stream-interval"} {
 		// Zero means the default to the server; said out loud it is a mistake.
 		if v := cmd.Flags().Lookup(name).Value.String(); v == "" || v == "0" || v == "0s" {
 			return o, fmt.Errorf("--%s: want a value above zero, got %q", name, v)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -110,7 +109,7 @@ func explainSources(admins []*telemetry.Client) []explain.Source {
 
 // explainColumns is how wide the page may be.
 func explainColumns(out io.Writer) int {
-	if f, isFile := out.(*os.File); isFile {
+	if f := fileOf(out); f != nil {
 		if columns := tui.Columns(f); columns > 0 {
 			return columns
 		}

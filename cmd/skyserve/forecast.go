@@ -120,7 +120,7 @@ again) is put right or left out, and said on standard error.`,
 }
 
 func runForecast(ctx context.Context, o *forecastOptions, out, talk io.Writer) error {
-	chosen, err := o.check()
+	chosen, err := o.check(out)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func runForecast(ctx context.Context, o *forecastOptions, out, talk io.Writer) e
 }
 
 // check refuses what cannot be meant and finds the forecasters.
-func (o *forecastOptions) check() ([]forecast.Forecaster, error) {
+func (o *forecastOptions) check(out io.Writer) ([]forecast.Forecaster, error) {
 	switch {
 	case !slices.Contains(forecastFormats, o.output):
 		return nil, usage(fmt.Errorf("-o %s: want %s", o.output, strings.Join(forecastFormats, ", ")), "")
@@ -151,7 +151,7 @@ func (o *forecastOptions) check() ([]forecast.Forecaster, error) {
 		return nil, usage(fmt.Errorf("--lookback: must not be negative, got %s", o.lookback), "")
 	case o.promQL != "" && !demand.IsURL(o.history):
 		return nil, usage(fmt.Errorf("--promql: --history must be the URL of a Prometheus, got %q", o.history), "")
-	case o.output == "png" && o.file == "" && isTerminal(os.Stdout):
+	case o.output == "png" && o.file == "" && isTerminal(out):
 		return nil, usage(fmt.Errorf("-o png: a terminal shows no image"), "--out forecast.png")
 	}
 	if len(o.forecasters) == 0 {
@@ -280,7 +280,10 @@ func loadHistory(ctx context.Context, source string, since time.Time) (h *teleme
 
 // write writes an answer to standard output, or to the file that is asked for.
 func (o *forecastOptions) write(out io.Writer, print func(io.Writer) error) error {
-	if o.file == "" {
+	switch {
+	case o.file == "" && o.output == "png":
+		return print(unguarded(out))
+	case o.file == "":
 		return print(out)
 	}
 	f, err := os.Create(o.file)

@@ -86,7 +86,7 @@ func (p *progress) show() {
 		text += fmt.Sprintf(": %d of %d", p.done, p.of)
 	}
 	if p.terminal {
-		fmt.Fprintf(p.w, "\r%s", text)
+		redrawLine(p.w, text)
 		p.timer.Reset(redrawEvery)
 	} else {
 		fmt.Fprintln(p.w, text)
@@ -99,6 +99,6 @@ func (p *progress) show() {
 func (p *progress) end() {
 	p.timer.Stop()
 	if p.drawn && p.terminal {
-		fmt.Fprint(p.w, "\r\x1b[K")
+		redrawLine(p.w, "")
 	}
 }

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"skyserve/forecast"
+	"skyserve/internal/printable"
 	"skyserve/internal/telemetry"
 	"skyserve/internal/telemetry/demand"
 )
@@ -85,12 +85,12 @@ func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, ch
 // backtestTable writes figures to the right of their columns, so that they can be
 // compared at a glance.
 func backtestTable(out io.Writer, results []backtestSeries) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	w := printable.NewTable(out)
 	name := seriesNames(results)
-	fmt.Fprintln(w, "SERIES\tFORECASTER\t   MAPE\t   WAPE\t MASE\t   RMSE\tIN 90 %\tPEAK IN\t      FIT\tWINDOWS")
+	w.Rowf("SERIES\tFORECASTER\t   MAPE\t   WAPE\t MASE\t   RMSE\tIN 90 %%\tPEAK IN\t      FIT\tWINDOWS")
 	for _, s := range results {
 		for _, r := range s.Rows {
-			fmt.Fprintf(w, "%s\t%s\t%7s\t%7s\t%5s\t%7s\t%7s\t%7s\t%9s\t%7d\n", name(s), r.Forecaster, percent(r.MAPE), percent(r.WAPE),
+			w.Rowf("%s\t%s\t%7s\t%7s\t%5s\t%7s\t%7s\t%7s\t%9s\t%7d", name(s), r.Forecaster, percent(r.MAPE), percent(r.WAPE),
 				orDash(r.MASE, 1, "%.2f"), thousands(r.RMSE), percent(r.Coverage90), percent(r.PeakCoverage90), orDash(r.FitMillis, 1, "%.1f ms"), r.Windows)
 		}
 	}
@@ -228,12 +228,12 @@ func (o *forecastOptions) seriesOf(s forecast.Keyed, name string, fc forecast.Fo
 }
 
 func forecastTable(out io.Writer, results []drawn) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "SERIES\tFORECASTER\tFROM\tUNIT\tFIRST\tPEAK\tPEAK, HIGH 90")
+	w := printable.NewTable(out)
+	w.Rowf("SERIES\tFORECASTER\tFROM\tUNIT\tFIRST\tPEAK\tPEAK, HIGH 90")
 	for _, d := range results {
 		for i, fc := range d.forecasts {
 			mean, hi := fc.Peak()
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.1f\t%.1f\t%.1f\n", d.Key, d.label(i), d.End().Format("2006-01-02 15:04"), d.Unit.PerSecond(),
+			w.Rowf("%s\t%s\t%s\t%s\t%.1f\t%.1f\t%.1f", d.Key, d.label(i), d.End().Format("2006-01-02 15:04"), d.Unit.PerSecond(),
 				d.PerSecond(fc.Mean[0]), d.PerSecond(mean), d.PerSecond(hi))
 		}
 	}

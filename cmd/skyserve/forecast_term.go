@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"skyserve/forecast"
+	"skyserve/internal/printable"
 )
 
 // Measures of a plot on a terminal.
@@ -55,8 +56,10 @@ func courseOf(d drawn) course {
 func (o *forecastOptions) terminalPlots(w io.Writer, results []drawn) error {
 	width := terminalWidth(w)
 	colour := isTerminal(w) && !o.noColor && os.Getenv("NO_COLOR") == ""
+	plain := unguarded(w)
 	for _, d := range results[:min(len(results), mostPlots)] {
-		fmt.Fprintf(w, "\n%s", terminalPlot(courseOf(d), d.Key.String()+", "+d.Unit.PerSecond(), width, colour, o.ascii))
+		title := printable.Line(d.Key.String() + ", " + d.Unit.PerSecond())
+		fmt.Fprintf(plain, "\n%s", terminalPlot(courseOf(d), title, width, colour, o.ascii))
 	}
 	if more := len(results) - mostPlots; more > 0 {
 		fmt.Fprintf(w, "\n%d more series are not drawn: choose with --series, --model, --tier or --region\n", more)
@@ -66,7 +69,7 @@ func (o *forecastOptions) terminalPlots(w io.Writer, results []drawn) error {
 
 // terminalWidth is the columns of a terminal.
 func terminalWidth(w io.Writer) int {
-	if f, ok := w.(*os.File); ok {
+	if f := fileOf(w); f != nil {
 		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
 			return max(columns, leastWidth)
 		}

@@ -10,11 +10,11 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/controller/fleet"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/dns"
@@ -227,8 +227,8 @@ func (g *leftovers) print(w io.Writer) {
 		fmt.Fprintln(w, "nothing is left over")
 		return
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "SERVICE\tREGION\tKIND\tID\tHANDLE\t$/H\tSINCE")
+	t := printable.NewTable(w)
+	t.Rowf("SERVICE\tREGION\tKIND\tID\tHANDLE\t$/H\tSINCE")
 	var sum float64
 	for _, o := range slices.SortedFunc(slices.Values(g.objects), byPlace) {
 		sum += o.CostPerHour
@@ -236,10 +236,10 @@ func (g *leftovers) print(w io.Writer) {
 		if !o.Started.IsZero() {
 			since = o.Started.UTC().Format("2006-01-02 15:04")
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%.4f\t%s\n", o.Service, o.Region, o.Kind, o.ID, o.Handle, o.CostPerHour, since)
+		t.Rowf("%s\t%s\t%s\t%s\t%s\t%.4f\t%s", o.Service, o.Region, o.Kind, o.ID, o.Handle, o.CostPerHour, since)
 	}
 	for _, n := range g.names {
-		fmt.Fprintf(t, "%s\t-\tname\t%s\t%s\t-\t-\n", n.Service, n.Name, n.Zone)
+		t.Rowf("%s\t-\tname\t%s\t%s\t-\t-", n.Service, n.Name, n.Zone)
 	}
 	_ = t.Flush() // into a buffer or onto a screen
 	fmt.Fprintf(w, "%d left over, $%.2f/h\n", len(g.objects)+len(g.names), sum)

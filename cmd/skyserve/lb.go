@@ -41,6 +41,7 @@ type lbFlags struct {
 	replicas []string
 	peers    []string
 	models   []string
+	memory   string
 	loras    []string
 	allow    []string
 	noForward,
@@ -53,7 +54,7 @@ type lbFlags struct {
 // go together with one.
 var lbInConfig = []string{
 	"region", "id", "service", "listen", "admin", "replica", "peer", "model", "lora", "policy", "push", "order", "max-wait",
-	"no-forward", "keys-from", "record", "store", "access-log", "traces",
+	"no-forward", "keys-from", "record", "store", "access-log", "traces", "memory",
 }
 
 func newLbCmd() *cobra.Command {
@@ -102,10 +103,12 @@ func (f *lbFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&b.Push, "push", "", "when a replica may be sent another request: pending, outstanding:N, blind")
 	flags.StringVar(&b.Order, "order", "", "in which order waiting requests go: "+strings.Join(service.BuiltOrders(), ", "))
 	flags.DurationVar(&b.MaxWait, "max-wait", 0, "how long a request is held at most (default 60s)")
+	flags.StringVar(&f.memory, "memory", "", "`SIZE` of memory that it may take, half of it for requests (default 2GiB)")
 	flags.BoolVar(&f.noForward, "no-forward", false, "never forward to peers")
 	flags.StringVar(&f.keysFrom, "keys-from", "", "API keys that clients must present: env:NAME or file:PATH, one a line")
 	flags.StringVar(&f.cfg.Record, "record", "", "`FILE` that every event and decision is written to, anew at each start")
 	flags.StringVar(&f.cfg.StoreURL, "store", "", "NATS `URL` of the store that keeps the history (token: "+envStoreToken+")")
+	flags.StringSliceVar(&b.AllowParameters, "allow-parameter", nil, "allow requests with the guarded parameter `NAME`: see allow_parameters in service.yaml (repeatable)")
 	flags.BoolVar(&b.AccessLog, "access-log", false, "write one line of the log for each request")
 	flags.StringVar(&b.Traces, "traces", "", "base `URL` of the OpenTelemetry collector that gets traces (default: "+trace.EnvEndpoint+", or none)")
 	flags.StringArrayVar(&f.allow, "allow-replicas", nil, "`CIDR` of public addresses that /add_worker may attach (may be repeated)")
@@ -148,6 +151,7 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 		}
 		opts.AllowCIDRs = append(opts.AllowCIDRs, prefix)
 	}
+	limitMemory(cfg.Balancer.WithDefaults().Memory.Total)
 	go tuneCollector(cmd.Context())
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
@@ -238,6 +242,11 @@ func (f *lbFlags) fromFlags() (service.BalancerConfig, error) {
 	cfg.ID = cmp.Or(cfg.ID, "lb-"+cfg.Region.Place())
 	if f.keysFrom != "" {
 		cfg.Balancer.Auth = &service.Auth{KeysFrom: f.keysFrom}
+	}
+	if f.memory != "" {
+		if err := cfg.Balancer.Memory.Total.UnmarshalText([]byte(f.memory)); err != nil {
+			return cfg, fmt.Errorf("--memory: %w", err)
+		}
 	}
 	if f.noForward {
 		forward := false

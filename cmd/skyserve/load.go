@@ -127,13 +127,12 @@ func runLoad(ctx context.Context, o *loadOptions, given *pflag.FlagSet, out, tal
 			return err
 		}
 	}
-	const clear = "\r\x1b[K" // the line that progress is shown in
 	if !o.quiet && isTerminal(talk) {
-		config.Progress = func(p load.Progress) { fmt.Fprint(talk, clear, p.Line()) }
+		config.Progress = func(p load.Progress) { redrawLine(talk, p.Line()) }
 	}
 	report, err := start.run(ctx, config)
 	if config.Progress != nil {
-		fmt.Fprint(talk, clear)
+		redrawLine(talk, "")
 	}
 	if err != nil {
 		return usage(err, "")

@@ -50,12 +50,7 @@ func accept(int64) int { return 0 }
 // runCommand runs the command line and gives what it printed and its exit code.
 func runCommand(ctx context.Context, args ...string) (stdout, stderr string, code int) {
 	var out, talk bytes.Buffer
-	root := newRoot()
-	root.SetArgs(args)
-	root.SetOut(&out)
-	root.SetErr(&talk)
-	err := root.ExecuteContext(ctx)
-	code = report(ctx, &talk, err)
+	code = execute(ctx, args, &out, &talk)
 	return out.String(), talk.String(), code
 }
 

@@ -30,7 +30,10 @@ func newLogsCmd() *cobra.Command {
 		Short: "Show what the processes of a service say",
 		Long: `Show the last lines that the processes of a service wrote: all of them, the
 balancers of one region (lb/us), one replica (us-0) or the controller. Machines in
-clouds are asked for theirs, with -f every second.`,
+clouds are asked for theirs, with -f every second.
+
+Lines are printed without colours. Control characters and characters that turn or hide
+text are written as escapes (\u202e), into a pipe too.`,
 		Example: `  skyserve logs chat
   skyserve logs chat lb/us -f
   skyserve logs chat us-0 --tail 50`,

@@ -324,6 +324,9 @@ func (o *planOptions) gather(ctx context.Context, now time.Time) (*gathered, err
 	if err != nil {
 		return nil, err
 	}
+	if o.talk != nil && observed.Spec != nil {
+		warn(o.talk, cmp.Or(o.target, observed.Spec.Name), observed.Spec)
+	}
 	o.review.Notes, o.review.RTT = observed.Notes, observed.RTT
 	var h *telemetry.History
 	if o.history != "" {

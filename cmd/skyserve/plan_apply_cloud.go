@@ -15,10 +15,6 @@ import (
 	"skyserve/provision/local"
 )
 
-// applyPatience is how long machines may take until they serve: drivers, an image of
-// 20 GiB and the weights of a large model.
-const applyPatience = 30 * time.Minute
-
 // carryOutInClouds makes the replicas of a service in clouds as many as a proposal says:
 // first those that are added, and once they serve it takes away those that are too many,
 // emptied. Nothing else is changed.
@@ -33,7 +29,7 @@ func (o *planOptions) carryOutInClouds(ctx context.Context, p plan.Proposal, in 
 		return fmt.Errorf("reading the service: %w", err)
 	}
 	u := &cloudUp{
-		up: &up{upOptions: &upOptions{file: svc.SpecFile(), yes: o.yes, timeout: applyPatience, clouds: o.clouds}, talk: o.talk, begun: time.Now()},
+		up: &up{upOptions: &upOptions{file: svc.SpecFile(), yes: o.yes, timeout: waitForMachines, clouds: o.clouds}, talk: o.talk, begun: time.Now()},
 		in: in, svc: svc, spec: spec, text: text, counts: countsOf(p, spec), only: replicasOnly,
 	}
 	if err := u.open(ctx); err != nil {
@@ -87,5 +83,5 @@ func (u *cloudUp) step(ctx context.Context, action provision.Action) error {
 	if err != nil {
 		return err
 	}
-	return u.handOver(ctx, have)
+	return u.handOver(ctx, have, nil)
 }

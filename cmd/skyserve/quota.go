@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"skyserve/internal/controller/fleet"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -91,10 +91,10 @@ func (v quotaView) print(w io.Writer) {
 	if len(v.needs) == 0 {
 		return
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "  QUOTA\tREGION\tNEEDS\tLEFT\tLIMIT")
+	t := printable.NewTable(w)
+	t.Rowf("  QUOTA\tREGION\tNEEDS\tLEFT\tLIMIT")
 	for _, n := range v.needs {
-		fmt.Fprintf(t, "  %s\n", strings.Join(quotaRow(n), "\t"))
+		t.Row(quotaRow(n)...)
 	}
 	_ = t.Flush() // into a buffer or onto a screen: there is nowhere else to say it
 	for _, r := range slices.Sorted(maps.Keys(v.unknown)) {
@@ -115,13 +115,13 @@ func (v quotaView) print(w io.Writer) {
 func quotaRow(n cloud.QuotaNeed) []string {
 	name, needs := n.Code, fmt.Sprintf("%g %s", n.Needs, n.Unit)
 	if n.Limit == nil {
-		return []string{name, string(n.Region), needs, "unknown", "unknown"}
+		return []string{"  " + name, string(n.Region), needs, "unknown", "unknown"}
 	}
 	left := fmt.Sprintf("%g", *n.Limit-*n.Used)
 	if n.Exceeded() {
 		left += ", too little"
 	}
-	return []string{fmt.Sprintf("%s (%s)", n.Name, n.Code), string(n.Region), needs, left, fmt.Sprintf("%g", *n.Limit)}
+	return []string{fmt.Sprintf("  %s (%s)", n.Name, n.Code), string(n.Region), needs, left, fmt.Sprintf("%g", *n.Limit)}
 }
 
 // oneLine is an error on one line.

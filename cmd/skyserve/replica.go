@@ -1,19 +1,18 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/controller/rollout"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
+	"skyserve/provision"
 	"skyserve/provision/local"
 )
 
@@ -24,6 +23,7 @@ type replicaOptions struct {
 	model   string
 	count   int
 	undo    bool
+	clouds  cloudFlags
 }
 
 func newReplicaCmd() *cobra.Command {
@@ -37,7 +37,8 @@ with the service: 'skyserve up' leaves it so, 'skyserve plan --apply' decides an
 and an autoscale.strategy other than manual goes on from there.
 
 Replicas of local regions can be added and removed. Those of static regions are
-machines that service.yaml lists: they can be drained, and donated.
+machines that service.yaml lists: they can be drained, and donated. Those of clouds are
+listed; 'skyserve plan --apply' changes how many there are.
 
 Exit codes: 0 done (again: no change), 1 failed, 2 usage or not allowed by
 service.yaml, 3 only a part was done, 130 interrupted.`,
@@ -62,10 +63,11 @@ func newReplicaListCmd(o *replicaOptions) *cobra.Command {
 		Example: "  skyserve replica list -o json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.list(cmd.Context(), cmd.OutOrStdout())
+			return o.list(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "text or json")
+	o.clouds.add(cmd.Flags())
 	return cmd
 }
 
@@ -145,8 +147,14 @@ func (o *replicaOptions) added(r *rollout.Running, name string) (local.Wanted, e
 	return r.Wanted.WithCount(r.Spec, m.Name, region, len(r.Wanted.Serving(r.Wanted.IDsOf(r.Spec, m.Name, region)))+o.count)
 }
 
+// listedReplica is a replica with its region.
+type listedReplica struct {
+	region service.Region
+	rollout.ReplicaStatus
+}
+
 // list prints the replicas.
-func (o *replicaOptions) list(ctx context.Context, out io.Writer) error {
+func (o *replicaOptions) list(ctx context.Context, out, talk io.Writer) error {
 	if err := checkOutput(o.output); err != nil {
 		return err
 	}
@@ -154,27 +162,74 @@ func (o *replicaOptions) list(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	status, err := rollout.GetStatus(ctx, svc)
+	all, err := o.replicas(ctx, svc, talk)
 	if err != nil {
 		return err
 	}
 	if o.output == "json" {
 		replicas := []rollout.ReplicaStatus{}
-		for _, r := range status.Regions {
-			replicas = append(replicas, r.Replicas...)
+		for _, r := range all {
+			replicas = append(replicas, r.ReplicaStatus)
 		}
 		return json.NewEncoder(out).Encode(replicas)
 	}
-	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "ID\tREGION\tSTATE\tMODEL\tGPU\tBALANCER\tREASON")
-	for _, region := range status.Regions {
-		for _, r := range region.Replicas {
-			cells := []string{r.ID, string(region.Name), string(r.State), r.Model, r.GPU, r.Balancer, reason(r.Reason, r.Wanted)}
-			for i, c := range cells {
-				cells[i] = cmp.Or(strings.ReplaceAll(c, "\n", " "), "-")
-			}
-			fmt.Fprintln(t, strings.Join(cells, "\t"))
-		}
+	t := printable.NewTable(out)
+	t.Rowf("ID\tREGION\tSTATE\tMODEL\tGPU\tBALANCER\tREASON")
+	for _, r := range all {
+		statusRow(t, r.ID, string(r.region), string(r.State), r.Model, r.GPU, r.Balancer, reason(r.Reason, r.Wanted))
 	}
 	return t.Flush()
+}
+
+// replicas are those of a service, on this machine or in clouds.
+func (o *replicaOptions) replicas(ctx context.Context, svc local.Service, talk io.Writer) ([]listedReplica, error) {
+	spec, err := cloudSpec("", svc)
+	if err != nil {
+		return nil, err
+	}
+	if spec != nil {
+		return o.cloudReplicas(ctx, svc, spec, talk)
+	}
+	status, err := rollout.GetStatus(ctx, svc)
+	if err != nil {
+		return nil, err
+	}
+	var all []listedReplica
+	for _, region := range status.Regions {
+		for _, r := range region.Replicas {
+			all = append(all, listedReplica{region.Name, r})
+		}
+	}
+	return all, nil
+}
+
+// cloudReplicas are those of a service in clouds. Which balancer has which follows from the
+// machines there are, and is not told. talk is told what could not be looked at.
+func (o *replicaOptions) cloudReplicas(ctx context.Context, svc local.Service, spec *service.Spec, talk io.Writer) ([]listedReplica, error) {
+	view, err := openCloudView(ctx, &o.clouds, svc, spec, "listing its replicas")
+	if err != nil {
+		return nil, err
+	}
+	status, err := view.inspector.Status(ctx)
+	if err != nil {
+		return nil, cloudError(err)
+	}
+	for _, problem := range status.Problems {
+		fmt.Fprintf(talk, "problem: %s\n", problem)
+	}
+	unwanted := map[string]bool{}
+	for _, c := range status.Drift {
+		if c.Action == provision.ActionTerminate {
+			unwanted[c.ID] = true
+		}
+	}
+	var all []listedReplica
+	for _, region := range status.Regions {
+		for _, m := range region.Replicas {
+			all = append(all, listedReplica{region.Name, rollout.ReplicaStatus{
+				ID: m.ID, Model: m.Model, GPU: m.GPU, URL: m.URL, State: m.State, Reason: m.Reason, Wanted: !unwanted[m.ID], Drained: m.State == service.StateDraining,
+			}})
+		}
+	}
+	return all, nil
 }

@@ -1,16 +1,19 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"skyserve/internal/printable"
 	"skyserve/provision/local"
 )
 
@@ -46,10 +49,22 @@ func failed(err error, hint string) error { return &exitError{code: exitFailed, 
 func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	log.SetOutput(printable.NewWriter(os.Stderr)) // where libraries log
+	return execute(ctx, args, os.Stdout, os.Stderr)
+}
+
+// execute executes the command line, writing to these for standard output and standard
+// error what does nothing to a terminal (terminal.go).
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	out, talk := printable.NewWriter(stdout), printable.NewWriter(stderr)
 	root := newRoot()
 	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(talk)
 	err := root.ExecuteContext(ctx)
-	return report(ctx, os.Stderr, err)
+	code := report(ctx, talk, cmp.Or(err, out.Flush()))
+	_ = talk.Flush() // there is nowhere else to say it
+	return code
 }
 
 // report prints err, with its hint, and chooses the exit code.

@@ -61,7 +61,7 @@ func keeping(file string, log *slog.Logger) []controller.Option {
 		return nil
 	}
 	k := &fleet.Keeper{Dir: dir, Open: reachClouds, Logger: log}
-	return []controller.Option{controller.KeptBy(k), controller.ActedOn(k)}
+	return []controller.Option{controller.KeptBy(k), controller.ActedOn(k), controller.AlertedBy(k.Alerts)}
 }
 
 // reachClouds reaches the regions of a service as one of its machines does: it sees

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/whatif"
 	"skyserve/lbd/sim"
 )
@@ -132,8 +132,8 @@ func scenarioFile(scenarios []sim.Scenario, fleets []listedFleet, out io.Writer)
 
 // tableOfScenarios lists scenarios for people.
 func tableOfScenarios(scenarios []sim.Scenario, fleets []listedFleet, out io.Writer) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tWORKLOAD\tREPLICAS\tCLIENTS\tDESCRIPTION")
+	w := printable.NewTable(out)
+	w.Rowf("NAME\tWORKLOAD\tREPLICAS\tCLIENTS\tDESCRIPTION")
 	for i := range scenarios {
 		s := &scenarios[i]
 		var replicas, clients []string
@@ -141,11 +141,11 @@ func tableOfScenarios(scenarios []sim.Scenario, fleets []listedFleet, out io.Wri
 			replicas = append(replicas, fmt.Sprintf("%s %d", r.Name, r.Replicas))
 			clients = append(clients, fmt.Sprintf("%s %d", r.Name, r.Clients))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Name, s.Workload, strings.Join(replicas, ", "), strings.Join(clients, ", "), s.Title)
+		w.Rowf("%s\t%s\t%s\t%s\t%s", s.Name, s.Workload, strings.Join(replicas, ", "), strings.Join(clients, ", "), s.Title)
 	}
 	for i := range fleets {
 		f := &fleets[i]
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", f.Name, f.Workload, f.Workers, f.Load, f.Title)
+		w.Rowf("%s\t%s\t%s\t%s\t%s", f.Name, f.Workload, f.Workers, f.Load, f.Title)
 	}
 	return w.Flush()
 }

@@ -236,16 +236,15 @@ func (o *simRunOptions) readTrace(s *sim.Scenario) error {
 
 // runPlan runs one scenario and prints it, but for HTML.
 func (o *simRunOptions) runPlan(ctx context.Context, plan whatif.Plan, more bool, out, talk io.Writer) (*whatif.Report, error) {
-	const clear = "\r\x1b[K" // the line that progress is shown in
 	if !o.quiet && isTerminal(talk) {
 		plan.Progress = func(done, all int, share float64) {
-			fmt.Fprintf(talk, "%s%s %s %3.0f %%, %d of %d runs", clear, plan.Scenario.Name, bar(share), 100*share, done, all)
+			redrawLine(talk, fmt.Sprintf("%s %s %3.0f %%, %d of %d runs", plan.Scenario.Name, bar(share), 100*share, done, all))
 		}
 	}
 	began := time.Now()
 	report, err := whatif.Run(ctx, plan)
 	if plan.Progress != nil {
-		fmt.Fprint(talk, clear)
+		redrawLine(talk, "")
 	}
 	if err != nil {
 		return nil, err

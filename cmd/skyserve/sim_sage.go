@@ -115,14 +115,13 @@ func (o *simRunOptions) sageTrace() (*whatif.SageTrace, error) {
 
 // runSagePlan runs one scenario.
 func (o *simRunOptions) runSagePlan(ctx context.Context, p whatif.SagePlan, talk io.Writer) (*whatif.SageReport, error) {
-	const clear = "\r\x1b[K" // the line that progress is shown in
 	if !o.quiet && isTerminal(talk) {
-		p.Progress = func(done, all int) { fmt.Fprintf(talk, "%s%s: %d of %d runs", clear, p.Scenario.Name, done, all) }
+		p.Progress = func(done, all int) { redrawLine(talk, fmt.Sprintf("%s: %d of %d runs", p.Scenario.Name, done, all)) }
 	}
 	began := time.Now()
 	report, err := whatif.RunSage(ctx, p)
 	if p.Progress != nil {
-		fmt.Fprint(talk, clear)
+		redrawLine(talk, "")
 	}
 	if err != nil {
 		return nil, err

@@ -7,23 +7,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"skyserve/internal/controller/rollout"
+	"skyserve/internal/printable"
 	"skyserve/provision/local"
 )
 
 // statusEvery is how often --watch looks again.
 const statusEvery = 2 * time.Second
-
-// clearScreen moves the cursor home and clears what is below it.
-const clearScreen = "\x1b[H\x1b[J"
 
 // statusOptions are the flags of `skyserve status`.
 type statusOptions struct {
@@ -128,11 +123,11 @@ func showStatus(ctx context.Context, look lookup, o *statusOptions, out io.Write
 		return json.NewEncoder(out).Encode(page.document)
 	}
 	var text bytes.Buffer
-	if o.watch && isTerminal(out) {
-		text.WriteString(clearScreen)
-	}
 	if err := page.table(&text); err != nil {
 		return err
+	}
+	if o.watch && isTerminal(out) {
+		return redrawScreen(out, text.String())
 	}
 	_, err = out.Write(text.Bytes())
 	return err
@@ -144,14 +139,17 @@ func writeStatus(w io.Writer, s *rollout.Status) error {
 	if s.Problem != "" {
 		fmt.Fprintf(w, "problem: %s\n", s.Problem)
 	}
+	for _, a := range s.Alerts {
+		fmt.Fprintln(w, a.Line())
+	}
 	for _, line := range append([]string{s.Peak, s.Plan, s.Left, s.Donations}, s.Events...) {
 		if line != "" {
 			fmt.Fprintln(w, line)
 		}
 	}
 	writeName(w, s.DNS)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\nREGION\tKIND\tID\tSTATE\tADDRESS\tMODEL\tREASON")
+	t := printable.NewTable(w)
+	t.Rowf("\nREGION\tKIND\tID\tSTATE\tADDRESS\tMODEL\tREASON")
 	row := func(cells ...string) { statusRow(t, cells...) }
 	for _, r := range s.Regions {
 		for _, b := range r.Balancers {
@@ -169,11 +167,11 @@ func writeStatus(w io.Writer, s *rollout.Status) error {
 }
 
 // statusRow writes a row of a status's table.
-func statusRow(w io.Writer, cells ...string) {
+func statusRow(t *printable.Table, cells ...string) {
 	for i, c := range cells {
-		cells[i] = cmp.Or(strings.ReplaceAll(c, "\n", " "), "-")
+		cells[i] = cmp.Or(c, "-")
 	}
-	fmt.Fprintln(w, strings.Join(cells, "\t"))
+	t.Row(cells...)
 }
 
 // writeName writes where the name of a service leads; nothing when it has none.
@@ -205,10 +203,4 @@ func reason(why string, wanted bool) string {
 		return why
 	}
 	return strings.Trim(why+"; not in the service.yaml", "; ")
-}
-
-// isTerminal tells whether w is a terminal.
-func isTerminal(w io.Writer) bool {
-	f, isFile := w.(*os.File)
-	return isFile && term.IsTerminal(int(f.Fd()))
 }

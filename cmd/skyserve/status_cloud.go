@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"skyserve/internal/controller/fleet"
 	"skyserve/internal/node"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -49,7 +49,15 @@ func openCloudView(ctx context.Context, clouds *cloudFlags, svc local.Service, s
 	if program.URL == "" {
 		f.UserData = nil
 	}
-	v.inspector = &fleet.Inspector{Fleet: f, Lists: map[service.Region]fleet.Lister{}, Ask: v.ask, Certificate: v.handover(nil).Certificate}
+	v.inspector = &fleet.Inspector{
+		Fleet: f, Lists: map[service.Region]fleet.Lister{}, Ask: v.ask, Operator: v.operator.ends(), File: svc.SpecFile(),
+		Certificate: v.handover(nil).Certificate,
+	}
+	if v.operator.authority != nil {
+		if v.inspector.Enrolments, err = fleet.ReadEnrolments(svc); err != nil {
+			return nil, err
+		}
+	}
 	for _, r := range cloud.Regions(spec) {
 		if v.inspector.Lists[r], err = clouds.placesOf(ctx, spec, r); err != nil {
 			return nil, cloudError(err)
@@ -82,6 +90,9 @@ func (v *cloudView) look(ctx context.Context) (statusPage, error) {
 func (v *cloudView) write(w io.Writer, s *fleet.Status) error {
 	fmt.Fprintf(w, "%s  %s  $%.2f/h\n", s.Service, s.State, s.CostPerHour)
 	printPlainHTTP(w, v.spec)
+	for _, a := range s.Alerts {
+		fmt.Fprintln(w, a.Line())
+	}
 	for _, problem := range s.Problems {
 		fmt.Fprintf(w, "problem: %s\n", problem)
 	}
@@ -93,8 +104,15 @@ func (v *cloudView) write(w io.Writer, s *fleet.Status) error {
 	if ends := certificateEnd(s); ends != nil && v.spec.DNS != nil {
 		fmt.Fprintf(w, "certificate: for %s until %s\n", v.spec.DNS.Name, ends.UTC().Format(time.DateOnly))
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\nREGION\tKIND\tID\tSTATE\tADDRESS\tMODEL\tREASON\tOFFERING\t$/H")
+	for _, i := range s.Images {
+		pinned := "by tag: it can change"
+		if i.Pinned {
+			pinned = "pinned by digest"
+		}
+		fmt.Fprintf(w, "image of %s: %s (%s)\n", i.Model, i.Image, pinned)
+	}
+	t := printable.NewTable(w)
+	t.Rowf("\nREGION\tKIND\tID\tSTATE\tADDRESS\tMODEL\tREASON\tOFFERING\t$/H")
 	for _, r := range s.Regions {
 		for _, m := range r.Balancers {
 			writeMachine(t, r.Name, provision.KindBalancer, m)
@@ -104,10 +122,10 @@ func (v *cloudView) write(w io.Writer, s *fleet.Status) error {
 		}
 	}
 	if len(s.Drift) > 0 {
-		fmt.Fprintf(t, "\nnot as it should be; repair it: skyserve up %s\n", v.svc.SpecFile())
+		t.Rowf("\nnot as it should be; repair it: skyserve up %s", v.svc.SpecFile())
 	}
 	for _, c := range s.Drift {
-		fmt.Fprintf(t, "  %s %s\t%s\t%s\t%s\n", mark(c.Action), c.Kind, c.ID, c.Region, c.Reason)
+		t.Rowf("  %s %s\t%s\t%s\t%s", mark(c.Action), c.Kind, c.ID, c.Region, c.Reason)
 	}
 	return t.Flush()
 }
@@ -126,7 +144,7 @@ func certificateEnd(s *fleet.Status) (ends *time.Time) {
 }
 
 // writeMachine writes the row of a machine.
-func writeMachine(w io.Writer, region service.Region, kind provision.Kind, m fleet.MachineStatus) {
+func writeMachine(t *printable.Table, region service.Region, kind provision.Kind, m fleet.MachineStatus) {
 	var offering, price string
 	if m.Offering != nil {
 		offering = m.Offering.String()
@@ -134,5 +152,5 @@ func writeMachine(w io.Writer, region service.Region, kind provision.Kind, m fle
 	if m.CostPerHour > 0 {
 		price = fmt.Sprintf("%.4f", m.CostPerHour)
 	}
-	statusRow(w, string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, m.Reason, offering, price)
+	statusRow(t, string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, m.Reason, offering, price)
 }

@@ -101,7 +101,7 @@ func runTop(ctx context.Context, o *topOptions, in *os.File, out, talk io.Writer
 		return err
 	}
 	defer func() { err = cmp.Or(err, v.Close()) }()
-	file, _ := out.(*os.File)
+	file := fileOf(out)
 	if o.output == "json" || o.once || o.counted || file == nil || !tui.Interactive(in, file, os.Getenv) {
 		return o.print(ctx, v, o.printer(theme, file, out), talk)
 	}
@@ -110,7 +110,7 @@ func runTop(ctx context.Context, o *topOptions, in *os.File, out, talk io.Writer
 			return failed(fmt.Errorf("fetching a snapshot: %w", err), o.hint())
 		}
 	}
-	return tui.Run(ctx, tui.Config{Fetcher: v, Operator: v.operator, Interval: o.interval, Theme: theme, Zone: time.Local}, in, out)
+	return tui.Run(ctx, tui.Config{Fetcher: v, Operator: v.operator, Interval: o.interval, Theme: theme, Zone: time.Local}, in, unguarded(out))
 }
 
 // check refuses flags that make no sense and chooses the theme.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,6 +23,21 @@ import (
 
 // defaultReplaceAfter is longer than a machine takes to start again.
 const defaultReplaceAfter = 3 * time.Minute
+
+// How long `up` waits unless it is told: processes of this machine start within seconds. Machines
+// take minutes to boot, to get an image of 20 GiB, and the weights of a large model.
+const (
+	waitForProcesses = time.Minute
+	waitForMachines  = 30 * time.Minute
+)
+
+// waitFor is how long `up` waits for a service unless it is told.
+func waitFor(spec *service.Spec) time.Duration {
+	if len(cloud.Regions(spec)) > 0 {
+		return waitForMachines
+	}
+	return waitForProcesses
+}
 
 // upOptions are the flags of `skyserve up`.
 type upOptions struct {
@@ -72,6 +88,10 @@ of it is in user data or tags. Credentials are those of the clouds' own tools.
 APIs. It is kept with the service, so that other shells need not have it; set to
 nothing it takes the token away.
 
+It waits up to --timeout: by default a minute, and half an hour where machines are
+rented, which have to boot and to get images and weights. When that is over, what there
+is stays up, and the public name leads to the balancers that answer (exit 3).
+
 Processes go on with the executable that they were started with; --upgrade
 replaces those that run another one than this.
 
@@ -83,6 +103,9 @@ refuses the credentials, 130 interrupted (running it again takes up where it end
 		Args: argsBetween(1, 1, "SERVICE.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.file = args[0]
+			if cmd.Flags().Changed("timeout") && o.timeout <= 0 {
+				return usage(fmt.Errorf("--timeout: must be above 0, got %s", o.timeout), "")
+			}
 			return runUp(cmd.Context(), &o, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -92,7 +115,7 @@ refuses the credentials, 130 interrupted (running it again takes up where it end
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when there are changes")
 	flags.BoolVar(&o.wait, "wait", true, "wait until the service works")
 	flags.BoolVar(&o.upgrade, "upgrade", false, "also replace processes that run another executable than this one")
-	flags.DurationVar(&o.timeout, "timeout", time.Minute, "how long to wait")
+	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait until the service works (default 1m; 30m where machines are rented)")
 	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
 	flags.StringVar(&o.programURL, "program", "", "`URL` from which machines in clouds get skyserve for Linux, with #sha256=... where this machine cannot reach it (default: "+envProgram+", then what was said last)")
 	flags.StringArrayVar(&o.replace, "replace", nil, "put another machine in the place of the one with this `ID` (clouds; repeatable)")
@@ -108,27 +131,37 @@ type up struct {
 	plan      *rollout.Plan
 	begun     time.Time
 	ready     []string
+	telling   sync.Mutex // held while a line is written
 }
 
 func runUp(ctx context.Context, o *upOptions, in io.Reader, out, talk io.Writer) error {
 	if err := checkOutput(o.output); err != nil {
 		return err
 	}
-	if o.timeout <= 0 {
-		return usage(fmt.Errorf("--timeout: must be above 0, got %s", o.timeout), "")
-	}
 	text, err := os.ReadFile(o.file)
 	if err != nil {
 		return usage(fmt.Errorf("reading the service: %w", err), "skyserve init writes a first service.yaml")
 	}
 	u := &up{upOptions: o, out: out, talk: talk, begun: time.Now()}
-	if spec, err := service.Parse(o.file, text); err == nil && len(cloud.Clouds(spec)) > 0 {
+	spec, err := service.Parse(o.file, text)
+	if err == nil {
+		o.timeout = cmp.Or(o.timeout, waitFor(spec))
+		warn(talk, o.file, spec)
+	}
+	if err == nil && len(cloud.Clouds(spec)) > 0 {
 		return runCloudUp(ctx, u, in, spec, text)
 	}
 	if o.dryRun {
 		return u.dry(text)
 	}
 	return u.run(ctx, text)
+}
+
+// warn tells what may be wrong with a service, which a file, or its name, stands for.
+func warn(talk io.Writer, what string, spec *service.Spec) {
+	for _, warning := range spec.Warnings() {
+		fmt.Fprintf(talk, "%s: warning: %s\n", what, warning)
+	}
 }
 
 // open reads the service and finds its state.
@@ -285,6 +318,8 @@ func (u *up) isReady(id string) {
 
 // line says one thing that happened and when.
 func (u *up) line(format string, args ...any) {
+	u.telling.Lock()
+	defer u.telling.Unlock()
 	fmt.Fprintf(u.talk, "%6.1fs  %s\n", time.Since(u.begun).Seconds(), fmt.Sprintf(format, args...))
 }
 

@@ -12,9 +12,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"skyserve/internal/controller/fleet"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -30,8 +30,11 @@ type cloudUp struct {
 	spec     *service.Spec
 	text     []byte
 	operator operator
-	places   provision.Places
-	zone     provision.Zone
+	// enrolments are the balancers that this machine's operator launched.
+	enrolments *fleet.Enrolments
+	strangers  []provision.Object // that claim to be balancers
+	places     provision.Places
+	zone       provision.Zone
 	// hostedZone is where balancers write challenges of an authority.
 	hostedZone fleet.HostedZone
 	fleet      *fleet.Fleet
@@ -93,6 +96,9 @@ func (u *cloudUp) open(ctx context.Context) (err error) {
 	if u.operator, err = openOperator(u.svc, true); err != nil {
 		return err
 	}
+	if u.enrolments, err = fleet.ReadEnrolments(u.svc); err != nil {
+		return err
+	}
 	var before machineProgram
 	if err := u.svc.Note(noteProgram, &before); err != nil {
 		return err
@@ -111,12 +117,15 @@ func (u *cloudUp) open(ctx context.Context) (err error) {
 	}
 	u.fleet = newFleet(u.spec, u.operator.owner, u.places, u.program)
 	u.fleet.ZoneID = u.hostedZone.ID
-	u.fleet.Counts, u.fleet.Only = u.counts, u.only
+	u.fleet.Counts, u.fleet.Only, u.fleet.Enrolments = u.counts, u.only, u.enrolments
 	u.fleet.Drain = func(ctx context.Context, o provision.Object) {
 		h := fleet.Handover{Party: u.operator.party, Have: u.changes.Have}
 		h.Drain(ctx, o)
 	}
 	if u.changes, err = u.fleet.Plan(ctx); err != nil {
+		return err
+	}
+	if err := u.admitBalancers(ctx, u.changes.Have, u.replace); err != nil {
 		return err
 	}
 	if err := checkName(ctx, u.zone, u.spec, u.operator.owner); err != nil {
@@ -153,13 +162,10 @@ func (u *cloudUp) carryOut(ctx context.Context) error {
 	u.changes.Missing = plan.Missing
 	have, err := u.located(ctx, plan)
 	if err == nil {
-		err = u.handOver(ctx, have)
-	}
-	if err == nil {
 		err = keepAdmins(u.svc, adminURLs(have)...)
 	}
-	if err == nil && u.zone != nil {
-		err = fleet.Publish(ctx, u.zone, u.svc, publicName(u.spec, u.operator.owner, have))
+	if err == nil {
+		err = u.handOverAndPublish(ctx, have)
 	}
 	if err == nil && u.wait {
 		err = u.awaitCertificates(ctx, have)
@@ -174,7 +180,11 @@ func (u *cloudUp) carryOut(ctx context.Context) error {
 func (u *cloudUp) located(ctx context.Context, p *fleet.Plan) ([]provision.Object, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("no address within %s", u.timeout))
 	defer cancel()
-	return u.fleet.Located(ctx, p)
+	have, err := u.fleet.Located(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return have, u.admitBalancers(ctx, have, nil)
 }
 
 // publicName is the public name of a service with the balancers there are; none where it
@@ -272,7 +282,7 @@ func (u *cloudUp) cloudFailure(ctx context.Context, err error) error {
 		return fmt.Errorf("bringing %s up: %w", u.spec.Name, context.Canceled)
 	}
 	var coded *exitError
-	if known := cloudError(err); errors.As(known, &coded) {
+	if known := cloudError(strangersHint(err, u.file)); errors.As(known, &coded) {
 		return known
 	}
 	return &exitError{code: exitPartial, err: err, hint: fmt.Sprintf("what could be had stands and is billed; 'skyserve up %s' tries again, 'skyserve down %s' gives it back", u.file, u.spec.Name)}
@@ -351,9 +361,9 @@ func printCloudChanges(w io.Writer, name string, p *fleet.Plan) {
 		plural = ""
 	}
 	fmt.Fprintf(w, "%s: %d change%s, cost $%.2f/h -> $%.2f/h\n", name, len(p.Changes), plural, now, then)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := printable.NewTable(w)
 	for _, c := range p.Changes {
-		fmt.Fprintf(t, "  %s %s\t%s\t%s\t%s\t%s\t%s\n", mark(c.Action), c.Kind(), c.ID(), c.Region(), price(c), machine(c), c.Reason)
+		t.Rowf("  %s %s\t%s\t%s\t%s\t%s\t%s", mark(c.Action), c.Kind(), c.ID(), c.Region(), price(c), machine(c), c.Reason)
 	}
 	_ = t.Flush() // into a buffer or onto a screen: there is nowhere else to say it
 	if slices.ContainsFunc(p.Changes, priceless) {

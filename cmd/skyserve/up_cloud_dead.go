@@ -52,6 +52,12 @@ func (u *cloudUp) replaceDead(ctx context.Context) error {
 func (u *cloudUp) named() (map[string]string, error) {
 	machines := map[string]string{}
 	for _, id := range u.replace {
+		if strangers := u.strangersCalled(id); len(strangers) > 0 { // one that is what it says stays
+			for _, o := range strangers {
+				machines[o.Handle] = fleet.Asked
+			}
+			continue
+		}
 		i := slices.IndexFunc(u.changes.Have, func(o provision.Object) bool { return o.ID == id && o.Offering != nil && o.Gone == "" })
 		if i < 0 {
 			return nil, usage(fmt.Errorf("--replace: %s has no machine %q that runs", u.spec.Name, id), "skyserve status "+u.spec.Name+" lists them")

@@ -16,11 +16,20 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// handOver gives every machine what it is to run and waits until all do.
-func (u *cloudUp) handOver(ctx context.Context, have []provision.Object) error {
+// handOver gives every machine what it is to run and waits until all do. isReady is told of each
+// that is; nil = nobody is.
+func (u *cloudUp) handOver(ctx context.Context, have []provision.Object, isReady func(id string)) error {
 	h, deployments, err := u.handover(have)
 	if err != nil {
 		return err
+	}
+	if tell := h.Progress; isReady != nil {
+		h.Progress = func(id string, s node.Status) {
+			tell(id, s)
+			if s.Phase == node.PhaseReady {
+				isReady(id)
+			}
+		}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
 	defer cancel()
@@ -35,7 +44,7 @@ func (u *cloudUp) handover(have []provision.Object) (*fleet.Handover, map[string
 	}
 	deployments, err := fleet.Deployments(content, have)
 	return &fleet.Handover{
-		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Revoked: u.operator.revoked, Witness: u.places, Have: have,
+		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Enrolments: u.enrolments, Revoked: u.operator.revoked, Witness: u.places, Have: have,
 		Progress: func(id string, s node.Status) { u.line("%s %s", id, strings.TrimSpace(string(s.Phase)+" "+s.Reason)) },
 	}, deployments, err
 }
@@ -55,7 +64,7 @@ func (u *cloudUp) inform(ctx context.Context) error {
 
 // content is what machines are handed.
 func (u *cloudUp) content() (c fleet.Content, err error) {
-	c = fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets, Seat: &fleet.Seat{}, Zone: u.hostedZone}
+	c = fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets, Seat: &fleet.Seat{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone}
 	if c.PeerToken, err = u.peerToken(); err != nil {
 		return c, err
 	}

@@ -11,11 +11,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
@@ -234,9 +234,6 @@ func (l *usageLine) field(column string) *string {
 func (l *usageLine) get(column string) string { return *l.field(column) }
 func (l *usageLine) set(column, to string)    { *l.field(column) = to }
 
-// cells writes one row of a table.
-func cells(w io.Writer, texts ...string) { fmt.Fprintln(w, strings.Join(texts, "\t")) }
-
 func count(n int64) string { return strconv.FormatInt(n, 10) }
 
 // write writes the usage and the quotas as tables for people.
@@ -252,22 +249,22 @@ func (u *usageSum) write(w io.Writer, by []string) {
 		u.writeUsage(w, lines, by)
 	}
 	if len(u.Quotas) > 0 {
-		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		cells(t, "\nKEY", "TENANT", "QUOTA", "LIMIT", "USED", "LEFT", "RESETS")
+		t := printable.NewTable(w)
+		t.Rowf("\nKEY\tTENANT\tQUOTA\tLIMIT\tUSED\tLEFT\tRESETS")
 		for _, q := range u.Quotas {
-			cells(t, q.Key, q.Tenant, q.What+" a "+q.Period, count(q.Limit), count(q.Used), count(q.Left), q.ResetsAt.UTC().Format(time.DateOnly))
+			t.Row(q.Key, q.Tenant, q.What+" a "+q.Period, count(q.Limit), count(q.Used), count(q.Left), q.ResetsAt.UTC().Format(time.DateOnly))
 		}
 		_ = t.Flush() // into memory
 	}
 }
 
 func (u *usageSum) writeUsage(w io.Writer, lines []usageLine, by []string) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t)
-	cells(t, append(upper(by), "REQUESTS", "PROMPT", "CACHED", "OUTPUT")...)
+	t := printable.NewTable(w)
+	t.Row()
+	t.Row(append(upper(by), "REQUESTS", "PROMPT", "CACHED", "OUTPUT")...)
 	var all telemetry.Usage
 	row := func(first []string, used telemetry.Usage) {
-		cells(t, append(first, count(used.Requests), count(used.PromptTokens), count(used.CachedTokens), count(used.OutputTokens))...)
+		t.Row(append(first, count(used.Requests), count(used.PromptTokens), count(used.CachedTokens), count(used.OutputTokens))...)
 	}
 	for _, line := range lines {
 		var first []string

@@ -22,6 +22,8 @@ type validatedFile struct {
 	File   string         `json:"file"`
 	OK     bool           `json:"ok"`
 	Errors service.Errors `json:"errors"`
+	// Warnings are what may be wrong with a file that is well formed.
+	Warnings []string `json:"warnings"`
 }
 
 func newValidateCmd() *cobra.Command {
@@ -30,7 +32,8 @@ func newValidateCmd() *cobra.Command {
 		Use:   "validate FILE...",
 		Short: "Check service files",
 		Long: `Checks service files and reports everything that is wrong with them at once,
-with file, line and column. The file - is standard input.`,
+with file, line and column. The file - is standard input. What may be wrong although a
+file is well formed, such as a region newer than this program, is a warning.`,
 		Example: `  skyserve validate service.yaml
   skyserve init | skyserve validate -`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -71,14 +74,18 @@ func runValidate(cmd *cobra.Command, o validateOptions) error {
 // validateFile checks one file; a file that cannot be read has one error.
 func validateFile(stdin io.Reader, name string) validatedFile {
 	data, err := readValidated(stdin, &name)
+	warnings := []string{}
 	if err == nil {
-		_, err = service.Parse(name, data)
+		var spec *service.Spec
+		if spec, err = service.Parse(name, data); err == nil {
+			warnings = append(warnings, spec.Warnings()...)
+		}
 	}
 	var all service.Errors
 	if err != nil && !errors.As(err, &all) {
 		all = service.Errors{{File: name, Problem: err.Error()}}
 	}
-	return validatedFile{File: name, OK: err == nil, Errors: append(service.Errors{}, all...)}
+	return validatedFile{File: name, OK: err == nil, Errors: append(service.Errors{}, all...), Warnings: warnings}
 }
 
 // readValidated reads a file, or standard input for -, which it renames. It reads
@@ -126,6 +133,11 @@ func printValidated(cmd *cobra.Command, output string, results []validatedFile) 
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: ok\n", r.File)
 		} else {
 			_, err = fmt.Fprintln(cmd.ErrOrStderr(), r.Errors)
+		}
+		for _, warning := range r.Warnings {
+			if err == nil {
+				_, err = fmt.Fprintf(cmd.ErrOrStderr(), "%s: warning: %s\n", r.File, warning)
+			}
 		}
 		if err != nil {
 			return err

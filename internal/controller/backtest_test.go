@@ -172,10 +172,10 @@ func TestReadCounts(t *testing.T) {
 // Regions that are busy at different times need less together; prices are those of
 // the service's commitments where it states one.
 func TestReserve(t *testing.T) {
-	yaml := strings.NewReplacer("local/us", "aws/us", "local/eu", "aws/eu", "autoscale: {donate: true}", "    reserved: [{type: g6.xlarge, count: 2, price: 0.5}]").Replace(reviewYAML)
+	yaml := strings.NewReplacer("local/us", "aws/us-east-1", "local/eu", "aws/eu-west-1", "autoscale: {donate: true}", "    reserved: [{type: g6.xlarge, count: 2, price: 0.5}]").Replace(reviewYAML)
 	h := days(t, 2, same)
 	for at := range h.Series {
-		h.Series[at].Region = service.Region("aws/" + h.Series[at].Region.Place())
+		h.Series[at].Region = map[service.Region]service.Region{"local/us": "aws/us-east-1", "local/eu": "aws/eu-west-1"}[h.Series[at].Region]
 	}
 	r, err := Reserve(parseSpec(t, yaml), h, time.Time{}, time.Time{}, ReviewOptions{})
 	if err != nil {

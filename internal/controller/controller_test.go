@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -128,35 +129,48 @@ func (b *fakeBalancer) DrainWorker(_ context.Context, id, _ string) error {
 	return nil
 }
 
-// fakeState is a store with one key.
+// fakeState is a store with one key, and one of alerts.
 type fakeState struct {
 	mu       sync.Mutex
 	data     []byte
 	revision uint64
 	down     bool
+
+	alerts         []byte
+	alertsRevision uint64
 }
 
-func (s *fakeState) Get(context.Context, string) ([]byte, uint64, error) {
+// slot is what a key means; the lock is held.
+func (s *fakeState) slot(key string) (*[]byte, *uint64) {
+	if strings.HasPrefix(key, telemetry.AlertsPrefix) {
+		return &s.alerts, &s.alertsRevision
+	}
+	return &s.data, &s.revision
+}
+
+func (s *fakeState) Get(_ context.Context, key string) ([]byte, uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	data, revision := s.slot(key)
 	switch {
 	case s.down:
 		return nil, 0, store.ErrUnavailable
-	case s.data == nil:
+	case *data == nil:
 		return nil, 0, store.ErrNotFound
 	}
-	return s.data, s.revision, nil
+	return *data, *revision, nil
 }
 
 func (s *fakeState) Create(ctx context.Context, key string, value []byte) (uint64, error) {
 	return s.CompareAndSwap(ctx, key, value, 0)
 }
 
-func (s *fakeState) CompareAndSwap(_ context.Context, _ string, value []byte, revision uint64) (uint64, error) {
+func (s *fakeState) CompareAndSwap(_ context.Context, key string, value []byte, revision uint64) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	have := s.revision
-	if s.data == nil {
+	data, last := s.slot(key)
+	have := *last
+	if *data == nil {
 		have = 0
 	}
 	switch {
@@ -165,8 +179,8 @@ func (s *fakeState) CompareAndSwap(_ context.Context, _ string, value []byte, re
 	case have != revision:
 		return 0, store.ErrConflict
 	}
-	s.data, s.revision = value, s.revision+1
-	return s.revision, nil
+	*data, *last = value, *last+1
+	return *last, nil
 }
 
 // fakeLease is held until it is lost.

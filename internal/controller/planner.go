@@ -23,8 +23,14 @@ const (
 	firstLook = 10 * time.Second
 	// watchEvery is how often the load is held against its forecast.
 	watchEvery = time.Minute
-	// retryAfter is the wait after a review that failed.
+	// retryAfter is the wait after a review that failed, which took long to make.
 	retryAfter = 5 * time.Minute
+	// observeRetry is the wait after the first failure to observe the service, which
+	// takes no time; it doubles up to retryAfter.
+	observeRetry = time.Second
+	// startGrace is how long after the controller began to lead balancers that do not
+	// answer count as starting: a machine's boot is over long before.
+	startGrace = 2 * time.Minute
 	// changeSettles is how long after replicas were added or removed balancers tell
 	// of them.
 	changeSettles = 10 * time.Second
@@ -54,6 +60,9 @@ type planner struct {
 	made  *Reviewed // the newest; nil before the first, and while that of another controller holds
 	every time.Duration
 	next  time.Time        // when the next is due
+	retry time.Duration    // the last wait after a failure to observe; 0 = it did not fail
+	began time.Time        // when this term began
+	met   bool             // all balancers answered in this term
 	shown telemetry.Review // what balancers are to show
 	owed  bool             // shown is not in the store yet
 	said  string           // the last error logged
@@ -89,6 +98,7 @@ func paced(strategy string) bool { return strategy != "" && strategy != service.
 // run reviews and watches until ctx ends. Whatever fails is told and tried again.
 func (p *planner) run(ctx context.Context, l lease) {
 	p.next = time.Time{} // another controller may have planned meanwhile, of other counts
+	p.began, p.met, p.retry = time.Now(), false, 0
 	p.tell(p.adopt(ctx))
 	for {
 		p.tell(p.turn(ctx, l))
@@ -168,28 +178,31 @@ func (p *planner) look(ctx context.Context, since time.Time) (*Observed, *teleme
 // standing, with the reason why there is no newer.
 func (p *planner) review(ctx context.Context, l lease, now time.Time) error {
 	o, h, err := p.look(ctx, now.Add(-reviewLookback))
-	if err == nil && h.Minutes == 0 && p.made == nil {
-		return nil // there is nothing to plan from yet
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
-	var made *Reviewed
-	if err == nil {
-		p.every = cmp.Or(o.Spec.Autoscale.Every, time.Hour)
-		made, err = p.compute(ctx, o, h, now)
+	starting := !p.met && now.Before(p.began.Add(startGrace))
+	if starting && (errors.Is(err, ErrNoBalancerAnswers) || err == nil && o.Silent > 0) {
+		p.observeAgain(now)
+		return p.showWaiting(ctx, l, now)
 	}
+	if err != nil {
+		p.observeAgain(now)
+		return p.fail(ctx, l, now, err)
+	}
+	p.met, p.retry = true, 0
+	if h.Minutes == 0 && p.made == nil { // there is nothing to plan from yet
+		p.next = time.Time{}
+		return p.clearWaiting(ctx, l)
+	}
+	p.every = cmp.Or(o.Spec.Autoscale.Every, time.Hour)
+	made, err := p.compute(ctx, o, h, now)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
 		p.next = now.Add(retryAfter)
-		shown := p.shown
-		if shown.Plan == nil {
-			shown.Plan = emptyPlan(now)
-		} else {
-			old := *shown.Plan
-			shown.Plan = &old
-		}
-		shown.Plan.Error = err.Error()
-		return errors.Join(err, p.publish(ctx, l, shown))
+		return p.fail(ctx, l, now, err)
 	}
 	// What is learned from a short history is soon outdated: the next look comes when
 	// there is twice as much of it.
@@ -199,6 +212,50 @@ func (p *planner) review(ctx context.Context, l lease, now time.Time) error {
 	summary.Strategy, summary.From, summary.Until = o.Spec.Autoscale.Strategy, now.UTC(), p.next.UTC()
 	p.force.set(summary)
 	return p.publish(ctx, l, summary)
+}
+
+// observeAgain has the service observed again soon, later with each failure in a row.
+func (p *planner) observeAgain(now time.Time) {
+	p.retry = min(max(2*p.retry, observeRetry), retryAfter)
+	p.next = now.Add(p.retry)
+}
+
+// showWaiting publishes what the first plan waits for. A plan that is shown stays.
+func (p *planner) showWaiting(ctx context.Context, l lease, now time.Time) error {
+	if p.shown.Plan != nil && !p.owed {
+		return nil
+	}
+	if p.shown.Plan == nil {
+		p.log.Info("planning waits for balancers")
+		p.shown.Plan = emptyPlan(now)
+		p.shown.Plan.Waiting = "waiting for balancers"
+	}
+	return p.publish(ctx, l, p.shown)
+}
+
+// clearWaiting takes back what showWaiting published.
+func (p *planner) clearWaiting(ctx context.Context, l lease) error {
+	if p.shown.Plan == nil || p.shown.Plan.Waiting == "" {
+		return nil
+	}
+	p.shown.Plan = nil
+	return p.publish(ctx, l, p.shown)
+}
+
+// fail publishes why there is no newer plan.
+func (p *planner) fail(ctx context.Context, l lease, now time.Time, err error) error {
+	shown := p.shown
+	if shown.Plan == nil {
+		shown.Plan = emptyPlan(now)
+	} else {
+		old := *shown.Plan
+		shown.Plan = &old
+	}
+	if shown.Plan.Waiting == "" && shown.Plan.Error == err.Error() && !p.owed {
+		return err
+	}
+	shown.Plan.Error, shown.Plan.Waiting = err.Error(), ""
+	return errors.Join(err, p.publish(ctx, l, shown))
 }
 
 // compute makes a review apart from ctx: a forecast cannot be cut short, so when ctx

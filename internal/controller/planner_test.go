@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,6 +38,7 @@ type plannerWorld struct {
 	looked   int
 	since    []int64
 	observed *service.Spec
+	silent   int // balancers that do not answer, while others do
 }
 
 func newPlannerWorld(t *testing.T) *plannerWorld {
@@ -57,7 +60,7 @@ func (w *plannerWorld) look(_ context.Context, since int64) (*Observed, error) {
 	if w.err != nil {
 		return nil, w.err
 	}
-	o := &Observed{Spec: w.observed, Counts: []Count{{Model: "m", Region: "local/us", GPU: "L4", Replicas: 1}}}
+	o := &Observed{Silent: w.silent, Spec: w.observed, Counts: []Count{{Model: "m", Region: "local/us", GPU: "L4", Replicas: 1}}}
 	for _, p := range w.counted {
 		if p.Minute >= since {
 			o.Points = append(o.Points, p)
@@ -99,11 +102,15 @@ func (w *plannerWorld) published() (r telemetry.Review) {
 	return r
 }
 
-// test runs a planner in a bubble of its own time.
-func testPlanner(t *testing.T, f func(w *plannerWorld)) {
+// testPlanner runs a planner in a bubble of its own time; prepare changes the world
+// before it starts.
+func testPlanner(t *testing.T, f func(w *plannerWorld), prepare ...func(w *plannerWorld)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := newPlannerWorld(t)
+		for _, p := range prepare {
+			p(w)
+		}
 		ctx, end := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { w.run(ctx, w.lease) })
@@ -199,6 +206,94 @@ func TestAReviewThatFailsLeavesTheLastOne(t *testing.T) {
 		if r := w.published(); r.Plan.Error != "" || r.Plan.At.Equal(good.Plan.At) {
 			t.Errorf("it was not tried again: %+v", r.Plan)
 		}
+	})
+}
+
+// hasHistory lets the store have two hours that an earlier run carried.
+func (w *plannerWorld) hasHistory() {
+	now := time.Now().Unix() / 60
+	for m := now - 120; m < now; m++ {
+		w.counted = append(w.counted, telemetry.Point{Minute: m, Balancer: "lb-us-0", Region: "local/us", Model: "m", Tier: service.TierFast, Requests: 1, PromptTokens: 150_000})
+	}
+}
+
+// line is what status and top show of the plan.
+func (w *plannerWorld) line() string {
+	s := telemetry.Snapshot{Plan: w.published().Plan}
+	return s.PlanLine(time.UTC)
+}
+
+// A controller may be up before balancers listen: the plan comes soon after they do, and
+// meanwhile it is said what planning waits for.
+func TestPlanningWaitsForBalancersThatAreStarting(t *testing.T) {
+	for _, starting := range []time.Duration{500 * time.Millisecond, 7 * time.Second, 40 * time.Second} {
+		testPlanner(t, func(w *plannerWorld) {
+			time.Sleep(starting)
+			synctest.Wait()
+			if line := w.line(); line != "planning: waiting for balancers" {
+				t.Errorf("after %s: got %q", starting, line)
+			}
+			w.set(func() { w.err = nil })
+			time.Sleep(starting + 2*time.Second) // it waits at most as long again
+			synctest.Wait()
+			if line := w.line(); !strings.HasSuffix(line, ": us +2 L4") {
+				t.Errorf("balancers that started in %s: got %q", starting, line)
+			}
+			if w.looked > 12 {
+				t.Errorf("balancers that started in %s were asked %d times", starting, w.looked)
+			}
+		}, func(w *plannerWorld) {
+			w.hasHistory()
+			w.err = fmt.Errorf("%w: %w", ErrNoBalancerAnswers, syscall.ECONNREFUSED)
+		})
+	}
+}
+
+// Balancers that have started and carried nothing yet are not waited for any more.
+func TestNothingIsSaidOfAPlanBeforeThereIsTraffic(t *testing.T) {
+	testPlanner(t, func(w *plannerWorld) {
+		time.Sleep(2 * time.Second)
+		w.set(func() { w.err = nil })
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if line := w.line(); line != "" {
+			t.Errorf("got %q", line)
+		}
+	}, func(w *plannerWorld) { w.err = ErrNoBalancerAnswers })
+}
+
+// Balancers that stay away are no start any more: the reason is told.
+func TestBalancersThatNeverAnswerAreTold(t *testing.T) {
+	testPlanner(t, func(w *plannerWorld) {
+		w.pass(time.Hour)
+		if line := w.line(); !strings.Contains(line, "no balancer answers: connection refused") {
+			t.Errorf("got %q", line)
+		}
+		if w.looked > 30 {
+			t.Errorf("they were asked %d times in an hour", w.looked)
+		}
+	}, func(w *plannerWorld) {
+		w.err = fmt.Errorf("%w: %w", ErrNoBalancerAnswers, syscall.ECONNREFUSED)
+	})
+}
+
+// Balancers start one after the other: a plan made from the first alone would be of half
+// a service. One that stays away is not waited for.
+func TestPlanningWaitsForAllBalancersAtTheStart(t *testing.T) {
+	testPlanner(t, func(w *plannerWorld) {
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if line := w.line(); line != "planning: waiting for balancers" {
+			t.Errorf("got %q", line)
+		}
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if r := w.published(); r.Plan == nil || r.Plan.Status != "optimal" {
+			t.Errorf("a balancer that stays away: got %+v", r.Plan)
+		}
+	}, func(w *plannerWorld) {
+		w.hasHistory()
+		w.silent = 2
 	})
 }
 

@@ -19,6 +19,7 @@ type options struct {
 	hangups  <-chan os.Signal
 	actuator Actuator
 	keeper   Keeper
+	alerts   []func() []telemetry.Alert
 }
 
 // Option tells Run more than the configuration.

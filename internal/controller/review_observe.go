@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net"
 	"slices"
 	"time"
 
@@ -28,12 +29,17 @@ type Observed struct {
 	Silent   int
 }
 
+// ErrNoBalancerAnswers says that no balancer of a service can be reached: none listens, or
+// the network is broken.
+var ErrNoBalancerAnswers = errors.New("no balancer answers")
+
 // Observe asks a service's balancers, by the base URLs of their admin APIs, for
 // its service.yaml, its replicas and, unless history is false, its traffic since
 // a minute. All are asked for replicas, for each knows its own region best. Of
 // the rest the first that answers speaks for all, except that when the store is
-// out of reach every one is asked for what it remembers. It fails when none
-// answers, and when the service.yaml that they serve is not valid.
+// out of reach every one is asked for what it remembers. It fails with
+// ErrNoBalancerAnswers when none can be reached, and when the service.yaml that they
+// serve is not valid.
 func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64, history bool) (*Observed, error) {
 	if len(admins) == 0 {
 		return nil, errors.New("observing the service: it has no balancer")
@@ -51,7 +57,11 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 		snapshots, live = append(snapshots, snapshot), append(live, admin)
 	}
 	if len(live) == 0 {
-		return nil, fmt.Errorf("observing the service: %w", errors.Join(failures...))
+		err := errors.Join(failures...)
+		if !slices.ContainsFunc(failures, func(err error) bool { return !isUnreachable(err) }) {
+			err = fmt.Errorf("%w: %w", ErrNoBalancerAnswers, err)
+		}
+		return nil, fmt.Errorf("observing the service: %w", err)
 	}
 	if len(failures) > 0 {
 		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers do not answer: their replicas are counted as the others last heard", len(failures), len(admins)))
@@ -63,6 +73,12 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 		o.read(ctx, live, sinceMinute)
 	}
 	return o, nil
+}
+
+// isUnreachable says whether a request got no answer at all.
+func isUnreachable(err error) bool {
+	var network net.Error
+	return errors.As(err, &network)
 }
 
 // ask gets a balancer's snapshot, and the service from it when none gave it

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -91,6 +92,23 @@ func TestObserveFails(t *testing.T) {
 	} {
 		if _, err := Observe(t.Context(), clients(c.admins...), 0, true); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want it to say %q", name, err, c.want)
+		}
+	}
+}
+
+// A service whose balancers do not listen is told from one whose balancers answer nonsense.
+func TestObserveTellsSilence(t *testing.T) {
+	none := fakeAdmin(t, "", "", "")
+	const closed = "http://127.0.0.1:1"
+	for name, c := range map[string]struct {
+		admins []string
+		silent bool
+	}{
+		"none listens":        {[]string{closed, closed}, true},
+		"one answers nothing": {[]string{none, closed}, false},
+	} {
+		if _, err := Observe(t.Context(), clients(c.admins...), 0, true); errors.Is(err, ErrNoBalancerAnswers) != c.silent {
+			t.Errorf("%s: got %v", name, err)
 		}
 	}
 }

@@ -65,20 +65,21 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 		return fmt.Errorf("starting the controller: %w", err)
 	}
 	defer ln.Close()
-	self, err := partyOf(config)
+	self, revoked, err := partyOf(config)
 	if err != nil {
 		return err
 	}
-	st, closeStore, err := openStore(ctx, config, self, log)
+	st, health, closeStore, err := openStore(ctx, config, self, log)
 	if err != nil {
 		return err
 	}
 	defer closeStore()
 	acquire := func(ctx context.Context) (lease, error) {
-		return st.Acquire(ctx, "controller."+config.Service, holderName(), leaseTTL)
+		return st.Acquire(ctx, telemetry.ControllerLease(config.Service), holderName(), leaseTTL)
 	}
 	hc := adminClient(config, self)
 	c := newController(config, st, acquire, func(base string) admin { return telemetry.NewClient(base, hc) }, log)
+	c.store, c.revoked = health, revoked
 	for _, o := range more {
 		o(&c.options)
 	}
@@ -97,17 +98,42 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	return c.serve(ctx, ln)
 }
 
-// partyOf is the controller as a party of its service; nil where it has no identity.
-func partyOf(config service.ControllerConfig) (*identity.Party, error) {
+// partyOf is the controller as a party of its service, and the list of those whom it lets in
+// no more; nil where it has no identity.
+func partyOf(config service.ControllerConfig) (*identity.Party, *identity.RevokedFile, error) {
 	i := config.Identity
 	if i == nil {
-		return nil, nil
+		return nil, nil, nil
 	}
 	self, err := identity.Load(i.Cert, i.Key, i.CA)
-	if err != nil {
-		return nil, fmt.Errorf("starting the controller: identity: %w", err)
+	var revoked *identity.RevokedFile
+	if err == nil {
+		revoked, err = identity.OpenRevoked(i.Revoked, self.Root)
 	}
-	return &self, nil
+	if err != nil {
+		return nil, nil, fmt.Errorf("starting the controller: identity: %w", err)
+	}
+	self.Revoked = revoked.Has
+	return &self, revoked, nil
+}
+
+// revokedEvery is how often the list of revoked certificates is read, as balancers do.
+const revokedEvery = 5 * time.Second
+
+// lookForRevoked takes up newer lists until ctx ends.
+func (c *Controller) lookForRevoked(ctx context.Context) {
+	tick := time.NewTicker(revokedEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if _, err := c.revoked.Look(); err != nil {
+			c.log.Debug("the list of revoked certificates cannot be used; the one in use stays", "file", c.revoked.Path(), "err", err)
+		}
+	}
 }
 
 // adminClient is how the controller speaks to balancers: by its certificate where it
@@ -126,6 +152,9 @@ func (c *Controller) serve(ctx context.Context, ln net.Listener) error {
 	srv := &http.Server{Handler: c.handler(), ReadHeaderTimeout: headerTimeout}
 	var wg sync.WaitGroup
 	wg.Go(func() { c.run(ctx) })
+	if c.revoked != nil {
+		wg.Go(func() { c.lookForRevoked(ctx) })
+	}
 	if c.options.read != nil && c.options.hangups != nil {
 		wg.Go(func() { c.heed(ctx) })
 	}
@@ -148,7 +177,7 @@ func (c *Controller) serve(ctx context.Context, ln net.Listener) error {
 // openStore serves the embedded store where the configuration asks for it, and is a
 // client of that one, or of the one that runs elsewhere. An embedded store of a
 // controller with an identity lets balancers of its service in and nobody else.
-func openStore(ctx context.Context, config service.ControllerConfig, self *identity.Party, log *slog.Logger) (st *store.Store, closeAll func(), err error) {
+func openStore(ctx context.Context, config service.ControllerConfig, self *identity.Party, log *slog.Logger) (st *store.Store, health storeHealth, closeAll func(), err error) {
 	url := config.StoreURL
 	options := []store.Option{store.ForService(config.Service), store.Lazy(), store.ClientName("controller"), store.Logger(log)}
 	closeAll = func() {}
@@ -161,16 +190,18 @@ func openStore(ctx context.Context, config service.ControllerConfig, self *ident
 		// The store outlives ctx by as long as the lease takes to be given up.
 		srv, err := store.Serve(context.WithoutCancel(ctx), o)
 		if err != nil {
-			return nil, nil, err
+			return nil, health, nil, err
 		}
 		url, closeAll = srv.URL(), srv.Close
+		health = storeHealth{dir: config.StoreDir, broken: srv.Health, free: srv.Free}
 	}
 	if st, err = store.Connect(ctx, url, config.StoreToken, options...); err != nil {
 		closeAll()
-		return nil, nil, err
+		return nil, health, nil, err
 	}
+	health.client = st.Problem
 	closeServer := closeAll
-	return st, func() { st.Close(); closeServer() }, nil
+	return st, health, func() { st.Close(); closeServer() }, nil
 }
 
 // holderName says which process holds the lease, for people.

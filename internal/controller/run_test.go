@@ -163,11 +163,11 @@ func TestAStoreForBalancersOfTheService(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := service.ControllerConfig{Service: "chat", StoreListen: freeAddr(t), StoreDir: t.TempDir(), Identity: bundle(t, authority, identity.Controller)}
-	self, err := partyOf(config)
+	self, _, err := partyOf(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, closeStore, err := openStore(t.Context(), config, self, slog.New(slog.DiscardHandler))
+	st, _, closeStore, err := openStore(t.Context(), config, self, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestAStoreForBalancersOfTheService(t *testing.T) {
 		t.Errorf("the controller reads %q, %v", value, err)
 	}
 	config.Identity.CA = "none"
-	if _, err := partyOf(config); err == nil || !strings.Contains(err.Error(), "identity: ") {
+	if _, _, err := partyOf(config); err == nil || !strings.Contains(err.Error(), "identity: ") {
 		t.Errorf("without the authority's file: %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"skyserve/internal/identity"
 	"skyserve/internal/service"
 )
 
@@ -58,8 +59,11 @@ type Controller struct {
 	planner   *planner // nil = nothing is planned
 	scaler    *scaler  // nil = nothing is scaled
 	options   options
+	store     storeHealth
+	revoked   *identity.RevokedFile // nil where it has no identity
 
 	mu      sync.Mutex                // guards what follows
+	writes  []time.Duration           // how long the last writes to the store took
 	asked   *service.ControllerConfig // read again; the next round takes it up
 	view    View
 	refused bool              // a balancer holds something newer than the current assignment
@@ -99,7 +103,7 @@ func (c *Controller) run(ctx context.Context) {
 	}
 }
 
-// act controls, plans, scales and has its keeper work until the lease or ctx ends. Nothing
+// act controls, plans, scales, tells alerts and has its keeper work until the lease or ctx ends. Nothing
 // of this keeps a round waiting, and all of it ends with the tenure.
 func (c *Controller) act(ctx context.Context, l lease) error {
 	ctx, end := context.WithCancel(ctx)
@@ -112,6 +116,7 @@ func (c *Controller) act(ctx context.Context, l lease) error {
 	if c.scaler != nil {
 		planning.Go(func() { c.scaler.run(ctx, l) })
 	}
+	planning.Go(func() { c.tellAlerts(ctx, l) })
 	if k := c.options.keeper; k != nil {
 		planning.Go(func() { k.Keep(ctx, mayAct(ctx, l)) })
 	}
@@ -136,8 +141,10 @@ func (c *Controller) tenure(ctx context.Context, l lease) error {
 	loaded := false
 	for {
 		if time.Since(renewed) >= leaseTTL/3 {
+			start := time.Now()
 			if err := l.Renew(ctx); err == nil {
-				renewed = time.Now()
+				renewed = start // from when it holds: on a slow disk the next one is due at once
+				c.noteWrite(time.Since(start))
 			}
 		}
 		if !l.Valid() {

@@ -5,8 +5,10 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 )
 
 // View is what the controller says about itself: GET /v1/state.
@@ -21,6 +23,8 @@ type View struct {
 	Epoch     uint64         `json:"epoch"`
 	Balancers []BalancerView `json:"balancers"`
 	Replicas  []ReplicaView  `json:"replicas"`
+	// Alerts are what somebody has to act on, the worst first.
+	Alerts []telemetry.Alert `json:"alerts"`
 }
 
 // BalancerView is a balancer as the controller's probes find it.
@@ -82,17 +86,15 @@ func (c *Controller) show() {
 // handler serves the controller's own listener.
 func (c *Controller) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = w.Write([]byte("ok\n")) // whoever asked is gone
-	})
+	mux.HandleFunc("GET /healthz", c.serveHealth)
 	mux.HandleFunc("POST /reload", c.serveReload)
 	mux.HandleFunc("GET /v1/state", func(w http.ResponseWriter, _ *http.Request) {
 		c.mu.Lock()
 		v := c.view
 		c.mu.Unlock()
+		v.Alerts = c.alerts(time.Now())
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(v) // likewise
+		_ = json.NewEncoder(w).Encode(v) // whoever asked is gone
 	})
 	return mux
 }

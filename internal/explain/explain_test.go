@@ -194,11 +194,15 @@ func TestStoriesThatDidNotEndWell(t *testing.T) {
 			d.State, d.Status = "rejected", 503
 			d.Tries = []proxy.Try{{AtMillis: 60000, Kind: core.ActionReject, Reason: core.RejectWait}}
 		}), []string{"at 60.00 s it was refused: no place had room in the time that it may wait", "It was refused: status 503"}},
+		{"kills engines", base(func(d *proxy.DecisionRecord) {
+			d.State, d.Status = "rejected", 400
+			d.Tries = []proxy.Try{{Kind: core.ActionReject, Reason: core.RejectKills, Engines: []string{"us-0", "us-3"}}}
+		}), []string{"it was refused: engines died while they served it", "Engines that died: us-0, us-3.", "It was refused: status 400"}},
 		{"bounced", base(func(d *proxy.DecisionRecord) {
 			d.State, d.Status, d.From = "bounced", 503, "lb-eu-0"
 			d.Tries = []proxy.Try{{AtMillis: 1, Kind: core.ActionBounce, Target: "lb-eu-0"}}
 		}), []string{"it was given back to lb-eu-0"}},
-		{"escape codes", base(func(d *proxy.DecisionRecord) { d.Model = "a\x1b[31mb" }), []string{"a?[31mb"}},
+		{"escape codes", base(func(d *proxy.DecisionRecord) { d.Model = "a\x1b[2Jb" }), []string{`a\x1b[2Jb`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			page := text(t, gather(t, &source{name: "us", record: c.record}), 80)

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
+	"skyserve/internal/printable"
 	"skyserve/lbd/core"
 	"skyserve/lbd/proxy"
 )
@@ -49,7 +49,7 @@ func (s *Story) WriteText(w io.Writer, width int, zone *time.Location) error {
 			p.text("", "  ", "No answer from a balancer, so something may be missing: "+b.Error)
 		}
 	}
-	_, err := io.WriteString(w, printable(p.String()))
+	_, err := io.WriteString(w, printable.Text(p.String()))
 	return err
 }
 
@@ -66,16 +66,6 @@ func (s *Story) journey(last int) []proxy.DecisionRecord {
 func (s *Story) lost(d *proxy.DecisionRecord, t *proxy.Try) bool {
 	return t.Kind == core.ActionForward && t.Failure == "" &&
 		!slices.ContainsFunc(s.Parts, func(p proxy.DecisionRecord) bool { return follows(&p, d, t) })
-}
-
-// printable replaces what would move a cursor.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r != '\n' && unicode.IsControl(r) {
-			return '?'
-		}
-		return r
-	}, text)
 }
 
 func (p *page) line(format string, args ...any) {
@@ -183,6 +173,9 @@ func (p *page) try(t *proxy.Try, n int, free float64) {
 		p.item(fmt.Sprintf("%s it was %sforwarded to peer %s", at, then, t.Target))
 	case core.ActionReject:
 		p.item(fmt.Sprintf("%s it was refused: %s", at, because(rejectedBecause, t.Reason)))
+		if len(t.Engines) > 0 {
+			p.more("Engines that died: " + strings.Join(t.Engines, ", ") + ".")
+		}
 		return
 	case core.ActionBounce:
 		p.item(fmt.Sprintf("%s it was given back to %s: %s", at, t.Target, noReplicaLeft))

@@ -34,6 +34,8 @@ var rejectedBecause = map[string]string{
 	core.RejectTooManyTry: "it had been tried as often as it may",
 	core.RejectRetries:    "its replica failed, and too many requests were being tried again already",
 	core.RejectHolder:     "the one place that holds the response it goes on from is gone",
+	core.RejectRefused:    "every target refused it, and the client got the last answer",
+	core.RejectKills:      "engines died while they served it or a request with the same fingerprint",
 }
 
 // because is the sentence for a reason; a word that is not known is shown as it is.

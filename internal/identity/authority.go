@@ -22,11 +22,23 @@ const (
 	// authorityLife is longer than any service keeps its machines; a new authority
 	// means a new service.
 	authorityLife = 20 * 365 * 24 * time.Hour
-	// Life is how long a certificate of a party is good: `up` renews it long before,
-	// and a machine that was forgotten ends to be one of the service.
+	// Life is how long a certificate of a party is good: `up` and the controller renew it
+	// long before, and a machine that was forgotten ends to be one of the service.
 	Life = 90 * 24 * time.Hour
-	// RenewBefore is how much of it may be left before it is renewed.
-	RenewBefore = 30 * 24 * time.Hour
+	// RenewBefore is how much of it may be left before it is renewed: a controller that is
+	// away for weeks costs nothing.
+	RenewBefore = Life * 2 / 3
+	// AlertBefore is how much of it may be left before somebody is told: it was to be
+	// renewed for two weeks by then.
+	AlertBefore = Life / 2
+	// ControllerLife is how long a controller is good without an operator: its certificate,
+	// and the delegated authority with which it renews those of machines. They can be
+	// revoked, and a year is what Kubernetes gives its control plane.
+	ControllerLife = 365 * 24 * time.Hour
+	// ControllerRenewBefore and ControllerAlertBefore are the same of these; only an
+	// operator renews them, with `up`.
+	ControllerRenewBefore = ControllerLife * 3 / 4
+	ControllerAlertBefore = ControllerLife / 2
 	// backdate lets machines whose clocks run late take a certificate at once.
 	backdate = time.Hour
 )

@@ -48,7 +48,7 @@ func TestWhatAControllerIsHanded(t *testing.T) {
 	}
 	own, issuer := hand(start)
 	name, delegated := placed(t, own, issuer)
-	if name != (Name{"chat", Controller, "lb-us-0"}) || delegated.Owner() != chat.Owner() || !delegated.Ends().Equal(start.Add(Life)) {
+	if name != (Name{"chat", Controller, "lb-us-0"}) || delegated.Owner() != chat.Owner() || !delegated.Ends().Equal(start.AddDate(1, 0, 0)) {
 		t.Errorf("%v, and an authority of %s until %s", name, delegated.Owner(), delegated.Ends())
 	}
 	for role, certifies := range map[Role]bool{Balancer: true, Replica: true, Controller: false, Operator: false} {
@@ -64,11 +64,12 @@ func TestWhatAControllerIsHanded(t *testing.T) {
 			t.Errorf("certifying a %s: %v", role, err)
 		}
 	}
-	if again, same := hand(start.Add(Life - RenewBefore - time.Minute)); !slices.Equal(again, own) || !slices.Equal(same, issuer) {
+	quarter := 365 * 24 * time.Hour / 4
+	if again, same := hand(start.Add(quarter - time.Minute)); !slices.Equal(again, own) || !slices.Equal(same, issuer) {
 		t.Error("it is handed something else while that is good for long enough")
 	}
-	own, issuer = hand(start.Add(Life - RenewBefore + time.Minute))
-	if _, delegated = placed(t, own, issuer); !delegated.Ends().Equal(start.Add(2*Life - RenewBefore + time.Minute)) {
+	own, issuer = hand(start.Add(quarter + time.Minute))
+	if _, delegated = placed(t, own, issuer); !delegated.Ends().Equal(start.AddDate(1, 0, 0).Add(quarter + time.Minute)) {
 		t.Errorf("renewed until %s", delegated.Ends())
 	}
 	if err := os.WriteFile(filepath.Join(h.Dir, FileController), []byte("damaged"), 0o600); err != nil {

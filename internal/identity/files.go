@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"skyserve/internal/atomicfile"
 )
 
 // Names of the files in a directory of identities. Each holds a chain with its key, in
@@ -78,7 +80,7 @@ func (h Home) Authority() (*Authority, error) {
 // there is none, and renewed under its own when little of it is left.
 func (h Home) Operator(id string, now time.Time) (Party, error) {
 	chain, key, err := h.read(fileOperator)
-	if err == nil && now.Add(RenewBefore).Before(chain[0].NotAfter) {
+	if err == nil && isFresh(chain[0], now, RenewBefore) {
 		return NewParty(chain, key), nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -89,6 +91,12 @@ func (h Home) Operator(id string, now time.Time) (Party, error) {
 		return NewParty(chain, key), nil // good for as long as it is: another machine's authority made it
 	}
 	return made, e
+}
+
+// isFresh says whether a certificate is good now and for longer than before. One that is not
+// good yet was made while this machine's clock was ahead.
+func isFresh(c *x509.Certificate, now time.Time, before time.Duration) bool {
+	return !now.Before(c.NotBefore) && now.Add(before).Before(c.NotAfter)
 }
 
 // certifyOperator gives the operator a new key and certificate; old, if any, says
@@ -291,20 +299,5 @@ func ParseChain(text []byte) ([]*x509.Certificate, error) {
 	return chain, nil
 }
 
-// WriteFile writes a file that only its owner may read, whole or not at all.
-func WriteFile(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-") // which makes it 0600
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name()) // what is left of it; the first error is the one to tell
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	return nil
-}
+// WriteFile writes a file that only its owner may read, durably, whole or not at all.
+func WriteFile(path string, data []byte) error { return atomicfile.WriteFile(path, data, 0o600) }

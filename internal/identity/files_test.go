@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"crypto/x509"
 	"errors"
 	"io/fs"
 	"os"
@@ -200,5 +201,42 @@ func TestAFileIsWrittenWholeAndForItsOwnerOnly(t *testing.T) {
 	}
 	if err := WriteFile(filepath.Join(path, "x"), nil); err == nil {
 		t.Error("a file was written where there is no directory")
+	}
+}
+
+// What was made while the clock of the authority's machine was years ahead is not good yet
+// once it is right: it is made anew.
+func TestWhatAClockAheadMadeIsMadeAnew(t *testing.T) {
+	h := Home{t.TempDir()}
+	chat, err := h.Create("chat", start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, now := range []time.Time{start.AddDate(15, 0, 0), start.Add(time.Hour)} {
+		p, err := h.Operator("ann", now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own, issuer, err := h.Controller("lb-us-0", now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pair, err := p.Certificate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		certs := []*x509.Certificate{pair.Leaf}
+		for _, text := range [][]byte{own, issuer} {
+			chain, err := ParseChain(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			certs = append(certs, chain[0])
+		}
+		for _, c := range certs {
+			if now.Before(c.NotBefore) || now.After(c.NotAfter) || c.CheckSignatureFrom(chat.Root()) != nil {
+				t.Errorf("at %s: %s is good from %s to %s", now, c.Subject.CommonName, c.NotBefore, c.NotAfter)
+			}
+		}
 	}
 }

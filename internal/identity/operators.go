@@ -13,25 +13,33 @@ import (
 	"time"
 )
 
-// What the machine of an authority keeps of operators: the certificates that it signed,
-// each in a file that is called after its fingerprint, and the list of those revoked.
+// What the machine of an authority keeps of operators and controllers: the certificates that
+// it signed, each in a file that is called after its fingerprint, and the list of those
+// revoked.
 const (
 	dirOperators = "operators"
 	fileRevoked  = "revoked.crl"
 )
 
-// Record keeps the certificate of an operator, before it is handed out, so that it can be
-// listed and revoked.
+// maxRecorded bounds the certificates that are recorded: beyond it those go that ended first.
+const maxRecorded = 1000
+
+// Record keeps the certificate of an operator, of a controller or of its delegated
+// authority, before it is handed out, so that it can be listed and revoked.
 func (h Home) Record(c *x509.Certificate) error {
-	if err := os.MkdirAll(h.path(dirOperators), dirMode); err != nil {
-		return fmt.Errorf("recording the certificate of an operator: %w", err)
+	path := filepath.Join(h.path(dirOperators), Fingerprint(c)+".crt")
+	if _, err := os.Stat(path); err == nil {
+		return nil
 	}
-	return WriteFile(filepath.Join(h.path(dirOperators), Fingerprint(c)+".crt"), EncodeChain([]*x509.Certificate{c}))
+	if err := os.MkdirAll(h.path(dirOperators), dirMode); err != nil {
+		return fmt.Errorf("recording a certificate: %w", err)
+	}
+	return WriteFile(path, EncodeChain([]*x509.Certificate{c}))
 }
 
-// Operators are the certificates of operators that were recorded and have not ended, by
-// name and end. The files of those that have are removed.
-func (h Home) Operators(now time.Time) ([]*x509.Certificate, error) {
+// Recorded are the certificates that were recorded, by name and end. Those that have ended
+// are among them: this machine's clock may be ahead, and they can be revoked all the same.
+func (h Home) Recorded() ([]*x509.Certificate, error) {
 	files, err := filepath.Glob(filepath.Join(h.path(dirOperators), "*.crt"))
 	if err != nil {
 		return nil, err
@@ -43,14 +51,13 @@ func (h Home) Operators(now time.Time) ([]*x509.Certificate, error) {
 		if err == nil {
 			chain, err = ParseChain(text)
 		}
-		if err == nil && now.After(chain[0].NotAfter) {
-			err = os.Remove(file)
-		} else if err == nil {
-			certs = append(certs, chain[0])
-		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("reading %s: %w", file, err)
 		}
+		certs = append(certs, chain[:min(1, len(chain))]...)
+	}
+	if certs, err = h.forgetFirst(certs); err != nil {
+		return nil, err
 	}
 	slices.SortFunc(certs, func(a, b *x509.Certificate) int {
 		return cmp.Or(cmp.Compare(a.Subject.CommonName, b.Subject.CommonName), a.NotAfter.Compare(b.NotAfter), cmp.Compare(Fingerprint(a), Fingerprint(b)))
@@ -58,10 +65,23 @@ func (h Home) Operators(now time.Time) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
+// forgetFirst removes the records that exceed maxRecorded, those that end first.
+func (h Home) forgetFirst(certs []*x509.Certificate) ([]*x509.Certificate, error) {
+	slices.SortFunc(certs, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
+	for len(certs) > maxRecorded {
+		err := os.Remove(filepath.Join(h.path(dirOperators), Fingerprint(certs[0])+".crt"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("forgetting a certificate: %w", err)
+		}
+		certs = certs[1:]
+	}
+	return certs, nil
+}
+
 // leastDigits is how much of a fingerprint names a certificate.
 const leastDigits = 8
 
-// Named are those of certificates of operators that a name means, or the first eight or
+// Named are those of certificates that a name means, or the first eight or
 // more letters and digits of a fingerprint.
 func Named(certs []*x509.Certificate, who string) []*x509.Certificate {
 	return slices.DeleteFunc(slices.Clone(certs), func(c *x509.Certificate) bool {

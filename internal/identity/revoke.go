@@ -11,6 +11,7 @@ import (
 	"math/big"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -48,6 +49,13 @@ func (r Revoked) Len() int {
 func (r Revoked) Has(c *x509.Certificate) bool {
 	return r.list != nil && slices.ContainsFunc(r.list.RevokedCertificateEntries, func(e x509.RevocationListEntry) bool {
 		return e.SerialNumber.Cmp(c.SerialNumber) == 0
+	})
+}
+
+// HasSerial says whether the certificate with a serial number, in hexadecimal, was taken back.
+func (r Revoked) HasSerial(serial string) bool {
+	return r.list != nil && slices.ContainsFunc(r.list.RevokedCertificateEntries, func(e x509.RevocationListEntry) bool {
+		return e.SerialNumber.Text(16) == serial
 	})
 }
 
@@ -90,6 +98,48 @@ func ReadRevoked(path string, root *x509.Certificate) (Revoked, error) {
 	return ParseRevoked(text, root)
 }
 
+// RevokedFile is the list in a file that may be replaced by a newer one, for Party.Revoked.
+type RevokedFile struct {
+	path string
+	root *x509.Certificate
+	list atomic.Pointer[Revoked]
+}
+
+// OpenRevoked reads the list in a file, which root must have signed; an empty path is one of
+// nobody.
+func OpenRevoked(path string, root *x509.Certificate) (*RevokedFile, error) {
+	f := &RevokedFile{path: path, root: root}
+	f.list.Store(&Revoked{})
+	_, err := f.Look()
+	return f, err
+}
+
+// Path is that of the file.
+func (f *RevokedFile) Path() string { return f.path }
+
+// List is the list in force.
+func (f *RevokedFile) List() Revoked { return *f.list.Load() }
+
+// Has says whether a certificate is on the list in force.
+func (f *RevokedFile) Has(c *x509.Certificate) bool { return f.list.Load().Has(c) }
+
+// Look takes up the list that is in the file by now; one that cannot be used, or is older,
+// changes nothing.
+func (f *RevokedFile) Look() (changed bool, err error) {
+	if f.path == "" {
+		return false, nil
+	}
+	list, err := ReadRevoked(f.path, f.root)
+	if err == nil {
+		err = list.After(f.List())
+	}
+	if err != nil || list.Number() == f.List().Number() {
+		return false, err
+	}
+	f.list.Store(&list)
+	return true, nil
+}
+
 // After is an error unless r may take the place of before: ErrOlder, or nil.
 func (r Revoked) After(before Revoked) error {
 	if r.Number() < before.Number() {
@@ -98,8 +148,13 @@ func (r Revoked) After(before Revoked) error {
 	return nil
 }
 
+// maxRevoked bounds a list: 400 KB, which every agent takes. Beyond it those leave that were
+// revoked first.
+const maxRevoked = 10_000
+
 // Revoke signs the list that follows before: with these certificates beside those that are
-// on it, which are left out once they have ended. Only a service's own authority can.
+// on it. They stay there when they have ended: this machine's clock, which would tell, may
+// be ahead, and whoever left the list would be let in. Only a service's own authority can.
 func (a *Authority) Revoke(before Revoked, certs []*x509.Certificate, now time.Time) (Revoked, error) {
 	if a.chain[0].KeyUsage&x509.KeyUsageCRLSign == 0 {
 		return Revoked{}, errors.New("signing a list of revoked certificates: this authority is not one that may: it is a delegated one, or was made before there were such lists")
@@ -115,9 +170,7 @@ func (a *Authority) Revoke(before Revoked, certs []*x509.Certificate, now time.T
 			form.RevokedCertificateEntries = append(form.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: c.SerialNumber, RevocationTime: now})
 		}
 	}
-	form.RevokedCertificateEntries = slices.DeleteFunc(form.RevokedCertificateEntries, func(e x509.RevocationListEntry) bool {
-		return now.After(e.RevocationTime.Add(Life)) // no certificate of a party lives longer
-	})
+	form.RevokedCertificateEntries = form.RevokedCertificateEntries[max(0, len(form.RevokedCertificateEntries)-maxRevoked):]
 	der, err := x509.CreateRevocationList(rand.Reader, form, a.chain[0], a.key)
 	if err != nil {
 		return Revoked{}, fmt.Errorf("signing a list of revoked certificates: %w", err)

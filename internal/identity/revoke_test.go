@@ -5,7 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"io/fs"
-	"os"
+	"math/big"
 	"slices"
 	"testing"
 	"time"
@@ -46,7 +46,7 @@ func revoke(t *testing.T, h Home, now time.Time, certs ...*x509.Certificate) Rev
 	return list
 }
 
-// A list grows by number, survives being written and read, and forgets what has ended.
+// A list grows by number, and survives being written and read.
 func TestLists(t *testing.T) {
 	h, a, certs := operators(t, "ann", "bob", "cy")
 	if none, err := h.Revoked(); err != nil || none.Number() != 0 || none.Has(certs[0]) || len(none.Text()) > 0 {
@@ -72,9 +72,88 @@ func TestLists(t *testing.T) {
 	if err := (Revoked{}).After(first); !errors.Is(err, ErrOlder) {
 		t.Errorf("nothing after the first: %v", err)
 	}
-	third := revoke(t, h, start.Add(Life+time.Hour), certs[2])
-	if third.Number() != 3 || third.Has(certs[0]) || !third.Has(certs[1]) || !third.Has(certs[2]) {
-		t.Errorf("once the first certificate has ended: %d of them", third.Len())
+}
+
+// A clock that is years ahead lets nobody in again: who was taken out stays on every list,
+// and certificates that it takes for past can be found and revoked.
+func TestAClockThatIsYearsAheadForgetsNobody(t *testing.T) {
+	h, _, certs := operators(t, "ann", "bob")
+	revoke(t, h, start, certs[0])
+	wrong := start.Add(20 * 365 * 24 * time.Hour)
+	all, err := h.Recorded()
+	if err != nil || len(Named(all, "bob")) != 1 {
+		t.Fatalf("%d are recorded, %v", len(all), err)
+	}
+	second := revoke(t, h, wrong, Named(all, "bob")...)
+	if !second.Has(certs[0]) || !second.Has(certs[1]) {
+		t.Errorf("%d are on the list, want both", second.Len())
+	}
+	if third := revoke(t, h, start.Add(time.Hour), certs...); third.Number() != 2 || third.Len() != 2 {
+		t.Errorf("once the clock is right again: list %d with %d", third.Number(), third.Len())
+	}
+}
+
+// A list is bounded: beyond that those leave that were revoked first.
+func TestAListIsBounded(t *testing.T) {
+	_, a, certs := operators(t, "ann", "bob")
+	list := Revoked{}
+	for _, c := range certs {
+		var err error
+		if list, err = a.Revoke(list, []*x509.Certificate{c}, start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	many := make([]*x509.Certificate, maxRevoked-1)
+	for i := range many {
+		many[i] = &x509.Certificate{SerialNumber: big.NewInt(int64(i + 1))}
+	}
+	list, err := a.Revoke(list, many, start)
+	if err != nil || list.Len() != maxRevoked || list.Has(certs[0]) || !list.Has(certs[1]) {
+		t.Errorf("%d are on it, %v", list.Len(), err)
+	}
+}
+
+// What a delegated authority signed counts no more once the authority is revoked, on either
+// side of a connection, and its own certificate as a controller's neither.
+func TestWhatARevokedAuthoritySignedIsRefused(t *testing.T) {
+	h, a, _ := operators(t)
+	own, issuer, err := h.Controller("lb-us-0", start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, delegated := placed(t, own, issuer)
+	all, err := h.Recorded()
+	if err != nil || len(Named(all, "lb-us-0")) != 2 {
+		t.Fatalf("%d are recorded, %v", len(all), err)
+	}
+	certified := func(by *Authority) tls.ConnectionState {
+		key, err := NewKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain, err := by.Certify(key.Public(), Name{"chat", Balancer, "lb-us-0"}, start, Life)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tls.ConnectionState{PeerCertificates: chain}
+	}
+	byDelegated, byRoot := certified(delegated), certified(a)
+	list := revoke(t, h, start, Named(all, "lb-us-0")...)
+	p := Party{Root: a.Root(), Now: func() time.Time { return start }, Revoked: list.Has}
+	for name, config := range map[string]*tls.Config{"server": p.Server(Balancer), "client": p.Client(Balancer)} {
+		if err := config.VerifyConnection(byDelegated); !errors.Is(err, ErrRevoked) {
+			t.Errorf("%s: what the authority signed: %v", name, err)
+		}
+		if err := config.VerifyConnection(byRoot); err != nil {
+			t.Errorf("%s: what the service's own authority signed: %v", name, err)
+		}
+	}
+	if !list.HasSerial(delegated.chain[0].SerialNumber.Text(16)) || list.HasSerial(a.Root().SerialNumber.Text(16)) {
+		t.Error("the list does not know the authority by its serial number")
+	}
+	again, newIssuer, err := h.Controller("lb-us-0", start.Add(time.Hour))
+	if err != nil || slices.Equal(again, own) || slices.Equal(newIssuer, issuer) {
+		t.Errorf("a controller that was revoked is handed the same again: %v", err)
 	}
 }
 
@@ -127,7 +206,7 @@ func TestOperatorsAreRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := h.Operators(start)
+	all, err := h.Recorded()
 	if err != nil || len(all) != 4 || all[0].Subject.CommonName != "operator ann" || all[3].Subject.CommonName != "operator bob" {
 		t.Fatalf("%d are recorded, %v", len(all), err)
 	}
@@ -135,12 +214,6 @@ func TestOperatorsAreRecorded(t *testing.T) {
 		if got := Named(all, who); len(got) != want {
 			t.Errorf("%q names %d of them, want %d", who, len(got), want)
 		}
-	}
-	if all, err := h.Operators(start.Add(Life + time.Hour)); err != nil || len(all) != 0 {
-		t.Errorf("past their ends: %d, %v", len(all), err)
-	}
-	if left, err := os.ReadDir(h.path(dirOperators)); err != nil || len(left) != 0 {
-		t.Errorf("left of those that ended: %v, %v", left, err)
 	}
 	elsewhere := Home{t.TempDir()}
 	if _, err := elsewhere.Revoke(certs, start); !errors.Is(err, fs.ErrNotExist) {

@@ -28,7 +28,8 @@ type Party struct {
 	// Certificate gives what it presents; it is asked at every handshake, so that a
 	// renewed one is used at once.
 	Certificate func() (*tls.Certificate, error)
-	// Revoked is asked about whoever is at the other end; nil = nobody's certificate is.
+	// Revoked is asked about each certificate of the chain that the other end presents; nil =
+	// none is.
 	Revoked func(*x509.Certificate) bool
 	// Now tells the time that certificates must be good at; nil = time.Now.
 	Now func() time.Time
@@ -99,7 +100,7 @@ func (p Party) admit(s tls.ConnectionState, usage x509.ExtKeyUsage, roles []Role
 	if err != nil {
 		return err
 	}
-	if p.Revoked != nil && p.Revoked(s.PeerCertificates[0]) {
+	if p.Revoked != nil && slices.ContainsFunc(s.PeerCertificates, p.Revoked) {
 		return fmt.Errorf("%w: %s", ErrRevoked, n)
 	}
 	if !slices.Contains(roles, n.Role) {

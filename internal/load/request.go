@@ -152,10 +152,19 @@ func (r *run) do(target Target, request workload.Request) result {
 		return res
 	}
 	r.stream(ctx, &res, resp.Body, start)
+	if res.usage != nil && hidesCache(resp.Header) {
+		res.usage.hasCached = false
+	}
 	if res.outcome == outcomeOK {
 		finish(resp.Body, cancel)
 	}
 	return res
+}
+
+// hidesCache says whether an answer came through a balancer that does not tell its
+// client what was cached: the figure is 0 then, whatever it was.
+func hidesCache(h http.Header) bool {
+	return h.Get("X-Skyserve-Region") != "" && h.Get("X-Skyserve-Prefix-Match") == ""
 }
 
 // errTimeout is the cause of a request that took longer than Config.Timeout.

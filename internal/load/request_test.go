@@ -209,6 +209,23 @@ func TestAnswersAndUsage(t *testing.T) {
 	}
 }
 
+// A balancer that does not tell a client what was cached leaves out the header that
+// would, and writes 0 for the figure: that is not known, and no hit rate of 0.
+func TestAHiddenFigureOfTheCacheIsUnknown(t *testing.T) {
+	for header, known := range map[string]bool{"": false, "0.000": true} {
+		_, report := serveOnce(t, Config{}, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Skyserve-Region", "local/us")
+			if header != "" {
+				w.Header().Set("X-Skyserve-Prefix-Match", header)
+			}
+			stream(w, contentEvent("a"), usageEvent(50, 1, 0), doneEvent)
+		})
+		if (report.PrefixHitRate != nil) != known || (report.CachedTokens != nil) != known || report.PromptTokens != 50 {
+			t.Errorf("with the header %q: %+v, want a hit rate: %v", header, report.Figures, known)
+		}
+	}
+}
+
 func TestConnectionsAreKept(t *testing.T) {
 	conns := map[string]bool{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -6,9 +6,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/telemetry"
 )
 
@@ -24,26 +24,22 @@ func (r *Report) WriteTable(w io.Writer) error {
 }
 
 func (r *Report) summary(b *strings.Builder) {
-	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "requests\t%d ok, %d rejected, %d failed, %d cancelled\n", r.OK, r.Rejected, r.Failed, r.Cancelled)
-	fmt.Fprintf(t, "rates\t%.1f requests/s, %.0f output tokens/s over %.1f s\n", r.RequestsPerSecond, r.OutputTokensPerSecond, r.DurationSeconds)
-	fmt.Fprintf(t, "tokens\t%d prompt, %d output; prefix hits %s\n", r.PromptTokens, r.OutputTokens, share(r.PrefixHitRate))
-	fmt.Fprintf(t, "forwarded\t%d\n", r.Forwarded)
+	t := printable.NewTable(b)
+	t.Rowf("requests\t%d ok, %d rejected, %d failed, %d cancelled", r.OK, r.Rejected, r.Failed, r.Cancelled)
+	t.Rowf("rates\t%.1f requests/s, %.0f output tokens/s over %.1f s", r.RequestsPerSecond, r.OutputTokensPerSecond, r.DurationSeconds)
+	t.Rowf("tokens\t%d prompt, %d output; prefix hits %s", r.PromptTokens, r.OutputTokens, share(r.PrefixHitRate))
+	t.Rowf("forwarded\t%d", r.Forwarded)
 	_ = t.Flush() // a strings.Builder takes everything
 }
 
 func (r *Report) latencies(b *strings.Builder) {
-	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(t, "\nms\tmean\tp50\tp90\tp99\tmax\t\n")
+	t := printable.NewRightTable(b)
+	t.Rowf("\nms\tmean\tp50\tp90\tp99\tmax\t")
 	for _, row := range []struct {
 		name string
 		set  *telemetry.Percentiles
 	}{{"TTFT", r.TTFT}, {"TPOT", r.TPOT}, {"ITL", r.ITL}, {"E2E", r.E2E}} {
-		fmt.Fprintf(t, "%s\t", row.name)
-		for _, x := range columns(row.set) {
-			fmt.Fprintf(t, "%s\t", x)
-		}
-		fmt.Fprintln(t)
+		t.Row(slices.Concat([]string{row.name}, columns(row.set), []string{""})...)
 	}
 	_ = t.Flush() // a strings.Builder takes everything
 }
@@ -72,12 +68,12 @@ func figure(ms float64) string {
 }
 
 func (r *Report) regions(b *strings.Builder) {
-	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(t, "\nregion\tok\trejected\tfailed\tcancelled\treq/s\ttok/s\tTTFT p50\tTTFT p90\tTPOT p50\thits\tforwarded\t\n")
+	t := printable.NewRightTable(b)
+	t.Rowf("\nregion\tok\trejected\tfailed\tcancelled\treq/s\ttok/s\tTTFT p50\tTTFT p90\tTPOT p50\thits\tforwarded\t")
 	for _, name := range slices.Sorted(maps.Keys(r.ByRegion)) {
 		f := r.ByRegion[name]
 		ttft, tpot := columns(f.TTFT), columns(f.TPOT)
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t%s\t%s\t%s\t%s\t%d\t\n", name, f.OK, f.Rejected, f.Failed, f.Cancelled,
+		t.Rowf("%s\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t%s\t%s\t%s\t%s\t%d\t", name, f.OK, f.Rejected, f.Failed, f.Cancelled,
 			f.RequestsPerSecond, f.OutputTokensPerSecond, ttft[1], ttft[2], tpot[1], share(f.PrefixHitRate), f.Forwarded)
 	}
 	_ = t.Flush() // a strings.Builder takes everything
@@ -94,7 +90,7 @@ func (r *Report) remarks(b *strings.Builder) {
 		lines = append(lines, "failures: "+strings.Join(reasons, ", "))
 	}
 	if r.FirstError != "" {
-		lines = append(lines, "first error: "+r.FirstError)
+		lines = append(lines, "first error: "+printable.Line(r.FirstError))
 	}
 	if r.RowsLeftOut != nil && *r.RowsLeftOut > 0 {
 		lines = append(lines, fmt.Sprintf("left out: %d rows with a longer prompt than allowed", *r.RowsLeftOut))

@@ -88,6 +88,7 @@ type Agent struct {
 	mu        sync.Mutex
 	party     *identity.Party // nil until it is enrolled
 	expires   time.Time
+	issuer    string // see Status.Issuer
 	revoked   identity.Revoked
 	wanted    Deployment
 	stale     []string // paths of files of earlier deployments
@@ -180,7 +181,7 @@ func (a *Agent) restore() error {
 	if err != nil {
 		return fmt.Errorf("taking up the enrolment in %s: %w", a.opts.Dir, err)
 	}
-	a.party, a.expires = party, chain[0].NotAfter
+	a.party, a.expires, a.issuer = party, chain[0].NotAfter, issuerOf(chain)
 	a.carryOut()
 	return nil
 }
@@ -209,7 +210,17 @@ func (a *Agent) partyOf(chain []*x509.Certificate) (*identity.Party, error) {
 		return nil, fmt.Errorf("the certificate is not for the key of %s", a.opts.Name)
 	}
 	party := identity.NewParty(chain, a.key)
+	party.Revoked, party.Now = a.hasRevoked, a.opts.Now
 	return &party, nil
+}
+
+// issuerOf is the serial number of the delegated authority in a chain; empty where there is
+// none.
+func issuerOf(chain []*x509.Certificate) string {
+	if len(chain) < 3 {
+		return ""
+	}
+	return chain[1].SerialNumber.Text(16)
 }
 
 // Run serves operators and keeps the units running until ctx ends. What it started

@@ -54,6 +54,9 @@ type Unit struct {
 	Cache string `json:"cache,omitempty"`
 	// Weights are fetched before a container starts; nil = it gets its own.
 	Weights *Weights `json:"weights,omitempty"`
+	// Memory is how many bytes it may take, beyond which it is ended and started again;
+	// 0 = as much as there is.
+	Memory int64 `json:"memory,omitempty"`
 	// Env and Secrets are variables of its environment. Secrets are never shown, and
 	// stand in no command line.
 	Env     map[string]string `json:"env,omitempty"`
@@ -102,6 +105,9 @@ type Status struct {
 	InFlight int `json:"in_flight"`
 	// Expires is when its certificate ends.
 	Expires time.Time `json:"expires,omitzero"`
+	// Issuer is the serial number, in hexadecimal, of the delegated authority that signed
+	// it; empty where the service's own did.
+	Issuer string `json:"issuer,omitempty"`
 	// Revoked is the number of the list of revoked certificates that it goes by; 0 = none.
 	Revoked int64 `json:"revoked,omitempty"`
 	// GoneAt is when the cloud will have taken the machine, where it said so.
@@ -160,6 +166,8 @@ func (u Unit) check() error {
 		return fmt.Errorf("port: want 1 to 65535, got %d", u.Port)
 	case u.Weights != nil && (u.Image == "" || !folderForm.MatchString(u.Weights.From) || !strings.HasPrefix(u.Weights.To, "/") || strings.Contains(u.Weights.To, ":")):
 		return fmt.Errorf("weights: want s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, and a directory of a container, got %q and %q", u.Weights.From, u.Weights.To)
+	case u.Memory < 0:
+		return fmt.Errorf("memory: want a number of bytes, got %d", u.Memory)
 	case u.Ready != "" && !onLoopback(u.Ready):
 		return fmt.Errorf("ready: want an http URL on loopback, got %q", u.Ready)
 	}

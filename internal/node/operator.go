@@ -77,7 +77,7 @@ func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status,
 		return s, err
 	}
 	if o.Renews(s) {
-		if err := o.renew(ctx, m); err != nil {
+		if err := o.Renew(ctx, m); err != nil {
 			return s, err
 		}
 	}
@@ -98,9 +98,13 @@ func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status,
 const worthwhile = 24 * time.Hour
 
 // Renews says whether Ensure gives a machine another certificate: its own ends soon, and
-// the authority lasts longer.
+// the authority lasts longer, or who signed it is revoked.
 func (o *Operator) Renews(s Status) bool {
-	return o.Authority != nil && s.Expires.Before(o.now().Add(identity.RenewBefore)) && o.Authority.Ends().After(s.Expires.Add(worthwhile))
+	if o.Authority == nil {
+		return false
+	}
+	soon := s.Expires.Before(o.now().Add(identity.RenewBefore)) && o.Authority.Ends().After(s.Expires.Add(worthwhile))
+	return soon || o.Revoked.HasSerial(s.Issuer)
 }
 
 // enrol hands over to a machine that shows the key whose fingerprint it published. One
@@ -128,8 +132,8 @@ func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 	return err
 }
 
-// renew gives a machine another certificate for the key that it shows.
-func (o *Operator) renew(ctx context.Context, m Machine) error {
+// Renew gives a machine another certificate for the key that it shows.
+func (o *Operator) Renew(ctx context.Context, m Machine) error {
 	config := o.Party.To(m.Name)
 	shown, err := o.shown(ctx, m, config)
 	if err != nil {

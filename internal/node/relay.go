@@ -72,7 +72,7 @@ func (a *Agent) reach(ctx context.Context, addr, fingerprint string) (conn net.C
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	shown, err := (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, "tcp", addr)
 	switch {
-	case errors.Is(err, identity.ErrStranger), errors.Is(err, identity.ErrRole), errors.Is(err, identity.ErrPin):
+	case errors.Is(err, identity.ErrStranger), errors.Is(err, identity.ErrRevoked), errors.Is(err, identity.ErrRole), errors.Is(err, identity.ErrPin):
 		return nil, http.StatusMisdirectedRequest, err
 	case err != nil:
 		return nil, http.StatusBadGateway, err

@@ -2,17 +2,24 @@ package node
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 
 	"skyserve/internal/identity"
 )
 
 // isRevoked says whether who is at the other end of a connection counts no more.
 func (a *Agent) isRevoked(s *tls.ConnectionState) bool {
+	return slices.ContainsFunc(s.PeerCertificates, a.hasRevoked)
+}
+
+// hasRevoked says whether a certificate was taken back.
+func (a *Agent) hasRevoked(c *x509.Certificate) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.revoked.Has(s.PeerCertificates[0]) // the listener lets nobody in without one
+	return a.revoked.Has(c)
 }
 
 // revoke takes a list of revoked certificates, unless it has a newer one. The units of

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -223,7 +224,7 @@ func TestSystemRunsContainers(t *testing.T) {
 	}
 	run := m.calls[len(m.calls)-1]
 	want := "docker run --detach --name skyserve-engine --label skyserve.fixed=f1 --restart unless-stopped --publish 127.0.0.1:8000:8000 --env-file " +
-		s.envFile("engine") + " --log-driver json-file --log-opt max-size=20m --log-opt max-file=2 --security-opt no-new-privileges --gpus all --ipc host --volume " + s.Dir + "/cache:/root/.cache/huggingface vllm/vllm-openai:v0.11.0 --model m"
+		s.envFile("engine") + " --log-driver json-file --log-opt max-size=20m --log-opt max-file=2 --cap-drop ALL --security-opt no-new-privileges --pids-limit 32768 --gpus all --ipc host --volume " + s.Dir + "/cache:/root/.cache/huggingface vllm/vllm-openai:v0.11.0 --model m"
 	if run != want {
 		t.Errorf("ran\n%s\nwant\n%s", run, want)
 	}
@@ -362,6 +363,35 @@ func TestPhasesOfEngines(t *testing.T) {
 	}
 }
 
+// What a unit says of itself is told with its status: why it is not ready, and what somebody
+// should know although it is.
+func TestAUnitIsHeard(t *testing.T) {
+	for name, c := range map[string]struct {
+		status       int
+		kind, body   string
+		remark, want string
+	}{
+		"well":           {200, "text/plain; charset=utf-8", "ok\n", "", ""},
+		"a remark":       {200, "text/plain", "ok\nwarning: the disk\x1b[31m is full\nwarning: more\n", "warning: the disk [31m is full; warning: more", ""},
+		"an engine":      {200, "application/json", `{"ok":1}`, "", ""},
+		"other text":     {200, "text/plain", "healthy", "", ""},
+		"why not":        {503, "text/plain", "critical: no space left\n", "", "it answers 503: critical: no space left"},
+		"without reason": {503, "text/html", "<p>", "", "it answers 503"},
+		"much":           {503, "text/plain", strings.Repeat("x", 1<<20), "", "it answers 503: " + strings.Repeat("x", 2048)},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", c.kind)
+			w.WriteHeader(c.status)
+			_, _ = io.WriteString(w, c.body)
+		}))
+		remark, err := answers(t.Context(), server.URL)
+		if got := fmt.Sprint(err); remark != c.remark || c.want == "" && err != nil || c.want != "" && got != c.want {
+			t.Errorf("%s: got %q and %v", name, remark, err)
+		}
+		server.Close()
+	}
+}
+
 // A unit that runs is ready when its URL answers, and until then the machine says what
 // the unit wrote last.
 func TestAMachineTellsWhatItIsBusyWith(t *testing.T) {
@@ -409,4 +439,29 @@ func TestAUnitThatCannotBeStartedIsTold(t *testing.T) {
 		s := m.agent.Status()
 		return s.Phase == PhaseFailed && s.Reason == "starting engine: the GPU's driver: no device"
 	})
+}
+
+// systemd restarts programs and the agent, whatever their exit code and however often
+// they end.
+func TestUnitsAreRestarted(t *testing.T) {
+	_, s := newMachine(t)
+	agent, err := os.ReadFile("../../templates/node.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"a program": s.unitText(Unit{Name: "balancer", Args: []string{"/usr/local/bin/skyserve", "lb"}}),
+		"the agent": string(agent),
+	} {
+		for _, want := range []string{"\nRestart=always\n", "\nStartLimitIntervalSec=0\n"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("the unit of %s lacks %q:\n%s", name, want, text)
+			}
+		}
+		for _, bad := range []string{"RestartPreventExitStatus", "SuccessExitStatus"} {
+			if strings.Contains(text, bad) {
+				t.Errorf("the unit of %s has %s", name, bad)
+			}
+		}
+	}
 }

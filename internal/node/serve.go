@@ -191,7 +191,7 @@ func (a *Agent) certify(chain []*x509.Certificate) error {
 		return err
 	}
 	a.mu.Lock()
-	a.party, a.expires = party, chain[0].NotAfter
+	a.party, a.expires, a.issuer = party, chain[0].NotAfter, issuerOf(chain)
 	a.mu.Unlock()
 	a.log.Info("certified", "name", a.opts.Name.String(), "expires", chain[0].NotAfter)
 	return nil
@@ -257,7 +257,7 @@ func (a *Agent) Status() Status {
 	s := Status{
 		Name: a.opts.Name.String(), Phase: a.phase, Reason: a.reason, Enrolled: a.party != nil,
 		Units: slices.Clone(a.units), Expires: a.expires, GoneAt: a.goneAt, AdvisedAt: a.advisedAt,
-		Revoked: a.revoked.Number(),
+		Revoked: a.revoked.Number(), Issuer: a.issuer,
 	}
 	if a.party != nil {
 		s.Revision = a.wanted.Revision

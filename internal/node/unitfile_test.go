@@ -13,7 +13,7 @@ import (
 // units have: systemd passes over what it does not know, a misspelt one too.
 var directives = map[string][]string{
 	"Unit":    {"Description", "After", "Wants", "StartLimitIntervalSec"},
-	"Service": {"WorkingDirectory", "EnvironmentFile", "ExecStart", "ExecReload", "Restart", "RestartSec", "LimitNOFILE", "NoNewPrivileges", "ProtectHome", "PrivateTmp"},
+	"Service": {"WorkingDirectory", "EnvironmentFile", "ExecStart", "ExecReload", "Restart", "RestartSec", "LimitNOFILE", "MemoryMax", "NoNewPrivileges", "ProtectHome", "PrivateTmp"},
 	"Install": {"WantedBy"},
 }
 
@@ -102,6 +102,28 @@ func TestUnitsHaveTheirArguments(t *testing.T) {
 		if values["Restart"] != "always" || values["EnvironmentFile"] != s.envFile("balancer") || values["WorkingDirectory"] != s.Dir || values["WantedBy"] != "multi-user.target" {
 			t.Fatalf("seed %d: %v", seed, values)
 		}
+	}
+}
+
+// A unit that may take so much memory is ended by systemd, or Docker, beyond that.
+func TestUnitsHaveTheirMemory(t *testing.T) {
+	_, s := newMachine(t)
+	for _, c := range []struct {
+		memory int64
+		want   string
+	}{{0, ""}, {2 << 30, "2147483648"}} {
+		u := Unit{Name: "balancer", Args: []string{"/usr/local/bin/skyserve"}, Memory: c.memory}
+		values, err := readUnit(s.unitText(u))
+		if err != nil || values["MemoryMax"] != c.want {
+			t.Errorf("%d bytes: MemoryMax is %q (%v), want %q", c.memory, values["MemoryMax"], err, c.want)
+		}
+		args := s.runArgs(Unit{Name: "engine", Image: "engine:1", Port: 8000, Memory: c.memory})
+		if at := slices.Index(args, "--memory"); (at >= 0) != (c.want != "") || at >= 0 && args[at+1] != c.want {
+			t.Errorf("%d bytes: docker %v", c.memory, args)
+		}
+	}
+	if err := (Deployment{Units: []Unit{{Name: "balancer", Args: []string{"x"}, Memory: -1}}}).Check(); err == nil || !strings.Contains(err.Error(), "memory") {
+		t.Errorf("a memory below zero: %v", err)
 	}
 }
 

@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
+	"mime"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"skyserve/internal/identity"
 )
@@ -215,15 +218,17 @@ func (a *Agent) lookAt(ctx context.Context, u Unit) (s UnitStatus, phase Phase, 
 	return s, phase, seen.Lost
 }
 
-// isReady says what a unit that runs is busy with, and why it is of no use yet.
+// isReady says what a unit that runs is busy with, and why it is of no use yet, or what it
+// remarks although it is ready.
 func isReady(ctx context.Context, u Unit, lines []string) (phase Phase, reason string) {
 	if u.Ready == "" {
 		return PhaseReady, ""
 	}
-	if err := answers(ctx, u.Ready); err != nil {
+	remark, err := answers(ctx, u.Ready)
+	if err != nil {
 		return phaseOf(lines), err.Error()
 	}
-	return PhaseReady, ""
+	return PhaseReady, remark
 }
 
 // gettingWeights are words of engines' logs while they download or load weights.
@@ -247,19 +252,45 @@ var local = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// answers is nil when a URL of this machine answers 200.
-func answers(ctx context.Context, url string) error {
+// answers is nil when a URL of this machine answers 200. The remark is what it says beyond
+// "ok" in plain text, as our own programs do.
+func answers(ctx context.Context, url string) (remark string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return "", err
 	}
 	resp, err := local.Do(req)
 	if err != nil {
-		return errors.New("it does not answer yet")
+		return "", errors.New("it does not answer yet")
 	}
 	defer resp.Body.Close()
+	text := plainText(resp)
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("it answers %d", resp.StatusCode)
+		return "", errors.New(strings.TrimSuffix(fmt.Sprintf("it answers %d: %s", resp.StatusCode, text), ": "))
 	}
-	return nil
+	if remarks, ours := strings.CutPrefix(text, "ok"); ours {
+		return strings.TrimPrefix(remarks, "; "), nil
+	}
+	return "", nil
+}
+
+// maxRemark bounds what is read of an answer: a few alerts.
+const maxRemark = 2 << 10
+
+// plainText is the lines of an answer in plain text as one; empty where it is anything else.
+func plainText(resp *http.Response) string {
+	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || kind != "text/plain" {
+		return ""
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxRemark))
+	if err != nil {
+		return ""
+	}
+	clean := strings.Map(func(r rune) rune {
+		if r != '\n' && unicode.IsControl(r) { // it is shown on terminals
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(string(text), "?"))
+	return strings.ReplaceAll(strings.TrimSpace(clean), "\n", "; ")
 }

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"skyserve/internal/atomicfile"
 )
 
 // Weights are files of a model in a bucket that an engine reads instead of the hub's.
@@ -173,7 +175,7 @@ func (f fetcher) fetch(ctx context.Context, o stored, path string, p *progress) 
 		err = e
 	}
 	if err == nil {
-		err = os.Rename(path+".part", path)
+		err = atomicfile.Rename(path+".part", path)
 	}
 	return err
 }

@@ -64,6 +64,8 @@ func (c BalancerConfig) Reconfigured(next BalancerConfig) BalancerConfig {
 	b.DeferredMemoryPercent, b.DeferredWaitPercent = n.DeferredMemoryPercent, n.DeferredWaitPercent
 	b.Insecure = n.Insecure // which is asked before it is brought up, and changes nothing here
 	b.MaxTries, b.RetryPercent, b.EjectAfter, b.EjectTime, b.Continue = n.MaxTries, n.RetryPercent, n.EjectAfter, n.EjectTime, n.Continue
+	b.SharePrefixes, b.ExposeCache = n.SharePrefixes, n.ExposeCache
+	b.AllowParameters = n.AllowParameters
 	if !b.Auth.fromEnvironment() && !n.Auth.fromEnvironment() {
 		b.Auth = n.Auth
 	}

@@ -24,6 +24,7 @@ func TestReconfigured(t *testing.T) {
 			c.Balancer.MaxTries, c.Balancer.RetryPercent, c.Balancer.EjectAfter, c.Balancer.EjectTime, c.Balancer.Continue, c.Balancer.HoldDeferred = 2, 3, 4, time.Second, &forward, &forward
 			c.Balancer.DeferredMemoryPercent, c.Balancer.DeferredWaitPercent = 70, 50
 		}},
+		"parameters": {to: func(c *service.BalancerConfig) { c.Balancer.AllowParameters = []string{"chat_template"} }},
 		"forward":    {to: func(c *service.BalancerConfig) { c.Balancer.Forward = &forward }},
 		"models":     {to: func(c *service.BalancerConfig) { c.Models = []service.BalancerModel{{Name: "m"}} }},
 		"replicas":   {to: func(c *service.BalancerConfig) { c.Replicas = []service.ReplicaConfig{{ID: "a"}} }},
@@ -36,6 +37,7 @@ func TestReconfigured(t *testing.T) {
 		"peer token": {to: func(c *service.BalancerConfig) { c.PeerToken = "t" }, restart: true},
 		"identity":   {to: func(c *service.BalancerConfig) { c.Identity = &service.Identity{Cert: "c", Key: "k", CA: "a"} }, restart: true},
 		"its token":  {to: func(c *service.BalancerConfig) { c.AdminToken = "t" }, restart: true},
+		"memory":     {to: func(c *service.BalancerConfig) { c.Balancer.Memory.Tenant = 64 * service.MiB }, restart: true},
 		"TLS on":     {to: func(c *service.BalancerConfig) { c.Balancer.TLS = &service.TLS{Cert: "c", Key: "k"} }, restart: true},
 		"TLS moves": {
 			from: func(c *service.BalancerConfig) { c.Balancer.TLS = &service.TLS{Cert: "c", Key: "k"} },

@@ -32,6 +32,7 @@ func checkDeployed(b *binder, s *Spec) {
 	}
 	c.endpointsOnce()
 	c.tls()
+	c.memory()
 	c.dns()
 	c.localLayout()
 	c.google()
@@ -82,6 +83,7 @@ func (c *checker) modelNames() {
 
 func (c *checker) model(m *Model, p path) {
 	c.engine(&m.Engine, p.key("engine"))
+	c.image(&m.Engine, p.key("engine").key("image"))
 	c.weights(m, p.key("engine"))
 	c.gpus(m.GPUs, p.key("gpus"))
 	for _, tier := range Tiers() {
@@ -180,6 +182,7 @@ func (c *checker) region(r *RegionSpec, p path) {
 	if !c.fine(p, p.key("name")) {
 		return
 	}
+	c.cloudRegion(r, p)
 	if r.Name.Cloud() == CloudStatic {
 		c.staticRegion(r, p)
 	} else if c.at[p.key("endpoints")] != nil {
@@ -264,6 +267,19 @@ func validURL(text string) bool {
 	}
 	port, err := strconv.Atoi(u.Port())
 	return err == nil && port >= 1 && port <= 65535
+}
+
+// memory makes sure that the parts of a balancer's memory fit into each other.
+func (c *checker) memory() {
+	m, p := c.spec.Balancer.Memory, path("balancer").key("memory")
+	if !c.fine(p, p.key("total"), p.key("requests"), p.key("tenant")) {
+		return
+	}
+	for _, misfit := range m.Misfits() {
+		if at := p.key(misfit.Key); c.at[at] != nil {
+			c.problem(at, "%s", misfit.Problem)
+		}
+	}
 }
 
 // localLayout checks that the ports of the local regions do not run into each other.

@@ -16,6 +16,10 @@ func (c *checker) google() {
 			c.oneNetwork(at, c.spec.Regions[first])
 		}
 	}
+	accounts := c.spec.GCP
+	if p := path("gcp").key("replica_account"); accounts.ReplicaAccount != "" && accounts.ReplicaAccount == accounts.BalancerAccount && c.fine("gcp", p) {
+		c.problem(p, "must be another account than balancer_account: replicas could launch and end machines with it")
+	}
 	if p := path("gcp"); c.at[p] != nil && first < 0 && c.spec.GCP != (GCPSpec{}) {
 		c.failPath(p, Error{Problem: "belongs to services with a region of Google Cloud", Suggestion: "remove it"})
 	}

@@ -30,7 +30,7 @@ var defaults = map[string]preset{
 	"BalancerSpec.order":       {"fcfs", "what clients expect"},
 	"BalancerSpec.forward":     {true, "idle replicas elsewhere are why a service has several regions"},
 	"BalancerSpec.tau":         {10, "a small buffer for newly arriving requests, and a burst is still shared (SkyLB 3.3)"},
-	"BalancerSpec.queue_limit": {4096, "at 16 KB a request, 64 MB: bounded, and more than clients wait for"},
+	"BalancerSpec.queue_limit": {4096, "more than clients wait for; their bytes are bounded by memory.requests"},
 	"BalancerSpec.max_wait":    {60 * time.Second, "what the normal interactive tier, the most patient one, tolerates"},
 	"BalancerSpec.tau_n":       {5 * time.Second, "a client that missed its target by five of them is still there, by more it is leaving"},
 	"BalancerSpec.tau_p":       {time.Second, "the whole target of IW-F, so that such a request is urgent from its arrival on"},
@@ -45,7 +45,8 @@ var defaults = map[string]preset{
 	"BalancerSpec.eject_time":    {5 * time.Second, "an engine that restarts is back sooner, or not soon"},
 	"BalancerSpec.continue":      {true, "a pause is better than half an answer"},
 
-	"ACME.ca": {CALetsEncrypt, "free, and every client trusts it"},
+	"ACME.ca":      {CALetsEncrypt, "free, and every client trusts it"},
+	"Memory.total": {2 * GiB, "half of the smallest machine that balancers are rented on; the rest is the controller's, the agent's and the system's"},
 
 	"DNS.routing": {"latency", "clients want the fastest region, which is not always the nearest"},
 	"DNS.ttl":     {30 * time.Second, "how much longer than the health checks a client may be sent to a dead region"},
@@ -103,6 +104,8 @@ func written(v any) any {
 		return briefDuration(v)
 	case EngineKind:
 		return string(v)
+	case Size:
+		return v.String()
 	}
 	return v
 }
@@ -122,6 +125,7 @@ func briefDuration(d time.Duration) string {
 // WithDefaults is b with every key that is left out filled in.
 func (b BalancerSpec) WithDefaults() BalancerSpec {
 	applyPresets(reflect.ValueOf(&b).Elem(), defaults)
+	b.Memory = b.Memory.withDefaults()
 	return b
 }
 
@@ -132,6 +136,7 @@ func (s *Spec) fillDefaults(has func(path) bool) {
 		applyPresets(reflect.ValueOf(&s.Balancer).Elem(), autoDefaults)
 	}
 	applyPresets(reflect.ValueOf(s).Elem(), defaults)
+	s.Balancer.Memory = s.Balancer.Memory.withDefaults()
 	for i := range s.Models {
 		if e := &s.Models[i].Engine; e.Kind == EngineSim {
 			applyPresets(reflect.ValueOf(e).Elem(), simDefaults)

@@ -10,7 +10,7 @@ import (
 // sections names the section of the guide that describes each type.
 var sections = map[string]string{
 	"Spec": "Service", "Model": "Model", "Engine": "Engine", "GPU": "GPU", "SLO": "SLO", "Bounds": "Replica bounds",
-	"RegionSpec": "Region", "Reservation": "Reservation", "BalancerSpec": "Balancer", "Auth": "Auth", "KeyLimits": "Key limits", "TLS": "TLS", "ACME": "ACME", "EAB": "External account binding",
+	"RegionSpec": "Region", "Reservation": "Reservation", "BalancerSpec": "Balancer", "Memory": "Memory", "Auth": "Auth", "KeyLimits": "Key limits", "TLS": "TLS", "ACME": "ACME", "EAB": "External account binding",
 	"DNS": "DNS", "DNSClient": "DNS client", "Autoscale": "Autoscale", "StoreSpec": "Store", "GCPSpec": "Google Cloud", "LocalHosts": "Local",
 }
 

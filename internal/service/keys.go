@@ -35,8 +35,10 @@ type APIKey struct {
 	// Tenant is whom the queue counts the key's requests for; keys may share one.
 	Tenant string
 	// Tier is that of requests that do not name one; empty = the service's own default.
-	Tier   Tier
-	Limits KeyLimits
+	Tier Tier
+	// MaxTier is the most urgent tier that its requests may name; empty = any.
+	MaxTier Tier
+	Limits  KeyLimits
 }
 
 // unlimited is the word for a limit that a key does not have although the
@@ -44,7 +46,7 @@ type APIKey struct {
 const unlimited = "unlimited"
 
 // ParseKeys reads a list of API keys: one a line, first the key, then what is
-// said of it as attribute=value: name, tenant, tier and the limits. Blank lines
+// said of it as attribute=value: name, tenant, tier, max_tier and the limits. Blank lines
 // and those that begin with # are passed over. Limits that a line does not state
 // are those of usual. An error names the line and the attribute, never a key.
 func ParseKeys(text string, usual KeyLimits) ([]APIKey, error) {
@@ -78,7 +80,7 @@ func clash(above []APIKey, key APIKey) (name string, err error) {
 		switch {
 		case k.Secret == key.Secret && k.Name != key.Name:
 			return k.Name, fmt.Errorf("repeats the key")
-		case k.Name == key.Name && (k.Tenant != key.Tenant || k.Tier != key.Tier || k.Limits != key.Limits):
+		case k.Name == key.Name && (k.Tenant != key.Tenant || k.Tier != key.Tier || k.MaxTier != key.MaxTier || k.Limits != key.Limits):
 			return k.Name, fmt.Errorf("name: says something else of %q than the one", key.Name)
 		}
 	}
@@ -106,7 +108,20 @@ func parseKey(words []string, usual KeyLimits) (APIKey, error) {
 	if k.Tenant == "" {
 		k.Tenant = k.Name
 	}
-	return k, nil
+	return k, k.ceiling()
+}
+
+// ceiling makes the key's tier one that its requests may have.
+func (k *APIKey) ceiling() error {
+	usual, _ := ParseTier(string(k.Tier))
+	switch {
+	case !usual.Above(k.MaxTier):
+	case k.Tier != "":
+		return fmt.Errorf("tier: must not be above max_tier (%s), got %s", k.MaxTier, k.Tier)
+	default:
+		k.Tier = k.MaxTier
+	}
+	return nil
 }
 
 // otherKeys is what keys that have no name of their own in metrics are added up as.
@@ -135,6 +150,16 @@ func (k *APIKey) set(attribute, value string) error {
 		}
 		k.Tier = tier
 		return nil
+	case "max_tier":
+		if value == "" {
+			return fmt.Errorf("max_tier: must be IW-F, IW-N or NIW, got nothing")
+		}
+		tier, err := ParseTier(value)
+		if err != nil {
+			return fmt.Errorf("max_tier: %w", err)
+		}
+		k.MaxTier = tier
+		return nil
 	}
 	return k.Limits.set(attribute, value)
 }
@@ -144,7 +169,7 @@ func (l *KeyLimits) set(attribute, value string) error {
 	fields := fieldsOf(reflect.TypeFor[KeyLimits]())
 	i := slices.IndexFunc(fields, func(f field) bool { return f.key == attribute })
 	if i < 0 {
-		return fmt.Errorf("unknown attribute; %s", didYouMean(attribute, append([]string{"name", "tenant", "tier"}, keysOf(fields)...), "the attributes are"))
+		return fmt.Errorf("unknown attribute; %s", didYouMean(attribute, append([]string{"name", "tenant", "tier", "max_tier"}, keysOf(fields)...), "the attributes are"))
 	}
 	to := reflect.ValueOf(l).Elem().Field(fields[i].index)
 	if value == unlimited {

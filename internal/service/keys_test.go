@@ -25,6 +25,23 @@ func TestParseKeys(t *testing.T) {
 	}
 }
 
+// A ceiling is the tier of requests that name none, where the usual one is above it.
+func TestTheTierOfAKeyWithACeiling(t *testing.T) {
+	for line, want := range map[string]struct{ tier, most Tier }{
+		"sk":                         {"", ""},
+		"sk max_tier=IW-F":           {"", TierFast},
+		"sk max_tier=iw-n":           {TierNormal, TierNormal},
+		"sk max_tier=NIW":            {TierDeferred, TierDeferred},
+		"sk tier=NIW max_tier=IW-N":  {TierDeferred, TierNormal},
+		"sk max_tier=IW-N tier=IW-N": {TierNormal, TierNormal},
+	} {
+		keys, err := ParseKeys(line, KeyLimits{})
+		if err != nil || keys[0].Tier != want.tier || keys[0].MaxTier != want.most {
+			t.Errorf("%q: %+v, %v, want %+v", line, keys, err, want)
+		}
+	}
+}
+
 func TestParseKeysRefuses(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"sk-a\nsk-b do_not_show", "line 2: word 2: must be attribute=value"},
@@ -32,6 +49,10 @@ func TestParseKeysRefuses(t *testing.T) {
 		{"sk-a name=other", `line 1: name: must not be "other"`},
 		{"sk-a tenant=a|b", `line 1: tenant: must be letters, digits and . _ @ / -, at most 64 characters, got "a|b"`},
 		{"sk-a tier=fast", "line 1: tier: "},
+		{"sk-a max_tier=gold", "line 1: max_tier: unknown tier"},
+		{"sk-a max_tier=", "line 1: max_tier: must be IW-F, IW-N or NIW, got nothing"},
+		{"sk-a tier=IW-F max_tier=NIW", "line 1: tier: must not be above max_tier (NIW), got IW-F"},
+		{"#\nsk-a name=x max_tier=NIW\nsk-b name=x", `line 3: name: says something else of "x" than the one of line 2`},
 		{"sk-a token_per_minute=1", "line 1: unknown attribute; did you mean \"tokens_per_minute\"?"},
 		{"sk-a do_not_show=1", "line 1: unknown attribute"},
 		{"sk-a concurrent=0", "line 1: concurrent: must be at least 1, got 0"},

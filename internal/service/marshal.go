@@ -112,6 +112,8 @@ func (w *yamlWriter) scalar(v reflect.Value) string {
 	switch {
 	case v.Type() == durationType:
 		return briefDuration(time.Duration(v.Int()))
+	case v.Type() == sizeType:
+		return w.text(Size(v.Int()).String())
 	case v.Kind() == reflect.Int:
 		return strconv.FormatInt(v.Int(), 10)
 	case v.Kind() == reflect.Float64:

@@ -2,6 +2,7 @@ package service
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -21,6 +22,14 @@ const (
 
 // Tiers lists every tier, most urgent first.
 func Tiers() []Tier { return []Tier{TierFast, TierNormal, TierDeferred} }
+
+// Above says whether t is more urgent than another tier; one that is not known is
+// above none and below none.
+func (t Tier) Above(other Tier) bool {
+	all := Tiers()
+	i, j := slices.Index(all, t), slices.Index(all, other)
+	return i >= 0 && i < j
+}
 
 // ParseTier reads a tier as users write it, in any case. An empty string is
 // TierFast, the tier of a request that says nothing. Any other word is an error.

@@ -73,6 +73,7 @@ func TestDefaults(t *testing.T) {
 			Policy: "cost", Push: "pending", Order: "fcfs", Forward: &forward,
 			Tau: 10, QueueLimit: 4096, MaxWait: 60 * time.Second, TauN: 5 * time.Second, TauP: time.Second,
 			MaxTries: 5, RetryPercent: 20, EjectAfter: 5, EjectTime: 5 * time.Second, Continue: &forward, HoldDeferred: &forward, DeferredMemoryPercent: 60, DeferredWaitPercent: 42,
+			Memory: Memory{Total: 2 * GiB, Requests: 1 * GiB, Tenant: 256 * MiB},
 		},
 		Autoscale:  Autoscale{Strategy: "manual", Forecast: "auto", Every: time.Hour, DonateFor: time.Hour, Late: 0.05},
 		LocalHosts: LocalHosts{Port: 8001},
@@ -156,9 +157,9 @@ func TestCapacityDefaults(t *testing.T) {
 name: chat
 models: [{name: m}]
 regions:
-  - name: aws/a
-  - {name: gcp/b, reserved: [{type: g2-standard-4, count: 1}]}
-  - {name: aws/c, capacity: [spot]}
+  - name: aws/us-east-1
+  - {name: gcp/us-east1, reserved: [{type: g2-standard-4, count: 1}]}
+  - {name: aws/us-west-1, capacity: [spot]}
   - name: local/us
 balancer: {insecure: true}
 `
@@ -333,7 +334,7 @@ func BenchmarkParse(b *testing.B) {
 	}
 	text.WriteString("regions:\n")
 	for i := range 22 {
-		text.WriteString("- name: aws/r-" + string(rune('a'+i)) + "\n  replicas:\n    min: 2\n    max: 8\n")
+		text.WriteString("- name: aws/" + KnownRegions(CloudAWS)[i] + "\n  replicas:\n    min: 2\n    max: 8\n")
 	}
 	text.WriteString("balancer: {insecure: true}\n")
 	data := []byte(text.String())

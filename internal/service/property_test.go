@@ -34,7 +34,7 @@ func genSpec(t *rapid.T) *Spec {
 		s.Regions = append(s.Regions, RegionSpec{
 			Name: "gcp/us-central1", Balancers: 1, Replicas: genBounds(t, 1), Capacity: []CapacityType{CapacityOnDemand}, Network: "prod", Subnets: []string{"west"},
 		})
-		s.GCP = GCPSpec{BalancerAccount: "lb@my-project.iam.gserviceaccount.com", ReplicaAccount: "1-compute@developer.gserviceaccount.com"}
+		s.GCP = GCPSpec{BalancerAccount: "lb@my-project.iam.gserviceaccount.com", ReplicaAccount: "replica@my-project.iam.gserviceaccount.com"}
 	}
 	s.Balancer.Insecure = s.Balancer.TLS == nil && slices.ContainsFunc(s.Regions, func(r RegionSpec) bool { return r.Name.rented() })
 	if s.DNS != nil && s.Balancer.TLS != nil && rapid.Bool().Draw(t, "has acme") && genACME(t, s) {
@@ -142,6 +142,12 @@ func genBalancer(t *rapid.T) BalancerSpec {
 		MaxTries: rapid.IntRange(1, 20).Draw(t, "tries"), RetryPercent: rapid.IntRange(1, 1000).Draw(t, "retries"),
 		EjectAfter: rapid.IntRange(1, 1_000_000).Draw(t, "eject after"), EjectTime: genDuration(t, 100*time.Millisecond, time.Hour),
 		Continue: &forward, HoldDeferred: &forward,
+	}
+	b.Memory.Total = Size(rapid.Int64Range(256, 1<<20).Draw(t, "total")) * MiB
+	b.Memory.Requests = Size(rapid.Int64Range(64<<10, int64(b.Memory.Total/4*3/KiB)).Draw(t, "requests")) * KiB
+	b.Memory.Tenant = Size(rapid.Int64Range(32<<10, int64(b.Memory.Requests/KiB)).Draw(t, "tenant")) * KiB
+	if rapid.Bool().Draw(t, "allows") {
+		b.AllowParameters = []string{GuardedParameters()[rapid.IntRange(0, 15).Draw(t, "allowed")].Name}
 	}
 	if rapid.Bool().Draw(t, "secured") {
 		b.Auth, b.TLS = &Auth{KeysFrom: "file:/etc/keys, and: more"}, &TLS{Cert: "a b.pem", Key: "#k.pem"}

@@ -21,7 +21,7 @@ type rule struct {
 	keys     *form // of the keys of a mapping
 }
 
-// limits bounds a number; of a duration, in nanoseconds. Both ends are
+// limits bounds a number; of a duration, in nanoseconds, of a size, in bytes. Both ends are
 // included, unless above says that least is not.
 type limits struct {
 	least, most float64
@@ -40,13 +40,15 @@ func from(least, most float64) *limits { return &limits{least: least, most: most
 
 func above(least, most float64) *limits { return &limits{least: least, most: most, above: true} }
 
+func sizes(least, most Size) *limits { return from(float64(least), float64(most)) }
+
 func between(least, most time.Duration) *limits { return from(float64(least), float64(most)) }
 
 // The shapes of text.
 var (
 	formName     = shape(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`, "lower-case letters, digits and dashes, a letter first, at most 40 characters")
 	formModel    = shape(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$`, "letters, digits and . _ : / @ + -, at most 200 characters")
-	formImage    = shape(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$`, "a container image such as vllm/vllm-openai:v0.11.0")
+	formImage    = shape(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$`, "a container image such as vllm/vllm-openai:v0.33.0")
 	formWeights  = shape(`^(s3://[a-z0-9][a-z0-9.-]{1,61}|gs://[a-z0-9][a-z0-9._-]{1,220})[a-z0-9](/[A-Za-z0-9_.=@+-]+)+$`, "a folder of a bucket such as s3://models/llama-3.1-8b or gs://models/llama-3.1-8b")
 	formReady    = shape(`^/[!-~]*$`, "a path such as /health")
 	formProfile  = shape(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`, "the name of a profile such as l4-llama3.1-8b")
@@ -58,7 +60,7 @@ var (
 	formInstance = shape(`^[a-z0-9][a-z0-9.-]{0,63}$`, "an instance type such as g6.xlarge")
 	formVPC      = shape(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "the id or name of a network such as vpc-0a1b2c3d4e5f60718")
 	formSubnet   = shape(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "the id or name of a subnet such as subnet-0a1b2c3d4e5f60718")
-	formAccount  = shape(`^[a-z0-9][a-z0-9.-]*@[a-z0-9.-]+\.gserviceaccount\.com$`, "the e-mail address of a service account such as balancer@my-project.iam.gserviceaccount.com")
+	formAccount  = shape(`^[a-z0-9][a-z0-9.-]*@[a-z0-9.-]+\.iam\.gserviceaccount\.com$`, "the e-mail address of a service account of your own, no default one, such as balancer@my-project.iam.gserviceaccount.com")
 	formHost     = shape(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "a host name such as chat.example.com")
 	formListen   = shape(`^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$`, "an address and port such as 127.0.0.1:5300")
 	formNetwork  = shape(`^[0-9A-Fa-f:.]+/[0-9]{1,3}$`, "a network such as 10.1.0.0/16")
@@ -179,12 +181,20 @@ var rules = map[string]rule{
 	"BalancerSpec.eject_after":             {text: "After how many failures in a row a replica is left out for a while; at most half of a model's are.", limit: from(1, 1_000_000)},
 	"BalancerSpec.eject_time":              {text: "For how long it is left out, each time in a row twice as long, up to a minute.", limit: between(100*time.Millisecond, time.Hour)},
 	"BalancerSpec.continue":                {text: "Whether another replica goes on with a streamed answer whose replica died."},
+	"BalancerSpec.memory":                  {text: "How much memory each balancer may take."},
+	"BalancerSpec.share_prefixes":          {text: "Whether tenants share what is known of cached prefixes: better hit rates for what all of them send, and each can find out what others sent."},
+	"BalancerSpec.expose_cache":            {text: "Whether clients with API keys are told how much of their prompts was cached: X-Skyserve-Prefix-Match, and cached_tokens, which reads 0 otherwise."},
+	"BalancerSpec.allow_parameters":        {text: "Parameters that requests may have and that are refused otherwise, because engines have been attacked with them; file_urls and private_urls are URLs of media.", unique: true},
 	"BalancerSpec.access_log":              {text: "Whether each request has a line in the log."},
 	"BalancerSpec.traces":                  {text: "The base URL of the OpenTelemetry collector that gets traces, over OTLP and HTTP; OTEL_EXPORTER_OTLP_ENDPOINT where it is left out.", form: formEndpoint},
 
 	"Auth.keys_from": {text: "Where the API keys come from (env:NAME or file:PATH).", required: true, secret: true, form: formRef},
 
 	"Auth.limits": {text: "What each key may use whose own line does not say otherwise; left out = without limit."},
+
+	"Memory.total":    {text: "Memory of the process: systemd ends it beyond (MemoryMax), and garbage is collected harder from four fifths on (GOMEMLIMIT).", limit: sizes(MinMemory, TiB)},
+	"Memory.requests": {text: "Memory for bodies of requests and answers that are held back; more is answered 503. Left out: half of total.", limit: sizes(MinRequestMemory, TiB)},
+	"Memory.tenant":   {text: "How much of requests one tenant may have; more is answered 429. Left out: a quarter of requests, at least 32MiB.", limit: sizes(MinTenantMemory, TiB)},
 
 	"KeyLimits.requests_per_minute": {text: "Requests a minute at one balancer; more are answered 429.", limit: from(1, maxMinute)},
 	"KeyLimits.tokens_per_minute":   {text: "Tokens a minute, prompt and answer, at one balancer; more are answered 429.", limit: from(1, maxMinute)},
@@ -232,7 +242,7 @@ var rules = map[string]rule{
 
 	"Spec.gcp": {text: "What all regions of Google Cloud have in common."},
 
-	"GCPSpec.balancer_account": {text: "The service account that machines of balancers run as; left out = the project's default Compute Engine account.", form: formAccount},
+	"GCPSpec.balancer_account": {text: "The service account that machines of balancers run as; left out = skyserve-NAME-lb of the project, which 'skyserve doctor' says how to make.", form: formAccount},
 	"GCPSpec.replica_account":  {text: "The service account that machines of replicas run as; left out = nobody.", form: formAccount},
 
 	"StoreSpec.url": {text: "An existing NATS server; left out = embedded.", form: formStore},

@@ -2,6 +2,7 @@ package service
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -18,7 +19,7 @@ var (
 	anyNumber   = regexp.MustCompile(`^[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?$`)
 )
 
-// bindScalar stores one text, number, duration or truth value.
+// bindScalar stores one text, number, duration, size or truth value.
 func (b *binder) bindScalar(n ast.Node, v reflect.Value, p path, ruleKey string) {
 	if _, null := n.(*ast.NullNode); null {
 		b.fail(n, p, Error{Problem: "has no value", Suggestion: "give one or remove the key"})
@@ -27,6 +28,8 @@ func (b *binder) bindScalar(n ast.Node, v reflect.Value, p path, ruleKey string)
 	switch {
 	case v.Type() == durationType:
 		b.bindDuration(n, v, p, ruleKey)
+	case v.Type() == sizeType:
+		b.bindSize(n, v, p, ruleKey)
 	case v.Kind() == reflect.String:
 		b.bindText(n, v, p, ruleKey)
 	case v.Kind() == reflect.Bool:
@@ -83,6 +86,29 @@ func (b *binder) bindDuration(n ast.Node, v reflect.Value, p path, ruleKey strin
 	}
 	v.SetInt(int64(d))
 	b.checkLimits(n, float64(d), p, ruleKey, func(x float64) string { return briefDuration(time.Duration(x)) })
+}
+
+func (b *binder) bindSize(n ast.Node, v reflect.Value, p path, ruleKey string) {
+	text := scalarText(n)
+	s, isText := n.(*ast.StringNode)
+	if !isText || !formSize.expr.MatchString(s.Value) {
+		e := Error{Problem: "must be " + formSize.words, Found: b.found(n)}
+		switch meant := meantSize(text); {
+		case e.Found == "":
+		case meant != "":
+			e.Suggestion = "write " + meant
+		case wholeNumber.MatchString(text):
+			e.Suggestion = "add a unit: KiB, MiB or GiB"
+		}
+		b.fail(n, p, e)
+		return
+	}
+	size, err := ParseSize(s.Value)
+	if err != nil {
+		size = Size(math.MaxInt64) // beyond any limit, whose own error says it best
+	}
+	v.SetInt(int64(size))
+	b.checkLimits(n, float64(size), p, ruleKey, func(x float64) string { return Size(x).String() })
 }
 
 func (b *binder) bindWhole(n ast.Node, v reflect.Value, p path, ruleKey string) {

@@ -20,7 +20,7 @@ func Schema() ([]byte, error) {
 		Anonymous:      true,
 		ExpandedStruct: true,
 		FieldNameTag:   "yaml",
-		Mapper:         durationSchema,
+		Mapper:         textSchema,
 	}
 	root := r.Reflect(&Spec{})
 	root.ID, root.Title = SchemaID, "skyserve service"
@@ -36,12 +36,15 @@ func Schema() ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// durationSchema makes durations text; by their Go type they would be numbers.
-func durationSchema(t reflect.Type) *jsonschema.Schema {
-	if t != durationType {
-		return nil
+// textSchema makes durations and sizes text; by their Go type they would be numbers.
+func textSchema(t reflect.Type) *jsonschema.Schema {
+	switch t {
+	case durationType:
+		return &jsonschema.Schema{Type: "string", Pattern: formDuration.expr.String()}
+	case sizeType:
+		return &jsonschema.Schema{Type: "string", Pattern: formSize.expr.String()}
 	}
-	return &jsonschema.Schema{Type: "string", Pattern: formDuration.expr.String()}
+	return nil
 }
 
 // decorate adds the rules to the schema s of struct type t and to those below it.

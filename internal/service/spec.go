@@ -1,6 +1,7 @@
 package service
 
 import (
+	"fmt"
 	"strings"
 	"time"
 )
@@ -190,11 +191,80 @@ type BalancerSpec struct {
 	// Continue lets another replica go on with a streamed answer whose replica died;
 	// default true.
 	Continue *bool `yaml:"continue,omitempty" json:"continue"`
+	// Memory bounds what a balancer's process holds.
+	Memory Memory `yaml:"memory,omitempty" json:"memory,omitzero"`
+	// SharePrefixes lets what one tenant asked be found for another; default false.
+	SharePrefixes bool `yaml:"share_prefixes,omitempty" json:"share_prefixes,omitempty"`
+	// ExposeCache tells clients with API keys how much of their prompts was cached;
+	// default false.
+	ExposeCache bool `yaml:"expose_cache,omitempty" json:"expose_cache,omitempty"`
+	// AllowParameters names the guarded parameters that requests may have: see
+	// GuardedParameters.
+	AllowParameters []string `yaml:"allow_parameters,omitempty" json:"allow_parameters,omitempty"`
 	// AccessLog writes one line of the log for each request.
 	AccessLog bool `yaml:"access_log,omitempty" json:"access_log,omitempty"`
 	// Traces is the base URL of an OpenTelemetry collector that takes OTLP over
 	// HTTP; empty = what OTEL_EXPORTER_OTLP_ENDPOINT says, if anything.
 	Traces string `yaml:"traces,omitempty" json:"traces,omitempty"`
+}
+
+// Memory bounds the memory of a balancer's process. Requests and Tenant are parts of it.
+type Memory struct {
+	// Total is what the process may take: systemd ends it beyond that (MemoryMax), and the
+	// garbage collector works harder from four fifths of it on (GOMEMLIMIT).
+	Total Size `yaml:"total,omitempty" json:"total,omitempty"`
+	// Requests is for the bodies of requests, from their first byte until nothing can be
+	// tried again, and for answers that are held back; more is answered 503. Left out it is
+	// half of Total.
+	Requests Size `yaml:"requests,omitempty" json:"requests,omitempty"`
+	// Tenant is how much of Requests one tenant may have; more is answered 429. Left out it
+	// is a quarter of Requests, and at least MinTenantMemory.
+	Tenant Size `yaml:"tenant,omitempty" json:"tenant,omitempty"`
+}
+
+// The least that the parts of Memory may be: the largest body fits into a tenant's, two
+// tenants into all.
+const (
+	MinMemory        = 256 * MiB
+	MinRequestMemory = 64 * MiB
+	MinTenantMemory  = 32 * MiB
+)
+
+// Misfit is a key of Memory and what is wrong with its value.
+type Misfit struct{ Key, Problem string }
+
+// Misfits says what is wrong with how the parts fit each other, once defaults are
+// filled in.
+func (m Memory) Misfits() (all []Misfit) {
+	for _, part := range []struct {
+		key         string
+		size, least Size
+		most        Size
+		whole       string
+	}{
+		{"total", m.Total, MinMemory, TiB, "1TiB"},
+		{"requests", m.Requests, MinRequestMemory, m.Total / 4 * 3, "three quarters of total"},
+		{"tenant", m.Tenant, MinTenantMemory, m.Requests, "requests"},
+	} {
+		switch {
+		case part.size < part.least:
+			all = append(all, Misfit{part.key, fmt.Sprintf("must be at least %s", part.least)})
+		case part.size > part.most:
+			all = append(all, Misfit{part.key, fmt.Sprintf("must be at most %s, which is %s", part.whole, part.most)})
+		}
+	}
+	return all
+}
+
+// withDefaults fills in what depends on Total.
+func (m Memory) withDefaults() Memory {
+	if m.Requests == 0 {
+		m.Requests = m.Total / 2
+	}
+	if m.Tenant == 0 {
+		m.Tenant = max(m.Requests/4, MinTenantMemory)
+	}
+	return m
 }
 
 // Auth says where the API keys come from (env:NAME or file:PATH) and what each
@@ -330,7 +400,7 @@ type StoreSpec struct {
 // GCPSpec configures what all regions of Google Cloud have in common.
 type GCPSpec struct {
 	// BalancerAccount is the service account that machines of balancers run as, by its
-	// e-mail address; empty = the project's default Compute Engine account.
+	// e-mail address; empty = the account skyserve-NAME-lb of the project.
 	BalancerAccount string `yaml:"balancer_account,omitempty" json:"balancer_account,omitempty"`
 	// ReplicaAccount is that of machines of replicas; empty = they run as nobody.
 	ReplicaAccount string `yaml:"replica_account,omitempty" json:"replica_account,omitempty"`

@@ -35,6 +35,7 @@ var wordLists = []WordList{
 		Built: []string{"cost", "skylb", "skylb-ch", "longest-prefix", "cache-aware", "sageserve", "bf-io", "consistent-hash", "power-of-two", "least-load", "round-robin"},
 	},
 	{Key: "BalancerSpec.order", Built: []string{"fcfs", "edf", "pf", "dpa"}},
+	{Key: "BalancerSpec.allow_parameters", Built: guardedNames()},
 	{
 		Key:     "Autoscale.strategy",
 		Built:   []string{StrategyManual, "reactive", "lt-i", "lt-u", "lt-ua", "auto"},

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -68,5 +71,49 @@ func isOutage(err error) bool {
 			return true
 		}
 	}
-	return false
+	return isServerFailure(err)
+}
+
+// isServerFailure says whether the server answered that it could not do its part, as on a
+// full disk: the 5xx of the JetStream API.
+func isServerFailure(err error) bool {
+	var answer *jetstream.APIError
+	return errors.As(err, &answer) && answer.Code >= http.StatusInternalServerError
+}
+
+// Limits of makeBackoff.
+const (
+	makeRetryMin = time.Second
+	makeRetryMax = 30 * time.Second
+)
+
+// makeBackoff spaces attempts to make a stream that the server fails to make: each costs
+// it a file descriptor for good where its disk is full.
+type makeBackoff struct {
+	mu     sync.Mutex
+	failed error // the last failure; nil when there was none
+	wait   time.Duration
+	next   time.Time // no attempt before
+}
+
+// refuses is the last failure while it is too early for another attempt.
+func (b *makeBackoff) refuses(now time.Time) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failed != nil && now.Before(b.next) {
+		return b.failed
+	}
+	return nil
+}
+
+// note keeps how an attempt ended.
+func (b *makeBackoff) note(now time.Time, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !isServerFailure(err) {
+		b.failed, b.wait = nil, 0
+		return
+	}
+	b.failed, b.wait = err, min(max(2*b.wait, makeRetryMin), makeRetryMax)
+	b.next = now.Add(b.wait)
 }

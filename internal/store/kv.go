@@ -15,6 +15,9 @@ import (
 // desired.replicas.us-0.
 var keyRE = regexp.MustCompile(`^[A-Za-z0-9_/=-]+(\.[A-Za-z0-9_/=-]+)*$`)
 
+// reading is what Get does, in words.
+const reading = "reading"
+
 // withBucket runs f on the bucket of state under the operation's time limit.
 func (s *Store) withBucket(ctx context.Context, key, doing string, f func(context.Context, jetstream.KeyValue) error) error {
 	if !keyRE.MatchString(key) {
@@ -26,14 +29,18 @@ func (s *Store) withBucket(ctx context.Context, key, doing string, f func(contex
 	if err == nil {
 		err = f(octx, kv)
 	}
-	s.forget(err)
+	last := &s.write
+	if doing == reading {
+		last = &s.read
+	}
+	s.note(last, err)
 	return wrap(ctx, err, "%s store key %q", doing, key)
 }
 
 // Get reads a key and the revision of its value. Fails with ErrNotFound or
 // ErrUnavailable.
 func (s *Store) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
-	err = s.withBucket(ctx, key, "reading", func(ctx context.Context, kv jetstream.KeyValue) error {
+	err = s.withBucket(ctx, key, reading, func(ctx context.Context, kv jetstream.KeyValue) error {
 		e, err := kv.Get(ctx, key)
 		if err != nil {
 			return err
@@ -106,7 +113,7 @@ func (s *Store) Keys(ctx context.Context, prefix string) ([]string, error) {
 			err = octx.Err() // a listing cut short looks empty
 		}
 	}
-	s.forget(err)
+	s.note(&s.read, err)
 	return keys, wrap(ctx, err, "listing store keys %q", prefix)
 }
 

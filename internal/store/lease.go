@@ -52,7 +52,12 @@ type Lease struct {
 	lost     bool
 }
 
-func leaseKey(name string) string { return "lease." + name }
+// LeasePrefix begins the keys of leases. The value of a key changes whenever its lease is
+// renewed.
+const LeasePrefix = "lease."
+
+// LeaseKey is where the lease called name is kept.
+func LeaseKey(name string) string { return LeasePrefix + name }
 
 // Acquire waits until holder has the lease called name: at once when nobody
 // has it, else when its holder releases it or has not renewed it for a ttl as
@@ -67,7 +72,7 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 	if err != nil {
 		return nil, fmt.Errorf("acquiring lease %q: %w", name, err)
 	}
-	l := &Lease{s: s, key: leaseKey(name), value: value, ttl: ttl}
+	l := &Lease{s: s, key: LeaseKey(name), value: value, ttl: ttl}
 	interval := min(max(ttl/10, 5*time.Millisecond), 500*time.Millisecond)
 	var seen observation
 	for {

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -19,8 +18,9 @@ import (
 
 // Limits of the history, each with its reason.
 const (
-	// pointsMaxAge keeps five weeks: four for the forecasters, one to compare.
-	pointsMaxAge = 35 * 24 * time.Hour
+	// pointsDays keeps five weeks: four for the forecasters, one to compare. So many days
+	// with points stay whatever clocks say.
+	pointsDays = 35
 	// pointsMaxBytes is 35 days of some sixty series (balancer, model and tier),
 	// each minute stored six times while it runs; the oldest go first. With the
 	// state it is 2 GiB a service, so that an embedded store has room for two.
@@ -37,11 +37,14 @@ const (
 func (s *Store) AppendPoints(ctx context.Context, points []telemetry.Point) error {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
-	_, js, err := s.pointStream(octx)
+	stream, js, err := s.pointStream(octx)
 	if err == nil {
 		err = s.publish(octx, js, points)
 	}
-	s.forget(err)
+	s.note(&s.write, err)
+	if err == nil {
+		s.dropOldPoints(octx, stream, newestDay(points))
+	}
 	return wrap(ctx, err, "appending %d points", len(points))
 }
 
@@ -68,6 +71,42 @@ func (s *Store) publish(ctx context.Context, js jetstream.JetStream, points []te
 	return nil
 }
 
+// newestDay is the last day that points are of.
+func newestDay(points []telemetry.Point) (day int64) {
+	for _, p := range points {
+		day = max(day, p.Minute/minutesPerDay)
+	}
+	return day
+}
+
+// dropOldPoints removes the days that are no longer kept, once for each new day that this
+// client stores points of. The server could do it by its clock alone, which may be years
+// ahead for a moment, as at a boot. What fails is tried again with the next day.
+func (s *Store) dropOldPoints(ctx context.Context, stream jetstream.Stream, day int64) {
+	s.mu.Lock()
+	due := day != s.dropped
+	s.dropped = day
+	s.mu.Unlock()
+	if !due {
+		return
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
+	if err != nil {
+		s.log.Debug("looking for old points", "err", err)
+		return
+	}
+	var days []int64
+	for _, d := range daysOf(info) {
+		days = append(days, d.number)
+	}
+	limit := min(s.now().Unix(), info.TimeStamp.Unix())/(60*minutesPerDay) - pointsDays
+	for _, old := range Outdated(days, pointsDays+1, limit) {
+		if err := stream.Purge(ctx, jetstream.WithPurgeSubject(s.daySubject(old))); err != nil {
+			s.log.Debug("removing old points", "day", old, "err", err)
+		}
+	}
+}
+
 func (s *Store) daySubject(day int64) string {
 	return s.namespace + "_points." + strconv.FormatInt(day, 10)
 }
@@ -77,8 +116,8 @@ func (s *Store) daySubject(day int64) string {
 // first error that yield returns, which it returns. It holds one day in memory.
 func (s *Store) ReadPoints(ctx context.Context, sinceMinute int64, yield func(telemetry.Point) error) error {
 	days, stream, err := s.pointDays(ctx, sinceMinute/minutesPerDay)
+	s.note(&s.read, err)
 	if err != nil {
-		s.forget(err)
 		return wrap(ctx, err, "reading points since minute %d", sinceMinute)
 	}
 	for _, day := range days {
@@ -116,16 +155,20 @@ func (s *Store) pointDays(ctx context.Context, first int64) ([]pointDay, jetstre
 	if err != nil {
 		return nil, nil, err
 	}
-	var days []pointDay
+	days := slices.DeleteFunc(daysOf(info), func(d pointDay) bool { return d.number < first })
+	return days, stream, nil
+}
+
+// daysOf are the days that a stream has points of, in order.
+func daysOf(info *jetstream.StreamInfo) (days []pointDay) {
 	for subject, n := range info.State.Subjects {
 		_, number, _ := strings.Cut(subject, ".")
-		day, err := strconv.ParseInt(number, 10, 64)
-		if err == nil && day >= first {
+		if day, err := strconv.ParseInt(number, 10, 64); err == nil {
 			days = append(days, pointDay{number: day, messages: n})
 		}
 	}
 	slices.SortFunc(days, func(a, b pointDay) int { return cmp.Compare(a.number, b.number) })
-	return days, stream, nil
+	return days
 }
 
 // readDay reads one day's messages in the order they were stored and returns
@@ -241,11 +284,15 @@ func (s *Store) pointStream(ctx context.Context) (jetstream.Stream, jetstream.Je
 	if stream != nil {
 		return stream, js, nil
 	}
+	if err := s.making.refuses(s.now()); err != nil {
+		return nil, nil, err
+	}
 	stream, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name: s.namespace + "_points", Description: "skyserve: traffic by minute",
 		Subjects: []string{s.namespace + "_points.*"}, Storage: jetstream.FileStorage,
-		MaxAge: pointsMaxAge, MaxBytes: pointsMaxBytes, Discard: jetstream.DiscardOld,
+		MaxBytes: pointsMaxBytes, Discard: jetstream.DiscardOld, // by age: dropOldPoints
 	})
+	s.making.note(s.now(), err)
 	if err != nil {
 		return nil, nil, err
 	}

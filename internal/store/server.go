@@ -1,14 +1,17 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -48,25 +51,39 @@ type Options struct {
 	TLS *tls.Config
 	// Logger receives the server's talk; nil = silence.
 	Logger *slog.Logger
+	// OnHealth is told when the store can no longer write, and with nil when it can
+	// again; nil = nobody is. Calls never overlap.
+	OnHealth func(*Problem)
+
+	checkEvery time.Duration // 0 = checkEvery
 }
 
 // Server is an embedded store that runs until its context ends or Close.
 type Server struct {
-	nats *server.Server
+	opts Options
+	host string
+	port int
+	url  string
+	log  *slog.Logger
 	lock *os.File
-	once sync.Once
-	stop func() bool
+	end  context.CancelFunc
+	done chan struct{} // closed once nothing of it runs any more
+
+	mu      sync.Mutex
+	problem *Problem // nil while it can write
 }
 
 // Serve starts an embedded store: JetStream on o.Dir, every write on disk
 // before it is acknowledged. It returns once clients can connect. It fails with
 // the place in the message when the port is taken, the directory is in use by
 // another store, is not a directory or holds streams that cannot be read, and
-// when it is asked to listen beyond loopback without a token or TLS.
+// when it is asked to listen beyond loopback without a token or TLS. A disk that
+// fills up later ends it for as long as there is no room: see Health.
 func Serve(ctx context.Context, o Options) (*Server, error) {
 	if o.Listen == "" {
 		o.Listen = DefaultListen
 	}
+	o.checkEvery = cmp.Or(o.checkEvery, checkEvery)
 	host, port, err := checkListen(o.Listen, o.Token != "" || o.TLS != nil)
 	if err != nil {
 		return nil, err
@@ -80,25 +97,26 @@ func Serve(ctx context.Context, o Options) (*Server, error) {
 		lock.Close()
 		return nil, err
 	}
-	s := &Server{nats: ns, lock: lock}
-	s.stop = context.AfterFunc(ctx, s.Close)
+	if addr, ok := ns.Addr().(*net.TCPAddr); ok {
+		port = addr.Port // clients come back to the same one
+	}
+	s := &Server{opts: o, host: host, port: port, url: ns.ClientURL(), lock: lock, log: o.Logger, done: make(chan struct{})}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	ctx, s.end = context.WithCancel(ctx)
+	go s.supervise(ctx, ns)
 	return s, nil
 }
 
 // URL is what clients pass to Connect.
-func (s *Server) URL() string { return s.nats.ClientURL() }
+func (s *Server) URL() string { return s.url }
 
 // Close stops the server and frees the directory; it returns when both are done.
 // Calling it again does nothing.
 func (s *Server) Close() {
-	s.once.Do(func() {
-		if s.stop != nil {
-			s.stop()
-		}
-		s.nats.Shutdown()
-		s.nats.WaitForShutdown()
-		s.lock.Close()
-	})
+	s.end()
+	<-s.done
 }
 
 // checkListen splits the address and refuses one that would expose an
@@ -216,17 +234,34 @@ func waitReady(ctx context.Context, ns *server.Server, log *logger) error {
 
 // streamsOnDisk lists the streams that an earlier run left in dir.
 func streamsOnDisk(dir string) []string {
-	entries, err := os.ReadDir(filepath.Join(dir, "jetstream", server.DEFAULT_GLOBAL_ACCOUNT, "streams"))
+	streams := filepath.Join(dir, "jetstream", server.DEFAULT_GLOBAL_ACCOUNT, "streams")
+	entries, err := os.ReadDir(streams)
 	if err != nil {
 		return nil
 	}
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() {
+		if e.IsDir() && wasMade(filepath.Join(streams, e.Name())) {
 			names = append(names, e.Name())
 		}
 	}
 	return names
+}
+
+// wasMade says whether a directory of a stream holds its description or anything that was
+// stored. A process that ended while it made the stream leaves neither.
+func wasMade(dir string) bool {
+	if _, err := os.Stat(filepath.Join(dir, server.JetStreamMetaFile)); !errors.Is(err, fs.ErrNotExist) {
+		return true
+	}
+	blocks, err := os.ReadDir(filepath.Join(dir, "msgs"))
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	return slices.ContainsFunc(blocks, func(e fs.DirEntry) bool {
+		info, err := e.Info()
+		return err != nil || info.Size() > 0
+	})
 }
 
 // checkRecovered fails when a stream that is on disk is not served: the server

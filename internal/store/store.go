@@ -1,8 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -40,11 +42,18 @@ type Store struct {
 	log       *slog.Logger
 	now       func() time.Time
 
+	making makeBackoff // of streams that the server could not make
+
 	mu     sync.Mutex
+	read   *Problem // why the last read failed; nil when it did not
+	write  *Problem // likewise of writes
+	lost   *Problem // why there is no connection; nil while there is one
 	nc     *nats.Conn
 	state  jetstream.KeyValue
 	points jetstream.Stream
-	closed bool
+	// dropped is the day with whose points old ones were removed last.
+	dropped int64
+	closed  bool
 	// epoch counts connections made; up is closed and replaced whenever it
 	// grows, which is how watches know to start over.
 	epoch uint64
@@ -126,7 +135,7 @@ func (s *Store) natsOptions(token string, c config) []nats.Option {
 		nats.Name(c.name), nats.Timeout(dialTimeout), nats.MaxReconnects(-1),
 		nats.CustomReconnectDelay(backoff), nats.ReconnectBufSize(-1), nats.IgnoreAuthErrorAbort(),
 		nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { s.log.Warn("store disconnected", "url", s.url, "err", err) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { s.disconnected(err) }),
 		nats.ReconnectHandler(func(*nats.Conn) { s.connected() }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { s.log.Debug("store client", "err", err) }),
 	}
@@ -180,6 +189,9 @@ func (s *Store) dialLater(natsURL string, opts []nats.Option) {
 			}
 			if attempt == 1 {
 				s.log.Warn("store not reachable yet, trying on", "url", s.url, "err", err)
+				s.mu.Lock()
+				s.lost = &Problem{Since: s.now(), Err: fmt.Errorf("%w: connecting to %s: %w", ErrUnavailable, s.url, err)}
+				s.mu.Unlock()
 			}
 			select {
 			case <-ctx.Done():
@@ -190,6 +202,14 @@ func (s *Store) dialLater(natsURL string, opts []nats.Option) {
 	})
 }
 
+// disconnected notes that the connection is lost.
+func (s *Store) disconnected(err error) {
+	s.log.Warn("store disconnected", "url", s.url, "err", err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost = &Problem{Since: s.now(), Err: fmt.Errorf("%w: connection to %s lost: %w", ErrUnavailable, s.url, cmp.Or(err, nats.ErrDisconnected))}
+}
+
 // connected notes a new connection and wakes whoever waits for one. Handles are
 // dropped: the server may have come back without its streams.
 func (s *Store) connected() {
@@ -197,6 +217,8 @@ func (s *Store) connected() {
 	defer s.mu.Unlock()
 	s.epoch++
 	s.state, s.points = nil, nil
+	s.read, s.write, s.lost = nil, nil, nil // of another connection, and maybe of another server
+	s.making.note(s.now(), nil)
 	close(s.up)
 	s.up = make(chan struct{})
 	s.log.Info("store connected", "url", s.url)
@@ -255,10 +277,14 @@ func (s *Store) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.making.refuses(s.now()); err != nil {
+		return nil, err
+	}
 	kv, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
 		Bucket: s.namespace + "_state", Description: "skyserve: desired state and leases",
 		History: 1, MaxBytes: stateMaxBytes, Storage: jetstream.FileStorage,
 	})
+	s.making.note(s.now(), err)
 	if err != nil {
 		return nil, err
 	}
@@ -290,4 +316,32 @@ func (s *Store) forget(err error) {
 	s.mu.Lock()
 	s.state, s.points = nil, nil
 	s.mu.Unlock()
+}
+
+// Problem is why the store does not work for this client: why its last write failed, or
+// else why there is no connection, or its last read failed; nil when all is well. A write
+// that lost against another one, and a key that is not there, are no failures of the store.
+func (s *Store) Problem() *Problem {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cmp.Or(s.write, s.lost, s.read)
+}
+
+// note keeps how an operation ended, for Problem, and forgets what may be gone.
+func (s *Store) note(last **Problem, err error) {
+	s.forget(err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil || kindOf(err) != ErrUnavailable {
+		*last = nil
+		return
+	}
+	p := &Problem{Since: s.now(), Err: err}
+	if !errors.Is(err, ErrUnavailable) {
+		p.Err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	if *last != nil {
+		p.Since = (*last).Since
+	}
+	*last = p
 }

@@ -364,7 +364,7 @@ func TestContextEndsServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	srv.nats.WaitForShutdown()
+	<-srv.done
 	srv.Close() // returns once the directory is free
 	again, err := Serve(t.Context(), Options{Dir: dir, Listen: "127.0.0.1:0"})
 	if err != nil {

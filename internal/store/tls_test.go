@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -60,7 +61,7 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%s: was let in", name)
 		}
 	}
-	conn := must[net.Conn](t)(net.Dial("tcp", srv.nats.Addr().String()))
+	conn := must[net.Conn](t)(net.Dial("tcp", net.JoinHostPort(srv.host, strconv.Itoa(srv.port))))
 	defer conn.Close()
 	if _, err := io.WriteString(conn, "CONNECT {}\r\nPING\r\n"); err != nil {
 		t.Fatal(err)

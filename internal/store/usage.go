@@ -2,14 +2,19 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
@@ -167,4 +172,34 @@ func decodeUsage(data []byte) ([]telemetry.UsageRow, error) {
 		}
 	}
 	return rows, nil
+}
+
+// Time is the time by the clock of the server that keeps the store. Fails with
+// ErrUnavailable.
+func (s *Store) Time(ctx context.Context) (at time.Time, err error) {
+	octx, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	kv, err := s.bucket(octx)
+	var status jetstream.KeyValueStatus
+	if err == nil {
+		status, err = kv.Status(octx)
+	}
+	s.note(&s.read, err)
+	if err != nil {
+		return at, wrap(ctx, err, "asking the store for its time")
+	}
+	bucket, ok := status.(*jetstream.KeyValueBucketStatus)
+	if !ok || bucket.StreamInfo().TimeStamp.IsZero() {
+		return at, fmt.Errorf("asking the store for its time: %w: the server does not tell it", ErrUnavailable)
+	}
+	return bucket.StreamInfo().TimeStamp, nil
+}
+
+// Outdated are the periods (months, days) among those that something is stored of that may
+// be removed: they are before a limit, and none of the newest so many. What the limit is
+// made from is a clock, and a clock may be years ahead: then the newest stay all the same.
+func Outdated[T cmp.Ordered](stored []T, newest int, limit T) []T {
+	periods := slices.Compact(slices.Sorted(slices.Values(stored)))
+	periods = periods[:max(0, len(periods)-newest)]
+	return slices.DeleteFunc(periods, func(p T) bool { return p >= limit })
 }

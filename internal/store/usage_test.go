@@ -3,7 +3,9 @@ package store
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -84,4 +86,65 @@ func TestUsageRowsSurviveTheirCode(t *testing.T) {
 			t.Fatalf("%q is read as %+v", part.key(), got)
 		}
 	})
+}
+
+func TestTheStoreTellsItsTime(t *testing.T) {
+	srv := serve(t, t.TempDir())
+	st := connect(t, srv)
+	before := time.Now()
+	at := must[time.Time](t)(st.Time(t.Context()))
+	if at.Before(before.Add(-time.Second)) || at.After(time.Now().Add(time.Second)) {
+		t.Errorf("got %s, want %s", at, before)
+	}
+	srv.Close()
+	if _, err := st.Time(t.Context()); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("of a store that is gone: %v", err)
+	}
+}
+
+// Days are removed that are over by all clocks, and of which enough newer ones are there.
+func TestOldPointsAreRemoved(t *testing.T) {
+	today := time.Now().Unix() / 60 / minutesPerDay
+	for name, c := range map[string]struct {
+		first, days int64         // that points are stored of
+		ahead       time.Duration // of the client's clock
+		kept        int
+	}{
+		"five weeks and some":       {today - 39, 40, 0, 36},
+		"a clock that is ahead":     {today - 9, 10, 50 * 365 * 24 * time.Hour, 10},
+		"one that was, for an hour": {today + 10_000, 1, 0, 1},
+		"a service that was off":    {today - 400, 10, 0, 10},
+	} {
+		st := connect(t, serve(t, t.TempDir()))
+		st.now = func() time.Time { return time.Now().Add(c.ahead) }
+		for day := range c.days {
+			if err := st.AppendPoints(t.Context(), []telemetry.Point{point((c.first+day)*minutesPerDay, "lb", 1)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		seen := map[int64]bool{}
+		err := st.ReadPoints(t.Context(), 0, func(p telemetry.Point) error {
+			seen[p.Minute/minutesPerDay] = true
+			return nil
+		})
+		if err != nil || len(seen) != c.kept || !seen[c.first+c.days-1] {
+			t.Errorf("%s: %d days are kept, want %d, %v", name, len(seen), c.kept, err)
+		}
+	}
+}
+
+// Whatever a limit says, the newest stay.
+func TestOutdated(t *testing.T) {
+	for _, c := range []struct {
+		stored string
+		newest int
+		limit  string
+		want   string
+	}{
+		{"", 2, "z", ""}, {"a b", 2, "z", ""}, {"c a b b", 2, "z", "a"}, {"a b c d", 2, "b", "a"}, {"a b c d", 0, "c", "a b"}, {"a b", 2, "", ""},
+	} {
+		if got := strings.Join(Outdated(strings.Fields(c.stored), c.newest, c.limit), " "); got != c.want {
+			t.Errorf("of %q: %q, want %q", c.stored, got, c.want)
+		}
+	}
 }

@@ -14,8 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 )
 
@@ -302,20 +302,11 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (int,
 // statusError makes the error of an answer that is no success.
 func statusError(method, target string, res *http.Response) error {
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxErrorBytes))
-	message := strings.Map(printable, errorMessage(data))
+	message := printable.Line(errorMessage(data)) // whoever answers may not be what it was taken for
 	if err != nil || message == "" {
 		message = http.StatusText(res.StatusCode)
 	}
 	return &StatusError{Method: method, URL: target, Status: res.StatusCode, Message: message}
-}
-
-// printable makes a space of what would steer the terminal that an error is shown on:
-// whoever answers may not be what it was taken for.
-func printable(r rune) rune {
-	if unicode.IsControl(r) {
-		return ' '
-	}
-	return r
 }
 
 // errorMessage takes the message out of {"error":{"message":...}}, or the first

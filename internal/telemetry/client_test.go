@@ -261,7 +261,7 @@ func TestErrorsDoNotSteerTheTerminal(t *testing.T) {
 	}))
 	defer srv.Close()
 	err := telemetry.NewClient(srv.URL, nil).Healthy(context.Background())
-	if err == nil || !strings.HasSuffix(err.Error(), "no [2J   fake line ") {
+	if err == nil || !strings.HasSuffix(err.Error(), "no[2J  fake line") {
 		t.Errorf("got %q", err)
 	}
 }

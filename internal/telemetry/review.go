@@ -103,6 +103,8 @@ type PlanSummary struct {
 	// Error is why there is no newer one although there should be; empty when
 	// nothing went wrong.
 	Error string `json:"error"`
+	// Waiting is what the first plan waits for while the service starts; empty otherwise.
+	Waiting string `json:"waiting"`
 }
 
 // PlanCost is what the service's replicas are billed, in USD an hour; nil = unknown.
@@ -131,6 +133,8 @@ func (s *Snapshot) PlanLine(zone *time.Location) string {
 	}
 	text := "no change"
 	switch {
+	case p.Status == "" && p.Waiting != "":
+		return "planning: " + p.Waiting
 	case p.Status == "" && p.Error != "":
 		return "plan: " + p.Error
 	case p.Status == "infeasible" || p.Status == "unknown":

@@ -25,6 +25,8 @@ type Snapshot struct {
 	// service.yaml; empty until the controller told. Events are what it did.
 	Strategy string         `json:"strategy"`
 	Events   []ScalingEvent `json:"events"`
+	// Alerts are what somebody has to act on, the worst first.
+	Alerts []Alert `json:"alerts"`
 }
 
 // Balancer finds a balancer by its id; nil when it is not there.
@@ -100,6 +102,8 @@ type BalancerSnapshot struct {
 	AgeMillis int64 `json:"age_ms"`
 	// Certificate is its public listener's; nil without TLS.
 	Certificate *Certificate `json:"certificate"`
+	// Alerts are its own, as balancers tell each other; Snapshot.Alerts has all.
+	Alerts []Alert `json:"alerts,omitempty"`
 }
 
 // Certificate is the TLS certificate that a listener uses.

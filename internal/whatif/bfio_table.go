@@ -3,7 +3,8 @@ package whatif
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
+
+	"skyserve/internal/printable"
 )
 
 // bfioColumn is a column of a table: its heading and what it prints of one
@@ -36,12 +37,12 @@ func (r *BFIOReport) WriteTable(w io.Writer) error {
 			return err
 		}
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := printable.NewTable(w)
 	var cells []string
 	for _, c := range r.columns {
 		cells = append(cells, c.head)
 	}
-	writeCells(t, cells)
+	t.Row(cells...)
 	for from := 0; from < len(r.Rows); {
 		to := from + 1
 		for to < len(r.Rows) && r.Rows[to].Seed > r.Rows[to-1].Seed {
@@ -51,7 +52,7 @@ func (r *BFIOReport) WriteTable(w io.Writer) error {
 		for _, c := range r.columns {
 			cells = append(cells, c.cell(r.Rows[from:to]))
 		}
-		writeCells(t, cells)
+		t.Row(cells...)
 		from = to
 	}
 	return t.Flush()

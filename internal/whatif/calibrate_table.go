@@ -3,8 +3,8 @@ package whatif
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
 
+	"skyserve/internal/printable"
 	"skyserve/lbd/engine"
 	"skyserve/lbd/sim"
 )
@@ -22,15 +22,15 @@ func (c *Calibration) WriteYAML(w io.Writer) error {
 // WriteTable writes, for people, how well each profile does on what was held out:
 // the mean error and the median, and of how many.
 func (c *Calibration) WriteTable(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := printable.NewTable(w)
 	for i := range c.Engines {
 		e := &c.Engines[i]
 		if i == 0 {
-			fmt.Fprint(t, "PROFILE\tFITTED TO\tHELD OUT")
+			cells := []string{"PROFILE", "FITTED TO", "HELD OUT"}
 			for _, of := range ofOne(e.Errors) {
-				fmt.Fprintf(t, "\t%s", of.Of)
+				cells = append(cells, of.Of)
 			}
-			fmt.Fprintln(t)
+			t.Row(cells...)
 		}
 		fitted := fmt.Sprintf("%d runs", e.Runs)
 		if c.Format == CalibratedRecord {
@@ -39,11 +39,11 @@ func (c *Calibration) WriteTable(w io.Writer) error {
 		name := e.Name
 		for from := 0; from < len(e.Errors); {
 			row := ofOne(e.Errors[from:])
-			fmt.Fprintf(t, "%s\t%s\t%s", name, fitted, row[0].HeldOut)
+			cells := []string{name, fitted, row[0].HeldOut}
 			for _, x := range row {
-				fmt.Fprintf(t, "\t%s", x.cell())
+				cells = append(cells, x.cell())
 			}
-			fmt.Fprintln(t)
+			t.Row(cells...)
 			from += len(row)
 			name, fitted = "", ""
 		}

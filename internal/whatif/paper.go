@@ -3,8 +3,8 @@ package whatif
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
 
+	"skyserve/internal/printable"
 	"skyserve/lbd/sim"
 )
 
@@ -118,10 +118,10 @@ func (r *Report) writeClaims(out io.Writer) error {
 	if len(r.Claims) == 0 {
 		return nil
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	writeCells(w, claimHeader)
+	w := printable.NewTable(out)
+	w.Row(claimHeader...)
 	for i := range r.Claims {
-		writeCells(w, r.Claims[i].cells())
+		w.Row(r.Claims[i].cells()...)
 	}
 	return w.Flush()
 }

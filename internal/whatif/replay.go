@@ -54,6 +54,9 @@ type Replay struct {
 	Identical bool `json:"identical"`
 	// Cut: the record ends in the middle of a line; what is before it was repeated.
 	Cut bool `json:"cut"`
+	// Panic is the value of the panic in the last step of the record, empty if there is
+	// none. That step is not repeated.
+	Panic string `json:"panic"`
 	// Difference is the first step that differs, nil where none does.
 	Difference *Difference `json:"difference"`
 }
@@ -116,7 +119,7 @@ func replayRecord(ctx context.Context, name string, in io.Reader, seen func(*rec
 		run.step(line)
 		seen(line)
 	}
-	replay.Identical, replay.Cut, replay.Seconds = replay.Difference == nil, rec.cut, run.span().Seconds()
+	replay.Identical, replay.Cut, replay.Panic, replay.Seconds = replay.Difference == nil, rec.cut, rec.panicked, run.span().Seconds()
 	return newReplayReport(name, &rec.header, &run, replay), nil
 }
 

@@ -20,13 +20,14 @@ const maxRecordLine = 64 << 20
 
 // record is a record being read. Only one line is held at a time.
 type record struct {
-	name   string
-	in     *bufio.Reader
-	header proxy.RecordHeader
-	line   int           // of the line read last, from 1
-	at     time.Duration // of the step read last
-	cut    bool          // it ended in the middle of a line
-	step   recordedStep
+	name     string
+	in       *bufio.Reader
+	header   proxy.RecordHeader
+	line     int           // of the line read last, from 1
+	at       time.Duration // of the step read last
+	cut      bool          // it ended in the middle of a line
+	panicked string        // the value of the panic that ended it; may be empty
+	step     recordedStep
 }
 
 // recordedStep is a line of a record with the actions as they stand there: an
@@ -37,6 +38,7 @@ type recordedStep struct {
 	Config  *proxy.RecordConfig `json:"config"`
 	Actions json.RawMessage     `json:"actions"`
 	Gap     int64               `json:"gap"`
+	Panic   string              `json:"panic"`
 }
 
 // openRecord reads a record's first line.
@@ -115,6 +117,9 @@ func (r *record) next() (*recordedStep, error) {
 		return nil, fmt.Errorf("reading %s:%d: decoding a step: %w", r.name, r.line, err)
 	}
 	switch {
+	case s.Panic != "": // repeating the step would panic too
+		r.panicked = s.Panic
+		return nil, io.EOF
 	case s.Gap > 0:
 		return nil, fmt.Errorf("reading %s:%d: %d steps are missing here: the disk was too slow for the balancer, and without them nothing repeats", r.name, r.line, s.Gap)
 	case s.T < r.at:

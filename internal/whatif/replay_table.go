@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
+	"skyserve/internal/printable"
 	"skyserve/lbd/core"
 	"skyserve/lbd/sim"
 )
@@ -23,8 +23,8 @@ func (r *ReplayReport) WriteTable(out io.Writer) error {
 	if n := r.Replay.Reconfigured; n > 0 {
 		fmt.Fprintf(out, "the configuration changed %d times on the way; shown is the first\n", n)
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "RUN\tSEED\tPOLICY\tPUSH\tTOK/S\tTTFT P50\tTTFT P90\tTPOT P50\tE2E P90\tHIT\tFORWARDED\tMAX WAIT\tMAX/MIN\tDONE\tREJECTED")
+	w := printable.NewTable(out)
+	w.Rowf("RUN\tSEED\tPOLICY\tPUSH\tTOK/S\tTTFT P50\tTTFT P90\tTPOT P50\tE2E P90\tHIT\tFORWARDED\tMAX WAIT\tMAX/MIN\tDONE\tREJECTED")
 	for i := range r.Rows {
 		r.Rows[i].write(w)
 	}
@@ -40,14 +40,14 @@ func (r *ReplayReport) WriteTable(out io.Writer) error {
 	return nil
 }
 
-func (r *ReplayRow) write(w io.Writer) {
+func (r *ReplayRow) write(t *printable.Table) {
 	p50 := func(p *sim.Percentiles) float64 { return p.P50 }
 	p90 := func(p *sim.Percentiles) float64 { return p.P90 }
 	seed := "-"
 	if r.Seed != nil {
 		seed = fmt.Sprint(*r.Seed)
 	}
-	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.0f\t%s\t%s\t%s\t%s\t%s\t%.0f\t%.2f s\t%s\t%.0f\t%.0f\n", r.Of, seed, r.Policy, r.Push, r.OutputTokensPerSecond,
+	t.Rowf("%s\t%s\t%s\t%s\t%.0f\t%s\t%s\t%s\t%s\t%s\t%.0f\t%.2f s\t%s\t%.0f\t%.0f", r.Of, seed, r.Policy, r.Push, r.OutputTokensPerSecond,
 		percentileIn(r.TTFT, p50, 1000, "%.2f s"), percentileIn(r.TTFT, p90, 1000, "%.2f s"), percentileIn(r.TPOT, p50, 1, "%.0f ms"),
 		percentileIn(r.E2E, p90, 1000, "%.1f s"), known(r.PrefixHitRate, 100, "%.1f%%"), r.Forwarded, r.MaxWaitMillis/1000,
 		known(r.OutstandingMaxOverMin, 1, "%.2f"), r.Completed, r.Rejected)

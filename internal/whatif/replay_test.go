@@ -435,6 +435,20 @@ func TestRecordThatEndsInALine(t *testing.T) {
 	}
 }
 
+// A record that ends in a panic is replayed up to the step before it.
+func TestRecordThatEndsInAPanic(t *testing.T) {
+	record := recordOf(t, "cost", twoReplicas()...)
+	whole, err := ReplayRecord(t.Context(), "r", bytes.NewReader(record))
+	if err != nil {
+		t.Fatal(err)
+	}
+	record = append(record, `{"t":9000000000000,"event":{"kind":"tick"},"panic":"no such candidate"}`+"\n"...)
+	report, err := ReplayRecord(t.Context(), "r", bytes.NewReader(record))
+	if err != nil || report.Replay.Panic != "no such candidate" || !report.Replay.Identical || report.Replay.Steps != whole.Replay.Steps {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
 func TestWhatIsNoRecord(t *testing.T) {
 	whole := string(recordOf(t, "cost", twoReplicas()...))
 	header, _, _ := strings.Cut(whole, "\n")

@@ -5,7 +5,8 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
+
+	"skyserve/internal/printable"
 )
 
 // SageSummary is one strategy, and case, over the seeds, by model.
@@ -148,11 +149,11 @@ func (r *SageReport) WriteTable(w io.Writer) error {
 	if _, err := fmt.Fprintf(w, "%s: %s\n%s\n", r.Scenario, r.Title, r.basis()); err != nil {
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := printable.NewTable(w)
 	header, rows := r.table()
-	writeCells(t, header)
+	t.Row(header...)
 	for _, row := range rows {
-		writeCells(t, row)
+		t.Row(row...)
 	}
 	if err := t.Flush(); err != nil {
 		return err

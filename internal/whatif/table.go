@@ -3,9 +3,8 @@ package whatif
 import (
 	"fmt"
 	"io"
-	"strings"
-	"text/tabwriter"
 
+	"skyserve/internal/printable"
 	"skyserve/lbd/sim"
 )
 
@@ -23,10 +22,10 @@ func (r *Report) WriteTable(out io.Writer) error {
 	if _, err := fmt.Fprintf(out, "%s: %s\n%s\n", r.Scenario, r.Title, r.basis()); err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	writeCells(w, tableHeader)
+	w := printable.NewTable(out)
+	w.Row(tableHeader...)
 	for i := range r.Summary {
-		writeCells(w, r.Summary[i].cells(r.paper))
+		w.Row(r.Summary[i].cells(r.paper)...)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -46,8 +45,6 @@ func (r *Report) basis() string {
 	}
 	return fmt.Sprintf("%s, %s, %g s simulated, %g %% of them warm-up", profiles, r.seeds(), c.Duration, 100*c.Warmup)
 }
-
-func writeCells(w io.Writer, cells []string) { fmt.Fprintln(w, strings.Join(cells, "\t")) }
 
 // seeds says how many seeds there were.
 func (r *Report) seeds() string {

@@ -392,7 +392,7 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 		`{"id":"us-1","url":"","model":"","gpu":"","state":"STARTING","reason":"connection refused","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"donated":false,"usd_per_hour":null},` +
 		`{"id":"us-2","url":"","model":"","gpu":"","state":"STARTING","reason":"no answer yet","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"donated":false,"usd_per_hour":null}],` +
 		`"queued":4,"models":[{"model":"llama","queued":1,"deferred":3,"first_tokens":40,"late":2}],"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"forwarded_in":2,"forwarded_out":3,"forwarded_to":[]}],` +
-		`"forecast":[],"donations":[],"plan":null,"targets":[],"prices":[],"strategy":"","events":[]}`
+		`"forecast":[],"donations":[],"plan":null,"targets":[],"prices":[],"strategy":"","events":[],"alerts":[]}`
 	if got := strings.TrimSpace(body); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -441,6 +441,40 @@ func TestABalancerThatWaitsForItsCertificate(t *testing.T) {
 	})
 	if got := a.Region().Balancers[0]; got.State != "STARTING" || got.Reason != "waiting for certificate: no record may be written" {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// Every balancer shows what all of them alert of, and the controller: each once, the worst
+// first.
+func TestAlertsOfAllBalancers(t *testing.T) {
+	alert := func(severity telemetry.Severity, kind, object string) telemetry.Alert {
+		return telemetry.Alert{Severity: severity, Kind: kind, Object: object, Message: "is so"}
+	}
+	store := alert(telemetry.SeverityWarning, telemetry.AlertStore, "store")
+	teller := told("lb-us-0", "local/us")
+	own := api(&balancer{}, func(o *Options) {
+		o.Alerts = func() []telemetry.Alert {
+			return []telemetry.Alert{store, alert(telemetry.SeverityWarning, telemetry.AlertCertificate, "lb-us-0")}
+		}
+	}).Region()
+	teller.Region = &own
+	s := api(&balancer{peers: []peer.Status{teller}}, func(o *Options) {
+		o.Self.ID, o.Self.Region = "lb-eu-0", "local/eu"
+		o.Alerts = func() []telemetry.Alert { return []telemetry.Alert{store} }
+		o.ServiceAlerts = func() []telemetry.Alert {
+			return []telemetry.Alert{alert(telemetry.SeverityCritical, telemetry.AlertCertificate, "controller")}
+		}
+	}).Snapshot()
+	var got []string
+	for _, a := range s.Alerts {
+		got = append(got, a.Line())
+	}
+	want := "critical: certificate controller: is so\nwarning: certificate lb-us-0: is so\nwarning: store: is so"
+	if strings.Join(got, "\n") != want {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
+	}
+	if b := s.Balancer("lb-us-0"); b == nil || b.Alerts != nil {
+		t.Errorf("they are told twice: %+v", b)
 	}
 }
 

@@ -110,6 +110,10 @@ type Options struct {
 	Review func() *telemetry.Review
 	// Scaling is what the controller did about the number of replicas; likewise.
 	Scaling func() *telemetry.Scaling
+	// Alerts are the balancer's own, ServiceAlerts those of the service's controller; nil =
+	// none.
+	Alerts        func() []telemetry.Alert
+	ServiceAlerts func() []telemetry.Alert
 	// Draining says whether the balancer is about to end; nil = it is not.
 	Draining func() bool
 	// Registry holds the metrics; nil = none.

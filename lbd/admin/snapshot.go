@@ -41,6 +41,7 @@ func (a *API) Snapshot() telemetry.Snapshot {
 		At: a.opts.Now().UTC(), Service: a.opts.Self.Service, Regions: merge(parts),
 		Forecast: []telemetry.LoadForecast{}, Donations: []telemetry.Donation{}, Targets: []telemetry.Target{}, Prices: []telemetry.Price{}, Events: []telemetry.ScalingEvent{},
 	}
+	s.Alerts = a.alerts(s.Regions)
 	if a.opts.Scaling != nil {
 		s.Show(a.opts.Scaling())
 	}
@@ -55,6 +56,21 @@ func (a *API) Snapshot() telemetry.Snapshot {
 		s.Targets = append(s.Targets, r.Targets...)
 	}
 	return s
+}
+
+// alerts are those of all balancers, and of the service's controller.
+func (a *API) alerts(regions []telemetry.RegionSnapshot) []telemetry.Alert {
+	var lists [][]telemetry.Alert
+	for _, r := range regions {
+		for i := range r.Balancers {
+			lists = append(lists, r.Balancers[i].Alerts)
+			r.Balancers[i].Alerts = nil // they are told once
+		}
+	}
+	if a.opts.ServiceAlerts != nil {
+		lists = append(lists, a.opts.ServiceAlerts())
+	}
+	return telemetry.MergeAlerts(lists...)
 }
 
 // Region is what this balancer itself adds to its region: what it tells peers.
@@ -124,6 +140,9 @@ func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 	}
 	if a.opts.Certificate != nil {
 		b.Certificate = a.opts.Certificate()
+	}
+	if a.opts.Alerts != nil {
+		b.Alerts = a.opts.Alerts()
 	}
 	if c := b.Certificate; c != nil && c.Problem != "" {
 		b.Reason = fmt.Sprintf("no newer certificate can be used, the one in use ends %s: %s", c.ExpiresAt.Format(time.DateOnly), c.Problem)
@@ -211,7 +230,7 @@ func peerRegion(p peer.Status) telemetry.RegionSnapshot {
 		b.State, b.Reason = balancerStarting, "has told nothing of its region yet"
 	case len(p.Region.Balancers) == 1:
 		own := p.Region.Balancers[0]
-		b.State, b.Reason, b.Certificate = own.State, own.Reason, own.Certificate
+		b.State, b.Reason, b.Certificate, b.Alerts = own.State, own.Reason, own.Certificate, own.Alerts
 	}
 	s.Balancers = []telemetry.BalancerSnapshot{b}
 	s.Replicas = peerReplicas(p, lost)

@@ -25,7 +25,7 @@ func (b *Balancer) startOver(now time.Duration, r *request) bool {
 	case now-r.failedAt < b.cfg.rest(r.ID, r.rounds):
 		return false
 	}
-	r.avoid = r.avoid[:0]
+	r.avoid, r.refusals = r.avoid[:0], r.refusals[:0]
 	r.rounds++
 	return true
 }

@@ -15,6 +15,7 @@ type request struct {
 	Request
 	ticket
 	pooled
+	suspicion
 	seq     uint64
 	rank    time.Duration // among those that the order does not tell apart the least goes first
 	came    time.Duration
@@ -26,6 +27,7 @@ type request struct {
 	// avoid lists the engines and peers, by id, that failed it in this round; rounds
 	// counts those before, in which everything did, and failedAt is when the last did.
 	avoid    []string
+	refusals []refusal // of this round: see Outcome.Refused
 	rounds   int
 	failedAt time.Duration
 	// kept is the full replica that it waits for; nil when it waits for any.
@@ -72,6 +74,7 @@ type Balancer struct {
 	replicaTree *prefix.Tree
 	peerTree    *prefix.Tree
 	slots       [2]slots
+	owners      owners
 	sharing     sharing
 	seq         uint64
 	counts      Counts
@@ -91,6 +94,7 @@ type Balancer struct {
 	spare      []*request
 	facts      policy.Facts
 	batch      batch
+	suspects   killSuspects
 }
 
 // New makes a balancer without replicas, peers or requests.
@@ -99,6 +103,7 @@ func New(cfg Config) *Balancer {
 		cfg:         cfg,
 		retries:     retryBudget{float64(cfg.RetryBurst)},
 		requests:    map[string]*request{},
+		owners:      newOwners(),
 		replicaTree: prefix.NewTreeInOrder(cfg.TreeBytes, cfg.TreeOrder),
 		peerTree:    prefix.NewTreeInOrder(cfg.TreeBytes, cfg.TreeOrder),
 		traits:      cfg.Policy.Traits(),
@@ -154,9 +159,9 @@ func (b *Balancer) Step(now time.Duration, ev Event) []Action {
 	case EventFailed:
 		b.fail(now, ev.ID, ev.Outcome)
 	case EventCancelled:
-		b.cancel(now, ev.ID)
+		b.cancel(now, ev.ID, ev.Outcome)
 	case EventBounced:
-		b.bounced(now, ev.ID)
+		b.bounced(now, ev.ID, ev.Outcome)
 	case EventTick:
 		b.tick(now)
 	default:
@@ -208,6 +213,7 @@ func (b *Balancer) arrive(now time.Duration, in *Request) {
 	r := b.take()
 	r.Request, r.seq, r.came, r.arrived = *in, b.seq, now, now
 	b.rank(r)
+	b.findSuspect(r)
 	b.requests[r.ID] = r
 	switch {
 	case r.From != "" && !b.servedHere(now, r.Model):
@@ -216,6 +222,8 @@ func (b *Balancer) arrive(now time.Duration, in *Request) {
 		b.reject(r, RejectNoReplica)
 	case !b.held(r):
 		b.reject(r, RejectHolder)
+	case b.mustStop(r):
+		b.stop(r)
 	case b.queued >= b.cfg.QueueLimit && !b.makeRoom(now, r):
 		b.reject(r, RejectQueueFull)
 	case b.park(now, r):
@@ -264,7 +272,7 @@ func (b *Balancer) take() *request {
 	}
 	r := b.spare[n-1]
 	b.spare = b.spare[:n-1]
-	*r = request{avoid: r.avoid[:0]}
+	*r = request{avoid: r.avoid[:0], refusals: r.refusals[:0]}
 	return r
 }
 
@@ -285,17 +293,32 @@ func (b *Balancer) finish(now time.Duration, id string, out *Outcome) {
 	}
 	here := out.here()
 	t := b.leave(r, here)
+	if out != nil && out.ClientError {
+		b.endClientError(now, t, r, out)
+		return
+	}
 	b.learn(now, t, r, here)
 	b.queue(r.Model).settle(r, out)
 	if out != nil && out.OutputTokens.Known {
 		b.queue(r.Model).answers.ended(max(0, out.OutputTokens.Value))
 	}
 	if out != nil && len(out.Key) > len(r.Prompt) && t.slot >= 0 {
-		b.tree(t).InsertAnswer(out.Key, t.slot, r.began)
+		b.tree(t).InsertAnswerFor(b.owners.of(now, r.Tenant), out.Key, t.slot, r.began)
 	}
 	b.share(now, t, r, out)
 	b.counts.Finished++
 	t.breaker.served()
+	b.clearSuspect(now, r)
+	b.drop(r)
+	b.drainFor(now, r)
+}
+
+// endClientError ends a request that t refused because of what its client sent. It says
+// nothing about how well t works, nor about how long answers are.
+func (b *Balancer) endClientError(now time.Duration, t *target, r *request, out *Outcome) {
+	b.chargeFailure(now, t, r)
+	b.queue(r.Model).settle(r, out)
+	b.counts.Finished++
 	b.drop(r)
 	b.drainFor(now, r)
 }
@@ -320,19 +343,31 @@ func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 	if r.prefilled {
 		r.arrived = now // its client has waited since then, not since it asked
 	}
-	trial := r.target.breaker.trial == r
-	t := b.leave(r, out)
+	trial, before := r.target.breaker.trial == r, r.target.breaker
+	generated := b.generated(now, r)
+	if out != nil && out.Broke {
+		b.markSuspect(now, r)
+	}
+	t := b.leave(r, out.here())
+	b.queue(r.Model).chargeUnserved(r, out, generated)
 	b.blame(now, t, r, trial)
 	if out != nil && out.Unreachable {
 		b.suspect(now, t)
 	}
-	if out != nil && out.Retryable {
-		b.queue(r.Model).refund(r)
-	}
+	b.chargeFailure(now, t, r)
+	b.addPeerKills(now, r, t.id, out)
 	r.avoid, r.failedAt = append(r.avoid, t.engine), now
+	if out != nil && out.Refused {
+		r.refusals = append(r.refusals, refusal{t, before})
+	}
 	switch {
+	case b.mustStop(r):
+		b.stop(r)
 	case out == nil || !out.Retryable:
 		b.reject(r, RejectFailed)
+	case r.onlyRefused() && !b.anyLeft(now, r):
+		r.undoBlame()
+		b.reject(r, RejectRefused)
 	case r.tries >= b.cfg.MaxTries:
 		b.reject(r, RejectTooManyTry)
 	case t.peer && now-r.arrived >= b.maxWait(r):
@@ -348,7 +383,7 @@ func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 }
 
 // bounced takes back a request that a peer could not place.
-func (b *Balancer) bounced(now time.Duration, id string) {
+func (b *Balancer) bounced(now time.Duration, id string, out *Outcome) {
 	r := b.requests[id]
 	if r == nil || r.target == nil || !r.target.peer {
 		return
@@ -356,8 +391,13 @@ func (b *Balancer) bounced(now time.Duration, id string) {
 	t := b.leave(r, nil)
 	t.pausedUntil = now + b.cfg.PeerPause
 	r.tries-- // the peer never tried
-	b.queue(r.Model).refund(r)
-	b.requeue(now, r)
+	b.queue(r.Model).chargeFor(r, r.spent)
+	b.addPeerKills(now, r, t.id, out)
+	if b.mustStop(r) {
+		b.stop(r)
+	} else {
+		b.requeue(now, r)
+	}
 	b.drainFor(now, r)
 }
 
@@ -399,14 +439,18 @@ func (r *request) avoids(engine string) bool {
 	return false
 }
 
-// cancel ends a request whose client has gone.
-func (b *Balancer) cancel(now time.Duration, id string) {
+// cancel ends a request whose client has gone. out tells what was generated; where it
+// does not, that is estimated.
+func (b *Balancer) cancel(now time.Duration, id string, out *Outcome) {
 	r := b.requests[id]
 	if r == nil {
 		return
 	}
 	if r.target != nil {
+		generated := b.generated(now, r)
+		b.markSuspect(now, r)
 		t := b.leave(r, nil)
+		b.queue(r.Model).chargeUnserved(r, out, generated)
 		b.act(Action{Kind: ActionAbort, ID: id, Target: t.id})
 	} else {
 		b.dequeue(r)
@@ -422,6 +466,9 @@ func (b *Balancer) leave(r *request, out *Outcome) *target {
 	t.confirm(r)
 	t.outstanding--
 	t.breaker.left(r)
+	if t.isolatedRequest == r {
+		t.isolatedRequest = nil
+	}
 	t.work.take(r, out, t.outstanding == 0)
 	b.parted(t, r)
 	b.counts.Outstanding--
@@ -434,14 +481,14 @@ func (b *Balancer) leave(r *request, out *Outcome) *target {
 func (b *Balancer) reject(r *request, reason string) {
 	b.counts.Rejected++
 	b.drop(r)
-	b.act(Action{Kind: ActionReject, ID: r.ID, Reason: reason})
+	b.act(Action{Kind: ActionReject, ID: r.ID, Reason: reason, Kills: r.killsHere()})
 }
 
 // bounce gives a forwarded request back; it must not be in a queue.
 func (b *Balancer) bounce(r *request) {
 	b.counts.Bounced++
 	b.drop(r)
-	b.act(Action{Kind: ActionBounce, ID: r.ID, Target: r.From})
+	b.act(Action{Kind: ActionBounce, ID: r.ID, Target: r.From, Kills: r.killsHere()})
 }
 
 func (b *Balancer) enqueue(now time.Duration, r *request) *queue {
@@ -454,13 +501,14 @@ func (b *Balancer) enqueue(now time.Duration, r *request) *queue {
 // waiting lists the requests of a queue, those held apart too, so that it can change meanwhile. The
 // list is valid until the next call.
 func (b *Balancer) waiting(q *queue) []*request {
-	b.pool = append(q.all(b.pool[:0]), q.parked...)
+	b.pool = q.apart.all(q.all(b.pool[:0]))
 	return b.pool
 }
 
 func (b *Balancer) dequeue(r *request) {
 	if q := b.queue(r.Model); r.parked {
-		q.removeParked(r)
+		q.apart.remove(r)
+		q.rest(r.account)
 	} else {
 		q.remove(r)
 	}
@@ -483,12 +531,17 @@ func (b *Balancer) queue(model string) *queue {
 // available again is used.
 func (b *Balancer) tick(now time.Duration) {
 	b.forgetLost(now)
+	b.resolveFailures(now)
+	b.forgetKillers(now)
+	b.expireFailedLoad(now)
 	b.readmit(now)
 	b.dropOldNews(now)
+	b.releaseOwners(now)
 	b.comparePaces()
 	b.bounceStranded(now)
 	for _, q := range b.queues {
 		q.forgetIdle(now)
+		b.chargeRunning(now, q)
 		for _, r := range b.waiting(q) {
 			if now-r.arrived >= b.maxWait(r) {
 				b.dequeue(r)

@@ -10,7 +10,8 @@ import (
 
 // batch is what a balancer needs whose policy decides for whole pools
 // (policy.Batcher). A request that failed or was bounced before has places to
-// avoid and is placed by itself; so is one with a holder, and what goes to peers.
+// avoid and is placed by itself; so is one with a holder or under suspicion, and what
+// goes to peers.
 type batch struct {
 	policy policy.Batcher // nil: the policy decides request by request
 	pool   policy.Pool
@@ -175,7 +176,7 @@ func (b *Balancer) lookAtRanks(now time.Duration, model string) (free int) {
 	for _, t := range x.ranks {
 		n := t.free(now, &b.cfg)
 		free += n
-		x.addRank(policy.Rank{Engine: t.engine, Load: t.work.context(), Free: n})
+		x.addRank(policy.Rank{Engine: t.engine, Load: t.context(), Free: n})
 	}
 	return free
 }
@@ -240,7 +241,7 @@ func (b *Balancer) fillPool(now time.Duration, q *queue) {
 	x.pool.Now, x.pool.Model = now, q.model
 	b.pool = q.first(b.pool[:0], now, b.cfg.PoolLimit)
 	for _, r := range b.pool {
-		if len(r.avoid) > 0 || r.Holder != "" {
+		if len(r.avoid) > 0 || r.Holder != "" || r.suspected() {
 			x.again = append(x.again, r)
 			continue
 		}

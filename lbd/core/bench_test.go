@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"skyserve/lbd/policy"
 	"skyserve/lbd/prefix"
@@ -139,5 +140,19 @@ func BenchmarkQueued(b *testing.B) {
 				b.Fatalf("%d requests wait", q)
 			}
 		})
+	}
+}
+
+// BenchmarkChargeRunning is what a tick costs once a second, when 1,536 answers of 50
+// tenants are being generated at 64 replicas.
+func BenchmarkChargeRunning(b *testing.B) {
+	bal := fleet(b, "least-load", 64)
+	bal.cfg.Push = Push{Mode: PushBlind}
+	for i := range 64 * 24 {
+		bal.Step(0, Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprint(i), Model: "m", Tenant: fmt.Sprint(i % 50), PromptTokens: 100}})
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		bal.chargeRunning(time.Duration(i)*time.Second, bal.queue("m"))
 	}
 }

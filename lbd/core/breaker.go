@@ -33,6 +33,15 @@ func (k *breaker) failed(now time.Duration, r *request) {
 	}
 }
 
+// undoFailure takes back a failure that the target was not the cause of; before is the
+// state before it.
+func (k *breaker) undoFailure(before breaker) {
+	k.failures = max(0, k.failures-1)
+	if k.trips > before.trips {
+		k.trips, k.until = before.trips, before.until
+	}
+}
+
 // served closes it.
 func (k *breaker) served() { *k = breaker{} }
 

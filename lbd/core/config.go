@@ -117,6 +117,14 @@ type Config struct {
 	EjectShare           float64
 	// PeerPause is how long a peer that bounced a request is left out.
 	PeerPause time.Duration
+	// A request is stopped after KillAfter replicas died while they served it; 0 = never.
+	// A replica did not die if it still answers its probes KillWait after a failure.
+	// Suspected and stopped requests are remembered for KillMemory, at most KillLimit of
+	// them.
+	KillAfter  int
+	KillWait   time.Duration
+	KillMemory time.Duration
+	KillLimit  int
 	// TreeBytes bounds the memory of each of the two prefix trees; TreeOrder says
 	// what goes first when they are full.
 	TreeBytes int
@@ -161,8 +169,12 @@ func DefaultConfig(p policy.Policy) Config {
 		EjectMost:        time.Minute,
 		EjectShare:       0.5,
 		PeerPause:        time.Second,
-		TreeBytes:        64 << 20,           // 120,000 prompts of 4 KB
-		TreeOrder:        prefix.LeastRecent, // what engines' own caches do
-		ShareBytes:       8 << 20,            // 8 bytes for 64 of text: the caches of 32 engines with 500,000 tokens each
+		KillAfter:        2,                      // one death may be chance, and each try may cost an engine
+		KillWait:         500 * time.Millisecond, // five probes: a process that ends has closed its port by the first
+		KillMemory:       10 * time.Minute,       // longer than clients repeat a request by themselves
+		KillLimit:        4096,                   // 16 replicas with 256 requests each die at once; 0.5 MB
+		TreeBytes:        64 << 20,               // 120,000 prompts of 4 KB
+		TreeOrder:        prefix.LeastRecent,     // what engines' own caches do
+		ShareBytes:       8 << 20,                // 8 bytes for 64 of text: the caches of 32 engines with 500,000 tokens each
 	}
 }

@@ -2,7 +2,6 @@ package core
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
 	"skyserve/internal/service"
@@ -52,76 +51,73 @@ func (b *Balancer) park(now time.Duration, r *request) bool {
 		return false
 	}
 	q := b.queue(r.Model)
-	if q.room > 0 && len(q.parked) == 0 && q.len() == 0 {
+	if q.room > 0 && q.apart.n == 0 && q.len() == 0 {
 		q.room--
 		return false
 	}
-	r.parked = true
-	q.parked = append(q.parked, r)
+	r.account = q.open(r.Tenant)
+	q.apart.add(r)
 	b.queued++
 	return true
 }
 
 // signal lets requests that are held apart go where a replica told of room; what is
 // left of it is for those that come until the next report. Nothing goes while others
-// wait: there is no room then.
+// wait: there is no room then. Each is sent before the next is chosen, so that it
+// counts for its tenant.
 func (b *Balancer) signal(now time.Duration, q *queue) {
 	q.room = 0
 	kv := b.meanKV(now, q.model)
 	if !kv.Known || q.len() > 0 {
 		return
 	}
-	q.room = b.cfg.Deferred.release(kv.Value)
-	n := min(q.room, len(q.parked))
-	q.room -= n
-	b.unpark(now, q, n)
+	for q.room = b.cfg.Deferred.release(kv.Value); q.room > 0 && q.apart.n > 0 && q.len() == 0; q.room-- {
+		r := q.apart.next()
+		q.apart.released(r)
+		q.unpark(now, r)
+		b.drain(now, q)
+	}
 }
 
 // releaseDue lets those go that are old enough to stand among interactive ones, and
 // all where nobody tells whether there is room.
 func (b *Balancer) releaseDue(now time.Duration, q *queue) {
-	if len(q.parked) == 0 {
+	if q.apart.n == 0 {
 		return
 	}
-	if !b.cfg.Deferred.on() || !b.meanKV(now, q.model).Known {
-		b.unpark(now, q, len(q.parked))
-		return
+	urgent := time.Duration(0)
+	if b.cfg.Deferred.on() && b.meanKV(now, q.model).Known {
+		urgent = b.cfg.Deferred.urgent(q.ordering.targets.of(service.TierDeferred))
 	}
-	urgent := b.cfg.Deferred.urgent(q.ordering.targets.of(service.TierDeferred))
-	n := 0
-	for n < len(q.parked) && now-q.parked[n].arrived >= urgent {
-		n++
-	}
-	b.unpark(now, q, n)
-}
-
-// unpark puts the first n of those held apart into the queue.
-func (b *Balancer) unpark(now time.Duration, q *queue, n int) {
-	for range min(n, len(q.parked)) {
-		r := q.parked[0]
-		q.removeParked(r)
-		q.push(now, r)
+	for r := q.apart.requests.first(); r != nil && now-r.arrived >= urgent; r = q.apart.requests.first() {
+		q.unpark(now, r)
 	}
 }
 
-func (q *queue) removeParked(r *request) {
-	i := slices.Index(q.parked, r)
-	q.parked = slices.Delete(q.parked, i, i+1)
-	r.parked = false
+// unpark puts a request that is held apart into the queue.
+func (q *queue) unpark(now time.Duration, r *request) {
+	q.apart.remove(r)
+	q.push(now, r)
 }
 
-// evictParked ends the request held apart that came last, of any model, for the sake
-// of one that is not deferred; false when there is none.
-func (b *Balancer) evictParked() bool {
-	var last *request
+// evictApart ends a request that is held apart for the sake of r: of the tenant that
+// has the most of one model, the one that came last. To another deferred request it
+// gives way only if its tenant has more of them than r's. It reports whether one did.
+func (b *Balancer) evictApart(r *request) bool {
+	var fullest *queue
 	for _, q := range b.queues {
-		if n := len(q.parked); n > 0 && (last == nil || q.parked[n-1].seq > last.seq) {
-			last = q.parked[n-1]
+		if a := q.apart.bySize.first(); a != nil && (fullest == nil || a.apart.n > fullest.apart.bySize.first().apart.n) {
+			fullest = q
 		}
 	}
-	if last == nil {
+	if fullest == nil {
 		return false
 	}
+	a := fullest.apart.bySize.first()
+	if r.Tier == service.TierDeferred && (a.tenant == r.Tenant || a.apart.n <= b.queue(r.Model).apartOf(r.Tenant)) {
+		return false
+	}
+	last := a.apart.requests.last()
 	b.dequeue(last)
 	b.reject(last, RejectQueueFull)
 	return true

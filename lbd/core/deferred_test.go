@@ -1,8 +1,16 @@
 package core
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/policy"
 )
 
 // A longer wait holds work for the night; what is due goes all the same.
@@ -15,5 +23,183 @@ func TestDeferredWaitIsAShareOfTheDeadline(t *testing.T) {
 		if got := d.urgent(24 * time.Hour).Hours(); got < c.hours-0.01 || got > c.hours+0.01 {
 			t.Errorf("wait %g: urgent after %g h, want %g", c.wait, got, c.hours)
 		}
+	}
+}
+
+// deferring is a balancer with one replica whose memory is full, so that deferred
+// requests are held apart until roomy tells of room.
+func deferring(t fatal, limit int) *Balancer {
+	p, err := policy.New("least-load")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	cfg := DefaultConfig(p)
+	cfg.Push, cfg.QueueLimit, cfg.ProbeInterval = Push{Mode: PushBlind}, limit, time.Hour
+	b := New(cfg)
+	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
+	b.Step(0, memory(0.9))
+	return b
+}
+
+// memory is a report that so much of the replica's KV memory is used.
+func memory(kv float64) Event {
+	return Event{Kind: EventReplicaReport, Target: "r", Report: &Report{Ready: true, Pending: policy.Known(0), KV: policy.Known(kv)}}
+}
+
+func deferred(b *Balancer, now time.Duration, id, tenant string, tokens int) []Action {
+	return b.Step(now, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", Tenant: tenant, Tier: service.TierDeferred, PromptTokens: tokens}})
+}
+
+// released are the requests that a report of much room lets go.
+func released(b *Balancer, now time.Duration) (ids []string) {
+	for _, a := range b.Step(now, memory(0.1)) {
+		if a.Kind == ActionDispatch {
+			ids = append(ids, a.ID)
+		}
+	}
+	return ids
+}
+
+// A tenant that fills what is held apart keeps another's deferred requests waiting
+// for turns, not for all of its own.
+func TestDeferredRequestsAreReleasedByTurns(t *testing.T) {
+	b := deferring(t, 4096)
+	for i := range 100 {
+		deferred(b, 0, fmt.Sprint("flood", i), "flood", 100)
+	}
+	for i := range 5 {
+		deferred(b, time.Second, fmt.Sprint("one", i), "one", 100)
+	}
+	var order []string
+	for i := range 5 {
+		order = append(order, released(b, 2*time.Second+time.Duration(i))...)
+	}
+	own := 0
+	for _, id := range order {
+		if strings.HasPrefix(id, "one") {
+			own++
+		}
+	}
+	if len(order) != 10 || own < 4 {
+		t.Errorf("of the first ten releases %d are of the tenant that came second: %v", own, order)
+	}
+	if !slices.IsSortedFunc(slices.DeleteFunc(order, func(id string) bool { return !strings.HasPrefix(id, "one") }), strings.Compare) {
+		t.Errorf("a tenant's own requests do not go in the order in which they came: %v", order)
+	}
+}
+
+// Deferred turns are paid in tokens, answers included, and what a tenant asked for
+// interactively does not count.
+func TestDeferredTurnsArePaidInTokens(t *testing.T) {
+	b := deferring(t, 4096)
+	for i := range 300 {
+		deferred(b, 0, fmt.Sprint("long", i), "long", 1000)
+		deferred(b, 0, fmt.Sprint("short", i), "short", 100)
+		deferred(b, 0, fmt.Sprint("wordy", i), "wordy", 100)
+	}
+	b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "chat", Model: "m", Tenant: "short", PromptTokens: 1_000_000}})
+	count := map[string]int{}
+	for i := range 100 {
+		for _, id := range released(b, time.Duration(i)) {
+			tenant := strings.TrimRight(id, "0123456789")
+			count[tenant]++
+			output := 0
+			if tenant == "wordy" {
+				output = 400
+			}
+			b.Step(time.Duration(i), Event{Kind: EventFinished, ID: id, Outcome: &Outcome{OutputTokens: policy.Known(output)}})
+		}
+	}
+	for tenant, each := range map[string]int{"long": 1000, "short": 100, "wordy": 500} {
+		if got := count[tenant] * each; got < 14_000 || got > 17_000 {
+			t.Errorf("%s: %d releases of %d tokens, want about 15,400 tokens: %v", tenant, count[tenant], each, count)
+		}
+	}
+}
+
+// Whatever comes and goes: two tenants that have work held apart all the time get the
+// same, but for a request or two.
+func TestDeferredReleaseIsFairOverTime(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		b := deferring(rt, 4096)
+		tenants, longest := []string{"a", "b", "c"}, rapid.IntRange(1, 500).Draw(rt, "longest")
+		waiting, sizes, got, next := map[string]int{}, map[string]int{}, map[string]int{}, 0
+		park := func(tenant string, now time.Duration) {
+			next++
+			id := fmt.Sprint(tenant, "-", next)
+			sizes[id] = rapid.IntRange(1, longest).Draw(rt, "tokens")
+			deferred(b, now, id, tenant, sizes[id])
+			waiting[tenant]++
+		}
+		for step := range 120 {
+			now := time.Duration(step) * time.Second
+			for _, tenant := range tenants[:2] { // always
+				for waiting[tenant] < 4 {
+					park(tenant, now)
+				}
+			}
+			if rapid.IntRange(0, 4).Draw(rt, "third") == 0 {
+				park(tenants[2], now)
+			}
+			for _, id := range released(b, now) {
+				tenant, _, _ := strings.Cut(id, "-")
+				waiting[tenant]--
+				got[tenant] += sizes[id]
+				b.Step(now, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{OutputTokens: policy.Known(0)}})
+			}
+		}
+		if d := got["a"] - got["b"]; d > 2*longest || d < -2*longest {
+			rt.Fatalf("released %v tokens, none larger than %d", got, longest)
+		}
+		if got["c"] > got["a"]+2*longest {
+			rt.Fatalf("who comes now and then got more than who waits all the time: %v", got)
+		}
+	})
+}
+
+// Turns or not: what is old enough to stand among interactive requests goes.
+func TestDeferredDeadlinesGoBeforeTurns(t *testing.T) {
+	b := deferring(t, 4096)
+	for i := range 10 {
+		deferred(b, 0, fmt.Sprint("old", i), "flood", 1_000_000)
+	}
+	deferred(b, 9*time.Hour, "new", "other", 1)
+	var gone []string
+	b.Step(10*time.Hour, memory(0.9))
+	for _, a := range b.Step(10*time.Hour, Event{Kind: EventTick}) {
+		gone = append(gone, a.ID)
+	}
+	if len(gone) != 10 || slices.Contains(gone, "new") {
+		t.Errorf("after 10 hours %v go, want the ten that are so old", gone)
+	}
+}
+
+// A tenant that filled the queue with deferred work gives way to another's, newest
+// first, until both have as much of it; and before anybody else to interactive work.
+func TestAQueueFullOfDeferredWorkIsShared(t *testing.T) {
+	b := deferring(t, 100)
+	for i := range 100 {
+		deferred(b, 0, fmt.Sprint("flood", i), "flood", 1)
+	}
+	if got := outline(deferred(b, 1, "more", "flood", 1)); !slices.Equal(got, []string{"rejectmore" + RejectQueueFull}) {
+		t.Errorf("another one of the same tenant: %v", got)
+	}
+	for i := range 60 {
+		got := outline(deferred(b, 1, fmt.Sprint("one", i), "other", 1))
+		want := []string{fmt.Sprint("rejectflood", 99-i, RejectQueueFull), fmt.Sprint("holdone", i)}
+		if i >= 50 {
+			want = []string{fmt.Sprint("rejectone", i, RejectQueueFull)}
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("request %d: %v, want %v", i, got, want)
+		}
+	}
+	deferred(b, 2, "third0", "third", 1) // of two that have as much, one gives way
+	actions := outline(b.Step(3, Event{Kind: EventArrived, Request: &Request{ID: "chat", Model: "m", Tenant: "flood"}}))
+	if len(actions) != 2 || !strings.HasPrefix(actions[0], "rejectone") || !strings.HasPrefix(actions[1], "dispatchchat") {
+		t.Errorf("an interactive request: %v, want a deferred one of the tenant with the most to give way", actions)
+	}
+	if c := b.View(3).Counts; c.Queued != 99 || c.Outstanding != 1 {
+		t.Errorf("counted %+v", c)
 	}
 }

@@ -18,8 +18,8 @@ const (
 	EventProgress        EventKind = "progress"         // Target, Tokens
 	EventFinished        EventKind = "finished"         // ID, Outcome
 	EventFailed          EventKind = "failed"           // ID, Outcome
-	EventCancelled       EventKind = "cancelled"        // ID
-	EventBounced         EventKind = "bounced"          // ID: the peer it was forwarded to gave it back
+	EventCancelled       EventKind = "cancelled"        // ID, Outcome: what was generated; nil = nobody counted
+	EventBounced         EventKind = "bounced"          // ID, Outcome (only its Kills; may be nil): the peer it was forwarded to gave it back
 	EventReplicaAdded    EventKind = "replica_added"    // Replica
 	EventReplicaRemoved  EventKind = "replica_removed"  // Target
 	EventReplicaDraining EventKind = "replica_draining" // Target
@@ -73,7 +73,10 @@ type Request struct {
 	PromptTokens int `json:"prompt_tokens,omitempty"`
 	// MaxTokens bounds the answer; 0 = the client set no bound.
 	MaxTokens int `json:"max_tokens,omitempty"`
-	Hop       Hop `json:"hop,omitempty"`
+	// Answers is how many answers are generated at once, each bounded by MaxTokens;
+	// 0 = one, -1 = none, as for an embedding.
+	Answers int `json:"answers,omitempty"`
+	Hop     Hop `json:"hop,omitempty"`
 	// From is the peer that forwarded it; empty for a client's request.
 	From string `json:"from,omitempty"`
 	// SessionAge is how long ago its session began, as the balancer that forwarded
@@ -84,12 +87,19 @@ type Request struct {
 	Holder string `json:"holder,omitempty"`
 	// Wait bounds the time in the queue; 0 = Config.MaxWait.
 	Wait time.Duration `json:"wait_ns,omitempty"`
+	// Fingerprint is equal for requests with the same model, prompt and parameters. It
+	// does not depend on the tenant. 0 = not known.
+	Fingerprint uint64 `json:"fingerprint,omitempty"`
+	// Kills counts the replicas of the balancers that forwarded it that died while they
+	// served it, including failures that are not decided yet.
+	Kills int `json:"kills,omitempty"`
 }
 
 // Outcome is how a request ended at its target.
 type Outcome struct {
 	// PromptTokens, CachedTokens and OutputTokens are the engine's own figures
-	// where it gave them.
+	// where it gave them. Of an answer that failed or was cancelled OutputTokens is what
+	// was generated until then, counted or estimated; unknown = nothing is known of it.
 	PromptTokens policy.Maybe[int] `json:"prompt_tokens"`
 	CachedTokens policy.Maybe[int] `json:"cached_tokens"`
 	OutputTokens policy.Maybe[int] `json:"output_tokens"`
@@ -105,6 +115,18 @@ type Outcome struct {
 	// Unreachable: the target could not be connected to at all, so nothing more
 	// is sent there until it reports again.
 	Unreachable bool `json:"unreachable,omitempty"`
+	// Broke: the target failed in a way that may be the death of its engine: the
+	// connection broke, a 5xx other than 503, an error in the stream, or no answer. Its
+	// next reports decide whether it died.
+	Broke bool `json:"broke,omitempty"`
+	// Refused: the target refused the request for a reason that may not hold at another
+	// target: 401, 403, 404 of the model, 429, 503.
+	Refused bool `json:"refused,omitempty"`
+	// ClientError: the target refused the request because of what the client sent. The
+	// answer says nothing about how well the target works.
+	ClientError bool `json:"client_error,omitempty"`
+	// Kills is how many replicas of the peer died while they served the request.
+	Kills int `json:"kills,omitempty"`
 	// Cause says in words what failed.
 	Cause string `json:"cause,omitempty"`
 }
@@ -148,6 +170,8 @@ type PeerReport struct {
 	Age    time.Duration `json:"age_ns"`
 	RTT    time.Duration `json:"rtt_ns"`
 	Models []ModelLoad   `json:"models"` // sorted by model
+	// Killers are the requests that the peer has stopped.
+	Killers []Killer `json:"killers,omitempty"`
 }
 
 // ModelLoad is what a balancer tells its peers about one model.
@@ -157,9 +181,11 @@ type ModelLoad struct {
 	// push rule would send another request to.
 	Replicas  int `json:"replicas"`
 	Available int `json:"available"`
-	// Queued counts the requests it holds, Outstanding those at its replicas.
+	// Queued counts the requests it holds, Outstanding those at its replicas, including
+	// Failed: those that failed there and still count as load. Failed is not sent to peers.
 	Queued      int `json:"queued"`
 	Outstanding int `json:"outstanding"`
+	Failed      int `json:"-"`
 	// Context is how many tokens those attend to.
 	Context int `json:"context_tokens"`
 	// KV is the used share of KV memory, 0..1: the mean over those of Replicas
@@ -195,8 +221,10 @@ const (
 	RejectWait       = "wait_exceeded"  // it waited as long as it may
 	RejectFailed     = "replica_failed" // its target failed and it cannot be retried
 	RejectTooManyTry = "retries_exhausted"
-	RejectRetries    = "retry_budget" // too much is being retried already
-	RejectHolder     = "holder_gone"  // Request.Holder is no longer known, or serves another model
+	RejectRetries    = "retry_budget"          // too much is being retried already
+	RejectHolder     = "holder_gone"           // Request.Holder is no longer known, or serves another model
+	RejectRefused    = "engines_refused"       // every target that could serve it refused it (Outcome.Refused)
+	RejectKills      = "request_kills_engines" // Config.KillAfter replicas died while they served it or a request with its fingerprint
 )
 
 // Action is one thing to do. It is valid until the next Step.
@@ -210,6 +238,13 @@ type Action struct {
 	Hop        Hop           `json:"hop,omitempty"`
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
 	Wait       time.Duration `json:"wait_ns,omitempty"`
+	// Kills of a forward is the Request.Kills to send along. Kills of a rejection or a
+	// bounce counts the replicas of this balancer that died while they served the
+	// request, including failures that are not decided yet.
+	Kills int `json:"kills,omitempty"`
+	// Engines are the ids of the replicas that died, and of the peers whose replicas died,
+	// of a request that is rejected with RejectKills; empty if a peer stopped it.
+	Engines []string `json:"engines,omitempty"`
 	// Decision explains a dispatch or a forward; nil for other actions.
 	Decision *Decision `json:"decision,omitempty"`
 }

@@ -43,11 +43,12 @@ func (b *Balancer) tree(t *target) *prefix.Tree {
 	return b.replicaTree
 }
 
-// forget drops what t was thought to hold.
+// forget drops what t was thought to hold, and its failed load.
 func (b *Balancer) forget(now time.Duration, t *target) {
 	if t.slot < 0 {
 		return
 	}
+	t.failedLoad = failedLoad{}
 	if !t.peer {
 		b.shareLoss(now, t)
 	}
@@ -78,6 +79,7 @@ func (b *Balancer) removeReplica(now time.Duration, id string) {
 	if t == nil {
 		return
 	}
+	b.dismissFailures(t, len(t.openFailures))
 	b.disown(now, t)
 	b.replicas = without(b.replicas, t)
 	b.rejectUnknown()
@@ -129,6 +131,9 @@ func (b *Balancer) replicaReport(now time.Duration, id string, rep *Report) {
 		b.forget(now, t)
 		b.bounceStranded(now)
 	}
+	if !rep.Ready {
+		b.resolveFailuresOf(now, t)
+	}
 	q := b.queue(t.model)
 	b.signal(now, q)
 	b.drain(now, q)
@@ -144,6 +149,7 @@ func (b *Balancer) peerReport(now time.Duration, id string, rep *PeerReport) {
 	for _, l := range rep.Models {
 		t.models = append(t.models, l.sound())
 	}
+	b.receiveKillers(now, rep.Killers)
 	age := max(0, rep.Age)
 	t.reportedAt, t.rtt = now-age, max(0, rep.RTT)
 	t.seen(now, age)
@@ -200,7 +206,7 @@ func (b *Balancer) known(model string) bool {
 // and those whose holder is gone.
 func (b *Balancer) rejectUnknown() {
 	for _, q := range b.queues {
-		if q.len() == 0 && len(q.parked) == 0 {
+		if q.len() == 0 && q.apart.n == 0 {
 			continue
 		}
 		known := b.known(q.model)
@@ -253,8 +259,9 @@ func (b *Balancer) Load(now time.Duration) []ModelLoad {
 	}
 	for _, t := range b.replicas {
 		l := get(t.model)
-		l.Outstanding += t.outstanding
-		l.Context += t.work.context()
+		l.Outstanding += t.outstanding + t.failedLoad.count
+		l.Failed += t.failedLoad.count
+		l.Context += t.context()
 		if t.live(now, &b.cfg) && !t.draining {
 			l.Replicas++
 		}
@@ -371,14 +378,16 @@ type View struct {
 	TreeBytes  int
 	TreeNodes  int
 	// Ejections counts how often a replica was left out because it failed what it
-	// was sent; RetriesRefused, requests that ended for want of retry budget.
+	// was sent; RetriesRefused, requests that ended for want of retry budget; Stopped,
+	// those that ended as replicas died of them, repeats included.
 	Ejections      int64
 	RetriesRefused int64
+	Stopped        int64
 }
 
 // View copies the state for people to look at; it changes nothing.
 func (b *Balancer) View(now time.Duration) View {
-	v := View{Counts: b.counts, TreeBytes: b.replicaTree.Bytes() + b.peerTree.Bytes(), TreeNodes: b.replicaTree.Nodes() + b.peerTree.Nodes(), Ejections: b.ejections, RetriesRefused: b.refused}
+	v := View{Counts: b.counts, TreeBytes: b.replicaTree.Bytes() + b.peerTree.Bytes(), TreeNodes: b.replicaTree.Nodes() + b.peerTree.Nodes(), Ejections: b.ejections, RetriesRefused: b.refused, Stopped: b.suspects.stopped}
 	v.Counts.Queued = b.queued
 	v.Models = b.modelViews()
 	for _, q := range b.queues {
@@ -408,7 +417,7 @@ func (b *Balancer) modelViews() []ModelView {
 	}
 	var all []ModelView
 	for _, q := range b.queues {
-		n, deferred := q.len()+len(q.parked), q.deferred+len(q.parked)
+		n, deferred := q.len()+q.apart.n, q.deferred+q.apart.n
 		if n > 0 || served[q.model] {
 			all = append(all, ModelView{Model: q.model, Queued: n - deferred, Deferred: deferred, FirstTokens: q.firsts, Late: q.late})
 		}

@@ -76,7 +76,7 @@ func (b *Balancer) hearOwn(now time.Duration, t *target, e *learnedAt) {
 	switch {
 	case e.Process != t.process || e.at <= t.forgotAt || t.lost(now, &b.cfg):
 	case !e.Forgotten:
-		b.learnedOf(t.slot, e)
+		b.learnedOf(now, t.slot, e)
 	case e.at <= t.added: // later, the peer had nothing to do with it any more
 		t.forgotAt = e.at
 		b.lostOf(t.slot, e)
@@ -104,7 +104,7 @@ func (b *Balancer) hearForeign(now time.Duration, from string, e *learnedAt) {
 		b.lostOf(f.slot, e)
 		return
 	}
-	b.learnedOf(f.slot, e)
+	b.learnedOf(now, f.slot, e)
 }
 
 // foreignOf is the foreign replica that news is about, made when it is the
@@ -151,11 +151,12 @@ func (b *Balancer) addForeign(f *foreign) *foreign {
 
 // learnedOf puts an entry into the tree, and into the log for a neighbour that
 // loses all it knows.
-func (b *Balancer) learnedOf(slot int, e *learnedAt) {
+func (b *Balancer) learnedOf(now time.Duration, slot int, e *learnedAt) {
+	owner := b.owners.of(now, e.Tenant)
 	if e.Answered {
-		b.replicaTree.InsertAnswer(e.Key, slot, e.began)
+		b.replicaTree.InsertAnswerFor(owner, e.Key, slot, e.began)
 	} else {
-		b.replicaTree.Insert(e.Key, slot)
+		b.replicaTree.InsertFor(owner, e.Key, slot)
 	}
 	b.sharing.add(&b.sharing.heard, *e)
 }

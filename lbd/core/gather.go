@@ -14,7 +14,7 @@ func (b *Balancer) gather(now time.Duration, q *queue, r *request) {
 	b.candidates, b.targets = b.candidates[:0], b.targets[:0]
 	anyLocal := false
 	for _, t := range b.replicas {
-		if t.model != r.Model || r.elsewhere(t) || r.avoids(t.engine) {
+		if t.model != r.Model || r.elsewhere(t) || r.avoids(t.engine) || b.occupied(now, r, t) {
 			continue
 		}
 		anyLocal = b.candidate(now, q, t).Available || anyLocal
@@ -43,8 +43,8 @@ func (b *Balancer) candidate(now time.Duration, q *queue, t *target) *policy.Can
 func (b *Balancer) describe(now time.Duration, q *queue, t *target, c *policy.Candidate) {
 	*c = policy.Candidate{
 		ID: t.id, Peer: t.peer, Live: !t.draining && t.live(now, &b.cfg),
-		Outstanding: t.outstanding, Unconfirmed: len(t.unconfirmed), Held: t.held,
-		Prefilling: t.work.prefilling, Context: t.work.context(), Remaining: t.work.remaining(),
+		Outstanding: t.outstanding + t.failedLoad.count, Unconfirmed: len(t.unconfirmed), Held: t.held,
+		Prefilling: t.work.prefilling, Context: t.context(), Remaining: t.work.remaining() + t.failedLoad.remaining,
 		Residence: t.residence, Age: t.age(now),
 	}
 	if !t.peer {

@@ -18,4 +18,6 @@ func (r *request) elsewhere(t *target) bool { return r.Holder != "" && r.Holder 
 
 // restricted says whether r may not go wherever others may: that it has to wait
 // does not mean that those behind it must.
-func (r *request) restricted() bool { return r.Hop != HopNone || len(r.avoid) > 0 || r.Holder != "" }
+func (r *request) restricted() bool {
+	return r.Hop != HopNone || len(r.avoid) > 0 || r.Holder != "" || r.suspected()
+}

@@ -70,8 +70,9 @@ func (w *world) draw(rt *rapid.T) Event {
 		r.Tier = rapid.SampledFrom([]service.Tier{"", service.TierFast, service.TierNormal, service.TierDeferred}).Draw(rt, "tier")
 		r.PromptTokens = rapid.IntRange(0, 100).Draw(rt, "prompt tokens")
 		r.MaxTokens = rapid.SampledFrom([]int{0, 0, 10, 500}).Draw(rt, "max tokens")
+		r.Fingerprint = uint64(rapid.IntRange(0, 3).Draw(rt, "fingerprint"))
 		if rapid.IntRange(0, 4).Draw(rt, "forwarded") == 0 {
-			r.From, r.Hop = peer, HopRemote
+			r.From, r.Hop, r.Kills = peer, HopRemote, rapid.IntRange(0, 2).Draw(rt, "kills")
 		}
 		if rapid.IntRange(0, 5).Draw(rt, "held") == 0 {
 			r.Holder = rapid.SampledFrom([]string{replica, peer, "unheard-of"}).Draw(rt, "holder")
@@ -97,7 +98,7 @@ func (w *world) draw(rt *rapid.T) Event {
 		return Event{Kind: EventPeerRemoved, Target: peer}
 	case 11:
 		return Event{Kind: EventPeerReport, Target: peer, PeerReport: &PeerReport{
-			Age: 50 * time.Millisecond, RTT: 100 * time.Millisecond,
+			Age: 50 * time.Millisecond, RTT: 100 * time.Millisecond, Killers: drawKillers(rt),
 			Models: []ModelLoad{{Model: "m", Replicas: 2, Available: rapid.IntRange(0, 2).Draw(rt, "available"), Queued: rapid.IntRange(0, 3).Draw(rt, "queued")}},
 		}}
 	case 12:
@@ -128,6 +129,17 @@ func drawLearned(rt *rapid.T, peer string) Event {
 	return ev
 }
 
+// drawKillers draws the killers of a peer's heartbeat.
+func drawKillers(rt *rapid.T) (killers []Killer) {
+	for range rapid.IntRange(-8, 2).Draw(rt, "killers") {
+		killers = append(killers, Killer{
+			Fingerprint: uint64(rapid.IntRange(0, 5).Draw(rt, "killer")),
+			Age:         time.Duration(rapid.IntRange(-1, 700_000).Draw(rt, "stopped")) * time.Millisecond,
+		})
+	}
+	return killers
+}
+
 // drawEnd makes an event about a request in flight, or about one that is not.
 func (w *world) drawEnd(rt *rapid.T) Event {
 	ids := []string{"unheard-of"}
@@ -140,13 +152,16 @@ func (w *world) drawEnd(rt *rapid.T) Event {
 	case 0:
 		return Event{Kind: EventFirstToken, ID: id}
 	case 1:
-		return Event{Kind: EventFailed, ID: id, Outcome: &Outcome{Retryable: rapid.Bool().Draw(rt, "retryable"), Unreachable: rapid.Bool().Draw(rt, "unreachable")}}
+		return Event{Kind: EventFailed, ID: id, Outcome: &Outcome{
+			Retryable: rapid.Bool().Draw(rt, "retryable"), Unreachable: rapid.Bool().Draw(rt, "unreachable"), Broke: rapid.Bool().Draw(rt, "broke"),
+			Refused: rapid.Bool().Draw(rt, "refused"), Kills: rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(rt, "kills there"),
+		}}
 	case 2:
 		return Event{Kind: EventCancelled, ID: id}
 	case 3:
-		return Event{Kind: EventBounced, ID: id}
+		return Event{Kind: EventBounced, ID: id, Outcome: &Outcome{Kills: rapid.SampledFrom([]int{0, 0, 1}).Draw(rt, "kills there")}}
 	}
-	out := &Outcome{Key: letters("abab")}
+	out := &Outcome{Key: letters("abab"), ClientError: rapid.IntRange(0, 4).Draw(rt, "client error") == 0}
 	if rapid.Bool().Draw(rt, "tells tokens") {
 		out.OutputTokens = policy.Known(rapid.IntRange(0, 600).Draw(rt, "output"))
 	}
@@ -294,6 +309,18 @@ func TestNothingIsLostAndCountersReturnToZero(t *testing.T) {
 					rt.Fatalf("%s: %d outstanding, %d unconfirmed, %+v to do after the end", x.id, x.outstanding, len(x.unconfirmed), x.work)
 				}
 			}
+		}
+		for range 2 { // in the first, replicas are found to be lost
+			w.now += time.Hour
+			w.step(rt, Event{Kind: EventTick})
+		}
+		for _, x := range w.b.replicas {
+			if x.failedLoad.count != 0 || len(x.failedLoad.list) != 0 || x.failedLoad.context != 0 || x.failedLoad.remaining != 0 || len(x.openFailures) != 0 || x.isolatedRequest != nil {
+				rt.Fatalf("%s: an hour later %+v still counts, %d failures are open, %v is isolated", x.id, x.failedLoad, len(x.openFailures), x.isolatedRequest)
+			}
+		}
+		if k := &w.b.suspects; len(k.list) != 0 || len(k.byPrint) != 0 {
+			rt.Fatalf("an hour later %d and %d suspects are remembered", len(k.list), len(k.byPrint))
 		}
 	})
 }

@@ -60,6 +60,7 @@ func (b *Balancer) learn(now time.Duration, t *target, r *request, out *Outcome)
 	if out.CachedTokens.Known {
 		b.hits.add(min(1, float64(max(0, out.CachedTokens.Value))/float64(max(1, r.tokens()))), hitWeight)
 	}
+	t.learnStay(now-r.sentAt, r, out.OutputTokens.Or(0))
 	streamed := now - r.firstAt
 	if t.peer || !out.OutputTokens.Known || out.OutputTokens.Value < paceTokens || r.firstAt == 0 ||
 		streamed <= 0 || float64(streamed) < paceShare*float64(now-r.sentAt) {

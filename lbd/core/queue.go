@@ -21,13 +21,15 @@ type queue struct {
 	ordering ordering
 	n        int
 	deferred int           // of those, NIW
-	parked   []*request    // held apart, in the order in which they came; n does not count them
+	apart    apart         // n does not count them
 	room     int           // how many more of those the last report has room for
 	clock    time.Duration // the latest time heard of
 	lanes    [lanes]lane
 	turning  sorted[request] // those whose standing changes with time
 	tenants
-	answers answers // of the model's requests that ended
+	running   *request      // those at a target, linked by nextRunning
+	chargedAt time.Duration // when they were last charged for
+	answers   answers       // of the model's requests that ended
 	// firsts counts the first tokens of IW-F requests of clients here, late those of
 	// them that came after the tier's target.
 	firsts, late int64
@@ -51,11 +53,14 @@ type lane struct {
 type ticket struct {
 	standing
 	account  *account // of its tenant, while it waits or is outstanding
-	charged  int64    // tokens, for its last send
+	charged  int64    // tokens, in all; see charge.go
+	spent    int64    // tokens that a try which failed cost: no less is charged, unless it is served
 	taken    uint64   // the last round that has it
 	inLane   node[request]
 	inTenant node[request]
 	inTurns  node[request]
+
+	nextRunning, prevRunning *request // among those at a target
 }
 
 func newQueue(model string, o ordering) *queue {
@@ -66,6 +71,7 @@ func newQueue(model string, o ordering) *queue {
 	}
 	q.turning = sorted[request]{node: func(r *request) *node[request] { return &r.inTurns }, before: (*request).turnsBefore}
 	q.tenants = newTenants()
+	q.apart = newApart()
 	return q
 }
 
@@ -246,7 +252,7 @@ func (q *queue) oldestWait(now time.Duration) (wait time.Duration) {
 			wait = max(wait, now-r.arrived)
 		}
 	}
-	for _, r := range q.parked {
+	if r := q.apart.requests.first(); r != nil {
 		wait = max(wait, now-r.arrived)
 	}
 	return wait

@@ -19,6 +19,7 @@ type dumb struct {
 	ordering ordering
 	waiting  []*request
 	served   map[string]int64
+	lifted   map[string]int64
 	born     map[string]int
 	left     string
 }
@@ -42,9 +43,18 @@ func (d *dumb) push(r *request) {
 				least, any = s, true
 			}
 		}
-		d.served[r.Tenant] = max(d.served[r.Tenant], least)
+		if any || d.left != r.Tenant {
+			d.lifted[r.Tenant] = max(d.lifted[r.Tenant], least)
+			d.charge(r.Tenant, 0)
+		}
 	}
 	d.waiting = append(d.waiting, r)
+}
+
+// charge adds tokens to what a tenant was served, which never falls below where it
+// was lifted to.
+func (d *dumb) charge(tenant string, tokens int64) {
+	d.served[tenant] = max(d.served[tenant]+tokens, d.lifted[tenant])
 }
 
 func (d *dumb) remove(r *request) {
@@ -168,7 +178,7 @@ func (p *pair) remove(r *request) {
 func (p *pair) send(r *request) {
 	p.remove(r)
 	p.q.sent(r)
-	p.d.served[r.Tenant] += r.fare()
+	p.d.charge(r.Tenant, r.fare())
 	p.sent = append(p.sent, r)
 }
 
@@ -183,21 +193,21 @@ func (p *pair) end(rt *rapid.T) {
 	p.sent = slices.Delete(p.sent, i, i+1)
 	p.q.ended(r)
 	if rapid.Bool().Draw(rt, "failed") {
-		p.q.refund(r)
-		p.d.served[r.Tenant] -= r.fare()
+		p.q.chargeUnserved(r, &Outcome{Retryable: true}, 0)
+		p.d.charge(r.Tenant, -r.fare())
 		p.push(r)
 		return
 	}
 	out := &Outcome{PromptTokens: policy.Known(rapid.IntRange(0, 40).Draw(rt, "prompt")), OutputTokens: policy.Known(rapid.IntRange(0, 90).Draw(rt, "output"))}
 	p.q.settle(r, out)
-	p.d.served[r.Tenant] += int64(out.PromptTokens.Value) - r.fare() + int64(out.OutputTokens.Value)
+	p.d.charge(r.Tenant, int64(out.PromptTokens.Value)-r.fare()+int64(out.OutputTokens.Value))
 }
 
 // The queue answers as its dumb twin does, whatever happens to both.
 func TestQueueIsItsDumbTwin(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		o := drawOrdering(rt)
-		p := pair{q: newQueue("m", o), d: dumb{ordering: o, served: map[string]int64{}, born: map[string]int{}}}
+		p := pair{q: newQueue("m", o), d: dumb{ordering: o, served: map[string]int64{}, lifted: map[string]int64{}, born: map[string]int{}}}
 		for range rapid.IntRange(1, 80).Draw(rt, "changes") {
 			p.change(rt)
 			n := rapid.SampledFrom([]int{1, 3, 1000}).Draw(rt, "asked for")

@@ -73,7 +73,7 @@ func (w *world) checkPlaces(t fatal) {
 				t.Fatalf("%s waits, but is at %q", r.ID, at)
 			}
 		}
-		queued += len(all) + len(q.parked)
+		queued += len(all) + q.apart.n
 	}
 	there := map[*target]int{}
 	for id, at := range w.at {

@@ -11,6 +11,8 @@ const (
 	// mostTokens bounds every single figure, so that no client's max_tokens can
 	// make the sums overflow.
 	mostTokens = 1 << 24
+	// mostAnswers bounds how many answers a request can ask for at once, likewise.
+	mostAnswers = 1 << 10
 )
 
 // answers is the running mean (EWMA) of the lengths of a model's answers.
@@ -61,6 +63,10 @@ func (r *request) tokens() int {
 // context is how many tokens the requests there attend to: their prompts and
 // what was generated of their answers.
 func (w *work) context() int { return w.length + w.generated }
+
+// context is how many tokens the requests at t attend to, including failed requests that
+// still count.
+func (t *target) context() int { return t.work.context() + t.failedLoad.context }
 
 // estimate fixes what r is expected to cost where it is sent now.
 func (b *Balancer) estimate(r *request) {

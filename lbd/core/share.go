@@ -28,6 +28,7 @@ const (
 type Learned struct {
 	Replica string `json:"replica"`
 	Process string `json:"process,omitempty"` // see ReplicaInfo
+	Tenant  string `json:"tenant,omitempty"`  // whose the Key is
 	// Key is a prompt that the replica holds, with its answer if Answered. It must
 	// not be changed.
 	Key      prefix.Key `json:"key,omitempty"`
@@ -43,7 +44,7 @@ type Learned struct {
 
 // cost is the memory that an entry takes, more or less, in a log.
 func (e *Learned) cost() int {
-	return learnedBytes + len(e.Replica) + len(e.Process) + 8*len(e.Key)
+	return learnedBytes + len(e.Replica) + len(e.Process) + len(e.Tenant) + 8*len(e.Key)
 }
 
 // learnedAt is an entry in this balancer's own time.
@@ -143,7 +144,7 @@ func (b *Balancer) share(now time.Duration, t *target, r *request, out *Outcome)
 		return
 	}
 	// A copy, so that the log keeps no more memory than it counts.
-	e := Learned{Replica: t.id, Process: t.process, Key: slices.Clone(key), Answered: answered}
+	e := Learned{Replica: t.id, Process: t.process, Tenant: r.Tenant, Key: slices.Clone(key), Answered: answered}
 	b.sharing.add(&b.sharing.own, learnedAt{Learned: e, at: now, began: r.began})
 }
 

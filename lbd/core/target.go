@@ -48,13 +48,23 @@ type target struct {
 	// nominal replica under the same load; hardwarePace, that of all like it.
 	pace         mean
 	hardwarePace float64
-	breaker      breaker // replica only
-	outstanding  int
-	forwarded    int64      // requests sent to it, of a peer
-	unconfirmed  []*request // sent, and not visible in any report nor by a first token, oldest first
-	tokens       int64      // generated, by progress events
-	work         work
+	// stayPace is how long answers stay there, from the send to the end, over what they
+	// would at the nominal replica.
+	stayPace    mean
+	breaker     breaker // replica only
+	outstanding int
+	forwarded   int64      // requests sent to it, of a peer
+	unconfirmed []*request // sent, and not visible in any report nor by a first token, oldest first
+	tokens      int64      // generated, by progress events
+	work        work
+	failedLoad  failedLoad // replica only
 	rankState
+
+	// Of a replica, for kill.go: the failures that are not decided yet, oldest first; the
+	// isolated request that it was sent last; when it was last alive after a failure.
+	openFailures    []openFailure
+	isolatedRequest *request
+	survivedAt      time.Duration
 }
 
 // age is how old the target's figures are.

@@ -1,10 +1,6 @@
 package core
 
-import (
-	"time"
-
-	"skyserve/internal/service"
-)
+import "time"
 
 const (
 	// idleAccounts bounds the tenants that are remembered without any request
@@ -19,11 +15,12 @@ const (
 type account struct {
 	tenant string
 	born   uint64 // breaks ties: names decide nothing
-	// served is tokens, of prompts and answers: an estimate of the prompt from the
-	// send on, the engine's own figures from the end on. It is the virtual counter
-	// of "Fairness in Serving Large Language Models" (VTC), with answers weighed as
-	// prompts and counted when they end.
-	served      int64
+	// The meter counts tokens, of prompts and answers: an estimate of the prompt from the
+	// send on, of the answer while it is generated, the engine's own figures from the
+	// end on (see charge.go). It is the virtual counter of "Fairness in Serving Large
+	// Language Models" (VTC), with answers weighed as prompts.
+	meter
+	apart       apartShare
 	waiting     int
 	outstanding int
 	shares      [lanes]share
@@ -91,7 +88,7 @@ func (t *tenants) open(tenant string) *account {
 			a = &account{}
 		}
 		t.born++
-		*a = account{tenant: tenant, born: t.born}
+		*a = account{tenant: tenant, born: t.born, apart: newApartShare()}
 		for i := range a.shares {
 			a.shares[i].requests = sorted[request]{node: func(r *request) *node[request] { return &r.inTenant }, before: (*request).before}
 		}
@@ -125,7 +122,7 @@ func (t *tenants) recount(a *account, by int) {
 // rest notes that a has nothing here any more, if that is so, and forgets whom
 // there is no room to remember.
 func (q *queue) rest(a *account) {
-	if a.waiting > 0 || a.outstanding > 0 || a.idle {
+	if a.waiting > 0 || a.outstanding > 0 || a.apart.n > 0 || a.idle {
 		return
 	}
 	t := &q.tenants
@@ -191,12 +188,14 @@ func (q *queue) lift(a *account) {
 	}
 	switch {
 	case any:
+	case q.left == a:
+		return // nobody else was served meanwhile
 	case q.left != nil:
 		least = q.left.served
 	default:
 		least = q.floor
 	}
-	a.served = max(a.served, least)
+	a.lift(least)
 }
 
 // charge adds tokens to what a was served.
@@ -209,7 +208,7 @@ func (q *queue) charge(a *account, tokens int64) {
 			q.lanes[i].accounts.remove(a)
 		}
 	}
-	a.served += tokens
+	a.add(tokens)
 	for i := range q.lanes {
 		if a.shares[i].requests.root != nil {
 			q.lanes[i].accounts.add(a)
@@ -221,36 +220,18 @@ func (q *queue) charge(a *account, tokens int64) {
 // something, so that turns are taken.
 func (r *request) fare() int64 { return int64(max(1, r.tokens())) }
 
-// sent charges r's tenant for its prompt.
+// sent charges r's tenant for its prompt, or for what an earlier try generated if that
+// is more.
 func (q *queue) sent(r *request) {
 	q.wake(r.account)
 	r.account.outstanding++
-	r.charged = r.fare()
-	q.charge(r.account, r.charged)
+	q.run(r)
+	q.chargeFor(r, max(r.spent, r.fare()))
 }
-
-// settle corrects the charge by what the engine told.
-func (q *queue) settle(r *request, out *Outcome) {
-	if out == nil {
-		return
-	}
-	owed := int64(0)
-	if out.PromptTokens.Known {
-		owed = int64(bounded(out.PromptTokens.Value)) - r.charged
-	}
-	if out.OutputTokens.Known {
-		owed += int64(bounded(out.OutputTokens.Value))
-	}
-	q.charge(r.account, owed)
-}
-
-func bounded(tokens int) int { return min(max(0, tokens), mostTokens) }
-
-// refund takes the charge back: nothing was served.
-func (q *queue) refund(r *request) { q.charge(r.account, -r.charged) }
 
 // ended notes that r is at no target any more.
 func (q *queue) ended(r *request) {
+	q.stop(r)
 	r.account.outstanding--
 	q.rest(r.account)
 }
@@ -270,9 +251,9 @@ func (q *queue) lastOf(now time.Duration, a *account) *request {
 // makeRoom keeps a tenant that filled the queue from locking r out: the last
 // request of the tenant with the most waiting for one model gives way, if it has
 // more of them than r's tenant and that request is of no more urgent tier. Deferred
-// work that is held apart gives way before.
+// work that is held apart gives way before, see evictApart.
 func (b *Balancer) makeRoom(now time.Duration, r *request) bool {
-	if r.Tier != service.TierDeferred && b.evictParked() {
+	if b.evictApart(r) {
 		return true
 	}
 	var fullest *queue

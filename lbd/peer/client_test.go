@@ -127,6 +127,7 @@ func TestADrainingPeerOffersNothing(t *testing.T) {
 			{beat, false, 2},
 			{strings.Replace(beat, `"models"`, `"draining":true,"models"`, 1), true, 0},
 			{beat, false, 2},
+			{strings.Replace(beat, `"models"`, `"killers":[{"fingerprint":18446744073709551615,"age_ns":5}],"models"`, 1), false, 2},
 			{`{"id":"lb-eu-0","region":"local/eu","models":[]}`, false, 0}, // of one that does not know of draining
 		} {
 			time.Sleep(defaultInterval) // what is in flight still says what was before
@@ -134,6 +135,9 @@ func TestADrainingPeerOffersNothing(t *testing.T) {
 			time.Sleep(2 * defaultInterval)
 			events, _ := r.drain()
 			got := events[len(events)-1].PeerReport
+			if told := strings.Contains(now.text, "killers"); told != (len(got.Killers) == 1 && got.Killers[0] == core.Killer{Fingerprint: math.MaxUint64, Age: 5}) {
+				t.Errorf("%s: got killers %+v", now.text, got.Killers)
+			}
 			if status := c.Status()[0]; status.Draining != now.draining || len(got.Models) != now.models || status.Reason != "" {
 				t.Errorf("%s: got %+v and %d models", now.text, status, len(got.Models))
 			}

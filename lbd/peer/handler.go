@@ -29,6 +29,8 @@ type Heartbeat struct {
 	ID     string           `json:"id"`
 	Region service.Region   `json:"region"`
 	Models []core.ModelLoad `json:"models"` // sorted by model; none while it drains
+	// Killers are the requests that it has stopped because they kill engines.
+	Killers []core.Killer `json:"killers,omitempty"`
 	// Draining: it is about to end and takes no new request. Balancers that do not
 	// know of this see that it offers no model.
 	Draining bool `json:"draining,omitempty"`

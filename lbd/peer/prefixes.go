@@ -27,7 +27,7 @@ const (
 	pageBytes       = 128 << 10              // a page, as the core measures it: base64 and names fit
 	sinkEntries     = 32                     // in one event: the balancer decides about requests between two
 	maxSharedHashes = 8 << 10                // no balancer tells longer ones
-	maxSharedName   = 512                    // of a replica
+	maxSharedName   = 512                    // of a replica, a process or a tenant
 	maxSharedAge    = 30 * 24 * time.Hour    // beyond, no session is worth a word
 	hashBytes       = 8
 )
@@ -50,6 +50,8 @@ type Prefixes struct {
 type SharedPrefix struct {
 	Replica string `json:"replica"`
 	Process string `json:"process,omitempty"`
+	// Tenant is whose prompt it is; empty where there are none.
+	Tenant string `json:"tenant,omitempty"`
 	// Hashes are those of the prompt, 8 bytes each, the least byte first.
 	Hashes     []byte        `json:"hashes,omitempty"`
 	Answered   bool          `json:"answered,omitempty"`
@@ -70,7 +72,7 @@ func (s *Source) prefixes(r *http.Request, boot string) Prefixes {
 	for i := range entries {
 		e := &entries[i]
 		p.Learned[i] = SharedPrefix{
-			Replica: e.Replica, Process: e.Process, Hashes: packHashes(e.Key), Answered: e.Answered, Forgotten: e.Forgotten,
+			Replica: e.Replica, Process: e.Process, Tenant: e.Tenant, Hashes: packHashes(e.Key), Answered: e.Answered, Forgotten: e.Forgotten,
 			Age: e.Age, SessionAge: e.SessionAge,
 		}
 	}
@@ -95,7 +97,7 @@ func (p *Prefixes) decode(underway time.Duration) ([]core.Learned, error) {
 			return nil, fmt.Errorf("answers GET %s with something else than a balancer would: learned[%d]%w", PathPrefixes, i, err)
 		}
 		e := &entries[i]
-		e.Replica, e.Process, e.Answered, e.Forgotten = s.Replica, s.Process, s.Answered, s.Forgotten
+		e.Replica, e.Process, e.Tenant, e.Answered, e.Forgotten = s.Replica, s.Process, s.Tenant, s.Answered, s.Forgotten
 		e.Age, e.SessionAge = s.Age+underway, s.SessionAge+underway
 		e.Key = make([]uint64, len(s.Hashes)/hashBytes)
 		for j := range e.Key {
@@ -111,6 +113,8 @@ func (s *SharedPrefix) check() error {
 		return fmt.Errorf(".replica: must have 1 to %d bytes, got %d", maxSharedName, len(s.Replica))
 	case len(s.Process) > maxSharedName:
 		return fmt.Errorf(".process: must have at most %d bytes, got %d", maxSharedName, len(s.Process))
+	case len(s.Tenant) > maxSharedName:
+		return fmt.Errorf(".tenant: must have at most %d bytes, got %d", maxSharedName, len(s.Tenant))
 	case len(s.Hashes)%hashBytes != 0 || len(s.Hashes) > hashBytes*maxSharedHashes:
 		return fmt.Errorf(".hashes: must be at most %d of %d bytes, got %d bytes", maxSharedHashes, hashBytes, len(s.Hashes))
 	case s.Forgotten == (len(s.Hashes) > 0):

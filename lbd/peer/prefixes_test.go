@@ -96,7 +96,7 @@ func through(h http.Handler) func(*http.Request) (int, string, error) {
 
 func prompt(i int) core.Learned {
 	return core.Learned{
-		Replica: "us-7", Process: "p", Key: []uint64{uint64(i), 1<<63 + uint64(i)}, Answered: i%2 == 0,
+		Replica: "us-7", Process: "p", Tenant: []string{"", "acme"}[i%2], Key: []uint64{uint64(i), 1<<63 + uint64(i)}, Answered: i%2 == 0,
 		Age: time.Duration(i) * time.Second, SessionAge: time.Duration(2*i) * time.Second,
 	}
 }

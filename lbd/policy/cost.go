@@ -80,6 +80,12 @@ func NominalStep(n, context int) time.Duration {
 	return seconds(c.DecodeBase + float64(n)*c.DecodePerRequest + float64(context)*c.DecodePerToken)
 }
 
+// NominalPrefill is how long the nominal replica takes to compute so many tokens of
+// a prompt.
+func NominalPrefill(tokens int) time.Duration {
+	return seconds(float64(tokens) / DefaultCostConstants().Prefill)
+}
+
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // HoldTime is how long a request is thought to wait for a full replica: ahead

@@ -99,18 +99,44 @@ func (a *audit) edges() {
 	}
 }
 
+// order walks the owners' orders of age.
 func (a *audit) order() {
-	listed, tree := 0, a.tree
-	for id := tree.oldest; id != none; id = tree.node(id).newer {
-		listed++
-		if older := tree.node(id).older; older != none && tree.node(older).newer != id {
-			a.t.Fatalf("node %d is not next to the older %d", id, older)
+	listed, weight, active, tree := 0, 0, 0, a.tree
+	for owner := range tree.owners {
+		o, own := &tree.owners[owner], 0
+		seen := map[int32]bool{}
+		for id := o.oldest; id != none; id = tree.node(id).newer {
+			listed++
+			own += weightOf(int(tree.node(id).length))
+			if older := tree.node(id).older; older != none && tree.node(older).newer != id {
+				a.t.Fatalf("node %d is not next to the older %d", id, older)
+			}
+			if tree.ownerOf(id) != owner || seen[tree.node(id).parent] {
+				a.t.Fatalf("node %d of owner %d is in the order of %d, its parent before it: %v", id, tree.ownerOf(id), owner, seen[tree.node(id).parent])
+			}
+			seen[id] = true
+			if tree.node(id).newer == none && o.newest != id {
+				a.t.Fatalf("owner %d: the newest is said to be %d, it is %d", owner, o.newest, id)
+			}
+		}
+		if tree.ownerOfNode == nil {
+			own = 0 // nobody counts
+		}
+		if o.weight != own || o.released && own == 0 {
+			a.t.Fatalf("owner %d has nodes of %d bytes and is said to have %d, released %v", owner, own, o.weight, o.released)
+		}
+		if slices.Contains(tree.released, int32(owner)) != o.released {
+			a.t.Fatalf("owner %d: released %v, and %v are", owner, o.released, tree.released)
+		}
+		weight += own
+		if own > 0 && !o.released {
+			active++
 		}
 	}
-	if listed != a.nodes {
-		a.t.Fatalf("%d nodes in the order of age, want %d", listed, a.nodes)
+	if listed != a.nodes || weight != tree.weight || active != tree.active {
+		a.t.Fatalf("%d nodes in the orders of age, want %d; %d bytes, said to be %d; %d owners, said to be %d", listed, a.nodes, weight, tree.weight, active, tree.active)
 	}
-	if tree.oldest != none && tree.node(tree.oldest).child != none {
-		a.t.Fatalf("the oldest node %d is not a leaf", tree.oldest)
+	if tree.ownerOfNode == nil && tree.owners[0].oldest != none && tree.node(tree.owners[0].oldest).child != none {
+		a.t.Fatalf("the oldest node %d is not a leaf", tree.owners[0].oldest)
 	}
 }

@@ -84,6 +84,38 @@ func BenchmarkMatchInsert(b *testing.B) {
 	}
 }
 
+// BenchmarkOwners is BenchmarkMatchInsert for prompts of several owners, one of which
+// sends half of them.
+func BenchmarkOwners(b *testing.B) {
+	for _, owners := range []int{1, 2, 50, 1000} {
+		b.Run(fmt.Sprintf("owners=%d", owners), func(b *testing.B) {
+			const nodes = 100_000
+			w := newTraffic(4<<10, nodes/8)
+			tree, out, i := NewTree(1<<40), make([]int, 64), 0
+			insert := func() {
+				key, owner := w.next(), 0
+				if i%2 > 0 {
+					owner = i / 2 % owners
+				}
+				for j := range key {
+					key[j] ^= uint64(owner) * 0x9e3779b97f4a7c15
+				}
+				tree.Match(key, out)
+				tree.InsertFor(owner, key, i%64)
+				i++
+			}
+			for tree.Nodes() < nodes {
+				insert()
+			}
+			tree.maxBytes = tree.Bytes()
+			b.ReportAllocs()
+			for b.Loop() {
+				insert()
+			}
+		})
+	}
+}
+
 // BenchmarkKnown is a prompt that its target has, matched and inserted again.
 func BenchmarkKnown(b *testing.B) {
 	for _, kb := range []int{4, 32} {

@@ -13,7 +13,8 @@
 // and shape.go for how nodes come, split, join and go. The other files are the
 // memory: nodes of one cache line (node.go), the sets of targets and the lists
 // that make their removal cheap (targets.go), the hashes of the edges
-// (edges.go), the index (index.go) and the order of eviction (order.go). All of
+// (edges.go), the index (index.go), the order of eviction (order.go) and whose parts
+// go first when it is full (owners.go). All of
 // it lies in few large pieces without pointers, which costs the garbage
 // collector nothing however many nodes there are.
 //

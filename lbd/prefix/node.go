@@ -6,6 +6,8 @@ const (
 	// nodeBytes is what a node costs beside its hashes and targets: itself, its
 	// share of the index after that has grown, and of the holes between nodes.
 	nodeBytes = 64 + 22 + 18
+	// ownerBytes is what a node costs besides in a tree that knows owners.
+	ownerBytes = 3
 	// memberBytes is what one target of a node costs: its line in the target's list
 	// at the list's longest.
 	memberBytes = 12
@@ -126,6 +128,9 @@ func (t *Tree) take() int32 {
 	if int(t.end>>chunkBits) == len(t.chunks) {
 		t.chunks = append(t.chunks, new([chunkSize]node))
 		t.more = append(t.more, nil)
+		if t.ownerOfNode != nil {
+			t.ownerOfNode = append(t.ownerOfNode, new([chunkSize]uint16))
+		}
 	}
 	t.end++
 	return t.end - 1
@@ -166,6 +171,10 @@ func (t *Tree) compact(most int) {
 		clear(t.chunks[used:])
 		clear(t.more[used:])
 		t.chunks, t.more = t.chunks[:used], t.more[:used]
+		if t.ownerOfNode != nil {
+			clear(t.ownerOfNode[used:])
+			t.ownerOfNode = t.ownerOfNode[:used]
+		}
 	}
 }
 
@@ -192,5 +201,6 @@ func (t *Tree) move(from, to int32) {
 	for c := n.child; c != none; c = t.node(c).right {
 		t.reparent(c, to)
 	}
+	t.setOwner(to, t.ownerOf(from))
 	t.relink(to)
 }

@@ -13,22 +13,24 @@ const (
 	EarliestInserted
 )
 
+// touch makes id the newest node of the owner that inserts.
 func (t *Tree) touch(id int32) {
-	if t.newest == id {
+	if t.owners[t.inserting].newest == id {
 		return
 	}
 	t.unlink(id)
+	t.transfer(id, t.inserting)
 	t.linkNewest(id)
 }
 
 func (t *Tree) linkNewest(id int32) {
-	n := t.node(id)
-	n.newer, n.older = none, t.newest
-	t.newest = id
+	n, list := t.node(id), t.listOf(id)
+	n.newer, n.older = none, list.newest
+	list.newest = id
 	t.relink(id)
 }
 
-// linkBefore puts id right on the newer side of other.
+// linkBefore puts id right on the newer side of other, which has the same owner.
 func (t *Tree) linkBefore(id, other int32) {
 	n := t.node(id)
 	n.newer, n.older = t.node(other).newer, other
@@ -39,12 +41,12 @@ func (t *Tree) linkBefore(id, other int32) {
 func (t *Tree) relink(id int32) {
 	n := t.node(id)
 	if n.newer == none {
-		t.newest = id
+		t.listOf(id).newest = id
 	} else {
 		t.node(n.newer).older = id
 	}
 	if n.older == none {
-		t.oldest = id
+		t.listOf(id).oldest = id
 	} else {
 		t.node(n.older).newer = id
 	}
@@ -53,12 +55,12 @@ func (t *Tree) relink(id int32) {
 func (t *Tree) unlink(id int32) {
 	n := t.node(id)
 	if n.newer == none {
-		t.newest = n.older
+		t.listOf(id).newest = n.older
 	} else {
 		t.node(n.newer).older = n.older
 	}
 	if n.older == none {
-		t.oldest = n.newer
+		t.listOf(id).oldest = n.newer
 	} else {
 		t.node(n.older).newer = n.newer
 	}

@@ -4,6 +4,8 @@ package prefix
 func (t *Tree) leaf(parent int32, edge []uint64, target int) int32 {
 	id := t.take()
 	*t.node(id) = node{child: none, left: none, right: none}
+	t.setOwner(id, t.inserting)
+	t.weigh(t.inserting, weightOf(len(edge)))
 	t.setEdge(id, edge)
 	t.adopt(parent, id)
 	t.add(id, target)
@@ -56,6 +58,9 @@ func (t *Tree) split(id int32, k int) int32 {
 	if inner(length) {
 		low.edge = t.edges.cut(low.edge, length, k, up, id)
 	}
+	owner := t.ownerOf(id)
+	t.setOwner(up, owner)
+	t.weigh(owner, nodeBytes)
 	t.adopt(low.parent, up)
 	low.first, low.length = first, uint16(length-k)
 	t.adopt(up, id)
@@ -78,6 +83,7 @@ func (t *Tree) grow(id int32, by []uint64) {
 	t.scratch = append(t.hashes(t.node(id), t.scratch[:0]), by...)
 	t.dropEdge(id)
 	t.setEdge(id, t.scratch)
+	t.weigh(t.ownerOf(id), wordBytes*len(by))
 }
 
 // mergeChild joins a node with its only child when both are held by the same
@@ -90,6 +96,12 @@ func (t *Tree) mergeChild(id int32) {
 		return
 	}
 	t.scratch = t.hashes(t.node(c), t.hashes(n, t.scratch[:0]))
+	t.unlink(c)
+	t.transfer(c, t.ownerOf(id))
+	t.weigh(t.ownerOf(id), -nodeBytes)
+	if t.kept == id {
+		t.kept = c
+	}
 	t.disown(c)
 	t.disown(id)
 	t.dropEdge(c)
@@ -97,7 +109,6 @@ func (t *Tree) mergeChild(id int32) {
 	t.setEdge(c, t.scratch)
 	t.adopt(n.parent, c)
 	t.eachTarget(id, t.leave)
-	t.unlink(c)
 	t.linkBefore(c, id)
 	t.unlink(id)
 	t.give(id)
@@ -110,6 +121,7 @@ func (t *Tree) removeLeaf(id int32) {
 		t.held[target] -= bytes
 		t.leave(target)
 	})
+	t.weigh(t.ownerOf(id), -weightOf(int(t.node(id).length)))
 	t.disown(id)
 	t.dropEdge(id)
 	t.unlink(id)

@@ -7,10 +7,11 @@ import (
 
 // Tree maps prefixes to the targets that hold them. Targets are small integers
 // that the owner hands out, from 0. Memory stays under the bound given to New:
-// the oldest leaves by the tree's Order go first.
+// the oldest leaves by the tree's Order go first, those of owners (see InsertFor)
+// that have more than their share.
 //
 // Invariants: a node's targets are a non-empty subset of its parent's; a
-// node is at least as new as its children, so the oldest node is a leaf; every
+// node is at least as new as those of its children that have the same owner; every
 // node but the root, which is node 0, is in index by its parent and the first
 // hash of its edge, and no two children of a node begin alike; held[i] is the
 // sum of the edges that target i has and counts[i] their number; every node that
@@ -25,8 +26,6 @@ type Tree struct {
 
 	index    index
 	edges    edges
-	newest   int32
-	oldest   int32
 	maxBytes int
 	order    Order
 	walked   descent
@@ -35,8 +34,17 @@ type Tree struct {
 	counts      []int     // nodes, by target
 	members     [][]int32 // the nodes and some that were, by target
 	memberships int       // sum of counts
-	scratch     []uint64  // of grow and mergeChild
-	moved       func(owner int32, at uint32)
+	owners      []owned   // by owner, see owners.go
+	ownerOfNode []*[chunkSize]uint16
+	weight      int     // sum of the owners'
+	active      int     // owners with a node that were not released
+	released    []int32 // those that were
+	heaviest    int     // the owner that gave up a leaf last
+	inserting   int     // the owner of the insert at hand
+	kept        int32   // the end of what it inserted
+
+	scratch []uint64 // of grow and mergeChild
+	moved   func(owner int32, at uint32)
 }
 
 // mostBytes keeps the numbers of nodes and words within 32 bits: 16 GB.
@@ -49,7 +57,7 @@ func NewTree(maxBytes int) *Tree { return NewTreeInOrder(maxBytes, LeastRecent) 
 
 // NewTreeInOrder is NewTree with another order of eviction.
 func NewTreeInOrder(maxBytes int, order Order) *Tree {
-	t := &Tree{newest: none, oldest: none, maxBytes: min(maxBytes, mostBytes), order: order}
+	t := &Tree{owners: []owned{{newest: none, oldest: none}}, maxBytes: min(maxBytes, mostBytes), order: order}
 	t.moved = func(owner int32, at uint32) { t.node(owner).edge = at }
 	root := t.take()
 	*t.node(root) = node{parent: none, child: none, left: none, right: none, newer: none, older: none}
@@ -59,7 +67,11 @@ func NewTreeInOrder(maxBytes int, order Order) *Tree {
 
 // Bytes is the memory in use, by the measure that the bound holds for.
 func (t *Tree) Bytes() int {
-	return t.count*(nodeBytes+8*t.width) + t.memberships*memberBytes + t.edges.used*wordBytes
+	bytes := t.count*(nodeBytes+8*t.width) + t.memberships*memberBytes + t.edges.used*wordBytes
+	if t.ownerOfNode != nil {
+		bytes += t.count * ownerBytes
+	}
+	return bytes
 }
 
 // Nodes is the number of nodes, the root not counted.
@@ -143,7 +155,7 @@ func (t *Tree) settle(id, next int32, depth int, out []int) {
 
 // Insert records that target holds key, and evicts the oldest leaves if that
 // takes the tree over its bound.
-func (t *Tree) Insert(key Key, target int) { t.insert(key, target, 0, false) }
+func (t *Tree) Insert(key Key, target int) { t.insert(0, key, target, 0, false) }
 
 // InsertAnswer is Insert for a prompt together with its answer: the point where
 // key ends is marked as the end of an answer of a session that began at start,
@@ -155,14 +167,15 @@ func (t *Tree) Insert(key Key, target int) { t.insert(key, target, 0, false) }
 // upper is where a second continuation of it would branch off. So a mark costs
 // one node, which counts towards the bound.
 func (t *Tree) InsertAnswer(key Key, target int, start time.Duration) {
-	t.insert(key, target, start, true)
+	t.insert(0, key, target, start, true)
 }
 
-func (t *Tree) insert(key Key, target int, start time.Duration, answer bool) {
+func (t *Tree) insert(owner int, key Key, target int, start time.Duration, answer bool) {
 	if len(key) == 0 {
 		return
 	}
 	t.know(target)
+	t.begin(owner)
 	news := t.lay(key, target)
 	for _, id := range t.walked.path {
 		t.node(id).sentTo(target)
@@ -177,6 +190,7 @@ func (t *Tree) insert(key Key, target int, start time.Duration, answer bool) {
 			t.touch(t.walked.path[i])
 		}
 	}
+	t.kept = t.walked.end()
 	t.evict()
 	t.edges.clean(t.moved)
 }
@@ -261,8 +275,9 @@ func (t *Tree) evict() {
 	}
 	removed := 0 // leaves; with each, a parent may have been joined with another node
 	for ; t.Bytes() > t.maxBytes && t.count > 1; removed++ {
-		parent := t.node(t.oldest).parent
-		t.removeLeaf(t.oldest)
+		leaf := t.victim()
+		parent := t.node(leaf).parent
+		t.removeLeaf(leaf)
 		if parent != 0 {
 			t.mergeChild(parent)
 		}

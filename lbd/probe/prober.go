@@ -23,6 +23,7 @@ const (
 	defaultInterval = 100 * time.Millisecond // ten looks a second: a prefill of an L4 lasts about as long
 	defaultTimeout  = time.Second            // the core calls a replica lost after a second of silence
 	aliveEvery      = time.Second            // engines without metrics: /health tells nothing but life
+	suspicionTime   = time.Second            // how long probes ask for /health after a failure: ten probes
 	maxBackoff      = time.Second            // a replica that comes back is used within a second
 	dialTimeout     = time.Second            // part of the timeout above
 	jitterShare     = 0.1                    // spreads the probes of many replicas and balancers
@@ -118,6 +119,17 @@ func seedOf(id string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id))
 	return h.Sum64()
+}
+
+// Suspect makes the probes of a replica ask for /health too for a second, because it
+// failed a request. An unknown id is ignored.
+func (p *Prober) Suspect(id string) {
+	p.mu.Lock()
+	w := p.watches[id]
+	p.mu.Unlock()
+	if w != nil {
+		w.suspectedAt.Store(time.Now().UnixNano())
+	}
 }
 
 // Stop ends the probing of a replica; a probe under way reports nothing more.

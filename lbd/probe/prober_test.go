@@ -248,6 +248,41 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
+// vLLM serves its metrics for seconds after its engine has died. After a failed request
+// the probes ask for /health too, and the replica is not ready until that is good.
+func TestASuspectIsAskedForItsHealth(t *testing.T) {
+	e := newEngine()
+	probing(t, service.ReplicaConfig{Model: "llama"}, e, Options{}, func(t *testing.T, p *Prober, r *reports) {
+		time.Sleep(time.Second)
+		if n := e.count("/health"); n != 0 {
+			t.Errorf("asked for /health %d times before any failure", n)
+		}
+		p.Suspect("us-0")
+		p.Suspect("nobody")
+		time.Sleep(3 * time.Second)
+		if n := e.count("/health"); n < 8 || n > 12 || hasReason(r.drain(), "answers GET /health with 503 Service Unavailable") {
+			t.Errorf("asked for /health %d times in the second after a failure, want about 10", n)
+		}
+		e.set(func(e *engine) { e.status["/health"] = 503 })
+		p.Suspect("us-0")
+		time.Sleep(200 * time.Millisecond)
+		if got := r.drain(); !hasReason(got, "answers GET /health with 503 Service Unavailable") {
+			t.Errorf("with a dead engine: %+v", got)
+		}
+		time.Sleep(10 * time.Second)
+		for _, got := range r.drain() {
+			if got.Ready {
+				t.Fatal("it is ready again while its engine is dead")
+			}
+		}
+		e.set(func(e *engine) { e.status["/health"] = 200 })
+		time.Sleep(3 * time.Second)
+		if got := r.drain(); !got[len(got)-1].Ready {
+			t.Errorf("with a new engine: %+v", got[len(got)-1])
+		}
+	})
+}
+
 func hasReason(all []core.Report, reason string) bool {
 	for _, r := range all {
 		if !r.Ready && r.Reason == reason {

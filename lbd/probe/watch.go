@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -42,6 +43,10 @@ type watch struct {
 	// tick says that it is time for a probe; it holds one that came too early.
 	tick  chan struct{}
 	group *group // see its Prober's lock
+
+	// suspectedAt is the time of the last call of Suspect in Unix nanoseconds; 0 = probes
+	// do not ask for /health.
+	suspectedAt atomic.Int64
 
 	mu     sync.Mutex
 	status Status
@@ -140,6 +145,11 @@ func (w *watch) probe(ctx context.Context) {
 
 // look makes sure that the model answers and reads the engine's figures.
 func (w *watch) look(ctx context.Context) (core.Report, error) {
+	if at := w.suspectedAt.Load(); at != 0 {
+		if err := w.checkHealth(ctx, at); err != nil {
+			return core.Report{}, err
+		}
+	}
 	if !w.verified {
 		if err := w.verify(ctx); err != nil {
 			return core.Report{}, err
@@ -171,6 +181,21 @@ func (w *watch) look(ctx context.Context) (core.Report, error) {
 		ParseRanks(page, w.ranks)
 	}
 	return core.Report{Age: w.half, Ready: true}, nil
+}
+
+// checkHealth asks for /health: vLLM serves its metrics for seconds after its engine has
+// died. It ends the checks once suspicionTime has passed since at and the answer is good.
+func (w *watch) checkHealth(ctx context.Context, at int64) error {
+	status, _, err := w.get(ctx, "/health")
+	switch {
+	case err != nil:
+		return err
+	case status >= 500:
+		return &statusError{path: "/health", status: status}
+	case time.Since(time.Unix(0, at)) >= suspicionTime:
+		w.suspectedAt.CompareAndSwap(at, 0)
+	}
+	return nil
 }
 
 // lookAlive reports an engine without metrics: that it lives is asked only now

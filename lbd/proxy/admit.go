@@ -27,9 +27,14 @@ type origin struct {
 	sessionAge time.Duration
 	wait       time.Duration // how long a peer lets it be held here; 0 = as long as others
 	tier       service.Tier
+	maxTier    service.Tier // the most urgent one that its key allows; empty = any
+	// fingerprint and kills are those of core.Request, from a peer; 0 = none.
+	fingerprint uint64
+	kills       int
 	// continueOff: the answer is not to be continued elsewhere; continued: it was,
 	// by the peer, so that only an engine that can go on with it will do.
 	continueOff, continued bool
+	wantsCounts            string // what the peer says of the usage so far with each event; empty = it wants none
 	// keyed: clients had to present keys when it came, so its Authorization is ours.
 	keyed   bool
 	account *account // of the key that a client presented; nil where none is asked for
@@ -67,6 +72,15 @@ func errUnauthorized() *apiError {
 	}
 }
 
+// errTier answers a request for a tier above what its key allows. It is not lowered: a
+// client that counts on a first token within a second shall know.
+func errTier(asked, most service.Tier) *apiError {
+	return &apiError{
+		status: http.StatusForbidden, kind: typePermission, code: "tier_not_allowed", param: headerTier,
+		message: fmt.Sprintf("header %s: this API key may ask for %s at most, got %s: leave the header out or name a tier that is less urgent", headerTier, most, asked),
+	}
+}
+
 // identify tells a peer's request from a client's and reads what its headers
 // say. What only balancers may say is not heard from anybody else.
 func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
@@ -79,7 +93,9 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
 	if trusted {
 		o.from, o.hop, o.tenant = from, hop, h.Get(headerTenant)
 		o.sessionAge, o.wait = parseSpan(h.Get(headerSessionAge)), parseSpan(h.Get(headerWait))
-		o.continued = h.Get(headerContinued) != ""
+		o.continued, o.wantsCounts = h.Get(headerContinued) != "", h.Get(headerCounts)
+		o.fingerprint, _ = strconv.ParseUint(h.Get(headerFingerprint), 16, 64) // 0 where there is none
+		o.kills = parseKills(h.Get(headerKills))
 	} else {
 		account, ok := keys.admit(h)
 		if !ok {
@@ -92,6 +108,9 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
 	}
 	if err != nil {
 		return o, invalid(headerTier, "invalid_tier", "header "+headerTier+": "+err.Error())
+	}
+	if o.tier.Above(o.maxTier) {
+		return o, errTier(o.tier, o.maxTier)
 	}
 	switch word := h.Get(headerContinue); strings.ToLower(word) {
 	case "", continueOn:
@@ -110,7 +129,7 @@ func (o *origin) enterAs(a *account) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	o.account, o.tenant, o.tier = a, a.tenant, a.tier
+	o.account, o.tenant, o.tier, o.maxTier = a, a.tenant, a.tier, a.maxTier
 }
 
 func validHop(h core.Hop) bool {
@@ -118,32 +137,35 @@ func validHop(h core.Hop) bool {
 }
 
 // session names the conversation or client that a request belongs to. It is a
-// hash: of bounded length, and no user's name gets into decisions and records.
-// A peer has hashed it already.
+// hash: of bounded length, and no user's name gets into decisions and records. One
+// tenant's is never another's, whatever they call it. A peer has hashed it already.
 func (o *origin) setSession(req *http.Request, c *call) {
 	given := req.Header.Get(headerSession)
 	if o.from != "" && given != "" {
 		o.session = given[:min(len(given), maxRequestID)]
 		return
 	}
-	o.session = sessionName(c.said(c.cacheKey), given, c.said(c.user), req.RemoteAddr)
+	o.session = sessionName(o.tenant, c.said(c.cacheKey), given, c.said(c.user), req.RemoteAddr)
 }
 
-func sessionName(cacheKey []byte, header string, user []byte, client string) string {
-	var hash uint64
+func sessionName(tenant string, cacheKey []byte, header string, user []byte, client string) string {
+	var hash, seed uint64
+	if tenant != "" {
+		seed = xxh3.HashString(tenant)
+	}
 	switch {
 	case len(cacheKey) > 0:
-		hash = xxh3.Hash(cacheKey)
+		hash = xxh3.HashSeed(cacheKey, seed)
 	case header != "":
-		hash = xxh3.HashString(header)
+		hash = xxh3.HashStringSeed(header, seed)
 	case len(user) > 0:
-		hash = xxh3.Hash(user)
+		hash = xxh3.HashSeed(user, seed)
 	default:
 		host, _, err := net.SplitHostPort(client)
 		if err != nil {
 			host = client
 		}
-		hash = xxh3.HashString(host)
+		hash = xxh3.HashStringSeed(host, seed)
 	}
 	return strconv.FormatUint(hash, 16)
 }
@@ -157,6 +179,9 @@ func errBody(err error, limit int64) *apiError {
 			message: fmt.Sprintf("reading the request body: it is larger than %d bytes", limit),
 		}
 	}
+	if errors.Is(err, errMemoryFull) || errors.Is(err, errShareFull) {
+		return errNoMemory(err)
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return &apiError{
 			status: http.StatusRequestTimeout, kind: typeInvalid, code: "request_timeout",
@@ -169,6 +194,10 @@ func errBody(err error, limit int64) *apiError {
 // understand parses a body and finds the model that it asks for.
 func (r *Runtime) understand(body []byte) (c call, stands modelName, refused *apiError) {
 	c, err := parseCall(body)
+	var twofold *ambiguous
+	if errors.As(err, &twofold) {
+		return c, stands, invalid(twofold.key, "ambiguous_key", "reading the request body: "+err.Error())
+	}
 	if err != nil {
 		return c, stands, invalid("", "invalid_json", "reading the request body as JSON: "+err.Error())
 	}

@@ -10,23 +10,29 @@ import (
 
 // answer is what is learned from an engine's answer as it passes.
 type answer struct {
-	// tokens counts the pieces of a stream that hold text, which is one token
-	// each unless the engine bundles them.
+	// tokens is how many tokens have come: the engine's count where it tells one with
+	// each event (exact: with the latest text), else the events that hold text.
 	tokens int
+	exact  bool
+	asked  bool // the target at hand was asked for that
+	events int  // of the try at hand that held text
 	usage  usage
 	// done: the stream said that it is complete, or gave the reason why it has
-	// come to its end; failed: it told of an error; faulty: of one that is the
-	// engine's and not the request's.
-	done   bool
-	failed bool
-	faulty bool
-	spoken *spoken // nil when the answer cannot be continued elsewhere
-	id     []byte  // of an answer that is whole, as JSON writes it
+	// come to its end (bounded: because it was to be no longer); failed: it told of an
+	// error; faulty: of one that is the engine's and not the request's.
+	done    bool
+	bounded bool
+	failed  bool
+	faulty  bool
+	alike   bool    // the event at hand says nothing but a text
+	spoken  *spoken // nil when the answer cannot be continued elsewhere
+	id      []byte  // of an answer that is whole, as JSON writes it
 
 	like    likeness
 	quoted  []byte // of the event at hand: the text of its first choice, as JSON writes it
 	plainly bool   // quoted is a completion's
-	mixed   bool   // the event at hand says more than that text
+	mixed   bool   // the event at hand says more than that text and its usage
+	tally   []byte // of the event at hand: its usage, as JSON writes it
 
 	key     *renderer // nil when no key is wanted
 	room    int       // bytes that may still enter the key
@@ -41,31 +47,57 @@ type usage struct{ prompt, cached, output policy.Maybe[int] }
 type finding struct {
 	token     bool // it holds text
 	usageOnly bool // it holds the usage and no choice
+	// counts is where the usage so far stands in an event that holds more; zero = there
+	// is none.
+	counts span
 }
 
 // event learns from an event of a stream.
 func (a *answer) event(data []byte) finding {
-	if quoted := a.like.text(data); quoted != nil {
-		a.again(quoted)
-		a.quoted = nil
-		return finding{token: true}
+	if f, ok := a.likeBefore(data); ok {
+		return f
 	}
-	a.quoted, a.mixed = nil, false
+	a.quoted, a.tally, a.mixed = nil, nil, false
 	f := a.read(data)
 	if a.quoted != nil && !a.mixed {
-		a.like.learn(data, a.quoted, a.plainly)
+		a.like.learn(data, a.quoted, a.tally, f.counts, a.plainly)
 	}
-	a.quoted = nil // it is the reader's memory
+	a.quoted, a.tally = nil, nil // they are the reader's memory
 	return f
 }
 
-// again learns from the text of an event that says nothing else than those before.
-func (a *answer) again(quoted []byte) {
-	a.tokens++
+// likeBefore is event for one that differs from those before in its text and its usage
+// only.
+func (a *answer) likeBefore(data []byte) (f finding, ok bool) {
+	quoted, tally := a.like.match(data)
+	if quoted == nil {
+		return f, false
+	}
+	if tally != nil {
+		if !a.like.usage.read(&a.usage, tally) {
+			return f, false
+		}
+		f.counts = a.like.counts(data, tally)
+	}
 	if a.like.plain {
 		a.plain(quoted, true)
 	} else {
 		a.content(quoted, true)
+	}
+	a.quoted = nil
+	a.came(tally != nil)
+	a.alike = tally == nil
+	f.token = true
+	return f, true
+}
+
+// came counts an event that holds text; counted: the engine tells how many tokens there
+// are with it.
+func (a *answer) came(counted bool) {
+	a.events++
+	a.tokens++
+	if a.exact = counted && a.asked && a.usage.output.Known; a.exact {
+		a.tokens = max(a.tokens, a.usage.output.Value)
 	}
 }
 
@@ -77,14 +109,13 @@ func (a *answer) read(data []byte) finding {
 		return finding{}
 	}
 	var f finding
-	var choices, tally, delta, whole, kind []byte
+	var choices, tally, tallyKey, delta, whole, kind []byte
 	members(data, func(key, value []byte) {
 		switch string(key) {
 		case `"choices"`:
 			choices = value
 		case `"usage"`:
-			tally = value
-			a.mixed = a.mixed || kindOf(value) != 'n'
+			tally, tallyKey = value, key
 		case `"error"`:
 			a.mixed = true
 			a.failed = a.failed || kindOf(value) != 'n'
@@ -102,13 +133,18 @@ func (a *answer) read(data []byte) finding {
 		}
 	})
 	counted := a.usage.read(tally)
+	if a.tally = tally; !counted {
+		a.tally = nil // it is like the rest of the event
+	}
 	f.token = a.choices(choices) || (kindOf(delta) == '"' && len(delta) > 2)
-	f.usageOnly = counted && emptyArray(choices)
+	if f.usageOnly = counted && emptyArray(choices); counted && !f.usageOnly {
+		f.counts = memberAt(data, tallyKey, tally)
+	}
 	if whole != nil {
 		a.response(kind, whole)
 	}
 	if f.token {
-		a.tokens++
+		a.came(counted)
 	}
 	return f
 }
@@ -143,7 +179,7 @@ func (a *answer) choices(raw []byte) (said bool) {
 			case `"finish_reason"`:
 				if kindOf(value) == '"' {
 					a.mixed = true
-					a.done = true
+					a.done, a.bounded = true, string(value) == `"length"`
 					a.spoken.end()
 				}
 			}
@@ -329,24 +365,42 @@ func (a *answer) finish() prefix.Key {
 
 // read takes an engine's usage object; it says whether that is one.
 func (u *usage) read(raw []byte) bool {
+	return eachFigure(raw, func(field tallyField, value []byte) { count(u.figure(field), value) })
+}
+
+// figure is where a number of a usage is kept; nil for another one.
+func (u *usage) figure(field tallyField) *figure {
+	switch field {
+	case fieldPrompt:
+		return &u.prompt
+	case fieldCached:
+		return &u.cached
+	case fieldOutput:
+		return &u.output
+	}
+	return nil
+}
+
+// eachFigure calls do for the members of an engine's usage object that are kept; it says
+// whether raw is an object.
+func eachFigure(raw []byte, do func(field tallyField, value []byte)) bool {
 	if kindOf(raw) != '{' {
 		return false
 	}
-	members(raw, func(key, value []byte) {
+	return members(raw, func(key, value []byte) {
 		switch string(key) {
 		case `"prompt_tokens"`, `"input_tokens"`:
-			count(&u.prompt, value)
+			do(fieldPrompt, value)
 		case `"completion_tokens"`, `"output_tokens"`:
-			count(&u.output, value)
+			do(fieldOutput, value)
 		case `"prompt_tokens_details"`, `"input_tokens_details"`:
 			members(value, func(key, value []byte) {
 				if string(key) == `"cached_tokens"` {
-					count(&u.cached, value)
+					do(fieldCached, value)
 				}
 			})
 		}
-	})
-	return true
+	}) == len(raw)
 }
 
 // count takes a number of tokens; one that cannot be is as good as none.

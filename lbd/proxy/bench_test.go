@@ -69,7 +69,7 @@ func ready(b *testing.B, transport http.RoundTripper, url string) *Runtime {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if _, err := rt.AddReplica(service.ReplicaConfig{ID: "us-0", URL: url, Model: testModel}); err != nil {
+	if _, err := rt.AddReplica(service.ReplicaConfig{ID: "us-0", URL: url, Model: testModel, Kind: service.EngineVLLM}); err != nil {
 		b.Fatal(err)
 	}
 	rt.Step(core.Event{Kind: core.EventReplicaReport, Target: "us-0", Report: &core.Report{Ready: true}})
@@ -103,6 +103,18 @@ func BenchmarkEvent(b *testing.B) {
 	const events = 1000
 	answer := strings.Repeat(chunk(" word"), events) + doneEvent
 	serveCanned(b, ready(b, canned{"text/event-stream", answer}, "http://engine"), promptBody(256, true))
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/events, "ns/event")
+}
+
+// BenchmarkCountedEvent is BenchmarkEvent where the engine tells the usage so far with
+// each event, which is hidden from the client.
+func BenchmarkCountedEvent(b *testing.B) {
+	const events = 1000
+	var answer strings.Builder
+	for i := range events {
+		answer.WriteString(strings.Replace(chunk(" word"), "}]}\n", fmt.Sprintf(`}],"usage":{"prompt_tokens":100,"total_tokens":%d,"completion_tokens":%d}}`+"\n", 101+i, 1+i), 1))
+	}
+	serveCanned(b, ready(b, canned{"text/event-stream", answer.String() + doneEvent}, "http://engine"), promptBody(256, true))
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/events, "ns/event")
 }
 

@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -17,6 +18,8 @@ type endpoint struct {
 	path string
 	// streams: the answer may be SSE whose usage must be asked for.
 	streams bool
+	// chat: the prompt is messages.
+	chat bool
 	// done: a whole stream ends in [DONE].
 	done bool
 	// stored: the engine keeps the answer under its id, for a later request to go on
@@ -36,7 +39,7 @@ type endpoint struct {
 // The endpoints that engines serve.
 var endpoints = map[string]*endpoint{
 	"/v1/chat/completions": {
-		path: "/v1/chat/completions", streams: true, done: true, render: (*renderer).chat, extend: (*call).extendChat,
+		path: "/v1/chat/completions", streams: true, chat: true, done: true, render: (*renderer).chat, extend: (*call).extendChat,
 		full: `"object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}]`,
 	},
 	"/v1/completions": {
@@ -70,8 +73,10 @@ type call struct {
 	maxCompletion span
 	maxOutput     span
 	number        span // "n"
+	bestOf        span
 	previous      span
 	minTokens     span
+	stop          span
 	continueFinal span
 	addPrompt     span
 	template      span
@@ -81,6 +86,8 @@ type call struct {
 
 	// forbidden: some field says that the answer is not to be continued elsewhere.
 	forbidden bool
+	sum       uint64     // of the fields: see fingerprint
+	guarded   parameters // present in the body
 }
 
 // field is where a top-level key's value is kept, nil for a key that does not
@@ -121,10 +128,14 @@ func (c *call) field(key []byte) *span {
 		return &c.maxOutput
 	case `"n"`:
 		return &c.number
+	case `"best_of"`:
+		return &c.bestOf
 	case `"previous_response_id"`:
 		return &c.previous
 	case `"min_tokens"`:
 		return &c.minTokens
+	case `"stop"`:
+		return &c.stop
 	case `"continue_final_message"`:
 		return &c.continueFinal
 	case `"add_generation_prompt"`:
@@ -141,8 +152,9 @@ func (c *call) field(key []byte) *span {
 	return nil
 }
 
-// parseCall reads a body, all of it by JSON's grammar. Of a key that stands
-// twice the last value counts, as it does for engines. The error is a *malformed.
+// parseCall reads a body, all of it by JSON's grammar. The error is a *malformed, or
+// an *ambiguous where a key could be read in two ways: of a key that stands twice, most
+// engines take the last value and some the first.
 func parseCall(body []byte) (call, error) {
 	c := call{body: body}
 	in := cursor{data: body}
@@ -169,16 +181,32 @@ func parseCall(body []byte) (call, error) {
 		if err != nil {
 			return c, err
 		}
-		if f := c.field(key.of(body)); f != nil {
-			*f = v
-		} else if forbids(key.of(body), v.of(body)) {
-			c.forbidden = true
+		c.addToSum(key.of(body), v.of(body))
+		c.guarded |= guardedField(key.of(body), v.of(body))
+		if err := c.member(key.of(body), v); err != nil {
+			return c, err
 		}
 	}
 	if in.peek(); in.at < len(body) {
 		return c, in.fail("nothing after the object")
 	}
 	return c, nil
+}
+
+// member takes a top-level member in.
+func (c *call) member(key []byte, value span) error {
+	f := c.field(key)
+	switch {
+	case f != nil && *f != span{}:
+		return &ambiguous{string(key[1 : len(key)-1]), "it stands twice: write it once"}
+	case f != nil:
+		*f = value
+	case forbids(key, value.of(c.body)):
+		c.forbidden = true
+	default:
+		return checkKey(c, key, value.of(c.body))
+	}
+	return nil
 }
 
 // firstInvalid is where text stops being UTF-8.
@@ -213,16 +241,40 @@ func clip(raw []byte) string {
 	return strconv.Quote(string(raw))
 }
 
-// asksStream says whether the answer shall be streamed.
-func (c *call) asksStream() bool { return string(c.stream.of(c.body)) == "true" }
+// asksStream says whether the answer shall be streamed. Engines take some numbers and
+// words for true.
+func (c *call) asksStream() bool {
+	raw := c.stream.of(c.body)
+	switch kindOf(raw) {
+	case 't':
+		return true
+	case '"':
+		said, _ := text(raw, nil)
+		switch strings.ToLower(string(said)) {
+		case "true", "t", "yes", "y", "on", "1":
+			return true
+		}
+		return false
+	}
+	n, ok := wholeNumber(raw)
+	return ok && n == 1
+}
 
 // mostAsked bounds what is heard of a client that asks for so many tokens or
 // answers: no engine gives as many, and sums and products of it do not overflow.
 const mostAsked = 1 << 31
 
-// bound is the most tokens the client wants of an answer, 0 when it does not say.
-func (c *call) bound() int {
-	for _, s := range []span{c.maxCompletion, c.maxTokens, c.maxOutput} {
+// bound is the most tokens the client wants of an answer, 0 when it does not say so
+// in a field that the endpoint has.
+func (c *call) bound(e *endpoint) int {
+	fields := [2]span{c.maxTokens}
+	switch {
+	case e.stored:
+		fields[0] = c.maxOutput
+	case e.chat:
+		fields = [2]span{c.maxCompletion, c.maxTokens}
+	}
+	for _, s := range fields {
 		if n, ok := wholeNumber(s.of(c.body)); ok {
 			return n
 		}
@@ -230,9 +282,34 @@ func (c *call) bound() int {
 	return 0
 }
 
+// readsBounds says whether each bound that the client set is understood here.
+func (c *call) readsBounds() bool {
+	for _, s := range []span{c.maxCompletion, c.maxTokens, c.minTokens} {
+		raw := s.of(c.body)
+		if _, ok := wholeNumber(raw); !ok && kindOf(raw) != 0 && kindOf(raw) != 'n' {
+			return false
+		}
+	}
+	return true
+}
+
+// setsBounds says whether the client bounds how many tokens the answer has.
+func (c *call) setsBounds() bool {
+	for _, s := range []span{c.maxCompletion, c.maxTokens, c.minTokens} {
+		if k := kindOf(s.of(c.body)); k != 0 && k != 'n' {
+			return true
+		}
+	}
+	return false
+}
+
 // wholeNumber reads a whole number from 0 up to mostAsked, as which a larger one counts.
-// Engines take 1e3 and 1000.0 for one too.
+// Engines take 1e3 and 1000.0 for one too, and text that says one ("16", " 1_000 ").
 func wholeNumber(raw []byte) (n int, ok bool) {
+	if kindOf(raw) == '"' {
+		said, _ := text(raw, nil)
+		raw = bytes.ReplaceAll(bytes.TrimSpace(said), []byte("_"), nil)
+	}
 	if !digit(kindOf(raw)) {
 		return 0, false
 	}
@@ -246,14 +323,15 @@ func wholeNumber(raw []byte) (n int, ok bool) {
 	return int(min(f, mostAsked)), true
 }
 
-// answers is how many answers the call asks an endpoint for: 0 where none are
-// generated, else n of each prompt.
+// answers is how many answers the call has an endpoint generate: 0 where none are,
+// else of each prompt n, or the best_of that these are chosen from.
 func (c *call) answers(e *endpoint) int {
 	if !e.streams && !e.stored {
 		return 0
 	}
 	n, _ := wholeNumber(c.number.of(c.body))
-	return max(n, 1) * c.prompts()
+	of, _ := wholeNumber(c.bestOf.of(c.body))
+	return max(n, of, 1) * c.prompts()
 }
 
 // prompts is how many prompts a completion has: an array of strings or of arrays
@@ -324,7 +402,7 @@ func (c *call) askInOptions(raw []byte, ask string) (edit, bool) {
 		first = false
 		key, _ := in.key()
 		v, _ := in.value()
-		if string(key.of(raw)) == `"include_usage"` {
+		if string(canonical(key.of(raw))) == `"include_usage"` {
 			found = v
 		}
 	}
@@ -340,9 +418,50 @@ func (c *call) askInOptions(raw []byte, ask string) (edit, bool) {
 	return edit{span{at + found.from, at + found.to}, []byte("true")}, true
 }
 
+// spliceIn makes edits to a body in its own memory, which must have room for them. The
+// edits must not overlap, and must not point into it.
+func spliceIn(body []byte, edits []edit) []byte {
+	sortEdits(edits)
+	out := body[:len(body)+growth(edits, len(body))]
+	// What stands between edits is moved so that nothing is overwritten that is still to be
+	// moved: what moves to the front from the front on, what moves to the back from the back.
+	for i := range edits {
+		if at, end, by := between(edits, i, len(body)); by < 0 {
+			copy(out[at+by:], body[at:end])
+		}
+	}
+	for i := range slices.Backward(edits) {
+		if at, end, by := between(edits, i, len(body)); by > 0 {
+			copy(out[at+by:end+by], body[at:end])
+		}
+	}
+	by := 0
+	for _, e := range edits {
+		copy(out[e.from+by:], e.with)
+		by += len(e.with) - (e.to - e.from)
+	}
+	return out
+}
+
+// between is what stands behind edit i and before the next one, and by how many bytes it
+// moves.
+func between(edits []edit, i, end int) (from, to, by int) {
+	if to = end; i+1 < len(edits) {
+		to = edits[i+1].from
+	}
+	for _, e := range edits[:i+1] {
+		by += len(e.with) - (e.to - e.from)
+	}
+	return edits[i].to, to, by
+}
+
+func sortEdits(edits []edit) {
+	slices.SortFunc(edits, func(a, b edit) int { return cmp.Compare(a.from, b.from) })
+}
+
 // splice appends body with its edits to dst. The edits must not overlap.
 func splice(dst, body []byte, edits []edit) []byte {
-	slices.SortFunc(edits, func(a, b edit) int { return cmp.Compare(a.from, b.from) })
+	sortEdits(edits)
 	at := 0
 	for _, e := range edits {
 		dst = append(dst, body[at:e.from]...)

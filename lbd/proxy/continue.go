@@ -13,8 +13,6 @@ import (
 // is forced into a form, or a prompt that is not the text that was sent.
 func forbids(key, value []byte) bool {
 	switch string(key) {
-	case `"best_of"`:
-		return kindOf(value) != 'n' && string(value) != "1"
 	case `"echo"`, `"logprobs"`, `"prompt_logprobs"`, `"use_beam_search"`, `"return_token_ids"`, `"return_hidden_states"`:
 		return kindOf(value) != 'n' && kindOf(value) != 'f'
 	case `"response_format"`:
@@ -22,12 +20,23 @@ func forbids(key, value []byte) bool {
 	case `"skip_special_tokens"`: // then the text has marks that a prompt must not repeat
 		return kindOf(value) == 'f'
 	case `"modalities"`:
-		return bytes.Contains(value, []byte(`"audio"`))
+		return lists(value, "audio")
 	case `"structured_outputs"`, `"structural_tag"`, `"grammar"`, `"regex"`, `"ebnf"`, `"json_schema"`, // vLLM's and SGLang's
 		`"suffix"`, `"audio"`, `"prompt_embeds"`, `"truncate_prompt_tokens"`, `"kv_transfer_params"`:
 		return kindOf(value) != 'n'
 	}
 	return bytes.HasPrefix(key, []byte(`"guided_`)) && kindOf(value) != 'n'
+}
+
+// lists says whether an array holds a text.
+func lists(array []byte, word string) (found bool) {
+	each(array, func(element []byte) {
+		if kindOf(element) == '"' {
+			said, _ := text(element, nil)
+			found = found || string(said) == word
+		}
+	})
+	return found
 }
 
 // plainText says whether a response format asks for nothing.
@@ -53,32 +62,45 @@ func (c *call) continuable(e *endpoint) bool {
 	if e.extend == nil || c.forbidden || !c.asksStream() {
 		return false
 	}
-	if n := c.number.of(c.body); len(n) > 0 && kindOf(n) != 'n' && string(n) != "1" {
-		return false
+	for _, s := range []span{c.number, c.bestOf} {
+		if n := s.of(c.body); len(n) > 0 && kindOf(n) != 'n' && string(n) != "1" {
+			return false
+		}
 	}
 	_, ok := e.extend(c, nil)
-	return ok
+	return ok && c.readsBounds()
 }
+
+// addedByContinuing is more than what is added to a body besides the text.
+const addedByContinuing = 256
 
 // continuation is the request for the rest of an answer: the body as it was sent
 // first with the text so far (as JSON writes it, without quotes) behind its prompt
 // and its bounds less the tokens that the client has. An answer without any text
-// is asked for anew. ok is false where that cannot be.
-func continuation(e *endpoint, body, said []byte, tokens int) (rest []byte, ok bool) {
+// is asked for anew. implied is a bound that the body does not state; 0 = none. The edit
+// counts of the body moves with it. ok is false where that cannot be.
+func continuation(e *endpoint, body, said []byte, tokens, implied int, counts *edit) (rest []byte, ok bool) {
 	c, err := parseCall(body)
 	if err != nil {
 		return nil, false
 	}
 	var edits []edit
 	if len(said) > 0 {
-		if edits, ok = e.extend(&c, said); !ok || unsound(body, said) {
+		if edits, ok = e.extend(&c, said); !ok || unsound(&c, said) {
 			return nil, false
 		}
 	}
+	defer func() {
+		grown := growth(edits, counts.from)
+		counts.from, counts.to = counts.from+grown, counts.to+grown
+	}()
 	edits = append(edits, c.lessen(c.maxTokens, tokens, 1)...)
 	edits = append(edits, c.lessen(c.maxCompletion, tokens, 1)...)
 	edits = append(edits, c.lessen(c.minTokens, tokens, 0)...)
-	return splice(make([]byte, 0, len(body)+len(said)+128), body, edits), true
+	if left := implied - tokens; tokens > 0 && left > 0 {
+		edits = append(edits, c.set(setting{member: `"max_tokens":` + strconv.Itoa(left)})...)
+	}
+	return splice(make([]byte, 0, len(body)+len(said)+addedByContinuing), body, edits), true
 }
 
 // marks are what an engine that is given it in a prompt takes for more than text.
@@ -92,7 +114,7 @@ var marks = []string{"<think>", "</think>", "<|", "</s>", "[INST]", "[/INST]", "
 // that the answer goes on from: it has marks, or ends in what may be the beginning
 // of a stop string, which no engine finds whose other half is in the prompt. vLLM
 // holds back what may be one; SGLang, and vLLM that includes it, do not.
-func unsound(body, said []byte) bool {
+func unsound(c *call, said []byte) bool {
 	quoted := append(append([]byte{'"'}, said...), '"')
 	plain, _ := text(quoted, nil)
 	for _, m := range marks {
@@ -100,13 +122,13 @@ func unsound(body, said []byte) bool {
 			return true
 		}
 	}
-	raw, given := memberSpan(body, `"stop"`)
-	if !given {
+	value := c.stop.of(c.body)
+	if len(value) == 0 {
 		return false
 	}
 	var stops []string
 	var stop string
-	if value := raw.of(body); json.Unmarshal(value, &stops) != nil {
+	if json.Unmarshal(value, &stops) != nil {
 		if json.Unmarshal(value, &stop) != nil {
 			return true // what it may stop at is not known
 		}
@@ -264,7 +286,7 @@ func memberSpan(object []byte, name string) (found span, ok bool) {
 		if err != nil {
 			return found, ok
 		}
-		if string(key.of(object)) == name {
+		if string(canonical(key.of(object))) == name {
 			found, ok = v, true
 		}
 	}

@@ -51,6 +51,7 @@ func TestWhatIsNeverContinued(t *testing.T) {
 		{chatPath, chat(`,"ebnf":"x"`), false},
 		{chatPath, chat(`,"structural_tag":"x"`), false},
 		{chatPath, chat(`,"modalities":["text","audio"]`), false},
+		{chatPath, chat(`,"modalities":["text","\u0061udio"]`), false},
 		{chatPath, chat(`,"audio":{"voice":"x"}`), false},
 		{chatPath, chat(`,"truncate_prompt_tokens":5`), false},
 		{chatPath, chat(`,"add_generation_prompt":false`), false},
@@ -109,14 +110,14 @@ func TestContinuationBodies(t *testing.T) {
 		{"list of a prompt", textPath, `{"max_tokens":null,"prompt":[ "a" ]}`, `b`, 5, `{"max_tokens":null,"prompt":[ "ab" ]}`},
 	}
 	for _, c := range cases {
-		got, ok := continuation(endpoints[c.path], []byte(c.body), []byte(c.said), c.tokens)
+		got, ok := continuation(endpoints[c.path], []byte(c.body), []byte(c.said), c.tokens, 0, &edit{})
 		if !ok || string(got) != c.want {
 			t.Errorf("%s: %s (%v)\nwant %s", c.name, got, ok, c.want)
 		}
 	}
 	for _, body := range []string{`{`, `{"prompt":[1]}`, `{"messages":{}}`} {
 		for _, path := range []string{chatPath, textPath} {
-			if got, ok := continuation(endpoints[path], []byte(body), []byte("x"), 1); ok {
+			if got, ok := continuation(endpoints[path], []byte(body), []byte("x"), 1, 0, &edit{}); ok {
 				t.Errorf("%s %s was continued as %s", path, body, got)
 			}
 		}
@@ -140,7 +141,7 @@ func FuzzContinuation(f *testing.F) {
 			if !c.continuable(endpoints[path]) {
 				continue
 			}
-			rest, ok := continuation(endpoints[path], []byte(body), quoted[1:len(quoted)-1], tokens)
+			rest, ok := continuation(endpoints[path], []byte(body), quoted[1:len(quoted)-1], tokens, 0, &edit{})
 			var before, after map[string]any
 			if json.Unmarshal([]byte(body), &before) != nil {
 				return // a decoder that is stricter about escapes
@@ -448,7 +449,11 @@ func TestWhatNoPromptCanEndIn(t *testing.T) {
 		if c.stop != "" {
 			body = `{"stop":` + c.stop + `,"messages":[]}`
 		}
-		if got := unsound([]byte(body), []byte(c.said)); got != c.want {
+		call, err := parseCall([]byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := unsound(&call, []byte(c.said)); got != c.want {
 			t.Errorf("stop %s, said %s: unsound %v, want %v", c.stop, c.said, got, c.want)
 		}
 	}

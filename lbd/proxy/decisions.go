@@ -61,6 +61,8 @@ type Try struct {
 	Decision *core.Decision  `json:"decision,omitempty"`
 	// KeptFor is the replica that it had waited for until then.
 	KeptFor string `json:"kept_for,omitempty"`
+	// Engines are those of core.Action: who died, of a request that was rejected for it.
+	Engines []string `json:"engines,omitempty"`
 	// Failure says why it had to be tried again, empty when it had not; EndedMillis
 	// when that was known, since the request arrived, null likewise.
 	Failure     string   `json:"failure,omitempty"`

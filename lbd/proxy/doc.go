@@ -16,10 +16,13 @@
 // bound, with its reason). body.go and key.go turn a body into what core must
 // know, relay.go and sse.go carry an answer back.
 //
+// What requests and answers take of the memory is accounted for in memory.go, in buffers
+// of fixed sizes (buffer.go).
+//
 // A stream whose target fails in the middle is continued by another one where it
 // is text and the API allows it: spoken.go keeps what the client has of it,
 // continue.go says which requests' answers can be continued and makes the request
-// for the rest, seam.go makes the rest look like the same answer, resume.go is the
-// part of the exchange. Nothing in the stream tells the client: some take every
+// for the rest, counts.go how many tokens the client has, seam.go makes the rest look
+// like the same answer, resume.go is the part of the exchange. Nothing in the stream tells the client: some take every
 // line for data, so that not even a comment is added.
 package proxy

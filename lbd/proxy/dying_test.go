@@ -115,9 +115,13 @@ type simulator struct {
 	url string
 }
 
-func simulate(t *testing.T) *simulator {
+func simulate(t *testing.T) *simulator { return simulateWith(t, simulated.Options{}) }
+
+// simulateWith is simulate of an engine with options of its own.
+func simulateWith(t *testing.T, o simulated.Options) *simulator {
 	t.Helper()
-	s, err := simulated.New(simulated.Options{Model: testModel, Speed: 1e5, Seed: 11})
+	o.Model, o.Speed, o.Seed = testModel, 1e5, 11
+	s, err := simulated.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,10 +14,11 @@ const statusClientGone = 499
 
 // Types of error, as OpenAI's clients know them.
 const (
-	typeInvalid   = "invalid_request_error"
-	typeAuth      = "authentication_error"
-	typeRateLimit = "rate_limit_error"
-	typeServer    = "server_error"
+	typeInvalid    = "invalid_request_error"
+	typeAuth       = "authentication_error"
+	typePermission = "permission_error"
+	typeRateLimit  = "rate_limit_error"
+	typeServer     = "server_error"
 )
 
 // apiError is an error as clients see it.
@@ -94,6 +95,14 @@ var rejections = map[string]apiError{
 	core.RejectFailed: {
 		status: http.StatusBadGateway, kind: typeServer,
 		message: "the replica failed and the request cannot be tried elsewhere",
+	},
+	core.RejectRefused: {
+		status: http.StatusBadGateway, kind: typeServer,
+		message: "every replica refused the request",
+	},
+	core.RejectKills: {
+		status: http.StatusBadRequest, kind: typeInvalid, // official clients retry 5xx
+		message: "engines died while they served this request or an identical one: it is not retried",
 	},
 	core.RejectHolder: errNoHolder,
 	core.RejectDuplicate: {

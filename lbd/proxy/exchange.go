@@ -25,34 +25,48 @@ type exchange struct {
 	rest   *sharedBody // as it is sent for the rest of an answer; nil before that
 
 	promptTokens int  // estimated
-	bound        int  // of the answer's tokens; 0 = none was set
+	bound        int  // of an answer's tokens; 0 = none was set
+	answers      int  // that are generated at once; 0 = none are
+	generated    int  // tokens, in the try that generated most, as of its end
+	held         bool // only one target can serve it: core.Request.Holder
 	streamWanted bool // the client asks for a stream
 	hideUsage    bool // the client did not ask for the usage that the engine was asked for
+	hideCounts   bool // nor for the usage so far with each event
+	counting     bool // the target at hand was asked for that
+	bounded      bool // the client says of max_tokens what it wants, if only null
+	tellsUsage   bool // the client is told how many tokens the answer has
+	countMatters bool // how many tokens the client has bounds the rest of the answer, or is told
+	hidesCache   bool // the client is not told what was cached
+	masking      bool // all that goes to the client from now on passes mask
+	mask         cacheMask
 	answer       answer
 	spoken       spoken // what answer.spoken points to, where it does
 	seam         *seam  // nil until another target goes on with the answer
 
-	told   verdict // the latest
-	sent   verdict // the try at hand
-	path   path    // its spans and the request's
-	ctl    *http.ResponseController
-	wrote  bool                // the answer's header has gone to the client
-	talks  bool                // a token came in the try at hand
-	first  time.Time           // of the first token
-	latest time.Time           // of the latest one
-	itl    prometheus.Observer // of the model; nil before the first token
-	until  time.Time           // when the write deadline must be set anew
-	stall  *time.Timer         // of a write over HTTP/2; nil where there was none
-	visit  visit               // of the client's key; nobody's where it has none
-	counts rank                // who generates what passes; no replica where it is a peer
-	last   *failure            // of the latest try that failed
-	began  time.Time
+	told      verdict // the latest
+	sent      verdict // the try at hand
+	path      path    // its spans and the request's
+	ctl       *http.ResponseController
+	wrote     bool                // the answer's header has gone to the client
+	talks     bool                // a token came in the try at hand
+	first     time.Time           // of the first token
+	latest    time.Time           // of the latest one
+	itl       prometheus.Observer // of the model; nil before the first token
+	until     time.Time           // when the write deadline must be set anew
+	stall     *time.Timer         // of a write over HTTP/2; nil where there was none
+	visit     visit               // of the client's key; nobody's where it has none
+	counts    rank                // who generates what passes; no replica where it is a peer
+	last      *failure            // of the latest try that failed
+	faulted   bool                // a try failed and was not refused
+	peerKills int                 // engines of the current peer that died of it, from killsComment
+	began     time.Time
 }
 
 // infer serves a request that asks an engine for something.
 func (r *Runtime) infer(w http.ResponseWriter, req *http.Request, e *endpoint) {
 	x := &exchange{rt: r, w: w, req: req, endpoint: e, ctl: http.NewResponseController(w), began: time.Now()}
 	x.until = x.began.Add(r.limits.Stall / 8) // as extend has it: serve set the first deadline
+	defer x.recovered()
 	defer x.lastWrite()
 	x.flight.id = requestID(req.Header.Get(headerRequestID))
 	x.path.begin(r.tracer, req.Header, x.began)
@@ -66,6 +80,9 @@ func (r *Runtime) infer(w http.ResponseWriter, req *http.Request, e *endpoint) {
 	defer stop(nil)
 	defer x.letGo()
 	x.flight.verdicts, x.flight.stop = make(chan verdict, 4), stop
+	if x.visit.account != nil {
+		x.flight.visit = &x.visit
+	}
 	if !x.arrive(request) {
 		x.refuse(errDraining())
 		return
@@ -80,12 +97,18 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	if refused != nil {
 		return nil, refused
 	}
+	x.hidesCache = x.rt.hidesCache(&x.origin)
 	if refused := x.checkIn(); refused != nil {
 		return nil, refused
 	}
-	buf, err := x.readBody()
+	mem := x.hold()
+	buf, err := x.readBody(&mem)
 	if err != nil {
 		return nil, errBody(err, x.rt.limits.MaxBody)
+	}
+	letGo := func() {
+		buf.release()
+		mem.release()
 	}
 	c, stands, refused := x.rt.understand(buf.b)
 	var holder string
@@ -93,45 +116,79 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 		holder, refused = x.rt.holderOf(x.req.Context(), &c, &x.origin)
 	}
 	if refused != nil {
-		buf.release()
+		letGo()
 		return nil, refused
 	}
-	x.model = stands.model
+	x.model, x.held = stands.model, holder != ""
+	if x.fingerprint == 0 { // a client's
+		x.fingerprint = c.fingerprint(x.rt.seed, x.endpoint, stands)
+	}
 	x.setSession(x.req, &c)
-	x.answer.key = renderKey(x.rt.seed, x.endpoint, &c, stands)
+	x.answer.key = renderKey(x.rt.seedOf(x.tenant), x.endpoint, &c, stands)
+	if refused := x.refuseGuarded(&c); refused != nil {
+		letGo()
+		x.letGo()
+		return nil, refused
+	}
 	x.answer.room = x.rt.limits.MaxKeyedAnswer
 	x.promptTokens = (x.answer.key.hash.Len() + 3) / 4
-	x.bound = c.bound()
-	if refused := x.visit.reserve(x.promptTokens, x.bound, c.answers(x.endpoint), x.rt.Elapsed()); refused != nil {
-		buf.release()
+	x.bound, x.answers = c.bound(x.endpoint), c.answers(x.endpoint)
+	if refused := x.visit.reserve(x.promptTokens, x.bound, x.answers, x.rt.Elapsed()); refused != nil {
+		letGo()
 		x.letGo()
 		return nil, refused
 	}
 	continuable := c.continuable(x.endpoint)
-	x.body = share(x.rewrite(&c, stands, buf)) // which may let go of what c was read from
+	counts, err := x.rewrite(&c, stands, buf, &mem) // which overwrites what c was read from
+	if err != nil {
+		letGo()
+		x.letGo()
+		return nil, errNoMemory(err)
+	}
+	x.body = share(buf, mem)
+	x.body.counts = counts
 	if continuable {
 		x.listen()
 	}
 	return &core.Request{
 		Model: x.model, Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.key.hash.Key(),
-		PromptTokens: x.promptTokens, MaxTokens: x.bound, Hop: x.hop, From: x.from, SessionAge: x.sessionAge, Wait: x.wait,
-		Holder: holder,
+		PromptTokens: x.promptTokens, MaxTokens: x.bound, Answers: answersForCore(x.answers), Hop: x.hop, From: x.from, SessionAge: x.sessionAge, Wait: x.wait,
+		Holder: holder, Fingerprint: x.fingerprint, Kills: x.kills,
 	}, nil
 }
 
 // readBody reads the request's body, in as much time as a slow client may take.
-func (x *exchange) readBody() (*pooled, error) {
+func (x *exchange) readBody(mem *held) (*pooled, error) {
 	_ = x.ctl.SetReadDeadline(time.Now().Add(x.rt.limits.Body)) // a reader without deadlines blocks as it likes
-	buf, err := readBody(x.w, x.req, x.rt.limits.MaxBody)
-	if err == nil {
-		_ = x.ctl.SetReadDeadline(time.Time{}) // else the client would be thought gone when it passes
+	if err := mem.set(x.onItsWay()); err != nil {
+		return nil, err
 	}
-	return buf, err
+	buf, err := readBody(x.w, x.req, x.rt.limits.MaxBody, mem)
+	if err != nil {
+		mem.release()
+		return nil, err
+	}
+	_ = x.ctl.SetReadDeadline(time.Time{}) // else the client would be thought gone when it passes
+	return buf, mem.set(int64(cap(buf.b)))
 }
 
-// rewrite makes the declared changes to a body: the real name for an alias, and
-// a stream's usage asked for.
-func (x *exchange) rewrite(c *call, stands modelName, buf *pooled) *pooled {
+// onItsWay is how many bytes of the body may have come that nobody has read: over HTTP/2
+// the server takes in a window of them.
+func (x *exchange) onItsWay() int64 {
+	window := int64(x.rt.limits.StreamWindow)
+	switch {
+	case x.req.ProtoMajor < 2:
+		return 0
+	case x.req.ContentLength >= 0:
+		return min(window, x.req.ContentLength)
+	}
+	return window
+}
+
+// rewrite makes the declared changes to a body where it stands: the real name for an
+// alias, and a stream's usage asked for. counts is the change that asks for the usage so
+// far with each event. It fails where there is no memory for a larger body.
+func (x *exchange) rewrite(c *call, stands modelName, buf *pooled, mem *held) (counts edit, err error) {
 	var edits []edit
 	if name, _ := c.modelName(); string(name) != stands.model && stands.adapter == "" {
 		edits = append(edits, c.rename(stands.model))
@@ -143,15 +200,22 @@ func (x *exchange) rewrite(c *call, stands modelName, buf *pooled) *pooled {
 			x.hideUsage = true
 		}
 	}
-	if len(edits) == 0 {
-		return buf
+	x.hideCounts = x.wantsCounts == "" && !c.asksCounts()
+	x.bounded = c.maxTokens != span{}
+	x.tellsUsage = !x.hideUsage && x.wantsCounts != countsAny
+	x.countMatters = x.tellsUsage || c.setsBounds()
+	if x.streamWanted && c.continuable(x.endpoint) {
+		counts = c.askCounts(edits)
 	}
-	const added = 128 // more than the edits make of most bodies
-	changed := takeBuffer()
-	changed.grow(len(buf.b) + added)
-	changed.b = splice(changed.b, buf.b, edits)
-	buf.release()
-	return changed
+	if grown := growth(edits, len(buf.b)); grown > cap(buf.b)-len(buf.b) {
+		_, size := sizeClass(len(buf.b) + grown)
+		if err := mem.set(int64(size)); err != nil {
+			return edit{}, err
+		}
+		buf.growTo(size)
+	}
+	buf.b = spliceIn(buf.b, edits)
+	return counts, nil
 }
 
 // arrive hands the request to core; it reports false when the balancer drains.
@@ -229,12 +293,17 @@ func (x *exchange) turnedAway() {
 	switch {
 	case x.wrote:
 		x.abandoned(x.told)
+	case x.told.kind == core.ActionReject && x.refused():
+		x.passRefusal()
+		x.end(x.last.refusal.status, stateRejected)
 	case x.told.kind == core.ActionReject:
+		x.markKills(x.w.Header())
 		e := rejection(x.told.reason, x.last)
 		x.reply(e)
 		x.end(e.status, stateRejected)
 	default:
 		x.w.Header().Set(headerBounce, "1")
+		x.markKills(x.w.Header())
 		x.reply(rejection(core.RejectNoReplica, nil))
 		x.end(http.StatusServiceUnavailable, stateBounced)
 	}
@@ -246,7 +315,7 @@ func (x *exchange) cancelled() {
 	if x.seam != nil {
 		x.continuation(continuedCancelled)
 	}
-	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventCancelled}, nil)
+	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventCancelled, Outcome: x.partly()}, nil)
 	if !x.wrote && x.req.Context().Err() == nil {
 		e := &apiError{status: http.StatusServiceUnavailable, kind: typeServer, code: "aborted", message: errAborted.Error()}
 		x.reply(e)
@@ -260,10 +329,12 @@ func (x *exchange) cancelled() {
 // finished ends a request that was served.
 func (x *exchange) finished(status int, complete bool) {
 	out := &core.Outcome{PromptTokens: x.answer.usage.prompt, CachedTokens: x.answer.usage.cached, OutputTokens: policy.Known(x.outputTokens())}
+	out.ClientError = status/100 == 4
 	if x.seam != nil {
 		out.Elsewhere = x.seam.said
 		x.continuation(continuedWhole)
 	}
+	x.observeEvents(complete)
 	if complete {
 		out.Key = x.answer.finish()
 	}
@@ -285,13 +356,21 @@ func (x *exchange) broke(status int, f *failure) {
 // fail tells core that the try at hand failed.
 func (x *exchange) fail(f *failure) {
 	x.last = f
+	x.faulted = x.faulted || f.refusal == nil
 	x.path.failed(f.cause)
 	x.sent.failed(f.why)
 	retryable := !x.wrote || x.seam != nil
 	x.rt.log.Warn("a try failed", "request", x.flight.id, "target", x.sent.target, "cause", f.cause, "error", f.err, "retryable", retryable)
-	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventFailed, Outcome: &core.Outcome{
-		Retryable: retryable, Unreachable: f.unreachable, Cause: f.cause,
-	}}, x.failedBy(f.cause))
+	out := &core.Outcome{}
+	if !f.unreachable && f.refusal == nil { // else no engine began it
+		out = x.partly()
+	}
+	out.Retryable, out.Unreachable, out.Broke = retryable, f.unreachable, f.broke && x.sent.peer == nil
+	out.Refused, out.Kills, out.Cause = f.refusal != nil, f.kills, f.cause
+	x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventFailed, Outcome: out}, x.failedBy(f.cause))
+	if f.broke && x.sent.rank.replica != nil && x.rt.suspect != nil {
+		x.rt.suspect(x.sent.rank.cfg.ID)
+	}
 }
 
 // failedBy notes in the request's record why the try at hand ended.
@@ -305,7 +384,7 @@ func (x *exchange) outputTokens() int { return x.answer.usage.output.Or(x.answer
 
 // refuse answers a request that core never hears of.
 func (x *exchange) refuse(e *apiError) {
-	if x.from != "" && (e.status == http.StatusNotFound || e.status == http.StatusServiceUnavailable) {
+	if x.from != "" && (e.status == http.StatusNotFound || e.status == http.StatusServiceUnavailable || e.code == codeTenantMemory) {
 		e.status = http.StatusServiceUnavailable // the peer knows other places
 		x.w.Header().Set(headerBounce, "1")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -25,6 +26,7 @@ type verdict struct {
 	// sessionAge is what to tell the peer of a forward; 0 = nothing.
 	sessionAge time.Duration
 	wait       time.Duration  // how long it may hold the request; 0 = as it likes
+	kills      int            // core.Action.Kills
 	decision   *core.Decision // never changes
 	rank       rank           // of a dispatch; its replica is nil when its address is gone
 	peer       *peer          // of a forward; nil when its address is gone
@@ -41,6 +43,7 @@ type flight struct {
 	verdicts chan verdict
 	stop     context.CancelCauseFunc // of what goes on with a target
 	try      lastTry
+	visit    *visit // nil where its client has no key
 }
 
 func (f *flight) deliver(v verdict) {
@@ -69,6 +72,7 @@ func (f *flight) note(now time.Duration, a *core.Action) {
 	}
 	e.Tries = append(e.Tries, Try{
 		AtMillis: millis(now - f.arrived), Kind: a.Kind, Target: a.Target, Reason: a.Reason, Decision: a.Decision, KeptFor: e.KeptFor,
+		Engines: slices.Clone(a.Engines),
 	})
 	e.KeptFor = ""
 }
@@ -79,21 +83,19 @@ func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisec
 // arrive registers a flight under an id of its own, near the one wanted, and
 // lets core place it. It reports false when the balancer is draining.
 func (r *Runtime) arrive(f *flight, req *core.Request, entry *DecisionRecord) bool {
-	r.mu.Lock()
-	if r.draining.Load() {
-		r.mu.Unlock()
-		return false
-	}
-	f.id = r.freeID(f.id)
-	f.arrived, f.entry = r.Elapsed(), entry
-	req.ID, entry.Request = f.id, f.id
-	r.flights[f.id] = f
-	r.ring.add(entry)
-	r.step(core.Event{Kind: core.EventArrived, Request: req})
-	made := r.takeMade()
-	r.mu.Unlock()
-	r.subs.publish(made)
-	return true
+	taken := false
+	r.subs.publish(r.locked(func() {
+		if taken = !r.draining.Load(); !taken {
+			return
+		}
+		f.id = r.freeID(f.id)
+		f.arrived, f.entry = r.Elapsed(), entry
+		req.ID, entry.Request = f.id, f.id
+		r.flights[f.id] = f
+		r.ring.add(entry)
+		r.step(core.Event{Kind: core.EventArrived, Request: req})
+	}))
+	return taken
 }
 
 // freeID is want, or want with a suffix when a request of that id is in flight.
@@ -110,14 +112,12 @@ func (r *Runtime) freeID(want string) string {
 // under the same lock, before the step.
 func (r *Runtime) stepFlight(f *flight, ev core.Event, change func(*DecisionRecord)) {
 	ev.ID = f.id
-	r.mu.Lock()
-	if change != nil {
-		change(f.entry)
-	}
-	r.step(ev)
-	made := r.takeMade()
-	r.mu.Unlock()
-	r.subs.publish(made)
+	r.subs.publish(r.locked(func() {
+		if change != nil {
+			change(f.entry)
+		}
+		r.step(ev)
+	}))
 }
 
 // leave ends a flight that core has done with; change edits its record.

@@ -18,11 +18,21 @@ func (x *exchange) markForwarded(h http.Header) {
 	if x.tenant != "" {
 		h[headerTenant] = []string{x.tenant}
 	}
+	h[headerFingerprint] = []string{strconv.FormatUint(x.fingerprint, 16)}
+	if x.sent.kills > 0 {
+		h[headerKills] = []string{strconv.Itoa(x.sent.kills)}
+	}
 	if x.continueOff {
 		h[headerContinue] = []string{continueOff}
 	}
 	if x.extended() {
 		h[headerContinued] = []string{"1"}
+	}
+	if x.counting {
+		h[headerCounts] = []string{countsAny}
+		if x.tellsUsage {
+			h[headerCounts] = []string{countsExact}
+		}
 	}
 	if ms := x.sent.wait.Milliseconds(); ms > 0 {
 		h[headerWait] = []string{strconv.FormatInt(ms, 10)}
@@ -32,7 +42,8 @@ func (x *exchange) markForwarded(h http.Header) {
 	}
 }
 
-// mark writes our own headers on an answer. Where a peer served the request,
+// mark writes our own headers on an answer, but those that tell what was cached to a
+// client that must not be told. Where a peer served the request,
 // its word says by which replica and with which prefix, and both queues add up.
 func (x *exchange) mark(h http.Header, from http.Header) {
 	region, replica := string(x.rt.self.Region), x.sent.target
@@ -50,11 +61,18 @@ func (x *exchange) mark(h http.Header, from http.Header) {
 		theirs, _ := strconv.ParseFloat(from.Get(headerQueueMs), 64)
 		queued += theirs
 	}
-	names := [...]string{headerRequestID, headerRegion, headerReplica, headerQueueMs, headerPrefixMatch, headerDecision}
+	names := [...]string{headerRequestID, headerRegion, headerReplica, headerQueueMs, headerDecision, headerPrefixMatch}
 	values := &[len(names)]string{
-		x.flight.id, region, replica, strconv.FormatFloat(queued, 'f', 1, 64), strconv.FormatFloat(match, 'f', 3, 64), d.Policy + ":" + d.Reason,
+		x.flight.id, region, replica, strconv.FormatFloat(queued, 'f', 1, 64), d.Policy + ":" + d.Reason, strconv.FormatFloat(match, 'f', 3, 64),
 	}
-	for i, name := range names {
+	told := names[:]
+	if x.hidesCache {
+		told = names[:len(names)-1]
+		if x.rt.sharePrefixes.Load() {
+			values[len(told)-1] = d.Policy // a reason would tell a match with another tenant's prompt
+		}
+	}
+	for i, name := range told {
 		h[name] = values[i : i+1 : i+1] // one allocation for all of them
 	}
 }

@@ -33,6 +33,7 @@ func (w why) String() string {
 type targetCount struct {
 	sent   atomic.Int64
 	failed [whys]atomic.Int64
+	tokenEvents
 }
 
 // counted is the count of the target that a verdict sends to; nil when its
@@ -65,8 +66,11 @@ var (
 	descEnded    = desc("skyserve_ended_total", "Requests by how they left the balancer, forwarded ones included.", "how")
 	descRefused  = desc("skyserve_retries_refused_total", "Requests that ended because too much was being retried already.")
 	descEjected  = desc("skyserve_ejections_total", "Times that a replica was left out because it failed what it was sent.")
+	descStopped  = desc("skyserve_requests_stopped_total", "Requests that were stopped or refused because engines died while they served them or requests with the same fingerprint.")
 	descTree     = desc("skyserve_prefix_tree_bytes", "Memory of the prefix trees.")
 	descNodes    = desc("skyserve_prefix_tree_nodes", "Nodes of the prefix trees.")
+	descMemory   = desc("skyserve_request_bytes", "Bytes that requests and answers take of balancer.memory.requests.")
+	descNoMemory = desc("skyserve_memory_refused_total", "Requests, or parts of what is kept for another try, that there was no memory for, by bound: requests (of all) or tenant.", "bound")
 	descRecord   = desc("skyserve_record_dropped_total", "Steps that the record misses.")
 	descEvents   = desc("skyserve_events_dropped_total", "Decisions that slow subscribers missed.")
 
@@ -89,7 +93,7 @@ var (
 	descPace        = desc("skyserve_replica_pace_ratio", "Time between two tokens over that of the nominal replica, as learned; missing until it is.", "replica")
 	descTokens      = desc("skyserve_replica_tokens_total", "Tokens that a replica generated.", "replica")
 	descSent        = desc("skyserve_replica_sent_total", "Tries sent to a replica.", "replica")
-	descFailures    = desc("skyserve_replica_failures_total", "Tries that failed at a replica: unreachable, silent, broken (the connection), status (5xx or 429), answer (an error in the stream), unable (to go on with an answer).", "replica", "cause")
+	descFailures    = desc("skyserve_replica_failures_total", "Tries that failed at a replica: unreachable, silent, broken (the connection), status (5xx, 429, 401, 403 or 404 of the model), answer (an error in the stream), unable (to go on with an answer).", "replica", "cause")
 	descRepPrompt   = desc("skyserve_replica_prompt_tokens_total", "Prompt tokens of a replica's answers that told the cached ones too.", "replica")
 	descRepCached   = desc("skyserve_replica_cached_tokens_total", "Prompt tokens that a replica took from its cache.", "replica")
 
@@ -102,7 +106,7 @@ var (
 )
 
 var allDescs = []*prometheus.Desc{
-	descQueue, descOldest, descInFlight, descDraining, descEnded, descRefused, descEjected, descTree, descNodes, descRecord, descEvents,
+	descQueue, descOldest, descInFlight, descDraining, descEnded, descRefused, descEjected, descStopped, descTree, descNodes, descMemory, descNoMemory, descRecord, descEvents,
 	descModelQueued, descModelOutstanding, descModelReplicas, descModelAvailable, descModelWait,
 	descInfo, descReady, descAvailable, descLeaving, descOutstanding, descHeld, descPending, descRunning, descKV, descAge, descPace,
 	descTokens, descSent, descFailures, descRepPrompt, descRepCached,
@@ -136,6 +140,13 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 
 	s.gauge(descInFlight, float64(inFlight))
 	s.gauge(descDraining, oneIf(r.draining.Load()))
+	m := r.memory
+	m.mu.Lock()
+	held, full, over := m.bytes, m.full, m.over
+	m.mu.Unlock()
+	s.gauge(descMemory, float64(held))
+	s.count(descNoMemory, full, "requests")
+	s.count(descNoMemory, over, "tenant")
 	s.count(descRecord, r.record.lost())
 	s.count(descEvents, r.subs.dropped.Load())
 	s.balancer(&v)
@@ -171,6 +182,7 @@ func (s scrape) balancer(v *core.View) {
 	s.gauge(descNodes, float64(v.TreeNodes))
 	s.count(descRefused, v.RetriesRefused)
 	s.count(descEjected, v.Ejections)
+	s.count(descStopped, v.Stopped)
 	c := v.Counts
 	for _, e := range []struct {
 		how string
@@ -182,7 +194,7 @@ func (s scrape) balancer(v *core.View) {
 
 func (s scrape) model(l *core.ModelLoad) {
 	s.gauge(descModelQueued, float64(l.Queued), l.Model)
-	s.gauge(descModelOutstanding, float64(l.Outstanding), l.Model)
+	s.gauge(descModelOutstanding, float64(l.Outstanding-l.Failed), l.Model)
 	s.gauge(descModelReplicas, float64(l.Replicas), l.Model)
 	s.gauge(descModelAvailable, float64(l.Available), l.Model)
 	s.gauge(descModelWait, l.Wait.Seconds(), l.Model)

@@ -44,7 +44,7 @@ func testOptions(t *testing.T) Options {
 		t.Fatal(err)
 	}
 	cfg := core.DefaultConfig(p)
-	cfg.ProbeInterval, cfg.RetryWait = time.Hour, time.Millisecond
+	cfg.ProbeInterval, cfg.RetryWait, cfg.KillWait = time.Hour, time.Millisecond, time.Millisecond
 	return Options{
 		Self: service.BalancerConfig{
 			Service: "chat", ID: "lb-us-0", Region: "local/us",

@@ -22,6 +22,7 @@ const (
 	headerPeerToken = "X-Skyserve-Peer-Token"
 	headerTenant    = "X-Skyserve-Tenant"
 	headerBounce    = "X-Skyserve-Bounce"
+	headerModel     = "X-Skyserve-Model"
 	// headerSessionAge is how long ago the request's session began, in
 	// milliseconds: the balancers' clocks are not compared.
 	headerSessionAge = "X-Skyserve-Session-Age-Ms"
@@ -35,12 +36,22 @@ const (
 	// headerContinued tells a peer that the request's prompt holds the beginning of
 	// its answer, which not every engine goes on with.
 	headerContinued = "X-Skyserve-Continued"
+	// headerCounts asks a peer for the usage so far with each event, where its engine
+	// tells it: countsExact when the client is told how many tokens there are, else
+	// countsAny.
+	headerCounts = "X-Skyserve-Counts"
+
+	// headerFingerprint is the fingerprint of a forwarded request. headerKills counts the
+	// engines that died of it: on a request those before the peer, on an answer the peer's.
+	headerFingerprint = "X-Skyserve-Fingerprint"
+	headerKills       = "X-Skyserve-Kills"
 
 	headerIdempotency = "Idempotency-Key"
 
 	ownPrefix = "X-Skyserve-"
 
 	continueOn, continueOff = "on", "off"
+	countsExact, countsAny  = "exact", "any"
 )
 
 // hopByHop says whether a header concerns one connection only (RFC 9110,

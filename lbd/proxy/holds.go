@@ -7,15 +7,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 )
 
 // PathHolds answers a balancer that asks whether a replica of this one holds a
-// stored response: 204 if so, else 404. Its query: id, and the tenant whose it is.
+// stored response: 204 if so, with the model that gave it in headerModel, else 404.
+// Its query: id, and the tenant whose it is.
 const PathHolds = "/skyserve/v1/holds"
-
-// askTimeout bounds how long peers are asked: half a world away and back, thrice.
-const askTimeout = time.Second
 
 // ServeHolds answers PathHolds. A request that comes from no balancer of this
 // service is answered 401.
@@ -30,6 +27,7 @@ func (r *Runtime) ServeHolds(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusNotFound)
 		return
 	}
+	w.Header().Set(headerModel, at.model)
 	w.WriteHeader(http.StatusNoContent)
 }
 
@@ -52,15 +50,15 @@ func (r *Runtime) askPeers(ctx context.Context, response responseID) (found stor
 	}
 	r.mu.Unlock()
 	slices.SortFunc(peers, func(a, b *peer) int { return strings.Compare(a.cfg.ID, b.cfg.ID) })
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, r.limits.LookupWait)
 	defer cancel()
 	var asking sync.WaitGroup
 	var once sync.Once
 	for _, p := range peers {
 		asking.Go(func() {
-			if r.holdsThere(ctx, p, response) {
+			if model, holds := r.holdsThere(ctx, p, response); holds {
 				once.Do(func() {
-					found = storedAt{response: response, target: p.cfg.ID, url: p.cfg.URL}
+					found = storedAt{response: response, target: p.cfg.ID, url: p.cfg.URL, model: model}
 					cancel() // the others need not say
 				})
 			}
@@ -70,8 +68,9 @@ func (r *Runtime) askPeers(ctx context.Context, response responseID) (found stor
 	return found
 }
 
-// holdsThere asks one peer.
-func (r *Runtime) holdsThere(ctx context.Context, p *peer, response responseID) bool {
+// holdsThere asks one peer; model is the one that gave the response, where the peer
+// says so.
+func (r *Runtime) holdsThere(ctx context.Context, p *peer, response responseID) (model string, holds bool) {
 	ask := &http.Request{
 		Method: http.MethodGet, Header: http.Header{}, Host: p.base.Host,
 		URL: &url.URL{
@@ -84,9 +83,9 @@ func (r *Runtime) holdsThere(ctx context.Context, p *peer, response responseID) 
 	}
 	resp, err := p.transport.RoundTrip(ask.WithContext(ctx))
 	if err != nil {
-		return false // a peer that does not answer serves nothing either
+		return "", false // a peer that does not answer serves nothing either
 	}
 	defer resp.Body.Close()
 	discard(resp.Body)
-	return resp.StatusCode == http.StatusNoContent
+	return resp.Header.Get(headerModel), resp.StatusCode == http.StatusNoContent
 }

@@ -21,6 +21,8 @@ type renderer struct {
 	scratch []byte
 	// answer says how an answer goes on after the prompt.
 	answer answerKind
+	// guarded are the guarded parameters in its messages.
+	guarded parameters
 }
 
 // answerKind is how an answer is appended to a prompt.
@@ -40,7 +42,7 @@ func renderKey(seed uint64, e *endpoint, c *call, stands modelName) *renderer {
 	r := renderers.Get().(*renderer)
 	r.hash.Reset(seed, false)
 	r.hash.Grow(len(c.body)) // what is rendered is not much longer
-	r.answer = answerUnknown
+	r.answer, r.guarded = answerUnknown, 0
 	r.str("<|")
 	r.str(stands.model)
 	r.str("|>\n")
@@ -103,24 +105,34 @@ func each(raw []byte, do func(element []byte)) {
 	}
 }
 
-// members calls do for every member of an object; keys come with their quotes.
-func members(raw []byte, do func(key, value []byte)) {
+// members calls do for every member of an object; keys come with their quotes, as
+// decoders read them. It gives where the object ends, -1 where it is none.
+func members(raw []byte, do func(key, value []byte)) (end int) {
+	return written(raw, func(key, value []byte) { do(canonical(key), value) })
+}
+
+// written is members with the keys as they are written.
+func written(raw []byte, do func(key, value []byte)) (end int) {
 	in := cursor{data: raw}
 	if in.peek() != '{' {
-		return
+		return -1
 	}
 	in.at++
 	for first := true; ; first = false {
-		if more, err := in.more('}', first); err != nil || !more {
-			return
+		more, err := in.more('}', first)
+		switch {
+		case err != nil:
+			return -1
+		case !more:
+			return in.at
 		}
 		key, err := in.key()
 		if err != nil {
-			return
+			return -1
 		}
 		v, err := in.value()
 		if err != nil {
-			return
+			return -1
 		}
 		do(key.of(raw), v.of(raw))
 	}
@@ -184,7 +196,9 @@ func (r *renderer) part(raw []byte) {
 	members(raw, func(key, value []byte) {
 		if string(key) == `"text"` && kindOf(value) == '"' {
 			said = value
+			return
 		}
+		r.guarded |= guardedPart(key, value)
 	})
 	if said != nil {
 		r.text(said)
@@ -305,7 +319,10 @@ func (r *renderer) item(raw []byte) {
 	}
 }
 
-func (r *renderer) embeddings(c *call) { r.texts(c.input.of(c.body)) }
+func (r *renderer) embeddings(c *call) {
+	r.texts(c.input.of(c.body))
+	r.messages(c.messages.of(c.body)) // vLLM's, of images and text
+}
 
 func (r *renderer) rerank(c *call) {
 	r.texts(c.query.of(c.body))

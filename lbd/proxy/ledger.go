@@ -66,6 +66,7 @@ type account struct {
 	mu       sync.Mutex
 	tenant   string
 	tier     service.Tier
+	maxTier  service.Tier // empty = any
 	limits   service.KeyLimits
 	requests bucket
 	tokens   bucket
@@ -89,7 +90,7 @@ const (
 func (a *account) configure(k service.APIKey, now time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.tenant, a.tier, a.limits = k.Tenant, k.Tier, k.Limits
+	a.tenant, a.tier, a.maxTier, a.limits = k.Tenant, k.Tier, k.MaxTier, k.Limits
 	a.requests.set(int64(k.Limits.RequestsPerMinute), now)
 	a.tokens.set(int64(k.Limits.TokensPerMinute), now)
 	if a.answer == 0 {
@@ -101,7 +102,9 @@ func (a *account) configure(k service.APIKey, now time.Duration) {
 // visit is of nobody and costs nothing.
 type visit struct {
 	account  *account
-	reserved int64
+	prompt   int64 // tokens of its prompt, as reserved
+	answers  int   // that it asks for
+	reserved int64 // its prompt and what its answers are expected to have, or more once they do
 	settled  bool
 }
 
@@ -126,7 +129,7 @@ func (a *account) enter(now time.Duration) (visit, *apiError) {
 }
 
 // reserve takes what a request is expected to use: its prompt, and so many answers
-// of a bound each; a bound of 0 is none, and then all of them are taken for as long
+// of a bound each; a bound of 0 is none, and then each of them is taken for as long
 // as the key's answers of late.
 func (v *visit) reserve(prompt, bound, answers int, now time.Duration) *apiError {
 	a := v.account
@@ -135,10 +138,11 @@ func (v *visit) reserve(prompt, bound, answers int, now time.Duration) *apiError
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	expected := float64(bound) * float64(answers)
-	if bound <= 0 && answers > 0 {
-		expected = math.Ceil(a.answer)
+	each := float64(bound)
+	if bound <= 0 {
+		each = math.Ceil(a.answer)
 	}
+	expected := each * float64(answers)
 	n := int64(prompt) + int64(min(expected, float64(mostGiven)))
 	if e := a.overQuota(1, n); e != nil {
 		return e
@@ -150,24 +154,45 @@ func (v *visit) reserve(prompt, bound, answers int, now time.Duration) *apiError
 	case !ok:
 		return a.deny(denialTokens, errRate("tokens", wait, "the request may use %d tokens, and this key has %d a minute", n, a.tokens.limit))
 	}
-	v.reserved = n
+	v.prompt, v.answers, v.reserved = int64(prompt), answers, n
 	a.reserved += n
 	return nil
+}
+
+// grow reserves more once the answers of a request have that many tokens already: what
+// else its key asks for meanwhile is held against it.
+func (v *visit) grow(generated int, now time.Duration) {
+	a := v.account
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	more := v.prompt + int64(generated) - v.reserved
+	if more <= 0 || v.settled {
+		return
+	}
+	v.reserved += more
+	a.reserved += more
+	a.tokens.give(-more, now)
 }
 
 // settle puts what was really used in the place of what was reserved.
 func (v *visit) settle(model string, used telemetry.Usage, now time.Duration) {
 	a := v.account
-	if a == nil || v.settled {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if v.settled {
 		return
 	}
 	v.settled = true
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.tokens.give(v.reserved-used.Tokens(), now)
 	a.reserved -= v.reserved
 	if used.OutputTokens > 0 {
-		a.answer += answerWeight * (float64(used.OutputTokens) - a.answer)
+		a.answer += answerWeight * (float64(used.OutputTokens)/float64(max(1, v.answers)) - a.answer)
 	}
 	u := a.used[model]
 	if u == nil {

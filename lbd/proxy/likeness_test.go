@@ -15,6 +15,12 @@ var chunkForms = []string{
 	`{"id":"c-1","choices":[{"index":0,"delta":{"role":"assistant","content":%s},"finish_reason":null}],"usage":null}`,
 	`{"choices":[{"delta":{"content":%s},"finish_reason":"stop"}]}`,
 	`{"choices":[{"delta":{"content":%s}}],"usage":{"prompt_tokens":3,"completion_tokens":1}}`,
+	`{"choices":[{"delta":{"content":%s}}],"usage":{"prompt_tokens":3,"total_tokens":%d,"completion_tokens":%d}}`,
+	`{"choices":[{"delta":{"content":%s}}],"usage" : {"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}} , "x":1}`,
+	`{"usage":{"completion_tokens":%d},"choices":[{"delta":{"content":%s}}]}`,
+	`{"choices":[{"delta":{"content":%s}}],"usage":{"completion_tokens":%d},"usage":null}`,
+	`{"choices":[{"delta":{"content":%s}}],"usage":{"completion_tokens":%d]}`,
+	`{"choices":[],"usage":{"completion_tokens":%d},"text":%s}`,
 	`{"choices":[{"delta":{"content":%s}},{"delta":{"content":"x"}}]}`,
 	`{"choices":[{"delta":{"content":%s,"reasoning_content":"hm"}}]}`,
 	`{"choices":[{"delta":{"content":%s,"content":"again"}}]}`,
@@ -37,6 +43,7 @@ func TestLikenessIsFullReading(t *testing.T) {
 		}
 		full, like := &answer{}, &answer{}
 		for _, a := range []*answer{full, like} {
+			a.asked = true
 			a.key, a.room = renderKey(1, endpoints[path], &c, modelName{model: "m"}), 60
 			a.spoken = &spoken{room: rapid.IntRange(10, 40).Draw(t, "room")}
 			full.spoken.room = a.spoken.room
@@ -44,6 +51,7 @@ func TestLikenessIsFullReading(t *testing.T) {
 		forms := rapid.SliceOfN(rapid.SampledFrom(chunkForms), 1, 3).Draw(t, "forms")
 		for range rapid.IntRange(1, 12).Draw(t, "chunks") {
 			chunk := strings.Replace(rapid.SampledFrom(forms).Draw(t, "form"), "%s", rapid.SampledFrom(pieces).Draw(t, "text"), 1)
+			chunk = strings.ReplaceAll(chunk, "%d", rapid.SampledFrom([]string{"0", "7", "12345", "-1", "1.5", "1e2", "007", "99999999999", "x", `1,"a":{}`, `1},"b":{"c":1`}).Draw(t, "count"))
 			got, want := like.event([]byte(chunk)), full.read([]byte(chunk))
 			if got != want {
 				t.Fatalf("%s: found %+v, want %+v", chunk, got, want)
@@ -59,24 +67,24 @@ func TestLikenessIsFullReading(t *testing.T) {
 func answerState(a *answer) string {
 	key, _ := json.Marshal(a.finish())
 	s := a.spoken
-	return fmt.Sprintf("%d tokens, usage %v, done %v, failed %v, faulty %v, room %d, turned %v, partial %v, said %q, head %s, %v %v %v %v, key %s",
-		a.tokens, a.usage, a.done, a.failed, a.faulty, a.room, a.turned, a.partial, s.soFar(), fmt.Sprintf("%s", []any{s.head.id, s.head.created, s.head.model}),
+	return fmt.Sprintf("%d tokens, exact %v, %d events, usage %v, done %v, failed %v, faulty %v, room %d, turned %v, partial %v, said %q, head %s, %v %v %v %v, key %s",
+		a.tokens, a.exact, a.events, a.usage, a.done, a.failed, a.faulty, a.room, a.turned, a.partial, s.soFar(), fmt.Sprintf("%s", []any{s.head.id, s.head.created, s.head.model}),
 		s.role, s.ended, s.closed, s.lost, key)
 }
 
 // A chunk is only like another one where what differs is the whole of one text.
 func TestLikenessOfOtherChunks(t *testing.T) {
 	var l likeness
-	if l.text([]byte(`{"text":"a"}`)) != nil {
+	if text, _ := l.match([]byte(`{"text":"a"}`)); text != nil {
 		t.Error("a chunk is like those before the first")
 	}
 	first := []byte(`{"text":"first"}`)
-	l.learn(first, first[8:15], true)
+	l.learn(first, first[8:15], nil, span{}, true)
 	for chunk, want := range map[string]string{
 		`{"text":"b"}`: `"b"`, `{"text":"\""}`: `"\""`, `{"text":""}`: "", `{"text":"b","text":"c"}`: "", `{"text":"b"} `: "", `{"text":"b`: "", `{"text":1}`: "",
 		"{\"text\":\"\x01\"}": "", `{"text":"\"}`: "", `{"texts":"b"}`: "", "": "",
 	} {
-		if got := string(l.text([]byte(chunk))); got != want {
+		if got, _ := l.match([]byte(chunk)); string(got) != want {
 			t.Errorf("%s: text %s, want %s", chunk, got, want)
 		}
 	}

@@ -7,6 +7,15 @@ import "time"
 type Limits struct {
 	// MaxBody is the largest request body in bytes; a larger one is answered 413.
 	MaxBody int64
+	// Memory is how many bytes requests and answers may take: bodies from their first byte
+	// until nothing can be tried again, answers and the text of streams that are kept for
+	// another try, and what HTTP/2 may hold of bodies that are on their way. More is
+	// answered 503. TenantMemory is how much of it one tenant may have; more is answered
+	// 429. Requests without a tenant are bounded by Memory alone.
+	Memory       int64
+	TenantMemory int64
+	// StreamWindow is how many bytes of a body HTTP/2 takes in before they are read.
+	StreamWindow int
 	// Body is how long a client may take to send its request's body; then it is
 	// answered 408.
 	Body time.Duration
@@ -37,6 +46,15 @@ type Limits struct {
 	MaxContinuedBody int
 	// Responses is how many stored responses' holders are remembered.
 	Responses int
+	// Lookups is how many questions to the peers about who holds a response may be
+	// under way at once, TenantLookups how many of one tenant, and LookupWait how long
+	// the peers may take to answer one. Misses is how many
+	// responses are remembered that no peer held, and Miss for how long.
+	Lookups       int
+	TenantLookups int
+	LookupWait    time.Duration
+	Misses        int
+	Miss          time.Duration
 	// Decisions is how many requests' decisions are remembered.
 	Decisions int
 	// HistoryMinutes is how many minutes of points are remembered.
@@ -50,7 +68,11 @@ type Limits struct {
 // DefaultLimits is the one table of the proxy's bounds.
 func DefaultLimits() Limits {
 	return Limits{
-		MaxBody:   16 << 20,          // a 4 M-token text, or a dozen inlined images
+		MaxBody:      16 << 20,  // a 4 M-token text, or a dozen inlined images
+		Memory:       1 << 30,   // half of what a balancer may take by default (service.Memory): 64 of the largest bodies, or 250,000 prompts of 1,000 tokens
+		TenantMemory: 256 << 20, // a quarter: four tenants that upload all they can leave nobody out
+		StreamWindow: 256 << 10, // 20 Mbit/s over 100 ms; net/http's own is four times as much
+
 		Body:      2 * time.Minute,   // MaxBody at 1 Mbit/s
 		FirstByte: 120 * time.Second, // a full engine queue and a long prefill; then another replica is the better bet
 		Idle:      60 * time.Second,  // no engine pauses that long between tokens, not even under preemption
@@ -65,7 +87,12 @@ func DefaultLimits() Limits {
 		MaxContinuedText: 1 << 18, // as MaxKeyedAnswer
 		MaxContinuedBody: 1 << 20, // a prompt of 250,000 tokens; larger bodies are images, and few
 
-		Responses:        1 << 16, // 16 MB; engines hold fewer, or forget them at a restart
+		Responses:        1 << 16,         // 16 MB; engines hold fewer, or forget them at a restart
+		Lookups:          64,              // each takes a round trip to every peer: some hundred a second
+		TenantLookups:    16,              // a quarter: four tenants that only ask leave nobody out
+		LookupWait:       time.Second,     // half a world away and back, thrice
+		Misses:           4096,            // 1 MB
+		Miss:             2 * time.Second, // a client that polls has peers asked every other time; a peer that was away is asked again soon
 		Decisions:        4096,
 		HistoryMinutes:   8 * 24 * 60, // a week, the longest season that forecasts know, and a day
 		RecordBuffer:     8192,        // a second of full traffic while a disk stalls
@@ -77,6 +104,9 @@ func DefaultLimits() Limits {
 func (l Limits) orDefault() Limits {
 	d := DefaultLimits()
 	fill(&l.MaxBody, d.MaxBody)
+	fill(&l.Memory, d.Memory)
+	fill(&l.TenantMemory, d.TenantMemory)
+	fill(&l.StreamWindow, d.StreamWindow)
 	fill(&l.Body, d.Body)
 	fill(&l.FirstByte, d.FirstByte)
 	fill(&l.Idle, d.Idle)
@@ -89,6 +119,11 @@ func (l Limits) orDefault() Limits {
 	fill(&l.MaxContinuedText, d.MaxContinuedText)
 	fill(&l.MaxContinuedBody, d.MaxContinuedBody)
 	fill(&l.Responses, d.Responses)
+	fill(&l.Lookups, d.Lookups)
+	fill(&l.TenantLookups, d.TenantLookups)
+	fill(&l.LookupWait, d.LookupWait)
+	fill(&l.Misses, d.Misses)
+	fill(&l.Miss, d.Miss)
 	fill(&l.Decisions, d.Decisions)
 	fill(&l.HistoryMinutes, d.HistoryMinutes)
 	fill(&l.RecordBuffer, d.RecordBuffer)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
 )
 
@@ -26,15 +27,16 @@ const (
 // /v1/responses/{id}, POST .../cancel, GET .../input_items). Only the engine that
 // holds it can answer; core has no say in that, for there is nothing to choose.
 type lookup struct {
-	rt   *Runtime
-	w    http.ResponseWriter
-	req  *http.Request
-	path string // below pathResponses, as the engine gets it
-	id   string // of the response
-	o    origin
-	at   storedAt
-	peer *peer          // that holds the response; nil where a replica does
-	home service.Region // of the replica
+	rt    *Runtime
+	w     http.ResponseWriter
+	req   *http.Request
+	path  string // below pathResponses, as the engine gets it
+	id    string // of the response
+	o     origin
+	at    storedAt
+	visit visit          // of the client's key; nobody's where it has none
+	peer  *peer          // that holds the response; nil where a replica does
+	home  service.Region // of the replica
 }
 
 // lookupMethods are the methods of what is below a response's id.
@@ -58,15 +60,34 @@ func (r *Runtime) serveStored(w http.ResponseWriter, req *http.Request) {
 	if !r.allow(w, req, methods...) {
 		return
 	}
-	var refused *apiError
-	if q.o, refused = r.identify(req); refused == nil {
-		refused = q.find()
-	}
-	if refused == nil {
-		refused = q.ask()
-	}
-	if refused != nil {
+	if refused := q.serve(); refused != nil {
+		q.announce()
 		r.refuse(w, req, refused)
+	}
+}
+
+// serve lets the question in like any other request of its key, and answers it. An
+// error is for the client.
+func (q *lookup) serve() (refused *apiError) {
+	if q.o, refused = q.rt.identify(q.req); refused != nil {
+		return refused
+	}
+	if q.o.account != nil {
+		if q.visit, refused = q.o.account.enter(q.rt.Elapsed()); refused != nil {
+			return refused
+		}
+		defer func() { q.visit.leave(q.rt.Elapsed()) }()
+	}
+	if refused = q.find(); refused != nil {
+		return refused
+	}
+	return q.ask()
+}
+
+// announce writes what is left of the key's limits into the answer's header.
+func (q *lookup) announce() {
+	if q.o.account != nil {
+		q.o.account.announce(q.w.Header(), q.rt.Elapsed())
 	}
 }
 
@@ -89,11 +110,12 @@ func (q *lookup) find() *apiError {
 	case known:
 		known = q.rt.urlOf(at.target) == at.url
 	}
-	if !known && q.o.from == "" && len(q.id) <= maxResponseID && q.rt.coreCfg.Forward {
-		if at = q.rt.askPeers(q.req.Context(), response); at.target != "" {
-			q.rt.stored.put(at)
-			known = true
+	if !known && q.o.from == "" && len(q.id) <= maxResponseID && q.rt.forwards() {
+		var refused *apiError
+		if at, refused = q.rt.locate(q.req.Context(), response); refused != nil {
+			return refused
 		}
+		known = at.target != ""
 	}
 	if !known {
 		return errNoResponse()
@@ -109,6 +131,13 @@ func (q *lookup) ask() *apiError {
 	defer cancel(nil)
 	silence := time.AfterFunc(lookupTimeout, func() { cancel(errSilent) })
 	defer silence.Stop()
+	mem := held{memory: q.rt.memory, tenant: q.o.tenant}
+	defer mem.release()
+	if q.req.ContentLength != 0 {
+		if err := mem.set(lookupBody); err != nil {
+			return errNoMemory(err)
+		}
+	}
 	out, transport, err := q.outgoing(ctx)
 	if err != nil {
 		return invalid("", "incomplete_body", "reading the request body: "+err.Error())
@@ -124,6 +153,7 @@ func (q *lookup) ask() *apiError {
 	if q.peer != nil && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) {
 		return q.failed(ctx)
 	}
+	q.visit.settle(q.at.model, telemetry.Usage{Requests: 1}, q.rt.Elapsed())
 	q.learn(resp.StatusCode)
 	q.relay(resp, silence)
 	return nil
@@ -218,15 +248,20 @@ func (q *lookup) relay(resp *http.Response, silence *time.Timer) {
 	}
 	h.Set(headerRegion, region)
 	h.Set(headerReplica, replica)
+	q.announce()
 	if !isStream(resp) && resp.ContentLength >= 0 {
 		h["Content-Length"] = resp.Header["Content-Length"]
 	}
 	q.w.WriteHeader(resp.StatusCode)
 	ctl, buf := http.NewResponseController(q.w), make([]byte, 32<<10)
+	hides, mask := q.rt.hidesCache(&q.o), cacheMask{}
 	for {
 		silence.Reset(q.rt.limits.Idle)
 		n, err := resp.Body.Read(buf)
 		if n > 0 {
+			if hides {
+				mask.hide(buf[:n])
+			}
 			_ = ctl.SetWriteDeadline(time.Now().Add(q.rt.limits.Stall)) // a writer without deadlines blocks as it likes
 			if _, gone := q.w.Write(buf[:n]); gone != nil {
 				return

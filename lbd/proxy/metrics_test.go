@@ -64,6 +64,7 @@ func TestMetrics(t *testing.T) {
 		"skyserve_draining{}":                                        0,
 		"skyserve_retries_refused_total{}":                           0,
 		"skyserve_ejections_total{}":                                 0,
+		"skyserve_requests_stopped_total{}":                          0,
 		"skyserve_model_replicas{model=" + testModel + "}":           1,
 		"skyserve_model_queued{model=" + testModel + "}":             0,
 		"skyserve_replica_sent_total{replica=us-0}":                  1,

@@ -10,22 +10,19 @@ import (
 // touching a request in flight, and records it: see core.Balancer.Reconfigure.
 // It reports whether that changes anything; if not, nothing is done.
 func (r *Runtime) Reconfigure(cfg core.Config) (changed bool) {
-	r.mu.Lock()
-	if sameConfig(&r.coreCfg, &cfg) {
-		r.mu.Unlock()
-		return false
-	}
-	now := r.Elapsed()
-	actions := r.core.Reconfigure(now, cfg)
-	r.coreCfg = cfg
-	for i := range actions {
-		r.carryOut(now, &actions[i])
-	}
-	r.record.reconfigured(now, &cfg, actions)
-	made := r.takeMade()
-	r.mu.Unlock()
-	r.subs.publish(made)
-	return true
+	r.subs.publish(r.locked(func() {
+		if changed = !sameConfig(&r.coreCfg, &cfg); !changed {
+			return
+		}
+		now := r.Elapsed()
+		actions := r.core.Reconfigure(now, cfg)
+		r.coreCfg = cfg
+		for i := range actions {
+			r.carryOut(now, &actions[i])
+		}
+		r.record.reconfigured(now, &cfg, actions)
+	}))
+	return changed
 }
 
 // SetContinue lets another replica go on with a stream whose replica failed, or

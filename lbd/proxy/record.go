@@ -1,13 +1,11 @@
 package proxy
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,7 +16,7 @@ import (
 
 // RecordVersion is the format of a record. It grows with every change of what a
 // balancer must be made from: an older record would not repeat.
-const RecordVersion = 2
+const RecordVersion = 3
 
 // RecordHeader is the first line of a record. It holds all that a core.Balancer
 // must be made from to repeat the record's decisions, and no secret.
@@ -73,17 +71,25 @@ type RecordConfig struct {
 	EjectTime        time.Duration           `json:"eject_time_ns"`
 	EjectMost        time.Duration           `json:"eject_most_ns"`
 	EjectShare       float64                 `json:"eject_share"`
+	KillAfter        int                     `json:"kill_after"` // 0 = never
+	KillWait         time.Duration           `json:"kill_wait_ns"`
+	KillMemory       time.Duration           `json:"kill_memory_ns"`
+	KillLimit        int                     `json:"kill_limit"`
 }
 
 // RecordLine is every other line: one step, a new configuration that holds from
 // there on, or a gap where Gap of them could not be written because the disk was
-// too slow. A record without a gap repeats exactly.
+// too slow or full. A record without a gap repeats exactly.
 type RecordLine struct {
 	T       time.Duration `json:"t"` // core's time in nanoseconds
 	Event   *core.Event   `json:"event,omitempty"`
 	Config  *RecordConfig `json:"config,omitempty"`
 	Actions []core.Action `json:"actions,omitempty"`
 	Gap     int64         `json:"gap,omitempty"`
+	// Panic is the value of a panic in the step. It ended the process: no line follows.
+	Panic string `json:"panic,omitempty"`
+
+	written chan struct{} // closed once the line is in the file; may be nil
 }
 
 // header describes this runtime.
@@ -97,23 +103,21 @@ func (r *Runtime) header() RecordHeader {
 
 // recorder writes steps from one goroutine. Its methods work on nil: no record.
 type recorder struct {
-	out     *bufio.Writer
+	out     *recordWriter
 	lines   chan RecordLine
 	pending int64 // dropped since the last line; guarded by the runtime's lock
 	dropped atomic.Int64
-
-	mu  sync.Mutex
-	err error // the first failure to write
+	missed  int64 // lines since the last one that out had no room for
 }
 
 // newRecorder makes a recorder and writes its header; nil when w is nil.
-func newRecorder(w io.Writer, h RecordHeader, buffer int) *recorder {
+func newRecorder(w io.Writer, h RecordHeader, buffer int, log *slog.Logger) *recorder {
 	if w == nil {
 		return nil
 	}
-	c := &recorder{out: bufio.NewWriterSize(w, 64<<10), lines: make(chan RecordLine, buffer)}
-	c.write(h)
-	c.flush()
+	c := &recorder{out: newRecordWriter(w, log), lines: make(chan RecordLine, buffer)}
+	c.out.add(h)
+	c.out.flush(false)
 	return c
 }
 
@@ -130,6 +134,17 @@ func (c *recorder) reconfigured(now time.Duration, cfg *core.Config, actions []c
 		config := newRecordConfig(cfg)
 		c.queue(now, func() RecordLine { return RecordLine{T: now, Config: &config, Actions: slices.Clone(actions)} })
 	}
+}
+
+// crashed writes the event whose step panicked. It returns once the line and all before it
+// are in the file, which needs run to be running.
+func (c *recorder) crashed(now time.Duration, ev core.Event, why string) {
+	if c == nil {
+		return
+	}
+	line := RecordLine{T: now, Event: keepEvent(ev), Panic: why, written: make(chan struct{})}
+	c.lines <- line
+	<-line.written
 }
 
 // queue queues a line; the caller holds the runtime's lock, which keeps the lines
@@ -155,7 +170,7 @@ func keepEvent(ev core.Event) *core.Event {
 	ev.Request, ev.Outcome = kept(ev.Request), kept(ev.Outcome)
 	ev.Replica, ev.Report, ev.Peer = kept(ev.Replica), kept(ev.Report), kept(ev.Peer)
 	if ev.PeerReport = kept(ev.PeerReport); ev.PeerReport != nil {
-		ev.PeerReport.Models = slices.Clone(ev.PeerReport.Models)
+		ev.PeerReport.Models, ev.PeerReport.Killers = slices.Clone(ev.PeerReport.Models), slices.Clone(ev.PeerReport.Killers)
 	}
 	ev.Learned = slices.Clone(ev.Learned)
 	return &ev
@@ -171,7 +186,7 @@ func kept[T any](p *T) *T {
 
 // run writes until ctx ends, then what is queued by then.
 func (c *recorder) run(ctx context.Context) {
-	defer c.flush()
+	defer c.out.flush(false)
 	for {
 		select {
 		case line := <-c.lines:
@@ -192,29 +207,26 @@ func (c *recorder) run(ctx context.Context) {
 // writeLine writes a line and, when no other waits, lets it reach the file.
 func (c *recorder) writeLine(line RecordLine) {
 	c.write(line)
-	if len(c.lines) == 0 {
-		c.flush()
+	if len(c.lines) == 0 || line.written != nil {
+		c.out.flush(false)
+	}
+	if line.written != nil {
+		close(line.written)
 	}
 }
 
-func (c *recorder) write(v any) {
-	b, err := json.Marshal(v)
-	if err == nil {
-		_, err = c.out.Write(append(b, '\n'))
+// write writes a line, after a gap where lines before it had no room.
+func (c *recorder) write(line RecordLine) {
+	if c.missed > 0 && c.out.add(RecordLine{T: line.T, Gap: c.missed}) {
+		c.missed = 0
 	}
-	c.note(err)
-}
-
-func (c *recorder) flush() { c.note(c.out.Flush()) }
-
-func (c *recorder) note(err error) {
-	if err == nil {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil {
-		c.err = fmt.Errorf("writing the record: %w", err)
+	switch {
+	case c.missed == 0 && c.out.add(line):
+	case line.Gap > 0: // those were counted when they were dropped
+		c.missed += line.Gap
+	default:
+		c.missed++
+		c.dropped.Add(1)
 	}
 }
 
@@ -227,21 +239,20 @@ func (c *recorder) finish(now time.Duration) {
 	for len(c.lines) > 0 {
 		c.write(<-c.lines)
 	}
-	if c.pending > 0 {
-		c.write(RecordLine{T: now, Gap: c.pending})
-		c.pending = 0
+	c.out.flush(true) // which makes room for the gap
+	if c.pending += c.missed; c.pending > 0 {
+		c.out.add(RecordLine{T: now, Gap: c.pending})
+		c.pending, c.missed = 0, 0
 	}
-	c.flush()
+	c.out.flush(true)
 }
 
-// failure is the first failure to write.
+// failure is why the record lacks its end; nil where it is whole but for its gaps.
 func (c *recorder) failure() error {
-	if c == nil {
+	if c == nil || c.out.failed == nil {
 		return nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err
+	return fmt.Errorf("writing the record: %w", c.out.failed)
 }
 
 // lost is how many steps could not be written.

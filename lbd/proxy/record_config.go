@@ -19,6 +19,7 @@ func newRecordConfig(c *core.Config) RecordConfig {
 		Deferred: c.Deferred, MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
 		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryWait: c.RetryWait, RetryWaitMost: c.RetryWaitMost,
 		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, EjectMost: c.EjectMost, EjectShare: c.EjectShare,
+		KillAfter: c.KillAfter, KillWait: c.KillWait, KillMemory: c.KillMemory, KillLimit: c.KillLimit,
 	}
 }
 
@@ -45,5 +46,6 @@ func (c *RecordConfig) Core() (core.Config, error) {
 		Deferred: c.Deferred, MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
 		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryWait: c.RetryWait, RetryWaitMost: c.RetryWaitMost,
 		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, EjectMost: c.EjectMost, EjectShare: c.EjectShare,
+		KillAfter: c.KillAfter, KillWait: c.KillWait, KillMemory: c.KillMemory, KillLimit: c.KillLimit,
 	}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -126,7 +127,7 @@ func (w *blocked) Write(p []byte) (int, error) {
 
 func TestSlowRecordDropsAndSaysSo(t *testing.T) {
 	w := &blocked{closed: make(chan struct{})}
-	c := &recorder{out: bufio.NewWriter(w), lines: make(chan RecordLine, 4)}
+	c := &recorder{out: newRecordWriter(w, slog.New(slog.DiscardHandler)), lines: make(chan RecordLine, 4)}
 	for i := range 10 {
 		c.add(time.Duration(i), core.Event{Kind: core.EventTick}, nil)
 	}
@@ -194,5 +195,59 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	stop()
 	if err := rt.Close(); err == nil || err.Error() != "writing the record: disk full" {
 		t.Errorf("Close() = %v, want the failure to write", err)
+	}
+}
+
+// filling is a file on a disk with so much room.
+type filling struct {
+	bytes.Buffer
+	room int
+}
+
+func (w *filling) Write(p []byte) (int, error) {
+	n := min(len(p), w.room)
+	w.room -= n
+	w.Buffer.Write(p[:n])
+	if n < len(p) {
+		return n, errors.New("no space left on device")
+	}
+	return n, nil
+}
+
+// A disk that is full for a while costs a record nothing that memory can hold, and a gap
+// beyond that: no line is torn, and every step is in the record or in a gap.
+func TestARecordGoesOnOnceItsDiskHasRoom(t *testing.T) {
+	const steps = 1000
+	for _, held := range []int{1 << 20, 1 << 12} {
+		for room := range 100 {
+			var logged bytes.Buffer
+			w := &filling{room: room}
+			c := newRecorder(w, RecordHeader{Record: RecordVersion}, steps, slog.New(slog.NewTextHandler(&logged, nil)))
+			c.out.held = held
+			for i := range steps {
+				if i == steps/2 {
+					w.room = 1 << 30
+					c.out.flush(true)
+				}
+				c.write(RecordLine{T: time.Duration(i), Event: &core.Event{Kind: core.EventTick}})
+			}
+			c.finish(steps)
+			_, lines := readRecord(t, bytes.NewReader(w.Bytes()))
+			count, gaps := int64(0), int64(0)
+			for _, l := range lines {
+				if gaps += l.Gap; l.Gap == 0 {
+					count++
+				}
+			}
+			if count+gaps != steps || gaps != c.lost() || (gaps > 0) != (held < 1<<20) {
+				t.Errorf("room for %d bytes, %d held: %d steps and %d in gaps of %d, %d counted as lost", room, held, count, gaps, steps, c.lost())
+			}
+			if err := c.failure(); err != nil {
+				t.Error(err)
+			}
+			if n := strings.Count(logged.String(), "level=ERROR"); n != 1 {
+				t.Errorf("it was told %d times: %s", n, &logged)
+			}
+		}
 	}
 }

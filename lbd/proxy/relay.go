@@ -21,6 +21,9 @@ func (x *exchange) commit(resp *http.Response) {
 	x.announce(h)
 	x.w.WriteHeader(resp.StatusCode)
 	x.wrote = true
+	if resp.StatusCode == http.StatusOK {
+		x.counts.noteServed(x.endpoint)
+	}
 	if !x.listens() {
 		x.dropBody()
 	}
@@ -70,7 +73,7 @@ func (x *exchange) lastWrite() {
 // that a stream that breaks can still end in an event of our own. Nothing is
 // sent to the client before the first event is complete.
 func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *time.Timer) (ended bool) {
-	r := streamRelay{x: x, resp: resp, watch: watch}
+	r := streamRelay{x: x, resp: resp, watch: watch, held: x.hold()}
 	defer r.keep(nil)
 	err := r.readAll()
 	switch r.how {
@@ -81,7 +84,7 @@ func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *
 		x.declined(&failure{cause: x.sent.target + " began to think instead of going on", why: whyUnable})
 		return true
 	case targetFailed:
-		return x.severed(&failure{cause: x.sent.target + " ended its answer with an error", why: whyAnswer})
+		return x.severed(&failure{cause: x.sent.target + " ended its answer with an error", why: whyAnswer, broke: true, kills: x.peerKills})
 	}
 	return x.streamEnded(ctx, resp, r.rest(), err)
 }
@@ -94,6 +97,7 @@ type streamRelay struct {
 	watch  *time.Timer
 	events splitter
 	part   *pooled // of an event that is not complete; nil when there is none
+	held   held    // of part
 	how    passing
 }
 
@@ -108,9 +112,8 @@ func (r *streamRelay) readAll() error {
 		}
 		return io.EOF
 	}
-	buf := takeBuffer()
+	buf := takeBuffer(readSize)
 	defer buf.release()
-	buf.grow(readSize)
 	for {
 		n, err := r.resp.Body.Read(buf.b[:cap(buf.b)])
 		if n > 0 {
@@ -127,13 +130,16 @@ func (r *streamRelay) readAll() error {
 // Write passes on what of p completes events.
 func (r *streamRelay) Write(p []byte) (int, error) {
 	r.watch.Stop() // the client's time does not count against the target
-	b := p
+	b, most := p, r.x.rt.limits.MaxEvent
 	if r.part != nil {
+		r.part.grow(len(p))
 		r.part.b = append(r.part.b, p...)
-		b = r.part.b
+		if b = r.part.b; r.held.set(int64(cap(b))) != nil {
+			most = 0
+		}
 	}
 	var rest []byte
-	rest, r.how = r.x.pass(r.resp, b, &r.events, time.Now())
+	rest, r.how = r.x.pass(r.resp, b, &r.events, most, time.Now())
 	r.keep(rest)
 	if r.how != passes {
 		return 0, errPassing
@@ -148,9 +154,11 @@ func (r *streamRelay) keep(rest []byte) {
 	case len(rest) == 0 && r.part != nil:
 		r.part.release()
 		r.part = nil
+		r.held.release()
 	case len(rest) > 0 && r.part == nil:
-		r.part = takeBuffer()
+		r.part = takeBuffer(len(rest))
 		r.part.b = append(r.part.b, rest...)
+		_ = r.held.set(int64(cap(r.part.b))) // the next piece is refused, if this is
 	case len(rest) > 0:
 		r.part.b = r.part.b[:copy(r.part.b, rest)]
 	}
@@ -175,13 +183,13 @@ const (
 )
 
 // pass sends the complete events at the front of b to the client and gives back
-// the rest.
-func (x *exchange) pass(resp *http.Response, b []byte, events *splitter, now time.Time) (rest []byte, how passing) {
+// the rest: an event of most bytes at most, a longer one goes out in pieces.
+func (x *exchange) pass(resp *http.Response, b []byte, events *splitter, most int, now time.Time) (rest []byte, how passing) {
 	before := x.answer.tokens
 	if x.seam == nil {
-		rest, how = x.passAlong(resp, b, events, now)
+		rest, how = x.passAlong(resp, b, events, most, now)
 	} else {
-		rest, how = x.passJoined(b, events, now)
+		rest, how = x.passJoined(b, events, most, now)
 	}
 	if n := x.answer.tokens - before; n > 0 && how != clientGone {
 		x.token(now, n)
@@ -192,40 +200,54 @@ func (x *exchange) pass(resp *http.Response, b []byte, events *splitter, now tim
 	return rest, how
 }
 
-// passAlong passes events as they are.
-func (x *exchange) passAlong(resp *http.Response, b []byte, events *splitter, now time.Time) (rest []byte, how passing) {
+// passAlong passes events as they are, but for what the client did not ask for.
+func (x *exchange) passAlong(resp *http.Response, b []byte, events *splitter, most int, now time.Time) (rest []byte, how passing) {
+	var out *pooled // what goes to the client, where that is not all of b
+	defer func() {
+		if out != nil {
+			out.release()
+		}
+	}()
 	from, at := 0, 0
 	for how == passes {
 		size, ok := events.next(b[at:])
 		if !ok {
 			break
 		}
-		hide, fault := x.look(b[at:at+size], at == 0)
-		if hide || fault {
-			if !x.put(resp, b[from:at], now) {
-				return nil, clientGone
+		event := b[at : at+size]
+		seen := x.look(event, at == 0)
+		if seen.changed() {
+			if out == nil {
+				out = takeBuffer(usualBuffer)
 			}
+			out.b = seen.append(append(out.b, b[from:at]...), event)
 			from = at + size
 		}
-		if fault {
+		if seen.fault {
 			how = targetFailed
 		}
 		at += size
 	}
-	if at == 0 && len(b) > x.rt.limits.MaxEvent {
+	if at == 0 && len(b) > most {
 		at = len(b)
 		*events = splitter{}
 		x.answer.spoken.lose()
+		x.maskRest()
 	}
-	if !x.put(resp, b[from:at], now) {
+	whole := b[from:at]
+	if out != nil {
+		out.b = append(out.b, whole...)
+		whole = out.b
+	}
+	if !x.put(resp, whole, now) {
 		return nil, clientGone
 	}
 	return b[at:], how
 }
 
 // passJoined passes events of a target that goes on with another's answer.
-func (x *exchange) passJoined(b []byte, events *splitter, now time.Time) (rest []byte, how passing) {
-	out := takeBuffer()
+func (x *exchange) passJoined(b []byte, events *splitter, most int, now time.Time) (rest []byte, how passing) {
+	out := takeBuffer(usualBuffer)
 	defer out.release()
 	at := 0
 	for how == passes {
@@ -236,11 +258,12 @@ func (x *exchange) passJoined(b []byte, events *splitter, now time.Time) (rest [
 		how = x.join(out, b[at:at+size])
 		at += size
 	}
-	if at == 0 && len(b) > x.rt.limits.MaxEvent {
+	if at == 0 && len(b) > most {
 		out.b = append(out.b, b...)
 		at = len(b)
 		*events = splitter{}
 		x.answer.spoken.lose()
+		x.maskRest()
 	}
 	if !x.put(nil, out.b, now) {
 		return nil, clientGone
@@ -256,27 +279,65 @@ func (x *exchange) join(out *pooled, event []byte) passing {
 		out.b = out.b[:mark]
 		return targetStrays
 	}
-	hide, fault := x.look(out.b[mark:], false)
-	if hide || fault {
-		out.b = out.b[:mark]
+	seen := x.look(out.b[mark:], false)
+	if seen.changed() {
+		out.b = append(out.b[:mark], seen.append(nil, out.b[mark:])...)
 	}
-	if fault {
+	if seen.fault {
 		return targetFailed
 	}
 	return passes
 }
 
-// look learns from an event and says whether the client shall not see it, and
-// whether it is the word of a target that failed and can be replaced: another one
-// can go on, or nothing at all was said before. first: no event waits to be passed.
-func (x *exchange) look(event []byte, first bool) (hide, fault bool) {
-	data := eventData(event)
-	if data == nil {
-		return false, false
+// look learns from an event and says what the client shall see of it. first: no event
+// waits to be passed.
+func (x *exchange) look(event []byte, first bool) (seen view) {
+	seen.data = eventData(event)
+	x.answer.alike = false
+	if seen.data == nil {
+		seen.hide = x.readKills(event)
+		seen.masked = x.tellsCache(event)
+		return seen
 	}
-	f := x.answer.event(data)
+	f := x.answer.event(seen.data)
 	x.remember()
-	return f.usageOnly && x.hideUsage, x.answer.faulty && (x.mayContinue() || (first && !x.wrote))
+	seen.hide = f.usageOnly && x.hideUsage
+	seen.fault = x.answer.faulty && (x.mayContinue() || (first && !x.wrote))
+	if x.counting && x.hideCounts {
+		seen.counts = f.counts
+	}
+	seen.masked = x.tellsCache(event)
+	return seen
+}
+
+// view is what a client shall see of an event: all of it, nothing (hide), its data
+// without the usage so far (counts), or without what tells of the cache (masked). fault:
+// it is the word of a target that failed and can be replaced, another one can go on, or
+// nothing at all was said before; it is not seen either.
+type view struct {
+	hide, fault, masked bool
+	counts              span
+	data                []byte // of the event
+}
+
+// changed says whether the client does not see the event as it is.
+func (v *view) changed() bool { return v.hide || v.fault || v.masked || v.counts != span{} }
+
+// append appends what the client sees of a changed event.
+func (v *view) append(dst, event []byte) []byte {
+	if v.hide || v.fault {
+		return dst
+	}
+	from := len(dst)
+	if v.counts != (span{}) {
+		dst = uncounted(dst, event, v.data, v.counts)
+	} else {
+		dst = append(dst, event...)
+	}
+	if v.masked {
+		hideCache(dst[from:])
+	}
+	return dst
 }
 
 // put writes to the client at once.
@@ -286,6 +347,13 @@ func (x *exchange) put(resp *http.Response, b []byte, now time.Time) bool {
 	}
 	if !x.wrote {
 		x.commit(resp)
+	}
+	if x.masking {
+		own := takeBuffer(len(b))
+		defer own.release()
+		own.b = append(own.b, b...)
+		x.mask.hide(own.b)
+		b = own.b
 	}
 	x.extend(now)
 	defer x.written()
@@ -330,10 +398,10 @@ func (x *exchange) streamEnded(ctx context.Context, resp *http.Response, rest []
 }
 
 // lastEvent learns from what is left of a stream that has ended without an error:
-// an event that lacks its empty line. It gives what the client shall see of it,
-// and says whether the stream is complete. Half an event is neither seen nor
+// an event that lacks its empty line. shown is what the client shall see of it.
+// It also tells whether the stream is complete. Half an event is neither seen nor
 // counted.
-func (x *exchange) lastEvent(resp *http.Response, rest []byte) (seen []byte, complete bool) {
+func (x *exchange) lastEvent(resp *http.Response, rest []byte) (shown []byte, complete bool) {
 	bare := !x.endpoint.done || resp.StatusCode != http.StatusOK // such a stream does not tell its end
 	ended := bare || x.answer.done || x.answer.failed
 	switch {
@@ -349,8 +417,9 @@ func (x *exchange) lastEvent(resp *http.Response, rest []byte) (seen []byte, com
 		x.join(out, rest)
 		return out.b, true
 	}
-	if hide, _ := x.look(rest, false); hide {
-		return nil, true
+	seen := x.look(rest, false)
+	if seen.fault = false; seen.changed() { // nothing is tried again after the end
+		return seen.append(nil, rest), true
 	}
 	return rest, true
 }
@@ -386,12 +455,15 @@ func unexpected(err error) error {
 
 // relayWhole passes an answer on that is not a stream. It is held back until it
 // is complete, so that a target that dies in the middle of it costs nothing;
-// only one that is too large for that goes out as it comes.
+// only one that is too large for that, or that there is no memory for, goes out as it
+// comes.
 func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *time.Timer) (ended bool) {
-	buf := takeBuffer()
+	buf, mem := takeBuffer(usualBuffer), x.hold()
 	defer buf.release()
+	defer mem.release()
 	for {
 		buf.grow(readSize)
+		full := mem.set(int64(cap(buf.b))) != nil
 		n, err := resp.Body.Read(buf.b[len(buf.b):cap(buf.b)])
 		buf.b = buf.b[:len(buf.b)+n]
 		if n > 0 {
@@ -405,7 +477,8 @@ func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *t
 		case err != nil && x.req.Context().Err() == nil:
 			x.broke(resp.StatusCode, x.failureOf(ctx, err))
 			panic(http.ErrAbortHandler) // cuts the connection: the client must not take half an answer for whole
-		case len(buf.b) > x.rt.limits.MaxHeldAnswer || x.wrote:
+		case len(buf.b) > x.rt.limits.MaxHeldAnswer || full || x.wrote:
+			x.maskRest()
 			if err == nil && x.put(resp, buf.b, time.Now()) {
 				buf.b = buf.b[:0]
 				continue
@@ -425,8 +498,14 @@ func (x *exchange) wholeEnded(resp *http.Response, rest []byte) (ended bool) {
 		}
 		x.answer.whole(rest)
 		x.remember()
+		if x.hidesCache {
+			hideCache(rest)
+		}
 		x.w.Header()["Content-Length"] = []string{strconv.Itoa(len(rest))}
 		x.commit(resp)
+	}
+	if x.masking {
+		x.mask.hide(rest)
 	}
 	x.extend(time.Now())
 	if _, err := x.w.Write(rest); err != nil {

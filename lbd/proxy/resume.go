@@ -22,7 +22,7 @@ func (x *exchange) listen() {
 	if x.rt.noContinue.Load() || x.continueOff || len(x.body.buf.b) > x.rt.limits.MaxContinuedBody {
 		return
 	}
-	x.spoken.room = x.rt.limits.MaxContinuedText
+	x.spoken.room, x.spoken.held = x.rt.limits.MaxContinuedText, x.hold()
 	x.answer.spoken = &x.spoken
 }
 
@@ -73,7 +73,7 @@ func (x *exchange) severed(f *failure) (ended bool) {
 	if x.seam == nil {
 		x.continuation(continuedRefused)
 	}
-	x.breakOff(f.cause, func() { x.broke(http.StatusOK, f) })
+	x.breakOff(f.cause, codeBroken, func() { x.broke(http.StatusOK, f) })
 	return true
 }
 
@@ -88,17 +88,30 @@ func plural(n int, noun string) string {
 // none.
 func (x *exchange) goOn() bool {
 	said, tokens := x.spoken.soFar(), x.passed()
+	if !x.countKnown() {
+		return false
+	}
 	var space []byte
 	if !x.endpoint.anyEngine {
 		// Chat templates trim messages; an engine whose template does would say the
 		// white space again, one whose template does not would not.
 		said, space = splitSpace(said)
 	}
-	body, ok := continuation(x.endpoint, x.body.buf.b, said, tokens)
-	if !ok {
+	if len(said) == 0 {
+		tokens = 0 // the answer is asked for anew, all of it
+	}
+	mem := x.hold()
+	if mem.set(int64(len(x.body.buf.b)+len(said)+addedByContinuing)) != nil {
 		return false
 	}
-	next := &seam{head: x.spoken.head, role: x.spoken.role, said: tokens, prompt: x.answer.usage.prompt, space: bytes.Clone(space)}
+	counts := x.body.counts
+	body, ok := continuation(x.endpoint, x.body.buf.b, said, tokens, x.impliedBound(), &counts)
+	if !ok {
+		mem.release()
+		return false
+	}
+	x.answer.tokens, x.answer.exact = tokens, true // as far as it matters
+	next := &seam{quiet: x.hideCounts, head: x.spoken.head, role: x.spoken.role, said: tokens, prompt: x.answer.usage.prompt, space: bytes.Clone(space)}
 	if len(said) > 0 {
 		next.prompted = tokens
 	}
@@ -108,7 +121,8 @@ func (x *exchange) goOn() bool {
 	if x.rest != nil {
 		x.rest.release()
 	}
-	x.seam, x.rest = next, share(&pooled{b: body})
+	x.seam, x.rest = next, share(&pooled{b: body}, mem)
+	x.rest.counts = counts
 	return true
 }
 
@@ -117,10 +131,11 @@ func (x *exchange) goOn() bool {
 func (x *exchange) begin() {
 	a := &x.answer
 	a.usage, a.done, a.failed, a.faulty = usage{}, false, false, false
-	x.talks = false
+	a.events = 0
+	x.talks, x.peerKills = false, 0
 	if !x.wrote {
 		x.spoken.release()
-		x.spoken = spoken{room: x.spoken.room}
+		x.spoken = spoken{room: x.rt.limits.MaxContinuedText, held: x.spoken.held}
 	}
 }
 
@@ -170,7 +185,7 @@ func refusesToGoOn(status int) bool {
 
 // declined ends a stream whose rest was asked for in vain.
 func (x *exchange) declined(f *failure) {
-	x.breakOff(f.cause, func() { x.broke(http.StatusOK, f) })
+	x.breakOff(f.cause, codeBroken, func() { x.broke(http.StatusOK, f) })
 }
 
 // abandoned ends a stream that was to be continued when core finds no target for
@@ -182,18 +197,25 @@ func (x *exchange) abandoned(v verdict) {
 	}
 	cause := x.last.cause + "; going on elsewhere: " + rejection(reason, nil).message
 	x.continuation(continuedBroken)
-	x.breakOff(cause, func() { x.end(http.StatusOK, stateFailed) })
+	if x.from != "" && v.kills > 0 {
+		x.put(nil, killsComment(v.kills), time.Now()) // nothing is to be done if the peer is gone
+	}
+	code := codeBroken
+	if reason == core.RejectKills {
+		code = reason
+	}
+	x.breakOff(cause, code, func() { x.end(http.StatusOK, stateFailed) })
 }
 
 // breakOff ends a stream that nobody goes on with, and settles it by end. A client
 // is told in an error event. A peer is not told but cut off, so that it can go on
 // with the answer itself.
-func (x *exchange) breakOff(cause string, end func()) {
+func (x *exchange) breakOff(cause, code string, end func()) {
 	if x.from != "" {
 		end()
 		panic(http.ErrAbortHandler) // cuts the connection, as in relayWhole
 	}
-	x.put(nil, x.errorEvent(cause), time.Now()) // should the client be gone too, the request ends the same
+	x.put(nil, x.errorEvent(cause, code), time.Now()) // should the client be gone too, the request ends the same
 	end()
 }
 
@@ -206,9 +228,12 @@ func (x *exchange) continuation(outcome string) {
 	x.rt.metrics.continued.WithLabelValues(outcome).Inc()
 }
 
+// codeBroken is the error code of an answer that broke off.
+const codeBroken = "replica_failed"
+
 // errorEvent is what a broken stream ends in.
-func (x *exchange) errorEvent(cause string) []byte {
-	e := apiError{kind: typeServer, code: "replica_failed", message: "the answer broke off: " + cause}
+func (x *exchange) errorEvent(cause, code string) []byte {
+	e := apiError{kind: typeServer, code: code, message: "the answer broke off: " + cause}
 	event := "data: " + string(e.body()) + "\n\n"
 	if !x.endpoint.done {
 		event = "event: error\n" + event

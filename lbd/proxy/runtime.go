@@ -41,11 +41,21 @@ type Options struct {
 	// NoContinue lets every stream whose target fails in the middle end in an error
 	// event, instead of being continued by another one where that can be.
 	NoContinue bool
+	// SharePrefixes lets what one tenant asked be found for another.
+	SharePrefixes bool
+	// ExposeCache tells clients that presented a key how much of their prompts was cached.
+	ExposeCache bool
+	// AllowParameters names the guarded parameters that requests may have: see
+	// service.GuardedParameters.
+	AllowParameters []string
 	// AccessLog writes each request's line at level info; without it that is debug.
 	AccessLog bool
 	// Tracer follows requests; nil = none does.
 	Tracer Tracer
-	Limits Limits
+	// Suspect is called with the id of a replica whose engine may have died
+	// (core.Outcome.Broke), so that its next probes check its health; nil = none.
+	Suspect func(replica string)
+	Limits  Limits
 }
 
 // Runtime runs one core.Balancer in real time. All its methods are safe for
@@ -58,12 +68,19 @@ type Runtime struct {
 	secure    http.RoundTripper // nil where no replica is asked over mTLS
 	keys      atomic.Pointer[keyring]
 	ledger    *ledger
-	seed      uint64 // of prefix keys: see keySeed
+	seed      uint64 // of prefix keys: see keySeed and seedOf
 	began     time.Time
 	// noContinue is Options.NoContinue until SetContinue.
 	noContinue atomic.Bool
-	accessLog  bool   // Options.AccessLog
-	tracer     Tracer // nil = none
+	// sharePrefixes is Options.SharePrefixes until SetSharePrefixes.
+	sharePrefixes atomic.Bool
+	// exposeCache is Options.ExposeCache until SetExposeCache.
+	exposeCache atomic.Bool
+	// allowed are those of Options.AllowParameters until SetAllowedParameters.
+	allowed   atomic.Uint32
+	accessLog bool                 // Options.AccessLog
+	tracer    Tracer               // nil = none
+	suspect   func(replica string) // Options.Suspect
 
 	// mu guards everything down to the next blank line.
 	mu       sync.Mutex
@@ -79,10 +96,13 @@ type Runtime struct {
 	ring     ring
 	made     []DecisionRecord // of the step at hand, for subscribers
 	idle     chan struct{}    // closed when the last flight ends; nil unless draining
+	ticks    int
 
 	draining atomic.Bool
 	models   atomic.Pointer[modelTable]
 	stored   *responses
+	lookups  *lookups
+	memory   *memory
 	record   *recorder
 	stats    *stats
 	points   *points
@@ -100,7 +120,7 @@ func New(o Options) (*Runtime, error) {
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport, secure: o.Secure,
-		ledger: newLedger(), seed: keySeed(o.Self.PeerToken), began: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, core: core.New(o.Core),
+		ledger: newLedger(), seed: keySeed(o.Self.PeerToken), began: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, core: core.New(o.Core),
 		flights: map[string]*flight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
 		gone: map[string]uint64{}, offered: map[string][]string{},
 	}
@@ -112,14 +132,19 @@ func New(o Options) (*Runtime, error) {
 	}
 	r.SetKeys(o.Keys)
 	r.SetContinue(!o.NoContinue)
+	r.SetSharePrefixes(o.SharePrefixes)
+	r.SetExposeCache(o.ExposeCache)
+	r.SetAllowedParameters(o.AllowParameters)
 	r.declared = append(r.declared, o.Self.Models...)
 	r.ring = newRing(r.limits.Decisions)
 	r.stored = newResponses(r.limits.Responses)
+	r.lookups = newLookups(r.limits)
+	r.memory = newMemory(r.limits.Memory, r.limits.TenantMemory)
 	r.stats = &stats{}
 	r.points = newPoints(o.Self, r.limits.HistoryMinutes)
 	r.points.serve(r.declared)
 	r.metrics = newMetrics()
-	r.record = newRecorder(o.Record, r.header(), r.limits.RecordBuffer)
+	r.record = newRecorder(o.Record, r.header(), r.limits.RecordBuffer, r.log)
 	r.rebuildModels()
 	return r, nil
 }
@@ -167,19 +192,23 @@ func (r *Runtime) Elapsed() time.Duration { return time.Since(r.began) }
 // actions out without blocking. What the event points to may be reused
 // afterwards, except Request.Prompt and Outcome.Key.
 func (r *Runtime) Step(ev core.Event) {
-	r.mu.Lock()
-	r.heard(&ev)
-	r.step(ev)
-	if ev.Kind == core.EventPeerReport || ev.Kind == core.EventPeerRemoved {
-		r.noteOffer(ev)
-	}
-	made := r.takeMade()
-	r.mu.Unlock()
-	r.subs.publish(made)
+	r.subs.publish(r.locked(func() {
+		r.heard(&ev)
+		r.step(ev)
+		if ev.Kind == core.EventPeerReport || ev.Kind == core.EventPeerRemoved {
+			r.noteOffer(ev)
+		}
+	}))
 }
 
-// step is Step with the lock held.
+// step is Step with the lock held. A panic in it ends the process.
 func (r *Runtime) step(ev core.Event) {
+	defer func() {
+		if why := recover(); why != nil {
+			kept := ev // a copy, since &ev would allocate in every step
+			r.crash(why, &kept)
+		}
+	}()
 	now := r.Elapsed()
 	actions := r.core.Step(now, ev)
 	r.metrics.step.Observe((r.Elapsed() - now).Seconds())
@@ -204,7 +233,7 @@ func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
 		return
 	}
 	a.Decision = a.Decision.Clone()
-	v := verdict{kind: a.Kind, target: a.Target, reason: a.Reason, hop: a.Hop, sessionAge: a.SessionAge, wait: a.Wait, decision: a.Decision}
+	v := verdict{kind: a.Kind, target: a.Target, reason: a.Reason, hop: a.Hop, sessionAge: a.SessionAge, wait: a.Wait, kills: a.Kills, decision: a.Decision}
 	switch a.Kind {
 	case core.ActionAbort:
 		f.abort()
@@ -246,8 +275,14 @@ func (r *Runtime) tickUntil(ctx context.Context) {
 
 // tick reports the progress gathered since the last one, then lets time pass.
 func (r *Runtime) tick() {
-	r.mu.Lock()
 	at := r.Elapsed()
+	made := r.locked(func() { r.stepTick(at) })
+	r.stats.gather(at)
+	r.subs.publish(made)
+}
+
+// stepTick is tick with the lock held.
+func (r *Runtime) stepTick(at time.Duration) {
 	for _, rep := range r.sortedReplicas() {
 		for _, k := range rep.ranks() {
 			if n := k.tokens().Swap(0); n > 0 {
@@ -259,10 +294,9 @@ func (r *Runtime) tick() {
 	}
 	r.step(core.Event{Kind: core.EventTick})
 	r.giveUpSilent()
-	made := r.takeMade()
-	r.mu.Unlock()
-	r.stats.gather(at)
-	r.subs.publish(made)
+	if r.ticks++; r.ticks%growEvery == 0 {
+		r.growReservations(r.Elapsed())
+	}
 }
 
 // View is a copy of the balancer's state at this instant.
@@ -277,6 +311,13 @@ func (r *Runtime) Load() []core.ModelLoad {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Load(r.Elapsed())
+}
+
+// Killers are the requests that this balancer has stopped, for its peers: see core.
+func (r *Runtime) Killers() []core.Killer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.core.Killers(r.Elapsed())
 }
 
 // Drain stops accepting requests (readyz answers 503, new ones are refused) and

@@ -11,7 +11,8 @@ import (
 // one that began it: the client sees one stream.
 type seam struct {
 	head
-	role bool // the client knows whose turn it is
+	role  bool // the client knows whose turn it is
+	quiet bool // the client is not told the usage so far
 	// said is how many tokens the client had before, prompted how many of them were
 	// part of this target's prompt.
 	said, prompted int
@@ -63,7 +64,7 @@ type put func(dst, key, value []byte) ([]byte, bool)
 func rewrite(dst, object []byte, do put) []byte {
 	dst = append(dst, '{')
 	first := true
-	members(object, func(key, value []byte) {
+	written(object, func(key, value []byte) {
 		mark := len(dst)
 		if !first {
 			dst = append(dst, ',')
@@ -81,6 +82,7 @@ func rewrite(dst, object []byte, do put) []byte {
 
 // chunk appends a chunk; says is false where nothing of it is news.
 func (s *seam) chunk(dst, data []byte) (out []byte, says bool) {
+	var chosen, counted bool
 	out = rewrite(dst, data, func(dst, key, value []byte) ([]byte, bool) {
 		if known := s.field(key); known != nil {
 			if *known != nil {
@@ -92,11 +94,11 @@ func (s *seam) chunk(dst, data []byte) (out []byte, says bool) {
 		case `"choices"`:
 			var any bool
 			dst, any = s.choices(dst, value)
-			says = says || any
+			says, chosen = says || any, !emptyArray(value)
 			return dst, true
 		case `"usage"`:
 			if kindOf(value) == '{' {
-				says = true
+				counted = true
 				return s.usage(dst, value), true
 			}
 		case `"error"`:
@@ -104,7 +106,7 @@ func (s *seam) chunk(dst, data []byte) (out []byte, says bool) {
 		}
 		return append(dst, oneLine(value)...), true
 	})
-	return out, says
+	return out, says || counted && !(s.quiet && chosen)
 }
 
 // choices appends a chunk's choices; a list of none is not news by itself.

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/zeebo/xxh3"
+
 	"skyserve/lbd/core"
 )
 
@@ -33,6 +35,20 @@ func keySeed(token string) uint64 {
 	}
 	return binary.LittleEndian.Uint64(derive(token, labelSeed))
 }
+
+// seedOf is the seed of a tenant's prefix keys: one of its own, the same in every
+// balancer of the service, so that nobody learns by a match what another tenant asked;
+// the service's where tenants share prefixes, and where there are none.
+func (r *Runtime) seedOf(tenant string) uint64 {
+	if tenant == "" || r.sharePrefixes.Load() {
+		return r.seed
+	}
+	return xxh3.HashStringSeed(tenant, r.seed)
+}
+
+// SetSharePrefixes lets tenants share what is known of prefixes, or not; it holds for
+// requests that come from now on.
+func (r *Runtime) SetSharePrefixes(on bool) { r.sharePrefixes.Store(on) }
 
 func derive(token, label string) []byte {
 	mac := hmac.New(sha256.New, []byte(token))

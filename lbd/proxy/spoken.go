@@ -1,9 +1,6 @@
 package proxy
 
-import (
-	"bytes"
-	"sync"
-)
+import "bytes"
 
 // spoken is what a client has of a streamed answer that can be continued
 // elsewhere when its target fails. A nil one belongs to an answer that cannot.
@@ -11,7 +8,8 @@ type spoken struct {
 	// text is the pieces of the answer as JSON writes them, without their quotes:
 	// in a row they are one string again. Nil before the first and after the loss.
 	text *pooled
-	room int // bytes that may still enter text
+	held held // of text
+	room int  // bytes that may still enter text
 	head head
 	role bool // the client knows whose turn it is, by a word or by the text
 	// ended: the reason why the answer came to its end has passed; closed: so has
@@ -62,11 +60,32 @@ func (s *spoken) say(quoted []byte) {
 	}
 	s.room -= len(piece)
 	s.role = true
-	if s.text == nil {
-		s.text = texts.Get().(*pooled)
-		s.text.b = s.text.b[:0]
+	if s.text == nil || cap(s.text.b)-len(s.text.b) < len(piece) {
+		if !s.grow(len(piece)) {
+			s.lose()
+			return
+		}
 	}
 	s.text.b = append(s.text.b, piece...)
+}
+
+// grow makes room for n bytes more of the text, twice as much as there was at least, as it
+// comes in small pieces; false where there is no memory for that.
+func (s *spoken) grow(n int) bool {
+	want := max(n, leastBuffer)
+	if s.text != nil {
+		want = max(len(s.text.b)+n, 2*cap(s.text.b))
+	}
+	_, size := sizeClass(want)
+	if s.held.set(int64(size)) != nil {
+		return false
+	}
+	if s.text == nil {
+		s.text = takeBuffer(size)
+	} else {
+		s.text.growTo(size)
+	}
+	return true
 }
 
 // soFar is the text as JSON writes it, without quotes.
@@ -111,15 +130,10 @@ func (s *spoken) release() {
 	if s.text == nil {
 		return
 	}
-	if cap(s.text.b) <= maxPooled {
-		texts.Put(s.text)
-	}
+	s.text.release()
 	s.text = nil
+	s.held.release()
 }
-
-// texts is apart from buffers, whose sizes are others: a text begins with room
-// for an answer of usual length and is seldom moved.
-var texts = sync.Pool{New: func() any { return &pooled{b: make([]byte, 0, 1<<10)} }}
 
 // splitSpace parts a text, as JSON writes it, from the white space at its end.
 func splitSpace(raw []byte) (said, space []byte) {

@@ -35,6 +35,7 @@ type responseID struct{ tenant, id string }
 type storedAt struct {
 	response    responseID
 	target, url string
+	model       string // that gave it; empty where that is not known
 }
 
 func newResponses(most int) *responses {
@@ -95,10 +96,10 @@ func (r *Runtime) holderOf(ctx context.Context, c *call, o *origin) (target stri
 	if at, known := r.stored.find(response); known && r.urlOf(at.target) == at.url {
 		return at.target, nil
 	}
-	if o.from == "" && len(response.id) <= maxResponseID && r.coreCfg.Forward {
-		if at := r.askPeers(ctx, response); at.target != "" {
-			r.stored.put(at)
-			return at.target, nil
+	if o.from == "" && len(response.id) <= maxResponseID && r.forwards() {
+		at, refused := r.locate(ctx, response)
+		if refused != nil || at.target != "" {
+			return at.target, refused
 		}
 	}
 	e := errNoHolder
@@ -127,7 +128,7 @@ func (x *exchange) remember() {
 	}
 	x.answer.id = nil
 	id, _ := text(raw, nil)
-	at := storedAt{response: responseID{x.tenant, string(id)}, target: x.sent.target}
+	at := storedAt{response: responseID{x.tenant, string(id)}, target: x.sent.target, model: x.model}
 	switch {
 	case x.sent.rank.replica != nil:
 		at.url = x.sent.rank.cfg.URL
@@ -135,4 +136,5 @@ func (x *exchange) remember() {
 		at.url = x.sent.peer.cfg.URL
 	}
 	x.rt.stored.put(at)
+	x.rt.lookups.exists(at.response)
 }

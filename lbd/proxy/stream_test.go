@@ -214,6 +214,7 @@ func TestResponseHeaders(t *testing.T) {
 func TestRequestIDs(t *testing.T) {
 	for given, kept := range map[string]bool{
 		"abc-1": true, strings.Repeat("x", 128): true, "": false, strings.Repeat("x", 129): false, "a b": false, "caf\u00e9": false, "a\tb": false,
+		"a\u009b2J": false, "a\u202eb": false, "a\x1b[2J": false, "a\x7f": false, "a\xff": false,
 	} {
 		if got := requestID(given); (got == given) != kept {
 			t.Errorf("requestID(%q) = %q, kept: want %v", given, got, kept)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"skyserve/internal/service"
@@ -36,6 +37,7 @@ type replicaCount struct {
 	quiet  int            // ticks since it gave a sign of life; the runtime's lock guards it
 	rate   rateWindow
 	hits   hitWindow
+	served sync.Map // *endpoint, that answered 200
 	// prompt and cached are the tokens of answers that told both.
 	prompt, cached atomic.Int64
 }
@@ -93,12 +95,12 @@ func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) 
 
 // stepWith runs what changes the targets under the lock, then publishes.
 func (r *Runtime) stepWith(change func() (bool, error)) (bool, error) {
-	r.mu.Lock()
-	changed, err := change()
-	r.rebuildModels()
-	made := r.takeMade()
-	r.mu.Unlock()
-	r.subs.publish(made)
+	var changed bool
+	var err error
+	r.subs.publish(r.locked(func() {
+		changed, err = change()
+		r.rebuildModels()
+	}))
 	return changed, err
 }
 

@@ -32,10 +32,13 @@ func NewTransport(allow func(netip.Addr) error) *wire.Transport {
 // clients: it holds no address, and nothing of the request or the answer.
 type failure struct {
 	cause       string
-	err         error // for the log; nil when the cause says it all
-	why         why   // its kind
-	unreachable bool  // no connection came about
-	silent      bool  // the target took too long
+	err         error    // for the log; nil when the cause says it all
+	why         why      // its kind
+	unreachable bool     // no connection came about
+	silent      bool     // the target took too long
+	broke       bool     // see core.Outcome.Broke
+	kills       int      // engines of a peer that died of the request
+	refusal     *refusal // nil if it is not passed on
 }
 
 // try is one attempt at a target. It says whether the request has ended; if it
@@ -75,13 +78,15 @@ func (x *exchange) ask(ctx context.Context) (resp *http.Response, ended bool) {
 		return nil, x.interrupted(ctx, err)
 	}
 	x.path.answered(resp.StatusCode)
+	if x.refusesCounts(resp) {
+		return x.ask(ctx)
+	}
 	switch {
 	case x.sent.peer != nil && resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get(headerBounce) != "":
 		x.path.failed(whyBounced.String())
 		x.sent.failed(whyBounced)
-		x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventBounced}, x.failedBy(x.sent.target+" gave it back"))
-	case x.worthAnotherTry(resp.StatusCode):
-		x.fail(&failure{cause: fmt.Sprintf("%s answered %d", x.sent.target, resp.StatusCode), why: whyStatus, silent: resp.StatusCode == http.StatusGatewayTimeout})
+		x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventBounced, Outcome: &core.Outcome{Kills: killsOf(resp.Header, x.sent.peer)}}, x.failedBy(x.sent.target+" gave it back"))
+	case x.failed(resp):
 	case x.wrote && refusesToGoOn(resp.StatusCode):
 		discard(resp.Body)
 		resp.Body.Close()
@@ -99,6 +104,16 @@ func (x *exchange) ask(ctx context.Context) (resp *http.Response, ended bool) {
 	discard(resp.Body)
 	resp.Body.Close()
 	return nil, false
+}
+
+// failed reports whether an answer is a failure of its target. If so it steps core.
+func (x *exchange) failed(resp *http.Response) bool {
+	f := x.fault(resp)
+	if f == nil {
+		return false
+	}
+	x.fail(f)
+	return true
 }
 
 // watch stops a try whose target is silent for too long; Reset lets it wait on.
@@ -160,12 +175,15 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
 	if x.rest != nil {
 		body = x.rest
 	}
+	x.counting = x.asks(body)
+	x.answer.asked = x.counting
+	counts := x.counting && x.sent.peer == nil
 	out := &http.Request{
 		Method: in.Method, Header: header, Host: base.Host,
 		URL:  &url.URL{Scheme: base.Scheme, Host: base.Host, Path: strings.TrimSuffix(base.Path, "/") + x.endpoint.path, RawQuery: in.URL.RawQuery},
-		Body: body.open(), ContentLength: int64(len(body.buf.b)),
+		Body: body.open(counts), ContentLength: body.size(counts),
 	}
-	out.GetBody = func() (io.ReadCloser, error) { return body.open(), nil }
+	out.GetBody = func() (io.ReadCloser, error) { return body.open(counts), nil }
 	return out.WithContext(ctx)
 }
 
@@ -183,18 +201,19 @@ func (x *exchange) interrupted(ctx context.Context, err error) (ended bool) {
 // failureOf puts an error of a transport in words.
 func (x *exchange) failureOf(ctx context.Context, err error) *failure {
 	if errors.Is(context.Cause(ctx), errSilent) {
-		return &failure{cause: x.sent.target + " was silent for too long", why: whySilent, silent: true}
+		return &failure{cause: x.sent.target + " was silent for too long", why: whySilent, silent: true, broke: true, kills: x.peerKills}
 	}
 	if errors.Is(err, errNoContinuing) {
 		return &failure{cause: x.sent.target + " runs an engine that cannot go on with an answer", why: whyUnable}
 	}
 	var op *net.OpError
+	var again *wire.RepeatError
 	unreachable := errors.Is(err, errGone) || errors.As(err, &op) && op.Op == "dial"
 	cause, why := x.sent.target+" broke the connection", whyBroken
 	if unreachable {
 		cause, why = x.sent.target+" cannot be reached", whyUnreachable
 	}
-	return &failure{cause: cause, err: err, why: why, unreachable: unreachable}
+	return &failure{cause: cause, err: err, why: why, unreachable: unreachable, broke: !unreachable || errors.As(err, &again), kills: x.peerKills}
 }
 
 // unfit says why an answer in one piece is none: it is empty, JSON without its end,
@@ -209,12 +228,12 @@ func (x *exchange) unfit(resp *http.Response, body []byte) *failure {
 	}
 	in := cursor{data: body}
 	if _, err := in.value(); err != nil && in.at >= len(body) {
-		return &failure{cause: x.sent.target + " broke off in the middle of its answer", err: err, why: whyBroken}
+		return &failure{cause: x.sent.target + " broke off in the middle of its answer", err: err, why: whyBroken, broke: true}
 	}
 	fault := false
 	members(body, func(key, value []byte) { fault = fault || (string(key) == `"error"` && serverFault(value)) })
 	if fault {
-		return &failure{cause: x.sent.target + " answered with an error", why: whyAnswer}
+		return &failure{cause: x.sent.target + " answered with an error", why: whyAnswer, broke: true}
 	}
 	return nil
 }
@@ -224,22 +243,6 @@ func (x *exchange) unfit(resp *http.Response, body []byte) *failure {
 func encoded(h http.Header) bool {
 	e := h.Get("Content-Encoding")
 	return e != "" && !strings.EqualFold(e, "identity")
-}
-
-// worthAnotherTry says whether a status tells of the target and not of the
-// request: it failed, is full, answered with nothing, or with another address,
-// which is none of the client's business. A peer that does not let us in is as bad
-// as one that is broken.
-func (x *exchange) worthAnotherTry(status int) bool {
-	switch {
-	case status >= 500 || status == http.StatusTooManyRequests:
-		return true
-	case status == http.StatusNoContent || status == http.StatusResetContent || status/100 == 3:
-		return true
-	case x.sent.peer != nil:
-		return status == http.StatusUnauthorized || status == http.StatusForbidden
-	}
-	return false
 }
 
 // discard reads the rest of a short body so that its connection can be used

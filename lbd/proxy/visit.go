@@ -23,17 +23,22 @@ func (x *exchange) checkOut() {
 }
 
 // used is what a request used of engines. Where one that served it did not say how
-// much, the estimate counts and what was seen pass; a request that no engine served
-// used nothing.
+// much, the estimate counts and what was seen pass; of an answer that its client did
+// not wait for, or that broke off, what was generated until then. A request that no
+// engine served used nothing.
 func (x *exchange) used(status int, state string) telemetry.Usage {
 	u := &x.answer.usage
+	output := x.outputTokens()
 	counted := u.prompt.Known || u.output.Known
 	served := state == stateFinished && status == http.StatusOK
-	left := state == stateCancelled && x.sent.target != "" // what was computed until then is not known
+	left := state == stateCancelled && x.sent.target != ""
+	if left || state == stateFailed {
+		output = max(output, x.generated)
+	}
 	switch {
-	case counted || x.answer.tokens > 0 || ((served || left) && x.endpoint.generates()):
+	case counted || output > 0 || ((served || left) && x.endpoint.generates()):
 		prompt, cached := x.promptUsed()
-		return telemetry.Usage{Requests: 1, PromptTokens: int64(prompt), CachedTokens: int64(cached), OutputTokens: int64(x.outputTokens())}
+		return telemetry.Usage{Requests: 1, PromptTokens: int64(prompt), CachedTokens: int64(cached), OutputTokens: int64(output)}
 	case served || left:
 		return telemetry.Usage{Requests: 1}
 	}

@@ -189,7 +189,7 @@ func (t *Transport) CloseIdleConnections() {
 // not sent.
 //
 // A connection that cannot be had fails with the dialer's error (net.OpError
-// with Op "dial"), an answer that is not HTTP/1.1 with ErrMalformed, and one
+// with Op "dial"), after a first try that broke in a *RepeatError, an answer that is not HTTP/1.1 with ErrMalformed, and one
 // that ResponseHeaderTimeout ends with os.ErrDeadlineExceeded.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL != nil && req.URL.Scheme == "https" && !t.opts.Direct {
@@ -207,6 +207,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // roundTrip tries an idle connection, then a new one.
 func (t *Transport) roundTrip(out *outgoing) (*http.Response, error) {
+	var broke error // how the try on an idle connection ended
 	if c := t.idle.take(out.addr); c != nil {
 		resp, err := c.exchange(out)
 		if err == nil {
@@ -215,10 +216,16 @@ func (t *Transport) roundTrip(out *outgoing) (*http.Response, error) {
 		if !c.mayRepeat(out, err) || !out.rewind() {
 			return nil, out.failed(err)
 		}
+		if c.sent.Load() > 0 {
+			broke = err
+		}
 	}
 	c, err := t.dial(out)
 	if err != nil {
 		closeBody(out.body)
+		if broke != nil {
+			err = &RepeatError{Broke: broke, Err: err}
+		}
 		return nil, out.failed(err)
 	}
 	resp, err := c.exchange(out)
@@ -227,6 +234,19 @@ func (t *Transport) roundTrip(out *outgoing) (*http.Response, error) {
 	}
 	return resp, nil
 }
+
+// RepeatError is the error of a request that was sent over an idle connection which broke,
+// and then could not be sent again: its host may have died of it.
+type RepeatError struct {
+	Broke error // the error of the idle connection
+	Err   error // the error of the dial
+}
+
+// Error has both errors.
+func (e *RepeatError) Error() string { return e.Broke.Error() + "; then: " + e.Err.Error() }
+
+// Unwrap returns both errors.
+func (e *RepeatError) Unwrap() []error { return []error{e.Err, e.Broke} }
 
 // dial opens a connection for a request.
 func (t *Transport) dial(out *outgoing) (*conn, error) {

@@ -179,6 +179,33 @@ func TestRequestOnAConnectionThatDies(t *testing.T) {
 	}
 }
 
+// A host that dies of a request cannot be connected to again: the error has both the
+// break of the first connection and the failed dial.
+func TestARequestThatItsHostDiesOf(t *testing.T) {
+	var deaths, dials atomic.Int32
+	dial := piped(dying(true, "", &deaths))
+	refused := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	tr := transport(t, Options{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if dials.Add(1) > 1 {
+			return nil, refused
+		}
+		return dial(ctx, network, addr)
+	}})
+	ask(t, tr, request(t, http.MethodPost, "http://engine", "first"))
+	req := request(t, http.MethodPost, "http://engine", "second")
+	req.Header["Idempotency-Key"] = nil
+	_, err := tr.RoundTrip(req)
+	var again *RepeatError
+	var op *net.OpError
+	if !errors.As(err, &again) || !errors.Is(again.Broke, io.ErrUnexpectedEOF) || !errors.As(err, &op) || op.Op != "dial" {
+		t.Errorf("got %v, want the break and the refused connection", err)
+	}
+	_, err = tr.RoundTrip(req)
+	if errors.As(err, &again) || !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("with no connection at all: got %v", err)
+	}
+}
+
 func TestARequestIsRepeatedOnce(t *testing.T) {
 	var asked atomic.Int32
 	tr := transport(t, Options{DialContext: piped(func(host net.Conn, in *bufio.Reader) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"net/http"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/pricing"
 	"github.com/aws/aws-sdk-go-v2/service/servicequotas"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/aws/smithy-go/logging"
 
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -126,7 +128,10 @@ func pricesOf(sdk aws.Config, region string) *pricing.Client {
 
 // load makes the settings of the SDK.
 func (p *Provider) load(ctx context.Context) (aws.Config, error) {
-	options := []func(*config.LoadOptions) error{config.WithRetryer(p.retryer), config.WithRegion(p.cfg.Regions[0])}
+	options := []func(*config.LoadOptions) error{
+		config.WithRetryer(p.retryer), config.WithRegion(p.cfg.Regions[0]),
+		config.WithLogger(logging.StandardLogger{Logger: log.Default()}), // by itself it writes to standard error
+	}
 	if p.cfg.Credentials != nil {
 		options = append(options, config.WithCredentialsProvider(p.cfg.Credentials))
 	}

@@ -2,12 +2,10 @@ package aws_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
@@ -18,18 +16,6 @@ import (
 	"skyserve/provision/aws"
 	"skyserve/provision/fakecloud"
 )
-
-// machinesOnly is the provider of a machine of the service.
-func machinesOnly(t *testing.T, cloud *fakecloud.AWS) *aws.Provider {
-	t.Helper()
-	c := config(cloud, "us-east-1", "us-west-2")
-	c.MachinesOnly = true
-	p, err := aws.New(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
 
 // Every code by which AWS turns a caller away is an error of credentials with a hint,
 // and is asked once; what is not allowed is named.
@@ -161,59 +147,6 @@ func TestWhatALaunchMayNot(t *testing.T) {
 			t.Errorf("without %s: got %v", action, err)
 		} else if strings.Contains(err.Error(), "Encoded") || len(err.Error()) > 500 {
 			t.Errorf("without %s it says %d characters: %v", action, len(err.Error()), err)
-		}
-	}
-}
-
-// A machine of the service can keep its replicas with what its role allows, and the role
-// allows nothing that this does not need.
-func TestARoleAllowsWhatAControllerDoes(t *testing.T) {
-	f := &fakecloud.Faults{}
-	cloud := newCloud(f)
-	launch(t, open(t, cloud), chat()...)
-	var policy struct {
-		Statement []struct{ Action []string }
-	}
-	if err := json.Unmarshal([]byte(cloud.Policy("skyserve-chat-balancer", "skyserve")), &policy); err != nil {
-		t.Fatal(err)
-	}
-	allowed := map[string]bool{}
-	for _, s := range policy.Statement {
-		for _, a := range s.Action {
-			allowed[a] = true
-		}
-	}
-	before := f.Actions()
-	cloud.Deny = func(_, action string) string {
-		if !allowed[action] {
-			return "UnauthorizedOperation"
-		}
-		return ""
-	}
-	p := machinesOnly(t, cloud)
-	if _, err := p.Offerings(t.Context(), east); err != nil {
-		t.Error(err)
-	}
-	if _, err := p.Prices(t.Context(), east); err != nil {
-		t.Error(err)
-	}
-	launch(t, p, machine("us-east-1-2", provision.KindReplica, east, service.CapacitySpot))
-	for _, o := range list(t, p) {
-		if o.ID != "us-east-1-2" {
-			continue
-		}
-		if _, err := p.Fingerprint(t.Context(), o); err != nil {
-			t.Error(err)
-		}
-		if err := p.Terminate(t.Context(), o); err != nil {
-			t.Error(err)
-		}
-	}
-	used := f.Actions()
-	for action := range allowed {
-		// Images are looked up by EC2 itself, tags and roles are part of a launch.
-		if implied := []string{"ssm:GetParameters", "ec2:CreateTags", "iam:PassRole"}; used[action] == before[action] && !slices.Contains(implied, action) {
-			t.Errorf("%s is allowed, and not needed", action)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package aws_test
 
 import (
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -39,6 +40,11 @@ func config(cloud *fakecloud.AWS, regions ...string) aws.Config {
 		Regions: regions, Transport: fakecloud.Direct{Handler: cloud}, Poll: -1,
 		Credentials: credentials.NewStaticCredentialsProvider("AKIDEXAMPLE", "secret", ""),
 	}
+}
+
+// httpClient carries calls to a fake.
+func httpClient(cloud *fakecloud.AWS) *http.Client {
+	return &http.Client{Transport: fakecloud.Direct{Handler: cloud}}
 }
 
 // open makes a provider of a fake.

@@ -1,7 +1,6 @@
 package aws_test
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -106,64 +105,11 @@ func TestFirewallRulesChange(t *testing.T) {
 	}
 }
 
-// What balancers may do is bound to the tags of their service in every statement that
-// changes anything.
-func TestPolicyIsNarrow(t *testing.T) {
-	cloud := newCloud(nil)
-	p := open(t, cloud)
-	launch(t, p, chat()...)
-	if text := cloud.Policy("skyserve-chat-replica", "skyserve"); text != "" {
-		t.Errorf("a replica may do %s", text)
-	}
-	text := cloud.Policy("skyserve-chat-balancer", "skyserve")
-	var policy struct {
-		Statement []struct {
-			Effect           string
-			Action, Resource []string
-			Condition        map[string]map[string]string
-		}
-	}
-	if err := json.Unmarshal([]byte(text), &policy); err != nil {
-		t.Fatalf("%v in %s", err, text)
-	}
-	var actions []string
-	for _, s := range policy.Statement {
-		for _, action := range s.Action {
-			actions = append(actions, action)
-			_, verb, _ := strings.Cut(action, ":")
-			harmless := strings.HasPrefix(verb, "Describe") || verb == "GetParameters" || action == "pricing:GetProducts"
-			bound := s.Condition["StringEquals"]
-			ours := bound["aws:RequestTag/skyserve:service"] == "chat" && bound["aws:RequestTag/skyserve:owner"] == "me" ||
-				bound["aws:ResourceTag/skyserve:service"] == "chat" && bound["aws:ResourceTag/skyserve:owner"] == "me"
-			switch {
-			case s.Effect != "Allow" || strings.Contains(action, "*"):
-				t.Errorf("%s %s", s.Effect, action)
-			case harmless || ours:
-			case verb == "PassRole" && slices.Equal(s.Resource, []string{"arn:aws:iam::*:role/skyserve/chat/*"}) && bound["iam:PassedToService"] == "ec2.amazonaws.com":
-			case verb == "RunInstances" && !slices.ContainsFunc(s.Resource, func(r string) bool {
-				return strings.Contains(r, "instance/") || strings.Contains(r, "security-group/") || strings.Contains(r, "volume/") || r == "*"
-			}): // what an instance is put together of; the instance itself is bound
-			default:
-				t.Errorf("%s is allowed on %q without being bound to the service: %v", action, s.Resource, bound)
-			}
-		}
-	}
-	slices.Sort(actions)
-	want := []string{
-		"ec2:CreateTags", "ec2:DescribeInstanceTypeOfferings", "ec2:DescribeInstances", "ec2:DescribeSecurityGroups", "ec2:DescribeSpotPriceHistory",
-		"ec2:DescribeSubnets", "ec2:DescribeVpcs", "ec2:GetConsoleOutput", "ec2:RunInstances", "ec2:TerminateInstances", "iam:PassRole",
-		"pricing:GetProducts", "ssm:GetParameters",
-	}
-	if actions = slices.Compact(actions); !slices.Equal(actions, want) {
-		t.Errorf("allowed are %q, want %q", actions, want)
-	}
-}
-
 // Each part of AWS has its own first words of names.
 func TestPolicyNamesThePartOfAWS(t *testing.T) {
 	for region, want := range map[string]string{
-		"us-east-1": "arn:aws:iam::*:role/skyserve/chat/*", "cn-north-1": "arn:aws-cn:iam::*:role/skyserve/chat/*",
-		"us-gov-west-1": "arn:aws-us-gov:iam::*:role/skyserve/chat/*",
+		"us-east-1": "arn:aws:iam::*:role/skyserve/chat/skyserve-chat-replica", "cn-north-1": "arn:aws-cn:iam::*:role/skyserve/chat/skyserve-chat-replica",
+		"us-gov-west-1": "arn:aws-us-gov:iam::*:role/skyserve/chat/skyserve-chat-replica",
 	} {
 		cloud := fakecloud.NewAWS(nil, region)
 		p, err := aws.New(t.Context(), config(cloud, region))
@@ -177,26 +123,11 @@ func TestPolicyNamesThePartOfAWS(t *testing.T) {
 	}
 }
 
-// A machine of the service makes and ends machines with no more than its grant allows.
+// A machine of the service sees machines alone, and makes and ends replicas.
 func TestTheGrantIsEnoughForAMachine(t *testing.T) {
 	cloud := newCloud(nil)
 	launch(t, open(t, cloud), chat()...)
-	var policy struct{ Statement []struct{ Action []string } }
-	if err := json.Unmarshal([]byte(cloud.Policy("skyserve-chat-balancer", "skyserve")), &policy); err != nil {
-		t.Fatal(err)
-	}
-	cloud.Deny = func(_, action string) string {
-		for _, s := range policy.Statement {
-			if slices.Contains(s.Action, action) {
-				return ""
-			}
-		}
-		return "UnauthorizedOperation"
-	}
-	p := machinesOnly(t, cloud)
-	if _, err := p.Offerings(t.Context(), east); err != nil {
-		t.Fatal(err)
-	}
+	p := asMachine(t, cloud, "lb-us-east-1-0")
 	w := machine("us-east-1-2", provision.KindReplica, east, service.CapacitySpot)
 	launch(t, p, w)
 	have := list(t, p)

@@ -22,7 +22,7 @@ import (
 // The images that machines boot, named by public parameters that AWS and Canonical
 // keep at the newest: Ubuntu 22.04, with NVIDIA's driver and without.
 const (
-	imageGPU   = "resolve:ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-ubuntu-22.04/latest/ami-id"
+	imageGPU   = "resolve:ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
 	imagePlain = "resolve:ssm:/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id"
 )
 

@@ -121,7 +121,7 @@ func TestWhatALaunchAsksFor(t *testing.T) {
 	}
 	for id, special := range map[string]map[string]string{
 		"us-east-1-0": {
-			"ImageId":      "resolve:ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-ubuntu-22.04/latest/ami-id",
+			"ImageId":      "resolve:ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id",
 			"InstanceType": "g6.xlarge", "BlockDeviceMapping.1.Ebs.Throughput": "500", "InstanceMarketOptions.MarketType": "spot", "InstanceMarketOptions.SpotOptions.InstanceInterruptionBehavior": "terminate",
 			"IamInstanceProfile.Name": "skyserve-chat-replica", "CapacityReservationSpecification.CapacityReservationPreference": "",
 		},
@@ -325,5 +325,19 @@ func TestAnotherOwnersName(t *testing.T) {
 	}
 	if after := cloud.Left(); !slices.Equal(before, after) {
 		t.Errorf("there was %q, there is %q", before, after)
+	}
+}
+
+// Every image that machines boot has a name that its publisher keeps: the emulated cloud knows
+// those names by itself, and no others.
+func TestImagesAreThoseThatArePublished(t *testing.T) {
+	cloud := newCloud(nil)
+	p := open(t, cloud)
+	stand(t, p, east)
+	launch(t, p, machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand), machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot))
+	unknown := machine("us-east-1-1", provision.KindReplica, east, service.CapacitySpot)
+	unknown.Machine.Image = "resolve:ssm:/aws/service/deeplearning/ami/x86_64/no-such-image/latest/ami-id"
+	if _, err := p.Launch(t.Context(), unknown); err == nil || !strings.Contains(err.Error(), "ParameterNotFound") {
+		t.Errorf("an image that nobody publishes: got %v, want ParameterNotFound", err)
 	}
 }

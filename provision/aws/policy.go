@@ -13,11 +13,15 @@ const trustPolicy = `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Pri
 
 // statement is one permission of a policy; a map is written in the order of its keys.
 type statement struct {
-	Effect    string                       `json:"Effect"`
-	Action    []string                     `json:"Action"`
-	Resource  []string                     `json:"Resource"`
-	Condition map[string]map[string]string `json:"Condition,omitempty"`
+	Effect    string    `json:"Effect"`
+	Action    []string  `json:"Action"`
+	Resource  []string  `json:"Resource"`
+	Condition condition `json:"Condition,omitempty"`
 }
+
+// condition is what must be so of a request, by operator and key: a string, or a list of which
+// one must fit.
+type condition map[string]map[string]any
 
 // policyFor is what machines of a service may do with these grants, as a policy of
 // IAM; empty where they may do nothing. The same grants give the same text.
@@ -52,7 +56,7 @@ func read(folder, arn string) []statement {
 	bucket, prefix, _ := strings.Cut(folder, "/")
 	return []statement{
 		{"Allow", []string{"s3:GetObject"}, []string{arn + folder + "/*"}, nil},
-		{"Allow", []string{"s3:ListBucket"}, []string{arn + bucket}, map[string]map[string]string{"StringEquals": {"s3:prefix": prefix + "/"}}},
+		{"Allow", []string{"s3:ListBucket"}, []string{arn + bucket}, condition{"StringEquals": {"s3:prefix": prefix + "/"}}},
 	}
 }
 
@@ -60,7 +64,7 @@ func read(folder, arn string) []statement {
 // and nothing else in the hosted zone. IAM compares names in lower case and without the last
 // dot; every record of a change must fit.
 func challenge(zone, name, arn string) statement {
-	return statement{"Allow", []string{"route53:ChangeResourceRecordSets"}, []string{arn + "hostedzone/" + zone}, map[string]map[string]string{
+	return statement{"Allow", []string{"route53:ChangeResourceRecordSets"}, []string{arn + "hostedzone/" + zone}, condition{
 		"ForAllValues:StringEquals": {
 			"route53:ChangeResourceRecordSetsNormalizedRecordNames": "_acme-challenge." + name,
 			"route53:ChangeResourceRecordSetsRecordTypes":           "TXT",
@@ -75,18 +79,35 @@ func session(place string) statement {
 	return statement{"Allow", []string{
 		"ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
 		"ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel",
-	}, []string{"*"}, map[string]map[string]string{"StringEquals": {"aws:RequestedRegion": place}}}
+	}, []string{"*"}, condition{"StringEquals": {"aws:RequestedRegion": place}}}
 }
 
-// operate lets a machine launch, list and end what carries the tags of its service.
-// What EC2 lists cannot be narrowed to tags, and prices are everybody's; everything else is.
+// tagKeys are the keys of all tags of machines. IAM heeds the case of none of them when it
+// looks for one, and machines are told apart by the one in lower case: another that differs in
+// nothing else must not be given.
+var tagKeys = []string{
+	tagBuild, tagCapacity, tagFixed, tagID, tagKind, tagLabel + "*", tagName, tagOwner, tagPrice, tagReservation, tagService, tagSpec,
+}
+
+// operate lets a balancer's machine launch, list and end replicas of its service, and nothing
+// else. It is bound to the kind of machine, so that whoever has root on a balancer can put none
+// of theirs in the place of a balancer or of the controller: a machine that it launches is
+// tagged as a replica, stands behind the firewall of replicas and has their role, and no tag
+// can be changed afterwards. What EC2 lists cannot be narrowed to tags, and prices are
+// everybody's; everything else is.
 func operate(name, owner, arn string) []statement {
-	tagged := map[string]map[string]string{"StringEquals": {"aws:RequestTag/" + tagService: name, "aws:RequestTag/" + tagOwner: owner}}
-	ours := map[string]map[string]string{"StringEquals": {"aws:ResourceTag/" + tagService: name, "aws:ResourceTag/" + tagOwner: owner}}
-	launching := map[string]map[string]string{"StringEquals": {
-		"aws:RequestTag/" + tagService: name, "aws:RequestTag/" + tagOwner: owner, "ec2:CreateAction": "RunInstances",
+	replica := string(provision.KindReplica)
+	having := func(prefix string) map[string]any {
+		return map[string]any{prefix + tagService: name, prefix + tagOwner: owner, prefix + tagKind: replica}
+	}
+	tagged := condition{"StringEquals": having("aws:RequestTag/"), "ForAllValues:StringLike": {"aws:TagKeys": tagKeys}}
+	launching := condition{"StringEquals": having("aws:RequestTag/"), "ForAllValues:StringLike": {"aws:TagKeys": tagKeys}}
+	launching["StringEquals"]["ec2:CreateAction"] = "RunInstances"
+	ours := condition{"StringEquals": having("aws:ResourceTag/")}
+	group := condition{"StringEquals": {
+		"aws:ResourceTag/" + tagService: name, "aws:ResourceTag/" + tagOwner: owner, "aws:ResourceTag/" + tagLabel + labelRole: replica,
 	}}
-	toEC2 := map[string]map[string]string{"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+	toEC2 := condition{"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
 	ec2 := func(kinds ...string) []string {
 		var resources []string
 		for _, k := range kinds {
@@ -94,8 +115,8 @@ func operate(name, owner, arn string) []statement {
 		}
 		return resources
 	}
-	allow := func(actions, resources []string, condition map[string]map[string]string) statement {
-		return statement{"Allow", actions, resources, condition}
+	allow := func(actions, resources []string, when condition) statement {
+		return statement{"Allow", actions, resources, when}
 	}
 	return []statement{
 		allow([]string{
@@ -103,12 +124,12 @@ func operate(name, owner, arn string) []statement {
 			"ec2:DescribeSubnets", "ec2:DescribeVpcs", "pricing:GetProducts",
 		}, []string{"*"}, nil),
 		allow([]string{"ec2:RunInstances"}, ec2("instance", "volume"), tagged),
-		allow([]string{"ec2:RunInstances"}, ec2("security-group"), ours),
+		allow([]string{"ec2:RunInstances"}, ec2("security-group"), group),
 		allow([]string{"ec2:RunInstances"}, append(ec2("network-interface", "subnet", "spot-instances-request", "capacity-reservation"), arn+"ec2:*::image/*"), nil),
 		allow([]string{"ec2:CreateTags"}, ec2("instance", "volume"), launching),
 		allow([]string{"ec2:GetConsoleOutput", "ec2:TerminateInstances"}, ec2("instance"), ours),
 		allow([]string{"ssm:GetParameters"}, []string{arn + "ssm:*:*:parameter/aws/service/*"}, nil),
-		allow([]string{"iam:PassRole"}, []string{arn + "iam::*:role" + iamPath(name) + "*"}, toEC2),
+		allow([]string{"iam:PassRole"}, []string{arn + "iam::*:role" + iamPath(name) + roleName(name, replica)}, toEC2),
 	}
 }
 

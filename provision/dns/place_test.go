@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,6 +37,29 @@ func TestEveryRegionOfAWSIsItsOwn(t *testing.T) {
 	for _, r := range awsRegions {
 		if got, err := AWSRegionOf(service.Region("aws/" + r.name)); got != r.name || err != nil {
 			t.Errorf("%s: got %q, %v", r.name, got, err)
+		}
+	}
+}
+
+// Where every region is that a service may name is known, but for those of parts of AWS that
+// Route 53 keeps no names for.
+func TestEveryRegionIsSomewhere(t *testing.T) {
+	apart := []string{"cn-", "us-gov-", "eusc-"}
+	for _, cloud := range []string{service.CloudAWS, service.CloudGCP} {
+		for _, name := range service.KnownRegions(cloud) {
+			if slices.ContainsFunc(apart, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+				continue
+			}
+			if _, known := whereIs(service.Region(cloud + "/" + name)); !known {
+				t.Errorf("nobody knows where %s/%s is", cloud, name)
+			}
+		}
+	}
+	for cloud, table := range map[string][]place{service.CloudAWS: awsRegions, service.CloudGCP: gcpRegions} {
+		for _, p := range table {
+			if !slices.Contains(service.KnownRegions(cloud), p.name) {
+				t.Errorf("%s has no region %s", cloud, p.name)
+			}
 		}
 	}
 }

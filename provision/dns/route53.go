@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"net/http"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/route53"
 	"github.com/aws/aws-sdk-go-v2/service/route53/types"
+	"github.com/aws/smithy-go/logging"
 
 	"skyserve/provision"
 )
@@ -67,6 +69,7 @@ type Route53 struct {
 func NewRoute53(ctx context.Context, c Config) (*Route53, error) {
 	loaded, err := config.LoadDefaultConfig(ctx,
 		config.WithDefaultRegion(homeRegion),
+		config.WithLogger(logging.StandardLogger{Logger: log.Default()}), // by itself it writes to standard error
 		config.WithRetryer(func() aws.Retryer {
 			return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts = maxAttempts })
 		}),

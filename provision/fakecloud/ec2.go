@@ -15,8 +15,8 @@ import (
 
 // AWS is Amazon Web Services in memory, as far as machines need them: EC2, IAM, STS,
 // Service Quotas and the price list, in several regions behind one address. Which service and
-// region a request is for is read from its signature, which is not verified. Use
-// NewAWS, and set the fields before the first call.
+// region a request is for, and who sends it, is read from its signature, which is not
+// verified: see Credentials. Use NewAWS, and set the fields before the first call.
 type AWS struct {
 	// Deny answers an action (ec2:RunInstances) in a region with an error code of
 	// credentials (AuthFailure, UnauthorizedOperation, ExpiredToken); "" allows it.
@@ -103,6 +103,7 @@ func (a *AWS) now() time.Time {
 
 // awsCall is one request, taken apart.
 type awsCall struct {
+	key             string // the access key of the signature
 	service, region string // of the signature: ec2, us-east-1
 	action          string // RunInstances
 	form            awsForm
@@ -117,8 +118,8 @@ func (c awsCall) reads() bool {
 	return strings.HasPrefix(c.action, "Describe") || strings.HasPrefix(c.action, "List") || strings.HasPrefix(c.action, "Get")
 }
 
-// credentialScope finds region and service in a signature.
-var credentialScope = regexp.MustCompile(`Credential=[^/]+/\d+/([^/]+)/([^/]+)/aws4_request`)
+// credentialScope finds the access key, the region and the service in a signature.
+var credentialScope = regexp.MustCompile(`Credential=([^/]+)/\d+/([^/]+)/([^/]+)/aws4_request`)
 
 // maxAWSBody bounds a request: user data of 16 KiB in base64 is the largest part.
 const maxAWSBody = 1 << 20
@@ -129,7 +130,7 @@ func readAWSCall(r *http.Request) (awsCall, error) {
 	if scope == nil {
 		return c, awsRefusal(http.StatusForbidden, "MissingAuthenticationToken", "Request is missing Authentication Token")
 	}
-	c.region, c.service = scope[1], scope[2]
+	c.key, c.region, c.service = scope[1], scope[2], scope[3]
 	var err error
 	if c.body, err = io.ReadAll(io.LimitReader(r.Body, maxAWSBody)); err != nil {
 		return c, err
@@ -203,6 +204,9 @@ func (a *AWS) do(c awsCall) (any, error) {
 			return nil, awsRefusal(denialStatus(code), code, "%s", denialText(code, action))
 		}
 	}
+	if err := a.authorize(c); err != nil {
+		return nil, err
+	}
 	var answer any
 	err := awsRefusal(http.StatusBadRequest, "InvalidAction", "The action %s is not valid for this web service.", c.name())
 	switch c.service {
@@ -214,7 +218,7 @@ func (a *AWS) do(c awsCall) (any, error) {
 		}
 	case "sts":
 		if c.action == "GetCallerIdentity" {
-			answer, err = callerIdentity(), nil
+			answer, err = a.callerIdentity(c), nil
 		}
 	case "servicequotas":
 		answer, err = a.quota(c)

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/http"
 	"strconv"
-	"strings"
 )
 
 // ec2Token is what a client token made, and of which request.
@@ -17,12 +16,6 @@ type ec2Token struct {
 
 // maxUserData is the most that user data may have, before base64.
 const maxUserData = 16 << 10
-
-// ec2Images are the parameters by which an image may be named.
-var ec2Images = []string{
-	"/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-ubuntu-22.04/latest/ami-id",
-	"/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id",
-}
 
 type runAnswer struct {
 	Reservation string           `xml:"reservationId"`
@@ -104,15 +97,11 @@ func (r *ec2Region) readInstance(f awsForm) (*ec2Instance, error) {
 	if err := r.placeInstance(i); err != nil {
 		return nil, err
 	}
-	parameter, resolved := strings.CutPrefix(i.image, "resolve:ssm:")
-	known := strings.HasPrefix(i.image, "ami-")
-	for _, name := range ec2Images {
-		known = known || resolved && name == parameter
+	if err := resolveImage(i.image); err != nil {
+		return nil, err
 	}
 	text, err := base64.StdEncoding.DecodeString(f.get("UserData"))
 	switch {
-	case !known:
-		return nil, badRequest("InvalidAMIID.NotFound", "The image id '[%s]' does not exist", i.image)
 	case err != nil:
 		return nil, badRequest("InvalidUserData.Malformed", "Invalid BASE64 encoding of user data.")
 	case len(text) > maxUserData:

@@ -14,7 +14,8 @@ import (
 // their operations, with the price list of Cloud Billing, and as much of the rest as it takes to make them. What it does
 // not know it refuses, so that no field is sent in vain. Every call moves its
 // operations on by a step. It is safe for concurrent use; set the fields before the
-// first call.
+// first call. A call with the token of a service account, as Credentials gives it, is decided by the
+// roles of that account and their conditions; any other is the operator's.
 type GCE struct {
 	// Address and Boot are as those of AWS: Boot is told of every machine that runs, and
 	// what it returns is called once the machine stops or goes.
@@ -39,18 +40,19 @@ type GCE struct {
 	networks   map[string]gceNetwork
 	token      string
 	account    string
-	roles      map[string][]string   // permissions of roles
-	policy     map[string][]string   // roles of accounts
-	allowed    []string              // the only permissions of the caller; nil = all but those denied
-	silent     string                // the zone that does not answer lists
-	silence    string                // how a list warns of it
-	denied     []string              // permissions that the caller does not have
-	refusals   map[string]*gceError  // by action
-	failures   map[string]GCEFailure // how operations of an action end
-	stock      map[gceStock]int      // what is left; unlimited where there is no entry
-	limits     map[gceLimit]float64  // quotas
-	lacking    map[string][]string   // machine types that a zone does not have
-	skus       []GCESKU              // the price list
+	roles      map[string][]string     // permissions of roles
+	policy     map[string][]gceBinding // roles of accounts
+	users      map[string][]string     // of accounts: which accounts may act as them
+	allowed    []string                // the only permissions of the caller; nil = all but those denied
+	silent     string                  // the zone that does not answer lists
+	silence    string                  // how a list warns of it
+	denied     []string                // permissions that the caller does not have
+	refusals   map[string]*gceError    // by action
+	failures   map[string]GCEFailure   // how operations of an action end
+	stock      map[gceStock]int        // what is left; unlimited where there is no entry
+	limits     map[gceLimit]float64    // quotas
+	lacking    map[string][]string     // machine types that a zone does not have
+	skus       []GCESKU                // the price list
 }
 
 // NewGCE is a project with the regions of the fake's map, an automatic network
@@ -63,8 +65,8 @@ func NewGCE(project string, faults *Faults) *GCE {
 		faults: faults, project: project, mux: http.NewServeMux(), steps: 1,
 		operations: map[string]*gceOperation{}, requests: map[string]string{},
 		networks: map[string]gceNetwork{"default": {}}, account: "1234-compute@developer.gserviceaccount.com",
-		roles:    map[string][]string{"roles/editor": gceEditor()},
-		policy:   map[string][]string{"1234-compute@developer.gserviceaccount.com": {"roles/editor"}},
+		roles:  map[string][]string{"roles/editor": gceEditor()},
+		policy: map[string][]gceBinding{"1234-compute@developer.gserviceaccount.com": {{role: "roles/editor"}}}, users: map[string][]string{},
 		refusals: map[string]*gceError{}, failures: map[string]GCEFailure{},
 		stock: map[gceStock]int{}, limits: map[gceLimit]float64{}, lacking: map[string][]string{},
 		skus: gceSKUs(),
@@ -85,6 +87,9 @@ type gceRoute struct {
 	serve   func(g *GCE, r *http.Request) (any, *gceError)
 }
 
+// gceInsert makes an instance.
+const gceInsert = "compute.instances.insert"
+
 // gceListSKUs is the one action that is not about the project.
 const gceListSKUs = "cloudbilling.services.skus.list"
 
@@ -97,9 +102,10 @@ var gceRoutes = []gceRoute{
 	{"compute.networks.get", "GET " + gceProject + "/global/networks/{name}", (*GCE).getNetwork},
 	{"compute.subnetworks.get", "GET " + gceProject + "/regions/{region}/subnetworks/{name}", (*GCE).getSubnet},
 	{"compute.images.getFromFamily", "GET " + gceProject + "/global/images/family/{name}", (*GCE).getImage},
-	{"compute.instances.insert", "POST " + gceProject + "/zones/{zone}/instances", (*GCE).insertInstance},
+	{gceInsert, "POST " + gceProject + "/zones/{zone}/instances", (*GCE).insertInstance},
 	{"compute.instances.get", "GET " + gceProject + "/zones/{zone}/instances/{name}", (*GCE).getInstance},
 	{"compute.instances.delete", "DELETE " + gceProject + "/zones/{zone}/instances/{name}", (*GCE).deleteInstance},
+	{"compute.instances.setMetadata", "POST " + gceProject + "/zones/{zone}/instances/{name}/setMetadata", (*GCE).setMetadata},
 	{"compute.instances.getGuestAttributes", "GET " + gceProject + "/zones/{zone}/instances/{name}/getGuestAttributes", (*GCE).getGuestAttributes},
 	{"compute.instances.aggregatedList", "GET " + gceProject + "/aggregated/instances", (*GCE).listInstances},
 	{"compute.zoneOperations.get", "GET " + gceProject + "/zones/{zone}/operations/{name}", (*GCE).getOperation},
@@ -191,8 +197,8 @@ func (g *GCE) admit(r *http.Request, route gceRoute) *gceError {
 	if project != "" && project != g.project && !strings.Contains(r.URL.Path, "/images/") {
 		return gceFail(http.StatusNotFound, "notFound", "The resource 'projects/%s' was not found", project)
 	}
-	if strings.HasPrefix(route.action, "compute.") {
-		if fail := g.require(gcePermission(route.action)); fail != nil {
+	if strings.HasPrefix(route.action, "compute.") && route.action != gceInsert { // which names what it makes in its body
+		if fail := g.require(r, g.resourceOf(r), gcePermission(route.action)); fail != nil {
 			return fail
 		}
 	}

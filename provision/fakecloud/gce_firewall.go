@@ -71,7 +71,7 @@ func (g *GCE) insertFirewall(r *http.Request) (any, *gceError) {
 	if fail != nil {
 		return nil, fail
 	}
-	if fail := g.require("compute.networks.updatePolicy"); fail != nil {
+	if fail := g.require(r, g.whole(), "compute.networks.updatePolicy"); fail != nil {
 		return nil, fail
 	}
 	target := "global/firewalls/" + f.Name

@@ -43,6 +43,7 @@ type GCEInstance struct {
 
 	guest  map[string]string // what its own programs wrote, by namespace/key
 	number int               // of which its addresses are made
+	maker  string            // the account that made it; empty = the operator
 	off    func()            // ends what Boot began
 }
 
@@ -201,10 +202,10 @@ func (g *GCE) insertInstance(r *http.Request) (any, *gceError) {
 	if fail := readGCE(r, &i); fail != nil {
 		return nil, fail
 	}
-	if fail := g.checkInstance(zone, &i); fail != nil {
+	if fail := g.mayInsert(r, zone, i); fail != nil {
 		return nil, fail
 	}
-	if fail := g.require(gceBeside(i)...); fail != nil {
+	if fail := g.checkInstance(zone, &i); fail != nil {
 		return nil, fail
 	}
 	target := "zones/" + zone + "/instances/" + i.Name
@@ -213,7 +214,7 @@ func (g *GCE) insertInstance(r *http.Request) (any, *gceError) {
 		return nil, gceFail(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/%s' already exists", g.project, target)
 	}
 	i.Kind, i.ID, i.SelfLink, i.Status = "compute#instance", g.number(), g.link(target), gceProvisioning
-	i.number = g.made
+	i.number, i.maker = g.made, caller(r)
 	i.MachineType = g.link(i.MachineType)
 	i.Created = g.now().Format(time.RFC3339Nano)
 	g.instances.add(i.key(), i, g.faults.Unseen)
@@ -297,6 +298,25 @@ func (g *GCE) instance(r *http.Request) (GCEInstance, *gceError) {
 func (g *GCE) getInstance(r *http.Request) (any, *gceError) {
 	i, fail := g.instance(r)
 	return i, fail
+}
+
+// setMetadata replaces what an instance is told. What it is told runs as root at its next boot.
+func (g *GCE) setMetadata(r *http.Request) (any, *gceError) {
+	i, fail := g.instance(r)
+	if fail != nil {
+		return nil, fail
+	}
+	var m struct {
+		GCEMetadata
+		Fingerprint string `json:"fingerprint"`
+	}
+	if fail := readGCE(r, &m); fail != nil {
+		return nil, fail
+	}
+	i.Metadata = m.GCEMetadata
+	g.instances.set(i.key(), i)
+	zone := path.Base(i.Zone)
+	return g.begin(r, zone, "setMetadata", "zones/"+zone+"/instances/"+i.Name, func() *GCEFailure { return nil }), nil
 }
 
 // getGuestAttributes shows one of the attributes that an instance wrote.

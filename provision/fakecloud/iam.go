@@ -218,6 +218,9 @@ func (a *AWS) putRolePolicy(f awsForm) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, err := readPolicy(f.get("PolicyDocument")); err != nil {
+		return nil, badRequest("MalformedPolicyDocument", "%v", err)
+	}
 	r.policies[f.get("PolicyName")] = f.get("PolicyDocument")
 	return struct{}{}, nil
 }

@@ -75,7 +75,7 @@ func TestCredentials(t *testing.T) {
 		}, token{value: "t"}, "what is billed", "billing account"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			g := fakecloud.NewGCE("p", nil)
+			g := newGCE(nil)
 			tt.set(g)
 			_, err := withToken(config(g), tt.token).Launch(t.Context(), replica("us-central1-0", service.CapacitySpot))
 			var denied *provision.CredentialsError
@@ -87,13 +87,13 @@ func TestCredentials(t *testing.T) {
 			}
 		})
 	}
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	g.RequireToken("good")
 	launched(t, withToken(config(g), token{value: "good"}), replica("us-central1-0", service.CapacitySpot))
 }
 
 func TestTheProject(t *testing.T) {
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	for _, tt := range []struct{ named, environment, credentials, want string }{
 		{"p", "q", "q", ""},
 		{"", "p", "q", ""},
@@ -123,7 +123,7 @@ func TestTheProject(t *testing.T) {
 }
 
 func TestOfferings(t *testing.T) {
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	g.Lack("us-east4-c", "g2-standard-4")
 	all, err := provider(g).Offerings(t.Context(), "gcp/us-east4")
 	if err != nil {
@@ -151,7 +151,7 @@ func TestOfferings(t *testing.T) {
 }
 
 func TestQuotas(t *testing.T) {
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	g.SetQuota("us-central1", "NVIDIA_L4_GPUS", 4)
 	g.SetQuota("", "GPUS_ALL_REGIONS", 2)
 	w := replica("us-central1-0", service.CapacityOnDemand)
@@ -191,17 +191,11 @@ func TestDoctor(t *testing.T) {
 		{"no permission", func(g *fakecloud.GCE) { g.Deny("compute.instances.create", "compute.firewalls.delete") }, []string{"compute.firewalls.delete, compute.instances.create"}},
 		{"the clock is wrong", func(g *fakecloud.GCE) { g.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } }, []string{"clock: 10m"}},
 		{"no network", func(g *fakecloud.GCE) { g.SetNetworks("other") }, []string{"no network default"}},
-		{"no account", func(g *fakecloud.GCE) { g.SetDefaultAccount("") }, []string{"no default account"}},
-		{"the account is deleted", func(g *fakecloud.GCE) { g.SetDefaultAccount("1-compute@developer.gserviceaccount.com") }, []string{"there is no such account", "lacks compute.disks.create"}},
-		{"the account has no role", func(g *fakecloud.GCE) { g.SetAccount("1234-compute@developer.gserviceaccount.com") }, []string{"lacks compute.disks.create"}},
-		{"the account has a role that is too small", func(g *fakecloud.GCE) {
-			g.SetAccount("1234-compute@developer.gserviceaccount.com", "projects/p/roles/small")
-			g.SetRole("projects/p/roles/small", roleOfDocs(t)[1:]...)
-		}, []string{"lacks compute.disks.create: a"}},
-		{"the account has the role of the docs", func(g *fakecloud.GCE) {
-			g.SetAccount("1234-compute@developer.gserviceaccount.com", "projects/p/roles/skyserveBalancer")
-			g.SetRole("projects/p/roles/skyserveBalancer", roleOfDocs(t)...)
-		}, nil},
+		{"the project's default account is not asked for", func(g *fakecloud.GCE) { g.SetDefaultAccount("") }, nil},
+		{"the account has no role", func(g *fakecloud.GCE) { g.SetAccount(accountOfBalancers) }, []string{"lacks compute.disks.create"}},
+		{"the account has a role that is too small", func(g *fakecloud.GCE) { g.SetRole(roleOfBalancers, permissionsOfRole(t)[1:]...) }, []string{"lacks compute.disks.create: a"}},
+		{"the account may do more", func(g *fakecloud.GCE) { g.Bind(accountOfBalancers, "roles/editor", "") }, []string{"may do more than keep replicas, such as compute.firewalls.create"}},
+		{"the account's role has no condition", func(g *fakecloud.GCE) { g.SetAccount(accountOfBalancers, roleOfBalancers) }, []string{"has no condition"}},
 		{"the account is not one's own to use", func(g *fakecloud.GCE) { g.Deny("iam.serviceAccounts.actAs") }, []string{"you may not have machines run as it"}},
 		{"roles cannot be seen", func(g *fakecloud.GCE) { g.Deny("resourcemanager.projects.getIamPolicy") }, nil},
 		{"no image", func(g *fakecloud.GCE) {
@@ -213,7 +207,7 @@ func TestDoctor(t *testing.T) {
 		{"nothing is let in", func(g *fakecloud.GCE) { g.RequireToken("good") }, []string{"no valid credentials"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			g := fakecloud.NewGCE("p", nil)
+			g := newGCE(nil)
 			tt.set(g)
 			cfg := config(g)
 			cfg.Regions = []string{"us-central1", "europe-west4"}
@@ -236,7 +230,7 @@ func TestDoctor(t *testing.T) {
 			}
 		})
 	}
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	g.SetSubnets("prod", "us-central1", "west")
 	cfg := config(g)
 	cfg.Regions, cfg.Network, cfg.Subnets = []string{"us-central1", "us-east4"}, "prod", map[string]string{"us-central1": "west"}

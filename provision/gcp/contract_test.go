@@ -48,7 +48,7 @@ func TestTheContract(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			providertest.Run(t, func(t *testing.T) providertest.Subject {
 				faults := tt.faults()
-				g := fakecloud.NewGCE("p", faults)
+				g := newGCE(faults)
 				tt.set(g)
 				p := provider(g)
 				other := replica("us-central1-0", service.CapacitySpot)
@@ -110,7 +110,7 @@ func down(g *fakecloud.GCE) error {
 
 func TestACrashAtAnyCallIsMendedByAnotherTry(t *testing.T) {
 	t.Parallel()
-	whole := fakecloud.NewGCE("p", nil)
+	whole := newGCE(nil)
 	if err := up(whole); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestACrashAtAnyCallIsMendedByAnotherTry(t *testing.T) {
 				}
 				return fakecloud.Refused
 			}}
-			g := fakecloud.NewGCE("p", faults)
+			g := newGCE(faults)
 			if err := up(g); err == nil {
 				err = down(g)
 				if crashed == (err == nil) {
@@ -157,7 +157,7 @@ func TestACrashAtAnyCallIsMendedByAnotherTry(t *testing.T) {
 // A call that fails once is made again, with nothing made twice.
 func TestAnyCallMayFailOnce(t *testing.T) {
 	t.Parallel()
-	whole := fakecloud.NewGCE("p", nil)
+	whole := newGCE(nil)
 	if err := up(whole); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func TestAnyCallMayFailOnce(t *testing.T) {
 		for failed {
 			at++
 			failed = false
-			g := fakecloud.NewGCE("p", &fakecloud.Faults{Decide: func(c fakecloud.Call) fakecloud.Outcome {
+			g := newGCE(&fakecloud.Faults{Decide: func(c fakecloud.Call) fakecloud.Outcome {
 				if c.Number == at {
 					failed = true
 					return outcome
@@ -188,7 +188,7 @@ func TestAnyCallMayFailOnce(t *testing.T) {
 func atOnce(t *testing.T, faults *fakecloud.Faults, steps int, test func(t *testing.T, g *fakecloud.GCE, all func(do func() error) []error)) {
 	synctest.Test(t, func(t *testing.T) {
 		faults.Hold = func(fakecloud.Call) { time.Sleep(time.Millisecond) }
-		g := fakecloud.NewGCE("p", faults)
+		g := newGCE(faults)
 		g.SetSteps(steps)
 		test(t, g, func(do func() error) []error {
 			var wg sync.WaitGroup
@@ -258,7 +258,7 @@ func TestProgramsAtOnceTerminate(t *testing.T) {
 
 // The same over a network, where connections that are cut off are used again.
 func TestOverASocket(t *testing.T) {
-	g := fakecloud.NewGCE("p", &fakecloud.Faults{Decide: every(3, fakecloud.Lost)})
+	g := newGCE(&fakecloud.Faults{Decide: every(3, fakecloud.Lost)})
 	server := httptest.NewServer(g)
 	defer server.Close()
 	transport := &http.Transport{}

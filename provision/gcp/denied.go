@@ -89,7 +89,7 @@ var denials = []denial{
 	{
 		func(r refusal) bool { return noAccount.MatchString(r.message) },
 		func(r refusal) string { return "running as " + found(noAccount, r.message, "") },
-		always("name an account that there is as gcp.balancer_account in service.yaml"),
+		always("'skyserve doctor' prints what makes it; or name one that there is as gcp.balancer_account or gcp.replica_account"),
 	},
 	{
 		func(r refusal) bool {

@@ -14,14 +14,14 @@
 // every region. Balancers of other clouds are outside: they reach replicas
 // here through the balancers here.
 //
-// Machines run as service accounts that an operator chose (gcp of service.yaml); none is
-// made here, since what an account may do is decided in the project's policy, which
-// belongs to the operator. Balancers run as the project's default Compute
-// Engine account unless another is named, with no scopes but those of Compute Engine
-// and of reading prices; replicas run as nobody. What an account of one's own needs is balancerPermissions, of which
-// docs/clouds.md makes a role; whoever launches machines that run as it may act as it.
-// This is more than provision.GrantOperate says: the account may do as much to other
-// machines of the project, unless a condition on the role narrows it to names.
+// Machines run as service accounts that an operator made; none is made here, since what an
+// account may do is decided in the project's policy, which belongs to the operator. Balancers run
+// as an account of their service, with no scopes but those of Compute Engine and of reading
+// prices; replicas run as nobody unless one is named. accounts.go prints the commands that make
+// the account of balancers, with the permissions that a controller needs (balancerPermissions)
+// under a condition on names: machines are named after their kind and their service, so that
+// the account may make, change and end replicas of its service alone. What a machine is follows
+// from its name before its note, which whoever makes it can write.
 //
 // Read gcp.go first, then instance.go and firewall.go. errors.go says which refusal of a
 // launch means what, denied.go which are about who calls.

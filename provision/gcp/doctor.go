@@ -26,7 +26,7 @@ func (p *Provider) Doctor(ctx context.Context) []provision.Finding {
 	findings = append(findings, p.findClock()...)
 	network := p.findNetwork(ctx)
 	findings = append(findings, p.findPermissions(ctx), network)
-	findings = append(findings, p.findAccounts(ctx, project)...)
+	findings = append(findings, p.findAccounts(ctx)...)
 	for _, image := range []string{imagePlain, imageWithGPU} {
 		findings = append(findings, p.findImage(ctx, image))
 	}

@@ -1,9 +1,11 @@
 package gcp_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -16,11 +18,32 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// newGCE is a fake in which what `doctor` asks for was run for the service chat.
+func newGCE(faults *fakecloud.Faults) *fakecloud.GCE {
+	g := fakecloud.NewGCE("p", faults)
+	if err := g.Gcloud(asked()); err != nil {
+		panic(err)
+	}
+	return g
+}
+
+// asked are the commands that `doctor` prints for the service chat where no account is there.
+var asked = sync.OnceValue(func() string {
+	g := fakecloud.NewGCE("p", nil)
+	g.Refuse("resourcemanager.projects.getIamPolicy", http.StatusForbidden, "forbidden", "not yours to see") // so that they are printed once
+	for _, f := range gcp.New(config(g)).Doctor(context.Background()) {
+		if strings.Contains(f.What, "no such account") {
+			return f.Hint
+		}
+	}
+	panic("doctor does not say how the account is made")
+})
+
 // provider works on a fake.
 func provider(g *fakecloud.GCE) *gcp.Provider { return gcp.New(config(g)) }
 
 func config(g *fakecloud.GCE) gcp.Config {
-	return gcp.Config{Project: "p", Endpoint: "http://gce", Transport: fakecloud.Direct{Handler: g}, Poll: -1}
+	return gcp.Config{Project: "p", Service: "chat", Endpoint: "http://gce", Transport: fakecloud.Direct{Handler: g}, Poll: -1}
 }
 
 const here service.Region = "gcp/us-central1"

@@ -10,7 +10,6 @@ import (
 	compute "cloud.google.com/go/compute/apiv1"
 	"cloud.google.com/go/compute/apiv1/computepb"
 
-	"skyserve/internal/service"
 	"skyserve/provision"
 )
 
@@ -227,22 +226,4 @@ func (p *Provider) launchFoundation(ctx context.Context, w provision.Want) (prov
 	o := n.Object
 	o.Handle = foundationPlace + "/" + prefix
 	return o, nil
-}
-
-// checkIdentity says what an account that machines of a role run as is missing.
-func (p *Provider) checkIdentity(ctx context.Context, w provision.Want) error {
-	if len(w.Grants) == 0 || p.cfg.Accounts[roleOf(w)] != "" {
-		return nil
-	}
-	project, err := p.project(ctx)
-	if err != nil {
-		return err
-	}
-	if project.GetDefaultServiceAccount() == "" {
-		return &provision.CredentialsError{
-			Cloud: service.CloudGCP, Action: "running a " + string(roleOf(w)) + " as the project's default account",
-			Err: fmt.Errorf("project %s has none", project.GetName()), Hint: "name a service account that has the role Compute Instance Admin (v1)",
-		}
-	}
-	return nil
 }

@@ -29,7 +29,7 @@ func told(g *fakecloud.GCE) string {
 }
 
 func TestRulesOfAFirewall(t *testing.T) {
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	p := provider(g)
 	launched(t, p, firewall(provision.KindBalancer,
 		provision.Rule{Port: 8100, From: provision.FromWorld}, provision.Rule{Port: 8000, From: provision.FromWorld}, provision.Rule{Port: 8000, From: provision.FromWorld}))
@@ -72,7 +72,7 @@ func TestAFirewallIsSetRight(t *testing.T) {
 	} {
 		for _, end := range []string{"-world", "-balancers", "-rest"} {
 			t.Run(tt.name+end, func(t *testing.T) {
-				g := fakecloud.NewGCE("p", nil)
+				g := newGCE(nil)
 				p, w := provider(g), firewall(provision.KindBalancer, rules...)
 				launched(t, p, w)
 				right := told(g)
@@ -99,7 +99,7 @@ func TestAFirewallIsSetRight(t *testing.T) {
 
 // Another service.yaml asks for other rules; what it does not ask for goes.
 func TestRulesChange(t *testing.T) {
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	p := provider(g)
 	launched(t, p, firewall(provision.KindBalancer, provision.Rule{Port: 8000, From: provision.FromWorld}))
 	w := firewall(provision.KindBalancer, provision.Rule{Port: 443, From: provision.FromBalancers})
@@ -122,7 +122,7 @@ func TestCopiesOfRules(t *testing.T) {
 		end     string
 		changes int
 	}{{"-world", 1}, {"-copy", 0}} {
-		g := fakecloud.NewGCE("p", nil)
+		g := newGCE(nil)
 		p, w := provider(g), firewall(provision.KindReplica)
 		launched(t, p, w)
 		f := g.Firewalls()[0]
@@ -144,12 +144,41 @@ func TestCopiesOfRules(t *testing.T) {
 	}
 }
 
+// Where the account of balancers is not there, nothing is made that would need it, and what makes
+// it is told; the project's default account, which may do much more, does not take its place.
 func TestABalancerNeedsAnAccount(t *testing.T) {
 	g := fakecloud.NewGCE("p", nil)
-	g.SetDefaultAccount("")
 	_, err := provider(g).Launch(t.Context(), identity())
 	var denied *provision.CredentialsError
-	if !errors.As(err, &denied) || denied.Hint == "" {
-		t.Errorf("got %v", err)
+	if !errors.As(err, &denied) || !strings.Contains(err.Error(), accountOfBalancers) {
+		t.Fatalf("got %v, want that there is no such account", err)
+	}
+	if err := g.Gcloud(denied.Hint); err != nil {
+		t.Fatal(err)
+	}
+	launched(t, provider(g), identity())
+	launched(t, provider(g), balancer("lb-us-central1-0"))
+	if got := g.Instances()[0].ServiceAccounts; len(got) != 1 || got[0].Email != accountOfBalancers {
+		t.Errorf("a balancer runs as %+v", got)
+	}
+}
+
+// The names of accounts are such as Google takes, one for each service.
+func TestAccountsOfServices(t *testing.T) {
+	seen := map[string]string{}
+	for _, name := range []string{"c", "chat", "chat-eu", strings.Repeat("a", 18), strings.Repeat("a", 19), strings.Repeat("a", 39) + "b", strings.Repeat("a", 40)} {
+		w := identity()
+		w.Service = name
+		_, err := provider(fakecloud.NewGCE("p", nil)).Launch(t.Context(), w)
+		var denied *provision.CredentialsError
+		if !errors.As(err, &denied) {
+			t.Fatalf("%s: %v", name, err)
+		}
+		_, account, _ := strings.Cut(denied.Action, " as ")
+		id, _, _ := strings.Cut(account, "@")
+		if !regexp.MustCompile(`^[a-z][a-z0-9-]{4,28}[a-z0-9]$`).MatchString(id) || seen[id] != "" {
+			t.Errorf("%s runs as %s, like %q", name, id, seen[id])
+		}
+		seen[id] = name
 	}
 }

@@ -30,11 +30,12 @@ type Config struct {
 	// one takes the network's own, which networks in automatic mode have.
 	Subnets map[string]string
 	// Accounts are the service accounts that machines run as, by role. Without one a
-	// balancer and a controller run as the project's default Compute Engine account,
-	// and a replica as nobody.
+	// balancer runs as the account skyserve-SERVICE-lb of the project, and a replica as nobody.
 	Accounts map[provision.Kind]string
+	// Service is the service that Doctor looks for; nothing else needs it.
+	Service string
 	// Endpoint is the API's base URL; empty = Google's. With one, and without
-	// Credentials, calls are not authenticated.
+	// Credentials, calls are not authenticated, unless GCE_METADATA_HOST names a metadata server.
 	Endpoint string
 	// Credentials are whose calls they are; nil = the application default credentials.
 	Credentials *auth.Credentials

@@ -32,8 +32,9 @@ const serviceLabel = "skyserve-service"
 // labelled is a value as a label can hold it.
 func labelled(value string) string { return plain(value, longestName, "_-") }
 
-// instanceOf is a machine as Compute Engine is asked for it.
-func (p *Provider) instanceOf(w provision.Want, n note) (*computepb.Instance, error) {
+// instanceOf is a machine as Compute Engine is asked for it
+// in a project.
+func (p *Provider) instanceOf(w provision.Want, n note, project string) (*computepb.Instance, error) {
 	text, err := n.text()
 	if err != nil {
 		return nil, err
@@ -45,7 +46,7 @@ func (p *Provider) instanceOf(w provision.Want, n note) (*computepb.Instance, er
 	}
 	key := []string{"machine", n.Service, n.Owner, n.ID, n.Spec, n.Fixed, n.Build}
 	return &computepb.Instance{
-		Name:                new(named(longestName, key, n.Service, n.ID)),
+		Name:                new(machineName(n.Kind, n.Service, n.ID, key)),
 		MachineType:         new(fmt.Sprintf("zones/%s/machineTypes/%s", offer.Zone, offer.Type)),
 		Labels:              labels,
 		Tags:                &computepb.Tags{Items: []string{n.tag(n.Role, ""), n.tag(n.Role, n.Region.Place())}},
@@ -53,7 +54,7 @@ func (p *Provider) instanceOf(w provision.Want, n note) (*computepb.Instance, er
 		Scheduling:          scheduling(offer),
 		ReservationAffinity: affinity(offer),
 		Disks:               []*computepb.AttachedDisk{disk(w.Machine, offer, labels)},
-		ServiceAccounts:     p.accounts(n.Role, w.Machine.Account),
+		ServiceAccounts:     accounts(n.Role, p.account(n.Service, n.Role, w.Machine.Account, project)),
 		NetworkInterfaces:   []*computepb.NetworkInterface{p.nic(offer)},
 	}, nil
 }
@@ -142,19 +143,16 @@ func disk(m *provision.Machine, offer provision.Offering, labels map[string]stri
 	}
 }
 
-// accounts is the service account that a machine of a role runs as, by the name that it
-// is wanted with; none is nobody. What a replica may do with one, such as reading weights
-// from a bucket, its roles alone say: its scope holds all others.
-func (p *Provider) accounts(role provision.Kind, wanted string) []*computepb.ServiceAccount {
-	email, scopes := cmp.Or(wanted, p.cfg.Accounts[role]), machineScopes
-	if role == provision.KindReplica {
-		scopes = []string{scope}
-	}
-	if email == "" && role != provision.KindReplica {
-		email = "default" // Compute Engine's name for the project's own account
-	}
+// accounts is the service account that a machine of a role runs as; none is nobody. What a replica
+// may do with one, such as reading weights from a bucket, its roles alone say: its scope holds all
+// others.
+func accounts(role provision.Kind, email string) []*computepb.ServiceAccount {
 	if email == "" {
 		return nil
+	}
+	scopes := machineScopes
+	if role == provision.KindReplica {
+		scopes = []string{scope}
 	}
 	return []*computepb.ServiceAccount{{Email: &email, Scopes: scopes}}
 }

@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	compute "cloud.google.com/go/compute/apiv1"
@@ -38,7 +39,7 @@ func (p *Provider) machines(ctx context.Context, name string) ([]provision.Objec
 			return nil, fmt.Errorf("listing the machines of project %s: %s does not answer in full: %s", project, scope.Key, code)
 		}
 		for _, i := range scope.Value.GetInstances() {
-			if o, ours := objectOf(i); ours && p.looksIn(o.Region) && (name == "" || o.Service == name) {
+			if o, ours := objectOf(i); ours && p.looksIn(o.Region) && (name == "" || o.Service == name && o.Kind != "") {
 				all = append(all, o)
 			}
 		}
@@ -53,6 +54,9 @@ func objectOf(i *computepb.Instance) (provision.Object, bool) {
 		return provision.Object{}, false
 	}
 	o, zone := n.Object, path.Base(i.GetZone())
+	if kind := kindIn(i.GetName(), n.Service); kind != n.Kind {
+		o.Kind, o.Spec, o.Fixed = kind, "", ""
+	}
 	o.Region = regionOf(zone)
 	o.Handle = fmt.Sprintf("%s/%s/%d", zone, i.GetName(), i.GetId())
 	o.Gone = goneFor(i)
@@ -69,6 +73,18 @@ func noteIn(i *computepb.Instance) (note, bool) {
 		return note{}, false
 	}
 	return readNote(items[at].GetValue())
+}
+
+// kindIn is the kind of machine of a service that a name says; empty where it is that of none. A
+// note is whatever was written by who made the machine, and the name is what their role lets them
+// write: a balancer's account makes replicas of its own service, whatever they say of themselves.
+func kindIn(name, service string) provision.Kind {
+	for _, kind := range []provision.Kind{provision.KindBalancer, provision.KindReplica} {
+		if strings.HasPrefix(name, machinePrefix(kind, service)) {
+			return kind
+		}
+	}
+	return ""
 }
 
 // goneFor is why a machine does not run; empty while it does, or soon will.
@@ -160,7 +176,11 @@ const makings = 5
 // left of one that went is removed first.
 func (p *Provider) makeIn(ctx context.Context, w provision.Want, offer provision.Offering) (provision.Object, error) {
 	n := noteOf(w, &offer)
-	wanted, err := p.instanceOf(w, n)
+	s, err := p.open(ctx)
+	if err != nil {
+		return provision.Object{}, explain(err, "launching %s", offer)
+	}
+	wanted, err := p.instanceOf(w, n, s.project)
 	if err != nil {
 		return provision.Object{}, err
 	}

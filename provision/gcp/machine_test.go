@@ -50,7 +50,7 @@ func TestRefusalsOfCapacity(t *testing.T) {
 		{"invalid", "Invalid value for field 'resource.name'", 400, ""},
 	} {
 		for _, stays := range []bool{false, true} {
-			g := fakecloud.NewGCE("p", nil)
+			g := newGCE(nil)
 			if tt.status != 0 {
 				g.Refuse("compute.instances.insert", tt.status, tt.code, tt.message)
 			} else {
@@ -74,7 +74,7 @@ func TestRefusalsOfCapacity(t *testing.T) {
 
 // The stock and the quotas of a zone, as launches meet them, one after the other.
 func TestAnotherOfferingIsTried(t *testing.T) {
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	g.SetStock("us-central1-a", "g2-standard-4", "SPOT", 1)
 	g.SetQuota("us-central1", "NVIDIA_L4_GPUS", 1)
 	var wants []provision.Want
@@ -114,7 +114,7 @@ func TestMachinesStandInTheirNetwork(t *testing.T) {
 		{"no such network", nil, func(g *fakecloud.GCE) { g.SetNetworks("default") }, "", "network of the regions"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			g := fakecloud.NewGCE("p", nil)
+			g := newGCE(nil)
 			tt.set(g)
 			cfg := config(g)
 			cfg.Network, cfg.Subnets = "prod", tt.subnets
@@ -151,7 +151,7 @@ func TestMachinesStandInTheirNetwork(t *testing.T) {
 
 // Firewalls cannot move to another network: machines that stand would lose theirs.
 func TestAServiceStaysInItsNetwork(t *testing.T) {
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	g.SetNetworks("default", "prod")
 	for _, w := range chat() {
 		launched(t, provider(g), w)
@@ -181,7 +181,7 @@ func TestAServiceStaysInItsNetwork(t *testing.T) {
 
 // An offering without a zone is looked for in each zone of its region.
 func TestAnyZone(t *testing.T) {
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	g.SetStock("us-central1-a", "g2-standard-4", "STANDARD", 0)
 	w := replica("us-central1-0", service.CapacityOnDemand)
 	w.Offers[0].Zone = ""
@@ -216,7 +216,7 @@ func TestMachinesAreAskedForAsTheyArePaidFor(t *testing.T) {
 		{held, `{"provisioningModel":"STANDARD","onHostMaintenance":"TERMINATE","automaticRestart":true}`, `{"consumeReservationType":"SPECIFIC_RESERVATION","key":"compute.googleapis.com/reservation-name","values":["mine"]}`},
 	} {
 		t.Run(tt.offer.String(), func(t *testing.T) {
-			g := fakecloud.NewGCE("p", nil)
+			g := newGCE(nil)
 			w := replica("us-central1-0", service.CapacitySpot)
 			w.Offers = provision.Offerings{tt.offer}
 			launched(t, provider(g), w)
@@ -231,13 +231,13 @@ func TestMachinesAreAskedForAsTheyArePaidFor(t *testing.T) {
 }
 
 func TestAMachineOfEachRole(t *testing.T) {
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	p := provider(g)
 	b, r := launched(t, p, balancer("lb-us-central1-0")), launched(t, p, replica("us-central1-0", service.CapacitySpot))
 	all := g.Instances()
 	lb := all[slices.IndexFunc(all, func(i fakecloud.GCEInstance) bool { return strings.Contains(i.Name, "-lb-") })]
 	gpu := all[slices.IndexFunc(all, func(i fakecloud.GCEInstance) bool { return !strings.Contains(i.Name, "-lb-") })]
-	if got := lb.ServiceAccounts; len(got) != 1 || got[0].Email != "default" || !slices.Equal(got[0].Scopes, []string{"https://www.googleapis.com/auth/compute", "https://www.googleapis.com/auth/cloud-billing.readonly"}) {
+	if got := lb.ServiceAccounts; len(got) != 1 || got[0].Email != accountOfBalancers || !slices.Equal(got[0].Scopes, []string{"https://www.googleapis.com/auth/compute", "https://www.googleapis.com/auth/cloud-billing.readonly"}) {
 		t.Errorf("a balancer runs as %+v", got)
 	}
 	w := replica("us-central1-1", service.CapacitySpot)
@@ -279,7 +279,7 @@ func TestAMachineOfEachRole(t *testing.T) {
 
 // The agent of a machine says which key is the machine's own.
 func TestTheKeyOfAMachine(t *testing.T) {
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	p := provider(g)
 	o := launched(t, p, replica("us-central1-0", service.CapacitySpot))
 	if key, err := p.Fingerprint(t.Context(), o); err != nil || key != "" {
@@ -309,7 +309,7 @@ func TestAMachineThatWentIsGoneAndMakesRoom(t *testing.T) {
 		{"suspended by hand", service.CapacityOnDemand, func(g *fakecloud.GCE, name string) { g.SetStatus(name, "SUSPENDED") }, "suspended"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			g := fakecloud.NewGCE("p", nil)
+			g := newGCE(nil)
 			p, w := provider(g), replica("us-central1-0", tt.capacity)
 			before := launched(t, p, w)
 			tt.happens(g, g.Instances()[0].Name)
@@ -336,7 +336,7 @@ func TestAMachineThatWentIsGoneAndMakesRoom(t *testing.T) {
 
 // Two machines of one id stand side by side while one replaces the other.
 func TestAnotherSpecIsAnotherMachine(t *testing.T) {
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	p, w := provider(g), replica("us-central1-0", service.CapacitySpot)
 	before := launched(t, p, w)
 	w.Spec, w.Fixed = "s9", "f9"
@@ -355,7 +355,7 @@ func TestAnotherSpecIsAnotherMachine(t *testing.T) {
 func TestWhatIsAnotherOwnersIsLeftAlone(t *testing.T) {
 	for _, first := range chat() {
 		t.Run(first.ID, func(t *testing.T) {
-			g := fakecloud.NewGCE("p", nil)
+			g := newGCE(nil)
 			p := provider(g)
 			launched(t, p, first)
 			before := state(g)
@@ -381,7 +381,7 @@ func TestWhatIsAnotherOwnersIsLeftAlone(t *testing.T) {
 
 // Names meet even when lists do not show yet what another owner made.
 func TestOwnersMeetByName(t *testing.T) {
-	g := fakecloud.NewGCE("p", &fakecloud.Faults{Unseen: 100})
+	g := newGCE(&fakecloud.Faults{Unseen: 100})
 	w := firewall(provision.KindReplica)
 	launched(t, provider(g), w)
 	before := state(g)
@@ -395,7 +395,7 @@ func TestOwnersMeetByName(t *testing.T) {
 
 // A machine that somebody made by hand under a name of ours is not ours, and stays.
 func TestWhatWasMadeByHandIsLeftAlone(t *testing.T) {
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	w := replica("us-central1-0", service.CapacitySpot)
 	launched(t, provider(g), w)
 	name := g.Instances()[0].Name
@@ -418,7 +418,7 @@ func TestWhatWasMadeByHandIsLeftAlone(t *testing.T) {
 }
 
 func TestListsLookInTheRegionsOfTheProvider(t *testing.T) {
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	for _, w := range chat() {
 		launched(t, provider(g), w)
 	}
@@ -438,7 +438,7 @@ func TestListsLookInTheRegionsOfTheProvider(t *testing.T) {
 // A list that leaves a zone out would have its machines made again.
 func TestAListWithoutAZoneIsNone(t *testing.T) {
 	for _, code := range []string{"UNREACHABLE", "PARTIAL_SUCCESS", "SCHEMA_VALIDATION_IGNORED"} {
-		g := fakecloud.NewGCE("p", nil)
+		g := newGCE(nil)
 		launched(t, provider(g), replica("us-central1-0", service.CapacitySpot))
 		g.Silence("us-central1-a", code)
 		if have, err := provider(g).List(t.Context(), "chat"); err == nil || !strings.Contains(err.Error(), "us-central1-a") {
@@ -448,7 +448,7 @@ func TestAListWithoutAZoneIsNone(t *testing.T) {
 }
 
 func TestNonsenseIsNamed(t *testing.T) {
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	for _, tt := range []struct {
 		change func(*provision.Want)
 		want   string

@@ -76,6 +76,24 @@ func named(most int, key []string, words ...string) string {
 	return strings.TrimRight(readable, "-") + "-" + hashOf(key)[:hashed]
 }
 
+// machinePrefix begins the names of the machines of one kind of one service, and of no others: two
+// dashes end it. What an account may do to machines is narrowed to it.
+func machinePrefix(kind provision.Kind, service string) string {
+	const most, kept, hashed = 24, 17, 6
+	if len(service) > most {
+		service = service[:kept] + "-" + hashOf([]string{service})[:hashed]
+	}
+	return fmt.Sprintf("skyserve-%s-%s--", kind, plain(service, most, ""))
+}
+
+// machineName is the name of a machine: of its kind and service, its id as far as there is room,
+// and a hash of the key.
+func machineName(kind provision.Kind, service, id string, key []string) string {
+	const hashed = 12
+	readable := plain(machinePrefix(kind, service)+id, longestName-1-hashed, "")
+	return strings.TrimRight(readable, "-") + "-" + hashOf(key)[:hashed]
+}
+
 // plain is a text in the letters of names, and the extra ones, cut to a length.
 func plain(text string, most int, extra string) string {
 	text = strings.Map(func(r rune) rune {

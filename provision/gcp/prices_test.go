@@ -17,7 +17,7 @@ import (
 // machines; the list is read once for all regions, page by page.
 func TestPrices(t *testing.T) {
 	faults := &fakecloud.Faults{}
-	g := fakecloud.NewGCE("p", faults)
+	g := newGCE(faults)
 	g.SetPageSize(50)
 	p := provider(g)
 	seen := map[float64]bool{}
@@ -101,7 +101,7 @@ func TestPricesThatAreNotTold(t *testing.T) {
 		{name: "nothing there", change: func(g *fakecloud.GCE) { g.ListPrices(func([]fakecloud.GCESKU) []fakecloud.GCESKU { return nil }) }, says: "it tells nothing of us-central1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			g := fakecloud.NewGCE("p", nil)
+			g := newGCE(nil)
 			tt.change(g)
 			got, err := provider(g).Prices(t.Context(), here)
 			if len(got) != tt.priced || (err == nil) != (tt.says+tt.refused == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
@@ -123,7 +123,7 @@ func TestPricesThatAreNotTold(t *testing.T) {
 func TestPricesAreAskedForAgain(t *testing.T) {
 	for _, o := range []fakecloud.Outcome{fakecloud.Throttled, fakecloud.Broken, fakecloud.Refused, fakecloud.Lost} {
 		left := 3
-		g := fakecloud.NewGCE("p", &fakecloud.Faults{Decide: func(fakecloud.Call) fakecloud.Outcome {
+		g := newGCE(&fakecloud.Faults{Decide: func(fakecloud.Call) fakecloud.Outcome {
 			if left == 0 {
 				return fakecloud.Served
 			}
@@ -134,7 +134,7 @@ func TestPricesAreAskedForAgain(t *testing.T) {
 			t.Errorf("%v: got %d prices, %v", o, len(got), err)
 		}
 	}
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	g.RequireToken("good")
 	_, err := withToken(config(g), token{value: "bad"}).Prices(t.Context(), here)
 	var refused *provision.CredentialsError

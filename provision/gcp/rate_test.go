@@ -33,7 +33,7 @@ func hundred() (wants []provision.Want, places []string) {
 func TestCallsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		faults := &fakecloud.Faults{Hold: func(fakecloud.Call) { time.Sleep(20 * time.Millisecond) }}
-		g := fakecloud.NewGCE("p", faults)
+		g := newGCE(faults)
 		wants, places := hundred()
 		begun := time.Now()
 		if _, err := provision.Apply(t.Context(), provision.Diff(wants, nil), provider(g), provision.Options{Parallel: len(wants)}); err != nil {
@@ -60,7 +60,7 @@ func TestRefusalsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, outcome := range []fakecloud.Outcome{fakecloud.Throttled, fakecloud.Broken, fakecloud.Lost} {
 			faults := &fakecloud.Faults{Decide: every(1, outcome)}
-			cfg := config(fakecloud.NewGCE("p", faults))
+			cfg := config(newGCE(faults))
 			cfg.Poll = time.Second
 			begun := time.Now()
 			_, err := gcp.New(cfg).List(t.Context(), "chat")
@@ -90,7 +90,7 @@ func TestARateIsWaitedFor(t *testing.T) {
 			}
 			return fakecloud.Served
 		}}
-		cfg := config(fakecloud.NewGCE("p", faults))
+		cfg := config(newGCE(faults))
 		cfg.Poll = time.Second
 		if _, err := gcp.New(cfg).List(t.Context(), "chat"); err != nil {
 			t.Errorf("after %v: %v", time.Since(begun), err)
@@ -102,7 +102,7 @@ func TestARateIsWaitedFor(t *testing.T) {
 func TestAKeyIsNotAskedForTooOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		faults := &fakecloud.Faults{}
-		g := fakecloud.NewGCE("p", faults)
+		g := newGCE(faults)
 		cfg := config(g)
 		cfg.Poll = time.Second
 		p := gcp.New(cfg)
@@ -132,7 +132,7 @@ func TestAKeyIsNotAskedForTooOften(t *testing.T) {
 // What never ends is given up too.
 func TestAnOperationThatNeverEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := fakecloud.NewGCE("p", nil)
+		g := newGCE(nil)
 		g.SetSteps(1 << 30)
 		cfg := config(g)
 		cfg.Poll = 2 * time.Second
@@ -145,7 +145,7 @@ func TestAnOperationThatNeverEnds(t *testing.T) {
 }
 
 func BenchmarkLaunchAndTerminate(b *testing.B) {
-	g := fakecloud.NewGCE("p", nil)
+	g := newGCE(nil)
 	p, w := provider(g), replica("us-central1-0", service.CapacitySpot)
 	b.ReportAllocs()
 	for b.Loop() {

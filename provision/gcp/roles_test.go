@@ -1,9 +1,12 @@
 package gcp_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"io"
+	"net/http"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -14,18 +17,40 @@ import (
 	"skyserve/provision/gcp"
 )
 
-// roleOfDocs are the permissions of the role that docs/clouds.md makes for balancers.
-func roleOfDocs(t *testing.T) []string {
+// The role and the account of balancers, as `doctor` has them made.
+const (
+	roleOfBalancers    = "projects/p/roles/skyserveBalancer"
+	accountOfBalancers = "skyserve-chat-lb@p.iam.gserviceaccount.com"
+)
+
+// permissionsOfRole are those of the role that `doctor` prints.
+func permissionsOfRole(t *testing.T) []string {
 	t.Helper()
+	for line := range strings.Lines(asked()) {
+		words := fakecloud.ShellWords(line)
+		if i := slices.Index(words, "--permissions"); i >= 0 {
+			return strings.Split(words[i+1], ",")
+		}
+	}
+	t.Fatalf("doctor makes no role:\n%s", asked())
+	return nil
+}
+
+// The docs show what `doctor` prints.
+func TestTheDocsMakeTheAccountOfBalancers(t *testing.T) {
 	text, err := os.ReadFile("../../docs/clouds.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := regexp.MustCompile(`roles create skyserveBalancer [^\n]*--permissions ([\w.,]+)`).FindSubmatch(text)
-	if m == nil {
-		t.Fatal("docs/clouds.md makes no role skyserveBalancer")
+	for line := range strings.Lines(asked()) {
+		if words := fakecloud.ShellWords(line); len(words) == 0 || words[0] != "gcloud" {
+			continue
+		}
+		line = strings.NewReplacer("--project p ", "--project PROJECT ", "--project p\n", "--project PROJECT\n", "projects/p/", "projects/PROJECT/", "binding p ", "binding PROJECT ", "@p.iam", "@PROJECT.iam").Replace(strings.TrimRight(line, "\n") + "\n")
+		if line = strings.TrimSpace(line); !strings.Contains(string(text), line) {
+			t.Errorf("docs/clouds.md lacks\n%s", line)
+		}
 	}
-	return strings.Split(string(m[1]), ",")
 }
 
 // control does what a controller does in its cloud.
@@ -72,33 +97,200 @@ func operate(p *gcp.Provider) error {
 	return err
 }
 
-// The roles of the docs are enough, and nothing in them is for nothing.
+// asMachine is the provider of a machine of the service, which acts as its account.
+func asMachine(t *testing.T, g *fakecloud.GCE, name string) *gcp.Provider {
+	t.Helper()
+	_, text := g.Credentials(name)
+	cfg := config(g)
+	cfg.MachinesOnly = true
+	return withToken(cfg, token{value: text})
+}
+
+// nameOf is what Compute Engine calls the machine of an id.
+func nameOf(t *testing.T, g *fakecloud.GCE, id string) string {
+	t.Helper()
+	all := g.Instances()
+	i := slices.IndexFunc(all, func(i fakecloud.GCEInstance) bool { return i.Labels["skyserve-id"] == id })
+	if i < 0 {
+		t.Fatalf("no machine is called %s", id)
+	}
+	return all[i].Name
+}
+
+// The roles of balancers and of operators are enough, and nothing in them is for nothing.
 func TestTheLeastRoles(t *testing.T) {
-	account := roleOfDocs(t)
+	account := permissionsOfRole(t)
 	person := slices.Concat(account, []string{
 		"compute.firewalls.create", "compute.firewalls.delete", "compute.firewalls.get", "compute.firewalls.list", "compute.firewalls.update",
 		"compute.globalOperations.get", "compute.instances.setServiceAccount", "compute.networks.updatePolicy", "iam.serviceAccounts.actAs",
 	})
 	for _, tt := range []struct {
-		name     string
-		role     []string
-		machines bool
-		do       func(*gcp.Provider) error
-	}{{"balancer", account, true, control}, {"operator", person, false, operate}} {
-		with := func(role []string) error {
-			g := fakecloud.NewGCE("p", nil)
+		name string
+		role []string
+		do   func(role []string) error
+	}{
+		{"balancer", account, func(role []string) error {
+			g := newGCE(nil)
+			launched(t, provider(g), balancer("lb-us-central1-0"))
+			g.SetRole(roleOfBalancers, role...)
+			return control(asMachine(t, g, nameOf(t, g, "lb-us-central1-0")))
+		}},
+		{"operator", person, func(role []string) error {
+			g := newGCE(nil)
 			g.Allow(role...)
-			cfg := config(g)
-			cfg.MachinesOnly = tt.machines
-			return tt.do(gcp.New(cfg))
-		}
-		if err := with(tt.role); err != nil {
+			return operate(provider(g))
+		}},
+	} {
+		if err := tt.do(tt.role); err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 		for i, permission := range tt.role {
-			if err := with(slices.Delete(slices.Clone(tt.role), i, i+1)); err == nil {
+			if err := tt.do(slices.Delete(slices.Clone(tt.role), i, i+1)); err == nil {
 				t.Errorf("%s: %s is not needed", tt.name, permission)
 			}
+		}
+	}
+}
+
+// takenOver is a service of which somebody has root on the second balancer.
+type takenOver struct {
+	t          *testing.T
+	g          *fakecloud.GCE
+	token      string
+	controller fakecloud.GCEInstance
+	replica    fakecloud.GCEInstance
+}
+
+func takeOver(t *testing.T) *takenOver {
+	g := newGCE(nil)
+	p := provider(g)
+	for _, w := range append(chat(), balancer("lb-us-central1-1")) {
+		launched(t, p, w)
+	}
+	a := &takenOver{t: t, g: g}
+	_, a.token = g.Credentials(nameOf(t, g, "lb-us-central1-1"))
+	for _, i := range g.Instances() {
+		switch i.Labels["skyserve-id"] {
+		case "lb-us-central1-0":
+			a.controller = i
+		case "us-central1-0":
+			a.replica = i
+		}
+	}
+	return a
+}
+
+// call sends a request as the account of the balancer, and gives how it was answered.
+func (a *takenOver) call(method, path string, body any) (status int, text string) {
+	a.t.Helper()
+	var content io.Reader
+	if body != nil {
+		document, err := json.Marshal(body)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		content = bytes.NewReader(document)
+	}
+	r, err := http.NewRequest(method, "http://gce/compute/v1/projects/p/zones/us-central1-a/"+path, content)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+a.token)
+	answer, err := fakecloud.Direct{Handler: a.g}.RoundTrip(r)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	reply, err := io.ReadAll(answer.Body)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return answer.StatusCode, string(reply)
+}
+
+// insert makes a machine like another one, by a name, with what change makes of it.
+func (a *takenOver) insert(like fakecloud.GCEInstance, name string, change func(*fakecloud.GCEInstance)) (int, string) {
+	i := fakecloud.GCEInstance{
+		Name: name, MachineType: "zones/us-central1-a/machineTypes/e2-standard-2", Labels: like.Labels, Metadata: like.Metadata, Tags: like.Tags,
+		Disks: like.Disks, NetworkInterfaces: []fakecloud.GCEInterface{{Network: "global/networks/default"}},
+		Scheduling: fakecloud.GCEScheduling{ProvisioningModel: "STANDARD", OnHostMaintenance: "MIGRATE"},
+	}
+	if change != nil {
+		change(&i)
+	}
+	return a.call(http.MethodPost, "instances", i)
+}
+
+// Whoever has root on a balancer may launch and end replicas of the service. With none of it they
+// can put a machine of theirs in the place of a balancer or of the controller.
+func TestRootOnABalancerCannotBecomeTheController(t *testing.T) {
+	for what, do := range map[string]func(a *takenOver) (int, string){
+		"ends the controller's machine": func(a *takenOver) (int, string) {
+			return a.call(http.MethodDelete, "instances/"+a.controller.Name, nil)
+		},
+		"reads its key": func(a *takenOver) (int, string) {
+			return a.call(http.MethodGet, "instances/"+a.controller.Name+"/getGuestAttributes?queryPath=skyserve/fingerprint", nil)
+		},
+		"has it run another program as root": func(a *takenOver) (int, string) {
+			return a.call(http.MethodPost, "instances/"+a.controller.Name+"/setMetadata", fakecloud.GCEMetadata{Items: []fakecloud.GCEMetadataItem{{Key: "startup-script", Value: "#!/bin/sh"}}})
+		},
+		"launches a balancer": func(a *takenOver) (int, string) {
+			return a.insert(a.controller, strings.Replace(a.controller.Name, "lb-us-central1-0", "lb-us-central1-7", 1), nil)
+		},
+		"launches a machine of another service": func(a *takenOver) (int, string) {
+			return a.insert(a.replica, "skyserve-replica-chat-eu--us-central1-0-000000000000", nil)
+		},
+		"ends a machine of somebody else": func(a *takenOver) (int, string) {
+			byHand(a.t, a.g, "zones/us-central1-a/instances", `{"name":"database","machineType":"zones/us-central1-a/machineTypes/e2-standard-2","disks":[{"boot":true,"initializeParams":{"sourceImage":"x"}}],"networkInterfaces":[{"network":"global/networks/default"}]}`)
+			return a.call(http.MethodDelete, "instances/database", nil)
+		},
+		"launches one that runs as balancers do": func(a *takenOver) (int, string) {
+			return a.insert(a.replica, a.replica.Name+"0", func(i *fakecloud.GCEInstance) {
+				i.ServiceAccounts = []fakecloud.GCEServiceAccount{{Email: accountOfBalancers, Scopes: []string{"https://www.googleapis.com/auth/cloud-platform"}}}
+			})
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			a := takeOver(t)
+			status, text := do(a)
+			if status != http.StatusForbidden {
+				t.Errorf("got %d %s, want that it is refused", status, text)
+			}
+		})
+	}
+	a := takeOver(t)
+	if err := control(asMachine(t, a.g, nameOf(t, a.g, "lb-us-central1-1"))); err != nil {
+		t.Errorf("keeping replicas, as a controller does: %v", err)
+	}
+}
+
+// What the account of balancers makes is a replica of its own service, whatever it says of itself.
+func TestANoteDoesNotMakeABalancer(t *testing.T) {
+	for _, tt := range []struct {
+		service, kind string
+		listed        provision.Kind // empty = not at all
+	}{{"chat", "balancer", provision.KindReplica}, {"chat", "replica", provision.KindReplica}, {"other", "balancer", ""}, {"other", "replica", ""}} {
+		a := takeOver(t)
+		status, text := a.insert(a.replica, "skyserve-replica-chat--x-000000000000", func(i *fakecloud.GCEInstance) {
+			i.Labels = map[string]string{"skyserve-service": tt.service}
+			i.Metadata = fakecloud.GCEMetadata{Items: []fakecloud.GCEMetadataItem{{
+				Key: "skyserve", Value: `{"id":"lb-us-central1-7","kind":"` + tt.kind + `","service":"` + tt.service + `","owner":"Ab:12","region":"gcp/us-central1","spec":"s2","role":"` + tt.kind + `"}`,
+			}}}
+		})
+		if status != http.StatusOK {
+			t.Fatalf("launching: %d %s", status, text)
+		}
+		have, err := provider(a.g).List(t.Context(), tt.service)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var listed provision.Kind
+		for _, o := range have {
+			if o.ID == "lb-us-central1-7" {
+				listed = o.Kind
+			}
+		}
+		if listed != tt.listed {
+			t.Errorf("a %s of %s: it is listed as %q, want %q", tt.kind, tt.service, listed, tt.listed)
 		}
 	}
 }

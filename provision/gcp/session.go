@@ -26,6 +26,10 @@ const (
 	billingScope = "https://www.googleapis.com/auth/cloud-billing.readonly"
 )
 
+// metadataHost names the variable by which Google's own libraries find the metadata server of
+// a machine that is not at its usual address, as in an emulated cloud.
+const metadataHost = "GCE_METADATA_HOST"
+
 // session is a project and the way to it.
 type session struct {
 	project  string
@@ -77,7 +81,7 @@ func (p *Provider) open(ctx context.Context) (*session, error) {
 // are none to look for, it does not.
 func (p *Provider) signed(next http.RoundTripper, scopes ...string) (http.RoundTripper, *auth.Credentials, error) {
 	creds := p.cfg.Credentials
-	if creds == nil && p.cfg.Endpoint == "" {
+	if creds == nil && (p.cfg.Endpoint == "" || os.Getenv(metadataHost) != "") {
 		var err error
 		if creds, err = credentials.DetectDefault(&credentials.DetectOptions{Scopes: scopes}); err != nil {
 			return nil, nil, noCredentials(err)

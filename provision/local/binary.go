@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"skyserve/internal/atomicfile"
 )
 
 const (
@@ -68,8 +70,8 @@ func (s Service) Install(ctx context.Context) (path, build string, err error) {
 func (h Home) lockPath() string { return filepath.Join(h.dir, fileLock) }
 
 // copyExecutable makes a copy that appears whole or not at all.
-func copyExecutable(from, to string) (err error) {
-	if err := os.MkdirAll(filepath.Dir(to), dirMode); err != nil {
+func copyExecutable(from, to string) error {
+	if err := atomicfile.MkdirAll(filepath.Dir(to), dirMode); err != nil {
 		return err
 	}
 	in, err := os.Open(from)
@@ -77,21 +79,10 @@ func copyExecutable(from, to string) (err error) {
 		return err
 	}
 	defer in.Close()
-	out, err := os.CreateTemp(filepath.Dir(to), ".copy.*")
-	if err != nil {
+	return atomicfile.Write(to, binaryMode, func(out io.Writer) error {
+		_, err := io.Copy(out, in)
 		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(out.Name()) // Tidy does it too
-		}
-	}()
-	_, err = io.Copy(out, in)
-	err = errors.Join(err, out.Chmod(binaryMode), out.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(out.Name(), to)
+	})
 }
 
 // Tidy removes the executables that no service uses any more, and what is left

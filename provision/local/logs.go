@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"skyserve/internal/atomicfile"
 )
 
 const (
@@ -44,7 +46,7 @@ func openLog(path string) (*logFile, error) {
 		return nil, err
 	}
 	if info, err := os.Stat(path); err == nil && info.Size() > logBytes {
-		if err := os.Rename(path, path+".1"); err != nil {
+		if err := atomicfile.Rename(path, path+".1"); err != nil {
 			return nil, err
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"skyserve/internal/atomicfile"
 )
 
 // Names in the directory of a service.
@@ -188,34 +190,13 @@ func newToken() string {
 	return hex.EncodeToString(b)
 }
 
-// writeFile replaces a file as a whole, so that a reader sees the old text or
-// the new one and a crash leaves no half of either. Directories on the way are
-// made; all of it is the user's alone.
-func writeFile(path string, data []byte) (err error) {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, dirMode); err != nil {
+// writeFile replaces a file of the service's state durably, whole or not at all.
+// Directories on the way are made; all of it is the user's alone.
+func writeFile(path string, data []byte) error {
+	if err := atomicfile.MkdirAll(filepath.Dir(path), dirMode); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*") // made with mode 0600
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name()) // what failed before says more
-			err = fmt.Errorf("writing %s: %w", path, err)
-		}
-	}()
-	if _, err = f.Write(data); err == nil {
-		err = f.Sync()
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	return err
+	return atomicfile.WriteFile(path, data, fileMode)
 }
 
 // Keep keeps the service.yaml of a service whose machines are elsewhere. Call it while

@@ -12,15 +12,14 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
-	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -29,7 +28,8 @@ import (
 )
 
 const (
-	project = "example"     // of Google Cloud
+	project = "example" // of Google Cloud
+	account = "skyserve-clouds-lb@example.iam.gserviceaccount.com"
 	zone    = "example.com" // of Route 53
 	vcpus   = 256           // that an account of AWS may have in a region, of each family
 )
@@ -64,12 +64,13 @@ func run(port int, program string) error {
 	}
 	url := func(i int) string { return "http://" + listeners[i].Addr().String() }
 	clouds := machines.New(machines.Options{
-		Dir: dir, Program: path, Environment: environment(url(0)), Metadata: url(2) + "/inside",
+		Dir: dir, Program: path, Environment: os.Environ(),
 		Regions: []string{"us-east-1", "us-west-2", "eu-west-1", "eu-central-1", "ap-northeast-1"}, Project: project,
 		Faults: &fakecloud.Faults{}, Ended: ended,
 	})
 	defer clouds.Close()
 	clouds.Names.AddZone(zone, false)
+	clouds.Google.SetAccount(account, "roles/editor") // of examples/clouds/service.yaml
 	clouds.AWS.Defaults = map[string]float64{}
 	for _, code := range []string{"L-DB2E81BA", "L-3819A6DF", "L-417A185B", "L-C4BD4855", "L-1216C47A", "L-34B43A08"} { // G, P and standard instances
 		clouds.AWS.Defaults[code] = vcpus
@@ -104,12 +105,6 @@ func discard(dir string) {
 	}
 }
 
-// environment is that of machines: what an instance of their cloud knows of itself.
-func environment(amazon string) []string {
-	own := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "AWS_") || strings.HasPrefix(v, "GOOGLE_") })
-	return append(own, "AWS_ACCESS_KEY_ID=emulated", "AWS_SECRET_ACCESS_KEY=emulated", "AWS_ENDPOINT_URL="+amazon, "GOOGLE_CLOUD_PROJECT="+project)
-}
-
 func usage(amazon, google, control string) {
 	fmt.Printf(`The clouds are there. In another terminal:
 
@@ -121,14 +116,24 @@ What can happen to a machine: curl -X POST %s/take/us-east-1-0   (announced, tak
                               curl -X POST %s/advise/us-east-1-0 (AWS recommends to leave it)
                               curl -X POST %s/vanish/us-east-1-0 (gone without a word)
                               curl %s/machines
-`, amazon, project, control, google, control, control, control, control)
+
+Another service wants an account at Google. 'skyserve doctor' prints what makes it; here it is run by:
+
+  skyserve doctor service.yaml --endpoint-gcp %s | curl --data-binary @- %s/gcloud
+`, amazon, project, control, google, control, control, control, control, google, control)
 }
 
 // control breaks machines, serves what they run, and what their clouds tell them.
 func control(c *machines.Clouds, program string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /skyserve", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, program) })
-	mux.Handle("/inside/", http.StripPrefix("/inside", http.HandlerFunc(c.Inside)))
+	mux.HandleFunc("POST /gcloud", func(w http.ResponseWriter, r *http.Request) {
+		commands, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
+		if err == nil {
+			err = c.Google.Gcloud(string(commands))
+		}
+		answer(w, "done", err)
+	})
 	mux.HandleFunc("GET /machines", func(w http.ResponseWriter, _ *http.Request) { answer(w, c.Runs(), nil) })
 	mux.HandleFunc("POST /take/{id}", func(w http.ResponseWriter, r *http.Request) {
 		after := 30 * time.Second

@@ -43,6 +43,7 @@ type named struct {
 	names *fakecloud.Route53
 	zone  string
 	note  *provision.Name
+	notes
 }
 
 func (n *named) KeptName() (provision.Name, bool, error) {
@@ -65,7 +66,7 @@ func (n *named) ForgetName() error {
 
 func newNamed(t *testing.T, faults *fakecloud.Faults) *named {
 	spec := parse(t, strings.Replace(pair, "dns:", "  - {name: aws/eu-west-1}\n  - {name: gcp/europe-west4}\ndns:", 1))
-	n := &named{clouds: emulate(spec, faults, 0), names: fakecloud.NewRoute53(faults)}
+	n := &named{clouds: emulate(spec, faults, 0), names: fakecloud.NewRoute53(faults), notes: notes{}}
 	n.aws.Address = func(i int) (public, private string) {
 		return fmt.Sprintf("198.18.%d.%d", i>>8, i&255), fmt.Sprintf("172.31.%d.%d", i>>8, i&255)
 	}
@@ -123,6 +124,16 @@ func bringUp(spec *service.Spec, program string) func(context.Context, *named, p
 		f.UserData = func(c cloud.Node) (string, error) { return "#cloud-config\n# " + c.ID + program, nil }
 		plan, err := f.Plan(ctx)
 		if err != nil {
+			return err
+		}
+		if f.Enrolments, err = fleet.ReadEnrolments(n); err != nil {
+			return err
+		}
+		strangers, known := f.Enrolments.Examine(plan.Have, func(provision.Object) bool { return false })
+		if len(strangers) > 0 {
+			return &fleet.StrangersError{Machines: strangers}
+		}
+		if err := f.Enrolments.Adopt(known); err != nil {
 			return err
 		}
 		if plan, err = f.Up(ctx, plan, nil); err != nil {

@@ -40,6 +40,9 @@ func emulate(spec *service.Spec, faults *fakecloud.Faults, poll time.Duration) *
 		}
 	}
 	c.aws = fakecloud.NewAWS(faults, c.places...)
+	for _, name := range []string{"chat", "old"} { // who made them is not what these tests are about
+		c.gce.SetAccount("skyserve-"+name+"-lb@p.iam.gserviceaccount.com", "roles/editor")
+	}
 	return c
 }
 

@@ -19,12 +19,10 @@ import (
 	"skyserve/provision/static"
 )
 
-// Images and ports of engines where service.yaml does not name others.
+// Ports of engines where service.yaml does not name others; images.go has their images.
 const (
-	imageVLLM   = "vllm/vllm-openai:v0.11.0"
-	imageSGLang = "lmsysorg/sglang:v0.5.3"
-	portVLLM    = 8000
-	portSGLang  = 30000
+	portVLLM   = 8000
+	portSGLang = 30000
 	// cacheHub is where the containers keep what they download from the hub.
 	cacheHub = "/root/.cache/huggingface"
 	// weightsPath is where they find the weights that came from a bucket.
@@ -80,6 +78,9 @@ type Content struct {
 	Seat *Seat
 	// Zone is the hosted zone that challenges of an authority are written into; zero = none is.
 	Zone HostedZone
+	// Enrolled are the balancers' machines that operators launched, by id as their clouds call
+	// them: what else claims to be one is left out. nil = nothing is.
+	Enrolled map[string][]string
 	// Leaving are the replicas, by id, that balancers are to use no more.
 	Leaving map[string]bool
 }
@@ -99,7 +100,7 @@ type HostedZone struct {
 func Deployments(c Content, have []provision.Object) (map[string]node.Deployment, error) {
 	d := &deployer{Content: c, spec: c.Spec}
 	for _, o := range have {
-		if o.Gone == "" && o.PrivateIP.IsValid() {
+		if o.Gone == "" && o.PrivateIP.IsValid() && c.trusts(o) {
 			d.have = append(d.have, o)
 		}
 	}
@@ -135,6 +136,14 @@ func Deployments(c Content, have []provision.Object) (map[string]node.Deployment
 		all[o.ID] = one
 	}
 	return all, nil
+}
+
+// trusts says whether a machine is what it claims to be, as far as that shows.
+func (c Content) trusts(o provision.Object) bool {
+	if o.Kind != provision.KindBalancer {
+		return !provision.IsBalancerID(o.ID)
+	}
+	return c.Enrolled == nil || slices.Contains(c.Enrolled[o.ID], o.Handle)
 }
 
 // deployer is one run of Deployments.
@@ -178,7 +187,7 @@ func (d *deployer) balancer(o provision.Object) (node.Deployment, error) {
 		return node.Deployment{}, err
 	}
 	files[fileConfig] = string(config)
-	units := []node.Unit{{Name: UnitOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed}}
+	units := []node.Unit{{Name: UnitOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed, Memory: int64(d.spec.Balancer.Memory.Total)}}
 	if seat := d.seatOf(); seat != nil && seat.ID == o.ID {
 		u, err := d.controller(o)
 		if err != nil {
@@ -371,6 +380,20 @@ func gpusOf(o provision.Object) int {
 	return o.Offering.GPUs
 }
 
+// imageOf is the container image of an engine; empty where it runs in none.
+func imageOf(e *service.Engine) string {
+	switch e.Kind {
+	case service.EngineVLLM:
+		return cmp.Or(e.Image, imageVLLM)
+	case service.EngineSGLang:
+		return cmp.Or(e.Image, imageSGLang)
+	case service.EngineOpenAI:
+		return e.Image
+	case service.EngineSim:
+	}
+	return ""
+}
+
 // unitOf is how an engine is started on a machine with so many GPUs, and the port that
 // it listens on. host is the machine's loopback address; containers have their own.
 func unitOf(m *service.Model, gpus int, host string) (node.Unit, int) {
@@ -397,7 +420,7 @@ func unitOf(m *service.Model, gpus int, host string) (node.Unit, int) {
 		option(e.DataParallel > 1, "--dp-size", strconv.Itoa(e.DataParallel))
 		option(e.MaxNumSeqs > 0, "--max-running-requests", strconv.Itoa(e.MaxNumSeqs))
 		option(len(e.LoRA) > 0, append([]string{"--lora-paths"}, e.LoRA...)...)
-		return node.Unit{Image: cmp.Or(e.Image, imageSGLang), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
+		return node.Unit{Image: imageOf(e), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
 	case service.EngineVLLM:
 		port := cmp.Or(e.Port, portVLLM)
 		args = []string{"--model", path, "--port", strconv.Itoa(port)}
@@ -406,9 +429,9 @@ func unitOf(m *service.Model, gpus int, host string) (node.Unit, int) {
 		option(e.DataParallel > 1, "--data-parallel-size", strconv.Itoa(e.DataParallel))
 		option(e.MaxNumSeqs > 0, "--max-num-seqs", strconv.Itoa(e.MaxNumSeqs))
 		option(len(e.LoRA) > 0, append([]string{"--enable-lora", "--lora-modules"}, e.LoRA...)...)
-		return node.Unit{Image: cmp.Or(e.Image, imageVLLM), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
+		return node.Unit{Image: imageOf(e), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
 	case service.EngineOpenAI:
 	}
 	port := cmp.Or(e.Port, portVLLM)
-	return node.Unit{Image: e.Image, Args: e.Args, Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
+	return node.Unit{Image: imageOf(e), Args: e.Args, Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
 }

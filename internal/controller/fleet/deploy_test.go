@@ -95,7 +95,7 @@ func TestDeploymentsOfEngines(t *testing.T) {
 	}
 	for id, want := range map[string]struct{ image, args, to, ready string }{
 		"us-east-1-0": {
-			"vllm/vllm-openai:v0.11.0",
+			"vllm/vllm-openai:v0.33.0",
 			"--model org/llama --port 8000 --tensor-parallel-size 4 --max-num-seqs 256 --enable-lora --lora-modules sql=/adapters/sql --max-model-len 8192",
 			"http://127.0.0.1:8000", "http://127.0.0.1:8000/health",
 		},
@@ -175,6 +175,23 @@ func TestDeploymentsOfBalancers(t *testing.T) {
 			c.Balancer.TLS.Cert != "balancer/tls.crt" || u.Files["balancer/tls.key"] != "KEY" || u.Files["balancer/service.yaml"] != deployed {
 			t.Errorf("%s: got %+v with %+v", id, c, u.Files)
 		}
+		if u.Memory != 2<<30 || c.Balancer.Memory.Total != 2<<30 {
+			t.Errorf("%s: may take %d bytes and is told %s, want 2 GiB", id, u.Memory, c.Balancer.Memory.Total)
+		}
+	}
+}
+
+// Another memory asks for a start: systemd reads it then.
+func TestDeploymentsWithOtherMemory(t *testing.T) {
+	before, c := deploy(t, fleetOf()), content(t)
+	c.Spec.Balancer.Memory.Total = 3 * service.GiB
+	after, err := fleet.Deployments(c, fleetOf())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const id = "lb-us-east-1-0"
+	if was, is := before[id].Units[0], after[id].Units[0]; is.Memory != 3<<30 || is.Fixed == was.Fixed || before[id].Revision == after[id].Revision {
+		t.Errorf("got %d bytes, fixed %s, was %s", is.Memory, is.Fixed, was.Fixed)
 	}
 }
 

@@ -26,6 +26,8 @@ type Fleet struct {
 	Settle func(ctx context.Context, o provision.Object) error
 	// Drain returns when a machine has nothing left to finish; nil = it has nothing.
 	Drain func(ctx context.Context, o provision.Object)
+	// Enrolments is where balancers are noted that are launched; nil = none is.
+	Enrolments *Enrolments
 	// Have lists what there is; nil = the Provider does.
 	Have func(ctx context.Context) ([]provision.Object, error)
 	// Now is the clock by which refused offerings are remembered; nil = time.Now.

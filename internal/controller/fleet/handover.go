@@ -32,6 +32,8 @@ type Handover struct {
 	// Authority certifies machines; nil where it is on another operator's machine, who
 	// alone can enrol.
 	Authority *identity.Authority
+	// Enrolments are the balancers that may be enrolled; nil = none may.
+	Enrolments *Enrolments
 	// Revoked is the list of revoked certificates that machines are to have.
 	Revoked identity.Revoked
 	Witness provision.Witness
@@ -43,6 +45,8 @@ type Handover struct {
 	// Self is the machine that this program runs on, by its id, which is reached by its
 	// private address; empty = none of them.
 	Self string
+	// Now tells the time by which certificates are renewed; nil = time.Now.
+	Now func() time.Time
 
 	mu   sync.Mutex
 	last map[string]node.Status
@@ -168,7 +172,8 @@ func (h *Handover) until(ctx context.Context, o provision.Object, d node.Deploym
 // permanent says whether waiting does not help.
 func permanent(err error) bool {
 	var refusal *node.Refusal
-	return errors.Is(err, identity.ErrPin) || errors.As(err, &refusal) && refusal.Status != http.StatusBadGateway || errors.Is(err, errNotHere)
+	var strangers *StrangersError
+	return errors.Is(err, identity.ErrPin) || errors.As(err, &strangers) || errors.As(err, &refusal) && refusal.Status != http.StatusBadGateway || errors.Is(err, errNotHere)
 }
 
 // waiting says of what a machine that cannot be spoken to yet is short.
@@ -249,7 +254,7 @@ func (h *Handover) Dismiss(ctx context.Context, id string) error {
 
 // Tend hands over what can be handed over now, and waits for nobody but balancers that
 // work: a controller looks again soon. It does less than Run, since `up` may be at work
-// with another edition of the service: new machines are enrolled, balancers get other
+// with another edition of the service: new replicas are enrolled, balancers get other
 // deployments of the edition that they have, certificates are renewed, and all get the
 // newest list of revoked ones. Balancers that work are changed one after the other, this
 // machine's own first, and no further once one of them does not come back.
@@ -292,8 +297,8 @@ func (h *Handover) due(s Seen, o provision.Object, deployments map[string]node.D
 	switch {
 	case !wanted:
 		return d, false
-	case s.Err != nil:
-		return d, errors.Is(s.Err, identity.ErrStranger)
+	case s.Err != nil: // a balancer is enrolled by operators alone
+		return d, errors.Is(s.Err, identity.ErrStranger) && o.Kind == provision.KindReplica
 	case o.Kind == provision.KindBalancer && s.Revision != d.Revision && edition(s.Revision) == edition(d.Revision):
 		return d, true
 	}
@@ -357,7 +362,7 @@ var errNotHere = errors.New("the service's certificate authority is on another o
 // Operator speaks to the agent of a machine: to a balancer's at once, to a replica's
 // through a balancer of its region, since nobody else is let in there.
 func (h *Handover) Operator(o provision.Object) *node.Operator {
-	op := &node.Operator{Party: h.Party, Authority: h.Authority, Revoked: h.Revoked}
+	op := &node.Operator{Party: h.Party, Authority: h.Authority, Revoked: h.Revoked, Now: h.Now}
 	if o.Kind == provision.KindReplica {
 		op.Dial = func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
 			return h.through(ctx, o, addr, fingerprint)
@@ -381,13 +386,29 @@ func (h *Handover) Machine(o provision.Object) node.Machine {
 			if h.Authority == nil {
 				return "", errNotHere
 			}
-			f, err := h.Witness.Fingerprint(ctx, o)
-			if err == nil && f == "" {
-				err = node.ErrNoFingerprint
-			}
-			return f, err
+			return h.fingerprint(ctx, o)
 		},
 	}
+}
+
+// fingerprint is that of the key by which a machine is to be enrolled. A balancer is handed more
+// than a replica: only one that an operator launched is enrolled, and only by the key that it told
+// first.
+func (h *Handover) fingerprint(ctx context.Context, o provision.Object) (string, error) {
+	isBalancer := o.Kind != provision.KindReplica || provision.IsBalancerID(o.ID)
+	if isBalancer && (h.Enrolments == nil || !h.Enrolments.isLaunched(o)) {
+		return "", &StrangersError{Machines: []provision.Object{o}}
+	}
+	f, err := h.Witness.Fingerprint(ctx, o)
+	switch {
+	case err != nil:
+		return "", err
+	case f == "":
+		return "", node.ErrNoFingerprint
+	case isBalancer:
+		err = h.Enrolments.pinKey(o, f)
+	}
+	return f, err
 }
 
 // errNoRelay is a replica that cannot be reached because no balancer of its region can.

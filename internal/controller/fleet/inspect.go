@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,6 +43,14 @@ type Inspector struct {
 	Ask func(ctx context.Context, have []provision.Object, o provision.Object) (node.Status, error)
 	// Certificate asks a balancer for its public listener's certificate; nil = nobody does.
 	Certificate func(ctx context.Context, o provision.Object) (*telemetry.Certificate, error)
+	// Enrolments are the balancers that were launched here; nil = that is not known here. File is
+	// the service.yaml that is named to those who have to bring the service up again.
+	Enrolments *Enrolments
+	File       string
+	// Operator is who asks: see Ends. It is for alerts.
+	Operator Ends
+	// Now tells the time that certificates are alerted of; nil = time.Now.
+	Now func() time.Time
 	// Patience is how long a region may take to be listed; default 10 s.
 	Patience time.Duration
 
@@ -148,22 +157,51 @@ func (i *Inspector) Status(ctx context.Context) (*Status, error) {
 	machines := l.Machines()
 	answers := i.ask(ctx, machines)
 	looking.Wait()
-	s := &Status{Service: i.Fleet.Spec.Name, Regions: regionsOf(i.Fleet.Spec, machines, answers), Problems: l.Problems()}
+	strangers := i.tellStrangers(machines, answers)
+	s := &Status{Service: i.Fleet.Spec.Name, Regions: regionsOf(i.Fleet.Spec, machines, answers), Problems: append(l.Problems(), strangers...)}
+	s.Images = imagesOf(i.Fleet.Spec)
 	s.PlainHTTP = i.Fleet.Spec.Balancer.TLS == nil
 	s.Controller, s.Store = controllerOf(i.Fleet.Spec, machines, answers), controller.StoreNotReplicated
 	if i.Fleet.Spec.Store.URL != "" {
 		s.Store = controller.StoreExternal
 	}
-	for _, o := range machines {
+	ends := i.Operator
+	ends.Machines = map[string]time.Time{}
+	for n, o := range machines {
 		if o.Gone == "" {
 			s.CostPerHour += o.CostPerHour
+			ends.Machines[o.ID] = answers[n].status.Expires
 		}
 	}
+	now := time.Now
+	if i.Now != nil {
+		now = i.Now
+	}
+	s.Alerts = CertificateAlerts(ends, now(), "'"+strings.TrimSpace("skyserve up "+i.File)+"'")
 	if err := i.drift(ctx, s, l, unknown); err != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("what 'skyserve up' would change is not known: %v", err))
 	}
 	s.State = s.overall(len(l.Silent) == 0)
 	return s, nil
+}
+
+// tellStrangers makes what machines answer that no operator launched an error, and says what to do
+// about them.
+func (i *Inspector) tellStrangers(machines []provision.Object, answers []answer) (problems []string) {
+	if i.Enrolments == nil {
+		return nil
+	}
+	at := func(o provision.Object) *answer {
+		n := slices.IndexFunc(machines, func(m provision.Object) bool { return m.Handle == o.Handle && m.Region == o.Region })
+		return &answers[n]
+	}
+	strangers, _ := i.Enrolments.Examine(machines, func(o provision.Object) bool { return Reachable(o) && at(o).err == nil })
+	for _, o := range strangers {
+		err := &StrangersError{Machines: []provision.Object{o}}
+		*at(o) = answer{err: err}
+		problems = append(problems, fmt.Sprintf("%v; %s", err, err.Hint(i.File)))
+	}
+	return problems
 }
 
 // look asks the regions what they offer, unless they told before.

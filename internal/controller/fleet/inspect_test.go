@@ -148,6 +148,36 @@ func TestStatusOfMachines(t *testing.T) {
 	})
 }
 
+// A controller that cannot work, as on a full disk, is told of by itself: the balancer
+// beside it serves. What it remarks while it works is told too.
+func TestStatusOfAControllerWhoseDiskIsFull(t *testing.T) {
+	full := "it answers 503: critical: store: no space left on device"
+	for phase, c := range map[node.Phase]struct {
+		unit  node.UnitStatus
+		state fleet.State
+		want  string
+	}{
+		node.PhaseStarting: {node.UnitStatus{Running: true, Reason: full}, fleet.StateDegraded, "STARTING " + full},
+		node.PhaseFailed:   {node.UnitStatus{Reason: "exit status 1"}, fleet.StateDegraded, "FAILED exit status 1"},
+		node.PhaseReady:    {node.UnitStatus{Running: true, Ready: true, Reason: "warning: little room"}, fleet.StateReady, "READY warning: little room"},
+	} {
+		c.unit.Name = fleet.UnitController
+		_, i := inspected(t, map[string]func(context.Context) (node.Status, error){"lb-us-east-1-0": func(context.Context) (node.Status, error) {
+			return node.Status{Phase: phase, Reason: "controller: ...", Units: []node.UnitStatus{{Name: "balancer", Running: true, Ready: true}, c.unit}}, nil
+		}})
+		s, err := i.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := told(t, s, "lb-us-east-1-0"); !strings.HasPrefix(got, "READY") || s.State != c.state || s.Controller == nil {
+			t.Errorf("%s: the balancer is %s and the service %s with %+v", phase, got, s.State, s.Controller)
+		}
+		if got := string(s.Controller.State) + " " + s.Controller.Reason; got != c.want {
+			t.Errorf("%s: got %q, want %q", phase, got, c.want)
+		}
+	}
+}
+
 // A region that hangs hides nothing of the other; what `up` would change is not known then.
 func TestStatusOfARegionThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -67,6 +67,8 @@ type Keeper struct {
 	Open func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (Reach, error)
 	// Logger is told what is done; nil = silence.
 	Logger *slog.Logger
+	// Now tells the time by which certificates are renewed and alerted of; nil = time.Now.
+	Now func() time.Time
 
 	working sync.Mutex     // held while machines are looked at or changed
 	asking  sync.WaitGroup // those who ask for prices
@@ -85,8 +87,10 @@ type Keeper struct {
 
 	eyes func(have []provision.Object) map[string]Seen // how machines do; nil = they are asked
 
-	mu   sync.Mutex
-	view *view // the newest; nil before the first
+	mu      sync.Mutex
+	view    *view  // the newest; nil before the first
+	ends    Ends   // as of the last look
+	service string // its name
 }
 
 // opened is what a keeper made of what it was handed.
@@ -183,6 +187,7 @@ func (k *Keeper) turn(ctx context.Context, may func() error) (busy bool, err err
 	}
 	seen := k.see(ctx, h)
 	k.seen = seen
+	k.noteEnds(h, seen)
 	changed, failure := k.replace(ctx, o, s, seen, may)
 	if changed {
 		if s, err = k.look(ctx, o); err != nil {
@@ -345,7 +350,7 @@ func (k *Keeper) open(ctx context.Context) (*opened, error) {
 	}
 	o := &opened{content: c, elsewhere: elsewhere, looked: map[service.Region]time.Time{}, answer: make(chan Prices, 1)}
 	o.handover = &Handover{
-		Service: c.Spec.Name, Party: party, Authority: authority, Self: cloud.ControllerMachine(c.Spec), Have: elsewhere,
+		Service: c.Spec.Name, Party: party, Authority: authority, Self: cloud.ControllerMachine(c.Spec), Have: elsewhere, Now: k.Now,
 		Progress: func(id string, s node.Status) {
 			k.log().Info("machine", "id", id, "phase", string(s.Phase), "reason", s.Reason)
 		},

@@ -125,7 +125,7 @@ func TestWhatAKeeperChanges(t *testing.T) {
 	}
 }
 
-// A controller hands over to what is new, and to balancers of its own edition; what
+// A controller hands over to replicas that are new, and to balancers of its own edition; what
 // another edition was handed is left as it is, but for certificates that end.
 func TestWhatAControllerHandsOver(t *testing.T) {
 	authority, err := identity.NewAuthority("chat", time.Now())
@@ -145,7 +145,7 @@ func TestWhatAControllerHandsOver(t *testing.T) {
 		revision string // that it is handed; empty = it is left alone
 	}{
 		{"a new replica", provision.KindReplica, Seen{Err: identity.ErrStranger}, "r2", "r2"},
-		{"a new balancer", provision.KindBalancer, Seen{Err: identity.ErrStranger}, "e1.b2", "e1.b2"},
+		{"a new balancer, which operators alone enrol", provision.KindBalancer, Seen{Err: identity.ErrStranger}, "e1.b2", ""},
 		{"one that boots", provision.KindReplica, Seen{Err: errors.New("connection refused")}, "r2", ""},
 		{"without a deployment", provision.KindReplica, Seen{Err: identity.ErrStranger}, "", ""},
 		{"a balancer that lacks a replica", provision.KindBalancer, status("e1.b1", fresh), "e1.b2", "e1.b2"},

@@ -50,6 +50,8 @@ type seated struct {
 	PeerToken string            `json:"peer_token"`
 	Means     json.RawMessage   `json:"means"`
 	Zone      HostedZone        `json:"zone,omitzero"`
+	// Enrolled is that of Content.
+	Enrolled map[string][]string `json:"enrolled"`
 	// Elsewhere is the machines in other clouds, which the controller cannot ask.
 	Elsewhere []provision.Object `json:"elsewhere"`
 }
@@ -80,7 +82,7 @@ func ReadSeat(dir string) (c Content, elsewhere []provision.Object, err error) {
 	if err != nil {
 		return Content{}, nil, fmt.Errorf("reading what the controller was handed: %w", err)
 	}
-	c.PeerToken, c.Seat.Means = held.PeerToken, held.Means
+	c.PeerToken, c.Seat.Means, c.Enrolled = held.PeerToken, held.Means, held.Enrolled
 	c.Zone = held.Zone
 	c.Secrets = func(ref string) (string, error) {
 		value, known := held.Secrets[ref]
@@ -139,8 +141,9 @@ func (c Content) edition() (string, error) {
 		Text, PeerToken string
 		Secrets         map[string]string
 		Seat            *Seat
+		Enrolled        map[string][]string
 		Zone            HostedZone `json:",omitzero"`
-	}{string(c.Text), c.PeerToken, secrets, c.Seat, c.Zone})
+	}{string(c.Text), c.PeerToken, secrets, c.Seat, c.Enrolled, c.Zone})
 }
 
 // seatOf is the machine of the controller; nil where there is none, or it has no
@@ -177,7 +180,7 @@ func (d *deployer) controller(seat provision.Object) (node.Unit, error) {
 	own := filepath.ToSlash(filepath.Join(UnitController, identity.FileController))
 	c := service.ControllerConfig{
 		Service: d.spec.Name, Listen: net.JoinHostPort(loopbackOf(seat), strconv.Itoa(cloud.PortController)), StoreURL: d.spec.Store.URL,
-		Identity:  &service.Identity{Cert: own, Key: own, CA: node.FileCA},
+		Identity:  &service.Identity{Cert: own, Key: own, CA: node.FileCA, Revoked: node.FileRevoked},
 		Balancers: []service.ControlledBalancer{}, Replicas: []service.ControlledReplica{},
 	}
 	if c.StoreURL == "" {
@@ -214,14 +217,14 @@ func (d *deployer) seatFiles(seat provision.Object, c service.ControllerConfig) 
 	if err != nil {
 		return nil, err
 	}
-	held := seated{PeerToken: d.PeerToken, Means: d.Seat.Means, Zone: d.Zone, Elsewhere: []provision.Object{}}
+	held := seated{PeerToken: d.PeerToken, Means: d.Seat.Means, Enrolled: d.Enrolled, Zone: d.Zone, Elsewhere: []provision.Object{}}
 	if held.Secrets, err = secretsOf(d.Content); err != nil {
 		return nil, err
 	}
 	for _, o := range d.have {
 		if o.Region.Cloud() != seat.Region.Cloud() {
 			held.Elsewhere = append(held.Elsewhere, provision.Object{
-				ID: o.ID, Kind: o.Kind, Service: o.Service, Owner: o.Owner, Region: o.Region,
+				ID: o.ID, Kind: o.Kind, Service: o.Service, Handle: o.Handle, Owner: o.Owner, Region: o.Region,
 				Labels: o.Labels, Offering: o.Offering, PublicIP: o.PublicIP, PrivateIP: o.PrivateIP,
 			})
 		}

@@ -41,11 +41,15 @@ type Status struct {
 	Controller *ControllerStatus `json:"controller"`
 	// Store says where state is kept: controller.StoreNotReplicated, controller.StoreExternal.
 	Store string `json:"store"`
+	// Images are the container images of the models that run in one.
+	Images []ImageStatus `json:"images"`
 	// Drift is what `up` would change; null where it is not known, and Problems then
 	// say why.
 	Drift []Change `json:"drift"`
 	// Problems say what could not be looked at, a line each.
 	Problems []string `json:"problems"`
+	// Alerts are what somebody has to act on. What the controller alerts of is its Reason.
+	Alerts []telemetry.Alert `json:"alerts"`
 }
 
 // PlainHTTPWarning is what people are told of a service whose balancers serve plain HTTP to
@@ -62,6 +66,25 @@ type ControllerStatus struct {
 	Machine string               `json:"machine"`
 	State   service.ReplicaState `json:"state"`
 	Reason  string               `json:"reason"`
+}
+
+// ImageStatus is the container image of a model.
+type ImageStatus struct {
+	Model string `json:"model"`
+	Image string `json:"image"`
+	// Pinned says that it is named by its digest, so that every machine gets the same.
+	Pinned bool `json:"pinned"`
+}
+
+// imagesOf are the container images of a service's models.
+func imagesOf(spec *service.Spec) []ImageStatus {
+	images := []ImageStatus{}
+	for _, m := range spec.Models {
+		if image := imageOf(&m.Engine); image != "" {
+			images = append(images, ImageStatus{m.Name, image, service.PinsImage(image)})
+		}
+	}
+	return images
 }
 
 // RegionStatus is one region: of the service.yaml, or one in which something is left.
@@ -129,7 +152,10 @@ type answer struct {
 
 // stateOf is how a machine does, and why.
 func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
+	var strangers *StrangersError
 	switch {
+	case errors.As(a.err, &strangers):
+		return service.StateFailed, "no 'skyserve up' launched it: it is handed nothing"
 	case o.Gone != "" && o.Offering != nil && o.Offering.Capacity == service.CapacitySpot:
 		return service.StateInterrupted, o.Gone
 	case o.Gone != "":
@@ -149,15 +175,32 @@ func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
 			return service.StateReady, fmt.Sprintf("no newer certificate can be used, the one in use ends %s: %s", c.ExpiresAt.Format(time.DateOnly), c.Problem)
 		}
 		return service.StateReady, a.status.Reason
-	case node.PhaseFailed:
-		return service.StateFailed, a.status.Reason
 	case node.PhaseDraining:
 		return service.StateDraining, a.status.Reason
 	case node.PhaseInterrupted:
 		return service.StateInterrupted, a.status.Reason
-	case node.PhaseWaiting, node.PhasePreparing, node.PhaseImage, node.PhaseStarting, node.PhaseWeights:
+	case node.PhaseWaiting, node.PhasePreparing, node.PhaseImage, node.PhaseStarting, node.PhaseWeights, node.PhaseFailed:
+	}
+	switch {
+	case lacksController(a.status.Units):
+		return service.StateReady, ""
+	case a.status.Phase == node.PhaseFailed:
+		return service.StateFailed, a.status.Reason
 	}
 	return service.StateStarting, strings.TrimSuffix(string(a.status.Phase)+": "+a.status.Reason, ": ")
+}
+
+// lacksController says whether all that a machine runs is ready but the controller, which is
+// told of by itself: its balancer serves all the same.
+func lacksController(units []node.UnitStatus) bool {
+	lacks := false
+	for _, u := range units {
+		if !u.Ready && u.Name != UnitController {
+			return false
+		}
+		lacks = lacks || !u.Ready
+	}
+	return lacks
 }
 
 // Reachable says whether a machine has the address by which its agent is asked.
@@ -176,8 +219,9 @@ func machineStatus(spec *service.Spec, o provision.Object, a answer) MachineStat
 	}
 	m.State, m.Reason = stateOf(o, a)
 	m.Certificate = a.certificate
+	var strangers *StrangersError
 	switch {
-	case !Reachable(o):
+	case !Reachable(o) || errors.As(a.err, &strangers): // nobody is led to one that is not ours
 	case o.Kind == provision.KindBalancer:
 		m.Endpoint, m.Admin = PublicURL(spec, o), AdminURL(o)
 	default:
@@ -244,6 +288,9 @@ func regionsOf(spec *service.Spec, machines []provision.Object, answers []answer
 // overall is how a service does; whole says that every region was listed.
 func (s *Status) overall(whole bool) State {
 	well, serving, coming := whole && len(s.Drift) == 0, false, false
+	if c := s.Controller; c != nil && c.State != service.StateReady {
+		well = false
+	}
 	for _, r := range s.Regions {
 		for _, m := range slices.Concat(r.Balancers, r.Replicas) {
 			well = well && m.State == service.StateReady

@@ -21,7 +21,7 @@ import (
 func (f *Fleet) Up(ctx context.Context, p *Plan, progress provision.Progress) (*Plan, error) {
 	short := map[cloud.Group]int{}
 	for {
-		_, failure := provision.Apply(ctx, p.Changes, f.Provider, f.options(p, progress))
+		_, failure := provision.Apply(ctx, p.Changes, f.launcher(), f.options(p, progress))
 		if failure == nil {
 			return p, f.lacking(p, nil)
 		}
@@ -45,6 +45,14 @@ func (f *Fleet) Up(ctx context.Context, p *Plan, progress provision.Progress) (*
 			return p, f.lacking(p, failure)
 		}
 	}
+}
+
+// launcher is what launches machines.
+func (f *Fleet) launcher() provision.Provider {
+	if f.Enrolments == nil {
+		return f.Provider
+	}
+	return noting{f.Provider, f.Enrolments}
 }
 
 // lacking is the error of a plan that was carried out and leaves replicas missing.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"skyserve/internal/controller"
 	"skyserve/internal/service"
@@ -54,6 +55,7 @@ func play(object string) error {
 	case "lb":
 		return playBalancer(ctx, held)
 	case "controller":
+		signal.Ignore(unix.SIGXFSZ) // a write that exceeds a limit fails, as on a full disk
 		c, err := controller.ReadConfig(os.Args[3])
 		if err != nil {
 			return err

@@ -58,6 +58,8 @@ type Status struct {
 	Strategy  string   `json:"strategy"`
 	Donations string   `json:"donations"`
 	Events    []string `json:"events"`
+	// Alerts are what somebody has to act on, the worst first.
+	Alerts []telemetry.Alert `json:"alerts"`
 }
 
 // RegionStatus is one region.
@@ -301,7 +303,7 @@ func (b *statusBuilder) build() *Status {
 	if b.view != nil {
 		b.status.Store = b.view.Store
 	}
-	b.status.State = b.overall()
+	b.status.State, b.status.Alerts = b.overall(), b.alerts()
 	if s := b.planned(); s != nil {
 		b.status.Peak, b.status.Plan, b.status.Left = s.PeakLine(), s.PlanLine(time.Local), s.LeftLine()
 	}
@@ -310,6 +312,20 @@ func (b *statusBuilder) build() *Status {
 		b.status.Events = append(b.status.Events, s.EventLines(time.Local, shownEvents)...)
 	}
 	return &b.status
+}
+
+// alerts are those that the controller and the balancers tell.
+func (b *statusBuilder) alerts() []telemetry.Alert {
+	var lists [][]telemetry.Alert
+	if b.view != nil {
+		lists = append(lists, b.view.Alerts)
+	}
+	for _, id := range ids(b.reports) {
+		if s := b.reports[id].snapshot; s != nil {
+			lists = append(lists, s.Alerts)
+		}
+	}
+	return telemetry.MergeAlerts(lists...)
 }
 
 // shownEvents is how many events of the strategy a status shows.
@@ -375,8 +391,21 @@ func (b *statusBuilder) process(w provision.Want) Process {
 	return p
 }
 
-// noLease is why a controller that runs does not lead.
+// noLease is why a controller that runs does not lead, where its store works.
 const noLease = "waiting for the lease"
+
+// notActing says why a controller that answers does not act; empty when it does.
+func notActing(view *controller.View) string {
+	for _, a := range view.Alerts {
+		if a.Kind == telemetry.AlertStore && a.Severity == telemetry.SeverityCritical {
+			return "its store does not work: " + a.Message
+		}
+	}
+	if !view.Leading {
+		return noLease
+	}
+	return ""
+}
 
 func (b *statusBuilder) controller(w provision.Want) Process {
 	p := b.process(w)
@@ -384,8 +413,10 @@ func (b *statusBuilder) controller(w provision.Want) Process {
 	case p.State == StateDown:
 	case b.view == nil:
 		p.State, p.Reason = StateStarting, b.viewError
-	case !b.view.Leading:
-		p.State, p.Reason = StateStarting, noLease
+	default:
+		if p.Reason = notActing(b.view); p.Reason != "" {
+			p.State = StateStarting
+		}
 	}
 	return p
 }

@@ -129,13 +129,10 @@ func (p *Plan) look(ctx context.Context, waiting map[string]bool) map[string]str
 // Status, so that what was waited for is what is shown afterwards.
 func notLeading(ctx context.Context, base string) string {
 	view, err := controllerView(ctx, base)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err.Error()
-	case !view.Leading:
-		return noLease
 	}
-	return ""
+	return notActing(view)
 }
 
 // looker gathers reasons from many goroutines.

@@ -146,8 +146,9 @@ func (a *answerer) writeWhole(text string, end engine.Event) {
 	})
 }
 
-// streamed answers with one server-sent event a token, each flushed as it
-// comes. The last one carries the finish reason.
+// streamed answers with server-sent events, each flushed as it comes: one a token,
+// or one every Options.StreamInterval tokens after the first. The last one carries the
+// finish reason.
 func (a *answerer) streamed() {
 	header := a.response.Header()
 	header.Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -155,15 +156,22 @@ func (a *answerer) streamed() {
 	a.response.WriteHeader(http.StatusOK)
 	a.flush()
 	f := newFrame(a.job)
-	for sent := 0; ; {
+	var text strings.Builder // of tokens that are not sent
+	for sent, made := 0, 0; ; {
 		b := a.next()
 		for i, w := range b.words {
 			reason := ""
 			if b.ended() && i == len(b.words)-1 {
 				reason = a.job.ending(b.last.Reason)
 			}
-			a.write(f.token(w, sent == 0, reason))
-			if sent++; a.broken(sent) {
+			text.WriteString(w)
+			made++
+			if sent == 0 || reason != "" || made-sent >= a.server.opts.StreamInterval {
+				a.write(f.chunk(text.String(), sent == 0, reason, b.last.PromptTokens, made))
+				text.Reset()
+				sent = made
+			}
+			if a.broken(made) {
 				a.flush()
 				a.abort()
 			}

@@ -37,7 +37,8 @@ type body struct {
 }
 
 type streamOptions struct {
-	IncludeUsage bool `json:"include_usage"`
+	IncludeUsage    bool `json:"include_usage"`
+	ContinuousUsage bool `json:"continuous_usage_stats"`
 }
 
 // message is one turn of a chat. Content is a string, an array of parts, or

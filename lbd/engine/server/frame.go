@@ -15,6 +15,7 @@ type frame struct {
 	job       *job
 	chat      bool
 	withUsage bool
+	counted   bool   // each event tells the usage so far
 	head      []byte // up to the value of "choices"
 	buf       []byte
 }
@@ -26,19 +27,20 @@ func newFrame(j *job) *frame {
 	}
 	model, _ := json.Marshal(j.model) // a string always marshals
 	return &frame{
-		job: j, chat: j.chat, withUsage: j.withUsage,
+		job: j, chat: j.chat, withUsage: j.withUsage, counted: j.counted,
 		head: fmt.Appendf(nil, `data: {"id":"%s","object":"%s","created":%d,"model":%s,"choices":`, j.id, object, time.Now().Unix(), model),
 	}
 }
 
-// token is the event of one word, valid until the next call. The first one of
-// a chat names the role; the last one has a reason.
-func (f *frame) token(word string, first bool, reason string) []byte {
+// chunk is the event of some text, valid until the next call. The first one of a chat
+// names the role; the last one has a reason. prompt and output are the tokens of the
+// prompt, and of the answer so far.
+func (f *frame) chunk(text string, first bool, reason string, prompt, output int) []byte {
 	b := append(f.buf[:0], f.head...)
 	b = append(b, `[{"index":0,`...)
 	switch {
 	case f.job.form != nil:
-		b = append(append(b, `"delta":`...), f.formed(word, first)...)
+		b = append(append(b, `"delta":`...), f.formed(text, first)...)
 	case f.chat && first:
 		b = append(b, `"delta":{"role":"assistant","content":`...)
 	case f.chat:
@@ -47,7 +49,7 @@ func (f *frame) token(word string, first bool, reason string) []byte {
 		b = append(b, `"text":`...)
 	}
 	if f.job.form == nil {
-		b = strconv.AppendQuote(b, word) // words are plain ASCII, so this is JSON
+		b = strconv.AppendQuote(b, text) // words are plain ASCII, so this is JSON
 		if f.chat {
 			b = append(b, '}')
 		}
@@ -59,7 +61,10 @@ func (f *frame) token(word string, first bool, reason string) []byte {
 		b = strconv.AppendQuote(b, reason)
 	}
 	b = append(b, "}]"...)
-	if f.withUsage {
+	switch {
+	case f.counted:
+		b = fmt.Appendf(b, `,"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}`, prompt, prompt+output, output)
+	case f.withUsage:
 		b = append(b, `,"usage":null`...)
 	}
 	f.buf = append(b, "}\n\n"...)

@@ -28,6 +28,7 @@ type job struct {
 	chat      bool
 	stream    bool
 	withUsage bool
+	counted   bool // every event tells the usage so far
 	request   engine.Request
 	form      *form // of the answer; nil = any text
 	rank      int   // anyRank where the client named none
@@ -126,9 +127,10 @@ func (s *Server) readJob(w http.ResponseWriter, r *http.Request, chat bool) (*jo
 	if f != nil {
 		request.Output = engine.Tokenize(nil, strings.Join(f.tokens, ""))
 	}
+	withUsage := b.StreamOptions != nil && b.StreamOptions.IncludeUsage
 	return &job{
-		id: fmt.Sprintf("%s-%016x", prefix, rand.Uint64()), model: model, chat: chat,
-		stream: b.Stream, withUsage: b.StreamOptions != nil && b.StreamOptions.IncludeUsage,
+		id: fmt.Sprintf("%s-%016x", prefix, rand.Uint64()), model: model, chat: chat, stream: b.Stream,
+		withUsage: withUsage, counted: withUsage && b.StreamOptions.ContinuousUsage && !s.opts.NoContinuousUsage,
 		request: request, form: f, rank: rank,
 	}, nil
 }

@@ -69,6 +69,14 @@ type Options struct {
 	// vllm:gpu_cache_usage_perc.
 	OldMetrics bool
 
+	// StreamInterval is how many tokens an event of a stream holds, after the first,
+	// which comes at once, and but for the last; default 1. vLLM and SGLang have an
+	// option of that name.
+	StreamInterval int
+	// NoContinuousUsage ignores stream_options.continuous_usage_stats, as engines do that
+	// do not know it.
+	NoContinuousUsage bool
+
 	MaxBodyBytes int64         // larger request bodies are refused with 413
 	Grace        time.Duration // wall time that requests have to finish after a stop
 	Faults       Faults
@@ -88,6 +96,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.DataParallel == 0 {
 		o.DataParallel = 1
 	}
+	if o.StreamInterval == 0 {
+		o.StreamInterval = 1
+	}
 	if o.Flavor == "" {
 		o.Flavor = FlavorVLLM
 	}
@@ -106,6 +117,9 @@ func (o Options) validate() error {
 	}
 	if o.DataParallel < 1 || o.DataParallel > service.MaxDataParallel {
 		return fmt.Errorf("checking the engine's options: data-parallel ranks must be from 1 to %d, got %d", service.MaxDataParallel, o.DataParallel)
+	}
+	if o.StreamInterval < 1 {
+		return fmt.Errorf("checking the engine's options: the stream interval must be at least 1 token, got %d", o.StreamInterval)
 	}
 	if o.MaxBodyBytes < 0 {
 		return fmt.Errorf("checking the engine's options: the body limit must be at least 1 byte, got %d", o.MaxBodyBytes)

@@ -18,11 +18,10 @@ type Options struct {
 	// Dir is where machines have their disks, Program the skyserve that they run, by a
 	// path that ends in /skyserve.
 	Dir, Program string
-	// Environment is that of machines; each gets only what its own cloud's identity is
-	// among the variables that begin with AWS_ and GOOGLE_.
+	// Environment is that of machines. Variables that say who somebody is to a cloud, such as
+	// those that begin with AWS_ and GOOGLE_, are left out: machines have the identity that their
+	// cloud gives them.
 	Environment []string
-	// Metadata is the base URL under which Inside is served.
-	Metadata string
 	// Regions are those of AWS; Google Cloud has its own. Project is Google's.
 	Regions []string
 	Project string
@@ -57,10 +56,10 @@ func New(o Options) *Clouds {
 	}
 	c.AWS.Address, c.Google.Address = addresses(), addresses()
 	c.AWS.Boot = func(m fakecloud.Booted) func() {
-		return c.boot(m, "GOOGLE_", func(_ identity.Name, text string) { c.AWS.Print(m.ID, text) })
+		return c.boot(m, func(host string) string { return "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://" + host }, func(_ identity.Name, text string) { c.AWS.Print(m.ID, text) })
 	}
 	c.Google.Boot = func(m fakecloud.Booted) func() {
-		return c.boot(m, "AWS_", func(name identity.Name, text string) {
+		return c.boot(m, func(host string) string { return "GCE_METADATA_HOST=" + host }, func(name identity.Name, text string) {
 			if fingerprint, found := node.FindLine(text, name); found {
 				c.Google.SetGuestAttribute(m.ID, node.GuestAttributePath, fingerprint)
 			}

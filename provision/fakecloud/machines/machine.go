@@ -22,23 +22,38 @@ import (
 // consoleEvery is how often what a machine wrote to its console is shown to its cloud.
 const consoleEvery = 20 * time.Millisecond
 
-// boot does what a machine's cloud-init has it do, less what needs a machine, with an
-// identity of its own cloud: none of another, whose variables begin so. What the machine
-// writes to its console is told to whoever listens. It returns how the machine is ended.
-func (c *Clouds) boot(m fakecloud.Booted, another string, told func(name identity.Name, text string)) func() {
+// ofClouds begin the variables that say who somebody is to a cloud. A machine has none of them:
+// it asks its metadata server.
+var ofClouds = []string{"AWS_", "GOOGLE_", "GCE_", "CLOUDSDK_"}
+
+// boot does what a machine's cloud-init has it do, less what needs a machine. found are the
+// variables by which its programs find the metadata server, whose host and port is given. What
+// the machine writes to its console is told to whoever listens. It returns how the machine is
+// ended.
+func (c *Clouds) boot(m fakecloud.Booted, found func(host string) string, told func(name identity.Name, text string)) func() {
 	dir := filepath.Join(c.opts.Dir, m.ID)
-	config, file, err := c.prepare(m, dir)
-	if err != nil {
+	fail := func(err error) func() {
 		c.opts.Ended(m.ID, fmt.Errorf("booting it: %w", err), "")
 		return func() {}
 	}
+	inside, err := c.serveInside(m)
+	if err != nil {
+		return fail(err)
+	}
+	config, file, err := c.prepare(m, dir, inside.host)
+	if err != nil {
+		inside.close()
+		return fail(err)
+	}
 	var log tail
-	own := slices.DeleteFunc(slices.Clone(c.opts.Environment), func(v string) bool { return strings.HasPrefix(v, another) })
+	own := slices.DeleteFunc(slices.Clone(c.opts.Environment), func(v string) bool {
+		return slices.ContainsFunc(ofClouds, func(prefix string) bool { return strings.HasPrefix(v, prefix) })
+	})
 	cmd := exec.Command(c.opts.Program, "node", "--config", file)
-	cmd.Stderr, cmd.Env = &log, append(own, "PATH="+filepath.Dir(c.opts.Program)+":"+os.Getenv("PATH"))
+	cmd.Stderr, cmd.Env = &log, append(own, found(inside.host), "PATH="+filepath.Dir(c.opts.Program)+":"+os.Getenv("PATH"))
 	if err := cmd.Start(); err != nil {
-		c.opts.Ended(m.ID, fmt.Errorf("booting it: %w", err), "")
-		return func() {}
+		inside.close()
+		return fail(err)
 	}
 	stop := make(chan struct{})
 	var showing sync.WaitGroup
@@ -54,6 +69,7 @@ func (c *Clouds) boot(m fakecloud.Booted, another string, told func(name identit
 		}
 		err = errors.Join(err, cmd.Wait())
 		showing.Wait()
+		inside.close()
 		c.opts.Ended(m.ID, err, log.String())
 		c.note(config.ID, nil, -1, nil)
 	})
@@ -61,8 +77,9 @@ func (c *Clouds) boot(m fakecloud.Booted, another string, told func(name identit
 	return func() { go off() } // the cloud does not wait
 }
 
-// prepare gives a machine a new disk with the configuration of its agent.
-func (c *Clouds) prepare(m fakecloud.Booted, dir string) (config node.Config, file string, err error) {
+// prepare gives a machine a new disk with the configuration of its agent, which finds the
+// metadata server at a host and port.
+func (c *Clouds) prepare(m fakecloud.Booted, dir, metadata string) (config node.Config, file string, err error) {
 	var document struct {
 		Files []struct{ Path, Content string } `yaml:"write_files"`
 	}
@@ -77,7 +94,7 @@ func (c *Clouds) prepare(m fakecloud.Booted, dir string) (config node.Config, fi
 		}
 	}
 	config.Listen, config.Dir, config.Publish = m.Private+config.Listen, filepath.Join(dir, "state"), "console:"+filepath.Join(dir, "console")
-	config.Metadata, config.Runner = c.opts.Metadata+"/"+m.ID, "exec"
+	config.Metadata, config.Runner = "http://"+metadata, "exec"
 	text, err := json.Marshal(config)
 	if err == nil {
 		err = os.RemoveAll(dir) // one that had this name before had another disk

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+// While replicas load, which takes many minutes, the name leads to the balancers already; it
+// does so when the wait ends before they are ready.
+func TestANameIsPublishedBeforeReplicasAreReady(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	const never = "engine: {kind: sim, speed: 100, ready: /never}"
+	text := strings.NewReplacer("engine: {kind: sim, speed: 100}", never, "balancer:\n", "dns: {provider: route53, name: chat.example.com, zone: example.com}\nbalancer:\n").Replace(oneRegion)
+	out := e.skyserve(exitPartial, append(e.upOf(text), "--yes", "--timeout", "12s")...)
+	if !strings.Contains(out, "published chat.example.com") {
+		t.Errorf("up does not say that the name is there:\n%s", out)
+	}
+	if got := e.names.Answers(e.zone, "chat.example.com", "us-east-1"); len(got) != 1 {
+		t.Errorf("the name leads to %v, want the balancer", got)
+	}
+	e.downToNothing()
+}
+
+// How long up waits depends on what it waits for: processes of this machine start in seconds,
+// machines with images and weights in many minutes.
+func TestHowLongUpWaits(t *testing.T) {
+	for regions, want := range map[string]time.Duration{
+		"local/us": time.Minute,
+		"static/x, endpoints: ['http://10.0.0.7:1']": time.Minute,
+		"aws/us-east-1":   30 * time.Minute,
+		"gcp/us-central1": 30 * time.Minute,
+	} {
+		spec, err := service.Parse("service.yaml", []byte("name: chat\nmodels: [{name: m, engine: {kind: sim}}]\nregions: [{name: "+regions+"}]\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := waitFor(spec); got != want {
+			t.Errorf("%s: waits %s, want %s", regions, got, want)
+		}
+	}
+}

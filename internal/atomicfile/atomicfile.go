@@ -1,0 +1,138 @@
+// Package atomicfile replaces files so that a reader sees the old content or the new one,
+// and neither a crash nor a power failure leaves half of either. Every file that must
+// survive a restart is written here: the content is synced before the rename, since a
+// rename may reach the disk first, and the directory after it, since the rename itself is
+// an entry of the directory.
+package atomicfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// system is what this package asks of the operating system, so that tests can make each
+// call fail.
+type system struct {
+	write  func(f *os.File, data []byte) (int, error)
+	sync   func(f *os.File) error
+	rename func(from, to string) error
+}
+
+var host = system{write: (*os.File).Write, sync: (*os.File).Sync, rename: os.Rename}
+
+// WriteFile replaces the file at path with data. After an error the old file is still
+// there, unless the error is that of syncing its directory: then the new one is there, and
+// a power failure may bring the old one back.
+func WriteFile(path string, data []byte, mode fs.FileMode) error {
+	return host.replace(path, mode, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
+// Write is WriteFile for content that is too large to hold in memory: fill writes it.
+func Write(path string, mode fs.FileMode, fill func(io.Writer) error) error {
+	return host.replace(path, mode, fill)
+}
+
+// Rename moves a file that was written in another way, such as in parts at once, to its
+// place in the same file system. Its content is synced first.
+func Rename(from, to string) error {
+	if err := host.move(from, to); err != nil {
+		return fmt.Errorf("renaming %s to %s: %w", from, to, err)
+	}
+	return nil
+}
+
+// MkdirAll makes a directory and those above it that are missing, and syncs the ones that
+// got an entry. A directory that exists stays as it is.
+func MkdirAll(dir string, mode fs.FileMode) error {
+	if info, err := os.Stat(dir); err == nil && info.IsDir() {
+		return nil
+	}
+	above := filepath.Dir(dir)
+	if above != dir {
+		if err := MkdirAll(above, mode); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(dir, mode); err != nil { // another process may be making it too
+		return err
+	}
+	return host.syncDir(above)
+}
+
+// writer passes writes on through the system.
+type writer struct {
+	s system
+	f *os.File
+}
+
+func (w writer) Write(data []byte) (int, error) { return w.s.write(w.f, data) }
+
+func (s system) replace(path string, mode fs.FileMode, fill func(io.Writer) error) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("writing %s: %w", path, err)
+		}
+	}()
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // with mode 0600
+	if err != nil {
+		return err
+	}
+	err = fill(writer{s, f})
+	if err == nil && mode != 0o600 {
+		err = f.Chmod(mode)
+	}
+	if err == nil {
+		err = s.sync(f)
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = s.rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // the first error is the one to report
+		return err
+	}
+	return s.syncDir(filepath.Dir(path))
+}
+
+func (s system) move(from, to string) error {
+	f, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(s.sync(f), f.Close())
+	if err == nil {
+		err = s.rename(from, to)
+	}
+	if err == nil {
+		err = s.syncDir(filepath.Dir(to))
+	}
+	return err
+}
+
+// syncDir makes the entries of a directory durable. Some network file systems cannot, and
+// say so: there a rename is as durable as it gets.
+func (s system) syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	err = s.sync(d)
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
+		err = nil
+	}
+	if closed := d.Close(); err == nil {
+		err = closed
+	}
+	return err
+}

@@ -1,0 +1,133 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
+)
+
+// get asks the controller's own listener.
+func (w *world) get(t *testing.T, path string) (status int, text string) {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	w.handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+	body, err := io.ReadAll(rec.Result().Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rec.Code, string(body)
+}
+
+// The controller's health is that of its store: it says why that does not work, and all
+// else that somebody should act on fails no probe.
+func TestHealthTellsOfTheStore(t *testing.T) {
+	long := time.Now().Add(-time.Hour)
+	full := &store.Problem{Since: long, Err: syscall.ENOSPC}
+	for name, c := range map[string]struct {
+		health storeHealth
+		status int
+		want   string
+	}{
+		"well":                {storeHealth{}, 200, "ok"},
+		"a full disk":         {storeHealth{dir: "/d", broken: func() *store.Problem { return full }}, 503, "cannot write to /d"},
+		"the cause":           {storeHealth{broken: func() *store.Problem { return full }}, 503, "no space left on device"},
+		"no answer":           {storeHealth{client: func() *store.Problem { return full }}, 503, "does not answer"},
+		"no answer just now":  {storeHealth{client: func() *store.Problem { return &store.Problem{Since: time.Now(), Err: syscall.EPIPE} }}, 200, "ok"},
+		"little room":         {storeHealth{dir: "/d", free: func() (uint64, bool) { return 12 << 20, true }}, 200, "disk of /d has 12 MiB left"},
+		"room":                {storeHealth{free: func() (uint64, bool) { return 1 << 40, true }}, 200, "ok"},
+		"room is not known":   {storeHealth{free: func() (uint64, bool) { return 0, false }}, 200, "ok"},
+		"certificates' alert": {storeHealth{}, 200, "ok\nwarning: certificate lb-us-0: it ends"},
+	} {
+		w := newWorld()
+		w.store = c.health
+		if strings.HasPrefix(name, "certificates") {
+			AlertedBy(func() []telemetry.Alert {
+				return []telemetry.Alert{{Severity: telemetry.SeverityWarning, Kind: telemetry.AlertCertificate, Object: "lb-us-0", Message: "it ends"}}
+			})(&w.options)
+		}
+		status, text := w.get(t, "/healthz")
+		if status != c.status || !strings.Contains(text, c.want) || c.want == "ok" && text != "ok\n" {
+			t.Errorf("%s: got %d %q, want %d and %q", name, status, text, c.status, c.want)
+		}
+		var v View
+		if _, text := w.get(t, "/v1/state"); json.Unmarshal([]byte(text), &v) != nil || (len(v.Alerts) == 0) != (c.want == "ok") {
+			t.Errorf("%s: the state says %s", name, text)
+		}
+	}
+}
+
+// slowLease is a lease on a slow disk: its holder has it until a time that it counts from
+// before the write, as internal/store does.
+type slowLease struct {
+	fakeLease
+	took  time.Duration
+	until time.Time
+}
+
+func (l *slowLease) Valid() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Now().Before(l.until)
+}
+
+func (l *slowLease) Renew(context.Context) error {
+	start := time.Now()
+	time.Sleep(l.took)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.renewals++
+	l.until = start.Add(leaseTTL)
+	return nil
+}
+
+// A disk that takes long to sync costs no leadership as long as a write takes less than
+// the lease lasts, and somebody is told.
+func TestASlowDiskCostsNoLeadership(t *testing.T) {
+	for _, took := range []time.Duration{time.Millisecond, 2500 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld()
+			l := &slowLease{took: took}
+			terms := 0
+			w.acquire = func(ctx context.Context) (lease, error) {
+				terms++
+				time.Sleep(leaseTTL) // as long as a lease that was lost is in the way
+				l.mu.Lock()
+				l.until = time.Now().Add(leaseTTL)
+				l.mu.Unlock()
+				return l, ctx.Err()
+			}
+			ctx, end := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			wg.Go(func() { w.run(ctx) })
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if terms != 1 {
+				t.Errorf("writes of %s: the lease was acquired %d times in a minute", took, terms)
+			}
+			status, text := w.get(t, "/healthz")
+			if slow := strings.Contains(text, "a write took 2.5s"); status != 200 || slow != (took > time.Second) {
+				t.Errorf("writes of %s: got %d %q", took, status, text)
+			}
+			var told telemetry.Alerts
+			w.Controller.state.(*fakeState).mu.Lock()
+			data := w.Controller.state.(*fakeState).alerts
+			w.Controller.state.(*fakeState).mu.Unlock()
+			if err := json.Unmarshal(data, &told); err != nil || (len(told.Alerts) > 0) != (took > time.Second) || told.Token != 7 {
+				t.Errorf("writes of %s: balancers are told %s", took, data)
+			}
+			end()
+			wg.Wait()
+		})
+	}
+}

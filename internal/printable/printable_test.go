@@ -1,0 +1,209 @@
+package printable_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"unicode/utf8"
+
+	"skyserve/internal/printable"
+)
+
+// hostile are texts that do something to a terminal, or to who reads it, with what Text
+// and Line make of them.
+var hostile = []struct{ name, in, text, line string }{
+	{"plain", "us-0 READY $1.20/h ~100%", "us-0 READY $1.20/h ~100%", "us-0 READY $1.20/h ~100%"},
+	{"lines", "a\tb\nc\n", "a\tb\nc\n", "a b c "},
+	{"clear screen", "a\x1b[2Jb", `a\x1b[2Jb`, "a[2Jb"},
+	{"colour", "\x1b[1;31mERROR\x1b[0m: \x1b[38:5:196mx\x1b[m", "ERROR: x", "ERROR: x"},
+	{"title", "\x1b]0;owned\x07", `\x1b]0;owned\x07`, "]0;owned"},
+	{"link", "\x1b]8;;http://evil\x1b\\click", `\x1b]8;;http://evil\x1b\click`, "]8;;http://evil\\click"},
+	{"answer back", "\x1b[c\x1b[6n\x05", `\x1b[c\x1b[6n\x05`, "[c[6n"},
+	{"colour in colour", "\x1b[\x1b[31m31m", `\x1b[31m`, "[31m"},
+	{"colour without end", "\x1b[31", `\x1b[31`, "[31"},
+	{"colour too long", "\x1b[" + strings.Repeat("1;", 40) + "m", `\x1b[` + strings.Repeat("1;", 40) + "m", "[" + strings.Repeat("1;", 40) + "m"},
+	{"eight bits", "\u009b2J\u009d0;x\u009c", `\u009b2J\u009d0;x\u009c`, "2J0;x"},
+	{"eight bits raw", "\x9b2J", "\ufffd2J", "?2J"},
+	{"overwrite", "FAILED\rREADY ", `FAILED\x0dREADY `, "FAILED READY "},
+	{"carriage return at the end", "a\r", `a\x0d`, "a "},
+	{"line ends of Windows", "a\r\nb\r\r\n", "a\nb\\x0d\n", "a  b   "},
+	{"back", "secure\b\b\b\b\b\binsec", `secure\x08\x08\x08\x08\x08\x08insec`, "secureinsec"},
+	{"other breaks", "a\vb\fc\x00d\x7fe\u0085f", `a\x0bb\x0cc\x00d\u007fe\u0085f`, "abcdef"},
+	{"turned", "us\u202e0-ue\u202c \u2066x\u2069", `us\u202e0-ue\u202c \u2066x\u2069`, "us0-ue x"},
+	{"not seen", "us\u200b-\u2060\ufeff0\u00ad\u180e\u115f\u3164\u034f", `us\u200b-\u2060\ufeff0\u00ad\u180e\u115f\u3164\u034f`, "us-0"},
+	{"tags", "us\U000e0041\U000e007f\U000e0101", `us\udb40\udc41\udb40\udc7f\udb40\udd01`, "us"},
+	{"separators", "a\u2028b\u2029c\u00a0d", `a\u2028b\u2029c` + "\u00a0d", "a b c d"},
+	{"private", "\ue000\U0010ffff", `\ue000\udbff\udfff`, ""},
+	{"not UTF-8", "a\xffb\xe2\x82", "a\ufffdb\ufffd\ufffd", "a?b??"},
+	{"words of the world", "模型 Größe é e\u0301 ⚠\ufe0f", "模型 Größe é e\u0301 ⚠\ufe0f", "模型 Größe é e\u0301 ⚠"},
+	{"family", "👩\u200d👧", `👩\u200d👧`, "👩👧"},
+}
+
+func TestTextAndLine(t *testing.T) {
+	for _, c := range hostile {
+		if got := printable.Text(c.in); got != c.text {
+			t.Errorf("%s: Text(%q) is %q, want %q", c.name, c.in, got, c.text)
+		}
+		if got := printable.Line(c.in); got != c.line {
+			t.Errorf("%s: Line(%q) is %q, want %q", c.name, c.in, got, c.line)
+		}
+	}
+}
+
+// FuzzText holds what Text, Line and Writer promise of any text.
+func FuzzText(f *testing.F) {
+	for _, c := range hostile {
+		f.Add(c.in, 3)
+	}
+	f.Fuzz(func(t *testing.T, s string, cut int) {
+		text, line := printable.Text(s), printable.Line(s)
+		harmless(t, text, "\n\t")
+		harmless(t, line, "")
+		if again := printable.Text(text); again != text {
+			t.Errorf("Text of %q is %q", text, again)
+		}
+		if again := printable.Line(line); again != line {
+			t.Errorf("Line of %q is %q", line, again)
+		}
+		var out bytes.Buffer
+		w := printable.NewWriter(&out)
+		cut = min(max(cut, 0), len(s))
+		for _, part := range []string{s[:cut], s[cut:]} {
+			if n, err := io.WriteString(w, part); n != len(part) || err != nil {
+				t.Fatalf("wrote %d of %q: %v", n, part, err)
+			}
+		}
+		if err := w.Flush(); err != nil || out.String() != text {
+			t.Errorf("written in two parts %q, want %q (%v)", out.String(), text, err)
+		}
+		keepsJSON(t, s)
+	})
+}
+
+// harmless fails unless text is valid UTF-8 without any control character but those
+// allowed, nor one that turns or hides others.
+func harmless(t *testing.T, text, allowed string) {
+	t.Helper()
+	if !utf8.ValidString(text) {
+		t.Errorf("%q is not UTF-8", text)
+	}
+	for _, r := range text {
+		switch {
+		case strings.ContainsRune(allowed, r):
+		case r < 0x20 || r >= 0x7f && r < 0xa0, r >= 0x200b && r <= 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2060 && r <= 0x206f, r == 0xfeff, r >= 0xe0000 && r <= 0xe0fff:
+			t.Errorf("%q holds %U", text, r)
+		}
+	}
+}
+
+// keepsJSON fails when a document that goes through Text has another value.
+func keepsJSON(t *testing.T, s string) {
+	t.Helper()
+	doc, err := json.Marshal(map[string]string{"a": s, s: "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before, after map[string]string
+	if err := json.Unmarshal(doc, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(printable.Text(string(doc))), &after); err != nil {
+		t.Fatalf("%s: %v", printable.Text(string(doc)), err)
+	}
+	for key, v := range before {
+		if after[key] != v {
+			t.Errorf("%s says %q, %s says %q", doc, v, printable.Text(string(doc)), after[key])
+		}
+	}
+}
+
+// Styling of our own goes around a Writer, in its place among what is written.
+func TestRawKeepsItsPlace(t *testing.T) {
+	var out bytes.Buffer
+	w := printable.NewWriter(&out)
+	_, _ = io.WriteString(w, "50\r")
+	_, _ = io.WriteString(printable.Raw(w), "\r\x1b[K")
+	_, _ = io.WriteString(w, "\x1b[Kdone\n")
+	if want := `50\x0d` + "\r\x1b[K" + `\x1b[Kdone` + "\n"; out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
+	}
+	if printable.Unwrap(w) != io.Writer(&out) || printable.Unwrap(&out) != io.Writer(&out) || printable.Raw(&out) != io.Writer(&out) {
+		t.Error("what is behind a writer is not found")
+	}
+}
+
+type full struct{}
+
+var errFull = errors.New("disk full")
+
+func (full) Write([]byte) (int, error) { return 0, errFull }
+
+func TestWriterPassesErrorsOn(t *testing.T) {
+	for _, text := range []string{"plain", "\x1b[2J"} {
+		if _, err := io.WriteString(printable.NewWriter(full{}), text); !errors.Is(err, errFull) {
+			t.Errorf("writing %q: %v", text, err)
+		}
+	}
+	w := printable.NewWriter(full{})
+	_, _ = io.WriteString(w, "\r")
+	if err := w.Flush(); !errors.Is(err, errFull) {
+		t.Errorf("flushing: %v", err)
+	}
+}
+
+// Lines that several goroutines write stay whole.
+func TestWriterIsShared(t *testing.T) {
+	var out bytes.Buffer
+	w := printable.NewWriter(&out)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 100 {
+				_, _ = io.WriteString(w, "a\x1bb\n")
+			}
+		})
+	}
+	wg.Wait()
+	if want := strings.Repeat("a\\x1bb\n", 800); out.String() != want {
+		t.Error("lines were mixed")
+	}
+}
+
+func TestTableKeepsItsShape(t *testing.T) {
+	var out bytes.Buffer
+	table := printable.NewTable(&out)
+	table.Rowf("ID\tSTATE\tREASON")
+	table.Row("us-0\nus-9\tREADY", "\x1b[31mFAILED", "a\xffb\fc\vd")
+	table.Rowf("%s\t%v\t%.1f %d", errors.New("x\ty"), []string{"p\nq"}, 1.25, 3)
+	if err := table.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	want := `ID               STATE   REASON
+us-0 us-9 READY  FAILED  a?bcd
+x y              [p q]   1.2 3
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+	out.Reset()
+	right := printable.NewRightTable(&out)
+	right.Rowf("ms\tmean\t")
+	right.Rowf("TTFT\t%d\t", 12)
+	if err := right.Flush(); err != nil || out.String() != "    ms  mean\n  TTFT    12\n" {
+		t.Errorf("got %q (%v)", out.String(), err)
+	}
+}
+
+func BenchmarkWriterPlain(b *testing.B) {
+	w := printable.NewWriter(io.Discard)
+	line := []byte(strings.Repeat("time=2026-01-01T00:00:00Z level=INFO ", 4) + "\n")
+	b.SetBytes(int64(len(line)))
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = w.Write(line)
+	}
+}

@@ -1,0 +1,123 @@
+package service
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// cloudRegions is what is known of the regions of a cloud. The tables hold what everybody may
+// use; a cloud opens some regions a year, so that a name which is not in them is refused only
+// where it cannot be one.
+type cloudRegions struct {
+	cloud, title string
+	example      string // a region
+	shape        *regexp.Regexp
+	regions      []string // sorted
+	source       string   // where they are from, and of when
+}
+
+// clouds are the tables of the clouds that rent machines.
+var clouds = []cloudRegions{
+	{
+		CloudAWS, "AWS", "us-east-1", regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`),
+		[]string{
+			"af-south-1", "ap-east-1", "ap-east-2", "ap-northeast-1", "ap-northeast-2", "ap-northeast-3", "ap-south-1", "ap-south-2",
+			"ap-southeast-1", "ap-southeast-2", "ap-southeast-3", "ap-southeast-4", "ap-southeast-5", "ap-southeast-6", "ap-southeast-7",
+			"ca-central-1", "ca-west-1", "cn-north-1", "cn-northwest-1", "eu-central-1", "eu-central-2", "eu-north-1", "eu-south-1",
+			"eu-south-2", "eu-west-1", "eu-west-2", "eu-west-3", "eusc-de-east-1", "il-central-1", "me-central-1", "me-south-1",
+			"mx-central-1", "sa-east-1", "us-east-1", "us-east-2", "us-gov-east-1", "us-gov-west-1", "us-west-1", "us-west-2",
+		},
+		"endpoints of EC2 in aws-sdk-go-v2/service/ec2 v1.344.0, November 2026",
+	},
+	{
+		CloudGCP, "Google Cloud", "us-central1", regexp.MustCompile(`^[a-z]+-[a-z]+[0-9]+$`),
+		[]string{
+			"africa-south1", "asia-east1", "asia-east2", "asia-northeast1", "asia-northeast2", "asia-northeast3", "asia-south1", "asia-south2",
+			"asia-southeast1", "asia-southeast2", "asia-southeast3", "australia-southeast1", "australia-southeast2", "europe-central2",
+			"europe-north1", "europe-north2", "europe-southwest1", "europe-west1", "europe-west10", "europe-west12", "europe-west2",
+			"europe-west3", "europe-west4", "europe-west6", "europe-west8", "europe-west9", "me-central1", "me-central2", "me-west1",
+			"northamerica-northeast1", "northamerica-northeast2", "northamerica-south1", "southamerica-east1", "southamerica-west1",
+			"us-central1", "us-east1", "us-east4", "us-east5", "us-south1", "us-west1", "us-west2", "us-west3", "us-west4",
+		},
+		"cloud.google.com/compute/docs/regions-zones, November 2026",
+	},
+}
+
+// cloudOf is what is known of the regions of a cloud; nil of one that rents nothing.
+func cloudOf(name string) *cloudRegions {
+	i := slices.IndexFunc(clouds, func(c cloudRegions) bool { return c.cloud == name })
+	if i < 0 {
+		return nil
+	}
+	return &clouds[i]
+}
+
+// KnownRegions are the regions of a cloud, aws or gcp, that everybody may use, as far as this
+// program knows; sorted.
+func KnownRegions(cloud string) []string {
+	if c := cloudOf(cloud); c != nil {
+		return slices.Clone(c.regions)
+	}
+	return nil
+}
+
+// numbers are what regions of one part of the world are told apart by.
+var numbers = regexp.MustCompile(`[0-9]+`)
+
+// family is a name without its number: regions that are opened next mostly differ in nothing else
+// from one that is known.
+func family(name string) string { return numbers.ReplaceAllString(name, "#") }
+
+// mayExist says whether a name that is not in the table may be that of a region nevertheless: it
+// has the shape of one, and either differs from one that is known by its number alone, or is not
+// near to any.
+func (c *cloudRegions) mayExist(name string) bool {
+	const near = 2 // slips of the finger that make one name of another
+	if !c.shape.MatchString(name) {
+		return false
+	}
+	isFamily := func(known string) bool { return family(known) == family(name) }
+	isNear := func(known string) bool { return distance(family(known), family(name)) <= near }
+	return slices.ContainsFunc(c.regions, isFamily) || !slices.ContainsFunc(c.regions, isNear)
+}
+
+// suggestion is what may have been meant by a name that is not that of a region.
+func (c *cloudRegions) suggestion(name string) string {
+	meant := []string{}
+	if best := Nearest(name, c.regions); best != "" {
+		meant = append(meant, fmt.Sprintf("%q", best))
+	}
+	for _, other := range clouds {
+		if slices.Contains(other.regions, name) {
+			meant = append(meant, other.cloud+"/"+name)
+		}
+	}
+	if len(meant) == 0 {
+		return fmt.Sprintf("regions of %s are called such as %s", c.title, c.example)
+	}
+	return "did you mean " + strings.Join(meant, " or ") + "?"
+}
+
+// cloudRegion refuses a rented region that its cloud does not have.
+func (c *checker) cloudRegion(r *RegionSpec, p path) {
+	known := cloudOf(r.Name.Cloud())
+	if known == nil || slices.Contains(known.regions, r.Name.Place()) || known.mayExist(r.Name.Place()) {
+		return
+	}
+	at := p.key("name")
+	c.failPath(at, Error{Problem: "is not a region of " + known.title, Found: c.foundAt(at), Suggestion: known.suggestion(r.Name.Place())})
+}
+
+// Warnings are what may be wrong with a service that is well formed, a line each, with its place.
+func (s *Spec) Warnings() []string {
+	var all []string
+	for i, r := range s.Regions {
+		known := cloudOf(r.Name.Cloud())
+		if known != nil && !slices.Contains(known.regions, r.Name.Place()) {
+			all = append(all, fmt.Sprintf("regions[%d].name: %s is not among the regions of %s that this program knows (%s)", i, r.Name, known.title, known.source))
+		}
+	}
+	return append(all, s.imageWarnings()...)
+}

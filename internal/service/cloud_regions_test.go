@@ -1,0 +1,72 @@
+package service
+
+import (
+	"strings"
+	"testing"
+)
+
+// regionIn is a service with one region.
+func regionIn(name string) string {
+	return "name: chat\nmodels: [{name: m}]\nregions:\n  - name: " + name + "\nbalancer: {insecure: true}\n"
+}
+
+// A region that its cloud does not have is refused where the file says it, with the one that was
+// meant; one that may be newer than the table is let through, with a warning.
+func TestRegionsThatACloudHas(t *testing.T) {
+	for _, tt := range []struct{ name, problem, suggestion, warning string }{
+		{name: "aws/us-east-1"},
+		{name: "aws/cn-north-1"},
+		{name: "aws/us-gov-west-1"},
+		{name: "gcp/us-central1"},
+		{name: "gcp/europe-north2"},
+		{name: "local/us-esat-1"},
+		{"aws/us-esat-1", "is not a region of AWS", `did you mean "us-east-1"?`, ""},
+		{"aws/us-eas-1", "is not a region of AWS", `did you mean "us-east-1"?`, ""},
+		{"aws/us-eest-2", "is not a region of AWS", `did you mean "us-east-2"?`, ""},
+		{"aws/us-east1", "is not a region of AWS", `did you mean "us-east-1" or gcp/us-east1?`, ""},
+		{"aws/us-east", "is not a region of AWS", `did you mean "us-east-1"?`, ""},
+		{"aws/us-east-1a", "is not a region of AWS", `did you mean "us-east-1"?`, ""},
+		{"aws/us-central1", "is not a region of AWS", `gcp/us-central1?`, ""},
+		{"aws/frankfurt", "is not a region of AWS", "regions of AWS are called such as us-east-1", ""},
+		{"gcp/us-east-1", "is not a region of Google Cloud", `did you mean "us-east1" or aws/us-east-1?`, ""},
+		{"gcp/us-centrel1", "is not a region of Google Cloud", `did you mean "us-central1"?`, ""},
+		{"gcp/us-central1-a", "is not a region of Google Cloud", `did you mean "us-central1"?`, ""},
+		{"gcp/europe-west", "is not a region of Google Cloud", `did you mean "europe-west1"?`, ""},
+		{"gcp/a", "is not a region of Google Cloud", "regions of Google Cloud are called such as us-central1", ""},
+		{"aws/us-east-3", "", "", "aws/us-east-3 is not among the regions of AWS that this program knows"},
+		{"aws/mars-north-1", "", "", "aws/mars-north-1 is not among the regions of AWS that this program knows"},
+		{"gcp/us-west8", "", "", "gcp/us-west8 is not among the regions of Google Cloud that this program knows"},
+		{"gcp/antarctica-south1", "", "", "gcp/antarctica-south1 is not among"},
+	} {
+		spec, err := Parse("service.yaml", []byte(regionIn(tt.name)))
+		switch {
+		case tt.problem == "" && err != nil:
+			t.Errorf("%s: %v", tt.name, err)
+		case tt.problem == "":
+			if got := strings.Join(spec.Warnings(), "\n"); !strings.Contains(got, tt.warning) || (tt.warning == "") != !strings.Contains(got, "regions") {
+				t.Errorf("%s: warnings are %q, want %q", tt.name, got, tt.warning)
+			}
+		case err == nil:
+			t.Errorf("%s is accepted", tt.name)
+		default:
+			for _, want := range []string{"service.yaml:4:11: regions[0].name: " + tt.problem, tt.name, tt.suggestion} {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%s: got %v, want %q", tt.name, err, want)
+				}
+			}
+		}
+	}
+}
+
+// The tables are sorted, hold each name once, and only names that have the shape of regions.
+func TestTablesOfRegions(t *testing.T) {
+	for _, c := range clouds {
+		last := ""
+		for _, name := range c.regions {
+			if name <= last || !c.shape.MatchString(name) {
+				t.Errorf("%s: %q after %q", c.title, name, last)
+			}
+			last = name
+		}
+	}
+}

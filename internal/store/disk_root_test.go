@@ -1,0 +1,132 @@
+//go:build linux && disktest
+
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// These tests need root, for a file system of their own: make disk.
+
+// smallDisk mounts a file system of 32 MiB.
+func smallDisk(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=32m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// fill leaves no byte free, and returns what makes room again.
+func fill(t *testing.T, dir string) (empty func()) {
+	t.Helper()
+	name := filepath.Join(dir, "fill")
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for size := 1 << 20; size > 0; size /= 2 {
+		for err = nil; err == nil; {
+			_, err = f.Write(make([]byte, size))
+		}
+	}
+	f.Close()
+	return func() {
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// openFiles counts the open files of this process whose name has some text in it.
+func openFiles(t *testing.T, text string) (n int) {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if name, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.Contains(name, text) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestStoreOnARealDisk(t *testing.T) {
+	for name, fresh := range map[string]bool{"full": false, "full from the first": true} { // fresh: nothing was stored before
+		t.Run(name, func(t *testing.T) {
+			dir := smallDisk(t)
+			health := make(chan *Problem, 16)
+			srv, err := Serve(t.Context(), Options{Dir: filepath.Join(dir, "store"), Listen: "127.0.0.1:0", checkEvery: 20 * time.Millisecond, OnHealth: func(p *Problem) { health <- p }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer srv.Close()
+			st, err := Connect(t.Context(), srv.URL(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer st.Close()
+			put := func(i int) error {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, err := st.Put(ctx, fmt.Sprintf("k.%d", i), make([]byte, 10<<10))
+				return err
+			}
+			if !fresh {
+				if err := put(0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			empty := fill(t, dir)
+			for range 20 {
+				if err := put(1); err == nil {
+					t.Fatal("it was stored")
+				}
+			}
+			if p := <-health; p == nil || !errors.Is(p, unix.ENOSPC) && !strings.Contains(p.Error(), "no space left on device") {
+				t.Fatalf("got %v, want no space", p)
+			}
+			if left := openFiles(t, "(deleted)"); left > 3 {
+				t.Errorf("%d descriptors of files that are gone", left)
+			}
+			empty()
+			if p := <-health; p != nil {
+				t.Fatal(p)
+			}
+			if !fresh {
+				if _, _, err := get(t.Context(), st, "k.0"); err != nil {
+					t.Error(err)
+				}
+			}
+			for put(2) != nil && t.Context().Err() == nil {
+			}
+			if _, _, err := get(t.Context(), st, "k.1"); !errors.Is(err, ErrNotFound) {
+				t.Errorf("what was refused is there: %v", err)
+			}
+			st.Close()
+			srv.Close()
+			again, err := Serve(t.Context(), Options{Dir: filepath.Join(dir, "store"), Listen: "127.0.0.1:0"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			again.Close()
+		})
+	}
+}

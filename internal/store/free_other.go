@@ -1,0 +1,8 @@
+//go:build !linux && !darwin
+
+package store
+
+import "errors"
+
+// freeBytes is not known here.
+func freeBytes(string) (uint64, error) { return 0, errors.ErrUnsupported }

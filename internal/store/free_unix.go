@@ -1,0 +1,14 @@
+//go:build linux || darwin
+
+package store
+
+import "golang.org/x/sys/unix"
+
+// freeBytes is how much a user's files may still take on the file system of a directory.
+func freeBytes(dir string) (uint64, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, err
+	}
+	return s.Bavail * uint64(s.Bsize), nil
+}

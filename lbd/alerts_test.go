@@ -1,0 +1,109 @@
+package lbd
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
+	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
+)
+
+// awaits follows a lease until the end of the test.
+func awaits(t *testing.T, b *balancer) (renew func()) {
+	changes := make(chan store.Change)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.lease.follow("lease.controller.chat", changes)
+	}()
+	t.Cleanup(func() { close(changes); <-done })
+	return func() {
+		changes <- store.Change{Key: "lease.controller.other"}
+		changes <- store.Change{Key: "lease.controller.chat"}
+		synctest.Wait()
+	}
+}
+
+// Balancers tell when no controller renews its lease, whatever the reason, and take it back
+// when one does.
+func TestAControllerThatIsAwayIsAlertedOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &balancer{}
+		renew := awaits(t, b)
+		if got := b.alerts(time.Now().Add(time.Hour)); len(got) > 0 {
+			t.Errorf("where no controller was ever heard of: %v", got)
+		}
+		renew()
+		at := time.Now()
+		time.Sleep(5 * time.Second) // as long as another one takes to take over
+		if got := b.alerts(time.Now()); len(got) > 0 {
+			t.Errorf("after 5 s: %v", got)
+		}
+		time.Sleep(25 * time.Second)
+		got := b.alerts(time.Now())
+		if len(got) != 1 || got[0].Kind != telemetry.AlertController || got[0].Since == nil || !got[0].Since.Equal(at) || got[0].NextStep == "" {
+			t.Errorf("after 30 s: %+v", got)
+		}
+		renew()
+		if got := b.alerts(time.Now()); len(got) > 0 {
+			t.Errorf("once one is back: %v", got)
+		}
+	})
+}
+
+// A store that does not answer is alerted of, once it cannot be a restart, and both are told
+// by the metrics.
+func TestAStoreThatIsAwayIsAlertedOf(t *testing.T) {
+	srv, err := store.Serve(t.Context(), store.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := store.Connect(t.Context(), srv.URL(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	b := &balancer{store: st}
+	later := time.Now().Add(time.Hour)
+	if got := b.alerts(later); len(got) > 0 || b.storeProblem() != nil {
+		t.Fatalf("a store that works: %v", got)
+	}
+	srv.Close()
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, _ = st.Put(short, "key", nil) // it notices at the latest now
+	if got := b.alerts(time.Now()); len(got) > 0 {
+		t.Errorf("at once: %v", got)
+	}
+	got := b.alerts(later)
+	if len(got) != 1 || got[0].Kind != telemetry.AlertStore || !strings.Contains(got[0].Message, "store unavailable") {
+		t.Errorf("later: %+v", got)
+	}
+}
+
+// A balancer tells from half of its certificate's life on that nobody has renewed it, and
+// serves all the same.
+func TestACertificateThatNobodyRenewsIsAlertedOf(t *testing.T) {
+	f := newFamily(t)
+	m, err := newMember(f.files(identity.Balancer, "lb-us-0", identity.Life))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &balancer{member: m, cfg: service.BalancerConfig{Service: "chat", ID: "lb-us-0", Region: "aws/us-east-1"}}
+	for day, want := range map[int]telemetry.Severity{0: "", 44: "", 46: telemetry.SeverityWarning, 91: telemetry.SeverityCritical} {
+		got := b.alerts(time.Now().AddDate(0, 0, day))
+		if len(got) == 0 && want == "" {
+			continue
+		}
+		end := m.cert.expires().UTC().Format(time.DateOnly)
+		if len(got) != 1 || got[0].Severity != want || got[0].Kind != telemetry.AlertCertificate || got[0].Region != "aws/us-east-1" ||
+			!strings.Contains(got[0].Message, end) || !strings.Contains(got[0].NextStep, "skyserve up") {
+			t.Errorf("day %d: %+v, want %q", day, got, want)
+		}
+	}
+}

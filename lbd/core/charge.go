@@ -1,0 +1,146 @@
+package core
+
+import (
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/policy"
+)
+
+// What a request costs its tenant is counted in tokens: its prompt, once, and what
+// was generated of its answer, once, however it ends. It is charged its prompt when
+// it is sent, what its time at its target tells of its answer every chargeEvery (as
+// VTC charges tokens when they are generated), and the difference to the true count
+// when it ends.
+
+const (
+	// chargeEvery is the time between two charges for answers that are being generated:
+	// short against an answer, and far longer than it takes to go over all of them.
+	chargeEvery = time.Second
+	// unboundedAnswer is how many tokens an answer without max_tokens is taken to have at
+	// most where nobody counted them: ten minutes at 27 tokens a second.
+	unboundedAnswer = 16 << 10
+)
+
+// cost is what r costs its tenant in all, by what its target told of it and else by
+// an estimate of what was generated.
+func (r *request) cost(out *Outcome, generated int) int64 {
+	prompt := r.fare()
+	if out != nil && out.PromptTokens.Known {
+		prompt = int64(bounded(out.PromptTokens.Value))
+	}
+	if out != nil && out.OutputTokens.Known {
+		generated = out.OutputTokens.Value
+	}
+	return prompt + int64(bounded(generated))
+}
+
+func bounded(tokens int) int { return min(max(0, tokens), mostTokens) }
+
+// chargeFor makes a number of tokens what r's tenant is charged for r in all.
+func (q *queue) chargeFor(r *request, tokens int64) {
+	q.charge(r.account, tokens-r.charged)
+	if r.Tier == service.TierDeferred {
+		q.apart.charge(r.account, tokens-r.charged)
+	}
+	r.charged = tokens
+}
+
+// settle corrects the charge for a request that was served by what its engine told.
+func (q *queue) settle(r *request, out *Outcome) {
+	if out != nil {
+		q.chargeFor(r, r.cost(out, 0))
+	}
+}
+
+// chargeUnserved charges for a request that failed or whose client has gone: for what
+// was generated, or what an earlier try generated if that is more; generated is an
+// estimate for where the outcome does not tell. If it can be tried again, what was
+// generated stays charged meanwhile, so that nobody gets work for nothing by requests
+// that fail, and the next try is not charged on top of it; a try of which the outcome
+// tells nothing generated costs nothing.
+func (q *queue) chargeUnserved(r *request, out *Outcome, generated int) {
+	retryable := out != nil && out.Retryable
+	if !retryable || out.OutputTokens.Or(0) > 0 {
+		r.spent = max(r.spent, r.cost(out, generated))
+	}
+	q.chargeFor(r, r.spent)
+}
+
+// chargeRunning charges for the answers that are being generated, where another
+// tenant could gain by it.
+func (b *Balancer) chargeRunning(now time.Duration, q *queue) {
+	if len(q.accounts) < 2 || now-q.chargedAt < chargeEvery {
+		return
+	}
+	q.chargedAt = now
+	for r := q.running; r != nil; r = r.nextRunning {
+		q.chargeFor(r, max(r.charged, r.cost(nil, b.generated(now, r))))
+	}
+}
+
+// Generated estimates how many tokens the target of a request in flight has
+// generated for it, of all its answers together, by its time there and the target's
+// pace; no more than the request's bound. It is 0 for a request that waits or is not
+// known.
+func (b *Balancer) Generated(now time.Duration, id string) int {
+	if r := b.requests[id]; r != nil {
+		return b.generated(now, r)
+	}
+	return 0
+}
+
+func (b *Balancer) generated(now time.Duration, r *request) int {
+	t := r.target
+	if t == nil || r.Answers < 0 {
+		return 0
+	}
+	step := policy.NominalStep(t.outstanding, t.work.context())
+	busy, pace := now-r.sentAt, t.stayPace.or(t.paceHere())
+	prefill := policy.NominalPrefill(r.uncached)
+	if r.firstAt > 0 { // a stream: its prompt is computed
+		busy, prefill = now-r.firstAt, 0
+		if t.pace.any {
+			pace = t.paceHere()
+		}
+	}
+	tokens := int(float64(max(0, time.Duration(float64(busy)/pace)-prefill)) / float64(step))
+	bound := unboundedAnswer
+	if r.MaxTokens > 0 {
+		bound = min(r.MaxTokens, mostTokens)
+	}
+	return bounded(min(tokens, bound) * min(max(1, r.Answers), mostAnswers))
+}
+
+// learnStay learns how long answers stay at t, beside the nominal replica, from the
+// end of r there; n tokens were generated.
+func (t *target) learnStay(stay time.Duration, r *request, n int) {
+	if n /= max(1, r.Answers); n < paceTokens || stay <= 0 {
+		return
+	}
+	step := policy.NominalStep(t.outstanding+1, t.work.context()+r.promptCost)
+	nominal := policy.NominalPrefill(r.uncached) + time.Duration(n)*step
+	t.stayPace.add(min(max(stay.Seconds()/nominal.Seconds(), 1.0/paceLimit), paceLimit), paceWeight)
+}
+
+// run notes that r is at a target.
+func (q *queue) run(r *request) {
+	r.nextRunning, r.prevRunning = q.running, nil
+	if q.running != nil {
+		q.running.prevRunning = r
+	}
+	q.running = r
+}
+
+// stop notes that r is at no target any more.
+func (q *queue) stop(r *request) {
+	if r.nextRunning != nil {
+		r.nextRunning.prevRunning = r.prevRunning
+	}
+	if r.prevRunning != nil {
+		r.prevRunning.nextRunning = r.nextRunning
+	} else {
+		q.running = r.nextRunning
+	}
+	r.nextRunning, r.prevRunning = nil, nil
+}

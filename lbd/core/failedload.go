@@ -1,0 +1,119 @@
+package core
+
+import (
+	"time"
+
+	"skyserve/lbd/policy"
+)
+
+// A replica that fails every request at once looks idle and attracts the traffic of the
+// others. So a request that failed early still counts in every load that a policy or a
+// peer sees, for as long as it would have taken at its replica. Push rules use the
+// actual number of outstanding requests.
+
+// maxFailedRequests bounds the failed requests that count at a replica: 100 KB, and far
+// more requests than a replica runs at once.
+const maxFailedRequests = 4096
+
+// failedRequest is a request that failed and still counts as load.
+type failedRequest struct {
+	until              time.Duration
+	context, remaining int // tokens
+}
+
+// failedLoad holds the failed requests of a replica, ordered by until, with their number
+// and sums.
+type failedLoad struct {
+	count, context, remaining int
+	list                      []failedRequest
+}
+
+// add counts a request until a time, or until the last one before it expires.
+func (d *failedLoad) add(until time.Duration, context, remaining int) {
+	if n := len(d.list); n > 0 {
+		until = max(until, d.list[n-1].until)
+	}
+	if len(d.list) >= maxFailedRequests {
+		d.drop(1)
+	}
+	d.list = append(d.list, failedRequest{until, context, remaining})
+	d.count++
+	d.context += context
+	d.remaining += remaining
+}
+
+// expire drops the requests whose time is over.
+func (d *failedLoad) expire(now time.Duration) {
+	n := 0
+	for n < len(d.list) && d.list[n].until <= now {
+		n++
+	}
+	d.drop(n)
+}
+
+func (d *failedLoad) drop(n int) {
+	if n == 0 {
+		return
+	}
+	for _, x := range d.list[:n] {
+		d.context -= x.context
+		d.remaining -= x.remaining
+	}
+	d.count -= n
+	d.list = d.list[:copy(d.list, d.list[n:])]
+}
+
+// chargeFailure counts r, which t failed, as load of t for as long as r would have taken
+// there. It does not if t could not be connected to: then nothing is sent to t until
+// its next report.
+func (b *Balancer) chargeFailure(now time.Duration, t *target, r *request) {
+	if t.peer || t.suspect {
+		return
+	}
+	if until := r.sentAt + b.expectedStay(t.model); until > now {
+		t.failedLoad.add(until, r.promptCost, r.promptCost+r.answerCost)
+	}
+}
+
+// expectedStay is how long a request stays at a replica of a model: the mean of the
+// replicas that have served any.
+func (b *Balancer) expectedStay(model string) time.Duration {
+	sum, n := time.Duration(0), time.Duration(0)
+	for _, t := range b.replicas {
+		if t.model == model && t.residence > 0 {
+			sum += t.residence
+			n++
+		}
+	}
+	if n == 0 {
+		return policy.DefaultCostConstants().Residence
+	}
+	return sum / n
+}
+
+// expireFailedLoad drops the failed requests whose time is over.
+func (b *Balancer) expireFailedLoad(now time.Duration) {
+	for _, t := range b.replicas {
+		t.failedLoad.expire(now)
+	}
+}
+
+// refusal is a target that refused a request (Outcome.Refused), with the state of its
+// circuit breaker before that.
+type refusal struct {
+	target *target
+	before breaker
+}
+
+// onlyRefused reports whether every target that failed r in this round refused it.
+func (r *request) onlyRefused() bool {
+	return len(r.refusals) > 0 && len(r.refusals) == len(r.avoid)
+}
+
+// undoBlame takes back the failures that the circuit breakers counted for r: all targets
+// refused it, so that the cause is the request.
+func (r *request) undoBlame() {
+	for _, f := range r.refusals {
+		f.target.breaker.undoFailure(f.before)
+	}
+}

@@ -1,0 +1,405 @@
+package core
+
+import (
+	"slices"
+	"time"
+)
+
+// A request can kill the replica that serves it, and then the next one. No signal says
+// which of a replica's requests killed it. So every request that was at a replica when
+// it died becomes a suspect, identified by its fingerprint. A suspect of
+// Config.KillAfter deaths is stopped. These rules protect requests that only happened
+// to be at the same replica:
+//
+//   - A request is retried at once after its first failure. After the next failure it
+//     waits until the probes of the replicas that failed show, within Config.KillWait or
+//     by missing reports, whether they died or only a connection broke.
+//   - Suspects that were sent shortly before the death are isolated: no replica gets two
+//     of them at the same time. A replica that dies right after an isolated suspect was
+//     sent died of that suspect.
+//   - If several suspects of earlier deaths were at a replica when it died, and none of
+//     them was isolated there, none is stopped. They are isolated at their next try, and
+//     a suspect of one more death is stopped.
+//
+// A request that is served clears its fingerprint.
+
+// Bounds, each with its reason.
+const (
+	recentSend       = 2 * time.Second // engines die at the first step of a request or soon after
+	isolationTime    = 5 * time.Second // how much longer than usual a request may wait for an isolated try
+	survivorTime     = time.Minute     // a replica that failed and stayed alive is not expected to die of its next failures
+	maxOpenFailures  = 256             // undecided failures of a replica; an engine runs as many requests at once
+	maxKillersShared = 64              // in a heartbeat: 3 KB
+)
+
+// Killer is the fingerprint of a request that was stopped because replicas died while
+// they served it. Balancers share it with their peers.
+type Killer struct {
+	Fingerprint uint64 `json:"fingerprint"`
+	// Age is how long ago it was stopped.
+	Age time.Duration `json:"age_ns"`
+}
+
+// killSuspect holds the failures of replicas that had a request with one fingerprint.
+type killSuspect struct {
+	fingerprint uint64 // 0 = not known: it stands for a single request
+	kills       int    // deaths that count against it, since one was served
+	deaths      int    // replicas that died while they had one, since one was served
+	open        int    // failures that are not decided yet
+	isolated    bool
+	stopped     bool
+	reported    bool          // a peer stopped it, not this balancer
+	at          time.Duration // of the last kill
+	servedAt    time.Duration // 0 = never
+	engines     []string      // the first Config.KillAfter that died
+}
+
+// suspicion is the part of a request that kill.go needs.
+type suspicion struct {
+	suspect  *killSuspect // nil: no replica failed while it had this fingerprint
+	isolated bool         // it must not share a replica with another isolated request
+}
+
+// killSuspects are the suspects that the balancer remembers.
+type killSuspects struct {
+	byPrint map[uint64]*killSuspect // never ranged over
+	list    []*killSuspect          // the same, in the order in which they were added
+	stopped int64                   // count of requests that were stopped or refused
+}
+
+// openFailure is a failed request that its replica may have died of.
+type openFailure struct {
+	suspect *killSuspect
+	at      time.Duration
+	before  int  // kills of the suspect before this failure
+	alone   bool // it was the isolated request of the replica
+}
+
+// kills counts the deaths that r is suspected of, including those that peers reported.
+func (r *request) kills() int {
+	if r.suspect == nil {
+		return r.Kills
+	}
+	return r.Kills + r.suspect.kills
+}
+
+// killsHere counts the deaths at this balancer that r is suspected of, including
+// failures that are not decided yet.
+func (r *request) killsHere() int {
+	if r.suspect == nil {
+		return 0
+	}
+	return r.suspect.kills + r.suspect.open
+}
+
+// suspected reports whether r needs a placement of its own.
+func (r *request) suspected() bool { return r.suspect != nil || r.Kills > 0 }
+
+// findSuspect sets the suspect of a request that arrives.
+func (b *Balancer) findSuspect(r *request) {
+	r.isolated = r.Kills > 0
+	if len(b.suspects.byPrint) == 0 || r.Fingerprint == 0 {
+		return
+	}
+	if s := b.suspects.byPrint[r.Fingerprint]; s != nil {
+		r.suspect, r.isolated = s, r.isolated || s.kills > 0
+	}
+}
+
+// mustStop reports whether r may not be sent to an engine again.
+func (b *Balancer) mustStop(r *request) bool {
+	return b.cfg.KillAfter > 0 && (r.kills() >= b.cfg.KillAfter || r.suspect != nil && r.suspect.stopped)
+}
+
+// awaitsProbes reports whether r must wait for probes: it would be stopped if the
+// replicas that failed it are dead.
+func (b *Balancer) awaitsProbes(r *request) bool {
+	return r.suspect != nil && r.suspect.open > 0 && r.kills()+r.suspect.open >= b.cfg.KillAfter
+}
+
+// occupied reports whether r is isolated and t has just been sent another isolated
+// request.
+func (b *Balancer) occupied(now time.Duration, r *request, t *target) bool {
+	if !r.mustBeAlone() || now-max(r.failedAt, r.came) >= isolationTime {
+		return false
+	}
+	return t.isolatedRequest != nil && now-t.isolatedRequest.sentAt < b.cfg.KillWait
+}
+
+// isolate records that r was sent to t, if r is isolated.
+func (t *target) isolate(r *request) {
+	if !t.peer && r.mustBeAlone() {
+		t.isolatedRequest = r
+	}
+}
+
+// mustBeAlone reports whether r is isolated.
+func (r *request) mustBeAlone() bool {
+	return r.isolated || r.suspect != nil && r.suspect.isolated
+}
+
+// markSuspect records that r's target failed it, or that r's client left: the target
+// may be dying of r. It must be called before r leaves the target.
+func (b *Balancer) markSuspect(now time.Duration, r *request) {
+	t := r.target
+	if t.peer || t.slot < 0 || b.cfg.KillAfter <= 0 {
+		return
+	}
+	recent := now-r.sentAt < recentSend
+	r.isolated = r.isolated || recent && !t.survived(now)
+	alone := recent && t.isolatedRequest == r
+	s := b.suspectOf(now, r)
+	r.suspect = s
+	for i := range t.openFailures {
+		if e := &t.openFailures[i]; e.suspect == s {
+			e.alone = e.alone || alone
+			return
+		}
+	}
+	if len(t.openFailures) >= maxOpenFailures {
+		b.dismissFailures(t, 1)
+	}
+	s.open++
+	t.openFailures = append(t.openFailures, openFailure{suspect: s, at: now, before: s.kills + r.Kills, alone: alone})
+}
+
+// survived reports whether t failed in the last minute and was alive afterwards.
+func (t *target) survived(now time.Duration) bool {
+	return t.survivedAt > 0 && now-t.survivedAt < survivorTime
+}
+
+// suspectOf returns the suspect of r and makes one if there is none.
+func (b *Balancer) suspectOf(now time.Duration, r *request) *killSuspect {
+	if r.suspect != nil {
+		return r.suspect
+	}
+	x := &b.suspects
+	s := x.byPrint[r.Fingerprint]
+	if s == nil {
+		s = &killSuspect{fingerprint: r.Fingerprint, at: now}
+		b.remember(s)
+	}
+	return s
+}
+
+// remember keeps s if it has a fingerprint. When the memory is full, the oldest suspect
+// that was not stopped is dropped, or else the oldest.
+func (b *Balancer) remember(s *killSuspect) {
+	x := &b.suspects
+	if s.fingerprint == 0 || x.byPrint[s.fingerprint] == s {
+		return
+	}
+	if len(x.list) >= max(1, b.cfg.KillLimit) {
+		x.forget(x.list[max(0, slices.IndexFunc(x.list, func(o *killSuspect) bool { return !o.stopped }))])
+	}
+	if x.byPrint == nil {
+		x.byPrint = map[uint64]*killSuspect{}
+	}
+	x.byPrint[s.fingerprint] = s
+	x.list = append(x.list, s)
+}
+
+func (x *killSuspects) forget(s *killSuspect) {
+	if x.byPrint[s.fingerprint] != s {
+		return
+	}
+	delete(x.byPrint, s.fingerprint)
+	i := slices.Index(x.list, s)
+	x.list = slices.Delete(x.list, i, i+1)
+}
+
+// forgetKillers drops suspects that are older than Config.KillMemory.
+func (b *Balancer) forgetKillers(now time.Duration) {
+	x := &b.suspects
+	x.list = slices.DeleteFunc(x.list, func(s *killSuspect) bool {
+		old := s.open == 0 && now-s.at >= b.cfg.KillMemory
+		if old {
+			delete(x.byPrint, s.fingerprint)
+		}
+		return old
+	})
+}
+
+// resolveFailures decides the open failures of all replicas.
+func (b *Balancer) resolveFailures(now time.Duration) {
+	for _, t := range b.replicas {
+		b.resolveFailuresOf(now, t)
+	}
+}
+
+// resolveFailuresOf decides the open failures of t: t is dead, or it has been alive for
+// long enough after them.
+func (b *Balancer) resolveFailuresOf(now time.Duration, t *target) {
+	switch {
+	case len(t.openFailures) == 0:
+	case !t.ready || t.age(now) >= time.Duration(b.cfg.LostIntervals)*b.cfg.ProbeInterval:
+		b.countDeath(now, t)
+	case !t.stale(now, &b.cfg):
+		n := 0
+		for n < len(t.openFailures) && now-t.openFailures[n].at >= b.cfg.KillWait {
+			n++
+		}
+		if n > 0 {
+			t.survivedAt = now
+		}
+		b.dismissFailures(t, n)
+	}
+}
+
+// dismissFailures drops the first n open failures of t: it did not die of them.
+func (b *Balancer) dismissFailures(t *target, n int) {
+	for _, e := range t.openFailures[:n] {
+		b.closeFailure(e.suspect)
+	}
+	t.openFailures = slices.Delete(t.openFailures, 0, n)
+}
+
+// closeFailure records that one open failure of s is decided.
+func (b *Balancer) closeFailure(s *killSuspect) {
+	s.open--
+	if s.open == 0 && s.kills == 0 && !s.stopped {
+		b.suspects.forget(s)
+	}
+}
+
+// countDeath counts the death of t against its suspects.
+func (b *Balancer) countDeath(now time.Duration, t *target) {
+	repeated, alone := 0, false // suspects of earlier deaths; whether one of them was isolated here
+	for _, e := range t.openFailures {
+		if e.before > 0 {
+			repeated++
+			alone = alone || e.alone
+		}
+	}
+	for _, e := range t.openFailures {
+		s := e.suspect
+		s.deaths++
+		switch {
+		case s.servedAt > e.at:
+		case s.deaths > b.cfg.KillAfter:
+			s.kills = max(s.kills, b.cfg.KillAfter-1)
+			b.addKill(now, s, t.id)
+		case e.before == 0, e.alone && !b.runsOnOthers(now, s, t), repeated == 1 && !b.runsOnOthers(now, s, t):
+			b.addKill(now, s, t.id)
+		case e.alone || !alone:
+			s.isolated = true
+		}
+		b.closeFailure(s)
+	}
+	t.openFailures, t.survivedAt = slices.Delete(t.openFailures, 0, len(t.openFailures)), 0
+	b.stopKillers()
+}
+
+// runsOnOthers reports whether a request with the suspect's fingerprint has run on
+// another replica than t for longer than engines take to die of one.
+func (b *Balancer) runsOnOthers(now time.Duration, s *killSuspect, t *target) bool {
+	if s.fingerprint == 0 {
+		return false
+	}
+	for _, r := range b.requests {
+		if r.Fingerprint == s.fingerprint && r.target != nil && r.target != t && r.target.live(now, &b.cfg) && now-r.sentAt >= recentSend {
+			return true
+		}
+	}
+	return false
+}
+
+// addKill counts the death of an engine against s.
+func (b *Balancer) addKill(now time.Duration, s *killSuspect, engine string) {
+	s.kills++
+	s.at = now
+	if len(s.engines) < b.cfg.KillAfter {
+		s.engines = append(s.engines, engine)
+	}
+	s.stopped = s.stopped || s.kills >= b.cfg.KillAfter
+	b.remember(s)
+}
+
+// stopKillers rejects the queued requests that may not be sent again.
+func (b *Balancer) stopKillers() {
+	for _, q := range b.queues {
+		for _, r := range b.waiting(q) {
+			if r.suspect == nil {
+				b.findSuspect(r)
+			}
+			if b.mustStop(r) {
+				b.dequeue(r)
+				b.stop(r)
+			}
+		}
+	}
+}
+
+// stop rejects a request that kills engines; it must not be in a queue.
+func (b *Balancer) stop(r *request) {
+	b.suspects.stopped++
+	b.reject(r, RejectKills)
+	if s := r.suspect; s != nil {
+		a := &b.actions[len(b.actions)-1]
+		a.Engines = s.engines
+		if s.stopped { // also when a peer stopped it, so that the balancer that forwarded r stops it too
+			a.Kills = max(a.Kills, b.cfg.KillAfter)
+		}
+	}
+}
+
+// clearSuspect clears the fingerprint of a request that was served.
+func (b *Balancer) clearSuspect(now time.Duration, r *request) {
+	s := r.suspect
+	if s == nil && len(b.suspects.byPrint) > 0 {
+		s = b.suspects.byPrint[r.Fingerprint]
+	}
+	if s == nil {
+		return
+	}
+	s.kills, s.deaths, s.isolated, s.stopped, s.reported, s.engines, s.servedAt = 0, 0, false, false, false, nil, now
+	if s.open == 0 {
+		b.suspects.forget(s)
+	}
+}
+
+// addPeerKills adds the replicas of a peer that died while they served r.
+func (b *Balancer) addPeerKills(now time.Duration, r *request, peer string, out *Outcome) {
+	if out == nil || out.Kills <= 0 || b.cfg.KillAfter <= 0 {
+		return
+	}
+	r.suspect = b.suspectOf(now, r)
+	for range min(out.Kills, b.cfg.KillAfter) {
+		b.addKill(now, r.suspect, peer)
+	}
+}
+
+// Killers are the requests that this balancer has stopped within Config.KillMemory, in
+// the order in which it stopped them, at most 64. Its peers refuse them too.
+func (b *Balancer) Killers(now time.Duration) []Killer {
+	var all []Killer
+	for _, s := range b.suspects.list {
+		if s.stopped && !s.reported && now-s.at < b.cfg.KillMemory {
+			all = append(all, Killer{Fingerprint: s.fingerprint, Age: now - s.at})
+		}
+	}
+	return all[max(0, len(all)-maxKillersShared):]
+}
+
+// receiveKillers stops the requests that a peer has stopped. They are not passed on:
+// every balancer shares only its own.
+func (b *Balancer) receiveKillers(now time.Duration, killers []Killer) {
+	changed := false
+	for _, k := range killers[:min(len(killers), maxKillersShared)] {
+		age := max(0, k.Age)
+		if k.Fingerprint == 0 || age >= b.cfg.KillMemory || b.cfg.KillAfter <= 0 {
+			continue
+		}
+		s := b.suspects.byPrint[k.Fingerprint]
+		if s == nil {
+			s = &killSuspect{fingerprint: k.Fingerprint}
+			b.remember(s)
+		}
+		if !s.stopped {
+			s.stopped, s.reported, s.at, changed = true, true, now-age, true
+		}
+	}
+	if changed {
+		b.stopKillers()
+	}
+}

@@ -1,0 +1,307 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// poisoned has the replicas die of every request whose id begins with "poison", after
+// as long as such a request takes there; others are served in a second.
+func poisoned(after time.Duration) func(request, replica string) (time.Duration, *Outcome) {
+	return func(request, _ string) (time.Duration, *Outcome) {
+		if strings.HasPrefix(request, "poison") {
+			return after, kill
+		}
+		return time.Second, nil
+	}
+}
+
+func roundRobinConfig() Config {
+	cfg := DefaultConfig(mustPolicy("round-robin"))
+	cfg.Push = Push{Mode: PushBlind}
+	return cfg
+}
+
+// A request that kills engines is stopped after its second, whatever else is at the
+// replicas that it kills, and everything else is served.
+func TestARequestThatKillsEnginesIsStoppedAfterItsSecond(t *testing.T) {
+	for _, after := range []time.Duration{0, 30 * time.Millisecond, 300 * time.Millisecond} {
+		t.Run(fmt.Sprint("after ", after), func(t *testing.T) {
+			forEachPolicy(t, func(t *testing.T, cfg Config) {
+				w := newTrial(t, cfg, 8)
+				w.serve = poisoned(after)
+				for i := range 300 {
+					if i == 100 {
+						w.ask(Request{ID: "poison", Fingerprint: 1})
+					}
+					w.ask(Request{ID: fmt.Sprint("other", i), Fingerprint: uint64(100 + i)})
+					w.pass(20 * time.Millisecond)
+				}
+				w.pass(20 * time.Second)
+				if len(w.dead) != 2 || w.ends["poison"] != RejectKills {
+					t.Errorf("%d replicas died of it (tried at %v), it ended as %q", len(w.dead), w.tries["poison"], w.ends["poison"])
+				}
+				if a := w.given["poison"]; !slices.Equal(a.Engines, w.tries["poison"]) || a.Kills != 2 {
+					t.Errorf("the rejection names %v and %d kills, it was tried at %v", a.Engines, a.Kills, w.tries["poison"])
+				}
+				for id, end := range w.ends {
+					if id != "poison" && end != "finished" {
+						t.Errorf("%s ended as %q", id, end)
+					}
+				}
+				if len(w.ends) != 301 {
+					t.Errorf("%d requests ended, want 301", len(w.ends))
+				}
+			})
+		})
+	}
+}
+
+// A client may send a request that kills engines again, under another id and as
+// another tenant: it is refused at once, for a while.
+func TestARepeatOfARequestThatKillsEnginesIsRefused(t *testing.T) {
+	w := newTrial(t, roundRobinConfig(), 6)
+	w.serve = poisoned(0)
+	w.ask(Request{ID: "poison", Tenant: "a", Fingerprint: 7})
+	w.pass(2 * time.Second)
+	w.ask(Request{ID: "poison-again", Tenant: "b", Fingerprint: 7})
+	if a := w.given["poison-again"]; a.Kind != ActionReject || a.Reason != RejectKills || !slices.Equal(a.Engines, w.tries["poison"]) {
+		t.Fatalf("sent again it got %+v, want %s with the engines that died", a, RejectKills)
+	}
+	w.ask(Request{ID: "other", Tenant: "a", Fingerprint: 8})
+	w.pass(2 * time.Second)
+	if w.ends["other"] != "finished" || len(w.dead) != 2 {
+		t.Errorf("another request of the tenant ended as %q, %d replicas died", w.ends["other"], len(w.dead))
+	}
+	w.now += w.b.cfg.KillMemory
+	w.step(Event{Kind: EventTick})
+	w.serve = func(string, string) (time.Duration, *Outcome) { return 0, nil }
+	w.ask(Request{ID: "poison-later", Fingerprint: 7})
+	w.pass(time.Second)
+	if w.ends["poison-later"] != "finished" {
+		t.Errorf("after %v it ended as %q", w.b.cfg.KillMemory, w.ends["poison-later"])
+	}
+}
+
+// A client that sends the request again instead of waiting for the retry, or hangs up
+// as soon as it has sent it, does not kill a third engine either.
+func TestAClientThatLeavesDoesNotGetAround(t *testing.T) {
+	for name, leave := range map[string]func(w *trial, id string){
+		"after the engine died": func(w *trial, id string) {
+			w.die(w.there[id].replica)
+			w.step(Event{Kind: EventCancelled, ID: id})
+			delete(w.there, id)
+		},
+		"before the engine died": func(w *trial, id string) {
+			at := w.there[id].replica
+			delete(w.there, id)
+			w.step(Event{Kind: EventCancelled, ID: id})
+			w.now += 10 * time.Millisecond
+			w.die(at)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newTrial(t, roundRobinConfig(), 6)
+			w.serve = func(string, string) (time.Duration, *Outcome) { return time.Hour, nil }
+			for i := range 5 {
+				id := fmt.Sprint("poison", i)
+				w.ask(Request{ID: id, Fingerprint: 7})
+				if len(w.tries[id]) > 0 {
+					leave(w, id)
+				}
+				w.pass(2 * time.Second)
+			}
+			if len(w.dead) != 2 {
+				t.Errorf("%d replicas died", len(w.dead))
+			}
+		})
+	}
+}
+
+// A connection that breaks while its replica goes on answering probes is no kill, and
+// no more than a short wait comes of it.
+func TestABrokenConnectionIsNoKill(t *testing.T) {
+	w := newTrial(t, roundRobinConfig(), 4)
+	w.serve = func(request, replica string) (time.Duration, *Outcome) {
+		if replica != "r3" {
+			return 10 * time.Millisecond, &Outcome{Retryable: true, Broke: true, Cause: "reset"}
+		}
+		return 10 * time.Millisecond, nil
+	}
+	w.ask(Request{ID: "a", Fingerprint: 1})
+	w.pass(5 * time.Second)
+	if w.ends["a"] != "finished" || len(w.tries["a"]) != 4 {
+		t.Fatalf("it ended as %q after tries at %v", w.ends["a"], w.tries["a"])
+	}
+	if most := 2 * (w.b.cfg.KillWait + 200*time.Millisecond); w.ended["a"] > most {
+		t.Errorf("it took %v, want %v at most", w.ended["a"], most)
+	}
+}
+
+// A first failure is never waited for: another replica is asked at once.
+func TestTheFirstFailureCostsNoWait(t *testing.T) {
+	w := newTrial(t, roundRobinConfig(), 3)
+	w.ask(Request{ID: "a", Fingerprint: 1})
+	at := w.tries["a"][0]
+	w.die(at)
+	if len(w.tries["a"]) != 2 {
+		t.Fatalf("tried at %v", w.tries["a"])
+	}
+}
+
+// A replica whose probes get no answer counts as dead once it is lost.
+func TestSilenceIsDeath(t *testing.T) {
+	w := newTrial(t, roundRobinConfig(), 4)
+	w.ask(Request{ID: "a", Fingerprint: 1})
+	for range 2 {
+		at := w.there["a"].replica
+		w.ids = slices.DeleteFunc(w.ids, func(id string) bool { return id == at })
+		w.die(at)
+	}
+	if len(w.tries["a"]) != 2 {
+		t.Fatalf("tried at %v before any probe was missed", w.tries["a"])
+	}
+	w.pass(2 * time.Second)
+	if w.ends["a"] != RejectKills {
+		t.Errorf("it ended as %q after tries at %v", w.ends["a"], w.tries["a"])
+	}
+}
+
+// Two replicas die of something else within a moment, at a time when all clients ask
+// the same: none of them is stopped, and the next one that asks is served.
+func TestRequestsAreNotBlamedForOutages(t *testing.T) {
+	forEachPolicy(t, func(t *testing.T, cfg Config) {
+		for _, same := range []bool{false, true} {
+			w := newTrial(t, cfg, 6)
+			w.serve = func(request, _ string) (time.Duration, *Outcome) {
+				return time.Duration(1+len(request)) * 300 * time.Millisecond, nil
+			}
+			for i := range 400 {
+				print := uint64(1)
+				if !same {
+					print += uint64(i)
+				}
+				if i == 200 || i == 230 {
+					w.die(fmt.Sprint("r", i%6))
+				}
+				w.ask(Request{ID: strings.Repeat("x", i%7) + fmt.Sprint(i), Fingerprint: print})
+				w.pass(20 * time.Millisecond)
+			}
+			w.pass(20 * time.Second)
+			for id, end := range w.ends {
+				if end != "finished" {
+					t.Errorf("same %v: %s ended as %q after tries at %v", same, id, end, w.tries[id])
+				}
+			}
+			if len(w.ends) != 400 {
+				t.Errorf("same %v: %d requests ended", same, len(w.ends))
+			}
+		}
+	})
+}
+
+// A request that was served clears its fingerprint: that a replica died while it had
+// one like it was chance.
+func TestAServedRequestIsNoSuspect(t *testing.T) {
+	w := newTrial(t, roundRobinConfig(), 8)
+	for i := range 3 {
+		id := fmt.Sprint("a", i)
+		w.ask(Request{ID: id, Fingerprint: 1})
+		w.die(w.there[id].replica)
+		w.pass(3 * time.Second)
+		if w.ends[id] != "finished" {
+			t.Fatalf("%s ended as %q", id, w.ends[id])
+		}
+	}
+}
+
+// What is remembered is bounded in number.
+func TestKillersAreBounded(t *testing.T) {
+	cfg := roundRobinConfig()
+	cfg.KillLimit = 10
+	w := newTrial(t, cfg, 2)
+	w.serve = func(string, string) (time.Duration, *Outcome) { return time.Hour, nil }
+	for i := range 100 {
+		w.ask(Request{ID: fmt.Sprint(i), Fingerprint: uint64(1 + i)})
+	}
+	w.die("r0")
+	w.pass(2 * time.Second)
+	if n := len(w.b.suspects.byPrint); n > 10 || len(w.b.suspects.list) != n {
+		t.Errorf("%d and %d are remembered", n, len(w.b.suspects.list))
+	}
+}
+
+// Deaths at a peer count: one here and one there are two.
+func TestKillsCountAcrossPeers(t *testing.T) {
+	origin := newTrial(t, roundRobinConfig(), 1)
+	origin.step(Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
+	heartbeat := Event{Kind: EventPeerReport, Target: "eu", PeerReport: &PeerReport{Models: []ModelLoad{{Model: "m", Replicas: 2, Available: 2}}}}
+	origin.step(heartbeat)
+	origin.ask(Request{ID: "poison", Fingerprint: 7})
+	origin.die("r0")
+	forward := origin.given["poison"]
+	if forward.Kind != ActionForward || forward.Kills != 1 {
+		t.Fatalf("after a death here it got %+v, want a forward with one kill", forward)
+	}
+
+	there := newTrial(t, roundRobinConfig(), 4)
+	there.serve = poisoned(0)
+	there.ask(Request{ID: "poison", Fingerprint: 7, From: "us", Hop: forward.Hop, Kills: forward.Kills})
+	there.pass(2 * time.Second)
+	back := there.given["poison"]
+	if len(there.dead) != 1 || back.Kind != ActionReject || back.Reason != RejectKills || back.Kills != 1 {
+		t.Fatalf("%d replicas died at the peer, which answers %+v", len(there.dead), back)
+	}
+	if shared := there.b.Killers(there.now); len(shared) != 0 {
+		t.Errorf("the peer shares %v, after one death there", shared)
+	}
+
+	origin.pass(500 * time.Millisecond)
+	origin.step(heartbeat)
+	origin.step(Event{Kind: EventFailed, ID: "poison", Outcome: &Outcome{Retryable: true, Kills: back.Kills}})
+	origin.pass(time.Second)
+	if origin.ends["poison"] != RejectKills {
+		t.Fatalf("it ended as %q", origin.ends["poison"])
+	}
+	killers := origin.b.Killers(origin.now)
+	if len(killers) != 1 || killers[0].Fingerprint != 7 || killers[0].Age > time.Second {
+		t.Fatalf("the origin shares %+v", killers)
+	}
+	there.step(Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "us"}})
+	there.step(Event{Kind: EventPeerReport, Target: "us", PeerReport: &PeerReport{Killers: killers}})
+	there.ask(Request{ID: "poison-2", Fingerprint: 7})
+	if there.ends["poison-2"] != RejectKills {
+		t.Errorf("a peer that received it accepts the request: %+v", there.given["poison-2"])
+	}
+	there.ask(Request{ID: "poison-3", Fingerprint: 7, From: "asia", Hop: HopRemote})
+	if a := there.given["poison-3"]; a.Reason != RejectKills || a.Kills < 2 {
+		t.Errorf("who forwards another one gets %+v, want at least two kills", a)
+	}
+	if shared := there.b.Killers(there.now); len(shared) != 0 {
+		t.Errorf("the peer passes on what it received: %v", shared)
+	}
+}
+
+// A peer that has no replica left gives a request back with its count.
+func TestABouncedRequestKeepsItsKills(t *testing.T) {
+	there := newTrial(t, roundRobinConfig(), 1)
+	there.ask(Request{ID: "a", Fingerprint: 7, From: "us", Hop: HopRemote})
+	there.die("r0")
+	there.pass(200 * time.Millisecond)
+	if a := there.given["a"]; a.Kind != ActionBounce || a.Kills != 1 {
+		t.Fatalf("it got %+v, want a bounce with one kill", a)
+	}
+	origin := newTrial(t, roundRobinConfig(), 1)
+	origin.step(Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
+	origin.step(Event{Kind: EventPeerReport, Target: "eu", PeerReport: &PeerReport{Models: []ModelLoad{{Model: "m", Replicas: 2, Available: 2}}}})
+	origin.ask(Request{ID: "a", Fingerprint: 7})
+	origin.die("r0")
+	origin.pass(200 * time.Millisecond)
+	origin.step(Event{Kind: EventBounced, ID: "a", Outcome: &Outcome{Kills: there.given["a"].Kills}})
+	if origin.ends["a"] != RejectKills {
+		t.Errorf("after a death here and one at the peer it got %+v", origin.given["a"])
+	}
+}

@@ -1,0 +1,97 @@
+package core
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"skyserve/lbd/policy"
+)
+
+// A tenant that sends new prompts without end does not push those of others out of the
+// tree, whichever way they came into it.
+func TestATenantCannotPushOthersOutOfTheTree(t *testing.T) {
+	p, err := policy.New("longest-prefix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := DefaultConfig(p)
+	cfg.TreeBytes, cfg.Push, cfg.ProbeInterval = 64<<10, Push{Mode: PushBlind}, time.Hour
+	b, rng := neighbour(cfg, "b", "r0"), rand.New(rand.NewPCG(3, 4))
+	asked, told := fresh(rng, 30), fresh(rng, 30)
+	serve := func(now time.Duration, id, tenant string, key []uint64) {
+		ask(t, b, now, Request{ID: id, Tenant: tenant, Prompt: key[:20]})
+		b.Step(now, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{Key: key}})
+	}
+	serve(1, "q", "honest", asked)
+	b.Step(1, Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: "x", Tenant: "honest", Key: told}}})
+	for i := range 2000 {
+		now := time.Duration(i) * time.Millisecond
+		serve(now, fmt.Sprint("flood", i), "flood", fresh(rng, 30))
+		if i%100 == 0 {
+			b.Step(now, Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: "x", Tenant: "flood", Key: fresh(rng, 30)}}})
+		}
+	}
+	if got := held(b, "r0", asked); got != asked.Bytes() {
+		t.Errorf("%d bytes of what the other tenant was answered are known", got)
+	}
+	if got := held(b, "x", told); got != told.Bytes() {
+		t.Errorf("%d bytes of what a neighbour told of the other tenant are known", got)
+	}
+	b.Step(shareAge+2*time.Second, Event{Kind: EventReplicaReport, Target: "r0", Report: &Report{Ready: true, Pending: policy.Known(0)}})
+	b.Step(shareAge+2*time.Second, Event{Kind: EventTick})
+	for i := range 2000 {
+		serve(shareAge+2*time.Second, fmt.Sprint("later", i), "flood", fresh(rng, 30))
+	}
+	if got := held(b, "r0", asked); got > 0 {
+		t.Errorf("%d bytes of who was away for so long are kept", got)
+	}
+}
+
+// What a balancer tells its neighbours of a prompt says whose it is.
+func TestNeighboursAreToldWhosePromptsTheyAre(t *testing.T) {
+	p, err := policy.New("longest-prefix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := neighbour(DefaultConfig(p), "b", "r0")
+	ask(t, b, 0, Request{ID: "q", Tenant: "acme", Prompt: letters("abc")})
+	b.Step(1, Event{Kind: EventFinished, ID: "q", Outcome: &Outcome{}})
+	if got, _, _ := b.Learned(2, 0, false, everything); len(got) != 1 || got[0].Tenant != "acme" {
+		t.Errorf("told %+v", got)
+	}
+}
+
+// Tenants without end leave nothing behind: their numbers are used again, and those
+// beyond the bound share one.
+func TestOwnersAreBounded(t *testing.T) {
+	p, err := policy.New("longest-prefix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := DefaultConfig(p)
+	cfg.TreeBytes, cfg.Push = 32<<10, Push{Mode: PushBlind}
+	b, rng := start(cfg, 1), rand.New(rand.NewPCG(3, 4))
+	for i := range 3 * maxOwners {
+		id := fmt.Sprint("q", i)
+		ask(t, b, 0, Request{ID: id, Tenant: id, Prompt: fresh(rng, 3)})
+		b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{}})
+	}
+	if len(b.owners.byTenant) != maxOwners || b.owners.next != maxOwners+ownerOfRest+1 || b.replicaTree.Weight(ownerOfRest) == 0 {
+		t.Errorf("%d tenants have numbers below %d, the rest %d bytes", len(b.owners.byTenant), b.owners.next, b.replicaTree.Weight(ownerOfRest))
+	}
+	for _, at := range []time.Duration{shareAge, 2 * shareAge} { // released, then forgotten
+		b.Step(at, idle("r0"))
+		b.Step(at, Event{Kind: EventTick})
+		for i := range 500 {
+			id := fmt.Sprint(at, i)
+			ask(t, b, at, Request{ID: id, Prompt: fresh(rng, 3)})
+			b.Step(at, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{}})
+		}
+	}
+	b.Step(3*shareAge, Event{Kind: EventTick})
+	if len(b.owners.byTenant) != 0 || b.owners.first != nil || b.owners.last != nil || len(b.owners.free) != maxOwners {
+		t.Errorf("%d tenants are known, %d numbers are free", len(b.owners.byTenant), len(b.owners.free))
+	}
+}

@@ -1,0 +1,298 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/telemetry"
+	"skyserve/lbd/core"
+)
+
+// generateEvery is the pace of the engine "paced": 50 tokens a second.
+const generateEvery = 20 * time.Millisecond
+
+var maxTokensMember = regexp.MustCompile(`"max_tokens":(\d+)`)
+
+// paced is an engine that generates a token every 20 ms, as many as max_tokens allows,
+// else 5,000, of a prompt of 10.
+func paced(ctx context.Context, body string) (*http.Response, error) {
+	n := 5000
+	if m := maxTokensMember.FindStringSubmatch(body); m != nil {
+		n, _ = strconv.Atoi(m[1])
+	}
+	if strings.Contains(body, `"stream":true`) {
+		var pieces []string
+		for range n {
+			pieces = append(pieces, chunk(" w"))
+		}
+		return speaking("text/event-stream", generateEvery, append(pieces, usageEvent(10, 0, n)+doneEvent)...)(ctx, body)
+	}
+	select {
+	case <-time.After(time.Duration(n) * generateEvery):
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	answer := fmt.Sprintf(`{"id":"c","choices":[{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"length"}],"usage":{"prompt_tokens":10,"completion_tokens":%d}}`, n)
+	return &http.Response{Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(answer))}, nil
+}
+
+// pacedRuntime is a runtime with one replica, at the pace of that engine.
+func pacedRuntime(t *testing.T, o Options, engine func(context.Context, string) (*http.Response, error)) *balancer {
+	t.Helper()
+	o.Transport = hosts{"us-0": engine}
+	o.Limits.Silent, o.Limits.Answer = 24*time.Hour, 24*time.Hour // nobody probes it
+	rt, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	rt.Start(ctx)
+	t.Cleanup(func() {
+		cancel()
+		if err := rt.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	b := &balancer{Runtime: rt, t: t}
+	b.attach("us-0", "http://us-0")
+	return b
+}
+
+// hangUp asks as the key's client and leaves after a while; 0 = when it has the answer.
+func (b *balancer) hangUp(body string, after time.Duration) *httptest.ResponseRecorder {
+	ctx, leave := context.WithCancel(b.t.Context())
+	defer leave()
+	if after > 0 {
+		defer time.AfterFunc(after, leave).Stop()
+	}
+	req := httptest.NewRequestWithContext(ctx, http.MethodPost, chatPath, strings.NewReader(body))
+	req.Header.Set("Authorization", "Bearer sk")
+	w := httptest.NewRecorder()
+	func() {
+		defer func() {
+			if r := recover(); r != nil && r != http.ErrAbortHandler {
+				panic(r)
+			}
+		}()
+		b.serve(w, req)
+	}()
+	return w
+}
+
+func bodyOf(stream bool, more string) string {
+	return fmt.Sprintf(`{"model":%q,"stream":%v%s,"messages":[{"role":"user","content":"hello"}]}`, testModel, stream, more)
+}
+
+func (b *balancer) usedBy(name string) telemetry.Usage {
+	a := b.accountOf(name)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.total
+}
+
+// A client that hangs up uses what was generated until then, streamed or not, with a
+// bound or without: as much as one that reads to the end, and never more than it asked for.
+func TestHangingUpUsesWhatWasGenerated(t *testing.T) {
+	for name, c := range map[string]struct {
+		body     string
+		after    time.Duration
+		from, to int64 // tokens of answers
+	}{
+		"a stream":                            {bodyOf(true, `,"max_tokens":1000`), 10*time.Second + generateEvery/2, 500, 500},
+		"in one piece":                        {bodyOf(false, `,"max_tokens":1900`), 38*time.Second - generateEvery, 1700, 1900},
+		"in one piece, by half":               {bodyOf(false, `,"max_tokens":1900`), 19 * time.Second, 850, 1050},
+		"in one piece, without a bound":       {bodyOf(false, ``), 38 * time.Second, 1700, 2100},
+		"four answers at once":                {bodyOf(false, `,"n":4,"max_tokens":500`), 5 * time.Second, 900, 1100},
+		"before anything was generated":       {bodyOf(false, ``), time.Millisecond, 0, 1},
+		"a stream, before its first token":    {bodyOf(true, ``), time.Millisecond, 0, 0},
+		"in one piece, and the engine stands": {bodyOf(false, `,"max_tokens":100`), time.Hour, 100, 100},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			o := testOptions(t)
+			o.Keys = limited(t, "tokens_per_day=1000000")
+			stands := false
+			b := pacedRuntime(t, o, func(ctx context.Context, body string) (*http.Response, error) {
+				if stands {
+					return vanished(ctx, body)
+				}
+				return paced(ctx, body)
+			})
+			for range 3 { // from which the pace is known
+				b.hangUp(bodyOf(false, `,"max_tokens":200`), 0)
+			}
+			before := b.usedBy("acme")
+			stands = strings.HasSuffix(name, "stands")
+			b.hangUp(c.body, c.after)
+			used := b.usedBy("acme").Minus(before)
+			if used.Requests != 1 || used.PromptTokens <= 0 || used.OutputTokens < c.from || used.OutputTokens > c.to {
+				t.Errorf("%s: used %+v, want %d to %d tokens of answers", name, used, c.from, c.to)
+			}
+		})
+	}
+}
+
+// Answers that are held open count against a quota while they run, and when their
+// client leaves before the end: five of 1,900 tokens do not fit into 2,000.
+func TestHeldOpenAnswersCountAgainstTheQuota(t *testing.T) {
+	for _, more := range []string{``, `,"max_tokens":1900`} {
+		synctest.Test(t, func(t *testing.T) {
+			o := testOptions(t)
+			o.Keys = limited(t, "tokens_per_day=2600")
+			b := pacedRuntime(t, o, paced)
+			for range 3 {
+				b.hangUp(bodyOf(false, `,"max_tokens":100`), 0)
+			}
+			left := 2600 - b.usedBy("acme").Tokens()
+			refused := 0
+			for range 5 {
+				if w := b.hangUp(bodyOf(false, more), 38*time.Second-generateEvery); w.Code == http.StatusTooManyRequests {
+					refused++
+				}
+			}
+			used := b.usedBy("acme").Tokens() - (2600 - left)
+			if refused != 4 && refused != 3 || used < left*7/10 {
+				t.Errorf("with %q: %d of 5 were refused, %d of %d tokens are used", more, refused, used, left)
+			}
+		})
+	}
+}
+
+// What an answer has outgrown of its reservation is reserved while it runs, so that
+// what else the key asks for meanwhile is held against it.
+func TestAReservationGrowsWithItsAnswer(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			o := testOptions(t)
+			o.Keys = limited(t, "tokens_per_day=2600")
+			b := pacedRuntime(t, o, paced)
+			for range 3 {
+				b.hangUp(bodyOf(false, `,"max_tokens":100`), 0)
+			}
+			gone := make(chan struct{})
+			go func() {
+				defer close(gone)
+				b.hangUp(bodyOf(stream, ``), 40*time.Second)
+			}()
+			small := bodyOf(false, `,"max_tokens":300`)
+			time.Sleep(time.Second)
+			if w := b.hangUp(small, 0); w.Code != http.StatusOK {
+				t.Errorf("stream %v: beside an answer that has begun: %d", stream, w.Code)
+			}
+			time.Sleep(32 * time.Second)
+			if w := b.hangUp(small, 0); w.Code != http.StatusTooManyRequests {
+				t.Errorf("stream %v: beside an answer of 1,900 tokens so far: %d, want 429", stream, w.Code)
+			}
+			<-gone
+			a := b.accountOf("acme")
+			if a.reserved != 0 || a.inFlight != 0 {
+				t.Errorf("stream %v: afterwards %d tokens are reserved, %d in flight", stream, a.reserved, a.inFlight)
+			}
+		})
+	}
+}
+
+// Of an engine that puts several tokens into an event, events are not taken for tokens.
+func TestTokensOfEventsThatHoldSeveral(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := testOptions(t)
+		o.Keys = limited(t, "")
+		bundles := func(ctx context.Context, body string) (*http.Response, error) {
+			var pieces []string
+			for range 50 {
+				pieces = append(pieces, chunk(" eight tokens are in this one event"))
+			}
+			return speaking("text/event-stream", 8*generateEvery, append(pieces, usageEvent(10, 0, 400)+doneEvent)...)(ctx, body)
+		}
+		b := pacedRuntime(t, o, bundles)
+		b.hangUp(bodyOf(true, ``), 0)
+		before := b.usedBy("acme")
+		b.hangUp(bodyOf(true, ``), 25*8*generateEvery+generateEvery)
+		if used := b.usedBy("acme").Minus(before).OutputTokens; used != 200 {
+			t.Errorf("25 events of 8 tokens each count as %d tokens, want 200", used)
+		}
+	})
+}
+
+// The core hears how much of an answer there was when its client leaves or its replica
+// fails, and a record of it repeats.
+func TestEndsTellWhatWasGenerated(t *testing.T) {
+	var record bytes.Buffer
+	synctest.Test(t, func(t *testing.T) {
+		o := testOptions(t)
+		o.Keys, o.Record = limited(t, ""), &record
+		o.Core.MaxTries = 2
+		breaks := false
+		b := pacedRuntime(t, o, func(ctx context.Context, body string) (*http.Response, error) {
+			if breaks {
+				time.Sleep(4 * time.Second)
+				return nil, io.ErrUnexpectedEOF
+			}
+			return paced(ctx, body)
+		})
+		b.hangUp(bodyOf(false, `,"max_tokens":200`), 0)
+		b.hangUp(bodyOf(true, ``), 2*time.Second+generateEvery/2)
+		b.hangUp(bodyOf(false, ``), 6*time.Second)
+		breaks = true
+		b.hangUp(bodyOf(false, ``), 0)
+	})
+	replays(t, record.Bytes())
+	_, lines := readRecord(t, bytes.NewReader(record.Bytes()))
+	var got []string
+	for _, l := range lines {
+		if e := l.Event; e != nil && (e.Kind == core.EventCancelled || e.Kind == core.EventFailed) {
+			if e.Outcome == nil {
+				t.Fatalf("%s without an outcome", e.Kind)
+			}
+			got = append(got, fmt.Sprint(e.Kind, " ", (e.Outcome.OutputTokens.Value+25)/50*50))
+		}
+	}
+	want := []string{"cancelled 100", "cancelled 300", "failed 200", "failed 200"}
+	if strings.Join(got, ", ") != strings.Join(want, ", ") {
+		t.Errorf("to within 25 tokens the core hears %v, want %v", got, want)
+	}
+}
+
+// Several answers without a bound are reserved as several, each as long as the key's
+// answers of late.
+func TestSeveralAnswersAreReservedAsSeveral(t *testing.T) {
+	l := newLedger()
+	a := l.open(limited(t, "tokens_per_day=100000")[0], 0)
+	reserved := func(bound, answers int) int64 {
+		v, e := a.enter(0)
+		if e != nil {
+			t.Fatal(e)
+		}
+		defer v.leave(0)
+		if e := v.reserve(10, bound, answers, 0); e != nil {
+			t.Fatal(e)
+		}
+		return a.reserved
+	}
+	for _, c := range []struct {
+		bound, answers int
+		want           int64
+	}{{0, 1, 10 + firstAnswer}, {0, 5, 10 + 5*firstAnswer}, {30, 5, 10 + 5*30}, {0, 0, 10}} {
+		if got := reserved(c.bound, c.answers); got != c.want {
+			t.Errorf("%d answers of at most %d tokens: %d reserved, want %d", c.answers, c.bound, got, c.want)
+		}
+	}
+	v, _ := a.enter(0)
+	if e := v.reserve(10, 0, 4, 0); e != nil {
+		t.Fatal(e)
+	}
+	v.settle("m", telemetry.Usage{Requests: 1, OutputTokens: 4 * firstAnswer}, 0)
+	v.leave(0)
+	if got := reserved(0, 1); got != 10+firstAnswer {
+		t.Errorf("after four answers of %d tokens in one request one is taken for %d", firstAnswer, got-10)
+	}
+}

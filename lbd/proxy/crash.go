@@ -1,0 +1,84 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"skyserve/lbd/core"
+)
+
+const (
+	// exitCrash is the exit code after a panic in a decision. Go's own, 2, means a wrong
+	// configuration in this program.
+	exitCrash = 1
+	// crashTime bounds the time for writing the cause: a disk or a terminal may block.
+	crashTime = 2 * time.Second
+)
+
+// crash ends the process after a panic under the lock. The state may be inconsistent, and
+// the lock stays held: net/http recovers panics of handlers, and then every other goroutine
+// would wait for the lock for ever. ev is the event that caused the panic, or nil.
+func (r *Runtime) crash(why any, ev *core.Event) {
+	time.AfterFunc(crashTime, func() { os.Exit(exitCrash) })
+	what := "the runtime's lock"
+	if ev != nil {
+		what = fmt.Sprintf("event %s of request %q, target %q", ev.Kind, eventRequest(ev), ev.Target)
+	}
+	fmt.Fprintf(os.Stderr, "panic: %v\n\nin a decision of balancer %s: %s\n\n%s\n", why, r.self.ID, what, debug.Stack())
+	if ev != nil {
+		r.record.crashed(r.Elapsed(), *ev, fmt.Sprint(why))
+	}
+	os.Exit(exitCrash)
+}
+
+// eventRequest is the id of the request of an event.
+func eventRequest(ev *core.Event) string {
+	if ev.Request != nil {
+		return ev.Request.ID
+	}
+	return ev.ID
+}
+
+// locked runs do under the lock and returns the decisions made. A panic in do ends the
+// process.
+func (r *Runtime) locked(do func()) (made []DecisionRecord) {
+	r.mu.Lock()
+	defer func() {
+		if why := recover(); why != nil {
+			r.crash(why, nil)
+		}
+	}()
+	do()
+	made = r.takeMade()
+	r.mu.Unlock()
+	return made
+}
+
+// recovered ends a request whose handler panicked outside of the lock: core gets a
+// cancellation, and the client's connection is cut off. Other requests are not affected.
+func (x *exchange) recovered() {
+	why := recover()
+	if why == nil {
+		return
+	}
+	if why != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
+		x.rt.log.Error("a request's handler panicked", "request", x.flight.id, "panic", fmt.Sprint(why), "stack", string(debug.Stack()))
+		x.rt.abandon(&x.flight)
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// abandon ends a flight that has not ended.
+func (r *Runtime) abandon(f *flight) {
+	r.mu.Lock()
+	open := r.flights[f.id] == f
+	r.mu.Unlock()
+	if !open {
+		return
+	}
+	r.stepFlight(f, core.Event{Kind: core.EventCancelled}, nil)
+	r.leave(f, func(d *DecisionRecord) { d.State = stateFailed })
+}

@@ -1,0 +1,327 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
+)
+
+// frail is an engine that a request with the word deadly kills: it sends its prelude,
+// closes its port and breaks its connections.
+type frail struct {
+	url  string
+	dead atomic.Bool
+	srv  *httptest.Server
+	die  sync.Once
+}
+
+func newFrail(t *testing.T, prelude string, h http.HandlerFunc) *frail {
+	f := &frail{}
+	f.srv = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		if f.dead.Load() {
+			panic(http.ErrAbortHandler)
+		}
+		if bytes.Contains(body, []byte("deadly")) {
+			if prelude != "" {
+				w.Header().Set("Content-Type", "text/event-stream")
+				_, _ = io.WriteString(w, prelude)
+				_ = http.NewResponseController(w).Flush()
+			}
+			f.kill()
+			panic(http.ErrAbortHandler)
+		}
+		req.Body = io.NopCloser(bytes.NewReader(body))
+		h(w, req)
+	}))
+	f.url = f.srv.URL
+	t.Cleanup(func() { f.kill(); f.srv.Close() })
+	return f
+}
+
+func (f *frail) kill() {
+	f.die.Do(func() {
+		f.dead.Store(true)
+		_ = f.srv.Listener.Close()
+		f.srv.CloseClientConnections()
+	})
+}
+
+// fleet is a balancer with frail engines that are probed until the test ends.
+type fleet struct {
+	*balancer
+	engines []*frail
+}
+
+// probed are options with the defaults of a service for probes, since newFleet probes.
+func probed(t *testing.T) Options {
+	o := roundRobin(t)
+	d := core.DefaultConfig(o.Core.Policy)
+	o.Core.ProbeInterval, o.Core.KillWait = d.ProbeInterval, d.KillWait
+	return o
+}
+
+func newFleet(t *testing.T, o Options, n int, prelude string, h http.HandlerFunc) *fleet {
+	f := &fleet{balancer: start(t, o)}
+	for i := range n {
+		e := newFrail(t, prelude, h)
+		f.engines = append(f.engines, e)
+		f.attachAs(fmt.Sprint(o.Self.ID, "-", i), e.url, service.EngineVLLM)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	var probing sync.WaitGroup
+	probing.Go(func() {
+		for ticker := time.NewTicker(20 * time.Millisecond); ; {
+			select {
+			case <-ctx.Done():
+				ticker.Stop()
+				return
+			case <-ticker.C:
+				f.probe(o.Self.ID)
+			}
+		}
+	})
+	t.Cleanup(func() { end(); probing.Wait() })
+	return f
+}
+
+func (f *fleet) probe(name string) {
+	for i, e := range f.engines {
+		report := core.Report{Ready: !e.dead.Load(), Pending: policy.Known(0), Running: policy.Known(0), KV: policy.Known(0.0)}
+		if !report.Ready {
+			report.Reason = "connection refused"
+		}
+		f.Step(core.Event{Kind: core.EventReplicaReport, Target: fmt.Sprint(name, "-", i), Report: &report})
+	}
+}
+
+// deaths counts the engines that died.
+func (f *fleet) deaths() (n int) {
+	for _, e := range f.engines {
+		if e.dead.Load() {
+			n++
+		}
+	}
+	return n
+}
+
+func deadly(stream bool, rest string) string {
+	return fmt.Sprintf(`{"model":"%s","stream":%v,"messages":[{"role":"user","content":"deadly"}]%s}`, testModel, stream, rest)
+}
+
+func TestARequestThatKillsEnginesIsStopped(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		t.Run(fmt.Sprint("stream ", stream), func(t *testing.T) {
+			o := probed(t)
+			o.Keys = apiKeys("sk-one", "sk-two")
+			f := newFleet(t, o, 8, "", speak("fine"))
+			resp := f.post(chatPath, deadly(stream, ""), "X-Request-ID: r1", "Authorization: Bearer sk-one")
+			body := expect(t, resp, http.StatusBadRequest, "request_kills_engines")
+			if message, kind, _ := apiErrorOf(t, body); kind != typeInvalid || !strings.Contains(message, "engine") {
+				t.Errorf("%s: %q", kind, message)
+			}
+			if n := f.deaths(); n != 2 {
+				t.Fatalf("%d engines died of it", n)
+			}
+			f.settled()
+			d, _ := f.Decision("r1")
+			last := d.Tries[len(d.Tries)-1]
+			if d.State != stateRejected || d.Reason != core.RejectKills || len(d.Tries) != 3 || !slices.Equal(last.Engines, []string{d.Tries[0].Target, d.Tries[1].Target}) {
+				t.Errorf("its record is %+v", d)
+			}
+			for i, again := range []string{deadly(!stream, ""), deadly(stream, `,"user":"somebody else"`), strings.Replace(deadly(stream, ""), testModel, "chat-small", 1)} {
+				expect(t, f.post(chatPath, again, "Authorization: Bearer sk-two"), http.StatusBadRequest, "request_kills_engines")
+				if n := f.deaths(); n != 2 {
+					t.Fatalf("repeat %d: %d engines died", i, n)
+				}
+			}
+			expect(t, f.post(chatPath, plainBody, "Authorization: Bearer sk-two"), http.StatusOK, "")
+			lawful(t, f.settled())
+		})
+	}
+}
+
+// A stream that broke off counts like a request that got no answer.
+func TestAStreamThatKillsEnginesIsStopped(t *testing.T) {
+	f := newFleet(t, probed(t), 8, chunk("so")+chunk(" far"), speak("fine"))
+	body := expect(t, f.post(chatPath, deadly(true, "")), http.StatusOK, "")
+	if n := f.deaths(); n != 2 {
+		t.Errorf("%d engines died of it", n)
+	}
+	i := strings.LastIndex(strings.TrimSpace(body), "data: ")
+	if _, _, code := apiErrorOf(t, body[i+len("data: "):]); code != "request_kills_engines" || strings.Contains(body, "[DONE]") {
+		t.Errorf("the stream ends in %q", body[i:])
+	}
+	expect(t, f.post(chatPath, deadly(true, "")), http.StatusBadRequest, "request_kills_engines")
+	lawful(t, f.settled())
+}
+
+// Requests that are at the engines which such a request kills are served.
+func TestBystandersAreServed(t *testing.T) {
+	gate := make(chan struct{}) // holds the requests at their engines
+	f := newFleet(t, probed(t), 8, "", func(w http.ResponseWriter, req *http.Request) {
+		select {
+		case <-gate:
+			speak("fine")(w, req)
+		case <-req.Context().Done():
+			panic(http.ErrAbortHandler)
+		}
+	})
+	const n = 16
+	var asking sync.WaitGroup
+	var served atomic.Int64
+	for i := range n {
+		asking.Go(func() {
+			body := strings.Replace(streamBody, "hello", fmt.Sprint("hello ", i), 1)
+			resp, err := client.Post(f.url+chatPath, "application/json", strings.NewReader(body))
+			if err != nil {
+				return
+			}
+			got, err := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			if err == nil && resp.StatusCode == http.StatusOK && bytes.HasSuffix(got, []byte(doneEvent)) {
+				served.Add(1)
+			}
+		})
+	}
+	f.until(func() bool { return f.View().Counts.Outstanding == n })
+	expect(t, f.post(chatPath, deadly(true, "")), http.StatusBadRequest, "request_kills_engines")
+	close(gate)
+	asking.Wait()
+	if dead := f.deaths(); dead != 2 || served.Load() != n {
+		t.Errorf("%d engines died, %d of %d other requests were served", dead, served.Load(), n)
+	}
+	lawful(t, f.settled())
+}
+
+// A request whose connection breaks is retried if the engine is alive.
+func TestBrokenConnectionsOfLivingEngines(t *testing.T) {
+	var resets atomic.Int64
+	f := newFleet(t, probed(t), 5, "", func(w http.ResponseWriter, req *http.Request) {
+		if resets.Add(1) <= 4 {
+			panic(http.ErrAbortHandler)
+		}
+		speak("fine")(w, req)
+	})
+	expect(t, f.post(chatPath, streamBody), http.StatusOK, "")
+	if f.deaths() != 0 || resets.Load() != 5 {
+		t.Errorf("%d engines died, %d were asked", f.deaths(), resets.Load())
+	}
+}
+
+// Balancers pass the count on with a request and with its answer, and share what they
+// stopped.
+func TestKillsAreCountedOverTheHop(t *testing.T) {
+	for name, prelude := range map[string]string{"before the first byte": "", "in the middle": chunk("so")} {
+		t.Run(name, func(t *testing.T) {
+			oUS, oEU := probed(t), probed(t)
+			oUS.Self.PeerToken, oEU.Self.PeerToken = "secret", "secret"
+			oEU.Self.ID, oEU.Self.Region = "lb-eu-0", "local/eu"
+			us, eu := newFleet(t, oUS, 1, prelude, speak("fine")), newFleet(t, oEU, 4, prelude, speak("fine"))
+			us.AddPeer(service.PeerConfig{ID: "lb-eu-0", Region: "local/eu", URL: eu.url}, nil)
+			eu.AddPeer(service.PeerConfig{ID: "lb-us-0", Region: "local/us", URL: us.url}, nil)
+			done := make(chan struct{})
+			var beating sync.WaitGroup
+			beat := func(b *balancer, peer string, of *balancer) {
+				b.Step(core.Event{Kind: core.EventPeerReport, Target: peer, PeerReport: &core.PeerReport{Models: of.Load(), Killers: of.Killers()}})
+			}
+			beating.Go(func() {
+				for ticker := time.NewTicker(20 * time.Millisecond); ; {
+					select {
+					case <-done:
+						ticker.Stop()
+						return
+					case <-ticker.C:
+						beat(us.balancer, "lb-eu-0", eu.balancer)
+						beat(eu.balancer, "lb-us-0", us.balancer)
+					}
+				}
+			})
+			t.Cleanup(func() { close(done); beating.Wait() })
+			us.until(func() bool { v := us.View(); return len(v.Peers) == 1 && len(v.Peers[0].Models) == 1 })
+			resp := us.post(chatPath, deadly(true, ""), "X-Request-ID: r1")
+			body := read(t, resp)
+			if !strings.Contains(body, `"request_kills_engines"`) || strings.Contains(body, "skyserve-kills") {
+				t.Errorf("the client got %q", body)
+			}
+			if here, there := us.deaths(), eu.deaths(); here != 1 || there != 1 {
+				t.Errorf("%d engines died here and %d there", here, there)
+			}
+			beat(eu.balancer, "lb-us-0", us.balancer)
+			expect(t, eu.post(chatPath, deadly(false, "")), http.StatusBadRequest, "request_kills_engines")
+			if there := eu.deaths(); there != 1 {
+				t.Errorf("%d engines of the peer died after its heartbeat", there)
+			}
+			lawful(t, us.settled())
+			lawful(t, eu.settled())
+		})
+	}
+}
+
+// Headers of a client and comments of an engine do not change the count.
+func TestOnlyPeersTellOfKills(t *testing.T) {
+	b := start(t, testOptions(t))
+	b.attach("us-0", engine(t, speakRaw(": skyserve-kills 2\n\n"+chunk("x")+doneEvent)))
+	resp := b.post(chatPath, streamBody, headerKills+": 2", headerFingerprint+": 1")
+	if got := expect(t, resp, http.StatusOK, ""); !strings.HasPrefix(got, chunk("x")) && !strings.HasPrefix(got, ": ") {
+		t.Errorf("got %q", got)
+	}
+	if c := b.settled(); c.Finished != 1 {
+		t.Errorf("counts %+v", c)
+	}
+}
+
+// A fingerprint depends on the fields that reach an engine, not on their order or
+// spelling, nor on the client.
+func TestFingerprints(t *testing.T) {
+	const base = `{"model":"m","messages":[{"role":"user","content":"hi"}],"temperature":0.5,"max_tokens":5}`
+	of := func(body, path string, name modelName) uint64 {
+		c, err := parseCall([]byte(body))
+		if err != nil {
+			t.Fatalf("%s: %v", body, err)
+		}
+		return c.fingerprint(1, endpoints[path], name)
+	}
+	m := modelName{model: "m"}
+	want := of(base, chatPath, m)
+	if want == 0 {
+		t.Error("it is 0, which stands for none")
+	}
+	for name, same := range map[string]string{
+		"order":     `{"max_tokens":5,"temperature":0.5,"messages":[{"role":"user","content":"hi"}],"model":"m"}`,
+		"alias":     strings.Replace(base, `"m"`, `"other name"`, 1),
+		"stream":    strings.Replace(base, `"temperature"`, `"stream":true,"stream_options":{"include_usage":true},"temperature"`, 1),
+		"user":      strings.Replace(base, `"temperature"`, `"user":"ann","metadata":{"a":"b"},"prompt_cache_key":"k","temperature"`, 1),
+		"space":     strings.Replace(base, `,"temp`, ` , "temp`, 1),
+		"not asked": strings.Replace(base, `"temperature"`, `"user":null,"temperature"`, 1),
+	} {
+		if got := of(same, chatPath, m); got != want {
+			t.Errorf("%s: %s has another fingerprint", name, same)
+		}
+	}
+	for name, other := range map[string]uint64{
+		"prompt":    of(strings.Replace(base, "hi", "ho", 1), chatPath, m),
+		"parameter": of(strings.Replace(base, "0.5", "0.6", 1), chatPath, m),
+		"one more":  of(strings.Replace(base, `"temperature"`, `"top_k":1,"temperature"`, 1), chatPath, m),
+		"model":     of(base, chatPath, modelName{model: "n"}),
+		"adapter":   of(base, chatPath, modelName{model: "m", adapter: "a"}),
+		"path":      of(base, "/v1/completions", m),
+	} {
+		if other == want {
+			t.Errorf("another %s has the same fingerprint", name)
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package proxy
+
+import (
+	"container/list"
+	"context"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// lookups are the questions to the peers about who holds a stored response. Several
+// about one response are one, so many are under way at once at most, in all and of one
+// tenant, and what no peer held is not asked again for a while.
+type lookups struct {
+	mu       sync.Mutex
+	most     int
+	tenants  int // of one tenant
+	asks     map[responseID]*lookupAsk
+	byTenant map[string]int // asks under way; none of tenants without any
+	misses   misses
+}
+
+// lookupAsk is a question that is under way. found is set once done is closed.
+type lookupAsk struct {
+	done    chan struct{}
+	found   storedAt
+	waiters int
+}
+
+func newLookups(l Limits) *lookups {
+	return &lookups{
+		most: l.Lookups, tenants: l.TenantLookups, asks: map[responseID]*lookupAsk{}, byTenant: map[string]int{},
+		misses: misses{most: l.Misses, ttl: l.Miss},
+	}
+}
+
+// waiting is how many wait for an answer.
+func (l *lookups) waiting() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, a := range l.asks {
+		n += a.waiters
+	}
+	return n
+}
+
+// join takes part in the question about a response. first: the caller has to put it,
+// and to tell its answer by settle. The error is for the client; without one and without
+// a question no peer held the response a moment ago.
+func (l *lookups) join(response responseID, now time.Duration) (ask *lookupAsk, first bool, refused *apiError) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ask = l.asks[response]; ask != nil {
+		ask.waiters++
+		return ask, false, nil
+	}
+	tenant := response.tenant
+	switch {
+	case l.misses.has(response, now):
+		return nil, false, nil
+	case tenant != "" && l.byTenant[tenant] >= l.tenants:
+		return nil, false, errRate("requests", time.Second, "%d questions of this tenant about stored responses are under way", l.byTenant[tenant])
+	case len(l.asks) >= l.most:
+		return nil, false, errManyLookups()
+	}
+	ask = &lookupAsk{done: make(chan struct{}), waiters: 1}
+	l.asks[response] = ask
+	l.byTenant[tenant]++
+	return ask, true, nil
+}
+
+// settle tells all who wait for a question its answer.
+func (l *lookups) settle(response responseID, ask *lookupAsk, found storedAt, now time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.asks, response)
+	if l.byTenant[response.tenant]--; l.byTenant[response.tenant] == 0 {
+		delete(l.byTenant, response.tenant)
+	}
+	if found.target == "" {
+		l.misses.add(response, now)
+	}
+	ask.found = found
+	close(ask.done)
+}
+
+// exists notes that there is such a response, whatever was heard before.
+func (l *lookups) exists(response responseID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.misses.drop(response)
+}
+
+func errManyLookups() *apiError {
+	return &apiError{
+		status: http.StatusServiceUnavailable, kind: typeServer, code: "too_many_lookups", retryAfter: 1,
+		message: "too many questions about stored responses are under way",
+	}
+}
+
+// locate asks the peers who holds a response; the zero storedAt when none does. Who
+// waits for the answer to a question of somebody else's waits until ctx ends at most.
+func (r *Runtime) locate(ctx context.Context, response responseID) (storedAt, *apiError) {
+	l := r.lookups
+	ask, first, refused := l.join(response, r.Elapsed())
+	switch {
+	case ask == nil:
+		return storedAt{}, refused
+	case !first:
+		select {
+		case <-ask.done:
+			return ask.found, nil
+		case <-ctx.Done():
+			return storedAt{}, nil // nobody reads the answer
+		}
+	}
+	found := r.askPeers(context.WithoutCancel(ctx), response) // the others wait for it too
+	if found.target != "" {
+		r.stored.put(found)
+	}
+	l.settle(response, ask, found, r.Elapsed())
+	return found, nil
+}
+
+// misses remembers which responses nobody held a moment ago. The zero value with its
+// bounds set is ready.
+type misses struct {
+	most  int
+	ttl   time.Duration
+	order list.List // of miss, the first to end first
+	byID  map[responseID]*list.Element
+}
+
+type miss struct {
+	response responseID
+	end      time.Duration
+}
+
+// has says whether a response is known to be nowhere.
+func (m *misses) has(response responseID, now time.Duration) bool {
+	m.expire(now)
+	return m.byID[response] != nil
+}
+
+// add remembers a miss. The oldest one goes when there are too many.
+func (m *misses) add(response responseID, now time.Duration) {
+	m.expire(now)
+	m.drop(response)
+	if m.byID == nil {
+		m.byID = map[responseID]*list.Element{}
+	}
+	m.byID[response] = m.order.PushBack(miss{response, now + m.ttl})
+	if m.order.Len() > m.most {
+		m.drop(m.order.Front().Value.(miss).response)
+	}
+}
+
+// drop forgets a miss.
+func (m *misses) drop(response responseID) {
+	if e := m.byID[response]; e != nil {
+		m.order.Remove(e)
+		delete(m.byID, response)
+	}
+}
+
+// expire forgets what has ended.
+func (m *misses) expire(now time.Duration) {
+	for e := m.order.Front(); e != nil && e.Value.(miss).end <= now; e = m.order.Front() {
+		m.drop(e.Value.(miss).response)
+	}
+}

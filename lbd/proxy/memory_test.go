@@ -1,0 +1,514 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"pgregory.net/rapid"
+
+	"skyserve/internal/service"
+)
+
+// Whatever is taken and given back, the account is the sum of what is held, in all and by
+// tenant, never beyond its bounds, and nothing is left of it at the end.
+func TestMemoryIsTheSumOfWhatIsHeld(t *testing.T) {
+	const total, share = 1000, 400
+	rapid.Check(t, func(t *rapid.T) {
+		m := newMemory(total, share)
+		type one struct {
+			held
+			bytes int64
+		}
+		var all []*one
+		sum := func(tenant string) (n int64) {
+			for _, h := range all {
+				if tenant == "*" || h.tenant == tenant {
+					n += h.bytes
+				}
+			}
+			return n
+		}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			if len(all) == 0 || rapid.IntRange(0, 3).Draw(t, "new") == 0 {
+				tenant := rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "tenant")
+				all = append(all, &one{held: held{memory: m, tenant: tenant}})
+			}
+			h := all[rapid.IntRange(0, len(all)-1).Draw(t, "which")]
+			want := rapid.Int64Range(0, 500).Draw(t, "bytes")
+			grows := want - h.bytes
+			var refused error
+			switch {
+			case grows > 0 && h.tenant != "" && sum(h.tenant)+grows > share:
+				refused = errShareFull
+			case grows > 0 && sum("*")+grows > total:
+				refused = errMemoryFull
+			}
+			if fits := m.fits(h.tenant, grows); grows > 0 && !errors.Is(fits, refused) {
+				t.Fatalf("%d bytes more of %q: %v, want %v", grows, h.tenant, fits, refused)
+			}
+			if got := h.set(want); !errors.Is(got, refused) {
+				t.Fatalf("%d bytes more of %q: %v, want %v", grows, h.tenant, got, refused)
+			}
+			if refused == nil {
+				h.bytes = want
+			}
+			if m.used() != sum("*") {
+				t.Fatalf("%d bytes are accounted for, want %d", m.used(), sum("*"))
+			}
+			for _, tenant := range []string{"a", "b", "c"} {
+				if got := m.byTenant[tenant]; got != sum(tenant) {
+					t.Fatalf("%d bytes of %s are accounted for, want %d", got, tenant, sum(tenant))
+				}
+			}
+		}
+		for _, h := range all {
+			h.release()
+			h.release()
+		}
+		if m.used() != 0 || len(m.byTenant) != 0 {
+			t.Fatalf("%d bytes are left, by tenant %v", m.used(), m.byTenant)
+		}
+	})
+}
+
+// twinSize is how much memory a body takes of which n bytes have come: a buffer of 4 KiB
+// at least, which has room for what was declared up to 64 KiB, and for 256 bytes more,
+// then doubles up to that; sizes are powers of two and their quarters.
+func twinSize(n, declared int) int64 {
+	const spare = 256
+	class := func(n int) int {
+		for size := 1024; ; size *= 2 {
+			for quarter := range 4 {
+				if c := size + size/4*quarter; c >= n {
+					return c
+				}
+			}
+		}
+	}
+	size := class(max(4096, spare))
+	if declared >= 0 {
+		size = class(max(4096, min(declared, 65536)+spare))
+	}
+	for n >= size {
+		if declared >= 0 {
+			size = class(min(2*size, declared+spare))
+		} else {
+			size = class(size + size/4)
+		}
+	}
+	return int64(size)
+}
+
+// upload is a request whose body comes bit by bit.
+type upload struct {
+	tenant   string
+	body     string
+	declared int // -1 = it is sent in chunks
+	sent     int
+	pipe     *io.PipeWriter
+	cancel   context.CancelFunc
+	answer   *httptest.ResponseRecorder
+	ended    chan struct{}
+}
+
+// begin lets the runtime serve a body of so many bytes that comes bit by bit.
+func begin(rt *Runtime, tenant string, size int, chunked bool) *upload {
+	const head, tail = `{"model":"` + testModel + `","messages":[],"pad":"`, `"}`
+	pr, pw := io.Pipe()
+	ctx, cancel := context.WithCancel(context.Background())
+	u := &upload{tenant: tenant, body: head + strings.Repeat("x", size) + tail, declared: -1, pipe: pw, cancel: cancel, answer: httptest.NewRecorder(), ended: make(chan struct{})}
+	req := httptest.NewRequestWithContext(ctx, http.MethodPost, chatPath, pr)
+	req.ContentLength = -1
+	if !chunked {
+		req.ContentLength, u.declared = int64(len(u.body)), len(u.body)
+	}
+	req.Header.Set("Authorization", "Bearer sk-"+tenant)
+	go func() {
+		defer close(u.ended)
+		defer pr.Close()
+		defer func() { _ = recover() }() // the server's part: http.ErrAbortHandler
+		rt.serve(u.answer, req)
+	}()
+	return u
+}
+
+// done says whether the request has ended.
+func (u *upload) done() bool {
+	select {
+	case <-u.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// send sends n bytes more, the rest where there are fewer, and then the body's end.
+func (u *upload) send(n int) {
+	end := min(u.sent+n, len(u.body))
+	if _, err := u.pipe.Write([]byte(u.body[u.sent:end])); err != nil {
+		return // it was refused
+	}
+	if u.sent = end; end == len(u.body) {
+		_ = u.pipe.Close()
+	}
+}
+
+// fullReplica is a runtime with one replica that has no room, so that requests are held,
+// and a transport that answers at once.
+func fullReplica(t *testing.T, limits Limits, tenants ...string) *Runtime {
+	t.Helper()
+	o := testOptions(t)
+	o.Limits, o.Transport = limits, canned{"application/json", plainReply}
+	for _, tenant := range tenants {
+		o.Keys = append(o.Keys, service.APIKey{Secret: "sk-" + tenant, Name: tenant, Tenant: tenant})
+	}
+	rt, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rt.AddReplica(service.ReplicaConfig{ID: "us-0", URL: "http://engine", Model: testModel}); err != nil {
+		t.Fatal(err)
+	}
+	return rt
+}
+
+// However requests come, are held, served and cancelled, what is accounted for is what
+// their bodies take, a request that would take more than there is is refused, and nothing
+// is left at the end.
+func TestMemoryOfUploads(t *testing.T) {
+	for seed := range uint64(60) {
+		synctest.Test(t, func(t *testing.T) {
+			const total, share, most = 1 << 20, 400 << 10, 300 << 10
+			rt := fullReplica(t, Limits{Memory: total, TenantMemory: share, MaxBody: most}, "a", "b", "c")
+			random := rand.New(rand.NewPCG(seed, 0))
+			var all []*upload
+			sum := func(tenant string) (n int64) {
+				for _, u := range all {
+					if !u.done() && (tenant == "" || u.tenant == tenant) {
+						n += twinSize(u.sent, u.declared)
+					}
+				}
+				return n
+			}
+			// refused is the status that so many bytes more are answered with; 0 = none.
+			refused := func(tenant string, more int64) int {
+				switch {
+				case sum(tenant)+more > share:
+					return http.StatusTooManyRequests
+				case sum("")+more > total:
+					return http.StatusServiceUnavailable
+				}
+				return 0
+			}
+			statuses := map[int]int{}
+			wantEnd := func(u *upload, status int) {
+				t.Helper()
+				if !u.done() || u.answer.Code != status {
+					t.Fatalf("seed %d: an upload of %d bytes, %d of them sent, ended %v with %d, want %d", seed, len(u.body), u.sent, u.done(), u.answer.Code, status)
+				}
+				if status >= 400 && u.answer.Header().Get("Retry-After") == "" {
+					t.Fatalf("seed %d: %d without Retry-After", seed, status)
+				}
+				statuses[status]++
+			}
+			for range 120 {
+				switch step := random.IntN(10); {
+				case len(all) == 0 || step < 3:
+					tenant, size, chunked := []string{"a", "b", "c"}[random.IntN(3)], random.IntN(most-1000)>>random.IntN(8), random.IntN(4) == 0
+					declared := len(begin0) + size
+					first := twinSize(0, -1)
+					if !chunked {
+						first = max(twinSize(0, declared), int64(declared))
+					}
+					want := refused(tenant, first)
+					u := begin(rt, tenant, size, chunked)
+					synctest.Wait()
+					if want != 0 {
+						wantEnd(u, want)
+						continue
+					}
+					all = append(all, u)
+				case step < 8:
+					u := all[random.IntN(len(all))]
+					if u.done() || u.sent == len(u.body) {
+						continue
+					}
+					n := min(1+random.IntN(len(u.body)), len(u.body)-u.sent)
+					more := twinSize(u.sent+n, u.declared) - twinSize(u.sent, u.declared)
+					want := 0
+					if more > 0 {
+						want = refused(u.tenant, more)
+					}
+					u.send(n)
+					synctest.Wait()
+					if want != 0 {
+						wantEnd(u, want)
+					}
+				case step < 9:
+					u := all[random.IntN(len(all))]
+					u.cancel()
+					_ = u.pipe.CloseWithError(io.ErrUnexpectedEOF)
+				default: // the replica has room for a moment
+					b := &balancer{Runtime: rt, t: t}
+					b.report("us-0")
+					synctest.Wait()
+					b.full("us-0")
+				}
+				synctest.Wait()
+				rt.memory.mu.Lock()
+				used, byTenant := rt.memory.bytes, fmt.Sprint(rt.memory.byTenant["a"], rt.memory.byTenant["b"], rt.memory.byTenant["c"])
+				rt.memory.mu.Unlock()
+				if want := fmt.Sprint(sum("a"), sum("b"), sum("c")); used != sum("") || byTenant != want || used > total {
+					t.Fatalf("seed %d: %d bytes are accounted for, by tenant %s, want %d and %s", seed, used, byTenant, sum(""), want)
+				}
+			}
+			for _, u := range all {
+				u.cancel()
+				_ = u.pipe.CloseWithError(io.ErrUnexpectedEOF)
+			}
+			synctest.Wait()
+			if rt.memory.used() != 0 || len(rt.memory.byTenant) != 0 {
+				t.Fatalf("seed %d: %d bytes are left", seed, rt.memory.used())
+			}
+			lawful(t, rt.View().Counts)
+		})
+	}
+}
+
+// begin0 is what begin puts around the bytes that it is asked for.
+const begin0 = `{"model":"` + testModel + `","messages":[],"pad":""}`
+
+// The heap holds what is accounted for, and not much more, however much is sent.
+func TestHeapStaysWithinItsBounds(t *testing.T) {
+	const total, body, clients = 16 << 20, 1 << 19, 80
+	rt := fullReplica(t, Limits{Memory: total})
+	heap := func() int64 {
+		runtime.GC()
+		runtime.GC() // pools are emptied by the second
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	text := `{"model":"` + testModel + `","messages":[],"pad":"` + strings.Repeat("x", body) + `"}`
+	var serving sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	answers := make(chan int, clients)
+	for range clients {
+		serving.Go(func() {
+			w := httptest.NewRecorder()
+			defer func() {
+				_ = recover()
+				answers <- w.Code
+			}()
+			rt.serve(w, httptest.NewRequestWithContext(ctx, http.MethodPost, chatPath, strings.NewReader(text)))
+		})
+	}
+	(&balancer{t: t}).until(func() bool { return len(answers)+rt.View().Counts.Queued == clients })
+	for range len(answers) {
+		if code := <-answers; code != http.StatusServiceUnavailable {
+			t.Fatalf("status %d, want 503", code)
+		}
+	}
+	if used := rt.memory.used(); used > total || used < total/2 {
+		t.Errorf("%d bytes are accounted for, want most of %d", used, total)
+	}
+	if grown := heap() - before; grown > 2*total {
+		t.Errorf("the heap has grown by %d MiB, with %d MiB allowed", grown>>20, total>>20)
+	}
+	cancel()
+	serving.Wait()
+	if used := rt.memory.used(); used != 0 {
+		t.Errorf("%d bytes are left", used)
+	}
+}
+
+// unread is a body that nobody may read.
+type unread struct{ t *testing.T }
+
+func (u unread) Read([]byte) (int, error) {
+	u.t.Error("the body was read")
+	return 0, io.EOF
+}
+
+func (unread) Close() error { return nil }
+
+// Who is not let in gets no memory: the body is not looked at.
+func TestUploadsOfStrangersAreNotRead(t *testing.T) {
+	rt := fullReplica(t, Limits{}, "a")
+	for _, proto := range []int{1, 2} {
+		for _, length := range []int64{100, 16 << 20, -1} {
+			req := httptest.NewRequest(http.MethodPost, chatPath, unread{t})
+			req.ContentLength, req.ProtoMajor = length, proto
+			req.Header.Set("Authorization", "Bearer sk-nobody")
+			w := httptest.NewRecorder()
+			rt.serve(w, req)
+			if w.Code != http.StatusUnauthorized || rt.memory.used() != 0 {
+				t.Errorf("status %d with %d bytes taken, want 401 without any", w.Code, rt.memory.used())
+			}
+		}
+	}
+}
+
+// Over HTTP/2 a body that is on its way takes what the connection may hold of it besides.
+func TestMemoryOfUploadsOverHTTP2(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := fullReplica(t, Limits{StreamWindow: 100_000})
+		for _, c := range []struct {
+			declared int64
+			window   int64
+		}{{-1, 100_000}, {40_000, 40_000}, {400_000, 100_000}} {
+			pr, pw := io.Pipe()
+			ctx, cancel := context.WithCancel(context.Background())
+			req := httptest.NewRequestWithContext(ctx, http.MethodPost, chatPath, pr)
+			req.ContentLength, req.ProtoMajor = c.declared, 2
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				rt.serve(httptest.NewRecorder(), req)
+			}()
+			synctest.Wait()
+			if got, want := rt.memory.used(), twinSize(0, int(c.declared))+c.window; got != want {
+				t.Errorf("a body of %d bytes takes %d, want %d", c.declared, got, want)
+			}
+			_ = pw.CloseWithError(io.ErrUnexpectedEOF)
+			<-ended
+			cancel()
+			if rt.memory.used() != 0 {
+				t.Errorf("%d bytes are left", rt.memory.used())
+			}
+		}
+		u := begin(rt, "", 5000, false)
+		u.send(1 << 20)
+		synctest.Wait()
+		if got, want := rt.memory.used(), twinSize(u.declared, u.declared); got != want {
+			t.Errorf("a body that has come takes %d bytes, want %d", got, want)
+		}
+		u.cancel()
+		<-u.ended
+	})
+}
+
+// A peer is not told that a tenant has its share: it gets the request back and may serve
+// it itself.
+func TestAPeerGetsBackWhatThereIsNoMemoryFor(t *testing.T) {
+	o := roundRobin(t)
+	o.Limits.TenantMemory = 64 << 10
+	o.Self.PeerToken = "secret"
+	b := start(t, o)
+	b.attach("us-0", engine(t, whole(plainReply)))
+	large := strings.Replace(plainBody, "{", `{"pad":"`+strings.Repeat("x", 100<<10)+`",`, 1)
+	resp := b.post(chatPath, large, "X-Skyserve-From: lb-eu-0", "X-Skyserve-Hop: remote", "X-Skyserve-Tenant: acme", "X-Skyserve-Peer-Token: secret")
+	expect(t, resp, http.StatusServiceUnavailable, "tenant_memory")
+	if resp.Header.Get(headerBounce) == "" {
+		t.Error("the peer does not get it back")
+	}
+	expect(t, b.post(chatPath, large), http.StatusOK, "") // of no tenant
+}
+
+// held until: what a stream that goes on keeps for another replica is accounted for, and
+// a stream that finds no memory for it goes on without.
+func TestMemoryOfStreams(t *testing.T) {
+	for name, c := range map[string]struct {
+		limits Limits
+		keeps  bool
+	}{
+		"enough":  {Limits{}, true},
+		"too few": {Limits{Memory: 64 << 10}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := testOptions(t)
+			o.Limits = c.limits
+			b := start(t, o)
+			const text = 100_000
+			said, finish := make(chan struct{}), make(chan struct{})
+			b.attachAs("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
+				_, _ = io.Copy(io.Discard, req.Body)
+				w.Header().Set("Content-Type", "text/event-stream")
+				for range 100 {
+					_, _ = io.WriteString(w, chunk(strings.Repeat("z", text/100)))
+				}
+				_, _ = io.WriteString(w, `data: {"part":"`+strings.Repeat("y", 50_000)) // of an event
+				_ = http.NewResponseController(w).Flush()
+				close(said)
+				<-finish
+				_, _ = io.WriteString(w, `"}`+"\n\n"+doneEvent)
+			}), service.EngineVLLM)
+			resp := b.post(chatPath, streamBody)
+			<-said
+			if c.keeps {
+				b.until(func() bool { return b.memory.used() >= text+50_000 })
+				if used := b.memory.used(); used > 2*(text+50_000)+8<<10 {
+					t.Errorf("%d bytes are accounted for", used)
+				}
+			} else if used := b.memory.used(); used > 64<<10 {
+				t.Errorf("%d bytes are accounted for, with %d allowed", used, 64<<10)
+			}
+			close(finish)
+			got := read(t, resp)
+			if n := strings.Count(got, "z"); n != text || strings.Count(got, "y") != 50_000 || !strings.HasSuffix(got, doneEvent) {
+				t.Errorf("the client got %d of %d bytes of text", n, text)
+			}
+			b.settled()
+			b.until(func() bool { return b.memory.used() == 0 })
+		})
+	}
+}
+
+// An answer in one piece that there is no memory to hold back goes out as it comes.
+func TestAnswersPassWhereThereIsNoMemory(t *testing.T) {
+	o := roundRobin(t)
+	o.Limits.Memory = 16 << 10
+	b := start(t, o)
+	half, finish := make(chan struct{}), make(chan struct{})
+	long := strings.Replace(plainReply, "hi there", strings.Repeat("x", 200_000), 1)
+	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, long[:100_000])
+		_ = http.NewResponseController(w).Flush()
+		close(half)
+		<-finish
+		_, _ = io.WriteString(w, long[100_000:])
+	}))
+	resp := b.post(chatPath, plainBody) // which returns once the answer has begun
+	<-half
+	if used := b.memory.used(); used > 16<<10 {
+		t.Errorf("%d bytes are accounted for, with %d allowed", used, 16<<10)
+	}
+	close(finish)
+	if got := read(t, resp); got != long {
+		t.Errorf("the client got %d of %d bytes", len(got), len(long))
+	}
+	b.settled()
+	b.until(func() bool { return b.memory.used() == 0 })
+}
+
+// Buffers have the sizes that are accounted for, and room for what they are taken for.
+func TestSizesOfBuffers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 1<<20).Draw(t, "n")
+		p := takeBuffer(n)
+		if cap(p.b) < n || cap(p.b) > max(1024, n+n/4+1) || len(p.b) != 0 {
+			t.Fatalf("%d bytes for %d", cap(p.b), n)
+		}
+		p.b = append(p.b, bytes.Repeat([]byte{7}, n)...)
+		more := rapid.IntRange(0, 1<<20).Draw(t, "more")
+		p.grow(more)
+		if cap(p.b)-len(p.b) < more || len(p.b) != n || bytes.Count(p.b, []byte{7}) != n {
+			t.Fatalf("grown by %d: %d of %d bytes", more, len(p.b), cap(p.b))
+		}
+		p.release()
+	})
+}

@@ -1,0 +1,158 @@
+package proxy
+
+import (
+	"bytes"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"strings"
+
+	"skyserve/internal/service"
+)
+
+// parameters is a set of guarded parameters: bit i is service.GuardedParameters()[i].
+type parameters uint32
+
+var (
+	guardedList  = service.GuardedParameters()
+	guardedSet   = guardedNames()
+	chatTemplate = guardedSet["chat_template"]
+	fileURLs     = guardedSet[service.GuardedFileURLs]
+	privateURLs  = guardedSet[service.GuardedPrivateURLs]
+)
+
+// guardedNames maps the name of each guarded parameter to its bit.
+func guardedNames() map[string]parameters {
+	set := make(map[string]parameters, len(guardedList))
+	for i, p := range guardedList {
+		set[p.Name] = 1 << i
+	}
+	return set
+}
+
+// templateArguments are the keys of chat_template_kwargs that are not variables of a
+// template: they replace the template or change how the engine applies it.
+var templateArguments = map[string]bool{
+	"chat_template": true, "tokenize": true, "padding": true, "truncation": true, "max_length": true, "return_tensors": true,
+	"return_dict": true, "tokenizer_kwargs": true, "processor_kwargs": true,
+}
+
+// SetAllowedParameters sets the guarded parameters that requests may have from now on.
+func (r *Runtime) SetAllowedParameters(names []string) {
+	var set parameters
+	for _, name := range names {
+		set |= guardedSet[name]
+	}
+	r.allowed.Store(uint32(set))
+}
+
+// refuseGuarded refuses a call that has a guarded parameter which is not allowed. A peer
+// has checked the requests that it forwards.
+func (x *exchange) refuseGuarded(c *call) *apiError {
+	found := (c.guarded | x.answer.key.guarded) &^ parameters(x.rt.allowed.Load())
+	if found == 0 || x.from != "" {
+		return nil
+	}
+	p := guardedList[bits.TrailingZeros32(uint32(found))]
+	return invalid(p.Name, "parameter_not_allowed", fmt.Sprintf(
+		"%s: not allowed by this service: %s; an operator can allow it with balancer.allow_parameters: [%s]", p.Name, p.Reason, p.Name))
+}
+
+// guardedField returns the guarded parameters of a top-level field.
+func guardedField(key, value []byte) parameters {
+	if kindOf(value) == 'n' {
+		return 0
+	}
+	name, _ := text(key, nil)
+	if string(name) == "chat_template_kwargs" {
+		return templateOverrides(value)
+	}
+	return guardedSet[string(name)]
+}
+
+// templateOverrides returns the guarded parameters of chat_template_kwargs.
+func templateOverrides(arguments []byte) (found parameters) {
+	members(arguments, func(key, value []byte) {
+		if name, _ := text(key, nil); templateArguments[string(name)] && kindOf(value) != 'n' {
+			found = chatTemplate
+		}
+	})
+	return found
+}
+
+// guardedPart returns the guarded parameters of a field of a message part: tensors, and
+// URLs of images, audio and video.
+func guardedPart(key, value []byte) (found parameters) {
+	name, _ := text(key, nil)
+	switch {
+	case kindOf(value) == 'n':
+	case string(name) == "type" && kindOf(value) == '"':
+		kind, _ := text(value, nil)
+		found = guardedSet[string(kind)]
+	case bytes.HasSuffix(name, []byte("_url")) && kindOf(value) == '"':
+		found = guardedURL(value)
+	case bytes.HasSuffix(name, []byte("_url")):
+		members(value, func(key, value []byte) {
+			if name, _ := text(key, nil); string(name) == "url" && kindOf(value) == '"' {
+				found |= guardedURL(value)
+			}
+		})
+	default:
+		found = guardedSet[string(name)]
+	}
+	return found
+}
+
+// guardedURL returns the guarded parameters of a URL that an engine would fetch: URLs that
+// are neither data: nor http(s):, and hosts that are not public. It does not resolve names.
+func guardedURL(quoted []byte) parameters {
+	if bytes.HasPrefix(quoted, []byte(`"data:`)) {
+		return 0 // often megabytes: do not copy it
+	}
+	raw, _ := text(quoted, nil)
+	address := strings.TrimLeft(string(raw), " \t\r\n\v\f")
+	scheme, rest, ok := strings.Cut(address, ":")
+	switch scheme = strings.ToLower(scheme); {
+	case address == "" || ok && scheme == "data":
+		return 0
+	case !ok || scheme != "http" && scheme != "https":
+		return fileURLs
+	}
+	host, ok := strings.CutPrefix(rest, "//")
+	if end := strings.IndexAny(host, "/?#"); end >= 0 {
+		host = host[:end]
+	}
+	if !ok || !publicHost(host) {
+		return privateURLs
+	}
+	return 0
+}
+
+// publicHost reports whether a URL's host may be public. Hosts that programs parse
+// differently (a user name, a backslash, unusual notations of IPv4) are not.
+func publicHost(host string) bool {
+	if host == "" || strings.ContainsAny(host, "@\\% \t\r\n") {
+		return false
+	}
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
+		host = host[:i]
+	}
+	host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
+	if a, err := netip.ParseAddr(host); err == nil {
+		a = a.Unmap()
+		return a.IsGlobalUnicast() && !a.IsPrivate() && !carrierGrade.Contains(a) && !translated.Contains(a)
+	}
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	switch {
+	case strings.Contains(host, ":"), last == "", digit(last[0]): // 0x7f000001 and 2130706433 are addresses too
+		return false
+	case last == "localhost", last == "local", last == "internal", !strings.Contains(host, "."):
+		return false
+	}
+	return true
+}
+
+var (
+	carrierGrade = netip.MustParsePrefix("100.64.0.0/10")
+	translated   = netip.MustParsePrefix("64:ff9b::/96") // an IPv4 address behind NAT64
+)

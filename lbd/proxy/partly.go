@@ -1,0 +1,66 @@
+package proxy
+
+import (
+	"math"
+	"time"
+
+	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
+)
+
+// What was generated of an answer that did not come to its end costs its client as
+// much as one that did: of a stream it is counted, of an answer in one piece core
+// estimates it by the time at the target.
+
+// answersForCore is a number of answers as core.Request has it.
+func answersForCore(n int) int {
+	switch n {
+	case 0:
+		return -1
+	case 1:
+		return 0
+	}
+	return n
+}
+
+// partly is what core is told of an answer that did not come to its end.
+func (x *exchange) partly() *core.Outcome {
+	out := &core.Outcome{PromptTokens: x.answer.usage.prompt, OutputTokens: policy.Known(x.soFar())}
+	x.generated = max(x.generated, out.OutputTokens.Value)
+	if x.seam != nil {
+		out.Elsewhere = x.seam.said
+	}
+	return out
+}
+
+// soFar is how many tokens of the answer were generated until now.
+func (x *exchange) soFar() int {
+	switch u := &x.answer.usage; {
+	case x.answer.tokens > 0 && !x.answer.exact && !u.output.Known:
+		return int(math.Ceil(float64(x.answer.tokens) * x.tokensPerEvent()))
+	case x.passed() > 0 || x.streamWanted:
+		return x.passed()
+	}
+	return x.rt.generated(&x.flight)
+}
+
+// generated is core's estimate for a flight at the present time.
+func (r *Runtime) generated(f *flight) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.core.Generated(r.Elapsed(), f.id)
+}
+
+// growEvery is the number of ticks between two looks at what answers in flight have
+// outgrown of their reservations: a second, in which none grows by much.
+const growEvery = int(time.Second / tickEvery)
+
+// growReservations reserves more for the answers that have more tokens by now than was
+// expected of them; the lock is held.
+func (r *Runtime) growReservations(now time.Duration) {
+	for _, f := range r.flights {
+		if f.visit != nil && f.entry.State == stateSent {
+			f.visit.grow(r.core.Generated(now, f.id), now)
+		}
+	}
+}

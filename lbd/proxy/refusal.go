@@ -1,0 +1,178 @@
+package proxy
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"skyserve/lbd/core"
+)
+
+// maxRefusalBytes bounds the body of a refusal: those of engines have a few hundred bytes.
+const maxRefusalBytes = 64 << 10
+
+// refusal is the answer of a target to a request that another target may serve. If every
+// target refuses the request, the client gets the last refusal.
+type refusal struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// takeRefusal reads a refusal. The caller closes the body.
+func takeRefusal(resp *http.Response) *refusal {
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes)) // a body that breaks off is passed on as far as it came
+	return &refusal{status: resp.StatusCode, header: resp.Header, body: body}
+}
+
+// fault returns why the request should be tried at another target, or nil if the answer
+// is for the client.
+func (x *exchange) fault(resp *http.Response) *failure {
+	status := resp.StatusCode
+	if status == http.StatusOK {
+		return nil
+	}
+	f := &failure{cause: fmt.Sprintf("%s answered %d", x.sent.target, status), why: whyStatus}
+	f.kills = killsOf(resp.Header, x.sent.peer)
+	switch {
+	case f.kills > 0:
+		return f
+	case x.refuses(resp):
+		if !x.wrote && x.isEngineRefusal(resp) {
+			f.refusal = takeRefusal(resp)
+		}
+		return f
+	case status >= 500:
+		f.silent, f.broke = status == http.StatusGatewayTimeout, true
+		return f
+	case status == http.StatusNoContent || status == http.StatusResetContent || status/100 == 3:
+		return f // no content, or a redirect, which is not for the client
+	}
+	return nil
+}
+
+// refuses reports whether the target refused the request for a reason of its own: it does
+// not accept our credentials, does not have the model, or is full.
+func (x *exchange) refuses(resp *http.Response) bool {
+	switch resp.StatusCode {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		return true
+	case http.StatusNotFound:
+		return x.targetLacks(resp)
+	}
+	return false
+}
+
+// isEngineRefusal reports whether a refusal may be passed on to the client. A peer that
+// does not accept our credentials is not for the client to know.
+func (x *exchange) isEngineRefusal(resp *http.Response) bool {
+	own := resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden
+	return x.sent.peer == nil || !own || resp.Header.Get(headerReplica) != ""
+}
+
+// targetLacks reports whether a 404 is about the target: it does not have the model, or it
+// does not know a path that other replicas of the model serve. Any other 404 is about the
+// request and passed on.
+func (x *exchange) targetLacks(resp *http.Response) bool {
+	if x.held {
+		return false // only this target can have the response that the request continues
+	}
+	head, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes)) // as in takeRefusal
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(head), resp.Body), resp.Body}
+	switch subjectOf404(head) {
+	case aboutModel:
+		return true
+	case aboutRequest:
+		return false
+	}
+	return x.rt.servesPath(x.model, x.endpoint)
+}
+
+// subject is the subject of a 404.
+type subject int
+
+const (
+	aboutUnknown subject = iota
+	aboutModel
+	aboutRequest
+)
+
+// subjectOf404 reads an engine's 404. vLLM, SGLang and OpenAI name the model in the
+// message, the parameter or the code.
+func subjectOf404(body []byte) subject {
+	found := aboutUnknown
+	var read func(key, value []byte)
+	read = func(key, value []byte) {
+		switch string(key) {
+		case `"error"`:
+			members(value, read)
+		case `"code"`, `"param"`:
+			switch {
+			case string(value) == `"model"` || string(value) == `"model_not_found"`:
+				found = aboutModel
+			case kindOf(value) == '"' && found == aboutUnknown:
+				found = aboutRequest
+			}
+		case `"message"`, `"detail"`:
+			if found == aboutUnknown && bytes.Contains(bytes.ToLower(value), []byte("model")) {
+				found = aboutModel
+			}
+		}
+	}
+	members(body, read)
+	return found
+}
+
+// noteServed records that a replica serves a path.
+func (k rank) noteServed(e *endpoint) {
+	if k.replica == nil {
+		return
+	}
+	if _, known := k.count.served.Load(e); !known {
+		k.count.served.Store(e, struct{}{})
+	}
+}
+
+// servesPath reports whether any replica of a model has served a path.
+func (r *Runtime) servesPath(model string, e *endpoint) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, rep := range r.replicas {
+		if _, known := rep.count.served.Load(e); known && rep.cfg.Model == model {
+			return true
+		}
+	}
+	return false
+}
+
+// refused reports whether core rejected the request and every target that it was tried at
+// refused it. Then the client gets the last refusal.
+func (x *exchange) refused() bool {
+	switch x.told.reason {
+	case core.RejectRefused, core.RejectTooManyTry, core.RejectRetries:
+		return x.last != nil && x.last.refusal != nil && !x.faulted
+	}
+	return false
+}
+
+// passRefusal answers with the last refusal.
+func (x *exchange) passRefusal() {
+	f, h := x.last.refusal, x.w.Header()
+	for name, values := range f.header {
+		f.header[name] = slices.Clone(values)
+	}
+	copyHeaders(h, f.header)
+	x.mark(h, f.header)
+	x.markKills(h)
+	x.announce(h)
+	h["Content-Length"] = []string{strconv.Itoa(len(f.body))}
+	x.wrote = true
+	x.w.WriteHeader(f.status)
+	_, _ = x.w.Write(f.body) // nothing is to be done if the client has disconnected
+}

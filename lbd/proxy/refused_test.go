@@ -1,0 +1,197 @@
+package proxy
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
+)
+
+// refusals are answers that another replica may not give.
+var refusals = map[string]struct {
+	status int
+	body   string
+}{
+	"401":                     {401, `{"error":{"message":"invalid token","type":"Unauthorized","code":401}}`},
+	"403":                     {403, `{"error":{"message":"not allowed"}}`},
+	"404 of the model, vLLM":  {404, `{"object":"error","message":"The model ` + "`x`" + ` does not exist.","type":"NotFoundError","param":null,"code":404}`},
+	"404 of the model, newer": {404, `{"error":{"message":"The model ` + "`x`" + ` does not exist.","type":"NotFoundError","param":"model","code":404}}`},
+	"404 of the model, code":  {404, `{"error":{"message":"unknown","type":"invalid_request_error","param":null,"code":"model_not_found"}}`},
+	"429":                     {429, `{"error":{"message":"slow down","type":"rate_limit_error"}}`},
+	"503":                     {503, `{"error":{"message":"overloaded"}}`},
+}
+
+// refuse is an engine that gives every request this answer.
+func refuse(code int, body string, asked *atomic.Int64) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body)
+		if asked != nil {
+			asked.Add(1)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Retry-After", "7")
+		w.WriteHeader(code)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+// One of several replicas refuses: the request is served by another.
+func TestARefusalIsTriedElsewhere(t *testing.T) {
+	for name, r := range refusals {
+		for _, body := range []string{plainBody, streamBody} {
+			t.Run(name, func(t *testing.T) {
+				b := start(t, roundRobin(t))
+				b.attach("us-0", engine(t, refuse(r.status, r.body, nil)))
+				b.attach("us-1", engine(t, speak("fine")))
+				resp := b.post(chatPath, body)
+				expect(t, resp, http.StatusOK, "")
+				if got := resp.Header.Get(headerReplica); got != "us-1" {
+					t.Errorf("served by %q", got)
+				}
+				lawful(t, b.settled())
+			})
+		}
+	}
+}
+
+// All replicas refuse: the client gets the engine's answer, after one try at each.
+func TestWhatAllReplicasRefuseIsPassedOn(t *testing.T) {
+	for name, r := range refusals {
+		for replicas := 1; replicas <= 3; replicas++ {
+			t.Run(fmt.Sprint(name, " from ", replicas), func(t *testing.T) {
+				var asked atomic.Int64
+				b := start(t, roundRobin(t))
+				for i := range replicas {
+					b.attach(fmt.Sprint("us-", i), engine(t, refuse(r.status, r.body, &asked)))
+				}
+				resp := b.post(chatPath, streamBody, "X-Request-ID: r1")
+				if got := read(t, resp); resp.StatusCode != r.status || got != r.body {
+					t.Errorf("got %d %s", resp.StatusCode, got)
+				}
+				if resp.Header.Get("Retry-After") != "7" || resp.Header.Get("Content-Type") != "application/json" || resp.Header.Get(headerRequestID) != "r1" {
+					t.Errorf("header %v", resp.Header)
+				}
+				if int(asked.Load()) != replicas {
+					t.Errorf("%d tries", asked.Load())
+				}
+				b.free()
+				if d, _ := b.Decision("r1"); d.State != stateRejected || d.Reason != core.RejectRefused || d.Status != r.status {
+					t.Errorf("its record is %+v", d)
+				}
+			})
+		}
+	}
+}
+
+// A status that is about the request is passed on at once; no circuit breaker opens.
+func TestWhatIsTheClientsFaultIsPassedOnAtOnce(t *testing.T) {
+	for name, r := range map[string]struct {
+		status int
+		body   string
+	}{
+		"400":                {400, `{"error":{"message":"max_tokens is too large"}}`},
+		"413":                {413, `{"error":{"message":"too large"}}`},
+		"422":                {422, `{"detail":[{"loc":["body","n"],"msg":"less than 1"}]}`},
+		"404 of a response":  {404, `{"error":{"message":"Response with id 'resp_1' not found.","param":"response_id","code":404}}`},
+		"404 of a file":      {404, `{"error":{"message":"No such file","param":"file_id","code":"file_not_found"}}`},
+		"404 of the path":    {404, `{"detail":"Not Found"}`},
+		"404 in plain words": {404, "404 page not found"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var asked atomic.Int64
+			b := start(t, roundRobin(t))
+			for i := range 3 {
+				b.attach(fmt.Sprint("us-", i), engine(t, refuse(r.status, r.body, &asked)))
+			}
+			for i := range 30 {
+				resp := b.post(chatPath, plainBody)
+				if got := read(t, resp); resp.StatusCode != r.status || got != r.body {
+					t.Fatalf("got %d %s", resp.StatusCode, got)
+				}
+				if int(asked.Load()) != i+1 {
+					t.Fatalf("%d tries for %d requests", asked.Load(), i+1)
+				}
+			}
+			for _, v := range b.View().Replicas {
+				if !v.Ready {
+					t.Errorf("%s: %s", v.ID, v.Reason)
+				}
+			}
+			b.free()
+		})
+	}
+}
+
+// A 404 of a path that other replicas of the model serve is retried there.
+func TestAPathThatOneReplicaDoesNotKnow(t *testing.T) {
+	for name, body := range map[string]string{"FastAPI's": `{"detail":"Not Found"}`, "plain": "404 page not found", "no reason": `{"error":{"message":"engine"}}`} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t, roundRobin(t))
+			b.attach("us-0", engine(t, speak("fine")))
+			expect(t, b.post(chatPath, streamBody), http.StatusOK, "")
+			b.attach("us-1", engine(t, refuse(http.StatusNotFound, body, nil)))
+			for range 10 {
+				expect(t, b.post(chatPath, streamBody), http.StatusOK, "")
+			}
+			lawful(t, b.settled())
+		})
+	}
+}
+
+// One of three replicas fails every request at once: under every policy no client sees
+// it, and the replica gets next to nothing.
+func TestAReplicaThatFailsAtOnceDrawsNothing(t *testing.T) {
+	for _, status := range []int{401, 404, 429, 500} {
+		for _, name := range policy.Names() {
+			t.Run(fmt.Sprint(status, " ", name), func(t *testing.T) {
+				o := testOptions(t)
+				p, err := policy.New(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				o.Core.Policy = p
+				var asked atomic.Int64
+				b := start(t, o)
+				body := fmt.Sprintf(`{"error":{"message":"The model does not exist.","code":%d}}`, status)
+				b.attach("us-0", engine(t, refuse(status, body, &asked)))
+				for _, id := range []string{"us-1", "us-2"} {
+					b.attach(id, engine(t, speak("fine")))
+				}
+				const n = 30
+				for i := range n {
+					expect(t, b.post(chatPath, strings.Replace(streamBody, "hello", fmt.Sprint("hello ", i), 1)), http.StatusOK, "")
+				}
+				if got := asked.Load(); got > n/3 {
+					t.Errorf("the replica that fails got %d of %d requests", got, n)
+				}
+				lawful(t, b.settled())
+			})
+		}
+	}
+}
+
+// A peer passes the refusals of its engines on, and the origin retries or passes them on
+// too.
+func TestRefusalsOfAPeersEngines(t *testing.T) {
+	for name, r := range refusals {
+		t.Run(name, func(t *testing.T) {
+			us, eu := pair(t, "secret")
+			eu.attach("eu-0", engine(t, refuse(r.status, r.body, nil)))
+			us.hear("lb-eu-0")
+			resp := us.post(chatPath, plainBody)
+			if got := read(t, resp); resp.StatusCode != r.status || got != r.body || resp.Header.Get("Retry-After") != "7" {
+				t.Errorf("with nobody else: got %d %s, %v", resp.StatusCode, got, resp.Header)
+			}
+			us.settled()
+			us.attach("us-0", engine(t, refuse(500, "", nil)))
+			eu.attach("eu-1", engine(t, speak("fine")))
+			eu.settled()
+			expect(t, us.post(chatPath, plainBody), http.StatusOK, "")
+		})
+	}
+}

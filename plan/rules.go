@@ -1,0 +1,141 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+)
+
+// rules are the rows that a solution keeps as the search sees them: those of
+// Verify, with the coverage of each model as rows over sets of regions, listed
+// once. They are quick to check; Verify has the last word.
+type rules struct {
+	p      *Problem
+	covers [][]cover // by model
+}
+
+func newRules(p *Problem) *rules {
+	r := &rules{p: p}
+	sets := p.reachSets()
+	for i := range p.Models {
+		r.covers = append(r.covers, p.covers(i, sets))
+	}
+	return r
+}
+
+// verify reports the first row that counts x break.
+func (r *rules) verify(x [][][]int) error {
+	for i := range r.p.Models {
+		if err := r.verifyModel(i, x[i]); err != nil {
+			return err
+		}
+	}
+	return r.p.verifyCapacity(x)
+}
+
+// verifyModel reports the first row of model i alone that counts x break.
+func (r *rules) verifyModel(i int, x [][]int) error {
+	p := r.p
+	if err := p.verifyCounts(i, x); err != nil {
+		return err
+	}
+	for _, c := range r.covers[i] {
+		var carried float64
+		for j := range p.Regions {
+			if c.regions.has(j) {
+				carried += p.Carried(i, x[j])
+			}
+		}
+		if !covers(carried, c.need) {
+			return fmt.Errorf("%s over %s: carries %g tokens a second of %g", p.Models[i], p.nameCover(c), carried, c.need)
+		}
+	}
+	return nil
+}
+
+// nameCover names the regions of a row of coverage.
+func (p *Problem) nameCover(c cover) string {
+	if c.regions.size() == len(p.Regions) {
+		return "all regions"
+	}
+	if c.lost >= 0 && c.regions.size() == len(p.Regions)-1 {
+		return "all regions without " + p.Regions[c.lost]
+	}
+	var names []string
+	for j, name := range p.Regions {
+		if c.regions.has(j) {
+			names = append(names, name)
+		}
+	}
+	name := strings.Join(names, ", ")
+	if name == "" {
+		name = "no region"
+	}
+	if c.lost >= 0 {
+		name += " without " + p.Regions[c.lost]
+	}
+	return name
+}
+
+// spread moves replicas between regions where that costs nothing and brings
+// capacity to where load is: of equally cheap answers, the one that forwards
+// least.
+func (s *solver) spread() {
+	for i := range s.p.Models {
+		for k := range s.p.GPUs {
+			for s.spreadOnce(i, k) {
+			}
+		}
+	}
+}
+
+// spreadOnce makes the one move of a replica of model i on GPU k that lowers
+// the load without local capacity most; false when none does.
+func (s *solver) spreadOnce(i, k int) bool {
+	p, x := s.p, s.best[i]
+	bestGain, bestFrom, bestTo := slackOf(p.GlobalNeed(i)), -1, -1
+	for from := range p.Regions {
+		if x[from][k] == 0 {
+			continue
+		}
+		for to := range p.Regions {
+			gain := s.spreadGain(i, k, from, to)
+			if gain <= bestGain {
+				continue
+			}
+			x[from][k]--
+			x[to][k]++
+			if s.rules.verify(s.best) == nil && p.Cost(s.best) <= s.bestCost+slackOf(s.bestCost) {
+				bestGain, bestFrom, bestTo = gain, from, to
+			}
+			x[from][k]++
+			x[to][k]--
+		}
+	}
+	if bestFrom < 0 {
+		return false
+	}
+	x[bestFrom][k]--
+	x[bestTo][k]++
+	return true
+}
+
+// spreadGain is how much less load lacks local capacity after the move; 0 when
+// the start of a replica would cost more.
+func (s *solver) spreadGain(i, k, from, to int) float64 {
+	p, x := s.p, s.best[i]
+	started := x[from][k] > p.N[i][from][k]
+	starts := x[to][k] >= p.N[i][to][k]
+	if from == to || started != starts && p.Sigma[i][k] != 0 {
+		return 0
+	}
+	theta := p.Theta[i][k]
+	return s.lacking(i, from, 0) + s.lacking(i, to, 0) - s.lacking(i, from, -theta) - s.lacking(i, to, theta)
+}
+
+// lacking is the load of model i in region j above its capacity there.
+func (s *solver) lacking(i, j int, change float64) float64 {
+	for k, n := range s.best[i][j] {
+		change += s.p.Theta[i][k] * float64(n)
+	}
+	return max(0, s.p.Peak(i, j)-change)
+}

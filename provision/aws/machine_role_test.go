@@ -1,0 +1,332 @@
+package aws_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/aws/aws-sdk-go-v2/service/iam"
+	"github.com/aws/smithy-go"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/aws"
+	"skyserve/provision/fakecloud"
+)
+
+// handleOf is what EC2 calls a machine of the service, by its id.
+func handleOf(t testing.TB, cloud *fakecloud.AWS, id string) string {
+	t.Helper()
+	all := cloud.Machines()
+	i := slices.IndexFunc(all, func(m fakecloud.AWSMachine) bool { return m.Tags["skyserve:id"] == id })
+	if i < 0 {
+		t.Fatalf("no machine is called %s", id)
+	}
+	return all[i].ID
+}
+
+// identityOf is the identity of a machine of the service.
+func identityOf(t testing.TB, cloud *fakecloud.AWS, id string) sdk.CredentialsProvider {
+	t.Helper()
+	key, secret, token := cloud.Credentials(handleOf(t, cloud, id))
+	if key == "" {
+		t.Fatalf("%s has no role", id)
+	}
+	return credentials.NewStaticCredentialsProvider(key, secret, token)
+}
+
+// asMachine is the provider of a machine of the service, which acts as its role.
+func asMachine(t testing.TB, cloud *fakecloud.AWS, id string) *aws.Provider {
+	t.Helper()
+	c := config(cloud, "us-east-1", "us-west-2")
+	c.MachinesOnly, c.Credentials = true, identityOf(t, cloud, id)
+	p, err := aws.New(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// rootOn is EC2 and IAM as whoever has root on a machine of the service uses them.
+func rootOn(t *testing.T, cloud *fakecloud.AWS, id string) (*ec2.Client, *iam.Client) {
+	t.Helper()
+	c := sdk.Config{Region: "us-east-1", Credentials: identityOf(t, cloud, id), HTTPClient: httpClient(cloud), RetryMaxAttempts: 1}
+	return ec2.NewFromConfig(c), iam.NewFromConfig(c)
+}
+
+// impostor is the launch of a replica by whoever has root on a balancer, with user data of
+// their own; the tests change it into what must be refused.
+func impostor(cloud *fakecloud.AWS, replica string) *ec2.RunInstancesInput {
+	var like fakecloud.AWSMachine
+	for _, m := range cloud.Machines() {
+		if m.ID == replica {
+			like = m
+		}
+	}
+	tags := map[string]string{}
+	for key, value := range like.Tags {
+		tags[key] = value
+	}
+	tags["skyserve:id"] = "us-east-1-7"
+	return &ec2.RunInstancesInput{
+		MinCount: sdk.Int32(1), MaxCount: sdk.Int32(1), ImageId: sdk.String("ami-1"), InstanceType: ec2types.InstanceTypeC7iLarge,
+		NetworkInterfaces:  []ec2types.InstanceNetworkInterfaceSpecification{{DeviceIndex: sdk.Int32(0), SubnetId: sdk.String("subnet-us-east-1b"), Groups: []string{like.Group}}},
+		IamInstanceProfile: &ec2types.IamInstanceProfileSpecification{Name: sdk.String("skyserve-chat-replica")},
+		UserData:           sdk.String("IyEvYmluL3NoCg=="),
+		TagSpecifications:  []ec2types.TagSpecification{{ResourceType: ec2types.ResourceTypeInstance, Tags: ec2TagsOf(tags)}, {ResourceType: ec2types.ResourceTypeVolume, Tags: ec2TagsOf(tags)}},
+	}
+}
+
+func ec2TagsOf(tags map[string]string) []ec2types.Tag {
+	var all []ec2types.Tag
+	for key, value := range tags {
+		all = append(all, ec2types.Tag{Key: sdk.String(key), Value: sdk.String(value)})
+	}
+	return all
+}
+
+// retag changes a tag of all that a launch makes.
+func retag(in *ec2.RunInstancesInput, key, value string) {
+	for _, spec := range in.TagSpecifications {
+		for i := range spec.Tags {
+			if *spec.Tags[i].Key == key {
+				spec.Tags[i].Value = sdk.String(value)
+			}
+		}
+	}
+}
+
+// takenOver is a service of which somebody has root on the second balancer.
+type takenOver struct {
+	t                   *testing.T
+	cloud               *fakecloud.AWS
+	controller, replica string // what EC2 calls these machines
+	behindBalancers     string // the firewall of balancers
+	machines            *ec2.Client
+	roles               *iam.Client
+}
+
+func takeOver(t *testing.T) *takenOver {
+	cloud := newCloud(nil)
+	operator := open(t, cloud)
+	launch(t, operator, chat()...)
+	launch(t, operator, machine("lb-us-east-1-1", provision.KindBalancer, east, service.CapacityOnDemand))
+	a := &takenOver{t: t, cloud: cloud, controller: handleOf(t, cloud, "lb-us-east-1-0"), replica: handleOf(t, cloud, "us-east-1-0")}
+	for _, m := range cloud.Machines() {
+		if m.ID == a.controller {
+			a.behindBalancers = m.Group
+		}
+	}
+	a.machines, a.roles = rootOn(t, cloud, "lb-us-east-1-1")
+	return a
+}
+
+// run launches what change makes of a replica.
+func (a *takenOver) run(change func(*ec2.RunInstancesInput)) error {
+	in := impostor(a.cloud, a.replica)
+	change(in)
+	_, err := a.machines.RunInstances(a.t.Context(), in)
+	return err
+}
+
+func (a *takenOver) end(ids ...string) error {
+	_, err := a.machines.TerminateInstances(a.t.Context(), &ec2.TerminateInstancesInput{InstanceIds: ids})
+	return err
+}
+
+func (a *takenOver) tag(id, key, value string) error {
+	_, err := a.machines.CreateTags(a.t.Context(), &ec2.CreateTagsInput{Resources: []string{id}, Tags: ec2TagsOf(map[string]string{key: value})})
+	return err
+}
+
+// Whoever has root on a balancer may launch, tag and end replicas of the service, as a
+// controller has to. With none of it they can put a machine of theirs in the place of a
+// balancer or of the controller.
+func TestRootOnABalancerCannotBecomeTheController(t *testing.T) {
+	for what, do := range map[string]func(a *takenOver) error{
+		"ends the controller's machine": func(a *takenOver) error { return a.end(a.controller) },
+		"ends it beside a replica":      func(a *takenOver) error { return a.end(a.replica, a.controller) },
+		"reads its console": func(a *takenOver) error {
+			_, err := a.machines.GetConsoleOutput(a.t.Context(), &ec2.GetConsoleOutputInput{InstanceId: sdk.String(a.controller)})
+			return err
+		},
+		"launches a balancer": func(a *takenOver) error {
+			return a.run(func(in *ec2.RunInstancesInput) { retag(in, "skyserve:kind", "balancer") })
+		},
+		"launches a balancer whose disk is a replica's": func(a *takenOver) error {
+			return a.run(func(in *ec2.RunInstancesInput) {
+				disk := in.TagSpecifications[1]
+				disk.Tags = slices.Clone(disk.Tags)
+				for i, tag := range disk.Tags {
+					disk.Tags[i] = ec2types.Tag{Key: tag.Key, Value: tag.Value}
+				}
+				retag(in, "skyserve:kind", "balancer")
+				in.TagSpecifications[1] = disk
+			})
+		},
+		"launches a balancer that says replica in capitals": func(a *takenOver) error {
+			return a.run(func(in *ec2.RunInstancesInput) {
+				retag(in, "skyserve:kind", "balancer")
+				for i := range in.TagSpecifications {
+					in.TagSpecifications[i].Tags = append(in.TagSpecifications[i].Tags, ec2types.Tag{Key: sdk.String("SKYSERVE:KIND"), Value: sdk.String("replica")})
+				}
+			})
+		},
+		"launches what carries no tags": func(a *takenOver) error {
+			return a.run(func(in *ec2.RunInstancesInput) { in.TagSpecifications = nil })
+		},
+		"launches for another owner": func(a *takenOver) error {
+			return a.run(func(in *ec2.RunInstancesInput) { retag(in, "skyserve:owner", "you") })
+		},
+		"launches for another service": func(a *takenOver) error {
+			return a.run(func(in *ec2.RunInstancesInput) { retag(in, "skyserve:service", "other") })
+		},
+		"launches with the role of balancers": func(a *takenOver) error {
+			return a.run(func(in *ec2.RunInstancesInput) { in.IamInstanceProfile.Name = sdk.String("skyserve-chat-balancer") })
+		},
+		"launches behind the firewall of balancers": func(a *takenOver) error {
+			return a.run(func(in *ec2.RunInstancesInput) { in.NetworkInterfaces[0].Groups = []string{a.behindBalancers} })
+		},
+		"launches with a key to log in with": func(a *takenOver) error {
+			return a.run(func(in *ec2.RunInstancesInput) { in.KeyName = sdk.String("mine") })
+		},
+		"makes a replica a balancer":               func(a *takenOver) error { return a.tag(a.replica, "skyserve:kind", "balancer") },
+		"makes the controller's machine a replica": func(a *takenOver) error { return a.tag(a.controller, "skyserve:kind", "replica") },
+		"renames the controller's machine":         func(a *takenOver) error { return a.tag(a.controller, "skyserve:id", "lb-us-east-1-9") },
+		"grants itself more": func(a *takenOver) error {
+			_, err := a.roles.PutRolePolicy(a.t.Context(), &iam.PutRolePolicyInput{
+				RoleName: sdk.String("skyserve-chat-balancer"), PolicyName: sdk.String("more"), PolicyDocument: sdk.String(`{"Statement":[{"Effect":"Allow","Action":"*","Resource":"*"}]}`),
+			})
+			return err
+		},
+		"opens a firewall": func(a *takenOver) error {
+			_, err := a.machines.AuthorizeSecurityGroupIngress(a.t.Context(), &ec2.AuthorizeSecurityGroupIngressInput{GroupId: sdk.String(a.behindBalancers), IpProtocol: sdk.String("-1"), CidrIp: sdk.String("0.0.0.0/0")})
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			a := takeOver(t)
+			before := a.cloud.Left()
+			err := do(a)
+			var refused smithy.APIError
+			if !errors.As(err, &refused) || !slices.Contains([]string{"UnauthorizedOperation", "AccessDenied"}, refused.ErrorCode()) {
+				t.Errorf("got %v, want that it is not authorized", err)
+			}
+			if after := a.cloud.Left(); !slices.Equal(before, after) {
+				t.Errorf("there was\n%s\nand is\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
+			}
+		})
+	}
+	a := takeOver(t)
+	if err := a.run(func(*ec2.RunInstancesInput) {}); err != nil {
+		t.Errorf("launching a replica, as a controller does: %v", err)
+	}
+	if err := a.end(a.replica); err != nil {
+		t.Errorf("ending one: %v", err)
+	}
+}
+
+// Root on a replica may do nothing in the cloud.
+func TestRootOnAReplicaMayDoNothing(t *testing.T) {
+	cloud := newCloud(nil)
+	launch(t, open(t, cloud), chat()...)
+	machines, _ := rootOn(t, cloud, "us-east-1-0")
+	var refused smithy.APIError
+	if _, err := machines.DescribeInstances(t.Context(), &ec2.DescribeInstancesInput{}); !errors.As(err, &refused) || refused.ErrorCode() != "UnauthorizedOperation" {
+		t.Errorf("listing: got %v", err)
+	}
+	_, err := machines.RunInstances(t.Context(), impostor(cloud, handleOf(t, cloud, "us-east-1-0")))
+	if !errors.As(err, &refused) || refused.ErrorCode() != "UnauthorizedOperation" {
+		t.Errorf("launching: got %v", err)
+	}
+}
+
+// control does all that a controller does in its cloud, as the machine that it is on.
+func control(ctx context.Context, p *aws.Provider) error {
+	if _, err := p.Offerings(ctx, east); err != nil {
+		return err
+	}
+	if _, err := p.Prices(ctx, east); err != nil {
+		return err
+	}
+	reserved := machine("us-east-1-4", provision.KindReplica, east, service.CapacityReserved)
+	reserved.Offers[0].Reservation = "cr-mine"
+	for _, w := range []provision.Want{machine("us-east-1-2", provision.KindReplica, east, service.CapacitySpot), machine("us-east-1-3", provision.KindReplica, east, service.CapacityOnDemand), reserved} {
+		o, err := p.Launch(ctx, w)
+		if err != nil {
+			return err
+		}
+		if _, err := p.Fingerprint(ctx, o); err != nil {
+			return err
+		}
+	}
+	have, err := p.List(ctx, "chat")
+	for _, o := range have {
+		if err == nil && o.Kind == provision.KindReplica {
+			err = p.Terminate(ctx, o)
+		}
+	}
+	return err
+}
+
+// A machine of the service can keep its replicas with what its role allows, and every part of
+// the role is needed for that.
+func TestARoleAllowsWhatAControllerDoes(t *testing.T) {
+	const role, name = "skyserve-chat-balancer", "skyserve"
+	type statement struct {
+		Effect    string
+		Action    []string
+		Resource  []string
+		Condition json.RawMessage `json:",omitempty"`
+	}
+	type policy struct{ Statement []statement }
+	run := func(change func(*policy)) error {
+		cloud := newCloud(nil)
+		cloud.Reserve("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
+		launch(t, open(t, cloud), chat()...)
+		var p policy
+		if err := json.Unmarshal([]byte(cloud.Policy(role, name)), &p); err != nil {
+			t.Fatal(err)
+		}
+		change(&p)
+		text, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cloud.Grant(role, name, string(text))
+		return control(t.Context(), asMachine(t, cloud, "lb-us-east-1-0"))
+	}
+	var whole policy
+	if err := run(func(p *policy) { whole = *p }); err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range whole.Statement {
+		for n, action := range s.Action {
+			if err := run(func(p *policy) { p.Statement[i].Action = without(s.Action, n) }); err == nil {
+				t.Errorf("statement %d: %s is allowed, and not needed", i, action)
+			}
+		}
+		for n, resource := range s.Resource {
+			if err := run(func(p *policy) { p.Statement[i].Resource = without(s.Resource, n) }); err == nil {
+				t.Errorf("statement %d: %v of %s is allowed, and not needed", i, s.Action, resource)
+			}
+		}
+	}
+}
+
+// without is a list less one element; never empty, which no policy may have.
+func without(all []string, n int) []string {
+	less := slices.Delete(slices.Clone(all), n, n+1)
+	if len(less) == 0 {
+		return []string{fmt.Sprintf("none:%d", n)}
+	}
+	return less
+}
