@@ -44,7 +44,7 @@ var mayImport = map[string][]string{
 	"lbd/core":          {"internal/service", "lbd/policy", "lbd/prefix"},
 	"lbd/sim":           {"internal/service", "internal/workload", "lbd/core", "lbd/engine", "lbd/policy", "lbd/prefix"},
 	"lbd/engine/server": {"internal/service", "lbd/engine"},
-	"lbd/proxy":         {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/prefix", "lbd/wire"},
+	"lbd/proxy":         {"internal/printable", "internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/prefix", "lbd/wire"},
 	"lbd/probe":         {"internal/service", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/wire":          {},
 	"lbd/trace":         {"lbd/proxy"},

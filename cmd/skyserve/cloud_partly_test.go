@@ -26,13 +26,15 @@ func TestANameIsPublishedBeforeReplicasAreReady(t *testing.T) {
 }
 
 // How long up waits depends on what it waits for: processes of this machine start in seconds,
-// machines with images and weights in many minutes.
+// machines with images and weights in many minutes, and an
+// authority that did not reach a balancer is asked again after a minute, and then after two.
 func TestHowLongUpWaits(t *testing.T) {
 	for regions, want := range map[string]time.Duration{
 		"local/us": time.Minute,
 		"static/x, endpoints: ['http://10.0.0.7:1']": time.Minute,
-		"aws/us-east-1":   30 * time.Minute,
-		"gcp/us-central1": 30 * time.Minute,
+		"local/us, public: ['https://203.0.113.7']}]\ndns: {provider: embedded, name: a.b.c, zone: b.c}\nbalancer: {tls: {acme: {email: a@b.c}}} #": 10 * time.Minute,
+		"aws/us-east-1}]\nbalancer: {insecure: true} #":   30 * time.Minute,
+		"gcp/us-central1}]\nbalancer: {insecure: true} #": 30 * time.Minute,
 	} {
 		spec, err := service.Parse("service.yaml", []byte("name: chat\nmodels: [{name: m, engine: {kind: sim}}]\nregions: [{name: "+regions+"}]\n"))
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -210,8 +211,10 @@ func printFindings(w io.Writer, findings []provision.Finding, quotas []provision
 				word = "FAIL"
 			}
 			t.Rowf("%s\t%s\t%s", word, f.Where, f.What)
-			if f.Hint != "" {
-				t.Rowf("\t\thint: %s", f.Hint)
+			before := "hint: "
+			for line := range strings.Lines(f.Hint) { // commands to paste have a line each
+				t.Rowf("\t\t%s%s", before, strings.TrimRight(line, "\n"))
+				before = "      "
 			}
 		}
 	}

@@ -149,7 +149,7 @@ func TestNoVerbPassesControlSequencesOn(t *testing.T) {
 	problem := file("problem.json", poisoned(`{"models":["m"],"regions":["r"],"gpus":["g"],"n":[[[0]]],"theta":[[1000]],"alpha":[1],"sigma":[[0.1]],"rho":[[[5000]]],"epsilon":0.5}`))
 	impossible := file("impossible.json", poisoned(`{"models":["m"],"regions":["r"],"gpus":["g"],"n":[[[0]]],"theta":[[1000]],"alpha":[1],"sigma":[[0.1]],"rho":[[[5000]]],"epsilon":0.5,"max":[[1]]}`))
 	spec := file("service.yaml", "name: chat\n\"HOSTILE\\e[2J\\u202e\": 1\nmodels: [{name: \"HOSTILE\\e[2Jm\", engine: {kind: \"HOSTILE\\e[2J\"}}]\nregions: [{name: local/us}]\n")
-	cloud := file("cloud.yaml", "name: far\nmodels: [{name: m, engine: {kind: sim}, gpus: [{type: L4, tps: 1000}]}]\nregions: [{name: aws/us-east-1}]\nbalancer: {auth: {keys_from: env:KEYS}}\n")
+	cloud := file("cloud.yaml", "name: far\nmodels: [{name: m, engine: {kind: sim}, gpus: [{type: L4, tps: 1000}]}]\nregions: [{name: aws/us-east-1}]\nbalancer: {insecure: true, auth: {keys_from: env:KEYS}}\n")
 	aws := hostileCloud(t)
 	t.Setenv("KEYS", "key-of-a-client")
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")

@@ -25,16 +25,21 @@ import (
 const defaultReplaceAfter = 3 * time.Minute
 
 // How long `up` waits unless it is told: processes of this machine start within seconds. Machines
-// take minutes to boot, to get an image of 20 GiB, and the weights of a large model.
+// take minutes to boot, to get an image of 20 GiB, and the weights of a large model. An authority
+// that refused a certificate is asked again after a minute, then after two, then after five.
 const (
-	waitForProcesses = time.Minute
-	waitForMachines  = 30 * time.Minute
+	waitForProcesses   = time.Minute
+	waitForCertificate = 10 * time.Minute
+	waitForMachines    = 30 * time.Minute
 )
 
 // waitFor is how long `up` waits for a service unless it is told.
 func waitFor(spec *service.Spec) time.Duration {
 	if len(cloud.Regions(spec)) > 0 {
 		return waitForMachines
+	}
+	if t := spec.Balancer.TLS; t != nil && t.ACME != nil {
+		return waitForCertificate
 	}
 	return waitForProcesses
 }
@@ -115,7 +120,7 @@ refuses the credentials, 130 interrupted (running it again takes up where it end
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when there are changes")
 	flags.BoolVar(&o.wait, "wait", true, "wait until the service works")
 	flags.BoolVar(&o.upgrade, "upgrade", false, "also replace processes that run another executable than this one")
-	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait until the service works (default 1m; 30m where machines are rented)")
+	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait until the service works (default 1m; 10m where a certificate is obtained, 30m where machines are rented)")
 	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
 	flags.StringVar(&o.programURL, "program", "", "`URL` from which machines in clouds get skyserve for Linux, with #sha256=... where this machine cannot reach it (default: "+envProgram+", then what was said last)")
 	flags.StringArrayVar(&o.replace, "replace", nil, "put another machine in the place of the one with this `ID` (clouds; repeatable)")

@@ -322,7 +322,7 @@ func (m *Manager) turn(ctx context.Context) {
 	if lease != nil {
 		wg.Go(func() { hold(life, end, lease) })
 	}
-	if m.await(life) == nil {
+	if m.await(life) == nil && m.letOthersStart(life) == nil {
 		m.manage(life)
 	}
 	end()
@@ -395,6 +395,25 @@ func (m *Manager) seed(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// othersStart is how long a process that starts takes to listen.
+const othersStart = 3 * time.Second
+
+// letOthersStart waits, before a first certificate is asked for, until processes that start
+// together with this one listen: the authority may connect to any of them, and one that does
+// not answer costs a minute.
+func (m *Manager) letOthersStart(ctx context.Context) error {
+	if m.opts.Store == nil || m.opts.Challenge == service.ChallengeDNS || m.storage.Exists(ctx, m.key(certmagic.StorageKeys.SiteCert)) {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(othersStart)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	return ctx.Err()
 }
 
 // manage has certmagic obtain and renew until ctx ends.

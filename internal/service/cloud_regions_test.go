@@ -7,7 +7,11 @@ import (
 
 // regionIn is a service with one region.
 func regionIn(name string) string {
-	return "name: chat\nmodels: [{name: m}]\nregions:\n  - name: " + name + "\nbalancer: {insecure: true}\n"
+	text := "name: chat\nmodels: [{name: m}]\nregions:\n  - name: " + name + "\n"
+	if !strings.HasPrefix(name, "local/") {
+		text += "balancer: {insecure: true}\n"
+	}
+	return text
 }
 
 // A region that its cloud does not have is refused where the file says it, with the one that was

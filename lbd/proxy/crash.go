@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/lbd/core"
 )
 
@@ -27,7 +28,7 @@ func (r *Runtime) crash(why any, ev *core.Event) {
 	if ev != nil {
 		what = fmt.Sprintf("event %s of request %q, target %q", ev.Kind, eventRequest(ev), ev.Target)
 	}
-	fmt.Fprintf(os.Stderr, "panic: %v\n\nin a decision of balancer %s: %s\n\n%s\n", why, r.self.ID, what, debug.Stack())
+	fmt.Fprintf(printable.NewWriter(os.Stderr), "panic: %v\n\nin a decision of balancer %s: %s\n\n%s\n", why, r.self.ID, what, debug.Stack())
 	if ev != nil {
 		r.record.crashed(r.Elapsed(), *ev, fmt.Sprint(why))
 	}
