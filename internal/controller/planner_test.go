@@ -405,6 +405,7 @@ func TestAPlanThatIsCarriedOutHoldsForItsTime(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { next.run(ctx, next.lease) })
 		time.Sleep(time.Until(plan.Until) - time.Minute)
+		synctest.Wait()
 		if r := w.published(); !r.From.Equal(plan.From) {
 			t.Errorf("it was planned anew before its time: %s, not %s", r.From, plan.From)
 		}
