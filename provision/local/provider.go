@@ -98,7 +98,7 @@ func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Obje
 	if err != nil {
 		return provision.Object{}, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
-	return p.untilHeld(ctx, w.ID, cmd, begin)
+	return p.untilHeld(ctx, w, cmd, begin)
 }
 
 // command is the process of w: in a session of its own, so that it outlives
@@ -127,8 +127,10 @@ func (p *Provider) command(w provision.Want, r recipe) (*exec.Cmd, *logFile, err
 	return cmd, log, nil
 }
 
-// untilHeld waits until the started process holds its object file, or ends.
-func (p *Provider) untilHeld(ctx context.Context, id string, cmd *exec.Cmd, logBegin int64) (provision.Object, error) {
+// untilHeld waits until the started process holds its object file, or ends. One that ends since
+// another start of the same object was quicker, as of an `up` that was cut short, is no failure.
+func (p *Provider) untilHeld(ctx context.Context, w provision.Want, cmd *exec.Cmd, logBegin int64) (provision.Object, error) {
+	id := w.ID
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }() // reaps it for as long as this process lives
 	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, errors.New("it did not report within "+startPatience.String()))
@@ -140,6 +142,9 @@ func (p *Provider) untilHeld(ctx context.Context, id string, cmd *exec.Cmd, logB
 		}
 		select {
 		case err := <-exited:
+			if rec, alive, unread := readObject(p.svc.objectFile(id)); alive && unread == nil && rec.Spec == w.Spec {
+				return p.svc.describe(id, rec, true, nil), nil
+			}
 			return provision.Object{}, p.ended(id, err, logBegin)
 		case <-ctx.Done():
 			return provision.Object{}, fmt.Errorf("starting %s: %w", id, context.Cause(ctx))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
 
 	"skyserve/provision"
 	"skyserve/provision/providertest"
@@ -30,6 +31,34 @@ func TestMain(m *testing.M) {
 	}
 	defer object.Release()
 	<-ctx.Done()
+}
+
+// Whoever cuts an 'up' short and runs it again starts processes that start already: each runs
+// once, and nobody fails.
+func TestStartsAtTheSameTimeAreOne(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := NewProvider(newService(t, "chat"), exe, "build", 5*time.Second)
+	w := provision.Want{ID: "us-0", Kind: provision.KindReplica, Service: "chat", Region: "local/us", Spec: "s", Address: "http://127.0.0.1:1", Recipe: []byte("{}")}
+	var starts errgroup.Group
+	for range 3 {
+		starts.Go(func() error {
+			_, err := p.Launch(context.Background(), w)
+			return err
+		})
+	}
+	if err := starts.Wait(); err != nil {
+		t.Error(err)
+	}
+	have, err := p.List(context.Background(), "chat")
+	if err != nil || len(have) != 1 {
+		t.Fatalf("got %+v (%v)", have, err)
+	}
+	if err := p.Terminate(context.Background(), have[0]); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestTheLocalProviderKeepsTheContract(t *testing.T) {
