@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 )
@@ -24,13 +25,16 @@ func checkKey(c *call, raw, value []byte) error {
 	name := canonical(raw)
 	inner := name[1 : len(name)-1]
 	if len(name) != len(raw) && identifier(inner) {
-		return &ambiguous{string(inner), fmt.Sprintf("it is written with escapes, as %s: write it without", clip(raw))}
+		return &ambiguous{string(inner), fmt.Sprintf("it is written with escapes, as %s: write it without", asWritten(raw))}
 	}
 	if folded := fold(name); folded != nil && (c.field(folded) != nil || forbids(folded, value)) {
-		return &ambiguous{string(folded[1 : len(folded)-1]), fmt.Sprintf("it is written as %s: write it in lower case", clip(raw))}
+		return &ambiguous{string(folded[1 : len(folded)-1]), fmt.Sprintf("it is written as %s: write it in lower case", asWritten(raw))}
 	}
 	return nil
 }
+
+// asWritten is the beginning of a key as it stands in the body, with its quotes.
+func asWritten(raw []byte) string { return strings.ToValidUTF8(string(raw[:min(len(raw), 80)]), "") }
 
 // canonical is a quoted key as decoders read it, in quotes and without escapes. One
 // whose escapes mean nothing stays as it is.

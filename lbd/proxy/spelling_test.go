@@ -69,6 +69,18 @@ func TestKeysThatTwoReadersTakeForTwo(t *testing.T) {
 	refused("temperature", `"temperatur\u0065":1`) // needless escapes are nobody's way to write a parameter
 }
 
+// The error shows the key as the client wrote it.
+func TestAnAmbiguousKeyIsShownAsItStands(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"max_\u0074okens":3}`: `key "max_tokens": it is written with escapes, as "max_\u0074okens": write it without`,
+		`{"Stop":3}`:            `key "stop": it is written as "Stop": write it in lower case`,
+	} {
+		if _, err := parseCall([]byte(body)); err == nil || err.Error() != want {
+			t.Errorf("%s: got %v, want %s", body, err, want)
+		}
+	}
+}
+
 // What no reader takes for a parameter passes as it is.
 func TestKeysThatPassAsTheyAre(t *testing.T) {
 	b := start(t, testOptions(t))
