@@ -21,7 +21,9 @@ import (
 //     them was isolated there, none is stopped. They are isolated at their next try, and
 //     a suspect of one more death is stopped.
 //
-// A request that is served clears its fingerprint.
+// A request that is served clears its fingerprint. One that was served before needs up to
+// servedCredit deaths more: clients that send the same few requests all the time have one
+// at every replica that dies, of whatever cause.
 
 // Bounds, each with its reason.
 const (
@@ -30,6 +32,8 @@ const (
 	survivorTime     = time.Minute     // a replica that failed and stayed alive is not expected to die of its next failures
 	maxOpenFailures  = 256             // undecided failures of a replica; an engine runs as many requests at once
 	maxKillersShared = 64              // in a heartbeat: 3 KB
+	servedCredit     = 3               // a request that kills half of the time it is sent is stopped all the same
+	servedPrints     = 8192            // fingerprints of served requests, 128 KB
 )
 
 // Killer is the fingerprint of a request that was stopped because replicas died while
@@ -67,6 +71,14 @@ type killSuspects struct {
 	byPrint map[uint64]*killSuspect // never ranged over
 	list    []*killSuspect          // the same, in the order in which they were added
 	stopped int64                   // count of requests that were stopped or refused
+	served  []servedPrint           // of requests that were served, each at its fingerprint modulo the length
+}
+
+// servedPrint is a fingerprint whose requests were served, and how often, up to servedCredit.
+// Another fingerprint may take its place at any time.
+type servedPrint struct {
+	fingerprint uint64
+	times       int
 }
 
 // openFailure is a failed request that its replica may have died of.
@@ -86,7 +98,8 @@ func (r *request) kills() int {
 }
 
 // killsHere counts the deaths at this balancer that r is suspected of, including its own
-// failures that are not decided yet. Only deaths that are decided reach Config.KillAfter.
+// failures that are not decided yet. Only of a request that is to be stopped does it reach
+// Config.KillAfter, since a peer would stop it at that.
 // Undecided failures of other requests with its fingerprint do not count: their clients
 // may just have left.
 func (b *Balancer) killsHere(r *request) int {
@@ -94,7 +107,10 @@ func (b *Balancer) killsHere(r *request) int {
 	if s == nil {
 		return 0
 	}
-	return max(s.kills, min(s.kills+min(s.open, r.failures), b.cfg.KillAfter-1))
+	if s.kills >= b.killsBefore(s.fingerprint) {
+		return s.kills
+	}
+	return min(s.kills+min(s.open, r.failures), b.cfg.KillAfter-1)
 }
 
 // killsToSend is the count that a peer gets with r. It does not make the peer stop r:
@@ -105,6 +121,32 @@ func (b *Balancer) killsToSend(r *request) int {
 		n = min(n, b.cfg.KillAfter-1)
 	}
 	return n
+}
+
+// killsBefore is how many deaths a request with a fingerprint may be suspected of before it is
+// stopped.
+func (b *Balancer) killsBefore(fingerprint uint64) int {
+	if x := b.suspects.served; len(x) > 0 && fingerprint != 0 {
+		if p := x[fingerprint%servedPrints]; p.fingerprint == fingerprint {
+			return b.cfg.KillAfter + p.times
+		}
+	}
+	return b.cfg.KillAfter
+}
+
+// noteServed remembers that a request with a fingerprint was served.
+func (x *killSuspects) noteServed(fingerprint uint64) {
+	if fingerprint == 0 {
+		return
+	}
+	if x.served == nil {
+		x.served = make([]servedPrint, servedPrints)
+	}
+	p := &x.served[fingerprint%servedPrints]
+	if p.fingerprint != fingerprint {
+		*p = servedPrint{fingerprint: fingerprint}
+	}
+	p.times = min(p.times+1, servedCredit)
 }
 
 // suspected reports whether r needs a placement of its own.
@@ -123,7 +165,7 @@ func (b *Balancer) findSuspect(r *request) {
 
 // mustStop reports whether r may not be sent to an engine again.
 func (b *Balancer) mustStop(r *request) bool {
-	return b.cfg.KillAfter > 0 && (r.kills() >= b.cfg.KillAfter || r.suspect != nil && r.suspect.stopped)
+	return b.cfg.KillAfter > 0 && (r.kills() >= b.killsBefore(r.Fingerprint) || r.suspect != nil && r.suspect.stopped)
 }
 
 // awaitsProbes reports whether r must wait for probes: it would be stopped if the
@@ -131,7 +173,7 @@ func (b *Balancer) mustStop(r *request) bool {
 // in time; it does not wait for failures that come later, of other requests with its
 // fingerprint.
 func (b *Balancer) awaitsProbes(now time.Duration, r *request) bool {
-	if r.suspect == nil || r.suspect.open == 0 || r.kills()+r.suspect.open < b.cfg.KillAfter {
+	if r.suspect == nil || r.suspect.open == 0 || r.kills()+r.suspect.open < b.killsBefore(r.Fingerprint) {
 		return false
 	}
 	if r.probesBy == 0 {
@@ -260,11 +302,17 @@ func (x *killSuspects) forget(s *killSuspect) {
 	x.list = slices.Delete(x.list, i, i+1)
 }
 
-// forgetKillers drops suspects that are older than Config.KillMemory.
+// forgetKillers drops suspects that are older than Config.KillMemory, and those that were
+// served before after a tenth of it: they may have been stopped by chance, and clients go
+// on sending them.
 func (b *Balancer) forgetKillers(now time.Duration) {
 	x := &b.suspects
 	x.list = slices.DeleteFunc(x.list, func(s *killSuspect) bool {
-		old := s.open == 0 && now-s.at >= b.cfg.KillMemory
+		memory := b.cfg.KillMemory
+		if b.killsBefore(s.fingerprint) > b.cfg.KillAfter {
+			memory /= 10
+		}
+		old := s.open == 0 && now-s.at >= memory
 		if old {
 			delete(x.byPrint, s.fingerprint)
 		}
@@ -330,8 +378,8 @@ func (b *Balancer) countDeath(now time.Duration, t *target) {
 		s.deaths++
 		switch {
 		case s.servedAt > e.at:
-		case s.deaths > b.cfg.KillAfter:
-			s.kills = max(s.kills, b.cfg.KillAfter-1)
+		case s.deaths > b.killsBefore(s.fingerprint):
+			s.kills = max(s.kills, b.killsBefore(s.fingerprint)-1)
 			b.addKill(now, s, t.id)
 		case e.before == 0, e.alone && !b.runsOnOthers(now, s, t), repeated == 1 && !b.runsOnOthers(now, s, t):
 			b.addKill(now, s, t.id)
@@ -387,7 +435,7 @@ func (b *Balancer) addKill(now time.Duration, s *killSuspect, engine string) {
 	if len(s.engines) < b.cfg.KillAfter {
 		s.engines = append(s.engines, engine)
 	}
-	s.stopped = s.stopped || s.kills >= b.cfg.KillAfter
+	s.stopped = s.stopped || s.kills >= b.killsBefore(s.fingerprint)
 	b.remember(s)
 }
 
@@ -421,6 +469,7 @@ func (b *Balancer) stop(r *request) {
 
 // clearSuspect clears the fingerprint of a request that was served.
 func (b *Balancer) clearSuspect(now time.Duration, r *request) {
+	b.suspects.noteServed(r.Fingerprint)
 	s := r.suspect
 	if s == nil && len(b.suspects.byPrint) > 0 {
 		s = b.suspects.byPrint[r.Fingerprint]
@@ -465,6 +514,9 @@ func (b *Balancer) receiveKillers(now time.Duration, killers []Killer) {
 		age := max(0, k.Age)
 		if k.Fingerprint == 0 || age >= b.cfg.KillMemory || b.cfg.KillAfter <= 0 {
 			continue
+		}
+		if b.killsBefore(k.Fingerprint) > b.cfg.KillAfter {
+			continue // it was served here: what happened there proves less
 		}
 		s := b.suspects.byPrint[k.Fingerprint]
 		if s == nil {

@@ -203,6 +203,56 @@ func TestRequestsAreNotBlamedForOutages(t *testing.T) {
 	})
 }
 
+// Clients that send the same few requests all the time have one at every replica that dies of
+// something else, at times at two in a row. They were served before, and are not stopped.
+func TestCommonRequestsAreNotBlamed(t *testing.T) {
+	forEachPolicy(t, func(t *testing.T, cfg Config) {
+		w := newTrial(t, cfg, 6)
+		w.serve = func(request, _ string) (time.Duration, *Outcome) {
+			return time.Duration(1+len(request)) * 300 * time.Millisecond, nil
+		}
+		for i := range 3000 {
+			if i >= 500 && i%100 == 0 { // one dies every two seconds, and is back after two
+				clear(w.dead)
+				w.die(fmt.Sprint("r", i/100%6))
+			}
+			w.ask(Request{ID: strings.Repeat("x", i%7) + fmt.Sprint(i), Fingerprint: uint64(1 + i%30)})
+			w.pass(20 * time.Millisecond)
+		}
+		clear(w.dead)
+		w.pass(20 * time.Second)
+		stopped := 0
+		for _, end := range w.ends {
+			if end == RejectKills {
+				stopped++
+			}
+		}
+		if stopped > 0 {
+			t.Errorf("%d of %d requests were stopped", stopped, len(w.ends))
+		}
+	})
+}
+
+// A request that is served now and then is stopped too, once it killed more engines in a row than
+// chance explains.
+func TestARequestThatKillsNowAndThenIsStopped(t *testing.T) {
+	w := newTrial(t, roundRobinConfig(), 8)
+	asked := 0
+	w.serve = func(request, _ string) (time.Duration, *Outcome) {
+		if strings.HasPrefix(request, "killer") && asked > 3 {
+			return 0, kill
+		}
+		return time.Second, nil
+	}
+	for ; asked < 20 && w.ends[fmt.Sprint("killer", asked-1)] != RejectKills; asked++ {
+		w.ask(Request{ID: fmt.Sprint("killer", asked), Fingerprint: 1})
+		w.pass(5 * time.Second)
+	}
+	if len(w.dead) == 0 || len(w.dead) > 5 {
+		t.Errorf("%d replicas died before it was stopped, want 5 at most", len(w.dead))
+	}
+}
+
 // A request that was served clears its fingerprint: that a replica died while it had
 // one like it was chance.
 func TestAServedRequestIsNoSuspect(t *testing.T) {
