@@ -13,8 +13,18 @@ import (
 type shape struct{ models, regions, gpus, most int }
 
 var shapes = []shape{
-	{1, 1, 1, 4}, {1, 2, 1, 4}, {1, 1, 2, 4}, {2, 1, 1, 4}, {1, 3, 1, 4}, {2, 2, 1, 4},
-	{2, 1, 2, 4}, {1, 2, 2, 4}, {2, 3, 1, 4}, {2, 2, 2, 3}, {1, 3, 2, 2}, {2, 3, 2, 1},
+	{1, 1, 1, 4},
+	{1, 2, 1, 4},
+	{1, 1, 2, 4},
+	{2, 1, 1, 4},
+	{1, 3, 1, 4},
+	{2, 2, 1, 4},
+	{2, 1, 2, 4},
+	{1, 2, 2, 4},
+	{2, 3, 1, 4},
+	{2, 2, 2, 3},
+	{1, 3, 2, 2},
+	{2, 3, 2, 1},
 }
 
 // plainOf draws a problem without limits, of round figures or of uneven ones. No model needs more than most

@@ -332,7 +332,7 @@ func (s *Store) note(last **Problem, err error) {
 	s.forget(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err == nil || kindOf(err) != ErrUnavailable {
+	if err == nil || !errors.Is(kindOf(err), ErrUnavailable) {
 		*last = nil
 		return
 	}

@@ -204,7 +204,8 @@ func readBody(w http.ResponseWriter, req *http.Request, limit int64, mem *held) 
 	buf := bodyBuffer(declared)
 	err := mem.set(taken + int64(cap(buf.b)))
 	body := http.MaxBytesReader(w, req.Body, limit)
-	for n := 0; err == nil; {
+	for err == nil {
+		var n int
 		n, err = body.Read(buf.b[len(buf.b):cap(buf.b)])
 		if buf.b = buf.b[:len(buf.b)+n]; len(buf.b) < cap(buf.b) || err != nil {
 			continue

@@ -262,8 +262,11 @@ func TestTheBoundThatACompletionHasByItself(t *testing.T) {
 		kind       service.EngineKind
 		more, want string
 	}{
-		{service.EngineVLLM, ``, `"max_tokens":10`}, {service.EngineSGLang, ``, `"max_tokens":10`}, {service.EngineSim, ``, ``},
-		{service.EngineVLLM, `"max_tokens":null,`, `"max_tokens":null`}, {service.EngineVLLM, `"max_tokens":100,`, `"max_tokens":94`},
+		{service.EngineVLLM, ``, `"max_tokens":10`},
+		{service.EngineSGLang, ``, `"max_tokens":10`},
+		{service.EngineSim, ``, ``},
+		{service.EngineVLLM, `"max_tokens":null,`, `"max_tokens":null`},
+		{service.EngineVLLM, `"max_tokens":100,`, `"max_tokens":94`},
 	} {
 		b := start(t, roundRobin(t))
 		bodies := make(chan string, 2)

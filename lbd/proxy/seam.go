@@ -106,7 +106,7 @@ func (s *seam) chunk(dst, data []byte) (out []byte, says bool) {
 		}
 		return append(dst, oneLine(value)...), true
 	})
-	return out, says || counted && !(s.quiet && chosen)
+	return out, says || counted && (!s.quiet || !chosen)
 }
 
 // choices appends a chunk's choices; a list of none is not news by itself.

@@ -40,7 +40,7 @@ func (c *Clouds) serveInside(m fakecloud.Booted) (metadataServer, error) {
 	}
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.inside(w, r, m.ID) })}
 	go func() { _ = server.Serve(ln) }() // it ends when it is closed
-	return metadataServer{ln.Addr().String(), func() { server.Close() }}, nil
+	return metadataServer{ln.Addr().String(), func() { _ = server.Close() }}, nil
 }
 
 // inside answers a machine, by what its cloud calls it.
