@@ -263,6 +263,31 @@ func TestRootOnABalancerCannotBecomeTheController(t *testing.T) {
 	}
 }
 
+// Services may be called alike: the account of one reaches no machine of another.
+func TestAnAccountReachesNoServiceOfALikeName(t *testing.T) {
+	for own, other := range map[string]string{
+		"chat": "chat--eu", "models": "models---eu", "a-service-of-s-xy": "a-service-of-s-xy-in-europe-west4", "a-service-of-s-x": "a-service-of-s-x-in-europe-west4",
+	} {
+		g := newGCE(nil)
+		mine, theirs := balancer("lb-us-central1-0"), replica("us-central1-0", service.CapacityOnDemand)
+		mine.Service, theirs.Service = own, other
+		if err := g.Gcloud(askedFor(own)); err != nil {
+			t.Fatal(err)
+		}
+		launched(t, provider(g), mine)
+		launched(t, provider(g), theirs)
+		a := &takenOver{t: t, g: g}
+		_, a.token = g.Credentials(nameOf(t, g, mine.ID))
+		if status, text := a.call(http.MethodDelete, "instances/"+nameOf(t, g, theirs.ID), nil); status != http.StatusForbidden {
+			t.Errorf("a balancer of %s ends a replica of %s: got %d %s, want that it is refused", own, other, status, text)
+		}
+		have, err := provider(g).List(t.Context(), other)
+		if err != nil || len(have) != 1 || have[0].Kind != provision.KindReplica {
+			t.Errorf("%s has %v and %v, want its replica", other, have, err)
+		}
+	}
+}
+
 // What the account of balancers makes is a replica of its own service, whatever it says of itself.
 func TestANoteDoesNotMakeABalancer(t *testing.T) {
 	for _, tt := range []struct {
