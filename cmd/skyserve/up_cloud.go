@@ -80,6 +80,23 @@ func runCloudUp(ctx context.Context, u *up, in io.Reader, spec *service.Spec, te
 	return c.carryOut(ctx)
 }
 
+// earlierError is the error of machines that an earlier version of this program launched under
+// names that say no kind, such as those at Google: what they are cannot be told, and others beside
+// them would be a second service. nil without any.
+func earlierError(have []provision.Object, name, file string) error {
+	var handles []string
+	for _, o := range have {
+		if o.Kind == "" {
+			handles = append(handles, o.Handle)
+		}
+	}
+	if len(handles) == 0 {
+		return nil
+	}
+	return failed(fmt.Errorf("%s: an earlier version of skyserve launched it, under a name that does not say what it is", strings.Join(handles, ", ")),
+		fmt.Sprintf("skyserve down %s, then: skyserve up %s", name, file))
+}
+
 // confirm shows what will change and which quotas that meets, and asks.
 func (u *cloudUp) confirm() error {
 	printCloudChanges(u.talk, u.spec.Name, u.changes)
@@ -123,6 +140,9 @@ func (u *cloudUp) open(ctx context.Context) (err error) {
 		h.Drain(ctx, o)
 	}
 	if u.changes, err = u.fleet.Plan(ctx); err != nil {
+		return err
+	}
+	if err := earlierError(u.changes.Have, u.spec.Name, u.file); err != nil {
 		return err
 	}
 	if err := u.admitBalancers(ctx, u.changes.Have, u.replace); err != nil {
