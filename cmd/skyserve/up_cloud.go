@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"skyserve/internal/controller/fleet"
+	"skyserve/internal/identity"
+	"skyserve/internal/node"
 	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -305,7 +307,23 @@ func (u *cloudUp) cloudFailure(ctx context.Context, err error) error {
 	if known := cloudError(strangersHint(err, u.file)); errors.As(known, &coded) {
 		return known
 	}
-	return &exitError{code: exitPartial, err: err, hint: fmt.Sprintf("what could be had stands and is billed; 'skyserve up %s' tries again, 'skyserve down %s' gives it back", u.file, u.spec.Name)}
+	return &exitError{code: exitPartial, err: err, hint: u.afterFailure(err)}
+}
+
+// unknownField is how an agent refuses what only later versions of it know.
+const unknownField = "json: unknown field"
+
+// afterFailure is what to do next where only a part was done. Trying again is in vain where a
+// machine refuses what it is handed.
+func (u *cloudUp) afterFailure(err error) string {
+	var refusal *node.Refusal
+	switch {
+	case errors.As(err, &refusal) && strings.Contains(refusal.Message, unknownField):
+		return fmt.Sprintf("the machine runs an earlier version of skyserve; put this one for Linux where machines can reach it, then: skyserve up %s --program URL", u.file)
+	case errors.Is(err, identity.ErrPin):
+		return fmt.Sprintf("find out who changed that machine, or answers in its place, then: skyserve up %s --replace ID", u.file)
+	}
+	return fmt.Sprintf("what could be had stands and is billed; 'skyserve up %s' tries again, 'skyserve down %s' gives it back", u.file, u.spec.Name)
 }
 
 // cloudError gives an error about credentials its exit code and says what to do next.
