@@ -99,8 +99,12 @@ func earlierError(have []provision.Object, name, file string) error {
 		fmt.Sprintf("skyserve down %s, then: skyserve up %s", name, file))
 }
 
-// confirm shows what will change and which quotas that meets, and asks.
+// confirm makes sure that what machines are to be handed is there, shows what will change and which
+// quotas that meets, and asks.
 func (u *cloudUp) confirm() error {
+	if err := fleet.CheckSecrets(u.spec, fleet.LocalSecrets); err != nil {
+		return usage(fmt.Errorf("reading what %s refers to: %w", u.file, err), "export the variables and put the files there that it names")
+	}
 	printCloudChanges(u.talk, u.spec.Name, u.changes)
 	printPlainHTTP(u.talk, u.spec)
 	u.quotas.print(u.talk)

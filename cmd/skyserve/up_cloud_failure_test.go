@@ -60,3 +60,23 @@ func TestARecordOfBalancersThatCannotBeRead(t *testing.T) {
 		t.Errorf("got %v, want the file and what to do", err)
 	}
 }
+
+// What service.yaml refers to and this machine does not have is told at once, all of it, before
+// anybody is asked to pay for anything.
+func TestUpWithoutItsSecrets(t *testing.T) {
+	t.Parallel()
+	e := emulate(t)
+	text := strings.NewReplacer("env:KEYS", "env:KEYS_THAT_ARE_NOT_SET", "insecure: true", "tls: {cert: /no/cert.pem, key: /no/key.pem}").Replace(oneRegion)
+	out := e.skyserve(exitUsage, e.upOf(text)...)
+	for _, want := range []string{"balancer.auth.keys_from: reading env:KEYS_THAT_ARE_NOT_SET", "balancer.tls.cert: reading file:/no/cert.pem", "balancer.tls.key", "hint: export the variables"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("it does not say %q:\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "billed") || len(e.aws.Machines()) > 0 {
+		t.Errorf("%d machines\n%s", len(e.aws.Machines()), out)
+	}
+	if left, err := filepath.Glob(filepath.Join(e.dir, "home", "services", "*")); err != nil || len(left) > 0 {
+		t.Errorf("it leaves %q, %v", left, err)
+	}
+}
