@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"skyserve/internal/controller/fleet"
+	"skyserve/internal/identity"
+	"skyserve/internal/node"
 	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -80,8 +82,29 @@ func runCloudUp(ctx context.Context, u *up, in io.Reader, spec *service.Spec, te
 	return c.carryOut(ctx)
 }
 
-// confirm shows what will change and which quotas that meets, and asks.
+// earlierError is the error of machines that an earlier version of this program launched under
+// names that say no kind, such as those at Google: what they are cannot be told, and others beside
+// them would be a second service. nil without any.
+func earlierError(have []provision.Object, name, file string) error {
+	var handles []string
+	for _, o := range have {
+		if o.Kind == "" {
+			handles = append(handles, o.Handle)
+		}
+	}
+	if len(handles) == 0 {
+		return nil
+	}
+	return failed(fmt.Errorf("%s: an earlier version of skyserve launched it, under a name that does not say what it is", strings.Join(handles, ", ")),
+		fmt.Sprintf("skyserve down %s, then: skyserve up %s", name, file))
+}
+
+// confirm makes sure that what machines are to be handed is there, shows what will change and which
+// quotas that meets, and asks.
 func (u *cloudUp) confirm() error {
+	if err := fleet.CheckSecrets(u.spec, fleet.LocalSecrets); err != nil {
+		return usage(fmt.Errorf("reading what %s refers to: %w", u.file, err), "export the variables and put the files there that it names")
+	}
 	printCloudChanges(u.talk, u.spec.Name, u.changes)
 	printPlainHTTP(u.talk, u.spec)
 	u.quotas.print(u.talk)
@@ -123,6 +146,9 @@ func (u *cloudUp) open(ctx context.Context) (err error) {
 		h.Drain(ctx, o)
 	}
 	if u.changes, err = u.fleet.Plan(ctx); err != nil {
+		return err
+	}
+	if err := earlierError(u.changes.Have, u.spec.Name, u.file); err != nil {
 		return err
 	}
 	if err := u.admitBalancers(ctx, u.changes.Have, u.replace); err != nil {
@@ -285,7 +311,23 @@ func (u *cloudUp) cloudFailure(ctx context.Context, err error) error {
 	if known := cloudError(strangersHint(err, u.file)); errors.As(known, &coded) {
 		return known
 	}
-	return &exitError{code: exitPartial, err: err, hint: fmt.Sprintf("what could be had stands and is billed; 'skyserve up %s' tries again, 'skyserve down %s' gives it back", u.file, u.spec.Name)}
+	return &exitError{code: exitPartial, err: err, hint: u.afterFailure(err)}
+}
+
+// unknownField is how an agent refuses what only later versions of it know.
+const unknownField = "json: unknown field"
+
+// afterFailure is what to do next where only a part was done. Trying again is in vain where a
+// machine refuses what it is handed.
+func (u *cloudUp) afterFailure(err error) string {
+	var refusal *node.Refusal
+	switch {
+	case errors.As(err, &refusal) && strings.Contains(refusal.Message, unknownField):
+		return fmt.Sprintf("the machine runs an earlier version of skyserve; put this one for Linux where machines can reach it, then: skyserve up %s --program URL", u.file)
+	case errors.Is(err, identity.ErrPin):
+		return fmt.Sprintf("find out who changed that machine, or answers in its place, then: skyserve up %s --replace ID", u.file)
+	}
+	return fmt.Sprintf("what could be had stands and is billed; 'skyserve up %s' tries again, 'skyserve down %s' gives it back", u.file, u.spec.Name)
 }
 
 // cloudError gives an error about credentials its exit code and says what to do next.

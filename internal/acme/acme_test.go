@@ -1,20 +1,29 @@
 package acme
 
 import (
+	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/caddyserver/certmagic"
 
 	"skyserve/internal/acme/testca"
 	"skyserve/internal/service"
@@ -448,4 +457,60 @@ func TestAnotherAuthority(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// The certificate that was issued last is used, also where it ends before the one that it replaces:
+// authorities shorten what they issue, and have certificates renewed early that they revoke.
+func TestTheNewestCertificateIsTakenUp(t *testing.T) {
+	const day = 24 * time.Hour
+	now := time.Now().Truncate(time.Second)
+	pair := func(issued, life time.Duration) (cert, key []byte) {
+		private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		form := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{testName}, NotBefore: now.Add(issued), NotAfter: now.Add(issued + life)}
+		der, err := x509.CreateCertificate(rand.Reader, form, form, private.Public(), private)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := x509.MarshalPKCS8PrivateKey(private)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text})
+	}
+	for _, tt := range []struct {
+		name        string
+		kept, other [2]time.Duration // when it was issued, and for how long
+		taken       bool
+	}{
+		{"a later one for as long", [2]time.Duration{-60 * day, 90 * day}, [2]time.Duration{-day, 90 * day}, true},
+		{"a later one that ends before", [2]time.Duration{-10 * day, 90 * day}, [2]time.Duration{-day, 45 * day}, true},
+		{"an earlier one, of a store that was restored", [2]time.Duration{-day, 90 * day}, [2]time.Duration{-60 * day, 90 * day}, false},
+		{"an earlier one that ends after", [2]time.Duration{-day, 45 * day}, [2]time.Duration{-10 * day, 90 * day}, false},
+	} {
+		m, err := New(Options{Name: testName, Directory: "https://ca.example.com/directory", Challenge: service.ChallengeTLSALPN, Dir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(m.Close)
+		cert, key := pair(tt.kept[0], tt.kept[1])
+		kept := slices.Concat([]byte(m.authorityLine()), cert, key)
+		if err := os.WriteFile(m.File(), kept, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cert, key = pair(tt.other[0], tt.other[1])
+		err = errors.Join(m.storage.Store(t.Context(), m.key(certmagic.StorageKeys.SiteCert), cert), m.storage.Store(t.Context(), m.key(certmagic.StorageKeys.SitePrivateKey), key))
+		if err == nil {
+			err = m.takeUp(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		now, err := os.ReadFile(m.File())
+		if taken := !bytes.Equal(now, kept); err != nil || taken != tt.taken {
+			t.Errorf("%s: taken up: %v (%v), want %v", tt.name, taken, err, tt.taken)
+		}
+	}
 }

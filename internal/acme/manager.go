@@ -248,8 +248,8 @@ func (m *Manager) follow(ctx context.Context) {
 	}
 }
 
-// takeUp writes the certificate that is shared into File, where it is newer than what is
-// there.
+// takeUp writes the certificate that is shared into File, unless what is there was issued later.
+// When they end does not tell: authorities shorten what they issue.
 func (m *Manager) takeUp(ctx context.Context) error {
 	text, err := m.shared(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -263,8 +263,8 @@ func (m *Manager) takeUp(ctx context.Context) error {
 		return fmt.Errorf("reading the certificate of %s: %w", m.opts.Name, err)
 	}
 	text = append([]byte(m.authorityLine()), text...)
-	old, ends, same, ok := m.kept()
-	if bytes.Equal(old, text) || ok && same && ends.After(leaf.NotAfter) { // where the store began anew: see seed
+	old, kept, same := m.kept()
+	if bytes.Equal(old, text) || same && kept.NotBefore.After(leaf.NotBefore) { // where an older store was restored
 		return nil
 	}
 	if err := identity.WriteFile(m.File(), text); err != nil {
@@ -375,8 +375,8 @@ func (m *Manager) await(ctx context.Context) error {
 // seed shares the certificate of File, if one is there that holds yet: a store that began
 // anew is no reason to ask for another, of which an authority gives five a week.
 func (m *Manager) seed(ctx context.Context) error {
-	text, ends, same, ok := m.kept()
-	if !ok || !same || time.Now().After(ends) {
+	text, leaf, same := m.kept()
+	if !same || time.Now().After(leaf.NotAfter) {
 		return nil
 	}
 	meta, err := json.Marshal(certmagic.CertificateResource{SANs: []string{m.opts.Name}})
@@ -431,18 +431,17 @@ func (m *Manager) manage(ctx context.Context) {
 // PEM is nothing to those who read certificates.
 func (m *Manager) authorityLine() string { return "authority: " + m.issuer.IssuerKey() + "\n" }
 
-// kept is the certificate of File, its end and whether it is of the authority that is asked
-// now; ok is false where there is none that could be used.
-func (m *Manager) kept() (text []byte, ends time.Time, same, ok bool) {
+// kept is the certificate of File, and whether it is one that can be used, of the authority that
+// is asked now; leaf is nil where it cannot be used.
+func (m *Manager) kept() (text []byte, leaf *x509.Certificate, same bool) {
 	text, err := os.ReadFile(m.File())
 	if err != nil {
-		return nil, ends, false, false
+		return nil, nil, false
 	}
-	leaf, err := m.check(text)
-	if err != nil {
-		return text, ends, false, false
+	if leaf, err = m.check(text); err != nil {
+		return text, nil, false
 	}
-	return text, leaf.NotAfter, bytes.HasPrefix(text, []byte(m.authorityLine())), true
+	return text, leaf, bytes.HasPrefix(text, []byte(m.authorityLine()))
 }
 
 // splitPEM parts certificates from the key behind them.

@@ -55,11 +55,11 @@ func (h Home) bundle(file string, now time.Time, certify func(crypto.PublicKey) 
 		return nil, err
 	}
 	chain, key, err := h.read(file)
+	if err == nil {
+		err = h.Record(chain[0]) // one that was made before they were recorded
+	}
 	switch {
 	case err == nil && isFresh(chain[0], now, ControllerRenewBefore) && !revoked.Has(chain[0]):
-		if err := h.Record(chain[0]); err != nil { // one that was made before they were recorded
-			return nil, err
-		}
 		return Bundle(chain, key)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, err

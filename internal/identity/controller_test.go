@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"crypto"
 	"crypto/x509"
 	"errors"
 	"io/fs"
@@ -77,5 +78,53 @@ func TestWhatAControllerIsHanded(t *testing.T) {
 	}
 	if _, _, err := h.Controller("lb-us-0", start); err == nil {
 		t.Error("a damaged file was passed over")
+	}
+}
+
+// What a controller was handed before such certificates were recorded, for 90 days then, can be
+// revoked too, although it is made anew at once.
+func TestWhatWasHandedOutBeforeItWasRecorded(t *testing.T) {
+	home := Home{Dir: t.TempDir()}
+	a, err := home.Create("chat", start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before []*x509.Certificate
+	for file, certify := range map[string]func(crypto.PublicKey) ([]*x509.Certificate, error){
+		FileController: func(pub crypto.PublicKey) ([]*x509.Certificate, error) {
+			return a.Certify(pub, Name{Service: "chat", Role: Controller, ID: "lb-us-0"}, start, Life)
+		},
+		FileDelegated: func(pub crypto.PublicKey) ([]*x509.Certificate, error) {
+			return a.Delegate(pub, "lb-us-0", []Role{Balancer, Replica}, start, Life)
+		},
+	} {
+		key, err := NewKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain, err := certify(key.Public())
+		if err == nil {
+			err = home.keep(file, chain, key)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		before = append(before, chain[0])
+	}
+	if _, _, err := home.Controller("lb-us-0", start.Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	all, err := home.Recorded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := home.Revoke(Named(all, "lb-us-0"), start.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range before {
+		if !list.Has(c) {
+			t.Errorf("%s, made before, is good still", c.Subject)
+		}
 	}
 }

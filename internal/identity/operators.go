@@ -82,13 +82,24 @@ func (h Home) forgetFirst(certs []*x509.Certificate) ([]*x509.Certificate, error
 const leastDigits = 8
 
 // Named are those of certificates that a name means, or the first eight or
-// more letters and digits of a fingerprint.
+// more letters and digits of a fingerprint. One of a controller, or of its delegated authority, means
+// all that this controller was ever handed: whoever has one of their keys has the others.
 func Named(certs []*x509.Certificate, who string) []*x509.Certificate {
+	controllers := map[string]bool{}
+	for _, c := range certs {
+		if n, err := NameOf(c); err == nil && n.Role != Operator && means(who, c, n) {
+			controllers[n.ID] = true
+		}
+	}
 	return slices.DeleteFunc(slices.Clone(certs), func(c *x509.Certificate) bool {
-		n, err := NameOf(c)
-		byName := err == nil && n.ID == who
-		return !byName && (len(who) < leastDigits || !strings.HasPrefix(Fingerprint(c), strings.ToLower(who)))
+		n, _ := NameOf(c) // without a name it has a fingerprint
+		return !means(who, c, n) && (n.Role == Operator || !controllers[n.ID])
 	})
+}
+
+// means says whether a name or a fingerprint means a certificate.
+func means(who string, c *x509.Certificate, n Name) bool {
+	return who != "" && n.ID == who || len(who) >= leastDigits && strings.HasPrefix(Fingerprint(c), strings.ToLower(who))
 }
 
 // RevokedFile is where the newest list is kept, in PEM.

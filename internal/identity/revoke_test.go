@@ -235,3 +235,52 @@ func TestRevokedPartiesAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// Whoever takes a controller out by the fingerprint of one of its certificates takes all of it out: the
+// one who has its machine has its delegated authority too, and what it was handed before.
+func TestAControllerIsTakenOutWhole(t *testing.T) {
+	home := Home{Dir: t.TempDir()}
+	now := time.Now()
+	if _, err := home.Create("chat", now); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := home.Operator("lb-us-0", now); err != nil { // somebody who goes by the same name
+		t.Fatal(err)
+	}
+	for _, at := range []time.Time{now, now.Add(ControllerLife / 2)} { // handed over twice
+		if _, _, err := home.Controller("lb-us-0", at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := home.Controller("lb-eu-0", now.Add(ControllerLife)); err != nil {
+		t.Fatal(err)
+	}
+	all, err := home.Recorded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	roles := map[Role]int{}
+	for _, c := range all {
+		n, err := NameOf(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.ID != "lb-us-0" || n.Role == Operator {
+			continue
+		}
+		clear(roles)
+		for _, taken := range Named(all, Fingerprint(c)) {
+			n, err := NameOf(taken)
+			if err != nil || n.ID != "lb-us-0" {
+				t.Fatalf("%v (%v) is taken out too", n, err)
+			}
+			roles[n.Role]++
+		}
+		if len(roles) != 2 || roles[Operator] != 0 || roles[Controller] != 2 {
+			t.Errorf("by the fingerprint of a certificate as %s: %v are taken out, want both of the controller and both of its authority", n.Role, roles)
+		}
+	}
+	if len(roles) == 0 {
+		t.Error("no controller is recorded")
+	}
+}

@@ -28,16 +28,21 @@ func newGCE(faults *fakecloud.Faults) *fakecloud.GCE {
 }
 
 // asked are the commands that `doctor` prints for the service chat where no account is there.
-var asked = sync.OnceValue(func() string {
+var asked = sync.OnceValue(func() string { return askedFor("chat") })
+
+// askedFor are those that it prints for a service.
+func askedFor(name string) string {
 	g := fakecloud.NewGCE("p", nil)
 	g.Refuse("resourcemanager.projects.getIamPolicy", http.StatusForbidden, "forbidden", "not yours to see") // so that they are printed once
-	for _, f := range gcp.New(config(g)).Doctor(context.Background()) {
+	cfg := config(g)
+	cfg.Service = name
+	for _, f := range gcp.New(cfg).Doctor(context.Background()) {
 		if strings.Contains(f.What, "no such account") {
 			return f.Hint
 		}
 	}
 	panic("doctor does not say how the account is made")
-})
+}
 
 // provider works on a fake.
 func provider(g *fakecloud.GCE) *gcp.Provider { return gcp.New(config(g)) }

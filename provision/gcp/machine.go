@@ -19,7 +19,8 @@ import (
 	"skyserve/provision"
 )
 
-// machines lists the machines of a service; those of every service for the empty name.
+// machines lists the machines of a service; those of every service for the empty name. One of an
+// earlier version has no kind.
 func (p *Provider) machines(ctx context.Context, name string) ([]provision.Object, error) {
 	client, project, err := through(ctx, p, compute.NewInstancesRESTClient)
 	if err != nil {
@@ -39,7 +40,7 @@ func (p *Provider) machines(ctx context.Context, name string) ([]provision.Objec
 			return nil, fmt.Errorf("listing the machines of project %s: %s does not answer in full: %s", project, scope.Key, code)
 		}
 		for _, i := range scope.Value.GetInstances() {
-			if o, ours := objectOf(i); ours && p.looksIn(o.Region) && (name == "" || o.Service == name && o.Kind != "") {
+			if o, ours := objectOf(i); ours && p.looksIn(o.Region) && (name == "" || o.Service == name && (o.Kind != "" || isEarlier(i.GetName(), name))) {
 				all = append(all, o)
 			}
 		}
@@ -85,6 +86,17 @@ func kindIn(name, service string) provision.Kind {
 		}
 	}
 	return ""
+}
+
+// isEarlier says whether a name is one that earlier versions gave to machines of a service, whose
+// names did not say their kind. What the account of a balancer makes never has one.
+func isEarlier(name, service string) bool {
+	for _, kind := range []provision.Kind{provision.KindBalancer, provision.KindReplica} {
+		if strings.HasPrefix(name, "skyserve-"+string(kind)+"-") && strings.Contains(name, "--") {
+			return false
+		}
+	}
+	return strings.HasPrefix(name, "skyserve-"+service+"-")
 }
 
 // goneFor is why a machine does not run; empty while it does, or soon will.

@@ -77,11 +77,13 @@ func named(most int, key []string, words ...string) string {
 }
 
 // machinePrefix begins the names of the machines of one kind of one service, and of no others: two
-// dashes end it. What an account may do to machines is narrowed to it.
+// dashes end it, and are nowhere before. What an account may do to machines is narrowed to it.
 func machinePrefix(kind provision.Kind, service string) string {
 	const most, kept, hashed = 24, 17, 6
-	if len(service) > most {
-		service = service[:kept] + "-" + hashOf([]string{service})[:hashed]
+	if len(service) > most || strings.Contains(service, "--") {
+		readable := strings.Join(strings.FieldsFunc(service, func(r rune) bool { return r == '-' }), "-")
+		readable = strings.TrimRight(readable[:min(kept, len(readable))], "-")
+		service = readable + "-" + hashOf([]string{service})[:hashed]
 	}
 	return fmt.Sprintf("skyserve-%s-%s--", kind, plain(service, most, ""))
 }

@@ -263,6 +263,67 @@ func TestRootOnABalancerCannotBecomeTheController(t *testing.T) {
 	}
 }
 
+// Services may be called alike: the account of one reaches no machine of another.
+func TestAnAccountReachesNoServiceOfALikeName(t *testing.T) {
+	for own, other := range map[string]string{
+		"chat": "chat--eu", "models": "models---eu", "a-service-of-s-xy": "a-service-of-s-xy-in-europe-west4", "a-service-of-s-x": "a-service-of-s-x-in-europe-west4",
+	} {
+		g := newGCE(nil)
+		mine, theirs := balancer("lb-us-central1-0"), replica("us-central1-0", service.CapacityOnDemand)
+		mine.Service, theirs.Service = own, other
+		if err := g.Gcloud(askedFor(own)); err != nil {
+			t.Fatal(err)
+		}
+		launched(t, provider(g), mine)
+		launched(t, provider(g), theirs)
+		a := &takenOver{t: t, g: g}
+		_, a.token = g.Credentials(nameOf(t, g, mine.ID))
+		if status, text := a.call(http.MethodDelete, "instances/"+nameOf(t, g, theirs.ID), nil); status != http.StatusForbidden {
+			t.Errorf("a balancer of %s ends a replica of %s: got %d %s, want that it is refused", own, other, status, text)
+		}
+		have, err := provider(g).List(t.Context(), other)
+		if err != nil || len(have) != 1 || have[0].Kind != provision.KindReplica {
+			t.Errorf("%s has %v and %v, want its replica", other, have, err)
+		}
+	}
+}
+
+// Machines of earlier versions are listed, without a kind, so that they can be removed. What the
+// account of a balancer makes does not pass for one.
+func TestMachinesOfEarlierVersions(t *testing.T) {
+	for _, tt := range []struct {
+		service, name string
+		listed        bool
+	}{
+		{"chat", "skyserve-chat-us-central1-7-0123456789ab", true},
+		{"replica", "skyserve-replica-us-central1-7-0123456789ab", true},
+		{"replica", "skyserve-replica-chat--x-0123456789ab", false},
+		{"other", "skyserve-chat-us-central1-7-0123456789ab", false},
+	} {
+		g := newGCE(nil)
+		note := `{"id":"us-central1-7","kind":"replica","service":"` + tt.service + `","owner":"Ab:12","region":"gcp/us-central1","spec":"s1","fixed":"f1","role":"replica"}`
+		body, err := json.Marshal(fakecloud.GCEInstance{
+			Name: tt.name, MachineType: "zones/us-central1-a/machineTypes/e2-standard-2", Labels: map[string]string{"skyserve-service": tt.service},
+			Disks:             []fakecloud.GCEDisk{{Boot: true, InitializeParams: fakecloud.GCEDiskParams{SourceImage: "x"}}},
+			NetworkInterfaces: []fakecloud.GCEInterface{{Network: "global/networks/default"}},
+			Metadata:          fakecloud.GCEMetadata{Items: []fakecloud.GCEMetadataItem{{Key: "skyserve", Value: note}}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		byHand(t, g, "zones/us-central1-a/instances", string(body))
+		have, err := provider(g).List(t.Context(), tt.service)
+		if err != nil || (len(have) == 1) != tt.listed {
+			t.Fatalf("%s of %s: got %v, %v, want that it is listed: %v", tt.name, tt.service, have, err, tt.listed)
+		}
+		for _, o := range have {
+			if o.Kind != "" || o.Spec != "" {
+				t.Errorf("%s: got kind %q and spec %q, want neither", tt.name, o.Kind, o.Spec)
+			}
+		}
+	}
+}
+
 // What the account of balancers makes is a replica of its own service, whatever it says of itself.
 func TestANoteDoesNotMakeABalancer(t *testing.T) {
 	for _, tt := range []struct {

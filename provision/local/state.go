@@ -222,7 +222,7 @@ func (s Service) Note(name string, v any) error {
 		err = json.Unmarshal(data, v)
 	}
 	if err != nil {
-		return fmt.Errorf("reading %s of %s: %w", name, s.name, err)
+		return fmt.Errorf("reading %s: %w", s.configFile(name), err)
 	}
 	return nil
 }

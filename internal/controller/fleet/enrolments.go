@@ -57,7 +57,7 @@ type launched struct {
 func ReadEnrolments(notes Notes) (*Enrolments, error) {
 	e := &Enrolments{notes: notes}
 	if err := notes.Note(noteEnrolments, &e.launches); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: remove the file, and balancers that have a certificate of the service are noted again", err)
 	}
 	return e, nil
 }

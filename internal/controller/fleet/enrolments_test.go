@@ -5,14 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"skyserve/internal/controller/fleet"
 	"skyserve/internal/identity"
 	"skyserve/internal/node"
+	"skyserve/internal/service"
 	"skyserve/provision"
 )
 
@@ -225,4 +229,70 @@ func TestStrangersHaveNoPart(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A stranger that has the id of a balancer does not stand before it in the controller's eyes: nobody
+// waits for it, and what it does not answer is not taken for the balancer's silence.
+func TestAControllerLooksPastStrangers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeep(t)
+		enrolled := map[string][]string{}
+		for _, o := range u.Objects() {
+			if o.Kind == provision.KindBalancer {
+				enrolled[o.ID] = []string{o.Handle}
+			}
+		}
+		path := filepath.Join(u.dir, "content.json")
+		text, err := os.ReadFile(path)
+		var held map[string]any
+		if err == nil {
+			err = json.Unmarshal(text, &held)
+		}
+		held["enrolled"] = enrolled
+		if text, err = json.Marshal(held); err == nil {
+			err = os.WriteFile(path, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		stranger := machineAt("lb-us-east-1-0", provision.KindBalancer, "aws/us-east-1", "", "66", 0)
+		stranger.Service, stranger.Owner, stranger.Handle = "chat", u.owner, "i-stranger"
+		among := stranger
+		among.Kind, among.Handle = provision.KindReplica, "i-among"
+		k := u.keeper()
+		k.Open = withMore(k.Open, stranger, among)
+		asked := map[string]bool{}
+		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen {
+			for _, o := range have {
+				asked[o.Handle] = true
+			}
+			return nil
+		})
+		u.keep(t, k, time.Minute, always)
+		if asked["i-stranger"] || asked["i-among"] || !asked[enrolled["lb-us-east-1-0"][0]] {
+			t.Errorf("it asks %v, want the balancers that were launched and no stranger", asked)
+		}
+	})
+}
+
+// withMore has us-east-1 list more machines than it has.
+func withMore(open func(context.Context, json.RawMessage, *service.Spec, string) (fleet.Reach, error), more ...provision.Object) func(context.Context, json.RawMessage, *service.Spec, string) (fleet.Reach, error) {
+	return func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (fleet.Reach, error) {
+		r, err := open(ctx, means, spec, owner)
+		if err == nil {
+			r.Lists["aws/us-east-1"] = crowded{r.Lists["aws/us-east-1"], more}
+		}
+		return r, err
+	}
+}
+
+// crowded is a region with more machines.
+type crowded struct {
+	fleet.Lister
+	more []provision.Object
+}
+
+func (c crowded) List(ctx context.Context, name string) ([]provision.Object, error) {
+	have, err := c.Lister.List(ctx, name)
+	return append(have, c.more...), err
 }

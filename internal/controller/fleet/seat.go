@@ -94,15 +94,21 @@ func ReadSeat(dir string) (c Content, elsewhere []provision.Object, err error) {
 	return c, held.Elsewhere, nil
 }
 
+// CheckSecrets says which secrets of a service cannot be read, a line each; nil = all can.
+func CheckSecrets(spec *service.Spec, secrets Secrets) error {
+	_, err := secretsOf(Content{Spec: spec, Secrets: secrets})
+	return err
+}
+
 // secretsOf are all secrets of a service, by what service.yaml calls them. Errors name
-// the key that calls for one.
+// the keys that call for them.
 func secretsOf(c Content) (map[string]string, error) {
 	all := map[string]string{}
 	var failure error
 	fetch := func(key, ref string) {
 		value, err := c.Secrets(ref)
-		if err != nil && failure == nil {
-			failure = fmt.Errorf("%s: %w", key, err)
+		if err != nil {
+			failure = errors.Join(failure, fmt.Errorf("%s: %w", key, err))
 		}
 		all[ref] = value
 	}

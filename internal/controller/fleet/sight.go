@@ -59,7 +59,8 @@ func (k *Keeper) look(ctx context.Context, o *opened) (*sight, error) {
 			s.blind[r] = true
 		}
 	}
-	o.handover.Have = s.all()
+	// What claims to be a balancer is asked nothing, and does not stand before the one of its id.
+	o.handover.Have = slices.DeleteFunc(s.all(), func(have provision.Object) bool { return !o.content.trusts(have) })
 	return s, nil
 }
 
