@@ -358,7 +358,7 @@ func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 	b.addPeerKills(now, r, t.id, out)
 	r.avoid, r.failedAt = append(r.avoid, t.engine), now
 	if out != nil && out.Refused {
-		r.refusals = append(r.refusals, refusal{t, before})
+		r.refusals = append(r.refusals, refusal{t, before, t.breaker})
 	}
 	switch {
 	case b.mustStop(r):
@@ -466,9 +466,7 @@ func (b *Balancer) leave(r *request, out *Outcome) *target {
 	t.confirm(r)
 	t.outstanding--
 	t.breaker.left(r)
-	if t.isolatedRequest == r {
-		t.isolatedRequest = nil
-	}
+	t.endIsolation(r)
 	t.work.take(r, out, t.outstanding == 0)
 	b.parted(t, r)
 	b.counts.Outstanding--
@@ -481,14 +479,14 @@ func (b *Balancer) leave(r *request, out *Outcome) *target {
 func (b *Balancer) reject(r *request, reason string) {
 	b.counts.Rejected++
 	b.drop(r)
-	b.act(Action{Kind: ActionReject, ID: r.ID, Reason: reason, Kills: r.killsHere()})
+	b.act(Action{Kind: ActionReject, ID: r.ID, Reason: reason, Kills: b.killsHere(r)})
 }
 
 // bounce gives a forwarded request back; it must not be in a queue.
 func (b *Balancer) bounce(r *request) {
 	b.counts.Bounced++
 	b.drop(r)
-	b.act(Action{Kind: ActionBounce, ID: r.ID, Target: r.From, Kills: r.killsHere()})
+	b.act(Action{Kind: ActionBounce, ID: r.ID, Target: r.From, Kills: b.killsHere(r)})
 }
 
 func (b *Balancer) enqueue(now time.Duration, r *request) *queue {

@@ -33,11 +33,13 @@ func (k *breaker) failed(now time.Duration, r *request) {
 	}
 }
 
-// undoFailure takes back a failure that the target was not the cause of; before is the
-// state before it.
-func (k *breaker) undoFailure(before breaker) {
-	k.failures = max(0, k.failures-1)
-	if k.trips > before.trips {
+// undoFailure takes back a failure that the target was not the cause of; before and after
+// are the states around it. What others counted since stays.
+func (k *breaker) undoFailure(before, after breaker) {
+	if after.failures > before.failures {
+		k.failures = max(0, k.failures-1)
+	}
+	if after.trips > before.trips && k.trips == after.trips && k.until == after.until {
 		k.trips, k.until = before.trips, before.until
 	}
 }

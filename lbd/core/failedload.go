@@ -98,11 +98,11 @@ func (b *Balancer) expireFailedLoad(now time.Duration) {
 	}
 }
 
-// refusal is a target that refused a request (Outcome.Refused), with the state of its
-// circuit breaker before that.
+// refusal is a target that refused a request (Outcome.Refused), with the states of its
+// circuit breaker before and after that.
 type refusal struct {
-	target *target
-	before breaker
+	target        *target
+	before, after breaker
 }
 
 // onlyRefused reports whether every target that failed r in this round refused it.
@@ -114,6 +114,6 @@ func (r *request) onlyRefused() bool {
 // refused it, so that the cause is the request.
 func (r *request) undoBlame() {
 	for _, f := range r.refusals {
-		f.target.breaker.undoFailure(f.before)
+		f.target.breaker.undoFailure(f.before, f.after)
 	}
 }

@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -157,5 +158,38 @@ func TestARefusalBesideAFailureIsTriedAgain(t *testing.T) {
 	w.pass(5 * time.Second)
 	if w.ends["a"] != "finished" {
 		t.Errorf("it ended as %q after tries at %v", w.ends["a"], w.tries["a"])
+	}
+}
+
+// A request that all replicas refuse takes back what it counted at them, and nothing that
+// others did: a replica that fails what it is sent stays ejected.
+func TestARefusedRequestDoesNotReadmitABrokenReplica(t *testing.T) {
+	w := newTrial(t, roundRobinConfig(), 2)
+	w.serve = func(request, replica string) (time.Duration, *Outcome) {
+		switch {
+		case request == "refused" && replica == "r0":
+			return 0, &Outcome{Retryable: true, Refused: true, Cause: "answered 401"}
+		case request == "refused":
+			return 2 * time.Second, &Outcome{Retryable: true, Refused: true, Cause: "answered 401"}
+		case replica == "r0":
+			return 0, &Outcome{Retryable: true, Cause: "answered 500"}
+		}
+		return 0, nil
+	}
+	w.ask(Request{ID: "refused"})
+	w.pass(10 * time.Millisecond)
+	if !slices.Equal(w.tries["refused"], []string{"r0", "r1"}) {
+		t.Fatalf("it was tried at %v", w.tries["refused"])
+	}
+	for i := 0; !w.b.replicas[0].breaker.ejected(w.now) && i < 20; i++ {
+		w.ask(Request{ID: fmt.Sprint(i)})
+		w.pass(10 * time.Millisecond)
+	}
+	if w.ends["refused"] != "" {
+		t.Fatal("it ended before the replica was ejected")
+	}
+	w.pass(2 * time.Second)
+	if w.ends["refused"] != RejectRefused || !w.b.replicas[0].breaker.ejected(w.now) {
+		t.Errorf("it ended as %q, and the broken replica is used again", w.ends["refused"])
 	}
 }

@@ -62,12 +62,14 @@ func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 			b.forget(now, t)
 			t.breaker = breaker{}
 		}
-		t.process, t.engine = info.Process, info.engine()
+		t.process = info.Process
+		b.setEngine(t, info.engine())
 		t.model, t.limit, t.draining = info.Model, info.MaxOutstanding, false
 		b.drainAll(now)
 		return
 	}
-	t := &target{id: info.ID, process: info.Process, model: info.Model, limit: info.MaxOutstanding, rankState: rankState{engine: info.engine()}}
+	t := &target{id: info.ID, process: info.Process, model: info.Model, limit: info.MaxOutstanding}
+	b.setEngine(t, info.engine())
 	b.own(now, t)
 	b.replicas = insert(b.replicas, t)
 }

@@ -56,8 +56,10 @@ type killSuspect struct {
 
 // suspicion is the part of a request that kill.go needs.
 type suspicion struct {
-	suspect  *killSuspect // nil: no replica failed while it had this fingerprint
-	isolated bool         // it must not share a replica with another isolated request
+	suspect  *killSuspect  // nil: no replica failed while it had this fingerprint
+	isolated bool          // it must not share a replica with another isolated request
+	failures int           // how often it failed at a replica that may have died of it
+	probesBy time.Duration // when the probes that it waits for have decided; 0 = it does not wait
 }
 
 // killSuspects are the suspects that the balancer remembers.
@@ -83,13 +85,26 @@ func (r *request) kills() int {
 	return r.Kills + r.suspect.kills
 }
 
-// killsHere counts the deaths at this balancer that r is suspected of, including
-// failures that are not decided yet.
-func (r *request) killsHere() int {
-	if r.suspect == nil {
+// killsHere counts the deaths at this balancer that r is suspected of, including its own
+// failures that are not decided yet. Only deaths that are decided reach Config.KillAfter.
+// Undecided failures of other requests with its fingerprint do not count: their clients
+// may just have left.
+func (b *Balancer) killsHere(r *request) int {
+	s := r.suspect
+	if s == nil {
 		return 0
 	}
-	return r.suspect.kills + r.suspect.open
+	return max(s.kills, min(s.kills+min(s.open, r.failures), b.cfg.KillAfter-1))
+}
+
+// killsToSend is the count that a peer gets with r. It does not make the peer stop r:
+// this balancer does, once so many deaths are decided.
+func (b *Balancer) killsToSend(r *request) int {
+	n := r.Kills + b.killsHere(r)
+	if b.cfg.KillAfter > 0 {
+		n = min(n, b.cfg.KillAfter-1)
+	}
+	return n
 }
 
 // suspected reports whether r needs a placement of its own.
@@ -112,9 +127,17 @@ func (b *Balancer) mustStop(r *request) bool {
 }
 
 // awaitsProbes reports whether r must wait for probes: it would be stopped if the
-// replicas that failed it are dead.
-func (b *Balancer) awaitsProbes(r *request) bool {
-	return r.suspect != nil && r.suspect.open > 0 && r.kills()+r.suspect.open >= b.cfg.KillAfter
+// replicas that failed it are dead. Those that failed before it began to wait are decided
+// in time; it does not wait for failures that come later, of other requests with its
+// fingerprint.
+func (b *Balancer) awaitsProbes(now time.Duration, r *request) bool {
+	if r.suspect == nil || r.suspect.open == 0 || r.kills()+r.suspect.open < b.cfg.KillAfter {
+		return false
+	}
+	if r.probesBy == 0 {
+		r.probesBy = now + b.cfg.KillWait + time.Duration(b.cfg.LostIntervals)*b.cfg.ProbeInterval
+	}
+	return now < r.probesBy
 }
 
 // occupied reports whether r is isolated and t has just been sent another isolated
@@ -123,13 +146,39 @@ func (b *Balancer) occupied(now time.Duration, r *request, t *target) bool {
 	if !r.mustBeAlone() || now-max(r.failedAt, r.came) >= isolationTime {
 		return false
 	}
-	return t.isolatedRequest != nil && now-t.isolatedRequest.sentAt < b.cfg.KillWait
+	other := t.isolation.request
+	return other != nil && now-other.sentAt < b.cfg.KillWait
 }
+
+// isolation is the isolated request that an engine was sent last, nil if it has left. The
+// ranks of an engine share it, since they die together.
+type isolation struct{ request *request }
 
 // isolate records that r was sent to t, if r is isolated.
 func (t *target) isolate(r *request) {
 	if !t.peer && r.mustBeAlone() {
-		t.isolatedRequest = r
+		t.isolation.request = r
+	}
+}
+
+// endIsolation records that r has left t.
+func (t *target) endIsolation(r *request) {
+	if t.isolation != nil && t.isolation.request == r {
+		t.isolation.request = nil
+	}
+}
+
+// setEngine makes t a rank of an engine.
+func (b *Balancer) setEngine(t *target, engine string) {
+	if t.isolation != nil && t.engine == engine {
+		return
+	}
+	t.engine, t.isolation = engine, &isolation{}
+	for _, o := range b.replicas {
+		if o != t && o.engine == engine {
+			t.isolation = o.isolation
+			return
+		}
 	}
 }
 
@@ -139,15 +188,18 @@ func (r *request) mustBeAlone() bool {
 }
 
 // markSuspect records that r's target failed it, or that r's client left: the target
-// may be dying of r. It must be called before r leaves the target.
+// may be dying of r. It must be called before r leaves the target. A replica that drains
+// is about to be ended by whoever drains it.
 func (b *Balancer) markSuspect(now time.Duration, r *request) {
 	t := r.target
-	if t.peer || t.slot < 0 || b.cfg.KillAfter <= 0 {
+	if t.peer || t.slot < 0 || t.draining || b.cfg.KillAfter <= 0 {
 		return
 	}
+	r.failures++
+	r.probesBy = 0
 	recent := now-r.sentAt < recentSend
 	r.isolated = r.isolated || recent && !t.survived(now)
-	alone := recent && t.isolatedRequest == r
+	alone := recent && t.isolation.request == r
 	s := b.suspectOf(now, r)
 	r.suspect = s
 	for i := range t.openFailures {
@@ -262,16 +314,18 @@ func (b *Balancer) closeFailure(s *killSuspect) {
 	}
 }
 
-// countDeath counts the death of t against its suspects.
+// countDeath counts the death of t, and of the other ranks of its engine, against their
+// suspects: to each of them it is one death.
 func (b *Balancer) countDeath(now time.Duration, t *target) {
 	repeated, alone := 0, false // suspects of earlier deaths; whether one of them was isolated here
-	for _, e := range t.openFailures {
+	failures := b.takeFailures(t.engine)
+	for _, e := range failures {
 		if e.before > 0 {
 			repeated++
 			alone = alone || e.alone
 		}
 	}
-	for _, e := range t.openFailures {
+	for _, e := range failures {
 		s := e.suspect
 		s.deaths++
 		switch {
@@ -286,18 +340,40 @@ func (b *Balancer) countDeath(now time.Duration, t *target) {
 		}
 		b.closeFailure(s)
 	}
-	t.openFailures, t.survivedAt = slices.Delete(t.openFailures, 0, len(t.openFailures)), 0
 	b.stopKillers()
 }
 
+// takeFailures takes the open failures off the ranks of an engine, one of each suspect.
+func (b *Balancer) takeFailures(engine string) (all []openFailure) {
+	places := map[*killSuspect]int{}
+	for _, t := range b.replicas {
+		if t.engine != engine {
+			continue
+		}
+		for _, e := range t.openFailures {
+			i, known := places[e.suspect]
+			if !known {
+				places[e.suspect] = len(all)
+				all = append(all, e)
+				continue
+			}
+			all[i].alone = all[i].alone || e.alone
+			all[i].at, all[i].before = max(all[i].at, e.at), max(all[i].before, e.before)
+			b.closeFailure(e.suspect)
+		}
+		t.openFailures, t.survivedAt = slices.Delete(t.openFailures, 0, len(t.openFailures)), 0
+	}
+	return all
+}
+
 // runsOnOthers reports whether a request with the suspect's fingerprint has run on
-// another replica than t for longer than engines take to die of one.
+// another engine than that of t for longer than engines take to die of one.
 func (b *Balancer) runsOnOthers(now time.Duration, s *killSuspect, t *target) bool {
 	if s.fingerprint == 0 {
 		return false
 	}
 	for _, r := range b.requests {
-		if r.Fingerprint == s.fingerprint && r.target != nil && r.target != t && r.target.live(now, &b.cfg) && now-r.sentAt >= recentSend {
+		if r.Fingerprint == s.fingerprint && r.target != nil && r.target.engine != t.engine && r.target.live(now, &b.cfg) && now-r.sentAt >= recentSend {
 			return true
 		}
 	}

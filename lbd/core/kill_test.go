@@ -305,3 +305,129 @@ func TestABouncedRequestKeepsItsKills(t *testing.T) {
 		t.Errorf("after a death here and one at the peer it got %+v", origin.given["a"])
 	}
 }
+
+// cancel has a request's client leave.
+func (w *trial) cancel(id string) {
+	delete(w.there, id)
+	w.step(Event{Kind: EventCancelled, ID: id})
+}
+
+// A tenant that sends what another one sends and hangs up all the time does not keep the
+// other's request from the replicas, which are alive.
+func TestHangingUpDoesNotHoldTheSameRequestBack(t *testing.T) {
+	w := newTrial(t, roundRobinConfig(), 16)
+	w.serve = func(request, _ string) (time.Duration, *Outcome) {
+		if request == "other" {
+			return 0, nil
+		}
+		return time.Hour, nil
+	}
+	for i := range 800 {
+		w.ask(Request{ID: fmt.Sprint(i), Tenant: "a", Fingerprint: 7})
+	}
+	for i := range 800 {
+		if i == 100 {
+			w.ask(Request{ID: "other", Tenant: "b", Fingerprint: 7})
+		}
+		w.cancel(fmt.Sprint(i))
+		w.pass(10 * time.Millisecond)
+	}
+	if most := time.Second + 1700*time.Millisecond; w.ends["other"] != "finished" || w.ended["other"] > most {
+		t.Errorf("it ended as %q at %v, want it served until %v", w.ends["other"], w.ended["other"], most)
+	}
+}
+
+// What clients do who leave is no death that a peer is told of, neither with a request
+// that is given back nor with one that is forwarded.
+func TestClientsThatLeaveAreNoKillsForPeers(t *testing.T) {
+	w := newTrial(t, roundRobinConfig(), 3)
+	w.serve = func(string, string) (time.Duration, *Outcome) { return time.Hour, nil }
+	for i := range 3 {
+		w.ask(Request{ID: fmt.Sprint(i), Tenant: "a", Fingerprint: 7})
+	}
+	w.cancel("0")
+	w.step(Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
+	w.step(Event{Kind: EventPeerReport, Target: "eu", PeerReport: &PeerReport{Models: []ModelLoad{{Model: "m", Replicas: 2, Available: 2}}}})
+	for _, id := range w.ids {
+		w.step(Event{Kind: EventReplicaDraining, Target: id})
+	}
+	w.ask(Request{ID: "mine", Tenant: "b", Fingerprint: 7})
+	if a := w.given["mine"]; a.Kind != ActionForward || a.Kills != 0 {
+		t.Errorf("the peer that gets it is told %+v, want a forward without kills", a)
+	}
+	w.ask(Request{ID: "theirs", Tenant: "b", Fingerprint: 7, From: "us", Hop: HopRemote})
+	if a := w.given["theirs"]; a.Kind != ActionBounce || a.Kills != 0 {
+		t.Errorf("the peer that it came from is told %+v, want a bounce without kills", a)
+	}
+}
+
+// A request that fails at several replicas which stay alive is not stopped by the balancer
+// that forwarded it: only deaths that are decided can do that.
+func TestFailuresAtLivingReplicasOfAPeerDoNotStopARequest(t *testing.T) {
+	cfg := roundRobinConfig()
+	cfg.MaxTries = 2
+	w := newTrial(t, cfg, 3)
+	w.serve = func(string, string) (time.Duration, *Outcome) {
+		return 0, &Outcome{Retryable: true, Broke: true, Cause: "answered 500"}
+	}
+	w.ask(Request{ID: "a", Fingerprint: 7, From: "us", Hop: HopRemote})
+	w.pass(50 * time.Millisecond)
+	if a := w.given["a"]; a.Reason != RejectTooManyTry || a.Kills >= cfg.KillAfter {
+		t.Errorf("it got %+v, want fewer than %d kills", a, cfg.KillAfter)
+	}
+}
+
+// A replica that drains is about to be ended: a long request that is still there, at one
+// after the other, did not kill them.
+func TestReplicasThatAreReplacedDidNotDieOfARequest(t *testing.T) {
+	w := newTrial(t, roundRobinConfig(), 4)
+	w.serve = func(string, string) (time.Duration, *Outcome) { return 10 * time.Second, nil }
+	w.ask(Request{ID: "long", Fingerprint: 7})
+	for range 3 {
+		w.pass(4 * time.Second)
+		at := w.there["long"].replica
+		w.step(Event{Kind: EventReplicaDraining, Target: at})
+		w.pass(time.Second)
+		w.die(at)
+	}
+	w.pass(12 * time.Second)
+	if w.ends["long"] != "finished" {
+		t.Errorf("it ended as %q after tries at %v", w.ends["long"], w.tries["long"])
+	}
+}
+
+// The ranks of an engine die together: that each of them had one suspect of an earlier
+// death does not tell which of these the engine died of.
+func TestRanksOfAnEngineDieTogether(t *testing.T) {
+	w := newTrial(t, roundRobinConfig(), 0)
+	for _, engine := range []string{"a", "b", "c"} {
+		for i := range 4 {
+			id := fmt.Sprintf("%s/%d", engine, i)
+			w.ids = append(w.ids, id)
+			w.step(Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m", Engine: engine}})
+			w.step(idle(id))
+		}
+	}
+	w.serve = func(string, string) (time.Duration, *Outcome) { return 10 * time.Second, nil }
+	for i := range 12 {
+		w.ask(Request{ID: fmt.Sprint("x", i), Fingerprint: uint64(1 + i)})
+	}
+	w.pass(3 * time.Second) // nothing was sent shortly before
+	dieWhole := func(engine string) {
+		for i := range 4 {
+			w.dead[fmt.Sprintf("%s/%d", engine, i)] = true
+		}
+		for i := range 4 {
+			w.die(fmt.Sprintf("%s/%d", engine, i))
+		}
+	}
+	dieWhole("a")
+	w.pass(3 * time.Second)
+	dieWhole("b")
+	w.pass(30 * time.Second)
+	for i := range 12 {
+		if id := fmt.Sprint("x", i); w.ends[id] != "finished" {
+			t.Errorf("%s ended as %q after tries at %v", id, w.ends[id], w.tries[id])
+		}
+	}
+}

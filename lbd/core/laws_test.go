@@ -315,8 +315,8 @@ func TestNothingIsLostAndCountersReturnToZero(t *testing.T) {
 			w.step(rt, Event{Kind: EventTick})
 		}
 		for _, x := range w.b.replicas {
-			if x.failedLoad.count != 0 || len(x.failedLoad.list) != 0 || x.failedLoad.context != 0 || x.failedLoad.remaining != 0 || len(x.openFailures) != 0 || x.isolatedRequest != nil {
-				rt.Fatalf("%s: an hour later %+v still counts, %d failures are open, %v is isolated", x.id, x.failedLoad, len(x.openFailures), x.isolatedRequest)
+			if x.failedLoad.count != 0 || len(x.failedLoad.list) != 0 || x.failedLoad.context != 0 || x.failedLoad.remaining != 0 || len(x.openFailures) != 0 || x.isolation.request != nil {
+				rt.Fatalf("%s: an hour later %+v still counts, %d failures are open, %v is isolated", x.id, x.failedLoad, len(x.openFailures), x.isolation.request)
 			}
 		}
 		if k := &w.b.suspects; len(k.list) != 0 || len(k.byPrint) != 0 {

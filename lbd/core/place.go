@@ -151,7 +151,7 @@ func (b *Balancer) anyAvailable(now time.Duration, q *queue) (local, remote bool
 // place lets the policy choose for a waiting request and carries the choice out.
 // It reports whether the request left the queue.
 func (b *Balancer) place(now time.Duration, q *queue, r *request) bool {
-	if b.awaitsProbes(r) || !b.startOver(now, r) {
+	if b.awaitsProbes(now, r) || !b.startOver(now, r) {
 		return false
 	}
 	b.gather(now, q, r)
@@ -241,7 +241,7 @@ func (b *Balancer) send(now time.Duration, r *request, t *target, d *Decision) {
 		t.forwarded++
 		b.act(Action{
 			Kind: ActionForward, ID: r.ID, Target: t.id, Hop: nextHop(r, t), Reason: d.Reason, Decision: d,
-			SessionAge: now - r.began, Wait: max(time.Millisecond, b.maxWait(r)-(now-r.arrived)), Kills: r.Kills + r.killsHere(),
+			SessionAge: now - r.began, Wait: max(time.Millisecond, b.maxWait(r)-(now-r.arrived)), Kills: b.killsToSend(r),
 		})
 		return
 	}

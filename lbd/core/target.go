@@ -61,10 +61,10 @@ type target struct {
 	rankState
 
 	// Of a replica, for kill.go: the failures that are not decided yet, oldest first; the
-	// isolated request that it was sent last; when it was last alive after a failure.
-	openFailures    []openFailure
-	isolatedRequest *request
-	survivedAt      time.Duration
+	// isolated request of its engine; when it was last alive after a failure.
+	openFailures []openFailure
+	isolation    *isolation
+	survivedAt   time.Duration
 }
 
 // age is how old the target's figures are.
