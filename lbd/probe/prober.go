@@ -24,6 +24,7 @@ const (
 	defaultTimeout  = time.Second            // the core calls a replica lost after a second of silence
 	aliveEvery      = time.Second            // engines without metrics: /health tells nothing but life
 	suspicionTime   = time.Second            // how long probes ask for /health after a failure: ten probes
+	healthTimeout   = 250 * time.Millisecond // SGLang's /health generates a token, which takes over a second: the core must hear of it meanwhile
 	maxBackoff      = time.Second            // a replica that comes back is used within a second
 	dialTimeout     = time.Second            // part of the timeout above
 	jitterShare     = 0.1                    // spreads the probes of many replicas and balancers

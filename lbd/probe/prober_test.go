@@ -30,6 +30,7 @@ type engine struct {
 	status map[string]int
 	err    error
 	delay  time.Duration
+	slow   map[string]time.Duration // more delay, by path
 	asked  map[string]int
 }
 
@@ -62,7 +63,7 @@ func (e *engine) RoundTrip(r *http.Request) (*http.Response, error) {
 	e.mu.Lock()
 	e.asked[r.URL.Path]++
 	body, ok := e.pages[r.URL.Path]
-	status, err, delay := e.status[r.URL.Path], e.err, e.delay
+	status, err, delay := e.status[r.URL.Path], e.err, e.delay+e.slow[r.URL.Path]
 	e.mu.Unlock()
 	select {
 	case <-time.After(delay):
@@ -281,6 +282,33 @@ func TestASuspectIsAskedForItsHealth(t *testing.T) {
 			t.Errorf("with a new engine: %+v", got[len(got)-1])
 		}
 	})
+}
+
+// An engine whose /health generates a token (SGLang's) takes longer for it than a probe
+// may. It is known to be alive all the same, after a failure too, and with or without
+// metrics.
+func TestASlowHealthIsNoDeath(t *testing.T) {
+	for name, metrics := range map[string]bool{"metrics": true, "no metrics": false} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine()
+			e.slow = map[string]time.Duration{"/health": 1200 * time.Millisecond}
+			if !metrics {
+				delete(e.pages, "/metrics")
+			}
+			probing(t, service.ReplicaConfig{Model: "llama"}, e, Options{}, func(t *testing.T, p *Prober, r *reports) {
+				time.Sleep(time.Second)
+				r.drain()
+				p.Suspect("us-0")
+				for i := range 20 {
+					time.Sleep(800 * time.Millisecond)
+					got := r.drain()
+					if len(got) == 0 || !got[len(got)-1].Ready {
+						t.Fatalf("%v after a failure: reports %+v, want it ready", time.Duration(i+1)*800*time.Millisecond, got)
+					}
+				}
+			})
+		})
+	}
 }
 
 func hasReason(all []core.Report, reason string) bool {

@@ -184,29 +184,43 @@ func (w *watch) look(ctx context.Context) (core.Report, error) {
 }
 
 // checkHealth asks for /health: vLLM serves its metrics for seconds after its engine has
-// died. It ends the checks once suspicionTime has passed since at and the answer is good.
+// died. It ends the checks once suspicionTime has passed since at and the answer is good,
+// and at once where /health does not answer in time: whether such a replica lives, the
+// rest of the probe tells.
 func (w *watch) checkHealth(ctx context.Context, at int64) error {
-	status, _, err := w.get(ctx, "/health")
+	status, silent, err := w.health(ctx)
 	switch {
 	case err != nil:
 		return err
 	case status >= 500:
 		return &statusError{path: "/health", status: status}
-	case time.Since(time.Unix(0, at)) >= suspicionTime:
+	case silent || time.Since(time.Unix(0, at)) >= suspicionTime:
 		w.suspectedAt.CompareAndSwap(at, 0)
 	}
 	return nil
+}
+
+// health asks for /health. silent: there was no answer within healthTimeout.
+func (w *watch) health(ctx context.Context) (status int, silent bool, err error) {
+	timeout := min(healthTimeout, w.prober.opts.Timeout)
+	status, _, err = w.source.get(ctx, "/health", time.Now().Add(timeout))
+	if err != nil && ctx.Err() == nil {
+		if _, silent = explain(err, timeout); silent {
+			return 0, true, nil
+		}
+	}
+	return status, false, err
 }
 
 // lookAlive reports an engine without metrics: that it lives is asked only now
 // and then, and what it does is unknown.
 func (w *watch) lookAlive(ctx context.Context) (core.Report, error) {
 	if time.Since(w.aliveAt) >= aliveEvery {
-		status, _, err := w.get(ctx, "/health")
+		status, silent, err := w.health(ctx)
 		switch {
 		case err != nil:
 			return core.Report{}, err
-		case status/100 == 4:
+		case silent || status/100 == 4:
 			if err := w.verify(ctx); err != nil {
 				return core.Report{}, err
 			}
