@@ -37,6 +37,7 @@ type exchange struct {
 	tellsUsage   bool // the client is told how many tokens the answer has
 	countMatters bool // how many tokens the client has bounds the rest of the answer, or is told
 	hidesCache   bool // the client is not told what was cached
+	unread       bool // the answer, in one piece, passed without being read
 	masking      bool // all that goes to the client from now on passes mask
 	mask         cacheMask
 	answer       answer
