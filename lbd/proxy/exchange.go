@@ -385,7 +385,7 @@ func (x *exchange) outputTokens() int { return x.answer.usage.output.Or(x.answer
 
 // refuse answers a request that core never hears of.
 func (x *exchange) refuse(e *apiError) {
-	if x.from != "" && (e.status == http.StatusNotFound || e.status == http.StatusServiceUnavailable || e.code == codeTenantMemory) {
+	if x.from != "" && (e.status == http.StatusNotFound || e.status == http.StatusServiceUnavailable) {
 		e.status = http.StatusServiceUnavailable // the peer knows other places
 		x.w.Header().Set(headerBounce, "1")
 	}
