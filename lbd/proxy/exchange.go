@@ -122,7 +122,7 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	}
 	x.model, x.held = stands.model, holder != ""
 	if x.fingerprint == 0 { // a client's
-		x.fingerprint = c.fingerprint(x.rt.seed, x.endpoint, stands)
+		x.fingerprint = c.fingerprint(x.endpoint, stands)
 	}
 	x.setSession(x.req, &c)
 	x.answer.key = renderKey(x.rt.seedOf(x.tenant), x.endpoint, &c, stands)
