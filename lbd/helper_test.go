@@ -22,8 +22,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, // two libraries start one goroutine each that nothing ends: an authority for tests, and a limit by account
+	goleak.VerifyTestMain(m, // what nothing ends: an authority for tests, a limit by account, and for 5 s what held a lock file
 		goleak.IgnoreAnyFunction("github.com/letsencrypt/pebble/v2/va.VAImpl.processTasks"),
+		goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.keepLockfileFresh"),
 		goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.(*RingBufferRateLimiter).loop"))
 }
 

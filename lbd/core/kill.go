@@ -85,7 +85,7 @@ type servedPrint struct {
 type openFailure struct {
 	suspect *killSuspect
 	at      time.Duration
-	before  int  // kills of the suspect before this failure
+	before  int  // kills of the suspect before this failure, with failures that were not decided yet
 	alone   bool // it was the isolated request of the replica
 }
 
@@ -253,8 +253,8 @@ func (b *Balancer) markSuspect(now time.Duration, r *request) {
 	if len(t.openFailures) >= maxOpenFailures {
 		b.dismissFailures(t, 1)
 	}
+	t.openFailures = append(t.openFailures, openFailure{suspect: s, at: now, before: s.kills + r.Kills + s.open, alone: alone})
 	s.open++
-	t.openFailures = append(t.openFailures, openFailure{suspect: s, at: now, before: s.kills + r.Kills, alone: alone})
 }
 
 // survived reports whether t failed in the last minute and was alive afterwards.

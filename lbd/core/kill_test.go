@@ -481,3 +481,35 @@ func TestRanksOfAnEngineDieTogether(t *testing.T) {
 		}
 	}
 }
+
+// A region fails within half a second: its replicas die one after the other, faster than
+// probes tell, and requests are retried at those that die next. When it is back, they are
+// served, but for those that were isolated at the death of a replica: one of each at most.
+func TestAnOutageOfARegionStopsFewRequests(t *testing.T) {
+	forEachPolicy(t, func(t *testing.T, cfg Config) {
+		w := newTrial(t, cfg, 6)
+		w.serve = func(string, string) (time.Duration, *Outcome) { return 20 * time.Second, nil }
+		for i := range 60 {
+			w.ask(Request{ID: fmt.Sprint(i), Fingerprint: uint64(1 + i)})
+			w.pass(20 * time.Millisecond)
+		}
+		w.pass(3 * time.Second) // nothing was sent shortly before
+		for _, id := range w.ids {
+			w.pass(50 * time.Millisecond)
+			w.die(id)
+		}
+		w.pass(2 * time.Second)
+		clear(w.dead)
+		w.serve = func(string, string) (time.Duration, *Outcome) { return 0, nil }
+		w.pass(50 * time.Second)
+		stopped := 0
+		for i := range 60 {
+			if w.ends[fmt.Sprint(i)] == RejectKills {
+				stopped++
+			}
+		}
+		if stopped >= len(w.ids) {
+			t.Errorf("%d of 60 requests were stopped by the deaths of %d replicas", stopped, len(w.ids))
+		}
+	})
+}

@@ -193,7 +193,7 @@ func errBody(err error, limit int64) *apiError {
 
 // understand parses a body and finds the model that it asks for.
 func (r *Runtime) understand(body []byte) (c call, stands modelName, refused *apiError) {
-	c, err := parseCall(body)
+	c, err := readCall(body, r.seed)
 	var twofold *ambiguous
 	if errors.As(err, &twofold) {
 		return c, stands, invalid(twofold.key, "ambiguous_key", "reading the request body: "+err.Error())

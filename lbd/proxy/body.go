@@ -86,6 +86,7 @@ type call struct {
 
 	// forbidden: some field says that the answer is not to be continued elsewhere.
 	forbidden bool
+	seed      uint64     // of sum
 	sum       uint64     // of the fields: see fingerprint
 	guarded   parameters // present in the body
 }
@@ -152,11 +153,14 @@ func (c *call) field(key []byte) *span {
 	return nil
 }
 
-// parseCall reads a body, all of it by JSON's grammar. The error is a *malformed, or
-// an *ambiguous where a key could be read in two ways: of a key that stands twice, most
-// engines take the last value and some the first.
-func parseCall(body []byte) (call, error) {
-	c := call{body: body}
+// parseCall is readCall for a call whose fingerprint nobody asks for.
+func parseCall(body []byte) (call, error) { return readCall(body, 0) }
+
+// readCall reads a body, all of it by JSON's grammar; seed is that of its fingerprint. The
+// error is a *malformed, or an *ambiguous where a key could be read in two ways: of a key
+// that stands twice, most engines take the last value and some the first.
+func readCall(body []byte, seed uint64) (call, error) {
+	c := call{body: body, seed: seed}
 	in := cursor{data: body}
 	if !utf8.Valid(body) {
 		// An engine may take it for a fault of its own, and every other one after it.

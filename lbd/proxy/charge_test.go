@@ -141,6 +141,36 @@ func TestHangingUpUsesWhatWasGenerated(t *testing.T) {
 	}
 }
 
+// An answer in one piece that is not held back, as it is too long or its tenant has no
+// memory left, costs as much as any other.
+func TestAnswersThatAreNotReadAreCharged(t *testing.T) {
+	for name, prepare := range map[string]func(b *balancer){
+		"too long": func(b *balancer) { b.limits.MaxHeldAnswer = 16 },
+		"no memory left": func(b *balancer) {
+			hog := held{memory: b.memory, tenant: b.accountOf("acme").tenant}
+			if err := hog.set(b.limits.TenantMemory - b.memory.used() - 5<<10); err != nil { // a small body fits
+				b.t.Fatal(err)
+			}
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			o := testOptions(t)
+			o.Keys = limited(t, "tokens_per_day=1000000")
+			b := pacedRuntime(t, o, paced)
+			for range 3 { // from which the pace is known
+				b.hangUp(bodyOf(false, `,"max_tokens":200`), 0)
+			}
+			before := b.usedBy("acme")
+			prepare(b)
+			w := b.hangUp(bodyOf(false, `,"max_tokens":1900`), 0)
+			used := b.usedBy("acme").Minus(before)
+			if w.Code != http.StatusOK || used.Requests != 1 || used.OutputTokens < 1700 || used.OutputTokens > 1900 {
+				t.Errorf("%s: answered %d, used %+v, want 1,700 to 1,900 tokens of an answer", name, w.Code, used)
+			}
+		})
+	}
+}
+
 // Answers that are held open count against a quota while they run, and when their
 // client leaves before the end: five of 1,900 tokens do not fit into 2,000.
 func TestHeldOpenAnswersCountAgainstTheQuota(t *testing.T) {

@@ -37,6 +37,7 @@ type exchange struct {
 	tellsUsage   bool // the client is told how many tokens the answer has
 	countMatters bool // how many tokens the client has bounds the rest of the answer, or is told
 	hidesCache   bool // the client is not told what was cached
+	unread       bool // the answer, in one piece, passed without being read
 	masking      bool // all that goes to the client from now on passes mask
 	mask         cacheMask
 	answer       answer
@@ -121,7 +122,7 @@ func (x *exchange) admit() (*core.Request, *apiError) {
 	}
 	x.model, x.held = stands.model, holder != ""
 	if x.fingerprint == 0 { // a client's
-		x.fingerprint = c.fingerprint(x.rt.seed, x.endpoint, stands)
+		x.fingerprint = c.fingerprint(x.endpoint, stands)
 	}
 	x.setSession(x.req, &c)
 	x.answer.key = renderKey(x.rt.seedOf(x.tenant), x.endpoint, &c, stands)
@@ -384,7 +385,7 @@ func (x *exchange) outputTokens() int { return x.answer.usage.output.Or(x.answer
 
 // refuse answers a request that core never hears of.
 func (x *exchange) refuse(e *apiError) {
-	if x.from != "" && (e.status == http.StatusNotFound || e.status == http.StatusServiceUnavailable || e.code == codeTenantMemory) {
+	if x.from != "" && (e.status == http.StatusNotFound || e.status == http.StatusServiceUnavailable) {
 		e.status = http.StatusServiceUnavailable // the peer knows other places
 		x.w.Header().Set(headerBounce, "1")
 	}

@@ -12,8 +12,8 @@ import (
 //
 // It has the seed of the prefix keys: the balancers of a service agree on it, and nobody
 // else can test a prompt against it.
-func (c *call) fingerprint(seed uint64, e *endpoint, stands modelName) uint64 {
-	h := xxh3.HashStringSeed(e.path, seed)
+func (c *call) fingerprint(e *endpoint, stands modelName) uint64 {
+	h := xxh3.HashStringSeed(e.path, c.seed)
 	h = xxh3.HashStringSeed(stands.model, h)
 	h = xxh3.HashStringSeed(stands.adapter, h)
 	var sum [8]byte
@@ -21,13 +21,14 @@ func (c *call) fingerprint(seed uint64, e *endpoint, stands modelName) uint64 {
 	return max(1, xxh3.HashSeed(sum[:], h))
 }
 
-// addToSum adds a field to the sum that the fingerprint is made from.
+// addToSum adds a field to the sum that the fingerprint is made from. Each summand has the
+// seed: else a client could find fields whose sum is that of another one's request.
 func (c *call) addToSum(key, value []byte) {
 	if kindOf(value) == 'n' || outsideFingerprint(key) {
 		return
 	}
 	name, _ := text(key, nil)
-	c.sum += xxh3.HashSeed(value, xxh3.Hash(name))
+	c.sum += xxh3.HashSeed(value, xxh3.HashSeed(name, c.seed))
 }
 
 // outsideFingerprint reports whether a field identifies the client or changes only how the

@@ -249,6 +249,7 @@ func (r *renderer) completion(c *call) {
 func (r *renderer) texts(raw []byte) {
 	if kindOf(raw) != '[' {
 		r.content(raw)
+		r.guarded |= guardedParts(raw, partsDepth)
 		return
 	}
 	each(raw, func(element []byte) {
@@ -256,6 +257,7 @@ func (r *renderer) texts(raw []byte) {
 			r.text(element)
 		} else {
 			_, _ = r.hash.Write(element)
+			r.guarded |= guardedParts(element, partsDepth)
 		}
 		r.str("\x00")
 	})

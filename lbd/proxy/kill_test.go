@@ -289,11 +289,11 @@ func TestOnlyPeersTellOfKills(t *testing.T) {
 func TestFingerprints(t *testing.T) {
 	const base = `{"model":"m","messages":[{"role":"user","content":"hi"}],"temperature":0.5,"max_tokens":5}`
 	of := func(body, path string, name modelName) uint64 {
-		c, err := parseCall([]byte(body))
+		c, err := readCall([]byte(body), 1)
 		if err != nil {
 			t.Fatalf("%s: %v", body, err)
 		}
-		return c.fingerprint(1, endpoints[path], name)
+		return c.fingerprint(endpoints[path], name)
 	}
 	m := modelName{model: "m"}
 	want := of(base, chatPath, m)
@@ -323,5 +323,24 @@ func TestFingerprints(t *testing.T) {
 		if other == want {
 			t.Errorf("another %s has the same fingerprint", name)
 		}
+	}
+}
+
+// Nobody without the seed can find fields that make a request's fingerprint another one's:
+// what a field adds to the sum depends on the seed.
+func TestFingerprintsOfOthersCannotBeMade(t *testing.T) {
+	adds := func(seed uint64) uint64 {
+		var sums [2]uint64
+		for i, body := range []string{`{"model":"m","a":"x"}`, `{"model":"m","a":"y"}`} {
+			c, err := readCall([]byte(body), seed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sums[i] = c.sum
+		}
+		return sums[1] - sums[0]
+	}
+	if adds(1) == adds(2) {
+		t.Error("a field adds the same whatever the seed is")
 	}
 }

@@ -106,6 +106,7 @@ type visit struct {
 	answers  int   // that it asks for
 	reserved int64 // its prompt and what its answers are expected to have, or more once they do
 	settled  bool
+	left     bool
 }
 
 // enter lets a request in, or says why not. What it takes is given back by leave.
@@ -203,7 +204,7 @@ func (v *visit) settle(model string, used telemetry.Usage, now time.Duration) {
 	a.total = a.total.Plus(used)
 }
 
-// leave ends a visit; one that was not settled used nothing.
+// leave ends a visit; one that was not settled used nothing. It may be called again.
 func (v *visit) leave(now time.Duration) {
 	a := v.account
 	if a == nil {
@@ -211,12 +212,15 @@ func (v *visit) leave(now time.Duration) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if v.left {
+		return
+	}
 	a.inFlight--
 	if !v.settled {
 		a.tokens.give(v.reserved, now)
 		a.reserved -= v.reserved
 	}
-	*v = visit{}
+	v.settled, v.left = true, true // and the account stays: after a panic the flight may still be known, and grow it
 }
 
 // Why a request was denied, as metrics say it.

@@ -453,3 +453,25 @@ func BenchmarkLimitedKey(b *testing.B) {
 		v.leave(now)
 	}
 }
+
+// What a request has left reserves nothing any more, also where its flight is still known,
+// as after a panic of its handler.
+func TestNothingIsReservedAfterALeave(t *testing.T) {
+	a := newLedger().open(limited(t, "tokens_per_minute=100000")[0], 0)
+	for range 200 {
+		v, refused := a.enter(0)
+		if refused == nil {
+			refused = v.reserve(10, 10, 1, 0)
+		}
+		if refused != nil {
+			t.Fatal(refused)
+		}
+		var both sync.WaitGroup
+		both.Go(func() { v.grow(1000, 0) })
+		both.Go(func() { v.leave(0) })
+		both.Wait()
+	}
+	if a.reserved != 0 || a.inFlight != 0 {
+		t.Errorf("%d tokens are reserved and %d in flight after all have left", a.reserved, a.inFlight)
+	}
+}

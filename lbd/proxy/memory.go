@@ -111,15 +111,12 @@ func (h *held) release() { _ = h.set(0) } // less is never refused
 // hold begins to account for something of the request.
 func (x *exchange) hold() held { return held{memory: x.rt.memory, tenant: x.tenant} }
 
-// codeTenantMemory is the code of a request that its tenant has no memory for.
-const codeTenantMemory = "tenant_memory"
-
 // errNoMemory answers a request that there is no memory for. What is held moves on as
 // answers end.
 func errNoMemory(err error) *apiError {
 	if errors.Is(err, errShareFull) {
 		return &apiError{
-			status: http.StatusTooManyRequests, kind: typeRateLimit, code: codeTenantMemory, retryAfter: 1,
+			status: http.StatusTooManyRequests, kind: typeRateLimit, code: "tenant_memory", retryAfter: 1,
 			message: "too much is under way for this tenant: " + err.Error(),
 		}
 	}

@@ -14,10 +14,12 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"pgregory.net/rapid"
 
 	"skyserve/internal/service"
+	"skyserve/lbd/core"
 )
 
 // Whatever is taken and given back, the account is the sum of what is held, in all and by
@@ -400,21 +402,44 @@ func TestMemoryOfUploadsOverHTTP2(t *testing.T) {
 	})
 }
 
-// A peer is not told that a tenant has its share: it gets the request back and may serve
-// it itself.
+// A peer that has no memory for a request gives it back, and gets nothing for a while.
 func TestAPeerGetsBackWhatThereIsNoMemoryFor(t *testing.T) {
 	o := roundRobin(t)
-	o.Limits.TenantMemory = 64 << 10
+	o.Limits.Memory = 64 << 10
 	o.Self.PeerToken = "secret"
 	b := start(t, o)
 	b.attach("us-0", engine(t, whole(plainReply)))
-	large := strings.Replace(plainBody, "{", `{"pad":"`+strings.Repeat("x", 100<<10)+`",`, 1)
-	resp := b.post(chatPath, large, "X-Skyserve-From: lb-eu-0", "X-Skyserve-Hop: remote", "X-Skyserve-Tenant: acme", "X-Skyserve-Peer-Token: secret")
-	expect(t, resp, http.StatusServiceUnavailable, "tenant_memory")
+	resp := b.post(chatPath, padded(100<<10), "X-Skyserve-From: lb-eu-0", "X-Skyserve-Hop: remote", "X-Skyserve-Tenant: acme", "X-Skyserve-Peer-Token: secret")
+	expect(t, resp, http.StatusServiceUnavailable, "memory")
 	if resp.Header.Get(headerBounce) == "" {
 		t.Error("the peer does not get it back")
 	}
-	expect(t, b.post(chatPath, large), http.StatusOK, "") // of no tenant
+}
+
+// padded is a body with so many bytes that mean nothing.
+func padded(n int) string {
+	return strings.Replace(plainBody, "{", `{"pad":"`+strings.Repeat("x", n)+`",`, 1)
+}
+
+// A tenant that has its share of a peer's memory keeps nobody else from that peer: its
+// own request is tried elsewhere, and refused where nobody takes it.
+func TestATenantWithoutMemoryDoesNotCloseAPeer(t *testing.T) {
+	oUS, oEU := testOptions(t), testOptions(t)
+	oUS.Keys = limited(t, "")
+	oUS.Keys = append(oUS.Keys, apiKeys("sk-other")...)
+	oUS.Core.PeerPause = time.Hour
+	oUS.Self.PeerToken, oEU.Self.PeerToken = "secret", "secret"
+	oEU.Self.ID, oEU.Self.Region = "lb-eu-0", "local/eu"
+	oEU.Limits.TenantMemory = 64 << 10
+	us, eu := start(t, oUS), start(t, oEU)
+	eu.attach("eu-0", engine(t, whole(plainReply)))
+	us.AddPeer(service.PeerConfig{ID: "lb-eu-0", Region: "local/eu", URL: eu.url}, nil)
+	us.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-eu-0", PeerReport: &core.PeerReport{Models: eu.Load()}})
+	expect(t, us.post(chatPath, padded(100<<10), "Authorization: Bearer sk"), http.StatusTooManyRequests, "tenant_memory")
+	expect(t, us.post(chatPath, plainBody, "Authorization: Bearer sk-other"), http.StatusOK, "")
+	us.attach("us-0", engine(t, whole(plainReply)))
+	expect(t, us.post(chatPath, padded(100<<10), "Authorization: Bearer sk"), http.StatusOK, "")
+	lawful(t, us.settled())
 }
 
 // held until: what a stream that goes on keeps for another replica is accounted for, and

@@ -91,6 +91,8 @@ func guardedPart(key, value []byte) (found parameters) {
 		found = guardedSet[string(kind)]
 	case bytes.HasSuffix(name, []byte("_url")) && kindOf(value) == '"':
 		found = guardedURL(value)
+	case (string(name) == "image" || string(name) == "video" || string(name) == "audio") && kindOf(value) == '"':
+		found = guardedMedia(value)
 	case bytes.HasSuffix(name, []byte("_url")):
 		members(value, func(key, value []byte) {
 			if name, _ := text(key, nil); string(name) == "url" && kindOf(value) == '"' {
@@ -101,6 +103,32 @@ func guardedPart(key, value []byte) (found parameters) {
 		found = guardedSet[string(name)]
 	}
 	return found
+}
+
+// partsDepth is more levels of brackets than there are around the parts of an input of
+// embeddings, or of a query or document of a rerank: {"content":[{"image_url":...}]}.
+const partsDepth = 4
+
+// guardedParts returns the guarded parameters of message parts that are somewhere in a
+// value, and of inputs of embeddings that name an image.
+func guardedParts(raw []byte, depth int) (found parameters) {
+	switch in := (cursor{data: raw, at: 1}); {
+	case depth == 0 || kindOf(raw) == '[' && digit(in.peek()): // tokens
+	case kindOf(raw) == '[':
+		each(raw, func(element []byte) { found |= guardedParts(element, depth-1) })
+	case kindOf(raw) == '{':
+		members(raw, func(key, value []byte) { found |= guardedPart(key, value) | guardedParts(value, depth-1) })
+	}
+	return found
+}
+
+// guardedMedia is guardedURL for a value that may be base64 too.
+func guardedMedia(quoted []byte) parameters {
+	path := bytes.HasPrefix(quoted, []byte(`"/`)) && !bytes.HasPrefix(quoted, []byte(`"/9j/`)) // which a JPEG in base64 begins with
+	if !path && !bytes.ContainsAny(quoted, `:.\`) {
+		return 0
+	}
+	return guardedURL(quoted)
 }
 
 // guardedURL returns the guarded parameters of a URL that an engine would fetch: URLs that

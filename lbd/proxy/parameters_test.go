@@ -49,6 +49,13 @@ var guardedRequests = []struct{ path, body, name string }{
 	{chatPath, image("http:10.0.0.1/a"), "private_urls"},
 	{"/v1/responses", `{"model":"M","input":[{"role":"user","content":[{"type":"input_image","image_url":"file:///etc/passwd"}]}]}`, "file_urls"},
 	{"/v1/embeddings", strings.Replace(image("file:///etc/passwd"), `"n":1`, `"input":"a"`, 1), "file_urls"},
+	{"/v1/embeddings", `{"model":"M","input":[{"text":"a","image":"/etc/passwd"}]}`, "file_urls"},
+	{"/v1/embeddings", `{"model":"M","input":{"image":"..\/key.png"}}`, "file_urls"},
+	{"/v1/embeddings", `{"model":"M","input":[{"text":"a"},{"video":"http://169.254.169.254/a"}]}`, "private_urls"},
+	{"/v1/rerank", `{"model":"M","query":"a","documents":{"content":[{"type":"image_url","image_url":{"url":"file:///etc/passwd"}}]}}`, "file_urls"},
+	{"/v1/rerank", `{"model":"M","query":"a","documents":["b",{"content":[{"type":"image_embeds","image_embeds":"AAAA"}]}]}`, "image_embeds"},
+	{"/v1/rerank", `{"model":"M","query":"a","documents":[[{"type":"image_url","image_url":{"url":"http://10.0.0.1/a"}}]]}`, "private_urls"},
+	{"/v1/rerank", `{"model":"M","query":[{"type":"video_url","video_url":{"url":"http://10.0.0.1/a"}}],"documents":["b"]}`, "private_urls"},
 }
 
 // image is a chat with an image at an address.
@@ -64,6 +71,9 @@ var harmless = []struct{ path, body string }{
 	{chatPath, image("HTTPS://cdn.example.co.uk/a.png")},
 	{chatPath, image("data:image/png;base64,AAAA")},
 	{chatPath, `{"model":"M","messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"AAAA","format":"wav"}}]}],"prompt_embeds":null}`},
+	{"/v1/embeddings", `{"model":"M","input":[{"text":"a: b.","image":"/9j/4AAQSkZJRg=="},{"image":"iVBORw0KGgo="},{"image":"https://example.com/a.png"}]}`},
+	{"/v1/embeddings", `{"model":"M","input":[[1,2],[3]]}`},
+	{"/v1/rerank", `{"model":"M","query":"a","documents":["http://10.0.0.1/a",{"content":[{"type":"image_url","image_url":{"url":"https://example.com/a.png"}}]}]}`},
 	{textPath, `{"model":"M","prompt":"see file:///etc/passwd and http://10.0.0.1"}`},
 }
 

@@ -44,6 +44,13 @@ func (x *exchange) soFar() int {
 	return x.rt.generated(&x.flight)
 }
 
+// estimate counts the tokens of a whole answer that nobody has read.
+func (x *exchange) estimate() {
+	n := x.rt.generated(&x.flight)
+	x.answer.tokens = n
+	x.streamed(n)
+}
+
 // generated is core's estimate for a flight at the present time.
 func (r *Runtime) generated(f *flight) int {
 	r.mu.Lock()

@@ -479,6 +479,7 @@ func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *t
 			panic(http.ErrAbortHandler) // cuts the connection: the client must not take half an answer for whole
 		case len(buf.b) > x.rt.limits.MaxHeldAnswer || full || x.wrote:
 			x.maskRest()
+			x.unread = true
 			if err == nil && x.put(resp, buf.b, time.Now()) {
 				buf.b = buf.b[:0]
 				continue
@@ -503,6 +504,9 @@ func (x *exchange) wholeEnded(resp *http.Response, rest []byte) (ended bool) {
 		}
 		x.w.Header()["Content-Length"] = []string{strconv.Itoa(len(rest))}
 		x.commit(resp)
+	}
+	if x.unread && resp.StatusCode == http.StatusOK {
+		x.estimate()
 	}
 	if x.masking {
 		x.mask.hide(rest)
