@@ -444,6 +444,20 @@ func TestABalancerThatWaitsForItsCertificate(t *testing.T) {
 	}
 }
 
+// Readiness is told with the alerts, which do not change it.
+func TestReadinessIsToldWithAlerts(t *testing.T) {
+	for state, want := range map[service.ReplicaState]int{service.StateReady: 200, service.StateNotReady: 503} {
+		a := api(&balancer{replicas: []Replica{{State: state}}}, func(o *Options) {
+			o.Alerts = func() []telemetry.Alert {
+				return []telemetry.Alert{{Severity: telemetry.SeverityWarning, Kind: telemetry.AlertCertificate, Object: "lb-us-0", Message: "ends soon"}}
+			}
+		})
+		if status, body := call(a, http.MethodGet, "/readyz", ""); status != want || !strings.Contains(body, `"message":"ends soon"`) {
+			t.Errorf("%s: %d %s", state, status, body)
+		}
+	}
+}
+
 // Every balancer shows what all of them alert of, and the controller: each once, the worst
 // first.
 func TestAlertsOfAllBalancers(t *testing.T) {

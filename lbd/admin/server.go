@@ -166,6 +166,7 @@ func (a *API) route() {
 	a.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
+	a.mux.HandleFunc("GET /readyz", a.serveReady)
 	a.mux.HandleFunc("GET /v1/snapshot", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.Snapshot()) })
 	a.mux.HandleFunc("GET /v1/service", a.serveService)
 	a.mux.HandleFunc("GET /v1/history", a.serveHistory)
@@ -189,6 +190,22 @@ func (a *API) route() {
 	a.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, "the admin API has no "+r.Method+" "+r.URL.Path)
 	})
+}
+
+// serveReady tells whether the balancer can serve (200, else 503), and all alerts, which fail no
+// probe. The public port's /readyz tells strangers nothing of the latter.
+func (a *API) serveReady(w http.ResponseWriter, _ *http.Request) {
+	s := a.Snapshot()
+	own := s.Balancer(a.opts.Self.ID)
+	status := http.StatusServiceUnavailable
+	if own.State == string(service.StateReady) {
+		status = http.StatusOK
+	}
+	answer(w, status, struct {
+		State  string            `json:"state"`
+		Reason string            `json:"reason"`
+		Alerts []telemetry.Alert `json:"alerts"`
+	}{own.State, own.Reason, s.Alerts})
 }
 
 // ServeHTTP lets a request in if it may. Who takes nothing of an answer, or sends
