@@ -91,7 +91,7 @@ type Manager struct {
 	opts      Options
 	log       *slog.Logger
 	zap       *zap.Logger
-	storage   certmagic.Storage
+	storage   *closing
 	answering *certmagic.Config // for challenges
 	issuer    *certmagic.ACMEIssuer
 	lookups   chan struct{}
@@ -111,13 +111,13 @@ func New(o Options) (*Manager, error) {
 		return nil, fmt.Errorf("making the directory of certificates: %w", err)
 	}
 	m := &Manager{opts: o, log: o.Logger, zap: toZap(o.Logger), lookups: make(chan struct{}, maxLookups), obtained: make(chan struct{}, 1)}
-	m.storage = &certmagic.FileStorage{Path: o.Dir}
+	m.storage = &closing{Storage: &certmagic.FileStorage{Path: o.Dir}}
 	if o.Store != nil {
 		sealed, err := newStorage(o.Store, o.ID, o.Secret)
 		if err != nil {
 			return nil, err
 		}
-		m.storage = sealed
+		m.storage.Storage = sealed
 	}
 	var cache *certmagic.Cache
 	m.answering, m.issuer, cache = m.configure()
@@ -125,8 +125,11 @@ func New(o Options) (*Manager, error) {
 	return m, nil
 }
 
-// Close ends what New began.
-func (m *Manager) Close() { m.stop() }
+// Close ends what New began. It must come after the end of Run; nothing is written after it.
+func (m *Manager) Close() {
+	m.stop()
+	m.storage.close()
+}
 
 // File holds the newest certificate with its chain and its key, PEM, mode 0600. It is
 // missing until there is one.
