@@ -15,6 +15,5 @@
 // small and conflict.go names what cannot be met. proposal.go and reason.go are the
 // answer in words, html.go a page of it. backtest.go follows plans over a past, and
 // reserve.go compares commitments.
-// targets.go plans an hour; strategy.go and strategy_*.go decide between two plans,
-// niw.go when deferred work goes.
+// targets.go plans an hour; strategy.go and strategy_*.go decide between two plans.
 package plan

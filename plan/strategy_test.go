@@ -330,23 +330,3 @@ func TestNothingToDo(t *testing.T) {
 		}
 	}
 }
-
-func TestNIW(t *testing.T) {
-	paper := SageNIW()
-	for _, c := range []struct {
-		utilisation float64
-		want        int
-	}{{0, 2}, {0.49, 2}, {0.5, 1}, {0.59, 1}, {0.6, 0}, {1, 0}} {
-		if got := paper.Release(c.utilisation); got != c.want {
-			t.Errorf("Release(%g) = %d, want %d", c.utilisation, got, c.want)
-		}
-	}
-	for _, n := range []NIW{paper, AutoNIW()} {
-		if n.Priority(n.UrgentAfter-1) != 1 || n.Priority(n.UrgentAfter) != 0 || n.UrgentAfter >= NIWDeadline {
-			t.Errorf("%+v: urgent at another age than UrgentAfter, or too late", n)
-		}
-	}
-	if NIWOf("lt-ua") != paper || NIWOf("auto") != AutoNIW() {
-		t.Error("a strategy has another's queue manager")
-	}
-}

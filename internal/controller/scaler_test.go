@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -646,18 +645,4 @@ autoscale: {strategy: reactive, donate: false}
 			t.Errorf("%d orders: %+v", n, w.yard.orders)
 		}
 	})
-}
-
-// What a balancer does with deferred work is what the strategy was simulated with.
-func TestDeferredWorkIsReleasedAsSimulated(t *testing.T) {
-	for _, strategy := range []string{"lt-ua", "auto"} {
-		spec := parseSpec(t, reviewYAML[:strings.Index(reviewYAML, "autoscale:")]+"autoscale: {strategy: "+strategy+"}\n")
-		niw, b := plan.NIWOf(strategy), spec.Balancer
-		if one := int(niw.OneBelow*100 + 0.5); b.DeferredMemoryPercent != one {
-			t.Errorf("%s: balancers release below %d %%, the simulator below %d %%", strategy, b.DeferredMemoryPercent, one)
-		}
-		if hours := float64(b.DeferredWaitPercent) / 100 * plan.NIWDeadline.Hours(); math.Abs(hours-niw.UrgentAfter.Hours()) > 0.1 {
-			t.Errorf("%s: balancers hold for %.1f h, the simulator for %s", strategy, hours, niw.UrgentAfter)
-		}
-	}
 }

@@ -312,14 +312,22 @@ const sageForecaster = "arima"
 // newFleetSetup makes the state machines of one run.
 func newFleetSetup(s *sim.FleetScenario, name string, o plan.StrategyOptions, seed uint64, forecaster forecast.Forecaster, tps []float64) (sim.FleetSetup, error) {
 	if name == "fixed" {
-		return sim.FleetSetup{Scaler: fixedFleet{}, Deferer: plan.SageNIW(), Seed: seed}, nil
+		return sim.FleetSetup{Scaler: fixedFleet{}, Deferred: core.DefaultDeferred(), Seed: seed}, nil
 	}
 	strategy, err := plan.NewStrategy(name, o)
 	if err != nil {
 		return sim.FleetSetup{}, err
 	}
 	hourly := plan.Hourly{Forecaster: forecaster, StartCost: s.Starts.Reclaim.Hours()} // of a price of 1
-	return sim.FleetSetup{Scaler: newFleetScaler(s, strategy, hourly, tps), Deferer: plan.NIWOf(name), Seed: seed}, nil
+	return sim.FleetSetup{Scaler: newFleetScaler(s, strategy, hourly, tps), Deferred: deferredOf(name), Seed: seed}, nil
+}
+
+// deferredOf is the rule for deferred requests that goes with a strategy.
+func deferredOf(strategy string) core.DeferredRule {
+	if strategy == "auto" {
+		return core.AutoDeferred()
+	}
+	return core.DefaultDeferred()
 }
 
 // fixedFleet changes nothing.

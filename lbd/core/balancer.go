@@ -555,7 +555,7 @@ func (b *Balancer) tick(now time.Duration) {
 // until it is due.
 func (b *Balancer) maxWait(r *request) time.Duration {
 	most := b.cfg.MaxWait
-	if r.Tier == service.TierDeferred && b.cfg.Deferred.on() {
+	if r.Tier == service.TierDeferred && b.cfg.Deferred.On() {
 		most = max(most, b.queue(r.Model).ordering.targets.of(r.Tier))
 	}
 	if r.Wait > 0 {

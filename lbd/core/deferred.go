@@ -11,7 +11,8 @@ import (
 // SageServe's queue manager (section 6.2). Until then it is held apart, where it
 // delays nobody and no scaling sees it. Each report of a replica is the signal that
 // there may be room. Requests of a model whose replicas do not tell their memory, or
-// that has none here, are not held apart. The zero value holds nothing apart.
+// that has none here, are not held apart. The zero value holds nothing apart; without OneBelow all is held for its time. Balancers and
+// the simulation of fleets go by it.
 type DeferredRule struct {
 	// OneBelow and TwoBelow are the KV utilisations of a model's replicas, 0..1, below
 	// which one and two requests go.
@@ -25,8 +26,17 @@ type DeferredRule struct {
 // DefaultDeferred is the paper's: one below 60 %, two below 50 %.
 func DefaultDeferred() DeferredRule { return DeferredRule{OneBelow: 0.60, TwoBelow: 0.50} }
 
-// release is how many requests go when so much memory is in use.
-func (d DeferredRule) release(utilisation float64) int {
+// AutoDeferred is for the strategy auto: one below 65 %, two below 55 %, for it fills
+// replicas further than the paper's strategies; interactive requests are sent elsewhere from
+// 70 % on only. Held for 20 of 24 hours: a day has a night, in which the least number of
+// replicas has room, and work that goes by its age after 10 h is often sent at the next peak
+// instead.
+func AutoDeferred() DeferredRule {
+	return DeferredRule{OneBelow: 0.65, TwoBelow: 0.55, Wait: 20.0 / 24}
+}
+
+// Release is how many requests go when so much of the memory, 0..1, is in use.
+func (d DeferredRule) Release(utilisation float64) int {
 	switch {
 	case utilisation < d.TwoBelow:
 		return 2
@@ -36,18 +46,18 @@ func (d DeferredRule) release(utilisation float64) int {
 	return 0
 }
 
-// urgent is the age from which a request that is due at an age is no longer held apart.
-func (d DeferredRule) urgent(due time.Duration) time.Duration {
+// UrgentAfter is the age from which a request that is due at an age is no longer held apart.
+func (d DeferredRule) UrgentAfter(due time.Duration) time.Duration {
 	return time.Duration(cmp.Or(d.Wait, urgentAfter) * float64(due))
 }
 
-// on says whether anything is held apart.
-func (d DeferredRule) on() bool { return d.OneBelow > 0 }
+// On says whether anything is held apart.
+func (d DeferredRule) On() bool { return d != DeferredRule{} }
 
 // park holds a request that came apart, if it is one of those; one that was
 // forwarded here was released where it came from.
 func (b *Balancer) park(now time.Duration, r *request) bool {
-	if !b.cfg.Deferred.on() || r.Tier != service.TierDeferred || r.From != "" || !b.meanKV(now, r.Model).Known {
+	if !b.cfg.Deferred.On() || r.Tier != service.TierDeferred || r.From != "" || !b.meanKV(now, r.Model).Known {
 		return false
 	}
 	q := b.queue(r.Model)
@@ -71,7 +81,7 @@ func (b *Balancer) signal(now time.Duration, q *queue) {
 	if !kv.Known || q.len() > 0 {
 		return
 	}
-	for q.room = b.cfg.Deferred.release(kv.Value); q.room > 0 && q.apart.n > 0 && q.len() == 0; q.room-- {
+	for q.room = b.cfg.Deferred.Release(kv.Value); q.room > 0 && q.apart.n > 0 && q.len() == 0; q.room-- {
 		r := q.apart.next()
 		q.apart.released(r)
 		q.unpark(now, r)
@@ -86,8 +96,8 @@ func (b *Balancer) releaseDue(now time.Duration, q *queue) {
 		return
 	}
 	urgent := time.Duration(0)
-	if b.cfg.Deferred.on() && b.meanKV(now, q.model).Known {
-		urgent = b.cfg.Deferred.urgent(q.ordering.targets.of(service.TierDeferred))
+	if b.cfg.Deferred.On() && b.meanKV(now, q.model).Known {
+		urgent = b.cfg.Deferred.UrgentAfter(q.ordering.targets.of(service.TierDeferred))
 	}
 	for r := q.apart.requests.first(); r != nil && now-r.arrived >= urgent; r = q.apart.requests.first() {
 		q.unpark(now, r)

@@ -13,6 +13,18 @@ import (
 	"skyserve/lbd/policy"
 )
 
+// Two go below 50 % of the memory, one below 60 % (SageServe section 6.2).
+func TestDeferredWorkIsReleasedByMemory(t *testing.T) {
+	for _, c := range []struct {
+		utilisation float64
+		want        int
+	}{{0, 2}, {0.49, 2}, {0.5, 1}, {0.59, 1}, {0.6, 0}, {1, 0}} {
+		if got := DefaultDeferred().Release(c.utilisation); got != c.want {
+			t.Errorf("Release(%g) = %d, want %d", c.utilisation, got, c.want)
+		}
+	}
+}
+
 // A longer wait holds work for the night; what is due goes all the same.
 func TestDeferredWaitIsAShareOfTheDeadline(t *testing.T) {
 	for _, c := range []struct {
@@ -20,7 +32,7 @@ func TestDeferredWaitIsAShareOfTheDeadline(t *testing.T) {
 		hours float64
 	}{{0, 10}, {0.5, 12}, {0.83, 19.92}} {
 		d := DeferredRule{OneBelow: 0.6, TwoBelow: 0.5, Wait: c.wait}
-		if got := d.urgent(24 * time.Hour).Hours(); got < c.hours-0.01 || got > c.hours+0.01 {
+		if got := d.UrgentAfter(24 * time.Hour).Hours(); got < c.hours-0.01 || got > c.hours+0.01 {
 			t.Errorf("wait %g: urgent after %g h, want %g", c.wait, got, c.hours)
 		}
 	}

@@ -91,9 +91,9 @@ func SageStarts() StartTimes {
 
 // FleetSetup is what is under test.
 type FleetSetup struct {
-	Scaler  Scaler
-	Deferer Deferer // of a scenario without silos
-	Seed    uint64
+	Scaler   Scaler
+	Deferred core.DeferredRule // of a scenario without silos
+	Seed     uint64
 	// Watch, when set, is told of every change of a VM.
 	Watch func(VMChange)
 }
@@ -103,16 +103,6 @@ type FleetSetup struct {
 // error ends the run.
 type Scaler interface {
 	Step(now time.Duration, v *FleetView) ([]FleetChange, error)
-}
-
-// Deferer says when deferred requests go to an endpoint (SageServe section 6.2).
-type Deferer interface {
-	// Release is how many are sent to an endpoint whose memory is used to so much,
-	// 0..1.
-	Release(utilisation float64) int
-	// Priority is 1 for a request that is behind all interactive ones, 0 for one that
-	// is among them by its age, and then needs no release.
-	Priority(age time.Duration) int
 }
 
 // FleetView is what a Scaler sees: the endpoints by model, region and pool.

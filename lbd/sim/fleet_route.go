@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"skyserve/internal/service"
 	"skyserve/lbd/policy"
 )
 
@@ -63,14 +64,15 @@ func (f *fleet) arrive(q *ask) {
 // signal lets each endpoint tell the deferred queue its utilisation, and sends
 // what that, or the age of requests, lets go.
 func (f *fleet) signal() {
+	urgent := f.setup.Deferred.UrgentAfter(f.s.Targets.Of(service.TierDeferred))
 	for _, e := range f.endpoints {
-		for e.backlog.len() > 0 && f.setup.Deferer.Priority(f.now-f.calls[e.backlog.front()].at) == 0 {
+		for e.backlog.len() > 0 && f.now-f.calls[e.backlog.front()].at >= urgent {
 			f.send(e.backlog.pop(), e)
 		}
 		if e.backlog.len() == 0 {
 			continue
 		}
-		for range min(f.setup.Deferer.Release(e.utilisation()), e.backlog.len()) {
+		for range min(f.setup.Deferred.Release(e.utilisation()), e.backlog.len()) {
 			i := e.backlog.pop()
 			f.calls[i].priority = 1
 			f.dispatch(i, e, e)

@@ -80,32 +80,13 @@ func (r *restless) Step(_ time.Duration, v *FleetView) (out []FleetChange, _ err
 	return out, nil
 }
 
-// nights releases nothing until a request is old enough.
-type nights struct{ urgent time.Duration }
-
-func (nights) Release(float64) int { return 0 }
-func (n nights) Priority(age time.Duration) int {
-	if age >= n.urgent {
-		return 0
-	}
-	return 1
-}
-
-// freely releases what is below a half.
-type freely struct{}
-
-func (freely) Release(u float64) int {
-	if u < 0.5 {
-		return 2
-	}
-	return 0
-}
-func (freely) Priority(time.Duration) int { return 1 }
+// freely releases what is below a half, and nothing by its age.
+var freely = core.DeferredRule{OneBelow: 0.5, TwoBelow: 0.5, Wait: 1}
 
 func runFleet(t testing.TB, s FleetScenario, setup FleetSetup) *FleetResult {
 	t.Helper()
-	if setup.Deferer == nil {
-		setup.Deferer = freely{}
+	if !setup.Deferred.On() {
+		setup.Deferred = freely
 	}
 	if setup.Scaler == nil {
 		setup.Scaler = still{}
@@ -250,7 +231,7 @@ func TestFleetRefusesTheImpossible(t *testing.T) {
 		{FleetChange{Endpoint: 0, Launch: 1}, "launch 1: the region has room for 0"},
 	} {
 		s := smallFleet(1)
-		_, err := RunFleet(context.Background(), &s, FleetSetup{Scaler: script{5 * time.Second: {c.change}}, Deferer: freely{}, Seed: 1})
+		_, err := RunFleet(context.Background(), &s, FleetSetup{Scaler: script{5 * time.Second: {c.change}}, Deferred: freely, Seed: 1})
 		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "simulating small, seed 1, at 5s: ") {
 			t.Errorf("%+v: got %v, want %q", c.change, err, c.want)
 		}
@@ -264,10 +245,10 @@ func (f failing) Step(time.Duration, *FleetView) ([]FleetChange, error) { return
 func TestFleetErrors(t *testing.T) {
 	s := smallFleet(1)
 	boom := errors.New("boom")
-	if _, err := RunFleet(context.Background(), &s, FleetSetup{Scaler: failing{boom}, Deferer: freely{}}); !errors.Is(err, boom) {
+	if _, err := RunFleet(context.Background(), &s, FleetSetup{Scaler: failing{boom}, Deferred: freely}); !errors.Is(err, boom) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := RunFleet(context.Background(), &s, FleetSetup{Scaler: still{}}); err == nil || !strings.Contains(err.Error(), "deferer") {
+	if _, err := RunFleet(context.Background(), &s, FleetSetup{Scaler: still{}}); err == nil || !strings.Contains(err.Error(), "deferred requests") {
 		t.Errorf("got %v", err)
 	}
 	for _, c := range []struct {
@@ -316,7 +297,7 @@ func TestFleetTellsOfLateFirstTokens(t *testing.T) {
 	s.RTT = 0
 	s.Demand.Scale(15, 30, 0)
 	look := &lastLook{}
-	r, err := RunFleet(context.Background(), &s, FleetSetup{Scaler: look, Deferer: freely{}, Seed: 1})
+	r, err := RunFleet(context.Background(), &s, FleetSetup{Scaler: look, Deferred: freely, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,7 +337,8 @@ func TestFleetReroutesWhenFull(t *testing.T) {
 // once.
 func TestFleetDefers(t *testing.T) {
 	s := smallFleet(100)
-	held := runFleet(t, s, FleetSetup{Seed: 1, Deferer: nights{10 * time.Minute}})
+	byAge := core.DeferredRule{Wait: 10.0 / (24 * 60)} // after ten minutes
+	held := runFleet(t, s, FleetSetup{Seed: 1, Deferred: byAge})
 	if p := held.Tiers[2].TTFT; p.P10 < 600e3 || held.Waiting == 0 || held.Tiers[0].TTFT.P90 > 10e3 {
 		t.Errorf("held: %+v, %d waiting", p, held.Waiting)
 	}
@@ -387,7 +369,7 @@ func TestFleetStopsWithItsContext(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
 	s := smallFleet(3000)
-	if _, err := RunFleet(ctx, &s, FleetSetup{Scaler: still{}, Deferer: freely{}}); !errors.Is(err, context.Canceled) {
+	if _, err := RunFleet(ctx, &s, FleetSetup{Scaler: still{}, Deferred: freely}); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -114,8 +114,8 @@ func RunFleet(ctx context.Context, s *FleetScenario, setup FleetSetup) (*FleetRe
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	if setup.Scaler == nil || setup.Deferer == nil && s.Silo == 0 {
-		return nil, fmt.Errorf("scenario %s: want a scaler and, without silos, a deferer", s.Name)
+	if setup.Scaler == nil || !setup.Deferred.On() && s.Silo == 0 {
+		return nil, fmt.Errorf("scenario %s: want a scaler and, without silos, a rule for deferred requests", s.Name)
 	}
 	f, err := newFleet(s, setup)
 	if err != nil {
