@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -13,13 +14,12 @@ import (
 // this one keeps a single core busy for no more than a millisecond or two.
 const groupSize = 64
 
-// group is replicas that are probed at the same moment, by one timer. The lock
-// of its Prober guards it.
+// group is replicas that are probed at the same moment. The lock of its Prober guards it.
 type group struct {
 	prober  *Prober
 	watches []*watch
-	timer   *time.Timer
-	jitter  *rand.Rand
+	stop    context.CancelFunc
+	jitter  *rand.Rand // of run, once that has begun
 }
 
 // join puts a watch into the first group that has room; p.mu is held.
@@ -28,7 +28,10 @@ func (p *Prober) join(w *watch) {
 	if i < 0 {
 		i = len(p.groups)
 		g := &group{prober: p, jitter: rand.New(rand.NewPCG(p.opts.Seed, uint64(i)))}
-		g.timer = time.AfterFunc(firstTick(i, jittered(p.opts.Interval, g.jitter)), g.fire)
+		var ctx context.Context
+		ctx, g.stop = context.WithCancel(p.ctx)
+		first := firstTick(i, jittered(p.opts.Interval, g.jitter))
+		p.wg.Go(func() { g.run(ctx, first) })
 		p.groups = append(p.groups, g)
 	}
 	w.group = p.groups[i]
@@ -47,8 +50,23 @@ func (p *Prober) part(w *watch) {
 	g := w.group
 	g.watches = slices.DeleteFunc(g.watches, func(o *watch) bool { return o == w })
 	if len(g.watches) == 0 {
-		g.timer.Stop()
+		g.stop()
 		p.groups = slices.DeleteFunc(p.groups, func(o *group) bool { return o == g })
+	}
+}
+
+// run tells the watches when it is time for a probe, until ctx ends.
+func (g *group) run(ctx context.Context, first time.Duration) {
+	timer := time.NewTimer(first)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		timer.Reset(jittered(g.prober.opts.Interval, g.jitter))
+		g.fire()
 	}
 }
 
@@ -57,10 +75,6 @@ func (p *Prober) part(w *watch) {
 func (g *group) fire() {
 	g.prober.mu.Lock()
 	defer g.prober.mu.Unlock()
-	if len(g.watches) == 0 || g.prober.ctx.Err() != nil {
-		return
-	}
-	g.timer.Reset(jittered(g.prober.opts.Interval, g.jitter))
 	for _, w := range g.watches {
 		select {
 		case w.tick <- struct{}{}:

@@ -146,11 +146,6 @@ func (p *Prober) Stop(id string) {
 func (p *Prober) Close() {
 	p.cancel()
 	p.wg.Wait()
-	p.mu.Lock()
-	for _, g := range p.groups {
-		g.timer.Stop()
-	}
-	p.mu.Unlock()
 	if t, ok := p.opts.Transport.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()
 	}
