@@ -78,7 +78,7 @@ func TestANameOfOnesOwn(t *testing.T) {
 	e := emulate(t)
 	up := append(e.upOf(cloudService), "--yes")
 	e.skyserve(exitOK, up...)
-	e.aws.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
+	e.aws.SetQuotas(map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0})
 	if out := e.skyserve(exitOK, e.at("doctor", up[1])...); !strings.Contains(out, "name chat.example.com: its zone is there, and nobody else has it") {
 		t.Errorf("doctor says\n%s", out)
 	}

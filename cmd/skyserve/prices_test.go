@@ -112,7 +112,7 @@ func TestDoctorLooksAtPrices(t *testing.T) {
 	t.Parallel()
 	e := emulate(t)
 	doctor := e.at("doctor", e.upOf(onDemandOnly)[1])
-	e.aws.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
+	e.aws.SetQuotas(map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0})
 	out := strings.Join(strings.Fields(e.skyserve(exitOK, doctor...)), " ")
 	for _, want := range []string{"ok aws/us-east-1 prices: its cloud tells 7", "ok gcp/us-central1 prices: its cloud tells 18"} {
 		if !strings.Contains(out, want) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -41,13 +42,9 @@ func TestUpLooksAtQuotas(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			e := emulate(t)
-			e.aws.Quotas = map[string]float64{}
-			for code, limit := range enough {
-				e.aws.Quotas[code] = limit
-			}
-			for code, limit := range tt.limits {
-				e.aws.Quotas[code] = limit
-			}
+			quotas := maps.Clone(enough)
+			maps.Copy(quotas, tt.limits)
+			e.aws.SetQuotas(quotas)
 			up := e.upOf(cloudService)
 			shown := e.skyserve(exitOK, append(slices.Clone(up), "--dry-run")...)
 			words := strings.Join(strings.Fields(shown), " ")

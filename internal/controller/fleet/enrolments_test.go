@@ -244,15 +244,18 @@ func TestAControllerLooksPastStrangers(t *testing.T) {
 		}
 		path := filepath.Join(u.dir, "content.json")
 		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
 		var held map[string]any
-		if err == nil {
-			err = json.Unmarshal(text, &held)
+		if err := json.Unmarshal(text, &held); err != nil {
+			t.Fatal(err)
 		}
 		held["enrolled"] = enrolled
-		if text, err = json.Marshal(held); err == nil {
-			err = os.WriteFile(path, text, 0o600)
+		if text, err = json.Marshal(held); err != nil {
+			t.Fatal(err)
 		}
-		if err != nil {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		stranger := machineAt("lb-us-east-1-0", provision.KindBalancer, "aws/us-east-1", "", "66", 0)
