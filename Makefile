@@ -1,14 +1,18 @@
 # What CI runs, in pieces. `make` alone runs the tests.
 LINT_VERSION := v2.15.0
 SUDO         := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
-# Pure packages start no goroutines (house_test.go), so that there is nothing to race.
-PURE         := lbd/(core|policy|prefix|bfio|engine|sim)|internal/(page|printable|service|workload)
+# Pure packages start no goroutines (layout_test.go), so that there is nothing to race.
+PURE         := lbd/(buffer|core(/.*)?|openai|policy|prefix|record|bfio)|internal/(catalogue|page|printable|service|sim|sim/barrier|sim/engine|sim/workload)
 CONCURRENT   = $$(go list ./lbd/... ./internal/... ./provision/... ./tui/... ./cmd/... | grep -vE '^skyserve/($(PURE))$$')
 
-.PHONY: test build vet lint race bench chaos compare-proxy compare-solver compare-forecast disk examples openai-clients ci
+.PHONY: test short build vet lint race bench chaos compare-proxy compare-solver compare-forecast disk examples openai-clients ci
 
 test:
 	go test ./...
+
+# The fast tier, for between two edits: without the tests that call testkit.Slow.
+short:
+	go test -short ./...
 
 # grpcnotrace leaves out pages of gRPC's own, whose templates keep the linker from
 # leaving out what nobody calls: twelve megabytes.
@@ -22,12 +26,9 @@ lint:
 	go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 	$$(go env GOPATH)/bin/golangci-lint run
 
-# Left out is what takes minutes with the detector on and goes the ways that others go: a
-# crash after every call, and how whole services in clouds come up, are refused and interrupted
-# (those that are kept in clouds, change and go are in); and verbs that only compute. The detector of Go 1.26 crashes at
-# times on the thousands of timers of TestReplicasAreProbedTogether, inside its own runtime.
+# Tests that call testkit.NotUnderRace are left out, each for the reason that it states.
 race:
-	go test -race -skip 'CrashAnywhereInTwoClouds|^TestUpWith|^TestAServiceInACloud$$|^TestAKilledUp|^TestAnInterruptedUp|^TestReplicasAreProbedTogether$$|^TestScripts$$/^(strategy|plan|plan_apply|forecast|sim|sim_sage|sim_calibrate|sim_replay|bfio)$$' $(CONCURRENT)
+	go test -race $(CONCURRENT)
 
 bench:
 	go test -run '^$$' -bench . -benchtime 1x ./...

@@ -253,3 +253,17 @@ func (s *orderSearch) long() bool { return s.season > longSeason }
 func (m *ARIMA) proper() bool {
 	return rootsBeyond(m.AR, leastRoot) && rootsBeyond(negated(m.MA), leastRoot) && rootsBeyond(m.SAR, leastRoot) && rootsBeyond(negated(m.SMA), leastRoot)
 }
+
+// free are the free variables of the search that stand for the model's
+// coefficients; nil when they lie at its edge.
+func (m *ARIMA) free() []float64 {
+	out := []float64{}
+	for _, factor := range [][]float64{m.AR, negated(m.MA), m.SAR, negated(m.SMA)} {
+		u, ok := toPartial(factor)
+		if !ok {
+			return nil
+		}
+		out = append(out, u...)
+	}
+	return out
+}

@@ -49,7 +49,7 @@ func BenchmarkAutoARIMA(b *testing.B) {
 // A week of minutes, and the hour after it.
 func BenchmarkARIMAForecasters(b *testing.B) {
 	s := daily(7, 200, 3)
-	for _, f := range []Forecaster{ARIMAForecaster(), SARIMAForecaster(), ARIMAFourier()} {
+	for _, f := range []Forecaster{ARIMAForecaster()} {
 		b.Run(f.Name(), func(b *testing.B) {
 			for b.Loop() {
 				if _, err := f.Forecast(s, 60); err != nil {

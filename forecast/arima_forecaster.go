@@ -8,91 +8,38 @@ import (
 
 // How the ARIMA forecasters look at a series.
 const (
-	// arimaStep is what the one without a season takes together: minutes of
-	// traffic are mostly noise.
+	// arimaStep is what it takes together: minutes of traffic are mostly noise.
 	arimaStep = 5 * time.Minute
-	// fourierStep is what the one with Fourier terms does: the seasons follow the
-	// load, and the rest may be coarser.
-	fourierStep = 10 * time.Minute
-	// sarimaStep keeps a day at 96 steps.
-	sarimaStep = 15 * time.Minute
-	// arimaMemory and sarimaMemory bound the past that they learn from.
-	arimaMemory  = 3 * day
-	sarimaMemory = 7 * day
-	// fourierMemory bounds it where weeks repeat.
-	fourierMemory = 4 * 7 * day
+	// arimaMemory bounds the past that it learns from.
+	arimaMemory = 3 * day
 	// trafficDifferences is how often a series of traffic is differenced at most:
 	// twice would carry the last minutes' trend on without end.
 	trafficDifferences = 1
 	// leastKnown is how many known steps a model needs at the least.
 	leastKnown = 20
-	// dailyTerms and weeklyTerms are the most Fourier terms: 6 a day follow what
-	// lasts 4 hours. There are no more of a day than days, or chance passes for a
-	// season.
-	dailyTerms, weeklyTerms = 6, 3
-	// arimaCarries is how many steps the one without a season carries a trend on: two
-	// hours. One that is learned from 5 minutes to the next says nothing of a day.
+	// arimaCarries is how many steps a trend is carried on: two hours. One that is
+	// learned from 5 minutes to the next says nothing of a day.
 	arimaCarries = 24
 	// pastStride is the time between the past forecasts that the interval is
 	// learned from.
 	pastStride = time.Hour
 )
 
-// arimaForecaster is a way to build an ARIMA model of a series. All of them model
-// the square root of the load: the noise of arrivals grows with the root of
-// their number, so that its root has the same noise by night and by day. What is
-// forecast is the square of the expected root, the middle of what may come,
-// which bursts draw less upwards than a mean.
+// arimaForecaster models the square root of the load: the noise of arrivals grows
+// with the root of their number, so that its root has the same noise by night and
+// by day. What is forecast is the square of the expected root, the middle of what
+// may come, which bursts draw less upwards than a mean.
 type arimaForecaster struct {
-	name string
-	step time.Duration
-	// memory is how long a past the model is built from.
-	memory time.Duration
-	// least is how much history it needs.
-	least time.Duration
-	// carries is how many steps a trend is carried on at most, 0 for without end.
-	carries int
-	build   func(c coarse) (*ARIMA, []season, error)
+	memory time.Duration // how long a past the model is built from
 }
 
 // ARIMAForecaster forecasts by the ARIMA model without a season that AutoARIMA
 // chooses for the last three days, at steps of 5 minutes. A trend goes on for two
 // hours; after that the level stays.
-func ARIMAForecaster() Forecaster {
-	return arimaForecaster{name: "arima", step: arimaStep, memory: arimaMemory, carries: arimaCarries, build: func(c coarse) (*ARIMA, []season, error) {
-		m, err := AutoARIMA(c.Values, 0, trafficDifferences, nil)
-		return m, nil, err
-	}}
-}
+func ARIMAForecaster() Forecaster { return arimaForecaster{memory: arimaMemory} }
 
-// SARIMAForecaster forecasts by the seasonal ARIMA model that AutoARIMA chooses
-// for the last week, at steps of 15 minutes and a season of a day. It needs two
-// days and an hour of history. Unknown steps are taken from the day before.
-func SARIMAForecaster() Forecaster {
-	return arimaForecaster{name: "sarima", step: sarimaStep, memory: sarimaMemory, least: 2*day + time.Hour, build: func(c coarse) (*ARIMA, []season, error) {
-		m, err := AutoARIMA(c.Values, c.steps(day), trafficDifferences, nil)
-		return m, nil, err
-	}}
-}
-
-// ARIMAFourier forecasts by an ARIMA model at steps of 10 minutes with Fourier
-// terms of the day, and of the week once there are two weeks: how many, AICc
-// decides.
-// It needs a day of history.
-func ARIMAFourier() Forecaster {
-	return arimaForecaster{name: "arima-fourier", step: fourierStep, memory: fourierMemory, least: day, build: buildFourier}
-}
-
-func buildFourier(c coarse) (*ARIMA, []season, error) {
-	days := len(c.Values) / c.steps(day)
-	seasons := []season{{day.Minutes(), min(dailyTerms, days)}}
-	if len(c.Values) >= 2*c.steps(7*day) {
-		seasons = append(seasons, season{7 * day.Minutes(), weeklyTerms})
-	}
-	return fitFourier(c.Values, seasons, c.middle)
-}
-
-func (f arimaForecaster) Name() string { return f.name }
+// Name is arima.
+func (arimaForecaster) Name() string { return "arima" }
 
 func (f arimaForecaster) Forecast(s Series, horizon int) (Forecast, error) {
 	if err := s.check(horizon); err != nil {
@@ -115,7 +62,7 @@ func (f arimaForecaster) Forecast(s Series, horizon int) (Forecast, error) {
 // not make one.
 func (f arimaForecaster) untilKnown(s Series) (until Series, late int) {
 	until, late = s.untilKnown()
-	c := coarsen(until, f.step, len(until.Values))
+	c := coarsen(until, arimaStep, len(until.Values))
 	_, unknown := c.untilKnown()
 	if unknown == len(c.Values) {
 		return until, late
@@ -126,54 +73,44 @@ func (f arimaForecaster) untilKnown(s Series) (until Series, late int) {
 // fittedARIMA is a model with how it reads a series.
 type fittedARIMA struct {
 	arimaForecaster
-	model   *ARIMA
-	seasons []season
+	model *ARIMA
 }
 
-// view is the series as the model reads it, the roots of coarse means; filled
-// counts the steps that were taken from other days.
-func (f arimaForecaster) view(s Series) (c coarse, filled int) {
-	step := max(f.step, s.Step)
-	c = coarsen(s, f.step, int(f.memory/step))
+// view is the series as the model reads it, the roots of coarse means.
+func (f arimaForecaster) view(s Series) coarse {
+	c := coarsen(s, arimaStep, int(f.memory/max(arimaStep, s.Step)))
 	for i, v := range c.Values {
 		c.Values[i] = math.Sqrt(v)
 	}
-	if f.name == "sarima" {
-		filled = fillSeason(c.Values, c.steps(day))
-	}
-	return c, filled
+	return c
 }
 
 func (f arimaForecaster) fit(s Series, horizon int) (*fittedARIMA, error) {
 	if err := s.check(horizon); err != nil {
 		return nil, err
 	}
-	if need := int(f.least / s.Step); len(s.Values) < need {
-		return nil, fmt.Errorf("forecasting %s: %s needs %s of history, got %s", s.Name, f.name, s.words(need), s.words(len(s.Values)))
-	}
-	c, _ := f.view(s)
+	c := f.view(s)
 	if n := len(known(c.Values)); n < leastKnown {
-		return nil, fmt.Errorf("forecasting %s: %s needs %d known steps of %s, got %d", s.Name, f.name, leastKnown, ShortDuration(c.Step), n)
+		return nil, fmt.Errorf("forecasting %s: %s needs %d known steps of %s, got %d", s.Name, f.Name(), leastKnown, ShortDuration(c.Step), n)
 	}
-	m, seasons, err := f.build(c)
+	m, err := AutoARIMA(c.Values, 0, trafficDifferences, nil)
 	if err != nil {
-		return nil, fmt.Errorf("forecasting %s: %s: %w", s.Name, f.name, err)
+		return nil, fmt.Errorf("forecasting %s: %s: %w", s.Name, f.Name(), err)
 	}
-	return &fittedARIMA{f, m, seasons}, nil
+	return &fittedARIMA{f, m}, nil
 }
 
 // forecast forecasts the horizon that begins late steps after s, which need not be
 // what the model was fitted on.
 func (f *fittedARIMA) forecast(s Series, late, horizon int) (Forecast, error) {
-	c, filled := f.view(s)
+	c := f.view(s)
 	n := len(c.Values)
 	ahead := (late + horizon + c.each - 1) / c.each
-	x := seasonColumns(f.seasons, n+ahead, c.middle)
-	z := f.model.unexplained(c.Values, x)
+	z := f.model.unexplained(c.Values, nil)
 	origins := append(f.pastOrigins(c), n)
 	paths := f.model.paths(z, origins, ahead)
 	for i, p := range paths {
-		f.square(p, origins[i], x)
+		f.square(p, origins[i])
 	}
 	means := func(path []float64) []float64 {
 		return s.afterLate(bounded(c.fine(path, late+horizon), s), late)
@@ -184,14 +121,11 @@ func (f *fittedARIMA) forecast(s Series, late, horizon int) (Forecast, error) {
 			t.origins, t.means = append(t.origins, at), append(t.means, means(paths[i]))
 		}
 	}
-	out := Forecast{Model: f.name, Mean: means(paths[len(paths)-1])}
+	out := Forecast{Model: f.Name(), Mean: means(paths[len(paths)-1])}
 	f.interval(&out, s, c, t, z)
-	if filled > 0 {
-		out.Assumed = append(out.Assumed, fmt.Sprintf("%s are unknown: what came at the same time of another day is assumed for them", c.words(filled)))
-	}
 	for h, v := range out.Mean {
 		if math.IsNaN(v) || math.IsInf(out.Hi90[h], 0) {
-			return Forecast{}, fmt.Errorf("forecasting %s: %s finds no finite forecast", s.Name, f.name)
+			return Forecast{}, fmt.Errorf("forecasting %s: %s finds no finite forecast", s.Name, f.Name())
 		}
 	}
 	return out, nil
@@ -199,14 +133,14 @@ func (f *fittedARIMA) forecast(s Series, late, horizon int) (Forecast, error) {
 
 // square turns the path of the process from a coarse origin, unless it is nil, into
 // loads.
-func (f *fittedARIMA) square(path []float64, origin int, x [][]float64) {
+func (f *fittedARIMA) square(path []float64, origin int) {
 	for h := range path {
-		root := max(0, path[h]+f.model.explained(origin+h, func(j int) float64 { return x[j][origin+h] }))
+		root := max(0, path[h]+f.model.explained(origin+h, nil))
 		path[h] = root * root
 	}
-	if f.carries > 0 && f.model.differenced() > 0 {
-		for h := f.carries; h < len(path); h++ {
-			path[h] = path[f.carries-1]
+	if f.model.differenced() > 0 {
+		for h := arimaCarries; h < len(path); h++ {
+			path[h] = path[arimaCarries-1]
 		}
 	}
 }
@@ -255,35 +189,4 @@ func rootNoise(s Series, c coarse) float64 {
 		return 0
 	}
 	return sum / float64(n-len(c.Values))
-}
-
-// fillSeason replaces unknown values by the nearest known one at the same place
-// in the season, past before coming, and by the line between neighbours where no
-// season knows it. It counts them.
-func fillSeason(values []float64, season int) (filled int) {
-	for t, v := range values {
-		if !math.IsNaN(v) {
-			continue
-		}
-		filled++
-		values[t] = sameElsewhere(values, t, season)
-	}
-	if filled > 0 && anyUnknown(values) {
-		copy(values, interpolated(values))
-	}
-	return filled
-}
-
-func sameElsewhere(values []float64, t, season int) float64 {
-	for i := t - season; i >= 0; i -= season {
-		if !math.IsNaN(values[i]) {
-			return values[i]
-		}
-	}
-	for i := t + season; i < len(values); i += season {
-		if !math.IsNaN(values[i]) {
-			return values[i]
-		}
-	}
-	return math.NaN()
 }

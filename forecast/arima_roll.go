@@ -41,37 +41,33 @@ func (f arimaForecaster) means(s Series, horizon int) ([]float64, error) {
 // rollAlong forecasts from the i-th origin and those after it that are whole
 // coarse steps away.
 func (f *fittedARIMA) rollAlong(s Series, origins []int, i, horizon int, out []Forecast) {
-	each := s.steps(max(f.step, s.Step))
+	each := s.steps(max(arimaStep, s.Step))
 	var along []int
 	for k := i; k < len(origins); k++ {
 		if (origins[k]-origins[i])%each == 0 {
 			along = append(along, k)
 		}
 	}
-	if f.name == "sarima" && anyUnknown(s.Values) {
-		along = along[:1] // what is unknown is taken from later days too
-	}
 	past := s.Upto(origins[along[len(along)-1]])
 	wide := f.arimaForecaster
 	wide.memory += s.Step * time.Duration(len(past.Values)-origins[i])
-	c, _ := wide.view(past)
+	c := wide.view(past)
 	ahead := (horizon + c.each - 1) / c.each
-	x := seasonColumns(f.seasons, len(c.Values)+ahead, c.middle)
 	at := make([]int, len(along))
 	for k, j := range along {
 		at[k] = (origins[j] - c.skipped) / c.each
 	}
-	paths := f.model.paths(f.model.unexplained(c.Values, x), at, ahead)
+	paths := f.model.paths(f.model.unexplained(c.Values, nil), at, ahead)
 	for k, j := range along {
-		out[j] = Forecast{Model: f.name, Mean: f.rolled(s.Upto(origins[j]), c, x, paths[k], at[k], horizon)}
+		out[j] = Forecast{Model: f.Name(), Mean: f.rolled(s.Upto(origins[j]), c, paths[k], at[k], horizon)}
 	}
 }
 
 // rolled turns a path from a coarse origin into means.
-func (f *fittedARIMA) rolled(past Series, c coarse, x [][]float64, path []float64, origin, horizon int) []float64 {
+func (f *fittedARIMA) rolled(past Series, c coarse, path []float64, origin, horizon int) []float64 {
 	if path == nil {
 		return bounded(flat(math.NaN(), horizon), past)
 	}
-	f.square(path, origin, x)
+	f.square(path, origin)
 	return bounded(c.fine(path, horizon), past)
 }

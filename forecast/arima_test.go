@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -160,7 +161,7 @@ func TestStrengthOfASeason(t *testing.T) {
 		"constant":           {constant(4*1440, 7), 0, 0},
 		"too short":          {daily(2, 0, 1), 0, 0},
 	} {
-		values := coarsen(c.s, sarimaStep, 1000).Values
+		values := coarsen(c.s, 15*time.Minute, 1000).Values
 		if got := seasonStrength(values, 96); got < c.lo || got > c.high {
 			t.Errorf("%s: %g, want %g to %g", name, got, c.lo, c.high)
 		}

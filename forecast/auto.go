@@ -39,7 +39,7 @@ func Auto() Forecaster { return auto{candidates()} }
 
 // candidates are the models that auto combines; the first is the yardstick.
 func candidates() []Forecaster {
-	return []Forecaster{MovingAverage(), SeasonalNaive(), SeasonalProfile(), DampedTrend(), HoltWinters(), HAR(), TVAR(), HMM(), ARIMAForecaster()}
+	return []Forecaster{MovingAverage(), SeasonalNaive(), SeasonalProfile(), DampedTrend(), HAR(), TVAR(), HMM(), ARIMAForecaster()}
 }
 
 func (auto) Name() string { return "auto" }

@@ -46,13 +46,6 @@ func meanOfKnown(values []float64) float64 {
 	return sum / float64(n)
 }
 
-// middle is when the coarse step i has its middle, in minutes since the Unix
-// epoch; it may lie after the series.
-func (c coarse) middle(i int) float64 {
-	fine := float64(c.skipped) + (float64(i)+0.5)*float64(c.each)
-	return float64(c.Start) + fine*(c.Step/time.Duration(c.each)).Minutes()
-}
-
 // fine spreads coarse means over horizon steps of the series, on the line between
 // the middles of the coarse steps, and keeps them from falling below 0.
 func (c coarse) fine(means []float64, horizon int) []float64 {

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"skyserve/internal/workload"
+	"skyserve/internal/sim/workload"
 )
 
 var (

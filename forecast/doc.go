@@ -6,7 +6,7 @@
 // model is: means only), roll.go (what a model would have said in the past),
 // interval.go and peak.go (what is learned from that) and auto.go (combining
 // models by it). The models are in files of their own, simplest first:
-// average.go, seasonal.go, profile.go, smoothing.go, holtwinters.go, har.go,
+// average.go, seasonal.go, profile.go, smoothing.go, har.go,
 // tvar.go, hmm.go, and arima.go with kalman.go, its filter, and
 // arima_forecaster.go, what it makes of traffic. backtest.go judges them,
 // watch.go notices a load

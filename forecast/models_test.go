@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"skyserve/internal/testkit"
 )
 
 // tens is days of ten-minute steps of a shape with noise.
@@ -24,6 +26,7 @@ func wave(i int) float64 { return 1000 + 600*math.Sin(2*math.Pi*float64(i)/144) 
 // Series that people bring: every model makes a sound forecast of them, and none
 // is thrown far off by what is missing.
 func TestHardSeries(t *testing.T) {
+	testkit.Slow(t)
 	day := func(i int) int { return i / 144 }
 	for name, c := range map[string]struct {
 		s        Series
@@ -98,11 +101,10 @@ func TestModelsKnowTheirKind(t *testing.T) {
 		truth func(i int) float64
 		most  float64
 	}{
-		"a profile follows the level":     {SeasonalProfile(), tens(5, 10, half), half, 0.1},
-		"Holt-Winters follows the season": {HoltWinters(), tens(5, 10, wave), wave, 0.05},
-		"a damped trend climbs":           {DampedTrend(), tens(2, 1, func(i int) float64 { return 100 + 20*float64(i) }), func(i int) float64 { return 100 + 20*float64(i) }, 0.03},
-		"HAR knows how days go on":        {HAR(), tens(7, 10, wave), wave, 0.05},
-		"TVAR swings on":                  {TVAR(), tens(2, 1, func(i int) float64 { return 1000 + 500*math.Sin(float64(i)/2) }), func(i int) float64 { return 1000 + 500*math.Sin(float64(i)/2) }, 0.2},
+		"a profile follows the level": {SeasonalProfile(), tens(5, 10, half), half, 0.1},
+		"a damped trend climbs":       {DampedTrend(), tens(2, 1, func(i int) float64 { return 100 + 20*float64(i) }), func(i int) float64 { return 100 + 20*float64(i) }, 0.03},
+		"HAR knows how days go on":    {HAR(), tens(7, 10, wave), wave, 0.05},
+		"TVAR swings on":              {TVAR(), tens(2, 1, func(i int) float64 { return 1000 + 500*math.Sin(float64(i)/2) }), func(i int) float64 { return 1000 + 500*math.Sin(float64(i)/2) }, 0.2},
 	} {
 		fc, err := c.f.Forecast(c.s, 6)
 		if err != nil {

@@ -108,7 +108,7 @@ func (s Series) span(steps int) string { return strings.TrimPrefix(s.words(steps
 
 // Forecasters lists every model, simplest first.
 func Forecasters() []Forecaster {
-	return append(candidates(), SARIMAForecaster(), ARIMAFourier(), Auto())
+	return append(candidates(), Auto())
 }
 
 // ByName finds a forecaster by its name; the error lists the names, the nearest first.

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"skyserve/internal/testkit"
 )
 
 // aFew is what a Watch that reports 3 of 100 may report of the 59 of a test: three.
@@ -57,6 +59,7 @@ func onAndOff(days int) Series {
 // whatever the ratio to the forecast: on one that is on and off by itself, half
 // and five times the forecast come every hour.
 func TestWatchKnowsWhatIsUsual(t *testing.T) {
+	testkit.Slow(t)
 	type share struct{ factor, least, most float64 }
 	for name, c := range map[string]struct {
 		series Series

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 )
 
 const (
@@ -38,6 +39,7 @@ func chunks(pieces ...string) string {
 // Whatever comes over a connection is answered with the right status, an error in
 // OpenAI's shape where it was HTTP at all, and leaves nothing behind.
 func TestBadInput(t *testing.T) {
+	testkit.Slow(t)
 	e := newEngine(t, "llama", "")
 	n := start(t, config("lb-us-0", "local/us", service.ReplicaConfig{ID: "us-0", URL: e.URL, Model: "llama"}), Options{})
 	ready(t, n)

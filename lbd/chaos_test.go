@@ -18,7 +18,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"skyserve/lbd/proxy"
+	"skyserve/internal/testkit"
+	"skyserve/lbd/record"
 )
 
 var (
@@ -32,6 +33,7 @@ var (
 // load. Every request ends in one way that its client can tell; no answer is wrong,
 // or seems whole and is not; nothing is left over.
 func TestChaos(t *testing.T) {
+	testkit.Slow(t)
 	first, last := uint64(1), *chaosSeeds
 	if *chaosSeed > 0 {
 		first, last = *chaosSeed, *chaosSeed
@@ -235,12 +237,12 @@ func (w *world) compare(id string, n *node) {
 const mostAsides = 2000
 
 // record is what a balancer remembers of a request; nil when it does not.
-func (w *world) record(n *node, id string) *proxy.DecisionRecord {
+func (w *world) record(n *node, id string) *record.Request {
 	raw, err := n.admin.Decision(context.Background(), id)
 	if err != nil {
 		return nil
 	}
-	var d proxy.DecisionRecord
+	var d record.Request
 	if err := json.Unmarshal(raw, &d); err != nil {
 		w.Fatal(err)
 	}
@@ -407,7 +409,7 @@ func (b *ledger) enter(a *attempt) {
 }
 
 // explain books what targets that failed did to a request.
-func (b *ledger) explain(a *attempt, d *proxy.DecisionRecord) {
+func (b *ledger) explain(a *attempt, d *record.Request) {
 	if d == nil || a.fate == cancelled {
 		return
 	}

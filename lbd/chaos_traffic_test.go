@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"skyserve/lbd/engine/server"
+	"skyserve/internal/sim/engine/server"
 )
 
 // wish is a request with the one answer that is right.

@@ -18,7 +18,7 @@ import (
 
 	"skyserve/internal/controller"
 	"skyserve/internal/service"
-	"skyserve/lbd/engine/server"
+	"skyserve/internal/sim/engine/server"
 	"skyserve/lbd/policy"
 	"skyserve/lbd/proxy"
 )

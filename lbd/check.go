@@ -219,7 +219,7 @@ func coreOf(p *problems, cfg service.BalancerConfig) core.Config {
 		fail("balancer.allow_parameters", service.CheckWord("BalancerSpec.allow_parameters", name))
 	}
 	c.MaxTries, c.RetryShare = b.MaxTries, float64(b.RetryPercent)/100
-	c.EjectAfter, c.EjectTime, c.EjectMost = b.EjectAfter, b.EjectTime, max(c.EjectMost, b.EjectTime)
+	c.EjectAfter, c.EjectTime, c.EjectMax = b.EjectAfter, b.EjectTime, max(c.EjectMax, b.EjectTime)
 	for i, m := range cfg.Models {
 		t, err := targets(m.SLO)
 		fail(fmt.Sprintf("models[%d].slo", i), err)

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"skyserve/internal/service"
-	"skyserve/lbd/engine/server"
+	"skyserve/internal/sim/engine/server"
 )
 
 // What users of other balancers complain about, tried on a whole balancer. The

@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 )
 
 // A balancer that is told to end finishes all that it has, tells clients to
 // connect anew elsewhere, and gives what peers still forward back to them: under
 // load nothing is lost that was taken.
 func TestEndingUnderLoadLosesNothing(t *testing.T) {
+	testkit.Slow(t)
 	step := make(chan struct{})
 	held, busy := wordByWord(t, "llama", step), newEngine(t, "llama", "")
 	ending := start(t, config("lb-eu-0", "local/eu", service.ReplicaConfig{ID: "eu-0", URL: held.URL, Model: "llama"}), Options{DrainTimeout: patience})
@@ -72,6 +74,7 @@ func TestEndingUnderLoadLosesNothing(t *testing.T) {
 // As soon as a balancer has said that it drains, its peers send it nothing more,
 // even what they have no room for.
 func TestNothingIsForwardedToADrainingBalancer(t *testing.T) {
+	testkit.Slow(t)
 	step := make(chan struct{})
 	held, busy := wordByWord(t, "llama", step), newEngine(t, "llama", "")
 	ending := start(t, config("lb-eu-0", "local/eu", service.ReplicaConfig{ID: "eu-0", URL: held.URL, Model: "llama"}), Options{DrainTimeout: patience})

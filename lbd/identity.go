@@ -10,6 +10,7 @@ import (
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/lbd/admin"
 )
 
 // member is the balancer as a party of its service.
@@ -64,11 +65,15 @@ func (b *balancer) adminListener() net.Listener {
 	if b.member == nil {
 		return b.adminPort
 	}
-	return tls.NewListener(b.adminPort, b.member.party.Open(identity.Operator, identity.Controller, identity.Balancer))
+	config := b.member.party.Open(identity.Operator, identity.Controller, identity.Balancer)
+	if b.cfg.AdminPlain {
+		return newEitherListener(b.adminPort, config)
+	}
+	return tls.NewListener(b.adminPort, config)
 }
 
 func (b *balancer) adminURL() string {
-	if b.member == nil {
+	if b.member == nil || b.cfg.AdminPlain {
 		return "http://" + b.cfg.Admin
 	}
 	return "https://" + b.cfg.Admin
@@ -81,6 +86,10 @@ func (b *balancer) adminHandler(traffic http.Handler) http.Handler {
 		return b.api
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS == nil { // AdminPlain: by the token, if there is one
+			b.api.ServeHTTP(w, r)
+			return
+		}
 		switch who, err := identity.Of(r.TLS); {
 		case b.member.revoked.present(r.TLS):
 			b.api.Forbid(w, identity.ErrRevoked.Error())
@@ -97,6 +106,9 @@ func (b *balancer) adminHandler(traffic http.Handler) http.Handler {
 // checkIdentity makes sure that an identity is whole, and that whoever is to be known
 // by one is reached by TLS.
 func checkIdentity(p *problems, cfg service.BalancerConfig) {
+	if cfg.AdminPlain && admin.BeyondLoopback(cfg.Admin) {
+		p.add("admin_plain", fmt.Sprintf("%s can be reached from other machines", cfg.Admin), "listen on 127.0.0.1")
+	}
 	if i := cfg.Identity; i != nil && (i.Cert == "" || i.Key == "" || i.CA == "") {
 		p.add("identity", "needs cert, key and ca", "")
 	}

@@ -9,11 +9,13 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 )
 
 // What a configuration gives requests of memory is what they get: a tenant that has its
 // share is told so, and so is everybody once there is no more, before a body is read.
 func TestMemoryOfTheConfiguration(t *testing.T) {
+	testkit.Slow(t)
 	e := newEngine(t, "llama", "")
 	e.hold = make(chan struct{})
 	t.Setenv("KEYS", "sk-a tenant=a\nsk-b tenant=b\nsk-c tenant=c")

@@ -16,7 +16,7 @@ import (
 	"github.com/openai/openai-go/v3/responses"
 
 	"skyserve/internal/service"
-	"skyserve/lbd/engine/server"
+	"skyserve/internal/sim/engine/server"
 )
 
 // official is the official client of a balancer.

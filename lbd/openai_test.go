@@ -12,7 +12,7 @@ import (
 	"github.com/openai/openai-go/v3/option"
 
 	"skyserve/internal/service"
-	"skyserve/lbd/engine/server"
+	"skyserve/internal/sim/engine/server"
 )
 
 // simulated starts a simulated engine, a thousand times faster than life, and

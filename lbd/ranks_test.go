@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/sim/engine/server"
 	"skyserve/lbd/core"
-	"skyserve/lbd/engine/server"
 	"skyserve/lbd/policy"
 )
 

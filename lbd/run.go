@@ -350,7 +350,7 @@ func (b *balancer) run(ctx context.Context) error {
 	handler := b.reportPanics(b.handler())
 	public, adminSrv := b.server(handler), b.server(b.reportPanics(b.adminHandler(handler)))
 	speakHTTP2(public, b.limits().StreamWindow)
-	front, err := wire.NewFront(b.publicListener(), handler, wire.FrontOptions{
+	front, err := wire.NewFastPath(b.publicListener(), handler, wire.FastPathOptions{
 		HeadTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeadBytes: maxHeaderBytes, Log: public.ErrorLog,
 	})
 	if err != nil {
@@ -415,7 +415,7 @@ func (b *balancer) run(ctx context.Context) error {
 
 // flush lets answers that are complete reach their clients; what takes longer
 // is for Close to end.
-func flush(ctx context.Context, s *http.Server, f *wire.Front) {
+func flush(ctx context.Context, s *http.Server, f *wire.FastPath) {
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
 	_ = s.Shutdown(ctx)

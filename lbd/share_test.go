@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 	"skyserve/lbd/core"
 )
 
@@ -95,6 +96,7 @@ func (n *node) decision(t *testing.T, id string) core.Decision {
 // Two balancers of one region, each with a replica; the one dies and the other
 // adopts its replica: the conversations go on where their prefixes are.
 func TestAdoptedReplicasKeepTheirConversations(t *testing.T) {
+	testkit.Slow(t)
 	const conversations = 4
 	engines := []*engine{newEngine(t, "llama", ""), newEngine(t, "llama", "")}
 	doors := []*door{newDoor(t), newDoor(t)}

@@ -20,6 +20,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 )
 
 // errAway is why a cupboard does not answer.
@@ -621,6 +622,7 @@ func TestAClockThatIsYearsAheadDropsNoUsage(t *testing.T) {
 // The whole way: keys with limits from a file, a request, the admin API, and a
 // quota that another balancer used up.
 func TestKeyLimitsEndToEnd(t *testing.T) {
+	testkit.Slow(t)
 	const model = "llama"
 	e := newEngine(t, model, "")
 	srv, err := store.Serve(t.Context(), store.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Token: "secret"})

@@ -3,18 +3,18 @@ package plan
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 )
 
-// annealing looks for cheap counts that keep every row by simulated annealing
+// annealing looks for cheap counts that satisfy every row by simulated annealing
 // over the blocks' options: a row that is broken costs its price and more, so
 // that a way through what is not allowed is open while the temperature is high.
 // Its random numbers are a stream of its own seed: the same problem gives the
 // same counts.
 type annealing struct {
-	c       *coupling
-	pool    [][]option
-	rows    [][]int // of each block, as its options state their use
-	figures [][]float64
+	c       *programme
+	options [][]option
+	figures [][]float64 // by block: of each option its cost, then its use of each link
 	state   []rowState
 	pick    []int
 	spares  []float64 // by region and GPU: what taking VMs over spares
@@ -34,35 +34,122 @@ type rowState struct{ use, right, weight float64 }
 
 func (r *rowState) over(use float64) float64 { return max(0, use-r.right) }
 
-// The course of an annealing. Temperatures are shares of the mean price of a
-// replica of the greatest price, which is 1 after scaling.
+// The course of an annealing. Temperatures are in prices of the dearest replica,
+// which is 1 after scaling.
 const (
 	hottest     = 0.06
 	coldest     = 0.0006
 	stages      = 60
 	proposeWork = 12 // effort of a proposal, about
 	rowSlack    = 1e-9
-	pairReach   = 1.5 // what a first move may cost for a second to make good
+	pairReach   = 1.5    // what a first move may cost for a second to make good
+	nearOptions = 2e-4   // how near the relaxation options lie, as a share of the bound,
+	nearSmall   = 0.1    // and where cells are few
+	fewOptions  = 24     // of a block
+	maxMore     = 16     // units that addGrowth adds
+	minSweeps   = 20_000 // proposals of the first annealing, at least,
+	blockSweeps = 2_500  // and for every block
+	maxSweeps   = 32_000_000
+	brokenCost  = 0.1 // of a row, beyond its price
 )
 
-func (c *coupling) newAnnealing(p *point, pool [][]option, broken float64, seed uint64) *annealing {
+// anneal looks for counts among the options near the relaxation at p. Rounds
+// differ in how near, and in what a broken row costs.
+func (c *programme) anneal(p *point, round int) {
+	d, limit := nearOptions*float64(1+round%3), fewOptions*(1+round%2)
+	if c.small() {
+		d, limit = nearSmall, 8*fewOptions
+	}
+	if c.best == nil || !c.small() && round > 3 {
+		limit *= 1 + round // the few nearest may hold no counts that satisfy every row
+	}
+	d *= math.Max(math.Abs(p.value), 1e-3)
+	if c.best != nil {
+		d = math.Min(d, c.bestCost-p.value+slackOf(c.bestCost))
+	}
+	options, _ := c.allOptions(p, d, limit)
+	if options == nil {
+		return
+	}
+	for at := range options {
+		options[at] = c.addBest(at, c.addGrowth(p, at, options[at]))
+	}
+	a := c.newAnnealing(p, options, brokenCost*float64(1+round%4), uint64(round))
+	a.begin()
+	a.run(min(max(minSweeps, blockSweeps*len(c.blocks))<<min(round, 20), maxSweeps))
+	if a.best != nil {
+		flat := make([]int, len(a.flat))
+		for at, n := range a.best {
+			copy(flat[at*c.gpus:], options[at][n].x)
+		}
+		c.offer(c.counts(flat))
+	}
+}
+
+// addGrowth adds to a block's options its cheapest with some more units of the
+// class that carries load at the lowest cost: where many options cost the same,
+// those that are listed may together carry too little.
+func (c *programme) addGrowth(p *point, at int, options []option) []option {
+	if len(options) == 0 {
+		return options
+	}
+	c.price(at, p.y)
+	best, lowest := -1, math.Inf(1)
+	for k, cl := range c.priced.classes {
+		if slope := (cl.stay + cl.start) / cl.theta; cl.theta > 0 && slope < lowest {
+			best, lowest = k, slope
+		}
+	}
+	if best < 0 {
+		return options
+	}
+	first, count := options[0].x, 0
+	for _, n := range first {
+		count += n
+	}
+	free := min(c.priced.classes[best].hi-first[best], c.priced.max-count)
+	for more := 1; more <= min(free, maxMore); more *= 2 {
+		x := slices.Clone(first)
+		x[best] += more
+		options = c.addOption(at, options, x)
+	}
+	return options
+}
+
+// addBest adds the best counts of block at to its options.
+func (c *programme) addBest(at int, options []option) []option {
+	if c.best == nil {
+		return options
+	}
+	return c.addOption(at, options, slices.Clone(c.best[at/c.regions][at%c.regions]))
+}
+
+func (c *programme) addOption(at int, options []option, x []int) []option {
+	if slices.ContainsFunc(options, func(o option) bool { return slices.Equal(o.x, x) }) {
+		return options
+	}
+	o := option{x: x}
+	c.complete(at, &o)
+	return append(options, o)
+}
+
+func (c *programme) newAnnealing(p *point, options [][]option, broken float64, seed uint64) *annealing {
 	a := &annealing{
-		c: c, pool: pool, rows: make([][]int, len(pool)), figures: make([][]float64, len(pool)), state: make([]rowState, len(c.rows)),
-		pick: make([]int, len(pool)), spares: make([]float64, c.regions*c.gpus), flat: make([]int, len(pool)*c.gpus),
+		c: c, options: options, figures: make([][]float64, len(options)), state: make([]rowState, len(c.rows)),
+		pick: make([]int, len(options)), spares: make([]float64, c.regions*c.gpus), flat: make([]int, len(options)*c.gpus),
 		random: rand.New(rand.NewPCG(seed, 0x706c616e)), bestCost: math.Inf(1),
 	}
 	for r, row := range c.rows {
 		a.state[r] = rowState{right: row.right + rowSlack*math.Max(1, math.Abs(row.right)), weight: 1.2*p.y[r] + broken}
-		if row.kind == standingRow {
+		if row.standing {
 			a.state[r] = rowState{right: math.Inf(1)}
 		}
 	}
-	for at := range pool {
-		a.rows[at] = c.poolRows(at)
-		for _, o := range pool[at] {
+	for at := range options {
+		for _, o := range options[at] {
 			a.figures[at] = append(append(a.figures[at], o.cost), o.use...)
 		}
-		if len(pool[at]) > 1 {
+		if len(options[at]) > 1 {
 			a.movable = append(a.movable, at)
 		}
 	}
@@ -71,13 +158,12 @@ func (c *coupling) newAnnealing(p *point, pool [][]option, broken float64, seed 
 
 // figure is the cost of block at's option n, and behind it its use of the rows.
 func (a *annealing) figure(at, n int) []float64 {
-	width := len(a.rows[at]) + 1
+	width := len(a.c.links[at]) + 1
 	return a.figures[at][n*width : (n+1)*width]
 }
 
-// begin sets the picks and counts everything anew.
-func (a *annealing) begin(pick []int) {
-	copy(a.pick, pick)
+// begin counts everything anew.
+func (a *annealing) begin() {
 	for r := range a.state {
 		a.state[r].use = 0
 	}
@@ -85,9 +171,9 @@ func (a *annealing) begin(pick []int) {
 	for at, n := range a.pick {
 		f := a.figure(at, n)
 		a.cost += f[0]
-		copy(a.flat[at*a.c.gpus:], a.pool[at][n].x)
-		for t, r := range a.rows[at] {
-			a.state[r].use += f[t+1]
+		copy(a.flat[at*a.c.gpus:], a.options[at][n].x)
+		for t, l := range a.c.links[at] {
+			a.state[l.row].use += f[t+1]
 		}
 	}
 	for r := range a.state {
@@ -111,16 +197,17 @@ func (a *annealing) spare(cell int) float64 {
 }
 
 // run makes n proposals from the hottest to the coldest temperature.
-func (a *annealing) run(n int, hot float64) {
+func (a *annealing) run(n int) {
 	if len(a.movable) == 0 {
-		a.keep()
+		a.note()
 		return
 	}
-	cool, each := math.Pow(coldest/hot, 1.0/stages), proposeWork
+	cool, each := math.Pow(coldest/hottest, 1.0/stages), proposeWork
 	if a.c.p.Switch != nil {
 		each *= a.c.models // who takes which VM over is settled at each
 	}
-	temperature := hot
+	n = min(n, int(a.c.work.left)/each*3/4) // rather a short one than none
+	temperature := hottest
 	for range stages {
 		if !a.c.work.spend(n / stages * each) {
 			return
@@ -131,12 +218,12 @@ func (a *annealing) run(n int, hot float64) {
 		temperature *= cool
 		a.reweigh()
 	}
-	a.keep()
+	a.note()
 }
 
 // reweigh makes broken rows dearer, and counts anew.
 func (a *annealing) reweigh() {
-	a.begin(a.pick) // sums drift
+	a.begin() // sums drift
 	for r := range a.state {
 		if s := &a.state[r]; s.over(s.use) > 0 {
 			s.weight *= 1.1
@@ -150,31 +237,31 @@ func (a *annealing) reweigh() {
 // takes from a row the other gives back.
 func (a *annealing) propose(temperature float64) {
 	// Drawn beforehand, so that one number decides on both.
-	most := -temperature * math.Log(1-a.random.Float64())
+	limit := -temperature * math.Log(1-a.random.Float64())
 	at := a.movable[a.random.IntN(len(a.movable))]
 	to := a.drawn(at)
 	if to == a.pick[at] {
 		return
 	}
 	change, dearer := a.change(at, to)
-	if change <= most {
+	if change <= limit {
 		a.move(at, to, dearer)
 		return
 	}
 	second := a.neighbour(at)
 	next := a.drawn(second)
 	if change > pairReach || second == at || next == a.pick[second] {
-		a.unmoved(at, to)
+		a.undo(at, to)
 		return
 	}
 	was := a.pick[at]
 	a.move(at, to, dearer)
 	with, also := a.change(second, next)
-	if change+with <= most {
+	if change+with <= limit {
 		a.move(second, next, also)
 		return
 	}
-	a.unmoved(second, next)
+	a.undo(second, next)
 	_, back := a.change(at, was)
 	a.move(at, was, back)
 }
@@ -182,7 +269,7 @@ func (a *annealing) propose(temperature float64) {
 // drawn is a random option of a block, the cheap ones more often.
 func (a *annealing) drawn(at int) int {
 	u := a.random.Float64()
-	return int(u * u * float64(len(a.pool[at])))
+	return int(u * u * float64(len(a.options[at])))
 }
 
 // neighbour is a block of the same region or of the same model.
@@ -201,20 +288,20 @@ func (a *annealing) change(at, to int) (change, dearer float64) {
 	from, next := a.figure(at, a.pick[at]), a.figure(at, to)
 	dearer = next[0] - from[0]
 	if a.c.p.Switch != nil {
-		dearer -= a.respare(at, a.pool[at][a.pick[at]].x, a.pool[at][to].x)
+		dearer -= a.respare(at, a.options[at][a.pick[at]].x, a.options[at][to].x)
 	}
 	change = dearer
-	for t, r := range a.rows[at] {
-		s := &a.state[r]
+	for t, l := range a.c.links[at] {
+		s := &a.state[l.row]
 		change += s.weight * (s.over(s.use+next[t+1]-from[t+1]) - s.over(s.use))
 	}
 	return change, dearer
 }
 
-// unmoved takes back what change noted of a move that is not made.
-func (a *annealing) unmoved(at, to int) {
+// undo takes back what change noted of a move that is not made.
+func (a *annealing) undo(at, to int) {
 	if a.c.p.Switch != nil {
-		a.respare(at, a.pool[at][to].x, a.pool[at][a.pick[at]].x)
+		a.respare(at, a.options[at][to].x, a.options[at][a.pick[at]].x)
 	}
 }
 
@@ -224,7 +311,7 @@ func (a *annealing) respare(at int, from, to []int) float64 {
 	j, more := at%a.c.regions, 0.0
 	for k := range to {
 		a.flat[at*a.c.gpus+k] = to[k]
-		if cell := j*a.c.gpus + k; from[k] != to[k] && a.c.links[at].standing[k] >= 0 {
+		if cell := j*a.c.gpus + k; from[k] != to[k] && a.c.standing[at][k] >= 0 {
 			now := a.spare(cell)
 			more += now - a.spares[cell]
 			a.spares[cell] = now
@@ -233,16 +320,15 @@ func (a *annealing) respare(at int, from, to []int) float64 {
 	return more
 }
 
-// move makes a proposal so, dearer by so much without its rows, and keeps the counts when they are the cheapest yet
-// that keep every row.
+// move makes a proposal so, dearer by so much without its rows.
 func (a *annealing) move(at, to int, dearer float64) {
 	if dearer > 0 {
-		a.keep() // leaving what may be the best
+		a.note() // leaving what may be the best
 	}
 	from, next := a.figure(at, a.pick[at]), a.figure(at, to)
 	a.cost += dearer
-	for t, r := range a.rows[at] {
-		s := &a.state[r]
+	for t, l := range a.c.links[at] {
+		s := &a.state[l.row]
 		was := s.use > s.right
 		s.use += next[t+1] - from[t+1]
 		switch is := s.use > s.right; {
@@ -255,18 +341,9 @@ func (a *annealing) move(at, to int, dearer float64) {
 	a.pick[at] = to
 }
 
-// keep notes the counts when they are the cheapest yet.
-func (a *annealing) keep() {
+// note remembers the counts when they are the cheapest yet that satisfy every row.
+func (a *annealing) note() {
 	if a.broken == 0 && a.cost < a.bestCost {
 		a.best, a.bestCost = append(a.best[:0], a.pick...), a.cost
 	}
-}
-
-// counts is what picks stand for.
-func (a *annealing) counts(pick []int) [][][]int {
-	flat := make([]int, len(a.flat))
-	for at, n := range pick {
-		copy(flat[at*a.c.gpus:], a.pool[at][n].x)
-	}
-	return a.c.counts(flat)
 }

@@ -2,47 +2,41 @@ package plan
 
 import "math"
 
-// ascent raises the bound of a coupling: the subgradient method, deflected (a
+// ascent raises the bound of a programme: the subgradient method, deflected (a
 // step goes on in part where the last one went, Camerini, Fratta and Maffioli),
 // with Polyak's step length towards a level that follows what is reached.
 type ascent struct {
-	c         *coupling
-	in        box
+	c         *programme
+	relax     func(p *point) bool
 	at, best  *point
 	direction []float64
 	level     float64 // how far above the best bound the next steps aim, as a share of it
-	stuck     int
-	mean      []float64 // of the counts seen, older ones fading
-	keep      int64     // effort that is left to others
+	stuck     int     // steps without a better bound
+	reserve   int64   // effort that is left to others
 }
 
 // The course of an ascent.
 const (
 	firstLevel = 0.05
-	leastLevel = 2e-6
-	patience   = 12 // steps without a better bound before the level is lowered
-	meanFade   = 0.9
+	minLevel   = 1e-6
+	maxStuck   = 12 // steps without a better bound before the level is lowered
 )
 
 // newAscent starts from prices y.
-func (c *coupling) newAscent(y []float64, in box, level float64) *ascent {
-	a := &ascent{c: c, in: in, at: c.newPoint(), best: c.newPoint(), direction: make([]float64, len(y)), level: level}
+func (c *programme) newAscent(y []float64, level float64) *ascent {
+	a := &ascent{c: c, relax: c.relax, at: c.newPoint(), best: c.newPoint(), direction: make([]float64, len(y)), level: level}
 	copy(a.at.y, y)
 	a.best.value = math.Inf(-1)
 	return a
 }
 
-// run makes up to n steps, as far as effort may be spent, and reports whether the bound can rise further:
-// not where no block has counts, effort ran out, or the level got too small.
-func (a *ascent) run(n int) bool {
+// run makes up to n steps. It ends where no block has counts, effort runs out or
+// the bound cannot rise further.
+func (a *ascent) run(n int) {
 	for range n {
-		if a.c.work.left < a.keep && !math.IsInf(a.best.value, -1) {
-			return true
+		if a.c.work.left < a.reserve && !math.IsInf(a.best.value, -1) || !a.relax(a.at) {
+			return
 		}
-		if !a.c.relax(a.at, a.in) {
-			return false
-		}
-		a.average()
 		reached := a.at.value - a.best.value
 		switch {
 		case math.IsInf(a.at.value, 1) || math.IsInf(a.best.value, -1) || reached > 0:
@@ -50,35 +44,21 @@ func (a *ascent) run(n int) bool {
 				a.stuck = 0
 			}
 			a.best.copy(a.at)
+			a.c.fill(a.at)
 		default:
 			a.stuck++
 		}
-		if a.best.value > a.c.most || math.IsInf(a.best.value, 1) || a.c.done(a.best.value) {
-			return false
+		if a.best.value > a.c.max || math.IsInf(a.best.value, 1) || a.c.done(a.best.value) {
+			return
 		}
-		if a.stuck >= patience {
+		if a.stuck >= maxStuck {
 			a.level, a.stuck = a.level/2, 0
 			a.at.copy(a.best)
 			clear(a.direction)
 		}
-		if a.level < leastLevel || !a.step() {
-			return false
+		if a.level < minLevel || !a.step() {
+			return
 		}
-	}
-	return true
-}
-
-// average keeps the mean of the counts seen: near the counts of the convex
-// relaxation.
-func (a *ascent) average() {
-	if a.mean == nil {
-		a.mean = make([]float64, len(a.at.x))
-		for i, n := range a.at.x {
-			a.mean[i] = float64(n)
-		}
-	}
-	for i, n := range a.at.x {
-		a.mean[i] = meanFade*a.mean[i] + (1-meanFade)*float64(n)
 	}
 }
 
@@ -119,7 +99,7 @@ func (a *ascent) step() bool {
 	}
 	target := a.best.value + a.level*math.Max(math.Abs(a.best.value), 1e-3)
 	if a.c.best != nil {
-		target = math.Min(target, math.Max(a.c.bestCost, a.best.value+leastLevel*math.Abs(a.best.value)))
+		target = math.Min(target, math.Max(a.c.bestCost, a.best.value+minLevel*math.Abs(a.best.value)))
 	}
 	length := (target - a.at.value) / norm
 	for r := range a.at.y {

@@ -127,17 +127,23 @@ func (p *Problem) conflict(work int64) []demand {
 // provenInfeasible reports whether a problem is shown to have no solution
 // within the effort of one proof.
 func (p *Problem) provenInfeasible(work *int64) bool {
-	s := newSolver(p, Options{Gap: 0.5, Effort: proofEffort})
-	s.silent = true
-	s.run()
+	s := p.silently(0.5)
 	*work -= proofEffort - s.work.left
 	return s.wrong != nil
 }
 
+// silently solves a problem within the effort of one proof, without reasons.
+func (p *Problem) silently(gap float64) *solver {
+	s := newSolver(p, Options{Gap: gap, Effort: proofEffort})
+	s.silent = true
+	s.run()
+	return s
+}
+
 // giveReasons says which demands conflict.
-func (s *solver) giveReasons() {
-	if s.wrong = []string{"no counts satisfy all rows together"}; !s.silent {
-		s.wrong = []string{s.p.conflictInWords(s.p.conflict(min(conflictEffort, s.o.Effort)))}
+func (c *programme) giveReasons() {
+	if c.wrong = []string{"no counts satisfy all rows together"}; !c.silent {
+		c.wrong = []string{c.p.conflictInWords(c.p.conflict(min(conflictEffort, c.given)))}
 	}
 }
 
@@ -194,8 +200,5 @@ func (p *Problem) leastThere(set []demand) (least, has int) {
 			has += *p.Capacity[d.a][d.b]
 		}
 	}
-	s := newSolver(q, Options{Effort: proofEffort})
-	s.silent = true
-	s.run()
-	return int(s.bound + 0.999), has
+	return int(q.silently(0).bound + 0.999), has
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"skyserve/internal/testkit"
 )
 
 // mixed draws a problem of some kind of the everyday size.
@@ -34,6 +36,7 @@ func neverCheaper(t *rapid.T, a, b Result, what string) {
 // Surviving the loss of a region, a limit on round trips, more load and less
 // choice are never cheaper.
 func TestMoreAskedIsNeverCheaper(t *testing.T) {
+	testkit.Slow(t)
 	rapid.Check(t, func(t *rapid.T) {
 		p := mixed(t)
 		a := solve(t, p, someEffort)

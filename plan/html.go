@@ -40,7 +40,7 @@ type view struct {
 	Tiles                  []tile
 	Rows                   []viewRow
 	Billed                 bool // some change has a price
-	Charts                 []chart
+	Charts                 []courseChart
 	Held                   []held
 }
 

@@ -3,8 +3,9 @@ package plan
 import (
 	"fmt"
 	"math"
-	"strings"
 	"time"
+
+	"skyserve/plan/chart"
 )
 
 // The drawing of a course: lines are drawn in a frame that stretches with the
@@ -19,8 +20,8 @@ const (
 	yMarks      = 4
 )
 
-// chart is one course as the page draws it.
-type chart struct {
+// courseChart is one course as the page draws it.
+type courseChart struct {
 	Model, Region, Summary string
 	Past, Band, Mean       string // paths
 	Now, Then              string
@@ -55,19 +56,16 @@ type frame struct {
 func (f frame) x(minute float64) float64 {
 	split := chartWidth * pastShare
 	if minute < 0 {
-		return tenth(split * (1 + minute/pastMinutes))
+		return chart.Tenth(split * (1 + minute/pastMinutes))
 	}
-	return tenth(split + (chartWidth-split)*minute/math.Max(1, float64(f.ahead)))
+	return chart.Tenth(split + (chartWidth-split)*minute/math.Max(1, float64(f.ahead)))
 }
 
-func (f frame) y(tps float64) float64 { return tenth(chartHeight * (1 - tps/f.top)) }
+func (f frame) y(tps float64) float64 { return chart.Tenth(chartHeight * (1 - tps/f.top)) }
 
-// tenth rounds to what a drawing needs.
-func tenth(x float64) float64 { return math.Round(10*x) / 10 }
-
-func (p Page) chart(c Course) chart {
+func (p Page) chart(c Course) courseChart {
 	f := frame{ahead: len(c.Planned), top: top(c)}
-	out := chart{Model: c.Model, Region: c.Region, Width: chartWidth, Height: chartHeight, Divide: 100 * pastShare}
+	out := courseChart{Model: c.Model, Region: c.Region, Width: chartWidth, Height: chartHeight, Divide: 100 * pastShare}
 	out.Past, out.HasPast = f.line(binned(c.Past), -float64(len(c.Past)), pastBin)
 	out.Mean, _ = f.line(c.Planned, 0, 1)
 	out.Band, out.HasBand = f.band(c.Lo90, c.Hi90)
@@ -114,17 +112,12 @@ func binned(values []float64) []float64 {
 // line draws values that begin at a minute, each so many minutes long; ok is false
 // when none is known.
 func (f frame) line(values []float64, from float64, step int) (path string, ok bool) {
-	var b strings.Builder
-	pen := "M"
+	points := make([]chart.Point, len(values))
 	for n, v := range values {
-		if math.IsNaN(v) {
-			pen = "M"
-			continue
-		}
-		fmt.Fprintf(&b, "%s%g,%g", pen, f.x(from+(float64(n)+0.5)*float64(step)), f.y(v))
-		pen = "L"
+		points[n] = chart.Point{X: f.x(from + (float64(n)+0.5)*float64(step)), Y: f.y(v)}
 	}
-	return b.String(), b.Len() > 0
+	path = chart.Line(points)
+	return path, path != ""
 }
 
 // band draws the area between two lines of the forecast.
@@ -132,21 +125,17 @@ func (f frame) band(lo, hi []float64) (path string, ok bool) {
 	if len(hi) == 0 || len(lo) != len(hi) {
 		return "", false
 	}
-	var b strings.Builder
-	pen := "M"
-	for n, v := range hi {
-		fmt.Fprintf(&b, "%s%g,%g", pen, f.x(float64(n)+0.5), f.y(math.Min(v, f.top)))
-		pen = "L"
+	upper, lower := make([]chart.Point, len(hi)), make([]chart.Point, len(lo))
+	for n := range hi {
+		x := f.x(float64(n) + 0.5)
+		upper[n], lower[n] = chart.Point{X: x, Y: f.y(math.Min(hi[n], f.top))}, chart.Point{X: x, Y: f.y(math.Min(lo[n], f.top))}
 	}
-	for n := len(lo) - 1; n >= 0; n-- {
-		fmt.Fprintf(&b, "L%g,%g", f.x(float64(n)+0.5), f.y(math.Min(lo[n], f.top)))
-	}
-	return b.String() + "Z", true
+	return chart.Band(upper, lower), true
 }
 
 // capacity draws what is carried: up to the plan's time as it stands, then so until
 // new replicas are ready, or at once where fewer are wanted.
-func (c *chart) capacity(f frame, course Course) {
+func (c *courseChart) capacity(f frame, course Course) {
 	end := float64(f.ahead)
 	c.Before = fmt.Sprintf("M0,%gH%g", f.y(course.CapacityNow), f.x(0))
 	c.Now = fmt.Sprintf("M%g,%gH%g", f.x(0), f.y(course.CapacityNow), f.x(end))
@@ -163,7 +152,7 @@ func (c *chart) capacity(f frame, course Course) {
 }
 
 // peak marks the peak that is planned for.
-func (c *chart) peak(f frame, course Course, p Page) {
+func (c *courseChart) peak(f frame, course Course, p Page) {
 	tps, minute := course.Peak()
 	carries := figure(course.CapacityNow)
 	if course.CapacityThen != nil && *course.CapacityThen != course.CapacityNow {
@@ -173,7 +162,7 @@ func (c *chart) peak(f frame, course Course, p Page) {
 	if tps == 0 {
 		return
 	}
-	c.PeakX, c.PeakY = tenth(f.x(float64(minute)+0.5)/chartWidth*100), f.y(tps)
+	c.PeakX, c.PeakY = chart.Tenth(f.x(float64(minute)+0.5)/chartWidth*100), f.y(tps)
 	c.HighY = f.y(math.Min(course.PeakHigh, f.top))
 	c.PeakLabel = figure(tps)
 	c.Summary = fmt.Sprintf("peak %s %s", figure(tps), p.clock(minute))
@@ -184,33 +173,22 @@ func (c *chart) peak(f frame, course Course, p Page) {
 }
 
 // ticks marks round rates, and times of the day.
-func (c *chart) ticks(f frame, p Page) {
-	step := roundStep(f.top / yMarks)
-	for n := 1; float64(n)*step < f.top*0.97; n++ {
-		v := float64(n) * step
-		c.YTicks = append(c.YTicks, yTick{f.y(v), figure(v)})
+func (c *courseChart) ticks(f frame, p Page) {
+	for _, v := range chart.Marks(f.top, yMarks)[1:] {
+		if v < f.top*0.97 {
+			c.YTicks = append(c.YTicks, yTick{f.y(v), figure(v)})
+		}
 	}
 	at := func(minute float64, anchor string) {
 		label := fmt.Sprintf("%+.0fm", minute)
 		if p.Proposal.At != nil {
 			label = p.Proposal.At.Add(time.Duration(minute) * time.Minute).Format("15:04")
 		}
-		c.XTicks = append(c.XTicks, xTick{tenth(f.x(minute) / chartWidth * 100), label, anchor})
+		c.XTicks = append(c.XTicks, xTick{chart.Tenth(f.x(minute) / chartWidth * 100), label, anchor})
 	}
 	at(-pastMinutes, "start")
 	at(-pastMinutes/2, "middle")
 	at(0, "middle")
 	at(float64(f.ahead)/2, "middle")
 	at(float64(f.ahead), "end")
-}
-
-// roundStep is the least of 1, 2, 5, 10, ... that is no smaller than a step.
-func roundStep(step float64) float64 {
-	decade := math.Pow(10, math.Floor(math.Log10(step)))
-	for _, m := range []float64{1, 2, 5} {
-		if m*decade >= step {
-			return m * decade
-		}
-	}
-	return 10 * decade
 }

@@ -96,7 +96,7 @@ func TestPageDrawsSteps(t *testing.T) {
 		"down": {3000, 1000, "M600,37.5H600V112.5H1000"},
 		"same": {2000, 2000, "M600,75H600V75H1000"},
 	} {
-		var got chart
+		var got courseChart
 		got.capacity(f, Course{CapacityNow: c.now, CapacityThen: &c.then, StartUp: 10 * time.Minute})
 		if got.Then != c.want {
 			t.Errorf("%s: %s, want %s", name, got.Then, c.want)

@@ -105,7 +105,7 @@ func (v view) putCharts(p *page.Page) {
 }
 
 // put adds a chart.
-func (c chart) put(p *page.Page) {
+func (c courseChart) put(p *page.Page) {
 	p.Put("<figure>\n<figcaption><b>{}</b> <span>{}</span><br/><span", c.Region, c.Model)
 	p.PutIf(c.Short, ` class="short"`)
 	p.Put(">{}", c.Summary)

@@ -72,12 +72,12 @@ type BreakEven struct {
 	HoursPerMonth   float64  `json:"hours_per_month"`
 }
 
-// Reserve compares commitments for the load of p, whose windows are steps of a
+// compareCommitments compares commitments for the load of p, whose windows are steps of a
 // past that began at from. Alpha is what a replica costs on demand, reserved what
 // it costs committed; what stands and what starts cost is left out. The peak of
 // all regions is carried with Epsilon of its own peak in each. It fails on a
 // problem that Check refuses or that has no solution.
-func Reserve(p *Problem, reserved []float64, from time.Time, step time.Duration, o Options) (*Reservation, error) {
+func compareCommitments(p *Problem, reserved []float64, from time.Time, step time.Duration, o Options) (*Reservation, error) {
 	q := *p
 	q.Extras, q.Max = Extras{}, nil
 	q.Alpha = reserved

@@ -38,7 +38,7 @@ var reserveFrom = time.Date(2027, 1, 11, 0, 0, 0, 0, time.UTC)
 
 func reservation(t *testing.T, p *Problem, reserved ...float64) *Reservation {
 	t.Helper()
-	r, err := Reserve(p, reserved, reserveFrom, 5*time.Minute, Options{})
+	r, err := compareCommitments(p, reserved, reserveFrom, 5*time.Minute, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestReserveEdges(t *testing.T) {
 	}
 	p := reserving([][]float64{{5, 6}}, 1000)
 	p.Capacity = [][]*int{{ptr(0)}}
-	if _, err := Reserve(p, []float64{1}, reserveFrom, time.Minute, Options{}); err == nil || !strings.Contains(err.Error(), "reserving for the peak of all regions: nothing carries it: m in a: needs 0.6") {
+	if _, err := compareCommitments(p, []float64{1}, reserveFrom, time.Minute, Options{}); err == nil || !strings.Contains(err.Error(), "reserving for the peak of all regions: nothing carries it: m in a: needs 0.6") {
 		t.Error(err)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"skyserve/internal/testkit"
 )
 
 // shape is the size of a problem that can be solved by trying every count up to
@@ -153,6 +155,7 @@ var rowKinds = []struct {
 // The answer to a problem with rows of any two kinds is that of trying every
 // count: the optimum, its bound, and whether any counts keep the rows.
 func TestEveryPairOfRowsEqualsTryingEverything(t *testing.T) {
+	testkit.Slow(t)
 	const problems = 40 // of each pair
 	for a := range rowKinds {
 		for b := a + 1; b < len(rowKinds); b++ {
@@ -188,6 +191,7 @@ func anyOf(r *rand.Rand) (p *Problem, most int) {
 // Whatever kinds of rows meet, and however little effort or great a gap is asked
 // for: what is called optimal, infeasible or a bound is so.
 func TestAnswersAreSoUnderAnyEffortAndGap(t *testing.T) {
+	testkit.Slow(t)
 	for seed := range uint64(600) {
 		r := rand.New(rand.NewPCG(seed, 21))
 		p, most := anyOf(r)

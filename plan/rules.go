@@ -80,9 +80,10 @@ func (p *Problem) nameCover(c cover) string {
 // capacity to where load is: of equally cheap answers, the one that forwards
 // least.
 func (s *solver) spread() {
+	cost := s.p.Cost(s.best)
 	for i := range s.p.Models {
 		for k := range s.p.GPUs {
-			for s.spreadOnce(i, k) {
+			for s.spreadOnce(i, k, cost) {
 			}
 		}
 	}
@@ -90,7 +91,7 @@ func (s *solver) spread() {
 
 // spreadOnce makes the one move of a replica of model i on GPU k that lowers
 // the load without local capacity most; false when none does.
-func (s *solver) spreadOnce(i, k int) bool {
+func (s *solver) spreadOnce(i, k int, cost float64) bool {
 	p, x := s.p, s.best[i]
 	bestGain, bestFrom, bestTo := slackOf(p.GlobalNeed(i)), -1, -1
 	for from := range p.Regions {
@@ -104,7 +105,7 @@ func (s *solver) spreadOnce(i, k int) bool {
 			}
 			x[from][k]--
 			x[to][k]++
-			if s.rules.verify(s.best) == nil && p.Cost(s.best) <= s.bestCost+slackOf(s.bestCost) {
+			if s.rules.verify(s.best) == nil && p.Cost(s.best) <= cost+slackOf(cost) {
 				bestGain, bestFrom, bestTo = gain, from, to
 			}
 			x[from][k]++

@@ -51,6 +51,5 @@ func (p *Problem) Assess(x [][][]int, bound, gap float64) (Result, error) {
 	if err := p.Verify(x); err != nil {
 		return Result{}, err
 	}
-	s := &solver{o: Options{Gap: gap}, best: x, bound: bound}
-	return s.assessed(p), nil
+	return p.assessed(x, bound, gap), nil
 }

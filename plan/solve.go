@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // DefaultEffort bounds a Solve that states no other bound: some seconds of one
@@ -121,197 +122,287 @@ func divided(values []float64, by float64) []float64 {
 	return out
 }
 
-// solver is the state of one Solve.
+// solver is the state of one Solve, whose prices are scaled.
 type solver struct {
 	p     *Problem
-	o     Options
+	gap   float64
 	work  effort
 	rules *rules
-	// capacities are those that several models together could exceed.
-	capacities []capRow
-	// useful is the greatest count of a cell that an irreducible solution has.
-	useful [][][]int
 
-	best     [][][]int
-	bestCost float64
-	bound    float64
-	wrong    []string
-	silent   bool // what conflicts is not asked for
+	best   [][][]int
+	bound  float64
+	wrong  []string
+	silent bool // the reasons of infeasibility are not asked for
 }
-
-// capRow is a capacity that several models together could exceed.
-type capRow struct{ region, gpu, capacity int }
 
 func newSolver(p *Problem, o Options) *solver {
-	s := &solver{p: p, o: o, work: effort{left: o.Effort, stop: o.Interrupt}, rules: newRules(p), bestCost: math.Inf(1)}
-	s.useful = make([][][]int, len(p.Models))
-	for i := range p.Models {
-		s.useful[i] = make([][]int, len(p.Regions))
-		for j := range p.Regions {
-			s.useful[i][j] = make([]int, len(p.GPUs))
-			for k := range p.GPUs {
-				need := math.Max(p.LocalNeed(i, j), p.GlobalNeed(i))
-				s.useful[i][j][k] = mostUseful(need, p.Theta[i][k], limit(p.Min, i, j, 0), total(p.MinTotal, i, 0))
-			}
-		}
-	}
-	s.findCapacities()
-	return s
+	return &solver{p: p, gap: o.Gap, work: effort{left: o.Effort, stop: o.Interrupt}, rules: newRules(p)}
 }
 
-// findCapacities keeps the capacities that can bind.
-func (s *solver) findCapacities() {
-	for j := range s.p.Regions {
-		for k := range s.p.GPUs {
-			capacity := limit(s.p.Capacity, j, k, unlimited)
-			most := 0
-			for i := range s.p.Models {
-				most += min(s.useful[i][j][k], capacity)
-			}
-			if capacity < unlimited && most > capacity {
-				s.capacities = append(s.capacities, capRow{j, k, capacity})
-			}
-		}
-	}
-}
-
-// caseOf is model i as a case of its own: a capacity that it alone could
-// exceed bounds its count, other capacities are left to the rows.
-func (s *solver) caseOf(i int) *modelCase {
-	p := s.p
-	blocks := make([]block, len(p.Regions))
-	for j := range blocks {
-		b := block{need: p.LocalNeed(i, j), min: limit(p.Min, i, j, 0), max: limit(p.Max, i, j, unlimited), away: p.away(i, j)}
-		b.closed = b.away.price > 0
-		for k := range p.GPUs {
-			c := class{stay: p.Price(j, k), start: p.Sigma[i][k], theta: p.Theta[i][k], n: p.N[i][j][k], hi: unlimited}
-			if capacity := limit(p.Capacity, j, k, unlimited); capacity < s.useful[i][j][k] {
-				c.hi = capacity
-			}
-			if c.theta == 0 {
-				c.hi = 0 // the model does not run there
-			}
-			b.classes = append(b.classes, c)
-		}
-		blocks[j] = b
-	}
-	return newModelCase(blocks, p.GlobalNeed(i))
-}
-
-// run solves the models apart, and if that breaks a shared capacity, together.
+// run solves the parts of the problem that no row couples, each as a programme of
+// its own.
 func (s *solver) run() {
-	cases := make([]*modelCase, len(s.p.Models))
-	for i := range cases {
-		cases[i] = s.caseOf(i)
-		if wrong := cases[i].impossible(func(j int) string { return s.p.Regions[j] }); wrong != "" {
-			s.wrong = append(s.wrong, fmt.Sprintf("%s %s", s.p.Models[i], wrong))
-		}
+	parts := s.p.parts()
+	programmes := make([]*programme, len(parts))
+	for n, part := range parts {
+		programmes[n] = newProgramme(s.p.part(part), s.gap, effort{})
+		s.wrong = append(s.wrong, programmes[n].impossible()...)
 	}
 	if s.wrong != nil {
 		return
 	}
-	if s.apart(cases) {
-		return
-	}
-	c := newCoupling(s)
-	c.run(s.firstPrices(c, cases))
-}
-
-// apart solves the models apart and reports whether that settles the problem:
-// when no row joins them, or their counts keep those that do. A quick answer
-// that breaks a row saves the search for the best one.
-func (s *solver) apart(cases []*modelCase) bool {
-	joined := s.joined()
-	if !joined || s.quickFits(cases) {
-		s.solveApart(cases)
-	}
-	return s.best != nil && s.done(s.bound) || !joined
-}
-
-// joined reports whether any row joins several models, or several regions of
-// one in another way than SageServe's.
-func (s *solver) joined() bool {
-	p := s.p
-	return len(s.capacities) > 0 || p.Switch != nil || p.MinTotal != nil || p.MaxTotal != nil || !p.plainCover()
-}
-
-// quickFits reports whether counts that are nearly the models' cheapest keep
-// every row.
-func (s *solver) quickFits(cases []*modelCase) bool {
-	if s.p.Switch != nil {
-		return false // the models' own costs leave out what a switch spares
-	}
-	x := make([][][]int, len(cases))
-	for i, c := range cases {
-		r := c.solve(&s.work, false)
-		if x[i] = r.x; r.x == nil {
-			return false
-		}
-	}
-	return s.rules.verify(x) == nil
-}
-
-func (s *solver) solveApart(cases []*modelCase) {
-	x := make([][][]int, len(cases))
 	found := true
-	s.bound = 0
-	for i, c := range cases {
-		var r modelResult
-		s.work.lend(s.work.left/int64(len(cases)-i), func(work *effort) { r = c.solve(work, true) })
-		x[i] = r.x
-		found = found && r.x != nil
-		s.bound += r.bound
+	x := clone3(s.p.N)
+	for n, c := range programmes {
+		given := s.work.left / int64(len(parts)-n)
+		c.work, c.silent = s.work.part(given), s.silent
+		c.run()
+		s.work.settle(&c.work, min(given, s.work.left))
+		s.bound += c.bound
+		if c.wrong != nil {
+			s.wrong = c.wrong
+			return
+		}
+		if found = found && c.best != nil; !found {
+			continue
+		}
+		for a, i := range parts[n].models {
+			for b, j := range parts[n].regions {
+				x[i][j] = c.best[a][b]
+			}
+		}
 	}
 	if found {
-		s.offer(x)
+		s.best = x
 	}
 }
 
-// done reports whether a bound proves that the best counts cannot be improved
-// on by more than the asked gap.
-func (s *solver) done(bound float64) bool {
-	return s.best != nil && bound >= s.bestCost-s.o.Gap*s.bestCost-slackOf(s.bestCost)
-}
+// part is some models in some regions.
+type part struct{ models, regions []int }
 
-// firstPrices are prices of the models' coverage at which, without the other
-// rows, the bound is greatest.
-func (s *solver) firstPrices(c *coupling, cases []*modelCase) []float64 {
-	y := make([]float64, len(c.rows))
-	for i, m := range cases {
-		best, _ := m.maximise(&s.work)
-		if rows := c.links[i*c.regions].cover; best.x != nil && len(rows) > 0 {
-			y[rows[0]] = best.mu * c.rows[rows[0]].unit
+// parts splits the problem into parts that no row couples: sets of models that
+// share neither a capacity that they could exceed together nor machines that pass
+// between them, in single regions where each region carries its own load.
+func (p *Problem) parts() []part {
+	var all []int
+	for j := range p.Regions {
+		all = append(all, j)
+	}
+	var out []part
+	for _, models := range p.modelSets() {
+		if p.Epsilon < 1 || p.Survive || p.MinTotal != nil || p.MaxTotal != nil {
+			out = append(out, part{models, all})
+			continue
 		}
-	}
-	return y
-}
-
-// offer takes counts as the best so far when they keep every row and cost less.
-func (s *solver) offer(x [][][]int) bool {
-	if s.rules.verify(x) != nil {
-		return false
-	}
-	cost := s.p.Cost(x)
-	if cost >= s.bestCost-slackOf(cost) {
-		return false
-	}
-	s.best, s.bestCost = clone3(x), cost
-	return true
-}
-
-func clone3(x [][][]int) [][][]int {
-	out := make([][][]int, len(x))
-	for i := range x {
-		out[i] = make([][]int, len(x[i]))
-		for j := range x[i] {
-			out[i][j] = append([]int(nil), x[i][j]...)
+		for _, j := range all {
+			out = append(out, part{models, []int{j}})
 		}
 	}
 	return out
 }
 
+// modelSets are the sets of models that rows couple.
+func (p *Problem) modelSets() [][]int {
+	of := make([]int, len(p.Models)) // the first model of each one's set
+	for i := range of {
+		of[i] = i
+	}
+	join := func(users []int) {
+		for _, i := range users {
+			low, high := min(of[users[0]], of[i]), max(of[users[0]], of[i])
+			for o := range of {
+				if of[o] == high {
+					of[o] = low
+				}
+			}
+		}
+	}
+	for j := range p.Regions {
+		for k := range p.GPUs {
+			_, users := p.crowded(j, k)
+			join(users)
+			if p.shared(j, k) {
+				join(p.sharers(j, k))
+			}
+		}
+	}
+	var out [][]int
+	for first := range of {
+		var models []int
+		for i := range of {
+			if of[i] == first {
+				models = append(models, i)
+			}
+		}
+		if models != nil {
+			out = append(out, models)
+		}
+	}
+	return out
+}
+
+// part is the problem of a part.
+func (p *Problem) part(t part) *Problem {
+	out := *p
+	out.Models, out.Theta, out.Sigma, out.Switch = of(p.Models, t.models), of(p.Theta, t.models), of(p.Sigma, t.models), of(p.Switch, t.models)
+	out.MinTotal, out.MaxTotal = of(p.MinTotal, t.models), of(p.MaxTotal, t.models)
+	out.Regions, out.Egress = of(p.Regions, t.regions), of(p.Egress, t.regions)
+	out.Capacity, out.RegionAlpha, out.RTTMillis = of(p.Capacity, t.regions), of(p.RegionAlpha, t.regions), of(p.RTTMillis, t.regions)
+	for a, row := range out.RTTMillis {
+		out.RTTMillis[a] = of(row, t.regions)
+	}
+	out.N, out.Rho, out.Min, out.Max = of(p.N, t.models), of(p.Rho, t.models), of(p.Min, t.models), of(p.Max, t.models)
+	for a := range t.models {
+		out.N[a], out.Rho[a] = of(out.N[a], t.regions), of(out.Rho[a], t.regions)
+		if p.Min != nil {
+			out.Min[a] = of(out.Min[a], t.regions)
+		}
+		if p.Max != nil {
+			out.Max[a] = of(out.Max[a], t.regions)
+		}
+	}
+	return &out
+}
+
+// of is some entries; nil of nil.
+func of[T any](all []T, some []int) []T {
+	if all == nil {
+		return nil
+	}
+	out := make([]T, len(some))
+	for at, i := range some {
+		out[at] = all[i]
+	}
+	return out
+}
+
+// The course of a search.
+const (
+	rootSteps   = 250 // of the ascent where cells are few,
+	farSteps    = 1000
+	moreSteps   = 100
+	modelSteps  = 60 // of that over whole models
+	modelLevel  = 2e-4
+	modelShare  = 5   // of effort, one part
+	searchShare = 0.6 // of effort, that the ascent leaves to the search
+	fewCells    = 400 // of model x region x GPU, up to which models are solved whole
+	rounds      = 40
+	firstTry    = 2 // rounds without cheaper counts, where cells are few, before all are tried
+	lastTry     = 7
+)
+
+// run raises the bound and looks for counts, until they meet within the asked gap
+// or effort runs out. Where cells are few it bounds whole models, and tries all
+// counts that may cost less than those found.
+func (c *programme) run() {
+	c.given = c.work.left
+	a := c.newAscent(make([]float64, len(c.rows)), firstLevel)
+	a.reserve = int64(searchShare * float64(c.work.left))
+	if c.small() {
+		a.run(rootSteps)
+	} else {
+		a.run(farSteps)
+	}
+	a.reserve = 0
+	switch {
+	case c.hopeless || c.best == nil && a.best.value > c.max+slackOf(c.max):
+		c.giveReasons()
+		return
+	case math.IsInf(a.best.value, -1): // effort ran out
+		return
+	}
+	c.raise(a.best.value)
+	if c.small() && c.boundModels(a.best) {
+		return
+	}
+	settled := math.Inf(1) // cost of the best counts when all were tried
+	for round, idle := 0, 0; round < rounds && !c.finished(); round++ {
+		before := c.bestCost
+		c.anneal(a.best, round)
+		if idle++; c.bestCost < before {
+			idle = 0
+		}
+		switch {
+		case c.small():
+			if (idle == firstTry || idle == lastTry) && c.models > 1 && !c.finished() && (c.best == nil || c.bestCost < settled) {
+				settled = c.bestCost
+				c.settle(a.best)
+			}
+			if idle == lastTry {
+				return
+			}
+		case round%8 == 7 && !c.finished():
+			a.level, a.stuck = math.Max(a.level, 1e-3), 0
+			a.run(moreSteps)
+			c.raise(a.best.value)
+		}
+	}
+}
+
+// settle raises the bound over whole models, and tries all counts.
+func (c *programme) settle(p *point) {
+	m := c.newAscent(c.snapped(p.y), modelLevel)
+	m.relax, m.reserve = c.relaxModels, c.work.left-c.work.left/modelShare
+	m.run(modelSteps)
+	if m.best.value > c.bound-slackOf(c.bound) {
+		copy(p.y, m.best.y)
+	}
+	c.raise(m.best.value)
+	if c.finished() || !c.relax(p) {
+		return
+	}
+	bound, settled := c.exhaust(p)
+	if settled && c.best == nil && !c.work.spent() {
+		c.giveReasons()
+		return
+	}
+	c.raise(bound)
+}
+
+// boundModels raises the bound by solving each model whole, and reports whether
+// that settles the programme.
+func (c *programme) boundModels(p *point) bool {
+	floors, _, _ := c.wholeModels(p)
+	bound := p.value
+	for _, f := range floors {
+		bound += f
+	}
+	if c.best == nil && bound > c.limit() && !c.work.spent() {
+		c.giveReasons()
+	}
+	c.raise(bound)
+	return c.finished()
+}
+
+// snapped is prices without those of rows that the best counts do not fill: at the
+// best prices of a bound that meets their cost they are 0.
+func (c *programme) snapped(y []float64) []float64 {
+	y = slices.Clone(y)
+	if c.best == nil {
+		return y
+	}
+	use := make([]float64, len(c.rows))
+	for at := range c.blocks {
+		for _, l := range c.links[at] {
+			use[l.row] += used(l.factor, c.best[at/c.regions][at%c.regions])
+		}
+	}
+	for r, row := range c.rows {
+		if row.model < 0 && !row.standing && use[r] < row.right {
+			y[r] = 0
+		}
+	}
+	return y
+}
+
+// finished reports whether nothing is left to do, or to do it with.
+func (c *programme) finished() bool { return c.work.spent() || c.wrong != nil || c.done(c.bound) }
+
+// small reports whether models are solved whole.
+func (c *programme) small() bool { return len(c.blocks)*c.gpus <= fewCells }
+
 // result states what was found in the prices of p, the problem as it was asked,
-// which are unit times those of the solver's, and checks it once more.
+// which are unit times those of the solver, and checks it once more.
 func (s *solver) result(p *Problem, unit float64) (Result, error) {
 	r := Result{Bound: s.bound * unit, Infeasible: s.wrong}
 	switch {
@@ -326,21 +417,20 @@ func (s *solver) result(p *Problem, unit float64) (Result, error) {
 	if err := p.Verify(s.best); err != nil {
 		return Result{}, fmt.Errorf("solving: the counts found break a row: %w", err)
 	}
-	s.bound = r.Bound
-	return s.assessed(p), nil
+	return p.assessed(s.best, r.Bound, s.gap), nil
 }
 
-// assessed is the result of the best counts, at the prices of p.
-func (s *solver) assessed(p *Problem) Result {
-	r := Result{X: s.best, Objective: p.Cost(s.best), Bound: s.bound, Status: StatusFeasible}
+// assessed is the result of counts with a proven bound of their cost.
+func (p *Problem) assessed(x [][][]int, bound, gap float64) Result {
+	r := Result{X: x, Objective: p.Cost(x), Bound: bound, Status: StatusFeasible}
 	// Beside the prices, a cost that small is what rounding leaves of 0.
-	if slack := relTolerance * math.Max(r.Objective, 1e-3*p.greatestPrice()); r.Bound >= r.Objective-2*slack {
+	if slack := costTolerance * math.Max(r.Objective, 1e-3*p.greatestPrice()); r.Bound >= r.Objective-slack {
 		r.Bound = r.Objective // the difference is rounding
 	}
 	if r.Objective > 0 {
 		r.Gap = (r.Objective - r.Bound) / r.Objective
 	}
-	if r.Objective-r.Bound <= s.o.Gap*r.Objective {
+	if r.Objective-r.Bound <= gap*r.Objective {
 		r.Status = StatusOptimal
 	}
 	return r

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"skyserve/internal/testkit"
 )
 
 // size bounds a random problem.
@@ -128,6 +130,7 @@ func TestScalingPricesKeepsThePlan(t *testing.T) {
 
 // More load is never cheaper, and one more kind of GPU never dearer.
 func TestMonotone(t *testing.T) {
+	testkit.Slow(t)
 	rapid.Check(t, func(t *rapid.T) {
 		p := small(t, rapid.SampledFrom([]float64{0, 0.4}).Draw(t, "caps"))
 		effort := Options{Effort: 60_000_000}
@@ -206,6 +209,7 @@ func TestHonestUnderAnyEffort(t *testing.T) {
 // The everyday size is solved to proof, shared capacity included, but for rare
 // hard cases that say so.
 func TestEverydaySizeIsProven(t *testing.T) {
+	testkit.Slow(t)
 	open := 0
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 6))

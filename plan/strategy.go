@@ -53,6 +53,8 @@ type FirstTokens struct {
 // Target is what the hourly plan wants of an endpoint, and what it expects.
 type Target struct {
 	Count int
+	// Replicas is the count by GPU and capacity type; nil = whatever there is.
+	Replicas []ReplicaTarget
 	// From and Until bound the time that it holds for, on the clock of Step.
 	From, Until time.Duration
 	// ReplicaTPS is what one replica carries, in prompt tokens a second; 0 = unknown.
@@ -155,6 +157,9 @@ var strategies = map[string]func(StrategyOptions) Strategy{
 
 // StrategyNames lists the strategies: the paper's from the simplest on, then ours.
 func StrategyNames() []string { return []string{"reactive", "lt-i", "lt-u", "lt-ua", "auto"} }
+
+// FollowsPlan tells whether a strategy goes by the plan of the hour.
+func FollowsPlan(strategy string) bool { return strategy != "reactive" }
 
 // NewStrategy makes a strategy by its name; an unknown name is an error that
 // lists the names.

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"skyserve/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "write the transcripts' answers instead of checking them")
@@ -254,6 +256,7 @@ func (c *closedFleet) vms() (n int) {
 // Whatever happens, no strategy leaves the bounds, loses a VM or decides by
 // anything but what it was shown; paced ones keep to the plan and to the cooldown.
 func TestStrategiesKeepTheirLaws(t *testing.T) {
+	testkit.Slow(t)
 	for _, name := range StrategyNames() {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) { checkStrategy(t, name) })

@@ -14,6 +14,9 @@ import (
 // ControllerID is the id of a service's controller.
 const ControllerID = "controller"
 
+// NameServerID is the id of the machine that answers a service's public name.
+const NameServerID = "nameserver"
+
 // BalancerID names the nth balancer of a region: lb-us-0.
 func BalancerID(region service.Region, n int) string {
 	return fmt.Sprintf("lb-%s-%d", region.Place(), n)

@@ -24,6 +24,9 @@ const (
 	KindIdentity Kind = "identity"
 )
 
+// IsMachine says whether objects of this kind run an agent.
+func (k Kind) IsMachine() bool { return k == KindBalancer || k == KindReplica || k == KindNameServer }
+
 // foundation says whether machines stand on objects of this kind.
 func (k Kind) foundation() bool { return k == KindFirewall || k == KindIdentity }
 
@@ -57,6 +60,9 @@ type Object struct {
 	// its region; zero while, or where, it has none.
 	PublicIP  netip.Addr `json:"public_ip,omitzero"`
 	PrivateIP netip.Addr `json:"private_ip,omitzero"`
+	// Endpoints are the addresses of its programs, where its provider says them; zero where they
+	// follow from PublicIP and PrivateIP.
+	Endpoints Endpoints `json:"endpoints,omitzero"`
 	// Labels carry what else is worth showing, such as model and gpu.
 	Labels map[string]string `json:"labels,omitempty"`
 	// Handle is what the provider itself calls it: a process or instance id.
@@ -92,9 +98,6 @@ type Want struct {
 	Machine *Machine
 	Rules   []Rule
 	Grants  []Grant
-	// Recipe is how to make it, in the words of the provider that will; no
-	// other room reads it, and it may hold secrets, so it is never shown.
-	Recipe []byte
 }
 
 // Machine is how a VM is set up, the same in every cloud.

@@ -33,7 +33,10 @@ type CloudInitParams struct {
 }
 
 // cloudChannels are how an agent publishes its fingerprint in each cloud.
-var cloudChannels = map[string]string{"aws": "console:/dev/console", "gcp": "guest-attributes"}
+var cloudChannels = map[string]string{"aws": "console:/dev/console", "gcp": "guest-attributes", hereCloud: "console:console"}
+
+// hereCloud is this computer, whose provider has the program and puts the console where it wants it.
+const hereCloud = "local"
 
 var (
 	sumForm   = regexp.MustCompile(`^[0-9a-f]{64}$`)
@@ -48,6 +51,7 @@ func (p CloudInitParams) check() error {
 	}
 	u, err := url.Parse(p.ProgramURL)
 	switch {
+	case p.Cloud == hereCloud:
 	case cloudChannels[p.Cloud] == "":
 		return fmt.Errorf("making a cloud-init document: cloud: want aws or gcp, got %q", p.Cloud)
 	case err != nil || u.Scheme != "https" && u.Scheme != "http" || strings.ContainsAny(p.ProgramURL, "'\"\\ \n"):

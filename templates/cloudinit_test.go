@@ -11,7 +11,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"skyserve/internal/node"
+	"skyserve/internal/agent"
 	"skyserve/templates"
 )
 
@@ -94,7 +94,7 @@ func isBornWith(t *testing.T, d document, p templates.CloudInitParams) {
 	if err := os.WriteFile(path, []byte(d.file(t, "/etc/skyserve/node.json")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := node.ReadConfig(path)
+	c, err := agent.ReadConfig(path)
 	if err != nil || c.Service != p.Service || string(c.Role) != p.Role || c.ID != p.ID || c.Owner != p.Owner || c.Notices != p.Cloud {
 		t.Errorf("the agent is %+v (%v)", c, err)
 	}

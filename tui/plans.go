@@ -85,6 +85,9 @@ func (s *screen) abovePlan() []string {
 	for _, text := range p.Infeasible {
 		lines = append(lines, t.bad.over(s.fit(t.text(text))))
 	}
+	if unmet := s.snapshot.UnmetLine(); unmet != "" {
+		lines = append(lines, t.warn.over(s.fit(t.text(unmet))))
+	}
 	if p.Error != "" {
 		lines = append(lines, t.bad.over(s.fit("no newer one: "+t.text(p.Error))))
 	}

@@ -23,7 +23,8 @@ import (
 
 	"skyserve/internal/acme/testca"
 	"skyserve/internal/service"
-	"skyserve/provision/fakecloud"
+	"skyserve/internal/testcloud"
+	"skyserve/internal/testkit"
 )
 
 const namedService = "chat.example.com"
@@ -91,6 +92,8 @@ func certificateAt(addr string) (*x509.Certificate, error) {
 // A service of static regions comes up with a certificate, although the authority may reach
 // another balancer than the one that asked for it; a second up changes nothing.
 func TestUpWithACertificateThatIsObtained(t *testing.T) {
+	testkit.Slow(t)
+	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	t.Parallel()
 	for challenge, base := range map[string]int{service.ChallengeTLSALPN: 19101, service.ChallengeHTTP: 19701} {
 		t.Run(challenge, func(t *testing.T) {
@@ -164,8 +167,9 @@ local: {port: %d}
 // Balancers at AWS write the record of a challenge into Route 53, and one in another cloud takes
 // up what they obtained.
 func TestACertificateByRoute53(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
-	route53 := fakecloud.NewRoute53(&fakecloud.Faults{})
+	route53 := testcloud.NewRoute53(&testcloud.Faults{})
 	zone := route53.AddZone("example.com", false)
 	amazon := httptest.NewServer(route53.Handler())
 	t.Cleanup(amazon.Close)

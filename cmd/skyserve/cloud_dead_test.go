@@ -6,7 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"skyserve/provision/fakecloud"
+	"skyserve/internal/testcloud"
+	"skyserve/internal/testkit"
 )
 
 // hang stops the agent of a machine, which its cloud goes on to run, until wake is called.
@@ -27,6 +28,7 @@ func (e *emulated) hang(id string) (wake func()) {
 // replaced by up, since another machine answers. Where none does, up says what would
 // replace it, and does so when it is told.
 func TestAMachineThatIsDeadForAllButItsCloud(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	e.aws.Now = func() time.Time { return time.Now().Add(-time.Hour) } // by when its machines had time to boot
@@ -70,6 +72,7 @@ func TestAMachineThatIsDeadForAllButItsCloud(t *testing.T) {
 // What somebody changes by hand is as it should be after the next up: a security group, a
 // machine and the records of the name.
 func TestUpMendsWhatWasDoneByHand(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	text := strings.Replace(oneRegion, "balancer:\n", "dns: {provider: route53, name: chat.example.com, zone: example.com}\nbalancer:\n", 1)
@@ -81,7 +84,7 @@ func TestUpMendsWhatWasDoneByHand(t *testing.T) {
 		t.Errorf("after a group was deleted:\n%s", out)
 	}
 	e.aws.Vanish(e.instance("lb-us-east-1-0"))
-	e.names.Tamper(func(c *fakecloud.HealthCheckConfig) { c.ResourcePath = "/elsewhere" })
+	e.names.Tamper(func(c *testcloud.HealthCheckConfig) { c.ResourcePath = "/elsewhere" })
 	out := e.skyserve(exitOK, up...)
 	within(t, "a chat", func() error { return chatAt(endpointIn(out, "us-east-1"), "key-of-a-client") })
 	checks, _ := e.names.Checks()

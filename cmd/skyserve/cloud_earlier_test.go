@@ -8,22 +8,24 @@ import (
 	"strings"
 	"testing"
 
-	"skyserve/provision/fakecloud"
+	"skyserve/internal/testcloud"
+	"skyserve/internal/testkit"
 )
 
 // Versions before machines at Google were named after their kind gave them other names. `up` makes
 // no second service beside such machines, and `down` leaves none of them running.
 func TestMachinesOfAnEarlierVersion(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	up := append(e.upOf(strings.ReplaceAll(oneRegion, "aws/us-east-1", "gcp/us-central1")), "--yes")
 	e.skyserve(exitOK, up...)
 	like := e.gce.Instances()[0]
 	earlier := "skyserve-chat-" + like.Labels["skyserve-id"] + "-0123456789ab"
-	e.insertAtGoogle(fakecloud.GCEInstance{
+	e.insertAtGoogle(testcloud.GCEInstance{
 		Name: earlier, MachineType: "zones/us-central1-a/machineTypes/e2-standard-2", Labels: like.Labels, Metadata: like.Metadata, Disks: like.Disks,
-		NetworkInterfaces: []fakecloud.GCEInterface{{Network: "global/networks/default"}},
-		Scheduling:        fakecloud.GCEScheduling{ProvisioningModel: "STANDARD", OnHostMaintenance: "MIGRATE"},
+		NetworkInterfaces: []testcloud.GCEInterface{{Network: "global/networks/default"}},
+		Scheduling:        testcloud.GCEScheduling{ProvisioningModel: "STANDARD", OnHostMaintenance: "MIGRATE"},
 	})
 	if out := e.skyserve(exitFailed, up...); !strings.Contains(out, earlier) || !strings.Contains(out, "skyserve down chat") {
 		t.Errorf("up does not name it and what to do:\n%s", out)
@@ -32,7 +34,7 @@ func TestMachinesOfAnEarlierVersion(t *testing.T) {
 }
 
 // insertAtGoogle makes a machine in a zone of Compute Engine.
-func (e *emulated) insertAtGoogle(i fakecloud.GCEInstance) {
+func (e *emulated) insertAtGoogle(i testcloud.GCEInstance) {
 	e.t.Helper()
 	body, err := json.Marshal(i)
 	if err != nil {

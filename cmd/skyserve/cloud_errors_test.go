@@ -9,7 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"skyserve/provision/fakecloud"
+	"skyserve/internal/testcloud"
+	"skyserve/internal/testkit"
 )
 
 // twoClouds is the service without its name, with a replica in each of both clouds.
@@ -32,7 +33,7 @@ func (e *emulated) end(by os.Signal, actions []string, args ...string) (said str
 	e.t.Helper()
 	begun, ended := make(chan struct{}), make(chan struct{})
 	once := sync.OnceFunc(func() { close(begun) })
-	e.hold(func(c fakecloud.Call) {
+	e.hold(func(c testcloud.Call) {
 		if slices.Contains(actions, c.Action) {
 			once()
 			<-ended
@@ -62,7 +63,7 @@ func (e *emulated) end(by os.Signal, actions []string, args ...string) (said str
 }
 
 // hold is called while a call to the clouds is in flight; nil = nothing is.
-func (e *emulated) hold(with func(fakecloud.Call)) {
+func (e *emulated) hold(with func(testcloud.Call)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.held = with
@@ -71,6 +72,8 @@ func (e *emulated) hold(with func(fakecloud.Call)) {
 // Whenever somebody interrupts up, the next one takes up where it ended: what the
 // cloud made after nobody listened any more is found, and nothing is made twice.
 func TestAnInterruptedUp(t *testing.T) {
+	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	up := append(e.upOf(twoClouds), "--yes")
@@ -102,6 +105,8 @@ func TestAnInterruptedUp(t *testing.T) {
 // Whoever kills up or down, at a call to any of the clouds that is still carried out, finds
 // the same service, or nothing, once the command was run again.
 func TestAKilledUpAndDown(t *testing.T) {
+	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	up := append(e.upOf(strings.Replace(cloudService, "aws/eu-west-1", "gcp/us-central1", 2)), "--yes")
@@ -132,6 +137,8 @@ func TestAKilledUpAndDown(t *testing.T) {
 
 // Credentials that end in the middle: what was made stands, and the next up goes on.
 func TestUpWithCredentialsThatEnd(t *testing.T) {
+	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	up := append(e.upOf(twoClouds), "--yes")
@@ -142,7 +149,7 @@ func TestUpWithCredentialsThatEnd(t *testing.T) {
 		}
 		return ""
 	}
-	e.hold(func(c fakecloud.Call) {
+	e.hold(func(c testcloud.Call) {
 		if c.Action == "ec2:RunInstances" {
 			ended.Store(true)
 		}
@@ -175,6 +182,8 @@ func (e *emulated) downToNothing() {
 }
 
 func TestUpWithCredentialsThatAreRefused(t *testing.T) {
+	testkit.Slow(t)
+	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		deny func(e *emulated)
@@ -224,6 +233,8 @@ func TestUpWithCredentialsThatAreRefused(t *testing.T) {
 
 // What is nowhere is an error of the file, before anything is made.
 func TestUpWithWhatIsNowhere(t *testing.T) {
+	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	for name, tt := range map[string]struct {
@@ -250,6 +261,8 @@ func TestUpWithWhatIsNowhere(t *testing.T) {
 
 // A service, and a public name, that somebody else has: nothing is touched.
 func TestUpWithNamesOfOthers(t *testing.T) {
+	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	text := strings.Replace(oneRegion, "balancer:\n", "dns: {provider: route53, name: chat.example.com, zone: example.com}\nbalancer:\n", 1)
@@ -274,6 +287,8 @@ func TestUpWithNamesOfOthers(t *testing.T) {
 // An account whose quotas are used up after they were looked at: up tells what it tried
 // and which limit it met, and down clears away what could be had.
 func TestUpWithoutQuota(t *testing.T) {
+	testkit.Slow(t)
+	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		limit    func(e *emulated)
@@ -328,7 +343,7 @@ func TestUpWithoutQuota(t *testing.T) {
 
 // limitLate takes quotas of Google away as soon as something is made there.
 func (e *emulated) limitLate(metrics ...string) {
-	e.hold(func(c fakecloud.Call) {
+	e.hold(func(c testcloud.Call) {
 		if c.Action == "compute.firewalls.insert" {
 			for _, m := range metrics {
 				e.gce.SetQuota("us-central1", m, 0)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 	"skyserve/provision/cloud"
 )
 
@@ -30,6 +31,7 @@ gcp: {balancer_account: lb@p.iam.gserviceaccount.com}
 // A project without a network called default, and without an account for machines, as
 // organisations give them today.
 func TestAServiceInAStrictProject(t *testing.T) {
+	testkit.Slow(t)
 	e := emulate(t)
 	e.gce.SetNetworks()
 	e.gce.SetDefaultAccount("")

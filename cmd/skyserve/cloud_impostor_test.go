@@ -11,7 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"skyserve/internal/node"
+	"skyserve/internal/agent"
+	"skyserve/internal/testkit"
 )
 
 // launchLike launches a machine with all that another was launched with, as somebody does who
@@ -64,7 +65,7 @@ func (e *emulated) requestOf(id string) map[string]string {
 
 // enrolled says whether the agent of a machine was handed a certificate.
 func (e *emulated) enrolled(machine string) bool {
-	_, err := os.Stat(filepath.Join(e.dir, machine, "state", node.FileCert))
+	_, err := os.Stat(filepath.Join(e.dir, machine, "state", agent.FileCert))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		e.t.Fatal(err)
 	}
@@ -74,6 +75,7 @@ func (e *emulated) enrolled(machine string) bool {
 // A machine that carries the tags of the controller's, and that no operator launched, is
 // handed nothing, whatever it says of itself: it is named, and replaced when that is asked for.
 func TestAnImpostorOfTheControllerIsHandedNothing(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	up := append(e.upOf(oneRegion), "--yes")

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 )
 
 const keptService = `
@@ -133,6 +134,7 @@ func chatting(base string) (stop func() error) {
 // that no client notices, and one that is gone without a word, also where the controller
 // was killed; and a balancer's replicas are served by another one when it is gone.
 func TestAServiceInACloudIsKept(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	up := e.upOf(keptService)
@@ -197,6 +199,7 @@ balancer:
 // The controller keeps the replicas of a cloud that it is not in, by way of a balancer
 // there: keys of that cloud never leave it.
 func TestASecondCloudIsKept(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	out := e.skyserve(exitOK, append(e.upOf(abroadService), "--yes")...)
@@ -262,6 +265,7 @@ func (e *emulated) says(want string, args ...string) {
 // Engines that are to run otherwise are emptied, started again and used again one after
 // the other: no client notices.
 func TestEnginesChangeOneAfterTheOther(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	text := strings.NewReplacer("min: 1, max: 2", "min: 2, max: 2", "min: 0, max: 0", "min: 0, max: 1").Replace(keptService)

@@ -212,7 +212,7 @@ func (e *emulated) lookAtBroken() {
 func TestFollowedLogs(t *testing.T) {
 	var out, talk bytes.Buffer
 	machine := provision.Object{ID: "us-0"}
-	l := &cloudLogs{wanted: []provision.Object{machine}, out: &out, talk: &talk}
+	l := &machineLogs{wanted: []provision.Object{machine}, out: &out, talk: &talk}
 	var f followed
 	for _, step := range []struct {
 		lines, printed, told string

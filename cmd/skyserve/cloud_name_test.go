@@ -4,11 +4,14 @@ import (
 	"strings"
 	"testing"
 
-	"skyserve/provision/fakecloud"
+	"skyserve/internal/testcloud"
+	"skyserve/internal/testkit"
 )
 
 // A name that cannot be had is found out before anything is rented.
 func TestUpWithANameThatCannotBeHad(t *testing.T) {
+	testkit.Slow(t)
+	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	t.Parallel()
 	ttl := int64(300)
 	for name, tt := range map[string]struct {
@@ -27,7 +30,7 @@ func TestUpWithANameThatCannotBeHad(t *testing.T) {
 		},
 		"a record by hand": {
 			prepare: func(e *emulated) error {
-				return e.names.AddRecords(e.zone, fakecloud.RecordSet{Name: "chat.example.com", Type: "A", TTL: &ttl, ResourceRecords: &fakecloud.Values{ResourceRecord: []fakecloud.Value{{Value: "192.0.2.1"}}}})
+				return e.names.AddRecords(e.zone, testcloud.RecordSet{Name: "chat.example.com", Type: "A", TTL: &ttl, ResourceRecords: &testcloud.Values{ResourceRecord: []testcloud.Value{{Value: "192.0.2.1"}}}})
 			}, exit: exitFailed,
 			says: []string{"record chat.example.com in zone example.com (public, Z", "belongs to another owner (made by hand: chat.example.com A 192.0.2.1)", "hint: choose another name"},
 		},
@@ -74,11 +77,12 @@ func TestUpWithANameThatCannotBeHad(t *testing.T) {
 
 // The name of a service that is up is its own, and doctor knows it where it was brought up.
 func TestANameOfOnesOwn(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	up := append(e.upOf(cloudService), "--yes")
 	e.skyserve(exitOK, up...)
-	e.aws.SetQuotas(map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0})
+	e.aws.SetQuotas(map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0})
 	if out := e.skyserve(exitOK, e.at("doctor", up[1])...); !strings.Contains(out, "name chat.example.com: its zone is there, and nobody else has it") {
 		t.Errorf("doctor says\n%s", out)
 	}

@@ -6,15 +6,15 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
-	"skyserve/provision/fakecloud"
 )
 
 // Whoever acts on a machine for a controller elsewhere launches into the network that the
 // service names.
 func TestMachinesKnowTheNetworkOfTheirService(t *testing.T) {
-	cloud := fakecloud.NewAWS(nil, "us-east-1")
-	cloud.AddNetwork("us-east-1", "vpc-0ff1ce00", fakecloud.Subnet{ID: "subnet-0000000b", Zone: "us-east-1b", Gateway: "igw-0ff1ce"})
+	cloud := testcloud.NewAWS(nil, "us-east-1")
+	cloud.AddNetwork("us-east-1", "vpc-0ff1ce00", testcloud.Subnet{ID: "subnet-0000000b", Zone: "us-east-1b", Gateway: "igw-0ff1ce"})
 	server := httptest.NewServer(cloud)
 	defer server.Close()
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")

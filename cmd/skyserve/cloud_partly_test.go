@@ -6,11 +6,13 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 )
 
 // While replicas load, which takes many minutes, the name leads to the balancers already; it
 // does so when the wait ends before they are ready.
 func TestANameIsPublishedBeforeReplicasAreReady(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	const never = "engine: {kind: sim, speed: 100, ready: /never}"

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"skyserve/internal/controller/fleet"
-	"skyserve/internal/controller/rollout"
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 )
 
 // listReplicas: replicas in clouds are listed as those of this machine are, and changed by a plan.
@@ -19,7 +19,7 @@ func (e *emulated) listReplicas() {
 		e.t.Errorf("replica list:\n%s", table)
 	}
 	out := e.skyserve(exitOK, "replica", "list", "-o", "json", "--endpoint-aws", e.url)
-	var all []rollout.ReplicaStatus
+	var all []fleet.MachineStatus
 	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != 1 || all[0].ID != "us-east-1-0" || all[0].State != service.StateReady || all[0].Model != "m" || !strings.HasSuffix(all[0].URL, ":8300") {
 		e.t.Errorf("replica list -o json: %+v, %v", all, err)
 	}
@@ -31,6 +31,7 @@ func (e *emulated) listReplicas() {
 // Replicas of a service in one region let that region's balancers in and nobody else; once
 // it has another region, whoever brings the certificate of a balancer.
 func TestAServiceInOneRegion(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	up := append(e.upOf(oneRegion), "--yes")

@@ -15,8 +15,9 @@ import (
 
 	"skyserve/internal/controller/fleet"
 	"skyserve/internal/service"
-	"skyserve/provision/fakecloud"
-	"skyserve/provision/fakecloud/machines"
+	"skyserve/internal/testcloud"
+	"skyserve/internal/testcloud/machines"
+	"skyserve/internal/testkit"
 )
 
 const cloudService = `
@@ -42,16 +43,16 @@ dns: {provider: route53, name: chat.example.com, zone: example.com}
 type emulated struct {
 	*machines.Clouds
 	t       *testing.T
-	aws     *fakecloud.AWS
-	gce     *fakecloud.GCE
-	names   *fakecloud.Route53
+	aws     *testcloud.AWS
+	gce     *testcloud.GCE
+	names   *testcloud.Route53
 	zone    string
 	url     string // of AWS
 	google  string // of Google Cloud
 	dir     string
 	program string
 	mu      sync.Mutex
-	held    func(fakecloud.Call) // called while a call is in flight; nil = nothing is
+	held    func(testcloud.Call) // called while a call is in flight; nil = nothing is
 }
 
 func emulate(t *testing.T) *emulated {
@@ -73,7 +74,7 @@ func emulate(t *testing.T) *emulated {
 		t.Cleanup(server.Close)
 		return server.URL
 	}
-	faults := &fakecloud.Faults{Hold: func(c fakecloud.Call) {
+	faults := &testcloud.Faults{Hold: func(c testcloud.Call) {
 		e.mu.Lock()
 		held := e.held
 		e.mu.Unlock()
@@ -165,6 +166,8 @@ func (e *emulated) ended() {
 }
 
 func TestAServiceInACloud(t *testing.T) {
+	testkit.Slow(t)
+	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	t.Parallel()
 	for _, tt := range []struct {
 		name            string
@@ -189,6 +192,7 @@ const plainHTTPTold = "public port: plain HTTP"
 
 // A service without TLS that does not say so is refused before anything is made.
 func TestUpRefusesPlainHTTPToTheWorld(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	text := strings.Replace(cloudService, "  insecure: true\n", "", 1)
@@ -209,6 +213,7 @@ func TestUpRefusesPlainHTTPToTheWorld(t *testing.T) {
 // A service that was brought up before plain HTTP had to be asked for is still shown and
 // removed; one whose kept file cannot be read is not taken for one without machines.
 func TestAServiceWhoseFileIsOlderThanItsRules(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	e.skyserve(exitOK, append(e.upOf(cloudService), "--yes")...)

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +35,8 @@ import (
 type cloudFlags struct {
 	endpointAWS, endpointGCP, project string
 	machinesOnly                      bool // what a machine of a service may see
+	// here is the service whose machines are processes of this computer; nil = none are.
+	here *local.Service
 }
 
 func (c *cloudFlags) add(flags *pflag.FlagSet) {
@@ -58,6 +61,14 @@ func (c *cloudFlags) places(ctx context.Context, spec *service.Spec, regions []s
 		of[r.Cloud()] = append(of[r.Cloud()], r.Place())
 	}
 	p := provision.Places{}
+	if c.here != nil {
+		all := local.NewProvider(*c.here, "", "", 0).For(spec)
+		for _, name := range []string{service.CloudLocal, service.CloudStatic} {
+			if len(of[name]) > 0 {
+				p[name] = all.Of(slices.DeleteFunc(slices.Clone(regions), func(r service.Region) bool { return r.Cloud() != name })...)
+			}
+		}
+	}
 	if names := of[service.CloudAWS]; len(names) > 0 {
 		provider, err := aws.New(ctx, aws.Config{
 			Regions: names, Endpoint: c.endpointAWS, MachinesOnly: c.machinesOnly, OneRegion: alone, Networks: cloud.Networks(spec, service.CloudAWS),
@@ -129,7 +140,7 @@ func checkName(ctx context.Context, zone provision.Zone, spec *service.Spec, own
 	if zone == nil || spec.DNS == nil {
 		return nil
 	}
-	for _, r := range cloud.Regions(spec) { // where balancers are
+	for _, r := range cloud.Rented(spec) { // where balancers are
 		if _, err := dns.AWSRegionOf(r); err != nil {
 			return err
 		}
@@ -205,11 +216,28 @@ func userData(name, owner string, p machineProgram) func(cloud.Node) (string, er
 	return func(n cloud.Node) (string, error) {
 		containers := n.Model != nil && n.Model.Engine.Kind != service.EngineSim
 		return templates.CloudInit(templates.CloudInitParams{
-			Cloud: n.Region.Cloud(), Service: name, Role: string(n.Kind), ID: n.ID, Owner: owner,
+			Cloud: cloudOf(n.Region), Service: name, Role: string(roleOf(n.Kind)), ID: n.ID, Owner: owner,
 			Listen: ":" + strconv.Itoa(cloud.PortNode), ProgramURL: p.URL, ProgramSHA256: p.SHA256,
 			Containers: containers, GPUs: containers && len(n.Model.GPUs) > 0,
 		})
 	}
+}
+
+// roleOf is what a machine of a kind is in its service's certificates: a name server's is nobody
+// to the others, as a replica's is.
+func roleOf(k provision.Kind) identity.Role {
+	if k == provision.KindBalancer {
+		return identity.Balancer
+	}
+	return identity.Replica
+}
+
+// cloudOf is the cloud of a region as templates call it.
+func cloudOf(r service.Region) string {
+	if cloud.IsHere(r) {
+		return service.CloudLocal
+	}
+	return r.Cloud()
 }
 
 // operator is this machine's operator of a service.
@@ -223,6 +251,9 @@ type operator struct {
 // ends is when the operator's own certificate ends, and whether it is renewed here.
 func (o operator) ends() fleet.Ends {
 	e := fleet.Ends{Signs: o.authority != nil}
+	if o.party.Certificate == nil {
+		return e
+	}
 	if pair, err := o.party.Certificate(); err == nil {
 		e.Operator = pair.Leaf.NotAfter
 	}

@@ -164,7 +164,7 @@ func (o *operators) print(output string) error {
 
 // tell hands the list to all machines of the service in clouds.
 func (o *operators) tell(ctx context.Context, clouds *cloudFlags) error {
-	spec, err := cloudSpec("", o.svc)
+	spec, err := deployedSpec("", o.svc)
 	if err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (o *operators) tell(ctx context.Context, clouds *cloudFlags) error {
 		return failed(fmt.Errorf("telling the machines of %s: its service.yaml has no region in a cloud", o.svc.Name()),
 			"hand balancers the list by hand, as identity.revoked of their configuration: "+o.home.RevokedFile())
 	}
-	v, err := openCloudView(ctx, clouds, o.svc, spec, "revoking certificates")
+	v, err := openView(ctx, clouds, o.svc, "revoking certificates")
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"skyserve/internal/identity"
+	"skyserve/internal/testkit"
 )
 
 const oneRegion = `
@@ -68,6 +69,7 @@ func (e *emulated) admin() string {
 // An operator who was invited is listed, taken out, and from then on let in by no machine;
 // who took him out goes on. A machine that is launched later knows of it.
 func TestRevokingAnOperator(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	up := append(e.upOf(oneRegion), "--yes")
@@ -182,6 +184,7 @@ func (e *emulated) revokesTheController(up []string) {
 
 // What cannot be revoked.
 func TestRevokingNobody(t *testing.T) {
+	testkit.Slow(t)
 	c := newCloud(t)
 	home := t.TempDir()
 	svc := filepath.Join(home, "services", "chat")

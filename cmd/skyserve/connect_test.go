@@ -15,6 +15,7 @@ import (
 
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 )
 
 // runs runs the command with a state directory of its own.
@@ -111,6 +112,7 @@ func (c *testCloud) invite(home, url string) (code func() string, end func() (st
 }
 
 func TestConnect(t *testing.T) {
+	testkit.Slow(t)
 	c := newCloud(t)
 	first, second := t.TempDir(), t.TempDir()
 	dir := filepath.Join(first, "services", "chat", dirIdentity)
@@ -148,6 +150,7 @@ func TestConnect(t *testing.T) {
 // A code that names another service's authority leads to nobody, and neither does one
 // that no balancer knows.
 func TestConnectRefuses(t *testing.T) {
+	testkit.Slow(t)
 	c := newCloud(t)
 	url := c.balancing()
 	other := identity.NewInvite(newCloud(t).Authority).Text()

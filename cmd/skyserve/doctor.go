@@ -83,7 +83,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 		}
 		findings = append(findings, provider.Doctor(ctx)...)
 	}
-	found, unknown := quotasOf(ctx, places, cloud.Regions(spec))
+	found, unknown := quotasOf(ctx, places, cloud.Rented(spec))
 	quotas = append(quotas, found...)
 	var refused *provision.CredentialsError
 	for _, r := range slices.Sorted(maps.Keys(unknown)) {
@@ -92,7 +92,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 		}
 	}
 	findings = append(findings, withinQuotas(spec, quotas)...)
-	findings = append(findings, findPrices(ctx, places, cloud.Regions(spec))...)
+	findings = append(findings, findPrices(ctx, places, cloud.Rented(spec))...)
 	for _, find := range []func(context.Context, *service.Spec, provision.Places) ([]provision.Finding, error){o.findName, o.findStrangers} {
 		found, err := find(ctx, spec, places)
 		if err != nil {

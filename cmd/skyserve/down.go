@@ -1,16 +1,24 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
 
+	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/controller/rollout"
+	"skyserve/internal/controller/fleet"
+	"skyserve/internal/service"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 	"skyserve/provision/local"
 )
 
@@ -58,7 +66,7 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, talk io.Wri
 	if err := checkOutput(o.output); err != nil {
 		return err
 	}
-	name, err := rollout.NameIn(o.name)
+	name, err := nameIn(o.name)
 	if err != nil {
 		return usage(err, "skyserve down NAME takes the name instead of the file")
 	}
@@ -71,31 +79,225 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, talk io.Wri
 		return err
 	}
 	defer unlock()
-	spec, err := cloudSpec(o.name, svc)
-	if err != nil {
+	d := &down{downOptions: o, svc: svc, out: out, talk: talk}
+	if d.spec, err = deployedSpec(o.name, svc); err != nil {
 		return err
 	}
-	if spec != nil {
-		return runCloudDown(ctx, o, in, out, talk, svc, spec)
+	if err := d.open(ctx); err != nil {
+		return cloudError(err)
 	}
-	stopped := 0
-	err = rollout.Down(ctx, svc, local.DefaultGrace, o.purge, func(c provision.Change, p provision.Phase, _ error) {
-		if p == provision.PhaseDone {
-			stopped++
-			fmt.Fprintf(talk, "stopped %s\n", c.ID())
+	return d.run(ctx, in)
+}
+
+// down is one run of `skyserve down`.
+type down struct {
+	*downOptions
+	svc       local.Service
+	spec      *service.Spec // nil where its file cannot be read, and nothing is rented
+	out, talk io.Writer
+
+	owner  string
+	places provision.Places
+	have   []provision.Object
+	ports  map[string][]string // that processes had of which there is no object any more
+}
+
+// open finds what there is.
+func (d *down) open(ctx context.Context) (err error) {
+	if d.spec == nil || !cloud.Rents(d.spec) {
+		here := local.NewProvider(d.svc, "", "", local.DefaultGrace)
+		d.places = provision.Places{"": here} // whatever its objects say of their regions
+		for _, name := range []string{service.CloudLocal, service.CloudStatic} {
+			d.places[name] = here.Of()
 		}
-	})
-	var left *provision.LeftoverError
-	if err != nil && !errors.As(err, &left) {
+	} else {
+		who, err := operatorOf(d.svc, "taking it down", "'skyserve gc' finds and removes what nobody owns; 'skyserve connect' makes this machine an operator")
+		if err != nil {
+			return err
+		}
+		d.owner = who.owner
+		if d.places, err = d.clouds.placesOf(ctx, d.spec); err != nil {
+			return err
+		}
+	}
+	if d.have, err = d.places.List(ctx, d.svc.Name()); err != nil {
 		return err
 	}
-	if err := printDown(out, o.output, svc.Name(), "processes stopped", stopped, left); err != nil {
-		return err
-	}
-	if left != nil {
-		return &exitError{code: exitPartial, err: left, hint: "run it again, or stop what is left by hand"}
+	d.ports = d.svc.Ports()
+	for _, o := range d.have {
+		delete(d.ports, o.ID)
 	}
 	return nil
+}
+
+// rents says whether what goes is billed.
+func (d *down) rents() bool { return d.spec != nil && cloud.Rents(d.spec) }
+
+// run removes it, and after that the service's state here.
+func (d *down) run(ctx context.Context, in io.Reader) error {
+	plan := &fleet.Plan{Have: d.have, Changes: provision.Diff(nil, d.have)}
+	if d.rents() {
+		printChanges(d.talk, d.spec.Name, plan)
+	}
+	if err := agree(in, d.talk, plan, d.yes); err != nil {
+		return err
+	}
+	var left []string
+	if err := d.unpublish(ctx); err != nil && d.rents() {
+		return cloudError(err)
+	} else if err != nil {
+		left = append(left, err.Error())
+	}
+	d.dismiss(ctx)
+	stopped, err := d.remove(ctx)
+	var leftover *provision.LeftoverError
+	if err != nil && !errors.As(err, &leftover) {
+		return cloudError(err)
+	}
+	if leftover != nil {
+		left = append(left, leftover.Left...)
+	}
+	if len(left) == 0 || d.purge {
+		left = append(left, d.forget(ctx)...)
+	}
+	return d.report(stopped, left, err)
+}
+
+// dismiss ends the controller of a service in clouds, so that it launches nothing again.
+func (d *down) dismiss(ctx context.Context) {
+	if !d.rents() {
+		return // it ends with its machine
+	}
+	who, err := openOperator(d.svc, false)
+	h := fleet.Handover{Service: d.spec.Name, Party: who.party, Have: d.have}
+	if err == nil {
+		err = h.Dismiss(ctx, cloud.ControllerMachine(d.spec))
+	}
+	if err != nil && ctx.Err() == nil {
+		fmt.Fprintf(d.talk, "the controller was not told: %v; should it launch anything yet, 'skyserve gc' finds it\n", err)
+	}
+}
+
+// remove removes every object, telling of each.
+func (d *down) remove(ctx context.Context) (stopped int, err error) {
+	verb := "stopped"
+	if d.rents() {
+		verb = "removed"
+	}
+	err = fleet.Down(ctx, d.places, d.svc.Name(), d.owner, func(c provision.Change, p provision.Phase, _ error) {
+		if p == provision.PhaseDone {
+			stopped++
+			fmt.Fprintf(d.talk, "%s %s\n", verb, c.ID())
+		}
+	})
+	return stopped, err
+}
+
+// forget removes the service's state here, and says what stands in the way.
+func (d *down) forget(ctx context.Context) (left []string) {
+	if err := d.svc.Remove(); err != nil {
+		left = append(left, err.Error())
+	}
+	left = append(left, local.AwaitFree(ctx, d.ports)...)
+	if err := d.svc.Home().Tidy(ctx); err != nil {
+		left = append(left, err.Error())
+	}
+	return left
+}
+
+// report says what was removed and what is left.
+func (d *down) report(stopped int, left []string, failure error) error {
+	done := "processes stopped"
+	if d.rents() {
+		done = "removed"
+	}
+	var leftover *provision.LeftoverError
+	if len(left) > 0 {
+		leftover = &provision.LeftoverError{Service: d.svc.Name(), Left: left}
+	}
+	if err := printDown(d.out, d.output, d.svc.Name(), done, stopped, leftover); err != nil {
+		return err
+	}
+	if leftover != nil {
+		return &exitError{code: exitPartial, err: cmp.Or(failure, error(leftover)), hint: "run it again, or remove what is left by hand"}
+	}
+	return nil
+}
+
+// unpublish removes the public name of a service: the one that is noted, and the one that
+// its file says, which another operator may have published.
+func (d *down) unpublish(ctx context.Context) error {
+	spec := d.spec
+	if spec == nil {
+		spec = &service.Spec{}
+	}
+	zone, err := d.clouds.zone(ctx, spec, d.svc)
+	if err != nil || zone == nil {
+		return err
+	}
+	if n := publicName(spec, d.owner, nil); n.Name != "" && d.rents() {
+		if err := zone.Set(ctx, n); err != nil {
+			return fmt.Errorf("removing the name %s: %w", n.Name, err)
+		}
+	}
+	return fleet.Unpublish(ctx, zone, d.svc)
+}
+
+// deployedSpec is the service.yaml of a service: the file that an argument names, else the one
+// that the service was brought up from; nil where there is none, or it cannot be read. That is an
+// error where the service has machines in clouds, which nobody would find again without it.
+func deployedSpec(arg string, svc local.Service) (*service.Spec, error) {
+	file := svc.SpecFile()
+	if ext := filepath.Ext(arg); ext == ".yaml" || ext == ".yml" {
+		file = arg
+	}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the service: %w", err)
+	}
+	spec, err := service.ParseDeployed(file, text)
+	if err == nil {
+		return spec, nil
+	}
+	var program machineProgram // which only machines in clouds get
+	if noted := svc.Note(noteProgram, &program); noted != nil || program.URL != "" {
+		return nil, usage(err, "machines of the service run in clouds, and its file says where: correct it")
+	}
+	return nil, nil // what is here needs no more of its file than the name
+}
+
+// nameIn is the service that an argument names: a service.yaml that exists is read for its name,
+// which needs no more of it to be right; anything else is the name itself.
+func nameIn(arg string) (string, error) {
+	if ext := filepath.Ext(arg); ext != ".yaml" && ext != ".yml" {
+		return arg, nil
+	}
+	text, err := os.ReadFile(arg)
+	if err != nil {
+		return "", fmt.Errorf("reading the service's name: %w", err)
+	}
+	var spec struct {
+		Name string `yaml:"name"`
+	}
+	if err := yaml.Unmarshal(text, &spec); err != nil {
+		return "", fmt.Errorf("reading the service's name in %s: %w", arg, err)
+	}
+	if spec.Name == "" {
+		return "", fmt.Errorf("reading %s: %w", arg, errors.New("name: missing"))
+	}
+	return spec.Name, nil
+}
+
+// machinesOf lists the machines of a service in clouds, sorted.
+func machinesOf(have []provision.Object) []provision.Object {
+	machines := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool {
+		return o.Kind != provision.KindBalancer && o.Kind != provision.KindReplica
+	})
+	slices.SortFunc(machines, byPlace)
+	return machines
 }
 
 // printDown says how much was removed, in the words of done, and what is left.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"skyserve/internal/controller/fleet"
 	"skyserve/internal/telemetry"
 	"skyserve/provision"
 	"skyserve/provision/local"
@@ -21,10 +22,14 @@ func runningEndpoints(name string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	spec, err := deployedSpec("", svc)
+	if err != nil {
+		return nil, err
+	}
 	endpoints := map[string]string{}
 	for _, o := range balancers {
-		if _, has := endpoints[o.Region.Place()]; !has && o.Address != "" {
-			endpoints[o.Region.Place()] = o.Address
+		if _, has := endpoints[o.Region.Place()]; !has && spec != nil {
+			endpoints[o.Region.Place()] = fleet.PublicURL(spec, o)
 		}
 	}
 	if len(endpoints) == 0 {

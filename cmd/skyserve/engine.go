@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"skyserve/lbd/engine"
-	"skyserve/lbd/engine/server"
+	"skyserve/internal/sim/engine"
+	"skyserve/internal/sim/engine/server"
 )
 
 // engineFlags is what the command line of skyserve engine says.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/explain"
 	"skyserve/internal/telemetry"
+	"skyserve/lbd/explain"
 	"skyserve/lbd/proxy"
 	"skyserve/tui"
 )

@@ -11,16 +11,16 @@ import (
 	"testing"
 	"time"
 
-	"skyserve/internal/explain"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
+	"skyserve/lbd/explain"
 	"skyserve/lbd/policy"
-	"skyserve/lbd/proxy"
+	"skyserve/lbd/record"
 )
 
 // newExplainAdmin serves a balancer that remembers one request, as a balancer does.
-func newExplainAdmin(t *testing.T, d proxy.DecisionRecord) string {
+func newExplainAdmin(t *testing.T, d record.Request) string {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/decisions", func(w http.ResponseWriter, _ *http.Request) {
@@ -41,13 +41,13 @@ func newExplainAdmin(t *testing.T, d proxy.DecisionRecord) string {
 // forwardedPair is two balancers, one of which forwarded request a/b to the other.
 func forwardedPair(t *testing.T) (us, eu string) {
 	t.Helper()
-	record := func(id string, region service.Region, kind core.ActionKind, target string) proxy.DecisionRecord {
+	record := func(id string, region service.Region, kind core.ActionKind, target string) record.Request {
 		d := &core.Decision{Policy: "cost", Reason: policy.ReasonCheapest, PromptBytes: 640, Considered: []core.Considered{
 			{ID: target, Peer: kind == core.ActionForward, Available: true, Score: policy.Known(0.25)},
 		}}
-		return proxy.DecisionRecord{
+		return record.Request{
 			Request: "a/b", At: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Balancer: id, Region: region, Model: "llama", Tier: "IW-F",
-			Tries: []proxy.Try{{Kind: kind, Target: target, Reason: d.Reason, Decision: d}}, State: "finished", Status: 200,
+			Tries: []record.Try{{Kind: kind, Target: target, Reason: d.Reason, Decision: d}}, State: "finished", Status: 200,
 		}
 	}
 	there := record("lb-eu-0", "local/eu", core.ActionDispatch, "eu-0")

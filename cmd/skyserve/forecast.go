@@ -14,7 +14,6 @@ import (
 
 	"skyserve/forecast"
 	"skyserve/internal/service"
-	"skyserve/internal/telemetry"
 	"skyserve/internal/telemetry/demand"
 )
 
@@ -267,12 +266,12 @@ func (o *forecastOptions) named(name string) bool {
 
 // loadHistory reads the history that a plan is made from; notes say what was
 // wrong with it.
-func loadHistory(ctx context.Context, source string, since time.Time) (h *telemetry.History, notes []string, err error) {
+func loadHistory(ctx context.Context, source string, since time.Time) (h *forecast.History, notes []string, err error) {
 	points, notes, err := demand.Points(ctx, source, withPrometheus(demand.Options{Since: since}))
 	if err != nil {
 		return nil, nil, historyError(ctx, source, err)
 	}
-	if h, err = telemetry.NewHistory(points); err != nil {
+	if h, err = demand.Traffic(points); err != nil {
 		return nil, nil, usage(fmt.Errorf("%s: %w", demand.Shown(source), err), "")
 	}
 	return h, notes, nil

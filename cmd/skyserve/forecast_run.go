@@ -10,7 +10,7 @@ import (
 
 	"skyserve/forecast"
 	"skyserve/internal/printable"
-	"skyserve/internal/telemetry"
+	"skyserve/internal/service"
 	"skyserve/internal/telemetry/demand"
 )
 
@@ -106,7 +106,7 @@ func backtestTable(out io.Writer, results []backtestSeries) error {
 // series of the history has one.
 func seriesNames(results []backtestSeries) func(backtestSeries) string {
 	for _, s := range results {
-		if s.Region != string(telemetry.AnyRegion) {
+		if s.Region != string(service.AnyRegion) {
 			return func(s backtestSeries) string { return s.Series }
 		}
 	}

@@ -6,11 +6,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"skyserve/internal/testkit"
 )
 
 // What a service left whose operator lost the certificates is found and removed, its name
 // and health checks too; who has them is left alone.
 func TestWhatALostServiceLeftIsRemoved(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	e.skyserve(exitOK, append(e.upOf(cloudService), "--yes")...)

@@ -5,10 +5,13 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"skyserve/internal/testkit"
 )
 
 // On a terminal nothing passes but what verbs themselves draw with.
 func TestOnlyOwnDrawingReachesATerminal(t *testing.T) {
+	testkit.Slow(t)
 	good := hostileServer(t, hostileAdmin)
 	hostileService(t, good)
 	for _, c := range []struct {

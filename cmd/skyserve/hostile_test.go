@@ -115,7 +115,8 @@ func hostileService(t *testing.T, admin string) {
 	for id, kind := range map[string]string{"lb-us-0": "balancer", "us-0": "replica", "controller": "controller"} {
 		object := filepath.Join(dir, "objects", id+".json")
 		write(t, object, "")
-		t.Setenv("SKYSERVE_OBJECT_RECORD", fmt.Sprintf(`{"id":%q,"kind":%q,"region":"local/us","spec":"x","address":%q,"admin":%q}`, id, kind, admin, admin))
+		t.Setenv("SKYSERVE_OBJECT_RECORD", poisoned(fmt.Sprintf(`{"id":%q,"kind":%q,"region":"local/us","spec":"x","address":%q,"admin":%q,"labels":{"model":"m","gpu":"g"},"endpoints":{"inside":{"agent":"127.0.0.1:1"},"outside":{"agent":"127.0.0.1:1"}}}`, id, kind, admin, admin),
+			"id", "kind", "region", "spec", "address", "admin", "agent"))
 		held, err := local.Hold(object)
 		if err != nil {
 			t.Fatal(err)
@@ -161,7 +162,7 @@ func TestNoVerbPassesControlSequencesOn(t *testing.T) {
 		{"status", "-o", "json"},
 		{"replica", "list"},
 		{"replica", "list", "-o", "json"},
-		{"replica", "drain", hostile},
+		{"replica", "drain", "us-0", "--service", hostile},
 		{"logs", "chat"},
 		{"logs", "chat", "us-0", "--tail", "2"},
 		{"logs", "chat", hostile},

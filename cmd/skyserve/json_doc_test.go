@@ -7,12 +7,11 @@ import (
 	"testing"
 
 	"skyserve/internal/controller/fleet"
-	"skyserve/internal/controller/rollout"
-	"skyserve/internal/explain"
-	"skyserve/internal/load"
+	"skyserve/internal/sim/eval"
+	"skyserve/internal/sim/load"
 	"skyserve/internal/telemetry"
-	"skyserve/internal/whatif"
-	"skyserve/lbd/proxy"
+	"skyserve/lbd/explain"
+	"skyserve/lbd/record"
 	"skyserve/plan"
 	"skyserve/provision/cloud"
 )
@@ -26,7 +25,6 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 	for _, document := range []any{
 		telemetry.Snapshot{},
 		telemetry.Reload{},
-		rollout.Status{},
 		fleet.Status{},
 		load.Report{},
 		plan.Proposal{},
@@ -35,11 +33,11 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		plan.Backtest{},
 		forecastSeries{},
 		backtestSeries{},
-		whatif.Report{},
-		whatif.BFIOReport{},
-		whatif.SageReport{},
-		whatif.Calibration{},
-		proxy.DecisionRecord{},
+		eval.Report{},
+		eval.BFIOReport{},
+		eval.SageReport{},
+		eval.Calibration{},
+		record.Request{},
 		explain.Story{},
 		telemetry.DecisionMemory{},
 		telemetry.RequestSummary{},
@@ -47,7 +45,7 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		usageSum{},
 		operatorRow{},
 		cloud.QuotaNeed{},
-		whatif.ReplayReport{},
+		eval.ReplayReport{},
 	} {
 		for _, key := range jsonKeys(reflect.TypeOf(document), map[reflect.Type]bool{}) {
 			if !strings.Contains(string(guide), "`"+key+"`") && !strings.Contains(string(guide), "`."+key+"`") {

@@ -9,10 +9,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -153,11 +151,10 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 	}
 	limitMemory(cfg.Balancer.WithDefaults().Memory.Total)
 	go tuneCollector(cmd.Context())
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
-	opts.Hangups = hangups
-	f.reloads(cmd, &opts)
+	var stop func()
+	opts.Hangups, stop = reloadsOf(cmd.Context())
+	defer stop()
+	f.reloads(&opts)
 	return f.explain(lbd.Run(cmd.Context(), cfg, opts))
 }
 
@@ -170,20 +167,10 @@ func recordsIn(ctx context.Context, c service.CertificateConfig) (acme.Records, 
 	return z.Challenges(c.Zone, c.ZoneID, c.Private), nil
 }
 
-// reloads lets the balancer read its file again, and write down as which object
-// it then runs.
-func (f *lbFlags) reloads(cmd *cobra.Command, opts *lbd.Options) {
+// reloads lets the balancer read its file again.
+func (f *lbFlags) reloads(opts *lbd.Options) {
 	if f.config != "" {
 		opts.Read = func() (service.BalancerConfig, error) { return f.fromFile() }
-	}
-	object := objectOf(cmd.Context())
-	opts.Reloaded = func(revision string) {
-		if object == nil || revision == "" {
-			return
-		}
-		if err := object.SetSpec(revision); err != nil {
-			opts.Logger.Error("writing down which configuration holds", "err", err)
-		}
 	}
 }
 

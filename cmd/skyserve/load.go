@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"skyserve/internal/load"
 	"skyserve/internal/service"
-	"skyserve/internal/workload"
+	"skyserve/internal/sim/load"
+	"skyserve/internal/sim/workload"
 )
 
 // defaultLoad is how long a generated workload runs: long enough for caches to

@@ -2,16 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
-
-	"skyserve/provision/local"
 )
 
 // logsOptions are the flags of `skyserve logs`.
@@ -60,78 +54,5 @@ func runLogs(ctx context.Context, o *logsOptions, out, talk io.Writer) error {
 	if err != nil {
 		return err
 	}
-	spec, err := cloudSpec("", svc)
-	if err != nil {
-		return err
-	}
-	if spec != nil {
-		return runCloudLogs(ctx, o, out, talk, svc, spec)
-	}
-	return runLocalLogs(ctx, o, out, svc)
-}
-
-// runLocalLogs shows what the processes of a service wrote that are on this machine.
-func runLocalLogs(ctx context.Context, o *logsOptions, out io.Writer, svc local.Service) error {
-	ids, err := logIDs(svc, o.part)
-	if err != nil {
-		return err
-	}
-	prefix := func(id string) string {
-		if len(ids) == 1 {
-			return ""
-		}
-		return id + ": "
-	}
-	for _, id := range ids {
-		lines, err := svc.Tail(id, o.tail)
-		if err != nil {
-			return err
-		}
-		for _, line := range lines {
-			fmt.Fprintln(out, prefix(id)+line)
-		}
-	}
-	if !o.follow {
-		return nil
-	}
-	return followAll(ctx, svc, ids, func(id, line string) { fmt.Fprintln(out, prefix(id)+line) })
-}
-
-// logIDs are the objects that a part names; all that ever wrote when it is empty.
-func logIDs(svc local.Service, part string) ([]string, error) {
-	all, err := svc.Logs()
-	if err != nil {
-		return nil, err
-	}
-	if part == "" {
-		return all, nil
-	}
-	prefix := "lb-" + strings.TrimPrefix(part, "lb/") + "-"
-	ids := slices.DeleteFunc(slices.Clone(all), func(id string) bool {
-		return id != part && (!strings.HasPrefix(part, "lb/") || !strings.HasPrefix(id, prefix))
-	})
-	if len(ids) == 0 {
-		return nil, failed(fmt.Errorf("%s of %s has no log", part, svc.Name()), "there are logs of "+strings.Join(all, ", "))
-	}
-	return ids, nil
-}
-
-// followAll passes the lines of several logs on, one at a time, until ctx ends.
-func followAll(ctx context.Context, svc local.Service, ids []string, line func(id, line string)) error {
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	for _, id := range ids {
-		wg.Go(func() {
-			_ = svc.Follow(ctx, id, func(text string) { // it ends with ctx alone
-				mu.Lock()
-				defer mu.Unlock()
-				line(id, text)
-			})
-		})
-	}
-	wg.Wait()
-	if errors.Is(context.Cause(ctx), context.Canceled) {
-		return nil // ctrl-C is how one leaves
-	}
-	return context.Cause(ctx)
+	return showLogs(ctx, o, out, talk, svc)
 }

@@ -1,14 +1,18 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/node"
+	"skyserve/internal/agent"
 )
 
 func newNodeCmd() *cobra.Command {
@@ -32,7 +36,7 @@ then on the agent keeps the machine's units running and reports how they do.`,
 }
 
 func runNode(cmd *cobra.Command, file string) error {
-	c, err := node.ReadConfig(file)
+	c, err := agent.ReadConfig(file)
 	if err != nil {
 		return usage(err, "")
 	}
@@ -47,7 +51,13 @@ func runNode(cmd *cobra.Command, file string) error {
 		fmt.Fprintf(cmd.ErrOrStderr(), "node %s listens on %s\n", c.ID, addr)
 	}
 	o.Cloud = handOf(c.Service, c.Owner)
-	agent, err := node.New(o)
+	if units, ok := o.Runner.(*agent.Exec); ok && c.Runner == agent.RunnerInside {
+		units.Inside = runInside
+		if err := os.Chdir(c.Dir); err != nil { // units name files by their paths there
+			return failed(fmt.Errorf("starting the agent: %w", err), "")
+		}
+	}
+	agent, err := agent.New(o)
 	if err != nil {
 		return failed(err, "")
 	}
@@ -56,4 +66,27 @@ func runNode(cmd *cobra.Command, file string) error {
 		err = errors.Join(err, children.Close())
 	}
 	return err
+}
+
+// reloadsKey is the key by which a verb's context has who asks it to read its files again, where
+// that is not a signal to the process.
+type reloadsKey struct{}
+
+// runInside runs another verb of this program inside of the process until ctx ends.
+func runInside(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error {
+	ctx = context.WithValue(ctx, reloadsKey{}, reload)
+	if code := execute(ctx, args, log, log); code != exitOK && ctx.Err() == nil {
+		return fmt.Errorf("skyserve %s ended with the exit code %d", args[0], code)
+	}
+	return nil
+}
+
+// reloadsOf are the requests to read files again: SIGHUP, or what runInside was told.
+func reloadsOf(ctx context.Context) (reloads <-chan os.Signal, stop func()) {
+	if inside, ok := ctx.Value(reloadsKey{}).(<-chan os.Signal); ok {
+		return inside, func() {}
+	}
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	return hangups, func() { signal.Stop(hangups) }
 }

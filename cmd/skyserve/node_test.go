@@ -17,10 +17,11 @@ import (
 	"testing"
 	"time"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/identity"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 )
 
 // testCloud is a service whose machines are agents on this one.
@@ -28,7 +29,7 @@ type testCloud struct {
 	t       *testing.T
 	program string // the command skyserve
 	home    identity.Home
-	*node.Operator
+	*agent.Operator
 }
 
 func newCloud(t *testing.T) *testCloud {
@@ -49,7 +50,7 @@ func newCloud(t *testing.T) *testCloud {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Operator = &node.Operator{Party: party, Authority: authority}
+	c.Operator = &agent.Operator{Party: party, Authority: authority}
 	return c
 }
 
@@ -65,12 +66,12 @@ func freeAddr(t *testing.T) string {
 }
 
 // boot starts `skyserve node`, as a machine's cloud-init has it.
-func (c *testCloud) boot(role identity.Role, id string) node.Machine {
+func (c *testCloud) boot(role identity.Role, id string) agent.Machine {
 	c.t.Helper()
 	dir := c.t.TempDir()
 	console, file := filepath.Join(dir, "console"), filepath.Join(dir, "node.json")
-	m := node.Machine{Name: identity.Name{Service: "chat", Role: role, ID: id}, Address: freeAddr(c.t)}
-	text, err := json.Marshal(node.Config{
+	m := agent.Machine{Name: identity.Name{Service: "chat", Role: role, ID: id}, Address: freeAddr(c.t)}
+	text, err := json.Marshal(agent.Config{
 		Service: "chat", Role: role, ID: id, Owner: c.Authority.Owner(), Listen: m.Address, Dir: filepath.Join(dir, "state"), Publish: "console:" + console, Runner: "exec",
 	})
 	if err == nil {
@@ -81,10 +82,10 @@ func (c *testCloud) boot(role identity.Role, id string) node.Machine {
 	}
 	m.Fingerprint = func(context.Context) (string, error) {
 		text, err := os.ReadFile(console)
-		if fingerprint, found := node.FindLine(string(text), m.Name); found && err == nil {
+		if fingerprint, found := agent.FindLine(string(text), m.Name); found && err == nil {
 			return fingerprint, nil
 		}
-		return "", node.ErrNoFingerprint
+		return "", agent.ErrNoFingerprint
 	}
 	var log bytes.Buffer
 	cmd := exec.Command(c.program, "node", "--config", file)
@@ -119,11 +120,11 @@ func within(t *testing.T, what string, ok func() error) {
 }
 
 // deploy hands over to a machine that may still be booting, and waits until it is ready.
-func (c *testCloud) deploy(m node.Machine, d node.Deployment) {
+func (c *testCloud) deploy(m agent.Machine, d agent.Deployment) {
 	c.t.Helper()
 	within(c.t, m.Name.ID+" is ready", func() error {
 		s, err := c.Ensure(c.t.Context(), m, d)
-		if err == nil && (s.Phase != node.PhaseReady || s.Revision != d.Revision) {
+		if err == nil && (s.Phase != agent.PhaseReady || s.Revision != d.Revision) {
 			err = fmt.Errorf("%s: %s", s.Phase, s.Reason)
 		}
 		return err
@@ -131,17 +132,17 @@ func (c *testCloud) deploy(m node.Machine, d node.Deployment) {
 }
 
 // balancer is a deployment of one with a replica behind mTLS.
-func (c *testCloud) balancer(revision, listen, admin, replica, policy string) node.Deployment {
+func (c *testCloud) balancer(revision, listen, admin, replica, policy string) agent.Deployment {
 	c.t.Helper()
 	text, err := json.Marshal(service.BalancerConfig{
 		Service: "chat", ID: "lb-us-0", Region: "aws/us-east-1", Listen: listen, Admin: admin, Revision: revision,
-		Identity: &service.Identity{Cert: node.FileCert, Key: node.FileKey, CA: node.FileCA}, Balancer: service.BalancerSpec{Policy: policy},
+		Identity: &service.Identity{Cert: agent.FileCert, Key: agent.FileKey, CA: agent.FileCA}, Balancer: service.BalancerSpec{Policy: policy},
 		Replicas: []service.ReplicaConfig{{ID: "us-0", URL: "https://" + replica, Model: "m", MTLS: true}},
 	})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return node.Deployment{Revision: revision, Units: []node.Unit{{
+	return agent.Deployment{Revision: revision, Units: []agent.Unit{{
 		Name: "balancer", Args: []string{c.program, "lb", "--config", "balancer/config.json"}, Fixed: "1",
 		Files: map[string]string{"balancer/config.json": string(text)}, Ready: "http://" + listen + "/readyz",
 	}}}
@@ -150,10 +151,11 @@ func (c *testCloud) balancer(revision, listen, admin, replica, policy string) no
 // A balancer and a replica on machines of their own, from their boot to an answer: what
 // was handed over is all they have.
 func TestMachinesServe(t *testing.T) {
+	testkit.Slow(t)
 	c := newCloud(t)
 	us, lb := c.boot(identity.Replica, "us-0"), c.boot(identity.Balancer, "lb-us-0")
 	engine, front, public, admin := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
-	c.deploy(us, node.Deployment{Revision: "1", Front: &node.Front{Listen: front, To: "http://" + engine}, Units: []node.Unit{{
+	c.deploy(us, agent.Deployment{Revision: "1", Front: &agent.Front{Listen: front, To: "http://" + engine}, Units: []agent.Unit{{
 		Name: "engine", Args: []string{c.program, "engine", "--listen", engine, "--model", "m", "--speed", "50"}, Ready: "http://" + engine + "/v1/models",
 	}}})
 	c.deploy(lb, c.balancer("1", public, admin, front, "skylb"))

@@ -17,7 +17,7 @@ import (
 	"skyserve/forecast"
 	"skyserve/internal/controller"
 	"skyserve/internal/service"
-	"skyserve/internal/telemetry"
+	"skyserve/internal/telemetry/demand"
 	"skyserve/plan"
 )
 
@@ -32,7 +32,7 @@ type planOptions struct {
 	at       string
 	problem  string
 	solver   string
-	review   controller.ReviewOptions
+	review   plan.ReviewOptions
 	reserve  bool
 	detailed bool
 	output   string
@@ -127,11 +127,12 @@ var planFormats = []string{"table", "json", "html", "lp", "mps"}
 func (o *planOptions) reviewFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.history, "history", "", "history `FILE` or URL (default: the running service's own)")
-	flags.DurationVar(&o.review.Horizon, "horizon", 0, "how far ahead (default 1h)")
+	flags.DurationVar(&o.review.Horizon, "horizon", 0, "how far ahead (default: the time between two plans that the service states, at least 1h)")
 	flags.StringVar(&o.review.Forecaster, "forecaster", "", "forecaster (default: what the service says, else auto)")
-	flags.StringVar(&o.review.Peak, "peak", controller.DefaultPeak, "forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", "))
+	flags.DurationVar(&o.review.Step, "step", plan.DefaultStep, "average load over so long before its peak is planned for")
+	flags.StringVar(&o.review.Peak, "peak", plan.DefaultPeak, "forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", "))
 	flags.Float64Var(&o.review.Gap, "gap", 0, "relative gap at which solving stops; 0 = proven optimal")
-	flags.Float64Var(&o.review.Epsilon, "epsilon", controller.DefaultEpsilon, "share of its own peak that a region must carry itself")
+	flags.Float64Var(&o.review.Epsilon, "epsilon", plan.DefaultEpsilon, "share of its own peak that a region must carry itself")
 	flags.StringSliceVar(&o.review.Survive, "survive", nil, "carry all load with a region gone: `region` (any one), or names, any one of which may go")
 	flags.DurationVar(&o.review.MaxRTT, "max-rtt", 0, "longest round trip over which a region serves another's load (default: what the service says, else any)")
 	flags.BoolVar(&o.review.Switch, "switch", false, "let a model take over machines that another one gives up")
@@ -282,7 +283,7 @@ func (o *planOptions) printTo(out io.Writer, p *plan.Problem, proposal plan.Prop
 }
 
 // makeReview gathers what is known of the service and reviews it.
-func (o *planOptions) makeReview(ctx context.Context) (*controller.Reviewed, error) {
+func (o *planOptions) makeReview(ctx context.Context) (*plan.Reviewed, error) {
 	g, err := o.gather(ctx, time.Now())
 	if err != nil {
 		return nil, err
@@ -294,7 +295,7 @@ func (o *planOptions) makeReview(ctx context.Context) (*controller.Reviewed, err
 			return findSolver(o.solver).solve(ctx, p, po.Gap)
 		}
 	}
-	r, err := controller.Review(g.Spec, g.Counts, g.history, g.at, o.review)
+	r, err := plan.Review(g.Spec, g.Counts, g.history, g.at, o.review)
 	var own *exitError
 	if err != nil && !errors.As(err, &own) {
 		err = usage(err, "")
@@ -305,7 +306,7 @@ func (o *planOptions) makeReview(ctx context.Context) (*controller.Reviewed, err
 // gathered is what is known of a service, and the time that is meant.
 type gathered struct {
 	*controller.Observed
-	history *telemetry.History
+	history *forecast.History
 	at      time.Time
 }
 
@@ -328,13 +329,13 @@ func (o *planOptions) gather(ctx context.Context, now time.Time) (*gathered, err
 		warn(o.talk, cmp.Or(o.target, observed.Spec.Name), observed.Spec)
 	}
 	o.review.Notes, o.review.RTT = observed.Notes, observed.RTT
-	var h *telemetry.History
+	var h *forecast.History
 	if o.history != "" {
 		var notes []string
 		h, notes, err = loadHistory(ctx, o.history, from.Add(-planLookback))
 		o.review.Notes = slices.Concat(observed.Notes, notes)
 	} else {
-		h, err = telemetry.NewHistory(observed.Points)
+		h, err = demand.Traffic(observed.Points)
 	}
 	if err != nil {
 		return nil, err

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
+	"skyserve/plan"
 
-	"skyserve/internal/controller"
+	"github.com/spf13/cobra"
 )
 
 // backtestOptions are the flags of `skyserve plan backtest`.
@@ -48,7 +48,6 @@ replicas and, where known, gpu; a count stands until the next one.`,
 	}
 	flags := cmd.Flags()
 	o.reviewFlags(cmd)
-	flags.Lookup("horizon").Usage = "how far ahead each plan looks (default: --every and what a replica takes to start)"
 	flags.StringVar(&o.from, "from", "", "follow plans from `TIME` on (default: a day after the history's start, or its middle)")
 	flags.StringVar(&o.until, "until", "", "follow plans until `TIME` (default: the history's end)")
 	flags.DurationVar(&o.every, "every", 0, "time between two plans (default: what the service says, else 1h)")
@@ -70,10 +69,10 @@ func (o *backtestOptions) run(ctx context.Context, out, talk io.Writer) error {
 		return err
 	}
 	// What no review can do is said before all of them are made.
-	if err := b.Foresee(0); err != nil {
+	if err := b.Forecast(0); err != nil {
 		return usage(err, "")
 	}
-	if err := inParallel(ctx, b.Reviews(), b.Foresee, newProgress(talk, "forecasting each review")); err != nil {
+	if err := inParallel(ctx, b.Reviews(), b.Forecast, newProgress(talk, "forecasting each review")); err != nil {
 		if ctx.Err() != nil {
 			return err
 		}
@@ -92,8 +91,8 @@ func (o *backtestOptions) run(ctx context.Context, out, talk io.Writer) error {
 }
 
 // ready gathers what the backtest is made of.
-func (o *backtestOptions) ready(ctx context.Context) (*controller.Backtest, error) {
-	var b controller.BacktestOptions
+func (o *backtestOptions) ready(ctx context.Context) (*plan.Backtester, error) {
+	var b plan.BacktestOptions
 	for _, t := range []struct {
 		flag, text string
 		to         *time.Time
@@ -118,12 +117,12 @@ func (o *backtestOptions) ready(ctx context.Context) (*controller.Backtest, erro
 		if err != nil {
 			return nil, usage(fmt.Errorf("reading counts: %w", err), "")
 		}
-		if b.Real, err = controller.ReadCounts(o.counts, strings.NewReader(string(text))); err != nil {
+		if b.Real, err = plan.ReadCounts(o.counts, strings.NewReader(string(text))); err != nil {
 			return nil, usage(err, "")
 		}
 	}
 	b.Every, b.Review = o.every, o.review
-	bt, err := controller.NewBacktest(g.Spec, g.history, b)
+	bt, err := plan.NewBacktest(g.Spec, g.history, b)
 	if err != nil {
 		return nil, usage(err, "")
 	}

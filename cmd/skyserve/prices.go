@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"skyserve/internal/controller"
 	"skyserve/internal/controller/fleet"
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -22,7 +23,7 @@ const offersPatience = 30 * time.Second
 // askClouds has a review plan with what clouds offer, as `up` does. A cloud that does not
 // answer is no reason not to plan: list prices stand in, and the plan says so.
 func (o *planOptions) askClouds(ctx context.Context, spec *service.Spec) {
-	regions := cloud.Regions(spec)
+	regions := cloud.Rented(spec)
 	if o.listPrices || len(regions) == 0 {
 		return
 	}
@@ -35,8 +36,10 @@ func (o *planOptions) askClouds(ctx context.Context, spec *service.Spec) {
 			unknown[r] = err
 		}
 	} else {
+		var offers map[service.Region]provision.Offerings
 		var prices fleet.Prices
-		o.review.Offers, prices, unknown = fleet.Offers(ctx, places, regions)
+		offers, prices, unknown = fleet.Offers(ctx, places, regions)
+		o.review.Prices = controller.MachinePrices(offers)
 		for r, err := range prices.Unknown {
 			if unknown[r] == nil {
 				unknown[r] = err

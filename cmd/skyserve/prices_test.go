@@ -7,7 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"skyserve/provision/fakecloud"
+	"skyserve/internal/testcloud"
+	"skyserve/internal/testkit"
 )
 
 // denyPrices keeps the caller from the price list of AWS.
@@ -24,10 +25,11 @@ var onDemandOnly = strings.NewReplacer("balancers: 2\n", "balancers: 1\n", "    
 
 // What `up` shows is what the region's cloud asks, and whose word it is.
 func TestUpShowsPricesOfTheRegions(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	up := append(e.upOf(onDemandOnly), "--dry-run")
-	east, central := fakecloud.FakePrice("us-east-1", "g6.xlarge"), fakecloud.FakeGCEPrice("us-central1", "g2-standard-4", false)
+	east, central := testcloud.FakePrice("us-east-1", "g6.xlarge"), testcloud.FakeGCEPrice("us-central1", "g2-standard-4", false)
 	shown := e.skyserve(exitOK, up...)
 	for _, want := range []string{
 		fmt.Sprintf("us-east-1-0 aws/us-east-1 +$%.4f/h", east), fmt.Sprintf("us-central1-0 gcp/us-central1 +$%.4f/h", central),
@@ -70,6 +72,7 @@ func TestUpShowsPricesOfTheRegions(t *testing.T) {
 
 // `plan` reckons with what `up` shows; it says why it does not, and needs no cloud.
 func TestPlanAndUpSeeTheSamePrices(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	file := e.upOf(onDemandOnly)[1]
@@ -90,7 +93,7 @@ func TestPlanAndUpSeeTheSamePrices(t *testing.T) {
 		}
 		return cost, strings.Join(document.Assumed, "\n")
 	}
-	told := fakecloud.FakePrice("us-east-1", "g6.xlarge") + fakecloud.FakeGCEPrice("us-central1", "g2-standard-4", false)
+	told := testcloud.FakePrice("us-east-1", "g6.xlarge") + testcloud.FakeGCEPrice("us-central1", "g2-standard-4", false)
 	if cost, said := planned(e.at()...); fmt.Sprintf("%.4f", cost) != fmt.Sprintf("%.4f", told) || !strings.Contains(said, "(Google price list, us-central1, on demand)") || strings.Contains(said, "not known") {
 		t.Errorf("with prices: %g, want %g, and it says\n%s", cost, told, said)
 	}
@@ -98,7 +101,7 @@ func TestPlanAndUpSeeTheSamePrices(t *testing.T) {
 		t.Errorf("by the list: %g, and it says\n%s", cost, said)
 	}
 	e.aws.Deny = denyPrices
-	if cost, said := planned(e.at()...); fmt.Sprintf("%.4f", cost) != fmt.Sprintf("%.4f", 0.8048+fakecloud.FakeGCEPrice("us-central1", "g2-standard-4", false)) || !strings.Contains(said, "pricing:GetProducts is not allowed") {
+	if cost, said := planned(e.at()...); fmt.Sprintf("%.4f", cost) != fmt.Sprintf("%.4f", 0.8048+testcloud.FakeGCEPrice("us-central1", "g2-standard-4", false)) || !strings.Contains(said, "pricing:GetProducts is not allowed") {
 		t.Errorf("refused: %g, and it says\n%s", cost, said)
 	}
 	e.aws.Deny = func(_, _ string) string { return "ExpiredToken" }
@@ -109,12 +112,13 @@ func TestPlanAndUpSeeTheSamePrices(t *testing.T) {
 
 // `doctor` says whether prices can be asked for, which nothing hangs on.
 func TestDoctorLooksAtPrices(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	doctor := e.at("doctor", e.upOf(onDemandOnly)[1])
-	e.aws.SetQuotas(map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0})
+	e.aws.SetQuotas(map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0})
 	out := strings.Join(strings.Fields(e.skyserve(exitOK, doctor...)), " ")
-	for _, want := range []string{"ok aws/us-east-1 prices: its cloud tells 7", "ok gcp/us-central1 prices: its cloud tells 18"} {
+	for _, want := range []string{"ok aws/us-east-1 prices: its cloud tells 9", "ok gcp/us-central1 prices: its cloud tells 26"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("it does not say %q:\n%s", want, out)
 		}

@@ -68,10 +68,10 @@ type quotaView struct {
 // for where it launches none.
 func viewQuotas(ctx context.Context, f *fleet.Fleet, places provision.Places, p *fleet.Plan) (v quotaView, err error) {
 	needs := cloud.QuotaNeedsOf(p.Changes)
-	if len(needs) == 0 {
+	if len(needs) == 0 || !cloud.Rents(f.Spec) {
 		return quotaView{fits: true}, nil
 	}
-	quotas, unknown := quotasOf(ctx, places, cloud.Regions(f.Spec))
+	quotas, unknown := quotasOf(ctx, places, cloud.Rented(f.Spec))
 	if ctx.Err() != nil {
 		return v, context.Cause(ctx)
 	}

@@ -7,14 +7,16 @@ import (
 	"strings"
 	"testing"
 
+	"skyserve/internal/testkit"
 	"skyserve/provision/cloud"
 )
 
 // What a plan needs of quotas is shown before anything is made, and a plan that cannot
 // be carried out within them, not even otherwise, is refused.
 func TestUpLooksAtQuotas(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
-	enough := map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
+	enough := map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
 	for _, tt := range []struct {
 		name   string
 		limits map[string]float64 // that differ from enough
@@ -69,6 +71,7 @@ func TestUpLooksAtQuotas(t *testing.T) {
 
 // A quota that nobody tells is unknown, and holds nothing up.
 func TestUpWithoutKnowledgeOfQuotas(t *testing.T) {
+	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	t.Parallel()
 	e := emulate(t)
 	e.aws.Deny = func(_, action string) string {
@@ -101,9 +104,10 @@ func TestUpWithoutKnowledgeOfQuotas(t *testing.T) {
 }
 
 func TestDoctorLooksAtQuotas(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
-	e.aws.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 3, "L-417A185B": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
+	e.aws.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 3, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
 	e.gce.SetQuota("us-central1", "CPUS", 1)
 	doctor := e.at("doctor", e.upOf(twoClouds)[1])
 	out := e.skyserve(exitFailed, doctor...)
@@ -125,6 +129,7 @@ func TestDoctorLooksAtQuotas(t *testing.T) {
 
 // A region without quota is no obstacle where another one has room.
 func TestQuotasOfOtherRegions(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	e.gce.SetQuota("us-central1", "NVIDIA_L4_GPUS", 0)

@@ -1,18 +1,21 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/controller/rollout"
+	"skyserve/internal/controller/fleet"
 	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 	"skyserve/provision/local"
 )
 
@@ -22,6 +25,7 @@ type replicaOptions struct {
 	output  string
 	model   string
 	count   int
+	gpu     string
 	undo    bool
 	clouds  cloudFlags
 }
@@ -76,14 +80,16 @@ func newReplicaAddCmd(o *replicaOptions) *cobra.Command {
 		Use:   "add REGION",
 		Short: "Add replicas to a region and wait until they serve",
 		Example: `  skyserve replica add local/us
-  skyserve replica add us --model chat-small --count 2`,
+  skyserve replica add us --model chat-small --count 2
+  skyserve replica add us --gpu H100`,
 		Args: argsBetween(1, 1, "REGION"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.decide(cmd, func(r *rollout.Running) (local.Wanted, error) { return o.added(r, args[0]) })
+			return o.decide(cmd, func(ctx context.Context, s *scaling) error { return o.add(ctx, s, args[0]) })
 		},
 	}
 	cmd.Flags().StringVar(&o.model, "model", "", "model `NAME` or alias (default: the only one of the service)")
 	cmd.Flags().IntVar(&o.count, "count", 1, "how many")
+	cmd.Flags().StringVar(&o.gpu, "gpu", "", "what they run on, one of models[].gpus, such as L4 or 8xH100 (default: the first that can be had)")
 	return cmd
 }
 
@@ -93,12 +99,7 @@ func newReplicaRemoveCmd(o *replicaOptions) *cobra.Command {
 		Short:   "Drain a replica, then stop it",
 		Example: "  skyserve replica remove us-1",
 	}, func(id string) decision {
-		return func(r *rollout.Running) (local.Wanted, error) {
-			if slices.Contains(r.Attached(), id) {
-				return r.Wanted, fmt.Errorf("%s: %w", id, local.ErrNotLocal)
-			}
-			return r.Wanted.Without(r.Spec, id)
-		}
+		return func(ctx context.Context, s *scaling) error { return s.remove(ctx, id) }
 	})
 }
 
@@ -126,31 +127,51 @@ func newReplicaDrainCmd(o *replicaOptions) *cobra.Command {
 	return cmd
 }
 
-// added is what is wanted with more replicas of a model in a region, which may be
-// called by its place alone.
-func (o *replicaOptions) added(r *rollout.Running, name string) (local.Wanted, error) {
+// add launches more replicas of a model in a region, which may be called by its place alone.
+func (o *replicaOptions) add(ctx context.Context, s *scaling, name string) error {
 	if o.count < 1 {
-		return r.Wanted, fmt.Errorf("--count: must be 1 or more, got %d", o.count)
+		return usage(fmt.Errorf("--count: must be 1 or more, got %d", o.count), "")
 	}
-	at := slices.IndexFunc(r.Spec.Regions, func(s service.RegionSpec) bool { return string(s.Name) == name || s.Name.Place() == name })
+	at := slices.IndexFunc(s.spec.Regions, func(s service.RegionSpec) bool { return string(s.Name) == name || s.Name.Place() == name })
 	if at < 0 {
-		return r.Wanted, fmt.Errorf("the service has no region %q", name)
+		return usage(fmt.Errorf("the service has no region %q", name), "'skyserve replica list' shows what there is")
 	}
-	m := &r.Spec.Models[0]
+	m := &s.spec.Models[0]
 	if o.model != "" {
-		m = r.Spec.ModelByName(o.model)
+		m = s.spec.ModelByName(o.model)
 	}
-	if m == nil || o.model == "" && len(r.Spec.Models) > 1 {
-		return r.Wanted, fmt.Errorf("--model: want one of the service's models, got %q", o.model)
+	if m == nil || o.model == "" && len(s.spec.Models) > 1 {
+		return usage(fmt.Errorf("--model: want one of the service's models, got %q", o.model), "'skyserve replica list' shows what there is")
 	}
-	region := r.Spec.Regions[at].Name
-	return r.Wanted.WithCount(r.Spec, m.Name, region, len(r.Wanted.Serving(r.Wanted.IDsOf(r.Spec, m.Name, region)))+o.count)
+	on, err := gpuOf(m, o.gpu)
+	if err != nil {
+		return err
+	}
+	g := cloud.Group{Model: m.Name, Region: s.spec.Regions[at].Name}
+	return s.setCount(ctx, g, len(s.serving(s.replicas(g.Model, g.Region)))+o.count, on)
+}
+
+// gpuOf is the class of a GPU that a model may run on; any where none is named.
+func gpuOf(m *service.Model, name string) (provision.Class, error) {
+	if name == "" {
+		return provision.Class{}, nil
+	}
+	on := provision.ClassNamed(name, "")
+	var names []string
+	for _, g := range m.GPUs {
+		one := provision.Class{GPU: g.Type, GPUs: max(1, g.Count)}
+		if one == on {
+			return on, nil
+		}
+		names = append(names, strings.TrimSpace(one.String()))
+	}
+	return on, usage(fmt.Errorf("--gpu: want one that %s runs on (%s), got %q", m.Name, cmp.Or(strings.Join(names, ", "), "none is stated"), name), "models[].gpus of service.yaml lists them")
 }
 
 // listedReplica is a replica with its region.
 type listedReplica struct {
 	region service.Region
-	rollout.ReplicaStatus
+	fleet.MachineStatus
 }
 
 // list prints the replicas.
@@ -167,9 +188,9 @@ func (o *replicaOptions) list(ctx context.Context, out, talk io.Writer) error {
 		return err
 	}
 	if o.output == "json" {
-		replicas := []rollout.ReplicaStatus{}
+		replicas := []fleet.MachineStatus{}
 		for _, r := range all {
-			replicas = append(replicas, r.ReplicaStatus)
+			replicas = append(replicas, r.MachineStatus)
 		}
 		return json.NewEncoder(out).Encode(replicas)
 	}
@@ -181,32 +202,9 @@ func (o *replicaOptions) list(ctx context.Context, out, talk io.Writer) error {
 	return t.Flush()
 }
 
-// replicas are those of a service, on this machine or in clouds.
+// replicas are those of a service. talk is told what could not be looked at.
 func (o *replicaOptions) replicas(ctx context.Context, svc local.Service, talk io.Writer) ([]listedReplica, error) {
-	spec, err := cloudSpec("", svc)
-	if err != nil {
-		return nil, err
-	}
-	if spec != nil {
-		return o.cloudReplicas(ctx, svc, spec, talk)
-	}
-	status, err := rollout.GetStatus(ctx, svc)
-	if err != nil {
-		return nil, err
-	}
-	var all []listedReplica
-	for _, region := range status.Regions {
-		for _, r := range region.Replicas {
-			all = append(all, listedReplica{region.Name, r})
-		}
-	}
-	return all, nil
-}
-
-// cloudReplicas are those of a service in clouds. Which balancer has which follows from the
-// machines there are, and is not told. talk is told what could not be looked at.
-func (o *replicaOptions) cloudReplicas(ctx context.Context, svc local.Service, spec *service.Spec, talk io.Writer) ([]listedReplica, error) {
-	view, err := openCloudView(ctx, &o.clouds, svc, spec, "listing its replicas")
+	view, err := openView(ctx, &o.clouds, svc, "listing its replicas")
 	if err != nil {
 		return nil, err
 	}
@@ -217,18 +215,10 @@ func (o *replicaOptions) cloudReplicas(ctx context.Context, svc local.Service, s
 	for _, problem := range status.Problems {
 		fmt.Fprintf(talk, "problem: %s\n", problem)
 	}
-	unwanted := map[string]bool{}
-	for _, c := range status.Drift {
-		if c.Action == provision.ActionTerminate {
-			unwanted[c.ID] = true
-		}
-	}
 	var all []listedReplica
 	for _, region := range status.Regions {
 		for _, m := range region.Replicas {
-			all = append(all, listedReplica{region.Name, rollout.ReplicaStatus{
-				ID: m.ID, Model: m.Model, GPU: m.GPU, URL: m.URL, State: m.State, Reason: m.Reason, Wanted: !unwanted[m.ID], Drained: m.State == service.StateDraining,
-			}})
+			all = append(all, listedReplica{region.Name, m})
 		}
 	}
 	return all, nil

@@ -90,15 +90,6 @@ func report(ctx context.Context, w io.Writer, err error) int {
 	return exitFailed
 }
 
-// objectKey is the key by which a verb's context has the object that the process is.
-type objectKey struct{}
-
-// objectOf is the object that the process is; nil for one that a person started.
-func objectOf(ctx context.Context) *local.Holding {
-	object, _ := ctx.Value(objectKey{}).(*local.Holding)
-	return object
-}
-
 // newRoot builds the command tree.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
@@ -115,13 +106,12 @@ traffic, shows it, and says what capacity it needs next.`,
 		SilenceUsage:  true,
 		// A background process becomes its object before it does anything else;
 		// the object is given back when the process ends.
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+		PersistentPreRunE: func(*cobra.Command, []string) error {
 			path := os.Getenv(local.EnvObject)
 			if path == "" {
 				return nil
 			}
-			object, err := local.Hold(path)
-			cmd.SetContext(context.WithValue(cmd.Context(), objectKey{}, object))
+			_, err := local.Hold(path)
 			return err
 		},
 	}

@@ -3,17 +3,20 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"path/filepath"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/controller"
 	"skyserve/internal/controller/fleet"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
+	"skyserve/provision/local"
 	"skyserve/provision/remote"
 )
 
@@ -26,6 +29,8 @@ type means struct {
 	EndpointAWS string `json:"endpoint_aws,omitempty"`
 	EndpointGCP string `json:"endpoint_gcp,omitempty"`
 	Project     string `json:"project,omitempty"`
+	// Dir is the directory of a service whose machines are processes of this computer.
+	Dir string `json:"dir,omitempty"`
 	// Networks are those of regions where they are not the default ones.
 	Networks map[service.Region]provision.Network `json:"networks,omitempty"`
 	// Accounts are those that machines at Google run as.
@@ -61,7 +66,17 @@ func keeping(file string, log *slog.Logger) []controller.Option {
 		return nil
 	}
 	k := &fleet.Keeper{Dir: dir, Open: reachClouds, Logger: log}
-	return []controller.Option{controller.KeptBy(k), controller.ActedOn(k), controller.AlertedBy(k.Alerts)}
+	if svc, here := serviceHere(dir); here {
+		k.Decisions, k.Lock = decisionsFile(svc), func() (func(), error) {
+			unlock, err := svc.Lock()
+			var busy *local.BusyError
+			if errors.As(err, &busy) {
+				err = fmt.Errorf("%w: %w", controller.ErrBusy, err)
+			}
+			return unlock, err
+		}
+	}
+	return []controller.Option{controller.Keeping(k), controller.ActedOn(k), controller.AlertedBy(k.Alerts)}
 }
 
 // reachClouds reaches the regions of a service as one of its machines does: it sees
@@ -91,6 +106,17 @@ func inside(ctx context.Context, text json.RawMessage, regions []service.Region)
 	}
 	clouds := cloudFlags{endpointAWS: m.EndpointAWS, endpointGCP: m.EndpointGCP, project: m.Project, machinesOnly: true}
 	spec := m.specOf(regions)
+	if m.Dir != "" {
+		svc := local.ServiceAt(m.Dir)
+		clouds.here = &svc
+		text, err := os.ReadFile(svc.SpecFile())
+		if err != nil {
+			return nil, nil, fmt.Errorf("reading the service: %w", err)
+		}
+		if spec, err = service.ParseDeployed(svc.SpecFile(), text); err != nil {
+			return nil, nil, err
+		}
+	}
 	all, err := clouds.places(ctx, spec, regions, false) // which matters to firewalls alone
 	if err != nil {
 		return nil, nil, err
@@ -105,8 +131,8 @@ func inside(ctx context.Context, text json.RawMessage, regions []service.Region)
 }
 
 // handOf acts in the cloud of a machine of a service for its controller, which is elsewhere.
-func handOf(name, owner string) func(node.Cloud) (http.Handler, error) {
-	return func(c node.Cloud) (http.Handler, error) {
+func handOf(name, owner string) func(agent.Cloud) (http.Handler, error) {
+	return func(c agent.Cloud) (http.Handler, error) {
 		places, lists, err := inside(context.Background(), c.Means, regionsIn(c.Regions))
 		if err != nil {
 			return nil, err
@@ -122,4 +148,15 @@ func regionsIn(names []string) []service.Region {
 		regions = append(regions, service.Region(n))
 	}
 	return regions
+}
+
+// serviceHere is the service whose machines are processes of this computer, by the folder of its
+// controller; false for a service in clouds.
+func serviceHere(dir string) (local.Service, bool) {
+	c, _, err := fleet.ReadSeat(dir)
+	var m means
+	if err != nil || json.Unmarshal(c.Seat.Means, &m) != nil || m.Dir == "" {
+		return local.Service{}, false
+	}
+	return local.ServiceAt(m.Dir), true
 }

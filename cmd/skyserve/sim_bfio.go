@@ -7,13 +7,13 @@ import (
 	"io"
 	"time"
 
-	"skyserve/internal/whatif"
+	"skyserve/internal/sim/eval"
 )
 
 // runBFIO runs a scenario of the BF-IO paper, or all of them.
 func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writer) error {
 	for _, name := range names {
-		if whatif.IsBFIO(name) && (len(names) > 1 || o.changesScenarios()) {
+		if eval.IsBFIO(name) && (len(names) > 1 || o.changesScenarios()) {
 			return usage(fmt.Errorf("%s: runs by itself, and takes --seeds, -o and --quiet only", name), "")
 		}
 	}
@@ -41,7 +41,7 @@ func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writ
 // printBFIO runs one scenario and prints it.
 func (o *simRunOptions) printBFIO(ctx context.Context, name string, out io.Writer) error {
 	began := time.Now()
-	report, err := whatif.RunBFIO(ctx, name, o.seeds, func() time.Duration { return time.Since(began) })
+	report, err := eval.RunBFIO(ctx, name, o.seeds, func() time.Duration { return time.Since(began) })
 	if err != nil {
 		return err
 	}

@@ -10,20 +10,20 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/whatif"
-	"skyserve/lbd/engine"
+	"skyserve/internal/sim/engine"
+	"skyserve/internal/sim/eval"
 )
 
 // simCalibrateOptions are the flags of `skyserve sim calibrate`.
 type simCalibrateOptions struct {
 	from   string
-	fit    whatif.CalibrateOptions
+	fit    eval.CalibrateOptions
 	output string
 }
 
 func newSimCalibrateCmd() *cobra.Command {
 	defaults := engine.DefaultFitOptions()
-	o := simCalibrateOptions{fit: whatif.CalibrateOptions{Fit: defaults}}
+	o := simCalibrateOptions{fit: eval.CalibrateOptions{Fit: defaults}}
 	cmd := &cobra.Command{
 		Use:   "calibrate --from FILE",
 		Short: "Fit an engine profile to measurements or to a service's own log",
@@ -100,7 +100,7 @@ func runCalibrate(ctx context.Context, o *simCalibrateOptions, out, talk io.Writ
 		return usage(fmt.Errorf("reading measurements: %w", err), "skyserve lb --record FILE writes a record")
 	}
 	defer f.Close()
-	c, err := whatif.Calibrate(ctx, filepath.Base(o.from), f, o.fit)
+	c, err := eval.Calibrate(ctx, filepath.Base(o.from), f, o.fit)
 	if err != nil {
 		return err
 	}

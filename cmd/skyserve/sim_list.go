@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/printable"
-	"skyserve/internal/whatif"
-	"skyserve/lbd/sim"
+	"skyserve/internal/sim"
+	"skyserve/internal/sim/eval"
 )
 
 func newSimListCmd() *cobra.Command {
@@ -43,15 +43,15 @@ func listScenarios(output string, names []string, out io.Writer) error {
 		scenarios, fleets = nil, nil
 	}
 	for _, name := range names {
-		if whatif.IsSage(name) {
-			found, err := whatif.SageNamed(name)
+		if eval.IsSage(name) {
+			found, err := eval.SageNamed(name)
 			if err != nil {
 				return usage(err, "")
 			}
 			fleets = append(fleets, sageFleets(found)...)
 			continue
 		}
-		if whatif.IsBFIO(name) {
+		if eval.IsBFIO(name) {
 			found, err := bfioScenariosOf(name)
 			if err != nil {
 				return usage(err, "")
@@ -89,17 +89,17 @@ type listedFleet struct{ Name, Title, Workload, Workers, Load string }
 
 // listedFleets are all of them.
 func listedFleets() []listedFleet {
-	return append(bfioFleets(whatif.BFIOScenarios()), sageFleets(whatif.SageScenarios())...)
+	return append(bfioFleets(eval.BFIOScenarios()), sageFleets(eval.SageScenarios())...)
 }
 
-func bfioFleets(scenarios []whatif.BFIOScenario) (out []listedFleet) {
+func bfioFleets(scenarios []eval.BFIOScenario) (out []listedFleet) {
 	for _, s := range scenarios {
 		out = append(out, listedFleet{s.Name, s.Title, "the paper's lengths", s.Workers, s.Load})
 	}
 	return out
 }
 
-func sageFleets(scenarios []whatif.SageScenario) (out []listedFleet) {
+func sageFleets(scenarios []eval.SageScenario) (out []listedFleet) {
 	for _, s := range scenarios {
 		out = append(out, listedFleet{s.Name, s.Title, "interactive and deferred", "that come and go", s.Load})
 	}
@@ -107,15 +107,15 @@ func sageFleets(scenarios []whatif.SageScenario) (out []listedFleet) {
 }
 
 // bfioScenariosOf finds BF-IO's scenario of a name; bfio is all of them.
-func bfioScenariosOf(name string) ([]whatif.BFIOScenario, error) {
+func bfioScenariosOf(name string) ([]eval.BFIOScenario, error) {
 	if name == "bfio" {
-		return whatif.BFIOScenarios(), nil
+		return eval.BFIOScenarios(), nil
 	}
-	s, err := whatif.BFIONamed(name)
+	s, err := eval.BFIONamed(name)
 	if err != nil {
 		return nil, err
 	}
-	return []whatif.BFIOScenario{*s}, nil
+	return []eval.BFIOScenario{*s}, nil
 }
 
 // scenarioFile writes the one scenario that is listed as a file.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/whatif"
-	"skyserve/lbd/engine"
+	"skyserve/internal/sim/engine"
+	"skyserve/internal/sim/eval"
 	"skyserve/lbd/policy"
 )
 
@@ -66,14 +66,14 @@ printed.`,
 }
 
 // whatIf is the question that the flags ask; asked is false when they ask none.
-func (o *simReplayOptions) whatIf() (w whatif.WhatIf, asked bool, err error) {
+func (o *simReplayOptions) whatIf() (w eval.WhatIf, asked bool, err error) {
 	if o.output != "table" && o.output != "json" {
 		return w, false, fmt.Errorf("-o %s: want table or json", o.output)
 	}
 	if !(o.speed > 0 && o.speed <= maxReplaySpeed) {
 		return w, false, fmt.Errorf("--speed: must be above 0 and at most %d, got %v", maxReplaySpeed, o.speed)
 	}
-	w = whatif.WhatIf{Policies: o.policies, Push: o.push, Speed: o.speed, Seeds: o.seeds}
+	w = eval.WhatIf{Policies: o.policies, Push: o.push, Speed: o.speed, Seeds: o.seeds}
 	if w.Profile, err = engine.ProfileNamed(o.profile); err != nil {
 		return w, false, fmt.Errorf("--profile: %w", err)
 	}
@@ -95,11 +95,11 @@ func runReplay(ctx context.Context, o *simReplayOptions, file string, out, talk 
 	}
 	defer f.Close()
 	began := time.Now()
-	var report *whatif.ReplayReport
+	var report *eval.ReplayReport
 	if asked {
-		report, err = whatif.ReplayWhatIf(ctx, filepath.Base(file), f, w)
+		report, err = eval.ReplayWhatIf(ctx, filepath.Base(file), f, w)
 	} else {
-		report, err = whatif.ReplayRecord(ctx, filepath.Base(file), f)
+		report, err = eval.ReplayRecord(ctx, filepath.Base(file), f)
 	}
 	if err != nil {
 		return err

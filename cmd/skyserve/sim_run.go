@@ -15,10 +15,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/whatif"
-	"skyserve/internal/workload"
+	"skyserve/internal/sim"
+	"skyserve/internal/sim/eval"
+	"skyserve/internal/sim/workload"
 	"skyserve/lbd/policy"
-	"skyserve/lbd/sim"
 	"skyserve/plan"
 )
 
@@ -68,7 +68,7 @@ replicas, the others as one balancer a region.
 --set changes a scenario: ` + strings.Join(sim.SettingNames(), ", ") + `.
 
 The scenarios sage-... are SageServe's evaluation: replicas come and go, --strategy
-compares how that is decided, and --set takes ` + strings.Join(whatif.SageSettingNames(), ", ") + `. Their
+compares how that is decided, and --set takes ` + strings.Join(eval.SageSettingNames(), ", ") + `. Their
 --trace is a table of demand with the columns minute, model, tier, prompt_tokens.
 
 With -o json each scenario is one object on a line; -o html is one page for a
@@ -119,20 +119,20 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, talk io.
 	// What a simulation keeps is little beside what it makes: collecting a
 	// quarter as often saves a fifth of the time.
 	debug.SetGCPercent(400)
-	if slices.ContainsFunc(names, whatif.IsSage) {
+	if slices.ContainsFunc(names, eval.IsSage) {
 		return o.runSage(ctx, names, out, talk)
 	}
 	if len(o.strategies) > 0 || o.regionMix != "" {
 		return usage(errors.New("--strategy and --region-mix: are for the scenarios sage-... only"), "skyserve sim list shows them")
 	}
-	if slices.ContainsFunc(names, whatif.IsBFIO) {
+	if slices.ContainsFunc(names, eval.IsBFIO) {
 		return o.runBFIO(ctx, names, out)
 	}
 	plans, err := o.plans(names)
 	if err != nil {
 		return usage(err, "")
 	}
-	var reports []*whatif.Report
+	var reports []*eval.Report
 	for i := range plans {
 		report, err := o.runPlan(ctx, plans[i], i > 0, out, talk)
 		if err != nil {
@@ -141,17 +141,17 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, talk io.
 		reports = append(reports, report)
 	}
 	if o.output == "html" {
-		return whatif.WriteHTML(out, reports)
+		return eval.WriteHTML(out, reports)
 	}
 	return nil
 }
 
 // plans reads the flags; nothing runs unless every plan can.
-func (o *simRunOptions) plans(names []string) ([]whatif.Plan, error) {
+func (o *simRunOptions) plans(names []string) ([]eval.Plan, error) {
 	if !slices.Contains([]string{"table", "json", "html"}, o.output) {
 		return nil, fmt.Errorf("-o %s: want table, json or html", o.output)
 	}
-	var plans []whatif.Plan
+	var plans []eval.Plan
 	for _, name := range names {
 		scenarios, err := scenariosOf(name)
 		if err != nil {
@@ -185,20 +185,20 @@ func scenariosOf(name string) ([]sim.Scenario, error) {
 }
 
 // planOf is what to compare on a scenario, as the flags change it.
-func (o *simRunOptions) planOf(s *sim.Scenario) (whatif.Plan, error) {
+func (o *simRunOptions) planOf(s *sim.Scenario) (eval.Plan, error) {
 	for _, setting := range o.settings {
 		key, value, found := strings.Cut(setting, "=")
 		if !found {
-			return whatif.Plan{}, fmt.Errorf("--set %s: want KEY=VALUE", setting)
+			return eval.Plan{}, fmt.Errorf("--set %s: want KEY=VALUE", setting)
 		}
 		if err := s.Set(key, value); err != nil {
-			return whatif.Plan{}, fmt.Errorf("--set %s: %w", setting, err)
+			return eval.Plan{}, fmt.Errorf("--set %s: %w", setting, err)
 		}
 	}
 	if err := o.readTrace(s); err != nil {
-		return whatif.Plan{}, err
+		return eval.Plan{}, err
 	}
-	plan := whatif.Plan{
+	plan := eval.Plan{
 		Scenario: *s, Policies: o.policies, Pushes: o.pushes, Layout: sim.Layout(o.layout), Seeds: o.seeds, Paper: o.paper,
 	}
 	return plan, plan.Check()
@@ -235,14 +235,14 @@ func (o *simRunOptions) readTrace(s *sim.Scenario) error {
 }
 
 // runPlan runs one scenario and prints it, but for HTML.
-func (o *simRunOptions) runPlan(ctx context.Context, plan whatif.Plan, more bool, out, talk io.Writer) (*whatif.Report, error) {
+func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Plan, more bool, out, talk io.Writer) (*eval.Report, error) {
 	if !o.quiet && isTerminal(talk) {
 		plan.Progress = func(done, all int, share float64) {
 			redrawLine(talk, fmt.Sprintf("%s %s %3.0f %%, %d of %d runs", plan.Scenario.Name, bar(share), 100*share, done, all))
 		}
 	}
 	began := time.Now()
-	report, err := whatif.Run(ctx, plan)
+	report, err := eval.Run(ctx, plan)
 	if plan.Progress != nil {
 		redrawLine(talk, "")
 	}
@@ -274,7 +274,7 @@ func bar(share float64) string {
 }
 
 // simSpeed says how fast the simulator was.
-func simSpeed(r *whatif.Report) string {
+func simSpeed(r *eval.Report) string {
 	seconds := r.WallMillis / 1000
 	return fmt.Sprintf("%d requests in %.1f s: %.0f a second", r.Issued, seconds, float64(r.Issued)/seconds)
 }

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"skyserve/internal/whatif"
-	"skyserve/lbd/sim"
+	"skyserve/internal/sim"
+	"skyserve/internal/sim/eval"
 )
 
 // runSage runs scenarios of SageServe's paper.
@@ -21,7 +21,7 @@ func (o *simRunOptions) runSage(ctx context.Context, names []string, out, talk i
 	if err != nil {
 		return usage(err, "")
 	}
-	var reports []*whatif.SageReport
+	var reports []*eval.SageReport
 	for i := range plans {
 		report, err := o.runSagePlan(ctx, plans[i], talk)
 		if err != nil {
@@ -42,13 +42,13 @@ func (o *simRunOptions) runSage(ctx context.Context, names []string, out, talk i
 		}
 	}
 	if o.output == "html" {
-		return whatif.WriteSageHTML(out, reports)
+		return eval.WriteSageHTML(out, reports)
 	}
 	return nil
 }
 
 // sagePlans reads the flags; nothing runs unless every plan can.
-func (o *simRunOptions) sagePlans(names []string) ([]whatif.SagePlan, error) {
+func (o *simRunOptions) sagePlans(names []string) ([]eval.SagePlan, error) {
 	if !slices.Contains([]string{"table", "json", "html"}, o.output) {
 		return nil, fmt.Errorf("-o %s: want table, json or html", o.output)
 	}
@@ -59,17 +59,17 @@ func (o *simRunOptions) sagePlans(names []string) ([]whatif.SagePlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	var plans []whatif.SagePlan
+	var plans []eval.SagePlan
 	for _, name := range names {
-		if !whatif.IsSage(name) {
+		if !eval.IsSage(name) {
 			return nil, fmt.Errorf("%s: cannot run together with scenarios of another kind", name)
 		}
-		scenarios, err := whatif.SageNamed(name)
+		scenarios, err := eval.SageNamed(name)
 		if err != nil {
 			return nil, err
 		}
 		for i := range scenarios {
-			p := whatif.SagePlan{Scenario: scenarios[i], Strategies: o.strategies, Seeds: o.seeds, Trace: trace, Paper: o.paper}
+			p := eval.SagePlan{Scenario: scenarios[i], Strategies: o.strategies, Seeds: o.seeds, Trace: trace, Paper: o.paper}
 			for _, setting := range o.settings {
 				key, value, found := strings.Cut(setting, "=")
 				if !found {
@@ -89,7 +89,7 @@ func (o *simRunOptions) sagePlans(names []string) ([]whatif.SagePlan, error) {
 }
 
 // sageTrace reads the demand, if a file is given.
-func (o *simRunOptions) sageTrace() (*whatif.SageTrace, error) {
+func (o *simRunOptions) sageTrace() (*eval.SageTrace, error) {
 	if o.trace == "" {
 		if o.regionMix != "" {
 			return nil, errors.New("--region-mix: wants --trace too")
@@ -101,7 +101,7 @@ func (o *simRunOptions) sageTrace() (*whatif.SageTrace, error) {
 		return nil, fmt.Errorf("reading a trace: %w", err)
 	}
 	defer f.Close()
-	trace, err := whatif.ReadSageTrace(o.trace, f)
+	trace, err := eval.ReadSageTrace(o.trace, f)
 	if err != nil || o.regionMix == "" {
 		return trace, err
 	}
@@ -114,12 +114,12 @@ func (o *simRunOptions) sageTrace() (*whatif.SageTrace, error) {
 }
 
 // runSagePlan runs one scenario.
-func (o *simRunOptions) runSagePlan(ctx context.Context, p whatif.SagePlan, talk io.Writer) (*whatif.SageReport, error) {
+func (o *simRunOptions) runSagePlan(ctx context.Context, p eval.SagePlan, talk io.Writer) (*eval.SageReport, error) {
 	if !o.quiet && isTerminal(talk) {
 		p.Progress = func(done, all int) { redrawLine(talk, fmt.Sprintf("%s: %d of %d runs", p.Scenario.Name, done, all)) }
 	}
 	began := time.Now()
-	report, err := whatif.RunSage(ctx, p)
+	report, err := eval.RunSage(ctx, p)
 	if p.Progress != nil {
 		redrawLine(talk, "")
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/controller/rollout"
+	"skyserve/internal/controller/fleet"
 	"skyserve/internal/printable"
 	"skyserve/provision/local"
 )
@@ -94,23 +94,13 @@ func runStatus(ctx context.Context, o *statusOptions, out io.Writer) error {
 // lookup looks at a service.
 type lookup func(context.Context) (statusPage, error)
 
-// statusOf is how one looks at a service: in clouds, or on this machine.
+// statusOf is how one looks at a service.
 func statusOf(ctx context.Context, o *statusOptions, svc local.Service) (lookup, error) {
-	spec, err := cloudSpec("", svc)
+	view, err := openView(ctx, &o.clouds, svc, "asking how it does")
 	if err != nil {
 		return nil, err
 	}
-	if spec != nil {
-		view, err := openCloudView(ctx, &o.clouds, svc, spec, "asking how it does")
-		if err != nil {
-			return nil, err
-		}
-		return view.look, nil
-	}
-	return func(ctx context.Context) (statusPage, error) {
-		status, err := rollout.GetStatus(ctx, svc)
-		return statusPage{status, func(w io.Writer) error { return writeStatus(w, status) }}, err
-	}, nil
+	return view.look, nil
 }
 
 // showStatus shows one status.
@@ -133,39 +123,6 @@ func showStatus(ctx context.Context, look lookup, o *statusOptions, out io.Write
 	return err
 }
 
-// writeStatus writes a status as a table for people.
-func writeStatus(w io.Writer, s *rollout.Status) error {
-	fmt.Fprintf(w, "%s  %s  $%.2f/h  store: %s\n", s.Service, s.State, s.CostPerHour, s.Store)
-	if s.Problem != "" {
-		fmt.Fprintf(w, "problem: %s\n", s.Problem)
-	}
-	for _, a := range s.Alerts {
-		fmt.Fprintln(w, a.Line())
-	}
-	for _, line := range append([]string{s.Peak, s.Plan, s.Left, s.Donations}, s.Events...) {
-		if line != "" {
-			fmt.Fprintln(w, line)
-		}
-	}
-	writeName(w, s.DNS)
-	t := printable.NewTable(w)
-	t.Rowf("\nREGION\tKIND\tID\tSTATE\tADDRESS\tMODEL\tREASON")
-	row := func(cells ...string) { statusRow(t, cells...) }
-	for _, r := range s.Regions {
-		for _, b := range r.Balancers {
-			row(string(r.Name), "balancer", b.ID, string(b.State), b.Endpoint, "", reason(b.Reason, b.Wanted))
-		}
-		for _, rep := range r.Replicas {
-			row(string(r.Name), "replica", rep.ID, string(rep.State), rep.URL, rep.Model, reason(rep.Reason, rep.Wanted))
-		}
-	}
-	if d := s.DNS; d != nil && d.Server != nil {
-		row("", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reason(d.Server.Reason, d.Server.Wanted))
-	}
-	row("", "controller", cmp.Or(s.Controller.ID, "controller"), string(s.Controller.State), s.Controller.Admin, "", s.Controller.Reason)
-	return t.Flush()
-}
-
 // statusRow writes a row of a status's table.
 func statusRow(t *printable.Table, cells ...string) {
 	for i, c := range cells {
@@ -175,7 +132,7 @@ func statusRow(t *printable.Table, cells ...string) {
 }
 
 // writeName writes where the name of a service leads; nothing when it has none.
-func writeName(w io.Writer, d *rollout.DNSStatus) {
+func writeName(w io.Writer, d *fleet.DNSStatus) {
 	if d == nil {
 		return
 	}

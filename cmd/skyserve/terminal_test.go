@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"skyserve/internal/printable"
+	"skyserve/internal/testkit"
 )
 
 // mayBypass names, for each way around the printable.Writers of standard output and
@@ -28,6 +29,7 @@ var mayBypass = map[string][]string{
 
 // Nothing is printed but by way of the writers that make it harmless.
 func TestNothingIsPrintedAroundTheWriters(t *testing.T) {
+	testkit.Slow(t)
 	root := filepath.Join("..", "..")
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {

@@ -5,23 +5,23 @@ import (
 	"sync"
 	"time"
 
-	"skyserve/internal/node"
+	"skyserve/internal/agent"
 )
 
 // bookLife is how long the machines of clouds count as known: their APIs are not asked
 // each time that somebody looks at a log again.
 const bookLife = 30 * time.Second
 
-// cloudBook remembers which machine was found for a log. It is safe for concurrent use.
-type cloudBook struct {
+// machineBook remembers which machine was found for a log. It is safe for concurrent use.
+type machineBook struct {
 	mu   sync.Mutex
 	id   string
 	at   time.Time
-	logs *cloudLogs
+	logs *machineLogs
 }
 
 // tail is the last lines of the log of a machine, at now; find looks it up in its cloud.
-func (b *cloudBook) tail(ctx context.Context, id string, lines int, now time.Time, find func() (*cloudLogs, error)) ([]string, error) {
+func (b *machineBook) tail(ctx context.Context, id string, lines int, now time.Time, find func() (*machineLogs, error)) ([]string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.logs == nil || b.id != id || now.Sub(b.at) >= bookLife {
@@ -31,5 +31,5 @@ func (b *cloudBook) tail(ctx context.Context, id string, lines int, now time.Tim
 		}
 		b.id, b.at, b.logs = id, now, logs
 	}
-	return b.logs.askOne(ctx, b.logs.wanted[0], min(lines, node.MaxLogLines))
+	return b.logs.askOne(ctx, b.logs.wanted[0], min(lines, agent.MaxLogLines))
 }

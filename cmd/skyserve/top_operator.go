@@ -13,10 +13,12 @@ import (
 	"sync"
 	"time"
 
+	"skyserve/forecast"
 	"skyserve/internal/controller"
-	"skyserve/internal/explain"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/telemetry/demand"
+	"skyserve/lbd/explain"
 	"skyserve/provision"
 	"skyserve/provision/local"
 	"skyserve/tui"
@@ -38,7 +40,7 @@ type topOperator struct {
 	shown  func() *telemetry.Snapshot // what the dashboard shows; nil before the first
 	now    func() time.Time
 	clouds cloudFlags
-	book   cloudBook
+	book   machineBook
 }
 
 // newTopOperator is the operator of the balancers that findAdmins found: given says
@@ -96,7 +98,7 @@ func (o *topOperator) Load(ctx context.Context) ([]tui.LoadSeries, error) {
 	if len(failures) == len(o.admins) {
 		return nil, fmt.Errorf("reading the history: %w", errors.Join(failures...))
 	}
-	h, err := telemetry.NewHistory(points)
+	h, err := demand.Traffic(points)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +107,7 @@ func (o *topOperator) Load(ctx context.Context) ([]tui.LoadSeries, error) {
 
 // interactiveLoad is what a history has of interactive tiers: the prompt tokens a second
 // that no prefix cache spared, by model and region.
-func interactiveLoad(h *telemetry.History) []tui.LoadSeries {
+func interactiveLoad(h *forecast.History) []tui.LoadSeries {
 	var all []tui.LoadSeries
 	for i := range h.Series {
 		s := &h.Series[i]
@@ -120,7 +122,7 @@ func interactiveLoad(h *telemetry.History) []tui.LoadSeries {
 			last++
 		}
 		for m := range all[last].TPS { // a minute is unknown to all tiers of a region, or to none
-			all[last].TPS[m] += math.Max(0, s.PromptTokens[m]-s.CachedTokens[m]) / 60
+			all[last].TPS[m] += math.Max(0, s.Values[m]-s.Cached[m]) / 60
 		}
 	}
 	return all
@@ -145,7 +147,7 @@ func (o *topOperator) Spec(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("reading the service.yaml: %w", errors.Join(errs...))
 }
 
-// Logs are the last lines that a process on this machine wrote, or a machine in a cloud.
+// Logs are the last lines that a machine of the service wrote.
 func (o *topOperator) Logs(ctx context.Context, id string, lines int) ([]string, error) {
 	if id == "" {
 		return nil, errors.New("reading a log: whose is not said")
@@ -154,22 +156,11 @@ func (o *topOperator) Logs(ctx context.Context, id string, lines int) ([]string,
 	if err != nil {
 		return nil, o.elsewhere(err, "reading the log of "+id, "logs "+o.serviceName()+" "+id)
 	}
-	spec, err := cloudSpec("", svc)
-	if err != nil {
-		return nil, err
-	}
-	if spec != nil {
-		text, err := o.book.tail(ctx, id, lines, o.now(), func() (*cloudLogs, error) {
-			logs, _, err := openCloudLogs(ctx, &o.clouds, svc, spec, id)
-			return logs, err
-		})
-		return text, inOneLine(err)
-	}
-	ids, err := logIDs(svc, id)
-	if err != nil {
-		return nil, inOneLine(err)
-	}
-	return svc.Tail(ids[0], lines)
+	text, err := o.book.tail(ctx, id, lines, o.now(), func() (*machineLogs, error) {
+		logs, _, err := openLogs(ctx, &o.clouds, svc, id)
+		return logs, err
+	})
+	return text, inOneLine(err)
 }
 
 // errElsewhere is why this machine can only look.

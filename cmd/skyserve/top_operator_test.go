@@ -15,8 +15,9 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 	"skyserve/lbd/core"
-	"skyserve/lbd/proxy"
+	"skyserve/lbd/record"
 	"skyserve/provision"
 	"skyserve/tui"
 )
@@ -90,9 +91,9 @@ func TestRequestsOfAllBalancers(t *testing.T) {
 }
 
 func TestStoryIsThePageOfExplain(t *testing.T) {
-	d := proxy.DecisionRecord{
+	d := record.Request{
 		Request: "r1", Balancer: "lb-us-0", Region: "local/us", Model: "llama", Tier: "IW-F", State: "finished", Status: 200,
-		Tries: []proxy.Try{{Kind: core.ActionDispatch, Target: "us-0", Decision: &core.Decision{Policy: "skylb", Reason: "prefix_match"}}},
+		Tries: []record.Try{{Kind: core.ActionDispatch, Target: "us-0", Decision: &core.Decision{Policy: "skylb", Reason: "prefix_match"}}},
 	}
 	admin := adminOf(t, map[string]any{"/v1/decisions/r1": d, "/v1/decisions": telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us"}})
 	o := operatorBy(t, admin)
@@ -181,7 +182,7 @@ func TestOrdersFromElsewhereSayWhatToRunWhere(t *testing.T) {
 // Whoever looks at the log of a machine in a cloud again and again asks the machine, and
 // its cloud now and then only.
 func TestAMachineIsLookedUpNowAndThen(t *testing.T) {
-	var book cloudBook
+	var book machineBook
 	found, now := 0, time.Unix(1_700_000_000, 0)
 	for _, step := range []struct {
 		id    string
@@ -189,15 +190,15 @@ func TestAMachineIsLookedUpNowAndThen(t *testing.T) {
 		found int
 	}{{"us-0", 0, 1}, {"us-0", time.Second, 1}, {"us-1", 0, 2}, {"us-1", bookLife - 1, 2}, {"us-1", 1, 3}} {
 		now = now.Add(step.after)
-		_, err := book.tail(t.Context(), step.id, 5, now, func() (*cloudLogs, error) {
+		_, err := book.tail(t.Context(), step.id, 5, now, func() (*machineLogs, error) {
 			found++
-			return &cloudLogs{wanted: []provision.Object{{ID: step.id}}}, nil
+			return &machineLogs{wanted: []provision.Object{{ID: step.id}}}, nil
 		})
 		if err == nil || err.Error() != "reading the log of "+step.id+": it has no address" || found != step.found {
 			t.Errorf("%s after %s: %v, looked up %d times, want %d", step.id, step.after, err, found, step.found)
 		}
 	}
-	_, err := book.tail(t.Context(), "us-9", 5, now, func() (*cloudLogs, error) { return nil, os.ErrPermission })
+	_, err := book.tail(t.Context(), "us-9", 5, now, func() (*machineLogs, error) { return nil, os.ErrPermission })
 	if !errors.Is(err, os.ErrPermission) {
 		t.Errorf("got %v", err)
 	}
@@ -221,6 +222,7 @@ func command(t *testing.T, args ...string) {
 // On the machine that brought a service up, an order does what its verb does, whether
 // the dashboard was told a name or an address.
 func TestOrdersOnARunningService(t *testing.T) {
+	testkit.Slow(t)
 	t.Setenv("SKYSERVE_HOME", t.TempDir())
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("service.yaml", []byte(ordersYAML), 0o600); err != nil {
@@ -263,7 +265,7 @@ func TestOrdersOnARunningService(t *testing.T) {
 	if lines, err := byName.Logs(t.Context(), "lb-us-0", 3); err != nil || len(lines) == 0 || len(lines) > 3 {
 		t.Errorf("the log: %q, %v", lines, err)
 	}
-	if _, err := byName.Logs(t.Context(), "us-9", 3); err == nil || !strings.Contains(err.Error(), "us-9 of orders has no log: there are logs of controller, ") {
+	if _, err := byName.Logs(t.Context(), "us-9", 3); err == nil || !strings.Contains(err.Error(), "us-9 of orders has no log: there are logs of lb-us-0, ") {
 		t.Errorf("a log that there is not: %v", err)
 	}
 	if text, err := byName.Spec(t.Context()); err != nil || text != ordersYAML {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"skyserve/internal/controller"
 	"skyserve/internal/telemetry"
@@ -80,7 +79,7 @@ func (o *topOperator) apply(ctx context.Context, p *telemetry.PlanSummary) (stri
 
 // follow carries a summary of a plan out while nobody else changes the service.
 func (o *topOperator) follow(ctx context.Context, name string, shown *telemetry.PlanSummary) (changed bool, err error) {
-	svc, running, unlock, err := openRunning(ctx, name)
+	s, unlock, err := openScaling(ctx, name, io.Discard, o.clouds)
 	if err != nil {
 		return false, err
 	}
@@ -89,7 +88,7 @@ func (o *topOperator) follow(ctx context.Context, name string, shown *telemetry.
 	if err != nil {
 		return false, err
 	}
-	p, err := controller.Restore(running.Spec, observed.Counts, shown)
+	p, err := controller.Restore(s.spec, observed.Counts, shown)
 	var other *controller.ChangedError
 	if errors.As(err, &other) {
 		return false, failed(err, "the next plan takes that into account")
@@ -97,7 +96,6 @@ func (o *topOperator) follow(ctx context.Context, name string, shown *telemetry.
 	if err != nil {
 		return false, err
 	}
-	to, undone := running.Follow(p, time.Now())
-	s := scaling{svc: svc, talk: io.Discard}
-	return s.carry(ctx, running, to, undone)
+	undone, err := s.follow(ctx, p)
+	return s.changed, s.end(ctx, err, undone)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,11 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/controller/rollout"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
-	"skyserve/provision/local"
 )
 
 // defaultReplaceAfter is longer than a machine takes to start again.
@@ -35,7 +32,7 @@ const (
 
 // waitFor is how long `up` waits for a service unless it is told.
 func waitFor(spec *service.Spec) time.Duration {
-	if len(cloud.Regions(spec)) > 0 {
+	if cloud.Rents(spec) {
 		return waitForMachines
 	}
 	if t := spec.Balancer.TLS; t != nil && t.ACME != nil {
@@ -133,9 +130,7 @@ refuses the credentials, 130 interrupted (running it again takes up where it end
 type up struct {
 	*upOptions
 	out, talk io.Writer
-	plan      *rollout.Plan
 	begun     time.Time
-	ready     []string
 	telling   sync.Mutex // held while a line is written
 }
 
@@ -153,13 +148,10 @@ func runUp(ctx context.Context, o *upOptions, in io.Reader, out, talk io.Writer)
 		o.timeout = cmp.Or(o.timeout, waitFor(spec))
 		warn(talk, o.file, spec)
 	}
-	if err == nil && len(cloud.Clouds(spec)) > 0 {
-		return runCloudUp(ctx, u, in, spec, text)
+	if err != nil {
+		return usage(err, "")
 	}
-	if o.dryRun {
-		return u.dry(text)
-	}
-	return u.run(ctx, text)
+	return bringUp(ctx, u, in, spec, text)
 }
 
 // warn tells what may be wrong with a service, which a file, or its name, stands for.
@@ -169,20 +161,6 @@ func warn(talk io.Writer, what string, spec *service.Spec) {
 	}
 }
 
-// open reads the service and finds its state.
-func (u *up) open(text []byte) (local.Service, *service.Spec, error) {
-	spec, err := rollout.Read(u.file, text)
-	if err != nil {
-		return local.Service{}, nil, specUsage(err)
-	}
-	home, err := local.OpenHome()
-	if err != nil {
-		return local.Service{}, nil, err
-	}
-	svc, err := home.Service(spec.Name)
-	return svc, spec, err
-}
-
 // specUsage makes an error of configuration one of usage.
 func specUsage(err error) error {
 	var spec *provision.SpecError
@@ -190,113 +168,6 @@ func specUsage(err error) error {
 		return usage(err, "")
 	}
 	return err
-}
-
-// dry shows the changes.
-func (u *up) dry(text []byte) error {
-	svc, spec, err := u.open(text)
-	if err != nil {
-		return err
-	}
-	if u.plan, err = rollout.NewPlan(svc, spec, text, u.upgrade); err != nil {
-		return specUsage(err)
-	}
-	return u.finish(false)
-}
-
-// run makes the changes and waits.
-func (u *up) run(ctx context.Context, text []byte) error {
-	svc, spec, err := u.open(text)
-	if err != nil {
-		return err
-	}
-	if err := u.change(ctx, svc, spec, text); err != nil {
-		return err
-	}
-	if u.wait {
-		waitCtx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
-		defer cancel()
-		if err := u.plan.Wait(waitCtx, u.isReady); err != nil {
-			return u.failure(ctx, err, len(u.ready) > 0)
-		}
-	}
-	return u.finish(u.wait)
-}
-
-// change makes the changes. It gives the service's lock back before anything is
-// waited for, so that `down` need not.
-func (u *up) change(ctx context.Context, svc local.Service, spec *service.Spec, text []byte) error {
-	unlock, err := svc.LockSoon(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if u.plan, err = rollout.NewPlan(svc, spec, text, u.upgrade); err != nil {
-		svc.RemoveUnused()
-		return specUsage(err)
-	}
-	if err := u.printChanges(u.talk); err != nil {
-		return err
-	}
-	if err := u.plan.CheckName(ctx); err != nil {
-		svc.RemoveUnused()
-		return u.failure(ctx, err, false)
-	}
-	result, err := u.plan.Apply(ctx, u.progress)
-	if err != nil {
-		svc.RemoveUnused()
-		return u.failure(ctx, err, len(result.Done) > 0)
-	}
-	name, err := u.plan.Publish(ctx)
-	if err != nil {
-		return u.failure(ctx, err, true)
-	}
-	if name != "" {
-		u.line("published %s", name)
-	}
-	return nil
-}
-
-// failure prints what there is and chooses the exit code of err.
-func (u *up) failure(ctx context.Context, err error, partly bool) error {
-	if ctx.Err() != nil {
-		fmt.Fprintf(u.talk, "stopped waiting; 'skyserve up %s' takes up where this ended\n", u.file)
-		return fmt.Errorf("bringing %s up: %w", u.plan.Spec.Name, context.Canceled)
-	}
-	code := exitFailed
-	if partly {
-		code = exitPartial
-	}
-	if u.output == "json" {
-		if printing := u.printJSON(false, err); printing != nil {
-			return printing
-		}
-	}
-	hint := fmt.Sprintf("see 'skyserve status %s' and 'skyserve logs %s', then run it again", u.plan.Spec.Name, u.plan.Spec.Name)
-	var taken *provision.PortTakenError
-	if errors.As(err, &taken) {
-		hint = fmt.Sprintf("nothing was started; change %s in %s, or stop what is there", taken.Setting, u.file)
-	}
-	var refused *provision.CredentialsError
-	if errors.As(err, &refused) {
-		code, hint = exitCredentials, refused.Hint
-	}
-	return &exitError{code: code, err: err, hint: hint}
-}
-
-// finish prints the result.
-func (u *up) finish(ready bool) error {
-	if u.output == "json" {
-		if err := u.printJSON(ready, nil); err != nil {
-			return err
-		}
-	} else if err := u.printText(ready); err != nil {
-		return err
-	}
-	if u.detailed && len(u.plan.Changes) > 0 {
-		return &exitError{code: exitChanges}
-	}
-	return nil
 }
 
 // progress is told of every change.
@@ -312,73 +183,11 @@ func (u *up) progress(c provision.Change, p provision.Phase, err error) {
 	}
 }
 
-func (u *up) isReady(id string) {
-	u.ready = append(u.ready, id)
-	for _, c := range u.plan.Changes {
-		if c.ID() == id {
-			u.line("ready %s", id)
-		}
-	}
-}
-
 // line says one thing that happened and when.
 func (u *up) line(format string, args ...any) {
 	u.telling.Lock()
 	defer u.telling.Unlock()
 	fmt.Fprintf(u.talk, "%6.1fs  %s\n", time.Since(u.begun).Seconds(), fmt.Sprintf(format, args...))
-}
-
-// printChanges shows what will change and what it costs.
-func (u *up) printChanges(w io.Writer) error {
-	name := u.plan.Spec.Name
-	if len(u.plan.Changes) == 0 {
-		_, err := fmt.Fprintf(w, "%s: no change\n", name)
-		return err
-	}
-	now, then := u.plan.CostPerHour()
-	plural := "s"
-	if len(u.plan.Changes) == 1 {
-		plural = ""
-	}
-	fmt.Fprintf(w, "%s: %d change%s, cost $%.2f/h -> $%.2f/h\n", name, len(u.plan.Changes), plural, now, then)
-	marks := map[provision.Action]string{provision.ActionLaunch: "+", provision.ActionReplace: "~", provision.ActionReload: "~", provision.ActionTerminate: "-"}
-	for _, c := range u.plan.Changes {
-		where := cmp.Or(string(c.Region()), "this machine")
-		if _, err := fmt.Fprintf(w, "  %s %-10s %-12s %-14s %s\n", marks[c.Action], c.Kind(), c.ID(), where, c.Reason); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// printText prints the endpoints and what to try next; for a dry run, the changes.
-func (u *up) printText(ready bool) error {
-	if u.dryRun {
-		return u.printChanges(u.out)
-	}
-	name, state := u.plan.Spec.Name, "started"
-	if ready {
-		state = "up"
-	}
-	endpoints := u.plan.Endpoints()
-	if len(u.plan.Changes) == 0 {
-		fmt.Fprintf(u.out, "%s is %s (no change)\n", name, state)
-	} else {
-		fmt.Fprintf(u.out, "%s is %s\n", name, state)
-	}
-	for _, place := range u.plan.Places() {
-		fmt.Fprintf(u.out, "  %-12s %s\n", place, endpoints[place])
-	}
-	d := u.plan.Spec.DNS
-	if d != nil {
-		fmt.Fprintf(u.out, "  %-12s %s (%s)\n", "name", d.Name, d.Provider)
-	}
-	fmt.Fprintf(u.out, "\nTry next:\n  %s\n", curlOf(u.plan.Spec, endpoints[u.plan.Places()[0]]))
-	if d != nil && d.Provider == service.DNSEmbedded {
-		fmt.Fprintf(u.out, "  %s\n", dig(d))
-	}
-	_, err := fmt.Fprintf(u.out, "  skyserve load\n  skyserve top\n  skyserve plan\n  skyserve down %s\n", name)
-	return err
 }
 
 // dig is a question that the name server of a service answers.
@@ -400,33 +209,4 @@ func curlOf(spec *service.Spec, endpoint string) string {
 	}
 	return fmt.Sprintf(`curl %s/v1/chat/completions%s -H 'Content-Type: application/json' -d '{"model":"%s","max_tokens":32,"messages":[{"role":"user","content":"Hello"}]}'`,
 		endpoint, auth, model)
-}
-
-// printJSON prints the one document of -o json.
-func (u *up) printJSON(ready bool, err error) error {
-	type change struct {
-		Action      provision.Action `json:"action"`
-		ID          string           `json:"id"`
-		Kind        provision.Kind   `json:"kind"`
-		Region      string           `json:"region"`
-		Reason      string           `json:"reason"`
-		CostPerHour float64          `json:"cost_per_hour"`
-	}
-	changes := []change{}
-	for _, c := range u.plan.Changes {
-		changes = append(changes, change{c.Action, c.ID(), c.Kind(), string(c.Region()), c.Reason, c.CostPerHour})
-	}
-	now, then := u.plan.CostPerHour()
-	document := map[string]any{
-		"service": u.plan.Spec.Name, "dry_run": u.dryRun, "ready": ready, "changes": changes,
-		"cost_per_hour": map[string]float64{"now": now, "then": then},
-		"endpoints":     u.plan.Endpoints(), "error": nil, "dns": nil,
-	}
-	if d := u.plan.Spec.DNS; d != nil {
-		document["dns"] = d.Name
-	}
-	if err != nil {
-		document["error"] = err.Error()
-	}
-	return json.NewEncoder(u.out).Encode(document)
 }

@@ -28,6 +28,7 @@ import (
 	"skyserve/internal/acme/testca"
 	"skyserve/internal/service"
 	"skyserve/internal/store"
+	"skyserve/internal/testkit"
 )
 
 const (
@@ -229,6 +230,7 @@ func (w *world) certificate(m *Manager) *x509.Certificate {
 
 // Every challenge leads to a certificate, and leaves nothing behind.
 func TestChallenges(t *testing.T) {
+	testkit.Slow(t)
 	for _, challenge := range []string{service.ChallengeTLSALPN, service.ChallengeHTTP, service.ChallengeDNS} {
 		t.Run(challenge, func(t *testing.T) {
 			w := newWorld(t, nil)
@@ -273,6 +275,7 @@ func TestThePortOfChallengesAnswersNothingElse(t *testing.T) {
 // Of those that share a store one obtains, all have the certificate, and each keeps it
 // without the store.
 func TestACertificateIsShared(t *testing.T) {
+	testkit.Slow(t)
 	w := newWorld(t, nil)
 	connect, endStore := shared(t, t.TempDir())
 	managers := map[string]*Manager{}
@@ -316,6 +319,7 @@ func TestACertificateIsShared(t *testing.T) {
 
 // A store that began anew costs no other certificate: whoever has one brings it in.
 func TestAStoreThatBeganAnew(t *testing.T) {
+	testkit.Slow(t)
 	w := newWorld(t, nil)
 	o := w.options(service.ChallengeTLSALPN)
 	connect, _ := shared(t, t.TempDir())
@@ -337,6 +341,7 @@ func TestAStoreThatBeganAnew(t *testing.T) {
 
 // A certificate that ends soon is renewed, and whoever shares it takes the new one up.
 func TestRenewal(t *testing.T) {
+	testkit.Slow(t)
 	w := newWorld(t, nil)
 	connect, _ := shared(t, t.TempDir())
 	o := w.options(service.ChallengeTLSALPN)
@@ -430,6 +435,7 @@ func TestExternalAccountBinding(t *testing.T) {
 // The certificate of an authority that is not asked any more is served until the new one
 // has given one, however long it holds.
 func TestAnotherAuthority(t *testing.T) {
+	testkit.Slow(t)
 	w, later := newWorld(t, nil), newWorld(t, nil)
 	o := w.options(service.ChallengeTLSALPN)
 	m, end := w.run(o)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"skyserve/internal/store"
+	"skyserve/internal/testkit"
 )
 
 func storageOf(t *testing.T, s *store.Store, secret string) *storage {
@@ -28,6 +29,7 @@ func storageOf(t *testing.T, s *store.Store, secret string) *storage {
 // The storage does as a map would of which directories are prefixes. (Every write is synced
 // to disk, so that one history of a few hundred steps has to do.)
 func TestStorageIsAMap(t *testing.T) {
+	testkit.Slow(t)
 	connect, _ := shared(t, t.TempDir())
 	st, ctx := storageOf(t, connect("a"), testSecret), t.Context()
 	keys := []string{"a", "a/b.crt", "a/b/c", "a/b/d@x.org/e", "ab", "*.x/y z", "users/ä"}

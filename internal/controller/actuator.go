@@ -52,7 +52,9 @@ type StandingReplica struct {
 	Model  string // empty where only the replica itself can tell
 	Region service.Region
 	GPU    string
-	URL    string
+	// On is what its machine is; the zero class where nobody knows.
+	On  provision.Class
+	URL string
 	// Drained replicas are sent nothing because somebody wants it so.
 	Drained bool
 	// Donation is nil where the replica is not lent.
@@ -65,6 +67,7 @@ type Order struct {
 	Reclaim []string // donated ones that serve again
 	Remove  []string // donated ones that are stopped
 	Launch  []Launching
+	Replace []Replacing
 }
 
 // Donating is a replica that is to be lent.
@@ -78,4 +81,13 @@ type Launching struct {
 	Model  string
 	Region service.Region
 	Count  int
+	// On is what they run on where that can be had; else what service.yaml says comes next.
+	On provision.Class
+}
+
+// Replacing is a replica that runs on something else than a plan wants: another is launched on
+// that, and takes its place once it serves. Where it cannot be had the replica stays.
+type Replacing struct {
+	ID string
+	On provision.Class
 }

@@ -5,10 +5,14 @@
 // their replicas from their own configuration and go on with the last state
 // they saw.
 //
-// Read assign.go first: it is the decision, and pure. Then round.go, one turn of
-// probing, deciding, publishing and mending; tenure.go, turn after turn while
+// Read assign.go first: it is the decision, and pure. Then round.go, one round of
+// probing, deciding, publishing and repairing; lead.go, round after round while
 // the lease is held; reload.go, other replicas while it runs; and run.go, the
-// process around them. Of capacity: review.go, forecasts and prices joined into a
-// plan, review_watch.go, load that leaves its forecast, and planner.go, both by the
-// clock. A plan is carried out by rollout, on request.
+// process around them.
+//
+// Of capacity read reconcile.go: the loop that observes the service once, has machines
+// replaced (Machines, which fleet implements), planned for (planner.go, by package plan) and
+// scaled (scaler.go, by a strategy of package plan; sight.go is what it sees, moves.go what
+// comes of it, mismatch.go how what runs differs from the plan). An Actuator carries
+// changes out; fleet has the one there is.
 package controller

@@ -102,7 +102,7 @@ func (m *mover) tell(what telemetry.ScalingAction, ids []string) {
 
 // giveUp lends replicas, or lets them go.
 func (m *mover) giveUp(c plan.Scaling, t terms) {
-	ids := m.group.least(c.GivenUp())
+	ids := m.group.least(m.group.differs.expendable(c.GivenUp()))
 	for _, id := range ids {
 		m.order.Donate = append(m.order.Donate, Donating{id, t.donation(m.now)})
 	}
@@ -132,7 +132,25 @@ func (m *mover) redeploy(from scaled, n int) int {
 }
 
 func (m *mover) launch(n int) {
-	m.order.Launch = append(m.order.Launch, Launching{m.group.model, m.group.region, n})
+	m.order.Launch = append(m.order.Launch, m.group.differs.launch(m.group.place, n)...)
+}
+
+// exchange has one replica of each group that runs on something else than the plan wants
+// replaced, where nothing else changes there in this turn.
+func (s *sight) exchange(groups []scaled, changed map[place]bool) []move {
+	var out []move
+	for _, g := range groups {
+		orders := g.exchange()
+		if len(orders) == 0 || changed[g.place] {
+			continue
+		}
+		m := &mover{sight: s, group: g, strategy: s.standing.Spec.Autoscale.Strategy}
+		m.reason = fmt.Sprintf("the plan wants %s in the place of %s", orders[0].On, orders[0].ID)
+		m.order.Replace = orders
+		m.tell(telemetry.ScalingReplaced, nil)
+		out = append(out, m.move)
+	}
+	return out
 }
 
 // sweep removes the donated replicas whose time is over, once they have finished

@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"skyserve/forecast"
@@ -16,13 +19,11 @@ import (
 	"skyserve/provision"
 )
 
-// The planner's rhythm. The service's autoscale.every says how often it reviews.
+// The planner's intervals. The service's autoscale.every says how often it reviews.
 const (
 	// firstLook is how often a history is looked for before the first review:
 	// balancers store what they counted as often.
 	firstLook = 10 * time.Second
-	// watchEvery is how often the load is held against its forecast.
-	watchEvery = time.Minute
 	// retryAfter is the wait after a review that failed, which took long to make.
 	retryAfter = 5 * time.Minute
 	// observeRetry is the wait after the first failure to observe the service, which
@@ -34,89 +35,107 @@ const (
 	// changeSettles is how long after replicas were added or removed balancers tell
 	// of them.
 	changeSettles = 10 * time.Second
-	// minuteSettles is how long after a minute's end all balancers have stored it.
-	minuteSettles = 15 * time.Second
-	// lookTimeout bounds asking the balancers: a day of minutes comes in far less.
-	lookTimeout = 30 * time.Second
 	// reviewLookback is the history that a review is made from: two weeks, so that
 	// each day of the week was seen twice.
 	reviewLookback = 14 * 24 * time.Hour
-	// publishedSteps is how many steps of a forecast are published: every balancer
-	// hands them to everyone who looks.
-	publishedSteps = 12
 )
 
 // planner reviews the service by the hour, and says by the minute which loads left
-// their forecast. It runs within a tenure, and what it knows outlives one.
+// their forecast. What it knows outlives a term of leadership.
 type planner struct {
 	service string
 	state   state
-	observe func(ctx context.Context, sinceMinute int64) (*Observed, error)
 	log     *slog.Logger
-	kick    chan struct{} // review soon: what stands has changed
+	logged  errorOnce
 	force   *inForce
 	offers  func() map[service.Region]provision.Offerings // nil = nobody knows any
+	replan  atomic.Bool                                   // review soon: what runs has changed
 
-	made  *Reviewed // the newest; nil before the first, and while that of another controller holds
-	every time.Duration
-	next  time.Time        // when the next is due
-	retry time.Duration    // the last wait after a failure to observe; 0 = it did not fail
-	began time.Time        // when this term began
-	met   bool             // all balancers answered in this term
-	shown telemetry.Review // what balancers are to show
-	owed  bool             // shown is not in the store yet
-	said  string           // the last error logged
+	made   *plan.Reviewed // the newest; nil before the first, and while that of another controller holds
+	every  time.Duration
+	next   time.Time        // when the next is due
+	retry  time.Duration    // the last wait after a failure to observe; 0 = it did not fail
+	began  time.Time        // when this term began
+	met    bool             // all balancers answered in this term
+	shown  telemetry.Review // what balancers are to show
+	owed   bool             // shown is not in the store yet
+	ready  func()           // is called when a review that is being made is done
+	making chan outcome     // nil = none is being made
 }
 
-// newPlanner makes a planner that asks balancers through admins.
-func newPlanner(config service.ControllerConfig, admins []*telemetry.Client, st state, force *inForce, log *slog.Logger) *planner {
-	return &planner{
-		service: config.Service, state: st, log: log, kick: make(chan struct{}, 1), force: force,
-		observe: func(ctx context.Context, since int64) (*Observed, error) { return Observe(ctx, admins, since, true) },
-	}
+// outcome is a review that was made.
+type outcome struct {
+	at      time.Time // it was begun
+	from    *Observed
+	minutes int // of history
+	made    *plan.Reviewed
+	err     error
+}
+
+// newPlanner makes a planner of a service.
+func newPlanner(config service.ControllerConfig, st state, force *inForce, log *slog.Logger) *planner {
+	return &planner{service: config.Service, state: st, log: log, force: force}
 }
 
 // again asks for a review soon. A plan that a strategy carries out holds for its
 // time: what the strategy changes is no reason for another.
 func (p *planner) again() {
 	if r := p.force.get(); r == nil || !paced(r.Strategy) {
-		nudge(p.kick)
-	}
-}
-
-// nudge makes whoever waits for kick go on.
-func nudge(kick chan struct{}) {
-	select {
-	case kick <- struct{}{}:
-	default: // it is asked for already
+		p.replan.Store(true)
 	}
 }
 
 // paced tells whether a strategy carries plans out by itself.
 func paced(strategy string) bool { return strategy != "" && strategy != service.StrategyManual }
 
-// run reviews and watches until ctx ends. Whatever fails is told and tried again.
-func (p *planner) run(ctx context.Context, l lease) {
+// begin begins a term of leadership; ready is called, from another goroutine, when a review
+// is done that a step has begun. What cannot be read is logged.
+func (p *planner) begin(ctx context.Context, ready func()) {
 	p.next = time.Time{} // another controller may have planned meanwhile, of other counts
-	p.began, p.met, p.retry = time.Now(), false, 0
+	p.began, p.met, p.retry, p.making, p.ready = time.Now(), false, 0, nil, ready
 	p.tell(p.adopt(ctx))
-	for {
-		p.tell(p.turn(ctx, l))
-		wait := min(watchEvery, max(time.Until(p.next), 0))
-		if p.next.IsZero() {
-			wait = firstLook
-		}
-		timer := time.NewTimer(wait)
+}
+
+// due is how long it is until a review is due; a long time while one is being made.
+func (p *planner) due(now time.Time) time.Duration {
+	if p.making != nil {
+		return retryAfter
+	}
+	return p.next.Sub(now)
+}
+
+// since is the first minute of the history that is needed now, at the beginning of a minute or
+// later in it; false where none is.
+func (p *planner) since(now time.Time, newMinute bool) (minute int64, needed bool) {
+	switch {
+	case p.making != nil:
+		return 0, false
+	case !now.Before(p.next):
+		return now.Add(-reviewLookback).Unix() / 60, true
+	case newMinute && p.made != nil && len(p.made.Loads) > 0:
+		return p.made.Proposal.At.Add(-time.Minute).Unix() / 60, true
+	}
+	return 0, false
+}
+
+// step reviews when that is due, and else holds the load against its forecast.
+func (p *planner) step(ctx context.Context, l lease, now time.Time, o observation) error {
+	if p.replan.Swap(false) {
+		p.next = now.Add(changeSettles)
+	}
+	if p.making != nil {
 		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-p.kick:
-			timer.Stop()
-			p.next = time.Now().Add(changeSettles)
-		case <-timer.C:
+		case out := <-p.making:
+			p.making = nil
+			return p.finish(ctx, l, now, out)
+		default:
+			return nil
 		}
 	}
+	if !now.Before(p.next) && (o.err != nil || o.history != nil) {
+		return p.review(ctx, l, now, o)
+	}
+	return p.watch(ctx, l, now, o)
 }
 
 // adopt goes on with a plan in the store that a strategy is carrying out and whose
@@ -143,73 +162,44 @@ func (p *planner) adopt(ctx context.Context) error {
 
 // tell logs an error once for as long as it stays the same.
 func (p *planner) tell(err error) {
-	text := ""
-	if err != nil && !errors.Is(err, context.Canceled) {
-		text = err.Error()
-	}
-	if text != "" && text != p.said {
+	if p.logged.changed(err) {
 		p.log.Warn("planning", "err", err)
 	}
-	p.said = text
 }
 
-// turn reviews when that is due, and else watches; what is new is published.
-func (p *planner) turn(ctx context.Context, l lease) error {
-	now := time.Now()
-	if !now.Before(p.next) {
-		return p.review(ctx, l, now)
-	}
-	return p.watch(ctx, l, now)
-}
-
-// look asks the balancers for the service and its history since a time.
-func (p *planner) look(ctx context.Context, since time.Time) (*Observed, *telemetry.History, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
-	o, err := p.observe(ctx, since.Unix()/60)
-	if err != nil {
-		return nil, nil, err
-	}
-	h, err := telemetry.NewHistory(o.Points)
-	return o, h, err
-}
-
-// review makes a review and publishes it. One that fails leaves the last one
-// standing, with the reason why there is no newer.
-func (p *planner) review(ctx context.Context, l lease, now time.Time) error {
-	o, h, err := p.look(ctx, now.Add(-reviewLookback))
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	starting := !p.met && now.Before(p.began.Add(startGrace))
-	if starting && (errors.Is(err, ErrNoBalancerAnswers) || err == nil && o.Silent > 0) {
+// review begins to make a review of what was observed. Where that is not enough the last one
+// stays in force, with the reason why there is no newer.
+func (p *planner) review(ctx context.Context, l lease, now time.Time, o observation) error {
+	silent := errors.Is(o.err, ErrNoBalancerAnswers) || o.err == nil && o.Silent > 0
+	if silent && !p.met && now.Before(p.began.Add(startGrace)) {
 		p.observeAgain(now)
 		return p.showWaiting(ctx, l, now)
 	}
-	if err != nil {
+	if o.err != nil {
 		p.observeAgain(now)
-		return p.fail(ctx, l, now, err)
+		return p.fail(ctx, l, now, o.err)
 	}
 	p.met, p.retry = true, 0
-	if h.Minutes == 0 && p.made == nil { // there is nothing to plan from yet
-		p.next = time.Time{}
+	if o.history.Minutes == 0 && p.made == nil { // there is nothing to plan from yet
+		p.next = now.Add(firstLook)
 		return p.clearWaiting(ctx, l)
 	}
 	p.every = cmp.Or(o.Spec.Autoscale.Every, time.Hour)
-	made, err := p.compute(ctx, o, h, now)
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if err != nil {
+	p.compute(ctx, o, now)
+	return nil
+}
+
+// finish publishes a review that was made.
+func (p *planner) finish(ctx context.Context, l lease, now time.Time, out outcome) error {
+	if out.err != nil {
 		p.next = now.Add(retryAfter)
-		return p.fail(ctx, l, now, err)
+		return p.fail(ctx, l, now, out.err)
 	}
-	// What is learned from a short history is soon outdated: the next look comes when
-	// there is twice as much of it.
-	p.made, p.next = made, now.Add(min(p.every, max(watchEvery, time.Duration(h.Minutes)*time.Minute)))
+	made := out.made
+	p.made, p.next = made, out.at.Add(plan.NextReview(p.every, out.minutes))
 	p.log.Info("reviewed", "status", made.Proposal.Status, "changes", made.Proposal.Changed(), "solve_ms", made.Proposal.SolveMillis)
-	summary := made.summary()
-	summary.Strategy, summary.From, summary.Until = o.Spec.Autoscale.Strategy, now.UTC(), p.next.UTC()
+	summary := summaryOfReview(made)
+	summary.Strategy, summary.From, summary.Until = out.from.Spec.Autoscale.Strategy, out.at.UTC(), p.next.UTC()
 	p.force.set(summary)
 	return p.publish(ctx, l, summary)
 }
@@ -258,49 +248,35 @@ func (p *planner) fail(ctx context.Context, l lease, now time.Time, err error) e
 	return errors.Join(err, p.publish(ctx, l, shown))
 }
 
-// compute makes a review apart from ctx: a forecast cannot be cut short, so when ctx
-// ends it is left to end by itself, and its outcome is dropped.
-func (p *planner) compute(ctx context.Context, o *Observed, h *telemetry.History, now time.Time) (*Reviewed, error) {
-	type outcome struct {
-		made *Reviewed
-		err  error
-	}
-	options := ReviewOptions{
-		Horizon: max(time.Hour, p.every), Notes: o.Notes, RTT: o.RTT, Interrupt: func() bool { return ctx.Err() != nil },
-	}
+// compute begins a review beside the loop, which goes on meanwhile. A forecast cannot be cut
+// short: when ctx ends it is left to end by itself, and what comes of it is dropped.
+func (p *planner) compute(ctx context.Context, o observation, now time.Time) {
+	options := plan.ReviewOptions{Notes: o.Notes, RTT: o.RTT, Interrupt: func() bool { return ctx.Err() != nil }, Now: time.Now}
 	if p.offers != nil {
-		options.Offers = p.offers()
+		options.Prices = MachinePrices(p.offers())
 	}
-	done := make(chan outcome, 1)
+	making, ready := make(chan outcome, 1), p.ready
+	p.making = making
 	go func() {
-		made, err := Review(o.Spec, o.Counts, h, now, options)
-		done <- outcome{made, err}
+		made, err := plan.Review(o.Spec, o.Counts, o.history, now, options)
+		making <- outcome{now, o.Observed, o.history.Minutes, made, err}
+		ready()
 	}()
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case out := <-done:
-		return out.made, out.err
-	}
 }
 
 // watch holds the load since the review against its forecast, and publishes what
 // that changes.
-func (p *planner) watch(ctx context.Context, l lease, now time.Time) error {
+func (p *planner) watch(ctx context.Context, l lease, now time.Time, o observation) error {
 	if p.owed {
 		return p.publish(ctx, l, p.shown)
 	}
-	if p.made == nil || len(p.made.Loads) == 0 {
-		return nil
-	}
-	_, h, err := p.look(ctx, p.made.Proposal.At.Add(-time.Minute))
-	if err != nil {
-		return err
+	if p.made == nil || len(p.made.Loads) == 0 || o.history == nil || o.from > p.made.Proposal.At.Unix()/60 {
+		return o.err
 	}
 	next := p.shown
 	next.Forecast = append([]telemetry.LoadForecast{}, p.shown.Forecast...)
 	changed := false
-	for i, d := range p.made.Watch(h, now.Add(-minuteSettles)) {
+	for i, d := range p.made.Watch(o.history, now.Add(-minuteSettles)) {
 		if next.Forecast[i].Left == d.Words {
 			continue
 		}
@@ -331,11 +307,14 @@ func emptyPlan(at time.Time) *telemetry.PlanSummary {
 	return &telemetry.PlanSummary{At: at.UTC(), Changes: []telemetry.PlanChange{}, Assumed: []string{}, Infeasible: []string{}}
 }
 
-// summary is a review as it is published.
-func (v *Reviewed) summary() telemetry.Review {
-	out := telemetry.Review{Forecast: []telemetry.LoadForecast{}, Plan: emptyPlan(*v.Proposal.At), Targets: v.targets(), Prices: v.made.shownPrices()}
-	for _, l := range v.Loads {
-		out.Forecast = append(out.Forecast, l.summary())
+// summaryOfReview is a review as it is published.
+func summaryOfReview(v *plan.Reviewed) telemetry.Review {
+	out := telemetry.Review{Forecast: []telemetry.LoadForecast{}, Plan: emptyPlan(*v.Proposal.At), Targets: publishedTargets(v), Prices: []telemetry.Price{}}
+	for _, p := range v.Prices() {
+		out.Prices = append(out.Prices, telemetry.Price(p))
+	}
+	for i := range v.Loads {
+		out.Forecast = append(out.Forecast, forecastOf(&v.Loads[i]))
 	}
 	out.Plan.Status = string(v.Proposal.Status)
 	out.Plan.CostPerHour = telemetry.PlanCost(v.Proposal.CostPerHour)
@@ -349,35 +328,36 @@ func (v *Reviewed) summary() telemetry.Review {
 }
 
 func summaryOf(c plan.Change) telemetry.PlanChange {
-	return telemetry.PlanChange{Model: c.Model, Region: service.Region(c.Region), GPU: c.GPU, Now: c.Now, Delta: c.Delta, Then: c.Then, Reason: c.Reason}
+	out := telemetry.PlanChange{Model: c.Model, Region: service.Region(c.Region), GPU: c.GPU, Now: c.Now, Delta: c.Delta, Then: c.Then, Reason: c.Reason}
+	if c.Capacity != nil {
+		out.Capacity = service.CapacityType(*c.Capacity)
+	}
+	return out
 }
 
-// summary is a forecast in a few steps, in tokens a second.
-func (l Load) summary() telemetry.LoadForecast {
+// forecastOf is a forecast in a few steps, in tokens a second.
+func forecastOf(l *plan.Load) telemetry.LoadForecast {
 	f := l.Forecast
-	minutes := (len(f.Mean) + publishedSteps - 1) / publishedSteps
 	return telemetry.LoadForecast{
-		Model: l.Model, Region: l.Region, Forecaster: f.Model,
-		At: time.Unix(l.first*60, 0).UTC(), StepSeconds: 60 * float64(minutes),
-		MeanTPS: coarse(f.Mean, minutes), Lo90TPS: coarse(f.Lo90, minutes), Hi90TPS: coarse(f.Hi90, minutes),
+		Model: l.Model, Region: l.Region, Forecaster: f.Model, At: l.From(), StepSeconds: l.Step().Seconds(),
+		MeanTPS: l.PerStep(f.Mean), Lo90TPS: l.PerStep(f.Lo90), Hi90TPS: l.PerStep(f.Hi90),
 		Peak: telemetry.Peak{
-			Mean: f.Peaks.Mean / 60, P05: f.Peaks.P05 / 60, P50: f.Peaks.P50 / 60, P90: f.Peaks.P90 / 60, P95: f.Peaks.P95 / 60, P99: f.Peaks.P99 / 60,
+			Mean: l.PerSecond(f.Peaks.Mean), P05: l.PerSecond(f.Peaks.P05), P50: l.PerSecond(f.Peaks.P50),
+			P90: l.PerSecond(f.Peaks.P90), P95: l.PerSecond(f.Peaks.P95), P99: l.PerSecond(f.Peaks.P99),
 		},
 		Left: l.Left.Words,
 	}
 }
 
-// coarse is the means of each n values, which are a minute's, a second.
-func coarse(values []float64, n int) []float64 {
-	out := []float64{}
-	for len(values) > 0 {
-		k := min(n, len(values))
-		var sum float64
-		for _, v := range values[:k] {
-			sum += v
+// MachinePrices is the prices of what regions offer, as far as they are known.
+func MachinePrices(offers map[service.Region]provision.Offerings) []plan.MachinePrice {
+	var out []plan.MachinePrice
+	for _, region := range slices.Sorted(maps.Keys(offers)) {
+		for _, o := range offers[region] {
+			if o.PricePerHour > 0 {
+				out = append(out, plan.MachinePrice{Region: region, GPU: o.GPU, GPUs: o.GPUs, Capacity: o.Capacity, USDPerHour: o.PricePerHour, From: o.PriceFrom})
+			}
 		}
-		out = append(out, sum/float64(k)/60)
-		values = values[k:]
 	}
 	return out
 }

@@ -15,6 +15,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/plan"
 )
 
 // plannedService is one whose replicas carry 1000 tokens a second each.
@@ -26,19 +27,18 @@ autoscale: {forecast: moving-average, every: 1h}
 
 // plannerWorld is a planner among fakes.
 type plannerWorld struct {
-	*planner
+	*reconciler
 	t     *testing.T
 	state *fakeState
 	lease *fakeLease
 
-	mu       sync.Mutex
-	perMin   int64 // prompt tokens of the minutes to come
-	counted  []telemetry.Point
-	err      error
-	looked   int
-	since    []int64
-	observed *service.Spec
-	silent   int // balancers that do not answer, while others do
+	mu        sync.Mutex
+	perMin    int64 // prompt tokens of the minutes to come
+	counted   []telemetry.Point
+	err       error
+	histories int // that were asked for
+	observed  *service.Spec
+	silent    int // balancers that do not answer, while others do
 }
 
 func newPlannerWorld(t *testing.T) *plannerWorld {
@@ -47,22 +47,25 @@ func newPlannerWorld(t *testing.T) *plannerWorld {
 		t.Fatal(err)
 	}
 	w := &plannerWorld{t: t, state: &fakeState{}, lease: &fakeLease{}, observed: spec}
-	w.planner = &planner{service: "chat", state: w.state, log: slog.New(slog.DiscardHandler), kick: make(chan struct{}, 1), force: new(inForce), observe: w.look}
+	log := slog.New(slog.DiscardHandler)
+	w.reconciler = &reconciler{log: log, kick: make(chan struct{}, 1), observe: w.say}
+	w.planner = newPlanner(service.ControllerConfig{Service: "chat"}, w.state, new(inForce), log)
 	return w
 }
 
-// look is what the balancers say.
-func (w *plannerWorld) look(_ context.Context, since int64) (*Observed, error) {
+// say is what the balancers say.
+func (w *plannerWorld) say(_ context.Context, since int64, history bool) (*Observed, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.looked++
-	w.since = append(w.since, since)
 	if w.err != nil {
 		return nil, w.err
 	}
-	o := &Observed{Silent: w.silent, Spec: w.observed, Counts: []Count{{Model: "m", Region: "local/us", GPU: "L4", Replicas: 1}}}
+	if history {
+		w.histories++
+	}
+	o := &Observed{Silent: w.silent, Spec: w.observed, Counts: []plan.Count{{Model: "m", Region: "local/us", GPU: "L4", Replicas: 1}}}
 	for _, p := range w.counted {
-		if p.Minute >= since {
+		if history && p.Minute >= since {
 			o.Points = append(o.Points, p)
 		}
 	}
@@ -135,7 +138,7 @@ func TestTheFirstReviewWaitsForAHistory(t *testing.T) {
 		if c := r.Plan.Changes; len(c) != 1 || c[0].Delta != 2 || c[0].Region != "local/us" {
 			t.Errorf("2500 tokens a second need two replicas more: got %+v", c)
 		}
-		if len(r.Forecast) != 1 || len(r.Forecast[0].MeanTPS) != publishedSteps || r.Forecast[0].StepSeconds != 300 {
+		if len(r.Forecast) != 1 || len(r.Forecast[0].MeanTPS) != 12 || r.Forecast[0].StepSeconds != 300 {
 			t.Fatalf("got %+v", r.Forecast)
 		}
 		if f := r.Forecast[0]; f.MeanTPS[0] < 2400 || f.MeanTPS[0] > 2600 || f.Peak.Mean < 2400 || f.Left != "" || f.Forecaster == "" {
@@ -171,7 +174,7 @@ func TestLoadThatLeavesItsForecastIsTold(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
 		w.set(func() { w.perMin = 60_000 })
 		w.pass(3 * time.Hour)
-		w.again()
+		w.soon()
 		w.pass(5 * time.Minute)
 		before := w.published()
 		if left := before.Forecast[0].Left; left != "" {
@@ -195,7 +198,7 @@ func TestAReviewThatFailsLeavesTheLastOne(t *testing.T) {
 		w.pass(3 * time.Hour)
 		good := w.published()
 		w.set(func() { w.err = errors.New("no balancer answers") })
-		w.again()
+		w.soon()
 		w.pass(time.Minute)
 		r := w.published()
 		if r.Plan.Error != "no balancer answers" || !r.Plan.At.Equal(good.Plan.At) || len(r.Forecast) != 1 {
@@ -239,8 +242,8 @@ func TestPlanningWaitsForBalancersThatAreStarting(t *testing.T) {
 			if line := w.line(); !strings.HasSuffix(line, ": us +2 L4") {
 				t.Errorf("balancers that started in %s: got %q", starting, line)
 			}
-			if w.looked > 12 {
-				t.Errorf("balancers that started in %s were asked %d times", starting, w.looked)
+			if w.histories > 3 {
+				t.Errorf("balancers that started in %s were asked for their history %d times", starting, w.histories)
 			}
 		}, func(w *plannerWorld) {
 			w.hasHistory()
@@ -268,9 +271,6 @@ func TestBalancersThatNeverAnswerAreTold(t *testing.T) {
 		w.pass(time.Hour)
 		if line := w.line(); !strings.Contains(line, "no balancer answers: connection refused") {
 			t.Errorf("got %q", line)
-		}
-		if w.looked > 30 {
-			t.Errorf("they were asked %d times in an hour", w.looked)
 		}
 	}, func(w *plannerWorld) {
 		w.err = fmt.Errorf("%w: %w", ErrNoBalancerAnswers, syscall.ECONNREFUSED)
@@ -336,11 +336,11 @@ func TestPlanningNeverKeepsControlWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		p := newPlannerWorld(t)
-		p.observe = func(ctx context.Context, _ int64) (*Observed, error) {
+		p.observe = func(ctx context.Context, _ int64, _ bool) (*Observed, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		w.planner = p.planner
+		w.reconciler = p.reconciler
 		ctx, end := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { w.run(ctx) })
@@ -363,10 +363,10 @@ func TestChangedReplicasAreReviewedSoon(t *testing.T) {
 		w.set(func() { w.perMin = 60_000 })
 		w.pass(3 * time.Hour)
 		before := w.published()
-		w.again()
+		w.soon()
 		synctest.Wait()
 		time.Sleep(changeSettles / 2)
-		w.again()
+		w.soon()
 		synctest.Wait()
 		if r := w.published(); !r.Plan.At.Equal(before.Plan.At) {
 			t.Error("reviewed before balancers could tell")
@@ -397,7 +397,7 @@ func TestAPlanThatIsCarriedOutHoldsForItsTime(t *testing.T) {
 		if g := plan.Targets[0]; g.Count < 1 || g.ReplicaTPS != 1000 || g.PeakTPS < 900 || g.Region != "local/us" {
 			t.Errorf("got %+v", g)
 		}
-		w.again()
+		w.soon()
 		next := newPlannerWorld(t)
 		next.state = w.state
 		next.planner.state, next.observed, next.perMin = w.state, w.observed, 60_000
@@ -409,7 +409,7 @@ func TestAPlanThatIsCarriedOutHoldsForItsTime(t *testing.T) {
 		if r := w.published(); !r.From.Equal(plan.From) {
 			t.Errorf("it was planned anew before its time: %s, not %s", r.From, plan.From)
 		}
-		if r := next.force.get(); r == nil || !r.From.Equal(plan.From) {
+		if r := next.planner.force.get(); r == nil || !r.From.Equal(plan.From) {
 			t.Errorf("whoever took over does not know the plan: %+v", r)
 		}
 		end()

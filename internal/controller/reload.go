@@ -15,35 +15,27 @@ import (
 // options are what Run may be told beyond the configuration.
 type options struct {
 	read     func() (service.ControllerConfig, error)
-	reloaded func(revision string)
 	hangups  <-chan os.Signal
 	actuator Actuator
-	keeper   Keeper
+	machines Machines
 	alerts   []func() []telemetry.Alert
 }
 
 // Option tells Run more than the configuration.
 type Option func(*options)
 
-// Reread lets POST /reload read the configuration again by read. reloaded, unless
-// it is nil, is told the Revision of one that was taken up.
-func Reread(read func() (service.ControllerConfig, error), reloaded func(revision string)) Option {
-	return func(o *options) { o.read, o.reloaded = read, reloaded }
+// Reread lets the controller take up what read finds when it is asked to read its configuration
+// again: another list of replicas.
+func Reread(read func() (service.ControllerConfig, error)) Option {
+	return func(o *options) { o.read = read }
 }
 
 // Hangups lets every signal on a channel have the configuration read again, as
 // POST /reload does; what came of it is logged.
 func Hangups(signals <-chan os.Signal) Option { return func(o *options) { o.hangups = signals } }
 
-// Keeper keeps machines as they are wanted.
-type Keeper interface {
-	// Keep works until ctx ends, which is when the controller no longer holds the lease.
-	// may is asked last before anything is changed: its error means that it must not be.
-	Keep(ctx context.Context, may func() error)
-}
-
-// KeptBy lets the controller have a keeper work for as long as it holds the lease.
-func KeptBy(k Keeper) Option { return func(o *options) { o.keeper = k } }
+// Keeping lets the controller keep machines for as long as it holds the lease.
+func Keeping(m Machines) Option { return func(o *options) { o.machines = m } }
 
 // takeUp makes what was read again the configuration.
 func (c *Controller) takeUp() {
@@ -59,11 +51,8 @@ func (c *Controller) takeUp() {
 		c.known[r.ID] = true
 	}
 	c.log.Info("configuration taken up", "replicas", len(next.Replicas))
-	if c.planner != nil {
-		c.planner.again()
-	}
-	if c.scaler != nil {
-		c.scaler.soon()
+	if c.reconciler != nil {
+		c.reconciler.soon()
 	}
 }
 
@@ -103,9 +92,6 @@ func (c *Controller) reread() (telemetry.Reload, error) {
 	c.asked = &next
 	c.mu.Unlock()
 	done.Revision, done.Changed = next.Revision, append(done.Changed, "replicas")
-	if c.options.reloaded != nil {
-		c.options.reloaded(next.Revision)
-	}
 	return done, nil
 }
 

@@ -141,31 +141,38 @@ func TestAHangupReloads(t *testing.T) {
 	}
 }
 
-// keeperFunc is a Keeper.
-type keeperFunc func(ctx context.Context, may func() error)
+// machinesFunc is Machines that are never busy.
+type machinesFunc func(ctx context.Context, may func() error)
 
-func (k keeperFunc) Keep(ctx context.Context, may func() error) { k(ctx, may) }
+func (m machinesFunc) Reconcile(ctx context.Context, may func() error) (busy bool) {
+	m(ctx, may)
+	return false
+}
 
-func TestAKeeperWorksWhileTheLeaseIsHeld(t *testing.T) {
+func (machinesFunc) Wait() {}
+
+func TestMachinesAreReconciledWhileTheLeaseIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		kept := 0
-		w.options.keeper = keeperFunc(func(ctx context.Context, may func() error) {
-			kept++
+		turns := 0
+		machines := machinesFunc(func(ctx context.Context, may func() error) {
 			if err := may(); err != nil {
 				t.Errorf("it may not act: %v", err)
 			}
-			<-ctx.Done()
-			if err := may(); err == nil {
-				t.Error("it may act without the lease")
+			if turns++; turns == 3 {
+				<-ctx.Done() // a cloud that hangs
+				if err := may(); err == nil {
+					t.Error("it may act without the lease")
+				}
 			}
 		})
+		w.reconciler = &reconciler{machines: machines, kick: make(chan struct{}, 1)}
 		go func() {
 			time.Sleep(time.Minute)
 			w.lease.lose()
 		}()
-		if err := w.act(t.Context(), w.lease); !errors.Is(err, errLeaseLost) || kept != 1 {
-			t.Errorf("got %v, kept %d times", err, kept)
+		if err := w.act(t.Context(), w.lease); !errors.Is(err, errLeaseLost) || turns != 3 {
+			t.Errorf("got %v, reconciled %d times", err, turns)
 		}
 	})
 }

@@ -28,18 +28,16 @@ func (e *ChangedError) Error() string {
 // Restore makes the whole proposal again that a summary tells of: its changes, and
 // besides them everything as it stands. counts are those that stand now: it fails with
 // *ChangedError where the plan was made from others, and on a summary that has no plan.
-func Restore(spec *service.Spec, counts []Count, s *telemetry.PlanSummary) (plan.Proposal, error) {
+func Restore(spec *service.Spec, counts []plan.Count, s *telemetry.PlanSummary) (plan.Proposal, error) {
 	status := plan.Status(s.Status)
 	if status != plan.StatusOptimal && status != plan.StatusFeasible {
 		return plan.Proposal{}, fmt.Errorf("there is no plan for %s to carry out: %s", spec.Name, cmp.Or(s.Error, strings.Join(s.Infeasible, "; "), s.Status))
 	}
-	outlook, err := Foresee(spec, nil, s.At, ReviewOptions{})
+	in, err := plan.ForecastInputs(spec, nil, s.At, plan.ReviewOptions{})
 	if err != nil {
 		return plan.Proposal{}, err
 	}
-	r := outlook.review
-	r.counts(counts)
-	p := plan.Propose(&r.p, plan.Result{X: r.p.N, Status: status}, plan.Context{At: r.at, Columns: r.gpus, Donated: r.donated, Billed: r.billed})
+	p := in.Current(counts, status)
 	standing := len(p.Changes)
 	for _, c := range s.Changes {
 		if p.Changes, err = withChange(p.Changes, standing, c); err != nil {
@@ -54,7 +52,8 @@ func Restore(spec *service.Spec, counts []Count, s *telemetry.PlanSummary) (plan
 func withChange(rows []plan.Change, standing int, c telemetry.PlanChange) ([]plan.Change, error) {
 	now := 0
 	for i, row := range rows[:standing] {
-		if row.Model != c.Model || row.Region != string(c.Region) || row.GPU != c.GPU {
+		other := c.Capacity != "" && row.Capacity != nil && *row.Capacity != string(c.Capacity)
+		if row.Model != c.Model || row.Region != string(c.Region) || row.GPU != c.GPU || other {
 			continue
 		}
 		if row.Now == c.Now && row.Delta == 0 {
@@ -67,5 +66,10 @@ func withChange(rows []plan.Change, standing int, c telemetry.PlanChange) ([]pla
 	if c.Now != 0 || now != 0 {
 		return nil, &ChangedError{Model: c.Model, Region: c.Region, GPU: c.GPU, Planned: c.Now, Now: now}
 	}
-	return append(rows, plan.Change{Model: c.Model, Region: string(c.Region), GPU: c.GPU, Delta: c.Delta, Then: c.Then, Reason: c.Reason}), nil
+	row := plan.Change{Model: c.Model, Region: string(c.Region), GPU: c.GPU, Delta: c.Delta, Then: c.Then, Reason: c.Reason}
+	if c.Capacity != "" {
+		capacity := string(c.Capacity)
+		row.Capacity = &capacity
+	}
+	return append(rows, row), nil
 }

@@ -20,14 +20,14 @@ func TestARestoredProposalIsTheOneThatWasMade(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		counts := standing(rapid.IntRange(0, 8).Draw(r, "us"), rapid.IntRange(0, 8).Draw(r, "eu"))
 		h := past(t, 10, float64(rapid.IntRange(0, 9000).Draw(r, "us load")), float64(rapid.IntRange(0, 9000).Draw(r, "eu load")), 0)
-		made, err := Review(spec, counts, h, reviewAt, ReviewOptions{})
+		made, err := plan.Review(spec, counts, h, reviewAt, plan.ReviewOptions{})
 		if err != nil {
 			r.Fatal(err)
 		}
 		if made.Proposal.Status != plan.StatusOptimal {
 			r.Skip("no plan to carry out")
 		}
-		restored, err := Restore(spec, counts, made.summary().Plan)
+		restored, err := Restore(spec, counts, summaryOfReview(made).Plan)
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -53,7 +53,7 @@ func TestRestoreRefusesWhatNoLongerFits(t *testing.T) {
 	const model = "meta-llama/Llama-3.1-8B-Instruct"
 	more := telemetry.PlanChange{Model: model, Region: "local/us", GPU: "L4", Now: 1, Delta: 2, Then: 3}
 	for name, c := range map[string]struct {
-		counts  []Count
+		counts  []plan.Count
 		status  string
 		changes []telemetry.PlanChange
 		want    string

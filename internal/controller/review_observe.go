@@ -8,21 +8,23 @@ import (
 	"math"
 	"net"
 	"slices"
+	"sync"
 	"time"
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/plan"
 )
 
 // Observed is what a running service's balancers say of it.
 type Observed struct {
 	Spec   *service.Spec
-	Counts []Count
+	Counts []plan.Count
 	// Points is the history, Notes what is wrong with it in words.
 	Points []telemetry.Point
 	Notes  []string
 	// RTT is what the balancers measured between their regions.
-	RTT map[Pair]time.Duration
+	RTT map[plan.Pair]time.Duration
 	// Snapshot has every replica once, as the balancer with the newest report of it
 	// knows it; Silent is how many balancers did not answer.
 	Snapshot *telemetry.Snapshot
@@ -44,17 +46,20 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 	if len(admins) == 0 {
 		return nil, errors.New("observing the service: it has no balancer")
 	}
+	answers := askAll(ctx, admins)
 	o := &Observed{}
 	var snapshots []*telemetry.Snapshot
 	var live []*telemetry.Client
 	var failures []error
-	for _, admin := range admins {
-		snapshot, err := o.ask(ctx, admin)
-		if err != nil {
-			failures = append(failures, err)
+	for i, a := range answers {
+		if o.Spec == nil {
+			o.Spec = a.spec
+		}
+		if a.err != nil {
+			failures = append(failures, a.err)
 			continue
 		}
-		snapshots, live = append(snapshots, snapshot), append(live, admin)
+		snapshots, live = append(snapshots, a.snapshot), append(live, admins[i])
 	}
 	if len(live) == 0 {
 		err := errors.Join(failures...)
@@ -81,21 +86,39 @@ func isUnreachable(err error) bool {
 	return errors.As(err, &network)
 }
 
-// ask gets a balancer's snapshot, and the service from it when none gave it
-// before.
-func (o *Observed) ask(ctx context.Context, c *telemetry.Client) (*telemetry.Snapshot, error) {
-	if o.Spec == nil {
-		text, err := c.Service(ctx)
-		if err != nil {
-			return nil, err
-		}
-		spec, err := service.ParseDeployed("service.yaml of "+c.Base(), text)
-		if err != nil {
-			return nil, err
-		}
-		o.Spec = spec
+// answer is what one balancer says of its service.
+type answer struct {
+	spec     *service.Spec // nil where it did not say
+	snapshot *telemetry.Snapshot
+	err      error
+}
+
+// askAll asks all balancers at once, so that one that hangs holds up no other, and nobody for
+// longer than observeTimeout.
+func askAll(ctx context.Context, admins []*telemetry.Client) []answer {
+	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
+	defer cancel()
+	answers := make([]answer, len(admins))
+	var wg sync.WaitGroup
+	for i, admin := range admins {
+		wg.Go(func() {
+			a := &answers[i]
+			if a.spec, a.err = askService(ctx, admin); a.err == nil {
+				a.snapshot, a.err = admin.Snapshot(ctx)
+			}
+		})
 	}
-	return c.Snapshot(ctx)
+	wg.Wait()
+	return answers
+}
+
+// askService is the service as a balancer was told of it.
+func askService(ctx context.Context, c *telemetry.Client) (*service.Spec, error) {
+	text, err := c.Service(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return service.ParseDeployed("service.yaml of "+c.Base(), text)
 }
 
 // freshest joins snapshots into one that holds every replica once, as the
@@ -165,6 +188,8 @@ func age(r telemetry.ReplicaSnapshot) int64 {
 
 // read collects the history, and notes what may be missing of it.
 func (o *Observed) read(ctx context.Context, admins []*telemetry.Client, sinceMinute int64) {
+	ctx, cancel := context.WithTimeout(ctx, historyTimeout)
+	defer cancel()
 	points, complete, failures := History(ctx, admins, sinceMinute)
 	o.Points = points
 	if complete {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"skyserve/internal/telemetry"
+	"skyserve/plan"
 )
 
 // fakeAdmin is a balancer's admin API with fixed answers.
@@ -127,7 +128,7 @@ func TestObserveEveryRegion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Count{{"chat-small", "local/eu", "L4", 1, 0}, {"chat-small", "local/us", "L4", 1, 0}}
+	want := []plan.Count{{Model: "chat-small", Region: "local/eu", GPU: "L4", Replicas: 1}, {Model: "chat-small", Region: "local/us", GPU: "L4", Replicas: 1}}
 	if !slices.Equal(o.Counts, want) {
 		t.Fatalf("%v, want %v", o.Counts, want)
 	}

@@ -88,13 +88,15 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 		admins = append(admins, telemetry.NewClient(b.Admin, hc))
 	}
 	force := new(inForce)
-	c.planner = newPlanner(config, admins, st, force, log)
+	r := newReconciler(admins, log)
+	r.machines, r.planner = c.options.machines, newPlanner(config, st, force, log)
 	if m, knows := c.options.actuator.(Market); knows {
-		c.planner.offers = m.Offers
+		r.planner.offers = m.Offers
 	}
 	if c.options.actuator != nil {
-		c.scaler = newScaler(config, admins, st, c.options.actuator, force, log)
+		r.scaler = newScaler(config, st, c.options.actuator, force, log)
 	}
+	c.reconciler = r
 	return c.serve(ctx, ln)
 }
 

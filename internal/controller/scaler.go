@@ -16,94 +16,51 @@ import (
 	"skyserve/plan"
 )
 
-// The scaler's rhythm.
-const (
-	// scaleEvery is how often a strategy looks: a third of its cooldown.
-	scaleEvery = 5 * time.Second
-	// scaleLookTimeout bounds asking the balancers, so that what they say is of now.
-	scaleLookTimeout = 3 * time.Second
-	// handover is how long a place is left alone after another controller changed it:
-	// SageServe's cooldown (section 4), which a new strategy does not remember.
-	handover = 15 * time.Second
-)
+// settleAfter is how long a place is left alone after another controller changed it:
+// SageServe's cooldown (section 4), which a new strategy does not remember.
+const settleAfter = 15 * time.Second
 
 // scaler lets the service's strategy decide on what is observed, and carries out
-// what it decides. It runs within a tenure; a strategy's memory ends with it, what
-// exists and the plan in force do not.
+// what it decides. A strategy's memory ends with a term of leadership; what exists and the
+// plan in force do not.
 type scaler struct {
 	service string
 	state   state
 	act     Actuator
-	observe func(ctx context.Context, sinceMinute int64, history bool) (*Observed, error)
 	force   *inForce
 	log     *slog.Logger
-	kick    chan struct{}
+	logged  errorOnce
 
 	strategy plan.Strategy // nil = manual
 	by       service.Autoscale
-	begun    time.Time // the tenure; strategies count from it
+	begun    time.Time // the term; strategies count from it
+	took     bool      // over what the controller before told of
 	before   map[place]time.Time
 	events   []telemetry.ScalingEvent
 	shown    telemetry.Scaling // what the store has
-	minute   int64             // that loads is of
 	loads    map[place]float64
-	said     string // the last error logged
 }
 
-// newScaler makes a scaler that asks balancers through admins.
-func newScaler(config service.ControllerConfig, admins []*telemetry.Client, st state, act Actuator, force *inForce, log *slog.Logger) *scaler {
-	return &scaler{
-		service: config.Service, state: st, act: act, force: force, log: log, kick: make(chan struct{}, 1),
-		observe: func(ctx context.Context, since int64, history bool) (*Observed, error) {
-			return Observe(ctx, admins, since, history)
-		},
-	}
+// newScaler makes a scaler of a service.
+func newScaler(config service.ControllerConfig, st state, act Actuator, force *inForce, log *slog.Logger) *scaler {
+	return &scaler{service: config.Service, state: st, act: act, force: force, log: log}
 }
 
-// soon asks for a look at once.
-func (s *scaler) soon() { nudge(s.kick) }
-
-// run looks and acts until ctx ends. Whatever fails is told and tried again.
-func (s *scaler) run(ctx context.Context, l lease) {
-	s.strategy, s.by, s.minute, s.loads = nil, service.Autoscale{}, 0, nil
+// begin begins a term.
+func (s *scaler) begin() {
+	s.strategy, s.by, s.loads, s.took = nil, service.Autoscale{}, nil, false
 	s.begun = time.Now()
-	begun := false
-	for {
-		err := error(nil)
-		if !begun {
-			err = s.begin(ctx)
-			begun = err == nil
-		}
-		if begun {
-			err = s.turn(ctx, l)
-		}
-		s.tell(err)
-		timer := time.NewTimer(scaleEvery)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-s.kick:
-			timer.Stop()
-		case <-timer.C:
-		}
-	}
 }
 
 // tell logs an error once for as long as it stays the same.
 func (s *scaler) tell(err error) {
-	text := ""
-	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, ErrBusy) {
-		text = err.Error()
-	}
-	if text != "" && text != s.said {
+	if s.logged.changed(err) {
 		s.log.Warn("scaling", "err", err)
 	}
-	s.said = text
 }
 
-// begin takes over what the controller before told of.
-func (s *scaler) begin(ctx context.Context) error {
+// takeOver goes on from what the controller before told of.
+func (s *scaler) takeOver(ctx context.Context) error {
 	data, _, err := s.state.Get(ctx, telemetry.ScalingKey(s.service))
 	s.shown, s.events, s.before = telemetry.Scaling{}, nil, map[place]time.Time{}
 	switch {
@@ -122,8 +79,14 @@ func (s *scaler) begin(ctx context.Context) error {
 	return nil
 }
 
-// turn looks once and acts.
-func (s *scaler) turn(ctx context.Context, l lease) error {
+// step acts on an observation.
+func (s *scaler) step(ctx context.Context, l lease, now time.Time, o observation) error {
+	if !s.took {
+		if err := s.takeOver(ctx); err != nil {
+			return err
+		}
+		s.took = true
+	}
 	standing, err := s.act.Standing()
 	if err != nil {
 		return err
@@ -131,13 +94,14 @@ func (s *scaler) turn(ctx context.Context, l lease) error {
 	if err := s.choose(standing.Spec.Autoscale); err != nil {
 		return err
 	}
-	now := time.Now()
-	seen, err := s.look(ctx, now)
-	if err != nil {
-		return errors.Join(err, s.publish(ctx, l, standing))
+	if o.err != nil {
+		return errors.Join(o.err, s.publish(ctx, l, standing))
 	}
-	at := &sight{now: now, standing: standing, snapshot: seen.Snapshot, loads: s.loads, targets: targetsAt(s.force.get(), now, s.begun)}
-	if moves := s.decide(at, seen.Silent); len(moves) > 0 {
+	if o.history != nil {
+		s.loads = observedLoads(o.history, now)
+	}
+	at := &sight{now: now, standing: standing, snapshot: o.Snapshot, loads: s.loads, targets: targetsAt(s.force.get(), now, s.begun), review: s.force.get()}
+	if moves := s.decide(at, o.Silent); len(moves) > 0 {
 		err = s.carryAll(ctx, l, moves)
 		after, failed := s.act.Standing()
 		if failed != nil {
@@ -166,24 +130,6 @@ func (s *scaler) choose(by service.Autoscale) error {
 	return nil
 }
 
-// look asks the balancers for their replicas, and once a minute for the load.
-func (s *scaler) look(ctx context.Context, now time.Time) (*Observed, error) {
-	ctx, cancel := context.WithTimeout(ctx, scaleLookTimeout)
-	defer cancel()
-	minute := now.Add(-minuteSettles).Unix() / 60
-	history := s.strategy != nil && minute != s.minute
-	o, err := s.observe(ctx, minute-observedMinutes, history)
-	if err != nil || !history {
-		return o, err
-	}
-	h, err := telemetry.NewHistory(o.Points)
-	if err != nil {
-		return nil, err
-	}
-	s.minute, s.loads = minute, observedLoads(h, now)
-	return o, nil
-}
-
 // decide is what is to be done about what was seen, with so many balancers that did
 // not answer. What is needed again is taken back before it is removed.
 func (s *scaler) decide(at *sight, silent int) (moves []move) {
@@ -203,16 +149,17 @@ func (s *scaler) scalings(at *sight, groups []scaled) (moves []move) {
 	if at.standing.Unfinished {
 		moves = append(moves, move{})
 	}
+	changed := map[place]bool{}
 	for _, c := range s.strategy.Step(at.now.Sub(s.begun), at.fleet(groups)) {
-		if at.now.Sub(s.before[groups[c.Endpoint].place]) < handover {
+		if at.now.Sub(s.before[groups[c.Endpoint].place]) < settleAfter {
 			continue
 		}
 		m := at.move(groups, c, s.by)
 		if !reflect.DeepEqual(m.order, Order{}) {
-			moves = append(moves, m)
+			moves, changed[groups[c.Endpoint].place] = append(moves, m), true
 		}
 	}
-	return moves
+	return append(moves, at.exchange(groups, changed)...)
 }
 
 // carryAll carries moves out one after the other, for as long as the lease is held;
@@ -255,7 +202,7 @@ func (m move) told(launched []string) []telemetry.ScalingEvent {
 			n := min(len(e.Replicas), len(launched))
 			e.Reason += "; in the place of " + strings.Join(e.Replicas, ", ")
 			e.Replicas, launched = launched[:n], launched[n:]
-		case telemetry.ScalingLaunched:
+		case telemetry.ScalingLaunched, telemetry.ScalingReplaced:
 			e.Replicas, launched = append(e.Replicas, launched...), nil
 		}
 	}

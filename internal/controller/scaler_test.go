@@ -18,7 +18,9 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/telemetry/demand"
 	"skyserve/plan"
+	"skyserve/provision"
 )
 
 // fakeYard is a service's replicas, and the balancers that tell of them. It refuses
@@ -36,7 +38,8 @@ type fakeYard struct {
 	stale    bool
 	down     map[string]bool // replicas that are not ready
 	silent   error
-	refuse   error // of Carry
+	refuse   error           // of Carry
+	lacks    provision.Class // what no replica can be had on
 	half     bool
 	orders   []Order
 	points   []telemetry.Point
@@ -65,7 +68,7 @@ func newYard(t interface {
 func (y *fakeYard) start(model string, region service.Region) string {
 	id := fmt.Sprintf("%s-%s-%d", region.Place(), model, y.started)
 	y.started++
-	y.replicas = append(y.replicas, StandingReplica{ID: id, Model: model, Region: region, GPU: "L4"})
+	y.replicas = append(y.replicas, StandingReplica{ID: id, Model: model, Region: region, GPU: "L4", On: provision.Class{GPU: "L4", GPUs: 1, Capacity: service.CapacityOnDemand}})
 	return id
 }
 
@@ -107,10 +110,24 @@ func (y *fakeYard) Carry(_ context.Context, o Order, may func() error) (launched
 		}
 		for range l.Count {
 			launched = append(launched, y.start(l.Model, l.Region))
+			if l.On != (provision.Class{}) {
+				y.at(launched[len(launched)-1]).On = l.On
+			}
 		}
 	}
+	for _, r := range o.Replace {
+		if r.On == y.lacks {
+			err = fmt.Errorf("%s stays: no %s", r.ID, r.On)
+			continue
+		}
+		of := *y.at(r.ID)
+		id := y.start(of.Model, of.Region)
+		y.at(id).On = r.On
+		launched = append(launched, id)
+		y.replicas = slices.DeleteFunc(y.replicas, func(s StandingReplica) bool { return s.ID == r.ID }) // its successor serves
+	}
 	y.check()
-	return launched, nil
+	return launched, err
 }
 
 func (y *fakeYard) at(id string) *StandingReplica {
@@ -208,7 +225,7 @@ func (y *fakeYard) counts(model string, region service.Region) (serve, donated i
 
 // scalerWorld is a scaler among fakes.
 type scalerWorld struct {
-	*scaler
+	*reconciler
 	*testing.T
 	yard  *fakeYard
 	store *fakeState
@@ -220,7 +237,7 @@ func testScaler(t *testing.T, text string, f func(w *scalerWorld)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &scalerWorld{T: t, yard: newYard(t, text), store: &fakeState{}, lease: &fakeLease{}}
-		w.scaler = w.another(w.lease)
+		w.reconciler = w.another()
 		ctx, end := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { w.run(ctx, w.lease) })
@@ -231,8 +248,11 @@ func testScaler(t *testing.T, text string, f func(w *scalerWorld)) {
 }
 
 // another is a scaler of the same service.
-func (w *scalerWorld) another(l lease) *scaler {
-	return &scaler{service: "chat", state: w.store, act: w.yard, observe: w.yard.observe, force: new(inForce), log: slog.New(slog.DiscardHandler), kick: make(chan struct{}, 1)}
+func (w *scalerWorld) another() *reconciler {
+	log := slog.New(slog.DiscardHandler)
+	r := &reconciler{log: log, kick: make(chan struct{}, 1), observe: w.yard.observe}
+	r.scaler = newScaler(service.ControllerConfig{Service: "chat"}, w.store, w.yard, new(inForce), log)
+	return r
 }
 
 // pass lets time pass while memory is used so much.
@@ -405,7 +425,7 @@ func TestAStrategySeesFirstTokens(t *testing.T) {
 // learned.
 func TestAnotherObjectiveIsTakenUp(t *testing.T) {
 	w := &scalerWorld{yard: newYard(t, strings.Replace(reactiveService, "reactive", "auto", 1)), store: &fakeState{}}
-	s := w.another(nil)
+	s := w.another().scaler
 	by := w.yard.spec.Autoscale
 	if err := s.choose(by); err != nil {
 		t.Fatal(err)
@@ -460,9 +480,9 @@ func TestANewControllerGoesOnWhereTheOldOneEnded(t *testing.T) {
 		defer end()
 		next := &fakeLease{}
 		var wg sync.WaitGroup
-		second := w.another(next)
+		second := w.another()
 		wg.Go(func() { second.run(ctx, next) })
-		w.pass(handover-time.Since(at)-time.Second, 0.8)
+		w.pass(settleAfter-time.Since(at)-time.Second, 0.8)
 		w.want(2, 0)
 		w.pass(10*time.Second, 0.8)
 		w.want(3, 0)
@@ -553,7 +573,7 @@ func TestScalingKeepsItsLaws(t *testing.T) {
 		strategy := rapid.SampledFrom([]string{"reactive", "lt-i", "lt-u", "lt-ua", "auto"}).Draw(t, "strategy")
 		donate := rapid.Bool().Draw(t, "donate")
 		y := newYard(t, strings.NewReplacer("reactive", strategy, "donate: true", fmt.Sprintf("donate: %v", donate)).Replace(twoModels))
-		s := (&scalerWorld{yard: y, store: &fakeState{}}).another(nil)
+		s := (&scalerWorld{yard: y, store: &fakeState{}}).another().scaler
 		s.begun = time.Unix(1_800_000_000, 0)
 		if err := s.choose(y.spec.Autoscale); err != nil {
 			t.Fatal(err)
@@ -607,7 +627,7 @@ func TestTheLoadOfTheLastMinutesIsKnownOrNot(t *testing.T) {
 		if c.name == "the last is missing" {
 			c.points, c.want = append(slices.Clone(whole[3:]), point(6, service.TierFast, 1, 0)), map[place]float64{}
 		}
-		h, err := telemetry.NewHistory(c.points)
+		h, err := demand.Traffic(c.points)
 		if err != nil {
 			t.Fatal(err)
 		}

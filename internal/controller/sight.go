@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"skyserve/forecast"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/plan"
@@ -24,7 +25,8 @@ type sight struct {
 	// second; what is not in it is unknown.
 	loads   map[place]float64
 	targets map[place]*plan.Target
-	taken   map[string]bool // donated replicas that somebody gets in this turn
+	review  *telemetry.Review // in force; nil before the first
+	taken   map[string]bool   // donated replicas that somebody gets in this turn
 }
 
 // member is a replica that was decided on, with what a balancer tells of it.
@@ -38,6 +40,7 @@ type scaled struct {
 	place
 	bounds  service.Bounds
 	gpu     service.GPU // that its replicas are, or stand for
+	differs mismatch    // from what the plan wants
 	members []member
 }
 
@@ -86,6 +89,7 @@ func (s *sight) groups() []scaled {
 					g.members = append(g.members, member{rep, seen[rep.ID]})
 				}
 			}
+			g.differs = mismatchOf(countsAt(s.review, s.now, g.place), g.members)
 			out = append(out, g)
 		}
 	}
@@ -176,12 +180,26 @@ func (g scaled) utilisation() *float64 {
 	return &mean
 }
 
-// least are n ready replicas with the least to finish, of equals the last.
+// least are n ready replicas: those first that run on something else than the plan wants,
+// then those with the least to finish, of equals the last.
 func (g scaled) least(n int) []string {
 	ready := slices.DeleteFunc(slices.Clone(g.members), func(m member) bool { return !m.ready() })
 	slices.Reverse(ready)
-	slices.SortStableFunc(ready, func(a, b member) int { return cmp.Compare(a.seen.Outstanding, b.seen.Outstanding) })
+	slices.SortStableFunc(ready, func(a, b member) int {
+		return cmp.Or(compareBools(g.differs.excess[b.ID], g.differs.excess[a.ID]), cmp.Compare(a.seen.Outstanding, b.seen.Outstanding))
+	})
 	return idsOf(ready[:min(n, len(ready))])
+}
+
+// compareBools puts false before true.
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
 }
 
 // serving is how many serve or are starting to.
@@ -209,7 +227,7 @@ const observedMinutes = 5
 
 // observedLoads are the interactive loads of the last complete minutes before a
 // time. One of which a minute is unknown is left out.
-func observedLoads(h *telemetry.History, now time.Time) map[place]float64 {
+func observedLoads(h *forecast.History, now time.Time) map[place]float64 {
 	last := now.Add(-minuteSettles).Unix() / 60 // the minute before it is complete
 	out := map[place]float64{}
 	partly := map[place]bool{}
@@ -221,11 +239,11 @@ func observedLoads(h *telemetry.History, now time.Time) map[place]float64 {
 		at := place{s.Model, s.Region}
 		for m := last - observedMinutes; m < last; m++ {
 			k := m - h.First
-			if k < 0 || k >= int64(h.Minutes) || math.IsNaN(s.PromptTokens[k]) {
+			if k < 0 || k >= int64(h.Minutes) || math.IsNaN(s.Values[k]) {
 				partly[at] = true
 				break
 			}
-			out[at] += (s.PromptTokens[k] - s.CachedTokens[k]) / (observedMinutes * 60)
+			out[at] += (s.Values[k] - s.Cached[k]) / (observedMinutes * 60)
 		}
 	}
 	for at := range partly {

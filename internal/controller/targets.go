@@ -7,6 +7,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/plan"
+	"skyserve/provision"
 )
 
 // inForce is the newest review, which the strategy goes by. It is safe for
@@ -29,36 +30,37 @@ func (f *inForce) get() *telemetry.Review {
 	return f.review
 }
 
-// targets is what the plan wants of each model and region; none where it has no
+// publishedTargets is what the plan wants of each model and region; none where it has no
 // counts.
-func (v *Reviewed) targets() []telemetry.Target {
+func publishedTargets(v *plan.Reviewed) []telemetry.Target {
 	out := []telemetry.Target{}
-	for _, c := range v.Courses {
-		if c.CapacityThen == nil {
-			continue
+	for _, t := range v.Targets() {
+		p := telemetry.Target{Model: t.Model, Region: t.Region, Count: t.Count, ReplicaTPS: t.ReplicaTPS, PeakTPS: t.PeakTPS, Replicas: []telemetry.TargetReplicas{}}
+		for _, r := range t.Replicas {
+			p.Replicas = append(p.Replicas, telemetry.TargetReplicas{GPU: r.GPU.Type, GPUs: r.GPU.Count, Capacity: r.Capacity, Count: r.Count})
 		}
-		i, j := v.made.modelIndex(c.Model), v.made.regionIndex(service.Region(c.Region))
-		t := telemetry.Target{Model: c.Model, Region: service.Region(c.Region), ReplicaTPS: firstKnown(v.Problem.Theta[i])}
-		for _, n := range v.X[i][j] {
-			t.Count += n
-		}
-		if t.Count > 0 {
-			t.ReplicaTPS = *c.CapacityThen / float64(t.Count)
-		}
-		t.PeakTPS, _ = c.Peak()
-		out = append(out, t)
+		out = append(out, p)
 	}
 	return out
 }
 
-// firstKnown is what a replica carries on the first GPU that the model runs on.
-func firstKnown(theta []float64) float64 {
-	for _, v := range theta {
-		if v > 0 {
-			return v
-		}
+// countsAt are the replicas of a model in a region by what a review wants them to run on; nil
+// where it says nothing any more.
+func countsAt(r *telemetry.Review, now time.Time, at place) provision.Counts {
+	if !r.Holds(now) {
+		return nil
 	}
-	return 0
+	for _, t := range r.Targets {
+		if t.Model != at.model || t.Region != at.region || len(t.Replicas) == 0 {
+			continue
+		}
+		counts := provision.Counts{}
+		for _, c := range t.Replicas {
+			counts[provision.Class{GPU: c.GPU, GPUs: c.GPUs, Capacity: c.Capacity}] += c.Count
+		}
+		return counts
+	}
+	return nil
 }
 
 // place is one model in one region.
@@ -75,9 +77,13 @@ func targetsAt(r *telemetry.Review, now, base time.Time) map[place]*plan.Target 
 		return out
 	}
 	for _, t := range r.Targets {
-		out[place{t.Model, t.Region}] = &plan.Target{
+		target := &plan.Target{
 			Count: t.Count, From: r.From.Sub(base), Until: r.Until.Sub(base), ReplicaTPS: t.ReplicaTPS, PeakTPS: t.PeakTPS,
 		}
+		for _, n := range t.Replicas {
+			target.Replicas = append(target.Replicas, plan.ReplicaTarget{GPU: service.GPU{Type: n.GPU, Count: n.GPUs}, Capacity: n.Capacity, Count: n.Count})
+		}
+		out[place{t.Model, t.Region}] = target
 	}
 	for _, f := range r.Forecast {
 		if t := out[place{f.Model, f.Region}]; t != nil && f.StepSeconds > 0 {

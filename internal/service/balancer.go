@@ -37,6 +37,9 @@ type BalancerConfig struct {
 	// one, the admin listener speaks mTLS only: to operators and the controller it is
 	// the admin API, to other balancers what peers and forwarded requests need.
 	Identity *Identity `yaml:"identity,omitempty" json:"identity,omitempty"`
+	// AdminPlain has an admin listener of a balancer with an identity, on loopback, take plain
+	// HTTP too, with AdminToken where there is one: curl and browsers of this machine.
+	AdminPlain bool `yaml:"admin_plain,omitempty" json:"admin_plain,omitempty"`
 	// Certificate is what a balancer with Balancer.TLS.ACME needs to know beside it; nil
 	// without.
 	Certificate *CertificateConfig `yaml:"certificate,omitempty" json:"certificate,omitempty"`
@@ -144,9 +147,11 @@ type ReplicaConfig struct {
 	ID  string `yaml:"id,omitempty" json:"id,omitempty"`
 	URL string `yaml:"url" json:"url"`
 	// Model is what the replica serves; empty = asked from its /v1/models.
-	Model string     `yaml:"model,omitempty" json:"model,omitempty"`
-	GPU   string     `yaml:"gpu,omitempty" json:"gpu,omitempty"`
-	Kind  EngineKind `yaml:"kind,omitempty" json:"kind,omitempty"`
+	Model string `yaml:"model,omitempty" json:"model,omitempty"`
+	GPU   string `yaml:"gpu,omitempty" json:"gpu,omitempty"`
+	// Capacity is how its machine is paid for; empty = not known, or not rented.
+	Capacity CapacityType `yaml:"capacity,omitempty" json:"capacity,omitempty"`
+	Kind     EngineKind   `yaml:"kind,omitempty" json:"kind,omitempty"`
 	// DataParallel is how many data-parallel ranks the engine has, 0 or 1 where it
 	// has none. The balancer addresses each by X-data-parallel-rank, as ID/0, ID/1, ...
 	DataParallel int `yaml:"data_parallel,omitempty" json:"data_parallel,omitempty"`

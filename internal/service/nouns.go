@@ -49,6 +49,9 @@ func ParseTier(s string) (Tier, error) {
 // gcp/europe-west4, static/paris, local/us.
 type Region string
 
+// AnyRegion stands for the region of a history that names none.
+const AnyRegion Region = "all"
+
 // Cloud is the part before the slash: aws, gcp, static or local.
 func (r Region) Cloud() string {
 	cloud, _, _ := strings.Cut(string(r), "/")

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"skyserve/internal/testkit"
 )
 
 // checkErrors holds what every refusal promises.
@@ -228,6 +230,7 @@ regions:
 }
 
 func TestHostileTexts(t *testing.T) {
+	testkit.Slow(t)
 	bomb := "x: &a [" + strings.Repeat("y,", 1000) + "]\n"
 	for name, c := range map[string]struct{ text, want string }{
 		"huge":       {small + strings.Repeat("#", MaxBytes), "is too large: must be at most 1048576 bytes"},

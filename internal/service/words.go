@@ -43,7 +43,7 @@ var wordLists = []WordList{
 	},
 	{
 		Key:   "Autoscale.forecast",
-		Built: []string{"auto", "seasonal-naive", "moving-average", "seasonal-profile", "damped-trend", "holt-winters", "har", "tvar", "hmm", "arima", "sarima", "arima-fourier"},
+		Built: []string{"auto", "seasonal-naive", "moving-average", "seasonal-profile", "damped-trend", "har", "tvar", "hmm", "arima"},
 	},
 	{Key: "Engine.kind", Built: []string{string(EngineVLLM), string(EngineSGLang), string(EngineOpenAI), string(EngineSim)}},
 	{Key: "Engine.flavor", Built: []string{string(EngineVLLM), string(EngineSGLang)}},

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"skyserve/internal/testkit"
 )
 
 // envDisk names the directory in which this program plays a store whose disk fills up,
@@ -145,6 +147,7 @@ func get(ctx context.Context, st *Store, key string) ([]byte, uint64, error) {
 // A full disk ends the writes of the NATS server for good: the store says so, and starts
 // it anew once there is room. What was acknowledged before is still there.
 func TestAStoreComesBackOnceItsDiskHasRoom(t *testing.T) {
+	testkit.Slow(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^$")

@@ -13,11 +13,14 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"skyserve/internal/testkit"
 )
 
 // A client says why it cannot write for as long as it cannot, and a read that succeeds
 // meanwhile takes nothing of that back.
 func TestAClientKnowsWhyTheStoreFails(t *testing.T) {
+	testkit.Slow(t)
 	srv := serve(t, t.TempDir())
 	st := connect(t, srv)
 	must[uint64](t)(st.Put(t.Context(), "key", nil))

@@ -21,6 +21,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -170,6 +171,7 @@ func TestWatch(t *testing.T) {
 
 // Who only reads makes nothing, and hears of what is written later.
 func TestFollowMakesNothing(t *testing.T) {
+	testkit.Slow(t)
 	url := serve(t, t.TempDir())
 	reader, writer := connect(t, url), connect(t, url)
 	ch := reader.Follow(t.Context(), "a.")

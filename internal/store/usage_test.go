@@ -11,6 +11,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 )
 
 func usageRow(key string, tokens int64) telemetry.UsageRow {
@@ -89,6 +90,7 @@ func TestUsageRowsSurviveTheirCode(t *testing.T) {
 }
 
 func TestTheStoreTellsItsTime(t *testing.T) {
+	testkit.Slow(t)
 	srv := serve(t, t.TempDir())
 	st := connect(t, srv)
 	before := time.Now()

@@ -87,7 +87,7 @@ func checkPoint(p *Point, at place) error {
 		return at.errorf("model", "must not be empty", "")
 	}
 	if p.Region == "" {
-		p.Region = AnyRegion
+		p.Region = service.AnyRegion
 	}
 	if p.Tier != TierInteractive {
 		tier, err := service.ParseTier(string(p.Tier))

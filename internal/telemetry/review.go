@@ -50,6 +50,18 @@ type Target struct {
 	// uncached prompt tokens a second.
 	ReplicaTPS float64 `json:"replica_tps"`
 	PeakTPS    float64 `json:"peak_tps"`
+	// Replicas is the count by GPU and capacity type.
+	Replicas []TargetReplicas `json:"replicas"`
+}
+
+// TargetReplicas is how many replicas a plan wants on one kind of GPU, paid for in one way.
+type TargetReplicas struct {
+	// GPU and GPUs are what each has of them; empty and 0 where the model states none.
+	GPU  string `json:"gpu"`
+	GPUs int    `json:"gpus"`
+	// Capacity is empty where nothing is rented.
+	Capacity service.CapacityType `json:"capacity"`
+	Count    int                  `json:"count"`
 }
 
 // ReviewPrefix begins the keys of reviews in the store.
@@ -118,10 +130,12 @@ type PlanChange struct {
 	Model  string         `json:"model"`
 	Region service.Region `json:"region"`
 	GPU    string         `json:"gpu"`
-	Now    int            `json:"now"`
-	Delta  int            `json:"delta"`
-	Then   int            `json:"then"`
-	Reason string         `json:"reason"`
+	// Capacity is the capacity type; empty where it is not known.
+	Capacity service.CapacityType `json:"capacity"`
+	Now      int                  `json:"now"`
+	Delta    int                  `json:"delta"`
+	Then     int                  `json:"then"`
+	Reason   string               `json:"reason"`
 }
 
 // PlanLine says in a line what the last plan proposes, such as "plan 01:00: us +2
@@ -145,6 +159,9 @@ func (s *Snapshot) PlanLine(zone *time.Location) string {
 	case len(p.Changes) > 0:
 		text = s.changesInWords()
 	}
+	if unmet := s.UnmetLine(); unmet != "" {
+		text += "; " + unmet
+	}
 	if p.Error != "" {
 		text += "; none since: " + p.Error
 	}
@@ -159,7 +176,11 @@ func (s *Snapshot) changesInWords() string {
 	}
 	var words []string
 	for _, c := range s.Plan.Changes {
-		text := fmt.Sprintf("%s %+d %s", c.Region.Place(), c.Delta, c.GPU)
+		text := fmt.Sprintf("%s %+d ", c.Region.Place(), c.Delta)
+		if c.Capacity != service.CapacityOnDemand && c.Capacity != "" { // on demand goes without saying
+			text += string(c.Capacity) + " "
+		}
+		text += c.GPU
 		if len(models) > 1 {
 			text = c.Model + " " + text
 		}

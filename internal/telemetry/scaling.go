@@ -53,6 +53,7 @@ const (
 	ScalingLaunched   ScalingAction = "launched"   // new ones were started
 	ScalingReclaimed  ScalingAction = "reclaimed"  // donated ones serve again
 	ScalingRedeployed ScalingAction = "redeployed" // another model's donated ones were started again with this model
+	ScalingReplaced   ScalingAction = "replaced"   // another was launched in the place of one that runs on something else than the plan wants
 	ScalingDonated    ScalingAction = "donated"    // they finish what they have and are lent
 	ScalingRemoved    ScalingAction = "removed"    // they finish what they have and are stopped
 	ScalingFailed     ScalingAction = "failed"     // what was decided could not be done

@@ -119,12 +119,14 @@ type Certificate struct {
 
 // ReplicaSnapshot is one replica.
 type ReplicaSnapshot struct {
-	ID     string               `json:"id"`
-	URL    string               `json:"url"`
-	Model  string               `json:"model"`
-	GPU    string               `json:"gpu"`
-	State  service.ReplicaState `json:"state"`
-	Reason string               `json:"reason"`
+	ID    string `json:"id"`
+	URL   string `json:"url"`
+	Model string `json:"model"`
+	GPU   string `json:"gpu"`
+	// Capacity is how its machine is paid for; empty = not known, or not rented.
+	Capacity service.CapacityType `json:"capacity"`
+	State    service.ReplicaState `json:"state"`
+	Reason   string               `json:"reason"`
 	// Pending and Running are the engine's own figures, nil when it exports none.
 	Pending *int `json:"pending"`
 	Running *int `json:"running"`

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// eventsPulse keeps proxies from taking a quiet stream for a dead one.
-const eventsPulse = 15 * time.Second
+// eventsTick keeps proxies from taking a quiet stream for a dead one.
+const eventsTick = 15 * time.Second
 
 // serveEvents streams decisions as they are made (server-sent events), to so many
 // clients that what waits for them is bounded. One that takes none is cut off.
@@ -26,7 +26,7 @@ func (a *API) serveEvents(w http.ResponseWriter, r *http.Request) {
 	if out.Flush() != nil {
 		return
 	}
-	pulse := time.NewTicker(eventsPulse)
+	pulse := time.NewTicker(eventsTick)
 	defer pulse.Stop()
 	for {
 		var err error

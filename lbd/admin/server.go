@@ -24,6 +24,7 @@ import (
 	"skyserve/lbd/peer"
 	"skyserve/lbd/policy"
 	"skyserve/lbd/proxy"
+	"skyserve/lbd/record"
 )
 
 // Bounds of what one client may hold up, each with its reason.
@@ -69,7 +70,7 @@ type Traffic interface {
 
 // Decisions remembers and streams why requests went where they went.
 type Decisions interface {
-	Decision(id string) (proxy.DecisionRecord, bool)
+	Decision(id string) (record.Request, bool)
 	// Remembered says how many of them there are.
 	Remembered() telemetry.DecisionMemory
 	Subscribe() (events <-chan json.RawMessage, cancel func())

@@ -81,7 +81,7 @@ func TestWatcherThatTakesNothingIsCutOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer res.Body.Close()
-		time.Sleep(eventsPulse - time.Second) // longer than a write may take, if it is done thrice
+		time.Sleep(eventsTick - time.Second) // longer than a write may take, if it is done thrice
 		for range cap(w.events) {
 			w.events <- json.RawMessage(`{"text":"` + strings.Repeat("x", 1000) + `"}`)
 		}

@@ -1,9 +1,33 @@
-package bfio
+package bfio_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
+
+	"skyserve/internal/sim/barrier"
+	"skyserve/lbd/bfio"
 )
+
+// steady is the decision that a fleet in steady state takes next: workers of 72
+// slots that BF-IO has balanced, with as many waiting jobs as the scenario reveals.
+func steady(t testing.TB, workers, reveal, h, steps int, seed uint64) (*barrier.Sim, bfio.Instance) {
+	t.Helper()
+	scenario := barrier.Table1(seed)
+	scenario.Workers, scenario.Reveal, scenario.Warmup, scenario.Steps = workers, reveal, 0, steps
+	sim := barrier.NewSim(scenario, bfio.Defaults(h))
+	sim.Run(new(bfio.Solver).Solve)
+	return sim, sim.Decision()
+}
+
+// clone is an instance that shares nothing with the simulation it came from.
+func clone(in bfio.Instance) bfio.Instance {
+	in.Jobs, in.Workers = slices.Clone(in.Jobs), slices.Clone(in.Workers)
+	for g := range in.Workers {
+		in.Workers[g].Future = slices.Clone(in.Workers[g].Future)
+	}
+	return in
+}
 
 // BenchmarkSolve decides steady-state instances in which four jobs wait for each
 // free slot, and the paper's own (16 workers, 256 jobs that wait).
@@ -23,8 +47,8 @@ func benchmarkSolve(b *testing.B, workers, reveal, h int) {
 	if reveal == 0 {
 		reveal = 4 * free
 	}
-	var instances []Instance
-	solver := new(Solver)
+	var instances []bfio.Instance
+	solver := new(bfio.Solver)
 	sim, in := steady(b, workers, reveal, h, 300, 1)
 	for range window {
 		instances = append(instances, clone(in))
@@ -46,7 +70,7 @@ func benchmarkSolve(b *testing.B, workers, reveal, h int) {
 }
 
 func TestSteadyUseAllocatesNothing(t *testing.T) {
-	solver := new(Solver)
+	solver := new(bfio.Solver)
 	_, in := steady(t, 16, 256, 20, 200, 1)
 	solver.Solve(in)
 	if n := testing.AllocsPerRun(50, func() { solver.Solve(in) }); n != 0 {

@@ -22,8 +22,6 @@
 // reports beside it as Cost.Peak.
 //
 // Read instance.go for the problem and its objective, then solver.go for the
-// stages: seed.go, descent.go, swap.go, lift.go. mps.go writes a problem for any
-// integer optimiser. sim.go and table.go replay section 6 of the paper; open.go and
-// experiments.go ask what it leaves open: fleets that are not overloaded, binding on
-// arrival (7.3), other drift (5.1), and how the gain grows with the fleet.
+// stages: seed.go, descent.go, swap.go, lift.go. The evaluation of the paper is
+// internal/sim/barrier's.
 package bfio

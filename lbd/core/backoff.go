@@ -22,7 +22,7 @@ func (b *Balancer) startOver(now time.Duration, r *request) bool {
 	switch {
 	case len(r.avoid) == 0 || b.anyLeft(now, r):
 		return true
-	case now-r.failedAt < b.cfg.rest(r.ID, r.rounds):
+	case now-r.failedAt < b.cfg.retryBackoff(r.ID, r.rounds):
 		return false
 	}
 	r.avoid, r.refusals = r.avoid[:0], r.refusals[:0]
@@ -30,13 +30,13 @@ func (b *Balancer) startOver(now time.Duration, r *request) bool {
 	return true
 }
 
-// rest is how long a request waits that everything which answers has failed, after
+// retryBackoff is how long a request waits that everything which answers has failed, after
 // so many earlier rounds.
-func (c *Config) rest(id string, rounds int) time.Duration {
+func (c *Config) retryBackoff(id string, rounds int) time.Duration {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id))
 	draw := float64(mix(h.Sum64()+uint64(rounds))>>11) / (1 << 53) // 0 to 1
-	wait := min(float64(c.RetryWait)*math.Pow(retryGrowth, float64(rounds)), float64(c.RetryWaitMost))
+	wait := min(float64(c.RetryWait)*math.Pow(retryGrowth, float64(rounds)), float64(c.RetryWaitMax))
 	return time.Duration(wait * (1 - retryJitter + 2*retryJitter*draw))
 }
 

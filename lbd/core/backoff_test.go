@@ -45,7 +45,7 @@ func until(t *testing.T, b *Balancer, now time.Duration, id string, replicas ...
 // longer rest, by a jitter of its own.
 func TestARequestRestsBeforeItGoesBackToWhereItFailed(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
-		cfg.MaxTries, cfg.RetryWaitMost = 8, 200*time.Millisecond
+		cfg.MaxTries, cfg.RetryWaitMax = 8, 200*time.Millisecond
 		b, now := start(cfg, 1), time.Duration(0)
 		ask(t, b, 0, Request{ID: "q"})
 		for round, want := range []time.Duration{50, 75, 112, 168, 200, 200, 200} {
@@ -97,7 +97,7 @@ func TestARequestDoesNotRestBeforeItGoesElsewhere(t *testing.T) {
 // A request that rests keeps nobody else waiting, and no longer than it may wait.
 func TestARequestThatRestsKeepsNobodyWaiting(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
-		cfg.RetryWait, cfg.RetryWaitMost, cfg.MaxWait = time.Hour, time.Hour, time.Second
+		cfg.RetryWait, cfg.RetryWaitMax, cfg.MaxWait = time.Hour, time.Hour, time.Second
 		b := start(cfg, 1)
 		ask(t, b, 0, Request{ID: "rests"})
 		b.Step(0, failed("rests"))
@@ -122,8 +122,8 @@ func TestRestIsDrawnByTheID(t *testing.T) {
 	low, high, sum := time.Hour, time.Duration(0), time.Duration(0)
 	const ids = 1000
 	for i := range ids {
-		rest := cfg.rest(fmt.Sprint("req-", i), 0)
-		if again := cfg.rest(fmt.Sprint("req-", i), 0); rest != again {
+		rest := cfg.retryBackoff(fmt.Sprint("req-", i), 0)
+		if again := cfg.retryBackoff(fmt.Sprint("req-", i), 0); rest != again {
 			t.Fatalf("%s, then %s", rest, again)
 		}
 		low, high, sum = min(low, rest), max(high, rest), sum+rest
@@ -134,11 +134,11 @@ func TestRestIsDrawnByTheID(t *testing.T) {
 	if mean := sum / ids; mean < 49*time.Millisecond || mean > 51*time.Millisecond {
 		t.Errorf("%s in the mean, want 50 ms", mean)
 	}
-	if rest := cfg.rest("q", 1000); rest > cfg.RetryWaitMost*12/10 || rest < cfg.RetryWaitMost*8/10 {
+	if rest := cfg.retryBackoff("q", 1000); rest > cfg.RetryWaitMax*12/10 || rest < cfg.RetryWaitMax*8/10 {
 		t.Errorf("after a thousand rounds %s", rest)
 	}
 	cfg.RetryWait = 0
-	if rest := cfg.rest("q", 3); rest != 0 {
+	if rest := cfg.retryBackoff("q", 3); rest != 0 {
 		t.Errorf("without a wait %s", rest)
 	}
 }

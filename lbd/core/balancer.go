@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/lbd/core/breaker"
+	"skyserve/lbd/core/fair"
+	"skyserve/lbd/core/pace"
 	"skyserve/lbd/policy"
 	"skyserve/lbd/prefix"
 )
@@ -13,17 +16,15 @@ import (
 // request is a request in flight.
 type request struct {
 	Request
-	ticket
+	fair.Item[request]
 	pooled
 	suspicion
-	seq     uint64
-	rank    time.Duration // among those that the order does not tell apart the least goes first
-	came    time.Duration
-	arrived time.Duration // or when its answer broke off: since when its client waits
-	began   time.Duration // its session
-	sentAt  time.Duration
-	target  *target // nil while queued
-	tries   int
+	spent  int64         // tokens that a try which failed cost: no less is charged, unless it is served
+	came   time.Duration // Item.Arrived is that, or when its answer broke off: since when its client waits
+	began  time.Duration // its session
+	sentAt time.Duration
+	target *target // nil while queued
+	tries  int
 	// avoid lists the engines and peers, by id, that failed it in this round; rounds
 	// counts those before, in which everything did, and failedAt is when the last did.
 	avoid    []string
@@ -34,7 +35,6 @@ type request struct {
 	kept *target
 	// What it was expected to cost its target when it was sent, in tokens.
 	weighed  bool // since it was queued, where the policy holds
-	parked   bool // held apart, see DeferredRule
 	uncached int
 	// Where it was sent last: when its first token came, and the load then.
 	firstAt      time.Duration
@@ -62,34 +62,27 @@ type Counts struct {
 
 // Balancer decides for one balancer process. It is not safe for concurrent use.
 type Balancer struct {
-	cfg      Config
-	traits   policy.Traits
-	requests map[string]*request
-	queues   []*queue // sorted by model
-	queued   int
-	replicas []*target // sorted by id
-	peers    []*target // sorted by id
-	// Two trees (SkyLB 3.2): what the replicas hold, and a snapshot of the peers
-	// made of what was forwarded to them.
-	replicaTree *prefix.Tree
-	peerTree    *prefix.Tree
-	slots       [2]slots
-	owners      owners
-	sharing     sharing
-	seq         uint64
-	counts      Counts
-	retries     retryBudget
-	ejections   int64
-	refused     int64     // retries
-	hits        mean      // share of the prompts that engines found in their caches
-	byPace      []*target // scratch of comparePaces
+	cfg       Config
+	traits    policy.Traits
+	requests  map[string]*request
+	queues    []*queue // sorted by model
+	queued    int
+	replicas  []*target // sorted by id
+	peers     []*target // sorted by id
+	caches    caches
+	seq       uint64
+	counts    Counts
+	retries   breaker.Budget
+	ejections int64
+	refused   int64           // retries
+	hits      pace.Mean       // share of the prompts that engines found in their caches
+	byPace    []*pace.Learned // scratch of comparePaces
 
 	actions    []Action
 	decisions  []Decision
 	candidates []policy.Candidate
 	targets    []*target // beside candidates
 	firstPeer  int       // among them
-	matches    []int
 	pool       []*request
 	spare      []*request
 	facts      policy.Facts
@@ -100,35 +93,14 @@ type Balancer struct {
 // New makes a balancer without replicas, peers or requests.
 func New(cfg Config) *Balancer {
 	return &Balancer{
-		cfg:         cfg,
-		retries:     retryBudget{float64(cfg.RetryBurst)},
-		requests:    map[string]*request{},
-		owners:      newOwners(),
-		replicaTree: prefix.NewTreeInOrder(cfg.TreeBytes, cfg.TreeOrder),
-		peerTree:    prefix.NewTreeInOrder(cfg.TreeBytes, cfg.TreeOrder),
-		traits:      cfg.Policy.Traits(),
-		batch:       newBatch(cfg.Policy),
-		sharing:     newSharing(cfg.ShareBytes),
+		cfg:      cfg,
+		retries:  breaker.NewBudget(cfg.RetryBurst),
+		requests: map[string]*request{},
+		caches:   newCaches(&cfg),
+		traits:   cfg.Policy.Traits(),
+		batch:    newBatch(cfg.Policy),
 	}
 }
-
-// slots hands out the small integers that the trees know targets by.
-type slots struct {
-	free []int
-	next int
-}
-
-func (s *slots) take() int {
-	if n := len(s.free); n > 0 {
-		slot := s.free[n-1]
-		s.free = s.free[:n-1]
-		return slot
-	}
-	s.next++
-	return s.next - 1
-}
-
-func (s *slots) give(slot int) { s.free = append(s.free, slot) }
 
 // Step takes one event at a time that never goes back and returns what to do,
 // in order. The actions are valid until the next Step. An event that names
@@ -146,13 +118,13 @@ func (b *Balancer) Step(now time.Duration, ev Event) []Action {
 			b.talks(r)
 			r.started(now)
 			b.queue(r.Model).noteFirst(now, r)
-			b.drainFor(now, r)
+			b.drainModel(now, r)
 		}
 	case EventProgress:
 		if t := find(b.replicas, ev.Target); t != nil {
 			t.tokens += int64(ev.Tokens)
 			t.work.progress(ev.Tokens)
-			t.heard(ev.Tokens)
+			t.noteTokens(ev.Tokens)
 		}
 	case EventFinished:
 		b.finish(now, ev.ID, ev.Outcome)
@@ -190,7 +162,7 @@ func (b *Balancer) stepTargets(now time.Duration, ev Event) {
 	case EventPeerReport:
 		b.peerReport(now, ev.Target, ev.PeerReport)
 	case EventPeerLearned:
-		b.hear(now, ev.Target, ev.Learned)
+		b.receive(now, ev.Target, ev.Learned)
 	default:
 		panic(fmt.Sprintf("core: unknown event kind %q", ev.Kind))
 	}
@@ -200,7 +172,7 @@ func (b *Balancer) act(a Action) { b.actions = append(b.actions, a) }
 
 func (b *Balancer) arrive(now time.Duration, in *Request) {
 	b.counts.Arrived++
-	b.retries.earn(&b.cfg)
+	b.retries.Earn(b.cfg.RetryShare, b.cfg.RetryBurst)
 	if in.From != "" {
 		b.counts.ForwardedIn++
 	}
@@ -211,8 +183,9 @@ func (b *Balancer) arrive(now time.Duration, in *Request) {
 	}
 	b.seq++
 	r := b.take()
-	r.Request, r.seq, r.came, r.arrived = *in, b.seq, now, now
-	b.rank(r)
+	r.Request, r.came = *in, now
+	r.enter(b.seq, now)
+	r.Rank = b.rank(r)
 	b.findSuspect(r)
 	b.requests[r.ID] = r
 	switch {
@@ -224,7 +197,7 @@ func (b *Balancer) arrive(now time.Duration, in *Request) {
 		b.reject(r, RejectHolder)
 	case b.mustStop(r):
 		b.stop(r)
-	case b.queued >= b.cfg.QueueLimit && !b.makeRoom(now, r):
+	case b.queued >= b.cfg.QueueLimit && !b.evictForTenant(now, r):
 		b.reject(r, RejectQueueFull)
 	case b.park(now, r):
 		b.act(Action{Kind: ActionHold, ID: r.ID})
@@ -237,32 +210,26 @@ func (b *Balancer) arrive(now time.Duration, in *Request) {
 	}
 }
 
-// rank gives r its place in the queue: by arrival, or, for a policy that holds,
+// rank is the rank of r in the queue: by arrival, or, for a policy that holds,
 // by when its session began, so that a conversation or a tree that was started
 // is finished before new ones begin while its prefix is still cached. The less
 // the engines find cached, the less there is to save: no session gains more than
 // SessionLead times the square of the hit rate.
-func (b *Balancer) rank(r *request) {
-	r.began, r.rank = r.came, r.came
-	if !b.traits.Holds {
-		return
+func (b *Balancer) rank(r *request) time.Duration {
+	if r.began = r.came; !b.traits.Holds {
+		return r.came
 	}
-	switch found := b.replicaTree.Match(r.Prompt, nil); {
-	case r.SessionAge > 0:
+	if r.SessionAge > 0 {
 		r.began = r.came - r.SessionAge
-	case found.Answered:
-		r.began = found.Start
-	default:
-		if found = b.peerTree.Match(r.Prompt, nil); found.Answered {
-			r.began = found.Start
-		}
+	} else if start, known := b.caches.session(r.Prompt); known {
+		r.began = start
 	}
-	hits := b.hits.or(1)
-	r.rank = max(r.began, r.came-time.Duration(hits*hits*float64(b.cfg.SessionLead)))
+	hits := b.hits.Or(1)
+	return max(r.began, r.came-time.Duration(hits*hits*float64(b.cfg.SessionLead)))
 }
 
-// mostSpare bounds the requests that are kept to be used again.
-const mostSpare = 1024
+// maxSpare bounds the requests that are kept to be used again.
+const maxSpare = 1024
 
 // take is a request without anything in it.
 func (b *Balancer) take() *request {
@@ -280,7 +247,7 @@ func (b *Balancer) take() *request {
 // the next one arrives.
 func (b *Balancer) drop(r *request) {
 	delete(b.requests, r.ID)
-	if len(b.spare) < mostSpare {
+	if len(b.spare) < maxSpare {
 		b.spare = append(b.spare, r)
 	}
 }
@@ -292,7 +259,7 @@ func (b *Balancer) finish(now time.Duration, id string, out *Outcome) {
 		return
 	}
 	here := out.here()
-	t := b.leave(r, here)
+	t := b.detachRequest(r, here)
 	if out != nil && out.ClientError {
 		b.endClientError(now, t, r, out)
 		return
@@ -302,15 +269,16 @@ func (b *Balancer) finish(now time.Duration, id string, out *Outcome) {
 	if out != nil && out.OutputTokens.Known {
 		b.queue(r.Model).answers.ended(max(0, out.OutputTokens.Value))
 	}
-	if out != nil && len(out.Key) > len(r.Prompt) && t.slot >= 0 {
-		b.tree(t).InsertAnswerFor(b.owners.of(now, r.Tenant), out.Key, t.slot, r.began)
+	var answered prefix.Key
+	if out != nil && len(out.Key) > len(r.Prompt) {
+		answered = out.Key
 	}
-	b.share(now, t, r, out)
+	b.caches.finished(now, &t.cacheTarget, r.Tenant, r.Prompt, answered, r.began)
 	b.counts.Finished++
-	t.breaker.served()
+	t.breaker.Served()
 	b.clearSuspect(now, r)
 	b.drop(r)
-	b.drainFor(now, r)
+	b.drainModel(now, r)
 }
 
 // endClientError ends a request that t refused because of what its client sent. It says
@@ -320,7 +288,7 @@ func (b *Balancer) endClientError(now time.Duration, t *target, r *request, out 
 	b.queue(r.Model).settle(r, out)
 	b.counts.Finished++
 	b.drop(r)
-	b.drainFor(now, r)
+	b.drainModel(now, r)
 }
 
 // here is what of an outcome the last target did.
@@ -341,14 +309,14 @@ func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 		return
 	}
 	if r.prefilled {
-		r.arrived = now // its client has waited since then, not since it asked
+		r.Arrived = now // its client has waited since then, not since it asked
 	}
-	trial, before := r.target.breaker.trial == r, r.target.breaker
+	trial, before := r.target.breaker.Trying(r.Seq), r.target.breaker
 	generated := b.generated(now, r)
 	if out != nil && out.Broke {
 		b.markSuspect(now, r)
 	}
-	t := b.leave(r, out.here())
+	t := b.detachRequest(r, out.here())
 	b.queue(r.Model).chargeUnserved(r, out, generated)
 	b.blame(now, t, r, trial)
 	if out != nil && out.Unreachable {
@@ -370,16 +338,16 @@ func (b *Balancer) fail(now time.Duration, id string, out *Outcome) {
 		b.reject(r, RejectRefused)
 	case r.tries >= b.cfg.MaxTries:
 		b.reject(r, RejectTooManyTry)
-	case t.peer && now-r.arrived >= b.maxWait(r):
+	case t.peer && now-r.Arrived >= b.maxWait(r):
 		b.reject(r, RejectWait) // it was held there for the rest of its time
-	case !b.retries.spend(&b.cfg):
+	case !b.retries.Spend(b.cfg.RetryBurst):
 		b.refused++
 		b.reject(r, RejectRetries)
 	default:
 		b.requeue(now, r)
 	}
 	b.bounceStranded(now)
-	b.drainFor(now, r)
+	b.drainModel(now, r)
 }
 
 // bounced takes back a request that a peer could not place.
@@ -388,7 +356,7 @@ func (b *Balancer) bounced(now time.Duration, id string, out *Outcome) {
 	if r == nil || r.target == nil || !r.target.peer {
 		return
 	}
-	t := b.leave(r, nil)
+	t := b.detachRequest(r, nil)
 	t.pausedUntil = now + b.cfg.PeerPause
 	r.tries-- // the peer never tried
 	b.queue(r.Model).chargeFor(r, r.spent)
@@ -398,7 +366,7 @@ func (b *Balancer) bounced(now time.Duration, id string, out *Outcome) {
 	} else {
 		b.requeue(now, r)
 	}
-	b.drainFor(now, r)
+	b.drainModel(now, r)
 }
 
 // requeue puts a request back at its old place.
@@ -449,7 +417,7 @@ func (b *Balancer) cancel(now time.Duration, id string, out *Outcome) {
 	if r.target != nil {
 		generated := b.generated(now, r)
 		b.markSuspect(now, r)
-		t := b.leave(r, nil)
+		t := b.detachRequest(r, nil)
 		b.queue(r.Model).chargeUnserved(r, out, generated)
 		b.act(Action{Kind: ActionAbort, ID: id, Target: t.id})
 	} else {
@@ -457,21 +425,21 @@ func (b *Balancer) cancel(now time.Duration, id string, out *Outcome) {
 	}
 	b.counts.Cancelled++
 	b.drop(r)
-	b.drainFor(now, r)
+	b.drainModel(now, r)
 }
 
-// leave takes r off its target; out tells how it ended there, if anything does.
-func (b *Balancer) leave(r *request, out *Outcome) *target {
+// detachRequest takes r off its target; out tells how it ended there, if anything does.
+func (b *Balancer) detachRequest(r *request, out *Outcome) *target {
 	t := r.target
 	t.confirm(r)
 	t.outstanding--
-	t.breaker.left(r)
+	t.breaker.Left(r.Seq)
 	t.endIsolation(r)
 	t.work.take(r, out, t.outstanding == 0)
 	b.parted(t, r)
 	b.counts.Outstanding--
 	r.target = nil
-	b.queue(r.Model).ended(r)
+	b.queue(r.Model).Ended(&r.Item)
 	return t
 }
 
@@ -499,17 +467,12 @@ func (b *Balancer) enqueue(now time.Duration, r *request) *queue {
 // waiting lists the requests of a queue, those held apart too, so that it can change meanwhile. The
 // list is valid until the next call.
 func (b *Balancer) waiting(q *queue) []*request {
-	b.pool = q.apart.all(q.all(b.pool[:0]))
+	b.pool = q.AllParked(q.Waiting(b.pool[:0]))
 	return b.pool
 }
 
 func (b *Balancer) dequeue(r *request) {
-	if q := b.queue(r.Model); r.parked {
-		q.apart.remove(r)
-		q.rest(r.account)
-	} else {
-		q.remove(r)
-	}
+	b.queue(r.Model).remove(r)
 	b.queued--
 }
 
@@ -533,15 +496,14 @@ func (b *Balancer) tick(now time.Duration) {
 	b.forgetKillers(now)
 	b.expireFailedLoad(now)
 	b.readmit(now)
-	b.dropOldNews(now)
-	b.releaseOwners(now)
+	b.caches.tick(now)
 	b.comparePaces()
 	b.bounceStranded(now)
 	for _, q := range b.queues {
-		q.forgetIdle(now)
+		q.ForgetIdle(now)
 		b.chargeRunning(now, q)
 		for _, r := range b.waiting(q) {
-			if now-r.arrived >= b.maxWait(r) {
+			if now-r.Arrived >= b.maxWait(r) {
 				b.dequeue(r)
 				b.reject(r, RejectWait)
 			}

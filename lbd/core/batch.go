@@ -102,10 +102,10 @@ func (b *Balancer) talks(r *request) {
 	}
 }
 
-// heard notes tokens generated at t: an equal part for each request that talks.
-func (t *target) heard(tokens int) {
+// noteTokens notes tokens generated at t: an equal part for each request that talks.
+func (t *target) noteTokens(tokens int) {
 	if t.talking > 0 {
-		t.each += float64(min(max(0, tokens), mostTokens)) / float64(t.talking)
+		t.each += float64(min(max(0, tokens), maxTokens)) / float64(t.talking)
 	}
 }
 
@@ -119,7 +119,7 @@ func (t *target) streamed(r *request) int {
 
 // drainBatch places what waits where the policy decides for pools.
 func (b *Balancer) drainBatch(now time.Duration, q *queue) {
-	if q.len() == 0 {
+	if q.Len() == 0 {
 		return
 	}
 	if local, _ := b.anyAvailable(now, q); !local {
@@ -130,7 +130,7 @@ func (b *Balancer) drainBatch(now time.Duration, q *queue) {
 		return
 	}
 	q.assignedAt = now
-	for b.assign(now, q) && q.len() > 0 {
+	for b.assign(now, q) && q.Len() > 0 {
 	}
 	if local, _ := b.anyAvailable(now, q); !local {
 		b.drainInOrder(now, q)
@@ -144,12 +144,12 @@ func (b *Balancer) due(now time.Duration, q *queue) bool {
 	if never := q.assignedAt == 0; never || now-q.assignedAt >= b.cfg.BatchInterval {
 		return true
 	}
-	if q.barrier && q.len() > shortPool {
+	if q.barrier && q.Len() > shortPool {
 		return false
 	}
-	free := b.lookAtRanks(now, q.model)
+	free := b.listRanks(now, q.model)
 	q.barrier = b.batch.barrier()
-	return !q.barrier || smallPool*q.len() <= free
+	return !q.barrier || smallPool*q.Len() <= free
 }
 
 // barrier says whether any two of the ranks belong to one engine.
@@ -162,9 +162,9 @@ func (x *batch) barrier() bool {
 	return false
 }
 
-// lookAtRanks lists the ranks of a model that answer and returns how many more
+// listRanks lists the ranks of a model that answer and returns how many more
 // requests may be sent to them. One that does not answer keeps nobody waiting.
-func (b *Balancer) lookAtRanks(now time.Duration, model string) (free int) {
+func (b *Balancer) listRanks(now time.Duration, model string) (free int) {
 	x := &b.batch
 	x.ranks, x.pool.Ranks = x.ranks[:0], x.pool.Ranks[:0]
 	for _, t := range b.replicas {
@@ -215,7 +215,7 @@ func (t *target) free(now time.Duration, c *Config) int {
 // assign lets the policy decide for the front of the queue and carries the
 // choices out. It reports whether all of it was sent.
 func (b *Balancer) assign(now time.Duration, q *queue) (all bool) {
-	x, left := &b.batch, q.len()
+	x, left := &b.batch, q.Len()
 	b.fillPool(now, q)
 	for _, r := range x.again {
 		b.place(now, q, r)
@@ -230,7 +230,7 @@ func (b *Balancer) assign(now time.Duration, q *queue) (all bool) {
 		r.uncached = r.tokens()
 		b.send(now, r, x.ranks[choice.Index], b.explain(now, r, choice))
 	}
-	return left-q.len() >= len(b.pool) && len(b.pool) > 0
+	return left-q.Len() >= len(b.pool) && len(b.pool) > 0
 }
 
 // fillPool takes the front of the queue into the pool. Requests with places to
@@ -239,7 +239,7 @@ func (b *Balancer) fillPool(now time.Duration, q *queue) {
 	x := &b.batch
 	x.asked, x.again, x.pool.Waiting = x.asked[:0], x.again[:0], x.pool.Waiting[:0]
 	x.pool.Now, x.pool.Model = now, q.model
-	b.pool = q.first(b.pool[:0], now, b.cfg.PoolLimit)
+	b.pool = q.First(b.pool[:0], now, b.cfg.PoolLimit)
 	for _, r := range b.pool {
 		if len(r.avoid) > 0 || r.Holder != "" || r.suspected() {
 			x.again = append(x.again, r)
@@ -250,15 +250,15 @@ func (b *Balancer) fillPool(now time.Duration, q *queue) {
 		}
 		x.asked = append(x.asked, r)
 		x.pool.Waiting = append(x.pool.Waiting, policy.Waiting{
-			PromptTokens: r.tokens(), MaxTokens: min(r.MaxTokens, mostTokens), ExpectedTokens: b.expected(r),
-			Waited: now - r.arrived, Offered: now - r.offeredAt,
+			PromptTokens: r.tokens(), MaxTokens: min(r.MaxTokens, maxTokens), ExpectedTokens: b.expected(r),
+			Waited: now - r.Arrived, Offered: now - r.offeredAt,
 		})
 	}
 }
 
 // expected is how long r's answer is thought to be, in tokens.
 func (b *Balancer) expected(r *request) int {
-	n := min(b.queue(r.Model).answers.expect(), mostTokens)
+	n := min(b.queue(r.Model).answers.expect(), maxTokens)
 	if r.MaxTokens > 0 {
 		n = min(n, r.MaxTokens)
 	}
@@ -268,7 +268,7 @@ func (b *Balancer) expected(r *request) int {
 // seeRanks fills in all that is known of the ranks.
 func (b *Balancer) seeRanks(now time.Duration, q *queue) {
 	x := &b.batch
-	b.lookAtRanks(now, q.model)
+	b.listRanks(now, q.model)
 	b.candidates, b.targets = b.candidates[:0], b.targets[:0]
 	for i, t := range x.ranks {
 		rank := &x.pool.Ranks[i]
@@ -284,7 +284,7 @@ func (t *target) appendRunning(into []policy.Running) []policy.Running {
 		had := t.streamed(r)
 		left := 0
 		if r.MaxTokens > 0 {
-			left = max(1, min(r.MaxTokens, mostTokens)-had)
+			left = max(1, min(r.MaxTokens, maxTokens)-had)
 		}
 		into = append(into, policy.Running{Tokens: r.promptCost + had, Left: left})
 	}

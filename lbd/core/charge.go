@@ -3,7 +3,6 @@ package core
 import (
 	"time"
 
-	"skyserve/internal/service"
 	"skyserve/lbd/policy"
 )
 
@@ -35,15 +34,11 @@ func (r *request) cost(out *Outcome, generated int) int64 {
 	return prompt + int64(bounded(generated))
 }
 
-func bounded(tokens int) int { return min(max(0, tokens), mostTokens) }
+func bounded(tokens int) int { return min(max(0, tokens), maxTokens) }
 
 // chargeFor makes a number of tokens what r's tenant is charged for r in all.
 func (q *queue) chargeFor(r *request, tokens int64) {
-	q.charge(r.account, tokens-r.charged)
-	if r.Tier == service.TierDeferred {
-		q.apart.charge(r.account, tokens-r.charged)
-	}
-	r.charged = tokens
+	q.Charge(&r.Item, tokens)
 }
 
 // settle corrects the charge for a request that was served by what its engine told.
@@ -70,13 +65,11 @@ func (q *queue) chargeUnserved(r *request, out *Outcome, generated int) {
 // chargeRunning charges for the answers that are being generated, where another
 // tenant could gain by it.
 func (b *Balancer) chargeRunning(now time.Duration, q *queue) {
-	if len(q.accounts) < 2 || now-q.chargedAt < chargeEvery {
+	if q.Tenants() < 2 || now-q.chargedAt < chargeEvery {
 		return
 	}
 	q.chargedAt = now
-	for r := q.running; r != nil; r = r.nextRunning {
-		q.chargeFor(r, max(r.charged, r.cost(nil, b.generated(now, r))))
-	}
+	q.ChargeRunning(func(r *request) int64 { return r.cost(nil, b.generated(now, r)) })
 }
 
 // Generated estimates how many tokens the target of a request in flight has
@@ -96,51 +89,27 @@ func (b *Balancer) generated(now time.Duration, r *request) int {
 		return 0
 	}
 	step := policy.NominalStep(t.outstanding, t.work.context())
-	busy, pace := now-r.sentAt, t.stayPace.or(t.paceHere())
+	busy, pace := now-r.sentAt, t.pace.Stay()
 	prefill := policy.NominalPrefill(r.uncached)
 	if r.firstAt > 0 { // a stream: its prompt is computed
 		busy, prefill = now-r.firstAt, 0
-		if t.pace.any {
-			pace = t.paceHere()
+		if t.pace.Known() {
+			pace = t.pace.Value()
 		}
 	}
 	tokens := int(float64(max(0, time.Duration(float64(busy)/pace)-prefill)) / float64(step))
 	bound := unboundedAnswer
 	if r.MaxTokens > 0 {
-		bound = min(r.MaxTokens, mostTokens)
+		bound = min(r.MaxTokens, maxTokens)
 	}
-	return bounded(min(tokens, bound) * min(max(1, r.Answers), mostAnswers))
+	return bounded(min(tokens, bound) * min(max(1, r.Answers), maxAnswers))
 }
 
 // learnStay learns how long answers stay at t, beside the nominal replica, from the
 // end of r there; n tokens were generated.
 func (t *target) learnStay(stay time.Duration, r *request, n int) {
-	if n /= max(1, r.Answers); n < paceTokens || stay <= 0 {
-		return
-	}
+	n /= max(1, r.Answers)
 	step := policy.NominalStep(t.outstanding+1, t.work.context()+r.promptCost)
 	nominal := policy.NominalPrefill(r.uncached) + time.Duration(n)*step
-	t.stayPace.add(min(max(stay.Seconds()/nominal.Seconds(), 1.0/paceLimit), paceLimit), paceWeight)
-}
-
-// run notes that r is at a target.
-func (q *queue) run(r *request) {
-	r.nextRunning, r.prevRunning = q.running, nil
-	if q.running != nil {
-		q.running.prevRunning = r
-	}
-	q.running = r
-}
-
-// stop notes that r is at no target any more.
-func (q *queue) stop(r *request) {
-	if r.nextRunning != nil {
-		r.nextRunning.prevRunning = r.prevRunning
-	}
-	if r.prevRunning != nil {
-		r.prevRunning.nextRunning = r.nextRunning
-	} else {
-		q.running = r.nextRunning
-	}
-	r.nextRunning, r.prevRunning = nil, nil
+	t.pace.LearnStay(n, stay, nominal)
 }

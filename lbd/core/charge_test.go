@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"skyserve/internal/testkit"
 	"skyserve/lbd/policy"
 )
 
@@ -142,6 +143,7 @@ func justBefore(name string) func(string, int) (int, EventKind) {
 // A tenant that hangs up just before the end of each answer gets no more turns than
 // one that reads to the end, whether the events tell what was generated or not.
 func TestHangingUpBeforeTheEndWinsNothing(t *testing.T) {
+	testkit.Slow(t)
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		for _, tells := range []bool{true, false} {
 			c := newContest(t, cfg.Policy.Name(), 1, 4)
@@ -185,6 +187,7 @@ func TestAnAnswerIsChargedWhileItIsGenerated(t *testing.T) {
 // Over random histories: however a tenant ends its requests, it gets no more than a
 // small factor of what another one gets that wants as much, beside what the slots hold.
 func TestCancellingGetsNobodyMore(t *testing.T) {
+	testkit.Slow(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		replicas, slots := rapid.IntRange(1, 3).Draw(rt, "replicas"), rapid.IntRange(1, 3).Draw(rt, "slots")
 		c := newContest(rt, rapid.SampledFrom([]string{"least-load", "cost", "skylb", "bf-io"}).Draw(rt, "policy"), replicas, slots)
@@ -211,7 +214,7 @@ func TestCancellingGetsNobodyMore(t *testing.T) {
 }
 
 // chargedTo is what a tenant is charged for at present.
-func chargedTo(b *Balancer, tenant string) int64 { return b.queue("m").accounts[tenant].served }
+func chargedTo(b *Balancer, tenant string) int64 { return b.queue("m").Served(tenant) }
 
 // alone is a balancer with one idle replica and the account of one tenant.
 func alone(t *testing.T) *Balancer {
@@ -239,7 +242,7 @@ func TestWhatARequestIsChargedByHowItEnded(t *testing.T) {
 	}{
 		"cancelled":                                      {[]Event{ends(EventCancelled, known(900, 0))}, 1000},
 		"cancelled before anything came":                 {[]Event{ends(EventCancelled, known(0, 0))}, 100},
-		"cancelled, and more of it than there can be":    {[]Event{ends(EventCancelled, known(1<<40, 0))}, 100 + mostTokens},
+		"cancelled, and more of it than there can be":    {[]Event{ends(EventCancelled, known(1<<40, 0))}, 100 + maxTokens},
 		"failed for good after some of it":               {[]Event{ends(EventFailed, known(40, 0))}, 140},
 		"failed for good, and nobody says how much":      {[]Event{ends(EventFailed, &Outcome{})}, 100},
 		"refused by one replica":                         {[]Event{ends(EventFailed, retryable(&Outcome{})), ends(EventFinished, known(30, 0))}, 130},
@@ -331,22 +334,21 @@ func TestWhatIsGivenBackSavesNothingUp(t *testing.T) {
 	b := flooded(t, "least-load", 4096)
 	arrive(b, 0, "early", "saver")
 	q := b.queue("m")
-	saver := q.accounts["saver"]
 	early := b.requests["early"]
 	q.remove(early)
 	q.sent(early)
-	q.charge(q.accounts["flood"], 5000)
+	q.chargeFor(b.requests["flood1"], 5000)
 	q.remove(b.requests["flood1"]) // the last that left the queue was served 5000
-	for q.len() > 0 {
-		q.remove(q.first(nil, 0, 1)[0])
+	for q.Len() > 0 {
+		q.remove(q.First(nil, 0, 1)[0])
 	}
-	q.push(0, &request{seq: 1 << 20, Request: Request{Tenant: "saver", PromptTokens: 1}})
-	lifted := saver.served
+	q.push(0, waiting(1<<20, 0, Request{Tenant: "saver", PromptTokens: 1}))
+	lifted := q.Served("saver")
 	if lifted < 5000 {
 		t.Fatalf("it was lifted to %d, want 5000 at least", lifted)
 	}
 	q.chargeFor(early, 0)
-	if saver.served != lifted {
-		t.Errorf("what was given back took it from %d to %d", lifted, saver.served)
+	if got := q.Served("saver"); got != lifted {
+		t.Errorf("what was given back took it from %d to %d", lifted, got)
 	}
 }

@@ -102,19 +102,19 @@ type Config struct {
 	MaxTries int
 	// RetryWait is how long a request waits that everything which answers has failed,
 	// before it is sent to any of it again; after each such round half as long again,
-	// RetryWaitMost at most. 0 = not at all.
-	RetryWait, RetryWaitMost time.Duration
+	// RetryWaitMax at most. 0 = not at all.
+	RetryWait, RetryWaitMax time.Duration
 	// RetryShare and RetryBurst bound how many requests are tried again: each
 	// arrival allows RetryShare of a retry, up to RetryBurst in stock. RetryBurst 0 =
 	// no bound.
 	RetryShare float64
 	RetryBurst int
 	// A replica that fails EjectAfter requests in a row is left out for EjectTime,
-	// each time in a row twice as long, EjectMost at most, unless more than
+	// each time in a row twice as long, EjectMax at most, unless more than
 	// EjectShare (0..1) of its model's replicas would be. EjectAfter 0 = never.
-	EjectAfter           int
-	EjectTime, EjectMost time.Duration
-	EjectShare           float64
+	EjectAfter          int
+	EjectTime, EjectMax time.Duration
+	EjectShare          float64
 	// PeerPause is how long a peer that bounced a request is left out.
 	PeerPause time.Duration
 	// A request is stopped after KillAfter replicas died while they served it; 0 = never.
@@ -161,12 +161,12 @@ func DefaultConfig(p policy.Policy) Config {
 		Deferred:         DefaultDeferred(),
 		MaxTries:         5,
 		RetryWait:        50 * time.Millisecond, // SGLang's: a step or two of an engine
-		RetryWaitMost:    30 * time.Second,      // SGLang's: half of what a request may wait
+		RetryWaitMax:     30 * time.Second,      // SGLang's: half of what a request may wait
 		RetryShare:       0.2,                   // what outages of a fleet may add to its load
 		RetryBurst:       512,                   // twice what one engine runs at once: its death costs nobody an answer
 		EjectAfter:       5,
 		EjectTime:        5 * time.Second, // an engine that is out of memory or restarting is back sooner than that, or not soon
-		EjectMost:        time.Minute,
+		EjectMax:         time.Minute,
 		EjectShare:       0.5,
 		PeerPause:        time.Second,
 		KillAfter:        2,                      // one death may be chance, and each try may cost an engine

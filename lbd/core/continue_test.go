@@ -57,11 +57,12 @@ func TestTokensFromElsewhere(t *testing.T) {
 	out := Outcome{PromptTokens: policy.Known(100), OutputTokens: policy.Known(60), Elsewhere: 49}
 	b.Step(3*time.Second, Event{Kind: EventFinished, ID: "q", Outcome: &out})
 	step := policy.NominalStep(1, 0).Seconds()
-	pace := find(b.replicas, "r0").pace
-	if want := 0.1 / step; !pace.any || pace.value < 0.9*want || pace.value > 1.1*want {
+	b.Step(3*time.Second, Event{Kind: EventTick})
+	pace := &find(b.replicas, "r0").pace
+	if want := 0.1 / step; !pace.Known() || pace.Value() < 0.9*want || pace.Value() > 1.1*want {
 		t.Errorf("the pace is %+v, want about %.2f: 11 tokens in a second", pace, want)
 	}
-	if got := b.queue("m").accounts["k"].served; got != 160 {
+	if got := b.queue("m").Served("k"); got != 160 {
 		t.Errorf("the tenant was served %d tokens, want 160", got)
 	}
 	if got := b.queue("m").answers.expect(); got != 60 {

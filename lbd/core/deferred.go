@@ -61,12 +61,11 @@ func (b *Balancer) park(now time.Duration, r *request) bool {
 		return false
 	}
 	q := b.queue(r.Model)
-	if q.room > 0 && q.apart.n == 0 && q.len() == 0 {
-		q.room--
+	if q.releasable > 0 && q.Parked() == 0 && q.Len() == 0 {
+		q.releasable--
 		return false
 	}
-	r.account = q.open(r.Tenant)
-	q.apart.add(r)
+	q.Park(&r.Item)
 	b.queued++
 	return true
 }
@@ -76,15 +75,13 @@ func (b *Balancer) park(now time.Duration, r *request) bool {
 // wait: there is no room then. Each is sent before the next is chosen, so that it
 // counts for its tenant.
 func (b *Balancer) signal(now time.Duration, q *queue) {
-	q.room = 0
+	q.releasable = 0
 	kv := b.meanKV(now, q.model)
-	if !kv.Known || q.len() > 0 {
+	if !kv.Known || q.Len() > 0 {
 		return
 	}
-	for q.room = b.cfg.Deferred.Release(kv.Value); q.room > 0 && q.apart.n > 0 && q.len() == 0; q.room-- {
-		r := q.apart.next()
-		q.apart.released(r)
-		q.unpark(now, r)
+	for q.releasable = b.cfg.Deferred.Release(kv.Value); q.releasable > 0 && q.Parked() > 0 && q.Len() == 0; q.releasable-- {
+		q.joins(q.Release(now))
 		b.drain(now, q)
 	}
 }
@@ -92,22 +89,23 @@ func (b *Balancer) signal(now time.Duration, q *queue) {
 // releaseDue lets those go that are old enough to stand among interactive ones, and
 // all where nobody tells whether there is room.
 func (b *Balancer) releaseDue(now time.Duration, q *queue) {
-	if q.apart.n == 0 {
+	if q.Parked() == 0 {
 		return
 	}
 	urgent := time.Duration(0)
 	if b.cfg.Deferred.On() && b.meanKV(now, q.model).Known {
 		urgent = b.cfg.Deferred.UrgentAfter(q.ordering.targets.of(service.TierDeferred))
 	}
-	for r := q.apart.requests.first(); r != nil && now-r.arrived >= urgent; r = q.apart.requests.first() {
-		q.unpark(now, r)
+	for r := q.OldestParked(); r != nil && now-r.Arrived >= urgent; r = q.OldestParked() {
+		q.Unpark(now, &r.Item)
+		q.joins(r)
 	}
 }
 
-// unpark puts a request that is held apart into the queue.
-func (q *queue) unpark(now time.Duration, r *request) {
-	q.apart.remove(r)
-	q.push(now, r)
+// joins notes that a request that was held apart waits with the others now.
+func (q *queue) joins(r *request) {
+	r.weighed = false
+	q.unweighed++
 }
 
 // evictApart ends a request that is held apart for the sake of r: of the tenant that
@@ -115,19 +113,16 @@ func (q *queue) unpark(now time.Duration, r *request) {
 // gives way only if its tenant has more of them than r's. It reports whether one did.
 func (b *Balancer) evictApart(r *request) bool {
 	var fullest *queue
+	tenant, most := "", 0
 	for _, q := range b.queues {
-		if a := q.apart.bySize.first(); a != nil && (fullest == nil || a.apart.n > fullest.apart.bySize.first().apart.n) {
-			fullest = q
+		if t, n := q.FullestParked(); n > most {
+			fullest, tenant, most = q, t, n
 		}
 	}
-	if fullest == nil {
+	if fullest == nil || r.Tier == service.TierDeferred && (tenant == r.Tenant || most <= b.queue(r.Model).ParkedOf(r.Tenant)) {
 		return false
 	}
-	a := fullest.apart.bySize.first()
-	if r.Tier == service.TierDeferred && (a.tenant == r.Tenant || a.apart.n <= b.queue(r.Model).apartOf(r.Tenant)) {
-		return false
-	}
-	last := a.apart.requests.last()
+	last := fullest.LastParked(tenant)
 	b.dequeue(last)
 	b.reject(last, RejectQueueFull)
 	return true

@@ -3,6 +3,7 @@ package core
 import (
 	"time"
 
+	"skyserve/lbd/core/breaker"
 	"skyserve/lbd/policy"
 )
 
@@ -102,7 +103,7 @@ func (b *Balancer) expireFailedLoad(now time.Duration) {
 // circuit breaker before and after that.
 type refusal struct {
 	target        *target
-	before, after breaker
+	before, after breaker.Breaker
 }
 
 // onlyRefused reports whether every target that failed r in this round refused it.
@@ -114,6 +115,6 @@ func (r *request) onlyRefused() bool {
 // refused it, so that the cause is the request.
 func (r *request) undoBlame() {
 	for _, f := range r.refusals {
-		f.target.breaker.undoFailure(f.before, f.after)
+		f.target.breaker.Undo(f.before, f.after)
 	}
 }

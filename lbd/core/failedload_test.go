@@ -181,7 +181,7 @@ func TestARefusedRequestDoesNotReadmitABrokenReplica(t *testing.T) {
 	if !slices.Equal(w.tries["refused"], []string{"r0", "r1"}) {
 		t.Fatalf("it was tried at %v", w.tries["refused"])
 	}
-	for i := 0; !w.b.replicas[0].breaker.ejected(w.now) && i < 20; i++ {
+	for i := 0; !w.b.replicas[0].breaker.Ejected(w.now) && i < 20; i++ {
 		w.ask(Request{ID: fmt.Sprint(i)})
 		w.pass(10 * time.Millisecond)
 	}
@@ -189,7 +189,7 @@ func TestARefusedRequestDoesNotReadmitABrokenReplica(t *testing.T) {
 		t.Fatal("it ended before the replica was ejected")
 	}
 	w.pass(2 * time.Second)
-	if w.ends["refused"] != RejectRefused || !w.b.replicas[0].breaker.ejected(w.now) {
+	if w.ends["refused"] != RejectRefused || !w.b.replicas[0].breaker.Ejected(w.now) {
 		t.Errorf("it ended as %q, and the broken replica is used again", w.ends["refused"])
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"sort"
 	"time"
 
+	"skyserve/lbd/core/breaker"
 	"skyserve/lbd/policy"
-	"skyserve/lbd/prefix"
 )
 
 // find is the target of that id in a sorted list, or nil.
@@ -36,23 +36,17 @@ func without(ts []*target, t *target) []*target {
 	return ts
 }
 
-func (b *Balancer) tree(t *target) *prefix.Tree {
-	if t.peer {
-		return b.peerTree
-	}
-	return b.replicaTree
-}
-
 // forget drops what t was thought to hold, and its failed load.
 func (b *Balancer) forget(now time.Duration, t *target) {
-	if t.slot < 0 {
-		return
+	if t.slot >= 0 {
+		t.failedLoad = failedLoad{}
 	}
-	t.failedLoad = failedLoad{}
-	if !t.peer {
-		b.shareLoss(now, t)
-	}
-	b.tree(t).RemoveTarget(t.slot)
+	b.caches.forget(now, &t.cacheTarget)
+}
+
+// noteNeighbours tells the caches whether another balancer of this region is known.
+func (b *Balancer) noteNeighbours() {
+	b.caches.neighbours = slices.ContainsFunc(b.peers, func(t *target) bool { return t.sameRegion })
 }
 
 // addReplica makes a replica known; adding it again updates it and ends its draining.
@@ -60,7 +54,7 @@ func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 	if t := find(b.replicas, info.ID); t != nil {
 		if t.model != info.Model || t.process != info.Process {
 			b.forget(now, t)
-			t.breaker = breaker{}
+			t.breaker = breaker.Breaker{}
 		}
 		t.process = info.Process
 		b.setEngine(t, info.engine())
@@ -68,9 +62,9 @@ func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 		b.drainAll(now)
 		return
 	}
-	t := &target{id: info.ID, process: info.Process, model: info.Model, limit: info.MaxOutstanding}
+	t := &target{cacheTarget: cacheTarget{id: info.ID, process: info.Process}, model: info.Model, limit: info.MaxOutstanding}
 	b.setEngine(t, info.engine())
-	b.own(now, t)
+	b.caches.attach(now, &t.cacheTarget)
 	b.replicas = insert(b.replicas, t)
 }
 
@@ -82,7 +76,7 @@ func (b *Balancer) removeReplica(now time.Duration, id string) {
 		return
 	}
 	b.dismissFailures(t, len(t.openFailures))
-	b.disown(now, t)
+	b.caches.detach(now, &t.cacheTarget, t.lost(now, &b.cfg))
 	b.replicas = without(b.replicas, t)
 	b.rejectUnknown()
 	b.bounceStranded(now)
@@ -91,9 +85,13 @@ func (b *Balancer) removeReplica(now time.Duration, id string) {
 func (b *Balancer) addPeer(info *PeerInfo) {
 	if t := find(b.peers, info.ID); t != nil {
 		t.sameRegion = info.SameRegion
+		b.noteNeighbours()
 		return
 	}
-	b.peers = insert(b.peers, &target{id: info.ID, peer: true, slot: b.slots[1].take(), sameRegion: info.SameRegion, rankState: rankState{engine: info.ID}})
+	t := &target{cacheTarget: cacheTarget{id: info.ID, peer: true}, sameRegion: info.SameRegion, rankState: rankState{engine: info.ID}}
+	b.caches.addPeer(&t.cacheTarget)
+	b.peers = insert(b.peers, t)
+	b.noteNeighbours()
 }
 
 func (b *Balancer) removePeer(now time.Duration, id string) {
@@ -101,11 +99,9 @@ func (b *Balancer) removePeer(now time.Duration, id string) {
 	if t == nil {
 		return
 	}
-	b.forget(now, t)
-	b.slots[1].give(t.slot)
-	t.slot = -1
 	b.peers = without(b.peers, t)
-	b.dropNewsFrom(id)
+	b.noteNeighbours()
+	b.caches.removePeer(&t.cacheTarget)
 	b.rejectUnknown()
 	b.drainAll(now)
 }
@@ -208,7 +204,7 @@ func (b *Balancer) known(model string) bool {
 // and those whose holder is gone.
 func (b *Balancer) rejectUnknown() {
 	for _, q := range b.queues {
-		if q.len() == 0 && q.apart.n == 0 {
+		if q.Len() == 0 && q.Parked() == 0 {
 			continue
 		}
 		known := b.known(q.model)
@@ -234,7 +230,7 @@ func (b *Balancer) rejectUnknown() {
 // serve any more: their origin knows other places.
 func (b *Balancer) bounceStranded(now time.Duration) {
 	for _, q := range b.queues {
-		if q.len() == 0 || b.servedHere(now, q.model) {
+		if q.Len() == 0 || b.servedHere(now, q.model) {
 			continue
 		}
 		for _, r := range b.waiting(q) {
@@ -272,8 +268,8 @@ func (b *Balancer) Load(now time.Duration) []ModelLoad {
 		}
 	}
 	for _, q := range b.queues {
-		if q.len() > 0 {
-			get(q.model).Queued = q.len()
+		if q.Len() > 0 {
+			get(q.model).Queued = q.Len()
 		}
 	}
 	for i := range loads {
@@ -389,17 +385,17 @@ type View struct {
 
 // View copies the state for people to look at; it changes nothing.
 func (b *Balancer) View(now time.Duration) View {
-	v := View{Counts: b.counts, TreeBytes: b.replicaTree.Bytes() + b.peerTree.Bytes(), TreeNodes: b.replicaTree.Nodes() + b.peerTree.Nodes(), Ejections: b.ejections, RetriesRefused: b.refused, Stopped: b.suspects.stopped}
+	v := View{Counts: b.counts, TreeBytes: b.caches.replicas.Bytes() + b.caches.peers.Bytes(), TreeNodes: b.caches.replicas.Nodes() + b.caches.peers.Nodes(), Ejections: b.ejections, RetriesRefused: b.refused, Stopped: b.suspects.stopped}
 	v.Counts.Queued = b.queued
 	v.Models = b.modelViews()
 	for _, q := range b.queues {
-		v.OldestWait = max(v.OldestWait, q.oldestWait(now))
+		v.OldestWait = max(v.OldestWait, q.OldestWait(now))
 	}
 	for _, t := range b.replicas {
 		v.Replicas = append(v.Replicas, ReplicaView{
 			ID: t.id, Model: t.model, Ready: t.live(now, &b.cfg), Draining: t.draining, Reported: t.reported,
 			Available: t.replicaAvailable(now, &b.cfg), Reason: t.why(now, &b.cfg), Outstanding: t.outstanding,
-			Pending: t.pending, Running: t.running, KV: t.kv, Age: t.age(now), Tokens: t.tokens, Held: t.held, Pace: t.paceHere(),
+			Pending: t.pending, Running: t.running, KV: t.kv, Age: t.age(now), Tokens: t.tokens, Held: t.held, Pace: t.pace.Value(),
 		})
 	}
 	for _, t := range b.peers {
@@ -419,7 +415,7 @@ func (b *Balancer) modelViews() []ModelView {
 	}
 	var all []ModelView
 	for _, q := range b.queues {
-		n, deferred := q.len()+q.apart.n, q.deferred+q.apart.n
+		n, deferred := q.Len()+q.Parked(), q.Deferred()+q.Parked()
 		if n > 0 || served[q.model] {
 			all = append(all, ModelView{Model: q.model, Queued: n - deferred, Deferred: deferred, FirstTokens: q.firsts, Late: q.late})
 		}
@@ -441,8 +437,8 @@ func (t *target) why(now time.Duration, c *Config) string {
 		return "connection failed"
 	case !t.ready:
 		return t.reason
-	case t.breaker.ejected(now):
-		return t.breaker.reason(now)
+	case t.breaker.Ejected(now):
+		return t.breaker.Reason(now)
 	case !t.live(now, c):
 		return "no report"
 	}

@@ -48,7 +48,7 @@ func (b *Balancer) describe(now time.Duration, q *queue, t *target, c *policy.Ca
 		Residence: t.residence, Age: t.age(now),
 	}
 	if !t.peer {
-		c.Available, c.Pace = t.replicaAvailable(now, &b.cfg), t.paceHere()
+		c.Available, c.Pace = t.replicaAvailable(now, &b.cfg), t.pace.Value()
 		c.Pending, c.Running, c.KV = t.pending, t.running, t.kv
 		if t.pendingSince > 0 {
 			c.PendingFor = now - t.pendingSince
@@ -56,7 +56,7 @@ func (b *Balancer) describe(now time.Duration, q *queue, t *target, c *policy.Ca
 		return
 	}
 	l := t.load(q.model)
-	c.Available, c.RTT, c.Queued = b.peerTakes(now, t, l, q.len()), t.rtt, t.queuedAt(l)
+	c.Available, c.RTT, c.Queued = b.peerTakes(now, t, l, q.Len()), t.rtt, t.queuedAt(l)
 	c.KV, c.Replicas, c.Wait, c.Residence = l.KV, l.Replicas, l.Wait, l.Residence
 	c.Pace, c.PeerOutstanding, c.Context = b.paceThere(l), l.Outstanding, l.Context
 }
@@ -65,8 +65,8 @@ func (b *Balancer) describe(now time.Duration, q *queue, t *target, c *policy.Ca
 // for several engines each, so that none of them is overtaken.
 func (b *Balancer) match(r *request) {
 	if b.traits.Prefix {
-		b.matchIn(b.replicaTree, r, 0, b.firstPeer)
-		b.matchIn(b.peerTree, r, b.firstPeer, len(b.candidates))
+		b.matchIn(b.caches.replicas, r, 0, b.firstPeer)
+		b.matchIn(b.caches.peers, r, b.firstPeer, len(b.candidates))
 	}
 }
 
@@ -78,14 +78,10 @@ func (b *Balancer) matchIn(tree *prefix.Tree, r *request, from, to int) {
 	for _, t := range b.targets[from:to] {
 		highest = max(highest, t.slot)
 	}
-	for len(b.matches) <= highest {
-		b.matches = append(b.matches, 0)
-	}
-	found := tree.Match(r.Prompt, b.matches[:highest+1])
-	latest, known := found.Latest()
+	matches, latest, known := b.caches.match(tree, r.Prompt, highest)
 	for i := from; i < to; i++ {
 		slot, c := b.targets[i].slot, &b.candidates[i]
-		c.Match, c.Cached, c.Score = b.matches[slot], tree.Held(slot), policy.Maybe[float64]{}
+		c.Match, c.Cached, c.Score = matches[slot], tree.Held(slot), policy.Maybe[float64]{}
 		c.Overtaken = known && slot != latest && !c.Peer
 	}
 }

@@ -161,12 +161,13 @@ func settled(t *testing.T, name string, b *Balancer) {
 	for id := range b.requests {
 		b.Step(time.Minute, Event{Kind: EventCancelled, ID: id})
 	}
+	b.Step(time.Minute, Event{Kind: EventTick})
 	c := b.View(time.Minute).Counts
 	if c.Queued+c.Outstanding != 0 || c.Arrived != c.Finished+c.Rejected+c.Cancelled+c.Bounced {
 		t.Errorf("%s: in the end %+v", name, c)
 	}
 	for _, r := range b.replicas {
-		if r.work != (work{}) || r.outstanding != 0 || math.IsNaN(r.pace.value) {
+		if r.work != (work{}) || r.outstanding != 0 || math.IsNaN(r.pace.Value()+r.pace.Stay()) {
 			t.Errorf("%s: %s is left with %+v", name, r.id, r.work)
 		}
 	}

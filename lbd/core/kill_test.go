@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"skyserve/internal/testkit"
 )
 
 // poisoned has the replicas die of every request whose id begins with "poison", after
@@ -206,6 +208,7 @@ func TestRequestsAreNotBlamedForOutages(t *testing.T) {
 // Clients that send the same few requests all the time have one at every replica that dies of
 // something else, at times at two in a row. They were served before, and are not stopped.
 func TestCommonRequestsAreNotBlamed(t *testing.T) {
+	testkit.Slow(t)
 	forEachPolicy(t, func(t *testing.T, cfg Config) {
 		w := newTrial(t, cfg, 6)
 		w.serve = func(request, _ string) (time.Duration, *Outcome) {

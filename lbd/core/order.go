@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/lbd/core/fair"
 )
 
 // Order names the order in which the waiting requests of a model go (SageServe
@@ -89,17 +90,14 @@ func or(d, instead time.Duration) time.Duration {
 // par with interactive work: 10 of 24 hours (SageServe section 6.2).
 const urgentAfter = 10.0 / 24
 
-// The lanes of a queue: the tiers, which fairness keeps apart, the most urgent
+// The levels of a queue: the tiers, which fairness keeps apart, the most urgent
 // first.
 const (
-	laneFast     = iota // IW-F; in fcfs, everything
-	laneNormal          // IW-N
-	laneDeferred        // NIW
-	lanes
+	levelFast     = iota // IW-F; in fcfs, everything
+	levelNormal          // IW-N
+	levelDeferred        // NIW
+	// There are fair.Levels of them.
 )
-
-// never is after every time.
-const never = time.Duration(1<<63 - 1)
 
 // The stages of a request, the first to go first. Deferred work is behind
 // everything until it is urgent, then on a par with IW-N.
@@ -112,14 +110,6 @@ const (
 	stageRecent
 	stageDeferred
 )
-
-// standing is where an order puts a request, until the time turns.
-type standing struct {
-	lane  int
-	stage int
-	due   time.Duration // edf only
-	turns time.Duration
-}
 
 // ordering is an order with its figures for one model.
 type ordering struct {
@@ -137,50 +127,50 @@ func (c *Config) ordering(model string) ordering {
 }
 
 // place says where a request of a tier that arrived at a time stands now.
-func (o *ordering) place(tier service.Tier, arrived, now time.Duration) standing {
+func (o *ordering) place(tier service.Tier, arrived, now time.Duration) fair.Standing {
 	if o.order == OrderFCFS || o.order == "" {
-		return standing{turns: never}
+		return fair.Standing{Turns: fair.Never}
 	}
 	target := o.targets.of(tier)
-	s := standing{lane: laneOf(tier), turns: never}
+	s := fair.Standing{Level: levelOf(tier), Turns: fair.Never}
 	if o.order == OrderEDF {
-		s.due = arrived + target
+		s.Due = arrived + target
 	}
-	if s.lane == laneDeferred {
+	if s.Level == levelDeferred {
 		if urgent := arrived + time.Duration(urgentAfter*float64(target)); now < urgent {
-			s.stage, s.turns = stageDeferred, urgent
+			s.Stage, s.Turns = stageDeferred, urgent
 			return s
 		}
 	}
-	as := min(s.lane, laneNormal)
+	as := min(s.Level, levelNormal)
 	switch o.order {
 	case OrderPF:
-		s.stage = stageUrgentFast + as
+		s.Stage = stageUrgentFast + as
 	case OrderDPA:
-		s.stage, s.turns = o.category(as, arrived+target, now)
+		s.Stage, s.Turns = o.category(as, arrived+target, now)
 	}
 	return s
 }
 
-func laneOf(tier service.Tier) int {
+func levelOf(tier service.Tier) int {
 	switch tier {
 	case service.TierNormal:
-		return laneNormal
+		return levelNormal
 	case service.TierDeferred:
-		return laneDeferred
+		return levelDeferred
 	}
-	return laneFast
+	return levelFast
 }
 
-// category is dpa's for a lane, and when the next one begins.
-func (o *ordering) category(lane int, due, now time.Duration) (stage int, turns time.Duration) {
+// category is dpa's for a level, and when the next one begins.
+func (o *ordering) category(level int, due, now time.Duration) (stage int, turns time.Duration) {
 	switch left := due - now; {
 	case left < -o.tauN:
-		return stageSevere, never
+		return stageSevere, fair.Never
 	case left < 0:
 		return stageRecent, due + o.tauN + 1
 	case left <= o.tauP:
-		return stageUrgentFast + lane, due + 1
+		return stageUrgentFast + level, due + 1
 	}
-	return stageFast + lane, due - o.tauP
+	return stageFast + level, due - o.tauP
 }

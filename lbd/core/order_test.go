@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/lbd/core/fair"
 	"skyserve/lbd/policy"
 )
 
@@ -45,19 +46,19 @@ func TestDPAClasses(t *testing.T) {
 		{service.TierFast, time.Second, stageUrgentFast, time.Second + 1},
 		{service.TierFast, time.Second + 1, stageRecent, 6*time.Second + 1},
 		{service.TierFast, 6 * time.Second, stageRecent, 6*time.Second + 1},
-		{service.TierFast, 6*time.Second + 1, stageSevere, never},
+		{service.TierFast, 6*time.Second + 1, stageSevere, fair.Never},
 		{service.TierNormal, 0, stageNormal, 59500 * time.Millisecond},
 		{service.TierNormal, 60 * time.Second, stageUrgentNormal, 60*time.Second + 1},
 		{service.TierNormal, 61 * time.Second, stageRecent, 65*time.Second + 1},
-		{service.TierNormal, time.Hour, stageSevere, never},
+		{service.TierNormal, time.Hour, stageSevere, fair.Never},
 		{service.TierDeferred, 0, stageDeferred, 10 * time.Hour},
 		{service.TierDeferred, 10*time.Hour - 1, stageDeferred, 10 * time.Hour},
 		{service.TierDeferred, 10 * time.Hour, stageNormal, 24*time.Hour - 500*time.Millisecond},
 		{service.TierDeferred, 24 * time.Hour, stageUrgentNormal, 24*time.Hour + 1},
-		{service.TierDeferred, 25 * time.Hour, stageSevere, never},
+		{service.TierDeferred, 25 * time.Hour, stageSevere, fair.Never},
 	} {
 		got := o.place(c.tier, 0, c.now)
-		want := standing{lane: laneOf(c.tier), stage: c.stage, turns: c.turns}
+		want := fair.Standing{Level: levelOf(c.tier), Stage: c.stage, Turns: c.turns}
 		if got != want {
 			t.Errorf("%s at %v: got %+v, want %+v", c.tier, c.now, got, want)
 		}
@@ -71,7 +72,7 @@ func TestBatchWorkWaitsUntilItIsUrgent(t *testing.T) {
 		for _, order := range []Order{OrderEDF, OrderPF, OrderDPA} {
 			o := ordering{order: order, targets: Targets{Deferred: c.deadline}, tauN: 5 * time.Second, tauP: time.Second}
 			before, after := o.place(service.TierDeferred, 0, c.urgent-1), o.place(service.TierDeferred, 0, c.urgent)
-			if before.stage != stageDeferred || before.turns != c.urgent || after.stage >= stageDeferred {
+			if before.Stage != stageDeferred || before.Turns != c.urgent || after.Stage >= stageDeferred {
 				t.Errorf("%s, deadline %v: %+v before %v, %+v at it", order, c.deadline, before, c.urgent, after)
 			}
 		}

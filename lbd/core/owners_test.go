@@ -78,8 +78,8 @@ func TestOwnersAreBounded(t *testing.T) {
 		ask(t, b, 0, Request{ID: id, Tenant: id, Prompt: fresh(rng, 3)})
 		b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{}})
 	}
-	if len(b.owners.byTenant) != maxOwners || b.owners.next != maxOwners+ownerOfRest+1 || b.replicaTree.Weight(ownerOfRest) == 0 {
-		t.Errorf("%d tenants have numbers below %d, the rest %d bytes", len(b.owners.byTenant), b.owners.next, b.replicaTree.Weight(ownerOfRest))
+	if len(b.caches.owners.byTenant) != maxOwners || b.caches.owners.next != maxOwners+ownerOfRest+1 || b.caches.replicas.Weight(ownerOfRest) == 0 {
+		t.Errorf("%d tenants have numbers below %d, the rest %d bytes", len(b.caches.owners.byTenant), b.caches.owners.next, b.caches.replicas.Weight(ownerOfRest))
 	}
 	for _, at := range []time.Duration{shareAge, 2 * shareAge} { // released, then forgotten
 		b.Step(at, idle("r0"))
@@ -91,7 +91,7 @@ func TestOwnersAreBounded(t *testing.T) {
 		}
 	}
 	b.Step(3*shareAge, Event{Kind: EventTick})
-	if len(b.owners.byTenant) != 0 || b.owners.first != nil || b.owners.last != nil || len(b.owners.free) != maxOwners {
-		t.Errorf("%d tenants are known, %d numbers are free", len(b.owners.byTenant), len(b.owners.free))
+	if len(b.caches.owners.byTenant) != 0 || b.caches.owners.first != nil || b.caches.owners.last != nil || len(b.caches.owners.free) != maxOwners {
+		t.Errorf("%d tenants are known, %d numbers are free", len(b.caches.owners.byTenant), len(b.caches.owners.free))
 	}
 }

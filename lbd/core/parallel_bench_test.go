@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"skyserve/lbd/bfio"
-	"skyserve/lbd/engine"
+	"skyserve/internal/sim/barrier"
+	"skyserve/internal/sim/engine"
 	"skyserve/lbd/policy"
 )
 
@@ -97,7 +97,7 @@ func (r *ranked) submit(req Request, target string) {
 
 // arrive is one more request.
 func (r *ranked) arrive() {
-	prompt, output := bfio.SyntheticLengths(r.rng)
+	prompt, output := barrier.SyntheticLengths(r.rng)
 	r.n++
 	req := &Request{ID: fmt.Sprintf("q%d", r.n), Model: "m", PromptTokens: int(prompt), MaxTokens: 4096}
 	r.output[req.ID] = int(output)
@@ -207,7 +207,7 @@ func benchmarkPool(b *testing.B, ranks int) {
 		}
 	}
 	arrive := func() {
-		prompt, _ := bfio.SyntheticLengths(rng)
+		prompt, _ := barrier.SyntheticLengths(rng)
 		n++
 		step(Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprintf("q%d", n), Model: "m", PromptTokens: int(prompt), MaxTokens: 4096}})
 	}

@@ -13,7 +13,7 @@ func (b *Balancer) drainAll(now time.Duration) {
 	}
 }
 
-func (b *Balancer) drainFor(now time.Duration, r *request) { b.drain(now, b.queue(r.Model)) }
+func (b *Balancer) drainModel(now time.Duration, r *request) { b.drain(now, b.queue(r.Model)) }
 
 // drain places requests from the front of the queue. The first that cannot go
 // anywhere stops it (first come, first served), unless only its own
@@ -32,13 +32,13 @@ func (b *Balancer) drain(now time.Duration, q *queue) {
 // drainInOrder is drain for a policy that decides request by request.
 func (b *Balancer) drainInOrder(now time.Duration, q *queue) {
 	pool := b.pool[:0]
-	for skip := 0; skip < min(q.len(), b.cfg.PoolLimit); {
+	for skip := 0; skip < min(q.Len(), b.cfg.PoolLimit); {
 		local, remote := b.anyAvailable(now, q)
 		if !local && !remote {
 			return
 		}
 		if len(pool) <= skip {
-			pool = q.first(pool[:0], now, min(2*skip+1, b.cfg.PoolLimit))
+			pool = q.First(pool[:0], now, min(2*skip+1, b.cfg.PoolLimit))
 			b.pool = pool
 		}
 		r := pool[skip]
@@ -58,7 +58,7 @@ func (b *Balancer) drainInOrder(now time.Duration, q *queue) {
 // has room, only those are weighed that were not yet; and once what had room is
 // full again, for those behind nothing has changed.
 func (b *Balancer) drainPool(now time.Duration, q *queue) {
-	if q.len() == 0 {
+	if q.Len() == 0 {
 		return
 	}
 	room, _ := b.anyAvailable(now, q)
@@ -70,14 +70,14 @@ func (b *Balancer) drainPool(now time.Duration, q *queue) {
 	if again {
 		b.unhold(q.model)
 	}
-	b.pool = q.first(b.pool[:0], now, b.cfg.PoolLimit)
+	b.pool = q.First(b.pool[:0], now, b.cfg.PoolLimit)
 	gathered := false // the candidates are those of any request without a past
 	for _, r := range b.pool {
 		if r.weighed && !again {
 			continue
 		}
-		if room && !news && r.weighed && gathered && !b.roomLeft() {
-			b.keep(r, r.kept)
+		if room && !news && r.weighed && gathered && !b.anyCapacity() {
+			b.holdFor(r, r.kept)
 			continue
 		}
 		q.weigh(r)
@@ -95,8 +95,8 @@ func (b *Balancer) drainPool(now time.Duration, q *queue) {
 	q.passed = true
 }
 
-// roomLeft says whether a gathered replica has room.
-func (b *Balancer) roomLeft() bool {
+// anyCapacity says whether a gathered replica has room.
+func (b *Balancer) anyCapacity() bool {
 	for i := range b.candidates[:b.firstPeer] {
 		if b.candidates[i].Available {
 			return true
@@ -105,8 +105,8 @@ func (b *Balancer) roomLeft() bool {
 	return false
 }
 
-// keep lets r wait for t; nil: for anything.
-func (b *Balancer) keep(r *request, t *target) {
+// holdFor lets r wait for t; nil: for anything.
+func (b *Balancer) holdFor(r *request, t *target) {
 	if r.kept = t; t != nil {
 		t.held++
 	}
@@ -141,7 +141,7 @@ func (b *Balancer) anyAvailable(now time.Duration, q *queue) (local, remote bool
 		return false, false
 	}
 	for _, t := range b.peers {
-		if b.peerTakes(now, t, t.load(q.model), q.len()) {
+		if b.peerTakes(now, t, t.load(q.model), q.Len()) {
 			return false, true
 		}
 	}
@@ -166,14 +166,14 @@ func (b *Balancer) choose(now time.Duration, q *queue, r *request) bool {
 	b.facts = policy.Facts{
 		ID: r.ID, Now: now, Model: r.Model, Session: r.Session,
 		PromptBytes: r.Prompt.Bytes(), PromptTokens: r.tokens(), MaxTokens: r.MaxTokens,
-		Waited: now - r.arrived, Queued: q.len(), Candidates: b.candidates,
+		Waited: now - r.Arrived, Queued: q.Len(), Candidates: b.candidates,
 	}
 	choice := b.cfg.Policy.Choose(&b.facts)
 	switch {
 	case choice.Index == policy.Wait:
 		return false
 	case choice.Hold:
-		b.keep(r, b.targets[choice.Index])
+		b.holdFor(r, b.targets[choice.Index])
 		b.candidates[choice.Index].Held = r.kept.held
 		return false
 	}
@@ -235,13 +235,13 @@ func (b *Balancer) send(now time.Duration, r *request, t *target, d *Decision) {
 	t.isolate(r)
 	b.joined(t, r)
 	b.counts.Outstanding++
-	b.tree(t).InsertFor(b.owners.of(now, r.Tenant), r.Prompt, t.slot)
+	b.caches.sent(now, &t.cacheTarget, r.Tenant, r.Prompt)
 	if t.peer {
 		b.counts.ForwardedOut++
 		t.forwarded++
 		b.act(Action{
 			Kind: ActionForward, ID: r.ID, Target: t.id, Hop: nextHop(r, t), Reason: d.Reason, Decision: d,
-			SessionAge: now - r.began, Wait: max(time.Millisecond, b.maxWait(r)-(now-r.arrived)), Kills: b.killsToSend(r),
+			SessionAge: now - r.began, Wait: max(time.Millisecond, b.maxWait(r)-(now-r.Arrived)), Kills: b.killsToSend(r),
 		})
 		return
 	}
@@ -260,7 +260,7 @@ func (b *Balancer) explain(now time.Duration, r *request, choice policy.Choice) 
 	*d = Decision{
 		Policy: b.cfg.Policy.Name(), Reason: choice.Reason,
 		MatchBytes: b.candidates[choice.Index].Match, PromptBytes: r.Prompt.Bytes(),
-		Queued: now - r.arrived, Try: r.tries, Considered: d.Considered[:0],
+		Queued: now - r.Arrived, Try: r.tries, Considered: d.Considered[:0],
 	}
 	for _, c := range b.candidates {
 		d.Considered = append(d.Considered, Considered{

@@ -127,7 +127,7 @@ func TestADeadReplicaThatHeldThePrefixesDoesNotEatTheRetries(t *testing.T) {
 				t.Errorf("%s got %d of the dead replica's %d conversations", id, n, conversations)
 			}
 		}
-		if held := b.replicaTree.Held(find(b.replicas, "r0").slot); attempts > 0 && held != 0 {
+		if held := b.caches.replicas.Held(find(b.replicas, "r0").slot); attempts > 0 && held != 0 {
 			t.Errorf("the dead replica is still thought to hold %d bytes", held)
 		}
 	})
@@ -206,8 +206,8 @@ func TestMemoryStaysBoundedUnderChurnOfPrefixesSessionsAndReplicas(t *testing.T)
 				t.Fatalf("after %d prompts the trees take %d bytes", i, v.TreeBytes)
 			}
 		}
-		if len(b.requests) != 0 || len(b.replicas) != 3 || b.slots[0].next > 4 || len(b.queues) != 1 {
-			t.Errorf("left: %d requests, %d replicas, %d slots, %d queues", len(b.requests), len(b.replicas), b.slots[0].next, len(b.queues))
+		if len(b.requests) != 0 || len(b.replicas) != 3 || b.caches.slots[0].next > 4 || len(b.queues) != 1 {
+			t.Errorf("left: %d requests, %d replicas, %d slots, %d queues", len(b.requests), len(b.replicas), b.caches.slots[0].next, len(b.queues))
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -10,14 +11,34 @@ import (
 	"pgregory.net/rapid"
 
 	"skyserve/internal/service"
+	"skyserve/lbd/core/fair"
 	"skyserve/lbd/policy"
 )
+
+// waiting is a request that came at a time.
+func waiting(seq uint64, at time.Duration, of Request) *request {
+	r := &request{Request: of}
+	r.enter(seq, at)
+	r.Rank = at
+	return r
+}
+
+// twin is a request of a dumb queue: a copy, and where it stands.
+type twin struct {
+	request
+	fair.Standing
+}
+
+// before orders requests by where they stand, then by rank, then by number.
+func (a *twin) before(b *twin) bool {
+	return cmp.Or(cmp.Compare(a.Stage, b.Stage), cmp.Compare(a.Due, b.Due), cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Seq, b.Seq)) < 0
+}
 
 // dumb is a queue that sorts everything at each question. Its requests are its
 // own copies, of which only what was given is read.
 type dumb struct {
 	ordering ordering
-	waiting  []*request
+	waiting  []*twin
 	served   map[string]int64
 	lifted   map[string]int64
 	born     map[string]int
@@ -31,10 +52,10 @@ func (d *dumb) open(tenant string) {
 }
 
 func (d *dumb) has(tenant string) bool {
-	return slices.ContainsFunc(d.waiting, func(r *request) bool { return r.Tenant == tenant })
+	return slices.ContainsFunc(d.waiting, func(r *twin) bool { return r.Tenant == tenant })
 }
 
-func (d *dumb) push(r *request) {
+func (d *dumb) push(r request) {
 	d.open(r.Tenant)
 	if !d.has(r.Tenant) {
 		least, any := d.served[d.left], false
@@ -48,7 +69,7 @@ func (d *dumb) push(r *request) {
 			d.charge(r.Tenant, 0)
 		}
 	}
-	d.waiting = append(d.waiting, r)
+	d.waiting = append(d.waiting, &twin{request: r})
 }
 
 // charge adds tokens to what a tenant was served, which never falls below where it
@@ -58,30 +79,36 @@ func (d *dumb) charge(tenant string, tokens int64) {
 }
 
 func (d *dumb) remove(r *request) {
-	d.waiting = slices.DeleteFunc(d.waiting, func(o *request) bool { return o.ID == r.ID })
+	d.waiting = slices.DeleteFunc(d.waiting, func(o *twin) bool { return o.ID == r.ID })
 	d.left = r.Tenant
+}
+
+// ordered is what waits, in order.
+func (d *dumb) ordered(now time.Duration) []*twin {
+	list := slices.Clone(d.waiting)
+	for _, r := range list {
+		r.Standing = d.ordering.place(r.Tier, r.Arrived, now)
+	}
+	slices.SortFunc(list, func(a, b *twin) int {
+		if a.before(b) {
+			return -1
+		}
+		return 1
+	})
+	return list
 }
 
 // first plays the next n sends one by one.
 func (d *dumb) first(now time.Duration, n int) (ids []string) {
-	left := slices.Clone(d.waiting)
-	for _, r := range left {
-		r.standing = d.ordering.place(r.Tier, r.arrived, now)
-	}
+	left := d.ordered(now)
 	will := map[string]int64{}
 	for t, s := range d.served {
 		will[t] = s
 	}
 	for len(ids) < n && len(left) > 0 {
-		slices.SortFunc(left, func(a, b *request) int {
-			if a.before(b) {
-				return -1
-			}
-			return 1
-		})
-		turn := left[0].lane
+		turn := left[0].Standing.Level
 		best := d.whose(left, will, turn)
-		i := slices.IndexFunc(left, func(r *request) bool { return r.Tenant == best && r.lane <= turn })
+		i := slices.IndexFunc(left, func(r *twin) bool { return r.Tenant == best && r.Standing.Level <= turn })
 		ids = append(ids, left[i].ID)
 		will[best] += left[i].fare()
 		left = slices.Delete(left, i, i+1)
@@ -90,19 +117,20 @@ func (d *dumb) first(now time.Duration, n int) (ids []string) {
 }
 
 // whose is the tenant that goes next: of those with a request of the turn's
-// lane or a more urgent one, the least served; of equals the one in the turn's
-// own lane that was known first, then the one in the lane next to it.
-func (d *dumb) whose(left []*request, will map[string]int64, turn int) string {
-	best, bestLane := "", -1
+// level or a more urgent one, the least served; of equals the one in the turn's
+// own level that was known first, then the one in the level next to it.
+func (d *dumb) whose(left []*twin, will map[string]int64, turn int) string {
+	best, bestLevel := "", -1
 	for _, r := range left {
-		if r.lane > turn {
+		level := r.Standing.Level
+		if level > turn {
 			continue
 		}
 		t := r.Tenant
-		better := bestLane < 0 || will[t] < will[best] ||
-			will[t] == will[best] && (r.lane > bestLane || r.lane == bestLane && d.born[t] < d.born[best])
+		better := bestLevel < 0 || will[t] < will[best] ||
+			will[t] == will[best] && (level > bestLevel || level == bestLevel && d.born[t] < d.born[best])
 		if better {
-			best, bestLane = t, r.lane
+			best, bestLevel = t, level
 		}
 	}
 	return best
@@ -118,9 +146,8 @@ func ids(rs []*request) (out []string) {
 func drawRequest(rt *rapid.T, n int, now time.Duration) *request {
 	tier := rapid.SampledFrom([]service.Tier{"", service.TierFast, service.TierNormal, service.TierDeferred}).Draw(rt, "tier")
 	tenant := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "tenant")
-	r := &request{seq: uint64(n), arrived: now}
-	r.Request = Request{ID: fmt.Sprintf("q%d", n), Tier: tier, Tenant: tenant, PromptTokens: rapid.IntRange(0, 40).Draw(rt, "tokens")}
-	r.rank = now - time.Duration(rapid.IntRange(0, 3).Draw(rt, "lead"))*time.Second
+	r := waiting(uint64(n), now, Request{ID: fmt.Sprintf("q%d", n), Tier: tier, Tenant: tenant, PromptTokens: rapid.IntRange(0, 40).Draw(rt, "tokens")})
+	r.Rank = now - time.Duration(rapid.IntRange(0, 3).Draw(rt, "lead"))*time.Second
 	return r
 }
 
@@ -150,11 +177,11 @@ func (p *pair) change(rt *rapid.T) {
 		r := drawRequest(rt, p.n, p.now)
 		p.push(r)
 	case 3: // send what goes first
-		if list := p.q.first(nil, p.now, 1); len(list) > 0 {
+		if list := p.q.First(nil, p.now, 1); len(list) > 0 {
 			p.send(list[0])
 		}
 	case 4: // give up something in the middle
-		if list := p.q.all(nil); len(list) > 0 {
+		if list := p.q.Waiting(nil); len(list) > 0 {
 			p.remove(rapid.SampledFrom(list).Draw(rt, "gone"))
 		}
 	case 5:
@@ -165,9 +192,8 @@ func (p *pair) change(rt *rapid.T) {
 }
 
 func (p *pair) push(r *request) {
-	twin := *r
+	p.d.push(*r)
 	p.q.push(p.now, r)
-	p.d.push(&twin)
 }
 
 func (p *pair) remove(r *request) {
@@ -191,7 +217,7 @@ func (p *pair) end(rt *rapid.T) {
 	i := rapid.IntRange(0, len(p.sent)-1).Draw(rt, "which")
 	r := p.sent[i]
 	p.sent = slices.Delete(p.sent, i, i+1)
-	p.q.ended(r)
+	p.q.Ended(&r.Item)
 	if rapid.Bool().Draw(rt, "failed") {
 		p.q.chargeUnserved(r, &Outcome{Retryable: true}, 0)
 		p.d.charge(r.Tenant, -r.fare())
@@ -211,7 +237,7 @@ func TestQueueIsItsDumbTwin(t *testing.T) {
 		for range rapid.IntRange(1, 80).Draw(rt, "changes") {
 			p.change(rt)
 			n := rapid.SampledFrom([]int{1, 3, 1000}).Draw(rt, "asked for")
-			if got, want := ids(p.q.first(nil, p.now, n)), p.d.first(p.now, n); !slices.Equal(got, want) {
+			if got, want := ids(p.q.First(nil, p.now, n)), p.d.first(p.now, n); !slices.Equal(got, want) {
 				rt.Fatalf("%s at %v: got %v, want %v", o.order, p.now, got, want)
 			}
 			checkQueue(rt, p.q, len(p.d.waiting))
@@ -221,22 +247,8 @@ func TestQueueIsItsDumbTwin(t *testing.T) {
 
 // checkQueue holds a queue's counts against each other.
 func checkQueue(t fatal, q *queue, want int) {
-	accounts, waiting := 0, 0
-	for a := q.byWaiting.first(); a != nil; a = q.byWaiting.next(a) {
-		accounts++
-		waiting += a.waiting
-	}
-	inLanes := 0
-	for i := range q.lanes {
-		l := &q.lanes[i]
-		for a := l.accounts.first(); a != nil; a = l.accounts.next(a) {
-			for r := a.shares[i].requests.first(); r != nil; r = a.shares[i].requests.next(r) {
-				inLanes++
-			}
-		}
-	}
-	if q.len() != want || waiting != want || inLanes != want || len(q.all(nil)) != want {
-		t.Fatalf("%d wait: counted %d, %d by tenant, %d in %d tenants' lanes, %d in all lanes", want, q.len(), waiting, inLanes, accounts, len(q.all(nil)))
+	if q.Len() != want || len(q.Waiting(nil)) != want {
+		t.Fatalf("%d wait: counted %d, %d in all levels", want, q.Len(), len(q.Waiting(nil)))
 	}
 }
 
@@ -251,15 +263,17 @@ func TestTenantsNamesDecideNothing(t *testing.T) {
 		for i := range rapid.IntRange(1, 60).Draw(rt, "requests") {
 			now += time.Duration(rapid.IntRange(0, 900).Draw(rt, "ms")) * time.Millisecond
 			r := drawRequest(rt, i, now)
-			s := *r
-			s.Tenant = other[r.Tenant]
+			of := r.Request
+			of.Tenant = other[r.Tenant]
+			s := waiting(r.Seq, r.Arrived, of)
+			s.Rank = r.Rank
 			x.push(now, r)
-			y.push(now, &s)
+			y.push(now, s)
 			if rapid.Bool().Draw(rt, "serve") {
 				serve(x, now)
 				serve(y, now)
 			}
-			if got, want := ids(y.first(nil, now, 100)), ids(x.first(nil, now, 100)); !slices.Equal(got, want) {
+			if got, want := ids(y.First(nil, now, 100)), ids(x.First(nil, now, 100)); !slices.Equal(got, want) {
 				rt.Fatalf("%v with other names %v, want %v", got, other, want)
 			}
 		}
@@ -268,31 +282,31 @@ func TestTenantsNamesDecideNothing(t *testing.T) {
 
 // serve sends what goes first, and it ends at once.
 func serve(q *queue, now time.Duration) *request {
-	r := q.first(nil, now, 1)[0]
+	r := q.First(nil, now, 1)[0]
 	q.remove(r)
 	q.sent(r)
-	q.ended(r)
+	q.Ended(&r.Item)
 	return r
 }
 
 // With one tenant the order alone decides, however much it was served.
 func TestOneTenantGoesInOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		q := newQueue("m", drawOrdering(rt))
+		d := dumb{ordering: drawOrdering(rt), served: map[string]int64{}, lifted: map[string]int64{}, born: map[string]int{}}
+		q := newQueue("m", d.ordering)
 		now := time.Duration(0)
 		for i := range rapid.IntRange(1, 60).Draw(rt, "requests") {
 			now += time.Duration(rapid.IntRange(0, 900).Draw(rt, "ms")) * time.Millisecond
 			r := drawRequest(rt, i, now)
 			r.Tenant = ""
+			r.enter(r.Seq, r.Arrived)
+			d.push(*r)
 			q.push(now, r)
 		}
-		list := q.first(nil, now, 1000)
-		if len(list) != q.len() {
-			rt.Fatalf("listed %d of %d", len(list), q.len())
-		}
-		for i, r := range list[1:] {
-			if !list[i].before(r) {
-				rt.Fatalf("%v: %s goes before %s", q.ordering.order, list[i].ID, r.ID)
+		list := q.First(nil, now, 1000)
+		for i, want := range d.ordered(now) {
+			if len(list) != q.Len() || list[i].ID != want.ID {
+				rt.Fatalf("%v: of %d the queue lists %v; %s goes at place %d", q.ordering.order, q.Len(), ids(list), want.ID, i)
 			}
 		}
 	})
@@ -304,17 +318,17 @@ func TestOneTenantGoesInOrder(t *testing.T) {
 func TestAFloodStarvesNobody(t *testing.T) {
 	tiers := service.Tiers()
 	for _, order := range allOrders {
-		for lane, flood := range tiers {
-			for _, tier := range tiers[:lane+1] {
+		for level, flood := range tiers {
+			for _, tier := range tiers[:level+1] {
 				for _, later := range []time.Duration{0, 2 * time.Second, 2 * time.Minute, 11 * time.Hour} {
 					q := newQueue("m", ordering{order: order, targets: DefaultTargets(), tauN: 5 * time.Second, tauP: time.Second})
 					for i := range 1000 {
-						q.push(0, &request{seq: uint64(i), Request: Request{Tenant: "flood", Tier: flood, PromptTokens: 100}})
+						q.push(0, waiting(uint64(i), 0, Request{Tenant: "flood", Tier: flood, PromptTokens: 100}))
 					}
 					for range 10 {
 						serve(q, 0)
 					}
-					q.push(later, &request{seq: 2000, rank: later, arrived: later, Request: Request{Tenant: "one", Tier: tier, PromptTokens: 100}})
+					q.push(later, waiting(2000, later, Request{Tenant: "one", Tier: tier, PromptTokens: 100}))
 					first, second := serve(q, later), serve(q, later)
 					if first.Tenant != "one" && second.Tenant != "one" {
 						t.Errorf("%s: a flood of %s holds back one %s that came after %v", order, flood, tier, later)
@@ -330,9 +344,9 @@ func TestAFloodStarvesNobody(t *testing.T) {
 func TestTenantsShareByTokens(t *testing.T) {
 	q := newQueue("m", ordering{})
 	for i := range 600 {
-		q.push(0, &request{seq: uint64(3 * i), Request: Request{Tenant: "long", PromptTokens: 1000}})
-		q.push(0, &request{seq: uint64(3*i + 1), Request: Request{Tenant: "short", PromptTokens: 100}})
-		q.push(0, &request{seq: uint64(3*i + 2), Request: Request{Tenant: "wordy", PromptTokens: 100}})
+		q.push(0, waiting(uint64(3*i), 0, Request{Tenant: "long", PromptTokens: 1000}))
+		q.push(0, waiting(uint64(3*i+1), 0, Request{Tenant: "short", PromptTokens: 100}))
+		q.push(0, waiting(uint64(3*i+2), 0, Request{Tenant: "wordy", PromptTokens: 100}))
 	}
 	count := map[string]int{}
 	for range 420 {
@@ -353,7 +367,7 @@ func TestTenantsShareByTokens(t *testing.T) {
 func TestIdlingSavesNothingUp(t *testing.T) {
 	q := newQueue("m", ordering{})
 	push := func(i int, tenant string) {
-		q.push(0, &request{seq: uint64(i), Request: Request{Tenant: tenant, PromptTokens: 10}})
+		q.push(0, waiting(uint64(i), 0, Request{Tenant: tenant, PromptTokens: 10}))
 	}
 	push(0, "idler")
 	serve(q, 0)
@@ -376,49 +390,15 @@ func TestIdlingSavesNothingUp(t *testing.T) {
 	}
 }
 
-// Tenants that have nothing here are forgotten: when they are too many, and
-// after a while.
-func TestTenantsAreForgotten(t *testing.T) {
-	q := newQueue("m", ordering{})
-	for i := range 3 * idleAccounts {
-		q.push(0, &request{seq: uint64(i), Request: Request{Tenant: fmt.Sprint(i), PromptTokens: 1}})
-		serve(q, 0)
-	}
-	if len(q.accounts) != idleAccounts || q.accounts[fmt.Sprint(3*idleAccounts-1)] == nil {
-		t.Errorf("%d accounts are kept, want the last %d", len(q.accounts), idleAccounts)
-	}
-	q.push(time.Minute, &request{seq: 1 << 20, Request: Request{Tenant: "waits", PromptTokens: 1}})
-	q.forgetIdle(idleFor)
-	if len(q.accounts) != 1 || q.idleCount != 0 || q.idleFirst != nil || q.idleLast != nil {
-		t.Errorf("%d accounts are kept after a while, %d of them idle; want the one that waits", len(q.accounts), q.idleCount)
-	}
-	q.forgetIdle(time.Hour)
-	if q.accounts["waits"] == nil {
-		t.Error("a tenant with a request waiting was forgotten")
-	}
-}
-
-// Forgetting a tenant gives it nothing: it begins where the queue is.
-func TestForgottenTenantsBeginAnew(t *testing.T) {
-	q := newQueue("m", ordering{})
-	q.push(0, &request{Request: Request{Tenant: "a", PromptTokens: 5000}})
-	serve(q, 0)
-	q.forgetIdle(time.Hour)
-	q.push(time.Hour, &request{seq: 1, Request: Request{Tenant: "b", PromptTokens: 1}})
-	if a := q.accounts["b"]; a.served != 5000 {
-		t.Errorf("a new tenant begins at %d tokens, want where the last one was, at 5000", a.served)
-	}
-}
-
 // fill puts 4096 requests of 50 tenants into a queue.
 func fill(order Order, tenants int) *queue {
 	q := newQueue("m", ordering{order: order, targets: DefaultTargets(), tauN: 5 * time.Second, tauP: time.Second})
 	tiers := service.Tiers()
 	for i := range 4096 {
 		at := time.Duration(i) * time.Millisecond
-		q.push(at, &request{seq: uint64(i), rank: at, arrived: at, Request: Request{
+		q.push(at, waiting(uint64(i), at, Request{
 			Tenant: fmt.Sprint(i * i % tenants), Tier: tiers[i%len(tiers)], PromptTokens: 100 + i%1000,
-		}})
+		}))
 	}
 	return q
 }
@@ -428,26 +408,26 @@ func BenchmarkQueue(b *testing.B) {
 		for _, tenants := range []int{1, 50, 4096} {
 			q := fill(order, tenants)
 			now := 5 * time.Second
-			pool := q.first(nil, now, 128)
+			pool := q.First(nil, now, 128)
 			name := fmt.Sprintf("order=%s/tenants=%d/", order, tenants)
 			for _, n := range []int{1, 128} {
 				b.Run(fmt.Sprintf("%sfirst=%d", name, n), func(b *testing.B) {
 					b.ReportAllocs()
 					for b.Loop() {
-						pool = q.first(pool[:0], now, n)
+						pool = q.First(pool[:0], now, n)
 					}
 				})
 			}
 			b.Run(name+"turn", func(b *testing.B) { // one is sent, ends and comes again
 				b.ReportAllocs()
 				for b.Loop() {
-					pool = q.first(pool[:0], now, 1)
+					pool = q.First(pool[:0], now, 1)
 					r := pool[0]
 					q.remove(r)
 					q.sent(r)
-					q.ended(r)
+					q.Ended(&r.Item)
 					now += time.Millisecond
-					r.arrived, r.rank, r.seq = now, now, r.seq+4096
+					r.Arrived, r.Rank, r.Seq = now, now, r.Seq+4096
 					q.push(now, r)
 				}
 			})

@@ -18,7 +18,7 @@ type Rank struct {
 func RankOf(order Order, targets Targets, tauN, tauP time.Duration, tier service.Tier, arrived, now time.Duration) Rank {
 	o := ordering{order: order, targets: targets, tauN: tauN, tauP: tauP}
 	s := o.place(tier, arrived, now)
-	return Rank{stage: s.stage, due: s.due, arrived: arrived}
+	return Rank{stage: s.Stage, due: s.Due, arrived: arrived}
 }
 
 // Before says whether r goes before o: by stage, then by when it is due where the

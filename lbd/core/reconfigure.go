@@ -21,34 +21,12 @@ func (b *Balancer) Reconfigure(now time.Duration, cfg Config) []Action {
 	old, held := b.cfg, b.traits.Holds
 	cfg.TreeBytes, cfg.TreeOrder, cfg.ShareBytes = old.TreeBytes, old.TreeOrder, old.ShareBytes
 	b.cfg, b.traits = cfg, cfg.Policy.Traits()
-	b.retries.rebound(&old, &cfg)
+	b.retries.Rebound(old.RetryBurst, cfg.RetryBurst)
 	b.rebreak(now)
 	b.rebatch()
 	b.requeueAll(now, b.traits.Holds != held || cfg.SessionLead != old.SessionLead)
 	b.drainAll(now)
 	return b.actions
-}
-
-// rebound brings the stock of retries within a new bound; where there was none
-// there was no stock either, and it begins full.
-func (r *retryBudget) rebound(old, cfg *Config) {
-	if old.RetryBurst <= 0 {
-		r.stock = float64(cfg.RetryBurst)
-		return
-	}
-	r.stock = min(r.stock, float64(max(0, cfg.RetryBurst)))
-}
-
-// rebreak takes back the ejections that the configuration would not make.
-func (b *Balancer) rebreak(now time.Duration) {
-	for _, t := range b.replicas {
-		switch k := &t.breaker; {
-		case b.cfg.EjectAfter <= 0:
-			*k = breaker{}
-		case k.ejected(now):
-			k.until = min(k.until, now+b.cfg.EjectMost)
-		}
-	}
 }
 
 // rebatch begins or ends to keep what is known of each target for a policy that
@@ -91,7 +69,7 @@ func (b *Balancer) inFlight() []*request {
 	for _, r := range b.requests {
 		all = append(all, r)
 	}
-	slices.SortFunc(all, func(x, y *request) int { return cmp.Compare(x.seq, y.seq) })
+	slices.SortFunc(all, func(x, y *request) int { return cmp.Compare(x.Seq, y.Seq) })
 	return all
 }
 
@@ -102,32 +80,23 @@ func (b *Balancer) requeueAll(now time.Duration, rank bool) {
 	for _, t := range b.replicas {
 		t.held = 0
 	}
-	for _, q := range b.queues {
-		b.pool = q.all(b.pool[:0])
-		for _, r := range b.pool {
-			q.sit(r)
-		}
-	}
-	flying := b.inFlight()
-	for _, r := range flying {
+	ranks := map[*request]time.Duration{} // of those that wait: a rank may not change while they do
+	for _, r := range b.inFlight() {
 		r.kept = nil
-		if rank {
-			b.rank(r)
+		switch {
+		case !rank:
+			ranks[r] = r.Rank
+		case r.target != nil || r.Parked():
+			r.Rank = b.rank(r)
+		default:
+			ranks[r] = b.rank(r)
 		}
 	}
 	for _, q := range b.queues {
-		q.reorder(now, b.cfg.ordering(q.model))
+		q.ordering = b.cfg.ordering(q.model)
+		q.passed, q.unweighed = false, q.Len()
+		q.Reorder(now, q.standing, func(r *request) {
+			r.weighed, r.Rank = false, ranks[r]
+		})
 	}
-	for _, r := range flying {
-		if r.target == nil && !r.parked {
-			r.weighed = false
-			b.queue(r.Model).stand(r)
-		}
-	}
-}
-
-// reorder gives a queue another order; all that wait in it must sit.
-func (q *queue) reorder(now time.Duration, o ordering) {
-	q.clock, q.ordering = max(q.clock, now), o
-	q.passed, q.unweighed = false, q.n
 }

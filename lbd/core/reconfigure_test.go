@@ -24,7 +24,7 @@ func drawOther(rt *rapid.T) Config {
 	cfg.MaxTries = rapid.IntRange(1, 5).Draw(rt, "tries")
 	cfg.RetryBurst = rapid.IntRange(0, 2).Draw(rt, "retries")
 	cfg.EjectAfter = rapid.IntRange(0, 2).Draw(rt, "eject after")
-	cfg.EjectMost = rapid.SampledFrom([]time.Duration{time.Millisecond, time.Minute}).Draw(rt, "eject most")
+	cfg.EjectMax = rapid.SampledFrom([]time.Duration{time.Millisecond, time.Minute}).Draw(rt, "eject most")
 	cfg.SessionLead = rapid.SampledFrom([]time.Duration{0, time.Minute}).Draw(rt, "lead")
 	cfg.ModelTargets = map[string]Targets{"n": {Fast: time.Duration(rapid.IntRange(0, 3000).Draw(rt, "target")) * time.Millisecond}}
 	return cfg
@@ -64,16 +64,16 @@ func (w *world) reconfigure(t fatal, cfg Config) {
 func (w *world) checkPlaces(t fatal) {
 	queued := 0
 	for _, q := range w.b.queues {
-		all := q.all(nil)
-		if len(all) != q.n || q.unweighed < 0 || q.unweighed > q.n {
-			t.Fatalf("queue of %s: %d in its lanes, %d counted, %d not weighed", q.model, len(all), q.n, q.unweighed)
+		all := q.Waiting(nil)
+		if len(all) != q.Len() || q.unweighed < 0 || q.unweighed > q.Len() {
+			t.Fatalf("queue of %s: %d in its levels, %d counted, %d not weighed", q.model, len(all), q.Len(), q.unweighed)
 		}
 		for _, r := range all {
 			if at, flying := w.at[r.ID]; !flying || at != "" || r.target != nil {
 				t.Fatalf("%s waits, but is at %q", r.ID, at)
 			}
 		}
-		queued += len(all) + q.apart.n
+		queued += len(all) + q.Parked()
 	}
 	there := map[*target]int{}
 	for id, at := range w.at {

@@ -8,11 +8,11 @@ const (
 	answerWeight = 0.05
 	// bytesPerToken estimates a prompt's tokens where nobody counted them.
 	bytesPerToken = 4
-	// mostTokens bounds every single figure, so that no client's max_tokens can
+	// maxTokens bounds every single figure, so that no client's max_tokens can
 	// make the sums overflow.
-	mostTokens = 1 << 24
-	// mostAnswers bounds how many answers a request can ask for at once, likewise.
-	mostAnswers = 1 << 10
+	maxTokens = 1 << 24
+	// maxAnswers bounds how many answers a request can ask for at once, likewise.
+	maxAnswers = 1 << 10
 )
 
 // answers is the running mean (EWMA) of the lengths of a model's answers.
@@ -55,9 +55,9 @@ func (w *work) remaining() int { return w.prompts + max(0, w.answers-w.generated
 // tokens is the length of r's prompt, estimated where nobody counted.
 func (r *request) tokens() int {
 	if r.PromptTokens > 0 {
-		return min(r.PromptTokens, mostTokens)
+		return min(r.PromptTokens, maxTokens)
 	}
-	return min((r.Prompt.Bytes()+bytesPerToken-1)/bytesPerToken, mostTokens)
+	return min((r.Prompt.Bytes()+bytesPerToken-1)/bytesPerToken, maxTokens)
 }
 
 // context is how many tokens the requests there attend to: their prompts and
@@ -76,7 +76,7 @@ func (b *Balancer) estimate(r *request) {
 	if r.MaxTokens <= 0 {
 		r.answerCost = b.queue(r.Model).answers.expect()
 	}
-	r.answerCost = min(r.answerCost, mostTokens)
+	r.answerCost = min(r.answerCost, maxTokens)
 }
 
 func (w *work) add(r *request) {
@@ -117,6 +117,6 @@ func (w *work) take(r *request, out *Outcome, last bool) {
 // progress notes tokens generated at the target.
 func (w *work) progress(tokens int) {
 	if w.prompts > 0 || w.answers > 0 {
-		w.generated += min(max(0, tokens), mostTokens)
+		w.generated += min(max(0, tokens), maxTokens)
 	}
 }

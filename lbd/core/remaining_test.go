@@ -137,8 +137,8 @@ func TestHugeBoundsDoNotOverflowTheEstimate(t *testing.T) {
 	for _, id := range []string{"a", "b", "c"} {
 		b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", PromptTokens: math.MaxInt, MaxTokens: math.MaxInt}})
 	}
-	if got := remainingAt(b, "r"); got != 6*mostTokens {
-		t.Errorf("%d tokens remain, want %d", got, 6*mostTokens)
+	if got := remainingAt(b, "r"); got != 6*maxTokens {
+		t.Errorf("%d tokens remain, want %d", got, 6*maxTokens)
 	}
 }
 

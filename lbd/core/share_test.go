@@ -66,14 +66,14 @@ func held(b *Balancer, id string, key prefix.Key) int {
 	slot := -1
 	if t := find(b.replicas, id); t != nil {
 		slot = t.slot
-	} else if at, found := b.sharing.place(id); found {
-		slot = b.sharing.foreign[at].slot
+	} else if at, found := b.caches.sharing.place(id); found {
+		slot = b.caches.sharing.foreign[at].slot
 	}
 	if slot < 0 {
 		return -1
 	}
 	out := make([]int, slot+1)
-	b.replicaTree.Match(key, out)
+	b.caches.replicas.Match(key, out)
 	return out[slot]
 }
 
@@ -206,8 +206,8 @@ func TestOldNewsOfAReplicaIsForgotten(t *testing.T) {
 		t.Errorf("%d bytes are known before its time", got)
 	}
 	b.Step(shareAge, Event{Kind: EventTick})
-	if got := held(b, "x", key); got != -1 || b.View(shareAge).TreeNodes != 0 || len(b.slots[0].free) != 1 || len(b.sharing.heard.all()) != 0 {
-		t.Errorf("%d bytes are known, %d nodes, %d slots free", got, b.View(shareAge).TreeNodes, len(b.slots[0].free))
+	if got := held(b, "x", key); got != -1 || b.View(shareAge).TreeNodes != 0 || len(b.caches.slots[0].free) != 1 || len(b.caches.sharing.received.all()) != 0 {
+		t.Errorf("%d bytes are known, %d nodes, %d slots free", got, b.View(shareAge).TreeNodes, len(b.caches.slots[0].free))
 	}
 }
 
@@ -233,7 +233,7 @@ func TestARestartedBalancerLearnsWhatItKnewFromItsNeighbour(t *testing.T) {
 	if own, other := held(a, "r0", atA), held(a, "r1", atB); own != atA.Bytes() || other != atB.Bytes() {
 		t.Errorf("%d bytes are known of its own replica, %d of the other, want %d of both", own, other, atA.Bytes())
 	}
-	if found := a.replicaTree.Match(append(slices.Clone(atA), 1), nil); !found.Answered || found.Start != 1 {
+	if found := a.caches.replicas.Match(append(slices.Clone(atA), 1), nil); !found.Answered || found.Start != 1 {
 		t.Errorf("its session: %+v, want one that began at 1 ns", found)
 	}
 }
@@ -327,16 +327,16 @@ func TestSharingIsBounded(t *testing.T) {
 		b.Step(now, Event{Kind: EventPeerLearned, Target: "b", Learned: []Learned{{Replica: theirs, Key: fresh(rng, 30)}}})
 		b.Step(now, Event{Kind: EventTick})
 		checkSharing(t, b)
-		if v := b.View(now); v.TreeBytes > cfg.TreeBytes || b.slots[0].next > maxForeign+2 {
-			t.Fatalf("after %d replicas the trees take %d bytes and %d slots", i, v.TreeBytes, b.slots[0].next)
+		if v := b.View(now); v.TreeBytes > cfg.TreeBytes || b.caches.slots[0].next > maxForeign+2 {
+			t.Fatalf("after %d replicas the trees take %d bytes and %d slots", i, v.TreeBytes, b.caches.slots[0].next)
 		}
 	}
-	if len(b.sharing.foreign) != maxForeign || cap(b.sharing.own.entries) > 2000 || cap(b.sharing.heard.entries) > 2000 {
-		t.Errorf("%d foreign replicas, room for %d and %d entries", len(b.sharing.foreign), cap(b.sharing.own.entries), cap(b.sharing.heard.entries))
+	if len(b.caches.sharing.foreign) != maxForeign || cap(b.caches.sharing.own.entries) > 2000 || cap(b.caches.sharing.received.entries) > 2000 {
+		t.Errorf("%d foreign replicas, room for %d and %d entries", len(b.caches.sharing.foreign), cap(b.caches.sharing.own.entries), cap(b.caches.sharing.received.entries))
 	}
 	b.Step(time.Hour, Event{Kind: EventTick})
-	if v := b.View(time.Hour); len(b.sharing.foreign) != 0 || v.TreeNodes != 0 {
-		t.Errorf("an hour later: %d foreign replicas, %d nodes", len(b.sharing.foreign), v.TreeNodes)
+	if v := b.View(time.Hour); len(b.caches.sharing.foreign) != 0 || v.TreeNodes != 0 {
+		t.Errorf("an hour later: %d foreign replicas, %d nodes", len(b.caches.sharing.foreign), v.TreeNodes)
 	}
 }
 
@@ -363,7 +363,7 @@ func TestLongPromptsAreSharedInPart(t *testing.T) {
 func checkSharing(t fatal, b *Balancer) {
 	slots := map[int]string{}
 	note := func(id string, slot int) {
-		if other, taken := slots[slot]; taken || slot < 0 || slices.Contains(b.slots[0].free, slot) {
+		if other, taken := slots[slot]; taken || slot < 0 || slices.Contains(b.caches.slots[0].free, slot) {
 			t.Fatalf("%s has slot %d, which is free or that of %q", id, slot, other)
 		}
 		slots[slot] = id
@@ -371,21 +371,21 @@ func checkSharing(t fatal, b *Balancer) {
 	for _, r := range b.replicas {
 		note(r.id, r.slot)
 	}
-	for i, f := range b.sharing.foreign {
+	for i, f := range b.caches.sharing.foreign {
 		note(f.id, f.slot)
-		if (i > 0 && b.sharing.foreign[i-1].id >= f.id) || find(b.replicas, f.id) != nil {
+		if (i > 0 && b.caches.sharing.foreign[i-1].id >= f.id) || find(b.replicas, f.id) != nil {
 			t.Fatalf("foreign replica %s is out of order or no foreign one", f.id)
 		}
 	}
-	if len(b.sharing.foreign) > maxForeign {
-		t.Fatalf("%d foreign replicas", len(b.sharing.foreign))
+	if len(b.caches.sharing.foreign) > maxForeign {
+		t.Fatalf("%d foreign replicas", len(b.caches.sharing.foreign))
 	}
-	for _, l := range []*learnedLog{&b.sharing.own, &b.sharing.heard} {
+	for _, l := range []*learnedLog{&b.caches.sharing.own, &b.caches.sharing.received} {
 		bytes, seq := 0, uint64(0)
 		for _, e := range l.all() {
 			bytes += e.cost()
-			if e.seq <= seq || e.seq > b.sharing.seq || e.Forgotten == (len(e.Key) > 0) {
-				t.Fatalf("entry %d after %d of %d: %+v", e.seq, seq, b.sharing.seq, e)
+			if e.seq <= seq || e.seq > b.caches.sharing.seq || e.Forgotten == (len(e.Key) > 0) {
+				t.Fatalf("entry %d after %d of %d: %+v", e.seq, seq, b.caches.sharing.seq, e)
 			}
 			seq = e.seq
 		}

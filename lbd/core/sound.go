@@ -3,6 +3,7 @@ package core
 import (
 	"time"
 
+	"skyserve/lbd/core/pace"
 	"skyserve/lbd/policy"
 )
 
@@ -10,8 +11,8 @@ import (
 // for the most there is, so that no engine or peer that counts wrongly makes
 // sums overflow or comparisons fail.
 const (
-	mostCount = 1 << 30
-	mostTime  = time.Hour
+	maxCount = 1 << 30
+	maxTime  = time.Hour
 )
 
 // sound is a replica's report with the figures that make no sense left out.
@@ -24,18 +25,18 @@ func (r Report) sound() Report {
 // sound is a peer's word with the figures that make no sense left out.
 func (l ModelLoad) sound() ModelLoad {
 	for _, n := range []*int{&l.Replicas, &l.Available, &l.Queued, &l.Outstanding, &l.Context} {
-		*n = min(max(0, *n), mostCount)
+		*n = min(max(0, *n), maxCount)
 	}
 	l.KV = soundShare(l.KV)
-	l.Wait, l.Residence = min(max(0, l.Wait), mostTime), min(max(0, l.Residence), mostTime)
-	if !(l.Pace >= 1.0/paceLimit && l.Pace <= paceLimit) {
+	l.Wait, l.Residence = min(max(0, l.Wait), maxTime), min(max(0, l.Residence), maxTime)
+	if !(l.Pace >= 1.0/pace.Limit && l.Pace <= pace.Limit) {
 		l.Pace = 0
 	}
 	return l
 }
 
 func soundCount(n policy.Maybe[int]) policy.Maybe[int] {
-	if n.Value < 0 || n.Value > mostCount {
+	if n.Value < 0 || n.Value > maxCount {
 		return policy.Maybe[int]{}
 	}
 	return n

@@ -3,24 +3,18 @@ package core
 import (
 	"time"
 
+	"skyserve/lbd/core/breaker"
+	"skyserve/lbd/core/pace"
 	"skyserve/lbd/policy"
 )
 
 // target is a replica or a peer with all that is known of it.
 type target struct {
-	id   string
-	slot int // its number in the prefix tree
-	peer bool
+	cacheTarget
 
 	model      string // replica only
 	limit      int    // replica only: ReplicaInfo.MaxOutstanding
 	sameRegion bool   // peer only
-	process    string // replica only: ReplicaInfo.Process
-
-	added time.Duration // replica only
-	// forgotAt is when its cache was last found to be lost: news that is older does
-	// not count.
-	forgotAt time.Duration
 
 	draining bool
 	// ready is the last report's word; reported says whether one ever came.
@@ -42,16 +36,10 @@ type target struct {
 
 	pausedUntil time.Duration // peer only
 
-	held      int           // waiting requests that are kept for it
-	residence time.Duration // running mean of the time from a send to its end; 0 = none has ended
-	// pace is the time between two tokens of an answer there, over that of the
-	// nominal replica under the same load; hardwarePace, that of all like it.
-	pace         mean
-	hardwarePace float64
-	// stayPace is how long answers stay there, from the send to the end, over what they
-	// would at the nominal replica.
-	stayPace    mean
-	breaker     breaker // replica only
+	held        int           // waiting requests that are kept for it
+	residence   time.Duration // running mean of the time from a send to its end; 0 = none has ended
+	pace        pace.Learned
+	breaker     breaker.Breaker // replica only
 	outstanding int
 	forwarded   int64      // requests sent to it, of a peer
 	unconfirmed []*request // sent, and not visible in any report nor by a first token, oldest first
@@ -73,7 +61,7 @@ func (t *target) age(now time.Duration) time.Duration { return now - t.reportedA
 // live says whether the target answers: it reported ready, lately, no connection
 // to it failed since, and it is not ejected.
 func (t *target) live(now time.Duration, c *Config) bool {
-	return t.reported && t.ready && !t.suspect && !t.breaker.ejected(now) && t.age(now) < time.Duration(c.LostIntervals)*c.ProbeInterval
+	return t.reported && t.ready && !t.suspect && !t.breaker.Ejected(now) && t.age(now) < time.Duration(c.LostIntervals)*c.ProbeInterval
 }
 
 func (t *target) stale(now time.Duration, c *Config) bool {
@@ -82,7 +70,7 @@ func (t *target) stale(now time.Duration, c *Config) bool {
 
 // replicaAvailable is the push rule of one replica.
 func (t *target) replicaAvailable(now time.Duration, c *Config) bool {
-	if t.draining || !t.live(now, c) || t.breaker.tried() || (t.limit > 0 && t.outstanding >= t.limit) {
+	if t.draining || !t.live(now, c) || t.breaker.Tried() || (t.limit > 0 && t.outstanding >= t.limit) {
 		return false
 	}
 	switch c.Push.Mode {
@@ -131,7 +119,7 @@ func (t *target) peerAvailable(now time.Duration, c *Config, l *ModelLoad, ownQu
 // sent notes that r went to the target.
 func (t *target) sent(r *request) {
 	t.outstanding++
-	t.breaker.sent(r)
+	t.breaker.Sent(r.Seq)
 	t.work.add(r)
 	t.unconfirmed = append(t.unconfirmed, r)
 }
@@ -166,4 +154,13 @@ func (t *target) seen(now, age time.Duration) {
 		n++
 	}
 	t.unconfirmed = append(t.unconfirmed[:0], t.unconfirmed[n:]...)
+}
+
+// lost says whether a replica's cache must be taken for empty: it does not
+// answer, or not in time after it was added.
+func (t *target) lost(now time.Duration, c *Config) bool {
+	if t.reported {
+		return !t.ready || t.suspect
+	}
+	return now-t.added >= time.Duration(c.LostIntervals)*c.ProbeInterval
 }

@@ -74,10 +74,9 @@ func TestAFullQueueIsShared(t *testing.T) {
 // A request that nobody served costs its tenant nothing.
 func TestFailuresAreNotCharged(t *testing.T) {
 	b := flooded(t, "least-load", 1)
-	before := b.queue("m").accounts["flood"].served
+	before := b.queue("m").Served("flood")
 	b.Step(time.Millisecond, Event{Kind: EventFailed, ID: "flood0", Outcome: &Outcome{Retryable: true}})
-	a := b.queue("m").accounts["flood"]
-	if a.served != before || a.outstanding != 1 {
-		t.Errorf("charged %d tokens with %d outstanding after a failure, want %d with 1", a.served, a.outstanding, before)
+	if got := b.queue("m").Served("flood"); got != before || b.counts.Outstanding != 1 {
+		t.Errorf("charged %d tokens with %d outstanding after a failure, want %d with 1", got, b.counts.Outstanding, before)
 	}
 }

@@ -18,9 +18,9 @@ const (
 	idlePerPeer = 64               // forwarded requests come in bursts; setting up costs a round trip each
 	keepAlive   = 15 * time.Second // finds out about peers that vanished
 
-	// laneBytes bounds what is under way in one direction of a delayed
+	// trackBytes bounds what is under way in one direction of a delayed
 	// connection: 16 MiB at 110 ms is 150 MB/s, more than a forward ever moves.
-	laneBytes = 16 << 20
+	trackBytes = 16 << 20
 	// pieceBytes is how much a connection moves at once.
 	pieceBytes = 32 << 10
 	// lingerTime bounds how long a closed connection still delivers what was
@@ -71,20 +71,20 @@ func distantDial(dial wire.DialFunc, rtt time.Duration) wire.DialFunc {
 type distantConn struct {
 	net.Conn
 	delay   time.Duration
-	in, out *lane
+	in, out *track
 	closing chan struct{}
 }
 
 // newDistantConn puts conn at a distance; two goroutines carry its bytes until
 // it is closed.
 func newDistantConn(conn net.Conn, delay time.Duration) *distantConn {
-	c := &distantConn{Conn: conn, delay: delay, in: newLane(delay), out: newLane(delay), closing: make(chan struct{})}
+	c := &distantConn{Conn: conn, delay: delay, in: newTrack(delay), out: newTrack(delay), closing: make(chan struct{})}
 	go c.carryIn()
 	go c.carryOut()
 	return c
 }
 
-// carryIn moves what arrives into the lane that Read takes from.
+// carryIn moves what arrives into the track that Read takes from.
 func (c *distantConn) carryIn() {
 	piece := make([]byte, pieceBytes)
 	for {
@@ -101,7 +101,7 @@ func (c *distantConn) carryIn() {
 	}
 }
 
-// carryOut moves what Write put into its lane to the connection, and ends it.
+// carryOut moves what Write put into its track to the connection, and ends it.
 func (c *distantConn) carryOut() {
 	defer c.Conn.Close()
 	piece := make([]byte, pieceBytes)

@@ -59,7 +59,7 @@ func TestBytesTakeHalfARoundTrip(t *testing.T) {
 }
 
 func TestBandwidthIsNotLimited(t *testing.T) {
-	sent := make([]byte, laneBytes+laneBytes/4+777)
+	sent := make([]byte, trackBytes+trackBytes/4+777)
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range sent {
 		sent[i] = byte(r.Uint32())
@@ -75,7 +75,7 @@ func TestBandwidthIsNotLimited(t *testing.T) {
 			t.Errorf("got %d bytes of %d, %v", len(got), len(sent), err)
 		}
 		if took := time.Since(began); took > 3*rtt/2 {
-			t.Errorf("more than a lane holds took %s, want two half round trips and the end", took)
+			t.Errorf("more than a track holds took %s, want two half round trips and the end", took)
 		}
 	})
 	distant(t, func(t *testing.T, near, far net.Conn) {
@@ -108,11 +108,11 @@ func TestDeadlines(t *testing.T) {
 		if _, err = near.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
-		// Write has one too, once the lane is full.
+		// Write has one too, once the track is full.
 		_ = near.SetDeadline(time.Time{})
 		_ = near.SetWriteDeadline(time.Now().Add(time.Second))
-		n, err := near.Write(make([]byte, laneBytes+2*pieceBytes))
-		if !errors.Is(err, os.ErrDeadlineExceeded) || n < laneBytes {
+		n, err := near.Write(make([]byte, trackBytes+2*pieceBytes))
+		if !errors.Is(err, os.ErrDeadlineExceeded) || n < trackBytes {
 			t.Errorf("wrote %d, %v", n, err)
 		}
 	})

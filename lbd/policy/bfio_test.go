@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"skyserve/internal/sim/barrier"
 	"skyserve/lbd/bfio"
 )
 
@@ -296,7 +297,7 @@ func steadyPool(ranks int) *Pool {
 			r.Free = 1
 		}
 		for range 72 - r.Free {
-			prompt, output := bfio.SyntheticLengths(rng)
+			prompt, output := barrier.SyntheticLengths(rng)
 			had := rng.Int64N(output + 1)
 			r.Running = append(r.Running, Running{Tokens: int(prompt + had), Left: 1 + rng.IntN(1000)})
 			r.Load += int(prompt + had)
@@ -305,7 +306,7 @@ func steadyPool(ranks int) *Pool {
 		p.Ranks = append(p.Ranks, r)
 	}
 	for i := range 128 {
-		prompt, _ := bfio.SyntheticLengths(rng)
+		prompt, _ := barrier.SyntheticLengths(rng)
 		p.Waiting = append(p.Waiting, Waiting{PromptTokens: int(prompt), MaxTokens: 4096, Offered: time.Duration(128-i) * 10 * time.Millisecond})
 	}
 	return p

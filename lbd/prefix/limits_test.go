@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"skyserve/internal/testkit"
 )
 
 func TestAnEmptyKeyIsNothing(t *testing.T) {
@@ -74,6 +76,7 @@ func TestAMillionDistinctPrefixesStayUnderASmallBound(t *testing.T) {
 // Many short prefixes, then few long ones: the memory of the former is not
 // kept beside that of the latter.
 func TestMemoryFollowsTheContents(t *testing.T) {
+	testkit.Slow(t)
 	tree := NewTree(4 << 20)
 	for _, size := range []int{1, 400, 3, 512, 20} {
 		w := newTraffic(size*BlockBytes, 1<<40)

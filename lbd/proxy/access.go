@@ -5,11 +5,8 @@ import (
 	"log/slog"
 	"time"
 
-	"skyserve/lbd/policy"
+	"skyserve/lbd/openai"
 )
-
-// figure is a number that an engine may have told.
-type figure = policy.Maybe[int]
 
 // logged writes the request's one line of the log. What clients wrote is not in
 // it but for the request's id and the model's name; nor are keys.
@@ -24,7 +21,7 @@ func (x *exchange) logged(status int, outcome string) {
 	}
 	attrs := make([]slog.Attr, 0, 20)
 	add := func(a ...slog.Attr) { attrs = append(attrs, a...) }
-	add(slog.String("request", x.flight.id), slog.String("path", x.endpoint.path), slog.Int("status", status), slog.String("outcome", outcome))
+	add(slog.String("request", x.inFlight.id), slog.String("path", x.endpoint.Path), slog.Int("status", status), slog.String("outcome", outcome))
 	if x.model != "" {
 		add(slog.String("model", x.model), slog.String("tier", string(x.tier)))
 	}
@@ -39,11 +36,11 @@ func (x *exchange) logged(status int, outcome string) {
 		add(slog.Float64("ttft_ms", millis(x.first.Sub(x.began))))
 	}
 	add(slog.Float64("e2e_ms", millis(time.Since(x.began))))
-	u := &x.answer.usage
+	u := &x.answer.Usage
 	for _, n := range []struct {
 		key string
-		figure
-	}{{"prompt_tokens", u.prompt}, {"cached_tokens", u.cached}, {"output_tokens", u.output}} {
+		openai.Figure
+	}{{"prompt_tokens", u.Prompt}, {"cached_tokens", u.Cached}, {"output_tokens", u.Output}} {
 		if n.Known {
 			add(slog.Int(n.key, n.Value))
 		}

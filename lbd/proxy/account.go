@@ -8,6 +8,7 @@ import (
 
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
+	"skyserve/lbd/record"
 )
 
 // statusLabel is an HTTP status as a metric's label.
@@ -18,7 +19,7 @@ func (x *exchange) token(now time.Time, n int) {
 	r := x.rt
 	if !x.talks {
 		x.talks = true
-		r.stepFlight(&x.flight, core.Event{Kind: core.EventFirstToken}, x.firstAt(now))
+		r.stepFor(&x.inFlight, core.Event{Kind: core.EventFirstToken}, x.firstAt(now))
 	}
 	if x.first.IsZero() {
 		x.first = now
@@ -37,12 +38,12 @@ func (x *exchange) token(now time.Time, n int) {
 
 // firstAt notes in the request's record when its first token came; nil when one came
 // from another target before.
-func (x *exchange) firstAt(now time.Time) func(*DecisionRecord) {
+func (x *exchange) firstAt(now time.Time) func(*record.Request) {
 	if !x.first.IsZero() {
 		return nil
 	}
 	ttft := millis(now.Sub(x.began))
-	return func(d *DecisionRecord) { d.TTFTMillis = &ttft }
+	return func(d *record.Request) { d.TTFTMillis = &ttft }
 }
 
 // streamed counts tokens where they were generated and for whom.
@@ -59,12 +60,12 @@ func (x *exchange) streamed(n int) {
 func (x *exchange) end(status int, state string) {
 	used := x.used(status, state)
 	x.settle(used)
-	x.visit.settle(x.model, used, x.rt.Elapsed())
+	x.reservation.Settle(x.model, used, x.rt.Elapsed())
 	e2e := millis(time.Since(x.began))
-	x.rt.leave(&x.flight, func(d *DecisionRecord) {
+	x.rt.endInFlight(&x.inFlight, func(d *record.Request) {
 		d.State, d.Status, d.E2EMillis = state, status, &e2e
-		u := &x.answer.usage
-		d.PromptTokens, d.CachedTokens, d.OutputTokens = u.prompt.Ptr(), u.cached.Ptr(), u.output.Ptr()
+		u := &x.answer.Usage
+		d.PromptTokens, d.CachedTokens, d.OutputTokens = u.Prompt.Ptr(), u.Cached.Ptr(), u.Output.Ptr()
 	})
 	x.close(status, state)
 }
@@ -73,13 +74,13 @@ func (x *exchange) end(status int, state string) {
 // the engine's figures where it gave them, else by the estimate and what was seen
 // pass; in metrics what engines computed of it.
 func (x *exchange) settle(used telemetry.Usage) {
-	r, u := x.rt, &x.answer.usage
+	r, u := x.rt, &x.answer.Usage
 	output := x.outputTokens()
-	if unseen := output - x.answer.tokens; unseen > 0 {
+	if unseen := output - x.answer.Tokens; unseen > 0 {
 		x.streamed(unseen)
 	}
 	prompt, cached := x.promptUsed()
-	if u.prompt.Known && u.cached.Known && x.counts.replica != nil {
+	if u.Prompt.Known && u.Cached.Known && x.counts.replica != nil {
 		c := x.counts.count
 		c.hits.add(r.Elapsed(), prompt, cached)
 		c.prompt.Add(int64(prompt))
@@ -88,7 +89,7 @@ func (x *exchange) settle(used telemetry.Usage) {
 	if x.from != "" {
 		return
 	}
-	if u.prompt.Known && u.cached.Known {
+	if u.Prompt.Known && u.Cached.Known {
 		r.stats.hits.add(r.Elapsed(), prompt, cached)
 	}
 	r.points.add(x.model, x.tier, tally{prompt: int64(prompt), cached: int64(cached), output: int64(output)})
@@ -103,7 +104,7 @@ func (x *exchange) settle(used telemetry.Usage) {
 // promptUsed is how many tokens the prompt has, by the engine's word or else as
 // estimated, and how many of these came from the engine's cache.
 func (x *exchange) promptUsed() (prompt, cached int) {
-	u := &x.answer.usage
-	prompt = u.prompt.Or(x.promptTokens)
-	return prompt, min(u.cached.Or(0), prompt)
+	u := &x.answer.Usage
+	prompt = u.Prompt.Or(x.promptTokens)
+	return prompt, min(u.Cached.Or(0), prompt)
 }

@@ -15,6 +15,8 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
+	"skyserve/lbd/openai"
+	"skyserve/lbd/quota"
 )
 
 // origin is who sent a request.
@@ -37,7 +39,7 @@ type origin struct {
 	wantsCounts            string // what the peer says of the usage so far with each event; empty = it wants none
 	// keyed: clients had to present keys when it came, so its Authorization is ours.
 	keyed   bool
-	account *account // of the key that a client presented; nil where none is asked for
+	account *quota.Account // of the key that a client presented; nil where none is asked for
 }
 
 // maxSpan bounds what a peer may say of a session's age, as no queue looks
@@ -65,25 +67,25 @@ func requestID(given string) string {
 // unfit says whether a character may not be part of a request id.
 func unfit(c rune) bool { return c <= ' ' || c > '~' }
 
-func errUnauthorized() *apiError {
-	return &apiError{
-		status: http.StatusUnauthorized, kind: typeAuth, code: "invalid_api_key",
-		message: "no valid API key was given: send one as 'Authorization: Bearer KEY'",
+func errUnauthorized() *openai.Error {
+	return &openai.Error{
+		Status: http.StatusUnauthorized, Kind: openai.TypeAuth, Code: "invalid_api_key",
+		Message: "no valid API key was given: send one as 'Authorization: Bearer KEY'",
 	}
 }
 
 // errTier answers a request for a tier above what its key allows. It is not lowered: a
 // client that counts on a first token within a second shall know.
-func errTier(asked, most service.Tier) *apiError {
-	return &apiError{
-		status: http.StatusForbidden, kind: typePermission, code: "tier_not_allowed", param: headerTier,
-		message: fmt.Sprintf("header %s: this API key may ask for %s at most, got %s: leave the header out or name a tier that is less urgent", headerTier, most, asked),
+func errTier(asked, most service.Tier) *openai.Error {
+	return &openai.Error{
+		Status: http.StatusForbidden, Kind: openai.TypePermission, Code: "tier_not_allowed", Param: headerTier,
+		Message: fmt.Sprintf("header %s: this API key may ask for %s at most, got %s: leave the header out or name a tier that is less urgent", headerTier, most, asked),
 	}
 }
 
 // identify tells a peer's request from a client's and reads what its headers
 // say. What only balancers may say is not heard from anybody else.
-func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
+func (r *Runtime) identify(req *http.Request) (o origin, refused *openai.Error) {
 	var err error
 	h := req.Header
 	hop, from := core.Hop(h.Get(headerHop)), h.Get(headerFrom)
@@ -97,7 +99,7 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
 		o.fingerprint, _ = strconv.ParseUint(h.Get(headerFingerprint), 16, 64) // 0 where there is none
 		o.kills = parseKills(h.Get(headerKills))
 	} else {
-		account, ok := keys.admit(h)
+		account, ok := admit(keys, h)
 		if !ok {
 			return o, errUnauthorized()
 		}
@@ -107,7 +109,7 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
 		o.tier, err = service.ParseTier(word)
 	}
 	if err != nil {
-		return o, invalid(headerTier, "invalid_tier", "header "+headerTier+": "+err.Error())
+		return o, openai.Invalid(headerTier, "invalid_tier", "header "+headerTier+": "+err.Error())
 	}
 	if o.tier.Above(o.maxTier) {
 		return o, errTier(o.tier, o.maxTier)
@@ -117,19 +119,18 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *apiError) {
 	case continueOff:
 		o.continueOff = true
 	default:
-		return o, invalid(headerContinue, "invalid_continue", fmt.Sprintf("header %s: unknown word %q: want on or off", headerContinue, word))
+		return o, openai.Invalid(headerContinue, "invalid_continue", fmt.Sprintf("header %s: unknown word %q: want on or off", headerContinue, word))
 	}
 	return o, nil
 }
 
 // enterAs takes over what a key says of its requests.
-func (o *origin) enterAs(a *account) {
+func (o *origin) enterAs(a *quota.Account) {
 	if a == nil {
 		return
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	o.account, o.tenant, o.tier, o.maxTier = a, a.tenant, a.tier, a.maxTier
+	o.account = a
+	o.tenant, o.tier, o.maxTier = a.Rights()
 }
 
 func validHop(h core.Hop) bool {
@@ -139,13 +140,13 @@ func validHop(h core.Hop) bool {
 // session names the conversation or client that a request belongs to. It is a
 // hash: of bounded length, and no user's name gets into decisions and records. One
 // tenant's is never another's, whatever they call it. A peer has hashed it already.
-func (o *origin) setSession(req *http.Request, c *call) {
+func (o *origin) setSession(req *http.Request, c *openai.Call) {
 	given := req.Header.Get(headerSession)
 	if o.from != "" && given != "" {
 		o.session = given[:min(len(given), maxRequestID)]
 		return
 	}
-	o.session = sessionName(o.tenant, c.said(c.cacheKey), given, c.said(c.user), req.RemoteAddr)
+	o.session = sessionName(o.tenant, c.PromptCacheKey(), given, c.User(), req.RemoteAddr)
 }
 
 func sessionName(tenant string, cacheKey []byte, header string, user []byte, client string) string {
@@ -171,43 +172,43 @@ func sessionName(tenant string, cacheKey []byte, header string, user []byte, cli
 }
 
 // errBody is the answer to a body that could not be read.
-func errBody(err error, limit int64) *apiError {
+func errBody(err error, limit int64) *openai.Error {
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
-		return &apiError{
-			status: http.StatusRequestEntityTooLarge, kind: typeInvalid, code: "request_too_large",
-			message: fmt.Sprintf("reading the request body: it is larger than %d bytes", limit),
+		return &openai.Error{
+			Status: http.StatusRequestEntityTooLarge, Kind: openai.TypeInvalid, Code: "request_too_large",
+			Message: fmt.Sprintf("reading the request body: it is larger than %d bytes", limit),
 		}
 	}
-	if errors.Is(err, errMemoryFull) || errors.Is(err, errShareFull) {
+	if errors.Is(err, quota.ErrMemoryFull) || errors.Is(err, quota.ErrShareFull) {
 		return errNoMemory(err)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return &apiError{
-			status: http.StatusRequestTimeout, kind: typeInvalid, code: "request_timeout",
-			message: "reading the request body: it did not come in time",
+		return &openai.Error{
+			Status: http.StatusRequestTimeout, Kind: openai.TypeInvalid, Code: "request_timeout",
+			Message: "reading the request body: it did not come in time",
 		}
 	}
-	return invalid("", "incomplete_body", "reading the request body: "+err.Error())
+	return openai.Invalid("", "incomplete_body", "reading the request body: "+err.Error())
 }
 
 // understand parses a body and finds the model that it asks for.
-func (r *Runtime) understand(body []byte) (c call, stands modelName, refused *apiError) {
-	c, err := readCall(body, r.seed)
-	var twofold *ambiguous
+func (r *Runtime) understand(body []byte) (c openai.Call, stands openai.ResolvedModel, refused *openai.Error) {
+	c, err := openai.ReadCall(body, r.seed)
+	var twofold *openai.AmbiguousKeyError
 	if errors.As(err, &twofold) {
-		return c, stands, invalid(twofold.key, "ambiguous_key", "reading the request body: "+err.Error())
+		return c, stands, openai.Invalid(twofold.Key, "ambiguous_key", "reading the request body: "+err.Error())
 	}
 	if err != nil {
-		return c, stands, invalid("", "invalid_json", "reading the request body as JSON: "+err.Error())
+		return c, stands, openai.Invalid("", "invalid_json", "reading the request body as JSON: "+err.Error())
 	}
-	name, err := c.modelName()
+	name, err := c.ModelName()
 	if err != nil {
 		return c, stands, r.errModel(err.Error())
 	}
 	stands, known := r.models.Load().resolve(name)
 	if !known {
-		return c, stands, r.errModel("model: " + clip(name) + " is not served here")
+		return c, stands, r.errModel("model: " + openai.Clip(name) + " is not served here")
 	}
 	return c, stands, nil
 }
@@ -215,7 +216,7 @@ func (r *Runtime) understand(body []byte) (c call, stands modelName, refused *ap
 // maxListed is how many models an error lists.
 const maxListed = 20
 
-func (r *Runtime) errModel(message string) *apiError {
+func (r *Runtime) errModel(message string) *openai.Error {
 	names := r.models.Load().list
 	more := ""
 	if len(names) > maxListed {
@@ -227,5 +228,5 @@ func (r *Runtime) errModel(message string) *apiError {
 	} else {
 		message += "; there is " + strings.Join(names, ", ") + more
 	}
-	return &apiError{status: http.StatusNotFound, kind: typeInvalid, param: "model", code: "model_not_found", message: message}
+	return &openai.Error{Status: http.StatusNotFound, Kind: openai.TypeInvalid, Param: "model", Code: "model_not_found", Message: message}
 }

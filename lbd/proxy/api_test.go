@@ -12,6 +12,7 @@ import (
 
 	"skyserve/internal/service"
 
+	"skyserve/internal/testkit"
 	"skyserve/lbd/core"
 )
 
@@ -153,6 +154,7 @@ func TestBodyOfARefusedRequest(t *testing.T) {
 }
 
 func TestTooLarge(t *testing.T) {
+	testkit.Slow(t)
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, whole(plainReply)))
 	t.Run("declared", func(t *testing.T) {

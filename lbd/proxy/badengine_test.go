@@ -12,6 +12,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"skyserve/internal/testkit"
+	"skyserve/lbd/openai"
 )
 
 // rawEngine is a replica that answers every request with the same bytes and then
@@ -147,7 +150,7 @@ func TestBadEnginesAlone(t *testing.T) {
 				resp := b.post(chatPath, body)
 				text := read(t, resp)
 				_, kind, _ := apiErrorOf(t, text)
-				if resp.StatusCode != http.StatusBadGateway || kind != typeServer || strings.Contains(text, "10.0.0.1") || resp.Header.Get("Location") != "" {
+				if resp.StatusCode != http.StatusBadGateway || kind != openai.TypeServer || strings.Contains(text, "10.0.0.1") || resp.Header.Get("Location") != "" {
 					t.Errorf("%d %s, want 502 and no address", resp.StatusCode, text)
 				}
 				b.free()
@@ -219,6 +222,7 @@ func TestStreamsThatGoWrong(t *testing.T) {
 
 // An engine that sends its header and no more holds nobody longer than it may.
 func TestHeadersOnly(t *testing.T) {
+	testkit.Slow(t)
 	for contentType, body := range map[string]string{"text/event-stream": streamBody, "application/json": plainBody} {
 		t.Run(contentType, func(t *testing.T) {
 			o := roundRobin(t)

@@ -14,6 +14,7 @@ import (
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
+	"skyserve/lbd/record"
 )
 
 // canned is a transport that answers from memory: what is left is the proxy.
@@ -156,19 +157,6 @@ func askAll(b *testing.B, url string, stream bool) {
 	}
 }
 
-func BenchmarkParse(b *testing.B) {
-	body := []byte(promptBody(16<<10, true))
-	b.SetBytes(int64(len(body)))
-	b.ReportAllocs()
-	for b.Loop() {
-		c, err := parseCall(body)
-		if err != nil {
-			b.Fatal(err)
-		}
-		releaseRenderer(renderKey(1, endpoints[chatPath], &c, modelName{model: testModel}))
-	}
-}
-
 // BenchmarkRequests is what it costs to look at the newest requests of a full
 // memory: all of it, and as one decision waits for it at most (hold).
 func BenchmarkRequests(b *testing.B) {
@@ -188,7 +176,7 @@ func BenchmarkRequests(b *testing.B) {
 		})
 	}
 	b.Run("hold", func(b *testing.B) {
-		records, rows := make([]*DecisionRecord, summaryBatch), make([]telemetry.RequestSummary, summaryBatch)
+		records, rows := make([]*record.Request, summaryBatch), make([]telemetry.RequestSummary, summaryBatch)
 		rt.ring.newest(records)
 		for b.Loop() {
 			rt.summarize(rows, records)

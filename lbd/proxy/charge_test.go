@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
 )
 
@@ -93,13 +92,6 @@ func bodyOf(stream bool, more string) string {
 	return fmt.Sprintf(`{"model":%q,"stream":%v%s,"messages":[{"role":"user","content":"hello"}]}`, testModel, stream, more)
 }
 
-func (b *balancer) usedBy(name string) telemetry.Usage {
-	a := b.accountOf(name)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.total
-}
-
 // A client that hangs up uses what was generated until then, streamed or not, with a
 // bound or without: as much as one that reads to the end, and never more than it asked for.
 func TestHangingUpUsesWhatWasGenerated(t *testing.T) {
@@ -147,8 +139,10 @@ func TestAnswersThatAreNotReadAreCharged(t *testing.T) {
 	for name, prepare := range map[string]func(b *balancer){
 		"too long": func(b *balancer) { b.limits.MaxHeldAnswer = 16 },
 		"no memory left": func(b *balancer) {
-			hog := held{memory: b.memory, tenant: b.accountOf("acme").tenant}
-			if err := hog.set(b.limits.TenantMemory - b.memory.used() - 5<<10); err != nil { // a small body fits
+			acme, _ := b.keyring().Find("sk")
+			tenant, _, _ := acme.Rights()
+			hog := b.memory.Use(tenant)
+			if err := hog.Set(b.limits.TenantMemory - b.memory.Used() - 5<<10); err != nil { // a small body fits
 				b.t.Fatal(err)
 			}
 		},
@@ -223,9 +217,8 @@ func TestAReservationGrowsWithItsAnswer(t *testing.T) {
 				t.Errorf("stream %v: beside an answer of 1,900 tokens so far: %d, want 429", stream, w.Code)
 			}
 			<-gone
-			a := b.accountOf("acme")
-			if a.reserved != 0 || a.inFlight != 0 {
-				t.Errorf("stream %v: afterwards %d tokens are reserved, %d in flight", stream, a.reserved, a.inFlight)
+			if inFlight, tokens := b.reserved("acme"); tokens != 0 || inFlight != 0 {
+				t.Errorf("stream %v: afterwards %d tokens are reserved, %d in flight", stream, tokens, inFlight)
 			}
 		})
 	}
@@ -289,40 +282,5 @@ func TestEndsTellWhatWasGenerated(t *testing.T) {
 	want := []string{"cancelled 100", "cancelled 300", "failed 200", "failed 200"}
 	if strings.Join(got, ", ") != strings.Join(want, ", ") {
 		t.Errorf("to within 25 tokens the core hears %v, want %v", got, want)
-	}
-}
-
-// Several answers without a bound are reserved as several, each as long as the key's
-// answers of late.
-func TestSeveralAnswersAreReservedAsSeveral(t *testing.T) {
-	l := newLedger()
-	a := l.open(limited(t, "tokens_per_day=100000")[0], 0)
-	reserved := func(bound, answers int) int64 {
-		v, e := a.enter(0)
-		if e != nil {
-			t.Fatal(e)
-		}
-		defer v.leave(0)
-		if e := v.reserve(10, bound, answers, 0); e != nil {
-			t.Fatal(e)
-		}
-		return a.reserved
-	}
-	for _, c := range []struct {
-		bound, answers int
-		want           int64
-	}{{0, 1, 10 + firstAnswer}, {0, 5, 10 + 5*firstAnswer}, {30, 5, 10 + 5*30}, {0, 0, 10}} {
-		if got := reserved(c.bound, c.answers); got != c.want {
-			t.Errorf("%d answers of at most %d tokens: %d reserved, want %d", c.answers, c.bound, got, c.want)
-		}
-	}
-	v, _ := a.enter(0)
-	if e := v.reserve(10, 0, 4, 0); e != nil {
-		t.Fatal(e)
-	}
-	v.settle("m", telemetry.Usage{Requests: 1, OutputTokens: 4 * firstAnswer}, 0)
-	v.leave(0)
-	if got := reserved(0, 1); got != 10+firstAnswer {
-		t.Errorf("after four answers of %d tokens in one request one is taken for %d", firstAnswer, got-10)
 	}
 }

@@ -251,7 +251,7 @@ func (u *compareUser) ask(opened func()) error {
 }
 
 // checkAnswer reads a whole answer.
-func (u *compareUser) checkAnswer(h head, mark []byte, began time.Time) error {
+func (u *compareUser) checkAnswer(h chunkHead, mark []byte, began time.Time) error {
 	u.want = appendAnswer(u.want[:0], mark)
 	u.got = u.got[:0]
 	switch {
@@ -282,7 +282,7 @@ func (u *compareUser) checkAnswer(h head, mark []byte, began time.Time) error {
 }
 
 // checkStream reads a stream: its events in order, [DONE], and the end.
-func (u *compareUser) checkStream(h head, mark []byte, began time.Time, opened func()) error {
+func (u *compareUser) checkStream(h chunkHead, mark []byte, began time.Time, opened func()) error {
 	if !h.chunked {
 		return errors.New("want a stream in chunks, got none")
 	}

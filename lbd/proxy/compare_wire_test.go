@@ -84,16 +84,16 @@ func appendEvent(dst, mark []byte, i int) []byte {
 	return eventStencil.fill(dst, mark, word[:])
 }
 
-// head is what matters of the head of a request or an answer.
-type head struct {
+// chunkHead is what matters of the head of a request or an answer.
+type chunkHead struct {
 	first   string // its first line
 	length  int    // Content-Length; -1 = none
 	chunked bool
 }
 
 // readHead reads a head up to its empty line.
-func readHead(in *bufio.Reader) (head, error) {
-	h := head{length: -1}
+func readHead(in *bufio.Reader) (chunkHead, error) {
+	h := chunkHead{length: -1}
 	line, err := readLine(in)
 	if err != nil {
 		return h, err
@@ -113,7 +113,7 @@ func readHead(in *bufio.Reader) (head, error) {
 	}
 }
 
-func (h *head) field(line []byte) error {
+func (h *chunkHead) field(line []byte) error {
 	name, value, ok := bytes.Cut(line, []byte(":"))
 	if !ok {
 		return fmt.Errorf("reading a head: want NAME: VALUE, got %q", line)

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
-	simulated "skyserve/lbd/engine/server"
+	simulated "skyserve/internal/sim/engine/server"
 )
 
 // An answer whose tokens come several in an event goes on as one whose do not: with

@@ -9,6 +9,7 @@ import (
 
 	"skyserve/internal/printable"
 	"skyserve/lbd/core"
+	"skyserve/lbd/record"
 )
 
 const (
@@ -45,7 +46,7 @@ func eventRequest(ev *core.Event) string {
 
 // locked runs do under the lock and returns the decisions made. A panic in do ends the
 // process.
-func (r *Runtime) locked(do func()) (made []DecisionRecord) {
+func (r *Runtime) locked(do func()) (made []record.Request) {
 	r.mu.Lock()
 	defer func() {
 		if why := recover(); why != nil {
@@ -66,20 +67,20 @@ func (x *exchange) recovered() {
 		return
 	}
 	if why != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
-		x.rt.log.Error("a request's handler panicked", "request", x.flight.id, "panic", fmt.Sprint(why), "stack", string(debug.Stack()))
-		x.rt.abandon(&x.flight)
+		x.rt.log.Error("a request's handler panicked", "request", x.inFlight.id, "panic", fmt.Sprint(why), "stack", string(debug.Stack()))
+		x.rt.abandon(&x.inFlight)
 	}
 	panic(http.ErrAbortHandler)
 }
 
-// abandon ends a flight that has not ended.
-func (r *Runtime) abandon(f *flight) {
+// abandon ends a request in flight that has not ended.
+func (r *Runtime) abandon(f *inFlight) {
 	r.mu.Lock()
-	open := r.flights[f.id] == f
+	open := r.inFlight[f.id] == f
 	r.mu.Unlock()
 	if !open {
 		return
 	}
-	r.stepFlight(f, core.Event{Kind: core.EventCancelled}, nil)
-	r.leave(f, func(d *DecisionRecord) { d.State = stateFailed })
+	r.stepFor(f, core.Event{Kind: core.EventCancelled}, nil)
+	r.endInFlight(f, func(d *record.Request) { d.State = record.StateFailed })
 }

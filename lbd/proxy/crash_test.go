@@ -18,6 +18,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
+	"skyserve/lbd/record"
 )
 
 // The environment of TestPanickingPolicyProcess as a process of its own.
@@ -108,9 +109,9 @@ func TestAPanicInADecisionEndsTheProcess(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var last RecordLine
+			var last record.Line
 			for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-				last = RecordLine{}
+				last = record.Line{}
 				if err := json.Unmarshal(lines.Bytes(), &last); err != nil {
 					t.Fatalf("%q: %v", lines.Text(), err)
 				}

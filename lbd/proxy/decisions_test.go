@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"skyserve/lbd/core"
+	"skyserve/lbd/record"
 )
 
 // What is remembered says how far back it goes, and that is what it finds.
@@ -82,14 +83,14 @@ func TestBounceIsNotedInTheTry(t *testing.T) {
 func TestDecisionTellsWhatItWaitsFor(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, whole(plainReply)))
-	e := &DecisionRecord{Request: "r1"}
-	f := &flight{id: "r1", entry: e, verdicts: make(chan verdict, 1)}
+	e := &record.Request{Request: "r1"}
+	f := &inFlight{id: "r1", entry: e, actions: make(chan action, 1)}
 	b.mu.Lock()
-	b.flights["r1"] = f
+	b.inFlight["r1"] = f
 	b.carryOut(1, &core.Action{Kind: core.ActionHold, ID: "r1", Target: "us-0"})
 	kept := e.KeptFor
 	b.carryOut(2, &core.Action{Kind: core.ActionDispatch, ID: "r1", Target: "us-0", Decision: &core.Decision{}})
-	delete(b.flights, "r1")
+	delete(b.inFlight, "r1")
 	b.mu.Unlock()
 	if kept != "us-0" || e.KeptFor != "" || len(e.Tries) != 1 || e.Tries[0].KeptFor != "us-0" {
 		t.Errorf("kept for %q, then %+v", kept, e)

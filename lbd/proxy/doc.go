@@ -11,18 +11,19 @@
 // and passes. Headers named X-Skyserve-* never pass in either direction, but
 // between balancers that know the peer token.
 //
-// Read runtime.go first (the lock and what happens under it), then exchange.go
-// (the life of one request), handler.go (what is served) and limits.go (every
-// bound, with its reason). body.go and key.go turn a body into what core must
-// know, relay.go and sse.go carry an answer back.
+// What bodies, answers and streams mean is lbd/openai's, what a tenant may have is
+// lbd/quota's; this package is the exchange: one request between its client and a replica
+// or a peer, and what is counted on the way.
 //
-// What requests and answers take of the memory is accounted for in memory.go, in buffers
-// of fixed sizes (buffer.go).
+// Read runtime.go first (the lock and what happens under it), then exchange.go (the life of
+// one request: admit, arrive, run), handler.go (what is served) and limits.go (every bound,
+// with its reason). admit.go says who sent a request, upstream.go sends it to a target,
+// relay.go carries the answer back, refusal.go is about targets that refuse, resume.go about
+// streams whose target fails in the middle: another one continues them. inflight.go is what
+// the runtime knows of a request, requestbody.go its memory, quota.go its reservation.
 //
-// A stream whose target fails in the middle is continued by another one where it
-// is text and the API allows it: spoken.go keeps what the client has of it,
-// continue.go says which requests' answers can be continued and makes the request
-// for the rest, counts.go how many tokens the client has, seam.go makes the rest look
-// like the same answer, resume.go is the part of the exchange. Nothing in the stream tells the client: some take every
-// line for data, so that not even a comment is added.
+// stored.go, locate.go, lookup.go and holds.go are about responses that engines store,
+// targets.go and ranks.go about replicas and peers, record.go writes the record,
+// decisions.go and requests.go remember what was decided, gauges.go, metrics.go, stats.go,
+// window.go and points.go count.
 package proxy

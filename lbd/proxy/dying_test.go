@@ -9,9 +9,10 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	simulated "skyserve/internal/sim/engine/server"
 	"skyserve/lbd/core"
-	simulated "skyserve/lbd/engine/server"
 	"skyserve/lbd/policy"
+	"skyserve/lbd/record"
 )
 
 // attachAs attaches a replica whose engine is of a kind.
@@ -228,7 +229,7 @@ func checkRecord(t *testing.T, b *balancer, id string, after, tokens int) {
 	t.Helper()
 	b.settled()
 	d, _ := b.Decision(id)
-	if d.State != stateFinished || d.Status != http.StatusOK || (d.OutputTokens != nil && *d.OutputTokens != tokens) {
+	if d.State != record.StateFinished || d.Status != http.StatusOK || (d.OutputTokens != nil && *d.OutputTokens != tokens) {
 		t.Errorf("%s: %+v, want finished with %d tokens", id, d, tokens)
 	}
 	if after == tokens {

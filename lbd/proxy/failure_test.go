@@ -10,8 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"skyserve/internal/testkit"
 	"skyserve/lbd/core"
+	"skyserve/lbd/openai"
 	"skyserve/lbd/policy"
+	"skyserve/lbd/record"
 )
 
 // roundRobin is options whose policy sends requests in turn, us-0 first.
@@ -85,7 +88,7 @@ func TestFailureBeforeTheFirstByteIsTriedElsewhere(t *testing.T) {
 				c := b.settled()
 				lawful(t, c)
 				d, _ := b.Decision("r1")
-				if c.Finished != 1 || len(d.Tries) != 2 || d.Tries[0].Failure == "" || d.State != stateFinished || d.Status != 200 {
+				if c.Finished != 1 || len(d.Tries) != 2 || d.Tries[0].Failure == "" || d.State != record.StateFinished || d.Status != 200 {
 					t.Errorf("counts %+v, decision %+v: want a failed try and one that served", c, d)
 				}
 				if name == "refused" && b.View().Replicas[0].Ready {
@@ -127,8 +130,8 @@ func TestBreakInTheMiddleEndsInAnErrorEvent(t *testing.T) {
 			if !ok || !strings.HasSuffix(data, "\n\n") {
 				t.Fatalf("the stream ends in %q, want one event", rest)
 			}
-			if _, kind, code := apiErrorOf(t, data); kind != typeServer || code != "replica_failed" {
-				t.Errorf("error %s %s, want %s replica_failed", kind, code, typeServer)
+			if _, kind, code := apiErrorOf(t, data); kind != openai.TypeServer || code != "replica_failed" {
+				t.Errorf("error %s %s, want %s replica_failed", kind, code, openai.TypeServer)
 			}
 			c := b.settled()
 			lawful(t, c)
@@ -197,6 +200,7 @@ func hang(sent string, left chan<- struct{}) http.HandlerFunc {
 }
 
 func TestSilentEngine(t *testing.T) {
+	testkit.Slow(t)
 	left := make(chan struct{}, 20)
 	t.Run("before the first byte", func(t *testing.T) {
 		o := roundRobin(t)
@@ -253,7 +257,7 @@ func TestClientThatLeavesStopsTheEngine(t *testing.T) {
 			c := b.settled()
 			lawful(t, c)
 			d, _ := b.Decision("r1")
-			if c.Cancelled != 1 || c.Outstanding != 0 || d.State != stateCancelled || d.Status != statusClientGone {
+			if c.Cancelled != 1 || c.Outstanding != 0 || d.State != record.StateCancelled || d.Status != statusClientClosed {
 				t.Errorf("counts %+v, decision %+v: want one cancelled", c, d)
 			}
 		})

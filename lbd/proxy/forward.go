@@ -30,7 +30,7 @@ func (x *exchange) markForwarded(h http.Header) {
 	}
 	if x.counting {
 		h[headerCounts] = []string{countsAny}
-		if x.tellsUsage {
+		if x.showsUsage {
 			h[headerCounts] = []string{countsExact}
 		}
 	}
@@ -43,7 +43,7 @@ func (x *exchange) markForwarded(h http.Header) {
 }
 
 // mark writes our own headers on an answer, but those that tell what was cached to a
-// client that must not be told. Where a peer served the request,
+// client that must not see them. Where a peer served the request,
 // its word says by which replica and with which prefix, and both queues add up.
 func (x *exchange) mark(h http.Header, from http.Header) {
 	region, replica := string(x.rt.self.Region), x.sent.target
@@ -63,16 +63,16 @@ func (x *exchange) mark(h http.Header, from http.Header) {
 	}
 	names := [...]string{headerRequestID, headerRegion, headerReplica, headerQueueMs, headerDecision, headerPrefixMatch}
 	values := &[len(names)]string{
-		x.flight.id, region, replica, strconv.FormatFloat(queued, 'f', 1, 64), d.Policy + ":" + d.Reason, strconv.FormatFloat(match, 'f', 3, 64),
+		x.inFlight.id, region, replica, strconv.FormatFloat(queued, 'f', 1, 64), d.Policy + ":" + d.Reason, strconv.FormatFloat(match, 'f', 3, 64),
 	}
-	told := names[:]
+	shown := names[:]
 	if x.hidesCache {
-		told = names[:len(names)-1]
+		shown = names[:len(names)-1]
 		if x.rt.sharePrefixes.Load() {
-			values[len(told)-1] = d.Policy // a reason would tell a match with another tenant's prompt
+			values[len(shown)-1] = d.Policy // a reason would tell a match with another tenant's prompt
 		}
 	}
-	for i, name := range told {
+	for i, name := range shown {
 		h[name] = values[i : i+1 : i+1] // one allocation for all of them
 	}
 }

@@ -36,9 +36,9 @@ type targetCount struct {
 	tokenEvents
 }
 
-// counted is the count of the target that a verdict sends to; nil when its
+// counted is the count of the target that an action sends to; nil when its
 // address is gone.
-func (v *verdict) counted() *targetCount {
+func (v *action) counted() *targetCount {
 	switch {
 	case v.rank.replica != nil:
 		return &v.rank.count.targetCount
@@ -49,7 +49,7 @@ func (v *verdict) counted() *targetCount {
 }
 
 // failed counts a try that failed.
-func (v *verdict) failed(w why) {
+func (v *action) failed(w why) {
 	if c := v.counted(); c != nil {
 		c.failed[w].Add(1)
 	}
@@ -135,16 +135,13 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	for id, p := range r.peers {
 		peers[id] = p.count
 	}
-	inFlight := len(r.flights)
+	inFlight := len(r.inFlight)
 	r.mu.Unlock()
 
 	s.gauge(descInFlight, float64(inFlight))
 	s.gauge(descDraining, oneIf(r.draining.Load()))
-	m := r.memory
-	m.mu.Lock()
-	held, full, over := m.bytes, m.full, m.over
-	m.mu.Unlock()
-	s.gauge(descMemory, float64(held))
+	full, over := r.memory.Refusals()
+	s.gauge(descMemory, float64(r.memory.Used()))
 	s.count(descNoMemory, full, "requests")
 	s.count(descNoMemory, over, "tenant")
 	s.count(descRecord, r.record.lost())

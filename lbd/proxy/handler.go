@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"skyserve/lbd/openai"
 )
 
 // Handler serves the public API.
@@ -12,7 +14,7 @@ func (r *Runtime) Handler() http.Handler { return http.HandlerFunc(r.serve) }
 
 func (r *Runtime) serve(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
-	e := endpoints[path]
+	e := openai.EndpointAt(path)
 	if e == nil || req.ProtoMajor == 1 { // an exchange over HTTP/2 sets its own: see guard
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(r.limits.Stall)) // a writer without deadlines blocks as it likes
 	}
@@ -38,19 +40,19 @@ func (r *Runtime) serve(w http.ResponseWriter, req *http.Request) {
 	case strings.HasPrefix(path, pathResponses):
 		r.serveStored(w, req)
 	case under(path, "/v1/files") || under(path, "/v1/batches"):
-		r.refuse(w, req, &apiError{
-			status: http.StatusNotImplemented, kind: typeServer, code: "not_implemented",
-			message: path + " is not built yet",
+		r.refuse(w, req, &openai.Error{
+			Status: http.StatusNotImplemented, Kind: openai.TypeServer, Code: "not_implemented",
+			Message: path + " is not built yet",
 		})
 	default:
 		r.refuse(w, req, errNoPath(req))
 	}
 }
 
-func errNoPath(req *http.Request) *apiError {
-	return &apiError{
-		status: http.StatusNotFound, kind: typeInvalid, code: "not_found",
-		message: "no such path: " + req.Method + " " + req.URL.Path,
+func errNoPath(req *http.Request) *openai.Error {
+	return &openai.Error{
+		Status: http.StatusNotFound, Kind: openai.TypeInvalid, Code: "not_found",
+		Message: "no such path: " + req.Method + " " + req.URL.Path,
 	}
 }
 
@@ -69,24 +71,24 @@ func (r *Runtime) allow(w http.ResponseWriter, req *http.Request, methods ...str
 	}
 	method := strings.Join(methods, ", ")
 	w.Header().Set("Allow", method)
-	r.refuse(w, req, &apiError{
-		status: http.StatusMethodNotAllowed, kind: typeInvalid, code: "method_not_allowed",
-		message: req.Method + " " + req.URL.Path + ": want " + method,
+	r.refuse(w, req, &openai.Error{
+		Status: http.StatusMethodNotAllowed, Kind: openai.TypeInvalid, Code: "method_not_allowed",
+		Message: req.Method + " " + req.URL.Path + ": want " + method,
 	})
 	return false
 }
 
 // refuse answers a request that asks no engine for anything.
-func (r *Runtime) refuse(w http.ResponseWriter, req *http.Request, e *apiError) {
-	r.limitRest(w)
+func (r *Runtime) refuse(w http.ResponseWriter, req *http.Request, e *openai.Error) {
+	r.limitUnreadBody(w)
 	w.Header().Set(headerRequestID, requestID(req.Header.Get(headerRequestID)))
 	w.Header().Set(headerRegion, string(r.self.Region))
-	e.write(w)
+	writeError(w, e)
 }
 
-// limitRest bounds the time in which what is left of a refused request's body must
+// limitUnreadBody bounds the time in which what is left of a refused request's body must
 // come: net/http reads it before the connection is used again.
-func (r *Runtime) limitRest(w http.ResponseWriter) {
+func (r *Runtime) limitUnreadBody(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(r.limits.Body)) // a reader without deadlines blocks as it likes
 }
 
@@ -150,14 +152,14 @@ type modelObject struct {
 // serveModels lists every name that a request may use, or shows the one that the
 // path names.
 func (r *Runtime) serveModels(w http.ResponseWriter, req *http.Request) {
-	if _, ok := r.keyring().admit(req.Header); !ok {
+	if _, ok := admit(r.keyring(), req.Header); !ok {
 		r.refuse(w, req, errUnauthorized())
 		return
 	}
 	t := r.models.Load()
 	if name, one := strings.CutPrefix(req.URL.Path, "/v1/models/"); one {
 		if _, known := t.resolve([]byte(name)); !known {
-			r.refuse(w, req, r.errModel("model: "+clip([]byte(name))+" is not served here"))
+			r.refuse(w, req, r.errModel("model: "+openai.Clip([]byte(name))+" is not served here"))
 			return
 		}
 		writeJSON(w, r.modelObject(t, name))
@@ -173,9 +175,9 @@ func (r *Runtime) serveModels(w http.ResponseWriter, req *http.Request) {
 // modelObject is a name of the table as it is shown.
 func (r *Runtime) modelObject(t *modelTable, name string) modelObject {
 	stands := t.real[name]
-	o := modelObject{ID: name, Object: "model", Created: r.began.Unix(), OwnedBy: "skyserve", Root: stands.model}
-	if stands.adapter != "" {
-		o.Root, o.Parent = name, &stands.model
+	o := modelObject{ID: name, Object: "model", Created: r.began.Unix(), OwnedBy: "skyserve", Root: stands.Model}
+	if stands.Adapter != "" {
+		o.Root, o.Parent = name, &stands.Model
 	}
 	return o
 }

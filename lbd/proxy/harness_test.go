@@ -16,12 +16,13 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/lbd/buffer"
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
 )
 
 func TestMain(m *testing.M) {
-	poison = true
+	buffer.Poison = true
 	goleak.VerifyTestMain(m)
 }
 
@@ -214,7 +215,7 @@ func (b *balancer) settled() core.Counts {
 	b.until(func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return len(b.flights) == 0
+		return len(b.inFlight) == 0
 	})
 	return b.View().Counts
 }
@@ -294,3 +295,5 @@ const (
 	plainBody  = `{"model":"` + testModel + `","messages":[{"role":"user","content":"hello"}]}`
 	plainReply = `{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi there"},"finish_reason":"stop"}],"usage":{"prompt_tokens":12,"completion_tokens":2,"total_tokens":14}}`
 )
+
+const textPath = "/v1/completions"

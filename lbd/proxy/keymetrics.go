@@ -6,14 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"skyserve/internal/telemetry"
-)
-
-// maxLabelled is how many API keys have series of their own; with 10 models and
-// 4 series each that is 8,000. The others are added up as labelOther.
-const (
-	maxLabelled = 200
-	labelOther  = "other"
+	"skyserve/lbd/quota"
 )
 
 var (
@@ -25,7 +18,7 @@ var (
 )
 
 // keyMetrics reads the accounts when a scrape asks for them.
-type keyMetrics struct{ ledger *ledger }
+type keyMetrics struct{ ledger *quota.Ledger }
 
 // Describe sends the description of every series.
 func (keyMetrics) Describe(ch chan<- *prometheus.Desc) {
@@ -34,57 +27,22 @@ func (keyMetrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// labelled is what one label of the metrics adds up.
-type labelled struct {
-	used               map[string]telemetry.Usage // by model
-	denied             map[string]int64
-	inFlight, reserved int64
-}
-
 // Collect sends the present value of every series.
 func (m keyMetrics) Collect(ch chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, t prometheus.ValueType, v int64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, t, float64(v), labels...)
 	}
-	for key, l := range m.gather() {
-		for model, u := range l.used {
+	for key, l := range m.ledger.Totals() {
+		for model, u := range l.Used {
 			send(descKeyRequests, prometheus.CounterValue, u.Requests, key, model)
 			send(descKeyTokens, prometheus.CounterValue, u.PromptTokens, key, model, "prompt")
 			send(descKeyTokens, prometheus.CounterValue, u.CachedTokens, key, model, "cached")
 			send(descKeyTokens, prometheus.CounterValue, u.OutputTokens, key, model, "output")
 		}
-		for _, limit := range slices.Sorted(maps.Keys(l.denied)) {
-			send(descKeyDenied, prometheus.CounterValue, l.denied[limit], key, limit)
+		for _, limit := range slices.Sorted(maps.Keys(l.Denied)) {
+			send(descKeyDenied, prometheus.CounterValue, l.Denied[limit], key, limit)
 		}
-		send(descKeyInFlight, prometheus.GaugeValue, l.inFlight, key)
-		send(descKeyReserved, prometheus.GaugeValue, l.reserved, key)
+		send(descKeyInFlight, prometheus.GaugeValue, l.InFlight, key)
+		send(descKeyReserved, prometheus.GaugeValue, l.Reserved, key)
 	}
-}
-
-// gather adds the accounts that were used up by label.
-func (m keyMetrics) gather() map[string]*labelled {
-	sums := map[string]*labelled{}
-	for _, a := range m.ledger.list() {
-		a.mu.Lock()
-		if a.label != "" {
-			if sums[a.label] == nil {
-				sums[a.label] = &labelled{used: map[string]telemetry.Usage{}, denied: map[string]int64{}}
-			}
-			sums[a.label].add(a)
-		}
-		a.mu.Unlock()
-	}
-	return sums
-}
-
-// add adds an account, whose lock is held.
-func (l *labelled) add(a *account) {
-	for model, u := range a.used {
-		l.used[model] = l.used[model].Plus(*u)
-	}
-	for limit, n := range a.denied {
-		l.denied[limit] += n
-	}
-	l.inFlight += int64(a.inFlight)
-	l.reserved += a.reserved
 }

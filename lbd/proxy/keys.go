@@ -6,21 +6,16 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"time"
 
 	"skyserve/internal/service"
+	"skyserve/lbd/quota"
 )
-
-// keyring finds the account of an API key by the key's hash; empty = everybody
-// may enter. How long a look takes tells something of a hash only, and nobody
-// can make keys whose hashes come near one.
-type keyring map[[sha256.Size]byte]*account
 
 // SetKeys replaces the API keys that clients must present, all at once; none =
 // open to everybody. A name that stays keeps what it has used and holds of its
 // limits. Requests that were let in go on.
 func (r *Runtime) SetKeys(keys []service.APIKey) {
-	k := newKeyring(r.ledger, keys, r.Elapsed())
+	k := quota.NewKeyring(r.ledger, keys, r.Elapsed())
 	r.keys.Store(&k)
 }
 
@@ -28,21 +23,11 @@ func (r *Runtime) SetKeys(keys []service.APIKey) {
 func (r *Runtime) AsksForKeys() bool { return len(r.keyring()) > 0 }
 
 // keyring is the API keys that are good now.
-func (r *Runtime) keyring() keyring { return *r.keys.Load() }
-
-func newKeyring(l *ledger, keys []service.APIKey, now time.Duration) keyring {
-	k := keyring{}
-	for _, key := range keys {
-		if key.Secret != "" {
-			k[sha256.Sum256([]byte(key.Secret))] = l.open(key, now)
-		}
-	}
-	return k
-}
+func (r *Runtime) keyring() quota.Keyring { return *r.keys.Load() }
 
 // admit says whether a request carries one of the keys, and whose; nil where
 // nobody is asked for one.
-func (k keyring) admit(h http.Header) (a *account, ok bool) {
+func admit(k quota.Keyring, h http.Header) (a *quota.Account, ok bool) {
 	if len(k) == 0 {
 		return nil, true
 	}
@@ -50,15 +35,14 @@ func (k keyring) admit(h http.Header) (a *account, ok bool) {
 	if !strings.EqualFold(scheme, "Bearer") {
 		return nil, false
 	}
-	a, ok = k[sha256.Sum256([]byte(strings.TrimSpace(token)))]
-	return a, ok
+	return k.Find(strings.TrimSpace(token))
 }
 
 // peerAllowed says whether a request comes from a balancer of this service:
 // it knows the peer token or, where nobody is asked for anything, comes from this
 // machine. A balancer that asks its clients for keys and has no token has no
 // peers: behind a reverse proxy of this machine all clients come from here.
-func peerAllowed(token string, keys keyring, req *http.Request) bool {
+func peerAllowed(token string, keys quota.Keyring, req *http.Request) bool {
 	given := req.Header.Get(headerPeerToken)
 	if token == "" {
 		return len(keys) == 0 && given == "" && fromLoopback(req.RemoteAddr)

@@ -15,8 +15,11 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 	"skyserve/lbd/core"
+	"skyserve/lbd/openai"
 	"skyserve/lbd/policy"
+	"skyserve/lbd/record"
 )
 
 // frail is an engine that a request with the word deadly kills: it sends its prelude,
@@ -130,7 +133,7 @@ func TestARequestThatKillsEnginesIsStopped(t *testing.T) {
 			f := newFleet(t, o, 8, "", speak("fine"))
 			resp := f.post(chatPath, deadly(stream, ""), "X-Request-ID: r1", "Authorization: Bearer sk-one")
 			body := expect(t, resp, http.StatusBadRequest, "request_kills_engines")
-			if message, kind, _ := apiErrorOf(t, body); kind != typeInvalid || !strings.Contains(message, "engine") {
+			if message, kind, _ := apiErrorOf(t, body); kind != openai.TypeInvalid || !strings.Contains(message, "engine") {
 				t.Errorf("%s: %q", kind, message)
 			}
 			if n := f.deaths(); n != 2 {
@@ -139,7 +142,7 @@ func TestARequestThatKillsEnginesIsStopped(t *testing.T) {
 			f.settled()
 			d, _ := f.Decision("r1")
 			last := d.Tries[len(d.Tries)-1]
-			if d.State != stateRejected || d.Reason != core.RejectKills || len(d.Tries) != 3 || !slices.Equal(last.Engines, []string{d.Tries[0].Target, d.Tries[1].Target}) {
+			if d.State != record.StateRejected || d.Reason != core.RejectKills || len(d.Tries) != 3 || !slices.Equal(last.Engines, []string{d.Tries[0].Target, d.Tries[1].Target}) {
 				t.Errorf("its record is %+v", d)
 			}
 			for i, again := range []string{deadly(!stream, ""), deadly(stream, `,"user":"somebody else"`), strings.Replace(deadly(stream, ""), testModel, "chat-small", 1)} {
@@ -209,6 +212,7 @@ func TestBystandersAreServed(t *testing.T) {
 
 // A request whose connection breaks is retried if the engine is alive.
 func TestBrokenConnectionsOfLivingEngines(t *testing.T) {
+	testkit.Slow(t)
 	var resets atomic.Int64
 	f := newFleet(t, probed(t), 5, "", func(w http.ResponseWriter, req *http.Request) {
 		if resets.Add(1) <= 4 {
@@ -281,66 +285,5 @@ func TestOnlyPeersTellOfKills(t *testing.T) {
 	}
 	if c := b.settled(); c.Finished != 1 {
 		t.Errorf("counts %+v", c)
-	}
-}
-
-// A fingerprint depends on the fields that reach an engine, not on their order or
-// spelling, nor on the client.
-func TestFingerprints(t *testing.T) {
-	const base = `{"model":"m","messages":[{"role":"user","content":"hi"}],"temperature":0.5,"max_tokens":5}`
-	of := func(body, path string, name modelName) uint64 {
-		c, err := readCall([]byte(body), 1)
-		if err != nil {
-			t.Fatalf("%s: %v", body, err)
-		}
-		return c.fingerprint(endpoints[path], name)
-	}
-	m := modelName{model: "m"}
-	want := of(base, chatPath, m)
-	if want == 0 {
-		t.Error("it is 0, which stands for none")
-	}
-	for name, same := range map[string]string{
-		"order":     `{"max_tokens":5,"temperature":0.5,"messages":[{"role":"user","content":"hi"}],"model":"m"}`,
-		"alias":     strings.Replace(base, `"m"`, `"other name"`, 1),
-		"stream":    strings.Replace(base, `"temperature"`, `"stream":true,"stream_options":{"include_usage":true},"temperature"`, 1),
-		"user":      strings.Replace(base, `"temperature"`, `"user":"ann","metadata":{"a":"b"},"prompt_cache_key":"k","temperature"`, 1),
-		"space":     strings.Replace(base, `,"temp`, ` , "temp`, 1),
-		"not asked": strings.Replace(base, `"temperature"`, `"user":null,"temperature"`, 1),
-	} {
-		if got := of(same, chatPath, m); got != want {
-			t.Errorf("%s: %s has another fingerprint", name, same)
-		}
-	}
-	for name, other := range map[string]uint64{
-		"prompt":    of(strings.Replace(base, "hi", "ho", 1), chatPath, m),
-		"parameter": of(strings.Replace(base, "0.5", "0.6", 1), chatPath, m),
-		"one more":  of(strings.Replace(base, `"temperature"`, `"top_k":1,"temperature"`, 1), chatPath, m),
-		"model":     of(base, chatPath, modelName{model: "n"}),
-		"adapter":   of(base, chatPath, modelName{model: "m", adapter: "a"}),
-		"path":      of(base, "/v1/completions", m),
-	} {
-		if other == want {
-			t.Errorf("another %s has the same fingerprint", name)
-		}
-	}
-}
-
-// Nobody without the seed can find fields that make a request's fingerprint another one's:
-// what a field adds to the sum depends on the seed.
-func TestFingerprintsOfOthersCannotBeMade(t *testing.T) {
-	adds := func(seed uint64) uint64 {
-		var sums [2]uint64
-		for i, body := range []string{`{"model":"m","a":"x"}`, `{"model":"m","a":"y"}`} {
-			c, err := readCall([]byte(body), seed)
-			if err != nil {
-				t.Fatal(err)
-			}
-			sums[i] = c.sum
-		}
-		return sums[1] - sums[0]
-	}
-	if adds(1) == adds(2) {
-		t.Error("a field adds the same whatever the seed is")
 	}
 }

@@ -29,8 +29,8 @@ func killsOf(h http.Header, p *peer) int {
 
 // markKills sets headerKills in the answer to a peer: the engines that died here.
 func (x *exchange) markKills(h http.Header) {
-	if x.from != "" && x.told.kills > 0 {
-		h.Set(headerKills, strconv.Itoa(x.told.kills))
+	if x.from != "" && x.decided.kills > 0 {
+		h.Set(headerKills, strconv.Itoa(x.decided.kills))
 	}
 }
 

@@ -8,15 +8,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/lbd/quota"
 )
 
 // limited is one key, "sk", of the name acme, with its limits as a line states them.
@@ -31,26 +30,49 @@ func limited(t testing.TB, attributes string) []service.APIKey {
 
 const asAcme = "Authorization: Bearer sk"
 
-// accountOf is the one account of a runtime.
-func (b *balancer) accountOf(name string) *account {
-	for _, a := range b.ledger.list() {
-		if a.name == name {
-			return a
+// reserved is how many requests of a key are in flight, and how many tokens they may still
+// use.
+func (b *balancer) reserved(name string) (inFlight, tokens int64) {
+	t := b.ledger.Totals()[name]
+	if t == nil {
+		return 0, 0
+	}
+	return t.InFlight, t.Reserved
+}
+
+// UsedBy is what a key used of all models.
+func (b *balancer) usedBy(name string) (sum telemetry.Usage) {
+	for _, u := range b.KeyUsage() {
+		if u.Key == name {
+			sum = sum.Plus(u.Usage)
 		}
 	}
-	b.t.Fatalf("no account %q", name)
-	return nil
+	return sum
+}
+
+// tokensLeft is how many tokens the key "sk" has left of its minute.
+func (b *balancer) tokensLeft() int {
+	b.t.Helper()
+	a, ok := b.keyring().Find("sk")
+	if !ok {
+		b.t.Fatal("there is no such key")
+	}
+	h := http.Header{}
+	a.WriteHeaders(h, b.Elapsed())
+	left, err := strconv.Atoi(h.Get("X-Ratelimit-Remaining-Tokens"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return left
 }
 
 // atRest checks that nothing of an account is in use.
 func (b *balancer) atRest(name string) {
 	b.t.Helper()
 	b.settled()
-	a := b.accountOf(name)
 	b.until(func() bool {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		return a.inFlight == 0 && a.reserved == 0
+		inFlight, tokens := b.reserved(name)
+		return inFlight == 0 && tokens == 0
 	})
 }
 
@@ -104,8 +126,7 @@ func TestTokensAreReservedAndSettled(t *testing.T) {
 	bounded := strings.Replace(plainBody, `{`, `{"max_tokens":600,`, 1)
 	done := make(chan *http.Response)
 	go func() { done <- b.post(chatPath, bounded, asAcme) }()
-	a := b.accountOf("acme")
-	b.until(func() bool { a.mu.Lock(); defer a.mu.Unlock(); return a.reserved >= 600 })
+	b.until(func() bool { _, tokens := b.reserved("acme"); return tokens >= 600 })
 	body := expect(t, b.post(chatPath, bounded, asAcme), http.StatusTooManyRequests, "rate_limit_exceeded")
 	if _, kind, _ := apiErrorOf(t, body); kind != "tokens" {
 		t.Errorf("type %q, want tokens", kind)
@@ -118,13 +139,11 @@ func TestTokensAreReservedAndSettled(t *testing.T) {
 	close(release)
 	expect(t, <-done, 200, "")
 	b.atRest("acme")
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if left, _ := a.tokens.left(b.Elapsed()); left < 1000-14 || left > 1000 {
+	if left := b.tokensLeft(); left < 1000-14 || left > 1000 {
 		t.Errorf("%d tokens left, want 1000 less the 14 that the engine counted", left)
 	}
-	if want := (telemetry.Usage{Requests: 1, PromptTokens: 12, OutputTokens: 2}); a.total != want {
-		t.Errorf("used %+v, want %+v", a.total, want)
+	if got, want := b.usedBy("acme"), (telemetry.Usage{Requests: 1, PromptTokens: 12, OutputTokens: 2}); got != want {
+		t.Errorf("used %+v, want %+v", got, want)
 	}
 }
 
@@ -158,133 +177,6 @@ func TestConcurrentRequestsOfAKey(t *testing.T) {
 		}
 	}
 	b.atRest("acme")
-}
-
-func TestQuota(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLedger()
-		began := time.Now() // 2000-01-01 00:00 UTC, as synctest has it
-		now := func() time.Duration { return time.Since(began) }
-		a := l.open(limited(t, "tokens_per_day=100 requests_per_month=3")[0], now())
-		v, e := a.enter(now())
-		if e != nil {
-			t.Fatal(e)
-		}
-		if e := v.reserve(50, 60, 1, now()); e == nil || e.code != "insufficient_quota" || e.status != 429 || e.retryAfter != 24*60*60 {
-			t.Errorf("110 of 100 tokens: %+v", e)
-		}
-		if e := v.reserve(40, 50, 1, now()); e != nil {
-			t.Error(e)
-		}
-		other, _ := a.enter(now())
-		if e := other.reserve(1, 10, 1, now()); e == nil {
-			t.Error("the tokens of a request in flight are given away twice")
-		}
-		other.leave(now())
-		v.settle("m", telemetry.Usage{Requests: 1, PromptTokens: 40, OutputTokens: 5}, now())
-		v.leave(now())
-		a.mu.Lock()
-		a.quota = telemetry.KeyQuota{At: time.Now(), Day: telemetry.Usage{Requests: 2, PromptTokens: 99}, Month: telemetry.Usage{Requests: 2}, Own: a.total}
-		a.mu.Unlock()
-		v, e = a.enter(now())
-		if e != nil {
-			t.Fatalf("one token and one request are left: %v", e)
-		}
-		if _, e := a.enter(now()); e == nil || e.retryAfter != 31*24*60*60 {
-			t.Errorf("beside the last request of the month another gets in: %+v", e)
-		}
-		v.settle("m", telemetry.Usage{Requests: 1, OutputTokens: 1}, now())
-		v.leave(now())
-		time.Sleep(time.Hour)
-		if _, e := a.enter(now()); e == nil || !strings.Contains(e.message, "3 requests a month") {
-			t.Errorf("over both quotas: %+v", e)
-		}
-	})
-}
-
-// A balancer is told of a new day a moment after it began. Until then what is used
-// of the old one does not count, and nobody is sent away until the day after.
-func TestQuotaBeginsAnewOnTheStroke(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLedger()
-		a := l.open(limited(t, "requests_per_day=1 tokens_per_month=100")[0], 0)
-		may := func() *apiError {
-			v, e := a.enter(0)
-			v.leave(0)
-			return e
-		}
-		time.Sleep(31*24*time.Hour - 12*time.Hour) // noon of the last of January
-		a.mu.Lock()
-		a.quota = telemetry.KeyQuota{At: time.Now(), Day: telemetry.Usage{Requests: 1}, Month: telemetry.Usage{PromptTokens: 50}}
-		a.mu.Unlock()
-		time.Sleep(12*time.Hour - time.Millisecond)
-		if e := may(); e == nil || e.retryAfter != 1 {
-			t.Errorf("a millisecond before midnight: %+v, want a wait of a second", e)
-		}
-		time.Sleep(time.Millisecond)
-		if e := may(); e != nil {
-			t.Errorf("at midnight: %+v", e)
-		}
-		a.mu.Lock()
-		a.quota = telemetry.KeyQuota{At: time.Now().Add(-time.Millisecond), Month: telemetry.Usage{PromptTokens: 100}}
-		a.mu.Unlock()
-		if e := may(); e != nil {
-			t.Errorf("of January's quota nothing was left, in February: %+v", e)
-		}
-	})
-}
-
-func TestPeriodsEnd(t *testing.T) {
-	for _, c := range []struct{ at, day, month string }{
-		{"2026-11-21T10:00:00Z", "2026-11-22T00:00:00Z", "2026-12-01T00:00:00Z"},
-		{"2026-12-31T23:59:59Z", "2027-01-01T00:00:00Z", "2027-01-01T00:00:00Z"},
-		{"2028-02-28T23:30:00-02:00", "2028-03-01T00:00:00Z", "2028-03-01T00:00:00Z"},
-	} {
-		at, err := time.Parse(time.RFC3339, c.at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if day, month := aDay.end(at).Format(time.RFC3339), aMonth.end(at).Format(time.RFC3339); day != c.day || month != c.month {
-			t.Errorf("%s: the day ends %s, the month %s", c.at, day, month)
-		}
-	}
-}
-
-// Whatever many requests of a key do at once: nothing stays in use, everything
-// that was used is counted, and the bucket holds what is left.
-func TestAccountUnderConcurrency(t *testing.T) {
-	l := newLedger()
-	const limit = 1_000_000
-	a := l.open(limited(t, fmt.Sprintf("tokens_per_minute=%d concurrent=64", limit))[0], 0)
-	var all sync.WaitGroup
-	for range 64 {
-		all.Go(func() {
-			for i := range 200 {
-				v, e := a.enter(0)
-				if e != nil {
-					t.Error(e)
-					return
-				}
-				if e := v.reserve(10, 10+i%7, 1, 0); e != nil {
-					t.Error(e)
-				}
-				if i%3 > 0 {
-					v.settle("m", telemetry.Usage{Requests: 1, PromptTokens: 10, OutputTokens: 20}, 0)
-					v.settle("m", telemetry.Usage{Requests: 1, PromptTokens: 10, OutputTokens: 20}, 0) // counts once
-				}
-				v.leave(0)
-				v.leave(0)
-			}
-		})
-	}
-	all.Wait()
-	const settled = 64 * 133
-	if a.inFlight != 0 || a.reserved != 0 || a.total != (telemetry.Usage{Requests: settled, PromptTokens: 10 * settled, OutputTokens: 20 * settled}) {
-		t.Errorf("in flight %d, reserved %d, used %+v", a.inFlight, a.reserved, a.total)
-	}
-	if left, _ := a.tokens.left(0); left != limit-30*settled {
-		t.Errorf("%d left, want %d", left, limit-30*settled)
-	}
 }
 
 func TestForwardedRequestsAreChargedOnceWhereTheyCame(t *testing.T) {
@@ -335,10 +227,7 @@ func TestChargesByOutcome(t *testing.T) {
 	}))
 	used := func() telemetry.Usage {
 		b.atRest("acme")
-		a := b.accountOf("acme")
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		return a.total
+		return b.usedBy("acme")
 	}
 	expect(t, b.post(chatPath, strings.Replace(plainBody, "hello", "refuse", 1), asAcme), 400, "")
 	if u := used(); u != (telemetry.Usage{}) {
@@ -393,21 +282,21 @@ func TestSetKeysKeepsAccounts(t *testing.T) {
 }
 
 func TestKeyMetricsAreBounded(t *testing.T) {
-	l := newLedger()
-	const keys = maxLabelled + 5
+	l := quota.NewLedger()
+	const keys = quota.MaxLabelled + 5
 	for i := range keys {
-		a := l.open(service.APIKey{Name: fmt.Sprintf("key-%03d", i), Limits: service.KeyLimits{RequestsPerMinute: 1}}, 0)
-		v, e := a.enter(0)
+		a := l.Open(service.APIKey{Name: fmt.Sprintf("key-%03d", i), Limits: service.KeyLimits{RequestsPerMinute: 1}}, 0)
+		v, e := a.Admit(0)
 		if e != nil {
 			t.Fatal(e)
 		}
-		v.settle("m", telemetry.Usage{Requests: 1, PromptTokens: 10, CachedTokens: 4, OutputTokens: 2}, 0)
-		v.leave(0)
-		if _, e := a.enter(0); e == nil {
+		v.Settle("m", telemetry.Usage{Requests: 1, PromptTokens: 10, CachedTokens: 4, OutputTokens: 2}, 0)
+		v.Release(0)
+		if _, e := a.Admit(0); e == nil {
 			t.Fatal("a second request passes")
 		}
 	}
-	l.open(service.APIKey{Name: "never-used"}, 0)
+	l.Open(service.APIKey{Name: "never-used"}, 0)
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(keyMetrics{l})
 	families, err := reg.Gather()
@@ -427,51 +316,7 @@ func TestKeyMetricsAreBounded(t *testing.T) {
 	if sums["skyserve_key_requests_total"] != keys || sums["skyserve_key_tokens_total"] != 16*keys || sums["skyserve_key_denied_total"] != keys {
 		t.Errorf("sums %v", sums)
 	}
-	if series["skyserve_key_requests_total"] != maxLabelled+1 || series["skyserve_key_in_flight"] != maxLabelled+1 {
-		t.Errorf("series %v, want %d", series, maxLabelled+1)
-	}
-}
-
-func BenchmarkLimitedKey(b *testing.B) {
-	keys := limited(b, "requests_per_minute=1000000000 tokens_per_minute=1000000000 concurrent=9 requests_per_day=1000000000000 tokens_per_month=1000000000000000")
-	ring := newKeyring(newLedger(), keys, 0)
-	in := http.Header{"Authorization": {"Bearer sk"}}
-	out := http.Header{}
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		now := time.Duration(i) * time.Millisecond
-		a, _ := ring.admit(in)
-		v, e := a.enter(now)
-		if e == nil {
-			e = v.reserve(1000, 256, 1, now)
-		}
-		if e != nil {
-			b.Fatal(e)
-		}
-		a.announce(out, now)
-		v.settle(testModel, telemetry.Usage{Requests: 1, PromptTokens: 1000, OutputTokens: 200}, now)
-		v.leave(now)
-	}
-}
-
-// What a request has left reserves nothing any more, also where its flight is still known,
-// as after a panic of its handler.
-func TestNothingIsReservedAfterALeave(t *testing.T) {
-	a := newLedger().open(limited(t, "tokens_per_minute=100000")[0], 0)
-	for range 200 {
-		v, refused := a.enter(0)
-		if refused == nil {
-			refused = v.reserve(10, 10, 1, 0)
-		}
-		if refused != nil {
-			t.Fatal(refused)
-		}
-		var both sync.WaitGroup
-		both.Go(func() { v.grow(1000, 0) })
-		both.Go(func() { v.leave(0) })
-		both.Wait()
-	}
-	if a.reserved != 0 || a.inFlight != 0 {
-		t.Errorf("%d tokens are reserved and %d in flight after all have left", a.reserved, a.inFlight)
+	if series["skyserve_key_requests_total"] != quota.MaxLabelled+1 || series["skyserve_key_in_flight"] != quota.MaxLabelled+1 {
+		t.Errorf("series %v, want %d", series, quota.MaxLabelled+1)
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"skyserve/lbd/openai"
+	"skyserve/lbd/quota"
 )
 
 // lookups are the questions to the peers about who holds a stored response. Several
@@ -13,7 +16,7 @@ import (
 // tenant, and what no peer held is not asked again for a while.
 type lookups struct {
 	mu       sync.Mutex
-	most     int
+	max      int
 	tenants  int // of one tenant
 	asks     map[responseID]*lookupAsk
 	byTenant map[string]int // asks under way; none of tenants without any
@@ -29,8 +32,8 @@ type lookupAsk struct {
 
 func newLookups(l Limits) *lookups {
 	return &lookups{
-		most: l.Lookups, tenants: l.TenantLookups, asks: map[responseID]*lookupAsk{}, byTenant: map[string]int{},
-		misses: misses{most: l.Misses, ttl: l.Miss},
+		max: l.Lookups, tenants: l.TenantLookups, asks: map[responseID]*lookupAsk{}, byTenant: map[string]int{},
+		misses: misses{max: l.Misses, ttl: l.Miss},
 	}
 }
 
@@ -47,7 +50,7 @@ func (l *lookups) waiting() (n int) {
 // join takes part in the question about a response. first: the caller has to put it,
 // and to tell its answer by settle. The error is for the client; without one and without
 // a question no peer held the response a moment ago.
-func (l *lookups) join(response responseID, now time.Duration) (ask *lookupAsk, first bool, refused *apiError) {
+func (l *lookups) join(response responseID, now time.Duration) (ask *lookupAsk, first bool, refused *openai.Error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ask = l.asks[response]; ask != nil {
@@ -59,8 +62,8 @@ func (l *lookups) join(response responseID, now time.Duration) (ask *lookupAsk, 
 	case l.misses.has(response, now):
 		return nil, false, nil
 	case tenant != "" && l.byTenant[tenant] >= l.tenants:
-		return nil, false, errRate("requests", time.Second, "%d questions of this tenant about stored responses are under way", l.byTenant[tenant])
-	case len(l.asks) >= l.most:
+		return nil, false, errDenied(quota.OverRate("requests", time.Second, "%d questions of this tenant about stored responses are under way", l.byTenant[tenant]))
+	case len(l.asks) >= l.max:
 		return nil, false, errManyLookups()
 	}
 	ask = &lookupAsk{done: make(chan struct{}), waiters: 1}
@@ -91,16 +94,16 @@ func (l *lookups) exists(response responseID) {
 	l.misses.drop(response)
 }
 
-func errManyLookups() *apiError {
-	return &apiError{
-		status: http.StatusServiceUnavailable, kind: typeServer, code: "too_many_lookups", retryAfter: 1,
-		message: "too many questions about stored responses are under way",
+func errManyLookups() *openai.Error {
+	return &openai.Error{
+		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, Code: "too_many_lookups", RetryAfter: 1,
+		Message: "too many questions about stored responses are under way",
 	}
 }
 
 // locate asks the peers who holds a response; the zero storedAt when none does. Who
 // waits for the answer to a question of somebody else's waits until ctx ends at most.
-func (r *Runtime) locate(ctx context.Context, response responseID) (storedAt, *apiError) {
+func (r *Runtime) locate(ctx context.Context, response responseID) (storedAt, *openai.Error) {
 	l := r.lookups
 	ask, first, refused := l.join(response, r.Elapsed())
 	switch {
@@ -125,7 +128,7 @@ func (r *Runtime) locate(ctx context.Context, response responseID) (storedAt, *a
 // misses remembers which responses nobody held a moment ago. The zero value with its
 // bounds set is ready.
 type misses struct {
-	most  int
+	max   int
 	ttl   time.Duration
 	order list.List // of miss, the first to end first
 	byID  map[responseID]*list.Element
@@ -150,7 +153,7 @@ func (m *misses) add(response responseID, now time.Duration) {
 		m.byID = map[responseID]*list.Element{}
 	}
 	m.byID[response] = m.order.PushBack(miss{response, now + m.ttl})
-	if m.order.Len() > m.most {
+	if m.order.Len() > m.max {
 		m.drop(m.order.Front().Value.(miss).response)
 	}
 }

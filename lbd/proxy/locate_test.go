@@ -179,7 +179,7 @@ func TestMissesAreBoundedAndEnd(t *testing.T) {
 		id  responseID
 		end time.Duration
 	}
-	m := misses{most: most, ttl: ttl}
+	m := misses{max: most, ttl: ttl}
 	var twin []miss
 	random := rand.New(rand.NewPCG(1, 1))
 	now := time.Duration(0)

@@ -12,6 +12,8 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
+	"skyserve/lbd/openai"
+	"skyserve/lbd/quota"
 )
 
 // pathResponses is what stored responses are below.
@@ -27,16 +29,16 @@ const (
 // /v1/responses/{id}, POST .../cancel, GET .../input_items). Only the engine that
 // holds it can answer; core has no say in that, for there is nothing to choose.
 type lookup struct {
-	rt    *Runtime
-	w     http.ResponseWriter
-	req   *http.Request
-	path  string // below pathResponses, as the engine gets it
-	id    string // of the response
-	o     origin
-	at    storedAt
-	visit visit          // of the client's key; nobody's where it has none
-	peer  *peer          // that holds the response; nil where a replica does
-	home  service.Region // of the replica
+	rt          *Runtime
+	w           http.ResponseWriter
+	req         *http.Request
+	path        string // below pathResponses, as the engine gets it
+	id          string // of the response
+	o           origin
+	at          storedAt
+	reservation quota.Reservation // of the client's key; nobody's where it has none
+	peer        *peer             // that holds the response; nil where a replica does
+	home        service.Region    // of the replica
 }
 
 // lookupMethods are the methods of what is below a response's id.
@@ -68,15 +70,17 @@ func (r *Runtime) serveStored(w http.ResponseWriter, req *http.Request) {
 
 // serve lets the question in like any other request of its key, and answers it. An
 // error is for the client.
-func (q *lookup) serve() (refused *apiError) {
+func (q *lookup) serve() (refused *openai.Error) {
 	if q.o, refused = q.rt.identify(q.req); refused != nil {
 		return refused
 	}
 	if q.o.account != nil {
-		if q.visit, refused = q.o.account.enter(q.rt.Elapsed()); refused != nil {
-			return refused
+		reservation, denied := q.o.account.Admit(q.rt.Elapsed())
+		if denied != nil {
+			return errDenied(denied)
 		}
-		defer func() { q.visit.leave(q.rt.Elapsed()) }()
+		q.reservation = reservation
+		defer func() { q.reservation.Release(q.rt.Elapsed()) }()
 	}
 	if refused = q.find(); refused != nil {
 		return refused
@@ -87,21 +91,21 @@ func (q *lookup) serve() (refused *apiError) {
 // announce writes what is left of the key's limits into the answer's header.
 func (q *lookup) announce() {
 	if q.o.account != nil {
-		q.o.account.announce(q.w.Header(), q.rt.Elapsed())
+		q.o.account.WriteHeaders(q.w.Header(), q.rt.Elapsed())
 	}
 }
 
 // errNoResponse answers a question about a response that is nowhere.
-func errNoResponse() *apiError {
-	return &apiError{
-		status: http.StatusNotFound, kind: typeInvalid, param: "response_id", code: "response_not_found",
-		message: "response_id: no replica is known to hold that response",
+func errNoResponse() *openai.Error {
+	return &openai.Error{
+		Status: http.StatusNotFound, Kind: openai.TypeInvalid, Param: "response_id", Code: "response_not_found",
+		Message: "response_id: no replica is known to hold that response",
 	}
 }
 
 // find finds who holds the response. A peer is told of this balancer's own
 // replicas only: its question has crossed once.
-func (q *lookup) find() *apiError {
+func (q *lookup) find() *openai.Error {
 	response := responseID{q.o.tenant, q.id}
 	at, known := q.rt.stored.find(response)
 	switch {
@@ -111,7 +115,7 @@ func (q *lookup) find() *apiError {
 		known = q.rt.urlOf(at.target) == at.url
 	}
 	if !known && q.o.from == "" && len(q.id) <= maxResponseID && q.rt.forwards() {
-		var refused *apiError
+		var refused *openai.Error
 		if at, refused = q.rt.locate(q.req.Context(), response); refused != nil {
 			return refused
 		}
@@ -126,21 +130,21 @@ func (q *lookup) find() *apiError {
 
 // ask passes the question on and its answer back. An error is for the client;
 // after the answer has begun there is none.
-func (q *lookup) ask() *apiError {
+func (q *lookup) ask() *openai.Error {
 	ctx, cancel := context.WithCancelCause(q.req.Context())
 	defer cancel(nil)
 	silence := time.AfterFunc(lookupTimeout, func() { cancel(errSilent) })
 	defer silence.Stop()
-	mem := held{memory: q.rt.memory, tenant: q.o.tenant}
-	defer mem.release()
+	mem := q.rt.memory.Use(q.o.tenant)
+	defer mem.Release()
 	if q.req.ContentLength != 0 {
-		if err := mem.set(lookupBody); err != nil {
+		if err := mem.Set(lookupBody); err != nil {
 			return errNoMemory(err)
 		}
 	}
 	out, transport, err := q.outgoing(ctx)
 	if err != nil {
-		return invalid("", "incomplete_body", "reading the request body: "+err.Error())
+		return openai.Invalid("", "incomplete_body", "reading the request body: "+err.Error())
 	}
 	if transport == nil {
 		return errNoResponse() // its target went as it was found
@@ -153,17 +157,17 @@ func (q *lookup) ask() *apiError {
 	if q.peer != nil && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) {
 		return q.failed(ctx)
 	}
-	q.visit.settle(q.at.model, telemetry.Usage{Requests: 1}, q.rt.Elapsed())
+	q.reservation.Settle(q.at.model, telemetry.Usage{Requests: 1}, q.rt.Elapsed())
 	q.learn(resp.StatusCode)
 	q.relay(resp, silence)
 	return nil
 }
 
 // failed is the answer where the holder gave none.
-func (q *lookup) failed(ctx context.Context) *apiError {
-	e := &apiError{status: http.StatusBadGateway, kind: typeServer, code: "replica_failed", message: q.at.target + " holds the response and did not answer"}
+func (q *lookup) failed(ctx context.Context) *openai.Error {
+	e := &openai.Error{Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: "replica_failed", Message: q.at.target + " holds the response and did not answer"}
 	if errors.Is(context.Cause(ctx), errSilent) {
-		e.status, e.code = http.StatusGatewayTimeout, "deadline"
+		e.Status, e.Code = http.StatusGatewayTimeout, "deadline"
 	}
 	return e
 }
@@ -254,13 +258,13 @@ func (q *lookup) relay(resp *http.Response, silence *time.Timer) {
 	}
 	q.w.WriteHeader(resp.StatusCode)
 	ctl, buf := http.NewResponseController(q.w), make([]byte, 32<<10)
-	hides, mask := q.rt.hidesCache(&q.o), cacheMask{}
+	hides, mask := q.rt.hidesCache(&q.o), openai.CacheMask{}
 	for {
 		silence.Reset(q.rt.limits.Idle)
 		n, err := resp.Body.Read(buf)
 		if n > 0 {
 			if hides {
-				mask.hide(buf[:n])
+				mask.Hide(buf[:n])
 			}
 			_ = ctl.SetWriteDeadline(time.Now().Add(q.rt.limits.Stall)) // a writer without deadlines blocks as it likes
 			if _, gone := q.w.Write(buf[:n]); gone != nil {

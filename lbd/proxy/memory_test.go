@@ -1,9 +1,7 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -16,73 +14,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
 )
-
-// Whatever is taken and given back, the account is the sum of what is held, in all and by
-// tenant, never beyond its bounds, and nothing is left of it at the end.
-func TestMemoryIsTheSumOfWhatIsHeld(t *testing.T) {
-	const total, share = 1000, 400
-	rapid.Check(t, func(t *rapid.T) {
-		m := newMemory(total, share)
-		type one struct {
-			held
-			bytes int64
-		}
-		var all []*one
-		sum := func(tenant string) (n int64) {
-			for _, h := range all {
-				if tenant == "*" || h.tenant == tenant {
-					n += h.bytes
-				}
-			}
-			return n
-		}
-		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			if len(all) == 0 || rapid.IntRange(0, 3).Draw(t, "new") == 0 {
-				tenant := rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "tenant")
-				all = append(all, &one{held: held{memory: m, tenant: tenant}})
-			}
-			h := all[rapid.IntRange(0, len(all)-1).Draw(t, "which")]
-			want := rapid.Int64Range(0, 500).Draw(t, "bytes")
-			grows := want - h.bytes
-			var refused error
-			switch {
-			case grows > 0 && h.tenant != "" && sum(h.tenant)+grows > share:
-				refused = errShareFull
-			case grows > 0 && sum("*")+grows > total:
-				refused = errMemoryFull
-			}
-			if fits := m.fits(h.tenant, grows); grows > 0 && !errors.Is(fits, refused) {
-				t.Fatalf("%d bytes more of %q: %v, want %v", grows, h.tenant, fits, refused)
-			}
-			if got := h.set(want); !errors.Is(got, refused) {
-				t.Fatalf("%d bytes more of %q: %v, want %v", grows, h.tenant, got, refused)
-			}
-			if refused == nil {
-				h.bytes = want
-			}
-			if m.used() != sum("*") {
-				t.Fatalf("%d bytes are accounted for, want %d", m.used(), sum("*"))
-			}
-			for _, tenant := range []string{"a", "b", "c"} {
-				if got := m.byTenant[tenant]; got != sum(tenant) {
-					t.Fatalf("%d bytes of %s are accounted for, want %d", got, tenant, sum(tenant))
-				}
-			}
-		}
-		for _, h := range all {
-			h.release()
-			h.release()
-		}
-		if m.used() != 0 || len(m.byTenant) != 0 {
-			t.Fatalf("%d bytes are left, by tenant %v", m.used(), m.byTenant)
-		}
-	})
-}
 
 // twinSize is how much memory a body takes of which n bytes have come: a buffer of 4 KiB
 // at least, which has room for what was declared up to 64 KiB, and for 256 bytes more,
@@ -268,9 +202,7 @@ func TestMemoryOfUploads(t *testing.T) {
 					b.full("us-0")
 				}
 				synctest.Wait()
-				rt.memory.mu.Lock()
-				used, byTenant := rt.memory.bytes, fmt.Sprint(rt.memory.byTenant["a"], rt.memory.byTenant["b"], rt.memory.byTenant["c"])
-				rt.memory.mu.Unlock()
+				used, byTenant := rt.memory.Used(), fmt.Sprint(rt.memory.UsedBy("a"), rt.memory.UsedBy("b"), rt.memory.UsedBy("c"))
 				if want := fmt.Sprint(sum("a"), sum("b"), sum("c")); used != sum("") || byTenant != want || used > total {
 					t.Fatalf("seed %d: %d bytes are accounted for, by tenant %s, want %d and %s", seed, used, byTenant, sum(""), want)
 				}
@@ -280,8 +212,8 @@ func TestMemoryOfUploads(t *testing.T) {
 				_ = u.pipe.CloseWithError(io.ErrUnexpectedEOF)
 			}
 			synctest.Wait()
-			if rt.memory.used() != 0 || len(rt.memory.byTenant) != 0 {
-				t.Fatalf("seed %d: %d bytes are left", seed, rt.memory.used())
+			if rt.memory.Used()+rt.memory.UsedBy("a")+rt.memory.UsedBy("b")+rt.memory.UsedBy("c") != 0 {
+				t.Fatalf("seed %d: %d bytes are left", seed, rt.memory.Used())
 			}
 			lawful(t, rt.View().Counts)
 		})
@@ -323,7 +255,7 @@ func TestHeapStaysWithinItsBounds(t *testing.T) {
 			t.Fatalf("status %d, want 503", code)
 		}
 	}
-	if used := rt.memory.used(); used > total || used < total/2 {
+	if used := rt.memory.Used(); used > total || used < total/2 {
 		t.Errorf("%d bytes are accounted for, want most of %d", used, total)
 	}
 	if grown := heap() - before; grown > 2*total {
@@ -331,7 +263,7 @@ func TestHeapStaysWithinItsBounds(t *testing.T) {
 	}
 	cancel()
 	serving.Wait()
-	if used := rt.memory.used(); used != 0 {
+	if used := rt.memory.Used(); used != 0 {
 		t.Errorf("%d bytes are left", used)
 	}
 }
@@ -356,8 +288,8 @@ func TestUploadsOfStrangersAreNotRead(t *testing.T) {
 			req.Header.Set("Authorization", "Bearer sk-nobody")
 			w := httptest.NewRecorder()
 			rt.serve(w, req)
-			if w.Code != http.StatusUnauthorized || rt.memory.used() != 0 {
-				t.Errorf("status %d with %d bytes taken, want 401 without any", w.Code, rt.memory.used())
+			if w.Code != http.StatusUnauthorized || rt.memory.Used() != 0 {
+				t.Errorf("status %d with %d bytes taken, want 401 without any", w.Code, rt.memory.Used())
 			}
 		}
 	}
@@ -381,20 +313,20 @@ func TestMemoryOfUploadsOverHTTP2(t *testing.T) {
 				rt.serve(httptest.NewRecorder(), req)
 			}()
 			synctest.Wait()
-			if got, want := rt.memory.used(), twinSize(0, int(c.declared))+c.window; got != want {
+			if got, want := rt.memory.Used(), twinSize(0, int(c.declared))+c.window; got != want {
 				t.Errorf("a body of %d bytes takes %d, want %d", c.declared, got, want)
 			}
 			_ = pw.CloseWithError(io.ErrUnexpectedEOF)
 			<-ended
 			cancel()
-			if rt.memory.used() != 0 {
-				t.Errorf("%d bytes are left", rt.memory.used())
+			if rt.memory.Used() != 0 {
+				t.Errorf("%d bytes are left", rt.memory.Used())
 			}
 		}
 		u := begin(rt, "", 5000, false)
 		u.send(1 << 20)
 		synctest.Wait()
-		if got, want := rt.memory.used(), twinSize(u.declared, u.declared); got != want {
+		if got, want := rt.memory.Used(), twinSize(u.declared, u.declared); got != want {
 			t.Errorf("a body that has come takes %d bytes, want %d", got, want)
 		}
 		u.cancel()
@@ -473,11 +405,11 @@ func TestMemoryOfStreams(t *testing.T) {
 			resp := b.post(chatPath, streamBody)
 			<-said
 			if c.keeps {
-				b.until(func() bool { return b.memory.used() >= text+50_000 })
-				if used := b.memory.used(); used > 2*(text+50_000)+8<<10 {
+				b.until(func() bool { return b.memory.Used() >= text+50_000 })
+				if used := b.memory.Used(); used > 2*(text+50_000)+8<<10 {
 					t.Errorf("%d bytes are accounted for", used)
 				}
-			} else if used := b.memory.used(); used > 64<<10 {
+			} else if used := b.memory.Used(); used > 64<<10 {
 				t.Errorf("%d bytes are accounted for, with %d allowed", used, 64<<10)
 			}
 			close(finish)
@@ -486,7 +418,7 @@ func TestMemoryOfStreams(t *testing.T) {
 				t.Errorf("the client got %d of %d bytes of text", n, text)
 			}
 			b.settled()
-			b.until(func() bool { return b.memory.used() == 0 })
+			b.until(func() bool { return b.memory.Used() == 0 })
 		})
 	}
 }
@@ -509,7 +441,7 @@ func TestAnswersPassWhereThereIsNoMemory(t *testing.T) {
 	}))
 	resp := b.post(chatPath, plainBody) // which returns once the answer has begun
 	<-half
-	if used := b.memory.used(); used > 16<<10 {
+	if used := b.memory.Used(); used > 16<<10 {
 		t.Errorf("%d bytes are accounted for, with %d allowed", used, 16<<10)
 	}
 	close(finish)
@@ -517,23 +449,5 @@ func TestAnswersPassWhereThereIsNoMemory(t *testing.T) {
 		t.Errorf("the client got %d of %d bytes", len(got), len(long))
 	}
 	b.settled()
-	b.until(func() bool { return b.memory.used() == 0 })
-}
-
-// Buffers have the sizes that are accounted for, and room for what they are taken for.
-func TestSizesOfBuffers(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(0, 1<<20).Draw(t, "n")
-		p := takeBuffer(n)
-		if cap(p.b) < n || cap(p.b) > max(1024, n+n/4+1) || len(p.b) != 0 {
-			t.Fatalf("%d bytes for %d", cap(p.b), n)
-		}
-		p.b = append(p.b, bytes.Repeat([]byte{7}, n)...)
-		more := rapid.IntRange(0, 1<<20).Draw(t, "more")
-		p.grow(more)
-		if cap(p.b)-len(p.b) < more || len(p.b) != n || bytes.Count(p.b, []byte{7}) != n {
-			t.Fatalf("grown by %d: %d of %d bytes", more, len(p.b), cap(p.b))
-		}
-		p.release()
-	})
+	b.until(func() bool { return b.memory.Used() == 0 })
 }

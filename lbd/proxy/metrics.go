@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"skyserve/lbd/core"
+	"skyserve/lbd/record"
 )
 
 // Buckets of the histograms, in seconds: a first token takes from a cached prompt
@@ -87,7 +88,7 @@ func times(name, help string, buckets []float64, labels ...string) *prometheus.H
 }
 
 // decided counts an action of a policy about a request.
-func (m *metrics) decided(a *core.Action, policy string, e *DecisionRecord) {
+func (m *metrics) decided(a *core.Action, policy string, e *record.Request) {
 	m.decisions.WithLabelValues(string(a.Kind), policy, a.Reason).Inc()
 	d := a.Decision
 	if d == nil {
@@ -122,7 +123,7 @@ func (x *exchange) ended(status int, outcome string) {
 	}
 	m := x.rt.metrics
 	m.requests.WithLabelValues(x.model, string(x.tier), outcome, statusLabel(status)).Inc()
-	if outcome == stateFinished {
+	if outcome == record.StateFinished {
 		m.e2e.WithLabelValues(x.model, string(x.tier)).Observe(time.Since(x.began).Seconds())
 	}
 }

@@ -5,20 +5,17 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
+	"skyserve/lbd/openai"
 )
 
 // modelTable is what names clients may use. It never changes once made.
 type modelTable struct {
-	real map[string]modelName // by every name that may be used
-	list []string             // those, sorted
+	real map[string]openai.ResolvedModel // by every name that may be used
+	list []string                        // those, sorted
 }
 
-// modelName is what a name stands for: a model under its own name or an alias, or
-// an adapter of a model, which its engines know by that very name.
-type modelName struct{ model, adapter string }
-
 // resolve is what a name stands for.
-func (t *modelTable) resolve(name []byte) (modelName, bool) {
+func (t *modelTable) resolve(name []byte) (openai.ResolvedModel, bool) {
 	m, ok := t.real[string(name)]
 	return m, ok
 }
@@ -37,32 +34,32 @@ func (r *Runtime) SetModels(models []service.BalancerModel) {
 // before an alias of the same spelling, an alias before an adapter, and what is
 // declared first before what is declared later.
 func (r *Runtime) rebuildModels() {
-	t := &modelTable{real: map[string]modelName{}}
-	add := func(name string, stands modelName) {
+	t := &modelTable{real: map[string]openai.ResolvedModel{}}
+	add := func(name string, stands openai.ResolvedModel) {
 		if _, taken := t.real[name]; !taken {
 			t.real[name] = stands
 			t.list = append(t.list, name)
 		}
 	}
 	for _, m := range r.declared {
-		add(m.Name, modelName{model: m.Name})
+		add(m.Name, openai.ResolvedModel{Model: m.Name})
 	}
 	for _, rep := range r.replicas {
-		add(rep.cfg.Model, modelName{model: rep.cfg.Model})
+		add(rep.cfg.Model, openai.ResolvedModel{Model: rep.cfg.Model})
 	}
 	for _, models := range r.offered {
 		for _, m := range models {
-			add(m, modelName{model: m})
+			add(m, openai.ResolvedModel{Model: m})
 		}
 	}
 	for _, m := range r.declared {
 		for _, alias := range m.Aliases {
-			add(alias, modelName{model: m.Name})
+			add(alias, openai.ResolvedModel{Model: m.Name})
 		}
 	}
 	for _, m := range r.declared {
 		for _, adapter := range m.LoRA {
-			add(adapter, modelName{model: m.Name, adapter: adapter})
+			add(adapter, openai.ResolvedModel{Model: m.Name, Adapter: adapter})
 		}
 	}
 	slices.Sort(t.list)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/lbd/openai"
 )
 
 // guardedRequests are requests with a guarded parameter, and the name that allows it.
@@ -88,7 +89,7 @@ func TestDangerousParametersAreRefused(t *testing.T) {
 		resp := b.post(g.path, body)
 		text := read(t, resp)
 		message, kind, code := apiErrorOf(t, text)
-		if resp.StatusCode != http.StatusBadRequest || code != "parameter_not_allowed" || kind != typeInvalid || !strings.HasPrefix(message, g.name+": ") || !strings.Contains(message, "allow_parameters") {
+		if resp.StatusCode != http.StatusBadRequest || code != "parameter_not_allowed" || kind != openai.TypeInvalid || !strings.HasPrefix(message, g.name+": ") || !strings.Contains(message, "allow_parameters") {
 			t.Errorf("%s: %d %s %s %q", g.body, resp.StatusCode, kind, code, message)
 			continue
 		}

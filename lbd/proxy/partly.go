@@ -6,6 +6,7 @@ import (
 
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
+	"skyserve/lbd/record"
 )
 
 // What was generated of an answer that did not come to its end costs its client as
@@ -25,34 +26,34 @@ func answersForCore(n int) int {
 
 // partly is what core is told of an answer that did not come to its end.
 func (x *exchange) partly() *core.Outcome {
-	out := &core.Outcome{PromptTokens: x.answer.usage.prompt, OutputTokens: policy.Known(x.soFar())}
+	out := &core.Outcome{PromptTokens: x.answer.Usage.Prompt, OutputTokens: policy.Known(x.soFar())}
 	x.generated = max(x.generated, out.OutputTokens.Value)
-	if x.seam != nil {
-		out.Elsewhere = x.seam.said
+	if x.splice != nil {
+		out.Elsewhere = x.splice.TokensBefore
 	}
 	return out
 }
 
-// soFar is how many tokens of the answer were generated until now.
+// Text is how many tokens of the answer were generated until now.
 func (x *exchange) soFar() int {
-	switch u := &x.answer.usage; {
-	case x.answer.tokens > 0 && !x.answer.exact && !u.output.Known:
-		return int(math.Ceil(float64(x.answer.tokens) * x.tokensPerEvent()))
+	switch u := &x.answer.Usage; {
+	case x.answer.Tokens > 0 && !x.answer.Exact && !u.Output.Known:
+		return int(math.Ceil(float64(x.answer.Tokens) * x.tokensPerEvent()))
 	case x.passed() > 0 || x.streamWanted:
 		return x.passed()
 	}
-	return x.rt.generated(&x.flight)
+	return x.rt.generated(&x.inFlight)
 }
 
 // estimate counts the tokens of a whole answer that nobody has read.
 func (x *exchange) estimate() {
-	n := x.rt.generated(&x.flight)
-	x.answer.tokens = n
+	n := x.rt.generated(&x.inFlight)
+	x.answer.Tokens = n
 	x.streamed(n)
 }
 
-// generated is core's estimate for a flight at the present time.
-func (r *Runtime) generated(f *flight) int {
+// generated is core's estimate for a request in flight at the present time.
+func (r *Runtime) generated(f *inFlight) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Generated(r.Elapsed(), f.id)
@@ -65,9 +66,9 @@ const growEvery = int(time.Second / tickEvery)
 // growReservations reserves more for the answers that have more tokens by now than was
 // expected of them; the lock is held.
 func (r *Runtime) growReservations(now time.Duration) {
-	for _, f := range r.flights {
-		if f.visit != nil && f.entry.State == stateSent {
-			f.visit.grow(r.core.Generated(now, f.id), now)
+	for _, f := range r.inFlight {
+		if f.reservation != nil && f.entry.State == record.StateSent {
+			f.reservation.Grow(r.core.Generated(now, f.id), now)
 		}
 	}
 }

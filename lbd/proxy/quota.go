@@ -1,51 +1,74 @@
 package proxy
 
 import (
-	"fmt"
 	"net/http"
-	"time"
+
+	"skyserve/internal/telemetry"
+	"skyserve/lbd/openai"
+	"skyserve/lbd/quota"
+	"skyserve/lbd/record"
 )
 
-// period is what a quota is for, by UTC's calendar.
-type period string
-
-const (
-	aDay   period = "day"
-	aMonth period = "month"
-)
-
-// end is when the period that holds t ends.
-func (p period) end(t time.Time) time.Time {
-	y, m, d := t.UTC().Date()
-	if p == aMonth {
-		return time.Date(y, m+1, 1, 0, 0, 0, 0, time.UTC)
+// admitByQuota lets a client's request in by the limits of its key.
+func (x *exchange) admitByQuota() (refused *openai.Error) {
+	if x.account == nil {
+		return nil
 	}
-	return time.Date(y, m, d+1, 0, 0, 0, 0, time.UTC)
+	reservation, denied := x.account.Admit(x.rt.Elapsed())
+	x.reservation = reservation
+	return errDenied(denied)
 }
 
-// codeRateLimit and codeQuota are the codes that OpenAI's clients know.
-const (
-	codeRateLimit = "rate_limit_exceeded"
-	codeQuota     = "insufficient_quota"
-)
-
-// errRate answers a request over a limit of what kind says, as OpenAI does;
-// a wait of 0 means that it would never pass.
-func errRate(kind string, wait time.Duration, format string, args ...any) *apiError {
-	return &apiError{
-		status: http.StatusTooManyRequests, kind: kind, code: codeRateLimit,
-		message: "rate limit reached: " + fmt.Sprintf(format, args...), retryAfter: seconds(wait),
+// releaseQuota ends what admitByQuota began.
+func (x *exchange) releaseQuota() {
+	if x.reservation.Active() {
+		x.reservation.Release(x.rt.Elapsed())
 	}
 }
 
-// errQuota answers a request over a quota.
-func errQuota(what string, most int, p period, now time.Time) *apiError {
-	return &apiError{
-		status: http.StatusTooManyRequests, kind: codeQuota, code: codeQuota,
-		message:    fmt.Sprintf("quota reached: this key may use %d %s a %s", most, what, p),
-		retryAfter: seconds(p.end(now).Sub(now)),
+// used is what a request used of engines. Where one that served it did not say how
+// much, the estimate counts and what was seen pass; of an answer that its client did
+// not wait for, or that broke off, what was generated until then. A request that no
+// engine served used nothing.
+func (x *exchange) used(status int, state string) telemetry.Usage {
+	u := &x.answer.Usage
+	output := x.outputTokens()
+	counted := u.Prompt.Known || u.Output.Known
+	served := state == record.StateFinished && status == http.StatusOK
+	left := state == record.StateCancelled && x.sent.target != ""
+	if left || state == record.StateFailed {
+		output = max(output, x.generated)
+	}
+	switch {
+	case counted || output > 0 || ((served || left) && x.endpoint.Generates()):
+		prompt, cached := x.promptUsed()
+		return telemetry.Usage{Requests: 1, PromptTokens: int64(prompt), CachedTokens: int64(cached), OutputTokens: int64(output)}
+	case served || left:
+		return telemetry.Usage{Requests: 1}
+	}
+	return telemetry.Usage{}
+}
+
+// announce writes what is left of a client's limits into the answer's header.
+func (x *exchange) announce(h http.Header) {
+	if x.account != nil {
+		x.account.WriteHeaders(h, x.rt.Elapsed())
 	}
 }
 
-// seconds is a wait in whole seconds, rounded up.
-func seconds(wait time.Duration) int { return int((wait + time.Second - 1) / time.Second) }
+// errDenied answers a request that the limits of its key do not let in; nil where they do.
+func errDenied(d *quota.Denial) *openai.Error {
+	if d == nil {
+		return nil
+	}
+	return &openai.Error{Status: http.StatusTooManyRequests, Kind: d.Kind, Code: d.Code, Message: d.Message, RetryAfter: d.RetryAfter}
+}
+
+// KeyUsage is what each API key used of each model since this balancer began,
+// sorted by name and model. Requests count at the balancer that their client
+// asked, and only those that were let in.
+func (r *Runtime) KeyUsage() []telemetry.KeyUsage { return r.ledger.Usage() }
+
+// SetKeyQuota sets what a key has used, all balancers together. A name that no
+// key has is ignored.
+func (r *Runtime) SetKeyQuota(name string, q telemetry.KeyQuota) { r.ledger.SetQuota(name, q) }

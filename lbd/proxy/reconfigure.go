@@ -4,6 +4,8 @@ import (
 	"reflect"
 
 	"skyserve/lbd/core"
+	"skyserve/lbd/openai"
+	"skyserve/lbd/record"
 )
 
 // Reconfigure makes cfg the configuration of the decisions from now on, without
@@ -31,7 +33,7 @@ func (r *Runtime) SetContinue(on bool) { r.noContinue.Store(!on) }
 
 // sameConfig compares two configurations; a policy is its name.
 func sameConfig(a, b *core.Config) bool {
-	return reflect.DeepEqual(newRecordConfig(a), newRecordConfig(b))
+	return reflect.DeepEqual(record.NewConfig(a), record.NewConfig(b))
 }
 
 // forwards says whether requests may be sent to peers.
@@ -39,4 +41,18 @@ func (r *Runtime) forwards() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.coreCfg.Forward
+}
+
+// SetAllowedParameters sets the guarded parameters that requests may have from now on.
+func (r *Runtime) SetAllowedParameters(names []string) {
+	r.allowed.Store(uint32(openai.ParseParameters(names)))
+}
+
+// RefuseGuarded refuses a call that has a guarded parameter which is not allowed. A peer
+// has checked the requests that it forwards.
+func (x *exchange) refuseGuarded(c *openai.Call) *openai.Error {
+	if x.from != "" {
+		return nil
+	}
+	return c.RefuseGuarded(x.answer.Rendering, openai.Parameters(x.rt.allowed.Load()))
 }

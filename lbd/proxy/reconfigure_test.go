@@ -10,6 +10,7 @@ import (
 
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
+	"skyserve/lbd/record"
 )
 
 // withPolicy is a configuration with another policy and push rule.
@@ -28,9 +29,9 @@ func withPolicy(t *testing.T, cfg core.Config, name, push string) core.Config {
 // A stream goes on while the configuration changes, a request that waits is
 // sent where the new one allows it, and the record repeats all of it.
 func TestReconfigureInTheMiddle(t *testing.T) {
-	var record bytes.Buffer
+	var log bytes.Buffer
 	o := testOptions(t)
-	o.Record = &record
+	o.Record = &log
 	o.Core.Push = core.Push{Mode: core.PushOutstanding, N: 1}
 	rt, err := New(o)
 	if err != nil {
@@ -77,8 +78,8 @@ func TestReconfigureInTheMiddle(t *testing.T) {
 	if err := rt.Close(); err != nil {
 		t.Fatal(err)
 	}
-	replays(t, record.Bytes())
-	h, lines := readRecord(t, bytes.NewReader(record.Bytes()))
+	replays(t, log.Bytes())
+	h, lines := readRecord(t, bytes.NewReader(log.Bytes()))
 	changes := 0
 	for _, l := range lines {
 		if l.Config != nil {
@@ -88,7 +89,7 @@ func TestReconfigureInTheMiddle(t *testing.T) {
 			}
 		}
 	}
-	if changes != 1 || h.Config.Policy != "skylb" || h.Record != RecordVersion {
+	if changes != 1 || h.Config.Policy != "skylb" || h.Record != record.Version {
 		t.Errorf("%d changes recorded behind the header %+v", changes, h)
 	}
 }

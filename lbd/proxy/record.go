@@ -9,113 +9,40 @@ import (
 	"sync/atomic"
 	"time"
 
-	"skyserve/internal/service"
 	"skyserve/lbd/core"
-	"skyserve/lbd/prefix"
+	"skyserve/lbd/record"
 )
 
-// RecordVersion is the format of a record. It grows with every change of what a
-// balancer must be made from: an older record would not repeat.
-const RecordVersion = 3
-
-// RecordHeader is the first line of a record. It holds all that a core.Balancer
-// must be made from to repeat the record's decisions, and no secret.
-type RecordHeader struct {
-	Record  int          `json:"record"` // RecordVersion
-	Started time.Time    `json:"started"`
-	Self    RecordSelf   `json:"self"`
-	Config  RecordConfig `json:"config"`
-}
-
-// RecordSelf names the balancer that wrote a record.
-type RecordSelf struct {
-	Service string         `json:"service"`
-	ID      string         `json:"id"`
-	Region  service.Region `json:"region"`
-}
-
-// RecordConfig is core.Config in JSON: the policy by its name, the push rule as
-// core.ParsePush reads it.
-type RecordConfig struct {
-	Policy  string       `json:"policy"`
-	Push    string       `json:"push"`
-	Order   core.Order   `json:"order"`
-	Targets core.Targets `json:"targets"`
-	// ModelTargets is by model.
-	ModelTargets     map[string]core.Targets `json:"model_targets,omitempty"`
-	TauN             time.Duration           `json:"tau_n_ns"`
-	TauP             time.Duration           `json:"tau_p_ns"`
-	Forward          bool                    `json:"forward"`
-	Tau              int                     `json:"tau"`
-	QueueLimit       int                     `json:"queue_limit"`
-	MaxWait          time.Duration           `json:"max_wait_ns"`
-	ProbeInterval    time.Duration           `json:"probe_interval_ns"`
-	StaleIntervals   int                     `json:"stale_intervals"`
-	LostIntervals    int                     `json:"lost_intervals"`
-	UnconfirmedLimit int                     `json:"unconfirmed_limit"`
-	OutstandingLimit int                     `json:"outstanding_limit"`
-	SessionLead      time.Duration           `json:"session_lead_ns"`
-	PoolLimit        int                     `json:"pool_limit"`
-	BatchInterval    time.Duration           `json:"batch_interval_ns"`
-	Deferred         core.DeferredRule       `json:"deferred"`
-	MaxTries         int                     `json:"max_tries"`
-	PeerPause        time.Duration           `json:"peer_pause_ns"`
-	TreeBytes        int                     `json:"tree_bytes"`
-	TreeOrder        prefix.Order            `json:"tree_order"`
-	ShareBytes       int                     `json:"share_bytes"`
-	RetryShare       float64                 `json:"retry_share"`
-	RetryBurst       int                     `json:"retry_burst"` // 0 = no bound
-	RetryWait        time.Duration           `json:"retry_wait_ns"`
-	RetryWaitMost    time.Duration           `json:"retry_wait_most_ns"`
-	EjectAfter       int                     `json:"eject_after"` // 0 = never
-	EjectTime        time.Duration           `json:"eject_time_ns"`
-	EjectMost        time.Duration           `json:"eject_most_ns"`
-	EjectShare       float64                 `json:"eject_share"`
-	KillAfter        int                     `json:"kill_after"` // 0 = never
-	KillWait         time.Duration           `json:"kill_wait_ns"`
-	KillMemory       time.Duration           `json:"kill_memory_ns"`
-	KillLimit        int                     `json:"kill_limit"`
-}
-
-// RecordLine is every other line: one step, a new configuration that holds from
-// there on, or a gap where Gap of them could not be written because the disk was
-// too slow or full. A record without a gap repeats exactly.
-type RecordLine struct {
-	T       time.Duration `json:"t"` // core's time in nanoseconds
-	Event   *core.Event   `json:"event,omitempty"`
-	Config  *RecordConfig `json:"config,omitempty"`
-	Actions []core.Action `json:"actions,omitempty"`
-	Gap     int64         `json:"gap,omitempty"`
-	// Panic is the value of a panic in the step. It ended the process: no line follows.
-	Panic string `json:"panic,omitempty"`
-
+// queuedLine is a line that waits to be written.
+type queuedLine struct {
+	record.Line
 	written chan struct{} // closed once the line is in the file; may be nil
 }
 
 // header describes this runtime.
-func (r *Runtime) header() RecordHeader {
-	return RecordHeader{
-		Record: RecordVersion, Started: r.began.UTC(),
-		Self:   RecordSelf{Service: r.self.Service, ID: r.self.ID, Region: r.self.Region},
-		Config: newRecordConfig(&r.coreCfg),
+func (r *Runtime) header() record.Header {
+	return record.Header{
+		Record: record.Version, Started: r.began.UTC(),
+		Self:   record.Self{Service: r.self.Service, ID: r.self.ID, Region: r.self.Region},
+		Config: record.NewConfig(&r.coreCfg),
 	}
 }
 
 // recorder writes steps from one goroutine. Its methods work on nil: no record.
 type recorder struct {
 	out     *recordWriter
-	lines   chan RecordLine
+	lines   chan queuedLine
 	pending int64 // dropped since the last line; guarded by the runtime's lock
 	dropped atomic.Int64
 	missed  int64 // lines since the last one that out had no room for
 }
 
 // newRecorder makes a recorder and writes its header; nil when w is nil.
-func newRecorder(w io.Writer, h RecordHeader, buffer int, log *slog.Logger) *recorder {
+func newRecorder(w io.Writer, h record.Header, buffer int, log *slog.Logger) *recorder {
 	if w == nil {
 		return nil
 	}
-	c := &recorder{out: newRecordWriter(w, log), lines: make(chan RecordLine, buffer)}
+	c := &recorder{out: newRecordWriter(w, log), lines: make(chan queuedLine, buffer)}
 	c.out.add(h)
 	c.out.flush(false)
 	return c
@@ -124,15 +51,15 @@ func newRecorder(w io.Writer, h RecordHeader, buffer int, log *slog.Logger) *rec
 // add queues a step.
 func (c *recorder) add(now time.Duration, ev core.Event, actions []core.Action) {
 	if c != nil {
-		c.queue(now, func() RecordLine { return RecordLine{T: now, Event: keepEvent(ev), Actions: slices.Clone(actions)} })
+		c.queue(now, func() record.Line { return record.Line{T: now, Event: keepEvent(ev), Actions: slices.Clone(actions)} })
 	}
 }
 
 // reconfigured queues a new configuration with what it led to.
 func (c *recorder) reconfigured(now time.Duration, cfg *core.Config, actions []core.Action) {
 	if c != nil {
-		config := newRecordConfig(cfg)
-		c.queue(now, func() RecordLine { return RecordLine{T: now, Config: &config, Actions: slices.Clone(actions)} })
+		config := record.NewConfig(cfg)
+		c.queue(now, func() record.Line { return record.Line{T: now, Config: &config, Actions: slices.Clone(actions)} })
 	}
 }
 
@@ -142,21 +69,21 @@ func (c *recorder) crashed(now time.Duration, ev core.Event, why string) {
 	if c == nil {
 		return
 	}
-	line := RecordLine{T: now, Event: keepEvent(ev), Panic: why, written: make(chan struct{})}
+	line := queuedLine{Line: record.Line{T: now, Event: keepEvent(ev), Panic: why}, written: make(chan struct{})}
 	c.lines <- line
 	<-line.written
 }
 
 // queue queues a line; the caller holds the runtime's lock, which keeps the lines
 // in order. It never waits: what does not fit is counted as a gap.
-func (c *recorder) queue(now time.Duration, line func() RecordLine) {
+func (c *recorder) queue(now time.Duration, line func() record.Line) {
 	if c.pending > 0 && len(c.lines) < cap(c.lines)-1 {
-		c.lines <- RecordLine{T: now, Gap: c.pending}
+		c.lines <- queuedLine{Line: record.Line{T: now, Gap: c.pending}}
 		c.pending = 0
 	}
 	if c.pending == 0 {
 		select {
-		case c.lines <- line():
+		case c.lines <- queuedLine{Line: line()}:
 			return
 		default:
 		}
@@ -205,8 +132,8 @@ func (c *recorder) run(ctx context.Context) {
 }
 
 // writeLine writes a line and, when no other waits, lets it reach the file.
-func (c *recorder) writeLine(line RecordLine) {
-	c.write(line)
+func (c *recorder) writeLine(line queuedLine) {
+	c.write(line.Line)
 	if len(c.lines) == 0 || line.written != nil {
 		c.out.flush(false)
 	}
@@ -216,8 +143,8 @@ func (c *recorder) writeLine(line RecordLine) {
 }
 
 // write writes a line, after a gap where lines before it had no room.
-func (c *recorder) write(line RecordLine) {
-	if c.missed > 0 && c.out.add(RecordLine{T: line.T, Gap: c.missed}) {
+func (c *recorder) write(line record.Line) {
+	if c.missed > 0 && c.out.add(record.Line{T: line.T, Gap: c.missed}) {
 		c.missed = 0
 	}
 	switch {
@@ -237,11 +164,11 @@ func (c *recorder) finish(now time.Duration) {
 		return
 	}
 	for len(c.lines) > 0 {
-		c.write(<-c.lines)
+		c.write((<-c.lines).Line)
 	}
 	c.out.flush(true) // which makes room for the gap
 	if c.pending += c.missed; c.pending > 0 {
-		c.out.add(RecordLine{T: now, Gap: c.pending})
+		c.out.add(record.Line{T: now, Gap: c.pending})
 		c.pending, c.missed = 0, 0
 	}
 	c.out.flush(true)

@@ -14,10 +14,11 @@ import (
 	"time"
 
 	"skyserve/lbd/core"
+	"skyserve/lbd/record"
 )
 
 // readRecord reads a record.
-func readRecord(t *testing.T, r io.Reader) (h RecordHeader, lines []RecordLine) {
+func readRecord(t *testing.T, r io.Reader) (h record.Header, lines []record.Line) {
 	t.Helper()
 	in := bufio.NewReader(r)
 	first, err := in.ReadBytes('\n')
@@ -29,7 +30,7 @@ func readRecord(t *testing.T, r io.Reader) (h RecordHeader, lines []RecordLine) 
 	}
 	dec := json.NewDecoder(in)
 	for {
-		var l RecordLine
+		var l record.Line
 		if err := dec.Decode(&l); err == io.EOF {
 			return h, lines
 		} else if err != nil {
@@ -127,7 +128,7 @@ func (w *blocked) Write(p []byte) (int, error) {
 
 func TestSlowRecordDropsAndSaysSo(t *testing.T) {
 	w := &blocked{closed: make(chan struct{})}
-	c := &recorder{out: newRecordWriter(w, slog.New(slog.DiscardHandler)), lines: make(chan RecordLine, 4)}
+	c := &recorder{out: newRecordWriter(w, slog.New(slog.DiscardHandler)), lines: make(chan queuedLine, 4)}
 	for i := range 10 {
 		c.add(time.Duration(i), core.Event{Kind: core.EventTick}, nil)
 	}
@@ -135,7 +136,7 @@ func TestSlowRecordDropsAndSaysSo(t *testing.T) {
 		t.Errorf("%d steps are lost, want 6", c.lost())
 	}
 	for range 3 {
-		c.write(<-c.lines)
+		c.write((<-c.lines).Line)
 	}
 	c.add(10, core.Event{Kind: core.EventTick}, nil)
 	close(w.closed)
@@ -222,14 +223,14 @@ func TestARecordGoesOnOnceItsDiskHasRoom(t *testing.T) {
 		for room := range 100 {
 			var logged bytes.Buffer
 			w := &filling{room: room}
-			c := newRecorder(w, RecordHeader{Record: RecordVersion}, steps, slog.New(slog.NewTextHandler(&logged, nil)))
+			c := newRecorder(w, record.Header{Record: record.Version}, steps, slog.New(slog.NewTextHandler(&logged, nil)))
 			c.out.held = held
 			for i := range steps {
 				if i == steps/2 {
 					w.room = 1 << 30
 					c.out.flush(true)
 				}
-				c.write(RecordLine{T: time.Duration(i), Event: &core.Event{Kind: core.EventTick}})
+				c.write(record.Line{T: time.Duration(i), Event: &core.Event{Kind: core.EventTick}})
 			}
 			c.finish(steps)
 			_, lines := readRecord(t, bytes.NewReader(w.Bytes()))

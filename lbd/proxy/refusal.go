@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"skyserve/lbd/core"
+	"skyserve/lbd/openai"
 )
 
 // maxRefusalBytes bounds the body of a refusal: those of engines have a few hundred bytes.
@@ -85,52 +86,17 @@ func (x *exchange) targetLacks(resp *http.Response) bool {
 		io.Reader
 		io.Closer
 	}{io.MultiReader(bytes.NewReader(head), resp.Body), resp.Body}
-	switch subjectOf404(head) {
-	case aboutModel:
+	switch openai.SubjectOf404(head) {
+	case openai.AboutModel:
 		return true
-	case aboutRequest:
+	case openai.AboutRequest:
 		return false
 	}
 	return x.rt.servesPath(x.model, x.endpoint)
 }
 
-// subject is the subject of a 404.
-type subject int
-
-const (
-	aboutUnknown subject = iota
-	aboutModel
-	aboutRequest
-)
-
-// subjectOf404 reads an engine's 404. vLLM, SGLang and OpenAI name the model in the
-// message, the parameter or the code.
-func subjectOf404(body []byte) subject {
-	found := aboutUnknown
-	var read func(key, value []byte)
-	read = func(key, value []byte) {
-		switch string(key) {
-		case `"error"`:
-			members(value, read)
-		case `"code"`, `"param"`:
-			switch {
-			case string(value) == `"model"` || string(value) == `"model_not_found"`:
-				found = aboutModel
-			case kindOf(value) == '"' && found == aboutUnknown:
-				found = aboutRequest
-			}
-		case `"message"`, `"detail"`:
-			if found == aboutUnknown && bytes.Contains(bytes.ToLower(value), []byte("model")) {
-				found = aboutModel
-			}
-		}
-	}
-	members(body, read)
-	return found
-}
-
 // noteServed records that a replica serves a path.
-func (k rank) noteServed(e *endpoint) {
+func (k rank) noteServed(e *openai.Endpoint) {
 	if k.replica == nil {
 		return
 	}
@@ -140,7 +106,7 @@ func (k rank) noteServed(e *endpoint) {
 }
 
 // servesPath reports whether any replica of a model has served a path.
-func (r *Runtime) servesPath(model string, e *endpoint) bool {
+func (r *Runtime) servesPath(model string, e *openai.Endpoint) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, rep := range r.replicas {
@@ -154,7 +120,7 @@ func (r *Runtime) servesPath(model string, e *endpoint) bool {
 // refused reports whether core rejected the request and every target that it was tried at
 // refused it. Then the client gets the last refusal.
 func (x *exchange) refused() bool {
-	switch x.told.reason {
+	switch x.decided.reason {
 	case core.RejectRefused, core.RejectTooManyTry, core.RejectRetries:
 		return x.last != nil && x.last.refusal != nil && !x.faulted
 	}

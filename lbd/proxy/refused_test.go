@@ -8,8 +8,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"skyserve/internal/testkit"
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
+	"skyserve/lbd/record"
 )
 
 // refusals are answers that another replica may not give.
@@ -80,7 +82,7 @@ func TestWhatAllReplicasRefuseIsPassedOn(t *testing.T) {
 					t.Errorf("%d tries", asked.Load())
 				}
 				b.free()
-				if d, _ := b.Decision("r1"); d.State != stateRejected || d.Reason != core.RejectRefused || d.Status != r.status {
+				if d, _ := b.Decision("r1"); d.State != record.StateRejected || d.Reason != core.RejectRefused || d.Status != r.status {
 					t.Errorf("its record is %+v", d)
 				}
 			})
@@ -146,6 +148,7 @@ func TestAPathThatOneReplicaDoesNotKnow(t *testing.T) {
 // One of three replicas fails every request at once: under every policy no client sees
 // it, and the replica gets next to nothing.
 func TestAReplicaThatFailsAtOnceDrawsNothing(t *testing.T) {
+	testkit.Slow(t)
 	for _, status := range []int{401, 404, 429, 500} {
 		for _, name := range policy.Names() {
 			t.Run(fmt.Sprint(status, " ", name), func(t *testing.T) {

@@ -7,6 +7,10 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"skyserve/lbd/buffer"
+	"skyserve/lbd/openai"
+	"skyserve/lbd/quota"
 )
 
 // readSize is how much room a read from a target has at least.
@@ -24,7 +28,7 @@ func (x *exchange) commit(resp *http.Response) {
 	if resp.StatusCode == http.StatusOK {
 		x.counts.noteServed(x.endpoint)
 	}
-	if !x.listens() {
+	if !x.keepsTranscript() {
 		x.dropBody()
 	}
 }
@@ -77,16 +81,16 @@ func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *
 	defer r.keep(nil)
 	err := r.readAll()
 	switch r.how {
-	case clientGone:
+	case clientClosed:
 		x.cancelled()
 		return true
-	case targetStrays:
+	case targetDiverges:
 		x.declined(&failure{cause: x.sent.target + " began to think instead of going on", why: whyUnable})
 		return true
 	case targetFailed:
 		return x.severed(&failure{cause: x.sent.target + " ended its answer with an error", why: whyAnswer, broke: true, kills: x.peerKills})
 	}
-	return x.streamEnded(ctx, resp, r.rest(), err)
+	return x.streamEnded(ctx, resp, r.partial(), err)
 }
 
 // streamRelay takes the bytes of a stream as they come. Between two events it
@@ -95,9 +99,9 @@ type streamRelay struct {
 	x      *exchange
 	resp   *http.Response
 	watch  *time.Timer
-	events splitter
-	part   *pooled // of an event that is not complete; nil when there is none
-	held   held    // of part
+	events openai.Splitter
+	part   *buffer.Buffer  // of an event that is not complete; nil when there is none
+	held   quota.MemoryUse // of part
 	how    passing
 }
 
@@ -112,12 +116,12 @@ func (r *streamRelay) readAll() error {
 		}
 		return io.EOF
 	}
-	buf := takeBuffer(readSize)
-	defer buf.release()
+	buf := buffer.Take(readSize)
+	defer buf.Release()
 	for {
-		n, err := r.resp.Body.Read(buf.b[:cap(buf.b)])
+		n, err := r.resp.Body.Read(buf.B[:cap(buf.B)])
 		if n > 0 {
-			if _, err := r.Write(buf.b[:n]); err != nil {
+			if _, err := r.Write(buf.B[:n]); err != nil {
 				return err
 			}
 		}
@@ -132,9 +136,9 @@ func (r *streamRelay) Write(p []byte) (int, error) {
 	r.watch.Stop() // the client's time does not count against the target
 	b, most := p, r.x.rt.limits.MaxEvent
 	if r.part != nil {
-		r.part.grow(len(p))
-		r.part.b = append(r.part.b, p...)
-		if b = r.part.b; r.held.set(int64(cap(b))) != nil {
+		r.part.Grow(len(p))
+		r.part.B = append(r.part.B, p...)
+		if b = r.part.B; r.held.Set(int64(cap(b))) != nil {
 			most = 0
 		}
 	}
@@ -152,24 +156,24 @@ func (r *streamRelay) Write(p []byte) (int, error) {
 func (r *streamRelay) keep(rest []byte) {
 	switch {
 	case len(rest) == 0 && r.part != nil:
-		r.part.release()
+		r.part.Release()
 		r.part = nil
-		r.held.release()
+		r.held.Release()
 	case len(rest) > 0 && r.part == nil:
-		r.part = takeBuffer(len(rest))
-		r.part.b = append(r.part.b, rest...)
-		_ = r.held.set(int64(cap(r.part.b))) // the next piece is refused, if this is
+		r.part = buffer.Take(len(rest))
+		r.part.B = append(r.part.B, rest...)
+		_ = r.held.Set(int64(cap(r.part.B))) // the next piece is refused, if this is
 	case len(rest) > 0:
-		r.part.b = r.part.b[:copy(r.part.b, rest)]
+		r.part.B = r.part.B[:copy(r.part.B, rest)]
 	}
 }
 
-// rest is what came of an event that is not complete.
-func (r *streamRelay) rest() []byte {
+// partial is what came of an event that is not complete.
+func (r *streamRelay) partial() []byte {
 	if r.part == nil {
 		return nil
 	}
-	return r.part.b
+	return r.part.B
 }
 
 // passing is how it went to hand events on.
@@ -177,50 +181,50 @@ type passing int
 
 const (
 	passes passing = iota
-	clientGone
-	targetFailed // it told of a fault of its own; another can go on with the answer
-	targetStrays // it goes on with something else than the answer's text
+	clientClosed
+	targetFailed   // it told of a fault of its own; another can go on with the answer
+	targetDiverges // it goes on with something else than the answer's text
 )
 
 // pass sends the complete events at the front of b to the client and gives back
 // the rest: an event of most bytes at most, a longer one goes out in pieces.
-func (x *exchange) pass(resp *http.Response, b []byte, events *splitter, most int, now time.Time) (rest []byte, how passing) {
-	before := x.answer.tokens
-	if x.seam == nil {
+func (x *exchange) pass(resp *http.Response, b []byte, events *openai.Splitter, most int, now time.Time) (rest []byte, how passing) {
+	before := x.answer.Tokens
+	if x.splice == nil {
 		rest, how = x.passAlong(resp, b, events, most, now)
 	} else {
 		rest, how = x.passJoined(b, events, most, now)
 	}
-	if n := x.answer.tokens - before; n > 0 && how != clientGone {
+	if n := x.answer.Tokens - before; n > 0 && how != clientClosed {
 		x.token(now, n)
 	}
-	if x.wrote && !x.listens() {
+	if x.wrote && !x.keepsTranscript() {
 		x.dropBody()
 	}
 	return rest, how
 }
 
 // passAlong passes events as they are, but for what the client did not ask for.
-func (x *exchange) passAlong(resp *http.Response, b []byte, events *splitter, most int, now time.Time) (rest []byte, how passing) {
-	var out *pooled // what goes to the client, where that is not all of b
+func (x *exchange) passAlong(resp *http.Response, b []byte, events *openai.Splitter, most int, now time.Time) (rest []byte, how passing) {
+	var out *buffer.Buffer // what goes to the client, where that is not all of b
 	defer func() {
 		if out != nil {
-			out.release()
+			out.Release()
 		}
 	}()
 	from, at := 0, 0
 	for how == passes {
-		size, ok := events.next(b[at:])
+		size, ok := events.Next(b[at:])
 		if !ok {
 			break
 		}
 		event := b[at : at+size]
-		seen := x.look(event, at == 0)
+		seen := x.inspect(event, at == 0)
 		if seen.changed() {
 			if out == nil {
-				out = takeBuffer(usualBuffer)
+				out = buffer.Take(buffer.UsualSize)
 			}
-			out.b = seen.append(append(out.b, b[from:at]...), event)
+			out.B = seen.append(append(out.B, b[from:at]...), event)
 			from = at + size
 		}
 		if seen.fault {
@@ -230,28 +234,28 @@ func (x *exchange) passAlong(resp *http.Response, b []byte, events *splitter, mo
 	}
 	if at == 0 && len(b) > most {
 		at = len(b)
-		*events = splitter{}
-		x.answer.spoken.lose()
+		*events = openai.Splitter{}
+		x.answer.Transcript.Discard()
 		x.maskRest()
 	}
 	whole := b[from:at]
 	if out != nil {
-		out.b = append(out.b, whole...)
-		whole = out.b
+		out.B = append(out.B, whole...)
+		whole = out.B
 	}
 	if !x.put(resp, whole, now) {
-		return nil, clientGone
+		return nil, clientClosed
 	}
 	return b[at:], how
 }
 
 // passJoined passes events of a target that goes on with another's answer.
-func (x *exchange) passJoined(b []byte, events *splitter, most int, now time.Time) (rest []byte, how passing) {
-	out := takeBuffer(usualBuffer)
-	defer out.release()
+func (x *exchange) passJoined(b []byte, events *openai.Splitter, most int, now time.Time) (rest []byte, how passing) {
+	out := buffer.Take(buffer.UsualSize)
+	defer out.Release()
 	at := 0
 	for how == passes {
-		size, ok := events.next(b[at:])
+		size, ok := events.Next(b[at:])
 		if !ok {
 			break
 		}
@@ -259,29 +263,29 @@ func (x *exchange) passJoined(b []byte, events *splitter, most int, now time.Tim
 		at += size
 	}
 	if at == 0 && len(b) > most {
-		out.b = append(out.b, b...)
+		out.B = append(out.B, b...)
 		at = len(b)
-		*events = splitter{}
-		x.answer.spoken.lose()
+		*events = openai.Splitter{}
+		x.answer.Transcript.Discard()
 		x.maskRest()
 	}
-	if !x.put(nil, out.b, now) {
-		return nil, clientGone
+	if !x.put(nil, out.B, now) {
+		return nil, clientClosed
 	}
 	return b[at:], how
 }
 
 // join adds an event to out as the client shall see it.
-func (x *exchange) join(out *pooled, event []byte) passing {
-	mark := len(out.b)
-	out.b = x.seam.event(out.b, event)
-	if x.seam.strays {
-		out.b = out.b[:mark]
-		return targetStrays
+func (x *exchange) join(out *buffer.Buffer, event []byte) passing {
+	mark := len(out.B)
+	out.B = x.splice.Event(out.B, event)
+	if x.splice.Diverges {
+		out.B = out.B[:mark]
+		return targetDiverges
 	}
-	seen := x.look(out.b[mark:], false)
+	seen := x.inspect(out.B[mark:], false)
 	if seen.changed() {
-		out.b = append(out.b[:mark], seen.append(nil, out.b[mark:])...)
+		out.B = append(out.B[:mark], seen.append(nil, out.B[mark:])...)
 	}
 	if seen.fault {
 		return targetFailed
@@ -289,24 +293,24 @@ func (x *exchange) join(out *pooled, event []byte) passing {
 	return passes
 }
 
-// look learns from an event and says what the client shall see of it. first: no event
+// inspect learns from an event and says what the client shall see of it. first: no event
 // waits to be passed.
-func (x *exchange) look(event []byte, first bool) (seen view) {
-	seen.data = eventData(event)
-	x.answer.alike = false
+func (x *exchange) inspect(event []byte, first bool) (seen view) {
+	seen.data = openai.EventData(event)
+	x.answer.OnlyText = false
 	if seen.data == nil {
 		seen.hide = x.readKills(event)
-		seen.masked = x.tellsCache(event)
+		seen.masked = x.showsCache(event)
 		return seen
 	}
-	f := x.answer.event(seen.data)
+	f := x.answer.Event(seen.data)
 	x.remember()
-	seen.hide = f.usageOnly && x.hideUsage
-	seen.fault = x.answer.faulty && (x.mayContinue() || (first && !x.wrote))
+	seen.hide = f.UsageOnly && x.hideUsage
+	seen.fault = x.answer.Faulty && (x.mayContinue() || (first && !x.wrote))
 	if x.counting && x.hideCounts {
-		seen.counts = f.counts
+		seen.counts = f.Counts
 	}
-	seen.masked = x.tellsCache(event)
+	seen.masked = x.showsCache(event)
 	return seen
 }
 
@@ -316,12 +320,12 @@ func (x *exchange) look(event []byte, first bool) (seen view) {
 // nothing at all was said before; it is not seen either.
 type view struct {
 	hide, fault, masked bool
-	counts              span
+	counts              openai.Span
 	data                []byte // of the event
 }
 
 // changed says whether the client does not see the event as it is.
-func (v *view) changed() bool { return v.hide || v.fault || v.masked || v.counts != span{} }
+func (v *view) changed() bool { return v.hide || v.fault || v.masked || v.counts != openai.Span{} }
 
 // append appends what the client sees of a changed event.
 func (v *view) append(dst, event []byte) []byte {
@@ -329,13 +333,13 @@ func (v *view) append(dst, event []byte) []byte {
 		return dst
 	}
 	from := len(dst)
-	if v.counts != (span{}) {
-		dst = uncounted(dst, event, v.data, v.counts)
+	if v.counts != (openai.Span{}) {
+		dst = openai.WithoutCounts(dst, event, v.data, v.counts)
 	} else {
 		dst = append(dst, event...)
 	}
 	if v.masked {
-		hideCache(dst[from:])
+		openai.HideCache(dst[from:])
 	}
 	return dst
 }
@@ -349,11 +353,11 @@ func (x *exchange) put(resp *http.Response, b []byte, now time.Time) bool {
 		x.commit(resp)
 	}
 	if x.masking {
-		own := takeBuffer(len(b))
-		defer own.release()
-		own.b = append(own.b, b...)
-		x.mask.hide(own.b)
-		b = own.b
+		own := buffer.Take(len(b))
+		defer own.Release()
+		own.B = append(own.B, b...)
+		x.mask.Hide(own.B)
+		b = own.B
 	}
 	x.extend(now)
 	defer x.written()
@@ -389,7 +393,7 @@ func (x *exchange) streamEnded(ctx context.Context, resp *http.Response, rest []
 	default:
 		return x.severed(x.failureOf(ctx, unexpected(err)))
 	}
-	if x.answer.failed {
+	if x.answer.Failed {
 		x.broke(resp.StatusCode, &failure{cause: x.sent.target + " ended its answer with an error", why: whyAnswer})
 		return true
 	}
@@ -402,47 +406,26 @@ func (x *exchange) streamEnded(ctx context.Context, resp *http.Response, rest []
 // It also tells whether the stream is complete. Half an event is neither seen nor
 // counted.
 func (x *exchange) lastEvent(resp *http.Response, rest []byte) (shown []byte, complete bool) {
-	bare := !x.endpoint.done || resp.StatusCode != http.StatusOK // such a stream does not tell its end
-	ended := bare || x.answer.done || x.answer.failed
+	bare := !x.endpoint.EndsInDone || resp.StatusCode != http.StatusOK // such a stream does not tell its end
+	ended := bare || x.answer.Done || x.answer.Failed
 	switch {
 	case len(rest) == 0:
 		return nil, ended
-	case !bare && half(rest):
-		return nil, ended && !x.listens() // else its end can be made up for
-	case !ended && !concludes(rest):
+	case !bare && openai.IsPartial(rest):
+		return nil, ended && !x.keepsTranscript() // else its end can be made up for
+	case !ended && !openai.EndsStream(rest):
 		return nil, false
 	}
-	if x.seam != nil {
-		out := &pooled{}
+	if x.splice != nil {
+		out := &buffer.Buffer{}
 		x.join(out, rest)
-		return out.b, true
+		return out.B, true
 	}
-	seen := x.look(rest, false)
+	seen := x.inspect(rest, false)
 	if seen.fault = false; seen.changed() { // nothing is tried again after the end
 		return seen.append(nil, rest), true
 	}
 	return rest, true
-}
-
-// half says whether an event breaks off in the middle of a line or of its data.
-func half(event []byte) bool {
-	data := eventData(event)
-	if data == nil {
-		return lineEnd(event, len(event)-1) < 0
-	}
-	in := cursor{data: data}
-	if in.peek() != '{' {
-		return string(data) != "[DONE]"
-	}
-	_, err := in.value()
-	return err != nil
-}
-
-// concludes says whether an event is the end of a stream.
-func concludes(event []byte) bool {
-	var a answer
-	a.event(eventData(event))
-	return a.done || a.failed
 }
 
 // unexpected is the error of a stream that ended where it should not have.
@@ -458,30 +441,30 @@ func unexpected(err error) error {
 // only one that is too large for that, or that there is no memory for, goes out as it
 // comes.
 func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *time.Timer) (ended bool) {
-	buf, mem := takeBuffer(usualBuffer), x.hold()
-	defer buf.release()
-	defer mem.release()
+	buf, mem := buffer.Take(buffer.UsualSize), x.hold()
+	defer buf.Release()
+	defer mem.Release()
 	for {
-		buf.grow(readSize)
-		full := mem.set(int64(cap(buf.b))) != nil
-		n, err := resp.Body.Read(buf.b[len(buf.b):cap(buf.b)])
-		buf.b = buf.b[:len(buf.b)+n]
+		buf.Grow(readSize)
+		full := mem.Set(int64(cap(buf.B))) != nil
+		n, err := resp.Body.Read(buf.B[len(buf.B):cap(buf.B)])
+		buf.B = buf.B[:len(buf.B)+n]
 		if n > 0 {
 			watch.Reset(x.rt.limits.Idle)
 		}
 		switch {
 		case err == io.EOF:
-			return x.wholeEnded(resp, buf.b)
+			return x.wholeEnded(resp, buf.B)
 		case err != nil && !x.wrote:
 			return x.interrupted(ctx, err)
 		case err != nil && x.req.Context().Err() == nil:
 			x.broke(resp.StatusCode, x.failureOf(ctx, err))
 			panic(http.ErrAbortHandler) // cuts the connection: the client must not take half an answer for whole
-		case len(buf.b) > x.rt.limits.MaxHeldAnswer || full || x.wrote:
+		case len(buf.B) > x.rt.limits.MaxHeldAnswer || full || x.wrote:
 			x.maskRest()
 			x.unread = true
-			if err == nil && x.put(resp, buf.b, time.Now()) {
-				buf.b = buf.b[:0]
+			if err == nil && x.put(resp, buf.B, time.Now()) {
+				buf.B = buf.B[:0]
 				continue
 			}
 			x.cancelled()
@@ -497,10 +480,10 @@ func (x *exchange) wholeEnded(resp *http.Response, rest []byte) (ended bool) {
 			x.fail(f)
 			return false
 		}
-		x.answer.whole(rest)
+		x.answer.Whole(rest)
 		x.remember()
 		if x.hidesCache {
-			hideCache(rest)
+			openai.HideCache(rest)
 		}
 		x.w.Header()["Content-Length"] = []string{strconv.Itoa(len(rest))}
 		x.commit(resp)
@@ -509,7 +492,7 @@ func (x *exchange) wholeEnded(resp *http.Response, rest []byte) (ended bool) {
 		x.estimate()
 	}
 	if x.masking {
-		x.mask.hide(rest)
+		x.mask.Hide(rest)
 	}
 	x.extend(time.Now())
 	if _, err := x.w.Write(rest); err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
+	"skyserve/lbd/record"
 )
 
 // summaryBatch is how many records are summed up under the runtime's lock at a time:
@@ -15,7 +16,7 @@ const summaryBatch = 32
 // newest first: an id that came again as often as it came. Each is as it stood at one
 // instant, the last a little later than the first.
 func (r *Runtime) Requests(limit int) []telemetry.RequestSummary {
-	records := make([]*DecisionRecord, max(0, min(limit, r.limits.Decisions)))
+	records := make([]*record.Request, max(0, min(limit, r.limits.Decisions)))
 	r.mu.Lock()
 	records = records[:r.ring.newest(records)]
 	r.mu.Unlock()
@@ -29,7 +30,7 @@ func (r *Runtime) Requests(limit int) []telemetry.RequestSummary {
 
 // newest fills records, of which there may be as many as slots, with the newest
 // entries, the newest first, and says how many there are.
-func (g *ring) newest(records []*DecisionRecord) int {
+func (g *ring) newest(records []*record.Request) int {
 	for i := range records {
 		d := g.slots[(g.next-1-i+len(g.slots))%len(g.slots)]
 		if d == nil {
@@ -41,22 +42,22 @@ func (g *ring) newest(records []*DecisionRecord) int {
 }
 
 // summarize sums a batch of records up under one lock.
-func (r *Runtime) summarize(rows []telemetry.RequestSummary, records []*DecisionRecord) {
+func (r *Runtime) summarize(rows []telemetry.RequestSummary, records []*record.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now, policy := r.Elapsed(), r.coreCfg.Policy.Name()
 	for i, d := range records {
 		age := time.Duration(0)
-		if f := r.flights[d.Request]; f != nil && f.entry == d {
+		if f := r.inFlight[d.Request]; f != nil && f.entry == d {
 			age = now - f.arrived
 		}
-		rows[i] = d.summary(age, policy)
+		rows[i] = summaryOf(d, age, policy)
 	}
 }
 
-// summary sums a record up. age is how long ago the request arrived, which counts
+// summaryOf sums a record up. age is how long ago the request arrived, which counts
 // while it waits, and policy is the one that it then waits for a decision of.
-func (d *DecisionRecord) summary(age time.Duration, policy string) telemetry.RequestSummary {
+func summaryOf(d *record.Request, age time.Duration, policy string) telemetry.RequestSummary {
 	s := telemetry.RequestSummary{
 		Request: d.Request, At: d.At, Balancer: d.Balancer, Region: d.Region, Model: d.Model, Tier: d.Tier, Tenant: d.Tenant, From: d.From,
 		State: d.State, Status: d.Status, PromptBytes: d.PromptBytes, Tries: len(d.Tries),
@@ -77,16 +78,16 @@ func (d *DecisionRecord) summary(age time.Duration, policy string) telemetry.Req
 			free = *t.EndedMillis
 		}
 	}
-	if d.waits() {
-		s.State, s.QueuedMillis, s.Policy, s.Reason = stateQueued, millis(age)-free, policy, ""
+	if isQueued(d) {
+		s.State, s.QueuedMillis, s.Policy, s.Reason = record.StateQueued, millis(age)-free, policy, ""
 		s.Target, s.Forwarded, s.MatchBytes = d.KeptFor, false, 0
 	}
 	return s
 }
 
-// waits says whether a request is in the queue: for the first time, or again since
+// isQueued says whether a request is in the queue: for the first time, or again since
 // its latest try failed.
-func (d *DecisionRecord) waits() bool {
+func isQueued(d *record.Request) bool {
 	n := len(d.Tries)
-	return d.State == stateQueued || d.State == stateSent && n > 0 && d.Tries[n-1].Failure != ""
+	return d.State == record.StateQueued || d.State == record.StateSent && n > 0 && d.Tries[n-1].Failure != ""
 }

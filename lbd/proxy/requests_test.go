@@ -15,55 +15,56 @@ import (
 
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
+	"skyserve/lbd/record"
 )
 
 // A row says of a request what matters of its record.
 func TestSummary(t *testing.T) {
 	ended := func(ms float64) *float64 { return &ms }
 	decided := &core.Decision{Policy: "skylb", Reason: "prefix_match", MatchBytes: 640, PromptBytes: 1000}
-	sent := Try{AtMillis: 2, Kind: core.ActionDispatch, Target: "us-0", Reason: "prefix_match", Decision: decided}
+	sent := record.Try{AtMillis: 2, Kind: core.ActionDispatch, Target: "us-0", Reason: "prefix_match", Decision: decided}
 	broken := sent
 	broken.Failure, broken.EndedMillis = "us-0 answered 500", ended(10)
 	for name, c := range map[string]struct {
 		state   string
 		keptFor string
-		tries   []Try
+		tries   []record.Try
 		want    telemetry.RequestSummary
 	}{
-		"waits": {state: stateQueued, want: telemetry.RequestSummary{State: "queued", Policy: "cost", QueuedMillis: 50}},
+		"waits": {state: record.StateQueued, want: telemetry.RequestSummary{State: "queued", Policy: "cost", QueuedMillis: 50}},
 		"waits for one": {
-			state: stateQueued, keptFor: "us-3",
+			state: record.StateQueued, keptFor: "us-3",
 			want: telemetry.RequestSummary{State: "queued", Target: "us-3", Policy: "cost", QueuedMillis: 50},
 		},
 		"sent": {
-			state: stateSent, tries: []Try{sent},
+			state: record.StateSent, tries: []record.Try{sent},
 			want: telemetry.RequestSummary{State: "sent", Target: "us-0", Policy: "skylb", Reason: "prefix_match", MatchBytes: 640, Tries: 1, QueuedMillis: 2},
 		},
 		"waits again": {
-			state: stateSent, tries: []Try{broken},
+			state: record.StateSent, tries: []record.Try{broken},
 			want: telemetry.RequestSummary{State: "queued", Policy: "cost", Tries: 1, QueuedMillis: 40},
 		},
 		"forwarded after a failure": {
-			state: stateFinished, tries: []Try{broken, {AtMillis: 13, Kind: core.ActionForward, Target: "eu", Reason: "offload", Decision: &core.Decision{Policy: "skylb"}}},
+			state: record.StateFinished, tries: []record.Try{broken, {AtMillis: 13, Kind: core.ActionForward, Target: "eu", Reason: "offload", Decision: &core.Decision{Policy: "skylb"}}},
 			want: telemetry.RequestSummary{State: "finished", Target: "eu", Forwarded: true, Policy: "skylb", Reason: "offload", Tries: 2, QueuedMillis: 3},
 		},
 		"refused after a failure": {
-			state: stateRejected, tries: []Try{broken, {AtMillis: 11, Kind: core.ActionReject, Reason: core.RejectTooManyTry}},
+			state: record.StateRejected, tries: []record.Try{broken, {AtMillis: 11, Kind: core.ActionReject, Reason: core.RejectTooManyTry}},
 			want: telemetry.RequestSummary{State: "rejected", Target: "us-0", Policy: "skylb", Reason: core.RejectTooManyTry, MatchBytes: 640, Tries: 2, QueuedMillis: 1},
 		},
 		"refused at once": {
-			state: stateRejected, tries: []Try{{Kind: core.ActionReject, Reason: core.RejectNoReplica}},
+			state: record.StateRejected, tries: []record.Try{{Kind: core.ActionReject, Reason: core.RejectNoReplica}},
 			want: telemetry.RequestSummary{State: "rejected", Reason: core.RejectNoReplica, Tries: 1},
 		},
 		"given back": {
-			state: stateBounced, tries: []Try{{AtMillis: 7, Kind: core.ActionBounce, Target: "lb-us-0"}},
+			state: record.StateBounced, tries: []record.Try{{AtMillis: 7, Kind: core.ActionBounce, Target: "lb-us-0"}},
 			want: telemetry.RequestSummary{State: "bounced", Tries: 1, QueuedMillis: 7},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := DecisionRecord{Request: "r1", Model: "m", PromptBytes: 1000, State: c.state, KeptFor: c.keptFor, Tries: c.tries}
+			d := record.Request{Request: "r1", Model: "m", PromptBytes: 1000, State: c.state, KeptFor: c.keptFor, Tries: c.tries}
 			c.want.Request, c.want.Model, c.want.PromptBytes = "r1", "m", 1000
-			if got := d.summary(50*time.Millisecond, "cost"); got != c.want {
+			if got := summaryOf(&d, 50*time.Millisecond, "cost"); got != c.want {
 				t.Errorf("got  %+v\nwant %+v", got, c.want)
 			}
 		})
@@ -75,16 +76,16 @@ func TestTheNewestAreThoseThatCameLast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.IntRange(1, 6).Draw(t, "size")
 		g := newRing(size)
-		var all []*DecisionRecord
+		var all []*record.Request
 		for range rapid.IntRange(0, 20).Draw(t, "came") {
-			d := &DecisionRecord{Request: rapid.StringMatching("[a-c]").Draw(t, "id")}
+			d := &record.Request{Request: rapid.StringMatching("[a-c]").Draw(t, "id")}
 			all = append(all, d)
 			g.add(d)
 		}
 		limit := rapid.IntRange(0, size).Draw(t, "limit")
 		slices.Reverse(all)
 		want := all[:min(limit, size, len(all))]
-		records := make([]*DecisionRecord, limit)
+		records := make([]*record.Request, limit)
 		if got := records[:g.newest(records)]; !slices.Equal(got, want) {
 			t.Fatalf("got %d entries, want %d, or others", len(got), len(want))
 		}

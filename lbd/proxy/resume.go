@@ -1,12 +1,14 @@
 package proxy
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"time"
 
+	"skyserve/lbd/buffer"
 	"skyserve/lbd/core"
+	"skyserve/lbd/openai"
+	"skyserve/lbd/record"
 )
 
 // How a stream ended whose target failed after the client had seen some of it.
@@ -17,41 +19,44 @@ const (
 	continuedRefused   = "refused"   // it could not be continued at all
 )
 
-// listen has the text of the answer kept for the case that its target fails.
-func (x *exchange) listen() {
-	if x.rt.noContinue.Load() || x.continueOff || len(x.body.buf.b) > x.rt.limits.MaxContinuedBody {
+// keepTranscript has the text of the answer kept for the case that its target fails.
+func (x *exchange) keepTranscript() {
+	if x.rt.noContinue.Load() || x.continueOff || len(x.body.buf.B) > x.rt.limits.MaxContinuedBody {
 		return
 	}
-	x.spoken.room, x.spoken.held = x.rt.limits.MaxContinuedText, x.hold()
-	x.answer.spoken = &x.spoken
+	x.transcriptMemory = x.hold()
+	x.transcript.BytesLeft, x.transcript.Memory = x.rt.limits.MaxContinuedText, &x.transcriptMemory
+	x.answer.Transcript = &x.transcript
 }
 
-// listens says whether all of the answer so far is known and could be given to
+// keepsTranscript says whether all of the answer so far is known and could be given to
 // another target.
-func (x *exchange) listens() bool { return x.answer.spoken != nil && !x.spoken.lost }
+func (x *exchange) keepsTranscript() bool { return x.answer.Transcript != nil && !x.transcript.Lost() }
 
 // mayContinue says whether another target can go on with the answer of the one at
 // hand. Which engines a peer has only the peer knows, and looks.
 func (x *exchange) mayContinue() bool {
-	if !x.listens() || x.body == nil {
+	if !x.keepsTranscript() || x.body == nil {
 		return false
 	}
 	r := x.sent.rank.replica
-	return x.endpoint.anyEngine || r == nil || len(x.spoken.soFar()) == 0 || continuesChats(r.cfg.Kind)
+	return x.endpoint.AnyEngine || r == nil || len(x.transcript.Text()) == 0 || openai.ContinuesChats(r.cfg.Kind)
 }
 
 // extended says whether the request, as it is sent now, holds the beginning of
 // its answer.
-func (x *exchange) extended() bool { return x.continued || (x.seam != nil && x.seam.prompted > 0) }
+func (x *exchange) extended() bool {
+	return x.continued || (x.splice != nil && x.splice.TokensInPrompt > 0)
+}
 
 // mayExtend says whether the replica at hand can go on with such an answer.
 func (x *exchange) mayExtend() bool {
-	return !x.extended() || x.endpoint.anyEngine || continuesChats(x.sent.rank.cfg.Kind)
+	return !x.extended() || x.endpoint.AnyEngine || openai.ContinuesChats(x.sent.rank.cfg.Kind)
 }
 
 // passed is how many tokens of the answer the client has: the engine's own count
 // where it keeps telling it.
-func (x *exchange) passed() int { return max(x.answer.tokens, x.answer.usage.output.Or(0)) }
+func (x *exchange) passed() int { return max(x.answer.Tokens, x.answer.Usage.Output.Or(0)) }
 
 // severed handles a stream whose target failed in the middle. It says whether the
 // request has ended; if not, another target is to go on.
@@ -63,14 +68,14 @@ func (x *exchange) severed(f *failure) (ended bool) {
 	case !x.wrote:
 		x.fail(f)
 		return false
-	case x.listens() && (x.spoken.ended || (x.bound > 0 && x.passed() >= x.bound)):
+	case x.keepsTranscript() && (x.transcript.Ended() || (x.bound > 0 && x.passed() >= x.bound)):
 		x.conclude(f)
 		return true
-	case x.mayContinue() && x.goOn():
+	case x.mayContinue() && x.prepareContinuation():
 		x.fail(f)
 		return false
 	}
-	if x.seam == nil {
+	if x.splice == nil {
 		x.continuation(continuedRefused)
 	}
 	x.breakOff(f.cause, codeBroken, func() { x.broke(http.StatusOK, f) })
@@ -84,58 +89,54 @@ func plural(n int, noun string) string {
 	return noun + "s"
 }
 
-// goOn prepares the request for the rest of the answer; false where there can be
+// prepareContinuation prepares the request for the rest of the answer; false where there can be
 // none.
-func (x *exchange) goOn() bool {
-	said, tokens := x.spoken.soFar(), x.passed()
+func (x *exchange) prepareContinuation() bool {
+	soFar, tokens := x.transcript.Text(), x.passed()
 	if !x.countKnown() {
 		return false
 	}
 	var space []byte
-	if !x.endpoint.anyEngine {
+	if !x.endpoint.AnyEngine {
 		// Chat templates trim messages; an engine whose template does would say the
 		// white space again, one whose template does not would not.
-		said, space = splitSpace(said)
+		soFar, space = openai.SplitSpace(soFar)
 	}
-	if len(said) == 0 {
+	if len(soFar) == 0 {
 		tokens = 0 // the answer is asked for anew, all of it
 	}
 	mem := x.hold()
-	if mem.set(int64(len(x.body.buf.b)+len(said)+addedByContinuing)) != nil {
+	if mem.Set(int64(len(x.body.buf.B)+len(soFar)+openai.ContinuationOverhead)) != nil {
 		return false
 	}
 	counts := x.body.counts
-	body, ok := continuation(x.endpoint, x.body.buf.b, said, tokens, x.impliedBound(), &counts)
+	body, ok := openai.ContinuationBody(x.endpoint, x.body.buf.B, soFar, tokens, x.impliedBound(), &counts)
 	if !ok {
-		mem.release()
+		mem.Release()
 		return false
 	}
-	x.answer.tokens, x.answer.exact = tokens, true // as far as it matters
-	next := &seam{quiet: x.hideCounts, head: x.spoken.head, role: x.spoken.role, said: tokens, prompt: x.answer.usage.prompt, space: bytes.Clone(space)}
-	if len(said) > 0 {
-		next.prompted = tokens
+	x.answer.Tokens, x.answer.Exact = tokens, true // as far as it matters
+	next := openai.NewSplice(&x.transcript, soFar, space, tokens)
+	next.HidesCounts, next.Prompt = x.hideCounts, x.answer.Usage.Prompt
+	if x.splice != nil && !next.Prompt.Known {
+		next.Prompt = x.splice.Prompt
 	}
-	if x.seam != nil && !next.prompt.Known {
-		next.prompt = x.seam.prompt
+	if x.restBody != nil {
+		x.restBody.release()
 	}
-	if x.rest != nil {
-		x.rest.release()
-	}
-	x.seam, x.rest = next, share(&pooled{b: body}, mem)
-	x.rest.counts = counts
+	x.splice, x.restBody = next, share(&buffer.Buffer{B: body}, mem)
+	x.restBody.counts = counts
 	return true
 }
 
 // begin forgets what the try before told of its end, and of itself where the
 // client has seen nothing of it.
 func (x *exchange) begin() {
-	a := &x.answer
-	a.usage, a.done, a.failed, a.faulty = usage{}, false, false, false
-	a.events = 0
+	x.answer.BeginTry()
 	x.talks, x.peerKills = false, 0
 	if !x.wrote {
-		x.spoken.release()
-		x.spoken = spoken{room: x.rt.limits.MaxContinuedText, held: x.spoken.held}
+		x.transcript.Release()
+		x.transcript = openai.Transcript{BytesLeft: x.rt.limits.MaxContinuedText, Memory: &x.transcriptMemory}
 	}
 }
 
@@ -143,43 +144,21 @@ func (x *exchange) begin() {
 func (x *exchange) conclude(f *failure) {
 	x.path.failed(f.cause)
 	x.sent.failed(f.why)
-	x.rt.log.Warn("an answer was complete when its target failed", "request", x.flight.id, "target", x.sent.target, "cause", f.cause, "error", f.err)
-	if !x.put(nil, x.ending(), time.Now()) {
+	x.rt.log.Warn("an answer was complete when its target failed", "request", x.inFlight.id, "target", x.sent.target, "cause", f.cause, "error", f.err)
+	if !x.put(nil, x.transcript.Ending(x.endpoint), time.Now()) {
 		x.cancelled()
 		return
 	}
-	if x.seam == nil {
+	if x.splice == nil {
 		x.continuation(continuedWhole)
 	}
 	x.finished(http.StatusOK, true)
 }
 
-// ending is what the client has not seen of a stream whose answer is complete.
-func (x *exchange) ending() []byte {
-	s := &x.spoken
-	var b []byte
-	if !s.ended {
-		b = append(b, "data: {"...)
-		for _, m := range []struct {
-			name  string
-			value []byte
-		}{{`"id":`, s.head.id}, {`"created":`, s.head.created}, {`"model":`, s.head.model}} {
-			if m.value != nil {
-				b = append(append(append(b, m.name...), m.value...), ',')
-			}
-		}
-		b = append(append(b, x.endpoint.full...), "}\n\n"...)
-	}
-	if !s.closed {
-		b = append(b, "data: [DONE]\n\n"...)
-	}
-	return b
-}
-
-// refusesToGoOn says whether a status tells that the request for the rest of an
+// refusesContinuation says whether a status tells that the request for the rest of an
 // answer cannot be: as where a template does not show the message that is to be
 // continued (vLLM answers 400). Any other replica of the model would say the same.
-func refusesToGoOn(status int) bool {
+func refusesContinuation(status int) bool {
 	return status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge || status == http.StatusUnprocessableEntity
 }
 
@@ -190,12 +169,12 @@ func (x *exchange) declined(f *failure) {
 
 // abandoned ends a stream that was to be continued when core finds no target for
 // that any more.
-func (x *exchange) abandoned(v verdict) {
+func (x *exchange) abandoned(v action) {
 	reason := v.reason
 	if v.kind == core.ActionBounce {
 		reason = core.RejectNoReplica
 	}
-	cause := x.last.cause + "; going on elsewhere: " + rejection(reason, nil).message
+	cause := x.last.cause + "; going on elsewhere: " + rejection(reason, nil).Message
 	x.continuation(continuedBroken)
 	if x.from != "" && v.kills > 0 {
 		x.put(nil, killsComment(v.kills), time.Now()) // nothing is to be done if the peer is gone
@@ -204,7 +183,7 @@ func (x *exchange) abandoned(v verdict) {
 	if reason == core.RejectKills {
 		code = reason
 	}
-	x.breakOff(cause, code, func() { x.end(http.StatusOK, stateFailed) })
+	x.breakOff(cause, code, func() { x.end(http.StatusOK, record.StateFailed) })
 }
 
 // breakOff ends a stream that nobody goes on with, and settles it by end. A client
@@ -233,10 +212,6 @@ const codeBroken = "replica_failed"
 
 // errorEvent is what a broken stream ends in.
 func (x *exchange) errorEvent(cause, code string) []byte {
-	e := apiError{kind: typeServer, code: code, message: "the answer broke off: " + cause}
-	event := "data: " + string(e.body()) + "\n\n"
-	if !x.endpoint.done {
-		event = "event: error\n" + event
-	}
-	return []byte(event)
+	e := openai.Error{Kind: openai.TypeServer, Code: code, Message: "the answer broke off: " + cause}
+	return e.Event(!x.endpoint.EndsInDone)
 }

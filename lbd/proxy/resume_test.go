@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 	"skyserve/lbd/core"
+	"skyserve/lbd/record"
 )
 
 // asked is an engine that keeps the bodies it gets and answers with a stream.
@@ -213,6 +215,7 @@ func TestAnAnswerInOnePieceIsAskedForAnew(t *testing.T) {
 }
 
 func TestEveryOneThatGoesOnFails(t *testing.T) {
+	testkit.Slow(t)
 	for name, h := range map[string]http.HandlerFunc{
 		"500": status(500), "no stream": whole(plainReply), "cut at once": cut("text/event-stream", ""),
 		"cut again": cut("text/event-stream", chunk("b")),
@@ -228,7 +231,7 @@ func TestEveryOneThatGoesOnFails(t *testing.T) {
 			c := b.settled()
 			lawful(t, c)
 			d, _ := b.Decision("r1")
-			if c.Rejected != 1 || d.State != stateFailed || len(d.Tries) != b.coreCfg.MaxTries+1 || b.continuations()["broken"] != 1 {
+			if c.Rejected != 1 || d.State != record.StateFailed || len(d.Tries) != b.coreCfg.MaxTries+1 || b.continuations()["broken"] != 1 {
 				t.Errorf("counts %+v, record %+v, continuations %v", c, d, b.continuations())
 			}
 		})
@@ -488,4 +491,20 @@ func (b *balancer) reset(ids ...string) {
 		}
 	}
 	b.Step(core.Event{Kind: core.EventTick})
+}
+
+func TestContinuationHeader(t *testing.T) {
+	b := start(t, testOptions(t))
+	b.attach("us-0", engine(t, whole(plainReply)))
+	for word, status := range map[string]int{"off": 200, "OFF": 200, "on": 200, "": 200, "maybe": 400} {
+		resp := b.post(chatPath, plainBody, headerContinue+": "+word)
+		if resp.StatusCode != status {
+			t.Errorf("%s %q is answered %d, want %d", headerContinue, word, resp.StatusCode, status)
+		}
+		if body := read(t, resp); status == 400 {
+			if message, _, code := apiErrorOf(t, body); code != "invalid_continue" || !strings.Contains(message, `"maybe"`) {
+				t.Errorf("the error is %s: %s", code, message)
+			}
+		}
+	}
 }

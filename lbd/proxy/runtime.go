@@ -12,6 +12,8 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
+	"skyserve/lbd/quota"
+	"skyserve/lbd/record"
 )
 
 // tickEvery is the time between two ticks: core's own resolution of waiting,
@@ -66,8 +68,8 @@ type Runtime struct {
 	log       *slog.Logger
 	transport http.RoundTripper
 	secure    http.RoundTripper // nil where no replica is asked over mTLS
-	keys      atomic.Pointer[keyring]
-	ledger    *ledger
+	keys      atomic.Pointer[quota.Keyring]
+	ledger    *quota.Ledger
 	seed      uint64 // of prefix keys: see keySeed and seedOf
 	began     time.Time
 	// noContinue is Options.NoContinue until SetContinue.
@@ -83,26 +85,26 @@ type Runtime struct {
 	suspect   func(replica string) // Options.Suspect
 
 	// mu guards everything down to the next blank line.
-	mu       sync.Mutex
-	core     *core.Balancer
-	coreCfg  core.Config
-	flights  map[string]*flight
-	replicas map[string]*replica
-	ranks    map[string]rank // by core's id
-	peers    map[string]*peer
-	gone     map[string]uint64 // epochs of replicas that were removed
-	declared []service.BalancerModel
-	offered  map[string][]string // models by peer, as last reported
-	ring     ring
-	made     []DecisionRecord // of the step at hand, for subscribers
-	idle     chan struct{}    // closed when the last flight ends; nil unless draining
-	ticks    int
+	mu            sync.Mutex
+	core          *core.Balancer
+	coreCfg       core.Config
+	inFlight      map[string]*inFlight
+	replicas      map[string]*replica
+	ranks         map[string]rank // by core's id
+	peers         map[string]*peer
+	removedEpochs map[string]uint64 // epochs of replicas that were removed
+	declared      []service.BalancerModel
+	offered       map[string][]string // models by peer, as last reported
+	ring          ring
+	made          []record.Request // of the step at hand, for subscribers
+	idle          chan struct{}    // closed when the last request ends; nil unless draining
+	ticks         int
 
 	draining atomic.Bool
 	models   atomic.Pointer[modelTable]
 	stored   *responses
 	lookups  *lookups
-	memory   *memory
+	memory   *quota.Memory
 	record   *recorder
 	stats    *stats
 	points   *points
@@ -120,9 +122,9 @@ func New(o Options) (*Runtime, error) {
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport, secure: o.Secure,
-		ledger: newLedger(), seed: keySeed(o.Self.PeerToken), began: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, core: core.New(o.Core),
-		flights: map[string]*flight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
-		gone: map[string]uint64{}, offered: map[string][]string{},
+		ledger: quota.NewLedger(), seed: keySeed(o.Self.PeerToken), began: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, core: core.New(o.Core),
+		inFlight: map[string]*inFlight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
+		removedEpochs: map[string]uint64{}, offered: map[string][]string{},
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
@@ -139,7 +141,7 @@ func New(o Options) (*Runtime, error) {
 	r.ring = newRing(r.limits.Decisions)
 	r.stored = newResponses(r.limits.Responses)
 	r.lookups = newLookups(r.limits)
-	r.memory = newMemory(r.limits.Memory, r.limits.TenantMemory)
+	r.memory = quota.NewMemory(r.limits.Memory, r.limits.TenantMemory)
 	r.stats = &stats{}
 	r.points = newPoints(o.Self, r.limits.HistoryMinutes)
 	r.points.serve(r.declared)
@@ -163,15 +165,15 @@ func (r *Runtime) Start(ctx context.Context) {
 // the record was written without an error.
 func (r *Runtime) Close() error {
 	r.running.Wait()
-	r.letGoOfIdle()
+	r.closeIdleConnections()
 	r.mu.Lock()
 	r.record.finish(r.Elapsed())
 	r.mu.Unlock()
 	return r.record.failure()
 }
 
-// letGoOfIdle closes the connections to replicas and peers that no request uses.
-func (r *Runtime) letGoOfIdle() {
+// closeIdleConnections closes the connections to replicas and peers that no request uses.
+func (r *Runtime) closeIdleConnections() {
 	r.mu.Lock()
 	transports := []http.RoundTripper{r.transport, r.secure}
 	for _, p := range r.peers {
@@ -193,7 +195,7 @@ func (r *Runtime) Elapsed() time.Duration { return time.Since(r.began) }
 // afterwards, except Request.Prompt and Outcome.Key.
 func (r *Runtime) Step(ev core.Event) {
 	r.subs.publish(r.locked(func() {
-		r.heard(&ev)
+		r.noteSignOfLife(&ev)
 		r.step(ev)
 		if ev.Kind == core.EventPeerReport || ev.Kind == core.EventPeerRemoved {
 			r.noteOffer(ev)
@@ -221,7 +223,7 @@ func (r *Runtime) step(ev core.Event) {
 // carryOut wakes the goroutine that waits for an action. A decision is copied
 // once: core reuses its memory in the next step.
 func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
-	f := r.flights[a.ID]
+	f := r.inFlight[a.ID]
 	if a.Kind == core.ActionHold {
 		if f != nil {
 			f.entry.KeptFor = a.Target
@@ -233,7 +235,7 @@ func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
 		return
 	}
 	a.Decision = a.Decision.Clone()
-	v := verdict{kind: a.Kind, target: a.Target, reason: a.Reason, hop: a.Hop, sessionAge: a.SessionAge, wait: a.Wait, kills: a.Kills, decision: a.Decision}
+	v := action{kind: a.Kind, target: a.Target, reason: a.Reason, hop: a.Hop, sessionAge: a.SessionAge, wait: a.Wait, kills: a.Kills, decision: a.Decision}
 	switch a.Kind {
 	case core.ActionAbort:
 		f.abort()
@@ -245,7 +247,7 @@ func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
 	f.note(now, a)
 	r.metrics.decided(a, r.coreCfg.Policy.Name(), f.entry)
 	if r.subs.any() {
-		r.made = append(r.made, f.entry.snapshot())
+		r.made = append(r.made, f.entry.Snapshot())
 	}
 	if a.Kind != core.ActionAbort {
 		f.deliver(v)
@@ -253,7 +255,7 @@ func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
 }
 
 // takeMade hands over what the last step decided.
-func (r *Runtime) takeMade() []DecisionRecord {
+func (r *Runtime) takeMade() []record.Request {
 	made := r.made
 	r.made = nil
 	return made
@@ -326,7 +328,7 @@ func (r *Runtime) Killers() []core.Killer {
 func (r *Runtime) Drain(ctx context.Context) error {
 	r.mu.Lock()
 	r.draining.Store(true)
-	if len(r.flights) == 0 {
+	if len(r.inFlight) == 0 {
 		r.mu.Unlock()
 		return nil
 	}
@@ -340,7 +342,7 @@ func (r *Runtime) Drain(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		r.mu.Lock()
-		left := len(r.flights)
+		left := len(r.inFlight)
 		r.mu.Unlock()
 		return fmt.Errorf("draining balancer %q: %d requests are still in flight: %w", r.self.ID, left, context.Cause(ctx))
 	}

@@ -9,13 +9,14 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
+	"skyserve/lbd/record"
 )
 
 // recorded starts a balancer whose record can be read once end was called.
-func recorded(t *testing.T, o Options) (b *balancer, end func() []RecordLine) {
+func recorded(t *testing.T, o Options) (b *balancer, end func() []record.Line) {
 	t.Helper()
-	var record bytes.Buffer
-	o.Record = &record
+	var log bytes.Buffer
+	o.Record = &log
 	rt, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -23,18 +24,18 @@ func recorded(t *testing.T, o Options) (b *balancer, end func() []RecordLine) {
 	ctx, stop := context.WithCancel(context.Background())
 	t.Cleanup(stop)
 	rt.Start(ctx)
-	return serveWith(t, rt), func() []RecordLine {
+	return serveWith(t, rt), func() []record.Line {
 		stop()
 		if err := rt.Close(); err != nil {
 			t.Fatal(err)
 		}
-		_, lines := readRecord(t, &record)
+		_, lines := readRecord(t, &log)
 		return lines
 	}
 }
 
 // arrivals are the requests of a record.
-func arrivals(lines []RecordLine) (all []*core.Request) {
+func arrivals(lines []record.Line) (all []*core.Request) {
 	for _, l := range lines {
 		if l.Event != nil && l.Event.Kind == core.EventArrived {
 			all = append(all, l.Event.Request)
@@ -44,7 +45,7 @@ func arrivals(lines []RecordLine) (all []*core.Request) {
 }
 
 // forwardAge is the session's age in the record's first forward.
-func forwardAge(t *testing.T, lines []RecordLine) time.Duration {
+func forwardAge(t *testing.T, lines []record.Line) time.Duration {
 	t.Helper()
 	for _, l := range lines {
 		for _, a := range l.Actions {

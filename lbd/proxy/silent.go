@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"skyserve/lbd/core"
+	"skyserve/lbd/record"
 )
 
 // A replica whose host has vanished, or whose engine stands still, breaks no
@@ -15,21 +16,21 @@ import (
 // their connections had broken. An engine that is busy says one or the other. Silence
 // is counted in ticks: while this process itself stood still nobody was asked.
 
-// lastTry is how the try at hand of a flight is stopped from outside.
-type lastTry struct {
+// stoppableTry is how the try at hand of a request is stopped from outside.
+type stoppableTry struct {
 	atomic.Pointer[context.CancelCauseFunc]
 }
 
-// giveUp stops the try at hand, which counts as failed.
-func (l *lastTry) giveUp() {
+// stop stops the try at hand, which counts as failed.
+func (l *stoppableTry) stop() {
 	if stop := l.Load(); stop != nil {
 		(*stop)(errSilent)
 	}
 }
 
-// heard notes a sign of life of the replica that an event is about; the lock is
+// noteSignOfLife notes a sign of life of the replica that an event is about; the lock is
 // held. That a probe was refused is one too: so do engines that finish what they have.
-func (r *Runtime) heard(ev *core.Event) {
+func (r *Runtime) noteSignOfLife(ev *core.Event) {
 	if k := r.ranks[ev.Target]; k.replica != nil && ev.Kind == core.EventReplicaReport {
 		k.count.quiet = 0
 	}
@@ -49,9 +50,9 @@ func (r *Runtime) giveUpSilent() {
 	if !found {
 		return
 	}
-	for _, f := range r.flights {
-		if f.entry.State == stateSent && silent(r.ranks[f.entry.Target]) {
-			f.try.giveUp()
+	for _, f := range r.inFlight {
+		if f.entry.State == record.StateSent && silent(r.ranks[f.entry.Target]) {
+			f.currentTry.stop()
 		}
 	}
 }

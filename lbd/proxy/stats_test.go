@@ -11,6 +11,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/lbd/record"
 )
 
 func TestRateWindow(t *testing.T) {
@@ -144,8 +145,8 @@ func TestSubscribe(t *testing.T) {
 	}
 	b.settled()
 	for range 2 {
-		var d DecisionRecord
-		if err := json.Unmarshal(<-events, &d); err != nil || d.Target != "us-0" || d.State != stateSent || d.Decision == nil {
+		var d record.Request
+		if err := json.Unmarshal(<-events, &d); err != nil || d.Target != "us-0" || d.State != record.StateSent || d.Decision == nil {
 			t.Errorf("event %+v, %v: want a dispatch", d, err)
 		}
 	}
@@ -161,14 +162,14 @@ func TestSubscribe(t *testing.T) {
 
 func TestRingForgetsTheOldest(t *testing.T) {
 	g := newRing(2)
-	a, b, c := &DecisionRecord{Request: "a"}, &DecisionRecord{Request: "b"}, &DecisionRecord{Request: "a", Status: 2}
+	a, b, c := &record.Request{Request: "a"}, &record.Request{Request: "b"}, &record.Request{Request: "a", Status: 2}
 	g.add(a)
 	g.add(b)
 	g.add(c) // takes the place of the first a, and its name
 	if g.byID["a"] != c || g.byID["b"] != b || len(g.byID) != 2 {
 		t.Errorf("the ring knows %v", g.byID)
 	}
-	g.add(&DecisionRecord{Request: "d"})
+	g.add(&record.Request{Request: "d"})
 	if g.byID["b"] != nil || len(g.byID) != 2 {
 		t.Errorf("the ring knows %v, want a and d", g.byID)
 	}

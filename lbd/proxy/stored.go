@@ -5,6 +5,8 @@ import (
 	"context"
 	"net/http"
 	"sync"
+
+	"skyserve/lbd/openai"
 )
 
 // maxResponseID is the longest id of a response that is remembered; engines' are
@@ -12,16 +14,16 @@ import (
 const maxResponseID = 256
 
 // errNoHolder answers a request that goes on from a response which is nowhere.
-var errNoHolder = apiError{
-	status: http.StatusBadRequest, kind: typeInvalid, param: "previous_response_id", code: "previous_response_not_found",
-	message: "previous_response_id: no replica is known to hold that response: send the whole conversation as input",
+var errNoHolder = openai.Error{
+	Status: http.StatusBadRequest, Kind: openai.TypeInvalid, Param: "previous_response_id", Code: "previous_response_not_found",
+	Message: "previous_response_id: no replica is known to hold that response: send the whole conversation as input",
 }
 
 // responses remembers who holds which stored response (/v1/responses): engines
 // keep them for themselves. The least recently used is forgotten first.
 type responses struct {
 	mu     sync.Mutex
-	most   int
+	max    int
 	recent list.List // of storedAt, the latest used first
 	byID   map[responseID]*list.Element
 }
@@ -39,7 +41,7 @@ type storedAt struct {
 }
 
 func newResponses(most int) *responses {
-	return &responses{most: most, byID: map[responseID]*list.Element{}}
+	return &responses{max: most, byID: map[responseID]*list.Element{}}
 }
 
 // put remembers a response.
@@ -52,7 +54,7 @@ func (s *responses) put(at storedAt) {
 		return
 	}
 	s.byID[at.response] = s.recent.PushFront(at)
-	if s.recent.Len() > s.most {
+	if s.recent.Len() > s.max {
 		oldest := s.recent.Back()
 		delete(s.byID, s.recent.Remove(oldest).(storedAt).response)
 	}
@@ -83,16 +85,12 @@ func (s *responses) find(response responseID) (at storedAt, known bool) {
 // holderOf is the target that holds the response which a call goes on from; empty
 // where the call begins anew. Of a client's request the peers are asked for what is
 // not known here: the client may have come from another region, or balancer.
-func (r *Runtime) holderOf(ctx context.Context, c *call, o *origin) (target string, refused *apiError) {
-	raw := c.previous.of(c.body)
-	switch kindOf(raw) {
-	case 0, 'n':
-		return "", nil
-	case '"':
-	default:
-		return "", invalid("previous_response_id", "invalid_previous_response_id", "previous_response_id: want a string, found "+clip(raw))
+func (r *Runtime) holderOf(ctx context.Context, c *openai.Call, o *origin) (target string, refused *openai.Error) {
+	id, given, refused := c.PreviousResponse()
+	if !given || refused != nil {
+		return "", refused
 	}
-	response := responseID{o.tenant, string(c.said(c.previous))}
+	response := responseID{o.tenant, id}
 	if at, known := r.stored.find(response); known && r.urlOf(at.target) == at.url {
 		return at.target, nil
 	}
@@ -122,13 +120,14 @@ func (r *Runtime) urlOf(target string) string {
 // remember keeps who holds the answer at hand. It is called before the client has
 // the answer's end: the next request may follow at once.
 func (x *exchange) remember() {
-	raw := x.answer.id
-	if !x.endpoint.stored || kindOf(raw) != '"' || len(raw) > maxResponseID {
+	if !x.endpoint.Stored {
 		return
 	}
-	x.answer.id = nil
-	id, _ := text(raw, nil)
-	at := storedAt{response: responseID{x.tenant, string(id)}, target: x.sent.target, model: x.model}
+	id, ok := x.answer.TakeID(maxResponseID)
+	if !ok {
+		return
+	}
+	at := storedAt{response: responseID{x.tenant, id}, target: x.sent.target, model: x.model}
 	switch {
 	case x.sent.rank.replica != nil:
 		at.url = x.sent.rank.cfg.URL

@@ -225,7 +225,7 @@ func TestRequestIDs(t *testing.T) {
 		t.Fatal(err)
 	}
 	long := strings.Repeat("x", 128)
-	rt.flights["a"], rt.flights[long] = &flight{}, &flight{}
+	rt.inFlight["a"], rt.inFlight[long] = &inFlight{}, &inFlight{}
 	for _, want := range []string{"a", long} {
 		if got := rt.freeID(want); got == want || len(got) > 128 || !strings.HasPrefix(got, want[:1]) {
 			t.Errorf("freeID(%q) = %q, want another one like it", want, got)

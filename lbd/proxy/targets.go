@@ -17,9 +17,9 @@ import (
 // ErrOlderEpoch says that an assignment is older than the one that is held.
 var ErrOlderEpoch = errors.New("the epoch is older than the one held")
 
-// maxGone bounds how many removed replicas' epochs are remembered: more
+// maxRemoved bounds how many removed replicas' epochs are remembered: more
 // than a service replaces while a delayed assignment is under way.
-const maxGone = 4096
+const maxRemoved = 4096
 
 // replica is a replica's address and what was counted of it.
 // It never changes once made: an update makes another one that shares the counts.
@@ -107,14 +107,14 @@ func (r *Runtime) stepWith(change func() (bool, error)) (bool, error) {
 func (r *Runtime) putReplica(rep *replica) (bool, error) {
 	cfg := rep.cfg
 	old := r.replicas[cfg.ID]
-	held := r.gone[cfg.ID]
+	held := r.removedEpochs[cfg.ID]
 	if old != nil {
 		held = old.cfg.Epoch
 	}
 	if cfg.Epoch < held {
 		return false, fmt.Errorf("adding replica %q: epoch %d, held %d: %w", cfg.ID, cfg.Epoch, held, ErrOlderEpoch)
 	}
-	delete(r.gone, cfg.ID)
+	delete(r.removedEpochs, cfg.ID)
 	rep.count = &replicaCount{tokens: make([]atomic.Int64, cfg.Ranks())}
 	if old != nil {
 		if old.cfg.URL == cfg.URL && old.cfg.Ranks() == cfg.Ranks() {
@@ -151,16 +151,16 @@ func (r *Runtime) bury(id string, epoch uint64) {
 	if epoch == 0 {
 		return
 	}
-	if len(r.gone) >= maxGone {
+	if len(r.removedEpochs) >= maxRemoved {
 		oldest := ""
-		for g, e := range r.gone {
-			if oldest == "" || e < r.gone[oldest] || (e == r.gone[oldest] && g < oldest) {
+		for g, e := range r.removedEpochs {
+			if oldest == "" || e < r.removedEpochs[oldest] || (e == r.removedEpochs[oldest] && g < oldest) {
 				oldest = g
 			}
 		}
-		delete(r.gone, oldest)
+		delete(r.removedEpochs, oldest)
 	}
-	r.gone[id] = epoch
+	r.removedEpochs[id] = epoch
 }
 
 // DrainReplica lets a replica finish what it has and sends it nothing new. It

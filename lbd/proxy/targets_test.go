@@ -88,11 +88,11 @@ func TestTombstonesAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range uint64(maxGone + 10) {
+	for i := range uint64(maxRemoved + 10) {
 		rt.bury(string(rune('a'+i%26))+string(rune(i)), i+1)
 	}
-	if len(rt.gone) > maxGone {
-		t.Errorf("%d epochs of removed replicas are kept, want at most %d", len(rt.gone), maxGone)
+	if len(rt.removedEpochs) > maxRemoved {
+		t.Errorf("%d epochs of removed replicas are kept, want at most %d", len(rt.removedEpochs), maxRemoved)
 	}
 }
 
@@ -112,13 +112,13 @@ func TestModels(t *testing.T) {
 	want("chat-small", testModel, "other")
 	b.SetModels([]service.BalancerModel{{Name: "m", Aliases: []string{"other", "alias"}}})
 	want("alias", "m", "other")
-	if stands, _ := b.models.Load().resolve([]byte("other")); stands.model != "other" {
+	if stands, _ := b.models.Load().resolve([]byte("other")); stands.Model != "other" {
 		t.Errorf("an alias hides the real model: %+v", stands)
 	}
 	if _, err := b.RemoveReplica("x", 0); err != nil {
 		t.Fatal(err)
 	}
-	if stands, _ := b.models.Load().resolve([]byte("other")); stands.model != "m" {
+	if stands, _ := b.models.Load().resolve([]byte("other")); stands.Model != "m" {
 		t.Errorf("other is %+v, want m", stands)
 	}
 	if code, body := b.get("/v1/models"); code != 200 || !contains(body, `"id":"alias"`, `"root":"m"`, `"object":"list"`) {

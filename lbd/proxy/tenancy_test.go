@@ -7,6 +7,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
+	"skyserve/lbd/record"
 )
 
 // twoTenants are the keys sk-a and sk-b of two tenants.
@@ -85,7 +86,7 @@ func TestSharingPrefixesIsReconfigured(t *testing.T) {
 // and the one that served it.
 func askedOf(t *testing.T, token string, headers ...string) (here, there *core.Request) {
 	t.Helper()
-	var ends [2]func() []RecordLine
+	var ends [2]func() []record.Line
 	var both [2]*balancer
 	for i, id := range []string{"lb-us-0", "lb-eu-0"} {
 		o := roundRobin(t)

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"skyserve/lbd/core"
+	"skyserve/lbd/openai"
+	"skyserve/lbd/record"
 )
 
 // Tracer follows requests as spans: stretches of time that tell of what they
@@ -70,7 +72,7 @@ func (p *path) begin(t Tracer, header http.Header, at time.Time) {
 }
 
 // decided ends the time that the request was held.
-func (p *path) decided(v *verdict) {
+func (p *path) decided(v *action) {
 	if p.request == nil {
 		return
 	}
@@ -81,7 +83,7 @@ func (p *path) decided(v *verdict) {
 }
 
 // leave begins a try.
-func (p *path) leave(v *verdict, extended bool) {
+func (p *path) leave(v *action, extended bool) {
 	if p.request == nil {
 		return
 	}
@@ -150,7 +152,7 @@ func (x *exchange) traced(status int, outcome string) {
 	if s == nil {
 		return
 	}
-	s.Set(keyRequest, x.flight.id)
+	s.Set(keyRequest, x.inFlight.id)
 	s.Set(keyModel, x.model)
 	s.Set(keyTier, string(x.tier))
 	s.Set(keyOutcome, outcome)
@@ -161,16 +163,16 @@ func (x *exchange) traced(status int, outcome string) {
 	if !x.first.IsZero() {
 		s.Set(keyTTFT, millis(x.first.Sub(x.began)))
 	}
-	u := &x.answer.usage
+	u := &x.answer.Usage
 	for _, n := range []struct {
 		key string
-		figure
-	}{{keyInput, u.prompt}, {keyCached, u.cached}, {keyOutput, u.output}} {
+		openai.Figure
+	}{{keyInput, u.Prompt}, {keyCached, u.Cached}, {keyOutput, u.Output}} {
 		if n.Known {
 			s.Set(n.key, n.Value)
 		}
 	}
-	if status >= http.StatusInternalServerError || outcome == stateFailed {
+	if status >= http.StatusInternalServerError || outcome == record.StateFailed {
 		s.Fail(outcome)
 	}
 	s.End(time.Now())

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"skyserve/lbd/core"
+	"skyserve/lbd/openai"
 	"skyserve/lbd/wire"
 )
 
@@ -46,7 +47,7 @@ type failure struct {
 func (x *exchange) try(ctx context.Context) (ended bool) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	x.flight.try.Store(&cancel)
+	x.inFlight.currentTry.Store(&cancel)
 	x.begin()
 	x.path.leave(&x.sent, x.extended())
 	defer x.path.back()
@@ -85,9 +86,9 @@ func (x *exchange) ask(ctx context.Context) (resp *http.Response, ended bool) {
 	case x.sent.peer != nil && resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get(headerBounce) != "":
 		x.path.failed(whyBounced.String())
 		x.sent.failed(whyBounced)
-		x.rt.stepFlight(&x.flight, core.Event{Kind: core.EventBounced, Outcome: &core.Outcome{Kills: killsOf(resp.Header, x.sent.peer)}}, x.failedBy(x.sent.target+" gave it back"))
+		x.rt.stepFor(&x.inFlight, core.Event{Kind: core.EventBounced, Outcome: &core.Outcome{Kills: killsOf(resp.Header, x.sent.peer)}}, x.failedBy(x.sent.target+" gave it back"))
 	case x.failed(resp):
-	case x.wrote && refusesToGoOn(resp.StatusCode):
+	case x.wrote && refusesContinuation(resp.StatusCode):
 		discard(resp.Body)
 		resp.Body.Close()
 		x.declined(&failure{cause: fmt.Sprintf("%s refused to go on with it (%d)", x.sent.target, resp.StatusCode), why: whyUnable})
@@ -134,7 +135,7 @@ func (x *exchange) send(ctx context.Context) (*http.Response, error) {
 	case x.sent.rank.replica != nil:
 		x.counts = x.sent.rank
 		if !x.mayExtend() {
-			return nil, errNoContinuing
+			return nil, errCannotContinue
 		}
 		out := x.outgoing(ctx, x.counts.base)
 		x.counts.mark(out.Header)
@@ -145,15 +146,15 @@ func (x *exchange) send(ctx context.Context) (*http.Response, error) {
 		x.markForwarded(out.Header)
 		return x.sent.peer.transport.RoundTrip(out)
 	}
-	return nil, errGone
+	return nil, errRemoved
 }
 
-// errGone is why a try fails whose target was removed as it was chosen.
-var errGone = errors.New("its address is no longer known")
+// errRemoved is why a try fails whose target was removed as it was chosen.
+var errRemoved = errors.New("its address is no longer known")
 
-// errNoContinuing is why a try fails whose target would begin an answer anew that
+// errCannotContinue is why a try fails whose target would begin an answer anew that
 // it is to go on with.
-var errNoContinuing = errors.New("its engine goes on with no answer")
+var errCannotContinue = errors.New("its engine goes on with no answer")
 
 // outgoing is the request as the target gets it.
 func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
@@ -164,7 +165,7 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
 	if x.keyed {
 		header.Del("Authorization") // the balancer's own keys are no engine's business; other keys are the engine's
 	}
-	header[headerRequestID] = []string{x.flight.id}
+	header[headerRequestID] = []string{x.inFlight.id}
 	if _, given := header[headerIdempotency]; !given {
 		// Lets the transport use another connection when an idle one turns out
 		// closed (engines close theirs after seconds); nil is not sent.
@@ -172,15 +173,15 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
 	}
 	x.path.mark(header)
 	body := x.body
-	if x.rest != nil {
-		body = x.rest
+	if x.restBody != nil {
+		body = x.restBody
 	}
 	x.counting = x.asks(body)
-	x.answer.asked = x.counting
+	x.answer.AskedForCounts = x.counting
 	counts := x.counting && x.sent.peer == nil
 	out := &http.Request{
 		Method: in.Method, Header: header, Host: base.Host,
-		URL:  &url.URL{Scheme: base.Scheme, Host: base.Host, Path: strings.TrimSuffix(base.Path, "/") + x.endpoint.path, RawQuery: in.URL.RawQuery},
+		URL:  &url.URL{Scheme: base.Scheme, Host: base.Host, Path: strings.TrimSuffix(base.Path, "/") + x.endpoint.Path, RawQuery: in.URL.RawQuery},
 		Body: body.open(counts), ContentLength: body.size(counts),
 	}
 	out.GetBody = func() (io.ReadCloser, error) { return body.open(counts), nil }
@@ -203,12 +204,12 @@ func (x *exchange) failureOf(ctx context.Context, err error) *failure {
 	if errors.Is(context.Cause(ctx), errSilent) {
 		return &failure{cause: x.sent.target + " was silent for too long", why: whySilent, silent: true, broke: true, kills: x.peerKills}
 	}
-	if errors.Is(err, errNoContinuing) {
+	if errors.Is(err, errCannotContinue) {
 		return &failure{cause: x.sent.target + " runs an engine that cannot go on with an answer", why: whyUnable}
 	}
 	var op *net.OpError
 	var again *wire.RepeatError
-	unreachable := errors.Is(err, errGone) || errors.As(err, &op) && op.Op == "dial"
+	unreachable := errors.Is(err, errRemoved) || errors.As(err, &op) && op.Op == "dial"
 	cause, why := x.sent.target+" broke the connection", whyBroken
 	if unreachable {
 		cause, why = x.sent.target+" cannot be reached", whyUnreachable
@@ -226,12 +227,10 @@ func (x *exchange) unfit(resp *http.Response, body []byte) *failure {
 	if resp.StatusCode != http.StatusOK || encoded(resp.Header) || strings.TrimSpace(kind) != "application/json" {
 		return nil
 	}
-	in := cursor{data: body}
-	if _, err := in.value(); err != nil && in.at >= len(body) {
+	fault, err := openai.CheckWhole(body)
+	if err != nil {
 		return &failure{cause: x.sent.target + " broke off in the middle of its answer", err: err, why: whyBroken, broke: true}
 	}
-	fault := false
-	members(body, func(key, value []byte) { fault = fault || (string(key) == `"error"` && serverFault(value)) })
 	if fault {
 		return &failure{cause: x.sent.target + " answered with an error", why: whyAnswer, broke: true}
 	}

@@ -21,10 +21,10 @@ var writers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, writeB
 // whoever has it: the pool, RoundTrip or an answer's body. Only abort may come
 // from elsewhere.
 type conn struct {
-	inlet // came: something of the answer has
-	t     *Transport
-	addr  string
-	kill  func() // abort, made once
+	connReader // came: something of the answer has
+	t          *Transport
+	addr       string
+	kill       func() // abort, made once
 
 	reused    bool // it has served a request before
 	idleSince time.Time

@@ -1,5 +1,5 @@
 // Package wire is HTTP/1.1 at little cost, on both sides of a proxy: a Transport
-// towards replicas and peers, and a Front towards clients, which answers requests of
+// towards replicas and peers, and a FastPath towards clients, which answers requests of
 // the plain kind by itself and leaves all others to net/http's server.
 //
 // The Transport is an http.RoundTripper. It writes a request and reads its answer on
@@ -37,6 +37,6 @@
 // negotiates, unless Options.Direct has it carried here.
 //
 // Read transport.go first, then conn.go and body.go; request.go writes, head.go,
-// frame.go and chunked.go read. Of the front, read front.go, then session.go, plain.go
-// (what is a plain request) and responder.go. inlet.go is how both sides read.
+// frame.go and chunked.go read. Of the fast path, read fastpath.go, then session.go, plain.go
+// (what is a plain request) and responder.go. connreader.go is how both sides read.
 package wire

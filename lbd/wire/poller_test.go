@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"skyserve/internal/testkit"
 )
 
 const helloPage = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
@@ -56,6 +58,7 @@ func asTransport(t *testing.T, raw string, ours *Poller, theirs seen) {
 }
 
 func TestPollerSeesWhatTransportSees(t *testing.T) {
+	testkit.Slow(t)
 	for _, all := range []map[string]string{answers, refused} {
 		for name, raw := range all {
 			for _, piece := range []int{1, 7, 1 << 20} {

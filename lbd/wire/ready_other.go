@@ -15,8 +15,8 @@ var errNothing = errors.New("nothing has arrived")
 // connections are not checked and a wait holds its buffer.
 func rawOf(net.Conn) syscall.RawConn { return nil }
 
-func (c *inlet) lookOnce(uintptr) bool      { return true }
-func (c *inlet) pullWhenReady(uintptr) bool { return true }
+func (c *connReader) lookOnce(uintptr) bool      { return true }
+func (c *connReader) pullWhenReady(uintptr) bool { return true }
 
-// writeNow is never called: a front gives all its connections out here.
+// writeNow is never called: a FastPath hands all its connections off here.
 func writeNow(uintptr, []byte) (int, error) { return 0, errNothing }

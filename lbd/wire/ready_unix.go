@@ -34,7 +34,7 @@ func rawOf(nc net.Conn) syscall.RawConn {
 }
 
 // lookOnce asks for a byte without waiting: c.fail tells what came of it.
-func (c *inlet) lookOnce(fd uintptr) bool {
+func (c *connReader) lookOnce(fd uintptr) bool {
 	var one [1]byte
 	c.got, c.fail = readNow(fd, one[:])
 	return true
@@ -42,7 +42,7 @@ func (c *inlet) lookOnce(fd uintptr) bool {
 
 // pullWhenReady reads into the buffer once something has arrived; until then it
 // reports false and leaves no empty buffer behind.
-func (c *inlet) pullWhenReady(fd uintptr) bool {
+func (c *connReader) pullWhenReady(fd uintptr) bool {
 	c.hold()
 	c.got, c.fail = readNow(fd, c.buf.b[c.w:])
 	if !errors.Is(c.fail, errNothing) {

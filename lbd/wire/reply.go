@@ -58,8 +58,8 @@ func (r *reply) release() {
 	r.page, r.n, r.start, r.end = nil, 0, 0, 0
 }
 
-// letGo gives the memory back while nothing has come.
-func (r *reply) letGo() {
+// releaseIfEmpty gives the memory back while nothing has come.
+func (r *reply) releaseIfEmpty() {
 	if r.n == 0 {
 		r.release()
 	}

@@ -18,7 +18,7 @@ const (
 	outBuffer = 4 << 10
 )
 
-var outBuffers = shelf{size: outBuffer}
+var outBuffers = bufferPool{size: outBuffer}
 
 // errBodyNotAllowed and the like are net/http's, which handlers compare with.
 var errTooLong = http.ErrContentLength
@@ -271,7 +271,7 @@ func (r *responder) seal(whole bool, next []byte) {
 		b = appendField(b, "Content-Type", http.DetectContentType(first))
 	}
 	if _, set := r.header["Date"]; !set {
-		b = appendField(b, "Date", r.s.front.dates.now())
+		b = appendField(b, "Date", r.s.fast.dates.now())
 	}
 	switch {
 	case r.length >= 0 && r.status != http.StatusNoContent:
@@ -286,7 +286,7 @@ func (r *responder) seal(whole bool, next []byte) {
 		r.chunks = true
 		b = append(b, "Transfer-Encoding: chunked\r\n"...)
 	}
-	r.closes = r.closes || r.body.left > maxUnreadBody || r.s.front.ending()
+	r.closes = r.closes || r.body.left > maxUnreadBody || r.s.fast.ending()
 	if r.closes {
 		b = append(b, "Connection: close\r\n"...)
 	}

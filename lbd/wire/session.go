@@ -16,14 +16,14 @@ import (
 const (
 	sessionIdle    int32 = iota // it waits for a request
 	sessionBusy                 // something of one has come
-	sessionRetired              // the front has closed it
+	sessionRetired              // the fast path has closed it
 )
 
 // session is one connection of a client. It belongs to its goroutine; only hungUp
 // and retire come from elsewhere.
 type session struct {
-	front *Front
-	in    inlet
+	fast  *FastPath
+	in    connReader
 	id    uint64 // in the watch over hang-ups
 	from  string // the client's address
 	state atomic.Int32
@@ -41,8 +41,8 @@ type session struct {
 	gone bool               // the client has hung up
 }
 
-func newSession(f *Front, nc net.Conn) *session {
-	s := &session{front: f, from: nc.RemoteAddr().String()}
+func newSession(f *FastPath, nc net.Conn) *session {
+	s := &session{fast: f, from: nc.RemoteAddr().String()}
 	s.in.open(nc, &requestBuffers)
 	s.put = s.putOnce
 	return s
@@ -68,30 +68,30 @@ func (s *session) serve() {
 		s.in.release()
 		if !kept {
 			s.in.nc.Close()
-			s.front.hangups.drop(s)
+			s.fast.hangups.drop(s)
 		}
-		s.front.forget(s)
+		s.fast.forget(s)
 	}()
-	for patience := s.front.opts.HeadTimeout; s.await(patience); patience = s.front.opts.IdleTimeout {
+	for patience := s.fast.opts.HeadTimeout; s.await(patience); patience = s.fast.opts.IdleTimeout {
 		head, ok := s.readHead()
 		switch {
 		case !ok:
 			return
 		case head == nil:
 			kept = true
-			s.giveOut()
+			s.handOff()
 			return
 		case !s.answer(head):
 			return
 		}
-		if !s.state.CompareAndSwap(sessionBusy, sessionIdle) || s.front.ending() {
+		if !s.state.CompareAndSwap(sessionBusy, sessionIdle) || s.fast.ending() {
 			return
 		}
 	}
 }
 
 // ending says whether connections are to end with the answer at hand.
-func (f *Front) ending() bool {
+func (f *FastPath) ending() bool {
 	select {
 	case <-f.closed:
 		return true
@@ -141,14 +141,14 @@ func (s *session) readHead() (head *plainHead, ok bool) {
 		unread := s.in.unread()
 		end, err := find.end(unread)
 		switch {
-		case err != nil || end > s.front.opts.MaxHeadBytes || (end == 0 && len(unread) >= s.front.opts.MaxHeadBytes):
+		case err != nil || end > s.fast.opts.MaxHeadBytes || (end == 0 && len(unread) >= s.fast.opts.MaxHeadBytes):
 			return nil, true
 		case end > 0:
 			return s.plain(unread[:end], find.lines-1), true
 		}
 		if !waited {
 			waited = true
-			s.readBy(time.Now().Add(s.front.opts.HeadTimeout), 0)
+			s.readBy(time.Now().Add(s.fast.opts.HeadTimeout), 0)
 		}
 		if err := s.in.more(); err != nil {
 			return nil, errors.Is(err, io.ErrUnexpectedEOF)
@@ -162,7 +162,7 @@ func (s *session) readHead() (head *plainHead, ok bool) {
 func (s *session) another() bool {
 	const word = 4
 	for len(s.in.unread()) < word {
-		s.readBy(time.Now().Add(s.front.opts.HeadTimeout), 0)
+		s.readBy(time.Now().Add(s.fast.opts.HeadTimeout), 0)
 		if s.in.more() != nil {
 			return false
 		}
@@ -186,12 +186,12 @@ func (s *session) plain(head []byte, fields int) *plainHead {
 	return s.head
 }
 
-// giveOut gives the connection to whoever serves the rest.
-func (s *session) giveOut() {
-	s.front.hangups.remove(s)
+// handOff gives the connection to whoever serves the rest.
+func (s *session) handOff() {
+	s.fast.hangups.remove(s)
 	s.unhurried()
 	read := append([]byte(nil), s.in.unread()...)
-	s.front.giveOut(&replayed{Conn: s.in.nc, read: read})
+	s.fast.handOff(&replayed{Conn: s.in.nc, read: read})
 }
 
 // answer lets the handler answer a request; it says whether the connection can
@@ -248,10 +248,10 @@ func (s *session) handle(req *http.Request) (whole bool) {
 			return
 		}
 		if r := recover(); r != nil && r != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
-			s.front.opts.Log.Printf("http: panic serving %s: %v\n%s", s.from, r, debug.Stack())
+			s.fast.opts.Log.Printf("http: panic serving %s: %v\n%s", s.from, r, debug.Stack())
 		}
 	}()
-	s.front.handler.ServeHTTP(&s.reply, req)
+	s.fast.handler.ServeHTTP(&s.reply, req)
 	return true
 }
 
@@ -350,7 +350,7 @@ func (b *requestBody) Close() error {
 // discard reads what the handler did not, so that the next request can be found.
 func (b *requestBody) discard() bool {
 	if b.until.IsZero() {
-		b.until = time.Now().Add(b.s.front.opts.HeadTimeout)
+		b.until = time.Now().Add(b.s.fast.opts.HeadTimeout)
 	}
 	buf := requestBuffers.take()
 	defer requestBuffers.put(buf)

@@ -28,7 +28,7 @@ func (p *Poller) stepWhenReady(fd uintptr) (over bool) {
 	for {
 		n, err := readNow(fd, p.reply.room())
 		if errors.Is(err, errNothing) {
-			p.reply.letGo()
+			p.reply.releaseIfEmpty()
 			return false
 		}
 		if p.took(n, err) {

@@ -4,46 +4,48 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"skyserve/internal/testcloud"
+	"skyserve/internal/testcloud/conformance"
+	"skyserve/internal/testkit"
 	"skyserve/provision"
 	"skyserve/provision/aws"
-	"skyserve/provision/fakecloud"
-	"skyserve/provision/providertest"
 )
 
 func TestContract(t *testing.T) {
-	for name, faults := range map[string]func() *fakecloud.Faults{
-		"a cloud that does as it should": func() *fakecloud.Faults { return &fakecloud.Faults{} },
-		"lists that lag behind":          func() *fakecloud.Faults { return &fakecloud.Faults{Unseen: 2} },
-		"every third answer is lost": func() *fakecloud.Faults {
-			return &fakecloud.Faults{Decide: func(c fakecloud.Call) fakecloud.Outcome {
+	testkit.Slow(t)
+	for name, faults := range map[string]func() *testcloud.Faults{
+		"a cloud that does as it should": func() *testcloud.Faults { return &testcloud.Faults{} },
+		"lists that lag behind":          func() *testcloud.Faults { return &testcloud.Faults{Unseen: 2} },
+		"every third answer is lost": func() *testcloud.Faults {
+			return &testcloud.Faults{Decide: func(c testcloud.Call) testcloud.Outcome {
 				if c.Number%3 == 0 {
-					return fakecloud.Lost
+					return testcloud.Lost
 				}
-				return fakecloud.Served
+				return testcloud.Served
 			}}
 		},
-		"every third call is throttled, every fifth fails": func() *fakecloud.Faults {
-			return &fakecloud.Faults{Decide: func(c fakecloud.Call) fakecloud.Outcome {
+		"every third call is throttled, every fifth fails": func() *testcloud.Faults {
+			return &testcloud.Faults{Decide: func(c testcloud.Call) testcloud.Outcome {
 				switch {
 				case c.Number%3 == 0:
-					return fakecloud.Throttled
+					return testcloud.Throttled
 				case c.Number%5 == 0:
-					return fakecloud.Broken
+					return testcloud.Broken
 				}
-				return fakecloud.Served
+				return testcloud.Served
 			}}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			providertest.Run(t, func(t *testing.T) providertest.Subject {
+			conformance.Run(t, func(t *testing.T) conformance.Subject {
 				f := faults()
 				cloud := newCloud(f)
 				cloud.Closing, cloud.ProfileLag, cloud.PageSize = 2, 2, 2
 				p := open(t, cloud)
 				other := roleFor(provision.KindReplica)
 				other.Service = "other"
-				return providertest.Subject{
+				return conformance.Subject{
 					Provider: p, Reopen: func(t *testing.T) provision.Provider { return open(t, cloud) },
 					Service: "chat", Wants: chat(), Other: other, Owned: true,
 					Settle: func() {

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
-	"skyserve/provision/fakecloud"
 )
 
 // bring makes a service, or removes it, as `up` and `down` do: by the difference. It
@@ -37,9 +37,9 @@ func small() []provision.Want {
 // down, nothing is.
 func TestACrashAtAnyCallIsRecovered(t *testing.T) {
 	for _, unseen := range []int{0, 2} {
-		calls := crash(t, unseen, 0, fakecloud.Served)
+		calls := crash(t, unseen, 0, testcloud.Served)
 		t.Logf("up and down take %d calls", calls)
-		for _, outcome := range []fakecloud.Outcome{fakecloud.Lost, fakecloud.Refused} {
+		for _, outcome := range []testcloud.Outcome{testcloud.Lost, testcloud.Refused} {
 			for k := 1; k <= calls; k++ {
 				t.Run(fmt.Sprintf("lists lag by %d, outcome %d at call %d", unseen, outcome, k), func(t *testing.T) {
 					t.Parallel()
@@ -52,18 +52,18 @@ func TestACrashAtAnyCallIsRecovered(t *testing.T) {
 
 // crash brings a service up and down, and ends the program at call k; the next
 // program takes over. It gives the number of calls without any crash.
-func crash(t *testing.T, unseen, k int, outcome fakecloud.Outcome) int {
+func crash(t *testing.T, unseen, k int, outcome testcloud.Outcome) int {
 	crashed := false
-	f := &fakecloud.Faults{Unseen: unseen}
-	f.Decide = func(c fakecloud.Call) fakecloud.Outcome {
+	f := &testcloud.Faults{Unseen: unseen}
+	f.Decide = func(c testcloud.Call) testcloud.Outcome {
 		switch {
 		case k > 0 && c.Number == k:
 			crashed = true
 			return outcome
 		case crashed: // the rest of the program that crashed does nothing
-			return fakecloud.Refused
+			return testcloud.Refused
 		}
-		return fakecloud.Served
+		return testcloud.Served
 	}
 	cloud := newCloud(f)
 	cloud.Closing, cloud.ProfileLag = 1, 1

@@ -12,9 +12,9 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
 	"skyserve/provision/aws"
-	"skyserve/provision/fakecloud"
 )
 
 // Every code by which AWS turns a caller away is an error of credentials with a hint,
@@ -27,7 +27,7 @@ func TestCallersThatAreTurnedAway(t *testing.T) {
 		"UnauthorizedOperation":                             true, "AccessDenied": true, "AccessDeniedException": true,
 	} {
 		t.Run(code, func(t *testing.T) {
-			f := &fakecloud.Faults{}
+			f := &testcloud.Faults{}
 			cloud := newCloud(f)
 			stand(t, open(t, cloud), east)
 			cloud.Deny = func(_, action string) string {

@@ -10,9 +10,9 @@ import (
 	"go.uber.org/goleak"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
 	"skyserve/provision/aws"
-	"skyserve/provision/fakecloud"
 )
 
 // TestMain keeps the settings of whoever runs the tests out of them.
@@ -35,20 +35,20 @@ const (
 )
 
 // config is a provider's of a fake, which never pauses.
-func config(cloud *fakecloud.AWS, regions ...string) aws.Config {
+func config(cloud *testcloud.AWS, regions ...string) aws.Config {
 	return aws.Config{
-		Regions: regions, Transport: fakecloud.Direct{Handler: cloud}, Poll: -1,
+		Regions: regions, Transport: testcloud.Direct{Handler: cloud}, Poll: -1,
 		Credentials: credentials.NewStaticCredentialsProvider("AKIDEXAMPLE", "secret", ""),
 	}
 }
 
 // httpClient carries calls to a fake.
-func httpClient(cloud *fakecloud.AWS) *http.Client {
-	return &http.Client{Transport: fakecloud.Direct{Handler: cloud}}
+func httpClient(cloud *testcloud.AWS) *http.Client {
+	return &http.Client{Transport: testcloud.Direct{Handler: cloud}}
 }
 
 // open makes a provider of a fake.
-func open(t testing.TB, cloud *fakecloud.AWS) *aws.Provider {
+func open(t testing.TB, cloud *testcloud.AWS) *aws.Provider {
 	t.Helper()
 	p, err := aws.New(t.Context(), config(cloud, "us-east-1", "us-west-2"))
 	if err != nil {
@@ -58,8 +58,8 @@ func open(t testing.TB, cloud *fakecloud.AWS) *aws.Provider {
 }
 
 // newCloud is a fake with the regions of open.
-func newCloud(f *fakecloud.Faults) *fakecloud.AWS {
-	return fakecloud.NewAWS(f, "us-east-1", "us-west-2")
+func newCloud(f *testcloud.Faults) *testcloud.AWS {
+	return testcloud.NewAWS(f, "us-east-1", "us-west-2")
 }
 
 // roleFor and firewall are what machines of a role stand on.

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
 	"skyserve/provision/aws"
-	"skyserve/provision/fakecloud"
 )
 
 // A launch that EC2 grants and cannot carry out is not asked for again at once; what had no
@@ -65,7 +65,7 @@ func TestALaunchThatFalters(t *testing.T) {
 // The parameter of an image names another one between a launch and its repetition: still
 // there is one machine, and another once that one has ended.
 func TestImagesAreRenewed(t *testing.T) {
-	cloud := newCloud(&fakecloud.Faults{})
+	cloud := newCloud(&testcloud.Faults{})
 	p := open(t, cloud)
 	stand(t, p, east)
 	w := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
 	"skyserve/provision/aws"
-	"skyserve/provision/fakecloud"
 )
 
 // fiveRegions is a fleet: a balancer and nineteen replicas in each of five regions,
@@ -30,10 +30,10 @@ func fiveRegions() (regions []string, wants []provision.Want) {
 }
 
 // fleetUp brings the fleet up in a cloud whose calls take their time.
-func fleetUp(t testing.TB, latency time.Duration) (*fakecloud.Faults, *fakecloud.AWS) {
+func fleetUp(t testing.TB, latency time.Duration) (*testcloud.Faults, *testcloud.AWS) {
 	regions, wants := fiveRegions()
-	f := &fakecloud.Faults{Hold: func(fakecloud.Call) { time.Sleep(latency) }}
-	cloud := fakecloud.NewAWS(f, regions...)
+	f := &testcloud.Faults{Hold: func(testcloud.Call) { time.Sleep(latency) }}
+	cloud := testcloud.NewAWS(f, regions...)
 	p, err := aws.New(t.Context(), config(cloud, regions...))
 	if err != nil {
 		t.Fatal(err)

@@ -6,18 +6,18 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
 	"skyserve/provision/aws"
-	"skyserve/provision/fakecloud"
 )
 
 // What is changed by hand is seen, and set right where it is.
 func TestFoundationsAreMended(t *testing.T) {
-	for name, tamper := range map[string]func(*fakecloud.AWS){
-		"another port is open":         func(c *fakecloud.AWS) { c.Open("us-east-1", "skyserve-chat-replica", 22, "0.0.0.0/0") },
-		"a port is open to one more":   func(c *fakecloud.AWS) { c.Open("us-east-1", "skyserve-chat-replica", 8300, "10.0.0.0/8") },
-		"the policy allows everything": func(c *fakecloud.AWS) { c.Grant("skyserve-chat-balancer", "skyserve", `{"Statement":[]}`) },
-		"a role may suddenly do a thing": func(c *fakecloud.AWS) {
+	for name, tamper := range map[string]func(*testcloud.AWS){
+		"another port is open":         func(c *testcloud.AWS) { c.Open("us-east-1", "skyserve-chat-replica", 22, "0.0.0.0/0") },
+		"a port is open to one more":   func(c *testcloud.AWS) { c.Open("us-east-1", "skyserve-chat-replica", 8300, "10.0.0.0/8") },
+		"the policy allows everything": func(c *testcloud.AWS) { c.Grant("skyserve-chat-balancer", "skyserve", `{"Statement":[]}`) },
+		"a role may suddenly do a thing": func(c *testcloud.AWS) {
 			c.Grant("skyserve-chat-replica", "skyserve", `{"Statement":[]}`)
 		},
 	} {
@@ -111,7 +111,7 @@ func TestPolicyNamesThePartOfAWS(t *testing.T) {
 		"us-east-1": "arn:aws:iam::*:role/skyserve/chat/skyserve-chat-replica", "cn-north-1": "arn:aws-cn:iam::*:role/skyserve/chat/skyserve-chat-replica",
 		"us-gov-west-1": "arn:aws-us-gov:iam::*:role/skyserve/chat/skyserve-chat-replica",
 	} {
-		cloud := fakecloud.NewAWS(nil, region)
+		cloud := testcloud.NewAWS(nil, region)
 		p, err := aws.New(t.Context(), config(cloud, region))
 		if err != nil {
 			t.Fatal(err)

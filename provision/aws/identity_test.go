@@ -10,14 +10,14 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
-	"skyserve/provision/fakecloud"
 )
 
 // A role that somebody gave more than it had goes all the same.
 func TestARoleGoesWithWhatItWasGiven(t *testing.T) {
 	for _, unseen := range []int{0, 2} {
-		cloud := newCloud(&fakecloud.Faults{Unseen: unseen})
+		cloud := newCloud(&testcloud.Faults{Unseen: unseen})
 		p := open(t, cloud)
 		w := roleFor(provision.KindBalancer, provision.GrantOperate)
 		o, err := p.Launch(t.Context(), w)

@@ -14,8 +14,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/identity"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
@@ -122,7 +122,7 @@ func (p *Provider) Fingerprint(ctx context.Context, o provision.Object) (string,
 	if o.Kind == provision.KindReplica {
 		role = identity.Replica
 	}
-	fingerprint, _ := node.FindLine(text, identity.Name{Service: o.Service, Role: role, ID: o.ID})
+	fingerprint, _ := agent.FindLine(text, identity.Name{Service: o.Service, Role: role, ID: o.ID})
 	return fingerprint, nil
 }
 

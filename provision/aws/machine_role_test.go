@@ -17,16 +17,16 @@ import (
 	"github.com/aws/smithy-go"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
 	"skyserve/provision/aws"
-	"skyserve/provision/fakecloud"
 )
 
 // handleOf is what EC2 calls a machine of the service, by its id.
-func handleOf(t testing.TB, cloud *fakecloud.AWS, id string) string {
+func handleOf(t testing.TB, cloud *testcloud.AWS, id string) string {
 	t.Helper()
 	all := cloud.Machines()
-	i := slices.IndexFunc(all, func(m fakecloud.AWSMachine) bool { return m.Tags["skyserve:id"] == id })
+	i := slices.IndexFunc(all, func(m testcloud.AWSMachine) bool { return m.Tags["skyserve:id"] == id })
 	if i < 0 {
 		t.Fatalf("no machine is called %s", id)
 	}
@@ -34,7 +34,7 @@ func handleOf(t testing.TB, cloud *fakecloud.AWS, id string) string {
 }
 
 // identityOf is the identity of a machine of the service.
-func identityOf(t testing.TB, cloud *fakecloud.AWS, id string) sdk.CredentialsProvider {
+func identityOf(t testing.TB, cloud *testcloud.AWS, id string) sdk.CredentialsProvider {
 	t.Helper()
 	key, secret, token := cloud.Credentials(handleOf(t, cloud, id))
 	if key == "" {
@@ -44,7 +44,7 @@ func identityOf(t testing.TB, cloud *fakecloud.AWS, id string) sdk.CredentialsPr
 }
 
 // asMachine is the provider of a machine of the service, which acts as its role.
-func asMachine(t testing.TB, cloud *fakecloud.AWS, id string) *aws.Provider {
+func asMachine(t testing.TB, cloud *testcloud.AWS, id string) *aws.Provider {
 	t.Helper()
 	c := config(cloud, "us-east-1", "us-west-2")
 	c.MachinesOnly, c.Credentials = true, identityOf(t, cloud, id)
@@ -56,7 +56,7 @@ func asMachine(t testing.TB, cloud *fakecloud.AWS, id string) *aws.Provider {
 }
 
 // rootOn is EC2 and IAM as whoever has root on a machine of the service uses them.
-func rootOn(t *testing.T, cloud *fakecloud.AWS, id string) (*ec2.Client, *iam.Client) {
+func rootOn(t *testing.T, cloud *testcloud.AWS, id string) (*ec2.Client, *iam.Client) {
 	t.Helper()
 	c := sdk.Config{Region: "us-east-1", Credentials: identityOf(t, cloud, id), HTTPClient: httpClient(cloud), RetryMaxAttempts: 1}
 	return ec2.NewFromConfig(c), iam.NewFromConfig(c)
@@ -64,8 +64,8 @@ func rootOn(t *testing.T, cloud *fakecloud.AWS, id string) (*ec2.Client, *iam.Cl
 
 // impostor is the launch of a replica by whoever has root on a balancer, with user data of
 // their own; the tests change it into what must be refused.
-func impostor(cloud *fakecloud.AWS, replica string) *ec2.RunInstancesInput {
-	var like fakecloud.AWSMachine
+func impostor(cloud *testcloud.AWS, replica string) *ec2.RunInstancesInput {
+	var like testcloud.AWSMachine
 	for _, m := range cloud.Machines() {
 		if m.ID == replica {
 			like = m
@@ -107,7 +107,7 @@ func retag(in *ec2.RunInstancesInput, key, value string) {
 // takenOver is a service of which somebody has root on the second balancer.
 type takenOver struct {
 	t                   *testing.T
-	cloud               *fakecloud.AWS
+	cloud               *testcloud.AWS
 	controller, replica string // what EC2 calls these machines
 	behindBalancers     string // the firewall of balancers
 	machines            *ec2.Client

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/identity"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
-	"skyserve/provision/fakecloud"
 )
 
 // stand makes what machines of both roles stand on, in one region.
@@ -47,7 +47,7 @@ func TestRefusalsOfCapacity(t *testing.T) {
 		"NetworkInterfaceLimitExceeded":        provision.ScopeQuota,
 	} {
 		t.Run(code, func(t *testing.T) {
-			f := &fakecloud.Faults{}
+			f := &testcloud.Faults{}
 			cloud := newCloud(f)
 			cloud.Refuse = func(_, _, _ string) string { return code }
 			p := open(t, cloud)
@@ -99,6 +99,37 @@ func TestLaunchMovesOn(t *testing.T) {
 	}
 }
 
+// A100 are launched as other GPUs are: on demand they count with all P instances, as spot
+// apart from the newer ones.
+func TestA100AreLaunched(t *testing.T) {
+	for _, tt := range []struct {
+		capacity service.CapacityType
+		quota    string
+	}{{service.CapacityOnDemand, "L-417A185B"}, {service.CapacitySpot, "L-7212CCBC"}} {
+		for _, limit := range []float64{96, 95} {
+			cloud := newCloud(nil)
+			cloud.Quotas = map[string]float64{"L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 1000}
+			cloud.Quotas[tt.quota] = limit
+			p := open(t, cloud)
+			stand(t, p, east)
+			offers, err := p.Offerings(t.Context(), east)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := machine("us-east-1-0", provision.KindReplica, east, tt.capacity)
+			w.Offers = offers.With("A100", 8).InOrder([]service.CapacityType{tt.capacity})[:1]
+			_, err = p.Launch(t.Context(), w)
+			var refused *provision.CapacityError
+			if limit == 96 && (err != nil || len(cloud.Machines()) != 1 || w.Offers[0].Type != "p4d.24xlarge") {
+				t.Errorf("%s: %v, %+v of %s", tt.capacity, err, cloud.Machines(), w.Offers)
+			}
+			if limit == 95 && (!errors.As(err, &refused) || refused.Scope != provision.ScopeQuota) {
+				t.Errorf("%s with 95 vCPUs of 96: got %v, want a refusal by the quota", tt.capacity, err)
+			}
+		}
+	}
+}
+
 // The request is what the machine was to be: nothing of it may be left to EC2's defaults.
 func TestWhatALaunchAsksFor(t *testing.T) {
 	cloud := newCloud(nil)
@@ -132,7 +163,7 @@ func TestWhatALaunchAsksFor(t *testing.T) {
 			"InstanceType": "c7i.large", "BlockDeviceMapping.1.Ebs.Throughput": "", "IamInstanceProfile.Name": "skyserve-chat-balancer", "CapacityReservationSpecification.CapacityReservationPreference": "none",
 		},
 	} {
-		i := slices.IndexFunc(cloud.Machines(), func(m fakecloud.AWSMachine) bool { return m.Tags["skyserve:id"] == id })
+		i := slices.IndexFunc(cloud.Machines(), func(m testcloud.AWSMachine) bool { return m.Tags["skyserve:id"] == id })
 		request := cloud.Machines()[i].Request
 		want := maps.Clone(common)
 		maps.Copy(want, special)
@@ -191,7 +222,7 @@ func TestFingerprint(t *testing.T) {
 	name := identity.Name{Service: "chat", Role: identity.Replica, ID: "us-east-1-0"}
 	other := identity.Name{Service: "chat", Role: identity.Balancer, ID: "us-east-1-0"}
 	for _, step := range []struct{ print, want string }{
-		{"", ""}, {"[    0.000000] Linux version 6.8\n", ""}, {"\n" + node.Line(name, first), first}, {node.Line(other, second), first}, {node.Line(name, second), second},
+		{"", ""}, {"[    0.000000] Linux version 6.8\n", ""}, {"\n" + agent.Line(name, first), first}, {agent.Line(other, second), first}, {agent.Line(name, second), second},
 	} {
 		cloud.Print(o.Handle, step.print)
 		if got, err := p.Fingerprint(t.Context(), o); got != step.want || err != nil {
@@ -206,15 +237,15 @@ func TestFingerprint(t *testing.T) {
 
 // A machine that ended is made anew, however EC2 remembers the one before.
 func TestLaunchAfterTheEnd(t *testing.T) {
-	for name, end := range map[string]func(*fakecloud.AWS, string){
-		"interrupted by the cloud":       (*fakecloud.AWS).Interrupt,
-		"terminated by hand":             (*fakecloud.AWS).Vanish,
-		"and no longer in EC2's lists":   func(c *fakecloud.AWS, id string) { c.Vanish(id); c.Forget() },
-		"interrupted, and lists do lag":  (*fakecloud.AWS).Interrupt,
-		"stopped by hand, then replaced": (*fakecloud.AWS).Stop,
+	for name, end := range map[string]func(*testcloud.AWS, string){
+		"interrupted by the cloud":       (*testcloud.AWS).Interrupt,
+		"terminated by hand":             (*testcloud.AWS).Vanish,
+		"and no longer in EC2's lists":   func(c *testcloud.AWS, id string) { c.Vanish(id); c.Forget() },
+		"interrupted, and lists do lag":  (*testcloud.AWS).Interrupt,
+		"stopped by hand, then replaced": (*testcloud.AWS).Stop,
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakecloud.Faults{}
+			f := &testcloud.Faults{}
 			cloud := newCloud(f)
 			p := open(t, cloud)
 			stand(t, p, east)
@@ -273,28 +304,28 @@ func TestLaunchErrors(t *testing.T) {
 	good := func() provision.Want {
 		return machine("us-east-1-0", provision.KindReplica, east, service.CapacityOnDemand)
 	}
-	for want, change := range map[string]func(*provision.Want, *fakecloud.AWS){
-		`finding the region "aws/eu-west-9": this provider knows us-east-1, us-west-2`: func(w *provision.Want, _ *fakecloud.AWS) { w.Region = "aws/eu-west-9" },
-		"launching us-east-1-0 in aws/us-east-1: reading what is wanted: one offering has to be chosen, found 0": func(w *provision.Want, _ *fakecloud.AWS) {
+	for want, change := range map[string]func(*provision.Want, *testcloud.AWS){
+		`finding the region "aws/eu-west-9": this provider knows us-east-1, us-west-2`: func(w *provision.Want, _ *testcloud.AWS) { w.Region = "aws/eu-west-9" },
+		"launching us-east-1-0 in aws/us-east-1: reading what is wanted: one offering has to be chosen, found 0": func(w *provision.Want, _ *testcloud.AWS) {
 			w.Offers = nil
 		},
-		"user data has 20000 bytes, EC2 takes 16384": func(w *provision.Want, _ *fakecloud.AWS) {
+		"user data has 20000 bytes, EC2 takes 16384": func(w *provision.Want, _ *testcloud.AWS) {
 			w.Machine.UserData = strings.Repeat("x", 20000)
 		},
-		"on_demand g99.metal in us-east-1b: ec2:RunInstances: InvalidParameterValue: Invalid value 'g99.metal' for InstanceType.": func(w *provision.Want, _ *fakecloud.AWS) {
+		"on_demand g99.metal in us-east-1b: ec2:RunInstances: InvalidParameterValue: Invalid value 'g99.metal' for InstanceType.": func(w *provision.Want, _ *testcloud.AWS) {
 			w.Offers[0].Type = "g99.metal"
 		},
-		"the default VPC vpc-us-east-1 has no default subnet there; make one with `aws ec2 create-default-subnet --availability-zone us-east-1b`": func(_ *provision.Want, c *fakecloud.AWS) {
+		"the default VPC vpc-us-east-1 has no default subnet there; make one with `aws ec2 create-default-subnet --availability-zone us-east-1b`": func(_ *provision.Want, c *testcloud.AWS) {
 			c.DropSubnet("us-east-1", "us-east-1b")
 		},
-		"finding the default VPC of us-west-2: there is none; name another in regions[].network, or make one with `aws ec2 create-default-vpc --region us-west-2`": func(w *provision.Want, c *fakecloud.AWS) {
+		"finding the default VPC of us-west-2: there is none; name another in regions[].network, or make one with `aws ec2 create-default-vpc --region us-west-2`": func(w *provision.Want, c *testcloud.AWS) {
 			c.DropNetwork("us-west-2")
 			w.Region = west
 		},
-		"finding the security group skyserve-chat-replica: there is none: make the firewall of every replica of chat first": func(w *provision.Want, _ *fakecloud.AWS) {
+		"finding the security group skyserve-chat-replica: there is none: make the firewall of every replica of chat first": func(w *provision.Want, _ *testcloud.AWS) {
 			w.Region, w.Offers[0].Zone = west, "us-west-2a"
 		},
-		"it is not said what machine it is": func(w *provision.Want, _ *fakecloud.AWS) { w.Machine = nil },
+		"it is not said what machine it is": func(w *provision.Want, _ *testcloud.AWS) { w.Machine = nil },
 	} {
 		t.Run(want, func(t *testing.T) {
 			cloud := newCloud(nil)

@@ -7,29 +7,29 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
 	"skyserve/provision/aws"
-	"skyserve/provision/fakecloud"
 )
 
 // officeCloud is a region without a default network, and with one of somebody's: public
 // and private subnets in two zones.
-func officeCloud() *fakecloud.AWS {
+func officeCloud() *testcloud.AWS {
 	cloud := newCloud(nil)
 	cloud.DropNetwork("us-east-1")
 	cloud.AddNetwork("us-east-1", "vpc-0ff1ce00",
-		fakecloud.Subnet{ID: "subnet-0000000a", Zone: "us-east-1a", Gateway: "igw-0ff1ce"},
-		fakecloud.Subnet{ID: "subnet-0000000b", Zone: "us-east-1b", Gateway: "igw-0ff1ce"},
-		fakecloud.Subnet{ID: "subnet-000000bb", Zone: "us-east-1b", Gateway: "igw-0ff1ce"},
-		fakecloud.Subnet{ID: "subnet-0000000d", Zone: "us-east-1a", Gateway: "nat-0ff1ce"},
-		fakecloud.Subnet{ID: "subnet-0000000e", Zone: "us-east-1a"},
+		testcloud.Subnet{ID: "subnet-0000000a", Zone: "us-east-1a", Gateway: "igw-0ff1ce"},
+		testcloud.Subnet{ID: "subnet-0000000b", Zone: "us-east-1b", Gateway: "igw-0ff1ce"},
+		testcloud.Subnet{ID: "subnet-000000bb", Zone: "us-east-1b", Gateway: "igw-0ff1ce"},
+		testcloud.Subnet{ID: "subnet-0000000d", Zone: "us-east-1a", Gateway: "nat-0ff1ce"},
+		testcloud.Subnet{ID: "subnet-0000000e", Zone: "us-east-1a"},
 	)
-	cloud.AddNetwork("us-east-1", "vpc-00000bad", fakecloud.Subnet{ID: "subnet-00000bad", Zone: "us-east-1c", Gateway: "igw-bad"})
+	cloud.AddNetwork("us-east-1", "vpc-00000bad", testcloud.Subnet{ID: "subnet-00000bad", Zone: "us-east-1c", Gateway: "igw-bad"})
 	return cloud
 }
 
 // within is a provider whose machines stand in a network.
-func within(t *testing.T, cloud *fakecloud.AWS, machinesOnly bool, vpc string, subnets ...string) *aws.Provider {
+func within(t *testing.T, cloud *testcloud.AWS, machinesOnly bool, vpc string, subnets ...string) *aws.Provider {
 	t.Helper()
 	c := config(cloud, "us-east-1")
 	c.MachinesOnly = machinesOnly
@@ -122,7 +122,7 @@ func TestNetworksThatDoNotFit(t *testing.T) {
 // A service that moves to another network leaves nothing in the one before.
 func TestMovingToAnotherNetwork(t *testing.T) {
 	cloud := newCloud(nil)
-	cloud.AddNetwork("us-east-1", "vpc-0ff1ce00", fakecloud.Subnet{ID: "subnet-0000000b", Zone: "us-east-1b", Gateway: "igw-0ff1ce"})
+	cloud.AddNetwork("us-east-1", "vpc-0ff1ce00", testcloud.Subnet{ID: "subnet-0000000b", Zone: "us-east-1b", Gateway: "igw-0ff1ce"})
 	launch(t, within(t, cloud, false, ""), chat()...)
 	p := within(t, cloud, false, "vpc-0ff1ce00", "subnet-0000000b")
 	wants := chat()

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
 	"skyserve/provision/aws"
-	"skyserve/provision/fakecloud"
 )
 
 func TestOfferings(t *testing.T) {
@@ -66,12 +66,13 @@ func TestQuotas(t *testing.T) {
 		machine("us-east-1-2", provision.KindReplica, east, service.CapacityOnDemand),
 		machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand))
 	cloud.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 32}
-	cloud.Defaults = map[string]float64{"L-417A185B": 0, "L-C4BD4855": 0, "L-1216C47A": 5, "L-34B43A08": 5}
+	cloud.Defaults = map[string]float64{"L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 5, "L-34B43A08": 5}
 	got, err := p.Quotas(t.Context(), east)
 	want := []provision.Quota{
 		{Region: east, Name: "G and VT instances on demand", Code: "L-DB2E81BA", Unit: "vcpus", Limit: 64, Used: 8},
 		{Region: east, Name: "G and VT instances as spot", Code: "L-3819A6DF", Unit: "vcpus", Limit: 32, Used: 4},
 		{Region: east, Name: "P instances on demand", Code: "L-417A185B", Unit: "vcpus"},
+		{Region: east, Name: "P4, P3 and P2 instances as spot", Code: "L-7212CCBC", Unit: "vcpus"},
 		{Region: east, Name: "P5 instances as spot", Code: "L-C4BD4855", Unit: "vcpus"},
 		{Region: east, Name: "standard instances on demand", Code: "L-1216C47A", Unit: "vcpus", Limit: 5, Used: 2},
 		{Region: east, Name: "standard instances as spot", Code: "L-34B43A08", Unit: "vcpus", Limit: 5},
@@ -81,7 +82,7 @@ func TestQuotas(t *testing.T) {
 	}
 	cloud.Defaults = map[string]float64{"L-1216C47A": 5}
 	got, err = p.Quotas(t.Context(), east)
-	if err == nil || !strings.Contains(err.Error(), "L-417A185B, L-C4BD4855, L-34B43A08: ") || strings.Count(err.Error(), "NoSuchResource") != 1 || !slices.Equal(got, append(want[:2:2], want[4])) {
+	if err == nil || !strings.Contains(err.Error(), "L-417A185B, L-7212CCBC, L-C4BD4855, L-34B43A08: ") || strings.Count(err.Error(), "NoSuchResource") != 1 || !slices.Equal(got, append(want[:2:2], want[5])) {
 		t.Errorf("without some defaults: got %+v, %v, want those that are known, and which are not", got, err)
 	}
 }
@@ -95,17 +96,17 @@ func TestDoctor(t *testing.T) {
 	}
 	tests := []struct {
 		name   string
-		change func(*fakecloud.AWS)
+		change func(*testcloud.AWS)
 		only   []string // the findings that are not well
 	}{
-		{"all is well", func(*fakecloud.AWS) {}, nil},
-		{"the session has ended", func(c *fakecloud.AWS) { c.Deny = func(_, _ string) string { return "ExpiredToken" } }, []string{
+		{"all is well", func(*testcloud.AWS) {}, nil},
+		{"the session has ended", func(c *testcloud.AWS) { c.Deny = func(_, _ string) string { return "ExpiredToken" } }, []string{
 			"NO aws: credentials: sts:GetCallerIdentity: ExpiredToken: You are not authorized to perform this operation: sts:GetCallerIdentity (log in again: aws sso login, or fetch new session keys)",
 		}},
-		{"the clock is wrong", func(c *fakecloud.AWS) { c.Now = func() time.Time { return noon.Add(-10 * time.Minute) } }, []string{
+		{"the clock is wrong", func(c *testcloud.AWS) { c.Now = func() time.Time { return noon.Add(-10 * time.Minute) } }, []string{
 			"NO aws: clock: 10m0s ahead of AWS's (set this machine's clock: AWS refuses signatures that are five minutes off)",
 		}},
-		{"nothing may be launched in one region", func(c *fakecloud.AWS) {
+		{"nothing may be launched in one region", func(c *testcloud.AWS) {
 			c.Deny = func(region, action string) string {
 				if region == "us-west-2" && action == "ec2:RunInstances" {
 					return "UnauthorizedOperation"
@@ -115,7 +116,7 @@ func TestDoctor(t *testing.T) {
 		}, []string{
 			"NO aws/us-west-2: launching machines: ec2:RunInstances: UnauthorizedOperation: You are not authorized to perform this operation. User: arn:aws:iam::123456789012:user/operator is not authorized to perform: ec2:RunInstances on resource: * because no identity-based policy allows the ec2:RunInstances action. (let the caller do ec2:RunInstances by an IAM policy)",
 		}},
-		{"a region has no network", func(c *fakecloud.AWS) { c.DropNetwork("us-east-1") }, []string{
+		{"a region has no network", func(c *testcloud.AWS) { c.DropNetwork("us-east-1") }, []string{
 			"NO aws/us-east-1: network: finding the default VPC of us-east-1: there is none; name another in regions[].network, or make one with `aws ec2 create-default-vpc --region us-east-1` ()",
 		}},
 	}

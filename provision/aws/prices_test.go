@@ -8,15 +8,15 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
 	"skyserve/provision/aws"
-	"skyserve/provision/fakecloud"
 )
 
 // The price list tells what every type of the catalogue costs in a region; other systems,
 // hardware and markets are not taken for it, and it is asked once.
 func TestPrices(t *testing.T) {
-	faults := &fakecloud.Faults{}
+	faults := &testcloud.Faults{}
 	cloud := newCloud(faults)
 	cloud.PageSize = 2
 	p := open(t, cloud)
@@ -24,7 +24,7 @@ func TestPrices(t *testing.T) {
 		got, err := p.Prices(t.Context(), west)
 		var want []provision.Price
 		for _, m := range provision.MachineTypes(service.CloudAWS) {
-			price := fakecloud.FakePrice("us-west-2", m.Type)
+			price := testcloud.FakePrice("us-west-2", m.Type)
 			if price == m.OnDemand || price == 0 {
 				t.Fatalf("the fake's price of %s is %g, the list's %g: they must differ", m.Type, price, m.OnDemand)
 			}
@@ -34,8 +34,8 @@ func TestPrices(t *testing.T) {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
 		}
 	}
-	if pages := faults.Actions()["pricing:GetProducts"]; pages != 4 {
-		t.Errorf("asked for %d pages of seven products, two a page", pages)
+	if pages := faults.Actions()["pricing:GetProducts"]; pages != 5 {
+		t.Errorf("asked for %d pages of nine products, two a page", pages)
 	}
 }
 
@@ -44,19 +44,19 @@ func TestPrices(t *testing.T) {
 func TestPricesThatAreNotTold(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		change func(*fakecloud.AWS)
-		faults *fakecloud.Faults
+		change func(*testcloud.AWS)
+		faults *testcloud.Faults
 		priced int
 		says   string
 	}{
-		{name: "throttled for a while", faults: unpricedFor(3, fakecloud.Throttled), priced: 7},
-		{name: "throttled", faults: unpricedFor(1000, fakecloud.Throttled), says: "pricing:GetProducts: ThrottlingException: Rate exceeded"},
-		{name: "broken", faults: unpricedFor(1000, fakecloud.Broken), says: "pricing:GetProducts: InternalError"},
-		{name: "a lost answer", faults: unpricedFor(2, fakecloud.Lost), priced: 7},
-		{name: "one is nonsense", change: setPrice("g6.xlarge", "about a dollar"), priced: 6, says: `g6.xlarge: the price "about a dollar" is not one of an hour`},
-		{name: "one is free", change: setPrice("p5.48xlarge", "0.0000000000"), priced: 6, says: `p5.48xlarge: the price "0.0000000000" is not one of an hour`},
-		{name: "one is not sold", change: setPrice("p5.48xlarge", ""), priced: 6},
-		{name: "none is sold", change: func(c *fakecloud.AWS) { c.ListPrice = func(_, _ string) string { return "" } }, says: "it tells nothing of us-east-1"},
+		{name: "throttled for a while", faults: unpricedFor(3, testcloud.Throttled), priced: 9},
+		{name: "throttled", faults: unpricedFor(1000, testcloud.Throttled), says: "pricing:GetProducts: ThrottlingException: Rate exceeded"},
+		{name: "broken", faults: unpricedFor(1000, testcloud.Broken), says: "pricing:GetProducts: InternalError"},
+		{name: "a lost answer", faults: unpricedFor(2, testcloud.Lost), priced: 9},
+		{name: "one is nonsense", change: setPrice("g6.xlarge", "about a dollar"), priced: 8, says: `g6.xlarge: the price "about a dollar" is not one of an hour`},
+		{name: "one is free", change: setPrice("p5.48xlarge", "0.0000000000"), priced: 8, says: `p5.48xlarge: the price "0.0000000000" is not one of an hour`},
+		{name: "one is not sold", change: setPrice("p5.48xlarge", ""), priced: 8},
+		{name: "none is sold", change: func(c *testcloud.AWS) { c.ListPrice = func(_, _ string) string { return "" } }, says: "it tells nothing of us-east-1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cloud := newCloud(tt.faults)
@@ -72,23 +72,23 @@ func TestPricesThatAreNotTold(t *testing.T) {
 }
 
 // unpricedFor has the first calls for prices fail.
-func unpricedFor(calls int, o fakecloud.Outcome) *fakecloud.Faults {
-	return &fakecloud.Faults{Decide: func(c fakecloud.Call) fakecloud.Outcome {
+func unpricedFor(calls int, o testcloud.Outcome) *testcloud.Faults {
+	return &testcloud.Faults{Decide: func(c testcloud.Call) testcloud.Outcome {
 		if c.Action != "pricing:GetProducts" || calls == 0 {
-			return fakecloud.Served
+			return testcloud.Served
 		}
 		calls--
 		return o
 	}}
 }
 
-func setPrice(kind, price string) func(*fakecloud.AWS) {
-	return func(c *fakecloud.AWS) {
+func setPrice(kind, price string) func(*testcloud.AWS) {
+	return func(c *testcloud.AWS) {
 		c.ListPrice = func(region, asked string) string {
 			if asked == kind {
 				return price
 			}
-			return fmt.Sprintf("%.10f", fakecloud.FakePrice(region, asked))
+			return fmt.Sprintf("%.10f", testcloud.FakePrice(region, asked))
 		}
 	}
 }
@@ -122,16 +122,16 @@ func TestWherePricesAreAskedFor(t *testing.T) {
 		"ap-northeast-1": "ap-south-1", "cn-north-1": "cn-northwest-1", "us-gov-west-1": "",
 	} {
 		asked := ""
-		cloud := fakecloud.NewAWS(&fakecloud.Faults{Decide: func(c fakecloud.Call) fakecloud.Outcome {
+		cloud := testcloud.NewAWS(&testcloud.Faults{Decide: func(c testcloud.Call) testcloud.Outcome {
 			asked = c.Region
-			return fakecloud.Served
+			return testcloud.Served
 		}}, region)
 		p, err := aws.New(t.Context(), config(cloud, region))
 		if err != nil {
 			t.Fatal(err)
 		}
 		prices, err := p.Prices(t.Context(), service.Region("aws/"+region))
-		if asked != want || (err != nil) != (want == "") || (len(prices) == 7) != (want != "") {
+		if asked != want || (err != nil) != (want == "") || (len(prices) == 9) != (want != "") {
 			t.Errorf("%s: asked %q, got %d prices, %v, want %q", region, asked, len(prices), err, want)
 		}
 		if want == "" && !strings.Contains(err.Error(), "GovCloud has no price list") {

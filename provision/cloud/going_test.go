@@ -53,7 +53,7 @@ func TestReplicasThatAreGoing(t *testing.T) {
 			g := cloud.Group{Model: "llama", Region: region}
 			in.Short = map[cloud.Group]int{g: tt.short}
 			if tt.count > 0 {
-				in.Counts = map[cloud.Group]int{g: tt.count}
+				in.Counts = map[cloud.Group]provision.Counts{g: {provision.Class{}: tt.count}}
 			}
 			var got []string
 			layout := plan(t, in)

@@ -9,28 +9,6 @@ import (
 	"skyserve/provision"
 )
 
-// The ports of machines in a cloud.
-const (
-	// PortPublic is where a balancer answers clients without TLS, PortTLS with it.
-	PortPublic = 8000
-	PortTLS    = 443
-	// PortChallenge is where a balancer answers an authority that makes sure of the service's
-	// name over HTTP (http-01), and nobody else.
-	PortChallenge = 80
-	// PortAdmin is where a balancer answers operators and other balancers, who bring
-	// certificates of the service.
-	PortAdmin = 8100
-	// PortNode is where a machine takes its configuration from an operator or a
-	// balancer of the service.
-	PortNode = 8200
-	// PortStore is where the controller's store answers balancers, who bring certificates
-	// of the service; PortController, on loopback, where the controller says how it does.
-	PortStore      = 8400
-	PortController = 8410
-	// PortEngine is where a replica admits balancers.
-	PortEngine = 8300
-)
-
 // The sizes of disks, in GiB: a balancer holds its store, a replica its container
 // image (20 GiB with CUDA) and the weights of models of up to 70 billion parameters.
 const (
@@ -70,9 +48,9 @@ type Input struct {
 	// Going are the replicas, by id, that their cloud is about to take: others are wanted
 	// in their place as far as replicas.max leaves room beside them, under other ids.
 	Going map[string]bool
-	// Counts is how many replicas are wanted, within replicas.min and max, where that is
-	// not as many as exist.
-	Counts map[Group]int
+	// Counts is how many replicas are wanted on what, within replicas.min and max, where
+	// that is not what exists.
+	Counts map[Group]provision.Counts
 	// ZoneID is the hosted zone of Route 53 that machines of balancers at AWS write challenges
 	// of an authority into; empty = they write none.
 	ZoneID string
@@ -102,8 +80,25 @@ type Layout struct {
 	Missing map[Group]int
 }
 
-// Regions are a service's rented regions, in the order of the file.
+// Regions are a service's regions with machines of its own, in the order of the file: all but
+// static ones, whose machines are there already. Where nothing is rented these have balancers on
+// this computer.
 func Regions(spec *service.Spec) []service.Region {
+	rents := Rents(spec)
+	var regions []service.Region
+	for _, r := range spec.Regions {
+		if r.Name.Cloud() != service.CloudStatic || !rents {
+			regions = append(regions, r.Name)
+		}
+	}
+	return regions
+}
+
+// Rents says whether a service has machines in clouds, which are billed.
+func Rents(spec *service.Spec) bool { return len(Rented(spec)) > 0 }
+
+// Rented are a service's regions in clouds, in the order of the file.
+func Rented(spec *service.Spec) []service.Region {
 	var regions []service.Region
 	for _, r := range spec.Regions {
 		if rented(r.Name) {
@@ -113,10 +108,15 @@ func Regions(spec *service.Spec) []service.Region {
 	return regions
 }
 
+// IsHere says whether the machines of a region are processes of this computer.
+func IsHere(r service.Region) bool {
+	return r.Cloud() == service.CloudLocal || r.Cloud() == service.CloudStatic
+}
+
 // Clouds are the clouds of a service's rented regions, sorted.
 func Clouds(spec *service.Spec) []string {
 	var clouds []string
-	for _, r := range Regions(spec) {
+	for _, r := range Rented(spec) {
 		clouds = append(clouds, r.Cloud())
 	}
 	slices.Sort(clouds)
@@ -143,10 +143,10 @@ func Accounts(spec *service.Spec) map[provision.Kind]string {
 
 // OneRegion says whether all machines of a service are in one region of one cloud, so that
 // balancers reach replicas inside of its network alone.
-func OneRegion(spec *service.Spec) bool { return len(Regions(spec)) == 1 }
+func OneRegion(spec *service.Spec) bool { return len(Rented(spec)) == 1 }
 
 // ControllerMachine is the id of the machine that the controller of a service runs on
-// beside its balancer: the first balancer's of the first rented region. There must be one.
+// beside its balancer: the first balancer's of the first region with machines.
 func ControllerMachine(spec *service.Spec) string {
 	return provision.BalancerID(Regions(spec)[0], 0)
 }
@@ -156,13 +156,16 @@ func ControllerMachine(spec *service.Spec) string {
 func Check(spec *service.Spec) error {
 	places := map[string]service.Region{}
 	for i, r := range spec.Regions {
-		if r.Name.Cloud() == service.CloudLocal {
-			return specError("regions[%d].name: %s stands for a region on this machine and cannot be beside regions of a cloud", i, r.Name)
+		if r.Name.Cloud() == service.CloudLocal && Rents(spec) {
+			return specError("regions[%d].name: %s stands for a region on this machine and cannot be beside regions of a cloud: nobody there reaches it", i, r.Name)
 		}
 		if other, taken := places[r.Name.Place()]; taken {
 			return specError("regions[%d].name: %s and %s are both called %q in ids", i, r.Name, other, r.Name.Place())
 		}
 		places[r.Name.Place()] = r.Name
+	}
+	if !Rents(spec) {
+		return checkHere(spec)
 	}
 	if spec.Balancer.Auth == nil {
 		return specError("balancer.auth: missing: balancers in a cloud are open to the world, and want API keys")
@@ -176,6 +179,18 @@ func Check(spec *service.Spec) error {
 		}
 		if m.Engine.Kind == service.EngineOpenAI && m.Engine.Image == "" {
 			return specError("models[%d].engine.image: missing: an engine of kind openai in a cloud is a container of yours", i)
+		}
+	}
+	return nil
+}
+
+// checkHere refuses what this computer cannot provide.
+func checkHere(spec *service.Spec) error {
+	for i, r := range spec.Regions {
+		for j, m := range spec.Models {
+			if r.Name.Cloud() == service.CloudLocal && m.Engine.Kind != service.EngineSim && spec.BoundsFor(m.Name, r.Name).Max > 0 {
+				return specError("models[%d].engine.kind: region %s is local and runs simulated engines only, got %q", j, spec.Regions[i].Name, m.Engine.Kind)
+			}
 		}
 	}
 	return nil
@@ -198,7 +213,7 @@ func Plan(in Input) (*Layout, error) {
 		}
 	}
 	for _, r := range in.Spec.Regions {
-		if !rented(r.Name) {
+		if !slices.Contains(Regions(in.Spec), r.Name) {
 			continue
 		}
 		for n := range r.Balancers {
@@ -212,7 +227,7 @@ func Plan(in Input) (*Layout, error) {
 			return nil, err
 		}
 	}
-	return l.layout, nil
+	return l.layout, l.addNameServer()
 }
 
 func rented(r service.Region) bool {
@@ -303,14 +318,6 @@ func (l *layout) balancerRules() []provision.Rule {
 	return rules
 }
 
-// PublicPort is where the balancers of a service answer clients.
-func PublicPort(spec *service.Spec) int {
-	if spec.Balancer.TLS != nil {
-		return PortTLS
-	}
-	return PortPublic
-}
-
 // addBalancer wants the machine of one balancer. It is never spot: its streams
 // would end with it.
 func (l *layout) addBalancer(r service.RegionSpec, n int) error {
@@ -321,6 +328,23 @@ func (l *layout) addBalancer(r service.RegionSpec, n int) error {
 	id := provision.BalancerID(r.Name, n)
 	return l.addMachine(Node{ID: id, Kind: provision.KindBalancer, Region: r.Name}, offers, diskBalancer, nil)
 }
+
+// addNameServer wants the machine that answers the service's name, where that is no hosted zone's
+// to do: one of its own, so that names are answered whatever becomes of balancers and the controller.
+func (l *layout) addNameServer() error {
+	if d := l.Spec.DNS; d == nil || d.Provider != service.DNSEmbedded {
+		return nil
+	}
+	n := Node{ID: provision.NameServerID, Kind: provision.KindNameServer, Region: Regions(l.Spec)[0]}
+	offers := l.Offers[n.Region].With("", 0).InOrder([]service.CapacityType{service.CapacityOnDemand})
+	if len(offers) == 0 {
+		return specError("dns.provider: %s offers no machine for a name server", n.Region)
+	}
+	return l.addMachine(n, offers, diskBalancer, map[string]string{labelName: l.Spec.DNS.Listen})
+}
+
+// labelName is where a name server answers, host:port.
+const labelName = "dns"
 
 // addMachine wants a VM. What it is set up with from outside decides whether it
 // has to be replaced; what it is handed later does not, nor what it runs on.

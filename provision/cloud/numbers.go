@@ -20,19 +20,29 @@ func (l *layout) addReplicas(model int) error {
 	numbers := map[service.Region][]int{}
 	lacks := map[service.Region]int{}
 	marks := marks{}
+	on := map[service.Region]map[int]provision.Class{} // what new replicas are wanted on
 	for _, r := range Regions(l.Spec) {
+		if r.Cloud() == service.CloudStatic {
+			continue // its machines are there already
+		}
 		b := l.Spec.BoundsFor(m.Name, r)
 		exist := l.numbers(m, r, func(other string) bool { return other == "" })
 		serve, going, owed := l.going(model, r, exist)
-		want, counted := l.Counts[Group{m.Name, r}]
-		if !counted {
-			want = len(serve) + len(owed)
+		want := len(serve) + len(owed)
+		var missing []provision.Class
+		if counts, counted := l.Counts[Group{m.Name, r}]; counted {
+			want = counts.Total()
+			serve, missing = l.fitting(model, r, serve, counts)
 		}
 		want = min(max(want, b.Min), b.Max)
 		want = min(want, max(b.Max-len(going), len(serve)))
 		lacks[r] = min(l.Short[Group{m.Name, r}], max(0, want-len(serve))) // what exists stays
 		numbers[r] = fill(serve, going, want-lacks[r])
+		on[r] = map[int]provision.Class{}
 		for _, n := range numbers[r] {
+			if len(missing) > 0 && !slices.Contains(exist, n) {
+				on[r][n], missing = missing[0], missing[1:]
+			}
 			if len(owed) > 0 && !slices.Contains(exist, n) {
 				marks.set(r, n, labelInstead, owed[0])
 				owed = owed[1:]
@@ -48,7 +58,7 @@ func (l *layout) addReplicas(model int) error {
 	}
 	for _, r := range l.Spec.Regions {
 		for _, n := range numbers[r.Name] {
-			if err := l.addReplica(model, r, n, marks[r.Name][n]); err != nil {
+			if err := l.addReplica(model, r, n, on[r.Name][n], marks[r.Name][n]); err != nil {
 				return err
 			}
 		}
@@ -97,7 +107,7 @@ func (l *layout) standIn(m *service.Model, from int, numbers map[service.Region]
 	var room []service.Region
 	for step := 1; step < len(regions); step++ {
 		r := regions[(from+step)%len(regions)].Name
-		if !rented(r) || l.Short[Group{m.Name, r}] > 0 || len(numbers[r]) >= l.Spec.BoundsFor(m.Name, r).Max {
+		if r.Cloud() == service.CloudStatic || l.Short[Group{m.Name, r}] > 0 || len(numbers[r]) >= l.Spec.BoundsFor(m.Name, r).Max {
 			continue
 		}
 		room = append(room, r)
@@ -138,11 +148,12 @@ func (l *layout) numbers(m *service.Model, region service.Region, which func(sta
 	return slices.Sorted(maps.Keys(found))
 }
 
-// fill is n of the numbers: the lowest of them, and the lowest free ones where they are
+// fill is n of the numbers: the first of them, and the lowest free ones where they are
 // fewer; and beside them those that are going.
 func fill(numbers, going []int, n int) []int {
 	out := slices.Clone(numbers)
 	out = out[:min(len(out), n)]
+	slices.Sort(out)
 	for len(out) < n {
 		free := lowestFree(slices.Concat(out, going))
 		at, _ := slices.BinarySearch(out, free)

@@ -31,10 +31,11 @@ func reservations(spec *service.Spec, have []provision.Object) map[reservedKey]i
 	return free
 }
 
-// addReplica wants one replica, with labels beyond those of its model.
-func (l *layout) addReplica(model int, r service.RegionSpec, number int, more map[string]string) error {
+// addReplica wants one replica, on a class if that can be had, with labels beyond those of
+// its model.
+func (l *layout) addReplica(model int, r service.RegionSpec, number int, on provision.Class, more map[string]string) error {
 	m := &l.Spec.Models[model]
-	offers := l.offersFor(m, r, number)
+	offers := preferred(l.offersFor(m, r, number), on)
 	if len(offers) == 0 {
 		return specError("models[%d].gpus: %s offers no machine with %s for %s, paid for as %s", model, r.Name, gpuList(m), m.Name, capacityList(r))
 	}
@@ -66,6 +67,9 @@ func (l *layout) running(id string) *provision.Object {
 // are not spot.
 func (l *layout) offersFor(m *service.Model, r service.RegionSpec, number int) provision.Offerings {
 	order := r.Capacity
+	if IsHere(r.Name) {
+		order = []service.CapacityType{service.CapacityOnDemand}
+	}
 	if number < r.OnDemandBase {
 		order = slices.DeleteFunc(slices.Clone(order), func(c service.CapacityType) bool { return c == service.CapacitySpot })
 	}
@@ -97,7 +101,7 @@ func (l *layout) priced(offers provision.Offerings, r service.RegionSpec, g serv
 	for _, o := range offers {
 		switch o.Capacity {
 		case service.CapacityOnDemand:
-			if g.Price > 0 && o.Type == usual {
+			if g.Price > 0 && o.Type == usual && !IsHere(r.Name) { // this computer is nobody's to bill
 				o.PricePerHour, o.PriceFrom = g.Price, "service.yaml"
 			}
 			out = append(out, o)

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
+	"skyserve/internal/catalogue"
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
@@ -50,16 +50,6 @@ func (n QuotaNeed) Request() string {
 	return fmt.Sprintf("ask for %g of %s in %s at https://console.cloud.google.com/iam-admin/quotas", enough, code, cmp.Or(n.Region.Place(), "all regions"))
 }
 
-// standardFamilies begin the names of the instance types that EC2 counts as standard.
-const standardFamilies = "acdhimrtz"
-
-// Quotas of EC2 on vCPUs, by the first letter of a type: on demand, and as spot.
-var quotaCodesAWS = map[byte][2]string{
-	'g': {"L-DB2E81BA", "L-3819A6DF"},
-	'p': {"L-417A185B", "L-C4BD4855"},
-	's': {"L-1216C47A", "L-34B43A08"}, // stands for standardFamilies
-}
-
 // What Google counts: GPUs by their type, and with vCPUs of all regions too unless they are
 // spot; the vCPUs of machines without GPUs; disks; public addresses. H100 on demand have a
 // quota of their family, which Compute Engine does not tell.
@@ -76,37 +66,25 @@ const (
 // vCPUs at AWS; GPUs, vCPUs, its disk and its address at Google. What is reserved counts as
 // on demand.
 func quotasOf(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
-	spot := o.Capacity == service.CapacitySpot
-	switch {
-	case o.Region.Cloud() == service.CloudAWS:
-		family := o.Type[0]
-		if strings.IndexByte(standardFamilies, family) >= 0 {
-			family = 's'
-		}
-		codes, known := quotaCodesAWS[family]
+	if o.Region.Cloud() == service.CloudAWS {
+		q, known := catalogue.EC2QuotaOf(o.Type, o.Capacity == service.CapacitySpot)
 		if !known {
 			return nil
 		}
-		code := codes[0]
-		if spot {
-			code = codes[1]
-		}
-		return map[QuotaKey]float64{{o.Region, code}: float64(o.VCPUs)}
+		return map[QuotaKey]float64{{o.Region, q.Code}: float64(o.VCPUs)}
 	}
 	return quotasAtGoogle(o, diskGiB)
 }
 
 func quotasAtGoogle(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 	needs := map[QuotaKey]float64{{o.Region, quotaAddresses}: 1, {o.Region, quotaSSD}: float64(diskGiB)}
-	metric, everywhere := "NVIDIA_"+o.GPU+"_GPUS", service.Region(o.Region.Cloud()+"/")
-	if o.GPU == "H100" {
-		metric = quotaFamilies
-	}
+	gpu, _ := catalogue.FindGPU(o.GPU)
+	metric, everywhere := cmp.Or(gpu.Quota, quotaFamilies), service.Region(o.Region.Cloud()+"/")
 	switch {
 	case o.GPU == "":
 		needs[QuotaKey{o.Region, quotaCPUs}] = float64(o.VCPUs)
 	case o.Capacity == service.CapacitySpot:
-		needs[QuotaKey{o.Region, "PREEMPTIBLE_NVIDIA_" + o.GPU + "_GPUS"}] = float64(o.GPUs)
+		needs[QuotaKey{o.Region, gpu.SpotQuota}] = float64(o.GPUs)
 	default:
 		needs[QuotaKey{o.Region, metric}], needs[QuotaKey{everywhere, quotaAllGPUs}] = float64(o.GPUs), float64(o.GPUs)
 	}

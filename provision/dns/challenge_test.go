@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
-	"skyserve/provision/fakecloud"
 )
 
 const challengeName = "_acme-challenge.chat.example.com"
@@ -32,9 +32,9 @@ func TestRecordsOfChallenges(t *testing.T) {
 	setAccount(t)
 	a := newAccount()
 	var did []string
-	a.faults.Decide = func(c fakecloud.Call) fakecloud.Outcome {
+	a.faults.Decide = func(c testcloud.Call) testcloud.Outcome {
 		did = append(did, c.Action)
-		return fakecloud.Served
+		return testcloud.Served
 	}
 	known, sought := a.client(t).Challenges("example.com", a.zone, false), a.client(t).Challenges("example.com", "", false)
 	for _, c := range []*Challenges{known, sought} {

@@ -6,20 +6,20 @@ import (
 	"testing"
 	"time"
 
+	"skyserve/internal/testcloud/conformance"
 	"skyserve/provision"
-	"skyserve/provision/providertest"
 )
 
 func TestRoute53KeepsTheContract(t *testing.T) {
 	setAccount(t)
 	for name, unseen := range map[string]int{"as it is": 0, "lists lag": 2} {
 		t.Run(name, func(t *testing.T) {
-			providertest.RunZone(t, func(t *testing.T) providertest.ZoneSubject {
+			conformance.RunZone(t, func(t *testing.T) conformance.ZoneSubject {
 				a := newAccount()
 				a.faults.Unseen, a.poll = unseen, time.Nanosecond
 				n := world()
 				slices.SortFunc(n.Records, func(a, b provision.Record) int { return strings.Compare(a.ID, b.ID) })
-				return providertest.ZoneSubject{Zone: a.client(t), Reopen: func(t *testing.T) provision.Zone { return a.client(t) }, Name: n}
+				return conformance.ZoneSubject{Zone: a.client(t), Reopen: func(t *testing.T) provision.Zone { return a.client(t) }, Name: n}
 			})
 		})
 	}

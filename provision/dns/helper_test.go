@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
-	"skyserve/provision/fakecloud"
 )
 
 // inProcess carries requests to a handler without a socket, so that a test can
@@ -36,8 +36,8 @@ func (p inProcess) RoundTrip(r *http.Request) (res *http.Response, err error) {
 
 // account is an account of AWS with the public zone example.com.
 type account struct {
-	faults *fakecloud.Faults
-	fake   *fakecloud.Route53
+	faults *testcloud.Faults
+	fake   *testcloud.Route53
 	zone   string
 	poll   time.Duration
 }
@@ -54,8 +54,8 @@ func setAccount(t *testing.T) {
 }
 
 func newAccount() *account {
-	faults := &fakecloud.Faults{}
-	a := &account{faults: faults, fake: fakecloud.NewRoute53(faults), poll: time.Second}
+	faults := &testcloud.Faults{}
+	a := &account{faults: faults, fake: testcloud.NewRoute53(faults), poll: time.Second}
 	a.zone = a.fake.AddZone("example.com", false)
 	return a
 }

@@ -9,14 +9,14 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
-	"skyserve/provision/fakecloud"
 )
 
 // byHand is a record set that somebody made in the console.
-func byHand(name, kind, value string) fakecloud.RecordSet {
+func byHand(name, kind, value string) testcloud.RecordSet {
 	ttl := int64(300)
-	return fakecloud.RecordSet{Name: name, Type: kind, TTL: &ttl, ResourceRecords: &fakecloud.Values{ResourceRecord: []fakecloud.Value{{Value: value}}}}
+	return testcloud.RecordSet{Name: name, Type: kind, TTL: &ttl, ResourceRecords: &testcloud.Values{ResourceRecord: []testcloud.Value{{Value: value}}}}
 }
 
 // A name that is not this owner's is left as it is, whatever is wanted of it.
@@ -128,7 +128,7 @@ func TestTwoOwnersAtOnce(t *testing.T) {
 			a := newAccount()
 			rival := chat(records...)
 			rival.Owner = "cd34"
-			a.faults.Hold = func(c fakecloud.Call) {
+			a.faults.Hold = func(c testcloud.Call) {
 				if c.Action == "route53:ChangeResourceRecordSets" { // the rival is quicker between reading and writing
 					a.faults.Hold = nil
 					a.set(t, rival)
@@ -161,8 +161,8 @@ func TestAZoneThatIsNotThere(t *testing.T) {
 		{[]string{"example.com", "example.com"}, false, "the account has several: example.com (public, Z000000000001) and example.com (public, Z000000000002)"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			faults := &fakecloud.Faults{}
-			a := &account{faults: faults, fake: fakecloud.NewRoute53(faults)}
+			faults := &testcloud.Faults{}
+			a := &account{faults: faults, fake: testcloud.NewRoute53(faults)}
 			for _, z := range tt.zones {
 				a.fake.AddZone(z, false)
 			}

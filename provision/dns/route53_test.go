@@ -18,8 +18,9 @@ import (
 	"pgregory.net/rapid"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
+	"skyserve/internal/testkit"
 	"skyserve/provision"
-	"skyserve/provision/fakecloud"
 )
 
 // fataler is a test, or a drawn one.
@@ -86,11 +87,11 @@ func TestANameBecomesWhatItShould(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Fatalf("read %+v, %v; want %+v", got, err, want)
 		}
-		a.faults.Decide = func(c fakecloud.Call) fakecloud.Outcome {
+		a.faults.Decide = func(c testcloud.Call) testcloud.Outcome {
 			if !c.Reads {
 				t.Errorf("setting it again did %s", c.Action)
 			}
-			return fakecloud.Served
+			return testcloud.Served
 		}
 		a.set(t, n)
 	})
@@ -150,6 +151,7 @@ func TestWhatClientsAreGiven(t *testing.T) {
 // A program that ends at any call, before it was done or after, leaves a name that
 // another run completes and another removes, with nothing left over.
 func TestAnEndAtAnyCallIsMended(t *testing.T) {
+	testkit.Slow(t)
 	setAccount(t)
 	whole := newAccount()
 	synctest.Test(t, func(t *testing.T) {
@@ -162,18 +164,18 @@ func TestAnEndAtAnyCallIsMended(t *testing.T) {
 		calls += n
 	}
 	for at := 1; at <= calls; at++ {
-		for _, outcome := range []fakecloud.Outcome{fakecloud.Refused, fakecloud.Lost} {
+		for _, outcome := range []testcloud.Outcome{testcloud.Refused, testcloud.Lost} {
 			synctest.Test(t, func(t *testing.T) {
 				a := newAccount()
 				a.faults.Unseen = at % 3
-				a.faults.Decide = func(c fakecloud.Call) fakecloud.Outcome {
+				a.faults.Decide = func(c testcloud.Call) testcloud.Outcome {
 					switch {
 					case c.Number == at:
 						return outcome
 					case c.Number > at:
-						return fakecloud.Refused
+						return testcloud.Refused
 					}
-					return fakecloud.Served
+					return testcloud.Served
 				}
 				if err := runScenario(t, a); err == nil {
 					t.Fatalf("call %d: nothing failed", at)
@@ -223,12 +225,12 @@ func TestAListThatLagsDoublesNothing(t *testing.T) {
 		a := newAccount()
 		a.faults.Unseen = 5
 		made := false
-		a.faults.Decide = func(c fakecloud.Call) fakecloud.Outcome {
+		a.faults.Decide = func(c testcloud.Call) testcloud.Outcome {
 			if made {
-				return fakecloud.Refused
+				return testcloud.Refused
 			}
 			made = c.Action == "route53:CreateHealthCheck"
-			return fakecloud.Served
+			return testcloud.Served
 		}
 		if err := a.client(t).Set(t.Context(), world()); err == nil {
 			t.Fatal("nothing failed")
@@ -244,15 +246,15 @@ func TestAListThatLagsDoublesNothing(t *testing.T) {
 // An answer that is lost and a call that is refused now and then are no failure.
 func TestCallsThatFailAreTriedAgain(t *testing.T) {
 	setAccount(t)
-	for _, outcome := range []fakecloud.Outcome{fakecloud.Throttled, fakecloud.Broken, fakecloud.Refused, fakecloud.Lost} {
+	for _, outcome := range []testcloud.Outcome{testcloud.Throttled, testcloud.Broken, testcloud.Refused, testcloud.Lost} {
 		synctest.Test(t, func(t *testing.T) {
 			a, fresh := newAccount(), newAccount()
 			a.fake.PendingPolls = 3
-			a.faults.Decide = func(c fakecloud.Call) fakecloud.Outcome {
+			a.faults.Decide = func(c testcloud.Call) testcloud.Outcome {
 				if c.Number%2 == 1 {
 					return outcome
 				}
-				return fakecloud.Served
+				return testcloud.Served
 			}
 			a.set(t, world())
 			fresh.set(t, world())
@@ -269,11 +271,11 @@ func TestHealthChecksAreSetRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAccount()
 		a.set(t, world())
-		a.fake.Tamper(func(c *fakecloud.HealthCheckConfig) { c.Disabled, c.Inverted, c.Port = true, true, 9 })
+		a.fake.Tamper(func(c *testcloud.HealthCheckConfig) { c.Disabled, c.Inverted, c.Port = true, true, 9 })
 		a.set(t, world())
 		checks, _ := a.fake.Checks()
 		for i, c := range checks {
-			want := fakecloud.HealthCheckConfig{
+			want := testcloud.HealthCheckConfig{
 				IPAddress: world().Records[i].Address.String(), Port: 8000, Type: "HTTP", ResourcePath: "/readyz",
 				FullyQualifiedDomainName: "chat.example.com", RequestInterval: 10, FailureThreshold: 3,
 			}

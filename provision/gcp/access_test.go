@@ -10,8 +10,8 @@ import (
 	"cloud.google.com/go/auth"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
-	"skyserve/provision/fakecloud"
 	"skyserve/provision/gcp"
 )
 
@@ -33,44 +33,44 @@ func withToken(cfg gcp.Config, t token) *gcp.Provider {
 func TestCredentials(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		set    func(g *fakecloud.GCE)
+		set    func(g *testcloud.GCE)
 		token  token
 		action string
 		hint   string
 	}{
-		{"wrong token", func(g *fakecloud.GCE) { g.RequireToken("good") }, token{value: "bad"}, "", "gcloud auth"},
-		{"no token", func(*fakecloud.GCE) {}, token{err: errors.New("invalid_grant: token expired")}, "", "gcloud auth"},
-		{"a clock that is wrong", func(*fakecloud.GCE) {}, token{err: errors.New("invalid_grant: Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe")}, "", "clock"},
-		{"no permission to list", func(g *fakecloud.GCE) { g.Deny("compute.instances.list") }, token{value: "t"}, "compute.instances.list", "Compute Instance Admin"},
-		{"no permission to make", func(g *fakecloud.GCE) { g.Deny("compute.instances.create") }, token{value: "t"}, "compute.instances.create", "Compute Instance Admin"},
-		{"no permission to use the account", func(g *fakecloud.GCE) {
-			g.Fail("compute.instances.insert", fakecloud.GCEFailure{Code: "SERVICE_ACCOUNT_ACCESS_DENIED", Message: "The user does not have access to service account 'x'."})
+		{"wrong token", func(g *testcloud.GCE) { g.RequireToken("good") }, token{value: "bad"}, "", "gcloud auth"},
+		{"no token", func(*testcloud.GCE) {}, token{err: errors.New("invalid_grant: token expired")}, "", "gcloud auth"},
+		{"a clock that is wrong", func(*testcloud.GCE) {}, token{err: errors.New("invalid_grant: Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe")}, "", "clock"},
+		{"no permission to list", func(g *testcloud.GCE) { g.Deny("compute.instances.list") }, token{value: "t"}, "compute.instances.list", "Compute Instance Admin"},
+		{"no permission to make", func(g *testcloud.GCE) { g.Deny("compute.instances.create") }, token{value: "t"}, "compute.instances.create", "Compute Instance Admin"},
+		{"no permission to use the account", func(g *testcloud.GCE) {
+			g.Fail("compute.instances.insert", testcloud.GCEFailure{Code: "SERVICE_ACCOUNT_ACCESS_DENIED", Message: "The user does not have access to service account 'x'."})
 		}, token{value: "t"}, "iam.serviceAccounts.actAs", "Service Account User"},
-		{"the API is off", func(g *fakecloud.GCE) {
+		{"the API is off", func(g *testcloud.GCE) {
 			g.Refuse("compute.instances.aggregatedList", 403, "accessNotConfigured", "Compute Engine API has not been used in project 1 before or it is disabled.")
 		}, token{value: "t"}, "the Compute Engine API", "gcloud services enable"},
-		{"another API is off", func(g *fakecloud.GCE) {
+		{"another API is off", func(g *testcloud.GCE) {
 			g.Refuse("compute.instances.aggregatedList", 403, "accessNotConfigured", "Cloud Resource Manager API has not been used in project 1 before or it is disabled. Enable it by visiting https://console.developers.google.com/apis/api/cloudresourcemanager.googleapis.com/overview?project=1 then retry.")
 		}, token{value: "t"}, "the Cloud Resource Manager API", "gcloud services enable cloudresourcemanager.googleapis.com"},
-		{"no quota project", func(g *fakecloud.GCE) {
+		{"no quota project", func(g *testcloud.GCE) {
 			g.Refuse("compute.instances.aggregatedList", 403, "forbidden", "Your application is authenticating by using local Application Default Credentials. The compute.googleapis.com API requires a quota project, which is not set by default.")
 		}, token{value: "t"}, "the call", "set-quota-project"},
-		{"a machine without the scope", func(g *fakecloud.GCE) {
+		{"a machine without the scope", func(g *testcloud.GCE) {
 			g.Refuse("compute.instances.aggregatedList", 403, "insufficientPermissions", "Request had insufficient authentication scopes.")
 		}, token{value: "t"}, "the call", "cloud-platform"},
-		{"a policy forbids addresses", func(g *fakecloud.GCE) {
+		{"a policy forbids addresses", func(g *testcloud.GCE) {
 			g.Refuse("compute.instances.insert", 412, "conditionNotMet", "Constraint constraints/compute.vmExternalIpAccess violated for project 1234. Add instance projects/p/zones/us-central1-a/instances/x to the constraint to use external IP with it.")
 		}, token{value: "t"}, "constraints/compute.vmExternalIpAccess", "organisation"},
-		{"a policy forbids images", func(g *fakecloud.GCE) {
-			g.Fail("compute.instances.insert", fakecloud.GCEFailure{Code: "CONDITION_NOT_MET", Message: "Instance 'x' creation failed: Constraint constraints/compute.trustedImageProjects violated for project 1234. Use of images from project deeplearning-platform-release is prohibited."})
+		{"a policy forbids images", func(g *testcloud.GCE) {
+			g.Fail("compute.instances.insert", testcloud.GCEFailure{Code: "CONDITION_NOT_MET", Message: "Instance 'x' creation failed: Constraint constraints/compute.trustedImageProjects violated for project 1234. Use of images from project deeplearning-platform-release is prohibited."})
 		}, token{value: "t"}, "constraints/compute.trustedImageProjects", "organisation"},
-		{"no such account", func(g *fakecloud.GCE) {
-			g.Fail("compute.instances.insert", fakecloud.GCEFailure{Code: "EXTERNAL_RESOURCE_NOT_FOUND", Message: "The resource 'x@p.iam.gserviceaccount.com' of type 'serviceAccount' was not found."})
+		{"no such account", func(g *testcloud.GCE) {
+			g.Fail("compute.instances.insert", testcloud.GCEFailure{Code: "EXTERNAL_RESOURCE_NOT_FOUND", Message: "The resource 'x@p.iam.gserviceaccount.com' of type 'serviceAccount' was not found."})
 		}, token{value: "t"}, "running as x@p.iam.gserviceaccount.com", "gcp.balancer_account"},
-		{"a permission that an operation lacks", func(g *fakecloud.GCE) {
-			g.Fail("compute.instances.insert", fakecloud.GCEFailure{Code: "PERMISSIONS_ERROR", Message: "Required 'compute.images.useReadOnly' permission for 'projects/p/global/images/x'"})
+		{"a permission that an operation lacks", func(g *testcloud.GCE) {
+			g.Fail("compute.instances.insert", testcloud.GCEFailure{Code: "PERMISSIONS_ERROR", Message: "Required 'compute.images.useReadOnly' permission for 'projects/p/global/images/x'"})
 		}, token{value: "t"}, "compute.images.useReadOnly", "Compute Instance Admin"},
-		{"no billing", func(g *fakecloud.GCE) {
+		{"no billing", func(g *testcloud.GCE) {
 			g.Refuse("compute.instances.insert", 403, "forbidden", "This API method requires billing to be enabled.")
 		}, token{value: "t"}, "what is billed", "billing account"},
 	} {
@@ -157,16 +157,17 @@ func TestQuotas(t *testing.T) {
 	w := replica("us-central1-0", service.CapacityOnDemand)
 	launched(t, provider(g), w)
 	quotas, err := provider(g).Quotas(t.Context(), here)
-	if err != nil || len(quotas) != 8 {
+	if err != nil || len(quotas) != 10 {
 		t.Fatalf("got %+v, %v", quotas, err)
 	}
 	for i, want := range map[int]provision.Quota{
 		0: {Region: here, Name: "L4 on demand", Code: "NVIDIA_L4_GPUS", Unit: "gpus", Limit: 4, Used: 1},
 		1: {Region: here, Name: "L4 spot", Code: "PREEMPTIBLE_NVIDIA_L4_GPUS", Unit: "gpus", Limit: 100000},
-		4: {Region: here, Name: "disks", Code: "SSD_TOTAL_GB", Unit: "gb", Limit: 100000, Used: 100},
-		5: {Region: here, Name: "public addresses", Code: "IN_USE_ADDRESSES", Unit: "addresses", Limit: 100000, Used: 1},
-		6: {Region: "gcp/", Name: "vCPUs of all regions together", Code: "CPUS_ALL_REGIONS", Unit: "vcpus", Limit: 100000, Used: 4},
-		7: {Region: "gcp/", Name: "GPUs of all regions together", Code: "GPUS_ALL_REGIONS", Unit: "gpus", Limit: 2, Used: 1},
+		2: {Region: here, Name: "A100 on demand", Code: "NVIDIA_A100_GPUS", Unit: "gpus", Limit: 100000},
+		6: {Region: here, Name: "disks", Code: "SSD_TOTAL_GB", Unit: "gb", Limit: 100000, Used: 100},
+		7: {Region: here, Name: "public addresses", Code: "IN_USE_ADDRESSES", Unit: "addresses", Limit: 100000, Used: 1},
+		8: {Region: "gcp/", Name: "vCPUs of all regions together", Code: "CPUS_ALL_REGIONS", Unit: "vcpus", Limit: 100000, Used: 4},
+		9: {Region: "gcp/", Name: "GPUs of all regions together", Code: "GPUS_ALL_REGIONS", Unit: "gpus", Limit: 2, Used: 1},
 	} {
 		if quotas[i] != want {
 			t.Errorf("got %+v, want %+v", quotas[i], want)
@@ -184,27 +185,27 @@ func TestQuotas(t *testing.T) {
 func TestDoctor(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		set  func(g *fakecloud.GCE)
+		set  func(g *testcloud.GCE)
 		bad  []string // of what is not as it must be, a part of each
 	}{
-		{"all is well", func(*fakecloud.GCE) {}, nil},
-		{"no permission", func(g *fakecloud.GCE) { g.Deny("compute.instances.create", "compute.firewalls.delete") }, []string{"compute.firewalls.delete, compute.instances.create"}},
-		{"the clock is wrong", func(g *fakecloud.GCE) { g.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } }, []string{"clock: 10m"}},
-		{"no network", func(g *fakecloud.GCE) { g.SetNetworks("other") }, []string{"no network default"}},
-		{"the project's default account is not asked for", func(g *fakecloud.GCE) { g.SetDefaultAccount("") }, nil},
-		{"the account has no role", func(g *fakecloud.GCE) { g.SetAccount(accountOfBalancers) }, []string{"lacks compute.disks.create"}},
-		{"the account has a role that is too small", func(g *fakecloud.GCE) { g.SetRole(roleOfBalancers, permissionsOfRole(t)[1:]...) }, []string{"lacks compute.disks.create: a"}},
-		{"the account may do more", func(g *fakecloud.GCE) { g.Bind(accountOfBalancers, "roles/editor", "") }, []string{"may do more than keep replicas, such as compute.firewalls.create"}},
-		{"the account's role has no condition", func(g *fakecloud.GCE) { g.SetAccount(accountOfBalancers, roleOfBalancers) }, []string{"has no condition"}},
-		{"the account is not one's own to use", func(g *fakecloud.GCE) { g.Deny("iam.serviceAccounts.actAs") }, []string{"you may not have machines run as it"}},
-		{"roles cannot be seen", func(g *fakecloud.GCE) { g.Deny("resourcemanager.projects.getIamPolicy") }, nil},
-		{"no image", func(g *fakecloud.GCE) {
+		{"all is well", func(*testcloud.GCE) {}, nil},
+		{"no permission", func(g *testcloud.GCE) { g.Deny("compute.instances.create", "compute.firewalls.delete") }, []string{"compute.firewalls.delete, compute.instances.create"}},
+		{"the clock is wrong", func(g *testcloud.GCE) { g.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } }, []string{"clock: 10m"}},
+		{"no network", func(g *testcloud.GCE) { g.SetNetworks("other") }, []string{"no network default"}},
+		{"the project's default account is not asked for", func(g *testcloud.GCE) { g.SetDefaultAccount("") }, nil},
+		{"the account has no role", func(g *testcloud.GCE) { g.SetAccount(accountOfBalancers) }, []string{"lacks compute.disks.create"}},
+		{"the account has a role that is too small", func(g *testcloud.GCE) { g.SetRole(roleOfBalancers, permissionsOfRole(t)[1:]...) }, []string{"lacks compute.disks.create: a"}},
+		{"the account may do more", func(g *testcloud.GCE) { g.Bind(accountOfBalancers, "roles/editor", "") }, []string{"may do more than keep replicas, such as compute.firewalls.create"}},
+		{"the account's role has no condition", func(g *testcloud.GCE) { g.SetAccount(accountOfBalancers, roleOfBalancers) }, []string{"has no condition"}},
+		{"the account is not one's own to use", func(g *testcloud.GCE) { g.Deny("iam.serviceAccounts.actAs") }, []string{"you may not have machines run as it"}},
+		{"roles cannot be seen", func(g *testcloud.GCE) { g.Deny("resourcemanager.projects.getIamPolicy") }, nil},
+		{"no image", func(g *testcloud.GCE) {
 			g.Refuse("compute.images.getFromFamily", 404, "notFound", "The resource was not found")
 		}, []string{"ubuntu-2204-lts", "common-cu129"}},
-		{"the answer about permissions is refused", func(g *fakecloud.GCE) {
+		{"the answer about permissions is refused", func(g *testcloud.GCE) {
 			g.Refuse("resourcemanager.projects.testIamPermissions", 403, "forbidden", "Cloud Resource Manager API is disabled")
 		}, []string{"asking for the permissions"}},
-		{"nothing is let in", func(g *fakecloud.GCE) { g.RequireToken("good") }, []string{"no valid credentials"}},
+		{"nothing is let in", func(g *testcloud.GCE) { g.RequireToken("good") }, []string{"no valid credentials"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGCE(nil)

@@ -14,46 +14,48 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
+	"skyserve/internal/testcloud/conformance"
+	"skyserve/internal/testkit"
 	"skyserve/provision"
-	"skyserve/provision/fakecloud"
 	"skyserve/provision/gcp"
-	"skyserve/provision/providertest"
 )
 
 // every lets each nth call come to something else than being served.
-func every(n int, o fakecloud.Outcome) func(fakecloud.Call) fakecloud.Outcome {
-	return func(c fakecloud.Call) fakecloud.Outcome {
+func every(n int, o testcloud.Outcome) func(testcloud.Call) testcloud.Outcome {
+	return func(c testcloud.Call) testcloud.Outcome {
 		if c.Number%n == 0 {
 			return o
 		}
-		return fakecloud.Served
+		return testcloud.Served
 	}
 }
 
 func TestTheContract(t *testing.T) {
+	testkit.Slow(t)
 	for _, tt := range []struct {
 		name   string
-		faults func() *fakecloud.Faults
-		set    func(*fakecloud.GCE)
+		faults func() *testcloud.Faults
+		set    func(*testcloud.GCE)
 	}{
-		{"as it is", func() *fakecloud.Faults { return &fakecloud.Faults{} }, func(*fakecloud.GCE) {}},
-		{"lists lag", func() *fakecloud.Faults { return &fakecloud.Faults{Unseen: 3} }, func(*fakecloud.GCE) {}},
-		{"answers are lost", func() *fakecloud.Faults { return &fakecloud.Faults{Decide: every(3, fakecloud.Lost)} }, func(*fakecloud.GCE) {}},
-		{"calls are throttled", func() *fakecloud.Faults { return &fakecloud.Faults{Decide: every(2, fakecloud.Throttled)} }, func(*fakecloud.GCE) {}},
-		{"the cloud has errors", func() *fakecloud.Faults { return &fakecloud.Faults{Decide: every(2, fakecloud.Broken)} }, func(*fakecloud.GCE) {}},
-		{"lists come in pages", func() *fakecloud.Faults { return &fakecloud.Faults{} }, func(g *fakecloud.GCE) { g.SetPageSize(1) }},
-		{"operations take their time", func() *fakecloud.Faults { return &fakecloud.Faults{} }, func(g *fakecloud.GCE) { g.SetSteps(7) }},
-		{"operations are done at once", func() *fakecloud.Faults { return &fakecloud.Faults{} }, func(g *fakecloud.GCE) { g.SetSteps(0) }},
+		{"as it is", func() *testcloud.Faults { return &testcloud.Faults{} }, func(*testcloud.GCE) {}},
+		{"lists lag", func() *testcloud.Faults { return &testcloud.Faults{Unseen: 3} }, func(*testcloud.GCE) {}},
+		{"answers are lost", func() *testcloud.Faults { return &testcloud.Faults{Decide: every(3, testcloud.Lost)} }, func(*testcloud.GCE) {}},
+		{"calls are throttled", func() *testcloud.Faults { return &testcloud.Faults{Decide: every(2, testcloud.Throttled)} }, func(*testcloud.GCE) {}},
+		{"the cloud has errors", func() *testcloud.Faults { return &testcloud.Faults{Decide: every(2, testcloud.Broken)} }, func(*testcloud.GCE) {}},
+		{"lists come in pages", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetPageSize(1) }},
+		{"operations take their time", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetSteps(7) }},
+		{"operations are done at once", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetSteps(0) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			providertest.Run(t, func(t *testing.T) providertest.Subject {
+			conformance.Run(t, func(t *testing.T) conformance.Subject {
 				faults := tt.faults()
 				g := newGCE(faults)
 				tt.set(g)
 				p := provider(g)
 				other := replica("us-central1-0", service.CapacitySpot)
 				other.Service = "other"
-				return providertest.Subject{
+				return conformance.Subject{
 					Provider: p, Reopen: func(*testing.T) provision.Provider { return provider(g) },
 					Service: "chat", Wants: chat(), Other: other, Owned: true,
 					Settle: func() {
@@ -70,7 +72,7 @@ func TestTheContract(t *testing.T) {
 }
 
 // state is what a fake holds, without what counts how often things were made.
-func state(g *fakecloud.GCE) string {
+func state(g *testcloud.GCE) string {
 	var all []string
 	for _, i := range g.Instances() {
 		all = append(all, fmt.Sprintln(i.Name, i.Status, i.MachineType, i.Labels, i.Tags, i.Metadata))
@@ -83,7 +85,7 @@ func state(g *fakecloud.GCE) string {
 
 // up launches the small service, and down terminates all that is listed of it; each
 // ends at the first error, as a program does that crashes.
-func up(g *fakecloud.GCE) error {
+func up(g *testcloud.GCE) error {
 	p := provider(g)
 	for _, w := range chat() {
 		if _, err := p.Launch(context.Background(), w); err != nil {
@@ -93,7 +95,7 @@ func up(g *fakecloud.GCE) error {
 	return nil
 }
 
-func down(g *fakecloud.GCE) error {
+func down(g *testcloud.GCE) error {
 	p := provider(g)
 	have, err := p.List(context.Background(), "chat")
 	if err != nil {
@@ -109,26 +111,27 @@ func down(g *fakecloud.GCE) error {
 }
 
 func TestACrashAtAnyCallIsMendedByAnotherTry(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	whole := newGCE(nil)
 	if err := up(whole); err != nil {
 		t.Fatal(err)
 	}
-	for _, outcome := range []fakecloud.Outcome{fakecloud.Lost, fakecloud.Refused} {
+	for _, outcome := range []testcloud.Outcome{testcloud.Lost, testcloud.Refused} {
 		crashed, at := true, 0
 		for crashed {
 			at++
 			crashed = false
 			dead := true
-			faults := &fakecloud.Faults{Decide: func(c fakecloud.Call) fakecloud.Outcome {
+			faults := &testcloud.Faults{Decide: func(c testcloud.Call) testcloud.Outcome {
 				switch {
 				case !dead || c.Number < at:
-					return fakecloud.Served
+					return testcloud.Served
 				case c.Number == at:
 					crashed = true
 					return outcome
 				}
-				return fakecloud.Refused
+				return testcloud.Refused
 			}}
 			g := newGCE(faults)
 			if err := up(g); err == nil {
@@ -156,22 +159,23 @@ func TestACrashAtAnyCallIsMendedByAnotherTry(t *testing.T) {
 
 // A call that fails once is made again, with nothing made twice.
 func TestAnyCallMayFailOnce(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	whole := newGCE(nil)
 	if err := up(whole); err != nil {
 		t.Fatal(err)
 	}
-	for _, outcome := range []fakecloud.Outcome{fakecloud.Lost, fakecloud.Throttled} {
+	for _, outcome := range []testcloud.Outcome{testcloud.Lost, testcloud.Throttled} {
 		failed, at := true, 0
 		for failed {
 			at++
 			failed = false
-			g := newGCE(&fakecloud.Faults{Decide: func(c fakecloud.Call) fakecloud.Outcome {
+			g := newGCE(&testcloud.Faults{Decide: func(c testcloud.Call) testcloud.Outcome {
 				if c.Number == at {
 					failed = true
 					return outcome
 				}
-				return fakecloud.Served
+				return testcloud.Served
 			}})
 			if err := up(g); err != nil || state(g) != state(whole) {
 				t.Fatalf("outcome %d at call %d: %v, got\n%s\nwant\n%s", outcome, at, err, state(g), state(whole))
@@ -185,9 +189,9 @@ func TestAnyCallMayFailOnce(t *testing.T) {
 
 // atOnce does something in four programs, in a cloud that takes its time to answer,
 // so that each is told the same before any has done the next thing.
-func atOnce(t *testing.T, faults *fakecloud.Faults, steps int, test func(t *testing.T, g *fakecloud.GCE, all func(do func() error) []error)) {
+func atOnce(t *testing.T, faults *testcloud.Faults, steps int, test func(t *testing.T, g *testcloud.GCE, all func(do func() error) []error)) {
 	synctest.Test(t, func(t *testing.T) {
-		faults.Hold = func(fakecloud.Call) { time.Sleep(time.Millisecond) }
+		faults.Hold = func(testcloud.Call) { time.Sleep(time.Millisecond) }
 		g := newGCE(faults)
 		g.SetSteps(steps)
 		test(t, g, func(do func() error) []error {
@@ -204,7 +208,7 @@ func atOnce(t *testing.T, faults *fakecloud.Faults, steps int, test func(t *test
 
 func TestProgramsAtOnceMakeOneOfEach(t *testing.T) {
 	for _, steps := range []int{0, 1, 20} {
-		atOnce(t, &fakecloud.Faults{Unseen: 100}, steps, func(t *testing.T, g *fakecloud.GCE, all func(func() error) []error) {
+		atOnce(t, &testcloud.Faults{Unseen: 100}, steps, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
 			for _, err := range all(func() error { return up(g) }) {
 				if err != nil {
 					t.Error(err)
@@ -219,7 +223,7 @@ func TestProgramsAtOnceMakeOneOfEach(t *testing.T) {
 
 // A machine that another program has asked for may not come to be.
 func TestProgramsAtOnceAreAllRefused(t *testing.T) {
-	atOnce(t, &fakecloud.Faults{}, 20, func(t *testing.T, g *fakecloud.GCE, all func(func() error) []error) {
+	atOnce(t, &testcloud.Faults{}, 20, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
 		g.SetStock("us-central1-a", "g2-standard-4", "SPOT", 0)
 		for _, err := range all(func() error {
 			_, err := provider(g).Launch(context.Background(), replica("us-central1-0", service.CapacitySpot))
@@ -239,7 +243,7 @@ func TestProgramsAtOnceAreAllRefused(t *testing.T) {
 // Whoever is told that an object is terminated can rely on it, also when another
 // program began it.
 func TestProgramsAtOnceTerminate(t *testing.T) {
-	atOnce(t, &fakecloud.Faults{}, 20, func(t *testing.T, g *fakecloud.GCE, all func(func() error) []error) {
+	atOnce(t, &testcloud.Faults{}, 20, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
 		if err := up(g); err != nil {
 			t.Fatal(err)
 		}
@@ -258,7 +262,7 @@ func TestProgramsAtOnceTerminate(t *testing.T) {
 
 // The same over a network, where connections that are cut off are used again.
 func TestOverASocket(t *testing.T) {
-	g := newGCE(&fakecloud.Faults{Decide: every(3, fakecloud.Lost)})
+	g := newGCE(&testcloud.Faults{Decide: every(3, testcloud.Lost)})
 	server := httptest.NewServer(g)
 	defer server.Close()
 	transport := &http.Transport{}

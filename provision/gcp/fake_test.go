@@ -11,16 +11,16 @@ import (
 	"go.uber.org/goleak"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
-	"skyserve/provision/fakecloud"
 	"skyserve/provision/gcp"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // newGCE is a fake in which what `doctor` asks for was run for the service chat.
-func newGCE(faults *fakecloud.Faults) *fakecloud.GCE {
-	g := fakecloud.NewGCE("p", faults)
+func newGCE(faults *testcloud.Faults) *testcloud.GCE {
+	g := testcloud.NewGCE("p", faults)
 	if err := g.Gcloud(asked()); err != nil {
 		panic(err)
 	}
@@ -32,7 +32,7 @@ var asked = sync.OnceValue(func() string { return askedFor("chat") })
 
 // askedFor are those that it prints for a service.
 func askedFor(name string) string {
-	g := fakecloud.NewGCE("p", nil)
+	g := testcloud.NewGCE("p", nil)
 	g.Refuse("resourcemanager.projects.getIamPolicy", http.StatusForbidden, "forbidden", "not yours to see") // so that they are printed once
 	cfg := config(g)
 	cfg.Service = name
@@ -45,10 +45,10 @@ func askedFor(name string) string {
 }
 
 // provider works on a fake.
-func provider(g *fakecloud.GCE) *gcp.Provider { return gcp.New(config(g)) }
+func provider(g *testcloud.GCE) *gcp.Provider { return gcp.New(config(g)) }
 
-func config(g *fakecloud.GCE) gcp.Config {
-	return gcp.Config{Project: "p", Service: "chat", Endpoint: "http://gce", Transport: fakecloud.Direct{Handler: g}, Poll: -1}
+func config(g *testcloud.GCE) gcp.Config {
+	return gcp.Config{Project: "p", Service: "chat", Endpoint: "http://gce", Transport: testcloud.Direct{Handler: g}, Poll: -1}
 }
 
 const here service.Region = "gcp/us-central1"
@@ -110,13 +110,13 @@ func launched(t *testing.T, p *gcp.Provider, w provision.Want) provision.Object 
 }
 
 // byHand makes something in the project p without the provider.
-func byHand(t *testing.T, g *fakecloud.GCE, path, body string) {
+func byHand(t *testing.T, g *testcloud.GCE, path, body string) {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodPost, "http://gce/compute/v1/projects/p/"+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if answer, err := (fakecloud.Direct{Handler: g}).RoundTrip(r); err != nil || answer.StatusCode != http.StatusOK {
+	if answer, err := (testcloud.Direct{Handler: g}).RoundTrip(r); err != nil || answer.StatusCode != http.StatusOK {
 		t.Fatal(answer, err)
 	}
 }

@@ -8,15 +8,15 @@ import (
 	"strings"
 	"testing"
 
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
-	"skyserve/provision/fakecloud"
 )
 
 var hashes = regexp.MustCompile(`-[0-9a-f]{12}\b`)
 
 // told is the firewall rules of a fake in words, with the hashes at the end of names
 // left out.
-func told(g *fakecloud.GCE) string {
+func told(g *testcloud.GCE) string {
 	var all []string
 	for _, f := range g.Firewalls() {
 		state := "on"
@@ -60,15 +60,15 @@ func TestAFirewallIsSetRight(t *testing.T) {
 	rules := []provision.Rule{{Port: 8000, From: provision.FromWorld}, {Port: 8200, From: provision.FromBalancers}}
 	for _, tt := range []struct {
 		name string
-		edit func(*fakecloud.GCEFirewall)
+		edit func(*testcloud.GCEFirewall)
 	}{
-		{"opened", func(f *fakecloud.GCEFirewall) {
-			f.Allowed, f.Denied = []fakecloud.GCEProtocol{{Protocol: "all"}}, nil
+		{"opened", func(f *testcloud.GCEFirewall) {
+			f.Allowed, f.Denied = []testcloud.GCEProtocol{{Protocol: "all"}}, nil
 		}},
-		{"let in from elsewhere", func(f *fakecloud.GCEFirewall) { f.SourceRanges = append(f.SourceRanges, "10.0.0.0/8") }},
-		{"tagged otherwise", func(f *fakecloud.GCEFirewall) { f.TargetTags = []string{"web"} }},
-		{"switched off", func(f *fakecloud.GCEFirewall) { f.Disabled = true }},
-		{"moved", func(f *fakecloud.GCEFirewall) { f.Priority = new(7) }},
+		{"let in from elsewhere", func(f *testcloud.GCEFirewall) { f.SourceRanges = append(f.SourceRanges, "10.0.0.0/8") }},
+		{"tagged otherwise", func(f *testcloud.GCEFirewall) { f.TargetTags = []string{"web"} }},
+		{"switched off", func(f *testcloud.GCEFirewall) { f.Disabled = true }},
+		{"moved", func(f *testcloud.GCEFirewall) { f.Priority = new(7) }},
 	} {
 		for _, end := range []string{"-world", "-balancers", "-rest"} {
 			t.Run(tt.name+end, func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestCopiesOfRules(t *testing.T) {
 // Where the account of balancers is not there, nothing is made that would need it, and what makes
 // it is told; the project's default account, which may do much more, does not take its place.
 func TestABalancerNeedsAnAccount(t *testing.T) {
-	g := fakecloud.NewGCE("p", nil)
+	g := testcloud.NewGCE("p", nil)
 	_, err := provider(g).Launch(t.Context(), identity())
 	var denied *provision.CredentialsError
 	if !errors.As(err, &denied) || !strings.Contains(err.Error(), accountOfBalancers) {
@@ -169,7 +169,7 @@ func TestAccountsOfServices(t *testing.T) {
 	for _, name := range []string{"c", "chat", "chat-eu", strings.Repeat("a", 18), strings.Repeat("a", 19), strings.Repeat("a", 39) + "b", strings.Repeat("a", 40)} {
 		w := identity()
 		w.Service = name
-		_, err := provider(fakecloud.NewGCE("p", nil)).Launch(t.Context(), w)
+		_, err := provider(testcloud.NewGCE("p", nil)).Launch(t.Context(), w)
 		var denied *provision.CredentialsError
 		if !errors.As(err, &denied) {
 			t.Fatalf("%s: %v", name, err)

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
-	"skyserve/provision/fakecloud"
 	"skyserve/provision/gcp"
 )
 
@@ -54,7 +54,7 @@ func TestRefusalsOfCapacity(t *testing.T) {
 			if tt.status != 0 {
 				g.Refuse("compute.instances.insert", tt.status, tt.code, tt.message)
 			} else {
-				g.Fail("compute.instances.insert", fakecloud.GCEFailure{Code: tt.code, Message: tt.message, Stays: stays})
+				g.Fail("compute.instances.insert", testcloud.GCEFailure{Code: tt.code, Message: tt.message, Stays: stays})
 			}
 			w := replica("us-central1-0", service.CapacitySpot)
 			_, err := provider(g).Launch(t.Context(), w)
@@ -98,20 +98,45 @@ func TestAnotherOfferingIsTried(t *testing.T) {
 	}
 }
 
+// A100 are launched on demand and as spot machines, and have quotas of their own.
+func TestA100AreLaunched(t *testing.T) {
+	for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot} {
+		g := newGCE(nil)
+		g.SetQuota("us-central1", "NVIDIA_A100_GPUS", 1)
+		g.SetQuota("us-central1", "PREEMPTIBLE_NVIDIA_A100_GPUS", 1)
+		offers, err := provider(g).Offerings(t.Context(), here)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := replica("us-central1-0", capacity)
+		w.Offers = offers.With("A100", 1).InOrder([]service.CapacityType{capacity})[:1]
+		launched(t, provider(g), w)
+		w.ID = "us-central1-1"
+		_, err = provider(g).Launch(t.Context(), w)
+		var refused *provision.CapacityError
+		if !errors.As(err, &refused) || refused.Scope != provision.ScopeQuota {
+			t.Errorf("%s: beyond the quota got %v", capacity, err)
+		}
+		if i := g.Instances(); len(i) != 1 || !strings.HasSuffix(i[0].MachineType, "/a2-highgpu-1g") {
+			t.Errorf("%s: launched %+v", capacity, i)
+		}
+	}
+}
+
 // The network of service.yaml, whose subnets have names of their own unless it is automatic.
 func TestMachinesStandInTheirNetwork(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		subnets  map[string]string
-		set      func(g *fakecloud.GCE)
+		set      func(g *testcloud.GCE)
 		subnet   string
 		problems string
 	}{
-		{"automatic", nil, func(g *fakecloud.GCE) { g.SetNetworks("prod") }, "prod", ""},
-		{"custom", map[string]string{"us-central1": "west"}, func(g *fakecloud.GCE) { g.SetSubnets("prod", "us-central1", "east", "west") }, "west", ""},
-		{"custom, and not said which", nil, func(g *fakecloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "subnets of the region"},
-		{"no such subnet", map[string]string{"us-central1": "north"}, func(g *fakecloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "subnets of the region"},
-		{"no such network", nil, func(g *fakecloud.GCE) { g.SetNetworks("default") }, "", "network of the regions"},
+		{"automatic", nil, func(g *testcloud.GCE) { g.SetNetworks("prod") }, "prod", ""},
+		{"custom", map[string]string{"us-central1": "west"}, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "east", "west") }, "west", ""},
+		{"custom, and not said which", nil, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "subnets of the region"},
+		{"no such subnet", map[string]string{"us-central1": "north"}, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "subnets of the region"},
+		{"no such network", nil, func(g *testcloud.GCE) { g.SetNetworks("default") }, "", "network of the regions"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGCE(nil)
@@ -235,8 +260,8 @@ func TestAMachineOfEachRole(t *testing.T) {
 	p := provider(g)
 	b, r := launched(t, p, balancer("lb-us-central1-0")), launched(t, p, replica("us-central1-0", service.CapacitySpot))
 	all := g.Instances()
-	lb := all[slices.IndexFunc(all, func(i fakecloud.GCEInstance) bool { return strings.Contains(i.Name, "-lb-") })]
-	gpu := all[slices.IndexFunc(all, func(i fakecloud.GCEInstance) bool { return !strings.Contains(i.Name, "-lb-") })]
+	lb := all[slices.IndexFunc(all, func(i testcloud.GCEInstance) bool { return strings.Contains(i.Name, "-lb-") })]
+	gpu := all[slices.IndexFunc(all, func(i testcloud.GCEInstance) bool { return !strings.Contains(i.Name, "-lb-") })]
 	if got := lb.ServiceAccounts; len(got) != 1 || got[0].Email != accountOfBalancers || !slices.Equal(got[0].Scopes, []string{"https://www.googleapis.com/auth/compute", "https://www.googleapis.com/auth/cloud-billing.readonly"}) {
 		t.Errorf("a balancer runs as %+v", got)
 	}
@@ -254,7 +279,7 @@ func TestAMachineOfEachRole(t *testing.T) {
 	}
 	for _, of := range []struct {
 		o provision.Object
-		i fakecloud.GCEInstance
+		i testcloud.GCEInstance
 	}{{b, lb}, {r, gpu}} {
 		nic := of.i.NetworkInterfaces[0]
 		if of.o.PublicIP.String() != nic.AccessConfigs[0].NatIP || of.o.PrivateIP.String() != nic.NetworkIP {
@@ -264,12 +289,12 @@ func TestAMachineOfEachRole(t *testing.T) {
 	if d := gpu.Disks[0]; !d.AutoDelete || d.InitializeParams.DiskSizeGB != "100" || !strings.Contains(d.InitializeParams.SourceImage, "nvidia") {
 		t.Errorf("a replica boots %+v", d)
 	}
-	for _, i := range []fakecloud.GCEInstance{lb, gpu} {
+	for _, i := range []testcloud.GCEInstance{lb, gpu} {
 		if script := i.Metadata.Items[3]; script.Key != "startup-script" || !strings.Contains(script.Value, "cloud-init") {
 			t.Errorf("an image without cloud-init does %+v", script)
 		}
 	}
-	if gpu.Metadata.Items[1] != (fakecloud.GCEMetadataItem{Key: "user-data", Value: "#cloud-config\n"}) {
+	if gpu.Metadata.Items[1] != (testcloud.GCEMetadataItem{Key: "user-data", Value: "#cloud-config\n"}) {
 		t.Errorf("a replica is told %+v", gpu.Metadata)
 	}
 	if r.CostPerHour != 0.5 || r.Labels["model"] != "meta-llama/Llama-3.1-8B-Instruct" || *r.Offering != offer("g2-standard-4", service.CapacitySpot) || r.Started.IsZero() {
@@ -301,12 +326,12 @@ func TestAMachineThatWentIsGoneAndMakesRoom(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		capacity service.CapacityType
-		happens  func(g *fakecloud.GCE, name string)
+		happens  func(g *testcloud.GCE, name string)
 		want     string
 	}{
-		{"preempted", service.CapacitySpot, func(g *fakecloud.GCE, name string) { g.Preempt(name) }, "interrupted: the cloud took the spot machine back"},
-		{"stopped by hand", service.CapacityOnDemand, func(g *fakecloud.GCE, name string) { g.SetStatus(name, "TERMINATED") }, "stopped"},
-		{"suspended by hand", service.CapacityOnDemand, func(g *fakecloud.GCE, name string) { g.SetStatus(name, "SUSPENDED") }, "suspended"},
+		{"preempted", service.CapacitySpot, func(g *testcloud.GCE, name string) { g.Preempt(name) }, "interrupted: the cloud took the spot machine back"},
+		{"stopped by hand", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetStatus(name, "TERMINATED") }, "stopped"},
+		{"suspended by hand", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetStatus(name, "SUSPENDED") }, "suspended"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGCE(nil)
@@ -381,7 +406,7 @@ func TestWhatIsAnotherOwnersIsLeftAlone(t *testing.T) {
 
 // Names meet even when lists do not show yet what another owner made.
 func TestOwnersMeetByName(t *testing.T) {
-	g := newGCE(&fakecloud.Faults{Unseen: 100})
+	g := newGCE(&testcloud.Faults{Unseen: 100})
 	w := firewall(provision.KindReplica)
 	launched(t, provider(g), w)
 	before := state(g)

@@ -136,8 +136,8 @@ func (l *priceList) add(sku *cloudbilling.Sku) {
 // The descriptions of the SKUs that machines of the catalogue are made of. Commitments,
 // reservations, custom machines and families with longer names have others.
 var (
-	describesMachine = regexp.MustCompile(`(?i)^(spot preemptible )?(e2|g2|a3) instances? (core|ram) running in `)
-	describesGPU     = regexp.MustCompile(`(?i)^nvidia (l4|h100) (?:80gb )?gpu (attached to spot preemptible vms )?running in `)
+	describesMachine = regexp.MustCompile(`(?i)^(spot preemptible )?(e2|g2|a2|a3) instances? (core|ram) running in `)
+	describesGPU     = regexp.MustCompile(`(?i)^nvidia (?:tesla )?(l4|a100|h100(?: 80gb)?) gpu (attached to spot preemptible vms )?running in `)
 )
 
 // partOf is what a SKU is a part of machines of, and whether as spot machines.
@@ -145,7 +145,7 @@ func partOf(sku *cloudbilling.Sku) (what string, spot, ours bool) {
 	if m := describesMachine.FindStringSubmatch(sku.Description); m != nil {
 		what, spot = strings.ToLower(m[2]+" "+m[3]), m[1] != ""
 	} else if m := describesGPU.FindStringSubmatch(sku.Description); m != nil {
-		what, spot = strings.ToLower(m[1]), m[2] != ""
+		what, spot = strings.TrimSuffix(strings.ToLower(m[1]), " 80gb"), m[2] != "" // an A100 of 80 GB is another part
 	}
 	usage := "OnDemand"
 	if spot {

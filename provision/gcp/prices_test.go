@@ -8,15 +8,15 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
-	"skyserve/provision/fakecloud"
 	"skyserve/provision/gcp"
 )
 
 // What a machine type costs is the sum of its parts in its region, on demand and as spot
 // machines; the list is read once for all regions, page by page.
 func TestPrices(t *testing.T) {
-	faults := &fakecloud.Faults{}
+	faults := &testcloud.Faults{}
 	g := newGCE(faults)
 	g.SetPageSize(50)
 	p := provider(g)
@@ -27,7 +27,7 @@ func TestPrices(t *testing.T) {
 			t.Fatalf("%s: got %+v, %v", place, got, err)
 		}
 		for _, price := range got {
-			want := fakecloud.FakeGCEPrice(place, price.Type, price.Capacity == service.CapacitySpot)
+			want := testcloud.FakeGCEPrice(place, price.Type, price.Capacity == service.CapacitySpot)
 			listed, _ := provision.MachineTypeOf(service.CloudGCP, price.Type)
 			if math.Abs(price.PerHour-want) > 1e-9 || math.Abs(want-listed.OnDemand) < 1e-3 || price.From != "Google price list, "+place {
 				t.Errorf("got %+v, want %g, and another price than the list's %g", price, want, listed.OnDemand)
@@ -38,8 +38,8 @@ func TestPrices(t *testing.T) {
 	if len(seen) != 4*len(provision.MachineTypes(service.CloudGCP)) {
 		t.Errorf("%d prices of 2 regions are different", len(seen))
 	}
-	if pages := faults.Actions()["cloudbilling.services.skus.list"]; pages != 4 {
-		t.Errorf("read %d pages of 180 SKUs, 50 a page", pages)
+	if pages := faults.Actions()["cloudbilling.services.skus.list"]; pages != 5 {
+		t.Errorf("read %d pages of 240 SKUs, 50 a page", pages)
 	}
 }
 
@@ -47,10 +47,10 @@ func TestPrices(t *testing.T) {
 // read are there all the same.
 func TestPricesThatAreNotTold(t *testing.T) {
 	const action = "cloudbilling.services.skus.list"
-	change := func(description string, edit func(*fakecloud.GCESKU)) func(*fakecloud.GCE) {
-		return func(g *fakecloud.GCE) {
-			g.ListPrices(func(all []fakecloud.GCESKU) []fakecloud.GCESKU {
-				i := slices.IndexFunc(all, func(s fakecloud.GCESKU) bool { return s.Description == description })
+	change := func(description string, edit func(*testcloud.GCESKU)) func(*testcloud.GCE) {
+		return func(g *testcloud.GCE) {
+			g.ListPrices(func(all []testcloud.GCESKU) []testcloud.GCESKU {
+				i := slices.IndexFunc(all, func(s testcloud.GCESKU) bool { return s.Description == description })
 				edit(&all[i])
 				return all
 			})
@@ -58,47 +58,47 @@ func TestPricesThatAreNotTold(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name    string
-		change  func(*fakecloud.GCE)
+		change  func(*testcloud.GCE)
 		priced  int
 		says    string
 		refused string // what is not allowed
 		hint    string
 	}{
-		{name: "all is well", change: func(*fakecloud.GCE) {}, priced: 18},
+		{name: "all is well", change: func(*testcloud.GCE) {}, priced: 26},
 		{
 			name: "the API is off", refused: "the Cloud Billing API", hint: "gcloud services enable cloudbilling.googleapis.com",
-			change: func(g *fakecloud.GCE) {
+			change: func(g *testcloud.GCE) {
 				g.Refuse(action, 403, "accessNotConfigured", "Cloud Billing API has not been used in project 1 before or it is disabled.")
 			},
 		},
 		{
 			name: "no project asks", refused: "the Cloud Billing API", hint: "set-quota-project",
-			change: func(g *fakecloud.GCE) {
+			change: func(g *testcloud.GCE) {
 				g.Refuse(action, 403, "SERVICE_DISABLED", "The cloudbilling.googleapis.com API requires a quota project, which is not set by default.")
 			},
 		},
 		{
 			name: "without the scope", refused: "the Cloud Billing API", hint: "cloud-billing.readonly",
-			change: func(g *fakecloud.GCE) {
+			change: func(g *testcloud.GCE) {
 				g.Refuse(action, 403, "insufficientPermissions", "Request had insufficient authentication scopes.")
 			},
 		},
-		{name: "nonsense", change: func(g *fakecloud.GCE) { g.Refuse(action, 418, "teapot", "I am one") }, says: "I am one"},
+		{name: "nonsense", change: func(g *testcloud.GCE) { g.Refuse(action, 418, "teapot", "I am one") }, says: "I am one"},
 		{
-			name: "another currency", change: change("G2 Instance Core running in us-central1", func(s *fakecloud.GCESKU) { s.Currency = "EUR" }), priced: 14,
+			name: "another currency", change: change("G2 Instance Core running in us-central1", func(s *testcloud.GCESKU) { s.Currency = "EUR" }), priced: 22,
 			says: `"G2 Instance Core running in us-central1": 0 units and 26000000 nanos of "EUR" are not a price of an hour`,
 		},
 		{
-			name: "another unit", change: change("Nvidia L4 GPU attached to Spot Preemptible VMs running in us-central1", func(s *fakecloud.GCESKU) { s.Unit = "mo" }), priced: 14,
+			name: "another unit", change: change("Nvidia L4 GPU attached to Spot Preemptible VMs running in us-central1", func(s *testcloud.GCESKU) { s.Unit = "mo" }), priced: 22,
 			says: "is not priced by one rate for h",
 		},
 		{
-			name: "two prices", change: change("Commitment v1: E2 Instance Core in us-central1 for 1 Year", func(s *fakecloud.GCESKU) {
+			name: "two prices", change: change("Commitment v1: E2 Instance Core in us-central1 for 1 Year", func(s *testcloud.GCESKU) {
 				s.Description, s.Usage = "E2 Instance Core running in Americas", "OnDemand"
-			}), priced: 17, says: "e2 core has two prices in us-central1",
+			}), priced: 25, says: "e2 core has two prices in us-central1",
 		},
-		{name: "no H100 there", change: change("Nvidia H100 80GB GPU running in us-central1", func(s *fakecloud.GCESKU) { s.Regions = []string{"europe-west4"} }), priced: 14},
-		{name: "nothing there", change: func(g *fakecloud.GCE) { g.ListPrices(func([]fakecloud.GCESKU) []fakecloud.GCESKU { return nil }) }, says: "it tells nothing of us-central1"},
+		{name: "no H100 there", change: change("Nvidia H100 80GB GPU running in us-central1", func(s *testcloud.GCESKU) { s.Regions = []string{"europe-west4"} }), priced: 22},
+		{name: "nothing there", change: func(g *testcloud.GCE) { g.ListPrices(func([]testcloud.GCESKU) []testcloud.GCESKU { return nil }) }, says: "it tells nothing of us-central1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGCE(nil)
@@ -121,16 +121,16 @@ func TestPricesThatAreNotTold(t *testing.T) {
 // A call that is throttled, broken or lost is repeated; credentials that are no good are
 // told of as everywhere.
 func TestPricesAreAskedForAgain(t *testing.T) {
-	for _, o := range []fakecloud.Outcome{fakecloud.Throttled, fakecloud.Broken, fakecloud.Refused, fakecloud.Lost} {
+	for _, o := range []testcloud.Outcome{testcloud.Throttled, testcloud.Broken, testcloud.Refused, testcloud.Lost} {
 		left := 3
-		g := newGCE(&fakecloud.Faults{Decide: func(fakecloud.Call) fakecloud.Outcome {
+		g := newGCE(&testcloud.Faults{Decide: func(testcloud.Call) testcloud.Outcome {
 			if left == 0 {
-				return fakecloud.Served
+				return testcloud.Served
 			}
 			left--
 			return o
 		}})
-		if got, err := provider(g).Prices(t.Context(), here); err != nil || len(got) != 18 {
+		if got, err := provider(g).Prices(t.Context(), here); err != nil || len(got) != 26 {
 			t.Errorf("%v: got %d prices, %v", o, len(got), err)
 		}
 	}

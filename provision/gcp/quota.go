@@ -8,21 +8,28 @@ import (
 	compute "cloud.google.com/go/compute/apiv1"
 	"cloud.google.com/go/compute/apiv1/computepb"
 
+	"skyserve/internal/catalogue"
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
 
-// metrics are the quotas that launches of the catalogue's machines meet. The one of H100
-// on demand, GPUS_PER_GPU_FAMILY, is not among those that Compute Engine tells.
-var metrics = []struct{ code, name, unit string }{
-	{"NVIDIA_L4_GPUS", "L4 on demand", "gpus"},
-	{"PREEMPTIBLE_NVIDIA_L4_GPUS", "L4 spot", "gpus"},
-	{"PREEMPTIBLE_NVIDIA_H100_GPUS", "H100 spot", "gpus"},
-	{"CPUS", "machines without GPUs", "vcpus"},
-	{"CPUS_ALL_REGIONS", "vCPUs of all regions together", "vcpus"},
-	{"SSD_TOTAL_GB", "disks", "gb"},
-	{"IN_USE_ADDRESSES", "public addresses", "addresses"},
-	{"GPUS_ALL_REGIONS", "GPUs of all regions together", "gpus"},
+// metric is a quota that launches meet.
+type metric struct{ code, name, unit string }
+
+// metrics are the quotas that launches of the catalogue's machines meet. Those of GPUs on
+// demand that count by a family are not among those that Compute Engine tells.
+func metrics() []metric {
+	var all []metric
+	for _, g := range catalogue.GPUs() {
+		if g.Quota != "" {
+			all = append(all, metric{g.Quota, g.Name + " on demand", "gpus"})
+		}
+		all = append(all, metric{g.SpotQuota, g.Name + " spot", "gpus"})
+	}
+	return append(all,
+		metric{"CPUS", "machines without GPUs", "vcpus"}, metric{"CPUS_ALL_REGIONS", "vCPUs of all regions together", "vcpus"},
+		metric{"SSD_TOTAL_GB", "disks", "gb"}, metric{"IN_USE_ADDRESSES", "public addresses", "addresses"},
+		metric{"GPUS_ALL_REGIONS", "GPUs of all regions together", "gpus"})
 }
 
 // project reads the project.
@@ -71,7 +78,7 @@ func counted(all []*computepb.Quota) []*computepb.Quota {
 // quotasOf are the quotas among some that count here.
 func quotasOf(region service.Region, all []*computepb.Quota) []provision.Quota {
 	var quotas []provision.Quota
-	for _, m := range metrics {
+	for _, m := range metrics() {
 		for _, q := range counted(all) {
 			if q.GetMetric() == m.code {
 				quotas = append(quotas, provision.Quota{

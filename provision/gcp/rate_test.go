@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
-	"skyserve/provision/fakecloud"
 	"skyserve/provision/gcp"
 )
 
@@ -32,7 +32,7 @@ func hundred() (wants []provision.Want, places []string) {
 // every call takes 20 ms.
 func TestCallsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		faults := &fakecloud.Faults{Hold: func(fakecloud.Call) { time.Sleep(20 * time.Millisecond) }}
+		faults := &testcloud.Faults{Hold: func(testcloud.Call) { time.Sleep(20 * time.Millisecond) }}
 		g := newGCE(faults)
 		wants, places := hundred()
 		begun := time.Now()
@@ -58,8 +58,8 @@ func TestCallsInFlight(t *testing.T) {
 // A cloud that goes on refusing is given up, after pauses that grow.
 func TestRefusalsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, outcome := range []fakecloud.Outcome{fakecloud.Throttled, fakecloud.Broken, fakecloud.Lost} {
-			faults := &fakecloud.Faults{Decide: every(1, outcome)}
+		for _, outcome := range []testcloud.Outcome{testcloud.Throttled, testcloud.Broken, testcloud.Lost} {
+			faults := &testcloud.Faults{Decide: every(1, outcome)}
 			cfg := config(newGCE(faults))
 			cfg.Poll = time.Second
 			begun := time.Now()
@@ -67,7 +67,7 @@ func TestRefusalsEnd(t *testing.T) {
 			took := time.Since(begun)
 			var denied *provision.CredentialsError
 			tries, least, most := 6, 4*time.Second, 15*time.Second
-			if outcome == fakecloud.Throttled { // rates are counted by the minute
+			if outcome == testcloud.Throttled { // rates are counted by the minute
 				tries, least, most = 12, 59*time.Second, 3*time.Minute
 			}
 			if err == nil || errors.As(err, &denied) || faults.Actions()["compute.instances.aggregatedList"] != tries {
@@ -84,11 +84,11 @@ func TestRefusalsEnd(t *testing.T) {
 func TestARateIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
-		faults := &fakecloud.Faults{Decide: func(fakecloud.Call) fakecloud.Outcome {
+		faults := &testcloud.Faults{Decide: func(testcloud.Call) testcloud.Outcome {
 			if time.Since(begun) < 59*time.Second {
-				return fakecloud.Throttled
+				return testcloud.Throttled
 			}
-			return fakecloud.Served
+			return testcloud.Served
 		}}
 		cfg := config(newGCE(faults))
 		cfg.Poll = time.Second
@@ -101,7 +101,7 @@ func TestARateIsWaitedFor(t *testing.T) {
 // Google lets a machine's guest attributes be asked for ten times a minute.
 func TestAKeyIsNotAskedForTooOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		faults := &fakecloud.Faults{}
+		faults := &testcloud.Faults{}
 		g := newGCE(faults)
 		cfg := config(g)
 		cfg.Poll = time.Second

@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
 	"skyserve/provision"
-	"skyserve/provision/fakecloud"
 	"skyserve/provision/gcp"
 )
 
@@ -27,7 +27,7 @@ const (
 func permissionsOfRole(t *testing.T) []string {
 	t.Helper()
 	for line := range strings.Lines(asked()) {
-		words := fakecloud.ShellWords(line)
+		words := testcloud.ShellWords(line)
 		if i := slices.Index(words, "--permissions"); i >= 0 {
 			return strings.Split(words[i+1], ",")
 		}
@@ -43,7 +43,7 @@ func TestTheDocsMakeTheAccountOfBalancers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(asked()) {
-		if words := fakecloud.ShellWords(line); len(words) == 0 || words[0] != "gcloud" {
+		if words := testcloud.ShellWords(line); len(words) == 0 || words[0] != "gcloud" {
 			continue
 		}
 		line = strings.NewReplacer("--project p ", "--project PROJECT ", "--project p\n", "--project PROJECT\n", "projects/p/", "projects/PROJECT/", "binding p ", "binding PROJECT ", "@p.iam", "@PROJECT.iam").Replace(strings.TrimRight(line, "\n") + "\n")
@@ -98,7 +98,7 @@ func operate(p *gcp.Provider) error {
 }
 
 // asMachine is the provider of a machine of the service, which acts as its account.
-func asMachine(t *testing.T, g *fakecloud.GCE, name string) *gcp.Provider {
+func asMachine(t *testing.T, g *testcloud.GCE, name string) *gcp.Provider {
 	t.Helper()
 	_, text := g.Credentials(name)
 	cfg := config(g)
@@ -107,10 +107,10 @@ func asMachine(t *testing.T, g *fakecloud.GCE, name string) *gcp.Provider {
 }
 
 // nameOf is what Compute Engine calls the machine of an id.
-func nameOf(t *testing.T, g *fakecloud.GCE, id string) string {
+func nameOf(t *testing.T, g *testcloud.GCE, id string) string {
 	t.Helper()
 	all := g.Instances()
-	i := slices.IndexFunc(all, func(i fakecloud.GCEInstance) bool { return i.Labels["skyserve-id"] == id })
+	i := slices.IndexFunc(all, func(i testcloud.GCEInstance) bool { return i.Labels["skyserve-id"] == id })
 	if i < 0 {
 		t.Fatalf("no machine is called %s", id)
 	}
@@ -155,10 +155,10 @@ func TestTheLeastRoles(t *testing.T) {
 // takenOver is a service of which somebody has root on the second balancer.
 type takenOver struct {
 	t          *testing.T
-	g          *fakecloud.GCE
+	g          *testcloud.GCE
 	token      string
-	controller fakecloud.GCEInstance
-	replica    fakecloud.GCEInstance
+	controller testcloud.GCEInstance
+	replica    testcloud.GCEInstance
 }
 
 func takeOver(t *testing.T) *takenOver {
@@ -196,7 +196,7 @@ func (a *takenOver) call(method, path string, body any) (status int, text string
 		a.t.Fatal(err)
 	}
 	r.Header.Set("Authorization", "Bearer "+a.token)
-	answer, err := fakecloud.Direct{Handler: a.g}.RoundTrip(r)
+	answer, err := testcloud.Direct{Handler: a.g}.RoundTrip(r)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -208,11 +208,11 @@ func (a *takenOver) call(method, path string, body any) (status int, text string
 }
 
 // insert makes a machine like another one, by a name, with what change makes of it.
-func (a *takenOver) insert(like fakecloud.GCEInstance, name string, change func(*fakecloud.GCEInstance)) (int, string) {
-	i := fakecloud.GCEInstance{
+func (a *takenOver) insert(like testcloud.GCEInstance, name string, change func(*testcloud.GCEInstance)) (int, string) {
+	i := testcloud.GCEInstance{
 		Name: name, MachineType: "zones/us-central1-a/machineTypes/e2-standard-2", Labels: like.Labels, Metadata: like.Metadata, Tags: like.Tags,
-		Disks: like.Disks, NetworkInterfaces: []fakecloud.GCEInterface{{Network: "global/networks/default"}},
-		Scheduling: fakecloud.GCEScheduling{ProvisioningModel: "STANDARD", OnHostMaintenance: "MIGRATE"},
+		Disks: like.Disks, NetworkInterfaces: []testcloud.GCEInterface{{Network: "global/networks/default"}},
+		Scheduling: testcloud.GCEScheduling{ProvisioningModel: "STANDARD", OnHostMaintenance: "MIGRATE"},
 	}
 	if change != nil {
 		change(&i)
@@ -231,7 +231,7 @@ func TestRootOnABalancerCannotBecomeTheController(t *testing.T) {
 			return a.call(http.MethodGet, "instances/"+a.controller.Name+"/getGuestAttributes?queryPath=skyserve/fingerprint", nil)
 		},
 		"has it run another program as root": func(a *takenOver) (int, string) {
-			return a.call(http.MethodPost, "instances/"+a.controller.Name+"/setMetadata", fakecloud.GCEMetadata{Items: []fakecloud.GCEMetadataItem{{Key: "startup-script", Value: "#!/bin/sh"}}})
+			return a.call(http.MethodPost, "instances/"+a.controller.Name+"/setMetadata", testcloud.GCEMetadata{Items: []testcloud.GCEMetadataItem{{Key: "startup-script", Value: "#!/bin/sh"}}})
 		},
 		"launches a balancer": func(a *takenOver) (int, string) {
 			return a.insert(a.controller, strings.Replace(a.controller.Name, "lb-us-central1-0", "lb-us-central1-7", 1), nil)
@@ -244,8 +244,8 @@ func TestRootOnABalancerCannotBecomeTheController(t *testing.T) {
 			return a.call(http.MethodDelete, "instances/database", nil)
 		},
 		"launches one that runs as balancers do": func(a *takenOver) (int, string) {
-			return a.insert(a.replica, a.replica.Name+"0", func(i *fakecloud.GCEInstance) {
-				i.ServiceAccounts = []fakecloud.GCEServiceAccount{{Email: accountOfBalancers, Scopes: []string{"https://www.googleapis.com/auth/cloud-platform"}}}
+			return a.insert(a.replica, a.replica.Name+"0", func(i *testcloud.GCEInstance) {
+				i.ServiceAccounts = []testcloud.GCEServiceAccount{{Email: accountOfBalancers, Scopes: []string{"https://www.googleapis.com/auth/cloud-platform"}}}
 			})
 		},
 	} {
@@ -302,11 +302,11 @@ func TestMachinesOfEarlierVersions(t *testing.T) {
 	} {
 		g := newGCE(nil)
 		note := `{"id":"us-central1-7","kind":"replica","service":"` + tt.service + `","owner":"Ab:12","region":"gcp/us-central1","spec":"s1","fixed":"f1","role":"replica"}`
-		body, err := json.Marshal(fakecloud.GCEInstance{
+		body, err := json.Marshal(testcloud.GCEInstance{
 			Name: tt.name, MachineType: "zones/us-central1-a/machineTypes/e2-standard-2", Labels: map[string]string{"skyserve-service": tt.service},
-			Disks:             []fakecloud.GCEDisk{{Boot: true, InitializeParams: fakecloud.GCEDiskParams{SourceImage: "x"}}},
-			NetworkInterfaces: []fakecloud.GCEInterface{{Network: "global/networks/default"}},
-			Metadata:          fakecloud.GCEMetadata{Items: []fakecloud.GCEMetadataItem{{Key: "skyserve", Value: note}}},
+			Disks:             []testcloud.GCEDisk{{Boot: true, InitializeParams: testcloud.GCEDiskParams{SourceImage: "x"}}},
+			NetworkInterfaces: []testcloud.GCEInterface{{Network: "global/networks/default"}},
+			Metadata:          testcloud.GCEMetadata{Items: []testcloud.GCEMetadataItem{{Key: "skyserve", Value: note}}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -331,9 +331,9 @@ func TestANoteDoesNotMakeABalancer(t *testing.T) {
 		listed        provision.Kind // empty = not at all
 	}{{"chat", "balancer", provision.KindReplica}, {"chat", "replica", provision.KindReplica}, {"other", "balancer", ""}, {"other", "replica", ""}} {
 		a := takeOver(t)
-		status, text := a.insert(a.replica, "skyserve-replica-chat--x-000000000000", func(i *fakecloud.GCEInstance) {
+		status, text := a.insert(a.replica, "skyserve-replica-chat--x-000000000000", func(i *testcloud.GCEInstance) {
 			i.Labels = map[string]string{"skyserve-service": tt.service}
-			i.Metadata = fakecloud.GCEMetadata{Items: []fakecloud.GCEMetadataItem{{
+			i.Metadata = testcloud.GCEMetadata{Items: []testcloud.GCEMetadataItem{{
 				Key: "skyserve", Value: `{"id":"lb-us-central1-7","kind":"` + tt.kind + `","service":"` + tt.service + `","owner":"Ab:12","region":"gcp/us-central1","spec":"s2","role":"` + tt.kind + `"}`,
 			}}}
 		})

@@ -64,21 +64,6 @@ func Hold(path string) (*Holding, error) {
 // more it does nothing.
 func (h *Holding) Release() { h.stop() }
 
-// SetSpec writes down that the process runs with another configuration than it
-// was started with: spec is its hash (provision.Object.Spec).
-func (h *Holding) SetSpec(spec string) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.rec.Spec == spec {
-		return nil
-	}
-	h.rec.Spec = spec
-	if err := h.write(); err != nil {
-		return fmt.Errorf("writing object %s: %w", h.path, err)
-	}
-	return nil
-}
-
 // write writes the record; mu is held.
 func (h *Holding) write() error {
 	text, err := json.Marshal(h.rec)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"skyserve/internal/testkit"
 	"skyserve/provision"
 )
 
@@ -63,24 +64,6 @@ func holding(t *testing.T, svc Service, o provision.Object, lost func()) *Holdin
 
 // A process that took another configuration is known by it from then on, also
 // when its file is damaged later.
-func TestAnObjectTellsItsNewConfiguration(t *testing.T) {
-	svc := newService(t, "chat")
-	h := holding(t, svc, provision.Object{ID: "lb-us-0", Spec: "old", Fixed: "f"}, nil)
-	defer h.Release()
-	if err := h.SetSpec("a longer one"); err != nil {
-		t.Fatal(err)
-	}
-	if o := only(t, svc); o.Spec != "a longer one" || o.Fixed != "f" || o.Gone != "" {
-		t.Errorf("got %+v", o)
-	}
-	if err := os.WriteFile(svc.objectFile("lb-us-0"), []byte("{"), fileMode); err != nil {
-		t.Fatal(err)
-	}
-	for only(t, svc).Spec != "a longer one" {
-		time.Sleep(time.Millisecond)
-	}
-}
-
 // only is the one object of a service.
 func only(t *testing.T, svc Service) provision.Object {
 	t.Helper()
@@ -92,6 +75,7 @@ func only(t *testing.T, svc Service) provision.Object {
 }
 
 func TestAnObjectLivesAsLongAsItIsHeld(t *testing.T) {
+	testkit.Slow(t)
 	svc := newService(t, "chat")
 	release := holdObject(t, svc, provision.Object{ID: "us-0", Kind: provision.KindReplica, Spec: "s"}, nil)
 	if o := only(t, svc); o.Gone != "" || o.Spec != "s" || o.Service != "chat" || o.Handle == "" || o.Started.IsZero() {

@@ -1,8 +1,6 @@
 package local
 
 import (
-	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"skyserve/internal/atomicfile"
 )
@@ -24,8 +21,6 @@ const (
 	failureLines = 8
 	// tailBytes bounds what is read for the last lines of a log.
 	tailBytes = 1 << 20
-	// followEvery is how often a followed log is looked at.
-	followEvery = 200 * time.Millisecond
 )
 
 // logFile is the log of one process, open for appending.
@@ -80,6 +75,16 @@ func (s Service) Tail(id string, n int) ([]string, error) {
 	return lines, err
 }
 
+// UnitTail is the last n lines of a unit of the machine id, or, where that never wrote any, of the
+// machine's process itself.
+func (s Service) UnitTail(id, unit string, n int) ([]string, error) {
+	lines, err := tailFrom(filepath.Join(s.machineDir(id), dirState, unit, "unit.log"), 0, n)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(lines) == 0 {
+		return s.Tail(id, n)
+	}
+	return lines, err
+}
+
 // tailFrom is the last n lines of what a file holds from begin on.
 func tailFrom(path string, begin int64, n int) ([]string, error) {
 	f, err := os.Open(path)
@@ -106,66 +111,4 @@ func tailFrom(path string, begin int64, n int) ([]string, error) {
 		lines = lines[1:] // the first one is not whole
 	}
 	return lines[max(0, len(lines)-n):], nil
-}
-
-// Follow calls line for every line that the object id writes from now on, until
-// ctx ends. A log that begins anew is followed from its beginning.
-func (s Service) Follow(ctx context.Context, id string, line func(string)) error {
-	f := follower{path: s.LogFile(id), line: line}
-	defer f.close()
-	f.open(io.SeekEnd)
-	for pause(ctx, followEvery) {
-		f.drain()
-		if f.file == nil || !isAt(f.file, f.path) {
-			f.drain()
-			f.close()
-			f.open(io.SeekStart)
-		}
-	}
-	return context.Cause(ctx)
-}
-
-// follower reads a log as it grows.
-type follower struct {
-	path    string
-	line    func(string)
-	file    *os.File
-	reader  *bufio.Reader
-	partial string // the beginning of a line whose end was not written yet
-}
-
-// open opens the log where there is one, at its beginning or end.
-func (f *follower) open(whence int) {
-	file, err := os.Open(f.path)
-	if err != nil {
-		return // looked for again
-	}
-	if _, err := file.Seek(0, whence); err != nil {
-		file.Close()
-		return
-	}
-	f.file, f.reader, f.partial = file, bufio.NewReader(file), ""
-}
-
-func (f *follower) close() {
-	if f.file != nil {
-		f.file.Close()
-		f.file = nil
-	}
-}
-
-// drain passes on every whole line that there is.
-func (f *follower) drain() {
-	if f.file == nil {
-		return
-	}
-	for {
-		text, err := f.reader.ReadString('\n')
-		f.partial += text
-		if err != nil && len(f.partial) < tailBytes {
-			return
-		}
-		f.line(strings.TrimSuffix(f.partial, "\n"))
-		f.partial = ""
-	}
 }

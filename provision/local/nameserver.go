@@ -1,8 +1,6 @@
 package local
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,55 +13,7 @@ import (
 	"skyserve/provision"
 )
 
-const (
-	nameServerID     = "nameserver"
-	nameServerListen = "dns.listen"
-	fileName         = "name.json"
-)
-
-// readyPath is where a balancer says whether it takes requests.
-const readyPath = "/readyz"
-
-// Records are the balancers as a public name leads to them: where others reach
-// them, and else where they listen, which is this machine alone.
-func (l *Layout) Records() []service.NameRecord {
-	var records []service.NameRecord
-	for _, r := range l.spec.Regions {
-		for n := range r.Balancers {
-			id := provision.BalancerID(r.Name, n)
-			own := l.scheme() + "://" + l.addr(l.slots.Balancers[id])
-			record := service.NameRecord{ID: id, Region: r.Name, Public: own, Check: own + readyPath}
-			if len(r.Public) > n {
-				record.Public = r.Public[n]
-			}
-			records = append(records, record)
-		}
-	}
-	return records
-}
-
-// Owner tells this machine's service from another of the same name, where both
-// could be: it is kept with the service's state.
-func (t Tokens) Owner() string {
-	sum := sha256.Sum256([]byte("owner " + t.Peer))
-	return hex.EncodeToString(sum[:12])
-}
-
-// addNameServer wants the process that answers the service's name, where the
-// service.yaml asks for one. It is a process of its own so that names are answered
-// whatever becomes of the controller and the balancers.
-func (l *Layout) addNameServer() error {
-	d := l.spec.DNS
-	if d == nil || d.Provider != service.DNSEmbedded {
-		return nil
-	}
-	c := service.NameServerConfig{
-		Service: l.spec.Name, Listen: d.Listen, Name: d.Name, Zone: d.Zone, Routing: d.Routing, TTL: d.TTL,
-		Records: l.Records(), Clients: d.Clients, RTT: l.spec.LocalHosts.RTT,
-	}
-	w := provision.Want{ID: nameServerID, Kind: provision.KindNameServer, Address: "dns://" + d.Listen}
-	return l.wantConfigured(w, c, c, nameServerID, []port{{Addr: d.Listen, Purpose: "names", Setting: nameServerListen}})
-}
+const fileName = "name.json"
 
 // ReadNameServer reads the configuration file of a name server.
 func ReadNameServer(path string) (service.NameServerConfig, error) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -60,8 +61,15 @@ func (s Service) Objects() ([]provision.Object, error) {
 func (s Service) describe(id string, rec record, alive bool, err error) provision.Object {
 	o := rec.Object
 	o.ID, o.Service = id, s.name
-	if rec.PID != 0 {
+	if rec.PID != 0 && o.Handle == "" { // of a version before machines
 		o.Handle = strconv.Itoa(rec.PID)
+	}
+	if rec.PID != 0 {
+		o.Labels = maps.Clone(o.Labels)
+		if o.Labels == nil {
+			o.Labels = map[string]string{}
+		}
+		o.Labels["pid"] = strconv.Itoa(rec.PID)
 	}
 	switch {
 	case alive && err != nil:
@@ -69,7 +77,7 @@ func (s Service) describe(id string, rec record, alive bool, err error) provisio
 	case err != nil:
 		o.Gone = "its object file is damaged"
 	case !alive:
-		o.Gone = "its process (pid " + o.Handle + ") is gone"
+		o.Gone = "its process (pid " + strconv.Itoa(rec.PID) + ") is gone"
 	}
 	return o
 }

@@ -1,44 +1,51 @@
 package local
 
 import (
-	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
+	"time"
 
 	"skyserve/provision"
 )
 
-// CheckPorts makes sure that every port that a launch needs is free. The error
-// is of the first one that is not (a *provision.PortTakenError) and says how
-// many more there are.
-func (l *Layout) CheckPorts(changes provision.Changes) error {
-	var taken []*provision.PortTakenError
-	for _, c := range changes {
-		if c.Action != provision.ActionLaunch {
-			continue
-		}
-		for _, p := range l.recipes[c.ID()].Ports {
-			if PortTaken(p.Addr) {
-				taken = append(taken, &provision.PortTakenError{Addr: p.Addr, ID: c.ID(), Purpose: p.Purpose, Setting: cmp.Or(p.Setting, portSetting)})
-			}
-		}
-	}
-	if len(taken) == 0 {
-		return nil
-	}
-	first := slices.MinFunc(taken, func(a, b *provision.PortTakenError) int { return strings.Compare(a.Addr, b.Addr) })
-	first.Holder = l.svc.home.holder(first.Addr)
-	if len(taken) == 1 {
-		return first
-	}
-	return fmt.Errorf("%w (ports taken in all: %d)", first, len(taken))
+// usedPort is an address that a machine listens on.
+type usedPort struct {
+	addr, purpose string
+	setting       string // of service.yaml that moves it
 }
+
+// portsOf are the addresses that a machine of a kind listens on; name is where a name server does.
+func portsOf(at provision.Endpoints, kind provision.Kind, name string) []usedPort {
+	agent := usedPort{at.Inside.Agent, "agent", portSetting}
+	switch kind {
+	case provision.KindBalancer:
+		return []usedPort{{at.Inside.Public, "public", portSetting}, {at.Inside.Admin, "admin", portSetting}, agent}
+	case provision.KindNameServer:
+		return []usedPort{{name, "names", "dns.listen"}, agent}
+	}
+	return []usedPort{{at.Engine, "engine", portSetting}, {at.Inside.Engine, "engine for balancers", portSetting}, agent}
+}
+
+// The ports of a service, counted from local.port. A hundred of each kind fit.
+const (
+	defaultPort   = 8001
+	adminOffset   = 100
+	engineOffset  = 200
+	storeOffset   = 300
+	controlOffset = 310
+	// challengeOffset is that of the ports on which balancers answer an authority (http-01).
+	challengeOffset = 400
+	slotsOfAKind    = 100
+	loopback        = "127.0.0.1"
+	portSetting     = "local.port"
+)
 
 // PortTaken tells whether somebody listens on an address of this machine.
 func PortTaken(addr string) bool {
@@ -61,7 +68,7 @@ func (h Home) holder(addr string) string {
 		}
 		objects, _ := svc.Objects()
 		for _, o := range objects {
-			if o.Gone == "" && (hostOf(o.Address) == addr || hostOf(o.Admin) == addr || o.Labels[labelStore] == addr) {
+			if o.Gone == "" && slices.ContainsFunc(append(portsOf(o.Endpoints, o.Kind, ""), usedPort{addr: hostOf(o.Address)}, usedPort{addr: hostOf(o.Admin)}), func(u usedPort) bool { return u.addr == addr }) {
 				return o.ID + " of the service " + name
 			}
 		}
@@ -85,16 +92,43 @@ func (s Service) Ports() map[string][]string {
 	if err != nil || slots.Port == 0 {
 		return nil
 	}
-	at := func(offset int) string { return addrOf(slots.Port + offset) }
-	ports := map[string][]string{provision.ControllerID: {at(storeOffset), at(controlOffset)}}
-	for id, slot := range slots.Balancers {
-		ports[id] = []string{at(slot), at(adminOffset + slot)}
+	ports := map[string][]string{}
+	of := slots
+	add := func(slots map[string]int, kind provision.Kind) {
+		for id := range slots {
+			for _, used := range portsOf(of.endpoints(id, kind), kind, "") {
+				ports[id] = append(ports[id], used.addr)
+			}
+		}
 	}
-	for id, slot := range slots.Engines {
-		ports[id] = []string{at(engineOffset + slot)}
-	}
+	add(slots.Balancers, provision.KindBalancer)
+	add(slots.Engines, provision.KindReplica)
 	return ports
 }
 
 // addrOf is a port of the loopback address.
 func addrOf(port int) string { return net.JoinHostPort(loopback, strconv.Itoa(port)) }
+
+// freePatience is how long a process may take to notice that its object file is
+// gone and to end: what a damaged state directory leaves behind stops itself.
+const freePatience = DefaultGrace + 3*time.Second
+
+// AwaitFree waits until ports, by the id of what had them, are free and describes those that are
+// not.
+func AwaitFree(ctx context.Context, ports map[string][]string) []string {
+	ctx, cancel := context.WithTimeout(ctx, freePatience)
+	defer cancel()
+	for {
+		var left []string
+		for _, id := range slices.Sorted(maps.Keys(ports)) {
+			for _, addr := range ports[id] {
+				if PortTaken(addr) {
+					left = append(left, fmt.Sprintf("%s, where %s listened, is in use", addr, id))
+				}
+			}
+		}
+		if len(left) == 0 || !pause(ctx, pollEvery) {
+			return left
+		}
+	}
+}

@@ -2,12 +2,12 @@ package local
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,25 +38,28 @@ const processName = "skyserve"
 
 // Provider runs the objects of one service as processes of this machine.
 type Provider struct {
-	svc   Service
+	svc     Service
+	grace   time.Duration
+	spec    *service.Spec    // see For
+	regions []service.Region // see Of
+
+	*program
+}
+
+// program is the executable of machines, which is installed when the first is launched.
+type program struct {
 	exe   string
 	build string
-	grace time.Duration
 }
 
 // NewProvider runs the objects of svc with the executable exe, whose hash is
-// build; both come from Service.Install. grace is how long a process may take
+// build; both come from Service.Install, which is called when exe is empty. grace is how long a process may take
 // to end before it is killed; 0 means DefaultGrace.
 func NewProvider(svc Service, exe, build string, grace time.Duration) *Provider {
 	if grace <= 0 {
 		grace = DefaultGrace
 	}
-	return &Provider{svc: svc, exe: exe, build: build, grace: grace}
-}
-
-// Offerings is nothing: this machine is not rented.
-func (p *Provider) Offerings(context.Context, service.Region) (provision.Offerings, error) {
-	return nil, nil
+	return &Provider{svc: svc, grace: grace, program: &program{exe, build}}
 }
 
 // List reads every object of the service.
@@ -64,67 +67,17 @@ func (p *Provider) List(_ context.Context, name string) ([]provision.Object, err
 	if name != p.svc.name {
 		return nil, fmt.Errorf("listing the objects of %s: this provider is for %s", name, p.svc.name)
 	}
-	return p.svc.Objects()
+	have, err := p.svc.Objects()
+	return slices.DeleteFunc(have, func(o provision.Object) bool {
+		return p.regions != nil && !slices.Contains(p.regions, o.Region)
+	}), err
 }
 
-// Launch starts the process of w and returns once it holds its object file.
-func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Object, error) {
-	if err := ctx.Err(); err != nil {
-		return provision.Object{}, fmt.Errorf("starting %s: %w", w.ID, err)
-	}
-	rec, alive, err := readObject(p.svc.objectFile(w.ID))
-	switch {
-	case alive && err == nil && rec.Spec == w.Spec:
-		return p.svc.describe(w.ID, rec, true, nil), nil
-	case alive:
-		return provision.Object{}, fmt.Errorf("starting %s: it runs already, with another configuration", w.ID)
-	}
-	var r recipe
-	if err := json.Unmarshal(w.Recipe, &r); err != nil {
-		return provision.Object{}, fmt.Errorf("starting %s: reading its recipe: %w", w.ID, err)
-	}
-	if r.File != "" {
-		if err := writeFile(p.svc.configFile(r.File), []byte(r.Text)); err != nil {
-			return provision.Object{}, err
-		}
-	}
-	cmd, log, err := p.command(w, r)
-	if err != nil {
-		return provision.Object{}, fmt.Errorf("starting %s: %w", w.ID, err)
-	}
-	begin := log.size()
-	err = cmd.Start()
-	log.Close()
-	if err != nil {
-		return provision.Object{}, fmt.Errorf("starting %s: %w", w.ID, err)
-	}
-	return p.untilHeld(ctx, w, cmd, begin)
-}
-
-// command is the process of w: in a session of its own, so that it outlives
-// this one and its terminal, and told which object it is.
-func (p *Provider) command(w provision.Want, r recipe) (*exec.Cmd, *logFile, error) {
-	rec, err := json.Marshal(record{Object: provision.Object{
-		ID: w.ID, Kind: w.Kind, Service: w.Service, Region: w.Region, Spec: w.Spec, Fixed: w.Fixed, Build: p.build,
-		Address: w.Address, Admin: w.Admin, Labels: w.Labels, CostPerHour: w.CostPerHour,
-	}})
-	if err != nil {
-		return nil, nil, err
-	}
-	path := p.svc.objectFile(w.ID)
-	if err := os.MkdirAll(p.svc.objectDir(), dirMode); err != nil {
-		return nil, nil, err
-	}
-	log, err := openLog(p.svc.LogFile(w.ID))
-	if err != nil {
-		return nil, nil, err
-	}
-	cmd := exec.Command(p.exe, r.Args...)
-	cmd.Args[0] = processName
-	cmd.Stdout, cmd.Stderr = log.File, log.File
-	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
-	cmd.Env = append(os.Environ(), EnvObject+"="+path, envRecord+"="+string(rec))
-	return cmd, log, nil
+// Of is the provider for some regions alone, of which it lists what there is.
+func (p *Provider) Of(regions ...service.Region) *Provider {
+	some := *p
+	some.regions = append([]service.Region{}, regions...)
+	return &some
 }
 
 // untilHeld waits until the started process holds its object file, or ends. One that ends since
@@ -164,7 +117,7 @@ func (p *Provider) ended(id string, err error, logBegin int64) error {
 }
 
 // Terminate asks the process of o to end, kills it when it does not within the
-// grace, and removes its object file and configuration.
+// grace, and removes its disk and object file.
 func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -172,8 +125,8 @@ func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
 	if err := p.stop(ctx, o.ID); err != nil {
 		return err
 	}
-	if err := os.Remove(p.svc.configFile(o.ID + ".yaml")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing the configuration of %s: %w", o.ID, err)
+	if err := os.RemoveAll(p.svc.machineDir(o.ID)); err != nil {
+		return fmt.Errorf("removing the disk of %s: %w", o.ID, err)
 	}
 	return p.removeObject(o.ID)
 }

@@ -2,7 +2,6 @@ package local
 
 import (
 	"context"
-	"encoding/json"
 	"os"
 	"os/signal"
 	"sync"
@@ -12,8 +11,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"skyserve/internal/testcloud/conformance"
+	"skyserve/internal/testkit"
 	"skyserve/provision"
-	"skyserve/provision/providertest"
 )
 
 // TestMain makes this test binary be an object when it is started as one.
@@ -36,12 +36,13 @@ func TestMain(m *testing.M) {
 // Whoever cuts an 'up' short and runs it again starts processes that start already: each runs
 // once, and nobody fails.
 func TestStartsAtTheSameTimeAreOne(t *testing.T) {
+	testkit.Slow(t)
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := NewProvider(newService(t, "chat"), exe, "build", 5*time.Second)
-	w := provision.Want{ID: "us-0", Kind: provision.KindReplica, Service: "chat", Region: "local/us", Spec: "s", Address: "http://127.0.0.1:1", Recipe: []byte("{}")}
+	p := NewProvider(newService(t, "chat"), exe, "build", 5*time.Second).For(twoRegionsOf(t))
+	w := machine("us-0", provision.KindReplica)
 	var starts sync.WaitGroup
 	for range 3 {
 		starts.Go(func() {
@@ -60,23 +61,26 @@ func TestStartsAtTheSameTimeAreOne(t *testing.T) {
 	}
 }
 
+// machine is a machine of chat that is wanted.
+func machine(id string, kind provision.Kind) provision.Want {
+	document := "#cloud-config\nwrite_files:\n  - path: /etc/skyserve/node.json\n    content: |\n      {\"service\": \"chat\", \"id\": \"" + id + "\", \"listen\": \":8200\"}\n"
+	return provision.Want{ID: id, Kind: kind, Service: "chat", Owner: "me", Region: "local/us", Spec: "s", Machine: &provision.Machine{Role: kind, UserData: document}}
+}
+
 func TestTheLocalProviderKeepsTheContract(t *testing.T) {
+	testkit.Slow(t)
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	providertest.Run(t, func(t *testing.T) providertest.Subject {
+	conformance.Run(t, func(t *testing.T) conformance.Subject {
 		svc := newService(t, "chat")
-		open := func(*testing.T) provision.Provider { return NewProvider(svc, exe, "build", 5*time.Second) }
-		s := providertest.Subject{Provider: open(t), Reopen: open, Service: "chat"}
+		open := func(*testing.T) provision.Provider {
+			return NewProvider(svc, exe, "build", 5*time.Second).For(twoRegionsOf(t))
+		}
+		s := conformance.Subject{Provider: open(t), Reopen: open, Service: "chat"}
 		for _, id := range []string{"us-0", "us-1"} {
-			text, err := json.Marshal(recipe{Args: []string{id}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.Wants = append(s.Wants, provision.Want{
-				ID: id, Kind: provision.KindReplica, Service: "chat", Region: "local/us", Spec: "s", Address: "http://127.0.0.1:1", Recipe: text,
-			})
+			s.Wants = append(s.Wants, machine(id, provision.KindReplica))
 		}
 		t.Cleanup(func() {
 			have, err := s.Provider.List(context.Background(), "chat")

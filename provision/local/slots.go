@@ -2,9 +2,16 @@ package local
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
 )
 
 // slotFile is what slots.json holds: a slot is the place of an object within
@@ -27,6 +34,13 @@ func (s Service) assignSlots(base int, balancers, engines []string) (slotFile, e
 		return slotFile{}, err
 	}
 	present := map[string]bool{}
+	disks, err := os.ReadDir(filepath.Join(s.dir, dirMachines)) // of those too whose processes do not hold their objects yet
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return slotFile{}, fmt.Errorf("listing the machines of %s: %w", s.name, err)
+	}
+	for _, d := range disks {
+		present[d.Name()] = true
+	}
 	for _, o := range objects {
 		present[o.ID] = true
 		if o.Gone == "" && old.Port != 0 && old.Port != base {
@@ -70,4 +84,63 @@ func deal(wanted []string, old map[string]int, present map[string]bool) map[stri
 		slots[id], taken[next] = next, true
 	}
 	return slots
+}
+
+// slotIDs are the balancers and the least replicas of a service, in the order of its file: they
+// get the first ports.
+func slotIDs(spec *service.Spec) (balancers, engines []string) {
+	for _, r := range spec.Regions {
+		for n := range r.Balancers {
+			balancers = append(balancers, provision.BalancerID(r.Name, n))
+		}
+		for i := range spec.Models {
+			for n := range spec.BoundsFor(spec.Models[i].Name, r.Name).Min {
+				if r.Name.Cloud() == service.CloudLocal {
+					engines = append(engines, provision.ReplicaID(spec, i, r.Name, n))
+				}
+			}
+		}
+	}
+	return balancers, engines
+}
+
+// check makes sure that every object has ports of its own.
+func (s slotFile) check() error {
+	for _, slots := range []map[string]int{s.Balancers, s.Engines} {
+		for _, id := range slices.Sorted(maps.Keys(slots)) {
+			if slots[id] >= slotsOfAKind {
+				return specError("placing %s on this machine: no more than %d balancers and %d replicas fit", id, slotsOfAKind, slotsOfAKind)
+			}
+		}
+	}
+	if s.Port < 1 || s.Port+lastOffset > 65535 {
+		return specError("%s: must be from 1 to %d, got %d", portSetting, 65535-lastOffset, s.Port)
+	}
+	return nil
+}
+
+// endpoints are the addresses of a machine of a kind.
+func (s slotFile) endpoints(id string, kind provision.Kind) provision.Endpoints {
+	at := func(offset int) string { return addrOf(s.Port + offset) }
+	e := provision.Endpoints{Loopback: loopback, Controller: at(controlOffset)}
+	switch kind {
+	case provision.KindNameServer:
+		e.Inside = provision.Addresses{Agent: at(replicaAgentOffset + s.Engines[id])}
+	case provision.KindBalancer:
+		n := s.Balancers[id]
+		e.Inside = provision.Addresses{
+			Public: at(n), PublicTLS: at(n), Admin: at(adminOffset + n), Challenge: at(challengeOffset + n), Agent: at(agentOffset + n), Store: at(storeOffset),
+		}
+	default:
+		n := s.Engines[id]
+		e.Inside = provision.Addresses{Agent: at(replicaAgentOffset + n), Engine: at(frontOffset + n)}
+		e.Engine = at(engineOffset + n)
+	}
+	e.Outside = e.Inside
+	return e
+}
+
+// specError is an error of configuration.
+func specError(format string, args ...any) error {
+	return &provision.SpecError{Err: fmt.Errorf(format, args...)}
 }

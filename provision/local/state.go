@@ -3,8 +3,6 @@ package local
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,11 +18,9 @@ import (
 const (
 	dirObjects = "objects"
 	dirLogs    = "logs"
-	dirStore   = "store"
 	fileSpec   = "service.yaml"
 	fileTokens = "tokens.json"
 	fileSlots  = "slots.json"
-	fileWanted = "wanted.json"
 )
 
 // Service is the state of one service on this machine.
@@ -32,23 +28,6 @@ type Service struct {
 	home Home
 	name string
 	dir  string
-}
-
-// ServiceOf is the service that a process's configuration file was written for by
-// bringing it up; ok is false for a file of any other place.
-func ServiceOf(file string) (svc Service, ok bool) {
-	path, err := filepath.Abs(file)
-	if err != nil {
-		return Service{}, false
-	}
-	dir := filepath.Dir(path)
-	services := filepath.Dir(dir)
-	if filepath.Base(services) != dirServices {
-		return Service{}, false
-	}
-	svc = Service{home: Home{filepath.Dir(services)}, name: filepath.Base(dir), dir: dir}
-	_, err = os.Stat(svc.SpecFile())
-	return svc, err == nil
 }
 
 // Name is the service's name.
@@ -63,16 +42,8 @@ func (s Service) Dir() string { return s.dir }
 // SpecFile is where the service.yaml that the service was brought up with is kept.
 func (s Service) SpecFile() string { return filepath.Join(s.dir, fileSpec) }
 
-// StoreDir is where the embedded store keeps its data.
-func (s Service) StoreDir() string { return filepath.Join(s.dir, dirStore) }
-
 // LogFile is where the object id writes what it has to say.
 func (s Service) LogFile(id string) string { return filepath.Join(s.dir, dirLogs, id+".log") }
-
-// certificateDir is where a balancer keeps the certificate that it obtains.
-func (s Service) certificateDir(id string) string {
-	return filepath.Join(s.dir, "certificates", id)
-}
 
 func (s Service) configFile(name string) string { return filepath.Join(s.dir, name) }
 
@@ -151,10 +122,8 @@ func (s Service) RemoveUnused() {
 	}
 }
 
-// Tokens are the secrets by which the processes of a service know each other.
-type Tokens struct {
-	Store string `json:"store"` // opens the embedded store
-	Peer  string `json:"peer"`  // opens one balancer to another
+// tokens are the secrets of a service that are kept here beside its operator's keys.
+type tokens struct {
 	// Admin opens the balancers' admin APIs; empty leaves them to this machine.
 	Admin string `json:"admin,omitempty"`
 }
@@ -162,32 +131,50 @@ type Tokens struct {
 // EnvAdminToken names the environment variable with the token of the admin APIs.
 const EnvAdminToken = "SKYSERVE_ADMIN_TOKEN"
 
-// Tokens reads the service's secrets; where none are kept yet it makes new
-// ones, which Layout.Save keeps.
-func (s Service) Tokens() (Tokens, error) {
-	var t Tokens
+// tokens reads what is kept; a damaged file is as good as none.
+func (s Service) tokens() (t tokens, err error) {
 	data, err := os.ReadFile(s.configFile(fileTokens))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return Tokens{}, fmt.Errorf("reading the tokens of %s: %w", s.name, err)
+	if errors.Is(err, fs.ErrNotExist) {
+		return t, nil
 	}
-	if err != nil || json.Unmarshal(data, &t) != nil || t.Store == "" || t.Peer == "" {
-		t = Tokens{Store: newToken(), Peer: newToken(), Admin: t.Admin}
+	if err != nil {
+		return t, fmt.Errorf("reading the tokens of %s: %w", s.name, err)
 	}
+	_ = json.Unmarshal(data, &t)
 	return t, nil
 }
 
 // AdminToken opens the admin APIs of the balancers that run: the one that they
 // were brought up with, else that of the environment; empty where they ask for none.
 func (s Service) AdminToken() (string, error) {
-	t, err := s.Tokens()
+	t, err := s.tokens()
 	return cmp.Or(t.Admin, os.Getenv(EnvAdminToken)), err
 }
 
-// newToken is 256 random bits.
-func newToken() string {
-	b := make([]byte, 32)
-	rand.Read(b) // never fails: it ends the program where the system has no randomness
-	return hex.EncodeToString(b)
+// NextAdminToken is the token that is to open the admin APIs: that of the environment where it is
+// set there, if only to nothing, else the one that was kept.
+func (s Service) NextAdminToken() (string, error) {
+	if token, isSet := os.LookupEnv(EnvAdminToken); isSet {
+		return token, nil
+	}
+	t, err := s.tokens()
+	return t.Admin, err
+}
+
+// KeepAdminToken keeps that token for other shells.
+func (s Service) KeepAdminToken() error {
+	t, err := s.tokens()
+	if err == nil {
+		t.Admin, err = s.NextAdminToken()
+	}
+	var text []byte
+	if err == nil {
+		text, err = json.Marshal(t)
+	}
+	if err == nil {
+		err = writeFile(s.configFile(fileTokens), text)
+	}
+	return err
 }
 
 // writeFile replaces a file of the service's state durably, whole or not at all.
@@ -225,4 +212,9 @@ func (s Service) Note(name string, v any) error {
 		return fmt.Errorf("reading %s: %w", s.configFile(name), err)
 	}
 	return nil
+}
+
+// ServiceAt is the service whose directory this is.
+func ServiceAt(dir string) Service {
+	return Service{home: Home{filepath.Dir(filepath.Dir(dir))}, name: filepath.Base(dir), dir: dir}
 }

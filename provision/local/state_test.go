@@ -3,13 +3,11 @@ package local
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestOpenHome(t *testing.T) {
@@ -85,21 +83,25 @@ func TestWriteFileIsPrivateAndWhole(t *testing.T) {
 	}
 }
 
-func TestTokensAreKeptOnceSaved(t *testing.T) {
+// The token of the admin APIs is kept for shells that do not have it; one that is set takes its
+// place, if only to nothing.
+func TestTheAdminTokenIsKept(t *testing.T) {
 	svc := newService(t, "chat")
-	a, err := svc.Tokens()
-	if err != nil || len(a.Store) != 64 || len(a.Peer) != 64 || a.Store == a.Peer {
-		t.Fatalf("got %+v, %v", a, err)
-	}
-	if exists(svc) {
-		t.Error("reading them made the state directory")
-	}
-	l := &Layout{svc: svc, tokens: a}
-	if err := l.Save(nil); err != nil {
-		t.Fatal(err)
-	}
-	if b, err := svc.Tokens(); err != nil || a != b {
-		t.Errorf("got %+v, %v, want the same again", b, err)
+	for _, tt := range []struct{ set, want string }{{"unset", ""}, {"one", "one"}, {"unset", "one"}, {"", ""}, {"unset", ""}} {
+		t.Setenv(EnvAdminToken, tt.set)
+		if tt.set == "unset" {
+			os.Unsetenv(EnvAdminToken)
+		}
+		next, err := svc.NextAdminToken()
+		if err != nil || next != tt.want {
+			t.Fatalf("%q is set: got %q, %v", tt.set, next, err)
+		}
+		if err := svc.KeepAdminToken(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := svc.AdminToken(); got != tt.want || err != nil {
+			t.Errorf("%q is set: got %q, %v", tt.set, got, err)
+		}
 	}
 }
 
@@ -240,50 +242,5 @@ func TestALongLogBeginsAnew(t *testing.T) {
 	}
 	if info, err := os.Stat(path + ".1"); err != nil || info.Size() != logBytes+1 {
 		t.Errorf("the old log: got %v, %v", info, err)
-	}
-}
-
-func TestFollow(t *testing.T) {
-	svc := newService(t, "chat")
-	mustWrite(t, svc.LogFile("us-0"), "before\n")
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	lines := make(chan string, 10)
-	ended := make(chan error, 1)
-	f := follower{path: svc.LogFile("us-0"), line: func(s string) { lines <- s }}
-	f.open(io.SeekEnd) // what was there before is not told
-	appendTo(t, svc.LogFile("us-0"), "par")
-	f.drain()
-	appendTo(t, svc.LogFile("us-0"), "tial\nwhole\n")
-	f.drain()
-	f.close()
-	if got := []string{<-lines, <-lines}; !reflect.DeepEqual(got, []string{"partial", "whole"}) {
-		t.Errorf("got %q", got)
-	}
-	go func() { ended <- svc.Follow(ctx, "us-1", func(s string) { lines <- s; cancel() }) }()
-	for got := ""; got == ""; { // a log that begins anew is told from its beginning, whenever Follow first looks
-		mustWrite(t, svc.LogFile("us-1"), "of a log that begins later\n")
-		select {
-		case got = <-lines:
-			if got != "of a log that begins later" {
-				t.Errorf("got %q", got)
-			}
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-}
-
-func appendTo(t *testing.T, path, text string) {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, fileMode)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := f.WriteString(text); err != nil {
-		t.Fatal(err)
 	}
 }

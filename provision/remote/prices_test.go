@@ -7,13 +7,13 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud/conformance"
 	"skyserve/provision"
-	"skyserve/provision/providertest"
 )
 
 // priced is a cloud that tells prices, or some of them and why not the others.
 type priced struct {
-	*providertest.Memory
+	*conformance.Memory
 	prices []provision.Price
 	err    error
 }
@@ -28,8 +28,8 @@ func TestPricesByWayOfAMachine(t *testing.T) {
 	some := []provision.Price{{Type: "g2-standard-4", Capacity: service.CapacitySpot, PerHour: 0.28, From: "Google price list, us-central1"}}
 	refused := &provision.CredentialsError{Cloud: "gcp", Action: "the Cloud Billing API", Code: "forbidden", Err: errors.New("it is off"), Hint: "enable it"}
 	for name, cloud := range map[string]provision.Provider{
-		"told": priced{&providertest.Memory{}, some, nil}, "refused": priced{&providertest.Memory{}, nil, refused},
-		"in part": priced{&providertest.Memory{}, some, refused}, "none": &providertest.Memory{},
+		"told": priced{&conformance.Memory{}, some, nil}, "refused": priced{&conformance.Memory{}, nil, refused},
+		"in part": priced{&conformance.Memory{}, some, refused}, "none": &conformance.Memory{},
 	} {
 		var want priced
 		if p, tells := cloud.(priced); tells {

@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud/conformance"
 	"skyserve/provision"
-	"skyserve/provision/providertest"
 	"skyserve/provision/remote"
 )
 
@@ -73,9 +73,9 @@ func want(id string) provision.Want {
 
 // What a machine does for another keeps the contract of what the machine itself does.
 func TestActingByWayOfAMachineKeepsTheContract(t *testing.T) {
-	providertest.Run(t, func(t *testing.T) providertest.Subject {
-		s := machine(t, hand(&providertest.Memory{}))
-		return providertest.Subject{
+	conformance.Run(t, func(t *testing.T) conformance.Subject {
+		s := machine(t, hand(&conformance.Memory{}))
+		return conformance.Subject{
 			Provider: client(s), Reopen: func(*testing.T) provision.Provider { return client(s) }, Service: "chat",
 			Wants: []provision.Want{want("us-central1-0"), want("us-central1-1")},
 		}
@@ -187,7 +187,7 @@ func TestWhatIsAskedComesBackWhole(t *testing.T) {
 
 // A machine acts for its own service, on replicas, in its own regions.
 func TestWhatAMachineRefuses(t *testing.T) {
-	m := &providertest.Memory{}
+	m := &conformance.Memory{}
 	server := machine(t, hand(m))
 	c := client(server)
 	change := func(do func(*provision.Want)) provision.Want {
@@ -240,7 +240,7 @@ func TestWhatAMachineRefuses(t *testing.T) {
 // Where one machine does not answer, the next one is asked; what the cloud itself says is
 // the end of it.
 func TestTheNextMachineIsAsked(t *testing.T) {
-	m := &providertest.Memory{}
+	m := &conformance.Memory{}
 	dead := machine(t, hand(m))
 	dead.Close()
 	works := machine(t, hand(m))

@@ -23,8 +23,8 @@ import (
 	"syscall"
 	"time"
 
-	"skyserve/provision/fakecloud"
-	"skyserve/provision/fakecloud/machines"
+	"skyserve/internal/testcloud"
+	"skyserve/internal/testcloud/machines"
 )
 
 const (
@@ -66,13 +66,13 @@ func run(port int, program string) error {
 	clouds := machines.New(machines.Options{
 		Dir: dir, Program: path, Environment: os.Environ(),
 		Regions: []string{"us-east-1", "us-west-2", "eu-west-1", "eu-central-1", "ap-northeast-1"}, Project: project,
-		Faults: &fakecloud.Faults{}, Ended: ended,
+		Faults: &testcloud.Faults{}, Ended: ended,
 	})
 	defer clouds.Close()
 	clouds.Names.AddZone(zone, false)
 	clouds.Google.SetAccount(account, "roles/editor") // of examples/clouds/service.yaml
 	clouds.AWS.Defaults = map[string]float64{}
-	for _, code := range []string{"L-DB2E81BA", "L-3819A6DF", "L-417A185B", "L-C4BD4855", "L-1216C47A", "L-34B43A08"} { // G, P and standard instances
+	for _, code := range []string{"L-DB2E81BA", "L-3819A6DF", "L-417A185B", "L-7212CCBC", "L-C4BD4855", "L-1216C47A", "L-34B43A08"} { // G, P and standard instances
 		clouds.AWS.Defaults[code] = vcpus
 	}
 	over := make(chan error, len(listeners))

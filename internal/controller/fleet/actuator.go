@@ -3,21 +3,16 @@ package fleet
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"skyserve/internal/controller"
-	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
+	"skyserve/provision/static"
 )
 
 var _ controller.Actuator = (*Keeper)(nil)
@@ -34,15 +29,15 @@ func (k *Keeper) Standing() (controller.Standing, error) {
 	if err != nil {
 		return controller.Standing{}, err
 	}
-	leaving, err := k.leaving()
+	decided, err := k.decisions()
 	if err != nil {
 		return controller.Standing{}, err
 	}
-	return standing(v, leaving), nil
+	return standing(v, decided), nil
 }
 
 // standing is what stands of a service, with the replicas that were given up and when.
-func standing(v *view, leaving map[string]time.Time) controller.Standing {
+func standing(v *view, decided Decisions) controller.Standing {
 	s := controller.Standing{Spec: v.spec}
 	leave := going(v.have, v.seen)
 	maps.Copy(leave, replaced(v.have, v.seen))
@@ -51,14 +46,19 @@ func standing(v *view, leaving map[string]time.Time) controller.Standing {
 		if o.Kind != provision.KindReplica || o.Gone != "" {
 			continue
 		}
-		r := controller.StandingReplica{ID: o.ID, Model: o.Labels["model"], Region: o.Region, GPU: o.Labels["gpu"], Drained: leave[o.ID]}
+		r := controller.StandingReplica{ID: o.ID, Model: o.Labels["model"], Region: o.Region, GPU: o.Labels["gpu"], Drained: leave[o.ID] || decided.IsDrained(o.ID), Donation: decided.Donation(o.ID)}
+		if o.Offering != nil {
+			r.On = provision.ClassOf(*o.Offering)
+		}
 		if Reachable(o) {
 			r.URL = engineURL(o)
 		}
-		if since, is := leaving[o.ID]; is {
-			r.Donation = &service.Donation{Since: since, Until: since}
-		}
 		s.Replicas = append(s.Replicas, r)
+	}
+	for _, c := range attachedOf(v.spec) {
+		s.Replicas = append(s.Replicas, controller.StandingReplica{
+			ID: c.ID, Model: c.Model, Region: c.Region, GPU: c.GPU, URL: c.URL, Drained: decided.IsDrained(c.ID), Donation: decided.Donation(c.ID),
+		})
 	}
 	rank := func(r service.Region) int {
 		return slices.IndexFunc(v.spec.Regions, func(s service.RegionSpec) bool { return s.Name == r })
@@ -76,6 +76,11 @@ func (k *Keeper) Carry(ctx context.Context, order controller.Order, may func() e
 		return nil, controller.ErrBusy
 	}
 	defer k.working.Unlock()
+	unlock, err := k.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	o, err := k.open(ctx)
 	if err != nil {
 		return nil, err
@@ -87,12 +92,13 @@ func (k *Keeper) Carry(ctx context.Context, order controller.Order, may func() e
 	if err := may(); err != nil {
 		return nil, err
 	}
-	if err := k.keepLeaving(s.all(), order); err != nil {
+	if err := k.keepLeaving(s.spec, s.all(), order); err != nil {
 		return nil, err
 	}
 	failure := errors.Join(s.beyond(order), k.remove(ctx, o, s.have, order.Remove, "given up"))
 	launched, err = k.launch(ctx, o, order.Launch)
-	return launched, errors.Join(failure, err)
+	replaced, refused := k.exchange(ctx, o, order.Replace)
+	return append(launched, replaced...), errors.Join(failure, err, refused)
 }
 
 // remove ends machines; why is logged.
@@ -122,17 +128,25 @@ func (k *Keeper) launch(ctx context.Context, o *opened, orders []controller.Laun
 	}
 	silent := k.plans(ctx, o, s)
 	have := s.have
-	o.fleet.Counts = map[cloud.Group]int{}
+	o.fleet.Counts = map[cloud.Group]provision.Counts{}
 	defer func() { o.fleet.Counts = nil }()
 	for _, l := range orders {
-		o.fleet.Counts[cloud.Group{Model: l.Model, Region: l.Region}] += l.Count
+		g := cloud.Group{Model: l.Model, Region: l.Region}
+		if o.fleet.Counts[g] == nil {
+			o.fleet.Counts[g] = provision.Counts{}
+		}
+		o.fleet.Counts[g][l.On] += l.Count
 	}
 	before := map[string]bool{}
 	for _, r := range have {
 		before[r.ID] = r.Gone == ""
 		own := r.Kind == provision.KindReplica && r.Gone == "" && cloud.StandsIn(r) == "" && !o.fleet.Going[r.ID]
-		if g := (cloud.Group{Model: r.Labels["model"], Region: r.Region}); own && o.fleet.Counts[g] > 0 {
-			o.fleet.Counts[g]++
+		if counts := o.fleet.Counts[cloud.Group{Model: r.Labels["model"], Region: r.Region}]; own && counts != nil {
+			runs := provision.Class{}
+			if r.Offering != nil {
+				runs = provision.ClassOf(*r.Offering)
+			}
+			counts[runs]++
 		}
 	}
 	o.fleet.Only = func(_ *Plan, c provision.Change) bool {
@@ -151,48 +165,54 @@ func (k *Keeper) launch(ctx context.Context, o *opened, orders []controller.Laun
 	return launched, errors.Join(silent, err, failed)
 }
 
-// leaving are the replicas that were given up, and when.
-func (k *Keeper) leaving() (map[string]time.Time, error) {
-	ids := map[string]time.Time{}
-	text, err := os.ReadFile(filepath.Join(k.Dir, fileLeaving))
-	if errors.Is(err, fs.ErrNotExist) {
-		return ids, nil
+// fileOfDecisions is where it is kept which replicas are sent nothing.
+func (k *Keeper) fileOfDecisions() string {
+	if k.Decisions != "" {
+		return k.Decisions
 	}
-	if err == nil {
-		err = json.Unmarshal(text, &ids)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading which replicas leave: %w", err)
-	}
-	return ids, nil
+	return filepath.Join(k.Dir, fileLeaving)
 }
+
+// decisions are what was decided about replicas.
+func (k *Keeper) decisions() (Decisions, error) { return ReadDecisions(k.fileOfDecisions()) }
 
 // keepLeaving keeps which replicas leave once an order holds, before it is begun. Of one
 // that is no longer there nothing is kept: another may get its id.
-func (k *Keeper) keepLeaving(have []provision.Object, order controller.Order) error {
-	ids, err := k.leaving()
+func (k *Keeper) keepLeaving(spec *service.Spec, have []provision.Object, order controller.Order) error {
+	was, err := k.decisions()
 	if err != nil {
 		return err
 	}
-	next := maps.Clone(ids)
+	next := was
 	for _, d := range order.Donate {
-		next[d.ID] = d.Since
+		how := d.Donation
+		if i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == d.ID }); i >= 0 && !cloud.IsHere(have[i].Region) {
+			how.Until = how.Since // there is nobody to lend it to
+		}
+		next = next.WithDonated(d.ID, how)
 	}
 	for _, id := range order.Reclaim {
-		delete(next, id)
+		next = next.Reclaimed(id)
 	}
-	maps.DeleteFunc(next, func(id string, _ time.Time) bool {
-		return !slices.ContainsFunc(have, func(o provision.Object) bool { return o.ID == id && o.Gone == "" })
-	})
-	if maps.Equal(ids, next) {
+	next = next.about(func(id string) bool { return runs(have, id) || isAttached(spec, id) })
+	if was.equal(next) {
 		return nil
 	}
-	text, err := json.Marshal(next)
-	if err == nil {
-		err = identity.WriteFile(filepath.Join(k.Dir, fileLeaving), text)
+	return next.Write(k.fileOfDecisions())
+}
+
+// isAttached says whether a replica is a machine of a static region.
+func isAttached(spec *service.Spec, id string) bool {
+	return slices.ContainsFunc(attachedOf(spec), func(c service.ReplicaConfig) bool { return c.ID == id })
+}
+
+// attachedOf are the replicas of static regions.
+func attachedOf(spec *service.Spec) []service.ReplicaConfig {
+	var all []service.ReplicaConfig
+	for _, r := range spec.Regions {
+		if r.Name.Cloud() == service.CloudStatic {
+			all = append(all, static.Replicas(spec, r)...)
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("keeping which replicas leave: %w", err)
-	}
-	return nil
+	return all
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"skyserve/internal/node"
+	"skyserve/internal/agent"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
 )
@@ -19,7 +19,7 @@ import (
 func advised(have []provision.Object, seen map[string]Seen) map[string]bool {
 	ids := map[string]bool{}
 	for _, o := range have {
-		if s := seen[o.ID]; o.Kind == provision.KindReplica && s.Err == nil && s.Phase == node.PhaseReady && !s.AdvisedAt.IsZero() {
+		if s := seen[o.ID]; o.Kind == provision.KindReplica && s.Err == nil && s.Phase == agent.PhaseReady && !s.AdvisedAt.IsZero() {
 			ids[o.ID] = true
 		}
 	}
@@ -55,7 +55,7 @@ func (k *Keeper) heeded(s *sight, seen map[string]Seen) map[string]bool {
 // more, once they are empty. That counts only
 // when no balancer of their region used them at the look before: what one sent a moment
 // before it was told may not have come in yet.
-func (k *Keeper) release(ctx context.Context, o *opened, s *sight, seen map[string]Seen, deployments map[string]node.Deployment, may func() error) error {
+func (k *Keeper) release(ctx context.Context, o *opened, s *sight, seen map[string]Seen, deployments map[string]agent.Deployment, may func() error) error {
 	told := map[string]bool{}
 	var empty []string
 	over := replaced(s.have, seen)
@@ -78,13 +78,13 @@ func (k *Keeper) release(ctx context.Context, o *opened, s *sight, seen map[stri
 
 // unused says whether all balancers of a replica's region run what they are to, which is
 // without it.
-func unused(id string, have []provision.Object, seen map[string]Seen, deployments map[string]node.Deployment) bool {
+func unused(id string, have []provision.Object, seen map[string]Seen, deployments map[string]agent.Deployment) bool {
 	at := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == id })
 	return at >= 0 && !slices.ContainsFunc(have, func(b provision.Object) bool {
 		if b.Kind != provision.KindBalancer || b.Gone != "" || b.Region != have[at].Region {
 			return false
 		}
 		d, known := deployments[b.ID]
-		return !known || seen[b.ID].Phase != node.PhaseReady || seen[b.ID].Revision != d.Revision
+		return !known || seen[b.ID].Phase != agent.PhaseReady || seen[b.ID].Revision != d.Revision
 	})
 }

@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"skyserve/internal/node"
+	"skyserve/internal/agent"
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud/conformance"
 	"skyserve/provision"
-	"skyserve/provision/providertest"
 )
 
 // A replica is used until the one that was launched in its place serves, for whatever reason
@@ -20,7 +20,7 @@ func TestWhoIsReplaced(t *testing.T) {
 	machine := func(id, instead string) provision.Object {
 		return provision.Object{ID: id, Kind: provision.KindReplica, Handle: "h-" + id, Labels: map[string]string{"model": "m", "instead": instead}}
 	}
-	ready := Seen{Status: node.Status{Phase: node.PhaseReady}}
+	ready := Seen{Status: agent.Status{Phase: agent.PhaseReady}}
 	told := ready
 	told.AdvisedAt = since
 	have := []provision.Object{machine("a", ""), machine("b", ""), machine("c", "h-a")}
@@ -30,12 +30,12 @@ func TestWhoIsReplaced(t *testing.T) {
 		advised, gone string
 	}{
 		{"nothing is recommended", map[string]Seen{"a": ready, "b": ready, "c": ready}, "", "a"},
-		{"its successor starts", map[string]Seen{"a": told, "b": ready, "c": {Status: node.Status{Phase: node.PhaseWeights}}}, "a", ""},
+		{"its successor starts", map[string]Seen{"a": told, "b": ready, "c": {Status: agent.Status{Phase: agent.PhaseWeights}}}, "a", ""},
 		{"its successor says nothing", map[string]Seen{"a": told, "b": ready, "c": {Err: errors.New("no answer")}}, "a", ""},
 		{"its successor serves", map[string]Seen{"a": told, "b": ready, "c": ready}, "a", "a"},
 		{"it has no successor", map[string]Seen{"a": {}, "b": told, "c": ready}, "b", ""},
-		{"it is taken by now", map[string]Seen{"a": {Status: node.Status{Phase: node.PhaseInterrupted, AdvisedAt: since}}, "b": ready, "c": ready}, "", ""},
-		{"it says nothing any more", map[string]Seen{"a": {Err: errors.New("no answer"), Status: node.Status{Phase: node.PhaseReady, AdvisedAt: since}}, "c": ready}, "", ""},
+		{"it is taken by now", map[string]Seen{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted, AdvisedAt: since}}, "b": ready, "c": ready}, "", ""},
+		{"it says nothing any more", map[string]Seen{"a": {Err: errors.New("no answer"), Status: agent.Status{Phase: agent.PhaseReady, AdvisedAt: since}}, "c": ready}, "", ""},
 	} {
 		if got := advised(have, tt.seen); !maps.Equal(got, fields(tt.advised)) {
 			t.Errorf("%s: advised %v, want %q", tt.name, got, tt.advised)
@@ -54,7 +54,7 @@ func TestWhoIsGivenBack(t *testing.T) {
 		{ID: "us-1", Kind: provision.KindReplica, Region: "aws/us", Handle: "h-1", Labels: map[string]string{"model": "m", "for": "aws/eu"}},
 		{ID: "lb-us-0", Kind: provision.KindBalancer, Region: "aws/us", Handle: "h-2"},
 	}
-	cloud := &providertest.Memory{}
+	cloud := &conformance.Memory{}
 	o := &opened{fleet: &Fleet{Provider: cloud}}
 	k := &Keeper{}
 	for _, look := range []struct {
@@ -73,10 +73,10 @@ func TestWhoIsGivenBack(t *testing.T) {
 	} {
 		k.surplus = fields(look.surplus)
 		seen := map[string]Seen{
-			"us-0": {Status: node.Status{Phase: node.PhaseReady}}, "us-1": {Status: node.Status{Phase: node.PhaseReady, InFlight: look.inFlight}},
-			"lb-us-0": {Status: node.Status{Phase: node.PhaseReady, Revision: look.revision}},
+			"us-0": {Status: agent.Status{Phase: agent.PhaseReady}}, "us-1": {Status: agent.Status{Phase: agent.PhaseReady, InFlight: look.inFlight}},
+			"lb-us-0": {Status: agent.Status{Phase: agent.PhaseReady, Revision: look.revision}},
 		}
-		err := k.release(t.Context(), o, &sight{have: have}, seen, map[string]node.Deployment{"lb-us-0": {Revision: "2"}}, func() error { return nil })
+		err := k.release(t.Context(), o, &sight{have: have}, seen, map[string]agent.Deployment{"lb-us-0": {Revision: "2"}}, func() error { return nil })
 		if err != nil || cloud.Calls() != look.calls {
 			t.Errorf("%s: %d calls, want %d (%v)", look.name, cloud.Calls(), look.calls, err)
 		}
@@ -99,8 +99,8 @@ func TestASuccessorCountsOnce(t *testing.T) {
 		{"the old one is taken", "interrupted", "weights", []string{"b", "c"}},
 		{"the new one is taken", "ready", "interrupted", []string{"a", "c"}},
 	} {
-		seen := map[string]Seen{"a": {Status: node.Status{Phase: node.Phase(tt.a)}}, "b": {Status: node.Status{Phase: node.Phase(tt.b)}}}
-		s := standing(&view{spec: &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}}}, have: have, seen: seen}, nil)
+		seen := map[string]Seen{"a": {Status: agent.Status{Phase: agent.Phase(tt.a)}}, "b": {Status: agent.Status{Phase: agent.Phase(tt.b)}}}
+		s := standing(&view{spec: &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}}}, have: have, seen: seen}, Decisions{})
 		var got []string
 		for _, r := range s.Replicas {
 			if !r.Drained {
@@ -132,14 +132,14 @@ func TestWhoIsUnused(t *testing.T) {
 		{ID: "lb-us-2", Kind: provision.KindBalancer, Region: "aws/us", Gone: "stopped"},
 		{ID: "lb-eu-0", Kind: provision.KindBalancer, Region: "aws/eu"},
 	}
-	is := func(revision string, phase node.Phase) Seen {
-		return Seen{Status: node.Status{Revision: revision, Phase: phase}}
+	is := func(revision string, phase agent.Phase) Seen {
+		return Seen{Status: agent.Status{Revision: revision, Phase: phase}}
 	}
-	wanted := map[string]node.Deployment{"lb-us-0": {Revision: "2"}, "lb-us-1": {Revision: "2"}, "lb-eu-0": {Revision: "2"}}
-	first := map[string]node.Deployment{"lb-us-0": {Revision: "2"}}
+	wanted := map[string]agent.Deployment{"lb-us-0": {Revision: "2"}, "lb-us-1": {Revision: "2"}, "lb-eu-0": {Revision: "2"}}
+	first := map[string]agent.Deployment{"lb-us-0": {Revision: "2"}}
 	for _, tt := range []struct {
 		name        string
-		deployments map[string]node.Deployment
+		deployments map[string]agent.Deployment
 		seen        map[string]Seen
 		want        bool
 	}{

@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/controller/fleet"
-	"skyserve/internal/node"
 	"skyserve/internal/telemetry"
 )
 
@@ -58,10 +58,10 @@ func TestCertificateAlerts(t *testing.T) {
 // A look at a service tells which machines' certificates nobody has renewed.
 func TestStatusAlertsOfCertificates(t *testing.T) {
 	end := time.Date(2026, 5, 30, 0, 0, 0, 0, time.UTC)
-	ends := func(context.Context) (node.Status, error) {
-		return node.Status{Phase: node.PhaseReady, Expires: end}, nil
+	ends := func(context.Context) (agent.Status, error) {
+		return agent.Status{Phase: agent.PhaseReady, Expires: end}, nil
 	}
-	_, i := inspected(t, map[string]func(context.Context) (node.Status, error){"us-east-1-0": ends})
+	_, i := inspected(t, map[string]func(context.Context) (agent.Status, error){"us-east-1-0": ends})
 	i.File = "chat.yaml"
 	for left, want := range map[int]int{46: 0, 44: 1} {
 		i.Now = func() time.Time { return end.AddDate(0, 0, -left) }

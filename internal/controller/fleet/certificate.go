@@ -13,9 +13,7 @@ import (
 
 // Certificate asks a balancer for its public listener's certificate; nil where it has no TLS.
 func (h *Handover) Certificate(ctx context.Context, o provision.Object) (*telemetry.Certificate, error) {
-	hc := telemetry.SecureClient(h.Party.Client(identity.Balancer))
-	defer hc.CloseIdleConnections()
-	s, err := telemetry.NewClient(h.adminURL(o), hc).Snapshot(ctx)
+	s, err := h.Snapshot(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -23,6 +21,13 @@ func (h *Handover) Certificate(ctx context.Context, o provision.Object) (*teleme
 		return b.Certificate, nil
 	}
 	return nil, nil
+}
+
+// Snapshot asks a balancer what it says of the service.
+func (h *Handover) Snapshot(ctx context.Context, o provision.Object) (*telemetry.Snapshot, error) {
+	hc := telemetry.SecureClient(h.Party.Client(identity.Balancer))
+	defer hc.CloseIdleConnections()
+	return telemetry.NewClient(h.adminURL(o), hc).Snapshot(ctx)
 }
 
 // AwaitCertificates returns when all balancers have a certificate, which they obtain; when ctx

@@ -80,11 +80,12 @@ func TestStatusOfCertificates(t *testing.T) {
 			_, i := inspected(t, nil)
 			i.Fleet.Spec.Balancer.TLS, i.Fleet.Spec.Balancer.Insecure = &service.TLS{Cert: "c", Key: "k"}, false
 			i.Fleet.UserData = nil // the public port is another one by now, which is not what this is about
-			i.Certificate = func(_ context.Context, o provision.Object) (*telemetry.Certificate, error) {
+			i.Snapshot = func(_ context.Context, o provision.Object) (*telemetry.Snapshot, error) {
 				if o.Kind != provision.KindBalancer {
 					t.Errorf("%s was asked", o.ID)
 				}
-				return tt.certificate, tt.err
+				self := telemetry.BalancerSnapshot{ID: o.ID, Certificate: tt.certificate}
+				return &telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{{Name: o.Region, Balancers: []telemetry.BalancerSnapshot{self}}}}, tt.err
 			}
 			s, err := i.Status(t.Context())
 			if err != nil {

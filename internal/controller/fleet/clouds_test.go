@@ -14,32 +14,33 @@ import (
 
 	"skyserve/internal/controller/fleet"
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
+	"skyserve/internal/testkit"
 	"skyserve/provision"
 	"skyserve/provision/aws"
 	"skyserve/provision/cloud"
-	"skyserve/provision/fakecloud"
 	"skyserve/provision/gcp"
 )
 
 // clouds is both clouds, in this process.
 type clouds struct {
-	faults *fakecloud.Faults
-	aws    *fakecloud.AWS
-	gce    *fakecloud.GCE
+	faults *testcloud.Faults
+	aws    *testcloud.AWS
+	gce    *testcloud.GCE
 	places []string // of the service's regions at AWS
 	poll   time.Duration
 }
 
 // emulate makes the clouds of a service. poll is how often its programs look at what
 // takes its time; negative = without a pause.
-func emulate(spec *service.Spec, faults *fakecloud.Faults, poll time.Duration) *clouds {
-	c := &clouds{faults: faults, poll: poll, gce: fakecloud.NewGCE("p", faults)}
+func emulate(spec *service.Spec, faults *testcloud.Faults, poll time.Duration) *clouds {
+	c := &clouds{faults: faults, poll: poll, gce: testcloud.NewGCE("p", faults)}
 	for _, r := range cloud.Regions(spec) {
 		if r.Cloud() == service.CloudAWS {
 			c.places = append(c.places, r.Place())
 		}
 	}
-	c.aws = fakecloud.NewAWS(faults, c.places...)
+	c.aws = testcloud.NewAWS(faults, c.places...)
 	for _, name := range []string{"chat", "old"} { // who made them is not what these tests are about
 		c.gce.SetAccount("skyserve-"+name+"-lb@p.iam.gserviceaccount.com", "roles/editor")
 	}
@@ -50,13 +51,13 @@ func emulate(spec *service.Spec, faults *fakecloud.Faults, poll time.Duration) *
 func (c *clouds) open(t testing.TB) provision.Places {
 	t.Helper()
 	amazon, err := aws.New(context.Background(), aws.Config{
-		Regions: c.places, Transport: fakecloud.Direct{Handler: c.aws}, Poll: c.poll,
+		Regions: c.places, Transport: testcloud.Direct{Handler: c.aws}, Poll: c.poll,
 		Credentials: credentials.NewStaticCredentialsProvider("AKIDEXAMPLE", "secret", ""),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	google := gcp.New(gcp.Config{Project: "p", Endpoint: "http://gce", Transport: fakecloud.Direct{Handler: c.gce}, Poll: c.poll})
+	google := gcp.New(gcp.Config{Project: "p", Endpoint: "http://gce", Transport: testcloud.Direct{Handler: c.gce}, Poll: c.poll})
 	return provision.Places{service.CloudAWS: amazon, service.CloudGCP: google}
 }
 
@@ -108,19 +109,19 @@ regions:
 `
 
 // rated throttles what a region is asked above a number of calls in a second.
-func rated(limit int) func(fakecloud.Call) fakecloud.Outcome {
+func rated(limit int) func(testcloud.Call) testcloud.Outcome {
 	type window struct {
 		place  string
 		second int64
 	}
 	seen := map[window]int{}
-	return func(c fakecloud.Call) fakecloud.Outcome {
+	return func(c testcloud.Call) testcloud.Outcome {
 		w := window{c.Cloud + "/" + c.Region, time.Now().Unix()}
 		seen[w]++
 		if seen[w] > limit {
-			return fakecloud.Throttled
+			return testcloud.Throttled
 		}
-		return fakecloud.Served
+		return testcloud.Served
 	}
 }
 
@@ -128,11 +129,12 @@ func rated(limit int) func(fakecloud.Call) fakecloud.Outcome {
 // come up without a region being asked too much at once, are left alone by a second
 // up, and leave nothing; also where the clouds throttle, which costs a bounded number of tries.
 func TestAHundredReplicasInTwoClouds(t *testing.T) {
+	testkit.Slow(t)
 	withoutSettings(t)
 	spec := parse(t, hundred)
-	measure := func(name string, decide func(fakecloud.Call) fakecloud.Outcome) (made int) {
+	measure := func(name string, decide func(testcloud.Call) testcloud.Outcome) (made int) {
 		synctest.Test(t, func(t *testing.T) {
-			f := &fakecloud.Faults{Hold: func(fakecloud.Call) { time.Sleep(20 * time.Millisecond) }, Decide: decide}
+			f := &testcloud.Faults{Hold: func(testcloud.Call) { time.Sleep(20 * time.Millisecond) }, Decide: decide}
 			c := emulate(spec, f, 0)
 			begun := time.Now()
 			if _, err := up(spec, c.open(t)); err != nil {

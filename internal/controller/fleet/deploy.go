@@ -4,15 +4,16 @@ import (
 	"cmp"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml"
 
-	"skyserve/internal/node"
+	"skyserve/internal/agent"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -78,6 +79,12 @@ type Content struct {
 	Seat *Seat
 	// Zone is the hosted zone that challenges of an authority are written into; zero = none is.
 	Zone HostedZone
+	// Base is the directory that relative paths of service.yaml are below, for balancers on this
+	// computer.
+	Base string
+	// AdminToken opens the admin APIs of balancers on this computer to who speaks plain HTTP;
+	// empty leaves them to all of its users.
+	AdminToken string
 	// Enrolled are the balancers' machines that operators launched, by id as their clouds call
 	// them: what else claims to be one is left out. nil = nothing is.
 	Enrolled map[string][]string
@@ -97,10 +104,13 @@ type HostedZone struct {
 // deployment and of others', and so is a replica of a model that the file no longer has.
 // The revision of a balancer's machine begins with the edition
 // of the content, by which controllers that hold another one know to keep off: see Handover.Tend.
-func Deployments(c Content, have []provision.Object) (map[string]node.Deployment, error) {
+func Deployments(c Content, have []provision.Object) (map[string]agent.Deployment, error) {
 	d := &deployer{Content: c, spec: c.Spec}
 	for _, o := range have {
-		if o.Gone == "" && o.PrivateIP.IsValid() && c.trusts(o) {
+		// A machine of this computer that died starts again where it was: until then the others
+		// wait for it, rather than forget it and whatever it serves.
+		stays := o.Gone == "" || cloud.IsHere(o.Region)
+		if stays && o.PrivateIP.IsValid() && c.trusts(o) {
 			d.have = append(d.have, o)
 		}
 	}
@@ -109,9 +119,9 @@ func Deployments(c Content, have []provision.Object) (map[string]node.Deployment
 	if err != nil {
 		return nil, fmt.Errorf("saying what machines are to run: %w", err)
 	}
-	all := map[string]node.Deployment{}
+	all := map[string]agent.Deployment{}
 	for _, o := range d.have {
-		var one node.Deployment
+		var one agent.Deployment
 		switch o.Kind {
 		case provision.KindBalancer:
 			one, err = d.balancer(o)
@@ -122,6 +132,11 @@ func Deployments(c Content, have []provision.Object) (map[string]node.Deployment
 				continue // of a model that the file no longer has: it is about to go
 			}
 			one, err = d.replica(o, m)
+		case provision.KindNameServer:
+			if d := c.Spec.DNS; d == nil || d.Provider != service.DNSEmbedded {
+				continue // it is about to go
+			}
+			one, err = d.nameServer()
 		case provision.KindController, provision.KindFirewall, provision.KindIdentity:
 			continue
 		}
@@ -155,56 +170,60 @@ type deployer struct {
 
 // UnitOf is what a machine of a kind calls the unit that it is for.
 func UnitOf(k provision.Kind) string {
-	if k == provision.KindBalancer {
+	switch k {
+	case provision.KindBalancer:
 		return "balancer"
+	case provision.KindNameServer:
+		return UnitNameServer
 	}
 	return "engine"
 }
 
 // balancer is the deployment of a balancer's machine.
-func (d *deployer) balancer(o provision.Object) (node.Deployment, error) {
+func (d *deployer) balancer(o provision.Object) (agent.Deployment, error) {
 	files := map[string]string{fileService: string(d.Text)}
+	own := cloud.EndpointsOf(o).Inside
 	c := service.BalancerConfig{
 		Service: d.spec.Name, ID: o.ID, Region: o.Region,
-		Listen: at(o.PrivateIP, cloud.PublicPort(d.spec)), Admin: at(o.PrivateIP, cloud.PortAdmin), // the network translates the public address
-		Identity: &service.Identity{Cert: node.FileCert, Key: node.FileKey, CA: node.FileCA, Revoked: node.FileRevoked},
+		Listen: own.PublicFor(d.spec), Admin: own.Admin,
+		Identity: &service.Identity{Cert: agent.FileCert, Key: agent.FileKey, CA: agent.FileCA, Revoked: agent.FileRevoked},
 		Balancer: d.spec.Balancer, SpecFile: fileService, PeerToken: d.PeerToken,
-		Replicas: d.replicasOf(o), Peers: d.peersOf(o),
+		Replicas: d.replicasOf(o), Peers: d.peersOf(o), AdminPlain: cloud.IsHere(o.Region), AdminToken: d.AdminToken,
 	}
 	for _, m := range d.spec.Models {
 		c.Models = append(c.Models, service.BalancerModel{Name: m.Name, Aliases: m.Aliases, LoRA: m.Engine.Adapters(), SLO: m.SLO})
 	}
 	d.useStore(&c)
-	if err := d.bring(&c, files); err != nil {
-		return node.Deployment{}, err
+	if err := d.bring(&c, own, files); err != nil {
+		return agent.Deployment{}, err
 	}
 	fixed, err := provision.HashOf(c.Fixed())
 	if err != nil {
-		return node.Deployment{}, err
+		return agent.Deployment{}, err
 	}
 	config, err := yaml.Marshal(c)
 	if err != nil {
-		return node.Deployment{}, err
+		return agent.Deployment{}, err
 	}
 	files[fileConfig] = string(config)
-	units := []node.Unit{{Name: UnitOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed, Memory: int64(d.spec.Balancer.Memory.Total)}}
+	units := []agent.Unit{{Name: UnitOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed, Memory: int64(d.spec.Balancer.Memory.Total)}}
 	if seat := d.seatOf(); seat != nil && seat.ID == o.ID {
 		u, err := d.controller(o)
 		if err != nil {
-			return node.Deployment{}, err
+			return agent.Deployment{}, err
 		}
 		units = append(units, u)
 	}
-	return node.Deployment{Units: units, Cloud: d.actsIn(o.Region.Cloud())}, nil
+	return agent.Deployment{Units: units, Cloud: d.actsIn(o.Region.Cloud())}, nil
 }
 
 // actsIn is how a balancer acts in its cloud for the controller; nil where that does so itself,
 // being there, or where there is none.
-func (d *deployer) actsIn(name string) *node.Cloud {
-	if d.Seat == nil || name == homeCloud(d.spec) {
+func (d *deployer) actsIn(name string) *agent.Cloud {
+	if d.Seat == nil || name == homeCloud(d.spec) || cloud.IsHere(service.Region(name+"/")) {
 		return nil
 	}
-	c := &node.Cloud{Means: d.Seat.Means}
+	c := &agent.Cloud{Means: d.Seat.Means}
 	for _, r := range cloud.Regions(d.spec) {
 		if r.Cloud() == name {
 			c.Regions = append(c.Regions, string(r))
@@ -214,7 +233,11 @@ func (d *deployer) actsIn(name string) *node.Cloud {
 }
 
 // bring puts the secrets that a balancer's configuration refers to beside it.
-func (d *deployer) bring(c *service.BalancerConfig, files map[string]string) error {
+func (d *deployer) bring(c *service.BalancerConfig, own provision.Addresses, files map[string]string) error {
+	if cloud.IsHere(c.Region) {
+		d.refer(c, own)
+		return nil
+	}
 	if auth := c.Balancer.Auth; auth != nil {
 		keys, err := d.Secrets(auth.KeysFrom)
 		if err != nil {
@@ -229,7 +252,7 @@ func (d *deployer) bring(c *service.BalancerConfig, files map[string]string) err
 		return nil
 	}
 	if tls.ACME != nil {
-		return d.bringACME(c, files)
+		return d.bringACME(c, own, files)
 	}
 	for _, f := range []struct{ key, from, to string }{{"cert", tls.Cert, fileTLSCert}, {"key", tls.Key, fileTLSKey}} {
 		text, err := d.Secrets("file:" + f.from)
@@ -242,20 +265,65 @@ func (d *deployer) bring(c *service.BalancerConfig, files map[string]string) err
 	return nil
 }
 
-// bringACME puts what it takes to obtain a certificate beside a balancer's configuration. One
-// whose machine has no identity at AWS cannot write to Route 53: it takes up what others obtain.
-func (d *deployer) bringACME(c *service.BalancerConfig, files map[string]string) error {
-	a := *c.Balancer.TLS.ACME
-	c.Balancer.TLS = &service.TLS{ACME: &a}
+// refer lets a balancer on this computer read the files that service.yaml names where they are, so
+// that it takes them up when they change.
+func (d *deployer) refer(c *service.BalancerConfig, own provision.Addresses) {
+	if auth := c.Balancer.Auth; auth != nil {
+		there := *auth
+		there.KeysFrom = d.there(auth.KeysFrom)
+		c.Balancer.Auth = &there
+	}
+	tls := c.Balancer.TLS
+	switch {
+	case tls == nil:
+	case tls.ACME == nil:
+		c.Balancer.TLS = &service.TLS{Cert: d.path(tls.Cert), Key: d.path(tls.Key)}
+	default:
+		a := *tls.ACME
+		a.Root = d.path(a.Root)
+		if a.EAB != nil {
+			a.EAB = &service.EAB{KeyID: a.EAB.KeyID, HMAC: d.there(a.EAB.HMAC)}
+		}
+		c.Balancer.TLS = &service.TLS{ACME: &a}
+		d.obtain(c, own)
+	}
+}
+
+// there is a reference of service.yaml with the whole path of its file.
+func (d *deployer) there(ref string) string {
+	if path, isFile := strings.CutPrefix(ref, "file:"); isFile {
+		return "file:" + d.path(path)
+	}
+	return ref
+}
+
+// path is a path of service.yaml as a whole one.
+func (d *deployer) path(p string) string {
+	if p == "" || filepath.IsAbs(p) || d.Base == "" {
+		return p
+	}
+	return filepath.Join(d.Base, p)
+}
+
+// obtain says how a balancer obtains the certificate of the service's name. One whose machine has
+// no identity at AWS cannot write to Route 53: it takes up what others obtain.
+func (d *deployer) obtain(c *service.BalancerConfig, own provision.Addresses) {
 	c.Certificate = &service.CertificateConfig{Name: d.spec.DNS.Name, Dir: dirCertificates}
-	switch host, _, _ := net.SplitHostPort(c.Listen); {
+	switch {
 	case d.spec.Obtains(service.ChallengeHTTP):
-		c.Certificate.Listen = net.JoinHostPort(host, strconv.Itoa(cloud.PortChallenge))
+		c.Certificate.Listen = own.Challenge
 	case d.spec.Obtains(service.ChallengeDNS):
 		c.Certificate.Zone, c.Certificate.Private = d.spec.DNS.Zone, d.spec.DNS.Private
 		c.Certificate.ZoneID, c.Certificate.Endpoint = d.Zone.ID, d.Zone.Endpoint
-		c.Certificate.FollowOnly = c.Region.Cloud() != service.CloudAWS
+		c.Certificate.FollowOnly = c.Region.Cloud() == service.CloudGCP
 	}
+}
+
+// bringACME puts what it takes to obtain a certificate beside a balancer's configuration.
+func (d *deployer) bringACME(c *service.BalancerConfig, own provision.Addresses, files map[string]string) error {
+	a := *c.Balancer.TLS.ACME
+	c.Balancer.TLS = &service.TLS{ACME: &a}
+	d.obtain(c, own)
 	var err error
 	if a.Root != "" {
 		if files[fileRoot], err = d.Secrets("file:" + a.Root); err != nil {
@@ -281,9 +349,17 @@ func (d *deployer) peersOf(o provision.Object) []service.PeerConfig {
 			continue
 		}
 		base := AdminURL(other)
-		peers = append(peers, service.PeerConfig{ID: other.ID, Region: other.Region, URL: base, Admin: base})
+		peers = append(peers, service.PeerConfig{ID: other.ID, Region: other.Region, URL: base, Admin: base, EmulateRTT: d.distance(o.Region, other.Region)})
 	}
 	return peers
+}
+
+// distance is the round trip that is emulated between regions on this computer.
+func (d *deployer) distance(a, b service.Region) time.Duration {
+	if !cloud.IsHere(a) || !cloud.IsHere(b) {
+		return 0
+	}
+	return d.spec.LocalHosts.RTTBetween(a.Place(), b.Place())
 }
 
 // replicasOf are the replicas of a balancer's region that are its own: they are dealt
@@ -303,13 +379,25 @@ func (d *deployer) replicasOf(o provision.Object) []service.ReplicaConfig {
 		}
 		replicas = append(replicas, service.ReplicaConfig{
 			ID: r.ID, URL: engineURL(r), MTLS: true, Region: r.Region,
-			Model: m.Name, Kind: m.Engine.Kind, GPU: r.Labels["gpu"], USDPerHour: r.CostPerHour, DataParallel: m.Engine.DataParallel, MaxNumSeqs: m.Engine.MaxNumSeqs,
+			Model: m.Name, Kind: m.Engine.Kind, GPU: r.Labels["gpu"], Capacity: capacityOf(r), USDPerHour: r.CostPerHour, DataParallel: m.Engine.DataParallel, MaxNumSeqs: m.Engine.MaxNumSeqs,
 		})
 	}
-	if o.ID == provision.BalancerID(cloud.Regions(d.spec)[0], 0) {
-		for _, region := range d.spec.Regions {
-			if region.Name.Cloud() == service.CloudStatic {
-				replicas = append(replicas, static.Replicas(d.spec, region)...)
+	return append(replicas, d.attachedTo(o, balancers)...)
+}
+
+// attachedTo are the replicas of static regions that are a balancer's: those of its own region
+// dealt out in turn, and of regions without balancers all to the first balancer of the service.
+func (d *deployer) attachedTo(o provision.Object, beside []provision.Object) []service.ReplicaConfig {
+	var replicas []service.ReplicaConfig
+	for _, region := range d.spec.Regions {
+		if region.Name.Cloud() != service.CloudStatic {
+			continue
+		}
+		first := o.ID == cloud.ControllerMachine(d.spec) && !slices.Contains(cloud.Regions(d.spec), region.Name)
+		for i, r := range static.Replicas(d.spec, region) {
+			own := region.Name == o.Region && beside[i%len(beside)].ID == o.ID
+			if (first || own) && !d.Leaving[r.ID] {
+				replicas = append(replicas, r)
 			}
 		}
 	}
@@ -333,43 +421,52 @@ func PublicURL(spec *service.Spec, o provision.Object) string {
 	if spec.Balancer.TLS != nil {
 		scheme = "https://"
 	}
-	return scheme + at(o.PublicIP, cloud.PublicPort(spec))
+	return scheme + cloud.EndpointsOf(o).Outside.PublicFor(spec)
 }
 
 // AdminURL is where it answers operators and other balancers.
-func AdminURL(o provision.Object) string { return "https://" + at(o.PublicIP, cloud.PortAdmin) }
+func AdminURL(o provision.Object) string {
+	return "https://" + cloud.EndpointsOf(o).Outside.Admin
+}
 
 // engineURL is where a replica lets balancers in.
-func engineURL(o provision.Object) string { return "https://" + at(o.PrivateIP, cloud.PortEngine) }
-
-func at(ip netip.Addr, port int) string { return net.JoinHostPort(ip.String(), strconv.Itoa(port)) }
+func engineURL(o provision.Object) string {
+	return "https://" + cloud.EndpointsOf(o).Inside.Engine
+}
 
 // replica is the deployment of a replica's machine: the engine on loopback, and in front
 // of it a listener that lets balancers in.
-func (d *deployer) replica(o provision.Object, m *service.Model) (node.Deployment, error) {
-	host := loopbackOf(o)
-	u, port := unitOf(m, gpusOf(o), host)
+func (d *deployer) replica(o provision.Object, m *service.Model) (agent.Deployment, error) {
+	at := cloud.EndpointsOf(o)
+	u, base := unitOf(m, gpusOf(o), at)
 	u.Name, u.Env = UnitOf(o.Kind), m.Engine.Env
 	if m.Engine.Weights != "" {
-		u.Weights = &node.Weights{From: m.Engine.Weights, To: weightsPath}
+		u.Weights = &agent.Weights{From: m.Engine.Weights, To: weightsPath}
 	}
 	ready := cmp.Or(m.Engine.Ready, "/health")
 	if m.Engine.Kind == service.EngineOpenAI {
 		ready = cmp.Or(m.Engine.Ready, "/v1/models")
 	}
-	base := "http://" + net.JoinHostPort(host, strconv.Itoa(port))
 	u.Ready = base + ready
 	for name, ref := range m.Secrets {
 		value, err := d.Secrets(ref)
 		if err != nil {
-			return node.Deployment{}, fmt.Errorf("secrets.%s: %w", name, err)
+			return agent.Deployment{}, fmt.Errorf("secrets.%s: %w", name, err)
 		}
 		if u.Secrets == nil {
 			u.Secrets = map[string]string{}
 		}
 		u.Secrets[name] = value
 	}
-	return node.Deployment{Units: []node.Unit{u}, Front: &node.Front{Listen: at(o.PrivateIP, cloud.PortEngine), To: base}}, nil
+	return agent.Deployment{Units: []agent.Unit{u}, Front: &agent.Front{Listen: at.Inside.Engine, To: base}}, nil
+}
+
+// capacityOf is how a machine is paid for; empty where that is not known.
+func capacityOf(o provision.Object) service.CapacityType {
+	if o.Offering == nil {
+		return ""
+	}
+	return o.Offering.Capacity
 }
 
 // gpusOf is how many GPUs a machine has.
@@ -396,7 +493,21 @@ func imageOf(e *service.Engine) string {
 
 // unitOf is how an engine is started on a machine with so many GPUs, and the port that
 // it listens on. host is the machine's loopback address; containers have their own.
-func unitOf(m *service.Model, gpus int, host string) (node.Unit, int) {
+func unitOf(m *service.Model, gpus int, at provision.Endpoints) (u agent.Unit, base string) {
+	if at.Engine != "" { // several share the loopback address
+		args := slices.Insert(provision.SimArgs(m, at.Engine), simSeedAt, "--seed", strings.TrimLeft(at.Engine[strings.LastIndexByte(at.Engine, ':')+1:], "0"))
+		return agent.Unit{Args: append([]string{program}, args...)}, "http://" + at.Engine
+	}
+	u, port := unitOnPort(m, gpus, at.Loopback)
+	return u, "http://" + net.JoinHostPort(at.Loopback, strconv.Itoa(port))
+}
+
+// simSeedAt is where the seed stands among the arguments of a simulated engine: after its address
+// and model.
+const simSeedAt = 5
+
+// unitOnPort is unitOf where the engine has its usual port.
+func unitOnPort(m *service.Model, gpus int, host string) (agent.Unit, int) {
 	e, path := &m.Engine, m.Name
 	if e.Weights != "" {
 		path = weightsPath
@@ -411,7 +522,7 @@ func unitOf(m *service.Model, gpus int, host string) (node.Unit, int) {
 	case service.EngineSim:
 		port := cmp.Or(e.Port, portVLLM)
 		args = append(args, program)
-		return node.Unit{Args: append(args, provision.SimArgs(m, net.JoinHostPort(host, strconv.Itoa(port)))...)}, port
+		return agent.Unit{Args: append(args, provision.SimArgs(m, net.JoinHostPort(host, strconv.Itoa(port)))...)}, port
 	case service.EngineSGLang:
 		port := cmp.Or(e.Port, portSGLang)
 		args = []string{"python3", "-m", "sglang.launch_server", "--model-path", path, "--host", "0.0.0.0", "--port", strconv.Itoa(port), "--enable-metrics"}
@@ -420,7 +531,7 @@ func unitOf(m *service.Model, gpus int, host string) (node.Unit, int) {
 		option(e.DataParallel > 1, "--dp-size", strconv.Itoa(e.DataParallel))
 		option(e.MaxNumSeqs > 0, "--max-running-requests", strconv.Itoa(e.MaxNumSeqs))
 		option(len(e.LoRA) > 0, append([]string{"--lora-paths"}, e.LoRA...)...)
-		return node.Unit{Image: imageOf(e), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
+		return agent.Unit{Image: imageOf(e), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
 	case service.EngineVLLM:
 		port := cmp.Or(e.Port, portVLLM)
 		args = []string{"--model", path, "--port", strconv.Itoa(port)}
@@ -429,9 +540,9 @@ func unitOf(m *service.Model, gpus int, host string) (node.Unit, int) {
 		option(e.DataParallel > 1, "--data-parallel-size", strconv.Itoa(e.DataParallel))
 		option(e.MaxNumSeqs > 0, "--max-num-seqs", strconv.Itoa(e.MaxNumSeqs))
 		option(len(e.LoRA) > 0, append([]string{"--enable-lora", "--lora-modules"}, e.LoRA...)...)
-		return node.Unit{Image: imageOf(e), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
+		return agent.Unit{Image: imageOf(e), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
 	case service.EngineOpenAI:
 	}
 	port := cmp.Or(e.Port, portVLLM)
-	return node.Unit{Image: imageOf(e), Args: e.Args, Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
+	return agent.Unit{Image: imageOf(e), Args: e.Args, Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
 }

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -10,8 +11,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/controller/fleet"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
@@ -74,7 +75,7 @@ func content(t *testing.T) fleet.Content {
 	return fleet.Content{Spec: parse(t, deployed), Text: []byte(deployed), Secrets: secrets, PeerToken: "p"}
 }
 
-func deploy(t *testing.T, have []provision.Object) map[string]node.Deployment {
+func deploy(t *testing.T, have []provision.Object) map[string]agent.Deployment {
 	t.Helper()
 	all, err := fleet.Deployments(content(t), have)
 	if err != nil {
@@ -281,5 +282,31 @@ func TestDeploymentsOfBalancersThatObtain(t *testing.T) {
 	_, err := fleet.Deployments(obtaining(t, "email: ops@example.com, eab: {key_id: k, hmac: env:EAB}"), fleetOf())
 	if err == nil || !strings.Contains(err.Error(), "balancer.tls.acme.eab.hmac: reading env:EAB") {
 		t.Errorf("without the key: %v", err)
+	}
+}
+
+// A balancer of this computer whose process died starts again where it was: until then the
+// others go on knowing it, and what it served can be adopted. One in a cloud that was ended
+// does not come back.
+func TestADeadBalancerIsForgottenOnlyWhereItDoesNotComeBack(t *testing.T) {
+	for text, forgotten := range map[string]bool{twoHere: false, twoClouds: true} {
+		c := content(t)
+		c.Spec, c.Text = parse(t, text), []byte(text)
+		var have []provision.Object
+		for i, r := range []service.Region{c.Spec.Regions[0].Name, c.Spec.Regions[1].Name} {
+			have = append(have, machineAt(provision.BalancerID(r, 0), provision.KindBalancer, r, "", fmt.Sprint(i+1), 0))
+		}
+		before, err := fleet.Deployments(c, have)
+		if err != nil {
+			t.Fatal(err)
+		}
+		have[1].Gone = "its process is gone"
+		after, err := fleet.Deployments(c, have)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id := have[0].ID; (before[id].Revision != after[id].Revision) != forgotten {
+			t.Errorf("%s: %s is to run another configuration: %t, want %t", have[1].Region, id, !forgotten, forgotten)
+		}
 	}
 }

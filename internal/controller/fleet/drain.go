@@ -3,10 +3,8 @@ package fleet
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
-	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/provision"
@@ -34,21 +32,13 @@ type administered struct{ *telemetry.Client }
 
 // admins does something with each balancer that has an address, all of them at once.
 func (h *Handover) admins(do func(administered)) {
-	hc := telemetry.SecureClient(h.Party.Client(identity.Balancer))
-	defer hc.CloseIdleConnections()
-	var wg sync.WaitGroup
-	for _, b := range h.Have {
-		if b.Kind == provision.KindBalancer && b.Gone == "" && Reachable(b) {
-			wg.Go(func() { do(administered{telemetry.NewClient(h.adminURL(b), hc)}) })
-		}
-	}
-	wg.Wait()
+	h.eachBalancer(func(_ provision.Object, a administered) { do(a) })
 }
 
 // adminURL is where this program reaches the admin API of a balancer.
 func (h *Handover) adminURL(b provision.Object) string {
 	if b.ID == h.Self {
-		return "https://" + at(b.PrivateIP, cloud.PortAdmin)
+		return "https://" + cloud.EndpointsOf(b).Inside.Admin
 	}
 	return AdminURL(b)
 }

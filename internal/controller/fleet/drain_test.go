@@ -17,6 +17,7 @@ import (
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 	"skyserve/provision"
 )
 
@@ -94,6 +95,7 @@ func listenAt(t *testing.T, addr string, p identity.Party, h http.Handler) {
 // A replica is emptied at the balancer that has it, whatever the others say, and used
 // again when that balancer finds it ready.
 func TestAReplicaIsEmptiedAndUsedAgain(t *testing.T) {
+	testkit.Slow(t)
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -133,6 +135,7 @@ func TestAReplicaIsEmptiedAndUsedAgain(t *testing.T) {
 // What a person, or a controller, drained at a balancer stays so whatever `up` does with
 // its engine.
 func TestWhatSomebodyElseDrainedStaysDrained(t *testing.T) {
+	testkit.Slow(t)
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {
 		t.Fatal(err)

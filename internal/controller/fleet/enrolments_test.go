@@ -13,9 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/controller/fleet"
 	"skyserve/internal/identity"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
@@ -153,7 +153,7 @@ func TestWhoIsEnrolledAsABalancer(t *testing.T) {
 			t.Errorf("%s: got %v, want that it is a stranger", who, err)
 		}
 	}
-	if err := ask(enrolments(t, n), "", genuine); !errors.Is(err, node.ErrNoFingerprint) {
+	if err := ask(enrolments(t, n), "", genuine); !errors.Is(err, agent.ErrNoFingerprint) {
 		t.Errorf("while it boots: %v", err)
 	}
 	for _, key := range []string{"k1", "k1"} {

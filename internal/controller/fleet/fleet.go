@@ -35,8 +35,10 @@ type Fleet struct {
 
 	// Going, Counts and ZoneID are those of cloud.Input.
 	Going  map[string]bool
-	Counts map[cloud.Group]int
+	Counts map[cloud.Group]provision.Counts
 	ZoneID string
+	// Build is the program that machines on this computer are to run; empty = whichever they do.
+	Build string
 	// Only says which changes are carried out; nil = all of them.
 	Only func(*Plan, provision.Change) bool
 
@@ -74,7 +76,7 @@ func (p *Plan) CostPerHour() (now, then float64) {
 // a person should be asked.
 func (p *Plan) Bills() bool {
 	return slices.ContainsFunc(p.Changes, func(c provision.Change) bool {
-		machine := c.Kind() == provision.KindBalancer || c.Kind() == provision.KindReplica
+		machine := (c.Kind() == provision.KindBalancer || c.Kind() == provision.KindReplica) && !cloud.IsHere(c.Region())
 		return machine && c.Action != provision.ActionReload
 	})
 }
@@ -109,6 +111,11 @@ func (f *Fleet) planFor(have []provision.Object, short map[cloud.Group]int) (*Pl
 	if err != nil {
 		return nil, err
 	}
+	for i := range l.Wants {
+		if l.Wants[i].Machine != nil && cloud.IsHere(l.Wants[i].Region) {
+			l.Wants[i].Build = f.Build
+		}
+	}
 	p := &Plan{
 		Have: have, Wants: l.Wants, Changes: provision.Diff(l.Wants, f.unlike(have)), Missing: l.Missing, Unpriced: f.prices.Unknown,
 	}
@@ -138,6 +145,9 @@ func (f *Fleet) list(ctx context.Context) ([]provision.Object, error) {
 // owned is an error where objects are somebody else's.
 func (f *Fleet) owned(have []provision.Object) error {
 	for _, o := range have {
+		if o.Owner == "" && (cloud.IsHere(o.Region) || o.Region == "") {
+			continue // a process of a version before machines had owners here
+		}
 		if o.Owner != f.Owner {
 			return &provision.OwnedError{What: "the service " + f.Spec.Name, Where: string(o.Region), Owner: o.Owner}
 		}

@@ -13,9 +13,9 @@ import (
 
 	"skyserve/internal/controller/fleet"
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud/conformance"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
-	"skyserve/provision/providertest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -44,9 +44,12 @@ func parse(t interface{ Fatal(...any) }, text string) *service.Spec {
 }
 
 // world is a cloud with all known machine types in two zones of every region.
-func world(spec *service.Spec) *providertest.Memory {
-	m := &providertest.Memory{Offers: map[service.Region]provision.Offerings{}}
+func world(spec *service.Spec) *conformance.Memory {
+	m := &conformance.Memory{Offers: map[service.Region]provision.Offerings{}}
 	for _, r := range cloud.Regions(spec) {
+		if cloud.IsHere(r) {
+			m.Offers[r] = provision.Offerings{{Type: "local", Region: r, Capacity: service.CapacityOnDemand}}
+		}
 		for _, kind := range provision.MachineTypes(r.Cloud()) {
 			for _, zone := range []string{"a", "b"} {
 				for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot} {
@@ -76,7 +79,7 @@ func up(spec *service.Spec, p provision.Provider) (*fleet.Plan, error) {
 }
 
 // machines lists the VMs that run, with what they run on.
-func machines(m *providertest.Memory) []string {
+func machines(m *conformance.Memory) []string {
 	var out []string
 	for _, o := range m.Objects() {
 		if o.Offering != nil && o.Gone == "" {
@@ -115,8 +118,28 @@ func TestUpTwiceIsUpOnceAndDownLeavesNothing(t *testing.T) {
 // A crash before or after every single call, for up, for a change and for down, and
 // then the same again: the same end, nothing left, nothing twice.
 func TestACrashAnywhereIsMendedByRunningItAgain(t *testing.T) {
-	spec := parse(t, twoClouds)
-	bigger := parse(t, strings.Replace(twoClouds, "{min: 1, max: 3}", "{min: 2, max: 3}\n    balancers: 2", 1))
+	for name, text := range map[string]string{"two clouds": twoClouds, "this computer": twoHere} {
+		t.Run(name, func(t *testing.T) { mendsCrashes(t, text) })
+	}
+}
+
+// twoHere is a service of this computer, with a region of machines that are there already.
+const twoHere = `
+name: chat
+models:
+  - name: llama
+    engine: {kind: sim}
+regions:
+  - {name: local/us, replicas: {min: 2, max: 3}}
+  - name: local/eu
+    replicas: {min: 1, max: 3}
+  - {name: static/paris, endpoints: ["http://10.0.0.7:8000"]}
+dns: {provider: embedded, name: chat.skyserve.test}
+`
+
+func mendsCrashes(t *testing.T, text string) {
+	spec := parse(t, text)
+	bigger := parse(t, strings.Replace(text, "{min: 1, max: 3}", "{min: 2, max: 3}\n    balancers: 2", 1))
 	down := func(_ *service.Spec, p provision.Provider) (*fleet.Plan, error) {
 		return nil, fleet.Down(context.Background(), p, "chat", "me", nil)
 	}
@@ -126,10 +149,10 @@ func TestACrashAnywhereIsMendedByRunningItAgain(t *testing.T) {
 	}{
 		"up":      {nil, spec, up},
 		"growing": {spec, bigger, up},
-		"less":    {bigger, parse(t, strings.Replace(twoClouds, "{min: 2, max: 3}", "{min: 0, max: 1}", 1)), up},
+		"less":    {bigger, parse(t, strings.Replace(text, "{min: 2, max: 3}", "{min: 0, max: 1}", 1)), up},
 		"down":    {spec, spec, down},
 	} {
-		run := func(at int, late bool) *providertest.Memory {
+		run := func(at int, late bool) *conformance.Memory {
 			m := world(spec)
 			if tt.before != nil {
 				if _, err := up(tt.before, m); err != nil {
@@ -139,7 +162,7 @@ func TestACrashAnywhereIsMendedByRunningItAgain(t *testing.T) {
 			m.Restart()
 			m.CrashAt, m.Late = at, late
 			_, err := tt.verb(tt.spec, m)
-			if at == 0 && err != nil || at > 0 && err != nil && !errors.Is(err, providertest.ErrCrash) {
+			if at == 0 && err != nil || at > 0 && err != nil && !errors.Is(err, conformance.ErrCrash) {
 				t.Fatalf("%s: crash at %d: got %v", name, at, err)
 			}
 			if at > 0 && err == nil && len(m.Objects()) > 0 { // down looks again before it gives up

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/identity"
-	"skyserve/internal/node"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
 )
@@ -23,6 +23,7 @@ import (
 const (
 	lookEvery = 3 * time.Second
 	oneEvery  = 300 * time.Millisecond
+	lookHere  = 50 * time.Millisecond // a machine on this computer is up within a second
 )
 
 // Handover hands machines what they are to run, and waits until they do.
@@ -41,7 +42,7 @@ type Handover struct {
 	Have []provision.Object
 	// Progress is told of a machine whose phase or reason changed; nil = nobody listens.
 	// Calls never overlap.
-	Progress func(id string, s node.Status)
+	Progress func(id string, s agent.Status)
 	// Self is the machine that this program runs on, by its id, which is reached by its
 	// private address; empty = none of them.
 	Self string
@@ -49,7 +50,7 @@ type Handover struct {
 	Now func() time.Time
 
 	mu   sync.Mutex
-	last map[string]node.Status
+	last map[string]agent.Status
 }
 
 // Run hands each machine its deployment and returns when all are ready, or when ctx
@@ -57,13 +58,13 @@ type Handover struct {
 // are not ready, get theirs at once, replicas by way of balancers. Those that serve get
 // another deployment one after the other, balancers first, and no further once one of
 // them does not come back; a replica is emptied before, and used again after that.
-func (h *Handover) Run(ctx context.Context, deployments map[string]node.Deployment) error {
+func (h *Handover) Run(ctx context.Context, deployments map[string]agent.Deployment) error {
 	seen := h.Look(ctx)
 	serving, others := h.split(seen, deployments)
 	var wg sync.WaitGroup
 	errs := make([]error, len(others))
 	for i, o := range others {
-		wg.Go(func() { errs[i] = h.until(ctx, o, deployments[o.ID], lookEvery) })
+		wg.Go(func() { errs[i] = h.until(ctx, o, deployments[o.ID], lookEveryOf(o)) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -72,7 +73,7 @@ func (h *Handover) Run(ctx context.Context, deployments map[string]node.Deployme
 	defer h.Resume(context.WithoutCancel(ctx), h.replicas(deployments)) // also those that an earlier run left empty
 	for _, o := range serving {
 		if o.Kind == provision.KindReplica && seen[o.ID].Revision != deployments[o.ID].Revision {
-			h.tell(o.ID, node.Status{Phase: node.PhaseDraining, Reason: "before it is changed"})
+			h.tell(o.ID, agent.Status{Phase: agent.PhaseDraining, Reason: "before it is changed"})
 			h.Drain(ctx, o)
 		}
 		if err := h.until(ctx, o, deployments[o.ID], oneEvery); err != nil {
@@ -85,8 +86,16 @@ func (h *Handover) Run(ctx context.Context, deployments map[string]node.Deployme
 	return nil
 }
 
+// lookEveryOf is how often a machine is asked that is waited for.
+func lookEveryOf(o provision.Object) time.Duration {
+	if cloud.IsHere(o.Region) {
+		return lookHere
+	}
+	return lookEvery
+}
+
 // replicas are those that are to run something.
-func (h *Handover) replicas(deployments map[string]node.Deployment) []provision.Object {
+func (h *Handover) replicas(deployments map[string]agent.Deployment) []provision.Object {
 	return slices.DeleteFunc(slices.Clone(h.Have), func(o provision.Object) bool {
 		_, wanted := deployments[o.ID]
 		return o.Kind != provision.KindReplica || !wanted
@@ -98,7 +107,7 @@ const askTimeout = 5 * time.Second
 
 // Seen is what the agent of a machine said, or why it said nothing.
 type Seen struct {
-	node.Status
+	agent.Status
 	Err error
 }
 
@@ -108,7 +117,7 @@ func (h *Handover) Look(ctx context.Context) map[string]Seen {
 	var wg sync.WaitGroup
 	all := map[string]Seen{}
 	for _, o := range h.Have {
-		if o.Kind != provision.KindBalancer && o.Kind != provision.KindReplica || o.Gone != "" || !Reachable(o) {
+		if !o.Kind.IsMachine() || o.Gone != "" || !Reachable(o) {
 			continue
 		}
 		wg.Go(func() {
@@ -128,13 +137,13 @@ func (h *Handover) Look(ctx context.Context) map[string]Seen {
 // else, balancers first; the others are those that do not serve. A machine that does
 // and runs what it should is in neither, and nor is one that its cloud is about to take:
 // to wait for it would be in vain.
-func (h *Handover) split(seen map[string]Seen, deployments map[string]node.Deployment) (serving, others []provision.Object) {
+func (h *Handover) split(seen map[string]Seen, deployments map[string]agent.Deployment) (serving, others []provision.Object) {
 	for _, o := range h.Have {
 		d, wanted := deployments[o.ID]
 		s := seen[o.ID] // one that does not answer has no phase
 		switch {
-		case !wanted || s.Phase == node.PhaseInterrupted:
-		case s.Phase != node.PhaseReady:
+		case !wanted || s.Phase == agent.PhaseInterrupted:
+		case s.Phase != agent.PhaseReady:
 			others = append(others, o)
 		case s.Revision != d.Revision || s.Revoked < h.Revoked.Number() || h.Operator(o).Renews(s.Status):
 			serving = append(serving, o)
@@ -145,12 +154,12 @@ func (h *Handover) split(seen map[string]Seen, deployments map[string]node.Deplo
 }
 
 // until hands a machine over what it is to run, again and again until it is ready.
-func (h *Handover) until(ctx context.Context, o provision.Object, d node.Deployment, every time.Duration) error {
+func (h *Handover) until(ctx context.Context, o provision.Object, d agent.Deployment, every time.Duration) error {
 	operator, machine := h.Operator(o), h.Machine(o)
 	for {
 		s, err := operator.Ensure(ctx, machine, d)
 		switch {
-		case err == nil && s.Phase == node.PhaseReady:
+		case err == nil && s.Phase == agent.PhaseReady:
 			h.tell(o.ID, s)
 			return nil
 		case err == nil:
@@ -158,7 +167,7 @@ func (h *Handover) until(ctx context.Context, o provision.Object, d node.Deploym
 		case permanent(err):
 			return err
 		default:
-			h.tell(o.ID, node.Status{Phase: node.PhaseWaiting, Reason: waiting(err)})
+			h.tell(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: waiting(err)})
 		}
 		if !pause(ctx, every) {
 			if err == nil {
@@ -171,7 +180,7 @@ func (h *Handover) until(ctx context.Context, o provision.Object, d node.Deploym
 
 // permanent says whether waiting does not help.
 func permanent(err error) bool {
-	var refusal *node.Refusal
+	var refusal *agent.Refusal
 	var strangers *StrangersError
 	return errors.Is(err, identity.ErrPin) || errors.As(err, &strangers) || errors.As(err, &refusal) && refusal.Status != http.StatusBadGateway || errors.Is(err, errNotHere)
 }
@@ -179,7 +188,7 @@ func permanent(err error) bool {
 // waiting says of what a machine that cannot be spoken to yet is short.
 func waiting(err error) string {
 	switch {
-	case errors.Is(err, node.ErrNoFingerprint):
+	case errors.Is(err, agent.ErrNoFingerprint):
 		return "for its machine to boot"
 	case errors.Is(err, errNoRelay):
 		return "for a balancer of its region, by way of which it is reached"
@@ -191,10 +200,10 @@ func waiting(err error) string {
 // so that it and whoever brings the service up want the same. It does nothing where there
 // is no controller yet, and it is an error if that does not answer within 5 s: until it
 // was told it goes by what it has, so that it may launch again what is removed now.
-func (h *Handover) Inform(ctx context.Context, deployments map[string]node.Deployment) error {
+func (h *Handover) Inform(ctx context.Context, deployments map[string]agent.Deployment) error {
 	i := slices.IndexFunc(h.Have, func(o provision.Object) bool {
 		d := deployments[o.ID]
-		return o.Gone == "" && Reachable(o) && slices.ContainsFunc(d.Units, func(u node.Unit) bool { return u.Name == UnitController })
+		return o.Gone == "" && Reachable(o) && slices.ContainsFunc(d.Units, func(u agent.Unit) bool { return u.Name == UnitController })
 	})
 	if i < 0 {
 		return nil
@@ -239,8 +248,8 @@ func (h *Handover) Dismiss(ctx context.Context, id string) error {
 		return nil
 	}
 	for err == nil {
-		var s node.Status
-		if s, err = operator.Ensure(ctx, m, node.Deployment{Revision: revisionDismissed}); err == nil && s.Phase != node.PhasePreparing {
+		var s agent.Status
+		if s, err = operator.Ensure(ctx, m, agent.Deployment{Revision: revisionDismissed}); err == nil && s.Phase != agent.PhasePreparing {
 			return nil
 		}
 		select {
@@ -258,7 +267,7 @@ func (h *Handover) Dismiss(ctx context.Context, id string) error {
 // deployments of the edition that they have, certificates are renewed, and all get the
 // newest list of revoked ones. Balancers that work are changed one after the other, this
 // machine's own first, and no further once one of them does not come back.
-func (h *Handover) Tend(ctx context.Context, seen map[string]Seen, deployments map[string]node.Deployment) error {
+func (h *Handover) Tend(ctx context.Context, seen map[string]Seen, deployments map[string]agent.Deployment) error {
 	var wg sync.WaitGroup
 	var working []provision.Object
 	errs := make([]error, len(h.Have))
@@ -266,7 +275,7 @@ func (h *Handover) Tend(ctx context.Context, seen map[string]Seen, deployments m
 		d, due := h.due(seen[o.ID], o, deployments)
 		switch {
 		case !due:
-		case o.Kind == provision.KindBalancer && seen[o.ID].Phase == node.PhaseReady:
+		case o.Kind == provision.KindBalancer && seen[o.ID].Phase == agent.PhaseReady:
 			working = append(working, o)
 		default:
 			wg.Go(func() { errs[i] = h.once(ctx, o, d) })
@@ -292,7 +301,7 @@ func (h *Handover) Tend(ctx context.Context, seen map[string]Seen, deployments m
 }
 
 // due is what a controller is to hand to a machine, if anything.
-func (h *Handover) due(s Seen, o provision.Object, deployments map[string]node.Deployment) (d node.Deployment, due bool) {
+func (h *Handover) due(s Seen, o provision.Object, deployments map[string]agent.Deployment) (d agent.Deployment, due bool) {
 	d, wanted := deployments[o.ID]
 	switch {
 	case !wanted:
@@ -313,7 +322,7 @@ func edition(revision string) string {
 }
 
 // once hands a machine over what it is to run. One that boots is no error.
-func (h *Handover) once(ctx context.Context, o provision.Object, d node.Deployment) error {
+func (h *Handover) once(ctx context.Context, o provision.Object, d agent.Deployment) error {
 	ctx, cancel := context.WithTimeout(ctx, tendTimeout)
 	defer cancel()
 	s, err := h.Operator(o).Ensure(ctx, h.Machine(o), d)
@@ -323,7 +332,7 @@ func (h *Handover) once(ctx context.Context, o provision.Object, d node.Deployme
 	case permanent(err):
 		return err
 	default:
-		h.tell(o.ID, node.Status{Phase: node.PhaseWaiting, Reason: waiting(err)})
+		h.tell(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: waiting(err)})
 	}
 	return nil
 }
@@ -333,14 +342,14 @@ func (h *Handover) once(ctx context.Context, o provision.Object, d node.Deployme
 const tendTimeout = 20 * time.Second
 
 // soon hands a balancer another deployment and waits until it works again.
-func (h *Handover) soon(ctx context.Context, o provision.Object, d node.Deployment) error {
+func (h *Handover) soon(ctx context.Context, o provision.Object, d agent.Deployment) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, tendTimeout, fmt.Errorf("not ready within %s", tendTimeout))
 	defer cancel()
 	return h.until(ctx, o, d, oneEvery)
 }
 
 // tell reports what changed.
-func (h *Handover) tell(id string, s node.Status) {
+func (h *Handover) tell(id string, s agent.Status) {
 	if h.Progress == nil {
 		return
 	}
@@ -350,7 +359,7 @@ func (h *Handover) tell(id string, s node.Status) {
 		return
 	}
 	if h.last == nil {
-		h.last = map[string]node.Status{}
+		h.last = map[string]agent.Status{}
 	}
 	h.last[id] = s
 	h.Progress(id, s)
@@ -361,9 +370,9 @@ var errNotHere = errors.New("the service's certificate authority is on another o
 
 // Operator speaks to the agent of a machine: to a balancer's at once, to a replica's
 // through a balancer of its region, since nobody else is let in there.
-func (h *Handover) Operator(o provision.Object) *node.Operator {
-	op := &node.Operator{Party: h.Party, Authority: h.Authority, Revoked: h.Revoked, Now: h.Now}
-	if o.Kind == provision.KindReplica {
+func (h *Handover) Operator(o provision.Object) *agent.Operator {
+	op := &agent.Operator{Party: h.Party, Authority: h.Authority, Revoked: h.Revoked, Now: h.Now}
+	if o.Kind == provision.KindReplica && !cloud.IsHere(o.Region) {
 		op.Dial = func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
 			return h.through(ctx, o, addr, fingerprint)
 		}
@@ -372,16 +381,17 @@ func (h *Handover) Operator(o provision.Object) *node.Operator {
 }
 
 // Machine is a machine as its operator addresses it.
-func (h *Handover) Machine(o provision.Object) node.Machine {
-	role, ip := identity.Balancer, o.PublicIP
+func (h *Handover) Machine(o provision.Object) agent.Machine {
+	at := cloud.EndpointsOf(o)
+	role, address := identity.Balancer, at.Outside.Agent
 	switch {
-	case o.Kind == provision.KindReplica:
-		role, ip = identity.Replica, o.PrivateIP
+	case o.Kind != provision.KindBalancer:
+		role, address = identity.Replica, at.Inside.Agent
 	case o.ID == h.Self:
-		ip = o.PrivateIP
+		address = at.Inside.Agent
 	}
-	return node.Machine{
-		Name: identity.Name{Service: h.Service, Role: role, ID: o.ID}, Address: at(ip, cloud.PortNode),
+	return agent.Machine{
+		Name: identity.Name{Service: h.Service, Role: role, ID: o.ID}, Address: address,
 		Fingerprint: func(ctx context.Context) (string, error) {
 			if h.Authority == nil {
 				return "", errNotHere
@@ -395,7 +405,7 @@ func (h *Handover) Machine(o provision.Object) node.Machine {
 // than a replica: only one that an operator launched is enrolled, and only by the key that it told
 // first.
 func (h *Handover) fingerprint(ctx context.Context, o provision.Object) (string, error) {
-	isBalancer := o.Kind != provision.KindReplica || provision.IsBalancerID(o.ID)
+	isBalancer := o.Kind == provision.KindBalancer || provision.IsBalancerID(o.ID)
 	if isBalancer && (h.Enrolments == nil || !h.Enrolments.isLaunched(o)) {
 		return "", &StrangersError{Machines: []provision.Object{o}}
 	}
@@ -404,7 +414,7 @@ func (h *Handover) fingerprint(ctx context.Context, o provision.Object) (string,
 	case err != nil:
 		return "", err
 	case f == "":
-		return "", node.ErrNoFingerprint
+		return "", agent.ErrNoFingerprint
 	case isBalancer:
 		err = h.Enrolments.pinKey(o, f)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/provision"
 )
 
 // docs/security.md names the default images.
@@ -36,7 +37,7 @@ func TestImagesOfAService(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	for _, m := range spec.Models {
-		if u, _ := unitOf(&m, 1, "127.0.0.1"); u.Image != imageOf(&m.Engine) {
+		if u, _ := unitOf(&m, 1, provision.Endpoints{Loopback: "127.0.0.1"}); u.Image != imageOf(&m.Engine) {
 			t.Errorf("%s runs in %q, and status shows %q", m.Name, u.Image, imageOf(&m.Engine))
 		}
 	}

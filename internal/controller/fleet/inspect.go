@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/controller"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/provision"
@@ -40,9 +40,12 @@ type Inspector struct {
 	// of them list, such as a cloud's identities, count once.
 	Lists map[service.Region]Lister
 	// Ask asks the agent of a machine, one of all there are, how it does.
-	Ask func(ctx context.Context, have []provision.Object, o provision.Object) (node.Status, error)
-	// Certificate asks a balancer for its public listener's certificate; nil = nobody does.
-	Certificate func(ctx context.Context, o provision.Object) (*telemetry.Certificate, error)
+	Ask func(ctx context.Context, have []provision.Object, o provision.Object) (agent.Status, error)
+	// Snapshot asks a balancer what it says of the service; nil = nobody does.
+	Snapshot func(ctx context.Context, o provision.Object) (*telemetry.Snapshot, error)
+	// Decisions are those about replicas on this computer, Problem what is wrong with what is kept.
+	Decisions Decisions
+	Problem   string
 	// Enrolments are the balancers that were launched here; nil = that is not known here. File is
 	// the service.yaml that is named to those who have to bring the service up again.
 	Enrolments *Enrolments
@@ -68,7 +71,7 @@ type Listing struct {
 // Machines are the machines among what there is, balancers first in each region.
 func (l Listing) Machines() []provision.Object {
 	return slices.DeleteFunc(slices.Clone(l.Have), func(o provision.Object) bool {
-		return o.Kind != provision.KindBalancer && o.Kind != provision.KindReplica
+		return !o.Kind.IsMachine()
 	})
 }
 
@@ -160,7 +163,7 @@ func (i *Inspector) Status(ctx context.Context) (*Status, error) {
 	strangers := i.tellStrangers(machines, answers)
 	s := &Status{Service: i.Fleet.Spec.Name, Regions: regionsOf(i.Fleet.Spec, machines, answers), Problems: append(l.Problems(), strangers...)}
 	s.Images = imagesOf(i.Fleet.Spec)
-	s.PlainHTTP = i.Fleet.Spec.Balancer.TLS == nil
+	s.PlainHTTP = i.Fleet.Spec.Balancer.TLS == nil && cloud.Rents(i.Fleet.Spec)
 	s.Controller, s.Store = controllerOf(i.Fleet.Spec, machines, answers), controller.StoreNotReplicated
 	if i.Fleet.Spec.Store.URL != "" {
 		s.Store = controller.StoreExternal
@@ -181,6 +184,7 @@ func (i *Inspector) Status(ctx context.Context) (*Status, error) {
 	if err := i.drift(ctx, s, l, unknown); err != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("what 'skyserve up' would change is not known: %v", err))
 	}
+	i.report(ctx, s, machines, answers)
 	s.State = s.overall(len(l.Silent) == 0)
 	return s, nil
 }
@@ -266,8 +270,13 @@ func (i *Inspector) ask(ctx context.Context, machines []provision.Object) []answ
 			if a.err != nil && ctx.Err() != nil {
 				a.err = context.Cause(ctx)
 			}
-			if o.Kind == provision.KindBalancer && a.err == nil && i.Certificate != nil && i.Fleet.Spec.Balancer.TLS != nil {
-				a.certificate, _ = i.Certificate(ctx, o) // its agent says how it does; without an answer nothing is known of this
+			if o.Kind == provision.KindBalancer && a.err == nil && i.Snapshot != nil {
+				a.snapshot, _ = i.Snapshot(ctx, o) // its agent says how it does; without an answer nothing is known of this
+				if a.snapshot != nil {
+					if b := a.snapshot.Balancer(o.ID); b != nil {
+						a.certificate = b.Certificate
+					}
+				}
 			}
 		})
 	}

@@ -11,19 +11,19 @@ import (
 	"testing/synctest"
 	"time"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/controller/fleet"
 	"skyserve/internal/identity"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud/conformance"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
-	"skyserve/provision/providertest"
 )
 
 // regional is a cloud as one of its regions tells of it: its identities stand in every
 // region's list.
 type regional struct {
-	*providertest.Memory
+	*conformance.Memory
 	region service.Region
 	hangs  bool
 	err    error
@@ -49,7 +49,7 @@ func (r regional) List(ctx context.Context, name string) ([]provision.Object, er
 
 // inspected is the service of twoClouds as `up` leaves it, each machine with an address,
 // and who looks at it. Machines that have no entry in answers say that they are ready.
-func inspected(t *testing.T, answers map[string]func(context.Context) (node.Status, error)) (*providertest.Memory, *fleet.Inspector) {
+func inspected(t *testing.T, answers map[string]func(context.Context) (agent.Status, error)) (*conformance.Memory, *fleet.Inspector) {
 	t.Helper()
 	spec := parse(t, twoClouds)
 	m := world(spec)
@@ -64,11 +64,11 @@ func inspected(t *testing.T, answers map[string]func(context.Context) (node.Stat
 	for _, r := range cloud.Regions(spec) {
 		i.Lists[r] = regional{Memory: m, region: r}
 	}
-	i.Ask = func(ctx context.Context, _ []provision.Object, o provision.Object) (node.Status, error) {
+	i.Ask = func(ctx context.Context, _ []provision.Object, o provision.Object) (agent.Status, error) {
 		if f := answers[o.ID]; f != nil {
 			return f(ctx)
 		}
-		return node.Status{Phase: node.PhaseReady}, nil
+		return agent.Status{Phase: agent.PhaseReady}, nil
 	}
 	return m, i
 }
@@ -108,31 +108,31 @@ func TestStatusOfAServiceThatIsWell(t *testing.T) {
 // A machine that hangs, and one of each other kind, leaves the rest as they are.
 func TestStatusOfMachines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		says := func(phase node.Phase, reason string, err error) func(context.Context) (node.Status, error) {
-			return func(context.Context) (node.Status, error) { return node.Status{Phase: phase, Reason: reason}, err }
+		says := func(phase agent.Phase, reason string, err error) func(context.Context) (agent.Status, error) {
+			return func(context.Context) (agent.Status, error) { return agent.Status{Phase: phase, Reason: reason}, err }
 		}
 		for _, c := range []struct {
 			name, want string
-			answer     func(context.Context) (node.Status, error)
+			answer     func(context.Context) (agent.Status, error)
 			change     func(*provision.Object)
 			state      fleet.State
 		}{
-			{name: "hangs", want: "NOT_READY no answer within 2s", state: fleet.StateDegraded, answer: func(ctx context.Context) (node.Status, error) {
+			{name: "hangs", want: "NOT_READY no answer within 2s", state: fleet.StateDegraded, answer: func(ctx context.Context) (agent.Status, error) {
 				<-ctx.Done()
-				return node.Status{}, ctx.Err()
+				return agent.Status{}, ctx.Err()
 			}},
 			{name: "refuses", want: "NOT_READY connection refused", state: fleet.StateDegraded, answer: says("", "", errors.New("connection refused"))},
 			{name: "stranger", want: "STARTING it has no certificate", state: fleet.StateDegraded, answer: says("", "", fmt.Errorf("asking: %w", identity.ErrStranger))},
-			{name: "pulls", want: "STARTING image: 3 of 9 layers", state: fleet.StateDegraded, answer: says(node.PhaseImage, "3 of 9 layers", nil)},
-			{name: "waits", want: "STARTING waiting", state: fleet.StateDegraded, answer: says(node.PhaseWaiting, "", nil)},
-			{name: "failed", want: "FAILED no GPU", state: fleet.StateDegraded, answer: says(node.PhaseFailed, "no GPU", nil)},
-			{name: "drains", want: "DRAINING", state: fleet.StateDegraded, answer: says(node.PhaseDraining, "", nil)},
-			{name: "interrupted", want: "INTERRUPTED in 2 minutes", state: fleet.StateDegraded, answer: says(node.PhaseInterrupted, "in 2 minutes", nil)},
+			{name: "pulls", want: "STARTING image: 3 of 9 layers", state: fleet.StateDegraded, answer: says(agent.PhaseImage, "3 of 9 layers", nil)},
+			{name: "waits", want: "STARTING waiting", state: fleet.StateDegraded, answer: says(agent.PhaseWaiting, "", nil)},
+			{name: "failed", want: "FAILED no GPU", state: fleet.StateDegraded, answer: says(agent.PhaseFailed, "no GPU", nil)},
+			{name: "drains", want: "DRAINING", state: fleet.StateDegraded, answer: says(agent.PhaseDraining, "", nil)},
+			{name: "interrupted", want: "INTERRUPTED in 2 minutes", state: fleet.StateDegraded, answer: says(agent.PhaseInterrupted, "in 2 minutes", nil)},
 			{name: "boots", want: "PROVISIONING it has no address yet", state: fleet.StateDegraded, change: func(o *provision.Object) { o.PublicIP, o.PrivateIP = netip.Addr{}, netip.Addr{} }},
 			{name: "taken", want: "INTERRUPTED stopped by the cloud", state: fleet.StateDegraded, change: func(o *provision.Object) { o.Gone = "stopped by the cloud" }},
 			{name: "well", want: "READY", state: fleet.StateReady},
 		} {
-			m, i := inspected(t, map[string]func(context.Context) (node.Status, error){"us-east-1-1": c.answer})
+			m, i := inspected(t, map[string]func(context.Context) (agent.Status, error){"us-east-1-1": c.answer})
 			if c.change != nil {
 				m.Change("us-east-1-1", c.change)
 			}
@@ -152,18 +152,18 @@ func TestStatusOfMachines(t *testing.T) {
 // beside it serves. What it remarks while it works is told too.
 func TestStatusOfAControllerWhoseDiskIsFull(t *testing.T) {
 	full := "it answers 503: critical: store: no space left on device"
-	for phase, c := range map[node.Phase]struct {
-		unit  node.UnitStatus
+	for phase, c := range map[agent.Phase]struct {
+		unit  agent.UnitStatus
 		state fleet.State
 		want  string
 	}{
-		node.PhaseStarting: {node.UnitStatus{Running: true, Reason: full}, fleet.StateDegraded, "STARTING " + full},
-		node.PhaseFailed:   {node.UnitStatus{Reason: "exit status 1"}, fleet.StateDegraded, "FAILED exit status 1"},
-		node.PhaseReady:    {node.UnitStatus{Running: true, Ready: true, Reason: "warning: little room"}, fleet.StateReady, "READY warning: little room"},
+		agent.PhaseStarting: {agent.UnitStatus{Running: true, Reason: full}, fleet.StateDegraded, "STARTING " + full},
+		agent.PhaseFailed:   {agent.UnitStatus{Reason: "exit status 1"}, fleet.StateDegraded, "FAILED exit status 1"},
+		agent.PhaseReady:    {agent.UnitStatus{Running: true, Ready: true, Reason: "warning: little room"}, fleet.StateReady, "READY warning: little room"},
 	} {
 		c.unit.Name = fleet.UnitController
-		_, i := inspected(t, map[string]func(context.Context) (node.Status, error){"lb-us-east-1-0": func(context.Context) (node.Status, error) {
-			return node.Status{Phase: phase, Reason: "controller: ...", Units: []node.UnitStatus{{Name: "balancer", Running: true, Ready: true}, c.unit}}, nil
+		_, i := inspected(t, map[string]func(context.Context) (agent.Status, error){"lb-us-east-1-0": func(context.Context) (agent.Status, error) {
+			return agent.Status{Phase: phase, Reason: "controller: ...", Units: []agent.UnitStatus{{Name: "balancer", Running: true, Ready: true}, c.unit}}, nil
 		}})
 		s, err := i.Status(t.Context())
 		if err != nil {

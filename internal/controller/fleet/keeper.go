@@ -15,9 +15,9 @@ import (
 	"sync"
 	"time"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/controller"
 	"skyserve/internal/identity"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -26,11 +26,6 @@ import (
 
 // Rhythm of a keeper, each with its reason.
 const (
-	// keepEvery lets a replacement be asked for within seconds of a notice, of which the
-	// shortest leaves 30 s, and costs one list of machines a region.
-	keepEvery = 3 * time.Second
-	// busyEvery is the time between two looks while something is on its way.
-	busyEvery = time.Second
 	// offersHold is how long what a region offers is taken for the same: prices of spot
 	// change by the hour.
 	offersHold = 30 * time.Minute
@@ -69,6 +64,11 @@ type Keeper struct {
 	Logger *slog.Logger
 	// Now tells the time by which certificates are renewed and alerted of; nil = time.Now.
 	Now func() time.Time
+	// Decisions is the file of what was decided about replicas; empty = one in Dir.
+	Decisions string
+	// Lock keeps others from changing the service until it is unlocked; an error that is
+	// controller.ErrBusy says that somebody does. nil = nobody else is on this computer.
+	Lock func() (unlock func(), err error)
 
 	working sync.Mutex     // held while machines are looked at or changed
 	asking  sync.WaitGroup // those who ask for prices
@@ -115,27 +115,20 @@ type view struct {
 	offers map[service.Region]provision.Offerings
 }
 
-// Keep looks at intervals, and changes what may says it may, until ctx ends. What fails is
-// logged, once for as long as it stays the same, and tried again.
-func (k *Keeper) Keep(ctx context.Context, may func() error) {
-	defer k.asking.Wait()
-	for ctx.Err() == nil {
-		k.working.Lock()
-		busy, err := k.turn(ctx, may)
-		k.working.Unlock()
-		k.tell(ctx, err)
-		rest := keepEvery
-		if busy && err == nil {
-			rest = busyEvery
-		}
-		timer := time.NewTimer(rest)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-		case <-timer.C:
-		}
-	}
+var _ controller.Machines = (*Keeper)(nil)
+
+// Reconcile implements controller.Machines. What fails is logged once for as long as it stays
+// the same.
+func (k *Keeper) Reconcile(ctx context.Context, may func() error) (busy bool) {
+	k.working.Lock()
+	defer k.working.Unlock()
+	busy, err := k.turn(ctx, may)
+	k.tell(ctx, err)
+	return busy && err == nil
 }
+
+// Wait implements controller.Machines.
+func (k *Keeper) Wait() { k.asking.Wait() }
 
 func (k *Keeper) log() *slog.Logger {
 	if k.Logger == nil {
@@ -170,6 +163,14 @@ func gist(text string) string {
 
 // turn looks once and mends what it finds; busy says that something is on its way.
 func (k *Keeper) turn(ctx context.Context, may func() error) (busy bool, err error) {
+	unlock, err := k.lock()
+	if errors.Is(err, controller.ErrBusy) {
+		return true, nil // whoever changes the service sees to all of this
+	}
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
 	o, err := k.open(ctx)
 	if err != nil {
 		return false, err
@@ -178,7 +179,7 @@ func (k *Keeper) turn(ctx context.Context, may func() error) (busy bool, err err
 	if err != nil {
 		return false, err
 	}
-	if err := k.keepLeaving(s.all(), controller.Order{}); err != nil {
+	if err := k.keepLeaving(s.spec, s.all(), controller.Order{}); err != nil {
 		return false, err
 	}
 	h := o.handover
@@ -211,6 +212,14 @@ func (k *Keeper) turn(ctx context.Context, may func() error) (busy bool, err err
 	return changed || unsettled(s.have, seen), errors.Join(s.failure(), failure, err)
 }
 
+// lock is Lock, where there is one.
+func (k *Keeper) lock() (unlock func(), err error) {
+	if k.Lock == nil {
+		return func() {}, nil
+	}
+	return k.Lock()
+}
+
 // see asks all machines how they do.
 func (k *Keeper) see(ctx context.Context, h *Handover) map[string]Seen {
 	if k.eyes != nil {
@@ -221,13 +230,13 @@ func (k *Keeper) see(ctx context.Context, h *Handover) map[string]Seen {
 
 // revoked is the list of revoked certificates that the agent of this machine was handed.
 func (k *Keeper) revoked(root *x509.Certificate) (identity.Revoked, error) {
-	return identity.ReadRevoked(filepath.Join(filepath.Dir(k.Dir), node.FileRevoked), root)
+	return identity.ReadRevoked(filepath.Join(filepath.Dir(k.Dir), agent.FileRevoked), root)
 }
 
 // unsettled says whether a machine is about to serve or to go.
 func unsettled(have []provision.Object, seen map[string]Seen) bool {
 	return slices.ContainsFunc(have, func(o provision.Object) bool {
-		return o.Kind == provision.KindReplica && seen[o.ID].Phase != node.PhaseReady
+		return o.Kind == provision.KindReplica && seen[o.ID].Phase != agent.PhaseReady
 	})
 }
 
@@ -269,7 +278,7 @@ func (k *Keeper) progress(c provision.Change, p provision.Phase, _ error) {
 func going(have []provision.Object, seen map[string]Seen) map[string]bool {
 	ids := map[string]bool{}
 	for _, o := range have {
-		if s := seen[o.ID]; o.Kind == provision.KindReplica && s.Err == nil && s.Phase == node.PhaseInterrupted {
+		if s := seen[o.ID]; o.Kind == provision.KindReplica && s.Err == nil && s.Phase == agent.PhaseInterrupted {
 			ids[o.ID] = true
 		}
 	}
@@ -283,7 +292,7 @@ func relieved(leaving map[string]bool, have []provision.Object, seen map[string]
 	ids := maps.Clone(leaving)
 	serves := map[string]bool{} // models
 	for _, o := range have {
-		if o.Kind == provision.KindReplica && !leaving[o.ID] && seen[o.ID].Phase == node.PhaseReady {
+		if o.Kind == provision.KindReplica && !leaving[o.ID] && seen[o.ID].Phase == agent.PhaseReady {
 			serves[o.Labels["model"]] = true
 		}
 	}
@@ -317,7 +326,7 @@ func standsDown(spec *service.Spec, p *Plan, c provision.Change, seen map[string
 		return false
 	}
 	return slices.Contains(cloud.Regions(spec), cloud.StandsIn(c.Have)) && !slices.ContainsFunc(p.Wants, func(w provision.Want) bool {
-		return w.Kind == provision.KindReplica && seen[w.ID].Phase != node.PhaseReady
+		return w.Kind == provision.KindReplica && seen[w.ID].Phase != agent.PhaseReady
 	})
 }
 
@@ -332,14 +341,11 @@ func (k *Keeper) open(ctx context.Context) (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	leaving, err := k.leaving()
+	decided, err := k.decisions()
 	if err != nil {
 		return nil, err
 	}
-	c.Leaving = map[string]bool{}
-	for id := range leaving {
-		c.Leaving[id] = true
-	}
+	c.Leaving = decided.Idle()
 	if o := k.opened; o != nil && string(o.content.Text) == string(c.Text) && reflect.DeepEqual(o.content.Seat, c.Seat) {
 		o.content, o.elsewhere = c, elsewhere
 		return o, nil
@@ -351,7 +357,7 @@ func (k *Keeper) open(ctx context.Context) (*opened, error) {
 	o := &opened{content: c, elsewhere: elsewhere, looked: map[service.Region]time.Time{}, answer: make(chan Prices, 1)}
 	o.handover = &Handover{
 		Service: c.Spec.Name, Party: party, Authority: authority, Self: cloud.ControllerMachine(c.Spec), Have: elsewhere, Now: k.Now,
-		Progress: func(id string, s node.Status) {
+		Progress: func(id string, s agent.Status) {
 			k.log().Info("machine", "id", id, "phase", string(s.Phase), "reason", s.Reason)
 		},
 	}
@@ -369,11 +375,16 @@ func (k *Keeper) open(ctx context.Context) (*opened, error) {
 // balancers there.
 func (k *Keeper) reach(ctx context.Context, o *opened, owner string) error {
 	c, h, home := o.content, o.handover, homeCloud(o.content.Spec)
-	reach, err := k.Open(ctx, c.Seat.Means, without(c.Spec, func(r service.Region) bool { return r.Cloud() != home }), owner)
+	reach, err := k.Open(ctx, c.Seat.Means, without(c.Spec, func(r service.Region) bool { return !isHome(c.Spec, r) }), owner)
 	if err != nil {
 		return err
 	}
 	places, lists := provision.Places{home: reach.Provider}, maps.Clone(reach.Lists)
+	for _, r := range cloud.Regions(c.Spec) {
+		if isHome(c.Spec, r) {
+			places[r.Cloud()] = reach.Provider
+		}
+	}
 	for _, name := range abroad(c.Spec) {
 		client := &remote.Client{Cloud: name, Ways: func() []remote.Ask { return k.ways(h, name) }}
 		places[name] = client

@@ -14,13 +14,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/controller"
 	"skyserve/internal/controller/fleet"
 	"skyserve/internal/identity"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud/conformance"
+	"skyserve/internal/testkit"
 	"skyserve/provision"
-	"skyserve/provision/providertest"
 )
 
 const kept = `
@@ -41,7 +42,7 @@ regions:
 // upkeep is a service in a cloud that is nothing but a list, with its controller's folder.
 // Its machines have no addresses, so that nobody tells how they do.
 type upkeep struct {
-	*providertest.Memory
+	*conformance.Memory
 	dir   string
 	owner string
 	spec  *service.Spec
@@ -127,7 +128,17 @@ func (u *upkeep) keep(t *testing.T, k *fleet.Keeper, d time.Duration, may func()
 	t.Helper()
 	ctx, end := context.WithTimeout(t.Context(), d)
 	defer end()
-	k.Keep(ctx, may)
+	defer k.Wait()
+	for ctx.Err() == nil {
+		interval := 5 * time.Second // the controller's loop
+		if k.Reconcile(ctx, may) {
+			interval = time.Second
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(interval):
+		}
+	}
 }
 
 func always() error { return nil }
@@ -147,6 +158,7 @@ func (u *upkeep) replicas() []string {
 var allKept = []string{"eu-west-1-0", "us-east-1-0", "us-east-1-1"}
 
 func TestAKeeperReplacesWhatIsGone(t *testing.T) {
+	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeep(t)
 		k := u.keeper()
@@ -179,6 +191,7 @@ func TestAKeeperReplacesWhatIsGone(t *testing.T) {
 // A region without capacity is stood in for by another, and served itself again once it
 // has capacity.
 func TestAKeeperGoesWhereCapacityIs(t *testing.T) {
+	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeep(t)
 		k := u.keeper()
@@ -256,6 +269,7 @@ func (n noisy) List(ctx context.Context, name string) ([]provision.Object, error
 // What fails in the same way is told once in a while, though clouds put numbers into their
 // words that are others each time; another failure is told at once.
 func TestAKeeperDoesNotRepeatItself(t *testing.T) {
+	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeep(t)
 		asked, log := 0, &strings.Builder{}
@@ -304,7 +318,7 @@ func TestAStandInThatIsUsedStays(t *testing.T) {
 		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen { // all of them serve
 			seen := map[string]fleet.Seen{}
 			for _, o := range have {
-				seen[o.ID] = fleet.Seen{Status: node.Status{Phase: node.PhaseReady, InFlight: 1}}
+				seen[o.ID] = fleet.Seen{Status: agent.Status{Phase: agent.PhaseReady, InFlight: 1}}
 			}
 			return seen
 		})
@@ -388,6 +402,7 @@ regions:
 // What was launched on demand because spot had no capacity is replaced by spot once it has,
 // while replicas.max leaves room; what is to be on demand stays so.
 func TestAKeeperGoesBackToSpot(t *testing.T) {
+	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeepOf(t, spotFirst)
 		capacities := func() string {
@@ -404,7 +419,7 @@ func TestAKeeperGoesBackToSpot(t *testing.T) {
 		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen { // all of them serve
 			seen := map[string]fleet.Seen{}
 			for _, o := range have {
-				seen[o.ID] = fleet.Seen{Status: node.Status{Phase: node.PhaseReady}}
+				seen[o.ID] = fleet.Seen{Status: agent.Status{Phase: agent.PhaseReady}}
 			}
 			return seen
 		})

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"skyserve/internal/node"
+	"skyserve/internal/agent"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
 )
@@ -40,7 +40,7 @@ func (k *Keeper) prefer(ctx context.Context, o *opened, s *sight, seen map[strin
 		if err := may(); err != nil {
 			return false, err
 		}
-		_, err = provision.Apply(ctx, provision.Changes{c}, o.fleet.Provider, o.fleet.options(&Plan{Have: s.have}, k.progress))
+		_, err = provision.Apply(ctx, provision.Changes{c}, o.fleet.launcher(), o.fleet.options(&Plan{Have: s.have}, k.progress))
 		var none *provision.NoCapacityError
 		if errors.As(err, &none) {
 			continue
@@ -54,24 +54,40 @@ func (k *Keeper) prefer(ctx context.Context, o *opened, s *sight, seen map[strin
 // that and costs less, and was not refused a while ago; false where there is none, or no
 // room.
 func (o *opened) cheaper(have []provision.Object, dear provision.Object, now time.Time) (c provision.Change, found bool, err error) {
-	before := maps.Clone(o.fleet.Going)
-	defer func() { o.fleet.Going = before }()
-	o.fleet.Going = maps.Clone(before)
-	o.fleet.Going[dear.ID] = true
-	o.fleet.Only = func(_ *Plan, c provision.Change) bool {
-		return c.Action == provision.ActionLaunch && c.Kind() == provision.KindReplica && cloud.Instead(provision.Object{Labels: c.Want.Labels}) == dear.Handle
+	c, own, err := o.fleet.successor(have, dear)
+	if err != nil || own == nil || len(better(own.Offers, dear)) == 0 {
+		return c, false, err // on demand is where it belongs: see on_demand_base
 	}
-	p, err := o.fleet.planFor(have, nil)
-	if err != nil || len(p.Changes) == 0 {
-		return c, false, err
-	}
-	own := slices.IndexFunc(p.Wants, func(w provision.Want) bool { return w.ID == dear.ID })
-	if own < 0 || len(better(p.Wants[own].Offers, dear)) == 0 {
-		return c, false, nil // on demand is where it belongs: see on_demand_base
-	}
-	c = p.Changes[0]
-	c.Want.Offers = slices.DeleteFunc(better(c.Want.Offers, dear), func(offer provision.Offering) bool { return o.fleet.exhausted.Has(offer, now) })
+	c.Want.Offers = o.fleet.notRefused(better(c.Want.Offers, dear), now)
 	return c, len(c.Want.Offers) > 0, nil
+}
+
+// successor is the launch of a replica in the place of another, and what that one is wanted
+// to be; nil where replicas.max leaves no room for both.
+func (f *Fleet) successor(have []provision.Object, of provision.Object) (c provision.Change, own *provision.Want, err error) {
+	going, only := f.Going, f.Only
+	defer func() { f.Going, f.Only = going, only }()
+	if f.Going = maps.Clone(going); f.Going == nil {
+		f.Going = map[string]bool{}
+	}
+	f.Going[of.ID] = true
+	f.Only = func(_ *Plan, c provision.Change) bool {
+		return c.Action == provision.ActionLaunch && c.Kind() == provision.KindReplica && cloud.Instead(provision.Object{Labels: c.Want.Labels}) == of.Handle
+	}
+	p, err := f.planFor(have, nil)
+	if err != nil || len(p.Changes) == 0 {
+		return c, nil, err
+	}
+	at := slices.IndexFunc(p.Wants, func(w provision.Want) bool { return w.ID == of.ID })
+	if at < 0 {
+		return c, nil, nil
+	}
+	return p.Changes[0], &p.Wants[at], nil
+}
+
+// notRefused are the offerings that were not refused a while ago.
+func (f *Fleet) notRefused(offers provision.Offerings, now time.Time) provision.Offerings {
+	return slices.DeleteFunc(slices.Clone(offers), func(o provision.Offering) bool { return f.exhausted.Has(o, now) })
 }
 
 // better are the offers that are tried before one that a machine runs on, with the same GPUs
@@ -131,7 +147,7 @@ func parting(have []provision.Object, seen map[string]Seen, advised map[string]b
 
 // later says whether the end of a machine is that far ahead that its cloud maintains it.
 func later(s Seen) bool {
-	return s.Err == nil && s.Phase == node.PhaseInterrupted && time.Until(s.GoneAt) > maintained
+	return s.Err == nil && s.Phase == agent.PhaseInterrupted && time.Until(s.GoneAt) > maintained
 }
 
 // spare are the replicas that do not serve yet and were launched in the place of others that
@@ -139,7 +155,7 @@ func later(s Seen) bool {
 func spare(have []provision.Object, seen map[string]Seen, leave map[string]bool) map[string]bool {
 	ids := map[string]bool{}
 	for _, by := range have {
-		if seen[by.ID].Phase != node.PhaseReady && slices.ContainsFunc(have, func(o provision.Object) bool {
+		if seen[by.ID].Phase != agent.PhaseReady && slices.ContainsFunc(have, func(o provision.Object) bool {
 			return o.Gone == "" && !leave[o.ID] && succeeds(by, o)
 		}) {
 			ids[by.ID] = true
@@ -151,7 +167,7 @@ func spare(have []provision.Object, seen map[string]Seen, leave map[string]bool)
 // replaced are the replicas that serve, or are to be maintained, and in whose place another
 // serves. One that its cloud is about to take is left to it.
 func replaced(have []provision.Object, seen map[string]Seen) map[string]bool {
-	ready := func(o provision.Object) bool { return seen[o.ID].Err == nil && seen[o.ID].Phase == node.PhaseReady }
+	ready := func(o provision.Object) bool { return seen[o.ID].Err == nil && seen[o.ID].Phase == agent.PhaseReady }
 	ids := map[string]bool{}
 	for _, o := range have {
 		if o.Kind == provision.KindReplica && o.Gone == "" && (ready(o) || later(seen[o.ID])) &&

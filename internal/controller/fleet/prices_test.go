@@ -12,16 +12,17 @@ import (
 	"testing/synctest"
 	"time"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/controller/fleet"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
+	"skyserve/internal/testcloud/conformance"
+	"skyserve/internal/testkit"
 	"skyserve/provision"
-	"skyserve/provision/providertest"
 )
 
 // pricing is a cloud that tells prices.
 type pricing struct {
-	*providertest.Memory
+	*conformance.Memory
 	asked  atomic.Int32
 	prices func(ctx context.Context, r service.Region) ([]provision.Price, error)
 }
@@ -149,8 +150,8 @@ func TestDriftIsPriced(t *testing.T) {
 	for _, r := range spec.Regions {
 		i.Lists[r.Name] = regional{Memory: cloud.Memory, region: r.Name}
 	}
-	i.Ask = func(context.Context, []provision.Object, provision.Object) (node.Status, error) {
-		return node.Status{}, nil
+	i.Ask = func(context.Context, []provision.Object, provision.Object) (agent.Status, error) {
+		return agent.Status{}, nil
 	}
 	p, err := newFleet(spec, cloud).Plan(t.Context())
 	if err != nil {
@@ -195,6 +196,7 @@ func TestPricesThatNeverCome(t *testing.T) {
 // A keeper asks for prices beside its work, keeps those it had when it is refused later,
 // and shows the planner what it launches on.
 func TestAKeeperAsksForPricesBesideItsWork(t *testing.T) {
+	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeep(t)
 		var refuse atomic.Bool

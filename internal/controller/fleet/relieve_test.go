@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/identity"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
@@ -41,7 +41,7 @@ func TestWhoIsRelieved(t *testing.T) {
 		for machine := range strings.SplitSeq(tt.machines, ", ") {
 			id, phase, _ := strings.Cut(machine, " ")
 			have = append(have, provision.Object{ID: id, Kind: provision.KindReplica, Labels: map[string]string{"model": id[:1]}})
-			seen[id] = Seen{Status: node.Status{Phase: node.Phase(phase)}}
+			seen[id] = Seen{Status: agent.Status{Phase: agent.Phase(phase)}}
 			if phase == "silent" {
 				seen[id] = Seen{Err: errors.New("no answer")}
 			}
@@ -71,8 +71,8 @@ func TestWhoIsMaintained(t *testing.T) {
 			{ID: "a1", Kind: provision.KindReplica, Handle: "i-1", Labels: map[string]string{"instead": "i-0"}},
 		}
 		seen := map[string]Seen{
-			"a0": {Status: node.Status{Phase: node.Phase(tt.old), GoneAt: time.Now().Add(tt.left)}},
-			"a1": {Status: node.Status{Phase: node.Phase(tt.other)}},
+			"a0": {Status: agent.Status{Phase: agent.Phase(tt.old), GoneAt: time.Now().Add(tt.left)}},
+			"a1": {Status: agent.Status{Phase: agent.Phase(tt.other)}},
 		}
 		if got := replaced(have, seen); got["a0"] != tt.want || got["a1"] {
 			t.Errorf("%s: got %v", tt.name, got)
@@ -96,8 +96,8 @@ func TestWhatAKeeperChanges(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		c     provision.Change
-		phase node.Phase // of the replica that is wanted
-		want  string     // done at once, or once it is empty; empty = never
+		phase agent.Phase // of the replica that is wanted
+		want  string      // done at once, or once it is empty; empty = never
 	}{
 		{"a replica that is missing", provision.Change{Action: launch, Want: p.Wants[0]}, "", "done"},
 		{"a balancer that is missing", provision.Change{Action: launch, Want: p.Wants[1]}, "", ""},
@@ -106,12 +106,12 @@ func TestWhatAKeeperChanges(t *testing.T) {
 		{"what is left of a replica", provision.Change{Action: terminate, Have: object(r, "us-1", "taken")}, "", "done"},
 		{"a second one of an id", provision.Change{Action: terminate, Have: object(r, "us-0", "")}, "", "done"},
 		{"a second balancer of an id", provision.Change{Action: terminate, Have: object(b, "lb-us-0", "")}, "", ""},
-		{"one above max", provision.Change{Action: terminate, Have: object(r, "us-1", "")}, node.PhaseReady, ""},
-		{"a stand-in that is needed", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "aws/us")}, node.PhaseStarting, ""},
-		{"a stand-in that is not", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "aws/us")}, node.PhaseReady, "released"},
-		{"a stand-in for a region that says nothing", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "gcp/silent")}, node.PhaseReady, ""},
+		{"one above max", provision.Change{Action: terminate, Have: object(r, "us-1", "")}, agent.PhaseReady, ""},
+		{"a stand-in that is needed", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "aws/us")}, agent.PhaseStarting, ""},
+		{"a stand-in that is not", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "aws/us")}, agent.PhaseReady, "released"},
+		{"a stand-in for a region that says nothing", provision.Change{Action: terminate, Have: object(r, "eu-1", "", "gcp/silent")}, agent.PhaseReady, ""},
 	} {
-		seen := map[string]Seen{"us-0": {Status: node.Status{Phase: tt.phase}}}
+		seen := map[string]Seen{"us-0": {Status: agent.Status{Phase: tt.phase}}}
 		got := ""
 		if replacing(p, tt.c) {
 			got = "done"
@@ -135,7 +135,7 @@ func TestWhatAControllerHandsOver(t *testing.T) {
 	h := &Handover{Service: "chat", Authority: authority}
 	fresh, ends := time.Now().Add(identity.Life), time.Now().Add(time.Hour)
 	status := func(revision string, expires time.Time) Seen {
-		return Seen{Status: node.Status{Enrolled: true, Revision: revision, Expires: expires}}
+		return Seen{Status: agent.Status{Enrolled: true, Revision: revision, Expires: expires}}
 	}
 	for _, tt := range []struct {
 		name     string
@@ -156,9 +156,9 @@ func TestWhatAControllerHandsOver(t *testing.T) {
 		{"a balancer's certificate of another edition ends", provision.KindBalancer, status("e2.b1", ends), "e1.b2", "e2.b1"},
 	} {
 		o := provision.Object{ID: "x", Kind: tt.kind, PublicIP: netip.MustParseAddr("203.0.113.1"), PrivateIP: netip.MustParseAddr("10.0.0.1")}
-		all := map[string]node.Deployment{}
+		all := map[string]agent.Deployment{}
 		if tt.wanted != "" {
-			all["x"] = node.Deployment{Revision: tt.wanted}
+			all["x"] = agent.Deployment{Revision: tt.wanted}
 		}
 		d, due := h.due(tt.seen, o, all)
 		if due != (tt.revision != "") || due && d.Revision != tt.revision {
@@ -169,12 +169,12 @@ func TestWhatAControllerHandsOver(t *testing.T) {
 
 func TestWhatIsOnItsWay(t *testing.T) {
 	have := []provision.Object{{ID: "a", Kind: provision.KindReplica}, {ID: "lb", Kind: provision.KindBalancer}}
-	for phase, want := range map[node.Phase]bool{node.PhaseReady: false, node.PhaseWeights: true, node.PhaseInterrupted: true, "": true} {
-		if got := unsettled(have, map[string]Seen{"a": {Status: node.Status{Phase: phase}}}); got != want {
+	for phase, want := range map[agent.Phase]bool{agent.PhaseReady: false, agent.PhaseWeights: true, agent.PhaseInterrupted: true, "": true} {
+		if got := unsettled(have, map[string]Seen{"a": {Status: agent.Status{Phase: phase}}}); got != want {
 			t.Errorf("a replica that is %q: %t", phase, got)
 		}
 	}
-	if got := slices.Collect(maps.Keys(going(have, map[string]Seen{"a": {Status: node.Status{Phase: node.PhaseInterrupted}}, "lb": {Status: node.Status{Phase: node.PhaseInterrupted}}}))); !slices.Equal(got, []string{"a"}) {
+	if got := slices.Collect(maps.Keys(going(have, map[string]Seen{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted}}, "lb": {Status: agent.Status{Phase: agent.PhaseInterrupted}}}))); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("going: %q", got)
 	}
 }
@@ -185,9 +185,9 @@ func TestHowTheControllerDoes(t *testing.T) {
 	machine := provision.Object{ID: "lb-us-east-1-0", Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr("203.0.113.1")}
 	boots, gone := machine, machine
 	boots.PublicIP, gone.Gone = netip.Addr{}, "stopped"
-	unit := func(u node.UnitStatus) answer {
+	unit := func(u agent.UnitStatus) answer {
 		u.Name = UnitController
-		return answer{status: node.Status{Phase: node.PhaseFailed, Reason: "balancer: it ended", Units: []node.UnitStatus{{Name: "balancer"}, u}}}
+		return answer{status: agent.Status{Phase: agent.PhaseFailed, Reason: "balancer: it ended", Units: []agent.UnitStatus{{Name: "balancer"}, u}}}
 	}
 	for _, tt := range []struct {
 		name    string
@@ -195,10 +195,10 @@ func TestHowTheControllerDoes(t *testing.T) {
 		answer  answer
 		want    string
 	}{
-		{"it works, its balancer does not", machine, unit(node.UnitStatus{Running: true, Ready: true}), "READY"},
-		{"it starts", machine, unit(node.UnitStatus{Running: true, Reason: "it does not answer yet"}), "STARTING it does not answer yet"},
-		{"it ends again and again", machine, unit(node.UnitStatus{Reason: "exit status 1"}), "FAILED exit status 1"},
-		{"there is none", machine, answer{status: node.Status{Phase: node.PhaseReady}}, "none"},
+		{"it works, its balancer does not", machine, unit(agent.UnitStatus{Running: true, Ready: true}), "READY"},
+		{"it starts", machine, unit(agent.UnitStatus{Running: true, Reason: "it does not answer yet"}), "STARTING it does not answer yet"},
+		{"it ends again and again", machine, unit(agent.UnitStatus{Reason: "exit status 1"}), "FAILED exit status 1"},
+		{"there is none", machine, answer{status: agent.Status{Phase: agent.PhaseReady}}, "none"},
 		{"its machine hangs", machine, answer{err: errors.New("no answer within 2s")}, "NOT_READY no answer within 2s"},
 		{"its machine boots", boots, answer{}, "PROVISIONING it has no address yet"},
 		{"its machine is gone", gone, answer{}, "FAILED its machine is gone"},
@@ -217,16 +217,16 @@ func TestHowTheControllerDoes(t *testing.T) {
 // to go is left alone.
 func TestWhoIsWaitedFor(t *testing.T) {
 	h := &Handover{Service: "chat"}
-	seen, deployments := map[string]Seen{}, map[string]node.Deployment{}
-	for id, s := range map[string]node.Status{
-		"as-it-should": {Phase: node.PhaseReady, Revision: "new"}, "changes": {Phase: node.PhaseReady, Revision: "old"},
-		"loads": {Phase: node.PhaseWeights, Revision: "new"}, "hangs": {}, "going": {Phase: node.PhaseInterrupted, Revision: "old"},
-		"not-ours": {Phase: node.PhaseWeights},
+	seen, deployments := map[string]Seen{}, map[string]agent.Deployment{}
+	for id, s := range map[string]agent.Status{
+		"as-it-should": {Phase: agent.PhaseReady, Revision: "new"}, "changes": {Phase: agent.PhaseReady, Revision: "old"},
+		"loads": {Phase: agent.PhaseWeights, Revision: "new"}, "hangs": {}, "going": {Phase: agent.PhaseInterrupted, Revision: "old"},
+		"not-ours": {Phase: agent.PhaseWeights},
 	} {
 		h.Have = append(h.Have, provision.Object{ID: id, Kind: provision.KindReplica})
 		seen[id] = Seen{Status: s}
 		if id != "not-ours" {
-			deployments[id] = node.Deployment{Revision: "new"}
+			deployments[id] = agent.Deployment{Revision: "new"}
 		}
 	}
 	serving, others := h.split(seen, deployments)

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"skyserve/internal/node"
+	"skyserve/internal/agent"
 	"skyserve/provision"
 )
 
@@ -64,7 +64,7 @@ func (h *Handover) revoke(ctx context.Context, o provision.Object) error {
 		return fmt.Errorf("handing over to %s: it does not run, or has no address yet", o.ID)
 	}
 	err := h.Operator(o).Revoke(ctx, h.Machine(o))
-	var refusal *node.Refusal
+	var refusal *agent.Refusal
 	if errors.As(err, &refusal) && refusal.Status == http.StatusConflict {
 		s, asking := h.Operator(o).Status(ctx, h.Machine(o))
 		if asking == nil && s.Revoked >= h.Revoked.Number() {

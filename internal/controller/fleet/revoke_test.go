@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/identity"
-	"skyserve/internal/node"
 	"skyserve/provision"
 )
 
@@ -27,7 +27,7 @@ func TestAControllerHandsListsOn(t *testing.T) {
 		list, err = a.Revoke(list, nil, time.Now())
 	}
 	if err == nil {
-		err = identity.WriteFile(filepath.Join(dir, node.FileRevoked), list.Text())
+		err = identity.WriteFile(filepath.Join(dir, agent.FileRevoked), list.Text())
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -36,17 +36,17 @@ func TestAControllerHandsListsOn(t *testing.T) {
 	if h.Revoked, err = k.revoked(a.Root()); err != nil || h.Revoked.Number() != 2 {
 		t.Fatalf("list %d, %v", h.Revoked.Number(), err)
 	}
-	wanted := map[string]node.Deployment{"us-0": {Revision: "new"}}
+	wanted := map[string]agent.Deployment{"us-0": {Revision: "new"}}
 	for _, tt := range []struct {
 		name string
-		seen node.Status
+		seen agent.Status
 		due  bool
 	}{
-		{"the newest", node.Status{Enrolled: true, Revoked: 2}, false},
-		{"an older one", node.Status{Enrolled: true, Revoked: 1}, true},
-		{"none", node.Status{Enrolled: true}, true},
-		{"not enrolled", node.Status{}, false},
-		{"a newer one", node.Status{Enrolled: true, Revoked: 3}, false},
+		{"the newest", agent.Status{Enrolled: true, Revoked: 2}, false},
+		{"an older one", agent.Status{Enrolled: true, Revoked: 1}, true},
+		{"none", agent.Status{Enrolled: true}, true},
+		{"not enrolled", agent.Status{}, false},
+		{"a newer one", agent.Status{Enrolled: true, Revoked: 3}, false},
 	} {
 		tt.seen.Revision, tt.seen.Expires = "old", time.Now().Add(identity.Life)
 		d, due := h.due(Seen{Status: tt.seen}, provision.Object{ID: "us-0", Kind: provision.KindReplica}, wanted)

@@ -6,16 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 
 	"github.com/goccy/go-yaml"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/identity"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -50,6 +48,9 @@ type seated struct {
 	PeerToken string            `json:"peer_token"`
 	Means     json.RawMessage   `json:"means"`
 	Zone      HostedZone        `json:"zone,omitzero"`
+	// AdminToken and Base are those of Content.
+	AdminToken string `json:"admin_token,omitempty"`
+	Base       string `json:"base,omitempty"`
 	// Enrolled is that of Content.
 	Enrolled map[string][]string `json:"enrolled"`
 	// Elsewhere is the machines in other clouds, which the controller cannot ask.
@@ -83,7 +84,7 @@ func ReadSeat(dir string) (c Content, elsewhere []provision.Object, err error) {
 		return Content{}, nil, fmt.Errorf("reading what the controller was handed: %w", err)
 	}
 	c.PeerToken, c.Seat.Means, c.Enrolled = held.PeerToken, held.Means, held.Enrolled
-	c.Zone = held.Zone
+	c.Zone, c.AdminToken, c.Base = held.Zone, held.AdminToken, held.Base
 	c.Secrets = func(ref string) (string, error) {
 		value, known := held.Secrets[ref]
 		if !known {
@@ -104,6 +105,9 @@ func CheckSecrets(spec *service.Spec, secrets Secrets) error {
 // the keys that call for them.
 func secretsOf(c Content) (map[string]string, error) {
 	all := map[string]string{}
+	if !cloud.Rents(c.Spec) {
+		return all, nil // what is here reads them where they are
+	}
 	var failure error
 	fetch := func(key, ref string) {
 		value, err := c.Secrets(ref)
@@ -144,12 +148,13 @@ func (c Content) edition() (string, error) {
 		return "", err
 	}
 	return provision.HashOf(struct {
-		Text, PeerToken string
-		Secrets         map[string]string
-		Seat            *Seat
-		Enrolled        map[string][]string
-		Zone            HostedZone `json:",omitzero"`
-	}{string(c.Text), c.PeerToken, secrets, c.Seat, c.Enrolled, c.Zone})
+		Text, PeerToken  string
+		Secrets          map[string]string
+		Seat             *Seat
+		Enrolled         map[string][]string
+		Zone             HostedZone `json:",omitzero"`
+		AdminToken, Base string     `json:",omitempty"`
+	}{string(c.Text), c.PeerToken, secrets, c.Seat, c.Enrolled, c.Zone, c.AdminToken, c.Base})
 }
 
 // seatOf is the machine of the controller; nil where there is none, or it has no
@@ -175,22 +180,23 @@ func (d *deployer) useStore(c *service.BalancerConfig) {
 		c.StoreURL = d.spec.Store.URL
 	case seat == nil:
 	case seat.ID == c.ID: // on its own machine, which the world's address need not lead back to
-		c.StoreURL, c.StoreMTLS = "tls://"+at(seat.PrivateIP, cloud.PortStore), true
+		c.StoreURL, c.StoreMTLS = "tls://"+cloud.EndpointsOf(*seat).Inside.Store, true
 	default:
-		c.StoreURL, c.StoreMTLS = "tls://"+at(seat.PublicIP, cloud.PortStore), true
+		c.StoreURL, c.StoreMTLS = "tls://"+cloud.EndpointsOf(*seat).Outside.Store, true
 	}
 }
 
 // controller is the unit of the controller, on its machine.
-func (d *deployer) controller(seat provision.Object) (node.Unit, error) {
+func (d *deployer) controller(seat provision.Object) (agent.Unit, error) {
+	at := cloud.EndpointsOf(seat)
 	own := filepath.ToSlash(filepath.Join(UnitController, identity.FileController))
 	c := service.ControllerConfig{
-		Service: d.spec.Name, Listen: net.JoinHostPort(loopbackOf(seat), strconv.Itoa(cloud.PortController)), StoreURL: d.spec.Store.URL,
-		Identity:  &service.Identity{Cert: own, Key: own, CA: node.FileCA, Revoked: node.FileRevoked},
-		Balancers: []service.ControlledBalancer{}, Replicas: []service.ControlledReplica{},
+		Service: d.spec.Name, Listen: at.Controller, StoreURL: d.spec.Store.URL,
+		Identity: &service.Identity{Cert: own, Key: own, CA: agent.FileCA, Revoked: agent.FileRevoked},
+		RTT:      d.spec.LocalHosts.RTT, Balancers: []service.ControlledBalancer{}, Replicas: []service.ControlledReplica{},
 	}
 	if c.StoreURL == "" {
-		c.StoreListen, c.StoreDir = at(seat.PrivateIP, cloud.PortStore), UnitController+"/"+dirSeatStore
+		c.StoreListen, c.StoreDir = at.Inside.Store, UnitController+"/"+dirSeatStore
 	}
 	for _, b := range d.have {
 		if b.Kind != provision.KindBalancer || !b.PublicIP.IsValid() {
@@ -198,7 +204,7 @@ func (d *deployer) controller(seat provision.Object) (node.Unit, error) {
 		}
 		admin := AdminURL(b)
 		if b.ID == seat.ID {
-			admin = "https://" + at(b.PrivateIP, cloud.PortAdmin)
+			admin = "https://" + at.Inside.Admin
 		}
 		c.Balancers = append(c.Balancers, service.ControlledBalancer{ID: b.ID, Region: b.Region, Admin: admin})
 		for _, r := range d.replicasOf(b) {
@@ -208,10 +214,10 @@ func (d *deployer) controller(seat provision.Object) (node.Unit, error) {
 	}
 	files, err := d.seatFiles(seat, c)
 	if err != nil {
-		return node.Unit{}, err
+		return agent.Unit{}, err
 	}
 	fixed, err := provision.HashOf([]any{c.Fixed(), d.Seat.Own})
-	return node.Unit{
+	return agent.Unit{
 		Name: UnitController, Args: []string{program, "controller", "--config", UnitController + "/" + fileSeatConfig}, Files: files, Fixed: fixed,
 		Ready: "http://" + c.Listen + "/healthz",
 	}, err
@@ -223,15 +229,15 @@ func (d *deployer) seatFiles(seat provision.Object, c service.ControllerConfig) 
 	if err != nil {
 		return nil, err
 	}
-	held := seated{PeerToken: d.PeerToken, Means: d.Seat.Means, Enrolled: d.Enrolled, Zone: d.Zone, Elsewhere: []provision.Object{}}
+	held := seated{PeerToken: d.PeerToken, Means: d.Seat.Means, Enrolled: d.Enrolled, Zone: d.Zone, AdminToken: d.AdminToken, Base: d.Base, Elsewhere: []provision.Object{}}
 	if held.Secrets, err = secretsOf(d.Content); err != nil {
 		return nil, err
 	}
 	for _, o := range d.have {
-		if o.Region.Cloud() != seat.Region.Cloud() {
+		if o.Region.Cloud() != seat.Region.Cloud() && !cloud.IsHere(o.Region) {
 			held.Elsewhere = append(held.Elsewhere, provision.Object{
 				ID: o.ID, Kind: o.Kind, Service: o.Service, Handle: o.Handle, Owner: o.Owner, Region: o.Region,
-				Labels: o.Labels, Offering: o.Offering, PublicIP: o.PublicIP, PrivateIP: o.PrivateIP,
+				Labels: o.Labels, Offering: o.Offering, PublicIP: o.PublicIP, PrivateIP: o.PrivateIP, Endpoints: o.Endpoints,
 			})
 		}
 	}
@@ -256,14 +262,5 @@ func (d *deployer) awayURL(r service.ReplicaConfig) string {
 	if i < 0 || r.Region.Cloud() != service.CloudAWS || !d.have[i].PublicIP.IsValid() {
 		return ""
 	}
-	return "https://" + at(d.have[i].PublicIP, cloud.PortEngine)
-}
-
-// loopbackOf is a machine's own loopback address. Those of an emulated cloud share one
-// loopback network.
-func loopbackOf(o provision.Object) string {
-	if o.PrivateIP.IsLoopback() {
-		return o.PrivateIP.String()
-	}
-	return "127.0.0.1"
+	return "https://" + cloud.EndpointsOf(d.have[i]).Outside.Engine
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/controller/fleet"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
@@ -24,7 +24,7 @@ func seated(t *testing.T) fleet.Content {
 	return c
 }
 
-func deployments(t *testing.T, c fleet.Content, have []provision.Object) map[string]node.Deployment {
+func deployments(t *testing.T, c fleet.Content, have []provision.Object) map[string]agent.Deployment {
 	t.Helper()
 	all, err := fleet.Deployments(c, have)
 	if err != nil {
@@ -34,9 +34,9 @@ func deployments(t *testing.T, c fleet.Content, have []provision.Object) map[str
 }
 
 // seat writes the files of a controller's unit as its machine does, and returns their folder.
-func seat(t *testing.T, d node.Deployment) string {
+func seat(t *testing.T, d agent.Deployment) string {
 	t.Helper()
-	i := slices.IndexFunc(d.Units, func(u node.Unit) bool { return u.Name == "controller" })
+	i := slices.IndexFunc(d.Units, func(u agent.Unit) bool { return u.Name == "controller" })
 	if i < 0 {
 		t.Fatalf("no controller among %+v", d.Units)
 	}
@@ -94,7 +94,7 @@ func TestTheControllerIsOnOneMachine(t *testing.T) {
 }
 
 func TestBalancersUseTheControllersStore(t *testing.T) {
-	store := func(d node.Deployment) string {
+	store := func(d agent.Deployment) string {
 		var c service.BalancerConfig
 		if err := yaml.UnmarshalWithOptions([]byte(d.Units[0].Files["balancer/config.yaml"]), &c, yaml.Strict()); err != nil {
 			t.Fatal(err)

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/controller"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -53,7 +53,7 @@ func (k *Keeper) look(ctx context.Context, o *opened) (*sight, error) {
 		switch {
 		case listed:
 			s.known = append(s.known, last...)
-		case r.Cloud() != homeCloud(s.spec):
+		case !isHome(s.spec, r):
 			s.known, s.handed[r] = append(s.known, in(o.elsewhere, r)...), true
 		default:
 			s.blind[r] = true
@@ -90,7 +90,7 @@ func (s *sight) view(seen map[string]Seen) *view {
 // certain takes out the deployments that could be wrong because of silent regions: those of
 // machines there that may be others by now, and of all balancers while some may not be known,
 // since what is not known would be taken from them.
-func (s *sight) certain(deployments map[string]node.Deployment) {
+func (s *sight) certain(deployments map[string]agent.Deployment) {
 	for _, o := range s.all() {
 		if s.handed[o.Region] || len(s.blind) > 0 && o.Kind == provision.KindBalancer {
 			delete(deployments, o.ID)
@@ -155,6 +155,12 @@ func (k *Keeper) plans(ctx context.Context, o *opened, s *sight) error {
 // homeCloud is the cloud that the controller of a service is in.
 func homeCloud(spec *service.Spec) string { return cloud.Regions(spec)[0].Cloud() }
 
+// isHome says whether the controller of a service acts in a region itself.
+func isHome(spec *service.Spec, r service.Region) bool {
+	home := cloud.Regions(spec)[0]
+	return r.Cloud() == home.Cloud() || cloud.IsHere(r) && cloud.IsHere(home)
+}
+
 // abroad are the clouds of a service that its controller is not in.
 func abroad(spec *service.Spec) []string {
 	return slices.DeleteFunc(cloud.Clouds(spec), func(name string) bool { return name == homeCloud(spec) })
@@ -181,7 +187,7 @@ type witnesses struct {
 
 // Fingerprint implements provision.Witness.
 func (w witnesses) Fingerprint(ctx context.Context, o provision.Object) (string, error) {
-	if o.Region.Cloud() == w.home {
+	if o.Region.Cloud() == w.home || cloud.IsHere(o.Region) {
 		return w.own.Fingerprint(ctx, o)
 	}
 	return w.other.Fingerprint(ctx, o)

@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/identity"
-	"skyserve/internal/node"
 	"skyserve/provision"
 )
 
@@ -41,7 +41,7 @@ func (h *Handover) Dead(ctx context.Context, patience time.Duration) (dead map[s
 	begun := time.Now()
 	for _, o := range h.proven(suspects, seen) {
 		reason := fmt.Sprintf("it answers nothing, and is asked again for up to %s: %v", patience, seen[o.ID].Err)
-		h.tell(o.ID, node.Status{Phase: node.PhaseWaiting, Reason: reason})
+		h.tell(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: reason})
 	}
 	for len(h.proven(suspects, seen)) > 0 && time.Since(begun) < patience && pause(ctx, silentEvery) {
 		seen = h.Look(ctx)
@@ -91,7 +91,7 @@ func (h *Handover) proven(suspects []provision.Object, seen map[string]Seen) []p
 // silent says whether an error is that nobody answered, rather than an answer.
 func silent(err error) bool {
 	var late net.Error
-	var refusal *node.Refusal
+	var refusal *agent.Refusal
 	switch {
 	case err == nil || errors.Is(err, identity.ErrStranger) || errors.Is(err, identity.ErrPin):
 		return false

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/identity"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/provision"
@@ -33,10 +33,10 @@ type Status struct {
 	Service string `json:"service"`
 	State   State  `json:"state"`
 	// CostPerHour is what the machines that were listed cost, in USD.
-	CostPerHour float64 `json:"cost_per_hour"`
+	CostPerHour float64        `json:"cost_per_hour"`
+	Regions     []RegionStatus `json:"regions"`
 	// PlainHTTP says that balancers serve plain HTTP to the world: see PlainHTTPWarning.
-	PlainHTTP bool           `json:"plain_http"`
-	Regions   []RegionStatus `json:"regions"`
+	PlainHTTP bool `json:"plain_http"`
 	// Controller is nil where the machine that it would be on runs none.
 	Controller *ControllerStatus `json:"controller"`
 	// Store says where state is kept: controller.StoreNotReplicated, controller.StoreExternal.
@@ -46,6 +46,22 @@ type Status struct {
 	// Drift is what `up` would change; null where it is not known, and Problems then
 	// say why.
 	Drift []Change `json:"drift"`
+	// DNS is the public name; null where the service has none.
+	DNS *DNSStatus `json:"dns"`
+	// Problem is what is wrong with what is kept of the service; empty when nothing is.
+	Problem string `json:"problem,omitempty"`
+	// Peak, Plan and Left say in a line each what is expected of the next hours, what
+	// the controller's last plan proposes, and which loads left their forecasts;
+	// empty where there is nothing to say.
+	Peak string `json:"peak"`
+	Plan string `json:"plan"`
+	Left string `json:"left"`
+	// Strategy is what changes the number of replicas between plans, Donations say
+	// in a line what is donated, Events are the last things that the strategy did, a line
+	// each.
+	Strategy  string   `json:"strategy"`
+	Donations string   `json:"donations"`
+	Events    []string `json:"events"`
 	// Problems say what could not be looked at, a line each.
 	Problems []string `json:"problems"`
 	// Alerts are what somebody has to act on. What the controller alerts of is its Reason.
@@ -55,7 +71,7 @@ type Status struct {
 // PlainHTTPWarning is what people are told of a service whose balancers serve plain HTTP to
 // the world; empty for any other.
 func PlainHTTPWarning(spec *service.Spec) string {
-	if spec.Balancer.TLS != nil {
+	if spec.Balancer.TLS != nil || !cloud.Rents(spec) {
 		return ""
 	}
 	return "WARNING: public port: plain HTTP (balancer.insecure); prompts, answers and API keys can be read on the way"
@@ -63,9 +79,34 @@ func PlainHTTPWarning(spec *service.Spec) string {
 
 // ControllerStatus is the controller, as the agent of its machine sees it.
 type ControllerStatus struct {
+	ID      string               `json:"id"`
 	Machine string               `json:"machine"`
 	State   service.ReplicaState `json:"state"`
 	Reason  string               `json:"reason"`
+	// Admin is where it says how it does, on its own machine.
+	Admin string `json:"admin"`
+}
+
+// DNSStatus is the public name of a service.
+type DNSStatus struct {
+	Name     string `json:"name"`
+	Zone     string `json:"zone"`
+	Provider string `json:"provider"`
+	// Server is the machine that answers the name; null where a hosted zone does.
+	Server *MachineStatus `json:"server"`
+	// Records are what the name server leads to, as it finds them; empty where a
+	// hosted zone checks its records itself.
+	Records []DNSRecord `json:"records"`
+}
+
+// DNSRecord is a balancer as the name server finds it.
+type DNSRecord struct {
+	ID      string         `json:"id"`
+	Region  service.Region `json:"region"`
+	Address string         `json:"address"` // with its port
+	// Healthy says whether it is given out while others are, too.
+	Healthy bool   `json:"healthy"`
+	Reason  string `json:"reason"` // what its last check had against it
 }
 
 // ImageStatus is the container image of a model.
@@ -99,7 +140,7 @@ type RegionStatus struct {
 type MachineStatus struct {
 	ID     string               `json:"id"`
 	State  service.ReplicaState `json:"state"`
-	Phase  node.Phase           `json:"phase"` // as its agent says; empty when that said nothing
+	Phase  agent.Phase          `json:"phase"` // as its agent says; empty when that said nothing
 	Reason string               `json:"reason"`
 	// Endpoint and Admin are a balancer's public and admin base URLs; URL is where a
 	// replica lets balancers in.
@@ -113,6 +154,16 @@ type MachineStatus struct {
 	// Offering is what it runs on, CostPerHour what it costs in USD; 0 = not known.
 	Offering    *provision.Offering `json:"offering"`
 	CostPerHour float64             `json:"cost_per_hour"`
+	// Balancer is the one that reports on a replica; empty when none does.
+	Balancer string `json:"balancer,omitempty"`
+	// PID is the process of a machine on this computer.
+	PID string `json:"pid,omitempty"`
+	// Wanted is false of what the service.yaml does not ask for any more.
+	Wanted bool `json:"wanted"`
+	// Drained says that a replica is sent nothing because somebody, or a plan, wants it so;
+	// Donated that it is donated.
+	Drained bool `json:"drained"`
+	Donated bool `json:"donated"`
 	// InFlight is how many requests a replica's machine has let in that have not ended.
 	InFlight int `json:"in_flight"`
 }
@@ -144,10 +195,12 @@ func Told(changes provision.Changes) []Change {
 
 // answer is what the agent of a machine said, or why it said nothing.
 type answer struct {
-	status node.Status
+	status agent.Status
 	err    error
-	// certificate is the public listener's of a balancer; nil where it is not known.
+	// certificate is the public listener's of a balancer, snapshot what it says of the service; nil
+	// where it is not known.
 	certificate *telemetry.Certificate
+	snapshot    *telemetry.Snapshot
 }
 
 // stateOf is how a machine does, and why.
@@ -160,6 +213,8 @@ func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
 		return service.StateInterrupted, o.Gone
 	case o.Gone != "":
 		return service.StateFailed, o.Gone
+	case !Reachable(o) && cloud.IsHere(o.Region):
+		return service.StateNotReady, "an earlier version of skyserve brought it up; 'skyserve down' ends it"
 	case !Reachable(o):
 		return service.StateProvisioning, "it has no address yet"
 	case errors.Is(a.err, identity.ErrStranger):
@@ -168,23 +223,23 @@ func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
 		return service.StateNotReady, a.err.Error()
 	}
 	switch a.status.Phase {
-	case node.PhaseReady:
+	case agent.PhaseReady:
 		if c := a.certificate; c != nil && c.Waiting != "" {
 			return service.StateStarting, "waiting for certificate: " + c.Waiting
 		} else if c != nil && c.Problem != "" {
 			return service.StateReady, fmt.Sprintf("no newer certificate can be used, the one in use ends %s: %s", c.ExpiresAt.Format(time.DateOnly), c.Problem)
 		}
 		return service.StateReady, a.status.Reason
-	case node.PhaseDraining:
+	case agent.PhaseDraining:
 		return service.StateDraining, a.status.Reason
-	case node.PhaseInterrupted:
+	case agent.PhaseInterrupted:
 		return service.StateInterrupted, a.status.Reason
-	case node.PhaseWaiting, node.PhasePreparing, node.PhaseImage, node.PhaseStarting, node.PhaseWeights, node.PhaseFailed:
+	case agent.PhaseWaiting, agent.PhasePreparing, agent.PhaseImage, agent.PhaseStarting, agent.PhaseWeights, agent.PhaseFailed:
 	}
 	switch {
 	case lacksController(a.status.Units):
 		return service.StateReady, ""
-	case a.status.Phase == node.PhaseFailed:
+	case a.status.Phase == agent.PhaseFailed:
 		return service.StateFailed, a.status.Reason
 	}
 	return service.StateStarting, strings.TrimSuffix(string(a.status.Phase)+": "+a.status.Reason, ": ")
@@ -192,7 +247,7 @@ func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
 
 // lacksController says whether all that a machine runs is ready but the controller, which is
 // told of by itself: its balancer serves all the same.
-func lacksController(units []node.UnitStatus) bool {
+func lacksController(units []agent.UnitStatus) bool {
 	lacks := false
 	for _, u := range units {
 		if !u.Ready && u.Name != UnitController {
@@ -205,25 +260,36 @@ func lacksController(units []node.UnitStatus) bool {
 
 // Reachable says whether a machine has the address by which its agent is asked.
 func Reachable(o provision.Object) bool {
+	at := cloud.EndpointsOf(o)
 	if o.Kind == provision.KindBalancer {
-		return o.PublicIP.IsValid()
+		return at.Outside.Agent != ""
 	}
-	return o.PrivateIP.IsValid()
+	return at.Inside.Agent != ""
 }
 
 // machineStatus is a machine with what it said.
 func machineStatus(spec *service.Spec, o provision.Object, a answer) MachineStatus {
 	m := MachineStatus{
 		ID: o.ID, Phase: a.status.Phase, Model: o.Labels["model"], GPU: o.Labels["gpu"],
-		Offering: o.Offering, CostPerHour: o.CostPerHour, InFlight: a.status.InFlight,
+		Offering: o.Offering, CostPerHour: o.CostPerHour, InFlight: a.status.InFlight, PID: o.Labels[labelPID], Wanted: true,
 	}
 	m.State, m.Reason = stateOf(o, a)
 	m.Certificate = a.certificate
 	var strangers *StrangersError
 	switch {
+	case o.Gone != "" && cloud.IsHere(o.Region):
+		m.Endpoint, m.Admin, m.URL = "", "", ""
+		if o.Kind != provision.KindBalancer {
+			m.URL = o.Address
+		}
 	case !Reachable(o) || errors.As(a.err, &strangers): // nobody is led to one that is not ours
 	case o.Kind == provision.KindBalancer:
 		m.Endpoint, m.Admin = PublicURL(spec, o), AdminURL(o)
+		if cloud.IsHere(o.Region) {
+			m.Admin = o.Admin // which takes plain HTTP too
+		}
+	case cloud.IsHere(o.Region):
+		m.URL = o.Address // the engine itself
 	default:
 		m.URL = engineURL(o)
 	}
@@ -232,7 +298,7 @@ func machineStatus(spec *service.Spec, o provision.Object, a answer) MachineStat
 
 // controllerOf is the controller among machines, with what they said.
 func controllerOf(spec *service.Spec, machines []provision.Object, answers []answer) *ControllerStatus {
-	c := &ControllerStatus{Machine: cloud.ControllerMachine(spec), State: service.StateFailed, Reason: "its machine is gone"}
+	c := &ControllerStatus{ID: provision.ControllerID, Machine: cloud.ControllerMachine(spec), State: service.StateFailed, Reason: "its machine is gone"}
 	i := slices.IndexFunc(machines, func(o provision.Object) bool { return o.ID == c.Machine && o.Gone == "" })
 	if i < 0 {
 		return c
@@ -240,8 +306,9 @@ func controllerOf(spec *service.Spec, machines []provision.Object, answers []ans
 	if c.State, c.Reason = stateOf(machines[i], answers[i]); answers[i].err != nil || !Reachable(machines[i]) {
 		return c
 	}
+	c.Admin = "http://" + cloud.EndpointsOf(machines[i]).Controller
 	units := answers[i].status.Units
-	u := slices.IndexFunc(units, func(u node.UnitStatus) bool { return u.Name == UnitController })
+	u := slices.IndexFunc(units, func(u agent.UnitStatus) bool { return u.Name == UnitController })
 	if u < 0 {
 		return nil
 	}
@@ -269,7 +336,7 @@ func regionsOf(spec *service.Spec, machines []provision.Object, answers []answer
 	for _, name := range order {
 		r := RegionStatus{Name: name, Balancers: []MachineStatus{}, Replicas: []MachineStatus{}}
 		for i, o := range machines {
-			if o.Region != name {
+			if o.Region != name || o.Kind == provision.KindNameServer {
 				continue
 			}
 			m := machineStatus(spec, o, answers[i])
@@ -287,13 +354,16 @@ func regionsOf(spec *service.Spec, machines []provision.Object, answers []answer
 
 // overall is how a service does; whole says that every region was listed.
 func (s *Status) overall(whole bool) State {
-	well, serving, coming := whole && len(s.Drift) == 0, false, false
+	well, serving, coming := whole && len(s.Drift) == 0 && s.Problem == "", false, false
+	if s.DNS != nil && s.DNS.Server != nil && s.DNS.Server.State != service.StateReady {
+		well = false
+	}
 	if c := s.Controller; c != nil && c.State != service.StateReady {
 		well = false
 	}
 	for _, r := range s.Regions {
 		for _, m := range slices.Concat(r.Balancers, r.Replicas) {
-			well = well && m.State == service.StateReady
+			well = well && (m.State == service.StateReady || m.Drained || m.Donated || !m.Wanted)
 		}
 		for _, b := range r.Balancers {
 			serving = serving || b.State == service.StateReady
@@ -312,3 +382,6 @@ func (s *Status) overall(whole bool) State {
 	}
 	return StateDown
 }
+
+// labelPID is the label by which a machine on this computer tells its process.
+const labelPID = "pid"

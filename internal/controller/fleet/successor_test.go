@@ -7,24 +7,26 @@ import (
 	"testing/synctest"
 	"time"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/controller/fleet"
-	"skyserve/internal/node"
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 	"skyserve/provision"
 )
 
 // A machine that was launched in the place of one that serves, and is taken before it serves
 // itself, is nobody whose place is to be filled: the one that serves is still there.
 func TestASuccessorThatIsTakenLeavesAsMany(t *testing.T) {
-	ready, advised := node.Status{Phase: node.PhaseReady}, node.Status{Phase: node.PhaseReady, AdvisedAt: time.Unix(1, 0)}
-	maintained := node.Status{Phase: node.PhaseInterrupted, GoneAt: time.Now().AddDate(100, 0, 0)}
-	for name, first := range map[string]node.Status{"it runs on something dearer": ready, "it is advised to go": advised, "it is to be maintained": maintained} {
+	testkit.Slow(t)
+	ready, advised := agent.Status{Phase: agent.PhaseReady}, agent.Status{Phase: agent.PhaseReady, AdvisedAt: time.Unix(1, 0)}
+	maintained := agent.Status{Phase: agent.PhaseInterrupted, GoneAt: time.Now().AddDate(100, 0, 0)}
+	for name, first := range map[string]agent.Status{"it runs on something dearer": ready, "it is advised to go": advised, "it is to be maintained": maintained} {
 		synctest.Test(t, func(t *testing.T) {
 			u := newUpkeepOf(t, strings.ReplaceAll(strings.Replace(spotFirst, "on_demand_base: 1", "on_demand_base: 0", 1), "min: 2, max: 3", "min: 1, max: 4"))
 			u.Change("us-east-1-0", func(o *provision.Object) { // as if spot had had no capacity
 				o.CostPerHour, o.Offering = 100, &provision.Offering{Type: o.Offering.Type, Region: o.Region, Capacity: service.CapacityOnDemand, GPU: "L4", GPUs: 1}
 			})
-			how := map[string]node.Status{"us-east-1-0": first, "us-east-1-1": {Phase: node.PhaseWeights}, "us-east-1-2": ready}
+			how := map[string]agent.Status{"us-east-1-0": first, "us-east-1-1": {Phase: agent.PhaseWeights}, "us-east-1-2": ready}
 			k := u.keeper()
 			k.SeeBy(func(have []provision.Object) map[string]fleet.Seen {
 				seen := map[string]fleet.Seen{}
@@ -41,14 +43,14 @@ func TestASuccessorThatIsTakenLeavesAsMany(t *testing.T) {
 				}
 			}
 			expect("at first", "us-east-1-0", "us-east-1-1")
-			how["us-east-1-1"] = node.Status{Phase: node.PhaseInterrupted, GoneAt: time.Now().Add(2 * time.Minute)}
+			how["us-east-1-1"] = agent.Status{Phase: agent.PhaseInterrupted, GoneAt: time.Now().Add(2 * time.Minute)}
 			expect("while its successor is taken", "us-east-1-0", "us-east-1-1")
-			how["us-east-1-1"] = node.Status{Phase: node.PhaseWeights}
+			how["us-east-1-1"] = agent.Status{Phase: agent.PhaseWeights}
 			expect("while it is not after all", "us-east-1-0", "us-east-1-1")
-			how["us-east-1-1"] = node.Status{Phase: node.PhaseInterrupted, GoneAt: time.Now().Add(2 * time.Minute)}
+			how["us-east-1-1"] = agent.Status{Phase: agent.PhaseInterrupted, GoneAt: time.Now().Add(2 * time.Minute)}
 			u.keep(t, k, time.Minute, always)
 			u.Change("us-east-1-1", nil)
-			how["us-east-1-1"] = node.Status{Phase: node.PhaseWeights}
+			how["us-east-1-1"] = agent.Status{Phase: agent.PhaseWeights}
 			u.keep(t, k, 20*time.Minute, always)
 			expect("once it was taken", "us-east-1-0", "us-east-1-1") // another one, in its place
 		})
@@ -58,13 +60,14 @@ func TestASuccessorThatIsTakenLeavesAsMany(t *testing.T) {
 // A cloud that is short of spot machines recommends to leave new ones at once, too: those that
 // were launched because of such advice are given a rest from it.
 func TestAdviceIsNotChased(t *testing.T) {
+	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeepOf(t, strings.ReplaceAll(strings.Replace(spotFirst, "on_demand_base: 1", "on_demand_base: 0", 1), "min: 2, max: 3", "min: 1, max: 9"))
 		k := u.keeper()
 		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen { // all serve, and are to be left
 			seen := map[string]fleet.Seen{}
 			for _, o := range have {
-				seen[o.ID] = fleet.Seen{Status: node.Status{Phase: node.PhaseReady, AdvisedAt: time.Unix(1, 0)}}
+				seen[o.ID] = fleet.Seen{Status: agent.Status{Phase: agent.PhaseReady, AdvisedAt: time.Unix(1, 0)}}
 			}
 			return seen
 		})

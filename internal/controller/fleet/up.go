@@ -107,7 +107,7 @@ func (f *Fleet) options(p *Plan, progress provision.Progress) provision.Options 
 		Parallel: parallel, Progress: progress, Settle: f.Settle, Drain: f.Drain, Now: f.Now, Exhausted: &f.exhausted,
 		// A balancer is replaced after another works: two of them do no harm.
 		Surge: func(c provision.Change) bool {
-			if _, is := f.replacement(c); is {
+			if _, is := f.replacement(c); is || cloud.IsHere(c.Region()) { // two of one id cannot stand side by side here
 				return false
 			}
 			g := cloud.Group{Model: c.Have.Labels["model"], Region: c.Region()}

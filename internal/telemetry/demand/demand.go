@@ -89,6 +89,16 @@ func Points(ctx context.Context, source string, o Options) (points []telemetry.P
 	return raw.points, append(raw.notes, raw.report.Notes()...), nil
 }
 
+// Traffic is what balancers counted, as the history that plans are made from. It fails
+// where forecast.NewHistory does.
+func Traffic(points []telemetry.Point) (*forecast.History, error) {
+	prompt, cached := make([]forecast.Sample, len(points)), make([]forecast.Sample, len(points))
+	for i, p := range points {
+		prompt[i], cached[i] = sampleOf(p, float64(p.PromptTokens)), sampleOf(p, float64(p.CachedTokens))
+	}
+	return forecast.NewHistory(prompt, cached)
+}
+
 func pointOf(s forecast.Sample) telemetry.Point {
 	return telemetry.Point{
 		Minute: s.At / 60, Balancer: s.Source, Region: s.Region, Model: s.Model, Tier: s.Tier, PromptTokens: int64(math.Round(s.Value)),
@@ -178,7 +188,7 @@ func sampleOf(p telemetry.Point, value float64) forecast.Sample {
 // keyOf names a series, where a source may leave names out.
 func keyOf(region service.Region, model string, tier service.Tier) forecast.Key {
 	if region == "" {
-		region = telemetry.AnyRegion
+		region = service.AnyRegion
 	}
 	if model == "" {
 		model = AnyModel

@@ -13,11 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"skyserve/forecast"
-	"skyserve/internal/service"
-	"skyserve/internal/telemetry"
 )
 
 // describe writes a history as text.
@@ -164,35 +160,6 @@ func TestRead(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A minute's points give the same series here as the history that plans are made
-// from.
-func TestSeriesAgreeWithTheHistoryOfPlans(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var points []telemetry.Point
-		for range rapid.IntRange(1, 40).Draw(t, "n") {
-			points = append(points, telemetry.Point{
-				Minute: rapid.Int64Range(0, 12).Draw(t, "minute"), Balancer: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "balancer"),
-				Region: service.Region(rapid.SampledFrom([]string{"us", "eu"}).Draw(t, "region")), Model: rapid.SampledFrom([]string{"m", "n"}).Draw(t, "model"),
-				Tier: service.TierNormal, PromptTokens: rapid.Int64Range(0, 1000).Draw(t, "tokens"), Requests: 1,
-			})
-		}
-		want, err := telemetry.NewHistory(points)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := (&found{points: points}).history("h", Options{})
-		if err != nil || len(got.Series) != len(want.Series) {
-			t.Fatalf("%d series, %v; want %d", len(got.Series), err, len(want.Series))
-		}
-		for i, s := range want.Series {
-			k := got.Series[i]
-			if k.Key != forecast.Key(s.SeriesKey) || k.Start != want.First || fmt.Sprint(k.Values) != fmt.Sprint(s.PromptTokens) {
-				t.Fatalf("%s from %d: %v\nwant %s from %d: %v", k.Key, k.Start, k.Values, s.SeriesKey, want.First, s.PromptTokens)
-			}
-		}
-	})
 }
 
 func FuzzRead(f *testing.F) {

@@ -12,8 +12,8 @@ import (
 
 	"skyserve/forecast"
 	"skyserve/internal/service"
+	"skyserve/internal/sim/workload"
 	"skyserve/internal/telemetry"
-	"skyserve/internal/workload"
 )
 
 // Read reads a file, plain or gzipped, whose name serves errors. It takes what

@@ -10,8 +10,8 @@ import (
 
 	"skyserve/forecast"
 	"skyserve/internal/service"
+	"skyserve/internal/sim/workload"
 	"skyserve/internal/telemetry"
-	"skyserve/internal/workload"
 )
 
 // maxCells bounds the points of a trace: a year of minutes of eight series.

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/controller/fleet"
+	"skyserve/internal/printable"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+	"skyserve/provision/local"
+)
+
+// serviceView is how this machine's operator looks at a service with regions in clouds.
+type serviceView struct {
+	svc       local.Service
+	spec      *service.Spec
+	operator  operator
+	clouds    cloudFlags
+	problem   string // with what is kept of the service
+	inspector *fleet.Inspector
+}
+
+// openView opens what it takes to look at a service; doing is what for.
+func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing string) (*serviceView, error) {
+	v := &serviceView{svc: svc}
+	var err error
+	if v.spec, err = deployedSpec("", svc); err != nil {
+		return nil, err
+	}
+	if v.spec == nil {
+		v.spec = &service.Spec{Name: svc.Name()}
+		v.problem = "its service.yaml is missing in the state directory, or cannot be read"
+	}
+	if cloud.Rents(v.spec) {
+		v.operator, err = operatorOf(svc, doing, "run this where it was brought up; 'skyserve connect' makes another machine an operator")
+	} else {
+		v.operator, err = openOperator(svc, false)
+		v.clouds = *clouds
+		v.clouds.here, clouds = &svc, &v.clouds
+	}
+	if err != nil && (cloud.Rents(v.spec) || !errors.Is(err, fs.ErrNotExist)) { // what was never enrolled here answers nobody
+		return nil, err
+	}
+	places, err := clouds.placesOf(ctx, v.spec)
+	if err != nil {
+		return nil, cloudError(err)
+	}
+	var program machineProgram
+	if err := svc.Note(noteProgram, &program); err != nil {
+		return nil, err
+	}
+	var zone fleet.HostedZone
+	if err := svc.Note(noteZone, &zone); err != nil {
+		return nil, err
+	}
+	f := newFleet(v.spec, v.operator.owner, places, program)
+	if v.operator.owner == "" { // nothing was ever enrolled: what is missing is told all the same
+		f.UserData = userData(v.spec.Name, "nobody", program)
+	}
+	f.ZoneID = zone.ID
+	if program.URL == "" && cloud.Rents(v.spec) {
+		f.UserData = nil
+	}
+	v.inspector = &fleet.Inspector{
+		Fleet: f, Lists: map[service.Region]fleet.Lister{}, Ask: v.ask, Operator: v.operator.ends(), File: svc.SpecFile(),
+		Snapshot: v.handover(nil).Snapshot, Problem: v.problem,
+	}
+	if v.inspector.Decisions, err = fleet.ReadDecisions(decisionsFile(svc)); err != nil {
+		return nil, err
+	}
+	if v.operator.authority != nil {
+		if v.inspector.Enrolments, err = fleet.ReadEnrolments(svc); err != nil {
+			return nil, err
+		}
+	}
+	for _, r := range cloud.Regions(v.spec) {
+		if v.inspector.Lists[r], err = clouds.placesOf(ctx, v.spec, r); err != nil {
+			return nil, cloudError(err)
+		}
+	}
+	return v, nil
+}
+
+// handover is the way to the agents of machines.
+func (v *serviceView) handover(have []provision.Object) *fleet.Handover {
+	return &fleet.Handover{Service: v.spec.Name, Party: v.operator.party, Have: have}
+}
+
+// ask asks the agent of a machine how it does.
+func (v *serviceView) ask(ctx context.Context, have []provision.Object, o provision.Object) (agent.Status, error) {
+	if v.operator.party.Certificate == nil {
+		return agent.Status{}, errNoOperator
+	}
+	h := v.handover(have)
+	return h.Operator(o).Status(ctx, h.Machine(o))
+}
+
+// errNoOperator is why machines of a service whose keys are gone are not asked.
+var errNoOperator = errors.New("the keys of the service's operator are not in its state directory")
+
+// look is the service as it is now.
+func (v *serviceView) look(ctx context.Context) (statusPage, error) {
+	status, err := v.inspector.Status(ctx)
+	if err != nil {
+		return statusPage{}, cloudError(err)
+	}
+	return statusPage{status, func(w io.Writer) error { return v.write(w, status) }}, nil
+}
+
+// write writes a status as a table for people.
+func (v *serviceView) write(w io.Writer, s *fleet.Status) error {
+	fmt.Fprintf(w, "%s  %s  $%.2f/h  store: %s\n", s.Service, s.State, s.CostPerHour, s.Store)
+	printPlainHTTP(w, v.spec)
+	for _, a := range s.Alerts {
+		fmt.Fprintln(w, a.Line())
+	}
+	for _, problem := range s.Problems {
+		fmt.Fprintf(w, "problem: %s\n", problem)
+	}
+	for _, line := range append([]string{s.Peak, s.Plan, s.Left, s.Donations}, s.Events...) {
+		if line != "" {
+			fmt.Fprintln(w, line)
+		}
+	}
+	writeName(w, s.DNS)
+	if s.Controller == nil {
+		fmt.Fprintf(w, "controller: none; 'skyserve up %s' starts one\n", v.svc.SpecFile())
+	}
+	if ends := certificateEnd(s); ends != nil && v.spec.DNS != nil {
+		fmt.Fprintf(w, "certificate: for %s until %s\n", v.spec.DNS.Name, ends.UTC().Format(time.DateOnly))
+	}
+	for _, i := range s.Images {
+		pinned := "by tag: it can change"
+		if i.Pinned {
+			pinned = "pinned by digest"
+		}
+		fmt.Fprintf(w, "image of %s: %s (%s)\n", i.Model, i.Image, pinned)
+	}
+	t := printable.NewTable(w)
+	t.Rowf("\nREGION\tKIND\tID\tSTATE\tADDRESS\tMODEL\tREASON\tOFFERING\t$/H")
+	for _, r := range s.Regions {
+		for _, m := range r.Balancers {
+			writeMachine(t, r.Name, provision.KindBalancer, m)
+		}
+		for _, m := range r.Replicas {
+			writeMachine(t, r.Name, provision.KindReplica, m)
+		}
+	}
+	if d := s.DNS; d != nil && d.Server != nil {
+		statusRow(t, "", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reason(d.Server.Reason, d.Server.Wanted), "", "")
+	}
+	if c := s.Controller; c != nil {
+		statusRow(t, "", "controller", c.ID, string(c.State), c.Admin, "", strings.TrimSpace("on "+c.Machine+" "+c.Reason), "", "")
+	}
+	if len(s.Drift) > 0 {
+		t.Rowf("\nnot as it should be; repair it: skyserve up %s", v.svc.SpecFile())
+	}
+	for _, c := range s.Drift {
+		t.Rowf("  %s %s\t%s\t%s\t%s", mark(c.Action), c.Kind, c.ID, c.Region, c.Reason)
+	}
+	return t.Flush()
+}
+
+// certificateEnd is when the first certificate ends of those that balancers have; nil where none
+// tells.
+func certificateEnd(s *fleet.Status) (ends *time.Time) {
+	for _, r := range s.Regions {
+		for _, b := range r.Balancers {
+			if c := b.Certificate; c != nil && c.ExpiresAt != nil && (ends == nil || c.ExpiresAt.Before(*ends)) {
+				ends = c.ExpiresAt
+			}
+		}
+	}
+	return ends
+}
+
+// writeMachine writes the row of a machine.
+func writeMachine(t *printable.Table, region service.Region, kind provision.Kind, m fleet.MachineStatus) {
+	var offering, price string
+	if m.Offering != nil && !cloud.IsHere(region) {
+		offering = m.Offering.String()
+	}
+	if m.CostPerHour > 0 {
+		price = fmt.Sprintf("%.4f", m.CostPerHour)
+	}
+	statusRow(t, string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, reason(m.Reason, m.Wanted), offering, price)
+}
+
+// decisionsFile is where it is kept what was decided about replicas on this computer.
+func decisionsFile(svc local.Service) string { return filepath.Join(svc.Dir(), "decisions.json") }

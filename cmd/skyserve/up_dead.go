@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/controller/fleet"
+	"skyserve/provision"
+)
+
+// replaceDead puts machines into the plan that are to be replaced: those that their
+// operator named, and those that answer nothing.
+func (u *upRun) replaceDead(ctx context.Context) error {
+	if u.only != nil { // a plan of counts replaces nothing
+		return nil
+	}
+	replaced, err := u.named()
+	if err != nil {
+		return err
+	}
+	if u.replaceAfter > 0 {
+		h := fleet.Handover{
+			Service: u.spec.Name, Party: u.operator.party, Have: u.changes.Have,
+			Progress: func(id string, s agent.Status) { u.line("%s %s %s", id, s.Phase, s.Reason) },
+		}
+		dead, unsure := h.Dead(ctx, u.replaceAfter)
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		unsure = slices.DeleteFunc(unsure, func(id string) bool { return slices.Contains(u.replace, id) })
+		if len(unsure) > 0 {
+			u.line("%s: no other machine answers that would tell whether the network is to blame; if it is not: skyserve up %s --replace %s",
+				strings.Join(unsure, ", "), u.file, strings.Join(unsure, " --replace "))
+		}
+		for handle, why := range dead {
+			if replaced[handle] == "" {
+				replaced[handle] = why
+			}
+		}
+	}
+	if len(replaced) == 0 {
+		return nil
+	}
+	u.changes, err = u.fleet.Replacing(u.changes, replaced)
+	return err
+}
+
+// named are the machines of --replace, by handle.
+func (u *upRun) named() (map[string]string, error) {
+	machines := map[string]string{}
+	for _, id := range u.replace {
+		if strangers := u.strangersCalled(id); len(strangers) > 0 { // one that is what it says stays
+			for _, o := range strangers {
+				machines[o.Handle] = fleet.Asked
+			}
+			continue
+		}
+		i := slices.IndexFunc(u.changes.Have, func(o provision.Object) bool { return o.ID == id && o.Offering != nil && o.Gone == "" })
+		if i < 0 {
+			return nil, usage(fmt.Errorf("--replace: %s has no machine %q that runs", u.spec.Name, id), "skyserve status "+u.spec.Name+" lists them")
+		}
+		machines[u.changes.Have[i].Handle] = fleet.Asked
+	}
+	return machines, nil
+}

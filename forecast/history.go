@@ -1,0 +1,101 @@
+package forecast
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Traffic is the prompt tokens of one key by minute, and which of them prefix caches
+// spared. NaN in both = nobody knows that minute.
+type Traffic struct {
+	Keyed
+	// Cached is by the same minutes as Values, of which it is a part.
+	Cached []float64
+}
+
+// History is the traffic of a service by minute: one Traffic for every region, model and
+// tier seen, all of the same span.
+type History struct {
+	// First is the first minute since the Unix epoch, Minutes how many there are.
+	First   int64
+	Minutes int
+	// Series are sorted by model, region and tier.
+	Series []Traffic
+}
+
+// NewHistory makes a history of samples of prompt tokens by the minute and, of the same
+// keys, sources and times, samples of those that caches spared. It fails where Build does.
+func NewHistory(prompt, cached []Sample) (*History, error) {
+	o := BuildOptions{Step: time.Minute, Unit: PromptTokens}
+	prompts, _, err := Build(prompt, o)
+	if err != nil || len(prompts) == 0 {
+		return &History{}, err
+	}
+	spared, _, err := Build(cached, o)
+	if err != nil {
+		return nil, err
+	}
+	h := &History{First: prompts[0].Start, Minutes: len(prompts[0].Values)}
+	for i, k := range prompts {
+		h.Series = append(h.Series, Traffic{Keyed: k, Cached: spared[i].Values})
+	}
+	return h, nil
+}
+
+// End is the minute after the last.
+func (h *History) End() int64 { return h.First + int64(h.Minutes) }
+
+// Begun is the history up to and with a minute that is still running, of which
+// the given share (0..1) has passed: what was counted in it is taken to go on at
+// the same rate. The series do not share memory with h.
+func (h *History) Begun(minute int64, share float64) *History {
+	out := h.Before(minute + 1)
+	last := int(minute - out.First)
+	if last < 0 || last >= out.Minutes || share <= 0 {
+		return out
+	}
+	for i := range out.Series {
+		s := &out.Series[i]
+		for _, values := range []*[]float64{&s.Values, &s.Cached} {
+			*values = slices.Clone(*values)
+			(*values)[last] /= min(share, 1)
+		}
+	}
+	return out
+}
+
+// Before is the history of the minutes before the given one: what was known at
+// its start. The series share memory with h.
+func (h *History) Before(minute int64) *History {
+	n := int(min(max(minute-h.First, 0), int64(h.Minutes)))
+	out := &History{First: h.First, Minutes: n, Series: slices.Clone(h.Series)}
+	for i := range out.Series {
+		s := &out.Series[i]
+		s.Values, s.Cached = s.Values[:n], s.Cached[:n]
+	}
+	return out
+}
+
+// HitRate is the share of a model's prompt tokens that engines took from their
+// prefix caches, 0..1, over the last given minutes; ok is false when no prompt
+// token is known there.
+func (h *History) HitRate(model string, minutes int) (rate float64, ok bool) {
+	var prompt, cached float64
+	from := max(h.Minutes-minutes, 0)
+	for _, s := range h.Series {
+		if s.Model != model {
+			continue
+		}
+		for i := from; i < h.Minutes; i++ {
+			if !math.IsNaN(s.Values[i]) {
+				prompt += s.Values[i]
+				cached += s.Cached[i]
+			}
+		}
+	}
+	if prompt <= 0 {
+		return 0, false
+	}
+	return min(cached/prompt, 1), true
+}

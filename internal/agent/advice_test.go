@@ -1,0 +1,137 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/identity"
+)
+
+func TestAdviceOfAWS(t *testing.T) {
+	since := time.Date(2026, 3, 1, 12, 2, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		name    string
+		status  int
+		text    string
+		advised bool
+		fails   bool
+	}{
+		{"nothing is recommended", http.StatusNotFound, "", false, false},
+		{"to leave", http.StatusOK, `{"noticeTime": "2026-03-01T12:02:00Z"}`, true, false},
+		{"something else", http.StatusOK, "<html>", false, true},
+		{"it is out of order", http.StatusInternalServerError, "", false, true},
+	} {
+		mux := http.NewServeMux()
+		mux.HandleFunc("PUT /latest/api/token", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "token") })
+		mux.HandleFunc("GET /latest/meta-data/events/recommendations/rebalance", func(w http.ResponseWriter, r *http.Request) {
+			status := tt.status
+			if r.Header.Get("X-aws-ec2-metadata-token") != "token" {
+				status = http.StatusUnauthorized
+			}
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, tt.text)
+		})
+		s := httptest.NewServer(mux)
+		at, advised, err := AdviceAWS(s.URL)(t.Context())
+		if advised != tt.advised || (err != nil) != tt.fails || advised && !at.Equal(since) {
+			t.Errorf("%s: advised %t since %s (%v)", tt.name, advised, at, err)
+		}
+		s.Close()
+	}
+}
+
+// A machine that its cloud recommends to leave says so and serves on.
+func TestAMachineTellsOfAdvice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		advice := func(context.Context) (time.Time, bool, error) {
+			switch asked++; asked {
+			case 1:
+				return time.Time{}, false, nil
+			case 2:
+				return time.Time{}, false, errors.New("no answer")
+			}
+			return time.Time{}, true, nil
+		}
+		w := newWorld(t)
+		a, err := New(Options{Name: replicaName, Owner: w.authority.Owner(), Dir: t.TempDir(), Publisher: &board{}, Runner: &notes{}, Advice: advice})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := a.Status()
+		a.watchAdvice(t.Context()) // ends once it is advised
+		after := a.Status()
+		if !before.AdvisedAt.IsZero() || after.AdvisedAt.IsZero() || after.Phase != before.Phase || asked != 3 {
+			t.Errorf("before %+v, after %+v, asked %d times", before, after, asked)
+		}
+	})
+}
+
+// The controller may have a machine act in its cloud, where that was told how; nobody else may.
+func TestWhoMayHaveAMachineActInItsCloud(t *testing.T) {
+	w := newWorld(t)
+	var made []string
+	m := w.boot(t.TempDir(), &notes{}, func(o *Options) {
+		o.Cloud = func(c Cloud) (http.Handler, error) {
+			made = append(made, c.Regions[0])
+			if string(c.Means) != "{}" {
+				return nil, errors.New("no such means")
+			}
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, err := io.ReadAll(r.Body)
+				if err == nil {
+					_, err = io.WriteString(w, r.PathValue("call")+" "+string(body))
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}), nil
+		}
+	})
+	controller := &Operator{Party: w.party(identity.Controller, "c")}
+	act := func(o *Operator) (string, int) {
+		t.Helper()
+		text, err := o.Cloud(t.Context(), m.Machine, "list", []byte("all"))
+		var refusal *Refusal
+		if err != nil && !errors.As(err, &refusal) {
+			t.Fatal(err)
+		}
+		if refusal != nil {
+			return "", refusal.Status
+		}
+		return string(text), 0
+	}
+	deploy := func(revision string, c *Cloud) {
+		t.Helper()
+		if _, err := w.operator().Ensure(t.Context(), m.Machine, Deployment{Revision: revision, Cloud: c}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deploy("1", nil)
+	if _, status := act(controller); status != http.StatusConflict {
+		t.Errorf("of a machine that was not told how: %d", status)
+	}
+	deploy("2", &Cloud{Regions: []string{"gcp/us-central1"}, Means: json.RawMessage("{}")})
+	for range 2 {
+		if text, status := act(controller); text != "list all" || status != 0 {
+			t.Errorf("got %q, %d", text, status)
+		}
+	}
+	if _, status := act(w.operator()); status != http.StatusForbidden {
+		t.Errorf("an operator: %d", status)
+	}
+	deploy("3", &Cloud{Regions: []string{"gcp/europe-west4"}, Means: json.RawMessage(`"else"`)})
+	if _, status := act(controller); status != http.StatusConflict {
+		t.Errorf("with means that are none: %d", status)
+	}
+	if len(made) != 2 || made[0] != "gcp/us-central1" || made[1] != "gcp/europe-west4" {
+		t.Errorf("made %q, want it made once for each deployment", made)
+	}
+}

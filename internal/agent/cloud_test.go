@@ -1,0 +1,196 @@
+package agent
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/identity"
+)
+
+var replicaName = identity.Name{Service: "chat", Role: identity.Replica, ID: "us-0"}
+
+func TestTheConsoleTellsTheFingerprint(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "console")
+	if err := os.WriteFile(path, []byte("[   12.3] cloud-init: half a li"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read := func() string {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	if f, found := FindLine(read(), replicaName); found {
+		t.Errorf("found %q before it was told", f)
+	}
+	old, fingerprint := strings.Repeat("a", 52), strings.Repeat("b", 52)
+	other := replicaName
+	other.ID = "us-01"
+	for _, told := range []struct {
+		name identity.Name
+		text string
+	}{{replicaName, old}, {replicaName, fingerprint}, {other, old}} {
+		if err := (Console{path}).Publish(t.Context(), told.name, told.text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f, found := FindLine(strings.ReplaceAll(read(), "\n", "\r\n"), replicaName); !found || f != fingerprint {
+		t.Errorf("found %q, %v", f, found)
+	}
+	cut := read()
+	if f, _ := FindLine(cut[:strings.LastIndex(cut, fingerprint)+20], replicaName); f != old {
+		t.Errorf("half a line was taken: %q", f)
+	}
+	if err := (Console{t.TempDir()}).Publish(t.Context(), replicaName, old); err == nil {
+		t.Error("a console that cannot be written: no error")
+	}
+}
+
+// google is a metadata server.
+func google(t *testing.T, preempted string) (*httptest.Server, map[string]string) {
+	attributes := map[string]string{}
+	mux := http.NewServeMux()
+	mux.HandleFunc("PUT /computeMetadata/v1/instance/guest-attributes/{namespace}/{key}", func(w http.ResponseWriter, r *http.Request) {
+		text, err := io.ReadAll(r.Body)
+		if err != nil || r.Header.Get("Metadata-Flavor") != "Google" {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		attributes[r.PathValue("namespace")+"/"+r.PathValue("key")] = string(text)
+	})
+	mux.HandleFunc("GET /computeMetadata/v1/instance/preempted", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Metadata-Flavor") == "Google" {
+			_, _ = io.WriteString(w, preempted)
+		}
+	})
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s, attributes
+}
+
+func TestGuestAttributesTellTheFingerprint(t *testing.T) {
+	s, attributes := google(t, "FALSE")
+	if err := (GuestAttributes{s.URL}).Publish(t.Context(), replicaName, "abc"); err != nil || attributes[GuestAttributePath] != "abc" {
+		t.Errorf("told %v (%v)", attributes, err)
+	}
+	s.Close()
+	if err := (GuestAttributes{s.URL}).Publish(t.Context(), replicaName, "abc"); err == nil {
+		t.Error("without a metadata server: no error")
+	}
+}
+
+func TestNoticesOfInterruption(t *testing.T) {
+	stays, _ := google(t, "FALSE\n")
+	goes, _ := google(t, "TRUE\n")
+	amazon := func(status int, text string) Notice {
+		mux := http.NewServeMux()
+		mux.HandleFunc("PUT /latest/api/token", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "token") })
+		mux.HandleFunc("GET /latest/meta-data/spot/instance-action", func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-aws-ec2-metadata-token") != "token" {
+				status = http.StatusUnauthorized
+			}
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, text)
+		})
+		s := httptest.NewServer(mux)
+		t.Cleanup(s.Close)
+		return NoticeAWS(s.URL)
+	}
+	at := time.Date(2026, 3, 1, 12, 2, 0, 0, time.UTC)
+	tests := []struct {
+		name   string
+		notice Notice
+		coming bool
+		at     time.Time
+		fails  bool
+	}{
+		{"Google leaves it", NoticeGCP(stays.URL), false, time.Time{}, false},
+		{"Google takes it", NoticeGCP(goes.URL), true, time.Time{}, false},
+		{"AWS leaves it", amazon(http.StatusNotFound, ""), false, time.Time{}, false},
+		{"AWS takes it", amazon(http.StatusOK, `{"action": "terminate", "time": "2026-03-01T12:02:00Z"}`), true, at, false},
+		{"AWS says something else", amazon(http.StatusOK, "<html>"), false, time.Time{}, true},
+		{"AWS is out of order", amazon(http.StatusInternalServerError, ""), false, time.Time{}, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			when, coming, err := tt.notice(t.Context())
+			if coming != tt.coming || (err != nil) != tt.fails || !tt.at.IsZero() && !when.Equal(tt.at) {
+				t.Errorf("coming %v at %s (%v)", coming, when, err)
+			}
+		})
+	}
+}
+
+func TestDeploymentsAreChecked(t *testing.T) {
+	good := Unit{Name: "engine", Args: []string{"x"}}
+	with := func(change func(*Unit)) Deployment {
+		u := good
+		change(&u)
+		return Deployment{Units: []Unit{u}}
+	}
+	tests := []struct {
+		name, want string
+		d          Deployment
+	}{
+		{"good", "", Deployment{Units: []Unit{good}, Front: &Front{Listen: ":8443", To: "http://127.0.0.1:8000"}}},
+		{"a container", "", Deployment{Units: []Unit{container}}},
+		{"a name that would lead elsewhere", "units[0]: name", with(func(u *Unit) { u.Name = "../x" })},
+		{"twice", "units[1].name", Deployment{Units: []Unit{good, good}}},
+		{"a container without a port", "units[0]: port", with(func(u *Unit) { u.Image = "i" })},
+		{"an image that is an option", "units[0]: image", with(func(u *Unit) { u.Image = "--privileged" })},
+		{"a file elsewhere", "units[0]: files", with(func(u *Unit) { u.Files = map[string]string{"engine/../node.key": ""} })},
+		{"a file of another unit", "units[0]: files", with(func(u *Unit) { u.Files = map[string]string{"balancer/x": ""} })},
+		{"an absolute file", "units[0]: files", with(func(u *Unit) { u.Files = map[string]string{"/etc/passwd": ""} })},
+		{"a variable that would be two", "units[0]: env.A", with(func(u *Unit) { u.Secrets = map[string]string{"A": "hunter2\nB=2"} })},
+		{"a variable without a name", "units[0]: env", with(func(u *Unit) { u.Env = map[string]string{"A=B": "1"} })},
+		{"readiness of another machine", "units[0]: ready", with(func(u *Unit) { u.Ready = "http://10.0.0.1/" })},
+		{"a front for another machine", "front.to", Deployment{Front: &Front{Listen: ":1", To: "http://10.0.0.1"}}},
+		{"a front nowhere", "front.listen", Deployment{Front: &Front{Listen: "here", To: "http://127.0.0.1:1"}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			err := tt.d.Check()
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("%v, want %q", err, tt.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("a secret is told: %v", err)
+			}
+		})
+	}
+}
+
+func TestConfigurationsAreChecked(t *testing.T) {
+	good := `{"service": "chat", "role": "replica", "id": "us-0", "owner": "` + strings.Repeat("a", 52) + `", "listen": ":8441", "dir": "/var/lib/skyserve", "publish": "console:/dev/console", "notices": "aws"}`
+	tests := []struct{ name, old, instead, want string }{
+		{"good", "", "", ""},
+		{"of Google", `"console:/dev/console", "notices": "aws"`, `"guest-attributes", "notices": "gcp", "runner": "exec"`, ""},
+		{"a role that is none", `"replica"`, `"root"`, "role: want one of"},
+		{"no owner", `"owner": "`, `"owner": "a`, "owner: want the 52"},
+		{"no listener", `":8441"`, `""`, "listen: missing"},
+		{"a relative directory", `"/var`, `"var`, "dir: want an absolute path"},
+		{"an unknown publisher", "console:/dev/console", "tag", "publish: want guest-attributes"},
+		{"an unknown cloud", `"aws"`, `"azure"`, "notices: want aws or gcp"},
+		{"an unknown runner", `"notices": "aws"`, `"runner": "k8s"`, "runner: want system, exec or inside"},
+		{"an unknown key", `"notices"`, `"notes"`, `unknown field "notes"`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "node.json")
+			if err := os.WriteFile(path, []byte(strings.Replace(good, tt.old, tt.instead, 1)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := ReadConfig(path)
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("%v, want %q", err, tt.want)
+			}
+		})
+	}
+}

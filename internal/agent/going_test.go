@@ -1,0 +1,286 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/identity"
+)
+
+// sky is a cloud that says of a machine what it is told to.
+type sky struct {
+	mu     sync.Mutex
+	at     time.Time
+	coming bool
+	err    error
+}
+
+func (s *sky) notice(context.Context) (time.Time, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at, s.coming, s.err
+}
+
+// says has the cloud say another thing.
+func (s *sky) says(at time.Time, coming bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at, s.coming, s.err = at, coming, err
+}
+
+// watch has an agent heed a cloud; the returned function ends that.
+func (s *sky) watch(t *testing.T, a *Agent) (end func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	a.opts.Notice = s.notice
+	go a.watchNotices(ctx)
+	synctest.Wait()
+	return func() {
+		cancel()
+		synctest.Wait()
+	}
+}
+
+// pass lets time pass.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// A machine that is to be taken says until when it is there, and drains a minute before;
+// one that has less time at once.
+func TestAnInterruptedMachineDrains(t *testing.T) {
+	for _, tt := range []struct{ notice, serves time.Duration }{{2 * time.Minute, time.Minute}, {time.Hour, 59 * time.Minute}, {30 * time.Second, 0}, {-time.Minute, 0}} {
+		synctest.Test(t, func(t *testing.T) {
+			s, a := &sky{}, newAgent(t, &notes{})
+			defer s.watch(t, a)()
+			pass(2 * noticeEvery)
+			if st := a.Status(); st.Phase == PhaseInterrupted {
+				t.Errorf("before: %+v", st)
+			}
+			gone := time.Now().Add(noticeEvery + tt.notice)
+			s.says(gone, true, nil)
+			pass(noticeEvery)
+			drains := func() bool { return strings.HasSuffix(a.Status().Reason, "drains: its end is near") }
+			if st := a.Status(); st.Phase != PhaseInterrupted || !st.GoneAt.Equal(gone) || drains() != (tt.serves == 0) {
+				t.Errorf("with %s left: %+v", tt.notice, st)
+			}
+			if tt.serves > 0 {
+				pass(tt.serves - time.Second)
+				if drains() {
+					t.Errorf("with %s left it drains more than a minute before", tt.notice)
+				}
+				pass(time.Second)
+			}
+			if !drains() {
+				t.Errorf("with %s left it does not drain: %+v", tt.notice, a.Status())
+			}
+		})
+	}
+}
+
+// Some notices count from when they came: a later one, one that an agent that was started
+// again hears, and a cloud that says nothing for a while put nothing off.
+func TestANoticeIsNotPutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, a := &sky{}, newAgent(t, &notes{})
+		gone := time.Now().Add(time.Hour)
+		s.says(gone, true, nil)
+		end := s.watch(t, a)
+		s.says(gone.Add(10*time.Minute), true, nil)
+		pass(time.Minute)
+		end()
+		again := newAgent(t, &notes{})
+		again.opts.Dir = a.opts.Dir
+		defer s.watch(t, again)()
+		s.says(gone, false, errors.New("no route to host"))
+		pass(10 * time.Minute)
+		if st := again.Status(); !st.GoneAt.Equal(gone.Truncate(time.Second)) {
+			t.Errorf("got %+v, want its end at %s", st, gone)
+		}
+		gone = gone.Add(-20 * time.Minute)
+		s.says(gone, true, nil)
+		pass(noticeEvery)
+		if st := again.Status(); !st.GoneAt.Equal(gone) {
+			t.Errorf("told of an earlier end: got %+v, want %s", st, gone)
+		}
+	})
+}
+
+// A cloud that takes back what it said, or whose maintenance is over, has the machine serve
+// again; not one that leaves it out once. Whoever emptied it otherwise is heeded still.
+func TestANoticeIsTakenBack(t *testing.T) {
+	for _, asked := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s, a := &sky{}, newAgent(t, &notes{})
+			if asked {
+				a.drain("asked by ann")
+			}
+			s.says(time.Now(), true, nil)
+			end := s.watch(t, a)
+			s.says(time.Time{}, false, nil)
+			pass((quietAfter - 1) * noticeEvery)
+			if st := a.Status(); st.Phase != PhaseInterrupted || !strings.Contains(st.Reason, "drains") {
+				t.Errorf("left out %d times: %+v", quietAfter-1, st)
+			}
+			pass(noticeEvery)
+			want := PhaseWaiting
+			if asked {
+				want = PhaseDraining
+			}
+			if st := a.Status(); st.Phase != want || !st.GoneAt.IsZero() {
+				t.Errorf("taken back: %+v, want %s", st, want)
+			}
+			end()
+			again := newAgent(t, &notes{})
+			again.opts.Dir = a.opts.Dir
+			defer s.watch(t, again)()
+			if st := again.Status(); st.Phase == PhaseInterrupted {
+				t.Errorf("an agent that starts later: %+v", st)
+			}
+		})
+	}
+}
+
+// A metadata server that is away is told of once, not every five seconds.
+func TestAMetadataServerThatIsAwayIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		s, a := &sky{err: errors.New("no route to host")}, newAgent(t, &notes{})
+		a.log = slog.New(slog.NewTextHandler(&log, nil))
+		defer s.watch(t, a)()
+		pass(time.Hour)
+		if n := strings.Count(log.String(), "no route to host"); n != 1 {
+			t.Errorf("told %d times", n)
+		}
+	})
+}
+
+// amazon is a metadata server whose instance has these things at paths below meta-data.
+func amazon(t *testing.T, at map[string]string) string {
+	mux := http.NewServeMux()
+	mux.HandleFunc("PUT /latest/api/token", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "token") })
+	mux.HandleFunc("GET /latest/meta-data/", func(w http.ResponseWriter, r *http.Request) {
+		text, found := at[strings.TrimPrefix(r.URL.Path, "/latest/meta-data/")]
+		switch {
+		case r.Header.Get("X-aws-ec2-metadata-token") != "token":
+			w.WriteHeader(http.StatusUnauthorized)
+		case !found:
+			w.WriteHeader(http.StatusNotFound)
+		case text == "":
+			w.WriteHeader(http.StatusInternalServerError)
+		default:
+			_, _ = io.WriteString(w, text)
+		}
+	})
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func TestMaintenanceAtAWS(t *testing.T) {
+	const path, form = "events/maintenance/scheduled", "2 Jan 2006 15:04:05 GMT"
+	now := time.Now().UTC().Truncate(time.Second)
+	at := func(d time.Duration) string { return now.Add(d).Format(form) }
+	event := func(state, before, after string) string {
+		return fmt.Sprintf(`{"NotBefore": %q, "Code": "system-reboot", "Description": "scheduled reboot", "EventId": "instance-event-0d59", "NotAfter": %q, "State": %q}`, before, after, state)
+	}
+	for name, tt := range map[string]struct {
+		events []string
+		in     time.Duration
+		coming bool
+	}{
+		"none":                         {},
+		"in a fortnight":               {events: []string{event("active", at(14*24*time.Hour), at(15*24*time.Hour))}},
+		"within the hour":              {[]string{event("active", at(50*time.Minute), at(2*time.Hour))}, 50 * time.Minute, true},
+		"the first of two":             {[]string{event("active", at(50*time.Minute), ""), event("active", at(40*time.Minute), "")}, 40 * time.Minute, true},
+		"under way":                    {[]string{event("active", at(-2*time.Hour), at(time.Hour))}, -2 * time.Hour, true},
+		"under way until nobody knows": {[]string{event("active", at(-50*time.Minute), "")}, -50 * time.Minute, true},
+		"over":                         {events: []string{event("active", at(-2*time.Hour), at(-time.Hour))}},
+		"over, until nobody knows":     {events: []string{event("active", at(-2*time.Hour), "")}},
+		"completed":                    {events: []string{event("completed", at(50*time.Minute), at(2*time.Hour))}},
+		"called off":                   {events: []string{event("canceled", at(50*time.Minute), at(2*time.Hour))}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			when, coming, err := MaintenanceAWS(amazon(t, map[string]string{path: "[" + strings.Join(tt.events, ",") + "]"}))(t.Context())
+			if err != nil || coming != tt.coming || coming && !when.Equal(now.Add(tt.in)) {
+				t.Errorf("coming %v at %s (%v)", coming, when, err)
+			}
+		})
+	}
+	if _, coming, err := MaintenanceAWS(amazon(t, nil))(t.Context()); coming || err != nil {
+		t.Errorf("where there is no list: %v (%v)", coming, err)
+	}
+	for _, text := range []string{"", "<html>", `[{"NotBefore": "soon", "State": "active"}]`} {
+		if _, coming, err := MaintenanceAWS(amazon(t, map[string]string{path: text}))(t.Context()); coming || err == nil {
+			t.Errorf("%q: coming %v without an error", text, coming)
+		}
+	}
+}
+
+func TestMaintenanceAtGoogle(t *testing.T) {
+	for text, want := range map[string]bool{"NONE": false, "MIGRATE_ON_HOST_MAINTENANCE": false, "TERMINATE_ON_HOST_MAINTENANCE\n": true} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/computeMetadata/v1/instance/maintenance-event" && r.Header.Get("Metadata-Flavor") == "Google" {
+				_, _ = io.WriteString(w, text)
+			}
+		}))
+		t.Cleanup(s.Close)
+		began := time.Now()
+		at, coming, err := MaintenanceGCP(s.URL)(t.Context())
+		if coming != want || err != nil || coming && at.Before(began.Add(maintenanceAhead)) {
+			t.Errorf("%q: coming %v at %s (%v)", text, coming, at, err)
+		}
+	}
+}
+
+// A cloud is asked for all that it may mean, and a clock that runs late puts no spot
+// machine's end off.
+func TestWhatAMachineIsAskedAbout(t *testing.T) {
+	now := time.Now().UTC().Truncate(time.Second)
+	spot := func(in time.Duration) string {
+		return `{"action": "terminate", "time": "` + now.Add(in).Format(time.RFC3339) + `"}`
+	}
+	scheduled := `[{"NotBefore": "` + now.Add(30*time.Minute).Format("2 Jan 2006 15:04:05 GMT") + `", "State": "active"}]`
+	const action, events = "spot/instance-action", "events/maintenance/scheduled"
+	for name, tt := range map[string]struct {
+		role  identity.Role
+		has   map[string]string
+		in    time.Duration // 0 = nothing comes
+		fails bool
+	}{
+		"nothing":                           {role: identity.Replica, has: nil},
+		"an interruption":                   {role: identity.Replica, has: map[string]string{action: spot(100 * time.Second)}, in: 100 * time.Second},
+		"an interruption by a late clock":   {role: identity.Replica, has: map[string]string{action: spot(time.Hour)}, in: spotAhead},
+		"maintenance":                       {role: identity.Replica, has: map[string]string{events: scheduled}, in: 30 * time.Minute},
+		"both":                              {role: identity.Replica, has: map[string]string{events: scheduled, action: spot(time.Minute)}, in: time.Minute},
+		"one of them cannot be told":        {role: identity.Replica, has: map[string]string{events: "", action: spot(time.Minute)}, in: time.Minute},
+		"one of them, and the other is not": {role: identity.Replica, has: map[string]string{events: ""}, fails: true},
+		"maintenance of a balancer":         {role: identity.Balancer, has: map[string]string{events: scheduled}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := Config{
+				Service: "chat", Role: tt.role, ID: "us-0", Owner: strings.Repeat("a", 52), Listen: ":1", Dir: "/x", Publish: "guest-attributes",
+				Notices: "aws", Metadata: amazon(t, tt.has),
+			}
+			o, err := c.Options()
+			if err != nil {
+				t.Fatal(err)
+			}
+			at, coming, err := o.Notice(t.Context())
+			off := at.Sub(now.Add(tt.in)).Abs()
+			if coming != (tt.in != 0) || (err != nil) != tt.fails || coming && off > patience {
+				t.Errorf("coming %v at %s (%v), want it in %s", coming, at, err, tt.in)
+			}
+		})
+	}
+}

@@ -1,0 +1,249 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"skyserve/internal/identity"
+)
+
+// TestMain also is the program that units of these tests run: see unitMain.
+func TestMain(m *testing.M) {
+	if os.Getenv(envUnit) != "" {
+		unitMain()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// patience bounds what a test waits for; nothing takes nearly as long.
+const patience = 20 * time.Second
+
+// eventually waits until what comes true.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	timeout := time.After(patience)
+	for !ok() {
+		select {
+		case <-ticker.C:
+		case <-timeout:
+			t.Fatalf("waited %s in vain: %s", patience, what)
+		}
+	}
+}
+
+// notes is a Runner that runs nothing and writes down what it should.
+type notes struct {
+	mu      sync.Mutex
+	units   map[string]Unit
+	lines   map[string][]string
+	calls   []string
+	failing error
+}
+
+func (n *notes) Names(context.Context) ([]string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Sorted(maps.Keys(n.units)), nil
+}
+
+func (n *notes) Start(_ context.Context, u Unit, _ func(Phase, string)) (bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.failing != nil {
+		return false, n.failing
+	}
+	if old, there := n.units[u.Name]; there && old.fixed() == u.fixed() {
+		return false, nil
+	}
+	if n.units == nil {
+		n.units = map[string]Unit{}
+	}
+	n.units[u.Name] = u
+	n.calls = append(n.calls, "start "+u.Name)
+	return true, nil
+}
+
+func (n *notes) Reload(_ context.Context, name string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.calls = append(n.calls, "reload "+name)
+	return nil
+}
+
+func (n *notes) Stop(_ context.Context, name string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.units, name)
+	n.calls = append(n.calls, "stop "+name)
+	return nil
+}
+
+func (n *notes) Look(_ context.Context, u Unit, lines int) (Seen, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, runs := n.units[u.Name]
+	said := n.lines[u.Name]
+	return Seen{Running: runs, Lines: said[max(0, len(said)-lines):]}, nil
+}
+
+func (n *notes) did() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.calls)
+}
+
+// board is a Publisher and what an operator reads.
+type board struct {
+	mu   sync.Mutex
+	told string
+}
+
+func (b *board) Publish(_ context.Context, _ identity.Name, fingerprint string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.told = fingerprint
+	return nil
+}
+
+func (b *board) read(context.Context) (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.told == "" {
+		return "", ErrNoFingerprint
+	}
+	return b.told, nil
+}
+
+// world is a service with an operator.
+type world struct {
+	t         *testing.T
+	authority *identity.Authority
+	home      identity.Home
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, home: identity.Home{Dir: t.TempDir()}}
+	var err error
+	if w.authority, err = w.home.Create("chat", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) operator() *Operator {
+	w.t.Helper()
+	p, err := w.home.Operator("ann", time.Now())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return &Operator{Party: p, Authority: w.authority}
+}
+
+// party is another one with a certificate.
+func (w *world) party(role identity.Role, id string) identity.Party {
+	w.t.Helper()
+	key, err := identity.NewKey()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	chain, err := w.authority.Certify(key.Public(), identity.Name{Service: "chat", Role: role, ID: id}, time.Now(), time.Hour)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return identity.NewParty(chain, key)
+}
+
+// booted is a machine whose agent runs.
+type booted struct {
+	Machine
+	agent *Agent
+	board *board
+	stop  func()
+}
+
+// boot starts the agent of a replica us-0 in a directory.
+func (w *world) boot(dir string, runner Runner, change ...func(*Options)) *booted {
+	w.t.Helper()
+	b := &booted{board: &board{}}
+	name := identity.Name{Service: "chat", Role: identity.Replica, ID: "us-0"}
+	listening := make(chan string, 1)
+	o := Options{
+		Name: name, Owner: w.authority.Owner(), Dir: dir, Listen: "127.0.0.1:0", Publisher: b.board, Runner: runner,
+		Look: 5 * time.Millisecond, Listening: func(addr string) { listening <- addr },
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	var err error
+	if b.agent, err = New(o); err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- b.agent.Run(ctx) }()
+	b.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Errorf("the agent: %v", err)
+		}
+	})
+	w.t.Cleanup(b.stop)
+	select {
+	case addr := <-listening:
+		b.Machine = Machine{Name: name, Address: addr, Fingerprint: b.board.read}
+	case err := <-ended:
+		ended <- err
+		w.t.Fatal(err)
+	}
+	eventually(w.t, "the fingerprint is published", func() bool {
+		_, err := b.board.read(context.Background())
+		return err == nil || b.agent.enrolled() != nil
+	})
+	return b
+}
+
+// envUnit makes this test binary the program of a unit: its value is where it listens.
+const envUnit = "SKYSERVE_TEST_UNIT"
+
+// unitMain answers every request with one of its variables, and ends at /exit.
+func unitMain() {
+	err := http.ListenAndServe(os.Getenv(envUnit), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/exit":
+			os.Exit(3)
+		case "/pid":
+			_, _ = w.Write([]byte(strconv.Itoa(os.Getpid())))
+		default:
+			_, _ = w.Write([]byte(os.Getenv("SAYS")))
+		}
+	}))
+	if !errors.Is(err, http.ErrServerClosed) {
+		os.Exit(1)
+	}
+}
+
+// freePort is an address that nothing listens on.
+func freePort(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}

@@ -1,0 +1,70 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Look sees how a unit does.
+func (s *System) Look(ctx context.Context, u Unit, lines int) (Seen, error) {
+	if u.Image == "" {
+		return s.lookAtProgram(ctx, unitPrefix+u.Name, lines)
+	}
+	return s.lookAtContainer(ctx, unitPrefix+u.Name, lines)
+}
+
+// lookAtProgram asks systemd, which tells properties in an order of its own: they are
+// known by their names.
+func (s *System) lookAtProgram(ctx context.Context, name string, lines int) (Seen, error) {
+	text, err := s.call(ctx, "systemctl", "show", "--property=ActiveState,SubState,Result,NRestarts", name)
+	if err != nil {
+		return Seen{}, err
+	}
+	is := map[string]string{}
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		is[key] = value
+	}
+	log, err := s.call(ctx, "journalctl", "--unit", name, "--lines", strconv.Itoa(lines), "--output", "cat", "--no-pager")
+	seen := Seen{
+		Running: is["ActiveState"] == "active", Lines: lastLines(log, lines),
+		Reason: strings.TrimSpace(is["ActiveState"] + " " + is["SubState"] + " " + is["Result"]),
+	}
+	seen.Again, _ = strconv.Atoi(is["NRestarts"]) // systemd of before 2018 does not count
+	return seen, err
+}
+
+// looksAt is what is asked of a container: numbers and a word, and then Docker's error,
+// which has blanks.
+const looksAt = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.RestartCount}} {{.State.Error}}"
+
+// lookAtContainer asks Docker.
+func (s *System) lookAtContainer(ctx context.Context, name string, lines int) (Seen, error) {
+	text, err := s.call(ctx, "docker", "inspect", "--format", looksAt, name)
+	if err != nil {
+		return Seen{Lost: true}, err
+	}
+	// What containers write to stderr comes on stderr: a shell joins the two.
+	log, err := s.call(ctx, "sh", "-c", `docker logs --tail "$1" "$2" 2>&1`, "sh", strconv.Itoa(lines), name)
+	seen := Seen{Lines: lastLines(log, lines)}
+	is := strings.SplitN(strings.TrimSpace(text), " ", 5)
+	if len(is) < 4 {
+		return seen, err
+	}
+	seen.Running = is[0] == "running"
+	seen.Again, _ = strconv.Atoi(is[3]) // Docker writes a number
+	if seen.Running {
+		return seen, err
+	}
+	seen.Reason = fmt.Sprintf("it is %s, exit code %s", is[0], is[1])
+	if is[2] == "true" {
+		seen.Reason += ", out of memory"
+	}
+	if len(is) == 5 {
+		seen.Reason += ", " + is[4]
+	}
+	seen.Lost = is[0] == "exited" || is[0] == "created" || is[0] == "dead" // else Docker starts it again
+	return seen, err
+}

@@ -1,0 +1,56 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Notice asks whether the cloud will take the machine, and when.
+type Notice func(ctx context.Context) (at time.Time, coming bool, err error)
+
+// gcpGrace is how long Google leaves a machine that it takes.
+const gcpGrace = 30 * time.Second
+
+// NoticeAWS asks for the interruption of a spot instance, by IMDSv2; base is empty but
+// in tests.
+func NoticeAWS(base string) Notice {
+	base = orBase(base, awsMetadata)
+	return func(ctx context.Context) (at time.Time, coming bool, err error) {
+		text, found, err := imds(ctx, base, "/latest/meta-data/spot/instance-action")
+		if err != nil || !found {
+			return at, false, err
+		}
+		var action struct {
+			Time time.Time `json:"time"`
+		}
+		if err := json.Unmarshal([]byte(text), &action); err != nil {
+			return at, false, fmt.Errorf("reading the notice of interruption: %w", err)
+		}
+		return action.Time, true, nil
+	}
+}
+
+// askAWS opens the metadata of a machine at AWS, by IMDSv2, for a minute.
+func askAWS(ctx context.Context, base string) (ask func(ctx context.Context, path string) (string, error), err error) {
+	token, err := metadata(ctx, http.MethodPut, base+"/latest/api/token", http.Header{"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": {"60"}}, "")
+	return func(ctx context.Context, path string) (string, error) {
+		return metadata(ctx, http.MethodGet, base+path, http.Header{"X-Aws-Ec2-Metadata-Token": {token}}, "")
+	}, err
+}
+
+// NoticeGCP asks whether a spot machine at Google was preempted; base is empty but in
+// tests.
+func NoticeGCP(base string) Notice {
+	base = orBase(base, gcpMetadata)
+	return func(ctx context.Context) (at time.Time, coming bool, err error) {
+		text, err := metadata(ctx, http.MethodGet, base+"/computeMetadata/v1/instance/preempted", gcpHeader, "")
+		if err != nil || strings.TrimSpace(text) != "TRUE" {
+			return at, false, err
+		}
+		return time.Now().Add(gcpGrace), true, nil
+	}
+}

@@ -1,0 +1,223 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	stopGrace  = 30 * time.Second // twice what a balancer takes to drain
+	restMost   = 30 * time.Second
+	logMost    = 1 << 20 // of a unit's log; then it begins anew
+	unitLog    = "unit.log"
+	restAtOnce = 100 * time.Millisecond
+	self       = "skyserve" // what units call this program
+)
+
+// Exec runs units as children of the agent, which end with it. It is for machines
+// without systemd; containers it cannot run.
+type Exec struct {
+	// Dir is the agent's directory, in which units run.
+	Dir string
+	// Inside runs a unit of this program inside of the agent's process, until ctx ends. args are
+	// those after the program's name; what it writes goes to log, and each value of reload asks
+	// it to read its files again. nil = units of this program are children too.
+	Inside func(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error
+
+	mu   sync.Mutex
+	jobs map[string]*job
+}
+
+// job is a program that is started again when it ends.
+type job struct {
+	fixed   string
+	program string // its path; empty where it is run inside
+	inside  func(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error
+	reload  chan os.Signal
+	stop    context.CancelFunc
+	ended   chan struct{}
+
+	mu      sync.Mutex
+	process *os.Process // nil while it does not run, or runs inside
+	runs    bool
+	reason  string
+}
+
+// Names are the units that run.
+func (e *Exec) Names(context.Context) ([]string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Sorted(maps.Keys(e.jobs)), nil
+}
+
+// Start starts a unit; note is not used, since nothing takes long.
+func (e *Exec) Start(ctx context.Context, u Unit, _ func(Phase, string)) (started bool, err error) {
+	if u.Image != "" {
+		return false, fmt.Errorf("the image %s: containers need the runner of a machine with Docker", u.Image)
+	}
+	j := &job{fixed: u.fixed(), ended: make(chan struct{}), reload: make(chan os.Signal, 1)}
+	if e.Inside != nil && u.Args[0] == self {
+		j.inside = e.Inside
+	} else if j.program, err = exec.LookPath(u.Args[0]); err != nil {
+		return false, err
+	}
+	e.mu.Lock()
+	old := e.jobs[u.Name]
+	e.mu.Unlock()
+	if old != nil && old.fixed == u.fixed() {
+		return false, nil
+	}
+	if err := e.Stop(ctx, u.Name); err != nil {
+		return false, err
+	}
+	if err := os.MkdirAll(filepath.Join(e.Dir, u.Name), dirMode); err != nil {
+		return false, err
+	}
+	life, stop := context.WithCancel(context.Background())
+	j.stop = stop
+	e.mu.Lock()
+	if e.jobs == nil {
+		e.jobs = map[string]*job{}
+	}
+	e.jobs[u.Name] = j
+	e.mu.Unlock()
+	go j.run(life, e.Dir, u)
+	return true, nil
+}
+
+// run starts the program again and again, after rests that grow while it fails soon.
+func (j *job) run(ctx context.Context, dir string, u Unit) {
+	defer close(j.ended)
+	for rest := restAtOnce; ctx.Err() == nil; rest = min(2*rest, restMost) {
+		began := time.Now()
+		err := j.once(ctx, dir, u)
+		if time.Since(began) > restMost {
+			rest = restAtOnce
+		}
+		reason := "it ended"
+		if err != nil {
+			reason = err.Error()
+		}
+		j.set(nil, false, reason)
+		select {
+		case <-ctx.Done():
+		case <-time.After(rest):
+		}
+	}
+}
+
+// once runs the program until it ends. At the end of ctx it is asked to, and made to
+// when it does not.
+func (j *job) once(ctx context.Context, dir string, u Unit) error {
+	log, err := openLog(filepath.Join(dir, u.Name, unitLog))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	if j.inside != nil {
+		j.set(nil, true, "")
+		return j.inside(ctx, u.Args[1:], log, j.reload)
+	}
+	cmd := exec.CommandContext(ctx, j.program, u.Args[1:]...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = dir, log, log, stopGrace
+	cmd.Env = append(os.Environ(), u.environment()...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	j.set(cmd.Process, true, "")
+	return cmd.Wait()
+}
+
+// set notes whether the program runs, and why it does not.
+func (j *job) set(process *os.Process, runs bool, reason string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.process, j.runs, j.reason = process, runs, reason
+}
+
+// openLog opens a unit's log for what it will write; a long one begins anew.
+func openLog(path string) (*os.File, error) {
+	flags := os.O_CREATE | os.O_WRONLY | os.O_APPEND
+	if info, err := os.Stat(path); err == nil && info.Size() > logMost {
+		flags |= os.O_TRUNC
+	}
+	return os.OpenFile(path, flags, 0o600)
+}
+
+func (e *Exec) job(name string) *job {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.jobs[name]
+}
+
+// Reload sends SIGHUP.
+func (e *Exec) Reload(_ context.Context, name string) error {
+	j := e.job(name)
+	if j == nil {
+		return fmt.Errorf("reloading %s: it does not run", name)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.inside != nil {
+		select {
+		case j.reload <- syscall.SIGHUP:
+		default: // it did not read its files yet since the last one
+		}
+		return nil
+	}
+	if j.process == nil {
+		return nil // it reads them when it starts
+	}
+	return j.process.Signal(syscall.SIGHUP)
+}
+
+// Stop ends a unit with SIGTERM, and after its grace with SIGKILL.
+func (e *Exec) Stop(_ context.Context, name string) error {
+	j := e.job(name)
+	if j == nil {
+		return nil
+	}
+	j.stop()
+	<-j.ended
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.jobs, name)
+	return nil
+}
+
+// Close ends all units.
+func (e *Exec) Close() error {
+	names, err := e.Names(context.Background())
+	for _, name := range names {
+		err = errors.Join(err, e.Stop(context.Background(), name))
+	}
+	return err
+}
+
+// Look sees how a unit does.
+func (e *Exec) Look(_ context.Context, u Unit, lines int) (Seen, error) {
+	j := e.job(u.Name)
+	if j == nil {
+		return Seen{Reason: "it was not started"}, nil
+	}
+	j.mu.Lock()
+	seen := Seen{Running: j.runs || j.reason == "", Reason: j.reason} // without a reason it is about to
+	j.mu.Unlock()
+	text, err := os.ReadFile(filepath.Join(e.Dir, u.Name, unitLog))
+	if errors.Is(err, os.ErrNotExist) {
+		return seen, nil
+	}
+	seen.Lines = lastLines(string(text), lines)
+	return seen, err
+}

@@ -1,0 +1,467 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// says asks a unit of these tests; empty while it does not answer.
+func says(t *testing.T, addr, path string) string {
+	t.Helper()
+	resp, err := local.Get("http://" + addr + path)
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+func TestExecKeepsProgramsRunning(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &Exec{Dir: t.TempDir()}
+	defer e.Close()
+	at := freePort(t)
+	u := Unit{Name: "engine", Args: []string{self}, Env: map[string]string{envUnit: at, "SAYS": "env"}, Secrets: map[string]string{"SAYS": "hunter2"}}
+	start := func(u Unit) bool {
+		t.Helper()
+		started, err := e.Start(t.Context(), u, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return started
+	}
+	if !start(u) {
+		t.Error("it was not started")
+	}
+	eventually(t, "it answers with its secret", func() bool { return says(t, at, "/") == "hunter2" })
+	first := says(t, at, "/pid")
+	if start(u) {
+		t.Error("what runs was started again")
+	}
+	says(t, at, "/exit")
+	eventually(t, "it runs again", func() bool { pid := says(t, at, "/pid"); return pid != "" && pid != first })
+
+	u.Env = map[string]string{envUnit: at}
+	u.Secrets = map[string]string{"SAYS": "other"}
+	if !start(u) {
+		t.Error("a unit that is another runs on")
+	}
+	eventually(t, "it answers with its new secret", func() bool { return says(t, at, "/") == "other" })
+	if seen, err := e.Look(t.Context(), u, 5); err != nil || !seen.Running {
+		t.Errorf("%+v (%v)", seen, err)
+	}
+	if names, err := e.Names(t.Context()); err != nil || !slices.Equal(names, []string{"engine"}) {
+		t.Errorf("%v (%v)", names, err)
+	}
+	if err := e.Stop(t.Context(), "engine"); err != nil || says(t, at, "/") != "" {
+		t.Errorf("it runs on (%v)", err)
+	}
+	for _, bad := range []Unit{{Name: "x", Args: []string{"no-such-program"}}, {Name: "x", Image: "vllm/vllm-openai"}} {
+		if _, err := e.Start(t.Context(), bad, nil); err == nil {
+			t.Errorf("%+v was started", bad)
+		}
+	}
+}
+
+func TestExecTellsWhyAProgramDoesNotRun(t *testing.T) {
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &Exec{Dir: t.TempDir()}
+	defer e.Close()
+	u := Unit{Name: "engine", Args: []string{sh, "-c", "echo out of memory >&2; exit 7"}}
+	if _, err := e.Start(t.Context(), u, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has ended", func() bool {
+		seen, err := e.Look(t.Context(), u, 1)
+		return err == nil && !seen.Running && seen.Reason == "exit status 7" && slices.Equal(seen.Lines, []string{"out of memory"})
+	})
+}
+
+// machine plays systemctl and docker: it writes down the calls and remembers what runs.
+type machine struct {
+	mu      sync.Mutex
+	calls   []string
+	running map[string]string // containers with their labels
+	active  map[string]bool   // units
+	images  map[string]bool
+	broken  string    // the program that fails
+	full    bool      // its disk
+	unit    [3]string // ActiveState, SubState and Result of its units
+	state   string    // of its container, as docker inspect tells it
+}
+
+// change makes the machine another while an agent works on it.
+func (m *machine) change(do func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	do()
+}
+
+// show plays systemctl show: properties come in an order of systemd's, those of the service
+// before those of the unit, whatever the order in which they were asked for.
+func (m *machine) show(args []string) string {
+	var b strings.Builder
+	for _, p := range []string{"Restart=always", "Result=" + m.unit[2], "NRestarts=3", "ActiveState=" + m.unit[0], "SubState=" + m.unit[1]} {
+		key, value, _ := strings.Cut(p, "=")
+		if !slices.ContainsFunc(args, func(a string) bool {
+			return slices.Contains(strings.Split(strings.TrimPrefix(a, "--property="), ","), key)
+		}) {
+			continue
+		}
+		if !slices.Contains(args, "--value") {
+			b.WriteString(key + "=")
+		}
+		b.WriteString(value + "\n")
+	}
+	return b.String()
+}
+
+func (m *machine) call(_ context.Context, program string, args ...string) (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	line := strings.Join(append([]string{program}, args...), " ")
+	m.calls = append(m.calls, line)
+	if program == m.broken {
+		return "", errors.New(program + " is broken")
+	}
+	last := args[len(args)-1]
+	switch {
+	case program == "systemctl" && args[0] == "is-active":
+		if m.active[last] {
+			return "active\n", nil
+		}
+		return "inactive\n", errors.New("exit status 3")
+	case program == "systemctl" && args[0] == "restart":
+		m.active[last] = true
+	case program == "systemctl" && args[0] == "disable":
+		delete(m.active, last)
+	case program == "systemctl" && args[0] == "show":
+		return m.show(args[1:]), nil
+	case program == "docker" && args[0] == "ps" && args[1] == "--all":
+		return strings.Join(slices.Sorted(func(yield func(string) bool) {
+			for name := range m.running {
+				if !yield(name) {
+					return
+				}
+			}
+		}), "\n"), nil
+	case program == "docker" && args[0] == "ps":
+		return m.running["skyserve-engine"] + "\n", nil
+	case program == "docker" && args[0] == "image" && args[1] == "inspect":
+		if !m.images[last] {
+			return "", errors.New("no such image")
+		}
+	case program == "docker" && args[0] == "pull":
+		if m.full {
+			return "", errors.New("docker pull: exit status 1: write /var/lib/docker/tmp/x: no space left on device")
+		}
+		m.images[last] = true
+	case program == "docker" && args[0] == "image" && args[1] == "prune":
+		m.full = false
+	case program == "docker" && args[0] == "run":
+		m.running["skyserve-engine"] = strings.TrimPrefix(args[slices.Index(args, "--label")+1], labelFixed+"=")
+	case program == "docker" && args[0] == "rm":
+		delete(m.running, last)
+	case program == "docker" && args[0] == "inspect":
+		if m.running[last] == "" {
+			return "", errors.New("no such object")
+		}
+		return cmp.Or(m.state, "exited 137 true 0 ") + "\n", nil
+	case program == "sh":
+		return "one\ntwo\n", nil
+	}
+	return "", nil
+}
+
+func newMachine(t *testing.T) (*machine, *System) {
+	t.Helper()
+	m := &machine{running: map[string]string{}, active: map[string]bool{}, images: map[string]bool{}, unit: [3]string{"activating", "auto-restart", "oom-kill"}}
+	dir := t.TempDir()
+	units := filepath.Join(dir, "units")
+	if err := os.Mkdir(units, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return m, &System{Dir: dir, Units: units, Call: m.call}
+}
+
+var container = Unit{
+	Name: "engine", Image: "vllm/vllm-openai:v0.11.0", Args: []string{"--model", "m"}, Port: 8000, GPUs: true, Cache: "/root/.cache/huggingface",
+	Env: map[string]string{"A": "1"}, Secrets: map[string]string{"HF_TOKEN": "hunter2"}, Fixed: "f1",
+}
+
+func TestSystemRunsContainers(t *testing.T) {
+	m, s := newMachine(t)
+	var noted []string
+	note := func(p Phase, reason string) { noted = append(noted, fmt.Sprintf("%s %s", p, reason)) }
+	if started, err := s.Start(t.Context(), container, note); err != nil || !started {
+		t.Fatal(started, err)
+	}
+	if want := []string{"preparing looking for the GPU's driver", "image vllm/vllm-openai:v0.11.0"}; !slices.Equal(noted, want) {
+		t.Errorf("noted %q", noted)
+	}
+	run := m.calls[len(m.calls)-1]
+	want := "docker run --detach --name skyserve-engine --label skyserve.fixed=f1 --restart unless-stopped --publish 127.0.0.1:8000:8000 --env-file " +
+		s.envFile("engine") + " --log-driver json-file --log-opt max-size=20m --log-opt max-file=2 --cap-drop ALL --security-opt no-new-privileges --pids-limit 32768 --gpus all --ipc host --volume " + s.Dir + "/cache:/root/.cache/huggingface vllm/vllm-openai:v0.11.0 --model m"
+	if run != want {
+		t.Errorf("ran\n%s\nwant\n%s", run, want)
+	}
+	if text, err := os.ReadFile(s.envFile("engine")); err != nil || string(text) != "A=1\nHF_TOKEN=hunter2\n" {
+		t.Errorf("variables %q (%v)", text, err)
+	}
+	if strings.Contains(strings.Join(m.calls, "\n"), "hunter2") {
+		t.Error("a secret stands in a command line")
+	}
+	if started, err := s.Start(t.Context(), container, note); err != nil || started {
+		t.Errorf("started again: %v (%v)", started, err)
+	}
+	seen, err := s.Look(t.Context(), container, 1)
+	if err != nil || seen.Running || seen.Reason != "it is exited, exit code 137, out of memory" || !slices.Equal(seen.Lines, []string{"two"}) {
+		t.Errorf("%+v (%v)", seen, err)
+	}
+	if names, err := s.Names(t.Context()); err != nil || !slices.Equal(names, []string{"engine"}) {
+		t.Errorf("%v (%v)", names, err)
+	}
+	if err := s.Stop(t.Context(), "engine"); err != nil || len(m.running) > 0 {
+		t.Errorf("stopped: %v (%v)", m.running, err)
+	}
+	if _, err := os.Stat(s.envFile("engine")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its secrets are still there (%v)", err)
+	}
+	m.broken = "nvidia-smi"
+	if _, err := s.Start(t.Context(), container, note); err == nil || !strings.HasPrefix(err.Error(), "the GPU's driver: ") {
+		t.Errorf("without a driver: %v", err)
+	}
+}
+
+// A container whose weights are in a bucket starts once they are there, and reads them only.
+func TestSystemFetchesWeightsFirst(t *testing.T) {
+	m, s := newMachine(t)
+	u := container
+	u.Weights = &Weights{From: "s3://models/llama", To: "/weights"}
+	var into string
+	failing := errors.New("no route")
+	s.Fetch = func(_ context.Context, from, dir string, note func(string)) error {
+		note("1.0 of 2.0 GB of " + from)
+		into = dir
+		return failing
+	}
+	var noted []string
+	note := func(p Phase, reason string) { noted = append(noted, fmt.Sprintf("%s %s", p, reason)) }
+	ran := func() bool { return strings.HasPrefix(m.calls[len(m.calls)-1], "docker run ") }
+	if started, err := s.Start(t.Context(), u, note); !errors.Is(err, failing) || started || ran() {
+		t.Errorf("without its weights: started %v, ran %v (%v)", started, ran(), err)
+	}
+	failing = nil
+	if started, err := s.Start(t.Context(), u, note); err != nil || !started || !strings.Contains(m.calls[len(m.calls)-1], " --volume "+into+":/weights:ro ") {
+		t.Errorf("started %v by %s (%v)", started, m.calls[len(m.calls)-1], err)
+	}
+	if !slices.Contains(noted, "weights 1.0 of 2.0 GB of s3://models/llama") || !strings.HasPrefix(into, s.Dir+"/weights/") {
+		t.Errorf("noted %q, fetched into %s", noted, into)
+	}
+	for _, wrong := range []Weights{{From: "http://x/y", To: "/weights"}, {From: "gs://x", To: "/weights"}, {From: "s3://x/y", To: "weights"}, {From: "s3://x/y", To: "/a:/b"}} {
+		u.Weights = &wrong
+		if err := (Deployment{Units: []Unit{u}}).Check(); err == nil || !strings.Contains(err.Error(), "weights: ") {
+			t.Errorf("%+v: %v", wrong, err)
+		}
+	}
+}
+
+func TestSystemRunsPrograms(t *testing.T) {
+	m, s := newMachine(t)
+	u := Unit{Name: "balancer", Args: []string{"/usr/local/bin/skyserve", "lb", "--config", `a "b" %h $x`}, Secrets: map[string]string{"SKYSERVE_PEER_TOKEN": `a"b$c\d`}, Fixed: "f1"}
+	if started, err := s.Start(t.Context(), u, nil); err != nil || !started {
+		t.Fatal(started, err)
+	}
+	if started, err := s.Start(t.Context(), u, nil); err != nil || started {
+		t.Errorf("started again: %v (%v)", started, err)
+	}
+	want := []string{
+		"docker ps --all --filter label=skyserve.fixed --format {{.Names}}",
+		"systemctl daemon-reload", "systemctl enable skyserve-balancer", "systemctl restart skyserve-balancer", "systemctl is-active skyserve-balancer",
+	}
+	if !slices.Equal(m.calls, want) {
+		t.Errorf("called %q", m.calls)
+	}
+	text, err := os.ReadFile(s.unitFile("balancer"))
+	if err != nil || !strings.Contains(string(text), `ExecStart="/usr/local/bin/skyserve" "lb" "--config" "a \"b\" %%h $$x"`) || strings.Contains(string(text), `c\d`) {
+		t.Errorf("unit %s (%v)", text, err)
+	}
+	if env, err := os.ReadFile(s.envFile("balancer")); err != nil || string(env) != `SKYSERVE_PEER_TOKEN="a\"b\$c\\d"`+"\n" {
+		t.Errorf("variables %s (%v)", env, err)
+	}
+	// An agent that ended between the file and the start has it started again.
+	m.broken = "systemctl"
+	u.Fixed = "f2"
+	if _, err := s.Start(t.Context(), u, nil); err == nil {
+		t.Error("no error of a start that failed")
+	}
+	m.broken = ""
+	if started, err := s.Start(t.Context(), u, nil); err != nil || !started {
+		t.Errorf("started after that: %v (%v)", started, err)
+	}
+	if err := s.Reload(t.Context(), "balancer"); err != nil || m.calls[len(m.calls)-1] != "systemctl reload skyserve-balancer" {
+		t.Errorf("reloading called %q (%v)", m.calls[len(m.calls)-1], err)
+	}
+	if seen, err := s.Look(t.Context(), u, 1); err != nil || seen.Running || seen.Reason != "activating auto-restart oom-kill" || seen.Again != 3 || seen.Lost {
+		t.Errorf("%+v (%v)", seen, err)
+	}
+	m.unit = [3]string{"active", "running", "success"}
+	if seen, err := s.Look(t.Context(), u, 1); err != nil || !seen.Running {
+		t.Errorf("of a unit that runs: %+v (%v)", seen, err)
+	}
+	if names, err := s.Names(t.Context()); err != nil || !slices.Equal(names, []string{"balancer"}) {
+		t.Errorf("%v (%v)", names, err)
+	}
+	if err := s.Stop(t.Context(), "balancer"); err != nil || s.isProgram("balancer") {
+		t.Errorf("it is still there (%v)", err)
+	}
+	for _, file := range []string{s.envFile("balancer"), s.startedFile("balancer")} {
+		if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is still there (%v)", file, err)
+		}
+	}
+	if _, err := s.Start(t.Context(), Unit{Name: "node", Args: []string{"x"}}, nil); err == nil {
+		t.Error("a unit took the agent's own name")
+	}
+}
+
+func TestPhasesOfEngines(t *testing.T) {
+	for line, want := range map[string]Phase{
+		"INFO 11-20 weight_utils.py:304] Time spent downloading weights for m: 41.2 seconds":        PhaseWeights,
+		"Loading safetensors checkpoint shards:  50% Completed | 2/4 [00:01<00:01,  1.2it/s]":       PhaseWeights,
+		"INFO gpu_model_runner.py:1875] Starting to load model meta-llama/Llama-3.1-8B-Instruct...": PhaseWeights,
+		"[2025-11-20 10:00:00] Load weight begin. avail mem=21.60 GB":                               PhaseWeights,
+		"INFO gpu_model_runner.py: Graph capturing finished in 20 secs, took 0.55 GiB":              PhaseStarting,
+		"": PhaseStarting,
+	} {
+		if got := phaseOf([]string{line}); got != want {
+			t.Errorf("%q is of %s, want %s", line, got, want)
+		}
+	}
+}
+
+// What a unit says of itself is told with its status: why it is not ready, and what somebody
+// should know although it is.
+func TestAUnitIsHeard(t *testing.T) {
+	for name, c := range map[string]struct {
+		status       int
+		kind, body   string
+		remark, want string
+	}{
+		"well":           {200, "text/plain; charset=utf-8", "ok\n", "", ""},
+		"a remark":       {200, "text/plain", "ok\nwarning: the disk\x1b[31m is full\nwarning: more\n", "warning: the disk [31m is full; warning: more", ""},
+		"an engine":      {200, "application/json", `{"ok":1}`, "", ""},
+		"other text":     {200, "text/plain", "healthy", "", ""},
+		"why not":        {503, "text/plain", "critical: no space left\n", "", "it answers 503: critical: no space left"},
+		"without reason": {503, "text/html", "<p>", "", "it answers 503"},
+		"much":           {503, "text/plain", strings.Repeat("x", 1<<20), "", "it answers 503: " + strings.Repeat("x", 2048)},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", c.kind)
+			w.WriteHeader(c.status)
+			_, _ = io.WriteString(w, c.body)
+		}))
+		remark, err := answers(t.Context(), server.URL)
+		if got := fmt.Sprint(err); remark != c.remark || c.want == "" && err != nil || c.want != "" && got != c.want {
+			t.Errorf("%s: got %q and %v", name, remark, err)
+		}
+		server.Close()
+	}
+}
+
+// A unit that runs is ready when its URL answers, and until then the machine says what
+// the unit wrote last.
+func TestAMachineTellsWhatItIsBusyWith(t *testing.T) {
+	w, runner := newWorld(t), &notes{lines: map[string][]string{"engine": {"Loading weights took 3 s"}}}
+	m, o := w.boot(t.TempDir(), runner), w.operator()
+	ready := make(chan struct{})
+	at := freePort(t)
+	d := Deployment{Revision: "1", Units: []Unit{{Name: "engine", Args: []string{"x"}, Ready: "http://" + at + "/ready"}}}
+	if _, err := o.Ensure(t.Context(), m.Machine, d); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is loading", func() bool {
+		s := m.agent.Status()
+		return s.Phase == PhaseWeights && s.Reason == "engine: it does not answer yet: Loading weights took 3 s"
+	})
+	server := &http.Server{Addr: at, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		select {
+		case <-ready:
+		default:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})}
+	defer server.Close()
+	go func() { _ = server.ListenAndServe() }()
+	eventually(t, "it answers 503", func() bool { return strings.Contains(m.agent.Status().Reason, "it answers 503") })
+	close(ready)
+	eventually(t, "it is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
+	if text, err := o.Logs(t.Context(), m.Machine, "engine", 1); err != nil || string(text) != "Loading weights took 3 s\n" {
+		t.Errorf("its log: %q (%v)", text, err)
+	}
+	for _, unit := range []string{"other", "../engine"} {
+		if _, err := o.Logs(t.Context(), m.Machine, unit, 1); err == nil {
+			t.Errorf("the log of %q", unit)
+		}
+	}
+}
+
+func TestAUnitThatCannotBeStartedIsTold(t *testing.T) {
+	w, runner := newWorld(t), &notes{failing: errors.New("the GPU's driver: no device")}
+	m, o := w.boot(t.TempDir(), runner), w.operator()
+	if _, err := o.Ensure(t.Context(), m.Machine, sample("1")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it says so", func() bool {
+		s := m.agent.Status()
+		return s.Phase == PhaseFailed && s.Reason == "starting engine: the GPU's driver: no device"
+	})
+}
+
+// systemd restarts programs and the agent, whatever their exit code and however often
+// they end.
+func TestUnitsAreRestarted(t *testing.T) {
+	_, s := newMachine(t)
+	agent, err := os.ReadFile("../../templates/node.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"a program": s.unitText(Unit{Name: "balancer", Args: []string{"/usr/local/bin/skyserve", "lb"}}),
+		"the agent": string(agent),
+	} {
+		for _, want := range []string{"\nRestart=always\n", "\nStartLimitIntervalSec=0\n"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("the unit of %s lacks %q:\n%s", name, want, text)
+			}
+		}
+		for _, bad := range []string{"RestartPreventExitStatus", "SuccessExitStatus"} {
+			if strings.Contains(text, bad) {
+				t.Errorf("the unit of %s has %s", name, bad)
+			}
+		}
+	}
+}

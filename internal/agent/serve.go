@@ -1,0 +1,319 @@
+package agent
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"skyserve/internal/identity"
+)
+
+const (
+	maxBody = 4 << 20 // a balancer's configuration with thousands of replicas
+	// MaxLogLines bounds what is told of a log at once.
+	MaxLogLines = 10_000
+)
+
+// Paths of the agent's API.
+const (
+	pathStatus      = "/v1/status"
+	pathEnrolment   = "/v1/enrolment"
+	pathDeployment  = "/v1/deployment"
+	pathCertificate = "/v1/certificate"
+	pathRevoked     = "/v1/revoked"
+	pathDrain       = "/v1/drain"
+	pathLogs        = "/v1/logs/"
+	pathCloud       = "/v1/cloud/"
+)
+
+// enrolment is what is handed over once.
+type enrolment struct {
+	// Chain is the machine's certificate with those behind it, in PEM.
+	Chain      string     `json:"chain"`
+	Deployment Deployment `json:"deployment"`
+}
+
+// renewal is another certificate for the same key.
+type renewal struct {
+	Chain string `json:"chain"`
+}
+
+// revocation is a list of revoked certificates, in PEM.
+type revocation struct {
+	List string `json:"list"`
+}
+
+// config is TLS for operators and the controller. Who they are is judged in the same
+// way before and after the enrolment, by the fingerprint that the machine was born
+// with; what the machine shows differs.
+func (a *Agent) config() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert, SessionTicketsDisabled: true,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			if p := a.enrolled(); p != nil {
+				return p.Certificate()
+			}
+			return a.self, nil
+		},
+		VerifyConnection: func(s tls.ConnectionState) error {
+			root, err := identity.RootOf(s.PeerCertificates, a.opts.Owner)
+			if err != nil {
+				return err
+			}
+			name, err := identity.Verify(s.PeerCertificates, root, a.opts.Now(), x509.ExtKeyUsageClientAuth)
+			if err == nil && !slices.Contains([]identity.Role{identity.Operator, identity.Controller}, name.Role) {
+				err = fmt.Errorf("%w: want an operator or the controller, found %s", identity.ErrRole, name)
+			}
+			if err == nil && a.isRevoked(&s) {
+				err = fmt.Errorf("%w: %s", identity.ErrRevoked, name)
+			}
+			return err
+		},
+	}
+}
+
+func (a *Agent) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.Status()) })
+	mux.HandleFunc("PUT "+pathEnrolment, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.enrol) })
+	mux.HandleFunc("PUT "+pathDeployment, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.deploy) })
+	mux.HandleFunc("PUT "+pathCertificate, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.renew) })
+	mux.HandleFunc("PUT "+pathRevoked, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.revoke) })
+	mux.HandleFunc("POST "+pathDrain, func(w http.ResponseWriter, r *http.Request) {
+		who, _ := identity.Of(r.TLS) // the listener has named everybody
+		a.drain("asked by " + who.ID)
+		w.WriteHeader(http.StatusNoContent)
+	})
+	mux.HandleFunc("GET "+pathLogs+"{unit}", a.serveLogs)
+	mux.HandleFunc("POST "+pathCloud+"{call}", a.actInCloud)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case a.isRevoked(r.TLS): // since it connected
+			refuse(w, http.StatusForbidden, identity.ErrRevoked)
+		case r.Method == http.MethodConnect: // its target is no path
+			a.relay(w, r)
+		default:
+			mux.ServeHTTP(w, r)
+		}
+	})
+}
+
+// conflict is a request that comes at the wrong time.
+type conflict struct{ error }
+
+// take reads a body, hands it to do and answers what came of it.
+func take[T any](w http.ResponseWriter, r *http.Request, do func(T) error) {
+	var body T
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&body); err != nil {
+		refuse(w, http.StatusBadRequest, fmt.Errorf("reading the request: %w", withoutValue(err)))
+		return
+	}
+	var at conflict
+	switch err := do(body); {
+	case errors.As(err, &at):
+		refuse(w, http.StatusConflict, err)
+	case err != nil:
+		refuse(w, http.StatusBadRequest, err)
+	default:
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// withoutValue keeps what was in a body, which may be secret, out of an error.
+func withoutValue(err error) error {
+	var typed *json.UnmarshalTypeError
+	if errors.As(err, &typed) {
+		return fmt.Errorf("%s: want %s, got a %s", typed.Field, typed.Type, typed.Value)
+	}
+	return err
+}
+
+// enrol takes what is handed over, once.
+func (a *Agent) enrol(e enrolment) error {
+	a.handover.Lock()
+	defer a.handover.Unlock()
+	if a.enrolled() != nil {
+		return conflict{fmt.Errorf("enrolling %s: it is enrolled already", a.opts.Name.ID)}
+	}
+	chain, err := a.certified(e.Chain)
+	if err == nil {
+		err = e.Deployment.Check()
+	}
+	if err != nil {
+		return fmt.Errorf("enrolling %s: %w", a.opts.Name.ID, err)
+	}
+	// The certificate goes last: with it, the machine is enrolled.
+	if err := identity.WriteFile(a.path(FileCA), identity.EncodeChain(chain[len(chain)-1:])); err != nil {
+		return err
+	}
+	if err := a.keep(e.Deployment); err != nil {
+		return err
+	}
+	if err := a.certify(chain); err != nil {
+		return err
+	}
+	a.carryOut()
+	return nil
+}
+
+// certified reads a chain for this machine, and makes sure that it is one.
+func (a *Agent) certified(text string) ([]*x509.Certificate, error) {
+	chain, err := identity.ParseChain([]byte(text))
+	if err != nil {
+		return nil, err
+	}
+	root, err := identity.RootOf(chain, a.opts.Owner)
+	if err != nil {
+		return nil, err
+	}
+	if !chain[len(chain)-1].Equal(root) {
+		return nil, errors.New("the chain does not end with the service's authority")
+	}
+	_, err = identity.Verify(chain, root, a.opts.Now(), x509.ExtKeyUsageServerAuth)
+	return chain, err
+}
+
+// certify keeps a chain and makes it the machine's identity.
+func (a *Agent) certify(chain []*x509.Certificate) error {
+	party, err := a.partyOf(chain)
+	if err != nil {
+		return err
+	}
+	if err := identity.WriteFile(a.path(FileCert), identity.EncodeChain(chain)); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.party, a.expires, a.issuer = party, chain[0].NotAfter, issuerOf(chain)
+	a.mu.Unlock()
+	a.log.Info("certified", "name", a.opts.Name.String(), "expires", chain[0].NotAfter)
+	return nil
+}
+
+// renew replaces the certificate; nothing is started again.
+func (a *Agent) renew(e renewal) error {
+	a.handover.Lock()
+	defer a.handover.Unlock()
+	if a.enrolled() == nil {
+		return conflict{errNotEnrolled}
+	}
+	chain, err := a.certified(e.Chain)
+	if err == nil {
+		err = a.certify(chain)
+	}
+	if err != nil {
+		return fmt.Errorf("renewing the certificate of %s: %w", a.opts.Name.ID, err)
+	}
+	return nil
+}
+
+var errNotEnrolled = errors.New("the machine is not enrolled")
+
+// deploy takes another deployment.
+func (a *Agent) deploy(d Deployment) error {
+	a.handover.Lock()
+	defer a.handover.Unlock()
+	if a.enrolled() == nil {
+		return conflict{errNotEnrolled}
+	}
+	if err := d.Check(); err != nil {
+		return err
+	}
+	if err := a.keep(d); err != nil {
+		return err
+	}
+	a.carryOut()
+	return nil
+}
+
+// keep keeps a deployment as what is wanted.
+func (a *Agent) keep(d Deployment) error {
+	text, err := json.Marshal(d)
+	if err == nil {
+		err = identity.WriteFile(a.path(fileDeployment), text)
+	}
+	if err != nil {
+		return fmt.Errorf("keeping the deployment: %w", err)
+	}
+	a.mu.Lock()
+	a.stale = slices.AppendSeq(a.stale, maps.Keys(filesOf(a.wanted)))
+	a.wanted = d
+	a.phase, a.reason = PhasePreparing, "" // ready speaks of what ran before
+	a.mu.Unlock()
+	return nil
+}
+
+// Status is how the machine does.
+func (a *Agent) Status() Status {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := Status{
+		Name: a.opts.Name.String(), Phase: a.phase, Reason: a.reason, Enrolled: a.party != nil,
+		Units: slices.Clone(a.units), Expires: a.expires, GoneAt: a.goneAt, AdvisedAt: a.advisedAt,
+		Revoked: a.revoked.Number(), Issuer: a.issuer,
+	}
+	if a.party != nil {
+		s.Revision = a.wanted.Revision
+	}
+	if a.front != nil {
+		s.InFlight = int(a.front.inFlight.Load())
+	}
+	if a.draining != "" {
+		s.Phase, s.Reason = PhaseDraining, a.draining
+	}
+	if !a.goneAt.IsZero() {
+		s.Phase, s.Reason = PhaseInterrupted, a.going()
+	}
+	return s
+}
+
+// serveLogs answers the last lines that a unit wrote.
+func (a *Agent) serveLogs(w http.ResponseWriter, r *http.Request) {
+	name, lines := r.PathValue("unit"), 100
+	if text := r.URL.Query().Get("lines"); text != "" {
+		var err error
+		if lines, err = strconv.Atoi(text); err != nil || lines < 1 || lines > MaxLogLines {
+			refuse(w, http.StatusBadRequest, fmt.Errorf("lines: want 1 to %d, got %q", MaxLogLines, text))
+			return
+		}
+	}
+	a.mu.Lock()
+	i := slices.IndexFunc(a.wanted.Units, func(u Unit) bool { return u.Name == name })
+	var unit Unit
+	if i >= 0 {
+		unit = a.wanted.Units[i]
+	}
+	a.mu.Unlock()
+	if i < 0 {
+		refuse(w, http.StatusNotFound, fmt.Errorf("no unit is called %q", name))
+		return
+	}
+	seen, err := a.opts.Runner.Look(r.Context(), unit, lines)
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, err)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	for _, line := range seen.Lines {
+		fmt.Fprintln(w, line)
+	}
+}
+
+// answer writes a JSON document. A client that has gone is no failure.
+func answer(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+// refuse writes an error in the form of the balancers' admin API.
+func refuse(w http.ResponseWriter, status int, err error) {
+	answer(w, status, map[string]any{"error": map[string]string{"message": err.Error()}})
+}

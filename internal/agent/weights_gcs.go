@@ -1,0 +1,168 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+)
+
+// gcsBucket is a bucket of Google Cloud Storage, read by its JSON API.
+type gcsBucket struct {
+	name     string
+	metadata string // base URL of the machine's metadata; empty = Google's
+	endpoint string // base URL of Cloud Storage; empty = Google's
+	client   *http.Client
+	now      func() time.Time
+
+	mu    sync.Mutex
+	token gcpToken
+}
+
+// gcpToken is what the machine shows who it is with, for about an hour.
+type gcpToken struct {
+	text string
+	ends time.Time
+}
+
+// accountOf is where a machine at Google is told of the account that it runs as.
+const accountOf = "/computeMetadata/v1/instance/service-accounts/default/"
+
+// gcsObject is an object in a list, of which numbers are text.
+type gcsObject struct {
+	Name            string    `json:"name"`
+	Size            int64     `json:"size,string"`
+	Updated         time.Time `json:"updated"`
+	Generation      string    `json:"generation"`
+	ContentEncoding string    `json:"contentEncoding"`
+}
+
+func (b *gcsBucket) list(ctx context.Context, prefix string) ([]stored, error) {
+	var all []stored
+	query := url.Values{"prefix": {prefix}, "fields": {"nextPageToken,items(name,size,updated,generation,contentEncoding)"}}
+	for {
+		resp, err := b.get(ctx, "", query, http.Header{})
+		if err != nil {
+			return nil, err
+		}
+		var page struct {
+			Items         []gcsObject `json:"items"`
+			NextPageToken string      `json:"nextPageToken"`
+		}
+		err = json.NewDecoder(resp.Body).Decode(&page)
+		resp.Body.Close()
+		if err != nil {
+			return nil, fmt.Errorf("reading the list: %w", err)
+		}
+		for _, o := range page.Items {
+			all = append(all, stored{o.Name, o.Size, o.Updated, o.Generation})
+			if o.ContentEncoding != "" { // Google may decode it on the way, and then sends no parts of it
+				return nil, fmt.Errorf("%s: its Content-Encoding is %s: %w", o.Name, o.ContentEncoding, errEncoded)
+			}
+		}
+		if page.NextPageToken == "" {
+			return all, nil
+		}
+		query.Set("pageToken", page.NextPageToken)
+	}
+}
+
+// open reads the version that was listed, so that no file is made of two.
+func (b *gcsBucket) open(ctx context.Context, o stored, from, size int64) (io.ReadCloser, error) {
+	resp, err := b.get(ctx, "/"+awsEscape(o.Key, false), url.Values{"alt": {"media"}, "generation": {o.Generation}}, bytesOf(from, size))
+	if err != nil {
+		return nil, err
+	}
+	return partOf(resp, from, size)
+}
+
+// get asks for the list of objects, or below it, and once more where the token has ended
+// before its time.
+func (b *gcsBucket) get(ctx context.Context, path string, query url.Values, header http.Header) (*http.Response, error) {
+	address := orBase(b.endpoint, "https://storage.googleapis.com") + "/storage/v1/b/" + b.name + "/o" + path + "?" + query.Encode()
+	for last := false; ; last = true {
+		token, err := b.identity(ctx)
+		if err != nil {
+			return nil, err
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+		if err != nil {
+			return nil, err
+		}
+		req.Header = header.Clone()
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := b.client.Do(req)
+		if err != nil {
+			return nil, err
+		}
+		if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent {
+			return resp, nil
+		}
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) // what can be had of it
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusUnauthorized || last {
+			return nil, b.refusal(ctx, resp, text)
+		}
+		b.forget(token)
+	}
+}
+
+// refusal is why Cloud Storage did not answer: in JSON, or in words where it was asked for
+// an object itself. A refusal of rights names who has none, and what gives them.
+func (b *gcsBucket) refusal(ctx context.Context, resp *http.Response, text []byte) error {
+	var said struct{ Error struct{ Message string } }
+	_ = json.Unmarshal(text, &said) // it may be in words
+	err := fmt.Errorf("%w: %s", &metadataError{resp.Request.URL.Path, resp.StatusCode}, cmp.Or(said.Error.Message, strings.TrimSpace(string(text)), http.StatusText(resp.StatusCode)))
+	if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusUnauthorized {
+		return err
+	}
+	account, e := metadata(ctx, http.MethodGet, orBase(b.metadata, gcpMetadata)+accountOf+"email", gcpHeader, "")
+	if e != nil {
+		account = "the account of this machine"
+	}
+	return fmt.Errorf("%w: the bucket %s has to let %s read it: roles/storage.objectViewer", err, b.name, strings.TrimSpace(account))
+}
+
+// identity is a token of the account that the machine runs as.
+func (b *gcsBucket) identity(ctx context.Context) (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.token.text != "" && b.token.ends.After(b.now().Add(keysLeft)) {
+		return b.token.text, nil
+	}
+	var answer struct {
+		AccessToken string `json:"access_token"`
+		ExpiresIn   int    `json:"expires_in"` // seconds
+	}
+	text, err := metadata(ctx, http.MethodGet, orBase(b.metadata, gcpMetadata)+accountOf+"token", gcpHeader, "")
+	if isNothing(err) {
+		err = fmt.Errorf("%w: it runs as nobody: name an account in gcp.replica_account", err)
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &answer)
+	}
+	if err == nil && answer.AccessToken == "" {
+		err = errors.New("there is no token in the answer")
+	}
+	if err != nil {
+		return "", fmt.Errorf("asking for the machine's credentials: %w", err)
+	}
+	b.token = gcpToken{answer.AccessToken, b.now().Add(time.Duration(answer.ExpiresIn) * time.Second)}
+	return b.token.text, nil
+}
+
+// forget gives a token up that holds no more; one that was had since stays.
+func (b *gcsBucket) forget(token string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.token.text == token {
+		b.token = gcpToken{}
+	}
+}

@@ -1,0 +1,141 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/testkit"
+)
+
+// gcsStore is Cloud Storage and the metadata of a machine at Google: a bucket "models" that
+// its account may read, any other that it may not, and none named "absent".
+type gcsStore struct{ *store }
+
+func (s gcsStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	about, isMetadata := strings.CutPrefix(r.URL.Path, accountOf)
+	switch {
+	case !isMetadata:
+		s.serveBucket(w, r)
+	case s.nobody || r.Header.Get("Metadata-Flavor") != "Google":
+		w.WriteHeader(http.StatusNotFound)
+	case about == "email":
+		fmt.Fprint(w, "me@p.iam.gserviceaccount.com")
+	default:
+		s.tokens++
+		fmt.Fprintf(w, `{"access_token":"t%d","expires_in":%s,"token_type":"Bearer"}`, s.tokens, s.lasting)
+	}
+}
+
+func (s gcsStore) serveBucket(w http.ResponseWriter, r *http.Request) {
+	// an object's name is one part of the path, whatever is in it
+	name, inside := strings.CutPrefix(r.URL.EscapedPath(), "/storage/v1/b/models/o/")
+	key, _ := url.PathUnescape(name)
+	refuse := func(status int, message string) {
+		w.WriteHeader(status)
+		if inside {
+			fmt.Fprint(w, message)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"code": status, "message": message}})
+	}
+	if s.gone && r.Header.Get("Authorization") == "Bearer t1" || !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer t") {
+		refuse(http.StatusUnauthorized, "Invalid Credentials")
+		return
+	}
+	broken := s.breaks(r)
+	switch {
+	case strings.HasPrefix(r.URL.Path, "/storage/v1/b/absent/"):
+		refuse(http.StatusNotFound, "The specified bucket does not exist.")
+	case !inside && r.URL.Path != "/storage/v1/b/models/o":
+		refuse(http.StatusForbidden, "me@p.iam.gserviceaccount.com does not have storage.objects.list access to the Google Cloud Storage bucket.")
+	case broken && inside:
+		half(w)
+	case broken:
+		refuse(http.StatusTooManyRequests, "The rate limit is exceeded.")
+	case !inside:
+		s.list(w, r)
+	case r.URL.Query().Get("alt") != "media" || r.URL.Query().Get("generation") != "7" || strings.Contains(name, "/"):
+		refuse(http.StatusNotFound, "No such object: "+key)
+	default:
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(s.objects[key]))
+	}
+}
+
+// list answers one object a page.
+func (s gcsStore) list(w http.ResponseWriter, r *http.Request) {
+	page := map[string]any{}
+	keys := s.below(r.URL.Query().Get("prefix"))
+	at, _ := strconv.Atoi(r.URL.Query().Get("pageToken")) // none is the first
+	if at < len(keys) {
+		page["items"] = []map[string]any{{
+			"name": keys[at], "size": strconv.Itoa(len(s.objects[keys[at]])), "updated": "2026-01-01T00:00:00.123Z", "generation": "7", "contentEncoding": s.encoded,
+		}}
+	}
+	if at+1 < len(keys) {
+		page["nextPageToken"] = strconv.Itoa(at + 1)
+	}
+	_ = json.NewEncoder(w).Encode(page)
+}
+
+// A token is asked for anew before it ends, or once it holds no more, and not for each request.
+func TestTokensOfGoogle(t *testing.T) {
+	testkit.Slow(t)
+	for name, tt := range map[string]struct {
+		change func(*store)
+		good   func(tokens, requests int) bool
+	}{
+		"for an hour":           {func(*store) {}, func(tokens, _ int) bool { return tokens == 1 }},
+		"about to end":          {func(s *store) { s.lasting = "299" }, func(tokens, requests int) bool { return tokens == requests }},
+		"ended before its time": {func(s *store) { s.gone = true }, func(tokens, _ int) bool { return tokens == 2 }},
+	} {
+		s, f := stores["gs"](t, "models")
+		tt.change(s)
+		if err := f.fetchAll(t.Context(), "gs://models/llama", t.TempDir(), func(string) {}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		requests := 0
+		for _, times := range s.asked {
+			requests += times
+		}
+		if !tt.good(s.tokens, requests) {
+			t.Errorf("%s: %d tokens for %d requests", name, s.tokens, requests)
+		}
+	}
+}
+
+// A token that Cloud Storage never takes is refused, and not asked for without end.
+func TestTokensThatHoldNowhere(t *testing.T) {
+	s, f := stores["gs"](t, "models")
+	f.bucket.(*gcsBucket).client = &http.Client{Transport: stripped{}}
+	err := f.fetchAll(t.Context(), "gs://models/llama", t.TempDir(), func(string) {})
+	if err == nil || !strings.Contains(err.Error(), "401: Invalid Credentials: the bucket models has to let me@p") || s.tokens != 2 {
+		t.Errorf("got %v after %d tokens", err, s.tokens)
+	}
+}
+
+// stripped carries requests without the credentials.
+type stripped struct{}
+
+func (stripped) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Del("Authorization")
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// An object that is replaced while it is read is not made of both.
+func TestReplacedObjectsAreNotMixed(t *testing.T) {
+	_, f := stores["gs"](t, "models")
+	_, err := f.bucket.open(t.Context(), stored{Key: "llama/config.json", Size: 8, Generation: "6"}, 0, 8)
+	if err == nil || !isRefused(err) || !strings.Contains(err.Error(), "404: No such object: llama/config.json") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,160 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+)
+
+// s3Bucket is a bucket of S3.
+type s3Bucket struct {
+	name     string
+	metadata string // base URL of the machine's metadata; empty = AWS's
+	endpoint string // base URL of S3; empty = that of the bucket's region
+	client   *http.Client
+	now      func() time.Time
+
+	mu     sync.Mutex
+	region string
+	keys   awsKeys
+}
+
+func (b *s3Bucket) open(ctx context.Context, o stored, from, size int64) (io.ReadCloser, error) {
+	resp, err := b.get(ctx, "/"+b.name+"/"+o.Key, nil, bytesOf(from, size))
+	if err != nil {
+		return nil, err
+	}
+	return partOf(resp, from, size)
+}
+
+func (b *s3Bucket) list(ctx context.Context, prefix string) ([]stored, error) {
+	var all []stored
+	query := map[string]string{"list-type": "2", "prefix": prefix}
+	for {
+		var page struct {
+			Contents              []stored
+			IsTruncated           bool
+			NextContinuationToken string
+		}
+		resp, err := b.get(ctx, "/"+b.name, query, http.Header{})
+		if err != nil {
+			return nil, err
+		}
+		err = xml.NewDecoder(resp.Body).Decode(&page)
+		resp.Body.Close()
+		if err != nil {
+			return nil, fmt.Errorf("reading the list: %w", err)
+		}
+		all = append(all, page.Contents...)
+		if !page.IsTruncated {
+			return all, nil
+		}
+		query["continuation-token"] = page.NextContinuationToken
+	}
+}
+
+// get asks S3, and once more where the bucket is in another region than it was looked for.
+func (b *s3Bucket) get(ctx context.Context, path string, query map[string]string, header http.Header) (*http.Response, error) {
+	for range 2 {
+		req, err := b.request(ctx, path, query, header)
+		if err != nil {
+			return nil, err
+		}
+		resp, err := b.client.Do(req)
+		if err != nil {
+			return nil, err
+		}
+		if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent {
+			return resp, nil
+		}
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) // what can be had of it
+		resp.Body.Close()
+		there := resp.Header.Get("X-Amz-Bucket-Region")
+		if b.moved(there) {
+			continue
+		}
+		var said struct{ Code, Message string }
+		_ = xml.Unmarshal(text, &said) // the status says enough where it says nothing
+		return nil, fmt.Errorf("%w: %s %s", &metadataError{path, resp.StatusCode}, said.Code, said.Message)
+	}
+	return nil, errors.New("S3 sends it from one region to another")
+}
+
+// moved takes up the region that a bucket turned out to be in; false where it is known.
+func (b *s3Bucket) moved(region string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if region == "" || region == b.region {
+		return false
+	}
+	b.region = region
+	return true
+}
+
+// request makes a signed request.
+func (b *s3Bucket) request(ctx context.Context, path string, query map[string]string, header http.Header) (*http.Request, error) {
+	keys, region, err := b.identity(ctx)
+	if err != nil {
+		return nil, err
+	}
+	base := b.endpoint
+	if base == "" {
+		base = "https://s3." + region + ".amazonaws.com"
+	}
+	u, err := url.Parse(base)
+	if err != nil {
+		return nil, err
+	}
+	u.Path, u.RawPath = path, awsEscape(path, true)
+	values := url.Values{}
+	for key, value := range query {
+		values.Set(key, value)
+	}
+	u.RawQuery = strings.ReplaceAll(values.Encode(), "+", "%20") // sorted, as a signature wants it
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header = header.Clone()
+	keys.sign(req, region, b.now())
+	return req, nil
+}
+
+// identity is the credentials of the machine's role, and the bucket's region, which is the
+// machine's as long as nothing else is known.
+func (b *s3Bucket) identity(ctx context.Context) (awsKeys, string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.keys.AccessKeyID != "" && b.keys.Expiration.After(b.now().Add(keysLeft)) {
+		return b.keys, b.region, nil
+	}
+	base := orBase(b.metadata, awsMetadata)
+	ask, err := askAWS(ctx, base)
+	if err != nil {
+		return awsKeys{}, "", fmt.Errorf("asking for the machine's credentials: %w", err)
+	}
+	const roles = "/latest/meta-data/iam/security-credentials/"
+	role, err := ask(ctx, roles)
+	var text string
+	if err == nil {
+		text, err = ask(ctx, roles+strings.TrimSpace(role))
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &b.keys)
+	}
+	if err == nil && b.region == "" {
+		b.region, err = ask(ctx, "/latest/meta-data/placement/region")
+	}
+	if err != nil {
+		return awsKeys{}, "", fmt.Errorf("asking for the machine's credentials: %w", err)
+	}
+	return b.keys, b.region, nil
+}

@@ -1,0 +1,137 @@
+// Package catalogue is the one table of the machines that clouds rent out and of the GPUs
+// in them: what they have, carry, cost and count against. It is pure: plans are made and
+// machines are launched from the same entries.
+//
+// Read this file first (machines), then gpu.go (what GPUs carry, and what stands in where
+// nothing is known) and quota.go.
+package catalogue
+
+import (
+	"cmp"
+	"slices"
+
+	"skyserve/internal/service"
+)
+
+// Machine is a type of machine that a cloud rents out.
+type Machine struct {
+	Cloud string // aws, gcp
+	Type  string
+	GPU   string // a name of GPUs; empty = none
+	GPUs  int
+	// GPUMemoryGB is that of each GPU.
+	GPUMemoryGB int
+	VCPUs       int
+	// MemoryGiB is its main memory: Google bills it apart.
+	MemoryGiB int
+	// OnDemand and Spot are USD an hour in the region From, the spot price as it was
+	// seen once; 0 = not known. Parts of an eight-GPU machine are priced as its parts.
+	// Other regions differ by some ten percent; what the cloud itself says, or
+	// service.yaml, goes before these.
+	OnDemand float64
+	Spot     float64
+	From     string
+	// PlanOnly says why the type is never launched: it counts where a service has
+	// committed to it. Empty = it can be launched.
+	PlanOnly string
+}
+
+// Why types are known and not launched.
+const (
+	// sameGPUs: a cheaper type of the table has the same GPUs.
+	sameGPUs = "a cheaper type has the same GPUs"
+	// sixteen: no model may ask for so many.
+	sixteen = "replicas take at most eight GPUs"
+	// localDisks: what Google's price list adds up to for it is too little.
+	localDisks = "its local SSDs are billed apart from the parts that its price is the sum of"
+)
+
+// machines is the table. Types are as their clouds' pages of machine types have them.
+// Prices of AWS are those of its price list, Linux, us-east-1, as published in July 2026
+// (https://aws.amazon.com/ec2/pricing/on-demand/); prices of Google are its list prices of
+// the region named (https://cloud.google.com/compute/all-pricing), those of A2 as quoted by
+// others in November 2026: 3.673385 for each GPU with its vCPUs and memory.
+var machines = []Machine{
+	{Cloud: service.CloudAWS, Type: "g6.xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 4, MemoryGiB: 16, OnDemand: 0.8048, Spot: 0.40, From: "us-east-1"},
+	{Cloud: service.CloudAWS, Type: "g6.2xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 8, MemoryGiB: 32, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6.4xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 16, MemoryGiB: 64, OnDemand: 1.3232, From: "us-east-1"},
+	{Cloud: service.CloudAWS, Type: "g6.8xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 32, MemoryGiB: 128, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6.16xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 64, MemoryGiB: 256, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "gr6.4xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 16, MemoryGiB: 128, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "gr6.8xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 32, MemoryGiB: 256, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6.12xlarge", GPU: "L4", GPUs: 4, GPUMemoryGB: 24, VCPUs: 48, MemoryGiB: 192, OnDemand: 4.6016, From: "us-east-1"},
+	{Cloud: service.CloudAWS, Type: "g6.24xlarge", GPU: "L4", GPUs: 4, GPUMemoryGB: 24, VCPUs: 96, MemoryGiB: 384, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6.48xlarge", GPU: "L4", GPUs: 8, GPUMemoryGB: 24, VCPUs: 192, MemoryGiB: 768, OnDemand: 13.3504, From: "us-east-1"},
+	{Cloud: service.CloudAWS, Type: "p4d.24xlarge", GPU: "A100", GPUs: 8, GPUMemoryGB: 40, VCPUs: 96, MemoryGiB: 1152, OnDemand: 21.957642, From: "us-east-1"},
+	{Cloud: service.CloudAWS, Type: "p4de.24xlarge", GPU: "A100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 96, MemoryGiB: 1152, OnDemand: 27.44705, From: "us-east-1"},
+	{Cloud: service.CloudAWS, Type: "p5.4xlarge", GPU: "H100", GPUs: 1, GPUMemoryGB: 80, VCPUs: 16, MemoryGiB: 256, OnDemand: 6.88, From: "us-east-1"},
+	{Cloud: service.CloudAWS, Type: "p5.48xlarge", GPU: "H100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 192, MemoryGiB: 2048, OnDemand: 55.04, From: "us-east-1"},
+	{Cloud: service.CloudAWS, Type: "c7i.large", VCPUs: 2, MemoryGiB: 4, OnDemand: 0.08925, From: "us-east-1"},
+
+	{Cloud: service.CloudGCP, Type: "g2-standard-4", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 4, MemoryGiB: 16, OnDemand: 0.7068, Spot: 0.2818, From: "us-central1"},
+	{Cloud: service.CloudGCP, Type: "g2-standard-8", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 8, MemoryGiB: 32, PlanOnly: sameGPUs},
+	{Cloud: service.CloudGCP, Type: "g2-standard-12", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 12, MemoryGiB: 48, PlanOnly: sameGPUs},
+	{Cloud: service.CloudGCP, Type: "g2-standard-16", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 16, MemoryGiB: 64, PlanOnly: sameGPUs},
+	{Cloud: service.CloudGCP, Type: "g2-standard-32", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 32, MemoryGiB: 128, PlanOnly: sameGPUs},
+	{Cloud: service.CloudGCP, Type: "g2-standard-24", GPU: "L4", GPUs: 2, GPUMemoryGB: 24, VCPUs: 24, MemoryGiB: 96, OnDemand: 2.0008, From: "us-central1"},
+	{Cloud: service.CloudGCP, Type: "g2-standard-48", GPU: "L4", GPUs: 4, GPUMemoryGB: 24, VCPUs: 48, MemoryGiB: 192, OnDemand: 4.0016, From: "us-central1"},
+	{Cloud: service.CloudGCP, Type: "g2-standard-96", GPU: "L4", GPUs: 8, GPUMemoryGB: 24, VCPUs: 96, MemoryGiB: 384, OnDemand: 8.0031, From: "us-central1"},
+	{Cloud: service.CloudGCP, Type: "a2-highgpu-1g", GPU: "A100", GPUs: 1, GPUMemoryGB: 40, VCPUs: 12, MemoryGiB: 85, OnDemand: 3.673385, From: "us-central1"},
+	{Cloud: service.CloudGCP, Type: "a2-highgpu-2g", GPU: "A100", GPUs: 2, GPUMemoryGB: 40, VCPUs: 24, MemoryGiB: 170, OnDemand: 7.34677, From: "us-central1"},
+	{Cloud: service.CloudGCP, Type: "a2-highgpu-4g", GPU: "A100", GPUs: 4, GPUMemoryGB: 40, VCPUs: 48, MemoryGiB: 340, OnDemand: 14.69354, From: "us-central1"},
+	{Cloud: service.CloudGCP, Type: "a2-highgpu-8g", GPU: "A100", GPUs: 8, GPUMemoryGB: 40, VCPUs: 96, MemoryGiB: 680, OnDemand: 29.38708, From: "us-central1"},
+	{Cloud: service.CloudGCP, Type: "a2-megagpu-16g", GPU: "A100", GPUs: 16, GPUMemoryGB: 40, VCPUs: 96, MemoryGiB: 1360, PlanOnly: sixteen},
+	{Cloud: service.CloudGCP, Type: "a2-ultragpu-1g", GPU: "A100", GPUs: 1, GPUMemoryGB: 80, VCPUs: 12, MemoryGiB: 170, PlanOnly: localDisks},
+	{Cloud: service.CloudGCP, Type: "a2-ultragpu-2g", GPU: "A100", GPUs: 2, GPUMemoryGB: 80, VCPUs: 24, MemoryGiB: 340, PlanOnly: localDisks},
+	{Cloud: service.CloudGCP, Type: "a2-ultragpu-4g", GPU: "A100", GPUs: 4, GPUMemoryGB: 80, VCPUs: 48, MemoryGiB: 680, PlanOnly: localDisks},
+	{Cloud: service.CloudGCP, Type: "a2-ultragpu-8g", GPU: "A100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 96, MemoryGiB: 1360, PlanOnly: localDisks},
+	{Cloud: service.CloudGCP, Type: "a3-highgpu-1g", GPU: "H100", GPUs: 1, GPUMemoryGB: 80, VCPUs: 26, MemoryGiB: 234, OnDemand: 87.83 / 8, From: "us-east4"},
+	{Cloud: service.CloudGCP, Type: "a3-highgpu-2g", GPU: "H100", GPUs: 2, GPUMemoryGB: 80, VCPUs: 52, MemoryGiB: 468, OnDemand: 87.83 / 4, From: "us-east4"},
+	{Cloud: service.CloudGCP, Type: "a3-highgpu-4g", GPU: "H100", GPUs: 4, GPUMemoryGB: 80, VCPUs: 104, MemoryGiB: 936, OnDemand: 87.83 / 2, From: "us-east4"},
+	{Cloud: service.CloudGCP, Type: "a3-highgpu-8g", GPU: "H100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 208, MemoryGiB: 1872, OnDemand: 87.83, From: "us-east4"},
+	{Cloud: service.CloudGCP, Type: "a3-megagpu-8g", GPU: "H100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 208, MemoryGiB: 1872, PlanOnly: sameGPUs},
+	{Cloud: service.CloudGCP, Type: "e2-standard-2", VCPUs: 2, MemoryGiB: 8, OnDemand: 0.06701, From: "us-central1"},
+}
+
+// Find finds a machine type of a cloud; false when it is not in the table.
+func Find(cloud, name string) (Machine, bool) {
+	i := slices.IndexFunc(machines, func(m Machine) bool { return m.Cloud == cloud && m.Type == name })
+	if i < 0 {
+		return Machine{}, false
+	}
+	return machines[i], true
+}
+
+// Launchable are the machine types of a cloud that can be launched, by type.
+func Launchable(cloud string) []Machine {
+	var out []Machine
+	for _, m := range machines {
+		if m.Cloud == cloud && m.PlanOnly == "" {
+			out = append(out, m)
+		}
+	}
+	slices.SortFunc(out, func(a, b Machine) int { return cmp.Compare(a.Type, b.Type) })
+	return out
+}
+
+// ListPrice is the published price on demand of the cheapest machine of a cloud with just
+// so many GPUs, or where none has, as much of one whose GPUs are cheapest; 0 where it is
+// not known. From says whose price it is, for people.
+func ListPrice(cloud, gpu string, count int) (usd float64, from string) {
+	part, partFrom := 0.0, ""
+	for _, m := range Launchable(cloud) {
+		if m.GPU != gpu || m.OnDemand == 0 {
+			continue
+		}
+		if m.GPUs == count && (usd == 0 || m.OnDemand < usd) {
+			usd, from = m.OnDemand, m.Type+" in "+m.From
+		}
+		if each := m.OnDemand / float64(m.GPUs) * float64(count); part == 0 || each < part {
+			part, partFrom = each, m.Type+" in "+m.From+", by the GPU"
+		}
+	}
+	if usd == 0 {
+		return part, partFrom
+	}
+	return usd, from
+}

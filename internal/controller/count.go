@@ -1,0 +1,48 @@
+package controller
+
+import (
+	"cmp"
+	"slices"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/plan"
+)
+
+// CountReplicas counts a snapshot's replicas, sorted by model, region, GPU and capacity type.
+// Those that are leaving (draining, shutting down, interrupted, failed) do not
+// count.
+func CountReplicas(s *telemetry.Snapshot) []plan.Count {
+	index := map[plan.Count]int{}
+	out := []plan.Count{}
+	for _, region := range s.Regions {
+		for _, r := range region.Replicas {
+			key := plan.Count{Model: r.Model, Region: region.Name, GPU: r.GPU, Capacity: r.Capacity}
+			if _, ok := index[key]; !ok {
+				index[key] = len(out)
+				out = append(out, key)
+			}
+			c := &out[index[key]]
+			switch {
+			case r.Donated || r.State == service.StateDonated:
+				c.Donated++
+			case stays(r.State):
+				c.Replicas++
+			}
+		}
+	}
+	out = slices.DeleteFunc(out, func(c plan.Count) bool { return c.Replicas == 0 && c.Donated == 0 })
+	slices.SortFunc(out, func(a, b plan.Count) int {
+		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Region, b.Region), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Capacity, b.Capacity))
+	})
+	return out
+}
+
+// stays reports whether a replica in this state serves or is on its way to.
+func stays(s service.ReplicaState) bool {
+	switch s {
+	case service.StatePending, service.StateProvisioning, service.StateStarting, service.StateReady, service.StateNotReady:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,114 @@
+package fleet
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+	"skyserve/provision/dns"
+)
+
+// UnitNameServer is what the machine of a name server calls its unit, and fileNames its
+// configuration.
+const (
+	UnitNameServer = "nameserver"
+	fileNames      = UnitNameServer + "/config.yaml"
+)
+
+// nameTimeout bounds asking a name server on this computer.
+const nameTimeout = time.Second
+
+// nameServer is the deployment of the machine that answers the service's name.
+func (d *deployer) nameServer() (agent.Deployment, error) {
+	n := d.spec.DNS
+	c := service.NameServerConfig{
+		Service: d.spec.Name, Listen: n.Listen, Name: n.Name, Zone: n.Zone, Routing: n.Routing, TTL: n.TTL,
+		Records: NameRecords(d.spec, d.have), Clients: n.Clients, RTT: d.spec.LocalHosts.RTT,
+	}
+	text, err := yaml.Marshal(c)
+	if err != nil {
+		return agent.Deployment{}, err
+	}
+	return agent.Deployment{Units: []agent.Unit{{
+		Name: UnitNameServer, Args: []string{program, "nameserver", "--config", fileNames}, Files: map[string]string{fileNames: string(text)},
+	}}}, nil
+}
+
+// NameRecords are the balancers on this computer as a public name leads to them: where others
+// reach them, and else where they listen, which is this computer alone.
+func NameRecords(spec *service.Spec, have []provision.Object) []service.NameRecord {
+	var records []service.NameRecord
+	for _, r := range spec.Regions {
+		for n := range r.Balancers {
+			id := provision.BalancerID(r.Name, n)
+			i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == id && o.Gone == "" && cloud.IsHere(o.Region) })
+			if i < 0 {
+				continue
+			}
+			own := PublicURL(spec, have[i])
+			record := service.NameRecord{ID: id, Region: r.Name, Public: own, Check: own + readyPath}
+			if len(r.Public) > n {
+				record.Public = r.Public[n]
+			}
+			records = append(records, record)
+		}
+	}
+	return records
+}
+
+// nameStatus is what there is to say of the name of a service; nil where it has none.
+func (i *Inspector) nameStatus(ctx context.Context, machines []provision.Object, answers []answer) *DNSStatus {
+	n := slices.IndexFunc(machines, func(o provision.Object) bool { return o.Kind == provision.KindNameServer })
+	spec := i.Fleet.Spec.DNS
+	if spec == nil && n < 0 {
+		return nil
+	}
+	d := &DNSStatus{Records: []DNSRecord{}}
+	if spec != nil {
+		d.Name, d.Zone, d.Provider = spec.Name, spec.Zone, spec.Provider
+	}
+	if n < 0 {
+		if spec.Provider == service.DNSEmbedded {
+			d.Server = &MachineStatus{ID: provision.NameServerID, State: service.ReplicaState(StateDown), Reason: "not started", Wanted: true}
+		}
+		return d
+	}
+	m := machineStatus(i.Fleet.Spec, machines[n], answers[n])
+	m.URL, m.Endpoint, m.Wanted = "", machines[n].Address, spec != nil && spec.Provider == service.DNSEmbedded
+	if m.State == service.StateFailed {
+		m.State = service.ReplicaState(StateDown)
+	}
+	if m.State == service.StateReady && m.Wanted {
+		ctx, cancel := context.WithTimeout(ctx, nameTimeout)
+		defer cancel()
+		records, err := dns.Ask(ctx, spec.Listen, spec.Name)
+		if err != nil {
+			m.State, m.Reason = service.StateStarting, err.Error()
+		}
+		for _, r := range records {
+			d.Records = append(d.Records, DNSRecord(r))
+		}
+	}
+	d.Server = &m
+	return d
+}
+
+// unanswered says why a name server leads nowhere, or nothing.
+func unanswered(ctx context.Context, spec *service.DNS) string {
+	ctx, cancel := context.WithTimeout(ctx, nameTimeout)
+	defer cancel()
+	records, err := dns.Ask(ctx, spec.Listen, spec.Name)
+	if err != nil {
+		return err.Error()
+	}
+	if !slices.ContainsFunc(records, func(r dns.RecordState) bool { return r.Healthy }) {
+		return "it finds no balancer ready"
+	}
+	return ""
+}

@@ -1,0 +1,151 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// shownEvents is how many events of the strategy a status shows.
+const shownEvents = 3
+
+// report adds what balancers and decisions say to what agents do.
+func (i *Inspector) report(ctx context.Context, s *Status, machines []provision.Object, answers []answer) {
+	s.Events = []string{}
+	s.DNS = i.nameStatus(ctx, machines, answers)
+	if s.Problem = i.Problem; s.Problem != "" {
+		s.Problems = append(s.Problems, s.Problem)
+	}
+	var snapshots []*telemetry.Snapshot
+	reports := map[string]reported{}
+	for n, o := range machines {
+		shot := answers[n].snapshot
+		if shot == nil {
+			continue
+		}
+		snapshots = append(snapshots, shot)
+		addReports(reports, o, shot)
+	}
+	i.addMissing(s)
+	if c := s.Controller; !cloud.Rents(i.Fleet.Spec) && (c == nil || c.State != service.StateReady) {
+		s.Store = "unknown"
+	}
+	for n := range s.Regions {
+		for m := range s.Regions[n].Balancers {
+			if b := &s.Regions[n].Balancers[m]; b.State == service.StateFailed && cloud.IsHere(s.Regions[n].Name) {
+				b.State = service.ReplicaState(StateDown)
+			}
+		}
+		for m := range s.Regions[n].Replicas {
+			i.reportOn(&s.Regions[n].Replicas[m], reports)
+		}
+	}
+	s.tell(snapshots)
+}
+
+// reported is what a balancer says of a replica.
+type reported struct {
+	balancer string
+	telemetry.ReplicaSnapshot
+}
+
+// addReports adds what a balancer says of the replicas of its own region.
+func addReports(reports map[string]reported, o provision.Object, s *telemetry.Snapshot) {
+	for _, region := range s.Regions {
+		for _, r := range region.Replicas {
+			had, has := reports[r.ID]
+			if region.Name == o.Region && (!has || r.State == service.StateReady && had.State != service.StateReady) {
+				reports[r.ID] = reported{o.ID, r}
+			}
+		}
+	}
+}
+
+// addMissing adds what is wanted on this computer and does not exist, and what is attached.
+func (i *Inspector) addMissing(s *Status) {
+	for n := range s.Regions {
+		r := &s.Regions[n]
+		for _, c := range s.Drift {
+			if c.Action != provision.ActionLaunch || c.Region != r.Name || !cloud.IsHere(r.Name) {
+				continue
+			}
+			m := MachineStatus{ID: c.ID, State: service.ReplicaState(StateDown), Reason: "not started", Wanted: true}
+			list := &r.Balancers
+			if c.Kind == provision.KindReplica {
+				m.State, list = service.StatePending, &r.Replicas
+			}
+			if !slices.ContainsFunc(*list, func(has MachineStatus) bool { return has.ID == c.ID }) {
+				*list = append(*list, m)
+			}
+		}
+	}
+	for _, c := range attachedOf(i.Fleet.Spec) {
+		n := slices.IndexFunc(s.Regions, func(r RegionStatus) bool { return r.Name == c.Region })
+		if n < 0 {
+			s.Regions = append(s.Regions, RegionStatus{Name: c.Region, Balancers: []MachineStatus{}, Replicas: []MachineStatus{}})
+			n = len(s.Regions) - 1
+		}
+		s.Regions[n].Replicas = append(s.Regions[n].Replicas, MachineStatus{
+			ID: c.ID, State: service.StateStarting, Reason: "no balancer reports on it", URL: c.URL, Model: c.Model, GPU: c.GPU, Wanted: true,
+		})
+	}
+	for n := range s.Regions {
+		for m := range s.Regions[n].Replicas {
+			r := &s.Regions[n].Replicas[m]
+			r.Wanted = r.Wanted && !slices.ContainsFunc(s.Drift, func(c Change) bool { return c.ID == r.ID && c.Action == provision.ActionTerminate })
+		}
+	}
+}
+
+// reportOn adds what a balancer says of a replica, and what was decided about it.
+func (i *Inspector) reportOn(r *MachineStatus, reports map[string]reported) {
+	if models := i.Fleet.Spec.Models; r.Model == "" && len(models) == 1 {
+		r.Model = models[0].Name
+	}
+	r.Drained, r.Donated = i.Decisions.IsDrained(r.ID), i.Decisions.Donation(r.ID) != nil
+	if r.State != service.StateReady && r.State != service.StateStarting {
+		return
+	}
+	report, has := reports[r.ID]
+	switch d := i.Decisions.Donation(r.ID); {
+	case r.Drained:
+		r.State, r.Reason = service.StateDraining, "is drained and gets nothing; 'skyserve replica drain --undo "+r.ID+"' ends that"
+	case d != nil && d.Leaving():
+		r.State, r.Reason = service.StateShuttingDown, "finishes what it has and is stopped"
+	case d != nil:
+		r.State, r.Reason = service.StateDonated, d.String()
+	case has:
+		r.Balancer, r.Model, r.GPU = report.balancer, cmp.Or(r.Model, report.Model), cmp.Or(r.GPU, report.GPU)
+		r.State, r.Reason = report.State, report.Reason
+	}
+}
+
+// tell adds what balancers know of plans, strategies and alerts.
+func (s *Status) tell(snapshots []*telemetry.Snapshot) {
+	alerts := [][]telemetry.Alert{s.Alerts}
+	var planned, scaled *telemetry.Snapshot
+	for _, shot := range snapshots {
+		alerts = append(alerts, shot.Alerts)
+		if shot.Plan != nil && (planned == nil || shot.Plan.At.After(planned.Plan.At)) {
+			planned = shot
+		}
+		if shot.Strategy != "" && scaled == nil {
+			scaled = shot // all hear the same, within a moment
+		}
+	}
+	s.Alerts = telemetry.MergeAlerts(alerts...)
+	if planned != nil {
+		s.Peak, s.Plan, s.Left = planned.PeakLine(), planned.PlanLine(time.Local), planned.LeftLine()
+	}
+	if scaled != nil {
+		s.Strategy, s.Donations = strings.TrimSpace(scaled.Strategy), scaled.DonationLine()
+		s.Events = append(s.Events, scaled.EventLines(time.Local, shownEvents)...)
+	}
+}

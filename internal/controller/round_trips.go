@@ -1,0 +1,37 @@
+package controller
+
+import (
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/plan"
+)
+
+// roundTrips reads what balancers measured of each other; of several measurements
+// of a pair the shortest is how far apart its regions are.
+func roundTrips(snapshots []*telemetry.Snapshot) map[plan.Pair]time.Duration {
+	out := map[plan.Pair]time.Duration{}
+	for _, s := range snapshots {
+		var own service.Region
+		for _, region := range s.Regions {
+			for _, b := range region.Balancers {
+				if b.RTTMillis == nil {
+					own = region.Name
+				}
+			}
+		}
+		for _, region := range s.Regions {
+			for _, b := range region.Balancers {
+				if b.RTTMillis == nil || own == "" || region.Name == own {
+					continue
+				}
+				pair, rtt := plan.PairOf(own, region.Name), time.Duration(*b.RTTMillis*float64(time.Millisecond))
+				if old, known := out[pair]; !known || rtt < old {
+					out[pair] = rtt
+				}
+			}
+		}
+	}
+	return out
+}

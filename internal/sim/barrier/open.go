@@ -1,0 +1,90 @@
+package barrier
+
+// Drift is the mean of Growth, tokens per step, and 1 where that is empty.
+func (s *Scenario) Drift() float64 {
+	if len(s.Growth) == 0 {
+		return 1
+	}
+	sum := int64(0)
+	for _, tokens := range s.Growth {
+		sum += tokens
+	}
+	return float64(sum) / float64(len(s.Growth))
+}
+
+// arrive lets in what came up to now. A fleet with nothing to do rests until
+// the next request.
+func (s *Sim) arrive() {
+	if s.counts.Active+s.counts.Waiting == 0 && s.due > s.clock {
+		s.rest(s.due - s.clock)
+		s.clock = s.due
+	}
+	for s.due <= s.clock {
+		s.join(s.due)
+		s.due += s.rng.ExpFloat64() / s.scenario.Rate
+	}
+}
+
+// rest accounts for seconds in which no worker has a request.
+func (s *Sim) rest(seconds float64) {
+	if s.measured() {
+		joules := seconds * idleWatts * float64(s.scenario.Workers)
+		s.figures.Seconds += seconds
+		s.figures.Linear += joules
+		s.figures.Sublinear += joules
+	}
+}
+
+// Waits are the seconds that requests waited from when they came to when they
+// started, for those that started while the run was measured, and after them, for
+// those that wait still, what they waited so far.
+func (s *Sim) Waits() []float64 {
+	waits := append([]float64(nil), s.waits...)
+	for _, queue := range append([][]request{s.queue}, s.bound...) {
+		for _, r := range queue {
+			waits = append(waits, s.clock-r.came)
+		}
+	}
+	return waits
+}
+
+// observeQueues adds to what is known of each worker the prompts in its own
+// queue, which are there for all of the window, and opens places in the queues:
+// free slots while they last, then so few more of every worker as let all jobs in.
+func (s *Sim) observeQueues() {
+	free := 0
+	for g := range s.instance.Workers {
+		w := &s.instance.Workers[g]
+		queued := int64(0)
+		for _, r := range s.bound[g] {
+			queued += r.tokens
+		}
+		w.Load += queued
+		for h := range w.Future {
+			w.Future[h] += queued
+		}
+		w.Free -= len(s.bound[g])
+		free += max(w.Free, 0)
+	}
+	for free < len(s.instance.Jobs) {
+		free = 0
+		for g := range s.instance.Workers {
+			s.instance.Workers[g].Free++
+			free += max(s.instance.Workers[g].Free, 0)
+		}
+	}
+}
+
+// startBound starts the oldest of each worker's own queue while it has slots.
+func (s *Sim) startBound() {
+	for g := range s.bound {
+		n := min(len(s.bound[g]), s.scenario.Slots-len(s.active[g]))
+		for _, r := range s.bound[g] {
+			s.noteWait(r)
+		}
+		for _, r := range s.bound[g][:n] {
+			s.start(g, r)
+		}
+		s.bound[g] = append(s.bound[g][:0], s.bound[g][n:]...)
+	}
+}

@@ -1,0 +1,315 @@
+package barrier
+
+import (
+	"math/rand/v2"
+
+	"skyserve/lbd/bfio"
+)
+
+// Scenario is the decode fleet of section 6.2 of the paper. It is overloaded (the
+// queue is filled up to Reveal requests before every decision and the run is
+// measured in steps) or, with a Rate, open: requests come when they come, and the
+// run is measured in seconds, so that all policies are given the same requests.
+type Scenario struct {
+	Workers int // G
+	Slots   int // B, requests at once on one worker
+	Reveal  int // the revelation target, of an overloaded fleet
+	Steps   int // decode steps measured, of an overloaded fleet
+	Warmup  int // decode steps before them, not measured
+	// Rate is how many requests come per second, as a Poisson process; 0 is overload.
+	Rate float64
+	// Duration and Settle are for how many seconds an open fleet is measured, and
+	// how many go before.
+	Duration, Settle float64
+	// OnArrival binds each request to a worker at the first decision after it came:
+	// it waits in that worker's own queue, first in, first out (section 7.3).
+	OnArrival bool
+	// Growth is by how many tokens every active request grows per step, repeated
+	// for ever (section 5.1); empty is the options' Drift at every step.
+	Growth []int64
+	// Overhead (C) and PerToken (t_l) make up the length of a step, equation (6):
+	// C + t_l * highest load, in seconds and seconds per token.
+	Overhead, PerToken float64
+	Lengths            Lengths
+	Seed               uint64
+}
+
+// Table1 is the scenario of the paper's Table 1. Of its two time constants only
+// C + t_l * mean load = 12.4 ms can be told from the figures printed; with t_l =
+// 1e-7 s a token, C is what gives FCFS the paper's 14.2 ms per output token. The
+// steps measured give the paper's energy, some 5.5 million tokens' worth.
+func Table1(seed uint64) Scenario {
+	return Scenario{
+		Workers: 16, Slots: 72, Reveal: 256,
+		Steps: 4800, Warmup: 1200,
+		Overhead: 4.7e-3, PerToken: 1e-7,
+		Lengths: SyntheticLengths, Seed: seed,
+	}
+}
+
+// Figures are the metrics of section 6.3 over the steps measured.
+type Figures struct {
+	Imbalance   float64 // tokens, mean per step, equation (7)
+	BarrierIdle float64 // share of the workers' time spent waiting for the slowest
+	Throughput  float64 // tokens per second, equation (8)
+	TPOT        float64 // seconds per output token, mean over the requests completed, equation (9)
+	Linear      float64 // joules, by Power Linear, equation (10)
+	Sublinear   float64 // joules, by Power Sublinear
+	MaxWait     int     // steps that the request that waited longest has waited, placed or not
+	Completed   int     // requests that ended
+	Seconds     float64 // simulated time
+}
+
+// Sim replays a scenario step by step. The same scenario and policy give the
+// same figures, and all policies are given the same requests in the same order.
+type Sim struct {
+	scenario Scenario
+	options  bfio.Options
+	rng      *rand.Rand
+	step     int
+	clock    float64 // seconds
+	due      float64 // when the next request comes, of an open fleet, seconds
+	active   [][]request
+	queue    []request
+	bound    [][]request // each worker's own queue, with OnArrival
+	counts   Counts
+	instance bfio.Instance
+	figures  Figures
+	steps    int // measured
+	tokens   int64
+	waits    []float64 // seconds, of the requests that started while measured
+	gone     []int64   // scratch: tokens and requests that end per step of the window
+	ended    []int64
+}
+
+// Counts are the requests of a Sim since its start: Arrived is always the sum of
+// the three others.
+type Counts struct {
+	Arrived, Done, Active, Waiting int
+}
+
+// request is one request's life. Its load is tokens from the step it starts in.
+type request struct {
+	tokens, left, output int64
+	arrived              int     // step
+	came, started        float64 // seconds
+}
+
+// NewSim starts a scenario with empty workers. The options' window is for how
+// many steps completions are foreseen, without error, for the active requests
+// only (section 4); of a waiting one nothing but its prompt is known.
+func NewSim(scenario Scenario, options bfio.Options) *Sim {
+	s := &Sim{
+		scenario: scenario,
+		options:  options,
+		rng:      rand.New(rand.NewPCG(scenario.Seed, 0x62662d696f)),
+		active:   make([][]request, scenario.Workers),
+		bound:    make([][]request, scenario.Workers),
+		gone:     make([]int64, options.H+1),
+		ended:    make([]int64, options.H+1),
+	}
+	s.instance = bfio.Instance{Workers: make([]bfio.Worker, scenario.Workers), Options: options}
+	for g := range s.instance.Workers {
+		s.instance.Workers[g].Future = make([]int64, options.H)
+	}
+	if scenario.Rate > 0 {
+		s.due = s.rng.ExpFloat64() / scenario.Rate
+	}
+	return s
+}
+
+// Run takes every step of the scenario with the policy's decisions.
+func (s *Sim) Run(policy Policy) Figures {
+	for !s.over() {
+		s.Apply(policy(s.Decision()))
+	}
+	return s.Figures()
+}
+
+func (s *Sim) over() bool {
+	if s.scenario.Rate > 0 {
+		return s.clock >= s.scenario.Settle+s.scenario.Duration
+	}
+	return s.step >= s.scenario.Warmup+s.scenario.Steps
+}
+
+func (s *Sim) measured() bool {
+	if s.scenario.Rate > 0 {
+		return s.clock >= s.scenario.Settle
+	}
+	return s.step >= s.scenario.Warmup
+}
+
+// Counts tells where the requests are that came so far.
+func (s *Sim) Counts() Counts { return s.counts }
+
+// Decision lets in the requests that came, or those that an overloaded queue
+// lacks, and returns the instance to decide now. It is the Sim's own and holds
+// until Apply.
+func (s *Sim) Decision() bfio.Instance {
+	if s.scenario.Rate > 0 {
+		s.arrive()
+	} else {
+		for s.counts.Waiting < s.scenario.Reveal {
+			s.join(s.clock)
+		}
+	}
+	s.instance.Jobs = s.instance.Jobs[:0]
+	for _, r := range s.queue {
+		s.instance.Jobs = append(s.instance.Jobs, bfio.Job{Prefill: r.tokens, Waited: s.step - r.arrived})
+	}
+	for g := range s.instance.Workers {
+		s.observe(g)
+	}
+	if s.scenario.OnArrival {
+		s.observeQueues()
+	}
+	return s.instance
+}
+
+// join lets one request in, which came at that time.
+func (s *Sim) join(came float64) {
+	prompt, output := s.scenario.Lengths(s.rng)
+	s.queue = append(s.queue, request{tokens: prompt, left: output, output: output, arrived: s.step, came: came})
+	s.counts.Arrived++
+	s.counts.Waiting++
+}
+
+// observe fills in what is known of worker g: a request with n steps left is
+// there for the steps 0..n-1 of the window and gone from step n on.
+func (s *Sim) observe(g int) {
+	w := &s.instance.Workers[g]
+	clear(s.gone)
+	clear(s.ended)
+	w.Load, w.Free = 0, s.scenario.Slots-len(s.active[g])
+	for _, r := range s.active[g] {
+		w.Load += r.tokens
+		if r.left < int64(len(s.gone)) {
+			s.gone[r.left] += r.tokens
+			s.ended[r.left]++
+		}
+	}
+	load, running, grown := w.Load, int64(len(s.active[g])), int64(0)
+	for h := 1; h <= len(w.Future); h++ {
+		load -= s.gone[h]
+		running -= s.ended[h]
+		grown += s.growth(s.step + h - 1)
+		w.Future[h-1] = load + grown*running
+	}
+}
+
+// growth is by how many tokens an active request grows in that step.
+func (s *Sim) growth(step int) int64 {
+	if n := len(s.scenario.Growth); n > 0 {
+		return s.scenario.Growth[step%n]
+	}
+	return s.options.Drift
+}
+
+// Apply starts the jobs of the last Decision as assigned and takes one step. With
+// OnArrival the jobs join their workers' queues, and the oldest there start.
+func (s *Sim) Apply(assignment []int) {
+	kept := s.queue[:0]
+	for i, r := range s.queue {
+		s.noteWait(r)
+		switch g := assignment[i]; {
+		case g == bfio.Unplaced:
+			kept = append(kept, r)
+		case s.scenario.OnArrival:
+			s.bound[g] = append(s.bound[g], r)
+		default:
+			s.start(g, r)
+		}
+	}
+	s.queue = kept
+	if s.scenario.OnArrival {
+		s.startBound()
+	}
+	s.decode()
+}
+
+func (s *Sim) noteWait(r request) {
+	if s.measured() {
+		s.figures.MaxWait = max(s.figures.MaxWait, s.step-r.arrived)
+	}
+}
+
+func (s *Sim) start(g int, r request) {
+	r.started = s.clock
+	s.active[g] = append(s.active[g], r)
+	s.counts.Waiting--
+	s.counts.Active++
+	if s.measured() {
+		s.waits = append(s.waits, s.clock-r.came)
+	}
+}
+
+// decode takes one step: its length is the slowest worker's, every active
+// request gets one token, and those that have all theirs leave.
+func (s *Sim) decode() {
+	var peak, sum int64
+	for g, active := range s.active {
+		load := int64(0)
+		for _, r := range active {
+			load += r.tokens
+		}
+		s.instance.Workers[g].Load = load
+		peak, sum = max(peak, load), sum+load
+	}
+	length := s.scenario.Overhead + s.scenario.PerToken*float64(peak)
+	if s.measured() {
+		s.account(length, float64(int64(s.scenario.Workers)*peak-sum))
+	}
+	s.clock += length
+	for g := range s.active {
+		s.active[g] = s.emit(s.active[g], s.growth(s.step))
+	}
+	s.step++
+}
+
+// account adds one step's figures.
+func (s *Sim) account(length, imbalance float64) {
+	s.steps++
+	s.figures.Imbalance += imbalance
+	s.figures.BarrierIdle += s.scenario.PerToken * imbalance / float64(s.scenario.Workers)
+	s.figures.Seconds += length
+	for g, active := range s.active {
+		s.tokens += int64(len(active))
+		load := float64(s.instance.Workers[g].Load)
+		busy := (s.scenario.Overhead + s.scenario.PerToken*load) / length
+		s.figures.Linear += length * Linear(busy)
+		s.figures.Sublinear += length * Sublinear(busy)
+	}
+}
+
+// emit gives each request its token and keeps those that have not ended.
+func (s *Sim) emit(active []request, growth int64) []request {
+	kept := active[:0]
+	for _, r := range active {
+		r.left--
+		r.tokens += growth
+		if r.left > 0 {
+			kept = append(kept, r)
+			continue
+		}
+		s.counts.Active--
+		s.counts.Done++
+		if s.measured() {
+			s.figures.TPOT += (s.clock - r.started) / float64(r.output)
+			s.figures.Completed++
+		}
+	}
+	return kept
+}
+
+// Figures are the metrics of the steps measured so far.
+func (s *Sim) Figures() Figures {
+	f := s.figures
+	f.Imbalance /= float64(max(1, s.steps))
+	f.TPOT /= float64(max(1, f.Completed))
+	if f.Seconds > 0 {
+		f.BarrierIdle /= f.Seconds
+		f.Throughput = float64(s.tokens) / f.Seconds
+	}
+	return f
+}

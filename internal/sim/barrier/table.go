@@ -1,0 +1,60 @@
+package barrier
+
+import (
+	"math"
+
+	"skyserve/lbd/bfio"
+)
+
+// Row is one line of a table: a policy, what it reached, and what the paper says.
+type Row struct {
+	Policy    string // fcfs, jsq or bf-io
+	H         int    // window, steps; of bf-io
+	WaitBound int    // steps; 0 is none
+	Figures   Figures
+	Waits     []float64 // of the Sim, seconds
+	// Paper holds the printed figures, of which there are imbalance, throughput,
+	// TPOT and energy (in Linear and Sublinear alike); nil where there are none.
+	Paper *Figures
+}
+
+// printed is what Table 1 prints for a row, in SI units.
+func printed(imbalance, throughput, tpot, kilojoules float64) *Figures {
+	joules := kilojoules * 1e3
+	return &Figures{Imbalance: imbalance * 1e4, Throughput: throughput * 1e4, TPOT: tpot * 1e-2, Linear: joules, Sublinear: joules}
+}
+
+// Rows lists what Table 1 compares, without figures: the paper's four rows, H = 20,
+// which does as well as 80, and both windows with a bound on the wait, without
+// which long prompts starve.
+func Rows() []Row {
+	return []Row{
+		{Policy: "fcfs", Paper: printed(27.9, 8.00, 1.42, 396)},
+		{Policy: "jsq", Paper: printed(28.2, 7.99, 1.42, 396)},
+		{Policy: "bf-io", H: 0, Paper: printed(2.92, 9.03, 1.26, 386)},
+		{Policy: "bf-io", H: 20},
+		{Policy: "bf-io", H: 80, Paper: printed(1.65, 9.13, 1.25, 383)},
+		{Policy: "bf-io", H: 0, WaitBound: 200},
+		{Policy: "bf-io", H: 20, WaitBound: 200},
+	}
+}
+
+// Replay fills in the row's figures. Every decision is made by what around
+// returns, which can measure or watch the row's own policy.
+func (r *Row) Replay(scenario Scenario, around func(Policy) Policy) {
+	options := bfio.Defaults(r.H)
+	options.WaitBound = r.WaitBound
+	if n := len(scenario.Growth); n > 0 {
+		options.Drift = int64(math.Round(scenario.Drift()))
+	}
+	policy := Policy(new(bfio.Solver).Solve)
+	switch r.Policy {
+	case "fcfs":
+		policy = FCFS()
+	case "jsq":
+		policy = JSQ()
+	}
+	sim := NewSim(scenario, options)
+	r.Figures = sim.Run(around(policy))
+	r.Waits = sim.Waits()
+}

@@ -1,0 +1,86 @@
+package sim
+
+import (
+	"io"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"skyserve/internal/sim/workload"
+)
+
+// drawnRows is a Poisson process of requests with the lengths of a conversation
+// service, over three regions.
+type drawnRows struct {
+	random *rand.Rand
+	left   int
+	at     float64 // seconds
+	rate   float64 // a second
+}
+
+func (d *drawnRows) Next() (workload.Row, error) {
+	if d.left == 0 {
+		return workload.Row{}, io.EOF
+	}
+	d.left--
+	d.at += d.random.ExpFloat64() / d.rate
+	length := func(median, sigma float64) int { return int(median*math.Exp(sigma*d.random.NormFloat64())) + 1 }
+	return workload.Row{
+		Number: d.left, At: time.Duration(d.at * 1e9), Region: [...]string{"us", "us", "eu", "asia"}[d.random.IntN(4)],
+		InputTokens: min(length(600, 1), 8000), OutputTokens: min(length(160, 0.7), 1000),
+	}, nil
+}
+func (*drawnRows) LeftOut() int { return 0 }
+func (*drawnRows) Close() error { return nil }
+
+// lightScenario is 12 H100 that a stream of requests keeps busy to 70 %.
+func lightScenario(requests int) *Scenario {
+	s := Default()
+	s.Name, s.Engine, s.Warmup, s.MaxContext = "light", LightEngine, 0, 16_000
+	s.Profile = profileNamed("h100-llama3.1-8b")
+	for _, name := range []string{"us", "eu", "asia"} {
+		s.Regions = append(s.Regions, Region{Name: name, Replicas: 4, Clients: 1})
+	}
+	const rate = 130
+	s.Duration = time.Duration(float64(requests)/rate*1.1+60) * time.Second
+	s.Trace = &Trace{Name: "drawn", Open: func() (Rows, error) {
+		return &drawnRows{random: rand.New(rand.NewPCG(1, 1)), left: requests, rate: rate}, nil
+	}}
+	return &s
+}
+
+func benchmarkLight(b *testing.B, policy, rule string, layout Layout) {
+	const requests = 50_000
+	s := lightScenario(requests)
+	events := int64(0)
+	for b.Loop() {
+		r := run(b, s, Setup{Policy: policy, Push: push(b, rule), Layout: layout, Seed: 1})
+		if r.Totals.Answered != requests {
+			b.Fatalf("answered %+v", r.Totals)
+		}
+		events += r.Totals.Events
+	}
+	b.ReportMetric(float64(b.N*requests)/b.Elapsed().Seconds(), "requests/s")
+	b.ReportMetric(float64(events)/b.Elapsed().Seconds(), "events/s")
+}
+
+func BenchmarkLight(b *testing.B) {
+	b.Run("round-robin", func(b *testing.B) { benchmarkLight(b, "round-robin", "blind", Single) })
+	b.Run("least-load", func(b *testing.B) { benchmarkLight(b, "least-load", "blind", Single) })
+	b.Run("sageserve", func(b *testing.B) { benchmarkLight(b, "sageserve", "blind", Regional) })
+	b.Run("cost", func(b *testing.B) { benchmarkLight(b, "cost", "pending", Regional) })
+}
+
+// Of the full engine: trees of thoughts with all that they share.
+func BenchmarkFull(b *testing.B) {
+	s := short(b, "fig8c", 100*time.Second)
+	requests, events := 0, int64(0)
+	for b.Loop() {
+		r := run(b, s, Setup{Policy: "skylb", Push: push(b, "pending"), Layout: Regional, Seed: 1})
+		requests += r.Totals.Answered
+		events += r.Totals.Events
+	}
+	b.ReportMetric(float64(requests)/b.Elapsed().Seconds(), "requests/s")
+	b.ReportMetric(float64(events)/b.Elapsed().Seconds(), "events/s")
+}

@@ -1,0 +1,186 @@
+package sim
+
+import (
+	"reflect"
+	"slices"
+
+	"skyserve/internal/sim/engine"
+	"skyserve/lbd/core"
+)
+
+// Constants is a scenario as its report names it: every figure that a result
+// rests on, so that it can be judged and repeated.
+type Constants struct {
+	Workload string `json:"workload"`
+	// Lengths and Sigma are left out where they are 1, Rate where the loop is closed.
+	Lengths    float64           `json:"lengths,omitempty"`
+	Sigma      float64           `json:"sigma,omitempty"`
+	Rate       float64           `json:"rate,omitempty"`
+	Surges     []ConstantsSurge  `json:"surges,omitempty"`
+	Trace      *ConstantsTrace   `json:"trace,omitempty"`
+	Faults     []ConstantsFault  `json:"faults,omitempty"`
+	Engine     EngineModel       `json:"engine"`
+	Regions    []ConstantsRegion `json:"regions"`
+	Links      []ConstantsLink   `json:"links"`
+	LocalRTT   float64           `json:"local_rtt_ms"`
+	Home       string            `json:"home"`
+	Duration   float64           `json:"duration_s"`
+	Warmup     float64           `json:"warmup"`
+	Interval   float64           `json:"interval_ms"`
+	Forward    bool              `json:"forward"`
+	MaxNew     int               `json:"max_new"`
+	MaxContext int               `json:"max_context"`
+	Order      core.Order        `json:"order"`
+	Tau        int               `json:"tau"`
+	MaxWait    float64           `json:"max_wait_ms"`
+	Patience   float64           `json:"patience_ms"` // 0 = for ever
+
+	ConstantsProfile
+	// Others are the other profiles that regions name.
+	Others []ConstantsProfile `json:"profiles,omitempty"`
+}
+
+// ConstantsProfile is an engine.Profile in a report.
+type ConstantsProfile struct {
+	Profile          string  `json:"profile"`
+	PrefillBase      float64 `json:"prefill_base_ms"`
+	PrefillPerToken  float64 `json:"prefill_per_token_ms"`
+	DecodeBase       float64 `json:"decode_base_ms"`
+	DecodePerRequest float64 `json:"decode_per_request_ms"`
+	DecodePerKVToken float64 `json:"decode_per_kv_token_ms"`
+	// The curves are left out where the constants before them hold.
+	PrefillCurve []ConstantsKnot `json:"prefill_curve,omitempty"`
+	DecodeCurve  []ConstantsKnot `json:"decode_curve,omitempty"`
+	ChunkTokens  int             `json:"chunk_tokens"`
+	KVTokens     int             `json:"kv_tokens"`
+	MaxRunning   int             `json:"max_running"`
+	Reserve      float64         `json:"reserve"` // share of the tokens to come that admission keeps room for
+}
+
+// ConstantsKnot is an engine.Knot in a report.
+type ConstantsKnot struct {
+	At     int     `json:"at"` // tokens of a prefill step, requests of a decode step
+	Millis float64 `json:"ms"`
+}
+
+// ConstantsRegion is a Region in a report.
+type ConstantsRegion struct {
+	Name     string `json:"name"`
+	Replicas int    `json:"replicas"`
+	Clients  int    `json:"clients"`
+	// Profiles are names, where the region has its own.
+	Profiles []string `json:"profiles,omitempty"`
+	// Balancers is left out where there is one.
+	Balancers int `json:"balancers,omitempty"`
+}
+
+// ConstantsSurge is a Surge in a report.
+type ConstantsSurge struct {
+	Region string  `json:"region"`
+	From   float64 `json:"from_s"`
+	To     float64 `json:"to_s"`
+	Factor float64 `json:"factor"`
+}
+
+// ConstantsTrace is a Trace in a report. How many requests there are is known
+// from a run.
+type ConstantsTrace struct {
+	Name     string `json:"name"`
+	Format   string `json:"format"`
+	Requests int    `json:"requests"`
+	LeftOut  int    `json:"left_out"` // too long for the context
+}
+
+// ConstantsFault is a Fault in a report.
+type ConstantsFault struct {
+	Kind     FaultKind `json:"kind"`
+	From     float64   `json:"from_s"`
+	To       float64   `json:"to_s"`
+	Replica  string    `json:"replica,omitempty"`
+	Region   string    `json:"region,omitempty"`
+	Peer     string    `json:"peer,omitempty"`
+	Balancer int       `json:"balancer,omitempty"` // 0 = all of the region
+	Factor   float64   `json:"factor,omitempty"`
+	Share    float64   `json:"share,omitempty"`
+	Delay    float64   `json:"delay_ms,omitempty"`
+}
+
+// ConstantsLink is a Link in a report.
+type ConstantsLink struct {
+	A   string  `json:"a"`
+	B   string  `json:"b"`
+	RTT float64 `json:"rtt_ms"`
+}
+
+// Constants lists what the scenario is made of.
+func (s *Scenario) Constants() Constants {
+	c := Constants{
+		Workload: string(s.Workload), Lengths: unlessOne(s.Lengths), Sigma: unlessOne(s.Sigma), Rate: s.Rate, Engine: s.Engine,
+		LocalRTT: milliseconds(s.LocalRTT), Home: s.Home, Duration: s.Duration.Seconds(), Warmup: s.Warmup,
+		Interval: milliseconds(s.Interval), Forward: s.Forward, MaxNew: s.MaxNew, MaxContext: s.MaxContext, Order: s.Order, Tau: s.Tau,
+		MaxWait: milliseconds(s.MaxWait), Patience: milliseconds(s.Patience), ConstantsProfile: constantsOf(&s.Profile),
+	}
+	for _, u := range s.Surges {
+		c.Surges = append(c.Surges, ConstantsSurge{u.Region, u.From.Seconds(), u.To.Seconds(), u.Factor})
+	}
+	if t := s.Trace; t != nil {
+		c.Workload, c.Trace = "trace", &ConstantsTrace{Name: t.Name, Format: t.Format}
+	}
+	for i := range s.Faults {
+		f := &s.Faults[i]
+		c.Faults = append(c.Faults, ConstantsFault{
+			f.Kind, f.From.Seconds(), s.end(f).Seconds(), f.Replica, f.Region, f.Peer, f.Balancer, f.Factor, f.Share, milliseconds(f.Delay),
+		})
+	}
+	c.Regions, c.Others = s.regionConstants()
+	for _, l := range s.Links {
+		c.Links = append(c.Links, ConstantsLink{l.A, l.B, milliseconds(l.RTT)})
+	}
+	return c
+}
+
+// regionConstants lists the regions, and every profile that they name beside the
+// scenario's.
+func (s *Scenario) regionConstants() (regions []ConstantsRegion, others []ConstantsProfile) {
+	seen := []engine.Profile{s.Profile}
+	for _, r := range s.Regions {
+		region := ConstantsRegion{Name: r.Name, Replicas: r.Replicas, Clients: r.Clients}
+		if r.balancers() > 1 {
+			region.Balancers = r.Balancers
+		}
+		for i := range r.Profiles {
+			region.Profiles = append(region.Profiles, r.Profiles[i].Name)
+			same := func(p engine.Profile) bool { return reflect.DeepEqual(p, r.Profiles[i]) }
+			if !slices.ContainsFunc(seen, same) {
+				seen = append(seen, r.Profiles[i])
+				others = append(others, constantsOf(&r.Profiles[i]))
+			}
+		}
+		regions = append(regions, region)
+	}
+	return regions, others
+}
+
+func constantsOf(p *engine.Profile) ConstantsProfile {
+	return ConstantsProfile{
+		Profile: p.Name, PrefillBase: milliseconds(p.PrefillBase), PrefillPerToken: milliseconds(p.PrefillPerToken),
+		DecodeBase: milliseconds(p.DecodeBase), DecodePerRequest: milliseconds(p.DecodePerRequest), DecodePerKVToken: milliseconds(p.DecodePerKVToken),
+		PrefillCurve: constantsKnots(p.Prefill), DecodeCurve: constantsKnots(p.Decode),
+		ChunkTokens: p.ChunkTokens, KVTokens: p.KVTokens, MaxRunning: p.MaxRunning, Reserve: float64(p.ReservePerMille) / 1000,
+	}
+}
+
+func constantsKnots(c engine.Curve) (all []ConstantsKnot) {
+	for _, k := range c {
+		all = append(all, ConstantsKnot{k.At, milliseconds(k.Time)})
+	}
+	return all
+}
+
+// unlessOne is a factor, or 0 where it changes nothing.
+func unlessOne(factor float64) float64 {
+	if factor == 1 {
+		return 0
+	}
+	return factor
+}

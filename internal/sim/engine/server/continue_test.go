@@ -1,0 +1,128 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"skyserve/internal/sim/engine"
+)
+
+// begun is the text of the first tokens of an answer.
+func begun(answer string, tokens int) string {
+	for end := range len(answer) {
+		if engine.CountTokens(answer[:end]) == tokens && engine.CountTokens(answer[:end+1]) > tokens {
+			return answer[:end]
+		}
+	}
+	return answer
+}
+
+// An answer that broke off and is asked for again, with what was said of it behind
+// the prompt and the bounds less that, ends as it would have ended: word by word,
+// at the same length and for the same reason.
+func TestAContinuedAnswerIsTheRestOfTheSame(t *testing.T) {
+	bounds := []struct {
+		name string
+		more func(said int) string
+	}{
+		{"no bound", func(int) string { return "" }},
+		{"exact", func(said int) string { return fmt.Sprintf(`,"max_tokens":%d`, 40-said) }},
+		{"exact at most", func(said int) string { return fmt.Sprintf(`,"max_tokens":%d`, exactTokens-said) }},
+		{"cut by the bound", func(said int) string { return fmt.Sprintf(`,"max_tokens":%d`, 80-said) }},
+		{"longer than the answer", func(said int) string { return fmt.Sprintf(`,"max_completion_tokens":%d`, 1500-said) }},
+		{"lengthened", func(said int) string { return fmt.Sprintf(`,"max_tokens":900,"min_tokens":%d`, max(0, 530-said)) }},
+		{"without an end", func(said int) string { return fmt.Sprintf(`,"ignore_eos":true,"max_tokens":%d,"seed":3`, 100-said) }},
+	}
+	routes := map[string]func(prompt, said, more string) string{
+		chatPath: func(prompt, said, more string) string {
+			if said == "" {
+				return chat(prompt, more)
+			}
+			asked, _ := json.Marshal(prompt)
+			answered, _ := json.Marshal(said)
+			return fmt.Sprintf(`{"continue_final_message":true,"add_generation_prompt":false,
+				"messages":[{"role":"user","content":%s},{"role":"assistant","content":%s}]%s}`, asked, answered, more)
+		},
+		textPath: func(prompt, said, more string) string {
+			text, _ := json.Marshal(prompt + said)
+			return `{"prompt":` + string(text) + more + `}`
+		},
+	}
+	for path, body := range routes {
+		bubble(t, Options{}, func(t *testing.T, b *bench) {
+			for i, c := range bounds {
+				prompt := fmt.Sprintf("How does the storm end, the %dth time?", i)
+				whole := b.complete(path, body(prompt, "", c.more(0)))
+				n := whole.Usage.CompletionTokens
+				for _, cut := range []int{1, 2, n / 2, n - 1} {
+					said := begun(whole.text(), cut)
+					rest := b.complete(path, body(prompt, said, c.more(cut)))
+					if got := said + rest.text(); got != whole.text() {
+						t.Errorf("%s, %s, after %d of %d tokens: %q\nwant %q", path, c.name, cut, n, got, whole.text())
+					}
+					if got, want := rest.Choices[0].FinishReason, whole.Choices[0].FinishReason; got != want {
+						t.Errorf("%s, %s, after %d of %d tokens: finish reason %s, want %s", path, c.name, cut, n, got, want)
+					}
+					if rest.Usage.PromptTokens != whole.Usage.PromptTokens+cut || rest.Usage.CompletionTokens != n-cut {
+						t.Errorf("%s, %s, after %d tokens: usage %+v, of the whole %+v", path, c.name, cut, rest.Usage, whole.Usage)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A completion's prompt that ends, by chance, in a word that the engine would have
+// said there keeps the promise of an exact length.
+func TestALikelyWordAtTheEndOfAPromptKeepsExactLengths(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, b *bench) {
+		first := b.complete(textPath, `{"prompt":"Tell me","max_tokens":3}`).text()
+		text, _ := json.Marshal("Tell me" + first)
+		r := b.complete(textPath, `{"prompt":`+string(text)+`,"max_tokens":64}`)
+		if r.Usage.CompletionTokens != exactTokens || r.Choices[0].FinishReason != "length" {
+			t.Errorf("%d tokens, %s: want %d, length", r.Usage.CompletionTokens, r.Choices[0].FinishReason, exactTokens)
+		}
+	})
+}
+
+func TestRecogniseOwnWords(t *testing.T) {
+	prompt := engine.Tokenize(nil, "Where is the old bridge?\n")
+	speech := engine.NewSpeech(7, prompt)
+	tokens := append([]engine.Token(nil), prompt...)
+	for range engine.MaxDrawnTokens + 20 {
+		own, _ := speech.Next()
+		tokens = append(tokens, own)
+	}
+	for _, said := range []int{0, 1, 2, 17, engine.MaxDrawnTokens} {
+		if got := recognise(7, tokens[:len(prompt)+said]); got != said {
+			t.Errorf("%d tokens were recognised, want %d", got, said)
+		}
+	}
+	if got := recognise(7, tokens); got != engine.MaxDrawnTokens {
+		t.Errorf("%d tokens were recognised, want no more than %d", got, engine.MaxDrawnTokens)
+	}
+	if got := recognise(8, tokens[:len(prompt)+17]); got > chanceTokens {
+		t.Errorf("%d tokens of another seed's answer were recognised", got)
+	}
+	if got := recognise(7, tokens[:1]); got != 0 {
+		t.Errorf("%d of a prompt of one token", got)
+	}
+}
+
+// Only what is there can be gone on with.
+func TestWhatCannotBeContinued(t *testing.T) {
+	bubble(t, Options{}, func(t *testing.T, b *bench) {
+		for _, body := range []string{
+			`{"continue_final_message":true,"add_generation_prompt":false,"messages":[{"role":"assistant"}]}`,
+			`{"continue_final_message":true,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":null,"tool_calls":[{"id":"1"}]}]}`,
+			`{"continue_final_message":true,"add_generation_prompt":true,"messages":[{"role":"assistant","content":"x"}]}`,
+			`{"continue_final_message":true,"messages":[]}`,
+		} {
+			if status, text := b.post(chatPath, body); status != http.StatusBadRequest || errorOf(t, text).Param == nil {
+				t.Errorf("%s: %d %s", body, status, text)
+			}
+		}
+	})
+}

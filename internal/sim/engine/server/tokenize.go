@@ -1,0 +1,59 @@
+package server
+
+import (
+	"net/http"
+
+	"skyserve/internal/sim/engine"
+)
+
+// tokenization is the answer of /tokenize, as vLLM gives it.
+type tokenization struct {
+	Count       int            `json:"count"`
+	MaxModelLen int            `json:"max_model_len"`
+	Tokens      []engine.Token `json:"tokens"` // null when there are more than MaxModelLen
+}
+
+// serveTokenize counts the tokens of a prompt or of a chat as it is rendered.
+func (s *Server) serveTokenize(w http.ResponseWriter, r *http.Request) {
+	var b body
+	if err := s.readBody(w, r, &b); err != nil {
+		answer(w, err)
+		return
+	}
+	if _, _, err := s.resolve(b.Model); err != nil {
+		answer(w, err)
+		return
+	}
+	t, err := s.tokenize(&b)
+	if err != nil {
+		answer(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, t)
+}
+
+func (s *Server) tokenize(b *body) (tokenization, error) {
+	t := tokenization{MaxModelLen: s.opts.Profile.KVTokens}
+	text, ids, err := b.text()
+	switch {
+	case err != nil:
+		return t, err
+	case ids != nil:
+		t.Count, t.Tokens = len(ids), ids
+	default:
+		t.Count = engine.CountTokens(text)
+		if t.Count <= t.MaxModelLen {
+			t.Tokens = engine.Tokenize(make([]engine.Token, 0, t.Count), text)
+		}
+	}
+	return t, nil
+}
+
+// text is what a body asks about: its chat or its prompt.
+func (b *body) text() (text string, ids []engine.Token, err error) {
+	if b.Messages != nil {
+		text, _, err = b.render()
+		return text, nil, err
+	}
+	return readPrompt(b.Prompt)
+}

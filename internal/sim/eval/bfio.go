@@ -1,0 +1,251 @@
+package eval
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"skyserve/internal/sim"
+	"skyserve/internal/sim/barrier"
+	"skyserve/lbd/bfio"
+)
+
+// BFIOScenario is a scenario of the BF-IO paper: a decode fleet whose workers wait
+// for the slowest.
+type BFIOScenario struct {
+	Name, Title string
+	Workers     string // how many, for people
+	Load        string // how the requests come, for people
+
+	cases   func(seed uint64, capacity float64) []barrier.Case
+	open    bool // the cases need the capacity
+	ratio   bool // rows are compared with FCFS on the same case
+	label   func(row *BFIORow, c *barrier.Case)
+	columns []bfioColumn
+}
+
+// BFIOScenarios lists the scenarios of the BF-IO paper.
+func BFIOScenarios() []BFIOScenario {
+	return []BFIOScenario{
+		{
+			Name: "bfio-table1", Title: "BF-IO Table 1: 16 workers of 72 slots that wait for the slowest, overloaded",
+			Workers: "16 workers", Load: "overload",
+			cases:   func(seed uint64, _ float64) []barrier.Case { return barrier.Table1Cases(seed) },
+			label:   func(*BFIORow, *barrier.Case) {},
+			columns: table1Columns(),
+		},
+		{
+			Name: "bfio-open", Title: "16 workers of 72 slots that wait for the slowest, with Poisson arrivals at shares of the FCFS capacity",
+			Workers: "16 workers", Load: "0.7 to 1.2 of FCFS", open: true,
+			cases:   barrier.OpenCases,
+			label:   func(row *BFIORow, c *barrier.Case) { row.Utilisation = c.Utilisation },
+			columns: openColumns(false),
+		},
+		{
+			Name: "bfio-dispatch", Title: "BF-IO 7.3: a pool of waiting requests against binding each to a worker when it comes",
+			Workers: "16 workers", Load: "0.98 to 1.2 of FCFS", open: true,
+			cases:   barrier.DispatchCases,
+			label:   labelDispatch,
+			columns: openColumns(true),
+		},
+		{
+			Name: "bfio-drift", Title: "BF-IO 5.1: loads that grow by other than one token a step, 16 workers of 72 slots, overloaded",
+			Workers: "16 workers", Load: "overload", ratio: true,
+			cases: func(seed uint64, _ float64) []barrier.Case { return barrier.DriftCases(seed) },
+			label: func(row *BFIORow, c *barrier.Case) {
+				drift := c.Scenario.Drift()
+				row.Drift = &drift
+			},
+			columns: driftColumns(),
+		},
+		{
+			Name: "bfio-scale", Title: "BF-IO theorem 2: the gain over FCFS from 8 to 256 workers and from 8 to 288 slots, overloaded",
+			Workers: "8 to 256 workers", Load: "overload", ratio: true,
+			cases:   func(seed uint64, _ float64) []barrier.Case { return barrier.ScaleCases(seed) },
+			label:   func(row *BFIORow, c *barrier.Case) { row.Workers, row.Slots = c.Scenario.Workers, c.Scenario.Slots },
+			columns: scaleColumns(),
+		},
+	}
+}
+
+func labelDispatch(row *BFIORow, c *barrier.Case) {
+	row.Utilisation, row.Dispatch = c.Utilisation, "pool"
+	if c.Scenario.OnArrival {
+		row.Dispatch = "arrival"
+	}
+}
+
+// IsBFIO tells whether a name is, or looks like, that of one of BFIOScenarios and
+// not that of a file.
+func IsBFIO(name string) bool {
+	return strings.HasPrefix(name, "bfio") && !strings.ContainsAny(name, "./")
+}
+
+// BFIONamed is the scenario of that name.
+func BFIONamed(name string) (*BFIOScenario, error) {
+	var names []string
+	for _, s := range BFIOScenarios() {
+		if s.Name == name {
+			return &s, nil
+		}
+		names = append(names, s.Name)
+	}
+	return nil, fmt.Errorf("unknown scenario %q: want one of %s", name, strings.Join(names, ", "))
+}
+
+// BFIOReport compares ways to assign a waiting pool to ranks that wait for the
+// slowest of them.
+type BFIOReport struct {
+	Scenario   string    `json:"scenario"`
+	Title      string    `json:"title"`
+	Rows       []BFIORow `json:"rows"`
+	WallMillis float64   `json:"wall_ms"`
+	// Capacity is how many requests a second end under FCFS in overload, of which
+	// utilisations are shares; 0 and left out in overload.
+	Capacity float64 `json:"capacity_requests_per_second,omitempty"`
+
+	columns []bfioColumn
+}
+
+// BFIORow is one policy at one seed. What does not vary in a scenario is left out
+// of its rows.
+type BFIORow struct {
+	Policy     string  `json:"policy"` // fcfs, jsq or bf-io
+	H          int     `json:"h"`
+	WaitBound  int     `json:"wait_bound"` // steps; 0 = none
+	Seed       uint64  `json:"seed"`
+	Imbalance  float64 `json:"imbalance"` // tokens
+	Idle       float64 `json:"barrier_idle"`
+	Throughput float64 `json:"throughput_tokens_per_second"`
+	TPOT       float64 `json:"tpot_ms"`
+	Energy     float64 `json:"energy_kj"` // by the linear power model
+	Sublinear  float64 `json:"energy_sublinear_kj"`
+	MaxWait    int     `json:"max_wait_steps"`
+	// Decision is the time that one decision took, in microseconds.
+	Decision sim.Percentiles `json:"decision_us"`
+	Paper    *BFIOPaper      `json:"paper"`
+
+	Workers     int      `json:"workers,omitempty"`
+	Slots       int      `json:"slots,omitempty"` // of each worker
+	Utilisation float64  `json:"utilisation,omitempty"`
+	Dispatch    string   `json:"dispatch,omitempty"` // pool or arrival
+	Drift       *float64 `json:"drift,omitempty"`    // tokens per step, mean
+	// Wait is from when a request came to when it started, or to the end.
+	Wait *sim.Percentiles `json:"wait_ms,omitempty"`
+	// Ratio is the imbalance of FCFS over that of the row.
+	Ratio *float64 `json:"imbalance_ratio,omitempty"`
+}
+
+// BFIOPaper is what the paper prints for a row.
+type BFIOPaper struct {
+	Imbalance  float64 `json:"imbalance"`
+	Throughput float64 `json:"throughput_tokens_per_second"`
+	TPOT       float64 `json:"tpot_ms"`
+	Energy     float64 `json:"energy_kj"`
+}
+
+// RunBFIO runs the scenario of that name for seeds 1 to n, one row after the
+// other: a decision is timed, and two at once would disturb each other. It ends
+// early with ctx, and fails on an unknown name.
+func RunBFIO(ctx context.Context, name string, seeds int, clock func() time.Duration) (*BFIOReport, error) {
+	s, err := BFIONamed(name)
+	if err != nil {
+		return nil, err
+	}
+	report := &BFIOReport{Scenario: s.Name, Title: s.Title, columns: s.columns}
+	if s.open {
+		report.Capacity = barrier.Capacity()
+	}
+	var cases [][]barrier.Case // by seed
+	for seed := range seeds {
+		cases = append(cases, s.cases(uint64(seed+1), report.Capacity))
+	}
+	for at := range cases[0] {
+		if err := s.runCase(ctx, report, cases, at, clock); err != nil {
+			return nil, err
+		}
+	}
+	return report, nil
+}
+
+// runCase adds the rows of one case, each for all seeds. The first row is FCFS,
+// which the others are compared with.
+func (s *BFIOScenario) runCase(ctx context.Context, report *BFIOReport, cases [][]barrier.Case, at int, clock func() time.Duration) error {
+	fcfs := len(report.Rows)
+	for i := range cases[0][at].Rows {
+		for seed := range cases {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			c := &cases[seed][at]
+			row := s.run(c, &c.Rows[i], uint64(seed+1), clock)
+			if s.ratio {
+				base := row.Imbalance
+				if i > 0 {
+					base = report.Rows[fcfs+seed].Imbalance
+				}
+				ratio := base / row.Imbalance
+				row.Ratio = &ratio
+			}
+			report.Rows = append(report.Rows, row)
+		}
+	}
+	return nil
+}
+
+// run replays one row and times its decisions.
+func (s *BFIOScenario) run(c *barrier.Case, r *barrier.Row, seed uint64, clock func() time.Duration) BFIORow {
+	var took []float64
+	r.Replay(c.Scenario, func(decide barrier.Policy) barrier.Policy {
+		return func(in bfio.Instance) []int {
+			began := clock()
+			assigned := decide(in)
+			took = append(took, float64(clock()-began)/float64(time.Microsecond))
+			return assigned
+		}
+	})
+	row := bfioRow(r, seed, took)
+	s.label(&row, c)
+	if s.open {
+		for i := range r.Waits {
+			r.Waits[i] *= 1e3
+		}
+		waits := percentilesOf(r.Waits)
+		row.Wait = &waits
+	}
+	r.Waits = nil
+	return row
+}
+
+func bfioRow(r *barrier.Row, seed uint64, took []float64) BFIORow {
+	f := &r.Figures
+	row := BFIORow{
+		Policy: r.Policy, H: r.H, WaitBound: r.WaitBound, Seed: seed, Imbalance: f.Imbalance, Idle: f.BarrierIdle,
+		Throughput: f.Throughput, TPOT: 1e3 * f.TPOT, Energy: f.Linear / 1e3, Sublinear: f.Sublinear / 1e3, MaxWait: f.MaxWait,
+		Decision: percentilesOf(took),
+	}
+	if p := r.Paper; p != nil {
+		row.Paper = &BFIOPaper{Imbalance: p.Imbalance, Throughput: p.Throughput, TPOT: 1e3 * p.TPOT, Energy: p.Linear / 1e3}
+	}
+	return row
+}
+
+// percentilesOf is the percentile set of values, by the nearest rank.
+func percentilesOf(values []float64) sim.Percentiles {
+	if len(values) == 0 {
+		return sim.Percentiles{}
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	at := func(p int) float64 { return sorted[min(len(sorted)-1, len(sorted)*p/100)] }
+	return sim.Percentiles{
+		Mean: mean(values), P10: at(10), P25: at(25), P50: at(50), P75: at(75), P90: at(90), P95: at(95), P99: at(99),
+		Max: sorted[len(sorted)-1],
+	}
+}
+
+// theory is what theorem 2 of the paper lets the gain over FCFS grow with: the
+// root of slots times the logarithm of the workers.
+func (r *BFIORow) theory() float64 { return math.Sqrt(float64(r.Slots) * math.Log(float64(r.Workers))) }

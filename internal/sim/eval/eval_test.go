@@ -1,0 +1,182 @@
+package eval
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/sim"
+	"skyserve/lbd/policy"
+)
+
+// small is a comparison of a few simulated seconds.
+func small(t *testing.T) Plan {
+	t.Helper()
+	found, err := sim.Named("fig8c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := found[0]
+	s.Duration = 20 * time.Second
+	return Plan{Scenario: s, Policies: []string{"skylb", "round-robin"}, Seeds: 3}
+}
+
+func report(t *testing.T, p Plan) *Report {
+	t.Helper()
+	r, err := Run(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// How many runs go on at once changes nothing.
+func TestWorkersChangeNothing(t *testing.T) {
+	p := small(t)
+	var texts []string
+	for _, workers := range []int{1, 4, 0} {
+		p.Workers = workers
+		text, err := json.Marshal(report(t, p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, string(text))
+	}
+	if texts[0] != texts[1] || texts[0] != texts[2] {
+		t.Errorf("one worker gives\n%s\nfour give\n%s", texts[0], texts[1])
+	}
+}
+
+func TestRowsStandInThePlansOrder(t *testing.T) {
+	p := small(t)
+	p.Pushes = []string{"pending", "outstanding:8"}
+	p.Seeds = 2
+	ends, last := 0, 0.0 // runs that ended, and the share done, as they were told
+	p.Progress = func(done, all int, share float64) {
+		if all != 8 || done < ends || share < last || share > 1 {
+			t.Errorf("progress goes from %d runs and %v to %d of %d and %v", ends, last, done, all, share)
+		}
+		ends, last = done, share
+	}
+	var got []string
+	r := report(t, p)
+	for _, row := range r.Rows {
+		got = append(got, row.Policy+"/"+row.Push+"/"+string(row.Layout)+"/"+string('0'+rune(row.Seed)))
+	}
+	want := "skylb/pending/regional/1 skylb/pending/regional/2 skylb/outstanding:8/regional/1 skylb/outstanding:8/regional/2 " +
+		"round-robin/pending/single/1 round-robin/pending/single/2 round-robin/outstanding:8/single/1 round-robin/outstanding:8/single/2"
+	if strings.Join(got, " ") != want {
+		t.Errorf("got  %s\nwant %s", strings.Join(got, " "), want)
+	}
+	if ends != 8 || last != 1 {
+		t.Errorf("in the end progress was %d runs, %v", ends, last)
+	}
+	if len(r.Summary) != 4 || r.Summary[1].Push != "outstanding:8" || r.Summary[2].Policy != "round-robin" {
+		t.Errorf("summary is %+v", r.Summary)
+	}
+}
+
+// Mean and spread are those of the rows; one seed has no spread.
+func TestSummary(t *testing.T) {
+	p := small(t)
+	r := report(t, p)
+	a, b, c := r.Rows[0].OutputTokensPerSecond, r.Rows[1].OutputTokensPerSecond, r.Rows[2].OutputTokensPerSecond
+	s := r.Summary[0]
+	if m := (a + b + c) / 3; s.Mean.OutputTokensPerSecond != m {
+		t.Errorf("mean of %v, %v, %v is %v, want %v", a, b, c, s.Mean.OutputTokensPerSecond, m)
+	}
+	if d := s.Spread.OutputTokensPerSecond; !(d > 0 && d < max(a, b, c)-min(a, b, c)) {
+		t.Errorf("spread of %v, %v, %v is %v", a, b, c, d)
+	}
+	if s.Mean.TTFT == nil || s.Mean.TTFT.P90 <= 0 || s.Spread.E2E.Max <= 0 {
+		t.Errorf("percentiles are missing: %+v", s)
+	}
+	if !s.Best || r.Summary[1].Best {
+		t.Error("skylb is not the best row on trees")
+	}
+	if s.Reference == nil || s.Reference.OutputTokensPerSecond != 3161 || s.Reference.TTFTP90Millis != 260 {
+		t.Errorf("reference is %+v", s.Reference)
+	}
+	p.Seeds = 1
+	if one := report(t, p); one.Summary[0].Spread != nil || !strings.Contains(table(t, one), "seed 1,") {
+		t.Errorf("one seed has a spread: %s", table(t, one))
+	}
+}
+
+func table(t *testing.T, r *Report) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := r.WriteTable(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// What was not measured is unknown, never zero.
+func TestUnknownStaysUnknown(t *testing.T) {
+	p := small(t)
+	p.Scenario.Duration = time.Millisecond // no request reaches an engine by then
+	r := report(t, p)
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"ttft_ms":null`, `"prefix_hit_rate":null`, `"outstanding_max_over_min":null`, `"completed":0`} {
+		if strings.Count(string(text), want) < len(r.Rows) {
+			t.Errorf("%s is missing in %s", want, text)
+		}
+	}
+	if out := table(t, r); !strings.Contains(out, "- s") || strings.Contains(out, "NaN") {
+		t.Errorf("the table is\n%s", out)
+	}
+}
+
+func TestEveryPolicyRunsAtItsCanonicalPush(t *testing.T) {
+	p := small(t)
+	p.Policies, p.Seeds, p.Scenario.Duration = nil, 1, 5*time.Second
+	r := report(t, p)
+	if len(r.Rows) != len(policy.Names())+1 {
+		t.Fatalf("%d rows for %d policies and the oracle", len(r.Rows), len(policy.Names()))
+	}
+	for _, row := range r.Rows {
+		if row.Push != policy.CanonicalPush(row.Policy) {
+			t.Errorf("%s ran at %s", row.Policy, row.Push)
+		}
+		if want := map[string]sim.Layout{"round-robin": sim.Single, "least-load": sim.Single, "skylb": sim.Regional, sim.Oracle: sim.Everywhere}[row.Policy]; want != "" && row.Layout != want {
+			t.Errorf("%s ran %s", row.Policy, row.Layout)
+		}
+	}
+}
+
+func TestImpossiblePlans(t *testing.T) {
+	for want, spoil := range map[string]func(*Plan){
+		"seeds: must be at least 1, got 0":              func(p *Plan) { p.Seeds = 0 },
+		`unknown policy "best": want one of`:            func(p *Plan) { p.Policies = []string{"best"} },
+		`unknown push rule "hard": want pending`:        func(p *Plan) { p.Pushes = []string{"hard"} },
+		"checking scenario fig8c: duration: must be":    func(p *Plan) { p.Scenario.Duration = 0 },
+		`unknown layout "round": want single or regio`:  func(p *Plan) { p.Layout = "round" },
+		"checking scenario fig8c: max_new: must be at ": func(p *Plan) { p.Scenario.MaxNew = 0 },
+	} {
+		p := small(t)
+		spoil(&p)
+		if r, err := Run(t.Context(), p); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, %v, want %s", r, err, want)
+		}
+	}
+}
+
+func TestTheEndOfTheContextEndsTheRuns(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	p := small(t)
+	p.Scenario.Duration = 1000 * time.Hour
+	p.Policies = append(p.Policies, "least-load")
+	p.Scenario.Warmup = 0
+	go stop()
+	if _, err := Run(ctx, p); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,184 @@
+package eval
+
+import (
+	"math"
+
+	"skyserve/internal/sim"
+)
+
+// Report is a comparison on one scenario. It is the same for the same plan,
+// byte for byte, until WallMillis is set.
+type Report struct {
+	Scenario  string        `json:"scenario"`
+	Title     string        `json:"title"`
+	Constants sim.Constants `json:"constants"`
+	// Rows has one element a policy, push rule and seed, in the plan's order.
+	Rows []Row `json:"rows"`
+	// Summary has one element a policy and push rule.
+	Summary []Summary `json:"summary"`
+	// Claims are what the scenario's paper prints, Note what it says in words,
+	// where the plan asked for them.
+	Claims []Claim `json:"claims,omitempty"`
+	Note   string  `json:"note,omitempty"`
+	// WallMillis is how long the comparison took, for whoever measured it.
+	WallMillis float64 `json:"wall_ms"`
+	// Issued counts every request that a client sent in any of the runs.
+	Issued int `json:"-"`
+
+	paper bool // the plan asked for the paper's figures
+	// courses has, for each summary, the load over time at its first seed.
+	courses [][]sim.Moment
+}
+
+// Row is one run.
+type Row struct {
+	Policy string     `json:"policy"`
+	Push   string     `json:"push"`
+	Layout sim.Layout `json:"layout"`
+	Seed   uint64     `json:"seed"`
+	sim.Figures
+	// Requests counts all requests answered in the run, its warm-up included.
+	Requests int `json:"requests"`
+}
+
+// Summary is a policy at a push rule over all seeds.
+type Summary struct {
+	Policy string     `json:"policy"`
+	Push   string     `json:"push"`
+	Layout sim.Layout `json:"layout"`
+	// Mean and Spread (the standard deviation of a sample) are over the seeds,
+	// figure by figure. A figure that is unknown for one seed is unknown here;
+	// Spread is nil when there is one seed.
+	Mean   sim.Figures  `json:"mean"`
+	Spread *sim.Figures `json:"spread"`
+	// Best marks the highest output tokens per second.
+	Best bool `json:"best"`
+	// Reference is what a faithful model of the paper gave, nil where it has none.
+	Reference *Reference `json:"reference"`
+}
+
+// Reference is a figure to compare with.
+type Reference struct {
+	OutputTokensPerSecond float64 `json:"output_tokens_per_second"`
+	TTFTP90Millis         float64 `json:"ttft_p90_ms"`
+}
+
+func newReport(p *Plan, setups []sim.Setup, results []*sim.Result) *Report {
+	s := &p.Scenario
+	r := &Report{Scenario: s.Name, Title: s.Title, Constants: s.Constants(), paper: p.Paper}
+	if t := r.Constants.Trace; t != nil {
+		// Every run replays the same rows.
+		t.Requests, t.LeftOut = results[0].Totals.Rows, results[0].Totals.LeftOut
+	}
+	for i, setup := range setups {
+		r.Rows = append(r.Rows, Row{
+			Policy: setup.Policy, Push: setup.Push.String(), Layout: setup.Layout, Seed: setup.Seed,
+			Figures: results[i].Figures, Requests: results[i].Totals.Answered,
+		})
+		r.Issued += results[i].Totals.Issued
+	}
+	for from := 0; from < len(r.Rows); {
+		to := from + 1
+		for to < len(r.Rows) && r.Rows[to].Seed > r.Rows[to-1].Seed {
+			to++
+		}
+		r.Summary = append(r.Summary, summarise(s, r.Rows[from:to]))
+		r.courses = append(r.courses, results[from].Course)
+		from = to
+	}
+	r.markBest()
+	if p.Paper {
+		r.judge(s.Claims)
+		r.Note = s.Note
+	}
+	return r
+}
+
+// summarise joins the seeds of one policy and push rule.
+func summarise(s *sim.Scenario, rows []Row) Summary {
+	first := &rows[0]
+	sum := Summary{Policy: first.Policy, Push: first.Push, Layout: first.Layout, Mean: fold(rows, mean)}
+	if len(rows) > 1 {
+		spread := fold(rows, deviation)
+		sum.Spread = &spread
+	}
+	if ref, known := s.Reference[first.Policy]; known {
+		sum.Reference = &Reference{ref.OutputTokensPerSecond, 1000 * ref.TTFTP90Seconds}
+	}
+	return sum
+}
+
+func (r *Report) markBest() {
+	best := 0
+	for i := range r.Summary {
+		if r.Summary[i].Mean.OutputTokensPerSecond > r.Summary[best].Mean.OutputTokensPerSecond {
+			best = i
+		}
+	}
+	r.Summary[best].Best = true
+}
+
+func mean(values []float64) float64 {
+	sum := 0.0
+	for _, v := range values {
+		sum += v
+	}
+	return sum / float64(len(values))
+}
+
+func deviation(values []float64) float64 {
+	m, sum := mean(values), 0.0
+	for _, v := range values {
+		sum += (v - m) * (v - m)
+	}
+	return math.Sqrt(sum / float64(len(values)-1))
+}
+
+// fold joins each figure of the rows by a function of its values.
+func fold(rows []Row, by func([]float64) float64) sim.Figures {
+	maybe := func(get func(*sim.Figures) *float64) *float64 {
+		values := make([]float64, 0, len(rows))
+		for i := range rows {
+			v := get(&rows[i].Figures)
+			if v == nil {
+				return nil
+			}
+			values = append(values, *v)
+		}
+		joined := by(values)
+		return &joined
+	}
+	set := func(get func(*sim.Figures) *sim.Percentiles) *sim.Percentiles {
+		var out sim.Percentiles
+		for k, to := range ranks(&out) {
+			v := maybe(func(f *sim.Figures) *float64 {
+				if p := get(f); p != nil {
+					return ranks(p)[k]
+				}
+				return nil
+			})
+			if v == nil {
+				return nil
+			}
+			*to = *v
+		}
+		return &out
+	}
+	return sim.Figures{
+		Completed:             *maybe(func(f *sim.Figures) *float64 { return &f.Completed }),
+		Rejected:              *maybe(func(f *sim.Figures) *float64 { return &f.Rejected }),
+		OutputTokensPerSecond: *maybe(func(f *sim.Figures) *float64 { return &f.OutputTokensPerSecond }),
+		TTFT:                  set(func(f *sim.Figures) *sim.Percentiles { return f.TTFT }),
+		TPOT:                  set(func(f *sim.Figures) *sim.Percentiles { return f.TPOT }),
+		E2E:                   set(func(f *sim.Figures) *sim.Percentiles { return f.E2E }),
+		PrefixHitRate:         maybe(func(f *sim.Figures) *float64 { return f.PrefixHitRate }),
+		Forwarded:             *maybe(func(f *sim.Figures) *float64 { return &f.Forwarded }),
+		MaxWaitMillis:         *maybe(func(f *sim.Figures) *float64 { return &f.MaxWaitMillis }),
+		OutstandingMaxOverMin: maybe(func(f *sim.Figures) *float64 { return f.OutstandingMaxOverMin }),
+	}
+}
+
+// ranks lists the figures of a percentile set.
+func ranks(p *sim.Percentiles) [9]*float64 {
+	return [9]*float64{&p.Mean, &p.P10, &p.P25, &p.P50, &p.P75, &p.P90, &p.P95, &p.P99, &p.Max}
+}

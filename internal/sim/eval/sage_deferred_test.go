@@ -1,0 +1,29 @@
+package eval
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+// What a balancer does with deferred work is what the strategy was simulated with: the rule is
+// the same, and so are its defaults, but for what a percentage rounds off.
+func TestDeferredWorkIsReleasedAsSimulated(t *testing.T) {
+	for _, strategy := range []string{"lt-ua", "auto"} {
+		spec, err := service.Parse("service.yaml", fmt.Appendf(nil, "name: chat\nmodels: [{name: m}]\nregions: [{name: local/us}]\nautoscale: {strategy: %s}\n", strategy))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rule, b := deferredOf(strategy), spec.Balancer
+		if one := int(rule.OneBelow*100 + 0.5); b.DeferredMemoryPercent != one {
+			t.Errorf("%s: balancers release below %d %%, the simulator below %d %%", strategy, b.DeferredMemoryPercent, one)
+		}
+		day := 24 * time.Hour
+		if hours, want := float64(b.DeferredWaitPercent)/100*day.Hours(), rule.UrgentAfter(day).Hours(); math.Abs(hours-want) > 0.1 {
+			t.Errorf("%s: balancers hold for %.1f h, the simulator for %.1f h", strategy, hours, want)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package eval
+
+// SagePaper is what SageServe's paper prints of a strategy or case on a model. What
+// it does not print is null.
+type SagePaper struct {
+	Of               string   `json:"of"`
+	Model            string   `json:"model,omitempty"` // of all models where there is none
+	InstanceHours    *float64 `json:"instance_hours,omitempty"`
+	TTFTP75Fast      *float64 `json:"iw_f_ttft_p75_ms,omitempty"`
+	TTFTP75Normal    *float64 `json:"iw_n_ttft_p75_ms,omitempty"`
+	ViolationsFast   *float64 `json:"iw_f_sla_violations,omitempty"`
+	ViolationsNormal *float64 `json:"iw_n_sla_violations,omitempty"`
+	// GPUHoursSaved is the share of the reactive strategy's GPU-hours, over all models.
+	GPUHoursSaved *float64 `json:"gpu_hours_saved,omitempty"`
+}
+
+func paperHours(of, model string, hours float64) SagePaper {
+	return SagePaper{Of: of, Model: model, InstanceHours: &hours}
+}
+
+// dayPaper is figure 11: Llama 2 on the peak day, over three regions.
+func dayPaper() []SagePaper {
+	return []SagePaper{
+		paperHours("reactive", "llama2-70b", 362.25), paperHours("lt-i", "llama2-70b", 274.5),
+		paperHours("lt-u", "llama2-70b", 291), paperHours("lt-ua", "llama2-70b", 277.5),
+	}
+}
+
+// tracePaper is section 7.2.7: Llama 2 on a peak day of the trace of November 2024,
+// which the authors published.
+func tracePaper() []SagePaper {
+	return []SagePaper{
+		paperHours("reactive", "llama2-70b", 302), paperHours("lt-i", "llama2-70b", 227),
+		paperHours("lt-u", "llama2-70b", 248), paperHours("lt-ua", "llama2-70b", 233),
+	}
+}
+
+// savedPaper is what appendix A prints of LT-UA against reactive.
+func savedPaper(share float64) []SagePaper { return []SagePaper{{Of: "lt-ua", GPUHoursSaved: &share}} }
+
+// siloPaper is figure 8: a Tuesday in one region.
+func siloPaper() []SagePaper {
+	var out []SagePaper
+	for _, p := range []struct {
+		model           string
+		unified, siloed float64
+	}{{"bloom-176b", 148, 199.2}, {"llama2-70b", 96.8, 137.2}, {"llama3.1-8b", 53, 101}, {"llama3.2-3b", 53, 101}} {
+		out = append(out, paperHours("unified", p.model, p.unified), paperHours("siloed", p.model, p.siloed))
+	}
+	return out
+}
+
+// tierPaper is figure 15.
+func tierPaper() []SagePaper {
+	var out []SagePaper
+	for _, p := range []struct {
+		order                              string
+		fast, normal, fastLate, normalLate float64
+	}{{"fcfs", 5600, 5600, .45, .25}, {"edf", 2400, 6100, .31, .34}, {"pf", 900, 12_100, .24, .60}, {"dpa", 2100, 7900, .28, .38}} {
+		out = append(out, SagePaper{
+			Of: p.order, Model: "llama2-70b", TTFTP75Fast: &p.fast, TTFTP75Normal: &p.normal, ViolationsFast: &p.fastLate, ViolationsNormal: &p.normalLate,
+		})
+	}
+	return out
+}

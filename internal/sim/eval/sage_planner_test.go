@@ -1,0 +1,76 @@
+package eval
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/sim"
+	"skyserve/plan"
+)
+
+// What a strategy is simulated with is the shipped planner at its defaults: the same
+// history gives the same targets as a review of the service that the fleet stands for.
+func TestFleetsAreSimulatedWithTheShippedPlanner(t *testing.T) {
+	p := sagePlan(t, "sage-day", "lt-ua")
+	runs, tps, err := p.runs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, f := runs[0].fleet, runs[0].setup.Scaler.(*fleetScaler)
+	view := &sim.FleetView{Spare: make([]int, len(s.Regions))}
+	for m := range s.Models {
+		for r := range s.Regions {
+			view.Endpoints = append(view.Endpoints, sim.EndpointView{Model: m, Region: r, Ready: s.VMs})
+		}
+	}
+	if _, err := f.Step(0, view); err != nil {
+		t.Fatal(err)
+	}
+	at := time.Unix(60*weekBegins, 0).Add(s.From)
+	want, err := plan.Review(fleetService(s, tps), f.counts(view), f.history(view), at, plan.ReviewOptions{StartUp: s.Starts.Reclaim})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, target := range want.Targets() {
+		target.From, target.Until = 0, time.Hour
+		if got := f.watched[i].target; got == nil || !reflect.DeepEqual(*got, target.Target) {
+			t.Errorf("%s in %s: got %+v, want %+v", target.Model, target.Region, got, target.Target)
+		}
+		if target.Replicas[0].GPU.Count != s.Models[view.Endpoints[i].Model].GPUs {
+			t.Errorf("%s: on %+v", target.Model, target.Replicas)
+		}
+	}
+	if o := f.inputs.options.WithDefaults(f.service); o.Epsilon != plan.DefaultEpsilon || o.Peak != plan.DefaultPeak || o.Step != plan.DefaultStep || o.Forecaster != "auto" {
+		t.Errorf("planned with %+v", o)
+	}
+}
+
+// Before there is a history, and where a forecaster needs more of it, strategies do
+// without a plan; with enough of it a forecast that fails ends the run.
+func TestNoPlanYet(t *testing.T) {
+	for _, c := range []struct {
+		from, now time.Duration
+		next      time.Duration
+		fails     bool
+	}{{0, 0, time.Minute, false}, {time.Hour, 0, retryPlan, false}, {3 * sageDay, 0, 0, true}} {
+		p := sagePlan(t, "sage-day", "lt-ua")
+		p.Settings.Forecaster = "seasonal-naive"
+		runs, _, err := p.runs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := runs[0].setup.Scaler.(*fleetScaler)
+		f.scenario.From = c.from
+		if c.fails {
+			f.service.Regions[0].Name = service.Region("local/elsewhere") // of which the history knows nothing
+			f.inputs.options.Survive = []string{"local/nowhere"}
+		}
+		view := &sim.FleetView{Spare: make([]int, 3), Endpoints: []sim.EndpointView{{Ready: 2}}}
+		_, err = f.Step(c.now, view)
+		if (err != nil) != c.fails || !c.fails && (f.next != c.next || f.watched[0].target != nil) {
+			t.Errorf("from %s: next at %s, target %+v, %v", c.from, f.next, f.watched[0].target, err)
+		}
+	}
+}

@@ -1,0 +1,194 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"skyserve/internal/sim/engine"
+)
+
+// Default is what a scenario is where its file says nothing: the paper's round
+// trips and constants, no regions.
+func Default() Scenario {
+	s := common
+	s.Links = slices.Clone(common.Links)
+	return s
+}
+
+// ParseFile reads a scenario from YAML; file is the name that errors show. The
+// keys are those of Set and the lists regions, links, surges, faults and engines,
+// which are profiles of the file's own. Where it says nothing, Default holds, with
+// those of its links that join the file's regions, and the first region is home
+// where none is called us. What is wrong comes back all at once, as
+// service.Errors in the order of the lines; then there is no scenario.
+func ParseFile(file string, data []byte) (*Scenario, error) {
+	r, root := openYAML(file, data)
+	if root == nil {
+		return nil, r.report()
+	}
+	s := Default()
+	s.Name = strings.TrimSuffix(strings.TrimSuffix(file[strings.LastIndexAny(file, `/\`)+1:], ".yaml"), ".yml")
+	top := r.mapping(root, "")
+	// The profiles of the file come first: others name them.
+	slices.SortStableFunc(top, func(a, b pair) int { return rank(a.key) - rank(b.key) })
+	for _, p := range top {
+		r.top(&s, p)
+	}
+	if r.at["links"] == nil {
+		s.keepLinks()
+	}
+	if r.at["home"] == nil && len(s.Regions) > 0 && s.region(s.Home) < 0 {
+		s.Home = s.Regions[0].Name
+	}
+	bad := r.keysWithErrors()
+	for _, p := range s.Problems() {
+		if !bad[topKey(p.Path)] {
+			r.failAt(p.Path, p.Text)
+		}
+	}
+	if len(r.errs) > 0 {
+		return nil, r.report()
+	}
+	return &s, nil
+}
+
+// rank orders the keys that others rest on before those.
+func rank(key string) int {
+	first := []string{"engines", "profile", "regions"}
+	if at := slices.Index(first, key); at >= 0 {
+		return at
+	}
+	return len(first)
+}
+
+// topKey is the key of the file that a path begins with.
+func topKey(path string) string {
+	if end := strings.IndexAny(path, ".["); end >= 0 {
+		return path[:end]
+	}
+	return path
+}
+
+// keepLinks drops the default's links of regions that are not there.
+func (s *Scenario) keepLinks() {
+	s.Links = slices.DeleteFunc(s.Links, func(l Link) bool { return s.region(l.A) < 0 || s.region(l.B) < 0 })
+}
+
+// top reads one key of the file.
+func (r *reader) top(s *Scenario, p pair) {
+	switch p.key {
+	case "engines":
+		s.Engines = readList(r, p, engineFields, func() engine.Profile { return common.Profile })
+		for i := range s.Engines {
+			r.curves(&s.Engines[i], fmt.Sprintf("engines[%d]", i))
+		}
+	case "regions":
+		fields := map[string]func(*Region, string) error{"name": func(to *Region, v string) error { to.Name = v; return nil }}
+		for name, set := range perRegion {
+			fields[name] = func(to *Region, v string) error { return set(s, to, v) }
+		}
+		s.Regions = readList(r, p, fields, func() Region { return Region{} })
+	case "links":
+		s.Links = readList(r, p, linkFields, func() Link { return Link{} })
+	case "surges":
+		s.Surges = readList(r, p, surgeFields, func() Surge { return Surge{} })
+	case "faults":
+		s.Faults = readList(r, p, faultFields, func() Fault { return Fault{} })
+	default:
+		set, known := settings[p.key]
+		if known {
+			r.scalar(p, p.key, func(v string) error { return set(s, v) })
+		} else {
+			r.unknown(p, "", append(SettingNames(), "engines", "regions", "links", "surges", "faults"))
+		}
+	}
+}
+
+// curves clears the constants that an engine's curves stand for, and refuses
+// both at once.
+func (r *reader) curves(p *engine.Profile, path string) {
+	for _, c := range []struct {
+		curve       engine.Curve
+		name        string
+		base, slope *time.Duration
+		instead     [2]string
+	}{
+		{p.Prefill, "prefill_curve", &p.PrefillBase, &p.PrefillPerToken, [2]string{"prefill_base", "prefill_per_token"}},
+		{p.Decode, "decode_curve", &p.DecodeBase, &p.DecodePerRequest, [2]string{"decode_base", "decode_per_request"}},
+	} {
+		if len(c.curve) == 0 {
+			continue
+		}
+		*c.base, *c.slope = 0, 0
+		for _, key := range c.instead {
+			if n := r.at[join(path, key)]; n != nil {
+				r.fail(n, join(path, key), "cannot stand beside "+c.name+", which says how long a step takes")
+			}
+		}
+	}
+}
+
+// text, span, whole, number and curve set a field of that kind.
+func text[T any](field func(*T) *string) func(*T, string) error {
+	return func(to *T, v string) error { *field(to) = v; return nil }
+}
+
+func span[T any](field func(*T) *time.Duration) func(*T, string) error {
+	return func(to *T, v string) error { return setDuration(field(to), v) }
+}
+
+func whole[T any](field func(*T) *int) func(*T, string) error {
+	return func(to *T, v string) error { return setInt(field(to), v) }
+}
+
+func number[T any](field func(*T) *float64) func(*T, string) error {
+	return func(to *T, v string) error { return setFloat(field(to), v) }
+}
+
+func curve[T any](field func(*T) *engine.Curve) func(*T, string) error {
+	return func(to *T, v string) (err error) { *field(to), err = engine.ParseCurve(v); return err }
+}
+
+// The keys of the elements of the file's lists.
+var (
+	linkFields = map[string]func(*Link, string) error{
+		"a":   text(func(l *Link) *string { return &l.A }),
+		"b":   text(func(l *Link) *string { return &l.B }),
+		"rtt": span(func(l *Link) *time.Duration { return &l.RTT }),
+	}
+	surgeFields = map[string]func(*Surge, string) error{
+		"region": text(func(u *Surge) *string { return &u.Region }),
+		"from":   span(func(u *Surge) *time.Duration { return &u.From }),
+		"to":     span(func(u *Surge) *time.Duration { return &u.To }),
+		"factor": number(func(u *Surge) *float64 { return &u.Factor }),
+	}
+	faultFields = map[string]func(*Fault, string) error{
+		"kind":     func(f *Fault, v string) error { f.Kind = FaultKind(v); return nil },
+		"from":     span(func(f *Fault) *time.Duration { return &f.From }),
+		"to":       span(func(f *Fault) *time.Duration { return &f.To }),
+		"replica":  text(func(f *Fault) *string { return &f.Replica }),
+		"region":   text(func(f *Fault) *string { return &f.Region }),
+		"peer":     text(func(f *Fault) *string { return &f.Peer }),
+		"balancer": whole(func(f *Fault) *int { return &f.Balancer }),
+		"factor":   number(func(f *Fault) *float64 { return &f.Factor }),
+		"share":    number(func(f *Fault) *float64 { return &f.Share }),
+		"delay":    span(func(f *Fault) *time.Duration { return &f.Delay }),
+	}
+	engineFields = map[string]func(*engine.Profile, string) error{
+		"name":                text(func(p *engine.Profile) *string { return &p.Name }),
+		"description":         text(func(p *engine.Profile) *string { return &p.Description }),
+		"prefill_base":        span(func(p *engine.Profile) *time.Duration { return &p.PrefillBase }),
+		"prefill_per_token":   span(func(p *engine.Profile) *time.Duration { return &p.PrefillPerToken }),
+		"prefill_curve":       curve(func(p *engine.Profile) *engine.Curve { return &p.Prefill }),
+		"decode_curve":        curve(func(p *engine.Profile) *engine.Curve { return &p.Decode }),
+		"decode_base":         span(func(p *engine.Profile) *time.Duration { return &p.DecodeBase }),
+		"decode_per_request":  span(func(p *engine.Profile) *time.Duration { return &p.DecodePerRequest }),
+		"decode_per_kv_token": span(func(p *engine.Profile) *time.Duration { return &p.DecodePerKVToken }),
+		"chunk_tokens":        whole(func(p *engine.Profile) *int { return &p.ChunkTokens }),
+		"kv_tokens":           whole(func(p *engine.Profile) *int { return &p.KVTokens }),
+		"max_running":         whole(func(p *engine.Profile) *int { return &p.MaxRunning }),
+		"reserve_per_mille":   whole(func(p *engine.Profile) *int { return &p.ReservePerMille }),
+	}
+)

@@ -1,0 +1,73 @@
+package sim
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/sim/engine"
+)
+
+// Every built-in profile is written as an engine that reads back the same.
+func TestEnginesAreReadAsWritten(t *testing.T) {
+	for _, p := range engine.Profiles() {
+		p.Name = "own-" + p.Name
+		text := "workload: arena\nprofile: " + p.Name + "\nregions: [{name: us, replicas: 1, clients: 1}]\n" + EnginesFile([]engine.Profile{p})
+		s, err := ParseFile("x.yaml", []byte(text))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		if !reflect.DeepEqual(s.Profile, p) {
+			t.Errorf("wrote %+v and read %+v", p, s.Profile)
+		}
+		again, err := ParseFile("x.yaml", []byte(s.File()))
+		if err != nil || !reflect.DeepEqual(again, s) {
+			t.Errorf("%s: the scenario's own file reads as %+v, %v", p.Name, again, err)
+		}
+	}
+}
+
+// A curve replaces two constants; the rest of an engine is as it is without.
+func TestACurveStandsForItsConstants(t *testing.T) {
+	const file = `workload: arena
+regions: [{name: us, replicas: 1, clients: 1, profiles: [toy]}]
+engines:
+  - name: toy
+    decode_curve: [1=10ms, 8=20ms]
+`
+	s, err := ParseFile("x.yaml", []byte(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := s.Regions[0].Profiles[0]
+	want := engine.Curve{{At: 1, Time: 10 * time.Millisecond}, {At: 8, Time: 20 * time.Millisecond}}
+	if !reflect.DeepEqual(p.Decode, want) || p.DecodeBase != 0 || p.DecodePerRequest != 0 || p.Prefill != nil || p.PrefillBase != common.Profile.PrefillBase {
+		t.Errorf("read %+v", p)
+	}
+	for _, c := range []struct{ line, want string }{
+		{"decode_curve: [1=10ms, 8=9ms]", "x.yaml:5:19: engines[0].decode_curve: knot 2 (at 8): time must not be below the 10ms before it, got 9ms"},
+		{"decode_curve: []", "x.yaml:5:19: engines[0].decode_curve: want knots such as 128=65.3ms,512=94.3ms, got none"},
+		{"decode_curve: [1=10ms, 1=11ms]", "engines[0].decode_curve: knot 2: must be beyond the one before it at 1, got 1"},
+		{"decode_curve: 10ms", `engines[0].decode_curve: knot 1: want SIZE=TIME such as 128=65.3ms, got "10ms"`},
+		{"decode_curve: [1=10ms]\n    decode_base: 3ms", "x.yaml:6:18: engines[0].decode_base: cannot stand beside decode_curve, which says how long a step takes"},
+		{"prefill_per_token: 1ms\n    prefill_curve: [1=10ms]", "x.yaml:5:24: engines[0].prefill_per_token: cannot stand beside prefill_curve, which says how long a step takes"},
+	} {
+		_, err := ParseFile("x.yaml", []byte(strings.Replace(file, "decode_curve: [1=10ms, 8=20ms]", c.line, 1)))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %s", c.line, err, c.want)
+		}
+	}
+}
+
+// A scenario of a measured machine runs, and its steps are those of its curve.
+func TestSimulatingAMeasuredMachine(t *testing.T) {
+	s := short(t, "fig8a", 20*time.Second)
+	if err := s.Set("profile", "h100-llama2-70b"); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, s, Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 1})
+	if r.Totals.Answered == 0 {
+		t.Errorf("answered nothing: %+v", r.Totals)
+	}
+}

@@ -1,0 +1,373 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"skyserve/internal/sim/engine"
+	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
+)
+
+// The kinds of a fleet's events.
+const (
+	fleetWake   kind = iota // index (VM), turn: an engine's step ends
+	fleetSubmit             // index (call): a request reaches its replica
+	fleetReady              // index (VM): a replica serves from now on
+	fleetLook               // the scaler looks
+	fleetSignal             // endpoints tell the deferred queue their utilisation
+	fleetMoment             // the course is noted
+)
+
+// fleet is a run of a FleetScenario.
+type fleet struct {
+	s     *FleetScenario
+	setup FleetSetup
+
+	now    time.Duration
+	queue  queue
+	events int64
+	asks   *asker
+	starts *rand.Rand
+
+	endpoints []*endpoint // by model, region and pool
+	spare     []int       // by region
+	remote    [][]bool    // by model and region: the store there lacks the weights
+	vms       []*vm
+	calls     []call
+	free      []int32 // of calls
+	facts     policy.Facts
+	answers   []int // expected tokens of an answer, by model
+	view      FleetView
+	course    []FleetMoment
+	tally     [][tiers]fleetTally // by model
+	failed    error
+}
+
+// endpoint is the replicas of a model in a region that serve the same requests.
+type endpoint struct {
+	index, model, region int
+	deferred             bool
+	ready                []*vm // by id
+	donated              []*vm
+	// candidates are the ready replicas and then the other regions' endpoints, as
+	// the policy sees them.
+	candidates   []policy.Candidate
+	peers        []*endpoint
+	router       policy.Policy
+	counts       [vmStates]int
+	kv, capacity int // of the ready replicas, in tokens
+	backlog      backlog
+	waiting      int   // interactive requests without a first token
+	firsts, late int64 // of IW-F requests: had a first token, had it after its target
+
+	interactive, deferredTokens int64
+	arrived                     int64 // as of the last moment of the course
+	hours                       [vmStates]time.Duration
+	starts, redeployed          int
+	launched                    int
+	tally                       [tiers]fleetTally
+}
+
+// vm is a VM and its replica.
+type vm struct {
+	index    int32
+	id       string
+	endpoint *endpoint // whose weights it has
+	state    VMState
+	since    time.Duration // when the state began
+	fetches  bool          // its weights come from another region
+	engine   *engine.Engine
+	at       int // among endpoint.ready, while ready
+
+	inFlight  int // requests sent there that have not ended
+	remaining int // tokens of those, as estimated
+	kv        int
+	waiting   []int32 // calls, under another order than FCFS
+
+	waking bool
+	wakeAt time.Duration
+	turn   uint64
+}
+
+// call is a request under way.
+type call struct {
+	ask
+	vm       *vm
+	away     bool // served by another region than the client's
+	live     bool
+	priority int
+	first    time.Duration // when the first token left the engine, 0 = not yet
+}
+
+// streamStarts keeps the times of starts apart from other draws of a seed.
+const streamStarts = 0x737461727473
+
+// RunFleet simulates a service whose replicas come and go. An impossible
+// scenario, an error of the scaler and the end of ctx are errors. The same
+// scenario, setup and seed give the same result, byte for byte, and the same
+// requests whatever the scaler does.
+func RunFleet(ctx context.Context, s *FleetScenario, setup FleetSetup) (*FleetResult, error) {
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	if setup.Scaler == nil || !setup.Deferred.On() && s.Silo == 0 {
+		return nil, fmt.Errorf("scenario %s: want a scaler and, without silos, a rule for deferred requests", s.Name)
+	}
+	f, err := newFleet(s, setup)
+	if err != nil {
+		return nil, err
+	}
+	for f.step() {
+		if f.events%checkEvery == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+	if f.failed != nil {
+		return nil, fmt.Errorf("simulating %s, seed %d, at %s: %w", s.Name, setup.Seed, f.now, f.failed)
+	}
+	return f.result(), nil
+}
+
+func newFleet(s *FleetScenario, setup FleetSetup) (*fleet, error) {
+	f := &fleet{
+		s: s, setup: setup, asks: newAsker(s, setup.Seed), starts: rand.New(rand.NewPCG(setup.Seed, streamStarts)),
+		tally: make([][tiers]fleetTally, len(s.Models)),
+		spare: slices.Repeat([]int{s.Spare}, len(s.Regions)),
+	}
+	for m := range s.Models {
+		f.remote = append(f.remote, make([]bool, len(s.Regions)))
+		for _, r := range s.Models[m].RemoteIn {
+			f.remote[m][r] = true
+		}
+		f.answers = append(f.answers, int(s.Models[m].Lengths.Output.Mean()+0.5))
+		for r := range s.Regions {
+			for p := range s.pools() {
+				if err := f.addEndpoint(m, r, p); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	f.view = FleetView{Endpoints: make([]EndpointView, len(f.endpoints)), Spare: f.spare}
+	for _, e := range f.endpoints {
+		for r := range s.Regions {
+			if r != e.region {
+				e.peers = append(e.peers, f.endpoint(e.model, r, e.deferred))
+			}
+		}
+		f.relist(e)
+	}
+	f.queue.push(event{at: 0, kind: fleetLook})
+	f.queue.push(event{at: 0, kind: fleetSignal})
+	if s.CoursePeriod > 0 {
+		f.queue.push(event{at: 0, kind: fleetMoment})
+	}
+	return f, nil
+}
+
+// addEndpoint makes an endpoint with its VMs, all ready.
+func (f *fleet) addEndpoint(m, r, p int) error {
+	s := f.s
+	n := s.VMs - s.Silo
+	if p > 0 {
+		n = s.Silo
+	}
+	e := &endpoint{index: len(f.endpoints), model: m, region: r, deferred: p > 0, router: policy.NewSageServe()}
+	f.endpoints = append(f.endpoints, e)
+	for range n {
+		v, err := f.newVM(e)
+		if err != nil {
+			return err
+		}
+		f.turnTo(v, VMReady)
+		e.ready = append(e.ready, v)
+	}
+	return nil
+}
+
+// newVM makes a VM that is about to do something for an endpoint.
+func (f *fleet) newVM(e *endpoint) (*vm, error) {
+	v := &vm{index: int32(len(f.vms)), id: fmt.Sprintf("vm-%05d", len(f.vms)), endpoint: e, state: vmStates}
+	f.vms = append(f.vms, v)
+	return v, f.load(v, e.model)
+}
+
+// load gives a VM an engine for a model.
+func (f *fleet) load(v *vm, model int) error {
+	e, err := engine.NewLight(f.s.Models[model].Profile)
+	v.engine = e
+	return err
+}
+
+// endpoint finds one.
+func (f *fleet) endpoint(model, region int, deferred bool) *endpoint {
+	i := (model*len(f.s.Regions) + region) * f.s.pools()
+	if deferred {
+		i++
+	}
+	return f.endpoints[i]
+}
+
+// step lets the next thing happen; false at the end.
+func (f *fleet) step() bool {
+	if f.failed != nil {
+		return false
+	}
+	end := f.s.Duration
+	until := end
+	if next := f.queue.peek(); next != nil && next.at < until {
+		until = next.at
+	}
+	if q := f.asks.next(until); q != nil {
+		f.now = q.at
+		f.asks.head++
+		f.events++
+		f.arrive(q)
+		return true
+	}
+	if until == end {
+		f.now = end
+		return false
+	}
+	e := f.queue.pop()
+	f.now = e.at
+	f.events++
+	f.happen(&e)
+	return true
+}
+
+func (f *fleet) happen(e *event) {
+	switch e.kind {
+	case fleetWake:
+		if v := f.vms[e.index]; v.waking && v.turn == e.turn {
+			v.waking = false
+			f.settle(v)
+		}
+	case fleetSubmit:
+		f.submit(e.index)
+	case fleetReady:
+		f.serve(f.vms[e.index])
+	case fleetLook:
+		f.look()
+		f.queue.push(event{at: f.now + f.s.Period, kind: fleetLook})
+	case fleetSignal:
+		f.signal()
+		f.queue.push(event{at: f.now + f.s.SignalPeriod, kind: fleetSignal})
+	case fleetMoment:
+		f.moment()
+		f.queue.push(event{at: f.now + f.s.CoursePeriod, kind: fleetMoment})
+	}
+}
+
+// submit hands a request to its replica's engine, or to those waiting there.
+func (f *fleet) submit(i int32) {
+	v := f.calls[i].vm
+	if f.s.Order == core.OrderFCFS || f.s.Order == "" {
+		f.run(v, i)
+	} else {
+		v.waiting = append(v.waiting, i)
+	}
+	f.settle(v)
+}
+
+// run submits a request to an engine.
+func (f *fleet) run(v *vm, i int32) {
+	c := &f.calls[i]
+	v.engine.Submit(f.now, engine.Request{
+		ID: uint64(i) + 1, PromptTokens: int(c.prompt), OutputLen: int(c.output), Priority: c.priority,
+	})
+}
+
+// settle takes in what an engine has to say, lets in who waits at the replica,
+// and sees to it that it is woken.
+func (f *fleet) settle(v *vm) {
+	for _, ev := range v.engine.Advance(f.now) {
+		f.hear(v, &ev)
+	}
+	for len(v.waiting) > 0 && v.engine.Load().Pending == 0 {
+		f.run(v, f.takeFirst(v))
+	}
+	l := v.engine.Load()
+	if v.state == VMReady {
+		v.endpoint.kv += l.KVActive - v.kv
+		c := &v.endpoint.candidates[v.at]
+		c.KV = policy.Known(float64(l.KVActive) / float64(l.KVCapacity))
+		c.Remaining = v.remaining
+	}
+	v.kv = l.KVActive
+	if v.state == VMDraining && v.inFlight == 0 {
+		f.turnTo(v, VMDonated)
+		v.endpoint.donated = append(v.endpoint.donated, v)
+	}
+	at, more := v.engine.NextAt()
+	if more == v.waking && at == v.wakeAt {
+		return
+	}
+	v.waking, v.wakeAt = more, at
+	if more {
+		v.turn++
+		f.queue.push(event{at: at, kind: fleetWake, index: v.index, turn: v.turn})
+	}
+}
+
+// hear is what an engine says of a request.
+func (f *fleet) hear(v *vm, ev *engine.Event) {
+	i := int32(ev.ID - 1)
+	c := &f.calls[i]
+	switch ev.Kind {
+	case engine.TokenEmitted:
+		c.first = ev.At
+		if c.tier != deferredTier {
+			v.endpoint.waiting--
+		}
+		f.firstToken(c)
+		v.remaining -= int(c.prompt)
+	case engine.Finished:
+		v.inFlight--
+		v.remaining -= f.answers[c.model]
+		f.completed(c, ev.At)
+		f.release(i)
+	case engine.Rejected:
+		f.failed = fmt.Errorf("a prompt of %d tokens is refused: %s", c.prompt, ev.Reason)
+	}
+}
+
+// hold makes a call of a request.
+func (f *fleet) hold(q *ask) int32 {
+	i := int32(len(f.calls))
+	if n := len(f.free); n > 0 {
+		i = f.free[n-1]
+		f.free = f.free[:n-1]
+	} else {
+		f.calls = append(f.calls, call{})
+	}
+	f.calls[i] = call{ask: *q, live: true}
+	return i
+}
+
+func (f *fleet) release(i int32) {
+	f.calls[i] = call{}
+	f.free = append(f.free, i)
+}
+
+// takeFirst takes the request that the order puts first from those that wait at a
+// replica; of equals, the first to come.
+func (f *fleet) takeFirst(v *vm) int32 {
+	rank := func(i int32) core.Rank {
+		c := &f.calls[i]
+		return core.RankOf(f.s.Order, f.s.Targets, f.s.TauN, f.s.TauP, tierOrder[c.tier], c.at, f.now)
+	}
+	best, first := 0, rank(v.waiting[0])
+	for k := 1; k < len(v.waiting); k++ {
+		if r := rank(v.waiting[k]); r.Before(first) {
+			best, first = k, r
+		}
+	}
+	i := v.waiting[best]
+	v.waiting = append(v.waiting[:best], v.waiting[best+1:]...)
+	return i
+}

@@ -1,0 +1,259 @@
+package load
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/sim/workload"
+)
+
+// outcome is how a request ended; each has exactly one.
+type outcome int
+
+const (
+	outcomeOK outcome = iota
+	outcomeRejected
+	outcomeFailed
+	outcomeCancelled
+)
+
+// The reasons of requests that failed, the keys of Figures.Failures.
+const (
+	reasonConnect = "connect"       // no response came
+	reasonTimeout = "timeout"       // longer than Config.Timeout
+	reasonStatus  = "status"        // a status that is neither 200 nor a rejection
+	reasonBroken  = "stream_broken" // the stream ended without [DONE]
+	reasonError   = "stream_error"  // the stream carried an error event
+)
+
+// result is what came of one request.
+type result struct {
+	region  string
+	outcome outcome
+	// status is the HTTP status, 0 when no response came.
+	status int
+	// reason and detail say why a request failed or was rejected.
+	reason, detail string
+	// retryAfter is what a rejection asked to wait.
+	retryAfter time.Duration
+
+	ttft, e2e time.Duration
+	// gaps are the times between two events with content.
+	gaps []time.Duration
+	// events counts the events with content, inWindow those before the end of
+	// the load.
+	events, inWindow int
+	usage            *usage
+	forwarded        bool
+	// endedInWindow tells that the request ended before the end of the load.
+	endedInWindow bool
+	answer        []byte
+}
+
+// outputTokens is the length of the answer: what the service says, else one an
+// event.
+func (r *result) outputTokens() int {
+	if r.usage != nil && r.usage.output > 0 {
+		return r.usage.output
+	}
+	return r.events
+}
+
+// body is the chat completion that is sent.
+type body struct {
+	Model         string             `json:"model"`
+	Messages      []workload.Message `json:"messages"`
+	MaxTokens     int                `json:"max_tokens"`
+	IgnoreEOS     bool               `json:"ignore_eos,omitempty"`
+	Stream        bool               `json:"stream"`
+	StreamOptions streamOptions      `json:"stream_options"`
+	User          string             `json:"user,omitempty"`
+}
+
+type streamOptions struct {
+	IncludeUsage bool `json:"include_usage"`
+}
+
+// encode makes the body of a request.
+func (c *Config) encode(r workload.Request) ([]byte, error) {
+	b := body{
+		Model: cmp.Or(r.Model, c.Model), Messages: r.Messages, MaxTokens: r.OutputTokens, IgnoreEOS: !c.KeepEOS,
+		Stream: true, StreamOptions: streamOptions{IncludeUsage: true}, User: r.User,
+	}
+	var out bytes.Buffer
+	out.Grow(6*r.InputTokens + 512) // about what words and quotes take
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(b); err != nil {
+		return nil, fmt.Errorf("encoding a request of session %s: %w", r.Session, err)
+	}
+	return out.Bytes(), nil
+}
+
+// post makes the HTTP request.
+func (c *Config) post(ctx context.Context, target Target, r workload.Request, payload []byte) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.URL+"/v1/chat/completions", bytes.NewReader(payload))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "text/event-stream")
+	if r.Session != "" {
+		req.Header.Set("X-Session-ID", r.Session)
+	}
+	if tier := cmp.Or(r.Tier, c.Tier); tier != "" {
+		req.Header.Set("X-Skyserve-Tier", string(tier))
+	}
+	c.authorize(req)
+	return req, nil
+}
+
+// do issues one request and sees it through to its end.
+func (r *run) do(target Target, request workload.Request) result {
+	res := result{region: target.Region}
+	ctx, cancel := context.WithCancelCause(r.requests)
+	defer cancel(nil)
+	if r.config.Timeout > 0 {
+		timer := time.AfterFunc(r.config.Timeout, func() { cancel(errTimeout) })
+		defer timer.Stop()
+	}
+	payload, err := r.config.encode(request)
+	if err != nil {
+		res.fail(reasonConnect, err.Error())
+		return res
+	}
+	req, err := r.config.post(ctx, target, request, payload)
+	if err != nil {
+		res.fail(reasonConnect, err.Error())
+		return res
+	}
+	start := time.Now()
+	resp, err := r.client.Do(req)
+	if err != nil {
+		res.broken(ctx, reasonConnect, err)
+		return res
+	}
+	defer resp.Body.Close()
+	res.status = resp.StatusCode
+	if at := resp.Header.Get("X-Skyserve-Region"); at != "" {
+		res.forwarded = service.Region(at).Place() != service.Region(target.Region).Place()
+	}
+	if resp.StatusCode != http.StatusOK {
+		res.refused(resp)
+		return res
+	}
+	r.stream(ctx, &res, resp.Body, start)
+	if res.usage != nil && hidesCache(resp.Header) {
+		res.usage.hasCached = false
+	}
+	if res.outcome == outcomeOK {
+		finish(resp.Body, cancel)
+	}
+	return res
+}
+
+// hidesCache says whether an answer came through a balancer that does not tell its
+// client what was cached: the figure is 0 then, whatever it was.
+func hidesCache(h http.Header) bool {
+	return h.Get("X-Skyserve-Region") != "" && h.Get("X-Skyserve-Prefix-Match") == ""
+}
+
+// errTimeout is the cause of a request that took longer than Config.Timeout.
+var errTimeout = errors.New("the request timed out")
+
+// fail records a failure.
+func (r *result) fail(reason, detail string) {
+	r.outcome, r.reason, r.detail = outcomeFailed, reason, shorten(detail)
+}
+
+// broken records a request that an error ended: ours when the load is over or
+// its time is up, else the service's.
+func (r *result) broken(ctx context.Context, reason string, err error) {
+	switch cause := context.Cause(ctx); {
+	case cause == nil:
+		r.fail(reason, err.Error())
+	case errors.Is(cause, errTimeout):
+		r.fail(reasonTimeout, errTimeout.Error())
+	default:
+		r.outcome = outcomeCancelled
+	}
+}
+
+// refused records a response that is no stream: 429 and 503 are rejections, all
+// others failures.
+func (r *result) refused(resp *http.Response) {
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // what came of it is enough for a message
+	detail := fmt.Sprintf("status %d: %s", resp.StatusCode, errorMessage(text))
+	r.fail(reasonStatus, detail)
+	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
+		r.outcome = outcomeRejected
+		if seconds, err := strconv.ParseFloat(resp.Header.Get("Retry-After"), 64); err == nil && seconds > 0 {
+			r.retryAfter = time.Duration(min(seconds, maxBackoff.Seconds()) * float64(time.Second))
+		}
+	}
+}
+
+// stream reads an answer to its end.
+func (r *run) stream(ctx context.Context, res *result, body io.Reader, start time.Time) {
+	in := lines{in: body}
+	last := start
+	for {
+		line, err := in.next()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = errors.New("the stream ended without [DONE]")
+			}
+			res.broken(ctx, reasonBroken, err)
+			return
+		}
+		e := parseEvent(line)
+		if e.usage != nil {
+			res.usage = e.usage
+		}
+		switch {
+		case e.token:
+			last = r.token(res, e, start, last)
+		case e.failed:
+			res.fail(reasonError, e.failure)
+			return
+		case e.done:
+			res.e2e = time.Since(start)
+			return
+		}
+	}
+}
+
+// token takes an event with content: it came at the time returned.
+func (r *run) token(res *result, e event, start, last time.Time) time.Time {
+	now := time.Now()
+	if res.events == 0 {
+		res.ttft = now.Sub(start)
+	} else {
+		res.gaps = append(res.gaps, now.Sub(last))
+	}
+	res.events++
+	if !r.over.Load() {
+		res.inWindow++
+	}
+	r.live.tokens.Add(1)
+	res.answer = appendUnescaped(res.answer, e.content)
+	return now
+}
+
+// finish reads what follows [DONE], which is the end of the body, so that the
+// connection can be used again; a service that does not end it loses the
+// connection.
+func finish(body io.Reader, cancel context.CancelCauseFunc) {
+	timer := time.AfterFunc(time.Second, func() { cancel(nil) })
+	defer timer.Stop()
+	_, _ = io.Copy(io.Discard, io.LimitReader(body, firstBuffer)) // the answer is complete whatever comes
+}

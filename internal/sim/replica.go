@@ -1,0 +1,285 @@
+package sim
+
+import (
+	"time"
+
+	"skyserve/internal/sim/engine"
+	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
+)
+
+// replica is an engine with the balancer that owns it.
+type replica struct {
+	index  int32
+	id     string
+	region int
+	node   *node // who owns it now
+	home   *node // and at first
+	engine *engine.Engine
+	clock  clock          // the engine's
+	jobs   map[uint64]job // in the engine
+
+	down   bool        // it answers nobody
+	before engine.Load // counters of its engines that died
+	lost   int64       // requests that died with them
+
+	// The engine is woken at wakeAt by the event that carries turn; what carries
+	// an older turn comes to nothing.
+	waking bool
+	wakeAt time.Duration
+	turn   uint64
+
+	// For the oracle: what it was shown last, and the requests that are on their
+	// way or have no first token yet.
+	revealed engine.Load
+	due      map[*leg]bool
+
+	told   int64         // tokens generated, as of the last probe that came back
+	heard  int           // tokens that reached the balancer since its last tick
+	newest time.Duration // when the last report that reached it was read
+
+	atWarm  engine.Load // when the figures began
+	samples int         // since then, by probes
+	seen    int         // sum over those of what was outstanding in the engine
+}
+
+// news is what a probe read, on its way.
+type news struct {
+	report core.Report
+	to     *node         // who probed
+	read   time.Duration // when
+	// tokens is how many were generated since the probe before. They come to the
+	// balancer in answers all the time; that it hears of them with the next probe
+	// only is as coarse as the ticks that it tells its core at.
+	tokens int
+}
+
+// job is a request in an engine: one try of a leg.
+type job struct {
+	leg *leg
+	try int32
+}
+
+// addReplicas makes the replicas and hands each to its balancer.
+func (w *world) addReplicas(phase func(time.Duration) time.Duration) error {
+	for region := range w.scenario.Regions {
+		r := &w.scenario.Regions[region]
+		for i := range r.Replicas {
+			e, err := w.newEngine(*w.scenario.profile(r, i))
+			if err != nil {
+				return err
+			}
+			rep := &replica{
+				index: int32(len(w.replicas)), id: replicaID(r.Name, i), region: region,
+				home: w.homes[region][i%len(w.homes[region])], engine: e, jobs: map[uint64]job{}, due: map[*leg]bool{},
+			}
+			w.replicas = append(w.replicas, rep)
+			w.give(rep, rep.home)
+			w.queue.push(event{at: phase(w.scenario.Interval), kind: evProbe, index: rep.index})
+		}
+	}
+	return nil
+}
+
+// newEngine makes an engine of the scenario's model.
+func (w *world) newEngine(p engine.Profile) (*engine.Engine, error) {
+	if w.light() {
+		return engine.NewLight(p)
+	}
+	return engine.New(p, engine.ReportChanges)
+}
+
+// give makes a balancer the owner of a replica.
+func (w *world) give(r *replica, to *node) {
+	if r.node != nil && !r.node.dead {
+		w.tell(r.node, core.Event{Kind: core.EventReplicaRemoved, Target: r.id})
+	}
+	r.node, r.heard = to, 0
+	w.tell(to, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: r.id, Model: model}})
+}
+
+// load is what a replica has done in its life, and what is in its engine now.
+func (r *replica) load() engine.Load {
+	l, b := r.engine.Load(), &r.before
+	for _, sum := range []struct {
+		to   *int64
+		more int64
+	}{
+		{&l.Submitted, b.Submitted},
+		{&l.Finished, b.Finished},
+		{&l.Cancelled, b.Cancelled},
+		{&l.Rejected, b.Rejected},
+		{&l.Preempted, b.Preempted},
+		{&l.QueriedTokens, b.QueriedTokens},
+		{&l.HitTokens, b.HitTokens},
+		{&l.PromptTokens, b.PromptTokens},
+		{&l.GeneratedTokens, b.GeneratedTokens},
+		{&l.PrefilledTokens, b.PrefilledTokens},
+		{&l.PrefillSteps, b.PrefillSteps},
+		{&l.DecodeSteps, b.DecodeSteps},
+		{&l.EvictedTokens, b.EvictedTokens},
+		{&l.RecomputedTokens, b.RecomputedTokens},
+	} {
+		*sum.to += sum.more
+	}
+	l.BusyTime += b.BusyTime
+	return l
+}
+
+func (w *world) replicaNamed(id string) *replica {
+	for _, r := range w.replicas {
+		if r.id == id {
+			return r
+		}
+	}
+	return nil
+}
+
+// submit hands a request to its engine.
+func (w *world) submit(l *leg, try int32) {
+	w.jobs++
+	l.job = w.jobs
+	r, f := l.replica, l.flight
+	if r.down {
+		w.push(w.way(r, l), event{kind: evUp, leg: l, try: try, word: saidRefused})
+		return
+	}
+	r.jobs[l.job] = job{l, try}
+	r.engine.Submit(r.clock.at(w.now), engine.Request{
+		ID: l.job, Prompt: f.prompt, PromptTokens: f.promptTokens(), MaxNew: f.maxNew, Output: f.answer, OutputLen: f.request.OutputTokens,
+	})
+	w.settle(r)
+}
+
+// abort takes a request out of its engine, if it is still there.
+func (w *world) abort(l *leg) {
+	r := l.replica
+	delete(r.due, l)
+	r.engine.Cancel(r.clock.at(w.now), l.job)
+	delete(r.jobs, l.job)
+	w.settle(r)
+}
+
+func (w *world) wake(r *replica, turn uint64) {
+	if r.waking && r.turn == turn {
+		r.waking = false
+		w.settle(r)
+	}
+}
+
+// settle passes on what an engine has to say by now and sees to it that it is
+// woken when it next has something to say.
+func (w *world) settle(r *replica) {
+	now := r.clock.at(w.now)
+	for _, ev := range r.engine.Advance(now) {
+		// A preemption is decided when a step is planned and told at its end.
+		if ev.At != now && ev.Kind != engine.Preempted {
+			w.broke("replica %s: told at %v what happened at %v", r.id, now, ev.At)
+		}
+		w.relay(r, &ev)
+	}
+	at, more := r.engine.NextAt()
+	at = r.clock.when(at)
+	if more && at <= w.now {
+		w.broke("replica %s: has more to say at %v", r.id, at)
+	}
+	if w.setup.Layout == Everywhere && !r.down {
+		w.reveal(r)
+	}
+	if more == r.waking && at == r.wakeAt {
+		return
+	}
+	r.waking, r.wakeAt = more, at
+	if more {
+		r.turn++
+		w.queue.push(event{at: at, kind: evWake, index: r.index, turn: r.turn})
+	}
+}
+
+// relay sends what an engine says of a request to the balancer.
+func (w *world) relay(r *replica, ev *engine.Event) {
+	j, known := r.jobs[ev.ID]
+	if !known {
+		return // cancelled
+	}
+	said := saidFirst
+	delete(r.due, j.leg)
+	switch ev.Kind {
+	case engine.TokenEmitted:
+	case engine.Finished:
+		j.leg.flight.finished(ev)
+		delete(r.jobs, ev.ID)
+		said = saidDone
+	case engine.Rejected:
+		j.leg.flight.refused = true
+		delete(r.jobs, ev.ID)
+		said = saidFailed
+	default:
+		return
+	}
+	w.push(w.way(r, j.leg), event{kind: evUp, leg: j.leg, try: j.try, word: said})
+}
+
+// probe reads an engine's figures as they are; they are known to the balancer
+// when they have travelled there. A replica that is down refuses.
+func (w *world) probe(r *replica) {
+	w.settle(r)
+	half := w.delay[r.region][r.node.region]
+	if w.setup.Layout == Everywhere {
+		half = 0
+	}
+	fresh := &news{to: r.node, read: w.now, report: core.Report{Age: half, Reason: "connection refused"}}
+	if !r.down {
+		l := r.engine.Load()
+		if w.warm {
+			r.samples++
+			r.seen += l.Pending + l.Running
+		}
+		fresh.report = core.Report{
+			Age: half, Ready: true, Pending: policy.Known(l.Pending), Running: policy.Known(l.Running),
+			KV: policy.Known(float64(l.KVActive) / float64(l.KVCapacity)),
+		}
+		fresh.tokens = int(l.GeneratedTokens - r.told)
+	}
+	if lost, late := w.probeFaults(r); !lost {
+		r.told += int64(fresh.tokens)
+		fresh.report.Age += late
+		w.push(fresh.report.Age, event{kind: evReport, index: r.index, news: fresh})
+	}
+	w.push(w.scenario.Interval, event{kind: evProbe, index: r.index})
+}
+
+// probeFaults says whether a probe comes to nothing, and how late it is.
+func (w *world) probeFaults(r *replica) (lost bool, late time.Duration) {
+	for i := range w.scenario.Faults {
+		f := &w.scenario.Faults[i]
+		if f.Kind == ProbeLoss && w.strikes(f, r) && w.probes.Float64() < f.Share {
+			lost = true
+		}
+		if f.Kind == ReportDelay && w.strikes(f, r) {
+			late += f.Delay
+		}
+	}
+	return lost, late
+}
+
+// report gives the balancer what a probe read, unless it no longer asks or knows
+// better.
+func (w *world) report(r *replica, n *news) {
+	if n.to != r.node || n.to.dead || n.read < r.newest {
+		return
+	}
+	r.newest = n.read
+	r.heard += n.tokens
+	w.tell(r.node, core.Event{Kind: core.EventReplicaReport, Target: r.id, Report: &n.report})
+}
+
+// progress tells a balancer what its replicas generated since its last tick.
+func (w *world) progress(n *node) {
+	for _, r := range w.replicas {
+		if r.node == n && r.heard > 0 {
+			w.tell(n, core.Event{Kind: core.EventProgress, Target: r.id, Tokens: r.heard})
+			r.heard = 0
+		}
+	}
+}

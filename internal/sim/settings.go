@@ -1,0 +1,225 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"skyserve/internal/sim/engine"
+	"skyserve/internal/sim/workload"
+	"skyserve/lbd/core"
+)
+
+// settings are the fields of a scenario that can be set by name.
+var settings = map[string]func(s *Scenario, value string) error{
+	"name":        func(s *Scenario, v string) error { s.Name = v; return nil },
+	"title":       func(s *Scenario, v string) error { s.Title = v; return nil },
+	"policies":    func(s *Scenario, v string) error { s.Policies = split(v); return nil },
+	"pushes":      func(s *Scenario, v string) error { s.Pushes = split(v); return nil },
+	"layout":      func(s *Scenario, v string) error { return setLayout(s, v) },
+	"workload":    func(s *Scenario, v string) error { s.Workload = workload.Kind(v); return nil },
+	"lengths":     func(s *Scenario, v string) error { return setFloat(&s.Lengths, v) },
+	"sigma":       func(s *Scenario, v string) error { return setFloat(&s.Sigma, v) },
+	"rate":        func(s *Scenario, v string) error { return setFloat(&s.Rate, v) },
+	"duration":    func(s *Scenario, v string) error { return setDuration(&s.Duration, v) },
+	"warmup":      func(s *Scenario, v string) error { return setFloat(&s.Warmup, v) },
+	"interval":    func(s *Scenario, v string) error { return setDuration(&s.Interval, v) },
+	"local_rtt":   func(s *Scenario, v string) error { return setDuration(&s.LocalRTT, v) },
+	"rtt_scale":   scaleLinks,
+	"home":        func(s *Scenario, v string) error { s.Home = v; return nil },
+	"forward":     func(s *Scenario, v string) error { return setBool(&s.Forward, v) },
+	"max_new":     func(s *Scenario, v string) error { return setInt(&s.MaxNew, v) },
+	"max_context": func(s *Scenario, v string) error { return setInt(&s.MaxContext, v) },
+	"order":       setOrder,
+	"tau":         func(s *Scenario, v string) error { return setInt(&s.Tau, v) },
+	"max_wait":    func(s *Scenario, v string) error { return setDuration(&s.MaxWait, v) },
+	"patience":    func(s *Scenario, v string) error { return setDuration(&s.Patience, v) },
+	"engine":      func(s *Scenario, v string) error { s.Engine = EngineModel(v); return nil },
+	"kv":          setKV,
+	"profile":     setProfile,
+}
+
+// perRegion are the fields that every region has: set as NAME for all, as
+// NAME.REGION for one.
+var perRegion = map[string]func(s *Scenario, r *Region, value string) error{
+	"clients":   func(_ *Scenario, r *Region, v string) error { return setInt(&r.Clients, v) },
+	"balancers": func(_ *Scenario, r *Region, v string) error { return setInt(&r.Balancers, v) },
+	"replicas":  func(_ *Scenario, r *Region, v string) error { return setInt(&r.Replicas, v) },
+	"profile":   setProfiles,
+	"profiles":  setProfiles,
+}
+
+// Set changes one field of the scenario. Of those of SettingNames, clients,
+// replicas, profile and profiles set every region's, clients.REGION and so on
+// one region's. Profiles are names with commas between them: what the
+// replicas of a region are, one after the other and then again from the first.
+// An unknown name and a value that cannot be read are errors; whether the
+// scenario can still run, Validate says.
+func (s *Scenario) Set(name, value string) error {
+	var err error
+	field, region, _ := strings.Cut(name, ".")
+	if set, known := settings[name]; known {
+		err = set(s, value)
+	} else if set, known := perRegion[field]; known {
+		name = field
+		err = s.setRegions(set, region, value)
+	} else {
+		return fmt.Errorf("unknown setting %q: want one of %s", name, strings.Join(SettingNames(), ", "))
+	}
+	if err != nil {
+		return fmt.Errorf("setting %s: %w", name, err)
+	}
+	return nil
+}
+
+// SettingNames lists what Set understands, sorted.
+func SettingNames() []string {
+	var names []string
+	for n := range settings {
+		names = append(names, n)
+	}
+	for n := range perRegion {
+		names = append(names, n, n+".REGION")
+	}
+	sort.Strings(names)
+	return slices.Compact(names)
+}
+
+// setRegions sets a field of one region, or of all when none is named.
+func (s *Scenario) setRegions(set func(*Scenario, *Region, string) error, region, value string) error {
+	s.Regions = append([]Region(nil), s.Regions...) // may be shared with another scenario
+	found := false
+	for i := range s.Regions {
+		if region != "" && region != s.Regions[i].Name {
+			continue
+		}
+		found = true
+		if err := set(s, &s.Regions[i], value); err != nil {
+			return err
+		}
+	}
+	if !found {
+		return fmt.Errorf("no region is called %q", region)
+	}
+	return nil
+}
+
+// setProfile makes every replica the same.
+func setProfile(s *Scenario, value string) (err error) {
+	if s.Profile, err = s.profileNamed(value); err != nil || len(s.Regions) == 0 {
+		return err
+	}
+	return s.setRegions(func(_ *Scenario, r *Region, _ string) error { r.Profiles = nil; return nil }, "", "")
+}
+
+// profileNamed finds a profile of the scenario's own, or a built-in one.
+func (s *Scenario) profileNamed(name string) (engine.Profile, error) {
+	for i := range s.Engines {
+		if s.Engines[i].Name == name {
+			return s.Engines[i], nil
+		}
+	}
+	return engine.ProfileNamed(name)
+}
+
+func setOrder(s *Scenario, value string) (err error) {
+	s.Order, err = core.ParseOrder(value)
+	return err
+}
+
+func setLayout(s *Scenario, value string) (err error) {
+	s.Layout, err = ParseLayout(value)
+	return err
+}
+
+// split reads names with commas between them.
+func split(value string) []string {
+	var names []string
+	for name := range strings.SplitSeq(value, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func setProfiles(s *Scenario, r *Region, value string) error {
+	var profiles []engine.Profile
+	for _, name := range split(value) {
+		p, err := s.profileNamed(name)
+		if err != nil {
+			return err
+		}
+		profiles = append(profiles, p)
+	}
+	r.Profiles = profiles
+	return nil
+}
+
+// setKV sets the KV memory of every replica.
+func setKV(s *Scenario, value string) error {
+	if err := setInt(&s.Profile.KVTokens, value); err != nil {
+		return err
+	}
+	s.Regions = append([]Region(nil), s.Regions...)
+	for i := range s.Regions {
+		r := &s.Regions[i]
+		r.Profiles = append([]engine.Profile(nil), r.Profiles...)
+		for k := range r.Profiles {
+			r.Profiles[k].KVTokens = s.Profile.KVTokens
+		}
+	}
+	return nil
+}
+
+func scaleLinks(s *Scenario, value string) error {
+	var by float64
+	if err := setFloat(&by, value); err != nil {
+		return err
+	}
+	links := make([]Link, len(s.Links))
+	for i, l := range s.Links {
+		links[i] = Link{l.A, l.B, time.Duration(by * float64(l.RTT))}
+	}
+	s.Links = links
+	return nil
+}
+
+func setDuration(to *time.Duration, value string) error {
+	d, err := time.ParseDuration(value)
+	if err != nil {
+		return fmt.Errorf("want a duration such as 100s, got %q", value)
+	}
+	*to = d
+	return nil
+}
+
+func setInt(to *int, value string) error {
+	n, err := strconv.Atoi(value)
+	if err != nil {
+		return fmt.Errorf("want a whole number, got %q", value)
+	}
+	*to = n
+	return nil
+}
+
+func setFloat(to *float64, value string) error {
+	f, err := strconv.ParseFloat(value, 64)
+	if err != nil || f != f {
+		return fmt.Errorf("want a number, got %q", value)
+	}
+	*to = f
+	return nil
+}
+
+func setBool(to *bool, value string) error {
+	b, err := strconv.ParseBool(value)
+	if err != nil {
+		return fmt.Errorf("want true or false, got %q", value)
+	}
+	*to = b
+	return nil
+}

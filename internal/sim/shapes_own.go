@@ -1,0 +1,77 @@
+package sim
+
+import (
+	"time"
+
+	"skyserve/internal/sim/engine"
+	"skyserve/internal/sim/workload"
+)
+
+// ownShapes are what no paper measures: different accelerators in one service,
+// a burst, and failures.
+var ownShapes = []shape{
+	{
+		name: "mixed-gpu-chat", title: "chats on 6 L4 and 2 H100 in one service", workload: workload.Arena,
+		replicas: [3]int{3, 2, 3}, clients: [3]int{200, 80, 200}, change: mixGPUs,
+	},
+	{
+		name: "mixed-gpu-tree", title: "trees of 15 requests on 10 L4 and 2 H100 in one service", workload: workload.ToT15,
+		replicas: [3]int{4, 4, 4}, clients: [3]int{80, 40, 80}, change: mixGPUs,
+	},
+	{
+		name: "burst", title: "chats in an open loop, 8 times as many in the US for 20 s, 8 replicas", workload: workload.Arena,
+		replicas: [3]int{3, 2, 3}, clients: [3]int{80, 80, 80},
+		change: func(s *Scenario) {
+			s.Rate = 3
+			s.Surges = []Surge{{Region: "us", From: 120 * time.Second, To: 140 * time.Second, Factor: 8}}
+		},
+	},
+	{
+		name: "failover", title: "chats; a replica, a link and a balancer fail one after the other and come back, 12 replicas", workload: workload.Arena,
+		replicas: [3]int{4, 4, 4}, clients: [3]int{120, 40, 40},
+		change: func(s *Scenario) {
+			s.Faults = []Fault{
+				{Kind: ReplicaDown, Replica: "us-01", From: 100 * time.Second, To: 160 * time.Second},
+				{Kind: LinkCut, Region: "us", Peer: "eu", From: 200 * time.Second, To: 240 * time.Second},
+				{Kind: BalancerDown, Region: "eu", From: 280 * time.Second, To: 320 * time.Second},
+			}
+		},
+	},
+	{
+		name: "failover-pairs", title: "chats; two balancers a region, one of them dies in each, 12 replicas", workload: workload.Arena,
+		replicas: [3]int{4, 4, 4}, clients: [3]int{120, 40, 40},
+		change: func(s *Scenario) {
+			for i := range s.Regions {
+				s.Regions[i].Balancers = 2
+				from := time.Duration(100+80*i) * time.Second
+				s.Faults = append(s.Faults, Fault{Kind: BalancerDown, Region: s.Regions[i].Name, Balancer: 1 + i%2, From: from, To: from + 60*time.Second})
+			}
+		},
+	},
+}
+
+// mixGPUs makes the first replica of the US and of Asia an H100.
+func mixGPUs(s *Scenario) {
+	for i := range s.Regions {
+		r := &s.Regions[i]
+		if r.Name == "eu" {
+			continue
+		}
+		r.Profiles = append(r.Profiles, h100)
+		for len(r.Profiles) < r.Replicas {
+			r.Profiles = append(r.Profiles, s.Profile)
+		}
+	}
+}
+
+// h100 is the built-in profile of that name.
+var h100 = profileNamed("h100-llama3.1-8b")
+
+// profileNamed finds a built-in profile that must be there.
+func profileNamed(name string) engine.Profile {
+	p, err := engine.ProfileNamed(name)
+	if err != nil {
+		panic("sim: " + err.Error())
+	}
+	return p
+}

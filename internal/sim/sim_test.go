@@ -1,0 +1,391 @@
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"skyserve/internal/sim/engine"
+	"skyserve/internal/sim/workload"
+	"skyserve/internal/testkit"
+	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
+)
+
+// short is a shipped scenario cut to a few simulated seconds.
+func short(t testing.TB, name string, duration time.Duration) *Scenario {
+	t.Helper()
+	found, err := Named(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found[0].Duration = duration
+	return &found[0]
+}
+
+func push(t testing.TB, rule string) core.Push {
+	t.Helper()
+	p, err := core.ParsePush(rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func run(t testing.TB, s *Scenario, setup Setup) *Result {
+	t.Helper()
+	r, err := Run(t.Context(), s, setup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// drawScenario is a small service under some load, possible by construction.
+func drawScenario(rt *rapid.T) (*Scenario, Setup) {
+	names := []string{"us", "eu", "asia"}[:rapid.IntRange(1, 3).Draw(rt, "regions")]
+	s := common
+	s.Name, s.Workload = "drawn", rapid.SampledFrom(workload.Kinds()).Draw(rt, "workload")
+	for _, n := range names {
+		s.Regions = append(s.Regions, Region{Name: n, Replicas: rapid.IntRange(0, 3).Draw(rt, "replicas"), Clients: rapid.IntRange(0, 12).Draw(rt, "clients")})
+	}
+	s.Regions[0].Replicas++
+	s.Regions[len(names)-1].Clients++
+	s.Duration = time.Duration(rapid.IntRange(1, 20).Draw(rt, "seconds")) * time.Second
+	s.Forward = rapid.Bool().Draw(rt, "forward")
+	s.MaxNew = rapid.SampledFrom([]int{1, 64, 512}).Draw(rt, "max new")
+	s.MaxContext = rapid.SampledFrom([]int{workload.MinContext, 2048}).Draw(rt, "max context")
+	s.Profile.KVTokens = rapid.SampledFrom([]int{2100, 4000, 21_000}).Draw(rt, "kv")
+	s.Tau = rapid.IntRange(0, 10).Draw(rt, "tau")
+	s.MaxWait = time.Duration(rapid.IntRange(1, 30).Draw(rt, "max wait")) * time.Second
+	s.Patience = time.Duration(rapid.SampledFrom([]int{0, 1, 5}).Draw(rt, "patience")) * time.Second
+	s.Lengths = rapid.SampledFrom([]float64{1, 0.7, 1.3}).Draw(rt, "lengths")
+	s.Sigma = rapid.SampledFrom([]float64{1, 2}).Draw(rt, "sigma")
+	s.Rate = rapid.SampledFrom([]float64{0, 0, 0.5, 5}).Draw(rt, "rate")
+	rule, err := core.ParsePush(rapid.SampledFrom([]string{"blind", "pending", "outstanding:3"}).Draw(rt, "push"))
+	if err != nil {
+		rt.Fatal(err)
+	}
+	setup := Setup{
+		Policy: rapid.SampledFrom(append(policy.Names(), Oracle)).Draw(rt, "policy"), Push: rule,
+		Layout: rapid.SampledFrom([]Layout{Single, Regional}).Draw(rt, "layout"), Seed: rapid.Uint64Range(0, 99).Draw(rt, "seed"),
+	}
+	if setup.Policy == Oracle {
+		setup.Layout = Everywhere
+	}
+	return &s, setup
+}
+
+// Whatever the service, the policy and the seed: the laws of audit.go hold, the
+// figures are possible, and the same again gives the same bytes.
+func TestEveryRunKeepsTheLaws(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		s, setup := drawScenario(rt)
+		first, err := Run(context.Background(), s, setup)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		checkFigures(rt, s, first)
+		second, err := Run(context.Background(), s, setup)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		a, _ := json.Marshal(first)
+		b, _ := json.Marshal(second)
+		if string(a) != string(b) {
+			rt.Fatalf("the same seed gave\n%s\nand then\n%s", a, b)
+		}
+	})
+}
+
+func checkFigures(rt *rapid.T, s *Scenario, r *Result) {
+	f, n := r.Figures, r.Totals
+	if n.InFlight < 0 || n.Issued != n.Answered+n.Failed+n.Cancelled+n.InFlight {
+		rt.Fatalf("totals do not add up: %+v", n)
+	}
+	if s.Patience == 0 && n.Cancelled > 0 {
+		rt.Fatalf("%d cancelled by clients that wait for ever", n.Cancelled)
+	}
+	if !s.Forward && f.Forwarded > 0 {
+		rt.Fatalf("%v forwarded by balancers that must not", f.Forwarded)
+	}
+	if f.PrefixHitRate != nil && !(*f.PrefixHitRate >= 0 && *f.PrefixHitRate < 1) {
+		rt.Fatalf("prefix hit rate %v", *f.PrefixHitRate)
+	}
+	// A first token takes two ways inside a region and a prefill step at least.
+	least := milliseconds(s.LocalRTT + s.Profile.PrefillBase)
+	if f.TTFT != nil && (f.TTFT.P10 < least || f.TTFT.Max > f.E2E.Max) {
+		rt.Fatalf("TTFT %+v, E2E %+v: at least %v ms are needed", f.TTFT, f.E2E, least)
+	}
+}
+
+// The rare ways of a request are taken by the drawn scenarios' like, not only the usual one.
+func TestRareWaysAreTaken(t *testing.T) {
+	s := short(t, "fig8a", 30*time.Second)
+	s.Patience = 4 * time.Second
+	for i := range s.Regions {
+		s.Regions[i].Replicas = 1 - min(i, 1) // only the first has one
+	}
+	r := run(t, s, Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 1})
+	if r.Totals.Cancelled == 0 || r.Figures.Forwarded == 0 || r.Replicas[0].Cancelled == 0 {
+		t.Errorf("want requests cancelled by impatient clients, forwarded by regions without replicas and aborted in the engine, got %+v, %v forwarded, %d aborted",
+			r.Totals, r.Figures.Forwarded, r.Replicas[0].Cancelled)
+	}
+	s.Patience, s.MaxWait = 0, time.Second
+	r = run(t, s, Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 1})
+	if r.Figures.Rejected == 0 {
+		t.Error("no request was rejected although none may wait for more than a second")
+	}
+}
+
+// An idle service answers in exactly the time of its parts: the wire there and
+// back, the prefill, and the decode steps.
+func TestOneClientSeesTheTimesOfTheParts(t *testing.T) {
+	s := common
+	s.Name, s.Workload, s.Warmup, s.Duration = "one", workload.ToT15, 0, 4*time.Second
+	s.Regions = []Region{{Name: "us", Clients: 1}, {Name: "eu", Replicas: 1}}
+	s.Links = []Link{{"us", "eu", 100 * time.Millisecond}}
+	w, err := newWorld(&s, Setup{Policy: "least-load", Push: core.Push{Mode: core.PushBlind}, Layout: Single, Seed: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := w.clientsFirst(t)
+	for !first.started {
+		w.step()
+	}
+	p := s.Profile
+	want := s.LocalRTT + 100*time.Millisecond + p.PrefillBase + time.Duration(len(first.prompt))*p.PrefillPerToken
+	// Before the first report nothing is sent: the wait ends with it.
+	if got := first.first - first.issued; got < want || got > want+s.Interval+50*time.Millisecond {
+		t.Errorf("first token after %v, want %v and at most the time to the first report more", got, want)
+	}
+}
+
+// clientsFirst lets time pass until the first request is issued.
+func (w *world) clientsFirst(t *testing.T) *flight {
+	for {
+		if e := w.queue.peek(); e.kind == evIssue {
+			issue := e.issue
+			w.step()
+			return issue[0]
+		}
+		w.step()
+	}
+}
+
+// What a balancer hashes grows as conversations do: the key of a prompt and its
+// answer is the beginning of the next turn's key.
+func TestKeysExtend(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n, more := rapid.IntRange(0, 100).Draw(rt, "tokens"), rapid.IntRange(0, 100).Draw(rt, "more")
+		tokens := engine.Tokenize(nil, workload.Text(n+more, rapid.Uint64().Draw(rt, "text")))
+		seed := rapid.Uint64().Draw(rt, "seed")
+		whole, begin := keyOf(nil, tokens, seed), keyOf(nil, tokens[:n], seed)
+		if extended := keyOf(begin, tokens, seed); fmt.Sprint(extended) != fmt.Sprint(whole) || fmt.Sprint(whole[:len(begin)]) != fmt.Sprint(begin) {
+			rt.Fatalf("%d tokens and %d more: %v extended to %v, at once %v", n, more, begin, extended, whole)
+		}
+		if len(whole) != (n+more)/16 {
+			rt.Fatalf("%d tokens have %d blocks", n+more, len(whole))
+		}
+	})
+}
+
+// A conversation's prompt is the same whether it goes on from the last one or
+// is read from its beginning.
+func TestPromptsGoOnWhereAnswersEnded(t *testing.T) {
+	w, err := newWorld(short(t, "fig8a", time.Second), Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, reused := w.clients[0], 0
+	before := w.newFlight(c, nil, c.workload.Next()[0])
+	for range 40 {
+		next := c.workload.Done(before.request, before.text)[0]
+		f := w.newFlight(c, before, next)
+		if whole := promptOf(nil, next.Messages); fmt.Sprint(f.prompt) != fmt.Sprint(whole) {
+			t.Fatalf("turn %d: the prompt is not the conversation", next.Turn)
+		}
+		if next.Turn > 0 {
+			if got := len(before.wholeKey(5)); fmt.Sprint(f.key[:got]) != fmt.Sprint(before.wholeKey(5)) {
+				t.Fatalf("turn %d: its key does not begin with the last turn and its answer", next.Turn)
+			}
+			reused++
+		}
+		before = f
+	}
+	if reused == 0 {
+		t.Error("no conversation had a second turn")
+	}
+}
+
+// Every shipped scenario can run, and every reference is read.
+func TestScenariosShip(t *testing.T) {
+	for _, s := range Scenarios() {
+		if err := s.Validate(); err != nil {
+			t.Error(err)
+		}
+		for _, h := range allShapes() {
+			if h.name == s.Name && h.reference != "" && len(s.Reference) != strings.Count(h.reference, ",")+1 {
+				t.Errorf("%s: read %d references of %q", s.Name, len(s.Reference), h.reference)
+			}
+		}
+		for name, ref := range s.Reference {
+			if !(ref.OutputTokensPerSecond > 1000 && ref.TTFTP90Seconds > 0.1) {
+				t.Errorf("%s: reference of %s is %+v", s.Name, name, ref)
+			}
+		}
+	}
+	if group, err := Named("fig10"); err != nil || len(group) != 10 {
+		t.Errorf("fig10 is %d scenarios, %v", len(group), err)
+	}
+}
+
+// The order that the paper shows: knowing prefixes beats balancing load alone
+// on trees, and balancing load beats taking turns.
+func TestPrefixesWinOnTrees(t *testing.T) {
+	s := short(t, "fig8c", 60*time.Second)
+	at := func(name, rule string, l Layout) float64 {
+		return run(t, s, Setup{Policy: name, Push: push(t, rule), Layout: l, Seed: 1}).Figures.OutputTokensPerSecond
+	}
+	rr, ll, sky := at("round-robin", "blind", Single), at("least-load", "blind", Single), at("skylb", "pending", Regional)
+	if !(rr < ll && 1.15*ll < sky) {
+		t.Errorf("output tokens a second: round-robin %.0f, least-load %.0f, skylb %.0f", rr, ll, sky)
+	}
+}
+
+func TestSettings(t *testing.T) {
+	s := short(t, "fig8a", time.Second)
+	for _, set := range [][2]string{
+		{"duration", "7s"},
+		{"clients", "5"},
+		{"clients.eu", "6"},
+		{"replicas.asia", "1"},
+		{"rtt_scale", "0.5"},
+		{"forward", "false"},
+		{"kv", "38000"},
+		{"warmup", "0.2"},
+		{"max_new", "64"},
+		{"tau", "3"},
+		{"workload", "tot15"},
+		{"lengths", "1.3"},
+		{"sigma", "2"},
+		{"rate", "4.5"},
+		{"engine", "light"},
+		{"order", "edf"},
+		{"balancers.us", "2"},
+		{"profile.us", "h100-llama3.1-8b"},
+		{"profiles.asia", "l4-llama3.1-8b-38k, h100-llama3.1-8b"},
+	} {
+		if err := s.Set(set[0], set[1]); err != nil {
+			t.Error(err)
+		}
+	}
+	c := s.Constants()
+	got := fmt.Sprintln(c.Duration, c.Regions, c.Links, c.Forward, c.KVTokens, c.Warmup, c.MaxNew, c.Tau, c.Workload, c.Lengths, c.Sigma, c.Rate, c.Engine, c.Order)
+	want := "7 [{us 3 5 [h100-llama3.1-8b] 2} {eu 2 6 [] 0} {asia 1 5 [l4-llama3.1-8b-38k h100-llama3.1-8b] 0}] [{us eu 50} {us asia 80} {eu asia 110}] false 38000 0.2 64 3 tot15 1.3 2 4.5 light edf\n"
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if len(c.Others) != 2 || c.Others[0].KVTokens != 362_000 || c.Others[1].Profile != "l4-llama3.1-8b-38k" {
+		t.Errorf("the other profiles are %+v", c.Others)
+	}
+	for i, want := range []int{362_000, 38_000} {
+		if got := s.profile(&s.Regions[i], 7).KVTokens; got != want {
+			t.Errorf("replica 8 of %s has %d KV tokens, want %d", s.Regions[i].Name, got, want)
+		}
+	}
+	if err := s.Set("kv", "30000"); err != nil || s.leastKV() != 30_000 || s.profile(&s.Regions[0], 0).Name != "h100-llama3.1-8b" {
+		t.Errorf("kv sets %d, %v", s.leastKV(), err)
+	}
+	if err := s.Set("profile", "l4-llama3.1-8b"); err != nil || len(s.Constants().Others) > 0 {
+		t.Errorf("profile leaves %+v, %v", s.Constants().Others, err)
+	}
+	if fresh := short(t, "fig8a", time.Second); fresh.Regions[0].Clients != 80 || fresh.Links[0].RTT != 100*time.Millisecond {
+		t.Errorf("setting changed what ships: %+v", fresh)
+	}
+}
+
+func TestErrorsSayWhat(t *testing.T) {
+	ok := Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional}
+	for _, c := range []struct{ name, value, want string }{
+		{"speed", "3", `unknown setting "speed": want one of balancers, balancers.REGION, clients, clients.REGION,`},
+		{"clients.mars", "3", `setting clients: no region is called "mars"`},
+		{"clients", "many", `setting clients: want a whole number, got "many"`},
+		{"duration", "4", `setting duration: want a duration such as 100s, got "4"`},
+		{"profile", "h100", `setting profile: unknown engine profile "h100": want one of l4-llama3.1-8b, `},
+		{"forward", "perhaps", `setting forward: want true or false, got "perhaps"`},
+		{"warmup", "1", `checking scenario fig8a: warmup: must be at least 0 and below 1, got 1`},
+		{"kv", "1000", `checking scenario fig8a: max_context: must be at least 1024 and below the 1000 KV tokens of a replica, got 16384`},
+		{"replicas", "0", `checking scenario fig8a: regions: want at least one replica, got none`},
+		{"clients", "0", `checking scenario fig8a: regions: want at least one client, got none`},
+		{"rtt_scale", "0", `checking scenario fig8a: links: the round trip between us and eu must be more than zero, got 0s`},
+		{"home", "mars", `checking scenario fig8a: home: no region is called "mars"`},
+		{"lengths", "0", `checking scenario fig8a: lengths: must be more than 0 and at most 100, got 0`},
+		{"sigma", "11", `checking scenario fig8a: sigma: must be more than 0 and at most 10, got 11`},
+		{"rate", "-1", `checking scenario fig8a: rate: must be at least 0 and at most 100000 sessions a second, got -1`},
+		{"rate", "NaN", `setting rate: want a number, got "NaN"`},
+		{"profile.us", "h100", `setting profile: unknown engine profile "h100"`},
+		{"profiles.mars", "l4-llama3.1-8b", `setting profiles: no region is called "mars"`},
+		{"engine", "steam", `checking scenario fig8a: engine: unknown "steam": want full or light`},
+		{"order", "alphabetic", `setting order: unknown `},
+		{"balancers", "65", `checking scenario fig8a: regions[0].balancers: must be at least 0 and at most 64, got 65`},
+		{"workload", "poetry", `checking scenario fig8a: workload: unknown "poetry"`},
+	} {
+		s := short(t, "fig8a", time.Second)
+		err := s.Set(c.name, c.value)
+		if err == nil {
+			_, err = Run(t.Context(), s, ok)
+		}
+		if err == nil || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%s=%s: got %v, want %s", c.name, c.value, err, c.want)
+		}
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Run(ended, short(t, "fig8a", time.Second), ok); !errors.Is(err, context.Canceled) {
+		t.Errorf("a run whose context ended gives %v", err)
+	}
+	if _, err := Named("fig7"); err == nil || !strings.HasPrefix(err.Error(), `unknown scenario "fig7": want one of fig8a, `) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The audit must be able to fail: worlds in which something was lost.
+func TestTheAuditSeesBreaches(t *testing.T) {
+	testkit.Slow(t)
+	for name, spoil := range map[string]func(*world){
+		"a request vanishes from a balancer": func(w *world) { clear(w.nodes[0].legs) },
+		"a request vanishes from an engine":  func(w *world) { clear(w.replicas[0].jobs) },
+		"an answer comes from nowhere":       func(w *world) { w.tally.done, w.tally.issued = 1<<20, 1<<21 },
+		"more ends than requests":            func(w *world) { w.tally.failures = 1 << 20 },
+		"an event lies in the past":          func(w *world) { w.now += time.Hour; w.step() },
+		"tokens come from nowhere": func(w *world) {
+			w.tell(w.nodes[0], core.Event{Kind: core.EventProgress, Target: w.replicas[0].id, Tokens: 1 << 30})
+		},
+		"an engine acts unseen": func(w *world) { w.replicas[0].engine.Advance(w.now + time.Minute) },
+	} {
+		w, err := newWorld(short(t, "fig8c", time.Minute), Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 20_000 {
+			w.step()
+		}
+		if err := w.audit(); err != nil {
+			t.Fatal(err)
+		}
+		if seen := w.nodes[0].core.View(w.now).Replicas[0]; seen.Tokens == 0 || !seen.Pending.Known {
+			t.Fatalf("the balancer heard nothing of %s: %+v", seen.ID, seen)
+		}
+		spoil(w)
+		if w.audit() == nil {
+			t.Errorf("%s: the audit saw nothing", name)
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/sim/workload"
+	"skyserve/internal/testkit"
+)
+
+// fileOf opens a file of that text, again and again.
+func fileOf(text string) func() (io.ReadCloser, error) {
+	return func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }
+}
+
+// rowsEvery is a trace of n rows of a prompt of 200 and an answer of 20 tokens.
+func rowsEvery(n int, gap time.Duration) string {
+	var lines strings.Builder
+	lines.WriteString("t_s,input_tokens,output_tokens\n")
+	for i := range n {
+		fmt.Fprintf(&lines, "%v,200,20\n", (time.Duration(i) * gap).Seconds())
+	}
+	return lines.String()
+}
+
+// A trace's requests come when it says, where its weights say, and end.
+func TestReplayingATrace(t *testing.T) {
+	s := short(t, "fig8a", 30*time.Second)
+	s.Warmup = 0
+	lines := rowsEvery(40, time.Second) + "15,90000,20\n" // longer than the context
+	if err := s.ReadTrace("t.csv", fileOf(lines), workload.TraceOptions{Weights: []workload.Weight{{Region: "eu", Weight: 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	if s.Reference != nil || s.Title != "t.csv (azure-2023) on the service of fig8a" || s.Trace.Format != "azure-2023" {
+		t.Fatalf("%s, format %s", s.Title, s.Trace.Format)
+	}
+	for range 2 { // each run reads it anew
+		r := run(t, s, Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 1})
+		if r.Totals.Rows != 30 || r.Totals.LeftOut != 1 || r.Totals.Issued != 30 || r.Totals.Answered < 25 || r.Balancers[1].Arrived != 30 {
+			t.Errorf("replayed %+v, %+v", r.Totals, r.Balancers)
+		}
+	}
+	if c := s.Constants(); c.Workload != "trace" {
+		t.Errorf("constants are %+v", c)
+	}
+	for want, o := range map[string]workload.TraceOptions{
+		`weight of mars: no region is called "mars"`:   {Weights: []workload.Weight{{Region: "mars", Weight: 1}}},
+		"reading t.csv: no request comes within 30s o": {From: time.Hour},
+	} {
+		if err := s.ReadTrace("t.csv", fileOf(lines), o); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	gone := errors.New("gone")
+	if err := s.ReadTrace("t.csv", func() (io.ReadCloser, error) { return nil, gone }, workload.TraceOptions{}); !errors.Is(err, gone) {
+		t.Errorf("a file that cannot be opened gave %v", err)
+	}
+}
+
+// A row that cannot be read ends the run that gets there, and says where it is.
+func TestABadRowFarDownATrace(t *testing.T) {
+	s := short(t, "fig8a", time.Hour)
+	lines := rowsEvery(2000, 10*time.Millisecond) + "21,many,20\n"
+	if err := s.ReadTrace("t.csv", fileOf(lines), workload.TraceOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Run(context.Background(), s, Setup{Policy: "round-robin", Push: push(t, "blind"), Layout: Single, Seed: 1})
+	if err == nil || !strings.HasPrefix(err.Error(), "reading t.csv:2002: input_tokens: want a whole number") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// countedRows is an endless trace that counts how often it was asked.
+type countedRows struct{ given, closed int }
+
+func (c *countedRows) Next() (workload.Row, error) {
+	c.given++
+	return workload.Row{Number: c.given, At: time.Duration(c.given) * 10 * time.Millisecond, InputTokens: 100, OutputTokens: 10, Region: "us"}, nil
+}
+func (*countedRows) LeftOut() int   { return 0 }
+func (c *countedRows) Close() error { c.closed++; return nil }
+
+// A run holds one row beside those that it has let ask, and ends with an endless
+// trace under way.
+func TestRowsAreReadOneByOne(t *testing.T) {
+	s := short(t, "fig8a", 20*time.Second)
+	rows := &countedRows{}
+	s.Trace = &Trace{Name: "endless", Open: func() (Rows, error) { return rows, nil }}
+	s.Engine = LightEngine
+	r := run(t, s, Setup{Policy: "least-load", Push: push(t, "blind"), Layout: Single, Seed: 1})
+	if rows.given != r.Totals.Rows+1 || rows.closed != 1 || r.Totals.Rows != 1999 {
+		t.Errorf("read %d rows for %d requests, closed %d times", rows.given, r.Totals.Rows, rows.closed)
+	}
+}
+
+// Where requests share nothing and memory suffices, a light engine is the full
+// one: whatever a run measures is the same.
+func TestALightEngineIsTheFullOneWithoutSharing(t *testing.T) {
+	testkit.Slow(t)
+	for _, policy := range []string{"round-robin", "least-load", "skylb", "cost", "sageserve"} {
+		s := short(t, "fig8a", 60*time.Second)
+		s.MaxNew = 1
+		if err := s.ReadTrace("t.csv", fileOf(rowsEvery(700, 80*time.Millisecond)), workload.TraceOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		setup := Setup{Policy: policy, Push: push(t, "pending"), Layout: Regional, Seed: 1}
+		full := run(t, s, setup)
+		s.Engine = LightEngine
+		light := run(t, s, setup)
+		if full.Figures.Completed < 500 || full.Replicas[0].Preempted > 0 {
+			t.Fatalf("%s: the trace is no test: %+v", policy, full.Figures)
+		}
+		if light.Figures.PrefixHitRate != nil {
+			t.Errorf("%s: a light engine has a hit rate of %v", policy, *light.Figures.PrefixHitRate)
+		}
+		for name, pair := range map[string][2]float64{
+			"completed":   {light.Figures.Completed, full.Figures.Completed},
+			"throughput":  {light.Figures.OutputTokensPerSecond, full.Figures.OutputTokensPerSecond},
+			"mean TTFT":   {light.Figures.TTFT.Mean, full.Figures.TTFT.Mean},
+			"mean E2E":    {light.Figures.E2E.Mean, full.Figures.E2E.Mean},
+			"longest E2E": {light.Figures.E2E.Max, full.Figures.E2E.Max},
+			"imbalance":   {*light.Figures.OutstandingMaxOverMin, *full.Figures.OutstandingMaxOverMin},
+		} {
+			if math.Abs(pair[0]-pair[1]) > 1e-4*pair[1] { // by chance two prompts begin with one word
+				t.Errorf("%s: %s is %v light, %v full", policy, name, pair[0], pair[1])
+			}
+		}
+	}
+}
+
+// A sample of many values takes bounded memory and is still read within a
+// thousandth.
+func TestALargeSampleIsNearlyExact(t *testing.T) {
+	var s sample
+	var all []float64
+	for i := range exactSample + 50_000 {
+		v := math.Exp(float64(i*7919%100_003)/10_000) - 1 // 0 to 22,000 ms, out of order
+		s.add(v)
+		all = append(all, v)
+	}
+	if s.values != nil {
+		t.Fatalf("%d values are kept", len(s.values))
+	}
+	got, want := s.percentiles(), percentiles(all)
+	for name, pair := range map[string][2]float64{
+		"mean": {got.Mean, want.Mean}, "p10": {got.P10, want.P10}, "p25": {got.P25, want.P25}, "p50": {got.P50, want.P50},
+		"p75": {got.P75, want.P75}, "p90": {got.P90, want.P90}, "p95": {got.P95, want.P95}, "p99": {got.P99, want.P99}, "max": {got.Max, want.Max},
+	} {
+		if math.Abs(pair[0]-pair[1]) > 1e-3*pair[1] {
+			t.Errorf("%s: %v, exactly %v", name, pair[0], pair[1])
+		}
+	}
+}

@@ -1,0 +1,248 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"skyserve/internal/sim/engine"
+	"skyserve/internal/sim/workload"
+	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
+)
+
+const (
+	// maxRate bounds the sessions that begin in a second, and so what a run takes.
+	maxRate = 100_000
+	// maxDuration keeps every product of times within 64 bits.
+	maxDuration = 1000 * time.Hour
+	// maxFactor bounds how much a surge adds.
+	maxFactor = 1000
+	// maxReplicas, maxBalancers (a region) and maxClients bound what a scenario builds.
+	maxReplicas  = 100_000
+	maxBalancers = 64
+	maxClients   = 1_000_000
+)
+
+// Problem is one thing that makes a scenario impossible to run: where, by the
+// names that settings and files have (regions[1].replicas), and what.
+type Problem struct {
+	Path string
+	Text string
+}
+
+// Error is the problem in a line.
+func (p Problem) Error() string { return p.Path + ": " + p.Text }
+
+// Validate says what makes a scenario impossible to run, or nil: the first of
+// its problems.
+func (s *Scenario) Validate() error {
+	if found := s.Problems(); len(found) > 0 {
+		return fmt.Errorf("checking scenario %s: %w", s.Name, found[0])
+	}
+	return nil
+}
+
+// Problems lists everything that makes a scenario impossible to run.
+func (s *Scenario) Problems() []Problem {
+	c := checker{s: s}
+	c.numbers()
+	c.load()
+	c.regions()
+	c.links()
+	c.surges()
+	c.faults()
+	c.profiles()
+	c.compared()
+	return c.found
+}
+
+func kindList() string {
+	var names []string
+	for _, k := range workload.Kinds() {
+		names = append(names, string(k))
+	}
+	return strings.Join(names, ", ")
+}
+
+// checker collects what is wrong with a scenario.
+type checker struct {
+	s     *Scenario
+	found []Problem
+}
+
+// need notes a problem unless ok.
+func (c *checker) need(ok bool, path, format string, args ...any) {
+	if !ok {
+		c.found = append(c.found, Problem{path, fmt.Sprintf(format, args...)})
+	}
+}
+
+func (c *checker) numbers() {
+	s := c.s
+	c.need(s.Duration > 0, "duration", "must be more than zero, got %s", s.Duration)
+	c.need(s.Duration <= maxDuration, "duration", "must be at most %s, got %s", maxDuration, s.Duration)
+	c.need(s.Warmup >= 0 && s.Warmup < 1, "warmup", "must be at least 0 and below 1, got %v", s.Warmup)
+	c.need(s.Interval >= time.Millisecond, "interval", "must be at least 1ms, got %s", s.Interval)
+	c.need(s.LocalRTT > 0, "local_rtt", "must be more than zero, got %s", s.LocalRTT)
+	c.need(s.MaxNew >= 1, "max_new", "must be at least 1, got %d", s.MaxNew)
+	c.need(s.MaxContext >= workload.MinContext && s.MaxContext < s.leastKV(), "max_context",
+		"must be at least %d and below the %d KV tokens of a replica, got %d", workload.MinContext, s.leastKV(), s.MaxContext)
+	_, err := core.ParseOrder(string(s.Order))
+	c.need(err == nil, "order", "%v", err)
+	c.need(s.Tau >= 0, "tau", "must be at least 0, got %d", s.Tau)
+	c.need(s.MaxWait > 0, "max_wait", "must be more than zero, got %s", s.MaxWait)
+	c.need(s.Patience >= 0, "patience", "must be at least 0, got %s", s.Patience)
+}
+
+// load checks what is asked for.
+func (c *checker) load() {
+	s := c.s
+	c.need(s.Trace != nil || workload.Known(string(s.Workload)), "workload", "unknown %q: want one of %s", s.Workload, kindList())
+	c.need(s.Engine == FullEngine || s.Engine == LightEngine, "engine", "unknown %q: want %s or %s", s.Engine, FullEngine, LightEngine)
+	c.need(s.Lengths > 0 && s.Lengths <= workload.MaxLengths, "lengths", "must be more than 0 and at most %d, got %v", workload.MaxLengths, s.Lengths)
+	c.need(s.Sigma > 0 && s.Sigma <= workload.MaxSigma, "sigma", "must be more than 0 and at most %d, got %v", workload.MaxSigma, s.Sigma)
+	c.need(s.Rate >= 0 && s.Rate <= maxRate, "rate", "must be at least 0 and at most %d sessions a second, got %v", maxRate, s.Rate)
+}
+
+func (c *checker) regions() {
+	replicas, clients := 0, 0
+	for i, r := range c.s.Regions {
+		path := fmt.Sprintf("regions[%d]", i)
+		c.need(r.Name != "", path+".name", "must not be empty")
+		c.need(r.Replicas >= 0 && r.Replicas <= maxReplicas, path+".replicas", "must be at least 0 and at most %d, got %d", maxReplicas, r.Replicas)
+		c.need(r.Clients >= 0 && r.Clients <= maxClients, path+".clients", "must be at least 0 and at most %d, got %d", maxClients, r.Clients)
+		c.need(r.Balancers >= 0 && r.Balancers <= maxBalancers, path+".balancers", "must be at least 0 and at most %d, got %d", maxBalancers, r.Balancers)
+		replicas, clients = replicas+max(0, r.Replicas), clients+max(0, r.Clients)
+		c.need(c.s.region(r.Name) == i, path+".name", "%q stands there twice", r.Name)
+	}
+	c.need(replicas > 0, "regions", "want at least one replica, got none")
+	c.need(clients > 0 || c.s.Trace != nil, "regions", "want at least one client, got none")
+	c.need(c.s.region(c.s.Home) >= 0, "home", "no region is called %q", c.s.Home)
+}
+
+// links checks that every two regions reach each other.
+func (c *checker) links() {
+	for i, a := range c.s.Regions {
+		for _, b := range c.s.Regions[:i] {
+			rtt := c.s.rtt(b.Name, a.Name)
+			c.need(rtt > 0 || a.Name == b.Name, "links", "the round trip between %s and %s must be more than zero, got %s", b.Name, a.Name, rtt)
+		}
+	}
+}
+
+func (c *checker) surges() {
+	for i := range c.s.Surges {
+		u, path := &c.s.Surges[i], fmt.Sprintf("surges[%d]", i)
+		c.need(c.s.region(u.Region) >= 0, path+".region", "no region is called %q", u.Region)
+		c.need(u.From >= 0 && u.To > u.From, path, "must end after it begins, got %s to %s", u.From, u.To)
+		c.need(u.Factor >= 0 && u.Factor <= maxFactor, path+".factor", "must be at least 0 and at most %d, got %v", maxFactor, u.Factor)
+		c.need(c.s.Rate > 0, path, "a closed loop has no rate to raise: set a rate")
+	}
+}
+
+func (c *checker) faults() {
+	for i := range c.s.Faults {
+		f, path := &c.s.Faults[i], fmt.Sprintf("faults[%d]", i)
+		c.fault(f, path)
+		for k := range c.s.Faults[:i] {
+			o := &c.s.Faults[k]
+			c.need(!o.same(f) || f.From >= c.s.end(o) || o.From >= c.s.end(f), path, "%s: begins or ends within faults[%d], which strikes the same", f.Kind, k)
+		}
+	}
+}
+
+func (c *checker) fault(f *Fault, path string) {
+	c.need(f.From >= 0 && f.To >= 0 && (f.To == 0 || f.To > f.From), path, "must end after it begins, got %s to %s", f.From, f.To)
+	switch f.Kind {
+	case ReplicaDown:
+		c.replica(f.Replica, path)
+	case ReplicaSlow:
+		c.need(f.Factor >= 1 && f.Factor <= slowest, path+".factor", "must be at least 1 and at most %d, got %v", slowest, f.Factor)
+		c.replica(f.Replica, path)
+	case LinkCut:
+		c.region(f.Region, path+".region")
+		c.region(f.Peer, path+".peer")
+		c.need(f.Region != f.Peer, path+".peer", "must be another region than %q", f.Region)
+	case ProbeLoss:
+		c.need(f.Share >= 0 && f.Share <= 1, path+".share", "must be at least 0 and at most 1, got %v", f.Share)
+		c.scope(f, path)
+	case ReportDelay:
+		c.need(f.Delay > 0 && f.Delay <= longestDelay, path+".delay", "must be more than zero and at most %s, got %s", longestDelay, f.Delay)
+		c.scope(f, path)
+	case BalancerDown:
+		c.region(f.Region, path+".region")
+		if at := c.s.region(f.Region); at >= 0 {
+			most := c.s.Regions[at].balancers()
+			c.need(f.Balancer >= 0 && f.Balancer <= most, path+".balancer", "must be at least 0 (all) and at most %d, got %d", most, f.Balancer)
+		}
+	default:
+		c.need(false, path+".kind", "unknown %q: want one of %s", f.Kind, faultKindList())
+	}
+}
+
+// scope checks whose probes a fault speaks of.
+func (c *checker) scope(f *Fault, path string) {
+	if f.Replica != "" {
+		c.replica(f.Replica, path)
+	} else if f.Region != "" {
+		c.region(f.Region, path+".region")
+	}
+}
+
+func (c *checker) region(name, path string) {
+	c.need(c.s.region(name) >= 0, path, "no region is called %q", name)
+}
+
+func (c *checker) replica(id, path string) {
+	for _, r := range c.s.Regions {
+		for i := range min(r.Replicas, maxReplicas) {
+			if id == replicaID(r.Name, i) {
+				return
+			}
+		}
+	}
+	c.need(false, path+".replica", "no replica is called %q: the first one of a region is its name and -01", id)
+}
+
+func (c *checker) profiles() {
+	check := func(p *engine.Profile, path string) {
+		err := p.Validate()
+		c.need(err == nil, path, "%v", err)
+	}
+	check(&c.s.Profile, "profile")
+	for i := range c.s.Regions {
+		for k := range c.s.Regions[i].Profiles {
+			check(&c.s.Regions[i].Profiles[k], fmt.Sprintf("regions[%d].profiles[%d]", i, k))
+		}
+	}
+}
+
+// compared checks what is compared where nothing else is asked for.
+func (c *checker) compared() {
+	for _, name := range c.s.Policies {
+		_, err := policy.New(name)
+		c.need(err == nil, "policies", "%v", err)
+	}
+	for _, rule := range c.s.Pushes {
+		_, err := core.ParsePush(rule)
+		c.need(err == nil, "pushes", "%v", err)
+	}
+}
+
+// leastKV is the KV memory of the smallest replica, in tokens.
+func (s *Scenario) leastKV() int {
+	least := 0
+	for i := range s.Regions {
+		r := &s.Regions[i]
+		for k := range min(r.Replicas, max(1, len(r.Profiles))) {
+			if kv := s.profile(r, k).KVTokens; least == 0 || kv < least {
+				least = kv
+			}
+		}
+	}
+	if least == 0 {
+		return s.Profile.KVTokens
+	}
+	return least
+}

@@ -1,0 +1,38 @@
+package telemetry
+
+import (
+	"testing"
+
+	"skyserve/internal/service"
+)
+
+// Where what runs differs from what the plan wants it to run on, that is said.
+func TestUnmetLine(t *testing.T) {
+	const region = service.Region("aws/us-east-1")
+	on := func(gpu string, capacity service.CapacityType) ReplicaSnapshot {
+		return ReplicaSnapshot{Model: "m", GPU: gpu, Capacity: capacity}
+	}
+	donated := on("H100", "spot")
+	donated.Donated = true
+	for _, tt := range []struct {
+		name     string
+		replicas []ReplicaSnapshot
+		want     []TargetReplicas
+		line     string
+	}{
+		{"as planned", []ReplicaSnapshot{on("L4", "spot"), on("H100", "on_demand")}, []TargetReplicas{{"L4", 1, "spot", 1}, {"H100", 1, "on_demand", 1}}, ""},
+		{"another GPU", []ReplicaSnapshot{on("L4", "on_demand"), on("L4", "on_demand")}, []TargetReplicas{{"H100", 8, "on_demand", 2}}, "not as planned: us-east-1 runs 0 of 2 on on_demand 8xH100"},
+		{"another capacity type", []ReplicaSnapshot{on("L4", "on_demand"), on("L4", "spot")}, []TargetReplicas{{"L4", 1, "spot", 2}}, "not as planned: us-east-1 runs 1 of 2 on spot L4"},
+		{"one that is donated does not count", []ReplicaSnapshot{donated}, []TargetReplicas{{"H100", 1, "spot", 1}}, "not as planned: us-east-1 runs 0 of 1 on spot H100"},
+		{"what is not known of capacity is not held against it", []ReplicaSnapshot{on("L4", ""), on("L4", "")}, []TargetReplicas{{"L4", 1, "spot", 1}, {"L4", 1, "on_demand", 1}}, ""},
+		{"and too few in all are", []ReplicaSnapshot{on("L4", "")}, []TargetReplicas{{"L4", 1, "spot", 1}, {"L4", 1, "on_demand", 1}}, "not as planned: us-east-1 runs 1 of 2 on L4"},
+		{"a model without GPUs", []ReplicaSnapshot{on("", "on_demand")}, []TargetReplicas{{"", 0, "on_demand", 2}}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := &Snapshot{Regions: []RegionSnapshot{{Name: region, Replicas: tt.replicas}}, Targets: []Target{{Model: "m", Region: region, Replicas: tt.want}}}
+			if got := s.UnmetLine(); got != tt.line {
+				t.Errorf("got %q, want %q", got, tt.line)
+			}
+		})
+	}
+}

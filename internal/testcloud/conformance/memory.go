@@ -1,0 +1,150 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// ErrCrash is what every call of a Memory returns after its crash.
+var ErrCrash = errors.New("crashed")
+
+// Memory is a cloud that is nothing but a list: the simplest provider that keeps
+// the contract. It can be told what has no capacity, and to crash.
+type Memory struct {
+	// Offers is what its regions have.
+	Offers map[service.Region]provision.Offerings
+	// Refuse says which offerings have no capacity; nil = all have.
+	Refuse func(provision.Offering) *provision.CapacityError
+	// CrashAt is the number of the changing call that crashes, counted from 1: before it
+	// did anything or, when Late is set, after it did all. 0 = none does.
+	CrashAt int
+	Late    bool
+
+	mu      sync.Mutex
+	objects []provision.Object
+	handles int
+	calls   int
+}
+
+// Objects is what there is.
+func (m *Memory) Objects() []provision.Object {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.objects)
+}
+
+// Calls is how many calls changed something, or tried to.
+func (m *Memory) Calls() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.calls
+}
+
+// Change changes an object behind everybody's back; nil removes it.
+func (m *Memory) Change(id string, change func(*provision.Object)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.objects {
+		if m.objects[i].ID == id {
+			if change == nil {
+				m.objects = slices.Delete(m.objects, i, i+1)
+			} else {
+				change(&m.objects[i])
+			}
+			return
+		}
+	}
+}
+
+// Restart ends a crash.
+func (m *Memory) Restart() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.CrashAt, m.calls = 0, 0
+}
+
+// step does one change unless the crash, or the end of the context, comes first.
+func (m *Memory) step(ctx context.Context, change func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.calls++
+	crashes := m.CrashAt > 0 && m.calls >= m.CrashAt
+	if !crashes || m.Late && m.calls == m.CrashAt {
+		if err := change(); err != nil && !crashes {
+			return err
+		}
+	}
+	if crashes {
+		return ErrCrash
+	}
+	return nil
+}
+
+// Offerings is what it was told.
+func (m *Memory) Offerings(_ context.Context, region service.Region) (provision.Offerings, error) {
+	return m.Offers[region], nil
+}
+
+// List shows what there is of a service.
+func (m *Memory) List(_ context.Context, name string) ([]provision.Object, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(m.objects), func(o provision.Object) bool { return name != "" && o.Service != name }), nil
+}
+
+// Launch adds to the list.
+func (m *Memory) Launch(ctx context.Context, w provision.Want) (o provision.Object, err error) {
+	err = m.step(ctx, func() error {
+		o = provision.Object{
+			ID: w.ID, Kind: w.Kind, Service: w.Service, Owner: w.Owner, Region: w.Region, Spec: w.Spec, Fixed: w.Fixed, Build: w.Build,
+			Address: w.Address, Admin: w.Admin, Labels: w.Labels, CostPerHour: w.CostPerHour,
+		}
+		if len(w.Offers) > 0 {
+			o.Offering = &w.Offers[0]
+			if m.Refuse != nil {
+				if refused := m.Refuse(w.Offers[0]); refused != nil {
+					return refused
+				}
+			}
+		}
+		for i, have := range m.objects {
+			if have.ID != w.ID || have.Service != w.Service || have.Kind != w.Kind || have.Gone != "" {
+				continue
+			}
+			o.Handle = have.Handle
+			if have.Spec == w.Spec {
+				o = have
+				return nil
+			}
+			if w.Kind == provision.KindFirewall || w.Kind == provision.KindIdentity {
+				m.objects[i] = o
+				return nil
+			}
+		}
+		m.objects = slices.DeleteFunc(m.objects, func(have provision.Object) bool {
+			return have.ID == w.ID && have.Service == w.Service && have.Gone != ""
+		})
+		m.handles++
+		o.Handle = fmt.Sprintf("m-%d", m.handles)
+		m.objects = append(m.objects, o)
+		return nil
+	})
+	return o, err
+}
+
+// Terminate takes from the list.
+func (m *Memory) Terminate(ctx context.Context, o provision.Object) error {
+	return m.step(ctx, func() error {
+		m.objects = slices.DeleteFunc(m.objects, func(have provision.Object) bool { return have.Handle == o.Handle })
+		return nil
+	})
+}

@@ -1,0 +1,22 @@
+package conformance_test
+
+import (
+	"testing"
+
+	"skyserve/internal/testcloud/conformance"
+	"skyserve/provision"
+)
+
+func TestMemoryKeepsTheContract(t *testing.T) {
+	conformance.Run(t, func(*testing.T) conformance.Subject {
+		m := &conformance.Memory{}
+		return conformance.Subject{
+			Provider: m, Reopen: func(*testing.T) provision.Provider { return m }, Service: "chat",
+			Wants: []provision.Want{
+				{ID: "firewall", Kind: provision.KindFirewall, Service: "chat", Region: "aws/us-east-1", Spec: "f"},
+				{ID: "us-0", Kind: provision.KindReplica, Service: "chat", Region: "aws/us-east-1", Spec: "s"},
+			},
+			Other: provision.Want{ID: "us-0", Kind: provision.KindReplica, Service: "other", Region: "aws/us-east-1", Spec: "s"},
+		}
+	})
+}

@@ -1,0 +1,378 @@
+package testcloud
+
+import (
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// AWS is Amazon Web Services in memory, as far as machines need them: EC2, IAM, STS,
+// Service Quotas and the price list, in several regions behind one address. Which service and
+// region a request is for, and who sends it, is read from its signature, which is not
+// verified: see Credentials. Use NewAWS, and set the fields before the first call.
+type AWS struct {
+	// Deny answers an action (ec2:RunInstances) in a region with an error code of
+	// credentials (AuthFailure, UnauthorizedOperation, ExpiredToken); "" allows it.
+	Deny func(region, action string) string
+	// Refuse answers a launch with a code of capacity, InsufficientInstanceCapacity; ""
+	// grants it. market is on_demand or spot.
+	Refuse func(zone, instanceType, market string) string
+	// Falter is the reason for which a launch that was granted ends at once, a code of an
+	// instance's state such as Server.InsufficientInstanceCapacity; nil or "" = it does not.
+	Falter func(zone, instanceType, market string) string
+	// Offers says whether a zone has an instance type; nil = every zone has all.
+	Offers func(zone, instanceType string) bool
+	// SpotPrice is the price of an instance type in a zone, as 0.4012; nil or "" = none is told.
+	SpotPrice func(zone, instanceType string) string
+	// ListPrice is the price of an instance type on demand in a region, as 0.8048000000, ""
+	// = none is told; nil = FakePrice.
+	ListPrice func(region, instanceType string) string
+	// Quotas are the vCPUs that every region allows by quota code; what is not in it
+	// is not limited, and only has the Defaults.
+	Quotas   map[string]float64
+	Defaults map[string]float64
+	// Closing is how many looks at an instance find it shutting down before it has
+	// terminated and lets go of its security group.
+	Closing int
+	// ProfileLag is how many launches do not know an instance profile yet that was just made,
+	// and then as many that do not know of its role.
+	ProfileLag int
+	// PageSize is the most that one answer of a list holds; 0 = as many as were asked for.
+	PageSize int
+	// Now is the clock of the cloud; nil = time.Now.
+	Now func() time.Time
+	// Address gives the nth machine its addresses; nil = some of documentation's and of
+	// the default network's.
+	Address func(n int) (public, private string)
+	// Boot is told of every machine that was made, and returns what is called once it
+	// ends; nil = machines do nothing. It must not wait, nor call the cloud.
+	Boot func(m Booted) (off func())
+
+	faults   *Faults
+	mu       sync.Mutex
+	next     int // numbers of ids
+	images   int // how often the images were renewed
+	regions  map[string]*ec2Region
+	roles    map[string]*iamRole
+	profiles map[string]*iamProfile
+}
+
+// Booted is a machine that comes to be.
+type Booted struct {
+	ID       string // i-0... at AWS, the machine's name at Google
+	Region   string
+	Private  string // its address
+	UserData string
+	Tags     map[string]string // at Google its labels
+}
+
+// AWSAccount is the account that everything belongs to.
+const AWSAccount = "123456789012"
+
+// NewAWS makes regions of zones a, b and c, each with a default network.
+func NewAWS(faults *Faults, regions ...string) *AWS {
+	if faults == nil {
+		faults = &Faults{}
+	}
+	a := &AWS{faults: faults, regions: map[string]*ec2Region{}, roles: map[string]*iamRole{}, profiles: map[string]*iamProfile{}}
+	for _, name := range regions {
+		a.regions[name] = newEC2Region(a, name)
+	}
+	return a
+}
+
+// id makes the next id with a prefix. The caller holds mu.
+func (a *AWS) id(prefix string) string {
+	a.next++
+	return fmt.Sprintf("%s-%017x", prefix, a.next)
+}
+
+func (a *AWS) now() time.Time {
+	if a.Now == nil {
+		return time.Now()
+	}
+	return a.Now()
+}
+
+// awsCall is one request, taken apart.
+type awsCall struct {
+	key             string // the access key of the signature
+	service, region string // of the signature: ec2, us-east-1
+	action          string // RunInstances
+	form            awsForm
+	body            []byte
+}
+
+// name is the action as permissions spell it.
+func (c awsCall) name() string { return c.service + ":" + c.action }
+
+// reads says whether the action changes nothing.
+func (c awsCall) reads() bool {
+	return strings.HasPrefix(c.action, "Describe") || strings.HasPrefix(c.action, "List") || strings.HasPrefix(c.action, "Get")
+}
+
+// credentialScope finds the access key, the region and the service in a signature.
+var credentialScope = regexp.MustCompile(`Credential=([^/]+)/\d+/([^/]+)/([^/]+)/aws4_request`)
+
+// maxAWSBody bounds a request: user data of 16 KiB in base64 is the largest part.
+const maxAWSBody = 1 << 20
+
+func readAWSCall(r *http.Request) (awsCall, error) {
+	var c awsCall
+	scope := credentialScope.FindStringSubmatch(r.Header.Get("Authorization"))
+	if scope == nil {
+		return c, awsRefusal(http.StatusForbidden, "MissingAuthenticationToken", "Request is missing Authentication Token")
+	}
+	c.key, c.region, c.service = scope[1], scope[2], scope[3]
+	var err error
+	if c.body, err = io.ReadAll(io.LimitReader(r.Body, maxAWSBody)); err != nil {
+		return c, err
+	}
+	if target := r.Header.Get("X-Amz-Target"); target != "" {
+		_, c.action, _ = strings.Cut(target, ".")
+		return c, nil
+	}
+	if c.form, err = parseAWSForm(string(c.body)); err != nil {
+		return c, awsRefusal(http.StatusBadRequest, "MalformedQueryString", "%v", err)
+	}
+	c.action = c.form.get("Action")
+	return c, nil
+}
+
+// ServeHTTP answers one call, or fails as its faults say.
+func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Date", a.now().UTC().Format(http.TimeFormat))
+	c, err := readAWSCall(r)
+	if err != nil {
+		writeAWSError(w, c, err)
+		return
+	}
+	place := c.region
+	if c.service == "iam" {
+		place = ""
+	}
+	outcome, end := a.faults.Begin(Call{Cloud: "aws", Region: place, Action: c.name(), Reads: c.reads()})
+	defer end()
+	switch outcome {
+	case Refused:
+		Cut()
+	case Throttled:
+		writeAWSError(w, c, c.throttled())
+		return
+	case Broken:
+		writeAWSError(w, c, awsRefusal(http.StatusInternalServerError, "InternalError", "An internal error has occurred"))
+		return
+	}
+	a.mu.Lock()
+	answer, err := a.do(c)
+	a.mu.Unlock()
+	switch {
+	case outcome == Lost:
+		Cut()
+	case err != nil:
+		writeAWSError(w, c, err)
+	default:
+		writeAWS(w, c, answer)
+	}
+}
+
+// speaksJSON says whether a call is to a service that speaks JSON 1.1.
+func (c awsCall) speaksJSON() bool { return c.service == "servicequotas" || c.service == "pricing" }
+
+// throttled is the refusal of a call for its rate.
+func (c awsCall) throttled() error {
+	if c.speaksJSON() {
+		return badRequest("ThrottlingException", "Rate exceeded")
+	}
+	return awsRefusal(http.StatusServiceUnavailable, "RequestLimitExceeded", "Request limit exceeded.")
+}
+
+// do carries a call out. The caller holds mu.
+func (a *AWS) do(c awsCall) (any, error) {
+	for _, action := range c.needs() {
+		if a.Deny == nil {
+			break
+		}
+		if code := a.Deny(c.region, action); code != "" {
+			return nil, awsRefusal(denialStatus(code), code, "%s", denialText(code, action))
+		}
+	}
+	if err := a.authorize(c); err != nil {
+		return nil, err
+	}
+	var answer any
+	err := awsRefusal(http.StatusBadRequest, "InvalidAction", "The action %s is not valid for this web service.", c.name())
+	switch c.service {
+	case "ec2":
+		answer, err = a.doEC2(c)
+	case "iam":
+		if do, known := iamActions[c.action]; known {
+			answer, err = do(a, c.form)
+		}
+	case "sts":
+		if c.action == "GetCallerIdentity" {
+			answer, err = a.callerIdentity(c), nil
+		}
+	case "servicequotas":
+		answer, err = a.quota(c)
+	case "pricing":
+		answer, err = a.products(c)
+	}
+	return answer, err
+}
+
+// needs are the actions that the caller must be allowed for a call: a launch hands over a
+// role, sets tags and looks images up.
+func (c awsCall) needs() []string {
+	needs := []string{c.name()}
+	if c.action != "RunInstances" {
+		return needs
+	}
+	if c.form.get("IamInstanceProfile.Name") != "" {
+		needs = append(needs, "iam:PassRole")
+	}
+	if len(c.form.items("TagSpecification")) > 0 {
+		needs = append(needs, "ec2:CreateTags")
+	}
+	if strings.HasPrefix(c.form.get("ImageId"), "resolve:ssm:") {
+		needs = append(needs, "ssm:GetParameters")
+	}
+	return needs
+}
+
+// denialText is what AWS says of an action that the caller may not do: EC2 appends a long
+// message that only decode-authorization-message reads.
+func denialText(code, action string) string {
+	text := "User: arn:aws:iam::" + AWSAccount + ":user/operator is not authorized to perform: " + action +
+		" on resource: * because no identity-based policy allows the " + action + " action"
+	switch {
+	case code == "UnauthorizedOperation":
+		return "You are not authorized to perform this operation. " + text + ". Encoded authorization failure message: " + strings.Repeat("x1-", 300)
+	case strings.HasPrefix(code, "AccessDenied"):
+		return text
+	}
+	return "You are not authorized to perform this operation: " + action
+}
+
+// denialStatus is the HTTP status that goes with a code of credentials.
+func denialStatus(code string) int {
+	if code == "AuthFailure" {
+		return http.StatusUnauthorized
+	}
+	return http.StatusForbidden
+}
+
+// ec2Actions are the actions of EC2 that the fake has.
+var ec2Actions = map[string]func(*ec2Region, awsForm) (any, error){
+	"RunInstances":                  (*ec2Region).runInstances,
+	"DescribeInstances":             (*ec2Region).describeInstances,
+	"TerminateInstances":            (*ec2Region).terminateInstances,
+	"GetConsoleOutput":              (*ec2Region).getConsole,
+	"DescribeInstanceTypeOfferings": (*ec2Region).describeOfferings,
+	"DescribeSpotPriceHistory":      (*ec2Region).describeSpotPrices,
+	"DescribeVpcs":                  (*ec2Region).describeVpcs,
+	"DescribeSubnets":               (*ec2Region).describeSubnets,
+	"DescribeRouteTables":           (*ec2Region).describeRouteTables,
+	"CreateSecurityGroup":           (*ec2Region).createGroup,
+	"DescribeSecurityGroups":        (*ec2Region).describeGroups,
+	"AuthorizeSecurityGroupIngress": (*ec2Region).authorizeIngress,
+	"RevokeSecurityGroupIngress":    (*ec2Region).revokeIngress,
+	"DeleteSecurityGroup":           (*ec2Region).deleteGroup,
+	"CreateTags":                    (*ec2Region).createTags,
+}
+
+func (a *AWS) doEC2(c awsCall) (any, error) {
+	do, known := ec2Actions[c.action]
+	region := a.regions[c.region]
+	switch {
+	case !known:
+		return nil, awsRefusal(http.StatusBadRequest, "InvalidAction", "The action %s is not valid for this web service.", c.action)
+	case region == nil: // as an account sees a region that it has not enabled
+		return nil, awsRefusal(http.StatusUnauthorized, "AuthFailure", "AWS was not able to validate the provided access credentials")
+	case c.form.get("DryRun") == "true" && c.action == "RunInstances":
+		return nil, region.dryRun(c.form)
+	case c.form.get("DryRun") == "true":
+		return nil, awsRefusal(http.StatusPreconditionFailed, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
+	}
+	return do(region, c.form)
+}
+
+// awsFailure is an answer that is an error.
+type awsFailure struct {
+	status        int
+	code, message string
+}
+
+func (e *awsFailure) Error() string { return e.code + ": " + e.message }
+
+// awsRefusal makes an error to be answered.
+func awsRefusal(status int, code, format string, args ...any) error {
+	return &awsFailure{status, code, fmt.Sprintf(format, args...)}
+}
+
+// badRequest makes the error of a request that cannot be carried out.
+func badRequest(code, format string, args ...any) error {
+	return awsRefusal(http.StatusBadRequest, code, format, args...)
+}
+
+// writeAWS writes an answer in the protocol of the call's service.
+func writeAWS(w http.ResponseWriter, c awsCall, answer any) {
+	if c.speaksJSON() {
+		writeJSON11(w, http.StatusOK, answer)
+		return
+	}
+	w.Header().Set("Content-Type", "text/xml;charset=UTF-8")
+	root := xml.StartElement{Name: xml.Name{Local: c.action + "Response"}}
+	enc := xml.NewEncoder(w)
+	if c.service == "ec2" {
+		_ = enc.EncodeElement(answer, root) // a caller that is gone hears nothing
+		return
+	}
+	_ = enc.EncodeToken(root)
+	_ = enc.EncodeElement(answer, xml.StartElement{Name: xml.Name{Local: c.action + "Result"}})
+	_ = enc.EncodeToken(root.End())
+	_ = enc.Flush()
+}
+
+// writeAWSError writes an error in the protocol of the call's service.
+func writeAWSError(w http.ResponseWriter, c awsCall, err error) {
+	var e *awsFailure
+	if !errors.As(err, &e) {
+		e = &awsFailure{http.StatusInternalServerError, "InternalError", err.Error()}
+	}
+	if c.speaksJSON() {
+		writeJSON11(w, e.status, map[string]string{"__type": e.code, "Message": e.message})
+		return
+	}
+	w.Header().Set("Content-Type", "text/xml;charset=UTF-8")
+	w.WriteHeader(e.status)
+	type detail struct{ Code, Message string }
+	root, document := "ErrorResponse", any(struct{ Error detail }{detail{e.code, e.message}})
+	if c.service == "ec2" {
+		root, document = "Response", struct {
+			Errors []detail `xml:"Errors>Error"`
+		}{[]detail{{e.code, e.message}}}
+	}
+	_ = xml.NewEncoder(w).EncodeElement(document, xml.StartElement{Name: xml.Name{Local: root}})
+}
+
+// cutPage gives the part of a list that a page holds, and the token of the next.
+func cutPage[T any](a *AWS, all []T, token, most string) (part []T, next string) {
+	from, _ := strconv.Atoi(token)
+	size, _ := strconv.Atoi(most)
+	if a.PageSize > 0 && (size == 0 || a.PageSize < size) {
+		size = a.PageSize
+	}
+	from = min(from, len(all))
+	if size == 0 || from+size >= len(all) {
+		return all[from:], ""
+	}
+	return all[from : from+size], strconv.Itoa(from + size)
+}

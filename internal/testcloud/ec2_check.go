@@ -1,0 +1,103 @@
+package testcloud
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+)
+
+// The bounds of tags: how many a thing has, and how long they are.
+const (
+	maxTags     = 50
+	maxTagKey   = 128
+	maxTagValue = 256
+)
+
+// iamWord is what IAM takes as a part of a tag.
+var iamWord = regexp.MustCompile(`^[\p{L}\p{Z}\p{N}_.:/=+\-@]*$`)
+
+// check refuses tags that no service of AWS takes; iam says whether those that only IAM
+// does not take are refused, too.
+func (t awsTags) check(iam bool) error {
+	if len(t) > maxTags {
+		return fmt.Errorf("more than %d tags", maxTags)
+	}
+	for key, value := range t {
+		switch {
+		case key == "" || utf8.RuneCountInString(key) > maxTagKey:
+			return fmt.Errorf("tag keys have 1 to %d characters: %q", maxTagKey, key)
+		case utf8.RuneCountInString(value) > maxTagValue:
+			return fmt.Errorf("tag values have up to %d characters: %q", maxTagValue, value)
+		case strings.HasPrefix(strings.ToLower(key), "aws:"):
+			return fmt.Errorf("tag keys beginning with aws: are for internal use: %q", key)
+		case iam && (!iamWord.MatchString(key) || !iamWord.MatchString(value)):
+			return fmt.Errorf("tags of IAM have letters, digits, spaces and _.:/=+-@: %q", key+"="+value)
+		}
+	}
+	return nil
+}
+
+// checkRun refuses parameters of a launch that do not go together.
+func (f awsForm) checkRun() error {
+	spot := f.get("InstanceMarketOptions.MarketType") == "spot"
+	faces := len(f.items("NetworkInterface")) > 0
+	reserved := f.sub("CapacityReservationSpecification")
+	switch {
+	case faces && (f.get("SubnetId") != "" || len(f.list("SecurityGroupId")) > 0):
+		return badRequest("InvalidParameterCombination", "Network interfaces and an instance-level subnet ID or security groups may not be specified on the same request")
+	case spot && f.get("InstanceInitiatedShutdownBehavior") == "stop":
+		return badRequest("UnsupportedOperation", "instance_initiated_shutdown_behavior=stop is not supported for spot instances.")
+	case spot && f.get("InstanceMarketOptions.SpotOptions.SpotInstanceType") != "persistent" && f.get("InstanceMarketOptions.SpotOptions.InstanceInterruptionBehavior") == "stop":
+		return badRequest("InvalidParameterCombination", "The request with type 'one-time' is not supported when instanceInterruptionBehavior is set to 'stop'.")
+	case spot && len(reserved) > 0:
+		return badRequest("InvalidParameterCombination", "Capacity Reservations cannot be used with Spot instances")
+	case len(f.get("ClientToken")) > 64:
+		return badRequest("InvalidParameterValue", "The client token is longer than 64 characters")
+	}
+	for _, spec := range f.items("TagSpecification") {
+		if err := spec.readTags("Tag").check(false); err != nil {
+			return badRequest("InvalidParameterValue", "%v", err)
+		}
+	}
+	return f.checkDisks()
+}
+
+// checkDisks refuses volumes that there are not.
+func (f awsForm) checkDisks() error {
+	for _, disk := range f.items("BlockDeviceMapping") {
+		ebs := disk.sub("Ebs")
+		size, speed, ops := ebs.number("VolumeSize"), ebs.number("Throughput"), max(ebs.number("Iops"), 3000)
+		switch {
+		case size < 8:
+			return badRequest("InvalidBlockDeviceMapping", "Volume of size %dGB is smaller than snapshot, expect size >= 8GB", size)
+		case speed != 0 && ebs.get("VolumeType") != "gp3":
+			return badRequest("InvalidParameterCombination", "The parameter throughput is not supported for %s volumes.", ebs.get("VolumeType"))
+		case speed != 0 && (speed < 125 || speed > 1000):
+			return badRequest("InvalidParameterValue", "Volume throughput of %d MiB/s is out of range", speed)
+		case speed*4 > ops:
+			return badRequest("InvalidParameterCombination", "Throughput (MiBps) to iops ratio of %d/%d is too high; maximum is 0.250000", speed, ops)
+		}
+	}
+	return nil
+}
+
+// RenewImages makes the parameters of images name newer ones, as their keepers do
+// every few weeks.
+func (a *AWS) RenewImages() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.images++
+}
+
+// dryRun says whether a launch would be carried out, as far as EC2 looks: whether the
+// caller may, and where it is to stand.
+func (r *ec2Region) dryRun(f awsForm) error {
+	i := &ec2Instance{subnet: cmp.Or(f.get("SubnetId"), f.get("NetworkInterface.1.SubnetId"))}
+	if err := r.placeInstance(i); err != nil {
+		return err
+	}
+	return awsRefusal(http.StatusPreconditionFailed, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
+}

@@ -1,0 +1,239 @@
+package testcloud
+
+import (
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"net/http"
+	"strconv"
+)
+
+// ec2Token is what a client token made, and of which request.
+type ec2Token struct {
+	instance string
+	words    string
+}
+
+// maxUserData is the most that user data may have, before base64.
+const maxUserData = 16 << 10
+
+type runAnswer struct {
+	Reservation string           `xml:"reservationId"`
+	Instances   []ec2InstanceDoc `xml:"instancesSet>item"`
+}
+
+func (r *ec2Region) runInstances(f awsForm) (any, error) {
+	if err := f.checkRun(); err != nil {
+		return nil, err
+	}
+	token, words := f.get("ClientToken"), f.words("Action", "Version")+strconv.Itoa(r.aws.images)
+	if before, used := r.tokens[token]; used && token != "" {
+		return r.again(before, words)
+	}
+	i, err := r.readInstance(f)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.admit(i, f); err != nil {
+		return nil, err
+	}
+	i.id, i.launched, i.number, i.state = r.aws.id("i"), r.aws.now(), r.aws.next, "pending"
+	i.unseen = r.aws.faults.Unseen
+	r.instances[i.id] = i
+	if code := r.falters(i); code != "" {
+		r.end(i, code, "the machine could not be started")
+	} else {
+		r.boot(i)
+	}
+	if token != "" {
+		r.tokens[token] = ec2Token{i.id, words}
+	}
+	return runAnswer{"r-" + i.id, []ec2InstanceDoc{i.doc("pending")}}, nil
+}
+
+// falters is why EC2 ends an instance that it has just begun to start; empty if it does not.
+func (r *ec2Region) falters(i *ec2Instance) string {
+	if r.aws.Falter == nil {
+		return ""
+	}
+	return r.aws.Falter(i.zone, i.kind, i.market)
+}
+
+// boot gives a machine its addresses and starts what it runs.
+func (r *ec2Region) boot(i *ec2Instance) {
+	i.private = fmt.Sprintf("172.31.%d.%d", i.number>>8, i.number&255)
+	i.public = fmt.Sprintf("203.0.%d.%d", i.number>>8, i.number&255)
+	if r.aws.Address != nil {
+		i.public, i.private = r.aws.Address(i.number)
+	}
+	if r.aws.Boot != nil {
+		i.off = r.aws.Boot(Booted{ID: i.id, Region: r.name, Private: i.private, UserData: i.userData, Tags: maps.Clone(i.tags)})
+	}
+}
+
+// again answers a request whose token was used before.
+func (r *ec2Region) again(before ec2Token, words string) (any, error) {
+	i := r.instances[before.instance]
+	switch {
+	case before.words != words:
+		return nil, badRequest("IdempotentParameterMismatch", "The client token was used with other parameters")
+	case i == nil:
+		return nil, badRequest("IdempotentInstanceTerminated", "The instance of this client token has been terminated")
+	}
+	return runAnswer{"r-" + i.id, []ec2InstanceDoc{i.doc(i.state)}}, nil
+}
+
+// readInstance takes an instance from a request and checks what it names.
+func (r *ec2Region) readInstance(f awsForm) (*ec2Instance, error) {
+	face := f.sub("NetworkInterface.1")
+	i := &ec2Instance{
+		token: f.get("ClientToken"), image: f.get("ImageId"), kind: f.get("InstanceType"), market: "on_demand",
+		subnet: face.get("SubnetId"), group: face.get("SecurityGroupId.1"), profile: f.get("IamInstanceProfile.Name"),
+		tags: f.tagsFor("instance"), request: f,
+	}
+	if f.get("InstanceMarketOptions.MarketType") == "spot" {
+		i.market = "spot"
+	}
+	if err := r.placeInstance(i); err != nil {
+		return nil, err
+	}
+	if err := resolveImage(i.image); err != nil {
+		return nil, err
+	}
+	text, err := base64.StdEncoding.DecodeString(f.get("UserData"))
+	switch {
+	case err != nil:
+		return nil, badRequest("InvalidUserData.Malformed", "Invalid BASE64 encoding of user data.")
+	case len(text) > maxUserData:
+		return nil, badRequest("InvalidParameterValue", "User data is limited to 16384 bytes")
+	case ec2Types[i.kind] == 0:
+		return nil, badRequest("InvalidParameterValue", "Invalid value '%s' for InstanceType.", i.kind)
+	}
+	if i.group != "" {
+		g, err := r.fresh(i.group)
+		if err != nil {
+			return nil, err
+		}
+		if g.vpc != r.vpcOf(i.subnet) {
+			return nil, badRequest("InvalidParameter", "Security group %s and subnet %s belong to different networks.", i.group, i.subnet)
+		}
+	}
+	if i.group != "" {
+		i.groupName = r.groups[i.group].name
+	}
+	i.userData = string(text)
+	return i, r.aws.checkProfile(i.profile)
+}
+
+// placeInstance finds the zone of an instance: its subnet's, or the default network's first.
+func (r *ec2Region) placeInstance(i *ec2Instance) error {
+	for _, s := range r.subnets {
+		if i.subnet == s.ID || i.subnet == "" && s.Default {
+			i.subnet, i.zone = s.ID, s.Zone
+			return nil
+		}
+	}
+	if i.subnet != "" {
+		return badRequest("InvalidSubnetID.NotFound", "The subnet ID '%s' does not exist", i.subnet)
+	}
+	return badRequest("VPCIdNotSpecified", "No default VPC for this user")
+}
+
+// vpcOf is the network of a subnet.
+func (r *ec2Region) vpcOf(subnet string) string {
+	for _, s := range r.subnets {
+		if s.ID == subnet {
+			return s.Vpc
+		}
+	}
+	return ""
+}
+
+// checkProfile refuses an instance profile that EC2 does not know, or not yet.
+func (a *AWS) checkProfile(name string) error {
+	if name == "" {
+		return nil
+	}
+	p := a.profiles[name]
+	if p == nil || p.lag > 0 {
+		if p != nil {
+			p.lag--
+		}
+		return badRequest("InvalidParameterValue", "Value (%s) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name", name)
+	}
+	if p.role == "" || p.empty > 0 {
+		p.empty--
+		return badRequest("InvalidParameterValue", `IAM Instance Profile "%s" has no associated IAM Roles`, iamARN("instance-profile", p.path, p.name))
+	}
+	return nil
+}
+
+// capacityCodes are the codes of capacity that EC2 gives as its own failures.
+var capacityCodes = map[string]int{
+	"InsufficientInstanceCapacity": http.StatusInternalServerError,
+	"InsufficientHostCapacity":     http.StatusInternalServerError,
+	"InsufficientCapacity":         http.StatusInternalServerError,
+	"InsufficientAddressCapacity":  http.StatusInternalServerError,
+	"InsufficientVolumeCapacity":   http.StatusInternalServerError,
+}
+
+// admit refuses an instance for which there is no capacity, or no quota.
+func (r *ec2Region) admit(i *ec2Instance, f awsForm) error {
+	if !r.offers(i.zone, i.kind) {
+		return badRequest("Unsupported", "Your requested instance type (%s) is not supported in your requested Availability Zone (%s).", i.kind, i.zone)
+	}
+	if r.aws.Refuse != nil {
+		if code := r.aws.Refuse(i.zone, i.kind, i.market); code != "" {
+			status := max(http.StatusBadRequest, capacityCodes[code])
+			return awsRefusal(status, code, "We currently do not have sufficient %s capacity in the Availability Zone you requested (%s).", i.kind, i.zone)
+		}
+	}
+	if err := r.reserve(i, f.sub("CapacityReservationSpecification")); err != nil {
+		return err
+	}
+	return r.admitQuota(i)
+}
+
+// ec2Reservation is a capacity reservation.
+type ec2Reservation struct {
+	id, zone, kind string
+	count          int
+	open           bool // fills itself with instances that match; else only with those that name it
+}
+
+// Reserve adds a capacity reservation in a zone of a region.
+func (a *AWS) Reserve(region, id, zone, instanceType string, count int, open bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.regions[region].reserved = append(a.regions[region].reserved, &ec2Reservation{id, zone, instanceType, count, open})
+}
+
+// reserve finds the reservation that an instance asks for.
+func (r *ec2Region) reserve(i *ec2Instance, asked awsForm) error {
+	target, preference := asked.get("CapacityReservationTarget.CapacityReservationId"), asked.get("CapacityReservationPreference")
+	if preference == "none" || i.market == "spot" && target == "" {
+		return nil
+	}
+	for _, c := range r.reserved {
+		named := target == c.id || target == "" && c.open
+		if named && c.zone == i.zone && c.kind == i.kind && r.filled(c.id) < c.count {
+			i.reservation = c.id
+			return nil
+		}
+	}
+	if target != "" || preference == "capacity-reservations-only" {
+		return badRequest("ReservationCapacityExceeded", "The requested capacity reservation does not have sufficient compatible and available capacity")
+	}
+	return nil
+}
+
+// filled counts the instances in a reservation.
+func (r *ec2Region) filled(id string) int {
+	n := 0
+	for _, i := range r.instances {
+		if i.reservation == id && i.counts() {
+			n++
+		}
+	}
+	return n
+}

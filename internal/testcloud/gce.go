@@ -1,0 +1,278 @@
+package testcloud
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// GCE is Compute Engine's JSON API, v1, for one project: instances, firewalls and
+// their operations, with the price list of Cloud Billing, and as much of the rest as it takes to make them. What it does
+// not know it refuses, so that no field is sent in vain. Every call moves its
+// operations on by a step. It is safe for concurrent use; set the fields before the
+// first call. A call with the token of a service account, as Credentials gives it, is decided by the
+// roles of that account and their conditions; any other is the operator's.
+type GCE struct {
+	// Address and Boot are as those of AWS: Boot is told of every machine that runs, and
+	// what it returns is called once the machine stops or goes.
+	Address func(n int) (public, private string)
+	Boot    func(m Booted) (off func())
+	// Now is the cloud's clock, which its answers tell; nil = time.Now.
+	Now func() time.Time
+
+	faults  *Faults
+	project string
+	mux     *http.ServeMux
+
+	mu         sync.Mutex // guards what follows
+	calls      int        // what the operations take for time
+	made       int        // numbers what is made
+	instances  gceShelf[GCEInstance]
+	firewalls  gceShelf[GCEFirewall]
+	operations map[string]*gceOperation
+	requests   map[string]string // request id -> name of the operation that it began
+	steps      int
+	pageSize   int
+	networks   map[string]gceNetwork
+	token      string
+	account    string
+	roles      map[string][]string     // permissions of roles
+	policy     map[string][]gceBinding // roles of accounts
+	users      map[string][]string     // of accounts: which accounts may act as them
+	allowed    []string                // the only permissions of the caller; nil = all but those denied
+	silent     string                  // the zone that does not answer lists
+	silence    string                  // how a list warns of it
+	denied     []string                // permissions that the caller does not have
+	refusals   map[string]*gceError    // by action
+	failures   map[string]GCEFailure   // how operations of an action end
+	stock      map[gceStock]int        // what is left; unlimited where there is no entry
+	limits     map[gceLimit]float64    // quotas
+	lacking    map[string][]string     // machine types that a zone does not have
+	skus       []GCESKU                // the price list
+}
+
+// NewGCE is a project with the regions of the fake's map, an automatic network
+// named default, generous quotas, and nothing made yet. A nil Faults serves everything.
+func NewGCE(project string, faults *Faults) *GCE {
+	if faults == nil {
+		faults = &Faults{}
+	}
+	g := &GCE{
+		faults: faults, project: project, mux: http.NewServeMux(), steps: 1,
+		operations: map[string]*gceOperation{}, requests: map[string]string{},
+		networks: map[string]gceNetwork{"default": {}}, account: "1234-compute@developer.gserviceaccount.com",
+		roles:  map[string][]string{"roles/editor": gceEditor()},
+		policy: map[string][]gceBinding{"1234-compute@developer.gserviceaccount.com": {{role: "roles/editor"}}}, users: map[string][]string{},
+		refusals: map[string]*gceError{}, failures: map[string]GCEFailure{},
+		stock: map[gceStock]int{}, limits: map[gceLimit]float64{}, lacking: map[string][]string{},
+		skus: gceSKUs(),
+	}
+	for _, route := range gceRoutes {
+		g.mux.HandleFunc(route.pattern, func(w http.ResponseWriter, r *http.Request) { g.answer(w, r, route) })
+	}
+	g.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		gceFail(http.StatusNotFound, "notFound", "the fake does not know %s %s", r.Method, r.URL.Path).write(w)
+	})
+	return g
+}
+
+// gceRoute is one method of the API.
+type gceRoute struct {
+	action  string
+	pattern string
+	serve   func(g *GCE, r *http.Request) (any, *gceError)
+}
+
+// gceInsert makes an instance.
+const gceInsert = "compute.instances.insert"
+
+// gceListSKUs is the one action that is not about the project.
+const gceListSKUs = "cloudbilling.services.skus.list"
+
+const gceProject = "/compute/v1/projects/{project}"
+
+var gceRoutes = []gceRoute{
+	{"compute.projects.get", "GET " + gceProject, (*GCE).getProject},
+	{"compute.regions.get", "GET " + gceProject + "/regions/{region}", (*GCE).getRegion},
+	{"compute.machineTypes.list", "GET " + gceProject + "/zones/{zone}/machineTypes", (*GCE).listMachineTypes},
+	{"compute.networks.get", "GET " + gceProject + "/global/networks/{name}", (*GCE).getNetwork},
+	{"compute.subnetworks.get", "GET " + gceProject + "/regions/{region}/subnetworks/{name}", (*GCE).getSubnet},
+	{"compute.images.getFromFamily", "GET " + gceProject + "/global/images/family/{name}", (*GCE).getImage},
+	{gceInsert, "POST " + gceProject + "/zones/{zone}/instances", (*GCE).insertInstance},
+	{"compute.instances.get", "GET " + gceProject + "/zones/{zone}/instances/{name}", (*GCE).getInstance},
+	{"compute.instances.delete", "DELETE " + gceProject + "/zones/{zone}/instances/{name}", (*GCE).deleteInstance},
+	{"compute.instances.setMetadata", "POST " + gceProject + "/zones/{zone}/instances/{name}/setMetadata", (*GCE).setMetadata},
+	{"compute.instances.getGuestAttributes", "GET " + gceProject + "/zones/{zone}/instances/{name}/getGuestAttributes", (*GCE).getGuestAttributes},
+	{"compute.instances.aggregatedList", "GET " + gceProject + "/aggregated/instances", (*GCE).listInstances},
+	{"compute.zoneOperations.get", "GET " + gceProject + "/zones/{zone}/operations/{name}", (*GCE).getOperation},
+	{"compute.firewalls.insert", "POST " + gceProject + "/global/firewalls", (*GCE).insertFirewall},
+	{"compute.firewalls.list", "GET " + gceProject + "/global/firewalls", (*GCE).listFirewalls},
+	{"compute.firewalls.get", "GET " + gceProject + "/global/firewalls/{name}", (*GCE).getFirewall},
+	{"compute.firewalls.update", "PUT " + gceProject + "/global/firewalls/{name}", (*GCE).updateFirewall},
+	{"compute.firewalls.delete", "DELETE " + gceProject + "/global/firewalls/{name}", (*GCE).deleteFirewall},
+	{"compute.globalOperations.get", "GET " + gceProject + "/global/operations/{name}", (*GCE).getOperation},
+	{gceListSKUs, "GET /v1/services/{service}/skus", (*GCE).listSKUs},
+	{"resourcemanager.projects.testIamPermissions", "POST /v1/projects/{verb}", (*GCE).askProject},
+	{"iam.serviceAccounts.testIamPermissions", "POST /v1/projects/{anywhere}/serviceAccounts/{account}", (*GCE).askAccount},
+	{"iam.roles.get", "GET /v1/roles/{role}", (*GCE).getRole},
+	{"iam.roles.get", "GET /v1/projects/{anywhere}/roles/{role}", (*GCE).getRole},
+}
+
+// ServeHTTP answers one request.
+func (g *GCE) ServeHTTP(w http.ResponseWriter, r *http.Request) { g.mux.ServeHTTP(w, r) }
+
+// answer does what the faults say with a call.
+func (g *GCE) answer(w http.ResponseWriter, r *http.Request, route gceRoute) {
+	outcome, end := g.faults.Begin(Call{
+		Cloud: "gcp", Region: gceRegionOf(r), Action: route.action, Reads: r.Method == http.MethodGet,
+	})
+	defer end()
+	var fail *gceError
+	var reply []byte
+	switch outcome {
+	case Refused:
+		Cut()
+	case Throttled:
+		fail = gceFail(http.StatusForbidden, "rateLimitExceeded", "Quota exceeded for quota group 'default' and limit 'Queries per 100 seconds'")
+	case Broken:
+		fail = gceFail(http.StatusServiceUnavailable, "backendError", "Internal error. Please try again or contact Google Support.")
+	default:
+		reply, fail = g.serve(r, route)
+	}
+	switch {
+	case outcome == Lost:
+		Cut()
+	case fail != nil:
+		g.date(w)
+		fail.write(w)
+	default:
+		g.date(w)
+		writeGCE(w, http.StatusOK, reply)
+	}
+}
+
+// date tells what time it is.
+func (g *GCE) date(w http.ResponseWriter) {
+	w.Header().Set("Date", g.now().UTC().Format(http.TimeFormat))
+}
+
+// bodyless refuses a GET with a body, as Google's front end does before any API sees it.
+func bodyless(r *http.Request) *gceError {
+	if r.Method == http.MethodGet && r.ContentLength > 0 {
+		return gceFail(http.StatusBadRequest, "badRequest", "Your client has issued a malformed or illegal request.")
+	}
+	return nil
+}
+
+// serve moves time on and does a call, if its caller may. The reply is text, for
+// what it shows goes on changing.
+func (g *GCE) serve(r *http.Request, route gceRoute) ([]byte, *gceError) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.calls++
+	g.advance()
+	if fail := bodyless(r); fail != nil {
+		return nil, fail
+	}
+	if fail := g.admit(r, route); fail != nil {
+		return nil, fail
+	}
+	reply, fail := route.serve(g, r)
+	if fail != nil {
+		return nil, fail
+	}
+	return gceText(reply), nil
+}
+
+// admit checks who calls, what for, and what the fake was told to refuse.
+func (g *GCE) admit(r *http.Request, route gceRoute) *gceError {
+	if g.token != "" && r.Header.Get("Authorization") != "Bearer "+g.token {
+		return gceFail(http.StatusUnauthorized, "authError", "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid authentication credential.")
+	}
+	project, _, _ := strings.Cut(cmp.Or(r.PathValue("project"), r.PathValue("verb")), ":")
+	if project != "" && project != g.project && !strings.Contains(r.URL.Path, "/images/") {
+		return gceFail(http.StatusNotFound, "notFound", "The resource 'projects/%s' was not found", project)
+	}
+	if strings.HasPrefix(route.action, "compute.") && route.action != gceInsert { // which names what it makes in its body
+		if fail := g.require(r, g.resourceOf(r), gcePermission(route.action)); fail != nil {
+			return fail
+		}
+	}
+	return g.refusals[route.action]
+}
+
+// gceRegionOf is the region that a path speaks of; empty = none.
+func gceRegionOf(r *http.Request) string {
+	if zone := r.PathValue("zone"); zone != "" {
+		return gceRegion(zone)
+	}
+	return r.PathValue("region")
+}
+
+// gceRegion is the region of a zone: us-central1 of us-central1-a.
+func gceRegion(zone string) string { return zone[:max(0, strings.LastIndex(zone, "-"))] }
+
+func (g *GCE) now() time.Time {
+	if g.Now == nil {
+		return time.Now()
+	}
+	return g.Now()
+}
+
+// link is the URL by which the API refers to something of the project.
+func (g *GCE) link(path string) string {
+	return "https://www.googleapis.com/compute/v1/projects/" + g.project + "/" + path
+}
+
+// number is the next id.
+func (g *GCE) number() string {
+	g.made++
+	return fmt.Sprint(1000 + g.made)
+}
+
+// gceError is an error in Google's JSON.
+type gceError struct {
+	status  int
+	reason  string
+	message string
+}
+
+func gceFail(status int, reason, format string, args ...any) *gceError {
+	return &gceError{status, reason, fmt.Sprintf(format, args...)}
+}
+
+func (e *gceError) write(w http.ResponseWriter) {
+	writeGCE(w, e.status, gceText(map[string]any{"error": map[string]any{
+		"code": e.status, "message": e.message,
+		"errors": []map[string]string{{"message": e.message, "domain": "global", "reason": e.reason}},
+	}}))
+}
+
+// gceText is a reply as JSON. All that the fake replies can be written as that.
+func gceText(reply any) []byte {
+	text, err := json.Marshal(reply)
+	if err != nil {
+		panic(fmt.Sprintf("testcloud: writing %T as JSON: %v", reply, err))
+	}
+	return text
+}
+
+func writeGCE(w http.ResponseWriter, status int, text []byte) {
+	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
+	w.WriteHeader(status)
+	w.Write(text) //nolint:errcheck // a caller that has gone needs no answer
+}
+
+// readGCE reads a body that must say nothing that the fake does not know.
+func readGCE(r *http.Request, into any) *gceError {
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return gceFail(http.StatusBadRequest, "invalid", "Invalid JSON payload received: %v", err)
+	}
+	return nil
+}

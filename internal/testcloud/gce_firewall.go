@@ -1,0 +1,162 @@
+package testcloud
+
+import (
+	"cmp"
+	"net/http"
+	"regexp"
+)
+
+// GCEFirewall is a firewall rule of the project.
+type GCEFirewall struct {
+	Kind         string        `json:"kind,omitempty"`
+	ID           string        `json:"id,omitempty"`
+	SelfLink     string        `json:"selfLink,omitempty"`
+	Name         string        `json:"name"`
+	Description  string        `json:"description,omitempty"`
+	Network      string        `json:"network,omitempty"`
+	Direction    string        `json:"direction,omitempty"`
+	Priority     *int          `json:"priority,omitempty"`
+	Disabled     bool          `json:"disabled,omitempty"`
+	SourceRanges []string      `json:"sourceRanges,omitempty"`
+	SourceTags   []string      `json:"sourceTags,omitempty"`
+	TargetTags   []string      `json:"targetTags,omitempty"`
+	Allowed      []GCEProtocol `json:"allowed,omitempty"`
+	Denied       []GCEProtocol `json:"denied,omitempty"`
+}
+
+// GCEProtocol is what a firewall rule lets in, or keeps out.
+type GCEProtocol struct {
+	Protocol string   `json:"IPProtocol"`
+	Ports    []string `json:"ports,omitempty"`
+}
+
+var gceName = regexp.MustCompile(`^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// readFirewall reads a rule as somebody sends it, and fills in what is left out.
+func (g *GCE) readFirewall(r *http.Request) (f GCEFirewall, fail *gceError) {
+	if fail := readGCE(r, &f); fail != nil {
+		return f, fail
+	}
+	network, fail := g.network("resource.network", cmp.Or(f.Network, "global/networks/default"))
+	switch {
+	case fail != nil:
+		return f, fail
+	case !gceName.MatchString(f.Name):
+		return f, gceFail(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.name': '%s'. Must be a match of regex '%s'", f.Name, gceName)
+	case len(f.Description) > 2048:
+		return f, gceFail(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.description': the value is too long")
+	case (len(f.Allowed) == 0) == (len(f.Denied) == 0):
+		return f, gceFail(http.StatusBadRequest, "invalid", "Exactly one of 'allowed' and 'denied' must be specified")
+	}
+	for _, tag := range append(append([]string{}, f.SourceTags...), f.TargetTags...) {
+		if !gceName.MatchString(tag) {
+			return f, gceFail(http.StatusBadRequest, "invalid", "Invalid value for a tag: '%s'", tag)
+		}
+	}
+	f.Network, f.Direction = network, cmp.Or(f.Direction, "INGRESS")
+	if f.Priority == nil {
+		f.Priority = new(1000)
+	}
+	if len(f.SourceRanges) == 0 && len(f.SourceTags) == 0 {
+		f.SourceRanges = []string{"0.0.0.0/0"}
+	}
+	return f, nil
+}
+
+func (g *GCE) insertFirewall(r *http.Request) (any, *gceError) {
+	if op := g.repeated(r); op != nil {
+		return op, nil
+	}
+	f, fail := g.readFirewall(r)
+	if fail != nil {
+		return nil, fail
+	}
+	if fail := g.require(r, g.whole(), "compute.networks.updatePolicy"); fail != nil {
+		return nil, fail
+	}
+	target := "global/firewalls/" + f.Name
+	if _, ok := g.firewalls.get(f.Name); ok {
+		return nil, gceFail(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/%s' already exists", g.project, target)
+	}
+	f.Kind, f.ID, f.SelfLink = "compute#firewall", g.number(), g.link(target)
+	g.firewalls.add(f.Name, f, g.faults.Unseen)
+	return g.begin(r, "", "insert", target, func() *GCEFailure {
+		failure := g.failure("compute.firewalls.insert")
+		if failure != nil {
+			g.firewalls.remove(f.Name, 0)
+		}
+		return failure
+	}), nil
+}
+
+// firewall finds the rule that a request names.
+func (g *GCE) firewall(r *http.Request) (GCEFirewall, *gceError) {
+	f, ok := g.firewalls.get(r.PathValue("name"))
+	if !ok {
+		return f, gceFail(http.StatusNotFound, "notFound", "The resource 'projects/%s/global/firewalls/%s' was not found", g.project, r.PathValue("name"))
+	}
+	return f, nil
+}
+
+// firewallToChange finds the rule that a request names, if it can be changed now.
+func (g *GCE) firewallToChange(r *http.Request) (GCEFirewall, *gceError) {
+	f, fail := g.firewall(r)
+	if fail == nil {
+		fail = g.busy("global/firewalls/" + f.Name)
+	}
+	return f, fail
+}
+
+func (g *GCE) getFirewall(r *http.Request) (any, *gceError) {
+	f, fail := g.firewall(r)
+	return f, fail
+}
+
+func (g *GCE) updateFirewall(r *http.Request) (any, *gceError) {
+	if op := g.repeated(r); op != nil {
+		return op, nil
+	}
+	old, fail := g.firewallToChange(r)
+	if fail != nil {
+		return nil, fail
+	}
+	f, fail := g.readFirewall(r)
+	if fail != nil {
+		return nil, fail
+	}
+	if f.Network != old.Network {
+		return nil, gceFail(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.network': '%s'. The network of a firewall cannot be changed.", f.Network)
+	}
+	f.Kind, f.ID, f.SelfLink = old.Kind, old.ID, old.SelfLink
+	g.firewalls.set(old.Name, f)
+	return g.begin(r, "", "update", "global/firewalls/"+old.Name, func() *GCEFailure { return nil }), nil
+}
+
+func (g *GCE) deleteFirewall(r *http.Request) (any, *gceError) {
+	if op := g.repeated(r); op != nil {
+		return op, nil
+	}
+	f, fail := g.firewallToChange(r)
+	if fail != nil {
+		return nil, fail
+	}
+	return g.begin(r, "", "delete", "global/firewalls/"+f.Name, func() *GCEFailure {
+		g.firewalls.remove(f.Name, g.faults.Unseen)
+		return nil
+	}), nil
+}
+
+func (g *GCE) listFirewalls(r *http.Request) (any, *gceError) {
+	passes, fail := gceFilter(r.FormValue("filter"))
+	if fail != nil {
+		return nil, fail
+	}
+	var all []GCEFirewall
+	for _, f := range g.firewalls.list() {
+		if passes(func(field string) (string, bool) { return f.Name, field == "name" }) {
+			all = append(all, f)
+		}
+	}
+	page, next, fail := gcePage(r, all, g.pageSize)
+	return map[string]any{"kind": "compute#firewallList", "items": page, "nextPageToken": next}, fail
+}

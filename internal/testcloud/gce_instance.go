@@ -1,0 +1,386 @@
+package testcloud
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The states of an instance, and the provisioning model that may be interrupted.
+const (
+	gceProvisioning = "PROVISIONING"
+	gceRunning      = "RUNNING"
+	gceStopping     = "STOPPING"
+	gceTerminated   = "TERMINATED" // it is stopped, and can be started again
+	gceSpot         = "SPOT"
+)
+
+// GCEInstance is a virtual machine.
+type GCEInstance struct {
+	Kind                string              `json:"kind,omitempty"`
+	ID                  string              `json:"id,omitempty"`
+	SelfLink            string              `json:"selfLink,omitempty"`
+	Status              string              `json:"status,omitempty"`
+	Zone                string              `json:"zone,omitempty"`
+	Created             string              `json:"creationTimestamp,omitempty"`
+	Name                string              `json:"name"`
+	Description         string              `json:"description,omitempty"`
+	MachineType         string              `json:"machineType"`
+	Labels              map[string]string   `json:"labels,omitempty"`
+	Metadata            GCEMetadata         `json:"metadata,omitzero"`
+	Tags                GCETags             `json:"tags,omitzero"`
+	Scheduling          GCEScheduling       `json:"scheduling,omitzero"`
+	ReservationAffinity *GCEReservation     `json:"reservationAffinity,omitempty"`
+	Disks               []GCEDisk           `json:"disks,omitempty"`
+	NetworkInterfaces   []GCEInterface      `json:"networkInterfaces,omitempty"`
+	ServiceAccounts     []GCEServiceAccount `json:"serviceAccounts,omitempty"`
+	GuestAccelerators   []GCEAccelerator    `json:"guestAccelerators,omitempty"`
+
+	guest  map[string]string // what its own programs wrote, by namespace/key
+	number int               // of which its addresses are made
+	maker  string            // the account that made it; empty = the operator
+	off    func()            // ends what Boot began
+}
+
+// GCEMetadata is what an instance is told, and everybody who may see it.
+type GCEMetadata struct {
+	Items []GCEMetadataItem `json:"items,omitempty"`
+}
+
+// GCEMetadataItem is one entry of it.
+type GCEMetadataItem struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// GCETags are an instance's network tags.
+type GCETags struct {
+	Items []string `json:"items,omitempty"`
+}
+
+// GCEScheduling says how an instance is provisioned and ends.
+type GCEScheduling struct {
+	ProvisioningModel         string `json:"provisioningModel,omitempty"`
+	InstanceTerminationAction string `json:"instanceTerminationAction,omitempty"`
+	OnHostMaintenance         string `json:"onHostMaintenance,omitempty"`
+	AutomaticRestart          *bool  `json:"automaticRestart,omitempty"`
+	Preemptible               bool   `json:"preemptible,omitempty"`
+}
+
+// GCEReservation says which reservations an instance may use.
+type GCEReservation struct {
+	Consume string   `json:"consumeReservationType"`
+	Key     string   `json:"key,omitempty"`
+	Values  []string `json:"values,omitempty"`
+}
+
+// GCEDisk is a disk of an instance.
+type GCEDisk struct {
+	Boot             bool          `json:"boot,omitempty"`
+	AutoDelete       bool          `json:"autoDelete,omitempty"`
+	InitializeParams GCEDiskParams `json:"initializeParams,omitzero"`
+}
+
+// GCEDiskParams is how a disk is made.
+type GCEDiskParams struct {
+	SourceImage string            `json:"sourceImage,omitempty"`
+	DiskSizeGB  string            `json:"diskSizeGb,omitempty"`
+	DiskType    string            `json:"diskType,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+}
+
+// GCEInterface joins an instance to a network.
+type GCEInterface struct {
+	Network       string            `json:"network,omitempty"`
+	Subnet        string            `json:"subnetwork,omitempty"`
+	NicType       string            `json:"nicType,omitempty"`
+	NetworkIP     string            `json:"networkIP,omitempty"`
+	AccessConfigs []GCEAccessConfig `json:"accessConfigs,omitempty"`
+}
+
+// GCEAccessConfig gives an interface a public address.
+type GCEAccessConfig struct {
+	Type  string `json:"type,omitempty"`
+	Name  string `json:"name,omitempty"`
+	NatIP string `json:"natIP,omitempty"`
+}
+
+// GCEServiceAccount is who the programs of an instance are to the cloud.
+type GCEServiceAccount struct {
+	Email  string   `json:"email"`
+	Scopes []string `json:"scopes"`
+}
+
+// GCEAccelerator is GPUs that are attached to a machine type without.
+type GCEAccelerator struct {
+	Type  string `json:"acceleratorType"`
+	Count int    `json:"acceleratorCount"`
+}
+
+// key is where an instance is.
+func (i GCEInstance) key() string { return path.Base(i.Zone) + "/" + i.Name }
+
+// field is a field of an instance for a filter.
+func (i GCEInstance) field(name string) (string, bool) {
+	if key, ok := strings.CutPrefix(name, "labels."); ok {
+		value, found := i.Labels[key]
+		return value, found
+	}
+	return i.Name, name == "name"
+}
+
+var (
+	gceLabelKey   = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}$`)
+	gceLabelValue = regexp.MustCompile(`^[a-z0-9_-]{0,63}$`)
+)
+
+// checkInstance is what is wrong with an instance that somebody wants.
+func (g *GCE) checkInstance(zone string, i *GCEInstance) *gceError {
+	invalid := func(field string, value any) *gceError {
+		return gceFail(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.%s': '%v'.", field, value)
+	}
+	switch {
+	case !gceName.MatchString(i.Name):
+		return invalid("name", i.Name)
+	case i.MachineType != fmt.Sprintf("zones/%s/machineTypes/%s", zone, path.Base(i.MachineType)):
+		return invalid("machineType", i.MachineType)
+	case !g.hasType(zone, path.Base(i.MachineType)):
+		return gceFail(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.machineType': '%s'. The referenced resource does not exist.", i.MachineType)
+	case len(i.Disks) != 1 || !i.Disks[0].Boot || i.Disks[0].InitializeParams.SourceImage == "":
+		return invalid("disks", i.Disks)
+	case len(i.NetworkInterfaces) != 1:
+		return invalid("networkInterfaces", i.NetworkInterfaces)
+	}
+	if fail := checkScheduling(path.Base(i.MachineType), i.Scheduling, i.NetworkInterfaces[0].NicType); fail != nil {
+		return fail
+	}
+	for k, v := range i.Labels {
+		if !gceLabelKey.MatchString(k) || !gceLabelValue.MatchString(v) {
+			return invalid("labels", k+"="+v)
+		}
+	}
+	if k := slices.IndexFunc(i.Tags.Items, func(tag string) bool { return !gceName.MatchString(tag) }); k >= 0 {
+		return invalid("tags.items", i.Tags.Items[k])
+	}
+	return g.join(zone, &i.NetworkInterfaces[0])
+}
+
+// checkScheduling is what of an instance's scheduling its machine type or its
+// provisioning model does not go with.
+func checkScheduling(kind string, s GCEScheduling, nic string) *gceError {
+	refuse := func(text string) *gceError { return gceFail(http.StatusBadRequest, "invalid", "%s", text) }
+	spot, third := s.ProvisioningModel == gceSpot, strings.HasPrefix(kind, "a3-")
+	switch {
+	case spot && (s.AutomaticRestart == nil || *s.AutomaticRestart):
+		return refuse("Scheduling.automaticRestart must be false for spot instances")
+	case spot && s.OnHostMaintenance != "TERMINATE":
+		return refuse("Scheduling.onHostMaintenance must be TERMINATE for spot instances")
+	case gceMachines[kind].accelerators > 0 && s.OnHostMaintenance != "TERMINATE":
+		return refuse("Instances with guest accelerators do not support live migration")
+	case third && nic != "GVNIC":
+		return refuse("The network interface of machine type " + kind + " must be of type GVNIC")
+	case third && kind != "a3-highgpu-8g" && !spot:
+		return refuse("Machine type " + kind + " is only to be had with the provisioning models SPOT and FLEX_START")
+	}
+	return nil
+}
+
+func (g *GCE) insertInstance(r *http.Request) (any, *gceError) {
+	if op := g.repeated(r); op != nil {
+		return op, nil
+	}
+	zone := r.PathValue("zone")
+	if fail := g.knowsZone(zone); fail != nil {
+		return nil, fail
+	}
+	var i GCEInstance
+	if fail := readGCE(r, &i); fail != nil {
+		return nil, fail
+	}
+	if fail := g.mayInsert(r, zone, i); fail != nil {
+		return nil, fail
+	}
+	if fail := g.checkInstance(zone, &i); fail != nil {
+		return nil, fail
+	}
+	target := "zones/" + zone + "/instances/" + i.Name
+	i.Zone = g.link("zones/" + zone)
+	if _, ok := g.instances.get(i.key()); ok {
+		return nil, gceFail(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/%s' already exists", g.project, target)
+	}
+	i.Kind, i.ID, i.SelfLink, i.Status = "compute#instance", g.number(), g.link(target), gceProvisioning
+	i.number, i.maker = g.made, caller(r)
+	i.MachineType = g.link(i.MachineType)
+	i.Created = g.now().Format(time.RFC3339Nano)
+	g.instances.add(i.key(), i, g.faults.Unseen)
+	op := g.begin(r, zone, "insert", target, func() *GCEFailure { return g.start(i.key()) })
+	op.TargetID = i.ID
+	return op, nil
+}
+
+// start ends the making of an instance: it runs, or there is no room for it and it
+// is not there any more.
+func (g *GCE) start(key string) *GCEFailure {
+	i, ok := g.instances.get(key)
+	if !ok || i.Status != gceProvisioning {
+		return nil
+	}
+	if failure := g.endOf(i); failure != nil {
+		if failure.Stays {
+			i.Status = gceTerminated
+			g.instances.set(key, i)
+		} else {
+			g.instances.remove(key, 0)
+		}
+		return failure
+	}
+	i.Status = gceRunning
+	g.boot(&i)
+	g.instances.set(key, i)
+	return nil
+}
+
+// endOf is why an instance does not come to be; nil when it does.
+func (g *GCE) endOf(i GCEInstance) *GCEFailure {
+	if failure := g.actsAs(i); failure != nil {
+		return failure
+	}
+	return g.roomFor(i)
+}
+
+// boot gives a machine its addresses and starts what it runs.
+func (g *GCE) boot(i *GCEInstance) {
+	public, private := fmt.Sprintf("203.0.%d.%d", i.number/250%250, 1+i.number%250), fmt.Sprintf("10.128.%d.%d", i.number/250%250, 1+i.number%250)
+	if g.Address != nil {
+		public, private = g.Address(i.number)
+	}
+	i.NetworkInterfaces = slices.Clone(i.NetworkInterfaces)
+	nic := &i.NetworkInterfaces[0]
+	nic.NetworkIP, nic.AccessConfigs = private, slices.Clone(nic.AccessConfigs)
+	for k := range nic.AccessConfigs {
+		nic.AccessConfigs[k].NatIP = public
+	}
+	if g.Boot == nil {
+		return
+	}
+	m := Booted{ID: i.Name, Region: gceRegion(path.Base(i.Zone)), Private: private, Tags: maps.Clone(i.Labels)}
+	for _, item := range i.Metadata.Items {
+		if item.Key == "user-data" {
+			m.UserData = item.Value
+		}
+	}
+	i.off = g.Boot(m)
+}
+
+// halt ends what a machine runs.
+func (i *GCEInstance) halt() {
+	if i.off != nil {
+		i.off()
+		i.off = nil
+	}
+}
+
+// instance finds the instance that a request names.
+func (g *GCE) instance(r *http.Request) (GCEInstance, *gceError) {
+	zone, name := r.PathValue("zone"), r.PathValue("name")
+	i, ok := g.instances.get(zone + "/" + name)
+	if !ok {
+		return i, gceFail(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/instances/%s' was not found", g.project, zone, name)
+	}
+	return i, nil
+}
+
+func (g *GCE) getInstance(r *http.Request) (any, *gceError) {
+	i, fail := g.instance(r)
+	return i, fail
+}
+
+// setMetadata replaces what an instance is told. What it is told runs as root at its next boot.
+func (g *GCE) setMetadata(r *http.Request) (any, *gceError) {
+	i, fail := g.instance(r)
+	if fail != nil {
+		return nil, fail
+	}
+	var m struct {
+		GCEMetadata
+		Fingerprint string `json:"fingerprint"`
+	}
+	if fail := readGCE(r, &m); fail != nil {
+		return nil, fail
+	}
+	i.Metadata = m.GCEMetadata
+	g.instances.set(i.key(), i)
+	zone := path.Base(i.Zone)
+	return g.begin(r, zone, "setMetadata", "zones/"+zone+"/instances/"+i.Name, func() *GCEFailure { return nil }), nil
+}
+
+// getGuestAttributes shows one of the attributes that an instance wrote.
+func (g *GCE) getGuestAttributes(r *http.Request) (any, *gceError) {
+	i, fail := g.instance(r)
+	if fail != nil {
+		return nil, fail
+	}
+	at := r.FormValue("queryPath")
+	value, ok := i.guest[at]
+	if !ok {
+		return nil, gceFail(http.StatusNotFound, "notFound", "The resource '%s' of type 'Guest Attribute' was not found.", at)
+	}
+	namespace, key, _ := strings.Cut(at, "/")
+	item := map[string]string{"namespace": namespace, "key": key, "value": value}
+	return map[string]any{"kind": "compute#guestAttributes", "queryPath": at, "queryValue": map[string]any{"items": []any{item}}}, nil
+}
+
+func (g *GCE) deleteInstance(r *http.Request) (any, *gceError) {
+	if op := g.repeated(r); op != nil {
+		return op, nil
+	}
+	i, fail := g.instance(r)
+	if fail != nil {
+		return nil, fail
+	}
+	target := "zones/" + path.Base(i.Zone) + "/instances/" + i.Name
+	if fail := g.busy(target); fail != nil {
+		return nil, fail
+	}
+	i.halt()
+	i.Status = gceStopping
+	g.instances.set(i.key(), i)
+	return g.begin(r, path.Base(i.Zone), "delete", target, func() *GCEFailure {
+		g.instances.remove(i.key(), g.faults.Unseen)
+		return nil
+	}), nil
+}
+
+func (g *GCE) listInstances(r *http.Request) (any, *gceError) {
+	passes, fail := gceFilter(r.FormValue("filter"))
+	if fail != nil {
+		return nil, fail
+	}
+	var all []GCEInstance
+	for _, i := range g.instances.list() {
+		if passes(i.field) && path.Base(i.Zone) != g.silent {
+			all = append(all, i)
+		}
+	}
+	page, next, fail := gcePage(r, all, g.pageSize)
+	scopes := map[string]map[string]any{}
+	for _, zones := range gceZones {
+		for _, zone := range zones {
+			scopes["zones/"+zone] = map[string]any{"warning": map[string]string{"code": "NO_RESULTS_ON_PAGE", "message": "There are no results for scope 'zones/" + zone + "' on this page."}}
+		}
+	}
+	if g.silent != "" {
+		scopes["zones/"+g.silent] = map[string]any{"warning": map[string]string{"code": g.silence, "message": "The zone is unreachable."}}
+	}
+	for _, i := range page {
+		zone := "zones/" + path.Base(i.Zone)
+		held, _ := scopes[zone]["instances"].([]GCEInstance)
+		scopes[zone] = map[string]any{"instances": append(held, i)}
+	}
+	return map[string]any{"kind": "compute#instanceAggregatedList", "items": scopes, "nextPageToken": next}, fail
+}

@@ -1,0 +1,93 @@
+package testcloud
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// roomFor says why there is none for an instance in the quotas and the zone's
+// stock, of which it takes its part.
+func (g *GCE) roomFor(i GCEInstance) *GCEFailure {
+	zone, kind := path.Base(i.Zone), path.Base(i.MachineType)
+	if f := g.failure("compute.instances.insert"); f != nil {
+		return f
+	}
+	needs := g.needs(i)
+	for _, metric := range slices.Sorted(maps.Keys(needs)) {
+		region, where := gceRegion(zone), "in region "+gceRegion(zone)
+		if metric == gceAllGPUs || metric == gceAllCPUs {
+			region, where = "", "globally"
+		}
+		// the instance itself is counted in what is used
+		if limit := g.limit(region, metric); g.usage(region, metric) > limit {
+			return &GCEFailure{Code: "QUOTA_EXCEEDED", Message: fmt.Sprintf("Quota '%s' exceeded.  Limit: %.1f %s.", metric, limit, where)}
+		}
+	}
+	stock := gceStock{zone, kind, i.model()}
+	left, bounded := g.stock[stock]
+	if bounded && left == 0 {
+		return &GCEFailure{Code: "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", Message: fmt.Sprintf(
+			"The zone 'projects/%s/zones/%s' does not have enough resources available to fulfill the request.  '(resource type:compute)'.", g.project, zone)}
+	}
+	if bounded {
+		g.stock[stock]--
+	}
+	return nil
+}
+
+// model is how an instance is provisioned.
+func (i GCEInstance) model() string {
+	if i.Scheduling.ProvisioningModel == gceSpot {
+		return gceSpot
+	}
+	return "STANDARD"
+}
+
+// needs is what an instance takes of each quota.
+func (g *GCE) needs(i GCEInstance) map[string]float64 {
+	m := gceMachines[path.Base(i.MachineType)]
+	needs := map[string]float64{gceAddresses: float64(len(i.NetworkInterfaces[0].AccessConfigs))}
+	if size, err := strconv.ParseFloat(i.Disks[0].InitializeParams.DiskSizeGB, 64); err == nil && !strings.HasSuffix(i.Disks[0].InitializeParams.DiskType, "/pd-standard") {
+		needs[gceSSD] = size
+	}
+	spot := i.model() == gceSpot
+	if !spot {
+		needs[gceAllCPUs] = float64(m.cpus)
+	}
+	preemptible := "PREEMPTIBLE_" + gceMetrics[m.accelerator]
+	switch {
+	case m.accelerators == 0:
+		needs[gceCPUs] = float64(m.cpus)
+	// until a project was given a quota for what may be interrupted, the usual one counts
+	case spot && g.limit(gceRegion(path.Base(i.Zone)), preemptible) > 0:
+		needs[preemptible] = float64(m.accelerators)
+	case m.accelerator == gceFamily:
+		needs[gceFamilies], needs[gceAllGPUs] = float64(m.accelerators), float64(m.accelerators)
+	default:
+		needs[gceMetrics[m.accelerator]], needs[gceAllGPUs] = float64(m.accelerators), float64(m.accelerators)
+	}
+	return needs
+}
+
+// limit is a quota; the empty region is the project.
+func (g *GCE) limit(region, metric string) float64 {
+	if l, ok := g.limits[gceLimit{region, metric}]; ok {
+		return l
+	}
+	return gceGenerous
+}
+
+// usage is what the instances that are not stopped take of a quota.
+func (g *GCE) usage(region, metric string) float64 {
+	var used float64
+	for _, i := range g.instances.all() {
+		if i.Status != gceTerminated && (region == "" || gceRegion(path.Base(i.Zone)) == region) {
+			used += g.needs(i)[metric]
+		}
+	}
+	return used
+}

@@ -1,0 +1,205 @@
+package testcloud
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// This file decides what a policy of IAM allows, as AWS documents it ("Policy evaluation
+// logic" and "IAM JSON policy elements" of the IAM User Guide): what no statement allows is
+// denied, and a statement that denies wins. What the fake cannot decide, such as a condition
+// operator that it does not know, makes a policy malformed: nothing is guessed.
+
+// iamQuestion is one thing that a caller wants to do to one resource.
+type iamQuestion struct {
+	action   string // ec2:RunInstances
+	resource string // an ARN; * = the action names none
+	context  iamContext
+}
+
+// iamContext is what is known of a request, by condition key in lower case: IAM does not
+// heed the case of keys. A key may have several values.
+type iamContext map[string][]string
+
+// add adds a value to a key.
+func (c iamContext) add(key, value string) {
+	key = strings.ToLower(key)
+	c[key] = append(c[key], value)
+}
+
+// iamWords is a string or a list of strings.
+type iamWords []string
+
+// UnmarshalJSON reads either.
+func (w *iamWords) UnmarshalJSON(text []byte) error {
+	var one string
+	if err := json.Unmarshal(text, &one); err == nil {
+		*w = iamWords{one}
+		return nil
+	}
+	return json.Unmarshal(text, (*[]string)(w))
+}
+
+// iamStatement is one statement of a policy.
+type iamStatement struct {
+	Sid, Effect       string
+	Action, NotAction iamWords
+	Resource          iamWords
+	NotResource       iamWords
+	Condition         map[string]map[string]iamWords
+	Principal         json.RawMessage // of a trust policy
+}
+
+// iamPolicy is a policy.
+type iamPolicy struct {
+	Version, ID string
+	Statement   []iamStatement
+}
+
+// readPolicy reads the policy of a role; an error where IAM, or the fake, could not carry it out.
+func readPolicy(text string) (iamPolicy, error) {
+	var p iamPolicy
+	d := json.NewDecoder(bytes.NewReader([]byte(text)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&p); err != nil {
+		return p, err
+	}
+	for i, s := range p.Statement {
+		switch {
+		case s.Effect != "Allow" && s.Effect != "Deny":
+			return p, fmt.Errorf("statement %d: Effect: want Allow or Deny, got %q", i, s.Effect)
+		case (len(s.Action) == 0) == (len(s.NotAction) == 0):
+			return p, fmt.Errorf("statement %d: want one of Action and NotAction", i)
+		case (len(s.Resource) == 0) == (len(s.NotResource) == 0):
+			return p, fmt.Errorf("statement %d: want one of Resource and NotResource", i)
+		case s.Principal != nil:
+			return p, fmt.Errorf("statement %d: Principal: belongs to policies of resources", i)
+		}
+		for name := range s.Condition {
+			if _, err := readOperator(name); err != nil {
+				return p, fmt.Errorf("statement %d: %w", i, err)
+			}
+		}
+	}
+	return p, nil
+}
+
+// allowed says whether policies, taken together, allow what is asked.
+func allowed(policies []iamPolicy, q iamQuestion) bool {
+	may := false
+	for _, p := range policies {
+		for _, s := range p.Statement {
+			if !s.speaksOf(q) {
+				continue
+			}
+			if s.Effect == "Deny" {
+				return false
+			}
+			may = true
+		}
+	}
+	return may
+}
+
+// speaksOf says whether a statement is about what is asked, and its conditions hold.
+func (s iamStatement) speaksOf(q iamQuestion) bool {
+	action := func(p string) bool { return wildcard(strings.ToLower(p), strings.ToLower(q.action)) }
+	resource := func(p string) bool { return wildcard(p, q.resource) }
+	if slices.ContainsFunc(s.Action, action) == (len(s.Action) == 0) || slices.ContainsFunc(s.NotAction, action) {
+		return false
+	}
+	if slices.ContainsFunc(s.Resource, resource) == (len(s.Resource) == 0) || slices.ContainsFunc(s.NotResource, resource) {
+		return false
+	}
+	for name, keys := range s.Condition {
+		op, _ := readOperator(name) // it was read with the policy
+		for key, values := range keys {
+			if !op.holds(q.context[strings.ToLower(key)], values) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// iamOperator is a condition operator, such as ForAllValues:StringNotLikeIfExists.
+type iamOperator struct {
+	set      string // ForAllValues, ForAnyValue; empty = of keys with one value
+	negated  bool
+	ifExists bool
+	null     bool // asks whether there is a value at all
+	matches  func(pattern, value string) bool
+}
+
+// readOperator reads the name of a condition operator.
+func readOperator(name string) (iamOperator, error) {
+	var op iamOperator
+	base := name
+	if set, rest, ok := strings.Cut(name, ":"); ok {
+		op.set, base = set, rest
+	}
+	base, op.ifExists = strings.CutSuffix(base, "IfExists")
+	exact := func(pattern, value string) bool { return pattern == value }
+	switch base {
+	case "StringEquals", "StringNotEquals":
+		op.matches = exact
+	case "StringEqualsIgnoreCase", "StringNotEqualsIgnoreCase", "Bool":
+		op.matches = strings.EqualFold
+	case "StringLike", "StringNotLike", "ArnLike", "ArnEquals", "ArnNotLike", "ArnNotEquals":
+		op.matches = wildcard
+	case "Null":
+		op.null = true
+	}
+	op.negated = strings.Contains(base, "Not")
+	if op.matches == nil && !op.null || !slices.Contains([]string{"", "ForAllValues", "ForAnyValue"}, op.set) {
+		return op, fmt.Errorf("condition operator %q: the fake cannot decide it", name)
+	}
+	return op, nil
+}
+
+// holds says whether a condition on one key holds, which has these values in the request.
+func (op iamOperator) holds(has, wanted []string) bool {
+	if op.null {
+		return slices.ContainsFunc(wanted, func(w string) bool { return strings.EqualFold(w, "true") == (len(has) == 0) })
+	}
+	fits := func(value string) bool {
+		return slices.ContainsFunc(wanted, func(pattern string) bool { return op.matches(pattern, value) }) != op.negated
+	}
+	switch {
+	case len(has) == 0 && op.set == "ForAllValues", len(has) == 0 && op.ifExists:
+		return true
+	case len(has) == 0:
+		return op.negated && op.set == ""
+	case op.set == "ForAllValues":
+		return !slices.ContainsFunc(has, func(value string) bool { return !fits(value) })
+	}
+	// A key with one value; where a request brings several for it, AWS leaves open which of
+	// them counts, so the one counts that is best for the caller.
+	return slices.ContainsFunc(has, fits)
+}
+
+// wildcard says whether a text fits a pattern in which * stands for any text and ? for any
+// one character.
+func wildcard(pattern, text string) bool {
+	star, next := -1, 0
+	p, t := 0, 0
+	for t < len(text) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, next = p, t
+			p++
+		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == text[t]):
+			p++
+			t++
+		case star >= 0: // the last * takes one character more
+			next++
+			p, t = star+1, next
+		default:
+			return false
+		}
+	}
+	return strings.Trim(pattern[p:], "*") == ""
+}

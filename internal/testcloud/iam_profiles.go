@@ -1,0 +1,123 @@
+package testcloud
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+type iamProfileDoc struct {
+	Path, InstanceProfileName, Arn, CreateDate string
+	InstanceProfileID                          string       `xml:"InstanceProfileId"`
+	Roles                                      []iamRoleDoc `xml:"Roles>member"`
+	Tags                                       *iamTags     `xml:",omitempty"`
+}
+
+// profileDoc is a profile on the wire; lists leave the tags out.
+func (a *AWS) profileDoc(p *iamProfile, tags bool) iamProfileDoc {
+	d := iamProfileDoc{
+		Path: p.path, InstanceProfileName: p.name, InstanceProfileID: "AIPA" + p.name,
+		Arn: iamARN("instance-profile", p.path, p.name), CreateDate: iamBirth,
+	}
+	if r := a.roles[p.role]; r != nil {
+		d.Roles = []iamRoleDoc{r.doc(false)}
+	}
+	if tags {
+		d.Tags = p.tags.iam()
+	}
+	return d
+}
+
+type profileAnswer struct{ InstanceProfile iamProfileDoc }
+
+func (a *AWS) createProfile(f awsForm) (any, error) {
+	name := f.get("InstanceProfileName")
+	if a.profiles[name] != nil {
+		return nil, entityExists("Instance Profile", name)
+	}
+	p := &iamProfile{name: name, path: f.get("Path"), tags: f.readTags("Tags.member"), lag: a.ProfileLag, unseen: a.faults.Unseen}
+	a.profiles[name] = p
+	return profileAnswer{a.profileDoc(p, true)}, nil
+}
+
+// profile finds the instance profile of a request, for reading only if it is seen yet.
+func (a *AWS) profile(f awsForm, reads bool) (*iamProfile, error) {
+	p := a.profiles[f.get("InstanceProfileName")]
+	if p != nil && reads && p.unseen > 0 {
+		p.unseen--
+		p = nil
+	}
+	if p == nil {
+		return nil, noSuchEntity("instance profile", f.get("InstanceProfileName"))
+	}
+	return p, nil
+}
+
+func (a *AWS) getProfile(f awsForm) (any, error) {
+	p, err := a.profile(f, true)
+	if err != nil {
+		return nil, err
+	}
+	return profileAnswer{a.profileDoc(p, true)}, nil
+}
+
+type profilesAnswer struct {
+	InstanceProfiles []iamProfileDoc `xml:"InstanceProfiles>member"`
+	IsTruncated      bool
+	Marker           string `xml:",omitempty"`
+}
+
+func (a *AWS) listProfiles(f awsForm) (any, error) {
+	var docs []iamProfileDoc
+	for _, name := range slices.Sorted(maps.Keys(a.profiles)) {
+		if p := a.profiles[name]; p.unseen > 0 {
+			p.unseen--
+		} else if strings.HasPrefix(p.path, f.get("PathPrefix")) {
+			docs = append(docs, a.profileDoc(p, false))
+		}
+	}
+	part, next := cutPage(a, docs, f.get("Marker"), f.get("MaxItems"))
+	return profilesAnswer{part, next != "", next}, nil
+}
+
+func (a *AWS) addRole(f awsForm) (any, error) {
+	p, err := a.profile(f, false)
+	if err != nil {
+		return nil, err
+	}
+	r, err := a.fresh(f)
+	if err != nil {
+		return nil, err
+	}
+	if p.role != "" {
+		return nil, awsRefusal(http.StatusConflict, "LimitExceeded", "Cannot exceed quota for InstanceSessionsPerInstanceProfile: 1")
+	}
+	p.role, p.empty = r.name, a.ProfileLag
+	return struct{}{}, nil
+}
+
+func (a *AWS) removeRole(f awsForm) (any, error) {
+	p, err := a.profile(f, false)
+	if err != nil {
+		return nil, err
+	}
+	if p.role != f.get("RoleName") {
+		return nil, noSuchEntity("role", f.get("RoleName"))
+	}
+	p.role, p.held = "", a.faults.Unseen
+	return struct{}{}, nil
+}
+
+func (a *AWS) deleteProfile(f awsForm) (any, error) {
+	p, err := a.profile(f, false)
+	if err != nil {
+		return nil, err
+	}
+	if p.role != "" || p.held > 0 {
+		p.held--
+		return nil, deleteConflict("must remove roles from instance profile first.")
+	}
+	delete(a.profiles, p.name)
+	return struct{}{}, nil
+}

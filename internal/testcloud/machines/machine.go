@@ -1,0 +1,165 @@
+package machines
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/identity"
+	"skyserve/internal/testcloud"
+)
+
+// consoleEvery is how often what a machine wrote to its console is shown to its cloud.
+const consoleEvery = 20 * time.Millisecond
+
+// ofClouds begin the variables that say who somebody is to a cloud. A machine has none of them:
+// it asks its metadata server.
+var ofClouds = []string{"AWS_", "GOOGLE_", "GCE_", "CLOUDSDK_"}
+
+// boot does what a machine's cloud-init has it do, less what needs a machine. found are the
+// variables by which its programs find the metadata server, whose host and port is given. What
+// the machine writes to its console is told to whoever listens. It returns how the machine is
+// ended.
+func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, told func(name identity.Name, text string)) func() {
+	dir := filepath.Join(c.opts.Dir, m.ID)
+	fail := func(err error) func() {
+		c.opts.Ended(m.ID, fmt.Errorf("booting it: %w", err), "")
+		return func() {}
+	}
+	inside, err := c.serveInside(m)
+	if err != nil {
+		return fail(err)
+	}
+	config, file, err := c.prepare(m, dir, inside.host)
+	if err != nil {
+		inside.close()
+		return fail(err)
+	}
+	var log tail
+	own := slices.DeleteFunc(slices.Clone(c.opts.Environment), func(v string) bool {
+		return slices.ContainsFunc(ofClouds, func(prefix string) bool { return strings.HasPrefix(v, prefix) })
+	})
+	cmd := exec.Command(c.opts.Program, "node", "--config", file)
+	cmd.Stderr, cmd.Env = &log, append(own, found(inside.host), "PATH="+filepath.Dir(c.opts.Program)+":"+os.Getenv("PATH"))
+	if err := cmd.Start(); err != nil {
+		inside.close()
+		return fail(err)
+	}
+	stop := make(chan struct{})
+	var showing sync.WaitGroup
+	name := identity.Name{Service: config.Service, Role: config.Role, ID: config.ID}
+	showing.Go(func() {
+		show(strings.TrimPrefix(config.Publish, "console:"), stop, func(text string) { told(name, text) })
+	})
+	off := sync.OnceFunc(func() {
+		close(stop)
+		err := cmd.Process.Signal(os.Interrupt)
+		if errors.Is(err, os.ErrProcessDone) {
+			err = nil
+		}
+		err = errors.Join(err, cmd.Wait())
+		showing.Wait()
+		inside.close()
+		c.opts.Ended(m.ID, err, log.String())
+		c.note(config.ID, nil, -1, nil)
+	})
+	c.note(config.ID, cmd.Process, 1, off)
+	return func() { go off() } // the cloud does not wait
+}
+
+// prepare gives a machine a new disk with the configuration of its agent, which finds the
+// metadata server at a host and port.
+func (c *Clouds) prepare(m testcloud.Booted, dir, metadata string) (config agent.Config, file string, err error) {
+	var document struct {
+		Files []struct{ Path, Content string } `yaml:"write_files"`
+	}
+	if err := yaml.Unmarshal([]byte(m.UserData), &document); err != nil {
+		return config, "", err
+	}
+	for _, f := range document.Files {
+		if f.Path == "/etc/skyserve/node.json" {
+			if err := json.Unmarshal([]byte(f.Content), &config); err != nil {
+				return config, "", err
+			}
+		}
+	}
+	config.Listen, config.Dir, config.Publish = m.Private+config.Listen, filepath.Join(dir, "state"), "console:"+filepath.Join(dir, "console")
+	config.Metadata, config.Runner = "http://"+metadata, "exec"
+	text, err := json.Marshal(config)
+	if err == nil {
+		err = os.RemoveAll(dir) // one that had this name before had another disk
+	}
+	if err == nil {
+		err = os.MkdirAll(dir, 0o755)
+	}
+	file = filepath.Join(dir, "node.json")
+	if err == nil {
+		err = os.WriteFile(file, text, 0o600)
+	}
+	return config, file, err
+}
+
+// note keeps a machine's process, where there is one, and counts it.
+func (c *Clouds) note(id string, agent *os.Process, by int, end func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running += by
+	if agent != nil {
+		c.agents[id] = agent
+	}
+	if end != nil {
+		c.ends = append(c.ends, end)
+	}
+}
+
+// show tells what a machine writes to its console.
+func show(console string, stop chan struct{}, told func(text string)) {
+	ticker := time.NewTicker(consoleEvery)
+	defer ticker.Stop()
+	for shown := 0; ; {
+		if text, err := os.ReadFile(console); err == nil && len(text) > shown {
+			told(string(text[shown:]))
+			shown = len(text)
+		}
+		select {
+		case <-stop:
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// tailBytes bounds what is kept of what a machine writes.
+const tailBytes = 64 << 10
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+// Write implements io.Writer.
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, p...)
+	t.text = t.text[max(0, len(t.text)-tailBytes):]
+	return len(p), nil
+}
+
+// String is what is kept.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.text)
+}

@@ -1,0 +1,154 @@
+package testcloud
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ec2ListPrices are what instance types cost on demand where a region is not dearer, in
+// USD an hour. They are nobody's prices, so that it shows whose list a price is from.
+var ec2ListPrices = map[string]float64{
+	"c7i.large": 0.0911, "g6.xlarge": 0.8211, "g6.4xlarge": 1.3411, "g6.12xlarge": 4.7011, "g6.48xlarge": 13.6011,
+	"p4d.24xlarge": 22.5011, "p4de.24xlarge": 28.0011, "p5.4xlarge": 7.0011, "p5.48xlarge": 56.0011,
+}
+
+// dearer is by how much a region is dearer than the cheapest.
+func dearer(region string) float64 {
+	switch {
+	case strings.HasPrefix(region, "us-west"):
+		return 1.05
+	case strings.HasPrefix(region, "eu") || strings.HasPrefix(region, "me"):
+		return 1.1
+	case strings.HasPrefix(region, "a"):
+		return 1.25
+	}
+	return 1
+}
+
+// FakePrice is what an instance type costs on demand in a region unless ListPrice says
+// otherwise, in USD an hour; 0 = the fake does not have the type.
+func FakePrice(region, instanceType string) float64 {
+	price, err := strconv.ParseFloat(fakeListPrice(region, instanceType), 64)
+	if err != nil {
+		return 0
+	}
+	return price
+}
+
+// fakeListPrice is FakePrice as a list writes it.
+func fakeListPrice(region, instanceType string) string {
+	if ec2ListPrices[instanceType] == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.10f", ec2ListPrices[instanceType]*dearer(region))
+}
+
+// productsRequest asks for entries of the price list.
+type productsRequest struct {
+	ServiceCode string
+	Filters     []struct{ Type, Field, Value string }
+	MaxResults  int
+	NextToken   string
+}
+
+// productsAnswer is a page of the price list: documents within the document.
+type productsAnswer struct {
+	FormatVersion string
+	PriceList     []string
+	NextToken     string `json:",omitempty"`
+}
+
+// priceHomes are the regions in which the price list answers.
+var priceHomes = []string{"us-east-1", "eu-central-1", "ap-south-1", "cn-northwest-1"}
+
+// products answers GetProducts. The caller holds mu.
+func (a *AWS) products(c awsCall) (any, error) {
+	var asked productsRequest
+	if err := json.Unmarshal(c.body, &asked); err != nil {
+		return nil, badRequest("SerializationException", "%v", err)
+	}
+	if c.action != "GetProducts" || asked.ServiceCode != "AmazonEC2" || !slices.Contains(priceHomes, c.region) {
+		return nil, badRequest("InvalidParameterException", "%s of %s in %s is not known", c.action, asked.ServiceCode, c.region)
+	}
+	var all []string
+	for _, region := range slices.Sorted(maps.Keys(a.regions)) {
+		for _, kind := range slices.Sorted(maps.Keys(ec2Types)) {
+			all = append(all, a.productsOf(region, kind, asked)...)
+		}
+	}
+	size := ""
+	if asked.MaxResults > 0 {
+		size = strconv.Itoa(asked.MaxResults)
+	}
+	part, next := cutPage(a, all, asked.NextToken, size)
+	return productsAnswer{"aws_v1", part, next}, nil
+}
+
+// productsOf are the entries of an instance type in a region that were asked for: beside
+// the one that a machine costs, those of other systems, other hardware and other markets.
+func (a *AWS) productsOf(region, kind string, asked productsRequest) []string {
+	price := fakeListPrice(region, kind)
+	if a.ListPrice != nil {
+		price = a.ListPrice(region, kind)
+	}
+	if price == "" {
+		return nil
+	}
+	var documents []string
+	for _, v := range []struct{ system, tenancy, software, status, market, price string }{
+		{"Linux", "Shared", "NA", "Used", "OnDemand", price},
+		{"Windows", "Shared", "NA", "Used", "OnDemand", "1" + price},
+		{"Linux", "Dedicated", "NA", "Used", "OnDemand", "2" + price},
+		{"Linux", "Shared", "SQL Std", "Used", "OnDemand", "3" + price},
+		{"Linux", "Shared", "NA", "UnusedCapacityReservation", "OnDemand", price},
+		{"Linux", "Shared", "NA", "AllocatedCapacityReservation", "OnDemand", "0.0000000000"},
+		{"Linux", "Shared", "NA", "Used", "CapacityBlock", "0.0000000000"},
+	} {
+		attributes := map[string]string{
+			"instanceType": kind, "regionCode": region, "operatingSystem": v.system, "tenancy": v.tenancy, "preInstalledSw": v.software,
+			"capacitystatus": v.status, "marketoption": v.market, "servicecode": "AmazonEC2", "operation": "RunInstances",
+		}
+		if asked.wants(attributes) {
+			documents = append(documents, productDocument(attributes, v.price))
+		}
+	}
+	return documents
+}
+
+// wants says whether a product passes all filters.
+func (q productsRequest) wants(attributes map[string]string) bool {
+	for _, f := range q.Filters {
+		value := attributes[f.Field]
+		switch {
+		case f.Type == "ANY_OF" && slices.Contains(strings.Split(f.Value, ","), value):
+		case f.Type == "TERM_MATCH" && f.Value == value:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// productDocument is an entry as the price list writes it, with a term that is no price
+// on demand beside the one that is.
+func productDocument(attributes map[string]string, price string) string {
+	const sku = "FAKE1SKU"
+	dimension := map[string]any{"FAKE1SKU.JRTCKXETXF.6YS6EN2CT7": map[string]any{
+		"unit": "Hrs", "beginRange": "0", "endRange": "Inf", "rateCode": "FAKE1SKU.JRTCKXETXF.6YS6EN2CT7", "appliesTo": []string{},
+		"description": "a machine", "pricePerUnit": map[string]string{"USD": price},
+	}}
+	term := map[string]any{"sku": sku, "offerTermCode": "JRTCKXETXF", "effectiveDate": "2026-11-01T00:00:00Z", "termAttributes": map[string]string{}, "priceDimensions": dimension}
+	text, err := json.Marshal(map[string]any{
+		"product": map[string]any{"productFamily": "Compute Instance", "attributes": attributes, "sku": sku}, "serviceCode": "AmazonEC2",
+		"terms":   map[string]any{"OnDemand": map[string]any{sku + ".JRTCKXETXF": term}, "Reserved": map[string]any{sku + ".38NPMPTW36": term}},
+		"version": "20261101000000", "publicationDate": "2026-11-01T00:00:00Z",
+	})
+	if err != nil {
+		panic(fmt.Sprintf("testcloud: writing a product: %v", err))
+	}
+	return string(text)
+}

@@ -1,0 +1,80 @@
+package testcloud
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+)
+
+// quotaRequest asks for a quota of EC2.
+type quotaRequest struct {
+	ServiceCode, QuotaCode string
+}
+
+type quotaDoc struct {
+	ServiceCode, QuotaCode string
+	Value                  float64
+}
+
+// SetQuotas sets Quotas while machines and programs ask.
+func (a *AWS) SetQuotas(quotas map[string]float64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.Quotas = quotas
+}
+
+// quota answers the actions of Service Quotas. The caller holds mu.
+func (a *AWS) quota(c awsCall) (any, error) {
+	var asked quotaRequest
+	if err := json.Unmarshal(c.body, &asked); err != nil {
+		return nil, badRequest("SerializationException", "%v", err)
+	}
+	known := map[string]map[string]float64{"GetServiceQuota": a.Quotas, "GetAWSDefaultServiceQuota": a.Defaults}[c.action]
+	value, has := known[asked.QuotaCode]
+	if !has || asked.ServiceCode != "ec2" {
+		return nil, badRequest("NoSuchResourceException", "The request failed because the specified quota %s does not exist.", asked.QuotaCode)
+	}
+	return map[string]quotaDoc{"Quota": {asked.ServiceCode, asked.QuotaCode, value}}, nil
+}
+
+// writeJSON11 writes an answer of a service that speaks JSON 1.1.
+func writeJSON11(w http.ResponseWriter, status int, answer any) {
+	w.Header().Set("Content-Type", "application/x-amz-json-1.1")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(answer) // a caller that is gone hears nothing
+}
+
+// quotaCode is the quota that an instance type counts against, empty where the fake has none.
+func quotaCode(instanceType, market string) string {
+	codes := map[string]string{"g on_demand": "L-DB2E81BA", "g spot": "L-3819A6DF", "p on_demand": "L-417A185B", "p spot": "L-C4BD4855"}
+	if strings.HasPrefix(instanceType, "p4") && market == "spot" {
+		return "L-7212CCBC"
+	}
+	family := instanceType[:1]
+	if strings.HasPrefix(instanceType, "vt") {
+		family = "g"
+	}
+	return codes[family+" "+market]
+}
+
+// admitQuota refuses an instance that would exceed a quota.
+func (r *ec2Region) admitQuota(i *ec2Instance) error {
+	code := quotaCode(i.kind, i.market)
+	limit, limited := r.aws.Quotas[code]
+	if !limited {
+		return nil
+	}
+	used := ec2Types[i.kind]
+	for _, other := range r.instances {
+		if other.counts() && quotaCode(other.kind, other.market) == code {
+			used += ec2Types[other.kind]
+		}
+	}
+	switch {
+	case float64(used) <= limit:
+		return nil
+	case i.market == "spot":
+		return badRequest("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
+	}
+	return badRequest("VcpuLimitExceeded", "You have requested more vCPU capacity than your current vCPU limit of %.0f allows for the instance bucket that the specified instance type belongs to.", limit)
+}

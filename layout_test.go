@@ -1,0 +1,341 @@
+package skyserve_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// mayImport is the module's layout: which package may import which others of ours. The
+// standard library and other libraries are not listed here but in sdkPackages and
+// impure below. ARCHITECTURE.md explains the layout; this table is the law.
+var mayImport = map[string][]string{
+	"internal/service":   {},
+	"internal/catalogue": {"internal/service"},
+	// durable writes, for every package that keeps files
+	"internal/atomicfile": {},
+	"internal/page":       {},
+	"internal/testkit":    {}, // which tests run when; no program imports it
+	"internal/printable":  {},
+	"internal/telemetry":  {"internal/printable", "internal/service"},
+	"internal/store":      {"internal/service", "internal/telemetry"},
+	"internal/acme":       {"internal/identity", "internal/service", "internal/store"},
+	// an authority for tests, which no program imports
+	"internal/acme/testca": {},
+	// apart from telemetry, so that what the balancers import knows nothing of forecasts
+	"internal/telemetry/demand": {"internal/service", "internal/telemetry", "internal/sim/workload", "forecast"},
+	"internal/sim/workload":     {"internal/service"},
+	"internal/sim/barrier":      {"lbd/bfio"},
+	"internal/sim/load":         {"internal/printable", "internal/service", "internal/telemetry", "internal/sim/workload"},
+	"internal/sim/eval":         {"internal/catalogue", "plan/chart", "internal/page", "internal/printable", "internal/service", "internal/sim/workload", "internal/sim/barrier", "lbd/bfio", "lbd/core", "internal/sim/engine", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim", "forecast", "plan"},
+	"templates":                 {},
+
+	"lbd/prefix":                 {"internal/service"},
+	"lbd/bfio":                   {"internal/service"},
+	"lbd/policy":                 {"internal/service", "lbd/bfio"},
+	"internal/sim/engine":        {"internal/service"},
+	"lbd/core":                   {"internal/service", "lbd/core/breaker", "lbd/core/fair", "lbd/core/pace", "lbd/policy", "lbd/prefix"},
+	"lbd/core/breaker":           {},
+	"lbd/core/fair":              {},
+	"lbd/core/pace":              {},
+	"internal/sim":               {"internal/service", "internal/sim/workload", "lbd/core", "internal/sim/engine", "lbd/policy", "lbd/prefix"},
+	"internal/sim/engine/server": {"internal/service", "internal/sim/engine"},
+	"lbd/proxy": {
+		"internal/printable", "internal/service", "internal/telemetry", "lbd/buffer", "lbd/core", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/quota", "lbd/record", "lbd/wire",
+	},
+	"lbd/buffer":  {},
+	"lbd/openai":  {"internal/service", "lbd/buffer", "lbd/policy", "lbd/prefix"},
+	"lbd/quota":   {"internal/service", "internal/telemetry"},
+	"lbd/record":  {"internal/service", "lbd/core", "lbd/policy", "lbd/prefix"},
+	"lbd/explain": {"internal/printable", "internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/record"},
+	"lbd/probe":   {"internal/service", "lbd/core", "lbd/policy", "lbd/wire"},
+	"lbd/wire":    {},
+	"lbd/trace":   {"lbd/proxy"},
+	"lbd/peer":    {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
+	"lbd/admin":   {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer", "lbd/record"},
+	"lbd": {
+		"internal/acme", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/peer", "lbd/policy",
+		"lbd/probe", "lbd/proxy", "lbd/trace", "lbd/wire",
+	},
+
+	"forecast":   {"internal/service", "internal/sim/workload"},
+	"plan/chart": {},
+	"plan":       {"plan/chart", "internal/catalogue", "internal/service", "internal/page", "forecast"},
+
+	"provision":                      {"internal/catalogue", "internal/service"},
+	"internal/testcloud/conformance": {"internal/service", "provision"},
+	"internal/testcloud":             {"internal/service"},
+	"internal/testcloud/machines":    {"internal/identity", "internal/agent", "internal/testcloud"},
+	"examples/clouds/emulator":       {"internal/testcloud", "internal/testcloud/machines"},
+	"provision/aws":                  {"internal/catalogue", "internal/identity", "internal/agent", "internal/service", "provision"}, // the line in which an agent tells its key
+	"provision/gcp":                  {"internal/catalogue", "internal/service", "provision"},
+	"provision/dns":                  {"internal/service", "provision"},
+	"provision/cloud":                {"internal/catalogue", "internal/service", "provision"},
+	"provision/remote":               {"internal/service", "provision"},
+	"internal/identity":              {"internal/atomicfile", "internal/service"},
+	"internal/agent":                 {"internal/atomicfile", "internal/identity"},
+	"provision/local":                {"internal/agent", "internal/atomicfile", "internal/identity", "internal/service", "provision"}, // the agent's configuration, and the line in which it tells its key
+	"provision/static":               {"internal/service", "provision"},
+
+	"internal/controller/fleet": {"internal/controller", "internal/identity", "internal/agent", "internal/service", "internal/telemetry", "provision", "provision/cloud", "provision/dns", "provision/remote", "provision/static"},
+	"internal/controller":       {"internal/catalogue", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "internal/telemetry/demand", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
+	"tui":                       {"internal/printable", "internal/service", "internal/telemetry"},
+	"cmd/skyserve":              {"*"},
+}
+
+// purePackages decide from arguments alone: see impure and impureCalls.
+var purePackages = []string{"internal/page", "internal/printable", "internal/service", "internal/catalogue", "internal/sim/workload", "lbd/buffer", "lbd/core", "lbd/core/breaker", "lbd/core/fair", "lbd/core/pace", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim/barrier", "internal/sim/engine", "lbd/bfio", "internal/sim", "forecast", "plan", "plan/chart"}
+
+// impure is what a pure package may not import, at first hand or through our packages.
+var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "math/rand", "syscall"}
+
+// impureCalls is what a pure package may not call: the clock, and randomness that no seed fixes.
+var impureCalls = map[string][]string{
+	"time":         {"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"},
+	"math/rand/v2": {"Int", "IntN", "Int32", "Int32N", "Int64", "Int64N", "N", "Uint32", "Uint32N", "Uint64", "Uint64N", "UintN", "Float32", "Float64", "ExpFloat64", "NormFloat64", "Perm", "Shuffle"},
+}
+
+// sdkPackages names the only packages that may import a library that must not spread.
+var sdkPackages = map[string][]string{
+	"github.com/aws/aws-sdk-go-v2":     {"provision/aws", "provision/dns"},
+	"cloud.google.com/go":              {"provision/gcp"},
+	"github.com/nats-io":               {"internal/store"},
+	"github.com/caddyserver/certmagic": {"internal/acme"},
+	"github.com/mholt/acmez":           {"internal/acme"},
+	"github.com/libdns":                {"internal/acme"},
+	"go.uber.org/zap":                  {"internal/acme"},
+	"github.com/letsencrypt/pebble":    {"internal/acme/testca"},
+	"charm.land":                       {"tui"},
+	"github.com/goccy/go-yaml":         {"internal/controller/fleet", "internal/service", "lbd", "internal/sim", "internal/testcloud/machines", "provision/local", "internal/controller", "cmd/skyserve", "tui"},
+	"github.com/spf13/cobra":           {"cmd/skyserve"},
+	"go.opentelemetry.io":              {"lbd/trace"},
+	"github.com/invopop/jsonschema":    {"internal/service"},
+	"github.com/guptarohit/asciigraph": {"tui", "cmd/skyserve"},
+	"gonum.org/v1/plot":                {"cmd/skyserve"},
+	// Cells of a table hold text of others, which must not add rows and columns.
+	"text/tabwriter": {"internal/printable"},
+	// They look methods up by name, and the linker then keeps every method of the clouds' SDKs.
+	"html/template": {},
+	"text/template": {},
+}
+
+// notDurable are the calls that leave a file torn or gone after a power failure:
+// internal/atomicfile makes them durable, and it alone may make them.
+var notDurable = map[string][]string{
+	"os":                    {"Rename", "WriteFile"},
+	"syscall":               {"Rename", "Renameat"},
+	"golang.org/x/sys/unix": {"Rename", "Renameat", "Renameat2"},
+}
+
+// mayWriteFiles are the packages besides it whose files nobody reads after a crash.
+var mayWriteFiles = map[string]string{
+	"internal/atomicfile":         "it is the package that makes them durable",
+	"cmd/skyserve":                "os.WriteFile in a temporary directory, for another solver",
+	"internal/testcloud/machines": "os.WriteFile on an emulated machine's disk",
+}
+
+// topLevel lists every folder that may stand at the top.
+var topLevel = []string{"cmd", "tui", "provision", "lbd", "plan", "forecast", "templates", "examples", "internal", "docs"}
+
+// pkg is one package as its files (tests left out) show it.
+type pkg struct {
+	imports  map[string]string // path -> where
+	breaches []string          // impure calls and go statements
+	writes   []string          // calls of notDurable
+}
+
+func readModule(t *testing.T) map[string]*pkg {
+	t.Helper()
+	packages := map[string]*pkg{}
+	fset := token.NewFileSet()
+	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		if d.IsDir() {
+			if file != "." && (strings.HasPrefix(name, ".") || name == "testdata") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		parsed, err := parser.ParseFile(fset, file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		dir := filepath.ToSlash(filepath.Dir(file))
+		if packages[dir] == nil {
+			packages[dir] = &pkg{imports: map[string]string{}}
+		}
+		packages[dir].read(fset, parsed)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return packages
+}
+
+func (r *pkg) read(fset *token.FileSet, f *ast.File) {
+	names := map[string]string{} // name in this file -> import path
+	for _, im := range f.Imports {
+		p, _ := strconv.Unquote(im.Path.Value)
+		r.imports[p] = fset.Position(im.Pos()).String()
+		name := path.Base(p)
+		if name == "v2" {
+			name = path.Base(path.Dir(p))
+		}
+		if im.Name != nil {
+			name = im.Name.Name
+		}
+		names[name] = p
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			r.breaches = append(r.breaches, fmt.Sprintf("%s: go statement", fset.Position(n.Pos())))
+		case *ast.SelectorExpr:
+			if x, ok := n.X.(*ast.Ident); ok && slices.Contains(impureCalls[names[x.Name]], n.Sel.Name) {
+				r.breaches = append(r.breaches, fmt.Sprintf("%s: %s.%s", fset.Position(n.Pos()), x.Name, n.Sel.Name))
+			}
+			if x, ok := n.X.(*ast.Ident); ok && slices.Contains(notDurable[names[x.Name]], n.Sel.Name) {
+				r.writes = append(r.writes, fmt.Sprintf("%s: %s.%s", fset.Position(n.Pos()), x.Name, n.Sel.Name))
+			}
+		}
+		return true
+	})
+}
+
+const modulePath = "skyserve/"
+
+func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
+	for dir, r := range readModule(t) {
+		allowed, listed := mayImport[dir]
+		if !listed {
+			t.Errorf("%s: a package that mayImport does not list", dir)
+			continue
+		}
+		for imp, where := range r.imports {
+			if own, ok := strings.CutPrefix(imp, modulePath); ok && !slices.Contains(allowed, own) && !slices.Contains(allowed, "*") {
+				t.Errorf("%s: %s may not import %s", where, dir, own)
+			}
+			for lib, may := range sdkPackages {
+				if (imp == lib || strings.HasPrefix(imp, lib+"/")) && !slices.Contains(may, dir) {
+					t.Errorf("%s: %s may not import %s: only %s may", where, dir, imp, strings.Join(may, ", "))
+				}
+			}
+		}
+	}
+}
+
+func TestPurePackagesStayPure(t *testing.T) {
+	module := readModule(t)
+	for _, dir := range purePackages {
+		if module[dir] == nil {
+			continue // not built yet
+		}
+		for _, reached := range reach(module, dir) {
+			r := module[reached]
+			for _, breach := range r.breaches {
+				t.Errorf("%s is pure: %s", dir, breach)
+			}
+			for imp, where := range r.imports {
+				if slices.Contains(impure, imp) {
+					t.Errorf("%s: %s is pure and must not reach %s", where, dir, imp)
+				}
+			}
+		}
+	}
+}
+
+func TestFilesAreWrittenDurably(t *testing.T) {
+	for dir, r := range readModule(t) {
+		for _, write := range r.writes {
+			why, may := mayWriteFiles[dir]
+			if !may || strings.HasSuffix(write, "Rename") && dir != "internal/atomicfile" {
+				t.Errorf("%s: use internal/atomicfile, which syncs the file and its directory (allowed here: %q)", write, why)
+			}
+		}
+	}
+}
+
+// reach is a package and every package of ours that it imports, directly or not.
+func reach(module map[string]*pkg, from string) []string {
+	seen := map[string]bool{from: true}
+	for todo := []string{from}; len(todo) > 0; {
+		r := module[todo[0]]
+		todo = todo[1:]
+		for imp := range r.imports {
+			if own, ok := strings.CutPrefix(imp, modulePath); ok && !seen[own] && module[own] != nil {
+				seen[own] = true
+				todo = append(todo, own)
+			}
+		}
+	}
+	var dirs []string
+	for d := range seen {
+		dirs = append(dirs, d)
+	}
+	sort.Strings(dirs)
+	return dirs
+}
+
+func TestPlanProvisionAndBalancerDoNotKnowEachOther(t *testing.T) {
+	module := readModule(t)
+	areas := []string{"plan", "provision", "lbd"}
+	area := func(dir string) string { a, _, _ := strings.Cut(dir, "/"); return a }
+	for dir := range module {
+		if !slices.Contains(areas, area(dir)) {
+			continue
+		}
+		for _, reached := range reach(module, dir) {
+			if a := area(reached); a != area(dir) && slices.Contains(areas, a) {
+				t.Errorf("%s reaches %s", dir, reached)
+			}
+		}
+	}
+}
+
+func TestNoOtherTopLevelFolder(t *testing.T) {
+	entries, err := filepath.Glob("*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e, ".") || e == "bin" { // what make build leaves
+			continue
+		}
+		if files, _ := filepath.Glob(e + "/*"); len(files) > 0 && !slices.Contains(topLevel, e) {
+			t.Errorf("%s: not a folder of the module's layout", e)
+		}
+	}
+}
+
+// The checks above must be able to fail: a small package that breaks every law.
+func TestLayoutTestsSeeBreaches(t *testing.T) {
+	fset := token.NewFileSet()
+	src := `package p
+import ("time"; "math/rand/v2"; "net/http"; "os")
+func f() { go f(); _ = time.Now(); _ = rand.IntN(3); _ = http.Get; os.Rename("a", "b") }`
+	f, err := parser.ParseFile(fset, "p.go", src, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &pkg{imports: map[string]string{}}
+	r.read(fset, f)
+	if len(r.breaches) != 3 || len(r.writes) != 1 || r.imports["net/http"] == "" {
+		t.Errorf("saw %q, %q and %v", r.breaches, r.writes, r.imports)
+	}
+}

@@ -1,0 +1,92 @@
+package lbd
+
+import (
+	"bufio"
+	"crypto/tls"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// firstByte is how long who connects may take to begin.
+	firstByteTimeout = 10 * time.Second
+	// tlsRecord begins every TLS connection: the type of a handshake's record.
+	tlsRecord = 0x16
+)
+
+// eitherListener lets clients of a loopback address choose: what begins a TLS handshake is
+// spoken to by TLS, and anything else in plain HTTP.
+type eitherListener struct {
+	net.Listener
+	config *tls.Config
+
+	conns  chan net.Conn
+	failed chan error
+	done   chan struct{}
+	close  sync.Once
+}
+
+func newEitherListener(ln net.Listener, config *tls.Config) *eitherListener {
+	l := &eitherListener{Listener: ln, config: config, conns: make(chan net.Conn), failed: make(chan error, 1), done: make(chan struct{})}
+	go l.accept()
+	return l
+}
+
+// accept takes connections until the listener is closed.
+func (l *eitherListener) accept() {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			l.failed <- err
+			return
+		}
+		go l.sort(conn)
+	}
+}
+
+// sort hands a connection on once its first byte shows what it is.
+func (l *eitherListener) sort(conn net.Conn) {
+	c := &peekedConn{Conn: conn, reader: bufio.NewReader(conn)}
+	_ = conn.SetReadDeadline(time.Now().Add(firstByteTimeout))
+	first, err := c.reader.Peek(1)
+	if err != nil {
+		conn.Close()
+		return
+	}
+	_ = conn.SetReadDeadline(time.Time{})
+	var out net.Conn = c
+	if first[0] == tlsRecord {
+		out = tls.Server(c, l.config)
+	}
+	select {
+	case l.conns <- out:
+	case <-l.done:
+		conn.Close()
+	}
+}
+
+// Accept implements net.Listener.
+func (l *eitherListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case err := <-l.failed:
+		return nil, err
+	}
+}
+
+// Close implements net.Listener.
+func (l *eitherListener) Close() error {
+	l.close.Do(func() { close(l.done) })
+	return l.Listener.Close()
+}
+
+// peekedConn is a connection of which some was read.
+type peekedConn struct {
+	net.Conn
+	reader *bufio.Reader
+}
+
+// Read implements net.Conn.
+func (c *peekedConn) Read(p []byte) (int, error) { return c.reader.Read(p) }

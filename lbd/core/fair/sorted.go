@@ -1,0 +1,132 @@
+package fair
+
+// sorted keeps elements in an order, as a treap whose nodes lie in the elements
+// themselves and know their neighbours: adding and removing are O(log n), the
+// ends and the next O(1), and nothing allocates. An element must not change its
+// place in the order while it is in.
+type sorted[T any] struct {
+	node   func(*T) *node[T]
+	before func(a, b *T) bool
+	root   *T
+	head   *T
+	tail   *T
+	drawn  uint64
+}
+
+// node is what an element carries for one sorted.
+type node[T any] struct {
+	up, left, right *T
+	prev, next      *T
+	height          uint64 // never above the parent's
+}
+
+// draw is the next of a fixed sequence of well mixed numbers (splitmix64).
+func (s *sorted[T]) draw() uint64 {
+	s.drawn += 0x9e3779b97f4a7c15
+	z := s.drawn
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// add puts x in; it must not be in.
+func (s *sorted[T]) add(x *T) {
+	n := s.node(x)
+	*n = node[T]{height: s.draw()}
+	at := &s.root
+	for *at != nil {
+		n.up = *at
+		if p := s.node(*at); s.before(x, *at) {
+			n.next = *at
+			at = &p.left
+		} else {
+			n.prev = *at
+			at = &p.right
+		}
+	}
+	*at = x
+	s.join(n.prev, x)
+	s.join(x, n.next)
+	for n.up != nil && s.node(n.up).height < n.height {
+		s.raise(x)
+	}
+}
+
+// remove takes x out; it must be in.
+func (s *sorted[T]) remove(x *T) {
+	n := s.node(x)
+	for n.left != nil && n.right != nil {
+		if s.node(n.left).height > s.node(n.right).height {
+			s.raise(n.left)
+		} else {
+			s.raise(n.right)
+		}
+	}
+	child := n.left
+	if child == nil {
+		child = n.right
+	}
+	s.hang(n.up, x, child)
+	s.join(n.prev, n.next)
+	*n = node[T]{}
+}
+
+// join makes b follow a; nil is the end on that side.
+func (s *sorted[T]) join(a, b *T) {
+	if a == nil {
+		s.head = b
+	} else {
+		s.node(a).next = b
+	}
+	if b == nil {
+		s.tail = a
+	} else {
+		s.node(b).prev = a
+	}
+}
+
+// raise turns x and its parent, so that the parent hangs below x.
+func (s *sorted[T]) raise(x *T) {
+	n := s.node(x)
+	parent := n.up
+	p := s.node(parent)
+	s.hang(p.up, parent, x)
+	if p.left == x {
+		p.left = n.right
+		if n.right != nil {
+			s.node(n.right).up = parent
+		}
+		n.right = parent
+	} else {
+		p.right = n.left
+		if n.left != nil {
+			s.node(n.left).up = parent
+		}
+		n.left = parent
+	}
+	p.up = x
+}
+
+// hang puts x where old was below up; nil is the place above the root.
+func (s *sorted[T]) hang(up, old, x *T) {
+	switch {
+	case up == nil:
+		s.root = x
+	case s.node(up).left == old:
+		s.node(up).left = x
+	default:
+		s.node(up).right = x
+	}
+	if x != nil {
+		s.node(x).up = up
+	}
+}
+
+// first is the element before all others; nil when there is none.
+func (s *sorted[T]) first() *T { return s.head }
+
+// last is the element after all others; nil when there is none.
+func (s *sorted[T]) last() *T { return s.tail }
+
+// next is the element after x, nil after the last.
+func (s *sorted[T]) next(x *T) *T { return s.node(x).next }

@@ -1,0 +1,44 @@
+package pace
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// Replicas of like paces share their mean, others do not, whatever their order.
+func TestLikeReplicasShareAPace(t *testing.T) {
+	all := make([]Learned, 5)
+	for i, pace := range []float64{2, 1, 1.1, 2.2, 1.2} {
+		all[i].LearnStep(pace*0.02, 20*time.Millisecond)
+	}
+	list := make([]*Learned, len(all))
+	for i := range all {
+		list[i] = &all[i]
+	}
+	Group(list)
+	for i, want := range []float64{2.1, 1.1, 1.1, 2.1, 1.1} {
+		if got := all[i].Value(); math.Abs(got-want) > 1e-9 {
+			t.Errorf("replica %d has the pace %v, want %v", i, got, want)
+		}
+	}
+}
+
+// Whatever an engine or a clock says, a pace stays within its limits.
+func TestPacesAreBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var l Learned
+		for range rapid.IntRange(1, 20).Draw(t, "answers") {
+			l.LearnStep(rapid.Float64Range(0, 1e12).Draw(t, "step"), time.Duration(rapid.Int64Range(1, 1e12).Draw(t, "nominal")))
+			l.LearnStay(rapid.IntRange(0, 99).Draw(t, "tokens"), time.Duration(rapid.Int64Range(-9, 1e15).Draw(t, "stay")), time.Second)
+		}
+		Group([]*Learned{&l})
+		for _, v := range []float64{l.Value(), l.Stay()} {
+			if !(v >= 1.0/Limit && v <= Limit) {
+				t.Fatalf("the pace is %v", v)
+			}
+		}
+	})
+}

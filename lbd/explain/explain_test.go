@@ -1,0 +1,367 @@
+package explain
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"skyserve/internal/telemetry"
+	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
+	"skyserve/lbd/record"
+)
+
+// source is a balancer in memory.
+type source struct {
+	name   string
+	record *record.Request // nil = none
+	memory telemetry.DecisionMemory
+	broken error
+	hangs  bool
+}
+
+func (s *source) Base() string { return "http://" + s.name }
+
+func (s *source) Decision(ctx context.Context, id string) (json.RawMessage, error) {
+	switch {
+	case s.hangs:
+		<-ctx.Done()
+		return nil, ctx.Err()
+	case s.broken != nil:
+		return nil, s.broken
+	case s.record == nil || s.record.Request != id:
+		return nil, fmt.Errorf("GET: %w", telemetry.ErrNotFound)
+	}
+	return json.Marshal(s.record)
+}
+
+func (s *source) Decisions(context.Context) (telemetry.DecisionMemory, error) {
+	return s.memory, s.broken
+}
+
+var arrived = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+
+func ptr[T any](v T) *T { return &v }
+
+// considered is what cost saw at the origin.
+func considered() []core.Considered {
+	return []core.Considered{
+		{ID: "us-0", Outstanding: 24, Pending: policy.Known(3), KV: policy.Known(0.97), MatchBytes: 1024, Held: 2, Score: policy.Known(4.25), Age: 80 * time.Millisecond},
+		{ID: "us-1", Available: true, Outstanding: 30, KV: policy.Known(0.5), Age: 12 * time.Second},
+		{ID: "lb-asia-0", Peer: true, Available: true, Outstanding: 3, Queued: 1, Score: policy.Known(0.9), Age: 60 * time.Millisecond},
+		{ID: "lb-eu-0", Peer: true, Available: true, Outstanding: 5, MatchBytes: 1536, Score: policy.Known(0.625), Age: 70 * time.Millisecond},
+	}
+}
+
+// origin and remote are the two parts of a forwarded request: a try that failed,
+// a wait, a forward; and its service at the peer.
+func origin() *record.Request {
+	d := &core.Decision{Policy: "cost", Reason: policy.ReasonCheapest, PromptBytes: 2048, Considered: considered()[1:2]}
+	f := &core.Decision{Policy: "cost", Reason: policy.ReasonOffload, MatchBytes: 1536, PromptBytes: 2048, Queued: 220 * time.Millisecond, Try: 1, Considered: considered()}
+	return &record.Request{
+		Request: "r1", At: arrived, Balancer: "lb-us-0", Region: "local/us", Model: "llama", Tier: "IW-F", Tenant: "key-00ff",
+		PromptBytes: 2100, PromptEstimate: 525, Kind: core.ActionForward, Target: "lb-eu-0", Reason: f.Reason, Decision: f,
+		Tries: []record.Try{
+			{AtMillis: 0.1, Kind: core.ActionDispatch, Target: "us-1", Reason: d.Reason, Decision: d, Failure: "us-1 answered 500", EndedMillis: ptr(40.0)},
+			{AtMillis: 220, Kind: core.ActionForward, Target: "lb-eu-0", Reason: f.Reason, Decision: f},
+		},
+		State: "finished", Status: 200, TTFTMillis: ptr(410.0), E2EMillis: ptr(1820.0),
+		PromptTokens: ptr(500), CachedTokens: ptr(128), OutputTokens: ptr(64),
+	}
+}
+
+func remote() *record.Request {
+	d := &core.Decision{Policy: "skylb", Reason: policy.ReasonPrefixMatch, MatchBytes: 1536, PromptBytes: 2048, Considered: []core.Considered{
+		{ID: "eu-0", Available: true, Outstanding: 4, Pending: policy.Known(0), KV: policy.Known(0.4), MatchBytes: 1536, Age: 33 * time.Millisecond},
+		{ID: "eu-1", Available: true, Outstanding: 2, Pending: policy.Known(0), Age: 35 * time.Millisecond},
+	}}
+	return &record.Request{
+		Request: "r1", At: arrived.Add(-time.Hour), Balancer: "lb-eu-0", Region: "local/eu", Model: "llama", Tier: "IW-F", From: "lb-us-0", Hop: core.HopRemote,
+		PromptBytes: 2100, PromptEstimate: 525, Kind: core.ActionDispatch, Target: "eu-0",
+		Tries: []record.Try{{AtMillis: 0.2, Kind: core.ActionDispatch, Target: "eu-0", Reason: d.Reason, Decision: d}},
+		State: "finished", Status: 200, E2EMillis: ptr(1500.0), PromptTokens: ptr(500), CachedTokens: ptr(128), OutputTokens: ptr(64),
+	}
+}
+
+// gather asks balancers about r1.
+func gather(t *testing.T, sources ...*source) *Story {
+	t.Helper()
+	var all []Source
+	for _, s := range sources {
+		all = append(all, s)
+	}
+	return Gather(t.Context(), "chat", "r1", all)
+}
+
+func text(t *testing.T, s *Story, width int) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := s.WriteText(&out, width, time.UTC); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// The clocks of two balancers are not compared: the remote part stands second
+// although it says that it was an hour earlier.
+func TestForwardedRequestIsOneStory(t *testing.T) {
+	us, eu, asia := &source{name: "us", record: origin()}, &source{name: "eu", record: remote()}, &source{name: "asia"}
+	for _, order := range [][]*source{{us, eu, asia}, {eu, asia, us}} {
+		s := gather(t, order...)
+		if len(s.Parts) != 2 || s.Parts[0].Balancer != "lb-us-0" || s.Parts[1].Balancer != "lb-eu-0" {
+			t.Fatalf("parts %+v, want the origin's and the peer's", s.Parts)
+		}
+		compareGolden(t, "forwarded-80.txt", text(t, s, 80))
+		compareGolden(t, "forwarded-60.txt", text(t, s, 60))
+	}
+}
+
+// compareGolden compares text with a file of testdata; UPDATE=1 writes it anew.
+func compareGolden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if os.Getenv("UPDATE") != "" {
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
+	}
+}
+
+// A client that uses an id twice has two stories; a part whose origin forgot it
+// stands by itself.
+func TestSameIDUsedTwiceAndLostOrigin(t *testing.T) {
+	later := origin()
+	later.Balancer, later.At, later.Tries = "lb-asia-0", arrived.Add(time.Second), later.Tries[:1]
+	later.Tries[0].Failure = ""
+	page := text(t, gather(t, &source{name: "asia", record: later}, &source{name: "us", record: origin()}, &source{name: "eu", record: remote()}), 80)
+	first, second, found := strings.Cut(page, "The same id, another request:")
+	if !found || !strings.Contains(first, "lb-eu-0 (local/eu), forwarded by lb-us-0") || !strings.Contains(second, "lb-asia-0 (local/us), from a client") {
+		t.Errorf("got\n%s", page)
+	}
+	page = text(t, gather(t, &source{name: "eu", record: remote()}), 80)
+	if !strings.Contains(page, "lb-eu-0 (local/eu), forwarded by lb-us-0") || !strings.Contains(page, "request r1 of chat") {
+		t.Errorf("got\n%s", page)
+	}
+	page = text(t, gather(t, &source{name: "us", record: origin()}), 80)
+	if !strings.Contains(page, "What became of it there is not remembered.") {
+		t.Errorf("a part that is missing goes unsaid:\n%s", page)
+	}
+}
+
+func TestStoriesThatDidNotEndWell(t *testing.T) {
+	base := func(change func(*record.Request)) *record.Request {
+		d := origin()
+		d.Tries, d.Decision, d.PromptTokens, d.CachedTokens, d.OutputTokens, d.TTFTMillis = nil, nil, nil, nil, nil, nil
+		change(d)
+		return d
+	}
+	for _, c := range []struct {
+		name   string
+		record *record.Request
+		want   []string
+	}{
+		{"waits", base(func(d *record.Request) { d.State, d.Status, d.E2EMillis = "queued", 0, nil }), []string{"it waits in the queue still", "It has not ended yet."}},
+		{"kept", base(func(d *record.Request) { d.State, d.Status, d.E2EMillis, d.KeptFor = "queued", 0, nil, "us-7" }), []string{"it waits in the queue still, for replica us-7"}},
+		{"was kept", base(func(d *record.Request) {
+			d.Tries = origin().Tries[1:]
+			d.Tries[0].KeptFor = "us-0"
+		}), []string{"It had waited 220 ms: when it came, to wait for us-0, which was full, cost"}},
+		{"waits again", base(func(d *record.Request) {
+			d.State, d.Status, d.E2EMillis, d.Tries = "sent", 0, nil, origin().Tries[:1]
+		}), []string{"It failed after 40 ms: us-1 answered 500.", "it waits in the queue still"}},
+		{"rejected", base(func(d *record.Request) {
+			d.State, d.Status = "rejected", 503
+			d.Tries = []record.Try{{AtMillis: 60000, Kind: core.ActionReject, Reason: core.RejectWait}}
+		}), []string{"at 60.00 s it was refused: no place had room in the time that it may wait", "It was refused: status 503"}},
+		{"kills engines", base(func(d *record.Request) {
+			d.State, d.Status = "rejected", 400
+			d.Tries = []record.Try{{Kind: core.ActionReject, Reason: core.RejectKills, Engines: []string{"us-0", "us-3"}}}
+		}), []string{"it was refused: engines died while they served it", "Engines that died: us-0, us-3.", "It was refused: status 400"}},
+		{"bounced", base(func(d *record.Request) {
+			d.State, d.Status, d.From = "bounced", 503, "lb-eu-0"
+			d.Tries = []record.Try{{AtMillis: 1, Kind: core.ActionBounce, Target: "lb-eu-0"}}
+		}), []string{"it was given back to lb-eu-0"}},
+		{"escape codes", base(func(d *record.Request) { d.Model = "a\x1b[2Jb" }), []string{`a\x1b[2Jb`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			page := text(t, gather(t, &source{name: "us", record: c.record}), 80)
+			for _, want := range c.want {
+				if !strings.Contains(page, want) {
+					t.Errorf("%q is missing in\n%s", want, page)
+				}
+			}
+		})
+	}
+}
+
+func TestUnknownRequestSaysWhatIsRemembered(t *testing.T) {
+	s := gather(t,
+		&source{name: "us", memory: telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us", Remembered: 7, Limit: 10, Since: &arrived}},
+		&source{name: "eu", memory: telemetry.DecisionMemory{Balancer: "lb-eu-0", Region: "local/eu", Limit: 10}},
+		&source{name: "asia", broken: errors.New("GET http://asia: connection refused")},
+	)
+	want := `looking for request "r1": no balancer that answers remembers it
+  lb-us-0 in local/us remembers 7 since 2026-03-04 05:06:07 UTC
+  lb-eu-0 in local/eu remembers none yet
+  GET http://asia: connection refused`
+	if got := s.Missing(time.UTC); s.Found() || got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A balancer that hangs costs a bounded time and is named, the others' parts
+// are shown.
+func TestBalancerThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		s := gather(t, &source{name: "us", record: origin()}, &source{name: "eu", hangs: true})
+		if took := time.Since(began); took != answerWithin {
+			t.Errorf("it took %s, want %s", took, answerWithin)
+		}
+		if page := text(t, s, 80); len(s.Parts) != 1 || !strings.Contains(page, "No answer from a balancer, so something may be missing: context deadline") {
+			t.Errorf("got\n%s", page)
+		}
+	})
+}
+
+// constants lists the values of a package's string constants by their prefix.
+func constants(t *testing.T, file, prefix string) (values []string) {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		if v, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(v.Names[0].Name, prefix) && len(v.Values) == 1 {
+			if lit, ok := v.Values[0].(*ast.BasicLit); ok {
+				value, err := strconv.Unquote(lit.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				values = append(values, value)
+			}
+		}
+		return true
+	})
+	if len(values) < 5 {
+		t.Fatalf("%s has the constants %q: too few to be all", file, values)
+	}
+	return values
+}
+
+func TestEveryReasonHasASentence(t *testing.T) {
+	for _, reason := range constants(t, "../../lbd/policy/policy.go", "Reason") {
+		if chosenBecause[reason] == "" {
+			t.Errorf("no sentence for the choice %q", reason)
+		}
+	}
+	for _, reason := range constants(t, "../../lbd/core/event.go", "Reject") {
+		if rejectedBecause[reason] == "" {
+			t.Errorf("no sentence for the refusal %q", reason)
+		}
+	}
+	if got := because(chosenBecause, "of_tomorrow"); got != `"of_tomorrow"` {
+		t.Errorf("an unknown reason is shown as %s", got)
+	}
+}
+
+func TestWhyInAFewWords(t *testing.T) {
+	for _, c := range []struct {
+		row  telemetry.RequestSummary
+		want string
+	}{
+		{telemetry.RequestSummary{State: "queued", Policy: "skylb"}, "no place had room"},
+		{telemetry.RequestSummary{State: "queued", Policy: "cost"}, "no place had room, or waiting for a full one cost less than going to another"},
+		{telemetry.RequestSummary{State: "queued", Policy: "cost", Target: "us-3"}, "when it came, to wait for us-3, which was full, cost less than to go to another place"},
+		{telemetry.RequestSummary{State: "sent", Policy: "skylb", Target: "us-0", Reason: policy.ReasonPrefixMatch}, "it holds the longest part of the prompt"},
+		{telemetry.RequestSummary{State: "finished", Policy: "skylb", Target: "eu", Forwarded: true, Reason: policy.ReasonOffload}, "no replica of this balancer had room, and this peer had"},
+		{telemetry.RequestSummary{State: "finished", Policy: "consistent-hash", Target: "us-0", Reason: "of_tomorrow"}, `"of_tomorrow"`},
+		{telemetry.RequestSummary{State: "rejected", Reason: core.RejectQueueFull}, "too many requests were waiting already"},
+		{telemetry.RequestSummary{State: "failed", Policy: "skylb", Target: "us-0", Reason: core.RejectFailed}, "its replica failed after the client had seen some of the answer"},
+		{telemetry.RequestSummary{State: "bounced", From: "lb-us-0"}, "no replica was left here"},
+		{telemetry.RequestSummary{State: "cancelled"}, "its client left while it waited"},
+		{telemetry.RequestSummary{State: "cancelled", Policy: "skylb", Target: "us-0", Reason: policy.ReasonLeastLoad}, "it had the fewest requests outstanding"},
+	} {
+		if got := Why(c.row); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.row, got, c.want)
+		}
+	}
+	for reason := range chosenBecause {
+		if _, both := rejectedBecause[reason]; both {
+			t.Errorf("%q is a choice and a refusal: a row cannot tell them apart", reason)
+		}
+	}
+}
+
+// No line is wider than the page, whatever the figures are.
+func TestPagesFit(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		width := rapid.SampledFrom([]int{60, 72, 80, 100}).Draw(r, "width")
+		var rows []core.Considered
+		id := rapid.StringMatching(`[a-z0-9/-]{1,60}`)
+		for range rapid.IntRange(1, 6).Draw(r, "rows") {
+			c := core.Considered{
+				ID: id.Draw(r, "id"), Peer: rapid.Bool().Draw(r, "peer"), Available: rapid.Bool().Draw(r, "room"),
+				Outstanding: rapid.IntRange(0, 99999).Draw(r, "out"), Queued: rapid.IntRange(0, 99999).Draw(r, "queued"),
+				Held: rapid.IntRange(0, 9999).Draw(r, "held"), MatchBytes: rapid.IntRange(0, 2048).Draw(r, "match"),
+				Age: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(r, "age")),
+			}
+			if rapid.Bool().Draw(r, "scored") {
+				c.Score = policy.Known(rapid.Float64Range(0, 9999).Draw(r, "score"))
+			}
+			rows = append(rows, c)
+		}
+		d := origin()
+		d.Tries[1].Decision.Considered = rows
+		var out bytes.Buffer
+		if err := (&Story{Request: "r1", Parts: []record.Request{*d}}).WriteText(&out, width, time.UTC); err != nil {
+			r.Fatal(err)
+		}
+		for line := range strings.SplitSeq(out.String(), "\n") {
+			if len(line) > width {
+				r.Fatalf("%d columns, want at most %d: %q", len(line), width, line)
+			}
+		}
+	})
+}
+
+// Candidates stand by score, the others behind them as they came; a narrow page
+// gives columns up and says which.
+func TestCandidatesStandByScore(t *testing.T) {
+	for width, narrow := range map[int]bool{100: false, 60: true} {
+		page := text(t, gather(t, &source{name: "us", record: origin()}), width)
+		_, table, _ := strings.Cut(page, "peer lb-eu-0\n")
+		at := -1
+		for _, id := range []string{"* lb-eu-0", "  lb-asia-0", "  us-0", "  us-1"} {
+			i := strings.Index(table, "\n    "+id)
+			if i <= at {
+				t.Errorf("%q is not where it belongs in\n%s", id, table)
+			}
+			at = i
+		}
+		if got := strings.Contains(table, "Too narrow here for AGE"); got != narrow {
+			t.Errorf("width %d: columns given up %t, want %t:\n%s", width, got, narrow, table)
+		}
+	}
+}

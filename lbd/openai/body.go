@@ -1,0 +1,561 @@
+package openai
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"skyserve/internal/service"
+)
+
+// Endpoint is what a public path asks an engine for.
+type Endpoint struct {
+	Path string // below the host
+	// streams: the answer may be SSE whose usage must be asked for.
+	streams bool
+	// chat: the prompt is messages.
+	chat bool
+	// EndsInDone: a whole stream ends in [DONE].
+	EndsInDone bool
+	// Stored: the engine keeps the answer under its id, for a later request to go on
+	// from.
+	Stored bool
+	// render writes the prompt into a key.
+	render func(*Rendering, *Call)
+	// extend puts the beginning of an answer behind the prompt; nil where answers
+	// cannot be continued. AnyEngine: every engine can go on from there.
+	extend    func(c *Call, soFar []byte) (edits []Edit, ok bool)
+	AnyEngine bool
+	// boundReached is what a chunk says, but for its head, of an answer that has come to the
+	// client's bound.
+	boundReached string
+}
+
+// The endpoints that engines serve.
+var endpoints = map[string]*Endpoint{
+	"/v1/chat/completions": {
+		Path: "/v1/chat/completions", streams: true, chat: true, EndsInDone: true, render: (*Rendering).chat, extend: (*Call).extendChat,
+		boundReached: `"object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}]`,
+	},
+	"/v1/completions": {
+		Path: "/v1/completions", streams: true, EndsInDone: true, render: (*Rendering).completion, extend: (*Call).extendPrompt, AnyEngine: true,
+		boundReached: `"object":"text_completion","choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"length"}]`,
+	},
+	"/v1/responses":  {Path: "/v1/responses", Stored: true, render: (*Rendering).responses},
+	"/v1/embeddings": {Path: "/v1/embeddings", render: (*Rendering).embeddings},
+	"/v1/rerank":     {Path: "/v1/rerank", render: (*Rendering).rerank},
+	"/tokenize":      {Path: "/tokenize", render: (*Rendering).tokenize},
+}
+
+// EndpointAt is the endpoint of a path; nil where engines serve none.
+func EndpointAt(path string) *Endpoint { return endpoints[path] }
+
+// Call is what a body says that the balancer must know. Spans point into body.
+type Call struct {
+	body []byte
+
+	model           Span
+	messages        Span
+	prompt          Span
+	input           Span
+	instructions    Span
+	query           Span
+	documents       Span
+	tools           Span
+	cacheSalt       Span
+	cacheKey        Span
+	userField       Span
+	stream          Span
+	streamOptions   Span
+	maxTokens       Span
+	maxCompletion   Span
+	maxOutputTokens Span
+	number          Span // "n"
+	bestOf          Span
+	previous        Span
+	minTokens       Span
+	stop            Span
+	continueFinal   Span
+	addPrompt       Span
+	template        Span
+	templateArgs    Span
+	effort          Span
+	reasoning       Span
+
+	// forbidden: some field says that the answer is not to be continued elsewhere.
+	forbidden bool
+	seed      uint64     // of sum
+	sum       uint64     // of the fields: see fingerprint
+	guarded   Parameters // present in the body
+}
+
+// field is where a top-level key's value is kept, nil for a key that does not
+// matter here.
+func (c *Call) field(key []byte) *Span {
+	switch string(key) {
+	case `"model"`:
+		return &c.model
+	case `"messages"`:
+		return &c.messages
+	case `"prompt"`:
+		return &c.prompt
+	case `"input"`:
+		return &c.input
+	case `"instructions"`:
+		return &c.instructions
+	case `"query"`:
+		return &c.query
+	case `"documents"`:
+		return &c.documents
+	case `"tools"`:
+		return &c.tools
+	case `"cache_salt"`:
+		return &c.cacheSalt
+	case `"prompt_cache_key"`:
+		return &c.cacheKey
+	case `"user"`:
+		return &c.userField
+	case `"stream"`:
+		return &c.stream
+	case `"stream_options"`:
+		return &c.streamOptions
+	case `"max_tokens"`:
+		return &c.maxTokens
+	case `"max_completion_tokens"`:
+		return &c.maxCompletion
+	case `"max_output_tokens"`:
+		return &c.maxOutputTokens
+	case `"n"`:
+		return &c.number
+	case `"best_of"`:
+		return &c.bestOf
+	case `"previous_response_id"`:
+		return &c.previous
+	case `"min_tokens"`:
+		return &c.minTokens
+	case `"stop"`:
+		return &c.stop
+	case `"continue_final_message"`:
+		return &c.continueFinal
+	case `"add_generation_prompt"`:
+		return &c.addPrompt
+	case `"chat_template"`:
+		return &c.template
+	case `"chat_template_kwargs"`:
+		return &c.templateArgs
+	case `"reasoning_effort"`:
+		return &c.effort
+	case `"reasoning"`:
+		return &c.reasoning
+	}
+	return nil
+}
+
+// parseCall is ReadCall for a call whose fingerprint nobody asks for.
+func parseCall(body []byte) (Call, error) { return ReadCall(body, 0) }
+
+// ReadCall reads a body, all of it by JSON's grammar; seed is that of its fingerprint. The
+// error is a *malformed, or an *ambiguous where a key could be read in two ways: of a key
+// that stands twice, most engines take the last value and some the first.
+func ReadCall(body []byte, seed uint64) (Call, error) {
+	c := Call{body: body, seed: seed}
+	in := cursor{data: body}
+	if !utf8.Valid(body) {
+		// An engine may take it for a fault of its own, and every other one after it.
+		return c, &malformed{body, firstInvalid(body), "UTF-8"}
+	}
+	if err := in.open('{', "'{'"); err != nil {
+		return c, err
+	}
+	for first := true; ; first = false {
+		more, err := in.more('}', first)
+		if err != nil {
+			return c, err
+		}
+		if !more {
+			break
+		}
+		key, err := in.key()
+		if err != nil {
+			return c, err
+		}
+		v, err := in.value()
+		if err != nil {
+			return c, err
+		}
+		c.addToSum(key.of(body), v.of(body))
+		c.guarded |= guardedField(key.of(body), v.of(body))
+		if err := c.member(key.of(body), v); err != nil {
+			return c, err
+		}
+	}
+	if in.peek(); in.at < len(body) {
+		return c, in.fail("nothing after the object")
+	}
+	return c, nil
+}
+
+// member takes a top-level member in.
+func (c *Call) member(key []byte, value Span) error {
+	f := c.field(key)
+	switch {
+	case f != nil && *f != Span{}:
+		return &AmbiguousKeyError{string(key[1 : len(key)-1]), "it stands twice: write it once"}
+	case f != nil:
+		*f = value
+	case forbids(key, value.of(c.body)):
+		c.forbidden = true
+	default:
+		return checkSpelling(c, key, value.of(c.body))
+	}
+	return nil
+}
+
+// firstInvalid is where text stops being UTF-8.
+func firstInvalid(text []byte) (at int) {
+	for {
+		c, size := utf8.DecodeRune(text[at:])
+		if c == utf8.RuneError && size <= 1 {
+			return at
+		}
+		at += size
+	}
+}
+
+// ModelName is the model asked for; an error says what stands there instead.
+func (c *Call) ModelName() ([]byte, error) {
+	raw := c.model.of(c.body)
+	switch kindOf(raw) {
+	case '"':
+		name, _ := text(raw, nil)
+		return name, nil
+	case 0:
+		return nil, fmt.Errorf("model: want a model's name, found nothing")
+	}
+	return nil, fmt.Errorf("model: want a string, found %s", Clip(raw))
+}
+
+// Clip is at most 40 bytes of something found, for an error.
+func Clip(raw []byte) string {
+	if len(raw) > 40 {
+		return strconv.Quote(string(raw[:40])) + "..."
+	}
+	return strconv.Quote(string(raw))
+}
+
+// asksStream says whether the answer shall be streamed. Engines take some numbers and
+// words for true.
+func (c *Call) asksStream() bool {
+	raw := c.stream.of(c.body)
+	switch kindOf(raw) {
+	case 't':
+		return true
+	case '"':
+		plain, _ := text(raw, nil)
+		switch strings.ToLower(string(plain)) {
+		case "true", "t", "yes", "y", "on", "1":
+			return true
+		}
+		return false
+	}
+	n, ok := wholeNumber(raw)
+	return ok && n == 1
+}
+
+// maxRequested bounds what counts of a client that asks for so many tokens or
+// answers: no engine gives as many, and sums and products of it do not overflow.
+const maxRequested = 1 << 31
+
+// MaxOutput is the most tokens the client wants of an answer, 0 when it does not say so
+// in a field that the endpoint has.
+func (c *Call) MaxOutput(e *Endpoint) int {
+	fields := [2]Span{c.maxTokens}
+	switch {
+	case e.Stored:
+		fields[0] = c.maxOutputTokens
+	case e.chat:
+		fields = [2]Span{c.maxCompletion, c.maxTokens}
+	}
+	for _, s := range fields {
+		if n, ok := wholeNumber(s.of(c.body)); ok {
+			return n
+		}
+	}
+	return 0
+}
+
+// readsBounds says whether each bound that the client set is understood here.
+func (c *Call) readsBounds() bool {
+	for _, s := range []Span{c.maxCompletion, c.maxTokens, c.minTokens} {
+		raw := s.of(c.body)
+		if _, ok := wholeNumber(raw); !ok && kindOf(raw) != 0 && kindOf(raw) != 'n' {
+			return false
+		}
+	}
+	return true
+}
+
+// SetsBounds says whether the client bounds how many tokens the answer has.
+func (c *Call) setsBounds() bool {
+	for _, s := range []Span{c.maxCompletion, c.maxTokens, c.minTokens} {
+		if k := kindOf(s.of(c.body)); k != 0 && k != 'n' {
+			return true
+		}
+	}
+	return false
+}
+
+// wholeNumber reads a whole number from 0 up to maxRequested, as which a larger one counts.
+// Engines take 1e3 and 1000.0 for one too, and text that says one ("16", " 1_000 ").
+func wholeNumber(raw []byte) (n int, ok bool) {
+	if kindOf(raw) == '"' {
+		plain, _ := text(raw, nil)
+		raw = bytes.ReplaceAll(bytes.TrimSpace(plain), []byte("_"), nil)
+	}
+	if !digit(kindOf(raw)) {
+		return 0, false
+	}
+	if n, err := strconv.Atoi(string(raw)); err == nil {
+		return min(n, maxRequested), true
+	}
+	f, err := strconv.ParseFloat(string(raw), 64) // infinite where it is out of range
+	if err != nil && !errors.Is(err, strconv.ErrRange) || f != math.Trunc(f) {
+		return 0, false
+	}
+	return int(min(f, maxRequested)), true
+}
+
+// Answers is how many answers the call has an endpoint generate: 0 where none are,
+// else of each prompt n, or the best_of that these are chosen from.
+func (c *Call) Answers(e *Endpoint) int {
+	if !e.streams && !e.Stored {
+		return 0
+	}
+	n, _ := wholeNumber(c.number.of(c.body))
+	of, _ := wholeNumber(c.bestOf.of(c.body))
+	return max(n, of, 1) * c.prompts()
+}
+
+// prompts is how many prompts a completion has: an array of strings or of arrays
+// holds several, one of token ids is one.
+func (c *Call) prompts() int {
+	raw := c.prompt.of(c.body)
+	if kindOf(raw) != '[' {
+		return 1
+	}
+	if in := (cursor{data: raw, at: 1}); digit(in.peek()) {
+		return 1
+	}
+	n := 0
+	each(raw, func([]byte) { n++ })
+	return max(n, 1)
+}
+
+// stringOf is a top-level string, nil when it is not one.
+func (c *Call) stringOf(s Span) []byte {
+	raw := s.of(c.body)
+	if kindOf(raw) != '"' {
+		return nil
+	}
+	t, _ := text(raw, nil)
+	return t
+}
+
+// PreviousResponse is the id of the stored response that the call continues, where one
+// is given.
+func (c *Call) PreviousResponse() (id string, given bool, refused *Error) {
+	raw := c.previous.of(c.body)
+	switch kindOf(raw) {
+	case 0, 'n':
+		return "", false, nil
+	case '"':
+		return string(c.stringOf(c.previous)), true, nil
+	}
+	return "", false, Invalid("previous_response_id", "invalid_previous_response_id", "previous_response_id: want a string, found "+Clip(raw))
+}
+
+// PromptCacheKey is the client's name for its conversation; nil where it gives none.
+func (c *Call) PromptCacheKey() []byte { return c.stringOf(c.cacheKey) }
+
+// User is the client's name for its user; nil where it gives none.
+func (c *Call) User() []byte { return c.stringOf(c.userField) }
+
+// Generates reports whether the endpoint makes an engine compute, rather than look
+// a prompt's tokens up.
+func (e *Endpoint) Generates() bool { return e.Path != "/tokenize" }
+
+// completionBound is how many tokens OpenAI's API gives a completion that sets no
+// max_tokens; vLLM and SGLang keep to it.
+const completionBound = 16
+
+// ImpliedBound is the bound that a completion without max_tokens has at an engine of a
+// kind; 0 where there is none, or that is not known.
+func (e *Endpoint) ImpliedBound(kind service.EngineKind) int {
+	if e.chat || kind != service.EngineVLLM && kind != service.EngineSGLang {
+		return 0
+	}
+	return completionBound
+}
+
+// Edit replaces a span of the body.
+type Edit struct {
+	Span
+	With []byte
+}
+
+// rename is the edit that writes the real name in place of an alias.
+func (c *Call) rename(real string) Edit {
+	quoted, _ := json.Marshal(real) // a string always marshals
+	return Edit{c.model, quoted}
+}
+
+// Changes is what the balancer changes of a body, and what the body says that matters for
+// the answer.
+type Changes struct {
+	Edits []Edit
+	// Counts asks for the usage so far with each event, of the body as edits leave it; its
+	// text is empty where nothing does.
+	Counts Edit
+	// Stream: the client asks for a stream; Continuable: the answer could be continued
+	// elsewhere as long as it is text.
+	Stream, Continuable bool
+	// HideUsage: the usage at the end is asked for and the client did not; AsksCounts: the
+	// client asks for the usage so far with each event.
+	HideUsage, AsksCounts bool
+	// NamesMaxTokens: max_tokens is there, if only null; SetsBounds: the client bounds how
+	// many tokens the answer has.
+	NamesMaxTokens, SetsBounds bool
+}
+
+// Changes lists the declared changes: the real name for an alias, and a stream's usage
+// asked for.
+func (c *Call) Changes(e *Endpoint, stands ResolvedModel) Changes {
+	ch := Changes{
+		Stream: c.asksStream(), Continuable: c.continuable(e), AsksCounts: c.asksCounts(),
+		NamesMaxTokens: c.maxTokens != Span{}, SetsBounds: c.setsBounds(),
+	}
+	if name, _ := c.ModelName(); string(name) != stands.Model && stands.Adapter == "" {
+		ch.Edits = append(ch.Edits, c.rename(stands.Model))
+	}
+	if e.streams && ch.Stream {
+		if ask, needed := c.askUsage(); needed {
+			ch.Edits = append(ch.Edits, ask)
+			ch.HideUsage = true
+		}
+	}
+	if ch.Continuable {
+		ch.Counts = c.askCounts(ch.Edits)
+	}
+	return ch
+}
+
+// askUsage is the edit that makes a stream end with its usage; needed is false
+// when the client asked for that itself or the options are not an object.
+func (c *Call) askUsage() (e Edit, needed bool) {
+	const ask = `"include_usage":true`
+	raw := c.streamOptions.of(c.body)
+	switch kindOf(raw) {
+	case 0: // before the closing bracket of a body that has a model at least
+		end := bytes.LastIndexByte(c.body, '}')
+		return Edit{Span{end, end}, []byte(`,"stream_options":{` + ask + `}`)}, true
+	case 'n':
+		return Edit{c.streamOptions, []byte(`{` + ask + `}`)}, true
+	case '{':
+		return c.askInOptions(raw, ask)
+	}
+	return Edit{}, false
+}
+
+// askInOptions edits stream options that are there already.
+func (c *Call) askInOptions(raw []byte, ask string) (Edit, bool) {
+	in := cursor{data: raw}
+	_ = in.open('{', "")
+	found := Span{}
+	first := true
+	for {
+		more, err := in.more('}', first)
+		if err != nil || !more {
+			break
+		}
+		first = false
+		key, _ := in.key()
+		v, _ := in.value()
+		if string(canonical(key.of(raw))) == `"include_usage"` {
+			found = v
+		}
+	}
+	at := c.streamOptions.From
+	switch {
+	case found == Span{} && first:
+		return Edit{c.streamOptions, []byte(`{` + ask + `}`)}, true
+	case found == Span{}:
+		return Edit{Span{at + 1, at + 1}, []byte(ask + `,`)}, true
+	case string(found.of(raw)) == "true":
+		return Edit{}, false
+	}
+	return Edit{Span{at + found.From, at + found.To}, []byte("true")}, true
+}
+
+// ApplyInPlace makes edits to a body in its own memory, which must have room for them. The
+// edits must not overlap, and must not point into it.
+func ApplyInPlace(body []byte, edits []Edit) []byte {
+	sortEdits(edits)
+	out := body[:len(body)+Growth(edits, len(body))]
+	// What stands between edits is moved so that nothing is overwritten that is still to be
+	// moved: what moves to the front from the front on, what moves to the back from the back.
+	for i := range edits {
+		if at, end, by := between(edits, i, len(body)); by < 0 {
+			copy(out[at+by:], body[at:end])
+		}
+	}
+	for i := range slices.Backward(edits) {
+		if at, end, by := between(edits, i, len(body)); by > 0 {
+			copy(out[at+by:end+by], body[at:end])
+		}
+	}
+	by := 0
+	for _, e := range edits {
+		copy(out[e.From+by:], e.With)
+		by += len(e.With) - (e.To - e.From)
+	}
+	return out
+}
+
+// between is what stands behind edit i and before the next one, and by how many bytes it
+// moves.
+func between(edits []Edit, i, end int) (from, to, by int) {
+	if to = end; i+1 < len(edits) {
+		to = edits[i+1].From
+	}
+	for _, e := range edits[:i+1] {
+		by += len(e.With) - (e.To - e.From)
+	}
+	return edits[i].To, to, by
+}
+
+func sortEdits(edits []Edit) {
+	slices.SortFunc(edits, func(a, b Edit) int { return cmp.Compare(a.From, b.From) })
+}
+
+// applyEdits appends body with its edits to dst. The edits must not overlap.
+func applyEdits(dst, body []byte, edits []Edit) []byte {
+	sortEdits(edits)
+	at := 0
+	for _, e := range edits {
+		dst = append(dst, body[at:e.From]...)
+		dst = append(dst, e.With...)
+		at = e.To
+	}
+	return append(dst, body[at:]...)
+}
+
+// ResolvedModel is what a name stands for: a model under its own name or an alias, or
+// an adapter of a model, which its engines know by that very name.
+type ResolvedModel struct{ Model, Adapter string }

@@ -1,0 +1,150 @@
+package openai
+
+import (
+	"bytes"
+	"strings"
+)
+
+// cacheNames are the beginnings of the names under which engines tell it: OpenAI's, vLLM's
+// and SGLang's own, DeepSeek's, Anthropic's.
+var cacheNames = []string{
+	"cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens", "prompt_cache_miss_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_write_tokens",
+}
+
+// maxCacheName is longer than each of them.
+const maxCacheName = 32
+
+// MentionsCache is a quick look whether there can be anything to hide.
+func MentionsCache(b []byte) bool { return bytes.Contains(b, []byte("cache")) }
+
+// CacheMask reads JSON, in pieces of any size, and makes the numbers 0 that tell what
+// was cached. Its zero value stands before a document.
+type CacheMask struct {
+	state  maskState
+	name   [maxCacheName]byte // of the string at hand
+	length int
+	depth  int  // brackets inside the value that is hidden
+	number bool // its first digit has passed
+}
+
+// maskState is where in a document a CacheMask is.
+type maskState int
+
+const (
+	outside       maskState = iota // of strings and of what is hidden
+	inString                       //
+	inEscape                       // behind a backslash in a string
+	behindName                     // a string that tells of the cache has ended
+	inValue                        // what is hidden
+	inValueString                  // a string in it
+	inValueEscape                  //
+)
+
+// Hide goes on with the next piece, which it changes.
+func (m *CacheMask) Hide(piece []byte) {
+	for i, c := range piece {
+		switch m.state {
+		case outside:
+			if c == '"' {
+				m.state, m.length = inString, 0
+			}
+		case inString:
+			m.str(c)
+		case inEscape:
+			m.state = inString
+		case behindName:
+			m.behind(c)
+		case inValue:
+			piece[i] = m.value(c)
+		case inValueString:
+			switch c {
+			case '\\':
+				m.state = inValueEscape
+			case '"':
+				m.state = inValue
+			}
+		case inValueEscape:
+			m.state = inValueString
+		}
+	}
+}
+
+// str takes a byte of a string.
+func (m *CacheMask) str(c byte) {
+	switch {
+	case c == '\\':
+		m.state, m.length = inEscape, maxCacheName // no name that is looked for has one
+	case c == '\n':
+		m.state = outside // JSON has none in a string: this was no JSON, the next line may be
+	case c == '"':
+		if m.state = outside; m.namesCache() {
+			m.state = behindName
+		}
+	case m.length < maxCacheName:
+		m.name[m.length] = c
+		m.length++
+	}
+}
+
+func (m *CacheMask) namesCache() bool {
+	if m.length == maxCacheName {
+		return false
+	}
+	name := m.name[:m.length]
+	if !MentionsCache(name) {
+		return false
+	}
+	for _, t := range cacheNames {
+		if strings.HasPrefix(string(name), t) {
+			return true
+		}
+	}
+	return false
+}
+
+// behind takes a byte after a string that tells of the cache: it is a name if a colon
+// follows.
+func (m *CacheMask) behind(c byte) {
+	switch c {
+	case ' ', '\t', '\r', '\n':
+	case ':':
+		m.state, m.depth, m.number = inValue, 0, false
+	default:
+		m.state = outside
+	}
+}
+
+// value takes a byte of a value that is hidden and gives what stands there instead: of
+// a number the first byte is 0 and the others are spaces.
+func (m *CacheMask) value(c byte) byte {
+	switch {
+	case '0' <= c && c <= '9', c == '-':
+		if m.number {
+			return ' '
+		}
+		m.number = true
+		return '0'
+	case m.number && (c == '.' || c == 'e' || c == 'E' || c == '+'):
+		return ' '
+	}
+	m.number = m.number && (c == ' ') // never within one: it has no spaces
+	switch c {
+	case '"':
+		m.state = inValueString
+	case '[', '{':
+		m.depth++
+	case ']', '}':
+		m.depth--
+	}
+	if m.depth < 0 || m.depth == 0 && (c == ',' || c == ']' || c == '}') {
+		m.state = outside
+	}
+	return c
+}
+
+// HideCache hides what a whole document or event tells of the cache.
+func HideCache(b []byte) {
+	if MentionsCache(b) {
+		(&CacheMask{}).Hide(b)
+	}
+}

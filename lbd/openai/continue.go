@@ -1,0 +1,293 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+
+	"skyserve/internal/service"
+)
+
+// forbids says whether a top-level field of a request makes its answer one that
+// is not continued: several answers at once, figures for every token, a text that
+// is forced into a form, or a prompt that is not the text that was sent.
+func forbids(key, value []byte) bool {
+	switch string(key) {
+	case `"echo"`, `"logprobs"`, `"prompt_logprobs"`, `"use_beam_search"`, `"return_token_ids"`, `"return_hidden_states"`:
+		return kindOf(value) != 'n' && kindOf(value) != 'f'
+	case `"response_format"`:
+		return kindOf(value) != 'n' && !plainText(value)
+	case `"skip_special_tokens"`: // then the text has marks that a prompt must not repeat
+		return kindOf(value) == 'f'
+	case `"modalities"`:
+		return lists(value, "audio")
+	case `"structured_outputs"`, `"structural_tag"`, `"grammar"`, `"regex"`, `"ebnf"`, `"json_schema"`, // vLLM's and SGLang's
+		`"suffix"`, `"audio"`, `"prompt_embeds"`, `"truncate_prompt_tokens"`, `"kv_transfer_params"`:
+		return kindOf(value) != 'n'
+	}
+	return bytes.HasPrefix(key, []byte(`"guided_`)) && kindOf(value) != 'n'
+}
+
+// lists says whether an array holds a text.
+func lists(array []byte, word string) (found bool) {
+	each(array, func(element []byte) {
+		if kindOf(element) == '"' {
+			plain, _ := text(element, nil)
+			found = found || string(plain) == word
+		}
+	})
+	return found
+}
+
+// plainText says whether a response format asks for nothing.
+func plainText(format []byte) (plain bool) {
+	members(format, func(key, value []byte) {
+		if string(key) == `"type"` {
+			plain = string(value) == `"text"`
+		}
+	})
+	return plain
+}
+
+// ContinuesChats says whether an engine of a kind goes on with an assistant's
+// message: vLLM and SGLang do when continue_final_message says so, and so does the
+// simulated engine. Another server would begin a new answer.
+func ContinuesChats(kind service.EngineKind) bool {
+	return kind == service.EngineVLLM || kind == service.EngineSGLang || kind == service.EngineSim
+}
+
+// continuable says whether an answer to the call could be continued as long as it
+// is text.
+func (c *Call) continuable(e *Endpoint) bool {
+	if e.extend == nil || c.forbidden || !c.asksStream() {
+		return false
+	}
+	for _, s := range []Span{c.number, c.bestOf} {
+		if n := s.of(c.body); len(n) > 0 && kindOf(n) != 'n' && string(n) != "1" {
+			return false
+		}
+	}
+	_, ok := e.extend(c, nil)
+	return ok && c.readsBounds()
+}
+
+// ContinuationOverhead is more than what is added to a body besides the text.
+const ContinuationOverhead = 256
+
+// ContinuationBody is the request for the rest of an answer: the body as it was sent
+// first with the text so far (as JSON writes it, without quotes) behind its prompt
+// and its bounds less the tokens that the client has. An answer without any text
+// is asked for anew. implied is a bound that the body does not state; 0 = none. The edit
+// counts of the body moves with it. ok is false where that cannot be.
+func ContinuationBody(e *Endpoint, body, soFar []byte, tokens, implied int, counts *Edit) (rest []byte, ok bool) {
+	c, err := parseCall(body)
+	if err != nil {
+		return nil, false
+	}
+	var edits []Edit
+	if len(soFar) > 0 {
+		if edits, ok = e.extend(&c, soFar); !ok || breaksContinuation(&c, soFar) {
+			return nil, false
+		}
+	}
+	defer func() {
+		grown := Growth(edits, counts.From)
+		counts.From, counts.To = counts.From+grown, counts.To+grown
+	}()
+	edits = append(edits, c.reduce(c.maxTokens, tokens, 1)...)
+	edits = append(edits, c.reduce(c.maxCompletion, tokens, 1)...)
+	edits = append(edits, c.reduce(c.minTokens, tokens, 0)...)
+	if left := implied - tokens; tokens > 0 && left > 0 {
+		edits = append(edits, c.set(setting{member: `"max_tokens":` + strconv.Itoa(left)})...)
+	}
+	return applyEdits(make([]byte, 0, len(body)+len(soFar)+ContinuationOverhead), body, edits), true
+}
+
+// controlMarks are what an engine that is given it in a prompt takes for more than text.
+// Templates of models that think (Qwen3's, DeepSeek-R1's) cut an assistant's
+// message at the end of a thought: vLLM then answers 400, or the thought is gone.
+// Tokenizers take control tokens for what they are, where the answer only spelt
+// them.
+var controlMarks = []string{"<think>", "</think>", "<|", "</s>", "[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>"}
+
+// breaksContinuation says whether the text so far, as JSON writes it, cannot be a prompt's end
+// that the answer goes on from: it has marks, or ends in what may be the beginning
+// of a stop string, which no engine finds whose other half is in the prompt. vLLM
+// holds back what may be one; SGLang, and vLLM that includes it, do not.
+func breaksContinuation(c *Call, soFar []byte) bool {
+	quoted := append(append([]byte{'"'}, soFar...), '"')
+	plain, _ := text(quoted, nil)
+	for _, m := range controlMarks {
+		if bytes.Contains(plain, []byte(m)) {
+			return true
+		}
+	}
+	value := c.stop.of(c.body)
+	if len(value) == 0 {
+		return false
+	}
+	var stops []string
+	var stop string
+	if json.Unmarshal(value, &stops) != nil {
+		if json.Unmarshal(value, &stop) != nil {
+			return true // what it may stop at is not known
+		}
+		stops = []string{stop}
+	}
+	for _, s := range stops {
+		for n := 1; n < len(s); n++ {
+			if bytes.HasSuffix(plain, []byte(s[:n])) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// reduce takes tokens off a bound, down to least; no edit where it is no number.
+func (c *Call) reduce(s Span, tokens, least int) []Edit {
+	n, ok := wholeNumber(s.of(c.body))
+	if !ok || tokens == 0 {
+		return nil
+	}
+	return []Edit{{s, strconv.AppendInt(nil, int64(max(n-tokens, least)), 10)}}
+}
+
+// extendString is the edit that adds to the end of a quoted string; none for nothing.
+func extendString(s Span, soFar []byte) []Edit {
+	if len(soFar) == 0 {
+		return nil
+	}
+	return []Edit{{Span{s.To - 1, s.To - 1}, soFar}}
+}
+
+// extendPrompt puts the text so far behind a completion's prompt: a string, or a
+// list of one. Tokens do not tell what text they stand for.
+func (c *Call) extendPrompt(soFar []byte) ([]Edit, bool) {
+	raw := c.prompt.of(c.body)
+	switch kindOf(raw) {
+	case '"':
+		return extendString(c.prompt, soFar), true
+	case '[':
+		last, n := lastElement(raw)
+		if n == 1 && kindOf(last.of(raw)) == '"' {
+			return extendString(Span{c.prompt.From + last.From, c.prompt.From + last.To}, soFar), true
+		}
+	}
+	return nil, false
+}
+
+// extendChat puts the text so far behind a chat as the beginning of the
+// assistant's message, and says that it is one: continue_final_message, which
+// vLLM and SGLang read, needs add_generation_prompt to be off. A chat whose last
+// message was to be continued from the start has that message lengthened.
+func (c *Call) extendChat(soFar []byte) ([]Edit, bool) {
+	raw := c.messages.of(c.body)
+	if kindOf(raw) != '[' {
+		return nil, false
+	}
+	if string(c.continueFinal.of(c.body)) == "true" {
+		return c.extendLast(raw, soFar)
+	}
+	if string(c.addPrompt.of(c.body)) == "false" {
+		return nil, false // whose turn it is, only the client knows
+	}
+	if len(soFar) == 0 {
+		return nil, true
+	}
+	message := make([]byte, 0, len(soFar)+48)
+	if !emptyArray(raw) {
+		message = append(message, ',')
+	}
+	message = append(message, `{"role":"assistant","content":"`...)
+	message = append(append(message, soFar...), `"}`...)
+	end := c.messages.To - 1
+	edits := []Edit{{Span{end, end}, message}}
+	return append(edits, c.set(
+		setting{c.continueFinal, `"continue_final_message":true`, "true"}, setting{c.addPrompt, `"add_generation_prompt":false`, "false"},
+	)...), true
+}
+
+// extendLast lengthens the last message's content, which must be a string.
+func (c *Call) extendLast(messages, soFar []byte) ([]Edit, bool) {
+	last, n := lastElement(messages)
+	if n == 0 {
+		return nil, false
+	}
+	message := last.of(messages)
+	content, found := memberSpan(message, `"content"`)
+	if !found || kindOf(content.of(message)) != '"' {
+		return nil, false
+	}
+	at := c.messages.From + last.From
+	return extendString(Span{at + content.From, at + content.To}, soFar), true
+}
+
+// setting is a top-level member that is to have a value: where its present value
+// stands, the whole member and the new value.
+type setting struct {
+	Span
+	member, value string
+}
+
+// set is the edits that give members their values, those that are not there yet
+// in one place.
+func (c *Call) set(settings ...setting) []Edit {
+	var edits []Edit
+	var added []byte
+	for _, f := range settings {
+		if f.Span != (Span{}) {
+			edits = append(edits, Edit{f.Span, []byte(f.value)})
+			continue
+		}
+		added = append(append(added, ','), f.member...)
+	}
+	if len(added) > 0 {
+		end := bytes.LastIndexByte(c.body, '}')
+		edits = append(edits, Edit{Span{end, end}, added})
+	}
+	return edits
+}
+
+// lastElement finds the last of an array's n elements.
+func lastElement(array []byte) (last Span, n int) {
+	in := cursor{data: array}
+	if in.open('[', "") != nil {
+		return last, 0
+	}
+	for ; ; n++ {
+		if more, err := in.more(']', n == 0); err != nil || !more {
+			return last, n
+		}
+		in.peek()
+		v, err := in.value()
+		if err != nil {
+			return last, n
+		}
+		last = v
+	}
+}
+
+// memberSpan finds an object's member; the last one of that name counts.
+func memberSpan(object []byte, name string) (found Span, ok bool) {
+	in := cursor{data: object}
+	if in.open('{', "") != nil {
+		return found, false
+	}
+	for first := true; ; first = false {
+		if more, err := in.more('}', first); err != nil || !more {
+			return found, ok
+		}
+		key, err := in.key()
+		if err != nil {
+			return found, ok
+		}
+		v, err := in.value()
+		if err != nil {
+			return found, ok
+		}
+		if string(canonical(key.of(object))) == name {
+			found, ok = v, true
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package openai
+
+import (
+	"bytes"
+
+	"skyserve/internal/service"
+)
+
+// CountsUsage says whether an engine of a kind tells the usage so far with each event
+// when stream_options.continuous_usage_stats says so: vLLM since 0.5.4, SGLang since
+// the end of 2025; older ones pass over it. Others may refuse what they do not know.
+func CountsUsage(kind service.EngineKind) bool {
+	return kind == service.EngineVLLM || kind == service.EngineSGLang || kind == service.EngineSim
+}
+
+const keyCounts = `"continuous_usage_stats"`
+
+// What askCounts writes.
+var (
+	countsMember = []byte(keyCounts + `:true,`)
+	countsValue  = []byte("true")
+)
+
+// AsksCounts says whether the client asks for the usage so far with each event.
+func (c *Call) asksCounts() bool {
+	options := c.streamOptions.of(c.body)
+	if kindOf(options) != '{' {
+		return false
+	}
+	for _, name := range []string{`"include_usage"`, keyCounts} {
+		if v, found := memberSpan(options, name); !found || kindOf(v.of(options)) != 't' {
+			return false
+		}
+	}
+	return true
+}
+
+// askCounts is the edit that asks for the usage so far with each event, of the body as
+// edits leave it, which ask for the usage at the end; its text is empty where there are
+// no options to put it in.
+func (c *Call) askCounts(edits []Edit) Edit {
+	raw := c.streamOptions.of(c.body)
+	switch kindOf(raw) {
+	case 0:
+		for _, e := range edits {
+			if at := bytes.IndexByte(e.With, '{'); at >= 0 && e.From == e.To {
+				at += e.From + Growth(edits, e.From-1) + 1
+				return Edit{Span{at, at}, countsMember}
+			}
+		}
+	case 'n', '{':
+		if v, found := memberSpan(raw, keyCounts); kindOf(raw) == '{' && found {
+			v.From, v.To = v.From+c.streamOptions.From, v.To+c.streamOptions.From
+			grown := Growth(edits, v.From)
+			return Edit{Span{v.From + grown, v.To + grown}, countsValue}
+		}
+		at := c.streamOptions.From + Growth(edits, c.streamOptions.From) + 1
+		return Edit{Span{at, at}, countsMember}
+	}
+	return Edit{}
+}
+
+// Growth is by how many bytes edits that end at or before a place move it.
+func Growth(edits []Edit, at int) (n int) {
+	for _, e := range edits {
+		if e.To <= at {
+			n += len(e.With) - (e.To - e.From)
+		}
+	}
+	return n
+}
+
+// WithoutCounts appends an event to dst without the part of its data that tells the usage so
+// far.
+func WithoutCounts(dst, event, data []byte, counts Span) []byte {
+	at, inside := offsetOf(event, data)
+	if !inside { // its data stands in several lines
+		return appendEvent(dst, append(append([]byte(nil), data[:counts.From]...), data[counts.To:]...))
+	}
+	dst = append(dst, event[:at+counts.From]...)
+	return append(dst, event[at+counts.To:]...)
+}
+
+// offsetOf is where a part of some bytes begins in them.
+func offsetOf(whole, part []byte) (at int, inside bool) {
+	at = cap(whole) - cap(part)
+	if at < 0 || at+len(part) > len(whole) || len(part) == 0 || &whole[at] != &part[0] {
+		return 0, false
+	}
+	return at, true
+}
+
+// memberAt is the span of an object's member with the comma that parts it from the
+// others; the zero span where key and value are not parts of the object.
+func memberAt(object, key, value []byte) Span {
+	from, ok := offsetOf(object, key)
+	to, ok2 := offsetOf(object, value)
+	if !ok || !ok2 {
+		return Span{}
+	}
+	to += len(value)
+	if before := len(bytes.TrimRight(object[:from], " \t\r\n")); before > 0 && object[before-1] == ',' {
+		return Span{before - 1, to}
+	}
+	if rest := bytes.TrimLeft(object[to:], " \t\r\n"); len(rest) > 0 && rest[0] == ',' {
+		to = len(object) - len(rest) + 1
+	}
+	return Span{from, to}
+}

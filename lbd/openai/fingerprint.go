@@ -1,0 +1,44 @@
+package openai
+
+import (
+	"encoding/binary"
+
+	"github.com/zeebo/xxh3"
+)
+
+// Fingerprint is a hash of the path, the model and all top-level fields except those that
+// identify the client or change only how the answer is delivered. It does not depend on
+// the order of the fields nor on the tenant. It is never 0.
+//
+// It has the seed of the prefix keys: the balancers of a service agree on it, and nobody
+// else can test a prompt against it.
+func (c *Call) Fingerprint(e *Endpoint, stands ResolvedModel) uint64 {
+	h := xxh3.HashStringSeed(e.Path, c.seed)
+	h = xxh3.HashStringSeed(stands.Model, h)
+	h = xxh3.HashStringSeed(stands.Adapter, h)
+	var sum [8]byte
+	binary.LittleEndian.PutUint64(sum[:], c.sum)
+	return max(1, xxh3.HashSeed(sum[:], h))
+}
+
+// addToSum adds a field to the sum that the fingerprint is made from. Each summand has the
+// seed: else a client could find fields whose sum is that of another one's request.
+func (c *Call) addToSum(key, value []byte) {
+	if kindOf(value) == 'n' || outsideFingerprint(key) {
+		return
+	}
+	name, _ := text(key, nil)
+	c.sum += xxh3.HashSeed(value, xxh3.HashSeed(name, c.seed))
+}
+
+// outsideFingerprint reports whether a field identifies the client or changes only how the
+// answer is delivered.
+func outsideFingerprint(key []byte) bool {
+	switch string(key) {
+	case `"model"`, // its resolved name is hashed instead
+		`"stream"`, `"stream_options"`, `"user"`, `"safety_identifier"`, `"metadata"`, `"prompt_cache_key"`, `"cache_salt"`,
+		`"store"`, `"service_tier"`, `"request_id"`, `"session_id"`:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,347 @@
+package openai
+
+import (
+	"sync"
+
+	"skyserve/lbd/buffer"
+	"skyserve/lbd/prefix"
+)
+
+// Rendering writes a call's prompt into a key in the order in which a chat
+// template renders it, such that a prompt with its answer is the beginning of
+// the conversation's next prompt:
+//
+//	<|model|>\n adapter, cache salt, what the template is given besides, tools,
+//	each with its name, then for each message
+//	<|role|>\n content, tool calls \n, and <|assistant|>\n before an answer
+//
+// What only guides the answer (response_format, tool_choice) is no part of a
+// prompt: engines share what they hold of the same prompt whatever the answer's form.
+type Rendering struct {
+	hash    prefix.Hasher
+	scratch []byte
+	// answer says how an answer goes on after the prompt.
+	answer answerKind
+	// guarded are the guarded parameters in its messages.
+	guarded Parameters
+}
+
+// answerKind is how an answer is appended to a prompt.
+type answerKind int
+
+const (
+	answerUnknown answerKind = iota // the next prompt does not begin with it
+	answerTurn                      // as the assistant's next message
+	answerText                      // right after the prompt's text
+)
+
+var renderers = sync.Pool{New: func() any { return new(Rendering) }}
+
+// Render starts a renderer with a call's prompt. The caller calls
+// release when no more of the answer will come.
+func Render(seed uint64, e *Endpoint, c *Call, stands ResolvedModel) *Rendering {
+	r := renderers.Get().(*Rendering)
+	r.hash.Reset(seed, false)
+	r.hash.Grow(len(c.body)) // what is rendered is not much longer
+	r.answer, r.guarded = answerUnknown, 0
+	r.str("<|")
+	r.str(stands.Model)
+	r.str("|>\n")
+	if stands.Adapter != "" {
+		r.str("<|adapter|>")
+		r.str(stands.Adapter)
+		r.str("\n")
+	}
+	r.option(c, "cache_salt", c.cacheSalt)
+	e.render(r, c)
+	return r
+}
+
+// option writes a field that stands before the messages; one that is null is as
+// good as none.
+func (r *Rendering) option(c *Call, name string, s Span) {
+	raw := s.of(c.body)
+	if k := kindOf(raw); k == 0 || k == 'n' {
+		return
+	}
+	r.str("<|")
+	r.str(name)
+	r.str("|>")
+	_, _ = r.hash.Write(raw)
+	r.str("\n")
+}
+
+// Len is how many bytes were rendered.
+func (r *Rendering) Len() int { return r.hash.Len() }
+
+// Key is the key of what was rendered.
+func (r *Rendering) Key() prefix.Key { return r.hash.Key() }
+
+// Release gives the renderer back.
+func (r *Rendering) Release() {
+	if cap(r.scratch) > buffer.MaxPooled {
+		r.scratch = nil
+	}
+	renderers.Put(r)
+}
+
+func (r *Rendering) str(s string) { _, _ = r.hash.WriteString(s) }
+
+// text writes what a quoted string says.
+func (r *Rendering) text(quoted []byte) {
+	plain, memory := text(quoted, r.scratch)
+	r.scratch = memory
+	_, _ = r.hash.Write(plain)
+}
+
+// each calls do for every element of an array.
+func each(raw []byte, do func(element []byte)) {
+	in := cursor{data: raw}
+	if in.peek() != '[' {
+		return
+	}
+	in.at++
+	for first := true; ; first = false {
+		if more, err := in.more(']', first); err != nil || !more {
+			return
+		}
+		v, err := in.value()
+		if err != nil {
+			return
+		}
+		do(v.of(raw))
+	}
+}
+
+// members calls do for every member of an object; keys come with their quotes, as
+// decoders read them. It gives where the object ends, -1 where it is none.
+func members(raw []byte, do func(key, value []byte)) (end int) {
+	return written(raw, func(key, value []byte) { do(canonical(key), value) })
+}
+
+// written is members with the keys as they are written.
+func written(raw []byte, do func(key, value []byte)) (end int) {
+	in := cursor{data: raw}
+	if in.peek() != '{' {
+		return -1
+	}
+	in.at++
+	for first := true; ; first = false {
+		more, err := in.more('}', first)
+		switch {
+		case err != nil:
+			return -1
+		case !more:
+			return in.at
+		}
+		key, err := in.key()
+		if err != nil {
+			return -1
+		}
+		v, err := in.value()
+		if err != nil {
+			return -1
+		}
+		do(key.of(raw), v.of(raw))
+	}
+}
+
+func (r *Rendering) chat(c *Call) {
+	// A template may render these anywhere; most do so before the messages.
+	r.option(c, "chat_template", c.template)
+	r.option(c, "chat_template_kwargs", c.templateArgs)
+	r.option(c, "reasoning_effort", c.effort)
+	r.option(c, "documents", c.documents)
+	r.option(c, "tools", c.tools)
+	r.messages(c.messages.of(c.body))
+	r.answer = answerTurn
+}
+
+func (r *Rendering) messages(raw []byte) { each(raw, r.message) }
+
+// message writes one message; its keys may stand in any order.
+func (r *Rendering) message(raw []byte) {
+	var role, content, calls []byte
+	members(raw, func(key, value []byte) {
+		switch string(key) {
+		case `"role"`:
+			role = value
+		case `"content"`:
+			content = value
+		case `"tool_calls"`:
+			calls = value
+		}
+	})
+	r.turn(role)
+	r.content(content)
+	each(calls, r.toolCall)
+	r.str("\n")
+}
+
+// turn begins a message.
+func (r *Rendering) turn(role []byte) {
+	r.str("<|")
+	if kindOf(role) == '"' {
+		r.text(role)
+	}
+	r.str("|>\n")
+}
+
+// content writes a message's content: a string, or parts.
+func (r *Rendering) content(raw []byte) {
+	switch kindOf(raw) {
+	case '"':
+		r.text(raw)
+	case '[':
+		each(raw, r.part)
+	}
+}
+
+// part writes a part of a content: its text, or all of it when it is an image
+// or the like.
+func (r *Rendering) part(raw []byte) {
+	var own []byte
+	members(raw, func(key, value []byte) {
+		if string(key) == `"text"` && kindOf(value) == '"' {
+			own = value
+			return
+		}
+		r.guarded |= guardedPart(key, value)
+	})
+	if own != nil {
+		r.text(own)
+		return
+	}
+	r.str("<|part|>")
+	_, _ = r.hash.Write(raw)
+}
+
+// toolCall writes the function called; ids are not part of a prompt.
+func (r *Rendering) toolCall(raw []byte) {
+	members(raw, func(key, function []byte) {
+		if string(key) != `"function"` {
+			return
+		}
+		var name, arguments []byte
+		members(function, func(key, value []byte) {
+			switch string(key) {
+			case `"name"`:
+				name = value
+			case `"arguments"`:
+				arguments = value
+			}
+		})
+		r.callName(name)
+		r.content(arguments)
+	})
+}
+
+// callName begins a tool call.
+func (r *Rendering) callName(name []byte) {
+	r.str("<|call|>")
+	r.content(name)
+	r.str("\n")
+}
+
+func (r *Rendering) completion(c *Call) {
+	raw := c.prompt.of(c.body)
+	if kindOf(raw) == '"' {
+		r.text(raw)
+		r.answer = answerText
+		return
+	}
+	r.texts(raw)
+}
+
+// texts writes a string, or an array of strings or of tokens.
+func (r *Rendering) texts(raw []byte) {
+	if kindOf(raw) != '[' {
+		r.content(raw)
+		r.guarded |= guardedParts(raw, partsDepth)
+		return
+	}
+	each(raw, func(element []byte) {
+		if kindOf(element) == '"' {
+			r.text(element)
+		} else {
+			_, _ = r.hash.Write(element)
+			r.guarded |= guardedParts(element, partsDepth)
+		}
+		r.str("\x00")
+	})
+}
+
+func (r *Rendering) responses(c *Call) {
+	// What a stored response says is not known here, only that it comes first.
+	r.option(c, "previous_response_id", c.previous)
+	r.option(c, "reasoning", c.reasoning)
+	r.option(c, "tools", c.tools)
+	if quoted := c.instructions.of(c.body); kindOf(quoted) == '"' {
+		r.turn([]byte(`"system"`))
+		r.text(quoted)
+		r.str("\n")
+	}
+	raw := c.input.of(c.body)
+	if kindOf(raw) == '"' {
+		r.turn([]byte(`"user"`))
+		r.text(raw)
+		r.str("\n")
+	} else {
+		r.items(raw)
+	}
+	r.answer = answerTurn
+}
+
+// items writes the items of a Responses input or output.
+func (r *Rendering) items(raw []byte) { each(raw, r.item) }
+
+// item writes a message, a call of a function, what one returned, or all of
+// anything else. What was reasoned is not told again in later turns.
+func (r *Rendering) item(raw []byte) {
+	var kind, name, arguments, output []byte
+	members(raw, func(key, value []byte) {
+		switch string(key) {
+		case `"type"`:
+			kind = value
+		case `"name"`:
+			name = value
+		case `"arguments"`:
+			arguments = value
+		case `"output"`:
+			output = value
+		}
+	})
+	switch string(kind) {
+	case "", `"message"`:
+		r.message(raw)
+	case `"function_call"`:
+		r.turn([]byte(`"assistant"`))
+		r.callName(name)
+		r.content(arguments)
+		r.str("\n")
+	case `"function_call_output"`:
+		r.turn([]byte(`"tool"`))
+		r.content(output)
+		r.str("\n")
+	case `"reasoning"`:
+	default:
+		r.part(raw)
+	}
+}
+
+func (r *Rendering) embeddings(c *Call) {
+	r.texts(c.input.of(c.body))
+	r.messages(c.messages.of(c.body)) // vLLM's, of images and text
+}
+
+func (r *Rendering) rerank(c *Call) {
+	r.texts(c.query.of(c.body))
+	r.str("\x00")
+	r.texts(c.documents.of(c.body))
+}
+
+func (r *Rendering) tokenize(c *Call) {
+	r.option(c, "tools", c.tools)
+	r.texts(c.prompt.of(c.body))
+	r.messages(c.messages.of(c.body))
+}

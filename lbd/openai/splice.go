@@ -1,0 +1,253 @@
+package openai
+
+import (
+	"bytes"
+	"strconv"
+
+	"skyserve/lbd/policy"
+)
+
+// Splice makes the chunks of the target that goes on with an answer those of the
+// one that began it: the client sees one stream.
+type Splice struct {
+	chunkHead
+	role        bool // the client knows whose turn it is
+	HidesCounts bool // the client is not told the usage so far
+	// TokensBefore is how many tokens the client had before, TokensInPrompt how many of them were
+	// part of this target's prompt.
+	TokensBefore, TokensInPrompt int
+	// Prompt is the original prompt's length, where the first target told it.
+	Prompt policy.Maybe[int]
+	// Diverges: this target thinks, or answers otherwise than in the text that it was to
+	// go on with.
+	Diverges bool
+	// space is what the client has at the end of its text and this target was not
+	// given: it is likely to say it again.
+	space []byte
+}
+
+// NewSplice begins to join what another target says to what the client has: soFar is the
+// text that the target was given, space the white space that it was not, tokens how many
+// the client has.
+func NewSplice(t *Transcript, soFar, space []byte, tokens int) *Splice {
+	s := &Splice{chunkHead: t.head, role: t.role, TokensBefore: tokens, space: bytes.Clone(space)}
+	if len(soFar) > 0 {
+		s.TokensInPrompt = tokens
+	}
+	return s
+}
+
+// Event appends an event of the new target to dst as the client shall see it,
+// complete; nothing where it says nothing new.
+func (s *Splice) Event(dst, event []byte) []byte {
+	data := EventData(event)
+	if data == nil {
+		return append(dst, event...)
+	}
+	in := cursor{data: data}
+	if _, err := in.value(); err != nil || kindOf(data) != '{' {
+		return appendEvent(dst, data)
+	}
+	mark := len(dst)
+	dst = append(dst, "data: "...)
+	dst, says := s.chunk(dst, data)
+	if !says {
+		return dst[:mark]
+	}
+	return append(dst, "\n\n"...)
+}
+
+// appendEvent appends an event with this data.
+func appendEvent(dst, data []byte) []byte {
+	for line := range bytes.Lines(data) {
+		dst = append(dst, "data: "...)
+		dst = append(dst, bytes.TrimRight(line, "\n")...)
+		dst = append(dst, '\n')
+	}
+	return append(dst, '\n')
+}
+
+// put writes a member's value to dst, perhaps another one than it has, and says
+// whether the member stays.
+type put func(dst, key, value []byte) ([]byte, bool)
+
+// rewrite appends an object, each of its members by way of do.
+func rewrite(dst, object []byte, do put) []byte {
+	dst = append(dst, '{')
+	first := true
+	written(object, func(key, value []byte) {
+		mark := len(dst)
+		if !first {
+			dst = append(dst, ',')
+		}
+		dst = append(append(dst, key...), ':')
+		var stays bool
+		if dst, stays = do(dst, key, value); stays {
+			first = false
+		} else {
+			dst = dst[:mark]
+		}
+	})
+	return append(dst, '}')
+}
+
+// chunk appends a chunk; says is false where nothing of it is news.
+func (s *Splice) chunk(dst, data []byte) (out []byte, says bool) {
+	var chosen, counted bool
+	out = rewrite(dst, data, func(dst, key, value []byte) ([]byte, bool) {
+		if known := s.field(key); known != nil {
+			if *known != nil {
+				value = *known
+			}
+			return append(dst, oneLine(value)...), true
+		}
+		switch string(key) {
+		case `"choices"`:
+			var any bool
+			dst, any = s.choices(dst, value)
+			says, chosen = says || any, !emptyArray(value)
+			return dst, true
+		case `"usage"`:
+			if kindOf(value) == '{' {
+				counted = true
+				return s.usage(dst, value), true
+			}
+		case `"error"`:
+			says = says || kindOf(value) != 'n'
+		}
+		return append(dst, oneLine(value)...), true
+	})
+	return out, says || counted && (!s.HidesCounts || !chosen)
+}
+
+// choices appends a chunk's choices; a list of none is not news by itself.
+func (s *Splice) choices(dst, list []byte) (out []byte, says bool) {
+	if kindOf(list) != '[' {
+		return append(dst, list...), false
+	}
+	out = append(dst, '[')
+	first := true
+	each(list, func(choice []byte) {
+		if !first {
+			out = append(out, ',')
+		}
+		first = false
+		if kindOf(choice) != '{' {
+			out = append(out, oneLine(choice)...)
+			return
+		}
+		out = rewrite(out, choice, func(dst, key, value []byte) ([]byte, bool) {
+			dst, any := s.choice(dst, key, value)
+			says = says || any
+			return dst, true
+		})
+	})
+	return append(out, ']'), says
+}
+
+// choice appends a member of a choice.
+func (s *Splice) choice(dst, key, value []byte) (out []byte, says bool) {
+	switch string(key) {
+	case `"delta"`:
+		if kindOf(value) == '{' {
+			return s.delta(dst, value)
+		}
+	case `"text"`:
+		return s.piece(dst, value)
+	case `"finish_reason"`:
+		says = kindOf(value) != 'n'
+	}
+	return append(dst, oneLine(value)...), says
+}
+
+// delta appends a piece of a message. The client learns once whose turn it is.
+func (s *Splice) delta(dst, raw []byte) (out []byte, says bool) {
+	out = rewrite(dst, raw, func(dst, key, value []byte) ([]byte, bool) {
+		switch string(key) {
+		case `"role"`:
+			if s.role {
+				return dst, false
+			}
+			s.role, says = true, true
+		case `"content"`:
+			var any bool
+			dst, any = s.piece(dst, value)
+			says = says || any
+			return dst, true
+		case `"reasoning_content"`, `"reasoning"`:
+			thinks := kindOf(value) == '"' && len(value) > 2
+			says, s.Diverges = says || thinks, s.Diverges || thinks && s.TokensInPrompt > 0
+		default:
+			says = says || (kindOf(value) != 'n' && string(value) != `""` && !emptyArray(value))
+		}
+		return append(dst, oneLine(value)...), true
+	})
+	return out, says
+}
+
+// piece appends a piece of the text, without the white space that the client has
+// already.
+func (s *Splice) piece(dst, value []byte) (out []byte, says bool) {
+	if kindOf(value) != '"' {
+		return append(dst, oneLine(value)...), false
+	}
+	inner := value[1 : len(value)-1]
+	for len(s.space) > 0 && len(inner) > 0 {
+		n := spaceLen(s.space)
+		if !bytes.HasPrefix(inner, s.space[:n]) {
+			s.space = nil
+			break
+		}
+		inner, s.space = inner[n:], s.space[n:]
+	}
+	dst = append(append(dst, '"'), inner...)
+	return append(dst, '"'), len(inner) > 0
+}
+
+// usage appends what the engine counted, as of the whole answer: what was said
+// before is no part of the prompt.
+func (s *Splice) usage(dst, raw []byte) []byte {
+	var u Usage
+	u.read(raw)
+	prompt := s.Prompt.Or(max(0, u.Prompt.Or(0)-s.TokensInPrompt))
+	output := s.TokensBefore + u.Output.Or(0)
+	return rewrite(dst, raw, func(dst, key, value []byte) ([]byte, bool) {
+		switch string(key) {
+		case `"prompt_tokens"`:
+			return strconv.AppendInt(dst, int64(prompt), 10), true
+		case `"completion_tokens"`:
+			return strconv.AppendInt(dst, int64(output), 10), true
+		case `"total_tokens"`:
+			return strconv.AppendInt(dst, int64(prompt+output), 10), true
+		case `"prompt_tokens_details"`:
+			if kindOf(value) == '{' {
+				return cachedOf(dst, value, prompt), true
+			}
+		}
+		return append(dst, oneLine(value)...), true
+	})
+}
+
+// cachedOf appends the details of a prompt, no more of it cached than it has.
+func cachedOf(dst, raw []byte, prompt int) []byte {
+	return rewrite(dst, raw, func(dst, key, value []byte) ([]byte, bool) {
+		if n, err := strconv.Atoi(string(value)); err == nil && string(key) == `"cached_tokens"` {
+			return strconv.AppendInt(dst, int64(min(n, prompt)), 10), true
+		}
+		return append(dst, oneLine(value)...), true
+	})
+}
+
+// oneLine is a JSON value without line ends, which are white space in it: an
+// event's lines are not to be mixed up with them.
+func oneLine(value []byte) []byte {
+	if bytes.IndexByte(value, '\n') < 0 && bytes.IndexByte(value, '\r') < 0 {
+		return value
+	}
+	return bytes.Map(func(r rune) rune {
+		if r == '\n' || r == '\r' {
+			return ' '
+		}
+		return r
+	}, value)
+}

@@ -1,0 +1,122 @@
+package openai
+
+import "bytes"
+
+// Splitter finds where events end in a stream of server-sent events (WHATWG
+// HTML, section 9.2) that comes in pieces: at an empty line. Lines end in LF,
+// CRLF or CR; a CR that is the last byte so far waits for the next one.
+type Splitter struct {
+	line int // where the present line begins
+	at   int // where to go on looking
+}
+
+// Next is where the first event of b ends, its empty line included; ok is false
+// when b ends before. b begins where the last event ended and only grows.
+func (s *Splitter) Next(b []byte) (end int, ok bool) {
+	for {
+		i := lineEnd(b, s.at)
+		if i < 0 {
+			s.at = len(b)
+			return 0, false
+		}
+		after := i + 1
+		if b[i] == '\r' {
+			if after == len(b) {
+				s.at = i
+				return 0, false
+			}
+			if b[after] == '\n' {
+				after++
+			}
+		}
+		empty := i == s.line
+		s.line, s.at = after, after
+		if empty {
+			*s = Splitter{}
+			return after, true
+		}
+	}
+}
+
+// lineEnd is the first LF or CR at or after from, -1 when there is none.
+func lineEnd(b []byte, from int) int {
+	lf := bytes.IndexByte(b[from:], '\n')
+	line := b[from:]
+	if lf >= 0 {
+		line = line[:lf]
+	}
+	if cr := bytes.IndexByte(line, '\r'); cr >= 0 {
+		return from + cr
+	}
+	if lf >= 0 {
+		return from + lf
+	}
+	return -1
+}
+
+// EventData is what an event says: the value of its data field, the lines of
+// several joined by LF; nil when it has none.
+func EventData(event []byte) []byte {
+	var data []byte
+	several := false
+	for len(event) > 0 {
+		i := lineEnd(event, 0)
+		line := event
+		if i < 0 {
+			event = nil
+		} else {
+			line, event = event[:i], event[i+1:]
+		}
+		value, ok := dataField(line)
+		switch {
+		case !ok:
+		case data == nil:
+			data = value
+		default:
+			if !several {
+				data, several = bytes.Clone(data), true
+			}
+			data = append(append(data, '\n'), value...)
+		}
+	}
+	return data
+}
+
+func dataField(line []byte) ([]byte, bool) {
+	value, ok := bytes.CutPrefix(line, []byte("data"))
+	if !ok {
+		return nil, false
+	}
+	if len(value) == 0 {
+		return value, true
+	}
+	if value[0] != ':' {
+		return nil, false
+	}
+	value = value[1:]
+	if len(value) > 0 && value[0] == ' ' {
+		value = value[1:]
+	}
+	return value, true
+}
+
+// IsPartial says whether an event breaks off in the middle of a line or of its data.
+func IsPartial(event []byte) bool {
+	data := EventData(event)
+	if data == nil {
+		return lineEnd(event, len(event)-1) < 0
+	}
+	in := cursor{data: data}
+	if in.peek() != '{' {
+		return string(data) != "[DONE]"
+	}
+	_, err := in.value()
+	return err != nil
+}
+
+// EndsStream says whether an event is the end of a stream.
+func EndsStream(event []byte) bool {
+	var a Answer
+	a.Event(EventData(event))
+	return a.Done || a.Failed
+}

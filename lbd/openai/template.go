@@ -1,0 +1,165 @@
+package openai
+
+import (
+	"bytes"
+
+	"skyserve/lbd/policy"
+)
+
+// chunkTemplate is what the chunks of one stream have in common: engines print all of
+// an answer's in one way, so that a chunk which differs from the one before in its
+// text alone, or in its text and the usage so far, needs no second reading of the rest.
+// Its zero value is like nothing.
+type chunkTemplate struct {
+	around []byte // of a chunk: all but its text and its usage
+	text   int    // where in it the text stands
+	tally  int    // where the usage does, behind the text; its end where there is none
+	usage  usageTemplate
+	before int  // how many bytes of the usage's member stand before it
+	after  int  // and behind it
+	plain  bool // the text is a completion's, and not a chat's
+}
+
+// learn takes a chunk for the pattern, in which quoted, a part of it, is the text, and
+// tally the usage, whose member is counts; nil = there is none.
+func (l *chunkTemplate) learn(chunk, quoted, tally []byte, counts Span, plain bool) {
+	text, ok := offsetOf(chunk, quoted)
+	if !ok {
+		return
+	}
+	behind := text + len(quoted)
+	at, inside := offsetOf(chunk, tally)
+	switch {
+	case tally == nil:
+		at = len(chunk)
+		l.usage = usageTemplate{}
+	case !inside || counts == Span{} || counts.From < behind || !l.usage.learn(tally):
+		l.around = l.around[:0]
+		return
+	default:
+		l.before, l.after = at-counts.From, counts.To-at-len(tally)
+	}
+	l.around = append(append(append(l.around[:0], chunk[:text]...), chunk[behind:at]...), chunk[at+len(tally):]...)
+	l.text, l.tally, l.plain = text, text+at-behind, plain
+}
+
+// counts is the member of a usage that match found in a chunk.
+func (l *chunkTemplate) counts(chunk, tally []byte) Span {
+	at, _ := offsetOf(chunk, tally)
+	return Span{at - l.before, at + len(tally) + l.after}
+}
+
+// match takes a chunk like those before apart: its text, quoted, and its usage, nil where
+// there is none. text is nil when it is another kind of chunk, or one without text.
+func (l *chunkTemplate) match(chunk []byte) (text, tally []byte) {
+	const empty = len(`""`)
+	if len(l.around) == 0 || len(chunk) <= len(l.around)+empty || chunk[l.text] != '"' || !bytes.Equal(chunk[:l.text], l.around[:l.text]) {
+		return nil, nil
+	}
+	in := cursor{data: chunk, at: l.text}
+	if in.str() != nil || in.at-l.text <= empty {
+		return nil, nil
+	}
+	text, rest := chunk[l.text:in.at], chunk[in.at:]
+	between, end := l.around[l.text:l.tally], l.around[l.tally:]
+	if len(rest) < len(between)+len(end) || !bytes.Equal(rest[:len(between)], between) || !bytes.Equal(rest[len(rest)-len(end):], end) {
+		return nil, nil
+	}
+	tally = rest[len(between) : len(rest)-len(end)]
+	if counted := l.usage.text != nil; counted == (len(tally) == 0) {
+		return nil, nil
+	} else if !counted {
+		tally = nil
+	}
+	return text, tally
+}
+
+// usageTemplate is how an engine prints the usage so far: the same but for its numbers. The
+// zero value is none.
+type usageTemplate struct {
+	text   []byte       // as it was printed once; nil in the zero value
+	before [][]byte     // parts of text: what stands before each number
+	fields []usageField // what the numbers are
+	end    []byte       // of text: what stands behind the last number
+}
+
+// usageField is what a number of a usage is.
+type usageField uint8
+
+const (
+	fieldOther usageField = iota
+	fieldPrompt
+	fieldCached
+	fieldOutput
+)
+
+// Bounds of a usage that is read by its form: numbers, and digits of one, which are
+// more than maxRequested has.
+const (
+	maxFigures = 12
+	maxDigits  = 10
+)
+
+// learn takes a usage, an object of JSON, for the form; false where it has too many
+// numbers, ones that are not whole, or texts that hold some.
+func (f *usageTemplate) learn(tally []byte) bool {
+	text := append(f.text[:0], tally...)
+	*f = usageTemplate{before: f.before[:0], fields: f.fields[:0]}
+	from, quoted := 0, false
+	for at := 0; at < len(text); at++ {
+		switch c := text[at]; {
+		case c == '\\' || digit(c) && (quoted || len(f.fields) == maxFigures):
+			return false
+		case c == '"':
+			quoted = !quoted
+		case digit(c):
+			f.before, f.fields = append(f.before, text[from:at]), append(f.fields, fieldAt(text, at))
+			for from = at + 1; digit(text[from]); from++ { // an object ends in a bracket
+			}
+			if next := text[from]; next == '.' || next|0x20 == 'e' {
+				return false
+			}
+			at = from - 1
+		}
+	}
+	f.text, f.end = text, text[from:]
+	return true
+}
+
+// fieldAt is what the number at a place of a usage is: that which usage.read keeps of it.
+func fieldAt(tally []byte, at int) (field usageField) {
+	eachFigure(tally, func(f usageField, value []byte) {
+		if from, inside := offsetOf(tally, value); inside && from == at {
+			field = f
+		}
+	})
+	return field
+}
+
+// read is usage.read of a usage of this form; false where it is of another one.
+func (f *usageTemplate) read(u *Usage, tally []byte) bool {
+	var numbers [maxFigures]int
+	for i, before := range f.before {
+		if !bytes.HasPrefix(tally, before) {
+			return false
+		}
+		tally = tally[len(before):]
+		n := 0
+		for ; n < len(tally) && digit(tally[n]); n++ {
+			numbers[i] = numbers[i]*10 + int(tally[n]-'0')
+		}
+		if n == 0 || n > maxDigits || n > 1 && tally[0] == '0' {
+			return false
+		}
+		tally = tally[n:]
+	}
+	if !bytes.Equal(tally, f.end) {
+		return false
+	}
+	for i, field := range f.fields {
+		if figure := u.figure(field); figure != nil && numbers[i] <= maxRequested {
+			*figure = policy.Known(numbers[i])
+		}
+	}
+	return true
+}

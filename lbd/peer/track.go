@@ -1,0 +1,201 @@
+package peer
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// errHalfClosed ends a track of which only this direction is over.
+var errHalfClosed = errors.New("closed for writing")
+
+// isOwn says whether an error comes from the track and not from the connection.
+func isOwn(err error) bool {
+	return err != nil && !errors.Is(err, io.EOF) && (errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errHalfClosed))
+}
+
+// track is one direction of a distant connection: bytes come out, in order, a
+// fixed time after they went in. One of its ends belongs to the connection's
+// user, who has deadlines and may close; the other to a goroutine.
+type track struct {
+	delay time.Duration
+
+	mu       sync.Mutex
+	pieces   []piece // under way, oldest first
+	bytes    int     // in pieces
+	end      error   // what comes after them; nil while the track is open
+	endAt    time.Time
+	closed   bool
+	deadline time.Time
+	changed  chan struct{} // closed and replaced at every change
+}
+
+type piece struct {
+	at   time.Time // when it comes out
+	data []byte
+}
+
+func newTrack(delay time.Duration) *track {
+	return &track{delay: delay, changed: make(chan struct{})}
+}
+
+// notify wakes everybody who waits; l.mu is held.
+func (l *track) notify() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// wait lets go of l.mu until something changes or the time has come; the zero
+// time never comes.
+func (l *track) wait(until time.Time) {
+	changed := l.changed
+	l.mu.Unlock()
+	defer l.mu.Lock()
+	if until.IsZero() {
+		<-changed
+		return
+	}
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-changed:
+	case <-timer.C:
+	}
+}
+
+// late says whether the user's deadline has passed.
+func (l *track) late() bool { return !l.deadline.IsZero() && !time.Now().Before(l.deadline) }
+
+// put sends a copy of b along the track and waits while too much is under way.
+func (l *track) put(b []byte, user bool) (n int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		switch {
+		case l.closed:
+			return n, net.ErrClosed
+		case l.end != nil:
+			return n, l.end
+		case user && l.late():
+			return n, os.ErrDeadlineExceeded
+		case len(b) == 0:
+			return n, nil
+		case l.bytes < trackBytes:
+			size := min(len(b), pieceBytes)
+			l.pieces = append(l.pieces, piece{at: time.Now().Add(l.delay), data: append([]byte(nil), b[:size]...)})
+			l.bytes += size
+			n, b = n+size, b[size:]
+			l.notify()
+		case user:
+			l.wait(l.deadline)
+		default:
+			l.wait(time.Time{})
+		}
+	}
+}
+
+// take fills b with what has come out, waiting for at least a byte. After the
+// last it returns what the track was finished with.
+func (l *track) take(b []byte, user bool) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		if user && l.closed {
+			return 0, net.ErrClosed
+		}
+		if user && l.late() {
+			return 0, os.ErrDeadlineExceeded
+		}
+		if user && len(b) == 0 {
+			return 0, nil
+		}
+		next := l.next()
+		if !next.IsZero() && !time.Now().Before(next) {
+			if len(l.pieces) == 0 {
+				return 0, l.end
+			}
+			return l.gather(b), nil
+		}
+		if user && !l.deadline.IsZero() && (next.IsZero() || l.deadline.Before(next)) {
+			next = l.deadline
+		}
+		l.wait(next)
+	}
+}
+
+// next is when the next piece, or the end, comes out; zero while neither is
+// under way.
+func (l *track) next() time.Time {
+	if len(l.pieces) > 0 {
+		return l.pieces[0].at
+	}
+	if l.end != nil {
+		return l.endAt
+	}
+	return time.Time{}
+}
+
+// gather moves all that has come out into b, as far as it fits.
+func (l *track) gather(b []byte) (n int) {
+	now := time.Now()
+	done := 0
+	for done < len(l.pieces) && n < len(b) && !now.Before(l.pieces[done].at) {
+		p := &l.pieces[done]
+		c := copy(b[n:], p.data)
+		n += c
+		p.data = p.data[c:]
+		if len(p.data) > 0 {
+			break
+		}
+		*p = piece{}
+		done++
+	}
+	l.pieces = l.pieces[done:]
+	if len(l.pieces) == 0 {
+		l.pieces = nil
+	}
+	l.bytes -= n
+	l.notify()
+	return n
+}
+
+// finish ends the track with err, which comes out after all that is under way.
+func (l *track) finish(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.end == nil {
+		l.end, l.endAt = err, time.Now().Add(l.delay)
+		l.notify()
+	}
+}
+
+// fail ends the track with err and drops what is under way.
+func (l *track) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pieces, l.bytes = nil, 0
+	l.end, l.endAt = err, time.Now()
+	l.notify()
+}
+
+// shut closes the user's end; false when it was closed before.
+func (l *track) shut() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.closed = true
+	l.notify()
+	return true
+}
+
+func (l *track) setDeadline(t time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.deadline = t
+	l.notify()
+}

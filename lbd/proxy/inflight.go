@@ -1,0 +1,135 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"skyserve/lbd/core"
+	"skyserve/lbd/quota"
+	"skyserve/lbd/record"
+)
+
+// errAborted is why an exchange with a target stops when core says so.
+var errAborted = errors.New("the balancer stopped the request")
+
+// maxRequestID is the longest request id that is kept.
+const maxRequestID = 128
+
+// action is an action as the goroutine that waits for it gets it.
+type action struct {
+	kind   core.ActionKind
+	target string
+	reason string
+	hop    core.Hop
+	// sessionAge is what to tell the peer of a forward; 0 = nothing.
+	sessionAge time.Duration
+	wait       time.Duration  // how long it may hold the request; 0 = as it likes
+	kills      int            // core.Action.Kills
+	decision   *core.Decision // never changes
+	rank       rank           // of a dispatch; its replica is nil when its address is gone
+	peer       *peer          // of a forward; nil when its address is gone
+}
+
+// inFlight is a request between its arrival and its end. Its fields are fixed
+// once it is in Runtime.flights, except entry, which the runtime's lock guards.
+type inFlight struct {
+	id      string
+	arrived time.Duration
+	entry   *record.Request
+	// verdicts never fills up: core decides anew about a request only after the
+	// goroutine that reads here has reported how the last decision went on.
+	actions     chan action
+	stop        context.CancelCauseFunc // of what goes on with a target
+	currentTry  stoppableTry
+	reservation *quota.Reservation // nil where its client has no key
+}
+
+func (f *inFlight) deliver(v action) {
+	select {
+	case f.actions <- v:
+	default:
+		f.stop(errAborted)
+	}
+}
+
+func (f *inFlight) abort() { f.stop(errAborted) }
+
+// note writes an action into the request's record.
+func (f *inFlight) note(now time.Duration, a *core.Action) {
+	e := f.entry
+	e.Kind, e.Target, e.Reason, e.Decision = a.Kind, a.Target, a.Reason, a.Decision
+	switch a.Kind {
+	case core.ActionDispatch, core.ActionForward:
+		e.State = record.StateSent
+	case core.ActionReject:
+		e.State = record.StateRejected
+	case core.ActionBounce:
+		e.State = record.StateBounced
+	case core.ActionAbort:
+		return // how it ended is noted by the event that caused it
+	}
+	e.Tries = append(e.Tries, record.Try{
+		AtMillis: millis(now - f.arrived), Kind: a.Kind, Target: a.Target, Reason: a.Reason, Decision: a.Decision, KeptFor: e.KeptFor,
+		Engines: slices.Clone(a.Engines),
+	})
+	e.KeptFor = ""
+}
+
+// millis is a duration in milliseconds.
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// arrive registers a request in flight under an id of its own, near the one wanted, and
+// lets core place it. It reports false when the balancer is draining.
+func (r *Runtime) arrive(f *inFlight, req *core.Request, entry *record.Request) bool {
+	taken := false
+	r.subs.publish(r.locked(func() {
+		if taken = !r.draining.Load(); !taken {
+			return
+		}
+		f.id = r.freeID(f.id)
+		f.arrived, f.entry = r.Elapsed(), entry
+		req.ID, entry.Request = f.id, f.id
+		r.inFlight[f.id] = f
+		r.ring.add(entry)
+		r.step(core.Event{Kind: core.EventArrived, Request: req})
+	}))
+	return taken
+}
+
+// freeID is want, or want with a suffix when a request of that id is in flight.
+func (r *Runtime) freeID(want string) string {
+	id := want
+	for r.inFlight[id] != nil {
+		suffix := "-" + strconv.FormatUint(rand.Uint64(), 36)
+		id = want[:min(len(want), maxRequestID-len(suffix))] + suffix
+	}
+	return id
+}
+
+// stepFor is Step for an event of a request in flight; change edits its record
+// under the same lock, before the step.
+func (r *Runtime) stepFor(f *inFlight, ev core.Event, change func(*record.Request)) {
+	ev.ID = f.id
+	r.subs.publish(r.locked(func() {
+		if change != nil {
+			change(f.entry)
+		}
+		r.step(ev)
+	}))
+}
+
+// endInFlight ends a request that core has done with; change edits its record.
+func (r *Runtime) endInFlight(f *inFlight, change func(*record.Request)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(f.entry)
+	delete(r.inFlight, f.id)
+	if len(r.inFlight) == 0 && r.idle != nil {
+		close(r.idle)
+		r.idle = nil
+	}
+}

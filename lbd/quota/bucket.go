@@ -1,0 +1,101 @@
+package quota
+
+import (
+	"strconv"
+	"time"
+)
+
+// A bucket counts in parts of a token (or request), so that what a microsecond
+// adds is a whole number: a limit of L a minute adds L parts.
+const (
+	partsPerToken = int64(time.Minute / time.Microsecond)
+	// maxDebt bounds what a bucket can owe, in microseconds of its filling: no
+	// key is shut out for longer by answers that nobody expected.
+	maxDebt = int64(time.Hour / time.Microsecond)
+	// maxChange bounds what is given or taken at once, in tokens: far from where
+	// parts overflow.
+	maxChange = int64(1) << 36
+)
+
+// bucket is a token bucket: it fills evenly at a limit a minute up to a minute's
+// worth. It may owe: what an answer took beyond the expected is not forgiven.
+// Zero means without limit.
+type bucket struct {
+	limit int64  // tokens a minute
+	level int64  // parts; below zero it owes
+	text  string // limit, as headers have it
+	at    int64  // microseconds since the balancer's start, when level was right
+}
+
+// set changes the limit; a bucket that gets its first one is full, another keeps
+// what it holds as far as it has room.
+func (b *bucket) set(limit int64, now time.Duration) {
+	b.fill(now)
+	if b.limit == 0 {
+		b.level = limit * partsPerToken
+	}
+	b.limit, b.text = limit, strconv.FormatInt(limit, 10)
+	b.bound()
+}
+
+func (b *bucket) capacity() int64 { return b.limit * partsPerToken }
+
+// fill lets time pass. Time that runs back adds nothing.
+func (b *bucket) fill(now time.Duration) {
+	us := now.Microseconds()
+	passed := us - b.at
+	if passed <= 0 {
+		return
+	}
+	b.at = us
+	if b.limit == 0 {
+		return
+	}
+	if missing := b.capacity() - b.level; passed > missing/b.limit {
+		b.level = b.capacity()
+	} else {
+		b.level += passed * b.limit
+	}
+}
+
+// take takes n tokens, or nothing when it does not hold them; wait is then the
+// time until it would, and never is set when it holds so many at no time.
+func (b *bucket) take(n int64, now time.Duration) (wait time.Duration, never, ok bool) {
+	if b.limit == 0 {
+		return 0, false, true
+	}
+	b.fill(now)
+	if n > b.limit {
+		return 0, true, false
+	}
+	if need := n*partsPerToken - b.level; need > 0 {
+		return b.timeFor(need), false, false
+	}
+	b.level -= n * partsPerToken
+	return 0, false, true
+}
+
+// give puts n tokens back, as far as there is room; a negative n takes them
+// whether they are there or not.
+func (b *bucket) give(n int64, now time.Duration) {
+	if b.limit == 0 {
+		return
+	}
+	b.fill(now)
+	b.level += max(min(n, maxChange), -maxChange) * partsPerToken
+	b.bound()
+}
+
+// bound keeps what it holds within its room, and what it owes within maxDebt.
+func (b *bucket) bound() { b.level = max(min(b.level, b.capacity()), -maxDebt*b.limit) }
+
+// timeFor is how long so many parts take to come.
+func (b *bucket) timeFor(parts int64) time.Duration {
+	return time.Duration((parts+b.limit-1)/b.limit) * time.Microsecond
+}
+
+// left is how many whole tokens it holds, and full the time until it is full.
+func (b *bucket) left(now time.Duration) (tokens int64, full time.Duration) {
+	b.fill(now)
+	return max(b.level, 0) / partsPerToken, b.timeFor(b.capacity() - b.level)
+}

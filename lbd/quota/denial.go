@@ -1,0 +1,56 @@
+package quota
+
+import (
+	"fmt"
+	"time"
+)
+
+// period is what a quota is for, by UTC's calendar.
+type period string
+
+const (
+	aDay   period = "day"
+	aMonth period = "month"
+)
+
+// end is when the period that holds t ends.
+func (p period) end(t time.Time) time.Time {
+	y, m, d := t.UTC().Date()
+	if p == aMonth {
+		return time.Date(y, m+1, 1, 0, 0, 0, 0, time.UTC)
+	}
+	return time.Date(y, m, d+1, 0, 0, 0, 0, time.UTC)
+}
+
+// The codes of denials, which OpenAI's clients know.
+const (
+	codeRateLimit = "rate_limit_exceeded"
+	codeQuota     = "insufficient_quota"
+)
+
+// Denial says why a request is not let in, in words for its client, who is answered 429.
+type Denial struct {
+	// Kind is the type of the error in OpenAI's shape: what there is too much of (requests or
+	// tokens), or codeQuota. Code is codeRateLimit or codeQuota.
+	Kind, Code string
+	Message    string
+	RetryAfter int // seconds; 0 = it would never pass
+}
+
+// OverRate is the denial of a request over a limit of what kind says, as OpenAI has it;
+// a wait of 0 means that it would never pass.
+func OverRate(kind string, wait time.Duration, format string, args ...any) *Denial {
+	return &Denial{Kind: kind, Code: codeRateLimit, Message: "rate limit reached: " + fmt.Sprintf(format, args...), RetryAfter: seconds(wait)}
+}
+
+// quotaReached is the denial of a request over a quota.
+func quotaReached(what string, most int, p period, now time.Time) *Denial {
+	return &Denial{
+		Kind: codeQuota, Code: codeQuota,
+		Message:    fmt.Sprintf("quota reached: this key may use %d %s a %s", most, what, p),
+		RetryAfter: seconds(p.end(now).Sub(now)),
+	}
+}
+
+// seconds is a wait in whole seconds, rounded up.
+func seconds(wait time.Duration) int { return int((wait + time.Second - 1) / time.Second) }

@@ -1,0 +1,19 @@
+package quota
+
+import (
+	"testing"
+
+	"skyserve/internal/service"
+)
+
+const testModel = "meta-llama/Llama-3.1-8B-Instruct"
+
+// limited is one key, "sk", of the name acme, with its limits as a line states them.
+func limited(t testing.TB, attributes string) []service.APIKey {
+	t.Helper()
+	keys, err := service.ParseKeys("sk name=acme "+attributes, service.KeyLimits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}

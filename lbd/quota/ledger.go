@@ -1,0 +1,380 @@
+package quota
+
+import (
+	"cmp"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// Ledger holds an account for each name of an API key. An account outlives a
+// change of the keys, so that a limit is not reset by it.
+type Ledger struct {
+	mu       sync.Mutex
+	accounts map[string]*Account
+	labels   atomic.Int64 // how many accounts asked for a name in metrics
+}
+
+// NewLedger makes a ledger without accounts.
+func NewLedger() *Ledger { return &Ledger{accounts: map[string]*Account{}} }
+
+// Open finds or makes the account of a key and gives it the key's limits.
+func (l *Ledger) Open(k service.APIKey, now time.Duration) *Account {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.accounts[k.Name]
+	if a == nil {
+		a = &Account{ledger: l, name: k.Name, used: map[string]*telemetry.Usage{}, denied: map[string]int64{}}
+		l.accounts[k.Name] = a
+	}
+	a.configure(k, now)
+	return a
+}
+
+// list is all accounts, sorted by name.
+func (l *Ledger) list() []*Account {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := make([]*Account, 0, len(l.accounts))
+	for _, a := range l.accounts {
+		list = append(list, a)
+	}
+	slices.SortFunc(list, func(a, b *Account) int { return cmp.Compare(a.name, b.name) })
+	return list
+}
+
+// label is the name under which metrics show an account: its own for the first
+// MaxLabelled that are used, so that a series never changes its meaning.
+func (l *Ledger) label(name string) string {
+	if l.labels.Add(1) > MaxLabelled {
+		return labelOther
+	}
+	return name
+}
+
+// Account is what one API key may use and has used at this balancer.
+type Account struct {
+	ledger *Ledger
+	name   string
+
+	mu       sync.Mutex
+	tenant   string
+	tier     service.Tier
+	maxTier  service.Tier // empty = any
+	limits   service.KeyLimits
+	requests bucket
+	tokens   bucket
+	inFlight int
+	reserved int64   // tokens that requests in flight may still use
+	answer   float64 // tokens of an answer, mean of late
+	label    string  // in metrics; empty until the account is used
+	used     map[string]*telemetry.Usage
+	total    telemetry.Usage // of all models
+	denied   map[string]int64
+	quota    telemetry.KeyQuota
+}
+
+// An answer of unknown bound is expected to be as long as the key's answers of
+// late: each counts for a tenth. The first is taken for a paragraph or two.
+const (
+	firstAnswer  = 256
+	answerWeight = 0.1
+)
+
+func (a *Account) configure(k service.APIKey, now time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.tenant, a.tier, a.maxTier, a.limits = k.Tenant, k.Tier, k.MaxTier, k.Limits
+	a.requests.set(int64(k.Limits.RequestsPerMinute), now)
+	a.tokens.set(int64(k.Limits.TokensPerMinute), now)
+	if a.answer == 0 {
+		a.answer = firstAnswer
+	}
+}
+
+// Reservation is one request of an account, from its arrival to its end. The zero
+// reservation is nobody's and costs nothing.
+type Reservation struct {
+	account  *Account
+	prompt   int64 // tokens of its prompt, as reserved
+	answers  int   // that it asks for
+	reserved int64 // its prompt and what its answers are expected to have, or more once they do
+	settled  bool
+	released bool
+}
+
+// Active reports whether the reservation is an account's.
+func (v *Reservation) Active() bool { return v.account != nil }
+
+// Admit lets a request in, or says why not. What it takes is given back by Release.
+func (a *Account) Admit(now time.Duration) (Reservation, *Denial) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.label == "" {
+		a.label = a.ledger.label(a.name)
+	}
+	if e := a.overQuota(0, 0); e != nil {
+		return Reservation{}, e
+	}
+	if most := a.limits.Concurrent; most > 0 && a.inFlight >= most {
+		return Reservation{}, a.deny(deniedConcurrent, OverRate("requests", time.Second, "%d requests of this key are in flight, and it may have %d", a.inFlight, most))
+	}
+	if wait, _, ok := a.requests.take(1, now); !ok {
+		return Reservation{}, a.deny(deniedRequests, OverRate("requests", wait, "this key may send %d requests a minute", a.requests.limit))
+	}
+	a.inFlight++
+	return Reservation{account: a}, nil
+}
+
+// Reserve takes what a request is expected to use: its prompt, and so many answers
+// of a bound each; a bound of 0 is none, and then each of them is taken for as long
+// as the key's answers of late.
+func (v *Reservation) Reserve(prompt, bound, answers int, now time.Duration) *Denial {
+	a := v.account
+	if a == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	each := float64(bound)
+	if bound <= 0 {
+		each = math.Ceil(a.answer)
+	}
+	expected := each * float64(answers)
+	n := int64(prompt) + int64(min(expected, float64(maxChange)))
+	if e := a.overQuota(1, n); e != nil {
+		return e
+	}
+	wait, never, ok := a.tokens.take(n, now)
+	switch {
+	case never:
+		return a.deny(deniedTokens, OverRate("tokens", 0, "the request is too large: it may use %d tokens, and this key has %d a minute; shorten it or set a lower max_tokens", n, a.tokens.limit))
+	case !ok:
+		return a.deny(deniedTokens, OverRate("tokens", wait, "the request may use %d tokens, and this key has %d a minute", n, a.tokens.limit))
+	}
+	v.prompt, v.answers, v.reserved = int64(prompt), answers, n
+	a.reserved += n
+	return nil
+}
+
+// Grow reserves more once the answers of a request have that many tokens already: what
+// else its key asks for meanwhile is held against it.
+func (v *Reservation) Grow(generated int, now time.Duration) {
+	a := v.account
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	more := v.prompt + int64(generated) - v.reserved
+	if more <= 0 || v.settled {
+		return
+	}
+	v.reserved += more
+	a.reserved += more
+	a.tokens.give(-more, now)
+}
+
+// Settle puts what was really used in the place of what was reserved.
+func (v *Reservation) Settle(model string, used telemetry.Usage, now time.Duration) {
+	a := v.account
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if v.settled {
+		return
+	}
+	v.settled = true
+	a.tokens.give(v.reserved-used.Tokens(), now)
+	a.reserved -= v.reserved
+	if used.OutputTokens > 0 {
+		a.answer += answerWeight * (float64(used.OutputTokens)/float64(max(1, v.answers)) - a.answer)
+	}
+	u := a.used[model]
+	if u == nil {
+		u = &telemetry.Usage{}
+		a.used[model] = u
+	}
+	*u = u.Plus(used)
+	a.total = a.total.Plus(used)
+}
+
+// Release ends a reservation; one that was not settled used nothing. It may be called again.
+func (v *Reservation) Release(now time.Duration) {
+	a := v.account
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if v.released {
+		return
+	}
+	a.inFlight--
+	if !v.settled {
+		a.tokens.give(v.reserved, now)
+		a.reserved -= v.reserved
+	}
+	v.settled, v.released = true, true // and the account stays: after a panic the request may still be known as in flight, and Grow it
+}
+
+// Why a request was denied, as metrics say it.
+const (
+	deniedRequests   = "requests"
+	deniedTokens     = "tokens"
+	deniedConcurrent = "concurrent"
+	deniedQuota      = "quota"
+)
+
+// deny counts a denial.
+func (a *Account) deny(why string, d *Denial) *Denial {
+	a.denied[why]++
+	return d
+}
+
+// overQuota says which quota would be overrun by so many requests and tokens
+// more; nil = none. Of 0 tokens it says whether any are left.
+func (a *Account) overQuota(requests, tokens int64) *Denial {
+	l := a.limits
+	if l.RequestsPerDay|l.TokensPerDay|l.RequestsPerMonth|l.TokensPerMonth == 0 {
+		return nil
+	}
+	own := a.total.Minus(a.quota.Own) // what nobody was told of yet
+	now := time.Now()
+	day, month := a.quota.By(now)
+	day, month = day.Plus(own), month.Plus(own)
+	others := int64(a.inFlight) - requests // the request at hand is in flight already
+	for _, q := range []struct {
+		what   string
+		most   int
+		used   int64
+		period period
+	}{
+		{"requests", l.RequestsPerDay, day.Requests + others + 1, aDay},
+		{"requests", l.RequestsPerMonth, month.Requests + others + 1, aMonth},
+		{"tokens", l.TokensPerDay, day.Tokens() + a.reserved + max(tokens, 1), aDay},
+		{"tokens", l.TokensPerMonth, month.Tokens() + a.reserved + max(tokens, 1), aMonth},
+	} {
+		if q.most > 0 && q.used > int64(q.most) {
+			return a.deny(deniedQuota, quotaReached(q.what, q.most, q.period, now))
+		}
+	}
+	return nil
+}
+
+// Usage is what each account used of each model, sorted by name and model. Requests
+// count at the balancer that their client asked, and only those that were let in.
+func (l *Ledger) Usage() []telemetry.KeyUsage {
+	var list []telemetry.KeyUsage
+	for _, a := range l.list() {
+		a.mu.Lock()
+		for model, u := range a.used {
+			list = append(list, telemetry.KeyUsage{Key: a.name, Model: model, Usage: *u})
+		}
+		a.mu.Unlock()
+	}
+	slices.SortFunc(list, func(a, b telemetry.KeyUsage) int {
+		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Model, b.Model))
+	})
+	return list
+}
+
+// SetQuota sets what a key has used, all balancers together. A name that no key has is
+// ignored.
+func (l *Ledger) SetQuota(name string, q telemetry.KeyQuota) {
+	l.mu.Lock()
+	a := l.accounts[name]
+	l.mu.Unlock()
+	if a != nil {
+		a.mu.Lock()
+		a.quota = q
+		a.mu.Unlock()
+	}
+}
+
+// Rights is whose requests an account's are, the tier of those that name none, and the
+// most urgent one that they may name; empty = any.
+func (a *Account) Rights() (tenant string, tier, maxTier service.Tier) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.tenant, a.tier, a.maxTier
+}
+
+// The names of OpenAI's headers: limit, remaining and reset, of requests and of tokens.
+var rateHeaders = [6]string{
+	"X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests",
+	"X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens",
+}
+
+// WriteHeaders writes what is left of a key's limits a minute as OpenAI does.
+func (a *Account) WriteHeaders(h http.Header, now time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.requests.limit == 0 && a.tokens.limit == 0 {
+		return
+	}
+	values := &[len(rateHeaders)]string{} // one allocation for all of them
+	for b, bucket := range [...]*bucket{&a.requests, &a.tokens} {
+		if bucket.limit == 0 {
+			continue
+		}
+		left, full := bucket.left(now)
+		reset := (full + time.Millisecond - 1).Truncate(time.Millisecond)
+		at := 3 * b
+		values[at], values[at+1], values[at+2] = bucket.text, strconv.FormatInt(left, 10), reset.String()
+		for i := at; i < at+3; i++ {
+			h[rateHeaders[i]] = values[i : i+1 : i+1]
+		}
+	}
+}
+
+// MaxLabelled is how many API keys have series of their own; with 10 models and
+// 4 series each that is 8,000. The others are added up as labelOther.
+const (
+	MaxLabelled = 200
+	labelOther  = "other"
+)
+
+// KeyTotals is what one label of the metrics adds up.
+type KeyTotals struct {
+	Used               map[string]telemetry.Usage // by model
+	Denied             map[string]int64
+	InFlight, Reserved int64
+}
+
+// Totals adds the accounts that were used up by label.
+func (l *Ledger) Totals() map[string]*KeyTotals {
+	sums := map[string]*KeyTotals{}
+	for _, a := range l.list() {
+		a.mu.Lock()
+		if a.label != "" {
+			if sums[a.label] == nil {
+				sums[a.label] = &KeyTotals{Used: map[string]telemetry.Usage{}, Denied: map[string]int64{}}
+			}
+			sums[a.label].add(a)
+		}
+		a.mu.Unlock()
+	}
+	return sums
+}
+
+// add adds an account, whose lock is held.
+func (l *KeyTotals) add(a *Account) {
+	for model, u := range a.used {
+		l.Used[model] = l.Used[model].Plus(*u)
+	}
+	for limit, n := range a.denied {
+		l.Denied[limit] += n
+	}
+	l.InFlight += int64(a.inFlight)
+	l.Reserved += a.reserved
+}

@@ -1,0 +1,236 @@
+package quota
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+func TestQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLedger()
+		began := time.Now() // 2000-01-01 00:00 UTC, as synctest has it
+		now := func() time.Duration { return time.Since(began) }
+		a := l.Open(limited(t, "tokens_per_day=100 requests_per_month=3")[0], now())
+		v, e := a.Admit(now())
+		if e != nil {
+			t.Fatal(e)
+		}
+		if e := v.Reserve(50, 60, 1, now()); e == nil || e.Code != "insufficient_quota" || e.RetryAfter != 24*60*60 {
+			t.Errorf("110 of 100 tokens: %+v", e)
+		}
+		if e := v.Reserve(40, 50, 1, now()); e != nil {
+			t.Error(e)
+		}
+		other, _ := a.Admit(now())
+		if e := other.Reserve(1, 10, 1, now()); e == nil {
+			t.Error("the tokens of a request in flight are given away twice")
+		}
+		other.Release(now())
+		v.Settle("m", telemetry.Usage{Requests: 1, PromptTokens: 40, OutputTokens: 5}, now())
+		v.Release(now())
+		a.mu.Lock()
+		a.quota = telemetry.KeyQuota{At: time.Now(), Day: telemetry.Usage{Requests: 2, PromptTokens: 99}, Month: telemetry.Usage{Requests: 2}, Own: a.total}
+		a.mu.Unlock()
+		v, e = a.Admit(now())
+		if e != nil {
+			t.Fatalf("one token and one request are left: %v", e)
+		}
+		if _, e := a.Admit(now()); e == nil || e.RetryAfter != 31*24*60*60 {
+			t.Errorf("beside the last request of the month another gets in: %+v", e)
+		}
+		v.Settle("m", telemetry.Usage{Requests: 1, OutputTokens: 1}, now())
+		v.Release(now())
+		time.Sleep(time.Hour)
+		if _, e := a.Admit(now()); e == nil || !strings.Contains(e.Message, "3 requests a month") {
+			t.Errorf("over both quotas: %+v", e)
+		}
+	})
+}
+
+// A balancer is told of a new day a moment after it began. Until then what is used
+// of the old one does not count, and nobody is sent away until the day after.
+func TestQuotaBeginsAnewOnTheStroke(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLedger()
+		a := l.Open(limited(t, "requests_per_day=1 tokens_per_month=100")[0], 0)
+		may := func() *Denial {
+			v, e := a.Admit(0)
+			v.Release(0)
+			return e
+		}
+		time.Sleep(31*24*time.Hour - 12*time.Hour) // noon of the last of January
+		a.mu.Lock()
+		a.quota = telemetry.KeyQuota{At: time.Now(), Day: telemetry.Usage{Requests: 1}, Month: telemetry.Usage{PromptTokens: 50}}
+		a.mu.Unlock()
+		time.Sleep(12*time.Hour - time.Millisecond)
+		if e := may(); e == nil || e.RetryAfter != 1 {
+			t.Errorf("a millisecond before midnight: %+v, want a wait of a second", e)
+		}
+		time.Sleep(time.Millisecond)
+		if e := may(); e != nil {
+			t.Errorf("at midnight: %+v", e)
+		}
+		a.mu.Lock()
+		a.quota = telemetry.KeyQuota{At: time.Now().Add(-time.Millisecond), Month: telemetry.Usage{PromptTokens: 100}}
+		a.mu.Unlock()
+		if e := may(); e != nil {
+			t.Errorf("of January's quota nothing was left, in February: %+v", e)
+		}
+	})
+}
+
+func TestPeriodsEnd(t *testing.T) {
+	for _, c := range []struct{ at, day, month string }{
+		{"2026-11-21T10:00:00Z", "2026-11-22T00:00:00Z", "2026-12-01T00:00:00Z"},
+		{"2026-12-31T23:59:59Z", "2027-01-01T00:00:00Z", "2027-01-01T00:00:00Z"},
+		{"2028-02-28T23:30:00-02:00", "2028-03-01T00:00:00Z", "2028-03-01T00:00:00Z"},
+	} {
+		at, err := time.Parse(time.RFC3339, c.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if day, month := aDay.end(at).Format(time.RFC3339), aMonth.end(at).Format(time.RFC3339); day != c.day || month != c.month {
+			t.Errorf("%s: the day ends %s, the month %s", c.at, day, month)
+		}
+	}
+}
+
+// Whatever many requests of a key do at once: nothing stays in use, everything
+// that was used is counted, and the bucket holds what is left.
+func TestAccountUnderConcurrency(t *testing.T) {
+	l := NewLedger()
+	const limit = 1_000_000
+	a := l.Open(limited(t, fmt.Sprintf("tokens_per_minute=%d concurrent=64", limit))[0], 0)
+	var all sync.WaitGroup
+	for range 64 {
+		all.Go(func() {
+			for i := range 200 {
+				v, e := a.Admit(0)
+				if e != nil {
+					t.Error(e)
+					return
+				}
+				if e := v.Reserve(10, 10+i%7, 1, 0); e != nil {
+					t.Error(e)
+				}
+				if i%3 > 0 {
+					v.Settle("m", telemetry.Usage{Requests: 1, PromptTokens: 10, OutputTokens: 20}, 0)
+					v.Settle("m", telemetry.Usage{Requests: 1, PromptTokens: 10, OutputTokens: 20}, 0) // counts once
+				}
+				v.Release(0)
+				v.Release(0)
+			}
+		})
+	}
+	all.Wait()
+	const settled = 64 * 133
+	if a.inFlight != 0 || a.reserved != 0 || a.total != (telemetry.Usage{Requests: settled, PromptTokens: 10 * settled, OutputTokens: 20 * settled}) {
+		t.Errorf("in flight %d, reserved %d, used %+v", a.inFlight, a.reserved, a.total)
+	}
+	if left, _ := a.tokens.left(0); left != limit-30*settled {
+		t.Errorf("%d left, want %d", left, limit-30*settled)
+	}
+}
+
+func BenchmarkLimitedKey(b *testing.B) {
+	keys := limited(b, "requests_per_minute=1000000000 tokens_per_minute=1000000000 concurrent=9 requests_per_day=1000000000000 tokens_per_month=1000000000000000")
+	ring := NewKeyring(NewLedger(), keys, 0)
+	out := http.Header{}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		now := time.Duration(i) * time.Millisecond
+		a, _ := ring.Find("sk")
+		v, e := a.Admit(now)
+		if e == nil {
+			e = v.Reserve(1000, 256, 1, now)
+		}
+		if e != nil {
+			b.Fatal(e)
+		}
+		a.WriteHeaders(out, now)
+		v.Settle(testModel, telemetry.Usage{Requests: 1, PromptTokens: 1000, OutputTokens: 200}, now)
+		v.Release(now)
+	}
+}
+
+// What a request has left reserves nothing any more, also where its flight is still known,
+// as after a panic of its handler.
+func TestNothingIsReservedAfterALeave(t *testing.T) {
+	a := NewLedger().Open(limited(t, "tokens_per_minute=100000")[0], 0)
+	for range 200 {
+		v, refused := a.Admit(0)
+		if refused == nil {
+			refused = v.Reserve(10, 10, 1, 0)
+		}
+		if refused != nil {
+			t.Fatal(refused.Message)
+		}
+		var both sync.WaitGroup
+		both.Go(func() { v.Grow(1000, 0) })
+		both.Go(func() { v.Release(0) })
+		both.Wait()
+	}
+	if a.reserved != 0 || a.inFlight != 0 {
+		t.Errorf("%d tokens are reserved and %d in flight after all have left", a.reserved, a.inFlight)
+	}
+}
+
+// Several answers without a bound are reserved as several, each as long as the key's
+// answers of late.
+func TestSeveralAnswersAreReservedAsSeveral(t *testing.T) {
+	l := NewLedger()
+	a := l.Open(limited(t, "tokens_per_day=100000")[0], 0)
+	reserved := func(bound, answers int) int64 {
+		v, e := a.Admit(0)
+		if e != nil {
+			t.Fatal(e)
+		}
+		defer v.Release(0)
+		if e := v.Reserve(10, bound, answers, 0); e != nil {
+			t.Fatal(e)
+		}
+		return a.reserved
+	}
+	for _, c := range []struct {
+		bound, answers int
+		want           int64
+	}{{0, 1, 10 + firstAnswer}, {0, 5, 10 + 5*firstAnswer}, {30, 5, 10 + 5*30}, {0, 0, 10}} {
+		if got := reserved(c.bound, c.answers); got != c.want {
+			t.Errorf("%d answers of at most %d tokens: %d reserved, want %d", c.answers, c.bound, got, c.want)
+		}
+	}
+	v, _ := a.Admit(0)
+	if e := v.Reserve(10, 0, 4, 0); e != nil {
+		t.Fatal(e)
+	}
+	v.Settle("m", telemetry.Usage{Requests: 1, OutputTokens: 4 * firstAnswer}, 0)
+	v.Release(0)
+	if got := reserved(0, 1); got != 10+firstAnswer {
+		t.Errorf("after four answers of %d tokens in one request one is taken for %d", firstAnswer, got-10)
+	}
+}
+
+// Of a limit that was lowered no more is owed than of one that was always so low.
+func TestDebtOfALoweredLimit(t *testing.T) {
+	var b bucket
+	b.set(1_000_000, 0)
+	b.give(-math.MaxInt64, 0)
+	b.set(10, 0)
+	if wait, _, ok := b.take(1, 0); ok || wait > 61*time.Minute {
+		t.Errorf("passes %v, else after %v; want an hour at most", ok, wait)
+	}
+	l := NewLedger()
+	a := l.Open(service.APIKey{Name: "acme", Limits: service.KeyLimits{TokensPerMinute: 10}}, 0)
+	if _, e := a.Admit(0); e != nil {
+		t.Error(e)
+	}
+}

@@ -1,0 +1,136 @@
+// Package record says what a balancer writes down of its decisions: the lines that
+// `skyserve lb --record` writes, from which a replay repeats every decision, and what
+// became of one request, which `skyserve explain` shows. Writers and readers import it
+// instead of each other.
+//
+// Read record.go first (the header and the lines of a record), then request.go.
+package record
+
+import (
+	"fmt"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
+	"skyserve/lbd/prefix"
+)
+
+// Version is the format of a record. It grows with every change of what a
+// balancer must be made from: an older record would not repeat.
+const Version = 3
+
+// Header is the first line of a record. It holds all that a core.Balancer
+// must be made from to repeat the record's decisions, and no secret.
+type Header struct {
+	Record  int       `json:"record"` // Version
+	Started time.Time `json:"started"`
+	Self    Self      `json:"self"`
+	Config  Config    `json:"config"`
+}
+
+// Self names the balancer that wrote a record.
+type Self struct {
+	Service string         `json:"service"`
+	ID      string         `json:"id"`
+	Region  service.Region `json:"region"`
+}
+
+// Config is core.Config in JSON: the policy by its name, the push rule as
+// core.ParsePush reads it.
+type Config struct {
+	Policy  string       `json:"policy"`
+	Push    string       `json:"push"`
+	Order   core.Order   `json:"order"`
+	Targets core.Targets `json:"targets"`
+	// ModelTargets is by model.
+	ModelTargets     map[string]core.Targets `json:"model_targets,omitempty"`
+	TauN             time.Duration           `json:"tau_n_ns"`
+	TauP             time.Duration           `json:"tau_p_ns"`
+	Forward          bool                    `json:"forward"`
+	Tau              int                     `json:"tau"`
+	QueueLimit       int                     `json:"queue_limit"`
+	MaxWait          time.Duration           `json:"max_wait_ns"`
+	ProbeInterval    time.Duration           `json:"probe_interval_ns"`
+	StaleIntervals   int                     `json:"stale_intervals"`
+	LostIntervals    int                     `json:"lost_intervals"`
+	UnconfirmedLimit int                     `json:"unconfirmed_limit"`
+	OutstandingLimit int                     `json:"outstanding_limit"`
+	SessionLead      time.Duration           `json:"session_lead_ns"`
+	PoolLimit        int                     `json:"pool_limit"`
+	BatchInterval    time.Duration           `json:"batch_interval_ns"`
+	Deferred         core.DeferredRule       `json:"deferred"`
+	MaxTries         int                     `json:"max_tries"`
+	PeerPause        time.Duration           `json:"peer_pause_ns"`
+	TreeBytes        int                     `json:"tree_bytes"`
+	TreeOrder        prefix.Order            `json:"tree_order"`
+	ShareBytes       int                     `json:"share_bytes"`
+	RetryShare       float64                 `json:"retry_share"`
+	RetryBurst       int                     `json:"retry_burst"` // 0 = no bound
+	RetryWait        time.Duration           `json:"retry_wait_ns"`
+	RetryWaitMax     time.Duration           `json:"retry_wait_most_ns"`
+	EjectAfter       int                     `json:"eject_after"` // 0 = never
+	EjectTime        time.Duration           `json:"eject_time_ns"`
+	EjectMax         time.Duration           `json:"eject_most_ns"`
+	EjectShare       float64                 `json:"eject_share"`
+	KillAfter        int                     `json:"kill_after"` // 0 = never
+	KillWait         time.Duration           `json:"kill_wait_ns"`
+	KillMemory       time.Duration           `json:"kill_memory_ns"`
+	KillLimit        int                     `json:"kill_limit"`
+}
+
+// Line is every other line: one step, a new configuration that holds from
+// there on, or a gap where Gap of them could not be written because the disk was
+// too slow or full. A record without a gap repeats exactly.
+type Line struct {
+	T       time.Duration `json:"t"` // core's time in nanoseconds
+	Event   *core.Event   `json:"event,omitempty"`
+	Config  *Config       `json:"config,omitempty"`
+	Actions []core.Action `json:"actions,omitempty"`
+	Gap     int64         `json:"gap,omitempty"`
+	// Panic is the value of a panic in the step. It ended the process: no line follows.
+	Panic string `json:"panic,omitempty"`
+}
+
+// NewConfig is a configuration as a record's header holds it.
+func NewConfig(c *core.Config) Config {
+	return Config{
+		Policy: c.Policy.Name(), Push: c.Push.String(), Order: c.Order, Targets: c.Targets, ModelTargets: c.ModelTargets,
+		TauN: c.TauN, TauP: c.TauP, Forward: c.Forward, Tau: c.Tau,
+		QueueLimit: c.QueueLimit, MaxWait: c.MaxWait, ProbeInterval: c.ProbeInterval,
+		StaleIntervals: c.StaleIntervals, LostIntervals: c.LostIntervals,
+		UnconfirmedLimit: c.UnconfirmedLimit,
+		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, BatchInterval: c.BatchInterval,
+		Deferred: c.Deferred, MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
+		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryWait: c.RetryWait, RetryWaitMax: c.RetryWaitMax,
+		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, EjectMax: c.EjectMax, EjectShare: c.EjectShare,
+		KillAfter: c.KillAfter, KillWait: c.KillWait, KillMemory: c.KillMemory, KillLimit: c.KillLimit,
+	}
+}
+
+// Core is the configuration that a record's balancer ran with, with a policy
+// that has seen nothing yet. It fails on a policy, push rule or order that is not known.
+func (c *Config) Core() (core.Config, error) {
+	p, err := policy.New(c.Policy)
+	if err != nil {
+		return core.Config{}, fmt.Errorf("reading config.policy: %w", err)
+	}
+	push, err := core.ParsePush(c.Push)
+	if err != nil {
+		return core.Config{}, fmt.Errorf("reading config.push: %w", err)
+	}
+	order, err := core.ParseOrder(string(c.Order))
+	if err != nil {
+		return core.Config{}, fmt.Errorf("reading config.order: %w", err)
+	}
+	return core.Config{
+		Policy: p, Push: push, Order: order, Targets: c.Targets, ModelTargets: c.ModelTargets, TauN: c.TauN, TauP: c.TauP, Forward: c.Forward, Tau: c.Tau, QueueLimit: c.QueueLimit, MaxWait: c.MaxWait,
+		ProbeInterval: c.ProbeInterval, StaleIntervals: c.StaleIntervals, LostIntervals: c.LostIntervals,
+		UnconfirmedLimit: c.UnconfirmedLimit,
+		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, BatchInterval: c.BatchInterval,
+		Deferred: c.Deferred, MaxTries: c.MaxTries, PeerPause: c.PeerPause, TreeBytes: c.TreeBytes, TreeOrder: c.TreeOrder, ShareBytes: c.ShareBytes,
+		RetryShare: c.RetryShare, RetryBurst: c.RetryBurst, RetryWait: c.RetryWait, RetryWaitMax: c.RetryWaitMax,
+		EjectAfter: c.EjectAfter, EjectTime: c.EjectTime, EjectMax: c.EjectMax, EjectShare: c.EjectShare,
+		KillAfter: c.KillAfter, KillWait: c.KillWait, KillMemory: c.KillMemory, KillLimit: c.KillLimit,
+	}, nil
+}

@@ -1,0 +1,88 @@
+package plan
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+// ReadCounts reads the counts that stood over time: CSV whose header names minute
+// (since 1970) or at (RFC 3339), model, region, replicas and, where known, gpu. A
+// count stands until the next one of its model, region and gpu. Errors name file,
+// line, column and the value found.
+func ReadCounts(name string, in io.Reader) ([]CountAt, error) {
+	r := csv.NewReader(in)
+	r.TrimLeadingSpace = true
+	header, err := r.Read()
+	if err != nil {
+		return nil, fmt.Errorf("reading counts %s: %w", name, err)
+	}
+	columns := map[string]int{}
+	for i, c := range header {
+		columns[strings.ToLower(strings.TrimSpace(strings.TrimPrefix(c, "\ufeff")))] = i
+	}
+	_, byMinute := columns["minute"]
+	_, byTime := columns["at"]
+	if !byMinute && !byTime {
+		return nil, fmt.Errorf("reading counts %s:1: want a column minute or at, got %s", name, strings.Join(header, ","))
+	}
+	for _, want := range []string{"model", "region", "replicas"} {
+		if _, ok := columns[want]; !ok {
+			return nil, fmt.Errorf("reading counts %s:1: want a column %s, got %s", name, want, strings.Join(header, ","))
+		}
+	}
+	var out []CountAt
+	for {
+		record, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading counts %s: %w", name, err)
+		}
+		line, _ := r.FieldPos(0)
+		c, err := readCount(record, columns)
+		if err != nil {
+			return nil, fmt.Errorf("reading counts %s:%d: %w", name, line, err)
+		}
+		out = append(out, c)
+	}
+	slices.SortStableFunc(out, func(a, b CountAt) int { return a.At.Compare(b.At) })
+	return out, nil
+}
+
+func readCount(record []string, columns map[string]int) (CountAt, error) {
+	field := func(name string) string {
+		if i, ok := columns[name]; ok {
+			return strings.TrimSpace(record[i])
+		}
+		return ""
+	}
+	c := CountAt{Count: Count{Model: field("model"), Region: service.Region(field("region")), GPU: field("gpu")}}
+	if c.Model == "" || c.Region == "" {
+		return c, fmt.Errorf("model and region: must not be empty, got %q and %q", c.Model, c.Region)
+	}
+	var err error
+	if c.Replicas, err = strconv.Atoi(field("replicas")); err != nil || c.Replicas < 0 || c.Replicas > 1e6 {
+		return c, fmt.Errorf("replicas: want a whole number of 0 to 1000000, got %q", field("replicas"))
+	}
+	if minute := field("minute"); minute != "" {
+		n, err := strconv.ParseInt(minute, 10, 64)
+		if err != nil || n < 0 || n > 1e9 {
+			return c, fmt.Errorf("minute: want minutes since 1970, got %q", minute)
+		}
+		c.At = time.Unix(n*60, 0)
+		return c, nil
+	}
+	if c.At, err = time.Parse(time.RFC3339, field("at")); err != nil {
+		return c, fmt.Errorf("at: want a time such as 2025-01-31T12:00:00Z, got %q", field("at"))
+	}
+	return c, nil
+}

@@ -1,0 +1,279 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"skyserve/forecast"
+	"skyserve/internal/service"
+)
+
+// maxBacktestReviews bounds a backtest: three months of hours.
+const maxBacktestReviews = 2400
+
+// BacktestOptions says how a backtest is made; a zero field means its default.
+type BacktestOptions struct {
+	// From and To are the time in which plans are followed; default a day and a
+	// horizon after the history's first minute, or its middle when it is shorter than
+	// twice that, to its end.
+	From, To time.Time
+	// Every is the time between two reviews; default what the service states.
+	Every time.Duration
+	// Review is as for any review.
+	Review ReviewOptions
+	// Real is the counts that stood, from a time on; empty = unknown.
+	Real []CountAt
+}
+
+// CountAt is a count that stood from a time on.
+type CountAt struct {
+	At time.Time
+	Count
+}
+
+// Backtester makes a Backtest: Forecast for every review, in any order and side by side,
+// then Report.
+type Backtester struct {
+	spec     *service.Spec
+	h        *forecast.History
+	o        BacktestOptions
+	from, to int64 // minutes since 1970
+	every    int64
+	inputs   []*Inputs
+}
+
+// NewBacktest readies a backtest of the plans of a service over a history. It fails
+// on a time that the history does not hold.
+func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*Backtester, error) {
+	o.Every = cmp.Or(o.Every, spec.Autoscale.Every, defaultEvery)
+	b := &Backtester{spec: spec, h: h, o: o, every: int64(o.Every / time.Minute)}
+	b.o.Review.Horizon = cmp.Or(o.Review.Horizon, horizonOf(o.Every))
+	wrong := func(format string, args ...any) error {
+		return fmt.Errorf("backtesting %s: "+format, append([]any{spec.Name}, args...)...)
+	}
+	switch {
+	case b.every < 1 || o.Every%time.Minute != 0:
+		return nil, wrong("every must be whole minutes, at least one, got %s", o.Every)
+	case h.Minutes < 2:
+		return nil, wrong("the history has %d minutes: want at least 2", h.Minutes)
+	}
+	warm := 24*60 + int64(b.o.Review.Horizon/time.Minute) // what forecasts by the day need
+	b.from, b.to = h.First+warm, h.End()
+	if int64(h.Minutes) < 2*warm {
+		b.from = h.First + int64(h.Minutes)/2
+	}
+	if !o.From.IsZero() {
+		b.from = o.From.Unix() / 60
+	}
+	if !o.To.IsZero() {
+		b.to = o.To.Unix() / 60
+	}
+	switch {
+	case b.from <= h.First || b.to > h.End() || b.from >= b.to:
+		return nil, wrong("from %s to %s: want a time after %s and by %s, which the history holds, and from before to",
+			clock(b.from), clock(b.to), clock(h.First), clock(h.End()))
+	case (b.to-b.from)/b.every > maxBacktestReviews:
+		return nil, wrong("from %s to %s every %s: want at most %d reviews", clock(b.from), clock(b.to), o.Every, maxBacktestReviews)
+	}
+	b.inputs = make([]*Inputs, (b.to-b.from+b.every-1)/b.every)
+	return b, nil
+}
+
+func clock(minute int64) string { return time.Unix(minute*60, 0).UTC().Format(time.RFC3339) }
+
+// Reviews is how many reviews there are.
+func (b *Backtester) Reviews() int { return len(b.inputs) }
+
+// at is the minute of a review.
+func (b *Backtester) at(n int) int64 { return b.from + int64(n)*b.every }
+
+// Forecast makes the inputs of review n from what was known at its time.
+func (b *Backtester) Forecast(n int) error {
+	o, err := ForecastInputs(b.spec, b.h, time.Unix(b.at(n)*60, 0), b.o.Review)
+	b.inputs[n] = o
+	return err
+}
+
+// Report follows the plans, and the rules that they are compared with. It fails when
+// a review was not forecast or cannot be solved.
+func (b *Backtester) Report() (*Backtest, error) {
+	if slices.Contains(b.inputs, nil) {
+		return nil, fmt.Errorf("backtesting %s: some reviews were not forecast", b.spec.Name)
+	}
+	first := b.inputs[0]
+	past := b.past(first)
+	out := &Backtest{
+		Service: b.spec.Name, From: time.Unix(b.from*60, 0).UTC(), Until: time.Unix(b.to*60, 0).UTC(), Every: forecast.ShortDuration(b.o.Every),
+		Horizon: forecast.ShortDuration(first.o.Horizon), Forecaster: first.o.Forecaster, Rules: []Followed{}, Reviews: []Step{},
+	}
+	orders, err := b.follow(out, past)
+	if err != nil {
+		return nil, err
+	}
+	rules := []struct {
+		name   string
+		orders []Order
+	}{{"plan", orders}, {"constant", []Order{{Want: past.ConstantFleet()}}}, {"reactive", past.Reactive()}, {"real", b.real(first)}}
+	for _, rule := range rules {
+		if len(rule.orders) == 0 {
+			continue
+		}
+		f, err := past.Follow(rule.name, rule.orders)
+		if err != nil {
+			return nil, fmt.Errorf("backtesting %s: %w", b.spec.Name, err)
+		}
+		out.Rules = append(out.Rules, f)
+	}
+	out.Assumed = b.assumed(first)
+	return out, nil
+}
+
+// follow makes the plans one after the other, each from the counts that the one
+// before left.
+func (b *Backtester) follow(out *Backtest, past *Past) ([]Order, error) {
+	var orders []Order
+	var current [][][]int
+	for n, in := range b.inputs {
+		r, err := in.reviewFrom(current)
+		if err != nil {
+			return nil, err
+		}
+		x := r.X
+		switch {
+		case x == nil && current != nil:
+			x = current
+		case x == nil:
+			x = past.ConstantFleet()
+		}
+		current = x
+		step := b.step(n, r, past)
+		if step.Replicas = count(x); n > 0 {
+			step.Changed = distance(x, orders[n-1].Want)
+		}
+		out.Reviews = append(out.Reviews, step)
+		orders = append(orders, Order{Minute: int(b.at(n) - b.from), Want: x})
+	}
+	return orders, nil
+}
+
+// step is what a review expected, and what came.
+func (b *Backtester) step(n int, r *Reviewed, past *Past) Step {
+	s := Step{At: time.Unix(b.at(n)*60, 0).UTC(), Status: r.Proposal.Status}
+	if then := r.Proposal.CostPerHour.Then; then != nil {
+		s.CostPerHour = *then
+	}
+	for w := range int(b.o.Review.Horizon / time.Minute) {
+		var expected, came float64
+		known := false
+		for i := range r.Problem.Models {
+			for j := range r.Problem.Regions {
+				expected += r.Problem.Rho[i][j][w]
+				if at := int(b.at(n)-b.from) + w; at < len(past.Load[i][j]) && !math.IsNaN(past.Load[i][j][at]) {
+					known = true
+					came += past.Load[i][j][at]
+				}
+			}
+		}
+		s.ForecastPeakTPS = max(s.ForecastPeakTPS, expected)
+		if known && (s.PeakTPS == nil || came > *s.PeakTPS) {
+			s.PeakTPS = &came
+		}
+	}
+	return s
+}
+
+// distance is how many replicas differ between two counts.
+func distance(a, b [][][]int) int {
+	sum := 0
+	for i := range a {
+		for j := range a[i] {
+			for k, n := range a[i][j] {
+				n -= b[i][j][k]
+				sum += max(n, -n)
+			}
+		}
+	}
+	return sum
+}
+
+// past is what was asked of the service, as far as it must be carried at once.
+func (b *Backtester) past(o *Inputs) *Past {
+	p := &Past{Problem: &o.p, Price: o.billed}
+	for i := range o.p.Models {
+		p.Load = append(p.Load, nil)
+		for j := range o.p.Regions {
+			p.Load[i] = append(p.Load[i], o.arrived(b.h, i, j, b.from, b.to))
+		}
+	}
+	for _, region := range b.spec.Regions {
+		p.StartUp = append(p.StartUp, int(math.Ceil(o.startUp(region.Name.Cloud()).Minutes())))
+	}
+	return p
+}
+
+// arrived is the interactive prompt tokens a second of model i that arrived in
+// region j and that no cache spared, by minute; NaN is unknown.
+func (r *review) arrived(h *forecast.History, i, j int, from, to int64) []float64 {
+	out := unknown(int(to - from))
+	for _, s := range h.Series {
+		regions := r.regionsOf(s.Region)
+		if r.modelIndex(s.Model) != i || s.Tier == service.TierDeferred || !slices.Contains(regions, j) {
+			continue
+		}
+		values := slices.Clone(s.Values[from-h.First : to-h.First])
+		for m := range values {
+			values[m] -= s.Cached[from-h.First+int64(m)]
+		}
+		addKnown(out, values, 1/(60*float64(len(regions))))
+	}
+	return out
+}
+
+// real is the counts that stood as orders; none when they are not known from the
+// beginning on.
+func (b *Backtester) real(o *Inputs) []Order {
+	counts := slices.Clone(b.o.Real)
+	slices.SortStableFunc(counts, func(a, b CountAt) int { return a.At.Compare(b.At) })
+	current := map[Count]int{} // by what is counted, with no count in it
+	var keys []Count
+	var orders []Order
+	for n, c := range counts {
+		key := c.Count
+		key.Replicas = 0
+		if _, ok := current[key]; !ok {
+			keys = append(keys, key)
+		}
+		current[key] = c.Replicas
+		minute := max(0, c.At.Unix()/60-b.from)
+		if n+1 < len(counts) && (counts[n+1].At.Unix()/60-b.from <= minute) || minute >= b.to-b.from {
+			continue
+		}
+		var all []Count
+		for _, k := range keys {
+			k.Replicas = current[k]
+			all = append(all, k)
+		}
+		r := o.review
+		r.counts(all)
+		orders = append(orders, Order{Minute: int(minute), Want: r.p.N})
+	}
+	if len(orders) > 0 && orders[0].Minute > 0 {
+		return nil
+	}
+	return orders
+}
+
+// assumed is what all reviews rest on, and how the rules are judged.
+func (b *Backtester) assumed(first *Inputs) []string {
+	out := []string{
+		"interactive load only is held against capacity, less what caches spared; batch work waits for room",
+		"every rule begins with replicas that are ready; later ones are billed from their order on",
+	}
+	if len(b.o.Real) > 0 && len(b.real(first)) == 0 {
+		out = append(out, "the real counts begin after the backtest: they are left out")
+	}
+	return append(out, first.lasting...)
+}

@@ -1,0 +1,196 @@
+package plan
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/forecast"
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	measured "skyserve/internal/telemetry/demand"
+)
+
+// days is a load that swings through the day, in two regions half a day apart.
+func days(t *testing.T, n int, change func(minute int, tps float64) float64) *forecast.History {
+	t.Helper()
+	var points []telemetry.Point
+	end := reviewAt.Unix() / 60
+	for m := range n * 24 * 60 {
+		for region, offset := range map[service.Region]float64{"local/us": 0, "local/eu": 12} {
+			tps := 5000 + 4500*math.Cos((float64(m)/60-offset)*math.Pi/12)
+			points = append(points, telemetry.Point{
+				Minute: end - int64(n*24*60-m), Balancer: string(region), Region: region, Model: "chat-small", Tier: service.TierNormal, PromptTokens: int64(60 * change(m, tps)),
+			})
+		}
+	}
+	h, err := measured.Traffic(points)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func same(_ int, tps float64) float64 { return tps }
+
+func backtested(t *testing.T, h *forecast.History, o BacktestOptions) *Backtest {
+	t.Helper()
+	if o.Review.Forecaster == "" {
+		o.Review.Forecaster = "seasonal-naive"
+	}
+	b, err := NewBacktest(parseSpec(t, reviewYAML), h, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range b.Reviews() {
+		if err := b.Forecast(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := b.Report()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// Plans that know the day carry a load that swings for less than a fleet for the
+// peaks, and the real counts are followed the same way.
+func TestBacktestFollowsPlans(t *testing.T) {
+	h := days(t, 3, same)
+	from := time.Unix(h.First*60, 0).Add(36 * time.Hour)
+	b := backtested(t, h, BacktestOptions{From: from, Real: []CountAt{{At: from.Add(-time.Hour), Count: standing(7, 7)[0]}, {At: from.Add(-time.Hour), Count: standing(7, 7)[1]}}})
+	var names []string
+	for _, f := range b.Rules {
+		names = append(names, f.Rule)
+	}
+	if !slices.Equal(names, []string{"plan", "constant", "reactive", "real"}) || len(b.Reviews) != 36 || b.Every != "1h" {
+		t.Fatalf("%v, %d reviews every %s", names, len(b.Reviews), b.Every)
+	}
+	planned, constant, actual := b.Rules[0], b.Rules[1], b.Rules[3]
+	if planned.MinutesAbove != 0 || planned.ReplicaHours > 0.7*constant.ReplicaHours || planned.TokensSent == 0 || constant.MostReplicas != 14 || math.Abs(actual.ReplicaHours-14*36) > 1e-6 {
+		t.Errorf("%+v\n%+v\n%+v", planned, constant, actual)
+	}
+	if data, err := json.Marshal(b); err != nil || strings.Contains(string(data), "null") {
+		t.Errorf("%s %v", data, err)
+	}
+	var table strings.Builder
+	if err := b.WriteTable(&table); err != nil || !strings.Contains(table.String(), "\nreal ") || !strings.Contains(table.String(), "a plan every 1h for the next 1h, forecast by seasonal-naive") {
+		t.Errorf("%s %v", table.String(), err)
+	}
+}
+
+// A plan knows nothing of what comes after it: another future leaves it as it was.
+func TestBacktestKnowsNoFuture(t *testing.T) {
+	split := 40 * 60
+	one := backtested(t, days(t, 2, same), BacktestOptions{})
+	other := backtested(t, days(t, 2, func(m int, tps float64) float64 {
+		if m >= split {
+			return 3 * tps
+		}
+		return tps
+	}), BacktestOptions{})
+	at := time.Unix((reviewAt.Unix()/60-2*24*60+int64(split))*60, 0)
+	seen := 0
+	for n, step := range one.Reviews {
+		if step.At.After(at) {
+			break
+		}
+		seen++
+		a, b := step, other.Reviews[n]
+		a.PeakTPS, b.PeakTPS = nil, nil
+		if a != b {
+			t.Fatalf("%s: %+v, with another future %+v", step.At, a, b)
+		}
+	}
+	if seen < 10 || one.Reviews[len(one.Reviews)-1] == other.Reviews[len(one.Reviews)-1] {
+		t.Errorf("%d reviews seen, the last %+v", seen, one.Reviews[len(one.Reviews)-1])
+	}
+}
+
+// Where no plan is possible the counts stay, and it is said.
+func TestBacktestWithoutAPlan(t *testing.T) {
+	b := backtested(t, days(t, 2, func(_ int, tps float64) float64 { return 20 * tps }), BacktestOptions{})
+	var table strings.Builder
+	if err := b.WriteTable(&table); err != nil || !strings.Contains(table.String(), "reviews found no plan within the bounds: the counts stayed.") {
+		t.Errorf("%s %v", table.String(), err)
+	}
+}
+
+func TestBacktestRefuses(t *testing.T) {
+	h := days(t, 2, same)
+	spec := parseSpec(t, reviewYAML)
+	first := time.Unix(h.First*60, 0)
+	for want, o := range map[string]BacktestOptions{
+		"backtesting chat: every must be whole minutes, at least one, got 30s": {Every: 30 * time.Second},
+		"want a time after 2027-01-13T08:00:00Z and by 2027-01-15T08:00:00Z":   {From: first},
+		"and from before to":        {From: first.Add(9 * time.Hour), To: first.Add(8 * time.Hour)},
+		"want at most 2400 reviews": {Every: time.Minute, From: first.Add(time.Hour)},
+	} {
+		if _, err := NewBacktest(spec, h, o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if _, err := NewBacktest(spec, &forecast.History{}, BacktestOptions{}); err == nil || err.Error() != "backtesting chat: the history has 0 minutes: want at least 2" {
+		t.Error(err)
+	}
+	b, err := NewBacktest(spec, h, BacktestOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Report(); err == nil || err.Error() != "backtesting chat: some reviews were not forecast" {
+		t.Error(err)
+	}
+}
+
+func TestReadCounts(t *testing.T) {
+	got, err := ReadCounts("c.csv", strings.NewReader("at,model,region,gpu,replicas\n2027-01-15T09:00:00Z,m,local/us,L4,3\n2027-01-15T08:00:00Z,m,local/us,,2\n"))
+	if err != nil || len(got) != 2 || got[0].Replicas != 2 || got[1].GPU != "L4" || got[1].At.Hour() != 9 {
+		t.Errorf("%+v %v", got, err)
+	}
+	if got, err = ReadCounts("c.csv", strings.NewReader("\ufeffMinute, Model, Region, Replicas\n30000000,m,local/us,3\n")); err != nil || !got[0].At.Equal(reviewAt) {
+		t.Errorf("%+v %v", got, err)
+	}
+	for text, want := range map[string]string{
+		"":                        "reading counts c.csv: EOF",
+		"model,region,replicas\n": "reading counts c.csv:1: want a column minute or at, got model,region,replicas",
+		"minute,model,region\n":   "reading counts c.csv:1: want a column replicas, got minute,model,region",
+		"minute,model,region,replicas\n1,m,r,x\n": `reading counts c.csv:2: replicas: want a whole number of 0 to 1000000, got "x"`,
+		"minute,model,region,replicas\n1,m,,1\n":  `reading counts c.csv:2: model and region: must not be empty, got "m" and ""`,
+		"minute,model,region,replicas\nx,m,r,1\n": `reading counts c.csv:2: minute: want minutes since 1970, got "x"`,
+		"at,model,region,replicas\nnoon,m,r,1\n":  `reading counts c.csv:2: at: want a time such as 2025-01-31T12:00:00Z, got "noon"`,
+		"at,model,region,replicas\nnoon,m\n":      "reading counts c.csv: record on line 2: wrong number of fields",
+	} {
+		if _, err := ReadCounts("c.csv", strings.NewReader(text)); err == nil || err.Error() != want {
+			t.Errorf("%q: got %v, want %s", text, err, want)
+		}
+	}
+}
+
+// Regions that are busy at different times need less together; prices are those of
+// the service's commitments where it states one.
+func TestReserve(t *testing.T) {
+	yaml := strings.NewReplacer("local/us", "aws/us-east-1", "local/eu", "aws/eu-west-1", "autoscale: {donate: true}", "    reserved: [{type: g6.xlarge, count: 2, price: 0.5}]").Replace(reviewYAML)
+	h := days(t, 2, same)
+	for at := range h.Series {
+		h.Series[at].Region = map[service.Region]service.Region{"local/us": "aws/us-east-1", "local/eu": "aws/eu-west-1"}[h.Series[at].Region]
+	}
+	r, err := Reserve(parseSpec(t, yaml), h, time.Time{}, time.Time{}, ReviewOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, global := r.Costs[0], r.Costs[1]
+	if own.Committed != 14 || global.Committed != 10 || math.Abs(own.CostPerHour-7) > 1e-9 || r.BreakEven[0].ReservedPerHour != 0.5 {
+		t.Errorf("%+v %+v", r.Costs, r.BreakEven)
+	}
+	if r, err = Reserve(parseSpec(t, yaml), h, time.Time{}, time.Unix((h.First+30)*60, 0), ReviewOptions{}); err != nil || r.Until.Sub(r.From) != 30*time.Minute {
+		t.Errorf("%+v %v", r, err)
+	}
+	_, err = Reserve(parseSpec(t, yaml), &forecast.History{}, time.Time{}, time.Time{}, ReviewOptions{})
+	if err == nil || !strings.HasPrefix(err.Error(), "reserving for chat: the history holds less than 5m0s from ") {
+		t.Error(err)
+	}
+}

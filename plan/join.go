@@ -1,0 +1,257 @@
+package plan
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// join tries all choices of one option for each item by dynamic programming over
+// the items: a partial choice goes on unless another one costs no more and uses no
+// more of any row that is still open, or what its options and the slack of its
+// rows cost at their prices leaves no hope. The items are the blocks of a model,
+// or models.
+type join struct {
+	c       *programme
+	y       []float64
+	limit   float64 // what options and slack may cost above the relaxation
+	left    int     // partial choices that may still be made
+	items   [][]option
+	rows    [][]int // by item: the row of each entry of its options' use, -1 to ignore it
+	open    []bool  // by row: other items will use it, so that its slack is not known
+	unequal bool    // costs cannot be compared before the end
+	// lo and hi are what the items from a stage on use of each row, at least and
+	// at most.
+	lo, hi [][]float64
+	last   []int // by row: the stage of its last item
+	live   []int // rows that partial choices state their use of
+	stages [][]partial
+	memory []float64 // of the last stage
+}
+
+// compared is how many partial choices another one is compared with.
+const compared = 32
+
+// partial is a choice for the first items.
+type partial struct {
+	cost float64
+	// bound is what options and rows cost at least above the relaxation.
+	bound        float64
+	use          int32 // where its use by live row begins in the memory of its stage
+	from, option int32
+}
+
+// prepare finds what is left for the rows at each stage.
+func (g *join) prepare() {
+	n, rows := len(g.items), len(g.open)
+	g.lo, g.hi, g.last = make([][]float64, n+1), make([][]float64, n+1), make([]int, rows)
+	g.lo[n], g.hi[n] = make([]float64, rows), make([]float64, rows)
+	for r := range g.last {
+		if g.last[r] = -1; g.open[r] {
+			g.last[r] = n
+		}
+	}
+	for s := n - 1; s >= 0; s-- {
+		g.lo[s], g.hi[s] = slices.Clone(g.lo[s+1]), slices.Clone(g.hi[s+1])
+		for t, r := range g.rows[s] {
+			if r < 0 {
+				continue
+			}
+			lo, hi := math.Inf(1), math.Inf(-1)
+			for _, o := range g.items[s] {
+				lo, hi = math.Min(lo, o.use[t]), math.Max(hi, o.use[t])
+			}
+			g.lo[s][r] += lo
+			g.hi[s][r] += hi
+			g.last[r] = max(g.last[r], s)
+		}
+	}
+}
+
+// slack is what row r leaves unused at least, at its price.
+func (g *join) slack(r int, used, rest float64) float64 {
+	return g.y[r] * math.Max(0, g.c.rows[r].right-used-rest)
+}
+
+// run makes all choices within the limit. It reports false when there were too
+// many.
+func (g *join) run() bool {
+	g.prepare()
+	first := partial{}
+	for r, s := range g.last {
+		if s >= 0 && !g.open[r] {
+			first.bound += g.slack(r, 0, g.hi[0][r])
+		}
+	}
+	g.stages = [][]partial{{first}}
+	for s := range g.items {
+		if !g.extend(s) {
+			return false
+		}
+	}
+	return true
+}
+
+// found is the choices that run made.
+func (g *join) found() []partial { return g.stages[len(g.items)] }
+
+// picked is the option of each item in a choice.
+func (g *join) picked(choice int) []int {
+	out := make([]int, len(g.items))
+	for s := len(g.items); s > 0; s-- {
+		q := &g.stages[s][choice]
+		out[s-1], choice = int(q.option), int(q.from)
+	}
+	return out
+}
+
+// touched is a row of the item of a stage: where its use is found before and after
+// the stage, -1 for nowhere.
+type touched struct{ row, entry, before, after int }
+
+// rowsAt lists the rows of a stage's item, and the live rows after it with where
+// each was before.
+func (g *join) rowsAt(s int) (rows []touched, live, from []int) {
+	for at, r := range g.live {
+		if g.last[r] > s {
+			live, from = append(live, r), append(from, at)
+		}
+	}
+	for t, r := range g.rows[s] {
+		if r < 0 {
+			continue
+		}
+		row := touched{r, t, slices.Index(g.live, r), slices.Index(live, r)}
+		if row.after < 0 && g.last[r] > s {
+			row.after = len(live)
+			live, from = append(live, r), append(from, -1)
+		}
+		rows = append(rows, row)
+	}
+	return rows, live, from
+}
+
+// extend joins the partial choices of a stage with the options of its item.
+func (g *join) extend(s int) bool {
+	rows, live, from := g.rowsAt(s)
+	var memory []float64
+	var out []partial
+	for n := range g.stages[s] {
+		q := &g.stages[s][n]
+		for o := range g.items[s] {
+			option := &g.items[s][o]
+			if q.bound+option.excess > g.limit {
+				break // they are sorted
+			}
+			if !g.c.work.spend(2 + len(rows)) {
+				return false
+			}
+			at := len(memory)
+			next := partial{q.cost + option.cost, q.bound + option.excess, int32(at), int32(n), int32(o)}
+			for _, before := range from {
+				if before < 0 {
+					memory = append(memory, 0)
+				} else {
+					memory = append(memory, g.memory[int(q.use)+before])
+				}
+			}
+			if !g.use(s, q, option, rows, memory[at:], &next) {
+				memory = memory[:at]
+				continue
+			}
+			out = append(out, next)
+			if g.left--; g.left < 0 {
+				return false
+			}
+		}
+	}
+	each := bits.Len(uint(len(out))) // sorting
+	if len(live) > 1 {
+		each += compared // with others
+	}
+	if !g.c.work.spend(each * len(out)) {
+		return false
+	}
+	if g.live = live; !g.unequal {
+		out = front(out, memory, len(live))
+	}
+	g.memory = memory
+	g.stages = append(g.stages, out)
+	return true
+}
+
+// use adds up what a partial choice uses with an option more; false when a row is
+// broken or the limit passed.
+func (g *join) use(s int, q *partial, o *option, rows []touched, use []float64, next *partial) bool {
+	for _, t := range rows {
+		used := 0.0
+		if t.before >= 0 {
+			used = g.memory[int(q.use)+t.before]
+		}
+		now := used + o.use[t.entry]
+		if t.after >= 0 {
+			use[t.after] = now
+		}
+		if g.open[t.row] {
+			continue
+		}
+		right := g.c.rows[t.row].right
+		if now+g.lo[s+1][t.row] > right+1e-8*math.Max(1, math.Abs(right)) {
+			return false
+		}
+		next.bound += g.slack(t.row, now, g.hi[s+1][t.row]) - g.slack(t.row, used, g.hi[s][t.row])
+	}
+	return next.bound <= g.limit
+}
+
+// front leaves out the partial choices that another one beats in cost and in the
+// use of every live row. Of many live rows each is compared with some only.
+func front(in []partial, memory []float64, live int) []partial {
+	use := func(q *partial) []float64 { return memory[q.use : int(q.use)+live] }
+	slices.SortFunc(in, func(a, b partial) int {
+		if a.cost != b.cost {
+			return cmp.Compare(a.cost, b.cost)
+		}
+		return cmp.Or(slices.Compare(use(&a), use(&b)), cmp.Compare(a.from, b.from), cmp.Compare(a.option, b.option))
+	})
+	out := in[:0]
+	lowest := math.Inf(1) // use of the one live row
+	beaten := func(q *partial) bool {
+		for n := 0; n < len(out); n++ {
+			if n == compared/2 && len(out) > compared {
+				n = len(out) - compared/2
+			}
+			if noMore(use(&out[n]), use(q)) {
+				return true
+			}
+		}
+		return false
+	}
+	for n := range in {
+		q := in[n]
+		switch {
+		case live == 0 && len(out) > 0:
+			return out
+		case live == 1 && memory[q.use] >= lowest-1e-12:
+			continue
+		case live > 1 && beaten(&q):
+			continue
+		}
+		if live == 1 {
+			lowest = memory[q.use]
+		}
+		out = append(out, q)
+	}
+	return out
+}
+
+// noMore reports whether one use is nowhere greater than another.
+func noMore(one, other []float64) bool {
+	for r, u := range one {
+		if u > other[r]+1e-12 {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,118 @@
+package plan
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// joinOf is a random join of a few items over a few rows, the last one open to
+// others.
+func joinOf(r *rand.Rand, limit float64) *join {
+	c := &programme{work: effort{left: 100_000_000}}
+	rows := 1 + r.IntN(4)
+	g := &join{c: c, limit: limit, left: 1 << 20, open: make([]bool, rows)}
+	g.open[rows-1] = true
+	for range rows {
+		c.rows = append(c.rows, couplingRow{right: float64(r.IntN(12) - 2)})
+		g.y = append(g.y, float64(r.IntN(3))/2)
+	}
+	for range 1 + r.IntN(4) {
+		var used []int
+		for row := range rows {
+			if r.IntN(3) > 0 {
+				used = append(used, row)
+			}
+		}
+		var options []option
+		for range 1 + r.IntN(5) {
+			o := option{excess: r.Float64(), x: []int{len(options)}}
+			o.cost = o.excess
+			for _, row := range used {
+				u := float64(r.IntN(7) - 2)
+				o.use = append(o.use, u)
+				if !g.open[row] {
+					o.cost -= g.y[row] * u // what it costs before its rows are priced
+				}
+			}
+			options = append(options, o)
+		}
+		byExcess(options)
+		g.items, g.rows = append(g.items, options), append(g.rows, used)
+	}
+	return g
+}
+
+// bruteJoin tries every choice: visit gets those within the rows and the limit.
+func bruteJoin(g *join, item int, cost, bound float64, used []float64, touched []bool, visit func(cost, open float64)) {
+	if item == len(g.items) {
+		for row, u := range used {
+			if g.open[row] || !touched[row] {
+				continue
+			}
+			if u > g.c.rows[row].right {
+				return
+			}
+			bound += g.y[row] * (g.c.rows[row].right - u)
+		}
+		if bound <= g.limit {
+			visit(cost, used[len(used)-1])
+		}
+		return
+	}
+	for _, o := range g.items[item] {
+		next := append([]float64(nil), used...)
+		for t, row := range g.rows[item] {
+			next[row] += o.use[t]
+		}
+		bruteJoin(g, item+1, cost+o.cost, bound+o.excess, next, touched, visit)
+	}
+}
+
+// A join finds every choice within its rows and its limit, but for those that
+// another one beats in cost and in the use of the open row.
+func TestJoinEqualsTryingEverything(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 13))
+		g := joinOf(r, rapid.SampledFrom([]float64{1, 4, math.Inf(1)}).Draw(t, "limit"))
+		if !g.run() {
+			t.Fatal("not all were tried")
+		}
+		open := func(q *partial) float64 {
+			if len(g.live) == 0 {
+				return 0
+			}
+			return g.memory[q.use]
+		}
+		touched := make([]bool, len(g.open))
+		for _, rows := range g.rows {
+			for _, row := range rows {
+				touched[row] = true
+			}
+		}
+		all := 0
+		bruteJoin(g, 0, 0, 0, make([]float64, len(g.open)), touched, func(cost, used float64) {
+			all++
+			for n := range g.found() {
+				if q := &g.found()[n]; q.cost <= cost+1e-9 && open(q) <= used+1e-9 {
+					return
+				}
+			}
+			t.Fatalf("cost %g with %g of the open row is not found", cost, used)
+		})
+		if all == 0 && len(g.found()) > 0 {
+			t.Fatalf("%d choices found where there are none", len(g.found()))
+		}
+		for n := range g.found() {
+			cost := 0.0
+			for item, pick := range g.picked(n) {
+				cost += g.items[item][pick].cost
+			}
+			if math.Abs(cost-g.found()[n].cost) > 1e-9 {
+				t.Fatalf("a choice costs %g, not %g", cost, g.found()[n].cost)
+			}
+		}
+	})
+}

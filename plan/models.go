@@ -1,0 +1,262 @@
+package plan
+
+import "math"
+
+// Bounds of a proof by trying all choices: past them it gives up, and what is
+// proven stands.
+const (
+	blockOptions  = 1 << 13 // of a block
+	modelPartials = 1 << 19 // of a model
+	modelOptions  = 1 << 15 // of a model among others
+	allPartials   = 1 << 21 // of all models
+	firstWithin   = 1e-4    // how far above the bound a first search looks, as a share of it
+	widen         = 2
+)
+
+// choices are those of one model that lie within a distance of its bound.
+type choices struct {
+	options []option
+	rows    []int // of the entries of their use: rows that models share
+}
+
+// modelJoin joins the blocks of model i within d of their bound: the model's own
+// rows are satisfied, those that it shares with other models are priced. With
+// shared it lists every choice that another does not beat in cost and in the use
+// of shared rows, else the cheapest at these prices. ok is false where there are
+// too many to try. Rows that are loose cannot be broken.
+func (c *programme) modelJoin(p *point, i int, d float64, shared bool, loose []bool) (out choices, ok bool) {
+	g := &join{c: c, y: p.y, limit: d, left: modelPartials, open: make([]bool, 3*len(c.rows))}
+	for r := range g.open {
+		g.open[r] = r >= len(c.rows) || c.rows[r].model != i
+	}
+	for at := i * c.regions; at < (i+1)*c.regions; at++ {
+		options, whole := c.options(p, at, d, blockOptions)
+		if !whole {
+			return out, false
+		}
+		var rows []int
+		if shared {
+			rows = c.shareUse(at, options, loose)
+		} else {
+			rows = c.priceShared(p, at, i, options)
+			options = unbeaten(options)
+		}
+		g.items, g.rows = append(g.items, options), append(g.rows, rows)
+	}
+	if !g.run() || len(g.found()) > modelOptions {
+		return out, false
+	}
+	for n, q := range g.found() {
+		o := option{excess: q.bound, cost: q.cost, use: g.memory[q.use : int(q.use)+len(g.live)]}
+		for j, pick := range g.picked(n) {
+			o.x = append(o.x, g.items[j][pick].x...)
+		}
+		out.options = append(out.options, o)
+	}
+	byExcess(out.options)
+	out.rows = g.live
+	return out, true
+}
+
+// priceShared adds to the cost of a block's options, of model i, what they pay for
+// the rows that models share, and leaves these out of their use. It lists the
+// others.
+func (c *programme) priceShared(p *point, at, i int, options []option) (rows []int) {
+	for n := range options {
+		o := &options[n]
+		own := o.use[:0]
+		o.cost = o.excess
+		for t, l := range c.links[at] {
+			if c.rows[l.row].model == i {
+				o.cost -= p.y[l.row] * o.use[t]
+				own = append(own, o.use[t])
+			}
+		}
+		o.use = own
+	}
+	for _, l := range c.links[at] {
+		if c.rows[l.row].model == i {
+			rows = append(rows, l.row)
+		}
+	}
+	return rows
+}
+
+// unbeaten leaves out the options that another one beats in cost and use.
+func unbeaten(options []option) []option {
+	if len(options) == 0 {
+		return nil
+	}
+	all := make([]partial, len(options))
+	var memory []float64
+	for n, o := range options {
+		all[n] = partial{cost: o.cost, use: int32(len(memory)), option: int32(n)}
+		memory = append(memory, o.use...)
+	}
+	var out []option
+	for _, q := range front(all, memory, len(options[0].use)) {
+		out = append(out, options[q.option])
+	}
+	byExcess(out)
+	return out
+}
+
+// shareUse lists the rows of a block by which its options are compared: those that
+// can be broken. Where machines may pass between models only choices with the same
+// counts are compared, for what these cost is known in the end.
+func (c *programme) shareUse(at int, options []option, loose []bool) (rows []int) {
+	for _, l := range c.links[at] {
+		if rows = append(rows, l.row); loose[l.row] {
+			rows[len(rows)-1] = -1
+		}
+	}
+	for k, r := range c.standing[at] {
+		if r < 0 {
+			continue
+		}
+		rows = append(rows, len(c.rows)+r, 2*len(c.rows)+r)
+		for n := range options {
+			x := float64(options[n].x[k])
+			options[n].use = append(options[n].use, x, -x)
+		}
+	}
+	return rows
+}
+
+// looseRows finds the rows that no options of the blocks within the distances of
+// their models break.
+func (c *programme) looseRows(p *point, d []float64) []bool {
+	most := make([]float64, len(c.rows))
+	for at := range c.blocks {
+		options, whole := c.options(p, at, d[at/c.regions], blockOptions)
+		for t, l := range c.links[at] {
+			top := math.Inf(-1)
+			for _, o := range options {
+				top = math.Max(top, o.use[t])
+			}
+			if !whole {
+				top = math.Inf(1)
+			}
+			most[l.row] += top
+		}
+	}
+	loose := make([]bool, len(c.rows))
+	for r, row := range c.rows {
+		loose[r] = row.model < 0 && most[r] <= row.right
+	}
+	return loose
+}
+
+// wholeModels bounds each model with its own rows satisfied and those that models
+// share at their prices. It gives by how much each lies above its blocks, offers
+// the counts, and reports whether all were tried: else floors are what is proven.
+func (c *programme) wholeModels(p *point) (floors []float64, flat []int, all bool) {
+	floors, all = make([]float64, c.models), true
+	far := c.limit() - p.value
+	for i := range floors {
+		first := firstWithin * math.Abs(p.value) / float64(c.models)
+		for d := math.Max(first, slackOf(p.value)); ; d *= widen {
+			d = math.Min(d, far+slackOf(c.limit()))
+			found, ok := c.modelJoin(p, i, d, false, nil)
+			if !ok {
+				all = false
+				break
+			}
+			if found.options != nil {
+				floors[i] = found.options[0].excess
+				flat = append(flat, found.options[0].x...)
+				break
+			}
+			if floors[i] = d; d >= far {
+				return floors, flat, true // no counts are worth finding
+			}
+		}
+		far -= floors[i]
+	}
+	if len(flat) == len(c.blocks)*c.gpus {
+		c.offer(c.counts(flat))
+	}
+	return floors, flat, all
+}
+
+// relaxModels solves every model at the point's prices of the rows that models
+// share. Like relax it reports whether the value proves anything.
+func (c *programme) relaxModels(p *point) bool {
+	if !c.relax(p) || math.IsInf(p.value, 1) {
+		return !c.work.spent()
+	}
+	floors, flat, _ := c.wholeModels(p)
+	for _, f := range floors {
+		p.value += f
+	}
+	if len(flat) < len(p.x) {
+		return !c.work.spent()
+	}
+	copy(p.x, flat)
+	for r, row := range c.rows {
+		if p.use[r] = 0; row.model >= 0 {
+			p.use[r] = row.right // it is satisfied
+		}
+	}
+	for at := range c.blocks {
+		x := p.x[at*c.gpus : (at+1)*c.gpus]
+		c.price(at, p.y)
+		c.count(at, x, p.use, func(row int) bool { return c.rows[row].model < 0 })
+	}
+	return !c.work.spent()
+}
+
+// exhaust raises the bound at p model by model, and if that does not settle it
+// tries all choices of all models that cost less than the best counts. It gives
+// the bound, and whether nothing cheaper than the best counts is left.
+func (c *programme) exhaust(p *point) (bound float64, settled bool) {
+	floors, _, whole := c.wholeModels(p)
+	bound = p.value
+	for _, f := range floors {
+		bound += f
+	}
+	if c.done(bound) || bound > c.limit() {
+		return bound, true
+	}
+	var d []float64 // how far above its blocks' bound a model's choices may lie
+	for _, f := range floors {
+		d = append(d, c.limit()-bound+f)
+	}
+	if !whole {
+		return bound, false
+	}
+	loose := c.looseRows(p, d)
+	g := &join{c: c, y: p.y, limit: c.limit() - bound, left: allPartials, open: make([]bool, 3*len(c.rows)), unequal: c.p.Switch != nil}
+	for i, floor := range floors {
+		found, ok := c.modelJoin(p, i, d[i], true, loose)
+		if !ok {
+			return bound, false
+		}
+		for n := range found.options {
+			found.options[n].excess -= floor
+		}
+		for t, r := range found.rows {
+			if r >= len(c.rows) {
+				found.rows[t] = -1
+			}
+		}
+		g.items, g.rows = append(g.items, found.options), append(g.rows, found.rows)
+	}
+	if !g.run() {
+		return bound, false
+	}
+	best, cost := [][][]int(nil), math.Inf(1)
+	for n := range g.found() {
+		var flat []int
+		for i, pick := range g.picked(n) {
+			flat = append(flat, g.items[i][pick].x...)
+		}
+		if x := c.counts(flat); c.p.Cost(x) < cost {
+			best, cost = x, c.p.Cost(x)
+		}
+	}
+	if best != nil {
+		c.offer(best)
+	}
+	return c.limit(), true
+}

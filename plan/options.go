@@ -1,0 +1,113 @@
+package plan
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// option is one choice of counts of a block near its cheapest at some prices.
+type option struct {
+	x      []int
+	excess float64   // cost with its rows priced, above the block's minimum
+	cost   float64   // with every replica beyond n started on a new VM
+	use    []float64 // by link of the block
+}
+
+// options lists block at's counts whose cost at the point's prices is within d of
+// the minimum, cheapest first. complete is false when there are more than limit;
+// it then lists the cheapest of them.
+func (c *programme) options(p *point, at int, d float64, limit int) (out []option, complete bool) {
+	c.price(at, p.y)
+	w, floor := &c.search, p.reduced[at]
+	w.limit = floor + d + slackOf(math.Abs(floor)+d)
+	complete = true
+	var memory []int
+	w.visit = func(cost, _ float64) {
+		memory = append(memory, w.x...)
+		out = append(out, option{x: memory[len(memory)-len(w.x) : len(memory) : len(memory)], excess: math.Max(0, cost-floor)})
+		if len(out) == 4*limit {
+			out, complete = cheapestOptions(out, limit), false
+			worst := 0.0
+			for n := range out {
+				worst = math.Max(worst, out[n].weight())
+			}
+			w.limit = math.Min(w.limit, floor+worst)
+		}
+	}
+	w.from(0, 0, 0, 0)
+	c.work.spend(4 * len(out) * bits.Len(uint(len(out)))) // sorting
+	complete = complete && len(out) <= limit && !c.work.spent()
+	out = cheapestOptions(out, limit)
+	use := make([]float64, len(out)*len(c.links[at]))
+	for n := range out {
+		out[n].use = use[:0:len(c.links[at])]
+		use = use[len(c.links[at]):]
+		c.complete(at, &out[n])
+	}
+	return out, complete
+}
+
+// replicaWeight is what a replica weighs among options of one cost, as a share of
+// the greatest price: where capacity is free of its row, every count of it costs
+// the same, and the small ones are the useful ones.
+const replicaWeight = 1e-4
+
+func (o *option) weight() float64 {
+	count := 0
+	for _, n := range o.x {
+		count += n
+	}
+	return o.excess + replicaWeight*float64(count)
+}
+
+// cheapestOptions sorts options and returns the first of them.
+func cheapestOptions(out []option, limit int) []option {
+	if len(out) > limit {
+		slices.SortFunc(out, func(a, b option) int {
+			return cmp.Or(cmp.Compare(a.weight(), b.weight()), slices.Compare(a.x, b.x))
+		})
+		out = out[:limit]
+	}
+	byExcess(out)
+	return out
+}
+
+// byExcess sorts options, the cheapest first.
+func byExcess(out []option) {
+	slices.SortFunc(out, func(a, b option) int {
+		if a.excess != b.excess {
+			return cmp.Compare(a.excess, b.excess)
+		}
+		return slices.Compare(a.x, b.x)
+	})
+}
+
+// complete notes what an option of block at costs and uses.
+func (c *programme) complete(at int, o *option) {
+	b := &c.blocks[at]
+	for k, n := range o.x {
+		cl := &b.classes[k]
+		o.cost += cl.stay*float64(n) + cl.start*float64(max(0, n-cl.n))
+	}
+	o.cost += b.away.cost(b.capacity(o.x))
+	for _, l := range c.links[at] {
+		o.use = append(o.use, used(l.factor, o.x))
+	}
+}
+
+// allOptions lists every block's options within d, at most so many of each. whole
+// is false when some block has more; out is nil when effort ran out.
+func (c *programme) allOptions(p *point, d float64, limit int) (out [][]option, whole bool) {
+	out, whole = make([][]option, len(c.blocks)), true
+	for at := range out {
+		var complete bool
+		out[at], complete = c.options(p, at, d, limit)
+		whole = whole && complete
+		if c.work.spent() {
+			return nil, false
+		}
+	}
+	return out, whole
+}

@@ -1,0 +1,488 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// couplingRow joins blocks: their use of it together is at most right. A row of
+// coverage counts what is carried, negative and divided by the mean throughput of
+// a replica, so that all rows are of the size of a replica.
+type couplingRow struct {
+	right float64
+	model int // whose row it is, -1 where models share it
+	// standing says that the row counts VMs that run today, of which a block uses
+	// as many as its cheapest counts want: Cost settles who has which.
+	standing bool
+}
+
+// link is what a unit of each class of a block uses of a row.
+type link struct {
+	row    int
+	factor []float64
+}
+
+// programme is a problem as blocks (one model in one region, solved to the last
+// unit) and the rows that couple them. At prices y >= 0 for the rows the blocks
+// fall apart, and
+//
+//	sum over blocks of min(cost + y*use) - y*right
+//
+// is a bound of every solution's cost: Lagrangian relaxation.
+type programme struct {
+	p     *Problem
+	gap   float64
+	work  effort
+	given int64 // effort at the start
+	rules *rules
+
+	models, regions, gpus int
+	blocks                []block // model by model, region by region
+	links                 [][]link
+	standing              [][]int // by block and class: the row of standing VMs, -1 for none
+	rows                  []couplingRow
+	max                   float64 // no solution without units to spare costs more
+
+	best     [][][]int
+	bestCost float64
+	bound    float64
+	hopeless bool     // load that no region may serve
+	wrong    []string // why there is no solution
+	silent   bool     // the reasons are not asked for
+
+	// scratch
+	search blockSearch
+	priced block
+}
+
+func newProgramme(p *Problem, gap float64, work effort) *programme {
+	c := &programme{
+		p: p, gap: gap, work: work, rules: newRules(p), bestCost: math.Inf(1),
+		models: len(p.Models), regions: len(p.Regions), gpus: len(p.GPUs),
+	}
+	c.priced.classes = make([]class, c.gpus)
+	for i := range p.Models {
+		for j := range p.Regions {
+			b := p.block(i, j)
+			c.blocks = append(c.blocks, b)
+			c.max += b.away.cost(0)
+			none := make([]int, c.gpus)
+			for k, cl := range b.classes {
+				none[k] = -1
+				c.max += float64(cl.hi) * (cl.stay + cl.start)
+			}
+			c.standing = append(c.standing, none)
+		}
+	}
+	c.links = make([][]link, len(c.blocks))
+	for j := range p.Regions {
+		for k := range p.GPUs {
+			c.joinCell(j, k)
+		}
+	}
+	for i := range p.Models {
+		c.joinModel(i)
+	}
+	return c
+}
+
+// block is model i in region j. A class holds at most what rows can ask of it: to
+// carry all load alone, or to be the minimum count alone. One unit more could be
+// taken away: no row breaks, and nothing costs more.
+func (p *Problem) block(i, j int) block {
+	b := block{need: p.LocalNeed(i, j), min: limit(p.Min, i, j, 0), max: limit(p.Max, i, j, unlimited), away: p.away(i, j)}
+	all := p.GlobalNeed(i)
+	for k := range p.GPUs {
+		c := class{stay: p.Price(j, k), start: p.Sigma[i][k], theta: p.Theta[i][k], n: p.N[i][j][k]}
+		if p.canSwitch(i, k) && p.shared(j, k) {
+			c.m, c.turn = p.standing(j, k)-c.n, *p.Switch[i][k]
+		}
+		if c.theta > 0 { // else the model does not run there
+			useful := max(unitsFor(math.Max(b.need, all), c.theta), b.min, total(p.MinTotal, i, 0))
+			if p.growsElsewhere(i, j, k) {
+				useful = max(min(c.n+c.m, useful), unitsFor(b.need, c.theta), b.min)
+			}
+			c.hi = min(useful, limit(p.Capacity, j, k, unlimited), b.max)
+		}
+		b.classes = append(b.classes, c)
+	}
+	return b
+}
+
+// growsElsewhere reports whether a new unit of model i on GPU k that region j does
+// not need itself can as well stand in another region, without limits there and for
+// no more.
+func (p *Problem) growsElsewhere(i, j, k int) bool {
+	if !p.plainCover() || p.Egress != nil {
+		return false
+	}
+	for o := range p.Regions {
+		open := limit(p.Capacity, o, k, unlimited) == unlimited && limit(p.Max, i, o, unlimited) == unlimited
+		if open && (p.Price(o, k) < p.Price(j, k) || o < j && p.Price(o, k) == p.Price(j, k)) {
+			return true
+		}
+	}
+	return false
+}
+
+// addRow adds a row of some blocks: of one model, or of several (-1).
+func (c *programme) addRow(model int, right float64, factor []float64, blocks []int) {
+	for _, at := range blocks {
+		c.links[at] = append(c.links[at], link{len(c.rows), factor})
+	}
+	c.rows = append(c.rows, couplingRow{right: right, model: model})
+}
+
+// joinCell adds the row of a region's capacity on a GPU where it can bind, and
+// that of the VMs there that models can take over from each other.
+func (c *programme) joinCell(j, k int) {
+	if capacity, users := c.p.crowded(j, k); users != nil {
+		one := make([]float64, c.gpus)
+		one[k] = 1
+		var blocks []int
+		for _, i := range users {
+			blocks = append(blocks, i*c.regions+j)
+		}
+		c.addRow(-1, float64(capacity), one, blocks)
+	}
+	if !c.p.shared(j, k) {
+		return
+	}
+	for i := range c.models {
+		c.standing[i*c.regions+j][k] = len(c.rows)
+	}
+	c.rows = append(c.rows, couplingRow{right: float64(c.p.standing(j, k)), model: -1, standing: true})
+}
+
+// crowded lists the models that together could exceed the capacity of region j on
+// GPU k; nil when they cannot.
+func (p *Problem) crowded(j, k int) (capacity int, users []int) {
+	if capacity = limit(p.Capacity, j, k, unlimited); capacity == unlimited {
+		return capacity, nil
+	}
+	wanted := 0
+	for i := range p.Models {
+		if hi := p.block(i, j).classes[k].hi; hi > 0 {
+			wanted += hi
+			users = append(users, i)
+		}
+	}
+	if wanted <= capacity {
+		return capacity, nil
+	}
+	return capacity, users
+}
+
+// shared reports whether a VM in region j with GPU k may pass from one model to
+// another.
+func (p *Problem) shared(j, k int) bool {
+	for i := range p.Models {
+		if p.canSwitch(i, k) && p.standing(j, k) > p.N[i][j][k] && p.Theta[i][k] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// sharers lists the models that have such VMs or could take them over.
+func (p *Problem) sharers(j, k int) []int {
+	var out []int
+	for i := range p.Models {
+		if p.N[i][j][k] > 0 || p.canSwitch(i, k) && p.Theta[i][k] > 0 {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// joinModel adds model i's rows over several regions.
+func (c *programme) joinModel(i int) {
+	p := c.p
+	unit, runs := 0.0, 0
+	for _, t := range p.Theta[i] {
+		if t > 0 {
+			unit += t
+			runs++
+		}
+	}
+	unit = math.Max(unit/math.Max(1, float64(runs)), 1e-9)
+	carries, counts, owes := make([]float64, c.gpus), make([]float64, c.gpus), make([]float64, c.gpus)
+	for k, t := range p.Theta[i] {
+		carries[k], counts[k], owes[k] = -t/unit, 1, -1
+	}
+	var all []int
+	for j := range c.regions {
+		all = append(all, i*c.regions+j)
+	}
+	for _, cv := range c.rules.covers[i] {
+		// What covers forgives must not make the row ask for a replica more.
+		need := cv.need - relTolerance/2*math.Max(1, cv.need)
+		var blocks []int
+		for j, at := range all {
+			if cv.regions.has(j) {
+				blocks = append(blocks, at)
+			}
+		}
+		c.addRow(i, -need/unit, carries, blocks)
+		c.hopeless = c.hopeless || blocks == nil
+	}
+	if v := total(p.MaxTotal, i, unlimited); v < unlimited {
+		c.addRow(i, float64(v), counts, all)
+	}
+	if v := total(p.MinTotal, i, 0); v > 0 {
+		c.addRow(i, -float64(v), owes, all)
+	}
+}
+
+// impossible says in words which models cannot satisfy their own rows, whatever
+// the others do.
+func (c *programme) impossible() []string {
+	var out []string
+	for i, name := range c.p.Models {
+		if wrong := c.impossibleModel(i); wrong != "" {
+			out = append(out, name+" "+wrong)
+		}
+	}
+	return out
+}
+
+func (c *programme) impossibleModel(i int) string {
+	var all float64
+	for j, region := range c.p.Regions {
+		b := &c.blocks[i*c.regions+j]
+		reach, ok := b.reach()
+		switch {
+		case !ok:
+			return fmt.Sprintf("in %s: no count lies between its least (%d) and what bounds and capacity allow", region, b.min)
+		case !covers(reach, b.need):
+			return fmt.Sprintf("in %s: needs %.6g tokens a second of its own, bounds and capacity allow %.6g", region, b.need, reach)
+		}
+		all += reach
+	}
+	if need := c.p.GlobalNeed(i); !covers(all, need) {
+		return fmt.Sprintf("over all regions: needs %.6g tokens a second, bounds and capacity allow %.6g", need, all)
+	}
+	return ""
+}
+
+// price prepares the search of block at with its rows priced.
+func (c *programme) price(at int, y []float64) {
+	b, q := &c.blocks[at], &c.priced
+	q.need, q.min, q.max, q.away = b.need, b.min, b.max, b.away
+	for k := range b.classes {
+		cl := b.classes[k]
+		for _, l := range c.links[at] {
+			cl.stay += y[l.row] * l.factor[k]
+		}
+		if r := c.standing[at][k]; r >= 0 && y[r] > 0 {
+			cl.priceStanding(y[r])
+		}
+		q.classes[k] = cl
+	}
+	c.search.reset(q, &c.work)
+}
+
+// priceStanding adds a price to the units on VMs that run; those that a new VM
+// then beats are taken as new.
+func (c *class) priceStanding(q float64) {
+	switch {
+	case q >= c.start:
+		c.stay, c.start, c.n, c.m = c.stay+c.start, 0, 0, 0
+	case q+c.turn >= c.start:
+		c.stay, c.start, c.m = c.stay+q, c.start-q, 0
+	default:
+		c.stay, c.start = c.stay+q, c.start-q
+	}
+}
+
+// point is the relaxation at one set of prices.
+type point struct {
+	y, use  []float64 // by row
+	value   float64   // the bound
+	x       []int     // by model, region and GPU
+	reduced []float64 // by block: its cost with its rows priced
+}
+
+func (c *programme) newPoint() *point {
+	return &point{
+		y: make([]float64, len(c.rows)), use: make([]float64, len(c.rows)),
+		x: make([]int, len(c.blocks)*c.gpus), reduced: make([]float64, len(c.blocks)),
+	}
+}
+
+func (p *point) copy(o *point) {
+	copy(p.y, o.y)
+	copy(p.use, o.use)
+	copy(p.x, o.x)
+	copy(p.reduced, o.reduced)
+	p.value = o.value
+}
+
+// relax solves every block at the point's prices. ok is false when effort ran
+// out, for then the value proves nothing; a value of +Inf says that a block has
+// no counts.
+func (c *programme) relax(p *point) (ok bool) {
+	p.value = 0
+	for r := range p.use {
+		p.use[r] = 0
+		p.value -= p.y[r] * c.rows[r].right
+	}
+	for at := range c.blocks {
+		c.price(at, p.y)
+		x := p.x[at*c.gpus : (at+1)*c.gpus]
+		cost, found := c.search.cheapest(x)
+		if c.work.spent() {
+			return false
+		}
+		if !found {
+			p.value = math.Inf(1)
+			return true
+		}
+		p.reduced[at] = cost
+		p.value += cost
+		c.count(at, x, p.use, func(int) bool { return true })
+	}
+	return true
+}
+
+// count adds what counts x of block at, the last one that was priced, use of some
+// rows.
+func (c *programme) count(at int, x []int, use []float64, some func(row int) bool) {
+	for _, l := range c.links[at] {
+		if some(l.row) {
+			use[l.row] += used(l.factor, x)
+		}
+	}
+	for k, r := range c.standing[at] {
+		if r >= 0 {
+			use[r] += float64(min(x[k], c.priced.classes[k].n+c.priced.classes[k].m))
+		}
+	}
+}
+
+// used is what counts x use of a row.
+func used(factor []float64, x []int) float64 {
+	var sum float64
+	for k, n := range x {
+		sum += factor[k] * float64(n)
+	}
+	return sum
+}
+
+// counts is x by model, region and GPU.
+func (c *programme) counts(flat []int) [][][]int {
+	out := make([][][]int, c.models)
+	for i := range out {
+		out[i] = make([][]int, c.regions)
+		for j := range out[i] {
+			at := (i*c.regions + j) * c.gpus
+			out[i][j] = append([]int(nil), flat[at:at+c.gpus]...)
+		}
+	}
+	return out
+}
+
+// offer takes counts as the best so far when they satisfy every row and cost less.
+func (c *programme) offer(x [][][]int) {
+	if c.rules.verify(x) != nil {
+		return
+	}
+	if cost := c.p.Cost(x); cost < c.bestCost-slackOf(cost) {
+		c.best, c.bestCost = clone3(x), cost
+	}
+}
+
+// fill adds to a point's counts the units that rows lack, the cheapest for what
+// they bring first, and offers them. It leaves alone what uses too much of a row
+// that units only add to.
+func (c *programme) fill(p *point) {
+	x, use := slices.Clone(p.x), slices.Clone(p.use)
+	for r, row := range c.rows {
+		for !row.standing && use[r] > row.right+relTolerance/2*math.Max(1, math.Abs(row.right)) {
+			at, k, factor := c.cheapestUnit(r, x, use)
+			if at < 0 {
+				return
+			}
+			units := max(1, min(int((use[r]-row.right)/-factor), c.blocks[at].classes[k].n-x[at*c.gpus+k]))
+			units = min(units, c.blocks[at].classes[k].hi-x[at*c.gpus+k])
+			x[at*c.gpus+k] += units
+			for _, l := range c.links[at] {
+				use[l.row] += l.factor[k] * float64(units)
+			}
+		}
+	}
+	c.offer(c.counts(x))
+}
+
+// cheapestUnit finds where one more unit brings the most for its price to a row,
+// breaking none that models share; at is -1 where no unit may be added.
+func (c *programme) cheapestUnit(r int, x []int, use []float64) (at, class int, factor float64) {
+	at = -1
+	lowest := math.Inf(1)
+	i := c.rows[r].model
+	if i < 0 {
+		return at, 0, 0
+	}
+	c.work.spend(c.regions * c.gpus)
+	for b := i * c.regions; b < (i+1)*c.regions; b++ {
+		count := 0
+		for _, n := range x[b*c.gpus : (b+1)*c.gpus] {
+			count += n
+		}
+		for _, l := range c.links[b] {
+			if l.row != r || count >= c.blocks[b].max {
+				continue
+			}
+			for k, f := range l.factor {
+				cl, n := &c.blocks[b].classes[k], x[b*c.gpus+k]
+				if f >= 0 || n >= cl.hi || c.full(b, k, use) {
+					continue
+				}
+				if price := (cl.cost(n+1) - cl.cost(n)) / -f; price < lowest {
+					at, class, factor, lowest = b, k, f, price
+				}
+			}
+		}
+	}
+	return at, class, factor
+}
+
+// full reports whether one more unit of a class breaks a row that units only add
+// to.
+func (c *programme) full(at, k int, use []float64) bool {
+	for _, l := range c.links[at] {
+		if l.factor[k] > 0 && use[l.row]+l.factor[k] > c.rows[l.row].right {
+			return true
+		}
+	}
+	return false
+}
+
+// raise takes a proven bound.
+func (c *programme) raise(bound float64) { c.bound = math.Max(c.bound, math.Min(bound, c.bestCost)) }
+
+// done reports whether a bound proves that the best counts cannot be improved
+// on by more than the asked gap.
+func (c *programme) done(bound float64) bool {
+	return c.best != nil && bound >= c.bestCost-math.Max(c.gap*c.bestCost, costTolerance/2*math.Max(1e-3, c.bestCost))
+}
+
+// limit is the cost that counts worth finding lie below.
+func (c *programme) limit() float64 {
+	if c.best == nil {
+		return c.max + slackOf(c.max)
+	}
+	return c.bestCost
+}
+
+func clone3(x [][][]int) [][][]int {
+	out := make([][][]int, len(x))
+	for i := range x {
+		out[i] = make([][]int, len(x[i]))
+		for j := range x[i] {
+			out[i][j] = append([]int(nil), x[i][j]...)
+		}
+	}
+	return out
+}

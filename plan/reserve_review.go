@@ -1,0 +1,162 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	"skyserve/forecast"
+	"skyserve/internal/catalogue"
+	"skyserve/internal/service"
+)
+
+// reserveStep is over how long load is averaged before its peak is taken.
+const reserveStep = 5 * time.Minute
+
+// Reserve says what to commit to for the load of a history between two times; a
+// zero time is the history's first or last. Options give epsilon, gap and notes. It
+// fails when the history holds nothing there.
+func Reserve(spec *service.Spec, h *forecast.History, from, to time.Time, o ReviewOptions) (*Reservation, error) {
+	r := review{spec: spec, o: o.WithDefaults(spec), assumed: append([]string(nil), o.Notes...)}
+	r.findOffers()
+	first, end := h.First, h.End()
+	if !from.IsZero() {
+		first = max(first, from.Unix()/60)
+	}
+	if !to.IsZero() {
+		end = min(end, to.Unix()/60)
+	}
+	if steps := (end - first) * int64(time.Minute) / int64(reserveStep); steps < 1 {
+		return nil, fmt.Errorf("reserving for %s: the history holds less than %s from %s to %s", spec.Name, reserveStep, clock(first), clock(end))
+	}
+	p, reserved := r.onDemand()
+	load := r.averages(h, first, end)
+	if len(load[0][0]) == 0 {
+		return nil, fmt.Errorf("reserving for %s: the history knows nothing of its models and regions from %s to %s", spec.Name, clock(first), clock(end))
+	}
+	p.Rho, p.Epsilon = load, r.o.Epsilon
+	out, err := compareCommitments(p, reserved, time.Unix(first*60, 0).UTC(), reserveStep, Options{Gap: r.o.Gap, Effort: r.o.Effort})
+	if err != nil {
+		return nil, fmt.Errorf("planning %s: %w", spec.Name, err)
+	}
+	r.assume("each region carries at least %.0f %% of its own peak; maxima are left out", 100*r.o.Epsilon)
+	out.Assumed = append(out.Assumed, r.assumed...)
+	return out, nil
+}
+
+// onDemand is the problem with one column a class of GPU at its price on demand,
+// and what a replica on each costs committed.
+func (r *review) onDemand() (*Problem, []float64) {
+	p := &Problem{Models: r.p.Models, Regions: r.p.Regions, Theta: make([][]float64, len(r.p.Models))}
+	seen := map[gpuClass]bool{}
+	var reserved []float64
+	var columns []gpuClass
+	for k, o := range r.offers {
+		if seen[o.gpuClass] {
+			continue
+		}
+		seen[o.gpuClass] = true
+		columns = append(columns, o.gpuClass)
+		p.GPUs = append(p.GPUs, o.gpuClass.String())
+		p.Alpha = append(p.Alpha, r.onDemandOf(k))
+		reserved = append(reserved, r.reservedPrice(o.gpuClass, p.Alpha[len(p.Alpha)-1]))
+		for i := range r.p.Models {
+			p.Theta[i] = append(p.Theta[i], r.p.Theta[i][k])
+		}
+	}
+	// A region has what its cloud has.
+	for range r.p.Models {
+		p.N, p.Sigma = append(p.N, make([][]int, len(p.Regions))), append(p.Sigma, make([]float64, len(p.GPUs)))
+	}
+	for j := range p.Regions {
+		row := make([]*int, len(columns))
+		for k, c := range columns {
+			if c.cloud != r.spec.Regions[j].Name.Cloud() {
+				row[k] = new(int)
+			}
+		}
+		p.Capacity = append(p.Capacity, row)
+		for i := range p.N {
+			p.N[i][j] = make([]int, len(p.GPUs))
+		}
+	}
+	return p, reserved
+}
+
+// onDemandOf is what a replica on the GPUs of an offer costs on demand, the mean over the
+// regions of its cloud.
+func (r *review) onDemandOf(k int) float64 {
+	demand := r.table()
+	for j, region := range r.spec.Regions {
+		if region.Name.Cloud() == r.offers[k].cloud {
+			demand[j][k] = r.onDemandIn(region.Name, r.offers[k].gpuClass)
+		}
+	}
+	return r.usual(demand, k)
+}
+
+// reservedPrice is the mean of what the service's commitments to a class cost, else
+// a share of its price on demand.
+func (r *review) reservedPrice(c gpuClass, onDemand float64) float64 {
+	var sum, n float64
+	for j := range r.spec.Regions {
+		region := &r.spec.Regions[j]
+		if held := r.reserved(region, c); region.Name.Cloud() == c.cloud && held > 0 {
+			if each := r.committed(region, c); each > 0 {
+				sum, n = sum+each*float64(held), n+float64(held)
+			}
+		}
+	}
+	if n > 0 {
+		r.assume("%s in %s: $%.4g an hour reserved, as regions[].reserved states it", c, c.cloud, sum/n)
+		return sum / n
+	}
+	r.assume("%s in %s: no price of a commitment is known: %.1f %% of on demand is assumed, as a p5.48xlarge costs for three years", c, c.cloud, 100*catalogue.ReservedShare)
+	return catalogue.ReservedShare * onDemand
+}
+
+// averages is the load by model, region and step, nil where nothing is known of any;
+// what is unknown of one counts as no load.
+func (r *review) averages(h *forecast.History, first, end int64) [][][]float64 {
+	per := int(reserveStep / time.Minute)
+	steps := int(end-first) / per
+	minutes := make([][][]float64, len(r.p.Models))
+	out := make([][][]float64, len(r.p.Models))
+	for i := range minutes {
+		out[i] = make([][]float64, len(r.p.Regions))
+		for j := range r.p.Regions {
+			minutes[i] = append(minutes[i], r.arrived(h, i, j, first, end))
+		}
+	}
+	lost := 0
+	for s := range steps {
+		if !anyKnown(minutes, s*per, (s+1)*per) {
+			lost++
+		}
+		for i := range minutes {
+			for j := range minutes[i] {
+				out[i][j] = append(out[i][j], meanKnown(minutes[i][j][s*per:(s+1)*per]))
+			}
+		}
+	}
+	if lost == steps {
+		for i := range out {
+			for j := range out[i] {
+				out[i][j] = nil
+			}
+		}
+	} else if lost > 0 {
+		r.assume("of %d of %d steps nothing is known: they count as no load", lost, steps)
+	}
+	return out
+}
+
+func anyKnown(minutes [][][]float64, from, to int) bool {
+	for i := range minutes {
+		for j := range minutes[i] {
+			if !allUnknown(minutes[i][j][from:to]) {
+				return true
+			}
+		}
+	}
+	return false
+}

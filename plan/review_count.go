@@ -1,0 +1,129 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+
+	"skyserve/internal/service"
+)
+
+// Count is how many replicas of a model run in a region on a GPU.
+type Count struct {
+	Model  string
+	Region service.Region
+	GPU    string
+	// Capacity is how their machines are paid for; empty = not known.
+	Capacity service.CapacityType
+	// Replicas serve or will soon; Donated are lent to the spot pool.
+	Replicas, Donated int
+}
+
+// Current proposes the replicas that run, as they are.
+func (in *Inputs) Current(counts []Count, status Status) Proposal {
+	r := in.review
+	r.counts(counts)
+	return Propose(&r.p, Result{X: r.p.N, Status: status}, Context{At: r.at, Columns: r.gpus, Donated: r.donated, Billed: r.billed})
+}
+
+// counts fills in n and what is donated.
+func (r *review) counts(counts []Count) {
+	grid := func() [][][]int {
+		out := make([][][]int, len(r.p.Models))
+		for i := range out {
+			out[i] = make([][]int, len(r.p.Regions))
+			for j := range out[i] {
+				out[i][j] = make([]int, len(r.offers))
+			}
+		}
+		return out
+	}
+	r.p.N, r.donated = grid(), grid()
+	var total, donated int
+	for _, c := range counts {
+		i, j := r.modelIndex(c.Model), r.regionIndex(c.Region)
+		var columns []int
+		if i >= 0 && j >= 0 {
+			columns = r.columnsOf(i, j, c.GPU, c.Capacity)
+		}
+		if len(columns) == 0 {
+			r.assume("%d replicas of %s in %s are of no model or region of the service: left out", c.Replicas+c.Donated, c.Model, c.Region)
+			continue
+		}
+		r.placeReplicas(i, j, columns, c.Replicas)
+		r.donated[i][j][columns[len(columns)-1]] += c.Donated
+		total, donated = total+c.Replicas, donated+c.Donated
+	}
+	if price := r.spec.Autoscale.DonatePrice; donated > 0 && price > 0 {
+		r.assume("%d donated replicas earn $%.2f an hour, which the cost leaves out", donated, price*float64(donated))
+	}
+	if total == 0 {
+		r.assume("no replica runs now: every one is counted as new")
+	}
+}
+
+// modelIndex finds a model by name or alias, -1 for none.
+func (r *review) modelIndex(name string) int {
+	m := r.spec.ModelByName(name)
+	if m == nil {
+		return -1
+	}
+	return slices.Index(r.p.Models, m.Name)
+}
+
+func (r *review) regionIndex(region service.Region) int {
+	return slices.Index(r.p.Regions, string(region))
+}
+
+// placeReplicas counts replicas in columns, each up to the region's capacity, the rest in
+// the last: that is the order in which they were launched.
+func (r *review) placeReplicas(i, j int, columns []int, replicas int) {
+	for at, k := range columns {
+		n := replicas
+		if capacity := r.p.Capacity[j][k]; capacity != nil && at+1 < len(columns) {
+			left := *capacity
+			for m := range r.p.Models {
+				left -= r.p.N[m][j][k]
+			}
+			n = min(n, max(0, left))
+		}
+		r.p.N[i][j][k] += n
+		replicas -= n
+	}
+}
+
+// columnsOf finds the columns of a replica of model i in region j by its GPU's type, in
+// the order in which they are launched; none where the region has
+// nothing for the model. A replica of another or unknown type counts as the first
+// that the model lists. Where it is known how machines are paid for, replicas stand there.
+func (r *review) columnsOf(i, j int, gpu string, capacity service.CapacityType) []int {
+	var first, same []int
+	for k, o := range r.offers {
+		if r.p.Theta[i][k] == 0 || r.p.Capacity[j][k] != nil && *r.p.Capacity[j][k] == 0 {
+			continue
+		}
+		if len(first) == 0 || r.offers[first[0]].gpuClass == o.gpuClass {
+			first = append(first, k)
+		}
+		if o.gpu == gpu && (len(same) == 0 || r.offers[same[0]].gpuClass == o.gpuClass) {
+			same = append(same, k)
+		}
+	}
+	if len(same) == 0 && len(first) > 0 {
+		same = first
+		r.assume("replicas of %s in %s run on %s: counted as %s", r.p.Models[i], r.p.Regions[j], cmp.Or(gpu, "an unknown GPU"), r.offers[first[0]].gpuClass)
+	}
+	paid := slices.DeleteFunc(slices.Clone(same), func(k int) bool { return r.offers[k].kind != capacity })
+	if len(paid) > 0 {
+		return paid
+	}
+	return r.without(j, same)
+}
+
+// without leaves on demand out where a region takes spot first: what runs there
+// beyond its base was launched as spot.
+func (r *review) without(j int, columns []int) []int {
+	if !spotFirst(&r.spec.Regions[j]) {
+		return columns
+	}
+	return slices.DeleteFunc(columns, func(k int) bool { return r.offers[k].kind == service.CapacityOnDemand && !r.offers[k].base })
+}

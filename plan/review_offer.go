@@ -1,0 +1,343 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"skyserve/internal/catalogue"
+	"skyserve/internal/service"
+)
+
+// baseShare is the share of spot's price that a replica of on_demand_base is planned
+// with: it comes before spot, and must not make a plan choose other GPUs.
+const baseShare = 0.999
+
+// offer is one column of the plan: GPUs of a class by their capacity type;
+// base is what on_demand_base asks for.
+type offer struct {
+	gpuClass
+	kind service.CapacityType
+	base bool
+}
+
+// String names the offer in a problem, where on demand goes without saying.
+func (o offer) String() string {
+	switch {
+	case o.base:
+		return o.gpuClass.String() + " (on-demand base)"
+	case o.kind == service.CapacityOnDemand:
+		return o.gpuClass.String()
+	}
+	return fmt.Sprintf("%s (%s)", o.gpuClass, o.kind)
+}
+
+// findOffers lists the columns: for each class of GPU that a model can run on in
+// a cloud the ways in which a region there has it, and what a replica carries.
+func (r *review) findOffers() {
+	for _, c := range r.findClasses() {
+		for _, o := range []offer{{c, service.CapacityReserved, false}, {c, service.CapacityOnDemand, true}, {c, service.CapacitySpot, false}, {c, service.CapacityOnDemand, false}} {
+			if slices.ContainsFunc(r.spec.Regions, func(region service.RegionSpec) bool { return r.has(&region, o) != 0 }) {
+				r.offers = append(r.offers, o)
+				r.p.GPUs = append(r.p.GPUs, o.String())
+				r.p.CapacityType = append(r.p.CapacityType, string(o.kind))
+				r.gpus = append(r.gpus, c.String())
+			}
+		}
+	}
+	for i := range r.spec.Models {
+		m := &r.spec.Models[i]
+		theta := make([]float64, len(r.offers))
+		for k, o := range r.offers {
+			for _, g := range r.gpusOf(m) {
+				if g.Type == o.gpu && max(1, g.Count) == o.count {
+					theta[k] = r.carries(m, g)
+				}
+			}
+		}
+		r.p.Models = append(r.p.Models, m.Name)
+		r.p.Theta = append(r.p.Theta, theta)
+	}
+}
+
+// findClasses lists the GPUs of all models in all clouds.
+func (r *review) findClasses() []gpuClass {
+	var out []gpuClass
+	for _, region := range r.spec.Regions {
+		r.p.Regions = append(r.p.Regions, string(region.Name))
+		for i := range r.spec.Models {
+			for _, g := range r.gpusOf(&r.spec.Models[i]) {
+				if c := (gpuClass{region.Name.Cloud(), g.Type, max(1, g.Count)}); !slices.Contains(out, c) {
+					out = append(out, c)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// noLimit is has' answer for what a region can have any number of.
+const noLimit = -1
+
+// has is how many replicas of an offer a region can hold; 0 where it does not have
+// it at all.
+func (r *review) has(region *service.RegionSpec, o offer) int {
+	cloud := region.Name.Cloud()
+	switch {
+	case o.cloud != cloud:
+		return 0
+	case cloud == service.CloudStatic:
+		return atMost(o.kind == service.CapacityOnDemand && !o.base, len(region.Endpoints))
+	case o.kind == service.CapacityReserved:
+		return r.reserved(region, o.gpuClass)
+	case o.base:
+		return atMost(spotFirst(region), region.OnDemandBase)
+	case o.kind == service.CapacitySpot:
+		return atMost(spotFirst(region), noLimit)
+	}
+	return atMost(len(region.Capacity) == 0 || slices.Contains(region.Capacity, service.CapacityOnDemand), noLimit)
+}
+
+// atMost is n where there is an offer, else 0.
+func atMost(offered bool, n int) int {
+	if offered {
+		return n
+	}
+	return 0
+}
+
+// spotFirst reports whether a region takes spot before on demand. Behind it spot
+// is for when on demand cannot be had, which no plan foresees.
+func spotFirst(region *service.RegionSpec) bool {
+	spot := slices.Index(region.Capacity, service.CapacitySpot)
+	demand := slices.Index(region.Capacity, service.CapacityOnDemand)
+	return spot >= 0 && (demand < 0 || spot < demand)
+}
+
+// reserved is how many replicas of a class a region's commitments hold. A machine
+// counts for the one class that uses most of its GPUs.
+func (r *review) reserved(region *service.RegionSpec, c gpuClass) int {
+	sum := 0
+	for _, held := range region.Reserved {
+		m, known := catalogue.Find(region.Name.Cloud(), held.Type)
+		if known && c.gpu == m.GPU && c.count == r.fitting(m) {
+			sum += held.Count * (m.GPUs / c.count)
+		}
+	}
+	return sum
+}
+
+// fitting is how many GPUs a replica takes of a machine: the most that any model
+// asks for and that the machine has; 0 where no model runs on it.
+func (r *review) fitting(m catalogue.Machine) int {
+	best := 0
+	for i := range r.spec.Models {
+		for _, g := range r.gpusOf(&r.spec.Models[i]) {
+			if n := max(1, g.Count); g.Type == m.GPU && n <= m.GPUs {
+				best = max(best, n)
+			}
+		}
+	}
+	return best
+}
+
+// limits fills in how many replicas each region can hold.
+func (r *review) limits() {
+	for j := range r.spec.Regions {
+		row := make([]*int, len(r.offers))
+		for k, o := range r.offers {
+			if n := r.has(&r.spec.Regions[j], o); n != noLimit {
+				row[k] = &n
+			}
+		}
+		r.p.Capacity = append(r.p.Capacity, row)
+	}
+}
+
+// prices fills in what replicas cost, what starting one costs, and what is
+// billed: nothing where the machines are one's own.
+func (r *review) prices() {
+	demand, paid := r.table(), r.table() // by region and offer
+	list := make([]float64, len(r.offers))
+	for k, o := range r.offers {
+		for j, region := range r.spec.Regions {
+			if region.Name.Cloud() == o.cloud {
+				demand[j][k] = r.onDemandIn(region.Name, o.gpuClass)
+				paid[j][k] = r.planned(region.Name, o, demand[j][k])
+			}
+		}
+		list[k] = r.usual(demand, k)
+		r.p.Alpha = append(r.p.Alpha, r.usual(paid, k))
+	}
+	r.p.RegionAlpha = r.regional(paid)
+	for range r.spec.Models {
+		sigma, swap := make([]float64, len(r.offers)), make([]*float64, len(r.offers))
+		for k, o := range r.offers {
+			sigma[k] = list[k] * r.startUp(o.cloud).Hours()
+			if saved := r.startUp(o.cloud) - catalogue.MachineBoot; saved > 0 {
+				cost := list[k] * saved.Hours()
+				swap[k] = &cost
+			}
+		}
+		r.p.Sigma = append(r.p.Sigma, sigma)
+		r.p.Switch = append(r.p.Switch, swap)
+	}
+	if !r.o.Switch {
+		r.p.Switch = nil
+	}
+	for j := range r.spec.Regions {
+		r.billed = append(r.billed, r.bill(&r.spec.Regions[j], demand[j], paid[j]))
+	}
+}
+
+// table is a figure for each region and offer.
+func (r *review) table() [][]float64 {
+	rows := make([][]float64, len(r.spec.Regions))
+	for j := range rows {
+		rows[j] = make([]float64, len(r.offers))
+	}
+	return rows
+}
+
+// planned is what a replica on an offer is planned with in a region, where on demand it
+// costs so much.
+func (r *review) planned(region service.Region, o offer, onDemand float64) float64 {
+	switch {
+	case o.base:
+		r.assume("%s in %s: what on_demand_base asks for is chosen as if it were spot, and billed on demand", o.gpuClass, o.cloud)
+		return baseShare * r.spotIn(region, o.gpuClass, onDemand)
+	case o.kind == service.CapacitySpot:
+		return r.spotIn(region, o.gpuClass, onDemand)
+	}
+	return onDemand
+}
+
+// usual is the price of an offer where all regions of its cloud have the same, else the
+// mean.
+func (r *review) usual(prices [][]float64, k int) float64 {
+	first, sum, n, same := 0.0, 0.0, 0, true
+	for j, region := range r.spec.Regions {
+		if region.Name.Cloud() != r.offers[k].cloud {
+			continue
+		}
+		if n == 0 {
+			first = prices[j][k]
+		}
+		same = same && prices[j][k] == first
+		sum, n = sum+prices[j][k], n+1
+	}
+	if same {
+		return first
+	}
+	return sum / float64(n)
+}
+
+// regional is prices by region where some differ from Alpha, else nil.
+func (r *review) regional(paid [][]float64) [][]float64 {
+	rows, differ := r.table(), false
+	for j, region := range r.spec.Regions {
+		for k, o := range r.offers {
+			rows[j][k] = r.p.Alpha[k]
+			if region.Name.Cloud() == o.cloud {
+				rows[j][k], differ = paid[j][k], differ || paid[j][k] != r.p.Alpha[k]
+			}
+		}
+	}
+	if !differ {
+		return nil
+	}
+	return rows
+}
+
+// bill is what a replica on each offer is billed in a region, where on demand it costs so
+// much, and is planned with at what is paid.
+func (r *review) bill(region *service.RegionSpec, demand, paid []float64) []float64 {
+	row := make([]float64, len(r.offers))
+	for k, o := range r.offers {
+		switch {
+		case ownMachines(region.Name.Cloud()) || o.cloud != region.Name.Cloud():
+		case o.kind == service.CapacityReserved:
+			row[k] = r.committed(region, o.gpuClass)
+		case o.base:
+			row[k] = demand[k]
+		default:
+			row[k] = paid[k]
+		}
+	}
+	r.unusable(region)
+	committed := 0.0
+	for k, o := range r.offers {
+		if o.kind == service.CapacityReserved && o.cloud == region.Name.Cloud() {
+			committed += row[k] * float64(r.reserved(region, o.gpuClass))
+		}
+	}
+	if committed > 0 {
+		r.assume("%s: its commitments of $%.2f an hour are billed whatever is planned; the planned cost leaves them out", region.Name, committed)
+	}
+	if slices.Contains(region.Capacity, service.CapacitySpot) && !spotFirst(region) {
+		r.assume("%s: spot comes after on demand, so it is for when on demand cannot be had, and not planned with", region.Name)
+	}
+	return row
+}
+
+// ReplicaPrice is what one replica is billed in a region, in USD an hour.
+type ReplicaPrice struct {
+	Region     service.Region
+	GPU        string // as plans show it: 4xL4
+	USDPerHour float64
+}
+
+// Prices is what a replica is billed by region and kind of GPU: on demand, or on its first
+// offering where none is on demand. What costs nothing is left out.
+func (v *Reviewed) Prices() []ReplicaPrice {
+	r := v.made
+	prices := []ReplicaPrice{}
+	for j := range r.spec.Regions {
+		region, at := r.spec.Regions[j].Name, map[string]int{}
+		for k, o := range r.offers {
+			if o.cloud != region.Cloud() || r.billed[j][k] <= 0 {
+				continue
+			}
+			class := o.gpuClass.String()
+			i, known := at[class]
+			switch {
+			case !known:
+				at[class] = len(prices)
+				prices = append(prices, ReplicaPrice{Region: region, GPU: class, USDPerHour: r.billed[j][k]})
+			case o.kind == service.CapacityOnDemand:
+				prices[i].USDPerHour = r.billed[j][k]
+			}
+		}
+	}
+	return prices
+}
+
+// committed is what a reserved replica of a class costs in a region, the mean over
+// its commitments.
+func (r *review) committed(region *service.RegionSpec, c gpuClass) float64 {
+	var sum, replicas float64
+	for _, held := range region.Reserved {
+		if m, known := catalogue.Find(region.Name.Cloud(), held.Type); known && c.gpu == m.GPU && c.count == r.fitting(m) {
+			sum += float64(held.Count) * held.Price
+			replicas += float64(held.Count * (m.GPUs / c.count))
+			if held.Price == 0 {
+				r.assume("%s: the commitment to %d x %s states no price: $0 an hour is counted", region.Name, held.Count, held.Type)
+			}
+		}
+	}
+	if replicas == 0 {
+		return 0
+	}
+	return sum / replicas
+}
+
+// unusable says which commitments of a region no model can use.
+func (r *review) unusable(region *service.RegionSpec) {
+	for _, held := range region.Reserved {
+		switch m, known := catalogue.Find(region.Name.Cloud(), held.Type); {
+		case !known:
+			r.assume("%s: it is not known which GPUs a %s has: the commitment is left out", region.Name, held.Type)
+		case r.fitting(m) == 0:
+			r.assume("%s: no model runs on a %s (%d x %s): the commitment is left out", region.Name, held.Type, m.GPUs, m.GPU)
+		}
+	}
+}

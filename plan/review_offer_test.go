@@ -1,0 +1,239 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/forecast"
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	measured "skyserve/internal/telemetry/demand"
+)
+
+// loaded is a steady load of prompt tokens a second by region over the minutes
+// before reviewAt.
+func loaded(t *testing.T, minutes int, model string, tps map[service.Region]float64) *forecast.History {
+	t.Helper()
+	var points []telemetry.Point
+	end := reviewAt.Unix() / 60
+	for m := end - int64(minutes); m < end; m++ {
+		for region, v := range tps {
+			points = append(points, telemetry.Point{Minute: m, Balancer: string(region), Region: region, Model: model, Tier: service.TierFast, PromptTokens: int64(60 * v)})
+		}
+	}
+	h, err := measured.Traffic(points)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+const offersYAML = `name: chat
+models:
+  - name: m
+    gpus: [{type: L4, tps: 1000}]
+regions:
+  - name: aws/us-east-1
+    replicas: {min: 1, max: 20}
+%s`
+
+// capacities lists a proposal's rows as capacity:now+delta.
+func capacities(p Proposal) string {
+	var out []string
+	for _, c := range p.Changes {
+		out = append(out, fmt.Sprintf("%s:%d%+d", *c.Capacity, c.Now, c.Delta))
+	}
+	return string(p.Status) + ": " + strings.Join(out, " ")
+}
+
+// What is committed is used first and billed whole, then what the order of capacity
+// says, with its base on demand.
+func TestReviewPlansHowCapacityIsHad(t *testing.T) {
+	for name, c := range map[string]struct {
+		region string
+		stands int
+		load   float64
+		want   string
+		bill   float64
+		says   string
+		paid   service.CapacityType // of what stands
+	}{
+		"spot that had none": {region: "    capacity: [spot, on_demand]\n", stands: 1, load: 2000, want: "optimal: spot:0+2 on_demand:1-1", bill: 2 * 0.4 * 0.8048, paid: service.CapacityOnDemand},
+		"spot that is so":    {region: "    capacity: [spot, on_demand]\n    on_demand_base: 1\n", stands: 1, load: 2000, want: "optimal: spot:1+0 on_demand:0+1", bill: 1.4 * 0.8048, paid: service.CapacitySpot},
+		"on demand":          {"", 2, 4000, "optimal: on_demand:2+2", 4 * 0.8048, "", ""},
+		"reserved first":     {"    reserved: [{type: g6.xlarge, count: 3, price: 0.42}]\n", 2, 5000, "optimal: reserved:2+1 on_demand:0+2", 3*0.42 + 2*0.8048, "its commitments of $1.26 an hour are billed whatever is planned", ""},
+		"reserved idle":      {"    reserved: [{type: g6.xlarge, count: 3, price: 0.42}]\n", 3, 100, "optimal: reserved:3-2", 3 * 0.42, "", ""},
+		"big machine":        {"    reserved: [{type: g6.12xlarge, count: 1, price: 2}]\n", 0, 3000, "optimal: reserved:0+3", 2, "", ""},
+		"spot":               {"    capacity: [spot, on_demand]\n", 1, 3000, "optimal: spot:1+2", 3 * 0.4 * 0.8048, "L4 in aws on spot: 40 % of the on-demand price", ""},
+		"spot with base":     {"    capacity: [spot, on_demand]\n    on_demand_base: 2\n", 1, 3000, "optimal: spot:0+1 on_demand:1+1", 2*0.8048 + 0.4*0.8048, "what on_demand_base asks for is chosen as if it were spot", ""},
+		"spot behind":        {"    capacity: [on_demand, spot]\n", 1, 3000, "optimal: on_demand:1+2", 3 * 0.8048, "spot comes after on demand", ""},
+		"only reserved":      {"    capacity: [reserved]\n    reserved: [{type: g6.xlarge, count: 3, price: 0.42}]\n", 0, 9000, "infeasible: ", 3 * 0.42, "", ""},
+		"unknown type":       {"    reserved: [{type: z9.huge, count: 3, price: 0.42}]\n", 1, 1000, "optimal: on_demand:1+0", 0.8048, "it is not known which GPUs a z9.huge has: the commitment is left out", ""},
+		"wrong GPU":          {"    reserved: [{type: p5.4xlarge, count: 1, price: 3}]\n", 1, 1000, "optimal: on_demand:1+0", 0.8048, "no model runs on a p5.4xlarge (1 x H100)", ""},
+		"no price":           {"    reserved: [{type: g6.xlarge, count: 1}]\n", 1, 1000, "optimal: reserved:1+0", 0, "the commitment to 1 x g6.xlarge states no price", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			counts := []Count{{Model: "m", Region: "aws/us-east-1", GPU: "L4", Capacity: c.paid, Replicas: c.stands}}
+			p := reviewed(t, fmt.Sprintf(offersYAML, c.region), counts, loaded(t, 300, "m", map[service.Region]float64{"aws/us-east-1": c.load}), ReviewOptions{})
+			slices.SortStableFunc(p.Changes, func(a, b Change) int { return -strings.Compare(*a.Capacity, *b.Capacity) })
+			if got := capacities(p); got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+			bill := p.CostPerHour.Then
+			if bill == nil {
+				bill = p.CostPerHour.Now
+			}
+			if math.Abs(*bill-c.bill) > 1e-9 {
+				t.Errorf("billed %g, want %g", *bill, c.bill)
+			}
+			if all := strings.Join(p.Assumed, "\n"); !strings.Contains(all, c.says) {
+				t.Errorf("%q is not in\n%s", c.says, all)
+			}
+		})
+	}
+}
+
+// A price that the service states goes before the list's.
+func TestReviewTakesStatedPrices(t *testing.T) {
+	yaml := strings.Replace(fmt.Sprintf(offersYAML, ""), "tps: 1000", "tps: 1000, price: 0.5", 1)
+	p := reviewed(t, yaml, nil, nil, ReviewOptions{})
+	if *p.CostPerHour.Then != 0.5 || !slices.Contains(p.Assumed, "L4: $0.5 an hour, as m states it") {
+		t.Fatalf("%g %q", *p.CostPerHour.Then, p.Assumed)
+	}
+}
+
+// Losing a region, limits on round trips and switched machines change what is
+// planned; what cannot be meant is refused.
+func TestReviewConstraints(t *testing.T) {
+	const yaml = `name: chat
+models:
+  - name: a
+    gpus: [{type: L4, tps: 1000}]
+  - name: b
+    gpus: [{type: L4, tps: 1000}]
+regions:
+  - {name: local/us, replicas: {min: 0, max: 9}}
+  - {name: local/eu, replicas: {min: 0, max: 9}}
+local: {rtt: {us-eu: 100ms}}
+`
+	h := loaded(t, 300, "a", map[service.Region]float64{"local/us": 4000})
+	total := func(o ReviewOptions) (us, eu int) {
+		o.Epsilon = 0.5
+		p := reviewed(t, yaml, nil, h, o)
+		if p.Status != StatusOptimal {
+			t.Errorf("%+v: %s %v", o.Survive, p.Status, p.Infeasible)
+		}
+		for _, c := range p.Changes {
+			if c.Region == "local/us" {
+				us += c.Then
+			} else {
+				eu += c.Then
+			}
+		}
+		return us, eu
+	}
+	if us, eu := total(ReviewOptions{}); us+eu != 4 {
+		t.Errorf("%d and %d replicas", us, eu)
+	}
+	if us, eu := total(ReviewOptions{Survive: []string{AnyOneRegion}}); us != 4 || eu != 4 {
+		t.Errorf("with any one gone: %d and %d replicas", us, eu)
+	}
+	if us, eu := total(ReviewOptions{Survive: []string{"local/us"}}); us != 2 || eu != 4 {
+		t.Errorf("with us gone: %d and %d replicas", us, eu)
+	}
+	if us, eu := total(ReviewOptions{MaxRTT: 50 * time.Millisecond}); us != 4 || eu != 0 {
+		t.Errorf("within 50ms: %d and %d replicas", us, eu)
+	}
+	near := ReviewOptions{MaxRTT: 50 * time.Millisecond, RTT: map[Pair]time.Duration{PairOf("local/us", "local/eu"): time.Millisecond}}
+	if us, eu := total(near); us+eu != 4 {
+		t.Errorf("measured within 50ms: %d and %d replicas", us, eu)
+	}
+	_, err := Review(parseSpec(t, yaml), nil, h, reviewAt, ReviewOptions{Survive: []string{"local/mars"}})
+	if err == nil || err.Error() != `planning chat: survive local/mars: want "region" or regions of the service (local/us, local/eu)` {
+		t.Error(err)
+	}
+	cloud := strings.NewReplacer("local/us", "aws/us-east-1", "local/eu", "aws/eu-west-1", "local: {rtt: {us-eu: 100ms}}\n", "autoscale: {max_rtt: 80ms}\n").Replace(yaml)
+	stands := []Count{{Model: "b", Region: "aws/us-east-1", GPU: "L4", Replicas: 2}}
+	p := reviewed(t, cloud, stands, loaded(t, 300, "a", map[service.Region]float64{"aws/us-east-1": 2000}), ReviewOptions{Switch: true})
+	if c := p.Changes[0]; c.Model != "a" || c.Switched != 2 {
+		t.Errorf("%+v", p.Changes)
+	}
+	if all := strings.Join(p.Assumed, "\n"); !strings.Contains(all, "the round trip between aws/us-east-1 and aws/eu-west-1 is not known: they are taken to be within 80ms") {
+		t.Error(all)
+	}
+}
+
+// A service that can have nothing anywhere is told what to state.
+func TestReviewOfAServiceWithoutOfferings(t *testing.T) {
+	_, err := Review(parseSpec(t, fmt.Sprintf(offersYAML, "    capacity: [reserved]\n")), nil, nil, reviewAt, ReviewOptions{})
+	const want = "planning chat: no region has anything to run a model on: its capacity names only reserved, and nothing usable is (regions[].capacity, regions[].reserved)"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// A review can be solved elsewhere.
+func TestReviewIsSolvedElsewhere(t *testing.T) {
+	called := 0
+	p := reviewed(t, reviewYAML, nil, nil, ReviewOptions{Gap: 0.1, Solve: func(p *Problem, o Options) (Result, error) {
+		called++
+		if o.Gap != 0.1 {
+			t.Errorf("gap %g", o.Gap)
+		}
+		return Result{Status: StatusUnknown}, nil
+	}})
+	if called != 1 || p.Status != StatusUnknown {
+		t.Errorf("%d calls, %s", called, p.Status)
+	}
+}
+
+// The courses that a page draws are of the same load and counts as the plan.
+func TestReviewGivesCourses(t *testing.T) {
+	r, err := Review(parseSpec(t, reviewYAML), standing(1, 1), past(t, 300, 6000, 0, 0.5), reviewAt, ReviewOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	us := r.Courses[0]
+	peak, _ := us.Peak()
+	if us.Region != "local/us" || len(us.Past) != 300 || us.Past[0] != 3000 || peak != r.Proposal.Changes[0].ForecastPeakTPS || us.CapacityNow != 1500 || *us.CapacityThen != 3000 {
+		t.Errorf("%+v, peak %g", us, peak)
+	}
+	if r, err = Review(parseSpec(t, reviewYAML), nil, nil, reviewAt, ReviewOptions{}); err != nil || len(r.Courses) != 2 || len(r.Courses[0].Past) != 0 {
+		t.Errorf("%+v %v", r, err)
+	}
+}
+
+// What is out of the ordinary is a plan that says what it assumed, or an answer that
+// says what cannot be.
+func TestReviewOfTheUnlikely(t *testing.T) {
+	for name, c := range map[string]struct {
+		yaml   string
+		load   float64
+		status Status
+		says   string
+	}{
+		"no load":       {fmt.Sprintf(offersYAML, ""), 0, StatusOptimal, ""},
+		"1e9 tokens/s":  {fmt.Sprintf(offersYAML, ""), 1e9, StatusInfeasible, "m in aws/us-east-1: without its max of 20 the cheapest plan has 1000000 replicas there"},
+		"no price":      {strings.Replace(fmt.Sprintf(offersYAML, ""), "aws/us-east-1", "local/us", 1), 1000, StatusOptimal, "local regions are not billed"},
+		"no offering":   {fmt.Sprintf(offersYAML, "  - name: aws/eu-west-1\n    replicas: {min: 1, max: 9}\n    capacity: [reserved]\n"), 1000, StatusInfeasible, "m in aws/eu-west-1: no count lies between its least (1) and what bounds and capacity allow"},
+		"unmeasured":    {strings.Replace(fmt.Sprintf(offersYAML, ""), ", tps: 1000", "", 1), 1000, StatusOptimal, "m on L4 is not measured: 1500 uncached prompt tokens"},
+		"survives none": {fmt.Sprintf(offersYAML, ""), 1000, StatusInfeasible, "with any one region gone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := ReviewOptions{}
+			if name == "survives none" {
+				o.Survive = []string{AnyOneRegion}
+			}
+			region := parseSpec(t, c.yaml).Regions[0].Name
+			p := reviewed(t, c.yaml, nil, loaded(t, 300, "m", map[service.Region]float64{region: c.load}), o)
+			said := strings.Join(append(p.Infeasible, p.Assumed...), "\n")
+			if p.Status != c.status || !strings.Contains(said, c.says) {
+				t.Errorf("%s\n%s", p.Status, said)
+			}
+		})
+	}
+}

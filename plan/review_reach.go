@@ -1,0 +1,73 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+// Pair is two regions, in alphabetical order.
+type Pair struct{ A, B service.Region }
+
+// PairOf is the pair of two regions.
+func PairOf(a, b service.Region) Pair {
+	if b < a {
+		a, b = b, a
+	}
+	return Pair{a, b}
+}
+
+// reach fills in how far load may travel, and which regions may be lost. It fails
+// on a region that the service does not have.
+func (r *review) reach() error {
+	for _, name := range r.o.Survive {
+		if name == AnyOneRegion {
+			continue
+		}
+		if r.regionIndex(service.Region(name)) < 0 {
+			return fmt.Errorf("survive %s: want %q or regions of the service (%s)", name, AnyOneRegion, strings.Join(r.p.Regions, ", "))
+		}
+		r.p.SurviveRegions = append(r.p.SurviveRegions, name)
+	}
+	if r.p.Survive = len(r.o.Survive) > 0; slices.Contains(r.o.Survive, AnyOneRegion) {
+		r.p.SurviveRegions = nil
+	}
+	if r.o.MaxRTT <= 0 || len(r.p.Regions) < 2 {
+		return nil
+	}
+	r.p.MaxRTTMillis = float64(r.o.MaxRTT) / float64(time.Millisecond)
+	var unknown group
+	for a := range r.p.Regions {
+		row := make([]float64, len(r.p.Regions))
+		for b := range r.p.Regions {
+			rtt, known := r.roundTrip(service.Region(r.p.Regions[a]), service.Region(r.p.Regions[b]))
+			row[b] = float64(rtt) / float64(time.Millisecond)
+			if !known && a < b {
+				unknown.add(r.p.Regions[a], r.p.Regions[b])
+			}
+		}
+		r.p.RTTMillis = append(r.p.RTTMillis, row)
+	}
+	unknown.each(0, func(names, region string) {
+		r.assume("the round trip between %s and %s is not known: they are taken to be within %s", region, names, r.o.MaxRTT)
+	})
+	return nil
+}
+
+// roundTrip is that between two regions, as measured, else as local regions
+// emulate it.
+func (r *review) roundTrip(a, b service.Region) (rtt time.Duration, known bool) {
+	if a == b {
+		return 0, true
+	}
+	if rtt, known = r.o.RTT[PairOf(a, b)]; known {
+		return rtt, true
+	}
+	if a.Cloud() == service.CloudLocal && b.Cloud() == service.CloudLocal {
+		return r.spec.LocalHosts.RTTBetween(a.Place(), b.Place()), true
+	}
+	return 0, false
+}

@@ -1,0 +1,402 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/forecast"
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	measured "skyserve/internal/telemetry/demand"
+)
+
+const reviewYAML = `name: chat
+models:
+  - name: meta-llama/Llama-3.1-8B-Instruct
+    aliases: [chat-small]
+    engine: {kind: sim, speed: 10}
+    gpus: [{type: L4, count: 1, tps: 1500}]
+regions:
+  - name: local/us
+    replicas: {min: 1, max: 8}
+  - name: local/eu
+    replicas: {min: 1, max: 8}
+autoscale: {donate: true}
+`
+
+// reviewAt is the time that the histories below end at.
+var reviewAt = time.Unix(30_000_000*60, 0).UTC()
+
+func parseSpec(t *testing.T, text string) *service.Spec {
+	t.Helper()
+	spec, err := service.ParseDeployed("service.yaml", []byte(text)) // as a review reads it
+	if err != nil {
+		t.Fatal(err)
+	}
+	return spec
+}
+
+// past is a constant load of prompt tokens a second in local/us and local/eu
+// over the minutes before reviewAt.
+func past(t *testing.T, minutes int, us, eu, hit float64) *forecast.History {
+	t.Helper()
+	var points []telemetry.Point
+	end := reviewAt.Unix() / 60
+	for m := end - int64(minutes); m < end; m++ {
+		for region, tps := range map[service.Region]float64{"local/us": us, "local/eu": eu} {
+			points = append(points, telemetry.Point{
+				Minute: m, Balancer: "lb-" + region.Place(), Region: region, Model: "meta-llama/Llama-3.1-8B-Instruct",
+				Tier: service.TierFast, PromptTokens: int64(60 * tps), CachedTokens: int64(60 * tps * hit),
+			})
+		}
+	}
+	h, err := measured.Traffic(points)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func reviewed(t *testing.T, yaml string, counts []Count, h *forecast.History, o ReviewOptions) Proposal {
+	t.Helper()
+	r, err := Review(parseSpec(t, yaml), counts, h, reviewAt, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Proposal
+}
+
+// brief is a proposal's changes as region now+delta.
+func brief(p Proposal) string {
+	var out []string
+	for _, c := range p.Changes {
+		out = append(out, fmt.Sprintf("%s %d%+d", c.Region, c.Now, c.Delta))
+	}
+	return string(p.Status) + ": " + strings.Join(out, ", ")
+}
+
+func standing(us, eu int) []Count {
+	return []Count{
+		{Model: "meta-llama/Llama-3.1-8B-Instruct", Region: "local/us", GPU: "L4", Replicas: us},
+		{Model: "meta-llama/Llama-3.1-8B-Instruct", Region: "local/eu", GPU: "L4", Replicas: eu},
+	}
+}
+
+func TestReviewFollowsLoad(t *testing.T) {
+	for name, c := range map[string]struct {
+		us, eu, hit float64
+		counts      []Count
+		want        string
+	}{
+		// 6000 tps: 4 replicas altogether, 4200 of them by us itself: 3.
+		"one busy region":  {6000, 0, 0, standing(1, 1), "optimal: local/us 1+2, local/eu 1+0"},
+		"caches spare it":  {6000, 0, 0.5, standing(1, 1), "optimal: local/us 1+1, local/eu 1+0"},
+		"both busy":        {6000, 3000, 0, standing(4, 4), "optimal: local/us 4+0, local/eu 4-2"},
+		"idle":             {1, 1, 0, standing(3, 2), "optimal: local/us 3-2, local/eu 2-1"},
+		"beyond the bound": {30000, 0, 0, standing(1, 1), "infeasible: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := reviewed(t, reviewYAML, c.counts, past(t, 300, c.us, c.eu, c.hit), ReviewOptions{})
+			if got := brief(p); got != c.want {
+				t.Fatalf("%s, want %s", got, c.want)
+			}
+			if c.want != "infeasible: " && (*p.CostPerHour.Now != 0 || *p.Objective <= 0) {
+				t.Errorf("local replicas are planned with at a price and billed at none: %v, %v", *p.CostPerHour.Now, *p.Objective)
+			}
+		})
+	}
+}
+
+// A load that jumps about from minute to minute is planned for by the peak of the
+// hour, and the higher the level, the higher that is.
+func TestReviewPlansForThePeak(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var points []telemetry.Point
+	top, sum := 0.0, 0.0
+	for m := reviewAt.Unix()/60 - 1500; m < reviewAt.Unix()/60; m++ {
+		tps := 2000 + 1500*rng.Float64()
+		top, sum = max(top, tps), sum+tps
+		points = append(points, telemetry.Point{
+			Minute: m, Balancer: "lb-us", Region: "local/us", Model: "meta-llama/Llama-3.1-8B-Instruct", Tier: service.TierFast, PromptTokens: int64(60 * tps),
+		})
+	}
+	h, err := measured.Traffic(points)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := sum / 1500 // the mean
+	for _, level := range forecast.PeakLevels[:4] {
+		p := reviewed(t, reviewYAML, standing(1, 1), h, ReviewOptions{Peak: level})
+		peak := 0.0
+		for _, c := range p.Changes {
+			peak = max(peak, c.ForecastPeakTPS)
+		}
+		if peak < before*0.999 || peak > 1.2*top {
+			t.Errorf("%s: %.0f tokens/s after %.0f at the level before; the mean is %.0f, the most ever %.0f", level, peak, before, sum/1500, top)
+		}
+		if !slices.ContainsFunc(p.Assumed, func(a string) bool { return strings.Contains(a, "the "+level+" peak of the time is planned for") }) {
+			t.Errorf("%s: assumed %q", level, p.Assumed)
+		}
+		before = peak
+	}
+}
+
+// The first minute of a service counts while it runs, or a plan right after the
+// first load would see none.
+func TestReviewCountsTheRunningMinuteOfAShortHistory(t *testing.T) {
+	minute := reviewAt.Add(-time.Minute) // the last one that past fills
+	for name, c := range map[string]struct {
+		minutes int
+		passed  time.Duration
+		peak    float64
+		says    string
+	}{
+		"too early to tell":  {1, 10 * time.Second, 0, "there is no history before"},
+		"most of it":         {1, 40 * time.Second, 4500, "the running minute counts too, as if its first 40 seconds went on"},
+		"history is long":    {30, 40 * time.Second, 3000, "minutes of history"},
+		"exactly at its end": {1, time.Minute, 3000, "1 minute of history"},
+	} {
+		r, err := Review(parseSpec(t, reviewYAML), standing(1, 1), past(t, c.minutes, 3000, 0, 0), minute.Add(c.passed), ReviewOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := r.Proposal
+		got := 0.0
+		for _, ch := range p.Changes {
+			if ch.Region == "local/us" {
+				got = ch.ForecastPeakTPS
+			}
+		}
+		if math.Abs(got-c.peak) > 1 || !strings.Contains(strings.Join(p.Assumed, "\n"), c.says) {
+			t.Errorf("%s: peak %v, want %v; assumed %q, want %q in it", name, got, c.peak, p.Assumed, c.says)
+		}
+	}
+}
+
+func TestReviewSaysWhatIsMissing(t *testing.T) {
+	p := reviewed(t, reviewYAML, standing(1, 1), past(t, 300, 30000, 0, 0), ReviewOptions{})
+	all := strings.Join(p.Infeasible, "\n")
+	if !strings.Contains(all, "local/us: needs 21000 tokens a second of its own, bounds and capacity allow 12000") ||
+		!strings.Contains(all, "local/us: without its max of 8 the cheapest plan has 19 replicas there") {
+		t.Fatalf("%s", all)
+	}
+}
+
+func TestReviewSaysWhatItAssumed(t *testing.T) {
+	for name, c := range map[string]struct {
+		yaml   string
+		counts []Count
+		h      *forecast.History
+		want   []string
+	}{
+		"no history": {reviewYAML, standing(2, 2), nil, []string{
+			"there is no history before 2027-01-15T08:00:00Z: no load is assumed, and only the least replicas are kept",
+			"local regions are not billed; their L4 are planned with at $0.8048 an hour (g6.xlarge in us-east-1, on demand)",
+		}},
+		"seven minutes": {reviewYAML, nil, past(t, 7, 100, 100, 0), []string{
+			"local/us, local/eu: only 7 minutes of history: the mean of the last 7 minutes is assumed for the next hour",
+			"no replica runs now: every one is counted as new",
+			"meta-llama/Llama-3.1-8B-Instruct: no prefix hits are known in the last day, none are expected",
+		}},
+		"unmeasured": {strings.Replace(reviewYAML, ", tps: 1500", "", 1), standing(1, 1), nil, []string{
+			"meta-llama/Llama-3.1-8B-Instruct on L4 is not measured: 15000 uncached prompt tokens a second a replica are assumed, 10 times faster than life (models[].gpus[].tps)",
+		}},
+		"no gpu": {strings.Replace(reviewYAML, "    gpus: [{type: L4, count: 1, tps: 1500}]\n", "", 1), standing(1, 1), nil, []string{
+			"meta-llama/Llama-3.1-8B-Instruct does not say what it runs on: one L4 a replica is assumed (models[].gpus)",
+		}},
+		"strangers": {reviewYAML, []Count{{Model: "other", Region: "local/us", Replicas: 2}, {Model: "chat-small", Region: "local/us", GPU: "A10", Replicas: 1}}, nil, []string{
+			"2 replicas of other in local/us are of no model or region of the service: left out",
+			"replicas of meta-llama/Llama-3.1-8B-Instruct in local/us run on A10: counted as L4",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := reviewed(t, c.yaml, c.counts, c.h, ReviewOptions{})
+			if p.Status != StatusOptimal {
+				t.Fatalf("%s %v", p.Status, p.Infeasible)
+			}
+			for _, want := range c.want {
+				if !strings.Contains("\n"+strings.Join(p.Assumed, "\n")+"\n", "\n"+want+"\n") {
+					t.Errorf("%q is not in\n%s", want, strings.Join(p.Assumed, "\n"))
+				}
+			}
+		})
+	}
+}
+
+// pricedYAML has two clouds and two kinds of GPU.
+const pricedYAML = `name: chat
+models:
+  - name: m
+    gpus: [{type: L4, tps: 1000}, {type: H100, tps: 12000}]
+regions:
+  - name: aws/us-east-1
+    replicas: {min: 1, max: 20}
+  - name: gcp/europe-west4
+    replicas: {min: 1, max: 20}
+    capacity: [spot, on_demand]
+`
+
+// What a replica is billed on demand is told by region; one's own machines are not
+// billed.
+func TestPricesThatAreShown(t *testing.T) {
+	for text, want := range map[string][]ReplicaPrice{
+		pricedYAML: {
+			{Region: "aws/us-east-1", GPU: "L4", USDPerHour: 0.8048},
+			{Region: "aws/us-east-1", GPU: "H100", USDPerHour: 6.88},
+			{Region: "gcp/europe-west4", GPU: "L4", USDPerHour: 0.7068},
+			{Region: "gcp/europe-west4", GPU: "H100", USDPerHour: 10.97875},
+		},
+		reviewYAML: {},
+	} {
+		v, err := Review(parseSpec(t, text), nil, nil, reviewAt, ReviewOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := v.Prices(); !slices.Equal(got, want) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	}
+}
+
+// Clouds have prices of their own, and a region only what its cloud has.
+func TestReviewPrices(t *testing.T) {
+	text := strings.Replace(pricedYAML, "    capacity: [spot, on_demand]\n", "", 1)
+	p := reviewed(t, text, []Count{{Model: "m", Region: "gcp/europe-west4", GPU: "L4", Replicas: 2}}, nil, ReviewOptions{})
+	now, then, start := 2*0.7068, 0.8048+0.7068, 0.8048/6
+	if math.Abs(*p.CostPerHour.Now-now) > 1e-9 || math.Abs(*p.CostPerHour.Then-then) > 1e-9 || math.Abs(*p.Objective-then-start) > 1e-9 {
+		t.Fatalf("now %g, then %g, objective %g", *p.CostPerHour.Now, *p.CostPerHour.Then, *p.Objective)
+	}
+	if got := brief(p); got != "optimal: aws/us-east-1 0+1, gcp/europe-west4 2-1" {
+		t.Fatal(got)
+	}
+}
+
+// A load that left its forecast in the last minutes is said.
+func TestReviewNoticesABurst(t *testing.T) {
+	end := reviewAt.Unix() / 60
+	var points []telemetry.Point
+	for m := end - 300; m < end; m++ {
+		tps := 1000 + 100*(m%3)
+		if m >= end-8 {
+			tps *= 4
+		}
+		points = append(points, telemetry.Point{Minute: m, Region: "local/us", Model: "chat-small", Tier: service.TierNormal, PromptTokens: 60 * tps})
+	}
+	h, err := measured.Traffic(points)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := reviewed(t, reviewYAML, standing(1, 1), h, ReviewOptions{})
+	if all := strings.Join(p.Assumed, "\n"); !strings.Contains(all, "local/us: load left the forecast: 4.") || !strings.Contains(all, "for 8 minutes (burst)") {
+		t.Fatal(all)
+	}
+}
+
+// Batch load counts for a tenth, and load that names no region is shared out.
+func TestReviewTiersAndRegions(t *testing.T) {
+	end := reviewAt.Unix() / 60
+	var points []telemetry.Point
+	for m := end - 120; m < end; m++ {
+		points = append(points,
+			telemetry.Point{Minute: m, Region: service.AnyRegion, Model: "chat-small", Tier: telemetry.TierInteractive, PromptTokens: 60 * 2000},
+			telemetry.Point{Minute: m, Region: service.AnyRegion, Model: "chat-small", Tier: service.TierDeferred, PromptTokens: 60 * 20000},
+			telemetry.Point{Minute: m, Region: "us", Model: "chat-small", Tier: service.TierNormal, PromptTokens: 60 * 500})
+	}
+	h, err := measured.Traffic(points)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Review(parseSpec(t, reviewYAML), standing(1, 1), h, reviewAt, ReviewOptions{Horizon: 30 * time.Minute, Forecaster: "moving-average"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rho := r.Problem.Rho[0]
+	if len(rho[0]) != 30 || math.Abs(rho[0][0]-(1000+1000+500)) > 1e-6 || math.Abs(rho[1][29]-(1000+1000)) > 1e-6 {
+		t.Fatalf("us %g, eu %g", rho[0][0], rho[1][29])
+	}
+	all := strings.Join(r.Proposal.Assumed, "\n")
+	if !strings.Contains(all, "split evenly over 2") || !strings.Contains(all, "a tenth of the last hour's batch load") {
+		t.Fatal(all)
+	}
+}
+
+func TestReviewRefuses(t *testing.T) {
+	spec := parseSpec(t, reviewYAML)
+	old := past(t, 10, 1, 1, 0)
+	for name, c := range map[string]struct {
+		at   time.Time
+		o    ReviewOptions
+		want string
+	}{
+		"horizon":    {reviewAt, ReviewOptions{Horizon: time.Second}, "horizon must be 1m to 168h0m0s, got 1s"},
+		"forecaster": {reviewAt, ReviewOptions{Forecaster: "oracle"}, `unknown forecaster "oracle"`},
+		"peak":       {reviewAt, ReviewOptions{Peak: "p42"}, `peak must be one of [p50 p90 p95 p99 expected], got "p42"`},
+		"stale":      {reviewAt.Add(40 * 24 * time.Hour), ReviewOptions{}, "the history ends 57600 minutes before"},
+		"short":      {reviewAt, ReviewOptions{Forecaster: "seasonal-naive"}, "needs a day of history, got 10 minutes"},
+	} {
+		if _, err := Review(spec, nil, old, c.at, c.o); err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "planning chat: ") {
+			t.Errorf("%s: got %v, want it to say %q", name, err, c.want)
+		}
+	}
+}
+
+// What was lent comes back before anything new is started.
+func TestReviewSaysWhatDonationsEarn(t *testing.T) {
+	counts := standing(1, 1)
+	counts[0].Donated = 2
+	yaml := strings.Replace(reviewYAML, "donate: true", "donate: true, donate_price: 0.3", 1)
+	p := reviewed(t, yaml, counts, past(t, 300, 600, 0, 0), ReviewOptions{})
+	if !slices.Contains(p.Assumed, "2 donated replicas earn $0.60 an hour, which the cost leaves out") {
+		t.Errorf("got %q", p.Assumed)
+	}
+}
+
+func TestReviewReclaims(t *testing.T) {
+	counts := standing(1, 1)
+	counts[0].Donated = 1
+	p := reviewed(t, reviewYAML, counts, past(t, 300, 6000, 0, 0), ReviewOptions{})
+	if c := p.Changes[0]; c.Delta != 2 || c.Reclaim != 1 || !strings.Contains(c.Reason, "1 of them reclaimed") {
+		t.Fatalf("%+v", c)
+	}
+	p = reviewed(t, reviewYAML, standing(4, 1), past(t, 300, 1, 1, 0), ReviewOptions{})
+	if c := p.Changes[0]; c.Delta != -3 || c.Donate != 3 {
+		t.Fatalf("%+v", c)
+	}
+}
+
+// What leaves a region is weighed against replicas where the load is.
+func TestReviewWeighsEgress(t *testing.T) {
+	dear := strings.ReplaceAll(reviewYAML, "replicas: {min: 1, max: 8}", "replicas: {min: 1, max: 8}\n    egress_per_gb: 100")
+	h := past(t, 120, 7000, 100, 0) // eu has room for 1400 of us
+	near, err := Review(parseSpec(t, dear), nil, h, reviewAt, ReviewOptions{Epsilon: 0.1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := Review(parseSpec(t, reviewYAML), nil, h, reviewAt, ReviewOptions{Epsilon: 0.1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if far.Problem.Egress != nil {
+		t.Errorf("no price is stated: got %v", far.Problem.Egress)
+	}
+	if got := near.Problem.Egress; len(got) != 2 || math.Abs(got[0]-0.4) > 1e-12 {
+		t.Fatalf("a million tokens of 4 bytes at $100 a GB: got %v", got)
+	}
+	sent := func(p Proposal) (sum float64) {
+		for _, c := range p.Changes {
+			sum += c.SentTPS
+		}
+		return sum
+	}
+	if dear, free := sent(near.Proposal), sent(far.Proposal); dear != 0 || free != 1000 {
+		t.Errorf("%g tokens a second are sent where that is dear, %g where it is free", dear, free)
+	}
+	if !slices.ContainsFunc(near.Proposal.Assumed, func(s string) bool { return strings.Contains(s, "local/us: $100 a GB that leaves it") }) {
+		t.Errorf("got %q", near.Proposal.Assumed)
+	}
+}

@@ -1,0 +1,70 @@
+package plan
+
+import (
+	"slices"
+	"time"
+
+	"skyserve/forecast"
+	"skyserve/internal/service"
+)
+
+// Load is the forecast of the interactive load of one model in one region, in
+// uncached prompt tokens a step.
+type Load struct {
+	Model    string
+	Region   service.Region
+	Forecast forecast.Forecast // of steps of ReviewOptions.Step
+	// Left is how the load had left its forecast when the review was made.
+	Left forecast.Departure
+
+	step  time.Duration // of the forecast
+	first int64         // the minute since 1970 that the forecast begins with
+}
+
+// From is when the forecast begins.
+func (l *Load) From() time.Time { return time.Unix(l.first*60, 0).UTC() }
+
+// perTold is how many steps of the forecast make one of what is told of it.
+func (l *Load) perTold() int { return (len(l.Forecast.Mean) + targetSteps - 1) / targetSteps }
+
+// Step is the time between two values of PerStep.
+func (l *Load) Step() time.Duration { return time.Duration(l.perTold()) * l.step }
+
+// PerSecond is a value of the forecast in tokens a second.
+func (l *Load) PerSecond(value float64) float64 { return value / l.step.Seconds() }
+
+// PerStep is the means over steps of the forecast's values, in tokens a second.
+func (l *Load) PerStep(values []float64) []float64 {
+	out := []float64{}
+	for part := range slices.Chunk(values, l.perTold()) {
+		out = append(out, l.PerSecond(meanKnown(part)))
+	}
+	return out
+}
+
+// Watch compares the loads that came since the review with its forecasts: how each
+// of Loads left its own, in their order. h holds the minutes since then or more;
+// those from now on do not count.
+func (v *Reviewed) Watch(h *forecast.History, now time.Time) []forecast.Departure {
+	past := h.Before(now.Unix() / 60)
+	out := make([]forecast.Departure, len(v.Loads))
+	if past.Minutes == 0 {
+		return out
+	}
+	came := map[[2]string]*traffic{}
+	made := *v.made // a copy: its assumptions are those of the review already
+	for _, t := range made.traffic(past, 0) {
+		came[[2]string{made.p.Models[t.model], made.p.Regions[t.region]}] = t
+	}
+	for i, l := range v.Loads {
+		t := came[[2]string{l.Model, string(l.Region)}]
+		minutes := unknown(int(min(int64(len(l.Forecast.Mean))*int64(l.step/time.Minute), max(0, past.End()-l.first))))
+		for m := range minutes {
+			if at := l.first + int64(m) - t.start; at >= 0 && at < int64(len(t.interactive)) {
+				minutes[m] = t.interactive[at]
+			}
+		}
+		out[i] = forecast.Watch(l.Forecast, stepsOf(minutes, int(l.step/time.Minute)), l.step)
+	}
+	return out
+}

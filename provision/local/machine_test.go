@@ -1,0 +1,240 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// portsOfTest begins the ports of the services here: nobody else uses them.
+const portsOfTest = "18901"
+
+const twoRegions = `
+name: chat
+models: [{name: org/m, engine: {kind: sim}, gpus: [{type: L4}, {type: A100, count: 2}]}]
+regions:
+  - {name: local/us, balancers: 2, replicas: {min: 2, max: 3}}
+  - {name: local/eu, replicas: {min: 1, max: 3}}
+local: {port: ` + portsOfTest + `}
+`
+
+// twoRegionsOf is the service of twoRegions.
+func twoRegionsOf(t *testing.T) *service.Spec {
+	t.Helper()
+	spec, err := service.Parse("service.yaml", []byte(twoRegions))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return spec
+}
+
+// provider is one of a new service with two regions.
+func provider(t *testing.T) (*Provider, Service) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	svc := newService(t, "chat")
+	p := NewProvider(svc, exe, "build", 5*time.Second).For(twoRegionsOf(t))
+	t.Cleanup(func() {
+		have, err := svc.Objects()
+		for _, o := range have {
+			err = errors.Join(err, p.Terminate(context.Background(), o))
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	return p, svc
+}
+
+func launch(t *testing.T, p *Provider, w provision.Want) provision.Object {
+	t.Helper()
+	o, err := p.Launch(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// Whatever the order in which machines are launched, ports are those that the documentation says.
+func TestPortsFollowTheFile(t *testing.T) {
+	p, _ := provider(t)
+	eu, replica := launch(t, p, machine("lb-eu-0", provision.KindBalancer)), launch(t, p, machine("eu-0", provision.KindReplica))
+	us := launch(t, p, machine("lb-us-0", provision.KindBalancer))
+	for got, want := range map[string]string{
+		us.Address: "http://127.0.0.1:18901", us.Admin: "http://127.0.0.1:19001", us.Endpoints.Inside.Store: "127.0.0.1:19201",
+		eu.Address: "http://127.0.0.1:18903", eu.Endpoints.Controller: "127.0.0.1:19211", eu.Endpoints.Inside.Agent: "127.0.0.1:19403",
+		replica.Address: "http://127.0.0.1:19103", replica.Endpoints.Inside.Engine: "127.0.0.1:19603",
+	} {
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+// A machine is born with what its cloud-init document says, in a directory that is its user's
+// alone, and runs units inside of itself.
+func TestAMachineIsADirectoryOfItsOwn(t *testing.T) {
+	p, svc := provider(t)
+	o := launch(t, p, machine("us-0", provision.KindReplica))
+	dir := filepath.Join(svc.Dir(), "machines", "us-0")
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("got %v, %v", info, err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "node.json"))
+	var c agent.Config
+	if err == nil {
+		err = json.Unmarshal(text, &c)
+	}
+	if err != nil || c.Service != "chat" || c.ID != "us-0" || c.Listen != o.Endpoints.Inside.Agent || c.Runner != agent.RunnerInside || c.Dir != filepath.Join(dir, "state") {
+		t.Errorf("got %+v, %v", c, err)
+	}
+	if f, err := p.Fingerprint(t.Context(), o); f != "" || err != nil {
+		t.Errorf("the key is known before it was told: %q, %v", f, err)
+	}
+	want := strings.Repeat("a", 52)
+	line := agent.Line(identity.Name{Service: "chat", Role: identity.Replica, ID: "us-0"}, want)
+	if err := os.WriteFile(filepath.Join(dir, "console"), []byte(line), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := p.Fingerprint(t.Context(), o); f != want || err != nil {
+		t.Errorf("got %q, %v", f, err)
+	}
+	if err := p.Terminate(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its disk is left: %v", err)
+	}
+}
+
+// A machine whose process died starts again as the same one, with its disk and its port; one that
+// is to be another gets a new disk.
+func TestAMachineThatDiedKeepsItsDisk(t *testing.T) {
+	p, svc := provider(t)
+	w := machine("us-0", provision.KindReplica)
+	w.Labels = map[string]string{"launch": "first"}
+	before := launch(t, p, w)
+	kept := filepath.Join(svc.Dir(), "machines", "us-0", "state", "node.key")
+	if err := os.WriteFile(kept, []byte("key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, p, svc, "us-0")
+	w.Labels = map[string]string{"launch": "second"}
+	after := launch(t, p, w)
+	if after.Handle != before.Handle || after.Endpoints != before.Endpoints || after.Labels["launch"] != "first" {
+		t.Errorf("it is another one: %+v, was %+v", after, before)
+	}
+	if _, err := os.Stat(kept); err != nil {
+		t.Error(err)
+	}
+	kill(t, p, svc, "us-0")
+	w.Spec = "other"
+	if other := launch(t, p, w); other.Handle == before.Handle {
+		t.Errorf("it is the same one: %+v", other)
+	}
+	if _, err := os.Stat(kept); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it has the disk of the one before: %v", err)
+	}
+}
+
+// kill ends the process of a machine without asking it.
+func kill(t *testing.T, p *Provider, svc Service, id string) {
+	t.Helper()
+	rec, alive, err := readObject(svc.objectFile(id))
+	if err != nil || !alive {
+		t.Fatalf("%s does not run: %v", id, err)
+	}
+	if err := unix.Kill(rec.PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if !p.untilReleased(t.Context(), id, killPatience) {
+		t.Fatal("it did not end")
+	}
+}
+
+func TestATakenPortIsReportedWithItsHolder(t *testing.T) {
+	p, svc := provider(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:18901")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	changes := provision.Changes{
+		{Action: provision.ActionLaunch, Want: machine("lb-us-0", provision.KindBalancer)},
+		{Action: provision.ActionTerminate, Have: provision.Object{ID: "lb-us-1", Kind: provision.KindBalancer}},
+	}
+	var taken *provision.PortTakenError
+	if err := p.CheckPorts(changes); !errors.As(err, &taken) || taken.Addr != "127.0.0.1:18901" || taken.ID != "lb-us-0" || taken.Setting != "local.port" {
+		t.Errorf("got %v", err)
+	}
+	if _, err := p.Launch(t.Context(), changes[0].Want); !errors.As(err, &taken) {
+		t.Errorf("launching: got %v", err)
+	}
+	if have, err := svc.Objects(); len(have) > 0 || err != nil {
+		t.Errorf("something was started: %+v, %v", have, err)
+	}
+}
+
+// This computer offers what the service names, at no price, and lists what is in the regions asked
+// for alone.
+func TestWhatThisComputerOffersAndLists(t *testing.T) {
+	p, _ := provider(t)
+	offers, err := p.Offerings(t.Context(), "local/us")
+	if err != nil || len(offers) != 3 || len(offers.With("L4", 1)) != 1 || len(offers.With("A100", 2)) != 1 || len(offers.With("", 0)) != 1 {
+		t.Errorf("got %+v, %v", offers, err)
+	}
+	launch(t, p, machine("us-0", provision.KindReplica))
+	for region, want := range map[service.Region]int{"local/us": 1, "local/eu": 0} {
+		if have, err := p.Of(region).List(t.Context(), "chat"); len(have) != want || err != nil {
+			t.Errorf("%s: got %+v, %v", region, have, err)
+		}
+	}
+	have, err := p.List(t.Context(), "chat")
+	if err != nil || !slices.ContainsFunc(have, func(o provision.Object) bool { return o.ID == "us-0" && o.Owner == "me" }) {
+		t.Errorf("got %+v, %v", have, err)
+	}
+}
+
+// What a version before machines left running is found, and ended.
+func TestProcessesOfAnEarlierVersionAreEnded(t *testing.T) {
+	p, svc := provider(t)
+	cmd, log, err := p.command(provision.Object{ID: "controller", Kind: provision.KindController, Service: "chat", Spec: "s", Admin: "http://127.0.0.1:1"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.untilHeld(t.Context(), provision.Want{ID: "controller", Spec: "s"}, cmd, 0); err != nil {
+		t.Fatal(err)
+	}
+	have, err := p.List(t.Context(), "chat")
+	if err != nil || len(have) != 1 || have[0].Gone != "" || have[0].Handle == "" || have[0].Endpoints != (provision.Endpoints{}) {
+		t.Fatalf("got %+v, %v", have, err)
+	}
+	if err := p.Terminate(t.Context(), have[0]); err != nil {
+		t.Fatal(err)
+	}
+	if have, err := svc.Objects(); len(have) > 0 || err != nil {
+		t.Errorf("left: %+v, %v", have, err)
+	}
+}
