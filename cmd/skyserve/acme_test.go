@@ -95,10 +95,10 @@ func TestUpWithACertificateThatIsObtained(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	t.Parallel()
-	for challenge, base := range map[string]int{service.ChallengeTLSALPN: 19101, service.ChallengeHTTP: 19701} {
+	for _, challenge := range []string{service.ChallengeTLSALPN, service.ChallengeHTTP} {
 		t.Run(challenge, func(t *testing.T) {
 			t.Parallel()
-			testObtained(t, challenge, base)
+			testObtained(t, challenge, testkit.LocalPort())
 		})
 	}
 }
@@ -113,7 +113,7 @@ func testObtained(t *testing.T, challenge string, base int) {
 		http.NotFound(w, r)
 	}))
 	t.Cleanup(engine.Close)
-	names := at(base + 450)
+	names := at(base + 19)
 	ca := testca.Start(t, testca.Options{
 		TLSPort: spread(t, at(base), at(base+1)), HTTPPort: spread(t, at(base+400), at(base+401)), Resolver: names,
 	})

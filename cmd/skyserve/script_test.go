@@ -3,8 +3,10 @@ package main
 import (
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"testing"
@@ -53,7 +55,34 @@ func TestScripts(t *testing.T) {
 		},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("SKYSERVE_HOME", filepath.Join(env.WorkDir, ".skyserve"))
-			return nil
+			return setPorts(env)
 		},
+	})
+}
+
+// portNames are the variables that setPorts sets.
+var portNames = regexp.MustCompile(`\$(PORT2?|NAMES|ADMIN|ENGINE|CONTROLLER|OTHER)\b`)
+
+// setPorts gives a script ports that no other test has, as variables for its lines and its
+// files: PORT for local.port, which is the first balancer's, PORT2 for the second one's, and
+// what is counted from it; NAMES for a name server; OTHER for the local.port of a second service.
+func setPorts(env *testscript.Env) error {
+	base := testkit.LocalPort()
+	for name, port := range map[string]int{
+		"PORT": base, "PORT2": base + 1, "NAMES": base + 19, "ADMIN": base + 100, "ENGINE": base + 200, "CONTROLLER": base + 310,
+		"OTHER": testkit.LocalPort(),
+	} {
+		env.Setenv(name, strconv.Itoa(port))
+	}
+	return filepath.WalkDir(env.WorkDir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil || !portNames.Match(text) {
+			return err
+		}
+		text = portNames.ReplaceAllFunc(text, func(name []byte) []byte { return []byte(env.Getenv(string(name[1:]))) })
+		return os.WriteFile(path, text, 0o600)
 	})
 }

@@ -208,7 +208,7 @@ const ordersYAML = `name: orders
 models: [{name: org/m, engine: {kind: sim, speed: 20}, gpus: [{type: L4, tps: 800}]}]
 regions:
   - {name: local/us, replicas: {min: 1, max: 3}}
-local: {port: 16001}
+local: {port: %d}
 `
 
 // command runs the command line in this process, with the state directory of the test.
@@ -225,7 +225,8 @@ func TestOrdersOnARunningService(t *testing.T) {
 	testkit.Slow(t)
 	t.Setenv("SKYSERVE_HOME", t.TempDir())
 	t.Chdir(t.TempDir())
-	if err := os.WriteFile("service.yaml", []byte(ordersYAML), 0o600); err != nil {
+	spec := fmt.Sprintf(ordersYAML, testkit.LocalPort())
+	if err := os.WriteFile("service.yaml", []byte(spec), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	command(t, "up", "service.yaml")
@@ -268,7 +269,7 @@ func TestOrdersOnARunningService(t *testing.T) {
 	if _, err := byName.Logs(t.Context(), "us-9", 3); err == nil || !strings.Contains(err.Error(), "us-9 of orders has no log: there are logs of lb-us-0, ") {
 		t.Errorf("a log that there is not: %v", err)
 	}
-	if text, err := byName.Spec(t.Context()); err != nil || text != ordersYAML {
+	if text, err := byName.Spec(t.Context()); err != nil || text != spec {
 		t.Errorf("the service.yaml: %q, %v", text, err)
 	}
 }
