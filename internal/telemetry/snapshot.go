@@ -123,6 +123,9 @@ type ReplicaSnapshot struct {
 	URL   string `json:"url"`
 	Model string `json:"model"`
 	GPU   string `json:"gpu"`
+	// Region is where it runs: another one than that of the balancer which lists it where that
+	// one has adopted it. Empty = the balancer's own, or not known.
+	Region service.Region `json:"region"`
 	// Capacity is how its machine is paid for; empty = not known, or not rented.
 	Capacity service.CapacityType `json:"capacity"`
 	State    service.ReplicaState `json:"state"`

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -72,7 +73,7 @@ func (s *Snapshot) tellsCapacity(t Target) bool {
 func (s *Snapshot) eachOf(t Target, f func(*ReplicaSnapshot)) {
 	for i := range s.Regions {
 		for k := range s.Regions[i].Replicas {
-			if r := &s.Regions[i].Replicas[k]; s.Regions[i].Name == t.Region && r.Model == t.Model && !r.Donated {
+			if r := &s.Regions[i].Replicas[k]; cmp.Or(r.Region, s.Regions[i].Name) == t.Region && r.Model == t.Model && !r.Donated {
 				f(r)
 			}
 		}

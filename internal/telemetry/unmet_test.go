@@ -36,3 +36,23 @@ func TestUnmetLine(t *testing.T) {
 		})
 	}
 }
+
+// A replica that another region's balancer has adopted runs where it ran before.
+func TestUnmetCountsAdoptedReplicas(t *testing.T) {
+	const us, eu = service.Region("aws/us-east-1"), service.Region("aws/eu-west-1")
+	on := func(region service.Region) ReplicaSnapshot {
+		return ReplicaSnapshot{Model: "m", GPU: "L4", Region: region}
+	}
+	want := []TargetReplicas{{GPU: "L4", GPUs: 1, Count: 1}}
+	s := &Snapshot{
+		Regions: []RegionSnapshot{{Name: us, Replicas: []ReplicaSnapshot{on(us), on(eu)}}, {Name: eu}},
+		Targets: []Target{{Model: "m", Region: us, Replicas: want}, {Model: "m", Region: eu, Replicas: want}},
+	}
+	if got := s.UnmetLine(); got != "" {
+		t.Errorf("got %q, want none: both run", got)
+	}
+	s.Targets[0].Replicas[0].Count = 2
+	if got, want := s.UnmetLine(), "not as planned: us-east-1 runs 1 of 2 on L4, eu-west-1 runs 1 of 2 on L4"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -373,7 +373,7 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 	b := &balancer{
 		replicas: []Replica{
 			{
-				ReplicaConfig: service.ReplicaConfig{ID: "us-0", URL: "http://127.0.0.1:8201", Model: "llama", GPU: "L4"}, State: service.StateReady,
+				ReplicaConfig: service.ReplicaConfig{ID: "us-0", URL: "http://127.0.0.1:8201", Model: "llama", GPU: "L4", Region: "local/eu"}, State: service.StateReady,
 				View: &core.ReplicaView{Reported: true, Outstanding: 5, Pending: policy.Known(0), Running: policy.Known(3), KV: policy.Known(0.5), Age: 40 * time.Millisecond},
 			},
 			{
@@ -389,9 +389,9 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 	want := `{"at":"2023-11-14T22:13:20Z","service":"chat","regions":[{"name":"local/us",` +
 		`"balancers":[{"id":"lb-us-0","endpoint":"http://127.0.0.1:8001","admin":"http://127.0.0.1:8101","state":"READY","reason":"","rtt_ms":null,"age_ms":0,"certificate":null}],` +
 		`"replicas":[` +
-		`{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","gpu":"L4","capacity":"","state":"READY","reason":"","pending":0,"running":3,"outstanding":5,"kv":0.5,"prefix_hit_rate":0.75,"output_tokens_per_second":20,"age_ms":40,"donated":false,"usd_per_hour":null},` +
-		`{"id":"us-1","url":"","model":"","gpu":"","capacity":"","state":"STARTING","reason":"connection refused","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"donated":false,"usd_per_hour":null},` +
-		`{"id":"us-2","url":"","model":"","gpu":"","capacity":"","state":"STARTING","reason":"no answer yet","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"donated":false,"usd_per_hour":null}],` +
+		`{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","gpu":"L4","region":"local/eu","capacity":"","state":"READY","reason":"","pending":0,"running":3,"outstanding":5,"kv":0.5,"prefix_hit_rate":0.75,"output_tokens_per_second":20,"age_ms":40,"donated":false,"usd_per_hour":null},` +
+		`{"id":"us-1","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"connection refused","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"donated":false,"usd_per_hour":null},` +
+		`{"id":"us-2","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"no answer yet","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"donated":false,"usd_per_hour":null}],` +
 		`"queued":4,"models":[{"model":"llama","queued":1,"deferred":3,"first_tokens":40,"late":2}],"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"forwarded_in":2,"forwarded_out":3,"forwarded_to":[]}],` +
 		`"forecast":[],"donations":[],"plan":null,"targets":[],"prices":[],"strategy":"","events":[],"alerts":[]}`
 	if got := strings.TrimSpace(body); got != want {

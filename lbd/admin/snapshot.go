@@ -184,7 +184,7 @@ func baseURL(scheme, listen string) string {
 // replicaSnapshot is a replica as people see it.
 func replicaSnapshot(r Replica, stats proxy.ReplicaStats) telemetry.ReplicaSnapshot {
 	s := telemetry.ReplicaSnapshot{
-		ID: r.ID, URL: r.URL, Model: r.Model, GPU: r.GPU, Capacity: r.Capacity, State: r.State, Reason: r.Reason,
+		ID: r.ID, URL: r.URL, Model: r.Model, GPU: r.GPU, Region: r.Region, Capacity: r.Capacity, State: r.State, Reason: r.Reason,
 		PrefixHitRate: cmp.Or(stats.PrefixHitRate, r.HitRate.Ptr()), OutputTokensPerSecond: stats.OutputTokensPerSecond,
 	}
 	if r.USDPerHour > 0 {
