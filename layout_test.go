@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -244,7 +245,8 @@ func TestPurePackagesStayPure(t *testing.T) {
 	module := readModule(t)
 	for _, dir := range purePackages {
 		if module[dir] == nil {
-			continue // not built yet
+			t.Errorf("%s: purePackages lists a package that does not exist", dir)
+			continue
 		}
 		for _, reached := range reach(module, dir) {
 			r := module[reached]
@@ -257,6 +259,24 @@ func TestPurePackagesStayPure(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// The race detector is spared the pure packages and no others.
+func TestRaceLeavesOutPurePackagesAlone(t *testing.T) {
+	text, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, found := strings.Cut(string(text), "\nPURE ")
+	list, _, end := strings.Cut(after, "\nCONCURRENT ")
+	if !found || !end {
+		t.Fatal("the Makefile has no PURE and CONCURRENT")
+	}
+	got := strings.Fields(strings.NewReplacer(":=", "", "\\\n", "").Replace(list))
+	want := slices.Sorted(slices.Values(purePackages))
+	if slices.Sort(got); !slices.Equal(got, want) {
+		t.Errorf("PURE of the Makefile is %q, want %q", got, want)
 	}
 }
 
