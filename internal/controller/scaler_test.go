@@ -243,6 +243,7 @@ func testScaler(t *testing.T, text string, f func(w *scalerWorld)) {
 		wg.Go(func() { w.run(ctx, w.lease) })
 		defer wg.Wait()
 		defer end()
+		synctest.Wait() // the first look is at a service of which nothing was said yet
 		f(w)
 	})
 }
@@ -390,7 +391,7 @@ func TestAutoGrowsWhereInteractiveRequestsWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testScaler(t, strings.Replace(reactiveService, "reactive", "auto", 1), func(w *scalerWorld) {
 				w.yard.set(func() { w.yard.held, w.yard.pending = []telemetry.RegionSnapshot{c.held}, c.pending })
-				w.pass(3*time.Second, 0.5)
+				w.pass(6*time.Second, 0.5)
 				w.want(c.want, 0)
 			})
 		})
