@@ -15,6 +15,7 @@ import (
 // times at H=20, and with waits bounded at 200 steps at least 5 and 11 times.
 func TestBFIOTableHoldsThePapersClaims(t *testing.T) {
 	testkit.Slow(t)
+	testkit.NotUnderRace(t, "it computes, which takes minutes with the detector on")
 	ticks := time.Duration(0)
 	report, err := RunBFIO(context.Background(), "bfio-table1", 1, func() time.Duration { ticks += time.Microsecond; return ticks })
 	if err != nil {

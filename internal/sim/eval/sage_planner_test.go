@@ -7,12 +7,15 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/sim"
+	"skyserve/internal/testkit"
 	"skyserve/plan"
 )
 
 // What a strategy is simulated with is the shipped planner at its defaults: the same
 // history gives the same targets as a review of the service that the fleet stands for.
 func TestFleetsAreSimulatedWithTheShippedPlanner(t *testing.T) {
+	testkit.Slow(t)
+	testkit.NotUnderRace(t, "it computes, which takes minutes with the detector on")
 	p := sagePlan(t, "sage-day", "lt-ua")
 	runs, tps, err := p.runs()
 	if err != nil {

@@ -41,6 +41,7 @@ func runSage(t testing.TB, p SagePlan) *SageReport {
 // Regions and tiers add up to their model, and every VM to the closed pool.
 func TestSageReportAddsUp(t *testing.T) {
 	testkit.Slow(t)
+	testkit.NotUnderRace(t, "it computes, which takes minutes with the detector on")
 	p := sagePlan(t, "sage-day", plan.StrategyNames()...)
 	p.Seeds = 2
 	r := runSage(t, p)
@@ -85,6 +86,7 @@ func TestSageReportAddsUp(t *testing.T) {
 // The same plan gives the same bytes, however many run at once.
 func TestSageIsItsSeeds(t *testing.T) {
 	testkit.Slow(t)
+	testkit.NotUnderRace(t, "it computes, which takes minutes with the detector on")
 	text := func(workers int) string {
 		p := sagePlan(t, "sage-day", "reactive", "auto")
 		p.Workers = workers
@@ -118,6 +120,7 @@ func TestSageScarce(t *testing.T) {
 
 func TestSageTables(t *testing.T) {
 	testkit.Slow(t)
+	testkit.NotUnderRace(t, "it computes, which takes minutes with the detector on")
 	for _, c := range []struct{ name, want string }{
 		{"sage-scarce", `MODEL +STRATEGY .+ STARTS +REDEPLOYED +NEW VMS`},
 		{"sage-a100", `lt-ua: .+; by GPUs [-+][\d.]+%, paper -28.2%\)`},
