@@ -20,6 +20,9 @@ import (
 func TestMain(m *testing.M) {
 	path := os.Getenv(EnvObject)
 	if path == "" {
+		// Built with the race detector, processes sleep a second as they end: longer than goleak
+		// waits for those who reap them.
+		os.Setenv("GORACE", "atexit_sleep_ms=0")
 		goleak.VerifyTestMain(m)
 		return
 	}
