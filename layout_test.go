@@ -119,7 +119,6 @@ var sdkPackages = map[string][]string{
 	"github.com/spf13/cobra":           {"cmd/skyserve"},
 	"go.opentelemetry.io":              {"lbd/trace"},
 	"github.com/invopop/jsonschema":    {"internal/service"},
-	"github.com/guptarohit/asciigraph": {"tui", "cmd/skyserve"},
 	"gonum.org/v1/plot":                {"cmd/skyserve"},
 	// Cells of a table hold text of others, which must not add rows and columns.
 	"text/tabwriter": {"internal/printable"},
