@@ -2,7 +2,7 @@
 LINT_VERSION := v2.15.0
 SUDO         := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Pure packages start no goroutines (layout_test.go), so that there is nothing to race.
-PURE         := lbd/(buffer|core(/.*)?|openai|policy|prefix|record|bfio)|internal/(catalogue|page|printable|service|sim|sim/barrier|sim/engine|sim/workload)
+PURE         := lbd/(buffer|core(/.*)?|openai|policy|prefix|record|bfio)|internal/(catalogue|printable|service|sim|sim/barrier|sim/engine|sim/workload)
 CONCURRENT   = $$(go list ./lbd/... ./internal/... ./provision/... ./tui/... ./cmd/... | grep -vE '^skyserve/($(PURE))$$')
 
 .PHONY: test short build vet lint race bench chaos compare-proxy compare-solver compare-forecast disk examples openai-clients ci
