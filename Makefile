@@ -3,7 +3,7 @@ LINT_VERSION := v2.15.0
 SUDO         := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Packages that decide from arguments alone start no goroutines, so that there is nothing to
 # race; layout_test.go checks both.
-PURE         := forecast internal/catalogue internal/page internal/printable internal/service internal/sim internal/sim/barrier \
+PURE         := forecast internal/catalogue internal/printable internal/service internal/sim internal/sim/barrier \
                 internal/sim/engine internal/sim/workload lbd/bfio lbd/buffer lbd/core lbd/core/breaker lbd/core/fair lbd/core/pace \
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
 CONCURRENT    = $(filter-out $(PURE:%=skyserve/%),$(shell go list ./...))

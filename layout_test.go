@@ -24,7 +24,6 @@ var mayImport = map[string][]string{
 	"internal/catalogue": {"internal/service"},
 	// durable writes, for every package that keeps files
 	"internal/atomicfile": {},
-	"internal/page":       {},
 	"internal/testkit":    {}, // which tests run when; no program imports it
 	"internal/printable":  {},
 	"internal/telemetry":  {"internal/printable", "internal/service"},
@@ -37,7 +36,7 @@ var mayImport = map[string][]string{
 	"internal/sim/workload":     {"internal/service"},
 	"internal/sim/barrier":      {"lbd/bfio"},
 	"internal/sim/load":         {"internal/printable", "internal/service", "internal/telemetry", "internal/sim/workload"},
-	"internal/sim/eval":         {"internal/catalogue", "plan/chart", "internal/page", "internal/printable", "internal/service", "internal/sim/workload", "internal/sim/barrier", "lbd/bfio", "lbd/core", "internal/sim/engine", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim", "forecast", "plan"},
+	"internal/sim/eval":         {"internal/catalogue", "plan/chart", "internal/printable", "internal/service", "internal/sim/workload", "internal/sim/barrier", "lbd/bfio", "lbd/core", "internal/sim/engine", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim", "forecast", "plan"},
 	"templates":                 {},
 
 	"lbd/prefix":                 {"internal/service"},
@@ -70,7 +69,7 @@ var mayImport = map[string][]string{
 
 	"forecast":   {"internal/service", "internal/sim/workload"},
 	"plan/chart": {},
-	"plan":       {"plan/chart", "internal/catalogue", "internal/service", "internal/page", "forecast"},
+	"plan":       {"plan/chart", "internal/catalogue", "internal/service", "forecast"},
 
 	"provision":                      {"internal/catalogue", "internal/service"},
 	"internal/testcloud/conformance": {"internal/service", "provision"},
@@ -94,7 +93,7 @@ var mayImport = map[string][]string{
 }
 
 // purePackages decide from arguments alone: see impure and impureCalls.
-var purePackages = []string{"internal/page", "internal/printable", "internal/service", "internal/catalogue", "internal/sim/workload", "lbd/buffer", "lbd/core", "lbd/core/breaker", "lbd/core/fair", "lbd/core/pace", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim/barrier", "internal/sim/engine", "lbd/bfio", "internal/sim", "forecast", "plan", "plan/chart"}
+var purePackages = []string{"internal/printable", "internal/service", "internal/catalogue", "internal/sim/workload", "lbd/buffer", "lbd/core", "lbd/core/breaker", "lbd/core/fair", "lbd/core/pace", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim/barrier", "internal/sim/engine", "lbd/bfio", "internal/sim", "forecast", "plan", "plan/chart"}
 
 // impure is what a pure package may not import, at first hand or through our packages.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "math/rand", "syscall"}
@@ -120,7 +119,6 @@ var sdkPackages = map[string][]string{
 	"github.com/spf13/cobra":           {"cmd/skyserve"},
 	"go.opentelemetry.io":              {"lbd/trace"},
 	"github.com/invopop/jsonschema":    {"internal/service"},
-	"github.com/guptarohit/asciigraph": {"tui", "cmd/skyserve"},
 	"gonum.org/v1/plot":                {"cmd/skyserve"},
 	// Cells of a table hold text of others, which must not add rows and columns.
 	"text/tabwriter": {"internal/printable"},

@@ -27,10 +27,7 @@ func (p Page) WriteHTML(w io.Writer) error {
 	for _, c := range p.Courses {
 		v.Charts = append(v.Charts, p.chart(c))
 	}
-	if _, err := io.WriteString(w, v.markup()); err != nil {
-		return fmt.Errorf("writing the page: %w", err)
-	}
-	return nil
+	return v.markup().Write(w)
 }
 
 // view is a page as it is written.

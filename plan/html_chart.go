@@ -8,70 +8,65 @@ import (
 	"skyserve/plan/chart"
 )
 
-// The drawing of a course: lines are drawn in a frame that stretches with the
-// page, so x is in thousandths of its width and y in pixels. The last day takes
-// pastShare of the width, the forecast the rest, or its hour would be a hair.
+// The last day takes pastShare of a course's drawing, the forecast the rest, or its hour
+// would be a hair.
 const (
-	chartWidth  = 1000.0
-	chartHeight = 150.0
 	pastShare   = 0.6
 	pastMinutes = 24 * 60
 	pastBin     = 5 // minutes whose mean is one point
 	yMarks      = 4
 )
 
+// chartKey says what the lines and areas of a course are.
+var chartKey = []chart.Key{
+	{Class: "past", Text: "the last day, means of 5 minutes"},
+	{Class: "mean", Text: "load planned for"},
+	{Class: "band", Area: true, Text: "forecast, 9 minutes of 10"},
+	{Class: "stand", Text: "capacity now"},
+	{Class: "then", Text: "capacity as planned"},
+	{Class: "divide", Text: "time of the plan; the forecast after it is drawn wider"},
+}
+
 // courseChart is one course as the page draws it.
 type courseChart struct {
 	Model, Region, Summary string
-	Past, Band, Mean       string // paths
-	Now, Then              string
-	Before                 string // what stands now, over a past that is not known to have had it
-	Short                  bool   // load is above what stands now
-	PeakX, PeakY, HighY    float64
-	PeakLabel              string
-	YTicks                 []yTick
-	XTicks                 []xTick
-	Width, Height          float64
-	Divide                 float64 // x of the plan's time, percent
-	HasPast, HasBand       bool
+	Short                  bool // load is above what stands now
+	chart.Plot
 }
 
-type yTick struct {
-	Y     float64
-	Label string
-}
-
-type xTick struct {
-	X      float64 // percent
-	Label  string
-	Anchor string
-}
-
-// frame maps minutes from the plan's time on, and rates, to the drawing.
-type frame struct {
-	ahead int
-	top   float64
-}
-
-func (f frame) x(minute float64) float64 {
-	split := chartWidth * pastShare
-	if minute < 0 {
-		return chart.Tenth(split * (1 + minute/pastMinutes))
-	}
-	return chart.Tenth(split + (chartWidth-split)*minute/math.Max(1, float64(f.ahead)))
-}
-
-func (f frame) y(tps float64) float64 { return chart.Tenth(chartHeight * (1 - tps/f.top)) }
-
+// chart draws a course over minutes from the plan's time on.
 func (p Page) chart(c Course) courseChart {
-	f := frame{ahead: len(c.Planned), top: top(c)}
-	out := courseChart{Model: c.Model, Region: c.Region, Width: chartWidth, Height: chartHeight, Divide: 100 * pastShare}
-	out.Past, out.HasPast = f.line(binned(c.Past), -float64(len(c.Past)), pastBin)
-	out.Mean, _ = f.line(c.Planned, 0, 1)
-	out.Band, out.HasBand = f.band(c.Lo90, c.Hi90)
-	out.capacity(f, c)
-	out.peak(f, c, p)
-	out.ticks(f, p)
+	ahead := max(1, float64(len(c.Planned)))
+	peak, minute := c.Peak()
+	out := courseChart{Model: c.Model, Region: c.Region, Summary: p.summary(c), Short: peak > c.CapacityNow*(1+relTolerance)}
+	out.Title = fmt.Sprintf("%s in %s: %s", c.Model, c.Region, out.Summary)
+	out.Height = 150
+	out.X = chart.Scale{Low: -pastMinutes, High: ahead, Middle: 0, Share: pastShare}
+	out.Y = chart.Scale{High: top(c)}
+	out.YMarks = out.Y.Marks(yMarks, figure)
+	for _, at := range []float64{-pastMinutes, -pastMinutes / 2, 0, ahead / 2, ahead} {
+		label := fmt.Sprintf("%+.0fm", at)
+		if p.Proposal.At != nil {
+			label = p.Proposal.At.Add(time.Duration(at) * time.Minute).Format("15:04")
+		}
+		out.XMarks = append(out.XMarks, chart.Mark{Value: at, Text: label})
+	}
+	out.Lines = []chart.Line{
+		{Class: "divide", Points: []chart.Point{{X: 0, Y: 0}, {X: 0, Y: out.Y.High}}},
+		{Class: "past", Points: points(binned(c.Past), -float64(len(c.Past)), pastBin)},
+		{Class: "stand", Points: []chart.Point{{X: -pastMinutes, Y: c.CapacityNow}, {X: ahead, Y: c.CapacityNow}}},
+		{Class: "then", Points: c.steps()},
+		{Class: "mean", Points: points(c.Planned, 0, 1)},
+	}
+	if len(c.Lo90) == len(c.Hi90) && len(c.Hi90) > 0 {
+		band := chart.Line{Class: "band", Points: points(c.Hi90, 0, 1), Lower: points(c.Lo90, 0, 1)}
+		out.Lines = append([]chart.Line{band}, out.Lines...)
+	}
+	if peak > 0 {
+		at := chart.Point{X: float64(minute) + 0.5, Y: peak}
+		out.Lines = append(out.Lines, chart.Line{Class: "high", Points: []chart.Point{at, {X: at.X, Y: c.PeakHigh}}})
+		out.Dots = []chart.Dot{{Class: "dot", Point: at}}
+	}
 	return out
 }
 
@@ -109,86 +104,41 @@ func binned(values []float64) []float64 {
 	return out
 }
 
-// line draws values that begin at a minute, each so many minutes long; ok is false
-// when none is known.
-func (f frame) line(values []float64, from float64, step int) (path string, ok bool) {
-	points := make([]chart.Point, len(values))
+// points are values that begin at a minute, each so many minutes long, at their middles.
+func points(values []float64, from float64, step int) []chart.Point {
+	out := make([]chart.Point, len(values))
 	for n, v := range values {
-		points[n] = chart.Point{X: f.x(from + (float64(n)+0.5)*float64(step)), Y: f.y(v)}
+		out[n] = chart.Point{X: from + (float64(n)+0.5)*float64(step), Y: v}
 	}
-	path = chart.Line(points)
-	return path, path != ""
+	return out
 }
 
-// band draws the area between two lines of the forecast.
-func (f frame) band(lo, hi []float64) (path string, ok bool) {
-	if len(hi) == 0 || len(lo) != len(hi) {
-		return "", false
+// steps is what will be carried: what stands until new replicas are ready, or the new
+// capacity at once where fewer are wanted; nil without a plan.
+func (c Course) steps() []chart.Point {
+	if c.CapacityThen == nil {
+		return nil
 	}
-	upper, lower := make([]chart.Point, len(hi)), make([]chart.Point, len(lo))
-	for n := range hi {
-		x := f.x(float64(n) + 0.5)
-		upper[n], lower[n] = chart.Point{X: x, Y: f.y(math.Min(hi[n], f.top))}, chart.Point{X: x, Y: f.y(math.Min(lo[n], f.top))}
+	now, then, from, end := c.CapacityNow, *c.CapacityThen, 0.0, float64(len(c.Planned))
+	if then > now {
+		from = min(end, c.StartUp.Minutes())
 	}
-	return chart.Band(upper, lower), true
+	return []chart.Point{{X: 0, Y: now}, {X: from, Y: now}, {X: from, Y: then}, {X: end, Y: then}}
 }
 
-// capacity draws what is carried: up to the plan's time as it stands, then so until
-// new replicas are ready, or at once where fewer are wanted.
-func (c *courseChart) capacity(f frame, course Course) {
-	end := float64(f.ahead)
-	c.Before = fmt.Sprintf("M0,%gH%g", f.y(course.CapacityNow), f.x(0))
-	c.Now = fmt.Sprintf("M%g,%gH%g", f.x(0), f.y(course.CapacityNow), f.x(end))
-	peak, _ := course.Peak()
-	c.Short = peak > course.CapacityNow*(1+relTolerance)
-	if course.CapacityThen == nil {
-		return
+// summary says a course in words: the peak that is planned for, and what is carried.
+func (p Page) summary(c Course) string {
+	carries := figure(c.CapacityNow)
+	if c.CapacityThen != nil && *c.CapacityThen != c.CapacityNow {
+		carries += " → " + figure(*c.CapacityThen)
 	}
-	then, from := *course.CapacityThen, 0.0
-	if then > course.CapacityNow {
-		from = math.Min(end, course.StartUp.Minutes())
-	}
-	c.Then = fmt.Sprintf("M%g,%gH%gV%gH%g", f.x(0), f.y(course.CapacityNow), f.x(from), f.y(then), f.x(end))
-}
-
-// peak marks the peak that is planned for.
-func (c *courseChart) peak(f frame, course Course, p Page) {
-	tps, minute := course.Peak()
-	carries := figure(course.CapacityNow)
-	if course.CapacityThen != nil && *course.CapacityThen != course.CapacityNow {
-		carries += " → " + figure(*course.CapacityThen)
-	}
-	c.Summary = fmt.Sprintf("no load forecast; capacity %s tokens/s", carries)
+	tps, minute := c.Peak()
 	if tps == 0 {
-		return
+		return fmt.Sprintf("no load forecast; capacity %s tokens/s", carries)
 	}
-	c.PeakX, c.PeakY = chart.Tenth(f.x(float64(minute)+0.5)/chartWidth*100), f.y(tps)
-	c.HighY = f.y(math.Min(course.PeakHigh, f.top))
-	c.PeakLabel = figure(tps)
-	c.Summary = fmt.Sprintf("peak %s %s", figure(tps), p.clock(minute))
-	if course.PeakHigh > tps*1.005 {
-		c.Summary += fmt.Sprintf(", 19 of 20 below %s", figure(course.PeakHigh))
+	s := fmt.Sprintf("peak %s %s", figure(tps), p.clock(minute))
+	if c.PeakHigh > tps*1.005 {
+		s += fmt.Sprintf(", 19 of 20 below %s", figure(c.PeakHigh))
 	}
-	c.Summary += fmt.Sprintf("; capacity %s tokens/s", carries)
-}
-
-// ticks marks round rates, and times of the day.
-func (c *courseChart) ticks(f frame, p Page) {
-	for _, v := range chart.Marks(f.top, yMarks)[1:] {
-		if v < f.top*0.97 {
-			c.YTicks = append(c.YTicks, yTick{f.y(v), figure(v)})
-		}
-	}
-	at := func(minute float64, anchor string) {
-		label := fmt.Sprintf("%+.0fm", minute)
-		if p.Proposal.At != nil {
-			label = p.Proposal.At.Add(time.Duration(minute) * time.Minute).Format("15:04")
-		}
-		c.XTicks = append(c.XTicks, xTick{chart.Tenth(f.x(minute) / chartWidth * 100), label, anchor})
-	}
-	at(-pastMinutes, "start")
-	at(-pastMinutes/2, "middle")
-	at(0, "middle")
-	at(float64(f.ahead)/2, "middle")
-	at(float64(f.ahead), "end")
+	return s + fmt.Sprintf("; capacity %s tokens/s", carries)
 }

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"skyserve/plan/chart"
 )
 
 // aPage is a review of two regions, one of which has no forecast.
@@ -87,19 +90,14 @@ func TestPageEscapes(t *testing.T) {
 
 // Steps are drawn up when new replicas are ready, and down at once.
 func TestPageDrawsSteps(t *testing.T) {
-	f := frame{ahead: 60, top: 4000}
 	for name, c := range map[string]struct {
 		now, then float64
-		want      string
-	}{
-		"up":   {1000, 3000, "M600,112.5H666.7V37.5H1000"},
-		"down": {3000, 1000, "M600,37.5H600V112.5H1000"},
-		"same": {2000, 2000, "M600,75H600V75H1000"},
-	} {
-		var got courseChart
-		got.capacity(f, Course{CapacityNow: c.now, CapacityThen: &c.then, StartUp: 10 * time.Minute})
-		if got.Then != c.want {
-			t.Errorf("%s: %s, want %s", name, got.Then, c.want)
+		from      float64 // minutes
+	}{"up": {1000, 3000, 10}, "down": {3000, 1000, 0}, "same": {2000, 2000, 0}} {
+		got := Course{CapacityNow: c.now, CapacityThen: &c.then, StartUp: 10 * time.Minute, Planned: make([]float64, 60)}.steps()
+		want := []chart.Point{{X: 0, Y: c.now}, {X: c.from, Y: c.now}, {X: c.from, Y: c.then}, {X: 60, Y: c.then}}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
 		}
 	}
 }

@@ -3,18 +3,17 @@ package plan
 import (
 	_ "embed"
 
-	"skyserve/internal/page"
+	"skyserve/plan/chart"
 )
 
-// pageHead is the page up to its body; {} is the service's name.
+// pageStyle is what this page adds to the style of all.
 //
-//go:embed page.head.html
-var pageHead string
+//go:embed page.css
+var pageStyle string
 
-// markup is the page.
-func (v view) markup() string {
-	var p page.Page
-	p.Put(pageHead, v.Service)
+// markup is the page up to its end.
+func (v view) markup() *chart.Page {
+	p := chart.NewPage("Capacity review of "+v.Service, pageStyle)
 	p.Put("<h1>Capacity review of {}</h1>\n<p class=\"when\">{}</p>\n", v.Service, v.When)
 	failed := ""
 	if len(v.Proposal.Infeasible) > 0 {
@@ -23,22 +22,21 @@ func (v view) markup() string {
 	p.Put(`<p class="headline{}">{}`, failed, v.Headline)
 	p.PutIf(v.Status != v.Headline, "<small>{}</small>", v.Status)
 	p.Put("</p>\n")
-	putList(&p, "What cannot be met", v.Proposal.Infeasible)
+	putList(p, "What cannot be met", v.Proposal.Infeasible)
 	p.Put("<ul class=\"tiles\">\n")
 	for _, t := range v.Tiles {
 		p.Put("<li><span>{}</span><b>{}</b><span>{}</span></li>\n", t.Name, t.Value, t.Below)
 	}
 	p.Put("</ul>\n")
-	v.putChanges(&p)
-	v.putCharts(&p)
-	v.putHeld(&p)
-	putList(&p, "What was assumed", v.Proposal.Assumed)
-	p.Put("</body>\n</html>\n")
-	return p.String()
+	v.putChanges(p)
+	v.putCharts(p)
+	v.putHeld(p)
+	putList(p, "What was assumed", v.Proposal.Assumed)
+	return p
 }
 
 // putList adds a heading and a list of sentences, if there are any.
-func putList(p *page.Page, heading string, sentences []string) {
+func putList(p *chart.Page, heading string, sentences []string) {
 	if len(sentences) == 0 {
 		return
 	}
@@ -57,7 +55,7 @@ const changesHead = `<h2>Changes</h2>
 	`<th scope="col">carries then<small>tokens/s</small></th><th scope="col">region used<small>at its peak</small></th>`
 
 // putChanges adds the table of changes, if there are rows.
-func (v view) putChanges(p *page.Page) {
+func (v view) putChanges(p *chart.Page) {
 	if len(v.Rows) == 0 {
 		return
 	}
@@ -82,22 +80,14 @@ func (v view) putChanges(p *page.Page) {
 	p.Put("</tbody>\n</table></div>\n")
 }
 
-// chartsHead is the heading of the charts with their key.
-const chartsHead = `<h2>Load and capacity</h2>
-<p class="key"><span><svg viewBox="0 0 26 10"><path class="drawn past" d="M0,5H26"/></svg>the last day, means of 5 minutes</span>` +
-	`<span><svg viewBox="0 0 26 10"><path class="drawn mean" d="M0,5H26"/></svg>load planned for</span>` +
-	`<span><svg viewBox="0 0 26 10"><rect class="band" width="26" height="10"/></svg>forecast, 9 minutes of 10</span>` +
-	`<span><svg viewBox="0 0 26 10"><path class="drawn stand" d="M0,5H26"/></svg>capacity now</span>` +
-	`<span><svg viewBox="0 0 26 10"><path class="drawn then" d="M0,8H12V2H26"/></svg>capacity as planned</span></p>
-<div class="charts">
-`
-
 // putCharts adds a chart for each course, if there are any.
-func (v view) putCharts(p *page.Page) {
+func (v view) putCharts(p *chart.Page) {
 	if len(v.Charts) == 0 {
 		return
 	}
-	p.Put(chartsHead)
+	p.Put("<h2>Load and capacity</h2>\n")
+	p.PutKey(chartKey...)
+	p.Put("<div class=\"charts\">\n")
 	for _, c := range v.Charts {
 		c.put(p)
 	}
@@ -105,36 +95,18 @@ func (v view) putCharts(p *page.Page) {
 }
 
 // put adds a chart.
-func (c courseChart) put(p *page.Page) {
+func (c courseChart) put(p *chart.Page) {
 	p.Put("<figure>\n<figcaption><b>{}</b> <span>{}</span><br/><span", c.Region, c.Model)
 	p.PutIf(c.Short, ` class="short"`)
 	p.Put(">{}", c.Summary)
 	p.PutIf(c.Short, " (above what stands)")
-	p.Put("</span></figcaption>\n<svg height=\"186\" role=\"img\" aria-label=\"{} in {}: {}\">", c.Model, c.Region, c.Summary)
-	for _, t := range c.YTicks {
-		p.Put(`<line class="grid" x1="0" x2="100%" y1="{}" y2="{}"/>`, t.Y, t.Y)
-	}
-	p.Put(`<line class="grid" x1="0" x2="100%" y1="{}" y2="{}"/><line class="divide" x1="{}%" x2="{}%" y1="0" y2="{}"/>`, c.Height, c.Height, c.Divide, c.Divide, c.Height)
-	p.Put(`<svg x="0" y="0" width="100%" height="{}" viewBox="0 0 {} {}" preserveAspectRatio="none">`, c.Height, c.Width, c.Height)
-	p.PutIf(c.HasBand, `<path class="band" d="{}"/>`, c.Band)
-	p.PutIf(c.HasPast, `<path class="drawn past" d="{}"/>`, c.Past)
-	p.Put(`<path class="drawn stand" d="{}"/><path class="drawn stand" d="{}"/>`, c.Before, c.Now)
-	p.PutIf(c.Then != "", `<path class="drawn then" d="{}"/>`, c.Then)
-	p.Put(`<path class="drawn mean" d="{}"/></svg>`, c.Mean)
-	p.PutIf(c.PeakLabel != "", `<line class="high" x1="{}%" x2="{}%" y1="{}" y2="{}"/><circle class="dot" cx="{}%" cy="{}" r="4"/>`,
-		c.PeakX, c.PeakX, c.HighY, c.PeakY, c.PeakX, c.PeakY)
-	for _, t := range c.YTicks {
-		p.Put(`<text x="2" y="{}" dy="-3">{}</text>`, t.Y, t.Label)
-	}
-	for _, t := range c.XTicks {
-		p.Put(`<text x="{}%" y="165" text-anchor="{}">{}</text>`, t.X, t.Anchor, t.Label)
-	}
-	p.Put(`<text x="{}%" y="181" dx="-6" text-anchor="end">the last day</text><text x="{}%" y="181" dx="6">forecast, drawn wider</text>`, c.Divide, c.Divide)
-	p.Put("\n</svg>\n</figure>\n")
+	p.Put("</span></figcaption>\n")
+	c.Put(p)
+	p.Put("</figure>\n")
 }
 
 // putHeld adds what holds the counts, if anything does.
-func (v view) putHeld(p *page.Page) {
+func (v view) putHeld(p *chart.Page) {
 	if len(v.Held) == 0 {
 		return
 	}

@@ -1,6 +1,7 @@
 package tui
 
 import (
+	"cmp"
 	"strings"
 
 	"skyserve/internal/service"
@@ -32,16 +33,12 @@ func (s *screen) chart(t *Theme, n int) []string {
 	}
 	title := t.cut("output tok/s, "+what+", "+strings.ToLower(sparkSpan(cells)), s.width)
 	lines := []string{"", t.heading.over(title)}
-	for row := range rows {
-		label := ""
-		switch row {
-		case 0:
-			label = rate(&peak)
-		case rows - 1:
-			label = "0"
+	for row := rows - 1; row >= 0; row-- {
+		var bars strings.Builder
+		for _, v := range values {
+			bars.WriteString(cmp.Or(t.bar(v, peak, row, rows), " "))
 		}
-		bars := t.chartRow(values, peak, rows-1-row, rows)
-		lines = append(lines, t.muted.over(pad(label, axisWidth, true))+" "+t.accent.over(strings.TrimRight(bars, " ")))
+		lines = append(lines, t.scale(peak, row, rows)+t.accent.over(strings.TrimRight(bars.String(), " ")))
 	}
 	return lines
 }
@@ -77,26 +74,4 @@ func (s *screen) chartValues(regions []*telemetry.RegionSnapshot, n int) (values
 		peak = max(peak, v)
 	}
 	return values, peak
-}
-
-// chartRow is the row of bars that is `row` rows above the bottom of `rows`.
-func (t *Theme) chartRow(values []float64, peak float64, row, rows int) string {
-	var b strings.Builder
-	steps := len(t.glyphs.rising)
-	for _, v := range values {
-		level := 0
-		if peak > 0 && v > 0 {
-			level = max(int(v/peak*float64(rows*steps)+0.5), 1)
-		}
-		level = min(max(level-row*steps, 0), steps)
-		switch {
-		case level > 0:
-			b.WriteString(t.glyphs.rising[level-1])
-		case v >= 0 && row == 0:
-			b.WriteString(t.glyphs.zero)
-		default:
-			b.WriteByte(' ')
-		}
-	}
-	return b.String()
 }

@@ -146,23 +146,22 @@ func (s *screen) belowForecast(t *Theme, n int) []string {
 	if f == nil || n < leastPlot+3 || s.width < leastPlotWidth {
 		return nil
 	}
-	p := plot{
-		past: s.load(f), mean: f.MeanTPS, lo: f.Lo90TPS, hi: f.Hi90TPS,
-		from: f.At, step: time.Duration(f.StepSeconds * float64(time.Second)), zone: s.snapshot.At.Location(),
+	p := Plot{
+		Past: s.load(f), PastShare: pastShare, Mean: f.MeanTPS, Lo: f.Lo90TPS, Hi: f.Hi90TPS,
+		From: f.At, Step: time.Duration(f.StepSeconds * float64(time.Second)), Zone: s.snapshot.At.Location(),
 	}
 	p.capacity, p.capacityKnown = s.capacity(f)
 	title := s.theme.text(f.Region.Place() + ", " + shortModel(f.Model) + ", uncached prompt tok/s")
 	lines := []string{"", t.heading.over(t.cut(title, s.width))}
-	lines = append(lines, p.draw(t, s.width, n-3)...)
+	lines = append(lines, p.Draw(t, s.width, n-3)...)
 	return append(lines, t.muted.over(t.cut(s.plotLegend(t, f), s.width)))
 }
 
 // plotLegend explains the marks of the plot.
 func (s *screen) plotLegend(t *Theme, f *telemetry.LoadForecast) string {
-	g := t.glyphs
-	text := g.full + " asked  " + g.point + " expected  " + g.shade + " 90 % of minutes"
+	text := t.PlotKey("asked", "expected", "90 % of minutes")
 	if tps, known := s.capacity(f); known {
-		text += "  " + g.dash + " what the ready replicas carry: " + rate(&tps)
+		text += "  " + t.glyphs.dash + " what the ready replicas carry: " + rate(&tps)
 	}
 	switch {
 	case s.asked.loadErr != "":

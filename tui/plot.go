@@ -2,6 +2,7 @@ package tui
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"time"
 )
@@ -11,18 +12,21 @@ const (
 	leastPlot      = 4 // rows
 	mostPlot       = 40
 	leastPlotWidth = 40
+	pastShare      = 0.6 // of the dashboard's plots
 )
 
-// plot is a load over time: what was, what is expected with an interval, and a line
-// across for what can be carried. All in the same unit; NaN where nobody counted.
-type plot struct {
-	past          *LoadSeries
-	mean, lo, hi  []float64
-	from          time.Time // of the first step that is expected
-	step          time.Duration
+// Plot is a load over time in cells of a terminal: what was, what is expected with an
+// interval, and a line across for what can be carried. All in the same unit; NaN where
+// nobody counted. The dashboard and `skyserve forecast` draw by it.
+type Plot struct {
+	Past          *LoadSeries // nil where nothing is known
+	PastShare     float64     // of the width, 0 to 1, where there is a past
+	Mean, Lo, Hi  []float64
+	From          time.Time // of the first step that is expected
+	Step          time.Duration
+	Zone          *time.Location // of the times below
 	capacity      float64
 	capacityKnown bool
-	zone          *time.Location
 }
 
 // plotColumn is one cell's width of time.
@@ -32,88 +36,78 @@ type plotColumn struct {
 	mean, lo, hi float64 // NaN = not expected
 }
 
-// draw plots in w x h cells, the last line for the times: two thirds for the past
-// where there is one.
-func (p *plot) draw(t *Theme, w, h int) []string {
+// Draw plots in w x h cells, the last line for the times.
+func (p *Plot) Draw(t *Theme, w, h int) []string {
 	columns := p.columns(w - axisWidth - 1)
 	top := p.top(columns)
 	rows := h - 1
 	lines := make([]string, 0, h)
 	for row := rows - 1; row >= 0; row-- {
-		label := ""
-		switch row {
-		case rows - 1:
-			label = rate(&top)
-		case 0:
-			label = "0"
-		}
-		lines = append(lines, t.muted.over(pad(label, axisWidth, true))+" "+p.row(t, columns, top, row, rows))
+		lines = append(lines, t.scale(top, row, rows)+p.row(t, columns, top, row, rows))
 	}
 	return append(lines, t.muted.over(t.cut(p.times(columns, w), w)))
 }
 
-// pastShare of a plot's width is what was asked.
-const pastShare = 0.6
+// scale is what stands left of a row: the greatest value at the top, 0 at the bottom.
+func (t *Theme) scale(top float64, row, rows int) string {
+	label := ""
+	switch row {
+	case rows - 1:
+		label = rate(&top)
+	case 0:
+		label = "0"
+	}
+	return t.muted.over(pad(label, axisWidth, true)) + " "
+}
+
+// PlotKey explains the marks of a plot.
+func (t *Theme) PlotKey(past, mean, interval string) string {
+	return t.glyphs.full + " " + past + "  " + t.glyphs.point + " " + mean + "  " + t.glyphs.shade + " " + interval
+}
 
 // columns shares n columns out to the past and the time ahead.
-func (p *plot) columns(n int) []plotColumn {
+func (p *Plot) columns(n int) []plotColumn {
+	past := p.Past
 	ahead := n
-	if p.past != nil && len(p.past.TPS) > 0 {
-		ahead = n - int(pastShare*float64(n))
+	if past == nil || len(past.TPS) == 0 {
+		past = &LoadSeries{}
+	} else {
+		ahead = n - int(p.PastShare*float64(n))
 	}
 	columns := make([]plotColumn, n)
-	span := time.Duration(len(p.mean)) * p.step
+	span := time.Duration(len(p.Mean)) * p.Step
 	if span <= 0 {
 		span = time.Hour
 	}
 	cell := span / time.Duration(max(ahead, 1))
-	begin := p.from.Add(-time.Duration(n-ahead) * cell)
+	begin := p.From.Add(-time.Duration(n-ahead) * cell)
 	for i := range columns {
 		at := begin.Add(time.Duration(i) * cell)
-		columns[i] = plotColumn{at, p.was(at, cell), expected(p.mean, p.index(at)), expected(p.lo, p.index(at)), expected(p.hi, p.index(at))}
+		expected := func(values []float64) float64 { return meanOver(values, p.Step, at.Sub(p.From), cell) }
+		columns[i] = plotColumn{at, meanOver(past.TPS, past.Step, at.Sub(past.Start), cell), expected(p.Mean), expected(p.Lo), expected(p.Hi)}
 	}
 	return columns
 }
 
-// index is the step that a time falls into; below 0 before the first.
-func (p *plot) index(at time.Time) int {
-	if p.step <= 0 || at.Before(p.from) {
-		return -1
-	}
-	return int(at.Sub(p.from) / p.step)
-}
-
-// expected is a step's value; NaN where there is none.
-func expected(values []float64, i int) float64 {
-	if i < 0 || i >= len(values) {
+// meanOver is the mean of the known values in a cell's time, which begins so long after
+// the first of them; of the step that the cell lies in where that is longer.
+func meanOver(values []float64, step, from, cell time.Duration) float64 {
+	if step <= 0 {
 		return math.NaN()
 	}
-	return values[i]
-}
-
-// was is the mean of what was counted over a cell's time; of the step that the
-// cell lies in where that is longer.
-func (p *plot) was(at time.Time, cell time.Duration) float64 {
-	if p.past == nil || p.past.Step <= 0 {
-		return math.NaN()
-	}
-	first := int(math.Floor(float64(at.Sub(p.past.Start)) / float64(p.past.Step)))
-	last := int(math.Ceil(float64(at.Add(cell).Sub(p.past.Start))/float64(p.past.Step))) - 1
-	sum, n := 0.0, 0
-	for i := max(first, 0); i <= max(first, last) && i < len(p.past.TPS); i++ {
-		if !math.IsNaN(p.past.TPS[i]) {
-			sum += p.past.TPS[i]
-			n++
+	first := int(math.Floor(float64(from) / float64(step)))
+	last := int(math.Ceil(float64(from+cell)/float64(step))) - 1
+	sum, n := 0.0, 0.0
+	for i := max(first, 0); i <= max(first, last) && i < len(values); i++ {
+		if !math.IsNaN(values[i]) {
+			sum, n = sum+values[i], n+1
 		}
 	}
-	if n == 0 {
-		return math.NaN()
-	}
-	return sum / float64(n)
+	return sum / n // 0/0 is NaN
 }
 
 // top is the greatest value that must be seen.
-func (p *plot) top(columns []plotColumn) float64 {
+func (p *Plot) top(columns []plotColumn) float64 {
 	top := 0.0
 	for _, c := range columns {
 		for _, v := range []float64{c.was, c.mean, c.hi} {
@@ -132,13 +126,14 @@ func (p *plot) top(columns []plotColumn) float64 {
 }
 
 // row draws the row that is so many above the bottom.
-func (p *plot) row(t *Theme, columns []plotColumn, top float64, row, rows int) string {
+func (p *Plot) row(t *Theme, columns []plotColumn, top float64, row, rows int) string {
 	line := painter{theme: t}
 	capacity := p.capacityKnown && p.capacity <= top && level(p.capacity, top, rows) == row
 	for _, c := range columns {
+		bar := t.bar(c.was, top, row, rows)
 		switch {
-		case !math.IsNaN(c.was) && c.was > 0 && level(c.was, top, rows) >= row:
-			line.put(roleAccent, p.solid(t, c.was, top, row, rows))
+		case bar != "":
+			line.put(roleAccent, bar)
 		case !math.IsNaN(c.mean) && level(c.mean, top, rows) == row:
 			line.put(roleTitle, t.glyphs.point)
 		case capacity:
@@ -179,11 +174,21 @@ func (p *painter) done() string {
 	return p.whole.String()
 }
 
-// solid is a cell of a bar: in part where the bar ends in it.
-func (p *plot) solid(t *Theme, v, top float64, row, rows int) string {
+// bar is a row's cell of a bar: in part where the bar ends in it, empty above it. A bar
+// of nothing is a line at the bottom; of what is not known there is none.
+func (t *Theme) bar(v, top float64, row, rows int) string {
 	steps := len(t.glyphs.rising)
-	part := int(math.Round(v/top*float64(rows*steps))) - row*steps
-	return t.glyphs.rising[min(max(part, 1), steps)-1]
+	part := -row * steps
+	if v > 0 {
+		part += max(int(math.Round(v/top*float64(rows*steps))), 1)
+	}
+	switch {
+	case part > 0:
+		return t.glyphs.rising[min(part, steps)-1]
+	case v == 0 && row == 0:
+		return t.glyphs.zero
+	}
+	return ""
 }
 
 // level is the row that a value falls into.
@@ -191,30 +196,24 @@ func level(v, top float64, rows int) int {
 	return min(max(int(v/top*float64(rows)), 0), rows-1)
 }
 
-// times are the hours below the plot: of its begin, of where the past ends, and of
-// its end.
-func (p *plot) times(columns []plotColumn, w int) string {
-	if len(columns) == 0 {
+// times are the hours below the plot, with days where it spans more than one: of its
+// begin, of where the past ends, and of its end.
+func (p *Plot) times(columns []plotColumn, w int) string {
+	if len(columns) < 2 {
 		return ""
 	}
-	line := []rune(strings.Repeat(" ", w))
-	put := func(x int, text string) {
-		x = min(max(x, 0), w-len(text))
-		for i, r := range text {
-			if x+i >= 0 && x+i < len(line) {
-				line[x+i] = r
-			}
-		}
+	first, last := columns[0].at, columns[len(columns)-1].at.Add(columns[1].at.Sub(columns[0].at))
+	layout := "15:04"
+	if last.Sub(first) > 24*time.Hour {
+		layout = "Jan 2 15:04"
 	}
-	format := func(at time.Time) string { return at.In(p.zone).Format("15:04") }
-	last := len(columns) - 1
-	put(axisWidth+1, format(columns[0].at))
-	put(axisWidth+1+last-4, format(columns[last].at.Add(columns[last].at.Sub(columns[max(last-1, 0)].at))))
-	for i, c := range columns {
-		if !c.at.Before(p.from) && i > 6 && i < last-12 {
-			put(axisWidth+1+i, format(c.at))
-			break
-		}
+	left, right := first.In(p.Zone).Format(layout), last.In(p.Zone).Format(layout)
+	middle := p.From.In(p.Zone).Format(layout)
+	from := slices.IndexFunc(columns, func(c plotColumn) bool { return !c.at.Before(p.From) })
+	end := min(from, len(columns)-len(right)-len(middle)-1) // the column where the middle begins
+	line := strings.Repeat(" ", axisWidth+1) + left
+	if end > len(left) {
+		line = pad(line, axisWidth+1+end, false) + middle
 	}
-	return strings.TrimRight(string(line), " ")
+	return line + pad(right, w-width(line), true)
 }

@@ -107,23 +107,20 @@ func rate(v *float64) string {
 	if v == nil {
 		return unknown
 	}
-	x := math.Abs(*v)
-	switch {
-	case x == 0:
+	if *v == 0 {
 		return "0"
-	case x < 9.95:
-		return strconv.FormatFloat(*v, 'f', 1, 64)
-	case x < 999.5:
-		return strconv.FormatFloat(*v, 'f', 0, 64)
-	case x < 999.5e3:
-		return scaled(*v/1e3) + "k"
-	case x < 999.5e6:
-		return scaled(*v/1e6) + "M"
 	}
-	return scaled(*v/1e9) + "G"
+	x, unit := *v, ""
+	for _, next := range []string{"k", "M", "G", "T", "P", "E"} {
+		if math.Abs(x) < 999.5 {
+			break
+		}
+		x, unit = x/1000, next
+	}
+	return scaled(x) + unit
 }
 
-// scaled writes a figure of one to three digits before a unit.
+// scaled writes a figure of one to three digits.
 func scaled(v float64) string {
 	if math.Abs(v) < 9.95 {
 		return strconv.FormatFloat(v, 'f', 1, 64)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"skyserve/forecast"
@@ -121,12 +120,18 @@ func percent(v *float64) string {
 	return orDash(v, 100, "%.1f%%")
 }
 
-// thousands is short where a figure is known.
+// thousands writes a figure to two decimals with its unit, 440.84k, or a dash where it
+// is unknown.
 func thousands(v *float64) string {
 	if v == nil {
 		return "-"
 	}
-	return strings.TrimSpace(short(*v))
+	units := []string{"", "k", "M", "G", "T", "P"}
+	size := *v
+	for size >= 1000 && len(units) > 1 {
+		size, units = size/1000, units[1:]
+	}
+	return fmt.Sprintf("%.2f%s", size, units[0])
 }
 
 // orDash writes a figure times a factor, or a dash where it is unknown.

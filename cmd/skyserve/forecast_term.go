@@ -1,25 +1,23 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/guptarohit/asciigraph"
 	"golang.org/x/term"
 
 	"skyserve/forecast"
 	"skyserve/internal/printable"
+	"skyserve/tui"
 )
 
 // Measures of a plot on a terminal.
 const (
-	plotHeight   = 12
+	plotHeight   = 14 // lines
 	plotWidth    = 80 // where the terminal does not say, and at least
 	mostPlots    = 6
 	leastWidth   = 40
@@ -52,14 +50,19 @@ func courseOf(d drawn) course {
 	}
 }
 
-// terminalPlots draws the series one below the other.
+// terminalPlots draws the series one below the other, as the dashboard does.
 func (o *forecastOptions) terminalPlots(w io.Writer, results []drawn) error {
-	width := terminalWidth(w)
-	colour := isTerminal(w) && !o.noColor && os.Getenv("NO_COLOR") == ""
-	plain := unguarded(w)
+	theme, err := tui.NewTheme(tui.ThemeAuto, o.ascii)
+	if err != nil {
+		return err
+	}
+	if !isTerminal(w) || o.noColor || os.Getenv("NO_COLOR") != "" {
+		theme = theme.Plain()
+	}
+	plain, width := unguarded(w), terminalWidth(w)
 	for _, d := range results[:min(len(results), mostPlots)] {
 		title := printable.Line(d.Key.String() + ", " + d.Unit.PerSecond())
-		fmt.Fprintf(plain, "\n%s", terminalPlot(courseOf(d), title, width, colour, o.ascii))
+		fmt.Fprintf(plain, "\n%s\n%s", title, terminalPlot(courseOf(d), width, theme))
 	}
 	if more := len(results) - mostPlots; more > 0 {
 		fmt.Fprintf(w, "\n%d more series are not drawn: choose with --series, --model, --tier or --region\n", more)
@@ -77,80 +80,14 @@ func terminalWidth(w io.Writer) int {
 	return plotWidth
 }
 
-// strokes are how the lines of a plot look without colour: the interval, the
-// forecast and the history, the last drawn over the others.
-var (
-	strokes      = []string{"·", "•", ""} // the history in lines
-	asciiStrokes = []string{".", "o", "#"}
-)
-
-// terminalPlot draws a course, at most width columns wide.
-func terminalPlot(c course, title string, width int, colour, ascii bool) string {
-	const margin = 16 // the scale at the left, and half a label at the right
-	columns := width - margin
-	all := len(c.history) + len(c.mean)
-	lines := [][]float64{
-		squeeze(c.lo, len(c.history), all, columns), squeeze(c.hi, len(c.history), all, columns),
-		squeeze(c.mean, len(c.history), all, columns), squeeze(c.history, 0, all, columns),
+// terminalPlot draws a course, at most width columns wide, with a key below.
+func terminalPlot(c course, width int, theme tui.Theme) string {
+	step := c.end.Sub(c.at) / time.Duration(len(c.mean))
+	p := tui.Plot{
+		Past:      &tui.LoadSeries{Start: c.begin, Step: step, TPS: c.history},
+		PastShare: float64(len(c.history)) / float64(len(c.history)+len(c.mean)),
+		Mean:      c.mean, Lo: c.lo, Hi: c.hi, From: c.at, Step: step, Zone: time.UTC,
 	}
-	marks := strokes
-	if ascii {
-		marks = asciiStrokes
-	}
-	chars := []asciigraph.CharSet{asciigraph.CreateCharSet(marks[0]), asciigraph.CreateCharSet(marks[0]), asciigraph.CreateCharSet(marks[1]), asciigraph.DefaultCharSet}
-	if ascii {
-		chars[3] = asciigraph.CreateCharSet(marks[2])
-	}
-	options := []asciigraph.Option{
-		asciigraph.Height(plotHeight), asciigraph.LowerBound(0), asciigraph.SeriesChars(chars...),
-		asciigraph.YAxisValueFormatter(short),
-		asciigraph.XAxisRange(float64(c.begin.Unix()), float64(c.end.Unix())), asciigraph.XAxisTickCount(3),
-		asciigraph.XAxisValueFormatter(func(v float64) string { return time.Unix(int64(v), 0).UTC().Format("Jan 2 15:04") }),
-	}
-	if colour {
-		options = append(options, asciigraph.SeriesColors(asciigraph.Gray, asciigraph.Gray, asciigraph.Green, asciigraph.Default))
-	}
-	legend := fmt.Sprintf("%s history  %s forecast by %s  %s its interval of 90 %%", cmp.Or(marks[2], "─"), marks[1], c.forecaster, marks[0])
-	text := title + "\n" + asciigraph.PlotMany(lines, options...) + "\n" + legend + "\n"
-	if ascii {
-		text = toASCII.Replace(text)
-	}
-	return text
-}
-
-// short writes a figure in seven columns: 950.0, 19.48k, 1.20M.
-func short(v float64) string {
-	for _, u := range []struct {
-		size float64
-		name string
-	}{{1e15, "P"}, {1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
-		if v >= u.size {
-			return fmt.Sprintf("%6.2f%s", v/u.size, u.name)
-		}
-	}
-	return fmt.Sprintf("%7.2f", v)
-}
-
-// toASCII replaces what a plot's axes are drawn with.
-var toASCII = strings.NewReplacer("┤", "|", "┼", "+", "└", "+", "┬", "+", "─", "-", "╴", "-", "╶", "-", "│", "|")
-
-// squeeze lays values that begin at a step of all onto columns: the mean of
-// those that fall into one, NaN where there is none.
-func squeeze(values []float64, from, all, columns int) []float64 {
-	sums, counts := make([]float64, columns), make([]int, columns)
-	for i, v := range values {
-		if math.IsNaN(v) {
-			continue
-		}
-		// A value covers its columns where there are more of them than steps.
-		first, last := (from+i)*columns/all, (from+i+1)*columns/all
-		for c := first; c < max(last, first+1); c++ {
-			sums[c] += v
-			counts[c]++
-		}
-	}
-	for c := range sums {
-		sums[c] /= float64(counts[c]) // 0/0 is NaN
-	}
-	return sums
+	lines := append(p.Draw(&theme, width, plotHeight), theme.PlotKey("history", "forecast by "+c.forecaster, "its interval of 90 %"))
+	return strings.Join(lines, "\n") + "\n"
 }

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"skyserve/forecast"
+	"skyserve/tui"
 )
 
 // All pieces are worked on once; the error is that of the first that failed,
@@ -77,26 +78,6 @@ func TestForecastIsInterrupted(t *testing.T) {
 	}
 }
 
-// Squeezing keeps the mean where columns divide the steps, and shows every step
-// where there are more columns than steps.
-func TestSqueeze(t *testing.T) {
-	nan := math.NaN()
-	for _, c := range []struct {
-		values             []float64
-		from, all, columns int
-		want               []float64
-	}{
-		{[]float64{1, 3, 5, 7}, 0, 4, 2, []float64{2, 6}},
-		{[]float64{1, nan, nan, nan}, 0, 4, 2, []float64{1, nan}},
-		{[]float64{4}, 1, 2, 4, []float64{nan, nan, 4, 4}},
-		{nil, 0, 2, 2, []float64{nan, nan}},
-	} {
-		if got := squeeze(c.values, c.from, c.all, c.columns); fmt.Sprint(got) != fmt.Sprint(c.want) {
-			t.Errorf("%v onto %d: %v, want %v", c.values, c.columns, got, c.want)
-		}
-	}
-}
-
 // aSeries is a series with one forecast; some of its values may be unknown.
 func aSeries(values []float64, horizon int) drawn {
 	k := forecast.Keyed{Key: forecast.Key{Region: "us", Model: "m", Tier: "IW-F"}}
@@ -110,11 +91,16 @@ func aSeries(values []float64, horizon int) drawn {
 
 // Any series can be drawn, within the columns there are, and in ASCII when asked.
 func TestPlotsTakeAnySeries(t *testing.T) {
+	ascii, err := tui.NewTheme(tui.ThemeAuto, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ascii = ascii.Plain()
 	rapid.Check(t, func(t *rapid.T) {
 		values := rapid.SliceOfN(rapid.OneOf(rapid.Float64Range(0, 1e18), rapid.Just(0.0), rapid.Just(math.NaN())), 0, 200).Draw(t, "values")
 		d := aSeries(values, rapid.IntRange(1, 90).Draw(t, "horizon"))
 		width := rapid.IntRange(leastWidth, 200).Draw(t, "columns")
-		text := terminalPlot(courseOf(d), "title", width, false, true)
+		text := terminalPlot(courseOf(d), width, ascii)
 		for _, line := range strings.Split(text, "\n") {
 			if len(line) > width && !strings.HasPrefix(line, "#") {
 				t.Fatalf("%d columns of %d: %q", len(line), width, line)
@@ -173,11 +159,15 @@ func TestTimeAxisEndsWithTheForecast(t *testing.T) {
 // it is not wanted.
 func TestColourOfPlots(t *testing.T) {
 	c := courseOf(aSeries([]float64{1, 2, 3, 4}, 4))
-	plain, coloured := terminalPlot(c, "t", 80, false, false), terminalPlot(c, "t", 80, true, false)
+	theme, err := tui.NewTheme(tui.ThemeAuto, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, coloured := terminalPlot(c, 80, theme.Plain()), terminalPlot(c, 80, theme)
 	if strings.Contains(plain, "\x1b") || !strings.Contains(coloured, "\x1b") {
 		t.Error("colours are not as asked for")
 	}
-	for _, mark := range []string{"•", "·"} {
+	for _, mark := range []string{"•", "█"} {
 		if !strings.Contains(plain, mark) {
 			t.Errorf("no %s:\n%s", mark, plain)
 		}

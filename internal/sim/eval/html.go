@@ -14,14 +14,15 @@ import (
 // itself: for each report the table, the bars of throughput, the boxes of TTFT
 // and E2E and the load over time.
 func WriteHTML(out io.Writer, reports []*Report) error {
-	views := make([]view, 0, len(reports))
+	var names []string
 	for _, r := range reports {
-		views = append(views, viewOf(r))
+		names = append(names, r.Scenario)
 	}
-	if _, err := io.WriteString(out, markup(views)); err != nil {
-		return fmt.Errorf("writing the page: %w", err)
+	p := newPage(names)
+	for _, r := range reports {
+		viewOf(r).put(p)
 	}
-	return nil
+	return p.Write(out)
 }
 
 // view is a report as the page shows it.

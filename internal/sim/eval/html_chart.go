@@ -5,94 +5,18 @@ import (
 	"math"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"skyserve/internal/sim"
 	"skyserve/plan/chart"
 )
 
-// policyChart is one drawing: a row a policy, values along x. All x are percentages of
-// the plot's width, so that a drawing is as wide as its place and its letters
-// stay as they are.
+// policyChart is one drawing: a row a policy, values along x.
 type policyChart struct {
 	Title  string
 	Legend []string
 	Wide   bool // takes the page's whole width
-	Long   bool // has names that need more room than most
-	Ticks  []tick
-	Oracle float64 // x of the line at the oracle's value, 0 where there is none
-	Rows   []chartRow
-	axis   axis
+	chart.Rows
 }
-
-// tick is a mark on the axis.
-type tick struct {
-	X     float64
-	Label string
-}
-
-// chartRow is a policy's row; Box and Bar are nil where nothing was measured.
-type chartRow struct {
-	*entry
-	Value, Tip string
-	Box        *box
-	Bar        *bar
-	Marks      []mark
-}
-
-// longName is how many letters fit beside a drawing as it mostly is.
-const longName = 26
-
-// box holds the x of five percentiles.
-type box struct{ P10, P25, P50, P75, P90 float64 }
-
-// Wide is the width of the box proper.
-func (b *box) Wide() float64 { return chart.Tenth(b.P75 - b.P25) }
-
-// Whisker is the length of the whiskers with the box.
-func (b *box) Whisker() float64 { return chart.Tenth(b.P90 - b.P10) }
-
-// bar holds its width and the x of its spread, Lo and Hi equal where it has none.
-type bar struct{ Width, Lo, Hi float64 }
-
-// Spread says whether the bar has one.
-func (b *bar) Spread() bool { return b.Hi > b.Lo }
-
-// mark is what a value is compared with: the Reference's, or a span that the
-// paper claims, where From and To are equal if it gives one number.
-type mark struct {
-	Reference bool
-	From, To  float64
-	Tip       string
-}
-
-// Wide is the width of a span.
-func (m *mark) Wide() float64 { return chart.Tenth(m.To - m.From) }
-
-// axis maps values to x.
-type axis struct {
-	low, high float64
-	log       bool
-}
-
-func (a *axis) x(v float64) float64 {
-	if a.log {
-		v = math.Log(max(v, a.low)/a.low) / math.Log(a.high/a.low)
-	} else {
-		v = (v - a.low) / (a.high - a.low)
-	}
-	return chart.Tenth(100 * v)
-}
-
-// logarithmic is the ratio of the largest to the smallest value from which on an
-// axis is logarithmic: below it, a linear one still shows the smallest. widest is
-// the most that such an axis spans, and fewDecades how many decades leave room
-// for marks between the powers of ten.
-const (
-	logarithmic = 30
-	widest      = 1e6
-	fewDecades  = 2.5
-)
 
 // boxes draws the percentiles of a time, in seconds, and what is said of its
 // figure, where it has one.
@@ -104,23 +28,22 @@ func (l *lineup) boxes(title string, figure sim.Figure, get func(*sim.Figures) *
 			low, high = min(low, p.P10/1000), max(high, p.P90/1000)
 		}
 		for _, s := range said[i] {
-			low, high = min(low, s.from/1000), max(high, s.to/1000)
+			low, high = min(low, s.From/1000), max(high, s.To/1000)
 		}
 	}
 	c := &policyChart{Title: title, Legend: []string{"whiskers P10 and P90, box P25 to P75, line P50: " + l.over()}}
-	c.scale(low, high)
+	c.X = chart.Fit(low, high)
 	for i := range l.entries {
-		row := c.row(&l.entries[i], said[i], 1000)
+		row := l.entries[i].row(said[i], 1000)
 		if p := get(&l.entries[i].Mean); p != nil {
-			x := func(v float64) float64 { return c.axis.x(v / 1000) }
-			row.Box = &box{x(p.P10), x(p.P25), x(p.P50), x(p.P75), x(p.P90)}
+			row.Box = &chart.Box{From: p.P25 / 1000, To: p.P75 / 1000, Low: p.P10 / 1000, High: p.P90 / 1000, Middle: p.P50 / 1000}
 			row.Value = seconds(p.P50 / 1000)
-			row.Tip = fmt.Sprintf("%s: P10 %s, P25 %s, P50 %s, P75 %s, P90 %s", row.name(),
+			row.Tip = fmt.Sprintf("%s: P10 %s, P25 %s, P50 %s, P75 %s, P90 %s", l.entries[i].name(),
 				seconds(p.P10/1000), seconds(p.P25/1000), seconds(p.P50/1000), seconds(p.P75/1000), seconds(p.P90/1000))
 		}
-		c.add(row)
+		c.Rows.Rows = append(c.Rows.Rows, row)
 	}
-	c.explainMarks(" of the P90")
+	c.explain(" of the P90")
 	return c
 }
 
@@ -132,28 +55,27 @@ func (l *lineup) bars() *policyChart {
 	for i := range l.entries {
 		high = max(high, l.entries[i].speed()+l.entries[i].deviation())
 		for _, s := range said[i] {
-			high = max(high, s.to)
+			high = max(high, s.To)
 		}
 	}
 	c := &policyChart{Title: "Output tokens a second", Wide: true, Legend: []string{l.over()}}
 	if len(l.report.Rows) > len(l.report.Summary) {
 		c.Legend[0] += ", whiskers the standard deviation"
 	}
-	c.axis = axis{high: high}
-	c.ticks()
+	c.X = chart.Scale{High: high}
 	for i := range l.entries {
 		e := &l.entries[i]
-		row, v, d := c.row(e, said[i], 1), e.speed(), e.deviation()
-		row.Bar = &bar{c.axis.x(v), c.axis.x(max(0, v-d)), c.axis.x(v + d)}
+		row, v, d := e.row(said[i], 1), e.speed(), e.deviation()
+		row.Box = &chart.Box{To: v, Low: max(0, v-d), High: v + d}
 		row.Value = fmt.Sprintf("%.0f", v)
-		row.Tip = fmt.Sprintf("%s: %.0f ± %.0f tok/s", row.name(), v, d)
+		row.Tip = fmt.Sprintf("%s: %.0f ± %.0f tok/s", e.name(), v, d)
 		if e.Oracle {
-			c.Oracle = c.axis.x(v)
+			c.Limit = v
 			c.Legend = append(c.Legend, "dashed line: the oracle")
 		}
-		c.add(row)
+		c.Rows.Rows = append(c.Rows.Rows, row)
 	}
-	c.explainMarks("")
+	c.explain("")
 	return c
 }
 
@@ -165,22 +87,15 @@ func (l *lineup) over() string {
 	return "one seed"
 }
 
-// saying is what stands to compare a figure with, in the figure's unit.
-type saying struct {
-	reference bool
-	from, to  float64
-	text      string
-}
-
-// said lists, by entry, the references and the paper's claims of a figure. A claim
+// said lists, by entry, the references and the paper's claims of a figure, in its unit. A claim
 // of a ratio says where the paper would have the one policy, given where the
 // other one was measured.
-func (l *lineup) said(figure sim.Figure) [][]saying {
-	out := make([][]saying, len(l.entries))
+func (l *lineup) said(figure sim.Figure) [][]chart.Other {
+	out := make([][]chart.Other, len(l.entries))
 	for i := range l.entries {
 		if ref := l.entries[i].Reference; ref != nil {
 			if v, known := ref.of(figure); known {
-				out[i] = append(out[i], saying{true, v, v, fmt.Sprintf("reference: %s", plain(v))})
+				out[i] = append(out[i], chart.Other{Reference: true, From: v, To: v, Tip: "reference: " + plain(v)})
 			}
 		}
 	}
@@ -191,11 +106,11 @@ func (l *lineup) said(figure sim.Figure) [][]saying {
 			continue
 		}
 		if c.Than == nil {
-			out[i] = append(out[i], saying{false, c.Least, c.Most, "paper: " + c.cells()[1]})
+			out[i] = append(out[i], chart.Other{From: c.Least, To: c.Most, Tip: "paper: " + c.cells()[1]})
 		} else if than := l.report.find(c.Than); than != nil {
 			if base := figure.Of(&than.Mean); base != nil {
 				text := fmt.Sprintf("paper: %s times that of %s", c.cells()[1], sideName(*c.Than))
-				out[i] = append(out[i], saying{false, *base * c.Least, *base * c.Most, text})
+				out[i] = append(out[i], chart.Other{From: *base * c.Least, To: *base * c.Most, Tip: text})
 			}
 		}
 	}
@@ -223,30 +138,24 @@ func (l *lineup) position(s *Summary) int {
 	return -1
 }
 
-// row begins the row of an entry with its marks, whose figures have a unit.
-func (c *policyChart) row(e *entry, said []saying, unit float64) chartRow {
-	row := chartRow{entry: e, Value: "-", Tip: e.name()}
+// row begins the row of an entry with what it is compared with, in so many of the
+// drawing's units.
+func (e *entry) row(said []chart.Other, unit float64) chart.Row {
+	row := chart.Row{Class: e.Style(), Name: e.Policy, Note: e.Push, Star: e.Leader, Value: "-", Tip: e.name()}
 	for _, s := range said {
-		row.Marks = append(row.Marks, mark{s.reference, c.axis.x(s.from / unit), c.axis.x(s.to / unit), s.text})
+		s.From, s.To = s.From/unit, s.To/unit
+		row.Others = append(row.Others, s)
 	}
 	return row
 }
 
-// add adds a row whose tip tells its marks too.
-func (c *policyChart) add(row chartRow) {
-	for i := range row.Marks {
-		row.Tip += "; " + row.Marks[i].Tip
-	}
-	c.Long = c.Long || utf8.RuneCountInString(row.name()) > longName
-	c.Rows = append(c.Rows, row)
-}
-
-// explainMarks adds to the legend what the marks are that some row has.
-func (c *policyChart) explainMarks(what string) {
+// explain adds marks to the axis, and to the legend what rows are compared with.
+func (c *policyChart) explain(what string) {
+	c.Marks = c.X.Marks(5, plain)
 	references, claims := false, false
-	for i := range c.Rows {
-		for _, m := range c.Rows[i].Marks {
-			references, claims = references || m.Reference, claims || !m.Reference
+	for _, row := range c.Rows.Rows {
+		for _, o := range row.Others {
+			references, claims = references || o.Reference, claims || !o.Reference
 		}
 	}
 	if references {
@@ -254,39 +163,6 @@ func (c *policyChart) explainMarks(what string) {
 	}
 	if claims {
 		c.Legend = append(c.Legend, "▾ paper's claim"+what+", where a ratio is applied to what the other policy has here")
-	}
-}
-
-// scale chooses the axis for values from low to high.
-func (c *policyChart) scale(low, high float64) {
-	high = max(high, 1e-3)
-	c.axis = axis{high: high}
-	if low > 0 && high/low > logarithmic {
-		c.axis.low, c.axis.log = max(low, high/widest), true
-	}
-	c.ticks()
-}
-
-// ticks marks round values: on a logarithmic axis powers of ten, and 2 and 5 times
-// these where there is room.
-func (c *policyChart) ticks() {
-	a := &c.axis
-	if a.log {
-		steps := []float64{1, 2, 5}
-		if math.Log10(a.high/a.low) > fewDecades {
-			steps = steps[:1]
-		}
-		for decade := math.Pow(10, math.Floor(math.Log10(a.low))); decade <= a.high; decade *= 10 {
-			for _, m := range steps {
-				if v := m * decade; v >= a.low && v <= a.high {
-					c.Ticks = append(c.Ticks, tick{a.x(v), plain(v)})
-				}
-			}
-		}
-		return
-	}
-	for _, v := range chart.Marks(a.high, 5) {
-		c.Ticks = append(c.Ticks, tick{a.x(v), plain(v)})
 	}
 }
 

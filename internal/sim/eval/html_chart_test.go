@@ -1,38 +1,13 @@
 package eval
 
 import (
-	"math"
+	"slices"
 	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"skyserve/internal/sim"
+	"skyserve/plan/chart"
 )
-
-// An axis keeps the order of values, shows all of them, and has marks, whether
-// logarithmic or not.
-func TestAxes(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		low := rapid.Float64Range(0, 100).Draw(rt, "low")
-		high := low + rapid.Float64Range(0, 1e6).Draw(rt, "more")
-		middle := low + (high-low)*rapid.Float64Range(0, 1).Draw(rt, "middle")
-		c := &policyChart{}
-		c.scale(low, high)
-		a, b, d := c.axis.x(low), c.axis.x(middle), c.axis.x(high)
-		if !(0 <= a && a <= b && b <= d && d <= 100) {
-			rt.Fatalf("%v, %v, %v stand at %v, %v, %v", low, middle, high, a, b, d)
-		}
-		if len(c.Ticks) < 2 || len(c.Ticks) > 10 {
-			rt.Fatalf("%d marks from %v to %v", len(c.Ticks), low, high)
-		}
-		for _, mark := range c.Ticks {
-			if math.IsNaN(mark.X) || mark.X < 0 || mark.X > 100 {
-				rt.Fatalf("a mark at %v", mark)
-			}
-		}
-	})
-}
 
 // Numbers are written as people write them.
 func TestPlainNumbers(t *testing.T) {
@@ -67,28 +42,26 @@ func TestMarksStandWhereTheValueWould(t *testing.T) {
 	})
 	l := lineUp(r)
 	c := l.bars()
-	want := map[string][]mark{
-		"quick": {{false, 75, 75, "paper: 600.00"}},
-		"slow":  {{true, 18.8, 18.8, "reference: 150"}, {false, 100, 100, "paper: 4.00 times that of fast"}},
-		"fast":  {{false, 18.8, 22.5, "paper: 1.50 to 1.80 times that of slow"}},
+	want := map[string][]chart.Other{
+		"quick": {{From: 600, To: 600, Tip: "paper: 600.00"}},
+		"slow":  {{Reference: true, From: 150, To: 150, Tip: "reference: 150"}, {From: 800, To: 800, Tip: "paper: 4.00 times that of fast"}},
+		"fast":  {{From: 150, To: 180, Tip: "paper: 1.50 to 1.80 times that of slow"}},
 	}
-	for _, row := range c.Rows {
-		if len(row.Marks) != len(want[row.Policy]) {
-			t.Fatalf("%s has the marks %+v", row.Policy, row.Marks)
-		}
-		for i, m := range row.Marks {
-			if m != want[row.Policy][i] || !strings.Contains(row.Tip, m.Tip) {
-				t.Errorf("%s has the mark %+v, want %+v; its tip is %s", row.Policy, m, want[row.Policy][i], row.Tip)
-			}
+	for _, row := range c.Rows.Rows {
+		if !slices.Equal(row.Others, want[row.Name]) {
+			t.Errorf("%s is compared with %+v, want %+v", row.Name, row.Others, want[row.Name])
 		}
 	}
-	if legend := strings.Join(c.Legend, ". "); !strings.Contains(legend, "◆") || !strings.Contains(legend, "▾") || c.Oracle != 0 {
-		t.Errorf("the legend is %s, the oracle at %v", legend, c.Oracle)
+	if c.X.High != 800 {
+		t.Errorf("the axis reaches to %v", c.X.High)
+	}
+	if legend := strings.Join(c.Legend, ". "); !strings.Contains(legend, "◆") || !strings.Contains(legend, "▾") || c.Limit != 0 {
+		t.Errorf("the legend is %s, the oracle at %v", legend, c.Limit)
 	}
 	times := l.boxes("", "ttft_p90_ms", func(f *sim.Figures) *sim.Percentiles { return f.TTFT })
-	for _, row := range times.Rows {
-		if marks := row.Marks; row.Policy == "slow" && (len(marks) != 2 || marks[1].From != 50 || marks[1].To != 100) {
-			t.Errorf("the times of slow have the marks %+v", marks)
+	for _, row := range times.Rows.Rows {
+		if row.Name == "slow" && (len(row.Others) != 2 || row.Others[1].From != 0.045 || row.Others[1].To != 0.09) {
+			t.Errorf("the times of slow are compared with %+v", row.Others)
 		}
 	}
 }

@@ -3,83 +3,14 @@ package eval
 import (
 	"fmt"
 	"math"
-	"regexp"
-	"strconv"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"skyserve/internal/sim"
+	"skyserve/plan/chart"
 )
-
-// walk follows a path of M, l, h, v and V as a browser does, and lists where it
-// comes through.
-func walk(t *rapid.T, path string) [][2]int {
-	var at [2]int
-	var points [][2]int
-	for _, step := range regexp.MustCompile(`[MlhvV][-0-9 ]*`).FindAllString(path, -1) {
-		var n []int
-		for _, word := range regexp.MustCompile(`-?[0-9]+`).FindAllString(step[1:], -1) {
-			v, err := strconv.Atoi(word)
-			if err != nil {
-				t.Fatal(err)
-			}
-			n = append(n, v)
-		}
-		switch step[0] {
-		case 'M':
-			at = [2]int{n[0], n[1]}
-		case 'l':
-			at[0], at[1] = at[0]+n[0], at[1]+n[1]
-		case 'h':
-			at[0] += n[0]
-		case 'v':
-			at[1] += n[0]
-		case 'V':
-			at[1] = n[0]
-		}
-		points = append(points, at)
-	}
-	return points
-}
-
-// A path goes through every sample, and where it is closed begins and ends on the
-// ground.
-func TestPathsGoThroughEverySample(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		counts := rapid.SliceOfN(rapid.IntRange(0, 3), 1, 60).Draw(rt, "counts")
-		closed := rapid.Bool().Draw(rt, "closed")
-		c := &courses{duration: float64(len(counts)), high: 3}
-		var samples []sample
-		for i, n := range counts {
-			samples = append(samples, sample{time.Duration(i) * time.Second, n})
-		}
-		points := walk(rt, c.path(samples, closed))
-		if closed {
-			if points[0][1] != gridHigh || points[len(points)-1][1] != gridHigh {
-				rt.Fatalf("the area is bounded by %v", points)
-			}
-			points = points[1 : len(points)-1]
-		}
-		level := func(x int) int { // where a line through the points is at x
-			for k := len(points) - 1; k > 0; k-- {
-				a, b := points[k-1], points[k]
-				if a[0] <= x && x <= b[0] && a[0] < b[0] {
-					return a[1] + (b[1]-a[1])*(x-a[0])/(b[0]-a[0])
-				}
-			}
-			return points[0][1]
-		}
-		for _, s := range samples {
-			x := int(s.at.Seconds()/c.duration*gridWide + 0.5)
-			if got, want := level(x), gridHigh-80*s.count; got != want {
-				rt.Fatalf("%d requests at %v are drawn at %d, want %d: %v", s.count, s.at, got, want, points)
-			}
-		}
-	})
-}
 
 // course is a load of some regions that changes at every moment.
 func course(regions, moments int) []sim.Moment {
@@ -124,44 +55,35 @@ func TestManyRegions(t *testing.T) {
 		}
 	}
 	c := lineUp(r).courses()
-	if got := strings.Join(c.Regions, "|"); got != "|||||4 others" || c.high != 20 {
-		t.Errorf("regions %s, at most %v", got, c.high)
+	if got := strings.Join(c.Regions, "|"); got != "|||||4 others" || c.frame.Y.High != 20 {
+		t.Errorf("regions %s, at most %v", got, c.frame.Y.High)
 	}
 	lines := c.Panels[0].Lines
-	if len(lines) != 2*drawnRegions || lines[11].Region != 5 || lines[11].Held || !lines[0].Held {
+	if len(lines) != 2*drawnRegions || lines[11].Class != "run c5" || lines[0].Class != "held c0" {
 		t.Errorf("lines %+v", lines)
 	}
 	if r.courses[0][0].Regions[5].Queued != 1 {
 		t.Error("drawing changes what is drawn")
 	}
-	if !strings.HasSuffix(c.Panels[0].Tip, "\n4 others: in the engines 20.0 on average, 20 at most; held 4.0 on average, 4 at most") {
-		t.Errorf("the tip is %s", c.Panels[0].Tip)
+	if !strings.HasSuffix(c.Panels[0].Title, "\n4 others: in the engines 20.0 on average, 20 at most; held 4.0 on average, 4 at most") {
+		t.Errorf("the tip is %s", c.Panels[0].Title)
 	}
 }
 
-// Events stand inside the plot by when they begin, and never upon each other.
-func TestEventsDoNotOverlap(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		r := everything("")
-		r.Constants.Faults = nil
-		for range rapid.IntRange(0, 40).Draw(rt, "faults") {
-			from := rapid.Float64Range(0, 110).Draw(rt, "from")
-			r.Constants.Faults = append(r.Constants.Faults, sim.ConstantsFault{Kind: sim.LinkCut, From: from, To: from + rapid.Float64Range(0, 50).Draw(rt, "more")})
-		}
-		c := lineUp(r).courses()
-		for i := range c.Events {
-			e := &c.Events[i]
-			if e.Number != i+1 || e.From >= 100 || e.X < panelLeft || e.X+e.Wide > panelRight+0.01 || e.Lane.X+e.Lane.Wide > panelRight+0.01 || e.Lane.Y+e.Lane.High > float64(c.Height) {
-				rt.Fatalf("event %+v", e)
-			}
-			for k := range i {
-				o := &c.Events[k].Lane
-				if o.Y == e.Lane.Y && o.X < e.Lane.X+e.Lane.Wide && e.Lane.X < o.X+o.Wide {
-					rt.Fatalf("events %+v and %+v", c.Events[k], e)
-				}
-			}
-		}
-	})
+// Faults and surges are numbered by when they begin; those after the end are left out.
+func TestEventsAreNumbered(t *testing.T) {
+	r := everything("")
+	r.Constants.Faults = []sim.ConstantsFault{
+		{Kind: sim.LinkCut, Region: "us", Peer: "eu", From: 50, To: 60}, {Kind: sim.LinkCut, From: 100, To: 110}, {Kind: sim.ReplicaDown, Replica: "us-01", From: 10, To: 120},
+	}
+	want := []chart.Span{
+		{Class: "fault", Title: "replica-down: us-01, 10 to 120 s", From: 10, To: 120, Number: 1},
+		{Class: "surge", Title: "8 times the load in here, 30 to 40 s", From: 30, To: 40, Number: 2},
+		{Class: "fault", Title: "link-cut: us and eu, 50 to 60 s", From: 50, To: 60, Number: 3},
+	}
+	if got := events(&r.Constants); !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
 }
 
 func TestFaultsInWords(t *testing.T) {

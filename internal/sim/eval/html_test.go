@@ -104,7 +104,7 @@ func everything(word string) *Report {
 func TestThePagesStructure(t *testing.T) {
 	got := outline(t, htmlOf(t, everything("")))
 	var marks []string
-	seen := regexp.MustCompile(`^ *(h1|h2|p\.headline|p\.note|table.*|tr.*|figure.*|div\.(row|lead|plain|oracle|panels|charts).*|b\.badge.*)$`)
+	seen := regexp.MustCompile(`^ *(h1|h2|p\.headline|p\.note|table.*|tr.*|figure.*|div\.(row\.|lead|plain|oracle|panels|charts).*|b\.badge.*)$`)
 	for _, line := range got {
 		if m := seen.FindStringSubmatch(line); m != nil || strings.Contains(line, ": ") {
 			marks = append(marks, strings.TrimSpace(line))
@@ -115,7 +115,7 @@ func TestThePagesStructure(t *testing.T) {
 		" figure.across h2: Output tokens a second" + rows +
 		" figure h2: Time to first token, in seconds" + rows +
 		" figure h2: Time to the last token, in seconds" + rows +
-		" figure.courses h2: Load over time b.badge.of-surge b.badge div.panels div.plain div.lead div.oracle"
+		" figure.courses h2: Load over time b.badge.surge b.badge.fault div.panels div.plain div.lead div.oracle"
 	if text := strings.Join(marks, " "); text != want {
 		t.Errorf("got\n%s\nwant\n%s", text, want)
 	}
@@ -133,9 +133,9 @@ func TestThePageStandsByItself(t *testing.T) {
 	}
 	outline(t, text)
 	for want, times := range map[string]int{
-		"<section>": 2, "<figure": 8, `class="box"`: 12, `class="panel"`: 4, `class="run r2"`: 6, "balancer-down: eu, 8 to 12 s": 6,
+		"<section>": 2, "<figure": 8, `class="box"`: 12, `<svg class="plot" height="`: 4, `class="run c2"`: 6, "balancer-down: eu, 8 to 12 s": 10,
 		`<title>warm-up, to 3 s: no figure counts it</title>`: 4, `class="reference"`: 8, `>3161<small>`: 2,
-		"throughput of consistent-hash over that of least-load": 2, "prefers-color-scheme: dark": 1,
+		"throughput of consistent-hash over that of least-load": 2, "prefers-color-scheme: dark": 2,
 	} {
 		if n := strings.Count(text, want); n != times {
 			t.Errorf("the page has %q %d times, want %d", want, n, times)
@@ -157,7 +157,7 @@ func TestThePageEscapes(t *testing.T) {
 		plain := outline(t, htmlOf(t, everything("")))
 		for i, line := range outline(t, text) {
 			line = strings.ReplaceAll(line, word, "")
-			if want := strings.Replace(plain[i], "div.plot", "div.plot.long", 1); line != plain[i] && line != want {
+			if want := strings.Replace(plain[i], "div.rows", "div.rows.long", 1); line != plain[i] && line != want {
 				t.Errorf("%q makes of %q %q", word, plain[i], line)
 			}
 		}

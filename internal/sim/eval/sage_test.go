@@ -143,7 +143,7 @@ func TestSageTables(t *testing.T) {
 		if err := WriteSageHTML(&html, []*SageReport{r}); err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"<title>skyserve sim " + c.name + "</title>", "<path class=\"s0\" d=\"M40,", "</html>"} {
+		for _, want := range []string{"<title>skyserve sim " + c.name + "</title>", "<path class=\"strategy c0\" d=\"M0 ", "</html>"} {
 			if !strings.Contains(html.String(), want) {
 				t.Errorf("%s: the page has no %q", c.name, want)
 			}

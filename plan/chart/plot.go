@@ -1,0 +1,179 @@
+package chart
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Plot is a drawing of values over time. The order is that of drawing: what comes later
+// covers what came before.
+type Plot struct {
+	Title          string  // what is drawn, in words
+	Height         float64 // pixels between its axes
+	X, Y           Scale
+	XMarks, YMarks []Mark
+	Spans          []Span
+	Lines          []Line
+	Dots           []Dot
+}
+
+// Point is a place in a drawing, in the units of its scales; a Y that is NaN is unknown.
+type Point struct{ X, Y float64 }
+
+// Line is a line through points that breaks where one is unknown or, with a Lower edge,
+// the area between the two, all of whose points are known.
+type Line struct {
+	Class         string
+	Points, Lower []Point
+}
+
+// Dot is a single point.
+type Dot struct {
+	Class string
+	Point
+}
+
+// Span is a time that is coloured from top to bottom. One with a Number, from 1, has it
+// in a lane below the axis.
+type Span struct {
+	Class, Title string
+	From, To     float64
+	Number       int
+}
+
+// Measures in pixels. A lane's mark is at least as wide as its number, in a drawing
+// that is no narrower than narrowest.
+const (
+	labels     = 20 // below the axis
+	laneHeight = 12
+	narrowest  = 300
+	grid       = 1000 // steps of paths in both directions
+)
+
+// Put adds the drawing to a page.
+func (p Plot) Put(page *Page) {
+	lanes, n := p.lanes()
+	page.Put(`<svg class="plot" height="{}" role="img"><title>{}</title><rect width="100%" height="100%" opacity="0"/>`, p.Height+labels+float64(n*laneHeight), p.Title)
+	page.Put("\n<svg height=\"{}\"><line class=\"grid\" x2=\"100%\" y1=\"100%\" y2=\"100%\"/>", p.Height)
+	for _, m := range p.XMarks {
+		x := p.X.At(m.Value)
+		page.Put(`<line class="grid" x1="{}%" x2="{}%" y2="100%"/>`, x, x)
+	}
+	for _, m := range p.YMarks {
+		y := p.y(m.Value)
+		page.Put(`<line class="grid" x2="100%" y1="{}%" y2="{}%"/>`, y, y)
+	}
+	for _, s := range p.Spans {
+		x := p.X.At(s.From)
+		page.Put(`<rect class="during {}" x="{}%" width="{}%" height="100%"><title>{}</title></rect>`, s.Class, x, tenth(p.X.At(s.To)-x), s.Title)
+	}
+	page.Put(`<svg viewBox="0 0 {} {}" preserveAspectRatio="none">`, grid, grid)
+	for _, l := range p.Lines {
+		page.Put(`<path class="{}" d="{}"/>`, l.Class, p.path(l))
+	}
+	page.Put("</svg>")
+	for _, d := range p.Dots {
+		page.Put(`<circle class="{}" cx="{}%" cy="{}%" r="4"/>`, d.Class, p.X.At(d.X), p.y(d.Y))
+	}
+	p.putLabels(page)
+	for i, l := range lanes {
+		if s := p.Spans[i]; s.Number > 0 {
+			y := p.Height + labels + laneHeight*float64(l.row)
+			page.Put(`<g class="{}"><title>{}</title><rect x="{}%" y="{}" width="{}%" height="{}" rx="2"/>`, s.Class, s.Title, l.x, y, l.width, laneHeight-2)
+			page.Put(`<text class="number" x="{}%" y="{}" text-anchor="middle">{}</text></g>`, tenth(l.x+l.width/2), y+laneHeight-3.5, s.Number)
+		}
+	}
+	page.Put("</svg>\n")
+}
+
+// y is where a value stands from the top, in percent.
+func (p Plot) y(v float64) float64 { return tenth(100 - p.Y.At(v)) }
+
+// putLabels ends the plot proper with the labels of values inside of it, upon their
+// lines and below the highest, and adds those of times below.
+func (p Plot) putLabels(page *Page) {
+	const nearEdge = 4 // percent
+	for _, m := range p.YMarks {
+		if y := p.y(m.Value); y < 100 {
+			dy := -3
+			if y < nearEdge {
+				dy = 11
+			}
+			page.Put(`<text x="2" y="{}%" dy="{}">{}</text>`, y, dy, m.Text)
+		}
+	}
+	page.Put("</svg>\n")
+	for _, m := range p.XMarks {
+		x, anchor := p.X.At(m.Value), "middle"
+		if x < nearEdge {
+			anchor = "start"
+		} else if x > 100-nearEdge {
+			anchor = "end"
+		}
+		page.Put(`<text x="{}%" y="{}" text-anchor="{}">{}</text>`, x, p.Height+15, anchor, m.Text)
+	}
+}
+
+// path runs through a line's points in whole steps from one to the next, which keeps
+// pages small; empty where none is known.
+func (p Plot) path(l Line) string {
+	var b strings.Builder
+	x, y, down := 0, 0, false
+	through := func(at Point) {
+		if math.IsNaN(at.Y) {
+			down = false
+			return
+		}
+		toX, toY := int(math.Round(grid/100*p.X.At(at.X))), int(math.Round(grid/100*p.y(at.Y)))
+		switch {
+		case !down:
+			fmt.Fprintf(&b, "M%d %d", toX, toY)
+		case toY == y && toX != x:
+			fmt.Fprintf(&b, "h%d", toX-x)
+		case toY != y:
+			fmt.Fprintf(&b, "l%d %d", toX-x, toY-y)
+		}
+		x, y, down = toX, toY, true
+	}
+	for _, at := range l.Points {
+		through(at)
+	}
+	for _, at := range slices.Backward(l.Lower) {
+		through(at)
+	}
+	if l.Lower != nil && down {
+		b.WriteString("Z")
+	}
+	return strings.ReplaceAll(b.String(), " -", "-")
+}
+
+// lane is where the mark of a span lies: x and width in percent, and its row below.
+type lane struct {
+	x, width float64
+	row      int
+}
+
+// lanes gives each numbered span the first row in which it covers no other's mark, and
+// says how many rows there are. Spans are in the order of their beginnings.
+func (p Plot) lanes() ([]lane, int) {
+	out := make([]lane, len(p.Spans))
+	var ends []float64 // x that each row is taken to
+	for i, s := range p.Spans {
+		if s.Number == 0 {
+			continue
+		}
+		l := &out[i]
+		number := 6 + 7*len(strconv.Itoa(s.Number))
+		l.width = tenth(max(p.X.At(s.To)-p.X.At(s.From), 100*float64(number)/narrowest))
+		l.x = tenth(min(p.X.At(s.From), 100-l.width))
+		l.row = slices.IndexFunc(ends, func(end float64) bool { return end <= l.x })
+		if l.row < 0 {
+			l.row, ends = len(ends), append(ends, 0)
+		}
+		ends[l.row] = l.x + l.width
+	}
+	return out, len(ends)
+}
