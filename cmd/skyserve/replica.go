@@ -148,7 +148,11 @@ func (o *replicaOptions) add(ctx context.Context, s *scaling, name string) error
 		return err
 	}
 	g := cloud.Group{Model: m.Name, Region: s.spec.Regions[at].Name}
-	return s.setCount(ctx, g, len(s.serving(s.replicas(g.Model, g.Region)))+o.count, on)
+	w, err := s.Adding(ctx, g, o.count, on)
+	if err != nil {
+		return err
+	}
+	return s.follow(ctx, w)
 }
 
 // gpuOf is the class of a GPU that a model may run on; any where none is named.

@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"skyserve/internal/controller"
+	"skyserve/internal/controller/fleet"
 	"skyserve/internal/telemetry"
 	"skyserve/tui"
 )
@@ -79,7 +80,7 @@ func (o *topOperator) apply(ctx context.Context, p *telemetry.PlanSummary) (stri
 
 // follow carries a summary of a plan out while nobody else changes the service.
 func (o *topOperator) follow(ctx context.Context, name string, shown *telemetry.PlanSummary) (changed bool, err error) {
-	s, unlock, err := openScaling(ctx, name, io.Discard, o.clouds)
+	s, unlock, err := openScaling(ctx, name, nil, io.Discard, true, o.clouds)
 	if err != nil {
 		return false, err
 	}
@@ -96,6 +97,6 @@ func (o *topOperator) follow(ctx context.Context, name string, shown *telemetry.
 	if err != nil {
 		return false, err
 	}
-	undone, err := s.follow(ctx, p)
-	return s.changed, s.end(ctx, err, undone)
+	err = s.follow(ctx, fleet.WantedBy(s.spec, p))
+	return s.Changed, err
 }
