@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 
-	"skyserve/provision/cloud"
+	"skyserve/internal/service"
 )
 
 // decision carries out what somebody decides about the replicas of a running service.
@@ -29,20 +29,21 @@ func reclaimed(id string) decision {
 
 // decide makes a decision about a service hold. talk is told how that proceeds, changed
 // says whether there was anything to do.
-func decide(ctx context.Context, name string, talk io.Writer, d decision) (changed bool, err error) {
-	s, unlock, err := openScaling(ctx, name, nil, talk, false, cloudFlags{})
+func decide(ctx context.Context, name string, in io.Reader, talk io.Writer, yes bool, clouds cloudFlags, d decision) (changed bool, err error) {
+	s, unlock, err := openScaling(ctx, name, in, talk, yes, clouds)
 	if err != nil {
 		return false, err
 	}
 	defer unlock()
-	if cloud.Rents(s.spec) {
-		return false, usage(fmt.Errorf("changing replicas of %s one by one: its region %s is in a cloud", s.spec.Name, cloud.Rented(s.spec)[0]), "'skyserve plan --apply' changes how many there are")
-	}
 	if err := s.end(ctx, d(ctx, s), nil); err != nil {
 		return s.Changed, err
 	}
-	if !s.Changed {
+	strategy := s.spec.Autoscale.Strategy
+	switch {
+	case !s.Changed:
 		fmt.Fprintf(talk, "%s: no change\n", s.spec.Name)
+	case strategy != "" && strategy != service.StrategyManual:
+		fmt.Fprintf(talk, "autoscale.strategy is %s: it goes on from there\n", strategy)
 	}
 	return s.Changed, nil
 }

@@ -141,6 +141,8 @@ func (s *scaling) end(ctx context.Context, err error, undone []error) error {
 		return fmt.Errorf("changing the replicas of %s: %w", name, context.Canceled)
 	case err != nil && isDecision(err):
 		return undecided(err)
+	case errors.Is(err, fleet.ErrNotKept):
+		return usage(err, "'skyserve replica remove ID' drains a rented one and gives it back; POST /workers/ID/drain at its balancer drains any until that ends")
 	case errors.Is(err, errDeclined):
 		return err
 	case err != nil:

@@ -27,7 +27,7 @@ func (o *topOperator) Do(ctx context.Context, order tui.Order) (string, error) {
 		words := fmt.Sprintf(verb.command, order.Replica)
 		return "", o.elsewhere(err, fmt.Sprintf(verb.doing, order.Replica), serviceFlag(words, o.serviceName()))
 	}
-	changed, err := decide(ctx, svc.Name(), io.Discard, verb.decide(order.Replica))
+	changed, err := decide(ctx, svc.Name(), nil, io.Discard, false, o.clouds, verb.decide(order.Replica))
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("%s: %w", fmt.Sprintf(verb.doing, order.Replica), inOneLine(err))

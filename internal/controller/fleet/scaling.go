@@ -187,7 +187,7 @@ func (s *Scaling) Remove(ctx context.Context, p *Plan, id string) error {
 
 // Drain lets a replica finish what it has and get nothing more, or serve again.
 func (s *Scaling) Drain(ctx context.Context, id string, drained bool) error {
-	if err := s.exists(ctx, id); err != nil {
+	if err := s.keeps(ctx, id); err != nil {
 		return err
 	}
 	return s.decide(ctx, s.Decided.WithDrained(id, drained))
@@ -196,7 +196,10 @@ func (s *Scaling) Drain(ctx context.Context, id string, drained bool) error {
 // Donate donates a replica from now on. A machine of a static region stays donated, another one
 // is removed after autoscale.donate_for.
 func (s *Scaling) Donate(ctx context.Context, id string) error {
-	have, err := s.look(ctx)
+	if err := s.keeps(ctx, id); err != nil {
+		return err
+	}
+	have, err := s.list(ctx)
 	if err != nil {
 		return err
 	}
@@ -208,7 +211,7 @@ func (s *Scaling) Donate(ctx context.Context, id string) error {
 
 // Reclaim takes a donated replica back.
 func (s *Scaling) Reclaim(ctx context.Context, id string) error {
-	if err := s.exists(ctx, id); err != nil {
+	if err := s.keeps(ctx, id); err != nil {
 		return err
 	}
 	return s.decide(ctx, s.Decided.Reclaimed(id))
@@ -239,13 +242,19 @@ func (s *Scaling) parted(have, excess []provision.Object) (donated, removed []pr
 	return donated, removed
 }
 
-// exists is an error where the service has no such replica.
-func (s *Scaling) exists(ctx context.Context, id string) error {
+// keeps is an error where the service has no such replica, or nobody would keep what is decided
+// of it.
+func (s *Scaling) keeps(ctx context.Context, id string) error {
 	have, err := s.look(ctx)
-	if err != nil || isAttached(s.Spec, id) || runs(have, id) {
+	switch {
+	case err != nil:
 		return err
+	case !isAttached(s.Spec, id) && !runs(have, id):
+		return &NoReplicaError{ID: id}
+	case cloud.Rents(s.Spec):
+		return fmt.Errorf("%s: %w", id, ErrNotKept)
 	}
-	return &NoReplicaError{ID: id}
+	return nil
 }
 
 // spares is an error where a replica cannot be spared.
@@ -423,6 +432,10 @@ func (s *Scaling) followStatic(ctx context.Context, more map[cloud.Group]int) (u
 		for i := range s.Spec.Models {
 			g := cloud.Group{Model: s.Spec.Models[i].Name, Region: r.Name}
 			left := more[g]
+			if left < 0 && cloud.Rents(s.Spec) {
+				undone = append(undone, fmt.Errorf("%s in %s: %d fewer are proposed: %w", g.Model, g.Region, -left, ErrNotKept))
+				continue
+			}
 			replicas := static.Replicas(s.Spec, r)
 			slices.Reverse(replicas)
 			for _, c := range replicas {

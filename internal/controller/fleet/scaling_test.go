@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -381,4 +382,32 @@ func TestAStandInIsNotTooMany(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Beside regions in clouds nothing is decided of single replicas that nobody would keep.
+func TestNothingIsDecidedThatNobodyKeeps(t *testing.T) {
+	spec := parse(t, strings.Replace(twoGPUs, "regions:", "regions:\n  - {name: static/paris, endpoints: [\"http://10.0.0.1:8000\"], replicas: {min: 0, max: 1}}", 1))
+	m := world(spec)
+	if _, err := up(spec, m); err != nil {
+		t.Fatal(err)
+	}
+	s := newScaling(newFleet(spec, m))
+	for what, decide := range map[string]func(id string) error{
+		"drain":   func(id string) error { return s.Drain(t.Context(), id, true) },
+		"donate":  func(id string) error { return s.Donate(t.Context(), id) },
+		"reclaim": func(id string) error { return s.Reclaim(t.Context(), id) },
+	} {
+		for _, id := range []string{"us-east-1-0", "paris-10-0-0-1-8000"} {
+			if err := decide(id); !errors.Is(err, fleet.ErrNotKept) {
+				t.Errorf("%s %s: %v", what, id, err)
+			}
+		}
+	}
+	undone, err := s.Follow(t.Context(), fleet.Wanted{More: map[cloud.Group]int{{Model: "llama", Region: "static/paris"}: -1}})
+	if err != nil || len(undone) != 1 || !strings.HasPrefix(undone[0].Error(), "llama in static/paris: 1 fewer are proposed: ") {
+		t.Errorf("not done: %v, %v", undone, err)
+	}
+	if s.Changed || len(s.Decided.Idle()) > 0 {
+		t.Errorf("decided: %+v", s.Decided)
+	}
 }
