@@ -33,7 +33,7 @@ func (o *planOptions) carryOut(ctx context.Context, p plan.Proposal, in io.Reade
 		return err
 	}
 	defer unlock()
-	if err := s.follow(ctx, fleet.WantedBy(s.spec, p)); err != nil {
+	if err := s.end(ctx, s.follow(ctx, fleet.WantedBy(s.spec, p))); err != nil {
 		return err
 	}
 	fmt.Fprintln(o.talk, applied(s.spec.Name, s.Changed))

@@ -35,7 +35,7 @@ func decide(ctx context.Context, name string, in io.Reader, talk io.Writer, yes 
 		return false, err
 	}
 	defer unlock()
-	if err := s.end(ctx, d(ctx, s), nil); err != nil {
+	if err := s.end(ctx, d(ctx, s)); err != nil {
 		return s.Changed, err
 	}
 	strategy := s.spec.Autoscale.Strategy

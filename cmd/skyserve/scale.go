@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"time"
 
 	"skyserve/internal/controller/fleet"
@@ -88,11 +87,10 @@ func (s *scaling) follow(ctx context.Context, w fleet.Wanted) error {
 	if err == nil {
 		err = s.agreeTo(ctx, p, swaps)
 	}
-	if err != nil {
-		return s.end(ctx, err, nil)
+	if err == nil {
+		err = s.Follow(ctx, w)
 	}
-	undone, err := s.Follow(ctx, w)
-	return s.end(ctx, err, undone)
+	return err
 }
 
 // remove removes one replica.
@@ -128,56 +126,47 @@ func (s *scaling) agreeTo(ctx context.Context, p *fleet.Plan, swaps []fleet.Swap
 	return ask(s.in, s.talk, "changes what is billed")
 }
 
-// end says what came of a change, with its exit code. undone is what cannot be done of it.
-func (s *scaling) end(ctx context.Context, err error, undone []error) error {
+// end says what came of a change, with its exit code.
+func (s *scaling) end(ctx context.Context, err error) error {
 	name, code := s.spec.Name, exitFailed
 	if s.Changed {
 		code = exitPartial
 	}
 	var coded *exitError
 	switch {
+	case err == nil:
+		return nil
 	case ctx.Err() != nil:
 		fmt.Fprintln(s.talk, "stopped; running it again takes up where this ended")
 		return fmt.Errorf("changing the replicas of %s: %w", name, context.Canceled)
-	case err != nil && isDecision(err):
-		return undecided(err)
-	case errors.Is(err, fleet.ErrNotKept):
-		return usage(err, "'skyserve replica remove ID' drains a rented one and gives it back; POST /workers/ID/drain at its balancer drains any until that ends")
+	case errors.As(err, new(*fleet.UndoneError)):
+		if errors.As(err, new(*fleet.RefusedError)) {
+			code = exitPartial // the replica serves on what it has
+		}
+		return &exitError{code: code, err: err, hint: "the rest was done, or is so already"}
 	case errors.Is(err, errDeclined):
 		return err
-	case err != nil:
-		if known := cloudError(err); errors.As(known, &coded) {
-			return known
-		}
-		return &exitError{code: code, err: err, hint: s.afterFailure(err)}
-	case len(undone) > 0:
-		var all []string
-		for _, one := range undone {
-			if all = append(all, one.Error()); errors.As(one, new(*fleet.RefusedError)) {
-				code = exitPartial // the replica serves on what it has
-			}
-		}
-		return &exitError{code: code, err: errors.New("not all of it can be done: " + strings.Join(all, "; ")), hint: "the rest was done, or is so already"}
 	}
-	return nil
+	if known := undecided(err); known != nil {
+		return known
+	}
+	if known := cloudError(err); errors.As(known, &coded) {
+		return known
+	}
+	return &exitError{code: code, err: err, hint: s.afterFailure(err)}
 }
 
-// isDecision says whether an error is of something that service.yaml does not allow.
-func isDecision(err error) bool {
-	var bounds *fleet.BoundsError
-	var none *fleet.NoReplicaError
-	var unknown *fleet.ModelUnknownError
-	return errors.As(err, &bounds) || errors.As(err, &none) || errors.As(err, &unknown) || errors.Is(err, fleet.ErrNotOurs)
-}
-
-// undecided gives advice to a decision that cannot be.
+// undecided gives advice to a decision that service.yaml does not allow; nil for any other error.
 func undecided(err error) error {
-	var bounds *fleet.BoundsError
 	switch {
-	case errors.As(err, &bounds):
+	case errors.As(err, new(*fleet.BoundsError)):
 		return usage(err, "change the bounds in service.yaml, then skyserve up")
 	case errors.Is(err, fleet.ErrNotOurs):
 		return usage(err, "skyserve replica drain ID lets a machine finish what it has")
+	case errors.Is(err, fleet.ErrNotKept):
+		return usage(err, "'skyserve replica remove ID' drains a rented one and gives it back; POST /workers/ID/drain at its balancer drains any until that ends")
+	case errors.As(err, new(*fleet.NoReplicaError)), errors.As(err, new(*fleet.ModelUnknownError)):
+		return usage(err, "'skyserve replica list' shows what there is")
 	}
-	return usage(err, "'skyserve replica list' shows what there is")
+	return nil
 }

@@ -97,6 +97,6 @@ func (o *topOperator) follow(ctx context.Context, name string, shown *telemetry.
 	if err != nil {
 		return false, err
 	}
-	err = s.follow(ctx, fleet.WantedBy(s.spec, p))
+	err = s.end(ctx, s.follow(ctx, fleet.WantedBy(s.spec, p)))
 	return s.Changed, err
 }

@@ -170,8 +170,7 @@ func follow(spec *service.Spec, counts map[cloud.Group]provision.Counts) func(co
 			_, err := s.Located(ctx, plan)
 			return err
 		}
-		undone, err := s.Follow(ctx, fleet.Wanted{Counts: counts})
-		return errors.Join(append(undone, err)...)
+		return s.Follow(ctx, fleet.Wanted{Counts: counts})
 	}
 }
 

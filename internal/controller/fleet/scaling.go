@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"skyserve/internal/service"
@@ -96,16 +97,15 @@ func (s *Scaling) Preview(ctx context.Context, w Wanted) (*Plan, []Swap, error) 
 // Follow makes the replicas those that are wanted: it drains machines of static regions, or has
 // them serve again; takes donated replicas back; launches what is missing; launches others in the place of
 // replicas on another GPU or capacity type; and gives up what is too much, once the others
-// serve. undone says what of it cannot be: errors are *BoundsError, *RefusedError, and about
-// static regions.
-func (s *Scaling) Follow(ctx context.Context, w Wanted) (undone []error, err error) {
-	undone, err = s.followStatic(ctx, w.More)
+// serve. Where some of it cannot be done the rest is, and the error is an *UndoneError.
+func (s *Scaling) Follow(ctx context.Context, w Wanted) error {
+	undone, err := s.followStatic(ctx, w.More)
 	if err != nil {
-		return undone, err
+		return err
 	}
 	have, err := s.look(ctx)
 	if err != nil {
-		return undone, err
+		return err
 	}
 	d, short := differenceOf(s.Spec, have, s.Decided, w.Counts)
 	undone = append(undone, short...)
@@ -114,25 +114,45 @@ func (s *Scaling) Follow(ctx context.Context, w Wanted) (undone []error, err err
 		to = to.Reclaimed(id)
 	}
 	if err := s.decide(ctx, to); err != nil {
-		return undone, err
+		return err
 	}
 	if err := s.launch(ctx, d.launch); err != nil {
-		return undone, err
+		return err
 	}
 	for {
 		refused, replaced, err := s.replace(ctx, w.Counts)
 		if err != nil {
-			return undone, err
+			return err
 		}
 		gaveUp, err := s.giveUp(ctx, w.Counts)
 		if err != nil {
-			return undone, err
+			return err
 		}
-		if len(refused) == 0 || !replaced && !gaveUp { // else what went left room for others
-			return append(undone, refused...), nil
+		if len(refused) > 0 && (replaced || gaveUp) {
+			continue // what went left room for others
 		}
+		if undone = append(undone, refused...); len(undone) > 0 {
+			return &UndoneError{undone}
+		}
+		return nil
 	}
 }
+
+// UndoneError is what cannot be done of what is wanted: *BoundsError, *RefusedError, and errors
+// about static regions.
+type UndoneError struct{ Errs []error }
+
+// Error lists all of it.
+func (e *UndoneError) Error() string {
+	var all []string
+	for _, err := range e.Errs {
+		all = append(all, err.Error())
+	}
+	return "not all of it can be done: " + strings.Join(all, "; ")
+}
+
+// Unwrap gives all of it.
+func (e *UndoneError) Unwrap() []error { return e.Errs }
 
 // Adding is what is wanted where a model in a region gets n more replicas, on a class.
 func (s *Scaling) Adding(ctx context.Context, g cloud.Group, n int, on provision.Class) (Wanted, error) {

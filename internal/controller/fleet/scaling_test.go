@@ -109,15 +109,21 @@ func newScaled(t *testing.T, region service.Region, autoscale string) *scaled {
 func (s *scaled) follow(t *testing.T, counts provision.Counts) string {
 	t.Helper()
 	s.told = nil
-	undone, err := s.Follow(t.Context(), fleet.Wanted{Counts: map[cloud.Group]provision.Counts{s.group: counts}})
-	if err != nil {
+	return undone(t, s.Follow(t.Context(), fleet.Wanted{Counts: map[cloud.Group]provision.Counts{s.group: counts}}))
+}
+
+// undone is what cannot be done; empty where all was.
+func undone(t *testing.T, err error) string {
+	t.Helper()
+	var u *fleet.UndoneError
+	if err != nil && !errors.As(err, &u) {
 		t.Fatal(err)
 	}
-	var all []string
-	for _, u := range undone {
-		all = append(all, u.Error())
+	text, _ := strings.CutPrefix(fmt.Sprint(err), "not all of it can be done: ")
+	if err == nil {
+		return ""
 	}
-	return strings.Join(all, "; ")
+	return text
 }
 
 var (
@@ -267,8 +273,8 @@ func TestRemoveByHand(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if undone, err := s.Follow(t.Context(), w); len(undone) > 0 || err != nil {
-			t.Fatal(undone, err)
+		if err := s.Follow(t.Context(), w); err != nil {
+			t.Fatal(err)
 		}
 		if _, err := s.Adding(t.Context(), s.group, 1, onH100); err == nil || !strings.Contains(err.Error(), "got 4") {
 			t.Errorf("above replicas.max: %v", err)
@@ -303,13 +309,9 @@ func TestMachinesOfStaticRegionsFollowAPlan(t *testing.T) {
 		{1, "", ""},
 		{1, "", "m in static/paris: machines cannot be added here: list 1 more under endpoints in service.yaml"},
 	} {
-		undone, err := s.Follow(t.Context(), fleet.Wanted{More: map[cloud.Group]int{g: tt.more}})
-		text := ""
-		for _, u := range undone {
-			text += u.Error()
-		}
-		if idle := strings.Join(slices.Sorted(maps.Keys(s.Decided.Idle())), " "); err != nil || idle != tt.idle || text != tt.undone {
-			t.Errorf("%+d: idle %q, not done %q, %v", tt.more, idle, text, err)
+		text := undone(t, s.Follow(t.Context(), fleet.Wanted{More: map[cloud.Group]int{g: tt.more}}))
+		if idle := strings.Join(slices.Sorted(maps.Keys(s.Decided.Idle())), " "); idle != tt.idle || text != tt.undone {
+			t.Errorf("%+d: idle %q, not done %q", tt.more, idle, text)
 		}
 	}
 	if err := s.Donate(t.Context(), "paris-10-0-0-1-8000"); err != nil {
@@ -372,9 +374,8 @@ func TestAStandInIsNotTooMany(t *testing.T) {
 			{Model: "llama", Region: "aws/us-west-2"}: {onL4: 1},
 		}
 		for range 2 {
-			undone, err := s.Follow(t.Context(), fleet.Wanted{Counts: counts})
-			if err != nil || len(undone) > 0 {
-				t.Fatal(undone, err)
+			if err := s.Follow(t.Context(), fleet.Wanted{Counts: counts}); err != nil {
+				t.Fatal(err)
 			}
 			u := upkeep{Memory: m}
 			if got, want := u.runsOn(), "us-east-1-0 L4, us-east-1-1 L4, us-west-2-0 L4, us-west-2-1 L4"; got != want {
@@ -403,9 +404,9 @@ func TestNothingIsDecidedThatNobodyKeeps(t *testing.T) {
 			}
 		}
 	}
-	undone, err := s.Follow(t.Context(), fleet.Wanted{More: map[cloud.Group]int{{Model: "llama", Region: "static/paris"}: -1}})
-	if err != nil || len(undone) != 1 || !strings.HasPrefix(undone[0].Error(), "llama in static/paris: 1 fewer are proposed: ") {
-		t.Errorf("not done: %v, %v", undone, err)
+	err := s.Follow(t.Context(), fleet.Wanted{More: map[cloud.Group]int{{Model: "llama", Region: "static/paris"}: -1}})
+	if got := undone(t, err); !strings.HasPrefix(got, "llama in static/paris: 1 fewer are proposed: ") {
+		t.Errorf("not done: %q", got)
 	}
 	if s.Changed || len(s.Decided.Idle()) > 0 {
 		t.Errorf("decided: %+v", s.Decided)
