@@ -115,7 +115,7 @@ func (s *scaling) agreeTo(ctx context.Context, p *fleet.Plan, swaps []fleet.Swap
 	}
 	s.changes = p
 	for _, swap := range swaps {
-		fmt.Fprintf(s.talk, "  ~ %s\t%s\t%s -> %s\n", swap.Of.ID, swap.Of.Region, provision.ClassOf(*swap.Of.Offering), swap.On)
+		fmt.Fprintf(s.talk, "  ~ %s\n", swap)
 	}
 	if len(p.Changes) > 0 {
 		return s.confirm()

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -23,6 +24,11 @@ type difference struct {
 type Swap struct {
 	Of provision.Object
 	On provision.Class
+}
+
+// String is a line of columns for people.
+func (s Swap) String() string {
+	return fmt.Sprintf("%s\t%s\t%s -> %s", s.Of.ID, s.Of.Region, runsOn(s.Of), s.On)
 }
 
 // differenceOf is the difference between the replicas of a service and counts of them by group.

@@ -11,6 +11,14 @@ import (
 	"skyserve/provision/cloud"
 )
 
+// A replica of which it is not known what it runs on is replaced like any other.
+func TestASwapOfWhatIsNotKnown(t *testing.T) {
+	s := Swap{Of: provision.Object{ID: "us-0", Region: "local/us"}, On: provision.Class{GPU: "L4", GPUs: 1}}
+	if got, want := s.String(), "us-0\tlocal/us\tany machine -> L4"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // What is wanted is had at the least cost to clients: donated replicas come back before others
 // are launched, only what stays in number is replaced, and the last of the others goes.
 func TestDifference(t *testing.T) {
