@@ -86,7 +86,7 @@ var mayImport = map[string][]string{
 	"provision/local":                {"internal/agent", "internal/atomicfile", "internal/identity", "internal/service", "provision"}, // the agent's configuration, and the line in which it tells its key
 	"provision/static":               {"internal/service", "provision"},
 
-	"internal/controller/fleet": {"internal/controller", "internal/identity", "internal/agent", "internal/service", "internal/telemetry", "provision", "provision/cloud", "provision/dns", "provision/remote", "provision/static"},
+	"internal/controller/fleet": {"internal/controller", "internal/identity", "internal/agent", "internal/service", "internal/telemetry", "plan", "provision", "provision/cloud", "provision/dns", "provision/remote", "provision/static"},
 	"internal/controller":       {"internal/catalogue", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "internal/telemetry/demand", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
 	"tui":                       {"internal/printable", "internal/service", "internal/telemetry"},
 	"cmd/skyserve":              {"*"},

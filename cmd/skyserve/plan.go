@@ -56,8 +56,7 @@ func newPlanCmd() *cobra.Command {
 		Long: `Forecast the load and solve for the cheapest replicas that carry it: counts per
 model, region and GPU, with the reason for each. Nothing is changed, unless
 --apply makes the running service so: replicas are added and, once those serve,
-drained and stopped one a region at a time, within replicas.min and max. What it
-decides is kept with the service, so that 'skyserve up' leaves it so. In clouds those
+others are drained and stopped, within replicas.min and max. What it decides is kept with the service, so that 'skyserve up' leaves it so. In clouds those
 are machines: on which GPU is decided by what can be had, in the order of the file.
 
 The history is the running service's own unless --history names a file or a URL

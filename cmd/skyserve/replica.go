@@ -1,20 +1,17 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/controller/fleet"
 	"skyserve/internal/printable"
 	"skyserve/internal/service"
-	"skyserve/provision"
 	"skyserve/provision/cloud"
 	"skyserve/provision/local"
 )
@@ -26,8 +23,11 @@ type replicaOptions struct {
 	model   string
 	count   int
 	gpu     string
-	undo    bool
-	clouds  cloudFlags
+	// capacity is a capacity type.
+	capacity string
+	undo     bool
+	yes      bool
+	clouds   cloudFlags
 }
 
 func newReplicaCmd() *cobra.Command {
@@ -40,14 +40,16 @@ hand, within replicas.min and max of its service.yaml. What is decided is kept
 with the service: 'skyserve up' leaves it so, 'skyserve plan --apply' decides anew,
 and an autoscale.strategy other than manual goes on from there.
 
-Replicas of local regions can be added and removed. Those of static regions are
-machines that service.yaml lists: they can be drained, and donated. Those of clouds are
-listed; 'skyserve plan --apply' changes how many there are.
+Replicas of local regions, and of clouds, can be added and removed; in clouds that
+changes what is billed, which is shown and asked for (--yes). Those of static regions are
+machines that service.yaml lists: they can be drained, and donated. A service
+with regions in clouds has none of its replicas drained or donated by hand.
 
 Exit codes: 0 done (again: no change), 1 failed, 2 usage or not allowed by
 service.yaml, 3 only a part was done, 130 interrupted.`,
 		Example: `  skyserve replica list
-  skyserve replica add local/us
+  skyserve replica add local/us --gpu H100
+  skyserve replica add aws/us-east-1 --gpu L4 --capacity spot --yes
   skyserve replica drain us-1
   skyserve replica remove us-1
   skyserve replica donate us-1
@@ -56,6 +58,7 @@ service.yaml, 3 only a part was done, 130 interrupted.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.PersistentFlags().StringVar(&o.service, "service", "", "`NAME` of the service (default: the only one there is)")
+	o.clouds.add(cmd.PersistentFlags())
 	cmd.AddCommand(newReplicaListCmd(&o), newReplicaAddCmd(&o), newReplicaRemoveCmd(&o), newReplicaDrainCmd(&o), newReplicaDonateCmd(&o), newReplicaReclaimCmd(&o))
 	return cmd
 }
@@ -71,7 +74,6 @@ func newReplicaListCmd(o *replicaOptions) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "text or json")
-	o.clouds.add(cmd.Flags())
 	return cmd
 }
 
@@ -81,7 +83,8 @@ func newReplicaAddCmd(o *replicaOptions) *cobra.Command {
 		Short: "Add replicas to a region and wait until they serve",
 		Example: `  skyserve replica add local/us
   skyserve replica add us --model chat-small --count 2
-  skyserve replica add us --gpu H100`,
+  skyserve replica add us --gpu H100
+  skyserve replica add aws/us-east-1 --gpu L4 --capacity spot --yes`,
 		Args: argsBetween(1, 1, "REGION"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.decide(cmd, func(ctx context.Context, s *scaling) error { return o.add(ctx, s, args[0]) })
@@ -90,17 +93,26 @@ func newReplicaAddCmd(o *replicaOptions) *cobra.Command {
 	cmd.Flags().StringVar(&o.model, "model", "", "model `NAME` or alias (default: the only one of the service)")
 	cmd.Flags().IntVar(&o.count, "count", 1, "how many")
 	cmd.Flags().StringVar(&o.gpu, "gpu", "", "what they run on, one of models[].gpus, such as L4 or 8xH100 (default: the first that can be had)")
+	cmd.Flags().StringVar(&o.capacity, "capacity", "", "how it is paid for, one of regions[].capacity: spot, on_demand or reserved (default: the first that can be had)")
+	o.addYes(cmd)
 	return cmd
 }
 
 func newReplicaRemoveCmd(o *replicaOptions) *cobra.Command {
-	return o.verb(&cobra.Command{
+	cmd := o.verb(&cobra.Command{
 		Use:     "remove ID",
 		Short:   "Drain a replica, then stop it",
 		Example: "  skyserve replica remove us-1",
 	}, func(id string) decision {
 		return func(ctx context.Context, s *scaling) error { return s.remove(ctx, id) }
 	})
+	o.addYes(cmd)
+	return cmd
+}
+
+// addYes is the flag of verbs that change what is billed.
+func (o *replicaOptions) addYes(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask before changing what is billed (local regions never ask)")
 }
 
 // verb makes a command that decides on one replica.
@@ -112,7 +124,7 @@ func (o *replicaOptions) verb(cmd *cobra.Command, on func(id string) decision) *
 
 // decide carries a decision out.
 func (o *replicaOptions) decide(cmd *cobra.Command, d decision) error {
-	_, err := decide(cmd.Context(), o.service, cmd.ErrOrStderr(), d)
+	_, err := decide(cmd.Context(), o.service, cmd.InOrStdin(), cmd.ErrOrStderr(), o.yes, o.clouds, d)
 	return err
 }
 
@@ -143,29 +155,16 @@ func (o *replicaOptions) add(ctx context.Context, s *scaling, name string) error
 	if m == nil || o.model == "" && len(s.spec.Models) > 1 {
 		return usage(fmt.Errorf("--model: want one of the service's models, got %q", o.model), "'skyserve replica list' shows what there is")
 	}
-	on, err := gpuOf(m, o.gpu)
+	on, err := fleet.Choose(m, s.spec.Regions[at], o.gpu, o.capacity)
+	if err != nil {
+		return usage(err, "models[].gpus and regions[].capacity of service.yaml list them")
+	}
+	g := cloud.Group{Model: m.Name, Region: s.spec.Regions[at].Name}
+	w, err := s.Adding(ctx, g, o.count, on)
 	if err != nil {
 		return err
 	}
-	g := cloud.Group{Model: m.Name, Region: s.spec.Regions[at].Name}
-	return s.setCount(ctx, g, len(s.serving(s.replicas(g.Model, g.Region)))+o.count, on)
-}
-
-// gpuOf is the class of a GPU that a model may run on; any where none is named.
-func gpuOf(m *service.Model, name string) (provision.Class, error) {
-	if name == "" {
-		return provision.Class{}, nil
-	}
-	on := provision.ClassNamed(name, "")
-	var names []string
-	for _, g := range m.GPUs {
-		one := provision.Class{GPU: g.Type, GPUs: max(1, g.Count)}
-		if one == on {
-			return on, nil
-		}
-		names = append(names, strings.TrimSpace(one.String()))
-	}
-	return on, usage(fmt.Errorf("--gpu: want one that %s runs on (%s), got %q", m.Name, cmp.Or(strings.Join(names, ", "), "none is stated"), name), "models[].gpus of service.yaml lists them")
+	return s.follow(ctx, w)
 }
 
 // listedReplica is a replica with its region.

@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"skyserve/internal/controller"
+	"skyserve/internal/controller/fleet"
 	"skyserve/internal/telemetry"
 	"skyserve/tui"
 )
@@ -26,7 +27,7 @@ func (o *topOperator) Do(ctx context.Context, order tui.Order) (string, error) {
 		words := fmt.Sprintf(verb.command, order.Replica)
 		return "", o.elsewhere(err, fmt.Sprintf(verb.doing, order.Replica), serviceFlag(words, o.serviceName()))
 	}
-	changed, err := decide(ctx, svc.Name(), io.Discard, verb.decide(order.Replica))
+	changed, err := decide(ctx, svc.Name(), nil, io.Discard, false, o.clouds, verb.decide(order.Replica))
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("%s: %w", fmt.Sprintf(verb.doing, order.Replica), inOneLine(err))
@@ -79,7 +80,7 @@ func (o *topOperator) apply(ctx context.Context, p *telemetry.PlanSummary) (stri
 
 // follow carries a summary of a plan out while nobody else changes the service.
 func (o *topOperator) follow(ctx context.Context, name string, shown *telemetry.PlanSummary) (changed bool, err error) {
-	s, unlock, err := openScaling(ctx, name, io.Discard, o.clouds)
+	s, unlock, err := openScaling(ctx, name, nil, io.Discard, true, o.clouds)
 	if err != nil {
 		return false, err
 	}
@@ -96,6 +97,6 @@ func (o *topOperator) follow(ctx context.Context, name string, shown *telemetry.
 	if err != nil {
 		return false, err
 	}
-	undone, err := s.follow(ctx, p)
-	return s.changed, s.end(ctx, err, undone)
+	err = s.end(ctx, s.follow(ctx, fleet.WantedBy(s.spec, p)))
+	return s.Changed, err
 }

@@ -89,16 +89,21 @@ func (u *upRun) checkPorts() error {
 	return err
 }
 
-// awaitServing waits until balancers on this computer serve.
-func (u *upRun) awaitServing(ctx context.Context, have []provision.Object) error {
+// awaitServing waits until balancers on this computer serve, and says it of those that are fresh.
+func (u *upRun) awaitServing(ctx context.Context, have []provision.Object, fresh func(id string) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
 	defer cancel()
 	h := fleet.Handover{Service: u.spec.Name, Party: u.operator.party, Have: have}
 	return h.AwaitServing(ctx, u.spec, u.leaving, func(id string) {
-		if slices.ContainsFunc(u.changes.Changes, func(c provision.Change) bool { return c.ID() == id }) {
+		if fresh(id) {
 			u.line("ready %s", id)
 		}
 	})
+}
+
+// isChanged says whether a machine is one that was changed.
+func (u *upRun) isChanged(id string) bool {
+	return slices.ContainsFunc(u.changes.Changes, func(c provision.Change) bool { return c.ID() == id })
 }
 
 // findReloads finds the machines on this computer that go on and take up another configuration.

@@ -41,8 +41,7 @@ type upRun struct {
 	fleet      *fleet.Fleet
 	changes    *fleet.Plan
 	program    machineProgram
-	// counts and only are those of its fleet.
-	counts map[cloud.Group]provision.Counts
+	// only is that of its fleet: not nil where replicas alone are changed.
 	only   func(*fleet.Plan, provision.Change) bool
 	quotas quotaView
 	// leaving are the replicas that balancers are to use no more.
@@ -111,8 +110,8 @@ func earlierError(have []provision.Object, name, file string) error {
 // confirm makes sure that what machines are to be handed is there, shows what will change and which
 // quotas that meets, and asks.
 func (u *upRun) confirm() error {
-	if err := fleet.CheckSecrets(u.spec, fleet.LocalSecrets); err != nil {
-		return usage(fmt.Errorf("reading what %s refers to: %w", u.file, err), "export the variables and put the files there that it names")
+	if err := u.checkSecrets(); err != nil {
+		return err
 	}
 	printChanges(u.talk, u.spec.Name, u.shown())
 	printPlainHTTP(u.talk, u.spec)
@@ -121,6 +120,14 @@ func (u *upRun) confirm() error {
 		return err
 	}
 	return agree(u.in, u.talk, u.changes, u.yes)
+}
+
+// checkSecrets makes sure that what machines are to be handed is there.
+func (u *upRun) checkSecrets() error {
+	if err := fleet.CheckSecrets(u.spec, fleet.LocalSecrets); err != nil {
+		return usage(fmt.Errorf("reading what %s refers to: %w", u.file, err), "export the variables and put the files there that it names")
+	}
+	return nil
 }
 
 // open finds who this machine is to the service, and what has to change.
@@ -158,7 +165,7 @@ func (u *upRun) open(ctx context.Context) (err error) {
 		}
 		u.leaving = decided.Idle()
 	}
-	u.fleet.Counts, u.fleet.Only, u.fleet.Enrolments = u.counts, u.only, u.enrolments
+	u.fleet.Only, u.fleet.Enrolments = u.only, u.enrolments
 	u.fleet.Drain = func(ctx context.Context, o provision.Object) {
 		h := fleet.Handover{Party: u.operator.party, Have: u.changes.Have}
 		h.Drain(ctx, o)
@@ -237,7 +244,7 @@ func (u *upRun) carryOut(ctx context.Context) error {
 		err = u.reload(ctx, have)
 	}
 	if err == nil && u.wait {
-		err = u.awaitServing(ctx, have)
+		err = u.awaitServing(ctx, have, u.isChanged)
 	}
 	if err != nil {
 		return u.failure(ctx, err)
@@ -413,7 +420,7 @@ func (u *upRun) afterFailure(err error) string {
 	case errors.Is(err, identity.ErrPin):
 		return fmt.Sprintf("find out who changed that machine, or answers in its place, then: skyserve up %s --replace ID", u.file)
 	}
-	if u.clouds.here != nil {
+	if u.clouds.here != nil || u.only != nil {
 		return fmt.Sprintf("see 'skyserve status %s' and 'skyserve logs %s', then run it again", u.spec.Name, u.spec.Name)
 	}
 	return fmt.Sprintf("what could be had stands and is billed; 'skyserve up %s' tries again, 'skyserve down %s' gives it back", u.file, u.spec.Name)

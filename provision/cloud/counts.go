@@ -1,14 +1,11 @@
 package cloud
 
 import (
-	"slices"
-
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
 
-// fitting orders the numbers of replicas that serve: those of the classes wanted come first,
-// and last those in whose place another was launched.
+// fitting orders the numbers of replicas that serve: those of the classes wanted come first.
 // missing are the classes of which more are wanted than there are.
 func (l *layout) fitting(model int, region service.Region, serve []int, counts provision.Counts) (ordered []int, missing []provision.Class) {
 	objects := make([]provision.Object, len(serve))
@@ -16,19 +13,15 @@ func (l *layout) fitting(model int, region service.Region, serve []int, counts p
 		objects[i] = *l.running(provision.ReplicaID(l.Spec, model, region, n)) // numbers are of what exists
 	}
 	matched, missing := counts.Fit(objects)
-	var others, succeeded []int
+	var others []int
 	for i, n := range serve {
-		_, fits := matched[i]
-		switch {
-		case fits:
+		if _, fits := matched[i]; fits {
 			ordered = append(ordered, n)
-		case l.succeeded(objects[i]):
-			succeeded = append(succeeded, n)
-		default:
+		} else {
 			others = append(others, n)
 		}
 	}
-	return slices.Concat(ordered, others, succeeded), missing
+	return append(ordered, others...), missing
 }
 
 // preferred moves the offerings of a class to the front, in their order: the others are what
@@ -43,9 +36,4 @@ func preferred(offers provision.Offerings, class provision.Class) provision.Offe
 		}
 	}
 	return append(first, rest...)
-}
-
-// succeeded says whether a machine exists that was launched in the place of another.
-func (l *layout) succeeded(o provision.Object) bool {
-	return o.Handle != "" && slices.ContainsFunc(l.Have, func(by provision.Object) bool { return by.Gone == "" && Instead(by) == o.Handle })
 }

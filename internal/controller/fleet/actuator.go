@@ -46,7 +46,7 @@ func standing(v *view, decided Decisions) controller.Standing {
 		if o.Kind != provision.KindReplica || o.Gone != "" {
 			continue
 		}
-		r := controller.StandingReplica{ID: o.ID, Model: o.Labels["model"], Region: o.Region, GPU: o.Labels["gpu"], Drained: leave[o.ID] || decided.IsDrained(o.ID), Donation: decided.Donation(o.ID)}
+		r := controller.StandingReplica{ID: o.ID, Model: o.Labels["model"], Region: o.Region, GPU: gpuOf(o), Drained: leave[o.ID] || decided.IsDrained(o.ID), Donation: decided.Donation(o.ID)}
 		if o.Offering != nil {
 			r.On = provision.ClassOf(*o.Offering)
 		}
@@ -103,18 +103,9 @@ func (k *Keeper) Carry(ctx context.Context, order controller.Order, may func() e
 
 // remove ends machines; why is logged.
 func (k *Keeper) remove(ctx context.Context, o *opened, have []provision.Object, ids []string, why string) error {
-	gone := slices.DeleteFunc(slices.Clone(have), func(r provision.Object) bool {
+	return o.fleet.remove(ctx, slices.DeleteFunc(slices.Clone(have), func(r provision.Object) bool {
 		return r.Kind != provision.KindReplica || !slices.Contains(ids, r.ID)
-	})
-	if len(gone) == 0 {
-		return nil
-	}
-	changes := provision.Diff(nil, gone)
-	for i := range changes {
-		changes[i].Reason = why
-	}
-	_, err := provision.Apply(ctx, changes, o.fleet.Provider, provision.Options{Parallel: parallel, Progress: k.progress})
-	return err
+	}), why, k.progress)
 }
 
 // launch makes so many more replicas, and returns the ids of those that could be had.
@@ -127,35 +118,19 @@ func (k *Keeper) launch(ctx context.Context, o *opened, orders []controller.Laun
 		return nil, err
 	}
 	silent := k.plans(ctx, o, s)
-	have := s.have
-	o.fleet.Counts = map[cloud.Group]provision.Counts{}
-	defer func() { o.fleet.Counts = nil }()
+	more := map[cloud.Group]provision.Counts{}
 	for _, l := range orders {
 		g := cloud.Group{Model: l.Model, Region: l.Region}
-		if o.fleet.Counts[g] == nil {
-			o.fleet.Counts[g] = provision.Counts{}
+		if more[g] == nil {
+			more[g] = provision.Counts{}
 		}
-		o.fleet.Counts[g][l.On] += l.Count
+		more[g][l.On] += l.Count
 	}
 	before := map[string]bool{}
-	for _, r := range have {
+	for _, r := range s.have {
 		before[r.ID] = r.Gone == ""
-		own := r.Kind == provision.KindReplica && r.Gone == "" && cloud.StandsIn(r) == "" && !o.fleet.Going[r.ID]
-		if counts := o.fleet.Counts[cloud.Group{Model: r.Labels["model"], Region: r.Region}]; own && counts != nil {
-			runs := provision.Class{}
-			if r.Offering != nil {
-				runs = provision.ClassOf(*r.Offering)
-			}
-			counts[runs]++
-		}
 	}
-	o.fleet.Only = func(_ *Plan, c provision.Change) bool {
-		return c.Kind() == provision.KindReplica && c.Action == provision.ActionLaunch
-	}
-	p, err := o.fleet.planFor(have, nil)
-	if err == nil {
-		_, err = o.fleet.Up(ctx, p, k.progress)
-	}
+	_, err = o.fleet.launchMore(ctx, s.have, more, k.progress)
 	after, failed := o.fleet.list(ctx)
 	for _, r := range after {
 		if r.Kind == provision.KindReplica && r.Gone == "" && !before[r.ID] {

@@ -165,13 +165,12 @@ func nameFor(spec *service.Spec, have []provision.Object) provision.Name {
 // follow is what `plan --apply` does.
 func follow(spec *service.Spec, counts map[cloud.Group]provision.Counts) func(context.Context, *named, provision.Places, provision.Zone) error {
 	return func(ctx context.Context, _ *named, p provision.Places, _ provision.Zone) error {
-		f := newFleet(spec, p)
-		f.Counts = counts
-		refused, err := f.Follow(ctx, nil, func(ctx context.Context, plan *fleet.Plan) error {
-			_, err := f.Located(ctx, plan)
+		s := newScaling(newFleet(spec, p))
+		s.Use = func(ctx context.Context, plan *fleet.Plan, _, _ map[string]bool) error {
+			_, err := s.Located(ctx, plan)
 			return err
-		})
-		return errors.Join(refused, err)
+		}
+		return s.Follow(ctx, fleet.Wanted{Counts: counts})
 	}
 }
 

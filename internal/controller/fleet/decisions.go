@@ -157,6 +157,11 @@ func (e *ModelUnknownError) Error() string {
 // removed.
 var ErrNotOurs = errors.New("its machines are listed in service.yaml: none can be added or removed, only drained")
 
+// ErrNotKept says that what is decided of single replicas is not kept: the controller of a service
+// in clouds runs on another machine than the file of decisions, and each of several operators has
+// a file of its own.
+var ErrNotKept = errors.New("replicas of services with regions in clouds are not drained or donated by hand, since their controller would not know of it")
+
 // runs says whether a replica's machine is among objects.
 func runs(have []provision.Object, id string) bool {
 	return slices.ContainsFunc(have, func(o provision.Object) bool { return o.ID == id && o.Gone == "" })

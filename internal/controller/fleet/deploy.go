@@ -379,10 +379,19 @@ func (d *deployer) replicasOf(o provision.Object) []service.ReplicaConfig {
 		}
 		replicas = append(replicas, service.ReplicaConfig{
 			ID: r.ID, URL: engineURL(r), MTLS: true, Region: r.Region,
-			Model: m.Name, Kind: m.Engine.Kind, GPU: r.Labels["gpu"], Capacity: capacityOf(r), USDPerHour: r.CostPerHour, DataParallel: m.Engine.DataParallel, MaxNumSeqs: m.Engine.MaxNumSeqs,
+			Model: m.Name, Kind: m.Engine.Kind, GPU: gpuOf(r), Capacity: capacityOf(r), USDPerHour: r.CostPerHour, DataParallel: m.Engine.DataParallel, MaxNumSeqs: m.Engine.MaxNumSeqs,
 		})
 	}
 	return append(replicas, d.attachedTo(o, balancers)...)
+}
+
+// gpuOf is the GPU of a replica: the one that it got, which need not be the one that was tried
+// first and that its label names.
+func gpuOf(o provision.Object) string {
+	if o.Offering != nil && o.Offering.GPU != "" {
+		return o.Offering.GPU
+	}
+	return o.Labels["gpu"]
 }
 
 // attachedTo are the replicas of static regions that are a balancer's: those of its own region

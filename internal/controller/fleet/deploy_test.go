@@ -310,3 +310,17 @@ func TestADeadBalancerIsForgottenOnlyWhereItDoesNotComeBack(t *testing.T) {
 		}
 	}
 }
+
+// A replica is known by the GPU that it got, where another one was tried first and had no capacity.
+func TestAReplicaIsKnownByTheGPUThatItGot(t *testing.T) {
+	have := fleetOf()
+	have[1].Offering.GPU = "A100" // its label says L4
+	for _, id := range []string{"lb-us-east-1-0", "lb-us-east-1-1"} {
+		for _, u := range deploy(t, have)[id].Units {
+			if config := u.Files["balancer/config.yaml"]; strings.Contains(config, "id: us-east-1-0\n") && strings.Contains(config, "gpu: A100") {
+				return
+			}
+		}
+	}
+	t.Error("no balancer is told of an A100")
+}

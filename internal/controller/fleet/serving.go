@@ -123,7 +123,7 @@ func (h *Handover) unready(ctx context.Context, spec *service.Spec, ids []string
 		own, check := 0, readyPath
 		for _, region := range s.Regions {
 			for _, r := range region.Replicas {
-				if region.Name != b.Region {
+				if region.Name != b.Region || r.State == service.StateDonated { // it is listed, and serves nobody
 					continue
 				}
 				own++

@@ -270,7 +270,7 @@ func Reachable(o provision.Object) bool {
 // machineStatus is a machine with what it said.
 func machineStatus(spec *service.Spec, o provision.Object, a answer) MachineStatus {
 	m := MachineStatus{
-		ID: o.ID, Phase: a.status.Phase, Model: o.Labels["model"], GPU: o.Labels["gpu"],
+		ID: o.ID, Phase: a.status.Phase, Model: o.Labels["model"], GPU: gpuOf(o),
 		Offering: o.Offering, CostPerHour: o.CostPerHour, InFlight: a.status.InFlight, PID: o.Labels[labelPID], Wanted: true,
 	}
 	m.State, m.Reason = stateOf(o, a)

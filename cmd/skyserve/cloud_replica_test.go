@@ -1,0 +1,59 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/internal/testkit"
+)
+
+// Replicas of a service in a cloud are added and removed by hand as those on this computer are,
+// once their cost was agreed to; nobody who is served notices.
+func TestReplicasOfAServiceInACloudByHand(t *testing.T) {
+	testkit.Slow(t)
+	t.Parallel()
+	e := emulate(t)
+	up := e.upOf(strings.Replace(keptService, "min: 1, max: 2", "min: 1, max: 3", 1))
+	base := endpointIn(e.skyserve(exitOK, append(up, "--yes")...), "eu-west-1")
+	within(t, "a chat", func() error { return chatAt(base, "key-of-a-client") })
+	replica := func(code int, want string, args ...string) {
+		t.Helper()
+		if out := e.skyserve(code, e.at(append([]string{"replica"}, args...)...)...); !strings.Contains(out, want) {
+			t.Errorf("skyserve replica %s: no %q in\n%s", strings.Join(args, " "), want, out)
+		}
+	}
+	runs := func(n int) {
+		t.Helper()
+		if got := e.Running(); got != n {
+			t.Errorf("%d machines run, want %d", got, n)
+		}
+	}
+
+	// What service.yaml does not allow, and what nobody agreed to, changes nothing.
+	replica(exitUsage, `--gpu: want one that m runs on (L4), got "H100"`, "add", "us-east-1", "--gpu", "H100", "--yes")
+	replica(exitUsage, `--capacity: want one that machines in aws/us-east-1 are paid for by (spot, on_demand), got "reserved"`, "add", "us-east-1", "--capacity", "reserved", "--yes")
+	replica(exitUsage, "m in aws/us-east-1: replicas must be 1 to 3 (replicas.min and max of service.yaml), got 4", "add", "us-east-1", "--count", "3", "--yes")
+	replica(exitUsage, "m in aws/us-east-1: replicas must be 1 to 3 (replicas.min and max of service.yaml), got 0", "remove", "us-east-1-0", "--yes")
+	replica(exitUsage, `the service has no replica "us-east-1-7"`, "remove", "us-east-1-7", "--yes")
+	replica(exitUsage, "--yes agrees to it", "add", "us-east-1")
+	replica(exitUsage, "'skyserve replica remove ID' drains a rented one", "drain", "us-east-1-0")
+	replica(exitUsage, "not drained or donated by hand", "donate", "us-east-1-0")
+	runs(4)
+
+	stop := chatting(base)
+	replica(exitOK, "+ replica  us-east-1-1", "add", "us-east-1", "--gpu", "L4", "--capacity", "on_demand", "--yes")
+	runs(5)
+	e.become(map[string]service.ReplicaState{"us-east-1-0": service.StateReady, "us-east-1-1": service.StateReady})
+	if out := e.skyserve(exitOK, e.at("status", "chat")...); strings.Count(out, "on_demand g6.xlarge in us-east-1") != 1 || strings.Count(out, "spot g6.xlarge in us-east-1") != 1 {
+		t.Errorf("one on demand was added to one of spot:\n%s", out)
+	}
+	replica(exitOK, "draining us-east-1-0", "remove", "us-east-1-0", "--yes")
+	e.become(map[string]service.ReplicaState{"us-east-1-1": service.StateReady})
+	if err := stop(); err != nil {
+		t.Errorf("while replicas were added and removed: %v", err)
+	}
+	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "no change") {
+		t.Errorf("up changes what was decided by hand:\n%s", out)
+	}
+}
