@@ -228,19 +228,26 @@ func (p *Provider) endpoints(w provision.Want) (at provision.Endpoints, err erro
 	return at, err
 }
 
+// base is the first port of the service.
+func (p *Provider) base() int {
+	if p.spec == nil {
+		return defaultPort
+	}
+	return p.spec.LocalHosts.Port
+}
+
 // slots are the places of the service's machines, and of one more, among the ports.
 func (p *Provider) slots(w provision.Want) (slotFile, error) {
-	balancers, engines, base := []string{}, []string{}, defaultPort
+	balancers, engines := []string{}, []string{}
 	if p.spec != nil {
 		balancers, engines = slotIDs(p.spec)
-		base = p.spec.LocalHosts.Port
 	}
 	if w.Kind == provision.KindBalancer {
 		balancers = append(balancers, w.ID)
 	} else {
 		engines = append(engines, w.ID)
 	}
-	slots, err := p.svc.assignSlots(base, balancers, engines)
+	slots, err := p.svc.assignSlots(p.base(), balancers, engines)
 	if err == nil {
 		err = slots.check()
 	}
@@ -264,9 +271,18 @@ func (p *Provider) taken(w provision.Want, at provision.Endpoints) []*provision.
 	return taken
 }
 
-// CheckPorts makes sure that every port that a launch needs is free. The error is of the first one
-// that is not (a *provision.PortTakenError) and says how many more there are.
+// CheckPorts makes sure that what runs keeps its ports, which is a *provision.SpecError else, and
+// that every port that a launch needs is free. That error is of the first one that is not (a
+// *provision.PortTakenError) and says how many more there are.
 func (p *Provider) CheckPorts(changes provision.Changes) error {
+	old, _ := p.svc.readSlots() // without them nobody knows where it was
+	have, err := p.svc.Objects()
+	if err == nil {
+		err = p.svc.checkBase(p.base(), old, have)
+	}
+	if err != nil {
+		return err
+	}
 	var taken []*provision.PortTakenError
 	for _, c := range changes {
 		if c.Action != provision.ActionLaunch {
