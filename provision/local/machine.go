@@ -341,6 +341,9 @@ func (p *Provider) command(o provision.Object, args []string) (*exec.Cmd, *logFi
 	cmd.Args[0] = processName
 	cmd.Stdout, cmd.Stderr = log.File, log.File
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
-	cmd.Env = append(os.Environ(), EnvObject+"="+p.svc.objectFile(o.ID), envRecord+"="+string(rec))
+	own := slices.DeleteFunc(os.Environ(), func(v string) bool { // it is told which token is in force
+		return strings.HasPrefix(v, EnvAdminToken+"=")
+	})
+	cmd.Env = append(own, EnvObject+"="+p.svc.objectFile(o.ID), envRecord+"="+string(rec))
 	return cmd, log, nil
 }
