@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -43,6 +44,7 @@ func (p patient) Run() int {
 
 // TestScripts runs every script of testdata/script against the real command.
 func TestScripts(t *testing.T) {
+	t.Parallel() // the longest mostly wait
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("testdata", "script"),
 		RequireExplicitExec: true,
@@ -53,11 +55,36 @@ func TestScripts(t *testing.T) {
 			}
 			return false, fmt.Errorf("unknown condition %q", name)
 		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"until": until},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("SKYSERVE_HOME", filepath.Join(env.WorkDir, ".skyserve"))
 			return setPorts(env)
 		},
 	})
+}
+
+// until is the line "until PATTERN COMMAND...": it runs the command again and again until a line of
+// what it prints matches.
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: until PATTERN COMMAND...")
+	}
+	pattern, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	ticker := time.NewTicker(200 * time.Millisecond)
+	defer ticker.Stop()
+	for timeout := time.After(time.Minute); ; {
+		failed := ts.Exec(args[1], args[2:]...)
+		out := ts.ReadFile("stdout")
+		if failed == nil && pattern.MatchString(out) {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-timeout:
+			ts.Fatalf("waited in vain for %q (%v) in\n%s", args[0], failed, out)
+		}
+	}
 }
 
 // portNames are the variables that setPorts sets.
