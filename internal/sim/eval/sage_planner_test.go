@@ -7,13 +7,15 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/sim"
+	"skyserve/internal/testkit"
 	"skyserve/plan"
 )
 
 // What a strategy is simulated with is the shipped planner at its defaults: the same
 // history gives the same targets as a review of the service that the fleet stands for.
 func TestFleetsAreSimulatedWithTheShippedPlanner(t *testing.T) {
-	p := sagePlan(t, "sage-day", "lt-ua")
+	testkit.Slow(t)
+	p := shippedForecaster(sagePlan(t, "sage-day", "lt-ua"))
 	runs, tps, err := p.runs()
 	if err != nil {
 		t.Fatal(err)
