@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 type patient struct{ m *testing.M }
 
 func (p patient) Run() int {
-	const atOnce = 4
+	const atOnce = 6
 	flag.Parse()
 	stated := false
 	flag.Visit(func(f *flag.Flag) { stated = stated || f.Name == "test.parallel" })
