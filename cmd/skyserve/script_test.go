@@ -44,7 +44,6 @@ func (p patient) Run() int {
 
 // TestScripts runs every script of testdata/script against the real command.
 func TestScripts(t *testing.T) {
-	t.Parallel() // the longest mostly wait
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("testdata", "script"),
 		RequireExplicitExec: true,
