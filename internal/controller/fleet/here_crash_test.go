@@ -87,7 +87,7 @@ type chapterHere struct {
 // it so that the same again comes to the same end, with the same processes where they were to stay.
 func TestACrashAnywhereOnThisComputerIsMendedByRunningItAgain(t *testing.T) {
 	testkit.Slow(t)
-	t.Parallel()
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // else a process built to find races takes a second to end
 	port := fmt.Sprintf("local: {port: %d}\n", testkit.LocalPort())
 	bring := func(spec *service.Spec, p provision.Provider) error { _, err := up(spec, p); return err }
 	remove := func(_ *service.Spec, p provision.Provider) error {
