@@ -154,8 +154,9 @@ func (h *Handover) split(seen map[string]Seen, deployments map[string]agent.Depl
 	return serving, others
 }
 
-// until hands a machine over what it is to run, again and again until it is ready. One that answers
-// is asked sooner at first, and then ever more seldom: it may load weights for minutes.
+// until hands a machine over what it is to run, again and again until it is ready. One that answers,
+// or is reached by way of another, is asked sooner at first, and then ever more seldom: it may load
+// weights for minutes.
 func (h *Handover) until(ctx context.Context, o provision.Object, d agent.Deployment, every time.Duration) error {
 	operator, machine := h.Operator(o), h.Machine(o)
 	soon := min(every, oneEvery)
@@ -173,6 +174,9 @@ func (h *Handover) until(ctx context.Context, o provision.Object, d agent.Deploy
 			return err
 		default:
 			h.tell(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: waiting(err)})
+			if errors.Is(err, errNoRelay) { // which costs no call to its cloud
+				wait, soon = soon, min(every, 2*soon)
+			}
 		}
 		if !pause(ctx, wait) {
 			if err == nil {

@@ -50,7 +50,7 @@ func (c *crashing) step(change func() error) error {
 	n := c.calls
 	c.mu.Unlock()
 	crashes := c.at > 0 && n >= c.at
-	if crashes && !(c.late && n == c.at) {
+	if crashes && (!c.late || n > c.at) {
 		return conformance.ErrCrash
 	}
 	if err := change(); err != nil {

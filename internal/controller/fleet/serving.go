@@ -52,8 +52,9 @@ func (e *NotReadyError) Unwrap() error { return e.Cause }
 // ready, those of static regions too: a moment after agents said so. ready is told of each, once;
 // nil = nobody is. The error, when ctx ends first, is a *NotReadyError.
 func (h *Handover) AwaitServing(ctx context.Context, spec *service.Spec, leaving map[string]bool, ready func(id string)) error {
-	waiting, total := h.serving(spec, leaving), 0
-	for total = len(waiting); ; {
+	waiting := h.serving(spec, leaving)
+	total := len(waiting)
+	for {
 		reasons := h.unready(ctx, spec, waiting)
 		for _, id := range slices.Clone(waiting) {
 			if reasons[id] == "" {
