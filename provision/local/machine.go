@@ -103,9 +103,21 @@ func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Obje
 	}
 	begun, err := p.boot(ctx, w, rec)
 	if err != nil {
+		if o, runs := p.runs(w); runs { // it has its ports, and was about to hold its object above
+			return o, nil
+		}
 		return provision.Object{}, err
 	}
 	return p.untilHeld(ctx, w, begun.cmd, begun.log)
+}
+
+// runs is the machine that is wanted, where a process holds its object.
+func (p *Provider) runs(w provision.Want) (o provision.Object, runs bool) {
+	rec, alive, err := readObject(p.svc.objectFile(w.ID))
+	if !alive || err != nil || rec.Spec != w.Spec {
+		return o, false
+	}
+	return p.svc.describe(w.ID, rec, true, nil), true
 }
 
 // booting is a process that was started.
@@ -292,7 +304,11 @@ func (p *Provider) CheckPorts(changes provision.Changes) error {
 		if err != nil {
 			return err
 		}
-		taken = append(taken, p.taken(c.Want, slots.endpoints(c.ID(), c.Kind()))...)
+		if of := p.taken(c.Want, slots.endpoints(c.ID(), c.Kind())); len(of) > 0 {
+			if _, runs := p.runs(c.Want); !runs { // since it was planned: it has them itself
+				taken = append(taken, of...)
+			}
+		}
 	}
 	if len(taken) == 0 {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"slices"
@@ -141,6 +142,55 @@ func TestAServiceThatRunsKeepsItsPorts(t *testing.T) {
 	if err := check(); err != nil {
 		t.Errorf("once it does not: got %v", err)
 	}
+}
+
+// A process that an 'up' started which was cut short may come to be its object, and have its ports,
+// while the next one is about to start it.
+func TestAProcessThatStartsLateIsTheOneThatIsWanted(t *testing.T) {
+	p, svc := provider(t)
+	w := machine("us-0", provision.KindReplica)
+	if err := os.MkdirAll(svc.objectDir(), dirMode); err != nil {
+		t.Fatal(err)
+	}
+	booting, err := lockFile(svc.configFile(machinesLock)) // whoever starts a machine waits for it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer booting.Close()
+	type answer struct {
+		o   provision.Object
+		err error
+	}
+	launched := make(chan answer, 1)
+	go func() {
+		o, err := p.Launch(context.Background(), w)
+		launched <- answer{o, err}
+	}()
+	for starting := false; !starting; { // until Launch has its lock and looks for a process
+		f, err := os.Open(strings.TrimSuffix(svc.objectFile("us-0"), ".json") + ".lock")
+		starting = err == nil && locked(f)
+		f.Close()
+	}
+	release := holdObject(t, svc, provision.Object{ID: "us-0", Handle: "local-late", Spec: w.Spec}, nil)
+	defer release()
+	slots, err := p.slots(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", slots.endpoints("us-0", w.Kind).Inside.Agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	if err := p.CheckPorts(provision.Changes{{Action: provision.ActionLaunch, Want: w}}); err != nil {
+		t.Errorf("its own ports are taken: %v", err)
+	}
+	booting.Close()
+	if got := <-launched; got.err != nil || got.o.Handle != "local-late" {
+		t.Errorf("got %+v, %v", got.o, got.err)
+	}
+	ln.Close()
+	release()
 }
 
 // machine is a machine of chat that is wanted.
