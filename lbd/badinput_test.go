@@ -40,6 +40,7 @@ func chunks(pieces ...string) string {
 // OpenAI's shape where it was HTTP at all, and leaves nothing behind.
 func TestBadInput(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	e := newEngine(t, "llama", "")
 	n := start(t, config("lb-us-0", "local/us", service.ReplicaConfig{ID: "us-0", URL: e.URL, Model: "llama"}), Options{})
 	ready(t, n)

@@ -75,6 +75,7 @@ func TestEndingUnderLoadLosesNothing(t *testing.T) {
 // even what they have no room for.
 func TestNothingIsForwardedToADrainingBalancer(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	step := make(chan struct{})
 	held, busy := wordByWord(t, "llama", step), newEngine(t, "llama", "")
 	ending := start(t, config("lb-eu-0", "local/eu", service.ReplicaConfig{ID: "eu-0", URL: held.URL, Model: "llama"}), Options{DrainTimeout: patience})

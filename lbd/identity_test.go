@@ -147,6 +147,7 @@ func TestAServiceOverMTLS(t *testing.T) {
 
 // What answers at a replica's address must be a replica of the service.
 func TestAnImpostorGetsNoPrompt(t *testing.T) {
+	t.Parallel()
 	f := newFamily(t)
 	e := newEngine(t, "m", "")
 	posing := f.replica(e, "us-0")

@@ -27,6 +27,7 @@ func config(id string, region service.Region, replicas ...service.ReplicaConfig)
 
 func TestForwardWhenLocalIsFull(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	us, eu := newEngine(t, "llama", ""), newEngine(t, "llama", "")
 	us.set(func(e *engine) { e.waiting = 1 }) // its batch is full
 	there := start(t, config("lb-eu-0", "local/eu", service.ReplicaConfig{ID: "eu-0", URL: eu.URL, Model: "llama"}), Options{})

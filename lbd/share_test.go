@@ -97,6 +97,7 @@ func (n *node) decision(t *testing.T, id string) core.Decision {
 // adopts its replica: the conversations go on where their prefixes are.
 func TestAdoptedReplicasKeepTheirConversations(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	const conversations = 4
 	engines := []*engine{newEngine(t, "llama", ""), newEngine(t, "llama", "")}
 	doors := []*door{newDoor(t), newDoor(t)}

@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"skyserve/internal/testkit"
 )
 
 // paperSize is the greater of the two sizes that SageServe times, l=20, r=20,
@@ -113,6 +115,7 @@ func BenchmarkSolve(b *testing.B) {
 // The size that SageServe times is certified within 1 % in five seconds of one
 // core, whether capacities are loose, bind or are tight.
 func TestPaperSizeIsCertified(t *testing.T) {
+	testkit.Slow(t)
 	for _, share := range []float64{3, 1.6, 1.1} {
 		p := withCapacity(random(rand.New(rand.NewPCG(3, 9)), paperSize), rand.New(rand.NewPCG(3, 10)), share)
 		got := solve(t, p, Options{Gap: 0.01, Effort: 5 * aSecond})
@@ -145,6 +148,7 @@ func TestLargestServicesAreProven(t *testing.T) {
 // Where every region carries its own peak nothing joins regions, and they are
 // solved to proof.
 func TestRegionsApartAreProven(t *testing.T) {
+	testkit.Slow(t)
 	for seed := range uint64(4) {
 		p := random(rand.New(rand.NewPCG(seed, 9)), size{models: 9, regions: 12, gpus: 4, windows: 4, most: 16})
 		p.Epsilon = 1
@@ -157,6 +161,7 @@ func TestRegionsApartAreProven(t *testing.T) {
 
 // Where capacities bind there is an answer as soon as there is a bound.
 func TestCountsAreFoundWithLittleEffort(t *testing.T) {
+	testkit.Slow(t)
 	for seed := range uint64(8) {
 		p := withCapacity(random(rand.New(rand.NewPCG(seed, 9)), size{models: 9, regions: 12, gpus: 4, windows: 4, most: 16}), rand.New(rand.NewPCG(seed, 10)), 1.3)
 		if r := solve(t, p, Options{Effort: 16_000_000}); r.X == nil || r.Gap > 0.1 {

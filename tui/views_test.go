@@ -13,6 +13,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 )
 
 // deskIn is a dashboard with figures, in a view.
@@ -538,6 +539,7 @@ func TestEveryTextIsDrawnSafely(t *testing.T) {
 }
 
 func TestEveryViewHoldsAtEverySize(t *testing.T) {
+	testkit.Slow(t)
 	for name, s := range map[string]*telemetry.Snapshot{"normal": normal(), "hostile": hostile(), "crowd": crowd(12, 30), "empty": {}} {
 		t.Run(name, func(t *testing.T) {
 			d := deskIn(t, 120, 40, s)

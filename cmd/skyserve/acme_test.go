@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -288,7 +289,7 @@ func (c *cluster) start(verb string, config any) {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Process.Signal(syscall.SIGTERM)
 		timer := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
 		defer timer.Stop()
 		if err := cmd.Wait(); err != nil || c.t.Failed() {

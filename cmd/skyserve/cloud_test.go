@@ -293,7 +293,7 @@ func testService(t *testing.T, text string, replicas, other service.Region, mach
 func (e *emulated) mendWhatWasChanged(up []string) {
 	e.t.Helper()
 	e.lookAt(up[1])
-	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "firewall-us-east-1-balancer") || !strings.Contains(out, "us-east-1-0 ready") {
+	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "firewall-us-east-1-balancer") || !strings.Contains(out, "lb-eu-west-1-0 ready") {
 		e.t.Errorf("the third up:\n%s", out)
 	}
 	if s := e.status(); s.State != fleet.StateReady {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -62,7 +63,7 @@ func (c *testCloud) balancing() string {
 	ctx, stop := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, c.program, "lb", "--config", "lb.json")
 	cmd.Dir = dir
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)
 	}

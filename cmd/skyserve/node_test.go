@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -94,7 +95,7 @@ func (c *testCloud) boot(role identity.Role, id string) agent.Machine {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(sync.OnceFunc(func() {
-		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			c.t.Error(err)
 		}
 		if err := cmd.Wait(); err != nil || c.t.Failed() {

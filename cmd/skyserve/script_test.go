@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 type patient struct{ m *testing.M }
 
 func (p patient) Run() int {
-	const atOnce = 4
+	const atOnce = 6
 	flag.Parse()
 	stated := false
 	flag.Visit(func(f *flag.Flag) { stated = stated || f.Name == "test.parallel" })
@@ -53,11 +54,36 @@ func TestScripts(t *testing.T) {
 			}
 			return false, fmt.Errorf("unknown condition %q", name)
 		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"until": until},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("SKYSERVE_HOME", filepath.Join(env.WorkDir, ".skyserve"))
 			return setPorts(env)
 		},
 	})
+}
+
+// until is the line "until PATTERN COMMAND...": it runs the command again and again until a line of
+// what it prints matches.
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: until PATTERN COMMAND...")
+	}
+	pattern, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	ticker := time.NewTicker(200 * time.Millisecond)
+	defer ticker.Stop()
+	for timeout := time.After(time.Minute); ; {
+		failed := ts.Exec(args[1], args[2:]...)
+		out := ts.ReadFile("stdout")
+		if failed == nil && pattern.MatchString(out) {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-timeout:
+			ts.Fatalf("waited in vain for %q (%v) in\n%s", args[0], failed, out)
+		}
+	}
 }
 
 // portNames are the variables that setPorts sets.

@@ -75,8 +75,8 @@ func earlierHere(have []provision.Object, name, file string) error {
 	return nil
 }
 
-// checkPorts makes sure that every port that a launch on this computer needs is free, before
-// anything is started.
+// checkPorts makes sure that what runs on this computer keeps its ports and that every port that a
+// launch needs is free, before anything is started.
 func (u *upRun) checkPorts() error {
 	if u.clouds.here == nil {
 		return nil
@@ -86,7 +86,7 @@ func (u *upRun) checkPorts() error {
 	if errors.As(err, &taken) {
 		return failed(err, fmt.Sprintf("nothing was started; change %s in %s, or stop what is there", taken.Setting, u.file))
 	}
-	return err
+	return specUsage(err)
 }
 
 // awaitServing waits until balancers on this computer serve, and says it of those that are fresh.
@@ -167,7 +167,7 @@ func (u *upRun) plannedEndpoints() (map[string]string, error) {
 		}
 		addr, err := p.PublicAddress(w)
 		if err != nil {
-			return nil, err
+			return nil, specUsage(err)
 		}
 		endpoints[w.Region.Place()] = scheme + addr
 	}

@@ -38,8 +38,9 @@ type Config struct {
 // RunnerInside is the runner of a machine that is a process.
 const RunnerInside = "inside"
 
-// lookInside is the time between two looks at units there: whoever brings them up is near.
-const lookInside = 100 * time.Millisecond
+// lookNear is the time between two looks at units that the agent runs itself: on this computer, where
+// whoever brings them up is near.
+const lookNear = 100 * time.Millisecond
 
 // ReadConfig reads the file of a Config.
 func ReadConfig(path string) (Config, error) {
@@ -90,10 +91,7 @@ func (c Config) Options() (Options, error) {
 	case "", "system":
 		o.Runner = &System{Dir: c.Dir}
 	case "exec", RunnerInside:
-		o.Runner = &Exec{Dir: c.Dir}
-		if c.Runner == RunnerInside {
-			o.Look = lookInside
-		}
+		o.Runner, o.Look = &Exec{Dir: c.Dir}, lookNear
 	default:
 		return o, fmt.Errorf("runner: want system, exec or inside, got %q", c.Runner)
 	}

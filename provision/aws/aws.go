@@ -245,14 +245,26 @@ func (p *Provider) terminate(ctx context.Context, o provision.Object) error {
 	return r.terminateMachine(ctx, o)
 }
 
+// appears is until for what was made a moment ago: mostly it shows at once, so that the first
+// pauses are short.
+func (p *Provider) appears(ctx context.Context, look func() (done bool, err error)) (bool, error) {
+	return p.repeat(ctx, triesToAppear, p.poll/16, look)
+}
+
 // until calls look until it says that it is done, with pauses; tries bounds the calls.
 // false means that it never was.
 func (p *Provider) until(ctx context.Context, tries int, look func() (done bool, err error)) (bool, error) {
+	return p.repeat(ctx, tries, p.poll, look)
+}
+
+// repeat is until with a first pause; each is twice as long as the one before, up to the interval.
+func (p *Provider) repeat(ctx context.Context, tries int, wait time.Duration, look func() (done bool, err error)) (bool, error) {
 	for try := range tries {
 		if try > 0 {
-			if err := p.pause(ctx); err != nil {
+			if err := pause(ctx, wait); err != nil {
 				return false, err
 			}
+			wait = min(p.poll, 2*wait)
 		}
 		if done, err := look(); done || err != nil {
 			return done, err
@@ -265,16 +277,16 @@ func (p *Provider) until(ctx context.Context, tries int, look func() (done bool,
 // does not know everywhere yet what was done a moment ago.
 func (p *Provider) settled(ctx context.Context, code string, step func() error) error {
 	var last error
-	_, err := p.until(ctx, triesToAppear, func() (bool, error) {
+	_, err := p.appears(ctx, func() (bool, error) {
 		last = step()
 		return codeOf(last) != code, nil
 	})
 	return cmp.Or(err, last)
 }
 
-// pause waits for one interval.
-func (p *Provider) pause(ctx context.Context) error {
-	t := time.NewTimer(p.poll)
+// pause waits.
+func pause(ctx context.Context, wait time.Duration) error {
+	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {
 	case <-t.C:

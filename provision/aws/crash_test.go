@@ -7,6 +7,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/testcloud"
+	"skyserve/internal/testkit"
 	"skyserve/provision"
 )
 
@@ -36,6 +37,7 @@ func small() []provision.Want {
 // behind that the next run does not find: once up, the service is there once; once
 // down, nothing is.
 func TestACrashAtAnyCallIsRecovered(t *testing.T) {
+	testkit.Slow(t)
 	for _, unseen := range []int{0, 2} {
 		calls := crash(t, unseen, 0, testcloud.Served)
 		t.Logf("up and down take %d calls", calls)

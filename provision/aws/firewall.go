@@ -50,7 +50,7 @@ func (r *region) launchFirewall(ctx context.Context, w provision.Want) (provisio
 		return provision.Object{}, err
 	}
 	var id string
-	settled, err := r.p.until(ctx, triesToAppear, func() (bool, error) {
+	settled, err := r.p.appears(ctx, func() (bool, error) {
 		g, err := r.group(ctx, groupName(w.Service, role))
 		if err != nil {
 			return false, err

@@ -68,7 +68,7 @@ func (p *Provider) createRole(ctx context.Context, w provision.Want, name string
 		return tags, err
 	}
 	var has map[string]string
-	_, err = p.until(ctx, triesToAppear, func() (bool, error) {
+	_, err = p.appears(ctx, func() (bool, error) {
 		var err error
 		has, err = p.roleTags(ctx, name)
 		return has != nil, err
@@ -114,7 +114,7 @@ func (p *Provider) createProfile(ctx context.Context, w provision.Want, name str
 		return err
 	}
 	var profile *iamtypes.InstanceProfile
-	_, err = p.until(ctx, triesToAppear, func() (bool, error) {
+	_, err = p.appears(ctx, func() (bool, error) {
 		out, err := p.iam.GetInstanceProfile(ctx, &iam.GetInstanceProfileInput{InstanceProfileName: aws.String(name)})
 		if err != nil {
 			return false, unless(codeNoEntity, err)

@@ -64,7 +64,7 @@ func (r *region) launchMachine(ctx context.Context, w provision.Want) (provision
 	}
 	var o provision.Object
 	var last error
-	_, err = r.p.until(ctx, triesToAppear, func() (bool, error) {
+	_, err = r.p.appears(ctx, func() (bool, error) {
 		o, last = r.run(ctx, w, ended)
 		if known := codeOf(last); known != codeNoGroup && known != codeNoSubnet {
 			return true, nil
@@ -149,7 +149,7 @@ func (r *region) madeBy(ctx context.Context, token string) (o provision.Object, 
 func (r *region) runOnce(ctx context.Context, in *ec2.RunInstancesInput) (*ec2.RunInstancesOutput, error) {
 	var out *ec2.RunInstancesOutput
 	var last error
-	_, err := r.p.until(ctx, triesToAppear, func() (bool, error) {
+	_, err := r.p.appears(ctx, func() (bool, error) {
 		out, last = r.ec2.RunInstances(ctx, in)
 		unknown := codeOf(last) == "InvalidParameterValue" && strings.Contains(last.Error(), "IAM Instance Profile")
 		return !unknown, nil

@@ -70,7 +70,7 @@ func (r *region) groupID(ctx context.Context, w provision.Want, role string) (st
 	if id != "" {
 		return id, nil
 	}
-	found, err := r.p.until(ctx, triesToAppear, func() (bool, error) {
+	found, err := r.p.appears(ctx, func() (bool, error) {
 		g, err := r.group(ctx, groupName(w.Service, role))
 		if g == nil || err != nil {
 			return false, err

@@ -9,5 +9,5 @@
 // object refuses to start. A process whose object file is removed stops.
 //
 // Read home.go for where state lives, object.go and hold.go for the locks,
-// layout.go for what a service.yaml asks for, then provider.go.
+// slots.go for their ports, then machine.go and provider.go.
 package local

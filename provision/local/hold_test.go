@@ -16,6 +16,7 @@ import (
 func newService(t *testing.T, name string) Service {
 	t.Helper()
 	t.Setenv(envHome, t.TempDir())
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // else a process built to find races takes a second to end
 	home, err := OpenHome()
 	if err != nil {
 		t.Fatal(err)

@@ -103,9 +103,21 @@ func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Obje
 	}
 	begun, err := p.boot(ctx, w, rec)
 	if err != nil {
+		if o, runs := p.runs(w); runs { // it has its ports, and was about to hold its object above
+			return o, nil
+		}
 		return provision.Object{}, err
 	}
 	return p.untilHeld(ctx, w, begun.cmd, begun.log)
+}
+
+// runs is the machine that is wanted, where a process holds its object.
+func (p *Provider) runs(w provision.Want) (o provision.Object, runs bool) {
+	rec, alive, err := readObject(p.svc.objectFile(w.ID))
+	if !alive || err != nil || rec.Spec != w.Spec {
+		return o, false
+	}
+	return p.svc.describe(w.ID, rec, true, nil), true
 }
 
 // booting is a process that was started.
@@ -228,19 +240,26 @@ func (p *Provider) endpoints(w provision.Want) (at provision.Endpoints, err erro
 	return at, err
 }
 
+// base is the first port of the service.
+func (p *Provider) base() int {
+	if p.spec == nil {
+		return defaultPort
+	}
+	return p.spec.LocalHosts.Port
+}
+
 // slots are the places of the service's machines, and of one more, among the ports.
 func (p *Provider) slots(w provision.Want) (slotFile, error) {
-	balancers, engines, base := []string{}, []string{}, defaultPort
+	balancers, engines := []string{}, []string{}
 	if p.spec != nil {
 		balancers, engines = slotIDs(p.spec)
-		base = p.spec.LocalHosts.Port
 	}
 	if w.Kind == provision.KindBalancer {
 		balancers = append(balancers, w.ID)
 	} else {
 		engines = append(engines, w.ID)
 	}
-	slots, err := p.svc.assignSlots(base, balancers, engines)
+	slots, err := p.svc.assignSlots(p.base(), balancers, engines)
 	if err == nil {
 		err = slots.check()
 	}
@@ -264,9 +283,18 @@ func (p *Provider) taken(w provision.Want, at provision.Endpoints) []*provision.
 	return taken
 }
 
-// CheckPorts makes sure that every port that a launch needs is free. The error is of the first one
-// that is not (a *provision.PortTakenError) and says how many more there are.
+// CheckPorts makes sure that what runs keeps its ports, which is a *provision.SpecError else, and
+// that every port that a launch needs is free. That error is of the first one that is not (a
+// *provision.PortTakenError) and says how many more there are.
 func (p *Provider) CheckPorts(changes provision.Changes) error {
+	old, _ := p.svc.readSlots() // without them nobody knows where it was
+	have, err := p.svc.Objects()
+	if err == nil {
+		err = p.svc.checkBase(p.base(), old, have)
+	}
+	if err != nil {
+		return err
+	}
 	var taken []*provision.PortTakenError
 	for _, c := range changes {
 		if c.Action != provision.ActionLaunch {
@@ -276,7 +304,11 @@ func (p *Provider) CheckPorts(changes provision.Changes) error {
 		if err != nil {
 			return err
 		}
-		taken = append(taken, p.taken(c.Want, slots.endpoints(c.ID(), c.Kind()))...)
+		if of := p.taken(c.Want, slots.endpoints(c.ID(), c.Kind())); len(of) > 0 {
+			if _, runs := p.runs(c.Want); !runs { // since it was planned: it has them itself
+				taken = append(taken, of...)
+			}
+		}
 	}
 	if len(taken) == 0 {
 		return nil
@@ -325,6 +357,9 @@ func (p *Provider) command(o provision.Object, args []string) (*exec.Cmd, *logFi
 	cmd.Args[0] = processName
 	cmd.Stdout, cmd.Stderr = log.File, log.File
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
-	cmd.Env = append(os.Environ(), EnvObject+"="+p.svc.objectFile(o.ID), envRecord+"="+string(rec))
+	own := slices.DeleteFunc(os.Environ(), func(v string) bool { // it is told which token is in force
+		return strings.HasPrefix(v, EnvAdminToken+"=")
+	})
+	cmd.Env = append(own, EnvObject+"="+p.svc.objectFile(o.ID), envRecord+"="+string(rec))
 	return cmd, log, nil
 }

@@ -95,8 +95,8 @@ func (p *Provider) untilHeld(ctx context.Context, w provision.Want, cmd *exec.Cm
 		}
 		select {
 		case err := <-exited:
-			if rec, alive, unread := readObject(p.svc.objectFile(id)); alive && unread == nil && rec.Spec == w.Spec {
-				return p.svc.describe(id, rec, true, nil), nil
+			if o, runs := p.runs(w); runs {
+				return o, nil
 			}
 			return provision.Object{}, p.ended(id, err, logBegin)
 		case <-ctx.Done():

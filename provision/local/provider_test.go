@@ -2,8 +2,13 @@ package local
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -14,6 +19,13 @@ import (
 	"skyserve/internal/testcloud/conformance"
 	"skyserve/internal/testkit"
 	"skyserve/provision"
+)
+
+// envPlays says what is wrong with the processes that a test starts; without it nothing is.
+const (
+	envPlays      = "SKYSERVE_TEST_PLAYS"
+	playsBroken   = "broken"   // ends with a message before it is an object
+	playsStubborn = "stubborn" // is deaf to being asked to end
 )
 
 // TestMain makes this test binary be an object when it is started as one.
@@ -28,6 +40,13 @@ func TestMain(m *testing.M) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	switch os.Getenv(envPlays) {
+	case playsBroken:
+		fmt.Fprintln(os.Stderr, "loading weights: no such file")
+		os.Exit(1)
+	case playsStubborn:
+		ctx = context.WithoutCancel(ctx)
+	}
 	object, err := Hold(path)
 	if err != nil {
 		os.Exit(1)
@@ -62,6 +81,119 @@ func TestStartsAtTheSameTimeAreOne(t *testing.T) {
 	if err := p.Terminate(context.Background(), have[0]); err != nil {
 		t.Error(err)
 	}
+}
+
+// A process that does not end when it is asked to is killed after its grace.
+func TestAProcessThatDoesNotEndIsKilled(t *testing.T) {
+	t.Setenv(envPlays, playsStubborn)
+	p, svc := provider(t)
+	p.grace = 50 * time.Millisecond
+	o := launch(t, p, machine("us-0", provision.KindReplica))
+	if err := p.Terminate(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if have, err := svc.Objects(); len(have) > 0 || err != nil {
+		t.Errorf("left: %+v, %v", have, err)
+	}
+}
+
+// What cannot be ended, since nobody can tell which process it is, stays in the list.
+func TestWhatCannotBeEndedIsNotForgotten(t *testing.T) {
+	testkit.Slow(t)
+	p, svc := provider(t)
+	if err := os.MkdirAll(svc.objectDir(), dirMode); err != nil {
+		t.Fatal(err)
+	}
+	held, err := lockFile(svc.objectFile("us-0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if err := p.Terminate(t.Context(), provision.Object{ID: "us-0"}); err == nil || !strings.Contains(err.Error(), "finding its process") {
+		t.Errorf("got %v", err)
+	}
+	if o := only(t, svc); o.ID != "us-0" || o.Gone != "" || o.Labels["problem"] == "" {
+		t.Errorf("got %+v", o)
+	}
+}
+
+// A process that ends before it is the object that it was to be is an error with what it wrote.
+func TestAProcessThatEndsAtOnce(t *testing.T) {
+	t.Setenv(envPlays, playsBroken)
+	p, svc := provider(t)
+	_, err := p.Launch(t.Context(), machine("us-0", provision.KindReplica))
+	var start *provision.StartError
+	if !errors.As(err, &start) || start.ID != "us-0" || start.File != svc.LogFile("us-0") || !slices.Equal(start.Log, []string{"loading weights: no such file"}) {
+		t.Errorf("got %v, want a StartError with the last lines", err)
+	}
+}
+
+// Ports do not move under what runs, also where nothing is launched.
+func TestAServiceThatRunsKeepsItsPorts(t *testing.T) {
+	p, _ := provider(t)
+	o := launch(t, p, machine("us-0", provision.KindReplica))
+	moved := twoRegionsOf(t)
+	moved.LocalHosts.Port += 10
+	check := func() error { return NewProvider(p.svc, p.exe, p.build, 0).For(moved).CheckPorts(nil) }
+	var bad *provision.SpecError
+	if err := check(); !errors.As(err, &bad) || !strings.Contains(err.Error(), "local.port: chat runs at ports from "+portsOfTest+" on") {
+		t.Errorf("while it runs: got %v", err)
+	}
+	if err := p.Terminate(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if err := check(); err != nil {
+		t.Errorf("once it does not: got %v", err)
+	}
+}
+
+// A process that an 'up' started which was cut short may come to be its object, and have its ports,
+// while the next one is about to start it.
+func TestAProcessThatStartsLateIsTheOneThatIsWanted(t *testing.T) {
+	p, svc := provider(t)
+	w := machine("us-0", provision.KindReplica)
+	if err := os.MkdirAll(svc.objectDir(), dirMode); err != nil {
+		t.Fatal(err)
+	}
+	booting, err := lockFile(svc.configFile(machinesLock)) // whoever starts a machine waits for it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer booting.Close()
+	type answer struct {
+		o   provision.Object
+		err error
+	}
+	launched := make(chan answer, 1)
+	go func() {
+		o, err := p.Launch(context.Background(), w)
+		launched <- answer{o, err}
+	}()
+	for starting := false; !starting; { // until Launch has its lock and looks for a process
+		f, err := os.Open(strings.TrimSuffix(svc.objectFile("us-0"), ".json") + ".lock")
+		starting = err == nil && locked(f)
+		f.Close()
+	}
+	release := holdObject(t, svc, provision.Object{ID: "us-0", Handle: "local-late", Spec: w.Spec}, nil)
+	defer release()
+	slots, err := p.slots(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", slots.endpoints("us-0", w.Kind).Inside.Agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	if err := p.CheckPorts(provision.Changes{{Action: provision.ActionLaunch, Want: w}}); err != nil {
+		t.Errorf("its own ports are taken: %v", err)
+	}
+	booting.Close()
+	if got := <-launched; got.err != nil || got.o.Handle != "local-late" {
+		t.Errorf("got %+v, %v", got.o, got.err)
+	}
+	ln.Close()
+	release()
 }
 
 // machine is a machine of chat that is wanted.

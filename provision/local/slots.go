@@ -25,7 +25,7 @@ type slotFile struct {
 // assignSlots gives every id a slot that it keeps for as long as the service
 // exists: adding a region or a replica moves no port of another. Ids of objects
 // that are neither wanted nor there any more give theirs back. Nothing is
-// written; Layout.Save does that. A first port other than the one that running
+// written; endpoints does that. A first port other than the one that running
 // objects count from is an error.
 func (s Service) assignSlots(base int, balancers, engines []string) (slotFile, error) {
 	old, _ := s.readSlots() // a damaged file is as good as none: slots are dealt anew
@@ -43,15 +43,24 @@ func (s Service) assignSlots(base int, balancers, engines []string) (slotFile, e
 	}
 	for _, o := range objects {
 		present[o.ID] = true
-		if o.Gone == "" && old.Port != 0 && old.Port != base {
-			return slotFile{}, specError("%s: %s runs at ports from %d on and cannot move to %d while it does; take it down first", portSetting, s.name, old.Port, base)
-		}
+	}
+	if err := s.checkBase(base, old, objects); err != nil {
+		return slotFile{}, err
 	}
 	return slotFile{
 		Port:      base,
 		Balancers: deal(balancers, old.Balancers, present),
 		Engines:   deal(engines, old.Engines, present),
 	}, nil
+}
+
+// checkBase is an error where objects run whose ports count from another one than base.
+func (s Service) checkBase(base int, old slotFile, objects []provision.Object) error {
+	runs := slices.ContainsFunc(objects, func(o provision.Object) bool { return o.Gone == "" })
+	if runs && old.Port != 0 && old.Port != base {
+		return specError("%s: %s runs at ports from %d on and cannot move to %d while it does; take it down first", portSetting, s.name, old.Port, base)
+	}
+	return nil
 }
 
 // readSlots reads the slots as they were last saved.

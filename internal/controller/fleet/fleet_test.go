@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -16,9 +17,17 @@ import (
 	"skyserve/internal/testcloud/conformance"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
+	"skyserve/provision/local"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain makes this test binary be a machine of this computer when it is started as one.
+func TestMain(m *testing.M) {
+	if object := os.Getenv(local.EnvObject); object != "" {
+		playMachine(object)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const twoClouds = `
 name: chat

@@ -19,7 +19,8 @@ import (
 )
 
 // How often a machine that is not ready is asked again: lookEvery where many are waited
-// for, oneEvery where one that serves takes up another deployment.
+// for, oneEvery at first where one answers, which mostly is about to be ready, or where one that
+// serves takes up another deployment.
 const (
 	lookEvery = 3 * time.Second
 	oneEvery  = 300 * time.Millisecond
@@ -153,10 +154,14 @@ func (h *Handover) split(seen map[string]Seen, deployments map[string]agent.Depl
 	return serving, others
 }
 
-// until hands a machine over what it is to run, again and again until it is ready.
+// until hands a machine over what it is to run, again and again until it is ready. One that answers,
+// or is reached by way of another, is asked sooner at first, and then ever more seldom: it may load
+// weights for minutes.
 func (h *Handover) until(ctx context.Context, o provision.Object, d agent.Deployment, every time.Duration) error {
 	operator, machine := h.Operator(o), h.Machine(o)
+	soon := min(every, oneEvery)
 	for {
+		wait := every
 		s, err := operator.Ensure(ctx, machine, d)
 		switch {
 		case err == nil && s.Phase == agent.PhaseReady:
@@ -164,12 +169,16 @@ func (h *Handover) until(ctx context.Context, o provision.Object, d agent.Deploy
 			return nil
 		case err == nil:
 			h.tell(o.ID, s)
+			wait, soon = soon, min(every, 2*soon)
 		case permanent(err):
 			return err
 		default:
 			h.tell(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: waiting(err)})
+			if errors.Is(err, errNoRelay) { // which costs no call to its cloud
+				wait, soon = soon, min(every, 2*soon)
+			}
 		}
-		if !pause(ctx, every) {
+		if !pause(ctx, wait) {
 			if err == nil {
 				err = fmt.Errorf("%s: %s", s.Phase, s.Reason)
 			}

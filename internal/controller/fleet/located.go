@@ -9,15 +9,18 @@ import (
 	"skyserve/provision"
 )
 
-// locateEvery is how often clouds are asked for what they have not got ready: an address
-// takes a machine some seconds.
-const locateEvery = 2 * time.Second
+// locateFirst and locateEvery are how soon clouds are asked again, at first and at most, for what they
+// have not got ready: an address takes a machine up to some seconds.
+const (
+	locateFirst = 250 * time.Millisecond
+	locateEvery = 2 * time.Second
+)
 
 // Located is what there is of a service once every machine that p wants, or launched where
 // Only bounds it, is listed with its addresses, and none that p removed: lists of clouds
 // lag behind. The error, when ctx ends first, names one that is not as it should be.
 func (f *Fleet) Located(ctx context.Context, p *Plan) ([]provision.Object, error) {
-	for {
+	for wait := locateFirst; ; wait = min(locateEvery, 2*wait) {
 		have, err := f.list(ctx)
 		if err != nil {
 			return nil, err
@@ -26,7 +29,7 @@ func (f *Fleet) Located(ctx context.Context, p *Plan) ([]provision.Object, error
 		if id == "" {
 			return have, nil
 		}
-		if !pause(ctx, locateEvery) {
+		if !pause(ctx, wait) {
 			return nil, fmt.Errorf("waiting for %s: %w", id, context.Cause(ctx))
 		}
 	}

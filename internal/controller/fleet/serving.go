@@ -49,10 +49,10 @@ func (e *NotReadyError) Error() string {
 func (e *NotReadyError) Unwrap() error { return e.Cause }
 
 // AwaitServing returns when every balancer on this computer takes requests and finds its replicas
-// ready: a moment after their agents said so. ready is told of each, once; nil = nobody is. The
-// error, when ctx ends first, is a *NotReadyError.
+// ready, those of static regions too: a moment after agents said so. ready is told of each, once;
+// nil = nobody is. The error, when ctx ends first, is a *NotReadyError.
 func (h *Handover) AwaitServing(ctx context.Context, spec *service.Spec, leaving map[string]bool, ready func(id string)) error {
-	waiting := h.serving(leaving)
+	waiting := h.serving(spec, leaving)
 	total := len(waiting)
 	for {
 		reasons := h.unready(ctx, spec, waiting)
@@ -92,9 +92,16 @@ func (h *Handover) Reload(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// serving are the ids of what is to serve on this computer, sorted.
-func (h *Handover) serving(leaving map[string]bool) []string {
+// serving are the ids of what is to serve on this computer, or is attached to it, sorted.
+func (h *Handover) serving(spec *service.Spec, leaving map[string]bool) []string {
 	var ids []string
+	if !cloud.Rents(spec) { // else balancers elsewhere have them
+		for _, r := range attachedOf(spec) {
+			if !leaving[r.ID] {
+				ids = append(ids, r.ID)
+			}
+		}
+	}
 	for _, o := range h.Have {
 		if o.Kind.IsMachine() && o.Gone == "" && cloud.IsHere(o.Region) && !leaving[o.ID] {
 			ids = append(ids, o.ID)

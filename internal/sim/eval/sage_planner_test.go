@@ -16,7 +16,7 @@ import (
 func TestFleetsAreSimulatedWithTheShippedPlanner(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "it computes, which takes minutes with the detector on")
-	p := sagePlan(t, "sage-day", "lt-ua")
+	p := shippedForecaster(sagePlan(t, "sage-day", "lt-ua"))
 	runs, tps, err := p.runs()
 	if err != nil {
 		t.Fatal(err)

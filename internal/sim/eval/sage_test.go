@@ -16,7 +16,8 @@ import (
 	"skyserve/plan"
 )
 
-// sagePlan is a scenario made short and light.
+// sagePlan is a scenario made short and light: its forecaster is one that costs nothing. Tests about
+// the default one say so by shippedForecaster.
 func sagePlan(t testing.TB, name string, strategies ...string) SagePlan {
 	t.Helper()
 	found, err := SageNamed(name)
@@ -25,8 +26,14 @@ func sagePlan(t testing.TB, name string, strategies ...string) SagePlan {
 	}
 	return SagePlan{
 		Scenario: found[0], Strategies: strategies, Seeds: 1, Paper: true,
-		Settings: SageSettings{Load: 0.25, Duration: time.Hour, VMs: 4},
+		Settings: SageSettings{Load: 0.25, Duration: time.Hour, VMs: 4, Forecaster: "moving-average"},
 	}
+}
+
+// shippedForecaster has a plan use the forecaster that services have where they name none.
+func shippedForecaster(p SagePlan) SagePlan {
+	p.Settings.Forecaster = ""
+	return p
 }
 
 func runSage(t testing.TB, p SagePlan) *SageReport {
@@ -88,7 +95,7 @@ func TestSageIsItsSeeds(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "it computes, which takes minutes with the detector on")
 	text := func(workers int) string {
-		p := sagePlan(t, "sage-day", "reactive", "auto")
+		p := shippedForecaster(sagePlan(t, "sage-day", "reactive", "auto"))
 		p.Workers = workers
 		var b bytes.Buffer
 		if err := json.NewEncoder(&b).Encode(runSage(t, p)); err != nil {
@@ -154,6 +161,7 @@ func TestSageTables(t *testing.T) {
 // A burst that a strategy does not answer lasts until the load is gone; one that it
 // answers does not.
 func TestSageBurst(t *testing.T) {
+	testkit.Slow(t)
 	p := sagePlan(t, "sage-burst", "reactive", "lt-i")
 	p.Settings = SageSettings{Load: 0.5, Duration: 100 * time.Minute}
 	r := runSage(t, p)

@@ -40,6 +40,9 @@ type Clouds struct {
 
 	opts Options
 
+	booting sync.RWMutex // held for reading while a machine boots
+	closed  bool         // no machine boots any more
+
 	mu      sync.Mutex
 	running int
 	agents  map[string]*os.Process // by their ids in the service
@@ -161,8 +164,11 @@ func (c *Clouds) Vanish(name string) {
 	c.AWS.Vanish(name)
 }
 
-// Close ends all machines, and returns once they have.
+// Close ends all machines, and returns once they have. None boots afterwards.
 func (c *Clouds) Close() {
+	c.booting.Lock()
+	c.closed = true
+	c.booting.Unlock()
 	c.mu.Lock()
 	ends := c.ends
 	c.mu.Unlock()

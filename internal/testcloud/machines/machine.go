@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -31,6 +32,11 @@ var ofClouds = []string{"AWS_", "GOOGLE_", "GCE_", "CLOUDSDK_"}
 // the machine writes to its console is told to whoever listens. It returns how the machine is
 // ended.
 func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, told func(name identity.Name, text string)) func() {
+	c.booting.RLock()
+	defer c.booting.RUnlock()
+	if c.closed {
+		return func() {} // a call that is carried out after whoever made it has gone
+	}
 	dir := filepath.Join(c.opts.Dir, m.ID)
 	fail := func(err error) func() {
 		c.opts.Ended(m.ID, fmt.Errorf("booting it: %w", err), "")
@@ -63,7 +69,9 @@ func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, told f
 	})
 	off := sync.OnceFunc(func() {
 		close(stop)
-		err := cmd.Process.Signal(os.Interrupt)
+		// Not an interrupt: shells have what they start in the background ignore those, and so
+		// does a machine that has not come to handle signals yet.
+		err := cmd.Process.Signal(syscall.SIGTERM)
 		if errors.Is(err, os.ErrProcessDone) {
 			err = nil
 		}

@@ -1,0 +1,61 @@
+package machines
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"skyserve/internal/testcloud"
+)
+
+// newClouds are clouds whose machines run a program that handles no signals, as every program does
+// at first; it counts those that ended.
+func newClouds(t *testing.T) (c *Clouds, ended *atomic.Int32) {
+	t.Helper()
+	dir := t.TempDir()
+	program := filepath.Join(dir, "skyserve")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\nexec sleep 1000\n"), 0o700); err != nil { //nolint:gosec // it is run
+		t.Fatal(err)
+	}
+	ended = new(atomic.Int32)
+	c = New(Options{
+		Dir: dir, Program: program, Environment: os.Environ(), Regions: []string{"us-east-1"}, Project: "p", Faults: &testcloud.Faults{},
+		Ended: func(string, error, string) { ended.Add(1) },
+	})
+	return c, ended
+}
+
+func booted(n int) testcloud.Booted {
+	return testcloud.Booted{ID: fmt.Sprintf("i-%d", n), Private: "127.0.0.1", UserData: "#cloud-config"}
+}
+
+// Shells have what they start in the background ignore interrupts: machines end all the same, also
+// before they come to handle signals.
+func TestMachinesEndWhereInterruptsAreIgnored(t *testing.T) {
+	signal.Ignore(os.Interrupt)
+	defer signal.Reset(os.Interrupt)
+	c, ended := newClouds(t)
+	for n := range 3 {
+		c.AWS.Boot(booted(n))
+	}
+	if c.Running() != 3 {
+		t.Fatalf("%d machines run", c.Running())
+	}
+	c.Close()
+	if c.Running() != 0 || ended.Load() != 3 {
+		t.Errorf("%d machines run, %d ended", c.Running(), ended.Load())
+	}
+}
+
+// A call may be carried out after its program has ended: nobody would end a machine that it boots.
+func TestNoMachineBootsOnceTheCloudsAreClosed(t *testing.T) {
+	c, _ := newClouds(t)
+	c.Close()
+	c.AWS.Boot(booted(1))()
+	if c.Running() != 0 {
+		t.Errorf("%d machines run", c.Running())
+	}
+}
