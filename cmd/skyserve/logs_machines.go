@@ -143,7 +143,7 @@ func (l *machineLogs) askOne(ctx context.Context, o provision.Object, count int)
 	switch {
 	case count == 0:
 		return nil, nil
-	case cloud.IsHere(o.Region):
+	case cloud.IsHere(o.Region), fleet.IsEarlier(o):
 		return l.view.svc.UnitTail(o.ID, cmp.Or(l.unit, fleet.UnitOf(o.Kind)), count)
 	case !fleet.Reachable(o):
 		return nil, fmt.Errorf("reading the log of %s: it has no address", o.ID)

@@ -62,15 +62,10 @@ func recordsHere(spec *service.Spec, have []provision.Object) (records []provisi
 	return records, nil
 }
 
-// errEarlier is about a running service that a version before machines brought up.
-var errEarlier = errors.New("an earlier version of skyserve brought it up, in another way")
-
 // earlierHere is the error of processes of a version before machines; nil without any that runs.
 func earlierHere(have []provision.Object, name, file string) error {
-	for _, o := range have {
-		if o.Gone == "" && o.Endpoints == (provision.Endpoints{}) && (cloud.IsHere(o.Region) || o.Region == "") {
-			return failed(fmt.Errorf("%s runs: %w", name, errEarlier), fmt.Sprintf("skyserve down %s, then: skyserve up %s", name, file))
-		}
+	if slices.ContainsFunc(have, fleet.IsEarlier) {
+		return failed(fmt.Errorf("%s runs: %w", name, fleet.ErrEarlier), fmt.Sprintf("skyserve down %s, then: skyserve up %s", name, file))
 	}
 	return nil
 }

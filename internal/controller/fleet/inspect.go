@@ -242,6 +242,8 @@ func (i *Inspector) drift(ctx context.Context, s *Status, l Listing, unknown err
 		return errors.New("which program the machines got is noted where the service was brought up")
 	case unknown != nil:
 		return unknown
+	case slices.ContainsFunc(l.Have, IsEarlier):
+		return fmt.Errorf("%w: run 'skyserve down %s' first", ErrEarlier, s.Service)
 	}
 	p, err := i.Fleet.planFor(l.Have, nil)
 	if err == nil && i.price(ctx, p) {

@@ -203,6 +203,15 @@ type answer struct {
 	snapshot    *telemetry.Snapshot
 }
 
+// ErrEarlier says that a process is one that this version cannot keep.
+var ErrEarlier = errors.New("an earlier version of skyserve brought it up, in another way")
+
+// IsEarlier says whether an object is a process on this computer of a version in which those were
+// no machines: without an agent.
+func IsEarlier(o provision.Object) bool {
+	return o.Gone == "" && o.Endpoints == (provision.Endpoints{}) && (cloud.IsHere(o.Region) || o.Kind == provision.KindController)
+}
+
 // stateOf is how a machine does, and why.
 func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
 	var strangers *StrangersError
@@ -213,8 +222,8 @@ func stateOf(o provision.Object, a answer) (service.ReplicaState, string) {
 		return service.StateInterrupted, o.Gone
 	case o.Gone != "":
 		return service.StateFailed, o.Gone
-	case !Reachable(o) && cloud.IsHere(o.Region):
-		return service.StateNotReady, "an earlier version of skyserve brought it up; 'skyserve down' ends it"
+	case IsEarlier(o):
+		return service.StateNotReady, ErrEarlier.Error()
 	case !Reachable(o):
 		return service.StateProvisioning, "it has no address yet"
 	case errors.Is(a.err, identity.ErrStranger):
