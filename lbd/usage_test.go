@@ -623,7 +623,6 @@ func TestAClockThatIsYearsAheadDropsNoUsage(t *testing.T) {
 // quota that another balancer used up.
 func TestKeyLimitsEndToEnd(t *testing.T) {
 	testkit.Slow(t)
-	t.Parallel()
 	const model = "llama"
 	e := newEngine(t, model, "")
 	srv, err := store.Serve(t.Context(), store.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Token: "secret"})

@@ -231,10 +231,8 @@ func (w *world) certificate(m *Manager) *x509.Certificate {
 // Every challenge leads to a certificate, and leaves nothing behind.
 func TestChallenges(t *testing.T) {
 	testkit.Slow(t)
-	t.Parallel()
 	for _, challenge := range []string{service.ChallengeTLSALPN, service.ChallengeHTTP, service.ChallengeDNS} {
 		t.Run(challenge, func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t, nil)
 			m, _ := w.run(w.options(challenge))
 			w.certificate(m)
@@ -259,7 +257,6 @@ func TestChallenges(t *testing.T) {
 
 // A port that is there for challenges answers nothing else.
 func TestThePortOfChallengesAnswersNothingElse(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, nil)
 	m, _ := w.run(w.options(service.ChallengeHTTP))
 	w.certificate(m) // so that nothing is under way when the test ends
@@ -279,7 +276,6 @@ func TestThePortOfChallengesAnswersNothingElse(t *testing.T) {
 // without the store.
 func TestACertificateIsShared(t *testing.T) {
 	testkit.Slow(t)
-	t.Parallel()
 	w := newWorld(t, nil)
 	connect, endStore := shared(t, t.TempDir())
 	managers := map[string]*Manager{}
@@ -324,7 +320,6 @@ func TestACertificateIsShared(t *testing.T) {
 // A store that began anew costs no other certificate: whoever has one brings it in.
 func TestAStoreThatBeganAnew(t *testing.T) {
 	testkit.Slow(t)
-	t.Parallel()
 	w := newWorld(t, nil)
 	o := w.options(service.ChallengeTLSALPN)
 	connect, _ := shared(t, t.TempDir())
@@ -347,7 +342,6 @@ func TestAStoreThatBeganAnew(t *testing.T) {
 // A certificate that ends soon is renewed, and whoever shares it takes the new one up.
 func TestRenewal(t *testing.T) {
 	testkit.Slow(t)
-	t.Parallel()
 	w := newWorld(t, nil)
 	connect, _ := shared(t, t.TempDir())
 	o := w.options(service.ChallengeTLSALPN)
@@ -385,7 +379,6 @@ func TestRenewal(t *testing.T) {
 
 // An authority that refuses is told of in its own words, and asked again later, not at once.
 func TestARefusalIsTold(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, nil)
 	w.ca.Refuse(true)
 	o := w.options(service.ChallengeTLSALPN)
@@ -410,7 +403,6 @@ func TestARefusalIsTold(t *testing.T) {
 
 // A record that may not be written is told of.
 func TestARecordThatMayNotBeWritten(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, nil)
 	w.zone.err = errors.New("route53:ChangeResourceRecordSets is not allowed")
 	m, _ := w.run(w.options(service.ChallengeDNS))
@@ -424,7 +416,6 @@ func TestARecordThatMayNotBeWritten(t *testing.T) {
 
 // An authority that gives certificates to accounts of its own only is shown one.
 func TestExternalAccountBinding(t *testing.T) {
-	t.Parallel()
 	mac := base64.RawURLEncoding.EncodeToString([]byte("a key that is long enough for HMAC"))
 	w := newWorld(t, map[string]string{"kid-1": mac})
 	o := w.options(service.ChallengeTLSALPN)
@@ -445,7 +436,6 @@ func TestExternalAccountBinding(t *testing.T) {
 // has given one, however long it holds.
 func TestAnotherAuthority(t *testing.T) {
 	testkit.Slow(t)
-	t.Parallel()
 	w, later := newWorld(t, nil), newWorld(t, nil)
 	o := w.options(service.ChallengeTLSALPN)
 	m, end := w.run(o)
@@ -478,7 +468,6 @@ func TestAnotherAuthority(t *testing.T) {
 // The certificate that was issued last is used, also where it ends before the one that it replaces:
 // authorities shorten what they issue, and have certificates renewed early that they revoke.
 func TestTheNewestCertificateIsTakenUp(t *testing.T) {
-	t.Parallel()
 	const day = 24 * time.Hour
 	now := time.Now().Truncate(time.Second)
 	pair := func(issued, life time.Duration) (cert, key []byte) {

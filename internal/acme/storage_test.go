@@ -30,7 +30,6 @@ func storageOf(t *testing.T, s *store.Store, secret string) *storage {
 // to disk, so that one history of a few hundred steps has to do.)
 func TestStorageIsAMap(t *testing.T) {
 	testkit.Slow(t)
-	t.Parallel()
 	connect, _ := shared(t, t.TempDir())
 	st, ctx := storageOf(t, connect("a"), testSecret), t.Context()
 	keys := []string{"a", "a/b.crt", "a/b/c", "a/b/d@x.org/e", "ab", "*.x/y z", "users/ä"}
@@ -89,7 +88,6 @@ func lookLikeTwin(t *testing.T, st *storage, twin map[string]string, key string,
 
 // A key of a certificate cannot be read from the store without the secret, nor replaced.
 func TestWhatIsSharedIsEncrypted(t *testing.T) {
-	t.Parallel()
 	connect, _ := shared(t, t.TempDir())
 	s := connect("a")
 	ctx := t.Context()
@@ -122,7 +120,6 @@ func TestWhatIsSharedIsEncrypted(t *testing.T) {
 
 // A lock has one holder; the next gets it when it is given back, or its holder has died.
 func TestLocks(t *testing.T) {
-	t.Parallel()
 	connect, _ := shared(t, t.TempDir())
 	a, b := storageOf(t, connect("a"), testSecret), storageOf(t, connect("b"), testSecret)
 	const name = "issue_cert_chat.example.com"
