@@ -36,6 +36,15 @@ func ReplicaID(spec *service.Spec, model int, region service.Region, number int)
 	return id + "-" + strconv.Itoa(number)
 }
 
+// ReplicaNumber is the number in an id that ReplicaID made; 0 for other ids.
+func ReplicaNumber(id string) int {
+	n, err := strconv.Atoi(id[strings.LastIndex(id, "-")+1:])
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 // ShortName is a model's first alias, else the end of its name, in the letters
 // that an id may have.
 func ShortName(m *service.Model) string {

@@ -363,20 +363,22 @@ func (d *deployer) distance(a, b service.Region) time.Duration {
 }
 
 // replicasOf are the replicas of a balancer's region that are its own: they are dealt
-// out to the balancers of a region in turn. Machines of static regions belong to the
-// first balancer of all.
+// out to the balancers of a region by their numbers, so that none moves when another comes
+// or goes. Machines of static regions belong to the first balancer of all.
 func (d *deployer) replicasOf(o provision.Object) []service.ReplicaConfig {
 	balancers := d.of(provision.KindBalancer, o.Region)
 	turn := slices.IndexFunc(balancers, func(b provision.Object) bool { return b.ID == o.ID })
 	var replicas []service.ReplicaConfig
-	for i, r := range d.of(provision.KindReplica, o.Region) {
-		if i%len(balancers) != turn || !r.PrivateIP.IsValid() || d.Leaving[r.ID] {
+	for _, r := range d.of(provision.KindReplica, o.Region) {
+		at := slices.IndexFunc(d.spec.Models, func(m service.Model) bool { return m.Name == r.Labels["model"] })
+		if at < 0 || !r.PrivateIP.IsValid() || d.Leaving[r.ID] {
 			continue
 		}
-		m := d.spec.ModelByName(r.Labels["model"])
-		if m == nil {
+		// The first replicas of two models are of two balancers.
+		if (at+provision.ReplicaNumber(r.ID))%len(balancers) != turn {
 			continue
 		}
+		m := &d.spec.Models[at]
 		replicas = append(replicas, service.ReplicaConfig{
 			ID: r.ID, URL: engineURL(r), MTLS: true, Region: r.Region,
 			Model: m.Name, Kind: m.Engine.Kind, GPU: gpuOf(r), Capacity: capacityOf(r), USDPerHour: r.CostPerHour, DataParallel: m.Engine.DataParallel, MaxNumSeqs: m.Engine.MaxNumSeqs,

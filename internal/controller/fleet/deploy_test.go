@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -208,6 +209,50 @@ func TestAnotherReplicaIsARearrangementOnly(t *testing.T) {
 			t.Errorf("%s has to be started again", id)
 		}
 	}
+}
+
+// A replica that goes takes no other one from its balancer: who moves is served by nobody for a
+// moment.
+func TestReplicasStayAtTheirBalancerWhenOthersGo(t *testing.T) {
+	all := fleetOf()
+	for n := 1; n < 4; n++ {
+		id := fmt.Sprintf("us-east-1-%d", n)
+		all = append(all, machineAt(id, provision.KindReplica, "aws/us-east-1", "org/llama", strconv.Itoa(14+n), 1))
+	}
+	before := holders(t, deploy(t, all))
+	for _, gone := range []string{"us-east-1-0", "us-east-1-1", "us-east-1-2", "us-east-1-3", "us-east-1-qwen-0"} {
+		after := holders(t, deploy(t, slices.DeleteFunc(slices.Clone(all), func(o provision.Object) bool { return o.ID == gone })))
+		want := maps.Clone(before)
+		if delete(want, gone); !maps.Equal(after, want) {
+			t.Errorf("without %s: got %v, want %v", gone, after, want)
+		}
+	}
+	for _, lb := range []string{"lb-us-east-1-0", "lb-us-east-1-1"} {
+		if !slices.Contains(slices.Collect(maps.Values(before)), lb) {
+			t.Errorf("%s has no replica: %v", lb, before)
+		}
+	}
+}
+
+// holders are the balancers of replicas.
+func holders(t *testing.T, all map[string]agent.Deployment) map[string]string {
+	t.Helper()
+	at := map[string]string{}
+	for id, d := range all {
+		for _, u := range d.Units {
+			if u.Files["balancer/config.yaml"] == "" {
+				continue
+			}
+			var c service.BalancerConfig
+			if err := yaml.UnmarshalWithOptions([]byte(u.Files["balancer/config.yaml"]), &c, yaml.Strict()); err != nil {
+				t.Fatalf("%s: %v", id, err)
+			}
+			for _, r := range c.Replicas {
+				at[r.ID] = id
+			}
+		}
+	}
+	return at
 }
 
 // A replica of a model that was taken out of the file is about to go.
