@@ -193,9 +193,10 @@ func (y *fakeYard) observe(_ context.Context, since int64, history bool) (*Obser
 }
 
 // fill sets the KV memory in use of all replicas.
-func (y *fakeYard) fill(share float64) {
-	y.mu.Lock()
-	defer y.mu.Unlock()
+func (y *fakeYard) fill(share float64) { y.set(func() { y.use(share) }) }
+
+// use is fill under the lock.
+func (y *fakeYard) use(share float64) {
 	for _, r := range y.replicas {
 		y.kv[r.ID] = &share
 	}
@@ -351,8 +352,10 @@ func TestNothingIsDoneOnFiguresThatAreMissing(t *testing.T) {
 			testScaler(t, strings.Replace(reactiveService, "min: 1", "min: 2", 1), func(w *scalerWorld) {
 				for _, share := range []float64{0.95, 0.05} {
 					for range 60 {
-						w.yard.fill(share)
-						w.yard.set(func() { spoil(w.yard) })
+						w.yard.set(func() { // at once: a look may come between two steps
+							w.yard.use(share)
+							spoil(w.yard)
+						})
 						time.Sleep(time.Second)
 					}
 				}
