@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/store"
+	"skyserve/internal/testkit"
 )
 
 func TestReadConfig(t *testing.T) {
@@ -112,12 +114,7 @@ func TestRunWithAnEmbeddedStore(t *testing.T) {
 // freeAddr is an address that nobody listens on.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(testkit.LocalPort()))
 }
 
 func TestRunSaysWhichPortIsTaken(t *testing.T) {
