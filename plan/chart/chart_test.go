@@ -19,8 +19,13 @@ func TestMarks(t *testing.T) {
 		n     int
 		want  string
 	}{
-		{Scale{High: 10}, 5, "0 2 4 6 8 10"}, {Scale{High: 7}, 4, "0 2 4 6"}, {Scale{High: 1}, 4, "0 0.5 1"}, {Scale{High: 4300}, 4, "0 2000 4000"},
-		{Fit(1, 60), 5, "1 2 5 10 20 50"}, {Fit(1, 5000), 5, "1 10 100 1000"}, {Fit(3, 60), 4, "0 20 40 60"},
+		{Scale{High: 10}, 5, "0 2 4 6 8 10"},
+		{Scale{High: 7}, 4, "0 2 4 6"},
+		{Scale{High: 1}, 4, "0 0.5 1"},
+		{Scale{High: 4300}, 4, "0 2000 4000"},
+		{Fit(1, 60), 5, "1 2 5 10 20 50"},
+		{Fit(1, 5000), 5, "1 10 100 1000"},
+		{Fit(3, 60), 4, "0 20 40 60"},
 	} {
 		var got []string
 		for _, m := range c.scale.Marks(c.n, plain) {
