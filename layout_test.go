@@ -33,11 +33,13 @@ var mayImport = map[string][]string{
 	"internal/acme/testca": {},
 	// apart from telemetry, so that what the balancers import knows nothing of forecasts
 	"internal/telemetry/demand": {"internal/service", "internal/telemetry", "internal/sim/workload", "forecast"},
-	"internal/sim/workload":     {"internal/service"},
-	"internal/sim/barrier":      {"lbd/bfio"},
-	"internal/sim/load":         {"internal/printable", "internal/service", "internal/telemetry", "internal/sim/workload"},
-	"internal/sim/eval":         {"internal/catalogue", "plan/chart", "internal/printable", "internal/service", "internal/sim/workload", "internal/sim/barrier", "lbd/bfio", "lbd/core", "internal/sim/engine", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim", "forecast", "plan"},
-	"templates":                 {},
+	// a service and its load for tests of planning, which no program imports
+	"internal/telemetry/demand/demandtest": {"internal/service", "internal/telemetry", "internal/telemetry/demand", "forecast"},
+	"internal/sim/workload":                {"internal/service"},
+	"internal/sim/barrier":                 {"lbd/bfio"},
+	"internal/sim/load":                    {"internal/printable", "internal/service", "internal/telemetry", "internal/sim/workload"},
+	"internal/sim/eval":                    {"internal/catalogue", "plan/chart", "internal/printable", "internal/service", "internal/sim/workload", "internal/sim/barrier", "lbd/bfio", "lbd/core", "internal/sim/engine", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim", "forecast", "plan"},
+	"templates":                            {},
 
 	"lbd/prefix":                 {"internal/service"},
 	"lbd/bfio":                   {"internal/service"},

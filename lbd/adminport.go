@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// firstByte is how long who connects may take to begin.
+	// firstByteTimeout is how long a client that connects may take to send its first byte.
 	firstByteTimeout = 10 * time.Second
 	// tlsRecord begins every TLS connection: the type of a handshake's record.
 	tlsRecord = 0x16
 )
 
-// eitherListener lets clients of a loopback address choose: what begins a TLS handshake is
-// spoken to by TLS, and anything else in plain HTTP.
+// eitherListener lets clients of a loopback address choose: a connection that begins with a
+// TLS handshake is served by TLS, any other by plain HTTP.
 type eitherListener struct {
 	net.Listener
 	config *tls.Config

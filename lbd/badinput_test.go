@@ -153,7 +153,7 @@ func rawly(t *testing.T, public, raw string, ends bool) (answer string, status i
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(testkit.Timeout))
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)

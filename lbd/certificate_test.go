@@ -20,6 +20,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 )
 
 // writePair writes a new certificate with that serial number, and its key.
@@ -186,7 +187,7 @@ func TestPeersOfOneMachineSpeakTLS(t *testing.T) {
 		c.Peers = []service.PeerConfig{{ID: "lb-eu-0", Region: "local/eu", URL: eu.public}}
 	})
 	us.reload()
-	eventually(t, "the peer is heard", func() bool {
+	testkit.Eventually(t, "the peer is heard", func() bool {
 		b := us.snapshot(t).Balancer("lb-eu-0")
 		return b != nil && b.State != telemetry.BalancerUnreachable && b.RTTMillis != nil
 	})

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"skyserve/internal/testkit"
 )
 
 // line is the way to a server over TCP, on which connections come to harm. Its own
@@ -67,7 +69,7 @@ func (l *line) url() string { return "http://" + l.addr }
 // listen makes the line's address answer again.
 func (l *line) listen() {
 	var ln net.Listener
-	eventually(l.t, "the port is free", func() (ok bool) {
+	testkit.Eventually(l.t, "the port is free", func() (ok bool) {
 		var err error
 		ln, err = net.Listen("tcp", l.addr)
 		return err == nil

@@ -50,7 +50,7 @@ func TestChaos(t *testing.T) {
 		if err := goleak.Find(running); err != nil {
 			t.Errorf("seed %d: %v", seed, err)
 		}
-		eventually(t, "no more files are open than before", func() bool { return openFiles() <= files })
+		testkit.Eventually(t, "no more files are open than before", func() bool { return openFiles() <= files })
 	}
 	if first != last {
 		t.Logf("all seeds:\n%s", &all)
@@ -77,7 +77,7 @@ func survive(t *testing.T, seed uint64) *ledger {
 	for _, s := range w.seats {
 		w.answers(hc, s)
 	}
-	eventually(t, "the controller has assigned the replicas", w.control.assigned.Load)
+	testkit.Eventually(t, "the controller has assigned the replicas", w.control.assigned.Load)
 	before := heap()
 	done, end := context.WithTimeout(context.Background(), *chaosDuration)
 	defer end()
@@ -115,7 +115,7 @@ func heap() uint64 {
 
 // answers waits until a balancer serves.
 func (w *world) answers(hc *http.Client, s *seat) {
-	eventually(w.T, s.cfg.ID+" serves", func() bool {
+	testkit.Eventually(w.T, s.cfg.ID+" serves", func() bool {
 		body := `{"model":"llama","max_tokens":2,"messages":[{"role":"user","content":"well?"}]}`
 		n, _ := s.now()
 		resp, err := hc.Post(n.public+chatPath, "application/json", strings.NewReader(body))
@@ -136,7 +136,7 @@ func (w *world) empty(hc *http.Client) {
 		n.unladen(w.T, hc)
 	}
 	for _, e := range w.engines {
-		eventually(w.T, e.id+" has nothing to do", func() bool {
+		testkit.Eventually(w.T, e.id+" has nothing to do", func() bool {
 			page := text(w.T, hc, e.direct+"/metrics")
 			return figure(page, "vllm:num_requests_running") == 0 && figure(page, "vllm:num_requests_waiting") == 0
 		})
@@ -357,7 +357,7 @@ func (w *world) harmBalancers(ctx context.Context, random *rand.Rand) {
 		d := w.kill(s)
 		select {
 		case <-d.adoption:
-		case <-time.After(patience):
+		case <-time.After(testkit.Timeout):
 			w.Errorf("nobody adopted the replicas of %s", s.cfg.ID)
 		}
 		w.note("balancer %s: follows after %s", s.cfg.ID, time.Since(d.at))

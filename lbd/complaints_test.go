@@ -17,6 +17,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/sim/engine/server"
+	"skyserve/internal/testkit"
 )
 
 // What users of other balancers complain about, tried on a whole balancer. The
@@ -79,7 +80,7 @@ func TestComplaint4DeadReplicaThatHoldsThePrefixes(t *testing.T) {
 	}
 	n := start(t, cfg, Options{})
 	ready(t, n)
-	eventually(t, "all replicas are ready", func() bool { return n.readyReplicas(t) == 3 })
+	testkit.Eventually(t, "all replicas are ready", func() bool { return n.readyReplicas(t) == 3 })
 	hc := client(t)
 	const conversations = 24
 	served := map[string][]int{}
@@ -134,7 +135,7 @@ func TestComplaint5LoadCountersReturnToZero(t *testing.T) {
 	for c := range 8 {
 		clients.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(c), 1))
-			hc := &http.Client{Transport: &http.Transport{}, Timeout: patience}
+			hc := &http.Client{Transport: &http.Transport{}, Timeout: testkit.Timeout}
 			defer hc.CloseIdleConnections()
 			for i := range 20 {
 				ctx, leave := context.WithCancel(context.Background())
@@ -258,7 +259,7 @@ func TestComplaint7StartsWithNoReplica(t *testing.T) {
 		}
 		answered <- a
 	}()
-	eventually(t, "the request waits", func() bool { return n.outstanding(t) == 1 })
+	testkit.Eventually(t, "the request waits", func() bool { return n.outstanding(t) == 1 })
 	newEngine(t, "llama", second)
 	if a := <-answered; a.status != http.StatusOK || a.header.Get("X-Skyserve-Replica") != "us-1" {
 		t.Errorf("%d %s by %s", a.status, a.body, a.header.Get("X-Skyserve-Replica"))
@@ -323,7 +324,7 @@ func TestComplaint10TheWholeConversationIsTheKey(t *testing.T) {
 	}
 	n := start(t, cfg, Options{})
 	ready(t, n)
-	eventually(t, "all replicas are ready", func() bool { return n.readyReplicas(t) == 3 })
+	testkit.Eventually(t, "all replicas are ready", func() bool { return n.readyReplicas(t) == 3 })
 	hc := client(t)
 	system := turn{"system", words(0)}
 	const conversations = 9

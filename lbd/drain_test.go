@@ -16,13 +16,13 @@ func TestEndingUnderLoadLosesNothing(t *testing.T) {
 	testkit.Slow(t)
 	step := make(chan struct{})
 	held, busy := wordByWord(t, "llama", step), newEngine(t, "llama", "")
-	ending := start(t, config("lb-eu-0", "local/eu", service.ReplicaConfig{ID: "eu-0", URL: held.URL, Model: "llama"}), Options{DrainTimeout: patience})
+	ending := start(t, config("lb-eu-0", "local/eu", service.ReplicaConfig{ID: "eu-0", URL: held.URL, Model: "llama"}), Options{DrainTimeout: testkit.Timeout})
 	cfg := config("lb-us-0", "local/us", service.ReplicaConfig{ID: "us-0", URL: busy.URL, Model: "llama"})
 	cfg.Peers = []service.PeerConfig{{ID: "lb-eu-0", Region: "local/eu", URL: ending.public}}
 	busy.set(func(e *engine) { e.waiting = 1 }) // so that all is forwarded
 	here := start(t, cfg, Options{})
 	hc := client(t)
-	eventually(t, "the peer is ready", func() bool {
+	testkit.Eventually(t, "the peer is ready", func() bool {
 		s := here.snapshot(t)
 		return len(s.Regions) == 2 && s.Regions[0].Balancers[0].State == "READY" && status(t, hc, ending.public+"/readyz") == http.StatusOK
 	})
@@ -33,9 +33,9 @@ func TestEndingUnderLoadLosesNothing(t *testing.T) {
 		public := []string{ending.public, here.public}[i%2]
 		go func() { answers <- stream(hc, public, "hi") }()
 	}
-	eventually(t, "all are at the engine", func() bool { return held.count() == own+forwarded })
+	testkit.Eventually(t, "all are at the engine", func() bool { return held.count() == own+forwarded })
 	ending.stop()
-	eventually(t, "it says so", func() bool { return status(t, hc, ending.public+"/readyz") == http.StatusServiceUnavailable })
+	testkit.Eventually(t, "it says so", func() bool { return status(t, hc, ending.public+"/readyz") == http.StatusServiceUnavailable })
 	if got := ask(t, hc, ending.public, "llama"); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "draining") {
 		t.Errorf("a new request got %+v, want to be told", got)
 	}
@@ -49,7 +49,7 @@ func TestEndingUnderLoadLosesNothing(t *testing.T) {
 			t.Errorf("a request beside the ending balancer got %+v", got)
 		}
 	}
-	eventually(t, "the peer forwards nothing there any more", func() bool {
+	testkit.Eventually(t, "the peer forwards nothing there any more", func() bool {
 		for _, region := range here.snapshot(t).Regions {
 			if region.Name == "local/eu" {
 				return region.ForwardedIn == forwarded
@@ -78,27 +78,27 @@ func TestNothingIsForwardedToADrainingBalancer(t *testing.T) {
 	t.Parallel()
 	step := make(chan struct{})
 	held, busy := wordByWord(t, "llama", step), newEngine(t, "llama", "")
-	ending := start(t, config("lb-eu-0", "local/eu", service.ReplicaConfig{ID: "eu-0", URL: held.URL, Model: "llama"}), Options{DrainTimeout: patience})
+	ending := start(t, config("lb-eu-0", "local/eu", service.ReplicaConfig{ID: "eu-0", URL: held.URL, Model: "llama"}), Options{DrainTimeout: testkit.Timeout})
 	cfg := config("lb-us-0", "local/us", service.ReplicaConfig{ID: "us-0", URL: busy.URL, Model: "llama"})
 	cfg.Peers = []service.PeerConfig{{ID: "lb-eu-0", Region: "local/eu", URL: ending.public}}
 	here := start(t, cfg, Options{})
 	state := func() string { return here.snapshot(t).Balancer("lb-eu-0").State }
-	eventually(t, "the peer is ready", func() bool { return state() == "READY" })
+	testkit.Eventually(t, "the peer is ready", func() bool { return state() == "READY" })
 	hc := client(t)
 	answers := make(chan string, 1)
 	go func() { answers <- stream(hc, ending.public, "hi") }()
-	eventually(t, "its request is at the engine", func() bool { return held.count() == 1 })
+	testkit.Eventually(t, "its request is at the engine", func() bool { return held.count() == 1 })
 	ending.stop()
-	eventually(t, "the peer is known to drain", func() bool { return state() == "DRAINING" })
+	testkit.Eventually(t, "the peer is known to drain", func() bool { return state() == "DRAINING" })
 
 	busy.set(func(e *engine) { e.waiting = 1 })
-	eventually(t, "there is no room", func() bool {
+	testkit.Eventually(t, "there is no room", func() bool {
 		r := here.snapshot(t).Regions[1].Replicas[0]
 		return r.Pending != nil && *r.Pending == 1
 	})
 	late := make(chan answer, 1)
 	go func() { late <- ask(t, hc, here.public, "llama") }()
-	eventually(t, "it is held", func() bool { return here.snapshot(t).Regions[1].Queued == 1 })
+	testkit.Eventually(t, "it is held", func() bool { return here.snapshot(t).Regions[1].Queued == 1 })
 	busy.set(func(e *engine) { e.waiting = 0 })
 	if got := <-late; got.status != http.StatusOK {
 		t.Errorf("the request that was held got %+v", got)

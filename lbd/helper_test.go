@@ -13,12 +13,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -29,24 +29,6 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/letsencrypt/pebble/v2/va.VAImpl.processTasks"),
 		goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.keepLockfileFresh"),
 		goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.(*RingBufferRateLimiter).loop"))
-}
-
-// patience bounds what a test waits for; nothing takes nearly as long.
-const patience = 20 * time.Second
-
-// eventually waits until what comes true.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	timeout := time.After(patience)
-	for !ok() {
-		select {
-		case <-ticker.C:
-		case <-timeout:
-			t.Fatalf("waited %s in vain: %s", patience, what)
-		}
-	}
 }
 
 // engine is a fake replica of one model.
@@ -164,7 +146,7 @@ func (n *node) wait() error {
 func client(t *testing.T) *http.Client {
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: patience}
+	return &http.Client{Transport: transport, Timeout: testkit.Timeout}
 }
 
 // answer is what a client got.

@@ -15,6 +15,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 )
 
 // shelf is a store in memory that can be away.
@@ -255,7 +256,7 @@ func TestHistoryOfARunningBalancer(t *testing.T) {
 			t.Fatalf("got %+v", got)
 		}
 	}
-	eventually(t, "the tokens are counted", func() bool {
+	testkit.Eventually(t, "the tokens are counted", func() bool {
 		points, complete, err := n.admin.History(context.Background(), 0)
 		var requests, prompt int64
 		for _, p := range points {
@@ -322,7 +323,7 @@ func TestServicesThatShareAStoreDoNotSeeEachOther(t *testing.T) {
 	if got := ask(t, client(t), first.public, "llama"); got.status != 200 {
 		t.Fatalf("got %+v", got)
 	}
-	eventually(t, "the store can be reached", func() bool { _, complete := requests(first); return complete })
+	testkit.Eventually(t, "the store can be reached", func() bool { _, complete := requests(first); return complete })
 	first.stop() // which stores what it counted
 	if err := first.wait(); err != nil {
 		t.Fatal(err)
@@ -330,7 +331,7 @@ func TestServicesThatShareAStoreDoNotSeeEachOther(t *testing.T) {
 	for name, want := range map[string]int64{"one": 1, "two": 0} {
 		n := start(t, of(name), Options{})
 		var got int64
-		eventually(t, "the history is complete", func() bool {
+		testkit.Eventually(t, "the history is complete", func() bool {
 			sum, complete := requests(n)
 			got = sum
 			return complete

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 )
 
 // overHTTP2 is a client that speaks nothing else, over one connection as long as
@@ -25,7 +26,7 @@ func overHTTP2(t *testing.T, secure *tls.Config) *http.Client {
 	transport.Protocols.SetHTTP2(secure != nil)
 	transport.Protocols.SetUnencryptedHTTP2(secure == nil)
 	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: patience}
+	return &http.Client{Transport: transport, Timeout: testkit.Timeout}
 }
 
 // dials counts the connections that a client opens.
@@ -111,7 +112,7 @@ func (n *node) outstanding(t *testing.T) (sum int) {
 // quiet waits until a balancer has nothing in flight.
 func (n *node) quiet(t *testing.T) {
 	t.Helper()
-	eventually(t, "nothing is in flight", func() bool { return n.outstanding(t) == 0 })
+	testkit.Eventually(t, "nothing is in flight", func() bool { return n.outstanding(t) == 0 })
 }
 
 // Both ways to HTTP/2: every event arrives before the next is made, and a stream
@@ -128,7 +129,7 @@ func TestHTTP2(t *testing.T) {
 			}
 			n := start(t, cfg, Options{})
 			hc := overHTTP2(t, secure)
-			eventually(t, "the balancer is ready", func() bool { return status(t, hc, n.public+"/readyz") == http.StatusOK })
+			testkit.Eventually(t, "the balancer is ready", func() bool { return status(t, hc, n.public+"/readyz") == http.StatusOK })
 
 			go func() { p.word <- "zero" }()
 			resp := streamOf(t.Context(), t, hc, n.public)
@@ -169,7 +170,7 @@ func TestManyStreamsOverOneConnection(t *testing.T) {
 	n := start(t, cfg, Options{})
 	hc := overHTTP2(t, nil)
 	dialled := dials(hc)
-	eventually(t, "the balancer is ready", func() bool { return status(t, hc, n.public+"/readyz") == http.StatusOK })
+	testkit.Eventually(t, "the balancer is ready", func() bool { return status(t, hc, n.public+"/readyz") == http.StatusOK })
 	var all sync.WaitGroup
 	for range streams {
 		all.Go(func() {
@@ -180,7 +181,7 @@ func TestManyStreamsOverOneConnection(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "every stream is at the engine", func() bool { return n.outstanding(t) == streams })
+	testkit.Eventually(t, "every stream is at the engine", func() bool { return n.outstanding(t) == streams })
 	for range streams {
 		p.word <- "word"
 	}

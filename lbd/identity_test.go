@@ -15,6 +15,7 @@ import (
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 )
 
 // family is a service whose parties have certificates.
@@ -107,8 +108,8 @@ func TestAServiceOverMTLS(t *testing.T) {
 		Peers: []service.PeerConfig{{ID: "lb-us-0", Region: "aws/us-east-1", URL: us.adminURL}},
 	}, Options{})
 	hc := client(t)
-	eventually(t, "the replica answers", func() bool { return status(t, hc, us.public+"/readyz") == http.StatusOK })
-	eventually(t, "the peer answers", func() bool { return status(t, hc, eu.public+"/readyz") == http.StatusOK })
+	testkit.Eventually(t, "the replica answers", func() bool { return status(t, hc, us.public+"/readyz") == http.StatusOK })
+	testkit.Eventually(t, "the peer answers", func() bool { return status(t, hc, eu.public+"/readyz") == http.StatusOK })
 	for _, n := range []*node{us, eu} {
 		if a := ask(t, hc, n.public, "m"); a.status != http.StatusOK || a.header.Get("X-Skyserve-Replica") != "us-0" {
 			t.Errorf("%d %s by %q", a.status, a.body, a.header.Get("X-Skyserve-Replica"))
@@ -135,7 +136,7 @@ func TestAServiceOverMTLS(t *testing.T) {
 		t.Error("the admin API for a balancer: no error")
 	}
 	// Nor does anybody get in without a certificate, or without TLS.
-	bare := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: patience}
+	bare := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: testkit.Timeout}
 	for _, target := range []string{us.adminURL, "http" + strings.TrimPrefix(us.adminURL, "https")} {
 		if resp, err := bare.Get(target + "/v1/snapshot"); err == nil {
 			if resp.Body.Close(); resp.StatusCode == http.StatusOK {
@@ -156,7 +157,7 @@ func TestAnImpostorGetsNoPrompt(t *testing.T) {
 		ID: "lb-us-0", Region: "aws/us-east-1", Identity: f.files(identity.Balancer, "lb-us-0", time.Hour), Replicas: []service.ReplicaConfig{other, posing},
 	}, Options{})
 	operator := f.administer(n, f.party(identity.Operator, "ann", time.Hour))
-	eventually(t, "the service's own replica serves, and the other one is known for what it is", func() bool {
+	testkit.Eventually(t, "the service's own replica serves, and the other one is known for what it is", func() bool {
 		workers, err := operator.Workers(t.Context())
 		return err == nil && len(workers) == 2 && workers[0].State == service.StateReady &&
 			workers[1].State != service.StateReady && strings.Contains(workers[1].Reason, "not of this service")

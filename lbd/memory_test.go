@@ -57,7 +57,7 @@ func TestMemoryOfTheConfiguration(t *testing.T) {
 	}
 	for i, key := range []string{"sk-a", "sk-a", "sk-b", "sk-b"} {
 		hold(key)
-		eventually(t, "the engine has it", func() bool { return e.count() == i+1 })
+		testkit.Eventually(t, "the engine has it", func() bool { return e.count() == i+1 })
 		if i == 1 {
 			refused("sk-a", http.StatusTooManyRequests, "tenant_memory")
 		}
@@ -67,7 +67,7 @@ func TestMemoryOfTheConfiguration(t *testing.T) {
 	close(e.hold)
 	sending.Wait()
 	n.quiet(t)
-	eventually(t, "nothing is accounted for", func() bool { return strings.Contains(n.metrics(t), "skyserve_request_bytes 0\n") })
+	testkit.Eventually(t, "nothing is accounted for", func() bool { return strings.Contains(n.metrics(t), "skyserve_request_bytes 0\n") })
 	if text := n.metrics(t); !strings.Contains(text, `skyserve_memory_refused_total{bound="tenant"} 1`) || !strings.Contains(text, `skyserve_memory_refused_total{bound="requests"} 1`) {
 		t.Error("the metrics do not tell what was refused")
 	}

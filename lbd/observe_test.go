@@ -19,6 +19,7 @@ import (
 
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 )
 
 // guide is docs/metrics.md: metrics by name, each with its kind, labels and
@@ -110,7 +111,7 @@ func TestGuideOfMetrics(t *testing.T) {
 func (n *node) serves(t *testing.T) {
 	t.Helper()
 	hc := client(t)
-	eventually(t, "ready", func() bool { return status(t, hc, n.public+"/readyz") == http.StatusOK })
+	testkit.Eventually(t, "ready", func() bool { return status(t, hc, n.public+"/readyz") == http.StatusOK })
 }
 
 // scrape reads a running balancer's own metrics.

@@ -19,6 +19,7 @@ import (
 	"skyserve/internal/acme"
 	"skyserve/internal/acme/testca"
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 )
 
 var errNoCredentials = errors.New("no credentials of AWS")
@@ -113,7 +114,7 @@ func TestABalancerObtainsItsCertificate(t *testing.T) {
 	if !strings.HasPrefix(n.public, "https://") {
 		t.Errorf("the public port is %s", n.public)
 	}
-	eventually(t, "the refusal is told", func() bool {
+	testkit.Eventually(t, "the refusal is told", func() bool {
 		b := n.snapshot(t).Balancer("lb-us-0")
 		return b.State == "STARTING" && strings.HasPrefix(b.Reason, "waiting for certificate: ") && strings.Contains(b.Reason, "too many certificates") &&
 			b.Certificate.ExpiresAt == nil && strings.Contains(b.Certificate.Waiting, "too many certificates")
@@ -134,12 +135,12 @@ func TestABalancerObtainsItsCertificate(t *testing.T) {
 	public := strings.TrimPrefix(n.public, "https://")
 	o.tls.to.Store(&public)
 	var leaf *x509.Certificate
-	eventually(t, "a certificate is served", func() (ok bool) {
+	testkit.Eventually(t, "a certificate is served", func() (ok bool) {
 		var err error
 		leaf, err = handshake(n.public)
 		return err == nil
 	})
-	eventually(t, "the certificate is told", func() bool {
+	testkit.Eventually(t, "the certificate is told", func() bool {
 		b := n.snapshot(t).Balancer("lb-us-0")
 		return b.Certificate.Waiting == "" && b.Certificate.ExpiresAt != nil && b.Certificate.ExpiresAt.Equal(leaf.NotAfter)
 	})
@@ -186,7 +187,7 @@ func TestAPortForTheAuthority(t *testing.T) {
 	o.plain.to.Store(&port)
 	o.cfg.Certificate.Listen = port
 	n := start(t, o.cfg, Options{})
-	eventually(t, "a certificate is served", func() bool {
+	testkit.Eventually(t, "a certificate is served", func() bool {
 		_, err := handshake(n.public)
 		return err == nil
 	})

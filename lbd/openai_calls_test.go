@@ -17,6 +17,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/sim/engine/server"
+	"skyserve/internal/testkit"
 )
 
 // official is the official client of a balancer.
@@ -34,7 +35,7 @@ func servingEngines(t *testing.T, engines int) *node {
 	}
 	n := start(t, cfg, Options{})
 	ready(t, n)
-	eventually(t, "all replicas are ready", func() bool { return n.readyReplicas(t) == engines })
+	testkit.Eventually(t, "all replicas are ready", func() bool { return n.readyReplicas(t) == engines })
 	return n
 }
 

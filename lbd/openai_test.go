@@ -13,6 +13,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/sim/engine/server"
+	"skyserve/internal/testkit"
 )
 
 // simulated starts a simulated engine, a thousand times faster than life, and
@@ -132,7 +133,7 @@ func TestOfficialOpenAIClient(t *testing.T) {
 func ready(t *testing.T, n *node) {
 	t.Helper()
 	web := client(t)
-	eventually(t, "the balancer is ready", func() bool {
+	testkit.Eventually(t, "the balancer is ready", func() bool {
 		resp, err := web.Get(n.public + "/readyz")
 		if err != nil {
 			return false

@@ -22,6 +22,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 )
 
 // filed is a balancer that runs by a file.
@@ -195,12 +196,12 @@ func TestPolicyChangesUnderLoad(t *testing.T) {
 	cfg.Peers = []service.PeerConfig{{ID: "lb-eu-0", Region: "local/eu", URL: there.public}}
 	here := startFiled(t, cfg, Options{})
 	for _, f := range []*filed{here, there} {
-		eventually(t, "ready", func() bool { return status(t, client(t), f.public+"/readyz") == http.StatusOK })
+		testkit.Eventually(t, "ready", func() bool { return status(t, client(t), f.public+"/readyz") == http.StatusOK })
 	}
 	served, stop := clients(t, 12, here.public, there.public)
 	for i, policy := range []string{"least-load", "cost", "bf-io", "round-robin", "skylb"} {
 		before := served.Load()
-		eventually(t, "more is served", func() bool { return served.Load() >= before+30 })
+		testkit.Eventually(t, "more is served", func() bool { return served.Load() >= before+30 })
 		for _, f := range []*filed{here, there} {
 			f.change(func(c *service.BalancerConfig) {
 				c.Balancer.Policy, c.Balancer.Order = policy, []string{"edf", "pf"}[i%2]
@@ -212,7 +213,7 @@ func TestPolicyChangesUnderLoad(t *testing.T) {
 		}
 	}
 	before := served.Load()
-	eventually(t, "more is served", func() bool { return served.Load() >= before+30 })
+	testkit.Eventually(t, "more is served", func() bool { return served.Load() >= before+30 })
 	if wrong := stop(); len(wrong) > 0 {
 		t.Errorf("%d requests failed beside %d served, the first: %s", len(wrong), served.Load(), wrong[0])
 	}
@@ -319,7 +320,7 @@ func TestHangupReadsFilesAgain(t *testing.T) {
 	hc := client(t)
 	write(t, keys, "key-two\n")
 	hangups <- syscall.SIGHUP
-	eventually(t, "the new key opens", func() bool {
+	testkit.Eventually(t, "the new key opens", func() bool {
 		return ask(t, hc, n.public, "llama", "Authorization", "Bearer key-two").status != http.StatusUnauthorized
 	})
 	if got := ask(t, hc, n.public, "llama", "Authorization", "Bearer key-one"); got.status != http.StatusUnauthorized {
@@ -339,10 +340,10 @@ func TestReplicasAndPeersByDifference(t *testing.T) {
 	if _, err := f.admin.AddWorker(context.Background(), service.ReplicaConfig{ID: "us-9", URL: other.URL, Model: "qwen", Epoch: 7}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "ready", func() bool { return f.worker(t, "us-0").State == service.StateReady })
+	testkit.Eventually(t, "ready", func() bool { return f.worker(t, "us-0").State == service.StateReady })
 	answered := make(chan string, 1)
 	go func() { answered <- stream(hc, f.public, "hi") }()
-	eventually(t, "the stream has begun", func() bool { return old.count() == 1 })
+	testkit.Eventually(t, "the stream has begun", func() bool { return old.count() == 1 })
 
 	peer := startFiled(t, config("lb-eu-0", "local/eu"), Options{})
 	f.change(func(c *service.BalancerConfig) {
@@ -357,15 +358,15 @@ func TestReplicasAndPeersByDifference(t *testing.T) {
 	if w := f.worker(t, "us-0"); w.State != service.StateDraining {
 		t.Errorf("what goes is %+v, want it to drain", w)
 	}
-	eventually(t, "the alias leads to the new replica", func() bool {
+	testkit.Eventually(t, "the alias leads to the new replica", func() bool {
 		return ask(t, hc, f.public, "small").header.Get("X-Skyserve-Replica") == "us-1"
 	})
-	eventually(t, "the peer is heard", func() bool { return len(f.snapshot(t).Regions) == 2 })
+	testkit.Eventually(t, "the peer is heard", func() bool { return len(f.snapshot(t).Regions) == 2 })
 	close(step)
 	if problem := <-answered; problem != "" {
 		t.Errorf("the stream of what goes: %s", problem)
 	}
-	eventually(t, "it is gone", func() bool { return f.worker(t, "us-0").ID == "" })
+	testkit.Eventually(t, "it is gone", func() bool { return f.worker(t, "us-0").ID == "" })
 	if w := f.worker(t, "us-9"); w.Epoch != 7 {
 		t.Errorf("what the controller assigned: %+v", w)
 	}

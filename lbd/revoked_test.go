@@ -14,6 +14,7 @@ import (
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 )
 
 // revoke writes the list that follows one, with the certificates of parties, where a
@@ -72,14 +73,14 @@ func TestARevokedOperatorIsRefused(t *testing.T) {
 	if err := errors.Join(asks(n, ann), asks(n, cy)); err != nil {
 		t.Errorf("others: %v", err)
 	}
-	eventually(t, "who is connected already is refused as well", func() bool {
+	testkit.Eventually(t, "who is connected already is refused as well", func() bool {
 		_, err := kept.Snapshot(t.Context())
 		var answer *telemetry.StatusError
 		return errors.As(err, &answer) && answer.Status == http.StatusForbidden
 	})
 	f.revoke(list, first, cy)
 	again()
-	eventually(t, "the next list is taken up", func() bool { return asks(n, cy) != nil })
+	testkit.Eventually(t, "the next list is taken up", func() bool { return asks(n, cy) != nil })
 	if err := asks(n, ann); err != nil {
 		t.Errorf("others: %v", err)
 	}

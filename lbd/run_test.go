@@ -44,11 +44,11 @@ func TestForwardWhenLocalIsFull(t *testing.T) {
 		t.Errorf("served by us %d, eu %d; want eu", us.count(), eu.count())
 	}
 	us.set(func(e *engine) { e.waiting = 0 })
-	eventually(t, "the local replica is used again", func() bool {
+	testkit.Eventually(t, "the local replica is used again", func() bool {
 		return ask(t, hc, here.public, "llama").status == 200 && us.count() > 0
 	})
 
-	eventually(t, "the snapshot shows both regions", func() bool {
+	testkit.Eventually(t, "the snapshot shows both regions", func() bool {
 		s := here.snapshot(t)
 		return len(s.Regions) == 2 && len(s.Regions[0].Replicas) == 1 && s.Regions[0].ForwardedIn > 0 && s.Regions[1].ForwardedOut > 0
 	})
@@ -64,7 +64,7 @@ func TestForwardWhenLocalIsFull(t *testing.T) {
 	if err := there.wait(); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the peer counts as unreachable", func() bool {
+	testkit.Eventually(t, "the peer counts as unreachable", func() bool {
 		return here.snapshot(t).Regions[0].Balancers[0].State == "UNREACHABLE"
 	})
 }
@@ -75,7 +75,7 @@ func TestThreeBalancersShareTheLoad(t *testing.T) {
 	for _, place := range []string{"asia", "eu"} {
 		e := newEngine(t, "llama", "")
 		n := start(t, config("lb-"+place+"-0", service.Region("local/"+place), service.ReplicaConfig{ID: place + "-0", URL: e.URL}), Options{})
-		eventually(t, place+" is ready", func() bool { return n.worker(t, place+"-0").State == service.StateReady })
+		testkit.Eventually(t, place+" is ready", func() bool { return n.worker(t, place+"-0").State == service.StateReady })
 		peers = append(peers, service.PeerConfig{ID: "lb-" + place + "-0", Region: service.Region("local/" + place), URL: n.public})
 		engines = append(engines, e)
 	}
@@ -84,7 +84,7 @@ func TestThreeBalancersShareTheLoad(t *testing.T) {
 	cfg.Peers = peers
 	here := start(t, cfg, Options{})
 	hc := client(t)
-	eventually(t, "both peers are heard", func() bool {
+	testkit.Eventually(t, "both peers are heard", func() bool {
 		s := here.snapshot(t)
 		return len(s.Regions) == 3 && s.Regions[0].Balancers[0].State == "READY" && s.Regions[1].Balancers[0].State == "READY"
 	})
@@ -108,7 +108,7 @@ func TestReplicaAppearsLater(t *testing.T) {
 	var log lines
 	n := start(t, config("lb-us-0", "local/us", service.ReplicaConfig{ID: "us-0", URL: "http://" + addr, Model: "llama"}), Options{Logger: log.logger()})
 	hc := client(t)
-	eventually(t, "the replica is refused", func() bool {
+	testkit.Eventually(t, "the replica is refused", func() bool {
 		w := n.worker(t, "us-0")
 		return w.State == service.StateStarting && w.Reason == "connection refused"
 	})
@@ -119,12 +119,12 @@ func TestReplicaAppearsLater(t *testing.T) {
 		t.Errorf("healthz: %d", got)
 	}
 	e := newEngine(t, "llama", addr)
-	eventually(t, "the balancer is ready", func() bool { return status(t, hc, n.public+"/readyz") == http.StatusOK })
+	testkit.Eventually(t, "the balancer is ready", func() bool { return status(t, hc, n.public+"/readyz") == http.StatusOK })
 	if got := ask(t, hc, n.public, "llama"); got.status != 200 {
 		t.Errorf("got %+v", got)
 	}
 	e.Close()
-	eventually(t, "the replica is not ready any more", func() bool { return n.worker(t, "us-0").State == service.StateNotReady })
+	testkit.Eventually(t, "the replica is not ready any more", func() bool { return n.worker(t, "us-0").State == service.StateNotReady })
 	if strings.Contains(log.String(), "peers only") {
 		t.Error("the log shows the peer token")
 	}
@@ -139,7 +139,7 @@ func TestWorkersComeAndGo(t *testing.T) {
 	if err != nil || !added {
 		t.Fatalf("added %v, %v", added, err)
 	}
-	eventually(t, "it tells its model", func() bool {
+	testkit.Eventually(t, "it tells its model", func() bool {
 		w := n.worker(t, "eu-7")
 		return w.State == service.StateReady && w.Model == "llama" && w.Reason == "adopted from local/eu"
 	})
@@ -177,11 +177,11 @@ func TestReplicaMoves(t *testing.T) {
 	before, after := newEngine(t, "llama", ""), newEngine(t, "qwen", "")
 	n := start(t, config("lb-us-0", "local/us", service.ReplicaConfig{ID: "us-0", URL: before.URL}), Options{})
 	hc := client(t)
-	eventually(t, "it is ready", func() bool { return n.worker(t, "us-0").State == service.StateReady })
+	testkit.Eventually(t, "it is ready", func() bool { return n.worker(t, "us-0").State == service.StateReady })
 	if _, err := n.admin.AddWorker(ctx, service.ReplicaConfig{ID: "us-0", URL: after.URL, Epoch: 1}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is ready at its new address", func() bool {
+	testkit.Eventually(t, "it is ready at its new address", func() bool {
 		w := n.worker(t, "us-0")
 		return w.State == service.StateReady && w.Model == "qwen" && w.URL == after.URL
 	})
@@ -202,7 +202,7 @@ func TestWhoDrainsAReplica(t *testing.T) {
 	n := start(t, config("lb-us-0", "local/us", us), Options{})
 	is := func(state service.ReplicaState, by string) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("it is %s by %q", state, by), func() bool {
+		testkit.Eventually(t, fmt.Sprintf("it is %s by %q", state, by), func() bool {
 			w := n.worker(t, us.ID)
 			return w.State == state && w.DrainedBy == by
 		})
@@ -279,9 +279,9 @@ func TestDrain(t *testing.T) {
 	hc := client(t)
 	got := make(chan answer, 1)
 	go func() { got <- ask(t, hc, n.public, "llama") }()
-	eventually(t, "the request is at the engine", func() bool { return e.count() == 1 })
+	testkit.Eventually(t, "the request is at the engine", func() bool { return e.count() == 1 })
 	n.stop()
-	eventually(t, "the balancer is not ready", func() bool { return status(t, hc, n.public+"/readyz") == http.StatusServiceUnavailable })
+	testkit.Eventually(t, "the balancer is not ready", func() bool { return status(t, hc, n.public+"/readyz") == http.StatusServiceUnavailable })
 	if late := ask(t, hc, n.public, "llama"); late.status != http.StatusServiceUnavailable {
 		t.Errorf("a request after the end began: %+v", late)
 	}
@@ -313,7 +313,7 @@ func TestDrainEnds(t *testing.T) {
 			res.Body.Close()
 		}
 	}()
-	eventually(t, "the request is at the engine", func() bool { return e.count() == 1 })
+	testkit.Eventually(t, "the request is at the engine", func() bool { return e.count() == 1 })
 	n.stop()
 	if err := n.wait(); err != nil {
 		t.Error(err)
@@ -336,7 +336,7 @@ func TestKeysAndService(t *testing.T) {
 	if got := ask(t, hc, n.public, "llama"); got.status != http.StatusUnauthorized {
 		t.Errorf("without a key: %+v", got)
 	}
-	eventually(t, "a key opens", func() bool {
+	testkit.Eventually(t, "a key opens", func() bool {
 		return ask(t, hc, n.public, "chat-small", "Authorization", "Bearer key-two").status == 200
 	})
 	if text, err := n.admin.Service(context.Background()); err != nil || string(text) != "name: chat\n" {

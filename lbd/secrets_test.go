@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/internal/testkit"
 )
 
 // What a balancer was given to keep, and what its clients wrote, is in nothing that
@@ -60,7 +61,7 @@ func TestNothingIsToldThatIsNobodysBusiness(t *testing.T) {
 		_, body := send(method, n.adminURL+path, "", "Authorization", "Bearer admin-secret")
 		return body
 	}
-	eventually(t, "the replica is ready", func() bool { return strings.Contains(admin("GET", "/workers"), "READY") })
+	testkit.Eventually(t, "the replica is ready", func() bool { return strings.Contains(admin("GET", "/workers"), "READY") })
 	shown := map[string]string{}
 	body := `{"model":"llama","user":"alice@private.example","prompt_cache_key":"private-cache","tools":[{"type":"function","function":{"name":"a private tool"}}],"messages":[{"role":"user","content":"my private diary"}]}`
 	key := []string{"Authorization", "Bearer sk-alpha-secret", "X-Session-ID", "private-session", "OpenAI-Organization", "org-secret", "X-Request-ID", "req-1"}

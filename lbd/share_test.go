@@ -109,7 +109,7 @@ func TestAdoptedReplicasKeepTheirConversations(t *testing.T) {
 		doors[i].open(t, nodes[i])
 	}
 	a, b, hc := nodes[0], nodes[1], client(t)
-	eventually(t, "both are ready", func() bool {
+	testkit.Eventually(t, "both are ready", func() bool {
 		return a.worker(t, "us-0").State == service.StateReady && b.worker(t, "us-1").State == service.StateReady
 	})
 	for c := range conversations {
@@ -117,7 +117,7 @@ func TestAdoptedReplicasKeepTheirConversations(t *testing.T) {
 			t.Fatalf("conversation %d began at %s", c, at)
 		}
 	}
-	eventually(t, "the neighbour has heard of all conversations", func() bool {
+	testkit.Eventually(t, "the neighbour has heard of all conversations", func() bool {
 		return b.treeBytes(t, hc) > 0.9*a.treeBytes(t, hc)
 	})
 	a.stop()
@@ -128,7 +128,7 @@ func TestAdoptedReplicasKeepTheirConversations(t *testing.T) {
 	if added, err := b.admin.AddWorker(context.Background(), adopted); err != nil || !added {
 		t.Fatalf("adopting: %v, %v", added, err)
 	}
-	eventually(t, "the adopted replica is ready", func() bool { return b.worker(t, "us-0").State == service.StateReady })
+	testkit.Eventually(t, "the adopted replica is ready", func() bool { return b.worker(t, "us-0").State == service.StateReady })
 	for c := range conversations {
 		id := fmt.Sprint("second-", c)
 		at, d := talk(t, hc, b.public, id, c, 1), b.decision(t, id)

@@ -641,13 +641,13 @@ func TestKeyLimitsEndToEnd(t *testing.T) {
 	one := node("lb-1", service.ReplicaConfig{ID: "us-0", URL: e.URL, Model: model})
 	two := node("lb-2") // serves nothing, which costs nothing
 	hc := client(t)
-	eventually(t, "the first request is served", func() bool {
+	testkit.Eventually(t, "the first request is served", func() bool {
 		return ask(t, hc, one.public, model, "Authorization", "Bearer sk-b").status == http.StatusOK
 	})
 	if got := ask(t, hc, one.public, model, "Authorization", "Bearer sk-a"); got.status != http.StatusOK {
 		t.Errorf("a key without a quota: %+v", got)
 	}
-	eventually(t, "the other balancer knows that the one request of the day was made", func() bool {
+	testkit.Eventually(t, "the other balancer knows that the one request of the day was made", func() bool {
 		got := ask(t, hc, two.public, model, "Authorization", "Bearer sk-b")
 		return got.status == http.StatusTooManyRequests && got.header.Get("Retry-After") != "" && got.header.Get("X-Ratelimit-Limit-Requests") == "100000" && strings.Contains(got.body, "insufficient_quota")
 	})

@@ -12,6 +12,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	measured "skyserve/internal/telemetry/demand"
+	"skyserve/internal/telemetry/demand/demandtest"
 )
 
 // days is a load that swings through the day, in two regions half a day apart.
@@ -41,7 +42,7 @@ func backtested(t *testing.T, h *forecast.History, o BacktestOptions) *Backtest 
 	if o.Review.Forecaster == "" {
 		o.Review.Forecaster = "seasonal-naive"
 	}
-	b, err := NewBacktest(parseSpec(t, reviewYAML), h, o)
+	b, err := NewBacktest(demandtest.Parse(t, reviewYAML), h, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +123,7 @@ func TestBacktestWithoutAPlan(t *testing.T) {
 
 func TestBacktestRefuses(t *testing.T) {
 	h := days(t, 2, same)
-	spec := parseSpec(t, reviewYAML)
+	spec := demandtest.Parse(t, reviewYAML)
 	first := time.Unix(h.First*60, 0)
 	for want, o := range map[string]BacktestOptions{
 		"backtesting chat: every must be whole minutes, at least one, got 30s": {Every: 30 * time.Second},
@@ -178,7 +179,7 @@ func TestReserve(t *testing.T) {
 	for at := range h.Series {
 		h.Series[at].Region = map[service.Region]service.Region{"local/us": "aws/us-east-1", "local/eu": "aws/eu-west-1"}[h.Series[at].Region]
 	}
-	r, err := Reserve(parseSpec(t, yaml), h, time.Time{}, time.Time{}, ReviewOptions{})
+	r, err := Reserve(demandtest.Parse(t, yaml), h, time.Time{}, time.Time{}, ReviewOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,10 +187,10 @@ func TestReserve(t *testing.T) {
 	if own.Committed != 14 || global.Committed != 10 || math.Abs(own.CostPerHour-7) > 1e-9 || r.BreakEven[0].ReservedPerHour != 0.5 {
 		t.Errorf("%+v %+v", r.Costs, r.BreakEven)
 	}
-	if r, err = Reserve(parseSpec(t, yaml), h, time.Time{}, time.Unix((h.First+30)*60, 0), ReviewOptions{}); err != nil || r.Until.Sub(r.From) != 30*time.Minute {
+	if r, err = Reserve(demandtest.Parse(t, yaml), h, time.Time{}, time.Unix((h.First+30)*60, 0), ReviewOptions{}); err != nil || r.Until.Sub(r.From) != 30*time.Minute {
 		t.Errorf("%+v %v", r, err)
 	}
-	_, err = Reserve(parseSpec(t, yaml), &forecast.History{}, time.Time{}, time.Time{}, ReviewOptions{})
+	_, err = Reserve(demandtest.Parse(t, yaml), &forecast.History{}, time.Time{}, time.Time{}, ReviewOptions{})
 	if err == nil || !strings.HasPrefix(err.Error(), "reserving for chat: the history holds less than 5m0s from ") {
 		t.Error(err)
 	}

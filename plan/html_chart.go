@@ -113,7 +113,7 @@ func points(values []float64, from float64, step int) []chart.Point {
 	return out
 }
 
-// steps is what will be carried: what stands until new replicas are ready, or the new
+// steps is what will be carried: today's capacity until new replicas are ready, or the new
 // capacity at once where fewer are wanted; nil without a plan.
 func (c Course) steps() []chart.Point {
 	if c.CapacityThen == nil {

@@ -12,6 +12,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	measured "skyserve/internal/telemetry/demand"
+	"skyserve/internal/telemetry/demand/demandtest"
 )
 
 // loaded is a steady load of prompt tokens a second by region over the minutes
@@ -152,7 +153,7 @@ local: {rtt: {us-eu: 100ms}}
 	if us, eu := total(near); us+eu != 4 {
 		t.Errorf("measured within 50ms: %d and %d replicas", us, eu)
 	}
-	_, err := Review(parseSpec(t, yaml), nil, h, reviewAt, ReviewOptions{Survive: []string{"local/mars"}})
+	_, err := Review(demandtest.Parse(t, yaml), nil, h, reviewAt, ReviewOptions{Survive: []string{"local/mars"}})
 	if err == nil || err.Error() != `planning chat: survive local/mars: want "region" or regions of the service (local/us, local/eu)` {
 		t.Error(err)
 	}
@@ -169,7 +170,7 @@ local: {rtt: {us-eu: 100ms}}
 
 // A service that can have nothing anywhere is told what to state.
 func TestReviewOfAServiceWithoutOfferings(t *testing.T) {
-	_, err := Review(parseSpec(t, fmt.Sprintf(offersYAML, "    capacity: [reserved]\n")), nil, nil, reviewAt, ReviewOptions{})
+	_, err := Review(demandtest.Parse(t, fmt.Sprintf(offersYAML, "    capacity: [reserved]\n")), nil, nil, reviewAt, ReviewOptions{})
 	const want = "planning chat: no region has anything to run a model on: its capacity names only reserved, and nothing usable is (regions[].capacity, regions[].reserved)"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
@@ -193,7 +194,7 @@ func TestReviewIsSolvedElsewhere(t *testing.T) {
 
 // The courses that a page draws are of the same load and counts as the plan.
 func TestReviewGivesCourses(t *testing.T) {
-	r, err := Review(parseSpec(t, reviewYAML), standing(1, 1), past(t, 300, 6000, 0, 0.5), reviewAt, ReviewOptions{})
+	r, err := Review(demandtest.Parse(t, reviewYAML), standing(1, 1), demandtest.Constant(t, 300, 6000, 0, 0.5), reviewAt, ReviewOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +203,7 @@ func TestReviewGivesCourses(t *testing.T) {
 	if us.Region != "local/us" || len(us.Past) != 300 || us.Past[0] != 3000 || peak != r.Proposal.Changes[0].ForecastPeakTPS || us.CapacityNow != 1500 || *us.CapacityThen != 3000 {
 		t.Errorf("%+v, peak %g", us, peak)
 	}
-	if r, err = Review(parseSpec(t, reviewYAML), nil, nil, reviewAt, ReviewOptions{}); err != nil || len(r.Courses) != 2 || len(r.Courses[0].Past) != 0 {
+	if r, err = Review(demandtest.Parse(t, reviewYAML), nil, nil, reviewAt, ReviewOptions{}); err != nil || len(r.Courses) != 2 || len(r.Courses[0].Past) != 0 {
 		t.Errorf("%+v %v", r, err)
 	}
 }
@@ -228,7 +229,7 @@ func TestReviewOfTheUnlikely(t *testing.T) {
 			if name == "survives none" {
 				o.Survive = []string{AnyOneRegion}
 			}
-			region := parseSpec(t, c.yaml).Regions[0].Name
+			region := demandtest.Parse(t, c.yaml).Regions[0].Name
 			p := reviewed(t, c.yaml, nil, loaded(t, 300, "m", map[service.Region]float64{region: c.load}), o)
 			said := strings.Join(append(p.Infeasible, p.Assumed...), "\n")
 			if p.Status != c.status || !strings.Contains(said, c.says) {

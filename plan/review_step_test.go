@@ -8,6 +8,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	measured "skyserve/internal/telemetry/demand"
+	"skyserve/internal/telemetry/demand/demandtest"
 )
 
 // Averaged over longer steps, minutes that stick out ask for less; the load that is planned
@@ -26,7 +27,7 @@ func TestReviewByLongerSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	peak := func(o ReviewOptions) float64 {
-		r, err := Review(parseSpec(t, reviewYAML), nil, h, reviewAt, o)
+		r, err := Review(demandtest.Parse(t, reviewYAML), nil, h, reviewAt, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,8 +45,8 @@ func TestReviewByLongerSteps(t *testing.T) {
 // A history that is too short for steps is forecast by the minute; steps that do not fit
 // the horizon are refused.
 func TestStepsThatDoNotFit(t *testing.T) {
-	spec := parseSpec(t, reviewYAML)
-	r, err := Review(spec, nil, past(t, 30, 6000, 0, 0), reviewAt, ReviewOptions{Step: 10 * time.Minute})
+	spec := demandtest.Parse(t, reviewYAML)
+	r, err := Review(spec, nil, demandtest.Constant(t, 30, 6000, 0, 0), reviewAt, ReviewOptions{Step: 10 * time.Minute})
 	if err != nil || r.Targets()[0].PeakTPS < 5999 {
 		t.Errorf("%+v, %v", r, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry/demand/demandtest"
 )
 
 // A target says on which GPU and by which capacity type its replicas are wanted.
@@ -21,7 +22,7 @@ func TestTargetsNameGPUAndCapacityType(t *testing.T) {
 		"spot with base": {"    capacity: [spot, on_demand]\n    on_demand_base: 2\n", 3000, []ReplicaTarget{{l4, service.CapacityOnDemand, 2}, {l4, service.CapacitySpot, 1}}},
 	} {
 		h := loaded(t, 300, "m", map[service.Region]float64{"aws/us-east-1": c.load})
-		r, err := Review(parseSpec(t, fmt.Sprintf(offersYAML, c.region)), nil, h, reviewAt, ReviewOptions{})
+		r, err := Review(demandtest.Parse(t, fmt.Sprintf(offersYAML, c.region)), nil, h, reviewAt, ReviewOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +43,7 @@ func TestTargetsNameGPUAndCapacityType(t *testing.T) {
 
 // More than the bounds allow is planned for as far as they do, for who follows the plan.
 func TestTargetsBeyondTheBounds(t *testing.T) {
-	r, err := Review(parseSpec(t, reviewYAML), standing(1, 1), past(t, 300, 30000, 2000, 0), reviewAt, ReviewOptions{})
+	r, err := Review(demandtest.Parse(t, reviewYAML), standing(1, 1), demandtest.Constant(t, 300, 30000, 2000, 0), reviewAt, ReviewOptions{})
 	if err != nil || r.Proposal.Status != StatusInfeasible {
 		t.Fatalf("%+v, %v", r, err)
 	}
@@ -57,7 +58,7 @@ func TestTargetsDoNotDependOnPrices(t *testing.T) {
 	counts := func(price string) (out []int) {
 		yaml := fmt.Sprintf(pricesYAML, ", price: "+price, "", "")
 		h := loaded(t, 300, "m", map[service.Region]float64{"aws/us-east-1": 6500, "aws/eu-west-1": 3200})
-		r, err := Review(parseSpec(t, yaml), nil, h, reviewAt, ReviewOptions{})
+		r, err := Review(demandtest.Parse(t, yaml), nil, h, reviewAt, ReviewOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,58 +13,17 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	measured "skyserve/internal/telemetry/demand"
+	"skyserve/internal/telemetry/demand/demandtest"
 )
 
-const reviewYAML = `name: chat
-models:
-  - name: meta-llama/Llama-3.1-8B-Instruct
-    aliases: [chat-small]
-    engine: {kind: sim, speed: 10}
-    gpus: [{type: L4, count: 1, tps: 1500}]
-regions:
-  - name: local/us
-    replicas: {min: 1, max: 8}
-  - name: local/eu
-    replicas: {min: 1, max: 8}
-autoscale: {donate: true}
-`
+const reviewYAML = demandtest.Service
 
-// reviewAt is the time that the histories below end at.
-var reviewAt = time.Unix(30_000_000*60, 0).UTC()
-
-func parseSpec(t *testing.T, text string) *service.Spec {
-	t.Helper()
-	spec, err := service.ParseDeployed("service.yaml", []byte(text)) // as a review reads it
-	if err != nil {
-		t.Fatal(err)
-	}
-	return spec
-}
-
-// past is a constant load of prompt tokens a second in local/us and local/eu
-// over the minutes before reviewAt.
-func past(t *testing.T, minutes int, us, eu, hit float64) *forecast.History {
-	t.Helper()
-	var points []telemetry.Point
-	end := reviewAt.Unix() / 60
-	for m := end - int64(minutes); m < end; m++ {
-		for region, tps := range map[service.Region]float64{"local/us": us, "local/eu": eu} {
-			points = append(points, telemetry.Point{
-				Minute: m, Balancer: "lb-" + region.Place(), Region: region, Model: "meta-llama/Llama-3.1-8B-Instruct",
-				Tier: service.TierFast, PromptTokens: int64(60 * tps), CachedTokens: int64(60 * tps * hit),
-			})
-		}
-	}
-	h, err := measured.Traffic(points)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h
-}
+// reviewAt is the time at which the histories below end.
+var reviewAt = demandtest.Now
 
 func reviewed(t *testing.T, yaml string, counts []Count, h *forecast.History, o ReviewOptions) Proposal {
 	t.Helper()
-	r, err := Review(parseSpec(t, yaml), counts, h, reviewAt, o)
+	r, err := Review(demandtest.Parse(t, yaml), counts, h, reviewAt, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +60,7 @@ func TestReviewFollowsLoad(t *testing.T) {
 		"beyond the bound": {30000, 0, 0, standing(1, 1), "infeasible: "},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := reviewed(t, reviewYAML, c.counts, past(t, 300, c.us, c.eu, c.hit), ReviewOptions{})
+			p := reviewed(t, reviewYAML, c.counts, demandtest.Constant(t, 300, c.us, c.eu, c.hit), ReviewOptions{})
 			if got := brief(p); got != c.want {
 				t.Fatalf("%s, want %s", got, c.want)
 			}
@@ -161,7 +120,7 @@ func TestReviewCountsTheRunningMinuteOfAShortHistory(t *testing.T) {
 		"history is long":    {30, 40 * time.Second, 3000, "minutes of history"},
 		"exactly at its end": {1, time.Minute, 3000, "1 minute of history"},
 	} {
-		r, err := Review(parseSpec(t, reviewYAML), standing(1, 1), past(t, c.minutes, 3000, 0, 0), minute.Add(c.passed), ReviewOptions{})
+		r, err := Review(demandtest.Parse(t, reviewYAML), standing(1, 1), demandtest.Constant(t, c.minutes, 3000, 0, 0), minute.Add(c.passed), ReviewOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +138,7 @@ func TestReviewCountsTheRunningMinuteOfAShortHistory(t *testing.T) {
 }
 
 func TestReviewSaysWhatIsMissing(t *testing.T) {
-	p := reviewed(t, reviewYAML, standing(1, 1), past(t, 300, 30000, 0, 0), ReviewOptions{})
+	p := reviewed(t, reviewYAML, standing(1, 1), demandtest.Constant(t, 300, 30000, 0, 0), ReviewOptions{})
 	all := strings.Join(p.Infeasible, "\n")
 	if !strings.Contains(all, "local/us: needs 21000 tokens a second of its own, bounds and capacity allow 12000") ||
 		!strings.Contains(all, "local/us: without its max of 8 the cheapest plan has 19 replicas there") {
@@ -198,7 +157,7 @@ func TestReviewSaysWhatItAssumed(t *testing.T) {
 			"there is no history before 2027-01-15T08:00:00Z: no load is assumed, and only the least replicas are kept",
 			"local regions are not billed; their L4 are planned with at $0.8048 an hour (g6.xlarge in us-east-1, on demand)",
 		}},
-		"seven minutes": {reviewYAML, nil, past(t, 7, 100, 100, 0), []string{
+		"seven minutes": {reviewYAML, nil, demandtest.Constant(t, 7, 100, 100, 0), []string{
 			"local/us, local/eu: only 7 minutes of history: the mean of the last 7 minutes is assumed for the next hour",
 			"no replica runs now: every one is counted as new",
 			"meta-llama/Llama-3.1-8B-Instruct: no prefix hits are known in the last day, none are expected",
@@ -253,7 +212,7 @@ func TestPricesThatAreShown(t *testing.T) {
 		},
 		reviewYAML: {},
 	} {
-		v, err := Review(parseSpec(t, text), nil, nil, reviewAt, ReviewOptions{})
+		v, err := Review(demandtest.Parse(t, text), nil, nil, reviewAt, ReviewOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -311,7 +270,7 @@ func TestReviewTiersAndRegions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Review(parseSpec(t, reviewYAML), standing(1, 1), h, reviewAt, ReviewOptions{Horizon: 30 * time.Minute, Forecaster: "moving-average"})
+	r, err := Review(demandtest.Parse(t, reviewYAML), standing(1, 1), h, reviewAt, ReviewOptions{Horizon: 30 * time.Minute, Forecaster: "moving-average"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,8 +285,8 @@ func TestReviewTiersAndRegions(t *testing.T) {
 }
 
 func TestReviewRefuses(t *testing.T) {
-	spec := parseSpec(t, reviewYAML)
-	old := past(t, 10, 1, 1, 0)
+	spec := demandtest.Parse(t, reviewYAML)
+	old := demandtest.Constant(t, 10, 1, 1, 0)
 	for name, c := range map[string]struct {
 		at   time.Time
 		o    ReviewOptions
@@ -350,7 +309,7 @@ func TestReviewSaysWhatDonationsEarn(t *testing.T) {
 	counts := standing(1, 1)
 	counts[0].Donated = 2
 	yaml := strings.Replace(reviewYAML, "donate: true", "donate: true, donate_price: 0.3", 1)
-	p := reviewed(t, yaml, counts, past(t, 300, 600, 0, 0), ReviewOptions{})
+	p := reviewed(t, yaml, counts, demandtest.Constant(t, 300, 600, 0, 0), ReviewOptions{})
 	if !slices.Contains(p.Assumed, "2 donated replicas earn $0.60 an hour, which the cost leaves out") {
 		t.Errorf("got %q", p.Assumed)
 	}
@@ -359,11 +318,11 @@ func TestReviewSaysWhatDonationsEarn(t *testing.T) {
 func TestReviewReclaims(t *testing.T) {
 	counts := standing(1, 1)
 	counts[0].Donated = 1
-	p := reviewed(t, reviewYAML, counts, past(t, 300, 6000, 0, 0), ReviewOptions{})
+	p := reviewed(t, reviewYAML, counts, demandtest.Constant(t, 300, 6000, 0, 0), ReviewOptions{})
 	if c := p.Changes[0]; c.Delta != 2 || c.Reclaim != 1 || !strings.Contains(c.Reason, "1 of them reclaimed") {
 		t.Fatalf("%+v", c)
 	}
-	p = reviewed(t, reviewYAML, standing(4, 1), past(t, 300, 1, 1, 0), ReviewOptions{})
+	p = reviewed(t, reviewYAML, standing(4, 1), demandtest.Constant(t, 300, 1, 1, 0), ReviewOptions{})
 	if c := p.Changes[0]; c.Delta != -3 || c.Donate != 3 {
 		t.Fatalf("%+v", c)
 	}
@@ -372,12 +331,12 @@ func TestReviewReclaims(t *testing.T) {
 // What leaves a region is weighed against replicas where the load is.
 func TestReviewWeighsEgress(t *testing.T) {
 	dear := strings.ReplaceAll(reviewYAML, "replicas: {min: 1, max: 8}", "replicas: {min: 1, max: 8}\n    egress_per_gb: 100")
-	h := past(t, 120, 7000, 100, 0) // eu has room for 1400 of us
-	near, err := Review(parseSpec(t, dear), nil, h, reviewAt, ReviewOptions{Epsilon: 0.1})
+	h := demandtest.Constant(t, 120, 7000, 100, 0) // eu has room for 1400 of us
+	near, err := Review(demandtest.Parse(t, dear), nil, h, reviewAt, ReviewOptions{Epsilon: 0.1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	far, err := Review(parseSpec(t, reviewYAML), nil, h, reviewAt, ReviewOptions{Epsilon: 0.1})
+	far, err := Review(demandtest.Parse(t, reviewYAML), nil, h, reviewAt, ReviewOptions{Epsilon: 0.1})
 	if err != nil {
 		t.Fatal(err)
 	}

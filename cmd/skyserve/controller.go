@@ -38,7 +38,7 @@ SIGHUP, and POST /reload on its address, read the configuration file again.`,
 			hangups, stop := reloadsOf(cmd.Context())
 			defer stop()
 			read := func() (service.ControllerConfig, error) { return controller.ReadConfig(config) }
-			options := append(keeping(config, log), controller.Reread(read), controller.Hangups(hangups))
+			options := append(reconciling(config, log), controller.Reread(read), controller.Hangups(hangups))
 			return controller.Run(cmd.Context(), c, log, options...)
 		},
 	}

@@ -193,7 +193,7 @@ func (d *down) remove(ctx context.Context) (stopped int, err error) {
 	return stopped, err
 }
 
-// forget removes the service's state here, and says what stands in the way.
+// forget removes the service's state here, and says what prevents that.
 func (d *down) forget(ctx context.Context) (left []string) {
 	if err := d.svc.Remove(); err != nil {
 		left = append(left, err.Error())

@@ -70,7 +70,7 @@ func (u *upRun) inform(ctx context.Context) error {
 
 // content is what machines are handed.
 func (u *upRun) content() (c fleet.Content, err error) {
-	c = fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets, Seat: &fleet.Seat{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Leaving: u.leaving}
+	c = fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets, Bundle: &fleet.Bundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Leaving: u.leaving}
 	if c.PeerToken, err = u.peerToken(); err != nil {
 		return c, err
 	}
@@ -82,7 +82,7 @@ func (u *upRun) content() (c fleet.Content, err error) {
 			return c, err
 		}
 	}
-	if c.Seat.Own, c.Seat.Issuer, err = identityOf(u.svc).Controller(cloud.ControllerMachine(u.spec), time.Now()); err != nil {
+	if c.Bundle.Own, c.Bundle.Issuer, err = identityOf(u.svc).Controller(cloud.ControllerMachine(u.spec), time.Now()); err != nil {
 		return c, err
 	}
 	own := means{
@@ -92,7 +92,7 @@ func (u *upRun) content() (c fleet.Content, err error) {
 	if !cloud.Rents(u.spec) {
 		own.Dir = u.svc.Dir()
 	}
-	c.Seat.Means, err = json.Marshal(own)
+	c.Bundle.Means, err = json.Marshal(own)
 	return c, err
 }
 

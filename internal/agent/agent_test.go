@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"skyserve/internal/identity"
+	"skyserve/internal/testkit"
 )
 
 // sample is a deployment of one unit with a secret.
@@ -37,7 +38,7 @@ func TestAMachineIsEnrolledOnceAndThenKeptUpToDate(t *testing.T) {
 	if err != nil || !s.Enrolled || s.Revision != "1" || s.Name != "skyserve://replica.chat/us-0" {
 		t.Fatalf("%+v (%v)", s, err)
 	}
-	eventually(t, "it is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
+	testkit.Eventually(t, "it is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
 
 	again, err := o.Ensure(t.Context(), m.Machine, sample("1"))
 	if err != nil || !again.Expires.Equal(s.Expires) {
@@ -46,7 +47,7 @@ func TestAMachineIsEnrolledOnceAndThenKeptUpToDate(t *testing.T) {
 	if _, err := o.Ensure(t.Context(), m.Machine, sample("2")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the new file is told", func() bool { return slices.Contains(runner.did(), "reload engine") })
+	testkit.Eventually(t, "the new file is told", func() bool { return slices.Contains(runner.did(), "reload engine") })
 	if text, err := os.ReadFile(filepath.Join(dir, "engine/config.yaml")); err != nil || string(text) != "revision: 2" {
 		t.Errorf("the file is %q (%v)", text, err)
 	}
@@ -58,7 +59,7 @@ func TestAMachineIsEnrolledOnceAndThenKeptUpToDate(t *testing.T) {
 	if _, err := o.Ensure(t.Context(), m.Machine, Deployment{Revision: "3"}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is stopped", func() bool { return slices.Contains(runner.did(), "stop engine") })
+	testkit.Eventually(t, "it is stopped", func() bool { return slices.Contains(runner.did(), "stop engine") })
 	err = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if info, e := d.Info(); err == nil && e == nil && info.Mode().Perm()&0o077 != 0 && path != dir {
 			t.Errorf("%s: mode %v", path, info.Mode())
@@ -81,7 +82,7 @@ func TestAMachineThatStartsAgainGoesOn(t *testing.T) {
 	runner := &notes{}
 	m = w.boot(dir, runner)
 	m.Fingerprint = nil // it is known by its certificate now
-	eventually(t, "it is ready again", func() bool { return m.agent.Status().Phase == PhaseReady })
+	testkit.Eventually(t, "it is ready again", func() bool { return m.agent.Status().Phase == PhaseReady })
 	after, err := o.Ensure(t.Context(), m.Machine, sample("1"))
 	if err != nil || after.Revision != "1" || !after.Expires.Equal(before.Expires) {
 		t.Errorf("%+v, was %+v (%v)", after, before, err)
@@ -286,7 +287,7 @@ func TestACertificateThatEndedIsRenewed(t *testing.T) {
 	m.stop()
 	later := func() time.Time { return first.Expires.Add(time.Hour) }
 	m = w.boot(dir, runner, func(o *Options) { o.Now = later })
-	eventually(t, "the fingerprint is told again", func() bool { _, err := m.board.read(t.Context()); return err == nil })
+	testkit.Eventually(t, "the fingerprint is told again", func() bool { _, err := m.board.read(t.Context()); return err == nil })
 	p, err := w.home.Operator("", later())
 	if err != nil {
 		t.Fatal(err)
@@ -319,11 +320,11 @@ func TestTheFrontIsForBalancers(t *testing.T) {
 	if _, err := o.Ensure(t.Context(), m.Machine, d); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
+	testkit.Eventually(t, "it is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
 	as := func(p identity.Party) *http.Client {
 		transport := &http.Transport{TLSClientConfig: p.Client(identity.Replica)}
 		t.Cleanup(transport.CloseIdleConnections)
-		return &http.Client{Transport: transport, Timeout: patience}
+		return &http.Client{Transport: transport, Timeout: testkit.Timeout}
 	}
 	balancer := as(w.party(identity.Balancer, "lb-us-0"))
 	slow, err := balancer.Get("https://" + at + "/slow")
@@ -360,5 +361,5 @@ func TestTheFrontIsForBalancers(t *testing.T) {
 	if rest, err := io.ReadAll(slow.Body); err != nil || string(rest) != "data: 2\n\n" {
 		t.Errorf("what was in flight: %q (%v)", rest, err)
 	}
-	eventually(t, "nothing is in flight", func() bool { return m.agent.Status().InFlight == 0 })
+	testkit.Eventually(t, "nothing is in flight", func() bool { return m.agent.Status().InFlight == 0 })
 }

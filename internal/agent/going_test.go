@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"skyserve/internal/identity"
+	"skyserve/internal/testkit"
 )
 
 // sky is a cloud that says of a machine what it is told to.
@@ -278,7 +279,7 @@ func TestWhatAMachineIsAskedAbout(t *testing.T) {
 			}
 			at, coming, err := o.Notice(t.Context())
 			off := at.Sub(now.Add(tt.in)).Abs()
-			if coming != (tt.in != 0) || (err != nil) != tt.fails || coming && off > patience {
+			if coming != (tt.in != 0) || (err != nil) != tt.fails || coming && off > testkit.Timeout {
 				t.Errorf("coming %v at %s (%v), want it in %s", coming, at, err, tt.in)
 			}
 		})

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"skyserve/internal/identity"
+	"skyserve/internal/testkit"
 )
 
 // TestMain also is the program that units of these tests run: see unitMain.
@@ -25,24 +26,6 @@ func TestMain(m *testing.M) {
 		return
 	}
 	goleak.VerifyTestMain(m)
-}
-
-// patience bounds what a test waits for; nothing takes nearly as long.
-const patience = 20 * time.Second
-
-// eventually waits until what comes true.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	timeout := time.After(patience)
-	for !ok() {
-		select {
-		case <-ticker.C:
-		case <-timeout:
-			t.Fatalf("waited %s in vain: %s", patience, what)
-		}
-	}
 }
 
 // notes is a Runner that runs nothing and writes down what it should.
@@ -210,7 +193,7 @@ func (w *world) boot(dir string, runner Runner, change ...func(*Options)) *boote
 		ended <- err
 		w.t.Fatal(err)
 	}
-	eventually(w.t, "the fingerprint is published", func() bool {
+	testkit.Eventually(w.t, "the fingerprint is published", func() bool {
 		_, err := b.board.read(context.Background())
 		return err == nil || b.agent.enrolled() != nil
 	})

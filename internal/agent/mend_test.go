@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"skyserve/internal/identity"
+	"skyserve/internal/testkit"
 )
 
 // What Docker says of a container is what people read, and whether the agent has to act.
@@ -154,7 +155,7 @@ func TestFilesOfEarlierDeploymentsGo(t *testing.T) {
 		}
 		return files
 	}
-	eventually(t, "the files are there", func() bool { return slices.Equal(there(), []string{"config.yaml", "old", "issuer.pem"}) })
+	testkit.Eventually(t, "the files are there", func() bool { return slices.Equal(there(), []string{"config.yaml", "old", "issuer.pem"}) })
 	delete(balancer.Files, "balancer/old")
 	if err := os.WriteFile(m.agent.path("controller/store"), nil, 0o600); err != nil { // what a unit made itself
 		t.Fatal(err)
@@ -162,5 +163,5 @@ func TestFilesOfEarlierDeploymentsGo(t *testing.T) {
 	if _, err := o.Ensure(t.Context(), m.Machine, with("2", balancer)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "what is not wanted is gone", func() bool { return slices.Equal(there(), []string{"config.yaml", "store"}) })
+	testkit.Eventually(t, "what is not wanted is gone", func() bool { return slices.Equal(there(), []string{"config.yaml", "store"}) })
 }

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"skyserve/internal/testkit"
 )
 
 // says asks a unit of these tests; empty while it does not answer.
@@ -53,20 +55,20 @@ func TestExecKeepsProgramsRunning(t *testing.T) {
 	if !start(u) {
 		t.Error("it was not started")
 	}
-	eventually(t, "it answers with its secret", func() bool { return says(t, at, "/") == "hunter2" })
+	testkit.Eventually(t, "it answers with its secret", func() bool { return says(t, at, "/") == "hunter2" })
 	first := says(t, at, "/pid")
 	if start(u) {
 		t.Error("what runs was started again")
 	}
 	says(t, at, "/exit")
-	eventually(t, "it runs again", func() bool { pid := says(t, at, "/pid"); return pid != "" && pid != first })
+	testkit.Eventually(t, "it runs again", func() bool { pid := says(t, at, "/pid"); return pid != "" && pid != first })
 
 	u.Env = map[string]string{envUnit: at}
 	u.Secrets = map[string]string{"SAYS": "other"}
 	if !start(u) {
 		t.Error("a unit that is another runs on")
 	}
-	eventually(t, "it answers with its new secret", func() bool { return says(t, at, "/") == "other" })
+	testkit.Eventually(t, "it answers with its new secret", func() bool { return says(t, at, "/") == "other" })
 	if seen, err := e.Look(t.Context(), u, 5); err != nil || !seen.Running {
 		t.Errorf("%+v (%v)", seen, err)
 	}
@@ -94,7 +96,7 @@ func TestExecTellsWhyAProgramDoesNotRun(t *testing.T) {
 	if _, err := e.Start(t.Context(), u, nil); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it has ended", func() bool {
+	testkit.Eventually(t, "it has ended", func() bool {
 		seen, err := e.Look(t.Context(), u, 1)
 		return err == nil && !seen.Running && seen.Reason == "exit status 7" && slices.Equal(seen.Lines, []string{"out of memory"})
 	})
@@ -403,7 +405,7 @@ func TestAMachineTellsWhatItIsBusyWith(t *testing.T) {
 	if _, err := o.Ensure(t.Context(), m.Machine, d); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is loading", func() bool {
+	testkit.Eventually(t, "it is loading", func() bool {
 		s := m.agent.Status()
 		return s.Phase == PhaseWeights && s.Reason == "engine: it does not answer yet: Loading weights took 3 s"
 	})
@@ -416,9 +418,9 @@ func TestAMachineTellsWhatItIsBusyWith(t *testing.T) {
 	})}
 	defer server.Close()
 	go func() { _ = server.ListenAndServe() }()
-	eventually(t, "it answers 503", func() bool { return strings.Contains(m.agent.Status().Reason, "it answers 503") })
+	testkit.Eventually(t, "it answers 503", func() bool { return strings.Contains(m.agent.Status().Reason, "it answers 503") })
 	close(ready)
-	eventually(t, "it is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
+	testkit.Eventually(t, "it is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
 	if text, err := o.Logs(t.Context(), m.Machine, "engine", 1); err != nil || string(text) != "Loading weights took 3 s\n" {
 		t.Errorf("its log: %q (%v)", text, err)
 	}
@@ -435,7 +437,7 @@ func TestAUnitThatCannotBeStartedIsTold(t *testing.T) {
 	if _, err := o.Ensure(t.Context(), m.Machine, sample("1")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it says so", func() bool {
+	testkit.Eventually(t, "it says so", func() bool {
 		s := m.agent.Status()
 		return s.Phase == PhaseFailed && s.Reason == "starting engine: the GPU's driver: no device"
 	})

@@ -81,7 +81,7 @@ func (y *serviceOfAYear) up() {
 	}
 	operator := &Operator{Party: p, Authority: y.authority, Revoked: revoked, Now: y.clock.now}
 	for _, m := range []*booted{y.balancer, y.replica} {
-		eventually(y.t, "the fingerprint is told", func() bool { _, err := m.board.read(y.t.Context()); return err == nil })
+		testkit.Eventually(y.t, "the fingerprint is told", func() bool { _, err := m.board.read(y.t.Context()); return err == nil })
 		if _, err := operator.Ensure(y.t.Context(), m.Machine, sample("1")); err != nil {
 			y.t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func (y *serviceOfAYear) up() {
 	if err := errors.Join(identity.WriteFile(filepath.Join(dir, identity.FileController), own), identity.WriteFile(filepath.Join(dir, identity.FileDelegated), issuer)); err != nil {
 		y.t.Fatal(err)
 	}
-	party, authority, err := identity.Home{Dir: dir}.Seated()
+	party, authority, err := identity.Home{Dir: dir}.ReadController()
 	if err != nil {
 		y.t.Fatal(err)
 	}

@@ -2,7 +2,7 @@
 // in them: what they have, carry, cost and count against. It is pure: plans are made and
 // machines are launched from the same entries.
 //
-// Read this file first (machines), then gpu.go (what GPUs carry, and what stands in where
+// Read this file first (machines), then gpu.go (what GPUs carry, and defaults where
 // nothing is known) and quota.go.
 package catalogue
 

@@ -36,7 +36,7 @@ func FindGPU(name string) (GPU, bool) {
 	return gpus[i], true
 }
 
-// What stands in where nobody says more.
+// Defaults where nothing is measured or configured.
 const (
 	// SpotShare is the share of the on-demand price that a spot machine is planned with:
 	// Google sells spot at 60 % off or more, AWS at up to 90 % off.

@@ -5,64 +5,16 @@ import (
 	"testing"
 	"time"
 
-	"skyserve/forecast"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
-	"skyserve/internal/telemetry/demand"
+	"skyserve/internal/telemetry/demand/demandtest"
 	"skyserve/plan"
 )
 
-const reviewYAML = `name: chat
-models:
-  - name: meta-llama/Llama-3.1-8B-Instruct
-    aliases: [chat-small]
-    engine: {kind: sim, speed: 10}
-    gpus: [{type: L4, count: 1, tps: 1500}]
-regions:
-  - name: local/us
-    replicas: {min: 1, max: 8}
-  - name: local/eu
-    replicas: {min: 1, max: 8}
-autoscale: {donate: true}
-`
-
-// reviewAt is the time that the histories below end at.
-var reviewAt = time.Unix(30_000_000*60, 0).UTC()
-
-func parseSpec(t *testing.T, text string) *service.Spec {
-	t.Helper()
-	spec, err := service.ParseDeployed("service.yaml", []byte(text)) // as a review reads it
-	if err != nil {
-		t.Fatal(err)
-	}
-	return spec
-}
-
-// past is a constant load of prompt tokens a second in local/us and local/eu
-// over the minutes before reviewAt.
-func past(t *testing.T, minutes int, us, eu, hit float64) *forecast.History {
-	t.Helper()
-	var points []telemetry.Point
-	end := reviewAt.Unix() / 60
-	for m := end - int64(minutes); m < end; m++ {
-		for region, tps := range map[service.Region]float64{"local/us": us, "local/eu": eu} {
-			points = append(points, telemetry.Point{
-				Minute: m, Balancer: "lb-" + region.Place(), Region: region, Model: "meta-llama/Llama-3.1-8B-Instruct",
-				Tier: service.TierFast, PromptTokens: int64(60 * tps), CachedTokens: int64(60 * tps * hit),
-			})
-		}
-	}
-	h, err := demand.Traffic(points)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h
-}
-
 func standing(us, eu int) []plan.Count {
 	return []plan.Count{
-		{Model: "meta-llama/Llama-3.1-8B-Instruct", Region: "local/us", GPU: "L4", Replicas: us},
-		{Model: "meta-llama/Llama-3.1-8B-Instruct", Region: "local/eu", GPU: "L4", Replicas: eu},
+		{Model: demandtest.Model, Region: "local/us", GPU: "L4", Replicas: us},
+		{Model: demandtest.Model, Region: "local/eu", GPU: "L4", Replicas: eu},
 	}
 }
 

@@ -12,7 +12,7 @@
 //
 // Of capacity read reconcile.go: the loop that observes the service once, has machines
 // replaced (Machines, which fleet implements), planned for (planner.go, by package plan) and
-// scaled (scaler.go, by a strategy of package plan; sight.go is what it sees, moves.go what
+// scaled (scaler.go, by a strategy of package plan; scaling_inputs.go is what it sees, moves.go what
 // comes of it, mismatch.go how what runs differs from the plan). An Actuator carries
 // changes out; fleet has the one there is.
 package controller

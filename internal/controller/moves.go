@@ -47,9 +47,9 @@ func (t terms) donation(now time.Time) service.Donation {
 }
 
 // move puts a strategy's scaling into an order: which replicas, and what is told.
-func (s *sight) move(groups []scaled, c plan.Scaling, by service.Autoscale) move {
+func (s *scalingInputs) move(groups []scaled, c plan.Scaling, by service.Autoscale) move {
 	g := groups[c.Endpoint]
-	m := &mover{sight: s, group: g, strategy: by.Strategy, reason: c.Reason}
+	m := &mover{scalingInputs: s, group: g, strategy: by.Strategy, reason: c.Reason}
 	m.giveUp(c, termsIn(g.region, by))
 	launch := c.Launch
 	for _, r := range c.Redeploy {
@@ -72,7 +72,7 @@ func (s *sight) move(groups []scaled, c plan.Scaling, by service.Autoscale) move
 // take are up to n donated replicas that nobody took in this turn, those that were
 // lent last first: what they hold is the freshest. With idle, only those that have
 // finished what they had.
-func (s *sight) take(g scaled, n int, idle bool) []string {
+func (s *scalingInputs) take(g scaled, n int, idle bool) []string {
 	lent := slices.DeleteFunc(slices.Clone(g.members), func(m member) bool {
 		return !m.lent() || idle && !m.idle() || s.taken[m.ID]
 	})
@@ -86,7 +86,7 @@ func (s *sight) take(g scaled, n int, idle bool) []string {
 
 // mover makes a move.
 type mover struct {
-	*sight
+	*scalingInputs
 	move
 	group    scaled
 	strategy string
@@ -137,14 +137,14 @@ func (m *mover) launch(n int) {
 
 // exchange has one replica of each group that runs on something else than the plan wants
 // replaced, where nothing else changes there in this turn.
-func (s *sight) exchange(groups []scaled, changed map[place]bool) []move {
+func (s *scalingInputs) exchange(groups []scaled, changed map[place]bool) []move {
 	var out []move
 	for _, g := range groups {
 		orders := g.exchange()
 		if len(orders) == 0 || changed[g.place] {
 			continue
 		}
-		m := &mover{sight: s, group: g, strategy: s.standing.Spec.Autoscale.Strategy}
+		m := &mover{scalingInputs: s, group: g, strategy: s.standing.Spec.Autoscale.Strategy}
 		m.reason = fmt.Sprintf("the plan wants %s in the place of %s", orders[0].On, orders[0].ID)
 		m.order.Replace = orders
 		m.tell(telemetry.ScalingReplaced, nil)
@@ -155,7 +155,7 @@ func (s *sight) exchange(groups []scaled, changed map[place]bool) []move {
 
 // sweep removes the donated replicas whose time is over, once they have finished
 // what they had; nil where there are none.
-func (s *sight) sweep(groups []scaled) []move {
+func (s *scalingInputs) sweep(groups []scaled) []move {
 	var out []move
 	for _, g := range groups {
 		over := slices.DeleteFunc(slices.Clone(g.members), func(m member) bool {
@@ -164,7 +164,7 @@ func (s *sight) sweep(groups []scaled) []move {
 		if len(over) == 0 {
 			continue
 		}
-		m := &mover{sight: s, group: g, strategy: s.standing.Spec.Autoscale.Strategy}
+		m := &mover{scalingInputs: s, group: g, strategy: s.standing.Spec.Autoscale.Strategy}
 		m.order.Remove = idsOf(over)
 		lent := idsOf(slices.DeleteFunc(slices.Clone(over), func(o member) bool { return o.Donation.Leaving() }))
 		if len(lent) > 0 { // the others were told of when they began to leave

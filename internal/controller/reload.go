@@ -34,8 +34,8 @@ func Reread(read func() (service.ControllerConfig, error)) Option {
 // POST /reload does; what came of it is logged.
 func Hangups(signals <-chan os.Signal) Option { return func(o *options) { o.hangups = signals } }
 
-// Keeping lets the controller keep machines for as long as it holds the lease.
-func Keeping(m Machines) Option { return func(o *options) { o.machines = m } }
+// ReconciledBy lets the controller keep machines for as long as it holds the lease.
+func ReconciledBy(m Machines) Option { return func(o *options) { o.machines = m } }
 
 // takeUp makes what was read again the configuration.
 func (c *Controller) takeUp() {

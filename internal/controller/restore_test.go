@@ -10,17 +10,18 @@ import (
 	"pgregory.net/rapid"
 
 	"skyserve/internal/telemetry"
+	"skyserve/internal/telemetry/demand/demandtest"
 	"skyserve/plan"
 )
 
 // A summary is as good as the proposal that it was made of: the counts that both lead
 // to are the same, whatever the load is.
 func TestARestoredProposalIsTheOneThatWasMade(t *testing.T) {
-	spec := parseSpec(t, reviewYAML)
+	spec := demandtest.Parse(t, demandtest.Service)
 	rapid.Check(t, func(r *rapid.T) {
 		counts := standing(rapid.IntRange(0, 8).Draw(r, "us"), rapid.IntRange(0, 8).Draw(r, "eu"))
-		h := past(t, 10, float64(rapid.IntRange(0, 9000).Draw(r, "us load")), float64(rapid.IntRange(0, 9000).Draw(r, "eu load")), 0)
-		made, err := plan.Review(spec, counts, h, reviewAt, plan.ReviewOptions{})
+		h := demandtest.Constant(t, 10, float64(rapid.IntRange(0, 9000).Draw(r, "us load")), float64(rapid.IntRange(0, 9000).Draw(r, "eu load")), 0)
+		made, err := plan.Review(spec, counts, h, demandtest.Now, plan.ReviewOptions{})
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -50,7 +51,7 @@ func counted(p plan.Proposal) []string {
 }
 
 func TestRestoreRefusesWhatNoLongerFits(t *testing.T) {
-	const model = "meta-llama/Llama-3.1-8B-Instruct"
+	const model = demandtest.Model
 	more := telemetry.PlanChange{Model: model, Region: "local/us", GPU: "L4", Now: 1, Delta: 2, Then: 3}
 	for name, c := range map[string]struct {
 		counts  []plan.Count
@@ -68,7 +69,7 @@ func TestRestoreRefusesWhatNoLongerFits(t *testing.T) {
 		"no plan":             {standing(1, 1), "infeasible", nil, "there is no plan for chat to carry out: infeasible"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := Restore(parseSpec(t, reviewYAML), c.counts, &telemetry.PlanSummary{At: reviewAt, Status: c.status, Changes: c.changes})
+			p, err := Restore(demandtest.Parse(t, demandtest.Service), c.counts, &telemetry.PlanSummary{At: demandtest.Now, Status: c.status, Changes: c.changes})
 			if c.want == "" {
 				if err != nil || p.Changed() != (len(c.changes) > 0) {
 					t.Errorf("got %v, %v", counted(p), err)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"skyserve/internal/telemetry"
+	"skyserve/internal/telemetry/demand/demandtest"
 	"skyserve/plan"
 )
 
@@ -51,10 +52,10 @@ func clients(admins ...string) (all []*telemetry.Client) {
 }
 
 func TestObserve(t *testing.T) {
-	us := fakeAdmin(t, reviewYAML, oneReady, answerOf("false", ofUS))
-	eu := fakeAdmin(t, reviewYAML, oneReady, answerOf("false", ofEU))
-	whole := fakeAdmin(t, reviewYAML, oneReady, answerOf("true", ofUS+","+ofEU))
-	mute := fakeAdmin(t, reviewYAML, oneReady, "")
+	us := fakeAdmin(t, demandtest.Service, oneReady, answerOf("false", ofUS))
+	eu := fakeAdmin(t, demandtest.Service, oneReady, answerOf("false", ofEU))
+	whole := fakeAdmin(t, demandtest.Service, oneReady, answerOf("true", ofUS+","+ofEU))
+	mute := fakeAdmin(t, demandtest.Service, oneReady, "")
 	for name, c := range map[string]struct {
 		admins []string
 		points int
@@ -121,8 +122,8 @@ func TestObserveEveryRegion(t *testing.T) {
 		return `{"id":"` + id + `","model":"chat-small","gpu":"L4","state":"` + state + `","age_ms":` + age + `}`
 	}
 	region := func(name, replicas string) string { return `{"name":"` + name + `","replicas":[` + replicas + `]}` }
-	us := fakeAdmin(t, reviewYAML, `{"regions":[`+region("local/us", replica("us-0", "READY", "5"))+","+region("local/eu", replica("eu-0", "READY", "900"))+`]}`, "")
-	eu := fakeAdmin(t, reviewYAML, `{"regions":[`+region("local/us", replica("us-0", "FAILED", "null"))+","+
+	us := fakeAdmin(t, demandtest.Service, `{"regions":[`+region("local/us", replica("us-0", "READY", "5"))+","+region("local/eu", replica("eu-0", "READY", "900"))+`]}`, "")
+	eu := fakeAdmin(t, demandtest.Service, `{"regions":[`+region("local/us", replica("us-0", "FAILED", "null"))+","+
 		region("local/eu", replica("eu-0", "FAILED", "7")+","+replica("eu-1", "READY", "7"))+`]}`, "")
 	o, err := Observe(t.Context(), clients(us, eu), 0, false)
 	if err != nil {
@@ -142,9 +143,9 @@ func TestObserveModels(t *testing.T) {
 	}
 	told := func(age, state string) string { return `{"id":"lb","age_ms":` + age + `,"state":"` + state + `"}` }
 	held := func(n string) string { return `[{"model":"chat-small","queued":` + n + `,"deferred":4}]` }
-	us := fakeAdmin(t, reviewYAML, `{"regions":[`+region("local/asia", told("900", "READY"), held("3"))+","+region("local/eu", told("800", "READY"), held("7"))+","+
+	us := fakeAdmin(t, demandtest.Service, `{"regions":[`+region("local/asia", told("900", "READY"), held("3"))+","+region("local/eu", told("800", "READY"), held("7"))+","+
 		region("local/us", told("0", "READY")+","+told("90000", "UNREACHABLE"), held("1"))+`]}`, "")
-	eu := fakeAdmin(t, reviewYAML, `{"regions":[`+region("local/eu", told("0", "READY"), "null")+","+region("local/sa", told("0", "UNREACHABLE"), "null")+","+
+	eu := fakeAdmin(t, demandtest.Service, `{"regions":[`+region("local/eu", told("0", "READY"), "null")+","+region("local/sa", told("0", "UNREACHABLE"), "null")+","+
 		region("local/us", told("400", "READY"), held("9"))+`]}`, "")
 	o, err := Observe(t.Context(), clients(us, eu), 0, false)
 	if err != nil {

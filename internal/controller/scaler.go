@@ -100,7 +100,7 @@ func (s *scaler) step(ctx context.Context, l lease, now time.Time, o observation
 	if o.history != nil {
 		s.loads = observedLoads(o.history, now)
 	}
-	at := &sight{now: now, standing: standing, snapshot: o.Snapshot, loads: s.loads, targets: targetsAt(s.force.get(), now, s.begun), review: s.force.get()}
+	at := &scalingInputs{now: now, standing: standing, snapshot: o.Snapshot, loads: s.loads, targets: targetsAt(s.force.get(), now, s.begun), review: s.force.get()}
 	if moves := s.decide(at, o.Silent); len(moves) > 0 {
 		err = s.carryAll(ctx, l, moves)
 		after, failed := s.act.Standing()
@@ -132,7 +132,7 @@ func (s *scaler) choose(by service.Autoscale) error {
 
 // decide is what is to be done about what was seen, with so many balancers that did
 // not answer. What is needed again is taken back before it is removed.
-func (s *scaler) decide(at *sight, silent int) (moves []move) {
+func (s *scaler) decide(at *scalingInputs, silent int) (moves []move) {
 	groups := at.groups()
 	at.taken = map[string]bool{}
 	if s.strategy != nil {
@@ -145,7 +145,7 @@ func (s *scaler) decide(at *sight, silent int) (moves []move) {
 }
 
 // scalings are what the strategy wants, and what was left undone.
-func (s *scaler) scalings(at *sight, groups []scaled) (moves []move) {
+func (s *scaler) scalings(at *scalingInputs, groups []scaled) (moves []move) {
 	if at.standing.Unfinished {
 		moves = append(moves, move{})
 	}

@@ -418,7 +418,7 @@ func TestAStrategySeesFirstTokens(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &sight{now: time.Now(), standing: standing, snapshot: seen.Snapshot}
+		s := &scalingInputs{now: time.Now(), standing: standing, snapshot: seen.Snapshot}
 		if got := s.fleet(s.groups()).Endpoints[0].Fast; !reflect.DeepEqual(got, c.want) {
 			t.Errorf("figures of %d ms ago: got %+v, want %+v", c.age, got, c.want)
 		}
@@ -601,7 +601,7 @@ func TestScalingKeepsItsLaws(t *testing.T) {
 			}
 			standing, _ := y.Standing()
 			seen, _ := y.observe(context.Background(), 0, false)
-			at := &sight{now: now, standing: standing, snapshot: seen.Snapshot, loads: loads, targets: targetsAt(&review, now, s.begun)}
+			at := &scalingInputs{now: now, standing: standing, snapshot: seen.Snapshot, loads: loads, targets: targetsAt(&review, now, s.begun)}
 			if err := s.carryAll(context.Background(), &fakeLease{}, s.decide(at, 0)); err != nil {
 				t.Fatal(err)
 			}

@@ -36,9 +36,9 @@ func (h Home) Controller(id string, now time.Time) (own, issuer []byte, err erro
 	return own, issuer, nil
 }
 
-// Seated is who holds what Controller handed out, with the authority that it certifies
+// ReadController is who holds what Controller handed out, with the authority that it certifies
 // machines with.
-func (h Home) Seated() (Party, *Authority, error) {
+func (h Home) ReadController() (Party, *Authority, error) {
 	chain, key, err := h.read(FileController)
 	if err != nil {
 		return Party{}, nil, fmt.Errorf("opening the controller's certificate: %w", err)

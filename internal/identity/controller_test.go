@@ -16,13 +16,13 @@ import (
 func placed(t *testing.T, own, issuer []byte) (Name, *Authority) {
 	t.Helper()
 	there := Home{t.TempDir()}
-	if _, _, err := there.Seated(); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := there.ReadController(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("before anything is handed over: %v", err)
 	}
 	if err := errors.Join(WriteFile(there.path(FileController), own), WriteFile(there.path(FileDelegated), issuer)); err != nil {
 		t.Fatal(err)
 	}
-	party, delegated, err := there.Seated()
+	party, delegated, err := there.ReadController()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 // Package testkit says which tests run when. `go test -short ./...` is the fast tier, for
 // between two edits: tests that call Slow are left out there, and say so. `make race` runs
 // everything under the race detector but tests that call NotUnderRace. Plain `go test ./...`
-// leaves nothing out.
+// leaves nothing out. LocalPort and Eventually are what such tests share.
 package testkit
 
 import "testing"

@@ -229,7 +229,7 @@ func firstInvalid(text []byte) (at int) {
 	}
 }
 
-// ModelName is the model asked for; an error says what stands there instead.
+// ModelName is the model that the request names. The error for any other value names its kind.
 func (c *Call) ModelName() ([]byte, error) {
 	raw := c.model.of(c.body)
 	switch kindOf(raw) {
@@ -508,7 +508,7 @@ func (c *Call) askInOptions(raw []byte, ask string) (Edit, bool) {
 func ApplyInPlace(body []byte, edits []Edit) []byte {
 	sortEdits(edits)
 	out := body[:len(body)+Growth(edits, len(body))]
-	// What stands between edits is moved so that nothing is overwritten that is still to be
+	// The text between edits is moved so that nothing is overwritten that is still to be
 	// moved: what moves to the front from the front on, what moves to the back from the back.
 	for i := range edits {
 		if at, end, by := between(edits, i, len(body)); by < 0 {
@@ -528,8 +528,7 @@ func ApplyInPlace(body []byte, edits []Edit) []byte {
 	return out
 }
 
-// between is what stands behind edit i and before the next one, and by how many bytes it
-// moves.
+// between is the text after edit i and before the next one, and by how many bytes it moves.
 func between(edits []Edit, i, end int) (from, to, by int) {
 	if to = end; i+1 < len(edits) {
 		to = edits[i+1].From

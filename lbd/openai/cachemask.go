@@ -114,7 +114,7 @@ func (m *CacheMask) behind(c byte) {
 	}
 }
 
-// value takes a byte of a value that is hidden and gives what stands there instead: of
+// value takes a byte of a value that is hidden and gives the byte that replaces it: of
 // a number the first byte is 0 and the others are spaces.
 func (m *CacheMask) value(c byte) byte {
 	switch {

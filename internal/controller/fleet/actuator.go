@@ -15,7 +15,7 @@ import (
 	"skyserve/provision/static"
 )
 
-var _ controller.Actuator = (*Keeper)(nil)
+var _ controller.Actuator = (*Reconciler)(nil)
 
 // fileLeaving is where it is kept, beside what the controller was handed, which replicas
 // are emptied before they are removed. Where it is lost they serve on until a strategy
@@ -24,7 +24,7 @@ const fileLeaving = "leaving.json"
 
 // Standing implements controller.Actuator: the service as it was seen at the last look, less
 // regions that never answered. It is an error before the first.
-func (k *Keeper) Standing() (controller.Standing, error) {
+func (k *Reconciler) Standing() (controller.Standing, error) {
 	v, err := k.seenLast()
 	if err != nil {
 		return controller.Standing{}, err
@@ -71,7 +71,7 @@ func standing(v *view, decided Decisions) controller.Standing {
 
 // Carry implements controller.Actuator. Machines that are given up go back to the cloud:
 // there is nobody to lend them to. The next look tells balancers of what changed.
-func (k *Keeper) Carry(ctx context.Context, order controller.Order, may func() error) (launched []string, err error) {
+func (k *Reconciler) Carry(ctx context.Context, order controller.Order, may func() error) (launched []string, err error) {
 	if !k.working.TryLock() {
 		return nil, controller.ErrBusy
 	}
@@ -85,7 +85,7 @@ func (k *Keeper) Carry(ctx context.Context, order controller.Order, may func() e
 	if err != nil {
 		return nil, err
 	}
-	s, err := k.look(ctx, o)
+	s, err := k.observe(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -102,18 +102,18 @@ func (k *Keeper) Carry(ctx context.Context, order controller.Order, may func() e
 }
 
 // remove ends machines; why is logged.
-func (k *Keeper) remove(ctx context.Context, o *opened, have []provision.Object, ids []string, why string) error {
+func (k *Reconciler) remove(ctx context.Context, o *opened, have []provision.Object, ids []string, why string) error {
 	return o.fleet.remove(ctx, slices.DeleteFunc(slices.Clone(have), func(r provision.Object) bool {
 		return r.Kind != provision.KindReplica || !slices.Contains(ids, r.ID)
 	}), why, k.progress)
 }
 
 // launch makes so many more replicas, and returns the ids of those that could be had.
-func (k *Keeper) launch(ctx context.Context, o *opened, orders []controller.Launching) (launched []string, err error) {
+func (k *Reconciler) launch(ctx context.Context, o *opened, orders []controller.Launching) (launched []string, err error) {
 	if len(orders) == 0 {
 		return nil, nil
 	}
-	s, err := k.look(ctx, o)
+	s, err := k.observe(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func (k *Keeper) launch(ctx context.Context, o *opened, orders []controller.Laun
 }
 
 // fileOfDecisions is where it is kept which replicas are sent nothing.
-func (k *Keeper) fileOfDecisions() string {
+func (k *Reconciler) fileOfDecisions() string {
 	if k.Decisions != "" {
 		return k.Decisions
 	}
@@ -149,11 +149,11 @@ func (k *Keeper) fileOfDecisions() string {
 }
 
 // decisions are what was decided about replicas.
-func (k *Keeper) decisions() (Decisions, error) { return ReadDecisions(k.fileOfDecisions()) }
+func (k *Reconciler) decisions() (Decisions, error) { return ReadDecisions(k.fileOfDecisions()) }
 
 // keepLeaving keeps which replicas leave once an order holds, before it is begun. Of one
 // that is no longer there nothing is kept: another may get its id.
-func (k *Keeper) keepLeaving(spec *service.Spec, have []provision.Object, order controller.Order) error {
+func (k *Reconciler) keepLeaving(spec *service.Spec, have []provision.Object, order controller.Order) error {
 	was, err := k.decisions()
 	if err != nil {
 		return err

@@ -32,7 +32,7 @@ func advised(have []provision.Object, seen map[string]Seen) map[string]bool {
 const adviceRest = 30 * time.Minute
 
 // heeded are the replicas that are advised to leave and have had their rest from it.
-func (k *Keeper) heeded(s *sight, seen map[string]Seen) map[string]bool {
+func (k *Reconciler) heeded(s *observation, seen map[string]Seen) map[string]bool {
 	ids, since := advised(s.have, seen), map[string]time.Time{}
 	for _, o := range s.all() {
 		if cloud.Instead(o) == "" {
@@ -55,7 +55,7 @@ func (k *Keeper) heeded(s *sight, seen map[string]Seen) map[string]bool {
 // more, once they are empty. That counts only
 // when no balancer of their region used them at the look before: what one sent a moment
 // before it was told may not have come in yet.
-func (k *Keeper) release(ctx context.Context, o *opened, s *sight, seen map[string]Seen, deployments map[string]agent.Deployment, may func() error) error {
+func (k *Reconciler) release(ctx context.Context, o *opened, s *observation, seen map[string]Seen, deployments map[string]agent.Deployment, may func() error) error {
 	told := map[string]bool{}
 	var empty []string
 	over := replaced(s.have, seen)

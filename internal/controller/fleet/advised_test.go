@@ -56,7 +56,7 @@ func TestWhoIsGivenBack(t *testing.T) {
 	}
 	cloud := &conformance.Memory{}
 	o := &opened{fleet: &Fleet{Provider: cloud}}
-	k := &Keeper{}
+	k := &Reconciler{}
 	for _, look := range []struct {
 		name     string
 		surplus  string
@@ -76,7 +76,7 @@ func TestWhoIsGivenBack(t *testing.T) {
 			"us-0": {Status: agent.Status{Phase: agent.PhaseReady}}, "us-1": {Status: agent.Status{Phase: agent.PhaseReady, InFlight: look.inFlight}},
 			"lb-us-0": {Status: agent.Status{Phase: agent.PhaseReady, Revision: look.revision}},
 		}
-		err := k.release(t.Context(), o, &sight{have: have}, seen, map[string]agent.Deployment{"lb-us-0": {Revision: "2"}}, func() error { return nil })
+		err := k.release(t.Context(), o, &observation{have: have}, seen, map[string]agent.Deployment{"lb-us-0": {Revision: "2"}}, func() error { return nil })
 		if err != nil || cloud.Calls() != look.calls {
 			t.Errorf("%s: %d calls, want %d (%v)", look.name, cloud.Calls(), look.calls, err)
 		}

@@ -77,8 +77,8 @@ func named(ids []string) string {
 	return "those of " + names + " end"
 }
 
-// Alerts are those about certificates, as of the keeper's last look.
-func (k *Keeper) Alerts() []telemetry.Alert {
+// Alerts are those about certificates, as of the reconciler's last look.
+func (k *Reconciler) Alerts() []telemetry.Alert {
 	k.mu.Lock()
 	ends, name := k.ends, k.service
 	k.mu.Unlock()
@@ -86,7 +86,7 @@ func (k *Keeper) Alerts() []telemetry.Alert {
 }
 
 // now is the time by which certificates are judged.
-func (k *Keeper) now() time.Time {
+func (k *Reconciler) now() time.Time {
 	if k.Now == nil {
 		return time.Now()
 	}
@@ -95,7 +95,7 @@ func (k *Keeper) now() time.Time {
 
 // noteEnds keeps when certificates end. Machines that did not answer keep what is known of
 // them.
-func (k *Keeper) noteEnds(h *Handover, seen map[string]Seen) {
+func (k *Reconciler) noteEnds(h *Handover, seen map[string]Seen) {
 	ends := Ends{Controller: h.Authority.Ends(), Machines: map[string]time.Time{}}
 	if own, err := h.Party.Certificate(); err == nil && own.Leaf.NotAfter.Before(ends.Controller) {
 		ends.Controller = own.Leaf.NotAfter

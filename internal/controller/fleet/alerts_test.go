@@ -79,10 +79,10 @@ func TestStatusAlertsOfCertificates(t *testing.T) {
 }
 
 // The controller tells half a year before what it was handed ends, which it cannot renew.
-func TestAKeeperAlertsOfWhatItCannotRenew(t *testing.T) {
+func TestTheReconcilerAlertsOfWhatItCannotRenew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeep(t)
-		k := u.keeper()
+		k := u.reconciler()
 		if got := k.Alerts(); len(got) > 0 {
 			t.Errorf("before the first look: %v", got)
 		}

@@ -75,8 +75,8 @@ type Content struct {
 	Secrets Secrets
 	// PeerToken seeds what balancers share of prefixes: the same for all of a service.
 	PeerToken string
-	// Seat is what the machine of the controller is handed; nil = the service has none.
-	Seat *Seat
+	// Bundle is what the machine of the controller is handed; nil = the service has none.
+	Bundle *Bundle
 	// Zone is the hosted zone that challenges of an authority are written into; zero = none is.
 	Zone HostedZone
 	// Base is the directory that relative paths of service.yaml are below, for balancers on this
@@ -207,7 +207,7 @@ func (d *deployer) balancer(o provision.Object) (agent.Deployment, error) {
 	}
 	files[fileConfig] = string(config)
 	units := []agent.Unit{{Name: UnitOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed, Memory: int64(d.spec.Balancer.Memory.Total)}}
-	if seat := d.seatOf(); seat != nil && seat.ID == o.ID {
+	if machine := d.controllerMachine(); machine != nil && machine.ID == o.ID {
 		u, err := d.controller(o)
 		if err != nil {
 			return agent.Deployment{}, err
@@ -220,10 +220,10 @@ func (d *deployer) balancer(o provision.Object) (agent.Deployment, error) {
 // actsIn is how a balancer acts in its cloud for the controller; nil where that does so itself,
 // being there, or where there is none.
 func (d *deployer) actsIn(name string) *agent.Cloud {
-	if d.Seat == nil || name == homeCloud(d.spec) || cloud.IsHere(service.Region(name+"/")) {
+	if d.Bundle == nil || name == homeCloud(d.spec) || cloud.IsHere(service.Region(name+"/")) {
 		return nil
 	}
-	c := &agent.Cloud{Means: d.Seat.Means}
+	c := &agent.Cloud{Means: d.Bundle.Means}
 	for _, r := range cloud.Regions(d.spec) {
 		if r.Cloud() == name {
 			c.Regions = append(c.Regions, string(r))

@@ -4,6 +4,6 @@
 //
 // Read fleet.go first (what would change), then up.go (changing it, and moving on
 // to other regions), down.go and orphans.go; deploy.go and handover.go, what machines
-// are to run and how they get it. seat.go is what the machine of the controller gets
-// beyond that, keeper.go and actuator.go what the controller does with it.
+// are to run and how they get it. bundle.go is what the machine of the controller gets
+// beyond that, reconciler.go and actuator.go what the controller does with it.
 package fleet

@@ -203,7 +203,7 @@ func TestALaunchIsNotTakenOver(t *testing.T) {
 // peer, and gets no replicas.
 func TestStrangersHaveNoPart(t *testing.T) {
 	have := fleetOf()
-	c := seated(t)
+	c := withBundle(t)
 	c.Enrolled = map[string][]string{}
 	for i, o := range have {
 		have[i].Handle = "h-" + o.ID
@@ -262,7 +262,7 @@ func TestAControllerLooksPastStrangers(t *testing.T) {
 		stranger.Service, stranger.Owner, stranger.Handle = "chat", u.owner, "i-stranger"
 		among := stranger
 		among.Kind, among.Handle = provision.KindReplica, "i-among"
-		k := u.keeper()
+		k := u.reconciler()
 		k.Open = withMore(k.Open, stranger, among)
 		asked := map[string]bool{}
 		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen {

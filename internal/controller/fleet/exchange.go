@@ -67,9 +67,9 @@ func (f *Fleet) Exchange(ctx context.Context, have []provision.Object, of provis
 }
 
 // exchange carries out the replacements of an order, and returns the ids of what it launched.
-func (k *Keeper) exchange(ctx context.Context, o *opened, orders []controller.Replacing) (launched []string, err error) {
+func (k *Reconciler) exchange(ctx context.Context, o *opened, orders []controller.Replacing) (launched []string, err error) {
 	for _, r := range orders {
-		s, failed := k.look(ctx, o)
+		s, failed := k.observe(ctx, o)
 		if failed != nil {
 			return launched, errors.Join(err, failed)
 		}

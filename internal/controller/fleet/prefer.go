@@ -21,7 +21,7 @@ const preferEvery = 10 * time.Minute
 // be capacity by now. That one serves until the other does; it is given back like one that its
 // cloud recommends to leave, and counts as little against replicas.max. Where there still is no
 // capacity nothing changes, and that is no error.
-func (k *Keeper) prefer(ctx context.Context, o *opened, s *sight, seen map[string]Seen, may func() error) (changed bool, err error) {
+func (k *Reconciler) prefer(ctx context.Context, o *opened, s *observation, seen map[string]Seen, may func() error) (changed bool, err error) {
 	if unsettled(s.have, seen) || time.Since(k.preferred) < preferEvery {
 		return false, nil
 	}

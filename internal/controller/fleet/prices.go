@@ -14,7 +14,7 @@ import (
 	"skyserve/provision/remote"
 )
 
-var _ controller.Market = (*Keeper)(nil)
+var _ controller.Market = (*Reconciler)(nil)
 
 // pricePatience bounds asking for prices: the longest list has some ten pages of
 // megabytes, and whoever asks goes on with list prices.
@@ -97,7 +97,7 @@ func priced(offers map[service.Region]provision.Offerings, prices Prices) map[se
 
 // askPrices takes up the prices that were told, and asks anew where they are old. Nobody
 // waits for the answer: a replica that is missing is not to wait for a price.
-func (k *Keeper) askPrices(ctx context.Context, o *opened) {
+func (k *Reconciler) askPrices(ctx context.Context, o *opened) {
 	select {
 	case prices := <-o.answer:
 		k.takePrices(ctx, o, prices)
@@ -125,7 +125,7 @@ func (k *Keeper) askPrices(ctx context.Context, o *opened) {
 }
 
 // askedNow is a provider that asks those machines in other clouds that can be asked now:
-// which these are is the keeper's to know while it works.
+// which these are is the reconciler's to know while it works.
 func askedNow(p provision.Provider) provision.Provider {
 	places, several := p.(provision.Places)
 	if !several {
@@ -143,7 +143,7 @@ func askedNow(p provision.Provider) provision.Provider {
 }
 
 // takePrices takes up an answer. A region that told nothing keeps the prices it had.
-func (k *Keeper) takePrices(ctx context.Context, o *opened, prices Prices) {
+func (k *Reconciler) takePrices(ctx context.Context, o *opened, prices Prices) {
 	if prices.ByRegion == nil {
 		o.asked = time.Time{}
 		return
@@ -158,7 +158,7 @@ func (k *Keeper) takePrices(ctx context.Context, o *opened, prices Prices) {
 }
 
 // tellUnpriced logs why prices are not known, once for as long as it stays the same.
-func (k *Keeper) tellUnpriced(ctx context.Context, o *opened) {
+func (k *Reconciler) tellUnpriced(ctx context.Context, o *opened) {
 	var all []error
 	for _, r := range cloud.Regions(o.content.Spec) {
 		if err := o.fleet.prices.Unknown[r]; err != nil {
@@ -175,9 +175,9 @@ func (k *Keeper) tellUnpriced(ctx context.Context, o *opened) {
 	o.unpriced = text
 }
 
-// Offers implements controller.Market: what regions had for renting at the keeper's last
+// Offers implements controller.Market: what regions had for renting at the reconciler's last
 // look, those that answered once; nothing before the first.
-func (k *Keeper) Offers() map[service.Region]provision.Offerings {
+func (k *Reconciler) Offers() map[service.Region]provision.Offerings {
 	v, err := k.seenLast()
 	if err != nil {
 		return nil

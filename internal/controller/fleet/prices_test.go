@@ -193,9 +193,9 @@ func TestPricesThatNeverCome(t *testing.T) {
 	})
 }
 
-// A keeper asks for prices beside its work, keeps those it had when it is refused later,
+// The reconciler asks for prices beside its work, keeps those it had when it is refused later,
 // and shows the planner what it launches on.
-func TestAKeeperAsksForPricesBesideItsWork(t *testing.T) {
+func TestTheReconcilerAsksForPricesBesideItsWork(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeep(t)
@@ -211,7 +211,7 @@ func TestAKeeperAsksForPricesBesideItsWork(t *testing.T) {
 			}
 			return dear(ctx, r)
 		}}
-		k := u.keeper()
+		k := u.reconciler()
 		inner := k.Open
 		k.Open = func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (fleet.Reach, error) {
 			reach, err := inner(ctx, means, spec, owner)

@@ -80,8 +80,8 @@ func TestWhoIsMaintained(t *testing.T) {
 	}
 }
 
-// What a keeper changes is replicas that are missing and what is left of others.
-func TestWhatAKeeperChanges(t *testing.T) {
+// What the reconciler changes is replicas that are missing and what is left of others.
+func TestWhatTheReconcilerChanges(t *testing.T) {
 	const launch, terminate, replace = provision.ActionLaunch, provision.ActionTerminate, provision.ActionReplace
 	object := func(kind provision.Kind, id, gone string, standsInFor ...string) provision.Object {
 		o := provision.Object{ID: id, Kind: kind, Gone: gone, Labels: map[string]string{}}

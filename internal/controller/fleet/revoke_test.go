@@ -18,7 +18,7 @@ func TestAControllerHandsListsOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &Keeper{Dir: filepath.Join(dir, "controller")}
+	k := &Reconciler{Dir: filepath.Join(dir, "controller")}
 	if none, err := k.revoked(a.Root()); err != nil || none.Number() != 0 {
 		t.Errorf("before the first list: %d, %v", none.Number(), err)
 	}

@@ -27,7 +27,7 @@ func TestASuccessorThatIsTakenLeavesAsMany(t *testing.T) {
 				o.CostPerHour, o.Offering = 100, &provision.Offering{Type: o.Offering.Type, Region: o.Region, Capacity: service.CapacityOnDemand, GPU: "L4", GPUs: 1}
 			})
 			how := map[string]agent.Status{"us-east-1-0": first, "us-east-1-1": {Phase: agent.PhaseWeights}, "us-east-1-2": ready}
-			k := u.keeper()
+			k := u.reconciler()
 			k.SeeBy(func(have []provision.Object) map[string]fleet.Seen {
 				seen := map[string]fleet.Seen{}
 				for _, o := range have {
@@ -63,7 +63,7 @@ func TestAdviceIsNotChased(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeepOf(t, strings.ReplaceAll(strings.Replace(spotFirst, "on_demand_base: 1", "on_demand_base: 0", 1), "min: 2, max: 3", "min: 1, max: 9"))
-		k := u.keeper()
+		k := u.reconciler()
 		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen { // all serve, and are to be left
 			seen := map[string]fleet.Seen{}
 			for _, o := range have {

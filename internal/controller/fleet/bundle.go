@@ -19,8 +19,8 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// Seat is what makes a machine that of the service's controller.
-type Seat struct {
+// Bundle is what makes a machine that of the service's controller.
+type Bundle struct {
 	// Own is the certificate that the controller is known by, Issuer the authority with
 	// which it certifies machines: see identity.Home.Controller.
 	Own, Issuer []byte
@@ -35,15 +35,15 @@ const UnitController = "controller"
 
 // Files of a controller, in its folder.
 const (
-	fileSeatConfig  = "config.yaml"
-	fileSeatService = "service.yaml"
-	fileSeatContent = "content.json"
-	dirSeatStore    = "store"
+	fileBundleConfig  = "config.yaml"
+	fileBundleService = "service.yaml"
+	fileBundleContent = "content.json"
+	dirBundleStore    = "store"
 )
 
-// seated is what the machine of a controller holds of the Content beyond service.yaml
+// bundleContent is what the machine of a controller holds of the Content beyond service.yaml
 // and certificates.
-type seated struct {
+type bundleContent struct {
 	Secrets   map[string]string `json:"secrets"` // by what service.yaml calls them
 	PeerToken string            `json:"peer_token"`
 	Means     json.RawMessage   `json:"means"`
@@ -57,33 +57,33 @@ type seated struct {
 	Elsewhere []provision.Object `json:"elsewhere"`
 }
 
-// IsSeat says whether a folder is that of a controller in a cloud.
-func IsSeat(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, fileSeatContent))
+// IsBundle says whether a folder is that of a controller in a cloud.
+func IsBundle(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, fileBundleContent))
 	return err == nil
 }
 
-// ReadSeat reads what a controller was handed, from the folder of its configuration, and
+// ReadBundle reads what a controller was handed, from the folder of its configuration, and
 // the machines in other clouds as they were then.
-func ReadSeat(dir string) (c Content, elsewhere []provision.Object, err error) {
+func ReadBundle(dir string) (c Content, elsewhere []provision.Object, err error) {
 	read := func(name string) []byte {
 		text, failed := os.ReadFile(filepath.Join(dir, name))
 		err = errors.Join(err, failed)
 		return text
 	}
-	c.Text, c.Seat = read(fileSeatService), &Seat{Own: read(identity.FileController), Issuer: read(identity.FileDelegated)}
-	text := read(fileSeatContent)
-	var held seated
+	c.Text, c.Bundle = read(fileBundleService), &Bundle{Own: read(identity.FileController), Issuer: read(identity.FileDelegated)}
+	text := read(fileBundleContent)
+	var held bundleContent
 	if err == nil {
 		err = json.Unmarshal(text, &held)
 	}
 	if err == nil {
-		c.Spec, err = service.ParseDeployed(filepath.Join(dir, fileSeatService), c.Text)
+		c.Spec, err = service.ParseDeployed(filepath.Join(dir, fileBundleService), c.Text)
 	}
 	if err != nil {
 		return Content{}, nil, fmt.Errorf("reading what the controller was handed: %w", err)
 	}
-	c.PeerToken, c.Seat.Means, c.Enrolled = held.PeerToken, held.Means, held.Enrolled
+	c.PeerToken, c.Bundle.Means, c.Enrolled = held.PeerToken, held.Means, held.Enrolled
 	c.Zone, c.AdminToken, c.Base = held.Zone, held.AdminToken, held.Base
 	c.Secrets = func(ref string) (string, error) {
 		value, known := held.Secrets[ref]
@@ -150,17 +150,17 @@ func (c Content) edition() (string, error) {
 	return provision.HashOf(struct {
 		Text, PeerToken  string
 		Secrets          map[string]string
-		Seat             *Seat
+		Bundle           *Bundle
 		Enrolled         map[string][]string
 		Zone             HostedZone `json:",omitzero"`
 		AdminToken, Base string     `json:",omitempty"`
-	}{string(c.Text), c.PeerToken, secrets, c.Seat, c.Enrolled, c.Zone, c.AdminToken, c.Base})
+	}{string(c.Text), c.PeerToken, secrets, c.Bundle, c.Enrolled, c.Zone, c.AdminToken, c.Base})
 }
 
-// seatOf is the machine of the controller; nil where there is none, or it has no
+// controllerMachine is the machine of the controller; nil where there is none, or it has no
 // addresses yet.
-func (d *deployer) seatOf() *provision.Object {
-	if d.Seat == nil {
+func (d *deployer) controllerMachine() *provision.Object {
+	if d.Bundle == nil {
 		return nil
 	}
 	id := cloud.ControllerMachine(d.spec)
@@ -174,21 +174,21 @@ func (d *deployer) seatOf() *provision.Object {
 // useStore lets a balancer keep what it must not lose in the store of the controller, or
 // in the one that service.yaml names.
 func (d *deployer) useStore(c *service.BalancerConfig) {
-	seat := d.seatOf()
+	machine := d.controllerMachine()
 	switch {
 	case d.spec.Store.URL != "":
 		c.StoreURL = d.spec.Store.URL
-	case seat == nil:
-	case seat.ID == c.ID: // on its own machine, which the world's address need not lead back to
-		c.StoreURL, c.StoreMTLS = "tls://"+cloud.EndpointsOf(*seat).Inside.Store, true
+	case machine == nil:
+	case machine.ID == c.ID: // on its own machine, which the world's address need not lead back to
+		c.StoreURL, c.StoreMTLS = "tls://"+cloud.EndpointsOf(*machine).Inside.Store, true
 	default:
-		c.StoreURL, c.StoreMTLS = "tls://"+cloud.EndpointsOf(*seat).Outside.Store, true
+		c.StoreURL, c.StoreMTLS = "tls://"+cloud.EndpointsOf(*machine).Outside.Store, true
 	}
 }
 
 // controller is the unit of the controller, on its machine.
-func (d *deployer) controller(seat provision.Object) (agent.Unit, error) {
-	at := cloud.EndpointsOf(seat)
+func (d *deployer) controller(machine provision.Object) (agent.Unit, error) {
+	at := cloud.EndpointsOf(machine)
 	own := filepath.ToSlash(filepath.Join(UnitController, identity.FileController))
 	c := service.ControllerConfig{
 		Service: d.spec.Name, Listen: at.Controller, StoreURL: d.spec.Store.URL,
@@ -196,14 +196,14 @@ func (d *deployer) controller(seat provision.Object) (agent.Unit, error) {
 		RTT:      d.spec.LocalHosts.RTT, Balancers: []service.ControlledBalancer{}, Replicas: []service.ControlledReplica{},
 	}
 	if c.StoreURL == "" {
-		c.StoreListen, c.StoreDir = at.Inside.Store, UnitController+"/"+dirSeatStore
+		c.StoreListen, c.StoreDir = at.Inside.Store, UnitController+"/"+dirBundleStore
 	}
 	for _, b := range d.have {
 		if b.Kind != provision.KindBalancer || !b.PublicIP.IsValid() {
 			continue
 		}
 		admin := AdminURL(b)
-		if b.ID == seat.ID {
+		if b.ID == machine.ID {
 			admin = "https://" + at.Inside.Admin
 		}
 		c.Balancers = append(c.Balancers, service.ControlledBalancer{ID: b.ID, Region: b.Region, Admin: admin})
@@ -212,29 +212,29 @@ func (d *deployer) controller(seat provision.Object) (agent.Unit, error) {
 			c.Replicas = append(c.Replicas, service.ControlledReplica{ReplicaConfig: r, Home: b.ID, Away: d.awayURL(r)})
 		}
 	}
-	files, err := d.seatFiles(seat, c)
+	files, err := d.bundleFiles(machine, c)
 	if err != nil {
 		return agent.Unit{}, err
 	}
-	fixed, err := provision.HashOf([]any{c.Fixed(), d.Seat.Own})
+	fixed, err := provision.HashOf([]any{c.Fixed(), d.Bundle.Own})
 	return agent.Unit{
-		Name: UnitController, Args: []string{program, "controller", "--config", UnitController + "/" + fileSeatConfig}, Files: files, Fixed: fixed,
+		Name: UnitController, Args: []string{program, "controller", "--config", UnitController + "/" + fileBundleConfig}, Files: files, Fixed: fixed,
 		Ready: "http://" + c.Listen + "/healthz",
 	}, err
 }
 
-// seatFiles are the files of a controller with a configuration.
-func (d *deployer) seatFiles(seat provision.Object, c service.ControllerConfig) (map[string]string, error) {
+// bundleFiles are the files of a controller with a configuration.
+func (d *deployer) bundleFiles(machine provision.Object, c service.ControllerConfig) (map[string]string, error) {
 	config, err := yaml.Marshal(c)
 	if err != nil {
 		return nil, err
 	}
-	held := seated{PeerToken: d.PeerToken, Means: d.Seat.Means, Enrolled: d.Enrolled, Zone: d.Zone, AdminToken: d.AdminToken, Base: d.Base, Elsewhere: []provision.Object{}}
+	held := bundleContent{PeerToken: d.PeerToken, Means: d.Bundle.Means, Enrolled: d.Enrolled, Zone: d.Zone, AdminToken: d.AdminToken, Base: d.Base, Elsewhere: []provision.Object{}}
 	if held.Secrets, err = secretsOf(d.Content); err != nil {
 		return nil, err
 	}
 	for _, o := range d.have {
-		if o.Region.Cloud() != seat.Region.Cloud() && !cloud.IsHere(o.Region) {
+		if o.Region.Cloud() != machine.Region.Cloud() && !cloud.IsHere(o.Region) {
 			held.Elsewhere = append(held.Elsewhere, provision.Object{
 				ID: o.ID, Kind: o.Kind, Service: o.Service, Handle: o.Handle, Owner: o.Owner, Region: o.Region,
 				Labels: o.Labels, Offering: o.Offering, PublicIP: o.PublicIP, PrivateIP: o.PrivateIP, Endpoints: o.Endpoints,
@@ -247,8 +247,8 @@ func (d *deployer) seatFiles(seat provision.Object, c service.ControllerConfig) 
 	}
 	files := map[string]string{}
 	for name, text := range map[string][]byte{
-		fileSeatConfig: config, fileSeatService: d.Text, fileSeatContent: content,
-		identity.FileController: d.Seat.Own, identity.FileDelegated: d.Seat.Issuer,
+		fileBundleConfig: config, fileBundleService: d.Text, fileBundleContent: content,
+		identity.FileController: d.Bundle.Own, identity.FileDelegated: d.Bundle.Issuer,
 	} {
 		files[UnitController+"/"+name] = string(text)
 	}

@@ -58,14 +58,14 @@ func (m means) specOf(regions []service.Region) *service.Spec {
 	return spec
 }
 
-// keeping are the options of a controller on a machine in a cloud, whose configuration
+// reconciling are the options of a controller on a machine in a cloud, whose configuration
 // is this file; none of any other.
-func keeping(file string, log *slog.Logger) []controller.Option {
+func reconciling(file string, log *slog.Logger) []controller.Option {
 	dir := filepath.Dir(file)
-	if !fleet.IsSeat(dir) {
+	if !fleet.IsBundle(dir) {
 		return nil
 	}
-	k := &fleet.Keeper{Dir: dir, Open: reachClouds, Logger: log}
+	k := &fleet.Reconciler{Dir: dir, Open: reachClouds, Logger: log}
 	if svc, here := serviceHere(dir); here {
 		k.Decisions, k.Lock = decisionsFile(svc), func() (func(), error) {
 			unlock, err := svc.Lock()
@@ -76,7 +76,7 @@ func keeping(file string, log *slog.Logger) []controller.Option {
 			return unlock, err
 		}
 	}
-	return []controller.Option{controller.Keeping(k), controller.ActedOn(k), controller.AlertedBy(k.Alerts)}
+	return []controller.Option{controller.ReconciledBy(k), controller.ActedOn(k), controller.AlertedBy(k.Alerts)}
 }
 
 // reachClouds reaches the regions of a service as one of its machines does: it sees
@@ -153,9 +153,9 @@ func regionsIn(names []string) []service.Region {
 // serviceHere is the service whose machines are processes of this computer, by the folder of its
 // controller; false for a service in clouds.
 func serviceHere(dir string) (local.Service, bool) {
-	c, _, err := fleet.ReadSeat(dir)
+	c, _, err := fleet.ReadBundle(dir)
 	var m means
-	if err != nil || json.Unmarshal(c.Seat.Means, &m) != nil || m.Dir == "" {
+	if err != nil || json.Unmarshal(c.Bundle.Means, &m) != nil || m.Dir == "" {
 		return local.Service{}, false
 	}
 	return local.ServiceAt(m.Dir), true

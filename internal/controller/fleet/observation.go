@@ -16,14 +16,14 @@ import (
 	"skyserve/provision/remote"
 )
 
-// keepPatience is how long a region may take to be listed, or to say what it offers, for a
-// keeper: one that works answers within a second or two, and the others are not to wait for
+// listTimeout is how long a region may take to be listed, or to say what it offers, for a
+// reconciler: one that works answers within a second or two, and the others are not to wait for
 // one that does not.
-const keepPatience = 5 * time.Second
+const listTimeout = 5 * time.Second
 
-// sight is what a keeper sees of a service at one look. A region that does not answer hides
+// observation is what the reconciler sees of a service at one look. A region that does not answer hides
 // none of the others, and nothing is changed in it.
-type sight struct {
+type observation struct {
 	spec *service.Spec
 	// have is what there is in the regions that answered.
 	have []provision.Object
@@ -37,13 +37,13 @@ type sight struct {
 	blind map[service.Region]bool
 }
 
-// look lists all regions. It is an error if none answers.
-func (k *Keeper) look(ctx context.Context, o *opened) (*sight, error) {
+// observe lists all regions. It is an error if none answers.
+func (k *Reconciler) observe(ctx context.Context, o *opened) (*observation, error) {
 	l, err := o.inspector.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s := &sight{spec: o.content.Spec, have: l.Have, silent: l.Silent, handed: map[service.Region]bool{}, blind: map[service.Region]bool{}}
+	s := &observation{spec: o.content.Spec, have: l.Have, silent: l.Silent, handed: map[service.Region]bool{}, blind: map[service.Region]bool{}}
 	for _, r := range cloud.Regions(s.spec) {
 		if s.silent[r] == nil {
 			k.last[r] = in(l.Have, r)
@@ -70,7 +70,7 @@ func in(have []provision.Object, r service.Region) []provision.Object {
 }
 
 // all is what there is, and of silent regions what there was.
-func (s *sight) all() []provision.Object { return slices.Concat(s.have, s.known) }
+func (s *observation) all() []provision.Object { return slices.Concat(s.have, s.known) }
 
 // without is the service less some of its regions.
 func without(spec *service.Spec, regions func(service.Region) bool) *service.Spec {
@@ -81,7 +81,7 @@ func without(spec *service.Spec, regions func(service.Region) bool) *service.Spe
 
 // view is what others are told of: of a region that is silent what there was, and nothing of
 // one of which that is not known for certain.
-func (s *sight) view(seen map[string]Seen) *view {
+func (s *observation) view(seen map[string]Seen) *view {
 	unsure := func(r service.Region) bool { return s.handed[r] || s.blind[r] }
 	have := slices.DeleteFunc(s.all(), func(o provision.Object) bool { return unsure(o.Region) })
 	return &view{spec: without(s.spec, unsure), have: have, seen: seen}
@@ -90,7 +90,7 @@ func (s *sight) view(seen map[string]Seen) *view {
 // certain takes out the deployments that could be wrong because of silent regions: those of
 // machines there that may be others by now, and of all balancers while some may not be known,
 // since what is not known would be taken from them.
-func (s *sight) certain(deployments map[string]agent.Deployment) {
+func (s *observation) certain(deployments map[string]agent.Deployment) {
 	for _, o := range s.all() {
 		if s.handed[o.Region] || len(s.blind) > 0 && o.Kind == provision.KindBalancer {
 			delete(deployments, o.ID)
@@ -99,7 +99,7 @@ func (s *sight) certain(deployments map[string]agent.Deployment) {
 }
 
 // failure is why regions are silent, in their order; nil when all answered.
-func (s *sight) failure() error {
+func (s *observation) failure() error {
 	var all []error
 	for _, r := range slices.Sorted(maps.Keys(s.silent)) {
 		all = append(all, s.silent[r])
@@ -108,7 +108,7 @@ func (s *sight) failure() error {
 }
 
 // beyond is why parts of an order cannot be carried out now: they are about silent regions.
-func (s *sight) beyond(order controller.Order) error {
+func (s *observation) beyond(order controller.Order) error {
 	about := map[service.Region]bool{}
 	for _, l := range order.Launch {
 		about[l.Region] = true
@@ -129,14 +129,14 @@ func (s *sight) beyond(order controller.Order) error {
 
 // plans makes the fleet plan for the regions that answered, and said what they offer: at
 // times they are asked that again. The error is of those that did not say.
-func (k *Keeper) plans(ctx context.Context, o *opened, s *sight) error {
+func (k *Reconciler) plans(ctx context.Context, o *opened, s *observation) error {
 	var due []service.Region
 	for _, r := range cloud.Regions(s.spec) {
 		if s.silent[r] == nil && time.Since(o.looked[r]) > offersHold {
 			due = append(due, r)
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, keepPatience, fmt.Errorf("no answer within %s", keepPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, fmt.Errorf("no answer within %s", listTimeout))
 	defer cancel()
 	failed := o.fleet.ask(ctx, due)
 	var all []error
@@ -195,7 +195,7 @@ func (w witnesses) Fingerprint(ctx context.Context, o provision.Object) (string,
 
 // ways are the machines of a cloud that act there for the controller: its balancers, first
 // those that answered at the last look.
-func (k *Keeper) ways(h *Handover, name string) []remote.Ask {
+func (k *Reconciler) ways(h *Handover, name string) []remote.Ask {
 	var balancers []provision.Object
 	for _, o := range h.Have {
 		if o.Kind == provision.KindBalancer && o.Gone == "" && o.Region.Cloud() == name && Reachable(o) {

@@ -16,8 +16,8 @@ import (
 // few of a strategy's looks would else be made on one and the same.
 const freshKV = 3 * time.Second
 
-// sight is all that a scaling decision is made from.
-type sight struct {
+// scalingInputs is all that a scaling decision is made from.
+type scalingInputs struct {
 	now      time.Time
 	standing Standing
 	snapshot *telemetry.Snapshot
@@ -65,7 +65,7 @@ func (r StandingReplica) lent() bool { return r.Donation != nil && !r.Donation.L
 func (m member) idle() bool { return m.seen == nil || m.seen.State == service.StateDonated }
 
 // groups are what can be scaled, in the order of service.yaml.
-func (s *sight) groups() []scaled {
+func (s *scalingInputs) groups() []scaled {
 	seen := map[string]*telemetry.ReplicaSnapshot{}
 	for i := range s.snapshot.Regions {
 		for k := range s.snapshot.Regions[i].Replicas {
@@ -97,7 +97,7 @@ func (s *sight) groups() []scaled {
 }
 
 // fleet is the groups as a strategy sees them.
-func (s *sight) fleet(groups []scaled) *plan.Fleet {
+func (s *scalingInputs) fleet(groups []scaled) *plan.Fleet {
 	f := &plan.Fleet{Spare: map[string]int{}}
 	for _, g := range groups {
 		e := plan.Endpoint{Model: g.model, Region: string(g.region), Min: g.bounds.Min, Max: g.bounds.Max, Utilisation: g.utilisation(), Target: s.targets[g.place]}
@@ -133,7 +133,7 @@ func (s *sight) fleet(groups []scaled) *plan.Fleet {
 
 // told is what the balancers of a group's region say of its model; nil where they did
 // not of late.
-func (s *sight) told(g scaled) *telemetry.ModelSnapshot {
+func (s *scalingInputs) told(g scaled) *telemetry.ModelSnapshot {
 	for i := range s.snapshot.Regions {
 		r := &s.snapshot.Regions[i]
 		if r.Name != g.region || heard(*r) > freshKV {

@@ -72,12 +72,12 @@ func newUpkeepOf(t *testing.T, text string) *upkeep {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := fleet.Content{Spec: parse(t, text), Text: []byte(text), Secrets: secrets, PeerToken: "p", Seat: &fleet.Seat{Means: json.RawMessage("{}")}}
-	if c.Seat.Own, c.Seat.Issuer, err = home.Controller("lb-us-east-1-0", time.Now()); err != nil {
+	c := fleet.Content{Spec: parse(t, text), Text: []byte(text), Secrets: secrets, PeerToken: "p", Bundle: &fleet.Bundle{Means: json.RawMessage("{}")}}
+	if c.Bundle.Own, c.Bundle.Issuer, err = home.Controller("lb-us-east-1-0", time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	first := machineAt("lb-us-east-1-0", provision.KindBalancer, "aws/us-east-1", "", "1", 0)
-	u := &upkeep{Memory: world(c.Spec), dir: seat(t, deployments(t, c, []provision.Object{first})["lb-us-east-1-0"]), owner: authority.Owner(), spec: c.Spec, silent: map[service.Region]bool{}}
+	u := &upkeep{Memory: world(c.Spec), dir: writeBundle(t, deployments(t, c, []provision.Object{first})["lb-us-east-1-0"]), owner: authority.Owner(), spec: c.Spec, silent: map[service.Region]bool{}}
 	for _, name := range []string{identity.FileController, identity.FileDelegated} {
 		if err := os.Chmod(filepath.Join(u.dir, name), 0o600); err != nil {
 			t.Fatal(err)
@@ -95,9 +95,9 @@ func newUpkeepOf(t *testing.T, text string) *upkeep {
 	return u
 }
 
-// keeper is one whose process was just started.
-func (u *upkeep) keeper() *fleet.Keeper {
-	return &fleet.Keeper{Dir: u.dir, Open: func(_ context.Context, _ json.RawMessage, spec *service.Spec, owner string) (fleet.Reach, error) {
+// reconciler is one whose process was just started.
+func (u *upkeep) reconciler() *fleet.Reconciler {
+	return &fleet.Reconciler{Dir: u.dir, Open: func(_ context.Context, _ json.RawMessage, spec *service.Spec, owner string) (fleet.Reach, error) {
 		if owner != u.owner {
 			return fleet.Reach{}, errors.New("opened for " + owner)
 		}
@@ -123,8 +123,8 @@ func (l listed) List(ctx context.Context, name string) ([]provision.Object, erro
 	return slices.DeleteFunc(have, func(o provision.Object) bool { return o.Region != l.region }), err
 }
 
-// keep has a keeper work for a while.
-func (u *upkeep) keep(t *testing.T, k *fleet.Keeper, d time.Duration, may func() error) {
+// keep has the reconciler work for a while.
+func (u *upkeep) keep(t *testing.T, k *fleet.Reconciler, d time.Duration, may func() error) {
 	t.Helper()
 	ctx, end := context.WithTimeout(t.Context(), d)
 	defer end()
@@ -157,11 +157,11 @@ func (u *upkeep) replicas() []string {
 
 var allKept = []string{"eu-west-1-0", "us-east-1-0", "us-east-1-1"}
 
-func TestAKeeperReplacesWhatIsGone(t *testing.T) {
+func TestTheReconcilerReplacesWhatIsGone(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeep(t)
-		k := u.keeper()
+		k := u.reconciler()
 		calls := u.Calls()
 		u.keep(t, k, 20*time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, allKept) || u.Calls() != calls {
@@ -190,11 +190,11 @@ func TestAKeeperReplacesWhatIsGone(t *testing.T) {
 
 // A region without capacity is stood in for by another, and served itself again once it
 // has capacity.
-func TestAKeeperGoesWhereCapacityIs(t *testing.T) {
+func TestTheReconcilerGoesWhereCapacityIs(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeep(t)
-		k := u.keeper()
+		k := u.reconciler()
 		u.Refuse = func(o provision.Offering) *provision.CapacityError {
 			if o.Region == "aws/us-east-1" {
 				return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
@@ -215,10 +215,10 @@ func TestAKeeperGoesWhereCapacityIs(t *testing.T) {
 }
 
 // A region that does not answer is left as it is, and what happens in the others is mended.
-func TestAKeeperLeavesASilentRegionAlone(t *testing.T) {
+func TestTheReconcilerLeavesASilentRegionAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeep(t)
-		k := u.keeper()
+		k := u.reconciler()
 		u.keep(t, k, time.Second, always)
 		u.silent["aws/us-east-1"] = true
 		u.Change("us-east-1-0", nil)
@@ -268,12 +268,12 @@ func (n noisy) List(ctx context.Context, name string) ([]provision.Object, error
 
 // What fails in the same way is told once in a while, though clouds put numbers into their
 // words that are others each time; another failure is told at once.
-func TestAKeeperDoesNotRepeatItself(t *testing.T) {
+func TestTheReconcilerDoesNotRepeatItself(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeep(t)
 		asked, log := 0, &strings.Builder{}
-		k := u.keeper()
+		k := u.reconciler()
 		open := k.Open
 		k.Open = func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (fleet.Reach, error) {
 			reach, err := open(ctx, means, spec, owner)
@@ -297,7 +297,7 @@ func TestAKeeperDoesNotRepeatItself(t *testing.T) {
 }
 
 // One that stood in for a region is not ended while balancers may send it requests, and the
-// keeper does not wait for that: it goes on with all else.
+// reconciler does not wait for that: it goes on with all else.
 func TestAStandInThatIsUsedStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeep(t)
@@ -314,7 +314,7 @@ func TestAStandInThatIsUsedStays(t *testing.T) {
 		if _, err := u.Launch(t.Context(), extra); err != nil {
 			t.Fatal(err)
 		}
-		k := u.keeper()
+		k := u.reconciler()
 		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen { // all of them serve
 			seen := map[string]fleet.Seen{}
 			for _, o := range have {
@@ -343,7 +343,7 @@ func TestARegionThatFallsSilentMidwayIsLeftAlone(t *testing.T) {
 			return nil
 		}
 		u.Change("us-east-1-0", nil)
-		u.keep(t, u.keeper(), time.Second, always)
+		u.keep(t, u.reconciler(), time.Second, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "us-east-1-1"}) {
 			t.Errorf("got %q", got)
 		}
@@ -358,7 +358,7 @@ func TestAStandInForASilentRegionStays(t *testing.T) {
 			o.ID, o.Region, o.Labels["for"] = "eu-west-1-1", "aws/eu-west-1", "aws/us-east-1"
 		})
 		u.silent["aws/us-east-1"] = true
-		u.keep(t, u.keeper(), time.Minute, always)
+		u.keep(t, u.reconciler(), time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-1"}) {
 			t.Errorf("got %q", got)
 		}
@@ -372,7 +372,7 @@ func TestARegionThatOffersNothingHidesNoOther(t *testing.T) {
 		u.mute = map[service.Region]bool{"aws/us-east-1": true}
 		u.Change("us-east-1-0", nil)
 		u.Change("eu-west-1-0", nil)
-		k := u.keeper()
+		k := u.reconciler()
 		u.keep(t, k, time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "us-east-1-1"}) {
 			t.Errorf("without its offers: %q", got)
@@ -401,7 +401,7 @@ regions:
 
 // What was launched on demand because spot had no capacity is replaced by spot once it has,
 // while replicas.max leaves room; what is to be on demand stays so.
-func TestAKeeperGoesBackToSpot(t *testing.T) {
+func TestTheReconcilerGoesBackToSpot(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeepOf(t, spotFirst)
@@ -415,7 +415,7 @@ func TestAKeeperGoesBackToSpot(t *testing.T) {
 			slices.Sort(all)
 			return strings.Join(all, ", ")
 		}
-		k := u.keeper()
+		k := u.reconciler()
 		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen { // all of them serve
 			seen := map[string]fleet.Seen{}
 			for _, o := range have {
@@ -453,7 +453,7 @@ func TestAKeeperGoesBackToSpot(t *testing.T) {
 }
 
 // Whichever call a controller dies at, before it or after, the next one makes nothing twice.
-func TestAKeeperThatDiesDoublesNothing(t *testing.T) {
+func TestTheReconcilerThatDiesDoublesNothing(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		died := 0
 		for at := 1; ; at++ {
@@ -464,13 +464,13 @@ func TestAKeeperThatDiesDoublesNothing(t *testing.T) {
 				u.Change("eu-west-1-0", func(o *provision.Object) { o.Gone = "taken by the cloud" })
 				u.Restart()
 				u.CrashAt, u.Late = at, late
-				k := u.keeper()
+				k := u.reconciler()
 				u.keep(t, k, time.Second, always)
 				order := controller.Order{Launch: []controller.Launching{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}
 				_, err := k.Carry(t.Context(), order, always)
 				done = u.Calls() < at
 				u.Restart()
-				u.keep(t, u.keeper(), 10*time.Second, always)
+				u.keep(t, u.reconciler(), 10*time.Second, always)
 				want := allKept
 				if got := u.replicas(); err == nil || late && len(got) > len(want) {
 					want = append(slices.Clone(want), "us-east-1-2") // launching it was the last that it did
@@ -493,7 +493,7 @@ func TestAKeeperThatDiesDoublesNothing(t *testing.T) {
 func TestAStrategyActsOnACloud(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeep(t)
-		k := u.keeper()
+		k := u.reconciler()
 		if _, err := k.Standing(); err == nil {
 			t.Error("it tells what stands before it looked")
 		}
@@ -532,7 +532,7 @@ func TestAStrategyActsOnACloud(t *testing.T) {
 		gone := controller.Order{Donate: []controller.Donating{{ID: "us-east-1-1", Donation: service.Donation{Since: now, Until: now}}}}
 		carry(gone)
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4 leaves", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
-		k = u.keeper() // what leaves is known to the next controller
+		k = u.reconciler() // what leaves is known to the next controller
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4 leaves", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 		carry(controller.Order{Remove: []string{"us-east-1-1"}})
 		stands("us-east-1-0 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
@@ -550,7 +550,7 @@ func TestAStrategyActsOnACloud(t *testing.T) {
 func TestOneChangeAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeep(t)
-		k := u.keeper()
+		k := u.reconciler()
 		u.Change("us-east-1-1", nil)
 		var busy error
 		u.Refuse = func(provision.Offering) *provision.CapacityError {

@@ -17,10 +17,10 @@ import (
 	"skyserve/provision"
 )
 
-// seated is the content of a service with a controller.
-func seated(t *testing.T) fleet.Content {
+// withBundle is the content of a service with a controller.
+func withBundle(t *testing.T) fleet.Content {
 	c := content(t)
-	c.Seat = &fleet.Seat{Own: []byte("OWN"), Issuer: []byte("ISSUER"), Means: json.RawMessage(`{"program":"p"}`)}
+	c.Bundle = &fleet.Bundle{Own: []byte("OWN"), Issuer: []byte("ISSUER"), Means: json.RawMessage(`{"program":"p"}`)}
 	return c
 }
 
@@ -33,8 +33,8 @@ func deployments(t *testing.T, c fleet.Content, have []provision.Object) map[str
 	return all
 }
 
-// seat writes the files of a controller's unit as its machine does, and returns their folder.
-func seat(t *testing.T, d agent.Deployment) string {
+// writeBundle writes the files of a controller's unit as its machine does, and returns their folder.
+func writeBundle(t *testing.T, d agent.Deployment) string {
 	t.Helper()
 	i := slices.IndexFunc(d.Units, func(u agent.Unit) bool { return u.Name == "controller" })
 	if i < 0 {
@@ -54,7 +54,7 @@ func seat(t *testing.T, d agent.Deployment) string {
 }
 
 func TestTheControllerIsOnOneMachine(t *testing.T) {
-	all := deployments(t, seated(t), fleetOf())
+	all := deployments(t, withBundle(t), fleetOf())
 	for id, d := range all {
 		if err := d.Check(); err != nil {
 			t.Errorf("%s: %v", id, err)
@@ -104,7 +104,7 @@ func TestBalancersUseTheControllersStore(t *testing.T) {
 		}
 		return c.StoreURL
 	}
-	named := seated(t)
+	named := withBundle(t)
 	spec := *named.Spec
 	named.Spec, spec.Store.URL = &spec, "nats://store.example.com:4222"
 	away := slices.DeleteFunc(fleetOf(), func(o provision.Object) bool { return o.ID == "lb-us-east-1-0" })
@@ -115,10 +115,10 @@ func TestBalancersUseTheControllersStore(t *testing.T) {
 		balancer string
 		want     string
 	}{
-		{"on its machine", seated(t), fleetOf(), "lb-us-east-1-0", "ours tls://10.0.0.1:8400"},
-		{"elsewhere", seated(t), fleetOf(), "lb-us-east-1-1", "ours tls://203.0.113.1:8400"},
+		{"on its machine", withBundle(t), fleetOf(), "lb-us-east-1-0", "ours tls://10.0.0.1:8400"},
+		{"elsewhere", withBundle(t), fleetOf(), "lb-us-east-1-1", "ours tls://203.0.113.1:8400"},
 		{"one of the user's own", named, fleetOf(), "lb-us-east-1-1", "nats://store.example.com:4222"},
-		{"while its machine is away", seated(t), away, "lb-us-east-1-1", ""},
+		{"while its machine is away", withBundle(t), away, "lb-us-east-1-1", ""},
 		{"without a controller", content(t), fleetOf(), "lb-us-east-1-1", ""},
 	} {
 		if got := store(deployments(t, tt.content, tt.have)[tt.balancer]); got != tt.want {
@@ -135,10 +135,10 @@ func TestBalancersUseTheControllersStore(t *testing.T) {
 func TestAControllerHandsOutWhatUpDoes(t *testing.T) {
 	have := fleetOf()
 	obtains := obtaining(t, "email: ops@example.com, ca: \"https://ca.example.com\", root: /etc/mine.crt, eab: {key_id: k, hmac: env:HF_TOKEN}")
-	obtains.Seat = seated(t).Seat
-	for _, content := range []fleet.Content{seated(t), obtains} {
+	obtains.Bundle = withBundle(t).Bundle
+	for _, content := range []fleet.Content{withBundle(t), obtains} {
 		all := deployments(t, content, have)
-		c, elsewhere, err := fleet.ReadSeat(seat(t, all["lb-us-east-1-0"]))
+		c, elsewhere, err := fleet.ReadBundle(writeBundle(t, all["lb-us-east-1-0"]))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,13 +152,13 @@ func TestAControllerHandsOutWhatUpDoes(t *testing.T) {
 	}
 }
 
-func TestASeatThatIsDamaged(t *testing.T) {
+func TestABundleThatIsDamaged(t *testing.T) {
 	for _, name := range []string{"content.json", "service.yaml", "controller.pem", "issuer.pem"} {
-		dir := seat(t, deployments(t, seated(t), fleetOf())["lb-us-east-1-0"])
+		dir := writeBundle(t, deployments(t, withBundle(t), fleetOf())["lb-us-east-1-0"])
 		if err := os.Remove(filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := fleet.ReadSeat(dir); err == nil || !strings.Contains(err.Error(), name) {
+		if _, _, err := fleet.ReadBundle(dir); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("without %s: %v", name, err)
 		}
 	}
@@ -166,7 +166,7 @@ func TestASeatThatIsDamaged(t *testing.T) {
 
 // A replica that leaves is no balancer's any more; its machine goes on.
 func TestAReplicaThatLeaves(t *testing.T) {
-	c := seated(t)
+	c := withBundle(t)
 	c.Leaving = map[string]bool{"us-east-1-0": true}
 	all := deployments(t, c, fleetOf())
 	for _, u := range all["lb-us-east-1-0"].Units {
@@ -174,7 +174,7 @@ func TestAReplicaThatLeaves(t *testing.T) {
 			t.Errorf("the %s still uses it: %s", u.Name, config)
 		}
 	}
-	if !reflect.DeepEqual(all["us-east-1-0"], deployments(t, seated(t), fleetOf())["us-east-1-0"]) {
+	if !reflect.DeepEqual(all["us-east-1-0"], deployments(t, withBundle(t), fleetOf())["us-east-1-0"]) {
 		t.Error("its machine is to run something else")
 	}
 }

@@ -24,7 +24,7 @@ import (
 	"skyserve/provision/remote"
 )
 
-// Rhythm of a keeper, each with its reason.
+// Rhythm of the reconciler, each with its reason.
 const (
 	// offersHold is how long what a region offers is taken for the same: prices of spot
 	// change by the hour.
@@ -38,7 +38,7 @@ const (
 	pricesAgain = 5 * time.Minute
 )
 
-// Reach is how a keeper reaches the cloud that it is in.
+// Reach is how the reconciler reaches the cloud that it is in.
 type Reach struct {
 	Provider provision.Provider
 	Witness  provision.Witness
@@ -48,16 +48,16 @@ type Reach struct {
 	UserData func(cloud.Node) (string, error)
 }
 
-// Keeper keeps the replicas of a service in clouds as they are wanted: it launches
+// Reconciler keeps the replicas of a service in clouds as they are wanted: it launches
 // another where a machine is gone, or is about to be taken, hands new ones over what they
 // are to run, and tells balancers of them; and it carries out what strategies decide (see
 // Carry). It changes nothing but replicas. What there is it reads from the clouds' tags
 // each time, so that it can be stopped at any moment. In its own cloud it acts itself, in
 // others by way of balancers there; a region that does not answer is left as it is.
-type Keeper struct {
-	// Dir is the folder of the controller's configuration: see ReadSeat.
+type Reconciler struct {
+	// Dir is the folder of the controller's configuration: see ReadBundle.
 	Dir string
-	// Open reaches the regions of a service in the keeper's own cloud, which are all that
+	// Open reaches the regions of a service in the reconciler's own cloud, which are all that
 	// spec has.
 	Open func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (Reach, error)
 	// Logger is told what is done; nil = silence.
@@ -93,7 +93,7 @@ type Keeper struct {
 	service string // its name
 }
 
-// opened is what a keeper made of what it was handed.
+// opened is what the reconciler made of what it was handed.
 type opened struct {
 	content   Content            // the newest
 	elsewhere []provision.Object // machines in other clouds when it was handed over
@@ -106,7 +106,7 @@ type opened struct {
 	unpriced  string // what was last logged of prices that are not known
 }
 
-// view is what a service has in clouds, as its keeper last saw it.
+// view is what a service has in clouds, as its reconciler last saw it.
 type view struct {
 	spec *service.Spec // less the regions of which that is not known
 	have []provision.Object
@@ -115,11 +115,11 @@ type view struct {
 	offers map[service.Region]provision.Offerings
 }
 
-var _ controller.Machines = (*Keeper)(nil)
+var _ controller.Machines = (*Reconciler)(nil)
 
 // Reconcile implements controller.Machines. What fails is logged once for as long as it stays
 // the same.
-func (k *Keeper) Reconcile(ctx context.Context, may func() error) (busy bool) {
+func (k *Reconciler) Reconcile(ctx context.Context, may func() error) (busy bool) {
 	k.working.Lock()
 	defer k.working.Unlock()
 	busy, err := k.turn(ctx, may)
@@ -128,9 +128,9 @@ func (k *Keeper) Reconcile(ctx context.Context, may func() error) (busy bool) {
 }
 
 // Wait implements controller.Machines.
-func (k *Keeper) Wait() { k.asking.Wait() }
+func (k *Reconciler) Wait() { k.asking.Wait() }
 
-func (k *Keeper) log() *slog.Logger {
+func (k *Reconciler) log() *slog.Logger {
 	if k.Logger == nil {
 		return slog.New(slog.DiscardHandler)
 	}
@@ -139,7 +139,7 @@ func (k *Keeper) log() *slog.Logger {
 
 // tell logs an error once for as long as it stays the same, and one that differs by nothing but
 // such words as clouds make anew for each answer once in a while.
-func (k *Keeper) tell(ctx context.Context, err error) {
+func (k *Reconciler) tell(ctx context.Context, err error) {
 	if err == nil || ctx.Err() != nil {
 		k.said = ""
 		return
@@ -162,7 +162,7 @@ func gist(text string) string {
 }
 
 // turn looks once and mends what it finds; busy says that something is on its way.
-func (k *Keeper) turn(ctx context.Context, may func() error) (busy bool, err error) {
+func (k *Reconciler) turn(ctx context.Context, may func() error) (busy bool, err error) {
 	unlock, err := k.lock()
 	if errors.Is(err, controller.ErrBusy) {
 		return true, nil // whoever changes the service sees to all of this
@@ -175,7 +175,7 @@ func (k *Keeper) turn(ctx context.Context, may func() error) (busy bool, err err
 	if err != nil {
 		return false, err
 	}
-	s, err := k.look(ctx, o)
+	s, err := k.observe(ctx, o)
 	if err != nil {
 		return false, err
 	}
@@ -191,7 +191,7 @@ func (k *Keeper) turn(ctx context.Context, may func() error) (busy bool, err err
 	k.noteEnds(h, seen)
 	changed, failure := k.replace(ctx, o, s, seen, may)
 	if changed {
-		if s, err = k.look(ctx, o); err != nil {
+		if s, err = k.observe(ctx, o); err != nil {
 			return true, errors.Join(failure, err)
 		}
 	}
@@ -213,7 +213,7 @@ func (k *Keeper) turn(ctx context.Context, may func() error) (busy bool, err err
 }
 
 // lock is Lock, where there is one.
-func (k *Keeper) lock() (unlock func(), err error) {
+func (k *Reconciler) lock() (unlock func(), err error) {
 	if k.Lock == nil {
 		return func() {}, nil
 	}
@@ -221,7 +221,7 @@ func (k *Keeper) lock() (unlock func(), err error) {
 }
 
 // see asks all machines how they do.
-func (k *Keeper) see(ctx context.Context, h *Handover) map[string]Seen {
+func (k *Reconciler) see(ctx context.Context, h *Handover) map[string]Seen {
 	if k.eyes != nil {
 		return k.eyes(h.Have)
 	}
@@ -229,7 +229,7 @@ func (k *Keeper) see(ctx context.Context, h *Handover) map[string]Seen {
 }
 
 // revoked is the list of revoked certificates that the agent of this machine was handed.
-func (k *Keeper) revoked(root *x509.Certificate) (identity.Revoked, error) {
+func (k *Reconciler) revoked(root *x509.Certificate) (identity.Revoked, error) {
 	return identity.ReadRevoked(filepath.Join(filepath.Dir(k.Dir), agent.FileRevoked), root)
 }
 
@@ -241,7 +241,7 @@ func unsettled(have []provision.Object, seen map[string]Seen) bool {
 }
 
 // replace launches what is missing; changed says that something may be made by now.
-func (k *Keeper) replace(ctx context.Context, o *opened, s *sight, seen map[string]Seen, may func() error) (changed bool, err error) {
+func (k *Reconciler) replace(ctx context.Context, o *opened, s *observation, seen map[string]Seen, may func() error) (changed bool, err error) {
 	silent := k.plans(ctx, o, s)
 	k.askPrices(ctx, o)
 	o.fleet.Going = parting(s.have, seen, k.heeded(s, seen))
@@ -268,7 +268,7 @@ func (k *Keeper) replace(ctx context.Context, o *opened, s *sight, seen map[stri
 }
 
 // progress logs changes that are done; those that fail are told with the turn.
-func (k *Keeper) progress(c provision.Change, p provision.Phase, _ error) {
+func (k *Reconciler) progress(c provision.Change, p provision.Phase, _ error) {
 	if p == provision.PhaseDone {
 		k.log().Info("machine", "change", string(c.Action), "id", c.ID(), "region", string(c.Region()), "why", c.Reason)
 	}
@@ -306,7 +306,7 @@ func relieved(leaving map[string]bool, have []provision.Object, seen map[string]
 	return ids
 }
 
-// replacing says whether a change is a keeper's to make: a replica that is missing is
+// replacing says whether a change is the reconciler's to make: a replica that is missing is
 // launched; what is left of one that is gone goes, and of two with one id the second.
 // All else that differs is left to `up`.
 func replacing(p *Plan, c provision.Change) bool {
@@ -336,8 +336,8 @@ func wants(p *Plan, id string) bool {
 }
 
 // open takes up what the controller was handed, anew where that is another.
-func (k *Keeper) open(ctx context.Context) (*opened, error) {
-	c, elsewhere, err := ReadSeat(k.Dir)
+func (k *Reconciler) open(ctx context.Context) (*opened, error) {
+	c, elsewhere, err := ReadBundle(k.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -346,11 +346,11 @@ func (k *Keeper) open(ctx context.Context) (*opened, error) {
 		return nil, err
 	}
 	c.Leaving = decided.Idle()
-	if o := k.opened; o != nil && string(o.content.Text) == string(c.Text) && reflect.DeepEqual(o.content.Seat, c.Seat) {
+	if o := k.opened; o != nil && string(o.content.Text) == string(c.Text) && reflect.DeepEqual(o.content.Bundle, c.Bundle) {
 		o.content, o.elsewhere = c, elsewhere
 		return o, nil
 	}
-	party, authority, err := identity.Home{Dir: k.Dir}.Seated()
+	party, authority, err := identity.Home{Dir: k.Dir}.ReadController()
 	if err != nil {
 		return nil, err
 	}
@@ -371,11 +371,11 @@ func (k *Keeper) open(ctx context.Context) (*opened, error) {
 	return o, nil
 }
 
-// reach finds the way to all clouds: to the keeper's own at once, to others by way of
+// reach finds the way to all clouds: to the reconciler's own at once, to others by way of
 // balancers there.
-func (k *Keeper) reach(ctx context.Context, o *opened, owner string) error {
+func (k *Reconciler) reach(ctx context.Context, o *opened, owner string) error {
 	c, h, home := o.content, o.handover, homeCloud(o.content.Spec)
-	reach, err := k.Open(ctx, c.Seat.Means, without(c.Spec, func(r service.Region) bool { return !isHome(c.Spec, r) }), owner)
+	reach, err := k.Open(ctx, c.Bundle.Means, without(c.Spec, func(r service.Region) bool { return !isHome(c.Spec, r) }), owner)
 	if err != nil {
 		return err
 	}
@@ -398,7 +398,7 @@ func (k *Keeper) reach(ctx context.Context, o *opened, owner string) error {
 	o.fleet = &Fleet{
 		Spec: c.Spec, Owner: owner, Provider: places, UserData: reach.UserData, ZoneID: c.Zone.ID, offers: map[service.Region]provision.Offerings{},
 		Have: func(ctx context.Context) ([]provision.Object, error) {
-			s, err := k.look(ctx, o)
+			s, err := k.observe(ctx, o)
 			if err != nil {
 				return nil, err
 			}
@@ -407,19 +407,19 @@ func (k *Keeper) reach(ctx context.Context, o *opened, owner string) error {
 			return s.have, nil
 		},
 	}
-	o.inspector = &Inspector{Fleet: o.fleet, Lists: lists, Patience: keepPatience}
+	o.inspector = &Inspector{Fleet: o.fleet, Lists: lists, Patience: listTimeout}
 	return nil
 }
 
 // show keeps what was seen.
-func (k *Keeper) show(v *view) {
+func (k *Reconciler) show(v *view) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.view = v
 }
 
 // seenLast is what was seen last; an error before the first look.
-func (k *Keeper) seenLast() (*view, error) {
+func (k *Reconciler) seenLast() (*view, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.view == nil {
