@@ -103,7 +103,7 @@ func TestTokensOfGoogle(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		requests := 0
-		for _, times := range s.asked {
+		for _, times := range s.reset() {
 			requests += times
 		}
 		if !tt.good(s.tokens, requests) {

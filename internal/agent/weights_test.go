@@ -39,6 +39,15 @@ func (s *store) breaks(r *http.Request) bool {
 	return s.broken != nil && s.broken(asked, s.asked[asked])
 }
 
+// reset breaks no answers from now on, and returns what was asked for before. A request that the
+// fetcher gave up may still be served at that moment.
+func (s *store) reset() (asked map[string]int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	asked, s.asked, s.broken = s.asked, map[string]int{}, nil
+	return asked
+}
+
 // half begins an answer that breaks off.
 func half(w http.ResponseWriter) {
 	w.Header().Set("Content-Length", "1000")
@@ -106,10 +115,10 @@ func TestWeightsAreFetched(t *testing.T) {
 			if !slices.Contains(told, "0.0 of 0.1 GB") || told[len(told)-1] != "0.1 of 0.1 GB" {
 				t.Errorf("told was %q", told)
 			}
-			before := len(s.asked)
-			s.asked, s.broken = map[string]int{}, nil
-			if err := fetch(); err != nil || len(s.asked) > 1 || before < 4 {
-				t.Errorf("again: %v, asked for %v", err, s.asked)
+			before := s.reset()
+			err := fetch()
+			if again := s.reset(); err != nil || len(again) > 1 || len(before) < 4 {
+				t.Errorf("again: %v, asked for %v", err, again)
 			}
 		})
 	}
@@ -147,11 +156,11 @@ func TestWeightsGoOnWhereTheyWere(t *testing.T) {
 		if err := f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(string) {}); err == nil {
 			t.Fatalf("%s: nothing broke", scheme)
 		}
-		s.broken, s.asked = nil, map[string]int{}
+		s.reset()
 		if err := f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(string) {}); err != nil || len(s.compare(t, dir)) != 3 {
 			t.Errorf("%s: %v", scheme, err)
 		}
-		for asked := range s.asked {
+		for asked := range s.reset() {
 			if strings.Contains(asked, "config") {
 				t.Errorf("%s: asked again for %s", scheme, asked)
 			}
@@ -211,7 +220,7 @@ func TestWeightsThatCannotBeFetched(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(dir, "config.json")); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: a part of a file counts as the whole", want)
 		}
-		for asked, times := range s.asked {
+		for asked, times := range s.reset() {
 			if times > 1 && !strings.Contains(want, "EOF") {
 				t.Errorf("%s: asked %d times for %s, which was refused for good", want, times, asked)
 			}
