@@ -31,7 +31,7 @@ func TestAMachineThatIsDeadForAllButItsCloud(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
-	e.aws.Now = func() time.Time { return time.Now().Add(-time.Hour) } // by when its machines had time to boot
+	e.aws.Set(func() { e.aws.Now = func() time.Time { return time.Now().Add(-time.Hour) } }) // by when its machines had time to boot
 	up := append(e.upOf(cloudService), "--yes", "--replace-after", "1ms")
 	e.skyserve(exitOK, up...)
 	for _, second := range []string{"lb-us-east-1-1", "lb-eu-west-1-0"} {

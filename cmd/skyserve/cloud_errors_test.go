@@ -143,12 +143,14 @@ func TestUpWithCredentialsThatEnd(t *testing.T) {
 	e := emulate(t)
 	up := append(e.upOf(twoClouds), "--yes")
 	var ended atomic.Bool
-	e.aws.Deny = func(string, string) string {
-		if ended.Load() {
-			return "ExpiredToken"
+	e.aws.Set(func() {
+		e.aws.Deny = func(string, string) string {
+			if ended.Load() {
+				return "ExpiredToken"
+			}
+			return ""
 		}
-		return ""
-	}
+	})
 	e.hold(func(c testcloud.Call) {
 		if c.Action == "ec2:RunInstances" {
 			ended.Store(true)
@@ -190,21 +192,27 @@ func TestUpWithCredentialsThatAreRefused(t *testing.T) {
 		says []string
 	}{
 		"a key that AWS does not know": {
-			func(e *emulated) { e.aws.Deny = func(string, string) string { return "AuthFailure" } },
+			func(e *emulated) {
+				e.aws.Set(func() { e.aws.Deny = func(string, string) string { return "AuthFailure" } })
+			},
 			[]string{"reaching aws: no valid credentials", "AuthFailure", "hint: check the keys"},
 		},
 		"keys of AWS that have expired": {
-			func(e *emulated) { e.aws.Deny = func(string, string) string { return "ExpiredToken" } },
+			func(e *emulated) {
+				e.aws.Set(func() { e.aws.Deny = func(string, string) string { return "ExpiredToken" } })
+			},
 			[]string{"ExpiredToken", "hint: log in again: aws sso login"},
 		},
 		"an action that AWS does not allow": {
 			func(e *emulated) {
-				e.aws.Deny = func(_, action string) string {
-					if action == "ec2:RunInstances" {
-						return "UnauthorizedOperation"
+				e.aws.Set(func() {
+					e.aws.Deny = func(_, action string) string {
+						if action == "ec2:RunInstances" {
+							return "UnauthorizedOperation"
+						}
+						return ""
 					}
-					return ""
-				}
+				})
 			},
 			[]string{"reaching aws: ec2:RunInstances is not allowed", "hint: let the caller do ec2:RunInstances by an IAM policy"},
 		},
@@ -297,12 +305,14 @@ func TestUpWithoutQuota(t *testing.T) {
 	}{
 		"of GPUs": {
 			func(e *emulated) {
-				e.aws.Refuse = func(_, machine, _ string) string {
-					if strings.HasPrefix(machine, "g6.") {
-						return "VcpuLimitExceeded"
+				e.aws.Set(func() {
+					e.aws.Refuse = func(_, machine, _ string) string {
+						if strings.HasPrefix(machine, "g6.") {
+							return "VcpuLimitExceeded"
+						}
+						return ""
 					}
-					return ""
-				}
+				})
 				e.limitLate("NVIDIA_L4_GPUS")
 			},
 			[]string{
@@ -313,7 +323,7 @@ func TestUpWithoutQuota(t *testing.T) {
 		},
 		"of anything": {
 			func(e *emulated) {
-				e.aws.Refuse = func(string, string, string) string { return "VcpuLimitExceeded" }
+				e.aws.Set(func() { e.aws.Refuse = func(string, string, string) string { return "VcpuLimitExceeded" } })
 				e.limitLate("NVIDIA_L4_GPUS", "CPUS")
 			},
 			[]string{

@@ -36,14 +36,14 @@ func TestUpWithANameThatCannotBeHad(t *testing.T) {
 		},
 		"zones may not be listed": {
 			prepare: func(e *emulated) error {
-				e.names.Deny = map[string]string{"route53:ListHostedZonesByName": "AccessDenied"}
+				e.names.Set(func() { e.names.Deny = map[string]string{"route53:ListHostedZonesByName": "AccessDenied"} })
 				return nil
 			}, exit: exitCredentials,
 			says: []string{"reaching aws: route53:ListHostedZonesByName is not allowed", "hint: let this identity do"},
 		},
 		"health checks may not be listed": {
 			prepare: func(e *emulated) error {
-				e.names.Deny = map[string]string{"route53:ListHealthChecks": "AccessDenied"}
+				e.names.Set(func() { e.names.Deny = map[string]string{"route53:ListHealthChecks": "AccessDenied"} })
 				return nil
 			}, exit: exitCredentials,
 			says: []string{"reaching aws: route53:ListHealthChecks is not allowed"},
@@ -82,7 +82,9 @@ func TestANameOfOnesOwn(t *testing.T) {
 	e := emulate(t)
 	up := append(e.upOf(cloudService), "--yes")
 	e.skyserve(exitOK, up...)
-	e.aws.SetQuotas(map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0})
+	e.aws.Set(func() {
+		e.aws.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
+	})
 	if out := e.skyserve(exitOK, e.at("doctor", up[1])...); !strings.Contains(out, "name chat.example.com: its zone is there, and nobody else has it") {
 		t.Errorf("doctor says\n%s", out)
 	}

@@ -42,7 +42,7 @@ func TestUpShowsPricesOfTheRegions(t *testing.T) {
 	if strings.Contains(shown, "list price") {
 		t.Errorf("it shows list prices:\n%s", shown)
 	}
-	e.aws.Deny = denyPrices
+	e.aws.Set(func() { e.aws.Deny = denyPrices })
 	e.gce.Refuse("cloudbilling.services.skus.list", 403, "accessNotConfigured", "Cloud Billing API has not been used in project 1 before or it is disabled.")
 	shown = e.skyserve(exitOK, up...)
 	for _, want := range []string{
@@ -100,11 +100,11 @@ func TestPlanAndUpSeeTheSamePrices(t *testing.T) {
 	if cost, said := planned(append(e.at(), "--list-prices")...); fmt.Sprintf("%.4f", cost) != "1.5116" || !strings.Contains(said, "(g6.xlarge in us-east-1, on demand) in every region") {
 		t.Errorf("by the list: %g, and it says\n%s", cost, said)
 	}
-	e.aws.Deny = denyPrices
+	e.aws.Set(func() { e.aws.Deny = denyPrices })
 	if cost, said := planned(e.at()...); fmt.Sprintf("%.4f", cost) != fmt.Sprintf("%.4f", 0.8048+testcloud.FakeGCEPrice("us-central1", "g2-standard-4", false)) || !strings.Contains(said, "pricing:GetProducts is not allowed") {
 		t.Errorf("refused: %g, and it says\n%s", cost, said)
 	}
-	e.aws.Deny = func(_, _ string) string { return "ExpiredToken" }
+	e.aws.Set(func() { e.aws.Deny = func(_, _ string) string { return "ExpiredToken" } })
 	if cost, said := planned(e.at()...); cost < 1.5 || !strings.Contains(said, "prices of aws/us-east-1 are not known, list prices stand in: ") {
 		t.Errorf("to whom AWS tells nothing: %g, and it says\n%s", cost, said)
 	}
@@ -116,14 +116,16 @@ func TestDoctorLooksAtPrices(t *testing.T) {
 	t.Parallel()
 	e := emulate(t)
 	doctor := e.at("doctor", e.upOf(onDemandOnly)[1])
-	e.aws.SetQuotas(map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0})
+	e.aws.Set(func() {
+		e.aws.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
+	})
 	out := strings.Join(strings.Fields(e.skyserve(exitOK, doctor...)), " ")
 	for _, want := range []string{"ok aws/us-east-1 prices: its cloud tells 9", "ok gcp/us-central1 prices: its cloud tells 26"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("it does not say %q:\n%s", want, out)
 		}
 	}
-	e.aws.Deny = denyPrices
+	e.aws.Set(func() { e.aws.Deny = denyPrices })
 	out = strings.Join(strings.Fields(e.skyserve(exitOK, doctor...)), " ")
 	if want := "ok aws/us-east-1 prices are not known, list prices stand in: reaching aws: pricing:GetProducts is not allowed"; !strings.Contains(out, want) || !strings.Contains(out, "hint: let the caller do pricing:GetProducts by an IAM policy") {
 		t.Errorf("it does not say %q:\n%s", want, out)

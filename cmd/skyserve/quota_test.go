@@ -46,7 +46,7 @@ func TestUpLooksAtQuotas(t *testing.T) {
 			e := emulate(t)
 			quotas := maps.Clone(enough)
 			maps.Copy(quotas, tt.limits)
-			e.aws.SetQuotas(quotas)
+			e.aws.Set(func() { e.aws.Quotas = quotas })
 			up := e.upOf(cloudService)
 			shown := e.skyserve(exitOK, append(slices.Clone(up), "--dry-run")...)
 			words := strings.Join(strings.Fields(shown), " ")
@@ -74,12 +74,14 @@ func TestUpWithoutKnowledgeOfQuotas(t *testing.T) {
 	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	t.Parallel()
 	e := emulate(t)
-	e.aws.Deny = func(_, action string) string {
-		if strings.HasPrefix(action, "servicequotas:") {
-			return "AccessDeniedException"
+	e.aws.Set(func() {
+		e.aws.Deny = func(_, action string) string {
+			if strings.HasPrefix(action, "servicequotas:") {
+				return "AccessDeniedException"
+			}
+			return ""
 		}
-		return ""
-	}
+	})
 	e.gce.SetQuota("us-central1", "NVIDIA_L4_GPUS", 2)
 	up := e.upOf(twoClouds)
 	shown := e.skyserve(exitOK, append(slices.Clone(up), "--dry-run")...)
@@ -107,7 +109,9 @@ func TestDoctorLooksAtQuotas(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
-	e.aws.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 3, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
+	e.aws.Set(func() {
+		e.aws.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 3, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
+	})
 	e.gce.SetQuota("us-central1", "CPUS", 1)
 	doctor := e.at("doctor", e.upOf(twoClouds)[1])
 	out := e.skyserve(exitFailed, doctor...)
@@ -122,7 +126,7 @@ func TestDoctorLooksAtQuotas(t *testing.T) {
 			t.Errorf("it does not say %q:\n%s", want, out)
 		}
 	}
-	e.aws.Quotas["L-3819A6DF"] = 4
+	e.aws.Set(func() { e.aws.Quotas["L-3819A6DF"] = 4 })
 	e.gce.SetQuota("us-central1", "CPUS", 2)
 	e.skyserve(exitOK, doctor...)
 }

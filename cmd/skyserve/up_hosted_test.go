@@ -88,14 +88,14 @@ func TestALocalServiceWhoseNameCannotBeHadOrRemoved(t *testing.T) {
 		t.Errorf("a name of others:\n%s", out)
 	}
 	e.skyserve(exitOK, e.upOf(published(port, "dns: {provider: route53, name: chat.example.com, zone: example.com}"))...)
-	e.names.Deny = map[string]string{"route53:ChangeResourceRecordSets": "AccessDenied"}
+	e.names.Set(func() { e.names.Deny = map[string]string{"route53:ChangeResourceRecordSets": "AccessDenied"} })
 	out = e.skyserve(exitPartial, e.at("down", "chat")...)
 	for _, want := range []string{"stopped lb-eu-0", "stopped eu-0", "the name chat.example.com: ", "route53:ChangeResourceRecordSets", "hint: run it again"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("down does not say %q:\n%s", want, out)
 		}
 	}
-	e.names.Deny = nil
+	e.names.Set(func() { e.names.Deny = nil })
 	e.skyserve(exitOK, e.at("down", "chat")...)
 	if got := e.records(); !slices.Equal(got, []string{"talk.example.com. A"}) {
 		t.Errorf("there is %q", got)

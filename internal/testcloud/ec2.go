@@ -16,7 +16,7 @@ import (
 // AWS is Amazon Web Services in memory, as far as machines need them: EC2, IAM, STS,
 // Service Quotas and the price list, in several regions behind one address. Which service and
 // region a request is for, and who sends it, is read from its signature, which is not
-// verified: see Credentials. Use NewAWS, and set the fields before the first call.
+// verified: see Credentials. Use NewAWS; once it is served, change fields by Set alone.
 type AWS struct {
 	// Deny answers an action (ec2:RunInstances) in a region with an error code of
 	// credentials (AuthFailure, UnauthorizedOperation, ExpiredToken); "" allows it.
@@ -94,6 +94,14 @@ func (a *AWS) id(prefix string) string {
 	return fmt.Sprintf("%s-%017x", prefix, a.next)
 }
 
+// Set changes fields while programs call.
+func (a *AWS) Set(change func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change()
+}
+
+// now is the cloud's time. The caller holds mu.
 func (a *AWS) now() time.Time {
 	if a.Now == nil {
 		return time.Now()
@@ -148,7 +156,9 @@ func readAWSCall(r *http.Request) (awsCall, error) {
 
 // ServeHTTP answers one call, or fails as its faults say.
 func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
 	w.Header().Set("Date", a.now().UTC().Format(http.TimeFormat))
+	a.mu.Unlock()
 	c, err := readAWSCall(r)
 	if err != nil {
 		writeAWSError(w, c, err)

@@ -16,13 +16,6 @@ type quotaDoc struct {
 	Value                  float64
 }
 
-// SetQuotas sets Quotas while machines and programs ask.
-func (a *AWS) SetQuotas(quotas map[string]float64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.Quotas = quotas
-}
-
 // quota answers the actions of Service Quotas. The caller holds mu.
 func (a *AWS) quota(c awsCall) (any, error) {
 	var asked quotaRequest

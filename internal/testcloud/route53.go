@@ -19,11 +19,11 @@ const maxRoute53Body = 4 << 20
 
 // Route53 is Amazon Route 53 in memory: hosted zones with their record sets,
 // health checks and tags, by the REST-XML protocol of 2013-04-01. Signatures are
-// not checked. Use NewRoute53.
+// not checked. Use NewRoute53; once it is served, change fields by Set alone.
 type Route53 struct {
 	faults *Faults
 	// Deny answers calls of an action (route53:GetChange) with an error code
-	// (AccessDenied, ExpiredToken, ...). Set it before the first call.
+	// (AccessDenied, ExpiredToken, ...).
 	Deny map[string]string
 	// PageSize is the most that one answer of a list holds; 0 = as many as were asked for.
 	PageSize int
@@ -46,6 +46,20 @@ func NewRoute53(faults *Faults) *Route53 {
 		faults: faults, changes: map[string]int{},
 		refs: map[string]bool{}, tags: map[string]map[string]string{},
 	}
+}
+
+// Set changes fields while programs call.
+func (r *Route53) Set(change func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change()
+}
+
+// denied is the code with which an action is refused; empty where it is not.
+func (r *Route53) denied(action string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.Deny[action]
 }
 
 // id makes the next id with a prefix. The caller holds mu, or is alone.
@@ -129,6 +143,7 @@ func (r *Route53) serve(w http.ResponseWriter, req *http.Request, op operation) 
 	outcome, end := r.faults.Begin(Call{Cloud: "aws", Action: action, Reads: op.reads})
 	defer end()
 	body, err := io.ReadAll(io.LimitReader(req.Body, maxRoute53Body))
+	denied := r.denied(action)
 	switch {
 	case outcome == Refused || err != nil:
 		Cut()
@@ -138,8 +153,8 @@ func (r *Route53) serve(w http.ResponseWriter, req *http.Request, op operation) 
 	case outcome == Broken:
 		writeRoute53Error(w, &route53Error{http.StatusInternalServerError, "InternalFailure", "An internal error has occurred"})
 		return
-	case r.Deny[action] != "":
-		writeRoute53Error(w, &route53Error{http.StatusForbidden, r.Deny[action], "User: arn:aws:iam::1:user/test is not authorized to perform: " + action})
+	case denied != "":
+		writeRoute53Error(w, &route53Error{http.StatusForbidden, denied, "User: arn:aws:iam::1:user/test is not authorized to perform: " + action})
 		return
 	}
 	r.mu.Lock()
