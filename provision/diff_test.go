@@ -189,3 +189,20 @@ func TestOfTwoOfOneIDTheBetterOneStays(t *testing.T) {
 		t.Errorf("got %+v, want only the old one terminated", changes)
 	}
 }
+
+// Who asks machines how they are asks the one that a plan keeps.
+func TestOneOfEachIsTheOneThatStays(t *testing.T) {
+	w, other := want("us-0", provision.KindReplica, "local/us", "s"), want("us-1", provision.KindReplica, "local/us", "s")
+	ended := objectOf(w, 1)
+	ended.Gone = "was terminated"
+	have := []provision.Object{ended, objectOf(w, 4), objectOf(w, 3), objectOf(other, 2)}
+	changes := provision.Diff([]provision.Want{w, other}, have)
+	removed := map[string]bool{}
+	for _, c := range changes {
+		removed[c.Have.Handle] = true
+	}
+	one := provision.OneOfEach(have)
+	if len(one) != 2 || len(removed) != 2 || removed[one[0].Handle] || removed[one[1].Handle] {
+		t.Errorf("left are %+v; a plan removes %v", one, removed)
+	}
+}

@@ -95,7 +95,7 @@ func (r *region) run(ctx context.Context, w provision.Want, ended map[string]boo
 	if err != nil {
 		return provision.Object{}, err
 	}
-	base, err := json.Marshal(in)
+	base, err := r.identifying(ctx, w)
 	if err != nil {
 		return provision.Object{}, fmt.Errorf("describing the launch: %w", err)
 	}
@@ -109,7 +109,7 @@ func (r *region) run(ctx context.Context, w provision.Want, ended map[string]boo
 		switch codeOf(err) {
 		case "IdempotentInstanceTerminated":
 			continue
-		case "IdempotentParameterMismatch": // the same words mean another image by now
+		case "IdempotentParameterMismatch": // another price is known, or the same name means another image by now
 			if o, found, err := r.madeBy(ctx, token); found || err != nil {
 				return o, err
 			}
@@ -128,6 +128,17 @@ func (r *region) run(ctx context.Context, w provision.Want, ended map[string]boo
 		}
 	}
 	return provision.Object{}, fmt.Errorf("launching: %d machines like this one have ended within hours", maxAttempts)
+}
+
+// identifying is what makes two launches of w the same one: the request without the price, which
+// `up` and the controller may know from different sources.
+func (r *region) identifying(ctx context.Context, w provision.Want) ([]byte, error) {
+	w.CostPerHour = 0
+	in, err := r.request(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(in)
 }
 
 // madeBy is the machine that a client token made; false where it has ended, or never was.

@@ -275,6 +275,24 @@ func TestLaunchAfterTheEnd(t *testing.T) {
 	}
 }
 
+// `up` and the controller may launch one machine at the same time, and know its price from
+// different sources: it is one machine none the less.
+func TestLaunchesAtTwoPricesAreOne(t *testing.T) {
+	cloud := newCloud(&testcloud.Faults{Unseen: 3})
+	p := open(t, cloud)
+	stand(t, p, east)
+	w := machine("us-east-1-0", provision.KindReplica, east, service.CapacityOnDemand)
+	first, err := p.Launch(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.CostPerHour *= 1.1
+	again, err := open(t, cloud).Launch(t.Context(), w)
+	if m := cloud.Machines(); err != nil || again.Handle != first.Handle || len(m) != 1 {
+		t.Errorf("launched %s, then %s (%v); there are %d", first.Handle, again.Handle, err, len(m))
+	}
+}
+
 // only are the objects of an id.
 func only(have []provision.Object, id string) []provision.Object {
 	return slices.DeleteFunc(have, func(o provision.Object) bool { return o.ID != id })

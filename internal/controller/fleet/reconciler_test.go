@@ -50,6 +50,8 @@ type upkeep struct {
 	silent map[service.Region]bool
 	// mute are those that do not say what they offer.
 	mute map[service.Region]bool
+	// twice are the ids of which there is a second machine.
+	twice map[string]bool
 }
 
 // Offerings is what a region offers.
@@ -120,6 +122,12 @@ func (l listed) List(ctx context.Context, name string) ([]provision.Object, erro
 		return nil, errors.New("the cloud is out of order")
 	}
 	have, err := l.Memory.List(ctx, name)
+	for _, o := range slices.Clone(have) {
+		if l.twice[o.ID] {
+			o.Handle += "-second"
+			have = append(have, o)
+		}
+	}
 	return slices.DeleteFunc(have, func(o provision.Object) bool { return o.Region != l.region }), err
 }
 
@@ -156,6 +164,30 @@ func (u *upkeep) replicas() []string {
 }
 
 var allKept = []string{"eu-west-1-0", "us-east-1-0", "us-east-1-1"}
+
+// Of two machines of one id the second is about to go: nothing is handed to it, and the first is
+// handed what is made for its own addresses.
+func TestASecondMachineOfAnIDIsHandedNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeep(t)
+		u.twice = map[string]bool{"us-east-1-0": true}
+		k := u.reconciler()
+		var handles []string
+		k.SeeBy(func(have []provision.Object) map[string]fleet.Seen {
+			for _, o := range have {
+				if o.ID == "us-east-1-0" {
+					handles = append(handles, o.Handle)
+				}
+			}
+			return nil
+		})
+		k.Reconcile(t.Context(), always)
+		k.Wait()
+		if len(handles) != 1 || strings.HasSuffix(handles[0], "-second") {
+			t.Errorf("asked are the machines %q", handles)
+		}
+	})
+}
 
 func TestTheReconcilerReplacesWhatIsGone(t *testing.T) {
 	testkit.Slow(t)
