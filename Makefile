@@ -31,7 +31,7 @@ lint:
 
 # Tests that call testkit.NotUnderRace are left out, each for the reason that it states.
 race:
-	go test -race $(CONCURRENT)
+	go test -race -timeout 15m $(CONCURRENT)
 
 bench:
 	go test -run '^$$' -bench . -benchtime 1x ./...
