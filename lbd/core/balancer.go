@@ -33,6 +33,8 @@ type request struct {
 	failedAt time.Duration
 	// kept is the full replica that it waits for; nil when it waits for any.
 	kept *target
+	// nextRank is the rank that it gets when its queue is ordered anew.
+	nextRank time.Duration
 	// What it was expected to cost its target when it was sent, in tokens.
 	weighed  bool // since it was queued, where the policy holds
 	uncached int

@@ -80,23 +80,20 @@ func (b *Balancer) requeueAll(now time.Duration, rank bool) {
 	for _, t := range b.replicas {
 		t.held = 0
 	}
-	ranks := map[*request]time.Duration{} // of those that wait: a rank may not change while they do
 	for _, r := range b.inFlight() {
 		r.kept = nil
-		switch {
-		case !rank:
-			ranks[r] = r.Rank
-		case r.target != nil || r.Parked():
-			r.Rank = b.rank(r)
-		default:
-			ranks[r] = b.rank(r)
+		if r.nextRank = r.Rank; rank {
+			r.nextRank = b.rank(r)
+		}
+		if r.target != nil || r.Parked() { // the rank of a request may not change while it waits
+			r.Rank = r.nextRank
 		}
 	}
 	for _, q := range b.queues {
 		q.ordering = b.cfg.ordering(q.model)
 		q.passed, q.unweighed = false, q.Len()
 		q.Reorder(now, q.standing, func(r *request) {
-			r.weighed, r.Rank = false, ranks[r]
+			r.weighed, r.Rank = false, r.nextRank
 		})
 	}
 }

@@ -272,7 +272,7 @@ func (q *Queue[R]) OldestWait(now time.Duration) (wait time.Duration) {
 // Reorder gives the queue another order. change may change the rank of a request before it
 // stands anew.
 func (q *Queue[R]) Reorder(now time.Duration, order Order[R], change func(r *R)) {
-	var all []*Item[R]
+	all := make([]*Item[R], 0, q.n)
 	for i := range q.levels {
 		l := &q.levels[i].requests
 		for r := l.first(); r != nil; r = l.next(r) {
