@@ -252,7 +252,9 @@ func (q *Queue[R]) Charge(r *Item[R], tokens int64) {
 // charged less than before.
 func (q *Queue[R]) ChargeRunning(cost func(r *R) int64) {
 	for r := q.running; r != nil; r = r.nextRunning {
-		q.Charge(r, max(r.charged, cost(r.of)))
+		if tokens := cost(r.of); tokens > r.charged {
+			q.Charge(r, tokens)
+		}
 	}
 }
 
