@@ -12,14 +12,14 @@ import (
 // replicas, and changing that. Every change is kept before it is begun, so that
 // after a crash the next one goes on with it.
 type Actuator interface {
-	// Standing reads what was decided and what runs of it. Errors are of the
+	// Current reads what was decided and what runs of it. Errors are of the
 	// service's state.
-	Standing() (Standing, error)
-	// Carry makes an order hold, and returns the ids of what it launched. It does not
+	Current() (CurrentState, error)
+	// Apply makes a change, and returns the ids of what it launched. It does not
 	// wait until they serve, or until others have finished what they have; what was
 	// left undone before is done too. may is asked last before anything is changed:
 	// its error ends it. ErrBusy means that somebody else is changing the service.
-	Carry(ctx context.Context, o Order, may func() error) (launched []string, err error)
+	Apply(ctx context.Context, c Change, may func() error) (launched []string, err error)
 }
 
 // Market is an Actuator that knows what regions have for renting, and at which prices.
@@ -35,19 +35,19 @@ var ErrBusy = errors.New("the service is being changed by somebody else")
 // ActedOn lets the controller scale the service through an actuator.
 func ActedOn(a Actuator) Option { return func(o *options) { o.actuator = a } }
 
-// Standing is a service's replicas as they were decided on.
-type Standing struct {
+// CurrentState is a service's replicas as they were decided on.
+type CurrentState struct {
 	Spec *service.Spec
 	// Replicas are in the order of service.yaml, those of a model and region by
 	// their numbers.
-	Replicas []StandingReplica
+	Replicas []CurrentReplica
 	// Unfinished says that something that was decided does not hold yet, and that
-	// Carry can do it.
+	// Apply can do it.
 	Unfinished bool
 }
 
-// StandingReplica is one replica that was decided on.
-type StandingReplica struct {
+// CurrentReplica is one replica that was decided on.
+type CurrentReplica struct {
 	ID     string
 	Model  string // empty where only the replica itself can tell
 	Region service.Region
@@ -61,8 +61,8 @@ type StandingReplica struct {
 	Donation *service.Donation
 }
 
-// Order is a change of replicas. Each part may be empty.
-type Order struct {
+// Change is a change of replicas. Each part may be empty.
+type Change struct {
 	Donate  []Donating
 	Reclaim []string // donated ones that serve again
 	Remove  []string // donated ones that are stopped

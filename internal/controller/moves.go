@@ -10,9 +10,9 @@ import (
 	"skyserve/plan"
 )
 
-// move is one order with what is told of it.
+// move is one change with what is told of it.
 type move struct {
-	order  Order
+	change Change
 	events []telemetry.ScalingEvent
 }
 
@@ -46,7 +46,7 @@ func (t terms) donation(now time.Time) service.Donation {
 	return d
 }
 
-// move puts a strategy's scaling into an order: which replicas, and what is told.
+// move puts a strategy's scaling into a change: which replicas, and what is told.
 func (s *scalingInputs) move(groups []scaled, c plan.Scaling, by service.Autoscale) move {
 	g := groups[c.Endpoint]
 	m := &mover{scalingInputs: s, group: g, strategy: by.Strategy, reason: c.Reason}
@@ -59,7 +59,7 @@ func (s *scalingInputs) move(groups []scaled, c plan.Scaling, by service.Autosca
 	launch += c.Reclaim
 	if ids := s.take(g, launch, false); len(ids) > 0 {
 		launch -= len(ids)
-		m.order.Reclaim = ids
+		m.change.Reclaim = ids
 		m.tell(telemetry.ScalingReclaimed, ids)
 	}
 	if launch > 0 {
@@ -104,7 +104,7 @@ func (m *mover) tell(what telemetry.ScalingAction, ids []string) {
 func (m *mover) giveUp(c plan.Scaling, t terms) {
 	ids := m.group.least(m.group.differs.expendable(c.GivenUp()))
 	for _, id := range ids {
-		m.order.Donate = append(m.order.Donate, Donating{id, t.donation(m.now)})
+		m.change.Donate = append(m.change.Donate, Donating{id, t.donation(m.now)})
 	}
 	switch {
 	case len(ids) == 0:
@@ -125,14 +125,14 @@ func (m *mover) redeploy(from scaled, n int) int {
 	if len(ids) == 0 {
 		return 0
 	}
-	m.order.Remove = append(m.order.Remove, ids...)
+	m.change.Remove = append(m.change.Remove, ids...)
 	m.launch(len(ids))
 	m.tell(telemetry.ScalingRedeployed, ids)
 	return len(ids)
 }
 
 func (m *mover) launch(n int) {
-	m.order.Launch = append(m.order.Launch, m.group.differs.launch(m.group.place, n)...)
+	m.change.Launch = append(m.change.Launch, m.group.differs.launch(m.group.place, n)...)
 }
 
 // exchange has one replica of each group that runs on something else than the plan wants
@@ -144,9 +144,9 @@ func (s *scalingInputs) exchange(groups []scaled, changed map[place]bool) []move
 		if len(orders) == 0 || changed[g.place] {
 			continue
 		}
-		m := &mover{scalingInputs: s, group: g, strategy: s.standing.Spec.Autoscale.Strategy}
+		m := &mover{scalingInputs: s, group: g, strategy: s.current.Spec.Autoscale.Strategy}
 		m.reason = fmt.Sprintf("the plan wants %s in the place of %s", orders[0].On, orders[0].ID)
-		m.order.Replace = orders
+		m.change.Replace = orders
 		m.tell(telemetry.ScalingReplaced, nil)
 		out = append(out, m.move)
 	}
@@ -164,11 +164,11 @@ func (s *scalingInputs) sweep(groups []scaled) []move {
 		if len(over) == 0 {
 			continue
 		}
-		m := &mover{scalingInputs: s, group: g, strategy: s.standing.Spec.Autoscale.Strategy}
-		m.order.Remove = idsOf(over)
+		m := &mover{scalingInputs: s, group: g, strategy: s.current.Spec.Autoscale.Strategy}
+		m.change.Remove = idsOf(over)
 		lent := idsOf(slices.DeleteFunc(slices.Clone(over), func(o member) bool { return o.Donation.Leaving() }))
 		if len(lent) > 0 { // the others were told of when they began to leave
-			m.reason = fmt.Sprintf("donated for %s and not needed", s.standing.Spec.Autoscale.DonateFor)
+			m.reason = fmt.Sprintf("donated for %s and not needed", s.current.Spec.Autoscale.DonateFor)
 			m.tell(telemetry.ScalingRemoved, lent)
 		}
 		out = append(out, m.move)
@@ -177,7 +177,7 @@ func (s *scalingInputs) sweep(groups []scaled) []move {
 }
 
 // donations are what is lent, as it is told.
-func (s Standing) donations() []telemetry.Donation {
+func (s CurrentState) donations() []telemetry.Donation {
 	out := []telemetry.Donation{}
 	for _, r := range s.Replicas {
 		if !r.lent() {

@@ -87,29 +87,29 @@ func (s *scaler) step(ctx context.Context, l lease, now time.Time, o observation
 		}
 		s.took = true
 	}
-	standing, err := s.act.Standing()
+	current, err := s.act.Current()
 	if err != nil {
 		return err
 	}
-	if err := s.choose(standing.Spec.Autoscale); err != nil {
+	if err := s.choose(current.Spec.Autoscale); err != nil {
 		return err
 	}
 	if o.err != nil {
-		return errors.Join(o.err, s.publish(ctx, l, standing))
+		return errors.Join(o.err, s.publish(ctx, l, current))
 	}
 	if o.history != nil {
 		s.loads = observedLoads(o.history, now)
 	}
-	at := &scalingInputs{now: now, standing: standing, snapshot: o.Snapshot, loads: s.loads, targets: targetsAt(s.force.get(), now, s.begun), review: s.force.get()}
+	at := &scalingInputs{now: now, current: current, snapshot: o.Snapshot, loads: s.loads, targets: targetsAt(s.force.get(), now, s.begun), review: s.force.get()}
 	if moves := s.decide(at, o.Silent); len(moves) > 0 {
 		err = s.carryAll(ctx, l, moves)
-		after, failed := s.act.Standing()
+		after, failed := s.act.Current()
 		if failed != nil {
 			return errors.Join(err, failed)
 		}
-		standing = after
+		current = after
 	}
-	return errors.Join(err, s.publish(ctx, l, standing))
+	return errors.Join(err, s.publish(ctx, l, current))
 }
 
 // choose makes the strategy that service.yaml names, unless it is the one at work.
@@ -146,7 +146,7 @@ func (s *scaler) decide(at *scalingInputs, silent int) (moves []move) {
 
 // scalings are what the strategy wants, and what was left undone.
 func (s *scaler) scalings(at *scalingInputs, groups []scaled) (moves []move) {
-	if at.standing.Unfinished {
+	if at.current.Unfinished {
 		moves = append(moves, move{})
 	}
 	changed := map[place]bool{}
@@ -155,7 +155,7 @@ func (s *scaler) scalings(at *scalingInputs, groups []scaled) (moves []move) {
 			continue
 		}
 		m := at.move(groups, c, s.by)
-		if !reflect.DeepEqual(m.order, Order{}) {
+		if !reflect.DeepEqual(m.change, Change{}) {
 			moves, changed[groups[c.Endpoint].place] = append(moves, m), true
 		}
 	}
@@ -167,7 +167,7 @@ func (s *scaler) scalings(at *scalingInputs, groups []scaled) (moves []move) {
 func (s *scaler) carryAll(ctx context.Context, l lease, moves []move) (err error) {
 	may := mayAct(ctx, l)
 	for _, m := range moves {
-		launched, failed := s.act.Carry(ctx, m.order, may)
+		launched, failed := s.act.Apply(ctx, m.change, may)
 		if errors.Is(failed, errLeaseLost) || errors.Is(failed, ErrBusy) || ctx.Err() != nil {
 			return errors.Join(err, failed)
 		}
@@ -231,9 +231,9 @@ func (s *scaler) failed(m move, err error) []telemetry.ScalingEvent {
 
 // publish keeps what is donated and what was done in the store, where balancers hear
 // of it.
-func (s *scaler) publish(ctx context.Context, l lease, standing Standing) error {
+func (s *scaler) publish(ctx context.Context, l lease, current CurrentState) error {
 	next := telemetry.Scaling{
-		Token: l.Token(), Strategy: standing.Spec.Autoscale.Strategy, Donations: standing.donations(),
+		Token: l.Token(), Strategy: current.Spec.Autoscale.Strategy, Donations: current.donations(),
 		Events: append([]telemetry.ScalingEvent{}, s.events...),
 	}
 	if reflect.DeepEqual(next, s.shown) {

@@ -30,7 +30,7 @@ type fakeYard struct {
 	spec *service.Spec
 
 	mu       sync.Mutex
-	replicas []StandingReplica
+	replicas []CurrentReplica
 	started  int
 	kv       map[string]*float64 // by replica; what is not in it is 0
 	pending  *int                // of every replica
@@ -38,10 +38,10 @@ type fakeYard struct {
 	stale    bool
 	down     map[string]bool // replicas that are not ready
 	silent   error
-	refuse   error           // of Carry
+	refuse   error           // of Apply
 	lacks    provision.Class // what no replica can be had on
 	half     bool
-	orders   []Order
+	orders   []Change
 	points   []telemetry.Point
 }
 
@@ -68,17 +68,17 @@ func newYard(t interface {
 func (y *fakeYard) start(model string, region service.Region) string {
 	id := fmt.Sprintf("%s-%s-%d", region.Place(), model, y.started)
 	y.started++
-	y.replicas = append(y.replicas, StandingReplica{ID: id, Model: model, Region: region, GPU: "L4", On: provision.Class{GPU: "L4", GPUs: 1, Capacity: service.CapacityOnDemand}})
+	y.replicas = append(y.replicas, CurrentReplica{ID: id, Model: model, Region: region, GPU: "L4", On: provision.Class{GPU: "L4", GPUs: 1, Capacity: service.CapacityOnDemand}})
 	return id
 }
 
-func (y *fakeYard) Standing() (Standing, error) {
+func (y *fakeYard) Current() (CurrentState, error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	return Standing{Spec: y.spec, Replicas: slices.Clone(y.replicas), Unfinished: y.half}, nil
+	return CurrentState{Spec: y.spec, Replicas: slices.Clone(y.replicas), Unfinished: y.half}, nil
 }
 
-func (y *fakeYard) Carry(_ context.Context, o Order, may func() error) (launched []string, err error) {
+func (y *fakeYard) Apply(_ context.Context, o Change, may func() error) (launched []string, err error) {
 	if err := may(); err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (y *fakeYard) Carry(_ context.Context, o Order, may func() error) (launched
 		if y.at(id).Donation == nil {
 			y.fail("%s serves and is removed", id)
 		}
-		y.replicas = slices.DeleteFunc(y.replicas, func(r StandingReplica) bool { return r.ID == id })
+		y.replicas = slices.DeleteFunc(y.replicas, func(r CurrentReplica) bool { return r.ID == id })
 	}
 	for _, d := range o.Donate {
 		lent := d.Donation
@@ -124,17 +124,17 @@ func (y *fakeYard) Carry(_ context.Context, o Order, may func() error) (launched
 		id := y.start(of.Model, of.Region)
 		y.at(id).On = r.On
 		launched = append(launched, id)
-		y.replicas = slices.DeleteFunc(y.replicas, func(s StandingReplica) bool { return s.ID == r.ID }) // its successor serves
+		y.replicas = slices.DeleteFunc(y.replicas, func(s CurrentReplica) bool { return s.ID == r.ID }) // its successor serves
 	}
 	y.check()
 	return launched, err
 }
 
-func (y *fakeYard) at(id string) *StandingReplica {
-	i := slices.IndexFunc(y.replicas, func(r StandingReplica) bool { return r.ID == id })
+func (y *fakeYard) at(id string) *CurrentReplica {
+	i := slices.IndexFunc(y.replicas, func(r CurrentReplica) bool { return r.ID == id })
 	if i < 0 {
 		y.fail("there is no %s", id)
-		return &StandingReplica{}
+		return &CurrentReplica{}
 	}
 	return &y.replicas[i]
 }
@@ -405,7 +405,7 @@ func TestAutoGrowsWhereInteractiveRequestsWait(t *testing.T) {
 // where they do not tell it.
 func TestAStrategySeesFirstTokens(t *testing.T) {
 	y := newYard(t, reactiveService)
-	standing, _ := y.Standing()
+	current, _ := y.Current()
 	for _, c := range []struct {
 		age  int64
 		want *plan.FirstTokens
@@ -418,7 +418,7 @@ func TestAStrategySeesFirstTokens(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &scalingInputs{now: time.Now(), standing: standing, snapshot: seen.Snapshot}
+		s := &scalingInputs{now: time.Now(), current: current, snapshot: seen.Snapshot}
 		if got := s.fleet(s.groups()).Endpoints[0].Fast; !reflect.DeepEqual(got, c.want) {
 			t.Errorf("figures of %d ms ago: got %+v, want %+v", c.age, got, c.want)
 		}
@@ -599,9 +599,9 @@ func TestScalingKeepsItsLaws(t *testing.T) {
 				})
 				loads[place{m.Name, "local/us"}] = rapid.Float64Range(0, 9000).Draw(t, "load")
 			}
-			standing, _ := y.Standing()
+			current, _ := y.Current()
 			seen, _ := y.observe(context.Background(), 0, false)
-			at := &scalingInputs{now: now, standing: standing, snapshot: seen.Snapshot, loads: loads, targets: targetsAt(&review, now, s.begun)}
+			at := &scalingInputs{now: now, current: current, snapshot: seen.Snapshot, loads: loads, targets: targetsAt(&review, now, s.begun)}
 			if err := s.carryAll(context.Background(), &fakeLease{}, s.decide(at, 0)); err != nil {
 				t.Fatal(err)
 			}

@@ -19,7 +19,7 @@ const freshKV = 3 * time.Second
 // scalingInputs is all that a scaling decision is made from.
 type scalingInputs struct {
 	now      time.Time
-	standing Standing
+	current  CurrentState
 	snapshot *telemetry.Snapshot
 	// loads is the interactive load of the last minutes, uncached prompt tokens a
 	// second; what is not in it is unknown.
@@ -31,7 +31,7 @@ type scalingInputs struct {
 
 // member is a replica that was decided on, with what a balancer tells of it.
 type member struct {
-	StandingReplica
+	CurrentReplica
 	seen *telemetry.ReplicaSnapshot // nil = nothing
 }
 
@@ -58,7 +58,7 @@ func (m member) fresh() bool {
 }
 
 // lent says whether a replica can be taken back.
-func (r StandingReplica) lent() bool { return r.Donation != nil && !r.Donation.Leaving() }
+func (r CurrentReplica) lent() bool { return r.Donation != nil && !r.Donation.Leaving() }
 
 // idle says whether a donated replica has finished what it had: no balancer has it
 // any more.
@@ -74,14 +74,14 @@ func (s *scalingInputs) groups() []scaled {
 		}
 	}
 	var out []scaled
-	for _, r := range s.standing.Spec.Regions {
-		for i := range s.standing.Spec.Models {
-			m := &s.standing.Spec.Models[i]
-			g := scaled{place: place{m.Name, r.Name}, bounds: s.standing.Spec.BoundsFor(m.Name, r.Name)}
+	for _, r := range s.current.Spec.Regions {
+		for i := range s.current.Spec.Models {
+			m := &s.current.Spec.Models[i]
+			g := scaled{place: place{m.Name, r.Name}, bounds: s.current.Spec.BoundsFor(m.Name, r.Name)}
 			if len(m.GPUs) > 0 {
 				g.gpu = service.GPU{Type: m.GPUs[0].Type, Count: max(1, m.GPUs[0].Count)}
 			}
-			for _, rep := range s.standing.Replicas {
+			for _, rep := range s.current.Replicas {
 				if told := seen[rep.ID]; rep.Model == "" && told != nil {
 					rep.Model = told.Model
 				}

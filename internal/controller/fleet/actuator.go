@@ -22,23 +22,23 @@ var _ controller.Actuator = (*Reconciler)(nil)
 // gives them up again.
 const fileLeaving = "leaving.json"
 
-// Standing implements controller.Actuator: the service as it was seen at the last look, less
+// Current implements controller.Actuator: the service as it was seen at the last look, less
 // regions that never answered. It is an error before the first.
-func (k *Reconciler) Standing() (controller.Standing, error) {
+func (k *Reconciler) Current() (controller.CurrentState, error) {
 	v, err := k.seenLast()
 	if err != nil {
-		return controller.Standing{}, err
+		return controller.CurrentState{}, err
 	}
 	decided, err := k.decisions()
 	if err != nil {
-		return controller.Standing{}, err
+		return controller.CurrentState{}, err
 	}
-	return standing(v, decided), nil
+	return currentState(v, decided), nil
 }
 
-// standing is what stands of a service, with the replicas that were given up and when.
-func standing(v *view, decided Decisions) controller.Standing {
-	s := controller.Standing{Spec: v.spec}
+// currentState is what there is of a service, with the replicas that were given up and when.
+func currentState(v *view, decided Decisions) controller.CurrentState {
+	s := controller.CurrentState{Spec: v.spec}
 	leave := going(v.have, v.seen)
 	maps.Copy(leave, replaced(v.have, v.seen))
 	maps.Copy(leave, spare(v.have, v.seen, leave))
@@ -46,7 +46,7 @@ func standing(v *view, decided Decisions) controller.Standing {
 		if o.Kind != provision.KindReplica || o.Gone != "" {
 			continue
 		}
-		r := controller.StandingReplica{ID: o.ID, Model: o.Labels["model"], Region: o.Region, GPU: gpuOf(o), Drained: leave[o.ID] || decided.IsDrained(o.ID), Donation: decided.Donation(o.ID)}
+		r := controller.CurrentReplica{ID: o.ID, Model: o.Labels["model"], Region: o.Region, GPU: gpuOf(o), Drained: leave[o.ID] || decided.IsDrained(o.ID), Donation: decided.Donation(o.ID)}
 		if o.Offering != nil {
 			r.On = provision.ClassOf(*o.Offering)
 		}
@@ -56,22 +56,22 @@ func standing(v *view, decided Decisions) controller.Standing {
 		s.Replicas = append(s.Replicas, r)
 	}
 	for _, c := range attachedOf(v.spec) {
-		s.Replicas = append(s.Replicas, controller.StandingReplica{
+		s.Replicas = append(s.Replicas, controller.CurrentReplica{
 			ID: c.ID, Model: c.Model, Region: c.Region, GPU: c.GPU, URL: c.URL, Drained: decided.IsDrained(c.ID), Donation: decided.Donation(c.ID),
 		})
 	}
 	rank := func(r service.Region) int {
 		return slices.IndexFunc(v.spec.Regions, func(s service.RegionSpec) bool { return s.Name == r })
 	}
-	slices.SortStableFunc(s.Replicas, func(a, b controller.StandingReplica) int {
+	slices.SortStableFunc(s.Replicas, func(a, b controller.CurrentReplica) int {
 		return cmp.Or(rank(a.Region)-rank(b.Region), cmp.Compare(a.Model, b.Model), cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID))
 	})
 	return s
 }
 
-// Carry implements controller.Actuator. Machines that are given up go back to the cloud:
+// Apply implements controller.Actuator. Machines that are given up go back to the cloud:
 // there is nobody to lend them to. The next look tells balancers of what changed.
-func (k *Reconciler) Carry(ctx context.Context, order controller.Order, may func() error) (launched []string, err error) {
+func (k *Reconciler) Apply(ctx context.Context, change controller.Change, may func() error) (launched []string, err error) {
 	if !k.working.TryLock() {
 		return nil, controller.ErrBusy
 	}
@@ -92,12 +92,12 @@ func (k *Reconciler) Carry(ctx context.Context, order controller.Order, may func
 	if err := may(); err != nil {
 		return nil, err
 	}
-	if err := k.keepLeaving(s.spec, s.all(), order); err != nil {
+	if err := k.keepLeaving(s.spec, s.all(), change); err != nil {
 		return nil, err
 	}
-	failure := errors.Join(s.beyond(order), k.remove(ctx, o, s.have, order.Remove, "given up"))
-	launched, err = k.launch(ctx, o, order.Launch)
-	replaced, refused := k.exchange(ctx, o, order.Replace)
+	failure := errors.Join(s.beyond(change), k.remove(ctx, o, s.have, change.Remove, "given up"))
+	launched, err = k.launch(ctx, o, change.Launch)
+	replaced, refused := k.exchange(ctx, o, change.Replace)
 	return append(launched, replaced...), errors.Join(failure, err, refused)
 }
 
@@ -151,22 +151,22 @@ func (k *Reconciler) fileOfDecisions() string {
 // decisions are what was decided about replicas.
 func (k *Reconciler) decisions() (Decisions, error) { return ReadDecisions(k.fileOfDecisions()) }
 
-// keepLeaving keeps which replicas leave once an order holds, before it is begun. Of one
+// keepLeaving keeps which replicas leave once a change is made, before it is begun. Of one
 // that is no longer there nothing is kept: another may get its id.
-func (k *Reconciler) keepLeaving(spec *service.Spec, have []provision.Object, order controller.Order) error {
+func (k *Reconciler) keepLeaving(spec *service.Spec, have []provision.Object, change controller.Change) error {
 	was, err := k.decisions()
 	if err != nil {
 		return err
 	}
 	next := was
-	for _, d := range order.Donate {
+	for _, d := range change.Donate {
 		how := d.Donation
 		if i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == d.ID }); i >= 0 && !cloud.IsHere(have[i].Region) {
 			how.Until = how.Since // there is nobody to lend it to
 		}
 		next = next.WithDonated(d.ID, how)
 	}
-	for _, id := range order.Reclaim {
+	for _, id := range change.Reclaim {
 		next = next.Reclaimed(id)
 	}
 	next = next.about(func(id string) bool { return runs(have, id) || isAttached(spec, id) })

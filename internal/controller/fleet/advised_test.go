@@ -100,7 +100,7 @@ func TestASuccessorCountsOnce(t *testing.T) {
 		{"the new one is taken", "ready", "interrupted", []string{"a", "c"}},
 	} {
 		seen := map[string]Seen{"a": {Status: agent.Status{Phase: agent.Phase(tt.a)}}, "b": {Status: agent.Status{Phase: agent.Phase(tt.b)}}}
-		s := standing(&view{spec: &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}}}, have: have, seen: seen}, Decisions{})
+		s := currentState(&view{spec: &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}}}, have: have, seen: seen}, Decisions{})
 		var got []string
 		for _, r := range s.Replicas {
 			if !r.Drained {

@@ -108,14 +108,14 @@ func (s *observation) failure() error {
 	return errors.Join(all...)
 }
 
-// beyond is why parts of an order cannot be carried out now: they are about silent regions.
-func (s *observation) beyond(order controller.Order) error {
+// beyond is why parts of a change cannot be carried out now: they are about silent regions.
+func (s *observation) beyond(change controller.Change) error {
 	about := map[service.Region]bool{}
-	for _, l := range order.Launch {
+	for _, l := range change.Launch {
 		about[l.Region] = true
 	}
 	for _, o := range s.known {
-		if slices.Contains(order.Remove, o.ID) {
+		if slices.Contains(change.Remove, o.ID) {
 			about[o.Region] = true
 		}
 	}

@@ -51,7 +51,7 @@ type Reach struct {
 // Reconciler keeps the replicas of a service in clouds as they are wanted: it launches
 // another where a machine is gone, or is about to be taken, hands new ones over what they
 // are to run, and tells balancers of them; and it carries out what strategies decide (see
-// Carry). It changes nothing but replicas. What there is it reads from the clouds' tags
+// Apply). It changes nothing but replicas. What there is it reads from the clouds' tags
 // each time, so that it can be stopped at any moment. In its own cloud it acts itself, in
 // others by way of balancers there; a region that does not answer is left as it is.
 type Reconciler struct {
@@ -179,7 +179,7 @@ func (k *Reconciler) turn(ctx context.Context, may func() error) (busy bool, err
 	if err != nil {
 		return false, err
 	}
-	if err := k.keepLeaving(s.spec, s.all(), controller.Order{}); err != nil {
+	if err := k.keepLeaving(s.spec, s.all(), controller.Change{}); err != nil {
 		return false, err
 	}
 	h := o.handover

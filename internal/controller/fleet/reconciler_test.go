@@ -259,20 +259,20 @@ func TestTheReconcilerLeavesASilentRegionAlone(t *testing.T) {
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "us-east-1-1"}) {
 			t.Errorf("while a region is silent: %q", got)
 		}
-		s, err := k.Standing()
+		s, err := k.Current()
 		if err != nil || len(s.Replicas) != 3 || len(s.Spec.Regions) != 2 {
 			t.Errorf("it tells of %+v (%v), want what there was when it last answered", s.Replicas, err)
 		}
-		order := controller.Order{
+		change := controller.Change{
 			Launch: []controller.Launching{{Model: "llama", Region: "aws/us-east-1", Count: 1}, {Model: "llama", Region: "aws/eu-west-1", Count: 1}},
 			Remove: []string{"us-east-1-1"},
 		}
-		launched, err := k.Carry(t.Context(), order, always)
+		launched, err := k.Apply(t.Context(), change, always)
 		if !slices.Equal(launched, []string{"eu-west-1-1"}) || err == nil || !strings.Contains(err.Error(), "aws/us-east-1") {
 			t.Errorf("launched %q: %v", launched, err)
 		}
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1", "us-east-1-1"}) {
-			t.Errorf("after an order: %q", got)
+			t.Errorf("after a change: %q", got)
 		}
 		delete(u.silent, "aws/us-east-1")
 		u.keep(t, k, time.Minute, always)
@@ -498,8 +498,8 @@ func TestTheReconcilerThatDiesDoublesNothing(t *testing.T) {
 				u.CrashAt, u.Late = at, late
 				k := u.reconciler()
 				u.keep(t, k, time.Second, always)
-				order := controller.Order{Launch: []controller.Launching{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}
-				_, err := k.Carry(t.Context(), order, always)
+				change := controller.Change{Launch: []controller.Launching{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}
+				_, err := k.Apply(t.Context(), change, always)
 				done = u.Calls() < at
 				u.Restart()
 				u.keep(t, u.reconciler(), 10*time.Second, always)
@@ -526,13 +526,13 @@ func TestAStrategyActsOnACloud(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUpkeep(t)
 		k := u.reconciler()
-		if _, err := k.Standing(); err == nil {
+		if _, err := k.Current(); err == nil {
 			t.Error("it tells what stands before it looked")
 		}
 		stands := func(want ...string) {
 			t.Helper()
 			u.keep(t, k, time.Second, always)
-			s, err := k.Standing()
+			s, err := k.Current()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -548,31 +548,31 @@ func TestAStrategyActsOnACloud(t *testing.T) {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		}
-		carry := func(o controller.Order, want ...string) {
+		carry := func(o controller.Change, want ...string) {
 			t.Helper()
-			launched, err := k.Carry(t.Context(), o, always)
+			launched, err := k.Apply(t.Context(), o, always)
 			slices.Sort(launched)
 			if err != nil || !slices.Equal(launched, want) {
 				t.Errorf("%+v launched %q, %v, want %q", o, launched, err, want)
 			}
 		}
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4", "eu-west-1-0 llama L4")
-		carry(controller.Order{Launch: []controller.Launching{{Model: "llama", Region: "aws/us-east-1", Count: 9}, {Model: "llama", Region: "aws/eu-west-1", Count: 1}}}, "eu-west-1-1", "us-east-1-2")
+		carry(controller.Change{Launch: []controller.Launching{{Model: "llama", Region: "aws/us-east-1", Count: 9}, {Model: "llama", Region: "aws/eu-west-1", Count: 1}}}, "eu-west-1-1", "us-east-1-2")
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 
 		now := time.Now().UTC()
-		gone := controller.Order{Donate: []controller.Donating{{ID: "us-east-1-1", Donation: service.Donation{Since: now, Until: now}}}}
+		gone := controller.Change{Donate: []controller.Donating{{ID: "us-east-1-1", Donation: service.Donation{Since: now, Until: now}}}}
 		carry(gone)
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4 leaves", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 		k = u.reconciler() // what leaves is known to the next controller
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4 leaves", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
-		carry(controller.Order{Remove: []string{"us-east-1-1"}})
+		carry(controller.Change{Remove: []string{"us-east-1-1"}})
 		stands("us-east-1-0 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
-		carry(controller.Order{Launch: []controller.Launching{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}, "us-east-1-1") // one of that id does not leave
+		carry(controller.Change{Launch: []controller.Launching{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}, "us-east-1-1") // one of that id does not leave
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 
 		refused := errors.New("the lease is lost")
-		if _, err := k.Carry(t.Context(), controller.Order{Remove: []string{"us-east-1-0"}}, func() error { return refused }); !errors.Is(err, refused) || len(u.replicas()) != 5 {
+		if _, err := k.Apply(t.Context(), controller.Change{Remove: []string{"us-east-1-0"}}, func() error { return refused }); !errors.Is(err, refused) || len(u.replicas()) != 5 {
 			t.Errorf("without the lease: %v, and %q are left", err, u.replicas())
 		}
 	})
@@ -586,7 +586,7 @@ func TestOneChangeAtATime(t *testing.T) {
 		u.Change("us-east-1-1", nil)
 		var busy error
 		u.Refuse = func(provision.Offering) *provision.CapacityError {
-			_, busy = k.Carry(t.Context(), controller.Order{}, always)
+			_, busy = k.Apply(t.Context(), controller.Change{}, always)
 			return nil
 		}
 		u.keep(t, k, time.Second, always)
