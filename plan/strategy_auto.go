@@ -32,9 +32,9 @@ const (
 	// replica; where there are more, the endpoint grows by autoRescue of itself.
 	autoQueue  = 4
 	autoRescue = 0.5
-	// autoPatience is for how long fewer replicas must have been enough before any
+	// autoCooldown is for how long fewer replicas must have been enough before any
 	// is given up: about what it takes to have one back.
-	autoPatience = 90 * time.Second
+	autoCooldown = 90 * time.Second
 	// autoSmooth is the time constant that smooths the load. What is over sooner than a
 	// replica starts need not be followed.
 	autoSmooth = 2 * time.Minute
@@ -58,7 +58,7 @@ const (
 //   - where requests queue, load came that was not carried and has to be worked off
 //     beside what comes: half as many replicas again are asked for, once those
 //     asked for before have started;
-//   - replicas are given up after autoPatience in which they were not needed.
+//   - replicas are given up after autoCooldown in which they were not needed.
 //
 // Memory is its safety net: above autoFull more are added in any case. Without a
 // plan it goes by memory and queues alone.
@@ -253,7 +253,7 @@ func (st *autoState) change(now time.Duration, tooMany int) int {
 		return -tooMany
 	}
 	st.spare = min(st.spare, tooMany)
-	if now-st.enough < autoPatience {
+	if now-st.enough < autoCooldown {
 		return 0
 	}
 	n := st.spare

@@ -17,8 +17,8 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// offersPatience bounds asking clouds what they offer for a plan that changes nothing.
-const offersPatience = 30 * time.Second
+// offersTimeout bounds asking clouds what they offer for a plan that changes nothing.
+const offersTimeout = 30 * time.Second
 
 // askClouds has a review plan with what clouds offer, as `up` does. A cloud that does not
 // answer is no reason not to plan: list prices stand in, and the plan says so.
@@ -27,7 +27,7 @@ func (o *planOptions) askClouds(ctx context.Context, spec *service.Spec) {
 	if o.listPrices || len(regions) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, offersPatience, fmt.Errorf("no answer within %s", offersPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, offersTimeout, fmt.Errorf("no answer within %s", offersTimeout))
 	defer cancel()
 	places, err := o.clouds.placesOf(ctx, spec)
 	unknown := map[service.Region]error{}

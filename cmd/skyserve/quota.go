@@ -18,8 +18,8 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// quotaPatience bounds asking for quotas: `up` goes on without those that are not known.
-const quotaPatience = 20 * time.Second
+// quotaTimeout bounds asking for quotas: `up` goes on without those that are not known.
+const quotaTimeout = 20 * time.Second
 
 // allotted is a provider that can be asked what an account may have.
 type allotted interface {
@@ -28,7 +28,7 @@ type allotted interface {
 
 // quotasOf asks regions at once for their quotas, and says by region why some are not known.
 func quotasOf(ctx context.Context, places provision.Places, regions []service.Region) (quotas []provision.Quota, unknown map[service.Region]error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, quotaPatience, fmt.Errorf("no answer within %s", quotaPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, quotaTimeout, fmt.Errorf("no answer within %s", quotaTimeout))
 	defer cancel()
 	found, errs := make([][]provision.Quota, len(regions)), make([]error, len(regions))
 	var wg sync.WaitGroup

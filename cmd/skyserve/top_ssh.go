@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// sshPatience is how long a first snapshot may take: somebody may have to type a
+	// sshTimeout is how long a first snapshot may take: somebody may have to type a
 	// password, or touch a key.
-	sshPatience = time.Minute
+	sshTimeout = time.Minute
 	// sshSilence is how late a later one may be.
 	sshSilence = 5 * time.Second
 	// sshCount is how many snapshots a session is asked for: it is begun again after that.
@@ -126,17 +126,17 @@ func (s *sshSource) Fetch(ctx context.Context) (*telemetry.Snapshot, string, err
 	if s.session == nil {
 		s.session, s.fruitful = s.begin(), false
 	}
-	patience := s.every + sshSilence
+	timeout := s.every + sshSilence
 	if !s.before {
-		patience = sshPatience
+		timeout = sshTimeout
 	}
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return nil, "", ctx.Err()
 	case <-timer.C:
-		return nil, "", fmt.Errorf("%s: no snapshot within %s%s", s, patience, s.session.talk.said())
+		return nil, "", fmt.Errorf("%s: no snapshot within %s%s", s, timeout, s.session.talk.said())
 	case snapshot, goesOn := <-s.session.snapshots:
 		if !goesOn {
 			s.ended()

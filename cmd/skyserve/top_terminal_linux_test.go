@@ -90,7 +90,7 @@ func (tt *terminal) press(keys, shows string) {
 
 func (tt *terminal) await(shows string) {
 	tt.t.Helper()
-	patience := time.After(20 * time.Second)
+	timeout := time.After(20 * time.Second)
 	for !strings.Contains(ansi.Strip(tt.drawn.String()), shows) {
 		select {
 		case p, open := <-tt.more:
@@ -98,7 +98,7 @@ func (tt *terminal) await(shows string) {
 				tt.t.Fatalf("it ended before it drew %q; it drew %q", shows, tt.drawn.String())
 			}
 			tt.drawn.Write(p)
-		case <-patience:
+		case <-timeout:
 			tt.t.Fatalf("it did not draw %q; it drew %q", shows, tt.drawn.String())
 		}
 	}

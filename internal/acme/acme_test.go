@@ -34,13 +34,13 @@ import (
 const (
 	testName   = "chat.example.com"
 	testSecret = "a token of the balancers"
-	patience   = 30 * time.Second // of a machine that is busy with other tests
+	timeout    = 30 * time.Second // of a machine that is busy with other tests
 )
 
 // within waits until something is as it should be.
 func within(t *testing.T, what string, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	for {
 		err := check()
 		if err == nil {
@@ -183,7 +183,7 @@ func (w *world) run(o Options) (*Manager, func()) {
 
 // answer answers challenges at the world's listeners.
 func (w *world) answer() {
-	plain := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.at.Load().Handler().ServeHTTP(rw, r) }), ReadHeaderTimeout: patience}
+	plain := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.at.Load().Handler().ServeHTTP(rw, r) }), ReadHeaderTimeout: timeout}
 	secure := tls.NewListener(w.tls, &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		if c := w.at.Load().TLSConfig(hello); c != nil {
 			return c, nil
@@ -364,7 +364,7 @@ func TestRenewal(t *testing.T) {
 	for range 2 {
 		select {
 		case <-changed:
-		case <-time.After(patience):
+		case <-time.After(timeout):
 			t.Fatalf("nothing was renewed; the problem is %q", m.Failure())
 		}
 	}

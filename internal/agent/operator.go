@@ -254,11 +254,11 @@ func (o *Operator) do(ctx context.Context, m Machine, config *tls.Config, method
 }
 
 // exchange asks over a connection of its own: machines are asked seldom, and what they show
-// changes. patience is how long an answer may take to begin; 0 = as long as ctx lets it.
-func (o *Operator) exchange(ctx context.Context, m Machine, config *tls.Config, method, path string, body []byte, patience time.Duration) ([]byte, error) {
+// changes. timeout is how long an answer may take to begin; 0 = as long as ctx lets it.
+func (o *Operator) exchange(ctx context.Context, m Machine, config *tls.Config, method, path string, body []byte, timeout time.Duration) ([]byte, error) {
 	transport := &http.Transport{
 		DialContext:     func(ctx context.Context, _, addr string) (net.Conn, error) { return o.dial(ctx, addr) },
-		TLSClientConfig: config, TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: patience, DisableKeepAlives: true,
+		TLSClientConfig: config, TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: timeout, DisableKeepAlives: true,
 	}
 	defer transport.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, method, "https://"+m.Address+path, bytes.NewReader(body))

@@ -122,7 +122,7 @@ func TestCompareProxyLeavesNoProcess(t *testing.T) {
 		}
 		if how == "interrupted" {
 			cancel()
-			if !within(patience, func() bool { return len(members(g.id)) == 0 }) {
+			if !within(timeout, func() bool { return len(members(g.id)) == 0 }) {
 				t.Error("interrupted: processes are still there")
 			}
 		}

@@ -42,9 +42,9 @@ type clientResult struct {
 
 // Bounds of the client.
 const (
-	answerPatience = time.Minute // an answer that takes longer has failed
-	openers        = 64          // held streams that are being opened at the same time
-	shownFailures  = 5
+	answerTimeout = time.Minute // an answer that takes longer has failed
+	openers       = 64          // held streams that are being opened at the same time
+	shownFailures = 5
 )
 
 // runClient is the client's process: a job comes in; "ready" (or, when streams
@@ -231,7 +231,7 @@ func (u *compareUser) ask(opened func()) error {
 	u.asked++
 	u.out = u.request.fill(u.out[:0], conversation[:], mark[:])
 	began := time.Now()
-	if err := u.conn.SetDeadline(began.Add(answerPatience)); err != nil {
+	if err := u.conn.SetDeadline(began.Add(answerTimeout)); err != nil {
 		return err
 	}
 	if _, err := u.conn.Write(u.out); err != nil {
@@ -306,7 +306,7 @@ func (u *compareUser) checkStream(h chunkHead, mark []byte, began time.Time, ope
 			}
 		}
 		if u.job.Hold { // the next event may be as long in coming as the first
-			_ = u.conn.SetDeadline(time.Now().Add(answerPatience))
+			_ = u.conn.SetDeadline(time.Now().Add(answerTimeout))
 		}
 	}
 }

@@ -41,8 +41,8 @@ func init() {
 	os.Exit(0)
 }
 
-// patience is how long a process may take to start or to stop.
-const patience = 20 * time.Second
+// timeout is how long a process may take to start or to stop.
+const timeout = 20 * time.Second
 
 // group is a process with all that it starts, in a process group of its own.
 type group struct {
@@ -99,7 +99,7 @@ func (g *group) end(t *testing.T) {
 	_ = g.stdin.Close()
 	for _, signal := range []syscall.Signal{g.stop, syscall.SIGKILL} {
 		_ = syscall.Kill(-g.id, signal)
-		if within(patience, func() bool { return len(members(g.id)) == 0 }) {
+		if within(timeout, func() bool { return len(members(g.id)) == 0 }) {
 			<-g.exited
 			if t.Failed() {
 				t.Logf("%s wrote at last:\n%s", g.name, g.lastWords())

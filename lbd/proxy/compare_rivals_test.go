@@ -145,7 +145,7 @@ func plainEnvironment(t *testing.T) []string {
 func await(t *testing.T, c contender) contender {
 	t.Helper()
 	var err error
-	ready := within(patience, func() bool {
+	ready := within(timeout, func() bool {
 		err = answers(c.address)
 		return err == nil || isClosed(c.exited)
 	})
@@ -231,7 +231,7 @@ func (c contender) saveProfile(query string, length time.Duration, path string) 
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(length + answerPatience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(length + answerTimeout)); err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintf(conn, "GET /debug/pprof/%s HTTP/1.0\r\nHost: %s\r\n\r\n", query, c.admin); err != nil {

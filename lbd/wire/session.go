@@ -72,7 +72,7 @@ func (s *session) serve() {
 		}
 		s.fast.forget(s)
 	}()
-	for patience := s.fast.opts.HeadTimeout; s.await(patience); patience = s.fast.opts.IdleTimeout {
+	for timeout := s.fast.opts.HeadTimeout; s.await(timeout); timeout = s.fast.opts.IdleTimeout {
 		head, ok := s.readHead()
 		switch {
 		case !ok:
@@ -101,9 +101,9 @@ func (f *FastPath) ending() bool {
 }
 
 // await waits for the first byte of a request.
-func (s *session) await(patience time.Duration) bool {
+func (s *session) await(timeout time.Duration) bool {
 	if len(s.in.unread()) == 0 {
-		s.readBy(time.Now().Add(patience), patience/8)
+		s.readBy(time.Now().Add(timeout), timeout/8)
 		if s.in.fill() != nil {
 			return false
 		}

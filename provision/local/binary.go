@@ -19,9 +19,9 @@ const (
 	fileBuild    = "build" // in a service's directory: the executable it was last brought up with
 	binaryPrefix = "skyserve-"
 	binaryMode   = 0o700
-	// homePatience bounds the wait for the lock of the state directory, which
+	// homeTimeout bounds the wait for the lock of the state directory, which
 	// is held for as long as copying an executable takes.
-	homePatience = 30 * time.Second
+	homeTimeout = 30 * time.Second
 )
 
 // Executable is the running program: its path and the hash of its content.
@@ -49,7 +49,7 @@ func (s Service) Install(ctx context.Context) (path, build string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	lock, err := lockWait(ctx, s.home.lockPath(), homePatience)
+	lock, err := lockWait(ctx, s.home.lockPath(), homeTimeout)
 	if err != nil {
 		return "", "", fmt.Errorf("installing the executable in %s: %w", s.home.dir, err)
 	}
@@ -91,7 +91,7 @@ func (h Home) Tidy(ctx context.Context) error {
 	if _, err := os.Stat(h.dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	lock, err := lockWait(ctx, h.lockPath(), homePatience)
+	lock, err := lockWait(ctx, h.lockPath(), homeTimeout)
 	if err != nil {
 		return fmt.Errorf("tidying %s: %w", h.dir, err)
 	}

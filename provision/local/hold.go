@@ -25,9 +25,9 @@ const (
 const (
 	// pollEvery is how often a lock is tried while it is waited for.
 	pollEvery = 20 * time.Millisecond
-	// holdPatience outlasts those who test the lock for an instant to see
+	// holdTimeout outlasts those who test the lock for an instant to see
 	// whether the object lives.
-	holdPatience = time.Second
+	holdTimeout = time.Second
 	// watchEvery is how often a process looks whether its object file is still there.
 	watchEvery = time.Second
 )
@@ -80,7 +80,7 @@ func hold(path, recorded string, every time.Duration, lost func()) (*Holding, er
 	if err := json.Unmarshal([]byte(recorded), &rec); err != nil {
 		return nil, fmt.Errorf("holding object %s: %s: %w", path, envRecord, err)
 	}
-	f, err := lockWait(context.Background(), path, holdPatience)
+	f, err := lockWait(context.Background(), path, holdTimeout)
 	if errors.Is(err, errLocked) {
 		return nil, fmt.Errorf("holding object %s: another process is this object already", path)
 	}

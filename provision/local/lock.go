@@ -35,8 +35,8 @@ func lockFile(path string) (*os.File, error) {
 }
 
 // lockWait takes an exclusive lock like lockFile and waits for it.
-func lockWait(ctx context.Context, path string, patience time.Duration) (*os.File, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func lockWait(ctx context.Context, path string, timeout time.Duration) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for {
 		f, err := lockFile(path)

@@ -89,7 +89,7 @@ func (p *Provider) Launch(ctx context.Context, w provision.Want) (provision.Obje
 	if err := os.MkdirAll(p.svc.objectDir(), dirMode); err != nil {
 		return provision.Object{}, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
-	one, err := lockWait(ctx, filepath.Join(p.svc.objectDir(), w.ID+".lock"), startPatience) // until it holds its file
+	one, err := lockWait(ctx, filepath.Join(p.svc.objectDir(), w.ID+".lock"), startTimeout) // until it holds its file
 	if err != nil {
 		return provision.Object{}, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
@@ -128,7 +128,7 @@ type booting struct {
 
 // boot starts a machine's process. dead is what is left of the one before, if anything.
 func (p *Provider) boot(ctx context.Context, w provision.Want, dead record) (begun booting, err error) {
-	lock, err := lockWait(ctx, p.svc.configFile(machinesLock), homePatience)
+	lock, err := lockWait(ctx, p.svc.configFile(machinesLock), homeTimeout)
 	if err != nil {
 		return begun, fmt.Errorf("starting %s: %w", w.ID, err)
 	}

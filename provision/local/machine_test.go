@@ -165,7 +165,7 @@ func kill(t *testing.T, p *Provider, svc Service, id string) {
 	if err := unix.Kill(rec.PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if !p.untilReleased(t.Context(), id, killPatience) {
+	if !p.untilReleased(t.Context(), id, killTimeout) {
 		t.Fatal("it did not end")
 	}
 }

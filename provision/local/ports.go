@@ -109,14 +109,14 @@ func (s Service) Ports() map[string][]string {
 // addrOf is a port of the loopback address.
 func addrOf(port int) string { return net.JoinHostPort(loopback, strconv.Itoa(port)) }
 
-// freePatience is how long a process may take to notice that its object file is
+// freeTimeout is how long a process may take to notice that its object file is
 // gone and to end: what a damaged state directory leaves behind stops itself.
-const freePatience = DefaultGrace + 3*time.Second
+const freeTimeout = DefaultGrace + 3*time.Second
 
 // AwaitFree waits until ports, by the id of what had them, are free and describes those that are
 // not.
 func AwaitFree(ctx context.Context, ports map[string][]string) []string {
-	ctx, cancel := context.WithTimeout(ctx, freePatience)
+	ctx, cancel := context.WithTimeout(ctx, freeTimeout)
 	defer cancel()
 	for {
 		var left []string

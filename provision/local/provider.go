@@ -18,17 +18,17 @@ import (
 
 // Limits of starting and stopping a process.
 const (
-	// startPatience is how long a process may take until it holds its object
+	// startTimeout is how long a process may take until it holds its object
 	// file: it does so first of all.
-	startPatience = 10 * time.Second
+	startTimeout = 10 * time.Second
 	// DefaultGrace is how long a process may take to end once it was asked to: a
 	// balancer lets requests finish for 10 s, then hands its last answers and its
 	// history over, which takes up to 4 s.
 	DefaultGrace = 15 * time.Second
-	// killPatience is how long the system may take to end a killed process.
-	killPatience = 5 * time.Second
-	// mendPatience is how long a process may take to mend its object file.
-	mendPatience = 2 * watchEvery
+	// killTimeout is how long the system may take to end a killed process.
+	killTimeout = 5 * time.Second
+	// repairTimeout is how long a process may take to repair its object file.
+	repairTimeout = 2 * watchEvery
 	// settleEvery is how often a process that starts or ends is looked at.
 	settleEvery = 10 * time.Millisecond
 )
@@ -86,7 +86,7 @@ func (p *Provider) untilHeld(ctx context.Context, w provision.Want, cmd *exec.Cm
 	id := w.ID
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }() // reaps it for as long as this process lives
-	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, errors.New("it did not report within "+startPatience.String()))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("it did not report within "+startTimeout.String()))
 	defer cancel()
 	for {
 		rec, alive, err := readObject(p.svc.objectFile(id))
@@ -134,9 +134,9 @@ func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
 // stop ends the process of an object, if there is one.
 func (p *Provider) stop(ctx context.Context, id string) error {
 	for _, step := range []struct {
-		signal   unix.Signal
-		patience time.Duration
-	}{{unix.SIGTERM, p.grace}, {unix.SIGKILL, killPatience}} {
+		signal  unix.Signal
+		timeout time.Duration
+	}{{unix.SIGTERM, p.grace}, {unix.SIGKILL, killTimeout}} {
 		rec, alive, err := p.holderOf(ctx, id)
 		if !alive {
 			return nil
@@ -147,7 +147,7 @@ func (p *Provider) stop(ctx context.Context, id string) error {
 		if err := unix.Kill(rec.PID, step.signal); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("signalling process %d: %w", rec.PID, err)
 		}
-		if p.untilReleased(ctx, id, step.patience) {
+		if p.untilReleased(ctx, id, step.timeout) {
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -160,7 +160,7 @@ func (p *Provider) stop(ctx context.Context, id string) error {
 // holderOf reads who holds an object file. A damaged file is mended by its
 // holder, which is waited for.
 func (p *Provider) holderOf(ctx context.Context, id string) (rec record, alive bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, mendPatience)
+	ctx, cancel := context.WithTimeout(ctx, repairTimeout)
 	defer cancel()
 	for {
 		rec, alive, err = readObject(p.svc.objectFile(id))
@@ -171,9 +171,9 @@ func (p *Provider) holderOf(ctx context.Context, id string) (rec record, alive b
 }
 
 // untilReleased waits until no process holds an object file; false when
-// patience or ctx ended first.
-func (p *Provider) untilReleased(ctx context.Context, id string, patience time.Duration) bool {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// timeout or ctx ended first.
+func (p *Provider) untilReleased(ctx context.Context, id string, timeout time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for {
 		if _, alive, _ := readObject(p.svc.objectFile(id)); !alive {

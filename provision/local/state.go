@@ -79,12 +79,12 @@ func (s Service) Lock() (unlock func(), err error) {
 	}
 }
 
-// lockPatience outlasts what the controller does to a few replicas.
-const lockPatience = 5 * time.Second
+// lockTimeout outlasts what the controller does to a few replicas.
+const lockTimeout = 5 * time.Second
 
 // LockSoon is Lock for commands, which wait a moment for whoever has the lock.
 func (s Service) LockSoon(ctx context.Context) (unlock func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	for {
 		unlock, err := s.Lock()

@@ -102,12 +102,12 @@ func (c *Client) call(ctx context.Context, call Call, in request) (out response,
 	return out, fmt.Errorf("asking for %s in %s: %w", call, c.Cloud, errors.Join(silent...))
 }
 
-// patience is how long a machine may take to answer: a little longer than it may take to act.
-const patience = callTimeout + 10*time.Second
+// timeout is how long a machine may take to answer: a little longer than it may take to act.
+const timeout = callTimeout + 10*time.Second
 
 // patiently asks one machine, and gives it up where it neither answers nor goes away.
 func patiently(ctx context.Context, ask Ask, call Call, body []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer within %s", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %s", timeout))
 	defer cancel()
 	text, err := ask(ctx, call, body)
 	if err != nil && ctx.Err() != nil {

@@ -13,16 +13,16 @@ import (
 
 // Bounds of emptying a replica, each with its reason.
 const (
-	// drainPatience is how long a replica may finish what it has: an answer of 4,000
+	// drainTimeout is how long a replica may finish what it has: an answer of 4,000
 	// tokens at 25 a second takes 160 s, and few are longer.
-	drainPatience = 3 * time.Minute
+	drainTimeout = 3 * time.Minute
 	// adminTimeout bounds one question to a balancer half a world away that is busy.
 	adminTimeout = 5 * time.Second
 	// drainLook is how often a replica that is emptied, or used again, is looked at.
 	drainLook = 500 * time.Millisecond
-	// usePatience is how long a balancer may take to find that a replica serves again: it
+	// useTimeout is how long a balancer may take to find that a replica serves again: it
 	// asks ten times a second.
-	usePatience = 10 * time.Second
+	useTimeout = 10 * time.Second
 	// peersHear is how long other balancers may take to hear of it: likewise.
 	peersHear = time.Second
 )
@@ -50,7 +50,7 @@ func (h *Handover) Drain(ctx context.Context, o provision.Object) {
 	if o.Kind != provision.KindReplica {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, drainPatience)
+	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
 	h.admins(func(b administered) {
 		if !b.stopSending(ctx, o.ID) {
@@ -87,7 +87,7 @@ func (h *Handover) Resume(ctx context.Context, replicas []provision.Object) {
 // serves, and the others may know; or after 10 s.
 func (h *Handover) Use(ctx context.Context, o provision.Object) {
 	h.Resume(ctx, []provision.Object{o})
-	ctx, cancel := context.WithTimeout(ctx, usePatience)
+	ctx, cancel := context.WithTimeout(ctx, useTimeout)
 	defer cancel()
 	h.admins(func(b administered) {
 		for w, known := b.worker(ctx, o.ID); known && w.State != service.StateReady && w.State != service.StateDraining; w, known = b.worker(ctx, o.ID) {

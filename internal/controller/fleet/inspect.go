@@ -54,8 +54,8 @@ type Inspector struct {
 	Operator Ends
 	// Now tells the time that certificates are alerted of; nil = time.Now.
 	Now func() time.Time
-	// Patience is how long a region may take to be listed; default 10 s.
-	Patience time.Duration
+	// Timeout is how long a region may take to be listed; default 10 s.
+	Timeout time.Duration
 
 	offered bool // Fleet knows what the regions offer, which changes slowly
 	priced  bool // it asked for their prices
@@ -84,7 +84,7 @@ func (l Listing) Problems() []string {
 	return problems
 }
 
-// List asks all regions at once what there is, each for so long as Patience says. It is an error
+// List asks all regions at once what there is, each for as long as Timeout. It is an error
 // if none answers, or if the service is somebody else's: *provision.CredentialsError
 // and *provision.OwnedError among others.
 func (i *Inspector) List(ctx context.Context) (Listing, error) {
@@ -110,8 +110,8 @@ func (i *Inspector) List(ctx context.Context) (Listing, error) {
 
 // listRegion asks one region what there is.
 func (i *Inspector) listRegion(ctx context.Context, r service.Region) ([]provision.Object, error) {
-	patience := cmp.Or(i.Patience, regionTimeout)
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer within %s", patience))
+	timeout := cmp.Or(i.Timeout, regionTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %s", timeout))
 	defer cancel()
 	have, err := i.Lists[r].List(ctx, i.Fleet.Spec.Name)
 	if err != nil && ctx.Err() != nil {

@@ -16,9 +16,9 @@ import (
 
 var _ controller.Market = (*Reconciler)(nil)
 
-// pricePatience bounds asking for prices: the longest list has some ten pages of
+// priceTimeout bounds asking for prices: the longest list has some ten pages of
 // megabytes, and whoever asks goes on with list prices.
-const pricePatience = 30 * time.Second
+const priceTimeout = 30 * time.Second
 
 // Prices are what clouds say of their prices.
 type Prices struct {
@@ -35,7 +35,7 @@ func AskPrices(ctx context.Context, p provision.Provider, regions []service.Regi
 	if !tells {
 		return all
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, pricePatience, fmt.Errorf("no answer within %s", pricePatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, priceTimeout, fmt.Errorf("no answer within %s", priceTimeout))
 	defer cancel()
 	var mu sync.Mutex
 	var wg sync.WaitGroup

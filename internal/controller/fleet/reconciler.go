@@ -407,7 +407,7 @@ func (k *Reconciler) reach(ctx context.Context, o *opened, owner string) error {
 			return s.have, nil
 		},
 	}
-	o.inspector = &Inspector{Fleet: o.fleet, Lists: lists, Patience: listTimeout}
+	o.inspector = &Inspector{Fleet: o.fleet, Lists: lists, Timeout: listTimeout}
 	return nil
 }
 

@@ -18,21 +18,21 @@ import (
 )
 
 const (
-	// bootPatience is how long a machine may take from its launch until its agent answers:
+	// bootTimeout is how long a machine may take from its launch until its agent answers:
 	// drivers are in the image, and the program is some 60 MB. Clocks of clouds and of
 	// operators differ by seconds, or doctor says so.
-	bootPatience = 10 * time.Minute
+	bootTimeout = 10 * time.Minute
 	// silentEvery is how often a machine that answered nothing is asked again.
 	silentEvery = 2 * time.Second
 )
 
 // Dead finds the machines that run for their cloud and answer nothing, by handle with the
-// reason: they had time to boot, were asked for as long as patience says, and another
+// reason: they had time to boot, were asked for as long as timeout allows, and another
 // machine proves that the network between is not to blame: for a balancer any other one,
 // for a replica a balancer of its region, by way of which it is reached. Where nothing is
 // silent it returns after one question to each machine. unsure are the balancers that
 // answer nothing while no other machine does.
-func (h *Handover) Dead(ctx context.Context, patience time.Duration) (dead map[string]string, unsure []string) {
+func (h *Handover) Dead(ctx context.Context, timeout time.Duration) (dead map[string]string, unsure []string) {
 	seen := h.Look(ctx)
 	suspects := h.silentAmong(h.Have, seen)
 	if len(suspects) == 0 {
@@ -40,10 +40,10 @@ func (h *Handover) Dead(ctx context.Context, patience time.Duration) (dead map[s
 	}
 	begun := time.Now()
 	for _, o := range h.proven(suspects, seen) {
-		reason := fmt.Sprintf("it answers nothing, and is asked again for up to %s: %v", patience, seen[o.ID].Err)
+		reason := fmt.Sprintf("it answers nothing, and is asked again for up to %s: %v", timeout, seen[o.ID].Err)
 		h.tell(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: reason})
 	}
-	for len(h.proven(suspects, seen)) > 0 && time.Since(begun) < patience && pause(ctx, silentEvery) {
+	for len(h.proven(suspects, seen)) > 0 && time.Since(begun) < timeout && pause(ctx, silentEvery) {
 		seen = h.Look(ctx)
 		suspects = h.silentAmong(suspects, seen)
 	}
@@ -67,7 +67,7 @@ func (h *Handover) silentAmong(machines []provision.Object, seen map[string]Seen
 	var out []provision.Object
 	for _, o := range machines {
 		s, asked := seen[o.ID]
-		if asked && o.Gone == "" && silent(s.Err) && !o.Started.IsZero() && time.Since(o.Started) > bootPatience {
+		if asked && o.Gone == "" && silent(s.Err) && !o.Started.IsZero() && time.Since(o.Started) > bootTimeout {
 			out = append(out, o)
 		}
 	}
