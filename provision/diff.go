@@ -121,24 +121,20 @@ func choose(w Want, have []Object) (keep *Object, spare []Object) {
 	return &sorted[0], sorted[1:]
 }
 
-// OneOfEach leaves one object of each id, in the order of have: of several that are as wanted it
-// is the one that Diff keeps.
-func OneOfEach(have []Object) []Object {
-	first := map[string]Object{}
+// OneOfEach leaves one object of each id, in the order of have: the one that Diff keeps. Where it
+// is not known what is wanted of an id, none of its objects counts as wanted more than another.
+func OneOfEach(want []Want, have []Object) []Object {
+	wanted, byID := map[string]Want{}, map[string][]Object{}
+	for _, w := range want {
+		wanted[w.ID] = w
+	}
 	for _, o := range have {
-		if f, found := first[o.ID]; !found || cmp.Or(cmp.Compare(gone(o), gone(f)), cmp.Compare(o.Handle, f.Handle)) < 0 {
-			first[o.ID] = o
-		}
+		byID[o.ID] = append(byID[o.ID], o)
 	}
-	return slices.DeleteFunc(slices.Clone(have), func(o Object) bool { return first[o.ID].Handle != o.Handle })
-}
-
-// gone is 1 for an object that no longer runs.
-func gone(o Object) int {
-	if o.Gone != "" {
-		return 1
-	}
-	return 0
+	return slices.DeleteFunc(slices.Clone(have), func(o Object) bool {
+		keep, _ := choose(wanted[o.ID], byID[o.ID])
+		return keep.Handle != o.Handle
+	})
 }
 
 // rank is lower the less has to be done to an object.

@@ -190,19 +190,21 @@ func TestOfTwoOfOneIDTheBetterOneStays(t *testing.T) {
 	}
 }
 
-// Who asks machines how they are asks the one that a plan keeps.
+// Who asks machines how they are asks those that a plan keeps, and without a plan one of each.
 func TestOneOfEachIsTheOneThatStays(t *testing.T) {
 	w, other := want("us-0", provision.KindReplica, "local/us", "s"), want("us-1", provision.KindReplica, "local/us", "s")
-	ended := objectOf(w, 1)
-	ended.Gone = "was terminated"
-	have := []provision.Object{ended, objectOf(w, 4), objectOf(w, 3), objectOf(other, 2)}
-	changes := provision.Diff([]provision.Want{w, other}, have)
+	ended, old := objectOf(w, 1), objectOf(w, 2)
+	ended.Gone, old.Spec = "was terminated", "old"
+	wants, have := []provision.Want{w, other}, []provision.Object{ended, old, objectOf(w, 4), objectOf(w, 3), objectOf(other, 5)}
 	removed := map[string]bool{}
-	for _, c := range changes {
+	for _, c := range provision.Diff(wants, have) {
 		removed[c.Have.Handle] = true
 	}
-	one := provision.OneOfEach(have)
-	if len(one) != 2 || len(removed) != 2 || removed[one[0].Handle] || removed[one[1].Handle] {
+	one := provision.OneOfEach(wants, have)
+	if len(one) != 2 || len(removed) != 3 || removed[one[0].Handle] || removed[one[1].Handle] {
 		t.Errorf("left are %+v; a plan removes %v", one, removed)
+	}
+	if one = provision.OneOfEach(nil, have); len(one) != 2 || one[0].Gone != "" {
+		t.Errorf("without a plan there are left %+v", one)
 	}
 }

@@ -42,7 +42,7 @@ func (u *upRun) handover(have []provision.Object) (*fleet.Handover, map[string]a
 	if err != nil {
 		return nil, nil, err
 	}
-	have = provision.OneOfEach(have) // the controller is about to remove the second machine of an id
+	have = provision.OneOfEach(u.changes.Wants, have) // the controller is about to remove the second machine of an id
 	deployments, err := fleet.Deployments(content, have)
 	return &fleet.Handover{
 		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Enrolments: u.enrolments, Revoked: u.operator.revoked, Witness: u.places, Have: have,

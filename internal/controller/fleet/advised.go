@@ -31,8 +31,8 @@ func advised(have []provision.Object, seen map[string]Seen) map[string]bool {
 // would launch one after the other, each for as long as the next one takes to load its weights.
 const adviceRest = 30 * time.Minute
 
-// heeded are the replicas that are advised to leave and have had their rest from it.
-func (k *Reconciler) heeded(s *observation, seen map[string]Seen) map[string]bool {
+// overdue are the replicas that are advised to leave, and whose adviceRest is over.
+func (k *Reconciler) overdue(s *observation, seen map[string]Seen) map[string]bool {
 	ids, since := advised(s.have, seen), map[string]time.Time{}
 	for _, o := range s.all() {
 		if cloud.Instead(o) == "" {

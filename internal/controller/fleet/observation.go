@@ -61,7 +61,7 @@ func (k *Reconciler) observe(ctx context.Context, o *opened) (*observation, erro
 	}
 	// What claims to be a balancer is asked nothing, and does not stand before the one of its id.
 	// Nor is the second machine of an id, which is about to go.
-	o.handover.Have = provision.OneOfEach(slices.DeleteFunc(s.all(), func(have provision.Object) bool { return !o.content.trusts(have) }))
+	o.handover.Have = provision.OneOfEach(nil, slices.DeleteFunc(s.all(), func(have provision.Object) bool { return !o.content.trusts(have) }))
 	return s, nil
 }
 

@@ -244,7 +244,7 @@ func unsettled(have []provision.Object, seen map[string]Seen) bool {
 func (k *Reconciler) replace(ctx context.Context, o *opened, s *observation, seen map[string]Seen, may func() error) (changed bool, err error) {
 	silent := k.plans(ctx, o, s)
 	k.askPrices(ctx, o)
-	o.fleet.Going = parting(s.have, seen, k.heeded(s, seen))
+	o.fleet.Going = parting(s.have, seen, k.overdue(s, seen))
 	k.surplus = map[string]bool{}
 	o.fleet.Only = func(p *Plan, c provision.Change) bool {
 		if standsDown(o.fleet.Spec, p, c, seen) {

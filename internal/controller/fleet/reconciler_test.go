@@ -485,7 +485,7 @@ func TestTheReconcilerGoesBackToSpot(t *testing.T) {
 }
 
 // Whichever call a controller dies at, before it or after, the next one makes nothing twice.
-func TestTheReconcilerThatDiesDoublesNothing(t *testing.T) {
+func TestAReconcilerThatDiesDoublesNothing(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		died := 0
 		for at := 1; ; at++ {
