@@ -1,8 +1,8 @@
-# What CI runs, in pieces. `make` alone runs the tests.
+# The steps of CI. `make` alone runs the tests.
 LINT_VERSION := v2.15.0
 SUDO         := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
-# Packages that decide from arguments alone start no goroutines, so that there is nothing to
-# race; layout_test.go checks both.
+# Pure packages start no goroutines, so the race detector has nothing to find in them;
+# layout_test.go checks this list.
 PURE         := forecast internal/catalogue internal/printable internal/service internal/sim internal/sim/barrier \
                 internal/sim/engine internal/sim/workload lbd/bfio lbd/buffer lbd/core lbd/core/breaker lbd/core/fair lbd/core/pace \
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
@@ -13,12 +13,12 @@ CONCURRENT    = $(filter-out $(PURE:%=skyserve/%),$(shell go list ./...))
 test:
 	go test ./...
 
-# The fast tier, for between two edits: without the tests that call testkit.Slow.
+# The fast tier, for use while editing: skips tests that call testkit.Slow.
 short:
 	go test -short ./...
 
-# grpcnotrace leaves out pages of gRPC's own, whose templates keep the linker from
-# leaving out what nobody calls: twelve megabytes.
+# grpcnotrace drops gRPC's debug pages, whose templates prevent the linker's dead-code
+# elimination. It saves 12 MB.
 build:
 	CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags '-s -w' -o bin/skyserve ./cmd/skyserve
 
@@ -29,20 +29,20 @@ lint:
 	go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 	$$(go env GOPATH)/bin/golangci-lint run
 
-# Tests that call testkit.NotUnderRace are left out, each for the reason that it states.
+# Skips tests that call testkit.NotUnderRace; each states its reason.
 race:
 	go test -race -timeout 15m $(CONCURRENT)
 
 bench:
 	go test -run '^$$' -bench . -benchtime 1x ./...
 
-# Kills, hangs, resets and slows replicas, links and balancers under load, and prints
-# what each promise cost (about 12 minutes). ARGS are flags of the test:
+# Kills, hangs, resets and slows replicas, links and balancers under load, and reports
+# every lost or stopped request (about 12 minutes). ARGS are flags of the test:
 # make chaos ARGS='-chaos.seeds=5 -chaos.clients=60'
 chaos:
 	go test -run 'TestChaos$$' -v -count=1 -timeout 60m ./lbd -chaos.seeds=20 -chaos.duration=30s $(ARGS)
 
-# The balancer beside nginx and haproxy on this machine (Linux, about 8 minutes).
+# Compares the balancer with nginx and haproxy on this machine (Linux, about 8 minutes).
 # ARGS are flags of the comparison: make compare-proxy ARGS='-rounds 2 -streams 1000'
 compare-proxy: export PATH := $(PATH):/usr/local/sbin:/usr/sbin
 compare-proxy: build
@@ -51,25 +51,25 @@ compare-proxy: build
 	{ echo "comparing proxies: cannot install nginx and haproxy here: install them yourself" >&2; exit 1; }; fi
 	go test -tags compare -run TestCompareProxy -v -count=1 -timeout 20m ./lbd/proxy $(ARGS)
 
-# The solver of plans against GLPK on small problems of every kind (2 minutes).
+# Compares the planner's solver with GLPK on small problems of every kind (2 minutes).
 compare-solver:
 	go test -tags compare -run TestSolveEqualsGLPK -v -count=1 ./plan
 
-# auto beside the single forecasters and R's auto.arima on public weeks, on tenants
-# held back from its settings, and how Watch tells bursts (15 minutes of CPU). It
-# wants two public traces:
+# Compares auto with the single forecasters and R's auto.arima on public weeks and on
+# tenants that its settings were not chosen on, and measures burst detection (15 minutes
+# of CPU). It needs two public traces:
 # make compare-forecast WEEK=sageserve_week.csv.gz RATES=servegen_client_rates.csv.gz
 compare-forecast:
 	go test -tags compare -run TestCompare -v -count=1 -timeout 3h ./forecast -forecast.week '$(abspath $(WEEK))' -forecast.rates '$(abspath $(RATES))' $(ARGS)
 
-# The store on a file system of 32 MiB that fills up (Linux, as root).
+# Runs the store on a 32 MiB file system that fills up (Linux, as root).
 disk:
 	$(SUDO) env "PATH=$$PATH" go test -tags disktest -run TestStoreOnARealDisk -v -count=1 ./internal/store
 
 examples:
 	sh examples/run-all
 
-# The official OpenAI client for Node against a service of its own (Node 20 and npm's registry).
+# Runs the official OpenAI client for Node against a local service (needs Node 20 and npm's registry).
 openai-clients: export PATH := $(CURDIR)/bin:$(PATH)
 openai-clients: build
 	sh examples/openai-clients/check
