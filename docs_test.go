@@ -11,8 +11,8 @@ import (
 
 var testName = regexp.MustCompile("`(Test[A-Za-z0-9]+)`")
 
-// What these guides promise is held by tests that there are.
-func TestPromisesAreHeldByTests(t *testing.T) {
+// Every test that a guide names exists.
+func TestTestsNamedInDocsExist(t *testing.T) {
 	var all strings.Builder
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
@@ -25,18 +25,18 @@ func TestPromisesAreHeldByTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for guide, least := range map[string]int{"docs/failures.md": 20, "docs/security.md": 8} {
+	for guide, minNames := range map[string]int{"docs/failures.md": 20, "docs/security.md": 8} {
 		text, err := os.ReadFile(guide)
 		if err != nil {
 			t.Fatal(err)
 		}
 		names := testName.FindAllStringSubmatch(string(text), -1)
-		if len(names) < least {
-			t.Errorf("%s names %d tests", guide, len(names))
+		if len(names) < minNames {
+			t.Errorf("%s names %d tests, want at least %d", guide, len(names), minNames)
 		}
 		for _, name := range names {
 			if !strings.Contains(all.String(), "\nfunc "+name[1]+"(") {
-				t.Errorf("%s names %s, which there is not", guide, name[1])
+				t.Errorf("%s names %s, which does not exist", guide, name[1])
 			}
 		}
 	}

@@ -16,24 +16,24 @@ import (
 	"testing"
 )
 
-// mayImport is the module's layout: which package may import which others of ours. The
-// standard library and other libraries are not listed here but in sdkPackages and
-// impure below. ARCHITECTURE.md explains the layout; this table is the law.
+// mayImport lists which packages of this module a package may import. The standard
+// library and other libraries are restricted by sdkPackages and impure below.
+// ARCHITECTURE.md explains the layout; this table is authoritative.
 var mayImport = map[string][]string{
 	"internal/service":   {},
 	"internal/catalogue": {"internal/service"},
 	// durable writes, for every package that keeps files
 	"internal/atomicfile": {},
-	"internal/testkit":    {}, // which tests run when; no program imports it
+	"internal/testkit":    {}, // selects tests; imported only by tests
 	"internal/printable":  {},
 	"internal/telemetry":  {"internal/printable", "internal/service"},
 	"internal/store":      {"internal/service", "internal/telemetry"},
 	"internal/acme":       {"internal/identity", "internal/service", "internal/store"},
-	// an authority for tests, which no program imports
+	// a certificate authority, imported only by tests
 	"internal/acme/testca": {},
-	// apart from telemetry, so that what the balancers import knows nothing of forecasts
+	// separate from telemetry, so that balancers do not depend on forecast
 	"internal/telemetry/demand": {"internal/service", "internal/telemetry", "internal/sim/workload", "forecast"},
-	// a service and its load for tests of planning, which no program imports
+	// a service and its load, imported only by tests
 	"internal/telemetry/demand/demandtest": {"internal/service", "internal/telemetry", "internal/telemetry/demand", "forecast"},
 	"internal/sim/workload":                {"internal/service"},
 	"internal/sim/barrier":                 {"lbd/bfio"},
@@ -78,14 +78,14 @@ var mayImport = map[string][]string{
 	"internal/testcloud":             {"internal/service"},
 	"internal/testcloud/machines":    {"internal/identity", "internal/agent", "internal/testcloud"},
 	"examples/clouds/emulator":       {"internal/testcloud", "internal/testcloud/machines"},
-	"provision/aws":                  {"internal/catalogue", "internal/identity", "internal/agent", "internal/service", "provision"}, // the line in which an agent tells its key
+	"provision/aws":                  {"internal/catalogue", "internal/identity", "internal/agent", "internal/service", "provision"}, // the line in which an agent publishes its key
 	"provision/gcp":                  {"internal/catalogue", "internal/service", "provision"},
 	"provision/dns":                  {"internal/service", "provision"},
 	"provision/cloud":                {"internal/catalogue", "internal/service", "provision"},
 	"provision/remote":               {"internal/service", "provision"},
 	"internal/identity":              {"internal/atomicfile", "internal/service"},
 	"internal/agent":                 {"internal/atomicfile", "internal/identity"},
-	"provision/local":                {"internal/agent", "internal/atomicfile", "internal/identity", "internal/service", "provision"}, // the agent's configuration, and the line in which it tells its key
+	"provision/local":                {"internal/agent", "internal/atomicfile", "internal/identity", "internal/service", "provision"}, // the agent's configuration, and the line in which it publishes its key
 	"provision/static":               {"internal/service", "provision"},
 
 	"internal/controller/fleet": {"internal/controller", "internal/identity", "internal/agent", "internal/service", "internal/telemetry", "plan", "provision", "provision/cloud", "provision/dns", "provision/remote", "provision/static"},
@@ -94,19 +94,19 @@ var mayImport = map[string][]string{
 	"cmd/skyserve":              {"*"},
 }
 
-// purePackages decide from arguments alone: see impure and impureCalls.
+// purePackages depend only on their arguments: see impure and impureCalls.
 var purePackages = []string{"internal/printable", "internal/service", "internal/catalogue", "internal/sim/workload", "lbd/buffer", "lbd/core", "lbd/core/breaker", "lbd/core/fair", "lbd/core/pace", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim/barrier", "internal/sim/engine", "lbd/bfio", "internal/sim", "forecast", "plan", "plan/chart"}
 
-// impure is what a pure package may not import, at first hand or through our packages.
+// impure lists packages that a pure package may not import, directly or through other packages of this module.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "math/rand", "syscall"}
 
-// impureCalls is what a pure package may not call: the clock, and randomness that no seed fixes.
+// impureCalls lists functions that a pure package may not call: the clock and unseeded randomness.
 var impureCalls = map[string][]string{
 	"time":         {"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"},
 	"math/rand/v2": {"Int", "IntN", "Int32", "Int32N", "Int64", "Int64N", "N", "Uint32", "Uint32N", "Uint64", "Uint64N", "UintN", "Float32", "Float64", "ExpFloat64", "NormFloat64", "Perm", "Shuffle"},
 }
 
-// sdkPackages names the only packages that may import a library that must not spread.
+// sdkPackages lists the only packages that may import a library.
 var sdkPackages = map[string][]string{
 	"github.com/aws/aws-sdk-go-v2":     {"provision/aws", "provision/dns"},
 	"cloud.google.com/go":              {"provision/gcp"},
@@ -122,34 +122,34 @@ var sdkPackages = map[string][]string{
 	"go.opentelemetry.io":              {"lbd/trace"},
 	"github.com/invopop/jsonschema":    {"internal/service"},
 	"gonum.org/v1/plot":                {"cmd/skyserve"},
-	// Cells of a table hold text of others, which must not add rows and columns.
+	// Cells contain text from outside, which must not add rows or columns.
 	"text/tabwriter": {"internal/printable"},
-	// They look methods up by name, and the linker then keeps every method of the clouds' SDKs.
+	// Templates look methods up by name, so the linker would keep every method of the clouds' SDKs.
 	"html/template": {},
 	"text/template": {},
 }
 
-// notDurable are the calls that leave a file torn or gone after a power failure:
-// internal/atomicfile makes them durable, and it alone may make them.
+// notDurable lists calls that can leave a file incomplete or missing after a power
+// failure. Only internal/atomicfile may make them, because it syncs.
 var notDurable = map[string][]string{
 	"os":                    {"Rename", "WriteFile"},
 	"syscall":               {"Rename", "Renameat"},
 	"golang.org/x/sys/unix": {"Rename", "Renameat", "Renameat2"},
 }
 
-// mayWriteFiles are the packages besides it whose files nobody reads after a crash.
+// mayWriteFiles lists packages whose files need not survive a crash, with the reason.
 var mayWriteFiles = map[string]string{
 	"internal/atomicfile":         "it is the package that makes them durable",
 	"cmd/skyserve":                "os.WriteFile in a temporary directory, for another solver",
 	"internal/testcloud/machines": "os.WriteFile on an emulated machine's disk",
 }
 
-// topLevel lists every folder that may stand at the top.
+// topLevel lists the allowed top-level folders.
 var topLevel = []string{"cmd", "tui", "provision", "lbd", "plan", "forecast", "templates", "examples", "internal", "docs"}
 
-// pkg is one package as its files (tests left out) show it.
+// pkg is what one package's files, without tests, import and call.
 type pkg struct {
-	imports  map[string]string // path -> where
+	imports  map[string]string // path -> position
 	breaches []string          // impure calls and go statements
 	writes   []string          // calls of notDurable
 }
@@ -221,11 +221,11 @@ func (r *pkg) read(fset *token.FileSet, f *ast.File) {
 
 const modulePath = "skyserve/"
 
-func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
+func TestPackagesFollowTheImportTable(t *testing.T) {
 	for dir, r := range readModule(t) {
 		allowed, listed := mayImport[dir]
 		if !listed {
-			t.Errorf("%s: a package that mayImport does not list", dir)
+			t.Errorf("%s: package is missing in mayImport", dir)
 			continue
 		}
 		for imp, where := range r.imports {
@@ -262,8 +262,8 @@ func TestPurePackagesStayPure(t *testing.T) {
 	}
 }
 
-// The race detector is spared the pure packages and no others.
-func TestRaceLeavesOutPurePackagesAlone(t *testing.T) {
+// Only pure packages are excluded from the race detector.
+func TestRaceExcludesOnlyPurePackages(t *testing.T) {
 	text, err := os.ReadFile("Makefile")
 	if err != nil {
 		t.Fatal(err)
@@ -285,13 +285,13 @@ func TestFilesAreWrittenDurably(t *testing.T) {
 		for _, write := range r.writes {
 			why, may := mayWriteFiles[dir]
 			if !may || strings.HasSuffix(write, "Rename") && dir != "internal/atomicfile" {
-				t.Errorf("%s: use internal/atomicfile, which syncs the file and its directory (allowed here: %q)", write, why)
+				t.Errorf("%s: use internal/atomicfile, which syncs the file and its directory (allowed in this package: %q)", write, why)
 			}
 		}
 	}
 }
 
-// reach is a package and every package of ours that it imports, directly or not.
+// reach returns a package and all packages of this module that it imports, directly or indirectly.
 func reach(module map[string]*pkg, from string) []string {
 	seen := map[string]bool{from: true}
 	for todo := []string{from}; len(todo) > 0; {
@@ -312,7 +312,7 @@ func reach(module map[string]*pkg, from string) []string {
 	return dirs
 }
 
-func TestPlanProvisionAndBalancerDoNotKnowEachOther(t *testing.T) {
+func TestPlanProvisionAndLBDAreIndependent(t *testing.T) {
 	module := readModule(t)
 	areas := []string{"plan", "provision", "lbd"}
 	area := func(dir string) string { a, _, _ := strings.Cut(dir, "/"); return a }
@@ -328,13 +328,13 @@ func TestPlanProvisionAndBalancerDoNotKnowEachOther(t *testing.T) {
 	}
 }
 
-func TestNoOtherTopLevelFolder(t *testing.T) {
+func TestTopLevelFolders(t *testing.T) {
 	entries, err := filepath.Glob("*")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e, ".") || e == "bin" { // what make build leaves
+		if strings.HasPrefix(e, ".") || e == "bin" { // output of make build
 			continue
 		}
 		if files, _ := filepath.Glob(e + "/*"); len(files) > 0 && !slices.Contains(topLevel, e) {
@@ -343,8 +343,8 @@ func TestNoOtherTopLevelFolder(t *testing.T) {
 	}
 }
 
-// The checks above must be able to fail: a small package that breaks every law.
-func TestLayoutTestsSeeBreaches(t *testing.T) {
+// The checks above must be able to fail: a small package that breaks every rule.
+func TestLayoutChecksDetectViolations(t *testing.T) {
 	fset := token.NewFileSet()
 	src := `package p
 import ("time"; "math/rand/v2"; "net/http"; "os")
@@ -356,6 +356,6 @@ func f() { go f(); _ = time.Now(); _ = rand.IntN(3); _ = http.Get; os.Rename("a"
 	r := &pkg{imports: map[string]string{}}
 	r.read(fset, f)
 	if len(r.breaches) != 3 || len(r.writes) != 1 || r.imports["net/http"] == "" {
-		t.Errorf("saw %q, %q and %v", r.breaches, r.writes, r.imports)
+		t.Errorf("found %q, %q and %v", r.breaches, r.writes, r.imports)
 	}
 }
