@@ -35,15 +35,15 @@ func newDownCmd() *cobra.Command {
 	var o downOptions
 	cmd := &cobra.Command{
 		Use:   "down [NAME|SERVICE.yaml]",
-		Short: "Take a service down and verify that it is gone",
-		Long: `Stop every process of a service, verify that each is gone, and remove the
-service's state and history from this machine. NAME may be left out while one
-service exists. It works with whatever is left of a service, and running it
-again is safe. What could not be removed is listed (exit 3).
+		Short: "Delete a service and wait for the deletion",
+		Long: `Stop every process of a service, wait until each has ended, and delete the service's
+state and history from this machine. NAME is optional if only one service exists. The
+command is idempotent and also deletes a partly deployed service. It lists what it could
+not delete (exit 3).
 
-The machines of static regions are not touched: they are only let go. Of regions in
-clouds, the public name goes first, then machines, firewalls and identities, after it
-was asked; each is looked for by its tags until it is gone.`,
+Machines of static regions are only detached. In clouds, after confirmation, it deletes
+the public name first, then VMs, firewalls and identities. It finds them by their tags
+and waits until each is gone.`,
 		Example: `  skyserve down chat
   skyserve down service.yaml`,
 		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),
@@ -55,9 +55,9 @@ was asked; each is looked for by its tags until it is gone.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&o.yes, "yes", false, "do not ask before deleting what is billed (local and static regions never ask)")
-	flags.BoolVar(&o.purge, "purge", false, "remove the service's state even when a process could not be stopped")
-	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
+	flags.BoolVar(&o.yes, "yes", false, "skip confirmation (local and static regions need none)")
+	flags.BoolVar(&o.purge, "purge", false, "delete the service's state even if a process could not be stopped")
+	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	o.clouds.add(flags)
 	return cmd
 }
@@ -68,7 +68,7 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, talk io.Wri
 	}
 	name, err := nameIn(o.name)
 	if err != nil {
-		return usage(err, "skyserve down NAME takes the name instead of the file")
+		return usage(err, "'skyserve down NAME' accepts the service's name instead of its file")
 	}
 	svc, err := findService(name)
 	if err != nil {
@@ -93,25 +93,25 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, talk io.Wri
 type down struct {
 	*downOptions
 	svc       local.Service
-	spec      *service.Spec // nil where its file cannot be read, and nothing is rented
+	spec      *service.Spec // nil if its file cannot be read and the service has no VMs
 	out, talk io.Writer
 
 	owner  string
 	places provision.Places
 	have   []provision.Object
-	ports  map[string][]string // that processes had of which there is no object any more
+	ports  map[string][]string // ports of processes that no longer have an object
 }
 
-// open finds what there is.
+// open finds the service's objects.
 func (d *down) open(ctx context.Context) (err error) {
 	if d.spec == nil || !cloud.Rents(d.spec) {
 		here := local.NewProvider(d.svc, "", "", local.DefaultGrace)
-		d.places = provision.Places{"": here} // whatever its objects say of their regions
+		d.places = provision.Places{"": here} // for objects of any region
 		for _, name := range []string{service.CloudLocal, service.CloudStatic} {
 			d.places[name] = here.Of()
 		}
 	} else {
-		who, err := operatorOf(d.svc, "taking it down", "'skyserve gc' finds and removes what nobody owns; 'skyserve connect' makes this machine an operator")
+		who, err := operatorOf(d.svc, "deleting it", "'skyserve gc' deletes orphaned resources; 'skyserve connect' makes this machine an operator")
 		if err != nil {
 			return err
 		}
@@ -130,10 +130,10 @@ func (d *down) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// rents says whether what goes is billed.
+// rents reports whether the service has VMs in clouds.
 func (d *down) rents() bool { return d.spec != nil && cloud.Rents(d.spec) }
 
-// run removes it, and after that the service's state here.
+// run deletes the service's objects, then its state on this machine.
 func (d *down) run(ctx context.Context, in io.Reader) error {
 	plan := &fleet.Plan{Have: d.have, Changes: provision.Diff(nil, d.have)}
 	if d.rents() {
@@ -163,10 +163,10 @@ func (d *down) run(ctx context.Context, in io.Reader) error {
 	return d.report(stopped, left, err)
 }
 
-// dismiss ends the controller of a service in clouds, so that it launches nothing again.
+// dismiss stops the controller of a service in clouds, so that it launches nothing again.
 func (d *down) dismiss(ctx context.Context) {
 	if !d.rents() {
-		return // it ends with its machine
+		return // a local controller stops with its machine
 	}
 	who, err := openOperator(d.svc, false)
 	h := fleet.Handover{Service: d.spec.Name, Party: who.party, Have: d.have}
@@ -174,11 +174,11 @@ func (d *down) dismiss(ctx context.Context) {
 		err = h.Dismiss(ctx, cloud.ControllerMachine(d.spec))
 	}
 	if err != nil && ctx.Err() == nil {
-		fmt.Fprintf(d.talk, "the controller was not told: %v; should it launch anything yet, 'skyserve gc' finds it\n", err)
+		fmt.Fprintf(d.talk, "warning: stopping the controller: %v; 'skyserve gc' finds anything that it still launches\n", err)
 	}
 }
 
-// remove removes every object, telling of each.
+// remove deletes every object and prints a line for each.
 func (d *down) remove(ctx context.Context) (stopped int, err error) {
 	verb := "stopped"
 	if d.rents() {
@@ -193,7 +193,7 @@ func (d *down) remove(ctx context.Context) (stopped int, err error) {
 	return stopped, err
 }
 
-// forget removes the service's state here, and says what prevents that.
+// forget deletes the service's state on this machine and returns what it could not delete.
 func (d *down) forget(ctx context.Context) (left []string) {
 	if err := d.svc.Remove(); err != nil {
 		left = append(left, err.Error())
@@ -205,9 +205,9 @@ func (d *down) forget(ctx context.Context) (left []string) {
 	return left
 }
 
-// report says what was removed and what is left.
+// report prints what was deleted and returns an error for what remains.
 func (d *down) report(stopped int, left []string, failure error) error {
-	done := "processes stopped"
+	done := "stopped"
 	if d.rents() {
 		done = "removed"
 	}
@@ -219,13 +219,13 @@ func (d *down) report(stopped int, left []string, failure error) error {
 		return err
 	}
 	if leftover != nil {
-		return &exitError{code: exitPartial, err: cmp.Or(failure, error(leftover)), hint: "run it again, or remove what is left by hand"}
+		return &exitError{code: exitPartial, err: cmp.Or(failure, error(leftover)), hint: "retry, or delete what remains by hand"}
 	}
 	return nil
 }
 
-// unpublish removes the public name of a service: the one that is noted, and the one that
-// its file says, which another operator may have published.
+// unpublish deletes the public names of a service: the recorded one, and the one in its file,
+// which another operator may have published.
 func (d *down) unpublish(ctx context.Context) error {
 	spec := d.spec
 	if spec == nil {
@@ -243,9 +243,9 @@ func (d *down) unpublish(ctx context.Context) error {
 	return fleet.Unpublish(ctx, zone, d.svc)
 }
 
-// deployedSpec is the service.yaml of a service: the file that an argument names, else the one
-// that the service was brought up from; nil where there is none, or it cannot be read. That is an
-// error where the service has machines in clouds, which nobody would find again without it.
+// deployedSpec returns the service.yaml of a service: the file that arg names, else the one that the
+// service was deployed from. It returns nil if there is none or it cannot be read, but an error if
+// the service has machines in clouds, which could not be found without the file.
 func deployedSpec(arg string, svc local.Service) (*service.Spec, error) {
 	file := svc.SpecFile()
 	if ext := filepath.Ext(arg); ext == ".yaml" || ext == ".yml" {
@@ -264,13 +264,13 @@ func deployedSpec(arg string, svc local.Service) (*service.Spec, error) {
 	}
 	var program machineProgram // which only machines in clouds get
 	if noted := svc.Note(noteProgram, &program); noted != nil || program.URL != "" {
-		return nil, usage(err, "machines of the service run in clouds, and its file says where: correct it")
+		return nil, usage(err, "correct the file: it contains the cloud regions of the service's running machines")
 	}
-	return nil, nil // what is here needs no more of its file than the name
+	return nil, nil // a local service can be found by its name alone
 }
 
-// nameIn is the service that an argument names: a service.yaml that exists is read for its name,
-// which needs no more of it to be right; anything else is the name itself.
+// nameIn returns the name of the service that arg denotes. If arg is a YAML file, its name field is
+// read, and the rest of the file need not be valid. Otherwise arg is the name.
 func nameIn(arg string) (string, error) {
 	if ext := filepath.Ext(arg); ext != ".yaml" && ext != ".yml" {
 		return arg, nil
@@ -291,7 +291,7 @@ func nameIn(arg string) (string, error) {
 	return spec.Name, nil
 }
 
-// machinesOf lists the machines of a service in clouds, sorted.
+// machinesOf returns the balancers and replicas among objects, sorted.
 func machinesOf(have []provision.Object) []provision.Object {
 	machines := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool {
 		return o.Kind != provision.KindBalancer && o.Kind != provision.KindReplica
@@ -300,7 +300,7 @@ func machinesOf(have []provision.Object) []provision.Object {
 	return machines
 }
 
-// printDown says how much was removed, in the words of done, and what is left.
+// printDown prints how many objects were deleted; done is the verb in the past tense.
 func printDown(out io.Writer, output, name, done string, stopped int, left *provision.LeftoverError) error {
 	leftovers := []string{}
 	if left != nil {
@@ -310,7 +310,7 @@ func printDown(out io.Writer, output, name, done string, stopped int, left *prov
 		return json.NewEncoder(out).Encode(map[string]any{"service": name, "stopped": stopped, "leftovers": leftovers})
 	}
 	if left == nil {
-		_, err := fmt.Fprintf(out, "%s is down; %s: %d, left over: 0\n", name, done, stopped)
+		_, err := fmt.Fprintf(out, "%s is down; %d %s\n", name, stopped, done)
 		return err
 	}
 	return nil

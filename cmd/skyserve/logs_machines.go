@@ -20,24 +20,24 @@ import (
 )
 
 const (
-	// logsTimeout bounds asking one machine: a container's log is read from its disk.
+	// logsTimeout bounds a request to one machine: a container's log is read from its disk.
 	logsTimeout = 10 * time.Second
-	// logsEvery is how often -f asks, and logsWindow how many lines it asks for.
+	// logsEvery is the polling interval of -f, and logsWindow the number of lines of a request.
 	logsEvery  = time.Second
 	logsWindow = 500
 )
 
-// machineLogs are the logs of some machines of a service in clouds.
+// machineLogs are the logs of some machines of a service.
 type machineLogs struct {
 	view     *serviceView
-	machines []provision.Object // all there are, by way of which the others are reached
+	machines []provision.Object // all machines, including those that relay requests to others
 	wanted   []provision.Object // those whose logs are shown
-	unit     string             // whose log of them; empty = of what each is for
+	unit     string             // unit whose log is shown; empty = each machine's main unit
 	out      io.Writer
 	talk     io.Writer
 }
 
-// showLogs shows what the machines of a service wrote.
+// showLogs prints the logs of the machines that o.part names.
 func showLogs(ctx context.Context, o *logsOptions, out, talk io.Writer, svc local.Service) error {
 	if o.tail > agent.MaxLogLines {
 		return usage(fmt.Errorf("--tail: must be at most %d, got %d", agent.MaxLogLines, o.tail), "")
@@ -57,8 +57,7 @@ func showLogs(ctx context.Context, o *logsOptions, out, talk io.Writer, svc loca
 	return nil
 }
 
-// openLogs finds the machines that a part of a service names; problems are of those
-// that could not be looked for.
+// openLogs finds the machines that part names; problems are the regions that could not be listed.
 func openLogs(ctx context.Context, clouds *cloudFlags, svc local.Service, part string) (l *machineLogs, problems []string, err error) {
 	view, err := openView(ctx, clouds, svc, "reading logs")
 	if err != nil {
@@ -81,7 +80,7 @@ func openLogs(ctx context.Context, clouds *cloudFlags, svc local.Service, part s
 	return l, listing.Problems(), err
 }
 
-// loggingMachines are the machines that a part of a service names; all for an empty one.
+// loggingMachines returns the machines that part names; all machines if part is empty.
 func loggingMachines(name string, machines []provision.Object, part string) ([]provision.Object, error) {
 	place, ofRegion := strings.CutPrefix(part, "lb/")
 	var wanted []provision.Object
@@ -94,13 +93,13 @@ func loggingMachines(name string, machines []provision.Object, part string) ([]p
 		}
 	}
 	if len(wanted) == 0 && part != "" {
-		return nil, failed(fmt.Errorf("%s of %s has no log", part, name), "there are logs of "+strings.Join(ids, ", "))
+		return nil, failed(fmt.Errorf("%s of %s has no log", part, name), "available logs: "+strings.Join(ids, ", "))
 	}
 	return wanted, nil
 }
 
-// show prints the last lines of each machine, one after the other. Where a machine does
-// not answer, the others' are printed all the same (exit 3).
+// show prints the last lines of each machine, one after the other. If some machines do not
+// respond, it still prints the logs of the others (exit 3).
 func (l *machineLogs) show(ctx context.Context, tail int) error {
 	lines, errs := l.ask(ctx, tail)
 	for i, o := range l.wanted {
@@ -111,12 +110,12 @@ func (l *machineLogs) show(ctx context.Context, tail int) error {
 	case err == nil:
 		return nil
 	case len(l.wanted) == 1:
-		return failed(err, "'skyserve status' says how it does")
+		return failed(err, "'skyserve status' shows its state")
 	}
-	return &exitError{code: exitPartial, err: err, hint: "'skyserve status' says how they do"}
+	return &exitError{code: exitPartial, err: err, hint: "'skyserve status' shows their state"}
 }
 
-// print prints lines of a machine, with its id where there are several.
+// print prints lines of a machine, prefixed with its id if there are several machines.
 func (l *machineLogs) print(o provision.Object, lines []string) {
 	prefix := ""
 	if len(l.wanted) > 1 {
@@ -127,7 +126,7 @@ func (l *machineLogs) print(o provision.Object, lines []string) {
 	}
 }
 
-// ask asks all machines at once for their last lines.
+// ask fetches the last lines of all machines concurrently.
 func (l *machineLogs) ask(ctx context.Context, count int) (lines [][]string, errs []error) {
 	lines, errs = make([][]string, len(l.wanted)), make([]error, len(l.wanted))
 	var wg sync.WaitGroup
@@ -138,7 +137,7 @@ func (l *machineLogs) ask(ctx context.Context, count int) (lines [][]string, err
 	return lines, errs
 }
 
-// askOne asks a machine for its last lines.
+// askOne fetches the last lines of a machine.
 func (l *machineLogs) askOne(ctx context.Context, o provision.Object, count int) ([]string, error) {
 	switch {
 	case count == 0:
@@ -148,7 +147,7 @@ func (l *machineLogs) askOne(ctx context.Context, o provision.Object, count int)
 	case !fleet.Reachable(o):
 		return nil, fmt.Errorf("reading the log of %s: it has no address", o.ID)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, logsTimeout, fmt.Errorf("no answer within %s", logsTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, logsTimeout, fmt.Errorf("no response within %s", logsTimeout))
 	defer cancel()
 	h := l.view.handover(l.machines)
 	text, err := h.Operator(o).Logs(ctx, h.Machine(o), cmp.Or(l.unit, fleet.UnitOf(o.Kind)), count)
@@ -161,15 +160,15 @@ func (l *machineLogs) askOne(ctx context.Context, o provision.Object, count int)
 	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n"), nil
 }
 
-// followed is what was seen of a log that is followed.
+// followed is the state of a log that is followed.
 type followed struct {
 	lines  []string
-	known  bool // it was seen before
-	silent bool // its machine did not answer when it was asked last
+	known  bool // lines were fetched before
+	silent bool // the machine did not respond to the last request
 }
 
-// follow prints the last lines of each machine, and what they write from then on, until
-// ctx ends. A machine that does not answer is told of once, and asked again.
+// follow prints the last lines of each machine and then new lines until ctx ends. It reports a
+// machine that does not respond once, and keeps polling it.
 func (l *machineLogs) follow(ctx context.Context, tail int) {
 	seen := make([]followed, len(l.wanted))
 	ticker := time.NewTicker(logsEvery)
@@ -177,7 +176,7 @@ func (l *machineLogs) follow(ctx context.Context, tail int) {
 	for {
 		lines, errs := l.ask(ctx, max(tail, logsWindow))
 		if ctx.Err() != nil {
-			return // ctrl-C is how one leaves
+			return // Ctrl-C ends --follow
 		}
 		for i := range l.wanted {
 			l.goOn(l.wanted[i], &seen[i], lines[i], errs[i], tail)
@@ -190,7 +189,7 @@ func (l *machineLogs) follow(ctx context.Context, tail int) {
 	}
 }
 
-// goOn prints what is new of a log since it was seen last.
+// goOn prints the lines that were added to a log since the last request.
 func (l *machineLogs) goOn(o provision.Object, f *followed, lines []string, err error, tail int) {
 	if err != nil {
 		if !f.silent {
@@ -204,15 +203,15 @@ func (l *machineLogs) goOn(o provision.Object, f *followed, lines []string, err 
 		fresh = fresh[max(0, len(fresh)-tail):]
 	}
 	if gap {
-		fmt.Fprintf(l.talk, "problem: some lines of %s may be missing: nothing that was seen last is among its last %d lines\n", o.ID, max(tail, logsWindow))
+		fmt.Fprintf(l.talk, "problem: lines of %s may be missing: more than %d lines were written since the last poll\n", o.ID, max(tail, logsWindow))
 	}
 	l.print(o, fresh)
 	*f = followed{lines: lines, known: true}
 }
 
-// linesSince are the lines of a log's end that an earlier look at its end did not show:
-// what follows the longest end of the earlier one that the later one begins with. A gap
-// says that nothing of the earlier one is left.
+// linesSince returns the lines of now, the end of a log, that follow before, an earlier end of the
+// same log: those after the longest suffix of before that is a prefix of now. gap is set if
+// there is no such suffix.
 func linesSince(before, now []string) (fresh []string, gap bool) {
 	for i := range before {
 		rest := before[i:]
@@ -223,7 +222,7 @@ func linesSince(before, now []string) (fresh []string, gap bool) {
 	return now, len(before) > 0
 }
 
-// withLogs are machines of this computer, and those of which nothing but a log is left.
+// withLogs returns the local machines, and adds those of which only a log remains.
 func withLogs(svc local.Service, machines []provision.Object) ([]provision.Object, error) {
 	ids, err := svc.Logs()
 	for _, id := range ids {

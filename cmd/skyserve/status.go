@@ -17,7 +17,7 @@ import (
 	"skyserve/provision/local"
 )
 
-// statusEvery is how often --watch looks again.
+// statusEvery is the refresh interval of --watch.
 const statusEvery = 2 * time.Second
 
 // statusOptions are the flags of `skyserve status`.
@@ -28,7 +28,7 @@ type statusOptions struct {
 	clouds cloudFlags
 }
 
-// statusPage is a service as it was a moment ago, for programs and for people.
+// statusPage is a service's status as a JSON document and as a table.
 type statusPage struct {
 	document any
 	table    func(io.Writer) error
@@ -38,15 +38,14 @@ func newStatusCmd() *cobra.Command {
 	var o statusOptions
 	cmd := &cobra.Command{
 		Use:   "status [NAME]",
-		Short: "Show how a service does: regions, balancers, replicas, cost",
-		Long: `Show the regions of a service with their balancers, replicas, endpoints and
-cost. What does not answer is shown with its reason; nothing is waited for
-longer than a second.
+		Short: "Show the status of a service",
+		Long: `Show the regions of a service with their balancers, replicas, endpoints and cost. A
+process that does not respond within a second is shown with the reason.
 
-Of a service with regions in clouds the clouds are asked what there is (at most 10 s),
-every machine's agent how it does (at most 2 s), and what 'skyserve up' would change:
-machines that are missing, firewalls that somebody changed. A region or a machine that
-hangs hides no other. Machines of static regions are seen with 'skyserve top'.`,
+For regions in clouds, status lists their resources (timeout 10 s), queries the agent of
+every VM (timeout 2 s), and shows drift: what 'skyserve up' would change, such as missing
+VMs or modified firewalls. Regions and VMs are queried concurrently, so one that hangs
+hides no other. 'skyserve top' shows the machines of static regions.`,
 		Example: `  skyserve status
   skyserve status chat --watch
   skyserve status -o json`,
@@ -58,8 +57,8 @@ hangs hides no other. Machines of static regions are seen with 'skyserve top'.`,
 			return runStatus(cmd.Context(), &o, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "show it again every 2 s, until ctrl-C")
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "text or json (with --watch: one document a line)")
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "refresh every 2 s until Ctrl-C")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json (with --watch, one document per line)")
 	o.clouds.add(cmd.Flags())
 	return cmd
 }
@@ -85,25 +84,25 @@ func runStatus(ctx context.Context, o *statusOptions, out io.Writer) error {
 		}
 		select {
 		case <-ctx.Done():
-			return nil // ctrl-C is how one leaves
+			return nil // Ctrl-C ends --watch
 		case <-time.After(statusEvery):
 		}
 	}
 }
 
-// lookup looks at a service.
+// lookup observes a service.
 type lookup func(context.Context) (statusPage, error)
 
-// statusOf is how one looks at a service.
+// statusOf returns the lookup of a service.
 func statusOf(ctx context.Context, o *statusOptions, svc local.Service) (lookup, error) {
-	view, err := openView(ctx, &o.clouds, svc, "asking how it does")
+	view, err := openView(ctx, &o.clouds, svc, "showing its status")
 	if err != nil {
 		return nil, err
 	}
 	return view.look, nil
 }
 
-// showStatus shows one status.
+// showStatus looks a service up and prints its status.
 func showStatus(ctx context.Context, look lookup, o *statusOptions, out io.Writer) error {
 	page, err := look(ctx)
 	if err != nil {
@@ -123,7 +122,7 @@ func showStatus(ctx context.Context, look lookup, o *statusOptions, out io.Write
 	return err
 }
 
-// statusRow writes a row of a status's table.
+// statusRow writes a row of the status table, with - for empty cells.
 func statusRow(t *printable.Table, cells ...string) {
 	for i, c := range cells {
 		cells[i] = cmp.Or(c, "-")
@@ -131,7 +130,8 @@ func statusRow(t *printable.Table, cells ...string) {
 	t.Row(cells...)
 }
 
-// writeName writes where the name of a service leads; nothing when it has none.
+// writeName prints which balancers the service's name resolves to, and why not to the others.
+// Without a name it prints nothing.
 func writeName(w io.Writer, d *fleet.DNSStatus) {
 	if d == nil {
 		return
@@ -146,18 +146,18 @@ func writeName(w io.Writer, d *fleet.DNSStatus) {
 	}
 	line := fmt.Sprintf("name: %s (%s)", d.Name, d.Provider)
 	if len(given) > 0 {
-		line += " leads to " + strings.Join(given, ", ")
+		line += " resolves to " + strings.Join(given, ", ")
 	}
 	if len(kept) > 0 {
-		line += "; not to " + strings.Join(kept, ", ")
+		line += "; omits " + strings.Join(kept, ", ")
 	}
 	fmt.Fprintln(w, line)
 }
 
-// reason adds to a reason that the service.yaml does not ask for the object.
+// reason adds to a reason that the object is not in service.yaml.
 func reason(why string, wanted bool) string {
 	if wanted {
 		return why
 	}
-	return strings.Trim(why+"; not in the service.yaml", "; ")
+	return strings.Trim(why+"; not in service.yaml", "; ")
 }

@@ -16,8 +16,8 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// handOver gives every machine what it is to run and waits until all do. isReady is told of each
-// that is; nil = nobody is.
+// handOver delivers every machine's configuration and waits until all are ready. It calls isReady,
+// unless that is nil, for each machine that becomes ready.
 func (u *upRun) handOver(ctx context.Context, have []provision.Object, isReady func(id string)) error {
 	h, deployments, err := u.handover(have)
 	if err != nil {
@@ -36,40 +36,40 @@ func (u *upRun) handOver(ctx context.Context, have []provision.Object, isReady f
 	return h.Run(ctx, deployments)
 }
 
-// handover is the way to machines, with what each is to run.
+// handover returns the delivery to the machines, with each machine's deployment.
 func (u *upRun) handover(have []provision.Object) (*fleet.Handover, map[string]agent.Deployment, error) {
 	content, err := u.content()
 	if err != nil {
 		return nil, nil, err
 	}
-	have = provision.OneOfEach(u.changes.Wants, have) // the controller is about to remove the second machine of an id
+	have = provision.OneOfEach(u.changes.Wants, have) // the controller will remove the second machine of an id
 	deployments, err := fleet.Deployments(content, have)
 	return &fleet.Handover{
 		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Enrolments: u.enrolments, Revoked: u.operator.revoked, Witness: u.places, Have: have,
 		Progress: func(id string, s agent.Status) {
 			if u.isReload(id) && s.Phase == agent.PhaseReady {
 				u.line("reloaded %s", id)
-			} else if cloud.Rents(u.spec) || s.Phase == agent.PhaseFailed || s.Phase == agent.PhaseDraining { // here the rest takes a moment
+			} else if cloud.Rents(u.spec) || s.Phase == agent.PhaseFailed || s.Phase == agent.PhaseDraining { // local processes pass the other phases at once
 				u.line("%s %s", id, strings.TrimSpace(string(s.Phase)+" "+s.Reason))
 			}
 		},
 	}, deployments, err
 }
 
-// inform tells the controller of a service that runs what is wanted from now on, so that
-// it undoes nothing of this. One that does not answer is told of: it has what it had.
+// inform sends the new desired state to the controller, so that it reverts none of this run's
+// changes. If the controller does not respond, inform prints a line: it still has the old state.
 func (u *upRun) inform(ctx context.Context) error {
 	h, deployments, err := u.handover(u.changes.Have)
 	if err != nil {
 		return err
 	}
 	if err := h.Inform(ctx, deployments); err != nil && ctx.Err() == nil {
-		u.line("the controller is not told of this yet: %v", err)
+		u.line("the controller has not received the new configuration yet: %v", err)
 	}
 	return nil
 }
 
-// content is what machines are handed.
+// content returns what the machines' configurations are made from.
 func (u *upRun) content() (c fleet.Content, err error) {
 	c = fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets, Bundle: &fleet.Bundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Leaving: u.leaving}
 	if c.PeerToken, err = u.peerToken(); err != nil {
@@ -88,7 +88,7 @@ func (u *upRun) content() (c fleet.Content, err error) {
 	}
 	own := means{
 		Program: u.program, EndpointGCP: u.clouds.endpointGCP, Project: u.clouds.project, Networks: networksOf(u.spec), Accounts: u.spec.GCP,
-		EndpointAWS: cmp.Or(u.clouds.endpointAWS, os.Getenv(envEndpointAWS)), // which its machine does not have
+		EndpointAWS: cmp.Or(u.clouds.endpointAWS, os.Getenv(envEndpointAWS)), // the controller's machine does not have the variable
 	}
 	if !cloud.Rents(u.spec) {
 		own.Dir = u.svc.Dir()
@@ -97,11 +97,11 @@ func (u *upRun) content() (c fleet.Content, err error) {
 	return c, err
 }
 
-// notePeers is where the token of the balancers is kept.
+// notePeers is the note that stores the balancers' shared token.
 const notePeers = "peers.json"
 
-// peerToken is the token of the service's balancers, which the machine of its authority
-// makes and keeps.
+// peerToken returns the token that the service's balancers share. The machine with the
+// authority creates and stores it.
 func (u *upRun) peerToken() (string, error) {
 	var kept struct {
 		Token string `json:"token"`
@@ -110,14 +110,14 @@ func (u *upRun) peerToken() (string, error) {
 		return kept.Token, err
 	}
 	if u.operator.authority == nil {
-		return "", failed(fmt.Errorf("handing over: the balancers' token is on the machine that %s was first brought up from", u.spec.Name), "change the service there")
+		return "", failed(fmt.Errorf("configuring balancers: their shared token is on the machine from which %s was first deployed", u.spec.Name), "run 'skyserve up' there")
 	}
 	kept.Token = rand.Text()
 	return kept.Token, u.svc.TakeNote(notePeers, kept)
 }
 
-// awaitCertificates waits until every balancer has the certificate that it obtains, and tells
-// what it waits for; the name is published by then, since an authority may ask for it.
+// awaitCertificates waits until every balancer has obtained its certificate, and prints what it is
+// waiting for. The name is published by then, since an authority may resolve it.
 func (u *upRun) awaitCertificates(ctx context.Context, have []provision.Object) error {
 	if t := u.spec.Balancer.TLS; t == nil || t.ACME == nil {
 		return nil

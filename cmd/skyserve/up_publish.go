@@ -10,15 +10,15 @@ import (
 	"skyserve/provision"
 )
 
-// handOverAndPublish has every machine do its work, and has the public name lead to balancers as
-// soon as they answer: replicas take much longer. When the wait ends before all work, the name
-// stays with those that do.
+// handOverAndPublish delivers every machine's configuration and waits until all are ready. It
+// adds each balancer to the public name as soon as it is ready, since replicas take much longer.
+// After a timeout the name points to the balancers that are ready.
 func (u *upRun) handOverAndPublish(ctx context.Context, have []provision.Object) error {
 	if u.zone == nil {
 		return u.handOver(ctx, have, nil)
 	}
 	p := &publisher{up: u, have: have, waits: u.launched(), news: make(chan struct{}, 1)}
-	if u.spec.DNS == nil { // the name that the service had goes
+	if u.spec.DNS == nil { // remove the name that the service had before
 		if err := u.handOver(ctx, have, nil); err != nil {
 			return err
 		}
@@ -32,10 +32,10 @@ func (u *upRun) handOverAndPublish(ctx context.Context, have []provision.Object)
 	if err != nil {
 		return err
 	}
-	return p.publish(ctx, nil) // those too that nobody waited for, since they worked before
+	return p.publish(ctx, nil) // including balancers that were ready before
 }
 
-// launched are the balancers that this run launched, by id.
+// launched returns the ids of the balancers that this run launched.
 func (u *upRun) launched() map[string]bool {
 	ids := map[string]bool{}
 	for _, c := range u.changes.Changes {
@@ -50,13 +50,13 @@ func (u *upRun) launched() map[string]bool {
 type publisher struct {
 	up   *upRun
 	have []provision.Object
-	news chan struct{} // that another balancer is ready
+	news chan struct{} // receives a value when another balancer is ready
 
 	mu    sync.Mutex
 	waits map[string]bool // balancers that are not ready yet, by id
 }
 
-// isReady notes a machine that does its work.
+// isReady marks a machine as ready and triggers publication if it is a balancer of this run.
 func (p *publisher) isReady(id string) {
 	p.mu.Lock()
 	waited := p.waits[id]
@@ -67,12 +67,12 @@ func (p *publisher) isReady(id string) {
 	}
 	select {
 	case p.news <- struct{}{}:
-	default: // the news before are not read yet
+	default: // a publication is pending already
 	}
 }
 
-// run publishes whenever another balancer is ready, until nobody tells of any more. What fails is
-// told, and tried again in the end.
+// run publishes the name whenever another balancer is ready, until the channel is closed. It
+// prints errors; the caller publishes once more at the end.
 func (p *publisher) run(ctx context.Context) {
 	told := false
 	for range p.news {
@@ -81,7 +81,7 @@ func (p *publisher) run(ctx context.Context) {
 		p.mu.Unlock()
 		switch err := p.publish(ctx, waits); {
 		case err != nil && ctx.Err() == nil:
-			p.up.line("the name %s is not published yet: %v", p.up.spec.DNS.Name, err)
+			p.up.line("publishing %s failed, will retry: %v", p.up.spec.DNS.Name, err)
 		case err == nil && !told:
 			told = true
 			p.up.line("published %s", p.up.spec.DNS.Name)
@@ -89,7 +89,7 @@ func (p *publisher) run(ctx context.Context) {
 	}
 }
 
-// publish has the name lead to all balancers but some.
+// publish sets the name's records to all balancers except those in without.
 func (p *publisher) publish(ctx context.Context, without map[string]bool) error {
 	have := slices.DeleteFunc(slices.Clone(p.have), func(o provision.Object) bool { return without[o.ID] })
 	return fleet.Publish(ctx, p.up.zone, p.up.svc, publicName(p.up.spec, p.up.operator.owner, have))

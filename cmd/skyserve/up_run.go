@@ -31,26 +31,26 @@ type upRun struct {
 	spec     *service.Spec
 	text     []byte
 	operator operator
-	// enrolments are the balancers that this machine's operator launched.
+	// enrolments records the balancers that this machine's operator launched.
 	enrolments *fleet.Enrolments
-	strangers  []provision.Object // that claim to be balancers
+	strangers  []provision.Object // machines that claim to be balancers but have no enrolment
 	places     provision.Places
 	zone       provision.Zone
-	// hostedZone is where balancers write challenges of an authority.
+	// hostedZone is the zone in which balancers write ACME challenges.
 	hostedZone fleet.HostedZone
 	fleet      *fleet.Fleet
 	changes    *fleet.Plan
 	program    machineProgram
-	// only is that of its fleet: not nil where replicas alone are changed.
+	// only filters the changes of the fleet; it is set when only replicas change.
 	only   func(*fleet.Plan, provision.Change) bool
 	quotas quotaView
-	// leaving are the replicas that balancers are to use no more.
+	// leaving are the replicas that balancers must stop using.
 	leaving map[string]bool
-	// reloads are the machines that take up another configuration.
+	// reloads are the machines that reload their configuration.
 	reloads provision.Changes
 }
 
-// bringUp brings a service up.
+// bringUp creates or updates a service.
 func bringUp(ctx context.Context, u *up, in io.Reader, spec *service.Spec, text []byte) error {
 	if err := cloud.Check(spec); err != nil {
 		return usage(fmt.Errorf("reading %s: %w", u.file, err), "")
@@ -90,9 +90,9 @@ func bringUp(ctx context.Context, u *up, in io.Reader, spec *service.Spec, text 
 	return c.carryOut(ctx)
 }
 
-// earlierError is the error of machines that an earlier version of this program launched under
-// names that say no kind, such as those at Google: what they are cannot be told, and others beside
-// them would be a second service. nil without any.
+// earlierError returns an error if an earlier version of skyserve launched machines under names
+// without a kind, such as those at Google. Their kind is unknown, and launching others beside them
+// would create a second service.
 func earlierError(have []provision.Object, name, file string) error {
 	var handles []string
 	for _, o := range have {
@@ -103,12 +103,12 @@ func earlierError(have []provision.Object, name, file string) error {
 	if len(handles) == 0 {
 		return nil
 	}
-	return failed(fmt.Errorf("%s: an earlier version of skyserve launched it, under a name that does not say what it is", strings.Join(handles, ", ")),
+	return failed(fmt.Errorf("%s: launched by an earlier version of skyserve, under a name without a kind", strings.Join(handles, ", ")),
 		fmt.Sprintf("skyserve down %s, then: skyserve up %s", name, file))
 }
 
-// confirm makes sure that what machines are to be handed is there, shows what will change and which
-// quotas that meets, and asks.
+// confirm checks that all referenced secrets exist, shows the changes and the quotas that they
+// affect, and asks for confirmation.
 func (u *upRun) confirm() error {
 	if err := u.checkSecrets(); err != nil {
 		return err
@@ -122,15 +122,15 @@ func (u *upRun) confirm() error {
 	return agree(u.in, u.talk, u.changes, u.yes)
 }
 
-// checkSecrets makes sure that what machines are to be handed is there.
+// checkSecrets checks that the variables and files that the service refers to exist.
 func (u *upRun) checkSecrets() error {
 	if err := fleet.CheckSecrets(u.spec, fleet.LocalSecrets); err != nil {
-		return usage(fmt.Errorf("reading what %s refers to: %w", u.file, err), "export the variables and put the files there that it names")
+		return usage(fmt.Errorf("reading secrets referenced by %s: %w", u.file, err), "export the variables and create the files that it references")
 	}
 	return nil
 }
 
-// open finds who this machine is to the service, and what has to change.
+// open loads this machine's operator of the service and computes the changes.
 func (u *upRun) open(ctx context.Context) (err error) {
 	if u.operator, err = openOperator(u.svc, true); err != nil {
 		return err
@@ -200,10 +200,10 @@ func (u *upRun) open(ctx context.Context) (err error) {
 	return err
 }
 
-// noteProgram is where it is noted which program the machines got.
+// noteProgram is the note that records which skyserve binary the VMs download.
 const noteProgram = "program.json"
 
-// carryOut makes what is missing, hands everything over and names it.
+// carryOut applies the changes, delivers the configurations and publishes the name.
 func (u *upRun) carryOut(ctx context.Context) error {
 	if err := u.checkPorts(); err != nil {
 		u.svc.RemoveUnused()
@@ -231,7 +231,7 @@ func (u *upRun) carryOut(ctx context.Context) error {
 	}
 	u.changes.Missing = plan.Missing
 	have, err := u.located(ctx, plan)
-	if err == nil && cloud.Rents(u.spec) { // those here are found by their objects
+	if err == nil && cloud.Rents(u.spec) { // local balancers are found through their objects
 		err = keepAdmins(u.svc, adminURLs(have)...)
 	}
 	if err == nil {
@@ -252,7 +252,7 @@ func (u *upRun) carryOut(ctx context.Context) error {
 	return u.finish(have, u.wait)
 }
 
-// located is what there is once each machine has its addresses.
+// located waits until each machine has its addresses and returns the objects.
 func (u *upRun) located(ctx context.Context, p *fleet.Plan) ([]provision.Object, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("no address within %s", u.timeout))
 	defer cancel()
@@ -263,15 +263,15 @@ func (u *upRun) located(ctx context.Context, p *fleet.Plan) ([]provision.Object,
 	return have, u.admitBalancers(ctx, have, nil)
 }
 
-// publicName is the public name of a service with the balancers there are; none where it
-// has none.
+// publicName returns the public name of a service with a record for each balancer; the zero
+// Name if the service has none.
 func publicName(spec *service.Spec, owner string, have []provision.Object) provision.Name {
 	if spec.DNS == nil {
 		return provision.Name{}
 	}
 	n := provision.Name{Name: spec.DNS.Name, Zone: spec.DNS.Zone, Service: spec.Name, Owner: owner, Routing: provision.Routing(spec.DNS.Routing), TTL: spec.DNS.TTL, Private: spec.DNS.Private}
 	if !cloud.Rents(spec) {
-		n.Records, _ = recordsHere(spec, have) // misnamed saw to what could be wrong with them
+		n.Records, _ = recordsHere(spec, have) // misnamed has checked them
 		return n
 	}
 	for _, o := range have {
@@ -282,7 +282,7 @@ func publicName(spec *service.Spec, owner string, have []provision.Object) provi
 	return n
 }
 
-// adminURLs are where operators reach the balancers.
+// adminURLs returns the URLs at which operators reach the balancers.
 func adminURLs(have []provision.Object) []string {
 	var urls []string
 	for _, o := range machinesOf(have) {
@@ -293,7 +293,7 @@ func adminURLs(have []provision.Object) []string {
 	return urls
 }
 
-// endpoints is the public URL of the first balancer of each region, by place.
+// endpoints returns the public URL of the first balancer of each region, by place.
 func (u *upRun) endpoints(have []provision.Object) map[string]string {
 	endpoints := map[string]string{}
 	for _, o := range have {
@@ -345,7 +345,7 @@ func (u *upRun) finish(have []provision.Object, ready bool) error {
 	return nil
 }
 
-// printUp says where the service is and what to try next.
+// printUp prints the service's endpoints and commands to try next.
 func (u *upRun) printUp(endpoints map[string]string) error {
 	state := "up"
 	if !u.wait {
@@ -388,10 +388,10 @@ func (u *upRun) printUp(endpoints map[string]string) error {
 	return err
 }
 
-// failure chooses the exit code of what failed while machines were made.
+// failure chooses the exit code of an error that occurred while applying changes.
 func (u *upRun) failure(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		fmt.Fprintf(u.talk, "stopped; 'skyserve up %s' takes up where this ended\n", u.file)
+		fmt.Fprintf(u.talk, "interrupted; run 'skyserve up %s' again to continue\n", u.file)
 		return fmt.Errorf("bringing %s up: %w", u.spec.Name, context.Canceled)
 	}
 	if u.output == "json" && u.clouds.here != nil {
@@ -407,26 +407,26 @@ func (u *upRun) failure(ctx context.Context, err error) error {
 	return &exitError{code: exitPartial, err: err, hint: u.afterFailure(err)}
 }
 
-// unknownField is how an agent refuses what only later versions of it know.
+// unknownField is the error text of an agent that receives a field of a later version.
 const unknownField = "json: unknown field"
 
-// afterFailure is what to do next where only a part was done. Trying again is in vain where a
-// machine refuses what it is handed.
+// afterFailure returns the hint after a partial failure. Retrying does not help if a machine
+// rejects its configuration.
 func (u *upRun) afterFailure(err error) string {
 	var refusal *agent.Refusal
 	switch {
 	case errors.As(err, &refusal) && strings.Contains(refusal.Message, unknownField):
-		return fmt.Sprintf("the machine runs an earlier version of skyserve; put this one for Linux where machines can reach it, then: skyserve up %s --program URL", u.file)
+		return fmt.Sprintf("the machine runs an earlier version of skyserve; upload this version for Linux to a URL that machines can reach, then: skyserve up %s --program URL", u.file)
 	case errors.Is(err, identity.ErrPin):
-		return fmt.Sprintf("find out who changed that machine, or answers in its place, then: skyserve up %s --replace ID", u.file)
+		return fmt.Sprintf("find out who changed that machine or impersonates it, then: skyserve up %s --replace ID", u.file)
 	}
 	if u.clouds.here != nil || u.only != nil {
-		return fmt.Sprintf("see 'skyserve status %s' and 'skyserve logs %s', then run it again", u.spec.Name, u.spec.Name)
+		return fmt.Sprintf("see 'skyserve status %s' and 'skyserve logs %s', then retry", u.spec.Name, u.spec.Name)
 	}
-	return fmt.Sprintf("what could be had stands and is billed; 'skyserve up %s' tries again, 'skyserve down %s' gives it back", u.file, u.spec.Name)
+	return fmt.Sprintf("the machines that were launched are running and billed; 'skyserve up %s' retries, 'skyserve down %s' deletes them", u.file, u.spec.Name)
 }
 
-// cloudError gives an error about credentials its exit code and says what to do next.
+// cloudError gives an error about credentials or ownership its exit code and hint.
 func cloudError(err error) error {
 	var credentials *provision.CredentialsError
 	var owned *provision.OwnedError
@@ -434,16 +434,16 @@ func cloudError(err error) error {
 	case errors.As(err, &credentials):
 		return &exitError{code: exitCredentials, err: err, hint: credentials.Hint}
 	case errors.As(err, &owned):
-		return failed(err, "choose another name, or become an operator of it: skyserve connect")
+		return failed(err, "choose another name, or become an operator of the service with 'skyserve connect'")
 	}
 	return err
 }
 
-// errDeclined is the answer no.
-var errDeclined = errors.New("nothing was changed")
+// errDeclined is returned when the user declines the confirmation.
+var errDeclined = errors.New("cancelled; nothing was changed")
 
-// agree asks before something billed is made or removed. Where nobody can be asked
-// it wants --yes.
+// agree asks for confirmation if the plan changes what is billed. Without a terminal it
+// requires --yes.
 func agree(in io.Reader, talk io.Writer, p *fleet.Plan, yes bool) error {
 	if yes || !p.Bills() {
 		return nil
@@ -451,13 +451,13 @@ func agree(in io.Reader, talk io.Writer, p *fleet.Plan, yes bool) error {
 	return ask(in, talk, "changes what is billed")
 }
 
-// ask asks a person whether to go on, since this does something; an error where nobody can
-// be asked, or says no.
+// ask asks for confirmation of an action; does describes it. It returns an error if there is no
+// terminal or the user declines.
 func ask(in io.Reader, talk io.Writer, does string) error {
 	if !canAsk(in) {
-		return usage(fmt.Errorf("this %s, and there is no terminal to ask at", does), "--yes agrees to it")
+		return usage(fmt.Errorf("confirming: this %s, and stdin is not a terminal", does), "pass --yes to skip confirmation")
 	}
-	fmt.Fprint(talk, "Go on? [y/N] ")
+	fmt.Fprint(talk, "Proceed? [y/N] ")
 	answer, err := readLine(in)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("reading the answer: %w", err)
@@ -468,13 +468,13 @@ func ask(in io.Reader, talk io.Writer, does string) error {
 	return nil
 }
 
-// canAsk says whether a person can be asked.
+// canAsk reports whether in is a terminal, so that a person can confirm.
 func canAsk(in io.Reader) bool {
 	f, isFile := in.(*os.File)
 	return isFile && tui.IsTerminal(f)
 }
 
-// readLine reads up to the end of a line and no further.
+// readLine reads up to the end of a line and not beyond it.
 func readLine(in io.Reader) (string, error) {
 	var line []byte
 	for b := make([]byte, 1); ; {
@@ -486,8 +486,7 @@ func readLine(in io.Reader) (string, error) {
 	}
 }
 
-// printChanges shows what will change in clouds, line by line, with what it
-// costs an hour.
+// printChanges prints the changes, one per line, with their cost per hour.
 func printChanges(w io.Writer, name string, p *fleet.Plan) {
 	if len(p.Changes) == 0 {
 		fmt.Fprintf(w, "%s: no change\n", name)
@@ -503,14 +502,14 @@ func printChanges(w io.Writer, name string, p *fleet.Plan) {
 	for _, c := range p.Changes {
 		t.Rowf("  %s %s\t%s\t%s\t%s\t%s\t%s", mark(c.Action), c.Kind(), c.ID(), c.Region(), price(c), machine(c), c.Reason)
 	}
-	_ = t.Flush() // into a buffer or onto a screen: there is nowhere else to say it
+	_ = t.Flush() // w is a buffer or the screen: an error could not be reported elsewhere
 	if slices.ContainsFunc(p.Changes, priceless) {
-		fmt.Fprintln(w, "  ?: a price that is not known; models[].gpus[].price and regions[].reserved say it")
+		fmt.Fprintln(w, "  ?: price unknown; set it in models[].gpus[].price or regions[].reserved")
 	}
 	printPrices(w, p)
 }
 
-// printPlainHTTP warns of a service that serves plain HTTP to the world.
+// printPlainHTTP prints a warning if the service serves plain HTTP publicly.
 func printPlainHTTP(w io.Writer, spec *service.Spec) {
 	if warning := fleet.PlainHTTPWarning(spec); warning != "" {
 		fmt.Fprintln(w, warning)
@@ -528,12 +527,12 @@ func mark(a provision.Action) string {
 	return "~"
 }
 
-// priceless says whether a change makes a machine of which nobody knows the price.
+// priceless reports whether a change launches a machine whose price is unknown.
 func priceless(c provision.Change) bool {
 	return !cloud.IsHere(c.Region()) && len(c.Want.Offers) > 0 && c.Want.Offers[0].PricePerHour == 0
 }
 
-// price is what a change adds to the bill of an hour.
+// price formats what a change adds to the cost per hour.
 func price(c provision.Change) string {
 	switch {
 	case priceless(c):
@@ -546,8 +545,8 @@ func price(c provision.Change) string {
 	return fmt.Sprintf("+$%.4f/h", c.CostPerHour)
 }
 
-// machine is what an object will run on, and in how many ways it can be had; of one
-// that goes, what it runs on.
+// machine formats the offering that an object will run on, with the number of alternatives. For
+// an object that terminates it is the current offering.
 func machine(c provision.Change) string {
 	offers := c.Want.Offers
 	if cloud.IsHere(c.Region()) {
