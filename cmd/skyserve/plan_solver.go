@@ -13,17 +13,17 @@ import (
 	"skyserve/plan"
 )
 
-// otherSolver is a solver of integer programmes that may be installed.
+// otherSolver is an external integer programming solver.
 type otherSolver struct {
 	name, program, install string
-	// args is its command line; options is a file of options, if it wants one.
+	// args returns its command line, and options the content of its options file, if it needs one.
 	args    func(file, out, options string, gap float64) []string
 	options func(gap float64) string
-	// read finds the columns' values in what it wrote, and what it says of them.
+	// read parses the columns' values and the status from the file that it wrote.
 	read func(p *plan.Problem, written string) (columns map[string]float64, status plan.Status)
 }
 
-// otherSolvers are those that --solver knows.
+// otherSolvers are the solvers that --solver supports.
 var otherSolvers = []otherSolver{
 	{
 		name: "highs", program: "highs", install: "pip install highspy, or https://highs.dev",
@@ -55,7 +55,7 @@ var otherSolvers = []otherSolver{
 
 func exact(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// findSolver is the solver of that name, nil when there is none.
+// findSolver returns the solver with a name; nil if there is none.
 func findSolver(name string) *otherSolver {
 	for at := range otherSolvers {
 		if otherSolvers[at].name == name {
@@ -65,13 +65,12 @@ func findSolver(name string) *otherSolver {
 	return nil
 }
 
-// solve writes the problem, runs the solver on it and checks its answer. It
-// fails when the solver is not installed, ends with an error, or its counts
-// break a row.
+// solve writes the problem, runs the solver on it and checks its solution. It fails if the solver is
+// not installed, ends with an error, or returns counts that violate a row.
 func (s *otherSolver) solve(ctx context.Context, p *plan.Problem, gap float64) (plan.Result, error) {
 	program, err := exec.LookPath(s.program)
 	if err != nil {
-		return plan.Result{}, failed(fmt.Errorf("solving with %s: it is not installed: %w", s.name, err), s.install)
+		return plan.Result{}, failed(fmt.Errorf("solving with %s: not installed: %w", s.name, err), s.install)
 	}
 	dir, err := os.MkdirTemp("", "skyserve-plan-")
 	if err != nil {
@@ -85,18 +84,18 @@ func (s *otherSolver) solve(ctx context.Context, p *plan.Problem, gap float64) (
 	columns, status := s.read(p, written)
 	switch {
 	case status == plan.StatusInfeasible:
-		return plan.Result{Status: status, Infeasible: []string{s.name + " says that no counts satisfy the rows"}}, nil
+		return plan.Result{Status: status, Infeasible: []string{s.name + " reports that no counts satisfy the constraints"}}, nil
 	case columns == nil:
 		return plan.Result{Status: plan.StatusUnknown}, nil
 	}
 	return s.check(p, columns, status, gap)
 }
 
-// check makes a result of the solver's columns.
+// check converts the solver's columns to a result.
 func (s *otherSolver) check(p *plan.Problem, columns map[string]float64, status plan.Status, gap float64) (plan.Result, error) {
 	x, err := p.Counts(columns)
 	if err != nil {
-		return plan.Result{}, failed(fmt.Errorf("reading the answer of %s: %w", s.name, err), "")
+		return plan.Result{}, failed(fmt.Errorf("reading the solution of %s: %w", s.name, err), "")
 	}
 	bound := 0.0
 	if status == plan.StatusOptimal {
@@ -104,7 +103,7 @@ func (s *otherSolver) check(p *plan.Problem, columns map[string]float64, status 
 	}
 	r, err := p.Assess(x, bound, gap)
 	if err != nil {
-		return plan.Result{}, failed(fmt.Errorf("checking the answer of %s: %w", s.name, err), "")
+		return plan.Result{}, failed(fmt.Errorf("checking the solution of %s: %w", s.name, err), "")
 	}
 	if status != plan.StatusOptimal {
 		r.Status = plan.StatusFeasible
@@ -112,7 +111,7 @@ func (s *otherSolver) check(p *plan.Problem, columns map[string]float64, status 
 	return r, nil
 }
 
-// run runs the solver in dir and gives the file that it writes.
+// run runs the solver in dir and returns the content of its solution file.
 func (s *otherSolver) run(ctx context.Context, program, dir string, p *plan.Problem, gap float64) (string, error) {
 	var lp bytes.Buffer
 	if err := p.WriteLP(&lp); err != nil {
@@ -127,20 +126,20 @@ func (s *otherSolver) run(ctx context.Context, program, dir string, p *plan.Prob
 			return "", err
 		}
 	}
-	said, err := exec.CommandContext(ctx, program, s.args(file, out, options, gap)...).CombinedOutput()
+	output, err := exec.CommandContext(ctx, program, s.args(file, out, options, gap)...).CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("%w: %s", err, lastLine(said))
+		return "", fmt.Errorf("%w: %s", err, lastLine(output))
 	}
 	written, err := os.ReadFile(out)
 	if err != nil {
-		return "", fmt.Errorf("it wrote no answer: %s", lastLine(said))
+		return "", fmt.Errorf("no solution file: %s", lastLine(output))
 	}
 	return string(written), nil
 }
 
-// lastLine is the last line of what a program said that is not empty.
-func lastLine(said []byte) string {
-	lines := strings.Split(strings.TrimSpace(string(said)), "\n")
+// lastLine returns the last non-empty line of a program's output.
+func lastLine(output []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 

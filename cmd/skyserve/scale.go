@@ -13,13 +13,13 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// scaling is a change of a running service's replicas, told on talk.
+// scaling is a change of a running service's replicas, with its progress printed to talk.
 type scaling struct {
 	*upRun
 	*fleet.Scaling
 }
 
-// openScaling takes the lock of a service and reads what is wanted of it.
+// openScaling locks a service and reads its desired state.
 func openScaling(ctx context.Context, name string, in io.Reader, talk io.Writer, yes bool, clouds cloudFlags) (s *scaling, unlock func(), err error) {
 	svc, err := findService(name)
 	if err != nil {
@@ -30,7 +30,7 @@ func openScaling(ctx context.Context, name string, in io.Reader, talk io.Writer,
 		return nil, nil, err
 	}
 	if spec == nil {
-		return nil, nil, usage(fmt.Errorf("reading the service.yaml of %s: it is missing, or cannot be read", svc.Name()), "")
+		return nil, nil, usage(fmt.Errorf("reading service.yaml of %s: it is missing or cannot be read", svc.Name()), "")
 	}
 	text, err := os.ReadFile(svc.SpecFile())
 	if err != nil {
@@ -67,7 +67,8 @@ func openScaling(ctx context.Context, name string, in io.Reader, talk io.Writer,
 	return s, unlock, nil
 }
 
-// use has balancers use what there is, and says which replicas serve that are new to them.
+// use delivers the balancers' configuration with the plan's replicas, waits until they serve, and
+// prints a line for each fresh one.
 func (u *upRun) use(ctx context.Context, p *fleet.Plan, idle, fresh map[string]bool) error {
 	u.changes, u.leaving = p, idle
 	have, err := u.located(ctx, p)
@@ -80,8 +81,7 @@ func (u *upRun) use(ctx context.Context, p *fleet.Plan, idle, fresh map[string]b
 	return u.awaitServing(ctx, have, func(id string) bool { return fresh[id] })
 }
 
-// follow makes the replicas those that are wanted. Where that costs money it shows what
-// changes, and asks first.
+// follow changes the replicas to those wanted. It asks for confirmation if that changes the bill.
 func (s *scaling) follow(ctx context.Context, w fleet.Wanted) error {
 	p, swaps, err := s.Preview(ctx, w)
 	if err == nil {
@@ -105,7 +105,7 @@ func (s *scaling) remove(ctx context.Context, id string) error {
 	return err
 }
 
-// agreeTo shows changes of machines, and asks before what is billed is made or removed.
+// agreeTo shows changes of machines, and asks for confirmation if they change the bill.
 func (s *scaling) agreeTo(ctx context.Context, p *fleet.Plan, swaps []fleet.Swap) (err error) {
 	if len(p.Changes) == 0 && len(swaps) == 0 {
 		return nil
@@ -126,7 +126,7 @@ func (s *scaling) agreeTo(ctx context.Context, p *fleet.Plan, swaps []fleet.Swap
 	return ask(s.in, s.talk, "changes what is billed")
 }
 
-// end says what came of a change, with its exit code.
+// end returns the error of a change with its exit code and hint.
 func (s *scaling) end(ctx context.Context, err error) error {
 	name, code := s.spec.Name, exitFailed
 	if s.Changed {
@@ -137,13 +137,13 @@ func (s *scaling) end(ctx context.Context, err error) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		fmt.Fprintln(s.talk, "stopped; running it again takes up where this ended")
+		fmt.Fprintln(s.talk, "interrupted; run the command again to continue")
 		return fmt.Errorf("changing the replicas of %s: %w", name, context.Canceled)
 	case errors.As(err, new(*fleet.UndoneError)):
 		if errors.As(err, new(*fleet.RefusedError)) {
-			code = exitPartial // the replica serves on what it has
+			code = exitPartial // the replica keeps serving with its current GPU and capacity type
 		}
-		return &exitError{code: code, err: err, hint: "the rest was done, or is so already"}
+		return &exitError{code: code, err: err, hint: "all other changes are done"}
 	case errors.Is(err, errDeclined):
 		return err
 	}
@@ -156,17 +156,18 @@ func (s *scaling) end(ctx context.Context, err error) error {
 	return &exitError{code: code, err: err, hint: s.afterFailure(err)}
 }
 
-// undecided gives advice to a decision that service.yaml does not allow; nil for any other error.
+// undecided returns a usage error with a hint if err is a decision that service.yaml does not
+// allow; nil for any other error.
 func undecided(err error) error {
 	switch {
 	case errors.As(err, new(*fleet.BoundsError)):
-		return usage(err, "change the bounds in service.yaml, then skyserve up")
+		return usage(err, "change the bounds in service.yaml, then run 'skyserve up'")
 	case errors.Is(err, fleet.ErrNotOurs):
-		return usage(err, "skyserve replica drain ID lets a machine finish what it has")
+		return usage(err, "'skyserve replica drain ID' drains a machine's in-flight requests")
 	case errors.Is(err, fleet.ErrNotKept):
-		return usage(err, "'skyserve replica remove ID' drains a rented one and gives it back; POST /workers/ID/drain at its balancer drains any until that ends")
+		return usage(err, "'skyserve replica remove ID' drains and deletes the VM; POST /workers/ID/drain at its balancer drains it until the balancer restarts")
 	case errors.As(err, new(*fleet.NoReplicaError)), errors.As(err, new(*fleet.ModelUnknownError)):
-		return usage(err, "'skyserve replica list' shows what there is")
+		return usage(err, "'skyserve replica list' shows the service's replicas and models")
 	}
 	return nil
 }

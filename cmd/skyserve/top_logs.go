@@ -8,11 +8,11 @@ import (
 	"skyserve/internal/agent"
 )
 
-// bookLife is how long the machines of clouds count as known: their APIs are not asked
-// each time that somebody looks at a log again.
+// bookLife is the TTL of a machineBook's entry: it avoids listing the clouds each time a log is
+// shown again.
 const bookLife = 30 * time.Second
 
-// machineBook remembers which machine was found for a log. It is safe for concurrent use.
+// machineBook caches the machine of the last log. It is safe for concurrent use.
 type machineBook struct {
 	mu   sync.Mutex
 	id   string
@@ -20,7 +20,8 @@ type machineBook struct {
 	logs *machineLogs
 }
 
-// tail is the last lines of the log of a machine, at now; find looks it up in its cloud.
+// tail returns the last lines of the log of a machine. find looks the machine up in its cloud if it
+// is not cached at the time now.
 func (b *machineBook) tail(ctx context.Context, id string, lines int, now time.Time, find func() (*machineLogs, error)) ([]string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -12,15 +12,15 @@ import (
 	"skyserve/tui"
 )
 
-// Do carries an order out as the verb does that has its name: it lasts, whoever starts
-// a balancer again.
+// Do executes an action as the command of the same name does. The change persists when a balancer
+// restarts.
 func (o *topOperator) Do(ctx context.Context, order tui.Order) (string, error) {
 	if order.Verb == tui.VerbApply {
 		return o.apply(ctx, order.Plan)
 	}
 	verb, known := replicaOrders[order.Verb]
 	if !known {
-		return "", fmt.Errorf("there is no order %q", order.Verb)
+		return "", fmt.Errorf("unknown action %q", order.Verb)
 	}
 	svc, err := o.here()
 	if err != nil {
@@ -37,22 +37,22 @@ func (o *topOperator) Do(ctx context.Context, order tui.Order) (string, error) {
 	return order.Replica + " " + verb.done, nil
 }
 
-// replicaOrder is an order about one replica.
+// replicaOrder is an action on one replica.
 type replicaOrder struct {
 	decide  func(id string) decision
-	doing   string // with the replica
-	command string // of the command line, with the replica
-	done    string // what is so of the replica then
+	doing   string // format of the action in progress, for errors
+	command string // format of the equivalent command line
+	done    string // past participle of the action, for the result
 }
 
 var replicaOrders = map[tui.Verb]replicaOrder{
-	tui.VerbDrain:   {func(id string) decision { return drained(id, true) }, "draining %s", "replica drain %s", "finished what it had and gets nothing more"},
-	tui.VerbUndrain: {func(id string) decision { return drained(id, false) }, "undraining %s", "replica drain %s --undo", "gets requests again"},
-	tui.VerbDonate:  {donated, "donating %s", "replica donate %s", "is lent"},
-	tui.VerbReclaim: {reclaimed, "reclaiming %s", "replica reclaim %s", "is back and serves"},
+	tui.VerbDrain:   {func(id string) decision { return drained(id, true) }, "draining %s", "replica drain %s", "drained"},
+	tui.VerbUndrain: {func(id string) decision { return drained(id, false) }, "undraining %s", "replica drain %s --undo", "receives requests again"},
+	tui.VerbDonate:  {donated, "donating %s", "replica donate %s", "donated"},
+	tui.VerbReclaim: {reclaimed, "reclaiming %s", "replica reclaim %s", "reclaimed"},
 }
 
-// serviceFlag is a command with the service that it is for, where its name is known.
+// serviceFlag appends --service to a command if the service's name is known.
 func serviceFlag(command, name string) string {
 	if name == "" {
 		return command
@@ -60,12 +60,11 @@ func serviceFlag(command, name string) string {
 	return command + " --service " + name
 }
 
-// apply makes the service what the proposal says that the user agreed to: that one, and
-// not what a review would propose now.
+// apply applies the plan that the user confirmed, not the one that the planner would compute now.
 func (o *topOperator) apply(ctx context.Context, p *telemetry.PlanSummary) (string, error) {
 	const doing = "applying the plan"
 	if p == nil {
-		return "", errors.New(doing + ": there is none yet")
+		return "", errors.New(doing + ": there is no plan yet")
 	}
 	svc, err := o.here()
 	if err != nil {
@@ -78,7 +77,7 @@ func (o *topOperator) apply(ctx context.Context, p *telemetry.PlanSummary) (stri
 	return applied(svc.Name(), changed), nil
 }
 
-// follow carries a summary of a plan out while nobody else changes the service.
+// follow applies the displayed plan while it holds the service's lock.
 func (o *topOperator) follow(ctx context.Context, name string, shown *telemetry.PlanSummary) (changed bool, err error) {
 	s, unlock, err := openScaling(ctx, name, nil, io.Discard, true, o.clouds)
 	if err != nil {
@@ -92,7 +91,7 @@ func (o *topOperator) follow(ctx context.Context, name string, shown *telemetry.
 	p, err := controller.Restore(s.spec, observed.Counts, shown)
 	var other *controller.ChangedError
 	if errors.As(err, &other) {
-		return false, failed(err, "the next plan takes that into account")
+		return false, failed(err, "wait for the next plan, which takes the change into account")
 	}
 	if err != nil {
 		return false, err

@@ -12,10 +12,10 @@ import (
 	"skyserve/tui"
 )
 
-// snapshotPrinter prints snapshots, one after the other.
+// snapshotPrinter prints a snapshot.
 type snapshotPrinter func(*telemetry.Snapshot) error
 
-// printer is how snapshots are printed to out, which may be a file.
+// printer returns the printer for the output format; file is the file of out, if it is one.
 func (o *topOptions) printer(theme tui.Theme, file *os.File, out io.Writer) snapshotPrinter {
 	if o.output == "json" {
 		return jsonPrinter(out, o.counted)
@@ -23,7 +23,7 @@ func (o *topOptions) printer(theme tui.Theme, file *os.File, out io.Writer) snap
 	return framePrinter(theme, file, out)
 }
 
-// jsonPrinter prints one document for a person to read, or documents of a line each.
+// jsonPrinter prints indented JSON documents, or with lines one document per line.
 func jsonPrinter(out io.Writer, lines bool) snapshotPrinter {
 	enc := json.NewEncoder(out)
 	if !lines {
@@ -37,8 +37,8 @@ func jsonPrinter(out io.Writer, lines bool) snapshotPrinter {
 	}
 }
 
-// framePrinter prints frames with every replica, an empty line between two: as wide as
-// the terminal, or plain and as wide as need be where out is none.
+// framePrinter prints frames with all replicas, separated by empty lines. On a terminal they have
+// its width, otherwise they are plain text of any width.
 func framePrinter(theme tui.Theme, file *os.File, out io.Writer) snapshotPrinter {
 	columns := 0
 	if file != nil {
@@ -57,12 +57,12 @@ func framePrinter(theme tui.Theme, file *os.File, out io.Writer) snapshotPrinter
 		s.At = s.At.Local()
 		frame := tui.Render(s, previous, columns, 0, theme)
 		previous = s
-		return tui.PrintFrame(unguarded(out), frame) // whose texts the dashboard made harmless
+		return tui.PrintFrame(unguarded(out), frame) // Render has sanitised the texts
 	}
 }
 
-// print prints as many snapshots as were asked for. The first must come; that a later
-// one is missing is told on talk, and is exit code 3 in the end.
+// print prints the requested number of snapshots. If the first fails, so does print. Later failures
+// are reported on talk and result in exit code 3.
 func (o *topOptions) print(ctx context.Context, v *topView, print snapshotPrinter, talk io.Writer) error {
 	ticker := time.NewTicker(o.interval)
 	defer ticker.Stop()
