@@ -15,24 +15,24 @@ import (
 	"skyserve/tui"
 )
 
-// Measures of a plot on a terminal.
+// Sizes of a plot on a terminal.
 const (
 	plotHeight   = 14 // lines
-	plotWidth    = 80 // where the terminal does not say, and at least
+	plotWidth    = 80 // if the width of the terminal is unknown
 	mostPlots    = 6
 	leastWidth   = 40
-	shownHistory = 6 // horizons that are drawn before the forecast
+	shownHistory = 6 // length of the drawn history, in horizons
 )
 
-// course is what is drawn of a series: the end of its history, and one forecast.
+// course is the drawn part of a series: the end of its history, and one forecast.
 type course struct {
 	history        []float64
 	mean, lo, hi   []float64
 	forecaster     string
-	begin, end, at time.Time // at is where the forecast begins
+	begin, end, at time.Time // at is the start of the forecast
 }
 
-// courseOf takes the best forecast: auto's where there is one, else the first.
+// courseOf selects the best forecast: auto's if there is one, otherwise the first.
 func courseOf(d drawn) course {
 	best := max(0, slices.Index(d.names, forecast.Auto().Name()))
 	fc := d.forecasts[best]
@@ -50,7 +50,7 @@ func courseOf(d drawn) course {
 	}
 }
 
-// terminalPlots draws the series one below the other, as the dashboard does.
+// terminalPlots draws the series one below the other, in the style of the dashboard.
 func (o *forecastOptions) terminalPlots(w io.Writer, results []drawn) error {
 	theme, err := tui.NewTheme(tui.ThemeAuto, o.ascii)
 	if err != nil {
@@ -65,12 +65,12 @@ func (o *forecastOptions) terminalPlots(w io.Writer, results []drawn) error {
 		fmt.Fprintf(plain, "\n%s\n%s", title, terminalPlot(courseOf(d), width, theme))
 	}
 	if more := len(results) - mostPlots; more > 0 {
-		fmt.Fprintf(w, "\n%d more series are not drawn: choose with --series, --model, --tier or --region\n", more)
+		fmt.Fprintf(w, "\n%d more series are not drawn; select series with --series, --model, --tier or --region\n", more)
 	}
 	return nil
 }
 
-// terminalWidth is the columns of a terminal.
+// terminalWidth returns the width of a terminal in columns.
 func terminalWidth(w io.Writer) int {
 	if f := fileOf(w); f != nil {
 		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
@@ -80,7 +80,7 @@ func terminalWidth(w io.Writer) int {
 	return plotWidth
 }
 
-// terminalPlot draws a course, at most width columns wide, with a key below.
+// terminalPlot draws a course, at most width columns wide, with a legend below.
 func terminalPlot(c course, width int, theme tui.Theme) string {
 	step := c.end.Sub(c.at) / time.Duration(len(c.mean))
 	p := tui.Plot{
@@ -88,6 +88,6 @@ func terminalPlot(c course, width int, theme tui.Theme) string {
 		PastShare: float64(len(c.history)) / float64(len(c.history)+len(c.mean)),
 		Mean:      c.mean, Lo: c.lo, Hi: c.hi, From: c.at, Step: step, Zone: time.UTC,
 	}
-	lines := append(p.Draw(&theme, width, plotHeight), theme.PlotKey("history", "forecast by "+c.forecaster, "its interval of 90 %"))
+	lines := append(p.Draw(&theme, width, plotHeight), theme.PlotKey("history", "forecast by "+c.forecaster, "90 % interval"))
 	return strings.Join(lines, "\n") + "\n"
 }
