@@ -33,30 +33,30 @@ type CloudInitParams struct {
 }
 
 // cloudChannels maps a cloud to the channel through which an agent publishes its fingerprint.
-var cloudChannels = map[string]string{"aws": "console:/dev/console", "gcp": "guest-attributes", hereCloud: "console:console"}
+var cloudChannels = map[string]string{"aws": "console:/dev/console", "gcp": "guest-attributes", localCloud: "console:console"}
 
-// hereCloud is the cloud of local machines. Their provider supplies the program and the console.
-const hereCloud = "local"
+// localCloud is the cloud of local machines. Their provider supplies the program and the console.
+const localCloud = "local"
 
 var (
-	sumForm   = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	plainForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]*$`)
+	sha256Pattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	plainPattern  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]*$`)
 )
 
 func (p CloudInitParams) check() error {
 	for _, f := range []struct{ name, value string }{{"service", p.Service}, {"role", p.Role}, {"id", p.ID}, {"owner", p.Owner}} {
-		if !plainForm.MatchString(f.value) {
+		if !plainPattern.MatchString(f.value) {
 			return fmt.Errorf("creating a cloud-init document: %s: must consist of letters, digits and . _ @ -, got %q", f.name, f.value)
 		}
 	}
 	u, err := url.Parse(p.ProgramURL)
 	switch {
-	case p.Cloud == hereCloud:
+	case p.Cloud == localCloud:
 	case cloudChannels[p.Cloud] == "":
 		return fmt.Errorf("creating a cloud-init document: cloud: must be one of: aws, gcp; got %q", p.Cloud)
 	case err != nil || u.Scheme != "https" && u.Scheme != "http" || strings.ContainsAny(p.ProgramURL, "'\"\\ \n"):
 		return fmt.Errorf("creating a cloud-init document: program: must be an http or https URL without quotes, spaces or backslashes, got %q", p.ProgramURL)
-	case !sumForm.MatchString(p.ProgramSHA256):
+	case !sha256Pattern.MatchString(p.ProgramSHA256):
 		return fmt.Errorf("creating a cloud-init document: program: must have a SHA-256 in hexadecimal, got %q", p.ProgramSHA256)
 	case p.GPUs && !p.Containers:
 		return fmt.Errorf("creating a cloud-init document for %s: GPUs require Containers", p.ID)
@@ -96,7 +96,7 @@ func CloudInit(p CloudInitParams) (string, error) {
 		return "", err
 	}
 	return strings.NewReplacer(
-		"@ID@", p.ID, "@SERVICE@", p.Service, "@CONFIG@\n", indented(string(config)), "@BOOTSTRAP@\n", indented(script), "@UNIT@\n", indented(unit),
+		"@ID@", p.ID, "@SERVICE@", p.Service, "@CONFIG@\n", indent(string(config)), "@BOOTSTRAP@\n", indent(script), "@UNIT@\n", indent(unit),
 	).Replace(document), nil
 }
 
@@ -128,8 +128,8 @@ func machineFile(name string) (string, error) {
 	return string(text), nil
 }
 
-// indented indents a text as the value of a key of the document, and ends it with a newline.
-func indented(text string) string {
+// indent indents a text as the value of a key of the document, and ends it with a newline.
+func indent(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(strings.TrimRight(text, "\n") + "\n") {
 		if line != "\n" {

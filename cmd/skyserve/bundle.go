@@ -20,9 +20,9 @@ import (
 	"skyserve/provision/remote"
 )
 
-// means is how the controller of a service accesses the clouds. It is part of the configuration
+// cloudAccess is how the controller of a service accesses the clouds. It is part of the configuration
 // that its machine receives.
-type means struct {
+type cloudAccess struct {
 	// Program is the skyserve binary that launched machines download.
 	Program machineProgram `json:"program"`
 	// Overridden endpoints of the clouds.
@@ -49,7 +49,7 @@ func networksOf(spec *service.Spec) map[service.Region]provision.Network {
 }
 
 // specOf returns a Spec with only the networks of some regions and the service accounts.
-func (m means) specOf(regions []service.Region) *service.Spec {
+func (m cloudAccess) specOf(regions []service.Region) *service.Spec {
 	spec := &service.Spec{GCP: m.Accounts}
 	for _, r := range regions {
 		spec.Regions = append(spec.Regions, service.RegionSpec{Name: r, Network: m.Networks[r].Name, Subnets: m.Networks[r].Subnets})
@@ -57,15 +57,15 @@ func (m means) specOf(regions []service.Region) *service.Spec {
 	return spec
 }
 
-// reconciling returns the options of a controller that changes replicas; none if the directory of
+// reconcilerOptions returns the options of a controller that changes replicas; none if the directory of
 // its configuration file is not a controller bundle.
-func reconciling(file string, log *slog.Logger) []controller.Option {
+func reconcilerOptions(file string, log *slog.Logger) []controller.Option {
 	dir := filepath.Dir(file)
 	if !fleet.IsBundle(dir) {
 		return nil
 	}
 	k := &fleet.Reconciler{Dir: dir, Open: reachClouds, Logger: log}
-	if svc, here := serviceHere(dir); here {
+	if svc, here := localServiceAt(dir); here {
 		k.Decisions, k.Lock = decisionsFile(svc), func() (func(), error) {
 			unlock, err := svc.Lock()
 			var busy *local.BusyError
@@ -82,11 +82,11 @@ func reconciling(file string, log *slog.Logger) []controller.Option {
 // they list machines only.
 func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, owner string) (fleet.Reach, error) {
 	regions := cloud.Regions(spec)
-	places, lists, err := inside(ctx, text, regions)
+	places, lists, err := providersInside(ctx, text, regions)
 	if err != nil {
 		return fleet.Reach{}, err
 	}
-	var m means
+	var m cloudAccess
 	if err := json.Unmarshal(text, &m); err != nil {
 		return fleet.Reach{}, fmt.Errorf("reading the machines' program: %w", err)
 	}
@@ -97,10 +97,10 @@ func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, 
 	return reach, nil
 }
 
-// inside returns the providers of regions as a machine there uses them: one for all regions, and
+// providersInside returns the providers of regions as a machine there uses them: one for all regions, and
 // one per region.
-func inside(ctx context.Context, text json.RawMessage, regions []service.Region) (provision.Places, map[service.Region]provision.Provider, error) {
-	var m means
+func providersInside(ctx context.Context, text json.RawMessage, regions []service.Region) (provision.Places, map[service.Region]provision.Provider, error) {
+	var m cloudAccess
 	if err := json.Unmarshal(text, &m); err != nil {
 		return nil, nil, fmt.Errorf("reading the cloud access configuration: %w", err)
 	}
@@ -108,7 +108,7 @@ func inside(ctx context.Context, text json.RawMessage, regions []service.Region)
 	spec := m.specOf(regions)
 	if m.Dir != "" {
 		svc := local.ServiceAt(m.Dir)
-		clouds.here = &svc
+		clouds.localService = &svc
 		text, err := os.ReadFile(svc.SpecFile())
 		if err != nil {
 			return nil, nil, fmt.Errorf("reading the service: %w", err)
@@ -117,24 +117,24 @@ func inside(ctx context.Context, text json.RawMessage, regions []service.Region)
 			return nil, nil, err
 		}
 	}
-	all, err := clouds.places(ctx, spec, regions, false) // false affects firewalls only
+	all, err := clouds.providers(ctx, spec, regions, false) // false affects firewalls only
 	if err != nil {
 		return nil, nil, err
 	}
 	each := map[service.Region]provision.Provider{}
 	for _, r := range regions {
-		if each[r], err = clouds.places(ctx, spec, []service.Region{r}, false); err != nil {
+		if each[r], err = clouds.providers(ctx, spec, []service.Region{r}, false); err != nil {
 			return nil, nil, err
 		}
 	}
 	return all, each, nil
 }
 
-// handOf returns a handler that calls a machine's cloud API on behalf of the service's controller,
+// cloudHandler returns a handler that calls a machine's cloud API on behalf of the service's controller,
 // which runs in another cloud.
-func handOf(name, owner string) func(agent.Cloud) (http.Handler, error) {
+func cloudHandler(name, owner string) func(agent.Cloud) (http.Handler, error) {
 	return func(c agent.Cloud) (http.Handler, error) {
-		places, lists, err := inside(context.Background(), c.Means, regionsIn(c.Regions))
+		places, lists, err := providersInside(context.Background(), c.Means, regionsNamed(c.Regions))
 		if err != nil {
 			return nil, err
 		}
@@ -142,8 +142,8 @@ func handOf(name, owner string) func(agent.Cloud) (http.Handler, error) {
 	}
 }
 
-// regionsIn converts names to regions.
-func regionsIn(names []string) []service.Region {
+// regionsNamed converts names to regions.
+func regionsNamed(names []string) []service.Region {
 	var regions []service.Region
 	for _, n := range names {
 		regions = append(regions, service.Region(n))
@@ -151,10 +151,10 @@ func regionsIn(names []string) []service.Region {
 	return regions
 }
 
-// serviceHere returns the local service of a controller directory; false for a service in clouds.
-func serviceHere(dir string) (local.Service, bool) {
+// localServiceAt returns the local service of a controller directory; false for a service in clouds.
+func localServiceAt(dir string) (local.Service, bool) {
 	c, _, err := fleet.ReadBundle(dir)
-	var m means
+	var m cloudAccess
 	if err != nil || json.Unmarshal(c.Bundle.Means, &m) != nil || m.Dir == "" {
 		return local.Service{}, false
 	}

@@ -42,11 +42,11 @@ func TestAMachineThatIsDeadForAllButItsCloud(t *testing.T) {
 				wake = append(wake, e.hang(id))
 			}
 			out := e.skyserve(exitUsage, append(up, "--replace", "us-east-1-7")...)
-			if !strings.Contains(out, `chat has no machine "us-east-1-7" that runs`) || !strings.Contains(out, "hint: skyserve status chat") {
+			if !strings.Contains(out, `chat has no running machine "us-east-1-7"`) || !strings.Contains(out, "hint: skyserve status chat") {
 				t.Errorf("replacing what is not there:\n%s", out)
 			}
 			out = e.skyserve(exitPartial, append(up, "--timeout", "100ms")...)
-			if !strings.Contains(out, "no other machine answers") || !strings.Contains(out, "--replace lb-us-east-1-0") || e.instance("lb-us-east-1-0") != dead {
+			if !strings.Contains(out, "no other machine responds") || !strings.Contains(out, "--replace lb-us-east-1-0") || e.instance("lb-us-east-1-0") != dead {
 				t.Errorf("while nobody answers:\n%s", out)
 			}
 			up = append(up, "--replace", "lb-us-east-1-0", "--replace", "lb-us-east-1-1", "--replace", second)

@@ -317,7 +317,7 @@ func TestUpWithoutQuota(t *testing.T) {
 			},
 			[]string{
 				"1 of m in aws/us-east-1, 1 of m in gcp/us-central1", "none of", "spot g6.xlarge in us-east-1a: VcpuLimitExceeded",
-				"on_demand g2-standard-4 in us-central1-a: QUOTA_EXCEEDED", "hint: what could be had stands and is billed",
+				"on_demand g2-standard-4 in us-central1-a: QUOTA_EXCEEDED", "hint: the machines that were launched are running and billed",
 			},
 			3,
 		},

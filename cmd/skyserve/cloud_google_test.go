@@ -74,11 +74,11 @@ func TestNetworksReachWhoActsElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := json.Marshal(means{Networks: networksOf(spec), Accounts: spec.GCP})
+	text, err := json.Marshal(cloudAccess{Networks: networksOf(spec), Accounts: spec.GCP})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var m means
+	var m cloudAccess
 	if err := json.Unmarshal(text, &m); err != nil {
 		t.Fatal(err)
 	}

@@ -170,7 +170,7 @@ func TestAServiceInACloudIsKept(t *testing.T) {
 		t.Errorf("while a machine was replaced that was to be left: %v", err)
 	}
 
-	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, "left over: 0") {
+	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, " is down; ") {
 		t.Errorf("down:\n%s", out)
 	}
 	e.ended()
@@ -220,7 +220,7 @@ func TestASecondCloudIsKept(t *testing.T) {
 	e.gce.SetStatus(e.instance("us-central1-1"), "TERMINATED")
 	e.become(map[string]service.ReplicaState{"us-central1-0": service.StateReady, "us-central1-2": service.StateReady})
 	within(t, "a chat", func() error { return chatAt(base, "key-of-a-client") })
-	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, "left over: 0") {
+	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, " is down; ") {
 		t.Errorf("down:\n%s", out)
 	}
 	e.ended()
@@ -292,8 +292,8 @@ func TestEnginesChangeOneAfterTheOther(t *testing.T) {
 func (e *emulated) followPlans() {
 	e.t.Helper()
 	apply := e.at("plan", "chat", "--apply")
-	e.says("--yes agrees to it", apply...)
-	e.says("runs what the plan proposes", append(apply, "--yes")...)
+	e.says("pass --yes to skip confirmation", apply...)
+	e.says("chat: plan applied", append(apply, "--yes")...)
 	e.become(map[string]service.ReplicaState{"eu-west-1-0": service.StateReady, "us-east-1-0": service.StateReady, "us-east-1-1": service.StateReady})
 	if out := e.skyserve(exitOK, append(apply, "--yes")...); !strings.Contains(out, "no change") {
 		e.t.Errorf("following it again:\n%s", out)

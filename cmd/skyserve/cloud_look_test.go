@@ -152,7 +152,7 @@ func (e *emulated) lookFromElsewhere(file string) {
 	}
 	for _, verb := range []string{"status", "logs"} {
 		for _, c := range []struct{ variable, want, hint string }{
-			{"SKYSERVE_HOME=" + filepath.Dir(filepath.Dir(home)), "this machine is no operator of it", "hint: run this where it was brought up"},
+			{"SKYSERVE_HOME=" + filepath.Dir(filepath.Dir(home)), "this machine is not an operator of the service", "hint: run this on the machine that deployed it"},
 			{"AWS_ACCESS_KEY_ID=", "reaching aws: no valid credentials", "hint: set AWS_ACCESS_KEY_ID"},
 		} {
 			cmd := e.command(verb, "chat", "--endpoint-aws", e.url)
@@ -198,7 +198,7 @@ func (e *emulated) lookAtBroken() {
 		e.t.Errorf("broken: %+v", s)
 	}
 	table := e.skyserve(exitOK, "status", "chat", "--endpoint-aws", e.url)
-	if !strings.Contains(table, "repair it: skyserve up ") || !hasRow(table, []string{"~ firewall", "firewall-us-east-1-balancer", "was changed"}) {
+	if !strings.Contains(table, "drift; repair it with: skyserve up ") || !hasRow(table, []string{"~ firewall", "firewall-us-east-1-balancer", "was changed"}) {
 		e.t.Errorf("broken:\n%s", table)
 	}
 }
@@ -206,10 +206,10 @@ func (e *emulated) lookAtBroken() {
 // A log that is followed begins with its last lines and goes on with what is new. A
 // machine that does not answer is told of once.
 func TestFollowedLogs(t *testing.T) {
-	var out, talk bytes.Buffer
+	var out, errOut bytes.Buffer
 	machine := provision.Object{ID: "us-0"}
-	l := &machineLogs{wanted: []provision.Object{machine}, out: &out, talk: &talk}
-	var f followed
+	l := &machineLogs{wanted: []provision.Object{machine}, out: &out, errOut: &errOut}
+	var f followedLog
 	for _, step := range []struct {
 		lines, printed, told string
 		err                  error
@@ -220,13 +220,13 @@ func TestFollowedLogs(t *testing.T) {
 		{lines: "a b c d", printed: "d\n"},
 		{err: errors.New("asleep"), told: "problem: asleep\n"},
 		{lines: "b c d e", printed: "e\n"},
-		{lines: "x", printed: "x\n", told: "problem: some lines of us-0 may be missing"},
+		{lines: "x", printed: "x\n", told: "problem: lines of us-0 may be missing"},
 	} {
 		out.Reset()
-		talk.Reset()
-		l.goOn(machine, &f, strings.Fields(step.lines), step.err, 2)
-		if out.String() != step.printed || !strings.HasPrefix(talk.String(), step.told) || (step.told == "") != (talk.Len() == 0) {
-			t.Errorf("%+v: printed %q, told %q", step, out.String(), talk.String())
+		errOut.Reset()
+		l.printNew(machine, &f, strings.Fields(step.lines), step.err, 2)
+		if out.String() != step.printed || !strings.HasPrefix(errOut.String(), step.told) || (step.told == "") != (errOut.Len() == 0) {
+			t.Errorf("%+v: printed %q, told %q", step, out.String(), errOut.String())
 		}
 	}
 }

@@ -21,11 +21,11 @@ func TestMachinesKnowTheNetworkOfTheirService(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us-east-1", Network: "vpc-0ff1ce00", Subnets: []string{"subnet-0000000b"}}}}
 	for zones, n := range map[int]map[service.Region]provision.Network{1: networksOf(spec), 3: networksOf(&service.Spec{})} {
-		text, err := json.Marshal(means{EndpointAWS: server.URL, Networks: n})
+		text, err := json.Marshal(cloudAccess{EndpointAWS: server.URL, Networks: n})
 		if err != nil {
 			t.Fatal(err)
 		}
-		places, each, err := inside(t.Context(), text, []service.Region{"aws/us-east-1"})
+		places, each, err := providersInside(t.Context(), text, []service.Region{"aws/us-east-1"})
 		if err != nil {
 			t.Fatal(err)
 		}

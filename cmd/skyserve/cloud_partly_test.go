@@ -42,7 +42,7 @@ func TestHowLongUpWaits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := waitFor(spec); got != want {
+		if got := defaultTimeout(spec); got != want {
 			t.Errorf("%s: waits %s, want %s", regions, got, want)
 		}
 	}

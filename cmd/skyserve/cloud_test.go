@@ -236,7 +236,7 @@ func TestAServiceWhoseFileIsOlderThanItsRules(t *testing.T) {
 	if out := e.skyserve(exitOK, e.at("status", "chat")...); !strings.Contains(out, "lb-us-east-1-0") || !strings.Contains(out, plainHTTPTold) {
 		t.Errorf("status of an older file:\n%s", out)
 	}
-	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, "left over: 0") {
+	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, " is down; ") {
 		t.Errorf("down of an older file:\n%s", out)
 	}
 	e.ended()
@@ -276,14 +276,14 @@ func testService(t *testing.T, text string, replicas, other service.Region, mach
 	if replicas.Cloud() == service.CloudAWS {
 		e.mendWhatWasChanged(up)
 	}
-	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, "left over: 0") {
+	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, " is down; ") {
 		t.Errorf("down:\n%s", out)
 	}
 	e.ended()
 	if got := e.names.Answers(e.zone, "chat.example.com", near); len(got) != 0 {
 		t.Errorf("the name still leads to %v", got)
 	}
-	if out := e.skyserve(exitOK, e.at("gc", "--region", string(replicas), "--region", string(other))...); !strings.Contains(out, "nothing is left over") {
+	if out := e.skyserve(exitOK, e.at("gc", "--region", string(replicas), "--region", string(other))...); !strings.Contains(out, "no orphaned resources") {
 		t.Errorf("gc:\n%s", out)
 	}
 }

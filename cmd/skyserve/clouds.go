@@ -35,8 +35,8 @@ import (
 type cloudFlags struct {
 	endpointAWS, endpointGCP, project string
 	machinesOnly                      bool // list machines only, as a service's machine may
-	// here is the service whose machines are local processes; nil for a service in clouds.
-	here *local.Service
+	// localService is the service whose machines are local processes; nil for a service in clouds.
+	localService *local.Service
 }
 
 func (c *cloudFlags) add(flags *pflag.FlagSet) {
@@ -45,24 +45,24 @@ func (c *cloudFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&c.project, "gcp-project", "", "Google Cloud `PROJECT` (default: GOOGLE_CLOUD_PROJECT, or the credentials' project)")
 }
 
-// placesOf returns the providers of all regions of a service, or of some.
-func (c *cloudFlags) placesOf(ctx context.Context, spec *service.Spec, some ...service.Region) (provision.Places, error) {
+// providersOf returns the providers of all regions of a service, or of some.
+func (c *cloudFlags) providersOf(ctx context.Context, spec *service.Spec, some ...service.Region) (provision.Places, error) {
 	if len(some) == 0 {
 		some = cloud.Regions(spec)
 	}
-	return c.places(ctx, spec, some, cloud.OneRegion(spec))
+	return c.providers(ctx, spec, some, cloud.OneRegion(spec))
 }
 
-// places returns the providers of regions, with the networks of spec. alone is set if the
+// providers returns the providers of regions, with the networks of spec. alone is set if the
 // service has only one region.
-func (c *cloudFlags) places(ctx context.Context, spec *service.Spec, regions []service.Region, alone bool) (provision.Places, error) {
+func (c *cloudFlags) providers(ctx context.Context, spec *service.Spec, regions []service.Region, alone bool) (provision.Places, error) {
 	of := map[string][]string{}
 	for _, r := range regions {
 		of[r.Cloud()] = append(of[r.Cloud()], r.Place())
 	}
 	p := provision.Places{}
-	if c.here != nil {
-		all := local.NewProvider(*c.here, "", "", 0).For(spec)
+	if c.localService != nil {
+		all := local.NewProvider(*c.localService, "", "", 0).For(spec)
 		for _, name := range []string{service.CloudLocal, service.CloudStatic} {
 			if len(of[name]) > 0 {
 				p[name] = all.Of(slices.DeleteFunc(slices.Clone(regions), func(r service.Region) bool { return r.Cloud() != name })...)
@@ -79,13 +79,13 @@ func (c *cloudFlags) places(ctx context.Context, spec *service.Spec, regions []s
 		p[service.CloudAWS] = provider
 	}
 	if names := of[service.CloudGCP]; len(names) > 0 {
-		p[service.CloudGCP] = gcp.New(c.google(names, spec))
+		p[service.CloudGCP] = gcp.New(c.googleConfig(names, spec))
 	}
 	return p, nil
 }
 
-// google returns the configuration of the Google Cloud provider.
-func (c *cloudFlags) google(places []string, spec *service.Spec) gcp.Config {
+// googleConfig returns the configuration of the Google Cloud provider.
+func (c *cloudFlags) googleConfig(places []string, spec *service.Spec) gcp.Config {
 	cfg := gcp.Config{
 		Regions: places, Project: c.project, Endpoint: c.endpointGCP, MachinesOnly: c.machinesOnly,
 		Accounts: cloud.Accounts(spec), Service: spec.Name, Subnets: map[string]string{},
@@ -99,9 +99,9 @@ func (c *cloudFlags) google(places []string, spec *service.Spec) gcp.Config {
 	return cfg
 }
 
-// zone returns the hosted zone of the service's public name. It returns nil if the service has no
+// nameZone returns the hosted zone of the service's public name. It returns nil if the service has no
 // public name in a cloud and noted, which may be nil, records none from before.
-func (c *cloudFlags) zone(ctx context.Context, spec *service.Spec, noted fleet.Noted) (provision.Zone, error) {
+func (c *cloudFlags) nameZone(ctx context.Context, spec *service.Spec, noted fleet.Noted) (provision.Zone, error) {
 	had := false
 	var err error
 	if noted != nil {
@@ -160,9 +160,9 @@ type machineProgram struct {
 // fetchTimeout bounds the download of the binary to compute its hash.
 const fetchTimeout = 2 * time.Minute
 
-// findProgram returns the binary at a URL with its hash. An empty URL selects the one used before.
+// resolveProgram returns the binary at a URL with its hash. An empty URL selects the one used before.
 // The URL's fragment may contain the hash: #sha256=...
-func findProgram(ctx context.Context, text string, before machineProgram) (machineProgram, error) {
+func resolveProgram(ctx context.Context, text string, before machineProgram) (machineProgram, error) {
 	text = cmp.Or(text, os.Getenv(envProgram))
 	if text == "" {
 		if before.URL == "" {
@@ -183,15 +183,15 @@ func findProgram(ctx context.Context, text string, before machineProgram) (machi
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	p.SHA256, err = hashAt(ctx, p.URL)
+	p.SHA256, err = hashURL(ctx, p.URL)
 	if err != nil {
 		return before, failed(fmt.Errorf("downloading the VMs' program to compute its hash: %w", err), "if this machine cannot reach the URL, pass the hash: --program URL#sha256=...")
 	}
 	return p, nil
 }
 
-// hashAt returns the SHA-256 of the content at a URL, in hexadecimal.
-func hashAt(ctx context.Context, address string) (string, error) {
+// hashURL returns the SHA-256 of the content at a URL, in hexadecimal.
+func hashURL(ctx context.Context, address string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return "", err
@@ -248,8 +248,8 @@ type operator struct {
 	owner     string
 }
 
-// ends returns the expiry of the operator's certificate, and whether this machine renews it.
-func (o operator) ends() fleet.Ends {
+// certificateExpiry returns the expiry of the operator's certificate, and whether this machine renews it.
+func (o operator) certificateExpiry() fleet.Ends {
 	e := fleet.Ends{Signs: o.authority != nil}
 	if o.party.Certificate == nil {
 		return e

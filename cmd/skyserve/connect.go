@@ -117,7 +117,7 @@ func runInvite(cmd *cobra.Command, f connectFlags) error {
 	fmt.Fprintf(cmd.ErrOrStderr(), "On the other machine, within %s:\n\n", telemetry.InviteLife)
 	fmt.Fprintf(cmd.OutOrStdout(), "skyserve connect %s --code %s\n", f.url, invite.Text())
 	fmt.Fprintln(cmd.ErrOrStderr(), "\nWaiting for the new operator. Anyone with the code can become an operator: send it over a trusted channel.")
-	who, ends, err := certifyInvited(cmd.Context(), api, invite, authority, identityOf(svc).Record)
+	who, ends, err := signInvited(cmd.Context(), api, invite, authority, identityOf(svc).Record)
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), closeTimeout)
 		defer cancel()
@@ -130,9 +130,9 @@ func runInvite(cmd *cobra.Command, f connectFlags) error {
 // closeTimeout bounds the request that closes an invitation, which also expires by itself.
 const closeTimeout = 3 * time.Second
 
-// certifyInvited waits for the invited operator's request, signs it and records the certificate.
+// signInvited waits for the invited operator's request, signs it and records the certificate.
 // The answer stays in the mailbox after this process has ended.
-func certifyInvited(ctx context.Context, api *telemetry.Client, invite identity.Invite, authority *identity.Authority, record func(*x509.Certificate) error) (who identity.Name, ends time.Time, err error) {
+func signInvited(ctx context.Context, api *telemetry.Client, invite identity.Invite, authority *identity.Authority, record func(*x509.Certificate) error) (who identity.Name, ends time.Time, err error) {
 	var asked *telemetry.InviteRequest
 	err = poll(ctx, func(ctx context.Context) (done bool, err error) {
 		asked, err = api.InviteRequest(ctx, invite.Mailbox())
@@ -155,12 +155,12 @@ func certifyInvited(ctx context.Context, api *telemetry.Client, invite identity.
 	return who, chain[0].NotAfter, err
 }
 
-// poll calls ask until it is done, fails, or ctx ends.
-func poll(ctx context.Context, ask func(context.Context) (done bool, err error)) error {
+// poll calls request until it is done, fails, or ctx ends.
+func poll(ctx context.Context, request func(context.Context) (done bool, err error)) error {
 	ticker := time.NewTicker(connectPoll)
 	defer ticker.Stop()
 	for {
-		done, err := ask(ctx)
+		done, err := request(ctx)
 		if done || err != nil {
 			return err
 		}
@@ -182,7 +182,7 @@ func runAccept(cmd *cobra.Command, f connectFlags) error {
 	if err != nil {
 		return err
 	}
-	chain, err := askCertificate(cmd.Context(), f, invite, key)
+	chain, err := requestCertificate(cmd.Context(), f, invite, key)
 	if err != nil {
 		return failed(fmt.Errorf("connecting to %s: %w", f.url, err), "request another invitation: a code works once, for 15 minutes, at one balancer")
 	}
@@ -201,15 +201,15 @@ func runAccept(cmd *cobra.Command, f connectFlags) error {
 	if err := identityOf(svc).KeepOperator(chain, key); err != nil {
 		return failed(err, "")
 	}
-	if err := keepAdmins(svc, f.url); err != nil {
+	if err := storeAdminURLs(svc, f.url); err != nil {
 		return err
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s is an operator of %s; the certificate expires %s\n", who.ID, who.Service, chain[0].NotAfter.Format(time.DateOnly))
 	return nil
 }
 
-// askCertificate posts a signing request to the mailbox of an invitation and waits for the answer.
-func askCertificate(ctx context.Context, f connectFlags, invite identity.Invite, key crypto.Signer) ([]*x509.Certificate, error) {
+// requestCertificate posts a signing request to the mailbox of an invitation and waits for the answer.
+func requestCertificate(ctx context.Context, f connectFlags, invite identity.Invite, key crypto.Signer) ([]*x509.Certificate, error) {
 	csr, proof, err := invite.Request(key, cmp.Or(f.as, operatorName()))
 	if err != nil {
 		return nil, err
@@ -234,8 +234,8 @@ func askCertificate(ctx context.Context, f connectFlags, invite identity.Invite,
 	return identity.ParseChain([]byte(reply.Chain))
 }
 
-// keepAdmins stores the admin URLs of a service.
-func keepAdmins(svc local.Service, urls ...string) error {
+// storeAdminURLs stores the admin URLs of a service.
+func storeAdminURLs(svc local.Service, urls ...string) error {
 	text, err := json.Marshal(urls)
 	if err != nil {
 		return err
@@ -243,8 +243,8 @@ func keepAdmins(svc local.Service, urls ...string) error {
 	return identity.WriteFile(adminsFile(svc), text)
 }
 
-// keptAdmins returns the admin URLs given to connect, if any.
-func keptAdmins(svc local.Service) (urls []string, err error) {
+// loadAdminURLs returns the admin URLs given to connect, if any.
+func loadAdminURLs(svc local.Service) (urls []string, err error) {
 	text, err := os.ReadFile(adminsFile(svc))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

@@ -47,7 +47,7 @@ func runOperators(cmd *cobra.Command, f connectFlags, args []string) error {
 		return err
 	}
 	defer unlock()
-	o := &operators{svc: svc, home: identityOf(svc), now: time.Now(), out: cmd.OutOrStdout(), talk: cmd.ErrOrStderr()}
+	o := &operators{svc: svc, home: identityOf(svc), now: time.Now(), out: cmd.OutOrStdout(), errOut: cmd.ErrOrStderr()}
 	if err := o.open(); err != nil {
 		return err
 	}
@@ -60,17 +60,17 @@ func runOperators(cmd *cobra.Command, f connectFlags, args []string) error {
 	if err := o.print(f.output); err != nil {
 		return err
 	}
-	return o.tell(cmd.Context(), &f.clouds)
+	return o.distributeRevocations(cmd.Context(), &f.clouds)
 }
 
 // operators are the certificates of a service whose authority is on this machine.
 type operators struct {
-	svc       local.Service
-	home      identity.Home
-	now       time.Time
-	out, talk io.Writer
-	self      operator
-	certs     []*x509.Certificate
+	svc         local.Service
+	home        identity.Home
+	now         time.Time
+	out, errOut io.Writer
+	self        operator
+	certs       []*x509.Certificate
 	// controller is set if a controller's certificate was revoked.
 	controller bool
 }
@@ -162,8 +162,8 @@ func (o *operators) print(output string) error {
 	return t.Flush()
 }
 
-// tell sends the revocation list to all machines of the service in clouds.
-func (o *operators) tell(ctx context.Context, clouds *cloudFlags) error {
+// distributeRevocations sends the revocation list to all machines of the service in clouds.
+func (o *operators) distributeRevocations(ctx context.Context, clouds *cloudFlags) error {
 	spec, err := deployedSpec("", o.svc)
 	if err != nil {
 		return err
@@ -181,11 +181,11 @@ func (o *operators) tell(ctx context.Context, clouds *cloudFlags) error {
 		return cloudError(err)
 	}
 	h := &fleet.Handover{Service: spec.Name, Party: o.self.party, Authority: o.self.authority, Revoked: o.self.revoked, Have: listing.Machines()}
-	told, err := h.Revoke(ctx)
+	updated, err := h.Revoke(ctx)
 	if o.controller {
-		fmt.Fprintf(o.talk, "the controller's certificate is revoked; 'skyserve up %s' issues a new one\n", o.svc.SpecFile())
+		fmt.Fprintf(o.errOut, "the controller's certificate is revoked; 'skyserve up %s' issues a new one\n", o.svc.SpecFile())
 	}
-	fmt.Fprintf(o.talk, "%d of %d machines have revocation list %d\n", told, len(h.Have), o.self.revoked.Number())
+	fmt.Fprintf(o.errOut, "%d of %d machines have revocation list %d\n", updated, len(h.Have), o.self.revoked.Number())
 	for _, problem := range listing.Problems() {
 		err = errors.Join(err, errors.New(problem))
 	}

@@ -37,7 +37,7 @@ type operatorsOf struct {
 }
 
 // operators runs connect as who brought the service up, and reads what it prints.
-func (e *emulated) operators(args ...string) (all operatorsOf, talk string) {
+func (e *emulated) operators(args ...string) (all operatorsOf, errOut string) {
 	e.t.Helper()
 	cmd := e.command(e.at(append([]string{"connect", "-o", "json"}, args...)...)...)
 	var out, said bytes.Buffer
@@ -78,18 +78,18 @@ func TestRevokingAnOperator(t *testing.T) {
 	first, second := filepath.Join(e.dir, "home"), t.TempDir()
 	url := e.admin()
 	code, end := c.invite(first, url)
-	if out, talk, exit := c.runs(second, "connect", url, "--code", code(), "--as", "bob@laptop"); exit != exitOK {
-		t.Fatalf("exit %d: %s%s", exit, out, talk)
+	if out, errOut, exit := c.runs(second, "connect", url, "--code", code(), "--as", "bob@laptop"); exit != exitOK {
+		t.Fatalf("exit %d: %s%s", exit, out, errOut)
 	}
-	if talk, exit := end(); exit != exitOK {
-		t.Fatalf("exit %d: %s", exit, talk)
+	if errOut, exit := end(); exit != exitOK {
+		t.Fatalf("exit %d: %s", exit, errOut)
 	}
 	asks := func(home string) (string, int) {
-		_, talk, exit := c.runs(home, "top", "--once", "-o", "json")
-		return talk, exit
+		_, errOut, exit := c.runs(home, "top", "--once", "-o", "json")
+		return errOut, exit
 	}
-	if talk, exit := asks(second); exit != exitOK {
-		t.Fatalf("before: exit %d: %s", exit, talk)
+	if errOut, exit := asks(second); exit != exitOK {
+		t.Fatalf("before: exit %d: %s", exit, errOut)
 	}
 	all, _ := e.operators("--list")
 	var bob operatorRow
@@ -101,9 +101,9 @@ func TestRevokingAnOperator(t *testing.T) {
 	if len(all.Operators) != 2 || all.List != 0 || bob.Fingerprint == "" || bob.Revoked || bob.Self || bob.ExpiresAt.IsZero() {
 		t.Fatalf("listed are %+v", all)
 	}
-	after, talk := e.operators("--revoke", bob.Fingerprint[:12])
-	if after.List != 1 || !strings.Contains(talk, "2 of 2 machines have list 1") {
-		t.Errorf("revoked: %+v, %s", after, talk)
+	after, errOut := e.operators("--revoke", bob.Fingerprint[:12])
+	if after.List != 1 || !strings.Contains(errOut, "2 of 2 machines have revocation list 1") {
+		t.Errorf("revoked: %+v, %s", after, errOut)
 	}
 	for _, o := range after.Operators {
 		if o.Revoked != (o.Name == "bob@laptop") {
@@ -127,11 +127,11 @@ func TestRevokingAnOperator(t *testing.T) {
 		}
 		return nil
 	})
-	if talk, exit := asks(second); exit == exitOK || !strings.Contains(talk, "tls") {
-		t.Errorf("who was taken out: exit %d: %s", exit, talk)
+	if errOut, exit := asks(second); exit == exitOK || !strings.Contains(errOut, "tls") {
+		t.Errorf("who was taken out: exit %d: %s", exit, errOut)
 	}
-	if talk, exit := asks(first); exit != exitOK {
-		t.Errorf("who took him out: exit %d: %s", exit, talk)
+	if errOut, exit := asks(first); exit != exitOK {
+		t.Errorf("who took him out: exit %d: %s", exit, errOut)
 	}
 	if out := e.skyserve(exitOK, "connect", "--list"); !hasRow(out, []string{"bob@laptop", "operator", bob.Fingerprint, bob.ExpiresAt.Format("2006-01-02"), "yes"}) {
 		t.Errorf("listed are\n%s", out)
@@ -142,8 +142,8 @@ func TestRevokingAnOperator(t *testing.T) {
 		}
 	}
 	e.skyserve(exitOK, up...) // which launches the replica anew
-	if _, talk := e.operators("--revoke", "bob@laptop"); !strings.Contains(talk, "2 of 2 machines have list 1") {
-		t.Errorf("once more: %s", talk)
+	if _, errOut := e.operators("--revoke", "bob@laptop"); !strings.Contains(errOut, "2 of 2 machines have revocation list 1") {
+		t.Errorf("once more: %s", errOut)
 	}
 	e.revokesTheController(up)
 }
@@ -154,9 +154,9 @@ func TestRevokingAnOperator(t *testing.T) {
 func (e *emulated) revokesTheController(up []string) {
 	e.t.Helper()
 	const machine = "lb-us-east-1-0"
-	after, talk := e.operators("--revoke", machine)
-	if len(after.Controllers) != 2 || !strings.Contains(talk, "2 of 2 machines have list 2") || !strings.Contains(talk, "skyserve up") {
-		e.t.Fatalf("revoked: %+v, %s", after, talk)
+	after, errOut := e.operators("--revoke", machine)
+	if len(after.Controllers) != 2 || !strings.Contains(errOut, "2 of 2 machines have revocation list 2") || !strings.Contains(errOut, "skyserve up") {
+		e.t.Fatalf("revoked: %+v, %s", after, errOut)
 	}
 	for _, c := range after.Controllers {
 		if !c.Revoked || c.Name != machine || c.ExpiresAt.Before(time.Now().AddDate(0, 11, 0)) {
@@ -200,14 +200,14 @@ func TestRevokingNobody(t *testing.T) {
 		want string
 	}{
 		"a stranger":     {[]string{"--revoke", "eve"}, exitFailed, `revoking "eve": no operator of chat has that name or fingerprint`},
-		"oneself":        {[]string{"--revoke", "ann"}, exitUsage, "that is this machine's own"},
-		"list and so on": {[]string{"--list", "--revoke", "ann"}, exitUsage, "go alone"},
-		"with a URL":     {[]string{"--list", "https://127.0.0.1:1"}, exitUsage, "go alone"},
-		"no URL":         {nil, exitUsage, "want the admin URL"},
+		"oneself":        {[]string{"--revoke", "ann"}, exitUsage, "this machine's own certificate cannot be revoked"},
+		"list and so on": {[]string{"--list", "--revoke", "ann"}, exitUsage, "cannot be combined"},
+		"with a URL":     {[]string{"--list", "https://127.0.0.1:1"}, exitUsage, "cannot be combined"},
+		"no URL":         {nil, exitUsage, "the admin URL of a balancer"},
 		"no format":      {[]string{"--list", "-o", "xml"}, exitUsage, "xml"},
 	} {
-		if _, talk, exit := c.runs(home, append([]string{"connect"}, tt.args...)...); exit != tt.code || !strings.Contains(talk, tt.want) {
-			t.Errorf("%s: exit %d: %s", name, exit, talk)
+		if _, errOut, exit := c.runs(home, append([]string{"connect"}, tt.args...)...); exit != tt.code || !strings.Contains(errOut, tt.want) {
+			t.Errorf("%s: exit %d: %s", name, exit, errOut)
 		}
 	}
 }

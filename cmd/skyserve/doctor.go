@@ -53,8 +53,8 @@ the credentials.`,
 	return cmd
 }
 
-// examined is a provider with checks of its own.
-type examined interface {
+// checkedProvider is a provider with checks of its own.
+type checkedProvider interface {
 	Doctor(ctx context.Context) []provision.Finding
 }
 
@@ -70,13 +70,13 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	if err != nil {
 		return usage(err, "")
 	}
-	places, err := o.clouds.placesOf(ctx, spec)
+	places, err := o.clouds.providersOf(ctx, spec)
 	if err != nil {
 		return cloudError(err)
 	}
 	findings, quotas := []provision.Finding{}, []provision.Quota{}
 	for _, name := range cloud.Clouds(spec) {
-		provider, ok := places[name].(examined)
+		provider, ok := places[name].(checkedProvider)
 		if !ok {
 			return fmt.Errorf("checking %s: its provider has no checks", name)
 		}
@@ -119,11 +119,11 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 
 // findName checks whether the service can use its public name. Without a name it returns nothing.
 func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec, _ provision.Places) ([]provision.Finding, error) {
-	zone, err := o.clouds.zone(ctx, spec, nil)
+	zone, err := o.clouds.nameZone(ctx, spec, nil)
 	if err != nil || zone == nil {
 		return nil, err
 	}
-	owner, err := ownerHere(spec.Name)
+	owner, err := localOwner(spec.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec, _ prov
 // from here. It returns nothing if the service was not deployed from this machine, or if it cannot
 // be listed, which another finding reports.
 func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, places provision.Places) ([]provision.Finding, error) {
-	svc, who, err := operatorHere(spec.Name)
+	svc, who, err := localOperator(spec.Name)
 	if err != nil || who.authority == nil || len(places) == 0 {
 		return nil, err
 	}
@@ -166,14 +166,14 @@ func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, p
 	return findings, nil
 }
 
-// ownerHere returns the owner of a service; empty if this machine has no operator of it.
-func ownerHere(name string) (string, error) {
-	_, who, err := operatorHere(name)
+// localOwner returns the owner of a service; empty if this machine has no operator of it.
+func localOwner(name string) (string, error) {
+	_, who, err := localOperator(name)
 	return who.owner, err
 }
 
-// operatorHere returns this machine's operator of a service; the zero operator if there is none.
-func operatorHere(name string) (svc local.Service, who operator, err error) {
+// localOperator returns this machine's operator of a service; the zero operator if there is none.
+func localOperator(name string) (svc local.Service, who operator, err error) {
 	home, err := local.OpenHome()
 	if err != nil {
 		return svc, who, err

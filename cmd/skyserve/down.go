@@ -62,11 +62,11 @@ and waits until each is gone.`,
 	return cmd
 }
 
-func runDown(ctx context.Context, o *downOptions, in io.Reader, out, talk io.Writer) error {
+func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.Writer) error {
 	if err := checkOutput(o.output); err != nil {
 		return err
 	}
-	name, err := nameIn(o.name)
+	name, err := serviceNameOf(o.name)
 	if err != nil {
 		return usage(err, "'skyserve down NAME' accepts the service's name instead of its file")
 	}
@@ -79,7 +79,7 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, talk io.Wri
 		return err
 	}
 	defer unlock()
-	d := &down{downOptions: o, svc: svc, out: out, talk: talk}
+	d := &down{downOptions: o, svc: svc, out: out, errOut: errOut}
 	if d.spec, err = deployedSpec(o.name, svc); err != nil {
 		return err
 	}
@@ -92,9 +92,9 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, talk io.Wri
 // down is one run of `skyserve down`.
 type down struct {
 	*downOptions
-	svc       local.Service
-	spec      *service.Spec // nil if its file cannot be read and the service has no VMs
-	out, talk io.Writer
+	svc         local.Service
+	spec        *service.Spec // nil if its file cannot be read and the service has no VMs
+	out, errOut io.Writer
 
 	owner  string
 	places provision.Places
@@ -116,7 +116,7 @@ func (d *down) open(ctx context.Context) (err error) {
 			return err
 		}
 		d.owner = who.owner
-		if d.places, err = d.clouds.placesOf(ctx, d.spec); err != nil {
+		if d.places, err = d.clouds.providersOf(ctx, d.spec); err != nil {
 			return err
 		}
 	}
@@ -130,26 +130,26 @@ func (d *down) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// rents reports whether the service has VMs in clouds.
-func (d *down) rents() bool { return d.spec != nil && cloud.Rents(d.spec) }
+// hasVMs reports whether the service has VMs in clouds.
+func (d *down) hasVMs() bool { return d.spec != nil && cloud.Rents(d.spec) }
 
 // run deletes the service's objects, then its state on this machine.
 func (d *down) run(ctx context.Context, in io.Reader) error {
 	plan := &fleet.Plan{Have: d.have, Changes: provision.Diff(nil, d.have)}
-	if d.rents() {
-		printChanges(d.talk, d.spec.Name, plan)
+	if d.hasVMs() {
+		printChanges(d.errOut, d.spec.Name, plan)
 	}
-	if err := agree(in, d.talk, plan, d.yes); err != nil {
+	if err := confirmBilled(in, d.errOut, plan, d.yes); err != nil {
 		return err
 	}
 	var left []string
-	if err := d.unpublish(ctx); err != nil && d.rents() {
+	if err := d.unpublish(ctx); err != nil && d.hasVMs() {
 		return cloudError(err)
 	} else if err != nil {
 		left = append(left, err.Error())
 	}
-	d.dismiss(ctx)
-	stopped, err := d.remove(ctx)
+	d.stopController(ctx)
+	stopped, err := d.deleteObjects(ctx)
 	var leftover *provision.LeftoverError
 	if err != nil && !errors.As(err, &leftover) {
 		return cloudError(err)
@@ -158,14 +158,14 @@ func (d *down) run(ctx context.Context, in io.Reader) error {
 		left = append(left, leftover.Left...)
 	}
 	if len(left) == 0 || d.purge {
-		left = append(left, d.forget(ctx)...)
+		left = append(left, d.deleteState(ctx)...)
 	}
 	return d.report(stopped, left, err)
 }
 
-// dismiss stops the controller of a service in clouds, so that it launches nothing again.
-func (d *down) dismiss(ctx context.Context) {
-	if !d.rents() {
+// stopController stops the controller of a service in clouds, so that it launches nothing again.
+func (d *down) stopController(ctx context.Context) {
+	if !d.hasVMs() {
 		return // a local controller stops with its machine
 	}
 	who, err := openOperator(d.svc, false)
@@ -174,27 +174,27 @@ func (d *down) dismiss(ctx context.Context) {
 		err = h.Dismiss(ctx, cloud.ControllerMachine(d.spec))
 	}
 	if err != nil && ctx.Err() == nil {
-		fmt.Fprintf(d.talk, "warning: stopping the controller: %v; 'skyserve gc' finds anything that it still launches\n", err)
+		fmt.Fprintf(d.errOut, "warning: stopping the controller: %v; 'skyserve gc' finds anything that it still launches\n", err)
 	}
 }
 
-// remove deletes every object and prints a line for each.
-func (d *down) remove(ctx context.Context) (stopped int, err error) {
+// deleteObjects deletes every object and prints a line for each.
+func (d *down) deleteObjects(ctx context.Context) (stopped int, err error) {
 	verb := "stopped"
-	if d.rents() {
+	if d.hasVMs() {
 		verb = "removed"
 	}
 	err = fleet.Down(ctx, d.places, d.svc.Name(), d.owner, func(c provision.Change, p provision.Phase, _ error) {
 		if p == provision.PhaseDone {
 			stopped++
-			fmt.Fprintf(d.talk, "%s %s\n", verb, c.ID())
+			fmt.Fprintf(d.errOut, "%s %s\n", verb, c.ID())
 		}
 	})
 	return stopped, err
 }
 
-// forget deletes the service's state on this machine and returns what it could not delete.
-func (d *down) forget(ctx context.Context) (left []string) {
+// deleteState deletes the service's state on this machine and returns what it could not delete.
+func (d *down) deleteState(ctx context.Context) (left []string) {
 	if err := d.svc.Remove(); err != nil {
 		left = append(left, err.Error())
 	}
@@ -208,7 +208,7 @@ func (d *down) forget(ctx context.Context) (left []string) {
 // report prints what was deleted and returns an error for what remains.
 func (d *down) report(stopped int, left []string, failure error) error {
 	done := "stopped"
-	if d.rents() {
+	if d.hasVMs() {
 		done = "removed"
 	}
 	var leftover *provision.LeftoverError
@@ -231,11 +231,11 @@ func (d *down) unpublish(ctx context.Context) error {
 	if spec == nil {
 		spec = &service.Spec{}
 	}
-	zone, err := d.clouds.zone(ctx, spec, d.svc)
+	zone, err := d.clouds.nameZone(ctx, spec, d.svc)
 	if err != nil || zone == nil {
 		return err
 	}
-	if n := publicName(spec, d.owner, nil); n.Name != "" && d.rents() {
+	if n := publicName(spec, d.owner, nil); n.Name != "" && d.hasVMs() {
 		if err := zone.Set(ctx, n); err != nil {
 			return fmt.Errorf("removing the name %s: %w", n.Name, err)
 		}
@@ -269,9 +269,9 @@ func deployedSpec(arg string, svc local.Service) (*service.Spec, error) {
 	return nil, nil // a local service can be found by its name alone
 }
 
-// nameIn returns the name of the service that arg denotes. If arg is a YAML file, its name field is
+// serviceNameOf returns the name of the service that arg denotes. If arg is a YAML file, its name field is
 // read, and the rest of the file need not be valid. Otherwise arg is the name.
-func nameIn(arg string) (string, error) {
+func serviceNameOf(arg string) (string, error) {
 	if ext := filepath.Ext(arg); ext != ".yaml" && ext != ".yml" {
 		return arg, nil
 	}

@@ -77,7 +77,7 @@ func runningAdmins(name string) (service string, admins []*telemetry.Client, err
 	if len(admins) > 0 {
 		return svc.Name(), admins, nil
 	}
-	kept, err := keptAdmins(svc)
+	kept, err := loadAdminURLs(svc)
 	if err != nil {
 		return "", nil, err
 	}

@@ -39,7 +39,7 @@ type forecastOptions struct {
 	output      string
 	file        string
 	plot        bool
-	plotAsked   bool // --plot is set
+	plotSet     bool // --plot is set
 	ascii       bool
 	noColor     bool
 }
@@ -92,7 +92,7 @@ omitted, and reported on standard error.`,
   skyserve forecast --history prometheus+http://127.0.0.1:9090 --model chat`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.plotAsked = cmd.Flags().Changed("plot")
+			o.plotSet = cmd.Flags().Changed("plot")
 			o.noColor, _ = cmd.Flags().GetBool("no-color")
 			return runForecast(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -118,19 +118,19 @@ omitted, and reported on standard error.`,
 	return cmd
 }
 
-func runForecast(ctx context.Context, o *forecastOptions, out, talk io.Writer) error {
+func runForecast(ctx context.Context, o *forecastOptions, out, errOut io.Writer) error {
 	chosen, err := o.check(out)
 	if err != nil {
 		return err
 	}
-	h, err := o.load(ctx, talk)
+	h, err := o.load(ctx, errOut)
 	if err != nil {
 		return err
 	}
 	if o.backtest {
-		return o.runBacktest(ctx, h, chosen, out, talk)
+		return o.runBacktest(ctx, h, chosen, out, errOut)
 	}
-	return o.runForecasts(ctx, h, chosen, out, talk)
+	return o.runForecasts(ctx, h, chosen, out, errOut)
 }
 
 // check validates the flags and returns the selected forecasters.
@@ -168,7 +168,7 @@ func (o *forecastOptions) check(out io.Writer) ([]forecast.Forecaster, error) {
 }
 
 // load reads the history, selects the series of the flags, and prints notes about problems.
-func (o *forecastOptions) load(ctx context.Context, talk io.Writer) (*demand.History, error) {
+func (o *forecastOptions) load(ctx context.Context, errOut io.Writer) (*demand.History, error) {
 	wanted := demand.Options{Requests: o.requests, Step: o.step, PromQL: o.promQL}
 	if o.lookback > 0 {
 		wanted.Since = time.Now().Add(-o.lookback)
@@ -177,12 +177,12 @@ func (o *forecastOptions) load(ctx context.Context, talk io.Writer) (*demand.His
 	err := inParallel(ctx, 1, func(int) (err error) { // reading a pipe may block; inParallel returns on an interrupt
 		h, err = demand.Load(ctx, o.history, withPrometheus(wanted))
 		return err
-	}, newProgress(talk, "reading"))
+	}, newProgress(errOut, "reading"))
 	if err != nil {
 		return nil, historyError(ctx, o.history, err)
 	}
 	for _, n := range h.Notes {
-		fmt.Fprintf(talk, "note: %s\n", n)
+		fmt.Fprintf(errOut, "note: %s\n", n)
 	}
 	if len(h.Series) == 0 {
 		return nil, failed(fmt.Errorf("forecasting: %s contains no traffic", demand.Shown(o.history)), "")
@@ -279,7 +279,7 @@ func loadHistory(ctx context.Context, source string, since time.Time) (h *foreca
 func (o *forecastOptions) write(out io.Writer, print func(io.Writer) error) error {
 	switch {
 	case o.file == "" && o.output == "png":
-		return print(unguarded(out))
+		return print(rawWriter(out))
 	case o.file == "":
 		return print(out)
 	}

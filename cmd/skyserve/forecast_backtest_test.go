@@ -42,13 +42,13 @@ func TestBacktestTable(t *testing.T) {
 
 // Only a bar far above the others is cut off.
 func TestTallest(t *testing.T) {
-	if got := tallest(backtested("all", 0.2, 0.3, 0.5)); !math.IsInf(got, 1) {
+	if got := barLimit(backtested("all", 0.2, 0.3, 0.5)); !math.IsInf(got, 1) {
 		t.Errorf("bars of like height are cut at %g", got)
 	}
-	if got := tallest(backtested("all", 0.2, 0.3, 0.31, 6)); got != 93 {
+	if got := barLimit(backtested("all", 0.2, 0.3, 0.31, 6)); got != 93 {
 		t.Errorf("cut at %g, want thrice the median", got)
 	}
-	if got := tallest(nil); !math.IsInf(got, 1) {
+	if got := barLimit(nil); !math.IsInf(got, 1) {
 		t.Errorf("no bar is cut at %g", got)
 	}
 	var b bytes.Buffer

@@ -44,7 +44,7 @@ func inParallel(ctx context.Context, n int, work func(i int) error, shown *progr
 	for count := 0; count < n; {
 		select {
 		case <-ctx.Done():
-			shown.end()
+			shown.clear()
 			return ctx.Err()
 		case o := <-done:
 			count++
@@ -56,34 +56,34 @@ func inParallel(ctx context.Context, n int, work func(i int) error, shown *progr
 			shown.show()
 		}
 	}
-	shown.end()
+	shown.clear()
 	return failed.err
 }
 
 // progress prints how many jobs are done if they take long: in one line that it redraws on a
 // terminal, otherwise in a new line every progressEvery.
 type progress struct {
-	w        io.Writer
-	what     string
-	terminal bool
-	timer    *time.Ticker
-	done, of int
-	drawn    bool
+	w           io.Writer
+	label       string
+	terminal    bool
+	timer       *time.Ticker
+	done, total int
+	drawn       bool
 }
 
 func newProgress(w io.Writer, what string) *progress {
-	return &progress{w: w, what: what, terminal: isTerminal(w), timer: time.NewTicker(progressAfter)}
+	return &progress{w: w, label: what, terminal: isTerminal(w), timer: time.NewTicker(progressAfter)}
 }
 
 func (p *progress) tick() <-chan time.Time { return p.timer.C }
 
-func (p *progress) set(done, of int) { p.done, p.of = done, of }
+func (p *progress) set(done, of int) { p.done, p.total = done, of }
 
 // show prints the progress.
 func (p *progress) show() {
-	text := p.what
-	if p.of > 1 {
-		text += fmt.Sprintf(": %d of %d", p.done, p.of)
+	text := p.label
+	if p.total > 1 {
+		text += fmt.Sprintf(": %d of %d", p.done, p.total)
 	}
 	if p.terminal {
 		redrawLine(p.w, text)
@@ -95,8 +95,8 @@ func (p *progress) show() {
 	p.drawn = true
 }
 
-// end clears the line on a terminal.
-func (p *progress) end() {
+// clear clears the line on a terminal.
+func (p *progress) clear() {
 	p.timer.Stop()
 	if p.drawn && p.terminal {
 		redrawLine(p.w, "")

@@ -47,7 +47,7 @@ type backtestSeries struct {
 }
 
 // runBacktest evaluates the forecasters, with one job per forecaster and series to use all cores.
-func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, chosen []forecast.Forecaster, out, talk io.Writer) error {
+func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, chosen []forecast.Forecaster, out, errOut io.Writer) error {
 	begin := time.Now()
 	clock := func() time.Duration { return time.Since(begin) }
 	results := make([]backtestSeries, len(h.Series))
@@ -65,7 +65,7 @@ func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, ch
 		}
 		results[i%len(h.Series)].Rows[f] = rows[0]
 		return nil
-	}, newProgress(talk, "backtesting"))
+	}, newProgress(errOut, "backtesting"))
 	if err != nil {
 		return err
 	}
@@ -140,16 +140,16 @@ func orDash(v *float64, factor float64, format string) string {
 	return fmt.Sprintf(format, factor**v)
 }
 
-// drawn is a series with its forecasts.
-type drawn struct {
+// forecastedSeries is a series with its forecasts.
+type forecastedSeries struct {
 	forecast.Keyed
 	forecasts []forecast.Forecast
 	names     []string // the forecaster of each
-	left      []string // the errors of the forecasters without a forecast
+	skipped   []string // the errors of the forecasters without a forecast
 }
 
 // label returns the forecaster of a forecast, with the model that it selected.
-func (d drawn) label(i int) string {
+func (d forecastedSeries) label(i int) string {
 	if chosen := d.forecasts[i].Model; chosen != d.names[i] {
 		return d.names[i] + ": " + chosen
 	}
@@ -158,7 +158,7 @@ func (d drawn) label(i int) string {
 
 // runForecasts forecasts each series with each forecaster. The failure of a forecaster that was
 // selected by name is an error; otherwise it is omitted.
-func (o *forecastOptions) runForecasts(ctx context.Context, h *demand.History, chosen []forecast.Forecaster, out, talk io.Writer) error {
+func (o *forecastOptions) runForecasts(ctx context.Context, h *demand.History, chosen []forecast.Forecaster, out, errOut io.Writer) error {
 	n := len(h.Series)
 	made, errs := make([]forecast.Forecast, n*len(chosen)), make([]error, n*len(chosen))
 	err := inParallel(ctx, len(made), func(i int) error {
@@ -168,16 +168,16 @@ func (o *forecastOptions) runForecasts(ctx context.Context, h *demand.History, c
 			return failed(errs[i], "")
 		}
 		return nil
-	}, newProgress(talk, "forecasting"))
+	}, newProgress(errOut, "forecasting"))
 	if err != nil {
 		return err
 	}
-	results := make([]drawn, n)
+	results := make([]forecastedSeries, n)
 	for i, s := range h.Series {
-		d := drawn{Keyed: s}
+		d := forecastedSeries{Keyed: s}
 		for f := range chosen {
 			if err := errs[f*n+i]; err != nil {
-				d.left = append(d.left, err.Error())
+				d.skipped = append(d.skipped, err.Error())
 				continue
 			}
 			d.forecasts, d.names = append(d.forecasts, made[f*n+i]), append(d.names, chosen[f].Name())
@@ -190,7 +190,7 @@ func (o *forecastOptions) runForecasts(ctx context.Context, h *demand.History, c
 	return o.write(out, func(w io.Writer) error { return o.printForecasts(w, results) })
 }
 
-func (o *forecastOptions) printForecasts(w io.Writer, results []drawn) error {
+func (o *forecastOptions) printForecasts(w io.Writer, results []forecastedSeries) error {
 	switch o.output {
 	case "json":
 		all := []forecastSeries{}
@@ -206,7 +206,7 @@ func (o *forecastOptions) printForecasts(w io.Writer, results []drawn) error {
 	if err := forecastTable(w, results); err != nil {
 		return err
 	}
-	if o.plot || !o.plotAsked && isTerminal(w) {
+	if o.plot || !o.plotSet && isTerminal(w) {
 		return o.terminalPlots(w, results)
 	}
 	return nil
@@ -230,7 +230,7 @@ func (o *forecastOptions) seriesOf(s forecast.Keyed, name string, fc forecast.Fo
 	}
 }
 
-func forecastTable(out io.Writer, results []drawn) error {
+func forecastTable(out io.Writer, results []forecastedSeries) error {
 	w := printable.NewTable(out)
 	w.Rowf("SERIES\tFORECASTER\tFROM\tUNIT\tNEXT\tPEAK\tPEAK (90 %% upper)")
 	for _, d := range results {
@@ -254,7 +254,7 @@ func forecastTable(out io.Writer, results []drawn) error {
 	}
 	heading = "\nOmitted:\n"
 	for _, d := range results {
-		for _, why := range d.left {
+		for _, why := range d.skipped {
 			fmt.Fprintf(out, "%s  - %s\n", heading, why)
 			heading = ""
 		}

@@ -19,21 +19,21 @@ import (
 const (
 	plotHeight   = 14 // lines
 	plotWidth    = 80 // if the width of the terminal is unknown
-	mostPlots    = 6
-	leastWidth   = 40
+	maxPlots     = 6
+	minWidth     = 40
 	shownHistory = 6 // length of the drawn history, in horizons
 )
 
-// course is the drawn part of a series: the end of its history, and one forecast.
-type course struct {
+// plotData is the drawn part of a series: the end of its history, and one forecast.
+type plotData struct {
 	history        []float64
 	mean, lo, hi   []float64
 	forecaster     string
 	begin, end, at time.Time // at is the start of the forecast
 }
 
-// courseOf selects the best forecast: auto's if there is one, otherwise the first.
-func courseOf(d drawn) course {
+// newPlotData selects the best forecast: auto's if there is one, otherwise the first.
+func newPlotData(d forecastedSeries) plotData {
 	best := max(0, slices.Index(d.names, forecast.Auto().Name()))
 	fc := d.forecasts[best]
 	from := max(0, len(d.Values)-shownHistory*len(fc.Mean))
@@ -44,14 +44,14 @@ func courseOf(d drawn) course {
 		}
 		return out
 	}
-	return course{
+	return plotData{
 		history: perSecond(d.Values[from:]), mean: perSecond(fc.Mean), lo: perSecond(fc.Lo90), hi: perSecond(fc.Hi90), forecaster: d.names[best],
 		begin: d.At(from), at: d.End(), end: d.At(len(d.Values) + len(fc.Mean)),
 	}
 }
 
 // terminalPlots draws the series one below the other, in the style of the dashboard.
-func (o *forecastOptions) terminalPlots(w io.Writer, results []drawn) error {
+func (o *forecastOptions) terminalPlots(w io.Writer, results []forecastedSeries) error {
 	theme, err := tui.NewTheme(tui.ThemeAuto, o.ascii)
 	if err != nil {
 		return err
@@ -59,12 +59,12 @@ func (o *forecastOptions) terminalPlots(w io.Writer, results []drawn) error {
 	if !isTerminal(w) || o.noColor || os.Getenv("NO_COLOR") != "" {
 		theme = theme.Plain()
 	}
-	plain, width := unguarded(w), terminalWidth(w)
-	for _, d := range results[:min(len(results), mostPlots)] {
+	plain, width := rawWriter(w), terminalWidth(w)
+	for _, d := range results[:min(len(results), maxPlots)] {
 		title := printable.Line(d.Key.String() + ", " + d.Unit.PerSecond())
-		fmt.Fprintf(plain, "\n%s\n%s", title, terminalPlot(courseOf(d), width, theme))
+		fmt.Fprintf(plain, "\n%s\n%s", title, terminalPlot(newPlotData(d), width, theme))
 	}
-	if more := len(results) - mostPlots; more > 0 {
+	if more := len(results) - maxPlots; more > 0 {
 		fmt.Fprintf(w, "\n%d more series are not drawn; select series with --series, --model, --tier or --region\n", more)
 	}
 	return nil
@@ -74,14 +74,14 @@ func (o *forecastOptions) terminalPlots(w io.Writer, results []drawn) error {
 func terminalWidth(w io.Writer) int {
 	if f := fileOf(w); f != nil {
 		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
-			return max(columns, leastWidth)
+			return max(columns, minWidth)
 		}
 	}
 	return plotWidth
 }
 
 // terminalPlot draws a course, at most width columns wide, with a legend below.
-func terminalPlot(c course, width int, theme tui.Theme) string {
+func terminalPlot(c plotData, width int, theme tui.Theme) string {
 	step := c.end.Sub(c.at) / time.Duration(len(c.mean))
 	p := tui.Plot{
 		Past:      &tui.LoadSeries{Start: c.begin, Step: step, TPS: c.history},

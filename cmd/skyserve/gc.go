@@ -60,7 +60,7 @@ the list before you confirm.`,
 	return cmd
 }
 
-func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, talk io.Writer) error {
+func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, errOut io.Writer) error {
 	if err := checkOutput(o.output); err != nil {
 		return err
 	}
@@ -76,11 +76,11 @@ func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, talk io.Writer)
 	}
 	if !o.dryRun && len(g.objects)+len(g.names) > 0 {
 		if !o.yes {
-			if err := ask(in, talk, "deletes resources that may be another operator's"); err != nil {
+			if err := confirmAction(in, errOut, "deletes resources that may be another operator's"); err != nil {
 				return err
 			}
 		}
-		err = g.remove(ctx, talk)
+		err = g.remove(ctx, errOut)
 	}
 	if o.output == "json" {
 		if printing := g.encode(out, o.dryRun); printing != nil {
@@ -93,8 +93,8 @@ func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, talk io.Writer)
 	return cloudError(err)
 }
 
-// leftovers are the orphaned resources: those of services of which this machine is not an operator.
-type leftovers struct {
+// orphans are the orphaned resources: those of services of which this machine is not an operator.
+type orphans struct {
 	places  provision.Places
 	zone    *dns.Route53
 	objects []provision.Object
@@ -103,17 +103,17 @@ type leftovers struct {
 }
 
 // findOrphans finds the orphaned resources in the regions and zones of the flags.
-func findOrphans(ctx context.Context, o *gcOptions) (*leftovers, error) {
+func findOrphans(ctx context.Context, o *gcOptions) (*orphans, error) {
 	regions, err := readRegions(o.regions)
 	if err != nil {
 		return nil, err
 	}
-	known, err := ownServices()
+	known, err := knownServices()
 	if err != nil {
 		return nil, err
 	}
-	g := &leftovers{}
-	if g.places, err = o.clouds.places(ctx, &service.Spec{}, regions, false); err != nil {
+	g := &orphans{}
+	if g.places, err = o.clouds.providers(ctx, &service.Spec{}, regions, false); err != nil {
 		return nil, err
 	}
 	if g.objects, err = fleet.Orphans(ctx, g.places, known); err != nil || len(o.zones) == 0 {
@@ -135,7 +135,7 @@ func findOrphans(ctx context.Context, o *gcOptions) (*leftovers, error) {
 }
 
 // remove deletes the names first, so that none resolves to a deleted machine, then the objects.
-func (g *leftovers) remove(ctx context.Context, talk io.Writer) error {
+func (g *orphans) remove(ctx context.Context, errOut io.Writer) error {
 	var failure error
 	for _, n := range g.names {
 		if err := g.zone.Set(ctx, n); err != nil {
@@ -143,12 +143,12 @@ func (g *leftovers) remove(ctx context.Context, talk io.Writer) error {
 			continue
 		}
 		g.removed++
-		fmt.Fprintf(talk, "removed %s of %s\n", n.Name, n.Service)
+		fmt.Fprintf(errOut, "removed %s of %s\n", n.Name, n.Service)
 	}
 	err := fleet.Remove(ctx, g.places, g.objects, func(c provision.Change, p provision.Phase, _ error) {
 		if p == provision.PhaseDone {
 			g.removed++
-			fmt.Fprintf(talk, "removed %s of %s\n", c.ID(), c.Have.Service)
+			fmt.Fprintf(errOut, "removed %s of %s\n", c.ID(), c.Have.Service)
 		}
 	})
 	return errors.Join(failure, err)
@@ -164,7 +164,7 @@ type orphanName struct {
 }
 
 // encode prints the orphaned resources as JSON.
-func (g *leftovers) encode(out io.Writer, dryRun bool) error {
+func (g *orphans) encode(out io.Writer, dryRun bool) error {
 	objects, names := g.objects, []orphanName{}
 	if objects == nil {
 		objects = []provision.Object{}
@@ -188,8 +188,8 @@ func readRegions(texts []string) ([]service.Region, error) {
 	return regions, nil
 }
 
-// ownServices returns the services of which this machine is an operator.
-func ownServices() ([]fleet.Service, error) {
+// knownServices returns the services of which this machine is an operator.
+func knownServices() ([]fleet.Service, error) {
 	home, err := local.OpenHome()
 	if err != nil {
 		return nil, err
@@ -222,7 +222,7 @@ func byPlace(a, b provision.Object) int {
 }
 
 // print lists the orphaned resources.
-func (g *leftovers) print(w io.Writer) {
+func (g *orphans) print(w io.Writer) {
 	if len(g.objects)+len(g.names) == 0 {
 		fmt.Fprintln(w, "no orphaned resources")
 		return

@@ -18,7 +18,7 @@ func TestWhatALostServiceLeftIsRemoved(t *testing.T) {
 	e := emulate(t)
 	e.skyserve(exitOK, append(e.upOf(cloudService), "--yes")...)
 	gc := e.at("gc", "--region", "aws/us-east-1", "--region", "aws/eu-west-1", "--zone", "example.com")
-	if out := e.skyserve(exitOK, append(gc, "--yes")...); !strings.Contains(out, "nothing is left over") {
+	if out := e.skyserve(exitOK, append(gc, "--yes")...); !strings.Contains(out, "no orphaned resources") {
 		t.Errorf("of a service of this machine:\n%s", out)
 	}
 	home := filepath.Join(e.dir, "home")
@@ -26,12 +26,12 @@ func TestWhatALostServiceLeftIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := e.skyserve(exitOK, append(gc, "--dry-run")...)
-	for _, want := range []string{"replica   us-east-1-0", "chat     -           name      chat.example.com", "11 left over", "firewall-eu-west-1-replica"} {
+	for _, want := range []string{"replica   us-east-1-0", "chat     -           name      chat.example.com", "11 orphaned", "firewall-eu-west-1-replica"} {
 		if !strings.Contains(strings.Join(strings.Fields(out), " "), strings.Join(strings.Fields(want), " ")) {
 			t.Errorf("it does not list %q:\n%s", want, out)
 		}
 	}
-	if out := e.skyserve(exitUsage, gc...); !strings.Contains(out, "--yes agrees to it") || e.Running() != 4 {
+	if out := e.skyserve(exitUsage, gc...); !strings.Contains(out, "pass --yes to skip confirmation") || e.Running() != 4 {
 		t.Errorf("without a terminal %d machines are left:\n%s", e.Running(), out)
 	}
 	var said struct {

@@ -204,18 +204,18 @@ func TestNoVerbPassesControlSequencesOn(t *testing.T) {
 		{"status", "--" + hostile},
 	} {
 		t.Run(strings.ToValidUTF8(strings.Join(args, " "), "?"), func(t *testing.T) {
-			var out, talk bytes.Buffer
-			execute(context.Background(), args, &out, &talk)
-			for name, text := range map[string]string{"stdout": out.String(), "stderr": talk.String()} {
+			var out, errOut bytes.Buffer
+			execute(context.Background(), args, &out, &errOut)
+			for name, text := range map[string]string{"stdout": out.String(), "stderr": errOut.String()} {
 				if where := harmful(text); where != "" {
 					t.Errorf("%s holds %s", name, where)
 				}
 			}
-			if !strings.Contains(out.String()+talk.String(), "HOSTILE") {
-				t.Errorf("nothing hostile was printed, so nothing was tried:\n%s%s", &out, &talk)
+			if !strings.Contains(out.String()+errOut.String(), "HOSTILE") {
+				t.Errorf("nothing hostile was printed, so nothing was tried:\n%s%s", &out, &errOut)
 			}
 			if args[len(args)-1] == "json" && !json.Valid(out.Bytes()) {
-				t.Errorf("no JSON:\n%s%s", &out, &talk)
+				t.Errorf("no JSON:\n%s%s", &out, &errOut)
 			}
 		})
 	}

@@ -56,8 +56,8 @@ func adminHTTP(name, url string) (*http.Client, error) {
 	return telemetry.SecureClient(self.Client(identity.Balancer)), nil
 }
 
-// notInNames matches characters that a certificate's name cannot contain.
-var notInNames = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+// invalidNameChars matches characters that a certificate's name cannot contain.
+var invalidNameChars = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
 // operatorName returns the name of this machine's operator in certificates: user@host.
 func operatorName() string {
@@ -68,7 +68,7 @@ func operatorName() string {
 	if h, err := os.Hostname(); err == nil {
 		host = h
 	}
-	clean := func(s string) string { return strings.Trim(notInNames.ReplaceAllString(s, "-"), "-.") }
+	clean := func(s string) string { return strings.Trim(invalidNameChars.ReplaceAllString(s, "-"), "-.") }
 	full := clean(name) + "@" + clean(host)
 	return strings.TrimLeft(full[:min(len(full), 128)], "_@-.")
 }

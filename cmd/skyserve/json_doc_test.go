@@ -42,7 +42,7 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		telemetry.DecisionMemory{},
 		telemetry.RequestSummary{},
 		telemetry.UsageReport{},
-		usageSum{},
+		usageReport{},
 		operatorRow{},
 		cloud.QuotaNeed{},
 		eval.ReplayReport{},

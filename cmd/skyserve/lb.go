@@ -48,9 +48,9 @@ type lbFlags struct {
 	logFormat string
 }
 
-// lbInConfig are the flags whose settings a configuration file has too; they cannot be combined
+// lbConfigFlags are the flags whose settings a configuration file has too; they cannot be combined
 // with --config.
-var lbInConfig = []string{
+var lbConfigFlags = []string{
 	"region", "id", "service", "listen", "admin", "replica", "peer", "model", "lora", "policy", "push", "order", "max-wait",
 	"no-forward", "keys-from", "record", "store", "access-log", "traces", "memory",
 }
@@ -133,7 +133,7 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 		Version:        version,
 		AdminToken:     cfg.AdminToken,
 		InsecureNoAuth: f.insecure,
-		Records:        recordsIn,
+		Records:        acmeRecords,
 		Listening: func(public, admin string) {
 			if f.logFormat == "json" { // every line must be a JSON object
 				log.Info("listening", "balancer", cfg.ID, "public", public, "admin", admin)
@@ -154,12 +154,12 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 	var stop func()
 	opts.Hangups, stop = reloadsOf(cmd.Context())
 	defer stop()
-	f.reloads(&opts)
-	return f.explain(lbd.Run(cmd.Context(), cfg, opts))
+	f.setReload(&opts)
+	return f.explainError(lbd.Run(cmd.Context(), cfg, opts))
 }
 
-// recordsIn returns the ACME challenge records of a hosted zone of Route 53.
-func recordsIn(ctx context.Context, c service.CertificateConfig) (acme.Records, error) {
+// acmeRecords returns the ACME challenge records of a hosted zone of Route 53.
+func acmeRecords(ctx context.Context, c service.CertificateConfig) (acme.Records, error) {
 	z, err := dns.NewRoute53(ctx, dns.Config{Endpoint: c.Endpoint})
 	if err != nil {
 		return nil, err
@@ -167,8 +167,8 @@ func recordsIn(ctx context.Context, c service.CertificateConfig) (acme.Records, 
 	return z.Challenges(c.Zone, c.ZoneID, c.Private), nil
 }
 
-// reloads sets the function with which the balancer reloads its file.
-func (f *lbFlags) reloads(opts *lbd.Options) {
+// setReload sets the function with which the balancer reloads its file.
+func (f *lbFlags) setReload(opts *lbd.Options) {
 	if f.config != "" {
 		opts.Read = func() (service.BalancerConfig, error) { return f.fromFile() }
 	}
@@ -203,7 +203,7 @@ func newLog(w io.Writer, level slog.Level, format string) (*slog.Logger, error) 
 // configuration returns the configuration of --config, or the one that the flags describe.
 func (f *lbFlags) configuration(cmd *cobra.Command) (cfg service.BalancerConfig, err error) {
 	if f.config != "" {
-		for _, name := range lbInConfig {
+		for _, name := range lbConfigFlags {
 			if cmd.Flags().Changed(name) {
 				return cfg, usage(fmt.Errorf("--%s: cannot be combined with --config", name), "set it in "+f.config)
 			}
@@ -323,16 +323,16 @@ func parseModels(aliases, adapters []string) ([]service.BalancerModel, error) {
 	return models, nil
 }
 
-// lbFlagOf maps a configuration key to the flag that sets it.
-var lbFlagOf = map[string]string{
+// flagOfConfigKey maps a configuration key to the flag that sets it.
+var flagOfConfigKey = map[string]string{
 	"id": "--id", "region": "--region", "listen": "--listen", "admin": "--admin",
 	"replicas": "--replica", "peers": "--peer", "models": "--model", "record": "--record", "store_url": "--store",
 	"balancer.policy": "--policy", "balancer.push": "--push", "balancer.order": "--order", "balancer.auth.keys_from": "--keys-from", "balancer.traces": "--traces", "balancer": "--max-wait",
 }
 
-// explain replaces the configuration key in an error of the balancer by the file or flag that the
+// explainError replaces the configuration key in an error of the balancer by the file or flag that the
 // user set, and adds the exit code.
-func (f *lbFlags) explain(err error) error {
+func (f *lbFlags) explainError(err error) error {
 	var ce *lbd.ConfigError
 	var le *lbd.ListenError
 	switch {
@@ -340,7 +340,7 @@ func (f *lbFlags) explain(err error) error {
 		return usage(fmt.Errorf("%s: %w", f.config, err), ce.Hint)
 	case errors.As(err, &ce):
 		list, _, _ := strings.Cut(ce.Key, "[")
-		return usage(fmt.Errorf("%s: %s", cmp.Or(lbFlagOf[list], ce.Key), ce.Problem), ce.Hint)
+		return usage(fmt.Errorf("%s: %s", cmp.Or(flagOfConfigKey[list], ce.Key), ce.Problem), ce.Hint)
 	case errors.As(err, &le):
 		return failed(err, fmt.Sprintf("another process may use the address; choose another with --%s (port 0 = any free port)", le.Flag))
 	}

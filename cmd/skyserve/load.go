@@ -112,7 +112,7 @@ func (o *loadOptions) flags(f *pflag.FlagSet) {
 }
 
 // runLoad runs the load and prints its report.
-func runLoad(ctx context.Context, o *loadOptions, given *pflag.FlagSet, out, talk io.Writer) error {
+func runLoad(ctx context.Context, o *loadOptions, given *pflag.FlagSet, out, errOut io.Writer) error {
 	if err := o.check(given); err != nil {
 		return err
 	}
@@ -130,12 +130,12 @@ func runLoad(ctx context.Context, o *loadOptions, given *pflag.FlagSet, out, tal
 			return err
 		}
 	}
-	if !o.quiet && isTerminal(talk) {
-		config.Progress = func(p load.Progress) { redrawLine(talk, p.Line()) }
+	if !o.quiet && isTerminal(errOut) {
+		config.Progress = func(p load.Progress) { redrawLine(errOut, p.Line()) }
 	}
 	report, err := start.run(ctx, config)
 	if config.Progress != nil {
-		redrawLine(talk, "")
+		redrawLine(errOut, "")
 	}
 	if err != nil {
 		return usage(err, "")
@@ -143,7 +143,7 @@ func runLoad(ctx context.Context, o *loadOptions, given *pflag.FlagSet, out, tal
 	if err := o.print(report, out); err != nil {
 		return err
 	}
-	return o.verdict(report)
+	return o.resultError(report)
 }
 
 // check rejects invalid flags and flags that do not apply to the workload.
@@ -243,37 +243,37 @@ func firstModel(ctx context.Context, c load.Config) (string, error) {
 	return "", failed(first, "check that the service is running: skyserve status; or pass --model NAME")
 }
 
-// loadStart is a load that is ready to run.
-type loadStart struct {
+// preparedLoad is a load that is ready to run.
+type preparedLoad struct {
 	run   func(context.Context, load.Config) (*load.Report, error)
 	close func()
 }
 
 // prepare creates the clients of a generated workload, or opens a trace.
-func (o *loadOptions) prepare(targets []load.Target) (loadStart, error) {
+func (o *loadOptions) prepare(targets []load.Target) (preparedLoad, error) {
 	if workload.Known(o.workload) {
 		return o.prepareClients(targets)
 	}
 	return o.prepareTrace(targets)
 }
 
-func (o *loadOptions) prepareClients(targets []load.Target) (loadStart, error) {
+func (o *loadOptions) prepareClients(targets []load.Target) (preparedLoad, error) {
 	var counts map[string]int
 	if len(o.clients) > 0 {
 		var err error
 		if counts, err = load.ParseClients(o.clients, targets); err != nil {
-			return loadStart{}, usage(err, "for example --clients us=40,eu=20")
+			return preparedLoad{}, usage(err, "for example --clients us=40,eu=20")
 		}
 	}
 	clients, err := load.Clients(workload.Kind(o.workload), targets, counts, o.seed)
 	if err != nil {
-		return loadStart{}, usage(err, "")
+		return preparedLoad{}, usage(err, "")
 	}
 	duration := o.duration
 	if duration == 0 {
 		duration = defaultLoad
 	}
-	return loadStart{
+	return preparedLoad{
 		run: func(ctx context.Context, c load.Config) (*load.Report, error) {
 			return load.RunClosed(ctx, c, clients, duration)
 		},
@@ -281,10 +281,10 @@ func (o *loadOptions) prepareClients(targets []load.Target) (loadStart, error) {
 	}, nil
 }
 
-func (o *loadOptions) prepareTrace(targets []load.Target) (loadStart, error) {
+func (o *loadOptions) prepareTrace(targets []load.Target) (preparedLoad, error) {
 	weights, err := load.ParseWeights(o.weights, targets)
 	if err != nil {
-		return loadStart{}, usage(err, "for example --weights us=2,eu=1")
+		return preparedLoad{}, usage(err, "for example --weights us=2,eu=1")
 	}
 	file, err := os.Open(o.workload)
 	if err != nil {
@@ -293,16 +293,16 @@ func (o *loadOptions) prepareTrace(targets []load.Target) (loadStart, error) {
 		if errors.As(err, &path) {
 			err = path.Err
 		}
-		return loadStart{}, usage(fmt.Errorf("opening the workload %s: %w", o.workload, err), hint)
+		return preparedLoad{}, usage(fmt.Errorf("opening the workload %s: %w", o.workload, err), hint)
 	}
 	options := o.trace
 	options.Seed, options.Weights = o.seed, weights
 	trace, err := workload.OpenTrace(o.workload, file, options)
 	if err != nil {
 		_ = file.Close() // it was only read
-		return loadStart{}, usage(err, "")
+		return preparedLoad{}, usage(err, "")
 	}
-	return loadStart{
+	return preparedLoad{
 		run: func(ctx context.Context, c load.Config) (*load.Report, error) {
 			return load.Replay(ctx, c, trace, o.seed, o.duration)
 		},
@@ -317,8 +317,8 @@ func (o *loadOptions) print(report *load.Report, out io.Writer) error {
 	return report.WriteTable(out)
 }
 
-// verdict returns the error and exit code for a report.
-func (o *loadOptions) verdict(r *load.Report) error {
+// resultError returns the error and exit code for a report.
+func (o *loadOptions) resultError(r *load.Report) error {
 	switch {
 	case r.Interrupted:
 		return &exitError{code: exitInterrupted, err: errors.New("interrupted")}

@@ -49,9 +49,9 @@ func accept(int64) int { return 0 }
 
 // runCommand runs the command line and gives what it printed and its exit code.
 func runCommand(ctx context.Context, args ...string) (stdout, stderr string, code int) {
-	var out, talk bytes.Buffer
-	code = execute(ctx, args, &out, &talk)
-	return out.String(), talk.String(), code
+	var out, errOut bytes.Buffer
+	code = execute(ctx, args, &out, &errOut)
+	return out.String(), errOut.String(), code
 }
 
 // traceFile writes a trace of n rows at once.

@@ -46,7 +46,7 @@ text are escaped (\u202e), also when the output is a pipe.`,
 	return cmd
 }
 
-func runLogs(ctx context.Context, o *logsOptions, out, talk io.Writer) error {
+func runLogs(ctx context.Context, o *logsOptions, out, errOut io.Writer) error {
 	if o.tail < 0 {
 		return usage(fmt.Errorf("--tail: must be at least 0, got %d", o.tail), "")
 	}
@@ -54,5 +54,5 @@ func runLogs(ctx context.Context, o *logsOptions, out, talk io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return showLogs(ctx, o, out, talk, svc)
+	return showLogs(ctx, o, out, errOut, svc)
 }

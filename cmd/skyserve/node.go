@@ -50,9 +50,9 @@ func runNode(cmd *cobra.Command, file string) error {
 	o.Listening = func(addr string) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "node %s listens on %s\n", c.ID, addr)
 	}
-	o.Cloud = handOf(c.Service, c.Owner)
+	o.Cloud = cloudHandler(c.Service, c.Owner)
 	if units, ok := o.Runner.(*agent.Exec); ok && c.Runner == agent.RunnerInside {
-		units.Inside = runInside
+		units.Inside = runInProcess
 		if err := os.Chdir(c.Dir); err != nil { // units use paths relative to this directory
 			return failed(fmt.Errorf("starting the agent: %w", err), "")
 		}
@@ -72,8 +72,8 @@ func runNode(cmd *cobra.Command, file string) error {
 // another process and receive no signal.
 type reloadsKey struct{}
 
-// runInside runs another command of this program inside the process until ctx ends.
-func runInside(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error {
+// runInProcess runs another command of this program inside the process until ctx ends.
+func runInProcess(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error {
 	ctx = context.WithValue(ctx, reloadsKey{}, reload)
 	if code := execute(ctx, args, log, log); code != exitOK && ctx.Err() == nil {
 		return fmt.Errorf("skyserve %s ended with exit code %d", args[0], code)
@@ -81,7 +81,7 @@ func runInside(ctx context.Context, args []string, log io.Writer, reload <-chan 
 	return nil
 }
 
-// reloadsOf returns the channel of reload requests: the one given to runInside, or SIGHUP.
+// reloadsOf returns the channel of reload requests: the one given to runInProcess, or SIGHUP.
 func reloadsOf(ctx context.Context) (reloads <-chan os.Signal, stop func()) {
 	if inside, ok := ctx.Value(reloadsKey{}).(<-chan os.Signal); ok {
 		return inside, func() {}

@@ -40,7 +40,7 @@ type planOptions struct {
 	apply    bool
 	yes      bool
 	clouds   cloudFlags
-	talk     io.Writer
+	errOut   io.Writer
 	// listPrices uses list prices without querying the clouds.
 	listPrices bool
 	// service and courses are shown on the HTML page in addition to the proposal.
@@ -95,7 +95,7 @@ satisfies the bounds, 2 usage; with --detailed-exitcode, 10 if counts change; wi
 			if len(args) == 1 {
 				o.target = args[0]
 			}
-			o.talk = cmd.ErrOrStderr()
+			o.errOut = cmd.ErrOrStderr()
 			return runPlan(cmd.Context(), &o, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
@@ -168,9 +168,9 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 		return failed(errors.New("no plan was found within the solver's limits"), "retry with a larger --gap")
 	}
 	if o.apply {
-		return o.carryOut(ctx, r.Proposal, in)
+		return o.applyProposal(ctx, r.Proposal, in)
 	}
-	return o.exit(r.Proposal)
+	return o.exitCode(r.Proposal)
 }
 
 // check rejects invalid flags and invalid combinations of them.
@@ -196,8 +196,8 @@ func (o *planOptions) check() error {
 	return nil
 }
 
-// exit returns exit code 10 if --detailed-exitcode is set and counts change, otherwise nil.
-func (o *planOptions) exit(p plan.Proposal) error {
+// exitCode returns exit code 10 if --detailed-exitcode is set and counts change, otherwise nil.
+func (o *planOptions) exitCode(p plan.Proposal) error {
 	if o.detailed && p.Changed() {
 		return &exitError{code: exitChanges, err: errors.New("")}
 	}
@@ -233,7 +233,7 @@ func (o *planOptions) solveBare(ctx context.Context, in io.Reader, out io.Writer
 	if err := o.print(out, p, proposal); err != nil {
 		return err
 	}
-	return o.exit(proposal)
+	return o.exitCode(proposal)
 }
 
 // solve runs the solver of --solver, or the built-in one. The notes name an external solver.
@@ -287,7 +287,7 @@ func (o *planOptions) makeReview(ctx context.Context) (*plan.Reviewed, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.askClouds(ctx, g.Spec)
+	o.fetchPrices(ctx, g.Spec)
 	if o.solver != "" {
 		o.review.Notes = append(o.review.Notes, solverNote(o.solver))
 		o.review.Solve = func(p *plan.Problem, po plan.Options) (plan.Result, error) {
@@ -302,15 +302,15 @@ func (o *planOptions) makeReview(ctx context.Context) (*plan.Reviewed, error) {
 	return r, err
 }
 
-// gathered is an observed service with its history and the time to plan from.
-type gathered struct {
+// planInputs is an observed service with its history and the time to plan from.
+type planInputs struct {
 	*controller.Observed
 	history *forecast.History
 	at      time.Time
 }
 
 // gather observes the service and loads its history.
-func (o *planOptions) gather(ctx context.Context, now time.Time) (*gathered, error) {
+func (o *planOptions) gather(ctx context.Context, now time.Time) (*planInputs, error) {
 	at, err := o.time(now)
 	if err != nil {
 		return nil, err
@@ -324,8 +324,8 @@ func (o *planOptions) gather(ctx context.Context, now time.Time) (*gathered, err
 	if err != nil {
 		return nil, err
 	}
-	if o.talk != nil && observed.Spec != nil {
-		warn(o.talk, cmp.Or(o.target, observed.Spec.Name), observed.Spec)
+	if o.errOut != nil && observed.Spec != nil {
+		printWarnings(o.errOut, cmp.Or(o.target, observed.Spec.Name), observed.Spec)
 	}
 	o.review.Notes, o.review.RTT = observed.Notes, observed.RTT
 	var h *forecast.History
@@ -346,7 +346,7 @@ func (o *planOptions) gather(ctx context.Context, now time.Time) (*gathered, err
 	default:
 		at = now
 	}
-	return &gathered{observed, h, at}, nil
+	return &planInputs{observed, h, at}, nil
 }
 
 // time parses --at; zero if it is not set.

@@ -25,22 +25,22 @@ func (o *planOptions) checkApply() error {
 	return nil
 }
 
-// carryOut applies a proposal to the running service. It asks for confirmation if that changes the
+// applyProposal applies a proposal to the running service. It asks for confirmation if that changes the
 // bill.
-func (o *planOptions) carryOut(ctx context.Context, p plan.Proposal, in io.Reader) error {
-	s, unlock, err := openScaling(ctx, o.target, in, o.talk, o.yes, o.clouds)
+func (o *planOptions) applyProposal(ctx context.Context, p plan.Proposal, in io.Reader) error {
+	s, unlock, err := openScaling(ctx, o.target, in, o.errOut, o.yes, o.clouds)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := s.end(ctx, s.follow(ctx, fleet.WantedBy(s.spec, p))); err != nil {
+	if err := s.result(ctx, s.apply(ctx, fleet.WantedBy(s.spec, p))); err != nil {
 		return err
 	}
-	fmt.Fprintln(o.talk, applied(s.spec.Name, s.Changed))
+	fmt.Fprintln(o.errOut, applied(s.spec.Name, s.Changed))
 	if !s.Changed {
 		return nil
 	}
-	return o.exit(p)
+	return o.exitCode(p)
 }
 
 // applied returns the message after a plan was applied.

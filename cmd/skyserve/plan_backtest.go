@@ -57,14 +57,14 @@ replicas and, optionally, gpu. A count is valid until the next one.`,
 	return cmd
 }
 
-func (o *backtestOptions) run(ctx context.Context, out, talk io.Writer) error {
+func (o *backtestOptions) run(ctx context.Context, out, errOut io.Writer) error {
 	if o.output != "table" && o.output != "json" {
 		return usage(fmt.Errorf("-o %s: must be one of: table, json", o.output), "")
 	}
 	if err := o.check(); err != nil {
 		return err
 	}
-	b, err := o.ready(ctx)
+	b, err := o.newBacktester(ctx)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (o *backtestOptions) run(ctx context.Context, out, talk io.Writer) error {
 	if err := b.Forecast(0); err != nil {
 		return usage(err, "")
 	}
-	if err := inParallel(ctx, b.Reviews(), b.Forecast, newProgress(talk, "computing forecasts")); err != nil {
+	if err := inParallel(ctx, b.Reviews(), b.Forecast, newProgress(errOut, "computing forecasts")); err != nil {
 		if ctx.Err() != nil {
 			return err
 		}
@@ -90,8 +90,8 @@ func (o *backtestOptions) run(ctx context.Context, out, talk io.Writer) error {
 	})
 }
 
-// ready loads the backtest's inputs.
-func (o *backtestOptions) ready(ctx context.Context) (*plan.Backtester, error) {
+// newBacktester loads the backtest's inputs.
+func (o *backtestOptions) newBacktester(ctx context.Context) (*plan.Backtester, error) {
 	var b plan.BacktestOptions
 	for _, t := range []struct {
 		flag, text string

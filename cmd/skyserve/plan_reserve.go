@@ -19,7 +19,7 @@ func (o *planOptions) printReservation(ctx context.Context, out io.Writer) error
 	if g.history.Minutes == 0 {
 		return usage(errors.New("--reserve: the service has no history"), "pass --history FILE")
 	}
-	o.askClouds(ctx, g.Spec)
+	o.fetchPrices(ctx, g.Spec)
 	until := time.Time{}
 	if o.at != "" {
 		until = g.at

@@ -13,8 +13,8 @@ import (
 	"skyserve/plan"
 )
 
-// otherSolver is an external integer programming solver.
-type otherSolver struct {
+// externalSolver is an external integer programming solver.
+type externalSolver struct {
 	name, program, install string
 	// args returns its command line, and options the content of its options file, if it needs one.
 	args    func(file, out, options string, gap float64) []string
@@ -23,20 +23,20 @@ type otherSolver struct {
 	read func(p *plan.Problem, written string) (columns map[string]float64, status plan.Status)
 }
 
-// otherSolvers are the solvers that --solver supports.
-var otherSolvers = []otherSolver{
+// externalSolvers are the solvers that --solver supports.
+var externalSolvers = []externalSolver{
 	{
 		name: "highs", program: "highs", install: "pip install highspy, or https://highs.dev",
 		args: func(file, out, options string, _ float64) []string {
 			return []string{"--options_file", options, "--solution_file", out, file}
 		},
-		options: func(gap float64) string { return "mip_rel_gap = " + exact(gap) + "\n" },
+		options: func(gap float64) string { return "mip_rel_gap = " + formatExact(gap) + "\n" },
 		read:    readHighs,
 	},
 	{
 		name: "cbc", program: "cbc", install: "apt-get install coinor-cbc",
 		args: func(file, out, _ string, gap float64) []string {
-			return []string{file, "-ratioGap", exact(gap), "-solve", "-solution", out}
+			return []string{file, "-ratioGap", formatExact(gap), "-solve", "-solution", out}
 		},
 		read: readCBC,
 	},
@@ -45,7 +45,7 @@ var otherSolvers = []otherSolver{
 		args: func(file, out, _ string, gap float64) []string {
 			args := []string{"--lp", file, "-w", out}
 			if gap > 0 {
-				args = append(args, "--mipgap", exact(gap))
+				args = append(args, "--mipgap", formatExact(gap))
 			}
 			return args
 		},
@@ -53,13 +53,13 @@ var otherSolvers = []otherSolver{
 	},
 }
 
-func exact(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+func formatExact(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
 // findSolver returns the solver with a name; nil if there is none.
-func findSolver(name string) *otherSolver {
-	for at := range otherSolvers {
-		if otherSolvers[at].name == name {
-			return &otherSolvers[at]
+func findSolver(name string) *externalSolver {
+	for at := range externalSolvers {
+		if externalSolvers[at].name == name {
+			return &externalSolvers[at]
 		}
 	}
 	return nil
@@ -67,7 +67,7 @@ func findSolver(name string) *otherSolver {
 
 // solve writes the problem, runs the solver on it and checks its solution. It fails if the solver is
 // not installed, ends with an error, or returns counts that violate a row.
-func (s *otherSolver) solve(ctx context.Context, p *plan.Problem, gap float64) (plan.Result, error) {
+func (s *externalSolver) solve(ctx context.Context, p *plan.Problem, gap float64) (plan.Result, error) {
 	program, err := exec.LookPath(s.program)
 	if err != nil {
 		return plan.Result{}, failed(fmt.Errorf("solving with %s: not installed: %w", s.name, err), s.install)
@@ -92,7 +92,7 @@ func (s *otherSolver) solve(ctx context.Context, p *plan.Problem, gap float64) (
 }
 
 // check converts the solver's columns to a result.
-func (s *otherSolver) check(p *plan.Problem, columns map[string]float64, status plan.Status, gap float64) (plan.Result, error) {
+func (s *externalSolver) check(p *plan.Problem, columns map[string]float64, status plan.Status, gap float64) (plan.Result, error) {
 	x, err := p.Counts(columns)
 	if err != nil {
 		return plan.Result{}, failed(fmt.Errorf("reading the solution of %s: %w", s.name, err), "")
@@ -112,7 +112,7 @@ func (s *otherSolver) check(p *plan.Problem, columns map[string]float64, status 
 }
 
 // run runs the solver in dir and returns the content of its solution file.
-func (s *otherSolver) run(ctx context.Context, program, dir string, p *plan.Problem, gap float64) (string, error) {
+func (s *externalSolver) run(ctx context.Context, program, dir string, p *plan.Problem, gap float64) (string, error) {
 	var lp bytes.Buffer
 	if err := p.WriteLP(&lp); err != nil {
 		return "", err

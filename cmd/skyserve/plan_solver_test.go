@@ -75,9 +75,9 @@ func TestOtherSolvers(t *testing.T) {
 		{"glpsol", "-w", strings.Replace(glpk, " o ", " f ", 1), plan.StatusFeasible, 5.2, ""},
 		{"glpsol", "-w", "s mip 3 4 n 0\n", plan.StatusInfeasible, 0, ""},
 		{"glpsol", "-w", "s mip 3 4 u 0\n", plan.StatusUnknown, 0, ""},
-		{"cbc", "-solution", strings.Replace(cbc, "2.999999999", "2", 1), "", 0, "checking the answer of cbc: a in eu: carries 2000 tokens a second of 2940"},
-		{"cbc", "-solution", strings.Replace(cbc, "2.999999999", "2.5", 1), "", 0, "reading the answer of cbc: a_0_1_0: want a whole number of 0 to 1000000, got 2.5"},
-		{"cbc", "-nothing", "", "", 0, "solving with cbc: it wrote no answer: last word"},
+		{"cbc", "-solution", strings.Replace(cbc, "2.999999999", "2", 1), "", 0, "checking the solution of cbc: a in eu: carries 2000 tokens a second of 2940"},
+		{"cbc", "-solution", strings.Replace(cbc, "2.999999999", "2.5", 1), "", 0, "reading the solution of cbc: a_0_1_0: want a whole number of 0 to 1000000, got 2.5"},
+		{"cbc", "-nothing", "", "", 0, "solving with cbc: no solution file: last word"},
 	} {
 		fakeSolver(t, c.solver, c.flag, c.answer, 0)
 		p, err := solveWith(t, c.solver, 0)
@@ -91,7 +91,7 @@ func TestOtherSolvers(t *testing.T) {
 			t.Errorf("%s: %v, %s", c.solver, err, p.Status)
 			continue
 		}
-		if !strings.HasPrefix(p.Assumed[0], c.solver+" solved it") {
+		if !strings.HasPrefix(p.Assumed[0], "solved by "+c.solver) {
 			t.Errorf("%s is not named: %v", c.solver, p.Assumed)
 		}
 	}
@@ -112,10 +112,10 @@ func TestOtherSolverIsTold(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	t.Setenv("PATH", t.TempDir())
-	if _, err := solveWith(t, "highs", 0); err == nil || !strings.Contains(err.Error(), "solving with highs: it is not installed") {
+	if _, err := solveWith(t, "highs", 0); err == nil || !strings.Contains(err.Error(), "solving with highs: not installed") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := solveWith(t, "gurobi", 0); err == nil || err.Error() != "--solver gurobi: want highs, cbc or glpsol" {
+	if _, err := solveWith(t, "gurobi", 0); err == nil || err.Error() != "--solver gurobi: must be one of: highs, cbc, glpsol" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -136,7 +136,7 @@ func TestOtherSolverOfAService(t *testing.T) {
 		t.Fatal(err)
 	}
 	var p plan.Proposal
-	if err := json.Unmarshal(out.Bytes(), &p); err != nil || p.Changes[0].Then != 2 || p.Assumed[0] != "cbc solved it: rows and cost were checked here, the bound is its word" {
+	if err := json.Unmarshal(out.Bytes(), &p); err != nil || p.Changes[0].Then != 2 || p.Assumed[0] != "solved by cbc: skyserve checked feasibility and cost, but not the bound" {
 		t.Errorf("%s %v", out.String(), err)
 	}
 	fakeSolver(t, "glpsol", "-w", "", 3)

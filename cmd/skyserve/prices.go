@@ -20,16 +20,16 @@ import (
 // offersTimeout bounds the requests for the clouds' offerings for a plan that changes nothing.
 const offersTimeout = 30 * time.Second
 
-// askClouds sets the review's prices to those of the clouds' offerings, as `up` does. If a cloud
+// fetchPrices sets the review's prices to those of the clouds' offerings, as `up` does. If a cloud
 // does not respond, the plan uses list prices and notes that.
-func (o *planOptions) askClouds(ctx context.Context, spec *service.Spec) {
+func (o *planOptions) fetchPrices(ctx context.Context, spec *service.Spec) {
 	regions := cloud.Rented(spec)
 	if o.listPrices || len(regions) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, offersTimeout, fmt.Errorf("no response within %s", offersTimeout))
 	defer cancel()
-	places, err := o.clouds.placesOf(ctx, spec)
+	places, err := o.clouds.providersOf(ctx, spec)
 	unknown := map[service.Region]error{}
 	if err != nil {
 		for _, r := range regions {
@@ -46,11 +46,11 @@ func (o *planOptions) askClouds(ctx context.Context, spec *service.Spec) {
 			}
 		}
 	}
-	o.review.Notes = slices.Concat(o.review.Notes, unpriced(unknown))
+	o.review.Notes = slices.Concat(o.review.Notes, unknownPriceLines(unknown))
 }
 
-// unpriced returns one line per reason why prices are unknown, with the regions and a hint.
-func unpriced(unknown map[service.Region]error) []string {
+// unknownPriceLines returns one line per reason why prices are unknown, with the regions and a hint.
+func unknownPriceLines(unknown map[service.Region]error) []string {
 	regions := map[string][]string{} // by reason
 	for _, r := range slices.Sorted(maps.Keys(unknown)) {
 		reason := oneLine(unknown[r])
@@ -80,7 +80,7 @@ func printPrices(w io.Writer, p *fleet.Plan) {
 	}
 	slices.Sort(from)
 	fmt.Fprintf(w, "  price source: %s\n", strings.Join(slices.Compact(from), "; "))
-	for _, line := range unpriced(p.Unpriced) {
+	for _, line := range unknownPriceLines(p.Unpriced) {
 		fmt.Fprintln(w, "  "+line)
 	}
 }

@@ -33,7 +33,7 @@ func TestUpShowsPricesOfTheRegions(t *testing.T) {
 	shown := e.skyserve(exitOK, up...)
 	for _, want := range []string{
 		fmt.Sprintf("us-east-1-0 aws/us-east-1 +$%.4f/h", east), fmt.Sprintf("us-central1-0 gcp/us-central1 +$%.4f/h", central),
-		"prices are from: AWS price list, us-east-1; Google price list, us-central1",
+		"price source: AWS price list, us-east-1; Google price list, us-central1",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(shown), " "), want) {
 			t.Errorf("it does not say %q:\n%s", want, shown)
@@ -46,9 +46,9 @@ func TestUpShowsPricesOfTheRegions(t *testing.T) {
 	e.gce.Refuse("cloudbilling.services.skus.list", 403, "accessNotConfigured", "Cloud Billing API has not been used in project 1 before or it is disabled.")
 	shown = e.skyserve(exitOK, up...)
 	for _, want := range []string{
-		"us-east-1-0 aws/us-east-1 +$0.8048/h", "us-central1-0 gcp/us-central1 +$0.7068/h", "prices are from: list price in us-central1; list price in us-east-1",
-		"prices of aws/us-east-1 are not known, list prices stand in: reaching aws: pricing:GetProducts is not allowed",
-		"prices of gcp/us-central1 are not known, list prices stand in:", "(enable it: gcloud services enable cloudbilling.googleapis.com)",
+		"us-east-1-0 aws/us-east-1 +$0.8048/h", "us-central1-0 gcp/us-central1 +$0.7068/h", "price source: list price in us-central1; list price in us-east-1",
+		"prices of aws/us-east-1 are unknown, using list prices: reaching aws: pricing:GetProducts is not allowed",
+		"prices of gcp/us-central1 are unknown, using list prices:", "(enable it: gcloud services enable cloudbilling.googleapis.com)",
 	} {
 		if strings.Count(strings.Join(strings.Fields(shown), " "), want) != 1 {
 			t.Errorf("it does not say %q once:\n%s", want, shown)
@@ -105,7 +105,7 @@ func TestPlanAndUpSeeTheSamePrices(t *testing.T) {
 		t.Errorf("refused: %g, and it says\n%s", cost, said)
 	}
 	e.aws.Set(func() { e.aws.Deny = func(_, _ string) string { return "ExpiredToken" } })
-	if cost, said := planned(e.at()...); cost < 1.5 || !strings.Contains(said, "prices of aws/us-east-1 are not known, list prices stand in: ") {
+	if cost, said := planned(e.at()...); cost < 1.5 || !strings.Contains(said, "prices of aws/us-east-1 are unknown, using list prices: ") {
 		t.Errorf("to whom AWS tells nothing: %g, and it says\n%s", cost, said)
 	}
 }
@@ -120,14 +120,14 @@ func TestDoctorLooksAtPrices(t *testing.T) {
 		e.aws.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
 	})
 	out := strings.Join(strings.Fields(e.skyserve(exitOK, doctor...)), " ")
-	for _, want := range []string{"ok aws/us-east-1 prices: its cloud tells 9", "ok gcp/us-central1 prices: its cloud tells 26"} {
+	for _, want := range []string{"ok aws/us-east-1 prices: 9 found", "ok gcp/us-central1 prices: 26 found"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("it does not say %q:\n%s", want, out)
 		}
 	}
 	e.aws.Set(func() { e.aws.Deny = denyPrices })
 	out = strings.Join(strings.Fields(e.skyserve(exitOK, doctor...)), " ")
-	if want := "ok aws/us-east-1 prices are not known, list prices stand in: reaching aws: pricing:GetProducts is not allowed"; !strings.Contains(out, want) || !strings.Contains(out, "hint: let the caller do pricing:GetProducts by an IAM policy") {
+	if want := "ok aws/us-east-1 prices are unknown, using list prices: reaching aws: pricing:GetProducts is not allowed"; !strings.Contains(out, want) || !strings.Contains(out, "hint: let the caller do pricing:GetProducts by an IAM policy") {
 		t.Errorf("it does not say %q:\n%s", want, out)
 	}
 }

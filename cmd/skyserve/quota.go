@@ -21,8 +21,8 @@ import (
 // quotaTimeout bounds the requests for quotas: `up` continues without those that are unknown.
 const quotaTimeout = 20 * time.Second
 
-// allotted is a provider that returns an account's quotas.
-type allotted interface {
+// quotaProvider is a provider that returns an account's quotas.
+type quotaProvider interface {
 	Quotas(ctx context.Context, region service.Region) ([]provision.Quota, error)
 }
 
@@ -33,7 +33,7 @@ func quotasOf(ctx context.Context, places provision.Places, regions []service.Re
 	found, errs := make([][]provision.Quota, len(regions)), make([]error, len(regions))
 	var wg sync.WaitGroup
 	for i, r := range regions {
-		provider, ok := places[r.Cloud()].(allotted)
+		provider, ok := places[r.Cloud()].(quotaProvider)
 		if !ok {
 			errs[i] = fmt.Errorf("%s does not report quotas", r.Cloud())
 			continue
@@ -63,9 +63,9 @@ type quotaView struct {
 	fits bool
 }
 
-// viewQuotas fetches the quotas that a plan's launches count against. A plan without launches
+// checkQuotas fetches the quotas that a plan's launches count against. A plan without launches
 // needs no request.
-func viewQuotas(ctx context.Context, f *fleet.Fleet, places provision.Places, p *fleet.Plan) (v quotaView, err error) {
+func checkQuotas(ctx context.Context, f *fleet.Fleet, places provision.Places, p *fleet.Plan) (v quotaView, err error) {
 	needs := cloud.QuotaNeedsOf(p.Changes)
 	if len(needs) == 0 || !cloud.Rents(f.Spec) {
 		return quotaView{fits: true}, nil
@@ -128,9 +128,9 @@ func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", ";
 // errOverQuota is returned for a plan that the account's quotas do not allow.
 var errOverQuota = errors.New("the plan needs more VMs than the account's quotas allow")
 
-// admit returns an error for a plan that exceeds the quotas, unless the user can be prompted.
-func (v quotaView) admit(in io.Reader, yes bool) error {
-	if v.fits || !yes && canAsk(in) {
+// checkFits returns an error for a plan that exceeds the quotas, unless the user can be prompted.
+func (v quotaView) checkFits(in io.Reader, yes bool) error {
+	if v.fits || !yes && canPrompt(in) {
 		return nil
 	}
 	return failed(errOverQuota, "request an increase as shown above, or reduce regions[].replicas; to try anyway, run 'skyserve up' without --yes and confirm")

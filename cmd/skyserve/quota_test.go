@@ -24,21 +24,21 @@ func TestUpLooksAtQuotas(t *testing.T) {
 		says   []string
 		never  string
 	}{
-		{name: "enough", says: []string{"G and VT instances as spot (L-3819A6DF) aws/us-east-1 4 vcpus 64 64", "standard instances on demand (L-1216C47A) aws/us-east-1 4 vcpus 64 64"}, never: "too little"},
+		{name: "enough", says: []string{"G and VT instances as spot (L-3819A6DF) aws/us-east-1 4 vcpus 64 64", "standard instances on demand (L-1216C47A) aws/us-east-1 4 vcpus 64 64"}, never: "too low"},
 		{
 			name: "no spot", limits: map[string]float64{"L-3819A6DF": 3},
 			says: []string{
-				"aws/us-east-1 4 vcpus 3, too little 3", "what is over quota is tried on other machines",
-				"to have more of L-3819A6DF: aws service-quotas request-service-quota-increase --service-code ec2 --quota-code L-3819A6DF --desired-value 4 --region us-east-1",
+				"aws/us-east-1 4 vcpus 3, too low 3", "VMs over quota fall back",
+				"to increase L-3819A6DF: aws service-quotas request-service-quota-increase --service-code ec2 --quota-code L-3819A6DF --desired-value 4 --region us-east-1",
 			},
 		},
 		{
 			name: "no GPUs at all", limits: map[string]float64{"L-3819A6DF": 0, "L-DB2E81BA": 0}, exit: exitFailed,
-			says: []string{"aws/us-east-1 4 vcpus 0, too little 0", "some machines cannot be had"},
+			says: []string{"aws/us-east-1 4 vcpus 0, too low 0", "some VMs exceed the quotas"},
 		},
 		{
 			name: "no balancers", limits: map[string]float64{"L-1216C47A": 2}, exit: exitFailed,
-			says: []string{"aws/us-east-1 4 vcpus 2, too little 2", "--quota-code L-1216C47A --desired-value 4 --region us-east-1"},
+			says: []string{"aws/us-east-1 4 vcpus 2, too low 2", "--quota-code L-1216C47A --desired-value 4 --region us-east-1"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestUpLooksAtQuotas(t *testing.T) {
 			if tt.exit == exitOK {
 				return
 			}
-			if left := e.aws.Left(); len(left) > 0 || !strings.Contains(out, "more machines than the account's quotas leave") {
+			if left := e.aws.Left(); len(left) > 0 || !strings.Contains(out, "more VMs than the account's quotas allow") {
 				t.Errorf("there is %q after\n%s", left, out)
 			}
 		})
@@ -85,7 +85,7 @@ func TestUpWithoutKnowledgeOfQuotas(t *testing.T) {
 	e.gce.SetQuota("us-central1", "NVIDIA_L4_GPUS", 2)
 	up := e.upOf(twoClouds)
 	shown := e.skyserve(exitOK, append(slices.Clone(up), "--dry-run")...)
-	for _, want := range []string{"L-3819A6DF aws/us-east-1 4 vcpus unknown unknown", "quotas of aws/us-east-1 are not known:", "servicequotas:GetServiceQuota", "L4 on demand (NVIDIA_L4_GPUS) gcp/us-central1 1 gpus 2 2"} {
+	for _, want := range []string{"L-3819A6DF aws/us-east-1 4 vcpus unknown unknown", "quotas of aws/us-east-1 are unknown:", "servicequotas:GetServiceQuota", "L4 on demand (NVIDIA_L4_GPUS) gcp/us-central1 1 gpus 2 2"} {
 		if !strings.Contains(strings.Join(strings.Fields(shown), " "), want) {
 			t.Errorf("it does not say %q:\n%s", want, shown)
 		}
@@ -120,7 +120,7 @@ func TestDoctorLooksAtQuotas(t *testing.T) {
 		"--quota-code L-3819A6DF --desired-value 4 --region us-east-1",
 		"FAIL gcp/us-central1 machines without GPUs (CPUS): 0 of 1 vcpus are in use, and the fewest machines need 2",
 		"ask for 2 of CPUS in us-central1",
-		"ok aws/us-east-1 standard instances on demand (L-1216C47A): 0 of 64 vcpus are in use, and the fewest machines need 4",
+		"ok aws/us-east-1 standard instances on demand (L-1216C47A): 0 of 64 vcpus in use, the service needs at least 4",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
 			t.Errorf("it does not say %q:\n%s", want, out)
@@ -137,7 +137,7 @@ func TestQuotasOfOtherRegions(t *testing.T) {
 	t.Parallel()
 	e := emulate(t)
 	e.gce.SetQuota("us-central1", "NVIDIA_L4_GPUS", 0)
-	for room, want := range map[string]string{"max: 1": "some machines cannot be had", "max: 2": "what is over quota is tried on other machines, or in other regions"} {
+	for room, want := range map[string]string{"max: 1": "some VMs exceed the quotas", "max: 2": "VMs over quota fall back"} {
 		text := strings.Replace(twoClouds, "name: aws/us-east-1\n", "name: aws/us-east-1\n    replicas: {min: 1, "+room+"}\n", 1)
 		if shown := e.skyserve(exitOK, append(e.upOf(text), "--dry-run")...); !strings.Contains(shown, want) {
 			t.Errorf("with %s in another region it does not say %q:\n%s", room, want, shown)

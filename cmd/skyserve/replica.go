@@ -87,7 +87,7 @@ func newReplicaAddCmd(o *replicaOptions) *cobra.Command {
   skyserve replica add aws/us-east-1 --gpu L4 --capacity spot --yes`,
 		Args: argsBetween(1, 1, "REGION"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.decide(cmd, func(ctx context.Context, s *scaling) error { return o.add(ctx, s, args[0]) })
+			return o.applyDecision(cmd, func(ctx context.Context, s *scaling) error { return o.add(ctx, s, args[0]) })
 		},
 	}
 	cmd.Flags().StringVar(&o.model, "model", "", "model `NAME` or alias (optional if the service has only one)")
@@ -118,13 +118,13 @@ func (o *replicaOptions) addYes(cmd *cobra.Command) {
 // verb completes a command that acts on one replica.
 func (o *replicaOptions) verb(cmd *cobra.Command, on func(id string) decision) *cobra.Command {
 	cmd.Args = argsBetween(1, 1, "ID")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return o.decide(cmd, on(args[0])) }
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return o.applyDecision(cmd, on(args[0])) }
 	return cmd
 }
 
-// decide applies a decision.
-func (o *replicaOptions) decide(cmd *cobra.Command, d decision) error {
-	_, err := decide(cmd.Context(), o.service, cmd.InOrStdin(), cmd.ErrOrStderr(), o.yes, o.clouds, d)
+// applyDecision applies a decision.
+func (o *replicaOptions) applyDecision(cmd *cobra.Command, d decision) error {
+	_, err := applyDecision(cmd.Context(), o.service, cmd.InOrStdin(), cmd.ErrOrStderr(), o.yes, o.clouds, d)
 	return err
 }
 
@@ -134,7 +134,7 @@ func newReplicaDrainCmd(o *replicaOptions) *cobra.Command {
 		Short: "Drain in-flight requests of a replica and send it no new ones",
 		Example: `  skyserve replica drain us-1
   skyserve replica drain us-1 --undo`,
-	}, func(id string) decision { return drained(id, !o.undo) })
+	}, func(id string) decision { return drainDecision(id, !o.undo) })
 	cmd.Flags().BoolVar(&o.undo, "undo", false, "send requests to the replica again")
 	return cmd
 }
@@ -164,7 +164,7 @@ func (o *replicaOptions) add(ctx context.Context, s *scaling, name string) error
 	if err != nil {
 		return err
 	}
-	return s.follow(ctx, w)
+	return s.apply(ctx, w)
 }
 
 // listedReplica is a replica with its region.
@@ -174,7 +174,7 @@ type listedReplica struct {
 }
 
 // list prints the replicas.
-func (o *replicaOptions) list(ctx context.Context, out, talk io.Writer) error {
+func (o *replicaOptions) list(ctx context.Context, out, errOut io.Writer) error {
 	if err := checkOutput(o.output); err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (o *replicaOptions) list(ctx context.Context, out, talk io.Writer) error {
 	if err != nil {
 		return err
 	}
-	all, err := o.replicas(ctx, svc, talk)
+	all, err := o.replicas(ctx, svc, errOut)
 	if err != nil {
 		return err
 	}
@@ -196,13 +196,13 @@ func (o *replicaOptions) list(ctx context.Context, out, talk io.Writer) error {
 	t := printable.NewTable(out)
 	t.Rowf("ID\tREGION\tSTATE\tMODEL\tGPU\tBALANCER\tREASON")
 	for _, r := range all {
-		statusRow(t, r.ID, string(r.region), string(r.State), r.Model, r.GPU, r.Balancer, reason(r.Reason, r.Wanted))
+		statusRow(t, r.ID, string(r.region), string(r.State), r.Model, r.GPU, r.Balancer, reasonText(r.Reason, r.Wanted))
 	}
 	return t.Flush()
 }
 
 // replicas returns the replicas of a service. It prints regions that could not be listed to talk.
-func (o *replicaOptions) replicas(ctx context.Context, svc local.Service, talk io.Writer) ([]listedReplica, error) {
+func (o *replicaOptions) replicas(ctx context.Context, svc local.Service, errOut io.Writer) ([]listedReplica, error) {
 	view, err := openView(ctx, &o.clouds, svc, "listing its replicas")
 	if err != nil {
 		return nil, err
@@ -212,7 +212,7 @@ func (o *replicaOptions) replicas(ctx context.Context, svc local.Service, talk i
 		return nil, cloudError(err)
 	}
 	for _, problem := range status.Problems {
-		fmt.Fprintf(talk, "problem: %s\n", problem)
+		fmt.Fprintf(errOut, "problem: %s\n", problem)
 	}
 	var all []listedReplica
 	for _, region := range status.Regions {

@@ -11,7 +11,7 @@ it no requests. When the service needs more replicas, it reclaims donated ones f
 replica that is not reclaimed is removed after autoscale.donate_for, except for machines
 of static regions.`,
 		Example: "  skyserve replica donate us-1",
-	}, donated)
+	}, donateDecision)
 }
 
 func newReplicaReclaimCmd(o *replicaOptions) *cobra.Command {
@@ -19,5 +19,5 @@ func newReplicaReclaimCmd(o *replicaOptions) *cobra.Command {
 		Use:     "reclaim ID",
 		Short:   "Reclaim a donated replica and wait until it serves",
 		Example: "  skyserve replica reclaim us-1",
-	}, reclaimed)
+	}, reclaimDecision)
 }

@@ -55,14 +55,14 @@ func run(args []string) int {
 // execute executes the command line. It removes escape sequences from everything that it
 // writes to stdout and stderr (terminal.go).
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	out, talk := printable.NewWriter(stdout), printable.NewWriter(stderr)
+	out, errOut := printable.NewWriter(stdout), printable.NewWriter(stderr)
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(out)
-	root.SetErr(talk)
+	root.SetErr(errOut)
 	err := root.ExecuteContext(ctx)
-	code := report(ctx, talk, cmp.Or(err, out.Flush()))
-	_ = talk.Flush() // an error could be reported only to the same stream
+	code := report(ctx, errOut, cmp.Or(err, out.Flush()))
+	_ = errOut.Flush() // an error could be reported only to the same stream
 	return code
 }
 

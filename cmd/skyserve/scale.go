@@ -20,7 +20,7 @@ type scaling struct {
 }
 
 // openScaling locks a service and reads its desired state.
-func openScaling(ctx context.Context, name string, in io.Reader, talk io.Writer, yes bool, clouds cloudFlags) (s *scaling, unlock func(), err error) {
+func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Writer, yes bool, clouds cloudFlags) (s *scaling, unlock func(), err error) {
 	svc, err := findService(name)
 	if err != nil {
 		return nil, nil, err
@@ -40,11 +40,11 @@ func openScaling(ctx context.Context, name string, in io.Reader, talk io.Writer,
 		return nil, nil, err
 	}
 	u := &upRun{
-		up: &up{upOptions: &upOptions{file: svc.SpecFile(), yes: yes, timeout: waitFor(spec), clouds: clouds}, talk: talk, begun: time.Now()},
-		in: in, svc: svc, spec: spec, text: text, only: func(*fleet.Plan, provision.Change) bool { return false },
+		up: &up{upOptions: &upOptions{file: svc.SpecFile(), yes: yes, timeout: defaultTimeout(spec), clouds: clouds}, errOut: errOut, started: time.Now()},
+		in: in, svc: svc, spec: spec, text: text, filter: func(*fleet.Plan, provision.Change) bool { return false },
 	}
 	if !cloud.Rents(spec) {
-		u.clouds.here = &svc
+		u.clouds.localService = &svc
 	}
 	decided, err := fleet.ReadDecisions(decisionsFile(svc))
 	if err == nil {
@@ -55,37 +55,37 @@ func openScaling(ctx context.Context, name string, in io.Reader, talk io.Writer,
 		return nil, nil, cloudError(specUsage(err))
 	}
 	s = &scaling{u, &fleet.Scaling{
-		Fleet: u.fleet, Decided: decided, Progress: u.progress, Use: u.use,
+		Fleet: u.fleet, Decided: decided, Progress: u.progress, Use: u.deliverReplicas,
 		Keep:    func(d fleet.Decisions) error { return d.Write(decisionsFile(svc)) },
-		Drained: func(id string) { u.line("drained %s", id) },
+		Drained: func(id string) { u.printLine("drained %s", id) },
 	}}
 	drain := u.fleet.Drain
 	u.fleet.Drain = func(ctx context.Context, o provision.Object) {
-		u.line("draining %s", o.ID)
+		u.printLine("draining %s", o.ID)
 		drain(ctx, o)
 	}
 	return s, unlock, nil
 }
 
-// use delivers the balancers' configuration with the plan's replicas, waits until they serve, and
+// deliverReplicas delivers the balancers' configuration with the plan's replicas, waits until they serve, and
 // prints a line for each fresh one.
-func (u *upRun) use(ctx context.Context, p *fleet.Plan, idle, fresh map[string]bool) error {
-	u.changes, u.leaving = p, idle
-	have, err := u.located(ctx, p)
+func (u *upRun) deliverReplicas(ctx context.Context, p *fleet.Plan, idle, fresh map[string]bool) error {
+	u.changes, u.draining = p, idle
+	have, err := u.awaitAddresses(ctx, p)
 	if err != nil {
 		return err
 	}
-	if err := u.handOver(ctx, have, nil); err != nil || u.clouds.here == nil {
+	if err := u.deliver(ctx, have, nil); err != nil || u.clouds.localService == nil {
 		return err
 	}
 	return u.awaitServing(ctx, have, func(id string) bool { return fresh[id] })
 }
 
-// follow changes the replicas to those wanted. It asks for confirmation if that changes the bill.
-func (s *scaling) follow(ctx context.Context, w fleet.Wanted) error {
+// apply changes the replicas to those wanted. It asks for confirmation if that changes the bill.
+func (s *scaling) apply(ctx context.Context, w fleet.Wanted) error {
 	p, swaps, err := s.Preview(ctx, w)
 	if err == nil {
-		err = s.agreeTo(ctx, p, swaps)
+		err = s.confirmChanges(ctx, p, swaps)
 	}
 	if err == nil {
 		err = s.Follow(ctx, w)
@@ -97,7 +97,7 @@ func (s *scaling) follow(ctx context.Context, w fleet.Wanted) error {
 func (s *scaling) remove(ctx context.Context, id string) error {
 	p, err := s.Removing(ctx, id)
 	if err == nil {
-		err = s.agreeTo(ctx, p, nil)
+		err = s.confirmChanges(ctx, p, nil)
 	}
 	if err == nil {
 		err = s.Remove(ctx, p, id)
@@ -105,17 +105,17 @@ func (s *scaling) remove(ctx context.Context, id string) error {
 	return err
 }
 
-// agreeTo shows changes of machines, and asks for confirmation if they change the bill.
-func (s *scaling) agreeTo(ctx context.Context, p *fleet.Plan, swaps []fleet.Swap) (err error) {
+// confirmChanges shows changes of machines, and asks for confirmation if they change the bill.
+func (s *scaling) confirmChanges(ctx context.Context, p *fleet.Plan, swaps []fleet.Swap) (err error) {
 	if len(p.Changes) == 0 && len(swaps) == 0 {
 		return nil
 	}
-	if s.quotas, err = viewQuotas(ctx, s.fleet, s.places, p); err != nil {
+	if s.quotas, err = checkQuotas(ctx, s.fleet, s.places, p); err != nil {
 		return err
 	}
 	s.changes = p
 	for _, swap := range swaps {
-		fmt.Fprintf(s.talk, "  ~ %s\n", swap)
+		fmt.Fprintf(s.errOut, "  ~ %s\n", swap)
 	}
 	if len(p.Changes) > 0 {
 		return s.confirm()
@@ -123,11 +123,11 @@ func (s *scaling) agreeTo(ctx context.Context, p *fleet.Plan, swaps []fleet.Swap
 	if err := s.checkSecrets(); err != nil || s.yes || !cloud.Rents(s.spec) {
 		return err
 	}
-	return ask(s.in, s.talk, "changes what is billed")
+	return confirmAction(s.in, s.errOut, "changes what is billed")
 }
 
-// end returns the error of a change with its exit code and hint.
-func (s *scaling) end(ctx context.Context, err error) error {
+// result returns the error of a change with its exit code and hint.
+func (s *scaling) result(ctx context.Context, err error) error {
 	name, code := s.spec.Name, exitFailed
 	if s.Changed {
 		code = exitPartial
@@ -137,7 +137,7 @@ func (s *scaling) end(ctx context.Context, err error) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		fmt.Fprintln(s.talk, "interrupted; run the command again to continue")
+		fmt.Fprintln(s.errOut, "interrupted; run the command again to continue")
 		return fmt.Errorf("changing the replicas of %s: %w", name, context.Canceled)
 	case errors.As(err, new(*fleet.UndoneError)):
 		if errors.As(err, new(*fleet.RefusedError)) {
@@ -147,7 +147,7 @@ func (s *scaling) end(ctx context.Context, err error) error {
 	case errors.Is(err, errDeclined):
 		return err
 	}
-	if known := undecided(err); known != nil {
+	if known := decisionError(err); known != nil {
 		return known
 	}
 	if known := cloudError(err); errors.As(known, &coded) {
@@ -156,9 +156,9 @@ func (s *scaling) end(ctx context.Context, err error) error {
 	return &exitError{code: code, err: err, hint: s.afterFailure(err)}
 }
 
-// undecided returns a usage error with a hint if err is a decision that service.yaml does not
+// decisionError returns a usage error with a hint if err is a decision that service.yaml does not
 // allow; nil for any other error.
-func undecided(err error) error {
+func decisionError(err error) error {
 	switch {
 	case errors.As(err, new(*fleet.BoundsError)):
 		return usage(err, "change the bounds in service.yaml, then run 'skyserve up'")

@@ -90,7 +90,7 @@ func (o *simCalibrateOptions) check() error {
 }
 
 // runCalibrate fits the profiles and prints them.
-func runCalibrate(ctx context.Context, o *simCalibrateOptions, out, talk io.Writer) error {
+func runCalibrate(ctx context.Context, o *simCalibrateOptions, out, errOut io.Writer) error {
 	if err := o.check(); err != nil {
 		return usage(err, "run 'skyserve sim calibrate --help'")
 	}
@@ -109,7 +109,7 @@ func runCalibrate(ctx context.Context, o *simCalibrateOptions, out, talk io.Writ
 		err = c.WriteYAML(out)
 	}
 	if err == nil {
-		err = c.WriteTable(talk)
+		err = c.WriteTable(errOut)
 	}
 	if err != nil {
 		return fmt.Errorf("writing the profiles: %w", err)

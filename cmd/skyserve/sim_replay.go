@@ -82,7 +82,7 @@ func (o *simReplayOptions) whatIf() (w eval.WhatIf, asked bool, err error) {
 const maxReplaySpeed = 1000
 
 // runReplay replays a record and prints the report.
-func runReplay(ctx context.Context, o *simReplayOptions, file string, out, talk io.Writer) error {
+func runReplay(ctx context.Context, o *simReplayOptions, file string, out, errOut io.Writer) error {
 	w, asked, err := o.whatIf()
 	if err != nil {
 		return usage(err, "")
@@ -112,7 +112,7 @@ func runReplay(ctx context.Context, o *simReplayOptions, file string, out, talk 
 		return fmt.Errorf("writing the report: %w", err)
 	}
 	if report.Replay.Cut {
-		fmt.Fprintf(talk, "warning: %s ends in the middle of a line; the lines before it were replayed\n", file)
+		fmt.Fprintf(errOut, "warning: %s ends in the middle of a line; the lines before it were replayed\n", file)
 	}
 	if d := report.Replay.Difference; d != nil {
 		return failed(errors.New("replaying "+file+": "+d.String()), "another version of skyserve may decide differently: replay the record with the version that wrote it")

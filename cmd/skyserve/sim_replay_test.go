@@ -36,11 +36,11 @@ func TestReplayOfAKilledBalancer(t *testing.T) {
 	if err := os.WriteFile(file, record.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var out, talk bytes.Buffer
-	if err := runReplay(context.Background(), &simReplayOptions{profile: "l4-llama3.1-8b", speed: 1, seeds: 1, output: "table"}, file, &out, &talk); err != nil {
+	var out, errOut bytes.Buffer
+	if err := runReplay(context.Background(), &simReplayOptions{profile: "l4-llama3.1-8b", speed: 1, seeds: 1, output: "table"}, file, &out, &errOut); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(out.String(), "1 steps repeated") || !strings.Contains(talk.String(), "ends in the middle of a line") {
-		t.Errorf("printed %q, said %q", out.String(), talk.String())
+	if !strings.Contains(out.String(), "1 steps repeated") || !strings.Contains(errOut.String(), "ends in the middle of a line") {
+		t.Errorf("printed %q, said %q", out.String(), errOut.String())
 	}
 }

@@ -114,12 +114,12 @@ charts, and the load over time (of seed 1).`,
 	return cmd
 }
 
-func runSim(ctx context.Context, o *simRunOptions, names []string, out, talk io.Writer) error {
+func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut io.Writer) error {
 	// A simulation allocates much more than it keeps: collecting a quarter as often saves a
 	// fifth of the time.
 	debug.SetGCPercent(400)
 	if slices.ContainsFunc(names, eval.IsSage) {
-		return o.runSage(ctx, names, out, talk)
+		return o.runSage(ctx, names, out, errOut)
 	}
 	if len(o.strategies) > 0 || o.regionMix != "" {
 		return usage(errors.New("--strategy and --region-mix: apply to sage-... scenarios only"), "'skyserve sim list' lists the scenarios")
@@ -133,7 +133,7 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, talk io.
 	}
 	var reports []*eval.Report
 	for i := range plans {
-		report, err := o.runPlan(ctx, plans[i], i > 0, out, talk)
+		report, err := o.runPlan(ctx, plans[i], i > 0, out, errOut)
 		if err != nil {
 			return err
 		}
@@ -234,16 +234,16 @@ func (o *simRunOptions) readTrace(s *sim.Scenario) error {
 }
 
 // runPlan runs one scenario and, unless the output is HTML, prints it.
-func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Plan, more bool, out, talk io.Writer) (*eval.Report, error) {
-	if !o.quiet && isTerminal(talk) {
+func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Plan, more bool, out, errOut io.Writer) (*eval.Report, error) {
+	if !o.quiet && isTerminal(errOut) {
 		plan.Progress = func(done, all int, share float64) {
-			redrawLine(talk, fmt.Sprintf("%s %s %3.0f %%, %d of %d runs", plan.Scenario.Name, bar(share), 100*share, done, all))
+			redrawLine(errOut, fmt.Sprintf("%s %s %3.0f %%, %d of %d runs", plan.Scenario.Name, bar(share), 100*share, done, all))
 		}
 	}
 	began := time.Now()
 	report, err := eval.Run(ctx, plan)
 	if plan.Progress != nil {
-		redrawLine(talk, "")
+		redrawLine(errOut, "")
 	}
 	if err != nil {
 		return nil, err
@@ -261,7 +261,7 @@ func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Plan, more bool, 
 	if err := report.WriteTable(out); err != nil {
 		return nil, err
 	}
-	_, err = fmt.Fprintln(talk, simSpeed(report))
+	_, err = fmt.Fprintln(errOut, simSpeed(report))
 	return report, err
 }
 

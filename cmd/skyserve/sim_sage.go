@@ -16,14 +16,14 @@ import (
 )
 
 // runSage runs scenarios of SageServe's paper.
-func (o *simRunOptions) runSage(ctx context.Context, names []string, out, talk io.Writer) error {
+func (o *simRunOptions) runSage(ctx context.Context, names []string, out, errOut io.Writer) error {
 	plans, err := o.sagePlans(names)
 	if err != nil {
 		return usage(err, "")
 	}
 	var reports []*eval.SageReport
 	for i := range plans {
-		report, err := o.runSagePlan(ctx, plans[i], talk)
+		report, err := o.runSagePlan(ctx, plans[i], errOut)
 		if err != nil {
 			return err
 		}
@@ -114,14 +114,14 @@ func (o *simRunOptions) sageTrace() (*eval.SageTrace, error) {
 }
 
 // runSagePlan runs one scenario.
-func (o *simRunOptions) runSagePlan(ctx context.Context, p eval.SagePlan, talk io.Writer) (*eval.SageReport, error) {
-	if !o.quiet && isTerminal(talk) {
-		p.Progress = func(done, all int) { redrawLine(talk, fmt.Sprintf("%s: %d of %d runs", p.Scenario.Name, done, all)) }
+func (o *simRunOptions) runSagePlan(ctx context.Context, p eval.SagePlan, errOut io.Writer) (*eval.SageReport, error) {
+	if !o.quiet && isTerminal(errOut) {
+		p.Progress = func(done, all int) { redrawLine(errOut, fmt.Sprintf("%s: %d of %d runs", p.Scenario.Name, done, all)) }
 	}
 	began := time.Now()
 	report, err := eval.RunSage(ctx, p)
 	if p.Progress != nil {
-		redrawLine(talk, "")
+		redrawLine(errOut, "")
 	}
 	if err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func (o *simRunOptions) runSagePlan(ctx context.Context, p eval.SagePlan, talk i
 	report.WallMillis = float64(time.Since(began)) / float64(time.Millisecond)
 	if o.output == "table" {
 		seconds := report.WallMillis / 1000
-		fmt.Fprintf(talk, "%d requests in %.1f s: %.0f per second\n", report.Requests, seconds, float64(report.Requests)/seconds)
+		fmt.Fprintf(errOut, "%d requests in %.1f s: %.0f per second\n", report.Requests, seconds, float64(report.Requests)/seconds)
 	}
 	return report, nil
 }

@@ -17,8 +17,8 @@ import (
 	"skyserve/provision/local"
 )
 
-// statusEvery is the refresh interval of --watch.
-const statusEvery = 2 * time.Second
+// statusInterval is the refresh interval of --watch.
+const statusInterval = 2 * time.Second
 
 // statusOptions are the flags of `skyserve status`.
 type statusOptions struct {
@@ -71,40 +71,40 @@ func runStatus(ctx context.Context, o *statusOptions, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	look, err := statusOf(ctx, o, svc)
+	observe, err := newObserveFunc(ctx, o, svc)
 	if err != nil {
 		return err
 	}
 	if !o.watch {
-		return showStatus(ctx, look, o, out)
+		return showStatus(ctx, observe, o, out)
 	}
 	for {
-		if err := showStatus(ctx, look, o, out); err != nil && ctx.Err() == nil {
+		if err := showStatus(ctx, observe, o, out); err != nil && ctx.Err() == nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return nil // Ctrl-C ends --watch
-		case <-time.After(statusEvery):
+		case <-time.After(statusInterval):
 		}
 	}
 }
 
-// lookup observes a service.
-type lookup func(context.Context) (statusPage, error)
+// observeFunc observes a service.
+type observeFunc func(context.Context) (statusPage, error)
 
-// statusOf returns the lookup of a service.
-func statusOf(ctx context.Context, o *statusOptions, svc local.Service) (lookup, error) {
+// newObserveFunc returns the function that observes a service.
+func newObserveFunc(ctx context.Context, o *statusOptions, svc local.Service) (observeFunc, error) {
 	view, err := openView(ctx, &o.clouds, svc, "showing its status")
 	if err != nil {
 		return nil, err
 	}
-	return view.look, nil
+	return view.observe, nil
 }
 
-// showStatus looks a service up and prints its status.
-func showStatus(ctx context.Context, look lookup, o *statusOptions, out io.Writer) error {
-	page, err := look(ctx)
+// showStatus observes a service once and prints its status.
+func showStatus(ctx context.Context, observe observeFunc, o *statusOptions, out io.Writer) error {
+	page, err := observe(ctx)
 	if err != nil {
 		return err
 	}
@@ -154,8 +154,8 @@ func writeName(w io.Writer, d *fleet.DNSStatus) {
 	fmt.Fprintln(w, line)
 }
 
-// reason adds to a reason that the object is not in service.yaml.
-func reason(why string, wanted bool) string {
+// reasonText adds to a reason that the object is not in service.yaml.
+func reasonText(why string, wanted bool) string {
 	if wanted {
 		return why
 	}

@@ -46,12 +46,12 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 	} else {
 		v.operator, err = openOperator(svc, false)
 		v.clouds = *clouds
-		v.clouds.here, clouds = &svc, &v.clouds
+		v.clouds.localService, clouds = &svc, &v.clouds
 	}
 	if err != nil && (cloud.Rents(v.spec) || !errors.Is(err, fs.ErrNotExist)) { // without enrolments there is no agent to query
 		return nil, err
 	}
-	places, err := clouds.placesOf(ctx, v.spec)
+	places, err := clouds.providersOf(ctx, v.spec)
 	if err != nil {
 		return nil, cloudError(err)
 	}
@@ -72,8 +72,8 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		f.UserData = nil
 	}
 	v.inspector = &fleet.Inspector{
-		Fleet: f, Lists: map[service.Region]fleet.Lister{}, Ask: v.ask, Operator: v.operator.ends(), File: svc.SpecFile(),
-		Snapshot: v.handover(nil).Snapshot, Problem: v.problem,
+		Fleet: f, Lists: map[service.Region]fleet.Lister{}, Ask: v.agentStatus, Operator: v.operator.certificateExpiry(), File: svc.SpecFile(),
+		Snapshot: v.delivery(nil).Snapshot, Problem: v.problem,
 	}
 	if v.inspector.Decisions, err = fleet.ReadDecisions(decisionsFile(svc)); err != nil {
 		return nil, err
@@ -84,32 +84,32 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		}
 	}
 	for _, r := range cloud.Regions(v.spec) {
-		if v.inspector.Lists[r], err = clouds.placesOf(ctx, v.spec, r); err != nil {
+		if v.inspector.Lists[r], err = clouds.providersOf(ctx, v.spec, r); err != nil {
 			return nil, cloudError(err)
 		}
 	}
 	return v, nil
 }
 
-// handover returns the connection to the machines' agents.
-func (v *serviceView) handover(have []provision.Object) *fleet.Handover {
+// delivery returns the connection to the machines' agents.
+func (v *serviceView) delivery(have []provision.Object) *fleet.Handover {
 	return &fleet.Handover{Service: v.spec.Name, Party: v.operator.party, Have: have}
 }
 
-// ask requests the status of a machine from its agent.
-func (v *serviceView) ask(ctx context.Context, have []provision.Object, o provision.Object) (agent.Status, error) {
+// agentStatus requests the status of a machine from its agent.
+func (v *serviceView) agentStatus(ctx context.Context, have []provision.Object, o provision.Object) (agent.Status, error) {
 	if v.operator.party.Certificate == nil {
 		return agent.Status{}, errNoOperator
 	}
-	h := v.handover(have)
+	h := v.delivery(have)
 	return h.Operator(o).Status(ctx, h.Machine(o))
 }
 
 // errNoOperator is the error for machines of a service whose operator keys are gone.
 var errNoOperator = errors.New("the operator's keys are missing in the service's state directory")
 
-// look observes the service.
-func (v *serviceView) look(ctx context.Context) (statusPage, error) {
+// observe observes the service.
+func (v *serviceView) observe(ctx context.Context) (statusPage, error) {
 	status, err := v.inspector.Status(ctx)
 	if err != nil {
 		return statusPage{}, cloudError(err)
@@ -157,7 +157,7 @@ func (v *serviceView) write(w io.Writer, s *fleet.Status) error {
 		}
 	}
 	if d := s.DNS; d != nil && d.Server != nil {
-		statusRow(t, "", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reason(d.Server.Reason, d.Server.Wanted), "", "")
+		statusRow(t, "", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reasonText(d.Server.Reason, d.Server.Wanted), "", "")
 	}
 	if c := s.Controller; c != nil {
 		statusRow(t, "", "controller", c.ID, string(c.State), c.Admin, "", strings.TrimSpace("on "+c.Machine+" "+c.Reason), "", "")
@@ -166,7 +166,7 @@ func (v *serviceView) write(w io.Writer, s *fleet.Status) error {
 		t.Rowf("\ndrift; repair it with: skyserve up %s", v.svc.SpecFile())
 	}
 	for _, c := range s.Drift {
-		t.Rowf("  %s %s\t%s\t%s\t%s", mark(c.Action), c.Kind, c.ID, c.Region, c.Reason)
+		t.Rowf("  %s %s\t%s\t%s\t%s", changeMark(c.Action), c.Kind, c.ID, c.Region, c.Reason)
 	}
 	return t.Flush()
 }
@@ -192,7 +192,7 @@ func writeMachine(t *printable.Table, region service.Region, kind provision.Kind
 	if m.CostPerHour > 0 {
 		price = fmt.Sprintf("%.4f", m.CostPerHour)
 	}
-	statusRow(t, string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, reason(m.Reason, m.Wanted), offering, price)
+	statusRow(t, string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, reasonText(m.Reason, m.Wanted), offering, price)
 }
 
 // decisionsFile is the file of the decisions about a local service's replicas.

@@ -43,9 +43,9 @@ func redrawScreen(terminal io.Writer, text string) error {
 	return err
 }
 
-// unguarded returns the writer below w's printable.Writer, for images and for text with our own
+// rawWriter returns the writer below w's printable.Writer, for images and for text with our own
 // styles in which foreign text is sanitised already.
-func unguarded(w io.Writer) io.Writer {
+func rawWriter(w io.Writer) io.Writer {
 	if f := fileOf(w); f != nil {
 		return f // libraries query the terminal's capabilities
 	}

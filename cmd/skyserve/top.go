@@ -25,14 +25,14 @@ type topOptions struct {
 	ascii    bool
 	noColor  bool
 
-	count      int
-	counted    bool // -n is set
-	record     string
-	replay     string
-	speed      float64
-	speedAsked bool // --speed is set
-	ssh        string
-	sshAsked   bool // --ssh is set
+	count    int
+	countSet bool // -n is set
+	record   string
+	replay   string
+	speed    float64
+	speedSet bool // --speed is set
+	ssh      string
+	sshSet   bool // --ssh is set
 }
 
 func newTopCmd() *cobra.Command {
@@ -68,7 +68,7 @@ there.`,
 				o.name = args[0]
 			}
 			o.noColor, _ = cmd.Flags().GetBool("no-color")
-			o.counted, o.speedAsked, o.sshAsked = cmd.Flags().Changed("count"), cmd.Flags().Changed("speed"), cmd.Flags().Changed("ssh")
+			o.countSet, o.speedSet, o.sshSet = cmd.Flags().Changed("count"), cmd.Flags().Changed("speed"), cmd.Flags().Changed("ssh")
 			if !cmd.Flags().Changed("ascii") {
 				o.ascii = !tui.UTF8Locale(os.Getenv)
 			}
@@ -91,7 +91,7 @@ there.`,
 }
 
 // runTop shows the dashboard on a terminal, and prints frames or snapshots otherwise.
-func runTop(ctx context.Context, o *topOptions, in *os.File, out, talk io.Writer) (err error) {
+func runTop(ctx context.Context, o *topOptions, in *os.File, out, errOut io.Writer) (err error) {
 	theme, err := o.check()
 	if err != nil {
 		return err
@@ -102,15 +102,15 @@ func runTop(ctx context.Context, o *topOptions, in *os.File, out, talk io.Writer
 	}
 	defer func() { err = cmp.Or(err, v.Close()) }()
 	file := fileOf(out)
-	if o.output == "json" || o.once || o.counted || file == nil || !tui.Interactive(in, file, os.Getenv) {
-		return o.print(ctx, v, o.printer(theme, file, out), talk)
+	if o.output == "json" || o.once || o.countSet || file == nil || !tui.Interactive(in, file, os.Getenv) {
+		return o.print(ctx, v, o.printer(theme, file, out), errOut)
 	}
 	if o.ssh != "" { // ssh may prompt for a password while the terminal is still free
 		if _, _, err := v.Fetch(ctx); err != nil {
 			return failed(fmt.Errorf("fetching a snapshot: %w", err), o.hint())
 		}
 	}
-	return tui.Run(ctx, tui.Config{Fetcher: v, Operator: v.operator, Interval: o.interval, Theme: theme, Zone: time.Local}, in, unguarded(out))
+	return tui.Run(ctx, tui.Config{Fetcher: v, Operator: v.operator, Interval: o.interval, Theme: theme, Zone: time.Local}, in, rawWriter(out))
 }
 
 // check validates the flags and chooses the theme.

@@ -8,12 +8,12 @@ import (
 	"skyserve/internal/agent"
 )
 
-// bookLife is the TTL of a machineBook's entry: it avoids listing the clouds each time a log is
+// logCacheTTL is the TTL of a logCache's entry: it avoids listing the clouds each time a log is
 // shown again.
-const bookLife = 30 * time.Second
+const logCacheTTL = 30 * time.Second
 
-// machineBook caches the machine of the last log. It is safe for concurrent use.
-type machineBook struct {
+// logCache caches the machine of the last log. It is safe for concurrent use.
+type logCache struct {
 	mu   sync.Mutex
 	id   string
 	at   time.Time
@@ -22,15 +22,15 @@ type machineBook struct {
 
 // tail returns the last lines of the log of a machine. find looks the machine up in its cloud if it
 // is not cached at the time now.
-func (b *machineBook) tail(ctx context.Context, id string, lines int, now time.Time, find func() (*machineLogs, error)) ([]string, error) {
+func (b *logCache) tail(ctx context.Context, id string, lines int, now time.Time, find func() (*machineLogs, error)) ([]string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.logs == nil || b.id != id || now.Sub(b.at) >= bookLife {
+	if b.logs == nil || b.id != id || now.Sub(b.at) >= logCacheTTL {
 		logs, err := find()
 		if err != nil {
 			return nil, err
 		}
 		b.id, b.at, b.logs = id, now, logs
 	}
-	return b.logs.askOne(ctx, b.logs.wanted[0], min(lines, agent.MaxLogLines))
+	return b.logs.fetchOne(ctx, b.logs.wanted[0], min(lines, agent.MaxLogLines))
 }

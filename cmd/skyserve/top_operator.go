@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// askWithin bounds a request to all balancers: slower ones are omitted.
-	askWithin = 2 * time.Second
+	// adminTimeout bounds a request to all balancers: slower ones are omitted.
+	adminTimeout = 2 * time.Second
 	// loadWindow is the length of the dashboard's load history.
 	loadWindow = 3 * time.Hour
 )
@@ -34,19 +34,19 @@ const (
 // topOperator is the tui.Operator of one service. It queries the service's balancers, and changes
 // the service if it was deployed from this machine.
 type topOperator struct {
-	name   string // of the service; empty if only addresses were given
-	given  bool   // the addresses come from the command line
-	admins []*telemetry.Client
-	shown  func() *telemetry.Snapshot // the displayed snapshot; nil before the first
-	now    func() time.Time
-	clouds cloudFlags
-	book   machineBook
+	name           string // of the service; empty if only addresses were given
+	addressesGiven bool   // the addresses come from the command line
+	admins         []*telemetry.Client
+	snapshot       func() *telemetry.Snapshot // the displayed snapshot; nil before the first
+	now            func() time.Time
+	clouds         cloudFlags
+	logs           logCache
 }
 
 // newTopOperator returns the operator of the balancers from findAdmins. given is set if their
 // addresses come from the command line. shown returns the displayed snapshot.
 func newTopOperator(name string, given bool, admins []*telemetry.Client, shown func() *telemetry.Snapshot) *topOperator {
-	return &topOperator{name: name, given: given, admins: admins, shown: shown, now: time.Now}
+	return &topOperator{name: name, addressesGiven: given, admins: admins, snapshot: shown, now: time.Now}
 }
 
 // Requests queries all balancers concurrently. A forwarded request is listed twice: by the balancer
@@ -55,7 +55,7 @@ func (o *topOperator) Requests(ctx context.Context, limit int) ([]tui.Request, e
 	if limit < 1 {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	found, errs := make([][]telemetry.RequestSummary, len(o.admins)), make([]error, len(o.admins))
 	var asking sync.WaitGroup
@@ -130,7 +130,7 @@ func interactiveLoad(h *forecast.History) []tui.LoadSeries {
 
 // Spec returns the service.yaml from a balancer, or else from this machine's state directory.
 func (o *topOperator) Spec(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	var errs []error
 	for _, admin := range o.admins {
@@ -140,7 +140,7 @@ func (o *topOperator) Spec(ctx context.Context) (string, error) {
 		}
 		errs = append(errs, err)
 	}
-	if svc, err := o.here(); err == nil {
+	if svc, err := o.localService(); err == nil {
 		text, err := os.ReadFile(svc.SpecFile())
 		return string(text), err
 	}
@@ -152,29 +152,29 @@ func (o *topOperator) Logs(ctx context.Context, id string, lines int) ([]string,
 	if id == "" {
 		return nil, errors.New("reading a log: no id")
 	}
-	svc, err := o.here()
+	svc, err := o.localService()
 	if err != nil {
-		return nil, o.elsewhere(err, "reading the log of "+id, "logs "+o.serviceName()+" "+id)
+		return nil, o.withCommand(err, "reading the log of "+id, "logs "+o.serviceName()+" "+id)
 	}
-	text, err := o.book.tail(ctx, id, lines, o.now(), func() (*machineLogs, error) {
+	text, err := o.logs.tail(ctx, id, lines, o.now(), func() (*machineLogs, error) {
 		logs, _, err := openLogs(ctx, &o.clouds, svc, id)
 		return logs, err
 	})
-	return text, inOneLine(err)
+	return text, withHint(err)
 }
 
-// errElsewhere is returned for changes of a service that was not deployed from this machine.
-var errElsewhere = errors.New("the service was not deployed from this machine")
+// errNotDeployedHere is returned for changes of a service that was not deployed from this machine.
+var errNotDeployedHere = errors.New("the service was not deployed from this machine")
 
-// here returns the service if it was deployed from this machine, and errElsewhere otherwise. If
+// localService returns the service if it was deployed from this machine, and errNotDeployedHere otherwise. If
 // addresses were given, it is the local service to which one of them belongs.
-func (o *topOperator) here() (local.Service, error) {
+func (o *topOperator) localService() (local.Service, error) {
 	home, err := local.OpenHome()
 	if err != nil {
 		return local.Service{}, err
 	}
 	names := []string{o.name}
-	if o.given {
+	if o.addressesGiven {
 		if names, err = home.Services(); err != nil {
 			return local.Service{}, err
 		}
@@ -190,21 +190,21 @@ func (o *topOperator) here() (local.Service, error) {
 		}
 		mine := false
 		if err == nil {
-			mine, err = o.speaksTo(svc)
+			mine, err = o.matchesService(svc)
 		}
 		if mine || err != nil {
 			return svc, err
 		}
 	}
-	return local.Service{}, errElsewhere
+	return local.Service{}, errNotDeployedHere
 }
 
-// speaksTo reports whether the operator's balancers belong to svc.
-func (o *topOperator) speaksTo(svc local.Service) (bool, error) {
-	if !o.given {
+// matchesService reports whether the operator's balancers belong to svc.
+func (o *topOperator) matchesService(svc local.Service) (bool, error) {
+	if !o.addressesGiven {
 		return svc.Name() == o.name, nil
 	}
-	urls, err := keptAdmins(svc)
+	urls, err := loadAdminURLs(svc)
 	if err != nil {
 		return false, err
 	}
@@ -220,22 +220,22 @@ func (o *topOperator) speaksTo(svc local.Service) (bool, error) {
 
 // serviceName returns the service's name; empty if it is unknown.
 func (o *topOperator) serviceName() string {
-	if s := o.shown(); o.name == "" && s != nil {
+	if s := o.snapshot(); o.name == "" && s != nil {
 		return s.Service
 	}
 	return o.name
 }
 
-// elsewhere adds to errElsewhere the command to run on the machine that deployed the service.
-func (o *topOperator) elsewhere(err error, doing, verb string) error {
-	if !errors.Is(err, errElsewhere) {
+// withCommand adds to errNotDeployedHere the command to run on the machine that deployed the service.
+func (o *topOperator) withCommand(err error, doing, verb string) error {
+	if !errors.Is(err, errNotDeployedHere) {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	return fmt.Errorf("%s: %w; run 'skyserve %s' on the machine that deployed it", doing, err, strings.Join(strings.Fields(verb), " "))
 }
 
-// inOneLine appends an error's hint to its message.
-func inOneLine(err error) error {
+// withHint appends an error's hint to its message.
+func withHint(err error) error {
 	var advised *exitError
 	if errors.As(err, &advised) && advised.hint != "" {
 		return fmt.Errorf("%w: %s", err, advised.hint)

@@ -41,7 +41,7 @@ func adminOf(t *testing.T, answers map[string]any) *telemetry.Client {
 	return telemetry.NewClient(srv.URL, nil)
 }
 
-// remote is the operator of balancers that this machine knows by address alone.
+// operatorBy returns an operator of balancers given by address only.
 func operatorBy(t *testing.T, admins ...*telemetry.Client) *topOperator {
 	t.Helper()
 	t.Setenv("SKYSERVE_HOME", t.TempDir())
@@ -85,7 +85,7 @@ func TestRequestsOfAllBalancers(t *testing.T) {
 			t.Errorf("got %+v", rows[2:])
 		}
 	}
-	if _, err := operatorBy(t, dead).Requests(t.Context(), 5); err == nil || !strings.Contains(err.Error(), "asking for requests: GET http://127.0.0.1:1/v1/requests") {
+	if _, err := operatorBy(t, dead).Requests(t.Context(), 5); err == nil || !strings.Contains(err.Error(), "fetching requests: GET http://127.0.0.1:1/v1/requests") {
 		t.Errorf("nobody answers: %v", err)
 	}
 }
@@ -146,7 +146,7 @@ func TestSpecIsWhatABalancerServes(t *testing.T) {
 	if text, err := o.Spec(t.Context()); err != nil || text != "name: chat\n" {
 		t.Errorf("got %q, %v", text, err)
 	}
-	if _, err := operatorBy(t, adminOf(t, nil)).Spec(t.Context()); err == nil || !strings.Contains(err.Error(), "reading the service.yaml: GET") {
+	if _, err := operatorBy(t, adminOf(t, nil)).Spec(t.Context()); err == nil || !strings.Contains(err.Error(), "reading service.yaml: GET") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -154,24 +154,24 @@ func TestSpecIsWhatABalancerServes(t *testing.T) {
 // What needs the machine where the service was brought up says what to run there.
 func TestOrdersFromElsewhereSayWhatToRunWhere(t *testing.T) {
 	o := operatorBy(t, dead)
-	const there = ": it was not brought up from this machine; there, run 'skyserve "
+	const there, onIt = ": the service was not deployed from this machine; run 'skyserve ", "' on the machine that deployed it"
 	for order, want := range map[tui.Order]string{
-		{Verb: tui.VerbDrain, Replica: "us-1"}:                "draining us-1" + there + "replica drain us-1 --service chat'",
-		{Verb: tui.VerbUndrain, Replica: "us-1"}:              "undraining us-1" + there + "replica drain us-1 --undo --service chat'",
-		{Verb: tui.VerbDonate, Replica: "us-1"}:               "donating us-1" + there + "replica donate us-1 --service chat'",
-		{Verb: tui.VerbReclaim, Replica: "us-1"}:              "reclaiming us-1" + there + "replica reclaim us-1 --service chat'",
-		{Verb: tui.VerbApply, Plan: &telemetry.PlanSummary{}}: "applying the plan" + there + "plan chat --apply'",
-		{Verb: "sell", Replica: "us-1"}:                       `there is no order "sell"`,
+		{Verb: tui.VerbDrain, Replica: "us-1"}:                "draining us-1" + there + "replica drain us-1 --service chat" + onIt,
+		{Verb: tui.VerbUndrain, Replica: "us-1"}:              "undraining us-1" + there + "replica drain us-1 --undo --service chat" + onIt,
+		{Verb: tui.VerbDonate, Replica: "us-1"}:               "donating us-1" + there + "replica donate us-1 --service chat" + onIt,
+		{Verb: tui.VerbReclaim, Replica: "us-1"}:              "reclaiming us-1" + there + "replica reclaim us-1 --service chat" + onIt,
+		{Verb: tui.VerbApply, Plan: &telemetry.PlanSummary{}}: "applying the plan" + there + "plan chat --apply" + onIt,
+		{Verb: "sell", Replica: "us-1"}:                       `unknown action "sell"`,
 	} {
 		if said, err := o.Do(t.Context(), order); err == nil || err.Error() != want || said != "" {
 			t.Errorf("%v: got %q, %v; want %s", order, said, err, want)
 		}
 	}
-	if _, err := o.Logs(t.Context(), "us-1", 5); err == nil || err.Error() != "reading the log of us-1"+there+"logs chat us-1'" {
+	if _, err := o.Logs(t.Context(), "us-1", 5); err == nil || err.Error() != "reading the log of us-1"+there+"logs chat us-1"+onIt {
 		t.Errorf("got %v", err)
 	}
-	o.shown = func() *telemetry.Snapshot { return nil }
-	if _, err := o.Do(t.Context(), tui.Order{Verb: tui.VerbApply}); err == nil || err.Error() != "applying the plan: there is none yet" {
+	o.snapshot = func() *telemetry.Snapshot { return nil }
+	if _, err := o.Do(t.Context(), tui.Order{Verb: tui.VerbApply}); err == nil || err.Error() != "applying the plan: there is no plan yet" {
 		t.Errorf("got %v", err)
 	}
 	if _, err := o.Do(t.Context(), tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}); err == nil || !strings.HasSuffix(err.Error(), "'skyserve replica drain us-1'") {
@@ -182,13 +182,13 @@ func TestOrdersFromElsewhereSayWhatToRunWhere(t *testing.T) {
 // Whoever looks at the log of a machine in a cloud again and again asks the machine, and
 // its cloud now and then only.
 func TestAMachineIsLookedUpNowAndThen(t *testing.T) {
-	var book machineBook
+	var book logCache
 	found, now := 0, time.Unix(1_700_000_000, 0)
 	for _, step := range []struct {
 		id    string
 		after time.Duration
 		found int
-	}{{"us-0", 0, 1}, {"us-0", time.Second, 1}, {"us-1", 0, 2}, {"us-1", bookLife - 1, 2}, {"us-1", 1, 3}} {
+	}{{"us-0", 0, 1}, {"us-0", time.Second, 1}, {"us-1", 0, 2}, {"us-1", logCacheTTL - 1, 2}, {"us-1", 1, 3}} {
 		now = now.Add(step.after)
 		_, err := book.tail(t.Context(), step.id, 5, now, func() (*machineLogs, error) {
 			found++
@@ -240,7 +240,7 @@ func TestOrdersOnARunningService(t *testing.T) {
 		t.Fatal(err)
 	}
 	byName := newTopOperator(name, false, admins, func() *telemetry.Snapshot { return shown })
-	byAddress := newTopOperator("", true, admins, byName.shown)
+	byAddress := newTopOperator("", true, admins, byName.snapshot)
 
 	more := telemetry.PlanChange{Model: "org/m", Region: "local/us", GPU: "L4", Now: 1, Delta: 1, Then: 2}
 	apply := tui.Order{Verb: tui.VerbApply, Plan: &telemetry.PlanSummary{At: time.Now(), Status: "optimal", Changes: []telemetry.PlanChange{more}}}
@@ -249,13 +249,13 @@ func TestOrdersOnARunningService(t *testing.T) {
 		order      tui.Order
 		said, fail string
 	}{
-		{byName, apply, "orders runs what the plan proposes", ""},
-		{byName, apply, "", "applying the plan: replicas of org/m in local/us on L4: the plan was made from 1, and there are 2 by now: the next plan takes that into account"},
-		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1 finished what it had and gets nothing more", ""},
+		{byName, apply, "orders: plan applied", ""},
+		{byName, apply, "", "applying the plan: replicas of org/m in local/us on L4: the plan was made from 1, and there are 2 by now: wait for the next plan, which takes the change into account"},
+		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1 drained", ""},
 		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1: no change", ""},
-		{byAddress, tui.Order{Verb: tui.VerbUndrain, Replica: "us-1"}, "us-1 gets requests again", ""},
-		{byAddress, tui.Order{Verb: tui.VerbDonate, Replica: "us-1"}, "us-1 is lent", ""},
-		{byName, tui.Order{Verb: tui.VerbReclaim, Replica: "us-1"}, "us-1 is back and serves", ""},
+		{byAddress, tui.Order{Verb: tui.VerbUndrain, Replica: "us-1"}, "us-1 receives requests again", ""},
+		{byAddress, tui.Order{Verb: tui.VerbDonate, Replica: "us-1"}, "us-1 donated", ""},
+		{byName, tui.Order{Verb: tui.VerbReclaim, Replica: "us-1"}, "us-1 reclaimed", ""},
 		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-9"}, "", `draining us-9: the service has no replica "us-9": 'skyserve replica list' shows what there is`},
 	} {
 		said, err := step.o.Do(t.Context(), step.order)
@@ -266,7 +266,7 @@ func TestOrdersOnARunningService(t *testing.T) {
 	if lines, err := byName.Logs(t.Context(), "lb-us-0", 3); err != nil || len(lines) == 0 || len(lines) > 3 {
 		t.Errorf("the log: %q, %v", lines, err)
 	}
-	if _, err := byName.Logs(t.Context(), "us-9", 3); err == nil || !strings.Contains(err.Error(), "us-9 of orders has no log: there are logs of lb-us-0, ") {
+	if _, err := byName.Logs(t.Context(), "us-9", 3); err == nil || !strings.Contains(err.Error(), "us-9 of orders has no log: available logs: lb-us-0, ") {
 		t.Errorf("a log that there is not: %v", err)
 	}
 	if text, err := byName.Spec(t.Context()); err != nil || text != spec {

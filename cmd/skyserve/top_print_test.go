@@ -39,7 +39,7 @@ func TestPrintingGoesOnWhereASnapshotIsMissing(t *testing.T) {
 		words  []string
 		count  int
 		lines  int
-		talk   string
+		errOut string
 		fail   string
 		code   int
 		within time.Duration
@@ -53,11 +53,11 @@ func TestPrintingGoesOnWhereASnapshotIsMissing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fetcher := &scripted{words: c.words}
-				o := topOptions{count: c.count, counted: c.count > 0, interval: 10 * time.Second}
-				var out, talk bytes.Buffer
-				err := o.print(t.Context(), &topView{Fetcher: fetcher}, jsonPrinter(&out, true), &talk)
-				if got := strings.Count(out.String(), "\n"); got != c.lines || talk.String() != c.talk {
-					t.Errorf("%d lines, and %q", got, talk.String())
+				o := topOptions{count: c.count, countSet: c.count > 0, interval: 10 * time.Second}
+				var out, errOut bytes.Buffer
+				err := o.print(t.Context(), &topView{Fetcher: fetcher}, jsonPrinter(&out, true), &errOut)
+				if got := strings.Count(out.String(), "\n"); got != c.lines || errOut.String() != c.errOut {
+					t.Errorf("%d lines, and %q", got, errOut.String())
 				}
 				var exit *exitError
 				if (err != nil || c.fail != "") && (!errors.As(err, &exit) || exit.code != c.code || err.Error() != c.fail) {
@@ -78,7 +78,7 @@ func TestPrintingEndsWithItsContext(t *testing.T) {
 		defer cancel()
 		fetcher := &scripted{words: []string{""}}
 		var out bytes.Buffer
-		o := topOptions{count: 100, counted: true, interval: 10 * time.Second}
+		o := topOptions{count: 100, countSet: true, interval: 10 * time.Second}
 		if err := o.print(ctx, &topView{Fetcher: fetcher}, jsonPrinter(&out, true), &out); !errors.Is(err, context.DeadlineExceeded) || len(fetcher.times) != 3 {
 			t.Errorf("%v after %d", err, len(fetcher.times))
 		}

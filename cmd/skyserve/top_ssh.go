@@ -22,17 +22,17 @@ const (
 	// sshTimeout bounds the wait for the first snapshot: the user may have to type a password
 	// or touch a key.
 	sshTimeout = time.Minute
-	// sshSilence is the maximum delay of a later snapshot.
-	sshSilence = 5 * time.Second
-	// sshCount is the number of snapshots of a session, which then restarts.
-	sshCount = 1_000_000
-	// sshPause is the maximum backoff between attempts: a host may block clients that
+	// sshSnapshotTimeout is the maximum delay of a later snapshot.
+	sshSnapshotTimeout = 5 * time.Second
+	// sshSnapshots is the number of snapshots of a session, which then restarts.
+	sshSnapshots = 1_000_000
+	// maxSSHBackoff is the maximum backoff between attempts: a host may block clients that
 	// reconnect too often.
-	sshPause = 30 * time.Second
-	// sshTalk is how many bytes of the standard error of ssh and the remote command are kept.
-	sshTalk = 4 << 10
-	// sshLine bounds the size of a snapshot, as for a response of an admin API.
-	sshLine = 64 << 20
+	maxSSHBackoff = 30 * time.Second
+	// maxSSHStderr is how many bytes of the standard error of ssh and the remote command are kept.
+	maxSSHStderr = 4 << 10
+	// maxSSHLine bounds the size of a snapshot, as for a response of an admin API.
+	maxSSHLine = 64 << 20
 )
 
 // isSSHHost reports whether ssh accepts text as a destination. A leading dash would make it an
@@ -51,7 +51,7 @@ func (o *topOptions) remoteCommand() string {
 	for _, a := range o.admins {
 		words = append(words, "--admin", strings.TrimSpace(a))
 	}
-	words = append(words, "-o", "json", "-n", strconv.Itoa(sshCount), "--interval", o.interval.String())
+	words = append(words, "-o", "json", "-n", strconv.Itoa(sshSnapshots), "--interval", o.interval.String())
 	for i, w := range words {
 		words[i] = shellQuoted(w)
 	}
@@ -71,26 +71,26 @@ func shellQuoted(word string) string {
 // returns the newest. If a session has ended, the next Fetch restarts it. sshSource is safe for
 // concurrent use.
 type sshSource struct {
-	ctx     context.Context // of the sessions, which outlive a fetch
-	stop    context.CancelFunc
-	host    string
-	command string
-	every   time.Duration // between two snapshots
-	now     func() time.Time
+	ctx      context.Context // of the sessions, which outlive a fetch
+	stop     context.CancelFunc
+	host     string
+	command  string
+	interval time.Duration // between two snapshots
+	now      func() time.Time
 
-	fetching sync.Mutex // serialises Fetch
-	session  *sshSession
-	before   bool // some session has returned a snapshot: no more password prompts
-	fruitful bool // the current session has returned a snapshot
-	failure  error
-	pause    time.Duration // backoff after the failure
-	again    time.Time     // end of the backoff
+	fetching  sync.Mutex // serialises Fetch
+	session   *sshSession
+	connected bool // some session has returned a snapshot: no more password prompts
+	received  bool // the current session has returned a snapshot
+	failure   error
+	backoff   time.Duration // backoff after the failure
+	retryAt   time.Time     // end of the backoff
 }
 
 // sshSession is one run of ssh.
 type sshSession struct {
 	snapshots chan *telemetry.Snapshot // the newest snapshot not fetched yet; closed at the end
-	talk      tailBuffer
+	stderr    tailBuffer
 	err       error // why it ended; set before snapshots is closed
 }
 
@@ -98,7 +98,7 @@ type sshSession struct {
 // with ctx or Close. The remote command prints a snapshot per interval.
 func newSSHSource(ctx context.Context, host, command string, every time.Duration) *sshSource {
 	ctx, stop := context.WithCancel(ctx)
-	return &sshSource{ctx: ctx, stop: stop, host: host, command: command, every: every, now: time.Now}
+	return &sshSource{ctx: ctx, stop: stop, host: host, command: command, interval: every, now: time.Now}
 }
 
 // String returns the remote host, for error messages.
@@ -120,14 +120,14 @@ func (s *sshSource) Close() error {
 func (s *sshSource) Fetch(ctx context.Context) (*telemetry.Snapshot, string, error) {
 	s.fetching.Lock()
 	defer s.fetching.Unlock()
-	if s.session == nil && s.now().Before(s.again) {
+	if s.session == nil && s.now().Before(s.retryAt) {
 		return nil, "", s.failure
 	}
 	if s.session == nil {
-		s.session, s.fruitful = s.begin(), false
+		s.session, s.received = s.startSession(), false
 	}
-	timeout := s.every + sshSilence
-	if !s.before {
+	timeout := s.interval + sshSnapshotTimeout
+	if !s.connected {
 		timeout = sshTimeout
 	}
 	timer := time.NewTimer(timeout)
@@ -136,37 +136,37 @@ func (s *sshSource) Fetch(ctx context.Context) (*telemetry.Snapshot, string, err
 	case <-ctx.Done():
 		return nil, "", ctx.Err()
 	case <-timer.C:
-		return nil, "", fmt.Errorf("%s: no snapshot within %s%s", s, timeout, s.session.talk.said())
+		return nil, "", fmt.Errorf("%s: no snapshot within %s%s", s, timeout, s.session.stderr.lastLineSuffix())
 	case snapshot, goesOn := <-s.session.snapshots:
 		if !goesOn {
-			s.ended()
+			s.sessionEnded()
 			return nil, "", s.failure
 		}
-		s.before, s.fruitful = true, true
+		s.connected, s.received = true, true
 		return snapshot, s.String(), nil
 	}
 }
 
-// ended handles the end of a session. A session that returned snapshots restarts at once, others
+// sessionEnded handles the end of a session. A session that returned snapshots restarts at once, others
 // with a growing backoff.
-func (s *sshSource) ended() {
+func (s *sshSource) sessionEnded() {
 	s.failure, s.session = s.session.err, nil
-	s.pause = min(max(time.Second, 2*s.pause), sshPause)
-	if s.fruitful {
-		s.pause = 0
+	s.backoff = min(max(time.Second, 2*s.backoff), maxSSHBackoff)
+	if s.received {
+		s.backoff = 0
 	}
-	s.again = s.now().Add(s.pause)
+	s.retryAt = s.now().Add(s.backoff)
 }
 
-// begin starts ssh. Only the first session may prompt: later the dashboard uses the terminal.
-func (s *sshSource) begin() *sshSession {
+// startSession starts ssh. Only the first session may prompt: later the dashboard uses the terminal.
+func (s *sshSource) startSession() *sshSession {
 	session := &sshSession{snapshots: make(chan *telemetry.Snapshot, 1)}
 	args := []string{"-T", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"}
-	if s.before {
+	if s.connected {
 		args = append(args, "-o", "BatchMode=yes")
 	}
 	cmd := exec.CommandContext(s.ctx, "ssh", append(args, s.host, s.command)...)
-	cmd.Stderr, cmd.WaitDelay = &session.talk, time.Second
+	cmd.Stderr, cmd.WaitDelay = &session.stderr, time.Second
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -189,13 +189,13 @@ func (e *sshSession) run(s *sshSource, cmd *exec.Cmd, out io.ReadCloser) {
 		_ = cmd.Process.Kill() // it may have ended already; Wait returns the error
 	}
 	err = cmp.Or(err, cmd.Wait(), errors.New("the session ended"))
-	e.err = fmt.Errorf("%s: %w%s", s, err, e.talk.said())
+	e.err = fmt.Errorf("%s: %w%s", s, err, e.stderr.lastLineSuffix())
 }
 
 // read reads snapshots, one per line.
 func (e *sshSession) read(out io.Reader) error {
 	lines := bufio.NewScanner(out)
-	lines.Buffer(nil, sshLine)
+	lines.Buffer(nil, maxSSHLine)
 	for lines.Scan() {
 		snapshot := new(telemetry.Snapshot)
 		if err := json.Unmarshal(lines.Bytes(), snapshot); err != nil {
@@ -216,18 +216,18 @@ type tailBuffer struct {
 	text []byte
 }
 
-// Write appends p and discards all but the last sshTalk bytes.
+// Write appends p and discards all but the last maxSSHStderr bytes.
 func (b *tailBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.text = append(b.text, p...)
-	b.text = b.text[max(0, len(b.text)-sshTalk):]
+	b.text = b.text[max(0, len(b.text)-maxSSHStderr):]
 	return len(p), nil
 }
 
-// said returns the last line that is not a hint, as a suffix for an error message, without control
+// lastLineSuffix returns the last line that is not a hint, as a suffix for an error message, without control
 // characters.
-func (b *tailBuffer) said() string {
+func (b *tailBuffer) lastLineSuffix() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	last := ""

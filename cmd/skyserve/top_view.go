@@ -105,17 +105,17 @@ func (o *topOptions) hint() string {
 // checkView rejects invalid flags and invalid combinations of them.
 func (o *topOptions) checkView() error {
 	switch {
-	case o.counted && o.count < 1:
+	case o.countSet && o.count < 1:
 		return usage(fmt.Errorf("-n: must be at least 1, got %d", o.count), "")
-	case o.counted && o.once:
+	case o.countSet && o.once:
 		return usage(errors.New("--once and -n cannot be combined"), "")
 	case o.replay != "" && (o.name != "" || len(o.admins) > 0 || o.ssh != "" || o.record != ""):
 		return usage(errors.New("--replay: cannot be combined with a name, --admin, --ssh or --record"), "")
-	case o.speedAsked && o.replay == "":
+	case o.speedSet && o.replay == "":
 		return usage(errors.New("--speed: requires --replay FILE"), "")
 	case o.replay != "" && (!(o.speed > 0) || math.IsInf(o.speed, 0)):
 		return usage(fmt.Errorf("--speed: must be greater than 0, got %g", o.speed), "")
-	case o.sshAsked && !isSSHHost(o.ssh):
+	case o.sshSet && !isSSHHost(o.ssh):
 		return usage(fmt.Errorf("--ssh: must be [USER@]HOST or ssh://[USER@]HOST[:PORT], got %q", o.ssh), "")
 	}
 	for _, a := range o.admins {

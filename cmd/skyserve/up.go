@@ -25,20 +25,20 @@ const defaultReplaceAfter = 3 * time.Minute
 // an image of 20 GiB, and to fetch the weights of a large model. After an authority refuses a
 // certificate, the balancer retries after one minute, then two, then five.
 const (
-	waitForProcesses   = time.Minute
-	waitForCertificate = 10 * time.Minute
-	waitForMachines    = 30 * time.Minute
+	processTimeout     = time.Minute
+	certificateTimeout = 10 * time.Minute
+	vmTimeout          = 30 * time.Minute
 )
 
-// waitFor returns the default of --timeout for a service.
-func waitFor(spec *service.Spec) time.Duration {
+// defaultTimeout returns the default of --timeout for a service.
+func defaultTimeout(spec *service.Spec) time.Duration {
 	if cloud.Rents(spec) {
-		return waitForMachines
+		return vmTimeout
 	}
 	if t := spec.Balancer.TLS; t != nil && t.ACME != nil {
-		return waitForCertificate
+		return certificateTimeout
 	}
-	return waitForProcesses
+	return processTimeout
 }
 
 // upOptions are the flags of `skyserve up`.
@@ -128,12 +128,12 @@ credentials, 130 interrupted (run it again to continue).`,
 // up is one run of `skyserve up`.
 type up struct {
 	*upOptions
-	out, talk io.Writer
-	begun     time.Time
-	telling   sync.Mutex // serialises progress lines
+	out, errOut io.Writer
+	started     time.Time
+	lineMu      sync.Mutex // serialises progress lines
 }
 
-func runUp(ctx context.Context, o *upOptions, in io.Reader, out, talk io.Writer) error {
+func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Writer) error {
 	if err := checkOutput(o.output); err != nil {
 		return err
 	}
@@ -141,22 +141,22 @@ func runUp(ctx context.Context, o *upOptions, in io.Reader, out, talk io.Writer)
 	if err != nil {
 		return usage(fmt.Errorf("reading the service: %w", err), "'skyserve init' prints a starter service.yaml")
 	}
-	u := &up{upOptions: o, out: out, talk: talk, begun: time.Now()}
+	u := &up{upOptions: o, out: out, errOut: errOut, started: time.Now()}
 	spec, err := service.Parse(o.file, text)
 	if err == nil {
-		o.timeout = cmp.Or(o.timeout, waitFor(spec))
-		warn(talk, o.file, spec)
+		o.timeout = cmp.Or(o.timeout, defaultTimeout(spec))
+		printWarnings(errOut, o.file, spec)
 	}
 	if err != nil {
 		return usage(err, "")
 	}
-	return bringUp(ctx, u, in, spec, text)
+	return deployService(ctx, u, in, spec, text)
 }
 
-// warn prints the warnings about a service; what is its file or its name.
-func warn(talk io.Writer, what string, spec *service.Spec) {
+// printWarnings prints the warnings about a service; what is its file or its name.
+func printWarnings(errOut io.Writer, what string, spec *service.Spec) {
 	for _, warning := range spec.Warnings() {
-		fmt.Fprintf(talk, "%s: warning: %s\n", what, warning)
+		fmt.Fprintf(errOut, "%s: warning: %s\n", what, warning)
 	}
 }
 
@@ -176,27 +176,27 @@ func (u *up) progress(c provision.Change, p provision.Phase, err error) {
 	}[c.Action]
 	switch p {
 	case provision.PhaseDone:
-		u.line("%s %s", verb, c.ID())
+		u.printLine("%s %s", verb, c.ID())
 	case provision.PhaseFailed:
-		u.line("failed %s", c.ID())
+		u.printLine("failed %s", c.ID())
 	}
 }
 
-// line prints a progress line with the time since the start.
-func (u *up) line(format string, args ...any) {
-	u.telling.Lock()
-	defer u.telling.Unlock()
-	fmt.Fprintf(u.talk, "%6.1fs  %s\n", time.Since(u.begun).Seconds(), fmt.Sprintf(format, args...))
+// printLine prints a progress line with the time since the start.
+func (u *up) printLine(format string, args ...any) {
+	u.lineMu.Lock()
+	defer u.lineMu.Unlock()
+	fmt.Fprintf(u.errOut, "%6.1fs  %s\n", time.Since(u.started).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// dig returns a dig command that queries the service's name server.
-func dig(d *service.DNS) string {
+// digCommand returns a dig command that queries the service's name server.
+func digCommand(d *service.DNS) string {
 	at := netip.MustParseAddrPort(d.Listen) // validated with the file
 	return fmt.Sprintf("dig @%s -p %d %s", at.Addr(), at.Port(), d.Name)
 }
 
-// curlOf returns a curl command that sends a request to the service.
-func curlOf(spec *service.Spec, endpoint string) string {
+// curlCommand returns a curl command that sends a request to the service.
+func curlCommand(spec *service.Spec, endpoint string) string {
 	m := spec.Models[0]
 	model := m.Name
 	if len(m.Aliases) > 0 {

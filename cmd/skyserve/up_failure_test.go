@@ -31,10 +31,10 @@ func TestWhatRunningUpAgainDoesNotMend(t *testing.T) {
 			errors.Join(errors.New("another"), fmt.Errorf("reading the key of lb-us-east-1-0 (i-1): %w", &identity.PinError{Want: "a", Found: "b"})),
 			"skyserve up chat.yaml --replace ID",
 		},
-		"anything else": {errors.New("no answer"), "'skyserve up chat.yaml' tries again"},
+		"anything else": {errors.New("no answer"), "'skyserve up chat.yaml' retries"},
 	} {
 		var coded *exitError
-		if err := u.failure(t.Context(), tt.err); !errors.As(err, &coded) || coded.code != exitPartial || !strings.Contains(coded.hint, tt.hint) {
+		if err := u.applyError(t.Context(), tt.err); !errors.As(err, &coded) || coded.code != exitPartial || !strings.Contains(coded.hint, tt.hint) {
 			t.Errorf("%s: got %+v, want exit %d and %q", name, coded, exitPartial, tt.hint)
 		}
 	}

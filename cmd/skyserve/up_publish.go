@@ -10,24 +10,24 @@ import (
 	"skyserve/provision"
 )
 
-// handOverAndPublish delivers every machine's configuration and waits until all are ready. It
+// deliverAndPublish delivers every machine's configuration and waits until all are ready. It
 // adds each balancer to the public name as soon as it is ready, since replicas take much longer.
 // After a timeout the name points to the balancers that are ready.
-func (u *upRun) handOverAndPublish(ctx context.Context, have []provision.Object) error {
+func (u *upRun) deliverAndPublish(ctx context.Context, have []provision.Object) error {
 	if u.zone == nil {
-		return u.handOver(ctx, have, nil)
+		return u.deliver(ctx, have, nil)
 	}
-	p := &publisher{up: u, have: have, waits: u.launched(), news: make(chan struct{}, 1)}
+	p := &publisher{up: u, have: have, pending: u.launchedBalancers(), ready: make(chan struct{}, 1)}
 	if u.spec.DNS == nil { // remove the name that the service had before
-		if err := u.handOver(ctx, have, nil); err != nil {
+		if err := u.deliver(ctx, have, nil); err != nil {
 			return err
 		}
 		return p.publish(ctx, nil)
 	}
 	var publishing sync.WaitGroup
 	publishing.Go(func() { p.run(ctx) })
-	err := u.handOver(ctx, have, p.isReady)
-	close(p.news)
+	err := u.deliver(ctx, have, p.markReady)
+	close(p.ready)
 	publishing.Wait()
 	if err != nil {
 		return err
@@ -35,8 +35,8 @@ func (u *upRun) handOverAndPublish(ctx context.Context, have []provision.Object)
 	return p.publish(ctx, nil) // including balancers that were ready before
 }
 
-// launched returns the ids of the balancers that this run launched.
-func (u *upRun) launched() map[string]bool {
+// launchedBalancers returns the ids of the balancers that this run launched.
+func (u *upRun) launchedBalancers() map[string]bool {
 	ids := map[string]bool{}
 	for _, c := range u.changes.Changes {
 		if c.Kind() == provision.KindBalancer && c.Action != provision.ActionTerminate {
@@ -48,25 +48,25 @@ func (u *upRun) launched() map[string]bool {
 
 // publisher publishes the name of a service while its machines come up.
 type publisher struct {
-	up   *upRun
-	have []provision.Object
-	news chan struct{} // receives a value when another balancer is ready
+	up    *upRun
+	have  []provision.Object
+	ready chan struct{} // receives a value when another balancer is ready
 
-	mu    sync.Mutex
-	waits map[string]bool // balancers that are not ready yet, by id
+	mu      sync.Mutex
+	pending map[string]bool // balancers that are not ready yet, by id
 }
 
-// isReady marks a machine as ready and triggers publication if it is a balancer of this run.
-func (p *publisher) isReady(id string) {
+// markReady marks a machine as ready and triggers publication if it is a balancer of this run.
+func (p *publisher) markReady(id string) {
 	p.mu.Lock()
-	waited := p.waits[id]
-	delete(p.waits, id)
+	waited := p.pending[id]
+	delete(p.pending, id)
 	p.mu.Unlock()
 	if !waited {
 		return
 	}
 	select {
-	case p.news <- struct{}{}:
+	case p.ready <- struct{}{}:
 	default: // a publication is pending already
 	}
 }
@@ -74,17 +74,17 @@ func (p *publisher) isReady(id string) {
 // run publishes the name whenever another balancer is ready, until the channel is closed. It
 // prints errors; the caller publishes once more at the end.
 func (p *publisher) run(ctx context.Context) {
-	told := false
-	for range p.news {
+	published := false
+	for range p.ready {
 		p.mu.Lock()
-		waits := maps.Clone(p.waits)
+		waits := maps.Clone(p.pending)
 		p.mu.Unlock()
 		switch err := p.publish(ctx, waits); {
 		case err != nil && ctx.Err() == nil:
-			p.up.line("publishing %s failed, will retry: %v", p.up.spec.DNS.Name, err)
-		case err == nil && !told:
-			told = true
-			p.up.line("published %s", p.up.spec.DNS.Name)
+			p.up.printLine("publishing %s failed, will retry: %v", p.up.spec.DNS.Name, err)
+		case err == nil && !published:
+			published = true
+			p.up.printLine("published %s", p.up.spec.DNS.Name)
 		}
 	}
 }

@@ -31,8 +31,8 @@ func (u *upRun) admitBalancers(ctx context.Context, have []provision.Object, rep
 	return strangersError(refused, u.file)
 }
 
-// strangersCalled returns the unknown machines with an id, as found by the last admitBalancers.
-func (u *upRun) strangersCalled(id string) []provision.Object {
+// strangersWithID returns the unknown machines with an id, as found by the last admitBalancers.
+func (u *upRun) strangersWithID(id string) []provision.Object {
 	return slices.DeleteFunc(slices.Clone(u.strangers), func(o provision.Object) bool { return o.ID != id })
 }
 

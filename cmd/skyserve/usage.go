@@ -79,7 +79,7 @@ func runUsage(ctx context.Context, o *usageOptions, out io.Writer) error {
 	}
 	u.Service = name
 	if o.output == "json" {
-		u.Usage = u.sum(usageColumns)
+		u.Usage = u.groupBy(usageColumns)
 		if err := json.NewEncoder(out).Encode(u); err != nil {
 			return fmt.Errorf("writing the usage: %w", err)
 		}
@@ -108,8 +108,8 @@ func (o *usageOptions) check() error {
 	return nil
 }
 
-// usageSum is the output of `skyserve usage`.
-type usageSum struct {
+// usageReport is the output of `skyserve usage`.
+type usageReport struct {
 	Service  string            `json:"service"`
 	Since    string            `json:"since"` // the first day of the period, UTC
 	At       time.Time         `json:"at"`
@@ -128,12 +128,12 @@ type usageLine struct {
 }
 
 // gather fetches the usage of the period's months.
-func (o *usageOptions) gather(ctx context.Context, admins []*telemetry.Client) (*usageSum, error) {
-	now, err := askUsage(ctx, admins, "")
+func (o *usageOptions) gather(ctx context.Context, admins []*telemetry.Client) (*usageReport, error) {
+	now, err := fetchUsage(ctx, admins, "")
 	if err != nil {
 		return nil, err
 	}
-	u := &usageSum{Since: now.Month + "-01", At: now.At, Complete: now.Complete, Quotas: now.Quotas}
+	u := &usageReport{Since: now.Month + "-01", At: now.At, Complete: now.Complete, Quotas: now.Quotas}
 	if o.since == sinceToday {
 		u.Since = now.At.UTC().Format(time.DateOnly)
 	}
@@ -153,7 +153,7 @@ func (o *usageOptions) gather(ctx context.Context, admins []*telemetry.Client) (
 	}
 	u.Since = last + "-01"
 	for month := first.AddDate(0, -1, 0); telemetry.MonthOf(month) >= last; month = month.AddDate(0, -1, 0) {
-		r, err := askUsage(ctx, admins, telemetry.MonthOf(month))
+		r, err := fetchUsage(ctx, admins, telemetry.MonthOf(month))
 		if err != nil {
 			return nil, err
 		}
@@ -165,9 +165,9 @@ func (o *usageOptions) gather(ctx context.Context, admins []*telemetry.Client) (
 	return u, nil
 }
 
-// askUsage queries the balancers in order until one returns a complete report. Without one it
+// fetchUsage queries the balancers in order until one returns a complete report. Without one it
 // returns the first incomplete report.
-func askUsage(ctx context.Context, admins []*telemetry.Client, month string) (best *telemetry.UsageReport, err error) {
+func fetchUsage(ctx context.Context, admins []*telemetry.Client, month string) (best *telemetry.UsageReport, err error) {
 	var failures []error
 	for _, c := range admins {
 		r, err := c.Usage(ctx, month)
@@ -186,8 +186,8 @@ func askUsage(ctx context.Context, admins []*telemetry.Client, month string) (be
 	return best, nil
 }
 
-// sum groups the usage by columns, sorted.
-func (u *usageSum) sum(columns []string) []usageLine {
+// groupBy groups the usage by columns, sorted.
+func (u *usageReport) groupBy(columns []string) []usageLine {
 	sums := map[usageLine]telemetry.Usage{}
 	for _, line := range u.Usage {
 		used := line.Usage
@@ -234,15 +234,15 @@ func (l *usageLine) field(column string) *string {
 func (l *usageLine) get(column string) string { return *l.field(column) }
 func (l *usageLine) set(column, to string)    { *l.field(column) = to }
 
-func count(n int64) string { return strconv.FormatInt(n, 10) }
+func formatCount(n int64) string { return strconv.FormatInt(n, 10) }
 
 // write prints the usage and the quotas as tables.
-func (u *usageSum) write(w io.Writer, by []string) {
+func (u *usageReport) write(w io.Writer, by []string) {
 	fmt.Fprintln(w, strings.TrimSpace(u.Service+"  since "+u.Since+" (UTC)"))
 	if !u.Complete {
 		fmt.Fprintln(w, "incomplete: the store is unreachable; showing the usage known to one balancer")
 	}
-	lines := u.sum(by)
+	lines := u.groupBy(by)
 	if len(lines) == 0 {
 		fmt.Fprintln(w, "no usage recorded; requests are counted only with API keys")
 	} else {
@@ -252,19 +252,19 @@ func (u *usageSum) write(w io.Writer, by []string) {
 		t := printable.NewTable(w)
 		t.Rowf("\nKEY\tTENANT\tQUOTA\tLIMIT\tUSED\tREMAINING\tRESETS")
 		for _, q := range u.Quotas {
-			t.Row(q.Key, q.Tenant, q.What+" per "+q.Period, count(q.Limit), count(q.Used), count(q.Left), q.ResetsAt.UTC().Format(time.DateOnly))
+			t.Row(q.Key, q.Tenant, q.What+" per "+q.Period, formatCount(q.Limit), formatCount(q.Used), formatCount(q.Left), q.ResetsAt.UTC().Format(time.DateOnly))
 		}
 		_ = t.Flush() // w is a buffer
 	}
 }
 
-func (u *usageSum) writeUsage(w io.Writer, lines []usageLine, by []string) {
+func (u *usageReport) writeUsage(w io.Writer, lines []usageLine, by []string) {
 	t := printable.NewTable(w)
 	t.Row()
-	t.Row(append(upper(by), "REQUESTS", "PROMPT", "CACHED", "OUTPUT")...)
+	t.Row(append(upperAll(by), "REQUESTS", "PROMPT", "CACHED", "OUTPUT")...)
 	var all telemetry.Usage
 	row := func(first []string, used telemetry.Usage) {
-		t.Row(append(first, count(used.Requests), count(used.PromptTokens), count(used.CachedTokens), count(used.OutputTokens))...)
+		t.Row(append(first, formatCount(used.Requests), formatCount(used.PromptTokens), formatCount(used.CachedTokens), formatCount(used.OutputTokens))...)
 	}
 	for _, line := range lines {
 		var first []string
@@ -284,7 +284,7 @@ func (u *usageSum) writeUsage(w io.Writer, lines []usageLine, by []string) {
 	_ = t.Flush() // w is a buffer
 }
 
-func upper(words []string) []string {
+func upperAll(words []string) []string {
 	all := make([]string, 0, len(words)+4)
 	for _, w := range words {
 		all = append(all, strings.ToUpper(w))

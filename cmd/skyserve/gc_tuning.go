@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// garbageRoom is the minimum amount of garbage between two runs of the collector. A
+	// minGarbage is the minimum amount of garbage between two runs of the collector. A
 	// balancer keeps little live memory and allocates with every request: collecting whenever
 	// the heap has doubled would take most of its time.
-	garbageRoom = 64 << 20
+	minGarbage = 64 << 20
 	// garbageShare limits the garbage of a large heap to 1/garbageShare of the live memory: with
 	// ten thousand streams, doubling would be half a gigabyte.
 	garbageShare = 8
 	// Bounds of GOGC, in percent of the live memory.
-	leastPercent, mostPercent = 100 / garbageShare, 1600
+	minPercent, maxPercent = 100 / garbageShare, 1600
 )
 
 // gcPercent returns the value of GOGC for inUse bytes of live memory.
 func gcPercent(inUse uint64) int {
-	room := max(garbageRoom, inUse/garbageShare)
-	return int(min(max(100*room/max(inUse, 1), leastPercent), mostPercent))
+	room := max(minGarbage, inUse/garbageShare)
+	return int(min(max(100*room/max(inUse, 1), minPercent), maxPercent))
 }
 
 // memoryLimit returns the heap size above which a process with a memory limit of total collects
@@ -46,15 +46,15 @@ func tuneCollector(ctx context.Context) {
 		return
 	}
 	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
-	told := 0
+	applied := 0
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		metrics.Read(samples)
 		want := gcPercent(samples[0].Value.Uint64() + samples[1].Value.Uint64())
-		if 5*want < 4*told || 4*want > 5*told { // SetGCPercent stops the world
+		if 5*want < 4*applied || 4*want > 5*applied { // SetGCPercent stops the world
 			debug.SetGCPercent(want)
-			told = want
+			applied = want
 		}
 		select {
 		case <-ctx.Done():

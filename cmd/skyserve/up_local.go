@@ -19,9 +19,9 @@ import (
 
 // This file has the parts of `up` for local regions, whose machines are processes.
 
-// misnamed returns why the public name of a local service cannot resolve to its balancers; nil if
+// checkLocalName returns why the public name of a local service cannot resolve to its balancers; nil if
 // it can, or if the service has no name.
-func misnamed(spec *service.Spec) error {
+func checkLocalName(spec *service.Spec) error {
 	if spec.DNS == nil || cloud.Rents(spec) {
 		return nil
 	}
@@ -48,9 +48,9 @@ func misnamed(spec *service.Spec) error {
 	return nil
 }
 
-// recordsHere returns the records of a local service in a hosted zone: the public addresses of its
+// localRecords returns the records of a local service in a hosted zone: the public addresses of its
 // balancers.
-func recordsHere(spec *service.Spec, have []provision.Object) (records []provision.Record, err error) {
+func localRecords(spec *service.Spec, have []provision.Object) (records []provision.Record, err error) {
 	for _, n := range fleet.NameRecords(spec, have) {
 		record, err := dns.RecordOf(n)
 		if err != nil {
@@ -62,8 +62,8 @@ func recordsHere(spec *service.Spec, have []provision.Object) (records []provisi
 	return records, nil
 }
 
-// earlierHere returns an error if processes of a version without agents are running.
-func earlierHere(have []provision.Object, name, file string) error {
+// localEarlierVersionError returns an error if processes of a version without agents are running.
+func localEarlierVersionError(have []provision.Object, name, file string) error {
 	if slices.ContainsFunc(have, fleet.IsEarlier) {
 		return failed(fmt.Errorf("%s runs: %w", name, fleet.ErrEarlier), fmt.Sprintf("skyserve down %s, then: skyserve up %s", name, file))
 	}
@@ -73,7 +73,7 @@ func earlierHere(have []provision.Object, name, file string) error {
 // checkPorts checks, before anything is started, that running processes keep their ports and that
 // every port that a launch needs is free.
 func (u *upRun) checkPorts() error {
-	if u.clouds.here == nil {
+	if u.clouds.localService == nil {
 		return nil
 	}
 	err := local.NewProvider(u.svc, "", "", 0).For(u.spec).CheckPorts(u.changes.Changes)
@@ -90,9 +90,9 @@ func (u *upRun) awaitServing(ctx context.Context, have []provision.Object, fresh
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
 	defer cancel()
 	h := fleet.Handover{Service: u.spec.Name, Party: u.operator.party, Have: have}
-	return h.AwaitServing(ctx, u.spec, u.leaving, func(id string) {
+	return h.AwaitServing(ctx, u.spec, u.draining, func(id string) {
 		if fresh(id) {
-			u.line("ready %s", id)
+			u.printLine("ready %s", id)
 		}
 	})
 }
@@ -104,7 +104,7 @@ func (u *upRun) isChanged(id string) bool {
 
 // findReloads finds the local machines that keep running and reload another configuration.
 func (u *upRun) findReloads(ctx context.Context) error {
-	if cloud.Rents(u.spec) || u.only != nil || u.operator.authority == nil {
+	if cloud.Rents(u.spec) || u.filter != nil || u.operator.authority == nil {
 		return nil
 	}
 	have, changed := slices.Clone(u.changes.Have), map[string]bool{}
@@ -114,7 +114,7 @@ func (u *upRun) findReloads(ctx context.Context) error {
 	for _, c := range u.changes.Changes {
 		changed[c.ID()] = true
 	}
-	h, deployments, err := u.handover(have)
+	h, deployments, err := u.delivery(have)
 	if err != nil {
 		return err
 	}
@@ -134,8 +134,8 @@ func (u *upRun) findReloads(ctx context.Context) error {
 	return nil
 }
 
-// shown returns the plan to print: its changes and the reloads.
-func (u *upRun) shown() *fleet.Plan {
+// shownPlan returns the plan to print: its changes and the reloads.
+func (u *upRun) shownPlan() *fleet.Plan {
 	p := *u.changes
 	p.Changes = slices.Concat(p.Changes, u.reloads)
 	return &p
@@ -149,7 +149,7 @@ func (u *upRun) isReload(id string) bool {
 // plannedEndpoints returns the URLs at which local balancers will serve, by place.
 func (u *upRun) plannedEndpoints() (map[string]string, error) {
 	endpoints := map[string]string{}
-	if u.clouds.here == nil {
+	if u.clouds.localService == nil {
 		return endpoints, nil
 	}
 	p := local.NewProvider(u.svc, "", "", 0).For(u.spec)
@@ -173,17 +173,17 @@ func (u *upRun) plannedEndpoints() (map[string]string, error) {
 // noteBase is the note that stores the base directory of relative paths in service.yaml.
 const noteBase = "base.json"
 
-// base returns that directory: the working directory of the last `up`.
-func (u *upRun) base() (dir string, err error) {
-	if u.only == nil {
+// baseDir returns that directory: the working directory of the last `up`.
+func (u *upRun) baseDir() (dir string, err error) {
+	if u.filter == nil {
 		return os.Getwd()
 	}
 	return dir, u.svc.Note(noteBase, &dir)
 }
 
-// keepHere stores the base directory and the admin token of a local service for other shells.
-func (u *upRun) keepHere() error {
-	dir, err := u.base()
+// storeLocalState stores the base directory and the admin token of a local service for other shells.
+func (u *upRun) storeLocalState() error {
+	dir, err := u.baseDir()
 	if err == nil {
 		err = u.svc.TakeNote(noteBase, dir)
 	}
@@ -193,10 +193,10 @@ func (u *upRun) keepHere() error {
 	return err
 }
 
-// reload makes the local balancers reload their files, also those whose content changed under the
+// reloadBalancers makes the local balancers reload their files, also those whose content changed under the
 // same path. It returns an error if one rejects its files; that balancer keeps its old configuration.
-func (u *upRun) reload(ctx context.Context, have []provision.Object) error {
-	if u.clouds.here == nil {
+func (u *upRun) reloadBalancers(ctx context.Context, have []provision.Object) error {
+	if u.clouds.localService == nil {
 		return nil
 	}
 	h := fleet.Handover{Service: u.spec.Name, Party: u.operator.party, Have: have}

@@ -16,16 +16,16 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// handOver delivers every machine's configuration and waits until all are ready. It calls isReady,
+// deliver delivers every machine's configuration and waits until all are ready. It calls markReady,
 // unless that is nil, for each machine that becomes ready.
-func (u *upRun) handOver(ctx context.Context, have []provision.Object, isReady func(id string)) error {
-	h, deployments, err := u.handover(have)
+func (u *upRun) deliver(ctx context.Context, have []provision.Object, isReady func(id string)) error {
+	h, deployments, err := u.delivery(have)
 	if err != nil {
 		return err
 	}
-	if tell := h.Progress; isReady != nil {
+	if progress := h.Progress; isReady != nil {
 		h.Progress = func(id string, s agent.Status) {
-			tell(id, s)
+			progress(id, s)
 			if s.Phase == agent.PhaseReady {
 				isReady(id)
 			}
@@ -36,9 +36,9 @@ func (u *upRun) handOver(ctx context.Context, have []provision.Object, isReady f
 	return h.Run(ctx, deployments)
 }
 
-// handover returns the delivery to the machines, with each machine's deployment.
-func (u *upRun) handover(have []provision.Object) (*fleet.Handover, map[string]agent.Deployment, error) {
-	content, err := u.content()
+// delivery returns the delivery to the machines, with each machine's deployment.
+func (u *upRun) delivery(have []provision.Object) (*fleet.Handover, map[string]agent.Deployment, error) {
+	content, err := u.deploymentContent()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -48,35 +48,35 @@ func (u *upRun) handover(have []provision.Object) (*fleet.Handover, map[string]a
 		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Enrolments: u.enrolments, Revoked: u.operator.revoked, Witness: u.places, Have: have,
 		Progress: func(id string, s agent.Status) {
 			if u.isReload(id) && s.Phase == agent.PhaseReady {
-				u.line("reloaded %s", id)
+				u.printLine("reloaded %s", id)
 			} else if cloud.Rents(u.spec) || s.Phase == agent.PhaseFailed || s.Phase == agent.PhaseDraining { // local processes pass the other phases at once
-				u.line("%s %s", id, strings.TrimSpace(string(s.Phase)+" "+s.Reason))
+				u.printLine("%s %s", id, strings.TrimSpace(string(s.Phase)+" "+s.Reason))
 			}
 		},
 	}, deployments, err
 }
 
-// inform sends the new desired state to the controller, so that it reverts none of this run's
+// informController sends the new desired state to the controller, so that it reverts none of this run's
 // changes. If the controller does not respond, inform prints a line: it still has the old state.
-func (u *upRun) inform(ctx context.Context) error {
-	h, deployments, err := u.handover(u.changes.Have)
+func (u *upRun) informController(ctx context.Context) error {
+	h, deployments, err := u.delivery(u.changes.Have)
 	if err != nil {
 		return err
 	}
 	if err := h.Inform(ctx, deployments); err != nil && ctx.Err() == nil {
-		u.line("the controller has not received the new configuration yet: %v", err)
+		u.printLine("the controller has not received the new configuration yet: %v", err)
 	}
 	return nil
 }
 
-// content returns what the machines' configurations are made from.
-func (u *upRun) content() (c fleet.Content, err error) {
-	c = fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets, Bundle: &fleet.Bundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Leaving: u.leaving}
+// deploymentContent returns what the machines' configurations are made from.
+func (u *upRun) deploymentContent() (c fleet.Content, err error) {
+	c = fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets, Bundle: &fleet.Bundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Leaving: u.draining}
 	if c.PeerToken, err = u.peerToken(); err != nil {
 		return c, err
 	}
 	if !cloud.Rents(u.spec) {
-		if c.Base, err = u.base(); err != nil {
+		if c.Base, err = u.baseDir(); err != nil {
 			return c, err
 		}
 		if c.AdminToken, err = u.svc.NextAdminToken(); err != nil {
@@ -86,7 +86,7 @@ func (u *upRun) content() (c fleet.Content, err error) {
 	if c.Bundle.Own, c.Bundle.Issuer, err = identityOf(u.svc).Controller(cloud.ControllerMachine(u.spec), time.Now()); err != nil {
 		return c, err
 	}
-	own := means{
+	own := cloudAccess{
 		Program: u.program, EndpointGCP: u.clouds.endpointGCP, Project: u.clouds.project, Networks: networksOf(u.spec), Accounts: u.spec.GCP,
 		EndpointAWS: cmp.Or(u.clouds.endpointAWS, os.Getenv(envEndpointAWS)), // the controller's machine does not have the variable
 	}
@@ -125,9 +125,9 @@ func (u *upRun) awaitCertificates(ctx context.Context, have []provision.Object) 
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
 	defer cancel()
 	h := fleet.Handover{Party: u.operator.party, Have: have}
-	err := fleet.AwaitCertificates(ctx, have, h.Certificate, func(id, why string) { u.line("%s waiting for certificate: %s", id, why) })
+	err := fleet.AwaitCertificates(ctx, have, h.Certificate, func(id, why string) { u.printLine("%s waiting for certificate: %s", id, why) })
 	if err == nil {
-		u.line("every balancer has a certificate for %s", u.spec.DNS.Name)
+		u.printLine("every balancer has a certificate for %s", u.spec.DNS.Name)
 	}
 	return err
 }
