@@ -30,7 +30,7 @@ func TestStartersAreValid(t *testing.T) {
 	}
 }
 
-func TestUnknownCloud(t *testing.T) {
+func TestStarterRejectsUnknownCloud(t *testing.T) {
 	if _, err := templates.Starter("azure", ""); err == nil {
 		t.Error("Starter returned no error for the unknown cloud azure")
 	}

@@ -92,19 +92,19 @@ func certificateAt(addr string) (*x509.Certificate, error) {
 
 // A service of static regions comes up with a certificate, although the authority may reach
 // another balancer than the one that asked for it; a second up changes nothing.
-func TestUpWithACertificateThatIsObtained(t *testing.T) {
+func TestUpObtainsCertificate(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	t.Parallel()
 	for _, challenge := range []string{service.ChallengeTLSALPN, service.ChallengeHTTP} {
 		t.Run(challenge, func(t *testing.T) {
 			t.Parallel()
-			testObtained(t, challenge, testkit.LocalPort())
+			testObtainedCertificate(t, challenge, testkit.LocalPort())
 		})
 	}
 }
 
-func testObtained(t *testing.T, challenge string, base int) {
+func testObtainedCertificate(t *testing.T, challenge string, base int) {
 	at := func(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/v1/models") {
@@ -167,7 +167,7 @@ local: {port: %d}
 
 // Balancers at AWS write the record of a challenge into Route 53, and one in another cloud takes
 // up what they obtained.
-func TestACertificateByRoute53(t *testing.T) {
+func TestLbObtainsCertificateByDNSChallenge(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	route53 := testcloud.NewRoute53(&testcloud.Faults{})
@@ -241,7 +241,7 @@ func TestACertificateByRoute53(t *testing.T) {
 
 // A zone that the account does not have is told before anything is made, also where the name
 // itself is only about to be published.
-func TestACertificateInAZoneThatIsNotThere(t *testing.T) {
+func TestUpRejectsCertificateInMissingZone(t *testing.T) {
 	t.Parallel()
 	e := emulate(t)
 	text := strings.NewReplacer("  insecure: true\n", "  tls: {acme: {email: ops@example.com}}\n", "chat.example.com, zone: example.com", "chat.example.org, zone: example.org").Replace(cloudService)

@@ -27,7 +27,7 @@ func (e *emulated) hang(id string) (wake func()) {
 // The machine of the controller, which its cloud runs and which answers nothing, is
 // replaced by up, since another machine answers. Where none does, up says what would
 // replace it, and does so when it is told.
-func TestAMachineThatIsDeadForAllButItsCloud(t *testing.T) {
+func TestUpReplacesUnresponsiveMachine(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -66,12 +66,12 @@ func TestAMachineThatIsDeadForAllButItsCloud(t *testing.T) {
 	if out := e.skyserve(exitOK, up[:len(up)-6]...); !strings.Contains(out, "no change") {
 		t.Errorf("up again:\n%s", out)
 	}
-	e.downToNothing()
+	e.downAndCheckEmpty()
 }
 
 // What somebody changes by hand is as it should be after the next up: a security group, a
 // machine and the records of the name.
-func TestUpMendsWhatWasDoneByHand(t *testing.T) {
+func TestUpRepairsManualChanges(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -100,7 +100,7 @@ func TestUpMendsWhatWasDoneByHand(t *testing.T) {
 		t.Errorf("up again:\n%s", out)
 	}
 	e.nameChanges(up, text)
-	e.downToNothing()
+	e.downAndCheckEmpty()
 }
 
 // nameChanges: another name takes the place of the one before, of which nothing is left.

@@ -14,7 +14,7 @@ import (
 
 // Versions before machines at Google were named after their kind gave them other names. `up` makes
 // no second service beside such machines, and `down` leaves none of them running.
-func TestMachinesOfAnEarlierVersion(t *testing.T) {
+func TestUpRejectsMachinesOfEarlierVersion(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -30,7 +30,7 @@ func TestMachinesOfAnEarlierVersion(t *testing.T) {
 	if out := e.skyserve(exitFailed, up...); !strings.Contains(out, earlier) || !strings.Contains(out, "skyserve down chat") {
 		t.Errorf("up does not name it and what to do:\n%s", out)
 	}
-	e.downToNothing()
+	e.downAndCheckEmpty()
 }
 
 // insertAtGoogle makes a machine in a zone of Compute Engine.

@@ -21,15 +21,15 @@ var twoClouds = strings.NewReplacer("aws/eu-west-1", "gcp/us-central1", "{min: 0
 // which the clouds still carry out after the command has ended. It gives what was said.
 func (e *emulated) interrupt(actions []string, args ...string) string {
 	e.t.Helper()
-	said, code := e.end(os.Interrupt, actions, args...)
+	output, code := e.end(os.Interrupt, actions, args...)
 	if code != exitInterrupted {
-		e.t.Fatalf("interrupted at %s: exit %d, want %d\n%s", actions, code, exitInterrupted, said)
+		e.t.Fatalf("interrupted at %s: exit %d, want %d\n%s", actions, code, exitInterrupted, output)
 	}
-	return said
+	return output
 }
 
 // end is interrupt by any signal; code is what the command exited with.
-func (e *emulated) end(by os.Signal, actions []string, args ...string) (said string, code int) {
+func (e *emulated) end(by os.Signal, actions []string, args ...string) (output string, code int) {
 	e.t.Helper()
 	begun, ended := make(chan struct{}), make(chan struct{})
 	once := sync.OnceFunc(func() { close(begun) })
@@ -71,7 +71,7 @@ func (e *emulated) hold(with func(testcloud.Call)) {
 
 // Whenever somebody interrupts up, the next one takes up where it ended: what the
 // cloud made after nobody listened any more is found, and nothing is made twice.
-func TestAnInterruptedUp(t *testing.T) {
+func TestUpResumesAfterInterrupt(t *testing.T) {
 	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	testkit.Slow(t)
 	t.Parallel()
@@ -83,8 +83,8 @@ func TestAnInterruptedUp(t *testing.T) {
 		{"compute.instances.insert", "ec2:RunInstances"},
 		{"compute.instances.getGuestAttributes", "ec2:GetConsoleOutput"}, // the keys of the machines
 	} {
-		if said := e.interrupt(actions, up...); !strings.Contains(said, "interrupted") {
-			t.Errorf("interrupted at %s:\n%s", actions, said)
+		if output := e.interrupt(actions, up...); !strings.Contains(output, "interrupted") {
+			t.Errorf("interrupted at %s:\n%s", actions, output)
 		}
 	}
 	if out := e.skyserve(exitOK, up...); e.Running() != 5 {
@@ -95,16 +95,16 @@ func TestAnInterruptedUp(t *testing.T) {
 	}
 	down := e.at("down", "chat", "--yes")
 	for _, action := range []string{"ec2:TerminateInstances", "compute.firewalls.delete"} {
-		if said := e.interrupt([]string{action}, down...); !strings.Contains(said, "interrupted") {
-			t.Errorf("down interrupted at %s:\n%s", action, said)
+		if output := e.interrupt([]string{action}, down...); !strings.Contains(output, "interrupted") {
+			t.Errorf("down interrupted at %s:\n%s", action, output)
 		}
 	}
-	e.downToNothing()
+	e.downAndCheckEmpty()
 }
 
 // Whoever kills up or down, at a call to any of the clouds that is still carried out, finds
 // the same service, or nothing, once the command was run again.
-func TestAKilledUpAndDown(t *testing.T) {
+func TestUpAndDownRecoverFromKill(t *testing.T) {
 	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	testkit.Slow(t)
 	t.Parallel()
@@ -113,8 +113,8 @@ func TestAKilledUpAndDown(t *testing.T) {
 	kill := func(args []string, at ...[]string) {
 		t.Helper()
 		for _, actions := range at {
-			if said, code := e.end(os.Kill, actions, args...); code != -1 {
-				t.Fatalf("killed at %s: exit %d\n%s", actions, code, said)
+			if output, code := e.end(os.Kill, actions, args...); code != -1 {
+				t.Fatalf("killed at %s: exit %d\n%s", actions, code, output)
 			}
 		}
 	}
@@ -132,11 +132,11 @@ func TestAKilledUpAndDown(t *testing.T) {
 	}
 	kill(e.at("down", "chat", "--yes"), []string{"route53:ChangeResourceRecordSets"},
 		[]string{"ec2:TerminateInstances", "compute.instances.delete"}, []string{"iam:DeleteRole", "compute.firewalls.delete"})
-	e.downToNothing()
+	e.downAndCheckEmpty()
 }
 
 // Credentials that end in the middle: what was made stands, and the next up goes on.
-func TestUpWithCredentialsThatEnd(t *testing.T) {
+func TestUpReportsExpiringCredentials(t *testing.T) {
 	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	testkit.Slow(t)
 	t.Parallel()
@@ -170,11 +170,11 @@ func TestUpWithCredentialsThatEnd(t *testing.T) {
 		t.Errorf("down once they had ended:\n%s", out)
 	}
 	ended.Store(false)
-	e.downToNothing()
+	e.downAndCheckEmpty()
 }
 
-// downToNothing takes the service down and looks into both clouds.
-func (e *emulated) downToNothing() {
+// downAndCheckEmpty takes the service down and looks into both clouds.
+func (e *emulated) downAndCheckEmpty() {
 	e.t.Helper()
 	e.skyserve(exitOK, e.at("down", "chat", "--yes")...)
 	e.ended()
@@ -183,7 +183,7 @@ func (e *emulated) downToNothing() {
 	}
 }
 
-func TestUpWithCredentialsThatAreRefused(t *testing.T) {
+func TestUpReportsRejectedCredentials(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	t.Parallel()
@@ -240,7 +240,7 @@ func TestUpWithCredentialsThatAreRefused(t *testing.T) {
 }
 
 // What is nowhere is an error of the file, before anything is made.
-func TestUpWithWhatIsNowhere(t *testing.T) {
+func TestUpRejectsUnknownRegionsAndGPUs(t *testing.T) {
 	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	testkit.Slow(t)
 	t.Parallel()
@@ -268,7 +268,7 @@ func TestUpWithWhatIsNowhere(t *testing.T) {
 }
 
 // A service, and a public name, that somebody else has: nothing is touched.
-func TestUpWithNamesOfOthers(t *testing.T) {
+func TestUpRejectsNamesOfOtherOwners(t *testing.T) {
 	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	testkit.Slow(t)
 	t.Parallel()
@@ -294,7 +294,7 @@ func TestUpWithNamesOfOthers(t *testing.T) {
 
 // An account whose quotas are used up after they were looked at: up tells what it tried
 // and which limit it met, and down clears away what could be had.
-func TestUpWithoutQuota(t *testing.T) {
+func TestUpReportsExceededQuota(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	t.Parallel()
@@ -346,7 +346,7 @@ func TestUpWithoutQuota(t *testing.T) {
 			if e.Running() != tt.machines {
 				t.Errorf("%d machines, want %d", e.Running(), tt.machines)
 			}
-			e.downToNothing()
+			e.downAndCheckEmpty()
 		})
 	}
 }

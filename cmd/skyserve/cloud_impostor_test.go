@@ -74,7 +74,7 @@ func (e *emulated) enrolled(machine string) bool {
 
 // A machine that carries the tags of the controller's, and that no operator launched, is
 // handed nothing, whatever it says of itself: it is named, and replaced when that is asked for.
-func TestAnImpostorOfTheControllerIsHandedNothing(t *testing.T) {
+func TestUpRejectsControllerImpostor(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -123,5 +123,5 @@ func TestAnImpostorOfTheControllerIsHandedNothing(t *testing.T) {
 	if out := e.skyserve(exitOK, up...); !strings.Contains(out, "no change") {
 		t.Errorf("without the record:\n%s", out)
 	}
-	e.downToNothing()
+	e.downAndCheckEmpty()
 }

@@ -68,7 +68,7 @@ func (e *emulated) machine(id string, runs bool) {
 }
 
 // become waits until machines are in these states.
-func (e *emulated) become(want map[string]service.ReplicaState) {
+func (e *emulated) awaitStates(want map[string]service.ReplicaState) {
 	e.t.Helper()
 	within(e.t, fmt.Sprintf("the replicas are %v", want), func() error {
 		of := states(e.status())
@@ -133,7 +133,7 @@ func chatting(base string) (stop func() error) {
 // The controller of a service in a cloud replaces a spot machine before it is taken, so
 // that no client notices, and one that is gone without a word, also where the controller
 // was killed; and a balancer's replicas are served by another one when it is gone.
-func TestAServiceInACloudIsKept(t *testing.T) {
+func TestControllerReconcilesCloudService(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -147,7 +147,7 @@ func TestAServiceInACloudIsKept(t *testing.T) {
 	stop := chatting(base)
 	first := e.announced(e.Announce("us-east-1-0"))
 	e.machine("us-east-1-1", true)
-	e.become(map[string]service.ReplicaState{"us-east-1-0": service.StateInterrupted, "us-east-1-1": service.StateReady})
+	e.awaitStates(map[string]service.ReplicaState{"us-east-1-0": service.StateInterrupted, "us-east-1-1": service.StateReady})
 	e.Take(first)
 	e.machine("us-east-1-0", false)
 	if err := stop(); err != nil {
@@ -158,7 +158,7 @@ func TestAServiceInACloudIsKept(t *testing.T) {
 	e.aws.Vanish(e.instance("us-east-1-1"))
 	e.aws.Vanish(e.instance("lb-us-east-1-0"))
 	e.machine("us-east-1-0", true)
-	e.become(map[string]service.ReplicaState{"us-east-1-0": service.StateReady})
+	e.awaitStates(map[string]service.ReplicaState{"us-east-1-0": service.StateReady})
 	within(t, "a chat with the next replica by way of the other balancer", func() error { return chatAt(base, "key-of-a-client") })
 
 	// One that is to be left is replaced at leisure, and given back once it is empty.
@@ -179,7 +179,7 @@ func TestAServiceInACloudIsKept(t *testing.T) {
 	}
 }
 
-const abroadService = `
+const twoCloudService = `
 name: chat
 models:
   - name: m
@@ -198,18 +198,18 @@ balancer:
 
 // The controller keeps the replicas of a cloud that it is not in, by way of a balancer
 // there: keys of that cloud never leave it.
-func TestASecondCloudIsKept(t *testing.T) {
+func TestControllerReconcilesSecondCloud(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
-	out := e.skyserve(exitOK, append(e.upOf(abroadService), "--yes")...)
+	out := e.skyserve(exitOK, append(e.upOf(twoCloudService), "--yes")...)
 	base := endpointIn(out, "eu-west-1")
 	within(t, "a chat", func() error { return chatAt(base, "key-of-a-client") })
 
 	stop := chatting(base)
 	first := e.announced(e.Announce("us-central1-0"))
 	e.machine("us-central1-2", true)
-	e.become(map[string]service.ReplicaState{"us-central1-0": service.StateInterrupted, "us-central1-1": service.StateReady, "us-central1-2": service.StateReady})
+	e.awaitStates(map[string]service.ReplicaState{"us-central1-0": service.StateInterrupted, "us-central1-1": service.StateReady, "us-central1-2": service.StateReady})
 	e.Take(first)
 	e.machine("us-central1-0", false)
 	if err := stop(); err != nil {
@@ -218,7 +218,7 @@ func TestASecondCloudIsKept(t *testing.T) {
 
 	e.killController()
 	e.gce.SetStatus(e.instance("us-central1-1"), "TERMINATED")
-	e.become(map[string]service.ReplicaState{"us-central1-0": service.StateReady, "us-central1-2": service.StateReady})
+	e.awaitStates(map[string]service.ReplicaState{"us-central1-0": service.StateReady, "us-central1-2": service.StateReady})
 	within(t, "a chat", func() error { return chatAt(base, "key-of-a-client") })
 	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, " is down; ") {
 		t.Errorf("down:\n%s", out)
@@ -246,17 +246,17 @@ func (e *emulated) figures() {
 		e.t.Errorf("what its keys used:\n%s", out)
 	}
 	// The region with the load must have none of its own.
-	e.says("m in aws/eu-west-1: needs", "plan", "chat")
+	e.awaitOutput("m in aws/eu-west-1: needs", "plan", "chat")
 }
 
 // says waits until the command prints something: of a minute that has just begun no
 // load is known.
-func (e *emulated) says(want string, args ...string) {
+func (e *emulated) awaitOutput(want string, args ...string) {
 	e.t.Helper()
 	within(e.t, fmt.Sprintf("%q of skyserve %s", want, strings.Join(args, " ")), func() error {
 		out, _ := e.command(args...).CombinedOutput() // what it prints is looked at
 		if !strings.Contains(string(out), want) {
-			return fmt.Errorf("it says\n%s", out)
+			return fmt.Errorf("got\n%s", out)
 		}
 		return nil
 	})
@@ -264,7 +264,7 @@ func (e *emulated) says(want string, args ...string) {
 
 // Engines that are to run otherwise are emptied, started again and used again one after
 // the other: no client notices.
-func TestEnginesChangeOneAfterTheOther(t *testing.T) {
+func TestUpReplacesReplicasOneByOne(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -292,9 +292,9 @@ func TestEnginesChangeOneAfterTheOther(t *testing.T) {
 func (e *emulated) followPlans() {
 	e.t.Helper()
 	apply := e.at("plan", "chat", "--apply")
-	e.says("pass --yes to skip confirmation", apply...)
-	e.says("chat: plan applied", append(apply, "--yes")...)
-	e.become(map[string]service.ReplicaState{"eu-west-1-0": service.StateReady, "us-east-1-0": service.StateReady, "us-east-1-1": service.StateReady})
+	e.awaitOutput("pass --yes to skip confirmation", apply...)
+	e.awaitOutput("chat: plan applied", append(apply, "--yes")...)
+	e.awaitStates(map[string]service.ReplicaState{"eu-west-1-0": service.StateReady, "us-east-1-0": service.StateReady, "us-east-1-1": service.StateReady})
 	if out := e.skyserve(exitOK, append(apply, "--yes")...); !strings.Contains(out, "no change") {
 		e.t.Errorf("following it again:\n%s", out)
 	}

@@ -42,18 +42,18 @@ func states(s fleet.Status) map[string]service.ReplicaState {
 	return of
 }
 
-// lookAt looks at a service that is up, as it is, with a machine that hangs, and broken:
+// checkStatus looks at a service that is up, as it is, with a machine that hangs, and broken:
 // a balancer is gone and a firewall was opened by hand, which is how it is left.
-func (e *emulated) lookAt(file string) {
+func (e *emulated) checkStatus(file string) {
 	e.t.Helper()
-	e.lookAtWhole()
-	e.lookAtLogs()
-	e.lookFromElsewhere(file)
-	e.lookAtHanging()
-	e.lookAtBroken()
+	e.checkStatusOfHealthy()
+	e.checkLogs()
+	e.checkStatusWithoutAccess(file)
+	e.checkStatusOfHanging()
+	e.checkStatusOfBroken()
 }
 
-func (e *emulated) lookAtWhole() {
+func (e *emulated) checkStatusOfHealthy() {
 	e.t.Helper()
 	s := e.status()
 	if c := s.Controller; c == nil || c.State != service.StateReady || c.Machine != "lb-us-east-1-0" || s.Store != "not replicated" {
@@ -63,7 +63,7 @@ func (e *emulated) lookAtWhole() {
 		e.t.Errorf("status: %+v", s)
 	}
 	table := e.skyserve(exitOK, "status", "--endpoint-aws", e.url)
-	if !s.PlainHTTP || !strings.Contains(table, plainHTTPTold) {
+	if !s.PlainHTTP || !strings.Contains(table, plainHTTPWarning) {
 		e.t.Errorf("status does not say that the public port serves plain HTTP: %v\n%s", s.PlainHTTP, table)
 	}
 	for _, cells := range [][]string{
@@ -84,7 +84,7 @@ func hasRow(table string, cells []string) bool {
 	})
 }
 
-func (e *emulated) lookAtLogs() {
+func (e *emulated) checkLogs() {
 	e.t.Helper()
 	logs := func(code int, args ...string) string {
 		e.t.Helper()
@@ -136,8 +136,8 @@ func (e *emulated) followLogs() {
 	}
 }
 
-// lookFromElsewhere looks without credentials of the cloud, and as no operator.
-func (e *emulated) lookFromElsewhere(file string) {
+// checkStatusWithoutAccess looks without credentials of the cloud, and as no operator.
+func (e *emulated) checkStatusWithoutAccess(file string) {
 	e.t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -165,9 +165,9 @@ func (e *emulated) lookFromElsewhere(file string) {
 	}
 }
 
-// lookAtHanging stops the agent of a balancer's machine: the replica behind it is reached
+// checkStatusOfHanging stops the agent of a balancer's machine: the replica behind it is reached
 // by way of the other one.
-func (e *emulated) lookAtHanging() {
+func (e *emulated) checkStatusOfHanging() {
 	e.t.Helper()
 	e.mu.Lock()
 	agent := e.Agent("lb-us-east-1-0")
@@ -185,7 +185,7 @@ func (e *emulated) lookAtHanging() {
 	}
 }
 
-func (e *emulated) lookAtBroken() {
+func (e *emulated) checkStatusOfBroken() {
 	e.t.Helper()
 	e.aws.Vanish(e.instance("lb-eu-west-1-0")) // a replica the controller might launch again before anybody looks
 	e.aws.Open("us-east-1", "skyserve-chat-balancer", 22, "0.0.0.0/0")
@@ -211,22 +211,22 @@ func TestFollowedLogs(t *testing.T) {
 	l := &machineLogs{wanted: []provision.Object{machine}, out: &out, errOut: &errOut}
 	var f followedLog
 	for _, step := range []struct {
-		lines, printed, told string
-		err                  error
+		lines, printed, problem string
+		err                     error
 	}{
-		{err: errors.New("asleep"), told: "problem: asleep\n"},
+		{err: errors.New("asleep"), problem: "problem: asleep\n"},
 		{err: errors.New("asleep")},
 		{lines: "a b c", printed: "b\nc\n"},
 		{lines: "a b c d", printed: "d\n"},
-		{err: errors.New("asleep"), told: "problem: asleep\n"},
+		{err: errors.New("asleep"), problem: "problem: asleep\n"},
 		{lines: "b c d e", printed: "e\n"},
-		{lines: "x", printed: "x\n", told: "problem: lines of us-0 may be missing"},
+		{lines: "x", printed: "x\n", problem: "problem: lines of us-0 may be missing"},
 	} {
 		out.Reset()
 		errOut.Reset()
 		l.printNew(machine, &f, strings.Fields(step.lines), step.err, 2)
-		if out.String() != step.printed || !strings.HasPrefix(errOut.String(), step.told) || (step.told == "") != (errOut.Len() == 0) {
-			t.Errorf("%+v: printed %q, told %q", step, out.String(), errOut.String())
+		if out.String() != step.printed || !strings.HasPrefix(errOut.String(), step.problem) || (step.problem == "") != (errOut.Len() == 0) {
+			t.Errorf("%+v: printed %q to stdout, %q to stderr", step, out.String(), errOut.String())
 		}
 	}
 }

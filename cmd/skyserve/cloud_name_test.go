@@ -9,7 +9,7 @@ import (
 )
 
 // A name that cannot be had is found out before anything is rented.
-func TestUpWithANameThatCannotBeHad(t *testing.T) {
+func TestUpAndDoctorReportNameErrors(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	t.Parallel()
@@ -76,7 +76,7 @@ func TestUpWithANameThatCannotBeHad(t *testing.T) {
 }
 
 // The name of a service that is up is its own, and doctor knows it where it was brought up.
-func TestANameOfOnesOwn(t *testing.T) {
+func TestDoctorAcceptsOwnName(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -95,7 +95,7 @@ func TestANameOfOnesOwn(t *testing.T) {
 
 // Machines of one's own have no balancer that the name could lead to: nobody has to know
 // where they are.
-func TestANameBesideMachinesOfOnesOwn(t *testing.T) {
+func TestUpWithNameAndStaticRegion(t *testing.T) {
 	t.Parallel()
 	e := emulate(t)
 	text := strings.Replace(cloudService, "balancer:\n", "  - name: static/rack-7\n    endpoints: [\"http://127.0.0.1:9\"]\nbalancer:\n", 1)

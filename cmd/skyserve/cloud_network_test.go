@@ -12,7 +12,7 @@ import (
 
 // Whoever acts on a machine for a controller elsewhere launches into the network that the
 // service names.
-func TestMachinesKnowTheNetworkOfTheirService(t *testing.T) {
+func TestMachinesUseNetworkOfService(t *testing.T) {
 	cloud := testcloud.NewAWS(nil, "us-east-1")
 	cloud.AddNetwork("us-east-1", "vpc-0ff1ce00", testcloud.Subnet{ID: "subnet-0000000b", Zone: "us-east-1b", Gateway: "igw-0ff1ce"})
 	server := httptest.NewServer(cloud)

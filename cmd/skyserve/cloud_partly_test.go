@@ -11,7 +11,7 @@ import (
 
 // While replicas load, which takes many minutes, the name leads to the balancers already; it
 // does so when the wait ends before they are ready.
-func TestANameIsPublishedBeforeReplicasAreReady(t *testing.T) {
+func TestUpPublishesNameBeforeReplicasAreReady(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -24,13 +24,13 @@ func TestANameIsPublishedBeforeReplicasAreReady(t *testing.T) {
 	if got := e.names.Answers(e.zone, "chat.example.com", "us-east-1"); len(got) != 1 {
 		t.Errorf("the name leads to %v, want the balancer", got)
 	}
-	e.downToNothing()
+	e.downAndCheckEmpty()
 }
 
 // How long up waits depends on what it waits for: processes of this machine start in seconds,
 // machines with images and weights in many minutes, and an
 // authority that did not reach a balancer is asked again after a minute, and then after two.
-func TestHowLongUpWaits(t *testing.T) {
+func TestUpDefaultTimeout(t *testing.T) {
 	for regions, want := range map[string]time.Duration{
 		"local/us": time.Minute,
 		"static/x, endpoints: ['http://10.0.0.7:1']": time.Minute,

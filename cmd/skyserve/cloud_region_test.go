@@ -30,7 +30,7 @@ func (e *emulated) listReplicas() {
 
 // Replicas of a service in one region let that region's balancers in and nobody else; once
 // it has another region, whoever brings the certificate of a balancer.
-func TestAServiceInOneRegion(t *testing.T) {
+func TestServiceInOneRegion(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)

@@ -10,7 +10,7 @@ import (
 
 // Replicas of a service in a cloud are added and removed by hand as those on this computer are,
 // once their cost was agreed to; nobody who is served notices.
-func TestReplicasOfAServiceInACloudByHand(t *testing.T) {
+func TestReplicaCommandsInCloud(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -44,13 +44,13 @@ func TestReplicasOfAServiceInACloudByHand(t *testing.T) {
 	stop := chatting(base)
 	replica(exitOK, "+ replica  us-east-1-1", "add", "us-east-1", "--gpu", "L4", "--capacity", "spot", "--yes")
 	runs(5)
-	e.become(map[string]service.ReplicaState{"us-east-1-0": service.StateReady, "us-east-1-1": service.StateReady})
+	e.awaitStates(map[string]service.ReplicaState{"us-east-1-0": service.StateReady, "us-east-1-1": service.StateReady})
 	// One on demand would be exchanged for one of spot, which service.yaml names first.
 	if out := e.skyserve(exitOK, e.at("status", "chat")...); strings.Count(out, "spot g6.xlarge in us-east-1") != 2 {
 		t.Errorf("one of spot was added to one of spot:\n%s", out)
 	}
 	replica(exitOK, "draining us-east-1-0", "remove", "us-east-1-0", "--yes")
-	e.become(map[string]service.ReplicaState{"us-east-1-1": service.StateReady})
+	e.awaitStates(map[string]service.ReplicaState{"us-east-1-1": service.StateReady})
 	if err := stop(); err != nil {
 		t.Errorf("while replicas were added and removed: %v", err)
 	}

@@ -165,7 +165,7 @@ func (e *emulated) ended() {
 	})
 }
 
-func TestAServiceInACloud(t *testing.T) {
+func TestServiceInEachCloud(t *testing.T) {
 	testkit.Slow(t)
 	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	t.Parallel()
@@ -187,11 +187,11 @@ func TestAServiceInACloud(t *testing.T) {
 	}
 }
 
-// plainHTTPTold is what people are told of a service without TLS.
-const plainHTTPTold = "public port: plain HTTP"
+// plainHTTPWarning is what people are told of a service without TLS.
+const plainHTTPWarning = "public port: plain HTTP"
 
 // A service without TLS that does not say so is refused before anything is made.
-func TestUpRefusesPlainHTTPToTheWorld(t *testing.T) {
+func TestUpRejectsPublicPlainHTTP(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -205,14 +205,14 @@ func TestUpRefusesPlainHTTPToTheWorld(t *testing.T) {
 	if got := e.skyserve(exitUsage, "validate", filepath.Join(e.dir, "service.yaml")); !strings.Contains(got, "balancer.tls: is missing") {
 		t.Errorf("validate:\n%s", got)
 	}
-	if out := e.skyserve(exitOK, append(e.upOf(cloudService), "--dry-run")...); !strings.Contains(out, plainHTTPTold) {
+	if out := e.skyserve(exitOK, append(e.upOf(cloudService), "--dry-run")...); !strings.Contains(out, plainHTTPWarning) {
 		t.Errorf("up --dry-run does not say it:\n%s", out)
 	}
 }
 
 // A service that was brought up before plain HTTP had to be asked for is still shown and
 // removed; one whose kept file cannot be read is not taken for one without machines.
-func TestAServiceWhoseFileIsOlderThanItsRules(t *testing.T) {
+func TestDownWithOutdatedServiceFile(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -233,7 +233,7 @@ func TestAServiceWhoseFileIsOlderThanItsRules(t *testing.T) {
 		t.Errorf("down with a file that cannot be read: %d machines run\n%s", e.Running(), out)
 	}
 	replace("  insecure: true\n", "")
-	if out := e.skyserve(exitOK, e.at("status", "chat")...); !strings.Contains(out, "lb-us-east-1-0") || !strings.Contains(out, plainHTTPTold) {
+	if out := e.skyserve(exitOK, e.at("status", "chat")...); !strings.Contains(out, "lb-us-east-1-0") || !strings.Contains(out, plainHTTPWarning) {
 		t.Errorf("status of an older file:\n%s", out)
 	}
 	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, " is down; ") {
@@ -254,7 +254,7 @@ func testService(t *testing.T, text string, replicas, other service.Region, mach
 	if e.Running() != 4 {
 		t.Fatalf("%d machines\n%s", e.Running(), first)
 	}
-	if got := strings.Count(first, plainHTTPTold); got != 2 { // in the plan, and beside the endpoints
+	if got := strings.Count(first, plainHTTPWarning); got != 2 { // in the plan, and beside the endpoints
 		t.Errorf("up says %d times that the public port serves plain HTTP\n%s", got, first)
 	}
 	for _, place := range []string{replicas.Place(), other.Place()} {
@@ -274,7 +274,7 @@ func testService(t *testing.T, text string, replicas, other service.Region, mach
 		t.Errorf("up again:\n%s", out)
 	}
 	if replicas.Cloud() == service.CloudAWS {
-		e.mendWhatWasChanged(up)
+		e.repairManualChanges(up)
 	}
 	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, " is down; ") {
 		t.Errorf("down:\n%s", out)
@@ -288,11 +288,11 @@ func testService(t *testing.T, text string, replicas, other service.Region, mach
 	}
 }
 
-// mendWhatWasChanged looks at a service in AWS with status and logs, changes some of it
+// repairManualChanges looks at a service in AWS with status and logs, changes some of it
 // behind the service's back and brings it up again.
-func (e *emulated) mendWhatWasChanged(up []string) {
+func (e *emulated) repairManualChanges(up []string) {
 	e.t.Helper()
-	e.lookAt(up[1])
+	e.checkStatus(up[1])
 	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "firewall-us-east-1-balancer") || !strings.Contains(out, "lb-eu-west-1-0 ready") {
 		e.t.Errorf("the third up:\n%s", out)
 	}

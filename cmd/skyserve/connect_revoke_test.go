@@ -40,16 +40,16 @@ type operatorsOf struct {
 func (e *emulated) operators(args ...string) (all operatorsOf, errOut string) {
 	e.t.Helper()
 	cmd := e.command(e.at(append([]string{"connect", "-o", "json"}, args...)...)...)
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
 	err := cmd.Run()
 	if err == nil {
 		err = json.Unmarshal(out.Bytes(), &all)
 	}
 	if err != nil {
-		e.t.Fatalf("connect %s: %v: %s%s", args, err, out.String(), said.String())
+		e.t.Fatalf("connect %s: %v: %s%s", args, err, out.String(), stderr.String())
 	}
-	return all, said.String()
+	return all, stderr.String()
 }
 
 // admin is the admin URL of the first balancer, as up noted it.
@@ -84,11 +84,11 @@ func TestRevokingAnOperator(t *testing.T) {
 	if errOut, exit := end(); exit != exitOK {
 		t.Fatalf("exit %d: %s", exit, errOut)
 	}
-	asks := func(home string) (string, int) {
+	fetchSnapshot := func(home string) (string, int) {
 		_, errOut, exit := c.runs(home, "top", "--once", "-o", "json")
 		return errOut, exit
 	}
-	if errOut, exit := asks(second); exit != exitOK {
+	if errOut, exit := fetchSnapshot(second); exit != exitOK {
 		t.Fatalf("before: exit %d: %s", exit, errOut)
 	}
 	all, _ := e.operators("--list")
@@ -127,10 +127,10 @@ func TestRevokingAnOperator(t *testing.T) {
 		}
 		return nil
 	})
-	if errOut, exit := asks(second); exit == exitOK || !strings.Contains(errOut, "tls") {
+	if errOut, exit := fetchSnapshot(second); exit == exitOK || !strings.Contains(errOut, "tls") {
 		t.Errorf("who was taken out: exit %d: %s", exit, errOut)
 	}
-	if errOut, exit := asks(first); exit != exitOK {
+	if errOut, exit := fetchSnapshot(first); exit != exitOK {
 		t.Errorf("who took him out: exit %d: %s", exit, errOut)
 	}
 	if out := e.skyserve(exitOK, "connect", "--list"); !hasRow(out, []string{"bob@laptop", "operator", bob.Fingerprint, bob.ExpiresAt.Format("2006-01-02"), "yes"}) {
@@ -145,13 +145,13 @@ func TestRevokingAnOperator(t *testing.T) {
 	if _, errOut := e.operators("--revoke", "bob@laptop"); !strings.Contains(errOut, "2 of 2 machines have revocation list 1") {
 		t.Errorf("once more: %s", errOut)
 	}
-	e.revokesTheController(up)
+	e.revokeController(up)
 }
 
-// revokesTheController takes out the controller with its delegated authority: machines that
+// revokeController takes out the controller with its delegated authority: machines that
 // it certified, such as the replica that it may have launched, work on, and `up` hands it
 // another certificate, with which it is at work again.
-func (e *emulated) revokesTheController(up []string) {
+func (e *emulated) revokeController(up []string) {
 	e.t.Helper()
 	const machine = "lb-us-east-1-0"
 	after, errOut := e.operators("--revoke", machine)
@@ -183,7 +183,7 @@ func (e *emulated) revokesTheController(up []string) {
 }
 
 // What cannot be revoked.
-func TestRevokingNobody(t *testing.T) {
+func TestRevokeRejectsInvalidArguments(t *testing.T) {
 	testkit.Slow(t)
 	c := newCloud(t)
 	home := t.TempDir()

@@ -150,7 +150,7 @@ func TestConnect(t *testing.T) {
 
 // A code that names another service's authority leads to nobody, and neither does one
 // that no balancer knows.
-func TestConnectRefuses(t *testing.T) {
+func TestConnectRejectsInvalidInput(t *testing.T) {
 	testkit.Slow(t)
 	c := newCloud(t)
 	url := c.balancing()

@@ -97,7 +97,7 @@ func TestExplainAsJSON(t *testing.T) {
 	}
 }
 
-func TestExplainOfAnUnknownRequest(t *testing.T) {
+func TestExplainOfUnknownRequest(t *testing.T) {
 	us, _ := forwardedPair(t)
 	for _, format := range []string{"text", "json"} {
 		out, err := explains(t, "nope", "-o", format, "--admin", us)

@@ -41,7 +41,7 @@ func TestBacktestTable(t *testing.T) {
 }
 
 // Only a bar far above the others is cut off.
-func TestTallest(t *testing.T) {
+func TestBarLimit(t *testing.T) {
 	if got := barLimit(backtested("all", 0.2, 0.3, 0.5)); !math.IsInf(got, 1) {
 		t.Errorf("bars of like height are cut at %g", got)
 	}

@@ -46,7 +46,7 @@ func TestInParallel(t *testing.T) {
 }
 
 // Long work is told of, and an interrupt ends it though a piece goes on.
-func TestInParallelTellsAndStops(t *testing.T) {
+func TestInParallelReportsProgressAndStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var errOut bytes.Buffer
 		ctx, cancel := context.WithCancel(t.Context())
@@ -90,7 +90,7 @@ func aSeries(values []float64, horizon int) forecastedSeries {
 }
 
 // Any series can be drawn, within the columns there are, and in ASCII when asked.
-func TestPlotsTakeAnySeries(t *testing.T) {
+func TestPlotsAcceptAnySeries(t *testing.T) {
 	ascii, err := tui.NewTheme(tui.ThemeAuto, true)
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 
 // What a service left whose operator lost the certificates is found and removed, its name
 // and health checks too; who has them is left alone.
-func TestWhatALostServiceLeftIsRemoved(t *testing.T) {
+func TestGCDeletesOrphans(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -34,17 +34,17 @@ func TestWhatALostServiceLeftIsRemoved(t *testing.T) {
 	if out := e.skyserve(exitUsage, gc...); !strings.Contains(out, "pass --yes to skip confirmation") || e.Running() != 4 {
 		t.Errorf("without a terminal %d machines are left:\n%s", e.Running(), out)
 	}
-	var said struct {
+	var report struct {
 		Orphans []struct{ ID string }
 		Names   []struct{ Name, Service string }
 		Removed int
 	}
 	text := e.skyserve(exitOK, append(gc, "--yes", "-o", "json")...)
-	if err := json.Unmarshal([]byte(text[strings.Index(text, "{"):]), &said); err != nil {
+	if err := json.Unmarshal([]byte(text[strings.Index(text, "{"):]), &report); err != nil {
 		t.Fatalf("%v in %s", err, text)
 	}
-	if len(said.Names) != 1 || said.Names[0].Name != "chat.example.com" || said.Removed != len(said.Orphans)+1 {
-		t.Errorf("it says %+v", said)
+	if len(report.Names) != 1 || report.Names[0].Name != "chat.example.com" || report.Removed != len(report.Orphans)+1 {
+		t.Errorf("got %+v", report)
 	}
 	e.ended()
 	checks, _ := e.names.Checks()

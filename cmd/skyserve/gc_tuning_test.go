@@ -25,7 +25,7 @@ func TestMemoryLimit(t *testing.T) {
 
 // Between two collections garbage has room of 64 MB, or of an eighth of what is
 // in use where that is more; a young process may multiply.
-func TestRoomForGarbage(t *testing.T) {
+func TestGCPercent(t *testing.T) {
 	for _, c := range []struct {
 		inUse uint64
 		want  int

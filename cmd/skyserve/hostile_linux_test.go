@@ -10,7 +10,7 @@ import (
 )
 
 // On a terminal nothing passes but what verbs themselves draw with.
-func TestOnlyOwnDrawingReachesATerminal(t *testing.T) {
+func TestTerminalReceivesOnlyOwnSequences(t *testing.T) {
 	testkit.Slow(t)
 	good := hostileServer(t, hostileAdmin)
 	hostileService(t, good)

@@ -138,7 +138,7 @@ func write(t *testing.T, path, text string) {
 
 // No verb passes on a byte that does something to a terminal, whatever engines log,
 // balancers answer, files say or errors tell.
-func TestNoVerbPassesControlSequencesOn(t *testing.T) {
+func TestCommandsEscapeControlSequences(t *testing.T) {
 	good, bad := hostileServer(t, hostileAdmin), hostileServer(t, nil)
 	hostileService(t, good)
 	dir := t.TempDir()

@@ -154,7 +154,7 @@ func TestInterruptedLoadPrintsItsReport(t *testing.T) {
 	}
 }
 
-func TestABrokenOutputIsAFailure(t *testing.T) {
+func TestExecuteFailsOnBrokenOutput(t *testing.T) {
 	server := chatServer(t, accept)
 	root := newRoot()
 	root.SetArgs([]string{"load", "--workload", traceFile(t, 1), "--target", "us=" + server.URL})

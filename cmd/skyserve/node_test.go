@@ -151,7 +151,7 @@ func (c *testCloud) balancer(revision, listen, admin, replica, policy string) ag
 
 // A balancer and a replica on machines of their own, from their boot to an answer: what
 // was handed over is all they have.
-func TestMachinesServe(t *testing.T) {
+func TestAgentsRunBalancerAndReplica(t *testing.T) {
 	testkit.Slow(t)
 	c := newCloud(t)
 	us, lb := c.boot(identity.Replica, "us-0"), c.boot(identity.Balancer, "lb-us-0")
@@ -171,7 +171,7 @@ func TestMachinesServe(t *testing.T) {
 	if err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get("X-Skyserve-Replica") != "us-0" || !strings.HasSuffix(strings.TrimSpace(string(text)), "data: [DONE]") {
 		t.Errorf("%s by %q (%v):\n%s", resp.Status, resp.Header.Get("X-Skyserve-Replica"), err, text)
 	}
-	c.onlyMembersGetIn(admin, front)
+	c.checkAccess(admin, front)
 
 	// Another policy is taken up by the process that runs.
 	c.deploy(lb, c.balancer("2", public, admin, front, "least-load"))
@@ -195,8 +195,8 @@ func secure(t *testing.T, p identity.Party) *http.Client {
 	return hc
 }
 
-// onlyMembersGetIn asks with certificates of all kinds.
-func (c *testCloud) onlyMembersGetIn(admin, front string) {
+// checkAccess asks with certificates of all kinds.
+func (c *testCloud) checkAccess(admin, front string) {
 	c.t.Helper()
 	strangers := newCloud(c.t)
 	tests := []struct {
@@ -244,7 +244,7 @@ func (c *testCloud) member(role identity.Role, made time.Time) identity.Party {
 }
 
 // The command line shows the operator's certificate to an admin API by https.
-func TestTheCommandLineIsAnOperator(t *testing.T) {
+func TestCommandLineUsesOperatorCertificate(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("SKYSERVE_HOME", home)
 	c := newCloud(t)

@@ -51,7 +51,7 @@ func solveWith(t *testing.T, solver string, gap float64) (plan.Proposal, error) 
 }
 
 // A solver's answer is read in its own format, checked, and said to be its own.
-func TestOtherSolvers(t *testing.T) {
+func TestExternalSolvers(t *testing.T) {
 	const (
 		highs = "Model status\nOptimal\n\n# Primal solution values\nFeasible\nObjective 5.2\n# Columns 4\ns_0_0_0 2\na_0_0_0 1\ns_0_1_0 0\na_0_1_0 3\n# Rows 3\nlocal_0_0 3000\n\n# Dual solution values\nNone\n# Columns 4\ns_0_0_0 9\n"
 		cbc   = "Optimal - objective value 5.2\n 0 s_0_0_0 2 0\n 1 a_0_0_0 1 0\n** 3 a_0_1_0 2.999999999 0\n"
@@ -98,14 +98,14 @@ func TestOtherSolvers(t *testing.T) {
 }
 
 // The gap that is asked for reaches the solver; what it gives up on is told.
-func TestOtherSolverIsTold(t *testing.T) {
+func TestExternalSolverReceivesGap(t *testing.T) {
 	args := fakeSolver(t, "cbc", "-solution", "Stopped on time (no integer solution)\n", 0)
 	if _, err := solveWith(t, "cbc", 0.01); err != nil {
 		t.Fatal(err)
 	}
-	said, err := os.ReadFile(args)
-	if err != nil || !strings.Contains(string(said), "-ratioGap 0.01 -solve -solution") {
-		t.Errorf("%s %v", said, err)
+	output, err := os.ReadFile(args)
+	if err != nil || !strings.Contains(string(output), "-ratioGap 0.01 -solve -solution") {
+		t.Errorf("%s %v", output, err)
 	}
 	fakeSolver(t, "glpsol", "-w", "", 3)
 	if _, err := solveWith(t, "glpsol", 0.01); err == nil || err.Error() != "solving with glpsol: exit status 3: last word" {
@@ -121,7 +121,7 @@ func TestOtherSolverIsTold(t *testing.T) {
 }
 
 // A service's review is solved by another solver too, and says so.
-func TestOtherSolverOfAService(t *testing.T) {
+func TestPlanWithExternalSolver(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "service.yaml")
 	text := "name: chat-elsewhere\nmodels:\n  - name: m\n    gpus: [{type: L4, tps: 1000}]\nregions:\n  - name: local/us\n    replicas: {min: 1, max: 4}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

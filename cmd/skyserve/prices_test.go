@@ -93,25 +93,25 @@ func TestPlanAndUpSeeTheSamePrices(t *testing.T) {
 		}
 		return cost, strings.Join(document.Assumed, "\n")
 	}
-	told := testcloud.FakePrice("us-east-1", "g6.xlarge") + testcloud.FakeGCEPrice("us-central1", "g2-standard-4", false)
-	if cost, said := planned(e.at()...); fmt.Sprintf("%.4f", cost) != fmt.Sprintf("%.4f", told) || !strings.Contains(said, "(Google price list, us-central1, on demand)") || strings.Contains(said, "not known") {
-		t.Errorf("with prices: %g, want %g, and it says\n%s", cost, told, said)
+	sum := testcloud.FakePrice("us-east-1", "g6.xlarge") + testcloud.FakeGCEPrice("us-central1", "g2-standard-4", false)
+	if cost, output := planned(e.at()...); fmt.Sprintf("%.4f", cost) != fmt.Sprintf("%.4f", sum) || !strings.Contains(output, "(Google price list, us-central1, on demand)") || strings.Contains(output, "not known") {
+		t.Errorf("with prices: %g, want %g, output\n%s", cost, sum, output)
 	}
-	if cost, said := planned(append(e.at(), "--list-prices")...); fmt.Sprintf("%.4f", cost) != "1.5116" || !strings.Contains(said, "(g6.xlarge in us-east-1, on demand) in every region") {
-		t.Errorf("by the list: %g, and it says\n%s", cost, said)
+	if cost, output := planned(append(e.at(), "--list-prices")...); fmt.Sprintf("%.4f", cost) != "1.5116" || !strings.Contains(output, "(g6.xlarge in us-east-1, on demand) in every region") {
+		t.Errorf("by the list: %g, output\n%s", cost, output)
 	}
 	e.aws.Set(func() { e.aws.Deny = denyPrices })
-	if cost, said := planned(e.at()...); fmt.Sprintf("%.4f", cost) != fmt.Sprintf("%.4f", 0.8048+testcloud.FakeGCEPrice("us-central1", "g2-standard-4", false)) || !strings.Contains(said, "pricing:GetProducts is not allowed") {
-		t.Errorf("refused: %g, and it says\n%s", cost, said)
+	if cost, output := planned(e.at()...); fmt.Sprintf("%.4f", cost) != fmt.Sprintf("%.4f", 0.8048+testcloud.FakeGCEPrice("us-central1", "g2-standard-4", false)) || !strings.Contains(output, "pricing:GetProducts is not allowed") {
+		t.Errorf("refused: %g, output\n%s", cost, output)
 	}
 	e.aws.Set(func() { e.aws.Deny = func(_, _ string) string { return "ExpiredToken" } })
-	if cost, said := planned(e.at()...); cost < 1.5 || !strings.Contains(said, "prices of aws/us-east-1 are unknown, using list prices: ") {
-		t.Errorf("to whom AWS tells nothing: %g, and it says\n%s", cost, said)
+	if cost, output := planned(e.at()...); cost < 1.5 || !strings.Contains(output, "prices of aws/us-east-1 are unknown, using list prices: ") {
+		t.Errorf("without access to AWS prices: %g, output\n%s", cost, output)
 	}
 }
 
 // `doctor` says whether prices can be asked for, which nothing hangs on.
-func TestDoctorLooksAtPrices(t *testing.T) {
+func TestDoctorReportsPrices(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)

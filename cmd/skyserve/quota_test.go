@@ -13,7 +13,7 @@ import (
 
 // What a plan needs of quotas is shown before anything is made, and a plan that cannot
 // be carried out within them, not even otherwise, is refused.
-func TestUpLooksAtQuotas(t *testing.T) {
+func TestUpChecksQuotas(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	enough := map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
@@ -56,7 +56,7 @@ func TestUpLooksAtQuotas(t *testing.T) {
 				}
 			}
 			if tt.never != "" && strings.Contains(words, tt.never) {
-				t.Errorf("it says %q:\n%s", tt.never, shown)
+				t.Errorf("got %q:\n%s", tt.never, shown)
 			}
 			out := e.skyserve(tt.exit, append(up, "--yes")...)
 			if tt.exit == exitOK {
@@ -70,7 +70,7 @@ func TestUpLooksAtQuotas(t *testing.T) {
 }
 
 // A quota that nobody tells is unknown, and holds nothing up.
-func TestUpWithoutKnowledgeOfQuotas(t *testing.T) {
+func TestUpWithUnknownQuotas(t *testing.T) {
 	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	t.Parallel()
 	e := emulate(t)
@@ -105,7 +105,7 @@ func TestUpWithoutKnowledgeOfQuotas(t *testing.T) {
 	}
 }
 
-func TestDoctorLooksAtQuotas(t *testing.T) {
+func TestDoctorReportsQuotas(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -132,7 +132,7 @@ func TestDoctorLooksAtQuotas(t *testing.T) {
 }
 
 // A region without quota is no obstacle where another one has room.
-func TestQuotasOfOtherRegions(t *testing.T) {
+func TestQuotasIncludeFallbackRegions(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)

@@ -16,7 +16,7 @@ import (
 
 // A balancer that was killed leaves half a line: the rest repeats, and that
 // something is missing is said beside it.
-func TestReplayOfAKilledBalancer(t *testing.T) {
+func TestReplayOfTruncatedRecord(t *testing.T) {
 	p, err := policy.New("cost")
 	if err != nil {
 		t.Fatal(err)
@@ -41,6 +41,6 @@ func TestReplayOfAKilledBalancer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), "1 steps repeated") || !strings.Contains(errOut.String(), "ends in the middle of a line") {
-		t.Errorf("printed %q, said %q", out.String(), errOut.String())
+		t.Errorf("printed %q to stdout, %q to stderr", out.String(), errOut.String())
 	}
 }

@@ -28,7 +28,7 @@ var mayBypass = map[string][]string{
 }
 
 // Nothing is printed but by way of the writers that make it harmless.
-func TestNothingIsPrintedAroundTheWriters(t *testing.T) {
+func TestOutputGoesThroughPrintableWriters(t *testing.T) {
 	testkit.Slow(t)
 	root := filepath.Join("..", "..")
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -61,7 +61,7 @@ func TestNothingIsPrintedAroundTheWriters(t *testing.T) {
 
 // A log has one line for a record and nothing that steers a terminal, in both formats,
 // whatever clients and engines say.
-func TestLogsQuoteWhatOthersSay(t *testing.T) {
+func TestLogsEscapeUntrustedText(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		var out bytes.Buffer
 		log, err := newLog(printable.NewWriter(&out), slog.LevelInfo, format)

@@ -51,7 +51,7 @@ func operatorBy(t *testing.T, admins ...*telemetry.Client) *topOperator {
 
 var dead = telemetry.NewClient("http://127.0.0.1:1", nil)
 
-func TestRequestsOfAllBalancers(t *testing.T) {
+func TestTopRequestsOfAllBalancers(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	row := func(id, balancer, from string, second int, target string, forwarded bool) telemetry.RequestSummary {
 		reason := "prefix_match"
@@ -90,7 +90,7 @@ func TestRequestsOfAllBalancers(t *testing.T) {
 	}
 }
 
-func TestStoryIsThePageOfExplain(t *testing.T) {
+func TestTopStoryMatchesExplain(t *testing.T) {
 	d := record.Request{
 		Request: "r1", Balancer: "lb-us-0", Region: "local/us", Model: "llama", Tier: "IW-F", State: "finished", Status: 200,
 		Tries: []record.Try{{Kind: core.ActionDispatch, Target: "us-0", Decision: &core.Decision{Policy: "skylb", Reason: "prefix_match"}}},
@@ -106,7 +106,7 @@ func TestStoryIsThePageOfExplain(t *testing.T) {
 	}
 }
 
-func TestLoadIsInTheUnitOfForecasts(t *testing.T) {
+func TestTopLoadUsesForecastUnit(t *testing.T) {
 	now := time.Unix(1_000_000*60+30, 0)
 	point := func(minute int64, region service.Region, tier service.Tier, prompt, cached int64) telemetry.Point {
 		return telemetry.Point{Minute: minute, Balancer: "lb-" + region.Place(), Region: region, Model: "llama", Tier: tier, PromptTokens: prompt, CachedTokens: cached}
@@ -141,7 +141,7 @@ func TestLoadIsInTheUnitOfForecasts(t *testing.T) {
 	}
 }
 
-func TestSpecIsWhatABalancerServes(t *testing.T) {
+func TestTopSpecOfBalancer(t *testing.T) {
 	o := operatorBy(t, dead, adminOf(t, map[string]any{"/v1/service": "name: chat\n"}))
 	if text, err := o.Spec(t.Context()); err != nil || text != "name: chat\n" {
 		t.Errorf("got %q, %v", text, err)
@@ -152,7 +152,7 @@ func TestSpecIsWhatABalancerServes(t *testing.T) {
 }
 
 // What needs the machine where the service was brought up says what to run there.
-func TestOrdersFromElsewhereSayWhatToRunWhere(t *testing.T) {
+func TestActionsNameCommandForOtherMachine(t *testing.T) {
 	o := operatorBy(t, dead)
 	const there, onIt = ": the service was not deployed from this machine; run 'skyserve ", "' on the machine that deployed it"
 	for order, want := range map[tui.Order]string{
@@ -163,8 +163,8 @@ func TestOrdersFromElsewhereSayWhatToRunWhere(t *testing.T) {
 		{Verb: tui.VerbApply, Plan: &telemetry.PlanSummary{}}: "applying the plan" + there + "plan chat --apply" + onIt,
 		{Verb: "sell", Replica: "us-1"}:                       `unknown action "sell"`,
 	} {
-		if said, err := o.Do(t.Context(), order); err == nil || err.Error() != want || said != "" {
-			t.Errorf("%v: got %q, %v; want %s", order, said, err, want)
+		if message, err := o.Do(t.Context(), order); err == nil || err.Error() != want || message != "" {
+			t.Errorf("%v: got %q, %v; want %s", order, message, err, want)
 		}
 	}
 	if _, err := o.Logs(t.Context(), "us-1", 5); err == nil || err.Error() != "reading the log of us-1"+there+"logs chat us-1"+onIt {
@@ -174,14 +174,14 @@ func TestOrdersFromElsewhereSayWhatToRunWhere(t *testing.T) {
 	if _, err := o.Do(t.Context(), tui.Order{Verb: tui.VerbApply}); err == nil || err.Error() != "applying the plan: there is no plan yet" {
 		t.Errorf("got %v", err)
 	}
-	if _, err := o.Do(t.Context(), tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}); err == nil || !strings.HasSuffix(err.Error(), "'skyserve replica drain us-1'") {
+	if _, err := o.Do(t.Context(), tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}); err == nil || !strings.HasSuffix(err.Error(), there+"replica drain us-1"+onIt) {
 		t.Errorf("no name is known: %v", err)
 	}
 }
 
 // Whoever looks at the log of a machine in a cloud again and again asks the machine, and
 // its cloud now and then only.
-func TestAMachineIsLookedUpNowAndThen(t *testing.T) {
+func TestLogCacheExpires(t *testing.T) {
 	var book logCache
 	found, now := 0, time.Unix(1_700_000_000, 0)
 	for _, step := range []struct {
@@ -221,7 +221,7 @@ func command(t *testing.T, args ...string) {
 
 // On the machine that brought a service up, an order does what its verb does, whether
 // the dashboard was told a name or an address.
-func TestOrdersOnARunningService(t *testing.T) {
+func TestActionsOnRunningService(t *testing.T) {
 	testkit.Slow(t)
 	t.Setenv("SKYSERVE_HOME", t.TempDir())
 	t.Chdir(t.TempDir())
@@ -245,9 +245,9 @@ func TestOrdersOnARunningService(t *testing.T) {
 	more := telemetry.PlanChange{Model: "org/m", Region: "local/us", GPU: "L4", Now: 1, Delta: 1, Then: 2}
 	apply := tui.Order{Verb: tui.VerbApply, Plan: &telemetry.PlanSummary{At: time.Now(), Status: "optimal", Changes: []telemetry.PlanChange{more}}}
 	for _, step := range []struct {
-		o          *topOperator
-		order      tui.Order
-		said, fail string
+		o             *topOperator
+		order         tui.Order
+		message, fail string
 	}{
 		{byName, apply, "orders: plan applied", ""},
 		{byName, apply, "", "applying the plan: replicas of org/m in local/us on L4: the plan was made from 1, and there are 2 by now: wait for the next plan, which takes the change into account"},
@@ -258,9 +258,9 @@ func TestOrdersOnARunningService(t *testing.T) {
 		{byName, tui.Order{Verb: tui.VerbReclaim, Replica: "us-1"}, "us-1 reclaimed", ""},
 		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-9"}, "", `draining us-9: the service has no replica "us-9": 'skyserve replica list' shows what there is`},
 	} {
-		said, err := step.o.Do(t.Context(), step.order)
-		if got := fmt.Sprint(err); said != step.said || step.fail == "" && err != nil || step.fail != "" && got != step.fail {
-			t.Fatalf("%v: got %q, %v; want %q, %q", step.order, said, err, step.said, step.fail)
+		message, err := step.o.Do(t.Context(), step.order)
+		if got := fmt.Sprint(err); message != step.message || step.fail == "" && err != nil || step.fail != "" && got != step.fail {
+			t.Fatalf("%v: got %q, %v; want %q, %q", step.order, message, err, step.message, step.fail)
 		}
 	}
 	if lines, err := byName.Logs(t.Context(), "lb-us-0", 3); err != nil || len(lines) == 0 || len(lines) > 3 {

@@ -34,7 +34,7 @@ func (s *scripted) Fetch(context.Context) (*telemetry.Snapshot, string, error) {
 
 // A snapshot that is missing in between ends nothing: it is told once, and the exit code
 // tells in the end.
-func TestPrintingGoesOnWhereASnapshotIsMissing(t *testing.T) {
+func TestTopPrintContinuesAfterFailure(t *testing.T) {
 	for name, c := range map[string]struct {
 		words  []string
 		count  int
@@ -72,7 +72,7 @@ func TestPrintingGoesOnWhereASnapshotIsMissing(t *testing.T) {
 }
 
 // Who is interrupted between two frames leaves at once.
-func TestPrintingEndsWithItsContext(t *testing.T) {
+func TestTopPrintStopsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
 		defer cancel()
@@ -87,7 +87,7 @@ func TestPrintingEndsWithItsContext(t *testing.T) {
 
 // A record that can be written no more is an error, and no snapshot: nobody finds out
 // later that half of the night is missing.
-func TestARecordThatCannotBeWritten(t *testing.T) {
+func TestTopFailsWhenRecordIsNotWritable(t *testing.T) {
 	for _, name := range []string{"r.jsonl", "r.jsonl.gz"} {
 		record, err := createRecord(filepath.Join(t.TempDir(), name))
 		if err != nil {

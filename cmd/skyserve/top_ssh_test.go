@@ -25,8 +25,8 @@ func fakeSSH(t *testing.T, script string) {
 	t.Chdir(dir)
 }
 
-// far is a source over the fake ssh until the test ends.
-func far(t *testing.T) *sshSource {
+// newTestSSHSource returns a source that uses the fake ssh until the test ends.
+func newTestSSHSource(t *testing.T) *sshSource {
 	t.Helper()
 	s := newSSHSource(t.Context(), "gpu-1", "skyserve top", time.Second)
 	t.Cleanup(func() {
@@ -48,13 +48,13 @@ func snapshotLine(t *testing.T, service string) string {
 
 // A session that ends is said, with what ssh said, and begun again; only the first may
 // ask for a password.
-func TestASessionThatEndsIsBegunAgain(t *testing.T) {
+func TestSSHRestartsEndedSession(t *testing.T) {
 	fakeSSH(t, fmt.Sprintf(`echo "$*" >>args
 echo '%s'
 echo "Connection to gpu-1 closed \033[2J by remote host." >&2
 exit 255
 `, snapshotLine(t, "chat")))
-	s := far(t)
+	s := newTestSSHSource(t)
 	for round := range 3 {
 		got, source, err := s.Fetch(t.Context())
 		if err != nil || got.Service != "chat" || source != "ssh gpu-1" {
@@ -78,9 +78,9 @@ exit 255
 
 // A host that gives nothing is tried again after longer and longer pauses, in which the
 // reason stays.
-func TestAHostThatRefusesIsNotHammered(t *testing.T) {
+func TestSSHBacksOffAfterFailures(t *testing.T) {
 	fakeSSH(t, "echo >>tries\necho 'Permission denied (publickey).' >&2\nexit 255\n")
-	s := far(t)
+	s := newTestSSHSource(t)
 	begun := time.Unix(1_700_000_000, 0)
 	now := begun
 	s.now = func() time.Time { return now }
@@ -105,13 +105,13 @@ func TestAHostThatRefusesIsNotHammered(t *testing.T) {
 }
 
 // A dashboard that falls behind sees the newest.
-func TestTheNewestSnapshotCounts(t *testing.T) {
+func TestSSHReturnsNewestSnapshot(t *testing.T) {
 	var lines strings.Builder
 	for i := range 50 {
 		fmt.Fprintf(&lines, "echo '%s'\n", snapshotLine(t, fmt.Sprintf("chat-%d", i)))
 	}
 	fakeSSH(t, lines.String())
-	s := far(t)
+	s := newTestSSHSource(t)
 	before := -1
 	for before < 49 {
 		got, _, err := s.Fetch(t.Context())
@@ -126,9 +126,9 @@ func TestTheNewestSnapshotCounts(t *testing.T) {
 	}
 }
 
-func TestSSHThatIsNotThere(t *testing.T) {
+func TestSSHNotInstalled(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	s := far(t)
+	s := newTestSSHSource(t)
 	for range 2 {
 		if _, _, err := s.Fetch(t.Context()); err == nil || err.Error() != `ssh gpu-1: exec: "ssh": executable file not found in $PATH` {
 			t.Fatalf("got %v", err)
@@ -136,7 +136,7 @@ func TestSSHThatIsNotThere(t *testing.T) {
 	}
 }
 
-func TestWhatSSHTakesForAHost(t *testing.T) {
+func TestIsSSHHost(t *testing.T) {
 	for host, want := range map[string]bool{
 		"gpu-1": true, "ops@gpu-1": true, "ssh://ops@gpu-1:2222": true, "10.0.0.7": true, "[::1]": true,
 		"": false, "-oProxyCommand=x": false, "gpu 1": false, "gpu\n1": false, "gpu\x00": false,
@@ -149,7 +149,7 @@ func TestWhatSSHTakesForAHost(t *testing.T) {
 
 // Every word arrives at the far end as it was given here, whatever a shell would make
 // of it.
-func TestWordsPassAShell(t *testing.T) {
+func TestShellQuoted(t *testing.T) {
 	for _, word := range []string{"chat", "", "it's", "$(touch evil)", "a b", "`x`", `\`, "'", "''", "http://127.0.0.1:8101,http://h:1", "*", "~", "!", "é", "-n"} {
 		got, err := exec.Command("sh", "-c", "printf '<%s>' "+shellQuoted(word)).Output()
 		if err != nil || string(got) != "<"+word+">" {

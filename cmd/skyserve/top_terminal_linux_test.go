@@ -129,7 +129,7 @@ func skyserveCommand(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func TestTopOnATerminal(t *testing.T) {
+func TestTopOnTerminal(t *testing.T) {
 	cmd := skyserveCommand(t, "top", "--admin", newTopAdmin(t).URL, "--theme", "dark", "--interval", "1h")
 	tt := openTerminal(t, 100, 30, cmd)
 	tt.await("local/us")
@@ -161,7 +161,7 @@ func TestTopOnATerminal(t *testing.T) {
 }
 
 // A serial line, or a terminal inside of a script, may not know its size.
-func TestTopOnATerminalWithoutASize(t *testing.T) {
+func TestTopOnTerminalWithoutSize(t *testing.T) {
 	cmd := skyserveCommand(t, "top", "--admin", newTopAdmin(t).URL)
 	tt := openTerminal(t, 0, 0, cmd)
 	tt.await("local/us")

@@ -47,7 +47,7 @@ func top(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-func TestTopPrintsTextWhereThereIsNoTerminal(t *testing.T) {
+func TestTopPrintsTextWithoutTerminal(t *testing.T) {
 	srv := newTopAdmin(t)
 	for _, args := range [][]string{{}, {"--once"}, {"--theme", "dark"}, {"chat"}, {"--ascii"}} {
 		out, err := top(t, append(args, "--admin", srv.URL)...)
@@ -94,7 +94,7 @@ func TestTopPrintsOneSnapshotAsJSON(t *testing.T) {
 	}
 }
 
-func TestTopRefusesTheWrongService(t *testing.T) {
+func TestTopRejectsOtherService(t *testing.T) {
 	if _, err := top(t, "other", "--once", "--admin", newTopAdmin(t).URL); err == nil || !strings.Contains(err.Error(), `serves "chat", not "other"`) {
 		t.Errorf("got %v", err)
 	}

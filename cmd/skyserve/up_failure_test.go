@@ -17,7 +17,7 @@ import (
 )
 
 // What `up` comes to again and again however often it is run says what else to do.
-func TestWhatRunningUpAgainDoesNotMend(t *testing.T) {
+func TestUpHintsAfterPermanentFailure(t *testing.T) {
 	u := &upRun{up: &up{upOptions: &upOptions{file: "chat.yaml"}}, spec: &service.Spec{Name: "chat"}}
 	for name, tt := range map[string]struct {
 		err  error
@@ -41,7 +41,7 @@ func TestWhatRunningUpAgainDoesNotMend(t *testing.T) {
 }
 
 // A record of the balancers that cannot be read says what to do without it.
-func TestARecordOfBalancersThatCannotBeRead(t *testing.T) {
+func TestReadEnrolmentsNamesBrokenFile(t *testing.T) {
 	t.Setenv("SKYSERVE_HOME", t.TempDir())
 	home, err := local.OpenHome()
 	if err != nil {
@@ -64,7 +64,7 @@ func TestARecordOfBalancersThatCannotBeRead(t *testing.T) {
 
 // What service.yaml refers to and this machine does not have is told at once, all of it, before
 // anybody is asked to pay for anything.
-func TestUpWithoutItsSecrets(t *testing.T) {
+func TestUpReportsMissingSecrets(t *testing.T) {
 	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	t.Parallel()
 	e := emulate(t)

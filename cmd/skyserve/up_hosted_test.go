@@ -33,7 +33,7 @@ func (e *emulated) records() (all []string) {
 
 // The name of a local service in a hosted zone is there with it, follows its service.yaml, and
 // goes with it.
-func TestALocalServiceWithANameInAHostedZone(t *testing.T) {
+func TestUpPublishesLocalServiceInHostedZone(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e, port := emulate(t), testkit.LocalPort()
@@ -73,7 +73,7 @@ func TestALocalServiceWithANameInAHostedZone(t *testing.T) {
 
 // A name that somebody else has stays theirs, and nothing is started; one that cannot be removed is
 // left over, and can be removed later.
-func TestALocalServiceWhoseNameCannotBeHadOrRemoved(t *testing.T) {
+func TestUpAndDownReportLocalNameErrors(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e, port := emulate(t), testkit.LocalPort()
@@ -103,7 +103,7 @@ func TestALocalServiceWhoseNameCannotBeHadOrRemoved(t *testing.T) {
 }
 
 // What no name can lead to is refused.
-func TestNamesThatLeadNowhere(t *testing.T) {
+func TestCheckLocalName(t *testing.T) {
 	const hosted, embedded = "provider: route53, name: chat.example.com, zone: example.com", "provider: embedded, name: chat.example.com"
 	for _, tt := range []struct{ region, dns, says string }{
 		{"{name: local/us}", hosted, "dns.provider: a public name cannot resolve to the balancers of regions[0] (local/us)"},

@@ -94,7 +94,7 @@ func TestUsageJSON(t *testing.T) {
 
 // A balancer that knows all is preferred to one that knows its own, and that to
 // one that does not answer.
-func TestUsageOfWhoeverKnowsMost(t *testing.T) {
+func TestUsagePrefersCompleteReport(t *testing.T) {
 	silent := counting(t, nil)
 	part := counting(t, map[string]string{"": strings.Replace(november, `"complete":true`, `"complete":false`, 1)})
 	all := counting(t, map[string]string{"": november})
@@ -114,7 +114,7 @@ func TestUsageOfWhoeverKnowsMost(t *testing.T) {
 	}
 }
 
-func TestUsageRefuses(t *testing.T) {
+func TestUsageRejectsInvalidFlags(t *testing.T) {
 	admin := counting(t, map[string]string{"": november})
 	for want, o := range map[string]usageOptions{
 		`--since: must be today or a month such as 2026-10, got "yesterday"`: {since: "yesterday"},
