@@ -13,12 +13,12 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// twoClouds is the service without its name, with a replica in each of both clouds.
+// twoClouds is the service without its name, with one replica in each cloud.
 var twoClouds = strings.NewReplacer("aws/eu-west-1", "gcp/us-central1", "{min: 0, max: 0}", "{min: 1, max: 1}",
 	"dns: {provider: route53, name: chat.example.com, zone: example.com}\n", "").Replace(cloudService)
 
-// interrupt runs a command and interrupts it while calls of some actions are under way,
-// which the clouds still carry out after the command has ended. It gives what was said.
+// interrupt runs a command and interrupts it during calls of some actions, which the clouds still
+// complete after the command has ended. It returns the output.
 func (e *emulated) interrupt(actions []string, args ...string) string {
 	e.t.Helper()
 	output, code := e.end(os.Interrupt, actions, args...)
@@ -28,7 +28,7 @@ func (e *emulated) interrupt(actions []string, args ...string) string {
 	return output
 }
 
-// end is interrupt by any signal; code is what the command exited with.
+// end is interrupt with any signal; code is the command's exit code.
 func (e *emulated) end(by os.Signal, actions []string, args ...string) (output string, code int) {
 	e.t.Helper()
 	begun, ended := make(chan struct{}), make(chan struct{})
@@ -69,16 +69,16 @@ func (e *emulated) hold(with func(testcloud.Call)) {
 	e.held = with
 }
 
-// Whenever somebody interrupts up, the next one takes up where it ended: what the
-// cloud made after nobody listened any more is found, and nothing is made twice.
+// Whenever up is interrupted, the next up continues: it finds what the cloud created after the
+// interrupt, and creates nothing twice.
 func TestUpResumesAfterInterrupt(t *testing.T) {
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	up := append(e.upOf(twoClouds), "--yes")
 	for _, actions := range [][]string{
-		{"compute.regions.get", "ec2:DescribeVpcs"}, // what there is
+		{"compute.regions.get", "ec2:DescribeVpcs"}, // listing
 		{"compute.firewalls.insert", "iam:CreateRole"},
 		{"compute.instances.insert", "ec2:RunInstances"},
 		{"compute.instances.getGuestAttributes", "ec2:GetConsoleOutput"}, // the keys of the machines
@@ -102,10 +102,10 @@ func TestUpResumesAfterInterrupt(t *testing.T) {
 	e.downAndCheckEmpty()
 }
 
-// Whoever kills up or down, at a call to any of the clouds that is still carried out, finds
-// the same service, or nothing, once the command was run again.
+// After up or down is killed during a call to a cloud that still completes, a second run results in
+// the same service, or in none.
 func TestUpAndDownRecoverFromKill(t *testing.T) {
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -135,9 +135,9 @@ func TestUpAndDownRecoverFromKill(t *testing.T) {
 	e.downAndCheckEmpty()
 }
 
-// Credentials that end in the middle: what was made stands, and the next up goes on.
+// If credentials expire during up, everything created so far is kept, and the next up continues.
 func TestUpReportsExpiringCredentials(t *testing.T) {
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -157,7 +157,7 @@ func TestUpReportsExpiringCredentials(t *testing.T) {
 		}
 	})
 	if out := e.skyserve(exitCredentials, up...); !strings.Contains(out, "ExpiredToken") || !strings.Contains(out, "hint: log in again: aws sso login") {
-		t.Errorf("once they had ended:\n%s", out)
+		t.Errorf("after their expiry:\n%s", out)
 	}
 	e.hold(nil)
 	ended.Store(false)
@@ -167,43 +167,43 @@ func TestUpReportsExpiringCredentials(t *testing.T) {
 	}
 	ended.Store(true)
 	if out := e.skyserve(exitCredentials, e.at("down", "chat", "--yes")...); !strings.Contains(out, "ExpiredToken") {
-		t.Errorf("down once they had ended:\n%s", out)
+		t.Errorf("down after their expiry:\n%s", out)
 	}
 	ended.Store(false)
 	e.downAndCheckEmpty()
 }
 
-// downAndCheckEmpty takes the service down and looks into both clouds.
+// downAndCheckEmpty deletes the service and checks that both clouds are empty.
 func (e *emulated) downAndCheckEmpty() {
 	e.t.Helper()
 	e.skyserve(exitOK, e.at("down", "chat", "--yes")...)
 	e.ended()
 	if left := e.aws.Left(); len(left)+len(e.gce.Instances())+len(e.gce.Firewalls())+len(e.names.RecordSets(e.zone)) > 0 {
-		e.t.Errorf("left over: %q, %+v, %+v, %+v", left, e.gce.Instances(), e.gce.Firewalls(), e.names.RecordSets(e.zone))
+		e.t.Errorf("remaining: %q, %+v, %+v, %+v", left, e.gce.Instances(), e.gce.Firewalls(), e.names.RecordSets(e.zone))
 	}
 }
 
 func TestUpReportsRejectedCredentials(t *testing.T) {
 	testkit.Slow(t)
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		deny func(e *emulated)
 		says []string
 	}{
-		"a key that AWS does not know": {
+		"unknown AWS key": {
 			func(e *emulated) {
 				e.aws.Set(func() { e.aws.Deny = func(string, string) string { return "AuthFailure" } })
 			},
 			[]string{"reaching aws: no valid credentials", "AuthFailure", "hint: check the keys"},
 		},
-		"keys of AWS that have expired": {
+		"expired AWS keys": {
 			func(e *emulated) {
 				e.aws.Set(func() { e.aws.Deny = func(string, string) string { return "ExpiredToken" } })
 			},
 			[]string{"ExpiredToken", "hint: log in again: aws sso login"},
 		},
-		"an action that AWS does not allow": {
+		"action denied by AWS": {
 			func(e *emulated) {
 				e.aws.Set(func() {
 					e.aws.Deny = func(_, action string) string {
@@ -216,11 +216,11 @@ func TestUpReportsRejectedCredentials(t *testing.T) {
 			},
 			[]string{"reaching aws: ec2:RunInstances is not allowed", "hint: let the caller do ec2:RunInstances by an IAM policy"},
 		},
-		"a token that Google does not know": {
+		"unknown Google token": {
 			func(e *emulated) { e.gce.RequireToken("another") },
 			[]string{"reaching gcp: no valid credentials", "hint: run gcloud auth application-default login"},
 		},
-		"an action that Google does not allow": {
+		"action denied by Google": {
 			func(e *emulated) { e.gce.Deny("compute.instances.create") },
 			[]string{"reaching gcp: compute.instances.create is not allowed", "hint: grant a role that has it"},
 		},
@@ -232,16 +232,16 @@ func TestUpReportsRejectedCredentials(t *testing.T) {
 			out := e.skyserve(exitCredentials, append(e.upOf(twoClouds), "--yes")...)
 			for _, want := range tt.says {
 				if !strings.Contains(out, want) {
-					t.Errorf("it does not say %q:\n%s", want, out)
+					t.Errorf("no %q in\n%s", want, out)
 				}
 			}
 		})
 	}
 }
 
-// What is nowhere is an error of the file, before anything is made.
+// An unknown region or GPU is an error of the file, before anything is launched.
 func TestUpRejectsUnknownRegionsAndGPUs(t *testing.T) {
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -250,26 +250,26 @@ func TestUpRejectsUnknownRegionsAndGPUs(t *testing.T) {
 		exit    int
 		says    []string
 	}{
-		"a region of Google":  {"gcp/us-central1", "gcp/mars-north1", exitUsage, []string{`"mars-north1"`}},
-		"a region of AWS":     {"aws/us-east-1", "aws/mars-north-1", exitCredentials, []string{"asking aws/mars-north-1 what it offers", "hint: "}},
-		"a GPU":               {"type: L4", "type: L400", exitUsage, []string{"models[0].gpus[0].type: is not a word known here", `got "L400"`}},
-		"a GPU so many times": {"type: L4", "type: L4, count: 7", exitUsage, []string{"models[0].gpus: aws/us-east-1 offers no machine with L4 for m"}},
+		"Google region": {"gcp/us-central1", "gcp/mars-north1", exitUsage, []string{`"mars-north1"`}},
+		"AWS region":    {"aws/us-east-1", "aws/mars-north-1", exitCredentials, []string{"asking aws/mars-north-1 what it offers", "hint: "}},
+		"GPU type":      {"type: L4", "type: L400", exitUsage, []string{"models[0].gpus[0].type: is not a word known here", `got "L400"`}},
+		"GPU count":     {"type: L4", "type: L4, count: 7", exitUsage, []string{"models[0].gpus: aws/us-east-1 offers no machine with L4 for m"}},
 	} {
 		out := e.skyserve(tt.exit, append(e.upOf(strings.ReplaceAll(twoClouds, tt.is, tt.not)), "--yes")...)
 		for _, want := range tt.says {
 			if !strings.Contains(out, want) {
-				t.Errorf("%s: it does not say %q:\n%s", name, want, out)
+				t.Errorf("%s: no %q in\n%s", name, want, out)
 			}
 		}
 		if left := e.aws.Left(); len(left) > 0 || e.Running() > 0 {
-			t.Errorf("%s: there is %q after\n%s", name, left, out)
+			t.Errorf("%s: %q remains after\n%s", name, left, out)
 		}
 	}
 }
 
-// A service, and a public name, that somebody else has: nothing is touched.
+// A service or public name of another owner is not changed.
 func TestUpRejectsNamesOfOtherOwners(t *testing.T) {
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -282,28 +282,28 @@ func TestUpRejectsNamesOfOtherOwners(t *testing.T) {
 	} {
 		cmd := e.command(append(e.upOf(tt.text), "--yes")...)
 		cmd.Env = append(cmd.Env, "SKYSERVE_HOME="+t.TempDir())
-		out, _ := cmd.CombinedOutput() // its exit code is looked at
+		out, _ := cmd.CombinedOutput() // the exit code is checked below
 		if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(string(out), tt.says) || !strings.Contains(string(out), "hint: choose another name") {
 			t.Errorf("%s: exit %d\n%s", name, code, out)
 		}
 	}
 	if left, now := e.aws.Left(), e.names.RecordSets(e.zone); !slices.Equal(left, stands) || !reflect.DeepEqual(now, records) {
-		t.Errorf("there is %q and %+v, was %q and %+v", left, now, stands, records)
+		t.Errorf("got %q and %+v, want %q and %+v", left, now, stands, records)
 	}
 }
 
-// An account whose quotas are used up after they were looked at: up tells what it tried
-// and which limit it met, and down clears away what could be had.
+// If quotas are exhausted after up has checked them, up reports its attempts and the limits, and
+// down deletes what was launched.
 func TestUpReportsExceededQuota(t *testing.T) {
 	testkit.Slow(t)
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		limit    func(e *emulated)
 		says     []string
 		machines int
 	}{
-		"of GPUs": {
+		"GPU quota": {
 			func(e *emulated) {
 				e.aws.Set(func() {
 					e.aws.Refuse = func(_, machine, _ string) string {
@@ -321,7 +321,7 @@ func TestUpReportsExceededQuota(t *testing.T) {
 			},
 			3,
 		},
-		"of anything": {
+		"all quotas": {
 			func(e *emulated) {
 				e.aws.Set(func() { e.aws.Refuse = func(string, string, string) string { return "VcpuLimitExceeded" } })
 				e.limitLate("NVIDIA_L4_GPUS", "CPUS")
@@ -340,7 +340,7 @@ func TestUpReportsExceededQuota(t *testing.T) {
 			out := e.skyserve(exitPartial, append(e.upOf(twoClouds), "--yes")...)
 			for _, want := range tt.says {
 				if !strings.Contains(out, want) {
-					t.Errorf("it does not say %q:\n%s", want, out)
+					t.Errorf("no %q in\n%s", want, out)
 				}
 			}
 			if e.Running() != tt.machines {
@@ -351,7 +351,7 @@ func TestUpReportsExceededQuota(t *testing.T) {
 	}
 }
 
-// limitLate takes quotas of Google away as soon as something is made there.
+// limitLate reduces the quotas at Google as soon as something is launched there.
 func (e *emulated) limitLate(metrics ...string) {
 	e.hold(func(c testcloud.Call) {
 		if c.Action == "compute.firewalls.insert" {

@@ -28,8 +28,8 @@ balancer:
 gcp: {balancer_account: lb@p.iam.gserviceaccount.com}
 `
 
-// A project without a network called default, and without an account for machines, as
-// organisations give them today.
+// A project without a default network and without a service account for machines, as many
+// organisations require.
 func TestServiceInProjectWithoutDefaults(t *testing.T) {
 	testkit.Slow(t)
 	e := emulate(t)
@@ -48,7 +48,7 @@ func TestServiceInProjectWithoutDefaults(t *testing.T) {
 	if output := e.skyserve(exitCredentials, up...); !strings.Contains(output, "gcloud iam service-accounts create lb --project p") || len(e.gce.Instances()) > 0 {
 		t.Errorf("up without the account: %d machines\n%s", len(e.gce.Instances()), output)
 	}
-	if err := e.gce.Gcloud(output); err != nil { // what it says is pasted
+	if err := e.gce.Gcloud(output); err != nil { // run the printed commands
 		t.Fatal(err)
 	}
 	e.skyserve(exitOK, e.at("doctor", up[1])...)
@@ -64,11 +64,11 @@ func TestServiceInProjectWithoutDefaults(t *testing.T) {
 	}
 	e.skyserve(exitOK, e.at("down", "chat", "--yes")...)
 	if n, f := len(e.gce.Instances()), len(e.gce.Firewalls()); n+f > 0 {
-		t.Errorf("%d machines and %d rules are left", n, f)
+		t.Errorf("%d machines and %d rules remain", n, f)
 	}
 }
 
-// What acts in a cloud for a controller elsewhere knows the networks and the accounts of the service too.
+// A cloud handler that acts for a controller in another cloud uses the networks and accounts of the service.
 func TestControllerReceivesNetworks(t *testing.T) {
 	spec, err := service.Parse("service.yaml", []byte(strings.Replace(googleService, "regions:\n", "regions:\n  - {name: aws/us-east-1, network: vpc-0a1b2c3d, subnets: [subnet-0a1b2c3d]}\n  - {name: aws/eu-west-1}\n", 1)))
 	if err != nil {

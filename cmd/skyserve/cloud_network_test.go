@@ -10,8 +10,7 @@ import (
 	"skyserve/provision"
 )
 
-// Whoever acts on a machine for a controller elsewhere launches into the network that the
-// service names.
+// A cloud handler that acts for a controller in another cloud launches into the service's network.
 func TestMachinesUseNetworkOfService(t *testing.T) {
 	cloud := testcloud.NewAWS(nil, "us-east-1")
 	cloud.AddNetwork("us-east-1", "vpc-0ff1ce00", testcloud.Subnet{ID: "subnet-0000000b", Zone: "us-east-1b", Gateway: "igw-0ff1ce"})

@@ -19,7 +19,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// runs runs the command with a state directory of its own.
+// runs runs the command with its own state directory.
 func (c *testCloud) runs(home string, args ...string) (stdout, stderr string, code int) {
 	c.t.Helper()
 	cmd := exec.Command(c.program, args...)
@@ -32,7 +32,7 @@ func (c *testCloud) runs(home string, args ...string) (stdout, stderr string, co
 	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
 }
 
-// balancing runs a balancer with an identity until the test ends, and is its admin URL.
+// balancing runs a balancer with an identity until the test ends, and returns its admin URL.
 func (c *testCloud) balancing() string {
 	c.t.Helper()
 	dir := c.t.TempDir()
@@ -69,7 +69,7 @@ func (c *testCloud) balancing() string {
 	}
 	c.t.Cleanup(func() {
 		stop()
-		_ = cmd.Wait() // it was told to end
+		_ = cmd.Wait() // it was signalled to end
 	})
 	url := "https://" + admin
 	within(c.t, "the balancer answers", func() error {
@@ -82,7 +82,7 @@ func (c *testCloud) balancing() string {
 	return url
 }
 
-// invite runs `connect --invite`; code waits for what it prints, end for its end.
+// invite runs `connect --invite`. code waits for the printed code, and end for the exit.
 func (c *testCloud) invite(home, url string) (code func() string, end func() (string, int)) {
 	c.t.Helper()
 	cmd := exec.Command(c.program, "connect", url, "--invite")
@@ -134,22 +134,21 @@ func TestConnect(t *testing.T) {
 	if errOut, exit := end(); exit != exitOK || !strings.Contains(errOut, "bob@laptop is an operator of chat; the certificate expires ") {
 		t.Errorf("exit %d: %s", exit, errOut)
 	}
-	// The second machine now asks without being told where.
+	// The second machine now needs no URL.
 	if out, errOut, exit := c.runs(second, "top", "--once", "-o", "json"); exit != exitOK || !strings.Contains(out, `"admin": "`+url+`"`) {
 		t.Errorf("exit %d: %s%s", exit, out, errOut)
 	}
-	// The code was good once.
+	// A code works once.
 	if _, errOut, exit := c.runs(t.TempDir(), "connect", url, "--code", text); exit != exitFailed || !strings.Contains(errOut, "the invitation was used already") {
 		t.Errorf("exit %d: %s", exit, errOut)
 	}
-	// An operator who was invited cannot invite: the authority is elsewhere.
+	// An invited operator cannot invite: the authority is on another machine.
 	if _, errOut, exit := c.runs(second, "connect", url, "--invite"); exit != exitCredentials || !strings.Contains(errOut, "its certificate authority is not on this machine") {
 		t.Errorf("exit %d: %s", exit, errOut)
 	}
 }
 
-// A code that names another service's authority leads to nobody, and neither does one
-// that no balancer knows.
+// A code of another service's authority is rejected, and so is one that no balancer has open.
 func TestConnectRejectsInvalidInput(t *testing.T) {
 	testkit.Slow(t)
 	c := newCloud(t)
@@ -162,10 +161,10 @@ func TestConnectRejectsInvalidInput(t *testing.T) {
 		want string
 	}{
 		"another service": {[]string{url, "--code", other}, exitFailed, "not of this service"},
-		"not open":        {[]string{url, "--code", unknown}, exitFailed, "no such invitation is open"},
+		"unknown code":    {[]string{url, "--code", unknown}, exitFailed, "no such invitation is open"},
 		"no code":         {[]string{url}, exitUsage, "requires either --invite or --code"},
-		"half a code":     {[]string{url, "--code", unknown[:40]}, exitUsage, "want its 77 letters and digits, got 40"},
-		"by http":         {[]string{"http://127.0.0.1:1", "--code", unknown}, exitUsage, "must be the https URL"},
+		"truncated code":  {[]string{url, "--code", unknown[:40]}, exitUsage, "want its 77 letters and digits, got 40"},
+		"http URL":        {[]string{"http://127.0.0.1:1", "--code", unknown}, exitUsage, "must be the https URL"},
 		"no service":      {[]string{url, "--invite"}, exitFailed, "no service"},
 	} {
 		_, errOut, exit := c.runs(t.TempDir(), append([]string{"connect"}, tt.args...)...)

@@ -21,8 +21,8 @@ import (
 	"skyserve/tui"
 )
 
-// All pieces are worked on once; the error is that of the first that failed,
-// whatever the order they end in.
+// Every job runs once. The error is that of the failed job with the lowest index, in whatever order
+// jobs end.
 func TestInParallel(t *testing.T) {
 	var worked [50]atomic.Int32
 	err := inParallel(t.Context(), len(worked), func(i int) error {
@@ -37,7 +37,7 @@ func TestInParallel(t *testing.T) {
 	}
 	for i := range worked {
 		if n := worked[i].Load(); n != 1 {
-			t.Errorf("piece %d was done %d times", i, n)
+			t.Errorf("job %d ran %d times", i, n)
 		}
 	}
 	if err := inParallel(t.Context(), 0, nil, newProgress(&bytes.Buffer{}, "")); err != nil {
@@ -45,7 +45,7 @@ func TestInParallel(t *testing.T) {
 	}
 }
 
-// Long work is told of, and an interrupt ends it though a piece goes on.
+// Progress is printed for long work, and an interrupt ends it while a job still runs.
 func TestInParallelReportsProgressAndStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var errOut bytes.Buffer
@@ -67,7 +67,7 @@ func TestInParallelReportsProgressAndStops(t *testing.T) {
 	})
 }
 
-// An interrupt ends a forecast as it ends any verb.
+// An interrupted forecast exits with code 130.
 func TestForecastIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -78,7 +78,7 @@ func TestForecastIsInterrupted(t *testing.T) {
 	}
 }
 
-// aSeries is a series with one forecast; some of its values may be unknown.
+// aSeries returns a series with one forecast; some of its values may be unknown.
 func aSeries(values []float64, horizon int) forecastedSeries {
 	k := forecast.Keyed{Key: forecast.Key{Region: "us", Model: "m", Tier: "IW-F"}}
 	k.Series = forecast.Series{Name: k.Key.String(), Unit: forecast.PromptTokens, Step: time.Minute, Values: values}
@@ -89,7 +89,7 @@ func aSeries(values []float64, horizon int) forecastedSeries {
 	return forecastedSeries{Keyed: k, forecasts: []forecast.Forecast{fc}, names: []string{"x"}}
 }
 
-// Any series can be drawn, within the columns there are, and in ASCII when asked.
+// Any series can be drawn within the terminal's width, in ASCII if requested.
 func TestPlotsAcceptAnySeries(t *testing.T) {
 	ascii, err := tui.NewTheme(tui.ThemeAuto, true)
 	if err != nil {
@@ -118,7 +118,7 @@ func TestPlotsAcceptAnySeries(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err := plotForecasts(&again, "svg", []forecastedSeries{d, d}); err != nil || !bytes.Equal(first.Bytes(), again.Bytes()) {
-			t.Errorf("%s: the same series gives another image, %v", name, err)
+			t.Errorf("%s: the same series yields another image, %v", name, err)
 		}
 		if err := plotForecasts(&image, "png", []forecastedSeries{d}); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -136,8 +136,7 @@ func TestPlotsAcceptAnySeries(t *testing.T) {
 	}
 }
 
-// The time axis ends where the forecast does: the legend stands beside it, and has
-// room for all forecasters.
+// The time axis ends at the end of the forecast. The legend is beside it and lists all forecasters.
 func TestTimeAxisEndsWithTheForecast(t *testing.T) {
 	d := aSeries([]float64{1, 2, 3, 4}, 3)
 	for i := range forecast.Forecasters() {
@@ -155,8 +154,7 @@ func TestTimeAxisEndsWithTheForecast(t *testing.T) {
 	}
 }
 
-// Colour is never the only thing that tells lines apart, and is left out where
-// it is not wanted.
+// Lines are distinguishable without colour, and colour can be disabled.
 func TestColourOfPlots(t *testing.T) {
 	c := newPlotData(aSeries([]float64{1, 2, 3, 4}, 4))
 	theme, err := tui.NewTheme(tui.ThemeAuto, false)
@@ -165,7 +163,7 @@ func TestColourOfPlots(t *testing.T) {
 	}
 	plain, coloured := terminalPlot(c, 80, theme.Plain()), terminalPlot(c, 80, theme)
 	if strings.Contains(plain, "\x1b") || !strings.Contains(coloured, "\x1b") {
-		t.Error("colours are not as asked for")
+		t.Error("colours do not match the settings")
 	}
 	for _, mark := range []string{"•", "█"} {
 		if !strings.Contains(plain, mark) {

@@ -10,8 +10,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// What a service left whose operator lost the certificates is found and removed, its name
-// and health checks too; who has them is left alone.
+// gc deletes the resources of a service whose operator keys are lost, including its name and health
+// checks. With the keys, it deletes nothing.
 func TestGCDeletesOrphans(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -19,7 +19,7 @@ func TestGCDeletesOrphans(t *testing.T) {
 	e.skyserve(exitOK, append(e.upOf(cloudService), "--yes")...)
 	gc := e.at("gc", "--region", "aws/us-east-1", "--region", "aws/eu-west-1", "--zone", "example.com")
 	if out := e.skyserve(exitOK, append(gc, "--yes")...); !strings.Contains(out, "no orphaned resources") {
-		t.Errorf("of a service of this machine:\n%s", out)
+		t.Errorf("for a service of this machine:\n%s", out)
 	}
 	home := filepath.Join(e.dir, "home")
 	if err := os.Rename(home, home+".lost"); err != nil {
@@ -28,11 +28,11 @@ func TestGCDeletesOrphans(t *testing.T) {
 	out := e.skyserve(exitOK, append(gc, "--dry-run")...)
 	for _, want := range []string{"replica   us-east-1-0", "chat     -           name      chat.example.com", "11 orphaned", "firewall-eu-west-1-replica"} {
 		if !strings.Contains(strings.Join(strings.Fields(out), " "), strings.Join(strings.Fields(want), " ")) {
-			t.Errorf("it does not list %q:\n%s", want, out)
+			t.Errorf("no %q in the list:\n%s", want, out)
 		}
 	}
 	if out := e.skyserve(exitUsage, gc...); !strings.Contains(out, "pass --yes to skip confirmation") || e.Running() != 4 {
-		t.Errorf("without a terminal %d machines are left:\n%s", e.Running(), out)
+		t.Errorf("without a terminal %d machines remain:\n%s", e.Running(), out)
 	}
 	var report struct {
 		Orphans []struct{ ID string }

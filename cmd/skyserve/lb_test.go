@@ -87,7 +87,7 @@ func TestLbLogsAddressesAndStops(t *testing.T) {
 		select {
 		case line = <-stderr.line:
 		case c := <-code:
-			t.Fatalf("ended with exit %d after saying:\n%s", c, strings.Join(output, ""))
+			t.Fatalf("ended with exit %d after logging:\n%s", c, strings.Join(output, ""))
 		}
 		output = append(output, line)
 		if listens.MatchString(line) {
@@ -119,7 +119,7 @@ func TestLbLogsInJSON(t *testing.T) {
 	select {
 	case line := <-stderr.line:
 		if !json.Valid([]byte(line)) || !strings.Contains(line, `"msg":"listening"`) {
-			t.Errorf("it output first: %s", line)
+			t.Errorf("the first line is %s", line)
 		}
 	case c := <-code:
 		t.Fatalf("ended with exit %d", c)

@@ -25,7 +25,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// testCloud is a service whose machines are agents on this one.
+// testCloud is a service whose machines are agents on this machine.
 type testCloud struct {
 	t       *testing.T
 	program string // the command skyserve
@@ -38,7 +38,7 @@ func newCloud(t *testing.T) *testCloud {
 	c := &testCloud{t: t, program: filepath.Join(t.TempDir(), "skyserve"), home: identity.Home{Dir: t.TempDir()}}
 	self, err := os.Executable()
 	if err == nil {
-		err = os.Symlink(self, c.program) // under this name the test binary is the command: see TestMain
+		err = os.Symlink(self, c.program) // named skyserve, the test binary is the command: see TestMain
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func newCloud(t *testing.T) *testCloud {
 	return c
 }
 
-// freeAddr is an address of this machine that nothing listens on.
+// freeAddr returns an unused address of this machine.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -66,7 +66,7 @@ func freeAddr(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-// boot starts `skyserve node`, as a machine's cloud-init has it.
+// boot starts `skyserve node` as a machine's cloud-init does.
 func (c *testCloud) boot(role identity.Role, id string) agent.Machine {
 	c.t.Helper()
 	dir := c.t.TempDir()
@@ -105,7 +105,7 @@ func (c *testCloud) boot(role identity.Role, id string) agent.Machine {
 	return m
 }
 
-// within waits until what comes true.
+// within waits until condition returns no error.
 func within(t *testing.T, what string, ok func() error) {
 	t.Helper()
 	ticker := time.NewTicker(20 * time.Millisecond)
@@ -115,12 +115,12 @@ func within(t *testing.T, what string, ok func() error) {
 		select {
 		case <-ticker.C:
 		case <-timeout:
-			t.Fatalf("waited in vain: %s: %v", what, err)
+			t.Fatalf("timeout: %s: %v", what, err)
 		}
 	}
 }
 
-// deploy hands over to a machine that may still be booting, and waits until it is ready.
+// deploy enrols a machine that may still be booting, and waits until it is ready.
 func (c *testCloud) deploy(m agent.Machine, d agent.Deployment) {
 	c.t.Helper()
 	within(c.t, m.Name.ID+" is ready", func() error {
@@ -132,7 +132,7 @@ func (c *testCloud) deploy(m agent.Machine, d agent.Deployment) {
 	})
 }
 
-// balancer is a deployment of one with a replica behind mTLS.
+// balancer returns the deployment of a balancer with one replica, which it reaches by mTLS.
 func (c *testCloud) balancer(revision, listen, admin, replica, policy string) agent.Deployment {
 	c.t.Helper()
 	text, err := json.Marshal(service.BalancerConfig{
@@ -149,8 +149,8 @@ func (c *testCloud) balancer(revision, listen, admin, replica, policy string) ag
 	}}}
 }
 
-// A balancer and a replica on machines of their own, from their boot to an answer: what
-// was handed over is all they have.
+// A balancer and a replica on separate machines boot, are enrolled and serve a request. They have only
+// the configuration that they received.
 func TestAgentsRunBalancerAndReplica(t *testing.T) {
 	testkit.Slow(t)
 	c := newCloud(t)
@@ -173,9 +173,9 @@ func TestAgentsRunBalancerAndReplica(t *testing.T) {
 	}
 	c.checkAccess(admin, front)
 
-	// Another policy is taken up by the process that runs.
+	// The running process reloads another policy.
 	c.deploy(lb, c.balancer("2", public, admin, front, "least-load"))
-	within(t, "the policy is taken up", func() error {
+	within(t, "the policy is reloaded", func() error {
 		resp, err := secure(t, c.Party).Get("https://" + admin + "/metrics")
 		if err != nil {
 			return err
@@ -183,7 +183,7 @@ func TestAgentsRunBalancerAndReplica(t *testing.T) {
 		defer resp.Body.Close()
 		text, err := io.ReadAll(resp.Body)
 		if err == nil && !strings.Contains(string(text), `skyserve_reloads_total{result="applied"} 1`) {
-			err = errors.New("the balancer has read nothing again")
+			err = errors.New("the balancer has not reloaded")
 		}
 		return err
 	})
@@ -195,7 +195,7 @@ func secure(t *testing.T, p identity.Party) *http.Client {
 	return hc
 }
 
-// checkAccess asks with certificates of all kinds.
+// checkAccess sends requests with certificates of all roles.
 func (c *testCloud) checkAccess(admin, front string) {
 	c.t.Helper()
 	strangers := newCloud(c.t)
@@ -217,7 +217,7 @@ func (c *testCloud) checkAccess(admin, front string) {
 		{"a stranger asks the engine", "https://" + front + "/v1/models", strangers.member(identity.Balancer, time.Now()), false},
 	}
 	for _, tt := range tests {
-		tt.party.Root = c.Party.Root // so that it is the server who refuses
+		tt.party.Root = c.Party.Root // so that the server rejects, not the client
 		resp, err := secure(c.t, tt.party).Get(tt.url)
 		in := err == nil && resp.StatusCode == http.StatusOK
 		if err == nil {
@@ -229,7 +229,7 @@ func (c *testCloud) checkAccess(admin, front string) {
 	}
 }
 
-// member is a party whose certificate was made at a time, for an hour.
+// member returns a party whose certificate is valid for an hour from a time.
 func (c *testCloud) member(role identity.Role, made time.Time) identity.Party {
 	c.t.Helper()
 	key, err := identity.NewKey()
@@ -243,7 +243,7 @@ func (c *testCloud) member(role identity.Role, made time.Time) identity.Party {
 	return identity.NewParty(chain, key)
 }
 
-// The command line shows the operator's certificate to an admin API by https.
+// Commands present the operator's certificate to admin APIs with https URLs.
 func TestCommandLineUsesOperatorCertificate(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("SKYSERVE_HOME", home)
@@ -276,6 +276,6 @@ func TestCommandLineUsesOperatorCertificate(t *testing.T) {
 		t.Errorf("the command line is %v, want %s", who, operatorName())
 	}
 	if _, err := adminHTTP("other", "https://127.0.0.1:1"); err != nil {
-		t.Errorf("a service that this machine knows nothing of: %v", err)
+		t.Errorf("a service unknown to this machine: %v", err)
 	}
 }

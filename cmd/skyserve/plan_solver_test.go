@@ -16,8 +16,8 @@ import (
 const solverProblem = `{"models":["a"],"regions":["us","eu"],"gpus":["L4"],"n":[[[2],[0]]],"theta":[[1000]],"alpha":[0.8],"sigma":[[0.1]],
 "rho":[[[4200,0],[0,4200]]],"epsilon":0.7,"capacity":null,"min":null,"max":null}`
 
-// fakeSolver puts a program of that name in front of PATH: it notes its
-// arguments and writes answer where its arguments want it.
+// fakeSolver puts a program with a name first in PATH. It records its arguments and writes answer to
+// the file that they name.
 func fakeSolver(t *testing.T, name, answerFlag, answer string, code int) (args string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -50,7 +50,7 @@ func solveWith(t *testing.T, solver string, gap float64) (plan.Proposal, error) 
 	return p, err
 }
 
-// A solver's answer is read in its own format, checked, and said to be its own.
+// An external solver's solution is parsed in its format and checked, and the result names the solver.
 func TestExternalSolvers(t *testing.T) {
 	const (
 		highs = "Model status\nOptimal\n\n# Primal solution values\nFeasible\nObjective 5.2\n# Columns 4\ns_0_0_0 2\na_0_0_0 1\ns_0_1_0 0\na_0_1_0 3\n# Rows 3\nlocal_0_0 3000\n\n# Dual solution values\nNone\n# Columns 4\ns_0_0_0 9\n"
@@ -97,7 +97,7 @@ func TestExternalSolvers(t *testing.T) {
 	}
 }
 
-// The gap that is asked for reaches the solver; what it gives up on is told.
+// The gap is passed to the solver, and its failure is reported.
 func TestExternalSolverReceivesGap(t *testing.T) {
 	args := fakeSolver(t, "cbc", "-solution", "Stopped on time (no integer solution)\n", 0)
 	if _, err := solveWith(t, "cbc", 0.01); err != nil {
@@ -120,7 +120,7 @@ func TestExternalSolverReceivesGap(t *testing.T) {
 	}
 }
 
-// A service's review is solved by another solver too, and says so.
+// A service can be planned with an external solver, which the plan names.
 func TestPlanWithExternalSolver(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "service.yaml")
 	text := "name: chat-elsewhere\nmodels:\n  - name: m\n    gpus: [{type: L4, tps: 1000}]\nregions:\n  - name: local/us\n    replicas: {min: 1, max: 4}\n"

@@ -11,7 +11,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// denyPrices keeps the caller from the price list of AWS.
+// denyPrices denies access to the AWS price list.
 func denyPrices(_, action string) string {
 	if action == "pricing:GetProducts" {
 		return "AccessDeniedException"
@@ -19,11 +19,11 @@ func denyPrices(_, action string) string {
 	return ""
 }
 
-// onDemandOnly is a service of one balancer and one replica in a region each of AWS and
-// Google Cloud.
+// onDemandOnly is a service with one balancer and one replica in one region each of AWS and Google
+// Cloud.
 var onDemandOnly = strings.NewReplacer("balancers: 2\n", "balancers: 1\n", "    capacity: [spot, on_demand]\n", "").Replace(twoClouds)
 
-// What `up` shows is what the region's cloud asks, and whose word it is.
+// `up` shows the prices of the region's cloud and their source.
 func TestUpShowsPricesOfTheRegions(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -36,7 +36,7 @@ func TestUpShowsPricesOfTheRegions(t *testing.T) {
 		"price source: AWS price list, us-east-1; Google price list, us-central1",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(shown), " "), want) {
-			t.Errorf("it does not say %q:\n%s", want, shown)
+			t.Errorf("no %q in\n%s", want, shown)
 		}
 	}
 	if strings.Contains(shown, "list price") {
@@ -51,7 +51,7 @@ func TestUpShowsPricesOfTheRegions(t *testing.T) {
 		"prices of gcp/us-central1 are unknown, using list prices:", "(enable it: gcloud services enable cloudbilling.googleapis.com)",
 	} {
 		if strings.Count(strings.Join(strings.Fields(shown), " "), want) != 1 {
-			t.Errorf("it does not say %q once:\n%s", want, shown)
+			t.Errorf("%q is not exactly once in\n%s", want, shown)
 		}
 	}
 	var document struct {
@@ -70,7 +70,8 @@ func TestUpShowsPricesOfTheRegions(t *testing.T) {
 	}
 }
 
-// `plan` reckons with what `up` shows; it says why it does not, and needs no cloud.
+// `plan` uses the prices that `up` shows. Without access to the cloud it uses list prices and reports
+// why.
 func TestPlanAndUpSeeTheSamePrices(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -98,7 +99,7 @@ func TestPlanAndUpSeeTheSamePrices(t *testing.T) {
 		t.Errorf("with prices: %g, want %g, output\n%s", cost, sum, output)
 	}
 	if cost, output := planned(append(e.at(), "--list-prices")...); fmt.Sprintf("%.4f", cost) != "1.5116" || !strings.Contains(output, "(g6.xlarge in us-east-1, on demand) in every region") {
-		t.Errorf("by the list: %g, output\n%s", cost, output)
+		t.Errorf("with list prices: %g, output\n%s", cost, output)
 	}
 	e.aws.Set(func() { e.aws.Deny = denyPrices })
 	if cost, output := planned(e.at()...); fmt.Sprintf("%.4f", cost) != fmt.Sprintf("%.4f", 0.8048+testcloud.FakeGCEPrice("us-central1", "g2-standard-4", false)) || !strings.Contains(output, "pricing:GetProducts is not allowed") {
@@ -110,7 +111,7 @@ func TestPlanAndUpSeeTheSamePrices(t *testing.T) {
 	}
 }
 
-// `doctor` says whether prices can be asked for, which nothing hangs on.
+// `doctor` reports whether prices are available; missing prices are not a failure.
 func TestDoctorReportsPrices(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -122,12 +123,12 @@ func TestDoctorReportsPrices(t *testing.T) {
 	out := strings.Join(strings.Fields(e.skyserve(exitOK, doctor...)), " ")
 	for _, want := range []string{"ok aws/us-east-1 prices: 9 found", "ok gcp/us-central1 prices: 26 found"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("it does not say %q:\n%s", want, out)
+			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
 	e.aws.Set(func() { e.aws.Deny = denyPrices })
 	out = strings.Join(strings.Fields(e.skyserve(exitOK, doctor...)), " ")
 	if want := "ok aws/us-east-1 prices are unknown, using list prices: reaching aws: pricing:GetProducts is not allowed"; !strings.Contains(out, want) || !strings.Contains(out, "hint: let the caller do pricing:GetProducts by an IAM policy") {
-		t.Errorf("it does not say %q:\n%s", want, out)
+		t.Errorf("no %q in\n%s", want, out)
 	}
 }

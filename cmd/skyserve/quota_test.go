@@ -11,16 +11,16 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// What a plan needs of quotas is shown before anything is made, and a plan that cannot
-// be carried out within them, not even otherwise, is refused.
+// The needed quotas are shown before anything is launched. A plan that exceeds them, even with
+// fallbacks, is rejected.
 func TestUpChecksQuotas(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	enough := map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
 	for _, tt := range []struct {
 		name   string
-		limits map[string]float64 // that differ from enough
-		exit   int                // of up --yes
+		limits map[string]float64 // quotas that are not sufficient
+		exit   int                // exit code of up --yes
 		says   []string
 		never  string
 	}{
@@ -52,7 +52,7 @@ func TestUpChecksQuotas(t *testing.T) {
 			words := strings.Join(strings.Fields(shown), " ")
 			for _, want := range tt.says {
 				if !strings.Contains(words, want) {
-					t.Errorf("it does not say %q:\n%s", want, shown)
+					t.Errorf("no %q in\n%s", want, shown)
 				}
 			}
 			if tt.never != "" && strings.Contains(words, tt.never) {
@@ -63,15 +63,15 @@ func TestUpChecksQuotas(t *testing.T) {
 				return
 			}
 			if left := e.aws.Left(); len(left) > 0 || !strings.Contains(out, "more VMs than the account's quotas allow") {
-				t.Errorf("there is %q after\n%s", left, out)
+				t.Errorf("%q remains after\n%s", left, out)
 			}
 		})
 	}
 }
 
-// A quota that nobody tells is unknown, and holds nothing up.
+// A quota that cannot be read is unknown and does not block up.
 func TestUpWithUnknownQuotas(t *testing.T) {
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	e := emulate(t)
 	e.aws.Set(func() {
@@ -87,7 +87,7 @@ func TestUpWithUnknownQuotas(t *testing.T) {
 	shown := e.skyserve(exitOK, append(slices.Clone(up), "--dry-run")...)
 	for _, want := range []string{"L-3819A6DF aws/us-east-1 4 vcpus unknown unknown", "quotas of aws/us-east-1 are unknown:", "servicequotas:GetServiceQuota", "L4 on demand (NVIDIA_L4_GPUS) gcp/us-central1 1 gpus 2 2"} {
 		if !strings.Contains(strings.Join(strings.Fields(shown), " "), want) {
-			t.Errorf("it does not say %q:\n%s", want, shown)
+			t.Errorf("no %q in\n%s", want, shown)
 		}
 	}
 	var document struct{ Quotas []cloud.QuotaNeed }
@@ -123,7 +123,7 @@ func TestDoctorReportsQuotas(t *testing.T) {
 		"ok aws/us-east-1 standard instances on demand (L-1216C47A): 0 of 64 vcpus in use, the service needs at least 4",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
-			t.Errorf("it does not say %q:\n%s", want, out)
+			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
 	e.aws.Set(func() { e.aws.Quotas["L-3819A6DF"] = 4 })
@@ -131,7 +131,7 @@ func TestDoctorReportsQuotas(t *testing.T) {
 	e.skyserve(exitOK, doctor...)
 }
 
-// A region without quota is no obstacle where another one has room.
+// A region without quota is accepted if another region has capacity.
 func TestQuotasIncludeFallbackRegions(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -140,7 +140,7 @@ func TestQuotasIncludeFallbackRegions(t *testing.T) {
 	for room, want := range map[string]string{"max: 1": "some VMs exceed the quotas", "max: 2": "VMs over quota fall back"} {
 		text := strings.Replace(twoClouds, "name: aws/us-east-1\n", "name: aws/us-east-1\n    replicas: {min: 1, "+room+"}\n", 1)
 		if shown := e.skyserve(exitOK, append(e.upOf(text), "--dry-run")...); !strings.Contains(shown, want) {
-			t.Errorf("with %s in another region it does not say %q:\n%s", room, want, shown)
+			t.Errorf("with %s in another region: no %q in\n%s", room, want, shown)
 		}
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"skyserve/lbd/proxy"
 )
 
-// A balancer that was killed leaves half a line: the rest repeats, and that
-// something is missing is said beside it.
+// A killed balancer leaves an incomplete last line: the lines before it are replayed, and a warning
+// reports the truncation.
 func TestReplayOfTruncatedRecord(t *testing.T) {
 	p, err := policy.New("cost")
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"skyserve/tui"
 )
 
-// adminOf serves some answers as a balancer's admin API does, by path.
+// adminOf serves responses by path, as a balancer's admin API.
 func adminOf(t *testing.T, answers map[string]any) *telemetry.Client {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -71,7 +71,7 @@ func TestTopRequestsOfAllBalancers(t *testing.T) {
 	for limit, want := range map[int][]string{
 		0: nil,
 		2: {"r3 lb-us-0", "r2 lb-eu-0"},
-		9: {"r3 lb-us-0", "r2 lb-eu-0", "r1 lb-eu-0", "r1 lb-us-0"}, // a forwarded one at both
+		9: {"r3 lb-us-0", "r2 lb-eu-0", "r1 lb-eu-0", "r1 lb-us-0"}, // a forwarded request is listed by both balancers
 	} {
 		rows, err := operatorBy(t, us, dead, eu).Requests(t.Context(), limit)
 		var got []string
@@ -115,7 +115,7 @@ func TestTopLoadUsesForecastUnit(t *testing.T) {
 		point(999_997, "local/us", service.TierFast, 600, 60), point(999_997, "local/us", service.TierNormal, 120, 0),
 		point(999_998, "local/eu", service.TierFast, 60, 60),
 		point(999_999, "local/us", service.TierFast, 60, 90), point(999_999, "local/us", service.TierDeferred, 6000, 0),
-		point(1_000_000, "local/us", service.TierFast, 9999, 0), // runs still
+		point(1_000_000, "local/us", service.TierFast, 9999, 0), // current minute
 	}}})
 	o := operatorBy(t, dead, admin)
 	o.now = func() time.Time { return now }
@@ -137,7 +137,7 @@ func TestTopLoadUsesForecastUnit(t *testing.T) {
 	}
 	none := operatorBy(t, adminOf(t, map[string]any{"/v1/history": map[string]any{"points": []telemetry.Point{}}}))
 	if series, err := none.Load(t.Context()); err != nil || len(series) != 0 {
-		t.Errorf("nothing was asked yet: %v, %v", series, err)
+		t.Errorf("before any request: %v, %v", series, err)
 	}
 }
 
@@ -151,7 +151,8 @@ func TestTopSpecOfBalancer(t *testing.T) {
 	}
 }
 
-// What needs the machine where the service was brought up says what to run there.
+// On other machines, an action fails with the command to run on the machine that deployed the
+// service.
 func TestActionsNameCommandForOtherMachine(t *testing.T) {
 	o := operatorBy(t, dead)
 	const there, onIt = ": the service was not deployed from this machine; run 'skyserve ", "' on the machine that deployed it"
@@ -175,12 +176,12 @@ func TestActionsNameCommandForOtherMachine(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := o.Do(t.Context(), tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}); err == nil || !strings.HasSuffix(err.Error(), there+"replica drain us-1"+onIt) {
-		t.Errorf("no name is known: %v", err)
+		t.Errorf("without a name: %v", err)
 	}
 }
 
-// Whoever looks at the log of a machine in a cloud again and again asks the machine, and
-// its cloud now and then only.
+// Repeated requests for a log query the machine each time, but list the cloud only when the cache
+// has expired.
 func TestLogCacheExpires(t *testing.T) {
 	var book logCache
 	found, now := 0, time.Unix(1_700_000_000, 0)
@@ -211,7 +212,7 @@ regions:
 local: {port: %d}
 `
 
-// command runs the command line in this process, with the state directory of the test.
+// command runs the command line in this process with the test's state directory.
 func command(t *testing.T, args ...string) {
 	t.Helper()
 	if code := run(args); code != exitOK {
@@ -219,8 +220,8 @@ func command(t *testing.T, args ...string) {
 	}
 }
 
-// On the machine that brought a service up, an order does what its verb does, whether
-// the dashboard was told a name or an address.
+// On the machine that deployed a service, an action does what its command does, whether the dashboard
+// was given a name or an address.
 func TestActionsOnRunningService(t *testing.T) {
 	testkit.Slow(t)
 	t.Setenv("SKYSERVE_HOME", t.TempDir())
@@ -267,7 +268,7 @@ func TestActionsOnRunningService(t *testing.T) {
 		t.Errorf("the log: %q, %v", lines, err)
 	}
 	if _, err := byName.Logs(t.Context(), "us-9", 3); err == nil || !strings.Contains(err.Error(), "us-9 of orders has no log: available logs: lb-us-0, ") {
-		t.Errorf("a log that there is not: %v", err)
+		t.Errorf("a missing log: %v", err)
 	}
 	if text, err := byName.Spec(t.Context()); err != nil || text != spec {
 		t.Errorf("the service.yaml: %q, %v", text, err)

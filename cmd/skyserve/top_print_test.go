@@ -14,11 +14,10 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// scripted is a fetcher that succeeds (an empty word) or fails in turn, and again as at
-// the end from then on.
+// scripted is a fetcher that succeeds (empty word) or fails according to words; the last word repeats.
 type scripted struct {
 	words []string
-	times []time.Time // when it was asked
+	times []time.Time // times of the calls
 }
 
 func (s *scripted) String() string { return "script" }
@@ -32,8 +31,7 @@ func (s *scripted) Fetch(context.Context) (*telemetry.Snapshot, string, error) {
 	return &telemetry.Snapshot{Service: fmt.Sprintf("chat-%d", len(s.times)), Regions: []telemetry.RegionSnapshot{}}, "script", nil
 }
 
-// A snapshot that is missing in between ends nothing: it is told once, and the exit code
-// tells in the end.
+// A missing snapshot does not stop printing: it is reported once, and results in exit code 3.
 func TestTopPrintContinuesAfterFailure(t *testing.T) {
 	for name, c := range map[string]struct {
 		words  []string
@@ -44,11 +42,11 @@ func TestTopPrintContinuesAfterFailure(t *testing.T) {
 		code   int
 		within time.Duration
 	}{
-		"all come":     {[]string{""}, 3, 3, "", "", exitOK, 20 * time.Second},
-		"one":          {[]string{""}, 0, 1, "", "", exitOK, 0},
-		"the first":    {[]string{"refused"}, 3, 0, "", "fetching a snapshot: refused", exitFailed, 0},
-		"in between":   {[]string{"", "refused", "refused", "", "refused"}, 5, 2, "problem: refused\nproblem: refused\n", "3 of 5 snapshots are missing", exitPartial, 40 * time.Second},
-		"another word": {[]string{"", "refused", "reset", "reset", ""}, 5, 2, "problem: refused\nproblem: reset\n", "3 of 5 snapshots are missing", exitPartial, 40 * time.Second},
+		"all succeed":      {[]string{""}, 3, 3, "", "", exitOK, 20 * time.Second},
+		"one":              {[]string{""}, 0, 1, "", "", exitOK, 0},
+		"first fails":      {[]string{"refused"}, 3, 0, "", "fetching a snapshot: refused", exitFailed, 0},
+		"later failures":   {[]string{"", "refused", "refused", "", "refused"}, 5, 2, "problem: refused\nproblem: refused\n", "3 of 5 snapshots are missing", exitPartial, 40 * time.Second},
+		"different errors": {[]string{"", "refused", "reset", "reset", ""}, 5, 2, "problem: refused\nproblem: reset\n", "3 of 5 snapshots are missing", exitPartial, 40 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -64,14 +62,14 @@ func TestTopPrintContinuesAfterFailure(t *testing.T) {
 					t.Errorf("got %v", err)
 				}
 				if n := len(fetcher.times); fetcher.times[n-1].Sub(fetcher.times[0]) != c.within {
-					t.Errorf("asked at %v", fetcher.times)
+					t.Errorf("fetched at %v", fetcher.times)
 				}
 			})
 		})
 	}
 }
 
-// Who is interrupted between two frames leaves at once.
+// An interrupt between two frames ends printing at once.
 func TestTopPrintStopsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
@@ -85,8 +83,7 @@ func TestTopPrintStopsWithContext(t *testing.T) {
 	})
 }
 
-// A record that can be written no more is an error, and no snapshot: nobody finds out
-// later that half of the night is missing.
+// If a snapshot cannot be recorded, Fetch returns the error at once.
 func TestTopFailsWhenRecordIsNotWritable(t *testing.T) {
 	for _, name := range []string{"r.jsonl", "r.jsonl.gz"} {
 		record, err := createRecord(filepath.Join(t.TempDir(), name))

@@ -14,7 +14,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// fakeSSH puts a script in the place of ssh, and returns the directory it runs in.
+// fakeSSH replaces ssh by a script, and returns its working directory.
 func fakeSSH(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,8 +46,8 @@ func snapshotLine(t *testing.T, service string) string {
 	return string(line)
 }
 
-// A session that ends is said, with what ssh said, and begun again; only the first may
-// ask for a password.
+// The end of a session is reported with the last line of ssh, and the session restarts. Only the
+// first session may prompt for a password.
 func TestSSHRestartsEndedSession(t *testing.T) {
 	fakeSSH(t, fmt.Sprintf(`echo "$*" >>args
 echo '%s'
@@ -76,15 +76,14 @@ exit 255
 	}
 }
 
-// A host that gives nothing is tried again after longer and longer pauses, in which the
-// reason stays.
+// A host that returns nothing is retried with a growing backoff, during which the error is returned.
 func TestSSHBacksOffAfterFailures(t *testing.T) {
 	fakeSSH(t, "echo >>tries\necho 'Permission denied (publickey).' >&2\nexit 255\n")
 	s := newTestSSHSource(t)
 	begun := time.Unix(1_700_000_000, 0)
 	now := begun
 	s.now = func() time.Time { return now }
-	tries := map[int]bool{} // by the second
+	tries := map[int]bool{} // attempts, by second
 	for range 120 {
 		before, _ := os.ReadFile("tries") // none before the first
 		if _, _, err := s.Fetch(t.Context()); err == nil || err.Error() != "ssh gpu-1: exit status 255: Permission denied (publickey)." {
@@ -100,11 +99,11 @@ func TestSSHBacksOffAfterFailures(t *testing.T) {
 		now = now.Add(time.Second)
 	}
 	if want := map[int]bool{0: true, 1: true, 3: true, 7: true, 15: true, 31: true, 61: true, 91: true}; !maps.Equal(tries, want) {
-		t.Errorf("tried at %v, want %v", tries, want)
+		t.Errorf("attempts at %v, want %v", tries, want)
 	}
 }
 
-// A dashboard that falls behind sees the newest.
+// A slow reader receives the newest snapshot.
 func TestSSHReturnsNewestSnapshot(t *testing.T) {
 	var lines strings.Builder
 	for i := range 50 {
@@ -147,8 +146,7 @@ func TestIsSSHHost(t *testing.T) {
 	}
 }
 
-// Every word arrives at the far end as it was given here, whatever a shell would make
-// of it.
+// Every argument arrives unchanged at the remote host, whatever its shell characters.
 func TestShellQuoted(t *testing.T) {
 	for _, word := range []string{"chat", "", "it's", "$(touch evil)", "a b", "`x`", `\`, "'", "''", "http://127.0.0.1:8101,http://h:1", "*", "~", "!", "é", "-n"} {
 		got, err := exec.Command("sh", "-c", "printf '<%s>' "+shellQuoted(word)).Output()

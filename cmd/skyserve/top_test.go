@@ -17,7 +17,7 @@ import (
 	"skyserve/tui"
 )
 
-// newTopAdmin serves a snapshot of one region as a balancer does.
+// newTopAdmin serves a snapshot of one region, as a balancer does.
 func newTopAdmin(t *testing.T) *httptest.Server {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -34,7 +34,7 @@ func newTopAdmin(t *testing.T) *httptest.Server {
 	return srv
 }
 
-// top runs the verb with standard output to a buffer.
+// top runs `skyserve top` and returns its output.
 func top(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	t.Setenv("LC_ALL", "C.UTF-8")

@@ -12,7 +12,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// counting is the admin API of a balancer that knows the usage of some months.
+// counting returns the admin API of a balancer with the usage of some months.
 func counting(t *testing.T, months map[string]string) string {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -92,8 +92,7 @@ func TestUsageJSON(t *testing.T) {
 	}
 }
 
-// A balancer that knows all is preferred to one that knows its own, and that to
-// one that does not answer.
+// A complete report is preferred to an incomplete one, and that to a balancer that does not respond.
 func TestUsagePrefersCompleteReport(t *testing.T) {
 	silent := counting(t, nil)
 	part := counting(t, map[string]string{"": strings.Replace(november, `"complete":true`, `"complete":false`, 1)})
@@ -137,6 +136,6 @@ func TestUsageRejectsInvalidFlags(t *testing.T) {
 		}
 	}
 	if telemetry.UsageMonths != 2 {
-		t.Error("the months of this test are not those that are kept")
+		t.Error("the months of this test differ from those that are kept")
 	}
 }
