@@ -58,13 +58,13 @@ func (f *engineFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:8201", "address to listen on (port 0 = any free port)")
 	flags.StringVar(&f.server.Model, "model", server.DefaultModel, "name of the served model")
-	flags.StringArrayVar(&f.server.Aliases, "alias", nil, "another name of the model (repeatable)")
-	flags.StringArrayVar(&f.server.LoRA, "lora", nil, "name of a LoRA adapter (repeatable)")
+	flags.StringArrayVar(&f.server.Aliases, "alias", nil, "another `NAME` of the model (repeatable)")
+	flags.StringArrayVar(&f.server.LoRA, "lora", nil, "`NAME` of a LoRA adapter (repeatable)")
 	flags.StringVar(&f.profile, "profile", names[0], "simulated GPU and model: "+strings.Join(names, ", "))
 	flags.IntVar(&f.kvTokens, "kv-tokens", 0, "size of the KV cache in tokens (default: the profile's)")
 	flags.IntVar(&f.maxNumSeqs, "max-num-seqs", 0, "maximum number of running requests (default: the profile's)")
 	flags.IntVar(&f.server.DataParallel, "data-parallel", 1, "number of data-parallel ranks, which synchronise at every step")
-	flags.Float64Var(&f.server.Speed, "speed", server.DefaultSpeed, "simulated time per real time, such as 10 for 10x real time")
+	flags.Float64Var(&f.server.Speed, "speed", server.DefaultSpeed, "speed relative to real time (10 = 10x real time)")
 	flags.StringVar(&f.flavor, "flavor", string(server.FlavorVLLM), "metrics to expose: vllm, sglang, none")
 	flags.BoolVar(&f.server.OldMetrics, "old-metrics", false, "also expose KV utilisation under vLLM's former metric name")
 	flags.IntVar(&f.server.StreamInterval, "stream-interval", 1, "tokens per stream event, after the first")
@@ -72,7 +72,7 @@ func (f *engineFlags) register(cmd *cobra.Command) {
 	flags.Uint64Var(&f.server.Seed, "seed", 1, "seed of responses and faults")
 	flags.Int64Var(&f.server.MaxBodyBytes, "max-body-bytes", server.DefaultMaxBodyBytes, "maximum size of a request body")
 	flags.DurationVar(&f.server.Grace, "grace", server.DefaultGrace, "time for in-flight requests to complete after SIGTERM")
-	flags.StringArrayVar(&f.faults, "fault", nil, "inject a fault, as name=value (repeatable)")
+	flags.StringArrayVar(&f.faults, "fault", nil, "inject a fault, as `NAME=VALUE` (repeatable)")
 }
 
 // options returns the server's options from the flags, or an error for an invalid value.

@@ -36,8 +36,8 @@ func newGCCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc --region CLOUD/PLACE... --zone DOMAIN...",
 		Short: "Delete orphaned cloud resources",
-		Long: `Find the VMs, firewalls and identities tagged with a service of which this machine is
-not an operator, and the DNS names of such services in hosted zones of Route 53. Show
+		Long: `Find the VMs, firewalls and identities of services that this machine is not an operator
+of, by their tags, and the DNS names of such services in hosted zones of Route 53. Show
 them with their hourly cost and delete them after confirmation, names together with
 their health checks. Resources without such tags are ignored.
 
@@ -93,7 +93,7 @@ func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, errOut io.Write
 	return cloudError(err)
 }
 
-// orphans are the orphaned resources: those of services of which this machine is not an operator.
+// orphans are the resources of services that this machine is not an operator of.
 type orphans struct {
 	places  provision.Places
 	zone    *dns.Route53
@@ -188,7 +188,7 @@ func readRegions(texts []string) ([]service.Region, error) {
 	return regions, nil
 }
 
-// knownServices returns the services of which this machine is an operator.
+// knownServices returns the services that this machine is an operator of.
 func knownServices() ([]fleet.Service, error) {
 	home, err := local.OpenHome()
 	if err != nil {

@@ -49,6 +49,6 @@ func TestGCDeletesOrphans(t *testing.T) {
 	e.ended()
 	checks, _ := e.names.Checks()
 	if left := e.aws.Left(); len(left)+len(checks)+len(e.names.RecordSets(e.zone)) > 0 {
-		t.Errorf("left over: %q, %+v, %+v", left, checks, e.names.RecordSets(e.zone))
+		t.Errorf("remaining: %q, %+v, %+v", left, checks, e.names.RecordSets(e.zone))
 	}
 }

@@ -87,7 +87,7 @@ nothing. Without --config, only keys and certificate are reloaded.`,
 
 func (f *lbFlags) register(cmd *cobra.Command) {
 	flags, b := cmd.Flags(), &f.cfg.Balancer
-	flags.StringVar(&f.config, "config", "", "configuration `FILE`, YAML or JSON, in place of the other flags")
+	flags.StringVar(&f.config, "config", "", "configuration `FILE`, YAML or JSON; replaces most other flags")
 	flags.StringVar(&f.region, "region", "", "region of this balancer, such as us or aws/us-east-1")
 	flags.StringVar(&f.cfg.ID, "id", "", "id of this balancer (default lb-REGION)")
 	flags.StringVar(&f.cfg.Service, "service", "skyserve", "name of the service")

@@ -57,7 +57,7 @@ func newPlanCmd() *cobra.Command {
 region, GPU and capacity type, with the reason for each. Without --apply nothing is
 changed. With --apply, replicas are added and, once those serve, others are drained and
 stopped, within replicas.min and replicas.max. Changes are stored with the service, and
-'skyserve up' keeps them. If a VM has no capacity, the fallbacks of 'skyserve up' apply.
+'skyserve up' keeps them. If a cloud has no capacity, the fallbacks of 'skyserve up' apply.
 
 The history is that of the running service unless --history names a file or a URL (see
 skyserve forecast --help). Assumptions about unknown values are listed in the output. A
@@ -80,9 +80,9 @@ sum alpha*(n+delta) + sum sigma*max(0,delta). docs/json.md lists the optional fi
 -o lp and -o mps export the problem for another solver; --solver runs an installed
 solver and checks its solution.
 
-Exit codes: 0 a plan was found (with --problem: solved or proven infeasible), 1 no plan
-satisfies the bounds, 2 usage; with --detailed-exitcode, 10 if counts change; with
---apply, 1 if applying failed and 3 if the plan was partly applied.`,
+Exit codes: 0 a plan was found (with --problem: any result), 1 no plan satisfies the
+bounds, 2 usage; with --detailed-exitcode, 10 if counts change; with --apply, 1 if
+applying failed and 3 if the plan was partly applied.`,
 		Example: `  skyserve plan
   skyserve plan --apply
   skyserve plan service.yaml --history week.csv --at 2025-01-31T12:00:00Z

@@ -67,7 +67,7 @@ func TestUpPublishesLocalServiceInHostedZone(t *testing.T) {
 		t.Errorf("down:\n%s", out)
 	}
 	if checks, _ := e.names.Checks(); len(checks)+len(e.records()) > 0 {
-		t.Errorf("left over: %q, %+v", e.records(), checks)
+		t.Errorf("remaining: %q, %+v", e.records(), checks)
 	}
 }
 
