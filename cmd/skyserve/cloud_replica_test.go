@@ -37,7 +37,7 @@ func TestReplicaCommandsInCloud(t *testing.T) {
 	replica(exitUsage, "m in aws/us-east-1: replicas must be 1 to 3 (replicas.min and max of service.yaml), got 0", "remove", "us-east-1-0", "--yes")
 	replica(exitUsage, `the service has no replica "us-east-1-7"`, "remove", "us-east-1-7", "--yes")
 	replica(exitUsage, "pass --yes to skip confirmation", "add", "us-east-1")
-	replica(exitUsage, "'skyserve replica remove ID' drains a rented one", "drain", "us-east-1-0")
+	replica(exitUsage, "'skyserve replica remove ID' drains and deletes the VM", "drain", "us-east-1-0")
 	replica(exitUsage, "not drained or donated by hand", "donate", "us-east-1-0")
 	runs(4)
 

@@ -257,7 +257,7 @@ func TestActionsOnRunningService(t *testing.T) {
 		{byAddress, tui.Order{Verb: tui.VerbUndrain, Replica: "us-1"}, "us-1 receives requests again", ""},
 		{byAddress, tui.Order{Verb: tui.VerbDonate, Replica: "us-1"}, "us-1 donated", ""},
 		{byName, tui.Order{Verb: tui.VerbReclaim, Replica: "us-1"}, "us-1 reclaimed", ""},
-		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-9"}, "", `draining us-9: the service has no replica "us-9": 'skyserve replica list' shows what there is`},
+		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-9"}, "", `draining us-9: the service has no replica "us-9": 'skyserve replica list' shows the service's replicas and models`},
 	} {
 		message, err := step.o.Do(t.Context(), step.order)
 		if got := fmt.Sprint(err); message != step.message || step.fail == "" && err != nil || step.fail != "" && got != step.fail {
