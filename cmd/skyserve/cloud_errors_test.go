@@ -189,7 +189,7 @@ func TestUpReportsRejectedCredentials(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		deny func(e *emulated)
-		says []string
+		want []string
 	}{
 		"unknown AWS key": {
 			func(e *emulated) {
@@ -230,7 +230,7 @@ func TestUpReportsRejectedCredentials(t *testing.T) {
 			e := emulate(t)
 			tt.deny(e)
 			out := e.skyserve(exitCredentials, append(e.upOf(twoClouds), "--yes")...)
-			for _, want := range tt.says {
+			for _, want := range tt.want {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %q in\n%s", want, out)
 				}
@@ -248,7 +248,7 @@ func TestUpRejectsUnknownRegionsAndGPUs(t *testing.T) {
 	for name, tt := range map[string]struct {
 		is, not string
 		exit    int
-		says    []string
+		want    []string
 	}{
 		"Google region": {"gcp/us-central1", "gcp/mars-north1", exitUsage, []string{`"mars-north1"`}},
 		"AWS region":    {"aws/us-east-1", "aws/mars-north-1", exitCredentials, []string{"asking aws/mars-north-1 what it offers", "hint: "}},
@@ -256,7 +256,7 @@ func TestUpRejectsUnknownRegionsAndGPUs(t *testing.T) {
 		"GPU count":     {"type: L4", "type: L4, count: 7", exitUsage, []string{"models[0].gpus: aws/us-east-1 offers no machine with L4 for m"}},
 	} {
 		out := e.skyserve(tt.exit, append(e.upOf(strings.ReplaceAll(twoClouds, tt.is, tt.not)), "--yes")...)
-		for _, want := range tt.says {
+		for _, want := range tt.want {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: no %q in\n%s", name, want, out)
 			}
@@ -276,14 +276,14 @@ func TestUpRejectsNamesOfOtherOwners(t *testing.T) {
 	text := strings.Replace(oneRegion, "balancer:\n", "dns: {provider: route53, name: chat.example.com, zone: example.com}\nbalancer:\n", 1)
 	e.skyserve(exitOK, append(e.upOf(text), "--yes")...)
 	stands, records := e.aws.Left(), e.names.RecordSets(e.zone)
-	for name, tt := range map[string]struct{ text, says string }{
+	for name, tt := range map[string]struct{ text, want string }{
 		"the service": {oneRegion, "the service chat in aws/us-east-1 belongs to another owner"},
 		"the name":    {strings.Replace(text, "name: chat\n", "name: talk\n", 1), "record chat.example.com in zone example.com (public, Z"},
 	} {
 		cmd := e.command(append(e.upOf(tt.text), "--yes")...)
 		cmd.Env = append(cmd.Env, "SKYSERVE_HOME="+t.TempDir())
 		out, _ := cmd.CombinedOutput() // the exit code is checked below
-		if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(string(out), tt.says) || !strings.Contains(string(out), "hint: choose another name") {
+		if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(string(out), tt.want) || !strings.Contains(string(out), "hint: choose another name") {
 			t.Errorf("%s: exit %d\n%s", name, code, out)
 		}
 	}
@@ -300,7 +300,7 @@ func TestUpReportsExceededQuota(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		limit    func(e *emulated)
-		says     []string
+		want     []string
 		machines int
 	}{
 		"GPU quota": {
@@ -338,7 +338,7 @@ func TestUpReportsExceededQuota(t *testing.T) {
 			e := emulate(t)
 			tt.limit(e)
 			out := e.skyserve(exitPartial, append(e.upOf(twoClouds), "--yes")...)
-			for _, want := range tt.says {
+			for _, want := range tt.want {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %q in\n%s", want, out)
 				}

@@ -18,35 +18,35 @@ func TestUpAndDoctorReportNameErrors(t *testing.T) {
 		yaml    [2]string // old and new text in service.yaml
 		prepare func(e *emulated) error
 		exit    int
-		says    []string
+		want    []string
 	}{
 		"missing zone": {
 			yaml: [2]string{"name: chat.example.com, zone: example.com", "name: chat.example.net, zone: example.net"}, exit: exitUsage,
-			says: []string{"finding the hosted zone example.net: this account of AWS has no public zone of that name; its zones are: example.com (public, Z"},
+			want: []string{"finding the hosted zone example.net: this account of AWS has no public zone of that name; its zones are: example.com (public, Z"},
 		},
 		"two zones of one name": {
 			prepare: func(e *emulated) error { e.names.AddZone("example.com", false); return nil }, exit: exitUsage,
-			says: []string{"finding the hosted zone example.com: the account has several"},
+			want: []string{"finding the hosted zone example.com: the account has several"},
 		},
 		"manual record": {
 			prepare: func(e *emulated) error {
 				return e.names.AddRecords(e.zone, testcloud.RecordSet{Name: "chat.example.com", Type: "A", TTL: &ttl, ResourceRecords: &testcloud.Values{ResourceRecord: []testcloud.Value{{Value: "192.0.2.1"}}}})
 			}, exit: exitFailed,
-			says: []string{"record chat.example.com in zone example.com (public, Z", "belongs to another owner (made by hand: chat.example.com A 192.0.2.1)", "hint: choose another name"},
+			want: []string{"record chat.example.com in zone example.com (public, Z", "belongs to another owner (made by hand: chat.example.com A 192.0.2.1)", "hint: choose another name"},
 		},
 		"listing zones denied": {
 			prepare: func(e *emulated) error {
 				e.names.Set(func() { e.names.Deny = map[string]string{"route53:ListHostedZonesByName": "AccessDenied"} })
 				return nil
 			}, exit: exitCredentials,
-			says: []string{"reaching aws: route53:ListHostedZonesByName is not allowed", "hint: let this identity do"},
+			want: []string{"reaching aws: route53:ListHostedZonesByName is not allowed", "hint: let this identity do"},
 		},
 		"listing health checks denied": {
 			prepare: func(e *emulated) error {
 				e.names.Set(func() { e.names.Deny = map[string]string{"route53:ListHealthChecks": "AccessDenied"} })
 				return nil
 			}, exit: exitCredentials,
-			says: []string{"reaching aws: route53:ListHealthChecks is not allowed"},
+			want: []string{"reaching aws: route53:ListHealthChecks is not allowed"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestUpAndDoctorReportNameErrors(t *testing.T) {
 			up := e.upOf(strings.Replace(cloudService, tt.yaml[0], tt.yaml[1], 1))
 			doctor := e.skyserve(exitFailed, e.at("doctor", up[1])...)
 			out := e.skyserve(tt.exit, append(up, "--yes")...)
-			for _, want := range tt.says {
+			for _, want := range tt.want {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %q in the output of up:\n%s", want, out)
 				}

@@ -155,11 +155,11 @@ func TestAgentsRunBalancerAndReplica(t *testing.T) {
 	testkit.Slow(t)
 	c := newCloud(t)
 	us, lb := c.boot(identity.Replica, "us-0"), c.boot(identity.Balancer, "lb-us-0")
-	engine, front, public, admin := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
-	c.deploy(us, agent.Deployment{Revision: "1", Front: &agent.Front{Listen: front, To: "http://" + engine}, Units: []agent.Unit{{
+	engine, relay, public, admin := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
+	c.deploy(us, agent.Deployment{Revision: "1", Front: &agent.Front{Listen: relay, To: "http://" + engine}, Units: []agent.Unit{{
 		Name: "engine", Args: []string{c.program, "engine", "--listen", engine, "--model", "m", "--speed", "50"}, Ready: "http://" + engine + "/v1/models",
 	}}})
-	c.deploy(lb, c.balancer("1", public, admin, front, "skylb"))
+	c.deploy(lb, c.balancer("1", public, admin, relay, "skylb"))
 
 	body := `{"model": "m", "max_tokens": 8, "stream": true, "messages": [{"role": "user", "content": "hello"}]}`
 	resp, err := http.Post("http://"+public+"/v1/chat/completions", "application/json", strings.NewReader(body))
@@ -171,10 +171,10 @@ func TestAgentsRunBalancerAndReplica(t *testing.T) {
 	if err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get("X-Skyserve-Replica") != "us-0" || !strings.HasSuffix(strings.TrimSpace(string(text)), "data: [DONE]") {
 		t.Errorf("%s by %q (%v):\n%s", resp.Status, resp.Header.Get("X-Skyserve-Replica"), err, text)
 	}
-	c.checkAccess(admin, front)
+	c.checkAccess(admin, relay)
 
 	// The running process reloads another policy.
-	c.deploy(lb, c.balancer("2", public, admin, front, "least-load"))
+	c.deploy(lb, c.balancer("2", public, admin, relay, "least-load"))
 	within(t, "the policy is reloaded", func() error {
 		resp, err := secure(t, c.Party).Get("https://" + admin + "/metrics")
 		if err != nil {
@@ -196,7 +196,7 @@ func secure(t *testing.T, p identity.Party) *http.Client {
 }
 
 // checkAccess sends requests with certificates of all roles.
-func (c *testCloud) checkAccess(admin, front string) {
+func (c *testCloud) checkAccess(admin, relay string) {
 	c.t.Helper()
 	strangers := newCloud(c.t)
 	tests := []struct {
@@ -204,17 +204,17 @@ func (c *testCloud) checkAccess(admin, front string) {
 		party     identity.Party
 		in        bool
 	}{
-		{"the operator asks for the snapshot", "https://" + admin + "/v1/snapshot", c.Party, true},
-		{"the controller asks for the snapshot", "https://" + admin + "/v1/snapshot", c.member(identity.Controller, time.Now()), true},
-		{"a balancer asks for a heartbeat", "https://" + admin + "/skyserve/v1/heartbeat", c.member(identity.Balancer, time.Now()), true},
-		{"a balancer asks for the snapshot", "https://" + admin + "/v1/snapshot", c.member(identity.Balancer, time.Now()), false},
-		{"a replica asks for the snapshot", "https://" + admin + "/v1/snapshot", c.member(identity.Replica, time.Now()), false},
-		{"an operator whose certificate is past", "https://" + admin + "/v1/snapshot", c.member(identity.Operator, time.Now().Add(-2*time.Hour)), false},
-		{"a stranger asks for the snapshot", "https://" + admin + "/v1/snapshot", strangers.Party, false},
-		{"a balancer asks the engine", "https://" + front + "/v1/models", c.member(identity.Balancer, time.Now()), true},
-		{"the operator asks the engine", "https://" + front + "/v1/models", c.Party, false},
-		{"a replica asks the engine", "https://" + front + "/v1/models", c.member(identity.Replica, time.Now()), false},
-		{"a stranger asks the engine", "https://" + front + "/v1/models", strangers.member(identity.Balancer, time.Now()), false},
+		{"operator requests snapshot", "https://" + admin + "/v1/snapshot", c.Party, true},
+		{"controller requests snapshot", "https://" + admin + "/v1/snapshot", c.member(identity.Controller, time.Now()), true},
+		{"balancer requests heartbeat", "https://" + admin + "/skyserve/v1/heartbeat", c.member(identity.Balancer, time.Now()), true},
+		{"balancer requests snapshot", "https://" + admin + "/v1/snapshot", c.member(identity.Balancer, time.Now()), false},
+		{"replica requests snapshot", "https://" + admin + "/v1/snapshot", c.member(identity.Replica, time.Now()), false},
+		{"expired operator requests snapshot", "https://" + admin + "/v1/snapshot", c.member(identity.Operator, time.Now().Add(-2*time.Hour)), false},
+		{"unknown certificate requests snapshot", "https://" + admin + "/v1/snapshot", strangers.Party, false},
+		{"balancer requests engine", "https://" + relay + "/v1/models", c.member(identity.Balancer, time.Now()), true},
+		{"operator requests engine", "https://" + relay + "/v1/models", c.Party, false},
+		{"replica requests engine", "https://" + relay + "/v1/models", c.member(identity.Replica, time.Now()), false},
+		{"unknown certificate requests engine", "https://" + relay + "/v1/models", strangers.member(identity.Balancer, time.Now()), false},
 	}
 	for _, tt := range tests {
 		tt.party.Root = c.Party.Root // so that the server rejects, not the client

@@ -21,24 +21,24 @@ func TestUpChecksQuotas(t *testing.T) {
 		name   string
 		limits map[string]float64 // quotas that are not sufficient
 		exit   int                // exit code of up --yes
-		says   []string
+		want   []string
 		never  string
 	}{
-		{name: "enough", says: []string{"G and VT instances as spot (L-3819A6DF) aws/us-east-1 4 vcpus 64 64", "standard instances on demand (L-1216C47A) aws/us-east-1 4 vcpus 64 64"}, never: "too low"},
+		{name: "enough", want: []string{"G and VT instances as spot (L-3819A6DF) aws/us-east-1 4 vcpus 64 64", "standard instances on demand (L-1216C47A) aws/us-east-1 4 vcpus 64 64"}, never: "too low"},
 		{
 			name: "no spot", limits: map[string]float64{"L-3819A6DF": 3},
-			says: []string{
+			want: []string{
 				"aws/us-east-1 4 vcpus 3, too low 3", "VMs over quota fall back",
 				"to increase L-3819A6DF: aws service-quotas request-service-quota-increase --service-code ec2 --quota-code L-3819A6DF --desired-value 4 --region us-east-1",
 			},
 		},
 		{
 			name: "no GPUs at all", limits: map[string]float64{"L-3819A6DF": 0, "L-DB2E81BA": 0}, exit: exitFailed,
-			says: []string{"aws/us-east-1 4 vcpus 0, too low 0", "some VMs exceed the quotas"},
+			want: []string{"aws/us-east-1 4 vcpus 0, too low 0", "some VMs exceed the quotas"},
 		},
 		{
 			name: "no balancers", limits: map[string]float64{"L-1216C47A": 2}, exit: exitFailed,
-			says: []string{"aws/us-east-1 4 vcpus 2, too low 2", "--quota-code L-1216C47A --desired-value 4 --region us-east-1"},
+			want: []string{"aws/us-east-1 4 vcpus 2, too low 2", "--quota-code L-1216C47A --desired-value 4 --region us-east-1"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestUpChecksQuotas(t *testing.T) {
 			up := e.upOf(cloudService)
 			shown := e.skyserve(exitOK, append(slices.Clone(up), "--dry-run")...)
 			words := strings.Join(strings.Fields(shown), " ")
-			for _, want := range tt.says {
+			for _, want := range tt.want {
 				if !strings.Contains(words, want) {
 					t.Errorf("no %q in\n%s", want, shown)
 				}
@@ -137,10 +137,10 @@ func TestQuotasIncludeFallbackRegions(t *testing.T) {
 	t.Parallel()
 	e := emulate(t)
 	e.gce.SetQuota("us-central1", "NVIDIA_L4_GPUS", 0)
-	for room, want := range map[string]string{"max: 1": "some VMs exceed the quotas", "max: 2": "VMs over quota fall back"} {
-		text := strings.Replace(twoClouds, "name: aws/us-east-1\n", "name: aws/us-east-1\n    replicas: {min: 1, "+room+"}\n", 1)
+	for maximum, want := range map[string]string{"max: 1": "some VMs exceed the quotas", "max: 2": "VMs over quota fall back"} {
+		text := strings.Replace(twoClouds, "name: aws/us-east-1\n", "name: aws/us-east-1\n    replicas: {min: 1, "+maximum+"}\n", 1)
 		if shown := e.skyserve(exitOK, append(e.upOf(text), "--dry-run")...); !strings.Contains(shown, want) {
-			t.Errorf("with %s in another region: no %q in\n%s", room, want, shown)
+			t.Errorf("with %s in another region: no %q in\n%s", maximum, want, shown)
 		}
 	}
 }

@@ -105,7 +105,7 @@ func TestUpAndDownReportLocalNameErrors(t *testing.T) {
 // Regions to which the name cannot resolve are rejected.
 func TestCheckLocalName(t *testing.T) {
 	const hosted, embedded = "provider: route53, name: chat.example.com, zone: example.com", "provider: embedded, name: chat.example.com"
-	for _, tt := range []struct{ region, dns, says string }{
+	for _, tt := range []struct{ region, dns, want string }{
 		{"{name: local/us}", hosted, "dns.provider: a public name cannot resolve to the balancers of regions[0] (local/us)"},
 		{`{name: local/us, public: ["http://127.0.0.1:8001"]}`, hosted, "regions[0].public[0]: must not be a loopback address"},
 		{`{name: local/us, public: ["http://[::1]:8001"]}`, hosted, "regions[0].public[0]: must not be a loopback address"},
@@ -117,8 +117,8 @@ func TestCheckLocalName(t *testing.T) {
 		if err == nil {
 			err = checkLocalName(spec)
 		}
-		if tt.says == "" && err != nil || tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says)) {
-			t.Errorf("%s, %s: got %v, want %q", tt.region, tt.dns, err, tt.says)
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%s, %s: got %v, want %q", tt.region, tt.dns, err, tt.want)
 		}
 	}
 }
