@@ -114,7 +114,7 @@ func runInvite(cmd *cobra.Command, f connectFlags) error {
 	if err := api.OpenInvite(cmd.Context(), invite.Mailbox()); err != nil {
 		return failed(fmt.Errorf("inviting to %s: %w", svc.Name(), err), "")
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "On the other machine, within %s:\n\n", telemetry.InviteLife)
+	fmt.Fprintf(cmd.ErrOrStderr(), "Run on the other machine within %s:\n\n", telemetry.InviteLife)
 	fmt.Fprintf(cmd.OutOrStdout(), "skyserve connect %s --code %s\n", f.url, invite.Text())
 	fmt.Fprintln(cmd.ErrOrStderr(), "\nWaiting for the new operator. Anyone with the code can become an operator: send it over a trusted channel.")
 	who, ends, err := signInvited(cmd.Context(), api, invite, authority, identityOf(svc).Record)

@@ -365,7 +365,7 @@ func (u *upRun) printUp(endpoints map[string]string) error {
 		} else {
 			first += ":" + strconv.Itoa(cloud.PortPublic)
 		}
-		fmt.Fprintf(u.out, "  %-16s %s\n", "everywhere", first)
+		fmt.Fprintf(u.out, "  %-16s %s\n", "name", first)
 	}
 	for _, r := range u.spec.Regions {
 		place := r.Name.Place()
