@@ -5,10 +5,9 @@ if ! command -v docker >/dev/null; then
 	install install docker.io
 fi
 
-# Containers have no business with the machine's own credentials, not for a moment: Docker
-# starts those of before a boot as soon as it can, so it starts behind this. What the
-# machine itself asks does not pass here. The address also answers questions about names
-# at some clouds, so only HTTP is closed.
+# Containers must never reach the machine's own credentials. Docker restarts containers
+# early in a boot, so the rule is set before Docker starts. Requests of the machine itself do
+# not pass this chain. In some clouds the address also serves DNS, so only HTTP is blocked.
 close='iptables -w -t raw -C PREROUTING -d 169.254.169.254 -p tcp --dport 80 -j DROP 2>/dev/null || iptables -w -t raw -I PREROUTING -d 169.254.169.254 -p tcp --dport 80 -j DROP'
 dropin=/etc/systemd/system/docker.service.d/skyserve.conf
 mkdir -p "${dropin%/*}"

@@ -1,10 +1,10 @@
 
-# The driver's libraries must stay those of the module that the kernel has loaded: an
-# update of them alone, as Ubuntu makes by itself, leaves the GPU useless until a boot.
+# The driver's libraries must match the loaded kernel module: an unattended upgrade of the
+# libraries alone makes the GPU unusable until a reboot.
 dpkg-query -W -f '${Package} ${db:Status-Status}\n' | sed -n 's/^\([^ ]*nvidia[^ ]*\) installed$/\1/p' | xargs -r apt-mark hold
 
-# The repository's key is fetched, and taken only if it is the one that was meant. Its fingerprint
-# is that of $source/gpgkey, of "NVIDIA CORPORATION (Open Source Projects)", read in November 2026.
+# The repository's key is pinned. The fingerprint is that of $source/gpgkey, "NVIDIA CORPORATION
+# (Open Source Projects)", as of November 2026.
 if ! command -v nvidia-ctk >/dev/null; then
 	source=https://nvidia.github.io/libnvidia-container
 	pinned=C95B321B61E88C1809C4F759DDCAE044F796ECB0
@@ -14,7 +14,7 @@ if ! command -v nvidia-ctk >/dev/null; then
 	found=$(gpg --batch --with-colons --show-keys "$fetched" | awk -F: '$1 == "pub" { primary = 1 } $1 == "fpr" && primary { print $10; primary = 0 }')
 	if [ "$found" != "$pinned" ]; then
 		rm -f "$fetched"
-		echo "skyserve: $source/gpgkey holds another key than $pinned: $found" >&2
+		echo "skyserve: $source/gpgkey has an unexpected key: want $pinned, got $found" >&2
 		exit 1
 	fi
 	gpg --batch --yes --dearmor --output "$key" "$fetched"
@@ -28,8 +28,8 @@ if ! docker info --format '{{json .Runtimes}}' | grep -q nvidia; then
 	systemctl restart docker
 fi
 
-# Images of AWS mount the machine's own disks here, which are many times as fast as the one
-# that it boots from: what engines load is kept there. It goes with the machine.
+# AWS images mount the instance store here. It is many times faster than the boot disk, so
+# engines' weights and caches are stored there. Its content is lost with the machine.
 fast=/opt/dlami/nvme
 if mountpoint -q "$fast"; then
 	mkdir -p -m 0700 /var/lib/skyserve

@@ -12,61 +12,60 @@ import (
 //go:embed cloud-init.tmpl bootstrap.sh bootstrap-docker.sh bootstrap-gpu.sh node.service
 var machineFiles embed.FS
 
-// CloudInitParams say what machine a cloud-init document is for.
+// CloudInitParams describes the machine of a cloud-init document.
 type CloudInitParams struct {
-	Cloud   string // aws or gcp: how the machine speaks to its cloud
+	Cloud   string // aws or gcp
 	Service string
 	Role    string // balancer or replica, as in the machine's certificate
 	ID      string
 	// Owner is the fingerprint of the service's certificate authority.
 	Owner string
-	// Listen is where operators reach the machine's agent: :8441.
+	// Listen is the address of the machine's agent, such as :8441.
 	Listen string
-	// ProgramURL is where the machine gets skyserve for Linux from, and ProgramSHA256
-	// what it must be, in hexadecimal.
+	// ProgramURL is the URL from which the machine downloads skyserve for Linux, and
+	// ProgramSHA256 its hash in hexadecimal.
 	ProgramURL    string
 	ProgramSHA256 string
-	// Containers has Docker installed where the image lacks it, GPUs also what
-	// containers need to use them.
+	// Containers installs Docker if the image lacks it. GPUs also installs what containers
+	// need to use GPUs.
 	Containers bool
 	GPUs       bool
 }
 
-// cloudChannels are how an agent publishes its fingerprint in each cloud.
-var cloudChannels = map[string]string{"aws": "console:/dev/console", "gcp": "guest-attributes", hereCloud: "console:console"}
+// cloudChannels maps a cloud to the channel through which an agent publishes its fingerprint.
+var cloudChannels = map[string]string{"aws": "console:/dev/console", "gcp": "guest-attributes", localCloud: "console:console"}
 
-// hereCloud is this computer, whose provider has the program and puts the console where it wants it.
-const hereCloud = "local"
+// localCloud is the cloud of local machines. Their provider supplies the program and the console.
+const localCloud = "local"
 
 var (
-	sumForm   = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	plainForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]*$`)
+	sha256Pattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	plainPattern  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]*$`)
 )
 
 func (p CloudInitParams) check() error {
 	for _, f := range []struct{ name, value string }{{"service", p.Service}, {"role", p.Role}, {"id", p.ID}, {"owner", p.Owner}} {
-		if !plainForm.MatchString(f.value) {
-			return fmt.Errorf("making a cloud-init document: %s: want letters, digits and . _ @ -, got %q", f.name, f.value)
+		if !plainPattern.MatchString(f.value) {
+			return fmt.Errorf("creating a cloud-init document: %s: must consist of letters, digits and . _ @ -, got %q", f.name, f.value)
 		}
 	}
 	u, err := url.Parse(p.ProgramURL)
 	switch {
-	case p.Cloud == hereCloud:
+	case p.Cloud == localCloud:
 	case cloudChannels[p.Cloud] == "":
-		return fmt.Errorf("making a cloud-init document: cloud: want aws or gcp, got %q", p.Cloud)
+		return fmt.Errorf("creating a cloud-init document: cloud: must be one of: aws, gcp; got %q", p.Cloud)
 	case err != nil || u.Scheme != "https" && u.Scheme != "http" || strings.ContainsAny(p.ProgramURL, "'\"\\ \n"):
-		return fmt.Errorf("making a cloud-init document: program: want a URL that a shell can hold, got %q", p.ProgramURL)
-	case !sumForm.MatchString(p.ProgramSHA256):
-		return fmt.Errorf("making a cloud-init document: program: want a SHA-256 in hexadecimal, got %q", p.ProgramSHA256)
+		return fmt.Errorf("creating a cloud-init document: program: must be an http or https URL without quotes, spaces or backslashes, got %q", p.ProgramURL)
+	case !sha256Pattern.MatchString(p.ProgramSHA256):
+		return fmt.Errorf("creating a cloud-init document: program: must have a SHA-256 in hexadecimal, got %q", p.ProgramSHA256)
 	case p.GPUs && !p.Containers:
-		return fmt.Errorf("making a cloud-init document for %s: GPUs are for containers, and there are none", p.ID)
+		return fmt.Errorf("creating a cloud-init document for %s: GPUs require Containers", p.ID)
 	}
 	return nil
 }
 
-// CloudInit is the user data of a machine: it gets skyserve, and runs its agent with
-// what the machine is born with. Everybody who may describe the machine can read it;
-// it holds no secret.
+// CloudInit returns the user data of a machine, which downloads skyserve and runs its agent.
+// Everybody with permission to describe the machine can read user data, so it contains no secrets.
 func CloudInit(p CloudInitParams) (string, error) {
 	if err := p.check(); err != nil {
 		return "", err
@@ -82,7 +81,7 @@ func CloudInit(p CloudInitParams) (string, error) {
 		Notices string `json:"notices"`
 	}{p.Service, p.Role, p.ID, p.Owner, p.Listen, "/var/lib/skyserve", cloudChannels[p.Cloud], p.Cloud}, "", "  ")
 	if err != nil {
-		return "", fmt.Errorf("making a cloud-init document: %w", err)
+		return "", fmt.Errorf("creating a cloud-init document: %w", err)
 	}
 	script, err := p.bootstrap()
 	if err != nil {
@@ -97,11 +96,11 @@ func CloudInit(p CloudInitParams) (string, error) {
 		return "", err
 	}
 	return strings.NewReplacer(
-		"@ID@", p.ID, "@SERVICE@", p.Service, "@CONFIG@\n", indented(string(config)), "@BOOTSTRAP@\n", indented(script), "@UNIT@\n", indented(unit),
+		"@ID@", p.ID, "@SERVICE@", p.Service, "@CONFIG@\n", indent(string(config)), "@BOOTSTRAP@\n", indent(script), "@UNIT@\n", indent(unit),
 	).Replace(document), nil
 }
 
-// bootstrap is the script that gets what this machine needs.
+// bootstrap returns the script that downloads and installs what the machine needs.
 func (p CloudInitParams) bootstrap() (string, error) {
 	names := []string{"bootstrap.sh"}
 	if p.Containers {
@@ -124,13 +123,13 @@ func (p CloudInitParams) bootstrap() (string, error) {
 func machineFile(name string) (string, error) {
 	text, err := machineFiles.ReadFile(name)
 	if err != nil {
-		return "", fmt.Errorf("making a cloud-init document: %w", err)
+		return "", fmt.Errorf("creating a cloud-init document: %w", err)
 	}
 	return string(text), nil
 }
 
-// indented puts a text below a key of the document, with a line's end.
-func indented(text string) string {
+// indent indents a text as the value of a key of the document, and ends it with a newline.
+func indent(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(strings.TrimRight(text, "\n") + "\n") {
 		if line != "\n" {

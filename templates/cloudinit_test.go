@@ -142,7 +142,7 @@ func isUnit(t *testing.T, text string) {
 }
 
 // The script takes the program that was meant, again where it was cut off, and no other.
-func TestBootstrapTakesOneProgram(t *testing.T) {
+func TestBootstrapVerifiesProgram(t *testing.T) {
 	p := machines()["aws-balancer"]
 	dir := t.TempDir()
 	program, served := filepath.Join(dir, "skyserve"), filepath.Join(dir, "served")
@@ -186,7 +186,7 @@ func TestBootstrapTakesOneProgram(t *testing.T) {
 
 // Docker never runs without the rule that closes the metadata server to containers: not at
 // a boot, when it starts those that it had before the agent comes.
-func TestContainersAreShutOut(t *testing.T) {
+func TestContainersCannotReachMetadata(t *testing.T) {
 	const rule = "-t raw -%s PREROUTING -d 169.254.169.254 -p tcp --dport 80 -j DROP"
 	dir := t.TempDir()
 	text, err := os.ReadFile("bootstrap-docker.sh")
@@ -220,11 +220,11 @@ func TestContainersAreShutOut(t *testing.T) {
 		}
 		return string(calls)
 	}
-	asks, adds := "iptables -w "+fmt.Sprintf(rule, "C")+"\n", "iptables -w "+fmt.Sprintf(rule, "I")+"\n"
-	if calls := run(script); calls != "systemctl daemon-reload\n"+asks+adds+"systemctl is-active --quiet docker\nsystemctl start docker\n" {
+	checkRule, addRule := "iptables -w "+fmt.Sprintf(rule, "C")+"\n", "iptables -w "+fmt.Sprintf(rule, "I")+"\n"
+	if calls := run(script); calls != "systemctl daemon-reload\n"+checkRule+addRule+"systemctl is-active --quiet docker\nsystemctl start docker\n" {
 		t.Errorf("at the first boot:\n%s", calls)
 	}
-	if calls := run(script); calls != "systemctl daemon-reload\n"+asks+"systemctl is-active --quiet docker\nsystemctl start docker\n" {
+	if calls := run(script); calls != "systemctl daemon-reload\n"+checkRule+"systemctl is-active --quiet docker\nsystemctl start docker\n" {
 		t.Errorf("again:\n%s", calls)
 	}
 	unit, err := os.ReadFile(dir + "/etc/systemd/system/docker.service.d/skyserve.conf")
@@ -235,14 +235,14 @@ func TestContainersAreShutOut(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "rule")); err != nil {
 		t.Fatal(err)
 	}
-	if calls := run(before); calls != asks+adds {
+	if calls := run(before); calls != checkRule+addRule {
 		t.Errorf("before Docker starts, at a boot:\n%s", calls)
 	}
 }
 
 // What is installed from a repository is signed by the key that was meant, and by no other: a key
 // that is fetched is taken only if it is the one, and is alone.
-func TestKeysOfRepositoriesArePinned(t *testing.T) {
+func TestRepositoryKeysArePinned(t *testing.T) {
 	const meant, other = "C95B321B61E88C1809C4F759DDCAE044F796ECB0", "0123456789ABCDEF0123456789ABCDEF01234567"
 	whole, err := os.ReadFile("bootstrap-gpu.sh")
 	if err != nil {
@@ -341,7 +341,7 @@ func TestBootstrapUsesFastDisks(t *testing.T) {
 	}
 }
 
-func TestCloudInitRefuses(t *testing.T) {
+func TestCloudInitRejectsInvalidParams(t *testing.T) {
 	good := machines()["aws-replica"]
 	for name, change := range map[string]func(*templates.CloudInitParams){
 		"an unknown cloud":           func(p *templates.CloudInitParams) { p.Cloud = "azure" },

@@ -1,5 +1,5 @@
-// Package templates embeds the texts that skyserve hands out: the starter
-// service.yaml of each cloud, and what a machine in a cloud is born with. Read
-// templates.go and cloudinit.go; the texts stand beside them, the starters each a
-// valid service.yaml of its own.
+// Package templates embeds the starter service.yaml of each cloud, and the cloud-init
+// document, bootstrap scripts and systemd unit of a VM. Read templates.go and
+// cloudinit.go. The embedded files are in the same directory; each starter is a valid
+// service.yaml.
 package templates

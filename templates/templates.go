@@ -11,18 +11,18 @@ import (
 //go:embed service-*.yaml
 var files embed.FS
 
-// starterName is what the service is called in the embedded texts.
+// starterName is the name of the service in the embedded starters.
 const starterName = "chat"
 
-// Clouds are the clouds that have a starter, the one that costs nothing first.
+// Clouds returns the clouds that have a starter. The first one is the default and costs nothing.
 func Clouds() []string { return []string{"local", "static", "aws", "gcp"} }
 
-// Starter is a commented service.yaml for a cloud. name is put in as the name
-// of the service; empty = chat. A cloud without a starter is an error. The name
-// is not checked here: service.Parse does that.
+// Starter returns a commented service.yaml for a cloud. name is the name of the service; empty =
+// chat. Starter does not validate the name; service.Parse does. It returns an error for a cloud
+// without a starter.
 func Starter(cloud, name string) ([]byte, error) {
 	if !slices.Contains(Clouds(), cloud) {
-		return nil, fmt.Errorf("no starter for the cloud %q: want %s", cloud, strings.Join(Clouds(), ", "))
+		return nil, fmt.Errorf("unknown cloud %q: must be one of: %s", cloud, strings.Join(Clouds(), ", "))
 	}
 	text, err := files.ReadFile("service-" + cloud + ".yaml")
 	if err != nil {

@@ -19,7 +19,7 @@ func TestStartersAreValid(t *testing.T) {
 				t.Fatalf("the starter for %s:\n%v", cloud, err)
 			}
 			if want := max(name, "chat"); spec.Name != want {
-				t.Errorf("the starter for %s is called %q, want %q", cloud, spec.Name, want)
+				t.Errorf("the starter for %s has the name %q, want %q", cloud, spec.Name, want)
 			}
 			for _, r := range spec.Regions {
 				if r.Name.Cloud() != cloud {
@@ -30,8 +30,8 @@ func TestStartersAreValid(t *testing.T) {
 	}
 }
 
-func TestUnknownCloud(t *testing.T) {
+func TestStarterRejectsUnknownCloud(t *testing.T) {
 	if _, err := templates.Starter("azure", ""); err == nil {
-		t.Error("a starter for azure")
+		t.Error("Starter returned no error for the unknown cloud azure")
 	}
 }

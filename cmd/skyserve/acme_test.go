@@ -30,13 +30,13 @@ import (
 
 const namedService = "chat.example.com"
 
-// program is this command by its own name, in a directory of the test.
+// program returns the path of the command skyserve, a link in a directory of the test.
 func program(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "skyserve")
 	self, err := os.Executable()
 	if err == nil {
-		err = os.Symlink(self, path) // under this name the test binary is the command: see TestMain
+		err = os.Symlink(self, path) // named skyserve, the test binary is the command: see TestMain
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func program(t *testing.T) string {
 	return path
 }
 
-// spread leads each connection to the next of some addresses, as a name with several does.
+// spread forwards each connection to the next address, as a DNS name with several records does.
 func spread(t *testing.T, to ...string) (port int) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -78,7 +78,7 @@ func spread(t *testing.T, to ...string) (port int) {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// certificateAt is what a client of the name is shown at an address.
+// certificateAt returns the certificate that the server at an address presents for the name.
 func certificateAt(addr string) (*x509.Certificate, error) {
 	dialer := &tls.Dialer{Config: &tls.Config{ServerName: namedService, InsecureSkipVerify: true}} //nolint:gosec // the authority of a test
 	conn, err := dialer.DialContext(context.Background(), "tcp", addr)
@@ -90,21 +90,21 @@ func certificateAt(addr string) (*x509.Certificate, error) {
 	return leaf, leaf.VerifyHostname(namedService)
 }
 
-// A service of static regions comes up with a certificate, although the authority may reach
-// another balancer than the one that asked for it; a second up changes nothing.
-func TestUpWithACertificateThatIsObtained(t *testing.T) {
+// A service with static regions obtains a certificate, although the authority may reach another
+// balancer than the one that requested it. A second up changes nothing.
+func TestUpObtainsCertificate(t *testing.T) {
 	testkit.Slow(t)
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	for _, challenge := range []string{service.ChallengeTLSALPN, service.ChallengeHTTP} {
 		t.Run(challenge, func(t *testing.T) {
 			t.Parallel()
-			testObtained(t, challenge, testkit.LocalPort())
+			testObtainedCertificate(t, challenge, testkit.LocalPort())
 		})
 	}
 }
 
-func testObtained(t *testing.T, challenge string, base int) {
+func testObtainedCertificate(t *testing.T, challenge string, base int) {
 	at := func(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/v1/models") {
@@ -165,9 +165,9 @@ local: {port: %d}
 	}
 }
 
-// Balancers at AWS write the record of a challenge into Route 53, and one in another cloud takes
-// up what they obtained.
-func TestACertificateByRoute53(t *testing.T) {
+// Balancers at AWS write the record of a challenge into Route 53. A balancer in another cloud uses
+// the certificate that they obtain.
+func TestLbObtainsCertificateByDNSChallenge(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	route53 := testcloud.NewRoute53(&testcloud.Faults{})
@@ -232,16 +232,15 @@ func TestACertificateByRoute53(t *testing.T) {
 	within(t, "the record is gone", func() error {
 		for _, s := range route53.RecordSets(zone) {
 			if s.Type == "TXT" {
-				return fmt.Errorf("%s is left", s.Name)
+				return fmt.Errorf("%s remains", s.Name)
 			}
 		}
 		return nil
 	})
 }
 
-// A zone that the account does not have is told before anything is made, also where the name
-// itself is only about to be published.
-func TestACertificateInAZoneThatIsNotThere(t *testing.T) {
+// A missing zone is reported before anything is launched, also if the name is not published yet.
+func TestUpRejectsCertificateInMissingZone(t *testing.T) {
 	t.Parallel()
 	e := emulate(t)
 	text := strings.NewReplacer("  insecure: true\n", "  tls: {acme: {email: ops@example.com}}\n", "chat.example.com, zone: example.com", "chat.example.org, zone: example.org").Replace(cloudService)
@@ -250,7 +249,7 @@ func TestACertificateInAZoneThatIsNotThere(t *testing.T) {
 	}
 }
 
-// cluster is processes of one service that were started by hand.
+// cluster runs processes of one service, started by hand.
 type cluster struct {
 	t       *testing.T
 	program string
@@ -259,7 +258,7 @@ type cluster struct {
 	started int
 }
 
-// free is an address that nobody listens on.
+// free returns an unused address.
 func (c *cluster) free() string {
 	c.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -270,7 +269,7 @@ func (c *cluster) free() string {
 	return l.Addr().String()
 }
 
-// start runs a process by its configuration until the test ends.
+// start runs a process with its configuration until the test ends.
 func (c *cluster) start(verb string, config any) {
 	c.t.Helper()
 	text, err := yaml.Marshal(config)

@@ -20,24 +20,24 @@ import (
 	"skyserve/provision/remote"
 )
 
-// means is how the controller of a service in clouds reaches them: what its machine is
-// handed in the words of this program.
-type means struct {
-	// Program is what machines that it launches get.
+// cloudAccess is how the controller of a service accesses the clouds. It is part of the configuration
+// that its machine receives.
+type cloudAccess struct {
+	// Program is the skyserve binary that launched machines download.
 	Program machineProgram `json:"program"`
-	// The clouds, where they are not at their usual places.
+	// Overridden endpoints of the clouds.
 	EndpointAWS string `json:"endpoint_aws,omitempty"`
 	EndpointGCP string `json:"endpoint_gcp,omitempty"`
 	Project     string `json:"project,omitempty"`
-	// Dir is the directory of a service whose machines are processes of this computer.
+	// Dir is the directory of a service whose machines are local processes.
 	Dir string `json:"dir,omitempty"`
-	// Networks are those of regions where they are not the default ones.
+	// Networks are the networks of regions that do not use the default one.
 	Networks map[service.Region]provision.Network `json:"networks,omitempty"`
-	// Accounts are those that machines at Google run as.
+	// Accounts are the service accounts of machines at Google.
 	Accounts service.GCPSpec `json:"accounts,omitzero"`
 }
 
-// networksOf are those that a service names.
+// networksOf returns the networks that a service's file names, by region.
 func networksOf(spec *service.Spec) map[service.Region]provision.Network {
 	networks := map[service.Region]provision.Network{}
 	for _, r := range spec.Regions {
@@ -48,9 +48,8 @@ func networksOf(spec *service.Spec) map[service.Region]provision.Network {
 	return networks
 }
 
-// specOf is as much of a service as says where machines in some regions stand, and as whom
-// they run.
-func (m means) specOf(regions []service.Region) *service.Spec {
+// specOf returns a Spec with only the networks of some regions and the service accounts.
+func (m cloudAccess) specOf(regions []service.Region) *service.Spec {
 	spec := &service.Spec{GCP: m.Accounts}
 	for _, r := range regions {
 		spec.Regions = append(spec.Regions, service.RegionSpec{Name: r, Network: m.Networks[r].Name, Subnets: m.Networks[r].Subnets})
@@ -58,15 +57,15 @@ func (m means) specOf(regions []service.Region) *service.Spec {
 	return spec
 }
 
-// reconciling are the options of a controller on a machine in a cloud, whose configuration
-// is this file; none of any other.
-func reconciling(file string, log *slog.Logger) []controller.Option {
+// reconcilerOptions returns the options of a controller that changes replicas; none if the directory of
+// its configuration file is not a controller bundle.
+func reconcilerOptions(file string, log *slog.Logger) []controller.Option {
 	dir := filepath.Dir(file)
 	if !fleet.IsBundle(dir) {
 		return nil
 	}
 	k := &fleet.Reconciler{Dir: dir, Open: reachClouds, Logger: log}
-	if svc, here := serviceHere(dir); here {
+	if svc, here := localServiceAt(dir); here {
 		k.Decisions, k.Lock = decisionsFile(svc), func() (func(), error) {
 			unlock, err := svc.Lock()
 			var busy *local.BusyError
@@ -79,17 +78,17 @@ func reconciling(file string, log *slog.Logger) []controller.Option {
 	return []controller.Option{controller.ReconciledBy(k), controller.ActedOn(k), controller.AlertedBy(k.Alerts)}
 }
 
-// reachClouds reaches the regions of a service as one of its machines does: it sees
-// machines alone.
+// reachClouds returns the providers of a service's regions as one of its machines uses them:
+// they list machines only.
 func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, owner string) (fleet.Reach, error) {
 	regions := cloud.Regions(spec)
-	places, lists, err := inside(ctx, text, regions)
+	places, lists, err := providersInside(ctx, text, regions)
 	if err != nil {
 		return fleet.Reach{}, err
 	}
-	var m means
+	var m cloudAccess
 	if err := json.Unmarshal(text, &m); err != nil {
-		return fleet.Reach{}, fmt.Errorf("reading which program machines get: %w", err)
+		return fleet.Reach{}, fmt.Errorf("reading the machines' program: %w", err)
 	}
 	reach := fleet.Reach{Provider: places, Witness: places, Lists: map[service.Region]fleet.Lister{}, UserData: userData(spec.Name, owner, m.Program)}
 	for r, p := range lists {
@@ -98,17 +97,18 @@ func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, 
 	return reach, nil
 }
 
-// inside reaches regions as a machine there does: all of them as one, and each.
-func inside(ctx context.Context, text json.RawMessage, regions []service.Region) (provision.Places, map[service.Region]provision.Provider, error) {
-	var m means
+// providersInside returns the providers of regions as a machine there uses them: one for all regions, and
+// one per region.
+func providersInside(ctx context.Context, text json.RawMessage, regions []service.Region) (provision.Places, map[service.Region]provision.Provider, error) {
+	var m cloudAccess
 	if err := json.Unmarshal(text, &m); err != nil {
-		return nil, nil, fmt.Errorf("reading how clouds are reached: %w", err)
+		return nil, nil, fmt.Errorf("reading the cloud access configuration: %w", err)
 	}
 	clouds := cloudFlags{endpointAWS: m.EndpointAWS, endpointGCP: m.EndpointGCP, project: m.Project, machinesOnly: true}
 	spec := m.specOf(regions)
 	if m.Dir != "" {
 		svc := local.ServiceAt(m.Dir)
-		clouds.here = &svc
+		clouds.localService = &svc
 		text, err := os.ReadFile(svc.SpecFile())
 		if err != nil {
 			return nil, nil, fmt.Errorf("reading the service: %w", err)
@@ -117,23 +117,24 @@ func inside(ctx context.Context, text json.RawMessage, regions []service.Region)
 			return nil, nil, err
 		}
 	}
-	all, err := clouds.places(ctx, spec, regions, false) // which matters to firewalls alone
+	all, err := clouds.providers(ctx, spec, regions, false) // false affects firewalls only
 	if err != nil {
 		return nil, nil, err
 	}
 	each := map[service.Region]provision.Provider{}
 	for _, r := range regions {
-		if each[r], err = clouds.places(ctx, spec, []service.Region{r}, false); err != nil {
+		if each[r], err = clouds.providers(ctx, spec, []service.Region{r}, false); err != nil {
 			return nil, nil, err
 		}
 	}
 	return all, each, nil
 }
 
-// handOf acts in the cloud of a machine of a service for its controller, which is elsewhere.
-func handOf(name, owner string) func(agent.Cloud) (http.Handler, error) {
+// cloudHandler returns a handler that calls a machine's cloud API on behalf of the service's controller,
+// which runs in another cloud.
+func cloudHandler(name, owner string) func(agent.Cloud) (http.Handler, error) {
 	return func(c agent.Cloud) (http.Handler, error) {
-		places, lists, err := inside(context.Background(), c.Means, regionsIn(c.Regions))
+		places, lists, err := providersInside(context.Background(), c.Means, regionsNamed(c.Regions))
 		if err != nil {
 			return nil, err
 		}
@@ -141,8 +142,8 @@ func handOf(name, owner string) func(agent.Cloud) (http.Handler, error) {
 	}
 }
 
-// regionsIn are regions by their names.
-func regionsIn(names []string) []service.Region {
+// regionsNamed converts names to regions.
+func regionsNamed(names []string) []service.Region {
 	var regions []service.Region
 	for _, n := range names {
 		regions = append(regions, service.Region(n))
@@ -150,11 +151,10 @@ func regionsIn(names []string) []service.Region {
 	return regions
 }
 
-// serviceHere is the service whose machines are processes of this computer, by the folder of its
-// controller; false for a service in clouds.
-func serviceHere(dir string) (local.Service, bool) {
+// localServiceAt returns the local service of a controller directory; false for a service in clouds.
+func localServiceAt(dir string) (local.Service, bool) {
 	c, _, err := fleet.ReadBundle(dir)
-	var m means
+	var m cloudAccess
 	if err != nil || json.Unmarshal(c.Bundle.Means, &m) != nil || m.Dir == "" {
 		return local.Service{}, false
 	}

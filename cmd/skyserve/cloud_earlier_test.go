@@ -12,9 +12,9 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// Versions before machines at Google were named after their kind gave them other names. `up` makes
-// no second service beside such machines, and `down` leaves none of them running.
-func TestMachinesOfAnEarlierVersion(t *testing.T) {
+// Earlier versions launched machines at Google under names without a kind. `up` creates no second
+// service beside them, and `down` deletes them.
+func TestUpRejectsMachinesOfEarlierVersion(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -28,12 +28,12 @@ func TestMachinesOfAnEarlierVersion(t *testing.T) {
 		Scheduling:        testcloud.GCEScheduling{ProvisioningModel: "STANDARD", OnHostMaintenance: "MIGRATE"},
 	})
 	if out := e.skyserve(exitFailed, up...); !strings.Contains(out, earlier) || !strings.Contains(out, "skyserve down chat") {
-		t.Errorf("up does not name it and what to do:\n%s", out)
+		t.Errorf("up prints neither the machine nor a hint:\n%s", out)
 	}
-	e.downToNothing()
+	e.downAndCheckEmpty()
 }
 
-// insertAtGoogle makes a machine in a zone of Compute Engine.
+// insertAtGoogle launches a machine in a zone of Compute Engine.
 func (e *emulated) insertAtGoogle(i testcloud.GCEInstance) {
 	e.t.Helper()
 	body, err := json.Marshal(i)

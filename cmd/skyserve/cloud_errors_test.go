@@ -13,23 +13,23 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// twoClouds is the service without its name, with a replica in each of both clouds.
+// twoClouds is the service without its name, with one replica in each cloud.
 var twoClouds = strings.NewReplacer("aws/eu-west-1", "gcp/us-central1", "{min: 0, max: 0}", "{min: 1, max: 1}",
 	"dns: {provider: route53, name: chat.example.com, zone: example.com}\n", "").Replace(cloudService)
 
-// interrupt runs a command and interrupts it while calls of some actions are under way,
-// which the clouds still carry out after the command has ended. It gives what was said.
+// interrupt runs a command and interrupts it during calls of some actions, which the clouds still
+// complete after the command has ended. It returns the output.
 func (e *emulated) interrupt(actions []string, args ...string) string {
 	e.t.Helper()
-	said, code := e.end(os.Interrupt, actions, args...)
+	output, code := e.end(os.Interrupt, actions, args...)
 	if code != exitInterrupted {
-		e.t.Fatalf("interrupted at %s: exit %d, want %d\n%s", actions, code, exitInterrupted, said)
+		e.t.Fatalf("interrupted at %s: exit %d, want %d\n%s", actions, code, exitInterrupted, output)
 	}
-	return said
+	return output
 }
 
-// end is interrupt by any signal; code is what the command exited with.
-func (e *emulated) end(by os.Signal, actions []string, args ...string) (said string, code int) {
+// end is interrupt with any signal; code is the command's exit code.
+func (e *emulated) end(by os.Signal, actions []string, args ...string) (output string, code int) {
 	e.t.Helper()
 	begun, ended := make(chan struct{}), make(chan struct{})
 	once := sync.OnceFunc(func() { close(begun) })
@@ -69,22 +69,22 @@ func (e *emulated) hold(with func(testcloud.Call)) {
 	e.held = with
 }
 
-// Whenever somebody interrupts up, the next one takes up where it ended: what the
-// cloud made after nobody listened any more is found, and nothing is made twice.
-func TestAnInterruptedUp(t *testing.T) {
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+// Whenever up is interrupted, the next up continues: it finds what the cloud created after the
+// interrupt, and creates nothing twice.
+func TestUpResumesAfterInterrupt(t *testing.T) {
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	up := append(e.upOf(twoClouds), "--yes")
 	for _, actions := range [][]string{
-		{"compute.regions.get", "ec2:DescribeVpcs"}, // what there is
+		{"compute.regions.get", "ec2:DescribeVpcs"}, // listing
 		{"compute.firewalls.insert", "iam:CreateRole"},
 		{"compute.instances.insert", "ec2:RunInstances"},
 		{"compute.instances.getGuestAttributes", "ec2:GetConsoleOutput"}, // the keys of the machines
 	} {
-		if said := e.interrupt(actions, up...); !strings.Contains(said, "interrupted") {
-			t.Errorf("interrupted at %s:\n%s", actions, said)
+		if output := e.interrupt(actions, up...); !strings.Contains(output, "interrupted") {
+			t.Errorf("interrupted at %s:\n%s", actions, output)
 		}
 	}
 	if out := e.skyserve(exitOK, up...); e.Running() != 5 {
@@ -95,17 +95,17 @@ func TestAnInterruptedUp(t *testing.T) {
 	}
 	down := e.at("down", "chat", "--yes")
 	for _, action := range []string{"ec2:TerminateInstances", "compute.firewalls.delete"} {
-		if said := e.interrupt([]string{action}, down...); !strings.Contains(said, "interrupted") {
-			t.Errorf("down interrupted at %s:\n%s", action, said)
+		if output := e.interrupt([]string{action}, down...); !strings.Contains(output, "interrupted") {
+			t.Errorf("down interrupted at %s:\n%s", action, output)
 		}
 	}
-	e.downToNothing()
+	e.downAndCheckEmpty()
 }
 
-// Whoever kills up or down, at a call to any of the clouds that is still carried out, finds
-// the same service, or nothing, once the command was run again.
-func TestAKilledUpAndDown(t *testing.T) {
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+// After up or down is killed during a call to a cloud that still completes, a second run results in
+// the same service, or in none.
+func TestUpAndDownRecoverFromKill(t *testing.T) {
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -113,8 +113,8 @@ func TestAKilledUpAndDown(t *testing.T) {
 	kill := func(args []string, at ...[]string) {
 		t.Helper()
 		for _, actions := range at {
-			if said, code := e.end(os.Kill, actions, args...); code != -1 {
-				t.Fatalf("killed at %s: exit %d\n%s", actions, code, said)
+			if output, code := e.end(os.Kill, actions, args...); code != -1 {
+				t.Fatalf("killed at %s: exit %d\n%s", actions, code, output)
 			}
 		}
 	}
@@ -132,12 +132,12 @@ func TestAKilledUpAndDown(t *testing.T) {
 	}
 	kill(e.at("down", "chat", "--yes"), []string{"route53:ChangeResourceRecordSets"},
 		[]string{"ec2:TerminateInstances", "compute.instances.delete"}, []string{"iam:DeleteRole", "compute.firewalls.delete"})
-	e.downToNothing()
+	e.downAndCheckEmpty()
 }
 
-// Credentials that end in the middle: what was made stands, and the next up goes on.
-func TestUpWithCredentialsThatEnd(t *testing.T) {
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+// If credentials expire during up, everything created so far is kept, and the next up continues.
+func TestUpReportsExpiringCredentials(t *testing.T) {
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -157,7 +157,7 @@ func TestUpWithCredentialsThatEnd(t *testing.T) {
 		}
 	})
 	if out := e.skyserve(exitCredentials, up...); !strings.Contains(out, "ExpiredToken") || !strings.Contains(out, "hint: log in again: aws sso login") {
-		t.Errorf("once they had ended:\n%s", out)
+		t.Errorf("after their expiry:\n%s", out)
 	}
 	e.hold(nil)
 	ended.Store(false)
@@ -167,43 +167,43 @@ func TestUpWithCredentialsThatEnd(t *testing.T) {
 	}
 	ended.Store(true)
 	if out := e.skyserve(exitCredentials, e.at("down", "chat", "--yes")...); !strings.Contains(out, "ExpiredToken") {
-		t.Errorf("down once they had ended:\n%s", out)
+		t.Errorf("down after their expiry:\n%s", out)
 	}
 	ended.Store(false)
-	e.downToNothing()
+	e.downAndCheckEmpty()
 }
 
-// downToNothing takes the service down and looks into both clouds.
-func (e *emulated) downToNothing() {
+// downAndCheckEmpty deletes the service and checks that both clouds are empty.
+func (e *emulated) downAndCheckEmpty() {
 	e.t.Helper()
 	e.skyserve(exitOK, e.at("down", "chat", "--yes")...)
 	e.ended()
 	if left := e.aws.Left(); len(left)+len(e.gce.Instances())+len(e.gce.Firewalls())+len(e.names.RecordSets(e.zone)) > 0 {
-		e.t.Errorf("left over: %q, %+v, %+v, %+v", left, e.gce.Instances(), e.gce.Firewalls(), e.names.RecordSets(e.zone))
+		e.t.Errorf("remaining: %q, %+v, %+v, %+v", left, e.gce.Instances(), e.gce.Firewalls(), e.names.RecordSets(e.zone))
 	}
 }
 
-func TestUpWithCredentialsThatAreRefused(t *testing.T) {
+func TestUpReportsRejectedCredentials(t *testing.T) {
 	testkit.Slow(t)
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		deny func(e *emulated)
-		says []string
+		want []string
 	}{
-		"a key that AWS does not know": {
+		"unknown AWS key": {
 			func(e *emulated) {
 				e.aws.Set(func() { e.aws.Deny = func(string, string) string { return "AuthFailure" } })
 			},
 			[]string{"reaching aws: no valid credentials", "AuthFailure", "hint: check the keys"},
 		},
-		"keys of AWS that have expired": {
+		"expired AWS keys": {
 			func(e *emulated) {
 				e.aws.Set(func() { e.aws.Deny = func(string, string) string { return "ExpiredToken" } })
 			},
 			[]string{"ExpiredToken", "hint: log in again: aws sso login"},
 		},
-		"an action that AWS does not allow": {
+		"action denied by AWS": {
 			func(e *emulated) {
 				e.aws.Set(func() {
 					e.aws.Deny = func(_, action string) string {
@@ -216,11 +216,11 @@ func TestUpWithCredentialsThatAreRefused(t *testing.T) {
 			},
 			[]string{"reaching aws: ec2:RunInstances is not allowed", "hint: let the caller do ec2:RunInstances by an IAM policy"},
 		},
-		"a token that Google does not know": {
+		"unknown Google token": {
 			func(e *emulated) { e.gce.RequireToken("another") },
 			[]string{"reaching gcp: no valid credentials", "hint: run gcloud auth application-default login"},
 		},
-		"an action that Google does not allow": {
+		"action denied by Google": {
 			func(e *emulated) { e.gce.Deny("compute.instances.create") },
 			[]string{"reaching gcp: compute.instances.create is not allowed", "hint: grant a role that has it"},
 		},
@@ -230,80 +230,80 @@ func TestUpWithCredentialsThatAreRefused(t *testing.T) {
 			e := emulate(t)
 			tt.deny(e)
 			out := e.skyserve(exitCredentials, append(e.upOf(twoClouds), "--yes")...)
-			for _, want := range tt.says {
+			for _, want := range tt.want {
 				if !strings.Contains(out, want) {
-					t.Errorf("it does not say %q:\n%s", want, out)
+					t.Errorf("no %q in\n%s", want, out)
 				}
 			}
 		})
 	}
 }
 
-// What is nowhere is an error of the file, before anything is made.
-func TestUpWithWhatIsNowhere(t *testing.T) {
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+// An unknown region or GPU is an error of the file, before anything is launched.
+func TestUpRejectsUnknownRegionsAndGPUs(t *testing.T) {
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	for name, tt := range map[string]struct {
 		is, not string
 		exit    int
-		says    []string
+		want    []string
 	}{
-		"a region of Google":  {"gcp/us-central1", "gcp/mars-north1", exitUsage, []string{`"mars-north1"`}},
-		"a region of AWS":     {"aws/us-east-1", "aws/mars-north-1", exitCredentials, []string{"asking aws/mars-north-1 what it offers", "hint: "}},
-		"a GPU":               {"type: L4", "type: L400", exitUsage, []string{"models[0].gpus[0].type: is not a word known here", `got "L400"`}},
-		"a GPU so many times": {"type: L4", "type: L4, count: 7", exitUsage, []string{"models[0].gpus: aws/us-east-1 offers no machine with L4 for m"}},
+		"Google region": {"gcp/us-central1", "gcp/mars-north1", exitUsage, []string{`"mars-north1"`}},
+		"AWS region":    {"aws/us-east-1", "aws/mars-north-1", exitCredentials, []string{"asking aws/mars-north-1 what it offers", "hint: "}},
+		"GPU type":      {"type: L4", "type: L400", exitUsage, []string{"models[0].gpus[0].type: is not a word known here", `got "L400"`}},
+		"GPU count":     {"type: L4", "type: L4, count: 7", exitUsage, []string{"models[0].gpus: aws/us-east-1 offers no machine with L4 for m"}},
 	} {
 		out := e.skyserve(tt.exit, append(e.upOf(strings.ReplaceAll(twoClouds, tt.is, tt.not)), "--yes")...)
-		for _, want := range tt.says {
+		for _, want := range tt.want {
 			if !strings.Contains(out, want) {
-				t.Errorf("%s: it does not say %q:\n%s", name, want, out)
+				t.Errorf("%s: no %q in\n%s", name, want, out)
 			}
 		}
 		if left := e.aws.Left(); len(left) > 0 || e.Running() > 0 {
-			t.Errorf("%s: there is %q after\n%s", name, left, out)
+			t.Errorf("%s: %q remains after\n%s", name, left, out)
 		}
 	}
 }
 
-// A service, and a public name, that somebody else has: nothing is touched.
-func TestUpWithNamesOfOthers(t *testing.T) {
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+// A service or public name of another owner is not changed.
+func TestUpRejectsNamesOfOtherOwners(t *testing.T) {
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	text := strings.Replace(oneRegion, "balancer:\n", "dns: {provider: route53, name: chat.example.com, zone: example.com}\nbalancer:\n", 1)
 	e.skyserve(exitOK, append(e.upOf(text), "--yes")...)
 	stands, records := e.aws.Left(), e.names.RecordSets(e.zone)
-	for name, tt := range map[string]struct{ text, says string }{
+	for name, tt := range map[string]struct{ text, want string }{
 		"the service": {oneRegion, "the service chat in aws/us-east-1 belongs to another owner"},
 		"the name":    {strings.Replace(text, "name: chat\n", "name: talk\n", 1), "record chat.example.com in zone example.com (public, Z"},
 	} {
 		cmd := e.command(append(e.upOf(tt.text), "--yes")...)
 		cmd.Env = append(cmd.Env, "SKYSERVE_HOME="+t.TempDir())
-		out, _ := cmd.CombinedOutput() // its exit code is looked at
-		if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(string(out), tt.says) || !strings.Contains(string(out), "hint: choose another name") {
+		out, _ := cmd.CombinedOutput() // the exit code is checked below
+		if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(string(out), tt.want) || !strings.Contains(string(out), "hint: choose another name") {
 			t.Errorf("%s: exit %d\n%s", name, code, out)
 		}
 	}
 	if left, now := e.aws.Left(), e.names.RecordSets(e.zone); !slices.Equal(left, stands) || !reflect.DeepEqual(now, records) {
-		t.Errorf("there is %q and %+v, was %q and %+v", left, now, stands, records)
+		t.Errorf("got %q and %+v, want %q and %+v", left, now, stands, records)
 	}
 }
 
-// An account whose quotas are used up after they were looked at: up tells what it tried
-// and which limit it met, and down clears away what could be had.
-func TestUpWithoutQuota(t *testing.T) {
+// If quotas are exhausted after up has checked them, up reports its attempts and the limits, and
+// down deletes what was launched.
+func TestUpReportsExceededQuota(t *testing.T) {
 	testkit.Slow(t)
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		limit    func(e *emulated)
-		says     []string
+		want     []string
 		machines int
 	}{
-		"of GPUs": {
+		"GPU quota": {
 			func(e *emulated) {
 				e.aws.Set(func() {
 					e.aws.Refuse = func(_, machine, _ string) string {
@@ -317,11 +317,11 @@ func TestUpWithoutQuota(t *testing.T) {
 			},
 			[]string{
 				"1 of m in aws/us-east-1, 1 of m in gcp/us-central1", "none of", "spot g6.xlarge in us-east-1a: VcpuLimitExceeded",
-				"on_demand g2-standard-4 in us-central1-a: QUOTA_EXCEEDED", "hint: what could be had stands and is billed",
+				"on_demand g2-standard-4 in us-central1-a: QUOTA_EXCEEDED", "hint: the machines that were launched are running and billed",
 			},
 			3,
 		},
-		"of anything": {
+		"all quotas": {
 			func(e *emulated) {
 				e.aws.Set(func() { e.aws.Refuse = func(string, string, string) string { return "VcpuLimitExceeded" } })
 				e.limitLate("NVIDIA_L4_GPUS", "CPUS")
@@ -338,20 +338,20 @@ func TestUpWithoutQuota(t *testing.T) {
 			e := emulate(t)
 			tt.limit(e)
 			out := e.skyserve(exitPartial, append(e.upOf(twoClouds), "--yes")...)
-			for _, want := range tt.says {
+			for _, want := range tt.want {
 				if !strings.Contains(out, want) {
-					t.Errorf("it does not say %q:\n%s", want, out)
+					t.Errorf("no %q in\n%s", want, out)
 				}
 			}
 			if e.Running() != tt.machines {
 				t.Errorf("%d machines, want %d", e.Running(), tt.machines)
 			}
-			e.downToNothing()
+			e.downAndCheckEmpty()
 		})
 	}
 }
 
-// limitLate takes quotas of Google away as soon as something is made there.
+// limitLate reduces the quotas at Google as soon as something is launched there.
 func (e *emulated) limitLate(metrics ...string) {
 	e.hold(func(c testcloud.Call) {
 		if c.Action == "compute.firewalls.insert" {

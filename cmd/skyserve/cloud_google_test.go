@@ -28,27 +28,27 @@ balancer:
 gcp: {balancer_account: lb@p.iam.gserviceaccount.com}
 `
 
-// A project without a network called default, and without an account for machines, as
-// organisations give them today.
-func TestAServiceInAStrictProject(t *testing.T) {
+// A project without a default network and without a service account for machines, as many
+// organisations require.
+func TestServiceInProjectWithoutDefaults(t *testing.T) {
 	testkit.Slow(t)
 	e := emulate(t)
 	e.gce.SetNetworks()
 	e.gce.SetDefaultAccount("")
 	up := append(e.upOf(strings.NewReplacer("    network: prod\n", "", "    subnets: [west]\n", "", "gcp: {balancer_account: lb@p.iam.gserviceaccount.com}\n", "").Replace(googleService)), "--yes")
-	if said := e.skyserve(exitPartial, up...); !strings.Contains(said, "referenced network resource cannot be found. (name one that there is as network of the regions)") {
-		t.Errorf("without a network:\n%s", said)
+	if output := e.skyserve(exitPartial, up...); !strings.Contains(output, "referenced network resource cannot be found. (name one that there is as network of the regions)") {
+		t.Errorf("without a network:\n%s", output)
 	}
 	e.gce.SetSubnets("prod", "us-central1", "east", "west")
 	up = append(e.upOf(googleService), "--yes")
-	said := e.skyserve(exitFailed, e.at("doctor", up[1])...)
-	if !strings.Contains(said, "there is no such account") {
-		t.Errorf("without the account:\n%s", said)
+	output := e.skyserve(exitFailed, e.at("doctor", up[1])...)
+	if !strings.Contains(output, "there is no such account") {
+		t.Errorf("without the account:\n%s", output)
 	}
-	if said := e.skyserve(exitCredentials, up...); !strings.Contains(said, "gcloud iam service-accounts create lb --project p") || len(e.gce.Instances()) > 0 {
-		t.Errorf("up without the account: %d machines\n%s", len(e.gce.Instances()), said)
+	if output := e.skyserve(exitCredentials, up...); !strings.Contains(output, "gcloud iam service-accounts create lb --project p") || len(e.gce.Instances()) > 0 {
+		t.Errorf("up without the account: %d machines\n%s", len(e.gce.Instances()), output)
 	}
-	if err := e.gce.Gcloud(said); err != nil { // what it says is pasted
+	if err := e.gce.Gcloud(output); err != nil { // run the printed commands
 		t.Fatal(err)
 	}
 	e.skyserve(exitOK, e.at("doctor", up[1])...)
@@ -64,21 +64,21 @@ func TestAServiceInAStrictProject(t *testing.T) {
 	}
 	e.skyserve(exitOK, e.at("down", "chat", "--yes")...)
 	if n, f := len(e.gce.Instances()), len(e.gce.Firewalls()); n+f > 0 {
-		t.Errorf("%d machines and %d rules are left", n, f)
+		t.Errorf("%d machines and %d rules remain", n, f)
 	}
 }
 
-// What acts in a cloud for a controller elsewhere knows the networks and the accounts of the service too.
-func TestNetworksReachWhoActsElsewhere(t *testing.T) {
+// A cloud handler that acts for a controller in another cloud uses the networks and accounts of the service.
+func TestControllerReceivesNetworks(t *testing.T) {
 	spec, err := service.Parse("service.yaml", []byte(strings.Replace(googleService, "regions:\n", "regions:\n  - {name: aws/us-east-1, network: vpc-0a1b2c3d, subnets: [subnet-0a1b2c3d]}\n  - {name: aws/eu-west-1}\n", 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := json.Marshal(means{Networks: networksOf(spec), Accounts: spec.GCP})
+	text, err := json.Marshal(cloudAccess{Networks: networksOf(spec), Accounts: spec.GCP})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var m means
+	var m cloudAccess
 	if err := json.Unmarshal(text, &m); err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// launchLike launches a machine with all that another was launched with, as somebody does who
-// may launch anything in the account, and returns what EC2 calls it.
+// launchLike launches a machine with the same parameters as another, as an attacker with launch
+// permission in the account can, and returns its instance id.
 func (e *emulated) launchLike(request map[string]string) string {
 	e.t.Helper()
 	form := url.Values{}
@@ -51,7 +51,7 @@ func (e *emulated) launchLike(request map[string]string) string {
 	return ""
 }
 
-// requestOf is what a machine of the service was launched with, by its id.
+// requestOf returns the launch request of a machine of the service.
 func (e *emulated) requestOf(id string) map[string]string {
 	e.t.Helper()
 	for _, m := range e.aws.Machines() {
@@ -59,11 +59,11 @@ func (e *emulated) requestOf(id string) map[string]string {
 			return m.Request
 		}
 	}
-	e.t.Fatalf("no machine is called %s", id)
+	e.t.Fatalf("no machine with the id %s", id)
 	return nil
 }
 
-// enrolled says whether the agent of a machine was handed a certificate.
+// enrolled reports whether the agent of a machine has received a certificate.
 func (e *emulated) enrolled(machine string) bool {
 	_, err := os.Stat(filepath.Join(e.dir, machine, "state", agent.FileCert))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -72,9 +72,9 @@ func (e *emulated) enrolled(machine string) bool {
 	return err == nil
 }
 
-// A machine that carries the tags of the controller's, and that no operator launched, is
-// handed nothing, whatever it says of itself: it is named, and replaced when that is asked for.
-func TestAnImpostorOfTheControllerIsHandedNothing(t *testing.T) {
+// A machine with the tags of the controller's machine that no operator launched receives no
+// certificate and no configuration. It is reported, and replaced with --replace.
+func TestUpRejectsControllerImpostor(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -82,7 +82,7 @@ func TestAnImpostorOfTheControllerIsHandedNothing(t *testing.T) {
 	e.skyserve(exitOK, up...)
 	like, genuine := e.requestOf("lb-us-east-1-0"), e.instance("lb-us-east-1-0")
 
-	// Beside the genuine one it is no better.
+	// An impostor beside the genuine machine.
 	second := e.launchLike(like)
 	if out := e.skyserve(exitFailed, up...); !strings.Contains(out, second) || strings.Contains(out, genuine) || !strings.Contains(out, "--replace lb-us-east-1-0") {
 		t.Errorf("with two of one id:\n%s", out)
@@ -92,36 +92,36 @@ func TestAnImpostorOfTheControllerIsHandedNothing(t *testing.T) {
 		t.Error("the genuine machine was replaced, rather than the impostor")
 	}
 
-	// In its place it is handed nothing either.
+	// An impostor in place of the genuine machine receives nothing either.
 	e.aws.Vanish(genuine)
 	impostor := e.launchLike(like)
 	out := e.skyserve(exitFailed, up...)
 	for _, want := range []string{"lb-us-east-1-0", impostor, "no 'skyserve up' launched it", "skyserve up " + up[1] + " --replace lb-us-east-1-0"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("up says nothing of %q:\n%s", want, out)
+			t.Errorf("no %q in the output of up:\n%s", want, out)
 		}
 	}
 	for verb, args := range map[string][]string{"status": {"status", "chat"}, "doctor": {"doctor", up[1]}} {
 		code := map[string]int{"status": exitOK, "doctor": exitFailed}[verb]
 		if out := e.skyserve(code, e.at(args...)...); !strings.Contains(out, impostor) || !strings.Contains(out, "--replace lb-us-east-1-0") {
-			t.Errorf("%s does not name it and what to do:\n%s", verb, out)
+			t.Errorf("%s prints neither the machine nor a hint:\n%s", verb, out)
 		}
 	}
 	if e.enrolled(impostor) || e.enrolled(second) {
-		t.Error("it was handed what belongs to the controller")
+		t.Error("the impostor received the controller's configuration")
 	}
 	out = e.skyserve(exitOK, append(up, "--replace", "lb-us-east-1-0")...)
 	within(t, "a chat", func() error { return chatAt(endpointIn(out, "us-east-1"), "key-of-a-client") })
 	if now := e.instance("lb-us-east-1-0"); now == impostor || !e.enrolled(now) {
-		t.Errorf("after it was replaced, %s runs", now)
+		t.Errorf("after the replacement, %s is running", now)
 	}
 
-	// Who lost the record of what was launched goes by certificates.
+	// Without the record of launches, up identifies machines by their certificates.
 	if err := os.Remove(filepath.Join(e.dir, "home", "services", "chat", "balancers.json")); err != nil {
 		t.Fatal(err)
 	}
 	if out := e.skyserve(exitOK, up...); !strings.Contains(out, "no change") {
 		t.Errorf("without the record:\n%s", out)
 	}
-	e.downToNothing()
+	e.downAndCheckEmpty()
 }

@@ -8,45 +8,45 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// A name that cannot be had is found out before anything is rented.
-func TestUpWithANameThatCannotBeHad(t *testing.T) {
+// A name that cannot be used is reported before anything is launched.
+func TestUpAndDoctorReportNameErrors(t *testing.T) {
 	testkit.Slow(t)
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	ttl := int64(300)
 	for name, tt := range map[string]struct {
-		yaml    [2]string // what is replaced in the service, and by what
+		yaml    [2]string // old and new text in service.yaml
 		prepare func(e *emulated) error
 		exit    int
-		says    []string
+		want    []string
 	}{
-		"no such zone": {
+		"missing zone": {
 			yaml: [2]string{"name: chat.example.com, zone: example.com", "name: chat.example.net, zone: example.net"}, exit: exitUsage,
-			says: []string{"finding the hosted zone example.net: this account of AWS has no public zone of that name; its zones are: example.com (public, Z"},
+			want: []string{"finding the hosted zone example.net: this account of AWS has no public zone of that name; its zones are: example.com (public, Z"},
 		},
-		"two zones of the name": {
+		"two zones of one name": {
 			prepare: func(e *emulated) error { e.names.AddZone("example.com", false); return nil }, exit: exitUsage,
-			says: []string{"finding the hosted zone example.com: the account has several"},
+			want: []string{"finding the hosted zone example.com: the account has several"},
 		},
-		"a record by hand": {
+		"manual record": {
 			prepare: func(e *emulated) error {
 				return e.names.AddRecords(e.zone, testcloud.RecordSet{Name: "chat.example.com", Type: "A", TTL: &ttl, ResourceRecords: &testcloud.Values{ResourceRecord: []testcloud.Value{{Value: "192.0.2.1"}}}})
 			}, exit: exitFailed,
-			says: []string{"record chat.example.com in zone example.com (public, Z", "belongs to another owner (made by hand: chat.example.com A 192.0.2.1)", "hint: choose another name"},
+			want: []string{"record chat.example.com in zone example.com (public, Z", "belongs to another owner (made by hand: chat.example.com A 192.0.2.1)", "hint: choose another name"},
 		},
-		"zones may not be listed": {
+		"listing zones denied": {
 			prepare: func(e *emulated) error {
 				e.names.Set(func() { e.names.Deny = map[string]string{"route53:ListHostedZonesByName": "AccessDenied"} })
 				return nil
 			}, exit: exitCredentials,
-			says: []string{"reaching aws: route53:ListHostedZonesByName is not allowed", "hint: let this identity do"},
+			want: []string{"reaching aws: route53:ListHostedZonesByName is not allowed", "hint: let this identity do"},
 		},
-		"health checks may not be listed": {
+		"listing health checks denied": {
 			prepare: func(e *emulated) error {
 				e.names.Set(func() { e.names.Deny = map[string]string{"route53:ListHealthChecks": "AccessDenied"} })
 				return nil
 			}, exit: exitCredentials,
-			says: []string{"reaching aws: route53:ListHealthChecks is not allowed"},
+			want: []string{"reaching aws: route53:ListHealthChecks is not allowed"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -60,23 +60,23 @@ func TestUpWithANameThatCannotBeHad(t *testing.T) {
 			up := e.upOf(strings.Replace(cloudService, tt.yaml[0], tt.yaml[1], 1))
 			doctor := e.skyserve(exitFailed, e.at("doctor", up[1])...)
 			out := e.skyserve(tt.exit, append(up, "--yes")...)
-			for _, want := range tt.says {
+			for _, want := range tt.want {
 				if !strings.Contains(out, want) {
-					t.Errorf("up does not say %q:\n%s", want, out)
+					t.Errorf("no %q in the output of up:\n%s", want, out)
 				}
 				if !strings.Contains(strings.Join(strings.Fields(doctor), " "), want) {
-					t.Errorf("doctor does not say %q:\n%s", want, doctor)
+					t.Errorf("no %q in the output of doctor:\n%s", want, doctor)
 				}
 			}
 			if left := e.aws.Left(); len(left) > 0 || e.Running() > 0 {
-				t.Errorf("there is %q after\n%s", left, out)
+				t.Errorf("%q remains after\n%s", left, out)
 			}
 		})
 	}
 }
 
-// The name of a service that is up is its own, and doctor knows it where it was brought up.
-func TestANameOfOnesOwn(t *testing.T) {
+// Doctor accepts the name of a running service on the machine that deployed it.
+func TestDoctorAcceptsOwnName(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -85,17 +85,16 @@ func TestANameOfOnesOwn(t *testing.T) {
 	e.aws.Set(func() {
 		e.aws.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
 	})
-	if out := e.skyserve(exitOK, e.at("doctor", up[1])...); !strings.Contains(out, "name chat.example.com: its zone is there, and nobody else has it") {
-		t.Errorf("doctor says\n%s", out)
+	if out := e.skyserve(exitOK, e.at("doctor", up[1])...); !strings.Contains(out, "name chat.example.com: its zone exists, and no other service uses the name") {
+		t.Errorf("doctor printed\n%s", out)
 	}
 	if out := e.skyserve(exitOK, up...); !strings.Contains(out, "no change") {
 		t.Errorf("up again:\n%s", out)
 	}
 }
 
-// Machines of one's own have no balancer that the name could lead to: nobody has to know
-// where they are.
-func TestANameBesideMachinesOfOnesOwn(t *testing.T) {
+// A static region beside cloud regions has no balancer, so its location need not be known for the name.
+func TestUpWithNameAndStaticRegion(t *testing.T) {
 	t.Parallel()
 	e := emulate(t)
 	text := strings.Replace(cloudService, "balancer:\n", "  - name: static/rack-7\n    endpoints: [\"http://127.0.0.1:9\"]\nbalancer:\n", 1)

@@ -10,9 +10,8 @@ import (
 	"skyserve/provision"
 )
 
-// Whoever acts on a machine for a controller elsewhere launches into the network that the
-// service names.
-func TestMachinesKnowTheNetworkOfTheirService(t *testing.T) {
+// A cloud handler that acts for a controller in another cloud launches into the service's network.
+func TestMachinesUseNetworkOfService(t *testing.T) {
 	cloud := testcloud.NewAWS(nil, "us-east-1")
 	cloud.AddNetwork("us-east-1", "vpc-0ff1ce00", testcloud.Subnet{ID: "subnet-0000000b", Zone: "us-east-1b", Gateway: "igw-0ff1ce"})
 	server := httptest.NewServer(cloud)
@@ -21,11 +20,11 @@ func TestMachinesKnowTheNetworkOfTheirService(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us-east-1", Network: "vpc-0ff1ce00", Subnets: []string{"subnet-0000000b"}}}}
 	for zones, n := range map[int]map[service.Region]provision.Network{1: networksOf(spec), 3: networksOf(&service.Spec{})} {
-		text, err := json.Marshal(means{EndpointAWS: server.URL, Networks: n})
+		text, err := json.Marshal(cloudAccess{EndpointAWS: server.URL, Networks: n})
 		if err != nil {
 			t.Fatal(err)
 		}
-		places, each, err := inside(t.Context(), text, []service.Region{"aws/us-east-1"})
+		places, each, err := providersInside(t.Context(), text, []service.Region{"aws/us-east-1"})
 		if err != nil {
 			t.Fatal(err)
 		}

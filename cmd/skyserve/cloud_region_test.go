@@ -11,7 +11,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// listReplicas: replicas in clouds are listed as those of this machine are, and changed by a plan.
+// listReplicas checks that replicas in clouds are listed, and cannot be drained.
 func (e *emulated) listReplicas() {
 	e.t.Helper()
 	table := e.skyserve(exitOK, "replica", "list", "--endpoint-aws", e.url)
@@ -28,9 +28,9 @@ func (e *emulated) listReplicas() {
 	}
 }
 
-// Replicas of a service in one region let that region's balancers in and nobody else; once
-// it has another region, whoever brings the certificate of a balancer.
-func TestAServiceInOneRegion(t *testing.T) {
+// Firewalls of replicas in a service with one region admit only that region's balancers. With a
+// second region, they admit all addresses, and replicas check the certificates of balancers.
+func TestServiceInOneRegion(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -39,7 +39,7 @@ func TestAServiceInOneRegion(t *testing.T) {
 	within(t, "a chat", func() error { return chatAt(endpointIn(first, "us-east-1"), "key-of-a-client") })
 	rules := e.aws.Rules("us-east-1", "skyserve-chat-replica")
 	if len(rules) == 0 || slices.ContainsFunc(rules, func(r string) bool { return strings.Contains(r, "/0") }) {
-		t.Errorf("in one region replicas let in %q, want balancers alone", rules)
+		t.Errorf("in one region replicas admit %q, want balancers only", rules)
 	}
 	if s := e.status(); s.State != fleet.StateReady || len(s.Drift) > 0 {
 		t.Errorf("in one region: %+v", s)
@@ -50,6 +50,6 @@ func TestAServiceInOneRegion(t *testing.T) {
 		t.Errorf("grown:\n%s", out)
 	}
 	if rules := e.aws.Rules("us-east-1", "skyserve-chat-replica"); !slices.ContainsFunc(rules, func(r string) bool { return strings.HasSuffix(r, " 0.0.0.0/0") }) {
-		t.Errorf("in two regions replicas let in %q", rules)
+		t.Errorf("in two regions replicas admit %q", rules)
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// Replicas of a service in a cloud are added and removed by hand as those on this computer are,
-// once their cost was agreed to; nobody who is served notices.
-func TestReplicasOfAServiceInACloudByHand(t *testing.T) {
+// Replicas of a cloud service can be added and removed by hand after confirmation, without failed
+// requests.
+func TestReplicaCommandsInCloud(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -30,31 +30,31 @@ func TestReplicasOfAServiceInACloudByHand(t *testing.T) {
 		}
 	}
 
-	// What service.yaml does not allow, and what nobody agreed to, changes nothing.
+	// Changes that service.yaml does not allow or that were not confirmed are not applied.
 	replica(exitUsage, `--gpu: want one that m runs on (L4), got "H100"`, "add", "us-east-1", "--gpu", "H100", "--yes")
 	replica(exitUsage, `--capacity: want one that machines in aws/us-east-1 are paid for by (spot, on_demand), got "reserved"`, "add", "us-east-1", "--capacity", "reserved", "--yes")
 	replica(exitUsage, "m in aws/us-east-1: replicas must be 1 to 3 (replicas.min and max of service.yaml), got 4", "add", "us-east-1", "--count", "3", "--yes")
 	replica(exitUsage, "m in aws/us-east-1: replicas must be 1 to 3 (replicas.min and max of service.yaml), got 0", "remove", "us-east-1-0", "--yes")
 	replica(exitUsage, `the service has no replica "us-east-1-7"`, "remove", "us-east-1-7", "--yes")
-	replica(exitUsage, "--yes agrees to it", "add", "us-east-1")
-	replica(exitUsage, "'skyserve replica remove ID' drains a rented one", "drain", "us-east-1-0")
+	replica(exitUsage, "pass --yes to skip confirmation", "add", "us-east-1")
+	replica(exitUsage, "'skyserve replica remove ID' drains and deletes the VM", "drain", "us-east-1-0")
 	replica(exitUsage, "not drained or donated by hand", "donate", "us-east-1-0")
 	runs(4)
 
 	stop := chatting(base)
 	replica(exitOK, "+ replica  us-east-1-1", "add", "us-east-1", "--gpu", "L4", "--capacity", "spot", "--yes")
 	runs(5)
-	e.become(map[string]service.ReplicaState{"us-east-1-0": service.StateReady, "us-east-1-1": service.StateReady})
-	// One on demand would be exchanged for one of spot, which service.yaml names first.
+	e.awaitStates(map[string]service.ReplicaState{"us-east-1-0": service.StateReady, "us-east-1-1": service.StateReady})
+	// An on-demand replica would be replaced by spot, which service.yaml lists first.
 	if out := e.skyserve(exitOK, e.at("status", "chat")...); strings.Count(out, "spot g6.xlarge in us-east-1") != 2 {
-		t.Errorf("one of spot was added to one of spot:\n%s", out)
+		t.Errorf("a spot replica was replaced by another:\n%s", out)
 	}
 	replica(exitOK, "draining us-east-1-0", "remove", "us-east-1-0", "--yes")
-	e.become(map[string]service.ReplicaState{"us-east-1-1": service.StateReady})
+	e.awaitStates(map[string]service.ReplicaState{"us-east-1-1": service.StateReady})
 	if err := stop(); err != nil {
 		t.Errorf("while replicas were added and removed: %v", err)
 	}
 	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "no change") {
-		t.Errorf("up changes what was decided by hand:\n%s", out)
+		t.Errorf("up reverts manual changes:\n%s", out)
 	}
 }

@@ -38,8 +38,8 @@ balancer:
 dns: {provider: route53, name: chat.example.com, zone: example.com}
 `
 
-// emulated is AWS and Google Cloud in this process, whose machines run their agents on
-// this one, each at a loopback address of its own.
+// emulated emulates AWS and Google Cloud in this process. Its machines run their agents on this
+// machine, each on its own loopback address.
 type emulated struct {
 	*machines.Clouds
 	t       *testing.T
@@ -64,7 +64,7 @@ func emulate(t *testing.T) *emulated {
 		err = os.MkdirAll(filepath.Dir(e.program), 0o755)
 	}
 	if err == nil {
-		err = os.Symlink(self, e.program) // under this name the test binary is the command: see TestMain
+		err = os.Symlink(self, e.program) // named skyserve, the test binary is the command: see TestMain
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -101,8 +101,8 @@ func emulate(t *testing.T) *emulated {
 	return e
 }
 
-// googleCommands are those by which the docs have the account of balancers of the service chat
-// made, in the project p.
+// googleCommands returns the commands of the docs that create the balancers' account of the service
+// chat in the project p.
 func googleCommands(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/clouds.md")
@@ -113,7 +113,7 @@ func googleCommands(t *testing.T) string {
 	return strings.ReplaceAll(google, "PROJECT", "p")
 }
 
-// skyserve runs the command as its user does.
+// skyserve runs the command and checks its exit code.
 func (e *emulated) skyserve(code int, args ...string) string {
 	e.t.Helper()
 	cmd := e.command(args...)
@@ -124,27 +124,27 @@ func (e *emulated) skyserve(code int, args ...string) string {
 	return string(out)
 }
 
-// command is the command as its user runs it.
+// command returns the command with the user's environment.
 func (e *emulated) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(e.program, args...)
 	cmd.Env = append(e.environment(), "SKYSERVE_HOME="+filepath.Join(e.dir, "home"), "KEYS=key-of-a-client")
 	return cmd
 }
 
-// environment is that of a user who has credentials of the clouds. Machines have none of
-// them: each has the identity that its own cloud gives it.
+// environment returns the environment of a user with cloud credentials. Machines do not have these:
+// each has the identity that its cloud assigns.
 func (e *emulated) environment() []string {
 	return append(slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "AWS_") || strings.HasPrefix(v, "GOOGLE_")
 	}), "HOME="+e.dir, "AWS_ACCESS_KEY_ID=AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY=secret", "AWS_EC2_METADATA_DISABLED=true", "GOOGLE_CLOUD_PROJECT=p")
 }
 
-// at is the flags by which the command finds the clouds.
+// at appends the flags with the emulators' endpoints.
 func (e *emulated) at(args ...string) []string {
 	return append(args, "--endpoint-aws", e.url, "--endpoint-gcp", e.google)
 }
 
-// upOf writes a service.yaml and gives the words that bring it up, less its user's yes.
+// upOf writes a service.yaml and returns the arguments of up for it, without --yes.
 func (e *emulated) upOf(text string) []string {
 	e.t.Helper()
 	file := filepath.Join(e.dir, "service.yaml")
@@ -154,7 +154,7 @@ func (e *emulated) upOf(text string) []string {
 	return e.at("up", file, "--program", "http://127.0.0.1:1/skyserve#sha256="+strings.Repeat("0", 64))
 }
 
-// ended waits until no machine runs any more.
+// ended waits until no machine is running.
 func (e *emulated) ended() {
 	e.t.Helper()
 	within(e.t, "the machines are gone", func() error {
@@ -165,9 +165,9 @@ func (e *emulated) ended() {
 	})
 }
 
-func TestAServiceInACloud(t *testing.T) {
+func TestServiceInEachCloud(t *testing.T) {
 	testkit.Slow(t)
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	for _, tt := range []struct {
 		name            string
@@ -187,11 +187,11 @@ func TestAServiceInACloud(t *testing.T) {
 	}
 }
 
-// plainHTTPTold is what people are told of a service without TLS.
-const plainHTTPTold = "public port: plain HTTP"
+// plainHTTPWarning is part of the warning about a service without TLS.
+const plainHTTPWarning = "public port: plain HTTP"
 
-// A service without TLS that does not say so is refused before anything is made.
-func TestUpRefusesPlainHTTPToTheWorld(t *testing.T) {
+// A service without TLS is rejected before anything is launched, unless it sets insecure.
+func TestUpRejectsPublicPlainHTTP(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -205,14 +205,14 @@ func TestUpRefusesPlainHTTPToTheWorld(t *testing.T) {
 	if got := e.skyserve(exitUsage, "validate", filepath.Join(e.dir, "service.yaml")); !strings.Contains(got, "balancer.tls: is missing") {
 		t.Errorf("validate:\n%s", got)
 	}
-	if out := e.skyserve(exitOK, append(e.upOf(cloudService), "--dry-run")...); !strings.Contains(out, plainHTTPTold) {
-		t.Errorf("up --dry-run does not say it:\n%s", out)
+	if out := e.skyserve(exitOK, append(e.upOf(cloudService), "--dry-run")...); !strings.Contains(out, plainHTTPWarning) {
+		t.Errorf("no plain HTTP warning in up --dry-run:\n%s", out)
 	}
 }
 
-// A service that was brought up before plain HTTP had to be asked for is still shown and
-// removed; one whose kept file cannot be read is not taken for one without machines.
-func TestAServiceWhoseFileIsOlderThanItsRules(t *testing.T) {
+// status and down work for a service that was deployed before plain HTTP required insecure: true.
+// down fails if the stored file cannot be read.
+func TestDownWithOutdatedServiceFile(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -233,17 +233,17 @@ func TestAServiceWhoseFileIsOlderThanItsRules(t *testing.T) {
 		t.Errorf("down with a file that cannot be read: %d machines run\n%s", e.Running(), out)
 	}
 	replace("  insecure: true\n", "")
-	if out := e.skyserve(exitOK, e.at("status", "chat")...); !strings.Contains(out, "lb-us-east-1-0") || !strings.Contains(out, plainHTTPTold) {
+	if out := e.skyserve(exitOK, e.at("status", "chat")...); !strings.Contains(out, "lb-us-east-1-0") || !strings.Contains(out, plainHTTPWarning) {
 		t.Errorf("status of an older file:\n%s", out)
 	}
-	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, "left over: 0") {
+	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, " is down; ") {
 		t.Errorf("down of an older file:\n%s", out)
 	}
 	e.ended()
 }
 
-// testService: a service comes up in two regions with a name, answers in both (one has
-// no replica of its own), is left alone by a second up, and leaves nothing when it goes.
+// testService deploys a service with a name in two regions, one of them without replicas. Both
+// respond, a second up changes nothing, and down deletes everything.
 func testService(t *testing.T, text string, replicas, other service.Region, machine, near string) {
 	e := emulate(t)
 	up := e.upOf(text)
@@ -254,8 +254,8 @@ func testService(t *testing.T, text string, replicas, other service.Region, mach
 	if e.Running() != 4 {
 		t.Fatalf("%d machines\n%s", e.Running(), first)
 	}
-	if got := strings.Count(first, plainHTTPTold); got != 2 { // in the plan, and beside the endpoints
-		t.Errorf("up says %d times that the public port serves plain HTTP\n%s", got, first)
+	if got := strings.Count(first, plainHTTPWarning); got != 2 { // with the changes, and with the endpoints
+		t.Errorf("up printed the plain HTTP warning %d times, want 2\n%s", got, first)
 	}
 	for _, place := range []string{replicas.Place(), other.Place()} {
 		base := endpointIn(first, place)
@@ -268,31 +268,31 @@ func testService(t *testing.T, text string, replicas, other service.Region, mach
 		}
 	}
 	if got := e.names.Answers(e.zone, "chat.example.com", near); len(got) == 0 {
-		t.Error("the name leads nowhere")
+		t.Error("the name resolves to no balancer")
 	}
 	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "no change") {
 		t.Errorf("up again:\n%s", out)
 	}
 	if replicas.Cloud() == service.CloudAWS {
-		e.mendWhatWasChanged(up)
+		e.repairManualChanges(up)
 	}
-	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, "left over: 0") {
+	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, " is down; ") {
 		t.Errorf("down:\n%s", out)
 	}
 	e.ended()
 	if got := e.names.Answers(e.zone, "chat.example.com", near); len(got) != 0 {
-		t.Errorf("the name still leads to %v", got)
+		t.Errorf("the name still resolves to %v", got)
 	}
-	if out := e.skyserve(exitOK, e.at("gc", "--region", string(replicas), "--region", string(other))...); !strings.Contains(out, "nothing is left over") {
+	if out := e.skyserve(exitOK, e.at("gc", "--region", string(replicas), "--region", string(other))...); !strings.Contains(out, "no orphaned resources") {
 		t.Errorf("gc:\n%s", out)
 	}
 }
 
-// mendWhatWasChanged looks at a service in AWS with status and logs, changes some of it
-// behind the service's back and brings it up again.
-func (e *emulated) mendWhatWasChanged(up []string) {
+// repairManualChanges checks status and logs of a service in AWS, which modify some resources, and
+// repairs them with up.
+func (e *emulated) repairManualChanges(up []string) {
 	e.t.Helper()
-	e.lookAt(up[1])
+	e.checkStatus(up[1])
 	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "firewall-us-east-1-balancer") || !strings.Contains(out, "lb-eu-west-1-0 ready") {
 		e.t.Errorf("the third up:\n%s", out)
 	}
@@ -301,7 +301,7 @@ func (e *emulated) mendWhatWasChanged(up []string) {
 	}
 }
 
-// endpointIn finds the endpoint of a region in what up printed.
+// endpointIn returns the endpoint of a region in the output of up.
 func endpointIn(out, place string) string {
 	for line := range strings.Lines(out) {
 		if f := strings.Fields(line); len(f) == 2 && f[0] == place {
@@ -311,7 +311,7 @@ func endpointIn(out, place string) string {
 	return ""
 }
 
-// chatAt asks a balancer for an answer.
+// chatAt sends a chat request to a balancer.
 func chatAt(base, key string) error {
 	req, err := http.NewRequest(http.MethodPost, base+"/v1/chat/completions", strings.NewReader(`{"model":"m","max_tokens":4,"messages":[{"role":"user","content":"hi"}]}`))
 	if err != nil {

@@ -31,38 +31,38 @@ import (
 	"skyserve/templates"
 )
 
-// cloudFlags say where the clouds are, for those that are not at their usual places.
+// cloudFlags are the flags that override the clouds' endpoints and project.
 type cloudFlags struct {
 	endpointAWS, endpointGCP, project string
-	machinesOnly                      bool // what a machine of a service may see
-	// here is the service whose machines are processes of this computer; nil = none are.
-	here *local.Service
+	machinesOnly                      bool // list machines only, as a service's machine may
+	// localService is the service whose machines are local processes; nil for a service in clouds.
+	localService *local.Service
 }
 
 func (c *cloudFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&c.endpointAWS, "endpoint-aws", "", "speak to this `URL` instead of AWS, as emulators want it (or AWS_ENDPOINT_URL)")
-	flags.StringVar(&c.endpointGCP, "endpoint-gcp", "", "speak to this `URL` instead of Google Cloud")
-	flags.StringVar(&c.project, "gcp-project", "", "Google Cloud `PROJECT` (default: GOOGLE_CLOUD_PROJECT, or that of the credentials)")
+	flags.StringVar(&c.endpointAWS, "endpoint-aws", "", "override the AWS endpoint `URL`, for emulators (or AWS_ENDPOINT_URL)")
+	flags.StringVar(&c.endpointGCP, "endpoint-gcp", "", "override the Google Cloud endpoint `URL`, for emulators")
+	flags.StringVar(&c.project, "gcp-project", "", "Google Cloud `PROJECT` (default: GOOGLE_CLOUD_PROJECT, or the credentials' project)")
 }
 
-// placesOf is the providers of a service as one: of all its rented regions, or of some.
-func (c *cloudFlags) placesOf(ctx context.Context, spec *service.Spec, some ...service.Region) (provision.Places, error) {
+// providersOf returns the providers of all regions of a service, or of some.
+func (c *cloudFlags) providersOf(ctx context.Context, spec *service.Spec, some ...service.Region) (provision.Places, error) {
 	if len(some) == 0 {
 		some = cloud.Regions(spec)
 	}
-	return c.places(ctx, spec, some, cloud.OneRegion(spec))
+	return c.providers(ctx, spec, some, cloud.OneRegion(spec))
 }
 
-// places is the providers of some regions as one, with the networks that spec names; alone
-// says that the service has no others.
-func (c *cloudFlags) places(ctx context.Context, spec *service.Spec, regions []service.Region, alone bool) (provision.Places, error) {
+// providers returns the providers of regions, with the networks of spec. alone is set if the
+// service has only one region.
+func (c *cloudFlags) providers(ctx context.Context, spec *service.Spec, regions []service.Region, alone bool) (provision.Places, error) {
 	of := map[string][]string{}
 	for _, r := range regions {
 		of[r.Cloud()] = append(of[r.Cloud()], r.Place())
 	}
 	p := provision.Places{}
-	if c.here != nil {
-		all := local.NewProvider(*c.here, "", "", 0).For(spec)
+	if c.localService != nil {
+		all := local.NewProvider(*c.localService, "", "", 0).For(spec)
 		for _, name := range []string{service.CloudLocal, service.CloudStatic} {
 			if len(of[name]) > 0 {
 				p[name] = all.Of(slices.DeleteFunc(slices.Clone(regions), func(r service.Region) bool { return r.Cloud() != name })...)
@@ -79,19 +79,19 @@ func (c *cloudFlags) places(ctx context.Context, spec *service.Spec, regions []s
 		p[service.CloudAWS] = provider
 	}
 	if names := of[service.CloudGCP]; len(names) > 0 {
-		p[service.CloudGCP] = gcp.New(c.google(names, spec))
+		p[service.CloudGCP] = gcp.New(c.googleConfig(names, spec))
 	}
 	return p, nil
 }
 
-// google is how a service is reached at Google.
-func (c *cloudFlags) google(places []string, spec *service.Spec) gcp.Config {
+// googleConfig returns the configuration of the Google Cloud provider.
+func (c *cloudFlags) googleConfig(places []string, spec *service.Spec) gcp.Config {
 	cfg := gcp.Config{
 		Regions: places, Project: c.project, Endpoint: c.endpointGCP, MachinesOnly: c.machinesOnly,
 		Accounts: cloud.Accounts(spec), Service: spec.Name, Subnets: map[string]string{},
 	}
 	for place, n := range cloud.Networks(spec, service.CloudGCP) {
-		cfg.Network = n.Name // all regions have the same
+		cfg.Network = n.Name // the same in all regions
 		if len(n.Subnets) > 0 {
 			cfg.Subnets[place] = n.Subnets[0]
 		}
@@ -99,9 +99,9 @@ func (c *cloudFlags) google(places []string, spec *service.Spec) gcp.Config {
 	return cfg
 }
 
-// zone is where the public name of a service is kept; nil where it has none in a cloud, and
-// none is noted that it had; a nil noted knows of none.
-func (c *cloudFlags) zone(ctx context.Context, spec *service.Spec, noted fleet.Noted) (provision.Zone, error) {
+// nameZone returns the hosted zone of the service's public name. It returns nil if the service has no
+// public name in a cloud and noted, which may be nil, records none from before.
+func (c *cloudFlags) nameZone(ctx context.Context, spec *service.Spec, noted fleet.Noted) (provision.Zone, error) {
 	had := false
 	var err error
 	if noted != nil {
@@ -113,11 +113,11 @@ func (c *cloudFlags) zone(ctx context.Context, spec *service.Spec, noted fleet.N
 	return dns.NewRoute53(ctx, dns.Config{Endpoint: c.endpointAWS})
 }
 
-// noteZone is where it is noted which hosted zone balancers write challenges into.
+// noteZone is the note that records the hosted zone in which balancers write ACME challenges.
 const noteZone = "zone.json"
 
-// hostedZone is the zone that balancers of a service write challenges of an authority into; zero
-// where they write none. Errors are those of dns.Route53's ZoneID.
+// hostedZone returns the zone in which balancers write ACME challenges; the zero value if they
+// write none. Errors are those of dns.Route53's ZoneID.
 func (c *cloudFlags) hostedZone(ctx context.Context, spec *service.Spec) (z fleet.HostedZone, err error) {
 	if !spec.Obtains(service.ChallengeDNS) {
 		return z, nil
@@ -126,21 +126,21 @@ func (c *cloudFlags) hostedZone(ctx context.Context, spec *service.Spec) (z flee
 	if err != nil {
 		return z, err
 	}
-	z.Endpoint = cmp.Or(c.endpointAWS, os.Getenv(envEndpointAWS)) // which machines do not have
+	z.Endpoint = cmp.Or(c.endpointAWS, os.Getenv(envEndpointAWS)) // machines do not have the variable
 	z.ID, err = route53.ZoneID(ctx, spec.DNS.Zone, spec.DNS.Private)
 	return z, err
 }
 
-// envEndpointAWS is AWS's own name for where it is to be found.
+// envEndpointAWS is the AWS SDK's environment variable for its endpoint.
 const envEndpointAWS = "AWS_ENDPOINT_URL"
 
-// checkName says why the public name of a service could not be published; nil without one.
-// Nothing is changed. Errors are those of provision.Zone's Check.
+// checkName returns an error if the public name of a service cannot be published. It changes
+// nothing. Errors are those of provision.Zone's Check.
 func checkName(ctx context.Context, zone provision.Zone, spec *service.Spec, owner string) error {
 	if zone == nil || spec.DNS == nil {
 		return nil
 	}
-	for _, r := range cloud.Rented(spec) { // where balancers are
+	for _, r := range cloud.Rented(spec) { // every rented region has a balancer
 		if _, err := dns.AWSRegionOf(r); err != nil {
 			return err
 		}
@@ -148,32 +148,32 @@ func checkName(ctx context.Context, zone provision.Zone, spec *service.Spec, own
 	return zone.Check(ctx, publicName(spec, owner, nil))
 }
 
-// envProgram names the environment variable with the URL of the program for machines.
+// envProgram is the environment variable with the URL of the machines' skyserve binary.
 const envProgram = "SKYSERVE_PROGRAM"
 
-// machineProgram is the program that machines in clouds get.
+// machineProgram is the skyserve binary that machines in clouds download.
 type machineProgram struct {
 	URL    string `json:"url"`
 	SHA256 string `json:"sha256"`
 }
 
-// fetchTimeout bounds getting the program once, to know its hash.
+// fetchTimeout bounds the download of the binary to compute its hash.
 const fetchTimeout = 2 * time.Minute
 
-// findProgram is the program at a URL with its hash; an empty URL stands for what was
-// used before. The fragment of a URL may state the hash: #sha256=...
-func findProgram(ctx context.Context, text string, before machineProgram) (machineProgram, error) {
+// resolveProgram returns the binary at a URL with its hash. An empty URL selects the one used before.
+// The URL's fragment may contain the hash: #sha256=...
+func resolveProgram(ctx context.Context, text string, before machineProgram) (machineProgram, error) {
 	text = cmp.Or(text, os.Getenv(envProgram))
 	if text == "" {
 		if before.URL == "" {
-			return before, usage(errors.New("--program: missing: machines in a cloud get skyserve for Linux from a URL"),
-				"put the binary of 'make build' where they can reach it, such as a bucket, and say --program https://.../skyserve")
+			return before, usage(errors.New("--program: required: VMs download skyserve for Linux from a URL"),
+				"upload the binary of 'make build' to a bucket or another URL that VMs can reach, and pass --program https://.../skyserve")
 		}
 		return before, nil
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" {
-		return before, usage(fmt.Errorf("reading --program: want an http or https URL, got %q", text), "")
+		return before, usage(fmt.Errorf("--program: must be an http or https URL, got %q", text), "")
 	}
 	sum, stated := strings.CutPrefix(u.Fragment, "sha256=")
 	u.Fragment = ""
@@ -183,15 +183,15 @@ func findProgram(ctx context.Context, text string, before machineProgram) (machi
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	p.SHA256, err = hashAt(ctx, p.URL)
+	p.SHA256, err = hashURL(ctx, p.URL)
 	if err != nil {
-		return before, failed(fmt.Errorf("getting the program for machines: %w", err), "state its hash where this machine cannot reach it: --program URL#sha256=...")
+		return before, failed(fmt.Errorf("downloading the VMs' program to compute its hash: %w", err), "if this machine cannot reach the URL, pass the hash: --program URL#sha256=...")
 	}
 	return p, nil
 }
 
-// hashAt is the SHA-256 of what a URL holds, in hexadecimal.
-func hashAt(ctx context.Context, address string) (string, error) {
+// hashURL returns the SHA-256 of the content at a URL, in hexadecimal.
+func hashURL(ctx context.Context, address string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return "", err
@@ -202,7 +202,7 @@ func hashAt(ctx context.Context, address string) (string, error) {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("%s answered %s", address, resp.Status)
+		return "", fmt.Errorf("%s returned %s", address, resp.Status)
 	}
 	h := sha256.New()
 	if _, err := io.Copy(h, resp.Body); err != nil {
@@ -211,7 +211,7 @@ func hashAt(ctx context.Context, address string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// userData writes the cloud-init documents of a service's machines.
+// userData returns a function that creates the cloud-init document of a service's machine.
 func userData(name, owner string, p machineProgram) func(cloud.Node) (string, error) {
 	return func(n cloud.Node) (string, error) {
 		containers := n.Model != nil && n.Model.Engine.Kind != service.EngineSim
@@ -223,8 +223,8 @@ func userData(name, owner string, p machineProgram) func(cloud.Node) (string, er
 	}
 }
 
-// roleOf is what a machine of a kind is in its service's certificates: a name server's is nobody
-// to the others, as a replica's is.
+// roleOf returns the role of a machine of a kind in its service's certificates. A name server has
+// the role of a replica, which has no rights at other machines.
 func roleOf(k provision.Kind) identity.Role {
 	if k == provision.KindBalancer {
 		return identity.Balancer
@@ -232,7 +232,7 @@ func roleOf(k provision.Kind) identity.Role {
 	return identity.Replica
 }
 
-// cloudOf is the cloud of a region as templates call it.
+// cloudOf returns the cloud of a region as the templates name it.
 func cloudOf(r service.Region) string {
 	if cloud.IsHere(r) {
 		return service.CloudLocal
@@ -243,13 +243,13 @@ func cloudOf(r service.Region) string {
 // operator is this machine's operator of a service.
 type operator struct {
 	party     identity.Party
-	authority *identity.Authority // nil where it is on another machine
-	revoked   identity.Revoked    // the newest list, where the authority is here
+	authority *identity.Authority // nil if it is on another machine
+	revoked   identity.Revoked    // the latest list, if the authority is on this machine
 	owner     string
 }
 
-// ends is when the operator's own certificate ends, and whether it is renewed here.
-func (o operator) ends() fleet.Ends {
+// certificateExpiry returns the expiry of the operator's certificate, and whether this machine renews it.
+func (o operator) certificateExpiry() fleet.Ends {
 	e := fleet.Ends{Signs: o.authority != nil}
 	if o.party.Certificate == nil {
 		return e
@@ -260,14 +260,14 @@ func (o operator) ends() fleet.Ends {
 	return e
 }
 
-// openOperator opens this machine's certificate of a service, and the service's
-// authority where it is here. With create, a service that is new gets both; else it is
-// an fs.ErrNotExist.
+// openOperator opens this machine's certificate of a service, and the service's authority if it is
+// on this machine. If neither exists, it creates both if create is set, and otherwise returns an
+// fs.ErrNotExist.
 func openOperator(svc local.Service, create bool) (o operator, err error) {
 	home, now := identityOf(svc), time.Now()
 	o.authority, err = home.Authority()
 	if errors.Is(err, fs.ErrNotExist) {
-		o.party, err = home.Operator(operatorName(), now) // enrolled by another operator
+		o.party, err = home.Operator(operatorName(), now) // invited by another operator
 		if errors.Is(err, fs.ErrNotExist) && create {
 			o.authority, err = home.Create(svc.Name(), now)
 		}
@@ -285,17 +285,17 @@ func openOperator(svc local.Service, create bool) (o operator, err error) {
 	return o, nil
 }
 
-// operatorOf opens this machine's certificate of a service that there is; doing is what
-// for, and hint what to do without one (exit 4).
+// operatorOf opens this machine's certificate of an existing service. Without one it returns an
+// error (exit 4); doing names the action and hint what to do.
 func operatorOf(svc local.Service, doing, hint string) (operator, error) {
 	o, err := openOperator(svc, false)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = &exitError{code: exitCredentials, err: fmt.Errorf("%s: %s: this machine is no operator of it", svc.Name(), doing), hint: hint}
+		err = &exitError{code: exitCredentials, err: fmt.Errorf("%s: %s: this machine is not an operator of the service", svc.Name(), doing), hint: hint}
 	}
 	return o, err
 }
 
-// newFleet is the machines of a service as `up` wants them.
+// newFleet returns the fleet of a service.
 func newFleet(spec *service.Spec, owner string, p provision.Places, program machineProgram) *fleet.Fleet {
 	return &fleet.Fleet{Spec: spec, Owner: owner, Provider: p, UserData: userData(spec.Name, owner, program)}
 }

@@ -20,13 +20,13 @@ import (
 	"skyserve/provision/local"
 )
 
-// fileAdmins keeps, in a service's directory, the admin URLs that connect was given.
+// fileAdmins is the file in a service's directory with the admin URLs given to connect.
 const fileAdmins = "admins.json"
 
-// connectPoll is how often a mailbox is looked at.
+// connectPoll is the polling interval of a mailbox.
 const connectPoll = 500 * time.Millisecond
 
-// connectFlags is what the command line of skyserve connect says.
+// connectFlags are the flags of `skyserve connect`.
 type connectFlags struct {
 	url, code, service, as, revoke, output string
 	invite, list                           bool
@@ -37,21 +37,21 @@ func newConnectCmd() *cobra.Command {
 	var f connectFlags
 	cmd := &cobra.Command{
 		Use:   "connect [URL]",
-		Short: "Make this machine's user an operator of a running service",
-		Long: `Make this machine's user an operator of a running service, by the admin address
-of any of its balancers.
+		Short: "Join, invite, list or revoke operators of a service",
+		Long: `Make the user of this machine an operator of a running service, through the admin
+address of any of its balancers.
 
-Somebody who brought the service up runs 'connect URL --invite' and tells the code
-that it prints to the one who is to be an operator; it waits, at most 15 minutes,
-and signs. The other runs 'connect URL --code CODE'. The code is good once. It names
-the service's certificate authority, so that nobody in between can take its place;
-the certificate is good for 90 days, and another 'connect' renews it.
+On the machine that deployed the service, run 'connect URL --invite' and pass the printed
+code to the new operator; the command waits up to 15 minutes to sign. On the other machine,
+run 'connect URL --code CODE'. A code works once. It identifies the service's certificate
+authority, which prevents man-in-the-middle attacks. The certificate is valid for 90 days;
+another 'connect' renews it.
 
-Where the service was brought up, 'connect --list' shows the operators and what the
-controller was handed, and 'connect --revoke NAME|FINGERPRINT' takes one out: all
-machines are told, and refuse the certificate within a minute. One that does not
-answer is told by the next 'up', which also hands a revoked controller another
-certificate.`,
+On the machine that deployed the service, 'connect --list' shows the certificates of
+operators and controllers, and 'connect --revoke NAME|FINGERPRINT' revokes one: all
+machines receive the revocation list and reject the certificate within a minute. The next
+'up' updates machines that did not respond, and issues a new certificate to a controller
+whose certificate was revoked.`,
 		Example: `  skyserve connect https://203.0.113.7:8443 --invite
   skyserve connect https://203.0.113.7:8443 --code CODE
   skyserve connect --list
@@ -62,20 +62,20 @@ certificate.`,
 				return runOperators(cmd, f, args)
 			}
 			if len(args) == 0 {
-				return usage(errors.New("reading the arguments: want the admin URL of a balancer"), "'skyserve status' shows the admin addresses")
+				return usage(errors.New("requires 1 argument: the admin URL of a balancer"), "'skyserve status' shows the admin addresses")
 			}
 			f.url = strings.TrimRight(args[0], "/")
 			return runConnect(cmd, f)
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&f.invite, "invite", false, "invite somebody: print a code, wait and sign")
-	flags.StringVar(&f.code, "code", "", "the `CODE` that the operator who invites was given")
-	flags.StringVar(&f.service, "service", "", "`NAME` of the service, where this machine knows several (--invite, --list, --revoke)")
-	flags.StringVar(&f.as, "as", "", "`NAME` to go by among the operators (default user@host)")
-	flags.BoolVar(&f.list, "list", false, "show the operators of a service that was brought up here")
-	flags.StringVar(&f.revoke, "revoke", "", "take out the operator or the controller `NAME|FINGERPRINT`")
-	flags.StringVarP(&f.output, "output", "o", "text", "text or json (--list, --revoke)")
+	flags.BoolVar(&f.invite, "invite", false, "invite an operator: print a code, wait and sign")
+	flags.StringVar(&f.code, "code", "", "the `CODE` printed by --invite")
+	flags.StringVar(&f.service, "service", "", "`NAME` of the service; optional if only one exists (--invite, --list, --revoke)")
+	flags.StringVar(&f.as, "as", "", "operator `NAME` (default user@host)")
+	flags.BoolVar(&f.list, "list", false, "list the operators of a service that was deployed from this machine")
+	flags.StringVar(&f.revoke, "revoke", "", "revoke the operator or controller `NAME|FINGERPRINT`")
+	flags.StringVarP(&f.output, "output", "o", "text", "output format: text or json (--list, --revoke)")
 	f.clouds.add(flags)
 	return cmd
 }
@@ -83,16 +83,16 @@ certificate.`,
 func runConnect(cmd *cobra.Command, f connectFlags) error {
 	switch {
 	case !strings.HasPrefix(f.url, "https://"):
-		return usage(fmt.Errorf("reading the arguments: want the https URL of a balancer's admin address, got %q", f.url), "")
+		return usage(fmt.Errorf("URL: must be the https URL of a balancer's admin address, got %q", f.url), "")
 	case f.invite == (f.code != ""):
-		return usage(errors.New("reading the flags: want one of --invite and --code"), "run --invite where the service was brought up, then --code here")
+		return usage(errors.New("requires either --invite or --code"), "run --invite on the machine that deployed the service, then --code here")
 	case f.invite:
 		return runInvite(cmd, f)
 	}
 	return runAccept(cmd, f)
 }
 
-// runInvite prints a code and certifies whoever comes with it.
+// runInvite prints a code and signs a certificate for whoever presents it.
 func runInvite(cmd *cobra.Command, f connectFlags) error {
 	svc, err := findService(f.service)
 	if err != nil {
@@ -100,7 +100,7 @@ func runInvite(cmd *cobra.Command, f connectFlags) error {
 	}
 	authority, err := identityOf(svc).Authority()
 	if errors.Is(err, fs.ErrNotExist) {
-		return &exitError{code: exitCredentials, err: fmt.Errorf("inviting to %s: its certificate authority is not on this machine", svc.Name()), hint: "only the machine that brought the service up can invite"}
+		return &exitError{code: exitCredentials, err: fmt.Errorf("inviting to %s: its certificate authority is not on this machine", svc.Name()), hint: "only the machine that deployed the service can invite"}
 	}
 	if err != nil {
 		return err
@@ -114,25 +114,25 @@ func runInvite(cmd *cobra.Command, f connectFlags) error {
 	if err := api.OpenInvite(cmd.Context(), invite.Mailbox()); err != nil {
 		return failed(fmt.Errorf("inviting to %s: %w", svc.Name(), err), "")
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "On the other machine, within %s:\n\n", telemetry.InviteLife)
+	fmt.Fprintf(cmd.ErrOrStderr(), "Run on the other machine within %s:\n\n", telemetry.InviteLife)
 	fmt.Fprintf(cmd.OutOrStdout(), "skyserve connect %s --code %s\n", f.url, invite.Text())
-	fmt.Fprintln(cmd.ErrOrStderr(), "\nWaiting to sign. Whoever has the code becomes an operator: tell it over a channel that you trust.")
-	who, ends, err := certifyInvited(cmd.Context(), api, invite, authority, identityOf(svc).Record)
+	fmt.Fprintln(cmd.ErrOrStderr(), "\nWaiting for the new operator. Anyone with the code can become an operator: send it over a trusted channel.")
+	who, ends, err := signInvited(cmd.Context(), api, invite, authority, identityOf(svc).Record)
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), closeTimeout)
 		defer cancel()
-		return failed(errors.Join(fmt.Errorf("inviting to %s: %w", svc.Name(), err), api.CloseInvite(ctx, invite.Mailbox())), "invite again")
+		return failed(errors.Join(fmt.Errorf("inviting to %s: %w", svc.Name(), err), api.CloseInvite(ctx, invite.Mailbox())), "retry with --invite")
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "%s is an operator of %s until %s.\n", who.ID, svc.Name(), ends.Format(time.DateOnly))
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s is an operator of %s; the certificate expires %s.\n", who.ID, svc.Name(), ends.Format(time.DateOnly))
 	return nil
 }
 
-// closeTimeout bounds the closing of an invitation, which ends by itself too.
+// closeTimeout bounds the request that closes an invitation, which also expires by itself.
 const closeTimeout = 3 * time.Second
 
-// certifyInvited waits for who was invited, signs and records it. The answer stays for the other
-// to fetch when this process has ended.
-func certifyInvited(ctx context.Context, api *telemetry.Client, invite identity.Invite, authority *identity.Authority, record func(*x509.Certificate) error) (who identity.Name, ends time.Time, err error) {
+// signInvited waits for the invited operator's request, signs it and records the certificate.
+// The answer stays in the mailbox after this process has ended.
+func signInvited(ctx context.Context, api *telemetry.Client, invite identity.Invite, authority *identity.Authority, record func(*x509.Certificate) error) (who identity.Name, ends time.Time, err error) {
 	var asked *telemetry.InviteRequest
 	err = poll(ctx, func(ctx context.Context) (done bool, err error) {
 		asked, err = api.InviteRequest(ctx, invite.Mailbox())
@@ -155,12 +155,12 @@ func certifyInvited(ctx context.Context, api *telemetry.Client, invite identity.
 	return who, chain[0].NotAfter, err
 }
 
-// poll asks until it is done, fails, or ctx ends.
-func poll(ctx context.Context, ask func(context.Context) (done bool, err error)) error {
+// poll calls request until it is done, fails, or ctx ends.
+func poll(ctx context.Context, request func(context.Context) (done bool, err error)) error {
 	ticker := time.NewTicker(connectPoll)
 	defer ticker.Stop()
 	for {
-		done, err := ask(ctx)
+		done, err := request(ctx)
 		if done || err != nil {
 			return err
 		}
@@ -172,7 +172,7 @@ func poll(ctx context.Context, ask func(context.Context) (done bool, err error))
 	}
 }
 
-// runAccept asks for a certificate with a code, and keeps it.
+// runAccept requests a certificate with a code, and stores it.
 func runAccept(cmd *cobra.Command, f connectFlags) error {
 	invite, err := identity.ParseInvite(f.code)
 	if err != nil {
@@ -182,9 +182,9 @@ func runAccept(cmd *cobra.Command, f connectFlags) error {
 	if err != nil {
 		return err
 	}
-	chain, err := askCertificate(cmd.Context(), f, invite, key)
+	chain, err := requestCertificate(cmd.Context(), f, invite, key)
 	if err != nil {
-		return failed(fmt.Errorf("connecting to %s: %w", f.url, err), "ask for another invitation: a code is good once, for 15 minutes, at one balancer")
+		return failed(fmt.Errorf("connecting to %s: %w", f.url, err), "request another invitation: a code works once, for 15 minutes, at one balancer")
 	}
 	who, err := invite.Accepted(chain, key, time.Now())
 	if err != nil {
@@ -201,15 +201,15 @@ func runAccept(cmd *cobra.Command, f connectFlags) error {
 	if err := identityOf(svc).KeepOperator(chain, key); err != nil {
 		return failed(err, "")
 	}
-	if err := keepAdmins(svc, f.url); err != nil {
+	if err := storeAdminURLs(svc, f.url); err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s is an operator of %s until %s\n", who.ID, who.Service, chain[0].NotAfter.Format(time.DateOnly))
+	fmt.Fprintf(cmd.OutOrStdout(), "%s is an operator of %s; the certificate expires %s\n", who.ID, who.Service, chain[0].NotAfter.Format(time.DateOnly))
 	return nil
 }
 
-// askCertificate puts a request into the mailbox of an invite and waits for the answer.
-func askCertificate(ctx context.Context, f connectFlags, invite identity.Invite, key crypto.Signer) ([]*x509.Certificate, error) {
+// requestCertificate posts a signing request to the mailbox of an invitation and waits for the answer.
+func requestCertificate(ctx context.Context, f connectFlags, invite identity.Invite, key crypto.Signer) ([]*x509.Certificate, error) {
 	csr, proof, err := invite.Request(key, cmp.Or(f.as, operatorName()))
 	if err != nil {
 		return nil, err
@@ -234,8 +234,8 @@ func askCertificate(ctx context.Context, f connectFlags, invite identity.Invite,
 	return identity.ParseChain([]byte(reply.Chain))
 }
 
-// keepAdmins remembers where a service can be asked.
-func keepAdmins(svc local.Service, urls ...string) error {
+// storeAdminURLs stores the admin URLs of a service.
+func storeAdminURLs(svc local.Service, urls ...string) error {
 	text, err := json.Marshal(urls)
 	if err != nil {
 		return err
@@ -243,8 +243,8 @@ func keepAdmins(svc local.Service, urls ...string) error {
 	return identity.WriteFile(adminsFile(svc), text)
 }
 
-// keptAdmins are the URLs that connect was given; none where it never was.
-func keptAdmins(svc local.Service) (urls []string, err error) {
+// loadAdminURLs returns the admin URLs given to connect, if any.
+func loadAdminURLs(svc local.Service) (urls []string, err error) {
 	text, err := os.ReadFile(adminsFile(svc))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

@@ -19,7 +19,7 @@ import (
 	"skyserve/provision/local"
 )
 
-// operatorRow is an operator of a service, or a controller, as documents tell it.
+// operatorRow is the certificate of an operator or a controller in the JSON output.
 type operatorRow struct {
 	Name string `json:"name"`
 	// Role is operator, controller, or issuer: the delegated authority of a controller.
@@ -27,13 +27,13 @@ type operatorRow struct {
 	Fingerprint string    `json:"fingerprint"`
 	ExpiresAt   time.Time `json:"expires_at"`
 	Revoked     bool      `json:"revoked"`
-	Self        bool      `json:"self"` // of this machine
+	Self        bool      `json:"self"` // this machine's certificate
 }
 
-// runOperators lists the operators of a service, or takes one out.
+// runOperators lists the operators of a service, or revokes one.
 func runOperators(cmd *cobra.Command, f connectFlags, args []string) error {
 	if len(args) > 0 || f.invite || f.code != "" || f.list == (f.revoke != "") {
-		return usage(errors.New("reading the flags: --list and --revoke go alone, without a URL"), "")
+		return usage(errors.New("--list and --revoke cannot be combined with each other, --invite, --code or a URL"), "")
 	}
 	if err := checkOutput(f.output); err != nil {
 		return err
@@ -47,7 +47,7 @@ func runOperators(cmd *cobra.Command, f connectFlags, args []string) error {
 		return err
 	}
 	defer unlock()
-	o := &operators{svc: svc, home: identityOf(svc), now: time.Now(), out: cmd.OutOrStdout(), talk: cmd.ErrOrStderr()}
+	o := &operators{svc: svc, home: identityOf(svc), now: time.Now(), out: cmd.OutOrStdout(), errOut: cmd.ErrOrStderr()}
 	if err := o.open(); err != nil {
 		return err
 	}
@@ -60,44 +60,44 @@ func runOperators(cmd *cobra.Command, f connectFlags, args []string) error {
 	if err := o.print(f.output); err != nil {
 		return err
 	}
-	return o.tell(cmd.Context(), &f.clouds)
+	return o.distributeRevocations(cmd.Context(), &f.clouds)
 }
 
-// operators is those of a service whose authority is on this machine.
+// operators are the certificates of a service whose authority is on this machine.
 type operators struct {
-	svc       local.Service
-	home      identity.Home
-	now       time.Time
-	out, talk io.Writer
-	self      operator
-	certs     []*x509.Certificate
-	// controller says that a controller was taken out.
+	svc         local.Service
+	home        identity.Home
+	now         time.Time
+	out, errOut io.Writer
+	self        operator
+	certs       []*x509.Certificate
+	// controller is set if a controller's certificate was revoked.
 	controller bool
 }
 
-// open reads who they are.
+// open reads the certificates.
 func (o *operators) open() (err error) {
 	if o.self, err = openOperator(o.svc, false); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if o.self.authority == nil {
-		return &exitError{code: exitCredentials, err: fmt.Errorf("%s: its certificate authority is not on this machine", o.svc.Name()), hint: "only the machine that brought the service up knows its operators"}
+		return &exitError{code: exitCredentials, err: fmt.Errorf("%s: its certificate authority is not on this machine", o.svc.Name()), hint: "only the machine that deployed the service has the list of its operators"}
 	}
 	o.certs, err = o.home.Recorded()
 	return err
 }
 
-// isSelf says whether a certificate is the one that this machine goes by.
+// isSelf reports whether a certificate is this machine's own.
 func (o *operators) isSelf(c *x509.Certificate) (bool, error) {
 	pair, err := o.self.party.Certificate()
 	return err == nil && pair.Leaf.Equal(c), err
 }
 
-// revoke takes out whom a name or a fingerprint means.
+// revoke revokes the certificates with a name or fingerprint.
 func (o *operators) revoke(who string) error {
 	certs := identity.Named(o.certs, who)
 	if len(certs) == 0 {
-		return failed(fmt.Errorf("revoking %q: no operator of %s has that name or fingerprint", who, o.svc.Name()), "'skyserve connect --list' shows them")
+		return failed(fmt.Errorf("revoking %q: no operator of %s has that name or fingerprint", who, o.svc.Name()), "'skyserve connect --list' lists them")
 	}
 	for _, c := range certs {
 		if name, err := identity.NameOf(c); err != nil || name.Role != identity.Operator {
@@ -108,7 +108,7 @@ func (o *operators) revoke(who string) error {
 			return err
 		}
 		if self {
-			return usage(fmt.Errorf("revoking %q: that is this machine's own, which signs", who), "name one of several by its fingerprint: skyserve connect --list")
+			return usage(fmt.Errorf("revoking %q: this machine's own certificate cannot be revoked, it signs the others", who), "if several share the name, pass a fingerprint: skyserve connect --list")
 		}
 	}
 	var err error
@@ -116,7 +116,7 @@ func (o *operators) revoke(who string) error {
 	return err
 }
 
-// rows are the operators as documents tell them.
+// rows returns the certificates that have not expired.
 func (o *operators) rows() ([]operatorRow, error) {
 	rows := []operatorRow{}
 	for _, c := range o.certs {
@@ -148,7 +148,7 @@ func (o *operators) print(output string) error {
 		return json.NewEncoder(o.out).Encode(map[string]any{"service": o.svc.Name(), "list": o.self.revoked.Number(), "operators": people, "controllers": others})
 	}
 	t := printable.NewTable(o.out)
-	t.Rowf("NAME\tROLE\tFINGERPRINT\tUNTIL\tREVOKED")
+	t.Rowf("NAME\tROLE\tFINGERPRINT\tEXPIRES\tREVOKED")
 	for _, r := range rows {
 		name, state := r.Name, "no"
 		if r.Self {
@@ -162,15 +162,15 @@ func (o *operators) print(output string) error {
 	return t.Flush()
 }
 
-// tell hands the list to all machines of the service in clouds.
-func (o *operators) tell(ctx context.Context, clouds *cloudFlags) error {
+// distributeRevocations sends the revocation list to all machines of the service in clouds.
+func (o *operators) distributeRevocations(ctx context.Context, clouds *cloudFlags) error {
 	spec, err := deployedSpec("", o.svc)
 	if err != nil {
 		return err
 	}
 	if spec == nil {
-		return failed(fmt.Errorf("telling the machines of %s: its service.yaml has no region in a cloud", o.svc.Name()),
-			"hand balancers the list by hand, as identity.revoked of their configuration: "+o.home.RevokedFile())
+		return failed(fmt.Errorf("sending the revocation list to the machines of %s: its service.yaml has no cloud region", o.svc.Name()),
+			"set identity.revoked in the balancers' configurations to this file: "+o.home.RevokedFile())
 	}
 	v, err := openView(ctx, clouds, o.svc, "revoking certificates")
 	if err != nil {
@@ -181,16 +181,16 @@ func (o *operators) tell(ctx context.Context, clouds *cloudFlags) error {
 		return cloudError(err)
 	}
 	h := &fleet.Handover{Service: spec.Name, Party: o.self.party, Authority: o.self.authority, Revoked: o.self.revoked, Have: listing.Machines()}
-	told, err := h.Revoke(ctx)
+	updated, err := h.Revoke(ctx)
 	if o.controller {
-		fmt.Fprintf(o.talk, "the controller is refused everywhere from now on; 'skyserve up %s' hands it another certificate\n", o.svc.SpecFile())
+		fmt.Fprintf(o.errOut, "the controller's certificate is revoked; 'skyserve up %s' issues a new one\n", o.svc.SpecFile())
 	}
-	fmt.Fprintf(o.talk, "%d of %d machines have list %d, and refuse who is on it\n", told, len(h.Have), o.self.revoked.Number())
+	fmt.Fprintf(o.errOut, "%d of %d machines have revocation list %d\n", updated, len(h.Have), o.self.revoked.Number())
 	for _, problem := range listing.Problems() {
 		err = errors.Join(err, errors.New(problem))
 	}
 	if err == nil {
 		return nil
 	}
-	return &exitError{code: exitPartial, err: fmt.Errorf("telling the machines of %s: %w", o.svc.Name(), err), hint: "run it again; 'skyserve up' tells machines too"}
+	return &exitError{code: exitPartial, err: fmt.Errorf("sending the revocation list to the machines of %s: %w", o.svc.Name(), err), hint: "retry; 'skyserve up' sends the list too"}
 }

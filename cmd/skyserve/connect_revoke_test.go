@@ -28,7 +28,7 @@ balancer:
   insecure: true
 `
 
-// operatorsOf is what connect --list and --revoke print as JSON.
+// operatorsOf is the JSON output of connect --list and --revoke.
 type operatorsOf struct {
 	Service     string
 	List        int
@@ -36,23 +36,23 @@ type operatorsOf struct {
 	Controllers []operatorRow
 }
 
-// operators runs connect as who brought the service up, and reads what it prints.
-func (e *emulated) operators(args ...string) (all operatorsOf, talk string) {
+// operators runs connect on the machine that deployed the service, and parses its output.
+func (e *emulated) operators(args ...string) (all operatorsOf, errOut string) {
 	e.t.Helper()
 	cmd := e.command(e.at(append([]string{"connect", "-o", "json"}, args...)...)...)
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
 	err := cmd.Run()
 	if err == nil {
 		err = json.Unmarshal(out.Bytes(), &all)
 	}
 	if err != nil {
-		e.t.Fatalf("connect %s: %v: %s%s", args, err, out.String(), said.String())
+		e.t.Fatalf("connect %s: %v: %s%s", args, err, out.String(), stderr.String())
 	}
-	return all, said.String()
+	return all, stderr.String()
 }
 
-// admin is the admin URL of the first balancer, as up noted it.
+// admin returns the admin URL of the first balancer, as stored by up.
 func (e *emulated) admin() string {
 	e.t.Helper()
 	text, err := os.ReadFile(filepath.Join(e.dir, "home", "services", "chat", fileAdmins))
@@ -66,8 +66,8 @@ func (e *emulated) admin() string {
 	return urls[0]
 }
 
-// An operator who was invited is listed, taken out, and from then on let in by no machine;
-// who took him out goes on. A machine that is launched later knows of it.
+// A revoked operator is listed as such, and all machines reject it, also those launched later. The
+// operator who revoked it is still accepted.
 func TestRevokingAnOperator(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -78,18 +78,18 @@ func TestRevokingAnOperator(t *testing.T) {
 	first, second := filepath.Join(e.dir, "home"), t.TempDir()
 	url := e.admin()
 	code, end := c.invite(first, url)
-	if out, talk, exit := c.runs(second, "connect", url, "--code", code(), "--as", "bob@laptop"); exit != exitOK {
-		t.Fatalf("exit %d: %s%s", exit, out, talk)
+	if out, errOut, exit := c.runs(second, "connect", url, "--code", code(), "--as", "bob@laptop"); exit != exitOK {
+		t.Fatalf("exit %d: %s%s", exit, out, errOut)
 	}
-	if talk, exit := end(); exit != exitOK {
-		t.Fatalf("exit %d: %s", exit, talk)
+	if errOut, exit := end(); exit != exitOK {
+		t.Fatalf("exit %d: %s", exit, errOut)
 	}
-	asks := func(home string) (string, int) {
-		_, talk, exit := c.runs(home, "top", "--once", "-o", "json")
-		return talk, exit
+	fetchSnapshot := func(home string) (string, int) {
+		_, errOut, exit := c.runs(home, "top", "--once", "-o", "json")
+		return errOut, exit
 	}
-	if talk, exit := asks(second); exit != exitOK {
-		t.Fatalf("before: exit %d: %s", exit, talk)
+	if errOut, exit := fetchSnapshot(second); exit != exitOK {
+		t.Fatalf("before: exit %d: %s", exit, errOut)
 	}
 	all, _ := e.operators("--list")
 	var bob operatorRow
@@ -101,9 +101,9 @@ func TestRevokingAnOperator(t *testing.T) {
 	if len(all.Operators) != 2 || all.List != 0 || bob.Fingerprint == "" || bob.Revoked || bob.Self || bob.ExpiresAt.IsZero() {
 		t.Fatalf("listed are %+v", all)
 	}
-	after, talk := e.operators("--revoke", bob.Fingerprint[:12])
-	if after.List != 1 || !strings.Contains(talk, "2 of 2 machines have list 1") {
-		t.Errorf("revoked: %+v, %s", after, talk)
+	after, errOut := e.operators("--revoke", bob.Fingerprint[:12])
+	if after.List != 1 || !strings.Contains(errOut, "2 of 2 machines have revocation list 1") {
+		t.Errorf("revoked: %+v, %s", after, errOut)
 	}
 	for _, o := range after.Operators {
 		if o.Revoked != (o.Name == "bob@laptop") {
@@ -117,21 +117,21 @@ func TestRevokingAnOperator(t *testing.T) {
 	client := secure(t, taken)
 	within(t, "who was taken out is refused", func() error {
 		resp, err := client.Get(url + "/healthz")
-		status := http.StatusForbidden // as good as: it is the handshake that failed
+		status := http.StatusForbidden // count a failed handshake as 403
 		if err == nil {
 			resp.Body.Close()
 			status = resp.StatusCode
 		}
 		if status != http.StatusForbidden {
-			return fmt.Errorf("he is answered %d", status)
+			return fmt.Errorf("the revoked operator gets %d", status)
 		}
 		return nil
 	})
-	if talk, exit := asks(second); exit == exitOK || !strings.Contains(talk, "tls") {
-		t.Errorf("who was taken out: exit %d: %s", exit, talk)
+	if errOut, exit := fetchSnapshot(second); exit == exitOK || !strings.Contains(errOut, "tls") {
+		t.Errorf("the revoked operator: exit %d: %s", exit, errOut)
 	}
-	if talk, exit := asks(first); exit != exitOK {
-		t.Errorf("who took him out: exit %d: %s", exit, talk)
+	if errOut, exit := fetchSnapshot(first); exit != exitOK {
+		t.Errorf("the revoking operator: exit %d: %s", exit, errOut)
 	}
 	if out := e.skyserve(exitOK, "connect", "--list"); !hasRow(out, []string{"bob@laptop", "operator", bob.Fingerprint, bob.ExpiresAt.Format("2006-01-02"), "yes"}) {
 		t.Errorf("listed are\n%s", out)
@@ -141,22 +141,21 @@ func TestRevokingAnOperator(t *testing.T) {
 			e.aws.Vanish(m.ID)
 		}
 	}
-	e.skyserve(exitOK, up...) // which launches the replica anew
-	if _, talk := e.operators("--revoke", "bob@laptop"); !strings.Contains(talk, "2 of 2 machines have list 1") {
-		t.Errorf("once more: %s", talk)
+	e.skyserve(exitOK, up...) // launches the replica again
+	if _, errOut := e.operators("--revoke", "bob@laptop"); !strings.Contains(errOut, "2 of 2 machines have revocation list 1") {
+		t.Errorf("once more: %s", errOut)
 	}
-	e.revokesTheController(up)
+	e.revokeController(up)
 }
 
-// revokesTheController takes out the controller with its delegated authority: machines that
-// it certified, such as the replica that it may have launched, work on, and `up` hands it
-// another certificate, with which it is at work again.
-func (e *emulated) revokesTheController(up []string) {
+// revokeController revokes the controller and its delegated authority. Machines that it certified
+// keep working, and `up` issues another certificate, with which the controller works again.
+func (e *emulated) revokeController(up []string) {
 	e.t.Helper()
 	const machine = "lb-us-east-1-0"
-	after, talk := e.operators("--revoke", machine)
-	if len(after.Controllers) != 2 || !strings.Contains(talk, "2 of 2 machines have list 2") || !strings.Contains(talk, "skyserve up") {
-		e.t.Fatalf("revoked: %+v, %s", after, talk)
+	after, errOut := e.operators("--revoke", machine)
+	if len(after.Controllers) != 2 || !strings.Contains(errOut, "2 of 2 machines have revocation list 2") || !strings.Contains(errOut, "skyserve up") {
+		e.t.Fatalf("revoked: %+v, %s", after, errOut)
 	}
 	for _, c := range after.Controllers {
 		if !c.Revoked || c.Name != machine || c.ExpiresAt.Before(time.Now().AddDate(0, 11, 0)) {
@@ -178,12 +177,12 @@ func (e *emulated) revokesTheController(up []string) {
 		return nil
 	})
 	if all, _ := e.operators("--list"); len(all.Controllers) != 4 {
-		e.t.Errorf("what controllers were handed: %+v", all.Controllers)
+		e.t.Errorf("certificates of controllers: %+v", all.Controllers)
 	}
 }
 
-// What cannot be revoked.
-func TestRevokingNobody(t *testing.T) {
+// Invalid arguments of --revoke and --list are rejected.
+func TestRevokeRejectsInvalidArguments(t *testing.T) {
 	testkit.Slow(t)
 	c := newCloud(t)
 	home := t.TempDir()
@@ -199,15 +198,15 @@ func TestRevokingNobody(t *testing.T) {
 		code int
 		want string
 	}{
-		"a stranger":     {[]string{"--revoke", "eve"}, exitFailed, `revoking "eve": no operator of chat has that name or fingerprint`},
-		"oneself":        {[]string{"--revoke", "ann"}, exitUsage, "that is this machine's own"},
-		"list and so on": {[]string{"--list", "--revoke", "ann"}, exitUsage, "go alone"},
-		"with a URL":     {[]string{"--list", "https://127.0.0.1:1"}, exitUsage, "go alone"},
-		"no URL":         {nil, exitUsage, "want the admin URL"},
-		"no format":      {[]string{"--list", "-o", "xml"}, exitUsage, "xml"},
+		"unknown operator": {[]string{"--revoke", "eve"}, exitFailed, `revoking "eve": no operator of chat has that name or fingerprint`},
+		"own certificate":  {[]string{"--revoke", "ann"}, exitUsage, "this machine's own certificate cannot be revoked"},
+		"list and revoke":  {[]string{"--list", "--revoke", "ann"}, exitUsage, "cannot be combined"},
+		"with a URL":       {[]string{"--list", "https://127.0.0.1:1"}, exitUsage, "cannot be combined"},
+		"no URL":           {nil, exitUsage, "the admin URL of a balancer"},
+		"invalid format":   {[]string{"--list", "-o", "xml"}, exitUsage, "xml"},
 	} {
-		if _, talk, exit := c.runs(home, append([]string{"connect"}, tt.args...)...); exit != tt.code || !strings.Contains(talk, tt.want) {
-			t.Errorf("%s: exit %d: %s", name, exit, talk)
+		if _, errOut, exit := c.runs(home, append([]string{"connect"}, tt.args...)...); exit != tt.code || !strings.Contains(errOut, tt.want) {
+			t.Errorf("%s: exit %d: %s", name, exit, errOut)
 		}
 	}
 }

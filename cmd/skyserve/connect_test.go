@@ -19,20 +19,20 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// runs runs the command with a state directory of its own.
+// runs runs the command with its own state directory.
 func (c *testCloud) runs(home string, args ...string) (stdout, stderr string, code int) {
 	c.t.Helper()
 	cmd := exec.Command(c.program, args...)
 	cmd.Env = append(os.Environ(), "SKYSERVE_HOME="+home)
-	var out, talk bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &talk
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
 	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
 		c.t.Fatal(err)
 	}
-	return out.String(), talk.String(), cmd.ProcessState.ExitCode()
+	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
 }
 
-// balancing runs a balancer with an identity until the test ends, and is its admin URL.
+// balancing runs a balancer with an identity until the test ends, and returns its admin URL.
 func (c *testCloud) balancing() string {
 	c.t.Helper()
 	dir := c.t.TempDir()
@@ -69,7 +69,7 @@ func (c *testCloud) balancing() string {
 	}
 	c.t.Cleanup(func() {
 		stop()
-		_ = cmd.Wait() // it was told to end
+		_ = cmd.Wait() // it was signalled to end
 	})
 	url := "https://" + admin
 	within(c.t, "the balancer answers", func() error {
@@ -82,13 +82,13 @@ func (c *testCloud) balancing() string {
 	return url
 }
 
-// invite runs `connect --invite`; code waits for what it prints, end for its end.
+// invite runs `connect --invite`. code waits for the printed code, and end for the exit.
 func (c *testCloud) invite(home, url string) (code func() string, end func() (string, int)) {
 	c.t.Helper()
 	cmd := exec.Command(c.program, "connect", url, "--invite")
 	cmd.Env = append(os.Environ(), "SKYSERVE_HOME="+home)
-	var talk bytes.Buffer
-	cmd.Stderr = &talk
+	var errOut bytes.Buffer
+	cmd.Stderr = &errOut
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -107,7 +107,7 @@ func (c *testCloud) invite(home, url string) (code func() string, end func() (st
 	}
 	end = func() (string, int) {
 		_ = cmd.Wait() // its exit code is what counts
-		return talk.String(), cmd.ProcessState.ExitCode()
+		return errOut.String(), cmd.ProcessState.ExitCode()
 	}
 	return code, end
 }
@@ -127,30 +127,29 @@ func TestConnect(t *testing.T) {
 
 	code, end := c.invite(first, url)
 	text := code()
-	out, talk, exit := c.runs(second, "connect", url, "--code", text, "--as", "bob@laptop")
-	if exit != exitOK || !strings.HasPrefix(out, "bob@laptop is an operator of chat until ") {
-		t.Fatalf("exit %d: %s%s", exit, out, talk)
+	out, errOut, exit := c.runs(second, "connect", url, "--code", text, "--as", "bob@laptop")
+	if exit != exitOK || !strings.HasPrefix(out, "bob@laptop is an operator of chat; the certificate expires ") {
+		t.Fatalf("exit %d: %s%s", exit, out, errOut)
 	}
-	if talk, exit := end(); exit != exitOK || !strings.Contains(talk, "bob@laptop is an operator of chat until ") {
-		t.Errorf("exit %d: %s", exit, talk)
+	if errOut, exit := end(); exit != exitOK || !strings.Contains(errOut, "bob@laptop is an operator of chat; the certificate expires ") {
+		t.Errorf("exit %d: %s", exit, errOut)
 	}
-	// The second machine now asks without being told where.
-	if out, talk, exit := c.runs(second, "top", "--once", "-o", "json"); exit != exitOK || !strings.Contains(out, `"admin": "`+url+`"`) {
-		t.Errorf("exit %d: %s%s", exit, out, talk)
+	// The second machine now needs no URL.
+	if out, errOut, exit := c.runs(second, "top", "--once", "-o", "json"); exit != exitOK || !strings.Contains(out, `"admin": "`+url+`"`) {
+		t.Errorf("exit %d: %s%s", exit, out, errOut)
 	}
-	// The code was good once.
-	if _, talk, exit := c.runs(t.TempDir(), "connect", url, "--code", text); exit != exitFailed || !strings.Contains(talk, "the invitation was used already") {
-		t.Errorf("exit %d: %s", exit, talk)
+	// A code works once.
+	if _, errOut, exit := c.runs(t.TempDir(), "connect", url, "--code", text); exit != exitFailed || !strings.Contains(errOut, "the invitation was used already") {
+		t.Errorf("exit %d: %s", exit, errOut)
 	}
-	// An operator who was invited cannot invite: the authority is elsewhere.
-	if _, talk, exit := c.runs(second, "connect", url, "--invite"); exit != exitCredentials || !strings.Contains(talk, "its certificate authority is not on this machine") {
-		t.Errorf("exit %d: %s", exit, talk)
+	// An invited operator cannot invite: the authority is on another machine.
+	if _, errOut, exit := c.runs(second, "connect", url, "--invite"); exit != exitCredentials || !strings.Contains(errOut, "its certificate authority is not on this machine") {
+		t.Errorf("exit %d: %s", exit, errOut)
 	}
 }
 
-// A code that names another service's authority leads to nobody, and neither does one
-// that no balancer knows.
-func TestConnectRefuses(t *testing.T) {
+// A code of another service's authority is rejected, and so is one that no balancer has open.
+func TestConnectRejectsInvalidInput(t *testing.T) {
 	testkit.Slow(t)
 	c := newCloud(t)
 	url := c.balancing()
@@ -162,15 +161,15 @@ func TestConnectRefuses(t *testing.T) {
 		want string
 	}{
 		"another service": {[]string{url, "--code", other}, exitFailed, "not of this service"},
-		"not open":        {[]string{url, "--code", unknown}, exitFailed, "no such invitation is open"},
-		"no code":         {[]string{url}, exitUsage, "want one of --invite and --code"},
-		"half a code":     {[]string{url, "--code", unknown[:40]}, exitUsage, "want its 77 letters and digits, got 40"},
-		"by http":         {[]string{"http://127.0.0.1:1", "--code", unknown}, exitUsage, "want the https URL"},
+		"unknown code":    {[]string{url, "--code", unknown}, exitFailed, "no such invitation is open"},
+		"no code":         {[]string{url}, exitUsage, "requires either --invite or --code"},
+		"truncated code":  {[]string{url, "--code", unknown[:40]}, exitUsage, "want its 77 letters and digits, got 40"},
+		"http URL":        {[]string{"http://127.0.0.1:1", "--code", unknown}, exitUsage, "must be the https URL"},
 		"no service":      {[]string{url, "--invite"}, exitFailed, "no service"},
 	} {
-		_, talk, exit := c.runs(t.TempDir(), append([]string{"connect"}, tt.args...)...)
-		if exit != tt.code || !strings.Contains(talk, tt.want) {
-			t.Errorf("%s: exit %d: %s", name, exit, talk)
+		_, errOut, exit := c.runs(t.TempDir(), append([]string{"connect"}, tt.args...)...)
+		if exit != tt.code || !strings.Contains(errOut, tt.want) {
+			t.Errorf("%s: exit %d: %s", name, exit, errOut)
 		}
 	}
 }

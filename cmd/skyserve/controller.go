@@ -14,21 +14,20 @@ func newControllerCmd() *cobra.Command {
 	var config string
 	cmd := &cobra.Command{
 		Use:   "controller --config FILE",
-		Short: "Run the controller of a service alone",
-		Long: `Run the controller of a service: it decides which balancer serves which replica,
-moves the replicas of a dead balancer to the nearest live one and back, plans
-every autoscale.every, lets autoscale.strategy change the number of replicas
-between plans, and serves the embedded store. 'skyserve up' has one run on the
-machine of the first balancer, where it replaces replicas whose machines are gone;
-traffic goes on while it is away. Only one that 'skyserve up' started can change
-replicas.
+		Short: "Run the controller of a service",
+		Long: `Run the controller of a service. It assigns replicas to balancers, moves the replicas
+of a dead balancer to the nearest live one and back, plans every autoscale.every, lets
+autoscale.strategy change the number of replicas between plans, and serves the embedded
+store. 'skyserve up' runs one on the machine of the first balancer, where it also
+replaces replicas whose VMs are gone. Balancers keep serving while the controller is
+down. Only a controller that 'skyserve up' started can change replicas.
 
-SIGHUP, and POST /reload on its address, read the configuration file again.`,
+SIGHUP, or POST /reload on its address, reloads the configuration file.`,
 		Example: `  skyserve controller --config ~/.local/state/skyserve/services/chat/controller.yaml`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if config == "" {
-				return usage(errors.New("--config: missing"), "'skyserve up SERVICE.yaml' writes one and runs the controller with it")
+				return usage(errors.New("--config: required"), "'skyserve up SERVICE.yaml' writes the file and runs the controller")
 			}
 			c, err := controller.ReadConfig(config)
 			if err != nil {
@@ -38,7 +37,7 @@ SIGHUP, and POST /reload on its address, read the configuration file again.`,
 			hangups, stop := reloadsOf(cmd.Context())
 			defer stop()
 			read := func() (service.ControllerConfig, error) { return controller.ReadConfig(config) }
-			options := append(reconciling(config, log), controller.Reread(read), controller.Hangups(hangups))
+			options := append(reconcilerOptions(config, log), controller.Reread(read), controller.Hangups(hangups))
 			return controller.Run(cmd.Context(), c, log, options...)
 		},
 	}

@@ -33,14 +33,13 @@ func newDoctorCmd() *cobra.Command {
 	var o doctorOptions
 	cmd := &cobra.Command{
 		Use:   "doctor SERVICE.yaml",
-		Short: "Check credentials, permissions, quotas and time before 'up'",
-		Long: `Look at all that a service needs of its clouds, and change nothing: whose
-credentials there are, whether they may launch and list (by a dry run), how far the
-quotas of each region reach, whether the clouds tell prices, whether the public name
-can be had, and whether this machine's clock is right.
+		Short: "Check a service's cloud prerequisites before 'up'",
+		Long: `Check what a service needs from its clouds, without changing anything: credentials,
+permissions to launch and list (by a dry run), the quotas of each region, prices, the
+public DNS name, and this machine's clock.
 
-Exit codes: 0 nothing is amiss, 1 something is, 2 error in the file, 4 a cloud
-refuses the credentials.`,
+Exit codes: 0 all checks passed, 1 a check failed, 2 invalid file, 4 a cloud rejects
+the credentials.`,
 		Example: `  skyserve doctor service.yaml
   skyserve doctor service.yaml -o json`,
 		Args: argsBetween(1, 1, "SERVICE.yaml"),
@@ -49,13 +48,13 @@ refuses the credentials.`,
 			return runDoctor(cmd.Context(), &o, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "text or json")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	o.clouds.add(cmd.Flags())
 	return cmd
 }
 
-// examined is a provider that can be asked what is amiss.
-type examined interface {
+// checkedProvider is a provider with checks of its own.
+type checkedProvider interface {
 	Doctor(ctx context.Context) []provision.Finding
 }
 
@@ -71,15 +70,15 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	if err != nil {
 		return usage(err, "")
 	}
-	places, err := o.clouds.placesOf(ctx, spec)
+	places, err := o.clouds.providersOf(ctx, spec)
 	if err != nil {
 		return cloudError(err)
 	}
 	findings, quotas := []provision.Finding{}, []provision.Quota{}
 	for _, name := range cloud.Clouds(spec) {
-		provider, ok := places[name].(examined)
+		provider, ok := places[name].(checkedProvider)
 		if !ok {
-			return fmt.Errorf("examining %s: it cannot be asked", name)
+			return fmt.Errorf("checking %s: its provider has no checks", name)
 		}
 		findings = append(findings, provider.Doctor(ctx)...)
 	}
@@ -87,7 +86,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	quotas = append(quotas, found...)
 	var refused *provision.CredentialsError
 	for _, r := range slices.Sorted(maps.Keys(unknown)) {
-		if err := unknown[r]; !errors.As(err, &refused) { // who is refused is told that once, by Doctor
+		if err := unknown[r]; !errors.As(err, &refused) { // Doctor has reported rejected credentials already
 			findings = append(findings, provision.Finding{Where: string(r), What: "quotas: " + err.Error()})
 		}
 	}
@@ -113,22 +112,22 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 		if refused != nil {
 			code = exitCredentials
 		}
-		return &exitError{code: code, err: fmt.Errorf("%d of %d things are not as they must be", n, len(findings))}
+		return &exitError{code: code, err: fmt.Errorf("%d of %d checks failed", n, len(findings))}
 	}
 	return nil
 }
 
-// findName looks at whether a service can have its public name; nothing where it has none.
+// findName checks whether the service can use its public name. Without a name it returns nothing.
 func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec, _ provision.Places) ([]provision.Finding, error) {
-	zone, err := o.clouds.zone(ctx, spec, nil)
+	zone, err := o.clouds.nameZone(ctx, spec, nil)
 	if err != nil || zone == nil {
 		return nil, err
 	}
-	owner, err := ownerHere(spec.Name)
+	owner, err := localOwner(spec.Name)
 	if err != nil {
 		return nil, err
 	}
-	f := provision.Finding{Where: service.CloudAWS, OK: true, What: fmt.Sprintf("name %s: its zone is there, and nobody else has it", spec.DNS.Name)}
+	f := provision.Finding{Where: service.CloudAWS, OK: true, What: fmt.Sprintf("name %s: its zone exists, and no other service uses the name", spec.DNS.Name)}
 	if err := checkName(ctx, zone, spec, owner); err != nil {
 		f.OK, f.What = false, fmt.Sprintf("name %s: %v", spec.DNS.Name, err)
 		var coded *exitError
@@ -139,11 +138,11 @@ func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec, _ prov
 	return []provision.Finding{f}, nil
 }
 
-// findStrangers looks for machines that claim to be balancers of a service, and that nobody
-// launched here; nothing where the service is not brought up from here, or cannot be listed, which
-// is told elsewhere.
+// findStrangers looks for machines that claim to be balancers of the service but were not launched
+// from here. It returns nothing if the service was not deployed from this machine, or if it cannot
+// be listed, which another finding reports.
 func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, places provision.Places) ([]provision.Finding, error) {
-	svc, who, err := operatorHere(spec.Name)
+	svc, who, err := localOperator(spec.Name)
 	if err != nil || who.authority == nil || len(places) == 0 {
 		return nil, err
 	}
@@ -153,7 +152,7 @@ func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, p
 	}
 	have, err := places.List(ctx, spec.Name)
 	if err != nil {
-		return nil, nil //nolint:nilerr // what a cloud that cannot be asked answers is a finding of its own
+		return nil, nil //nolint:nilerr // another finding reports a cloud that cannot be listed
 	}
 	var findings []provision.Finding
 	strangers, _ := enrolments.Examine(have, who.isCertified(ctx, spec.Name))
@@ -162,19 +161,19 @@ func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, p
 		findings = append(findings, provision.Finding{Where: string(machine.Region), What: err.Error(), Hint: err.Hint(o.file)})
 	}
 	if len(strangers) == 0 && len(have) > 0 {
-		findings = append(findings, provision.Finding{Where: spec.Name, OK: true, What: "its balancers are those that were launched from here"})
+		findings = append(findings, provision.Finding{Where: spec.Name, OK: true, What: "all its balancers were launched from this machine"})
 	}
 	return findings, nil
 }
 
-// ownerHere is the owner of a service as far as this machine knows; empty where it does not.
-func ownerHere(name string) (string, error) {
-	_, who, err := operatorHere(name)
+// localOwner returns the owner of a service; empty if this machine has no operator of it.
+func localOwner(name string) (string, error) {
+	_, who, err := localOperator(name)
 	return who.owner, err
 }
 
-// operatorHere is this machine's operator of a service; the zero operator where it has none.
-func operatorHere(name string) (svc local.Service, who operator, err error) {
+// localOperator returns this machine's operator of a service; the zero operator if there is none.
+func localOperator(name string) (svc local.Service, who operator, err error) {
 	home, err := local.OpenHome()
 	if err != nil {
 		return svc, who, err
@@ -194,10 +193,10 @@ func operatorHere(name string) (svc local.Service, who operator, err error) {
 	return svc, who, err
 }
 
-// printFindings lists what was found, what is amiss first.
+// printFindings lists the findings, failed checks first.
 func printFindings(w io.Writer, findings []provision.Finding, quotas []provision.Quota) error {
 	if len(findings)+len(quotas) == 0 {
-		_, err := fmt.Fprintln(w, "nothing of this service is in a cloud: there is nothing to check")
+		_, err := fmt.Fprintln(w, "nothing to check: the service has no cloud regions")
 		return err
 	}
 	t := printable.NewTable(w)
@@ -212,7 +211,7 @@ func printFindings(w io.Writer, findings []provision.Finding, quotas []provision
 			}
 			t.Rowf("%s\t%s\t%s", word, f.Where, f.What)
 			before := "hint: "
-			for line := range strings.Lines(f.Hint) { // commands to paste have a line each
+			for line := range strings.Lines(f.Hint) { // one line per command
 				t.Rowf("\t\t%s%s", before, strings.TrimRight(line, "\n"))
 				before = "      "
 			}
@@ -227,8 +226,8 @@ func printFindings(w io.Writer, findings []provision.Finding, quotas []provision
 	return t.Flush()
 }
 
-// withinQuotas says where the fewest machines that a service wants are more than the
-// account may still have, and where they are not. What is not known is no finding.
+// withinQuotas checks whether each quota suffices for the service's minimum number of machines.
+// An unknown quota yields no finding.
 func withinQuotas(spec *service.Spec, quotas []provision.Quota) []provision.Finding {
 	var findings []provision.Finding
 	for _, n := range cloud.Against(cloud.QuotaNeeds(spec), quotas) {
@@ -237,10 +236,10 @@ func withinQuotas(spec *service.Spec, quotas []provision.Quota) []provision.Find
 		}
 		f := provision.Finding{
 			Where: string(n.Region), OK: !n.Exceeded(),
-			What: fmt.Sprintf("%s (%s): %g of %g %s are in use, and the fewest machines need %g", n.Name, n.Code, *n.Used, *n.Limit, n.Unit, n.Needs),
+			What: fmt.Sprintf("%s (%s): %g of %g %s in use, the service needs at least %g", n.Name, n.Code, *n.Used, *n.Limit, n.Unit, n.Needs),
 		}
 		if !f.OK {
-			f.Hint = "unless they are this service's own already, take another capacity type, GPU or region, or have more: " + n.Request()
+			f.Hint = "unless this service uses them already, choose another capacity type, GPU or region, or request an increase: " + n.Request()
 		}
 		findings = append(findings, f)
 	}

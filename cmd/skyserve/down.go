@@ -35,15 +35,15 @@ func newDownCmd() *cobra.Command {
 	var o downOptions
 	cmd := &cobra.Command{
 		Use:   "down [NAME|SERVICE.yaml]",
-		Short: "Take a service down and verify that it is gone",
-		Long: `Stop every process of a service, verify that each is gone, and remove the
-service's state and history from this machine. NAME may be left out while one
-service exists. It works with whatever is left of a service, and running it
-again is safe. What could not be removed is listed (exit 3).
+		Short: "Delete a service and wait for the deletion",
+		Long: `Stop every process of a service, wait until each has ended, and delete the service's
+state and history from this machine. NAME is optional if only one service exists. The
+command is idempotent and also deletes a partly deployed service. It lists what it could
+not delete (exit 3).
 
-The machines of static regions are not touched: they are only let go. Of regions in
-clouds, the public name goes first, then machines, firewalls and identities, after it
-was asked; each is looked for by its tags until it is gone.`,
+Machines of static regions are only detached. In clouds, after confirmation, it deletes
+the public name first, then VMs, firewalls and identities. It finds them by their tags
+and waits until each is gone.`,
 		Example: `  skyserve down chat
   skyserve down service.yaml`,
 		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),
@@ -55,20 +55,20 @@ was asked; each is looked for by its tags until it is gone.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&o.yes, "yes", false, "do not ask before deleting what is billed (local and static regions never ask)")
-	flags.BoolVar(&o.purge, "purge", false, "remove the service's state even when a process could not be stopped")
-	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
+	flags.BoolVar(&o.yes, "yes", false, "skip confirmation (local and static regions need none)")
+	flags.BoolVar(&o.purge, "purge", false, "delete the service's state even if a process could not be stopped")
+	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	o.clouds.add(flags)
 	return cmd
 }
 
-func runDown(ctx context.Context, o *downOptions, in io.Reader, out, talk io.Writer) error {
+func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.Writer) error {
 	if err := checkOutput(o.output); err != nil {
 		return err
 	}
-	name, err := nameIn(o.name)
+	name, err := serviceNameOf(o.name)
 	if err != nil {
-		return usage(err, "skyserve down NAME takes the name instead of the file")
+		return usage(err, "'skyserve down NAME' accepts the service's name instead of its file")
 	}
 	svc, err := findService(name)
 	if err != nil {
@@ -79,7 +79,7 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, talk io.Wri
 		return err
 	}
 	defer unlock()
-	d := &down{downOptions: o, svc: svc, out: out, talk: talk}
+	d := &down{downOptions: o, svc: svc, out: out, errOut: errOut}
 	if d.spec, err = deployedSpec(o.name, svc); err != nil {
 		return err
 	}
@@ -92,31 +92,31 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, talk io.Wri
 // down is one run of `skyserve down`.
 type down struct {
 	*downOptions
-	svc       local.Service
-	spec      *service.Spec // nil where its file cannot be read, and nothing is rented
-	out, talk io.Writer
+	svc         local.Service
+	spec        *service.Spec // nil if its file cannot be read and the service has no VMs
+	out, errOut io.Writer
 
 	owner  string
 	places provision.Places
 	have   []provision.Object
-	ports  map[string][]string // that processes had of which there is no object any more
+	ports  map[string][]string // ports of processes that no longer have an object
 }
 
-// open finds what there is.
+// open finds the service's objects.
 func (d *down) open(ctx context.Context) (err error) {
 	if d.spec == nil || !cloud.Rents(d.spec) {
 		here := local.NewProvider(d.svc, "", "", local.DefaultGrace)
-		d.places = provision.Places{"": here} // whatever its objects say of their regions
+		d.places = provision.Places{"": here} // for objects of any region
 		for _, name := range []string{service.CloudLocal, service.CloudStatic} {
 			d.places[name] = here.Of()
 		}
 	} else {
-		who, err := operatorOf(d.svc, "taking it down", "'skyserve gc' finds and removes what nobody owns; 'skyserve connect' makes this machine an operator")
+		who, err := operatorOf(d.svc, "deleting it", "'skyserve gc' deletes orphaned resources; 'skyserve connect' makes this machine an operator")
 		if err != nil {
 			return err
 		}
 		d.owner = who.owner
-		if d.places, err = d.clouds.placesOf(ctx, d.spec); err != nil {
+		if d.places, err = d.clouds.providersOf(ctx, d.spec); err != nil {
 			return err
 		}
 	}
@@ -130,26 +130,26 @@ func (d *down) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// rents says whether what goes is billed.
-func (d *down) rents() bool { return d.spec != nil && cloud.Rents(d.spec) }
+// hasVMs reports whether the service has VMs in clouds.
+func (d *down) hasVMs() bool { return d.spec != nil && cloud.Rents(d.spec) }
 
-// run removes it, and after that the service's state here.
+// run deletes the service's objects, then its state on this machine.
 func (d *down) run(ctx context.Context, in io.Reader) error {
 	plan := &fleet.Plan{Have: d.have, Changes: provision.Diff(nil, d.have)}
-	if d.rents() {
-		printChanges(d.talk, d.spec.Name, plan)
+	if d.hasVMs() {
+		printChanges(d.errOut, d.spec.Name, plan)
 	}
-	if err := agree(in, d.talk, plan, d.yes); err != nil {
+	if err := confirmBilled(in, d.errOut, plan, d.yes); err != nil {
 		return err
 	}
 	var left []string
-	if err := d.unpublish(ctx); err != nil && d.rents() {
+	if err := d.unpublish(ctx); err != nil && d.hasVMs() {
 		return cloudError(err)
 	} else if err != nil {
 		left = append(left, err.Error())
 	}
-	d.dismiss(ctx)
-	stopped, err := d.remove(ctx)
+	d.stopController(ctx)
+	stopped, err := d.deleteObjects(ctx)
 	var leftover *provision.LeftoverError
 	if err != nil && !errors.As(err, &leftover) {
 		return cloudError(err)
@@ -158,15 +158,15 @@ func (d *down) run(ctx context.Context, in io.Reader) error {
 		left = append(left, leftover.Left...)
 	}
 	if len(left) == 0 || d.purge {
-		left = append(left, d.forget(ctx)...)
+		left = append(left, d.deleteState(ctx)...)
 	}
 	return d.report(stopped, left, err)
 }
 
-// dismiss ends the controller of a service in clouds, so that it launches nothing again.
-func (d *down) dismiss(ctx context.Context) {
-	if !d.rents() {
-		return // it ends with its machine
+// stopController stops the controller of a service in clouds, so that it launches nothing again.
+func (d *down) stopController(ctx context.Context) {
+	if !d.hasVMs() {
+		return // a local controller stops with its machine
 	}
 	who, err := openOperator(d.svc, false)
 	h := fleet.Handover{Service: d.spec.Name, Party: who.party, Have: d.have}
@@ -174,27 +174,27 @@ func (d *down) dismiss(ctx context.Context) {
 		err = h.Dismiss(ctx, cloud.ControllerMachine(d.spec))
 	}
 	if err != nil && ctx.Err() == nil {
-		fmt.Fprintf(d.talk, "the controller was not told: %v; should it launch anything yet, 'skyserve gc' finds it\n", err)
+		fmt.Fprintf(d.errOut, "warning: stopping the controller: %v; 'skyserve gc' finds anything that it still launches\n", err)
 	}
 }
 
-// remove removes every object, telling of each.
-func (d *down) remove(ctx context.Context) (stopped int, err error) {
+// deleteObjects deletes every object and prints a line for each.
+func (d *down) deleteObjects(ctx context.Context) (stopped int, err error) {
 	verb := "stopped"
-	if d.rents() {
+	if d.hasVMs() {
 		verb = "removed"
 	}
 	err = fleet.Down(ctx, d.places, d.svc.Name(), d.owner, func(c provision.Change, p provision.Phase, _ error) {
 		if p == provision.PhaseDone {
 			stopped++
-			fmt.Fprintf(d.talk, "%s %s\n", verb, c.ID())
+			fmt.Fprintf(d.errOut, "%s %s\n", verb, c.ID())
 		}
 	})
 	return stopped, err
 }
 
-// forget removes the service's state here, and says what prevents that.
-func (d *down) forget(ctx context.Context) (left []string) {
+// deleteState deletes the service's state on this machine and returns what it could not delete.
+func (d *down) deleteState(ctx context.Context) (left []string) {
 	if err := d.svc.Remove(); err != nil {
 		left = append(left, err.Error())
 	}
@@ -205,10 +205,10 @@ func (d *down) forget(ctx context.Context) (left []string) {
 	return left
 }
 
-// report says what was removed and what is left.
+// report prints what was deleted and returns an error for what remains.
 func (d *down) report(stopped int, left []string, failure error) error {
-	done := "processes stopped"
-	if d.rents() {
+	done := "stopped"
+	if d.hasVMs() {
 		done = "removed"
 	}
 	var leftover *provision.LeftoverError
@@ -219,23 +219,23 @@ func (d *down) report(stopped int, left []string, failure error) error {
 		return err
 	}
 	if leftover != nil {
-		return &exitError{code: exitPartial, err: cmp.Or(failure, error(leftover)), hint: "run it again, or remove what is left by hand"}
+		return &exitError{code: exitPartial, err: cmp.Or(failure, error(leftover)), hint: "retry, or delete what remains by hand"}
 	}
 	return nil
 }
 
-// unpublish removes the public name of a service: the one that is noted, and the one that
-// its file says, which another operator may have published.
+// unpublish deletes the public names of a service: the recorded one, and the one in its file,
+// which another operator may have published.
 func (d *down) unpublish(ctx context.Context) error {
 	spec := d.spec
 	if spec == nil {
 		spec = &service.Spec{}
 	}
-	zone, err := d.clouds.zone(ctx, spec, d.svc)
+	zone, err := d.clouds.nameZone(ctx, spec, d.svc)
 	if err != nil || zone == nil {
 		return err
 	}
-	if n := publicName(spec, d.owner, nil); n.Name != "" && d.rents() {
+	if n := publicName(spec, d.owner, nil); n.Name != "" && d.hasVMs() {
 		if err := zone.Set(ctx, n); err != nil {
 			return fmt.Errorf("removing the name %s: %w", n.Name, err)
 		}
@@ -243,9 +243,9 @@ func (d *down) unpublish(ctx context.Context) error {
 	return fleet.Unpublish(ctx, zone, d.svc)
 }
 
-// deployedSpec is the service.yaml of a service: the file that an argument names, else the one
-// that the service was brought up from; nil where there is none, or it cannot be read. That is an
-// error where the service has machines in clouds, which nobody would find again without it.
+// deployedSpec returns the service.yaml of a service: the file that arg names, else the one that the
+// service was deployed from. It returns nil if there is none or it cannot be read, but an error if
+// the service has machines in clouds, which could not be found without the file.
 func deployedSpec(arg string, svc local.Service) (*service.Spec, error) {
 	file := svc.SpecFile()
 	if ext := filepath.Ext(arg); ext == ".yaml" || ext == ".yml" {
@@ -264,14 +264,14 @@ func deployedSpec(arg string, svc local.Service) (*service.Spec, error) {
 	}
 	var program machineProgram // which only machines in clouds get
 	if noted := svc.Note(noteProgram, &program); noted != nil || program.URL != "" {
-		return nil, usage(err, "machines of the service run in clouds, and its file says where: correct it")
+		return nil, usage(err, "correct the file: it contains the cloud regions of the service's running machines")
 	}
-	return nil, nil // what is here needs no more of its file than the name
+	return nil, nil // a local service can be found by its name alone
 }
 
-// nameIn is the service that an argument names: a service.yaml that exists is read for its name,
-// which needs no more of it to be right; anything else is the name itself.
-func nameIn(arg string) (string, error) {
+// serviceNameOf returns the name of the service that arg denotes. If arg is a YAML file, its name field is
+// read, and the rest of the file need not be valid. Otherwise arg is the name.
+func serviceNameOf(arg string) (string, error) {
 	if ext := filepath.Ext(arg); ext != ".yaml" && ext != ".yml" {
 		return arg, nil
 	}
@@ -291,7 +291,7 @@ func nameIn(arg string) (string, error) {
 	return spec.Name, nil
 }
 
-// machinesOf lists the machines of a service in clouds, sorted.
+// machinesOf returns the balancers and replicas among objects, sorted.
 func machinesOf(have []provision.Object) []provision.Object {
 	machines := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool {
 		return o.Kind != provision.KindBalancer && o.Kind != provision.KindReplica
@@ -300,7 +300,7 @@ func machinesOf(have []provision.Object) []provision.Object {
 	return machines
 }
 
-// printDown says how much was removed, in the words of done, and what is left.
+// printDown prints how many objects were deleted; done is the verb in the past tense.
 func printDown(out io.Writer, output, name, done string, stopped int, left *provision.LeftoverError) error {
 	leftovers := []string{}
 	if left != nil {
@@ -310,7 +310,7 @@ func printDown(out io.Writer, output, name, done string, stopped int, left *prov
 		return json.NewEncoder(out).Encode(map[string]any{"service": name, "stopped": stopped, "leftovers": leftovers})
 	}
 	if left == nil {
-		_, err := fmt.Fprintf(out, "%s is down; %s: %d, left over: 0\n", name, done, stopped)
+		_, err := fmt.Fprintf(out, "%s is down; %d %s\n", name, stopped, done)
 		return err
 	}
 	return nil

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,9 +13,8 @@ import (
 	"skyserve/provision/local"
 )
 
-// runningEndpoints is the public base URL of one balancer in each region of a
-// running service, by the region's place (us, eu). An empty name means the only
-// service that exists.
+// runningEndpoints returns the public base URL of one balancer in each region of a running service,
+// by the region's place (us, eu). An empty name selects the only service.
 func runningEndpoints(name string) (map[string]string, error) {
 	svc, balancers, err := runningBalancers(name)
 	if err != nil {
@@ -38,8 +36,8 @@ func runningEndpoints(name string) (map[string]string, error) {
 	return endpoints, nil
 }
 
-// findAdmins is the admin APIs at the URLs of --admin or, where there is none, of
-// a service's balancers that run, with that service's name.
+// findAdmins returns clients for the admin URLs of --admin or, without any, for the running
+// balancers of a service, and the service's name.
 func findAdmins(name string, urls []string) (service string, admins []*telemetry.Client, err error) {
 	if len(urls) == 0 {
 		return runningAdmins(name)
@@ -47,7 +45,7 @@ func findAdmins(name string, urls []string) (service string, admins []*telemetry
 	for _, u := range urls {
 		base := strings.TrimSpace(u)
 		if base == "" {
-			return "", nil, usage(fmt.Errorf("reading --admin: want a URL, got %q", u), "")
+			return "", nil, usage(fmt.Errorf("--admin: must be a URL, got %q", u), "")
 		}
 		hc, err := adminHTTP(name, base)
 		if err != nil {
@@ -58,9 +56,9 @@ func findAdmins(name string, urls []string) (service string, admins []*telemetry
 	return name, admins, nil
 }
 
-// runningAdmins is the name of a running service and its balancers' admin APIs,
-// that of the file's first balancer first; of one that runs elsewhere, those that this
-// machine was connected to. An empty name means the only service that exists.
+// runningAdmins returns the name of a running service and clients for its balancers' admin APIs,
+// starting with the first balancer of the file. For a service that was deployed from another
+// machine, these are the URLs given to connect. An empty name selects the only service.
 func runningAdmins(name string) (service string, admins []*telemetry.Client, err error) {
 	svc, balancers, err := runningBalancers(name)
 	if err != nil {
@@ -79,7 +77,7 @@ func runningAdmins(name string) (service string, admins []*telemetry.Client, err
 	if len(admins) > 0 {
 		return svc.Name(), admins, nil
 	}
-	kept, err := keptAdmins(svc)
+	kept, err := loadAdminURLs(svc)
 	if err != nil {
 		return "", nil, err
 	}
@@ -89,7 +87,7 @@ func runningAdmins(name string) (service string, admins []*telemetry.Client, err
 	return findAdmins(svc.Name(), kept)
 }
 
-// runningBalancers lists the live balancers of a service by address.
+// runningBalancers returns the running local balancers of a service.
 func runningBalancers(name string) (local.Service, []provision.Object, error) {
 	svc, err := findService(name)
 	if err != nil {
@@ -102,8 +100,7 @@ func runningBalancers(name string) (local.Service, []provision.Object, error) {
 	return svc, local.Running(objects, provision.KindBalancer), nil
 }
 
-// findService finds a service by name, or the only one there is, and advises
-// where there is none or no telling which.
+// findService finds a service by name, or the only service if name is empty.
 func findService(name string) (local.Service, error) {
 	home, err := local.OpenHome()
 	if err != nil {
@@ -114,9 +111,9 @@ func findService(name string) (local.Service, error) {
 	var which *local.WhichServiceError
 	switch {
 	case errors.As(err, &none):
-		return svc, failed(err, "bring one up: skyserve up SERVICE.yaml")
+		return svc, failed(err, "create one: skyserve up SERVICE.yaml")
 	case errors.As(err, &which):
-		return svc, usage(err, "say which one")
+		return svc, usage(err, "pass its name")
 	}
 	return svc, err
 }
@@ -126,25 +123,33 @@ func noBalancer(svc local.Service) error {
 		"repair it: skyserve up "+svc.SpecFile())
 }
 
-// argsBetween refuses a count of arguments other than least to most; form shows
-// what was expected.
-func argsBetween(least, most int, form string) cobra.PositionalArgs {
+// argsBetween accepts minimum to maximum arguments; form shows them in the error.
+func argsBetween(minimum, maximum int, form string) cobra.PositionalArgs {
+	expected := "no arguments"
+	switch {
+	case maximum == 1 && minimum == 1:
+		expected = "1 argument: " + form
+	case maximum == 1:
+		expected = "at most 1 argument: " + form
+	case maximum > 1:
+		expected = fmt.Sprintf("%d to %d arguments: %s", minimum, maximum, form)
+	}
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) < least || len(args) > most {
-			return usage(fmt.Errorf("reading the arguments: want %s, got %q", cmp.Or(form, "none"), args),
+		if len(args) < minimum || len(args) > maximum {
+			return usage(fmt.Errorf("accepts %s; received %d", expected, len(args)),
 				"run '"+cmd.CommandPath()+" --help' for an example")
 		}
 		return nil
 	}
 }
 
-// noArgs refuses any argument.
+// noArgs accepts no arguments.
 func noArgs(cmd *cobra.Command, args []string) error { return argsBetween(0, 0, "")(cmd, args) }
 
-// checkOutput refuses a format other than text and json.
+// checkOutput returns an error unless format is text or json.
 func checkOutput(format string) error {
 	if format != "text" && format != "json" {
-		return usage(fmt.Errorf("-o %s: want text or json", format), "")
+		return usage(fmt.Errorf("-o %s: must be one of: text, json", format), "")
 	}
 	return nil
 }

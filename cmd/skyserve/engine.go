@@ -12,7 +12,7 @@ import (
 	"skyserve/internal/sim/engine/server"
 )
 
-// engineFlags is what the command line of skyserve engine says.
+// engineFlags are the flags of `skyserve engine`.
 type engineFlags struct {
 	listen     string
 	profile    string
@@ -28,17 +28,17 @@ func newEngineCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "engine",
 		Short: "Run a simulated engine",
-		Long: `Runs a simulated inference engine: OpenAI's HTTP interface, the metrics of vLLM
-or SGLang, a prefix cache, continuous batching and the token timing of a real
-GPU. It makes up its answers; the same prompt and seed give the same answer.
-With max_tokens of 64 or less an answer has exactly that many tokens.
+		Long: `Run a simulated inference engine with OpenAI's HTTP API, the metrics of vLLM or SGLang,
+a prefix cache, continuous batching and the token timing of a real GPU. It generates
+random responses; the same prompt and seed yield the same response. With max_tokens of
+64 or less, a response has exactly that many tokens.
 
-Faults (--fault, or POST /fault with {"slow": 3} while it runs):
-  die-after=20s | N     dies after 20 s, or when the N-th request arrives
-  hang-after=20s | N    accepts and answers nothing from then on
-  slow=3                takes three times as long
-  error-rate=0.1        answers a tenth of the requests with 500
-  reset-after-tokens=5  breaks the connection after five tokens`,
+Faults (--fault, or POST /fault with {"slow": 3} at run time):
+  die-after=20s | N     exit after 20 s, or when the N-th request arrives
+  hang-after=20s | N    from then on, accept requests without responding
+  slow=3                take three times as long
+  error-rate=0.1        respond to 10% of the requests with 500
+  reset-after-tokens=5  reset the connection after five tokens`,
 		Example: `  skyserve engine --listen 127.0.0.1:8201 --speed 10
   skyserve engine --profile l4-llama3.1-8b-38k --flavor sglang --seed 7
   skyserve engine --data-parallel 4
@@ -56,27 +56,26 @@ func (f *engineFlags) register(cmd *cobra.Command) {
 		names = append(names, p.Name)
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.listen, "listen", "127.0.0.1:8201", "address to listen on (port 0 chooses a free one)")
-	flags.StringVar(&f.server.Model, "model", server.DefaultModel, "name of the model it serves")
-	flags.StringArrayVar(&f.server.Aliases, "alias", nil, "another name of the model (may be repeated)")
-	flags.StringArrayVar(&f.server.LoRA, "lora", nil, "name of a LoRA adapter (may be repeated)")
-	flags.StringVar(&f.profile, "profile", names[0], "what it simulates: "+strings.Join(names, ", "))
-	flags.IntVar(&f.kvTokens, "kv-tokens", 0, "tokens that its KV memory holds (default: the profile's)")
-	flags.IntVar(&f.maxNumSeqs, "max-num-seqs", 0, "most requests running at once (default: the profile's)")
-	flags.IntVar(&f.server.DataParallel, "data-parallel", 1, "data-parallel ranks, which wait for each other at every step")
-	flags.Float64Var(&f.server.Speed, "speed", server.DefaultSpeed, "how many times faster than real time it runs")
-	flags.StringVar(&f.flavor, "flavor", string(server.FlavorVLLM), "whose metrics it has: vllm, sglang, none")
-	flags.BoolVar(&f.server.OldMetrics, "old-metrics", false, "also vLLM's former name of the KV utilisation")
-	flags.IntVar(&f.server.StreamInterval, "stream-interval", 1, "tokens in an event of a stream, after the first")
+	flags.StringVar(&f.listen, "listen", "127.0.0.1:8201", "address to listen on (port 0 = any free port)")
+	flags.StringVar(&f.server.Model, "model", server.DefaultModel, "name of the served model")
+	flags.StringArrayVar(&f.server.Aliases, "alias", nil, "another `NAME` of the model (repeatable)")
+	flags.StringArrayVar(&f.server.LoRA, "lora", nil, "`NAME` of a LoRA adapter (repeatable)")
+	flags.StringVar(&f.profile, "profile", names[0], "simulated GPU and model: "+strings.Join(names, ", "))
+	flags.IntVar(&f.kvTokens, "kv-tokens", 0, "size of the KV cache in tokens (default: the profile's)")
+	flags.IntVar(&f.maxNumSeqs, "max-num-seqs", 0, "maximum number of running requests (default: the profile's)")
+	flags.IntVar(&f.server.DataParallel, "data-parallel", 1, "number of data-parallel ranks, which synchronise at every step")
+	flags.Float64Var(&f.server.Speed, "speed", server.DefaultSpeed, "speed relative to real time (10 = 10x real time)")
+	flags.StringVar(&f.flavor, "flavor", string(server.FlavorVLLM), "metrics to expose: vllm, sglang, none")
+	flags.BoolVar(&f.server.OldMetrics, "old-metrics", false, "also expose KV utilisation under vLLM's former metric name")
+	flags.IntVar(&f.server.StreamInterval, "stream-interval", 1, "tokens per stream event, after the first")
 	flags.BoolVar(&f.server.NoContinuousUsage, "no-continuous-usage", false, "ignore stream_options.continuous_usage_stats")
-	flags.Uint64Var(&f.server.Seed, "seed", 1, "chooses among the possible answers and faults")
-	flags.Int64Var(&f.server.MaxBodyBytes, "max-body-bytes", server.DefaultMaxBodyBytes, "largest request body that is read")
-	flags.DurationVar(&f.server.Grace, "grace", server.DefaultGrace, "how long requests may finish after SIGTERM")
-	flags.StringArrayVar(&f.faults, "fault", nil, "what shall go wrong, name=value (may be repeated)")
+	flags.Uint64Var(&f.server.Seed, "seed", 1, "seed of responses and faults")
+	flags.Int64Var(&f.server.MaxBodyBytes, "max-body-bytes", server.DefaultMaxBodyBytes, "maximum size of a request body")
+	flags.DurationVar(&f.server.Grace, "grace", server.DefaultGrace, "time for in-flight requests to complete after SIGTERM")
+	flags.StringArrayVar(&f.faults, "fault", nil, "inject a fault, as `NAME=VALUE` (repeatable)")
 }
 
-// options turns flags into what the server wants. Values that make no sense
-// are errors.
+// options returns the server's options from the flags, or an error for an invalid value.
 func (f *engineFlags) options(cmd *cobra.Command) (o server.Options, err error) {
 	o = f.server
 	if o.Profile, err = engine.ProfileNamed(f.profile); err != nil {
@@ -95,16 +94,16 @@ func (f *engineFlags) options(cmd *cobra.Command) (o server.Options, err error) 
 		o.Profile.MaxRunning = f.maxNumSeqs
 	}
 	for _, name := range []string{"model", "speed", "max-body-bytes", "grace", "data-parallel", "stream-interval"} {
-		// Zero means the default to the server; said out loud it is a mistake.
+		// The server reads zero as the default; on the command line it is an error.
 		if v := cmd.Flags().Lookup(name).Value.String(); v == "" || v == "0" || v == "0s" {
-			return o, fmt.Errorf("--%s: want a value above zero, got %q", name, v)
+			return o, fmt.Errorf("--%s: must be greater than 0, got %q", name, v)
 		}
 	}
 	return o, nil
 }
 
 func runEngine(cmd *cobra.Command, f engineFlags) error {
-	const hint = "run 'skyserve engine --help' for what its flags take"
+	const hint = "run 'skyserve engine --help' for valid values"
 	o, err := f.options(cmd)
 	if err != nil {
 		return usage(err, hint)
@@ -116,7 +115,7 @@ func runEngine(cmd *cobra.Command, f engineFlags) error {
 	listener, err := net.Listen("tcp", f.listen)
 	if err != nil {
 		s.Close()
-		return failed(fmt.Errorf("listening on %s: %w", f.listen, listenCause(err)), "choose another address with --listen; port 0 is any free one")
+		return failed(fmt.Errorf("listening on %s: %w", f.listen, listenCause(err)), "choose another address with --listen (port 0 = any free port)")
 	}
 	ranks := ""
 	if o.DataParallel > 1 {
@@ -129,8 +128,8 @@ func runEngine(cmd *cobra.Command, f engineFlags) error {
 	return nil
 }
 
-// listenCause is what is left of a listening error without the address that
-// the message names already.
+// listenCause returns the cause of a listen error without the address, which the message has
+// already.
 func listenCause(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {

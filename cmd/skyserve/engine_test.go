@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// engineError runs skyserve engine with an address and returns what it says.
+// engineError runs skyserve engine with an address and returns its error.
 func engineError(ctx context.Context, args ...string) (stderr string, err error) {
 	root := newRoot()
 	var out bytes.Buffer

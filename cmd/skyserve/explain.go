@@ -17,7 +17,7 @@ import (
 	"skyserve/tui"
 )
 
-// explainWidth is how wide a page is where standard output is no terminal.
+// explainWidth is the page width if standard output is not a terminal.
 const explainWidth = 80
 
 // explainOptions are the flags of `skyserve explain`.
@@ -32,14 +32,13 @@ func newExplainCmd() *cobra.Command {
 	var o explainOptions
 	cmd := &cobra.Command{
 		Use:   "explain REQUEST_ID [NAME]",
-		Short: "Tell why a request went where it went",
-		Long: fmt.Sprintf(`Tell why a request went where it went: how long it waited and why, what every
-place that it could have gone to looked like then, why one was chosen, what
-failed on the way, and how it ended. Of a request that was forwarded, the parts
-of both balancers are shown.
+		Short: "Explain a routing decision",
+		Long: fmt.Sprintf(`Explain how a request was routed: how long it was queued and why, the state of every
+candidate at that time, why one was chosen, which attempts failed, and how the request
+ended. A forwarded request is shown with the decisions of both balancers.
 
-The id is what the answer carried as X-Request-ID; a client may choose it. Each
-balancer remembers its latest requests, %d of them, as long as it runs.`, proxy.DefaultLimits().Decisions),
+REQUEST_ID is the X-Request-ID header of the response; clients may set it. Each balancer
+keeps its latest %d requests in memory.`, proxy.DefaultLimits().Decisions),
 		Example: `  skyserve explain req-8f2c
   skyserve explain req-8f2c chat
   skyserve explain req-8f2c -o json
@@ -54,8 +53,8 @@ balancer remembers its latest requests, %d of them, as long as it runs.`, proxy.
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or with commas; each is asked (default: the running service's)")
-	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
+	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated; all are queried (default: the running service's)")
+	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	return cmd
 }
 
@@ -70,11 +69,11 @@ func runExplain(ctx context.Context, o *explainOptions, out io.Writer) error {
 	}
 	if o.output == "json" {
 		if err := json.NewEncoder(out).Encode(story); err != nil {
-			return fmt.Errorf("writing the story: %w", err)
+			return fmt.Errorf("writing the explanation: %w", err)
 		}
 	}
 	if !story.Found() {
-		return failed(errors.New(story.Missing(time.Local)), "the id is in the answer's X-Request-ID; a balancer that was started again remembers nothing from before")
+		return failed(errors.New(story.Missing(time.Local)), "the id is the response's X-Request-ID header; a balancer loses its requests when it restarts")
 	}
 	if o.output == "json" {
 		return nil
@@ -82,13 +81,13 @@ func runExplain(ctx context.Context, o *explainOptions, out io.Writer) error {
 	return story.WriteText(out, explainColumns(out), time.Local)
 }
 
-// sources checks the flags and finds the balancers to ask.
+// sources checks the flags and returns the balancers to query.
 func (o *explainOptions) sources() ([]explain.Source, error) {
 	if err := checkOutput(o.output); err != nil {
 		return nil, err
 	}
 	if strings.TrimSpace(o.request) == "" {
-		return nil, usage(fmt.Errorf("reading REQUEST_ID: must not be empty, got %q", o.request), "")
+		return nil, usage(fmt.Errorf("REQUEST_ID: must not be empty, got %q", o.request), "")
 	}
 	name, admins, err := findAdmins(o.name, o.admins)
 	if err != nil {
@@ -98,7 +97,7 @@ func (o *explainOptions) sources() ([]explain.Source, error) {
 	return explainSources(admins), nil
 }
 
-// explainSources are balancers as those who tell of a request.
+// explainSources converts admin clients to sources of an explanation.
 func explainSources(admins []*telemetry.Client) []explain.Source {
 	sources := make([]explain.Source, 0, len(admins))
 	for _, a := range admins {
@@ -107,7 +106,7 @@ func explainSources(admins []*telemetry.Client) []explain.Source {
 	return sources
 }
 
-// explainColumns is how wide the page may be.
+// explainColumns returns the page width: the terminal's, or explainWidth.
 func explainColumns(out io.Writer) int {
 	if f := fileOf(out); f != nil {
 		if columns := tui.Columns(f); columns > 0 {

@@ -19,7 +19,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// newExplainAdmin serves a balancer that remembers one request, as a balancer does.
+// newExplainAdmin serves the admin API of a balancer with one request.
 func newExplainAdmin(t *testing.T, d record.Request) string {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -38,7 +38,7 @@ func newExplainAdmin(t *testing.T, d record.Request) string {
 	return srv.URL
 }
 
-// forwardedPair is two balancers, one of which forwarded request a/b to the other.
+// forwardedPair returns two balancers; one forwarded request a/b to the other.
 func forwardedPair(t *testing.T) (us, eu string) {
 	t.Helper()
 	record := func(id string, region service.Region, kind core.ActionKind, target string) record.Request {
@@ -55,7 +55,7 @@ func forwardedPair(t *testing.T) (us, eu string) {
 	return newExplainAdmin(t, record("lb-us-0", "local/us", core.ActionForward, "lb-eu-0")), newExplainAdmin(t, there)
 }
 
-// explains runs the verb with standard output to a buffer.
+// explains runs `skyserve explain` and returns its output.
 func explains(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -77,7 +77,7 @@ func TestExplainJoinsTwoBalancers(t *testing.T) {
 	for _, want := range []string{"request a/b", "lb-us-0 (local/us), from a client", "forwarded to peer lb-eu-0", "lb-eu-0 (local/eu), forwarded by lb-us-0", "went to replica eu-0"} {
 		i := strings.Index(out[at:], want)
 		if i < 0 {
-			t.Fatalf("%q is not where it belongs in\n%s", want, out)
+			t.Fatalf("%q is missing or misplaced in\n%s", want, out)
 		}
 		at += i
 	}
@@ -97,7 +97,7 @@ func TestExplainAsJSON(t *testing.T) {
 	}
 }
 
-func TestExplainOfAnUnknownRequest(t *testing.T) {
+func TestExplainOfUnknownRequest(t *testing.T) {
 	us, _ := forwardedPair(t)
 	for _, format := range []string{"text", "json"} {
 		out, err := explains(t, "nope", "-o", format, "--admin", us)

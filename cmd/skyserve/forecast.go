@@ -17,8 +17,8 @@ import (
 	"skyserve/internal/telemetry/demand"
 )
 
-// envPrometheusAuth names the variable that holds user:password or a bearer
-// token for Prometheus, so that neither stands on a command line.
+// envPrometheusAuth is the variable with user:password or a bearer token for Prometheus, which do
+// not belong on a command line.
 const envPrometheusAuth = "SKYSERVE_PROMETHEUS_AUTH"
 
 // forecastOptions are the flags of `skyserve forecast`.
@@ -39,7 +39,7 @@ type forecastOptions struct {
 	output      string
 	file        string
 	plot        bool
-	plotAsked   bool // --plot stands on the command line
+	plotSet     bool // --plot is set
 	ascii       bool
 	noColor     bool
 }
@@ -59,32 +59,32 @@ func newForecastCmd() *cobra.Command {
 	var o forecastOptions
 	cmd := &cobra.Command{
 		Use:   "forecast --history FILE",
-		Short: "Forecast load from a history, or backtest the forecasters on it",
-		Long: `Forecast the prompt tokens (or requests) of each model, region and tier of a
-history, step by step, with an interval that is meant to hold nine values of ten.
+		Short: "Forecast load from a history, or backtest the forecasters",
+		Long: `Forecast the prompt tokens (or requests) of each model, region and tier of a history,
+per step, with a 90 % prediction interval.
 
-With --backtest each forecaster is judged on what it had not seen: every
---origin-step it forecasts the next --horizon from what came before. The error
-measures are ratios (0.2 = 20 %), rmse is in the series' own unit a step.
+--backtest evaluates each forecaster out of sample: every --origin-step it forecasts the
+next --horizon from the data before. Error measures are ratios (0.2 = 20 %); rmse is in
+the unit of the series per step.
 
 A history is one of these, plain or gzipped, in a file or at a URL:
-  - CSV with a header: minute (since 1970) or at (a time with its offset from UTC),
-    model, prompt_tokens and, where known, region, tier, balancer, cached_tokens,
-    requests, output_tokens; or with prompt_tokens_total, a counter read at a time
-    (and by instance), whose growth is taken
-  - JSON lines of the same keys, or the answer of a balancer's GET /v1/history;
-    the address of a balancer's admin API is enough
-  - a trace of requests: Azure 2023 and 2024, Mooncake, BurstGPT, Qwen-Bailian,
-    SageServe; it is counted by the minute
-  - ServeGen's request rates by client or in all; they are in requests a second
-  - Prometheus: prometheus+http://host:9090, with ?query=... or --promql for a rate
-    a second by model, tier and region ($window stands for the span of the rate),
-    or for counters whose names end in _total. Without a query the balancers',
-    vLLM's or SGLang's own counters are asked for. The URL's user and password, its
-    password alone (a bearer token) or ` + envPrometheusAuth + ` say who asks.
+  - CSV with a header: minute (since 1970) or at (a time with its UTC offset), model,
+    prompt_tokens and, optionally, region, tier, balancer, cached_tokens, requests,
+    output_tokens; or with prompt_tokens_total, a counter sampled at a time (and by
+    instance), of which the increase is used
+  - JSON lines with the same keys, or the response of a balancer's GET /v1/history;
+    the address of a balancer's admin API is sufficient
+  - a request trace: Azure 2023 and 2024, Mooncake, BurstGPT, Qwen-Bailian, SageServe;
+    it is aggregated per minute
+  - ServeGen's request rates, per client or in total, in requests per second
+  - Prometheus: prometheus+http://host:9090, with ?query=... or --promql for a rate per
+    second by model, tier and region ($window is replaced by the rate's window), or for
+    counters whose names end in _total. Without a query, the counters of the balancers,
+    vLLM or SGLang are used. Credentials are the URL's user and password, its password
+    alone (a bearer token) or ` + envPrometheusAuth + `.
 
-What is wrong with a history (gaps, repeats, late rows, counters that began
-again) is put right or left out, and said on standard error.`,
+Problems of a history (gaps, duplicates, late rows, counter resets) are repaired or
+omitted, and reported on standard error.`,
 		Example: `  skyserve forecast --history week.csv
   skyserve forecast --history week.csv.gz --backtest --horizon 1h --origin-step 6h
   skyserve forecast --history week.csv --tier NIW --step 15m -o svg --out niw.svg
@@ -92,66 +92,66 @@ again) is put right or left out, and said on standard error.`,
   skyserve forecast --history prometheus+http://127.0.0.1:9090 --model chat`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.plotAsked = cmd.Flags().Changed("plot")
+			o.plotSet = cmd.Flags().Changed("plot")
 			o.noColor, _ = cmd.Flags().GetBool("no-color")
 			return runForecast(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.history, "history", "", "history `FILE` or URL")
-	flags.DurationVar(&o.lookback, "lookback", 0, "how much history to ask a URL for (default: all, two weeks of Prometheus)")
-	flags.StringVar(&o.promQL, "promql", "", "`QUERY` for the Prometheus at the --history URL")
-	flags.BoolVar(&o.requests, "requests", false, "forecast requests instead of prompt tokens")
-	flags.DurationVar(&o.step, "step", 0, "length of a step, such as 10m (default: the history's own)")
-	flags.BoolVar(&o.backtest, "backtest", false, "judge the forecasters on the history instead")
-	flags.DurationVar(&o.horizon, "horizon", time.Hour, "how far ahead")
+	flags.DurationVar(&o.lookback, "lookback", 0, "length of the history to fetch from a URL (default: all; two weeks from Prometheus)")
+	flags.StringVar(&o.promQL, "promql", "", "`QUERY` for the Prometheus server at the --history URL")
+	flags.BoolVar(&o.requests, "requests", false, "forecast the number of requests, not of prompt tokens")
+	flags.DurationVar(&o.step, "step", 0, "length of a step, such as 10m (default: the history's)")
+	flags.BoolVar(&o.backtest, "backtest", false, "evaluate the forecasters on the history")
+	flags.DurationVar(&o.horizon, "horizon", time.Hour, "length of the forecast")
 	flags.DurationVar(&o.originStep, "origin-step", 6*time.Hour, "time between two forecasts of a backtest")
-	flags.StringSliceVar(&o.forecasters, "forecaster", nil, "forecaster, repeatable or with commas: "+strings.Join(forecasterNames(), ", ")+" (default: all)")
-	flags.StringSliceVar(&o.series, "series", nil, "only series whose `NAME` (region, model and tier) holds this")
+	flags.StringSliceVar(&o.forecasters, "forecaster", nil, "forecaster, repeatable or comma-separated: "+strings.Join(forecasterNames(), ", ")+" (default: all)")
+	flags.StringSliceVar(&o.series, "series", nil, "only series whose name (region, model and tier) contains `NAME`")
 	flags.StringSliceVar(&o.models, "model", nil, "only this `MODEL`")
 	flags.StringSliceVar(&o.tiers, "tier", nil, "only this `TIER`")
 	flags.StringSliceVar(&o.regions, "region", nil, "only this `REGION`")
-	flags.StringVarP(&o.output, "output", "o", "table", strings.Join(forecastFormats, ", "))
+	flags.StringVarP(&o.output, "output", "o", "table", "output format: "+strings.Join(forecastFormats, ", "))
 	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
-	flags.BoolVar(&o.plot, "plot", false, "draw the series below the table (default: on a terminal)")
-	flags.BoolVar(&o.ascii, "ascii", false, "draw with ASCII only")
+	flags.BoolVar(&o.plot, "plot", false, "draw the series below the table (default: if the output is a terminal)")
+	flags.BoolVar(&o.ascii, "ascii", false, "draw with ASCII characters only")
 	return cmd
 }
 
-func runForecast(ctx context.Context, o *forecastOptions, out, talk io.Writer) error {
+func runForecast(ctx context.Context, o *forecastOptions, out, errOut io.Writer) error {
 	chosen, err := o.check(out)
 	if err != nil {
 		return err
 	}
-	h, err := o.load(ctx, talk)
+	h, err := o.load(ctx, errOut)
 	if err != nil {
 		return err
 	}
 	if o.backtest {
-		return o.runBacktest(ctx, h, chosen, out, talk)
+		return o.runBacktest(ctx, h, chosen, out, errOut)
 	}
-	return o.runForecasts(ctx, h, chosen, out, talk)
+	return o.runForecasts(ctx, h, chosen, out, errOut)
 }
 
-// check refuses what cannot be meant and finds the forecasters.
+// check validates the flags and returns the selected forecasters.
 func (o *forecastOptions) check(out io.Writer) ([]forecast.Forecaster, error) {
 	switch {
 	case !slices.Contains(forecastFormats, o.output):
-		return nil, usage(fmt.Errorf("-o %s: want %s", o.output, strings.Join(forecastFormats, ", ")), "")
+		return nil, usage(fmt.Errorf("-o %s: must be one of: %s", o.output, strings.Join(forecastFormats, ", ")), "")
 	case o.history == "":
-		return nil, usage(fmt.Errorf("--history is missing"), "skyserve forecast --history week.csv")
+		return nil, usage(fmt.Errorf("--history: required"), "skyserve forecast --history week.csv")
 	case o.horizon < time.Minute:
 		return nil, usage(fmt.Errorf("--horizon: must be at least 1m, got %s", o.horizon), "")
 	case o.originStep < time.Minute:
 		return nil, usage(fmt.Errorf("--origin-step: must be at least 1m, got %s", o.originStep), "")
 	case o.step < 0:
-		return nil, usage(fmt.Errorf("--step: must not be negative, got %s", o.step), "")
+		return nil, usage(fmt.Errorf("--step: must be at least 0, got %s", o.step), "")
 	case o.lookback < 0:
-		return nil, usage(fmt.Errorf("--lookback: must not be negative, got %s", o.lookback), "")
+		return nil, usage(fmt.Errorf("--lookback: must be at least 0, got %s", o.lookback), "")
 	case o.promQL != "" && !demand.IsURL(o.history):
-		return nil, usage(fmt.Errorf("--promql: --history must be the URL of a Prometheus, got %q", o.history), "")
+		return nil, usage(fmt.Errorf("--promql: --history must be the URL of a Prometheus server, got %q", o.history), "")
 	case o.output == "png" && o.file == "" && isTerminal(out):
-		return nil, usage(fmt.Errorf("-o png: a terminal shows no image"), "--out forecast.png")
+		return nil, usage(fmt.Errorf("-o png: cannot write an image to a terminal"), "write it to a file: --out forecast.png")
 	}
 	if len(o.forecasters) == 0 {
 		return forecast.Forecasters(), nil
@@ -167,26 +167,25 @@ func (o *forecastOptions) check(out io.Writer) ([]forecast.Forecaster, error) {
 	return chosen, nil
 }
 
-// load reads the history, keeps the series that are asked for, and says what was
-// wrong with it.
-func (o *forecastOptions) load(ctx context.Context, talk io.Writer) (*demand.History, error) {
+// load reads the history, selects the series of the flags, and prints notes about problems.
+func (o *forecastOptions) load(ctx context.Context, errOut io.Writer) (*demand.History, error) {
 	wanted := demand.Options{Requests: o.requests, Step: o.step, PromQL: o.promQL}
 	if o.lookback > 0 {
 		wanted.Since = time.Now().Add(-o.lookback)
 	}
 	var h *demand.History
-	err := inParallel(ctx, 1, func(int) (err error) { // a pipe may keep one waiting, and an interrupt ends that
+	err := inParallel(ctx, 1, func(int) (err error) { // reading a pipe may block; inParallel returns on an interrupt
 		h, err = demand.Load(ctx, o.history, withPrometheus(wanted))
 		return err
-	}, newProgress(talk, "reading"))
+	}, newProgress(errOut, "reading"))
 	if err != nil {
 		return nil, historyError(ctx, o.history, err)
 	}
 	for _, n := range h.Notes {
-		fmt.Fprintf(talk, "note: %s\n", n)
+		fmt.Fprintf(errOut, "note: %s\n", n)
 	}
 	if len(h.Series) == 0 {
-		return nil, failed(fmt.Errorf("forecasting: %s holds no traffic", demand.Shown(o.history)), "")
+		return nil, failed(fmt.Errorf("forecasting: %s contains no traffic", demand.Shown(o.history)), "")
 	}
 	if err := o.filter(h); err != nil {
 		return nil, err
@@ -202,13 +201,13 @@ func (o *forecastOptions) load(ctx context.Context, talk io.Writer) (*demand.His
 	return h, nil
 }
 
-// withPrometheus adds what the process knows: the time, and who asks.
+// withPrometheus adds the current time and the Prometheus credentials of the environment.
 func withPrometheus(o demand.Options) demand.Options {
 	o.Now, o.PrometheusAuth = time.Now(), os.Getenv(envPrometheusAuth)
 	return o
 }
 
-// historyError tells the errors of a file (usage) from those of a URL.
+// historyError marks the error of a file as a usage error, and that of a URL as a failure.
 func historyError(ctx context.Context, source string, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -216,10 +215,10 @@ func historyError(ctx context.Context, source string, err error) error {
 	case demand.IsURL(source):
 		return failed(err, "")
 	}
-	return usage(err, "skyserve forecast --help describes the format")
+	return usage(err, "'skyserve forecast --help' describes the formats")
 }
 
-// filter keeps the series that are asked for.
+// filter keeps the series that match the flags.
 func (o *forecastOptions) filter(h *demand.History) error {
 	all := h.Series
 	h.Series = slices.DeleteFunc(slices.Clone(all), func(k forecast.Keyed) bool {
@@ -252,10 +251,10 @@ func (o *forecastOptions) filter(h *demand.History) error {
 		}
 		return usage(fmt.Errorf("%s %s: no such series", f.flag, strings.Join(f.wanted, ",")), hint)
 	}
-	return usage(fmt.Errorf("no series of the %d in the history is left", len(all)), "the first is "+all[0].Key.String())
+	return usage(fmt.Errorf("none of the history's %d series match", len(all)), "the first series is "+all[0].Key.String())
 }
 
-// oneOf tells whether a value is among those wanted; none wanted is any.
+// oneOf reports whether wanted is empty or contains value.
 func oneOf(wanted []string, value string) bool {
 	return len(wanted) == 0 || slices.ContainsFunc(wanted, func(w string) bool { return strings.EqualFold(w, value) })
 }
@@ -264,8 +263,7 @@ func (o *forecastOptions) named(name string) bool {
 	return len(o.series) == 0 || slices.ContainsFunc(o.series, func(part string) bool { return strings.Contains(name, part) })
 }
 
-// loadHistory reads the history that a plan is made from; notes say what was
-// wrong with it.
+// loadHistory reads the history of a plan; notes are its problems.
 func loadHistory(ctx context.Context, source string, since time.Time) (h *forecast.History, notes []string, err error) {
 	points, notes, err := demand.Points(ctx, source, withPrometheus(demand.Options{Since: since}))
 	if err != nil {
@@ -277,11 +275,11 @@ func loadHistory(ctx context.Context, source string, since time.Time) (h *foreca
 	return h, notes, nil
 }
 
-// write writes an answer to standard output, or to the file that is asked for.
+// write calls print with the file of --out, or with out.
 func (o *forecastOptions) write(out io.Writer, print func(io.Writer) error) error {
 	switch {
 	case o.file == "" && o.output == "png":
-		return print(unguarded(out))
+		return print(rawWriter(out))
 	case o.file == "":
 		return print(out)
 	}

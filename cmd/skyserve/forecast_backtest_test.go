@@ -11,7 +11,7 @@ import (
 
 func of(v float64) *float64 { return &v }
 
-// backtested has one series a weighted error.
+// backtested returns one series per weighted error.
 func backtested(region string, wapes ...float64) []backtestSeries {
 	s := backtestSeries{Series: region + " m IW-F", Model: "m", Tier: "IW-F", Region: region, Horizon: "1h", StepS: 60, Unit: "prompt tokens"}
 	for _, w := range wapes {
@@ -20,8 +20,7 @@ func backtested(region string, wapes ...float64) []backtestSeries {
 	return []backtestSeries{s}
 }
 
-// Figures stand under each other, what is not known is a dash, and a region that
-// no series names is left out.
+// Figures are aligned, unknown ones are dashes, and the region is omitted if no series has one.
 func TestBacktestTable(t *testing.T) {
 	for region, name := range map[string]string{"all": "m IW-F ", "eu": "eu m IW-F "} {
 		var b bytes.Buffer
@@ -35,24 +34,24 @@ func TestBacktestTable(t *testing.T) {
 		}
 		end := strings.Index(head, "WAPE") + len("WAPE")
 		if first[:end][end-5:] != "12.5%" || second[:end][end-6:] != "32050%" {
-			t.Errorf("%s: columns do not end together:\n%s", region, b.String())
+			t.Errorf("%s: columns are not aligned:\n%s", region, b.String())
 		}
 	}
 }
 
-// Only a bar far above the others is cut off.
-func TestTallest(t *testing.T) {
-	if got := tallest(backtested("all", 0.2, 0.3, 0.5)); !math.IsInf(got, 1) {
-		t.Errorf("bars of like height are cut at %g", got)
+// A bar is cut off only if it is much taller than the others.
+func TestBarLimit(t *testing.T) {
+	if got := barLimit(backtested("all", 0.2, 0.3, 0.5)); !math.IsInf(got, 1) {
+		t.Errorf("bars of similar height are cut at %g", got)
 	}
-	if got := tallest(backtested("all", 0.2, 0.3, 0.31, 6)); got != 93 {
-		t.Errorf("cut at %g, want thrice the median", got)
+	if got := barLimit(backtested("all", 0.2, 0.3, 0.31, 6)); got != 93 {
+		t.Errorf("cut at %g, want three times the median", got)
 	}
-	if got := tallest(nil); !math.IsInf(got, 1) {
+	if got := barLimit(nil); !math.IsInf(got, 1) {
 		t.Errorf("no bar is cut at %g", got)
 	}
 	var b bytes.Buffer
 	if err := plotBacktest(&b, "svg", backtested("all", 0.2, 0.3, 0.31, 6)); err != nil || !strings.Contains(b.String(), ">600<") {
-		t.Errorf("the figure of the bar that is cut off is not on it (%v)", err)
+		t.Errorf("the bar that is cut off has no label (%v)", err)
 	}
 }

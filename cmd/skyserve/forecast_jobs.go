@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// When progress is told of work that takes long, and how often.
+// When progress is printed first, and how often.
 const (
 	progressAfter = 2 * time.Second
 	progressEvery = 10 * time.Second
 	redrawEvery   = 200 * time.Millisecond
 )
 
-// inParallel does n pieces of work, the last first, on all cores. It returns
-// the error of the first piece that failed, or the context's as soon as that
-// ends: pieces that are being worked on then are left to themselves.
-func inParallel(ctx context.Context, n int, work func(i int) error, told *progress) error {
+// inParallel runs n jobs on all cores, the last one first. It returns the error of the failed job
+// with the lowest index, or the context's error as soon as that ends, without waiting for running
+// jobs.
+func inParallel(ctx context.Context, n int, work func(i int) error, shown *progress) error {
 	type outcome struct {
 		i   int
 		err error
@@ -39,51 +39,51 @@ func inParallel(ctx context.Context, n int, work func(i int) error, told *progre
 			}
 		}()
 	}
-	told.set(0, n)
+	shown.set(0, n)
 	failed := outcome{i: n}
 	for count := 0; count < n; {
 		select {
 		case <-ctx.Done():
-			told.end()
+			shown.clear()
 			return ctx.Err()
 		case o := <-done:
 			count++
 			if o.err != nil && o.i < failed.i {
 				failed = o
 			}
-			told.set(count, n)
-		case <-told.tick():
-			told.show()
+			shown.set(count, n)
+		case <-shown.tick():
+			shown.show()
 		}
 	}
-	told.end()
+	shown.clear()
 	return failed.err
 }
 
-// progress tells on w how much of the work is done, once it takes long: in one
-// line that is drawn again on a terminal, in a line now and then elsewhere.
+// progress prints how many jobs are done if they take long: in one line that it redraws on a
+// terminal, otherwise in a new line every progressEvery.
 type progress struct {
-	w        io.Writer
-	what     string
-	terminal bool
-	timer    *time.Ticker
-	done, of int
-	drawn    bool
+	w           io.Writer
+	label       string
+	terminal    bool
+	timer       *time.Ticker
+	done, total int
+	drawn       bool
 }
 
 func newProgress(w io.Writer, what string) *progress {
-	return &progress{w: w, what: what, terminal: isTerminal(w), timer: time.NewTicker(progressAfter)}
+	return &progress{w: w, label: what, terminal: isTerminal(w), timer: time.NewTicker(progressAfter)}
 }
 
 func (p *progress) tick() <-chan time.Time { return p.timer.C }
 
-func (p *progress) set(done, of int) { p.done, p.of = done, of }
+func (p *progress) set(done, of int) { p.done, p.total = done, of }
 
-// show tells where the work is.
+// show prints the progress.
 func (p *progress) show() {
-	text := p.what
-	if p.of > 1 {
-		text += fmt.Sprintf(": %d of %d", p.done, p.of)
+	text := p.label
+	if p.total > 1 {
+		text += fmt.Sprintf(": %d of %d", p.done, p.total)
 	}
 	if p.terminal {
 		redrawLine(p.w, text)
@@ -95,8 +95,8 @@ func (p *progress) show() {
 	p.drawn = true
 }
 
-// end takes the line back.
-func (p *progress) end() {
+// clear clears the line on a terminal.
+func (p *progress) clear() {
 	p.timer.Stop()
 	if p.drawn && p.terminal {
 		redrawLine(p.w, "")

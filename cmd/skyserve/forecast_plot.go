@@ -15,25 +15,25 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Measures and colours of images. The colours tell apart for the colour-blind
-// (Okabe and Ito, then Tol's muted ones); lines are dashed differently besides.
+// Sizes and colours of images. The colours are distinguishable with colour blindness (Okabe and
+// Ito, then Tol's muted ones); lines also have different dashes.
 const (
-	imageWidth  = 10 * vg.Inch
-	imageHeight = 3 * vg.Inch // of one series
-	mostOnImage = 40          // series; more would be an image taller than three metres
-	barsWidth   = 480         // points that the bars of all series share
-	widestBar   = 24
-	thinLine    = 0.8
-	// legendWidth stands at the right of every plot, legendDrop below its top, for
-	// the names of all forecasters in letters of legendSize.
+	imageWidth       = 10 * vg.Inch
+	imageHeight      = 3 * vg.Inch // of one series
+	maxSeriesOnImage = 40          // series; more would be an image taller than three metres
+	barsWidth        = 480         // points that the bars of all series share
+	widestBar        = 24
+	thinLine         = 0.8
+	// legendWidth is the width of the legend at the right of every plot, legendDrop its distance
+	// from the top, and legendSize the size of its letters.
 	legendWidth   = 1.6 * vg.Inch
 	legendDrop    = 0.2 * vg.Inch
 	legendGap     = 0.15 * vg.Inch
 	legendSize    = 9
 	legendPadding = 2
-	mostTicks     = 8
-	// tallBar is from how many times the median of all bars on one is cut off and
-	// its figure written on it: one bad forecaster would flatten all the others.
+	maxTicks      = 8
+	// tallBar is the multiple of the median of all bars at which a bar is cut off and labelled
+	// with its value: one bad forecaster would flatten all other bars.
 	tallBar    = 3
 	cutPadding = 3
 )
@@ -55,7 +55,7 @@ var (
 		{0xdd, 0xcc, 0x77, 0xff},
 		{0x99, 0x99, 0x99, 0xff},
 	}
-	// dashedFrom is how many colours are enough to tell lines apart.
+	// dashedFrom is the number of lines that colours alone distinguish.
 	dashedFrom = 6
 	dashes     = [][]vg.Length{nil, {4, 2}, {1, 2}, {6, 2, 1, 2}}
 )
@@ -64,7 +64,7 @@ func lineStyle(i int) draw.LineStyle {
 	return draw.LineStyle{Color: lineColours[i%len(lineColours)], Width: thinLine, Dashes: dashes[i/dashedFrom%len(dashes)]}
 }
 
-// picture is a plot with a legend beside it: inside it would lie on the axis.
+// picture is a plot with a legend beside it: inside, the legend would overlap the axis.
 type picture struct {
 	*plot.Plot
 	legend plot.Legend
@@ -79,7 +79,7 @@ func newPicture(title, ordinate string) picture {
 }
 
 // plotForecasts draws every series with its forecasts, one below the other.
-func plotForecasts(w io.Writer, format string, results []drawn) error {
+func plotForecasts(w io.Writer, format string, results []forecastedSeries) error {
 	var rows []picture
 	for _, d := range results {
 		p, err := forecastPlot(d)
@@ -91,10 +91,10 @@ func plotForecasts(w io.Writer, format string, results []drawn) error {
 	return writeImage(w, format, rows)
 }
 
-// forecastPlot draws the end of a history, the interval of the best forecast and
-// the means of all.
-func forecastPlot(d drawn) (picture, error) {
-	c := courseOf(d)
+// forecastPlot draws the end of a history, the interval of the best forecast and the means of all
+// forecasts.
+func forecastPlot(d forecastedSeries) (picture, error) {
+	c := newPlotData(d)
 	p := newPicture(d.Key.String(), d.Unit.PerSecond())
 	p.X.Tick.Marker = plot.TickerFunc(timeTicks)
 	begin := float64(c.at.Unix())
@@ -104,7 +104,7 @@ func forecastPlot(d drawn) (picture, error) {
 	}
 	band.Color, band.LineStyle.Width = bandColour, 0
 	p.Add(band)
-	p.legend.Add("90 % by "+c.forecaster, band)
+	p.legend.Add("90 % of "+c.forecaster, band)
 	for i, fc := range d.forecasts {
 		xys := make(plotter.XYs, len(fc.Mean))
 		for h, v := range fc.Mean {
@@ -125,7 +125,7 @@ var tickSteps = []float64{60, 300, 600, 1800, 3600, 2 * 3600, 3 * 3600, 6 * 3600
 func timeTicks(from, to float64) []plot.Tick {
 	step := tickSteps[len(tickSteps)-1]
 	for _, s := range tickSteps {
-		if (to-from)/s <= mostTicks {
+		if (to-from)/s <= maxTicks {
 			step = s
 			break
 		}
@@ -137,8 +137,8 @@ func timeTicks(from, to float64) []plot.Tick {
 	return out
 }
 
-// outline goes along the interval's lower end and back along its upper one.
-func outline(c course, begin, step float64) plotter.XYs {
+// outline returns the interval's outline: along its lower bound and back along its upper one.
+func outline(c plotData, begin, step float64) plotter.XYs {
 	var out plotter.XYs
 	for h, v := range c.lo {
 		out = append(out, plotter.XY{X: begin + float64(h)*step, Y: v})
@@ -163,7 +163,7 @@ func (p *picture) addLine(xys plotter.XYs, style draw.LineStyle, name string) er
 }
 
 // addHistory draws the known stretches of the history.
-func (p *picture) addHistory(c course, step float64) error {
+func (p *picture) addHistory(c plotData, step float64) error {
 	style := draw.LineStyle{Color: historyColour, Width: thinLine}
 	name := "history"
 	var stretch plotter.XYs
@@ -183,15 +183,15 @@ func (p *picture) addHistory(c course, step float64) error {
 	return nil
 }
 
-// plotBacktest draws the weighted error of every forecaster on every series.
+// plotBacktest draws the WAPE of every forecaster on every series.
 func plotBacktest(w io.Writer, format string, results []backtestSeries) error {
-	p := newPicture("error of forecasts of the next "+results[0].Horizon, "WAPE, %")
+	p := newPicture("forecast error, horizon "+results[0].Horizon, "WAPE, %")
 	name := seriesNames(results)
 	var names []string
 	for _, s := range results {
 		names = append(names, name(s))
 	}
-	tall := tallest(results)
+	tall := barLimit(results)
 	var cut plotter.XYLabels
 	var offsets []vg.Length
 	forecasters := len(results[0].Rows)
@@ -217,7 +217,7 @@ func plotBacktest(w io.Writer, format string, results []backtestSeries) error {
 		p.Add(bars)
 		p.legend.Add(results[0].Rows[f].Forecaster, bars)
 	}
-	if err := addCuts(p.Plot, cut, offsets); err != nil {
+	if err := labelCutBars(p.Plot, cut, offsets); err != nil {
 		return fmt.Errorf("drawing a backtest: %w", err)
 	}
 	p.NominalX(names...)
@@ -225,9 +225,8 @@ func plotBacktest(w io.Writer, format string, results []backtestSeries) error {
 	return writeImage(w, format, []picture{p})
 }
 
-// tallest is where the bars of a backtest are cut off, in percent; +Inf where
-// none is that much taller than the others.
-func tallest(results []backtestSeries) float64 {
+// barLimit returns the height at which bars are cut off, in percent; +Inf if none is cut off.
+func barLimit(results []backtestSeries) float64 {
 	var all []float64
 	for _, s := range results {
 		for _, r := range s.Rows {
@@ -246,9 +245,8 @@ func tallest(results []backtestSeries) float64 {
 	return math.Inf(1)
 }
 
-// addCuts writes on the bars that are cut off how tall they are, upright because
-// bars are narrow.
-func addCuts(p *plot.Plot, cut plotter.XYLabels, offsets []vg.Length) error {
+// labelCutBars labels the bars that are cut off with their values, vertically because bars are narrow.
+func labelCutBars(p *plot.Plot, cut plotter.XYLabels, offsets []vg.Length) error {
 	if len(cut.Labels) == 0 {
 		return nil
 	}
@@ -267,8 +265,8 @@ func addCuts(p *plot.Plot, cut plotter.XYLabels, offsets []vg.Length) error {
 
 // writeImage writes plots one below the other.
 func writeImage(w io.Writer, format string, rows []picture) error {
-	if len(rows) > mostOnImage {
-		return usage(fmt.Errorf("-o %s: at most %d series, got %d", format, mostOnImage, len(rows)), "choose with --series, --model, --tier or --region")
+	if len(rows) > maxSeriesOnImage {
+		return usage(fmt.Errorf("-o %s: at most %d series, got %d", format, maxSeriesOnImage, len(rows)), "select series with --series, --model, --tier or --region")
 	}
 	canvas, err := draw.NewFormattedCanvas(imageWidth, vg.Length(len(rows))*imageHeight, format)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"skyserve/internal/telemetry/demand"
 )
 
-// forecastSeries is what the forecast of one series prints with -o json.
+// forecastSeries is the forecast of one series in the JSON output.
 type forecastSeries struct {
 	Series     string    `json:"series"`
 	Model      string    `json:"model"`
@@ -25,7 +25,7 @@ type forecastSeries struct {
 	At         time.Time `json:"at"`
 	StepS      int       `json:"step_s"`
 	Unit       string    `json:"unit"`
-	// What Unit says, a second.
+	// Values in Unit per second.
 	PeakTPS     float64   `json:"peak_tps"`
 	PeakHi90TPS float64   `json:"peak_hi90_tps"`
 	MeanTPS     []float64 `json:"mean_tps"`
@@ -34,7 +34,7 @@ type forecastSeries struct {
 	Assumed     []string  `json:"assumed"`
 }
 
-// backtestSeries is what the backtest of one series prints with -o json.
+// backtestSeries is the backtest of one series in the JSON output.
 type backtestSeries struct {
 	Series  string         `json:"series"`
 	Model   string         `json:"model"`
@@ -46,9 +46,8 @@ type backtestSeries struct {
 	Rows    []forecast.Row `json:"rows"`
 }
 
-// runBacktest judges the forecasters, each on each series by itself, so that all
-// cores have something to do.
-func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, chosen []forecast.Forecaster, out, talk io.Writer) error {
+// runBacktest evaluates the forecasters, with one job per forecaster and series to use all cores.
+func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, chosen []forecast.Forecaster, out, errOut io.Writer) error {
 	begin := time.Now()
 	clock := func() time.Duration { return time.Since(begin) }
 	results := make([]backtestSeries, len(h.Series))
@@ -62,11 +61,11 @@ func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, ch
 		s, f := h.Series[i%len(h.Series)], i/len(h.Series)
 		rows, err := forecast.Backtest(s.Series, chosen[f:f+1], int(o.horizon/s.Step), int(o.originStep/s.Step), clock)
 		if err != nil {
-			return failed(err, "a shorter --horizon needs less history")
+			return failed(err, "choose a shorter --horizon, which needs less history")
 		}
 		results[i%len(h.Series)].Rows[f] = rows[0]
 		return nil
-	}, newProgress(talk, "backtesting"))
+	}, newProgress(errOut, "backtesting"))
 	if err != nil {
 		return err
 	}
@@ -81,28 +80,27 @@ func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, ch
 	})
 }
 
-// backtestTable writes figures to the right of their columns, so that they can be
-// compared at a glance.
+// backtestTable prints the results with right-aligned figures.
 func backtestTable(out io.Writer, results []backtestSeries) error {
 	w := printable.NewTable(out)
 	name := seriesNames(results)
-	w.Rowf("SERIES\tFORECASTER\t   MAPE\t   WAPE\t MASE\t   RMSE\tIN 90 %%\tPEAK IN\t      FIT\tWINDOWS")
+	w.Rowf("SERIES\tFORECASTER\t   MAPE\t   WAPE\t MASE\t   RMSE\tCOVERAGE\tPEAK COV\t      FIT\tWINDOWS")
 	for _, s := range results {
 		for _, r := range s.Rows {
-			w.Rowf("%s\t%s\t%7s\t%7s\t%5s\t%7s\t%7s\t%7s\t%9s\t%7d", name(s), r.Forecaster, percent(r.MAPE), percent(r.WAPE),
+			w.Rowf("%s\t%s\t%7s\t%7s\t%5s\t%7s\t%8s\t%8s\t%9s\t%7d", name(s), r.Forecaster, percent(r.MAPE), percent(r.WAPE),
 				orDash(r.MASE, 1, "%.2f"), thousands(r.RMSE), percent(r.Coverage90), percent(r.PeakCoverage90), orDash(r.FitMillis, 1, "%.1f ms"), r.Windows)
 		}
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "\nRMSE is in %s a step of %s.\nIN 90 %% and PEAK IN are the shares of steps, and of peaks, inside the interval meant for 90 %%.\n",
+	_, err := fmt.Fprintf(out, "\nRMSE is in %s per step of %s.\nCOVERAGE and PEAK COV are the shares of steps and of peaks inside the 90 %% prediction interval.\n",
 		results[0].Unit, forecast.ShortDuration(time.Duration(results[0].StepS)*time.Second))
 	return err
 }
 
-// seriesNames names series for tables and images: without the region where no
-// series of the history has one.
+// seriesNames returns the names of series for tables and images, without the region if no series of
+// the history has one.
 func seriesNames(results []backtestSeries) func(backtestSeries) string {
 	for _, s := range results {
 		if s.Region != string(service.AnyRegion) {
@@ -112,7 +110,7 @@ func seriesNames(results []backtestSeries) func(backtestSeries) string {
 	return func(s backtestSeries) string { return s.Model + " " + s.Tier }
 }
 
-// percent writes a ratio in percent; decimals of a thousand say nothing.
+// percent formats a ratio in percent, without decimals from 1000 % on.
 func percent(v *float64) string {
 	if v != nil && *v >= 10 {
 		return orDash(v, 100, "%.0f%%")
@@ -120,8 +118,8 @@ func percent(v *float64) string {
 	return orDash(v, 100, "%.1f%%")
 }
 
-// thousands writes a figure to two decimals with its unit, 440.84k, or a dash where it
-// is unknown.
+// thousands formats a figure with two decimals and an SI prefix, such as 440.84k; a dash if it is
+// unknown.
 func thousands(v *float64) string {
 	if v == nil {
 		return "-"
@@ -134,7 +132,7 @@ func thousands(v *float64) string {
 	return fmt.Sprintf("%.2f%s", size, units[0])
 }
 
-// orDash writes a figure times a factor, or a dash where it is unknown.
+// orDash formats a figure times a factor; a dash if it is unknown.
 func orDash(v *float64, factor float64, format string) string {
 	if v == nil {
 		return "-"
@@ -142,25 +140,25 @@ func orDash(v *float64, factor float64, format string) string {
 	return fmt.Sprintf(format, factor**v)
 }
 
-// drawn is a series with the forecasts that could be made of it.
-type drawn struct {
+// forecastedSeries is a series with its forecasts.
+type forecastedSeries struct {
 	forecast.Keyed
 	forecasts []forecast.Forecast
-	names     []string // by which forecaster each was asked for
-	left      []string // why there is no forecast by the others
+	names     []string // the forecaster of each
+	skipped   []string // the errors of the forecasters without a forecast
 }
 
-// label is the forecaster of a forecast, with the model it chose.
-func (d drawn) label(i int) string {
+// label returns the forecaster of a forecast, with the model that it selected.
+func (d forecastedSeries) label(i int) string {
 	if chosen := d.forecasts[i].Model; chosen != d.names[i] {
 		return d.names[i] + ": " + chosen
 	}
 	return d.names[i]
 }
 
-// runForecasts forecasts each series by each forecaster. One that was asked for
-// by name must be able to; of all of them those that are not are left out.
-func (o *forecastOptions) runForecasts(ctx context.Context, h *demand.History, chosen []forecast.Forecaster, out, talk io.Writer) error {
+// runForecasts forecasts each series with each forecaster. The failure of a forecaster that was
+// selected by name is an error; otherwise it is omitted.
+func (o *forecastOptions) runForecasts(ctx context.Context, h *demand.History, chosen []forecast.Forecaster, out, errOut io.Writer) error {
 	n := len(h.Series)
 	made, errs := make([]forecast.Forecast, n*len(chosen)), make([]error, n*len(chosen))
 	err := inParallel(ctx, len(made), func(i int) error {
@@ -170,16 +168,16 @@ func (o *forecastOptions) runForecasts(ctx context.Context, h *demand.History, c
 			return failed(errs[i], "")
 		}
 		return nil
-	}, newProgress(talk, "forecasting"))
+	}, newProgress(errOut, "forecasting"))
 	if err != nil {
 		return err
 	}
-	results := make([]drawn, n)
+	results := make([]forecastedSeries, n)
 	for i, s := range h.Series {
-		d := drawn{Keyed: s}
+		d := forecastedSeries{Keyed: s}
 		for f := range chosen {
 			if err := errs[f*n+i]; err != nil {
-				d.left = append(d.left, err.Error())
+				d.skipped = append(d.skipped, err.Error())
 				continue
 			}
 			d.forecasts, d.names = append(d.forecasts, made[f*n+i]), append(d.names, chosen[f].Name())
@@ -192,7 +190,7 @@ func (o *forecastOptions) runForecasts(ctx context.Context, h *demand.History, c
 	return o.write(out, func(w io.Writer) error { return o.printForecasts(w, results) })
 }
 
-func (o *forecastOptions) printForecasts(w io.Writer, results []drawn) error {
+func (o *forecastOptions) printForecasts(w io.Writer, results []forecastedSeries) error {
 	switch o.output {
 	case "json":
 		all := []forecastSeries{}
@@ -208,13 +206,13 @@ func (o *forecastOptions) printForecasts(w io.Writer, results []drawn) error {
 	if err := forecastTable(w, results); err != nil {
 		return err
 	}
-	if o.plot || !o.plotAsked && isTerminal(w) {
+	if o.plot || !o.plotSet && isTerminal(w) {
 		return o.terminalPlots(w, results)
 	}
 	return nil
 }
 
-// seriesOf turns values a step into values a second.
+// seriesOf converts a forecast from values per step to values per second.
 func (o *forecastOptions) seriesOf(s forecast.Keyed, name string, fc forecast.Forecast) forecastSeries {
 	mean, hi := fc.Peak()
 	perSecond := func(values []float64) []float64 {
@@ -232,9 +230,9 @@ func (o *forecastOptions) seriesOf(s forecast.Keyed, name string, fc forecast.Fo
 	}
 }
 
-func forecastTable(out io.Writer, results []drawn) error {
+func forecastTable(out io.Writer, results []forecastedSeries) error {
 	w := printable.NewTable(out)
-	w.Rowf("SERIES\tFORECASTER\tFROM\tUNIT\tFIRST\tPEAK\tPEAK, HIGH 90")
+	w.Rowf("SERIES\tFORECASTER\tFROM\tUNIT\tNEXT\tPEAK\tPEAK (90 %% upper)")
 	for _, d := range results {
 		for i, fc := range d.forecasts {
 			mean, hi := fc.Peak()
@@ -254,9 +252,9 @@ func forecastTable(out io.Writer, results []drawn) error {
 			}
 		}
 	}
-	heading = "\nLeft out:\n"
+	heading = "\nOmitted:\n"
 	for _, d := range results {
-		for _, why := range d.left {
+		for _, why := range d.skipped {
 			fmt.Fprintf(out, "%s  - %s\n", heading, why)
 			heading = ""
 		}

@@ -21,8 +21,8 @@ import (
 	"skyserve/tui"
 )
 
-// All pieces are worked on once; the error is that of the first that failed,
-// whatever the order they end in.
+// Every job runs once. The error is that of the failed job with the lowest index, in whatever order
+// jobs end.
 func TestInParallel(t *testing.T) {
 	var worked [50]atomic.Int32
 	err := inParallel(t.Context(), len(worked), func(i int) error {
@@ -37,7 +37,7 @@ func TestInParallel(t *testing.T) {
 	}
 	for i := range worked {
 		if n := worked[i].Load(); n != 1 {
-			t.Errorf("piece %d was done %d times", i, n)
+			t.Errorf("job %d ran %d times", i, n)
 		}
 	}
 	if err := inParallel(t.Context(), 0, nil, newProgress(&bytes.Buffer{}, "")); err != nil {
@@ -45,10 +45,10 @@ func TestInParallel(t *testing.T) {
 	}
 }
 
-// Long work is told of, and an interrupt ends it though a piece goes on.
-func TestInParallelTellsAndStops(t *testing.T) {
+// Progress is printed for long work, and an interrupt ends it while a job still runs.
+func TestInParallelReportsProgressAndStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var talk bytes.Buffer
+		var errOut bytes.Buffer
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		time.AfterFunc(15*time.Second, cancel)
@@ -59,38 +59,38 @@ func TestInParallelTellsAndStops(t *testing.T) {
 			}
 			<-over
 			return nil
-		}, newProgress(&talk, "backtesting"))
+		}, newProgress(&errOut, "backtesting"))
 		close(over)
-		if !errors.Is(err, context.Canceled) || talk.String() != "backtesting: 1 of 3\nbacktesting: 1 of 3\n" {
-			t.Errorf("%v, %q", err, talk.String())
+		if !errors.Is(err, context.Canceled) || errOut.String() != "backtesting: 1 of 3\nbacktesting: 1 of 3\n" {
+			t.Errorf("%v, %q", err, errOut.String())
 		}
 	})
 }
 
-// An interrupt ends a forecast as it ends any verb.
+// An interrupted forecast exits with code 130.
 func TestForecastIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	var out, talk bytes.Buffer
+	var out, errOut bytes.Buffer
 	o := forecastOptions{history: "http://127.0.0.1:1", horizon: time.Hour, originStep: time.Hour, output: "table"}
-	if code := report(ctx, &talk, runForecast(ctx, &o, &out, &talk)); code != exitInterrupted || talk.String() != "interrupted\n" || out.Len() > 0 {
-		t.Errorf("exit code %d, %q, %q", code, &talk, &out)
+	if code := report(ctx, &errOut, runForecast(ctx, &o, &out, &errOut)); code != exitInterrupted || errOut.String() != "interrupted\n" || out.Len() > 0 {
+		t.Errorf("exit code %d, %q, %q", code, &errOut, &out)
 	}
 }
 
-// aSeries is a series with one forecast; some of its values may be unknown.
-func aSeries(values []float64, horizon int) drawn {
+// aSeries returns a series with one forecast; some of its values may be unknown.
+func aSeries(values []float64, horizon int) forecastedSeries {
 	k := forecast.Keyed{Key: forecast.Key{Region: "us", Model: "m", Tier: "IW-F"}}
 	k.Series = forecast.Series{Name: k.Key.String(), Unit: forecast.PromptTokens, Step: time.Minute, Values: values}
 	fc := forecast.Forecast{Model: "x"}
 	for h := range horizon {
 		fc.Mean, fc.Lo90, fc.Hi90 = append(fc.Mean, float64(h)), append(fc.Lo90, 0), append(fc.Hi90, float64(2*h))
 	}
-	return drawn{Keyed: k, forecasts: []forecast.Forecast{fc}, names: []string{"x"}}
+	return forecastedSeries{Keyed: k, forecasts: []forecast.Forecast{fc}, names: []string{"x"}}
 }
 
-// Any series can be drawn, within the columns there are, and in ASCII when asked.
-func TestPlotsTakeAnySeries(t *testing.T) {
+// Any series can be drawn within the terminal's width, in ASCII if requested.
+func TestPlotsAcceptAnySeries(t *testing.T) {
 	ascii, err := tui.NewTheme(tui.ThemeAuto, true)
 	if err != nil {
 		t.Fatal(err)
@@ -99,8 +99,8 @@ func TestPlotsTakeAnySeries(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		values := rapid.SliceOfN(rapid.OneOf(rapid.Float64Range(0, 1e18), rapid.Just(0.0), rapid.Just(math.NaN())), 0, 200).Draw(t, "values")
 		d := aSeries(values, rapid.IntRange(1, 90).Draw(t, "horizon"))
-		width := rapid.IntRange(leastWidth, 200).Draw(t, "columns")
-		text := terminalPlot(courseOf(d), width, ascii)
+		width := rapid.IntRange(minWidth, 200).Draw(t, "columns")
+		text := terminalPlot(newPlotData(d), width, ascii)
 		for _, line := range strings.Split(text, "\n") {
 			if len(line) > width && !strings.HasPrefix(line, "#") {
 				t.Fatalf("%d columns of %d: %q", len(line), width, line)
@@ -110,24 +110,24 @@ func TestPlotsTakeAnySeries(t *testing.T) {
 			t.Fatalf("not ASCII:\n%s", text)
 		}
 	})
-	for name, d := range map[string]drawn{
+	for name, d := range map[string]forecastedSeries{
 		"usual": aSeries([]float64{1, 2, math.NaN(), 4}, 3), "nothing known": aSeries([]float64{math.NaN()}, 1), "all zero": aSeries([]float64{0, 0}, 1),
 	} {
 		var first, again, image bytes.Buffer
-		if err := plotForecasts(&first, "svg", []drawn{d, d}); err != nil || !strings.Contains(first.String(), "us m IW-F") {
+		if err := plotForecasts(&first, "svg", []forecastedSeries{d, d}); err != nil || !strings.Contains(first.String(), "us m IW-F") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := plotForecasts(&again, "svg", []drawn{d, d}); err != nil || !bytes.Equal(first.Bytes(), again.Bytes()) {
-			t.Errorf("%s: the same series gives another image, %v", name, err)
+		if err := plotForecasts(&again, "svg", []forecastedSeries{d, d}); err != nil || !bytes.Equal(first.Bytes(), again.Bytes()) {
+			t.Errorf("%s: the same series yields another image, %v", name, err)
 		}
-		if err := plotForecasts(&image, "png", []drawn{d}); err != nil {
+		if err := plotForecasts(&image, "png", []forecastedSeries{d}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := png.Decode(&image); err != nil {
 			t.Errorf("%s: no image: %v", name, err)
 		}
 	}
-	many := make([]drawn, mostOnImage+1)
+	many := make([]forecastedSeries, maxSeriesOnImage+1)
 	for i := range many {
 		many[i] = aSeries([]float64{1}, 1)
 	}
@@ -136,8 +136,7 @@ func TestPlotsTakeAnySeries(t *testing.T) {
 	}
 }
 
-// The time axis ends where the forecast does: the legend stands beside it, and has
-// room for all forecasters.
+// The time axis ends at the end of the forecast. The legend is beside it and lists all forecasters.
 func TestTimeAxisEndsWithTheForecast(t *testing.T) {
 	d := aSeries([]float64{1, 2, 3, 4}, 3)
 	for i := range forecast.Forecasters() {
@@ -155,17 +154,16 @@ func TestTimeAxisEndsWithTheForecast(t *testing.T) {
 	}
 }
 
-// Colour is never the only thing that tells lines apart, and is left out where
-// it is not wanted.
+// Lines are distinguishable without colour, and colour can be disabled.
 func TestColourOfPlots(t *testing.T) {
-	c := courseOf(aSeries([]float64{1, 2, 3, 4}, 4))
+	c := newPlotData(aSeries([]float64{1, 2, 3, 4}, 4))
 	theme, err := tui.NewTheme(tui.ThemeAuto, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	plain, coloured := terminalPlot(c, 80, theme.Plain()), terminalPlot(c, 80, theme)
 	if strings.Contains(plain, "\x1b") || !strings.Contains(coloured, "\x1b") {
-		t.Error("colours are not as asked for")
+		t.Error("colours do not match the settings")
 	}
 	for _, mark := range []string{"•", "█"} {
 		if !strings.Contains(plain, mark) {
@@ -184,7 +182,7 @@ func TestTimeTicks(t *testing.T) {
 		{0, 60 * day, "Jan 1\n00:00"},
 	} {
 		ticks := timeTicks(c.from, c.to)
-		if len(ticks) == 0 || len(ticks) > mostTicks+1 || ticks[0].Label != c.want {
+		if len(ticks) == 0 || len(ticks) > maxTicks+1 || ticks[0].Label != c.want {
 			t.Errorf("%g to %g: %v", c.from, c.to, ticks)
 		}
 	}

@@ -35,14 +35,14 @@ func newGCCmd() *cobra.Command {
 	var o gcOptions
 	cmd := &cobra.Command{
 		Use:   "gc --region CLOUD/PLACE... --zone DOMAIN...",
-		Short: "Find and remove what services left in clouds",
-		Long: `Find the machines, firewalls and identities that carry the tags of a service of
-which this machine is no operator, and the names of such services in hosted zones of
-Route 53, show them with what they cost an hour, and remove them after asking, names
-with their health checks. What carries no such tags is not looked at.
+		Short: "Delete orphaned cloud resources",
+		Long: `Find the VMs, firewalls and identities of services that this machine is not an operator
+of, by their tags, and the DNS names of such services in hosted zones of Route 53. Show
+them with their hourly cost and delete them after confirmation, names together with
+their health checks. Resources without such tags are ignored.
 
-What another operator of this account runs looks the same as what was left behind:
-read the list before agreeing.`,
+Services of other operators in this account look the same as orphaned resources. Read
+the list before you confirm.`,
 		Example: `  skyserve gc --region aws/us-east-1 --region gcp/europe-west4 --dry-run
   skyserve gc --region aws/us-east-1 --zone example.com --yes -o json`,
 		Args: noArgs,
@@ -51,21 +51,21 @@ read the list before agreeing.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVar(&o.regions, "region", nil, "look in `CLOUD/PLACE`, such as aws/us-east-1 (repeatable)")
-	flags.StringArrayVar(&o.zones, "zone", nil, "look in the hosted zone of `DOMAIN`, such as example.com (repeatable)")
-	flags.BoolVar(&o.yes, "yes", false, "do not ask")
-	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would go and remove nothing")
-	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
+	flags.StringArrayVar(&o.regions, "region", nil, "region to search, as `CLOUD/PLACE`, such as aws/us-east-1 (repeatable)")
+	flags.StringArrayVar(&o.zones, "zone", nil, "hosted zone to search, as `DOMAIN`, such as example.com (repeatable)")
+	flags.BoolVar(&o.yes, "yes", false, "skip confirmation")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would be deleted without deleting it")
+	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	o.clouds.add(flags)
 	return cmd
 }
 
-func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, talk io.Writer) error {
+func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, errOut io.Writer) error {
 	if err := checkOutput(o.output); err != nil {
 		return err
 	}
 	if len(o.regions)+len(o.zones) == 0 {
-		return usage(errors.New("--region: missing: where should be looked?"), "--region aws/us-east-1, as often as there are regions, and --zone example.com for names")
+		return usage(errors.New("requires --region or --zone"), "pass --region aws/us-east-1 for each region, and --zone example.com for DNS names")
 	}
 	g, err := findOrphans(ctx, o)
 	if err != nil {
@@ -76,11 +76,11 @@ func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, talk io.Writer)
 	}
 	if !o.dryRun && len(g.objects)+len(g.names) > 0 {
 		if !o.yes {
-			if err := ask(in, talk, "removes what may be another operator's"); err != nil {
+			if err := confirmAction(in, errOut, "deletes resources that may be another operator's"); err != nil {
 				return err
 			}
 		}
-		err = g.remove(ctx, talk)
+		err = g.remove(ctx, errOut)
 	}
 	if o.output == "json" {
 		if printing := g.encode(out, o.dryRun); printing != nil {
@@ -88,13 +88,13 @@ func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, talk io.Writer)
 		}
 	}
 	if err != nil && g.removed > 0 {
-		return &exitError{code: exitPartial, err: err, hint: "run it again"}
+		return &exitError{code: exitPartial, err: err, hint: "retry"}
 	}
 	return cloudError(err)
 }
 
-// leftovers are what services left of which this machine is no operator.
-type leftovers struct {
+// orphans are the resources of services that this machine is not an operator of.
+type orphans struct {
 	places  provision.Places
 	zone    *dns.Route53
 	objects []provision.Object
@@ -102,18 +102,18 @@ type leftovers struct {
 	removed int
 }
 
-// findOrphans looks where it is told to.
-func findOrphans(ctx context.Context, o *gcOptions) (*leftovers, error) {
+// findOrphans finds the orphaned resources in the regions and zones of the flags.
+func findOrphans(ctx context.Context, o *gcOptions) (*orphans, error) {
 	regions, err := readRegions(o.regions)
 	if err != nil {
 		return nil, err
 	}
-	known, err := ownServices()
+	known, err := knownServices()
 	if err != nil {
 		return nil, err
 	}
-	g := &leftovers{}
-	if g.places, err = o.clouds.places(ctx, &service.Spec{}, regions, false); err != nil {
+	g := &orphans{}
+	if g.places, err = o.clouds.providers(ctx, &service.Spec{}, regions, false); err != nil {
 		return nil, err
 	}
 	if g.objects, err = fleet.Orphans(ctx, g.places, known); err != nil || len(o.zones) == 0 {
@@ -134,8 +134,8 @@ func findOrphans(ctx context.Context, o *gcOptions) (*leftovers, error) {
 	return g, nil
 }
 
-// remove removes names, so that nobody is led to what goes, and then the rest.
-func (g *leftovers) remove(ctx context.Context, talk io.Writer) error {
+// remove deletes the names first, so that none resolves to a deleted machine, then the objects.
+func (g *orphans) remove(ctx context.Context, errOut io.Writer) error {
 	var failure error
 	for _, n := range g.names {
 		if err := g.zone.Set(ctx, n); err != nil {
@@ -143,18 +143,18 @@ func (g *leftovers) remove(ctx context.Context, talk io.Writer) error {
 			continue
 		}
 		g.removed++
-		fmt.Fprintf(talk, "removed %s of %s\n", n.Name, n.Service)
+		fmt.Fprintf(errOut, "removed %s of %s\n", n.Name, n.Service)
 	}
 	err := fleet.Remove(ctx, g.places, g.objects, func(c provision.Change, p provision.Phase, _ error) {
 		if p == provision.PhaseDone {
 			g.removed++
-			fmt.Fprintf(talk, "removed %s of %s\n", c.ID(), c.Have.Service)
+			fmt.Fprintf(errOut, "removed %s of %s\n", c.ID(), c.Have.Service)
 		}
 	})
 	return errors.Join(failure, err)
 }
 
-// orphanName is a name that is left over, as the JSON has it.
+// orphanName is an orphaned DNS name in the JSON output.
 type orphanName struct {
 	Name    string `json:"name"`
 	Zone    string `json:"zone"`
@@ -163,8 +163,8 @@ type orphanName struct {
 	Owner   string `json:"owner"`
 }
 
-// encode prints all as JSON.
-func (g *leftovers) encode(out io.Writer, dryRun bool) error {
+// encode prints the orphaned resources as JSON.
+func (g *orphans) encode(out io.Writer, dryRun bool) error {
 	objects, names := g.objects, []orphanName{}
 	if objects == nil {
 		objects = []provision.Object{}
@@ -175,21 +175,21 @@ func (g *leftovers) encode(out io.Writer, dryRun bool) error {
 	return json.NewEncoder(out).Encode(map[string]any{"orphans": objects, "names": names, "removed": g.removed, "dry_run": dryRun})
 }
 
-// readRegions reads regions of clouds.
+// readRegions parses cloud regions.
 func readRegions(texts []string) ([]service.Region, error) {
 	var regions []service.Region
 	for _, text := range texts {
 		r := service.Region(text)
 		if c := r.Cloud(); c != service.CloudAWS && c != service.CloudGCP || r.Place() == "" || r.Place() == text {
-			return nil, usage(fmt.Errorf("reading --region: want aws/PLACE or gcp/PLACE, got %q", text), "")
+			return nil, usage(fmt.Errorf("--region: must be aws/PLACE or gcp/PLACE, got %q", text), "")
 		}
 		regions = append(regions, r)
 	}
 	return regions, nil
 }
 
-// ownServices are the services that this machine is an operator of.
-func ownServices() ([]fleet.Service, error) {
+// knownServices returns the services that this machine is an operator of.
+func knownServices() ([]fleet.Service, error) {
 	home, err := local.OpenHome()
 	if err != nil {
 		return nil, err
@@ -206,7 +206,7 @@ func ownServices() ([]fleet.Service, error) {
 		}
 		who, err := openOperator(svc, false)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it is not in a cloud
+			continue // the service is not in a cloud
 		}
 		if err != nil {
 			return nil, err
@@ -216,15 +216,15 @@ func ownServices() ([]fleet.Service, error) {
 	return known, nil
 }
 
-// byPlace orders objects as people look for them.
+// byPlace orders objects by service, region, kind and id.
 func byPlace(a, b provision.Object) int {
 	return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Region, b.Region), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID))
 }
 
-// print lists what nobody here owns.
-func (g *leftovers) print(w io.Writer) {
+// print lists the orphaned resources.
+func (g *orphans) print(w io.Writer) {
 	if len(g.objects)+len(g.names) == 0 {
-		fmt.Fprintln(w, "nothing is left over")
+		fmt.Fprintln(w, "no orphaned resources")
 		return
 	}
 	t := printable.NewTable(w)
@@ -241,6 +241,6 @@ func (g *leftovers) print(w io.Writer) {
 	for _, n := range g.names {
 		t.Rowf("%s\t-\tname\t%s\t%s\t-\t-", n.Service, n.Name, n.Zone)
 	}
-	_ = t.Flush() // into a buffer or onto a screen
-	fmt.Fprintf(w, "%d left over, $%.2f/h\n", len(g.objects)+len(g.names), sum)
+	_ = t.Flush() // w is a buffer or the screen
+	fmt.Fprintf(w, "%d orphaned, $%.2f/h\n", len(g.objects)+len(g.names), sum)
 }

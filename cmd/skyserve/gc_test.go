@@ -10,45 +10,45 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// What a service left whose operator lost the certificates is found and removed, its name
-// and health checks too; who has them is left alone.
-func TestWhatALostServiceLeftIsRemoved(t *testing.T) {
+// gc deletes the resources of a service whose operator keys are lost, including its name and health
+// checks. With the keys, it deletes nothing.
+func TestGCDeletesOrphans(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	e.skyserve(exitOK, append(e.upOf(cloudService), "--yes")...)
 	gc := e.at("gc", "--region", "aws/us-east-1", "--region", "aws/eu-west-1", "--zone", "example.com")
-	if out := e.skyserve(exitOK, append(gc, "--yes")...); !strings.Contains(out, "nothing is left over") {
-		t.Errorf("of a service of this machine:\n%s", out)
+	if out := e.skyserve(exitOK, append(gc, "--yes")...); !strings.Contains(out, "no orphaned resources") {
+		t.Errorf("for a service of this machine:\n%s", out)
 	}
 	home := filepath.Join(e.dir, "home")
 	if err := os.Rename(home, home+".lost"); err != nil {
 		t.Fatal(err)
 	}
 	out := e.skyserve(exitOK, append(gc, "--dry-run")...)
-	for _, want := range []string{"replica   us-east-1-0", "chat     -           name      chat.example.com", "11 left over", "firewall-eu-west-1-replica"} {
+	for _, want := range []string{"replica   us-east-1-0", "chat     -           name      chat.example.com", "11 orphaned", "firewall-eu-west-1-replica"} {
 		if !strings.Contains(strings.Join(strings.Fields(out), " "), strings.Join(strings.Fields(want), " ")) {
-			t.Errorf("it does not list %q:\n%s", want, out)
+			t.Errorf("no %q in the list:\n%s", want, out)
 		}
 	}
-	if out := e.skyserve(exitUsage, gc...); !strings.Contains(out, "--yes agrees to it") || e.Running() != 4 {
-		t.Errorf("without a terminal %d machines are left:\n%s", e.Running(), out)
+	if out := e.skyserve(exitUsage, gc...); !strings.Contains(out, "pass --yes to skip confirmation") || e.Running() != 4 {
+		t.Errorf("without a terminal %d machines remain:\n%s", e.Running(), out)
 	}
-	var said struct {
+	var report struct {
 		Orphans []struct{ ID string }
 		Names   []struct{ Name, Service string }
 		Removed int
 	}
 	text := e.skyserve(exitOK, append(gc, "--yes", "-o", "json")...)
-	if err := json.Unmarshal([]byte(text[strings.Index(text, "{"):]), &said); err != nil {
+	if err := json.Unmarshal([]byte(text[strings.Index(text, "{"):]), &report); err != nil {
 		t.Fatalf("%v in %s", err, text)
 	}
-	if len(said.Names) != 1 || said.Names[0].Name != "chat.example.com" || said.Removed != len(said.Orphans)+1 {
-		t.Errorf("it says %+v", said)
+	if len(report.Names) != 1 || report.Names[0].Name != "chat.example.com" || report.Removed != len(report.Orphans)+1 {
+		t.Errorf("got %+v", report)
 	}
 	e.ended()
 	checks, _ := e.names.Checks()
 	if left := e.aws.Left(); len(left)+len(checks)+len(e.names.RecordSets(e.zone)) > 0 {
-		t.Errorf("left over: %q, %+v, %+v", left, checks, e.names.RecordSets(e.zone))
+		t.Errorf("remaining: %q, %+v, %+v", left, checks, e.names.RecordSets(e.zone))
 	}
 }

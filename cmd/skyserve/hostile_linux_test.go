@@ -9,15 +9,15 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// On a terminal nothing passes but what verbs themselves draw with.
-func TestOnlyOwnDrawingReachesATerminal(t *testing.T) {
+// A terminal receives only the control sequences that commands draw with.
+func TestTerminalReceivesOnlyOwnSequences(t *testing.T) {
 	testkit.Slow(t)
 	good := hostileServer(t, hostileAdmin)
 	hostileService(t, good)
 	for _, c := range []struct {
 		args    []string
 		shows   string
-		own     string // what may be drawn with
+		own     string // allowed control sequence
 		endless bool
 	}{
 		{args: []string{"status", "--watch"}, shows: "us-0", own: clearScreen, endless: true},
@@ -39,16 +39,16 @@ func TestOnlyOwnDrawingReachesATerminal(t *testing.T) {
 			}
 			drawn += strings.ReplaceAll(tt.rest(), "^C", "")
 			if !strings.Contains(drawn, "HOSTILE") || !strings.Contains(drawn, c.own) {
-				t.Errorf("it drew %q", drawn)
+				t.Errorf("drew %q", drawn)
 			}
 			drawn = strings.ReplaceAll(drawn, "\r\n", "\n") // the terminal's own line ends
 			if c.own != "" {
 				drawn = strings.ReplaceAll(drawn, c.own, "")
 			}
 			if where := harmful(drawn); where != "" {
-				t.Errorf("it drew %s", where)
+				t.Errorf("drew %s", where)
 			}
-			_ = cmd.Wait() // what it says of a hostile service is not judged here
+			_ = cmd.Wait() // the exit code for a hostile service does not matter here
 		})
 	}
 }

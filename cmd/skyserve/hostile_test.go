@@ -17,13 +17,13 @@ import (
 	"skyserve/provision/local"
 )
 
-// hostile is what no remote end may have done to a terminal: it clears the screen, sets
-// the title, overwrites the line, turns the direction of writing, hides letters. What
-// is printed of it begins with its first word.
+// hostile has control sequences that no remote end may send to a terminal: it clears the screen, sets
+// the title, overwrites the line, reverses the writing direction and hides letters. The printed part
+// starts with its first word.
 const hostile = "HOSTILE\x1b[2J\x1b]0;owned\x07\x1b[31m\u009b1mred\u202eevil\u2066x\u200b\ufeff\U000e0041\rREADY\b\x7f\n\v\ttab\xff\u2028"
 
-// poisoned is a JSON document with hostile text after every string but times and those
-// under the keys that are kept.
+// poisoned returns a JSON document with hostile text after every string except times and the values
+// of the kept keys.
 func poisoned(document string, kept ...string) string {
 	var v any
 	if err := json.Unmarshal([]byte(document), &v); err != nil {
@@ -55,7 +55,7 @@ func poison(v any, key string, kept []string) any {
 	return v
 }
 
-// hostileAdmin is what a balancer and a controller answer, hostile wherever they may be.
+// hostileAdmin has the responses of a balancer and a controller, with hostile text wherever possible.
 var hostileAdmin = map[string]string{
 	"/v1/snapshot": poisoned(`{"at":"2026-11-21T10:00:00Z","service":"chat","regions":[{"name":"local/us",
 		"balancers":[{"id":"lb-us-0","region":"local/us","policy":"cost","version":"v"}],
@@ -76,7 +76,7 @@ var hostileAdmin = map[string]string{
 	"/v1/models":  poisoned(`{"data":[{"id":"m"}]}`),
 }
 
-// hostileServer answers as hostileAdmin, and everything else with a hostile error.
+// hostileServer serves hostileAdmin, and a hostile error for other paths.
 func hostileServer(t *testing.T, answers map[string]string) string {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -91,7 +91,7 @@ func hostileServer(t *testing.T, answers map[string]string) string {
 	return srv.URL
 }
 
-// hostileCloud refuses every call with words that XML can hold.
+// hostileCloud rejects every call with hostile text that XML can contain.
 func hostileCloud(t *testing.T) string {
 	t.Helper()
 	const text = "<Error><Code>HOSTILE\u009b2J</Code><Message>HOSTILE\u202ex\u2066\u200b\u007f\U000e0041</Message></Error>"
@@ -104,8 +104,7 @@ func hostileCloud(t *testing.T) string {
 	return srv.URL
 }
 
-// hostileService is a service on this machine whose processes are servers of the test,
-// and whose logs are hostile.
+// hostileService creates a local service whose processes are servers of the test, with hostile logs.
 func hostileService(t *testing.T, admin string) {
 	t.Helper()
 	home := t.TempDir()
@@ -136,9 +135,8 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// No verb passes on a byte that does something to a terminal, whatever engines log,
-// balancers answer, files say or errors tell.
-func TestNoVerbPassesControlSequencesOn(t *testing.T) {
+// No command prints a control character from logs, responses, files or errors.
+func TestCommandsEscapeControlSequences(t *testing.T) {
 	good, bad := hostileServer(t, hostileAdmin), hostileServer(t, nil)
 	hostileService(t, good)
 	dir := t.TempDir()
@@ -204,25 +202,25 @@ func TestNoVerbPassesControlSequencesOn(t *testing.T) {
 		{"status", "--" + hostile},
 	} {
 		t.Run(strings.ToValidUTF8(strings.Join(args, " "), "?"), func(t *testing.T) {
-			var out, talk bytes.Buffer
-			execute(context.Background(), args, &out, &talk)
-			for name, text := range map[string]string{"stdout": out.String(), "stderr": talk.String()} {
+			var out, errOut bytes.Buffer
+			execute(context.Background(), args, &out, &errOut)
+			for name, text := range map[string]string{"stdout": out.String(), "stderr": errOut.String()} {
 				if where := harmful(text); where != "" {
 					t.Errorf("%s holds %s", name, where)
 				}
 			}
-			if !strings.Contains(out.String()+talk.String(), "HOSTILE") {
-				t.Errorf("nothing hostile was printed, so nothing was tried:\n%s%s", &out, &talk)
+			if !strings.Contains(out.String()+errOut.String(), "HOSTILE") {
+				t.Errorf("nothing hostile was printed, so nothing was tried:\n%s%s", &out, &errOut)
 			}
 			if args[len(args)-1] == "json" && !json.Valid(out.Bytes()) {
-				t.Errorf("no JSON:\n%s%s", &out, &talk)
+				t.Errorf("no JSON:\n%s%s", &out, &errOut)
 			}
 		})
 	}
 }
 
-// harmful is the first place in a text that would do something to a terminal, or to
-// who reads it; "" where there is none.
+// harmful returns the first part of a text that would affect a terminal or mislead a reader; ""
+// if there is none.
 func harmful(text string) string {
 	for at, r := range text {
 		switch {

@@ -16,20 +16,19 @@ import (
 	"skyserve/provision/local"
 )
 
-// dirIdentity is where a service's directory keeps what its operator is in it.
+// dirIdentity is the subdirectory of a service's directory with its operator's keys.
 const dirIdentity = "identity"
 
-// identityOf is what this machine's operator is in a service.
+// identityOf returns the identity of this machine's operator of a service.
 func identityOf(svc local.Service) identity.Home {
 	return identity.Home{Dir: filepath.Join(svc.Dir(), dirIdentity)}
 }
 
-// adminsFile is where connect keeps the admin URLs of a service.
+// adminsFile is the file in which connect stores the admin URLs of a service.
 func adminsFile(svc local.Service) string { return filepath.Join(svc.Dir(), fileAdmins) }
 
-// adminHTTP is how an admin API is spoken to: by mTLS where its URL is https and this
-// machine's operator has a certificate of the service, else with the token of the
-// environment.
+// adminHTTP returns the HTTP client for an admin API. It uses mTLS if the URL is https and this
+// machine's operator has a certificate of the service, otherwise the token of the environment.
 func adminHTTP(name, url string) (*http.Client, error) {
 	byToken := telemetry.HTTPClient(os.Getenv(local.EnvAdminToken))
 	if !strings.HasPrefix(url, "https://") {
@@ -45,7 +44,7 @@ func adminHTTP(name, url string) (*http.Client, error) {
 		return byToken, nil
 	}
 	if err != nil {
-		return nil, usage(err, "say which one")
+		return nil, usage(err, "pass its name")
 	}
 	self, err := identityOf(svc).Operator(operatorName(), time.Now())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -57,10 +56,10 @@ func adminHTTP(name, url string) (*http.Client, error) {
 	return telemetry.SecureClient(self.Client(identity.Balancer)), nil
 }
 
-// notInNames is what a certificate's name cannot hold.
-var notInNames = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+// invalidNameChars matches characters that a certificate's name cannot contain.
+var invalidNameChars = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// operatorName is what this machine's operator is called in certificates: user@host.
+// operatorName returns the name of this machine's operator in certificates: user@host.
 func operatorName() string {
 	name, host := "operator", "machine"
 	if u, err := user.Current(); err == nil {
@@ -69,7 +68,7 @@ func operatorName() string {
 	if h, err := os.Hostname(); err == nil {
 		host = h
 	}
-	clean := func(s string) string { return strings.Trim(notInNames.ReplaceAllString(s, "-"), "-.") }
+	clean := func(s string) string { return strings.Trim(invalidNameChars.ReplaceAllString(s, "-"), "-.") }
 	full := clean(name) + "@" + clean(host)
 	return strings.TrimLeft(full[:min(len(full), 128)], "_@-.")
 }

@@ -21,12 +21,12 @@ func newInitCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init [NAME]",
 		Short: "Print a starter service file",
-		Long:  `Prints a commented service.yaml to start from. NAME names the service.`,
+		Long:  `Print a commented service.yaml to start from. NAME is the name of the service.`,
 		Example: `  skyserve init > service.yaml
   skyserve init --cloud aws my-chat > service.yaml`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usage(fmt.Errorf("init takes one name, got %d", len(args)), "skyserve init my-chat > service.yaml")
+				return usage(fmt.Errorf("accepts at most 1 argument, received %d", len(args)), "skyserve init my-chat > service.yaml")
 			}
 			return nil
 		},
@@ -35,7 +35,7 @@ func newInitCmd() *cobra.Command {
 			return runInit(cmd, o)
 		},
 	}
-	cmd.Flags().StringVar(&o.cloud, "cloud", templates.Clouds()[0], strings.Join(templates.Clouds(), ", "))
+	cmd.Flags().StringVar(&o.cloud, "cloud", templates.Clouds()[0], "where the service runs: "+strings.Join(templates.Clouds(), ", "))
 	return cmd
 }
 
@@ -49,13 +49,14 @@ func runInit(cmd *cobra.Command, o initOptions) error {
 		return usage(initError(o.name, err), "for example: skyserve init my-chat")
 	}
 	if o.name != "" && spec.Name != o.name {
-		return usage(fmt.Errorf("naming the service %q: is read as %q in YAML", o.name, spec.Name), "for example: skyserve init my-chat")
+		return usage(fmt.Errorf("naming the service %q: YAML reads it as %q", o.name, spec.Name), "for example: skyserve init my-chat")
 	}
 	_, err = cmd.OutOrStdout().Write(text)
 	return err
 }
 
-// initError is what is wrong with a name; the starter around it is right.
+// initError reduces a validation error to the problem with the name, since the starter file is
+// otherwise valid.
 func initError(name string, err error) error {
 	var all service.Errors
 	if errors.As(err, &all) && len(all) > 0 {

@@ -16,7 +16,7 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// Tools rely on the keys of JSON output: each of them is documented.
+// Every key of JSON output is documented, since tools depend on them.
 func TestEveryJSONKeyIsDocumented(t *testing.T) {
 	guide, err := os.ReadFile("../../docs/json.md")
 	if err != nil {
@@ -42,20 +42,20 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		telemetry.DecisionMemory{},
 		telemetry.RequestSummary{},
 		telemetry.UsageReport{},
-		usageSum{},
+		usageReport{},
 		operatorRow{},
 		cloud.QuotaNeed{},
 		eval.ReplayReport{},
 	} {
 		for _, key := range jsonKeys(reflect.TypeOf(document), map[reflect.Type]bool{}) {
 			if !strings.Contains(string(guide), "`"+key+"`") && !strings.Contains(string(guide), "`."+key+"`") {
-				t.Errorf("docs/json.md does not tell of key %q of %T", key, document)
+				t.Errorf("docs/json.md does not document the key %q of %T", key, document)
 			}
 		}
 	}
 }
 
-// jsonKeys lists the keys of a type and of all that it holds.
+// jsonKeys returns the JSON keys of a type and of the types that it contains.
 func jsonKeys(t reflect.Type, seen map[reflect.Type]bool) []string {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:

@@ -23,14 +23,14 @@ import (
 	"skyserve/provision/local"
 )
 
-// Environment variables that carry what a command line must not show.
+// Environment variables with secrets, which do not belong on a command line.
 const (
 	envStoreToken = "SKYSERVE_STORE_TOKEN"
 	envPeerToken  = "SKYSERVE_PEER_TOKEN"
 	envAdminToken = local.EnvAdminToken
 )
 
-// lbFlags is what the command line of skyserve lb says.
+// lbFlags are the flags of `skyserve lb`.
 type lbFlags struct {
 	config   string
 	cfg      service.BalancerConfig
@@ -48,9 +48,9 @@ type lbFlags struct {
 	logFormat string
 }
 
-// lbInConfig are the flags of what a configuration file states too; they do not
-// go together with one.
-var lbInConfig = []string{
+// lbConfigFlags are the flags whose settings a configuration file has too; they cannot be combined
+// with --config.
+var lbConfigFlags = []string{
 	"region", "id", "service", "listen", "admin", "replica", "peer", "model", "lora", "policy", "push", "order", "max-wait",
 	"no-forward", "keys-from", "record", "store", "access-log", "traces", "memory",
 }
@@ -60,18 +60,18 @@ func newLbCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lb",
 		Short: "Run a balancer",
-		Long: `Run one balancer: it takes the requests of clients near it, places each on the
-best of its replicas or forwards it to a peer in another region, and streams the
-answer back. It starts without replicas too and is ready when one answers.
+		Long: `Run one balancer. It accepts requests from nearby clients, sends each to the best of
+its replicas or forwards it to a peer in another region, and streams the response back.
+It can start without replicas and is ready when one responds.
 
-Listening beyond this machine needs API keys (--keys-from) on the public address
-and ` + envAdminToken + ` on the admin address. Balancers on several
-machines know each other by ` + envPeerToken + `. None of these is ever logged.
+Listening on a non-loopback address requires API keys (--keys-from) for the public
+address and ` + envAdminToken + ` for the admin address. Balancers on different
+machines authenticate each other with ` + envPeerToken + `. None of these is logged.
 
-SIGHUP, and POST /reload on the admin address, read the configuration file, the
-keys and the certificate again and apply what differs; no stream breaks off. What
-only a start changes (addresses, store, tokens, record) is named and left; a file
-with errors changes nothing. Without --config, keys and certificate are read again.`,
+SIGHUP, or POST /reload on the admin address, reloads the configuration file, the keys
+and the certificate without interrupting streams. Settings that need a restart
+(addresses, store, tokens, record) are reported and not applied. An invalid file changes
+nothing. Without --config, only keys and certificate are reloaded.`,
 		Example: `  skyserve engine --listen 127.0.0.1:8201 &
   skyserve lb --region us --listen 127.0.0.1:8000 --admin 127.0.0.1:8100 \
       --replica http://127.0.0.1:8201
@@ -87,32 +87,32 @@ with errors changes nothing. Without --config, keys and certificate are read aga
 
 func (f *lbFlags) register(cmd *cobra.Command) {
 	flags, b := cmd.Flags(), &f.cfg.Balancer
-	flags.StringVar(&f.config, "config", "", "configuration `FILE`, YAML or JSON, instead of the flags below")
-	flags.StringVar(&f.region, "region", "", "region it serves: us, aws/us-east-1")
-	flags.StringVar(&f.cfg.ID, "id", "", "its name among the service's balancers (default lb-REGION)")
+	flags.StringVar(&f.config, "config", "", "configuration `FILE`, YAML or JSON; replaces most other flags")
+	flags.StringVar(&f.region, "region", "", "region of this balancer, such as us or aws/us-east-1")
+	flags.StringVar(&f.cfg.ID, "id", "", "id of this balancer (default lb-REGION)")
 	flags.StringVar(&f.cfg.Service, "service", "skyserve", "name of the service")
-	flags.StringVar(&f.cfg.Listen, "listen", "127.0.0.1:8000", "public address (port 0 chooses a free one)")
+	flags.StringVar(&f.cfg.Listen, "listen", "127.0.0.1:8000", "public address (port 0 = any free port)")
 	flags.StringVar(&f.cfg.Admin, "admin", "127.0.0.1:8100", "admin address")
-	flags.StringArrayVar(&f.replicas, "replica", nil, "`URL` of a replica, or ID=URL (may be repeated)")
-	flags.StringArrayVar(&f.peers, "peer", nil, "`REGION=URL` of another balancer; ,rtt=100ms emulates a distance (may be repeated)")
-	flags.StringArrayVar(&f.models, "model", nil, "`NAME=ALIAS` of a model (may be repeated)")
-	flags.StringArrayVar(&f.loras, "lora", nil, "`NAME=ADAPTER`, a LoRA adapter that the engines of a model load (may be repeated)")
-	flags.StringVar(&b.Policy, "policy", "", "how a replica is chosen: "+strings.Join(service.BuiltPolicies(), ", "))
-	flags.StringVar(&b.Push, "push", "", "when a replica may be sent another request: pending, outstanding:N, blind")
-	flags.StringVar(&b.Order, "order", "", "in which order waiting requests go: "+strings.Join(service.BuiltOrders(), ", "))
-	flags.DurationVar(&b.MaxWait, "max-wait", 0, "how long a request is held at most (default 60s)")
-	flags.StringVar(&f.memory, "memory", "", "`SIZE` of memory that it may take, half of it for requests (default 2GiB)")
+	flags.StringArrayVar(&f.replicas, "replica", nil, "`URL` of a replica, or ID=URL (repeatable)")
+	flags.StringArrayVar(&f.peers, "peer", nil, "`REGION=URL` of another balancer; append ,rtt=100ms to emulate network latency (repeatable)")
+	flags.StringArrayVar(&f.models, "model", nil, "`NAME=ALIAS` of a model (repeatable)")
+	flags.StringArrayVar(&f.loras, "lora", nil, "`NAME=ADAPTER`: a LoRA adapter that the engines of a model load (repeatable)")
+	flags.StringVar(&b.Policy, "policy", "", "balancing policy: "+strings.Join(service.BuiltPolicies(), ", "))
+	flags.StringVar(&b.Push, "push", "", "push mode, when a replica may receive another request: pending, outstanding:N, blind")
+	flags.StringVar(&b.Order, "order", "", "queue order: "+strings.Join(service.BuiltOrders(), ", "))
+	flags.DurationVar(&b.MaxWait, "max-wait", 0, "maximum time of a request in the queue (default 60s)")
+	flags.StringVar(&f.memory, "memory", "", "memory limit as `SIZE`, half of it for requests (default 2GiB)")
 	flags.BoolVar(&f.noForward, "no-forward", false, "never forward to peers")
-	flags.StringVar(&f.keysFrom, "keys-from", "", "API keys that clients must present: env:NAME or file:PATH, one a line")
-	flags.StringVar(&f.cfg.Record, "record", "", "`FILE` that every event and decision is written to, anew at each start")
-	flags.StringVar(&f.cfg.StoreURL, "store", "", "NATS `URL` of the store that keeps the history (token: "+envStoreToken+")")
+	flags.StringVar(&f.keysFrom, "keys-from", "", "source of the API keys, one per line: env:NAME or file:PATH")
+	flags.StringVar(&f.cfg.Record, "record", "", "write every event and decision to `FILE`, truncated at start")
+	flags.StringVar(&f.cfg.StoreURL, "store", "", "NATS `URL` of the history store (token: "+envStoreToken+")")
 	flags.StringSliceVar(&b.AllowParameters, "allow-parameter", nil, "allow requests with the guarded parameter `NAME`: see allow_parameters in service.yaml (repeatable)")
-	flags.BoolVar(&b.AccessLog, "access-log", false, "write one line of the log for each request")
-	flags.StringVar(&b.Traces, "traces", "", "base `URL` of the OpenTelemetry collector that gets traces (default: "+trace.EnvEndpoint+", or none)")
-	flags.StringArrayVar(&f.allow, "allow-replicas", nil, "`CIDR` of public addresses that /add_worker may attach (may be repeated)")
-	flags.BoolVar(&f.insecure, "insecure-no-auth", false, "let everybody who reaches the public address use the GPUs")
-	flags.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
-	flags.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	flags.BoolVar(&b.AccessLog, "access-log", false, "log one line per request")
+	flags.StringVar(&b.Traces, "traces", "", "base `URL` of the OpenTelemetry collector that receives traces (default: "+trace.EnvEndpoint+", or none)")
+	flags.StringArrayVar(&f.allow, "allow-replicas", nil, "`CIDR` of public addresses that /add_worker may attach (repeatable)")
+	flags.BoolVar(&f.insecure, "insecure-no-auth", false, "disable authentication on the public address")
+	flags.StringVar(&f.logLevel, "log-level", "info", "log level: debug, info, warn or error")
+	flags.StringVar(&f.logFormat, "log-format", "text", "log format: text or json")
 }
 
 func runLb(cmd *cobra.Command, f lbFlags) error {
@@ -122,7 +122,7 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 	}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
-		return usage(fmt.Errorf("--log-level: want debug, info, warn or error, got %q", f.logLevel), "")
+		return usage(fmt.Errorf("--log-level: must be one of: debug, info, warn, error; got %q", f.logLevel), "")
 	}
 	log, err := newLog(cmd.ErrOrStderr(), level, f.logFormat)
 	if err != nil {
@@ -133,9 +133,9 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 		Version:        version,
 		AdminToken:     cfg.AdminToken,
 		InsecureNoAuth: f.insecure,
-		Records:        recordsIn,
+		Records:        acmeRecords,
 		Listening: func(public, admin string) {
-			if f.logFormat == "json" { // every line is an object then
+			if f.logFormat == "json" { // every line must be a JSON object
 				log.Info("listening", "balancer", cfg.ID, "public", public, "admin", admin)
 				return
 			}
@@ -145,7 +145,7 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 	for _, text := range f.allow {
 		prefix, err := netip.ParsePrefix(text)
 		if err != nil {
-			return usage(fmt.Errorf("--allow-replicas: want a network such as 203.0.113.0/24, got %q", text), "")
+			return usage(fmt.Errorf("--allow-replicas: must be a CIDR such as 203.0.113.0/24, got %q", text), "")
 		}
 		opts.AllowCIDRs = append(opts.AllowCIDRs, prefix)
 	}
@@ -154,12 +154,12 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 	var stop func()
 	opts.Hangups, stop = reloadsOf(cmd.Context())
 	defer stop()
-	f.reloads(&opts)
-	return f.explain(lbd.Run(cmd.Context(), cfg, opts))
+	f.setReload(&opts)
+	return f.explainError(lbd.Run(cmd.Context(), cfg, opts))
 }
 
-// recordsIn writes challenges of an authority into a hosted zone of Route 53.
-func recordsIn(ctx context.Context, c service.CertificateConfig) (acme.Records, error) {
+// acmeRecords returns the ACME challenge records of a hosted zone of Route 53.
+func acmeRecords(ctx context.Context, c service.CertificateConfig) (acme.Records, error) {
 	z, err := dns.NewRoute53(ctx, dns.Config{Endpoint: c.Endpoint})
 	if err != nil {
 		return nil, err
@@ -167,20 +167,20 @@ func recordsIn(ctx context.Context, c service.CertificateConfig) (acme.Records, 
 	return z.Challenges(c.Zone, c.ZoneID, c.Private), nil
 }
 
-// reloads lets the balancer read its file again.
-func (f *lbFlags) reloads(opts *lbd.Options) {
+// setReload sets the function with which the balancer reloads its file.
+func (f *lbFlags) setReload(opts *lbd.Options) {
 	if f.config != "" {
 		opts.Read = func() (service.BalancerConfig, error) { return f.fromFile() }
 	}
 }
 
-// fromFile is the file's configuration, with the tokens of the environment.
+// fromFile returns the configuration of --config, with tokens from the environment.
 func (f *lbFlags) fromFile() (service.BalancerConfig, error) {
 	cfg, err := lbd.ReadConfig(f.config)
 	return withTokens(cfg), err
 }
 
-// withTokens fills tokens that a configuration does not state in from the environment.
+// withTokens fills missing tokens of a configuration from the environment.
 func withTokens(cfg service.BalancerConfig) service.BalancerConfig {
 	cfg.StoreToken = cmp.Or(cfg.StoreToken, os.Getenv(envStoreToken))
 	cfg.PeerToken = cmp.Or(cfg.PeerToken, os.Getenv(envPeerToken))
@@ -188,7 +188,7 @@ func withTokens(cfg service.BalancerConfig) service.BalancerConfig {
 	return cfg
 }
 
-// newLog writes lines of key=value (text), or JSON objects.
+// newLog returns a logger that writes lines of key=value (text) or JSON objects.
 func newLog(w io.Writer, level slog.Level, format string) (*slog.Logger, error) {
 	o := &slog.HandlerOptions{Level: level}
 	switch format {
@@ -197,15 +197,15 @@ func newLog(w io.Writer, level slog.Level, format string) (*slog.Logger, error) 
 	case "json":
 		return slog.New(slog.NewJSONHandler(w, o)), nil
 	}
-	return nil, usage(fmt.Errorf("--log-format: want text or json, got %q", format), "")
+	return nil, usage(fmt.Errorf("--log-format: must be one of: text, json; got %q", format), "")
 }
 
-// configuration is the file's, or what the flags say.
+// configuration returns the configuration of --config, or the one that the flags describe.
 func (f *lbFlags) configuration(cmd *cobra.Command) (cfg service.BalancerConfig, err error) {
 	if f.config != "" {
-		for _, name := range lbInConfig {
+		for _, name := range lbConfigFlags {
 			if cmd.Flags().Changed(name) {
-				return cfg, usage(fmt.Errorf("--%s: cannot be given together with --config", name), "set it in "+f.config)
+				return cfg, usage(fmt.Errorf("--%s: cannot be combined with --config", name), "set it in "+f.config)
 			}
 		}
 		if cfg, err = f.fromFile(); err != nil {
@@ -223,7 +223,7 @@ func (f *lbFlags) configuration(cmd *cobra.Command) (cfg service.BalancerConfig,
 func (f *lbFlags) fromFlags() (service.BalancerConfig, error) {
 	cfg := f.cfg
 	if f.region == "" {
-		return cfg, errors.New("--region: missing")
+		return cfg, errors.New("--region: required")
 	}
 	cfg.Region = service.Region(f.region)
 	cfg.ID = cmp.Or(cfg.ID, "lb-"+cfg.Region.Place())
@@ -264,7 +264,7 @@ func (f *lbFlags) fromFlags() (service.BalancerConfig, error) {
 	return cfg, err
 }
 
-// splitNamed splits NAME=URL; a URL alone has no name.
+// splitNamed splits NAME=URL. A URL alone has an empty name.
 func splitNamed(text string) (name, url string) {
 	name, url, found := strings.Cut(text, "=")
 	if !found || strings.Contains(name, "://") {
@@ -273,26 +273,26 @@ func splitNamed(text string) (name, url string) {
 	return name, url
 }
 
-// parsePeer reads REGION=URL[,rtt=100ms]; the peer is called as its region.
+// parsePeer parses REGION=URL[,rtt=100ms]. The peer's id is its region.
 func parsePeer(text string) (service.PeerConfig, error) {
 	target, option, hasOption := strings.Cut(text, ",")
 	region, url := splitNamed(target)
 	if region == "" {
-		return service.PeerConfig{}, fmt.Errorf("--peer: want REGION=URL, got %q", text)
+		return service.PeerConfig{}, fmt.Errorf("--peer: must be REGION=URL, got %q", text)
 	}
 	p := service.PeerConfig{ID: region, Region: service.Region(region), URL: url}
 	if hasOption {
 		value, isRTT := strings.CutPrefix(option, "rtt=")
 		rtt, err := time.ParseDuration(value)
 		if !isRTT || err != nil || rtt < 0 {
-			return p, fmt.Errorf("--peer: want REGION=URL,rtt=100ms, got %q", text)
+			return p, fmt.Errorf("--peer: must be REGION=URL,rtt=100ms, got %q", text)
 		}
 		p.EmulateRTT = rtt
 	}
 	return p, nil
 }
 
-// parseModels reads NAME=ALIAS and NAME=ADAPTER of each, gathering those of one name.
+// parseModels parses the values of --model and --lora and merges those with the same name.
 func parseModels(aliases, adapters []string) ([]service.BalancerModel, error) {
 	var models []service.BalancerModel
 	called := func(name string) *service.BalancerModel {
@@ -306,7 +306,7 @@ func parseModels(aliases, adapters []string) ([]service.BalancerModel, error) {
 	for _, text := range aliases {
 		name, alias, found := strings.Cut(text, "=")
 		if name == "" || (found && alias == "") {
-			return nil, fmt.Errorf("--model: want NAME=ALIAS, got %q", text)
+			return nil, fmt.Errorf("--model: must be NAME=ALIAS, got %q", text)
 		}
 		if m := called(name); found {
 			m.Aliases = append(m.Aliases, alias)
@@ -315,7 +315,7 @@ func parseModels(aliases, adapters []string) ([]service.BalancerModel, error) {
 	for _, text := range adapters {
 		name, adapter, _ := strings.Cut(text, "=")
 		if name == "" || adapter == "" {
-			return nil, fmt.Errorf("--lora: want NAME=ADAPTER, got %q", text)
+			return nil, fmt.Errorf("--lora: must be NAME=ADAPTER, got %q", text)
 		}
 		m := called(name)
 		m.LoRA = append(m.LoRA, adapter)
@@ -323,16 +323,16 @@ func parseModels(aliases, adapters []string) ([]service.BalancerModel, error) {
 	return models, nil
 }
 
-// lbFlagOf is the flag that sets a key of the configuration.
-var lbFlagOf = map[string]string{
+// flagOfConfigKey maps a configuration key to the flag that sets it.
+var flagOfConfigKey = map[string]string{
 	"id": "--id", "region": "--region", "listen": "--listen", "admin": "--admin",
 	"replicas": "--replica", "peers": "--peer", "models": "--model", "record": "--record", "store_url": "--store",
 	"balancer.policy": "--policy", "balancer.push": "--push", "balancer.order": "--order", "balancer.auth.keys_from": "--keys-from", "balancer.traces": "--traces", "balancer": "--max-wait",
 }
 
-// explain gives an error of the balancer the name that its user knows the place
-// by, and its exit code.
-func (f *lbFlags) explain(err error) error {
+// explainError replaces the configuration key in an error of the balancer by the file or flag that the
+// user set, and adds the exit code.
+func (f *lbFlags) explainError(err error) error {
 	var ce *lbd.ConfigError
 	var le *lbd.ListenError
 	switch {
@@ -340,9 +340,9 @@ func (f *lbFlags) explain(err error) error {
 		return usage(fmt.Errorf("%s: %w", f.config, err), ce.Hint)
 	case errors.As(err, &ce):
 		list, _, _ := strings.Cut(ce.Key, "[")
-		return usage(fmt.Errorf("%s: %s", cmp.Or(lbFlagOf[list], ce.Key), ce.Problem), ce.Hint)
+		return usage(fmt.Errorf("%s: %s", cmp.Or(flagOfConfigKey[list], ce.Key), ce.Problem), ce.Hint)
 	case errors.As(err, &le):
-		return failed(err, fmt.Sprintf("another process may listen there; choose another address with --%s (port 0 is any free one)", le.Flag))
+		return failed(err, fmt.Sprintf("another process may use the address; choose another with --%s (port 0 = any free port)", le.Flag))
 	}
 	return err
 }

@@ -46,14 +46,14 @@ func TestLbTakenPort(t *testing.T) {
 	}
 }
 
-// talk is a stderr that is read while it is written.
-type talk struct {
+// logBuffer is a stderr that can be read while it is written.
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 	line chan string // complete lines
 }
 
-func (k *talk) Write(p []byte) (int, error) {
+func (k *logBuffer) Write(p []byte) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.text.Write(p)
@@ -70,26 +70,26 @@ func (k *talk) Write(p []byte) (int, error) {
 	}
 }
 
-func TestLbSaysWhereItListensAndEnds(t *testing.T) {
+func TestLbLogsAddressesAndStops(t *testing.T) {
 	t.Setenv(envPeerToken, "hunter2")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	stderr := &talk{line: make(chan string, 1000)}
+	stderr := &logBuffer{line: make(chan string, 1000)}
 	code := make(chan int, 1)
 	go func() {
 		code <- runLbCommand(ctx, stderr, "--region", "local/us", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
 			"--model", "llama=small", "--model", "llama=tiny", "--peer", "eu=http://127.0.0.1:1,rtt=10ms", "--peer", "eu=http://127.0.0.1:2", "--log-level", "debug")
 	}()
 	listens := regexp.MustCompile(`^balancer lb-us listens on http://127\.0\.0\.1:[1-9][0-9]*, admin on http://127\.0\.0\.1:[1-9][0-9]*\n$`)
-	var said []string
+	var output []string
 	for {
 		var line string
 		select {
 		case line = <-stderr.line:
 		case c := <-code:
-			t.Fatalf("ended with exit %d after saying:\n%s", c, strings.Join(said, ""))
+			t.Fatalf("ended with exit %d after logging:\n%s", c, strings.Join(output, ""))
 		}
-		said = append(said, line)
+		output = append(output, line)
 		if listens.MatchString(line) {
 			break
 		}
@@ -100,18 +100,18 @@ func TestLbSaysWhereItListensAndEnds(t *testing.T) {
 	}
 	close(stderr.line)
 	for line := range stderr.line {
-		said = append(said, line)
+		output = append(output, line)
 	}
-	text := strings.Join(said, "")
+	text := strings.Join(output, "")
 	if !strings.Contains(text, "msg=draining") || strings.Contains(text, "hunter2") {
-		t.Errorf("it said:\n%s", text)
+		t.Errorf("it output:\n%s", text)
 	}
 }
 
 func TestLbLogsInJSON(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	stderr := &talk{line: make(chan string, 1000)}
+	stderr := &logBuffer{line: make(chan string, 1000)}
 	code := make(chan int, 1)
 	go func() {
 		code <- runLbCommand(ctx, stderr, "--region", "us", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json")
@@ -119,7 +119,7 @@ func TestLbLogsInJSON(t *testing.T) {
 	select {
 	case line := <-stderr.line:
 		if !json.Valid([]byte(line)) || !strings.Contains(line, `"msg":"listening"`) {
-			t.Errorf("it said first: %s", line)
+			t.Errorf("the first line is %s", line)
 		}
 	case c := <-code:
 		t.Fatalf("ended with exit %d", c)

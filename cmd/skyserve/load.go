@@ -21,8 +21,8 @@ import (
 	"skyserve/internal/sim/workload"
 )
 
-// defaultLoad is how long a generated workload runs: long enough for caches to
-// fill and a tail to show. A trace runs to its end.
+// defaultLoad is the duration of a generated workload: long enough for caches to fill and for tail
+// latencies to appear. A trace runs to its end.
 const defaultLoad = time.Minute
 
 // loadOptions are the flags of `skyserve load`.
@@ -49,33 +49,36 @@ func newLoadCmd() *cobra.Command {
 	var o loadOptions
 	cmd := &cobra.Command{
 		Use:   "load [NAME]",
-		Short: "Generate load and report what its users would have seen",
-		Long: `Generate load and report throughput, latencies, prefix hits and errors.
+		Short: "Generate load and report client-side results",
+		Long: `Generate load and report throughput, latencies, prefix hits and errors as measured by
+the clients.
 
-A generated workload is a closed loop: each region has a number of clients, and
-a client asks again when it was answered.
-  tot15     Tree of Thoughts, 15 requests a question, siblings at once
-  tot30     the same with two calls a node, 30 requests
-  mixed     trees of 85 requests in the US, of 15 elsewhere
+A generated workload is a closed loop: each region has a number of clients, and a client
+sends its next request after the response to the previous one.
+  tot15     Tree of Thoughts, 15 requests per question, siblings concurrently
+  tot30     the same with two calls per node, 30 requests
+  mixed     trees of 85 requests in the US, of 15 in other regions
   arena     conversations with the lengths of Chatbot Arena
   wildchat  conversations with the longer lengths of WildChat
-  groups    single calls that share one of 64 long prompts, all as frequent
-  shared    single calls that share long prompts, few of them most of the time
-  bursts    up to eight calls at once with a user's own long prompt
-  programs  up to four calls at once, each with another shared long prompt
+  groups    single calls that share one of 64 long prompts, all equally frequent
+  shared    single calls that share long prompts, with a few prompts used most often
+  bursts    up to eight concurrent calls with a user's own long prompt
+  programs  up to four concurrent calls, each with another shared long prompt
 
-A FILE is a trace and is replayed as an open loop: its rows come at their times
-whatever the answers do. Mooncake, Qwen-Bailian, Azure 2023 and 2024, BurstGPT,
-SageServe and ServeGen (rates) are told by their first line; gzip is unpacked.
+A FILE is a trace and is replayed as an open loop: requests are sent at the recorded
+times, independent of responses. The formats Mooncake, Qwen-Bailian, Azure 2023 and 2024,
+BurstGPT, SageServe and ServeGen (rates) are detected from the first line; gzip is
+decompressed.
 
-The target is the running service unless --target says otherwise. At the end
-requests in flight drain for 5 s, then count as cancelled. The exit code is 0
-when the load ran and anything succeeded, 130 when it was interrupted.`,
+The default target is the running service. At the end, in-flight requests drain for 5 s
+and then count as cancelled.
+
+Exit codes: 0 at least one request succeeded, 1 failed, 2 usage, 130 interrupted.`,
 		Example: `  skyserve load
   skyserve load --workload arena --clients us=40,eu=20 --duration 30s
   skyserve load --workload tot15 --target us=http://127.0.0.1:8001 --clients 10 -o json
   skyserve load --workload conversation.jsonl.gz --rate-scale 2 --max-input 8000 --weights us=2,eu=1`,
-		Args: argsBetween(0, 1, "at most one NAME"),
+		Args: argsBetween(0, 1, "[NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				o.name = args[0]
@@ -89,27 +92,27 @@ when the load ran and anything succeeded, 130 when it was interrupted.`,
 
 func (o *loadOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.workload, "workload", string(workload.ToT15), "a workload (see above) or a trace `FILE`")
-	f.StringSliceVar(&o.targets, "target", nil, "where each region's clients send, as `REGION=URL,...` (default: the running service)")
-	f.StringSliceVar(&o.clients, "clients", nil, "closed-loop clients as `REGION=N,...`, or N for each region (default: as in SkyLB's experiments)")
-	f.DurationVar(&o.duration, "duration", 0, "how long to issue requests (default: 1m0s, a FILE to its end)")
-	f.DurationVar(&o.timeout, "timeout", 0, "time for one request, which fails when it takes longer (default: none)")
-	f.Uint64Var(&o.seed, "seed", 1, "seed of everything that is drawn")
-	f.StringVar(&o.model, "model", "", "model `NAME` (default: the first one that the target lists)")
-	f.StringVar(&o.tier, "tier", "", "tier of requests that state none: IW-F, IW-N or NIW")
-	f.StringVar(&o.apiKey, "api-key", "", "where the API key is, as env:`NAME`")
-	f.BoolVar(&o.ignoreEOS, "ignore-eos", true, "ask the engine for answers of exactly the workload's length")
-	f.Float64Var(&o.trace.RateScale, "rate-scale", 1, "FILE: compress time, 2 = twice the rate")
-	f.IntVar(&o.trace.MaxInput, "max-input", 0, "FILE: leave out, and count, rows with a prompt of more tokens (default: none)")
-	f.StringSliceVar(&o.weights, "weights", nil, "FILE: shares of the rows as `REGION=W,...` (default: equal)")
-	f.DurationVar(&o.trace.From, "from", 0, "FILE: begin at this time of the trace")
+	f.StringSliceVar(&o.targets, "target", nil, "target of each region's clients, as `REGION=URL,...` (default: the running service)")
+	f.StringSliceVar(&o.clients, "clients", nil, "number of closed-loop clients, as `REGION=N,...`, or N for each region (default: as in SkyLB's experiments)")
+	f.DurationVar(&o.duration, "duration", 0, "how long to send requests (default: 1m; to the end of a FILE)")
+	f.DurationVar(&o.timeout, "timeout", 0, "timeout of a request (default: none)")
+	f.Uint64Var(&o.seed, "seed", 1, "random seed")
+	f.StringVar(&o.model, "model", "", "model `NAME` (default: the first that the target lists)")
+	f.StringVar(&o.tier, "tier", "", "tier of requests without one: IW-F, IW-N or NIW")
+	f.StringVar(&o.apiKey, "api-key", "", "environment variable with the API key, as env:`NAME`")
+	f.BoolVar(&o.ignoreEOS, "ignore-eos", true, "request responses of exactly the workload's length")
+	f.Float64Var(&o.trace.RateScale, "rate-scale", 1, "FILE: scale the request rate, 2 = twice the rate")
+	f.IntVar(&o.trace.MaxInput, "max-input", 0, "FILE: omit and count rows with prompts of more tokens (default: unlimited)")
+	f.StringSliceVar(&o.weights, "weights", nil, "FILE: regions' shares of the rows, as `REGION=W,...` (default: equal)")
+	f.DurationVar(&o.trace.From, "from", 0, "FILE: start at this time of the trace")
 	f.DurationVar(&o.trace.To, "to", 0, "FILE: end at this time of the trace (default: its end)")
-	f.StringVarP(&o.output, "output", "o", "table", "table or json")
-	f.BoolVar(&o.quiet, "quiet", false, "show no progress")
-	f.IntVar(&o.maxFailed, "max-failed", -1, "exit 1 when more requests than this failed (default: any number may)")
+	f.StringVarP(&o.output, "output", "o", "table", "output format: table or json")
+	f.BoolVar(&o.quiet, "quiet", false, "hide progress")
+	f.IntVar(&o.maxFailed, "max-failed", -1, "exit 1 if more requests than this failed (default: unlimited)")
 }
 
 // runLoad runs the load and prints its report.
-func runLoad(ctx context.Context, o *loadOptions, given *pflag.FlagSet, out, talk io.Writer) error {
+func runLoad(ctx context.Context, o *loadOptions, given *pflag.FlagSet, out, errOut io.Writer) error {
 	if err := o.check(given); err != nil {
 		return err
 	}
@@ -127,12 +130,12 @@ func runLoad(ctx context.Context, o *loadOptions, given *pflag.FlagSet, out, tal
 			return err
 		}
 	}
-	if !o.quiet && isTerminal(talk) {
-		config.Progress = func(p load.Progress) { redrawLine(talk, p.Line()) }
+	if !o.quiet && isTerminal(errOut) {
+		config.Progress = func(p load.Progress) { redrawLine(errOut, p.Line()) }
 	}
 	report, err := start.run(ctx, config)
 	if config.Progress != nil {
-		redrawLine(talk, "")
+		redrawLine(errOut, "")
 	}
 	if err != nil {
 		return usage(err, "")
@@ -140,35 +143,35 @@ func runLoad(ctx context.Context, o *loadOptions, given *pflag.FlagSet, out, tal
 	if err := o.print(report, out); err != nil {
 		return err
 	}
-	return o.verdict(report)
+	return o.resultError(report)
 }
 
-// check refuses flags that mean nothing, or nothing for this workload.
+// check rejects invalid flags and flags that do not apply to the workload.
 func (o *loadOptions) check(given *pflag.FlagSet) error {
 	if o.output != "table" && o.output != "json" {
-		return usage(fmt.Errorf("-o %s: want table or json", o.output), "")
+		return usage(fmt.Errorf("-o %s: must be one of: table, json", o.output), "")
 	}
 	for _, name := range []string{"duration", "timeout"} {
 		if d, _ := given.GetDuration(name); given.Changed(name) && d <= 0 {
-			return usage(fmt.Errorf("--%s: must be more than zero, got %s", name, d), "")
+			return usage(fmt.Errorf("--%s: must be greater than 0, got %s", name, d), "")
 		}
 	}
 	if !(o.trace.RateScale > 0) {
-		return usage(fmt.Errorf("--rate-scale: must be more than zero, got %v", o.trace.RateScale), "")
+		return usage(fmt.Errorf("--rate-scale: must be greater than 0, got %v", o.trace.RateScale), "")
 	}
-	only, other := []string{"clients"}, "is for generated workloads; "+o.workload+" is a file"
+	only, other := []string{"clients"}, "applies to generated workloads only; "+o.workload+" is a file"
 	if workload.Known(o.workload) {
-		only, other = []string{"rate-scale", "max-input", "weights", "from", "to"}, "is for a trace file; "+o.workload+" is generated"
+		only, other = []string{"rate-scale", "max-input", "weights", "from", "to"}, "applies to trace files only; "+o.workload+" is generated"
 	}
 	for _, name := range only {
 		if given.Changed(name) {
-			return usage(fmt.Errorf("--%s %s", name, other), "")
+			return usage(fmt.Errorf("--%s: %s", name, other), "")
 		}
 	}
 	return nil
 }
 
-// config is what the flags say about targets and requests.
+// config returns the load's configuration from the flags.
 func (o *loadOptions) config() (load.Config, error) {
 	c := load.Config{Model: o.model, Timeout: o.timeout, KeepEOS: !o.ignoreEOS}
 	var err error
@@ -185,7 +188,7 @@ func (o *loadOptions) config() (load.Config, error) {
 		return c, err
 	}
 	if o.name != "" {
-		return c, usage(fmt.Errorf("%s and --target: want one of them", o.name), "")
+		return c, usage(fmt.Errorf("--target: cannot be combined with NAME %s", o.name), "")
 	}
 	if c.Targets, err = load.ParseTargets(o.targets); err != nil {
 		return c, usage(err, "for example --target us=http://127.0.0.1:8001")
@@ -193,7 +196,7 @@ func (o *loadOptions) config() (load.Config, error) {
 	return c, nil
 }
 
-// runningTargets are the endpoints of the running service, by region.
+// runningTargets returns the endpoints of the running service, by region.
 func runningTargets(name string) ([]load.Target, error) {
 	endpoints, err := runningEndpoints(name)
 	if err != nil {
@@ -206,14 +209,14 @@ func runningTargets(name string) ([]load.Target, error) {
 	return targets, nil
 }
 
-// keyFrom reads an API key from where ref says it is; no ref is no key.
+// keyFrom reads the API key that ref references; an empty ref is no key.
 func keyFrom(ref string) (string, error) {
 	if ref == "" {
 		return "", nil
 	}
 	name, found := strings.CutPrefix(ref, "env:")
 	if !found || name == "" {
-		return "", errors.New("--api-key: want env:NAME, never the key itself")
+		return "", errors.New("--api-key: must be env:NAME, not the key itself")
 	}
 	key := os.Getenv(name)
 	if key == "" {
@@ -222,7 +225,7 @@ func keyFrom(ref string) (string, error) {
 	return key, nil
 }
 
-// firstModel asks the targets, one after the other, for their models.
+// firstModel returns the first model of the first target that responds.
 func firstModel(ctx context.Context, c load.Config) (string, error) {
 	var first error
 	for _, target := range c.Targets {
@@ -237,40 +240,40 @@ func firstModel(ctx context.Context, c load.Config) (string, error) {
 	if ctx.Err() != nil {
 		return "", &exitError{code: exitInterrupted, err: errors.New("interrupted")}
 	}
-	return "", failed(first, "see whether the service runs: skyserve status; or name the model: --model NAME")
+	return "", failed(first, "check that the service is running: skyserve status; or pass --model NAME")
 }
 
-// loadStart is a load that is ready to run.
-type loadStart struct {
+// preparedLoad is a load that is ready to run.
+type preparedLoad struct {
 	run   func(context.Context, load.Config) (*load.Report, error)
 	close func()
 }
 
-// prepare makes the clients of a generated workload or opens a trace.
-func (o *loadOptions) prepare(targets []load.Target) (loadStart, error) {
+// prepare creates the clients of a generated workload, or opens a trace.
+func (o *loadOptions) prepare(targets []load.Target) (preparedLoad, error) {
 	if workload.Known(o.workload) {
 		return o.prepareClients(targets)
 	}
 	return o.prepareTrace(targets)
 }
 
-func (o *loadOptions) prepareClients(targets []load.Target) (loadStart, error) {
+func (o *loadOptions) prepareClients(targets []load.Target) (preparedLoad, error) {
 	var counts map[string]int
 	if len(o.clients) > 0 {
 		var err error
 		if counts, err = load.ParseClients(o.clients, targets); err != nil {
-			return loadStart{}, usage(err, "for example --clients us=40,eu=20")
+			return preparedLoad{}, usage(err, "for example --clients us=40,eu=20")
 		}
 	}
 	clients, err := load.Clients(workload.Kind(o.workload), targets, counts, o.seed)
 	if err != nil {
-		return loadStart{}, usage(err, "")
+		return preparedLoad{}, usage(err, "")
 	}
 	duration := o.duration
 	if duration == 0 {
 		duration = defaultLoad
 	}
-	return loadStart{
+	return preparedLoad{
 		run: func(ctx context.Context, c load.Config) (*load.Report, error) {
 			return load.RunClosed(ctx, c, clients, duration)
 		},
@@ -278,10 +281,10 @@ func (o *loadOptions) prepareClients(targets []load.Target) (loadStart, error) {
 	}, nil
 }
 
-func (o *loadOptions) prepareTrace(targets []load.Target) (loadStart, error) {
+func (o *loadOptions) prepareTrace(targets []load.Target) (preparedLoad, error) {
 	weights, err := load.ParseWeights(o.weights, targets)
 	if err != nil {
-		return loadStart{}, usage(err, "for example --weights us=2,eu=1")
+		return preparedLoad{}, usage(err, "for example --weights us=2,eu=1")
 	}
 	file, err := os.Open(o.workload)
 	if err != nil {
@@ -290,16 +293,16 @@ func (o *loadOptions) prepareTrace(targets []load.Target) (loadStart, error) {
 		if errors.As(err, &path) {
 			err = path.Err
 		}
-		return loadStart{}, usage(fmt.Errorf("opening the workload %s: %w", o.workload, err), hint)
+		return preparedLoad{}, usage(fmt.Errorf("opening the workload %s: %w", o.workload, err), hint)
 	}
 	options := o.trace
 	options.Seed, options.Weights = o.seed, weights
 	trace, err := workload.OpenTrace(o.workload, file, options)
 	if err != nil {
 		_ = file.Close() // it was only read
-		return loadStart{}, usage(err, "")
+		return preparedLoad{}, usage(err, "")
 	}
-	return loadStart{
+	return preparedLoad{
 		run: func(ctx context.Context, c load.Config) (*load.Report, error) {
 			return load.Replay(ctx, c, trace, o.seed, o.duration)
 		},
@@ -314,13 +317,13 @@ func (o *loadOptions) print(report *load.Report, out io.Writer) error {
 	return report.WriteTable(out)
 }
 
-// verdict is the exit code that a report stands for.
-func (o *loadOptions) verdict(r *load.Report) error {
+// resultError returns the error and exit code for a report.
+func (o *loadOptions) resultError(r *load.Report) error {
 	switch {
 	case r.Interrupted:
 		return &exitError{code: exitInterrupted, err: errors.New("interrupted")}
 	case r.Requests == 0:
-		return failed(errors.New("no request was made: the trace has no row to replay"), "see --from, --to and --max-input")
+		return failed(errors.New("no request was sent: no row of the trace matches"), "check --from, --to and --max-input")
 	case r.OK == 0:
 		return failed(fmt.Errorf("none of %d requests succeeded: %s", r.Requests, r.FirstError), "")
 	case o.maxFailed >= 0 && r.Failed > o.maxFailed:

@@ -17,8 +17,7 @@ import (
 	"time"
 )
 
-// chatServer answers every chat with two tokens, those that refuse picks out
-// with a status instead.
+// chatServer responds to every chat with two tokens, or with the status that refuse returns.
 func chatServer(t *testing.T, refuse func(n int64) int) *httptest.Server {
 	t.Helper()
 	var requests atomic.Int64
@@ -47,14 +46,14 @@ func chatServer(t *testing.T, refuse func(n int64) int) *httptest.Server {
 
 func accept(int64) int { return 0 }
 
-// runCommand runs the command line and gives what it printed and its exit code.
+// runCommand runs the command line and returns its output and exit code.
 func runCommand(ctx context.Context, args ...string) (stdout, stderr string, code int) {
-	var out, talk bytes.Buffer
-	code = execute(ctx, args, &out, &talk)
-	return out.String(), talk.String(), code
+	var out, errOut bytes.Buffer
+	code = execute(ctx, args, &out, &errOut)
+	return out.String(), errOut.String(), code
 }
 
-// traceFile writes a trace of n rows at once.
+// traceFile writes a trace of n simultaneous rows.
 func traceFile(t *testing.T, n int) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "trace.csv")
@@ -154,7 +153,7 @@ func TestInterruptedLoadPrintsItsReport(t *testing.T) {
 	}
 }
 
-func TestABrokenOutputIsAFailure(t *testing.T) {
+func TestExecuteFailsOnBrokenOutput(t *testing.T) {
 	server := chatServer(t, accept)
 	root := newRoot()
 	root.SetArgs([]string{"load", "--workload", traceFile(t, 1), "--target", "us=" + server.URL})
@@ -164,7 +163,7 @@ func TestABrokenOutputIsAFailure(t *testing.T) {
 	}
 }
 
-var errPipe = errors.New("nobody reads")
+var errPipe = errors.New("broken pipe")
 
 type brokenPipe struct{}
 

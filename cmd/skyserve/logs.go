@@ -21,13 +21,13 @@ func newLogsCmd() *cobra.Command {
 	var o logsOptions
 	cmd := &cobra.Command{
 		Use:   "logs NAME [lb/REGION|REPLICA|controller]",
-		Short: "Show what the processes of a service say",
-		Long: `Show the last lines that the processes of a service wrote: all of them, the
-balancers of one region (lb/us), one replica (us-0) or the controller. Machines in
-clouds are asked for theirs, with -f every second.
+		Short: "Show logs of replicas and balancers",
+		Long: `Show the last log lines of all processes of a service, of the balancers of one region
+(lb/us), of one replica (us-0) or of the controller. Logs of cloud VMs are fetched from
+their agents; -f polls them every second.
 
-Lines are printed without colours. Control characters and characters that turn or hide
-text are written as escapes (\u202e), into a pipe too.`,
+Lines are printed without colours. Control characters and characters that reorder or hide
+text are escaped (\u202e), also when the output is a pipe.`,
 		Example: `  skyserve logs chat
   skyserve logs chat lb/us -f
   skyserve logs chat us-0 --tail 50`,
@@ -40,13 +40,13 @@ text are written as escapes (\u202e), into a pipe too.`,
 			return runLogs(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on, until ctrl-C")
-	cmd.Flags().IntVar(&o.tail, "tail", 20, "how many last lines of each process")
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "print new lines as they are written, until Ctrl-C")
+	cmd.Flags().IntVar(&o.tail, "tail", 20, "number of lines from the end of each log")
 	o.clouds.add(cmd.Flags())
 	return cmd
 }
 
-func runLogs(ctx context.Context, o *logsOptions, out, talk io.Writer) error {
+func runLogs(ctx context.Context, o *logsOptions, out, errOut io.Writer) error {
 	if o.tail < 0 {
 		return usage(fmt.Errorf("--tail: must be at least 0, got %d", o.tail), "")
 	}
@@ -54,5 +54,5 @@ func runLogs(ctx context.Context, o *logsOptions, out, talk io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return showLogs(ctx, o, out, talk, svc)
+	return showLogs(ctx, o, out, errOut, svc)
 }

@@ -20,36 +20,36 @@ import (
 )
 
 const (
-	// logsTimeout bounds asking one machine: a container's log is read from its disk.
+	// logsTimeout bounds a request to one machine: a container's log is read from its disk.
 	logsTimeout = 10 * time.Second
-	// logsEvery is how often -f asks, and logsWindow how many lines it asks for.
-	logsEvery  = time.Second
-	logsWindow = 500
+	// logsInterval is the polling interval of -f, and logsWindow the number of lines of a request.
+	logsInterval = time.Second
+	logsWindow   = 500
 )
 
-// machineLogs are the logs of some machines of a service in clouds.
+// machineLogs are the logs of some machines of a service.
 type machineLogs struct {
 	view     *serviceView
-	machines []provision.Object // all there are, by way of which the others are reached
+	machines []provision.Object // all machines, including those that relay requests to others
 	wanted   []provision.Object // those whose logs are shown
-	unit     string             // whose log of them; empty = of what each is for
+	unit     string             // unit whose log is shown; empty = each machine's main unit
 	out      io.Writer
-	talk     io.Writer
+	errOut   io.Writer
 }
 
-// showLogs shows what the machines of a service wrote.
-func showLogs(ctx context.Context, o *logsOptions, out, talk io.Writer, svc local.Service) error {
+// showLogs prints the logs of the machines that o.part names.
+func showLogs(ctx context.Context, o *logsOptions, out, errOut io.Writer, svc local.Service) error {
 	if o.tail > agent.MaxLogLines {
 		return usage(fmt.Errorf("--tail: must be at most %d, got %d", agent.MaxLogLines, o.tail), "")
 	}
 	l, problems, err := openLogs(ctx, &o.clouds, svc, o.part)
 	for _, problem := range problems {
-		fmt.Fprintf(talk, "problem: %s\n", problem)
+		fmt.Fprintf(errOut, "problem: %s\n", problem)
 	}
 	if err != nil {
 		return err
 	}
-	l.out, l.talk = out, talk
+	l.out, l.errOut = out, errOut
 	if !o.follow {
 		return l.show(ctx, o.tail)
 	}
@@ -57,8 +57,7 @@ func showLogs(ctx context.Context, o *logsOptions, out, talk io.Writer, svc loca
 	return nil
 }
 
-// openLogs finds the machines that a part of a service names; problems are of those
-// that could not be looked for.
+// openLogs finds the machines that part names; problems are the regions that could not be listed.
 func openLogs(ctx context.Context, clouds *cloudFlags, svc local.Service, part string) (l *machineLogs, problems []string, err error) {
 	view, err := openView(ctx, clouds, svc, "reading logs")
 	if err != nil {
@@ -70,19 +69,19 @@ func openLogs(ctx context.Context, clouds *cloudFlags, svc local.Service, part s
 	}
 	l = &machineLogs{view: view, machines: listing.Machines()}
 	if !cloud.Rents(view.spec) {
-		if l.machines, err = withLogs(svc, l.machines); err != nil {
+		if l.machines, err = addLogOnlyMachines(svc, l.machines); err != nil {
 			return nil, nil, err
 		}
 	}
 	if part == provision.ControllerID {
 		part, l.unit = cloud.ControllerMachine(view.spec), fleet.UnitController
 	}
-	l.wanted, err = loggingMachines(svc.Name(), l.machines, part)
+	l.wanted, err = machinesOfPart(svc.Name(), l.machines, part)
 	return l, listing.Problems(), err
 }
 
-// loggingMachines are the machines that a part of a service names; all for an empty one.
-func loggingMachines(name string, machines []provision.Object, part string) ([]provision.Object, error) {
+// machinesOfPart returns the machines that part names; all machines if part is empty.
+func machinesOfPart(name string, machines []provision.Object, part string) ([]provision.Object, error) {
 	place, ofRegion := strings.CutPrefix(part, "lb/")
 	var wanted []provision.Object
 	var ids []string
@@ -94,15 +93,15 @@ func loggingMachines(name string, machines []provision.Object, part string) ([]p
 		}
 	}
 	if len(wanted) == 0 && part != "" {
-		return nil, failed(fmt.Errorf("%s of %s has no log", part, name), "there are logs of "+strings.Join(ids, ", "))
+		return nil, failed(fmt.Errorf("%s of %s has no log", part, name), "available logs: "+strings.Join(ids, ", "))
 	}
 	return wanted, nil
 }
 
-// show prints the last lines of each machine, one after the other. Where a machine does
-// not answer, the others' are printed all the same (exit 3).
+// show prints the last lines of each machine, one after the other. If some machines do not
+// respond, it still prints the logs of the others (exit 3).
 func (l *machineLogs) show(ctx context.Context, tail int) error {
-	lines, errs := l.ask(ctx, tail)
+	lines, errs := l.fetch(ctx, tail)
 	for i, o := range l.wanted {
 		l.print(o, lines[i])
 	}
@@ -111,12 +110,12 @@ func (l *machineLogs) show(ctx context.Context, tail int) error {
 	case err == nil:
 		return nil
 	case len(l.wanted) == 1:
-		return failed(err, "'skyserve status' says how it does")
+		return failed(err, "'skyserve status' shows its state")
 	}
-	return &exitError{code: exitPartial, err: err, hint: "'skyserve status' says how they do"}
+	return &exitError{code: exitPartial, err: err, hint: "'skyserve status' shows their state"}
 }
 
-// print prints lines of a machine, with its id where there are several.
+// print prints lines of a machine, prefixed with its id if there are several machines.
 func (l *machineLogs) print(o provision.Object, lines []string) {
 	prefix := ""
 	if len(l.wanted) > 1 {
@@ -127,19 +126,19 @@ func (l *machineLogs) print(o provision.Object, lines []string) {
 	}
 }
 
-// ask asks all machines at once for their last lines.
-func (l *machineLogs) ask(ctx context.Context, count int) (lines [][]string, errs []error) {
+// fetch fetches the last lines of all machines concurrently.
+func (l *machineLogs) fetch(ctx context.Context, count int) (lines [][]string, errs []error) {
 	lines, errs = make([][]string, len(l.wanted)), make([]error, len(l.wanted))
 	var wg sync.WaitGroup
 	for i, o := range l.wanted {
-		wg.Go(func() { lines[i], errs[i] = l.askOne(ctx, o, count) })
+		wg.Go(func() { lines[i], errs[i] = l.fetchOne(ctx, o, count) })
 	}
 	wg.Wait()
 	return lines, errs
 }
 
-// askOne asks a machine for its last lines.
-func (l *machineLogs) askOne(ctx context.Context, o provision.Object, count int) ([]string, error) {
+// fetchOne fetches the last lines of a machine.
+func (l *machineLogs) fetchOne(ctx context.Context, o provision.Object, count int) ([]string, error) {
 	switch {
 	case count == 0:
 		return nil, nil
@@ -148,9 +147,9 @@ func (l *machineLogs) askOne(ctx context.Context, o provision.Object, count int)
 	case !fleet.Reachable(o):
 		return nil, fmt.Errorf("reading the log of %s: it has no address", o.ID)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, logsTimeout, fmt.Errorf("no answer within %s", logsTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, logsTimeout, fmt.Errorf("no response within %s", logsTimeout))
 	defer cancel()
-	h := l.view.handover(l.machines)
+	h := l.view.delivery(l.machines)
 	text, err := h.Operator(o).Logs(ctx, h.Machine(o), cmp.Or(l.unit, fleet.UnitOf(o.Kind)), count)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("reading the log of %s: %w", o.ID, context.Cause(ctx))
@@ -161,26 +160,26 @@ func (l *machineLogs) askOne(ctx context.Context, o provision.Object, count int)
 	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n"), nil
 }
 
-// followed is what was seen of a log that is followed.
-type followed struct {
-	lines  []string
-	known  bool // it was seen before
-	silent bool // its machine did not answer when it was asked last
+// followedLog is the state of a log that is followed.
+type followedLog struct {
+	lines        []string
+	fetched      bool // lines were fetched before
+	unresponsive bool // the machine did not respond to the last request
 }
 
-// follow prints the last lines of each machine, and what they write from then on, until
-// ctx ends. A machine that does not answer is told of once, and asked again.
+// follow prints the last lines of each machine and then new lines until ctx ends. It reports a
+// machine that does not respond once, and keeps polling it.
 func (l *machineLogs) follow(ctx context.Context, tail int) {
-	seen := make([]followed, len(l.wanted))
-	ticker := time.NewTicker(logsEvery)
+	seen := make([]followedLog, len(l.wanted))
+	ticker := time.NewTicker(logsInterval)
 	defer ticker.Stop()
 	for {
-		lines, errs := l.ask(ctx, max(tail, logsWindow))
+		lines, errs := l.fetch(ctx, max(tail, logsWindow))
 		if ctx.Err() != nil {
-			return // ctrl-C is how one leaves
+			return // Ctrl-C ends --follow
 		}
 		for i := range l.wanted {
-			l.goOn(l.wanted[i], &seen[i], lines[i], errs[i], tail)
+			l.printNew(l.wanted[i], &seen[i], lines[i], errs[i], tail)
 		}
 		select {
 		case <-ctx.Done():
@@ -190,29 +189,29 @@ func (l *machineLogs) follow(ctx context.Context, tail int) {
 	}
 }
 
-// goOn prints what is new of a log since it was seen last.
-func (l *machineLogs) goOn(o provision.Object, f *followed, lines []string, err error, tail int) {
+// printNew prints the lines that were added to a log since the last request.
+func (l *machineLogs) printNew(o provision.Object, f *followedLog, lines []string, err error, tail int) {
 	if err != nil {
-		if !f.silent {
-			fmt.Fprintf(l.talk, "problem: %v\n", err)
+		if !f.unresponsive {
+			fmt.Fprintf(l.errOut, "problem: %v\n", err)
 		}
-		f.silent = true
+		f.unresponsive = true
 		return
 	}
 	fresh, gap := linesSince(f.lines, lines)
-	if !f.known {
+	if !f.fetched {
 		fresh = fresh[max(0, len(fresh)-tail):]
 	}
 	if gap {
-		fmt.Fprintf(l.talk, "problem: some lines of %s may be missing: nothing that was seen last is among its last %d lines\n", o.ID, max(tail, logsWindow))
+		fmt.Fprintf(l.errOut, "problem: lines of %s may be missing: more than %d lines were written since the last poll\n", o.ID, max(tail, logsWindow))
 	}
 	l.print(o, fresh)
-	*f = followed{lines: lines, known: true}
+	*f = followedLog{lines: lines, fetched: true}
 }
 
-// linesSince are the lines of a log's end that an earlier look at its end did not show:
-// what follows the longest end of the earlier one that the later one begins with. A gap
-// says that nothing of the earlier one is left.
+// linesSince returns the lines of now, the end of a log, that follow before, an earlier end of the
+// same log: those after the longest suffix of before that is a prefix of now. gap is set if
+// there is no such suffix.
 func linesSince(before, now []string) (fresh []string, gap bool) {
 	for i := range before {
 		rest := before[i:]
@@ -223,14 +222,14 @@ func linesSince(before, now []string) (fresh []string, gap bool) {
 	return now, len(before) > 0
 }
 
-// withLogs are machines of this computer, and those of which nothing but a log is left.
-func withLogs(svc local.Service, machines []provision.Object) ([]provision.Object, error) {
+// addLogOnlyMachines returns the local machines, and adds those of which only a log remains.
+func addLogOnlyMachines(svc local.Service, machines []provision.Object) ([]provision.Object, error) {
 	ids, err := svc.Logs()
 	for _, id := range ids {
 		if slices.ContainsFunc(machines, func(o provision.Object) bool { return o.ID == id }) {
 			continue
 		}
-		o := provision.Object{ID: id, Kind: provision.KindReplica, Gone: "it is gone"}
+		o := provision.Object{ID: id, Kind: provision.KindReplica, Gone: "terminated"}
 		if provision.IsBalancerID(id) {
 			place := strings.TrimPrefix(id, "lb-")
 			place = place[:max(0, strings.LastIndexByte(place, '-'))]

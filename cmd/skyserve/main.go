@@ -1,5 +1,5 @@
 // Command skyserve serves large language models across regions and clouds.
-// One small file per verb; the rooms behind them decide everything.
+// Each command has a small file of its own; the packages behind them hold the logic.
 package main
 
 import "os"

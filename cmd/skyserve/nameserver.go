@@ -14,18 +14,18 @@ func newNameServerCmd() *cobra.Command {
 	var config string
 	cmd := &cobra.Command{
 		Use:    "nameserver --config FILE",
-		Short:  "Run the name server of a service alone",
-		Hidden: true, // nobody needs it by hand
-		Long: `Run the name server of a service whose file has dns.provider: embedded: it
-answers the service's public name with the balancers that are best for whoever
-asks, and leaves out those that do not answer. 'skyserve up' runs one in the
-background and writes its configuration.`,
+		Short:  "Run the name server of a service",
+		Hidden: true, // started by 'up' only
+		Long: `Run the name server of a service whose file has dns.provider: embedded. It resolves
+the service's public name to the balancers that are nearest to the client, and omits
+those that do not respond. 'skyserve up' runs one in the background and writes its
+configuration.`,
 		Example: `  skyserve nameserver --config ~/.local/state/skyserve/services/chat/nameserver.yaml
   dig @127.0.0.1 -p 5300 chat.example.com`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if config == "" {
-				return usage(errors.New("--config: missing"), "'skyserve up SERVICE.yaml' writes one and runs the name server with it")
+				return usage(errors.New("--config: required"), "'skyserve up SERVICE.yaml' writes the file and runs the name server")
 			}
 			c, err := local.ReadNameServer(config)
 			if err != nil {

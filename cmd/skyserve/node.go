@@ -19,19 +19,19 @@ func newNodeCmd() *cobra.Command {
 	var config string
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Run the agent of a machine in a cloud",
-		Long: `Run the agent of a machine of a service. It is started by the machine's
-cloud-init: 'skyserve up' makes the file, and there is no reason to run it by hand.
+		Short: "Run the agent of a machine",
+		Long: `Run the agent of a service's machine. The machine's cloud-init starts it; 'skyserve up'
+writes its configuration. There is no need to run it by hand.
 
-The agent makes a key, tells its fingerprint by the channel of its cloud, and waits
-to be enrolled: an operator whose certificate is by the authority that the file
-names hands over a certificate for that key, configuration and secrets, once. From
-then on the agent keeps the machine's units running and reports how they do.`,
+The agent generates a key, publishes its fingerprint through the cloud, and waits to be
+enrolled: an operator with a certificate of the authority in the configuration sends a
+certificate for that key, the configuration and secrets, once. After that the agent keeps
+the machine's units running and reports their status.`,
 		Example: `  skyserve node --config /etc/skyserve/node.json`,
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runNode(cmd, config) },
 	}
-	cmd.Flags().StringVar(&config, "config", "/etc/skyserve/node.json", "`FILE` that says who the machine is")
+	cmd.Flags().StringVar(&config, "config", "/etc/skyserve/node.json", "configuration `FILE` of the agent")
 	return cmd
 }
 
@@ -50,10 +50,10 @@ func runNode(cmd *cobra.Command, file string) error {
 	o.Listening = func(addr string) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "node %s listens on %s\n", c.ID, addr)
 	}
-	o.Cloud = handOf(c.Service, c.Owner)
+	o.Cloud = cloudHandler(c.Service, c.Owner)
 	if units, ok := o.Runner.(*agent.Exec); ok && c.Runner == agent.RunnerInside {
-		units.Inside = runInside
-		if err := os.Chdir(c.Dir); err != nil { // units name files by their paths there
+		units.Inside = runInProcess
+		if err := os.Chdir(c.Dir); err != nil { // units use paths relative to this directory
 			return failed(fmt.Errorf("starting the agent: %w", err), "")
 		}
 	}
@@ -68,20 +68,20 @@ func runNode(cmd *cobra.Command, file string) error {
 	return err
 }
 
-// reloadsKey is the key by which a verb's context has who asks it to read its files again, where
-// that is not a signal to the process.
+// reloadsKey is the context key of the channel that requests a reload, for commands that run inside
+// another process and receive no signal.
 type reloadsKey struct{}
 
-// runInside runs another verb of this program inside of the process until ctx ends.
-func runInside(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error {
+// runInProcess runs another command of this program inside the process until ctx ends.
+func runInProcess(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error {
 	ctx = context.WithValue(ctx, reloadsKey{}, reload)
 	if code := execute(ctx, args, log, log); code != exitOK && ctx.Err() == nil {
-		return fmt.Errorf("skyserve %s ended with the exit code %d", args[0], code)
+		return fmt.Errorf("skyserve %s ended with exit code %d", args[0], code)
 	}
 	return nil
 }
 
-// reloadsOf are the requests to read files again: SIGHUP, or what runInside was told.
+// reloadsOf returns the channel of reload requests: the one given to runInProcess, or SIGHUP.
 func reloadsOf(ctx context.Context) (reloads <-chan os.Signal, stop func()) {
 	if inside, ok := ctx.Value(reloadsKey{}).(<-chan os.Signal); ok {
 		return inside, func() {}

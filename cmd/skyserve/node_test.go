@@ -25,7 +25,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// testCloud is a service whose machines are agents on this one.
+// testCloud is a service whose machines are agents on this machine.
 type testCloud struct {
 	t       *testing.T
 	program string // the command skyserve
@@ -38,7 +38,7 @@ func newCloud(t *testing.T) *testCloud {
 	c := &testCloud{t: t, program: filepath.Join(t.TempDir(), "skyserve"), home: identity.Home{Dir: t.TempDir()}}
 	self, err := os.Executable()
 	if err == nil {
-		err = os.Symlink(self, c.program) // under this name the test binary is the command: see TestMain
+		err = os.Symlink(self, c.program) // named skyserve, the test binary is the command: see TestMain
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func newCloud(t *testing.T) *testCloud {
 	return c
 }
 
-// freeAddr is an address of this machine that nothing listens on.
+// freeAddr returns an unused address of this machine.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -66,7 +66,7 @@ func freeAddr(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-// boot starts `skyserve node`, as a machine's cloud-init has it.
+// boot starts `skyserve node` as a machine's cloud-init does.
 func (c *testCloud) boot(role identity.Role, id string) agent.Machine {
 	c.t.Helper()
 	dir := c.t.TempDir()
@@ -105,7 +105,7 @@ func (c *testCloud) boot(role identity.Role, id string) agent.Machine {
 	return m
 }
 
-// within waits until what comes true.
+// within waits until condition returns no error.
 func within(t *testing.T, what string, ok func() error) {
 	t.Helper()
 	ticker := time.NewTicker(20 * time.Millisecond)
@@ -115,12 +115,12 @@ func within(t *testing.T, what string, ok func() error) {
 		select {
 		case <-ticker.C:
 		case <-timeout:
-			t.Fatalf("waited in vain: %s: %v", what, err)
+			t.Fatalf("timeout: %s: %v", what, err)
 		}
 	}
 }
 
-// deploy hands over to a machine that may still be booting, and waits until it is ready.
+// deploy enrols a machine that may still be booting, and waits until it is ready.
 func (c *testCloud) deploy(m agent.Machine, d agent.Deployment) {
 	c.t.Helper()
 	within(c.t, m.Name.ID+" is ready", func() error {
@@ -132,7 +132,7 @@ func (c *testCloud) deploy(m agent.Machine, d agent.Deployment) {
 	})
 }
 
-// balancer is a deployment of one with a replica behind mTLS.
+// balancer returns the deployment of a balancer with one replica, which it reaches by mTLS.
 func (c *testCloud) balancer(revision, listen, admin, replica, policy string) agent.Deployment {
 	c.t.Helper()
 	text, err := json.Marshal(service.BalancerConfig{
@@ -149,17 +149,17 @@ func (c *testCloud) balancer(revision, listen, admin, replica, policy string) ag
 	}}}
 }
 
-// A balancer and a replica on machines of their own, from their boot to an answer: what
-// was handed over is all they have.
-func TestMachinesServe(t *testing.T) {
+// A balancer and a replica on separate machines boot, are enrolled and serve a request. They have only
+// the configuration that they received.
+func TestAgentsRunBalancerAndReplica(t *testing.T) {
 	testkit.Slow(t)
 	c := newCloud(t)
 	us, lb := c.boot(identity.Replica, "us-0"), c.boot(identity.Balancer, "lb-us-0")
-	engine, front, public, admin := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
-	c.deploy(us, agent.Deployment{Revision: "1", Front: &agent.Front{Listen: front, To: "http://" + engine}, Units: []agent.Unit{{
+	engine, relay, public, admin := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
+	c.deploy(us, agent.Deployment{Revision: "1", Front: &agent.Front{Listen: relay, To: "http://" + engine}, Units: []agent.Unit{{
 		Name: "engine", Args: []string{c.program, "engine", "--listen", engine, "--model", "m", "--speed", "50"}, Ready: "http://" + engine + "/v1/models",
 	}}})
-	c.deploy(lb, c.balancer("1", public, admin, front, "skylb"))
+	c.deploy(lb, c.balancer("1", public, admin, relay, "skylb"))
 
 	body := `{"model": "m", "max_tokens": 8, "stream": true, "messages": [{"role": "user", "content": "hello"}]}`
 	resp, err := http.Post("http://"+public+"/v1/chat/completions", "application/json", strings.NewReader(body))
@@ -171,11 +171,11 @@ func TestMachinesServe(t *testing.T) {
 	if err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get("X-Skyserve-Replica") != "us-0" || !strings.HasSuffix(strings.TrimSpace(string(text)), "data: [DONE]") {
 		t.Errorf("%s by %q (%v):\n%s", resp.Status, resp.Header.Get("X-Skyserve-Replica"), err, text)
 	}
-	c.onlyMembersGetIn(admin, front)
+	c.checkAccess(admin, relay)
 
-	// Another policy is taken up by the process that runs.
-	c.deploy(lb, c.balancer("2", public, admin, front, "least-load"))
-	within(t, "the policy is taken up", func() error {
+	// The running process reloads another policy.
+	c.deploy(lb, c.balancer("2", public, admin, relay, "least-load"))
+	within(t, "the policy is reloaded", func() error {
 		resp, err := secure(t, c.Party).Get("https://" + admin + "/metrics")
 		if err != nil {
 			return err
@@ -183,7 +183,7 @@ func TestMachinesServe(t *testing.T) {
 		defer resp.Body.Close()
 		text, err := io.ReadAll(resp.Body)
 		if err == nil && !strings.Contains(string(text), `skyserve_reloads_total{result="applied"} 1`) {
-			err = errors.New("the balancer has read nothing again")
+			err = errors.New("the balancer has not reloaded")
 		}
 		return err
 	})
@@ -195,8 +195,8 @@ func secure(t *testing.T, p identity.Party) *http.Client {
 	return hc
 }
 
-// onlyMembersGetIn asks with certificates of all kinds.
-func (c *testCloud) onlyMembersGetIn(admin, front string) {
+// checkAccess sends requests with certificates of all roles.
+func (c *testCloud) checkAccess(admin, relay string) {
 	c.t.Helper()
 	strangers := newCloud(c.t)
 	tests := []struct {
@@ -204,20 +204,20 @@ func (c *testCloud) onlyMembersGetIn(admin, front string) {
 		party     identity.Party
 		in        bool
 	}{
-		{"the operator asks for the snapshot", "https://" + admin + "/v1/snapshot", c.Party, true},
-		{"the controller asks for the snapshot", "https://" + admin + "/v1/snapshot", c.member(identity.Controller, time.Now()), true},
-		{"a balancer asks for a heartbeat", "https://" + admin + "/skyserve/v1/heartbeat", c.member(identity.Balancer, time.Now()), true},
-		{"a balancer asks for the snapshot", "https://" + admin + "/v1/snapshot", c.member(identity.Balancer, time.Now()), false},
-		{"a replica asks for the snapshot", "https://" + admin + "/v1/snapshot", c.member(identity.Replica, time.Now()), false},
-		{"an operator whose certificate is past", "https://" + admin + "/v1/snapshot", c.member(identity.Operator, time.Now().Add(-2*time.Hour)), false},
-		{"a stranger asks for the snapshot", "https://" + admin + "/v1/snapshot", strangers.Party, false},
-		{"a balancer asks the engine", "https://" + front + "/v1/models", c.member(identity.Balancer, time.Now()), true},
-		{"the operator asks the engine", "https://" + front + "/v1/models", c.Party, false},
-		{"a replica asks the engine", "https://" + front + "/v1/models", c.member(identity.Replica, time.Now()), false},
-		{"a stranger asks the engine", "https://" + front + "/v1/models", strangers.member(identity.Balancer, time.Now()), false},
+		{"operator requests snapshot", "https://" + admin + "/v1/snapshot", c.Party, true},
+		{"controller requests snapshot", "https://" + admin + "/v1/snapshot", c.member(identity.Controller, time.Now()), true},
+		{"balancer requests heartbeat", "https://" + admin + "/skyserve/v1/heartbeat", c.member(identity.Balancer, time.Now()), true},
+		{"balancer requests snapshot", "https://" + admin + "/v1/snapshot", c.member(identity.Balancer, time.Now()), false},
+		{"replica requests snapshot", "https://" + admin + "/v1/snapshot", c.member(identity.Replica, time.Now()), false},
+		{"expired operator requests snapshot", "https://" + admin + "/v1/snapshot", c.member(identity.Operator, time.Now().Add(-2*time.Hour)), false},
+		{"unknown certificate requests snapshot", "https://" + admin + "/v1/snapshot", strangers.Party, false},
+		{"balancer requests engine", "https://" + relay + "/v1/models", c.member(identity.Balancer, time.Now()), true},
+		{"operator requests engine", "https://" + relay + "/v1/models", c.Party, false},
+		{"replica requests engine", "https://" + relay + "/v1/models", c.member(identity.Replica, time.Now()), false},
+		{"unknown certificate requests engine", "https://" + relay + "/v1/models", strangers.member(identity.Balancer, time.Now()), false},
 	}
 	for _, tt := range tests {
-		tt.party.Root = c.Party.Root // so that it is the server who refuses
+		tt.party.Root = c.Party.Root // so that the server rejects, not the client
 		resp, err := secure(c.t, tt.party).Get(tt.url)
 		in := err == nil && resp.StatusCode == http.StatusOK
 		if err == nil {
@@ -229,7 +229,7 @@ func (c *testCloud) onlyMembersGetIn(admin, front string) {
 	}
 }
 
-// member is a party whose certificate was made at a time, for an hour.
+// member returns a party whose certificate is valid for an hour from a time.
 func (c *testCloud) member(role identity.Role, made time.Time) identity.Party {
 	c.t.Helper()
 	key, err := identity.NewKey()
@@ -243,8 +243,8 @@ func (c *testCloud) member(role identity.Role, made time.Time) identity.Party {
 	return identity.NewParty(chain, key)
 }
 
-// The command line shows the operator's certificate to an admin API by https.
-func TestTheCommandLineIsAnOperator(t *testing.T) {
+// Commands present the operator's certificate to admin APIs with https URLs.
+func TestCommandLineUsesOperatorCertificate(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("SKYSERVE_HOME", home)
 	c := newCloud(t)
@@ -276,6 +276,6 @@ func TestTheCommandLineIsAnOperator(t *testing.T) {
 		t.Errorf("the command line is %v, want %s", who, operatorName())
 	}
 	if _, err := adminHTTP("other", "https://127.0.0.1:1"); err != nil {
-		t.Errorf("a service that this machine knows nothing of: %v", err)
+		t.Errorf("a service unknown to this machine: %v", err)
 	}
 }

@@ -21,8 +21,8 @@ import (
 	"skyserve/plan"
 )
 
-// planLookback is how much history a plan asks a running service for: two
-// weeks, so that each day of the week was seen twice.
+// planLookback is the length of the history that a plan fetches from a running service: two weeks,
+// so that it contains each weekday twice.
 const planLookback = 14 * 24 * time.Hour
 
 // planOptions are the flags of `skyserve plan`.
@@ -40,10 +40,10 @@ type planOptions struct {
 	apply    bool
 	yes      bool
 	clouds   cloudFlags
-	talk     io.Writer
-	// listPrices leaves the clouds unasked.
+	errOut   io.Writer
+	// listPrices uses list prices without querying the clouds.
 	listPrices bool
-	// service and courses are what a page shows beyond the proposal.
+	// service and courses are shown on the HTML page in addition to the proposal.
 	service string
 	courses []plan.Course
 }
@@ -52,36 +52,37 @@ func newPlanCmd() *cobra.Command {
 	var o planOptions
 	cmd := &cobra.Command{
 		Use:   "plan [NAME|SERVICE.yaml]",
-		Short: "Propose how many replicas each region needs next",
-		Long: `Forecast the load and solve for the cheapest replicas that carry it: counts per
-model, region and GPU, with the reason for each. Nothing is changed, unless
---apply makes the running service so: replicas are added and, once those serve,
-others are drained and stopped, within replicas.min and max. What it decides is kept with the service, so that 'skyserve up' leaves it so. In clouds those
-are machines: on which GPU is decided by what can be had, in the order of the file.
+		Short: "Forecast the load and plan the cheapest replicas for it",
+		Long: `Forecast the load and compute the cheapest replicas that carry it: counts per model,
+region, GPU and capacity type, with the reason for each. Without --apply nothing is
+changed. With --apply, replicas are added and, once those serve, others are drained and
+stopped, within replicas.min and replicas.max. Changes are stored with the service, and
+'skyserve up' keeps them. If a cloud has no capacity, the fallbacks of 'skyserve up' apply.
 
-The history is the running service's own unless --history names a file or a URL
-(see skyserve forecast --help); whatever is not known is assumed, and said. A
-SERVICE.yaml of a service that does not run is planned from nothing.
+The history is that of the running service unless --history names a file or a URL (see
+skyserve forecast --help). Assumptions about unknown values are listed in the output. A
+SERVICE.yaml of a service that is not running is planned without current replicas.
 
-Prices are those of service.yaml, else what clouds tell with your credentials, else a
-list's. What the service has committed to (regions[].reserved) costs nothing more to use;
-spot is planned with where capacity: tries it before on demand. --survive asks that
-all load is carried with a region gone: region for any one, or the names of those
-of which any one may go. -o html is one page to hand on.
+Prices are those of service.yaml, else those that the clouds return with your
+credentials, else list prices. Reserved capacity (regions[].reserved) adds no cost. Spot
+is planned if regions[].capacity lists it before on_demand. --survive plans for the loss
+of a region: "region" for any one, or a list of names for any one of these. -o html
+writes a single self-contained page.
 
---reserve says instead what to commit to over the history: for each region's own
-peak, for the peak of all regions together, or to what pays, the rest on demand.
+--reserve recommends how much capacity to reserve, based on the history: for each
+region's own peak, for the peak of all regions together, or at the lowest total cost,
+with the remainder on demand.
 
 --problem solves a bare problem: JSON with models, regions, gpus, n[i][j][k],
 theta[i][k], alpha[k], sigma[i][k], rho[i][j][w], epsilon, and capacity[j][k],
-min[i][j] and max[i][j] or null. The answer minimises
-sum alpha*(n+delta) + sum sigma*max(0,delta). docs/json.md lists what a problem may
-state beyond that. -o lp and -o mps write the problem for another solver instead
-of solving it; --solver runs one that is installed and checks its answer.
+min[i][j] and max[i][j] or null. The solution minimises
+sum alpha*(n+delta) + sum sigma*max(0,delta). docs/json.md lists the optional fields.
+-o lp and -o mps export the problem for another solver; --solver runs an installed
+solver and checks its solution.
 
-Exit codes: 0 a plan (or, with --problem, any answer), 1 no plan satisfies the
-bounds, 2 usage; with --detailed-exitcode 10 when counts change; with
---apply 1 also when it could not be carried out, and 3 when only a part of it was.`,
+Exit codes: 0 a plan was found (with --problem: any result), 1 no plan satisfies the
+bounds, 2 usage; with --detailed-exitcode, 10 if counts change; with --apply, 1 if
+applying failed and 3 if the plan was partly applied.`,
 		Example: `  skyserve plan
   skyserve plan --apply
   skyserve plan service.yaml --history week.csv --at 2025-01-31T12:00:00Z
@@ -89,27 +90,27 @@ bounds, 2 usage; with --detailed-exitcode 10 when counts change; with
   skyserve plan service.yaml --history week.csv --reserve
   skyserve plan --problem problem.json -o json
   skyserve plan --problem problem.json -o lp --out problem.lp`,
-		Args: argsBetween(0, 1, "at most one NAME or SERVICE.yaml"),
+		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				o.target = args[0]
 			}
-			o.talk = cmd.ErrOrStderr()
+			o.errOut = cmd.ErrOrStderr()
 			return runPlan(cmd.Context(), &o, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
 	flags := cmd.Flags()
 	o.reviewFlags(cmd)
-	flags.StringVar(&o.at, "at", "", "plan for the time from `TIME` on, such as 2025-01-31T12:00:00Z (default: now, or the end of --history)")
-	flags.StringVar(&o.problem, "problem", "", "solve the bare problem in `FILE` (- is standard input)")
-	flags.StringVar(&o.solver, "solver", "", "solve with an installed `SOLVER`: highs, cbc or glpsol (default: the one built in)")
-	flags.BoolVar(&o.reserve, "reserve", false, "say what to commit to over the history instead")
+	flags.StringVar(&o.at, "at", "", "start of the planned period, as `TIME` such as 2025-01-31T12:00:00Z (default: now, or the end of --history)")
+	flags.StringVar(&o.problem, "problem", "", "solve the bare problem in `FILE` (- = standard input)")
+	flags.StringVar(&o.solver, "solver", "", "solve with an installed `SOLVER`: highs, cbc or glpsol (default: built-in)")
+	flags.BoolVar(&o.reserve, "reserve", false, "recommend reserved capacity, based on the history")
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when counts change")
-	flags.BoolVar(&o.apply, "apply", false, "make the running service what the plan says")
-	flags.BoolVar(&o.yes, "yes", false, "do not ask before --apply makes what is billed (local and static regions never ask)")
-	flags.BoolVar(&o.listPrices, "list-prices", false, "plan with list prices instead of asking clouds for theirs")
+	flags.BoolVar(&o.apply, "apply", false, "apply the plan to the running service")
+	flags.BoolVar(&o.yes, "yes", false, "skip confirmation of billed changes of --apply (local and static regions need none)")
+	flags.BoolVar(&o.listPrices, "list-prices", false, "use list prices without querying the clouds")
 	o.clouds.add(flags)
-	flags.StringVarP(&o.output, "output", "o", "table", strings.Join(planFormats, ", "))
+	flags.StringVarP(&o.output, "output", "o", "table", "output format: "+strings.Join(planFormats, ", "))
 	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
 	cmd.AddCommand(newPlanBacktestCmd())
 	cmd.MarkFlagsMutuallyExclusive("problem", "history")
@@ -122,19 +123,19 @@ bounds, 2 usage; with --detailed-exitcode 10 when counts change; with
 // planFormats are the values of -o.
 var planFormats = []string{"table", "json", "html", "lp", "mps"}
 
-// reviewFlags are the flags that say how a review is made.
+// reviewFlags adds the flags of a review.
 func (o *planOptions) reviewFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&o.history, "history", "", "history `FILE` or URL (default: the running service's own)")
-	flags.DurationVar(&o.review.Horizon, "horizon", 0, "how far ahead (default: the time between two plans that the service states, at least 1h)")
-	flags.StringVar(&o.review.Forecaster, "forecaster", "", "forecaster (default: what the service says, else auto)")
-	flags.DurationVar(&o.review.Step, "step", plan.DefaultStep, "average load over so long before its peak is planned for")
+	flags.StringVar(&o.history, "history", "", "history `FILE` or URL (default: the running service's)")
+	flags.DurationVar(&o.review.Horizon, "horizon", 0, "length of the planned period (default: autoscale.every, at least 1h)")
+	flags.StringVar(&o.review.Forecaster, "forecaster", "", "forecaster (default: the service's, else auto)")
+	flags.DurationVar(&o.review.Step, "step", plan.DefaultStep, "averaging window of the load before its peak is taken")
 	flags.StringVar(&o.review.Peak, "peak", plan.DefaultPeak, "forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", "))
-	flags.Float64Var(&o.review.Gap, "gap", 0, "relative gap at which solving stops; 0 = proven optimal")
-	flags.Float64Var(&o.review.Epsilon, "epsilon", plan.DefaultEpsilon, "share of its own peak that a region must carry itself")
-	flags.StringSliceVar(&o.review.Survive, "survive", nil, "carry all load with a region gone: `region` (any one), or names, any one of which may go")
-	flags.DurationVar(&o.review.MaxRTT, "max-rtt", 0, "longest round trip over which a region serves another's load (default: what the service says, else any)")
-	flags.BoolVar(&o.review.Switch, "switch", false, "let a model take over machines that another one gives up")
+	flags.Float64Var(&o.review.Gap, "gap", 0, "relative optimality gap at which the solver stops (0 = proven optimal)")
+	flags.Float64Var(&o.review.Epsilon, "epsilon", plan.DefaultEpsilon, "minimum share of a region's own peak that it must carry itself")
+	flags.StringSliceVar(&o.review.Survive, "survive", nil, "carry all load after the loss of a region: `region` (any one), or a list of names (any one of these)")
+	flags.DurationVar(&o.review.MaxRTT, "max-rtt", 0, "maximum round trip to a region that serves another's load (default: the service's, else unlimited)")
+	flags.BoolVar(&o.review.Switch, "switch", false, "allow a model to reuse machines that another model releases")
 }
 
 func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) error {
@@ -162,41 +163,41 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 	case o.output == "lp" || o.output == "mps":
 		return nil
 	case r.Proposal.Status == plan.StatusInfeasible:
-		return failed(errors.New("no plan satisfies the bounds: "+r.Proposal.Infeasible[0]), "raise replicas.max where it says so, or lower --epsilon")
+		return failed(errors.New("no plan satisfies the bounds: "+r.Proposal.Infeasible[0]), "raise the replicas.max that it names, or lower --epsilon")
 	case r.Proposal.Status == plan.StatusUnknown:
-		return failed(errors.New("no plan was found within the effort allowed"), "a larger --gap needs less")
+		return failed(errors.New("no plan was found within the solver's limits"), "retry with a larger --gap")
 	}
 	if o.apply {
-		return o.carryOut(ctx, r.Proposal, in)
+		return o.applyProposal(ctx, r.Proposal, in)
 	}
-	return o.exit(r.Proposal)
+	return o.exitCode(r.Proposal)
 }
 
-// check refuses what cannot be meant.
+// check rejects invalid flags and invalid combinations of them.
 func (o *planOptions) check() error {
 	switch {
 	case !slices.Contains(planFormats, o.output):
-		return usage(fmt.Errorf("-o %s: want table, json, html, lp or mps", o.output), "")
+		return usage(fmt.Errorf("-o %s: must be one of: table, json, html, lp, mps", o.output), "")
 	case o.problem != "" && o.output == "html":
-		return usage(errors.New("-o html: needs a service, and --problem has none"), "")
+		return usage(errors.New("-o html: cannot be combined with --problem"), "")
 	case o.reserve && o.output != "table" && o.output != "json":
-		return usage(fmt.Errorf("-o %s: --reserve wants table or json", o.output), "")
+		return usage(fmt.Errorf("-o %s: must be table or json with --reserve", o.output), "")
 	case o.review.MaxRTT < 0:
-		return usage(fmt.Errorf("--max-rtt: must not be negative, got %s", o.review.MaxRTT), "")
+		return usage(fmt.Errorf("--max-rtt: must be at least 0, got %s", o.review.MaxRTT), "")
 	case !(o.review.Epsilon > 0 && o.review.Epsilon <= 1):
-		return usage(fmt.Errorf("--epsilon: must be above 0 and at most 1, got %g", o.review.Epsilon), "")
+		return usage(fmt.Errorf("--epsilon: must be greater than 0 and at most 1, got %g", o.review.Epsilon), "")
 	case !(o.review.Gap >= 0 && o.review.Gap < 1):
-		return usage(fmt.Errorf("--gap: must be at least 0 and below 1, got %g", o.review.Gap), "")
+		return usage(fmt.Errorf("--gap: must be at least 0 and less than 1, got %g", o.review.Gap), "")
 	case o.solver != "" && findSolver(o.solver) == nil:
-		return usage(fmt.Errorf("--solver %s: want highs, cbc or glpsol", o.solver), "")
+		return usage(fmt.Errorf("--solver %s: must be one of: highs, cbc, glpsol", o.solver), "")
 	case o.problem != "" && o.target != "":
-		return usage(fmt.Errorf("--problem and %s: want one of them", o.target), "")
+		return usage(fmt.Errorf("--problem: cannot be combined with %s", o.target), "")
 	}
 	return nil
 }
 
-// exit is nil, or exit code 10 when that was asked for and counts change.
-func (o *planOptions) exit(p plan.Proposal) error {
+// exitCode returns exit code 10 if --detailed-exitcode is set and counts change, otherwise nil.
+func (o *planOptions) exitCode(p plan.Proposal) error {
 	if o.detailed && p.Changed() {
 		return &exitError{code: exitChanges, err: errors.New("")}
 	}
@@ -217,7 +218,7 @@ func (o *planOptions) solveBare(ctx context.Context, in io.Reader, out io.Writer
 	}
 	p, err := plan.ReadProblem(o.problem, data)
 	if err != nil {
-		return usage(err, "skyserve plan --help describes the format")
+		return usage(err, "'skyserve plan --help' describes the format")
 	}
 	if o.output == "lp" || o.output == "mps" {
 		return o.print(out, p, plan.Proposal{})
@@ -232,11 +233,10 @@ func (o *planOptions) solveBare(ctx context.Context, in io.Reader, out io.Writer
 	if err := o.print(out, p, proposal); err != nil {
 		return err
 	}
-	return o.exit(proposal)
+	return o.exitCode(proposal)
 }
 
-// solve solves with the solver that was asked for, and says so when it is
-// another than the one built in.
+// solve runs the solver of --solver, or the built-in one. The notes name an external solver.
 func (o *planOptions) solve(ctx context.Context, p *plan.Problem) (plan.Result, []string, error) {
 	if o.solver == "" {
 		res, err := plan.Solve(p, plan.Options{Gap: o.review.Gap})
@@ -247,15 +247,15 @@ func (o *planOptions) solve(ctx context.Context, p *plan.Problem) (plan.Result, 
 }
 
 func solverNote(solver string) string {
-	return solver + " solved it: rows and cost were checked here, the bound is its word"
+	return "solved by " + solver + ": skyserve checked feasibility and cost, but not the bound"
 }
 
-// print writes the answer in the asked form to the asked place.
+// print writes the result in the format of -o to --out or out.
 func (o *planOptions) print(out io.Writer, p *plan.Problem, proposal plan.Proposal) error {
 	return o.write(out, func(w io.Writer) error { return o.printTo(w, p, proposal) })
 }
 
-// write lets an answer be printed to the asked place.
+// write calls print with the file of --out, or with out.
 func (o *planOptions) write(out io.Writer, print func(io.Writer) error) error {
 	if o.file == "" {
 		return print(out)
@@ -281,13 +281,13 @@ func (o *planOptions) printTo(out io.Writer, p *plan.Problem, proposal plan.Prop
 	return proposal.WriteTable(out)
 }
 
-// makeReview gathers what is known of the service and reviews it.
+// makeReview observes the service and plans for it.
 func (o *planOptions) makeReview(ctx context.Context) (*plan.Reviewed, error) {
 	g, err := o.gather(ctx, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	o.askClouds(ctx, g.Spec)
+	o.fetchPrices(ctx, g.Spec)
 	if o.solver != "" {
 		o.review.Notes = append(o.review.Notes, solverNote(o.solver))
 		o.review.Solve = func(p *plan.Problem, po plan.Options) (plan.Result, error) {
@@ -302,15 +302,15 @@ func (o *planOptions) makeReview(ctx context.Context) (*plan.Reviewed, error) {
 	return r, err
 }
 
-// gathered is what is known of a service, and the time that is meant.
-type gathered struct {
+// planInputs is an observed service with its history and the time to plan from.
+type planInputs struct {
 	*controller.Observed
 	history *forecast.History
 	at      time.Time
 }
 
-// gather finds the service, its history and the time that is meant.
-func (o *planOptions) gather(ctx context.Context, now time.Time) (*gathered, error) {
+// gather observes the service and loads its history.
+func (o *planOptions) gather(ctx context.Context, now time.Time) (*planInputs, error) {
 	at, err := o.time(now)
 	if err != nil {
 		return nil, err
@@ -324,8 +324,8 @@ func (o *planOptions) gather(ctx context.Context, now time.Time) (*gathered, err
 	if err != nil {
 		return nil, err
 	}
-	if o.talk != nil && observed.Spec != nil {
-		warn(o.talk, cmp.Or(o.target, observed.Spec.Name), observed.Spec)
+	if o.errOut != nil && observed.Spec != nil {
+		printWarnings(o.errOut, cmp.Or(o.target, observed.Spec.Name), observed.Spec)
 	}
 	o.review.Notes, o.review.RTT = observed.Notes, observed.RTT
 	var h *forecast.History
@@ -346,10 +346,10 @@ func (o *planOptions) gather(ctx context.Context, now time.Time) (*gathered, err
 	default:
 		at = now
 	}
-	return &gathered{observed, h, at}, nil
+	return &planInputs{observed, h, at}, nil
 }
 
-// time reads --at; zero when it is not given.
+// time parses --at; zero if it is not set.
 func (o *planOptions) time(now time.Time) (time.Time, error) {
 	if o.at == "" || o.at == "now" {
 		if o.at == "now" {
@@ -359,12 +359,12 @@ func (o *planOptions) time(now time.Time) (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339, o.at)
 	if err != nil {
-		return t, usage(fmt.Errorf("--at: want a time such as 2025-01-31T12:00:00Z, got %q", o.at), "")
+		return t, usage(fmt.Errorf("--at: must be a time such as 2025-01-31T12:00:00Z, got %q", o.at), "")
 	}
 	return t, nil
 }
 
-// observe finds the service that is meant: running, or in a file only.
+// observe observes the target: a running service, or one in a file.
 func (o *planOptions) observe(ctx context.Context, since int64) (*controller.Observed, error) {
 	own := o.history == ""
 	if !namesFile(o.target) {
@@ -374,13 +374,13 @@ func (o *planOptions) observe(ctx context.Context, since int64) (*controller.Obs
 		}
 		observed, err := controller.Observe(ctx, admins, since, own)
 		if err != nil {
-			return nil, failed(err, "'skyserve status' says whether the service is up")
+			return nil, failed(err, "'skyserve status' shows whether the service is running")
 		}
 		return observed, nil
 	}
 	text, err := os.ReadFile(o.target)
 	if err != nil {
-		return nil, usage(fmt.Errorf("reading the service: %w", err), "skyserve init writes a first service.yaml")
+		return nil, usage(fmt.Errorf("reading the service: %w", err), "'skyserve init' prints a starter service.yaml")
 	}
 	spec, err := service.Parse(o.target, text)
 	if err != nil {
@@ -396,5 +396,5 @@ func (o *planOptions) observe(ctx context.Context, since int64) (*controller.Obs
 	return observed, nil
 }
 
-// namesFile tells a file from a service's name, which holds no dot or slash.
+// namesFile reports whether target is a file: a service's name contains no dot or slash.
 func namesFile(target string) bool { return strings.ContainsAny(target, "./"+string(os.PathSeparator)) }

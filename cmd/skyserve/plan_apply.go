@@ -10,43 +10,43 @@ import (
 	"skyserve/plan"
 )
 
-// checkApply refuses what --apply cannot go with.
+// checkApply rejects flags that cannot be combined with --apply.
 func (o *planOptions) checkApply() error {
 	switch {
 	case !o.apply:
 		return nil
 	case o.problem != "":
-		return usage(errors.New("--apply: a bare problem is of no service"), "")
+		return usage(errors.New("--apply: cannot be combined with --problem"), "")
 	case namesFile(o.target):
-		return usage(fmt.Errorf("--apply: want the name of a running service, got %s", o.target), "skyserve up "+o.target+" makes a service what its file says")
+		return usage(fmt.Errorf("--apply: requires the name of a running service, got %s", o.target), "'skyserve up "+o.target+"' deploys the service in the file")
 	case o.output == "lp" || o.output == "mps":
-		return usage(fmt.Errorf("--apply: a plan is needed, and -o %s writes the problem", o.output), "")
+		return usage(fmt.Errorf("--apply: cannot be combined with -o %s, which exports the problem", o.output), "")
 	}
 	return nil
 }
 
-// carryOut makes the running service what a proposal says, and asks first where
-// that costs money.
-func (o *planOptions) carryOut(ctx context.Context, p plan.Proposal, in io.Reader) error {
-	s, unlock, err := openScaling(ctx, o.target, in, o.talk, o.yes, o.clouds)
+// applyProposal applies a proposal to the running service. It asks for confirmation if that changes the
+// bill.
+func (o *planOptions) applyProposal(ctx context.Context, p plan.Proposal, in io.Reader) error {
+	s, unlock, err := openScaling(ctx, o.target, in, o.errOut, o.yes, o.clouds)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := s.end(ctx, s.follow(ctx, fleet.WantedBy(s.spec, p))); err != nil {
+	if err := s.result(ctx, s.apply(ctx, fleet.WantedBy(s.spec, p))); err != nil {
 		return err
 	}
-	fmt.Fprintln(o.talk, applied(s.spec.Name, s.Changed))
+	fmt.Fprintln(o.errOut, applied(s.spec.Name, s.Changed))
 	if !s.Changed {
 		return nil
 	}
-	return o.exit(p)
+	return o.exitCode(p)
 }
 
-// applied says what came of carrying a plan out.
+// applied returns the message after a plan was applied.
 func applied(name string, changed bool) string {
 	if changed {
-		return name + " runs what the plan proposes"
+		return name + ": plan applied"
 	}
 	return name + ": no change"
 }

@@ -26,19 +26,19 @@ func newPlanBacktestCmd() *cobra.Command {
 	var o backtestOptions
 	cmd := &cobra.Command{
 		Use:   "backtest [NAME|SERVICE.yaml]",
-		Short: "Follow the plans over a past history: what they would have cost and broken",
-		Long: `Make a plan every hour of a past history, each from what was known before it, and
-follow them: replicas are ready after their start-up time and billed from their
-order. Beside the plans stand a constant fleet sized with hindsight for each
-region's peak, a rule that reacts to the minute before, and, with --counts, the
-counts that really stood.
+		Short: "Evaluate plans on a past history: cost and SLO misses",
+		Long: `Compute a plan for every hour of a past history, each from the data before it, and
+simulate applying them: replicas are ready after their start-up time and billed from
+their launch. The results are compared with a constant fleet sized with hindsight for
+each region's peak, with a rule that reacts to the previous minute and, with --counts,
+with the actual counts.
 
 --counts is CSV with a header: minute (since 1970) or at (a time), model, region,
-replicas and, where known, gpu; a count stands until the next one.`,
+replicas and, optionally, gpu. A count is valid until the next one.`,
 		Example: `  skyserve plan backtest service.yaml --history week.csv
   skyserve plan backtest service.yaml --history week.csv --forecaster seasonal-naive --peak p90
   skyserve plan backtest --from 2025-01-30T00:00:00Z --until 2025-01-31T00:00:00Z -o json`,
-		Args: argsBetween(0, 1, "at most one NAME or SERVICE.yaml"),
+		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				o.target = args[0]
@@ -48,31 +48,31 @@ replicas and, where known, gpu; a count stands until the next one.`,
 	}
 	flags := cmd.Flags()
 	o.reviewFlags(cmd)
-	flags.StringVar(&o.from, "from", "", "follow plans from `TIME` on (default: a day after the history's start, or its middle)")
-	flags.StringVar(&o.until, "until", "", "follow plans until `TIME` (default: the history's end)")
-	flags.DurationVar(&o.every, "every", 0, "time between two plans (default: what the service says, else 1h)")
-	flags.StringVar(&o.counts, "counts", "", "`FILE` of the counts that really stood")
-	flags.StringVarP(&o.output, "output", "o", "table", "table or json")
+	flags.StringVar(&o.from, "from", "", "start of the evaluated period, as `TIME` (default: a day after the history's start, or its middle)")
+	flags.StringVar(&o.until, "until", "", "end of the evaluated period, as `TIME` (default: the history's end)")
+	flags.DurationVar(&o.every, "every", 0, "time between two plans (default: autoscale.every, else 1h)")
+	flags.StringVar(&o.counts, "counts", "", "`FILE` with the actual counts")
+	flags.StringVarP(&o.output, "output", "o", "table", "output format: table or json")
 	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
 	return cmd
 }
 
-func (o *backtestOptions) run(ctx context.Context, out, talk io.Writer) error {
+func (o *backtestOptions) run(ctx context.Context, out, errOut io.Writer) error {
 	if o.output != "table" && o.output != "json" {
-		return usage(fmt.Errorf("-o %s: want table or json", o.output), "")
+		return usage(fmt.Errorf("-o %s: must be one of: table, json", o.output), "")
 	}
 	if err := o.check(); err != nil {
 		return err
 	}
-	b, err := o.ready(ctx)
+	b, err := o.newBacktester(ctx)
 	if err != nil {
 		return err
 	}
-	// What no review can do is said before all of them are made.
+	// Errors that affect every review are reported before computing all of them.
 	if err := b.Forecast(0); err != nil {
 		return usage(err, "")
 	}
-	if err := inParallel(ctx, b.Reviews(), b.Forecast, newProgress(talk, "forecasting each review")); err != nil {
+	if err := inParallel(ctx, b.Reviews(), b.Forecast, newProgress(errOut, "computing forecasts")); err != nil {
 		if ctx.Err() != nil {
 			return err
 		}
@@ -90,8 +90,8 @@ func (o *backtestOptions) run(ctx context.Context, out, talk io.Writer) error {
 	})
 }
 
-// ready gathers what the backtest is made of.
-func (o *backtestOptions) ready(ctx context.Context) (*plan.Backtester, error) {
+// newBacktester loads the backtest's inputs.
+func (o *backtestOptions) newBacktester(ctx context.Context) (*plan.Backtester, error) {
 	var b plan.BacktestOptions
 	for _, t := range []struct {
 		flag, text string
@@ -102,7 +102,7 @@ func (o *backtestOptions) ready(ctx context.Context) (*plan.Backtester, error) {
 		}
 		var err error
 		if *t.to, err = time.Parse(time.RFC3339, t.text); err != nil {
-			return nil, usage(fmt.Errorf("%s: want a time such as 2025-01-31T12:00:00Z, got %q", t.flag, t.text), "")
+			return nil, usage(fmt.Errorf("%s: must be a time such as 2025-01-31T12:00:00Z, got %q", t.flag, t.text), "")
 		}
 	}
 	g, err := o.gather(ctx, time.Now())
@@ -110,7 +110,7 @@ func (o *backtestOptions) ready(ctx context.Context) (*plan.Backtester, error) {
 		return nil, err
 	}
 	if g.history.Minutes == 0 {
-		return nil, usage(errors.New("plan backtest: there is no history to follow plans over"), "name one: --history FILE")
+		return nil, usage(errors.New("plan backtest: the service has no history"), "pass --history FILE")
 	}
 	if o.counts != "" {
 		text, err := os.ReadFile(o.counts)

@@ -10,16 +10,16 @@ import (
 	"skyserve/plan"
 )
 
-// printReservation compares commitments over the history.
+// printReservation compares amounts of reserved capacity over the history.
 func (o *planOptions) printReservation(ctx context.Context, out io.Writer) error {
 	g, err := o.gather(ctx, time.Now())
 	if err != nil {
 		return err
 	}
 	if g.history.Minutes == 0 {
-		return usage(errors.New("--reserve: there is no history to size commitments by"), "name one: --history FILE")
+		return usage(errors.New("--reserve: the service has no history"), "pass --history FILE")
 	}
-	o.askClouds(ctx, g.Spec)
+	o.fetchPrices(ctx, g.Spec)
 	until := time.Time{}
 	if o.at != "" {
 		until = g.at

@@ -13,30 +13,30 @@ import (
 	"skyserve/plan"
 )
 
-// otherSolver is a solver of integer programmes that may be installed.
-type otherSolver struct {
+// externalSolver is an external integer programming solver.
+type externalSolver struct {
 	name, program, install string
-	// args is its command line; options is a file of options, if it wants one.
+	// args returns its command line, and options the content of its options file, if it needs one.
 	args    func(file, out, options string, gap float64) []string
 	options func(gap float64) string
-	// read finds the columns' values in what it wrote, and what it says of them.
+	// read parses the columns' values and the status from the file that it wrote.
 	read func(p *plan.Problem, written string) (columns map[string]float64, status plan.Status)
 }
 
-// otherSolvers are those that --solver knows.
-var otherSolvers = []otherSolver{
+// externalSolvers are the solvers that --solver supports.
+var externalSolvers = []externalSolver{
 	{
 		name: "highs", program: "highs", install: "pip install highspy, or https://highs.dev",
 		args: func(file, out, options string, _ float64) []string {
 			return []string{"--options_file", options, "--solution_file", out, file}
 		},
-		options: func(gap float64) string { return "mip_rel_gap = " + exact(gap) + "\n" },
+		options: func(gap float64) string { return "mip_rel_gap = " + formatExact(gap) + "\n" },
 		read:    readHighs,
 	},
 	{
 		name: "cbc", program: "cbc", install: "apt-get install coinor-cbc",
 		args: func(file, out, _ string, gap float64) []string {
-			return []string{file, "-ratioGap", exact(gap), "-solve", "-solution", out}
+			return []string{file, "-ratioGap", formatExact(gap), "-solve", "-solution", out}
 		},
 		read: readCBC,
 	},
@@ -45,7 +45,7 @@ var otherSolvers = []otherSolver{
 		args: func(file, out, _ string, gap float64) []string {
 			args := []string{"--lp", file, "-w", out}
 			if gap > 0 {
-				args = append(args, "--mipgap", exact(gap))
+				args = append(args, "--mipgap", formatExact(gap))
 			}
 			return args
 		},
@@ -53,25 +53,24 @@ var otherSolvers = []otherSolver{
 	},
 }
 
-func exact(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+func formatExact(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// findSolver is the solver of that name, nil when there is none.
-func findSolver(name string) *otherSolver {
-	for at := range otherSolvers {
-		if otherSolvers[at].name == name {
-			return &otherSolvers[at]
+// findSolver returns the solver with a name; nil if there is none.
+func findSolver(name string) *externalSolver {
+	for at := range externalSolvers {
+		if externalSolvers[at].name == name {
+			return &externalSolvers[at]
 		}
 	}
 	return nil
 }
 
-// solve writes the problem, runs the solver on it and checks its answer. It
-// fails when the solver is not installed, ends with an error, or its counts
-// break a row.
-func (s *otherSolver) solve(ctx context.Context, p *plan.Problem, gap float64) (plan.Result, error) {
+// solve writes the problem, runs the solver on it and checks its solution. It fails if the solver is
+// not installed, ends with an error, or returns counts that violate a row.
+func (s *externalSolver) solve(ctx context.Context, p *plan.Problem, gap float64) (plan.Result, error) {
 	program, err := exec.LookPath(s.program)
 	if err != nil {
-		return plan.Result{}, failed(fmt.Errorf("solving with %s: it is not installed: %w", s.name, err), s.install)
+		return plan.Result{}, failed(fmt.Errorf("solving with %s: not installed: %w", s.name, err), s.install)
 	}
 	dir, err := os.MkdirTemp("", "skyserve-plan-")
 	if err != nil {
@@ -85,18 +84,18 @@ func (s *otherSolver) solve(ctx context.Context, p *plan.Problem, gap float64) (
 	columns, status := s.read(p, written)
 	switch {
 	case status == plan.StatusInfeasible:
-		return plan.Result{Status: status, Infeasible: []string{s.name + " says that no counts satisfy the rows"}}, nil
+		return plan.Result{Status: status, Infeasible: []string{s.name + " reports that no counts satisfy the constraints"}}, nil
 	case columns == nil:
 		return plan.Result{Status: plan.StatusUnknown}, nil
 	}
 	return s.check(p, columns, status, gap)
 }
 
-// check makes a result of the solver's columns.
-func (s *otherSolver) check(p *plan.Problem, columns map[string]float64, status plan.Status, gap float64) (plan.Result, error) {
+// check converts the solver's columns to a result.
+func (s *externalSolver) check(p *plan.Problem, columns map[string]float64, status plan.Status, gap float64) (plan.Result, error) {
 	x, err := p.Counts(columns)
 	if err != nil {
-		return plan.Result{}, failed(fmt.Errorf("reading the answer of %s: %w", s.name, err), "")
+		return plan.Result{}, failed(fmt.Errorf("reading the solution of %s: %w", s.name, err), "")
 	}
 	bound := 0.0
 	if status == plan.StatusOptimal {
@@ -104,7 +103,7 @@ func (s *otherSolver) check(p *plan.Problem, columns map[string]float64, status 
 	}
 	r, err := p.Assess(x, bound, gap)
 	if err != nil {
-		return plan.Result{}, failed(fmt.Errorf("checking the answer of %s: %w", s.name, err), "")
+		return plan.Result{}, failed(fmt.Errorf("checking the solution of %s: %w", s.name, err), "")
 	}
 	if status != plan.StatusOptimal {
 		r.Status = plan.StatusFeasible
@@ -112,8 +111,8 @@ func (s *otherSolver) check(p *plan.Problem, columns map[string]float64, status 
 	return r, nil
 }
 
-// run runs the solver in dir and gives the file that it writes.
-func (s *otherSolver) run(ctx context.Context, program, dir string, p *plan.Problem, gap float64) (string, error) {
+// run runs the solver in dir and returns the content of its solution file.
+func (s *externalSolver) run(ctx context.Context, program, dir string, p *plan.Problem, gap float64) (string, error) {
 	var lp bytes.Buffer
 	if err := p.WriteLP(&lp); err != nil {
 		return "", err
@@ -127,20 +126,20 @@ func (s *otherSolver) run(ctx context.Context, program, dir string, p *plan.Prob
 			return "", err
 		}
 	}
-	said, err := exec.CommandContext(ctx, program, s.args(file, out, options, gap)...).CombinedOutput()
+	output, err := exec.CommandContext(ctx, program, s.args(file, out, options, gap)...).CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("%w: %s", err, lastLine(said))
+		return "", fmt.Errorf("%w: %s", err, lastLine(output))
 	}
 	written, err := os.ReadFile(out)
 	if err != nil {
-		return "", fmt.Errorf("it wrote no answer: %s", lastLine(said))
+		return "", fmt.Errorf("no solution file: %s", lastLine(output))
 	}
 	return string(written), nil
 }
 
-// lastLine is the last line of what a program said that is not empty.
-func lastLine(said []byte) string {
-	lines := strings.Split(strings.TrimSpace(string(said)), "\n")
+// lastLine returns the last non-empty line of a program's output.
+func lastLine(output []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 

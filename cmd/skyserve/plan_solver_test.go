@@ -16,8 +16,8 @@ import (
 const solverProblem = `{"models":["a"],"regions":["us","eu"],"gpus":["L4"],"n":[[[2],[0]]],"theta":[[1000]],"alpha":[0.8],"sigma":[[0.1]],
 "rho":[[[4200,0],[0,4200]]],"epsilon":0.7,"capacity":null,"min":null,"max":null}`
 
-// fakeSolver puts a program of that name in front of PATH: it notes its
-// arguments and writes answer where its arguments want it.
+// fakeSolver puts a program with a name first in PATH. It records its arguments and writes answer to
+// the file that they name.
 func fakeSolver(t *testing.T, name, answerFlag, answer string, code int) (args string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -50,8 +50,8 @@ func solveWith(t *testing.T, solver string, gap float64) (plan.Proposal, error) 
 	return p, err
 }
 
-// A solver's answer is read in its own format, checked, and said to be its own.
-func TestOtherSolvers(t *testing.T) {
+// An external solver's solution is parsed in its format and checked, and the result names the solver.
+func TestExternalSolvers(t *testing.T) {
 	const (
 		highs = "Model status\nOptimal\n\n# Primal solution values\nFeasible\nObjective 5.2\n# Columns 4\ns_0_0_0 2\na_0_0_0 1\ns_0_1_0 0\na_0_1_0 3\n# Rows 3\nlocal_0_0 3000\n\n# Dual solution values\nNone\n# Columns 4\ns_0_0_0 9\n"
 		cbc   = "Optimal - objective value 5.2\n 0 s_0_0_0 2 0\n 1 a_0_0_0 1 0\n** 3 a_0_1_0 2.999999999 0\n"
@@ -75,9 +75,9 @@ func TestOtherSolvers(t *testing.T) {
 		{"glpsol", "-w", strings.Replace(glpk, " o ", " f ", 1), plan.StatusFeasible, 5.2, ""},
 		{"glpsol", "-w", "s mip 3 4 n 0\n", plan.StatusInfeasible, 0, ""},
 		{"glpsol", "-w", "s mip 3 4 u 0\n", plan.StatusUnknown, 0, ""},
-		{"cbc", "-solution", strings.Replace(cbc, "2.999999999", "2", 1), "", 0, "checking the answer of cbc: a in eu: carries 2000 tokens a second of 2940"},
-		{"cbc", "-solution", strings.Replace(cbc, "2.999999999", "2.5", 1), "", 0, "reading the answer of cbc: a_0_1_0: want a whole number of 0 to 1000000, got 2.5"},
-		{"cbc", "-nothing", "", "", 0, "solving with cbc: it wrote no answer: last word"},
+		{"cbc", "-solution", strings.Replace(cbc, "2.999999999", "2", 1), "", 0, "checking the solution of cbc: a in eu: carries 2000 tokens a second of 2940"},
+		{"cbc", "-solution", strings.Replace(cbc, "2.999999999", "2.5", 1), "", 0, "reading the solution of cbc: a_0_1_0: want a whole number of 0 to 1000000, got 2.5"},
+		{"cbc", "-nothing", "", "", 0, "solving with cbc: no solution file: last word"},
 	} {
 		fakeSolver(t, c.solver, c.flag, c.answer, 0)
 		p, err := solveWith(t, c.solver, 0)
@@ -91,37 +91,37 @@ func TestOtherSolvers(t *testing.T) {
 			t.Errorf("%s: %v, %s", c.solver, err, p.Status)
 			continue
 		}
-		if !strings.HasPrefix(p.Assumed[0], c.solver+" solved it") {
+		if !strings.HasPrefix(p.Assumed[0], "solved by "+c.solver) {
 			t.Errorf("%s is not named: %v", c.solver, p.Assumed)
 		}
 	}
 }
 
-// The gap that is asked for reaches the solver; what it gives up on is told.
-func TestOtherSolverIsTold(t *testing.T) {
+// The gap is passed to the solver, and its failure is reported.
+func TestExternalSolverReceivesGap(t *testing.T) {
 	args := fakeSolver(t, "cbc", "-solution", "Stopped on time (no integer solution)\n", 0)
 	if _, err := solveWith(t, "cbc", 0.01); err != nil {
 		t.Fatal(err)
 	}
-	said, err := os.ReadFile(args)
-	if err != nil || !strings.Contains(string(said), "-ratioGap 0.01 -solve -solution") {
-		t.Errorf("%s %v", said, err)
+	output, err := os.ReadFile(args)
+	if err != nil || !strings.Contains(string(output), "-ratioGap 0.01 -solve -solution") {
+		t.Errorf("%s %v", output, err)
 	}
 	fakeSolver(t, "glpsol", "-w", "", 3)
 	if _, err := solveWith(t, "glpsol", 0.01); err == nil || err.Error() != "solving with glpsol: exit status 3: last word" {
 		t.Errorf("got %v", err)
 	}
 	t.Setenv("PATH", t.TempDir())
-	if _, err := solveWith(t, "highs", 0); err == nil || !strings.Contains(err.Error(), "solving with highs: it is not installed") {
+	if _, err := solveWith(t, "highs", 0); err == nil || !strings.Contains(err.Error(), "solving with highs: not installed") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := solveWith(t, "gurobi", 0); err == nil || err.Error() != "--solver gurobi: want highs, cbc or glpsol" {
+	if _, err := solveWith(t, "gurobi", 0); err == nil || err.Error() != "--solver gurobi: must be one of: highs, cbc, glpsol" {
 		t.Errorf("got %v", err)
 	}
 }
 
-// A service's review is solved by another solver too, and says so.
-func TestOtherSolverOfAService(t *testing.T) {
+// A service can be planned with an external solver, which the plan names.
+func TestPlanWithExternalSolver(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "service.yaml")
 	text := "name: chat-elsewhere\nmodels:\n  - name: m\n    gpus: [{type: L4, tps: 1000}]\nregions:\n  - name: local/us\n    replicas: {min: 1, max: 4}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -136,7 +136,7 @@ func TestOtherSolverOfAService(t *testing.T) {
 		t.Fatal(err)
 	}
 	var p plan.Proposal
-	if err := json.Unmarshal(out.Bytes(), &p); err != nil || p.Changes[0].Then != 2 || p.Assumed[0] != "cbc solved it: rows and cost were checked here, the bound is its word" {
+	if err := json.Unmarshal(out.Bytes(), &p); err != nil || p.Changes[0].Then != 2 || p.Assumed[0] != "solved by cbc: skyserve checked feasibility and cost, but not the bound" {
 		t.Errorf("%s %v", out.String(), err)
 	}
 	fakeSolver(t, "glpsol", "-w", "", 3)

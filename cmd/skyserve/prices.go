@@ -17,19 +17,19 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// offersTimeout bounds asking clouds what they offer for a plan that changes nothing.
+// offersTimeout bounds the requests for the clouds' offerings for a plan that changes nothing.
 const offersTimeout = 30 * time.Second
 
-// askClouds has a review plan with what clouds offer, as `up` does. A cloud that does not
-// answer is no reason not to plan: list prices stand in, and the plan says so.
-func (o *planOptions) askClouds(ctx context.Context, spec *service.Spec) {
+// fetchPrices sets the review's prices to those of the clouds' offerings, as `up` does. If a cloud
+// does not respond, the plan uses list prices and notes that.
+func (o *planOptions) fetchPrices(ctx context.Context, spec *service.Spec) {
 	regions := cloud.Rented(spec)
 	if o.listPrices || len(regions) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, offersTimeout, fmt.Errorf("no answer within %s", offersTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, offersTimeout, fmt.Errorf("no response within %s", offersTimeout))
 	defer cancel()
-	places, err := o.clouds.placesOf(ctx, spec)
+	places, err := o.clouds.providersOf(ctx, spec)
 	unknown := map[service.Region]error{}
 	if err != nil {
 		for _, r := range regions {
@@ -46,12 +46,11 @@ func (o *planOptions) askClouds(ctx context.Context, spec *service.Spec) {
 			}
 		}
 	}
-	o.review.Notes = slices.Concat(o.review.Notes, unpriced(unknown))
+	o.review.Notes = slices.Concat(o.review.Notes, unknownPriceLines(unknown))
 }
 
-// unpriced says, each reason once, of which regions prices are not known, and what would
-// let them be.
-func unpriced(unknown map[service.Region]error) []string {
+// unknownPriceLines returns one line per reason why prices are unknown, with the regions and a hint.
+func unknownPriceLines(unknown map[service.Region]error) []string {
 	regions := map[string][]string{} // by reason
 	for _, r := range slices.Sorted(maps.Keys(unknown)) {
 		reason := oneLine(unknown[r])
@@ -63,13 +62,12 @@ func unpriced(unknown map[service.Region]error) []string {
 	}
 	var lines []string
 	for _, reason := range slices.Sorted(maps.Keys(regions)) {
-		lines = append(lines, fmt.Sprintf("prices of %s are not known, list prices stand in: %s", strings.Join(regions[reason], ", "), reason))
+		lines = append(lines, fmt.Sprintf("prices of %s are unknown, using list prices: %s", strings.Join(regions[reason], ", "), reason))
 	}
 	return lines
 }
 
-// printPrices says where the prices of machines to launch are from, and why some are not
-// their cloud's.
+// printPrices prints the sources of the prices of machines to launch, and why some are list prices.
 func printPrices(w io.Writer, p *fleet.Plan) {
 	var from []string
 	for _, c := range p.Changes {
@@ -81,26 +79,26 @@ func printPrices(w io.Writer, p *fleet.Plan) {
 		return
 	}
 	slices.Sort(from)
-	fmt.Fprintf(w, "  prices are from: %s\n", strings.Join(slices.Compact(from), "; "))
-	for _, line := range unpriced(p.Unpriced) {
+	fmt.Fprintf(w, "  price source: %s\n", strings.Join(slices.Compact(from), "; "))
+	for _, line := range unknownPriceLines(p.Unpriced) {
 		fmt.Fprintln(w, "  "+line)
 	}
 }
 
-// findPrices says whether clouds tell prices. One that does not is nothing amiss.
+// findPrices reports whether clouds return prices. It is not a failure if one does not.
 func findPrices(ctx context.Context, places provision.Places, regions []service.Region) []provision.Finding {
 	var findings []provision.Finding
 	prices := fleet.AskPrices(ctx, places, regions)
 	for _, r := range regions {
-		f := provision.Finding{Where: string(r), OK: true, What: fmt.Sprintf("prices: its cloud tells %d", len(prices.ByRegion[r]))}
+		f := provision.Finding{Where: string(r), OK: true, What: fmt.Sprintf("prices: %d found", len(prices.ByRegion[r]))}
 		if err := prices.Unknown[r]; err != nil {
-			f.What = "prices are not known, list prices stand in: " + oneLine(err)
+			f.What = "prices are unknown, using list prices: " + oneLine(err)
 			var refused *provision.CredentialsError
 			if errors.As(err, &refused) {
 				f.Hint = refused.Hint
 			}
 			if refused != nil && refused.Action == "" {
-				continue // who is unknown is told so once
+				continue // another finding reports missing credentials
 			}
 		}
 		findings = append(findings, f)

@@ -18,24 +18,24 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// quotaTimeout bounds asking for quotas: `up` goes on without those that are not known.
+// quotaTimeout bounds the requests for quotas: `up` continues without those that are unknown.
 const quotaTimeout = 20 * time.Second
 
-// allotted is a provider that can be asked what an account may have.
-type allotted interface {
+// quotaProvider is a provider that returns an account's quotas.
+type quotaProvider interface {
 	Quotas(ctx context.Context, region service.Region) ([]provision.Quota, error)
 }
 
-// quotasOf asks regions at once for their quotas, and says by region why some are not known.
+// quotasOf fetches the quotas of regions concurrently. unknown has the errors, by region.
 func quotasOf(ctx context.Context, places provision.Places, regions []service.Region) (quotas []provision.Quota, unknown map[service.Region]error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, quotaTimeout, fmt.Errorf("no answer within %s", quotaTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, quotaTimeout, fmt.Errorf("no response within %s", quotaTimeout))
 	defer cancel()
 	found, errs := make([][]provision.Quota, len(regions)), make([]error, len(regions))
 	var wg sync.WaitGroup
 	for i, r := range regions {
-		provider, ok := places[r.Cloud()].(allotted)
+		provider, ok := places[r.Cloud()].(quotaProvider)
 		if !ok {
-			errs[i] = fmt.Errorf("%s does not tell quotas", r.Cloud())
+			errs[i] = fmt.Errorf("%s does not report quotas", r.Cloud())
 			continue
 		}
 		wg.Go(func() { found[i], errs[i] = provider.Quotas(ctx, r) })
@@ -44,7 +44,7 @@ func quotasOf(ctx context.Context, places provision.Places, regions []service.Re
 	unknown = map[service.Region]error{}
 	for i, r := range regions {
 		for _, q := range found[i] {
-			if !slices.Contains(quotas, q) { // one that holds everywhere comes with each region
+			if !slices.Contains(quotas, q) { // global quotas are returned with each region
 				quotas = append(quotas, q)
 			}
 		}
@@ -55,18 +55,17 @@ func quotasOf(ctx context.Context, places provision.Places, regions []service.Re
 	return quotas, unknown
 }
 
-// quotaView is what a plan needs of quotas.
+// quotaView compares a plan's needs with the account's quotas.
 type quotaView struct {
 	needs   []cloud.QuotaNeed
 	unknown map[service.Region]error
-	// fits says whether the plan can be carried out within them, if need be otherwise
-	// than it would be tried first.
+	// fits is set if the plan can be applied within the quotas, with fallbacks if necessary.
 	fits bool
 }
 
-// viewQuotas asks for the quotas that a plan's machines count against. Nothing is asked
-// for where it launches none.
-func viewQuotas(ctx context.Context, f *fleet.Fleet, places provision.Places, p *fleet.Plan) (v quotaView, err error) {
+// checkQuotas fetches the quotas that a plan's launches count against. A plan without launches
+// needs no request.
+func checkQuotas(ctx context.Context, f *fleet.Fleet, places provision.Places, p *fleet.Plan) (v quotaView, err error) {
 	needs := cloud.QuotaNeedsOf(p.Changes)
 	if len(needs) == 0 || !cloud.Rents(f.Spec) {
 		return quotaView{fits: true}, nil
@@ -80,38 +79,37 @@ func viewQuotas(ctx context.Context, f *fleet.Fleet, places provision.Places, p 
 	return v, err
 }
 
-// exceeded are the needs that are known to be more than there is.
+// exceeded returns the needs that exceed their quota.
 func (v quotaView) exceeded() []cloud.QuotaNeed {
 	return slices.DeleteFunc(slices.Clone(v.needs), func(n cloud.QuotaNeed) bool { return !n.Exceeded() })
 }
 
-// print shows what is needed of each quota beside what is left of it, and how to ask
-// for what is missing.
+// print prints each quota with the needed and the available amount, and how to request increases.
 func (v quotaView) print(w io.Writer) {
 	if len(v.needs) == 0 {
 		return
 	}
 	t := printable.NewTable(w)
-	t.Rowf("  QUOTA\tREGION\tNEEDS\tLEFT\tLIMIT")
+	t.Rowf("  QUOTA\tREGION\tNEEDED\tAVAILABLE\tLIMIT")
 	for _, n := range v.needs {
 		t.Row(quotaRow(n)...)
 	}
-	_ = t.Flush() // into a buffer or onto a screen: there is nowhere else to say it
+	_ = t.Flush() // w is a buffer or the screen: an error could not be reported elsewhere
 	for _, r := range slices.Sorted(maps.Keys(v.unknown)) {
-		fmt.Fprintf(w, "  quotas of %s are not known: %s\n", r, oneLine(v.unknown[r]))
+		fmt.Fprintf(w, "  quotas of %s are unknown: %s\n", r, oneLine(v.unknown[r]))
 	}
 	for _, n := range v.exceeded() {
-		fmt.Fprintf(w, "  to have more of %s: %s\n", n.Code, n.Request())
+		fmt.Fprintf(w, "  to increase %s: %s\n", n.Code, n.Request())
 	}
 	switch {
 	case !v.fits:
-		fmt.Fprintln(w, "  some machines cannot be had: the service has no others, and no other regions, to turn to")
+		fmt.Fprintln(w, "  some VMs exceed the quotas, and the service has no other GPU, capacity type or region to fall back to")
 	case len(v.exceeded()) > 0:
-		fmt.Fprintln(w, "  what is over quota is tried on other machines, or in other regions, of the service")
+		fmt.Fprintln(w, "  VMs over quota fall back to the service's other GPUs, capacity types or regions")
 	}
 }
 
-// quotaRow is the cells of one need.
+// quotaRow returns the cells of one need.
 func quotaRow(n cloud.QuotaNeed) []string {
 	name, needs := n.Code, fmt.Sprintf("%g %s", n.Needs, n.Unit)
 	if n.Limit == nil {
@@ -119,22 +117,21 @@ func quotaRow(n cloud.QuotaNeed) []string {
 	}
 	left := fmt.Sprintf("%g", *n.Limit-*n.Used)
 	if n.Exceeded() {
-		left += ", too little"
+		left += ", too low"
 	}
 	return []string{fmt.Sprintf("  %s (%s)", n.Name, n.Code), string(n.Region), needs, left, fmt.Sprintf("%g", *n.Limit)}
 }
 
-// oneLine is an error on one line.
+// oneLine returns an error's message on one line.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// errOverQuota is a plan that its account may not carry out.
-var errOverQuota = errors.New("the plan needs more machines than the account's quotas leave")
+// errOverQuota is returned for a plan that the account's quotas do not allow.
+var errOverQuota = errors.New("the plan needs more VMs than the account's quotas allow")
 
-// admit refuses a plan that cannot be carried out within the quotas, unless a person can
-// be asked.
-func (v quotaView) admit(in io.Reader, yes bool) error {
-	if v.fits || !yes && canAsk(in) {
+// checkFits returns an error for a plan that exceeds the quotas, unless the user can be prompted.
+func (v quotaView) checkFits(in io.Reader, yes bool) error {
+	if v.fits || !yes && canPrompt(in) {
 		return nil
 	}
-	return failed(errOverQuota, "ask the cloud for more as said above, or ask for less in regions[].replicas; 'skyserve up' without --yes asks whether to try all the same")
+	return failed(errOverQuota, "request an increase as shown above, or reduce regions[].replicas; to try anyway, run 'skyserve up' without --yes and confirm")
 }

@@ -11,34 +11,34 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// What a plan needs of quotas is shown before anything is made, and a plan that cannot
-// be carried out within them, not even otherwise, is refused.
-func TestUpLooksAtQuotas(t *testing.T) {
+// The needed quotas are shown before anything is launched. A plan that exceeds them, even with
+// fallbacks, is rejected.
+func TestUpChecksQuotas(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	enough := map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
 	for _, tt := range []struct {
 		name   string
-		limits map[string]float64 // that differ from enough
-		exit   int                // of up --yes
-		says   []string
+		limits map[string]float64 // quotas that are not sufficient
+		exit   int                // exit code of up --yes
+		want   []string
 		never  string
 	}{
-		{name: "enough", says: []string{"G and VT instances as spot (L-3819A6DF) aws/us-east-1 4 vcpus 64 64", "standard instances on demand (L-1216C47A) aws/us-east-1 4 vcpus 64 64"}, never: "too little"},
+		{name: "enough", want: []string{"G and VT instances as spot (L-3819A6DF) aws/us-east-1 4 vcpus 64 64", "standard instances on demand (L-1216C47A) aws/us-east-1 4 vcpus 64 64"}, never: "too low"},
 		{
 			name: "no spot", limits: map[string]float64{"L-3819A6DF": 3},
-			says: []string{
-				"aws/us-east-1 4 vcpus 3, too little 3", "what is over quota is tried on other machines",
-				"to have more of L-3819A6DF: aws service-quotas request-service-quota-increase --service-code ec2 --quota-code L-3819A6DF --desired-value 4 --region us-east-1",
+			want: []string{
+				"aws/us-east-1 4 vcpus 3, too low 3", "VMs over quota fall back",
+				"to increase L-3819A6DF: aws service-quotas request-service-quota-increase --service-code ec2 --quota-code L-3819A6DF --desired-value 4 --region us-east-1",
 			},
 		},
 		{
 			name: "no GPUs at all", limits: map[string]float64{"L-3819A6DF": 0, "L-DB2E81BA": 0}, exit: exitFailed,
-			says: []string{"aws/us-east-1 4 vcpus 0, too little 0", "some machines cannot be had"},
+			want: []string{"aws/us-east-1 4 vcpus 0, too low 0", "some VMs exceed the quotas"},
 		},
 		{
 			name: "no balancers", limits: map[string]float64{"L-1216C47A": 2}, exit: exitFailed,
-			says: []string{"aws/us-east-1 4 vcpus 2, too little 2", "--quota-code L-1216C47A --desired-value 4 --region us-east-1"},
+			want: []string{"aws/us-east-1 4 vcpus 2, too low 2", "--quota-code L-1216C47A --desired-value 4 --region us-east-1"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -50,28 +50,28 @@ func TestUpLooksAtQuotas(t *testing.T) {
 			up := e.upOf(cloudService)
 			shown := e.skyserve(exitOK, append(slices.Clone(up), "--dry-run")...)
 			words := strings.Join(strings.Fields(shown), " ")
-			for _, want := range tt.says {
+			for _, want := range tt.want {
 				if !strings.Contains(words, want) {
-					t.Errorf("it does not say %q:\n%s", want, shown)
+					t.Errorf("no %q in\n%s", want, shown)
 				}
 			}
 			if tt.never != "" && strings.Contains(words, tt.never) {
-				t.Errorf("it says %q:\n%s", tt.never, shown)
+				t.Errorf("got %q:\n%s", tt.never, shown)
 			}
 			out := e.skyserve(tt.exit, append(up, "--yes")...)
 			if tt.exit == exitOK {
 				return
 			}
-			if left := e.aws.Left(); len(left) > 0 || !strings.Contains(out, "more machines than the account's quotas leave") {
-				t.Errorf("there is %q after\n%s", left, out)
+			if left := e.aws.Left(); len(left) > 0 || !strings.Contains(out, "more VMs than the account's quotas allow") {
+				t.Errorf("%q remains after\n%s", left, out)
 			}
 		})
 	}
 }
 
-// A quota that nobody tells is unknown, and holds nothing up.
-func TestUpWithoutKnowledgeOfQuotas(t *testing.T) {
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+// A quota that cannot be read is unknown and does not block up.
+func TestUpWithUnknownQuotas(t *testing.T) {
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	e := emulate(t)
 	e.aws.Set(func() {
@@ -85,9 +85,9 @@ func TestUpWithoutKnowledgeOfQuotas(t *testing.T) {
 	e.gce.SetQuota("us-central1", "NVIDIA_L4_GPUS", 2)
 	up := e.upOf(twoClouds)
 	shown := e.skyserve(exitOK, append(slices.Clone(up), "--dry-run")...)
-	for _, want := range []string{"L-3819A6DF aws/us-east-1 4 vcpus unknown unknown", "quotas of aws/us-east-1 are not known:", "servicequotas:GetServiceQuota", "L4 on demand (NVIDIA_L4_GPUS) gcp/us-central1 1 gpus 2 2"} {
+	for _, want := range []string{"L-3819A6DF aws/us-east-1 4 vcpus unknown unknown", "quotas of aws/us-east-1 are unknown:", "servicequotas:GetServiceQuota", "L4 on demand (NVIDIA_L4_GPUS) gcp/us-central1 1 gpus 2 2"} {
 		if !strings.Contains(strings.Join(strings.Fields(shown), " "), want) {
-			t.Errorf("it does not say %q:\n%s", want, shown)
+			t.Errorf("no %q in\n%s", want, shown)
 		}
 	}
 	var document struct{ Quotas []cloud.QuotaNeed }
@@ -105,7 +105,7 @@ func TestUpWithoutKnowledgeOfQuotas(t *testing.T) {
 	}
 }
 
-func TestDoctorLooksAtQuotas(t *testing.T) {
+func TestDoctorReportsQuotas(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -116,14 +116,14 @@ func TestDoctorLooksAtQuotas(t *testing.T) {
 	doctor := e.at("doctor", e.upOf(twoClouds)[1])
 	out := e.skyserve(exitFailed, doctor...)
 	for _, want := range []string{
-		"FAIL aws/us-east-1 G and VT instances as spot (L-3819A6DF): 0 of 3 vcpus are in use, and the fewest machines need 4",
+		"FAIL aws/us-east-1 G and VT instances as spot (L-3819A6DF): 0 of 3 vcpus in use, the service needs at least 4",
 		"--quota-code L-3819A6DF --desired-value 4 --region us-east-1",
-		"FAIL gcp/us-central1 machines without GPUs (CPUS): 0 of 1 vcpus are in use, and the fewest machines need 2",
+		"FAIL gcp/us-central1 machines without GPUs (CPUS): 0 of 1 vcpus in use, the service needs at least 2",
 		"ask for 2 of CPUS in us-central1",
-		"ok aws/us-east-1 standard instances on demand (L-1216C47A): 0 of 64 vcpus are in use, and the fewest machines need 4",
+		"ok aws/us-east-1 standard instances on demand (L-1216C47A): 0 of 64 vcpus in use, the service needs at least 4",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
-			t.Errorf("it does not say %q:\n%s", want, out)
+			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
 	e.aws.Set(func() { e.aws.Quotas["L-3819A6DF"] = 4 })
@@ -131,16 +131,16 @@ func TestDoctorLooksAtQuotas(t *testing.T) {
 	e.skyserve(exitOK, doctor...)
 }
 
-// A region without quota is no obstacle where another one has room.
-func TestQuotasOfOtherRegions(t *testing.T) {
+// A region without quota is accepted if another region has capacity.
+func TestQuotasIncludeFallbackRegions(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	e.gce.SetQuota("us-central1", "NVIDIA_L4_GPUS", 0)
-	for room, want := range map[string]string{"max: 1": "some machines cannot be had", "max: 2": "what is over quota is tried on other machines, or in other regions"} {
-		text := strings.Replace(twoClouds, "name: aws/us-east-1\n", "name: aws/us-east-1\n    replicas: {min: 1, "+room+"}\n", 1)
+	for maximum, want := range map[string]string{"max: 1": "some VMs exceed the quotas", "max: 2": "VMs over quota fall back"} {
+		text := strings.Replace(twoClouds, "name: aws/us-east-1\n", "name: aws/us-east-1\n    replicas: {min: 1, "+maximum+"}\n", 1)
 		if shown := e.skyserve(exitOK, append(e.upOf(text), "--dry-run")...); !strings.Contains(shown, want) {
-			t.Errorf("with %s in another region it does not say %q:\n%s", room, want, shown)
+			t.Errorf("with %s in another region: no %q in\n%s", maximum, want, shown)
 		}
 	}
 }

@@ -16,14 +16,14 @@ import (
 	"skyserve/provision/local"
 )
 
-// replicaOptions are the flags of `skyserve replica` and its verbs.
+// replicaOptions are the flags of `skyserve replica` and its subcommands.
 type replicaOptions struct {
 	service string
 	output  string
 	model   string
 	count   int
 	gpu     string
-	// capacity is a capacity type.
+	// capacity is the capacity type.
 	capacity string
 	undo     bool
 	yes      bool
@@ -34,19 +34,19 @@ func newReplicaCmd() *cobra.Command {
 	var o replicaOptions
 	cmd := &cobra.Command{
 		Use:   "replica",
-		Short: "List, add, remove, drain, donate and reclaim replicas by hand",
-		Long: `List, add, remove, drain, donate and reclaim replicas of a running service by
-hand, within replicas.min and max of its service.yaml. What is decided is kept
-with the service: 'skyserve up' leaves it so, 'skyserve plan --apply' decides anew,
-and an autoscale.strategy other than manual goes on from there.
+		Short: "List, add, remove, drain, donate and reclaim replicas",
+		Long: `List, add, remove, drain, donate and reclaim replicas of a running service, within
+replicas.min and replicas.max of its service.yaml. Changes are stored with the service:
+'skyserve up' keeps them, 'skyserve plan --apply' may replace them, and an
+autoscale.strategy other than manual continues from them.
 
-Replicas of local regions, and of clouds, can be added and removed; in clouds that
-changes what is billed, which is shown and asked for (--yes). Those of static regions are
-machines that service.yaml lists: they can be drained, and donated. A service
-with regions in clouds has none of its replicas drained or donated by hand.
+Replicas of local and cloud regions can be added and removed. In clouds this changes the
+bill and needs confirmation (--yes skips it). Replicas of static regions are listed in
+service.yaml; they can be drained and donated. Replicas of a service with cloud regions
+cannot be drained or donated.
 
-Exit codes: 0 done (again: no change), 1 failed, 2 usage or not allowed by
-service.yaml, 3 only a part was done, 130 interrupted.`,
+Exit codes: 0 done or no change, 1 failed, 2 usage or not allowed by service.yaml,
+3 partly done, 130 interrupted.`,
 		Example: `  skyserve replica list
   skyserve replica add local/us --gpu H100
   skyserve replica add aws/us-east-1 --gpu L4 --capacity spot --yes
@@ -57,7 +57,7 @@ service.yaml, 3 only a part was done, 130 interrupted.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.PersistentFlags().StringVar(&o.service, "service", "", "`NAME` of the service (default: the only one there is)")
+	cmd.PersistentFlags().StringVar(&o.service, "service", "", "`NAME` of the service (optional if only one exists)")
 	o.clouds.add(cmd.PersistentFlags())
 	cmd.AddCommand(newReplicaListCmd(&o), newReplicaAddCmd(&o), newReplicaRemoveCmd(&o), newReplicaDrainCmd(&o), newReplicaDonateCmd(&o), newReplicaReclaimCmd(&o))
 	return cmd
@@ -73,7 +73,7 @@ func newReplicaListCmd(o *replicaOptions) *cobra.Command {
 			return o.list(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "text or json")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	return cmd
 }
 
@@ -87,13 +87,13 @@ func newReplicaAddCmd(o *replicaOptions) *cobra.Command {
   skyserve replica add aws/us-east-1 --gpu L4 --capacity spot --yes`,
 		Args: argsBetween(1, 1, "REGION"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.decide(cmd, func(ctx context.Context, s *scaling) error { return o.add(ctx, s, args[0]) })
+			return o.applyDecision(cmd, func(ctx context.Context, s *scaling) error { return o.add(ctx, s, args[0]) })
 		},
 	}
-	cmd.Flags().StringVar(&o.model, "model", "", "model `NAME` or alias (default: the only one of the service)")
-	cmd.Flags().IntVar(&o.count, "count", 1, "how many")
-	cmd.Flags().StringVar(&o.gpu, "gpu", "", "what they run on, one of models[].gpus, such as L4 or 8xH100 (default: the first that can be had)")
-	cmd.Flags().StringVar(&o.capacity, "capacity", "", "how it is paid for, one of regions[].capacity: spot, on_demand or reserved (default: the first that can be had)")
+	cmd.Flags().StringVar(&o.model, "model", "", "model `NAME` or alias (optional if the service has only one)")
+	cmd.Flags().IntVar(&o.count, "count", 1, "number of replicas to add")
+	cmd.Flags().StringVar(&o.gpu, "gpu", "", "GPU from models[].gpus, such as L4 or 8xH100 (default: the first with capacity)")
+	cmd.Flags().StringVar(&o.capacity, "capacity", "", "capacity type from regions[].capacity: spot, on_demand or reserved (default: the first with capacity)")
 	o.addYes(cmd)
 	return cmd
 }
@@ -110,61 +110,61 @@ func newReplicaRemoveCmd(o *replicaOptions) *cobra.Command {
 	return cmd
 }
 
-// addYes is the flag of verbs that change what is billed.
+// addYes adds --yes to a command that changes what is billed.
 func (o *replicaOptions) addYes(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask before changing what is billed (local regions never ask)")
+	cmd.Flags().BoolVar(&o.yes, "yes", false, "skip confirmation of billed changes (local regions need none)")
 }
 
-// verb makes a command that decides on one replica.
+// verb completes a command that acts on one replica.
 func (o *replicaOptions) verb(cmd *cobra.Command, on func(id string) decision) *cobra.Command {
 	cmd.Args = argsBetween(1, 1, "ID")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return o.decide(cmd, on(args[0])) }
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return o.applyDecision(cmd, on(args[0])) }
 	return cmd
 }
 
-// decide carries a decision out.
-func (o *replicaOptions) decide(cmd *cobra.Command, d decision) error {
-	_, err := decide(cmd.Context(), o.service, cmd.InOrStdin(), cmd.ErrOrStderr(), o.yes, o.clouds, d)
+// applyDecision applies a decision.
+func (o *replicaOptions) applyDecision(cmd *cobra.Command, d decision) error {
+	_, err := applyDecision(cmd.Context(), o.service, cmd.InOrStdin(), cmd.ErrOrStderr(), o.yes, o.clouds, d)
 	return err
 }
 
 func newReplicaDrainCmd(o *replicaOptions) *cobra.Command {
 	cmd := o.verb(&cobra.Command{
 		Use:   "drain ID",
-		Short: "Let a replica finish what it has and send it nothing more",
+		Short: "Drain in-flight requests of a replica and send it no new ones",
 		Example: `  skyserve replica drain us-1
   skyserve replica drain us-1 --undo`,
-	}, func(id string) decision { return drained(id, !o.undo) })
-	cmd.Flags().BoolVar(&o.undo, "undo", false, "send it requests again")
+	}, func(id string) decision { return drainDecision(id, !o.undo) })
+	cmd.Flags().BoolVar(&o.undo, "undo", false, "send requests to the replica again")
 	return cmd
 }
 
-// add launches more replicas of a model in a region, which may be called by its place alone.
+// add launches more replicas of a model in a region; name is the region or its place.
 func (o *replicaOptions) add(ctx context.Context, s *scaling, name string) error {
 	if o.count < 1 {
-		return usage(fmt.Errorf("--count: must be 1 or more, got %d", o.count), "")
+		return usage(fmt.Errorf("--count: must be at least 1, got %d", o.count), "")
 	}
 	at := slices.IndexFunc(s.spec.Regions, func(s service.RegionSpec) bool { return string(s.Name) == name || s.Name.Place() == name })
 	if at < 0 {
-		return usage(fmt.Errorf("the service has no region %q", name), "'skyserve replica list' shows what there is")
+		return usage(fmt.Errorf("the service has no region %q", name), "'skyserve replica list' shows the service's regions and models")
 	}
 	m := &s.spec.Models[0]
 	if o.model != "" {
 		m = s.spec.ModelByName(o.model)
 	}
 	if m == nil || o.model == "" && len(s.spec.Models) > 1 {
-		return usage(fmt.Errorf("--model: want one of the service's models, got %q", o.model), "'skyserve replica list' shows what there is")
+		return usage(fmt.Errorf("--model: must be one of the service's models, got %q", o.model), "'skyserve replica list' shows the service's regions and models")
 	}
 	on, err := fleet.Choose(m, s.spec.Regions[at], o.gpu, o.capacity)
 	if err != nil {
-		return usage(err, "models[].gpus and regions[].capacity of service.yaml list them")
+		return usage(err, "models[].gpus and regions[].capacity in service.yaml list the choices")
 	}
 	g := cloud.Group{Model: m.Name, Region: s.spec.Regions[at].Name}
 	w, err := s.Adding(ctx, g, o.count, on)
 	if err != nil {
 		return err
 	}
-	return s.follow(ctx, w)
+	return s.apply(ctx, w)
 }
 
 // listedReplica is a replica with its region.
@@ -174,7 +174,7 @@ type listedReplica struct {
 }
 
 // list prints the replicas.
-func (o *replicaOptions) list(ctx context.Context, out, talk io.Writer) error {
+func (o *replicaOptions) list(ctx context.Context, out, errOut io.Writer) error {
 	if err := checkOutput(o.output); err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (o *replicaOptions) list(ctx context.Context, out, talk io.Writer) error {
 	if err != nil {
 		return err
 	}
-	all, err := o.replicas(ctx, svc, talk)
+	all, err := o.replicas(ctx, svc, errOut)
 	if err != nil {
 		return err
 	}
@@ -196,13 +196,13 @@ func (o *replicaOptions) list(ctx context.Context, out, talk io.Writer) error {
 	t := printable.NewTable(out)
 	t.Rowf("ID\tREGION\tSTATE\tMODEL\tGPU\tBALANCER\tREASON")
 	for _, r := range all {
-		statusRow(t, r.ID, string(r.region), string(r.State), r.Model, r.GPU, r.Balancer, reason(r.Reason, r.Wanted))
+		statusRow(t, r.ID, string(r.region), string(r.State), r.Model, r.GPU, r.Balancer, reasonText(r.Reason, r.Wanted))
 	}
 	return t.Flush()
 }
 
-// replicas are those of a service. talk is told what could not be looked at.
-func (o *replicaOptions) replicas(ctx context.Context, svc local.Service, talk io.Writer) ([]listedReplica, error) {
+// replicas returns the replicas of a service. It prints regions that could not be listed to talk.
+func (o *replicaOptions) replicas(ctx context.Context, svc local.Service, errOut io.Writer) ([]listedReplica, error) {
 	view, err := openView(ctx, &o.clouds, svc, "listing its replicas")
 	if err != nil {
 		return nil, err
@@ -212,7 +212,7 @@ func (o *replicaOptions) replicas(ctx context.Context, svc local.Service, talk i
 		return nil, cloudError(err)
 	}
 	for _, problem := range status.Problems {
-		fmt.Fprintf(talk, "problem: %s\n", problem)
+		fmt.Fprintf(errOut, "problem: %s\n", problem)
 	}
 	var all []listedReplica
 	for _, region := range status.Regions {

@@ -28,8 +28,7 @@ const (
 	exitInterrupted = 130
 )
 
-// exitError carries the exit code that an error stands for, and one line of
-// advice for the person who reads it.
+// exitError is an error with its exit code and an optional hint: one line on what to do next.
 type exitError struct {
 	code int
 	err  error
@@ -39,31 +38,31 @@ type exitError struct {
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
-// usage marks an error as one of usage or configuration (exit 2).
+// usage marks err as an error of usage or configuration (exit 2).
 func usage(err error, hint string) error { return &exitError{code: exitUsage, err: err, hint: hint} }
 
-// failed marks an error as a failure (exit 1) with a line of advice.
+// failed marks err as a failure (exit 1) with a hint.
 func failed(err error, hint string) error { return &exitError{code: exitFailed, err: err, hint: hint} }
 
 // run executes the command line and returns the process's exit code.
 func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	log.SetOutput(printable.NewWriter(os.Stderr)) // where libraries log
+	log.SetOutput(printable.NewWriter(os.Stderr)) // libraries use the standard logger
 	return execute(ctx, args, os.Stdout, os.Stderr)
 }
 
-// execute executes the command line, writing to these for standard output and standard
-// error what does nothing to a terminal (terminal.go).
+// execute executes the command line. It removes escape sequences from everything that it
+// writes to stdout and stderr (terminal.go).
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	out, talk := printable.NewWriter(stdout), printable.NewWriter(stderr)
+	out, errOut := printable.NewWriter(stdout), printable.NewWriter(stderr)
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(out)
-	root.SetErr(talk)
+	root.SetErr(errOut)
 	err := root.ExecuteContext(ctx)
-	code := report(ctx, talk, cmp.Or(err, out.Flush()))
-	_ = talk.Flush() // there is nowhere else to say it
+	code := report(ctx, errOut, cmp.Or(err, out.Flush()))
+	_ = errOut.Flush() // an error could be reported only to the same stream
 	return code
 }
 
@@ -95,8 +94,8 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "skyserve",
 		Short: "Serve large language models across regions and clouds",
-		Long: `skyserve brings a service of LLM replicas up in several regions, carries its
-traffic, shows it, and says what capacity it needs next.`,
+		Long: `skyserve deploys LLM replicas in several regions and clouds, balances their traffic,
+shows their state, and plans the capacity that they need next.`,
 		Example: `  skyserve init > service.yaml
   skyserve up service.yaml
   skyserve top
@@ -104,8 +103,8 @@ traffic, shows it, and says what capacity it needs next.`,
   skyserve down chat`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		// A background process becomes its object before it does anything else;
-		// the object is given back when the process ends.
+		// A background process takes its local object's lock before it does anything else.
+		// The operating system releases the lock when the process ends.
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			path := os.Getenv(local.EnvObject)
 			if path == "" {
@@ -115,11 +114,11 @@ traffic, shows it, and says what capacity it needs next.`,
 			return err
 		},
 	}
-	root.PersistentFlags().Bool("no-color", false, "never use colour (NO_COLOR does the same)")
+	root.PersistentFlags().Bool("no-color", false, "disable colour (as NO_COLOR does)")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usage(err, "run '"+c.CommandPath()+" --help' for its flags")
+		return usage(err, "run '"+c.CommandPath()+" --help' to list its flags")
 	})
-	// Verbs in the order of a service's life; each lives in the file of its name.
+	// Commands in the order of a service's life cycle. Each is in the file of its name.
 	root.AddCommand(
 		newInitCmd(),
 		newValidateCmd(),

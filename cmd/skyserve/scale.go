@@ -13,14 +13,14 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// scaling is a change of a running service's replicas, told on talk.
+// scaling is a change of a running service's replicas, with its progress printed to talk.
 type scaling struct {
 	*upRun
 	*fleet.Scaling
 }
 
-// openScaling takes the lock of a service and reads what is wanted of it.
-func openScaling(ctx context.Context, name string, in io.Reader, talk io.Writer, yes bool, clouds cloudFlags) (s *scaling, unlock func(), err error) {
+// openScaling locks a service and reads its desired state.
+func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Writer, yes bool, clouds cloudFlags) (s *scaling, unlock func(), err error) {
 	svc, err := findService(name)
 	if err != nil {
 		return nil, nil, err
@@ -30,7 +30,7 @@ func openScaling(ctx context.Context, name string, in io.Reader, talk io.Writer,
 		return nil, nil, err
 	}
 	if spec == nil {
-		return nil, nil, usage(fmt.Errorf("reading the service.yaml of %s: it is missing, or cannot be read", svc.Name()), "")
+		return nil, nil, usage(fmt.Errorf("reading service.yaml of %s: it is missing or cannot be read", svc.Name()), "")
 	}
 	text, err := os.ReadFile(svc.SpecFile())
 	if err != nil {
@@ -40,11 +40,11 @@ func openScaling(ctx context.Context, name string, in io.Reader, talk io.Writer,
 		return nil, nil, err
 	}
 	u := &upRun{
-		up: &up{upOptions: &upOptions{file: svc.SpecFile(), yes: yes, timeout: waitFor(spec), clouds: clouds}, talk: talk, begun: time.Now()},
-		in: in, svc: svc, spec: spec, text: text, only: func(*fleet.Plan, provision.Change) bool { return false },
+		up: &up{upOptions: &upOptions{file: svc.SpecFile(), yes: yes, timeout: defaultTimeout(spec), clouds: clouds}, errOut: errOut, started: time.Now()},
+		in: in, svc: svc, spec: spec, text: text, filter: func(*fleet.Plan, provision.Change) bool { return false },
 	}
 	if !cloud.Rents(spec) {
-		u.clouds.here = &svc
+		u.clouds.localService = &svc
 	}
 	decided, err := fleet.ReadDecisions(decisionsFile(svc))
 	if err == nil {
@@ -55,37 +55,37 @@ func openScaling(ctx context.Context, name string, in io.Reader, talk io.Writer,
 		return nil, nil, cloudError(specUsage(err))
 	}
 	s = &scaling{u, &fleet.Scaling{
-		Fleet: u.fleet, Decided: decided, Progress: u.progress, Use: u.use,
+		Fleet: u.fleet, Decided: decided, Progress: u.progress, Use: u.deliverReplicas,
 		Keep:    func(d fleet.Decisions) error { return d.Write(decisionsFile(svc)) },
-		Drained: func(id string) { u.line("drained %s", id) },
+		Drained: func(id string) { u.printLine("drained %s", id) },
 	}}
 	drain := u.fleet.Drain
 	u.fleet.Drain = func(ctx context.Context, o provision.Object) {
-		u.line("draining %s", o.ID)
+		u.printLine("draining %s", o.ID)
 		drain(ctx, o)
 	}
 	return s, unlock, nil
 }
 
-// use has balancers use what there is, and says which replicas serve that are new to them.
-func (u *upRun) use(ctx context.Context, p *fleet.Plan, idle, fresh map[string]bool) error {
-	u.changes, u.leaving = p, idle
-	have, err := u.located(ctx, p)
+// deliverReplicas delivers the balancers' configuration with the plan's replicas, waits until they serve, and
+// prints a line for each fresh one.
+func (u *upRun) deliverReplicas(ctx context.Context, p *fleet.Plan, idle, fresh map[string]bool) error {
+	u.changes, u.draining = p, idle
+	have, err := u.awaitAddresses(ctx, p)
 	if err != nil {
 		return err
 	}
-	if err := u.handOver(ctx, have, nil); err != nil || u.clouds.here == nil {
+	if err := u.deliver(ctx, have, nil); err != nil || u.clouds.localService == nil {
 		return err
 	}
 	return u.awaitServing(ctx, have, func(id string) bool { return fresh[id] })
 }
 
-// follow makes the replicas those that are wanted. Where that costs money it shows what
-// changes, and asks first.
-func (s *scaling) follow(ctx context.Context, w fleet.Wanted) error {
+// apply changes the replicas to those wanted. It asks for confirmation if that changes the bill.
+func (s *scaling) apply(ctx context.Context, w fleet.Wanted) error {
 	p, swaps, err := s.Preview(ctx, w)
 	if err == nil {
-		err = s.agreeTo(ctx, p, swaps)
+		err = s.confirmChanges(ctx, p, swaps)
 	}
 	if err == nil {
 		err = s.Follow(ctx, w)
@@ -97,7 +97,7 @@ func (s *scaling) follow(ctx context.Context, w fleet.Wanted) error {
 func (s *scaling) remove(ctx context.Context, id string) error {
 	p, err := s.Removing(ctx, id)
 	if err == nil {
-		err = s.agreeTo(ctx, p, nil)
+		err = s.confirmChanges(ctx, p, nil)
 	}
 	if err == nil {
 		err = s.Remove(ctx, p, id)
@@ -105,17 +105,17 @@ func (s *scaling) remove(ctx context.Context, id string) error {
 	return err
 }
 
-// agreeTo shows changes of machines, and asks before what is billed is made or removed.
-func (s *scaling) agreeTo(ctx context.Context, p *fleet.Plan, swaps []fleet.Swap) (err error) {
+// confirmChanges shows changes of machines, and asks for confirmation if they change the bill.
+func (s *scaling) confirmChanges(ctx context.Context, p *fleet.Plan, swaps []fleet.Swap) (err error) {
 	if len(p.Changes) == 0 && len(swaps) == 0 {
 		return nil
 	}
-	if s.quotas, err = viewQuotas(ctx, s.fleet, s.places, p); err != nil {
+	if s.quotas, err = checkQuotas(ctx, s.fleet, s.places, p); err != nil {
 		return err
 	}
 	s.changes = p
 	for _, swap := range swaps {
-		fmt.Fprintf(s.talk, "  ~ %s\n", swap)
+		fmt.Fprintf(s.errOut, "  ~ %s\n", swap)
 	}
 	if len(p.Changes) > 0 {
 		return s.confirm()
@@ -123,11 +123,11 @@ func (s *scaling) agreeTo(ctx context.Context, p *fleet.Plan, swaps []fleet.Swap
 	if err := s.checkSecrets(); err != nil || s.yes || !cloud.Rents(s.spec) {
 		return err
 	}
-	return ask(s.in, s.talk, "changes what is billed")
+	return confirmAction(s.in, s.errOut, "changes what is billed")
 }
 
-// end says what came of a change, with its exit code.
-func (s *scaling) end(ctx context.Context, err error) error {
+// result returns the error of a change with its exit code and hint.
+func (s *scaling) result(ctx context.Context, err error) error {
 	name, code := s.spec.Name, exitFailed
 	if s.Changed {
 		code = exitPartial
@@ -137,17 +137,17 @@ func (s *scaling) end(ctx context.Context, err error) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		fmt.Fprintln(s.talk, "stopped; running it again takes up where this ended")
+		fmt.Fprintln(s.errOut, "interrupted; run the command again to continue")
 		return fmt.Errorf("changing the replicas of %s: %w", name, context.Canceled)
 	case errors.As(err, new(*fleet.UndoneError)):
 		if errors.As(err, new(*fleet.RefusedError)) {
-			code = exitPartial // the replica serves on what it has
+			code = exitPartial // the replica keeps serving with its current GPU and capacity type
 		}
-		return &exitError{code: code, err: err, hint: "the rest was done, or is so already"}
+		return &exitError{code: code, err: err, hint: "all other changes are done"}
 	case errors.Is(err, errDeclined):
 		return err
 	}
-	if known := undecided(err); known != nil {
+	if known := decisionError(err); known != nil {
 		return known
 	}
 	if known := cloudError(err); errors.As(known, &coded) {
@@ -156,17 +156,18 @@ func (s *scaling) end(ctx context.Context, err error) error {
 	return &exitError{code: code, err: err, hint: s.afterFailure(err)}
 }
 
-// undecided gives advice to a decision that service.yaml does not allow; nil for any other error.
-func undecided(err error) error {
+// decisionError returns a usage error with a hint if err is a decision that service.yaml does not
+// allow; nil for any other error.
+func decisionError(err error) error {
 	switch {
 	case errors.As(err, new(*fleet.BoundsError)):
-		return usage(err, "change the bounds in service.yaml, then skyserve up")
+		return usage(err, "change the bounds in service.yaml, then run 'skyserve up'")
 	case errors.Is(err, fleet.ErrNotOurs):
-		return usage(err, "skyserve replica drain ID lets a machine finish what it has")
+		return usage(err, "'skyserve replica drain ID' drains a machine's in-flight requests")
 	case errors.Is(err, fleet.ErrNotKept):
-		return usage(err, "'skyserve replica remove ID' drains a rented one and gives it back; POST /workers/ID/drain at its balancer drains any until that ends")
+		return usage(err, "'skyserve replica remove ID' drains and deletes the VM; POST /workers/ID/drain at its balancer drains it until the balancer restarts")
 	case errors.As(err, new(*fleet.NoReplicaError)), errors.As(err, new(*fleet.ModelUnknownError)):
-		return usage(err, "'skyserve replica list' shows what there is")
+		return usage(err, "'skyserve replica list' shows the service's replicas and models")
 	}
 	return nil
 }

@@ -10,8 +10,8 @@ func newSchemaCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON schema of a service file",
-		Long: `Prints the JSON schema of service.yaml. An editor with the YAML language server
-completes and checks from it when the file starts with
+		Long: `Print the JSON schema of service.yaml. Editors with the YAML language server use it for
+completion and checks if the file starts with
 # yaml-language-server: $schema=service.schema.json`,
 		Example: "  skyserve schema > service.schema.json",
 		Args: func(cmd *cobra.Command, args []string) error {

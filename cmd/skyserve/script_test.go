@@ -17,16 +17,15 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// TestMain makes this test binary answer as the command skyserve inside scripts.
+// TestMain makes this test binary the command skyserve inside scripts.
 func TestMain(m *testing.M) {
 	testscript.Main(patient{m}, map[string]func(){
 		"skyserve": func() { os.Exit(run(os.Args[1:])) },
 	})
 }
 
-// patient runs more tests at once than there are processors, unless -parallel says how
-// many: those that may run beside others mostly wait, for machines of emulated clouds and
-// for processes.
+// patient runs more parallel tests than there are processors, unless -parallel is set: parallel
+// tests mostly wait for emulated machines and for processes.
 type patient struct{ m *testing.M }
 
 func (p patient) Run() int {
@@ -36,7 +35,7 @@ func (p patient) Run() int {
 	flag.Visit(func(f *flag.Flag) { stated = stated || f.Name == "test.parallel" })
 	if !stated {
 		if err := flag.Set("test.parallel", strconv.Itoa(max(atOnce, runtime.GOMAXPROCS(0)))); err != nil {
-			panic(err) // there is no such flag any more
+			panic(err) // the flag does not exist
 		}
 	}
 	return p.m.Run()
@@ -62,8 +61,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// until is the line "until PATTERN COMMAND...": it runs the command again and again until a line of
-// what it prints matches.
+// until implements the line "until PATTERN COMMAND...": it repeats the command until a line of its
+// output matches.
 func until(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: until PATTERN COMMAND...")
@@ -81,7 +80,7 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 		select {
 		case <-ticker.C:
 		case <-timeout:
-			ts.Fatalf("waited in vain for %q (%v) in\n%s", args[0], failed, out)
+			ts.Fatalf("timeout waiting for %q (%v) in\n%s", args[0], failed, out)
 		}
 	}
 }
@@ -89,9 +88,9 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 // portNames are the variables that setPorts sets.
 var portNames = regexp.MustCompile(`\$(PORT2?|NAMES|ADMIN|ENGINE|CONTROLLER|OTHER)\b`)
 
-// setPorts gives a script ports that no other test has, as variables for its lines and its
-// files: PORT for local.port, which is the first balancer's, PORT2 for the second one's, and
-// what is counted from it; NAMES for a name server; OTHER for the local.port of a second service.
+// setPorts assigns ports to a script that no other test uses, as variables in its lines and files:
+// PORT for local.port, the first balancer's port; PORT2 for the second balancer's, and others derived
+// from PORT; NAMES for a name server; OTHER for the local.port of a second service.
 func setPorts(env *testscript.Env) error {
 	base := testkit.LocalPort()
 	for name, port := range map[string]int{

@@ -10,16 +10,16 @@ func newSimCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sim",
 		Short: "Simulate a service to compare policies",
-		Long: `Simulate a service in virtual time: clients, balancers and replicas in several
-regions. The balancers are the code that serves; only clients, wires and engines
-are models. The same seed gives the same figures.`,
+		Long: `Simulate a service in virtual time: clients, balancers and replicas in several regions.
+The balancers run the production code; only clients, network and engines are models. The
+same seed yields the same results.`,
 		Example: `  skyserve sim list
   skyserve sim run fig8c --policy round-robin,skylb --seeds 3
   skyserve sim list -o yaml failover > mine.yaml
   skyserve sim run mine.yaml --policy skylb,cost`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage(fmt.Errorf("sim %s: want list, run, replay or calibrate", args[0]), "run 'skyserve sim --help'")
+				return usage(fmt.Errorf("unknown command %q for sim: must be one of: list, run, replay, calibrate", args[0]), "run 'skyserve sim --help'")
 			}
 			return nil
 		},

@@ -14,18 +14,18 @@ import (
 func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writer) error {
 	for _, name := range names {
 		if eval.IsBFIO(name) && (len(names) > 1 || o.changesScenarios()) {
-			return usage(fmt.Errorf("%s: runs by itself, and takes --seeds, -o and --quiet only", name), "")
+			return usage(fmt.Errorf("%s: cannot be combined with other scenarios, and accepts --seeds, -o and --quiet only", name), "")
 		}
 	}
 	if o.output != "table" && o.output != "json" {
-		return usage(fmt.Errorf("-o %s: want table or json", o.output), "")
+		return usage(fmt.Errorf("-o %s: must be one of: table, json", o.output), "")
 	}
 	if o.seeds < 1 {
 		return usage(fmt.Errorf("--seeds: must be at least 1, got %d", o.seeds), "")
 	}
 	scenarios, err := bfioScenariosOf(names[0])
 	if err != nil {
-		return usage(err, "skyserve sim list shows them")
+		return usage(err, "'skyserve sim list' lists the scenarios")
 	}
 	for i := range scenarios {
 		if i > 0 && o.output == "table" {
@@ -52,7 +52,7 @@ func (o *simRunOptions) printBFIO(ctx context.Context, name string, out io.Write
 	return report.WriteTable(out)
 }
 
-// changesScenarios tells whether there are flags that mean nothing to BF-IO's.
+// changesScenarios reports whether flags are set that do not apply to BF-IO's scenarios.
 func (o *simRunOptions) changesScenarios() bool {
 	replay := o.trace != "" || o.replay.From != 0 || o.replay.To != 0 || o.replay.RateScale != 1 || len(o.weights) > 0
 	return replay || len(o.policies)+len(o.pushes)+len(o.settings) > 0 || o.layout != "" || o.paper

@@ -26,24 +26,23 @@ func newSimCalibrateCmd() *cobra.Command {
 	o := simCalibrateOptions{fit: eval.CalibrateOptions{Fit: defaults}}
 	cmd := &cobra.Command{
 		Use:   "calibrate --from FILE",
-		Short: "Fit an engine profile to measurements or to a service's own log",
-		Long: `Fit what a simulated replica is to what a real one did, and print it as the
-engines of a scenario file. How far the fitted profile is from measurements that
-it had not seen is printed beside it, on stderr.
+		Short: "Fit an engine profile to measurements or a balancer's record",
+		Long: `Fit the profile of a simulated engine to measurements of a real one, and print it as the
+engines section of a scenario file. The error on held-out measurements is printed to
+standard error.
 
-FILE, plain or compressed with gzip, is one of two:
+FILE, plain or gzipped, is one of:
 
-A table of a benchmark's runs, as CSV with the columns model, hardware,
-prompt_size, batch_size, token_size, prompt_time, token_time, e2e_time and
-tensor_parallel: one profile for each model, hardware and tensor parallelism, as
-curves. Times are milliseconds and token_time that of a token (splitwise-sim), or
-seconds and token_time that of all tokens (SageServe): which it is shows in
-e2e_time.
+A table of benchmark runs, as CSV with the columns model, hardware, prompt_size,
+batch_size, token_size, prompt_time, token_time, e2e_time and tensor_parallel. It yields
+one profile per model, hardware and tensor parallelism, as curves. Times are either
+milliseconds with token_time per token (splitwise-sim), or seconds with token_time for
+all tokens (SageServe); e2e_time shows which.
 
-What 'skyserve lb --record FILE' wrote: one profile for a model, as constants,
-from when its requests were sent, began to be answered and ended, and from which
-others were at the replica meanwhile. It takes 50 requests with the engine's token
-counts, some of them together, some alone, of different lengths.`,
+A record of 'skyserve lb --record FILE'. It yields one profile per model, as constants,
+from the times at which requests were sent, received their first token and ended, and
+from the requests that were at the replica at the same time. It requires 50 requests with
+the engine's token counts, some concurrent, some alone, of different lengths.`,
 		Example: `  skyserve sim calibrate --from perf.csv --model llama2-70b --hardware h100-80gb > engines.yaml
   skyserve sim calibrate --from lb-us-0.jsonl --name ours --kv 180000
   skyserve sim calibrate --from lb-us-0.jsonl --speed 10 -o json`,
@@ -53,27 +52,27 @@ counts, some of them together, some alone, of different lengths.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.from, "from", "", "`FILE` of measurements or of a record")
+	flags.StringVar(&o.from, "from", "", "`FILE` with measurements or a record")
 	flags.StringVar(&o.fit.Model, "model", "", "only this model")
-	flags.StringVar(&o.fit.Hardware, "hardware", "", "of a table: only this hardware")
-	flags.IntVar(&o.fit.TensorParallel, "tensor-parallel", 0, "of a table: only this tensor parallelism")
-	flags.StringVar(&o.fit.Fit.Name, "name", "", "the profile's name (default: of what it was fitted to)")
-	flags.IntVar(&o.fit.Fit.KVTokens, "kv", 0, "tokens that the KV memory holds (default: the most that was seen in it)")
-	flags.IntVar(&o.fit.Fit.ChunkTokens, "chunk", defaults.ChunkTokens, "most prompt tokens that one prefill step takes")
-	flags.IntVar(&o.fit.Fit.MaxRunning, "max-running", defaults.MaxRunning, "most requests that run at once")
-	flags.Float64Var(&o.fit.Speed, "speed", 1, "of a record: how many times faster than real its engines ran; those of a local service run 10 times")
-	flags.StringVarP(&o.output, "output", "o", "yaml", "yaml or json")
+	flags.StringVar(&o.fit.Hardware, "hardware", "", "with a table: only this hardware")
+	flags.IntVar(&o.fit.TensorParallel, "tensor-parallel", 0, "with a table: only this tensor parallelism")
+	flags.StringVar(&o.fit.Fit.Name, "name", "", "name of the profile (default: derived from the input)")
+	flags.IntVar(&o.fit.Fit.KVTokens, "kv", 0, "size of the KV cache in tokens (default: the maximum observed)")
+	flags.IntVar(&o.fit.Fit.ChunkTokens, "chunk", defaults.ChunkTokens, "maximum number of prompt tokens per prefill step")
+	flags.IntVar(&o.fit.Fit.MaxRunning, "max-running", defaults.MaxRunning, "maximum number of running requests")
+	flags.Float64Var(&o.fit.Speed, "speed", 1, "with a record: speed of its simulated engines relative to real time (10 for a local service)")
+	flags.StringVarP(&o.output, "output", "o", "yaml", "output format: yaml or json")
 	return cmd
 }
 
-// check says what the flags must not be.
+// check validates the flags.
 func (o *simCalibrateOptions) check() error {
 	f := &o.fit
 	switch {
 	case o.from == "":
-		return fmt.Errorf("--from: want the file to fit to")
+		return fmt.Errorf("--from: required")
 	case o.output != "yaml" && o.output != "json":
-		return fmt.Errorf("-o %s: want yaml or json", o.output)
+		return fmt.Errorf("-o %s: must be one of: yaml, json", o.output)
 	case f.TensorParallel < 0:
 		return fmt.Errorf("--tensor-parallel: must be at least 1, got %d", f.TensorParallel)
 	case f.Fit.KVTokens != 0 && f.Fit.KVTokens < 2:
@@ -83,21 +82,21 @@ func (o *simCalibrateOptions) check() error {
 	case f.Fit.MaxRunning < 1:
 		return fmt.Errorf("--max-running: must be at least 1, got %d", f.Fit.MaxRunning)
 	case f.Fit.Name != engine.SafeName(f.Fit.Name):
-		return fmt.Errorf("--name: must be of small letters, digits, dots and dashes, got %q", f.Fit.Name)
+		return fmt.Errorf("--name: must consist of lowercase letters, digits, dots and dashes, got %q", f.Fit.Name)
 	case !(f.Speed > 0 && f.Speed <= maxReplaySpeed):
-		return fmt.Errorf("--speed: must be above 0 and at most %d, got %v", maxReplaySpeed, f.Speed)
+		return fmt.Errorf("--speed: must be greater than 0 and at most %d, got %v", maxReplaySpeed, f.Speed)
 	}
 	return nil
 }
 
-// runCalibrate fits and prints.
-func runCalibrate(ctx context.Context, o *simCalibrateOptions, out, talk io.Writer) error {
+// runCalibrate fits the profiles and prints them.
+func runCalibrate(ctx context.Context, o *simCalibrateOptions, out, errOut io.Writer) error {
 	if err := o.check(); err != nil {
 		return usage(err, "run 'skyserve sim calibrate --help'")
 	}
 	f, err := os.Open(o.from)
 	if err != nil {
-		return usage(fmt.Errorf("reading measurements: %w", err), "skyserve lb --record FILE writes a record")
+		return usage(fmt.Errorf("reading measurements: %w", err), "'skyserve lb --record FILE' writes a record")
 	}
 	defer f.Close()
 	c, err := eval.Calibrate(ctx, filepath.Base(o.from), f, o.fit)
@@ -110,7 +109,7 @@ func runCalibrate(ctx context.Context, o *simCalibrateOptions, out, talk io.Writ
 		err = c.WriteYAML(out)
 	}
 	if err == nil {
-		err = c.WriteTable(talk)
+		err = c.WriteTable(errOut)
 	}
 	if err != nil {
 		return fmt.Errorf("writing the profiles: %w", err)

@@ -17,24 +17,24 @@ func newSimListCmd() *cobra.Command {
 	output := "table"
 	cmd := &cobra.Command{
 		Use:   "list [NAME...]",
-		Short: "List the scenarios that ship",
-		Long: `List the scenarios that ship, or those named; a NAME may stand for several: fig10
-is every fig10-... With -o yaml they are written as files that 'skyserve sim run'
-takes: a place to start from; those of BF-IO (bfio-...) and SageServe (sage-...) have no such file.`,
+		Short: "List the built-in scenarios",
+		Long: `List the built-in scenarios, or those named. A NAME may be a prefix: fig10 selects every
+fig10-... scenario. -o yaml prints one as a file for 'skyserve sim run' to start from.
+The scenarios of BF-IO (bfio-...) and SageServe (sage-...) cannot be printed as files.`,
 		Example: "  skyserve sim list\n  skyserve sim list -o json\n  skyserve sim list -o yaml fig8a > mine.yaml",
 		RunE: func(cmd *cobra.Command, names []string) error {
 			return listScenarios(output, names, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", output, "table, json or yaml")
+	cmd.Flags().StringVarP(&output, "output", "o", output, "output format: table, json or yaml")
 	return cmd
 }
 
-// listedScenario is a scenario as `sim list -o json` prints it.
+// listedScenario is a scenario in the output of `sim list -o json`.
 type listedScenario struct {
 	Name      string         `json:"name"`
 	Title     string         `json:"title"`
-	Constants *sim.Constants `json:"constants"` // null for one of BF-IO's or SageServe's
+	Constants *sim.Constants `json:"constants"` // null for the scenarios of BF-IO and SageServe
 }
 
 func listScenarios(output string, names []string, out io.Writer) error {
@@ -81,13 +81,13 @@ func listScenarios(output string, names []string, out io.Writer) error {
 	case "table":
 		return tableOfScenarios(scenarios, fleets, out)
 	}
-	return usage(fmt.Errorf("-o %s: want table, json or yaml", output), "")
+	return usage(fmt.Errorf("-o %s: must be one of: table, json, yaml", output), "")
 }
 
-// listedFleet is a scenario that is no sim.Scenario, as it is listed.
+// listedFleet is a listed scenario that is not a sim.Scenario.
 type listedFleet struct{ Name, Title, Workload, Workers, Load string }
 
-// listedFleets are all of them.
+// listedFleets returns all of them.
 func listedFleets() []listedFleet {
 	return append(bfioFleets(eval.BFIOScenarios()), sageFleets(eval.SageScenarios())...)
 }
@@ -101,12 +101,12 @@ func bfioFleets(scenarios []eval.BFIOScenario) (out []listedFleet) {
 
 func sageFleets(scenarios []eval.SageScenario) (out []listedFleet) {
 	for _, s := range scenarios {
-		out = append(out, listedFleet{s.Name, s.Title, "interactive and deferred", "that come and go", s.Load})
+		out = append(out, listedFleet{s.Name, s.Title, "interactive and deferred", "autoscaled", s.Load})
 	}
 	return out
 }
 
-// bfioScenariosOf finds BF-IO's scenario of a name; bfio is all of them.
+// bfioScenariosOf returns BF-IO's scenario of a name; the name bfio selects all.
 func bfioScenariosOf(name string) ([]eval.BFIOScenario, error) {
 	if name == "bfio" {
 		return eval.BFIOScenarios(), nil
@@ -118,19 +118,19 @@ func bfioScenariosOf(name string) ([]eval.BFIOScenario, error) {
 	return []eval.BFIOScenario{*s}, nil
 }
 
-// scenarioFile writes the one scenario that is listed as a file.
+// scenarioFile prints the only listed scenario as a file.
 func scenarioFile(scenarios []sim.Scenario, fleets []listedFleet, out io.Writer) error {
 	if n := len(scenarios) + len(fleets); n != 1 {
-		return usage(fmt.Errorf("-o yaml: want the name of one scenario, got %d of them", n), "skyserve sim list shows them")
+		return usage(fmt.Errorf("-o yaml: requires the name of one scenario, got %d scenarios", n), "'skyserve sim list' lists the scenarios")
 	}
 	if len(fleets) > 0 {
-		return usage(fmt.Errorf("-o yaml: %s has no file: want the name of another scenario", fleets[0].Name), "skyserve sim list shows them")
+		return usage(fmt.Errorf("-o yaml: %s cannot be printed as a file", fleets[0].Name), "'skyserve sim list' lists the scenarios")
 	}
 	_, err := io.WriteString(out, scenarios[0].File())
 	return err
 }
 
-// tableOfScenarios lists scenarios for people.
+// tableOfScenarios prints scenarios as a table.
 func tableOfScenarios(scenarios []sim.Scenario, fleets []listedFleet, out io.Writer) error {
 	w := printable.NewTable(out)
 	w.Rowf("NAME\tWORKLOAD\tREPLICAS\tCLIENTS\tDESCRIPTION")

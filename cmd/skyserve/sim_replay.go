@@ -32,20 +32,18 @@ func newSimReplayCmd() *cobra.Command {
 	var o simReplayOptions
 	cmd := &cobra.Command{
 		Use:   "replay FILE",
-		Short: "Repeat the decisions of a recorded balancer",
-		Long: `Make the balancer of a record again, feed it every recorded event at its time
-and compare what it does with what was recorded. The same code with the same
-events decides the same: where it does not, the first difference is shown and
-the exit code is 1. What the recorded run measured is printed as sim run prints
-its rows.
+		Short: "Replay a balancer's record and compare its decisions",
+		Long: `Recreate the balancer of a record, feed it every recorded event at its time and compare
+its actions with the recorded ones. The same code makes the same decisions for the same
+events; on a difference, the first one is shown and the exit code is 1. The measurements
+of the recorded run are printed in the format of sim run.
 
-FILE is what 'skyserve lb --record FILE' wrote, plain or compressed with gzip.
+FILE is a record of 'skyserve lb --record FILE', plain or gzipped.
 
-With --policy or --push the requests of the record are then asked again, as they
-came, of simulated engines (--profile, --speed), under the recorded policy and
-under the one given. A record cannot tell what would have followed another
-decision: compare the simulated rows with each other. What had to be assumed is
-printed.`,
+With --policy or --push, the recorded requests are also replayed against simulated
+engines (--profile, --speed), with the recorded policy and with the given ones. A record
+does not contain the effects of other decisions: compare the simulated rows with each
+other. Assumptions are listed in the output.`,
 		Example: `  skyserve sim replay lb-us-0.jsonl
   skyserve sim replay lb-us-0.jsonl.gz -o json
   skyserve sim replay lb-us-0.jsonl --policy least-load,skylb --profile l4-llama3.1-8b
@@ -56,22 +54,22 @@ printed.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&o.policies, "policy", nil, "policies to try instead, with commas: "+strings.Join(policy.Names(), ", "))
-	flags.StringVar(&o.push, "push", "", "push rule to try instead: pending, outstanding:N, blind (default: the recorded one)")
-	flags.StringVar(&o.profile, "profile", engine.Profiles()[0].Name, "what each simulated replica is")
-	flags.Float64Var(&o.speed, "speed", 1, "how many times faster the replicas run; those of a local service run 10 times")
+	flags.StringSliceVar(&o.policies, "policy", nil, "alternative policies, comma-separated: "+strings.Join(policy.Names(), ", "))
+	flags.StringVar(&o.push, "push", "", "alternative push mode: pending, outstanding:N, blind (default: the recorded one)")
+	flags.StringVar(&o.profile, "profile", engine.Profiles()[0].Name, "engine profile of the simulated replicas")
+	flags.Float64Var(&o.speed, "speed", 1, "speed of the simulated replicas relative to real time (10 for a local service)")
 	flags.IntVar(&o.seeds, "seeds", 1, "simulate seeds 1 to `N`")
-	flags.StringVarP(&o.output, "output", "o", "table", "table or json")
+	flags.StringVarP(&o.output, "output", "o", "table", "output format: table or json")
 	return cmd
 }
 
-// whatIf is the question that the flags ask; asked is false when they ask none.
+// whatIf returns the what-if comparison of the flags; asked is false if they request none.
 func (o *simReplayOptions) whatIf() (w eval.WhatIf, asked bool, err error) {
 	if o.output != "table" && o.output != "json" {
-		return w, false, fmt.Errorf("-o %s: want table or json", o.output)
+		return w, false, fmt.Errorf("-o %s: must be one of: table, json", o.output)
 	}
 	if !(o.speed > 0 && o.speed <= maxReplaySpeed) {
-		return w, false, fmt.Errorf("--speed: must be above 0 and at most %d, got %v", maxReplaySpeed, o.speed)
+		return w, false, fmt.Errorf("--speed: must be greater than 0 and at most %d, got %v", maxReplaySpeed, o.speed)
 	}
 	w = eval.WhatIf{Policies: o.policies, Push: o.push, Speed: o.speed, Seeds: o.seeds}
 	if w.Profile, err = engine.ProfileNamed(o.profile); err != nil {
@@ -80,18 +78,18 @@ func (o *simReplayOptions) whatIf() (w eval.WhatIf, asked bool, err error) {
 	return w, len(o.policies) > 0 || o.push != "", w.Check()
 }
 
-// maxReplaySpeed keeps every step of an engine longer than nothing.
+// maxReplaySpeed keeps every step of an engine longer than zero.
 const maxReplaySpeed = 1000
 
-// runReplay repeats one record and prints what came of it.
-func runReplay(ctx context.Context, o *simReplayOptions, file string, out, talk io.Writer) error {
+// runReplay replays a record and prints the report.
+func runReplay(ctx context.Context, o *simReplayOptions, file string, out, errOut io.Writer) error {
 	w, asked, err := o.whatIf()
 	if err != nil {
 		return usage(err, "")
 	}
 	f, err := os.Open(file)
 	if err != nil {
-		return usage(fmt.Errorf("reading the record: %w", err), "skyserve lb --record FILE writes one")
+		return usage(fmt.Errorf("reading the record: %w", err), "'skyserve lb --record FILE' writes one")
 	}
 	defer f.Close()
 	began := time.Now()
@@ -114,10 +112,10 @@ func runReplay(ctx context.Context, o *simReplayOptions, file string, out, talk 
 		return fmt.Errorf("writing the report: %w", err)
 	}
 	if report.Replay.Cut {
-		fmt.Fprintf(talk, "%s ends in the middle of a line; what is before it was repeated\n", file)
+		fmt.Fprintf(errOut, "warning: %s ends in the middle of a line; the lines before it were replayed\n", file)
 	}
 	if d := report.Replay.Difference; d != nil {
-		return failed(errors.New("repeating "+file+": "+d.String()), "another version of skyserve decides differently: repeat it with the one that recorded it")
+		return failed(errors.New("replaying "+file+": "+d.String()), "another version of skyserve may decide differently: replay the record with the version that wrote it")
 	}
 	return nil
 }

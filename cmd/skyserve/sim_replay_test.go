@@ -14,9 +14,9 @@ import (
 	"skyserve/lbd/proxy"
 )
 
-// A balancer that was killed leaves half a line: the rest repeats, and that
-// something is missing is said beside it.
-func TestReplayOfAKilledBalancer(t *testing.T) {
+// A killed balancer leaves an incomplete last line: the lines before it are replayed, and a warning
+// reports the truncation.
+func TestReplayOfTruncatedRecord(t *testing.T) {
 	p, err := policy.New("cost")
 	if err != nil {
 		t.Fatal(err)
@@ -36,11 +36,11 @@ func TestReplayOfAKilledBalancer(t *testing.T) {
 	if err := os.WriteFile(file, record.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var out, talk bytes.Buffer
-	if err := runReplay(context.Background(), &simReplayOptions{profile: "l4-llama3.1-8b", speed: 1, seeds: 1, output: "table"}, file, &out, &talk); err != nil {
+	var out, errOut bytes.Buffer
+	if err := runReplay(context.Background(), &simReplayOptions{profile: "l4-llama3.1-8b", speed: 1, seeds: 1, output: "table"}, file, &out, &errOut); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(out.String(), "1 steps repeated") || !strings.Contains(talk.String(), "ends in the middle of a line") {
-		t.Errorf("printed %q, said %q", out.String(), talk.String())
+	if !strings.Contains(out.String(), "1 steps repeated") || !strings.Contains(errOut.String(), "ends in the middle of a line") {
+		t.Errorf("printed %q to stdout, %q to stderr", out.String(), errOut.String())
 	}
 }

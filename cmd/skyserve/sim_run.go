@@ -33,7 +33,7 @@ type simRunOptions struct {
 	quiet    bool
 	paper    bool
 
-	strategies []string // of SageServe's scenarios, as regionMix
+	strategies []string // of SageServe's scenarios only, as is regionMix
 	regionMix  string
 
 	trace   string
@@ -46,33 +46,32 @@ func newSimRunCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run NAME|FILE.yaml...",
 		Short: "Run scenarios and compare policies on them",
-		Long: `Run scenarios for policies and seeds side by side and print what was measured
-after the warm-up: the mean over the seeds and its spread (the standard
-deviation). The row with the most output tokens a second has a star. REFERENCE
-is what a faithful model of SkyLB's paper gave: output tokens a second and the
-P90 of TTFT; --paper says how far off it is, and prints what the paper itself
-claims of the comparison. A NAME may stand for several: fig10 is every fig10-...
-A FILE.yaml holds a scenario of your own; 'skyserve sim list -o yaml NAME' writes
+		Long: `Run scenarios with several policies and seeds, and print the results after the warm-up:
+the mean over the seeds and the standard deviation. A star marks the row with the highest
+output tokens per second. REFERENCE is the result of a faithful model of SkyLB's paper:
+output tokens per second and P90 of TTFT. --paper prints the deviation from the reference,
+and the claims of the paper. A NAME may be a prefix: fig10 selects every fig10-...
+scenario. A FILE.yaml contains a custom scenario; 'skyserve sim list -o yaml NAME' prints
 one to start from.
 
---trace replays a request trace instead of the scenario's workload: each request
-when it came, in the region that it names or that --weights draw. The formats are
-those of 'skyserve load'. The file is read as the run goes on, so it may be of any
-length; --set engine=light keeps the lengths of prompts and answers only, which is
-several times as fast, for policies that do not look at prefixes.
+--trace replays a request trace in place of the scenario's workload: each request at its
+recorded time, in its recorded region or in one drawn with --weights. The formats are
+those of 'skyserve load'. The file is streamed and may have any length. --set
+engine=light keeps only the lengths of prompts and responses, which is several times
+faster, for policies that do not use prefixes.
 
-A policy runs at its canonical push rule and layout unless the scenario, --push
-or --layout say otherwise: those that send blindly as one balancer in the US for all
-replicas, the others as one balancer a region.
+A policy uses its canonical push mode and layout unless the scenario, --push or --layout
+override them. Policies with blind push run as one balancer in the US for all replicas,
+the others as one balancer per region.
 
---set changes a scenario: ` + strings.Join(sim.SettingNames(), ", ") + `.
+--set overrides a setting of a scenario: ` + strings.Join(sim.SettingNames(), ", ") + `.
 
-The scenarios sage-... are SageServe's evaluation: replicas come and go, --strategy
-compares how that is decided, and --set takes ` + strings.Join(eval.SageSettingNames(), ", ") + `. Their
+The sage-... scenarios are SageServe's evaluation: replicas are autoscaled, --strategy
+compares scaling strategies, and --set accepts ` + strings.Join(eval.SageSettingNames(), ", ") + `. Their
 --trace is a table of demand with the columns minute, model, tier, prompt_tokens.
 
-With -o json each scenario is one object on a line; -o html is one page for a
-browser: the table, drawings, and the load over time (of seed 1).`,
+-o json prints one object per line and scenario. -o html prints a page with the table,
+charts, and the load over time (of seed 1).`,
 		Example: `  skyserve sim run fig8c
   skyserve sim run fig8a tot30 --policy least-load,skylb --seeds 5
   skyserve sim run fig10 --policy skylb
@@ -88,7 +87,7 @@ browser: the table, drawings, and the load over time (of seed 1).`,
   skyserve sim run fig8c --set duration=100s --set clients.us=80 -o json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage(errors.New("want at least one scenario"), "skyserve sim list shows them")
+				return usage(errors.New("requires at least 1 argument: NAME or FILE.yaml"), "'skyserve sim list' lists the scenarios")
 			}
 			return nil
 		},
@@ -97,33 +96,33 @@ browser: the table, drawings, and the load over time (of seed 1).`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&o.policies, "policy", nil, "policies to compare, with commas: "+strings.Join(policy.Names(), ", ")+" (default: the scenario's, or all)")
-	flags.StringSliceVar(&o.pushes, "push", nil, "push rules to run each policy at: pending, outstanding:N, blind (default: the scenario's, or the canonical one)")
-	flags.StringVar(&o.layout, "layout", "", "single or regional: where the balancers stand (default: the canonical one)")
+	flags.StringSliceVar(&o.policies, "policy", nil, "policies to compare, comma-separated: "+strings.Join(policy.Names(), ", ")+" (default: the scenario's, or all)")
+	flags.StringSliceVar(&o.pushes, "push", nil, "push modes of each policy: pending, outstanding:N, blind (default: the scenario's, or the canonical one)")
+	flags.StringVar(&o.layout, "layout", "", "placement of the balancers: single or regional (default: the canonical one)")
 	flags.IntVar(&o.seeds, "seeds", 3, "run seeds 1 to `N`")
-	flags.StringArrayVar(&o.settings, "set", nil, "change the scenario, as `KEY=VALUE`, repeatable")
-	flags.StringVarP(&o.output, "output", "o", "table", "table, json or html")
-	flags.BoolVar(&o.quiet, "quiet", false, "show no progress")
-	flags.BoolVar(&o.paper, "paper", false, "print what the scenario's paper claims beside what is measured")
+	flags.StringArrayVar(&o.settings, "set", nil, "override a setting of the scenario, as `KEY=VALUE` (repeatable)")
+	flags.StringVarP(&o.output, "output", "o", "table", "output format: table, json or html")
+	flags.BoolVar(&o.quiet, "quiet", false, "hide progress")
+	flags.BoolVar(&o.paper, "paper", false, "print the claims of the scenario's paper next to the results")
 	flags.StringVar(&o.trace, "trace", "", "replay a request trace from `FILE`")
-	flags.DurationVar(&o.replay.From, "from", 0, "with --trace: begin at this time of the trace")
+	flags.DurationVar(&o.replay.From, "from", 0, "with --trace: start at this time of the trace")
 	flags.DurationVar(&o.replay.To, "to", 0, "with --trace: end at this time of the trace (default: its end)")
-	flags.Float64Var(&o.replay.RateScale, "scale", 1, "with --trace: let requests come so many times as fast")
-	flags.StringSliceVar(&o.strategies, "strategy", nil, "of sage-...: scaling strategies to compare, with commas: "+strings.Join(plan.StrategyNames(), ", "))
-	flags.StringVar(&o.regionMix, "region-mix", "", "of sage-... with --trace: spread its requests over the regions as this `FILE` does")
-	flags.StringSliceVar(&o.weights, "weights", nil, "with --trace: shares of the requests as `REGION=W,...` (default: by clients)")
+	flags.Float64Var(&o.replay.RateScale, "scale", 1, "with --trace: scale the request rate, 2 = twice the rate")
+	flags.StringSliceVar(&o.strategies, "strategy", nil, "with sage-...: scaling strategies to compare, comma-separated: "+strings.Join(plan.StrategyNames(), ", "))
+	flags.StringVar(&o.regionMix, "region-mix", "", "with sage-... and --trace: `FILE` with the regions' shares of the requests")
+	flags.StringSliceVar(&o.weights, "weights", nil, "with --trace: regions' shares of the requests, as `REGION=W,...` (default: by clients)")
 	return cmd
 }
 
-func runSim(ctx context.Context, o *simRunOptions, names []string, out, talk io.Writer) error {
-	// What a simulation keeps is little beside what it makes: collecting a
-	// quarter as often saves a fifth of the time.
+func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut io.Writer) error {
+	// A simulation allocates much more than it keeps: collecting a quarter as often saves a
+	// fifth of the time.
 	debug.SetGCPercent(400)
 	if slices.ContainsFunc(names, eval.IsSage) {
-		return o.runSage(ctx, names, out, talk)
+		return o.runSage(ctx, names, out, errOut)
 	}
 	if len(o.strategies) > 0 || o.regionMix != "" {
-		return usage(errors.New("--strategy and --region-mix: are for the scenarios sage-... only"), "skyserve sim list shows them")
+		return usage(errors.New("--strategy and --region-mix: apply to sage-... scenarios only"), "'skyserve sim list' lists the scenarios")
 	}
 	if slices.ContainsFunc(names, eval.IsBFIO) {
 		return o.runBFIO(ctx, names, out)
@@ -134,7 +133,7 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, talk io.
 	}
 	var reports []*eval.Report
 	for i := range plans {
-		report, err := o.runPlan(ctx, plans[i], i > 0, out, talk)
+		report, err := o.runPlan(ctx, plans[i], i > 0, out, errOut)
 		if err != nil {
 			return err
 		}
@@ -146,10 +145,10 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, talk io.
 	return nil
 }
 
-// plans reads the flags; nothing runs unless every plan can.
+// plans returns the comparisons to run, after checking all of them.
 func (o *simRunOptions) plans(names []string) ([]eval.Plan, error) {
 	if !slices.Contains([]string{"table", "json", "html"}, o.output) {
-		return nil, fmt.Errorf("-o %s: want table, json or html", o.output)
+		return nil, fmt.Errorf("-o %s: must be one of: table, json, html", o.output)
 	}
 	var plans []eval.Plan
 	for _, name := range names {
@@ -168,7 +167,7 @@ func (o *simRunOptions) plans(names []string) ([]eval.Plan, error) {
 	return plans, nil
 }
 
-// scenariosOf finds the scenarios of a name, or reads that of a file.
+// scenariosOf returns the scenarios of a name, or the scenario in a file.
 func scenariosOf(name string) ([]sim.Scenario, error) {
 	if !strings.HasSuffix(name, ".yaml") && !strings.HasSuffix(name, ".yml") {
 		return sim.Named(name)
@@ -184,12 +183,12 @@ func scenariosOf(name string) ([]sim.Scenario, error) {
 	return []sim.Scenario{*s}, nil
 }
 
-// planOf is what to compare on a scenario, as the flags change it.
+// planOf returns the comparison of a scenario, with the settings of the flags.
 func (o *simRunOptions) planOf(s *sim.Scenario) (eval.Plan, error) {
 	for _, setting := range o.settings {
 		key, value, found := strings.Cut(setting, "=")
 		if !found {
-			return eval.Plan{}, fmt.Errorf("--set %s: want KEY=VALUE", setting)
+			return eval.Plan{}, fmt.Errorf("--set %s: must be KEY=VALUE", setting)
 		}
 		if err := s.Set(key, value); err != nil {
 			return eval.Plan{}, fmt.Errorf("--set %s: %w", setting, err)
@@ -204,23 +203,23 @@ func (o *simRunOptions) planOf(s *sim.Scenario) (eval.Plan, error) {
 	return plan, plan.Check()
 }
 
-// readTrace lets a scenario replay the trace, if one was given.
+// readTrace makes a scenario replay the trace of --trace, if it is set.
 func (o *simRunOptions) readTrace(s *sim.Scenario) error {
 	if o.trace == "" {
 		if len(o.weights) > 0 || o.replay.From != 0 || o.replay.To != 0 || o.replay.RateScale != 1 {
-			return errors.New("--from, --to, --scale and --weights: want --trace too")
+			return errors.New("--from, --to, --scale and --weights: require --trace")
 		}
 		return nil
 	}
 	if !(o.replay.RateScale > 0) {
-		return fmt.Errorf("--scale: must be more than zero, got %v", o.replay.RateScale)
+		return fmt.Errorf("--scale: must be greater than 0, got %v", o.replay.RateScale)
 	}
 	options := o.replay
 	for _, entry := range o.weights {
 		region, text, _ := strings.Cut(entry, "=")
 		w, err := strconv.ParseFloat(text, 64)
 		if err != nil {
-			return fmt.Errorf("--weights %s: want REGION=W with a number for W", entry)
+			return fmt.Errorf("--weights %s: must be REGION=W with a number W", entry)
 		}
 		options.Weights = append(options.Weights, workload.Weight{Region: region, Weight: w})
 	}
@@ -234,17 +233,17 @@ func (o *simRunOptions) readTrace(s *sim.Scenario) error {
 	return s.ReadTrace(o.trace, open, options)
 }
 
-// runPlan runs one scenario and prints it, but for HTML.
-func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Plan, more bool, out, talk io.Writer) (*eval.Report, error) {
-	if !o.quiet && isTerminal(talk) {
+// runPlan runs one scenario and, unless the output is HTML, prints it.
+func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Plan, more bool, out, errOut io.Writer) (*eval.Report, error) {
+	if !o.quiet && isTerminal(errOut) {
 		plan.Progress = func(done, all int, share float64) {
-			redrawLine(talk, fmt.Sprintf("%s %s %3.0f %%, %d of %d runs", plan.Scenario.Name, bar(share), 100*share, done, all))
+			redrawLine(errOut, fmt.Sprintf("%s %s %3.0f %%, %d of %d runs", plan.Scenario.Name, bar(share), 100*share, done, all))
 		}
 	}
 	began := time.Now()
 	report, err := eval.Run(ctx, plan)
 	if plan.Progress != nil {
-		redrawLine(talk, "")
+		redrawLine(errOut, "")
 	}
 	if err != nil {
 		return nil, err
@@ -262,19 +261,19 @@ func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Plan, more bool, 
 	if err := report.WriteTable(out); err != nil {
 		return nil, err
 	}
-	_, err = fmt.Fprintln(talk, simSpeed(report))
+	_, err = fmt.Fprintln(errOut, simSpeed(report))
 	return report, err
 }
 
-// bar draws a share (0..1) as a bar of 20 places.
+// bar draws a share (0..1) as a bar of 20 characters.
 func bar(share float64) string {
 	const places = 20
 	full := min(int(share*places), places)
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", places-full) + "]"
 }
 
-// simSpeed says how fast the simulator was.
+// simSpeed returns how fast the simulation ran.
 func simSpeed(r *eval.Report) string {
 	seconds := r.WallMillis / 1000
-	return fmt.Sprintf("%d requests in %.1f s: %.0f a second", r.Issued, seconds, float64(r.Issued)/seconds)
+	return fmt.Sprintf("%d requests in %.1f s: %.0f per second", r.Issued, seconds, float64(r.Issued)/seconds)
 }

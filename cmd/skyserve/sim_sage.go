@@ -16,14 +16,14 @@ import (
 )
 
 // runSage runs scenarios of SageServe's paper.
-func (o *simRunOptions) runSage(ctx context.Context, names []string, out, talk io.Writer) error {
+func (o *simRunOptions) runSage(ctx context.Context, names []string, out, errOut io.Writer) error {
 	plans, err := o.sagePlans(names)
 	if err != nil {
 		return usage(err, "")
 	}
 	var reports []*eval.SageReport
 	for i := range plans {
-		report, err := o.runSagePlan(ctx, plans[i], talk)
+		report, err := o.runSagePlan(ctx, plans[i], errOut)
 		if err != nil {
 			return err
 		}
@@ -47,13 +47,13 @@ func (o *simRunOptions) runSage(ctx context.Context, names []string, out, talk i
 	return nil
 }
 
-// sagePlans reads the flags; nothing runs unless every plan can.
+// sagePlans returns the comparisons to run, after checking all of them.
 func (o *simRunOptions) sagePlans(names []string) ([]eval.SagePlan, error) {
 	if !slices.Contains([]string{"table", "json", "html"}, o.output) {
-		return nil, fmt.Errorf("-o %s: want table, json or html", o.output)
+		return nil, fmt.Errorf("-o %s: must be one of: table, json, html", o.output)
 	}
 	if len(o.pushes) > 0 || len(o.policies) > 0 || o.layout != "" || len(o.weights) > 0 || o.replay.From != 0 || o.replay.To != 0 || o.replay.RateScale != 1 {
-		return nil, errors.New("sage scenarios take --strategy, --seeds, --set, --trace, --region-mix, --paper, -o and --quiet only")
+		return nil, errors.New("sage scenarios accept --strategy, --seeds, --set, --trace, --region-mix, --paper, -o and --quiet only")
 	}
 	trace, err := o.sageTrace()
 	if err != nil {
@@ -62,7 +62,7 @@ func (o *simRunOptions) sagePlans(names []string) ([]eval.SagePlan, error) {
 	var plans []eval.SagePlan
 	for _, name := range names {
 		if !eval.IsSage(name) {
-			return nil, fmt.Errorf("%s: cannot run together with scenarios of another kind", name)
+			return nil, fmt.Errorf("%s: cannot be combined with sage-... scenarios", name)
 		}
 		scenarios, err := eval.SageNamed(name)
 		if err != nil {
@@ -73,7 +73,7 @@ func (o *simRunOptions) sagePlans(names []string) ([]eval.SagePlan, error) {
 			for _, setting := range o.settings {
 				key, value, found := strings.Cut(setting, "=")
 				if !found {
-					return nil, fmt.Errorf("--set %s: want KEY=VALUE", setting)
+					return nil, fmt.Errorf("--set %s: must be KEY=VALUE", setting)
 				}
 				if err := p.Settings.Set(key, value); err != nil {
 					return nil, fmt.Errorf("--set %s: %w", setting, err)
@@ -88,11 +88,11 @@ func (o *simRunOptions) sagePlans(names []string) ([]eval.SagePlan, error) {
 	return plans, nil
 }
 
-// sageTrace reads the demand, if a file is given.
+// sageTrace reads the demand of --trace, if it is set.
 func (o *simRunOptions) sageTrace() (*eval.SageTrace, error) {
 	if o.trace == "" {
 		if o.regionMix != "" {
-			return nil, errors.New("--region-mix: wants --trace too")
+			return nil, errors.New("--region-mix: requires --trace")
 		}
 		return nil, nil
 	}
@@ -114,14 +114,14 @@ func (o *simRunOptions) sageTrace() (*eval.SageTrace, error) {
 }
 
 // runSagePlan runs one scenario.
-func (o *simRunOptions) runSagePlan(ctx context.Context, p eval.SagePlan, talk io.Writer) (*eval.SageReport, error) {
-	if !o.quiet && isTerminal(talk) {
-		p.Progress = func(done, all int) { redrawLine(talk, fmt.Sprintf("%s: %d of %d runs", p.Scenario.Name, done, all)) }
+func (o *simRunOptions) runSagePlan(ctx context.Context, p eval.SagePlan, errOut io.Writer) (*eval.SageReport, error) {
+	if !o.quiet && isTerminal(errOut) {
+		p.Progress = func(done, all int) { redrawLine(errOut, fmt.Sprintf("%s: %d of %d runs", p.Scenario.Name, done, all)) }
 	}
 	began := time.Now()
 	report, err := eval.RunSage(ctx, p)
 	if p.Progress != nil {
-		redrawLine(talk, "")
+		redrawLine(errOut, "")
 	}
 	if err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func (o *simRunOptions) runSagePlan(ctx context.Context, p eval.SagePlan, talk i
 	report.WallMillis = float64(time.Since(began)) / float64(time.Millisecond)
 	if o.output == "table" {
 		seconds := report.WallMillis / 1000
-		fmt.Fprintf(talk, "%d requests in %.1f s: %.0f a second\n", report.Requests, seconds, float64(report.Requests)/seconds)
+		fmt.Fprintf(errOut, "%d requests in %.1f s: %.0f per second\n", report.Requests, seconds, float64(report.Requests)/seconds)
 	}
 	return report, nil
 }

@@ -17,8 +17,8 @@ import (
 	"skyserve/provision/local"
 )
 
-// statusEvery is how often --watch looks again.
-const statusEvery = 2 * time.Second
+// statusInterval is the refresh interval of --watch.
+const statusInterval = 2 * time.Second
 
 // statusOptions are the flags of `skyserve status`.
 type statusOptions struct {
@@ -28,7 +28,7 @@ type statusOptions struct {
 	clouds cloudFlags
 }
 
-// statusPage is a service as it was a moment ago, for programs and for people.
+// statusPage is a service's status as a JSON document and as a table.
 type statusPage struct {
 	document any
 	table    func(io.Writer) error
@@ -38,15 +38,14 @@ func newStatusCmd() *cobra.Command {
 	var o statusOptions
 	cmd := &cobra.Command{
 		Use:   "status [NAME]",
-		Short: "Show how a service does: regions, balancers, replicas, cost",
-		Long: `Show the regions of a service with their balancers, replicas, endpoints and
-cost. What does not answer is shown with its reason; nothing is waited for
-longer than a second.
+		Short: "Show the status of a service",
+		Long: `Show the regions of a service with their balancers, replicas, endpoints and cost. A
+process that does not respond within a second is shown with the reason.
 
-Of a service with regions in clouds the clouds are asked what there is (at most 10 s),
-every machine's agent how it does (at most 2 s), and what 'skyserve up' would change:
-machines that are missing, firewalls that somebody changed. A region or a machine that
-hangs hides no other. Machines of static regions are seen with 'skyserve top'.`,
+For regions in clouds, status lists their resources (timeout 10 s), queries the agent of
+every VM (timeout 2 s), and shows drift: what 'skyserve up' would change, such as missing
+VMs or modified firewalls. Regions and VMs are queried concurrently, so one that hangs
+hides no other. 'skyserve top' shows the machines of static regions.`,
 		Example: `  skyserve status
   skyserve status chat --watch
   skyserve status -o json`,
@@ -58,8 +57,8 @@ hangs hides no other. Machines of static regions are seen with 'skyserve top'.`,
 			return runStatus(cmd.Context(), &o, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "show it again every 2 s, until ctrl-C")
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "text or json (with --watch: one document a line)")
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "refresh every 2 s until Ctrl-C")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json (with --watch, one document per line)")
 	o.clouds.add(cmd.Flags())
 	return cmd
 }
@@ -72,40 +71,40 @@ func runStatus(ctx context.Context, o *statusOptions, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	look, err := statusOf(ctx, o, svc)
+	observe, err := newObserveFunc(ctx, o, svc)
 	if err != nil {
 		return err
 	}
 	if !o.watch {
-		return showStatus(ctx, look, o, out)
+		return showStatus(ctx, observe, o, out)
 	}
 	for {
-		if err := showStatus(ctx, look, o, out); err != nil && ctx.Err() == nil {
+		if err := showStatus(ctx, observe, o, out); err != nil && ctx.Err() == nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return nil // ctrl-C is how one leaves
-		case <-time.After(statusEvery):
+			return nil // Ctrl-C ends --watch
+		case <-time.After(statusInterval):
 		}
 	}
 }
 
-// lookup looks at a service.
-type lookup func(context.Context) (statusPage, error)
+// observeFunc observes a service.
+type observeFunc func(context.Context) (statusPage, error)
 
-// statusOf is how one looks at a service.
-func statusOf(ctx context.Context, o *statusOptions, svc local.Service) (lookup, error) {
-	view, err := openView(ctx, &o.clouds, svc, "asking how it does")
+// newObserveFunc returns the function that observes a service.
+func newObserveFunc(ctx context.Context, o *statusOptions, svc local.Service) (observeFunc, error) {
+	view, err := openView(ctx, &o.clouds, svc, "showing its status")
 	if err != nil {
 		return nil, err
 	}
-	return view.look, nil
+	return view.observe, nil
 }
 
-// showStatus shows one status.
-func showStatus(ctx context.Context, look lookup, o *statusOptions, out io.Writer) error {
-	page, err := look(ctx)
+// showStatus observes a service once and prints its status.
+func showStatus(ctx context.Context, observe observeFunc, o *statusOptions, out io.Writer) error {
+	page, err := observe(ctx)
 	if err != nil {
 		return err
 	}
@@ -123,7 +122,7 @@ func showStatus(ctx context.Context, look lookup, o *statusOptions, out io.Write
 	return err
 }
 
-// statusRow writes a row of a status's table.
+// statusRow writes a row of the status table, with - for empty cells.
 func statusRow(t *printable.Table, cells ...string) {
 	for i, c := range cells {
 		cells[i] = cmp.Or(c, "-")
@@ -131,7 +130,8 @@ func statusRow(t *printable.Table, cells ...string) {
 	t.Row(cells...)
 }
 
-// writeName writes where the name of a service leads; nothing when it has none.
+// writeName prints which balancers the service's name resolves to, and why not to the others.
+// Without a name it prints nothing.
 func writeName(w io.Writer, d *fleet.DNSStatus) {
 	if d == nil {
 		return
@@ -146,18 +146,18 @@ func writeName(w io.Writer, d *fleet.DNSStatus) {
 	}
 	line := fmt.Sprintf("name: %s (%s)", d.Name, d.Provider)
 	if len(given) > 0 {
-		line += " leads to " + strings.Join(given, ", ")
+		line += " resolves to " + strings.Join(given, ", ")
 	}
 	if len(kept) > 0 {
-		line += "; not to " + strings.Join(kept, ", ")
+		line += "; omits " + strings.Join(kept, ", ")
 	}
 	fmt.Fprintln(w, line)
 }
 
-// reason adds to a reason that the service.yaml does not ask for the object.
-func reason(why string, wanted bool) string {
+// reasonText adds to a reason that the object is not in service.yaml.
+func reasonText(why string, wanted bool) string {
 	if wanted {
 		return why
 	}
-	return strings.Trim(why+"; not in the service.yaml", "; ")
+	return strings.Trim(why+"; not in service.yaml", "; ")
 }

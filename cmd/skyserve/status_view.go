@@ -20,17 +20,17 @@ import (
 	"skyserve/provision/local"
 )
 
-// serviceView is how this machine's operator looks at a service with regions in clouds.
+// serviceView observes a service as this machine's operator.
 type serviceView struct {
 	svc       local.Service
 	spec      *service.Spec
 	operator  operator
 	clouds    cloudFlags
-	problem   string // with what is kept of the service
+	problem   string // with the service's state directory
 	inspector *fleet.Inspector
 }
 
-// openView opens what it takes to look at a service; doing is what for.
+// openView opens a view of a service; doing names the purpose in errors.
 func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing string) (*serviceView, error) {
 	v := &serviceView{svc: svc}
 	var err error
@@ -39,19 +39,19 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 	}
 	if v.spec == nil {
 		v.spec = &service.Spec{Name: svc.Name()}
-		v.problem = "its service.yaml is missing in the state directory, or cannot be read"
+		v.problem = "service.yaml is missing in the state directory or cannot be read"
 	}
 	if cloud.Rents(v.spec) {
-		v.operator, err = operatorOf(svc, doing, "run this where it was brought up; 'skyserve connect' makes another machine an operator")
+		v.operator, err = operatorOf(svc, doing, "run this on the machine that deployed it; 'skyserve connect' makes this machine an operator")
 	} else {
 		v.operator, err = openOperator(svc, false)
 		v.clouds = *clouds
-		v.clouds.here, clouds = &svc, &v.clouds
+		v.clouds.localService, clouds = &svc, &v.clouds
 	}
-	if err != nil && (cloud.Rents(v.spec) || !errors.Is(err, fs.ErrNotExist)) { // what was never enrolled here answers nobody
+	if err != nil && (cloud.Rents(v.spec) || !errors.Is(err, fs.ErrNotExist)) { // without enrolments there is no agent to query
 		return nil, err
 	}
-	places, err := clouds.placesOf(ctx, v.spec)
+	places, err := clouds.providersOf(ctx, v.spec)
 	if err != nil {
 		return nil, cloudError(err)
 	}
@@ -64,7 +64,7 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		return nil, err
 	}
 	f := newFleet(v.spec, v.operator.owner, places, program)
-	if v.operator.owner == "" { // nothing was ever enrolled: what is missing is told all the same
+	if v.operator.owner == "" { // without enrolments, missing machines are still reported
 		f.UserData = userData(v.spec.Name, "nobody", program)
 	}
 	f.ZoneID = zone.ID
@@ -72,8 +72,8 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		f.UserData = nil
 	}
 	v.inspector = &fleet.Inspector{
-		Fleet: f, Lists: map[service.Region]fleet.Lister{}, Ask: v.ask, Operator: v.operator.ends(), File: svc.SpecFile(),
-		Snapshot: v.handover(nil).Snapshot, Problem: v.problem,
+		Fleet: f, Lists: map[service.Region]fleet.Lister{}, Ask: v.agentStatus, Operator: v.operator.certificateExpiry(), File: svc.SpecFile(),
+		Snapshot: v.delivery(nil).Snapshot, Problem: v.problem,
 	}
 	if v.inspector.Decisions, err = fleet.ReadDecisions(decisionsFile(svc)); err != nil {
 		return nil, err
@@ -84,32 +84,32 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		}
 	}
 	for _, r := range cloud.Regions(v.spec) {
-		if v.inspector.Lists[r], err = clouds.placesOf(ctx, v.spec, r); err != nil {
+		if v.inspector.Lists[r], err = clouds.providersOf(ctx, v.spec, r); err != nil {
 			return nil, cloudError(err)
 		}
 	}
 	return v, nil
 }
 
-// handover is the way to the agents of machines.
-func (v *serviceView) handover(have []provision.Object) *fleet.Handover {
+// delivery returns the connection to the machines' agents.
+func (v *serviceView) delivery(have []provision.Object) *fleet.Handover {
 	return &fleet.Handover{Service: v.spec.Name, Party: v.operator.party, Have: have}
 }
 
-// ask asks the agent of a machine how it does.
-func (v *serviceView) ask(ctx context.Context, have []provision.Object, o provision.Object) (agent.Status, error) {
+// agentStatus requests the status of a machine from its agent.
+func (v *serviceView) agentStatus(ctx context.Context, have []provision.Object, o provision.Object) (agent.Status, error) {
 	if v.operator.party.Certificate == nil {
 		return agent.Status{}, errNoOperator
 	}
-	h := v.handover(have)
+	h := v.delivery(have)
 	return h.Operator(o).Status(ctx, h.Machine(o))
 }
 
-// errNoOperator is why machines of a service whose keys are gone are not asked.
-var errNoOperator = errors.New("the keys of the service's operator are not in its state directory")
+// errNoOperator is the error for machines of a service whose operator keys are gone.
+var errNoOperator = errors.New("the operator's keys are missing in the service's state directory")
 
-// look is the service as it is now.
-func (v *serviceView) look(ctx context.Context) (statusPage, error) {
+// observe observes the service.
+func (v *serviceView) observe(ctx context.Context) (statusPage, error) {
 	status, err := v.inspector.Status(ctx)
 	if err != nil {
 		return statusPage{}, cloudError(err)
@@ -117,7 +117,7 @@ func (v *serviceView) look(ctx context.Context) (statusPage, error) {
 	return statusPage{status, func(w io.Writer) error { return v.write(w, status) }}, nil
 }
 
-// write writes a status as a table for people.
+// write prints a status as text.
 func (v *serviceView) write(w io.Writer, s *fleet.Status) error {
 	fmt.Fprintf(w, "%s  %s  $%.2f/h  store: %s\n", s.Service, s.State, s.CostPerHour, s.Store)
 	printPlainHTTP(w, v.spec)
@@ -134,13 +134,13 @@ func (v *serviceView) write(w io.Writer, s *fleet.Status) error {
 	}
 	writeName(w, s.DNS)
 	if s.Controller == nil {
-		fmt.Fprintf(w, "controller: none; 'skyserve up %s' starts one\n", v.svc.SpecFile())
+		fmt.Fprintf(w, "controller: not running; 'skyserve up %s' starts it\n", v.svc.SpecFile())
 	}
 	if ends := certificateEnd(s); ends != nil && v.spec.DNS != nil {
-		fmt.Fprintf(w, "certificate: for %s until %s\n", v.spec.DNS.Name, ends.UTC().Format(time.DateOnly))
+		fmt.Fprintf(w, "certificate: %s, expires %s\n", v.spec.DNS.Name, ends.UTC().Format(time.DateOnly))
 	}
 	for _, i := range s.Images {
-		pinned := "by tag: it can change"
+		pinned := "by tag, may change"
 		if i.Pinned {
 			pinned = "pinned by digest"
 		}
@@ -157,22 +157,21 @@ func (v *serviceView) write(w io.Writer, s *fleet.Status) error {
 		}
 	}
 	if d := s.DNS; d != nil && d.Server != nil {
-		statusRow(t, "", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reason(d.Server.Reason, d.Server.Wanted), "", "")
+		statusRow(t, "", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reasonText(d.Server.Reason, d.Server.Wanted), "", "")
 	}
 	if c := s.Controller; c != nil {
 		statusRow(t, "", "controller", c.ID, string(c.State), c.Admin, "", strings.TrimSpace("on "+c.Machine+" "+c.Reason), "", "")
 	}
 	if len(s.Drift) > 0 {
-		t.Rowf("\nnot as it should be; repair it: skyserve up %s", v.svc.SpecFile())
+		t.Rowf("\ndrift; repair it with: skyserve up %s", v.svc.SpecFile())
 	}
 	for _, c := range s.Drift {
-		t.Rowf("  %s %s\t%s\t%s\t%s", mark(c.Action), c.Kind, c.ID, c.Region, c.Reason)
+		t.Rowf("  %s %s\t%s\t%s\t%s", changeMark(c.Action), c.Kind, c.ID, c.Region, c.Reason)
 	}
 	return t.Flush()
 }
 
-// certificateEnd is when the first certificate ends of those that balancers have; nil where none
-// tells.
+// certificateEnd returns the earliest expiry of the balancers' certificates; nil if unknown.
 func certificateEnd(s *fleet.Status) (ends *time.Time) {
 	for _, r := range s.Regions {
 		for _, b := range r.Balancers {
@@ -193,8 +192,8 @@ func writeMachine(t *printable.Table, region service.Region, kind provision.Kind
 	if m.CostPerHour > 0 {
 		price = fmt.Sprintf("%.4f", m.CostPerHour)
 	}
-	statusRow(t, string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, reason(m.Reason, m.Wanted), offering, price)
+	statusRow(t, string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, reasonText(m.Reason, m.Wanted), offering, price)
 }
 
-// decisionsFile is where it is kept what was decided about replicas on this computer.
+// decisionsFile is the file of the decisions about a local service's replicas.
 func decisionsFile(svc local.Service) string { return filepath.Join(svc.Dir(), "decisions.json") }

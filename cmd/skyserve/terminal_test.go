@@ -17,8 +17,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// mayBypass names, for each way around the printable.Writers of standard output and
-// standard error, the files that may use it.
+// mayBypass lists, for each way to bypass the printable.Writers of stdout and stderr, the files that
+// may use it.
 var mayBypass = map[string][]string{
 	`\bos\.(Stdout|Stderr)\b`:         {"cmd/skyserve/root.go", "lbd/proxy/crash.go"},
 	`\bfmt\.Print(f|ln)?\(`:           {"examples/clouds/emulator/main.go"},
@@ -27,8 +27,8 @@ var mayBypass = map[string][]string{
 	`\\x1b|\\033|\\u001b|"[^"\n]*\\r`: {"cmd/skyserve/terminal.go"},
 }
 
-// Nothing is printed but by way of the writers that make it harmless.
-func TestNothingIsPrintedAroundTheWriters(t *testing.T) {
+// All output goes through the writers that escape control sequences.
+func TestOutputGoesThroughPrintableWriters(t *testing.T) {
 	testkit.Slow(t)
 	root := filepath.Join("..", "..")
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -49,7 +49,7 @@ func TestNothingIsPrintedAroundTheWriters(t *testing.T) {
 				continue // a protocol, or the dashboard
 			}
 			if found := regexp.MustCompile(way).Find(text); found != nil && !slices.Contains(may, filepath.ToSlash(name)) {
-				t.Errorf("%s writes around the printable.Writers: %s", name, found)
+				t.Errorf("%s bypasses the printable.Writers: %s", name, found)
 			}
 		}
 		return nil
@@ -59,9 +59,9 @@ func TestNothingIsPrintedAroundTheWriters(t *testing.T) {
 	}
 }
 
-// A log has one line for a record and nothing that steers a terminal, in both formats,
-// whatever clients and engines say.
-func TestLogsQuoteWhatOthersSay(t *testing.T) {
+// A log has one line per record and no control sequences, in both formats, whatever clients and
+// engines send.
+func TestLogsEscapeUntrustedText(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		var out bytes.Buffer
 		log, err := newLog(printable.NewWriter(&out), slog.LevelInfo, format)

@@ -25,30 +25,30 @@ type topOptions struct {
 	ascii    bool
 	noColor  bool
 
-	count      int
-	counted    bool // -n stands on the command line
-	record     string
-	replay     string
-	speed      float64
-	speedAsked bool // --speed stands on the command line
-	ssh        string
-	sshAsked   bool // --ssh stands on the command line
+	count    int
+	countSet bool // -n is set
+	record   string
+	replay   string
+	speed    float64
+	speedSet bool // --speed is set
+	ssh      string
+	sshSet   bool // --ssh is set
 }
 
 func newTopCmd() *cobra.Command {
 	var o topOptions
 	cmd := &cobra.Command{
 		Use:   "top [NAME]",
-		Short: "Show a running service live, by region and by replica",
-		Long: `Show a running service live: each region's balancers, queue, traffic, latency
-and prefix hits, and each replica's state and load. Press ? for the keys.
+		Short: "Show a live dashboard of a running service",
+		Long: `Show a live dashboard of a running service: each region's balancers, queue, traffic,
+latency and prefix hits, and each replica's state and load. Press ? for the keys.
 
-Where standard output is no terminal, one frame is printed as plain text.
+If standard output is not a terminal, it prints one frame as plain text.
 
---record writes what is shown, a snapshot a line (compressed where FILE ends in
-.gz), and --replay shows it again. --ssh shows a service whose balancers are to be
-asked from another machine only: skyserve runs there, with the names and --admin
-URLs that it knows.`,
+--record writes snapshots to a file, one per line (compressed if FILE ends in .gz), and
+--replay shows them again. --ssh is for a service whose balancers can only be reached
+from another host: it runs skyserve on that host, which resolves NAME and --admin URLs
+there.`,
 		Example: `  skyserve top
   skyserve top chat --once
   skyserve top --once -o json
@@ -59,7 +59,7 @@ URLs that it knows.`,
   skyserve top --ssh ops@gpu-1 chat`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usage(fmt.Errorf("top takes one name, got %d", len(args)), "")
+				return usage(fmt.Errorf("accepts at most 1 argument, received %d", len(args)), "")
 			}
 			return nil
 		},
@@ -68,7 +68,7 @@ URLs that it knows.`,
 				o.name = args[0]
 			}
 			o.noColor, _ = cmd.Flags().GetBool("no-color")
-			o.counted, o.speedAsked, o.sshAsked = cmd.Flags().Changed("count"), cmd.Flags().Changed("speed"), cmd.Flags().Changed("ssh")
+			o.countSet, o.speedSet, o.sshSet = cmd.Flags().Changed("count"), cmd.Flags().Changed("speed"), cmd.Flags().Changed("ssh")
 			if !cmd.Flags().Changed("ascii") {
 				o.ascii = !tui.UTF8Locale(os.Getenv)
 			}
@@ -76,22 +76,22 @@ URLs that it knows.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or with commas; the first that answers is shown (default: the running service's)")
-	flags.BoolVar(&o.once, "once", false, "print one frame and leave")
-	flags.IntVarP(&o.count, "count", "n", 0, "print `COUNT` frames, --interval apart, and leave; with -o json one snapshot a line")
-	flags.StringVarP(&o.output, "output", "o", "text", "text or json; json prints one snapshot and leaves, or -n of them")
+	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated; the first that responds is used (default: the running service's)")
+	flags.BoolVar(&o.once, "once", false, "print one frame and exit")
+	flags.IntVarP(&o.count, "count", "n", 0, "print `COUNT` frames, one per --interval, and exit; with -o json, one snapshot per line")
+	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json; json prints one snapshot, or -n of them, and exits")
 	flags.DurationVar(&o.interval, "interval", time.Second, "time between two snapshots, at least 100ms")
-	flags.StringVar(&o.theme, "theme", tui.ThemeAuto, strings.Join(tui.ThemeNames(), ", "))
-	flags.BoolVar(&o.ascii, "ascii", false, "draw with ASCII alone (default: as the locale says)")
-	flags.StringVar(&o.record, "record", "", "`FILE` that every snapshot is written to, anew at each start")
-	flags.StringVar(&o.replay, "replay", "", "show the record in `FILE` instead of a running service")
-	flags.Float64Var(&o.speed, "speed", 1, "how many times as fast --replay plays")
-	flags.StringVar(&o.ssh, "ssh", "", "`[USER@]HOST` to ask by way of, with the ssh that is installed")
+	flags.StringVar(&o.theme, "theme", tui.ThemeAuto, "colour theme: "+strings.Join(tui.ThemeNames(), ", "))
+	flags.BoolVar(&o.ascii, "ascii", false, "draw with ASCII characters only (default: depends on the locale)")
+	flags.StringVar(&o.record, "record", "", "write every snapshot to `FILE`, truncated at start")
+	flags.StringVar(&o.replay, "replay", "", "show the snapshots recorded in `FILE`")
+	flags.Float64Var(&o.speed, "speed", 1, "playback speed of --replay, such as 60 for 60x")
+	flags.StringVar(&o.ssh, "ssh", "", "run skyserve on `[USER@]HOST` through the installed ssh")
 	return cmd
 }
 
-// runTop shows the service: live on a terminal, one frame anywhere else.
-func runTop(ctx context.Context, o *topOptions, in *os.File, out, talk io.Writer) (err error) {
+// runTop shows the dashboard on a terminal, and prints frames or snapshots otherwise.
+func runTop(ctx context.Context, o *topOptions, in *os.File, out, errOut io.Writer) (err error) {
 	theme, err := o.check()
 	if err != nil {
 		return err
@@ -102,31 +102,31 @@ func runTop(ctx context.Context, o *topOptions, in *os.File, out, talk io.Writer
 	}
 	defer func() { err = cmp.Or(err, v.Close()) }()
 	file := fileOf(out)
-	if o.output == "json" || o.once || o.counted || file == nil || !tui.Interactive(in, file, os.Getenv) {
-		return o.print(ctx, v, o.printer(theme, file, out), talk)
+	if o.output == "json" || o.once || o.countSet || file == nil || !tui.Interactive(in, file, os.Getenv) {
+		return o.print(ctx, v, o.printer(theme, file, out), errOut)
 	}
-	if o.ssh != "" { // which may ask for a password: the terminal is free for that now
+	if o.ssh != "" { // ssh may prompt for a password while the terminal is still free
 		if _, _, err := v.Fetch(ctx); err != nil {
 			return failed(fmt.Errorf("fetching a snapshot: %w", err), o.hint())
 		}
 	}
-	return tui.Run(ctx, tui.Config{Fetcher: v, Operator: v.operator, Interval: o.interval, Theme: theme, Zone: time.Local}, in, unguarded(out))
+	return tui.Run(ctx, tui.Config{Fetcher: v, Operator: v.operator, Interval: o.interval, Theme: theme, Zone: time.Local}, in, rawWriter(out))
 }
 
-// check refuses flags that make no sense and chooses the theme.
+// check validates the flags and chooses the theme.
 func (o *topOptions) check() (tui.Theme, error) {
 	if o.output != "text" && o.output != "json" {
-		return tui.Theme{}, usage(fmt.Errorf("-o %s: want text or json", o.output), "")
+		return tui.Theme{}, usage(fmt.Errorf("-o %s: must be one of: text, json", o.output), "")
 	}
 	if o.interval < tui.LeastInterval {
-		return tui.Theme{}, usage(fmt.Errorf("reading --interval: must be at least %s, got %s", tui.LeastInterval, o.interval), "")
+		return tui.Theme{}, usage(fmt.Errorf("--interval: must be at least %s, got %s", tui.LeastInterval, o.interval), "")
 	}
 	if err := o.checkView(); err != nil {
 		return tui.Theme{}, err
 	}
 	theme, err := tui.NewTheme(o.theme, o.ascii)
 	if err != nil {
-		return tui.Theme{}, usage(fmt.Errorf("reading --theme: %w", err), "")
+		return tui.Theme{}, usage(fmt.Errorf("--theme: %w", err), "")
 	}
 	if o.noColor || os.Getenv("NO_COLOR") != "" {
 		return tui.NewTheme(tui.ThemeMono, o.ascii)

@@ -25,37 +25,37 @@ import (
 )
 
 const (
-	// askWithin bounds asking all balancers at once: one that takes longer is left out.
-	askWithin = 2 * time.Second
-	// loadWindow is how much of the load of the past a dashboard shows.
+	// adminTimeout bounds a request to all balancers: slower ones are omitted.
+	adminTimeout = 2 * time.Second
+	// loadWindow is the length of the dashboard's load history.
 	loadWindow = 3 * time.Hour
 )
 
-// topOperator is the tui.Operator of one service: it asks the service's balancers, and
-// acts where the service was brought up from this machine.
+// topOperator is the tui.Operator of one service. It queries the service's balancers, and changes
+// the service if it was deployed from this machine.
 type topOperator struct {
-	name   string // of the service; empty where only addresses were given
-	given  bool   // the addresses come from the command line
-	admins []*telemetry.Client
-	shown  func() *telemetry.Snapshot // what the dashboard shows; nil before the first
-	now    func() time.Time
-	clouds cloudFlags
-	book   machineBook
+	name           string // of the service; empty if only addresses were given
+	addressesGiven bool   // the addresses come from the command line
+	admins         []*telemetry.Client
+	snapshot       func() *telemetry.Snapshot // the displayed snapshot; nil before the first
+	now            func() time.Time
+	clouds         cloudFlags
+	logs           logCache
 }
 
-// newTopOperator is the operator of the balancers that findAdmins found: given says
-// that it was told their addresses. shown is what the dashboard shows.
+// newTopOperator returns the operator of the balancers from findAdmins. given is set if their
+// addresses come from the command line. shown returns the displayed snapshot.
 func newTopOperator(name string, given bool, admins []*telemetry.Client, shown func() *telemetry.Snapshot) *topOperator {
-	return &topOperator{name: name, given: given, admins: admins, shown: shown, now: time.Now}
+	return &topOperator{name: name, addressesGiven: given, admins: admins, snapshot: shown, now: time.Now}
 }
 
-// Requests asks all balancers at once. A forwarded request is listed by both that know
-// it: by the one that it came to, and by the one that it came from, each with its part.
+// Requests queries all balancers concurrently. A forwarded request is listed twice: by the balancer
+// that received it and by the one that forwarded it, each with its part.
 func (o *topOperator) Requests(ctx context.Context, limit int) ([]tui.Request, error) {
 	if limit < 1 {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	found, errs := make([][]telemetry.RequestSummary, len(o.admins)), make([]error, len(o.admins))
 	var asking sync.WaitGroup
@@ -64,7 +64,7 @@ func (o *topOperator) Requests(ctx context.Context, limit int) ([]tui.Request, e
 	}
 	asking.Wait()
 	if err := errors.Join(errs...); err != nil && !slices.Contains(errs, nil) {
-		return nil, fmt.Errorf("asking for requests: %w", err)
+		return nil, fmt.Errorf("fetching requests: %w", err)
 	}
 	all := slices.Concat(found...)
 	slices.SortFunc(all, func(a, b telemetry.RequestSummary) int {
@@ -77,7 +77,7 @@ func (o *topOperator) Requests(ctx context.Context, limit int) ([]tui.Request, e
 	return rows, nil
 }
 
-// Story is the page of skyserve explain.
+// Story returns the output of skyserve explain.
 func (o *topOperator) Story(ctx context.Context, request string, width int) (string, error) {
 	story := explain.Gather(ctx, o.name, request, explainSources(o.admins))
 	if err := ctx.Err(); err != nil {
@@ -91,7 +91,7 @@ func (o *topOperator) Story(ctx context.Context, request string, width int) (str
 	return page.String(), err
 }
 
-// Load is the interactive load of the last three hours, by the minutes that are over.
+// Load returns the interactive load of the completed minutes of the last three hours.
 func (o *topOperator) Load(ctx context.Context) ([]tui.LoadSeries, error) {
 	now := o.now()
 	points, _, failures := controller.History(ctx, o.admins, now.Add(-loadWindow).Unix()/60)
@@ -105,8 +105,8 @@ func (o *topOperator) Load(ctx context.Context) ([]tui.LoadSeries, error) {
 	return interactiveLoad(h.Before(now.Unix() / 60)), nil
 }
 
-// interactiveLoad is what a history has of interactive tiers: the prompt tokens a second
-// that no prefix cache spared, by model and region.
+// interactiveLoad returns the load of a history's interactive tiers: uncached prompt tokens per
+// second, by model and region.
 func interactiveLoad(h *forecast.History) []tui.LoadSeries {
 	var all []tui.LoadSeries
 	for i := range h.Series {
@@ -128,9 +128,9 @@ func interactiveLoad(h *forecast.History) []tui.LoadSeries {
 	return all
 }
 
-// Spec is the service.yaml as a balancer serves it, else as it is kept here.
+// Spec returns the service.yaml from a balancer, or else from this machine's state directory.
 func (o *topOperator) Spec(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	var errs []error
 	for _, admin := range o.admins {
@@ -140,42 +140,41 @@ func (o *topOperator) Spec(ctx context.Context) (string, error) {
 		}
 		errs = append(errs, err)
 	}
-	if svc, err := o.here(); err == nil {
+	if svc, err := o.localService(); err == nil {
 		text, err := os.ReadFile(svc.SpecFile())
 		return string(text), err
 	}
-	return "", fmt.Errorf("reading the service.yaml: %w", errors.Join(errs...))
+	return "", fmt.Errorf("reading service.yaml: %w", errors.Join(errs...))
 }
 
-// Logs are the last lines that a machine of the service wrote.
+// Logs returns the last log lines of a machine of the service.
 func (o *topOperator) Logs(ctx context.Context, id string, lines int) ([]string, error) {
 	if id == "" {
-		return nil, errors.New("reading a log: whose is not said")
+		return nil, errors.New("reading a log: no id")
 	}
-	svc, err := o.here()
+	svc, err := o.localService()
 	if err != nil {
-		return nil, o.elsewhere(err, "reading the log of "+id, "logs "+o.serviceName()+" "+id)
+		return nil, o.withCommand(err, "reading the log of "+id, "logs "+o.serviceName()+" "+id)
 	}
-	text, err := o.book.tail(ctx, id, lines, o.now(), func() (*machineLogs, error) {
+	text, err := o.logs.tail(ctx, id, lines, o.now(), func() (*machineLogs, error) {
 		logs, _, err := openLogs(ctx, &o.clouds, svc, id)
 		return logs, err
 	})
-	return text, inOneLine(err)
+	return text, withHint(err)
 }
 
-// errElsewhere is why this machine can only look.
-var errElsewhere = errors.New("it was not brought up from this machine")
+// errNotDeployedHere is returned for changes of a service that was not deployed from this machine.
+var errNotDeployedHere = errors.New("the service was not deployed from this machine")
 
-// here is the service where it was brought up from this machine; errElsewhere where it
-// was not. Addresses from a command line are those of a service here only where one of
-// them is.
-func (o *topOperator) here() (local.Service, error) {
+// localService returns the service if it was deployed from this machine, and errNotDeployedHere otherwise. If
+// addresses were given, it is the local service to which one of them belongs.
+func (o *topOperator) localService() (local.Service, error) {
 	home, err := local.OpenHome()
 	if err != nil {
 		return local.Service{}, err
 	}
 	names := []string{o.name}
-	if o.given {
+	if o.addressesGiven {
 		if names, err = home.Services(); err != nil {
 			return local.Service{}, err
 		}
@@ -187,25 +186,25 @@ func (o *topOperator) here() (local.Service, error) {
 		}
 		_, err = os.Stat(svc.SpecFile())
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // this machine is connected to it, and no more
+			continue // joined with 'connect', not deployed from here
 		}
 		mine := false
 		if err == nil {
-			mine, err = o.speaksTo(svc)
+			mine, err = o.matchesService(svc)
 		}
 		if mine || err != nil {
 			return svc, err
 		}
 	}
-	return local.Service{}, errElsewhere
+	return local.Service{}, errNotDeployedHere
 }
 
-// speaksTo says whether the operator asks a service of this machine.
-func (o *topOperator) speaksTo(svc local.Service) (bool, error) {
-	if !o.given {
+// matchesService reports whether the operator's balancers belong to svc.
+func (o *topOperator) matchesService(svc local.Service) (bool, error) {
+	if !o.addressesGiven {
 		return svc.Name() == o.name, nil
 	}
-	urls, err := keptAdmins(svc)
+	urls, err := loadAdminURLs(svc)
 	if err != nil {
 		return false, err
 	}
@@ -219,24 +218,24 @@ func (o *topOperator) speaksTo(svc local.Service) (bool, error) {
 	return slices.ContainsFunc(o.admins, func(c *telemetry.Client) bool { return slices.Contains(urls, c.Base()) }), nil
 }
 
-// serviceName is the service's name, as far as it is known.
+// serviceName returns the service's name; empty if it is unknown.
 func (o *topOperator) serviceName() string {
-	if s := o.shown(); o.name == "" && s != nil {
+	if s := o.snapshot(); o.name == "" && s != nil {
 		return s.Service
 	}
 	return o.name
 }
 
-// elsewhere says of what cannot be done from this machine where it can be.
-func (o *topOperator) elsewhere(err error, doing, verb string) error {
-	if !errors.Is(err, errElsewhere) {
+// withCommand adds to errNotDeployedHere the command to run on the machine that deployed the service.
+func (o *topOperator) withCommand(err error, doing, verb string) error {
+	if !errors.Is(err, errNotDeployedHere) {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	return fmt.Errorf("%s: %w; there, run 'skyserve %s'", doing, err, strings.Join(strings.Fields(verb), " "))
+	return fmt.Errorf("%s: %w; run 'skyserve %s' on the machine that deployed it", doing, err, strings.Join(strings.Fields(verb), " "))
 }
 
-// inOneLine is an error with its advice, for who has a line for both.
-func inOneLine(err error) error {
+// withHint appends an error's hint to its message.
+func withHint(err error) error {
 	var advised *exitError
 	if errors.As(err, &advised) && advised.hint != "" {
 		return fmt.Errorf("%w: %s", err, advised.hint)

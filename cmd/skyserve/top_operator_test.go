@@ -22,7 +22,7 @@ import (
 	"skyserve/tui"
 )
 
-// adminOf serves some answers as a balancer's admin API does, by path.
+// adminOf serves responses by path, as a balancer's admin API.
 func adminOf(t *testing.T, answers map[string]any) *telemetry.Client {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -41,7 +41,7 @@ func adminOf(t *testing.T, answers map[string]any) *telemetry.Client {
 	return telemetry.NewClient(srv.URL, nil)
 }
 
-// remote is the operator of balancers that this machine knows by address alone.
+// operatorBy returns an operator of balancers given by address only.
 func operatorBy(t *testing.T, admins ...*telemetry.Client) *topOperator {
 	t.Helper()
 	t.Setenv("SKYSERVE_HOME", t.TempDir())
@@ -51,7 +51,7 @@ func operatorBy(t *testing.T, admins ...*telemetry.Client) *topOperator {
 
 var dead = telemetry.NewClient("http://127.0.0.1:1", nil)
 
-func TestRequestsOfAllBalancers(t *testing.T) {
+func TestTopRequestsOfAllBalancers(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	row := func(id, balancer, from string, second int, target string, forwarded bool) telemetry.RequestSummary {
 		reason := "prefix_match"
@@ -71,7 +71,7 @@ func TestRequestsOfAllBalancers(t *testing.T) {
 	for limit, want := range map[int][]string{
 		0: nil,
 		2: {"r3 lb-us-0", "r2 lb-eu-0"},
-		9: {"r3 lb-us-0", "r2 lb-eu-0", "r1 lb-eu-0", "r1 lb-us-0"}, // a forwarded one at both
+		9: {"r3 lb-us-0", "r2 lb-eu-0", "r1 lb-eu-0", "r1 lb-us-0"}, // a forwarded request is listed by both balancers
 	} {
 		rows, err := operatorBy(t, us, dead, eu).Requests(t.Context(), limit)
 		var got []string
@@ -85,12 +85,12 @@ func TestRequestsOfAllBalancers(t *testing.T) {
 			t.Errorf("got %+v", rows[2:])
 		}
 	}
-	if _, err := operatorBy(t, dead).Requests(t.Context(), 5); err == nil || !strings.Contains(err.Error(), "asking for requests: GET http://127.0.0.1:1/v1/requests") {
+	if _, err := operatorBy(t, dead).Requests(t.Context(), 5); err == nil || !strings.Contains(err.Error(), "fetching requests: GET http://127.0.0.1:1/v1/requests") {
 		t.Errorf("nobody answers: %v", err)
 	}
 }
 
-func TestStoryIsThePageOfExplain(t *testing.T) {
+func TestTopStoryMatchesExplain(t *testing.T) {
 	d := record.Request{
 		Request: "r1", Balancer: "lb-us-0", Region: "local/us", Model: "llama", Tier: "IW-F", State: "finished", Status: 200,
 		Tries: []record.Try{{Kind: core.ActionDispatch, Target: "us-0", Decision: &core.Decision{Policy: "skylb", Reason: "prefix_match"}}},
@@ -106,7 +106,7 @@ func TestStoryIsThePageOfExplain(t *testing.T) {
 	}
 }
 
-func TestLoadIsInTheUnitOfForecasts(t *testing.T) {
+func TestTopLoadUsesForecastUnit(t *testing.T) {
 	now := time.Unix(1_000_000*60+30, 0)
 	point := func(minute int64, region service.Region, tier service.Tier, prompt, cached int64) telemetry.Point {
 		return telemetry.Point{Minute: minute, Balancer: "lb-" + region.Place(), Region: region, Model: "llama", Tier: tier, PromptTokens: prompt, CachedTokens: cached}
@@ -115,7 +115,7 @@ func TestLoadIsInTheUnitOfForecasts(t *testing.T) {
 		point(999_997, "local/us", service.TierFast, 600, 60), point(999_997, "local/us", service.TierNormal, 120, 0),
 		point(999_998, "local/eu", service.TierFast, 60, 60),
 		point(999_999, "local/us", service.TierFast, 60, 90), point(999_999, "local/us", service.TierDeferred, 6000, 0),
-		point(1_000_000, "local/us", service.TierFast, 9999, 0), // runs still
+		point(1_000_000, "local/us", service.TierFast, 9999, 0), // current minute
 	}}})
 	o := operatorBy(t, dead, admin)
 	o.now = func() time.Time { return now }
@@ -137,58 +137,59 @@ func TestLoadIsInTheUnitOfForecasts(t *testing.T) {
 	}
 	none := operatorBy(t, adminOf(t, map[string]any{"/v1/history": map[string]any{"points": []telemetry.Point{}}}))
 	if series, err := none.Load(t.Context()); err != nil || len(series) != 0 {
-		t.Errorf("nothing was asked yet: %v, %v", series, err)
+		t.Errorf("before any request: %v, %v", series, err)
 	}
 }
 
-func TestSpecIsWhatABalancerServes(t *testing.T) {
+func TestTopSpecOfBalancer(t *testing.T) {
 	o := operatorBy(t, dead, adminOf(t, map[string]any{"/v1/service": "name: chat\n"}))
 	if text, err := o.Spec(t.Context()); err != nil || text != "name: chat\n" {
 		t.Errorf("got %q, %v", text, err)
 	}
-	if _, err := operatorBy(t, adminOf(t, nil)).Spec(t.Context()); err == nil || !strings.Contains(err.Error(), "reading the service.yaml: GET") {
+	if _, err := operatorBy(t, adminOf(t, nil)).Spec(t.Context()); err == nil || !strings.Contains(err.Error(), "reading service.yaml: GET") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// What needs the machine where the service was brought up says what to run there.
-func TestOrdersFromElsewhereSayWhatToRunWhere(t *testing.T) {
+// On other machines, an action fails with the command to run on the machine that deployed the
+// service.
+func TestActionsNameCommandForOtherMachine(t *testing.T) {
 	o := operatorBy(t, dead)
-	const there = ": it was not brought up from this machine; there, run 'skyserve "
+	const there, onIt = ": the service was not deployed from this machine; run 'skyserve ", "' on the machine that deployed it"
 	for order, want := range map[tui.Order]string{
-		{Verb: tui.VerbDrain, Replica: "us-1"}:                "draining us-1" + there + "replica drain us-1 --service chat'",
-		{Verb: tui.VerbUndrain, Replica: "us-1"}:              "undraining us-1" + there + "replica drain us-1 --undo --service chat'",
-		{Verb: tui.VerbDonate, Replica: "us-1"}:               "donating us-1" + there + "replica donate us-1 --service chat'",
-		{Verb: tui.VerbReclaim, Replica: "us-1"}:              "reclaiming us-1" + there + "replica reclaim us-1 --service chat'",
-		{Verb: tui.VerbApply, Plan: &telemetry.PlanSummary{}}: "applying the plan" + there + "plan chat --apply'",
-		{Verb: "sell", Replica: "us-1"}:                       `there is no order "sell"`,
+		{Verb: tui.VerbDrain, Replica: "us-1"}:                "draining us-1" + there + "replica drain us-1 --service chat" + onIt,
+		{Verb: tui.VerbUndrain, Replica: "us-1"}:              "undraining us-1" + there + "replica drain us-1 --undo --service chat" + onIt,
+		{Verb: tui.VerbDonate, Replica: "us-1"}:               "donating us-1" + there + "replica donate us-1 --service chat" + onIt,
+		{Verb: tui.VerbReclaim, Replica: "us-1"}:              "reclaiming us-1" + there + "replica reclaim us-1 --service chat" + onIt,
+		{Verb: tui.VerbApply, Plan: &telemetry.PlanSummary{}}: "applying the plan" + there + "plan chat --apply" + onIt,
+		{Verb: "sell", Replica: "us-1"}:                       `unknown action "sell"`,
 	} {
-		if said, err := o.Do(t.Context(), order); err == nil || err.Error() != want || said != "" {
-			t.Errorf("%v: got %q, %v; want %s", order, said, err, want)
+		if message, err := o.Do(t.Context(), order); err == nil || err.Error() != want || message != "" {
+			t.Errorf("%v: got %q, %v; want %s", order, message, err, want)
 		}
 	}
-	if _, err := o.Logs(t.Context(), "us-1", 5); err == nil || err.Error() != "reading the log of us-1"+there+"logs chat us-1'" {
+	if _, err := o.Logs(t.Context(), "us-1", 5); err == nil || err.Error() != "reading the log of us-1"+there+"logs chat us-1"+onIt {
 		t.Errorf("got %v", err)
 	}
-	o.shown = func() *telemetry.Snapshot { return nil }
-	if _, err := o.Do(t.Context(), tui.Order{Verb: tui.VerbApply}); err == nil || err.Error() != "applying the plan: there is none yet" {
+	o.snapshot = func() *telemetry.Snapshot { return nil }
+	if _, err := o.Do(t.Context(), tui.Order{Verb: tui.VerbApply}); err == nil || err.Error() != "applying the plan: there is no plan yet" {
 		t.Errorf("got %v", err)
 	}
-	if _, err := o.Do(t.Context(), tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}); err == nil || !strings.HasSuffix(err.Error(), "'skyserve replica drain us-1'") {
-		t.Errorf("no name is known: %v", err)
+	if _, err := o.Do(t.Context(), tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}); err == nil || !strings.HasSuffix(err.Error(), there+"replica drain us-1"+onIt) {
+		t.Errorf("without a name: %v", err)
 	}
 }
 
-// Whoever looks at the log of a machine in a cloud again and again asks the machine, and
-// its cloud now and then only.
-func TestAMachineIsLookedUpNowAndThen(t *testing.T) {
-	var book machineBook
+// Repeated requests for a log query the machine each time, but list the cloud only when the cache
+// has expired.
+func TestLogCacheExpires(t *testing.T) {
+	var book logCache
 	found, now := 0, time.Unix(1_700_000_000, 0)
 	for _, step := range []struct {
 		id    string
 		after time.Duration
 		found int
-	}{{"us-0", 0, 1}, {"us-0", time.Second, 1}, {"us-1", 0, 2}, {"us-1", bookLife - 1, 2}, {"us-1", 1, 3}} {
+	}{{"us-0", 0, 1}, {"us-0", time.Second, 1}, {"us-1", 0, 2}, {"us-1", logCacheTTL - 1, 2}, {"us-1", 1, 3}} {
 		now = now.Add(step.after)
 		_, err := book.tail(t.Context(), step.id, 5, now, func() (*machineLogs, error) {
 			found++
@@ -211,7 +212,7 @@ regions:
 local: {port: %d}
 `
 
-// command runs the command line in this process, with the state directory of the test.
+// command runs the command line in this process with the test's state directory.
 func command(t *testing.T, args ...string) {
 	t.Helper()
 	if code := run(args); code != exitOK {
@@ -219,9 +220,9 @@ func command(t *testing.T, args ...string) {
 	}
 }
 
-// On the machine that brought a service up, an order does what its verb does, whether
-// the dashboard was told a name or an address.
-func TestOrdersOnARunningService(t *testing.T) {
+// On the machine that deployed a service, an action does what its command does, whether the dashboard
+// was given a name or an address.
+func TestActionsOnRunningService(t *testing.T) {
 	testkit.Slow(t)
 	t.Setenv("SKYSERVE_HOME", t.TempDir())
 	t.Chdir(t.TempDir())
@@ -240,34 +241,34 @@ func TestOrdersOnARunningService(t *testing.T) {
 		t.Fatal(err)
 	}
 	byName := newTopOperator(name, false, admins, func() *telemetry.Snapshot { return shown })
-	byAddress := newTopOperator("", true, admins, byName.shown)
+	byAddress := newTopOperator("", true, admins, byName.snapshot)
 
 	more := telemetry.PlanChange{Model: "org/m", Region: "local/us", GPU: "L4", Now: 1, Delta: 1, Then: 2}
 	apply := tui.Order{Verb: tui.VerbApply, Plan: &telemetry.PlanSummary{At: time.Now(), Status: "optimal", Changes: []telemetry.PlanChange{more}}}
 	for _, step := range []struct {
-		o          *topOperator
-		order      tui.Order
-		said, fail string
+		o             *topOperator
+		order         tui.Order
+		message, fail string
 	}{
-		{byName, apply, "orders runs what the plan proposes", ""},
-		{byName, apply, "", "applying the plan: replicas of org/m in local/us on L4: the plan was made from 1, and there are 2 by now: the next plan takes that into account"},
-		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1 finished what it had and gets nothing more", ""},
+		{byName, apply, "orders: plan applied", ""},
+		{byName, apply, "", "applying the plan: replicas of org/m in local/us on L4: the plan was made from 1, and there are 2 by now: wait for the next plan, which takes the change into account"},
+		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1 drained", ""},
 		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1: no change", ""},
-		{byAddress, tui.Order{Verb: tui.VerbUndrain, Replica: "us-1"}, "us-1 gets requests again", ""},
-		{byAddress, tui.Order{Verb: tui.VerbDonate, Replica: "us-1"}, "us-1 is lent", ""},
-		{byName, tui.Order{Verb: tui.VerbReclaim, Replica: "us-1"}, "us-1 is back and serves", ""},
-		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-9"}, "", `draining us-9: the service has no replica "us-9": 'skyserve replica list' shows what there is`},
+		{byAddress, tui.Order{Verb: tui.VerbUndrain, Replica: "us-1"}, "us-1 receives requests again", ""},
+		{byAddress, tui.Order{Verb: tui.VerbDonate, Replica: "us-1"}, "us-1 donated", ""},
+		{byName, tui.Order{Verb: tui.VerbReclaim, Replica: "us-1"}, "us-1 reclaimed", ""},
+		{byName, tui.Order{Verb: tui.VerbDrain, Replica: "us-9"}, "", `draining us-9: the service has no replica "us-9": 'skyserve replica list' shows the service's replicas and models`},
 	} {
-		said, err := step.o.Do(t.Context(), step.order)
-		if got := fmt.Sprint(err); said != step.said || step.fail == "" && err != nil || step.fail != "" && got != step.fail {
-			t.Fatalf("%v: got %q, %v; want %q, %q", step.order, said, err, step.said, step.fail)
+		message, err := step.o.Do(t.Context(), step.order)
+		if got := fmt.Sprint(err); message != step.message || step.fail == "" && err != nil || step.fail != "" && got != step.fail {
+			t.Fatalf("%v: got %q, %v; want %q, %q", step.order, message, err, step.message, step.fail)
 		}
 	}
 	if lines, err := byName.Logs(t.Context(), "lb-us-0", 3); err != nil || len(lines) == 0 || len(lines) > 3 {
 		t.Errorf("the log: %q, %v", lines, err)
 	}
-	if _, err := byName.Logs(t.Context(), "us-9", 3); err == nil || !strings.Contains(err.Error(), "us-9 of orders has no log: there are logs of lb-us-0, ") {
-		t.Errorf("a log that there is not: %v", err)
+	if _, err := byName.Logs(t.Context(), "us-9", 3); err == nil || !strings.Contains(err.Error(), "us-9 of orders has no log: available logs: lb-us-0, ") {
+		t.Errorf("a missing log: %v", err)
 	}
 	if text, err := byName.Spec(t.Context()); err != nil || text != spec {
 		t.Errorf("the service.yaml: %q, %v", text, err)

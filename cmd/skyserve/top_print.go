@@ -12,18 +12,18 @@ import (
 	"skyserve/tui"
 )
 
-// snapshotPrinter prints snapshots, one after the other.
+// snapshotPrinter prints a snapshot.
 type snapshotPrinter func(*telemetry.Snapshot) error
 
-// printer is how snapshots are printed to out, which may be a file.
+// printer returns the printer for the output format; file is the file of out, if it is one.
 func (o *topOptions) printer(theme tui.Theme, file *os.File, out io.Writer) snapshotPrinter {
 	if o.output == "json" {
-		return jsonPrinter(out, o.counted)
+		return jsonPrinter(out, o.countSet)
 	}
 	return framePrinter(theme, file, out)
 }
 
-// jsonPrinter prints one document for a person to read, or documents of a line each.
+// jsonPrinter prints indented JSON documents, or with lines one document per line.
 func jsonPrinter(out io.Writer, lines bool) snapshotPrinter {
 	enc := json.NewEncoder(out)
 	if !lines {
@@ -37,8 +37,8 @@ func jsonPrinter(out io.Writer, lines bool) snapshotPrinter {
 	}
 }
 
-// framePrinter prints frames with every replica, an empty line between two: as wide as
-// the terminal, or plain and as wide as need be where out is none.
+// framePrinter prints frames with all replicas, separated by empty lines. On a terminal they have
+// its width, otherwise they are plain text of any width.
 func framePrinter(theme tui.Theme, file *os.File, out io.Writer) snapshotPrinter {
 	columns := 0
 	if file != nil {
@@ -57,16 +57,16 @@ func framePrinter(theme tui.Theme, file *os.File, out io.Writer) snapshotPrinter
 		s.At = s.At.Local()
 		frame := tui.Render(s, previous, columns, 0, theme)
 		previous = s
-		return tui.PrintFrame(unguarded(out), frame) // whose texts the dashboard made harmless
+		return tui.PrintFrame(rawWriter(out), frame) // Render has sanitised the texts
 	}
 }
 
-// print prints as many snapshots as were asked for. The first must come; that a later
-// one is missing is told on talk, and is exit code 3 in the end.
-func (o *topOptions) print(ctx context.Context, v *topView, print snapshotPrinter, talk io.Writer) error {
+// print prints the requested number of snapshots. If the first fails, so does print. Later failures
+// are reported on talk and result in exit code 3.
+func (o *topOptions) print(ctx context.Context, v *topView, print snapshotPrinter, errOut io.Writer) error {
 	ticker := time.NewTicker(o.interval)
 	defer ticker.Stop()
-	count, missing, said := max(o.count, 1), 0, ""
+	count, missing, problem := max(o.count, 1), 0, ""
 	for i := range count {
 		s, _, err := v.Fetch(ctx)
 		switch {
@@ -76,15 +76,15 @@ func (o *topOptions) print(ctx context.Context, v *topView, print snapshotPrinte
 			return failed(fmt.Errorf("fetching a snapshot: %w", err), o.hint())
 		case err != nil:
 			missing++
-			if text := err.Error(); text != said {
-				fmt.Fprintf(talk, "problem: %s\n", text)
-				said = text
+			if text := err.Error(); text != problem {
+				fmt.Fprintf(errOut, "problem: %s\n", text)
+				problem = text
 			}
 		default:
 			if err := print(s); err != nil {
 				return err
 			}
-			said = ""
+			problem = ""
 		}
 		if v.ended() || i+1 == count {
 			break

@@ -14,11 +14,10 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// scripted is a fetcher that succeeds (an empty word) or fails in turn, and again as at
-// the end from then on.
+// scripted is a fetcher that succeeds (empty word) or fails according to words; the last word repeats.
 type scripted struct {
 	words []string
-	times []time.Time // when it was asked
+	times []time.Time // times of the calls
 }
 
 func (s *scripted) String() string { return "script" }
@@ -32,62 +31,60 @@ func (s *scripted) Fetch(context.Context) (*telemetry.Snapshot, string, error) {
 	return &telemetry.Snapshot{Service: fmt.Sprintf("chat-%d", len(s.times)), Regions: []telemetry.RegionSnapshot{}}, "script", nil
 }
 
-// A snapshot that is missing in between ends nothing: it is told once, and the exit code
-// tells in the end.
-func TestPrintingGoesOnWhereASnapshotIsMissing(t *testing.T) {
+// A missing snapshot does not stop printing: it is reported once, and results in exit code 3.
+func TestTopPrintContinuesAfterFailure(t *testing.T) {
 	for name, c := range map[string]struct {
 		words  []string
 		count  int
 		lines  int
-		talk   string
+		errOut string
 		fail   string
 		code   int
 		within time.Duration
 	}{
-		"all come":     {[]string{""}, 3, 3, "", "", exitOK, 20 * time.Second},
-		"one":          {[]string{""}, 0, 1, "", "", exitOK, 0},
-		"the first":    {[]string{"refused"}, 3, 0, "", "fetching a snapshot: refused", exitFailed, 0},
-		"in between":   {[]string{"", "refused", "refused", "", "refused"}, 5, 2, "problem: refused\nproblem: refused\n", "3 of 5 snapshots are missing", exitPartial, 40 * time.Second},
-		"another word": {[]string{"", "refused", "reset", "reset", ""}, 5, 2, "problem: refused\nproblem: reset\n", "3 of 5 snapshots are missing", exitPartial, 40 * time.Second},
+		"all succeed":      {[]string{""}, 3, 3, "", "", exitOK, 20 * time.Second},
+		"one":              {[]string{""}, 0, 1, "", "", exitOK, 0},
+		"first fails":      {[]string{"refused"}, 3, 0, "", "fetching a snapshot: refused", exitFailed, 0},
+		"later failures":   {[]string{"", "refused", "refused", "", "refused"}, 5, 2, "problem: refused\nproblem: refused\n", "3 of 5 snapshots are missing", exitPartial, 40 * time.Second},
+		"different errors": {[]string{"", "refused", "reset", "reset", ""}, 5, 2, "problem: refused\nproblem: reset\n", "3 of 5 snapshots are missing", exitPartial, 40 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fetcher := &scripted{words: c.words}
-				o := topOptions{count: c.count, counted: c.count > 0, interval: 10 * time.Second}
-				var out, talk bytes.Buffer
-				err := o.print(t.Context(), &topView{Fetcher: fetcher}, jsonPrinter(&out, true), &talk)
-				if got := strings.Count(out.String(), "\n"); got != c.lines || talk.String() != c.talk {
-					t.Errorf("%d lines, and %q", got, talk.String())
+				o := topOptions{count: c.count, countSet: c.count > 0, interval: 10 * time.Second}
+				var out, errOut bytes.Buffer
+				err := o.print(t.Context(), &topView{Fetcher: fetcher}, jsonPrinter(&out, true), &errOut)
+				if got := strings.Count(out.String(), "\n"); got != c.lines || errOut.String() != c.errOut {
+					t.Errorf("%d lines, and %q", got, errOut.String())
 				}
 				var exit *exitError
 				if (err != nil || c.fail != "") && (!errors.As(err, &exit) || exit.code != c.code || err.Error() != c.fail) {
 					t.Errorf("got %v", err)
 				}
 				if n := len(fetcher.times); fetcher.times[n-1].Sub(fetcher.times[0]) != c.within {
-					t.Errorf("asked at %v", fetcher.times)
+					t.Errorf("fetched at %v", fetcher.times)
 				}
 			})
 		})
 	}
 }
 
-// Who is interrupted between two frames leaves at once.
-func TestPrintingEndsWithItsContext(t *testing.T) {
+// An interrupt between two frames ends printing at once.
+func TestTopPrintStopsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
 		defer cancel()
 		fetcher := &scripted{words: []string{""}}
 		var out bytes.Buffer
-		o := topOptions{count: 100, counted: true, interval: 10 * time.Second}
+		o := topOptions{count: 100, countSet: true, interval: 10 * time.Second}
 		if err := o.print(ctx, &topView{Fetcher: fetcher}, jsonPrinter(&out, true), &out); !errors.Is(err, context.DeadlineExceeded) || len(fetcher.times) != 3 {
 			t.Errorf("%v after %d", err, len(fetcher.times))
 		}
 	})
 }
 
-// A record that can be written no more is an error, and no snapshot: nobody finds out
-// later that half of the night is missing.
-func TestARecordThatCannotBeWritten(t *testing.T) {
+// If a snapshot cannot be recorded, Fetch returns the error at once.
+func TestTopFailsWhenRecordIsNotWritable(t *testing.T) {
 	for _, name := range []string{"r.jsonl", "r.jsonl.gz"} {
 		record, err := createRecord(filepath.Join(t.TempDir(), name))
 		if err != nil {

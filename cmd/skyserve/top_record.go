@@ -12,13 +12,13 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// snapshotRecord is a file with one snapshot a line, as top -o json has them.
+// snapshotRecord is a file with one snapshot per line, in the format of top -o json.
 type snapshotRecord struct {
 	file   *os.File
-	packed *gzip.Writer // nil where the file's name does not end in .gz
+	packed *gzip.Writer // nil unless the file's name ends in .gz
 }
 
-// createRecord makes a record anew, for nobody else to read.
+// createRecord creates or truncates a record with permissions for its owner only.
 func createRecord(name string) (*snapshotRecord, error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -31,7 +31,7 @@ func createRecord(name string) (*snapshotRecord, error) {
 	return r, nil
 }
 
-// add writes a snapshot, all of it: whoever is killed then leaves whole lines.
+// add writes and flushes a snapshot, so that a killed process leaves complete lines.
 func (r *snapshotRecord) add(s *telemetry.Snapshot) error {
 	line, err := json.Marshal(s)
 	if err != nil {
@@ -51,7 +51,7 @@ func (r *snapshotRecord) add(s *telemetry.Snapshot) error {
 	return nil
 }
 
-// Close ends the record.
+// Close flushes and closes the record.
 func (r *snapshotRecord) Close() error {
 	var err error
 	if r.packed != nil {

@@ -19,30 +19,30 @@ import (
 )
 
 const (
-	// sshTimeout is how long a first snapshot may take: somebody may have to type a
-	// password, or touch a key.
+	// sshTimeout bounds the wait for the first snapshot: the user may have to type a password
+	// or touch a key.
 	sshTimeout = time.Minute
-	// sshSilence is how late a later one may be.
-	sshSilence = 5 * time.Second
-	// sshCount is how many snapshots a session is asked for: it is begun again after that.
-	sshCount = 1_000_000
-	// sshPause is the longest pause before a host is tried again that gave nothing the
-	// last times: it may shut out whoever knocks all the time.
-	sshPause = 30 * time.Second
-	// sshTalk is how much is kept of what ssh and the far end say.
-	sshTalk = 4 << 10
-	// sshLine bounds a snapshot, as an answer of an admin API is bounded.
-	sshLine = 64 << 20
+	// sshSnapshotTimeout is the maximum delay of a later snapshot.
+	sshSnapshotTimeout = 5 * time.Second
+	// sshSnapshots is the number of snapshots of a session, which then restarts.
+	sshSnapshots = 1_000_000
+	// maxSSHBackoff is the maximum backoff between attempts: a host may block clients that
+	// reconnect too often.
+	maxSSHBackoff = 30 * time.Second
+	// maxSSHStderr is how many bytes of the standard error of ssh and the remote command are kept.
+	maxSSHStderr = 4 << 10
+	// maxSSHLine bounds the size of a snapshot, as for a response of an admin API.
+	maxSSHLine = 64 << 20
 )
 
-// isSSHHost tells what ssh takes for a destination. What begins with a dash it would
-// take for an option.
+// isSSHHost reports whether ssh accepts text as a destination. A leading dash would make it an
+// option.
 func isSSHHost(text string) bool {
 	odd := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 	return text != "" && !strings.HasPrefix(text, "-") && !strings.ContainsFunc(text, odd)
 }
 
-// remoteCommand is what runs at the far end: the same command, which prints snapshots.
+// remoteCommand returns the command line to run on the remote host: top, printing snapshots as JSON.
 func (o *topOptions) remoteCommand() string {
 	words := []string{"skyserve", "top"}
 	if o.name != "" {
@@ -51,14 +51,14 @@ func (o *topOptions) remoteCommand() string {
 	for _, a := range o.admins {
 		words = append(words, "--admin", strings.TrimSpace(a))
 	}
-	words = append(words, "-o", "json", "-n", strconv.Itoa(sshCount), "--interval", o.interval.String())
+	words = append(words, "-o", "json", "-n", strconv.Itoa(sshSnapshots), "--interval", o.interval.String())
 	for i, w := range words {
 		words[i] = shellQuoted(w)
 	}
 	return strings.Join(words, " ")
 }
 
-// shellQuoted is a word as a shell reads it.
+// shellQuoted quotes a word for a shell.
 func shellQuoted(word string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=@,"
 	if word != "" && strings.Trim(word, plain) == "" {
@@ -67,41 +67,41 @@ func shellQuoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// sshSource is a tui.Fetcher over ssh: skyserve at the far end prints snapshots, and
-// this end shows the last that came. A session that ends is begun again by whoever
-// fetches next. It is safe for concurrent use.
+// sshSource is a tui.Fetcher over ssh: skyserve on the remote host prints snapshots, and Fetch
+// returns the newest. If a session has ended, the next Fetch restarts it. sshSource is safe for
+// concurrent use.
 type sshSource struct {
-	ctx     context.Context // of the sessions, which outlive a fetch
-	stop    context.CancelFunc
-	host    string
-	command string
-	every   time.Duration // between two snapshots
-	now     func() time.Time
+	ctx      context.Context // of the sessions, which outlive a fetch
+	stop     context.CancelFunc
+	host     string
+	command  string
+	interval time.Duration // between two snapshots
+	now      func() time.Time
 
-	fetching sync.Mutex // one waits for a snapshot at a time
-	session  *sshSession
-	before   bool // a session gave a snapshot: nobody is asked for a password any more
-	fruitful bool // the present one did
-	failure  error
-	pause    time.Duration // after the failure
-	again    time.Time     // when the pause is over
+	fetching  sync.Mutex // serialises Fetch
+	session   *sshSession
+	connected bool // some session has returned a snapshot: no more password prompts
+	received  bool // the current session has returned a snapshot
+	failure   error
+	backoff   time.Duration // backoff after the failure
+	retryAt   time.Time     // end of the backoff
 }
 
 // sshSession is one run of ssh.
 type sshSession struct {
-	snapshots chan *telemetry.Snapshot // the newest that nobody fetched; closed at the end
-	talk      tailBuffer
+	snapshots chan *telemetry.Snapshot // the newest snapshot not fetched yet; closed at the end
+	stderr    tailBuffer
 	err       error // why it ended; set before snapshots is closed
 }
 
-// newSSHSource begins nothing yet. Sessions end with ctx, or with Close. The command at
-// the far end prints a snapshot every so often.
+// newSSHSource returns a source that starts its first session with the first Fetch. Sessions end
+// with ctx or Close. The remote command prints a snapshot per interval.
 func newSSHSource(ctx context.Context, host, command string, every time.Duration) *sshSource {
 	ctx, stop := context.WithCancel(ctx)
-	return &sshSource{ctx: ctx, stop: stop, host: host, command: command, every: every, now: time.Now}
+	return &sshSource{ctx: ctx, stop: stop, host: host, command: command, interval: every, now: time.Now}
 }
 
-// String names the far end.
+// String returns the remote host, for error messages.
 func (s *sshSource) String() string { return "ssh " + s.host }
 
 // Close ends the session.
@@ -110,24 +110,24 @@ func (s *sshSource) Close() error {
 	s.fetching.Lock()
 	defer s.fetching.Unlock()
 	if s.session != nil {
-		for range s.session.snapshots { // until ssh has ended
+		for range s.session.snapshots { // wait until ssh has ended
 		}
 	}
 	return nil
 }
 
-// Fetch waits for the next snapshot: a moment, or a minute for the first.
+// Fetch waits for the next snapshot: up to sshTimeout for the first, less for later ones.
 func (s *sshSource) Fetch(ctx context.Context) (*telemetry.Snapshot, string, error) {
 	s.fetching.Lock()
 	defer s.fetching.Unlock()
-	if s.session == nil && s.now().Before(s.again) {
+	if s.session == nil && s.now().Before(s.retryAt) {
 		return nil, "", s.failure
 	}
 	if s.session == nil {
-		s.session, s.fruitful = s.begin(), false
+		s.session, s.received = s.startSession(), false
 	}
-	timeout := s.every + sshSilence
-	if !s.before {
+	timeout := s.interval + sshSnapshotTimeout
+	if !s.connected {
 		timeout = sshTimeout
 	}
 	timer := time.NewTimer(timeout)
@@ -136,38 +136,37 @@ func (s *sshSource) Fetch(ctx context.Context) (*telemetry.Snapshot, string, err
 	case <-ctx.Done():
 		return nil, "", ctx.Err()
 	case <-timer.C:
-		return nil, "", fmt.Errorf("%s: no snapshot within %s%s", s, timeout, s.session.talk.said())
+		return nil, "", fmt.Errorf("%s: no snapshot within %s%s", s, timeout, s.session.stderr.lastLineSuffix())
 	case snapshot, goesOn := <-s.session.snapshots:
 		if !goesOn {
-			s.ended()
+			s.sessionEnded()
 			return nil, "", s.failure
 		}
-		s.before, s.fruitful = true, true
+		s.connected, s.received = true, true
 		return snapshot, s.String(), nil
 	}
 }
 
-// ended notes that the session has ended. One that gave something is begun again at
-// once, the others after pauses that grow.
-func (s *sshSource) ended() {
+// sessionEnded handles the end of a session. A session that returned snapshots restarts at once, others
+// with a growing backoff.
+func (s *sshSource) sessionEnded() {
 	s.failure, s.session = s.session.err, nil
-	s.pause = min(max(time.Second, 2*s.pause), sshPause)
-	if s.fruitful {
-		s.pause = 0
+	s.backoff = min(max(time.Second, 2*s.backoff), maxSSHBackoff)
+	if s.received {
+		s.backoff = 0
 	}
-	s.again = s.now().Add(s.pause)
+	s.retryAt = s.now().Add(s.backoff)
 }
 
-// begin starts ssh. Only the first time may it ask for something: later the dashboard
-// has the terminal.
-func (s *sshSource) begin() *sshSession {
+// startSession starts ssh. Only the first session may prompt: later the dashboard uses the terminal.
+func (s *sshSource) startSession() *sshSession {
 	session := &sshSession{snapshots: make(chan *telemetry.Snapshot, 1)}
 	args := []string{"-T", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"}
-	if s.before {
+	if s.connected {
 		args = append(args, "-o", "BatchMode=yes")
 	}
 	cmd := exec.CommandContext(s.ctx, "ssh", append(args, s.host, s.command)...)
-	cmd.Stderr, cmd.WaitDelay = &session.talk, time.Second
+	cmd.Stderr, cmd.WaitDelay = &session.stderr, time.Second
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -181,29 +180,29 @@ func (s *sshSource) begin() *sshSession {
 	return session
 }
 
-// run passes snapshots on until ssh ends.
+// run reads snapshots until ssh ends.
 func (e *sshSession) run(s *sshSource, cmd *exec.Cmd, out io.ReadCloser) {
 	defer close(e.snapshots)
-	defer context.AfterFunc(s.ctx, func() { _ = out.Close() })() // what ssh started may hold the other end
+	defer context.AfterFunc(s.ctx, func() { _ = out.Close() })() // a child of ssh may keep the other end open
 	err := e.read(out)
 	if err != nil {
-		_ = cmd.Process.Kill() // it may have ended already; Wait tells
+		_ = cmd.Process.Kill() // it may have ended already; Wait returns the error
 	}
 	err = cmp.Or(err, cmd.Wait(), errors.New("the session ended"))
-	e.err = fmt.Errorf("%s: %w%s", s, err, e.talk.said())
+	e.err = fmt.Errorf("%s: %w%s", s, err, e.stderr.lastLineSuffix())
 }
 
-// read reads snapshots, one a line.
+// read reads snapshots, one per line.
 func (e *sshSession) read(out io.Reader) error {
 	lines := bufio.NewScanner(out)
-	lines.Buffer(nil, sshLine)
+	lines.Buffer(nil, maxSSHLine)
 	for lines.Scan() {
 		snapshot := new(telemetry.Snapshot)
 		if err := json.Unmarshal(lines.Bytes(), snapshot); err != nil {
-			return fmt.Errorf("want a snapshot a line, found %q: %w", lines.Bytes()[:min(len(lines.Bytes()), 40)], err)
+			return fmt.Errorf("expected one snapshot per line, got %q: %w", lines.Bytes()[:min(len(lines.Bytes()), 40)], err)
 		}
 		select {
-		case <-e.snapshots: // nobody fetched it: this one is newer
+		case <-e.snapshots: // discard an older snapshot that was not fetched
 		default:
 		}
 		e.snapshots <- snapshot
@@ -217,18 +216,18 @@ type tailBuffer struct {
 	text []byte
 }
 
-// Write takes all.
+// Write appends p and discards all but the last maxSSHStderr bytes.
 func (b *tailBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.text = append(b.text, p...)
-	b.text = b.text[max(0, len(b.text)-sshTalk):]
+	b.text = b.text[max(0, len(b.text)-maxSSHStderr):]
 	return len(p), nil
 }
 
-// said is the last line of it but for advice, for the end of a sentence; nothing that
-// would move a cursor.
-func (b *tailBuffer) said() string {
+// lastLineSuffix returns the last line that is not a hint, as a suffix for an error message, without control
+// characters.
+func (b *tailBuffer) lastLineSuffix() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	last := ""
@@ -241,7 +240,7 @@ func (b *tailBuffer) said() string {
 	return last
 }
 
-// spaceForControl is a character, or a space for one that would move a cursor.
+// spaceForControl replaces a control character by a space.
 func spaceForControl(r rune) rune {
 	if unicode.IsControl(r) {
 		return ' '

@@ -14,7 +14,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// fakeSSH puts a script in the place of ssh, and returns the directory it runs in.
+// fakeSSH replaces ssh by a script, and returns its working directory.
 func fakeSSH(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -25,8 +25,8 @@ func fakeSSH(t *testing.T, script string) {
 	t.Chdir(dir)
 }
 
-// far is a source over the fake ssh until the test ends.
-func far(t *testing.T) *sshSource {
+// newTestSSHSource returns a source that uses the fake ssh until the test ends.
+func newTestSSHSource(t *testing.T) *sshSource {
 	t.Helper()
 	s := newSSHSource(t.Context(), "gpu-1", "skyserve top", time.Second)
 	t.Cleanup(func() {
@@ -46,15 +46,15 @@ func snapshotLine(t *testing.T, service string) string {
 	return string(line)
 }
 
-// A session that ends is said, with what ssh said, and begun again; only the first may
-// ask for a password.
-func TestASessionThatEndsIsBegunAgain(t *testing.T) {
+// The end of a session is reported with the last line of ssh, and the session restarts. Only the
+// first session may prompt for a password.
+func TestSSHRestartsEndedSession(t *testing.T) {
 	fakeSSH(t, fmt.Sprintf(`echo "$*" >>args
 echo '%s'
 echo "Connection to gpu-1 closed \033[2J by remote host." >&2
 exit 255
 `, snapshotLine(t, "chat")))
-	s := far(t)
+	s := newTestSSHSource(t)
 	for round := range 3 {
 		got, source, err := s.Fetch(t.Context())
 		if err != nil || got.Service != "chat" || source != "ssh gpu-1" {
@@ -76,15 +76,14 @@ exit 255
 	}
 }
 
-// A host that gives nothing is tried again after longer and longer pauses, in which the
-// reason stays.
-func TestAHostThatRefusesIsNotHammered(t *testing.T) {
+// A host that returns nothing is retried with a growing backoff, during which the error is returned.
+func TestSSHBacksOffAfterFailures(t *testing.T) {
 	fakeSSH(t, "echo >>tries\necho 'Permission denied (publickey).' >&2\nexit 255\n")
-	s := far(t)
+	s := newTestSSHSource(t)
 	begun := time.Unix(1_700_000_000, 0)
 	now := begun
 	s.now = func() time.Time { return now }
-	tries := map[int]bool{} // by the second
+	tries := map[int]bool{} // attempts, by second
 	for range 120 {
 		before, _ := os.ReadFile("tries") // none before the first
 		if _, _, err := s.Fetch(t.Context()); err == nil || err.Error() != "ssh gpu-1: exit status 255: Permission denied (publickey)." {
@@ -100,18 +99,18 @@ func TestAHostThatRefusesIsNotHammered(t *testing.T) {
 		now = now.Add(time.Second)
 	}
 	if want := map[int]bool{0: true, 1: true, 3: true, 7: true, 15: true, 31: true, 61: true, 91: true}; !maps.Equal(tries, want) {
-		t.Errorf("tried at %v, want %v", tries, want)
+		t.Errorf("attempts at %v, want %v", tries, want)
 	}
 }
 
-// A dashboard that falls behind sees the newest.
-func TestTheNewestSnapshotCounts(t *testing.T) {
+// A slow reader receives the newest snapshot.
+func TestSSHReturnsNewestSnapshot(t *testing.T) {
 	var lines strings.Builder
 	for i := range 50 {
 		fmt.Fprintf(&lines, "echo '%s'\n", snapshotLine(t, fmt.Sprintf("chat-%d", i)))
 	}
 	fakeSSH(t, lines.String())
-	s := far(t)
+	s := newTestSSHSource(t)
 	before := -1
 	for before < 49 {
 		got, _, err := s.Fetch(t.Context())
@@ -126,9 +125,9 @@ func TestTheNewestSnapshotCounts(t *testing.T) {
 	}
 }
 
-func TestSSHThatIsNotThere(t *testing.T) {
+func TestSSHNotInstalled(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	s := far(t)
+	s := newTestSSHSource(t)
 	for range 2 {
 		if _, _, err := s.Fetch(t.Context()); err == nil || err.Error() != `ssh gpu-1: exec: "ssh": executable file not found in $PATH` {
 			t.Fatalf("got %v", err)
@@ -136,7 +135,7 @@ func TestSSHThatIsNotThere(t *testing.T) {
 	}
 }
 
-func TestWhatSSHTakesForAHost(t *testing.T) {
+func TestIsSSHHost(t *testing.T) {
 	for host, want := range map[string]bool{
 		"gpu-1": true, "ops@gpu-1": true, "ssh://ops@gpu-1:2222": true, "10.0.0.7": true, "[::1]": true,
 		"": false, "-oProxyCommand=x": false, "gpu 1": false, "gpu\n1": false, "gpu\x00": false,
@@ -147,9 +146,8 @@ func TestWhatSSHTakesForAHost(t *testing.T) {
 	}
 }
 
-// Every word arrives at the far end as it was given here, whatever a shell would make
-// of it.
-func TestWordsPassAShell(t *testing.T) {
+// Every argument arrives unchanged at the remote host, whatever its shell characters.
+func TestShellQuoted(t *testing.T) {
 	for _, word := range []string{"chat", "", "it's", "$(touch evil)", "a b", "`x`", `\`, "'", "''", "http://127.0.0.1:8101,http://h:1", "*", "~", "!", "é", "-n"} {
 		got, err := exec.Command("sh", "-c", "printf '<%s>' "+shellQuoted(word)).Output()
 		if err != nil || string(got) != "<"+word+">" {

@@ -18,12 +18,12 @@ import (
 // terminal is a pseudo-terminal on which a command runs.
 type terminal struct {
 	t     *testing.T
-	side  *os.File // the one that a person sits at
+	side  *os.File // the user's side
 	drawn bytes.Buffer
 	more  chan []byte
 }
 
-// openTerminal runs the command on a terminal of its own, of that size.
+// openTerminal runs the command on its own terminal of a size.
 func openTerminal(t *testing.T, columns, rows uint16, cmd *exec.Cmd) *terminal {
 	t.Helper()
 	side, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -49,13 +49,13 @@ func openTerminal(t *testing.T, columns, rows uint16, cmd *exec.Cmd) *terminal {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill() }) // gone already, as a rule
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // usually it has exited already
 	tty.Close()
 	go tt.read()
 	return tt
 }
 
-// read passes on what is drawn until the command has closed its side.
+// read forwards the drawn output until the command closes its side.
 func (tt *terminal) read() {
 	defer close(tt.more)
 	for {
@@ -77,8 +77,8 @@ func (tt *terminal) resize(columns, rows uint16) {
 	}
 }
 
-// press types keys, and waits until a text has been drawn since. What a screen held
-// before is not drawn again, so the text must be of cells that were otherwise.
+// press types keys and waits until a text has been drawn since. Unchanged cells are not drawn again,
+// so the text must consist of changed cells.
 func (tt *terminal) press(keys, shows string) {
 	tt.t.Helper()
 	tt.drawn.Reset()
@@ -95,16 +95,16 @@ func (tt *terminal) await(shows string) {
 		select {
 		case p, open := <-tt.more:
 			if !open {
-				tt.t.Fatalf("it ended before it drew %q; it drew %q", shows, tt.drawn.String())
+				tt.t.Fatalf("the command ended before it drew %q; it drew %q", shows, tt.drawn.String())
 			}
 			tt.drawn.Write(p)
 		case <-timeout:
-			tt.t.Fatalf("it did not draw %q; it drew %q", shows, tt.drawn.String())
+			tt.t.Fatalf("the command did not draw %q; it drew %q", shows, tt.drawn.String())
 		}
 	}
 }
 
-// rest is what is drawn until the command ends.
+// rest returns the output until the command ends.
 func (tt *terminal) rest() string {
 	tt.drawn.Reset()
 	for p := range tt.more {
@@ -113,14 +113,14 @@ func (tt *terminal) rest() string {
 	return tt.drawn.String()
 }
 
-// skyserveCommand is the command as a process of its own.
+// skyserveCommand returns the command as a separate process.
 func skyserveCommand(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	link := filepath.Join(t.TempDir(), "skyserve") // by that name the test binary is the command
+	link := filepath.Join(t.TempDir(), "skyserve") // named skyserve, the test binary is the command
 	if err := os.Symlink(self, link); err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func skyserveCommand(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func TestTopOnATerminal(t *testing.T) {
+func TestTopOnTerminal(t *testing.T) {
 	cmd := skyserveCommand(t, "top", "--admin", newTopAdmin(t).URL, "--theme", "dark", "--interval", "1h")
 	tt := openTerminal(t, 100, 30, cmd)
 	tt.await("local/us")
@@ -151,17 +151,17 @@ func TestTopOnATerminal(t *testing.T) {
 	}
 	last := tt.rest()
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("leaving is no failure: %v", err)
+		t.Errorf("quitting failed: %v", err)
 	}
-	for _, off := range []string{"\x1b[?1049l", "\x1b[?25h"} { // the screen from before, and its cursor
+	for _, off := range []string{"\x1b[?1049l", "\x1b[?25h"} { // the former screen, and its cursor
 		if !strings.Contains(last, off) {
-			t.Errorf("the terminal is left without %q: %q", off, last)
+			t.Errorf("the terminal is not restored with %q: %q", off, last)
 		}
 	}
 }
 
-// A serial line, or a terminal inside of a script, may not know its size.
-func TestTopOnATerminalWithoutASize(t *testing.T) {
+// A serial line, or a terminal inside a script, may have no size.
+func TestTopOnTerminalWithoutSize(t *testing.T) {
 	cmd := skyserveCommand(t, "top", "--admin", newTopAdmin(t).URL)
 	tt := openTerminal(t, 0, 0, cmd)
 	tt.await("local/us")
@@ -170,7 +170,7 @@ func TestTopOnATerminalWithoutASize(t *testing.T) {
 	}
 	tt.rest()
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("leaving is no failure: %v", err)
+		t.Errorf("quitting failed: %v", err)
 	}
 }
 
@@ -182,9 +182,9 @@ func TestTopLeavesTheTerminalOnCtrlC(t *testing.T) {
 		t.Fatal(err)
 	}
 	if last := tt.rest(); !strings.Contains(last, "\x1b[?1049l") {
-		t.Errorf("it left the terminal as %q", last)
+		t.Errorf("the terminal is not restored: %q", last)
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("leaving is no failure: %v", err)
+		t.Errorf("quitting failed: %v", err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"skyserve/tui"
 )
 
-// newTopAdmin serves a snapshot of one region as a balancer does.
+// newTopAdmin serves a snapshot of one region, as a balancer does.
 func newTopAdmin(t *testing.T) *httptest.Server {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -34,7 +34,7 @@ func newTopAdmin(t *testing.T) *httptest.Server {
 	return srv
 }
 
-// top runs the verb with standard output to a buffer.
+// top runs `skyserve top` and returns its output.
 func top(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	t.Setenv("LC_ALL", "C.UTF-8")
@@ -47,7 +47,7 @@ func top(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-func TestTopPrintsTextWhereThereIsNoTerminal(t *testing.T) {
+func TestTopPrintsTextWithoutTerminal(t *testing.T) {
 	srv := newTopAdmin(t)
 	for _, args := range [][]string{{}, {"--once"}, {"--theme", "dark"}, {"chat"}, {"--ascii"}} {
 		out, err := top(t, append(args, "--admin", srv.URL)...)
@@ -94,7 +94,7 @@ func TestTopPrintsOneSnapshotAsJSON(t *testing.T) {
 	}
 }
 
-func TestTopRefusesTheWrongService(t *testing.T) {
+func TestTopRejectsOtherService(t *testing.T) {
 	if _, err := top(t, "other", "--once", "--admin", newTopAdmin(t).URL); err == nil || !strings.Contains(err.Error(), `serves "chat", not "other"`) {
 		t.Errorf("got %v", err)
 	}

@@ -14,17 +14,17 @@ import (
 	"skyserve/tui"
 )
 
-// topView is where top gets its snapshots. It keeps the last one, and a record of all of
-// them where one is asked for.
+// topView is the source of top's snapshots. It keeps the latest one, and records all of them if
+// --record is set.
 type topView struct {
 	tui.Fetcher
-	operator tui.Operator // nil where there is nobody to ask
+	operator tui.Operator // nil with --replay and --ssh
 	record   *snapshotRecord
 	latest   atomic.Pointer[telemetry.Snapshot]
 	closers  []io.Closer
 }
 
-// view opens what the flags name.
+// view opens the source and the record that the flags name.
 func (o *topOptions) view(ctx context.Context) (*topView, error) {
 	v := &topView{}
 	if err := o.open(ctx, v); err != nil {
@@ -41,7 +41,7 @@ func (o *topOptions) view(ctx context.Context) (*topView, error) {
 	return v, nil
 }
 
-// open finds the view's fetcher.
+// open sets the view's fetcher and operator.
 func (o *topOptions) open(ctx context.Context, v *topView) error {
 	switch {
 	case o.replay != "":
@@ -65,8 +65,8 @@ func (o *topOptions) open(ctx context.Context, v *topView) error {
 	return nil
 }
 
-// Fetch fetches, keeps and records a snapshot. One that cannot be recorded counts as
-// none: whoever asked for a record shall not find out later.
+// Fetch fetches, keeps and records a snapshot. It fails if the snapshot cannot be recorded, so that
+// the user notices at once.
 func (v *topView) Fetch(ctx context.Context) (*telemetry.Snapshot, string, error) {
 	s, source, err := v.Fetcher.Fetch(ctx)
 	if err == nil && v.record != nil {
@@ -79,13 +79,13 @@ func (v *topView) Fetch(ctx context.Context) (*telemetry.Snapshot, string, error
 	return s, source, nil
 }
 
-// ended says whether there is nothing more to come: a record was played to its end.
+// ended reports whether a replay has reached its end.
 func (v *topView) ended() bool {
 	replay, ends := v.Fetcher.(interface{ Ended() bool })
 	return ends && replay.Ended()
 }
 
-// Close closes what was opened.
+// Close closes the source and the record.
 func (v *topView) Close() error {
 	var errs []error
 	for _, c := range v.closers {
@@ -94,33 +94,33 @@ func (v *topView) Close() error {
 	return errors.Join(errs...)
 }
 
-// hint advises whoever got no first snapshot.
+// hint returns the hint for an error fetching the first snapshot.
 func (o *topOptions) hint() string {
 	if o.ssh != "" {
-		return "'ssh " + o.ssh + " skyserve top --once' shows whether it works there"
+		return "'ssh " + o.ssh + " skyserve top --once' checks that it works on that host"
 	}
-	return "'skyserve status' says whether the service is up; --admin URL names another balancer"
+	return "'skyserve status' shows whether the service is running; --admin URL selects another balancer"
 }
 
-// checkView refuses flags that do not go together, or that nothing can be done with.
+// checkView rejects invalid flags and invalid combinations of them.
 func (o *topOptions) checkView() error {
 	switch {
-	case o.counted && o.count < 1:
-		return usage(fmt.Errorf("reading -n: must be at least 1, got %d", o.count), "")
-	case o.counted && o.once:
-		return usage(errors.New("--once and -n: want one of them"), "")
+	case o.countSet && o.count < 1:
+		return usage(fmt.Errorf("-n: must be at least 1, got %d", o.count), "")
+	case o.countSet && o.once:
+		return usage(errors.New("--once and -n cannot be combined"), "")
 	case o.replay != "" && (o.name != "" || len(o.admins) > 0 || o.ssh != "" || o.record != ""):
-		return usage(errors.New("--replay: a record is shown as it is, without a name, --admin, --ssh or --record"), "")
-	case o.speedAsked && o.replay == "":
-		return usage(errors.New("--speed: want --replay FILE with it"), "")
+		return usage(errors.New("--replay: cannot be combined with a name, --admin, --ssh or --record"), "")
+	case o.speedSet && o.replay == "":
+		return usage(errors.New("--speed: requires --replay FILE"), "")
 	case o.replay != "" && (!(o.speed > 0) || math.IsInf(o.speed, 0)):
-		return usage(fmt.Errorf("reading --speed: must be above 0, got %g", o.speed), "")
-	case o.sshAsked && !isSSHHost(o.ssh):
-		return usage(fmt.Errorf("reading --ssh: want [USER@]HOST or ssh://[USER@]HOST[:PORT], got %q", o.ssh), "")
+		return usage(fmt.Errorf("--speed: must be greater than 0, got %g", o.speed), "")
+	case o.sshSet && !isSSHHost(o.ssh):
+		return usage(fmt.Errorf("--ssh: must be [USER@]HOST or ssh://[USER@]HOST[:PORT], got %q", o.ssh), "")
 	}
 	for _, a := range o.admins {
 		if strings.TrimSpace(a) == "" {
-			return usage(fmt.Errorf("reading --admin: want a URL, got %q", a), "")
+			return usage(fmt.Errorf("--admin: must be a URL, got %q", a), "")
 		}
 	}
 	return nil

@@ -16,32 +16,32 @@ import (
 	"skyserve/provision/local"
 )
 
-// What `up` comes to again and again however often it is run says what else to do.
-func TestWhatRunningUpAgainDoesNotMend(t *testing.T) {
+// For failures that a retry does not fix, the hint of `up` names another command.
+func TestUpHintsAfterPermanentFailure(t *testing.T) {
 	u := &upRun{up: &up{upOptions: &upOptions{file: "chat.yaml"}}, spec: &service.Spec{Name: "chat"}}
 	for name, tt := range map[string]struct {
 		err  error
 		hint string
 	}{
-		"an agent of an earlier version": {
+		"agent of an earlier version": {
 			fmt.Errorf("handing over to lb-us-east-1-0: %w", &agent.Refusal{Status: 400, Message: `reading the request: json: unknown field "memory"`}),
 			"skyserve up chat.yaml --program URL",
 		},
-		"another key than before": {
+		"changed key": {
 			errors.Join(errors.New("another"), fmt.Errorf("reading the key of lb-us-east-1-0 (i-1): %w", &identity.PinError{Want: "a", Found: "b"})),
 			"skyserve up chat.yaml --replace ID",
 		},
-		"anything else": {errors.New("no answer"), "'skyserve up chat.yaml' tries again"},
+		"other error": {errors.New("no response"), "'skyserve up chat.yaml' retries"},
 	} {
 		var coded *exitError
-		if err := u.failure(t.Context(), tt.err); !errors.As(err, &coded) || coded.code != exitPartial || !strings.Contains(coded.hint, tt.hint) {
+		if err := u.applyError(t.Context(), tt.err); !errors.As(err, &coded) || coded.code != exitPartial || !strings.Contains(coded.hint, tt.hint) {
 			t.Errorf("%s: got %+v, want exit %d and %q", name, coded, exitPartial, tt.hint)
 		}
 	}
 }
 
-// A record of the balancers that cannot be read says what to do without it.
-func TestARecordOfBalancersThatCannotBeRead(t *testing.T) {
+// The error for an unreadable record of balancers contains what to do.
+func TestReadEnrolmentsNamesBrokenFile(t *testing.T) {
 	t.Setenv("SKYSERVE_HOME", t.TempDir())
 	home, err := local.OpenHome()
 	if err != nil {
@@ -62,23 +62,22 @@ func TestARecordOfBalancersThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// What service.yaml refers to and this machine does not have is told at once, all of it, before
-// anybody is asked to pay for anything.
-func TestUpWithoutItsSecrets(t *testing.T) {
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+// All missing variables and files of service.yaml are reported at once, before the confirmation.
+func TestUpReportsMissingSecrets(t *testing.T) {
+	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	e := emulate(t)
 	text := strings.NewReplacer("env:KEYS", "env:KEYS_THAT_ARE_NOT_SET", "insecure: true", "tls: {cert: /no/cert.pem, key: /no/key.pem}").Replace(oneRegion)
 	out := e.skyserve(exitUsage, e.upOf(text)...)
 	for _, want := range []string{"balancer.auth.keys_from: reading env:KEYS_THAT_ARE_NOT_SET", "balancer.tls.cert: reading file:/no/cert.pem", "balancer.tls.key", "hint: export the variables"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("it does not say %q:\n%s", want, out)
+			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
 	if strings.Contains(out, "billed") || len(e.aws.Machines()) > 0 {
 		t.Errorf("%d machines\n%s", len(e.aws.Machines()), out)
 	}
 	if left, err := filepath.Glob(filepath.Join(e.dir, "home", "services", "*")); err != nil || len(left) > 0 {
-		t.Errorf("it leaves %q, %v", left, err)
+		t.Errorf("%q remains, %v", left, err)
 	}
 }

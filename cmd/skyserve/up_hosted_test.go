@@ -13,7 +13,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// published is a service on this computer whose balancer others reach at an address.
+// published returns a local service whose balancer has a public address.
 func published(port int, dns string) string {
 	return fmt.Sprintf(`name: chat
 models: [{name: m, engine: {kind: sim}}]
@@ -23,7 +23,7 @@ local: {port: %d}
 `, port, dns)
 }
 
-// records are the names and types of what is in the hosted zone.
+// records returns the names and types of the records in the hosted zone.
 func (e *emulated) records() (all []string) {
 	for _, s := range e.names.RecordSets(e.zone) {
 		all = append(all, s.Name+" "+s.Type)
@@ -31,13 +31,13 @@ func (e *emulated) records() (all []string) {
 	return all
 }
 
-// The name of a local service in a hosted zone is there with it, follows its service.yaml, and
-// goes with it.
-func TestALocalServiceWithANameInAHostedZone(t *testing.T) {
+// The name of a local service is published in a hosted zone, updated with service.yaml, and deleted
+// with the service.
+func TestUpPublishesLocalServiceInHostedZone(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e, port := emulate(t), testkit.LocalPort()
-	t.Cleanup(func() { _ = e.command(e.at("down", "chat")...).Run() }) // where the test ended before
+	t.Cleanup(func() { _ = e.command(e.at("down", "chat")...).Run() }) // if the test fails before down
 	want := func(name string) []string {
 		return []string{name + ". A", "_skyserve." + name + ". TXT", "eu-central-1._skyserve." + name + ". A"}
 	}
@@ -59,25 +59,25 @@ func TestALocalServiceWithANameInAHostedZone(t *testing.T) {
 	if len(checks) != 1 || checks[0].HealthCheckConfig.ResourcePath != "/readyz" || checks[0].HealthCheckConfig.IPAddress != "203.0.113.7" {
 		t.Errorf("health checks: %+v", checks)
 	}
-	// A service.yaml that was damaged does not keep the name.
+	// The name is deleted even if service.yaml is damaged.
 	if err := os.WriteFile(filepath.Join(e.dir, "home", "services", "chat", "service.yaml"), []byte("name: ["), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out := e.skyserve(exitOK, e.at("down", "chat")...); !strings.Contains(out, "left over: 0") {
+	if out := e.skyserve(exitOK, e.at("down", "chat")...); !strings.Contains(out, " is down; ") {
 		t.Errorf("down:\n%s", out)
 	}
 	if checks, _ := e.names.Checks(); len(checks)+len(e.records()) > 0 {
-		t.Errorf("left over: %q, %+v", e.records(), checks)
+		t.Errorf("remaining: %q, %+v", e.records(), checks)
 	}
 }
 
-// A name that somebody else has stays theirs, and nothing is started; one that cannot be removed is
-// left over, and can be removed later.
-func TestALocalServiceWhoseNameCannotBeHadOrRemoved(t *testing.T) {
+// A name of another owner is not changed, and nothing is started. A name that cannot be deleted is
+// reported, and can be deleted later.
+func TestUpAndDownReportLocalNameErrors(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e, port := emulate(t), testkit.LocalPort()
-	t.Cleanup(func() { _ = e.command(e.at("down", "chat")...).Run() }) // where the test ended before
+	t.Cleanup(func() { _ = e.command(e.at("down", "chat")...).Run() }) // if the test fails before down
 	ttl := int64(60)
 	theirs := testcloud.RecordSet{Name: "talk.example.com", Type: "A", TTL: &ttl, ResourceRecords: &testcloud.Values{ResourceRecord: []testcloud.Value{{Value: "192.0.2.1"}}}}
 	if err := e.names.AddRecords(e.zone, theirs); err != nil {
@@ -85,40 +85,40 @@ func TestALocalServiceWhoseNameCannotBeHadOrRemoved(t *testing.T) {
 	}
 	out := e.skyserve(exitFailed, e.upOf(published(port, "dns: {provider: route53, name: talk.example.com, zone: example.com}"))...)
 	if !strings.Contains(out, "belongs to another owner") || strings.Contains(out, "started") {
-		t.Errorf("a name of others:\n%s", out)
+		t.Errorf("a name of another owner:\n%s", out)
 	}
 	e.skyserve(exitOK, e.upOf(published(port, "dns: {provider: route53, name: chat.example.com, zone: example.com}"))...)
 	e.names.Set(func() { e.names.Deny = map[string]string{"route53:ChangeResourceRecordSets": "AccessDenied"} })
 	out = e.skyserve(exitPartial, e.at("down", "chat")...)
-	for _, want := range []string{"stopped lb-eu-0", "stopped eu-0", "the name chat.example.com: ", "route53:ChangeResourceRecordSets", "hint: run it again"} {
+	for _, want := range []string{"stopped lb-eu-0", "stopped eu-0", "the name chat.example.com: ", "route53:ChangeResourceRecordSets", "hint: retry"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("down does not say %q:\n%s", want, out)
+			t.Errorf("no %q in the output of down:\n%s", want, out)
 		}
 	}
 	e.names.Set(func() { e.names.Deny = nil })
 	e.skyserve(exitOK, e.at("down", "chat")...)
 	if got := e.records(); !slices.Equal(got, []string{"talk.example.com. A"}) {
-		t.Errorf("there is %q", got)
+		t.Errorf("the records are %q", got)
 	}
 }
 
-// What no name can lead to is refused.
-func TestNamesThatLeadNowhere(t *testing.T) {
+// Regions to which the name cannot resolve are rejected.
+func TestCheckLocalName(t *testing.T) {
 	const hosted, embedded = "provider: route53, name: chat.example.com, zone: example.com", "provider: embedded, name: chat.example.com"
-	for _, tt := range []struct{ region, dns, says string }{
-		{"{name: local/us}", hosted, "dns.provider: the balancers of regions[0] (local/us) listen on this machine's loopback address"},
-		{`{name: local/us, public: ["http://127.0.0.1:8001"]}`, hosted, "regions[0].public[0]: is a loopback address"},
-		{`{name: local/us, public: ["http://[::1]:8001"]}`, hosted, "regions[0].public[0]: is a loopback address"},
+	for _, tt := range []struct{ region, dns, want string }{
+		{"{name: local/us}", hosted, "dns.provider: a public name cannot resolve to the balancers of regions[0] (local/us)"},
+		{`{name: local/us, public: ["http://127.0.0.1:8001"]}`, hosted, "regions[0].public[0]: must not be a loopback address"},
+		{`{name: local/us, public: ["http://[::1]:8001"]}`, hosted, "regions[0].public[0]: must not be a loopback address"},
 		{`{name: local/basement, public: ["http://203.0.113.7"]}`, hosted, "regions[0].name: finding the region of AWS nearest to local/basement"},
 		{`{name: local/basement, public: ["http://127.0.0.1:8001"]}`, embedded, ""},
 		{`{name: local/us, public: ["http://203.0.113.7"]}`, hosted, ""},
 	} {
 		spec, err := service.Parse("service.yaml", []byte("name: chat\nmodels: [{name: m, engine: {kind: sim}}]\nregions: ["+tt.region+"]\ndns: {"+tt.dns+"}\n"))
 		if err == nil {
-			err = misnamed(spec)
+			err = checkLocalName(spec)
 		}
-		if tt.says == "" && err != nil || tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says)) {
-			t.Errorf("%s, %s: got %v, want %q", tt.region, tt.dns, err, tt.says)
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%s, %s: got %v, want %q", tt.region, tt.dns, err, tt.want)
 		}
 	}
 }

@@ -10,33 +10,33 @@ import (
 	"skyserve/provision"
 )
 
-// handOverAndPublish has every machine do its work, and has the public name lead to balancers as
-// soon as they answer: replicas take much longer. When the wait ends before all work, the name
-// stays with those that do.
-func (u *upRun) handOverAndPublish(ctx context.Context, have []provision.Object) error {
+// deliverAndPublish delivers every machine's configuration and waits until all are ready. It
+// adds each balancer to the public name as soon as it is ready, since replicas take much longer.
+// After a timeout the name points to the balancers that are ready.
+func (u *upRun) deliverAndPublish(ctx context.Context, have []provision.Object) error {
 	if u.zone == nil {
-		return u.handOver(ctx, have, nil)
+		return u.deliver(ctx, have, nil)
 	}
-	p := &publisher{up: u, have: have, waits: u.launched(), news: make(chan struct{}, 1)}
-	if u.spec.DNS == nil { // the name that the service had goes
-		if err := u.handOver(ctx, have, nil); err != nil {
+	p := &publisher{up: u, have: have, pending: u.launchedBalancers(), ready: make(chan struct{}, 1)}
+	if u.spec.DNS == nil { // remove the name that the service had before
+		if err := u.deliver(ctx, have, nil); err != nil {
 			return err
 		}
 		return p.publish(ctx, nil)
 	}
 	var publishing sync.WaitGroup
 	publishing.Go(func() { p.run(ctx) })
-	err := u.handOver(ctx, have, p.isReady)
-	close(p.news)
+	err := u.deliver(ctx, have, p.markReady)
+	close(p.ready)
 	publishing.Wait()
 	if err != nil {
 		return err
 	}
-	return p.publish(ctx, nil) // those too that nobody waited for, since they worked before
+	return p.publish(ctx, nil) // including balancers that were ready before
 }
 
-// launched are the balancers that this run launched, by id.
-func (u *upRun) launched() map[string]bool {
+// launchedBalancers returns the ids of the balancers that this run launched.
+func (u *upRun) launchedBalancers() map[string]bool {
 	ids := map[string]bool{}
 	for _, c := range u.changes.Changes {
 		if c.Kind() == provision.KindBalancer && c.Action != provision.ActionTerminate {
@@ -48,48 +48,48 @@ func (u *upRun) launched() map[string]bool {
 
 // publisher publishes the name of a service while its machines come up.
 type publisher struct {
-	up   *upRun
-	have []provision.Object
-	news chan struct{} // that another balancer is ready
+	up    *upRun
+	have  []provision.Object
+	ready chan struct{} // receives a value when another balancer is ready
 
-	mu    sync.Mutex
-	waits map[string]bool // balancers that are not ready yet, by id
+	mu      sync.Mutex
+	pending map[string]bool // balancers that are not ready yet, by id
 }
 
-// isReady notes a machine that does its work.
-func (p *publisher) isReady(id string) {
+// markReady marks a machine as ready and triggers publication if it is a balancer of this run.
+func (p *publisher) markReady(id string) {
 	p.mu.Lock()
-	waited := p.waits[id]
-	delete(p.waits, id)
+	waited := p.pending[id]
+	delete(p.pending, id)
 	p.mu.Unlock()
 	if !waited {
 		return
 	}
 	select {
-	case p.news <- struct{}{}:
-	default: // the news before are not read yet
+	case p.ready <- struct{}{}:
+	default: // a publication is pending already
 	}
 }
 
-// run publishes whenever another balancer is ready, until nobody tells of any more. What fails is
-// told, and tried again in the end.
+// run publishes the name whenever another balancer is ready, until the channel is closed. It
+// prints errors; the caller publishes once more at the end.
 func (p *publisher) run(ctx context.Context) {
-	told := false
-	for range p.news {
+	published := false
+	for range p.ready {
 		p.mu.Lock()
-		waits := maps.Clone(p.waits)
+		waits := maps.Clone(p.pending)
 		p.mu.Unlock()
 		switch err := p.publish(ctx, waits); {
 		case err != nil && ctx.Err() == nil:
-			p.up.line("the name %s is not published yet: %v", p.up.spec.DNS.Name, err)
-		case err == nil && !told:
-			told = true
-			p.up.line("published %s", p.up.spec.DNS.Name)
+			p.up.printLine("publishing %s failed, will retry: %v", p.up.spec.DNS.Name, err)
+		case err == nil && !published:
+			published = true
+			p.up.printLine("published %s", p.up.spec.DNS.Name)
 		}
 	}
 }
 
-// publish has the name lead to all balancers but some.
+// publish sets the name's records to all balancers except those in without.
 func (p *publisher) publish(ctx context.Context, without map[string]bool) error {
 	have := slices.DeleteFunc(slices.Clone(p.have), func(o provision.Object) bool { return without[o.ID] })
 	return fleet.Publish(ctx, p.up.zone, p.up.svc, publicName(p.up.spec, p.up.operator.owner, have))

@@ -31,31 +31,31 @@ type upRun struct {
 	spec     *service.Spec
 	text     []byte
 	operator operator
-	// enrolments are the balancers that this machine's operator launched.
+	// enrolments records the balancers that this machine's operator launched.
 	enrolments *fleet.Enrolments
-	strangers  []provision.Object // that claim to be balancers
+	strangers  []provision.Object // machines that claim to be balancers but have no enrolment
 	places     provision.Places
 	zone       provision.Zone
-	// hostedZone is where balancers write challenges of an authority.
+	// hostedZone is the zone in which balancers write ACME challenges.
 	hostedZone fleet.HostedZone
 	fleet      *fleet.Fleet
 	changes    *fleet.Plan
 	program    machineProgram
-	// only is that of its fleet: not nil where replicas alone are changed.
-	only   func(*fleet.Plan, provision.Change) bool
+	// filter selects the changes of the fleet; it is set when only replicas change.
+	filter func(*fleet.Plan, provision.Change) bool
 	quotas quotaView
-	// leaving are the replicas that balancers are to use no more.
-	leaving map[string]bool
-	// reloads are the machines that take up another configuration.
+	// draining are the replicas that balancers must stop using.
+	draining map[string]bool
+	// reloads are the machines that reload their configuration.
 	reloads provision.Changes
 }
 
-// bringUp brings a service up.
-func bringUp(ctx context.Context, u *up, in io.Reader, spec *service.Spec, text []byte) error {
+// deployService creates or updates a service.
+func deployService(ctx context.Context, u *up, in io.Reader, spec *service.Spec, text []byte) error {
 	if err := cloud.Check(spec); err != nil {
 		return usage(fmt.Errorf("reading %s: %w", u.file, err), "")
 	}
-	if err := misnamed(spec); err != nil {
+	if err := checkLocalName(spec); err != nil {
 		return usage(fmt.Errorf("reading %s: %w", u.file, err), "")
 	}
 	home, err := local.OpenHome()
@@ -68,7 +68,7 @@ func bringUp(ctx context.Context, u *up, in io.Reader, spec *service.Spec, text 
 	}
 	c := &upRun{up: u, in: in, svc: svc, spec: spec, text: text}
 	if !cloud.Rents(spec) {
-		c.clouds.here = &svc
+		c.clouds.localService = &svc
 	}
 	unlock, err := svc.LockSoon(ctx)
 	if err != nil {
@@ -81,19 +81,19 @@ func bringUp(ctx context.Context, u *up, in io.Reader, spec *service.Spec, text 
 	}
 	if u.dryRun {
 		svc.RemoveUnused()
-		return c.finish(nil, false)
+		return c.printResult(nil, false)
 	}
 	if err := c.confirm(); err != nil {
 		svc.RemoveUnused()
 		return err
 	}
-	return c.carryOut(ctx)
+	return c.apply(ctx)
 }
 
-// earlierError is the error of machines that an earlier version of this program launched under
-// names that say no kind, such as those at Google: what they are cannot be told, and others beside
-// them would be a second service. nil without any.
-func earlierError(have []provision.Object, name, file string) error {
+// earlierVersionError returns an error if an earlier version of skyserve launched machines under names
+// without a kind, such as those at Google. Their kind is unknown, and launching others beside them
+// would create a second service.
+func earlierVersionError(have []provision.Object, name, file string) error {
 	var handles []string
 	for _, o := range have {
 		if o.Kind == "" {
@@ -103,34 +103,34 @@ func earlierError(have []provision.Object, name, file string) error {
 	if len(handles) == 0 {
 		return nil
 	}
-	return failed(fmt.Errorf("%s: an earlier version of skyserve launched it, under a name that does not say what it is", strings.Join(handles, ", ")),
+	return failed(fmt.Errorf("%s: launched by an earlier version of skyserve, under a name without a kind", strings.Join(handles, ", ")),
 		fmt.Sprintf("skyserve down %s, then: skyserve up %s", name, file))
 }
 
-// confirm makes sure that what machines are to be handed is there, shows what will change and which
-// quotas that meets, and asks.
+// confirm checks that all referenced secrets exist, shows the changes and the quotas that they
+// affect, and asks for confirmation.
 func (u *upRun) confirm() error {
 	if err := u.checkSecrets(); err != nil {
 		return err
 	}
-	printChanges(u.talk, u.spec.Name, u.shown())
-	printPlainHTTP(u.talk, u.spec)
-	u.quotas.print(u.talk)
-	if err := u.quotas.admit(u.in, u.yes); err != nil {
+	printChanges(u.errOut, u.spec.Name, u.shownPlan())
+	printPlainHTTP(u.errOut, u.spec)
+	u.quotas.print(u.errOut)
+	if err := u.quotas.checkFits(u.in, u.yes); err != nil {
 		return err
 	}
-	return agree(u.in, u.talk, u.changes, u.yes)
+	return confirmBilled(u.in, u.errOut, u.changes, u.yes)
 }
 
-// checkSecrets makes sure that what machines are to be handed is there.
+// checkSecrets checks that the variables and files that the service refers to exist.
 func (u *upRun) checkSecrets() error {
 	if err := fleet.CheckSecrets(u.spec, fleet.LocalSecrets); err != nil {
-		return usage(fmt.Errorf("reading what %s refers to: %w", u.file, err), "export the variables and put the files there that it names")
+		return usage(fmt.Errorf("reading secrets referenced by %s: %w", u.file, err), "export the variables and create the files that it references")
 	}
 	return nil
 }
 
-// open finds who this machine is to the service, and what has to change.
+// open loads this machine's operator of the service and computes the changes.
 func (u *upRun) open(ctx context.Context) (err error) {
 	if u.operator, err = openOperator(u.svc, true); err != nil {
 		return err
@@ -143,14 +143,14 @@ func (u *upRun) open(ctx context.Context) (err error) {
 		return err
 	}
 	if cloud.Rents(u.spec) {
-		if u.program, err = findProgram(ctx, u.programURL, before); err != nil {
+		if u.program, err = resolveProgram(ctx, u.programURL, before); err != nil {
 			return err
 		}
 	}
-	if u.places, err = u.clouds.placesOf(ctx, u.spec); err != nil {
+	if u.places, err = u.clouds.providersOf(ctx, u.spec); err != nil {
 		return err
 	}
-	if u.zone, err = u.clouds.zone(ctx, u.spec, u.svc); err != nil {
+	if u.zone, err = u.clouds.nameZone(ctx, u.spec, u.svc); err != nil {
 		return err
 	}
 	if u.hostedZone, err = u.clouds.hostedZone(ctx, u.spec); err != nil {
@@ -158,14 +158,14 @@ func (u *upRun) open(ctx context.Context) (err error) {
 	}
 	u.fleet = newFleet(u.spec, u.operator.owner, u.places, u.program)
 	u.fleet.ZoneID = u.hostedZone.ID
-	if u.leaving == nil {
+	if u.draining == nil {
 		decided, err := fleet.ReadDecisions(decisionsFile(u.svc))
 		if err != nil {
 			return err
 		}
-		u.leaving = decided.Idle()
+		u.draining = decided.Idle()
 	}
-	u.fleet.Only, u.fleet.Enrolments = u.only, u.enrolments
+	u.fleet.Only, u.fleet.Enrolments = u.filter, u.enrolments
 	u.fleet.Drain = func(ctx context.Context, o provision.Object) {
 		h := fleet.Handover{Party: u.operator.party, Have: u.changes.Have}
 		h.Drain(ctx, o)
@@ -178,10 +178,10 @@ func (u *upRun) open(ctx context.Context) (err error) {
 	if u.changes, err = u.fleet.Plan(ctx); err != nil {
 		return err
 	}
-	if err := earlierError(u.changes.Have, u.spec.Name, u.file); err != nil {
+	if err := earlierVersionError(u.changes.Have, u.spec.Name, u.file); err != nil {
 		return err
 	}
-	if err := earlierHere(u.changes.Have, u.spec.Name, u.file); err != nil {
+	if err := localEarlierVersionError(u.changes.Have, u.spec.Name, u.file); err != nil {
 		return err
 	}
 	if err := u.admitBalancers(ctx, u.changes.Have, u.replace); err != nil {
@@ -196,15 +196,15 @@ func (u *upRun) open(ctx context.Context) (err error) {
 	if err := u.findReloads(ctx); err != nil {
 		return err
 	}
-	u.quotas, err = viewQuotas(ctx, u.fleet, u.places, u.changes)
+	u.quotas, err = checkQuotas(ctx, u.fleet, u.places, u.changes)
 	return err
 }
 
-// noteProgram is where it is noted which program the machines got.
+// noteProgram is the note that records which skyserve binary the VMs download.
 const noteProgram = "program.json"
 
-// carryOut makes what is missing, hands everything over and names it.
-func (u *upRun) carryOut(ctx context.Context) error {
+// apply applies the changes, delivers the configurations and publishes the name.
+func (u *upRun) apply(ctx context.Context) error {
 	if err := u.checkPorts(); err != nil {
 		u.svc.RemoveUnused()
 		return err
@@ -216,44 +216,44 @@ func (u *upRun) carryOut(ctx context.Context) error {
 		if err := u.svc.TakeNote(noteProgram, u.program); err != nil {
 			return err
 		}
-	} else if err := u.keepHere(); err != nil {
+	} else if err := u.storeLocalState(); err != nil {
 		return err
 	}
 	if err := u.svc.TakeNote(noteZone, u.hostedZone); err != nil {
 		return err
 	}
-	if err := u.inform(ctx); err != nil {
-		return u.failure(ctx, err)
+	if err := u.informController(ctx); err != nil {
+		return u.applyError(ctx, err)
 	}
 	plan, err := u.fleet.Up(ctx, u.changes, u.progress)
 	if err != nil {
-		return u.failure(ctx, err)
+		return u.applyError(ctx, err)
 	}
 	u.changes.Missing = plan.Missing
-	have, err := u.located(ctx, plan)
-	if err == nil && cloud.Rents(u.spec) { // those here are found by their objects
-		err = keepAdmins(u.svc, adminURLs(have)...)
+	have, err := u.awaitAddresses(ctx, plan)
+	if err == nil && cloud.Rents(u.spec) { // local balancers are found through their objects
+		err = storeAdminURLs(u.svc, adminURLs(have)...)
 	}
 	if err == nil {
-		err = u.handOverAndPublish(ctx, have)
+		err = u.deliverAndPublish(ctx, have)
 	}
 	if err == nil && u.wait {
 		err = u.awaitCertificates(ctx, have)
 	}
 	if err == nil {
-		err = u.reload(ctx, have)
+		err = u.reloadBalancers(ctx, have)
 	}
 	if err == nil && u.wait {
 		err = u.awaitServing(ctx, have, u.isChanged)
 	}
 	if err != nil {
-		return u.failure(ctx, err)
+		return u.applyError(ctx, err)
 	}
-	return u.finish(have, u.wait)
+	return u.printResult(have, u.wait)
 }
 
-// located is what there is once each machine has its addresses.
-func (u *upRun) located(ctx context.Context, p *fleet.Plan) ([]provision.Object, error) {
+// awaitAddresses waits until each machine has its addresses and returns the objects.
+func (u *upRun) awaitAddresses(ctx context.Context, p *fleet.Plan) ([]provision.Object, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("no address within %s", u.timeout))
 	defer cancel()
 	have, err := u.fleet.Located(ctx, p)
@@ -263,15 +263,15 @@ func (u *upRun) located(ctx context.Context, p *fleet.Plan) ([]provision.Object,
 	return have, u.admitBalancers(ctx, have, nil)
 }
 
-// publicName is the public name of a service with the balancers there are; none where it
-// has none.
+// publicName returns the public name of a service with a record for each balancer; the zero
+// Name if the service has none.
 func publicName(spec *service.Spec, owner string, have []provision.Object) provision.Name {
 	if spec.DNS == nil {
 		return provision.Name{}
 	}
 	n := provision.Name{Name: spec.DNS.Name, Zone: spec.DNS.Zone, Service: spec.Name, Owner: owner, Routing: provision.Routing(spec.DNS.Routing), TTL: spec.DNS.TTL, Private: spec.DNS.Private}
 	if !cloud.Rents(spec) {
-		n.Records, _ = recordsHere(spec, have) // misnamed saw to what could be wrong with them
+		n.Records, _ = localRecords(spec, have) // checkLocalName has checked them
 		return n
 	}
 	for _, o := range have {
@@ -282,7 +282,7 @@ func publicName(spec *service.Spec, owner string, have []provision.Object) provi
 	return n
 }
 
-// adminURLs are where operators reach the balancers.
+// adminURLs returns the URLs at which operators reach the balancers.
 func adminURLs(have []provision.Object) []string {
 	var urls []string
 	for _, o := range machinesOf(have) {
@@ -293,7 +293,7 @@ func adminURLs(have []provision.Object) []string {
 	return urls
 }
 
-// endpoints is the public URL of the first balancer of each region, by place.
+// endpoints returns the public URL of the first balancer of each region, by place.
 func (u *upRun) endpoints(have []provision.Object) map[string]string {
 	endpoints := map[string]string{}
 	for _, o := range have {
@@ -304,8 +304,8 @@ func (u *upRun) endpoints(have []provision.Object) map[string]string {
 	return endpoints
 }
 
-// finish prints the result.
-func (u *upRun) finish(have []provision.Object, ready bool) error {
+// printResult prints the result.
+func (u *upRun) printResult(have []provision.Object, ready bool) error {
 	endpoints := u.endpoints(have)
 	if u.dryRun {
 		var err error
@@ -317,7 +317,7 @@ func (u *upRun) finish(have []provision.Object, ready bool) error {
 	case u.output == "json":
 		now, then := u.changes.CostPerHour()
 		document := map[string]any{
-			"service": u.spec.Name, "dry_run": u.dryRun, "ready": ready, "changes": fleet.Told(u.shown().Changes),
+			"service": u.spec.Name, "dry_run": u.dryRun, "ready": ready, "changes": fleet.Told(u.shownPlan().Changes),
 			"cost_per_hour": map[string]float64{"now": now, "then": then}, "endpoints": endpoints, "error": nil,
 			"dns": nil,
 		}
@@ -331,7 +331,7 @@ func (u *upRun) finish(have []provision.Object, ready bool) error {
 			return err
 		}
 	case u.dryRun:
-		printChanges(u.out, u.spec.Name, u.shown())
+		printChanges(u.out, u.spec.Name, u.shownPlan())
 		printPlainHTTP(u.out, u.spec)
 		u.quotas.print(u.out)
 	default:
@@ -339,19 +339,19 @@ func (u *upRun) finish(have []provision.Object, ready bool) error {
 			return err
 		}
 	}
-	if u.detailed && len(u.shown().Changes) > 0 {
+	if u.detailed && len(u.shownPlan().Changes) > 0 {
 		return &exitError{code: exitChanges}
 	}
 	return nil
 }
 
-// printUp says where the service is and what to try next.
+// printUp prints the service's endpoints and commands to try next.
 func (u *upRun) printUp(endpoints map[string]string) error {
 	state := "up"
 	if !u.wait {
 		state = "started"
 	}
-	if len(u.shown().Changes) == 0 {
+	if len(u.shownPlan().Changes) == 0 {
 		state += " (no change)"
 	}
 	fmt.Fprintf(u.out, "%s is %s\n", u.spec.Name, state)
@@ -365,7 +365,7 @@ func (u *upRun) printUp(endpoints map[string]string) error {
 		} else {
 			first += ":" + strconv.Itoa(cloud.PortPublic)
 		}
-		fmt.Fprintf(u.out, "  %-16s %s\n", "everywhere", first)
+		fmt.Fprintf(u.out, "  %-16s %s\n", "name", first)
 	}
 	for _, r := range u.spec.Regions {
 		place := r.Name.Place()
@@ -377,25 +377,25 @@ func (u *upRun) printUp(endpoints map[string]string) error {
 	}
 	printPlainHTTP(u.out, u.spec)
 	if !cloud.Rents(u.spec) {
-		fmt.Fprintf(u.out, "\nTry next:\n  %s\n", curlOf(u.spec, first))
+		fmt.Fprintf(u.out, "\nTry next:\n  %s\n", curlCommand(u.spec, first))
 		if d := u.spec.DNS; d != nil && d.Provider == service.DNSEmbedded {
-			fmt.Fprintf(u.out, "  %s\n", dig(d))
+			fmt.Fprintf(u.out, "  %s\n", digCommand(d))
 		}
 		_, err := fmt.Fprintf(u.out, "  skyserve load\n  skyserve top\n  skyserve plan\n  skyserve down %s\n", u.spec.Name)
 		return err
 	}
-	_, err := fmt.Fprintf(u.out, "\nTry next:\n  %s\n  skyserve status %s\n  skyserve down %s\n", curlOf(u.spec, first), u.spec.Name, u.spec.Name)
+	_, err := fmt.Fprintf(u.out, "\nTry next:\n  %s\n  skyserve status %s\n  skyserve down %s\n", curlCommand(u.spec, first), u.spec.Name, u.spec.Name)
 	return err
 }
 
-// failure chooses the exit code of what failed while machines were made.
-func (u *upRun) failure(ctx context.Context, err error) error {
+// applyError chooses the exit code of an error that occurred while applying changes.
+func (u *upRun) applyError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		fmt.Fprintf(u.talk, "stopped; 'skyserve up %s' takes up where this ended\n", u.file)
+		fmt.Fprintf(u.errOut, "interrupted; run 'skyserve up %s' again to continue\n", u.file)
 		return fmt.Errorf("bringing %s up: %w", u.spec.Name, context.Canceled)
 	}
-	if u.output == "json" && u.clouds.here != nil {
-		document := map[string]any{"service": u.spec.Name, "dry_run": false, "ready": false, "changes": fleet.Told(u.shown().Changes), "endpoints": map[string]string{}, "error": err.Error(), "dns": nil}
+	if u.output == "json" && u.clouds.localService != nil {
+		document := map[string]any{"service": u.spec.Name, "dry_run": false, "ready": false, "changes": fleet.Told(u.shownPlan().Changes), "endpoints": map[string]string{}, "error": err.Error(), "dns": nil}
 		if printing := json.NewEncoder(u.out).Encode(document); printing != nil {
 			return printing
 		}
@@ -407,26 +407,26 @@ func (u *upRun) failure(ctx context.Context, err error) error {
 	return &exitError{code: exitPartial, err: err, hint: u.afterFailure(err)}
 }
 
-// unknownField is how an agent refuses what only later versions of it know.
+// unknownField is the error text of an agent that receives a field of a later version.
 const unknownField = "json: unknown field"
 
-// afterFailure is what to do next where only a part was done. Trying again is in vain where a
-// machine refuses what it is handed.
+// afterFailure returns the hint after a partial failure. Retrying does not help if a machine
+// rejects its configuration.
 func (u *upRun) afterFailure(err error) string {
 	var refusal *agent.Refusal
 	switch {
 	case errors.As(err, &refusal) && strings.Contains(refusal.Message, unknownField):
-		return fmt.Sprintf("the machine runs an earlier version of skyserve; put this one for Linux where machines can reach it, then: skyserve up %s --program URL", u.file)
+		return fmt.Sprintf("the machine runs an earlier version of skyserve; upload this version for Linux to a URL that machines can reach, then: skyserve up %s --program URL", u.file)
 	case errors.Is(err, identity.ErrPin):
-		return fmt.Sprintf("find out who changed that machine, or answers in its place, then: skyserve up %s --replace ID", u.file)
+		return fmt.Sprintf("find out who changed that machine or impersonates it, then: skyserve up %s --replace ID", u.file)
 	}
-	if u.clouds.here != nil || u.only != nil {
-		return fmt.Sprintf("see 'skyserve status %s' and 'skyserve logs %s', then run it again", u.spec.Name, u.spec.Name)
+	if u.clouds.localService != nil || u.filter != nil {
+		return fmt.Sprintf("see 'skyserve status %s' and 'skyserve logs %s', then retry", u.spec.Name, u.spec.Name)
 	}
-	return fmt.Sprintf("what could be had stands and is billed; 'skyserve up %s' tries again, 'skyserve down %s' gives it back", u.file, u.spec.Name)
+	return fmt.Sprintf("the machines that were launched are running and billed; 'skyserve up %s' retries, 'skyserve down %s' deletes them", u.file, u.spec.Name)
 }
 
-// cloudError gives an error about credentials its exit code and says what to do next.
+// cloudError gives an error about credentials or ownership its exit code and hint.
 func cloudError(err error) error {
 	var credentials *provision.CredentialsError
 	var owned *provision.OwnedError
@@ -434,30 +434,30 @@ func cloudError(err error) error {
 	case errors.As(err, &credentials):
 		return &exitError{code: exitCredentials, err: err, hint: credentials.Hint}
 	case errors.As(err, &owned):
-		return failed(err, "choose another name, or become an operator of it: skyserve connect")
+		return failed(err, "choose another name, or become an operator of the service with 'skyserve connect'")
 	}
 	return err
 }
 
-// errDeclined is the answer no.
-var errDeclined = errors.New("nothing was changed")
+// errDeclined is returned when the user declines the confirmation.
+var errDeclined = errors.New("cancelled; nothing was changed")
 
-// agree asks before something billed is made or removed. Where nobody can be asked
-// it wants --yes.
-func agree(in io.Reader, talk io.Writer, p *fleet.Plan, yes bool) error {
+// confirmBilled asks for confirmation if the plan changes what is billed. Without a terminal it
+// requires --yes.
+func confirmBilled(in io.Reader, errOut io.Writer, p *fleet.Plan, yes bool) error {
 	if yes || !p.Bills() {
 		return nil
 	}
-	return ask(in, talk, "changes what is billed")
+	return confirmAction(in, errOut, "changes what is billed")
 }
 
-// ask asks a person whether to go on, since this does something; an error where nobody can
-// be asked, or says no.
-func ask(in io.Reader, talk io.Writer, does string) error {
-	if !canAsk(in) {
-		return usage(fmt.Errorf("this %s, and there is no terminal to ask at", does), "--yes agrees to it")
+// confirmAction asks for confirmation of an action; does describes it. It returns an error if there is no
+// terminal or the user declines.
+func confirmAction(in io.Reader, errOut io.Writer, does string) error {
+	if !canPrompt(in) {
+		return usage(fmt.Errorf("confirming: this %s, and stdin is not a terminal", does), "pass --yes to skip confirmation")
 	}
-	fmt.Fprint(talk, "Go on? [y/N] ")
+	fmt.Fprint(errOut, "Proceed? [y/N] ")
 	answer, err := readLine(in)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("reading the answer: %w", err)
@@ -468,13 +468,13 @@ func ask(in io.Reader, talk io.Writer, does string) error {
 	return nil
 }
 
-// canAsk says whether a person can be asked.
-func canAsk(in io.Reader) bool {
+// canPrompt reports whether in is a terminal, so that a person can confirm.
+func canPrompt(in io.Reader) bool {
 	f, isFile := in.(*os.File)
 	return isFile && tui.IsTerminal(f)
 }
 
-// readLine reads up to the end of a line and no further.
+// readLine reads up to the end of a line and not beyond it.
 func readLine(in io.Reader) (string, error) {
 	var line []byte
 	for b := make([]byte, 1); ; {
@@ -486,8 +486,7 @@ func readLine(in io.Reader) (string, error) {
 	}
 }
 
-// printChanges shows what will change in clouds, line by line, with what it
-// costs an hour.
+// printChanges prints the changes, one per line, with their cost per hour.
 func printChanges(w io.Writer, name string, p *fleet.Plan) {
 	if len(p.Changes) == 0 {
 		fmt.Fprintf(w, "%s: no change\n", name)
@@ -501,23 +500,23 @@ func printChanges(w io.Writer, name string, p *fleet.Plan) {
 	fmt.Fprintf(w, "%s: %d change%s, cost $%.2f/h -> $%.2f/h\n", name, len(p.Changes), plural, now, then)
 	t := printable.NewTable(w)
 	for _, c := range p.Changes {
-		t.Rowf("  %s %s\t%s\t%s\t%s\t%s\t%s", mark(c.Action), c.Kind(), c.ID(), c.Region(), price(c), machine(c), c.Reason)
+		t.Rowf("  %s %s\t%s\t%s\t%s\t%s\t%s", changeMark(c.Action), c.Kind(), c.ID(), c.Region(), formatPrice(c), formatMachine(c), c.Reason)
 	}
-	_ = t.Flush() // into a buffer or onto a screen: there is nowhere else to say it
-	if slices.ContainsFunc(p.Changes, priceless) {
-		fmt.Fprintln(w, "  ?: a price that is not known; models[].gpus[].price and regions[].reserved say it")
+	_ = t.Flush() // w is a buffer or the screen: an error could not be reported elsewhere
+	if slices.ContainsFunc(p.Changes, isPriceUnknown) {
+		fmt.Fprintln(w, "  ?: price unknown; set it in models[].gpus[].price or regions[].reserved")
 	}
 	printPrices(w, p)
 }
 
-// printPlainHTTP warns of a service that serves plain HTTP to the world.
+// printPlainHTTP prints a warning if the service serves plain HTTP publicly.
 func printPlainHTTP(w io.Writer, spec *service.Spec) {
 	if warning := fleet.PlainHTTPWarning(spec); warning != "" {
 		fmt.Fprintln(w, warning)
 	}
 }
 
-func mark(a provision.Action) string {
+func changeMark(a provision.Action) string {
 	switch a {
 	case provision.ActionLaunch:
 		return "+"
@@ -528,15 +527,15 @@ func mark(a provision.Action) string {
 	return "~"
 }
 
-// priceless says whether a change makes a machine of which nobody knows the price.
-func priceless(c provision.Change) bool {
+// isPriceUnknown reports whether a change launches a machine whose price is unknown.
+func isPriceUnknown(c provision.Change) bool {
 	return !cloud.IsHere(c.Region()) && len(c.Want.Offers) > 0 && c.Want.Offers[0].PricePerHour == 0
 }
 
-// price is what a change adds to the bill of an hour.
-func price(c provision.Change) string {
+// formatPrice formats what a change adds to the cost per hour.
+func formatPrice(c provision.Change) string {
 	switch {
-	case priceless(c):
+	case isPriceUnknown(c):
 		return "?"
 	case c.CostPerHour == 0:
 		return ""
@@ -546,9 +545,9 @@ func price(c provision.Change) string {
 	return fmt.Sprintf("+$%.4f/h", c.CostPerHour)
 }
 
-// machine is what an object will run on, and in how many ways it can be had; of one
-// that goes, what it runs on.
-func machine(c provision.Change) string {
+// formatMachine formats the offering that an object will run on, with the number of alternatives. For
+// an object that terminates it is the current offering.
+func formatMachine(c provision.Change) string {
 	offers := c.Want.Offers
 	if cloud.IsHere(c.Region()) {
 		return ""

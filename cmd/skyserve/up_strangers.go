@@ -10,15 +10,15 @@ import (
 	"skyserve/provision"
 )
 
-// certifiedTimeout bounds asking a machine for its certificate.
+// certifiedTimeout bounds the request for a machine's certificate.
 const certifiedTimeout = 5 * time.Second
 
-// admitBalancers refuses machines that claim to be balancers and that nobody launched here, but
-// those with one of the ids that are to be replaced. Those that are known and not noted, since an
-// `up` was interrupted or its record was lost, are noted.
+// admitBalancers rejects machines that claim to be balancers but were not launched from here,
+// except those whose ids are about to be replaced. It records known machines that have no
+// enrolment because an `up` was interrupted or its record was lost.
 func (u *upRun) admitBalancers(ctx context.Context, have []provision.Object, replaced []string) error {
 	if u.operator.authority == nil {
-		return nil // this machine enrols nobody, and has no record of who is enrolled
+		return nil // this machine has no authority, hence no record of enrolments
 	}
 	var known []provision.Object
 	u.strangers, known = u.enrolments.Examine(have, u.operator.isCertified(ctx, u.spec.Name))
@@ -31,12 +31,12 @@ func (u *upRun) admitBalancers(ctx context.Context, have []provision.Object, rep
 	return strangersError(refused, u.file)
 }
 
-// strangersCalled are the strangers of an id, as they were found last.
-func (u *upRun) strangersCalled(id string) []provision.Object {
+// strangersWithID returns the unknown machines with an id, as found by the last admitBalancers.
+func (u *upRun) strangersWithID(id string) []provision.Object {
 	return slices.DeleteFunc(slices.Clone(u.strangers), func(o provision.Object) bool { return o.ID != id })
 }
 
-// strangersError is the error of strangers in the service of a file; nil without any.
+// strangersError returns an error that lists unknown machines; nil if there are none.
 func strangersError(strangers []provision.Object, file string) error {
 	if len(strangers) == 0 {
 		return nil
@@ -45,7 +45,8 @@ func strangersError(strangers []provision.Object, file string) error {
 	return failed(err, err.Hint(file))
 }
 
-// isCertified asks the agent of a machine whether it has a good certificate of a service.
+// isCertified returns a function that reports whether a machine's agent has a valid certificate of
+// the service.
 func (o operator) isCertified(ctx context.Context, name string) func(provision.Object) bool {
 	h := fleet.Handover{Service: name, Party: o.party}
 	return func(machine provision.Object) bool {
@@ -59,8 +60,7 @@ func (o operator) isCertified(ctx context.Context, name string) func(provision.O
 	}
 }
 
-// strangersHint gives an error about strangers that were found while machines were made its exit
-// code, and says what to do about them.
+// strangersHint gives an error about unknown machines its exit code and hint.
 func strangersHint(err error, file string) error {
 	var strangers *fleet.StrangersError
 	var coded *exitError

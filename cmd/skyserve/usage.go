@@ -20,10 +20,10 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// sinceToday is the word for the present day.
+// sinceToday is the value of --since for the current day.
 const sinceToday = "today"
 
-// usageColumns are what usage may be added up by.
+// usageColumns are the columns by which usage can be grouped.
 var usageColumns = []string{"key", "tenant", "model", "region"}
 
 // usageOptions are the flags of `skyserve usage`.
@@ -39,11 +39,11 @@ func newUsageCmd() *cobra.Command {
 	var o usageOptions
 	cmd := &cobra.Command{
 		Use:   "usage [NAME]",
-		Short: "Show what API keys used, and what is left of their quotas",
-		Long: fmt.Sprintf(`Show what API keys used by key, model and region: requests, prompt and output
-tokens, and how many of the prompt's were cached; and what is left of the quotas
-of a day and a month. Keys are shown by their names. All regions are counted
-together, by UTC's calendar; the running month and %d before it are kept.`, telemetry.UsageMonths),
+		Short: "Show usage and quotas of API keys",
+		Long: fmt.Sprintf(`Show the usage of API keys by key, model and region: requests, prompt tokens, cached
+prompt tokens and output tokens; and the remaining daily and monthly quotas. Keys are
+shown by name. Quotas apply to all regions together. Days and months are in UTC. The
+current month and the %d months before it are kept.`, telemetry.UsageMonths),
 		Example: `  skyserve usage
   skyserve usage chat --since today --by tenant
   skyserve usage --since 2026-10 --by key,model
@@ -58,10 +58,10 @@ together, by UTC's calendar; the running month and %d before it are kept.`, tele
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.since, "since", "", "from when on: today, or the first of a month such as 2026-10 (default: the running month)")
-	flags.StringSliceVar(&o.by, "by", []string{"key", "model", "region"}, "what to add up by: "+strings.Join(usageColumns, ", "))
-	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or with commas (default: the running service's)")
-	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
+	flags.StringVar(&o.since, "since", "", "start of the period: today, or a month such as 2026-10 (default: the current month)")
+	flags.StringSliceVar(&o.by, "by", []string{"key", "model", "region"}, "group by: "+strings.Join(usageColumns, ", "))
+	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated (default: the running service's)")
+	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	return cmd
 }
 
@@ -79,7 +79,7 @@ func runUsage(ctx context.Context, o *usageOptions, out io.Writer) error {
 	}
 	u.Service = name
 	if o.output == "json" {
-		u.Usage = u.sum(usageColumns)
+		u.Usage = u.groupBy(usageColumns)
 		if err := json.NewEncoder(out).Encode(u); err != nil {
 			return fmt.Errorf("writing the usage: %w", err)
 		}
@@ -97,28 +97,28 @@ func (o *usageOptions) check() error {
 	}
 	if o.since != "" && o.since != sinceToday {
 		if t, err := time.Parse("2006-01", o.since); err != nil || telemetry.MonthOf(t) != o.since {
-			return usage(fmt.Errorf("--since: want today or a month such as 2026-10, got %q", o.since), "")
+			return usage(fmt.Errorf("--since: must be today or a month such as 2026-10, got %q", o.since), "")
 		}
 	}
 	for _, column := range o.by {
 		if !slices.Contains(usageColumns, column) {
-			return usage(fmt.Errorf("--by: want %s, got %q", strings.Join(usageColumns, ", "), column), "")
+			return usage(fmt.Errorf("--by: must be one of: %s; got %q", strings.Join(usageColumns, ", "), column), "")
 		}
 	}
 	return nil
 }
 
-// usageSum is what `skyserve usage` shows.
-type usageSum struct {
+// usageReport is the output of `skyserve usage`.
+type usageReport struct {
 	Service  string            `json:"service"`
-	Since    string            `json:"since"` // the first day that counts, UTC
+	Since    string            `json:"since"` // the first day of the period, UTC
 	At       time.Time         `json:"at"`
 	Complete bool              `json:"complete"`
 	Usage    []usageLine       `json:"usage"`
 	Quotas   []telemetry.Quota `json:"quotas"`
 }
 
-// usageLine is a sum; what it was not added up by is empty.
+// usageLine is the usage of one group; columns that it is not grouped by are empty.
 type usageLine struct {
 	Key    string         `json:"key"`
 	Tenant string         `json:"tenant"`
@@ -127,13 +127,13 @@ type usageLine struct {
 	telemetry.Usage
 }
 
-// gather asks for the months that count.
-func (o *usageOptions) gather(ctx context.Context, admins []*telemetry.Client) (*usageSum, error) {
-	now, err := askUsage(ctx, admins, "")
+// gather fetches the usage of the period's months.
+func (o *usageOptions) gather(ctx context.Context, admins []*telemetry.Client) (*usageReport, error) {
+	now, err := fetchUsage(ctx, admins, "")
 	if err != nil {
 		return nil, err
 	}
-	u := &usageSum{Since: now.Month + "-01", At: now.At, Complete: now.Complete, Quotas: now.Quotas}
+	u := &usageReport{Since: now.Month + "-01", At: now.At, Complete: now.Complete, Quotas: now.Quotas}
 	if o.since == sinceToday {
 		u.Since = now.At.UTC().Format(time.DateOnly)
 	}
@@ -149,11 +149,11 @@ func (o *usageOptions) gather(ctx context.Context, admins []*telemetry.Client) (
 	}
 	first, last := now.At.UTC().AddDate(0, 0, 1-now.At.UTC().Day()), o.since
 	if oldest := telemetry.MonthOf(first.AddDate(0, -telemetry.UsageMonths, 0)); last < oldest || last > now.Month {
-		return nil, usage(fmt.Errorf("--since: want a month from %s to %s, which are kept, got %q", oldest, now.Month, last), "")
+		return nil, usage(fmt.Errorf("--since: must be a month from %s to %s, got %q", oldest, now.Month, last), "")
 	}
 	u.Since = last + "-01"
 	for month := first.AddDate(0, -1, 0); telemetry.MonthOf(month) >= last; month = month.AddDate(0, -1, 0) {
-		r, err := askUsage(ctx, admins, telemetry.MonthOf(month))
+		r, err := fetchUsage(ctx, admins, telemetry.MonthOf(month))
 		if err != nil {
 			return nil, err
 		}
@@ -165,9 +165,9 @@ func (o *usageOptions) gather(ctx context.Context, admins []*telemetry.Client) (
 	return u, nil
 }
 
-// askUsage asks one balancer after another until one knows all, and is content
-// with the first that knows anything.
-func askUsage(ctx context.Context, admins []*telemetry.Client, month string) (best *telemetry.UsageReport, err error) {
+// fetchUsage queries the balancers in order until one returns a complete report. Without one it
+// returns the first incomplete report.
+func fetchUsage(ctx context.Context, admins []*telemetry.Client, month string) (best *telemetry.UsageReport, err error) {
 	var failures []error
 	for _, c := range admins {
 		r, err := c.Usage(ctx, month)
@@ -181,13 +181,13 @@ func askUsage(ctx context.Context, admins []*telemetry.Client, month string) (be
 		best = cmp.Or(best, r)
 	}
 	if best == nil {
-		return nil, failed(fmt.Errorf("fetching the usage: %w", errors.Join(failures...)), "'skyserve status' says whether the service is up")
+		return nil, failed(fmt.Errorf("fetching the usage: %w", errors.Join(failures...)), "'skyserve status' shows whether the service is running")
 	}
 	return best, nil
 }
 
-// sum adds the usage up by columns, sorted.
-func (u *usageSum) sum(columns []string) []usageLine {
+// groupBy groups the usage by columns, sorted.
+func (u *usageReport) groupBy(columns []string) []usageLine {
 	sums := map[usageLine]telemetry.Usage{}
 	for _, line := range u.Usage {
 		used := line.Usage
@@ -218,7 +218,7 @@ func (u *usageSum) sum(columns []string) []usageLine {
 	return lines
 }
 
-// field is where a line keeps a column.
+// field returns the field of a column.
 func (l *usageLine) field(column string) *string {
 	switch column {
 	case "key":
@@ -234,37 +234,37 @@ func (l *usageLine) field(column string) *string {
 func (l *usageLine) get(column string) string { return *l.field(column) }
 func (l *usageLine) set(column, to string)    { *l.field(column) = to }
 
-func count(n int64) string { return strconv.FormatInt(n, 10) }
+func formatCount(n int64) string { return strconv.FormatInt(n, 10) }
 
-// write writes the usage and the quotas as tables for people.
-func (u *usageSum) write(w io.Writer, by []string) {
+// write prints the usage and the quotas as tables.
+func (u *usageReport) write(w io.Writer, by []string) {
 	fmt.Fprintln(w, strings.TrimSpace(u.Service+"  since "+u.Since+" (UTC)"))
 	if !u.Complete {
-		fmt.Fprintln(w, "incomplete: the store is out of reach; this is what one balancer knows")
+		fmt.Fprintln(w, "incomplete: the store is unreachable; showing the usage known to one balancer")
 	}
-	lines := u.sum(by)
+	lines := u.groupBy(by)
 	if len(lines) == 0 {
-		fmt.Fprintln(w, "nothing was used; without API keys nothing is counted")
+		fmt.Fprintln(w, "no usage recorded; requests are counted only with API keys")
 	} else {
 		u.writeUsage(w, lines, by)
 	}
 	if len(u.Quotas) > 0 {
 		t := printable.NewTable(w)
-		t.Rowf("\nKEY\tTENANT\tQUOTA\tLIMIT\tUSED\tLEFT\tRESETS")
+		t.Rowf("\nKEY\tTENANT\tQUOTA\tLIMIT\tUSED\tREMAINING\tRESETS")
 		for _, q := range u.Quotas {
-			t.Row(q.Key, q.Tenant, q.What+" a "+q.Period, count(q.Limit), count(q.Used), count(q.Left), q.ResetsAt.UTC().Format(time.DateOnly))
+			t.Row(q.Key, q.Tenant, q.What+" per "+q.Period, formatCount(q.Limit), formatCount(q.Used), formatCount(q.Left), q.ResetsAt.UTC().Format(time.DateOnly))
 		}
-		_ = t.Flush() // into memory
+		_ = t.Flush() // w is a buffer
 	}
 }
 
-func (u *usageSum) writeUsage(w io.Writer, lines []usageLine, by []string) {
+func (u *usageReport) writeUsage(w io.Writer, lines []usageLine, by []string) {
 	t := printable.NewTable(w)
 	t.Row()
-	t.Row(append(upper(by), "REQUESTS", "PROMPT", "CACHED", "OUTPUT")...)
+	t.Row(append(upperAll(by), "REQUESTS", "PROMPT", "CACHED", "OUTPUT")...)
 	var all telemetry.Usage
 	row := func(first []string, used telemetry.Usage) {
-		t.Row(append(first, count(used.Requests), count(used.PromptTokens), count(used.CachedTokens), count(used.OutputTokens))...)
+		t.Row(append(first, formatCount(used.Requests), formatCount(used.PromptTokens), formatCount(used.CachedTokens), formatCount(used.OutputTokens))...)
 	}
 	for _, line := range lines {
 		var first []string
@@ -281,10 +281,10 @@ func (u *usageSum) writeUsage(w io.Writer, lines []usageLine, by []string) {
 		}
 		row(first, all)
 	}
-	_ = t.Flush() // into memory
+	_ = t.Flush() // w is a buffer
 }
 
-func upper(words []string) []string {
+func upperAll(words []string) []string {
 	all := make([]string, 0, len(words)+4)
 	for _, w := range words {
 		all = append(all, strings.ToUpper(w))

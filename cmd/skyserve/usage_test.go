@@ -12,7 +12,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// counting is the admin API of a balancer that knows the usage of some months.
+// counting returns the admin API of a balancer with the usage of some months.
 func counting(t *testing.T, months map[string]string) string {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -41,8 +41,8 @@ func TestUsageText(t *testing.T) {
 	months := map[string]string{"": november, "2026-10": october, "2026-09": september}
 	admin := counting(t, months)
 	const quota = `
-KEY   TENANT  QUOTA           LIMIT  USED  LEFT  RESETS
-acme  acme    tokens a month  100    55    45    2026-12-01
+KEY   TENANT  QUOTA             LIMIT  USED  REMAINING  RESETS
+acme  acme    tokens per month  100    55    45         2026-12-01
 `
 	for _, c := range []struct {
 		o    usageOptions
@@ -83,7 +83,7 @@ func TestUsageJSON(t *testing.T) {
 	if err := runUsage(t.Context(), &o, &out); err != nil {
 		t.Fatal(err)
 	}
-	var u usageSum
+	var u usageReport
 	if err := json.Unmarshal(out.Bytes(), &u); err != nil {
 		t.Fatal(err)
 	}
@@ -92,13 +92,12 @@ func TestUsageJSON(t *testing.T) {
 	}
 }
 
-// A balancer that knows all is preferred to one that knows its own, and that to
-// one that does not answer.
-func TestUsageOfWhoeverKnowsMost(t *testing.T) {
+// A complete report is preferred to an incomplete one, and that to a balancer that does not respond.
+func TestUsagePrefersCompleteReport(t *testing.T) {
 	silent := counting(t, nil)
 	part := counting(t, map[string]string{"": strings.Replace(november, `"complete":true`, `"complete":false`, 1)})
 	all := counting(t, map[string]string{"": november})
-	const incomplete = "incomplete: the store is out of reach; this is what one balancer knows\n"
+	const incomplete = "incomplete: the store is unreachable; showing the usage known to one balancer\n"
 	for _, c := range []struct {
 		admins  []string
 		partial bool
@@ -114,16 +113,16 @@ func TestUsageOfWhoeverKnowsMost(t *testing.T) {
 	}
 }
 
-func TestUsageRefuses(t *testing.T) {
+func TestUsageRejectsInvalidFlags(t *testing.T) {
 	admin := counting(t, map[string]string{"": november})
 	for want, o := range map[string]usageOptions{
-		`--since: want today or a month such as 2026-10, got "yesterday"`:              {since: "yesterday"},
-		`--since: want today or a month such as 2026-10, got "2026-1"`:                 {since: "2026-1"},
-		`--since: want a month from 2026-09 to 2026-11, which are kept, got "2026-08"`: {since: "2026-08"},
-		`--since: want a month from 2026-09 to 2026-11, which are kept, got "2026-12"`: {since: "2026-12"},
-		`--by: want key, tenant, model, region, got "colour"`:                          {by: []string{"key", "colour"}},
-		`-o yaml: want text or json`:                                                   {output: "yaml"},
-		`reading --admin: want a URL, got " "`:                                         {admins: []string{" "}},
+		`--since: must be today or a month such as 2026-10, got "yesterday"`: {since: "yesterday"},
+		`--since: must be today or a month such as 2026-10, got "2026-1"`:    {since: "2026-1"},
+		`--since: must be a month from 2026-09 to 2026-11, got "2026-08"`:    {since: "2026-08"},
+		`--since: must be a month from 2026-09 to 2026-11, got "2026-12"`:    {since: "2026-12"},
+		`--by: must be one of: key, tenant, model, region; got "colour"`:     {by: []string{"key", "colour"}},
+		`-o yaml: must be one of: text, json`:                                {output: "yaml"},
+		`--admin: must be a URL, got " "`:                                    {admins: []string{" "}},
 	} {
 		if o.output == "" {
 			o.output = "text"
@@ -137,6 +136,6 @@ func TestUsageRefuses(t *testing.T) {
 		}
 	}
 	if telemetry.UsageMonths != 2 {
-		t.Error("the months of this test are not those that are kept")
+		t.Error("the months of this test differ from those that are kept")
 	}
 }

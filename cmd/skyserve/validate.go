@@ -17,12 +17,12 @@ type validateOptions struct {
 	files  []string
 }
 
-// validatedFile is what validate says of one file with -o json.
+// validatedFile is the result for one file in the output of -o json.
 type validatedFile struct {
 	File   string         `json:"file"`
 	OK     bool           `json:"ok"`
 	Errors service.Errors `json:"errors"`
-	// Warnings are what may be wrong with a file that is well formed.
+	// Warnings are possible problems of a valid file.
 	Warnings []string `json:"warnings"`
 }
 
@@ -31,14 +31,14 @@ func newValidateCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate FILE...",
 		Short: "Check service files",
-		Long: `Checks service files and reports everything that is wrong with them at once,
-with file, line and column. The file - is standard input. What may be wrong although a
-file is well formed, such as a region newer than this program, is a warning.`,
+		Long: `Check service files and report all errors at once, with file, line and column. The
+file - is standard input. Possible problems of a valid file, such as a region newer than
+this program, are warnings.`,
 		Example: `  skyserve validate service.yaml
   skyserve init | skyserve validate -`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage(errors.New("validate needs a file"), "skyserve validate service.yaml")
+				return usage(errors.New("requires at least 1 argument: FILE"), "skyserve validate service.yaml")
 			}
 			return nil
 		},
@@ -47,13 +47,13 @@ file is well formed, such as a region newer than this program, is a warning.`,
 			return runValidate(cmd, o)
 		},
 	}
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "text or json")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	return cmd
 }
 
 func runValidate(cmd *cobra.Command, o validateOptions) error {
 	if o.output != "text" && o.output != "json" {
-		return usage(fmt.Errorf("-o %s: want text or json", o.output), "")
+		return usage(fmt.Errorf("-o %s: must be one of: text, json", o.output), "")
 	}
 	results := make([]validatedFile, 0, len(o.files))
 	problems := 0
@@ -68,10 +68,10 @@ func runValidate(cmd *cobra.Command, o validateOptions) error {
 	if problems == 0 {
 		return nil
 	}
-	return usage(errors.New(""), "'skyserve schema' prints a schema that editors complete and check from")
+	return usage(errors.New(""), "'skyserve schema' prints a JSON schema for completion and checks in editors")
 }
 
-// validateFile checks one file; a file that cannot be read has one error.
+// validateFile checks one file. A file that cannot be read yields one error.
 func validateFile(stdin io.Reader, name string) validatedFile {
 	data, err := readValidated(stdin, &name)
 	warnings := []string{}
@@ -88,8 +88,8 @@ func validateFile(stdin io.Reader, name string) validatedFile {
 	return validatedFile{File: name, OK: err == nil, Errors: append(service.Errors{}, all...), Warnings: warnings}
 }
 
-// readValidated reads a file, or standard input for -, which it renames. It reads
-// no more than tells that a file is too large.
+// readValidated reads a file, or standard input for -, whose name it sets to stdin. It reads at
+// most one byte more than the limit, enough to detect a file that is too large.
 func readValidated(stdin io.Reader, name *string) ([]byte, error) {
 	in := stdin
 	if *name == "-" {
@@ -109,7 +109,7 @@ func readValidated(stdin io.Reader, name *string) ([]byte, error) {
 	return data, nil
 }
 
-// pathCause is what is wrong with a file without its name, which stands before it.
+// pathCause returns the cause of a path error without the file's name, which the message has already.
 func pathCause(err error) error {
 	var pe *os.PathError
 	if errors.As(err, &pe) {
@@ -118,8 +118,8 @@ func pathCause(err error) error {
 	return err
 }
 
-// printValidated prints results: as one document, or ok lines to stdout and
-// errors to stderr.
+// printValidated prints the results as one JSON document, or as ok lines to stdout and errors to
+// stderr.
 func printValidated(cmd *cobra.Command, output string, results []validatedFile) error {
 	if output == "json" {
 		enc := json.NewEncoder(cmd.OutOrStdout())

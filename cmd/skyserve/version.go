@@ -35,9 +35,9 @@ func newVersionCmd() *cobra.Command {
 				_, err := fmt.Fprintf(cmd.OutOrStdout(), "skyserve %s (%s, %s)\n", info["version"], info["go"], info["platform"])
 				return err
 			}
-			return usage(fmt.Errorf("-o %s: want text or json", output), "")
+			return usage(fmt.Errorf("-o %s: must be one of: text, json", output), "")
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "output format: text or json")
 	return cmd
 }

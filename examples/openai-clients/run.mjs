@@ -1,10 +1,10 @@
-// The calls that clients of OpenAI's API make, made with the official client for
-// Node against two regions of one service. Each prints a line; the first that does
-// not do what OpenAI's own API does ends the run with exit code 1.
+// Makes typical calls of OpenAI's API with the official Node client, against two regions of one
+// service. Each call prints a line. The first call whose result differs from OpenAI's API ends
+// the run with exit code 1.
 //
 //   US, EU      the balancers' base URLs (http://127.0.0.1:8601)
 //   ADMIN       the first balancer's admin API
-//   KEY, SMALL  API keys; SMALL may send one request a minute
+//   KEY, SMALL  API keys; SMALL is limited to one request per minute
 import assert from 'node:assert/strict';
 import { setTimeout as pause } from 'node:timers/promises';
 import OpenAI from 'openai';
@@ -17,7 +17,7 @@ const model = 'chat-small';
 const messages = [{ role: 'user', content: 'Where do you run?' }];
 let passed = 0;
 
-// call makes one call and prints what it says of itself.
+// call makes one call and prints its result.
 async function call(name, make) {
   try {
     console.log(`ok    ${name.padEnd(28)} ${await make()}`);
@@ -29,13 +29,13 @@ async function call(name, make) {
   }
 }
 
-// refused makes a call that must fail in a certain way.
+// refused makes a call that must fail with an error of a kind, status and code.
 async function refused(make, kind, status, code) {
-  const error = await make().then(() => assert.fail('it was answered'), (e) => e);
+  const error = await make().then(() => assert.fail('the request succeeded'), (e) => e);
   assert.ok(error instanceof kind, `want ${kind.name}, got ${error.stack}`);
   assert.equal(error.status, status);
   assert.equal(error.code, code);
-  assert.ok(error.requestID, 'an error has a request id');
+  assert.ok(error.requestID, 'the error has no request id');
   return error;
 }
 
@@ -46,7 +46,7 @@ async function collect(stream) {
   return events;
 }
 
-// outstanding is how many requests the first region's replicas have.
+// outstanding returns the number of outstanding requests of the first region's replicas.
 async function outstanding() {
   const snapshot = await (await fetch(ADMIN + '/v1/snapshot')).json();
   return snapshot.regions.flatMap((r) => r.replicas).reduce((sum, r) => sum + r.outstanding, 0);
@@ -79,7 +79,7 @@ await call('chat', async () => {
 await call('chat, streamed', async () => {
   const chunks = await collect(await us.chat.completions.create({ model, messages, max_tokens: 24, stream: true }));
   assert.equal(chunks.map((c) => c.choices[0].delta.content).join(''), whole);
-  assert.ok(chunks.every((c) => !c.usage), 'usage although nobody asked for it');
+  assert.ok(chunks.every((c) => !c.usage), 'usage in a stream without include_usage');
   return `${chunks.length} chunks`;
 });
 
@@ -90,11 +90,11 @@ await call('chat, streamed with usage', async () => {
   const last = chunks.at(-1);
   assert.deepEqual(last.choices, []);
   assert.equal(last.usage.completion_tokens, 24);
-  assert.ok(last.usage.prompt_tokens_details.cached_tokens > 0, 'the prompt was there before');
+  assert.ok(last.usage.prompt_tokens_details.cached_tokens > 0, 'the repeated prompt was not cached');
   return `${last.usage.total_tokens} tokens, ${last.usage.prompt_tokens_details.cached_tokens} cached`;
 });
 
-await call('chat, the helper', async () => {
+await call('chat, stream helper', async () => {
   const answer = await us.chat.completions.stream({ model, messages, max_tokens: 24 }).finalChatCompletion();
   assert.equal(answer.choices[0].message.content, whole);
   return answer.choices[0].finish_reason;
@@ -154,20 +154,20 @@ await call('responses', async () => {
   return first.id;
 });
 
-await call('responses, the next turn', async () => {
+await call('responses, next turn', async () => {
   const next = await us.responses.create({ model, input: 'Why there?', previous_response_id: first.id, max_output_tokens: 16 });
   assert.ok(next.usage.input_tokens > first.usage.input_tokens);
-  assert.ok(next.usage.input_tokens_details.cached_tokens > 0, 'the turn before was computed there');
+  assert.ok(next.usage.input_tokens_details.cached_tokens > 0, 'the previous turn was not cached');
   return `${next.usage.input_tokens} tokens in, ${next.usage.input_tokens_details.cached_tokens} cached`;
 });
 
-await call('responses, from elsewhere', async () => {
+await call('responses, other region', async () => {
   const next = await eu.responses.create({ model, input: 'And here?', previous_response_id: first.id, max_output_tokens: 16 });
   assert.ok(next.usage.input_tokens > first.usage.input_tokens);
   return next.previous_response_id;
 });
 
-await call('responses, asked for again', async () => {
+await call('responses, retrieved', async () => {
   for (const client of [us, eu]) {
     const again = await client.responses.retrieve(first.id);
     assert.equal(again.output_text, first.output_text);
@@ -223,7 +223,7 @@ await call('abort frees the slot', async () => {
   let seen = 0;
   for await (const _ of stream) {
     if (++seen === 3) {
-      assert.ok((await outstanding()) > 0, 'the replica works on it');
+      assert.ok((await outstanding()) > 0, 'the request is not outstanding');
       stream.controller.abort();
     }
   }

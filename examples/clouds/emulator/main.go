@@ -1,10 +1,10 @@
-// Command emulator is AWS, Route 53 and Google Cloud on this computer, for trying what
-// skyserve does in clouds without an account: machines are processes that run skyserve's
-// agent at loopback addresses of their own. It needs Linux, and engines of kind sim.
+// Command emulator emulates AWS, Route 53 and Google Cloud on this machine, to try skyserve's
+// cloud features without an account. VMs are processes that run skyserve's agent on loopback
+// addresses of their own. It requires Linux, and engines of kind sim.
 //
 //	go run ./examples/clouds/emulator
 //
-// It prints how to use it, and ends with ctrl-c, with all that it started.
+// It prints instructions. Ctrl-C stops it and all VMs.
 package main
 
 import (
@@ -28,15 +28,15 @@ import (
 )
 
 const (
-	project = "example" // of Google Cloud
+	project = "example" // Google Cloud project
 	account = "skyserve-clouds-lb@example.iam.gserviceaccount.com"
-	zone    = "example.com" // of Route 53
-	vcpus   = 256           // that an account of AWS may have in a region, of each family
+	zone    = "example.com" // Route 53 hosted zone
+	vcpus   = 256           // AWS vCPU quota per region and instance family
 )
 
 func main() {
-	port := flag.Int("port", 4566, "AWS listens on this port of 127.0.0.1, Google Cloud on the next, what breaks them on the one after")
-	program := flag.String("program", "skyserve", "the skyserve that machines run")
+	port := flag.Int("port", 4566, "port of AWS on 127.0.0.1; Google Cloud uses the next port, and fault injection the one after")
+	program := flag.String("program", "skyserve", "skyserve binary that VMs run")
 	flag.Parse()
 	if err := run(*port, *program); err != nil {
 		log.Fatal(err)
@@ -46,7 +46,7 @@ func main() {
 func run(port int, program string) error {
 	path, err := exec.LookPath(program)
 	if err != nil {
-		return fmt.Errorf("finding the program for machines: %w", err)
+		return fmt.Errorf("finding the VMs' skyserve binary: %w", err)
 	}
 	dir, err := os.MkdirTemp("", "emulator-")
 	if err != nil {
@@ -70,15 +70,15 @@ func run(port int, program string) error {
 	})
 	defer clouds.Close()
 	clouds.Names.AddZone(zone, false)
-	clouds.Google.SetAccount(account, "roles/editor") // of examples/clouds/service.yaml
+	clouds.Google.SetAccount(account, "roles/editor") // for examples/clouds/service.yaml
 	clouds.AWS.Defaults = map[string]float64{}
 	for _, code := range []string{"L-DB2E81BA", "L-3819A6DF", "L-417A185B", "L-7212CCBC", "L-C4BD4855", "L-1216C47A", "L-34B43A08"} { // G, P and standard instances
 		clouds.AWS.Defaults[code] = vcpus
 	}
-	over := make(chan error, len(listeners))
+	serveErrors := make(chan error, len(listeners))
 	for i, h := range []http.Handler{clouds.Amazon(), clouds.Google, control(clouds, path)} {
 		server := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
-		go func() { over <- server.Serve(listeners[i]) }()
+		go func() { serveErrors <- server.Serve(listeners[i]) }()
 	}
 	usage(url(0), url(1), url(2))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -86,19 +86,19 @@ func run(port int, program string) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case err := <-over:
+	case err := <-serveErrors:
 		return err
 	}
 }
 
-// ended tells of a machine that ended by itself.
+// ended logs a VM whose process ended by itself.
 func ended(name string, err error, lines string) {
 	if err != nil {
-		log.Printf("the machine %s: %v\n%s", name, err, lines)
+		log.Printf("VM %s: %v\n%s", name, err, lines)
 	}
 }
 
-// discard removes the disks of machines.
+// discard removes the VMs' disks.
 func discard(dir string) {
 	if err := os.RemoveAll(dir); err != nil {
 		log.Print(err)
@@ -106,24 +106,25 @@ func discard(dir string) {
 }
 
 func usage(amazon, google, control string) {
-	fmt.Printf(`The clouds are there. In another terminal:
+	fmt.Printf(`The emulator is running. In another terminal:
 
   export AWS_ACCESS_KEY_ID=emulated AWS_SECRET_ACCESS_KEY=emulated AWS_ENDPOINT_URL=%s GOOGLE_CLOUD_PROJECT=%s
   export SKYSERVE_PROGRAM=%s/skyserve KEYS=key-of-a-client
   skyserve up examples/clouds/service.yaml --endpoint-gcp %s
 
-What can happen to a machine: curl -X POST %s/take/us-east-1-0   (announced, taken 30 s later; ?after=2m)
-                              curl -X POST %s/advise/us-east-1-0 (AWS recommends to leave it)
-                              curl -X POST %s/vanish/us-east-1-0 (gone without a word)
-                              curl %s/machines
+Inject faults into a VM: curl -X POST %s/take/us-east-1-0   (interruption with 30 s notice; ?after=2m)
+                         curl -X POST %s/advise/us-east-1-0 (AWS rebalance recommendation)
+                         curl -X POST %s/vanish/us-east-1-0 (termination without notice)
+List VMs:                curl %s/machines
 
-Another service wants an account at Google. 'skyserve doctor' prints what makes it; here it is run by:
+Another service needs a service account at Google. 'skyserve doctor' prints the commands that
+create it; this runs them:
 
   skyserve doctor service.yaml --endpoint-gcp %s | curl --data-binary @- %s/gcloud
 `, amazon, project, control, google, control, control, control, control, google, control)
 }
 
-// control breaks machines, serves what they run, and what their clouds tell them.
+// control injects faults into VMs, serves the skyserve binary, and runs gcloud commands.
 func control(c *machines.Clouds, program string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /skyserve", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, program) })
@@ -157,7 +158,7 @@ func control(c *machines.Clouds, program string) http.Handler {
 	mux.HandleFunc("POST /vanish/{id}", func(w http.ResponseWriter, r *http.Request) {
 		name, runs := c.Runs()[r.PathValue("id")]
 		if !runs {
-			answer(w, "", fmt.Errorf("finding the machine of %s: none runs", r.PathValue("id")))
+			answer(w, "", fmt.Errorf("finding the VM %s: not running", r.PathValue("id")))
 			return
 		}
 		c.Vanish(name)
@@ -166,12 +167,12 @@ func control(c *machines.Clouds, program string) http.Handler {
 	return mux
 }
 
-// answer writes a document, or why there is none.
+// answer writes a JSON document or an error.
 func answer(w http.ResponseWriter, v any, err error) {
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // who has gone does not mind
+	_ = json.NewEncoder(w).Encode(v) // the client may have disconnected
 }

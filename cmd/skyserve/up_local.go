@@ -17,11 +17,11 @@ import (
 	"skyserve/provision/local"
 )
 
-// What `up` does for machines that are processes of this computer, beyond what it does for all.
+// This file has the parts of `up` for local regions, whose machines are processes.
 
-// misnamed says why the name of a service on this computer cannot lead to its balancers; nil when
-// it can, or when there is none.
-func misnamed(spec *service.Spec) error {
+// checkLocalName returns why the public name of a local service cannot resolve to its balancers; nil if
+// it can, or if the service has no name.
+func checkLocalName(spec *service.Spec) error {
 	if spec.DNS == nil || cloud.Rents(spec) {
 		return nil
 	}
@@ -32,14 +32,14 @@ func misnamed(spec *service.Spec) error {
 			case err != nil:
 				return fmt.Errorf("regions[%d].public[%d]: %w", i, j, err)
 			case record.Address.IsLoopback() && spec.DNS.Provider == service.DNSRoute53:
-				return fmt.Errorf("regions[%d].public[%d]: is a loopback address, which means another machine to everybody, got %s", i, j, base)
+				return fmt.Errorf("regions[%d].public[%d]: must not be a loopback address, which other machines cannot reach, got %s", i, j, base)
 			}
 		}
 		if spec.DNS.Provider != service.DNSRoute53 {
 			continue
 		}
 		if len(r.Public) == 0 {
-			return fmt.Errorf("dns.provider: the balancers of regions[%d] (%s) listen on this machine's loopback address, to which no public name can lead: say in regions[%d].public where others reach them, or write provider: embedded", i, r.Name, i)
+			return fmt.Errorf("dns.provider: a public name cannot resolve to the balancers of regions[%d] (%s), which listen on this machine's loopback address: set their public URLs in regions[%d].public, or use provider: embedded", i, r.Name, i)
 		}
 		if _, err := dns.AWSRegionOf(r.Name); err != nil {
 			return fmt.Errorf("regions[%d].name: %w", i, err)
@@ -48,72 +48,73 @@ func misnamed(spec *service.Spec) error {
 	return nil
 }
 
-// recordsHere are the records of a service on this computer in a hosted zone: its balancers as
-// others reach them.
-func recordsHere(spec *service.Spec, have []provision.Object) (records []provision.Record, err error) {
+// localRecords returns the records of a local service in a hosted zone: the public addresses of its
+// balancers.
+func localRecords(spec *service.Spec, have []provision.Object) (records []provision.Record, err error) {
 	for _, n := range fleet.NameRecords(spec, have) {
 		record, err := dns.RecordOf(n)
 		if err != nil {
 			return nil, err
 		}
-		record.Check = n.Public + "/readyz" // as those see it who are led there
+		record.Check = n.Public + "/readyz" // check the URL that clients use
 		records = append(records, record)
 	}
 	return records, nil
 }
 
-// earlierHere is the error of processes of a version before machines; nil without any that runs.
-func earlierHere(have []provision.Object, name, file string) error {
+// localEarlierVersionError returns an error if processes of a version without agents are running.
+func localEarlierVersionError(have []provision.Object, name, file string) error {
 	if slices.ContainsFunc(have, fleet.IsEarlier) {
 		return failed(fmt.Errorf("%s runs: %w", name, fleet.ErrEarlier), fmt.Sprintf("skyserve down %s, then: skyserve up %s", name, file))
 	}
 	return nil
 }
 
-// checkPorts makes sure that what runs on this computer keeps its ports and that every port that a
-// launch needs is free, before anything is started.
+// checkPorts checks, before anything is started, that running processes keep their ports and that
+// every port that a launch needs is free.
 func (u *upRun) checkPorts() error {
-	if u.clouds.here == nil {
+	if u.clouds.localService == nil {
 		return nil
 	}
 	err := local.NewProvider(u.svc, "", "", 0).For(u.spec).CheckPorts(u.changes.Changes)
 	var taken *provision.PortTakenError
 	if errors.As(err, &taken) {
-		return failed(err, fmt.Sprintf("nothing was started; change %s in %s, or stop what is there", taken.Setting, u.file))
+		return failed(err, fmt.Sprintf("nothing was started; change %s in %s, or stop the process that uses the port", taken.Setting, u.file))
 	}
 	return specUsage(err)
 }
 
-// awaitServing waits until balancers on this computer serve, and says it of those that are fresh.
+// awaitServing waits until the local balancers serve, and prints a line for each for which fresh
+// returns true.
 func (u *upRun) awaitServing(ctx context.Context, have []provision.Object, fresh func(id string) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
 	defer cancel()
 	h := fleet.Handover{Service: u.spec.Name, Party: u.operator.party, Have: have}
-	return h.AwaitServing(ctx, u.spec, u.leaving, func(id string) {
+	return h.AwaitServing(ctx, u.spec, u.draining, func(id string) {
 		if fresh(id) {
-			u.line("ready %s", id)
+			u.printLine("ready %s", id)
 		}
 	})
 }
 
-// isChanged says whether a machine is one that was changed.
+// isChanged reports whether this run changes a machine.
 func (u *upRun) isChanged(id string) bool {
 	return slices.ContainsFunc(u.changes.Changes, func(c provision.Change) bool { return c.ID() == id })
 }
 
-// findReloads finds the machines on this computer that go on and take up another configuration.
+// findReloads finds the local machines that keep running and reload another configuration.
 func (u *upRun) findReloads(ctx context.Context) error {
-	if cloud.Rents(u.spec) || u.only != nil || u.operator.authority == nil {
+	if cloud.Rents(u.spec) || u.filter != nil || u.operator.authority == nil {
 		return nil
 	}
 	have, changed := slices.Clone(u.changes.Have), map[string]bool{}
 	for i := range have {
-		have[i].Gone = "" // what died starts again where it was
+		have[i].Gone = "" // what has died restarts at the same place
 	}
 	for _, c := range u.changes.Changes {
 		changed[c.ID()] = true
 	}
-	h, deployments, err := u.handover(have)
+	h, deployments, err := u.delivery(have)
 	if err != nil {
 		return err
 	}
@@ -133,22 +134,22 @@ func (u *upRun) findReloads(ctx context.Context) error {
 	return nil
 }
 
-// shown are all changes as people and programs are told of them.
-func (u *upRun) shown() *fleet.Plan {
+// shownPlan returns the plan to print: its changes and the reloads.
+func (u *upRun) shownPlan() *fleet.Plan {
 	p := *u.changes
 	p.Changes = slices.Concat(p.Changes, u.reloads)
 	return &p
 }
 
-// reloads says whether a machine is one that takes up another configuration.
+// isReload reports whether a machine reloads its configuration.
 func (u *upRun) isReload(id string) bool {
 	return slices.ContainsFunc(u.reloads, func(c provision.Change) bool { return c.ID() == id })
 }
 
-// plannedEndpoints is where balancers on this computer will answer clients, by place.
+// plannedEndpoints returns the URLs at which local balancers will serve, by place.
 func (u *upRun) plannedEndpoints() (map[string]string, error) {
 	endpoints := map[string]string{}
-	if u.clouds.here == nil {
+	if u.clouds.localService == nil {
 		return endpoints, nil
 	}
 	p := local.NewProvider(u.svc, "", "", 0).For(u.spec)
@@ -169,20 +170,20 @@ func (u *upRun) plannedEndpoints() (map[string]string, error) {
 	return endpoints, nil
 }
 
-// noteBase is where it is noted below which directory the relative paths of service.yaml are.
+// noteBase is the note that stores the base directory of relative paths in service.yaml.
 const noteBase = "base.json"
 
-// base is that directory: where `up` was run last.
-func (u *upRun) base() (dir string, err error) {
-	if u.only == nil {
+// baseDir returns that directory: the working directory of the last `up`.
+func (u *upRun) baseDir() (dir string, err error) {
+	if u.filter == nil {
 		return os.Getwd()
 	}
 	return dir, u.svc.Note(noteBase, &dir)
 }
 
-// keepHere keeps what other shells need to know of a service on this computer.
-func (u *upRun) keepHere() error {
-	dir, err := u.base()
+// storeLocalState stores the base directory and the admin token of a local service for other shells.
+func (u *upRun) storeLocalState() error {
+	dir, err := u.baseDir()
 	if err == nil {
 		err = u.svc.TakeNote(noteBase, dir)
 	}
@@ -192,10 +193,10 @@ func (u *upRun) keepHere() error {
 	return err
 }
 
-// reload has balancers on this computer read their files again, those too that changed without
-// their paths, and tells of one that refuses what it finds: it goes on with what it had.
-func (u *upRun) reload(ctx context.Context, have []provision.Object) error {
-	if u.clouds.here == nil {
+// reloadBalancers makes the local balancers reload their files, also those whose content changed under the
+// same path. It returns an error if one rejects its files; that balancer keeps its old configuration.
+func (u *upRun) reloadBalancers(ctx context.Context, have []provision.Object) error {
+	if u.clouds.localService == nil {
 		return nil
 	}
 	h := fleet.Handover{Service: u.spec.Name, Party: u.operator.party, Have: have}

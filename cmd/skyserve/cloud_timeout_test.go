@@ -9,9 +9,9 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// While replicas load, which takes many minutes, the name leads to the balancers already; it
-// does so when the wait ends before they are ready.
-func TestANameIsPublishedBeforeReplicasAreReady(t *testing.T) {
+// While replicas load for many minutes, the name already resolves to the balancers, also after
+// a timeout.
+func TestUpPublishesNameBeforeReplicasAreReady(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -19,18 +19,18 @@ func TestANameIsPublishedBeforeReplicasAreReady(t *testing.T) {
 	text := strings.NewReplacer("engine: {kind: sim, speed: 100}", never, "balancer:\n", "dns: {provider: route53, name: chat.example.com, zone: example.com}\nbalancer:\n").Replace(oneRegion)
 	out := e.skyserve(exitPartial, append(e.upOf(text), "--yes", "--timeout", "12s")...)
 	if !strings.Contains(out, "published chat.example.com") {
-		t.Errorf("up does not say that the name is there:\n%s", out)
+		t.Errorf("up does not report the published name:\n%s", out)
 	}
 	if got := e.names.Answers(e.zone, "chat.example.com", "us-east-1"); len(got) != 1 {
-		t.Errorf("the name leads to %v, want the balancer", got)
+		t.Errorf("the name resolves to %v, want the balancer", got)
 	}
-	e.downToNothing()
+	e.downAndCheckEmpty()
 }
 
-// How long up waits depends on what it waits for: processes of this machine start in seconds,
-// machines with images and weights in many minutes, and an
-// authority that did not reach a balancer is asked again after a minute, and then after two.
-func TestHowLongUpWaits(t *testing.T) {
+// The default timeout of up depends on the service: local processes start in seconds, VMs with
+// images and weights in many minutes, and a failed certificate request is retried after one minute,
+// then after two.
+func TestUpDefaultTimeout(t *testing.T) {
 	for regions, want := range map[string]time.Duration{
 		"local/us": time.Minute,
 		"static/x, endpoints: ['http://10.0.0.7:1']": time.Minute,
@@ -42,7 +42,7 @@ func TestHowLongUpWaits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := waitFor(spec); got != want {
+		if got := defaultTimeout(spec); got != want {
 			t.Errorf("%s: waits %s, want %s", regions, got, want)
 		}
 	}

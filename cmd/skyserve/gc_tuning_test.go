@@ -7,7 +7,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// What a balancer may take bounds its heap, unless the environment says what does.
+// The memory limit bounds the heap, unless GOMEMLIMIT is set.
 func TestMemoryLimit(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	defer debug.SetMemoryLimit(before)
@@ -23,9 +23,9 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// Between two collections garbage has room of 64 MB, or of an eighth of what is
-// in use where that is more; a young process may multiply.
-func TestRoomForGarbage(t *testing.T) {
+// Between two collections, garbage may grow to 64 MB or to an eighth of the live memory, whichever is
+// more.
+func TestGCPercent(t *testing.T) {
 	for _, c := range []struct {
 		inUse uint64
 		want  int

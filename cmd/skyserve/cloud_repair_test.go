@@ -10,7 +10,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// hang stops the agent of a machine, which its cloud goes on to run, until wake is called.
+// hang suspends the agent of a machine until wake is called; the cloud still runs the machine.
 func (e *emulated) hang(id string) (wake func()) {
 	e.t.Helper()
 	agent := e.Agent(id)
@@ -24,30 +24,29 @@ func (e *emulated) hang(id string) (wake func()) {
 	}
 }
 
-// The machine of the controller, which its cloud runs and which answers nothing, is
-// replaced by up, since another machine answers. Where none does, up says what would
-// replace it, and does so when it is told.
-func TestAMachineThatIsDeadForAllButItsCloud(t *testing.T) {
+// The controller's machine runs but does not respond: up replaces it, since another machine responds.
+// If none does, up prints the command that replaces it, and that command does so.
+func TestUpReplacesUnresponsiveMachine(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
-	e.aws.Set(func() { e.aws.Now = func() time.Time { return time.Now().Add(-time.Hour) } }) // by when its machines had time to boot
+	e.aws.Set(func() { e.aws.Now = func() time.Time { return time.Now().Add(-time.Hour) } }) // launched long enough ago to have booted
 	up := append(e.upOf(cloudService), "--yes", "--replace-after", "1ms")
 	e.skyserve(exitOK, up...)
 	for _, second := range []string{"lb-us-east-1-1", "lb-eu-west-1-0"} {
 		dead := e.instance("lb-us-east-1-0")
 		wake := []func(){e.hang("lb-us-east-1-0")}
-		if second == "lb-eu-west-1-0" { // nobody is left who would answer
+		if second == "lb-eu-west-1-0" { // no machine is left that responds
 			for _, id := range []string{"lb-us-east-1-1", second} {
 				wake = append(wake, e.hang(id))
 			}
 			out := e.skyserve(exitUsage, append(up, "--replace", "us-east-1-7")...)
-			if !strings.Contains(out, `chat has no machine "us-east-1-7" that runs`) || !strings.Contains(out, "hint: skyserve status chat") {
-				t.Errorf("replacing what is not there:\n%s", out)
+			if !strings.Contains(out, `chat has no running machine "us-east-1-7"`) || !strings.Contains(out, "hint: skyserve status chat") {
+				t.Errorf("replacing an unknown machine:\n%s", out)
 			}
 			out = e.skyserve(exitPartial, append(up, "--timeout", "100ms")...)
-			if !strings.Contains(out, "no other machine answers") || !strings.Contains(out, "--replace lb-us-east-1-0") || e.instance("lb-us-east-1-0") != dead {
-				t.Errorf("while nobody answers:\n%s", out)
+			if !strings.Contains(out, "no other machine responds") || !strings.Contains(out, "--replace lb-us-east-1-0") || e.instance("lb-us-east-1-0") != dead {
+				t.Errorf("without a responding machine:\n%s", out)
 			}
 			up = append(up, "--replace", "lb-us-east-1-0", "--replace", "lb-us-east-1-1", "--replace", second)
 		}
@@ -66,12 +65,11 @@ func TestAMachineThatIsDeadForAllButItsCloud(t *testing.T) {
 	if out := e.skyserve(exitOK, up[:len(up)-6]...); !strings.Contains(out, "no change") {
 		t.Errorf("up again:\n%s", out)
 	}
-	e.downToNothing()
+	e.downAndCheckEmpty()
 }
 
-// What somebody changes by hand is as it should be after the next up: a security group, a
-// machine and the records of the name.
-func TestUpMendsWhatWasDoneByHand(t *testing.T) {
+// The next up repairs manual changes: of a security group, a machine and the records of the name.
+func TestUpRepairsManualChanges(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -90,20 +88,20 @@ func TestUpMendsWhatWasDoneByHand(t *testing.T) {
 	checks, _ := e.names.Checks()
 	for _, c := range checks {
 		if c.HealthCheckConfig.ResourcePath != "/readyz" {
-			t.Errorf("a health check asks for %s", c.HealthCheckConfig.ResourcePath)
+			t.Errorf("a health check requests %s", c.HealthCheckConfig.ResourcePath)
 		}
 	}
 	if got := e.names.Answers(e.zone, "chat.example.com", "us-east-1"); len(got) != 1 || !strings.Contains(out, got[0].String()) || len(e.names.RecordSets(e.zone)) != records {
-		t.Errorf("the name leads to %v, of %d records\n%s", got, len(e.names.RecordSets(e.zone)), out)
+		t.Errorf("the name resolves to %v, of %d records\n%s", got, len(e.names.RecordSets(e.zone)), out)
 	}
 	if out := e.skyserve(exitOK, up...); !strings.Contains(out, "no change") {
 		t.Errorf("up again:\n%s", out)
 	}
 	e.nameChanges(up, text)
-	e.downToNothing()
+	e.downAndCheckEmpty()
 }
 
-// nameChanges: another name takes the place of the one before, of which nothing is left.
+// nameChanges changes the name and removes it; no record of the former name remains.
 func (e *emulated) nameChanges(up []string, text string) {
 	e.t.Helper()
 	for _, change := range [][2]string{{"chat.example.com", "llm.example.com"}, {"dns: {provider: route53, name: chat.example.com, zone: example.com}\n", ""}} {
@@ -111,11 +109,11 @@ func (e *emulated) nameChanges(up []string, text string) {
 		out := e.skyserve(exitOK, up...)
 		for _, r := range e.names.RecordSets(e.zone) {
 			if strings.Contains(r.Name, "chat.example.com") || change[1] == "" {
-				e.t.Errorf("%s is left after\n%s", r.Name, out)
+				e.t.Errorf("%s remains after\n%s", r.Name, out)
 			}
 		}
 	}
 	if checks, _ := e.names.Checks(); len(checks) > 0 {
-		e.t.Errorf("%d health checks are left", len(checks))
+		e.t.Errorf("%d health checks remain", len(checks))
 	}
 }

@@ -11,20 +11,20 @@ import (
 	"skyserve/provision"
 )
 
-// replaceDead puts machines into the plan that are to be replaced: those that their
-// operator named, and those that answer nothing.
+// replaceDead adds replacements to the plan: of machines named with --replace, and of machines
+// that do not respond.
 func (u *upRun) replaceDead(ctx context.Context) error {
-	if u.only != nil { // a plan of counts replaces nothing
+	if u.filter != nil { // a change of replica counts replaces nothing
 		return nil
 	}
-	replaced, err := u.named()
+	replaced, err := u.handlesToReplace()
 	if err != nil {
 		return err
 	}
 	if u.replaceAfter > 0 {
 		h := fleet.Handover{
 			Service: u.spec.Name, Party: u.operator.party, Have: u.changes.Have,
-			Progress: func(id string, s agent.Status) { u.line("%s %s %s", id, s.Phase, s.Reason) },
+			Progress: func(id string, s agent.Status) { u.printLine("%s %s %s", id, s.Phase, s.Reason) },
 		}
 		dead, unsure := h.Dead(ctx, u.replaceAfter)
 		if err := ctx.Err(); err != nil {
@@ -32,7 +32,7 @@ func (u *upRun) replaceDead(ctx context.Context) error {
 		}
 		unsure = slices.DeleteFunc(unsure, func(id string) bool { return slices.Contains(u.replace, id) })
 		if len(unsure) > 0 {
-			u.line("%s: no other machine answers that would tell whether the network is to blame; if it is not: skyserve up %s --replace %s",
+			u.printLine("%s: not responding, and no other machine responds, so the network may be at fault; if it is not: skyserve up %s --replace %s",
 				strings.Join(unsure, ", "), u.file, strings.Join(unsure, " --replace "))
 		}
 		for handle, why := range dead {
@@ -48,11 +48,11 @@ func (u *upRun) replaceDead(ctx context.Context) error {
 	return err
 }
 
-// named are the machines of --replace, by handle.
-func (u *upRun) named() (map[string]string, error) {
+// handlesToReplace returns the machines of --replace, by handle.
+func (u *upRun) handlesToReplace() (map[string]string, error) {
 	machines := map[string]string{}
 	for _, id := range u.replace {
-		if strangers := u.strangersCalled(id); len(strangers) > 0 { // one that is what it says stays
+		if strangers := u.strangersWithID(id); len(strangers) > 0 { // keep the enrolled machine of this id
 			for _, o := range strangers {
 				machines[o.Handle] = fleet.Asked
 			}
@@ -60,7 +60,7 @@ func (u *upRun) named() (map[string]string, error) {
 		}
 		i := slices.IndexFunc(u.changes.Have, func(o provision.Object) bool { return o.ID == id && o.Offering != nil && o.Gone == "" })
 		if i < 0 {
-			return nil, usage(fmt.Errorf("--replace: %s has no machine %q that runs", u.spec.Name, id), "skyserve status "+u.spec.Name+" lists them")
+			return nil, usage(fmt.Errorf("--replace: %s has no running machine %q", u.spec.Name, id), "skyserve status "+u.spec.Name+" lists them")
 		}
 		machines[u.changes.Have[i].Handle] = fleet.Asked
 	}

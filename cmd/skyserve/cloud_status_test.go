@@ -17,7 +17,7 @@ import (
 	"skyserve/provision"
 )
 
-// status is the service as programs see it.
+// status returns the status of the service from its JSON output.
 func (e *emulated) status() (s fleet.Status) {
 	e.t.Helper()
 	cmd := e.command(e.at("status", "chat", "-o", "json")...)
@@ -31,7 +31,7 @@ func (e *emulated) status() (s fleet.Status) {
 	return s
 }
 
-// states are those of all machines, by id.
+// states returns the states of all machines, by id.
 func states(s fleet.Status) map[string]service.ReplicaState {
 	of := map[string]service.ReplicaState{}
 	for _, r := range s.Regions {
@@ -42,18 +42,18 @@ func states(s fleet.Status) map[string]service.ReplicaState {
 	return of
 }
 
-// lookAt looks at a service that is up, as it is, with a machine that hangs, and broken:
-// a balancer is gone and a firewall was opened by hand, which is how it is left.
-func (e *emulated) lookAt(file string) {
+// checkStatus checks status and logs of a service that is healthy, with a machine that hangs, and
+// broken: with a terminated replica and a firewall opened by hand. It leaves the service broken.
+func (e *emulated) checkStatus(file string) {
 	e.t.Helper()
-	e.lookAtWhole()
-	e.lookAtLogs()
-	e.lookFromElsewhere(file)
-	e.lookAtHanging()
-	e.lookAtBroken()
+	e.checkStatusOfHealthy()
+	e.checkLogs()
+	e.checkStatusWithoutAccess(file)
+	e.checkStatusOfHanging()
+	e.checkStatusOfBroken()
 }
 
-func (e *emulated) lookAtWhole() {
+func (e *emulated) checkStatusOfHealthy() {
 	e.t.Helper()
 	s := e.status()
 	if c := s.Controller; c == nil || c.State != service.StateReady || c.Machine != "lb-us-east-1-0" || s.Store != "not replicated" {
@@ -63,8 +63,8 @@ func (e *emulated) lookAtWhole() {
 		e.t.Errorf("status: %+v", s)
 	}
 	table := e.skyserve(exitOK, "status", "--endpoint-aws", e.url)
-	if !s.PlainHTTP || !strings.Contains(table, plainHTTPTold) {
-		e.t.Errorf("status does not say that the public port serves plain HTTP: %v\n%s", s.PlainHTTP, table)
+	if !s.PlainHTTP || !strings.Contains(table, plainHTTPWarning) {
+		e.t.Errorf("no plain HTTP warning in status: %v\n%s", s.PlainHTTP, table)
 	}
 	for _, cells := range [][]string{
 		{"aws/us-east-1", "balancer", "lb-us-east-1-1", "READY", ":8000", "on_demand c7i.large"},
@@ -77,14 +77,14 @@ func (e *emulated) lookAtWhole() {
 	}
 }
 
-// hasRow says whether a line of a table holds all cells.
+// hasRow reports whether a line of a table contains all cells.
 func hasRow(table string, cells []string) bool {
 	return slices.ContainsFunc(strings.Split(table, "\n"), func(line string) bool {
 		return !slices.ContainsFunc(cells, func(cell string) bool { return !strings.Contains(line, cell) })
 	})
 }
 
-func (e *emulated) lookAtLogs() {
+func (e *emulated) checkLogs() {
 	e.t.Helper()
 	logs := func(code int, args ...string) string {
 		e.t.Helper()
@@ -93,7 +93,7 @@ func (e *emulated) lookAtLogs() {
 	all := logs(exitOK)
 	for _, id := range []string{"lb-us-east-1-0", "lb-us-east-1-1", "lb-eu-west-1-0", "us-east-1-0"} {
 		if !strings.Contains(all, id+": ") {
-			e.t.Errorf("nothing of %s in\n%s", id, all)
+			e.t.Errorf("no lines of %s in\n%s", id, all)
 		}
 	}
 	if out := logs(exitOK, "lb/us-east-1"); !strings.Contains(out, "lb-us-east-1-1: ") || strings.Contains(out, "eu-west-1-0: ") {
@@ -106,15 +106,15 @@ func (e *emulated) lookAtLogs() {
 		e.t.Errorf("the last line of a balancer:\n%s", out)
 	}
 	if out := logs(exitFailed, "us-east-1-7"); !strings.Contains(out, "us-east-1-7 of chat has no log") || !strings.Contains(out, "us-east-1-0") {
-		e.t.Errorf("the log of a machine that is none:\n%s", out)
+		e.t.Errorf("the log of an unknown machine:\n%s", out)
 	}
 	if out := logs(exitUsage, "--tail", "10001"); !strings.Contains(out, "at most 10000") {
-		e.t.Errorf("too long a tail:\n%s", out)
+		e.t.Errorf("a tail over the maximum:\n%s", out)
 	}
 	e.followLogs()
 }
 
-// followLogs goes on until it is interrupted.
+// followLogs checks that logs -f continues until it is interrupted.
 func (e *emulated) followLogs() {
 	e.t.Helper()
 	cmd := e.command("logs", "chat", "us-east-1-0", "-f", "--endpoint-aws", e.url)
@@ -126,7 +126,7 @@ func (e *emulated) followLogs() {
 		e.t.Fatal(err)
 	}
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line == "\n" {
-		e.t.Errorf("the first line of what is followed: %q, %v", line, err)
+		e.t.Errorf("the first line of the followed log: %q, %v", line, err)
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		e.t.Fatal(err)
@@ -136,8 +136,8 @@ func (e *emulated) followLogs() {
 	}
 }
 
-// lookFromElsewhere looks without credentials of the cloud, and as no operator.
-func (e *emulated) lookFromElsewhere(file string) {
+// checkStatusWithoutAccess checks status without cloud credentials, and without operator keys.
+func (e *emulated) checkStatusWithoutAccess(file string) {
 	e.t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -152,12 +152,12 @@ func (e *emulated) lookFromElsewhere(file string) {
 	}
 	for _, verb := range []string{"status", "logs"} {
 		for _, c := range []struct{ variable, want, hint string }{
-			{"SKYSERVE_HOME=" + filepath.Dir(filepath.Dir(home)), "this machine is no operator of it", "hint: run this where it was brought up"},
+			{"SKYSERVE_HOME=" + filepath.Dir(filepath.Dir(home)), "this machine is not an operator of the service", "hint: run this on the machine that deployed it"},
 			{"AWS_ACCESS_KEY_ID=", "reaching aws: no valid credentials", "hint: set AWS_ACCESS_KEY_ID"},
 		} {
 			cmd := e.command(verb, "chat", "--endpoint-aws", e.url)
 			cmd.Env = append(cmd.Env, c.variable)
-			out, _ := cmd.CombinedOutput() // its exit code is looked at
+			out, _ := cmd.CombinedOutput() // the exit code is checked below
 			if cmd.ProcessState.ExitCode() != exitCredentials || !strings.Contains(string(out), c.want) || !strings.Contains(string(out), c.hint) {
 				e.t.Errorf("%s %s: exit %d\n%s", c.variable, verb, cmd.ProcessState.ExitCode(), out)
 			}
@@ -165,9 +165,9 @@ func (e *emulated) lookFromElsewhere(file string) {
 	}
 }
 
-// lookAtHanging stops the agent of a balancer's machine: the replica behind it is reached
-// by way of the other one.
-func (e *emulated) lookAtHanging() {
+// checkStatusOfHanging suspends the agent of a balancer's machine: the replica behind it is reached
+// through the other balancer.
+func (e *emulated) checkStatusOfHanging() {
 	e.t.Helper()
 	e.mu.Lock()
 	agent := e.Agent("lb-us-east-1-0")
@@ -185,9 +185,9 @@ func (e *emulated) lookAtHanging() {
 	}
 }
 
-func (e *emulated) lookAtBroken() {
+func (e *emulated) checkStatusOfBroken() {
 	e.t.Helper()
-	e.aws.Vanish(e.instance("lb-eu-west-1-0")) // a replica the controller might launch again before anybody looks
+	e.aws.Vanish(e.instance("lb-eu-west-1-0")) // not a replica, which the controller might replace before the check
 	e.aws.Open("us-east-1", "skyserve-chat-balancer", 22, "0.0.0.0/0")
 	s := e.status()
 	var drift []string
@@ -198,40 +198,40 @@ func (e *emulated) lookAtBroken() {
 		e.t.Errorf("broken: %+v", s)
 	}
 	table := e.skyserve(exitOK, "status", "chat", "--endpoint-aws", e.url)
-	if !strings.Contains(table, "repair it: skyserve up ") || !hasRow(table, []string{"~ firewall", "firewall-us-east-1-balancer", "was changed"}) {
+	if !strings.Contains(table, "drift; repair it with: skyserve up ") || !hasRow(table, []string{"~ firewall", "firewall-us-east-1-balancer", "was changed"}) {
 		e.t.Errorf("broken:\n%s", table)
 	}
 }
 
-// A log that is followed begins with its last lines and goes on with what is new. A
-// machine that does not answer is told of once.
+// Following a log prints its last lines and then new ones. A machine that does not respond is
+// reported once.
 func TestFollowedLogs(t *testing.T) {
-	var out, talk bytes.Buffer
+	var out, errOut bytes.Buffer
 	machine := provision.Object{ID: "us-0"}
-	l := &machineLogs{wanted: []provision.Object{machine}, out: &out, talk: &talk}
-	var f followed
+	l := &machineLogs{wanted: []provision.Object{machine}, out: &out, errOut: &errOut}
+	var f followedLog
 	for _, step := range []struct {
-		lines, printed, told string
-		err                  error
+		lines, printed, problem string
+		err                     error
 	}{
-		{err: errors.New("asleep"), told: "problem: asleep\n"},
+		{err: errors.New("asleep"), problem: "problem: asleep\n"},
 		{err: errors.New("asleep")},
 		{lines: "a b c", printed: "b\nc\n"},
 		{lines: "a b c d", printed: "d\n"},
-		{err: errors.New("asleep"), told: "problem: asleep\n"},
+		{err: errors.New("asleep"), problem: "problem: asleep\n"},
 		{lines: "b c d e", printed: "e\n"},
-		{lines: "x", printed: "x\n", told: "problem: some lines of us-0 may be missing"},
+		{lines: "x", printed: "x\n", problem: "problem: lines of us-0 may be missing"},
 	} {
 		out.Reset()
-		talk.Reset()
-		l.goOn(machine, &f, strings.Fields(step.lines), step.err, 2)
-		if out.String() != step.printed || !strings.HasPrefix(talk.String(), step.told) || (step.told == "") != (talk.Len() == 0) {
-			t.Errorf("%+v: printed %q, told %q", step, out.String(), talk.String())
+		errOut.Reset()
+		l.printNew(machine, &f, strings.Fields(step.lines), step.err, 2)
+		if out.String() != step.printed || !strings.HasPrefix(errOut.String(), step.problem) || (step.problem == "") != (errOut.Len() == 0) {
+			t.Errorf("%+v: printed %q to stdout, %q to stderr", step, out.String(), errOut.String())
 		}
 	}
 }
 
-// What is new of a log follows what was seen of it.
+// linesSince returns the lines after those printed before.
 func TestLinesSince(t *testing.T) {
 	for _, c := range []struct {
 		before, now, fresh string
@@ -248,7 +248,7 @@ func TestLinesSince(t *testing.T) {
 	} {
 		fresh, gap := linesSince(strings.Fields(c.before), strings.Fields(c.now))
 		if !slices.Equal(fresh, strings.Fields(c.fresh)) || gap != c.gap {
-			t.Errorf("after %q, %q brings %q (gap %v)", c.before, c.now, fresh, gap)
+			t.Errorf("after %q, %q yields %q (gap %v)", c.before, c.now, fresh, gap)
 		}
 	}
 }

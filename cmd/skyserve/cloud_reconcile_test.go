@@ -36,7 +36,7 @@ balancer:
   insecure: true
 `
 
-// instance is what the cloud calls the machine of an id.
+// instance returns the instance id of a machine.
 func (e *emulated) instance(id string) string {
 	e.t.Helper()
 	name, runs := e.Runs()[id]
@@ -46,7 +46,7 @@ func (e *emulated) instance(id string) string {
 	return name
 }
 
-// announced is what a cloud calls a machine that it announced something to.
+// announced returns the instance id of a machine after an announcement by its cloud.
 func (e *emulated) announced(name string, err error) string {
 	e.t.Helper()
 	if err != nil {
@@ -55,8 +55,7 @@ func (e *emulated) announced(name string, err error) string {
 	return name
 }
 
-// machine waits until the cloud runs a machine of an id, or none, which costs less than to
-// ask for the status.
+// machine waits until the cloud runs a machine of an id, or none. It is cheaper than the status.
 func (e *emulated) machine(id string, runs bool) {
 	e.t.Helper()
 	within(e.t, fmt.Sprintf("%s runs: %t", id, runs), func() error {
@@ -67,8 +66,8 @@ func (e *emulated) machine(id string, runs bool) {
 	})
 }
 
-// become waits until machines are in these states.
-func (e *emulated) become(want map[string]service.ReplicaState) {
+// awaitStates waits until the replicas are in these states.
+func (e *emulated) awaitStates(want map[string]service.ReplicaState) {
 	e.t.Helper()
 	within(e.t, fmt.Sprintf("the replicas are %v", want), func() error {
 		of := states(e.status())
@@ -89,7 +88,7 @@ func (e *emulated) killController() {
 		e.t.Fatal(err)
 	}
 	for _, p := range processes {
-		at, _ := os.Readlink(p) // processes of others cannot be looked at
+		at, _ := os.Readlink(p) // processes of other users cannot be read
 		command, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "cmdline"))
 		if at != dir || !strings.Contains(string(command), "controller/config.yaml") {
 			continue
@@ -106,7 +105,7 @@ func (e *emulated) killController() {
 	e.t.Fatalf("no controller runs in %s", dir)
 }
 
-// chatting asks a balancer again and again until it is stopped, and returns what failed.
+// chatting sends requests to a balancer until it is stopped, and returns the errors.
 func chatting(base string) (stop func() error) {
 	var asking sync.WaitGroup
 	end := make(chan struct{})
@@ -130,16 +129,16 @@ func chatting(base string) (stop func() error) {
 	}
 }
 
-// The controller of a service in a cloud replaces a spot machine before it is taken, so
-// that no client notices, and one that is gone without a word, also where the controller
-// was killed; and a balancer's replicas are served by another one when it is gone.
-func TestAServiceInACloudIsKept(t *testing.T) {
+// The controller replaces a spot machine before its interruption, without failed requests, and one
+// that terminates without notice, also after the controller was killed. Another balancer serves the
+// replicas of a terminated one.
+func TestControllerReconcilesCloudService(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
 	up := e.upOf(keptService)
 	out := e.skyserve(exitOK, append(up, "--yes")...)
-	base := endpointIn(out, "eu-west-1") // which has no replica of its own
+	base := endpointIn(out, "eu-west-1") // a region without replicas
 	within(t, "a chat", func() error { return chatAt(base, "key-of-a-client") })
 
 	e.figures()
@@ -147,39 +146,39 @@ func TestAServiceInACloudIsKept(t *testing.T) {
 	stop := chatting(base)
 	first := e.announced(e.Announce("us-east-1-0"))
 	e.machine("us-east-1-1", true)
-	e.become(map[string]service.ReplicaState{"us-east-1-0": service.StateInterrupted, "us-east-1-1": service.StateReady})
+	e.awaitStates(map[string]service.ReplicaState{"us-east-1-0": service.StateInterrupted, "us-east-1-1": service.StateReady})
 	e.Take(first)
 	e.machine("us-east-1-0", false)
 	if err := stop(); err != nil {
-		t.Errorf("while a machine was replaced that was taken: %v", err)
+		t.Errorf("during the replacement of an interrupted machine: %v", err)
 	}
 
 	e.killController()
 	e.aws.Vanish(e.instance("us-east-1-1"))
 	e.aws.Vanish(e.instance("lb-us-east-1-0"))
 	e.machine("us-east-1-0", true)
-	e.become(map[string]service.ReplicaState{"us-east-1-0": service.StateReady})
+	e.awaitStates(map[string]service.ReplicaState{"us-east-1-0": service.StateReady})
 	within(t, "a chat with the next replica by way of the other balancer", func() error { return chatAt(base, "key-of-a-client") })
 
-	// One that is to be left is replaced at leisure, and given back once it is empty.
+	// After a rebalance recommendation, a machine is replaced first and deleted once it is drained.
 	e.announced(e.Advise("us-east-1-0"))
 	stop = chatting(base)
 	e.machine("us-east-1-1", true)
 	e.machine("us-east-1-0", false)
 	if err := stop(); err != nil {
-		t.Errorf("while a machine was replaced that was to be left: %v", err)
+		t.Errorf("during the replacement after a rebalance recommendation: %v", err)
 	}
 
-	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, "left over: 0") {
+	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, " is down; ") {
 		t.Errorf("down:\n%s", out)
 	}
 	e.ended()
 	if left := e.aws.Machines(); len(left) > 0 {
-		t.Errorf("left: %+v", left)
+		t.Errorf("remaining: %+v", left)
 	}
 }
 
-const abroadService = `
+const twoCloudService = `
 name: chat
 models:
   - name: m
@@ -196,40 +195,40 @@ balancer:
   insecure: true
 `
 
-// The controller keeps the replicas of a cloud that it is not in, by way of a balancer
-// there: keys of that cloud never leave it.
-func TestASecondCloudIsKept(t *testing.T) {
+// The controller reconciles the replicas of another cloud through a balancer there: credentials of
+// that cloud never leave it.
+func TestControllerReconcilesSecondCloud(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
-	out := e.skyserve(exitOK, append(e.upOf(abroadService), "--yes")...)
+	out := e.skyserve(exitOK, append(e.upOf(twoCloudService), "--yes")...)
 	base := endpointIn(out, "eu-west-1")
 	within(t, "a chat", func() error { return chatAt(base, "key-of-a-client") })
 
 	stop := chatting(base)
 	first := e.announced(e.Announce("us-central1-0"))
 	e.machine("us-central1-2", true)
-	e.become(map[string]service.ReplicaState{"us-central1-0": service.StateInterrupted, "us-central1-1": service.StateReady, "us-central1-2": service.StateReady})
+	e.awaitStates(map[string]service.ReplicaState{"us-central1-0": service.StateInterrupted, "us-central1-1": service.StateReady, "us-central1-2": service.StateReady})
 	e.Take(first)
 	e.machine("us-central1-0", false)
 	if err := stop(); err != nil {
-		t.Errorf("while a machine was replaced that was taken: %v", err)
+		t.Errorf("during the replacement of an interrupted machine: %v", err)
 	}
 
 	e.killController()
 	e.gce.SetStatus(e.instance("us-central1-1"), "TERMINATED")
-	e.become(map[string]service.ReplicaState{"us-central1-0": service.StateReady, "us-central1-2": service.StateReady})
+	e.awaitStates(map[string]service.ReplicaState{"us-central1-0": service.StateReady, "us-central1-2": service.StateReady})
 	within(t, "a chat", func() error { return chatAt(base, "key-of-a-client") })
-	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, "left over: 0") {
+	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, " is down; ") {
 		t.Errorf("down:\n%s", out)
 	}
 	e.ended()
 	if left := e.Runs(); len(left) > 0 {
-		t.Errorf("left: %+v", left)
+		t.Errorf("remaining: %+v", left)
 	}
 }
 
-// figures looks at what the controller and the balancers know of the load.
+// figures checks the load as seen by the controller and the balancers.
 func (e *emulated) figures() {
 	e.t.Helper()
 	within(e.t, "a plan of the controller", func() error {
@@ -243,28 +242,28 @@ func (e *emulated) figures() {
 		return nil
 	})
 	if out := e.skyserve(exitOK, "usage", "chat"); !strings.Contains(out, "aws/eu-west-1") {
-		e.t.Errorf("what its keys used:\n%s", out)
+		e.t.Errorf("usage of the keys:\n%s", out)
 	}
-	// The region with the load must have none of its own.
-	e.says("m in aws/eu-west-1: needs", "plan", "chat")
+	// The region with the load has no replica.
+	e.awaitOutput("m in aws/eu-west-1: needs", "plan", "chat")
 }
 
-// says waits until the command prints something: of a minute that has just begun no
-// load is known.
-func (e *emulated) says(want string, args ...string) {
+// awaitOutput waits until the output of the command contains want: the load of a minute is known only
+// after it.
+func (e *emulated) awaitOutput(want string, args ...string) {
 	e.t.Helper()
 	within(e.t, fmt.Sprintf("%q of skyserve %s", want, strings.Join(args, " ")), func() error {
-		out, _ := e.command(args...).CombinedOutput() // what it prints is looked at
+		out, _ := e.command(args...).CombinedOutput() // only the output matters
 		if !strings.Contains(string(out), want) {
-			return fmt.Errorf("it says\n%s", out)
+			return fmt.Errorf("got\n%s", out)
 		}
 		return nil
 	})
 }
 
-// Engines that are to run otherwise are emptied, started again and used again one after
-// the other: no client notices.
-func TestEnginesChangeOneAfterTheOther(t *testing.T) {
+// Engines with a changed configuration are drained, restarted and used again, one after the other,
+// without failed requests.
+func TestUpReplacesReplicasOneByOne(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
@@ -279,23 +278,23 @@ func TestEnginesChangeOneAfterTheOther(t *testing.T) {
 	}
 	first, second := strings.Index(out, "  us-east-1-0 draining"), strings.Index(out, "  us-east-1-1 draining")
 	if ready := strings.Index(out, "  us-east-1-0 ready"); first < 0 || ready < first || second < ready {
-		t.Errorf("the second was emptied at %d, the first at %d and ready at %d:\n%s", second, first, ready, out)
+		t.Errorf("the second was drained at %d, the first at %d and ready at %d:\n%s", second, first, ready, out)
 	}
 	if logs := e.skyserve(exitOK, "logs", "chat", "us-east-1-1", "--endpoint-aws", e.url); !strings.Contains(logs, "speed 90") {
-		t.Errorf("the second engine was not started again:\n%s", logs)
+		t.Errorf("the second engine was not restarted:\n%s", logs)
 	}
 	e.followPlans()
 }
 
-// followPlans: clients come to a region that has no replica of its own, so that a plan
-// wants one there. It is launched, serves and stays; a second time there is nothing to do.
+// followPlans sends load to a region without replicas, and applies the plan, which launches one
+// there. Applying it again changes nothing.
 func (e *emulated) followPlans() {
 	e.t.Helper()
 	apply := e.at("plan", "chat", "--apply")
-	e.says("--yes agrees to it", apply...)
-	e.says("runs what the plan proposes", append(apply, "--yes")...)
-	e.become(map[string]service.ReplicaState{"eu-west-1-0": service.StateReady, "us-east-1-0": service.StateReady, "us-east-1-1": service.StateReady})
+	e.awaitOutput("pass --yes to skip confirmation", apply...)
+	e.awaitOutput("chat: plan applied", append(apply, "--yes")...)
+	e.awaitStates(map[string]service.ReplicaState{"eu-west-1-0": service.StateReady, "us-east-1-0": service.StateReady, "us-east-1-1": service.StateReady})
 	if out := e.skyserve(exitOK, append(apply, "--yes")...); !strings.Contains(out, "no change") {
-		e.t.Errorf("following it again:\n%s", out)
+		e.t.Errorf("applying it again:\n%s", out)
 	}
 }

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"os"
+	"runtime/debug"
+	"runtime/metrics"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+const (
+	// minGarbage is the minimum amount of garbage between two runs of the collector. A
+	// balancer keeps little live memory and allocates with every request: collecting whenever
+	// the heap has doubled would take most of its time.
+	minGarbage = 64 << 20
+	// garbageShare limits the garbage of a large heap to 1/garbageShare of the live memory: with
+	// ten thousand streams, doubling would be half a gigabyte.
+	garbageShare = 8
+	// Bounds of GOGC, in percent of the live memory.
+	minPercent, maxPercent = 100 / garbageShare, 1600
+)
+
+// gcPercent returns the value of GOGC for inUse bytes of live memory.
+func gcPercent(inUse uint64) int {
+	room := max(minGarbage, inUse/garbageShare)
+	return int(min(max(100*room/max(inUse, 1), minPercent), maxPercent))
+}
+
+// memoryLimit returns the heap size above which a process with a memory limit of total collects
+// more often. The other fifth is for memory that the collector does not see: kernel memory of
+// connections counts in the process's control group too.
+func memoryLimit(total service.Size) int64 { return int64(total / 5 * 4) }
+
+// limitMemory sets the soft memory limit to memoryLimit, unless GOMEMLIMIT is set.
+func limitMemory(total service.Size) {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit(total))
+	}
+}
+
+// tuneCollector keeps GOGC at gcPercent until ctx ends, unless the GOGC variable is set.
+func tuneCollector(ctx context.Context) {
+	if os.Getenv("GOGC") != "" {
+		return
+	}
+	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
+	applied := 0
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		metrics.Read(samples)
+		want := gcPercent(samples[0].Value.Uint64() + samples[1].Value.Uint64())
+		if 5*want < 4*applied || 4*want > 5*applied { // SetGCPercent stops the world
+			debug.SetGCPercent(want)
+			applied = want
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

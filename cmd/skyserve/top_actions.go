@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"skyserve/internal/controller"
+	"skyserve/internal/controller/fleet"
+	"skyserve/internal/telemetry"
+	"skyserve/tui"
+)
+
+// Do executes an action as the command of the same name does. The change persists when a balancer
+// restarts.
+func (o *topOperator) Do(ctx context.Context, order tui.Order) (string, error) {
+	if order.Verb == tui.VerbApply {
+		return o.applyPlan(ctx, order.Plan)
+	}
+	verb, known := replicaActions[order.Verb]
+	if !known {
+		return "", fmt.Errorf("unknown action %q", order.Verb)
+	}
+	svc, err := o.localService()
+	if err != nil {
+		words := fmt.Sprintf(verb.command, order.Replica)
+		return "", o.withCommand(err, fmt.Sprintf(verb.doing, order.Replica), withServiceFlag(words, o.serviceName()))
+	}
+	changed, err := applyDecision(ctx, svc.Name(), nil, io.Discard, false, o.clouds, verb.decision(order.Replica))
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%s: %w", fmt.Sprintf(verb.doing, order.Replica), withHint(err))
+	case !changed:
+		return order.Replica + ": no change", nil
+	}
+	return order.Replica + " " + verb.done, nil
+}
+
+// replicaAction is an action on one replica.
+type replicaAction struct {
+	decision func(id string) decision
+	doing    string // format of the action in progress, for errors
+	command  string // format of the equivalent command line
+	done     string // past participle of the action, for the result
+}
+
+var replicaActions = map[tui.Verb]replicaAction{
+	tui.VerbDrain:   {func(id string) decision { return drainDecision(id, true) }, "draining %s", "replica drain %s", "drained"},
+	tui.VerbUndrain: {func(id string) decision { return drainDecision(id, false) }, "undraining %s", "replica drain %s --undo", "receives requests again"},
+	tui.VerbDonate:  {donateDecision, "donating %s", "replica donate %s", "donated"},
+	tui.VerbReclaim: {reclaimDecision, "reclaiming %s", "replica reclaim %s", "reclaimed"},
+}
+
+// withServiceFlag appends --service to a command if the service's name is known.
+func withServiceFlag(command, name string) string {
+	if name == "" {
+		return command
+	}
+	return command + " --service " + name
+}
+
+// applyPlan applies the plan that the user confirmed, not the one that the planner would compute now.
+func (o *topOperator) applyPlan(ctx context.Context, p *telemetry.PlanSummary) (string, error) {
+	const doing = "applying the plan"
+	if p == nil {
+		return "", errors.New(doing + ": there is no plan yet")
+	}
+	svc, err := o.localService()
+	if err != nil {
+		return "", o.withCommand(err, doing, "plan "+o.serviceName()+" --apply")
+	}
+	changed, err := o.applySummary(ctx, svc.Name(), p)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", doing, withHint(err))
+	}
+	return applied(svc.Name(), changed), nil
+}
+
+// applySummary applies the displayed plan while it holds the service's lock.
+func (o *topOperator) applySummary(ctx context.Context, name string, shown *telemetry.PlanSummary) (changed bool, err error) {
+	s, unlock, err := openScaling(ctx, name, nil, io.Discard, true, o.clouds)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	observed, err := controller.Observe(ctx, o.admins, 0, false)
+	if err != nil {
+		return false, err
+	}
+	p, err := controller.Restore(s.spec, observed.Counts, shown)
+	var other *controller.ChangedError
+	if errors.As(err, &other) {
+		return false, failed(err, "wait for the next plan, which takes the change into account")
+	}
+	if err != nil {
+		return false, err
+	}
+	err = s.result(ctx, s.apply(ctx, fleet.WantedBy(s.spec, p)))
+	return s.Changed, err
+}

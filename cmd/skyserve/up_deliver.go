@@ -1,0 +1,133 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/controller/fleet"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// deliver delivers every machine's configuration and waits until all are ready. It calls markReady,
+// unless that is nil, for each machine that becomes ready.
+func (u *upRun) deliver(ctx context.Context, have []provision.Object, isReady func(id string)) error {
+	h, deployments, err := u.delivery(have)
+	if err != nil {
+		return err
+	}
+	if progress := h.Progress; isReady != nil {
+		h.Progress = func(id string, s agent.Status) {
+			progress(id, s)
+			if s.Phase == agent.PhaseReady {
+				isReady(id)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
+	defer cancel()
+	return h.Run(ctx, deployments)
+}
+
+// delivery returns the delivery to the machines, with each machine's deployment.
+func (u *upRun) delivery(have []provision.Object) (*fleet.Handover, map[string]agent.Deployment, error) {
+	content, err := u.deploymentContent()
+	if err != nil {
+		return nil, nil, err
+	}
+	have = provision.OneOfEach(u.changes.Wants, have) // the controller will remove the second machine of an id
+	deployments, err := fleet.Deployments(content, have)
+	return &fleet.Handover{
+		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Enrolments: u.enrolments, Revoked: u.operator.revoked, Witness: u.places, Have: have,
+		Progress: func(id string, s agent.Status) {
+			if u.isReload(id) && s.Phase == agent.PhaseReady {
+				u.printLine("reloaded %s", id)
+			} else if cloud.Rents(u.spec) || s.Phase == agent.PhaseFailed || s.Phase == agent.PhaseDraining { // local processes pass the other phases at once
+				u.printLine("%s %s", id, strings.TrimSpace(string(s.Phase)+" "+s.Reason))
+			}
+		},
+	}, deployments, err
+}
+
+// informController sends the new desired state to the controller, so that it reverts none of this run's
+// changes. If the controller does not respond, inform prints a line: it still has the old state.
+func (u *upRun) informController(ctx context.Context) error {
+	h, deployments, err := u.delivery(u.changes.Have)
+	if err != nil {
+		return err
+	}
+	if err := h.Inform(ctx, deployments); err != nil && ctx.Err() == nil {
+		u.printLine("the controller has not received the new configuration yet: %v", err)
+	}
+	return nil
+}
+
+// deploymentContent returns what the machines' configurations are made from.
+func (u *upRun) deploymentContent() (c fleet.Content, err error) {
+	c = fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets, Bundle: &fleet.Bundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Leaving: u.draining}
+	if c.PeerToken, err = u.peerToken(); err != nil {
+		return c, err
+	}
+	if !cloud.Rents(u.spec) {
+		if c.Base, err = u.baseDir(); err != nil {
+			return c, err
+		}
+		if c.AdminToken, err = u.svc.NextAdminToken(); err != nil {
+			return c, err
+		}
+	}
+	if c.Bundle.Own, c.Bundle.Issuer, err = identityOf(u.svc).Controller(cloud.ControllerMachine(u.spec), time.Now()); err != nil {
+		return c, err
+	}
+	own := cloudAccess{
+		Program: u.program, EndpointGCP: u.clouds.endpointGCP, Project: u.clouds.project, Networks: networksOf(u.spec), Accounts: u.spec.GCP,
+		EndpointAWS: cmp.Or(u.clouds.endpointAWS, os.Getenv(envEndpointAWS)), // the controller's machine does not have the variable
+	}
+	if !cloud.Rents(u.spec) {
+		own.Dir = u.svc.Dir()
+	}
+	c.Bundle.Means, err = json.Marshal(own)
+	return c, err
+}
+
+// notePeers is the note that stores the balancers' shared token.
+const notePeers = "peers.json"
+
+// peerToken returns the token that the service's balancers share. The machine with the
+// authority creates and stores it.
+func (u *upRun) peerToken() (string, error) {
+	var kept struct {
+		Token string `json:"token"`
+	}
+	if err := u.svc.Note(notePeers, &kept); err != nil || kept.Token != "" {
+		return kept.Token, err
+	}
+	if u.operator.authority == nil {
+		return "", failed(fmt.Errorf("configuring balancers: their shared token is on the machine from which %s was first deployed", u.spec.Name), "run 'skyserve up' there")
+	}
+	kept.Token = rand.Text()
+	return kept.Token, u.svc.TakeNote(notePeers, kept)
+}
+
+// awaitCertificates waits until every balancer has obtained its certificate, and prints what it is
+// waiting for. The name is published by then, since an authority may resolve it.
+func (u *upRun) awaitCertificates(ctx context.Context, have []provision.Object) error {
+	if t := u.spec.Balancer.TLS; t == nil || t.ACME == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
+	defer cancel()
+	h := fleet.Handover{Party: u.operator.party, Have: have}
+	err := fleet.AwaitCertificates(ctx, have, h.Certificate, func(id, why string) { u.printLine("%s waiting for certificate: %s", id, why) })
+	if err == nil {
+		u.printLine("every balancer has a certificate for %s", u.spec.DNS.Name)
+	}
+	return err
+}
