@@ -232,7 +232,7 @@ func TestCloseEndsAReadThatWaits(t *testing.T) {
 			for resp.Body.(*body).state.Load() != bodyReading {
 				runtime.Gosched()
 			}
-			if _, err := resp.Body.Read(make([]byte, 1)); !errors.Is(err, errTwoReaders) {
+			if _, err := resp.Body.Read(make([]byte, 1)); !errors.Is(err, errConcurrentRead) {
 				t.Errorf("a second reader gets %v", err)
 			}
 			resp.Body.Close()

@@ -141,7 +141,7 @@ func startFastPath(t testing.TB, h http.Handler, o FastPathOptions) (*FastPath, 
 		_ = rest.Close()
 		f.Cut()
 		<-ended
-		<-f.empty
+		<-f.drained
 	})
 	return f, l.Addr().String()
 }

@@ -226,7 +226,7 @@ func TestARequestIsRepeatedOnce(t *testing.T) {
 func TestAnswerBeforeTheRequestIsSent(t *testing.T) {
 	const refusal = "HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\n\r\nno"
 	for _, stays := range []bool{false, true} {
-		for _, size := range []int{1, smallBody, 32 << 20} {
+		for _, size := range []int{1, maxInlineBody, 32 << 20} {
 			t.Run(fmt.Sprintf("stays %v, %d bytes", stays, size), func(t *testing.T) {
 				end := make(chan struct{})
 				h := serve(t, func(host net.Conn, in *bufio.Reader) {
@@ -249,7 +249,7 @@ func TestAnswerBeforeTheRequestIsSent(t *testing.T) {
 					t.Errorf("got %d %q, %v", resp.StatusCode, body, err)
 				}
 				resp.Body.Close()
-				if size > smallBody && kept(tr) != 0 {
+				if size > maxInlineBody && kept(tr) != 0 {
 					t.Error("a connection is kept on which half a request is under way")
 				}
 			})
