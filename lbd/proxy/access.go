@@ -8,8 +8,8 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// logged writes the request's one line of the log. What clients wrote is not in
-// it but for the request's id and the model's name; nor are keys.
+// logged writes the access log line of the request. Of what the client sent it contains only the
+// request's id and the model's name; it contains no keys.
 func (x *exchange) logged(status int, outcome string) {
 	log, level := x.rt.log, slog.LevelDebug
 	if x.rt.accessLog {

@@ -11,10 +11,10 @@ import (
 	"skyserve/lbd/record"
 )
 
-// statusLabel is an HTTP status as a metric's label.
+// statusLabel returns an HTTP status as a metric label.
 func statusLabel(status int) string { return strconv.Itoa(status) }
 
-// token notes that n tokens passed at a time.
+// token records that n tokens were sent to the client at time now.
 func (x *exchange) token(now time.Time, n int) {
 	r := x.rt
 	if !x.talks {
@@ -36,8 +36,8 @@ func (x *exchange) token(now time.Time, n int) {
 	x.streamed(n)
 }
 
-// firstAt notes in the request's record when its first token came; nil when one came
-// from another target before.
+// firstAt returns an edit of the request's record that stores the time of the first token; nil when an
+// earlier target sent one.
 func (x *exchange) firstAt(now time.Time) func(*record.Request) {
 	if !x.first.IsZero() {
 		return nil
@@ -46,7 +46,8 @@ func (x *exchange) firstAt(now time.Time) func(*record.Request) {
 	return func(d *record.Request) { d.TTFTMillis = &ttft }
 }
 
-// streamed counts tokens where they were generated and for whom.
+// streamed adds n tokens to the counts of the target that generated them and of this balancer's own
+// clients.
 func (x *exchange) streamed(n int) {
 	if x.counts.replica != nil {
 		x.counts.tokens().Add(int64(n))
@@ -56,7 +57,7 @@ func (x *exchange) streamed(n int) {
 	}
 }
 
-// end closes the books on a request that core has done with.
+// end finishes the accounting of a request that core has finished with.
 func (x *exchange) end(status int, state string) {
 	used := x.used(status, state)
 	x.settle(used)
@@ -70,9 +71,9 @@ func (x *exchange) end(status int, state string) {
 	x.close(status, state)
 }
 
-// settle counts the tokens of a request: in points what its client asked for, by
-// the engine's figures where it gave them, else by the estimate and what was seen
-// pass; in metrics what engines computed of it.
+// settle counts the tokens of a request: in points what its client requested, by the engine's figures
+// if it reported any, otherwise by the estimate and the tokens seen in the stream; in metrics what
+// engines computed.
 func (x *exchange) settle(used telemetry.Usage) {
 	r, u := x.rt, &x.answer.Usage
 	output := x.outputTokens()
@@ -101,8 +102,8 @@ func (x *exchange) settle(used telemetry.Usage) {
 	}
 }
 
-// promptUsed is how many tokens the prompt has, by the engine's word or else as
-// estimated, and how many of these came from the engine's cache.
+// promptUsed returns the number of tokens of the prompt, as reported by the engine or otherwise
+// estimated, and how many of them came from the engine's cache.
 func (x *exchange) promptUsed() (prompt, cached int) {
 	u := &x.answer.Usage
 	prompt = u.Prompt.Or(x.promptTokens)

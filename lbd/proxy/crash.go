@@ -67,7 +67,7 @@ func (x *exchange) recovered() {
 		return
 	}
 	if why != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
-		x.rt.log.Error("a request's handler panicked", "request", x.inFlight.id, "panic", fmt.Sprint(why), "stack", string(debug.Stack()))
+		x.rt.log.Error("request handler panicked", "request", x.inFlight.id, "panic", fmt.Sprint(why), "stack", string(debug.Stack()))
 		x.rt.abandon(&x.inFlight)
 	}
 	panic(http.ErrAbortHandler)

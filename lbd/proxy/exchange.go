@@ -15,8 +15,8 @@ import (
 	"skyserve/lbd/record"
 )
 
-// exchange is one request of a client or peer, from its arrival to its end. It
-// belongs to one goroutine; others know only its inFlight.
+// exchange is one request of a client or peer, from its arrival to its end. It belongs to one
+// goroutine. Others see only its inFlight.
 type exchange struct {
 	rt       *Runtime
 	w        http.ResponseWriter
@@ -25,53 +25,53 @@ type exchange struct {
 	origin
 	inFlight inFlight
 	model    string
-	body     *sharedBody // as it is sent first; nil once no try can follow
-	restBody *sharedBody // as it is sent for the rest of an answer; nil before that
+	body     *sharedBody // as first sent; nil once the request cannot be retried
+	restBody *sharedBody // as sent for a continuation; nil before that
 
 	promptTokens     int  // estimated
-	bound            int  // of an answer's tokens; 0 = none was set
-	answers          int  // that are generated at once; 0 = none are
-	generated        int  // tokens, in the try that generated most, as of its end
-	held             bool // only one target can serve it: core.Request.Holder
-	streamWanted     bool // the client asks for a stream
-	hideUsage        bool // the client did not ask for the usage that the engine was asked for
-	hideCounts       bool // nor for the usage so far with each event
-	counting         bool // the target at hand was asked for that
-	bounded          bool // the client says of max_tokens what it wants, if only null
-	showsUsage       bool // the client is told how many tokens the answer has
-	countMatters     bool // how many tokens the client has bounds the rest of the answer, or is told
-	hidesCache       bool // the client is not told what was cached
-	unread           bool // the answer, in one piece, passed without being read
-	masking          bool // all that goes to the client from now on passes mask
+	bound            int  // maximum tokens of the response; 0 = none set
+	answers          int  // number of responses generated in parallel; 0 = none
+	generated        int  // tokens of the attempt that generated most, when it ended
+	held             bool // only one target can serve the request: core.Request.Holder
+	streamWanted     bool // the client requested a stream
+	hideUsage        bool // the client did not request the usage that the engine was asked for
+	hideCounts       bool // likewise the usage so far in each event
+	counting         bool // the current target was asked for it
+	bounded          bool // the client sent max_tokens, if only as null
+	showsUsage       bool // the client sees how many tokens the response has
+	countMatters     bool // the number of tokens sent limits the rest of the response, or the client sees it
+	hidesCache       bool // cached token counts are hidden from the client
+	unread           bool // a non-streamed response was forwarded without being parsed
+	masking          bool // everything sent to the client from now on passes through mask
 	mask             openai.CacheMask
 	answer           openai.Answer
-	transcript       openai.Transcript // what answer.Transcript points to, where it does
-	transcriptMemory quota.MemoryUse   // of its text
-	splice           *openai.Splice    // nil until another target goes on with the answer
+	transcript       openai.Transcript // answer.Transcript points here if there is one
+	transcriptMemory quota.MemoryUse   // memory of its text
+	splice           *openai.Splice    // nil until another target continues the response
 
-	decided     action // the latest
-	sent        action // the try at hand
-	path        path   // its spans and the request's
+	decided     action // the latest action
+	sent        action // the action of the current attempt
+	path        path   // the spans of the request and its attempts
 	ctl         *http.ResponseController
-	wrote       bool                // the answer's header has gone to the client
-	talks       bool                // a token came in the try at hand
-	first       time.Time           // of the first token
-	latest      time.Time           // of the latest one
+	wrote       bool                // the response header was sent to the client
+	talks       bool                // the current attempt has sent a token
+	first       time.Time           // time of the first token
+	latest      time.Time           // time of the latest token
 	itl         prometheus.Observer // of the model; nil before the first token
-	until       time.Time           // when the write deadline must be set anew
-	stall       *time.Timer         // of a write over HTTP/2; nil where there was none
-	reservation quota.Reservation   // of the client's key; nobody's where it has none
-	counts      rank                // who generates what passes; no replica where it is a peer
-	last        *failure            // of the latest try that failed
-	faulted     bool                // a try failed and was not refused
-	peerKills   int                 // engines of the current peer that died of it, from killsComment
+	until       time.Time           // when to set the write deadline again
+	stall       *time.Timer         // of a write over HTTP/2; nil if there was none
+	reservation quota.Reservation   // of the client's key; inactive if it has none
+	counts      rank                // the rank that generates the response; no replica if that is a peer
+	last        *failure            // of the latest failed attempt
+	faulted     bool                // an attempt failed otherwise than by a refusal
+	peerKills   int                 // engines of the current peer that crashed serving the request, from killsComment
 	began       time.Time
 }
 
-// infer serves a request that asks an engine for something.
+// infer serves a request to an inference endpoint.
 func (r *Runtime) infer(w http.ResponseWriter, req *http.Request, e *openai.Endpoint) {
 	x := &exchange{rt: r, w: w, req: req, endpoint: e, ctl: http.NewResponseController(w), began: time.Now()}
-	x.until = x.began.Add(r.limits.Stall / 8) // as extend has it: serve set the first deadline
+	x.until = x.began.Add(r.limits.Stall / 8) // as in extend: serve has set the first deadline
 	defer x.recovered()
 	defer x.lastWrite()
 	x.inFlight.id = requestID(req.Header.Get(headerRequestID))
@@ -96,7 +96,7 @@ func (r *Runtime) infer(w http.ResponseWriter, req *http.Request, e *openai.Endp
 	x.run(ctx)
 }
 
-// admit reads a request and makes of it what core must know.
+// admit reads a request and returns what core needs of it.
 func (x *exchange) admit() (*core.Request, *openai.Error) {
 	origin, refused := x.rt.identify(x.req)
 	x.origin = origin
@@ -126,7 +126,7 @@ func (x *exchange) admit() (*core.Request, *openai.Error) {
 		return nil, refused
 	}
 	x.model, x.held = stands.Model, holder != ""
-	if x.fingerprint == 0 { // a client's
+	if x.fingerprint == 0 { // from a client
 		x.fingerprint = c.Fingerprint(x.endpoint, stands)
 	}
 	x.setSession(x.req, &c)
@@ -156,9 +156,9 @@ func (x *exchange) admit() (*core.Request, *openai.Error) {
 	}, nil
 }
 
-// readBody reads the request's body, in as much time as a slow client may take.
+// readBody reads the request's body within the time limit for slow clients.
 func (x *exchange) readBody(mem *quota.MemoryUse) (*buffer.Buffer, error) {
-	_ = x.ctl.SetReadDeadline(time.Now().Add(x.rt.limits.Body)) // a reader without deadlines blocks as it likes
+	_ = x.ctl.SetReadDeadline(time.Now().Add(x.rt.limits.Body)) // a reader without deadlines may block
 	if err := mem.Set(x.onItsWay()); err != nil {
 		return nil, err
 	}
@@ -167,12 +167,12 @@ func (x *exchange) readBody(mem *quota.MemoryUse) (*buffer.Buffer, error) {
 		mem.Release()
 		return nil, err
 	}
-	_ = x.ctl.SetReadDeadline(time.Time{}) // else the client would be thought gone when it passes
+	_ = x.ctl.SetReadDeadline(time.Time{}) // otherwise the client would count as disconnected at the deadline
 	return buf, mem.Set(int64(cap(buf.B)))
 }
 
-// onItsWay is how many bytes of the body may have come that nobody has read: over HTTP/2
-// the server takes in a window of them.
+// onItsWay returns how many bytes of the body may have been received but not read: over HTTP/2 the
+// server accepts up to a window of them.
 func (x *exchange) onItsWay() int64 {
 	window := int64(x.rt.limits.StreamWindow)
 	switch {
@@ -184,8 +184,8 @@ func (x *exchange) onItsWay() int64 {
 	return window
 }
 
-// rewrite makes the declared changes to a body where it stands, and takes it over. It
-// fails where there is no memory for a larger body. What c was read from is overwritten.
+// rewrite applies the declared edits to a body in place and takes ownership of it. It fails if there
+// is no memory for a larger body. The memory that c was parsed from is overwritten.
 func (x *exchange) rewrite(c *openai.Call, stands openai.ResolvedModel, buf *buffer.Buffer, mem *quota.MemoryUse) error {
 	ch := c.Changes(x.endpoint, stands)
 	x.streamWanted, x.hideUsage = ch.Stream, ch.HideUsage
@@ -209,7 +209,7 @@ func (x *exchange) rewrite(c *openai.Call, stands openai.ResolvedModel, buf *buf
 	return nil
 }
 
-// arrive hands the request to core; it reports false when the balancer drains.
+// arrive passes the request to core. It returns false when the balancer is draining.
 func (x *exchange) arrive(request *core.Request) bool {
 	r := x.rt
 	ok := r.arrive(&x.inFlight, request, &record.Request{
@@ -229,7 +229,7 @@ func (x *exchange) arrive(request *core.Request) bool {
 	return true
 }
 
-// release gives back what the exchange borrowed.
+// release frees the resources of the exchange.
 func (x *exchange) release() {
 	x.dropBody()
 	x.transcript.Release()
@@ -239,7 +239,7 @@ func (x *exchange) release() {
 	}
 }
 
-// dropBody lets go of the request's body: no try can follow.
+// dropBody releases the request's body. The request can no longer be retried.
 func (x *exchange) dropBody() {
 	if x.body != nil {
 		x.body.release()
@@ -251,7 +251,7 @@ func (x *exchange) dropBody() {
 	}
 }
 
-// run does what core says until the request has ended.
+// run executes core's actions until the request has ended.
 func (x *exchange) run(ctx context.Context) {
 	for {
 		if ctx.Err() != nil {
@@ -268,7 +268,7 @@ func (x *exchange) run(ctx context.Context) {
 	}
 }
 
-// carryOut carries an action out; it says whether the request has ended.
+// carryOut executes an action. It reports whether the request has ended.
 func (x *exchange) carryOut(ctx context.Context) (ended bool) {
 	x.path.decided(&x.decided)
 	if x.decided.kind == core.ActionReject || x.decided.kind == core.ActionBounce {
@@ -279,7 +279,7 @@ func (x *exchange) carryOut(ctx context.Context) (ended bool) {
 	return x.try(ctx)
 }
 
-// turnedAway ends a request that no target is to serve.
+// turnedAway ends a request that no target will serve.
 func (x *exchange) turnedAway() {
 	switch {
 	case x.wrote:
@@ -300,8 +300,8 @@ func (x *exchange) turnedAway() {
 	}
 }
 
-// cancelled ends a request whose client has gone, or that core aborted: then
-// the client is told.
+// cancelled ends a request whose client has disconnected, or that core aborted. After an abort the
+// client gets an error.
 func (x *exchange) cancelled() {
 	if x.splice != nil {
 		x.continuation(continuedCancelled)
@@ -314,7 +314,7 @@ func (x *exchange) cancelled() {
 		return
 	}
 	x.end(statusClientClosed, record.StateCancelled)
-	panic(http.ErrAbortHandler) // a client that closed its half only must not take what it has for an answer
+	panic(http.ErrAbortHandler) // a client that closed only its write side must not accept a partial response as complete
 }
 
 // finished ends a request that was served.
@@ -333,8 +333,8 @@ func (x *exchange) finished(status int, complete bool) {
 	x.end(status, record.StateFinished)
 }
 
-// broke ends a request whose target failed after the client had seen some of
-// its answer, and that nobody can go on with.
+// broke ends a request whose target failed after the client had received part of the response, and
+// that no other target can continue.
 func (x *exchange) broke(status int, f *failure) {
 	if x.splice != nil {
 		x.continuation(continuedBroken)
@@ -344,16 +344,16 @@ func (x *exchange) broke(status int, f *failure) {
 	x.end(status, record.StateFailed)
 }
 
-// fail tells core that the try at hand failed.
+// fail reports to core that the current attempt failed.
 func (x *exchange) fail(f *failure) {
 	x.last = f
 	x.faulted = x.faulted || f.refusal == nil
 	x.path.failed(f.cause)
 	x.sent.failed(f.why)
 	retryable := !x.wrote || x.splice != nil
-	x.rt.log.Warn("a try failed", "request", x.inFlight.id, "target", x.sent.target, "cause", f.cause, "error", f.err, "retryable", retryable)
+	x.rt.log.Warn("upstream attempt failed", "request", x.inFlight.id, "target", x.sent.target, "cause", f.cause, "error", f.err, "retryable", retryable)
 	out := &core.Outcome{}
-	if !f.unreachable && f.refusal == nil { // else no engine began it
+	if !f.unreachable && f.refusal == nil { // otherwise no engine started it
 		out = x.partly()
 	}
 	out.Retryable, out.Unreachable, out.Broke = retryable, f.unreachable, f.broke && x.sent.peer == nil
@@ -364,41 +364,41 @@ func (x *exchange) fail(f *failure) {
 	}
 }
 
-// failedBy notes in the request's record why the try at hand ended.
+// failedBy returns an edit of the request's record that stores why the current attempt ended.
 func (x *exchange) failedBy(cause string) func(*record.Request) {
 	return func(d *record.Request) { d.Failed(cause, x.rt.Elapsed()-x.inFlight.arrived) }
 }
 
-// outputTokens is how many tokens the answer has: the engine's word, else what
-// was counted.
+// outputTokens returns the number of tokens of the response, as reported by the engine or otherwise
+// counted.
 func (x *exchange) outputTokens() int { return x.answer.Usage.Output.Or(x.answer.Tokens) }
 
-// refuse answers a request that core never hears of.
+// refuse rejects a request before it reaches core.
 func (x *exchange) refuse(e *openai.Error) {
 	if x.from != "" && (e.Status == http.StatusNotFound || e.Status == http.StatusServiceUnavailable) {
-		e.Status = http.StatusServiceUnavailable // the peer knows other places
+		e.Status = http.StatusServiceUnavailable // the peer has other targets
 		x.w.Header().Set(headerBounce, "1")
 	}
 	if x.endsConnection(e.Status) {
 		x.w.Header().Set("Connection", "close")
 	}
-	if e.Status != http.StatusRequestTimeout { // the time for its body is over
+	if e.Status != http.StatusRequestTimeout { // the time for its body has run out
 		x.rt.limitUnreadBody(x.w)
 	}
 	x.reply(e)
 	x.close(e.Status, outcomeRefused)
 }
 
-// close tells those who watch how a request ended.
+// close reports the end of a request to metrics, the access log and traces.
 func (x *exchange) close(status int, outcome string) {
 	x.ended(status, outcome)
 	x.logged(status, outcome)
 	x.traced(status, outcome)
 }
 
-// endsConnection says whether the client shall connect anew after a refusal: what
-// is left of its body is not worth reading, or the balancer drains. Over HTTP/2 a
-// body is let go of by itself, and other streams share the connection.
+// endsConnection reports whether to close the client's connection after a rejection: the unread body
+// is not worth reading, or the balancer drains. Over HTTP/2 a body is discarded separately, and other
+// streams share the connection.
 func (x *exchange) endsConnection(status int) bool {
 	switch status {
 	case http.StatusRequestEntityTooLarge, http.StatusRequestTimeout:
@@ -407,7 +407,7 @@ func (x *exchange) endsConnection(status int) bool {
 	return status == http.StatusServiceUnavailable
 }
 
-// reply answers with an error of our own.
+// reply responds with an error of the balancer.
 func (x *exchange) reply(e *openai.Error) {
 	h := x.w.Header()
 	h.Set(headerRequestID, x.inFlight.id)

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// markForwarded tells a peer whose request it gets and how far it has come.
+// markForwarded sets the headers that describe the request and its hops to a peer.
 func (x *exchange) markForwarded(h http.Header) {
 	r := x.rt
 	h[headerHop] = []string{string(x.sent.hop)}
@@ -42,9 +42,9 @@ func (x *exchange) markForwarded(h http.Header) {
 	}
 }
 
-// mark writes our own headers on an answer, but those that tell what was cached to a
-// client that must not see them. Where a peer served the request,
-// its word says by which replica and with which prefix, and both queues add up.
+// mark sets the balancer's own headers on a response, except those that reveal cached prompts to a
+// client that must not see them. If a peer served the request, its headers name the replica and the
+// prefix match, and the queue times are added up.
 func (x *exchange) mark(h http.Header, from http.Header) {
 	region, replica := string(x.rt.self.Region), x.sent.target
 	d, match := x.sent.decision, 0.0
@@ -69,10 +69,10 @@ func (x *exchange) mark(h http.Header, from http.Header) {
 	if x.hidesCache {
 		shown = names[:len(names)-1]
 		if x.rt.sharePrefixes.Load() {
-			values[len(shown)-1] = d.Policy // a reason would tell a match with another tenant's prompt
+			values[len(shown)-1] = d.Policy // a reason would reveal a match with another tenant's prompt
 		}
 	}
 	for i, name := range shown {
-		h[name] = values[i : i+1 : i+1] // one allocation for all of them
+		h[name] = values[i : i+1 : i+1] // one allocation for all values
 	}
 }

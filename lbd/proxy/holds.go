@@ -9,13 +9,12 @@ import (
 	"sync"
 )
 
-// PathHolds answers a balancer that asks whether a replica of this one holds a
-// stored response: 204 if so, with the model that gave it in headerModel, else 404.
-// Its query: id, and the tenant whose it is.
+// PathHolds is the path at which another balancer asks whether a replica of this one holds a stored
+// response. The response is 204 if so, with the model that generated it in headerModel, otherwise 404.
+// Query parameters: id, and the tenant that owns it.
 const PathHolds = "/skyserve/v1/holds"
 
-// ServeHolds answers PathHolds. A request that comes from no balancer of this
-// service is answered 401.
+// ServeHolds serves PathHolds. A request that does not come from a balancer of this service gets 401.
 func (r *Runtime) ServeHolds(w http.ResponseWriter, req *http.Request) {
 	if !peerAllowed(r.self.PeerToken, r.keyring(), req) {
 		r.refuse(w, req, errUnauthorized())
@@ -31,8 +30,8 @@ func (r *Runtime) ServeHolds(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// servesItself says whether a response is at a replica of this balancer: what is
-// at a peer, that peer tells itself.
+// servesItself reports whether a response is at a replica of this balancer. A peer answers for its own
+// replicas.
 func (r *Runtime) servesItself(at storedAt) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,8 +39,8 @@ func (r *Runtime) servesItself(at storedAt) bool {
 	return k.replica != nil && k.cfg.URL == at.url
 }
 
-// askPeers asks all peers at once who holds a response; the zero storedAt when
-// none says that it does in time.
+// askPeers asks all peers concurrently who holds a response. It returns the zero storedAt when none
+// confirms in time.
 func (r *Runtime) askPeers(ctx context.Context, response responseID) (found storedAt) {
 	r.mu.Lock()
 	peers := make([]*peer, 0, len(r.peers))
@@ -59,7 +58,7 @@ func (r *Runtime) askPeers(ctx context.Context, response responseID) (found stor
 			if model, holds := r.holdsThere(ctx, p, response); holds {
 				once.Do(func() {
 					found = storedAt{response: response, target: p.cfg.ID, url: p.cfg.URL, model: model}
-					cancel() // the others need not say
+					cancel() // the other results are not needed
 				})
 			}
 		})
@@ -68,8 +67,7 @@ func (r *Runtime) askPeers(ctx context.Context, response responseID) (found stor
 	return found
 }
 
-// holdsThere asks one peer; model is the one that gave the response, where the peer
-// says so.
+// holdsThere asks one peer. model is the model that generated the response, if the peer returns it.
 func (r *Runtime) holdsThere(ctx context.Context, p *peer, response responseID) (model string, holds bool) {
 	ask := &http.Request{
 		Method: http.MethodGet, Header: http.Header{}, Host: p.base.Host,
@@ -83,7 +81,7 @@ func (r *Runtime) holdsThere(ctx context.Context, p *peer, response responseID) 
 	}
 	resp, err := p.transport.RoundTrip(ask.WithContext(ctx))
 	if err != nil {
-		return "", false // a peer that does not answer serves nothing either
+		return "", false // a peer that does not respond cannot serve it either
 	}
 	defer resp.Body.Close()
 	discard(resp.Body)

@@ -13,39 +13,39 @@ import (
 	"skyserve/lbd/record"
 )
 
-// errAborted is why an exchange with a target stops when core says so.
-var errAborted = errors.New("the balancer stopped the request")
+// errAborted is the cause when core aborts an exchange with a target.
+var errAborted = errors.New("the balancer aborted the request")
 
-// maxRequestID is the longest request id that is kept.
+// maxRequestID is the maximum length of a request id.
 const maxRequestID = 128
 
-// action is an action as the goroutine that waits for it gets it.
+// action is a core.Action in the form delivered to the request's goroutine.
 type action struct {
 	kind   core.ActionKind
 	target string
 	reason string
 	hop    core.Hop
-	// sessionAge is what to tell the peer of a forward; 0 = nothing.
+	// sessionAge is sent to the peer of a forward; 0 = not sent.
 	sessionAge time.Duration
-	wait       time.Duration  // how long it may hold the request; 0 = as it likes
+	wait       time.Duration  // how long the peer may queue the request; 0 = no limit
 	kills      int            // core.Action.Kills
-	decision   *core.Decision // never changes
-	rank       rank           // of a dispatch; its replica is nil when its address is gone
-	peer       *peer          // of a forward; nil when its address is gone
+	decision   *core.Decision // read-only
+	rank       rank           // of a dispatch; its replica is nil if it was removed
+	peer       *peer          // of a forward; nil if it was removed
 }
 
-// inFlight is a request between its arrival and its end. Its fields are fixed
-// once it is in Runtime.flights, except entry, which the runtime's lock guards.
+// inFlight is a request between its arrival and its end. Its fields do not change once it is in
+// Runtime.inFlight, except entry, which the runtime's lock guards.
 type inFlight struct {
 	id      string
 	arrived time.Duration
 	entry   *record.Request
-	// verdicts never fills up: core decides anew about a request only after the
-	// goroutine that reads here has reported how the last decision went on.
+	// actions never fills up: core makes a new decision about a request only after the goroutine that
+	// reads it has reported the outcome of the last one.
 	actions     chan action
-	stop        context.CancelCauseFunc // of what goes on with a target
+	stop        context.CancelCauseFunc // cancels the exchange with a target
 	currentTry  stoppableTry
-	reservation *quota.Reservation // nil where its client has no key
+	reservation *quota.Reservation // nil if its client has no key
 }
 
 func (f *inFlight) deliver(v action) {
@@ -58,7 +58,7 @@ func (f *inFlight) deliver(v action) {
 
 func (f *inFlight) abort() { f.stop(errAborted) }
 
-// note writes an action into the request's record.
+// note writes an action to the request's record.
 func (f *inFlight) note(now time.Duration, a *core.Action) {
 	e := f.entry
 	e.Kind, e.Target, e.Reason, e.Decision = a.Kind, a.Target, a.Reason, a.Decision
@@ -70,7 +70,7 @@ func (f *inFlight) note(now time.Duration, a *core.Action) {
 	case core.ActionBounce:
 		e.State = record.StateBounced
 	case core.ActionAbort:
-		return // how it ended is noted by the event that caused it
+		return // the event that caused the abort records the end
 	}
 	e.Tries = append(e.Tries, record.Try{
 		AtMillis: millis(now - f.arrived), Kind: a.Kind, Target: a.Target, Reason: a.Reason, Decision: a.Decision, KeptFor: e.KeptFor,
@@ -79,11 +79,11 @@ func (f *inFlight) note(now time.Duration, a *core.Action) {
 	e.KeptFor = ""
 }
 
-// millis is a duration in milliseconds.
+// millis returns a duration in milliseconds.
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// arrive registers a request in flight under an id of its own, near the one wanted, and
-// lets core place it. It reports false when the balancer is draining.
+// arrive registers a request in flight under a unique id, close to the one requested, and lets core
+// place it. It returns false when the balancer is draining.
 func (r *Runtime) arrive(f *inFlight, req *core.Request, entry *record.Request) bool {
 	taken := false
 	r.subs.publish(r.locked(func() {
@@ -100,7 +100,7 @@ func (r *Runtime) arrive(f *inFlight, req *core.Request, entry *record.Request) 
 	return taken
 }
 
-// freeID is want, or want with a suffix when a request of that id is in flight.
+// freeID returns want, or want with a suffix if a request with that id is in flight.
 func (r *Runtime) freeID(want string) string {
 	id := want
 	for r.inFlight[id] != nil {
@@ -110,8 +110,8 @@ func (r *Runtime) freeID(want string) string {
 	return id
 }
 
-// stepFor is Step for an event of a request in flight; change edits its record
-// under the same lock, before the step.
+// stepFor is Step for an event of a request in flight. change edits its record under the same lock,
+// before the step.
 func (r *Runtime) stepFor(f *inFlight, ev core.Event, change func(*record.Request)) {
 	ev.ID = f.id
 	r.subs.publish(r.locked(func() {
@@ -122,7 +122,7 @@ func (r *Runtime) stepFor(f *inFlight, ev core.Event, change func(*record.Reques
 	}))
 }
 
-// endInFlight ends a request that core has done with; change edits its record.
+// endInFlight removes a request that core has finished with. change edits its record.
 func (r *Runtime) endInFlight(f *inFlight, change func(*record.Request)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
