@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// firstByteTimeout is how long a client that connects may take to send its first byte.
+	// firstByteTimeout is how long a client that has connected may take to send its first byte.
 	firstByteTimeout = 10 * time.Second
-	// tlsRecord begins every TLS connection: the type of a handshake's record.
+	// tlsRecord is the first byte of every TLS connection: the type of a handshake record.
 	tlsRecord = 0x16
 )
 
-// eitherListener lets clients of a loopback address choose: a connection that begins with a
-// TLS handshake is served by TLS, any other by plain HTTP.
+// eitherListener serves TLS and plain HTTP on one loopback address: a connection that starts with a
+// TLS handshake uses TLS, any other plain HTTP.
 type eitherListener struct {
 	net.Listener
 	config *tls.Config
@@ -33,7 +33,7 @@ func newEitherListener(ln net.Listener, config *tls.Config) *eitherListener {
 	return l
 }
 
-// accept takes connections until the listener is closed.
+// accept accepts connections until the listener is closed.
 func (l *eitherListener) accept() {
 	for {
 		conn, err := l.Listener.Accept()
@@ -45,7 +45,7 @@ func (l *eitherListener) accept() {
 	}
 }
 
-// sort hands a connection on once its first byte shows what it is.
+// sort passes a connection to Accept once its first byte shows the protocol.
 func (l *eitherListener) sort(conn net.Conn) {
 	c := &peekedConn{Conn: conn, reader: bufio.NewReader(conn)}
 	_ = conn.SetReadDeadline(time.Now().Add(firstByteTimeout))
@@ -82,7 +82,7 @@ func (l *eitherListener) Close() error {
 	return l.Listener.Close()
 }
 
-// peekedConn is a connection of which some was read.
+// peekedConn is a connection with buffered bytes that were already read.
 type peekedConn struct {
 	net.Conn
 	reader *bufio.Reader

@@ -20,8 +20,8 @@ import (
 	"skyserve/lbd/proxy"
 )
 
-// fleet is the replicas of a balancer. The runtime knows those whose model is
-// known; the others are only probed until they tell it.
+// fleet contains the replicas of a balancer. Replicas with a known model are added to the runtime. The
+// others are only probed until they report their model.
 type fleet struct {
 	self    service.BalancerConfig
 	runtime *proxy.Runtime
@@ -30,10 +30,10 @@ type fleet struct {
 
 	mu    sync.Mutex
 	asked map[string]service.ReplicaConfig // every replica as it was attached, by id
-	// leaving are those that are removed once they have finished what they have.
+	// leaving are the replicas to remove once their requests have finished.
 	leaving map[string]bool
-	drained map[string]string // who had a replica drained, by its id; "" = a person
-	ctx     context.Context   // of those who wait for that
+	drained map[string]string // who drained a replica, by its id; "" = an operator
+	ctx     context.Context   // of the goroutines in waiting
 	end     context.CancelFunc
 	waiting sync.WaitGroup
 }
@@ -48,7 +48,7 @@ func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Log
 // suspect makes the next probes of a replica check its health.
 func (f *fleet) suspect(id string) { f.prober.Suspect(id) }
 
-// has says whether a replica is attached just so, whoever attached it.
+// has reports whether a replica is attached with this configuration, no matter who attached it.
 func (f *fleet) has(cfg service.ReplicaConfig) bool {
 	cfg.ID, cfg.Region = replicaID(cfg), cmp.Or(cfg.Region, f.self.Region)
 	f.mu.Lock()
@@ -58,7 +58,7 @@ func (f *fleet) has(cfg service.ReplicaConfig) bool {
 	return known && reflect.DeepEqual(held, cfg) && !f.leaving[cfg.ID]
 }
 
-// Add attaches a replica, or updates one that is attached.
+// Add attaches a replica, or updates an attached one.
 func (f *fleet) Add(cfg service.ReplicaConfig) (added bool, err error) {
 	cfg.ID = replicaID(cfg)
 	cfg.Region = cmp.Or(cfg.Region, f.self.Region)
@@ -66,7 +66,7 @@ func (f *fleet) Add(cfg service.ReplicaConfig) (added bool, err error) {
 	defer f.mu.Unlock()
 	old, held := f.asked[cfg.ID]
 	if held && cfg.Epoch < old.Epoch {
-		return false, fmt.Errorf("adding replica %q: epoch %d, held %d: %w", cfg.ID, cfg.Epoch, old.Epoch, proxy.ErrOlderEpoch)
+		return false, fmt.Errorf("adding replica %q: epoch %d, current %d: %w", cfg.ID, cfg.Epoch, old.Epoch, proxy.ErrOlderEpoch)
 	}
 	if err := f.tell(cfg, held && old.URL == cfg.URL); err != nil {
 		return false, err
@@ -78,8 +78,8 @@ func (f *fleet) Add(cfg service.ReplicaConfig) (added bool, err error) {
 	return !held, nil
 }
 
-// stayDrained settles whether a replica that was attached drains. To attach it again ends
-// that, but where a controller only says anew whose it is, a person's word stands.
+// stayDrained decides whether an attached replica remains drained. Attaching it again ends the drain,
+// unless a controller only reassigns it: then an operator's drain stays.
 func (f *fleet) stayDrained(cfg service.ReplicaConfig, reassigned bool) {
 	by, drains := f.drained[cfg.ID]
 	if drains && by == "" && reassigned && f.runtime.DrainReplica(cfg.ID) {
@@ -88,9 +88,8 @@ func (f *fleet) stayDrained(cfg service.ReplicaConfig, reassigned bool) {
 	delete(f.drained, cfg.ID)
 }
 
-// tell brings the runtime up to date with a replica. One that does not name its
-// model or its kind keeps what it told at the same URL; at another it has to tell
-// it first.
+// tell updates a replica in the runtime. A replica without a configured model or kind keeps what it
+// reported at the same URL; at another URL it must report it first.
 func (f *fleet) tell(cfg service.ReplicaConfig, sameURL bool) error {
 	if sameURL {
 		told := f.learned(cfg.ID)
@@ -106,8 +105,7 @@ func (f *fleet) tell(cfg service.ReplicaConfig, sameURL bool) error {
 	return err
 }
 
-// learned is what the runtime serves a replica as; nothing when it does not know
-// the replica.
+// learned returns the runtime's configuration of a replica; empty if the runtime does not know it.
 func (f *fleet) learned(id string) service.ReplicaConfig {
 	for _, r := range f.runtime.Replicas() {
 		if r.ID == id {
@@ -117,7 +115,7 @@ func (f *fleet) learned(id string) service.ReplicaConfig {
 	return service.ReplicaConfig{}
 }
 
-// found takes in a replica that told its model or its kind.
+// found adds a replica that reported its model or its kind.
 func (f *fleet) found(cfg service.ReplicaConfig) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,7 +131,7 @@ func (f *fleet) found(cfg service.ReplicaConfig) {
 	}
 }
 
-// Remove detaches a replica; what is outstanding there goes on.
+// Remove detaches a replica; its outstanding requests continue.
 func (f *fleet) Remove(id string, epoch uint64) (removed bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,7 +140,7 @@ func (f *fleet) Remove(id string, epoch uint64) (removed bool, err error) {
 		return false, nil
 	}
 	if epoch != 0 && epoch < asked.Epoch {
-		return false, fmt.Errorf("removing replica %q: epoch %d, held %d: %w", id, epoch, asked.Epoch, proxy.ErrOlderEpoch)
+		return false, fmt.Errorf("removing replica %q: epoch %d, current %d: %w", id, epoch, asked.Epoch, proxy.ErrOlderEpoch)
 	}
 	if _, err := f.runtime.RemoveReplica(id, epoch); err != nil {
 		return false, err
@@ -151,7 +149,7 @@ func (f *fleet) Remove(id string, epoch uint64) (removed bool, err error) {
 	return true, nil
 }
 
-// forget drops a replica that the runtime does not know any more.
+// forget removes a replica that is not in the runtime any more.
 func (f *fleet) forget(id string) {
 	delete(f.asked, id)
 	delete(f.leaving, id)
@@ -159,9 +157,8 @@ func (f *fleet) forget(id string) {
 	f.prober.Stop(id)
 }
 
-// retire removes a replica once it has finished what it has; nothing new is sent
-// there. held is false when it is not known, ours when the controller assigned it:
-// then it stays.
+// retire removes a replica once its requests have finished; no new ones are sent to it. held is false
+// if it is unknown. ours is false if the controller assigned it: then it stays.
 func (f *fleet) retire(id string) (held, ours bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -169,7 +166,7 @@ func (f *fleet) retire(id string) (held, ours bool) {
 	if !held || asked.Epoch > 0 {
 		return held, false
 	}
-	if !f.runtime.DrainReplica(id) { // it has nothing: its model is not known
+	if !f.runtime.DrainReplica(id) { // it has no requests: its model is not known
 		f.forget(id)
 		return true, true
 	}
@@ -178,11 +175,11 @@ func (f *fleet) retire(id string) (held, ours bool) {
 	return true, true
 }
 
-// retireEvery is how often a replica that is to go is looked at.
+// retireEvery is how often a draining replica is checked.
 const retireEvery = 100 * time.Millisecond
 
-// untilIdle removes a replica when nothing is outstanding there; one that was
-// attached again or removed meanwhile is left alone.
+// untilIdle removes a replica when it has no outstanding requests. A replica that was attached again
+// or removed meanwhile is not changed.
 func (f *fleet) untilIdle(id string) {
 	ctx, done := context.WithCancel(f.ctx)
 	defer done()
@@ -205,7 +202,7 @@ func (f *fleet) untilIdle(id string) {
 	})
 }
 
-// outstanding is how many requests a replica has, over all its ranks.
+// outstanding returns the outstanding requests of a replica over all its ranks.
 func (f *fleet) outstanding(id string) int {
 	for _, r := range f.List() {
 		if r.ID == id && r.View != nil {
@@ -215,8 +212,8 @@ func (f *fleet) outstanding(id string) int {
 	return 0
 }
 
-// Drain lets a replica finish what it has. One whose model is not known has
-// nothing, and gets nothing. Whoever drains it first is told, unless a person does.
+// Drain drains a replica. One without a known model has no requests and gets none. The first to drain
+// it is recorded, unless an operator drains it later.
 func (f *fleet) Drain(id, by string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -230,7 +227,7 @@ func (f *fleet) Drain(id, by string) bool {
 	return true
 }
 
-// List is all replicas with all that is known of them, sorted by id.
+// List returns all replicas with everything known about them, sorted by id.
 func (f *fleet) List() []admin.Replica {
 	f.mu.Lock()
 	asked, drained := maps.Clone(f.asked), maps.Clone(f.drained)
@@ -261,11 +258,11 @@ func (f *fleet) List() []admin.Replica {
 	return list
 }
 
-// stateOf says where a replica stands and why it is not ready.
+// stateOf returns the state of a replica and why it is not ready.
 func stateOf(v *core.ReplicaView, p probe.Status) (state service.ReplicaState, reason string) {
 	switch {
 	case v != nil && v.Draining:
-		return service.StateDraining, "finishes what it has"
+		return service.StateDraining, "finishing in-flight requests"
 	case v != nil && v.Ready:
 		return service.StateReady, ""
 	}
@@ -276,10 +273,10 @@ func stateOf(v *core.ReplicaView, p probe.Status) (state service.ReplicaState, r
 	if p.Answered {
 		return service.StateNotReady, cmp.Or(reason, "no report")
 	}
-	return service.StateStarting, cmp.Or(reason, "no answer yet")
+	return service.StateStarting, cmp.Or(reason, "no response yet")
 }
 
-// remark adds to the reason where an adopted replica comes from.
+// remark adds the original region of an adopted replica to the reason.
 func (f *fleet) remark(cfg service.ReplicaConfig, reason string) string {
 	if cfg.Region == f.self.Region {
 		return reason

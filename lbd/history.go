@@ -13,30 +13,30 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Bounds of what goes to the store, each with its reason.
+// Limits of what is sent to the store, each with its reason.
 const (
-	pushEvery    = 10 * time.Second // a crash loses at most this of the history
-	pushBackoff  = time.Minute      // the longest pause while the store is away
+	pushEvery    = 10 * time.Second // a crash loses at most this much history
+	pushBackoff  = time.Minute      // the longest interval while the store is unavailable
 	pushTimeout  = 10 * time.Second // an append that takes longer is an outage
-	pushChunk    = 5000             // points an append: a day of three models and tiers
+	pushChunk    = 5000             // points per append: a day of three models and tiers
 	finalTimeout = 3 * time.Second  // of the last push: a shutdown does not wait for the store
 )
 
-// PointStore keeps the history of all balancers; internal/store has it.
+// PointStore stores the history of all balancers; internal/store implements it.
 type PointStore interface {
-	// AppendPoints stores points; of two with the same minute, balancer, model
-	// and tier the later one counts. Any part may be stored when it fails.
+	// AppendPoints stores points. Of two with the same minute, balancer, model and tier the later one
+	// counts. When it fails, some points may have been stored.
 	AppendPoints(ctx context.Context, points []telemetry.Point) error
-	// ReadPoints calls yield with every point of a minute or later, and returns
-	// the first error that yield does.
+	// ReadPoints calls yield with every point of a minute or later, and returns the first error of
+	// yield.
 	ReadPoints(ctx context.Context, sinceMinute int64, yield func(telemetry.Point) error) error
 }
 
-// errNoStore stands for a store that is not configured.
+// errNoStore means that no store is configured.
 var errNoStore = errors.New("no store is configured")
 
-// history brings a balancer's minutes into the store. What could not be stored
-// yet is what the runtime remembers, so the backlog is bounded as that is.
+// history sends a balancer's minutes to the store. The backlog is what the runtime remembers, so it is
+// bounded likewise.
 type history struct {
 	balancer string
 	own      func(sinceMinute int64) []telemetry.Point // sorted by minute
@@ -44,17 +44,17 @@ type history struct {
 	log      *slog.Logger
 
 	pushing sync.Mutex // one push at a time; guards what follows
-	began   int64      // the minute in which this process began
+	began   int64      // the minute in which this process started
 	minute  int64      // minutes before it are stored
 	last    []telemetry.Point
 
 	mu sync.Mutex
-	// before is what an earlier process of this balancer counted in the minute
-	// that this one began in; nil until the store told.
+	// before contains what an earlier process of this balancer counted in the minute in which this one
+	// started; nil until read from the store.
 	before map[pointKey]telemetry.Point
 }
 
-// pointKey makes a point unique.
+// pointKey identifies a point.
 type pointKey struct {
 	minute          int64
 	balancer, model string
@@ -99,10 +99,10 @@ func (h *history) run(ctx context.Context) {
 
 func (h *history) logChange(err error) {
 	if err != nil {
-		h.log.Warn("history cannot be stored, trying on", "err", err)
+		h.log.Warn("storing history failed, retrying", "err", err)
 		return
 	}
-	h.log.Info("history is stored again")
+	h.log.Info("storing history succeeded again")
 }
 
 // push stores every point that changed since the last push.
@@ -129,8 +129,8 @@ func (h *history) push(ctx context.Context) error {
 	return nil
 }
 
-// learnBefore asks once what this balancer's earlier process counted in the
-// minute that this one began in: storing would overwrite it.
+// learnBefore reads once what an earlier process of this balancer counted in the minute in which this
+// one started: storing would overwrite it.
 func (h *history) learnBefore(ctx context.Context) error {
 	h.mu.Lock()
 	known := h.before != nil
@@ -150,14 +150,14 @@ func (h *history) learnBefore(ctx context.Context) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.before == nil { // else another got there first, and may have stored since
+	if h.before == nil { // otherwise another call was first, and may have stored since
 		h.before = before
 	}
 	return nil
 }
 
-// mine is this balancer's own points from a minute on, with what its earlier
-// process counted, sorted as the runtime sorts them.
+// mine returns this balancer's own points from a minute on, including what its earlier process
+// counted, in the order of the runtime.
 func (h *history) mine(since int64) []telemetry.Point {
 	points := h.own(since)
 	h.mu.Lock()
@@ -173,15 +173,15 @@ func (h *history) mine(since int64) []telemetry.Point {
 	return points
 }
 
-// mineOf is the points of a minute and later.
+// mineOf returns the points of a minute and later.
 func (h *history) mineOf(points []telemetry.Point, since int64) []telemetry.Point {
 	i, _ := slices.BinarySearchFunc(points, since, func(p telemetry.Point, m int64) int { return cmp.Compare(p.Minute, m) })
 	return points[i:]
 }
 
-// History is all balancers' points from a minute on, sorted by minute, region,
-// balancer, model and tier. Where the store is behind this balancer's memory,
-// or out of reach (complete is false then), its own memory counts.
+// History returns all balancers' points from a minute on, sorted by minute, region, balancer, model
+// and tier. If the store is behind this balancer's memory or unavailable (then complete is false), its
+// own memory counts.
 func (h *history) History(ctx context.Context, sinceMinute int64) (points []telemetry.Point, complete bool, err error) {
 	all := map[pointKey]telemetry.Point{}
 	err = h.read(ctx, sinceMinute, all)

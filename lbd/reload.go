@@ -18,9 +18,8 @@ import (
 	"skyserve/lbd/peer"
 )
 
-// reload reads the configuration again and applies what can change while the
-// balancer runs; requests in flight go on. A configuration that it cannot run
-// with changes nothing: *telemetry.ReloadRefused.
+// reload reads the configuration again and applies what can change while the balancer runs; requests
+// in flight continue. An invalid configuration changes nothing and returns *telemetry.ReloadRefused.
 func (b *balancer) reload() (telemetry.Reload, error) {
 	b.reloading.Lock()
 	defer b.reloading.Unlock()
@@ -51,19 +50,19 @@ func (b *balancer) reload() (telemetry.Reload, error) {
 		b.opts.Reloaded(next.Revision)
 	}
 	b.metrics.reloads.WithLabelValues("applied").Inc()
-	b.log.Info("configuration read again", "changed", done.Changed, "needs_restart", done.Restart, "left_to_controller", done.Left)
+	b.log.Info("configuration reloaded", "changed", done.Changed, "needs_restart", done.Restart, "left_to_controller", done.Left)
 	return done, nil
 }
 
-// refuse turns a configuration down.
+// refuse rejects a configuration.
 func (b *balancer) refuse(what []string) (telemetry.Reload, error) {
 	b.metrics.reloads.WithLabelValues("refused").Inc()
 	err := &telemetry.ReloadRefused{Problems: what}
-	b.log.Error("reading the configuration again", "err", err)
+	b.log.Error("reloading the configuration", "err", err)
 	return telemetry.Reload{}, err
 }
 
-// prepared is a configuration that can be applied without failing.
+// prepared is a validated configuration that can be applied without failing.
 type prepared struct {
 	cfg  service.BalancerConfig
 	core core.Config
@@ -71,14 +70,14 @@ type prepared struct {
 	pair *loaded // nil without TLS
 }
 
-// prepare makes sure of a configuration, and of what becomes of it in this
-// process, and gets hold of all that it names.
+// prepare validates a configuration and its effect on this process, and reads the files that it refers
+// to.
 func (b *balancer) prepare(next service.BalancerConfig) (to prepared, p problems) {
 	to.cfg = b.asked.Reconfigured(next)
 	if p = checkAll(next, b.opts); len(p) == 0 {
 		p = checkAll(to.cfg, b.opts)
 	}
-	to.core = coreOf(&problems{}, to.cfg) // its problems are told already
+	to.core = coreOf(&problems{}, to.cfg) // its problems are already in p
 	var err error
 	if to.keys, err = apiKeys(to.cfg.Balancer.Auth); err != nil {
 		var ce *ConfigError
@@ -94,16 +93,16 @@ func (b *balancer) prepare(next service.BalancerConfig) (to prepared, p problems
 	return to, p
 }
 
-// apply makes a configuration hold, and tells what that changed.
+// apply applies a configuration and records what changed.
 func (b *balancer) apply(to prepared, done *telemetry.Reload) {
 	was := b.asked
 	b.asked = to.cfg
 	live := to.cfg
-	live.Listen, live.Admin = b.cfg.Listen, b.cfg.Admin // the ports that were really taken
+	live.Listen, live.Admin = b.cfg.Listen, b.cfg.Admin // the ports actually in use
 	b.live.Store(&live)
 	tell := func(format string, args ...any) { done.Changed = append(done.Changed, fmt.Sprintf(format, args...)) }
 
-	// Models go first, so that an alias never leads to what is not served yet.
+	// Models are set first, so that an alias never refers to a model that is not served yet.
 	if !reflect.DeepEqual(was.Models, to.cfg.Models) {
 		b.runtime.SetModels(to.cfg.Models)
 		tell("models")
@@ -115,7 +114,7 @@ func (b *balancer) apply(to prepared, done *telemetry.Reload) {
 	b.runtime.SetAllowedParameters(to.cfg.Balancer.AllowParameters)
 	tellFields(reflect.ValueOf(was.Balancer.WithDefaults()), reflect.ValueOf(to.cfg.Balancer.WithDefaults()), "balancer.",
 		func(key string, from, into reflect.Value) {
-			if key != "balancer.auth" && key != "balancer.tls" { // told below, by what is in their files
+			if key != "balancer.auth" && key != "balancer.tls" { // reported below, by the contents of their files
 				tell("%s: %v, was %v", key, reflect.Indirect(into), reflect.Indirect(from))
 			}
 		})
@@ -134,7 +133,7 @@ func (b *balancer) apply(to prepared, done *telemetry.Reload) {
 	b.applyReplicas(was.Replicas, to.cfg.Replicas, done, tell)
 }
 
-// applyPeers adds, replaces and removes peers; what was forwarded goes on.
+// applyPeers adds, replaces and removes peers; forwarded requests continue.
 func (b *balancer) applyPeers(was, wanted []service.PeerConfig, tell func(string, ...any)) {
 	old := map[string]service.PeerConfig{}
 	for _, p := range was {
@@ -161,9 +160,9 @@ func (b *balancer) applyPeers(was, wanted []service.PeerConfig, tell func(string
 	}
 }
 
-// towardPeer is TLS to a peer. One on this machine is reached by its public port where
-// neither has an identity; its certificate is for the service's name and not for a loopback
-// address, which nobody else can answer at.
+// towardPeer returns the TLS configuration for a peer. If neither has an identity, a peer on this
+// machine is reached at its public port. Its certificate is for the service's name, not for a loopback
+// address, but nobody else can respond at that address.
 func (b *balancer) towardPeer(p service.PeerConfig) *tls.Config {
 	u, err := url.Parse(p.URL)
 	if b.member != nil || err != nil || u.Scheme != "https" {
@@ -175,15 +174,15 @@ func (b *balancer) towardPeer(p service.PeerConfig) *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true} //nolint:gosec // see above
 }
 
-// addPeer makes a peer known.
+// addPeer adds a peer.
 func (b *balancer) addPeer(p service.PeerConfig) {
 	transport := peer.NewTransport(p.EmulateRTT, b.towardPeer(p))
 	b.runtime.AddPeer(p, transport)
 	b.peers.Add(p, transport)
 }
 
-// applyReplicas adds and changes replicas, and lets those that are gone finish
-// what they have. One that the controller has assigned meanwhile is its business.
+// applyReplicas adds and updates replicas, and drains those that were removed. A replica that the
+// controller has assigned meanwhile is left to it.
 func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *telemetry.Reload, tell func(string, ...any)) {
 	old := map[string]service.ReplicaConfig{}
 	for _, r := range was {
@@ -197,9 +196,9 @@ func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *tele
 			continue
 		}
 		switch added, err := b.fleet.Add(r); {
-		case err != nil: // its URL was checked, so it is the controller's
+		case err != nil: // its URL was checked, so the controller has assigned it
 			done.Left = append(done.Left, id)
-			b.log.Warn("replica is left as it is", "replica", id, "err", err)
+			b.log.Warn("replica left unchanged", "replica", id, "err", err)
 		case added:
 			tell("replicas: %s added", id)
 		default:
@@ -216,8 +215,8 @@ func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *tele
 	}
 }
 
-// tellFields calls tell for each field of two structs of one type that differs,
-// by its key in YAML.
+// tellFields calls tell for each field that differs between two structs of one type, with its YAML
+// key.
 func tellFields(was, is reflect.Value, prefix string, tell func(key string, was, is reflect.Value)) {
 	for i := range was.NumField() {
 		key, _, _ := strings.Cut(was.Type().Field(i).Tag.Get("yaml"), ",")
@@ -231,13 +230,13 @@ func tellFields(was, is reflect.Value, prefix string, tell func(key string, was,
 	}
 }
 
-// continues says whether another replica goes on with a stream whose replica failed.
+// continues reports whether another replica continues a stream whose replica failed.
 func continues(cfg service.BalancerConfig) bool { return *cfg.Balancer.WithDefaults().Continue }
 
-// newKeys says how API keys change without showing one.
+// newKeys describes a change of API keys without revealing one.
 func newKeys(was, is []service.APIKey) string {
 	if len(is) == 0 {
-		return "nobody is asked for a key any more"
+		return "API keys are no longer required"
 	}
 	old := map[string]service.APIKey{}
 	for _, key := range was {

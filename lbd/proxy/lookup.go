@@ -16,40 +16,40 @@ import (
 	"skyserve/lbd/quota"
 )
 
-// pathResponses is what stored responses are below.
+// pathResponses is the path prefix of stored responses.
 const pathResponses = "/v1/responses/"
 
-// Bounds of what is asked about a stored response: nothing is computed for it.
+// Limits of a request about a stored response. The engine computes nothing for it.
 const (
 	lookupTimeout = 30 * time.Second // to the first byte; an engine looks it up in memory
-	lookupBody    = 64 << 10         // of the question, which needs none
+	lookupBody    = 64 << 10         // of the request, which needs no body
 )
 
-// lookup is a question about a stored response (GET or DELETE
-// /v1/responses/{id}, POST .../cancel, GET .../input_items). Only the engine that
-// holds it can answer; core has no say in that, for there is nothing to choose.
+// lookup is a request about a stored response (GET or DELETE /v1/responses/{id}, POST .../cancel, GET
+// .../input_items). Only the engine that holds the response can serve it. core takes no part, because
+// there is nothing to decide.
 type lookup struct {
 	rt          *Runtime
 	w           http.ResponseWriter
 	req         *http.Request
-	path        string // below pathResponses, as the engine gets it
+	path        string // below pathResponses, as sent to the engine
 	id          string // of the response
 	o           origin
 	at          storedAt
-	reservation quota.Reservation // of the client's key; nobody's where it has none
-	peer        *peer             // that holds the response; nil where a replica does
+	reservation quota.Reservation // of the client's key; inactive if it has none
+	peer        *peer             // that holds the response; nil if a replica does
 	home        service.Region    // of the replica
 }
 
-// lookupMethods are the methods of what is below a response's id.
+// lookupMethods are the methods of the paths below a response's id.
 var lookupMethods = map[string][]string{
 	"":             {http.MethodGet, http.MethodDelete},
 	"/cancel":      {http.MethodPost},
 	"/input_items": {http.MethodGet},
 }
 
-// serveStored answers a question about a stored response. The balancer that the
-// client came to asks its replica, or once the peer that serves it.
+// serveStored serves a request about a stored response. The balancer that received it from the client
+// sends it to the replica, or to the peer that has the replica.
 func (r *Runtime) serveStored(w http.ResponseWriter, req *http.Request) {
 	q := &lookup{rt: r, w: w, req: req, path: strings.TrimPrefix(req.URL.Path, pathResponses)}
 	id, _, _ := strings.Cut(q.path, "/")
@@ -68,8 +68,8 @@ func (r *Runtime) serveStored(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// serve lets the question in like any other request of its key, and answers it. An
-// error is for the client.
+// serve admits the request like any other request of its key, and serves it. An error is for the
+// client.
 func (q *lookup) serve() (refused *openai.Error) {
 	if q.o, refused = q.rt.identify(q.req); refused != nil {
 		return refused
@@ -88,23 +88,23 @@ func (q *lookup) serve() (refused *openai.Error) {
 	return q.ask()
 }
 
-// announce writes what is left of the key's limits into the answer's header.
+// announce writes the remaining limits of the key to the response's header.
 func (q *lookup) announce() {
 	if q.o.account != nil {
 		q.o.account.WriteHeaders(q.w.Header(), q.rt.Elapsed())
 	}
 }
 
-// errNoResponse answers a question about a response that is nowhere.
+// errNoResponse rejects a request about a response that no replica has.
 func errNoResponse() *openai.Error {
 	return &openai.Error{
 		Status: http.StatusNotFound, Kind: openai.TypeInvalid, Param: "response_id", Code: "response_not_found",
-		Message: "response_id: no replica is known to hold that response",
+		Message: "response_id: no replica has this response",
 	}
 }
 
-// find finds who holds the response. A peer is told of this balancer's own
-// replicas only: its question has crossed once.
+// find determines who holds the response. For a peer's request it considers only this balancer's own
+// replicas: the request is not forwarded twice.
 func (q *lookup) find() *openai.Error {
 	response := responseID{q.o.tenant, q.id}
 	at, known := q.rt.stored.find(response)
@@ -128,8 +128,8 @@ func (q *lookup) find() *openai.Error {
 	return nil
 }
 
-// ask passes the question on and its answer back. An error is for the client;
-// after the answer has begun there is none.
+// ask forwards the request and its response. An error is for the client; it returns none once the
+// response has started.
 func (q *lookup) ask() *openai.Error {
 	ctx, cancel := context.WithCancelCause(q.req.Context())
 	defer cancel(nil)
@@ -147,7 +147,7 @@ func (q *lookup) ask() *openai.Error {
 		return openai.Invalid("", "incomplete_body", "reading the request body: "+err.Error())
 	}
 	if transport == nil {
-		return errNoResponse() // its target went as it was found
+		return errNoResponse() // its target was removed meanwhile
 	}
 	resp, err := transport.RoundTrip(out)
 	if err != nil {
@@ -163,17 +163,16 @@ func (q *lookup) ask() *openai.Error {
 	return nil
 }
 
-// failed is the answer where the holder gave none.
+// failed returns the error for a holder that did not respond.
 func (q *lookup) failed(ctx context.Context) *openai.Error {
-	e := &openai.Error{Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: "replica_failed", Message: q.at.target + " holds the response and did not answer"}
+	e := &openai.Error{Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: "replica_failed", Message: q.at.target + " holds the response but did not respond"}
 	if errors.Is(context.Cause(ctx), errSilent) {
 		e.Status, e.Code = http.StatusGatewayTimeout, "deadline"
 	}
 	return e
 }
 
-// outgoing is the question as the holder gets it; transport is nil when there is
-// no such target any more.
+// outgoing returns the request to send to the holder. transport is nil if the target was removed.
 func (q *lookup) outgoing(ctx context.Context) (out *http.Request, transport http.RoundTripper, err error) {
 	r := q.rt
 	body, err := io.ReadAll(http.MaxBytesReader(q.w, q.req.Body, lookupBody))
@@ -182,9 +181,9 @@ func (q *lookup) outgoing(ctx context.Context) (out *http.Request, transport htt
 	}
 	h := make(http.Header, len(q.req.Header)+8)
 	copyHeaders(h, q.req.Header)
-	h.Del("Accept-Encoding") // the answer passes as it is
+	h.Del("Accept-Encoding") // the response is forwarded as it is
 	if q.o.keyed {
-		h.Del("Authorization") // as of every request: the balancer's keys are no engine's business
+		h.Del("Authorization") // as for every request: the balancer's keys are not sent to engines
 	}
 	h[headerRequestID] = []string{requestID(q.req.Header.Get(headerRequestID))}
 	q.req.Header.Set(headerRequestID, h.Get(headerRequestID))
@@ -214,7 +213,7 @@ func (q *lookup) outgoing(ctx context.Context) (out *http.Request, transport htt
 	return out, transport, nil
 }
 
-// markForwarded tells a peer whose question it gets.
+// markForwarded sets the headers that identify the request to a peer.
 func (q *lookup) markForwarded(h http.Header) {
 	hop := core.HopRemote
 	if q.peer.cfg.Region == q.rt.self.Region {
@@ -229,8 +228,8 @@ func (q *lookup) markForwarded(h http.Header) {
 	}
 }
 
-// learn forgets a response that is gone. An engine that has no such route answers
-// 404 too, so only the plain question tells.
+// learn forgets a deleted response. An engine without such a route also returns 404, so only requests
+// to the plain path count.
 func (q *lookup) learn(status int) {
 	plain := q.path == q.id
 	gone := q.req.Method == http.MethodGet && status == http.StatusNotFound
@@ -240,8 +239,8 @@ func (q *lookup) learn(status int) {
 	}
 }
 
-// relay passes the answer to the client as it comes: it may be a stream, between
-// whose pieces silence lets pass what any answer may.
+// relay forwards the response as it arrives. It may be a stream, between whose pieces silence allows
+// the idle time of any response.
 func (q *lookup) relay(resp *http.Response, silence *time.Timer) {
 	h := q.w.Header()
 	copyHeaders(h, resp.Header)
@@ -266,17 +265,17 @@ func (q *lookup) relay(resp *http.Response, silence *time.Timer) {
 			if hides {
 				mask.Hide(buf[:n])
 			}
-			_ = ctl.SetWriteDeadline(time.Now().Add(q.rt.limits.Stall)) // a writer without deadlines blocks as it likes
+			_ = ctl.SetWriteDeadline(time.Now().Add(q.rt.limits.Stall)) // a writer without deadlines may block
 			if _, gone := q.w.Write(buf[:n]); gone != nil {
 				return
 			}
-			_ = ctl.Flush() // the next write tells of a client that is gone
+			_ = ctl.Flush() // the next write returns the error of a disconnected client
 		}
 		if errors.Is(err, io.EOF) {
 			return
 		}
 		if err != nil {
-			panic(http.ErrAbortHandler) // a broken answer must not look whole
+			panic(http.ErrAbortHandler) // a truncated response must not look complete
 		}
 	}
 }

@@ -8,20 +8,20 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// modelTable is what names clients may use. It never changes once made.
+// modelTable contains the model names that clients may use. It is never changed.
 type modelTable struct {
-	real map[string]openai.ResolvedModel // by every name that may be used
-	list []string                        // those, sorted
+	real map[string]openai.ResolvedModel // by every usable name
+	list []string                        // the names, sorted
 }
 
-// resolve is what a name stands for.
+// resolve returns the model that a name refers to.
 func (t *modelTable) resolve(name []byte) (openai.ResolvedModel, bool) {
 	m, ok := t.real[string(name)]
 	return m, ok
 }
 
-// SetModels declares the models that the service has, with their aliases and
-// adapters. The models of replicas and peers are known besides these.
+// SetModels declares the models of the service, with their aliases and adapters. The models of
+// replicas and peers are known besides these.
 func (r *Runtime) SetModels(models []service.BalancerModel) {
 	r.points.serve(models)
 	r.mu.Lock()
@@ -30,9 +30,8 @@ func (r *Runtime) SetModels(models []service.BalancerModel) {
 	r.rebuildModels()
 }
 
-// rebuildModels makes the table anew, with the lock held. A real name goes
-// before an alias of the same spelling, an alias before an adapter, and what is
-// declared first before what is declared later.
+// rebuildModels builds a new table; the lock must be held. A real name has precedence over an equal
+// alias, an alias over an adapter, and earlier declarations over later ones.
 func (r *Runtime) rebuildModels() {
 	t := &modelTable{real: map[string]openai.ResolvedModel{}}
 	add := func(name string, stands openai.ResolvedModel) {
@@ -66,7 +65,7 @@ func (r *Runtime) rebuildModels() {
 	r.models.Store(t)
 }
 
-// noteOffer keeps the names of the models that a peer serves, with the lock held.
+// noteOffer stores the names of the models that a peer serves; the lock must be held.
 func (r *Runtime) noteOffer(ev core.Event) {
 	var names []string
 	if ev.Kind == core.EventPeerReport && r.peers[ev.Target] != nil {

@@ -10,31 +10,31 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// points counts what this balancer's own clients asked for, by the minute.
+// points counts the requests of this balancer's own clients per minute.
 type points struct {
 	balancer string
 	region   service.Region
 	keep     int64 // minutes
 
 	mu      sync.Mutex
-	models  []string          // declared: a minute without their requests is a known zero, not a gap
+	models  []string          // declared models: a minute without their requests is a known zero, not a gap
 	done    []telemetry.Point // of complete minutes, oldest first
-	minute  int64             // the running one
-	current []telemetry.Point // of the running minute, sorted by model and tier
+	minute  int64             // the current one
+	current []telemetry.Point // of the current minute, sorted by model and tier
 }
 
 func newPoints(self service.BalancerConfig, keep int) *points {
 	return &points{balancer: self.ID, region: self.Region, keep: int64(keep), minute: minuteOf(time.Now())}
 }
 
-// minuteOf is the number of a minute since the Unix epoch.
+// minuteOf returns the number of minutes since the Unix epoch.
 func minuteOf(t time.Time) int64 { return t.Unix() / 60 }
 
-// tally is what is added to a point.
+// tally is an amount to add to a point.
 type tally struct{ requests, prompt, cached, output int64 }
 
-// add counts at the present minute. Tokens count when they become known, which
-// may be minutes after the request did.
+// add counts in the current minute. Tokens count when they become known, which may be minutes after
+// the request.
 func (p *points) add(model string, tier service.Tier, t tally) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,7 +46,7 @@ func (p *points) add(model string, tier service.Tier, t tally) {
 	pt.OutputTokens += t.output
 }
 
-// serve says which models this balancer answers for from now on.
+// serve sets the models that this balancer serves from now on.
 func (p *points) serve(models []service.BalancerModel) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -57,8 +57,8 @@ func (p *points) serve(models []service.BalancerModel) {
 	}
 }
 
-// roll ends the running minute when another one has begun. A clock that was set
-// back goes on counting where it was.
+// roll ends the current minute when another one has begun. After a clock was set back, counting
+// continues in the old minute.
 func (p *points) roll(minute int64) {
 	if minute <= p.minute {
 		return
@@ -74,9 +74,8 @@ func (p *points) roll(minute int64) {
 	p.done = p.done[old:]
 }
 
-// end completes the running minute. A declared model that nobody asked for gets
-// a point of zero, because silence that was watched is a figure and the time when
-// no balancer ran is not.
+// end completes the current minute. A declared model without requests gets a zero point: an observed
+// silence is a figure, the time when no balancer ran is not.
 func (p *points) end() {
 	for _, model := range p.models {
 		asked := slices.ContainsFunc(p.current, func(pt telemetry.Point) bool { return pt.Model == model })
@@ -102,9 +101,9 @@ func comparePoints(a, b telemetry.Point) int {
 	return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Tier, b.Tier))
 }
 
-// History is this balancer's own points from a minute (since the Unix epoch)
-// on, the running minute included, sorted by minute, model and tier. It is kept
-// in memory, Limits.HistoryMinutes long.
+// History returns this balancer's own points from a minute (since the Unix epoch) on, including the
+// current minute, sorted by minute, model and tier. The history is kept in memory for
+// Limits.HistoryMinutes.
 func (r *Runtime) History(sinceMinute int64) []telemetry.Point {
 	p := r.points
 	p.mu.Lock()

@@ -12,11 +12,11 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// maxRefusalBytes bounds the body of a refusal: those of engines have a few hundred bytes.
+// maxRefusalBytes limits the body of a refusal: those of engines have a few hundred bytes.
 const maxRefusalBytes = 64 << 10
 
-// refusal is the answer of a target to a request that another target may serve. If every
-// target refuses the request, the client gets the last refusal.
+// refusal is the response of a target to a request that another target may serve. If every target
+// refuses the request, the client gets the last refusal.
 type refusal struct {
 	status int
 	header http.Header
@@ -25,18 +25,18 @@ type refusal struct {
 
 // takeRefusal reads a refusal. The caller closes the body.
 func takeRefusal(resp *http.Response) *refusal {
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes)) // a body that breaks off is passed on as far as it came
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes)) // a truncated body is forwarded as received
 	return &refusal{status: resp.StatusCode, header: resp.Header, body: body}
 }
 
-// fault returns why the request should be tried at another target, or nil if the answer
-// is for the client.
+// fault returns why the request should be retried at another target, or nil if the response is for the
+// client.
 func (x *exchange) fault(resp *http.Response) *failure {
 	status := resp.StatusCode
 	if status == http.StatusOK {
 		return nil
 	}
-	f := &failure{cause: fmt.Sprintf("%s answered %d", x.sent.target, status), why: whyStatus}
+	f := &failure{cause: fmt.Sprintf("%s returned %d", x.sent.target, status), why: whyStatus}
 	f.kills = killsOf(resp.Header, x.sent.peer)
 	switch {
 	case f.kills > 0:
@@ -67,16 +67,16 @@ func (x *exchange) refuses(resp *http.Response) bool {
 	return false
 }
 
-// isEngineRefusal reports whether a refusal may be passed on to the client. A peer that
-// does not accept our credentials is not for the client to know.
+// isEngineRefusal reports whether a refusal may be forwarded to the client. A client must not see that
+// a peer rejects our credentials.
 func (x *exchange) isEngineRefusal(resp *http.Response) bool {
 	own := resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden
 	return x.sent.peer == nil || !own || resp.Header.Get(headerReplica) != ""
 }
 
-// targetLacks reports whether a 404 is about the target: it does not have the model, or it
-// does not know a path that other replicas of the model serve. Any other 404 is about the
-// request and passed on.
+// targetLacks reports whether a 404 is about the target: it does not have the model, or it does not
+// know a path that other replicas of the model serve. Any other 404 is about the request and
+// forwarded.
 func (x *exchange) targetLacks(resp *http.Response) bool {
 	if x.held {
 		return false // only this target can have the response that the request continues
@@ -117,8 +117,8 @@ func (r *Runtime) servesPath(model string, e *openai.Endpoint) bool {
 	return false
 }
 
-// refused reports whether core rejected the request and every target that it was tried at
-// refused it. Then the client gets the last refusal.
+// refused reports whether core rejected the request after every target that was attempted refused it.
+// Then the client gets the last refusal.
 func (x *exchange) refused() bool {
 	switch x.decided.reason {
 	case core.RejectRefused, core.RejectTooManyTry, core.RejectRetries:
@@ -127,7 +127,7 @@ func (x *exchange) refused() bool {
 	return false
 }
 
-// passRefusal answers with the last refusal.
+// passRefusal responds with the last refusal.
 func (x *exchange) passRefusal() {
 	f, h := x.last.refusal, x.w.Header()
 	for name, values := range f.header {

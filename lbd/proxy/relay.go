@@ -13,11 +13,11 @@ import (
 	"skyserve/lbd/quota"
 )
 
-// readSize is how much room a read from a target has at least.
+// readSize is the minimum free space for a read from a target.
 const readSize = 2 << 10
 
-// commit sends the answer's header to the client: from here on nothing can be
-// tried elsewhere but the rest of an answer that can be continued.
+// commit sends the response's header to the client. From then on the request cannot be retried; only
+// the rest of a response that can be continued can.
 func (x *exchange) commit(resp *http.Response) {
 	h := x.w.Header()
 	copyHeaders(h, resp.Header)
@@ -33,10 +33,10 @@ func (x *exchange) commit(resp *http.Response) {
 	}
 }
 
-// extend gives the client more time to take what is written. One that takes
-// nothing for so long is cut off, and its request stops at the engine. A deadline
-// is never taken back, so that the last piece of an answer has one too, which
-// net/http writes when all is said; the next request of the connection sets its own.
+// extend extends the client's write deadline. A client that reads nothing for that long is
+// disconnected, and its request stops at the engine. A deadline is never cleared, so that the last
+// piece of a response, which net/http writes after the handler has returned, has one too. The next
+// request of the connection sets its own.
 func (x *exchange) extend(now time.Time) {
 	stall := x.rt.limits.Stall
 	switch {
@@ -44,12 +44,12 @@ func (x *exchange) extend(now time.Time) {
 		x.guard(stall)
 	case !now.Before(x.until):
 		x.until = now.Add(stall / 8)
-		_ = x.ctl.SetWriteDeadline(now.Add(stall)) // a writer without deadlines blocks as it likes
+		_ = x.ctl.SetWriteDeadline(now.Add(stall)) // a writer without deadlines may block
 	}
 }
 
-// guard is extend over HTTP/2, where a deadline ends a stream even while nothing
-// is written: so it is set, in the past, when a write took too long.
+// guard is extend over HTTP/2, where a deadline ends a stream even while nothing is written. So a
+// deadline in the past is set when a write took too long.
 func (x *exchange) guard(stall time.Duration) {
 	if x.stall != nil {
 		x.stall.Reset(stall)
@@ -58,14 +58,14 @@ func (x *exchange) guard(stall time.Duration) {
 	x.stall = time.AfterFunc(stall, func() { _ = x.ctl.SetWriteDeadline(time.Unix(0, 0)) })
 }
 
-// written ends what extend began.
+// written stops the timer that extend started.
 func (x *exchange) written() {
 	if x.stall != nil {
 		x.stall.Stop()
 	}
 }
 
-// lastWrite gives the client time for what net/http writes when all is said.
+// lastWrite sets a deadline for what net/http writes after the handler has returned.
 func (x *exchange) lastWrite() {
 	x.written()
 	if x.req.ProtoMajor > 1 {
@@ -73,9 +73,9 @@ func (x *exchange) lastWrite() {
 	}
 }
 
-// relayStream passes server-sent events on as they come, whole ones only, so
-// that a stream that breaks can still end in an event of our own. Nothing is
-// sent to the client before the first event is complete.
+// relayStream forwards server-sent events as they arrive, complete ones only, so that an interrupted
+// stream can still end in an error event. Nothing is sent to the client before the first event is
+// complete.
 func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *time.Timer) (ended bool) {
 	r := streamRelay{x: x, resp: resp, watch: watch, held: x.hold()}
 	defer r.keep(nil)
@@ -85,28 +85,28 @@ func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *
 		x.cancelled()
 		return true
 	case targetDiverges:
-		x.declined(&failure{cause: x.sent.target + " began to think instead of going on", why: whyUnable})
+		x.declined(&failure{cause: x.sent.target + " started reasoning instead of continuing the response", why: whyUnable})
 		return true
 	case targetFailed:
-		return x.severed(&failure{cause: x.sent.target + " ended its answer with an error", why: whyAnswer, broke: true, kills: x.peerKills})
+		return x.severed(&failure{cause: x.sent.target + " ended its response with an error", why: whyAnswer, broke: true, kills: x.peerKills})
 	}
 	return x.streamEnded(ctx, resp, r.partial(), err)
 }
 
-// streamRelay takes the bytes of a stream as they come. Between two events it
-// holds no buffer: of ten thousand streams most wait.
+// streamRelay receives the bytes of a stream. It has no buffer between two events: of ten thousand
+// streams most are idle.
 type streamRelay struct {
 	x      *exchange
 	resp   *http.Response
 	watch  *time.Timer
 	events openai.Splitter
-	part   *buffer.Buffer  // of an event that is not complete; nil when there is none
-	held   quota.MemoryUse // of part
+	part   *buffer.Buffer  // of an incomplete event; nil when there is none
+	held   quota.MemoryUse // memory of part
 	how    passing
 }
 
-// errPassing ends the reading of a stream that cannot be passed on.
-var errPassing = errors.New("the stream is not passed on")
+// errPassing ends the reading of a stream that cannot be forwarded.
+var errPassing = errors.New("the stream cannot be forwarded")
 
 // readAll reads the stream to its end, which is io.EOF.
 func (r *streamRelay) readAll() error {
@@ -131,7 +131,7 @@ func (r *streamRelay) readAll() error {
 	}
 }
 
-// Write passes on what of p completes events.
+// Write forwards the events that p completes.
 func (r *streamRelay) Write(p []byte) (int, error) {
 	r.watch.Stop() // the client's time does not count against the target
 	b, most := p, r.x.rt.limits.MaxEvent
@@ -152,7 +152,7 @@ func (r *streamRelay) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// keep holds on to the beginning of an event, or lets go of what it held.
+// keep buffers the start of an event, or releases the buffer.
 func (r *streamRelay) keep(rest []byte) {
 	switch {
 	case len(rest) == 0 && r.part != nil:
@@ -162,13 +162,13 @@ func (r *streamRelay) keep(rest []byte) {
 	case len(rest) > 0 && r.part == nil:
 		r.part = buffer.Take(len(rest))
 		r.part.B = append(r.part.B, rest...)
-		_ = r.held.Set(int64(cap(r.part.B))) // the next piece is refused, if this is
+		_ = r.held.Set(int64(cap(r.part.B))) // if this fails, the next piece is refused
 	case len(rest) > 0:
 		r.part.B = r.part.B[:copy(r.part.B, rest)]
 	}
 }
 
-// partial is what came of an event that is not complete.
+// partial returns the bytes of an incomplete event.
 func (r *streamRelay) partial() []byte {
 	if r.part == nil {
 		return nil
@@ -176,18 +176,18 @@ func (r *streamRelay) partial() []byte {
 	return r.part.B
 }
 
-// passing is how it went to hand events on.
+// passing is the result of forwarding events.
 type passing int
 
 const (
 	passes passing = iota
 	clientClosed
-	targetFailed   // it told of a fault of its own; another can go on with the answer
-	targetDiverges // it goes on with something else than the answer's text
+	targetFailed   // it reported a fault of its own; another target can continue the response
+	targetDiverges // it continues with something else than the response's text
 )
 
-// pass sends the complete events at the front of b to the client and gives back
-// the rest: an event of most bytes at most, a longer one goes out in pieces.
+// pass sends the complete events at the start of b to the client and returns the remaining bytes: an
+// event of most bytes at most; a longer one is sent in pieces.
 func (x *exchange) pass(resp *http.Response, b []byte, events *openai.Splitter, most int, now time.Time) (rest []byte, how passing) {
 	before := x.answer.Tokens
 	if x.splice == nil {
@@ -204,9 +204,9 @@ func (x *exchange) pass(resp *http.Response, b []byte, events *openai.Splitter, 
 	return rest, how
 }
 
-// passAlong passes events as they are, but for what the client did not ask for.
+// passAlong forwards events unchanged, except for what the client did not request.
 func (x *exchange) passAlong(resp *http.Response, b []byte, events *openai.Splitter, most int, now time.Time) (rest []byte, how passing) {
-	var out *buffer.Buffer // what goes to the client, where that is not all of b
+	var out *buffer.Buffer // what to send to the client, if that is not all of b
 	defer func() {
 		if out != nil {
 			out.Release()
@@ -249,7 +249,7 @@ func (x *exchange) passAlong(resp *http.Response, b []byte, events *openai.Split
 	return b[at:], how
 }
 
-// passJoined passes events of a target that goes on with another's answer.
+// passJoined forwards events of a target that continues another target's response.
 func (x *exchange) passJoined(b []byte, events *openai.Splitter, most int, now time.Time) (rest []byte, how passing) {
 	out := buffer.Take(buffer.UsualSize)
 	defer out.Release()
@@ -275,7 +275,7 @@ func (x *exchange) passJoined(b []byte, events *openai.Splitter, most int, now t
 	return b[at:], how
 }
 
-// join adds an event to out as the client shall see it.
+// join appends an event to out in the form for the client.
 func (x *exchange) join(out *buffer.Buffer, event []byte) passing {
 	mark := len(out.B)
 	out.B = x.splice.Event(out.B, event)
@@ -293,8 +293,8 @@ func (x *exchange) join(out *buffer.Buffer, event []byte) passing {
 	return passes
 }
 
-// inspect learns from an event and says what the client shall see of it. first: no event
-// waits to be passed.
+// inspect parses an event and returns how to show it to the client. first: no earlier event waits to
+// be forwarded.
 func (x *exchange) inspect(event []byte, first bool) (seen view) {
 	seen.data = openai.EventData(event)
 	x.answer.OnlyText = false
@@ -314,20 +314,19 @@ func (x *exchange) inspect(event []byte, first bool) (seen view) {
 	return seen
 }
 
-// view is what a client shall see of an event: all of it, nothing (hide), its data
-// without the usage so far (counts), or without what tells of the cache (masked). fault:
-// it is the word of a target that failed and can be replaced, another one can go on, or
-// nothing at all was said before; it is not seen either.
+// view is how to show an event to the client: unchanged, not at all (hide), without the usage so far
+// (counts), or with cached tokens masked (masked). fault: the event is the error of a failed target
+// that can be replaced, because another one can continue or nothing was sent before. It is hidden too.
 type view struct {
 	hide, fault, masked bool
 	counts              openai.Span
 	data                []byte // of the event
 }
 
-// changed says whether the client does not see the event as it is.
+// changed reports whether the client sees the event in another form.
 func (v *view) changed() bool { return v.hide || v.fault || v.masked || v.counts != openai.Span{} }
 
-// append appends what the client sees of a changed event.
+// append appends the form for the client of a changed event.
 func (v *view) append(dst, event []byte) []byte {
 	if v.hide || v.fault {
 		return dst
@@ -344,7 +343,7 @@ func (v *view) append(dst, event []byte) []byte {
 	return dst
 }
 
-// put writes to the client at once.
+// put writes to the client and flushes.
 func (x *exchange) put(resp *http.Response, b []byte, now time.Time) bool {
 	if len(b) == 0 {
 		return true
@@ -367,9 +366,8 @@ func (x *exchange) put(resp *http.Response, b []byte, now time.Time) bool {
 	return x.ctl.Flush() == nil
 }
 
-// streamEnded handles the end of a stream, with what is left of it: a clean one
-// passes on, one that broke is continued, ends in an error event or is tried
-// elsewhere.
+// streamEnded handles the end of a stream and its remaining bytes. A clean end is forwarded; an
+// interrupted stream is continued, ends in an error event, or is retried.
 func (x *exchange) streamEnded(ctx context.Context, resp *http.Response, rest []byte, err error) (ended bool) {
 	clean := errors.Is(err, io.EOF)
 	if clean {
@@ -394,25 +392,24 @@ func (x *exchange) streamEnded(ctx context.Context, resp *http.Response, rest []
 		return x.severed(x.failureOf(ctx, unexpected(err)))
 	}
 	if x.answer.Failed {
-		x.broke(resp.StatusCode, &failure{cause: x.sent.target + " ended its answer with an error", why: whyAnswer})
+		x.broke(resp.StatusCode, &failure{cause: x.sent.target + " ended its response with an error", why: whyAnswer})
 		return true
 	}
 	x.finished(resp.StatusCode, true)
 	return true
 }
 
-// lastEvent learns from what is left of a stream that has ended without an error:
-// an event that lacks its empty line. shown is what the client shall see of it.
-// It also tells whether the stream is complete. Half an event is neither seen nor
-// counted.
+// lastEvent parses the remaining bytes of a stream that ended without an error: an event without its
+// empty line. shown is the form for the client. It also reports whether the stream is complete. A
+// partial event is neither shown nor counted.
 func (x *exchange) lastEvent(resp *http.Response, rest []byte) (shown []byte, complete bool) {
-	bare := !x.endpoint.EndsInDone || resp.StatusCode != http.StatusOK // such a stream does not tell its end
+	bare := !x.endpoint.EndsInDone || resp.StatusCode != http.StatusOK // such a stream has no end marker
 	ended := bare || x.answer.Done || x.answer.Failed
 	switch {
 	case len(rest) == 0:
 		return nil, ended
 	case !bare && openai.IsPartial(rest):
-		return nil, ended && !x.keepsTranscript() // else its end can be made up for
+		return nil, ended && !x.keepsTranscript() // otherwise its end can be generated
 	case !ended && !openai.EndsStream(rest):
 		return nil, false
 	}
@@ -422,13 +419,13 @@ func (x *exchange) lastEvent(resp *http.Response, rest []byte) (shown []byte, co
 		return out.B, true
 	}
 	seen := x.inspect(rest, false)
-	if seen.fault = false; seen.changed() { // nothing is tried again after the end
+	if seen.fault = false; seen.changed() { // no retry after the end
 		return seen.append(nil, rest), true
 	}
 	return rest, true
 }
 
-// unexpected is the error of a stream that ended where it should not have.
+// unexpected returns the error of a stream that ended prematurely.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -436,10 +433,9 @@ func unexpected(err error) error {
 	return err
 }
 
-// relayWhole passes an answer on that is not a stream. It is held back until it
-// is complete, so that a target that dies in the middle of it costs nothing;
-// only one that is too large for that, or that there is no memory for, goes out as it
-// comes.
+// relayWhole forwards a response that is not a stream. It buffers the response until it is complete,
+// so that a target that fails midway can be replaced. A response that is too large for that, or for
+// which there is no memory, is forwarded as it arrives.
 func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *time.Timer) (ended bool) {
 	buf, mem := buffer.Take(buffer.UsualSize), x.hold()
 	defer buf.Release()
@@ -459,7 +455,7 @@ func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *t
 			return x.interrupted(ctx, err)
 		case err != nil && x.req.Context().Err() == nil:
 			x.broke(resp.StatusCode, x.failureOf(ctx, err))
-			panic(http.ErrAbortHandler) // cuts the connection: the client must not take half an answer for whole
+			panic(http.ErrAbortHandler) // closes the connection: the client must not accept a partial response as complete
 		case len(buf.B) > x.rt.limits.MaxHeldAnswer || full || x.wrote:
 			x.maskRest()
 			x.unread = true
@@ -473,7 +469,7 @@ func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *t
 	}
 }
 
-// wholeEnded ends an answer with what was held back of it.
+// wholeEnded ends a response with its buffered bytes.
 func (x *exchange) wholeEnded(resp *http.Response, rest []byte) (ended bool) {
 	if !x.wrote {
 		if f := x.unfit(resp, rest); f != nil {

@@ -11,15 +11,15 @@ import (
 	"skyserve/lbd/record"
 )
 
-// How a stream ended whose target failed after the client had seen some of it.
+// Outcomes of a stream whose target failed after the client had received part of it.
 const (
-	continuedWhole     = "whole"     // nobody saw more of it than a pause
+	continuedWhole     = "whole"     // completed; the client saw only a delay
 	continuedBroken    = "broken"    // other targets failed too
-	continuedCancelled = "cancelled" // its client left meanwhile
-	continuedRefused   = "refused"   // it could not be continued at all
+	continuedCancelled = "cancelled" // its client disconnected meanwhile
+	continuedRefused   = "refused"   // it could not be continued
 )
 
-// keepTranscript has the text of the answer kept for the case that its target fails.
+// keepTranscript starts recording the text of the response in case its target fails.
 func (x *exchange) keepTranscript() {
 	if x.rt.noContinue.Load() || x.continueOff || len(x.body.buf.B) > x.rt.limits.MaxContinuedBody {
 		return
@@ -29,12 +29,12 @@ func (x *exchange) keepTranscript() {
 	x.answer.Transcript = &x.transcript
 }
 
-// keepsTranscript says whether all of the answer so far is known and could be given to
-// another target.
+// keepsTranscript reports whether the whole response so far is recorded and can be sent to another
+// target.
 func (x *exchange) keepsTranscript() bool { return x.answer.Transcript != nil && !x.transcript.Lost() }
 
-// mayContinue says whether another target can go on with the answer of the one at
-// hand. Which engines a peer has only the peer knows, and looks.
+// mayContinue reports whether another target can continue the response of the current one. Only a peer
+// knows and checks which engines it has.
 func (x *exchange) mayContinue() bool {
 	if !x.keepsTranscript() || x.body == nil {
 		return false
@@ -43,23 +43,22 @@ func (x *exchange) mayContinue() bool {
 	return x.endpoint.AnyEngine || r == nil || len(x.transcript.Text()) == 0 || openai.ContinuesChats(r.cfg.Kind)
 }
 
-// extended says whether the request, as it is sent now, holds the beginning of
-// its answer.
+// extended reports whether the request, as currently sent, contains the start of its response.
 func (x *exchange) extended() bool {
 	return x.continued || (x.splice != nil && x.splice.TokensInPrompt > 0)
 }
 
-// mayExtend says whether the replica at hand can go on with such an answer.
+// mayExtend reports whether the current replica can continue such a response.
 func (x *exchange) mayExtend() bool {
 	return !x.extended() || x.endpoint.AnyEngine || openai.ContinuesChats(x.sent.rank.cfg.Kind)
 }
 
-// passed is how many tokens of the answer the client has: the engine's own count
-// where it keeps telling it.
+// passed returns how many tokens of the response the client has received: the engine's own count if it
+// reports it continuously.
 func (x *exchange) passed() int { return max(x.answer.Tokens, x.answer.Usage.Output.Or(0)) }
 
-// severed handles a stream whose target failed in the middle. It says whether the
-// request has ended; if not, another target is to go on.
+// severed handles a stream whose target failed midway. It reports whether the request has ended; if
+// not, another target will continue it.
 func (x *exchange) severed(f *failure) (ended bool) {
 	if n := x.passed(); n > 0 {
 		f.cause += fmt.Sprintf(" after %d %s", n, plural(n, "token"))
@@ -89,8 +88,8 @@ func plural(n int, noun string) string {
 	return noun + "s"
 }
 
-// prepareContinuation prepares the request for the rest of the answer; false where there can be
-// none.
+// prepareContinuation prepares the request for the rest of the response. It returns false if that is
+// not possible.
 func (x *exchange) prepareContinuation() bool {
 	soFar, tokens := x.transcript.Text(), x.passed()
 	if !x.countKnown() {
@@ -98,12 +97,12 @@ func (x *exchange) prepareContinuation() bool {
 	}
 	var space []byte
 	if !x.endpoint.AnyEngine {
-		// Chat templates trim messages; an engine whose template does would say the
-		// white space again, one whose template does not would not.
+		// Chat templates trim messages. An engine whose template trims would generate the white space
+		// again; one whose template does not would not.
 		soFar, space = openai.SplitSpace(soFar)
 	}
 	if len(soFar) == 0 {
-		tokens = 0 // the answer is asked for anew, all of it
+		tokens = 0 // the whole response is requested again
 	}
 	mem := x.hold()
 	if mem.Set(int64(len(x.body.buf.B)+len(soFar)+openai.ContinuationOverhead)) != nil {
@@ -129,8 +128,8 @@ func (x *exchange) prepareContinuation() bool {
 	return true
 }
 
-// begin forgets what the try before told of its end, and of itself where the
-// client has seen nothing of it.
+// begin resets the end of the previous attempt, and its content if the client has received nothing of
+// it.
 func (x *exchange) begin() {
 	x.answer.BeginTry()
 	x.talks, x.peerKills = false, 0
@@ -140,11 +139,11 @@ func (x *exchange) begin() {
 	}
 }
 
-// conclude ends a stream whose answer is complete and which lacks its end only.
+// conclude ends a stream whose response is complete except for the end marker.
 func (x *exchange) conclude(f *failure) {
 	x.path.failed(f.cause)
 	x.sent.failed(f.why)
-	x.rt.log.Warn("an answer was complete when its target failed", "request", x.inFlight.id, "target", x.sent.target, "cause", f.cause, "error", f.err)
+	x.rt.log.Warn("response was complete when its target failed", "request", x.inFlight.id, "target", x.sent.target, "cause", f.cause, "error", f.err)
 	if !x.put(nil, x.transcript.Ending(x.endpoint), time.Now()) {
 		x.cancelled()
 		return
@@ -155,29 +154,28 @@ func (x *exchange) conclude(f *failure) {
 	x.finished(http.StatusOK, true)
 }
 
-// refusesContinuation says whether a status tells that the request for the rest of an
-// answer cannot be: as where a template does not show the message that is to be
-// continued (vLLM answers 400). Any other replica of the model would say the same.
+// refusesContinuation reports whether a status means that the request for the rest of a response is
+// invalid: for example if a template does not render the message that is to be continued (vLLM returns
+// 400). Any other replica of the model would return the same.
 func refusesContinuation(status int) bool {
 	return status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge || status == http.StatusUnprocessableEntity
 }
 
-// declined ends a stream whose rest was asked for in vain.
+// declined ends a stream whose continuation was rejected.
 func (x *exchange) declined(f *failure) {
 	x.breakOff(f.cause, codeBroken, func() { x.broke(http.StatusOK, f) })
 }
 
-// abandoned ends a stream that was to be continued when core finds no target for
-// that any more.
+// abandoned ends a stream that was to be continued when core finds no target for it.
 func (x *exchange) abandoned(v action) {
 	reason := v.reason
 	if v.kind == core.ActionBounce {
 		reason = core.RejectNoReplica
 	}
-	cause := x.last.cause + "; going on elsewhere: " + rejection(reason, nil).Message
+	cause := x.last.cause + "; continuation failed: " + rejection(reason, nil).Message
 	x.continuation(continuedBroken)
 	if x.from != "" && v.kills > 0 {
-		x.put(nil, killsComment(v.kills), time.Now()) // nothing is to be done if the peer is gone
+		x.put(nil, killsComment(v.kills), time.Now()) // nothing to do if the peer has disconnected
 	}
 	code := codeBroken
 	if reason == core.RejectKills {
@@ -186,20 +184,19 @@ func (x *exchange) abandoned(v action) {
 	x.breakOff(cause, code, func() { x.end(http.StatusOK, record.StateFailed) })
 }
 
-// breakOff ends a stream that nobody goes on with, and settles it by end. A client
-// is told in an error event. A peer is not told but cut off, so that it can go on
-// with the answer itself.
+// breakOff ends a stream that no target will continue; end does the accounting. A client gets an error
+// event. A peer is disconnected instead, so that it can continue the response itself.
 func (x *exchange) breakOff(cause, code string, end func()) {
 	if x.from != "" {
 		end()
-		panic(http.ErrAbortHandler) // cuts the connection, as in relayWhole
+		panic(http.ErrAbortHandler) // closes the connection, as in relayWhole
 	}
-	x.put(nil, x.errorEvent(cause, code), time.Now()) // should the client be gone too, the request ends the same
+	x.put(nil, x.errorEvent(cause, code), time.Now()) // if the client has disconnected too, the request ends the same way
 	end()
 }
 
-// continuation counts how a stream ended whose target failed. What a balancer
-// could not go on with for another one, that one may.
+// continuation counts the outcome of a stream whose target failed. If a balancer could not continue it
+// for a peer, the peer may.
 func (x *exchange) continuation(outcome string) {
 	if x.from != "" && (outcome == continuedBroken || outcome == continuedRefused) {
 		return
@@ -207,11 +204,11 @@ func (x *exchange) continuation(outcome string) {
 	x.rt.metrics.continued.WithLabelValues(outcome).Inc()
 }
 
-// codeBroken is the error code of an answer that broke off.
+// codeBroken is the error code of an interrupted response.
 const codeBroken = "replica_failed"
 
-// errorEvent is what a broken stream ends in.
+// errorEvent returns the last event of an interrupted stream.
 func (x *exchange) errorEvent(cause, code string) []byte {
-	e := openai.Error{Kind: openai.TypeServer, Code: code, Message: "the answer broke off: " + cause}
+	e := openai.Error{Kind: openai.TypeServer, Code: code, Message: "the response was interrupted: " + cause}
 	return e.Event(!x.endpoint.EndsInDone)
 }

@@ -16,69 +16,67 @@ import (
 	"skyserve/lbd/record"
 )
 
-// tickEvery is the time between two ticks: core's own resolution of waiting,
-// and how long progress is gathered.
+// tickEvery is the interval of ticks: core's resolution of waiting times, and how long progress is
+// accumulated.
 const tickEvery = 100 * time.Millisecond
 
-// Options is what New needs.
+// Options are the options of New.
 type Options struct {
-	// Self is this balancer's own configuration; Self.Region and Self.ID name it
-	// in headers, PeerToken authenticates forwarded requests.
+	// Self is this balancer's own configuration. Self.Region and Self.ID appear in headers; PeerToken
+	// authenticates forwarded requests.
 	Self service.BalancerConfig
 	// Core configures the decisions; Core.Policy must be set.
 	Core core.Config
-	// Keys are the API keys that clients must present; none = open to everybody.
-	// Only their hashes are kept; their limits and usage go by their names.
+	// Keys are the API keys that clients must present; none = no authentication. Only their hashes are
+	// kept. Limits and usage are stored by name.
 	Keys []service.APIKey
 	// Record receives every event and action as JSON lines; nil = none.
 	Record io.Writer
 	// Logger receives failures; nil = none.
 	Logger *slog.Logger
-	// Transport carries requests to replicas, and to peers that were added
-	// without one of their own; nil = NewTransport(nil).
+	// Transport sends requests to replicas, and to peers that were added without their own transport;
+	// nil = NewTransport(nil).
 	Transport http.RoundTripper
-	// Secure carries requests to replicas that are asked over mTLS; nil = there can be
-	// none.
+	// Secure sends requests to replicas with mTLS; nil = none are possible.
 	Secure http.RoundTripper
-	// NoContinue lets every stream whose target fails in the middle end in an error
-	// event, instead of being continued by another one where that can be.
+	// NoContinue makes every stream whose target fails midway end in an error event. Otherwise another
+	// target continues it if possible.
 	NoContinue bool
-	// SharePrefixes lets what one tenant asked be found for another.
+	// SharePrefixes lets requests of one tenant match prefixes of another.
 	SharePrefixes bool
-	// ExposeCache tells clients that presented a key how much of their prompts was cached.
+	// ExposeCache shows clients with a key how much of their prompts was cached.
 	ExposeCache bool
-	// AllowParameters names the guarded parameters that requests may have: see
+	// AllowParameters lists the guarded parameters that requests may use: see
 	// service.GuardedParameters.
 	AllowParameters []string
-	// AccessLog writes each request's line at level info; without it that is debug.
+	// AccessLog writes each request's log line at level info; otherwise the level is debug.
 	AccessLog bool
-	// Tracer follows requests; nil = none does.
+	// Tracer traces requests; nil = no traces.
 	Tracer Tracer
-	// Suspect is called with the id of a replica whose engine may have died
-	// (core.Outcome.Broke), so that its next probes check its health; nil = none.
+	// Suspect is called with the id of a replica whose engine may have crashed (core.Outcome.Broke),
+	// so that its next probes check its health; nil = none.
 	Suspect func(replica string)
 	Limits  Limits
 }
 
-// Runtime runs one core.Balancer in real time. All its methods are safe for
-// concurrent use.
+// Runtime runs one core.Balancer in real time. All its methods are safe for concurrent use.
 type Runtime struct {
 	self      service.BalancerConfig
 	limits    Limits
 	log       *slog.Logger
 	transport http.RoundTripper
-	secure    http.RoundTripper // nil where no replica is asked over mTLS
+	secure    http.RoundTripper // nil if no replica uses mTLS
 	keys      atomic.Pointer[quota.Keyring]
 	ledger    *quota.Ledger
-	seed      uint64 // of prefix keys: see keySeed and seedOf
+	seed      uint64 // for prefix keys: see keySeed and seedOf
 	began     time.Time
-	// noContinue is Options.NoContinue until SetContinue.
+	// noContinue is Options.NoContinue until SetContinue is called.
 	noContinue atomic.Bool
-	// sharePrefixes is Options.SharePrefixes until SetSharePrefixes.
+	// sharePrefixes is Options.SharePrefixes until SetSharePrefixes is called.
 	sharePrefixes atomic.Bool
-	// exposeCache is Options.ExposeCache until SetExposeCache.
+	// exposeCache is Options.ExposeCache until SetExposeCache is called.
 	exposeCache atomic.Bool
-	// allowed are those of Options.AllowParameters until SetAllowedParameters.
+	// allowed is Options.AllowParameters until SetAllowedParameters is called.
 	allowed   atomic.Uint32
 	accessLog bool                 // Options.AccessLog
 	tracer    Tracer               // nil = none
@@ -90,13 +88,13 @@ type Runtime struct {
 	coreCfg       core.Config
 	inFlight      map[string]*inFlight
 	replicas      map[string]*replica
-	ranks         map[string]rank // by core's id
+	ranks         map[string]rank // by core's target id
 	peers         map[string]*peer
 	removedEpochs map[string]uint64 // epochs of replicas that were removed
 	declared      []service.BalancerModel
 	offered       map[string][]string // models by peer, as last reported
 	ring          ring
-	made          []record.Request // of the step at hand, for subscribers
+	made          []record.Request // decisions of the current step, for subscribers
 	idle          chan struct{}    // closed when the last request ends; nil unless draining
 	ticks         int
 
@@ -110,15 +108,14 @@ type Runtime struct {
 	points   *points
 	metrics  *metrics
 	subs     subscribers
-	running  sync.WaitGroup // goroutines between Start and its end
+	running  sync.WaitGroup // goroutines that Start started
 }
 
-// New makes a runtime without replicas, peers or requests. It serves as soon
-// as replicas are added and reported; Start lets its time pass. It fails when
-// no policy is set.
+// New returns a runtime without replicas, peers or requests. It serves as soon as replicas are added
+// and reported ready; Start starts its clock. It fails when no policy is set.
 func New(o Options) (*Runtime, error) {
 	if o.Core.Policy == nil {
-		return nil, fmt.Errorf("making balancer %q: no policy is set", o.Self.ID)
+		return nil, fmt.Errorf("creating balancer %q: no policy is set", o.Self.ID)
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport, secure: o.Secure,
@@ -151,8 +148,8 @@ func New(o Options) (*Runtime, error) {
 	return r, nil
 }
 
-// Start lets time pass and writes the record until ctx ends. It must be called
-// once at most; Close waits for the end.
+// Start runs the ticks and writes the record until ctx ends. It must be called at most once; Close
+// waits for the end.
 func (r *Runtime) Start(ctx context.Context) {
 	r.running.Go(func() { r.tickUntil(ctx) })
 	if r.record != nil {
@@ -160,9 +157,8 @@ func (r *Runtime) Start(ctx context.Context) {
 	}
 }
 
-// Close waits until what Start began has ended, which it does when Start's
-// context does, lets go of the connections that no request uses, and says whether
-// the record was written without an error.
+// Close waits until the goroutines of Start have ended, which they do when its context ends, and
+// closes idle connections. It returns the error of writing the record.
 func (r *Runtime) Close() error {
 	r.running.Wait()
 	r.closeIdleConnections()
@@ -172,7 +168,7 @@ func (r *Runtime) Close() error {
 	return r.record.failure()
 }
 
-// closeIdleConnections closes the connections to replicas and peers that no request uses.
+// closeIdleConnections closes the idle connections to replicas and peers.
 func (r *Runtime) closeIdleConnections() {
 	r.mu.Lock()
 	transports := []http.RoundTripper{r.transport, r.secure}
@@ -187,12 +183,11 @@ func (r *Runtime) closeIdleConnections() {
 	}
 }
 
-// Elapsed is the monotonic time since the runtime was made: core's time.
+// Elapsed returns the monotonic time since the runtime was created. It is core's clock.
 func (r *Runtime) Elapsed() time.Duration { return time.Since(r.began) }
 
-// Step hands core one event at the present time, records it and carries the
-// actions out without blocking. What the event points to may be reused
-// afterwards, except Request.Prompt and Outcome.Key.
+// Step passes an event to core at the current time, records it and delivers the actions without
+// blocking. The caller may reuse what the event points to, except Request.Prompt and Outcome.Key.
 func (r *Runtime) Step(ev core.Event) {
 	r.subs.publish(r.locked(func() {
 		r.noteSignOfLife(&ev)
@@ -220,8 +215,8 @@ func (r *Runtime) step(ev core.Event) {
 	r.record.add(now, ev, actions)
 }
 
-// carryOut wakes the goroutine that waits for an action. A decision is copied
-// once: core reuses its memory in the next step.
+// carryOut delivers an action to the goroutine that waits for it. The decision is cloned: core reuses
+// its memory in the next step.
 func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
 	f := r.inFlight[a.ID]
 	if a.Kind == core.ActionHold {
@@ -231,7 +226,7 @@ func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
 		return
 	}
 	if f == nil {
-		r.log.Error("an action names a request that is not in flight", "request", a.ID, "action", string(a.Kind))
+		r.log.Error("action for a request that is not in flight", "request", a.ID, "action", string(a.Kind))
 		return
 	}
 	a.Decision = a.Decision.Clone()
@@ -254,14 +249,14 @@ func (r *Runtime) carryOut(now time.Duration, a *core.Action) {
 	}
 }
 
-// takeMade hands over what the last step decided.
+// takeMade returns the decisions of the last step.
 func (r *Runtime) takeMade() []record.Request {
 	made := r.made
 	r.made = nil
 	return made
 }
 
-// tickUntil ticks until ctx ends.
+// tickUntil runs ticks until ctx ends.
 func (r *Runtime) tickUntil(ctx context.Context) {
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
@@ -275,7 +270,7 @@ func (r *Runtime) tickUntil(ctx context.Context) {
 	}
 }
 
-// tick reports the progress gathered since the last one, then lets time pass.
+// tick reports the progress since the last tick to core, then advances its time.
 func (r *Runtime) tick() {
 	at := r.Elapsed()
 	made := r.locked(func() { r.stepTick(at) })
@@ -301,30 +296,29 @@ func (r *Runtime) stepTick(at time.Duration) {
 	}
 }
 
-// View is a copy of the balancer's state at this instant.
+// View returns a copy of the balancer's current state.
 func (r *Runtime) View() core.View {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.View(r.Elapsed())
 }
 
-// Load is what this balancer tells its peers, sorted by model.
+// Load returns what this balancer reports to its peers, sorted by model.
 func (r *Runtime) Load() []core.ModelLoad {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Load(r.Elapsed())
 }
 
-// Killers are the requests that this balancer has stopped, for its peers: see core.
+// Killers returns the requests that this balancer has stopped, for its peers: see core.
 func (r *Runtime) Killers() []core.Killer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Killers(r.Elapsed())
 }
 
-// Drain stops accepting requests (readyz answers 503, new ones are refused) and
-// waits until those in flight have ended. When ctx ends first it says how many
-// are left; they go on.
+// Drain stops accepting requests (readyz returns 503, new requests are rejected) and waits until those
+// in flight have ended. If ctx ends first, the error contains how many are left; they continue.
 func (r *Runtime) Drain(ctx context.Context) error {
 	r.mu.Lock()
 	r.draining.Store(true)

@@ -10,35 +10,33 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// How many tokens of an answer a client has matters when another replica goes on with
-// it: for its bounds, and for the usage that the client is told. Events do not tell:
-// engines put several tokens into one (speculative decoding, --stream-interval, a
-// frontend that is slower than the engine). So engines that can are asked for the usage
-// so far with each event, which is hidden from clients that did not ask for it. Where
-// that is not to be had, events count as tokens only if the target was seen to send each
-// token by itself.
+// How many tokens of a response the client has received matters when another replica continues it: for
+// its limits, and for the usage that the client sees. Counting events is not enough: engines put
+// several tokens into one event (speculative decoding, --stream-interval, a frontend that is slower
+// than the engine). So engines that support it are asked for the usage so far in each event, which is
+// hidden from clients that did not request it. Otherwise events count as tokens only if the target was
+// observed to send each token in its own event.
 
-// oneByOne is how many tokens of a target must have come one in an event, and none
-// otherwise, before its events count as tokens: one that sends two in a tenth of its
-// events does so once in a thousand times.
+// oneByOne is how many tokens of a target must have arrived in events of one token, without exception,
+// before its events count as tokens. A target that sends two tokens in a tenth of its events passes
+// this once in a thousand times.
 const oneByOne = 64
 
-// tokenEvents is what was seen of how a target puts tokens into events.
+// tokenEvents is what was learned about how a target puts tokens into events.
 type tokenEvents struct {
-	single  atomic.Int64  // tokens of answers that had one in each event; far below zero once one had not
-	refuses atomic.Bool   // it answers requests for the usage so far with an error
-	mean    atomic.Uint64 // tokens of an event, a float64's bits; 0 = nothing was learned
+	single  atomic.Int64  // tokens of responses with one in each event; far below zero after one without
+	refuses atomic.Bool   // it returns an error to requests for the usage so far
+	mean    atomic.Uint64 // mean tokens per event, a float64's bits; 0 = nothing learned
 }
 
-// meanWeight is the weight of each stream in the mean, and maxPerEvent bounds what it
-// may tell.
+// meanWeight is the weight of each stream in the mean, and maxPerEvent limits its value.
 const (
 	meanWeight  = 0.2
 	maxPerEvent = 64
 )
 
-// learnMean learns how many tokens an event stands for from a stream that told its usage.
-// Of two streams that end at the same instant one may not count.
+// learnMean updates the mean tokens per event from a stream that reported its usage. Of two streams
+// that end at the same instant one may be lost.
 func (t *tokenEvents) learnMean(events, tokens int) {
 	ratio := min(max(float64(tokens)/float64(events), 1.0/maxPerEvent), maxPerEvent)
 	if bits := t.mean.Load(); bits != 0 {
@@ -48,8 +46,8 @@ func (t *tokenEvents) learnMean(events, tokens int) {
 	t.mean.Store(math.Float64bits(ratio))
 }
 
-// observe learns from an answer that is whole. An answer that ends by itself may have a
-// last token without a text.
+// observe learns from a complete response. A response that ends by itself may have a last token
+// without text.
 func (t *tokenEvents) observe(events, tokens int, bounded bool) {
 	if tokens == events || tokens == events+1 && !bounded {
 		t.single.Add(int64(tokens))
@@ -58,11 +56,11 @@ func (t *tokenEvents) observe(events, tokens int, bounded bool) {
 	t.single.Store(math.MinInt64 / 2)
 }
 
-// areTokens says whether each event of the target is taken for a token.
+// areTokens reports whether each event of the target counts as a token.
 func (t *tokenEvents) areTokens() bool { return t.single.Load() >= oneByOne }
 
-// observeEvents learns from a stream that one target served alone how it puts tokens into
-// events; complete: all of it has come.
+// observeEvents learns from a stream that a single target served how it puts tokens into events.
+// complete: all of the stream has arrived.
 func (x *exchange) observeEvents(complete bool) {
 	a, c := &x.answer, x.sent.counted()
 	if c == nil || x.splice != nil || !a.Usage.Output.Known || a.Events == 0 {
@@ -74,8 +72,7 @@ func (x *exchange) observeEvents(complete bool) {
 	}
 }
 
-// tokensPerEvent is how many tokens each event is taken for that the target at hand has
-// streamed; 1 where nothing was learned.
+// tokensPerEvent returns the mean tokens per event of the current target; 1 if nothing was learned.
 func (x *exchange) tokensPerEvent() float64 {
 	if c := x.sent.counted(); c != nil {
 		if bits := c.mean.Load(); bits != 0 {
@@ -85,8 +82,8 @@ func (x *exchange) tokensPerEvent() float64 {
 	return 1
 }
 
-// ImpliedBound is the bound that the answer has at the target at hand though the client
-// set none; 0 where there is none, or that is not known.
+// impliedBound returns the token limit that the current target applies although the client set none; 0
+// if there is none or it is not known.
 func (x *exchange) impliedBound() int {
 	r := x.sent.rank.replica
 	if r == nil || x.bounded {
@@ -95,8 +92,8 @@ func (x *exchange) impliedBound() int {
 	return x.endpoint.ImpliedBound(r.cfg.Kind)
 }
 
-// countKnown says whether it is known how many tokens of the answer the client has, as
-// far as that matters.
+// countKnown reports whether the number of tokens that the client has received is known, as far as it
+// matters.
 func (x *exchange) countKnown() bool {
 	if !x.countMatters && x.impliedBound() == 0 || x.answer.Tokens == 0 || x.answer.Exact {
 		return true
@@ -105,8 +102,8 @@ func (x *exchange) countKnown() bool {
 	return c != nil && c.areTokens()
 }
 
-// asks says whether the target at hand is to be asked for the usage so far. A peer asks
-// its engines by itself, and is told not to hide what they say.
+// asks reports whether to request the usage so far from the current target. A peer requests it from
+// its engines itself, and is asked not to hide it.
 func (x *exchange) asks(body *sharedBody) bool {
 	r := x.sent.rank.replica
 	switch {
@@ -118,8 +115,8 @@ func (x *exchange) asks(body *sharedBody) bool {
 	return len(body.counts.With) > 0 && openai.CountsUsage(r.cfg.Kind) && !r.count.refuses.Load()
 }
 
-// refusesCounts says whether an answer is an error that an engine makes of a request for
-// the usage so far, which it then is not asked for again.
+// refusesCounts reports whether a response is an engine's error about the request for the usage so
+// far. That engine is not asked for it again.
 func (x *exchange) refusesCounts(resp *http.Response) bool {
 	if !x.counting || x.sent.rank.replica == nil || resp.StatusCode != http.StatusBadRequest && resp.StatusCode != http.StatusUnprocessableEntity {
 		return false
@@ -131,11 +128,11 @@ func (x *exchange) refusesCounts(resp *http.Response) bool {
 		resp.Body.Close()
 		return true
 	}
-	resp.Body = &putBack{io.MultiReader(bytes.NewReader(text), resp.Body), resp.Body} // which tells err again
+	resp.Body = &putBack{io.MultiReader(bytes.NewReader(text), resp.Body), resp.Body} // its reads return err again
 	return false
 }
 
-// putBack is an answer's body of which a part was read already.
+// putBack is the body of a response with the part that was already read.
 type putBack struct {
 	io.Reader
 	io.Closer

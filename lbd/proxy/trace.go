@@ -9,33 +9,30 @@ import (
 	"skyserve/lbd/record"
 )
 
-// Tracer follows requests as spans: stretches of time that tell of what they
-// belong to. Nothing it does may block or fail.
+// Tracer traces requests as spans. Its methods must not block or fail.
 type Tracer interface {
-	// Begin begins a request's span at a time, as part of the trace that its
-	// header names.
+	// Begin starts a request's span at a time, as part of the trace in its header.
 	Begin(header http.Header, at time.Time) Span
 }
 
-// Span is a stretch of a request's way that has begun. It belongs to one
-// goroutine.
+// Span is a started span of a request. It belongs to one goroutine.
 type Span interface {
-	// Child begins a part of it at a time; outward says that it is spent on
-	// another process, which Mark tells of it.
+	// Child starts a child span at a time. outward means that it covers a call to another process,
+	// whose request Mark adds to the trace.
 	Child(name string, outward bool, at time.Time) Span
-	// Mark makes a request that is sent in it part of its trace.
+	// Mark adds a request that is sent within the span to its trace.
 	Mark(header http.Header)
-	// Set tells something of it: a string, an int, a float64 or a bool.
+	// Set sets an attribute: a string, an int, a float64 or a bool.
 	Set(key string, value any)
-	// Fail says in words that it failed.
+	// Fail marks the span as failed, with the reason.
 	Fail(why string)
-	// End ends it.
+	// End ends the span.
 	End(at time.Time)
-	// Trace is the trace's id in hex; empty when it is not recorded.
+	// Trace returns the trace id in hex; empty when the trace is not sampled.
 	Trace() string
 }
 
-// Keys of what spans tell, those of OpenTelemetry's conventions where it has one.
+// Keys of span attributes, those of OpenTelemetry's conventions if there is one.
 const (
 	keyModel     = "gen_ai.request.model"
 	keyInput     = "gen_ai.usage.input_tokens"
@@ -57,21 +54,21 @@ const (
 	keyContinued = "skyserve.continued"
 )
 
-// path is a request's spans; without a tracer all of it does nothing.
+// path contains a request's spans; without a tracer its methods do nothing.
 type path struct {
-	request Span      // nil = not followed
-	try     Span      // of the target at hand; nil between tries
-	waits   time.Time // since when the request is held, or being decided about
+	request Span      // nil = not traced
+	try     Span      // of the current attempt; nil between attempts
+	waits   time.Time // since when the request is queued or being decided
 }
 
-// begin begins the request's span.
+// begin starts the request's span.
 func (p *path) begin(t Tracer, header http.Header, at time.Time) {
 	if t != nil {
 		p.request, p.waits = t.Begin(header, at), at
 	}
 }
 
-// decided ends the time that the request was held.
+// decided ends the queue span.
 func (p *path) decided(v *action) {
 	if p.request == nil {
 		return
@@ -82,7 +79,7 @@ func (p *path) decided(v *action) {
 	held.End(now)
 }
 
-// leave begins a try.
+// leave starts the span of an attempt.
 func (p *path) leave(v *action, extended bool) {
 	if p.request == nil {
 		return
@@ -106,28 +103,28 @@ func (p *path) leave(v *action, extended bool) {
 	p.try = s
 }
 
-// mark tells the target which trace its request is part of.
+// mark adds the request to a target to the trace.
 func (p *path) mark(h http.Header) {
 	if p.try != nil {
 		p.try.Mark(h)
 	}
 }
 
-// answered notes the status of the try at hand.
+// answered records the status of the current attempt.
 func (p *path) answered(status int) {
 	if p.try != nil {
 		p.try.Set(keyStatus, status)
 	}
 }
 
-// failed says why the try at hand failed.
+// failed records why the current attempt failed.
 func (p *path) failed(cause string) {
 	if p.try != nil {
 		p.try.Fail(cause)
 	}
 }
 
-// back ends the try at hand: what follows is decided anew.
+// back ends the current attempt's span: the request is decided again.
 func (p *path) back() {
 	if p.try == nil {
 		return
@@ -137,7 +134,7 @@ func (p *path) back() {
 	p.try = nil
 }
 
-// trace is the id of the request's trace; empty when it is not recorded.
+// trace returns the id of the request's trace; empty when it is not sampled.
 func (p *path) trace() string {
 	if p.request == nil {
 		return ""
@@ -145,7 +142,7 @@ func (p *path) trace() string {
 	return p.request.Trace()
 }
 
-// traced ends the request's spans with what became of it.
+// traced ends the request's spans with its outcome.
 func (x *exchange) traced(status int, outcome string) {
 	x.path.back()
 	s := x.path.request
